@@ -125,11 +125,7 @@ func (p *Phone) tryReturn(ctx context.Context, convo, named string, r *Returning
 
 // ReportCommit tells the server of a commit that the device could not process.
 func (p *Phone) ReportCommit(ctx context.Context, convo string, failed *CommitError) (*mlsapi.ReportCommitOutput, error) {
-	answer, err := p.Net.Do(ctx, p.Account, xrpc.ReportCommitCall(convo, failed.Epoch, "undecryptable"))
-	if err != nil {
-		return nil, err
-	}
-	return xrpc.Decode[mlsapi.ReportCommitOutput](answer.Body)
+	return xrpc.Ask[mlsapi.ReportCommitOutput](ctx, p.Net, p.Account, xrpc.ReportCommitCall(convo, failed.Epoch, "undecryptable"))
 }
 
 // ReportEpoch tells the server which epoch the device is in. If the convo is in dispute, and the
@@ -163,9 +159,5 @@ func (p *Phone) ReportEpoch(ctx context.Context, convo string) (*mlsapi.ReportEp
 
 func (p *Phone) reportEpoch(ctx context.Context, convo string, group mlsclient.Group, groupInfo []byte) (*mlsapi.ReportEpochOutput, error) {
 	hash := sha256.Sum256(group.Authenticator())
-	answer, err := p.Net.Do(ctx, p.Account, xrpc.ReportEpochCall(convo, group.Epoch(), hash[:], groupInfo))
-	if err != nil {
-		return nil, err
-	}
-	return xrpc.Decode[mlsapi.ReportEpochOutput](answer.Body)
+	return xrpc.Ask[mlsapi.ReportEpochOutput](ctx, p.Net, p.Account, xrpc.ReportEpochCall(convo, group.Epoch(), hash[:], groupInfo))
 }

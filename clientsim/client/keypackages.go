@@ -80,11 +80,7 @@ func (p *Phone) publishMany(ctx context.Context, packages []mlsclient.KeyPackage
 
 // Stats asks for the account's KeyPackage counts.
 func (p *Phone) Stats(ctx context.Context) (*mlsapi.GetKeyPackageStatsOutput, error) {
-	answer, err := p.Net.Do(ctx, p.Account, xrpc.StatsCall())
-	if err != nil {
-		return nil, err
-	}
-	out, err := xrpc.Decode[mlsapi.GetKeyPackageStatsOutput](answer.Body)
+	out, err := xrpc.Ask[mlsapi.GetKeyPackageStatsOutput](ctx, p.Net, p.Account, xrpc.StatsCall())
 	if err != nil {
 		return nil, fmt.Errorf("%s: getKeyPackageStats: %w", p.Name, err)
 	}

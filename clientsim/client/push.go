@@ -45,11 +45,7 @@ func (p *Phone) Register(ctx context.Context, b *PushTarget) (secret string, err
 // Unregister removes the device's push target, and reports whether there was one.
 func (p *Phone) Unregister(ctx context.Context, b *PushTarget) (removed bool, err error) {
 	call := xrpc.UnregisterCall(b.Device, xrpc.NewKey())
-	answer, err := p.Net.Do(ctx, p.Account, call)
-	if err != nil {
-		return false, err
-	}
-	out, err := xrpc.Decode[mlsapi.UnregisterPushTargetOutput](answer.Body)
+	out, err := xrpc.Ask[mlsapi.UnregisterPushTargetOutput](ctx, p.Net, p.Account, call)
 	if err != nil {
 		return false, fmt.Errorf("%s: unregisterPushTarget: %w", p.Name, err)
 	}

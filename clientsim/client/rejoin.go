@@ -30,11 +30,7 @@ func (p *Phone) LoseState(keepKey bool) error {
 
 // GroupInfo asks the server for the GroupInfo of the convo's present epoch.
 func (p *Phone) GroupInfo(ctx context.Context, convo string) ([]byte, error) {
-	answer, err := p.Net.Do(ctx, p.Account, xrpc.GroupInfoCall(convo))
-	if err != nil {
-		return nil, err
-	}
-	out, err := xrpc.Decode[mlsapi.GetGroupInfoOutput](answer.Body)
+	out, err := xrpc.Ask[mlsapi.GetGroupInfoOutput](ctx, p.Net, p.Account, xrpc.GroupInfoCall(convo))
 	if err != nil {
 		return nil, fmt.Errorf("%s: getGroupInfo: %w", p.Name, err)
 	}

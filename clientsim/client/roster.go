@@ -42,11 +42,7 @@ func (p *Phone) ClaimWith(ctx context.Context, call xrpc.Call) ([][]byte, error)
 // ClaimAny claims the KeyPackages that there are, even if some accounts have none. A one-time
 // KeyPackage must go to one claim only.
 func (p *Phone) ClaimAny(ctx context.Context, call xrpc.Call) (*mlsapi.GetKeyPackagesOutput, error) {
-	answer, err := p.Net.Do(ctx, p.Account, call)
-	if err != nil {
-		return nil, err
-	}
-	out, err := xrpc.Decode[mlsapi.GetKeyPackagesOutput](answer.Body)
+	out, err := xrpc.Ask[mlsapi.GetKeyPackagesOutput](ctx, p.Net, p.Account, call)
 	if err != nil {
 		return nil, fmt.Errorf("%s: getKeyPackages: %w", p.Name, err)
 	}
@@ -173,11 +169,7 @@ func (p *Phone) Decline(ctx context.Context, convo string) (syntax.DID, error) {
 
 // Convo asks the server for a convo.
 func (p *Phone) Convo(ctx context.Context, convo string) (*mlsapi.ConvoView, error) {
-	answer, err := p.Net.Do(ctx, p.Account, xrpc.ConvoCall(convo))
-	if err != nil {
-		return nil, err
-	}
-	out, err := xrpc.Decode[mlsapi.GetConvoOutput](answer.Body)
+	out, err := xrpc.Ask[mlsapi.GetConvoOutput](ctx, p.Net, p.Account, xrpc.ConvoCall(convo))
 	if err != nil {
 		return nil, fmt.Errorf("%s: getConvo: %w", p.Name, err)
 	}

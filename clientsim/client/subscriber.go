@@ -187,7 +187,7 @@ func (s *Subscriber) connection(ctx context.Context) (opened bool, err error) {
 		if ok {
 			params.Set("cursor", strconv.FormatInt(cursor, 10))
 		}
-		if ok && !again && position != "" { // a node of the version before reads only the cursor
+		if ok && !again && position != "" {
 			params.Set("position", position)
 		}
 		opened, err = s.readFrames(ctx, node, params)

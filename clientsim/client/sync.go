@@ -209,11 +209,7 @@ func (p *Phone) items(folder string) ([]history.Item, error) {
 // largest seq that the account ever reported.
 func (p *Phone) MarkRead(ctx context.Context, convo string, seq int64) error {
 	atLeast := p.Model.MarksRead(convo, p.Account.DID, seq)
-	answer, err := p.Net.Do(ctx, p.Account, xrpc.CursorCall(convo, seq))
-	if err != nil {
-		return err
-	}
-	out, err := xrpc.Decode[mlsapi.UpdateCursorOutput](answer.Body)
+	out, err := xrpc.Ask[mlsapi.UpdateCursorOutput](ctx, p.Net, p.Account, xrpc.CursorCall(convo, seq))
 	if err != nil {
 		return fmt.Errorf("%s: updateCursor: %w", p.Name, err)
 	}

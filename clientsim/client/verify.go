@@ -23,11 +23,7 @@ const headText = "log head\n"
 type logSource struct{ p *Phone }
 
 func (s logSource) Head(ctx context.Context, convo string, senders []string) (a verifier.Answer, err error) {
-	answer, err := s.p.Net.Do(ctx, s.p.Account, xrpc.LogHeadCall(convo, senders...))
-	if err != nil {
-		return a, err
-	}
-	out, err := xrpc.Decode[mlsapi.GetLogHeadOutput](answer.Body)
+	out, err := xrpc.Ask[mlsapi.GetLogHeadOutput](ctx, s.p.Net, s.p.Account, xrpc.LogHeadCall(convo, senders...))
 	if err != nil {
 		return a, fmt.Errorf("getLogHead: %w", err)
 	}
@@ -204,11 +200,7 @@ func (p *Phone) showAll(ctx context.Context, v *verifier.Verifier, thread *Threa
 // readAgain reads what does not fit a head again, from the server.
 func (p *Phone) readAgain(ctx context.Context, v *verifier.Verifier, thread *Thread) error {
 	for {
-		answer, err := p.Net.Do(ctx, p.Account, xrpc.MessagesCall(thread.ConvoID, "all", max(v.Size(), thread.First-1), pageSize))
-		if err != nil {
-			return err
-		}
-		page, err := xrpc.Decode[mlsapi.GetMessagesOutput](answer.Body)
+		page, err := xrpc.Ask[mlsapi.GetMessagesOutput](ctx, p.Net, p.Account, xrpc.MessagesCall(thread.ConvoID, "all", max(v.Size(), thread.First-1), pageSize))
 		if err != nil {
 			return err
 		}

@@ -141,11 +141,7 @@ func (p *Phone) Confirm(ctx context.Context, convo string) error {
 
 // ConfirmWith sends a prepared confirmWelcome and decodes its answer.
 func (p *Phone) ConfirmWith(ctx context.Context, call xrpc.Call) (*mlsapi.ConfirmWelcomeOutput, error) {
-	answer, err := p.Net.Do(ctx, p.Account, call)
-	if err != nil {
-		return nil, err
-	}
-	out, err := xrpc.Decode[mlsapi.ConfirmWelcomeOutput](answer.Body)
+	out, err := xrpc.Ask[mlsapi.ConfirmWelcomeOutput](ctx, p.Net, p.Account, call)
 	if err != nil {
 		return nil, fmt.Errorf("%s: confirmWelcome: %w", p.Name, err)
 	}

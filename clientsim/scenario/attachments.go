@@ -29,22 +29,11 @@ const (
 // are killed in turn. Answers are lost, and requests come twice. In the end each file that was
 // completed is there once, and whole. Then a server dies while it checks a file, and the other takes
 // over. Then many upload large files at once, and the server's memory stays as it was.
-func Attachments(ctx context.Context, w *testbed.World) error {
-	phones, convo, err := w.Convo(ctx, 3)
-	if err != nil {
-		return err
-	}
-	if err := phones[2].Leave(ctx, convo); err != nil { // now it is a former member
-		return err
-	}
-	others, elsewhere, err := w.Convo(ctx, 2)
-	if err != nil {
-		return err
-	}
-	bucket, err := testbed.NewBucket(w.Seed)
-	if err != nil {
-		return err
-	}
+func Attachments(ctx context.Context, w *testbed.World) {
+	phones, convo := must2(w.Convo(ctx, 3))
+	check(phones[2].Leave(ctx, convo))
+	others, elsewhere := must2(w.Convo(ctx, 2))
+	bucket := must(testbed.NewBucket(w.Seed))
 	defer func() {
 		if err := bucket.Close(); err != nil {
 			w.Note("the bucket: %v", err)
@@ -56,17 +45,14 @@ func Attachments(ctx context.Context, w *testbed.World) error {
 		"MLSD_RATE_DID": "100000", "MLSD_RATE_DID_BURST": "100000", "MLSD_RATE_IP": "100000", "MLSD_RATE_IP_BURST": "100000",
 		"MLSD_IDEMPOTENCY_LEASE": "completeAttachment=15s",
 	})
-	return w.WithClusterOf(ctx, testbed.ClusterOptions{Nodes: 2, Settings: settings}, func(f *testbed.Cluster) error {
+	withCluster(ctx, w, testbed.ClusterOptions{Nodes: 2, Settings: settings}, func(f *testbed.Cluster) {
 		u := &uploads{w: w, f: f, convo: convo, phones: phones[:2], former: phones[2], bucket: bucket, http: &http.Client{Transport: testbed.FastTransport()}}
 		defer u.http.CloseIdleConnections()
-		for _, phase := range []func(context.Context) error{u.whileAllFails, u.takeover, func(ctx context.Context) error {
-			return u.outsiders(ctx, others[0].Account, elsewhere)
-		}, u.memory} {
-			if err := phase(ctx); err != nil {
-				return err
-			}
-		}
-		return nil
+		u.whileAllFails(ctx)
+		u.takeover(ctx)
+		u.outsiders(ctx, others[0].Account, elsewhere)
+		u.memory(ctx)
+
 	})
 }
 
@@ -98,7 +84,7 @@ func randomSize(rng *rand.Rand) int64 {
 }
 
 // whileAllFails is the first phase: uploads, while servers are killed and the store fails.
-func (u *uploads) whileAllFails(ctx context.Context) error {
+func (u *uploads) whileAllFails(ctx context.Context) {
 	all := make([]*upload, max(u.w.Uploads, 2))
 	for i := range all {
 		size := randomSize(u.w.RNG)
@@ -110,24 +96,20 @@ func (u *uploads) whileAllFails(ctx context.Context) error {
 	u.bucket.Fail(bucketFaults)
 	killing, stop := context.WithCancel(ctx)
 	killed := make(chan error, 1)
-	go func() { killed <- u.kill(killing) }()
+	go func() { killed <- attempt(func() { u.kill(killing) }) }()
 	begun := time.Now()
 	u.uploadAll(ctx, all)
 	took := time.Since(begun)
 	stop()
-	if err := <-killed; err != nil {
-		return err
-	}
+	check(<-killed)
 	u.bucket.Fail(0)
 	for i, d := range all {
 		if d.failed {
 			continue
 		}
-		if err := u.check(ctx, u.w.RNG, d, u.phones[(i+1)%len(u.phones)].Account); err != nil {
-			return err
-		}
+		u.check(ctx, u.w.RNG, d, u.phones[(i+1)%len(u.phones)].Account)
 	}
-	return u.sum(ctx, all, took)
+	u.sum(ctx, all, took)
 }
 
 // uploadAll uploads the files, a few at a time.
@@ -139,7 +121,7 @@ func (u *uploads) uploadAll(ctx context.Context, all []*upload) {
 		wg.Go(func() {
 			for n := range next {
 				d := all[n]
-				if err := u.upload(ctx, rng, d); err != nil {
+				if err := attempt(func() { u.upload(ctx, rng, d) }); err != nil {
 					u.failed.Add(1)
 					u.w.Note("upload %d of %d bytes: %v", n, d.size, err)
 					d.failed = true
@@ -158,11 +140,8 @@ func (u *uploads) uploadAll(ctx context.Context, all []*upload) {
 }
 
 // sum notes what the first phase has done. Each upload must be there once, and whole.
-func (u *uploads) sum(ctx context.Context, all []*upload, took time.Duration) error {
-	stored, err := u.f.Uploads(ctx, "")
-	if err != nil {
-		return err
-	}
+func (u *uploads) sum(ctx context.Context, all []*upload, took time.Duration) {
+	stored := must(u.f.Uploads(ctx, ""))
 	var size int64
 	for _, d := range all {
 		size += d.size
@@ -177,23 +156,18 @@ func (u *uploads) sum(ctx context.Context, all []*upload, took time.Duration) er
 	if u.failed.Load() != 0 {
 		u.w.Broken("%d uploads failed for good", u.failed.Load())
 	}
-	return nil
 }
 
 // kill kills the servers in turn, and starts each again.
-func (u *uploads) kill(ctx context.Context) error {
+func (u *uploads) kill(ctx context.Context) {
 	for i := 0; ; i++ {
 		xrpc.Sleep(ctx, killEvery)
 		if ctx.Err() != nil {
-			return nil
+			return
 		}
 		node := u.f.Nodes[i%len(u.f.Nodes)]
-		if err := node.Kill(); err != nil {
-			return err
-		}
+		check(node.Kill())
 		u.kills.Add(1)
-		if err := node.Start(context.WithoutCancel(ctx), nil); err != nil {
-			return err
-		}
+		check(node.Start(context.WithoutCancel(ctx), nil))
 	}
 }

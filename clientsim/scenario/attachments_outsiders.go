@@ -13,16 +13,11 @@ import (
 
 // outsiders makes people ask for an attachment who must not have it: a stranger, a member of another
 // convo, a former member and a blocked one.
-func (u *uploads) outsiders(ctx context.Context, other *xrpc.Account, elsewhere string) error {
+func (u *uploads) outsiders(ctx context.Context, other *xrpc.Account, elsewhere string) {
 	alice, carol := u.phones[0], u.former
 	d := u.newUpload(alice.Account, 1000)
-	if err := u.upload(ctx, u.w.RNG, d); err != nil {
-		return err
-	}
-	stranger, err := u.w.Account()
-	if err != nil {
-		return err
-	}
+	u.upload(ctx, u.w.RNG, d)
+	stranger := must(u.w.Account())
 	read := func(node int, who *xrpc.Account, convo string) error {
 		_, err := u.once(ctx, node, who, mlsapi.NSIDGetAttachment, url.Values{"convoId": {convo}, "attachmentId": {d.id}}, nil, nil)
 		return err
@@ -51,13 +46,8 @@ func (u *uploads) outsiders(ctx context.Context, other *xrpc.Account, elsewhere 
 		}
 		return nil
 	}
-	if err := operate("account/block", true); err != nil {
-		return err
-	}
+	check(operate("account/block", true))
 	get(bob, u.convo, "Blocked")
-	if err := operate("account/unblock", false); err != nil {
-		return err
-	}
+	check(operate("account/unblock", false))
 	u.w.Note("attachments: refused are a stranger, a member of another convo in this one and there, a former member, and a blocked one")
-	return nil
 }

@@ -49,112 +49,93 @@ func (u *uploads) newUpload(by *xrpc.Account, size int64) *upload {
 }
 
 // create announces an upload.
-func (u *uploads) create(ctx context.Context, rng *rand.Rand, d *upload) error {
+func (u *uploads) create(ctx context.Context, rng *rand.Rand, d *upload) {
 	key := xrpc.NewKey()
 	in := &mlsapi.CreateAttachmentInput{ConvoID: u.convo, Size: d.size, Sha256: d.sum, IdempotencyKey: &key}
 	data, err := u.do(ctx, rng, d.by, mlsapi.NSIDCreateAttachment, nil, xrpc.Encode(in), asJSON)
 	if err != nil {
-		return fmt.Errorf("create: %w", err)
+		fail("create: %w", err)
 	}
-	out, err := xrpc.Decode[mlsapi.CreateAttachmentOutput](data)
-	if err != nil {
-		return err
-	}
+	out := must(xrpc.Decode[mlsapi.CreateAttachmentOutput](data))
 	if out.PartSize != d.partSize || out.PartCount != int64(d.parts) {
 		u.w.Broken("an attachment of %d bytes has %d parts of %d bytes", d.size, out.PartCount, out.PartSize)
 	}
 	d.id = out.AttachmentID
-	return nil
 }
 
-func (u *uploads) put(ctx context.Context, rng *rand.Rand, d *upload, n int) error {
+func (u *uploads) put(ctx context.Context, rng *rand.Rand, d *upload, n int) {
 	q := url.Values{"convoId": {u.convo}, "attachmentId": {d.id}, "part": {fmt.Sprint(n)}}
 	_, err := u.do(ctx, rng, d.by, mlsapi.NSIDPutAttachmentPart, q, d.part(n), asBytes)
 	if err != nil {
-		return fmt.Errorf("part %d: %w", n, err)
+		fail("part %d: %w", n, err)
 	}
-	return nil
 }
 
 // complete completes an upload. It sends the parts again that the server asks for.
-func (u *uploads) complete(ctx context.Context, rng *rand.Rand, d *upload) error {
+func (u *uploads) complete(ctx context.Context, rng *rand.Rand, d *upload) {
 	in := xrpc.Encode(&mlsapi.CompleteAttachmentInput{ConvoID: u.convo, AttachmentID: d.id})
 	for {
 		_, err := u.do(ctx, rng, d.by, mlsapi.NSIDCompleteAttachment, nil, in, asJSON)
 		var r *refused
 		if !errors.As(err, &r) || r.Name != mlsapi.ErrAttachmentIncomplete {
-			return err
+			check(err)
+			return
 		}
 		u.resumed.Add(1)
-		if err := u.putMissing(ctx, rng, d); err != nil {
-			return err
-		}
+		u.putMissing(ctx, rng, d)
 	}
 }
 
 // putMissing sends the parts that the server does not have.
-func (u *uploads) putMissing(ctx context.Context, rng *rand.Rand, d *upload) error {
+func (u *uploads) putMissing(ctx context.Context, rng *rand.Rand, d *upload) {
 	q := url.Values{"convoId": {u.convo}, "attachmentId": {d.id}}
 	data, err := u.do(ctx, rng, d.by, mlsapi.NSIDGetAttachmentStatus, q, nil, nil)
 	if err != nil {
-		return fmt.Errorf("status: %w", err)
+		fail("status: %w", err)
 	}
-	out, err := xrpc.Decode[mlsapi.GetAttachmentStatusOutput](data)
-	if err != nil {
-		return err
-	}
+	out := must(xrpc.Decode[mlsapi.GetAttachmentStatusOutput](data))
 	there := map[int64]bool{}
 	for _, n := range out.Parts {
 		there[n] = true
 	}
 	for n := 1; n <= d.parts; n++ {
 		if !there[int64(n)] {
-			if err := u.put(ctx, rng, d, n); err != nil {
-				return err
-			}
+			u.put(ctx, rng, d, n)
 		}
 	}
-	return nil
 }
 
 // upload uploads a file: of one in four, a part of the parts is left out at first, as if the app had
 // been killed, and the rest is sent when the status was asked for.
-func (u *uploads) upload(ctx context.Context, rng *rand.Rand, d *upload) error {
+func (u *uploads) upload(ctx context.Context, rng *rand.Rand, d *upload) {
 	ctx, cancel := context.WithTimeout(ctx, uploadTimeout)
 	defer cancel()
-	if err := u.create(ctx, rng, d); err != nil {
-		return err
-	}
+	u.create(ctx, rng, d)
 	killed := rng.IntN(4) == 0
 	for n := 1; n <= d.parts; n++ {
 		if killed && rng.IntN(2) == 0 {
 			continue
 		}
-		if err := u.put(ctx, rng, d, n); err != nil {
-			return err
-		}
+		u.put(ctx, rng, d, n)
 	}
 	if killed {
-		if err := u.putMissing(ctx, rng, d); err != nil {
-			return err
-		}
+		u.putMissing(ctx, rng, d)
 		u.resumed.Add(1)
 	}
-	return u.complete(ctx, rng, d)
+	u.complete(ctx, rng, d)
 }
 
 // check reads a file as another member, and compares its hash.
-func (u *uploads) check(ctx context.Context, rng *rand.Rand, d *upload, by *xrpc.Account) error {
+func (u *uploads) check(ctx context.Context, rng *rand.Rand, d *upload, by *xrpc.Account) {
 	ctx, cancel := context.WithTimeout(ctx, uploadTimeout)
 	defer cancel()
 	data, err := u.do(ctx, rng, by, mlsapi.NSIDGetAttachment, url.Values{"convoId": {u.convo}, "attachmentId": {d.id}}, nil, nil)
 	if err != nil {
-		return fmt.Errorf("get: %w", err)
+		fail("get: %w", err)
 	}
 	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != d.sum {
 		u.w.Broken("attachment %s: %d bytes with the hash %x, want %d with %s", d.id, len(data), sum, d.size, d.sum)
-		return nil
+		return
 	}
 	u.whole.Add(1)
-	return nil
 }

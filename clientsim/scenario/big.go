@@ -30,44 +30,35 @@ type bigGroup struct {
 // BigGroup adds many people to one group, in batches. Some have several devices. Members of every
 // batch add the next one, write, commit, leave, and come back after a loss. In the end all are in
 // the same epoch.
-func BigGroup(ctx context.Context, w *testbed.World) error {
+func BigGroup(ctx context.Context, w *testbed.World) {
 	c := &bigGroup{w: w}
 	start := time.Now()
-	if err := c.makePhones(ctx, max(w.Members, 12)); err != nil {
-		return err
-	}
+	c.makePhones(ctx, max(w.Members, 12))
 	gathered := time.Now()
-	if err := c.addInBatches(ctx); err != nil {
-		return err
-	}
+	c.addInBatches(ctx)
 	w.Note("%d members with %d devices: published in %s, all in one group after another %s",
 		len(c.people), len(c.inside), gathered.Sub(start).Round(time.Millisecond), time.Since(gathered).Round(time.Millisecond))
-	return c.checkAllRead(ctx)
+	c.checkAllRead(ctx)
 }
 
 // makePhones makes the phones. Every fifth person has a second device.
-func (c *bigGroup) makePhones(ctx context.Context, n int) error {
+func (c *bigGroup) makePhones(ctx context.Context, n int) {
 	for i := range n {
-		p, err := c.w.Phone(fmt.Sprintf("member-%d", i))
-		if err != nil {
-			return err
-		}
+		p := must(c.w.Phone(fmt.Sprintf("member-%d", i)))
 		c.people = append(c.people, p)
 		if i%5 == 4 {
-			tablet, err := c.w.SecondDevice(p, fmt.Sprintf("tablet-%d", i))
-			if err != nil {
-				return err
-			}
+			tablet := must(c.w.SecondDevice(p, fmt.Sprintf("tablet-%d", i)))
 			c.tablets = append(c.tablets, tablet)
 		}
 	}
-	return each(append(c.people, c.tablets...), func(p *client.Phone) error { return p.Publish(ctx, 1) })
+	each(append(c.people, c.tablets...), func(p *client.Phone) error { return p.Publish(ctx, 1) })
 }
 
 // addInBatches makes the group and adds one batch after the other.
-func (c *bigGroup) addInBatches(ctx context.Context) (err error) {
+func (c *bigGroup) addInBatches(ctx context.Context) {
 	for from := 1; from < len(c.people); from += batchSize {
 		batch := c.people[from:min(from+batchSize, len(c.people))]
+		var err error
 		if from == 1 {
 			c.convo, err = c.people[0].Create(ctx, testbed.DIDs(batch)...)
 			c.inside = append(c.inside, c.people[0])
@@ -76,7 +67,7 @@ func (c *bigGroup) addInBatches(ctx context.Context) (err error) {
 			err = adder.Add(ctx, c.convo, testbed.DIDs(batch)...)
 		}
 		if err != nil {
-			return fmt.Errorf("batch from %d: %w", from, err)
+			fail("batch from %d: %w", from, err)
 		}
 		joiners := append([]*client.Phone{}, batch...)
 		for _, tablet := range c.tablets {
@@ -86,45 +77,28 @@ func (c *bigGroup) addInBatches(ctx context.Context) (err error) {
 				}
 			}
 		}
-		if err := each(joiners, func(p *client.Phone) error { return p.Join(ctx, c.convo) }); err != nil {
-			return err
-		}
+		each(joiners, func(p *client.Phone) error { return p.Join(ctx, c.convo) })
 		c.inside = append(c.inside, joiners...)
 		c.w.Progress(fmt.Sprintf("%d devices inside", len(c.inside)))
 	}
-	return nil
 }
 
 // checkAllRead makes some of them write, commit, leave and rejoin. Then all must have read
 // everything.
-func (c *bigGroup) checkAllRead(ctx context.Context) error {
+func (c *bigGroup) checkAllRead(ctx context.Context) {
 	for i := range 5 {
 		p := c.inside[c.w.RNG.IntN(len(c.inside))]
-		if err := p.Sync(ctx, c.convo); err != nil {
-			return err
-		}
-		if err := p.Send(ctx, c.convo, fmt.Sprintf("one of many, %d", i)); err != nil {
-			return err
-		}
+		check(p.Sync(ctx, c.convo))
+		check(p.Send(ctx, c.convo, fmt.Sprintf("one of many, %d", i)))
 	}
 	last := len(c.people) - 1
-	if err := c.people[last].Leave(ctx, c.convo); err != nil {
-		return err
-	}
-	if err := c.inside[c.w.RNG.IntN(last)].CommitRemovals(ctx, c.convo); err != nil {
-		return err
-	}
+	check(c.people[last].Leave(ctx, c.convo))
+	check(c.inside[c.w.RNG.IntN(last)].CommitRemovals(ctx, c.convo))
 	lost := c.people[1+c.w.RNG.IntN(last-1)]
-	if err := lost.LoseState(false); err != nil {
-		return err
-	}
-	if err := lost.Rejoin(ctx, c.convo); err != nil {
-		return err
-	}
+	check(lost.LoseState(false))
+	check(lost.Rejoin(ctx, c.convo))
 	made := time.Now()
-	if err := c.people[0].Rotate(ctx, c.convo); err != nil {
-		return err
-	}
+	check(c.people[0].Rotate(ctx, c.convo))
 	read := time.Now()
 	members := []*client.Phone{}
 	for _, p := range c.inside {
@@ -132,16 +106,13 @@ func (c *bigGroup) checkAllRead(ctx context.Context) error {
 			members = append(members, p)
 		}
 	}
-	if err := each(members, func(p *client.Phone) error { return p.Sync(ctx, c.convo) }); err != nil {
-		return err
-	}
+	each(members, func(p *client.Phone) error { return p.Sync(ctx, c.convo) })
 	c.w.Note("the last commit was made and read by its maker in %s, and it and what came before it by the other %d in %s",
 		read.Sub(made).Round(time.Millisecond), len(members)-1, time.Since(read).Round(time.Millisecond))
-	return nil
 }
 
 // each runs do for every phone, for several at a time.
-func each(phones []*client.Phone, do func(*client.Phone) error) error {
+func each(phones []*client.Phone, do func(*client.Phone) error) {
 	errs := make([]error, len(phones))
 	slots := make(chan struct{}, atOnceLimit)
 	var all sync.WaitGroup
@@ -153,5 +124,5 @@ func each(phones []*client.Phone, do func(*client.Phone) error) error {
 		})
 	}
 	all.Wait()
-	return errors.Join(errs...)
+	check(errors.Join(errs...))
 }

@@ -34,39 +34,29 @@ type claimTest struct {
 // ClaimsTwoServers makes sixteen callers claim the KeyPackages of twenty accounts, on two servers
 // with one database. They claim ten times what there is. Each one-time KeyPackage is handed out
 // once. Later claims get a last-resort KeyPackage, or nothing if the account has none.
-func ClaimsTwoServers(ctx context.Context, w *testbed.World) error {
-	return w.WithSibling(ctx, func(_ *testbed.Proc, other *xrpc.Client) error { return runClaimTest(ctx, w, other) })
+func ClaimsTwoServers(ctx context.Context, w *testbed.World) {
+	withSibling(ctx, w, func(_ *testbed.Proc, other *xrpc.Client) { runClaimTest(ctx, w, other) })
 }
 
-func runClaimTest(ctx context.Context, w *testbed.World, other *xrpc.Client) error {
+func runClaimTest(ctx context.Context, w *testbed.World, other *xrpc.Client) {
 	claims := max(w.Claims, 200)
 	f := &claimTest{w: w}
 	stock := max(claims/10/claimTargets, 1)
 	for i := range claimTargets {
-		p, err := w.Phone(fmt.Sprintf("target-%d", i))
-		if err != nil {
-			return err
-		}
-		if err := p.PublishMany(ctx, stock, i%2 == 0); err != nil {
-			return err
-		}
+		p := must(w.Phone(fmt.Sprintf("target-%d", i)))
+		check(p.PublishMany(ctx, stock, i%2 == 0))
 		f.targets = append(f.targets, p)
 	}
 	var callers []*client.Phone
 	for i := range claimers {
-		p, err := w.Phone(fmt.Sprintf("claimer-%d", i))
-		if err != nil {
-			return err
-		}
+		p := must(w.Phone(fmt.Sprintf("claimer-%d", i)))
 		if i%2 == 1 {
 			p.Net = other
 		}
 		callers = append(callers, p)
 	}
 	start := time.Now()
-	if err := f.run(ctx, callers, claims/claimers); err != nil {
-		return err
-	}
+	f.run(ctx, callers, claims/claimers)
 	took := time.Since(start)
 	if got, want := f.oneTime.Load(), int64(stock*claimTargets); got != want {
 		w.Broken("%d KeyPackages for one use were handed out, and %d were published", got, want)
@@ -76,11 +66,11 @@ func runClaimTest(ctx context.Context, w *testbed.World, other *xrpc.Client) err
 	}
 	w.Note("%d claims on two servers in %s: %d KeyPackages for one use, each once, %d times a last-resort one, %d times nothing",
 		claims, took.Round(time.Millisecond), f.oneTime.Load(), f.last.Load(), f.empty.Load())
-	return f.claimed(ctx)
+	f.claimed(ctx)
 }
 
 // run makes every caller claim from one target after the other, several at a time.
-func (f *claimTest) run(ctx context.Context, callers []*client.Phone, each int) error {
+func (f *claimTest) run(ctx context.Context, callers []*client.Phone, each int) {
 	errs := make([]error, len(callers)*lanes)
 	var all sync.WaitGroup
 	for i, p := range callers {
@@ -88,7 +78,7 @@ func (f *claimTest) run(ctx context.Context, callers []*client.Phone, each int) 
 		for lane := range lanes {
 			all.Go(func() {
 				for n := next.Add(1) - 1; n < int64(each); n = next.Add(1) - 1 {
-					if err := f.claim(ctx, p, f.targets[(i+int(n))%len(f.targets)]); err != nil {
+					if err := attempt(func() { f.claim(ctx, p, f.targets[(i+int(n))%len(f.targets)]) }); err != nil {
 						errs[i*lanes+lane] = err
 						return
 					}
@@ -97,14 +87,11 @@ func (f *claimTest) run(ctx context.Context, callers []*client.Phone, each int) 
 		}
 	}
 	all.Wait()
-	return errors.Join(errs...)
+	check(errors.Join(errs...))
 }
 
-func (f *claimTest) claim(ctx context.Context, p, target *client.Phone) error {
-	out, err := p.ClaimAny(ctx, xrpc.ClaimCall([]syntax.DID{target.Account.DID}, f.w.Suite, "", xrpc.NewKey()))
-	if err != nil {
-		return err
-	}
+func (f *claimTest) claim(ctx context.Context, p, target *client.Phone) {
+	out := must(p.ClaimAny(ctx, xrpc.ClaimCall([]syntax.DID{target.Account.DID}, f.w.Suite, "", xrpc.NewKey())))
 	if len(out.KeyPackages) == 0 {
 		f.empty.Add(1)
 	}
@@ -115,20 +102,15 @@ func (f *claimTest) claim(ctx context.Context, p, target *client.Phone) error {
 		}
 		f.oneTime.Add(1)
 	}
-	return nil
 }
 
 // claimed checks that every account sees that it has none left.
-func (f *claimTest) claimed(ctx context.Context) error {
+func (f *claimTest) claimed(ctx context.Context) {
 	for i, p := range f.targets {
-		stats, err := p.Stats(ctx)
-		if err != nil {
-			return err
-		}
+		stats := must(p.Stats(ctx))
 		if want := int64(1 - i%2); stats.Available != 0 || stats.LastResort != want || !stats.NeedsReplenish {
 			f.w.Broken("%s has %d KeyPackages available and %d of last resort, needsReplenish %t; want none, %d and true",
 				p.Name, stats.Available, stats.LastResort, stats.NeedsReplenish, want)
 		}
 	}
-	return nil
 }

@@ -46,64 +46,46 @@ type score struct {
 // ContendedCommits makes eight members rotate their keys as fast as they can. Each commits again as
 // soon as it knows the winner. Exactly one commit per epoch is accepted, and no member loses for
 // ever.
-func ContendedCommits(ctx context.Context, w *testbed.World) error {
-	phones, convo, err := w.Convo(ctx, committers)
-	if err != nil {
-		return err
-	}
-	group, err := phones[0].Group(convo)
-	if err != nil {
-		return err
-	}
+func ContendedCommits(ctx context.Context, w *testbed.World) {
+	phones, convo := must2(w.Convo(ctx, committers))
+	group := must(phones[0].Group(convo))
 	epochs := max(w.Epochs, 5)
 	c := &contest{w: w, convo: convo, goal: group.Epoch() + uint64(epochs)}
 	start := time.Now()
 	scores, errs := make([]score, len(phones)), make([]error, len(phones))
 	var all sync.WaitGroup
 	for i, p := range phones {
-		all.Go(func() { errs[i] = c.play(ctx, p, &scores[i]) })
+		all.Go(func() { errs[i] = attempt(func() { c.play(ctx, p, &scores[i]) }) })
 	}
 	all.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
+	check(errors.Join(errs...))
 	c.judge(phones, scores, epochs, time.Since(start))
 	for _, p := range phones {
-		if err := p.Send(ctx, convo, "still friends, "+p.Name); err != nil {
-			return err
-		}
+		check(p.Send(ctx, convo, "still friends, "+p.Name))
 	}
-	return w.SyncAll(ctx, convo, phones...)
+	check(w.SyncAll(ctx, convo, phones...))
 }
 
-func (c *contest) play(ctx context.Context, p *client.Phone, s *score) error {
+func (c *contest) play(ctx context.Context, p *client.Phone, s *score) {
 	for {
-		if err := p.Sync(ctx, c.convo); err != nil {
-			return err
-		}
-		group, err := p.Group(c.convo)
-		if err != nil {
-			return err
-		}
+		check(p.Sync(ctx, c.convo))
+		group := must(p.Group(c.convo))
 		epoch := group.Epoch()
 		if epoch >= c.goal {
-			return nil
+			return
 		}
 		if s.current == 0 {
 			s.since = epoch
 		}
-		d, err := p.DraftCommit(c.convo, mlsclient.Change{})
-		if err != nil {
-			return err
-		}
-		_, err = p.Deliver(ctx, d)
+		d := must(p.DraftCommit(c.convo, mlsclient.Change{}))
+		_, err := p.Deliver(ctx, d)
 		switch {
 		case err == nil:
 			s.wins, s.current = s.wins+1, 0
 		case xrpc.ErrorName(err) == mlsapi.ErrEpochMismatch:
 			s.current++
 		default:
-			return err
+			check(err)
 		}
 		s.losses, s.epochs = max(s.losses, s.current), max(s.epochs, int(epoch-s.since)+1)
 		if err == nil {

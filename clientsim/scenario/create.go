@@ -16,59 +16,38 @@ import (
 // CreateExisting repeats createConvo for a group that exists. With its own key it is a replay. With
 // another key, or from another caller, the group is taken, and the answer does not say who is in
 // it.
-func CreateExisting(ctx context.Context, w *testbed.World) error {
-	phones, err := w.Phones(ctx, 3)
-	if err != nil {
-		return err
-	}
+func CreateExisting(ctx context.Context, w *testbed.World) {
+	phones := must(w.Phones(ctx, 3))
 	alice, mallory := phones[0], phones[2]
-	packages, err := alice.Claim(ctx, "", testbed.DIDs(phones[1:2]))
-	if err != nil {
-		return err
-	}
-	d, err := alice.DraftCreate(testbed.DIDs(phones[1:2]), packages)
-	if err != nil {
-		return err
-	}
-	if _, err := alice.Deliver(ctx, d); err != nil {
-		return err
-	}
+	packages := must(alice.Claim(ctx, "", testbed.DIDs(phones[1:2])))
+	d := must(alice.DraftCreate(testbed.DIDs(phones[1:2]), packages))
+	must(alice.Deliver(ctx, d))
 	again, err := w.Net.Do(ctx, alice.Account, d.Call)
 	if err != nil || !again.Replayed() {
 		w.Broken("createConvo retried with its key: replay %t, %v", again.Replayed(), err)
 	}
-	if err := taken(ctx, w, alice.Account, d, testbed.DIDs(phones)); err != nil {
-		return err
-	}
-	if err := taken(ctx, w, mallory.Account, d, testbed.DIDs(phones)); err != nil {
-		return err
-	}
+	taken(ctx, w, alice.Account, d, testbed.DIDs(phones))
+	taken(ctx, w, mallory.Account, d, testbed.DIDs(phones))
 	convo := w.Model.Snapshot()[0].ID
-	if err := phones[1].Join(ctx, convo); err != nil {
-		return err
-	}
-	return phones[1].Send(ctx, convo, "one convo")
+	check(phones[1].Join(ctx, convo))
+	check(phones[1].Send(ctx, convo, "one convo"))
 }
 
 // taken creates the draft's group again, as another caller and under another key.
-func taken(ctx context.Context, w *testbed.World, who *xrpc.Account, d *client.Draft, secret []syntax.DID) error {
-	in, err := mlsapi.DecodeCreateConvoInput(d.Call.Body)
-	if err != nil {
-		return err
-	}
+func taken(ctx context.Context, w *testbed.World, who *xrpc.Account, d *client.Draft, secret []syntax.DID) {
+	in := must(mlsapi.DecodeCreateConvoInput(d.Call.Body))
 	key := xrpc.NewKey()
 	// A GroupInfo of another signer is refused anyway.
 	in.IdempotencyKey, in.GroupInfo = &key, nil
-	_, err = w.Net.Do(ctx, who, xrpc.Procedure(mlsapi.NSIDCreateConvo, "", key, in))
+	_, err := w.Net.Do(ctx, who, xrpc.Procedure(mlsapi.NSIDCreateConvo, "", key, in))
 	var named *xrpc.CallError
 	if !errors.As(err, &named) || named.Name != mlsapi.ErrGroupAlreadyExists || named.Status != 409 {
 		w.Broken("createConvo with a group that exists: %v, want GroupAlreadyExists", err)
-		return nil
+		return
 	}
 	for _, did := range secret {
 		if bytes.Contains([]byte(named.Message), []byte(did)) {
 			w.Broken("GroupAlreadyExists says who is in the group: %q", named.Message)
 		}
 	}
-	return nil
 }

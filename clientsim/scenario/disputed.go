@@ -54,47 +54,30 @@ type dispute struct {
 // the others. In every third run its GroupInfo is of no use either. The others go on writing. They
 // report the commit, and come back by external commit. All must be in one epoch within a minute, and
 // nothing that was acknowledged may be lost.
-func Disputed(ctx context.Context, w *testbed.World) error {
+func Disputed(ctx context.Context, w *testbed.World) {
 	n := fewestDisputing + w.RNG.IntN(mostDisputing-fewestDisputing+1)
-	phones, convo, err := w.Convo(ctx, n)
-	if err != nil {
-		return err
-	}
+	phones, convo := must2(w.Convo(ctx, n))
 	bad := 1 + w.RNG.IntN(n-1)
 	d := &dispute{w: w, convo: convo, mallory: phones[bad], honest: slices.Delete(slices.Clone(phones), bad, bad+1), badInfo: w.RNG.IntN(3) == 0}
-	if err := d.garbage(ctx); err != nil {
-		return err
-	}
-	took, err := d.converge(ctx)
-	if err != nil {
-		return err
-	}
-	return d.finish(ctx, took)
+	d.garbage(ctx)
+	took := must(d.converge(ctx))
+	d.finish(ctx, took)
 }
 
 // garbage makes mallory's commit win the epoch.
-func (d *dispute) garbage(ctx context.Context) error {
+func (d *dispute) garbage(ctx context.Context) {
 	for _, p := range d.honest[:2] {
-		if err := p.Send(ctx, d.convo, "before, by "+p.Name); err != nil {
-			return err
-		}
+		check(p.Send(ctx, d.convo, "before, by "+p.Name))
 	}
-	if err := d.mallory.Sync(ctx, d.convo); err != nil {
-		return err
-	}
-	draft, err := d.mallory.DraftStaged(d.convo, func(g mlsclient.Group) (*mlsclient.Staged, error) {
+	check(d.mallory.Sync(ctx, d.convo))
+	draft := must(d.mallory.DraftStaged(d.convo, func(g mlsclient.Group) (*mlsclient.Staged, error) {
 		return mlsclient.StageGarbage(g, mlsclient.Garbage{
 			Spoil: func(n int) []int { return d.w.RNG.Perm(n)[:n/2] }, BadInfo: d.badInfo,
 		})
-	})
-	if err != nil {
-		return err
-	}
-	if _, err := d.mallory.Deliver(ctx, draft); err != nil {
-		return err
-	}
+	}))
+	must(d.mallory.Deliver(ctx, draft))
 	d.epoch, d.begun = draft.Epoch, time.Now()
-	return d.mallory.Sync(ctx, d.convo)
+	check(d.mallory.Sync(ctx, d.convo))
 }
 
 // converge lets all honest members do what a client does, until they are in one epoch.
@@ -107,7 +90,7 @@ func (d *dispute) converge(ctx context.Context) (took time.Duration, err error) 
 	for i, p := range d.honest {
 		rng := rand.New(rand.NewPCG(d.w.Seed, uint64(i)))
 		all.Go(func() {
-			if errs[i] = d.live(ctx, p, &locks[i], rng, i); errs[i] != nil {
+			if errs[i] = attempt(func() { d.live(ctx, p, &locks[i], rng, i) }); errs[i] != nil {
 				cancel()
 			}
 		})
@@ -128,20 +111,17 @@ func (d *dispute) converge(ctx context.Context) (took time.Duration, err error) 
 
 // live is what one member does: it follows the log, says which epoch it has entered, and writes now
 // and then.
-func (d *dispute) live(ctx context.Context, p *client.Phone, lock *sync.Mutex, rng *rand.Rand, i int) error {
+func (d *dispute) live(ctx context.Context, p *client.Phone, lock *sync.Mutex, rng *rand.Rand, i int) {
 	var so progress
 	for !d.done.Load() {
 		lock.Lock()
-		err := d.step(ctx, p, rng, i, &so)
+		err := attempt(func() { d.step(ctx, p, rng, i, &so) })
 		lock.Unlock()
 		if err != nil {
-			return fmt.Errorf("%s: %w", p.Name, err)
+			fail("%s: %w", p.Name, err)
 		}
-		if err := pause(ctx, lookEvery/2+time.Duration(rng.Int64N(int64(lookEvery)))); err != nil {
-			return err
-		}
+		check(pause(ctx, lookEvery/2+time.Duration(rng.Int64N(int64(lookEvery)))))
 	}
-	return nil
 }
 
 // progress is what a member has done so far.
@@ -150,11 +130,8 @@ type progress struct {
 	saidAt        time.Time
 }
 
-func (d *dispute) step(ctx context.Context, p *client.Phone, rng *rand.Rand, i int, so *progress) error {
-	r, returned, err := p.Follow(ctx, d.convo, rng)
-	if err != nil {
-		return err
-	}
+func (d *dispute) step(ctx context.Context, p *client.Phone, rng *rand.Rand, i int, so *progress) {
+	r, returned := must2(p.Follow(ctx, d.convo, rng))
 	if returned {
 		d.stuck.Add(1)
 		d.attempts.Add(int32(r.Attempts))
@@ -162,63 +139,56 @@ func (d *dispute) step(ctx context.Context, p *client.Phone, rng *rand.Rand, i i
 			d.disputed.Add(1)
 		}
 	}
-	group, err := p.Group(d.convo)
-	if err != nil {
-		return err
-	}
+	group := must(p.Group(d.convo))
 	epoch := group.Epoch()
 	if epoch != so.said || time.Since(so.saidAt) > sayEvery {
 		so.said, so.saidAt = epoch, time.Now()
-		if err := d.say(ctx, p); err != nil {
-			return err
-		}
+		d.say(ctx, p)
 	}
 	if epoch == so.written || i%5 != 0 {
-		return nil
+		return
 	}
 	so.written = epoch
-	return d.write(ctx, p)
+	d.write(ctx, p)
 }
 
 // say reports the member's epoch. The first one that hears of the dispute tries an ordinary commit.
-func (d *dispute) say(ctx context.Context, p *client.Phone) error {
+func (d *dispute) say(ctx context.Context, p *client.Phone) {
 	report, err := p.ReportEpoch(ctx, d.convo)
 	if xrpc.ErrorName(err) == mlsapi.ErrInvalidGroupInfo {
-		return nil
+		return
 	}
 	if err != nil || !report.Disputed || d.tried.Swap(true) {
-		return err
+		check(err)
+		return
 	}
-	return d.tryCommit(ctx, p)
+	d.tryCommit(ctx, p)
 }
 
 // write sends a message. If the epoch moves first, the phone reads on and sends it again. It may find
 // then that it cannot follow.
-func (d *dispute) write(ctx context.Context, p *client.Phone) error {
+func (d *dispute) write(ctx context.Context, p *client.Phone) {
 	text := fmt.Sprintf("message %d, by %s", d.texts.Add(1), p.Name)
 	err := p.Send(ctx, d.convo, text)
 	if failed := new(client.CommitError); errors.As(err, &failed) {
-		return nil // it follows in its next step
+		return // it follows in its next step
 	}
-	return err
+	check(err)
 }
 
 // tryCommit makes an ordinary commit, which the dispute must refuse, unless the epoch has moved or the
 // dispute has ended meanwhile.
-func (d *dispute) tryCommit(ctx context.Context, p *client.Phone) error {
-	draft, err := p.DraftCommit(d.convo, mlsclient.Change{})
-	if err != nil {
-		return err
-	}
-	_, err = p.Deliver(ctx, draft)
+func (d *dispute) tryCommit(ctx context.Context, p *client.Phone) {
+	draft := must(p.DraftCommit(d.convo, mlsclient.Change{}))
+	_, err := p.Deliver(ctx, draft)
 	switch xrpc.ErrorName(err) {
 	case mlsapi.ErrConvoDisputed:
 		d.refused.Store(true)
-		return nil
+		return
 	case mlsapi.ErrEpochMismatch:
-		return nil
+		return
 	}
-	return err
+	check(err)
 }
 
 // agree reports whether all honest members have the same authenticator, in the epoch of the garbage or
@@ -243,22 +213,18 @@ func (d *dispute) agree(locks []sync.Mutex) bool {
 
 // kept checks that a phone still has what it read before the garbage, also if it came back by external
 // commit. The final checks look at what came after.
-func (d *dispute) kept(p *client.Phone) error {
-	items, err := p.Inbox(d.convo)
-	if err != nil {
-		return err
-	}
+func (d *dispute) kept(p *client.Phone) {
+	items := must(p.Inbox(d.convo))
 	for _, by := range d.honest[:2] {
 		text := "before, by " + by.Name
 		if !slices.ContainsFunc(items, func(item history.Item) bool { return item.Text == text }) {
 			d.w.Report(history.Violation{Kind: history.Lost, Convo: d.convo, Who: p.Name, What: fmt.Sprintf("%q, which it had read or could read", text)})
 		}
 	}
-	return nil
 }
 
 // finish lets everybody write once more, and checks what each has read.
-func (d *dispute) finish(ctx context.Context, took time.Duration) error {
+func (d *dispute) finish(ctx context.Context, took time.Duration) {
 	if took > convergeWithin {
 		d.w.Broken("%d members needed %s to be in one epoch again, want at most %s", len(d.honest)+1, took, convergeWithin)
 	}
@@ -266,24 +232,16 @@ func (d *dispute) finish(ctx context.Context, took time.Duration) error {
 	for _, p := range append([]*client.Phone{d.mallory}, d.honest...) {
 		// Mallory's own group can be on another branch, if its GroupInfo was of no use.
 		if _, _, err := p.Follow(ctx, d.convo, rng); err != nil && xrpc.ErrorName(err) != mlsapi.ErrConvoDisputed {
-			return err
+			check(err)
 		}
 	}
 	for _, p := range d.honest {
-		if err := p.Send(ctx, d.convo, "together again, "+p.Name); err != nil {
-			return err
-		}
+		check(p.Send(ctx, d.convo, "together again, "+p.Name))
 	}
 	for _, p := range d.honest {
-		if err := d.kept(p); err != nil {
-			return err
-		}
+		d.kept(p)
 	}
-	view, err := d.honest[0].Convo(ctx, d.convo)
-	if err != nil {
-		return err
-	}
+	view := must(d.honest[0].Convo(ctx, d.convo))
 	d.w.Note("%d members, %d could not process the commit, GroupInfo unusable: %t; one epoch after %s, %d external commits tried, %d epochs, %d learned of the dispute, an ordinary commit refused: %t",
 		len(d.honest)+1, d.stuck.Load(), d.badInfo, took.Round(time.Millisecond), d.attempts.Load(), uint64(view.Epoch)-d.epoch, d.disputed.Load(), d.refused.Load())
-	return nil
 }

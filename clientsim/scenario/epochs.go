@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"mlsd/api/mlsapi"
@@ -17,54 +16,32 @@ import (
 // server must look up the key before it checks the epoch. Otherwise the client encrypts again and
 // the message is stored twice. A second request never arrives the first time: that one must be
 // refused.
-func RetryAfterEpoch(ctx context.Context, w *testbed.World) error {
-	phones, convo, err := w.Convo(ctx, 2)
-	if err != nil {
-		return err
-	}
+func RetryAfterEpoch(ctx context.Context, w *testbed.World) {
+	phones, convo := must2(w.Convo(ctx, 2))
 	alice, bob := phones[0], phones[1]
-	more, err := w.Phones(ctx, 2)
-	if err != nil {
-		return err
-	}
-	stored, err := alice.DraftSend(convo, "stored, and the answer lost")
-	if err != nil {
-		return err
-	}
-	if err := w.WithLostAnswer("sendMessage", func() error {
+	more := must(w.Phones(ctx, 2))
+	stored := must(alice.DraftSend(convo, "stored, and the answer lost"))
+	check(w.WithLostAnswer("sendMessage", func() error {
 		if _, err := w.Net.Once(ctx, alice.Account, stored.Call); err == nil {
 			return errors.New("the answer was not lost")
 		}
 		return nil
-	}); err != nil {
-		return err
-	}
-	lost, err := alice.DraftSend(convo, "never arrived in its epoch")
-	if err != nil {
-		return err
-	}
-	if err := bob.Add(ctx, convo, more[0].Account.DID); err != nil {
-		return err
-	}
-	if err := more[0].Join(ctx, convo); err != nil {
-		return err
-	}
+	}))
+	lost := must(alice.DraftSend(convo, "never arrived in its epoch"))
+	check(bob.Add(ctx, convo, more[0].Account.DID))
+	check(more[0].Join(ctx, convo))
 	answer, err := alice.Deliver(ctx, stored)
 	if err != nil {
-		return fmt.Errorf("a stored message retried after the epoch moved: %w", err)
+		fail("a stored message retried after the epoch moved: %w", err)
 	}
 	if !answer.Replayed() {
 		w.Broken("a stored message retried after the epoch moved is answered as new")
 	}
 	_, err = alice.Deliver(ctx, lost)
 	staleEpoch(w, err, 2)
-	if err := alice.Sync(ctx, convo); err != nil {
-		return err
-	}
-	if err := alice.Send(ctx, convo, lost.Text); err != nil {
-		return err
-	}
-	return retryAddAfterEpoch(ctx, w, convo, alice, bob, more[1])
+	check(alice.Sync(ctx, convo))
+	check(alice.Send(ctx, convo, lost.Text))
+	retryAddAfterEpoch(ctx, w, convo, alice, bob, more[1])
 }
 
 // staleEpoch checks that the loser learns the current epoch from the error message alone.
@@ -80,67 +57,36 @@ func staleEpoch(w *testbed.World, err error, current uint64) {
 }
 
 // retryAddAfterEpoch checks that a replay of addMembers has the original newEpoch.
-func retryAddAfterEpoch(ctx context.Context, w *testbed.World, convo string, alice, bob, joiner *client.Phone) error {
-	packages, err := alice.Claim(ctx, convo, testbed.DIDs([]*client.Phone{joiner}))
-	if err != nil {
-		return err
-	}
-	d, err := alice.DraftAdd(convo, testbed.DIDs([]*client.Phone{joiner}), packages)
-	if err != nil {
-		return err
-	}
-	first, err := alice.Deliver(ctx, d)
-	if err != nil {
-		return err
-	}
-	if err := w.SyncAll(ctx, convo, alice, bob); err != nil {
-		return err
-	}
-	if err := joiner.Join(ctx, convo); err != nil {
-		return err
-	}
-	more, err := w.Phones(ctx, 1)
-	if err != nil {
-		return err
-	}
-	if err := bob.Add(ctx, convo, more[0].Account.DID); err != nil {
-		return err
-	}
+func retryAddAfterEpoch(ctx context.Context, w *testbed.World, convo string, alice, bob, joiner *client.Phone) {
+	packages := must(alice.Claim(ctx, convo, testbed.DIDs([]*client.Phone{joiner})))
+	d := must(alice.DraftAdd(convo, testbed.DIDs([]*client.Phone{joiner}), packages))
+	first := must(alice.Deliver(ctx, d))
+	check(w.SyncAll(ctx, convo, alice, bob))
+	check(joiner.Join(ctx, convo))
+	more := must(w.Phones(ctx, 1))
+	check(bob.Add(ctx, convo, more[0].Account.DID))
 	again, err := w.Net.Do(ctx, alice.Account, d.Call)
 	if err != nil {
-		return fmt.Errorf("a stored commit retried after the epoch moved: %w", err)
+		fail("a stored commit retried after the epoch moved: %w", err)
 	}
 	if !again.Replayed() || !bytes.Equal(first.Body, again.Body) {
 		w.Broken("addMembers retried after the epoch moved: %q, first %q", again.Body, first.Body)
 	}
-	return more[0].Join(ctx, convo)
+	check(more[0].Join(ctx, convo))
 }
 
 // SameEpoch makes several members commit in one epoch, at the same time and one by one. Exactly one
 // commit per epoch is accepted.
-func SameEpoch(ctx context.Context, w *testbed.World) error {
-	phones, convo, err := w.Convo(ctx, 4)
-	if err != nil {
-		return err
-	}
-	joiners, err := w.Phones(ctx, len(phones))
-	if err != nil {
-		return err
-	}
+func SameEpoch(ctx context.Context, w *testbed.World) {
+	phones, convo := must2(w.Convo(ctx, 4))
+	joiners := must(w.Phones(ctx, len(phones)))
 	drafts := make([]*client.Draft, len(phones))
 	packages := make([][][]byte, len(phones))
 	for i, p := range phones {
-		if packages[i], err = p.Claim(ctx, convo, testbed.DIDs(joiners[i:i+1])); err != nil {
-			return err
-		}
-		if drafts[i], err = p.DraftAdd(convo, testbed.DIDs(joiners[i:i+1]), packages[i]); err != nil {
-			return err
-		}
+		packages[i] = must(p.Claim(ctx, convo, testbed.DIDs(joiners[i:i+1])))
+		drafts[i] = must(p.DraftAdd(convo, testbed.DIDs(joiners[i:i+1]), packages[i]))
 	}
-	won, err := race(ctx, w, phones, drafts)
-	if err != nil {
-		return err
-	}
+	won := race(ctx, w, phones, drafts)
 	if len(won) != 1 {
 		w.Broken("%d commits were accepted in one epoch, want 1", len(won))
 	}
@@ -150,25 +96,19 @@ func SameEpoch(ctx context.Context, w *testbed.World) error {
 		if slices.Contains(won, i) {
 			continue
 		}
-		if err := p.Commit(ctx, convo, func() (*client.Draft, error) {
+		check(p.Commit(ctx, convo, func() (*client.Draft, error) {
 			return p.DraftAdd(convo, testbed.DIDs(joiners[i:i+1]), packages[i])
-		}); err != nil {
-			return err
-		}
+		}))
 	}
 	for _, p := range joiners {
-		if err := p.Join(ctx, convo); err != nil {
-			return err
-		}
+		check(p.Join(ctx, convo))
 	}
-	if err := w.SyncAll(ctx, convo, phones...); err != nil {
-		return err
-	}
-	return phones[3].Send(ctx, convo, "all eight of us")
+	check(w.SyncAll(ctx, convo, phones...))
+	check(phones[3].Send(ctx, convo, "all eight of us"))
 }
 
 // race delivers drafts at the same moment and returns the indexes of the winners.
-func race(ctx context.Context, w *testbed.World, phones []*client.Phone, drafts []*client.Draft) ([]int, error) {
+func race(ctx context.Context, w *testbed.World, phones []*client.Phone, drafts []*client.Draft) []int {
 	type result struct {
 		who int
 		err error
@@ -203,7 +143,8 @@ func race(ctx context.Context, w *testbed.World, phones []*client.Phone, drafts 
 	if len(won) == 1 {
 		winnerNamed(w, drafts[won[0]], lost)
 	}
-	return won, errors.Join(errs...)
+	check(errors.Join(errs...))
+	return won
 }
 
 // winnerNamed checks that each loser learns the seq of the commit that won.

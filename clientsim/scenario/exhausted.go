@@ -21,23 +21,16 @@ const callerLimit = 30
 // KeysExhausted uses up accounts' KeyPackages. One account then serves its last-resort one, and one
 // has none left. The owners publish new ones in one request that also has faulty ones. One caller
 // alone cannot use up an account.
-func KeysExhausted(ctx context.Context, w *testbed.World) error {
-	callers, err := w.Phones(ctx, 6)
-	if err != nil {
-		return err
-	}
-	if err := lastResorts(ctx, w, callers); err != nil {
-		return err
-	}
-	if err := missingAndRefilled(ctx, w, callers); err != nil {
-		return err
-	}
-	return callerLimited(ctx, w, callers)
+func KeysExhausted(ctx context.Context, w *testbed.World) {
+	callers := must(w.Phones(ctx, 6))
+	lastResorts(ctx, w, callers)
+	missingAndRefilled(ctx, w, callers)
+	callerLimited(ctx, w, callers)
 }
 
 // take makes a caller claim from one account.
-func take(ctx context.Context, w *testbed.World, caller, owner *client.Phone) (*mlsapi.GetKeyPackagesOutput, error) {
-	return caller.ClaimAny(ctx, xrpc.ClaimCall([]syntax.DID{owner.Account.DID}, w.Suite, "", xrpc.NewKey()))
+func take(ctx context.Context, w *testbed.World, caller, owner *client.Phone) *mlsapi.GetKeyPackagesOutput {
+	return must(caller.ClaimAny(ctx, xrpc.ClaimCall([]syntax.DID{owner.Account.DID}, w.Suite, "", xrpc.NewKey())))
 }
 
 // served checks what a claim got: how many one-time and last-resort KeyPackages, and whether the
@@ -59,11 +52,8 @@ func served(w *testbed.World, what string, owner *client.Phone, out *mlsapi.GetK
 }
 
 // stands checks an account's own counts.
-func stands(ctx context.Context, w *testbed.World, what string, owner *client.Phone, available, claimed, lastResort int64) (*mlsapi.GetKeyPackageStatsOutput, error) {
-	stats, err := owner.Stats(ctx)
-	if err != nil {
-		return nil, err
-	}
+func stands(ctx context.Context, w *testbed.World, what string, owner *client.Phone, available, claimed, lastResort int64) *mlsapi.GetKeyPackageStatsOutput {
+	stats := must(owner.Stats(ctx))
 	if stats.Available != available || stats.Claimed != claimed || stats.LastResort != lastResort {
 		w.Broken("%s: %d available, %d claimed, %d of last resort; want %d, %d, %d",
 			what, stats.Available, stats.Claimed, stats.LastResort, available, claimed, lastResort)
@@ -81,28 +71,18 @@ func stands(ctx context.Context, w *testbed.World, what string, owner *client.Ph
 	if byDevice != available || bySuite != available {
 		w.Broken("%s: %d available, by device %d, by suite %d", what, available, byDevice, bySuite)
 	}
-	return stats, nil
+	return stats
 }
 
 // lastResorts lets six callers claim four KeyPackages and a last-resort one. The last-resort one
 // adds the owner several times.
-func lastResorts(ctx context.Context, w *testbed.World, callers []*client.Phone) error {
-	owner, err := w.Phone("owner")
-	if err != nil {
-		return err
-	}
-	if err := owner.PublishMany(ctx, 4, true); err != nil {
-		return err
-	}
-	if _, err := stands(ctx, w, "freshly published", owner, 4, 0, 1); err != nil {
-		return err
-	}
+func lastResorts(ctx context.Context, w *testbed.World, callers []*client.Phone) {
+	owner := must(w.Phone("owner"))
+	check(owner.PublishMany(ctx, 4, true))
+	stands(ctx, w, "freshly published", owner, 4, 0, 1)
 	var shared [][]byte
 	for i, caller := range callers {
-		out, err := take(ctx, w, caller, owner)
-		if err != nil {
-			return err
-		}
+		out := take(ctx, w, caller, owner)
 		once, last := 1, 0
 		if i >= 4 {
 			once, last = 0, 1
@@ -112,113 +92,57 @@ func lastResorts(ctx context.Context, w *testbed.World, callers []*client.Phone)
 			shared = append(shared, out.KeyPackages[0].KeyPackage)
 		}
 	}
-	if _, err := stands(ctx, w, "used up", owner, 0, 4, 1); err != nil {
-		return err
-	}
+	stands(ctx, w, "used up", owner, 0, 4, 1)
 	if len(shared) != 2 || !bytes.Equal(shared[0], shared[1]) {
 		w.Broken("two claims of a last-resort KeyPackage got different ones")
-		return nil
+		return
 	}
 	for i, kp := range shared {
 		adder := callers[4+i]
-		d, err := adder.DraftCreate(testbed.DIDs([]*client.Phone{owner}), [][]byte{kp})
-		if err != nil {
-			return err
-		}
-		answer, err := adder.Deliver(ctx, d)
-		if err != nil {
-			return err
-		}
-		convo, err := xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body)
-		if err != nil {
-			return err
-		}
-		if err := owner.Join(ctx, convo.ID); err != nil {
-			return err
-		}
-		if err := owner.Send(ctx, convo.ID, fmt.Sprintf("of last resort, %d", i)); err != nil {
-			return err
-		}
+		d := must(adder.DraftCreate(testbed.DIDs([]*client.Phone{owner}), [][]byte{kp}))
+		answer := must(adder.Deliver(ctx, d))
+		convo := must(xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body))
+		check(owner.Join(ctx, convo.ID))
+		check(owner.Send(ctx, convo.ID, fmt.Sprintf("of last resort, %d", i)))
 	}
-	_, err = stands(ctx, w, "of last resort used twice", owner, 0, 4, 1)
-	return err
+	stands(ctx, w, "of last resort used twice", owner, 0, 4, 1)
 }
 
 // missingAndRefilled uses up an account without a last-resort KeyPackage, and then refills it.
-func missingAndRefilled(ctx context.Context, w *testbed.World, callers []*client.Phone) error {
-	owner, err := w.Phone("refiller")
-	if err != nil {
-		return err
-	}
-	stats, err := stands(ctx, w, "nothing published", owner, 0, 0, 0)
-	if err != nil {
-		return err
-	}
-	if err := owner.PublishMany(ctx, 2, false); err != nil {
-		return err
-	}
+func missingAndRefilled(ctx context.Context, w *testbed.World, callers []*client.Phone) {
+	owner := must(w.Phone("refiller"))
+	stats := stands(ctx, w, "nothing published", owner, 0, 0, 0)
+	check(owner.PublishMany(ctx, 2, false))
 	for i, caller := range callers[:3] {
-		out, err := take(ctx, w, caller, owner)
-		if err != nil {
-			return err
-		}
+		out := take(ctx, w, caller, owner)
 		once := min(max(2-i, 0), 1)
 		served(w, fmt.Sprintf("claim %d of two", i), owner, out, once, 0, once == 0, false)
 	}
-	if err := refill(ctx, w, owner, int(stats.Threshold)); err != nil {
-		return err
-	}
-	if _, err := stands(ctx, w, "refilled", owner, stats.Threshold, 2, 0); err != nil {
-		return err
-	}
-	out, err := take(ctx, w, callers[3], owner)
-	if err != nil {
-		return err
-	}
+	refill(ctx, w, owner, int(stats.Threshold))
+	stands(ctx, w, "refilled", owner, stats.Threshold, 2, 0)
+	out := take(ctx, w, callers[3], owner)
 	served(w, "a claim after the refill", owner, out, 1, 0, false, false)
-	return nil
 }
 
 // refill publishes n good KeyPackages in one request, with a duplicate, a broken one and another
 // account's among them. The first answer is lost.
-func refill(ctx context.Context, w *testbed.World, owner *client.Phone, n int) error {
+func refill(ctx context.Context, w *testbed.World, owner *client.Phone, n int) {
 	var batch []mlsclient.KeyPackage
 	var want []string
 	for range n {
-		kp, err := owner.Device.KeyPackage()
-		if err != nil {
-			return err
-		}
+		kp := must(owner.Device.KeyPackage())
 		batch, want = append(batch, kp), append(want, mlsapi.ResultStatusPublished)
 	}
-	broken, err := mlsclient.BreakLeaf(owner.Device)
-	if err != nil {
-		return err
-	}
-	mask, err := mlsclient.NewDevice("did:plc:somebodyelse", w.Suite)
-	if err != nil {
-		return err
-	}
-	foreign, err := mask.KeyPackage()
-	if err != nil {
-		return err
-	}
+	broken := must(mlsclient.BreakLeaf(owner.Device))
+	mask := must(mlsclient.NewDevice("did:plc:somebodyelse", w.Suite))
+	foreign := must(mask.KeyPackage())
 	batch = append(batch, batch[0], broken, foreign)
 	want = append(want, mlsapi.ResultStatusDuplicate, mlsapi.ResultStatusRejected, mlsapi.ResultStatusRejected)
-	d, err := owner.DraftPublishMany(batch)
-	if err != nil {
-		return err
-	}
-	answer, err := w.DeliverWithLostAnswer(ctx, owner, "publishKeyPackages", d)
-	if err != nil {
-		return err
-	}
-	out, err := xrpc.Decode[mlsapi.PublishKeyPackagesOutput](answer.Body)
-	if err != nil {
-		return err
-	}
+	d := must(owner.DraftPublishMany(batch))
+	answer := must(w.DeliverWithLostAnswer(ctx, owner, "publishKeyPackages", d))
+	out := must(xrpc.Decode[mlsapi.PublishKeyPackagesOutput](answer.Body))
 	if len(out.Results) != len(want) {
-		return fmt.Errorf("publishKeyPackages: %d results for %d KeyPackages", len(out.Results), len(want))
+		fail("publishKeyPackages: %d results for %d KeyPackages", len(out.Results), len(want))
 	}
 	for i, r := range out.Results {
 		if r.Status != want[i] {
@@ -229,35 +153,20 @@ func refill(ctx context.Context, w *testbed.World, owner *client.Phone, n int) e
 			w.Broken("publishKeyPackages: KeyPackage %d is rejected with %s, want %s", i, xrpc.Show(r.Error), name)
 		}
 	}
-	return nil
 }
 
 // callerLimited checks that one caller gets thirty of forty and is then limited, while another
 // caller is still served.
-func callerLimited(ctx context.Context, w *testbed.World, callers []*client.Phone) error {
-	owner, err := w.Phone("popular")
-	if err != nil {
-		return err
-	}
-	if err := owner.PublishMany(ctx, callerLimit+10, false); err != nil {
-		return err
-	}
+func callerLimited(ctx context.Context, w *testbed.World, callers []*client.Phone) {
+	owner := must(w.Phone("popular"))
+	check(owner.PublishMany(ctx, callerLimit+10, false))
 	for i := range callerLimit {
-		out, err := take(ctx, w, callers[0], owner)
-		if err != nil {
-			return err
-		}
+		out := take(ctx, w, callers[0], owner)
 		served(w, fmt.Sprintf("claim %d of one caller", i), owner, out, 1, 0, false, false)
 	}
-	out, err := take(ctx, w, callers[0], owner)
-	if err != nil {
-		return err
-	}
+	out := take(ctx, w, callers[0], owner)
 	served(w, "a claim beyond the limit", owner, out, 0, 0, slices.Contains(out.Missing, owner.Account.DID), true)
-	if out, err = take(ctx, w, callers[1], owner); err != nil {
-		return err
-	}
+	out = take(ctx, w, callers[1], owner)
 	served(w, "a claim of another caller", owner, out, 1, 0, false, false)
-	_, err = stands(ctx, w, "claimed by two", owner, 9, callerLimit+1, 0)
-	return err
+	stands(ctx, w, "claimed by two", owner, 9, callerLimit+1, 0)
 }

@@ -22,28 +22,24 @@ const (
 // Failover makes the primary of two servers crash or hang under load, again and again. Its
 // synchronous standby is promoted, and the old primary comes back as the standby. Every acknowledged
 // write is there once, at its seq, and is replayed. Every subscriber sees everything once, in order.
-func Failover(ctx context.Context, w *testbed.World) error {
-	return w.WithPair(ctx, true, func(f *testbed.Cluster, pair *testbed.Pair) error {
+func Failover(ctx context.Context, w *testbed.World) {
+	withPair(ctx, w, true, func(f *testbed.Cluster, pair *testbed.Pair) {
 		b := newLiveRun(ctx, w, f)
 		r := &failoverRun{liveRun: b, pair: pair, written: make([]time.Time, len(f.Nodes))}
 		f.OnAnswer = r.answered
 		n := orDefault(w.Failovers, failoversUsual)
 		b.length = time.Duration(n) * failoverLimit
-		b.disturb = func(ctx, writing context.Context, _ time.Duration) error { return r.failOver(ctx, writing, n) }
-		if err := errors.Join(b.play(ctx), b.subscribers.Stop()); err != nil {
-			return err
+		b.disturb = func(ctx, writing context.Context, _ time.Duration) error {
+			return attempt(func() { r.failOver(ctx, writing, n) })
 		}
+		check(b.playAndStop(ctx))
 		f.OnAnswer = nil
 		w.Progress("reading all logs")
-		if err := b.checkLogs(ctx); err != nil {
-			return err
-		}
+		b.checkLogs(ctx)
 		w.Progress("repeating all writes")
-		if err := r.replay(ctx); err != nil {
-			return err
-		}
+		r.replay(ctx)
 		r.note()
-		return checkNodes(ctx, w, f)
+		checkNodes(ctx, w, f)
 	})
 }
 
@@ -92,25 +88,24 @@ func (r *failoverRun) answered(node int, who *xrpc.Account, call xrpc.Call, answ
 }
 
 // failOver does n failovers, and then ends the writing. The primary crashes and hangs by turns.
-func (r *failoverRun) failOver(ctx, writing context.Context, n int) error {
+func (r *failoverRun) failOver(ctx, writing context.Context, n int) {
 	defer r.stopWriting()
 	for i := range n {
 		xrpc.Sleep(writing, failoverLoad)
 		if writing.Err() != nil {
-			return errors.New("the writers ended before the last failover")
+			fail("the writers ended before the last failover")
 		}
 		r.w.Progress(fmt.Sprintf("failover %d of %d", i+1, n))
-		if err := r.failOnce(ctx, i%2 == 0); err != nil {
-			return fmt.Errorf("failover %d: %w", i+1, err)
+		if err := attempt(func() { r.failOnce(ctx, i%2 == 0) }); err != nil {
+			fail("failover %d: %w", i+1, err)
 		}
 	}
 	xrpc.Sleep(writing, failoverLoad)
-	return nil
 }
 
 // failOnce ends or freezes the primary, promotes the standby, waits until every node writes again,
 // and brings the old primary back as the standby.
-func (r *failoverRun) failOnce(ctx context.Context, crash bool) error {
+func (r *failoverRun) failOnce(ctx context.Context, crash bool) {
 	r.mu.Lock()
 	r.gap = 0
 	r.mu.Unlock()
@@ -118,9 +113,7 @@ func (r *failoverRun) failOnce(ctx context.Context, crash bool) error {
 	if crash {
 		fault = r.pair.Crash
 	}
-	if err := errors.Join(fault(), r.pair.Promote(ctx)); err != nil {
-		return err
-	}
+	check(errors.Join(fault(), r.pair.Promote(ctx)))
 	promoted := time.Now()
 	one := failoverFault{crashed: crash, promoted: promoted.Sub(begun)}
 	err := xrpc.Until(ctx, failoverLimit, func() (bool, error) {
@@ -133,15 +126,12 @@ func (r *failoverRun) failOnce(ctx context.Context, crash bool) error {
 		return len(one.nodes) == len(r.written), nil
 	})
 	if err != nil {
-		return fmt.Errorf("a node does not write on the promoted standby: %w", err)
+		fail("a node does not write on the promoted standby: %w", err)
 	}
 	returning := time.Now()
-	if err := r.pair.Rejoin(ctx); err != nil {
-		return err
-	}
+	check(r.pair.Rejoin(ctx))
 	one.rejoined = time.Since(returning)
 	r.faults = append(r.faults, one)
-	return nil
 }
 
 // note adds the times to the report.
@@ -174,8 +164,8 @@ func spread(all []time.Duration) string {
 }
 
 // replay repeats all acknowledged writes, and compares the answers byte for byte.
-func (r *failoverRun) replay(ctx context.Context) error {
-	return r.inLanes(len(r.answers), func(rng *rand.Rand, i int) error {
+func (r *failoverRun) replay(ctx context.Context) {
+	check(r.inLanes(len(r.answers), func(rng *rand.Rand, i int) error {
 		was := &r.answers[i]
 		answer, err := r.cluster.Do(ctx, rng, was.who, was.call)
 		if err != nil {
@@ -185,7 +175,7 @@ func (r *failoverRun) replay(ctx context.Context) error {
 			r.w.Broken("%s repeated is answered %q (replay: %t), the first answer was %q", was.call.Method, answer.Body, answer.Replayed(), was.answer.Body)
 		}
 		return nil
-	})
+	}))
 }
 
 // inLanes calls do for 0 to n-1, several at a time. A lane ends with its first error.

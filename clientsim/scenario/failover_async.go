@@ -18,21 +18,21 @@ import (
 
 // FailoverAsync promotes a standby that has not received the newest writes. They are lost. Every
 // subscriber that has seen a lost event is told so, and no other. All see what comes afterwards.
-func FailoverAsync(ctx context.Context, w *testbed.World) error {
+func FailoverAsync(ctx context.Context, w *testbed.World) {
 	w.Calm = true // the losses are of messages alone
-	return w.WithPair(ctx, false, func(f *testbed.Cluster, pair *testbed.Pair) error {
+	withPair(ctx, w, false, func(f *testbed.Cluster, pair *testbed.Pair) {
 		for i := range orDefault(w.Failovers, 1) {
 			r := &lossRun{liveRun: newLiveRun(ctx, w, f), pair: pair, seen: map[string]*seenEvents{}}
 			r.onSent, r.prepare = r.sent, r.observe
-			err := r.play(ctx)
+			err := attempt(func() { r.play(ctx) })
 			if err = errors.Join(err, r.subscribers.Stop()); err != nil {
-				return fmt.Errorf("failover %d: %w", i+1, err)
+				fail("failover %d: %w", i+1, err)
 			}
 			if err := pair.Rejoin(ctx); err != nil {
-				return fmt.Errorf("failover %d: %w", i+1, err)
+				fail("failover %d: %w", i+1, err)
 			}
 		}
-		return checkNodes(ctx, w, f)
+		checkNodes(ctx, w, f)
 	})
 }
 
@@ -67,31 +67,15 @@ func (r *lossRun) sent(convo string, seq int64, m history.EntryDigest) {
 	r.acks = append(r.acks, sentMessage{convo, seq, m, time.Now()})
 }
 
-func (r *lossRun) play(ctx context.Context) error {
-	if err := r.makeAccounts(ctx, liveWriters, liveSubscribers, 0); err != nil {
-		return err
-	}
-	if err := r.makeConvos(ctx, liveConvos); err != nil {
-		return err
-	}
-	promoted, err := r.lose(ctx)
-	if err != nil {
-		return err
-	}
-	lost, err := r.settle(ctx, promoted)
-	if err != nil {
-		return err
-	}
-	id, after, err := r.pair.Generation(ctx)
-	if err != nil {
-		return err
-	}
-	if err := r.w.AwaitAndJudge(ctx, r.subscribers, r.history, xrpc.CallTimeout); err != nil {
-		return err
-	}
+func (r *lossRun) play(ctx context.Context) {
+	r.makeAccounts(ctx, liveWriters, liveSubscribers, 0)
+	r.makeConvos(ctx, liveConvos)
+	promoted := must(r.lose(ctx))
+	lost := must(r.settle(ctx, promoted))
+	id, after := must2(r.pair.Generation(ctx))
+	check(r.w.AwaitAndJudge(ctx, r.subscribers, r.history, xrpc.CallTimeout))
 	told := r.judgeTold(id, after)
 	r.w.Note("%d of %d acknowledged messages were lost; %d of %d subscribers had seen lost events and were told", lost, len(r.acks), told, len(r.seen))
-	return nil
 }
 
 // lose writes, cuts the standby off, writes on to some of the convos, and lets the primary crash.
@@ -100,7 +84,7 @@ func (r *lossRun) lose(ctx context.Context) (promoted time.Time, err error) {
 	writing, stop := context.WithCancel(ctx)
 	defer stop()
 	done := make(chan error, 1)
-	go func() { done <- r.write(ctx, writing) }()
+	go func() { done <- attempt(func() { r.write(ctx, writing) }) }()
 	xrpc.Sleep(ctx, time.Second)
 	everything := r.convos
 	r.use(everything[:len(everything)/10]) // the subscribers of the others lose nothing

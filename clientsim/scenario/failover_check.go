@@ -13,8 +13,8 @@ import (
 )
 
 // checkLogs reads the logs of all convos, and compares them with what was acknowledged.
-func (b *liveRun) checkLogs(ctx context.Context) error {
-	return b.inLanes(len(b.convos), func(rng *rand.Rand, i int) error {
+func (b *liveRun) checkLogs(ctx context.Context) {
+	check(b.inLanes(len(b.convos), func(rng *rand.Rand, i int) error {
 		r := b.convos[i]
 		got, err := b.readLog(ctx, rng, r)
 		if err != nil {
@@ -30,7 +30,7 @@ func (b *liveRun) checkLogs(ctx context.Context) error {
 			}
 		}
 		return nil
-	})
+	}))
 }
 
 const logPage = 100
@@ -69,15 +69,11 @@ func digestOf(m *mlsapi.MessageView) history.EntryDigest {
 }
 
 // checkNodes asks each node to check the database.
-func checkNodes(ctx context.Context, w *testbed.World, f *testbed.Cluster) error {
+func checkNodes(ctx context.Context, w *testbed.World, f *testbed.Cluster) {
 	for i, node := range f.Nodes {
-		broken, err := node.CheckDatabase(ctx)
-		if err != nil {
-			return err
-		}
+		broken := must(node.CheckDatabase(ctx))
 		for _, text := range broken {
 			w.Broken("node %d finds in the database: %s", i+1, text)
 		}
 	}
-	return nil
 }

@@ -14,15 +14,9 @@ import (
 // and in PublicMessages, each with and without the new GroupInfo. The server says what it could
 // check. It follows the tree by public commits, and learns it again from a GroupInfo. It hands out
 // the present epoch's GroupInfo or none.
-func HiddenHandshakes(ctx context.Context, w *testbed.World) error {
-	phones, convo, err := w.Convo(ctx, 3)
-	if err != nil {
-		return err
-	}
-	laptop, err := w.SecondDevice(phones[1], "laptop")
-	if err != nil {
-		return err
-	}
+func HiddenHandshakes(ctx context.Context, w *testbed.World) {
+	phones, convo := must2(w.Convo(ctx, 3))
+	laptop := must(w.SecondDevice(phones[1], "laptop"))
 	for i, step := range []struct {
 		hidden, quiet bool
 		level         string
@@ -42,32 +36,21 @@ func HiddenHandshakes(ctx context.Context, w *testbed.World) error {
 		p.Device.HideHandshakes(step.hidden)
 		p.HidesGroupInfo = step.quiet
 		if err := p.Rotate(ctx, convo); err != nil {
-			return fmt.Errorf("commit %d: %w", i, err)
+			fail("commit %d: %w", i, err)
 		}
-		if err := checked(ctx, w, p, convo, step.level, !step.quiet); err != nil {
-			return err
-		}
+		checked(ctx, w, p, convo, step.level, !step.quiet)
 		if !step.treeKnown {
-			if err := notWithoutTree(ctx, w, p, laptop, convo); err != nil {
-				return err
-			}
+			notWithoutTree(ctx, w, p, laptop, convo)
 		}
-		if err := p.Send(ctx, convo, fmt.Sprintf("after commit %d", i)); err != nil {
-			return err
-		}
+		check(p.Send(ctx, convo, fmt.Sprintf("after commit %d", i)))
 	}
-	if err := laptop.Rejoin(ctx, convo); err != nil {
-		return err
-	}
-	return w.SyncAll(ctx, convo, append(phones, laptop)...)
+	check(laptop.Rejoin(ctx, convo))
+	check(w.SyncAll(ctx, convo, append(phones, laptop)...))
 }
 
 // checked checks what the server says about the last commit, and whether it has a GroupInfo.
-func checked(ctx context.Context, w *testbed.World, p *client.Phone, convo, level string, info bool) error {
-	view, err := p.Convo(ctx, convo)
-	if err != nil {
-		return err
-	}
+func checked(ctx context.Context, w *testbed.World, p *client.Phone, convo, level string, info bool) {
+	view := must(p.Convo(ctx, convo))
 	if xrpc.Show(view.CommitLevel) != xrpc.Show(&level) {
 		w.Broken("the commit level in epoch %d is %s, want %q", view.Epoch, xrpc.Show(view.CommitLevel), level)
 	}
@@ -78,19 +61,12 @@ func checked(ctx context.Context, w *testbed.World, p *client.Phone, convo, leve
 	if _, err := p.GroupInfo(ctx, convo); xrpc.ErrorName(err) != want || want == "" && err != nil {
 		w.Broken("getGroupInfo in epoch %d: %v, want %q", view.Epoch, err, want)
 	}
-	return nil
 }
 
 // notWithoutTree checks that the server refuses an external commit that it cannot verify, even if a
 // member passed the GroupInfo on.
-func notWithoutTree(ctx context.Context, w *testbed.World, member, joiner *client.Phone, convo string) error {
-	group, err := member.Group(convo)
-	if err != nil {
-		return err
-	}
-	info, err := group.GroupInfo()
-	if err != nil {
-		return err
-	}
-	return w.CheckRefusedJoin(ctx, joiner, convo, info, "an unpublished", mlsapi.ErrGroupInfoNotFound)
+func notWithoutTree(ctx context.Context, w *testbed.World, member, joiner *client.Phone, convo string) {
+	group := must(member.Group(convo))
+	info := must(group.GroupInfo())
+	check(w.CheckRefusedJoin(ctx, joiner, convo, info, "an unpublished", mlsapi.ErrGroupInfoNotFound))
 }

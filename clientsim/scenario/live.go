@@ -20,12 +20,16 @@ import (
 // drop, readers pause, and members come and go. The server that sequences events is killed twice,
 // and the database restarts. Every subscriber sees everything that it may see, once, in order, and
 // nothing else.
-func Live(ctx context.Context, w *testbed.World) error {
-	return w.WithCluster(ctx, func(f *testbed.Cluster) error {
+func Live(ctx context.Context, w *testbed.World) {
+	withCluster(ctx, w, testbed.ClusterOptions{Nodes: 2}, func(f *testbed.Cluster) {
 		b := newLiveRun(ctx, w, f)
-		err := b.play(ctx)
-		return errors.Join(err, b.subscribers.Stop())
+		check(b.playAndStop(ctx))
 	})
+}
+
+// playAndStop plays, and ends all streams.
+func (b *liveRun) playAndStop(ctx context.Context) error {
+	return errors.Join(attempt(func() { b.play(ctx) }), b.subscribers.Stop())
 }
 
 func newLiveRun(ctx context.Context, w *testbed.World, f *testbed.Cluster) *liveRun {
@@ -103,16 +107,12 @@ type liveConvo struct {
 	members, nonMembers []*listener
 }
 
-func (b *liveRun) play(ctx context.Context) error {
+func (b *liveRun) play(ctx context.Context) {
 	w := b.w
 	length := b.length
-	if err := b.makeAccounts(ctx, orDefault(w.Writers, liveWriters), orDefault(w.Subscribers, liveSubscribers), length); err != nil {
-		return err
-	}
+	b.makeAccounts(ctx, orDefault(w.Writers, liveWriters), orDefault(w.Subscribers, liveSubscribers), length)
 	w.Progress("making convos")
-	if err := b.makeConvos(ctx, orDefault(w.Convos, liveConvos)); err != nil {
-		return err
-	}
+	b.makeConvos(ctx, orDefault(w.Convos, liveConvos))
 	start := time.Now()
 	b.start.Store(start.UnixNano())
 	writing, cancel := context.WithTimeout(ctx, max(length, b.limit))
@@ -120,9 +120,9 @@ func (b *liveRun) play(ctx context.Context) error {
 	b.stopWriting = cancel
 	var all sync.WaitGroup
 	errs := make([]error, 3)
-	all.Go(func() { errs[0] = b.write(ctx, writing) })
+	all.Go(func() { errs[0] = attempt(func() { b.write(ctx, writing) }) })
 	if !w.Calm {
-		all.Go(func() { errs[1] = b.changeRosters(ctx, writing, length) })
+		all.Go(func() { errs[1] = attempt(func() { b.changeRosters(ctx, writing, length) }) })
 		all.Go(func() { errs[2] = b.disturb(ctx, writing, length) })
 	}
 	for writing.Err() == nil {
@@ -133,16 +133,11 @@ func (b *liveRun) play(ctx context.Context) error {
 	sent := b.sends.Load()
 	took := time.Since(start)
 	all.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
+	check(errors.Join(errs...))
 	w.Progress("waiting until every subscriber has everything")
 	waiting := time.Now()
-	if err := w.AwaitAndJudge(ctx, b.subscribers, b.history, xrpc.CallTimeout); err != nil {
-		return err
-	}
+	check(w.AwaitAndJudge(ctx, b.subscribers, b.history, xrpc.CallTimeout))
 	b.noteFigures(sent, took, time.Since(waiting))
-	return nil
 }
 
 func orDefault[T int | time.Duration](n, usual T) T {
@@ -180,21 +175,15 @@ func (b *liveRun) count() (events, entries int64) {
 }
 
 // makeAccounts makes the writers, and the subscribers, which listen from the beginning.
-func (b *liveRun) makeAccounts(ctx context.Context, writers, subscribers int, length time.Duration) error {
+func (b *liveRun) makeAccounts(ctx context.Context, writers, subscribers int, length time.Duration) {
 	b.after = make(chan time.Duration, 1)
 	for range writers {
-		account, err := b.w.P256Account()
-		if err != nil {
-			return err
-		}
+		account := must(b.w.P256Account())
 		b.writers = append(b.writers, account)
 	}
 	b.w.Progress("making subscribers")
 	for i := range subscribers {
-		p, err := b.newListener(ctx)
-		if err != nil {
-			return err
-		}
+		p := b.newListener(ctx)
 		b.listeners = append(b.listeners, p)
 		s := b.subscribers.Add(fmt.Sprintf("subscriber-%d", i), p.Account, b.cluster.Clients, p.device)
 		s.From = new(int64) // the account is new: this is everything that there ever was for it
@@ -210,29 +199,17 @@ func (b *liveRun) makeAccounts(ctx context.Context, writers, subscribers int, le
 			b.prepare(s)
 		}
 	}
-	return b.subscribers.Listen(b.subscribers.All...)
+	check(b.subscribers.Listen(b.subscribers.All...))
 }
 
 // newListener makes an account with a device that can be added to any number of convos.
-func (b *liveRun) newListener(ctx context.Context) (*listener, error) {
-	account, err := b.w.P256Account()
-	if err != nil {
-		return nil, err
-	}
-	p, err := client.NewPhone("listener", account, b.w.Suite, b.cluster.Clients[0], b.w.Model)
-	if err != nil {
-		return nil, err
-	}
-	kp, err := p.Device.LastResort()
-	if err != nil {
-		return nil, err
-	}
-	ref, err := mlsclient.PackageRef(kp.Message)
-	if err != nil {
-		return nil, err
-	}
-	_, err = b.cluster.Do(ctx, b.w.RNG, account, xrpc.PublishCall(kp, b.w.Suite, xrpc.NewKey()))
-	return &listener{Account: account, device: p.DeviceID(), ref: ref}, err
+func (b *liveRun) newListener(ctx context.Context) *listener {
+	account := must(b.w.P256Account())
+	p := must(client.NewPhone("listener", account, b.w.Suite, b.cluster.Clients[0], b.w.Model))
+	kp := must(p.Device.LastResort())
+	ref := must(mlsclient.PackageRef(kp.Message))
+	must(b.cluster.Do(ctx, b.w.RNG, account, xrpc.PublishCall(kp, b.w.Suite, xrpc.NewKey())))
+	return &listener{Account: account, device: p.DeviceID(), ref: ref}
 }
 
 // measure measures how long an event took.
@@ -254,7 +231,7 @@ func (b *liveRun) measure(h *xrpc.Event, at time.Time, live bool) {
 }
 
 // makeConvos makes the convos, several at a time.
-func (b *liveRun) makeConvos(ctx context.Context, convos int) error {
+func (b *liveRun) makeConvos(ctx context.Context, convos int) {
 	const lanes = 8
 	var all sync.WaitGroup
 	errs := make([]error, lanes)
@@ -267,7 +244,7 @@ func (b *liveRun) makeConvos(ctx context.Context, convos int) error {
 		})
 	}
 	all.Wait()
-	return errors.Join(errs...)
+	check(errors.Join(errs...))
 }
 
 // open makes a convo of two writers and some listeners.

@@ -18,11 +18,11 @@ import (
 
 // LiveIdle opens many streams that get no event, and measures what they cost the server. Then it
 // measures how long a message takes to the last of many subscribers.
-func LiveIdle(ctx context.Context, w *testbed.World) error {
-	return w.WithCluster(ctx, func(f *testbed.Cluster) error {
+func LiveIdle(ctx context.Context, w *testbed.World) {
+	withCluster(ctx, w, testbed.ClusterOptions{Nodes: 2}, func(f *testbed.Cluster) {
 		b := &liveRun{w: w, cluster: f, history: history.New(), subscribers: client.NewSubscribers(ctx, w.RNG.Uint64())}
-		err := b.idle(ctx, orDefault(w.Idle, fewIdle), orDefault(w.Audience, smallAudience))
-		return errors.Join(err, b.subscribers.Stop())
+		err := attempt(func() { b.idle(ctx, orDefault(w.Idle, fewIdle), orDefault(w.Audience, smallAudience)) })
+		check(errors.Join(err, b.subscribers.Stop()))
 	})
 }
 
@@ -37,66 +37,41 @@ const (
 	volleys       = 10  // messages to the audience
 )
 
-func (b *liveRun) idle(ctx context.Context, idle, listening int) error {
+func (b *liveRun) idle(ctx context.Context, idle, listening int) {
 	node := b.cluster.Nodes[0]
-	author, err := b.w.P256Account()
-	if err != nil {
-		return err
-	}
+	author := must(b.w.P256Account())
 	b.w.Progress("making the audience's convo")
-	r, err := b.makeIdleConvos(ctx, author, (listening+perAccount-1)/perAccount)
-	if err != nil {
-		return err
-	}
-	if err := b.send(ctx, b.w.RNG, r); err != nil { // the server has handled one message before the measurement
-		return err
-	}
-	before, err := node.Memory(ctx)
-	if err != nil {
-		return err
-	}
+	r := b.makeIdleConvos(ctx, author, (listening+perAccount-1)/perAccount)
+	b.send(ctx, b.w.RNG, r)
+	before := must(node.Memory(ctx))
 	start := time.Now()
-	if err := b.admitIdle(ctx, idle); err != nil {
-		return err
-	}
+	b.admitIdle(ctx, idle)
 	took := time.Since(start)
 	xrpc.Sleep(ctx, time.Second)
-	after, err := node.Memory(ctx)
-	if err != nil {
-		return err
-	}
+	after := must(node.Memory(ctx))
 	each := func(a, b int64) string { return fmt.Sprintf("%.1f KiB", float64(a-b)/1024/float64(idle)) }
 	b.w.Note("%d idle subscribers, opened in %s: %s each resident (%d MiB in all), %s of heap, %s of stacks", idle, took.Round(time.Millisecond),
 		each(after.Resident, before.Resident), after.Resident>>20, each(after.Heap, before.Heap), each(after.Stacks, before.Stacks))
-	if err := b.sendToAudience(ctx, r, listening); err != nil {
-		return err
-	}
-	if err := b.w.AwaitAndJudge(ctx, b.subscribers, b.history, xrpc.CallTimeout); err != nil {
-		return err
-	}
+	b.sendToAudience(ctx, r, listening)
+	check(b.w.AwaitAndJudge(ctx, b.subscribers, b.history, xrpc.CallTimeout))
 	b.w.Stats.Sent.Add(b.sends.Load())
 	if why := b.subscribers.Counts.Reasons(); why != "" {
 		b.w.Note("streams ended or were not opened: %s", why)
 	}
-	return nil
 }
 
 // makeIdleConvos makes a convo with the given number of members besides the author.
-func (b *liveRun) makeIdleConvos(ctx context.Context, author *xrpc.Account, members int) (*liveConvo, error) {
+func (b *liveRun) makeIdleConvos(ctx context.Context, author *xrpc.Account, members int) *liveConvo {
 	rng := b.w.RNG
 	r := &liveConvo{group: mlsclient.RandomBytes(16), writers: []*xrpc.Account{author}}
 	var late []*listener
 	for i := range members {
 		p := &listener{}
-		var err error
 		if i < atCreation {
-			p.Account, err = b.w.P256Account()
+			p.Account = must(b.w.P256Account())
 		} else {
-			p, err = b.newListener(ctx)
+			p = b.newListener(ctx)
 			late = append(late, p)
-		}
-		if err != nil {
-			return nil, err
 		}
 		r.members = append(r.members, p)
 	}
@@ -104,44 +79,33 @@ func (b *liveRun) makeIdleConvos(ctx context.Context, author *xrpc.Account, memb
 	for _, p := range r.members[:min(len(r.members), atCreation)] {
 		founders = append(founders, p.Account)
 	}
-	var err error
-	if r.id, err = b.create(ctx, rng, author, xrpc.CreateCall(r.group, b.w.Suite, testbed.DIDsOf(founders), &mlsclient.Staged{}, xrpc.NewKey())); err != nil {
-		return nil, err
-	}
+	r.id = must(b.create(ctx, rng, author, xrpc.CreateCall(r.group, b.w.Suite, testbed.DIDsOf(founders), &mlsclient.Staged{}, xrpc.NewKey())))
 	b.history.Created(r.id, author.DID, append(testbed.DIDsOf([]*xrpc.Account{author}), testbed.DIDsOf(founders)...)...)
 	for some := range slices.Chunk(late, atOnce) {
-		if err := b.admit(ctx, rng, r, some...); err != nil {
-			return nil, err
-		}
+		b.admit(ctx, rng, r, some...)
 	}
-	return r, nil
+	return r
 }
 
 // openStreams connects subscribers to the first node, not too many at a time.
-func (b *liveRun) openStreams(subs []*client.Subscriber) error {
+func (b *liveRun) openStreams(subs []*client.Subscriber) {
 	for some := range slices.Chunk(subs, atATime) {
-		if err := b.subscribers.Listen(some...); err != nil {
-			return err
-		}
+		check(b.subscribers.Listen(some...))
 		b.w.Progress(fmt.Sprintf("%d connections", b.subscribers.Counts.Connected.Load()))
 	}
-	return nil
 }
 
 // admitIdle opens n streams of accounts that are in no convo.
-func (b *liveRun) admitIdle(ctx context.Context, n int) error {
+func (b *liveRun) admitIdle(ctx context.Context, n int) {
 	var subs []*client.Subscriber
 	var account *xrpc.Account
 	for i := range n {
 		if i%perAccount == 0 {
-			var err error
-			if account, err = b.w.P256Account(); err != nil {
-				return err
-			}
+			account = must(b.w.P256Account())
 		}
 		subs = append(subs, b.stream(fmt.Sprintf("idle-%d", i), account))
 	}
-	return b.openStreams(subs)
+	b.openStreams(subs)
 }
 
 func (b *liveRun) stream(name string, account *xrpc.Account, devices ...string) *client.Subscriber {
@@ -152,7 +116,7 @@ func (b *liveRun) stream(name string, account *xrpc.Account, devices ...string) 
 
 // sendToAudience sends messages one after the other. It waits for each until the last subscriber
 // has it.
-func (b *liveRun) sendToAudience(ctx context.Context, r *liveConvo, listening int) error {
+func (b *liveRun) sendToAudience(ctx context.Context, r *liveConvo, listening int) {
 	var received atomic.Int64
 	var last atomic.Int64 // ns, of the latest arrival
 	var lag latencies
@@ -172,26 +136,19 @@ func (b *liveRun) sendToAudience(ctx context.Context, r *liveConvo, listening in
 		}
 		subs = append(subs, s)
 	}
-	if err := b.openStreams(subs); err != nil {
-		return err
-	}
+	b.openStreams(subs)
 	caughtUp := func(s *client.Subscriber) bool { _, entries := s.Observer.Count(); return entries > 0 }
-	err := xrpc.Until(ctx, xrpc.CallTimeout, func() (bool, error) { // the first message came before any of them listened
+	check(xrpc.Until(ctx, xrpc.CallTimeout, func() (bool, error) { // the first message came before any of them listened
 		return !slices.ContainsFunc(subs, func(s *client.Subscriber) bool { return !caughtUp(s) }), b.subscribers.Err()
-	})
-	if err != nil {
-		return err
-	}
+	}))
 	var lasts, answers []time.Duration
 	for i := range volleys {
 		start := time.Now()
-		if err := b.send(ctx, rand.New(rand.NewPCG(b.w.Seed, uint64(i))), r); err != nil {
-			return err
-		}
+		b.send(ctx, rand.New(rand.NewPCG(b.w.Seed, uint64(i))), r)
 		answers = append(answers, time.Since(start))
-		err = xrpc.Until(ctx, xrpc.CallTimeout, func() (bool, error) { return received.Load() >= int64((i+1)*listening), b.subscribers.Err() })
+		err := xrpc.Until(ctx, xrpc.CallTimeout, func() (bool, error) { return received.Load() >= int64((i+1)*listening), b.subscribers.Err() })
 		if err != nil {
-			return fmt.Errorf("%d of %d got message %d: %w", received.Load()-int64(i*listening), listening, i, err)
+			fail("%d of %d got message %d: %w", received.Load()-int64(i*listening), listening, i, err)
 		}
 		lasts = append(lasts, time.Unix(0, last.Load()).Sub(start))
 	}
@@ -201,5 +158,4 @@ func (b *liveRun) sendToAudience(ctx context.Context, r *liveConvo, listening in
 		listening, len(r.members), answers[volleys/2].Round(time.Microsecond), lasts[volleys/2].Round(time.Microsecond), volleys,
 		lasts[volleys-1].Round(time.Microsecond))
 	b.w.Note("createdAt to arrival: %s", &lag)
-	return nil
 }

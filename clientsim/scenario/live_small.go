@@ -25,17 +25,17 @@ type streamTest struct {
 
 // withStreamTest runs play, waits until every subscriber has seen everything, and reports what was
 // wrong.
-func withStreamTest(ctx context.Context, w *testbed.World, play func(*streamTest) error) error {
+func withStreamTest(ctx context.Context, w *testbed.World, play func(*streamTest)) {
 	s := &streamTest{w: w, nodes: []*xrpc.Client{w.Net}, history: history.New(), subscribers: client.NewSubscribers(ctx, w.RNG.Uint64())}
 	w.Model.History = s.history
-	err := play(s)
+	err := attempt(func() { play(s) })
 	if err == nil {
 		err = w.AwaitAndJudge(ctx, s.subscribers, s.history, lastEventTimeout)
 	}
 	t := &s.subscribers.Counts
 	w.Note("%d streams, %d connections: %d dropped, %d ended with 1012, %d with ConsumerTooSlow, %d otherwise", len(s.subscribers.All), t.Connected.Load(),
 		t.Dropped.Load(), t.Restarted.Load(), t.Slow.Load(), t.Broke.Load())
-	return errors.Join(err, s.subscribers.Stop())
+	check(errors.Join(err, s.subscribers.Stop()))
 }
 
 // lastEventTimeout is how long the last event of a small test may take.
@@ -59,41 +59,32 @@ func (s *streamTest) subscriberOf(p *client.Phone) *client.Subscriber {
 }
 
 // joined makes phones join, each with its Welcome.
-func (s *streamTest) joined(ctx context.Context, convo string, phones ...*client.Phone) error {
+func (s *streamTest) joined(ctx context.Context, convo string, phones ...*client.Phone) {
 	for _, p := range phones {
-		if err := p.Join(ctx, convo); err != nil {
-			return err
-		}
+		check(p.Join(ctx, convo))
 		s.history.Welcomed(p.Account.DID, convo, p.DeviceID(), int64(p.Threads[convo].Entered))
 	}
-	return nil
 }
 
 // create makes a convo of phones that have KeyPackages. They join at once.
-func (s *streamTest) create(ctx context.Context, founder *client.Phone, others ...*client.Phone) (string, error) {
-	convo, err := founder.Create(ctx, testbed.DIDs(others)...)
-	if err != nil {
-		return "", err
-	}
-	return convo, s.joined(ctx, convo, others...)
+func (s *streamTest) create(ctx context.Context, founder *client.Phone, others ...*client.Phone) string {
+	convo := must(founder.Create(ctx, testbed.DIDs(others)...))
+	s.joined(ctx, convo, others...)
+	return convo
 }
 
 // add adds phones. They join at once.
-func (s *streamTest) add(ctx context.Context, by *client.Phone, convo string, others ...*client.Phone) error {
-	if err := by.Add(ctx, convo, testbed.DIDs(others)...); err != nil {
-		return err
-	}
-	return s.joined(ctx, convo, others...)
+func (s *streamTest) add(ctx context.Context, by *client.Phone, convo string, others ...*client.Phone) {
+	check(by.Add(ctx, convo, testbed.DIDs(others)...))
+	s.joined(ctx, convo, others...)
 }
 
 // everyoneWrites makes every phone write a message, and read those of the others.
-func (s *streamTest) everyoneWrites(ctx context.Context, convo, about string, phones ...*client.Phone) error {
+func (s *streamTest) everyoneWrites(ctx context.Context, convo, about string, phones ...*client.Phone) {
 	for _, p := range phones {
-		if err := p.Send(ctx, convo, about+", says "+p.Name); err != nil {
-			return err
-		}
+		check(p.Send(ctx, convo, about+", says "+p.Name))
 	}
-	return s.w.SyncAll(ctx, convo, phones...)
+	check(s.w.SyncAll(ctx, convo, phones...))
 }
 
 // expectLowPackages expects the event that a device's KeyPackages run low, which its first claim
@@ -107,44 +98,29 @@ func (s *streamTest) expectLowPackages(phones ...*client.Phone) {
 // LiveBasic checks that messages, commits, roster changes, Welcomes and KeyPackages reach exactly
 // the accounts that they are for. It uses WebSockets and server-sent events, and a subscriber that
 // asks for one convo only.
-func LiveBasic(ctx context.Context, w *testbed.World) error {
-	return withStreamTest(ctx, w, func(s *streamTest) error {
-		phones, err := w.Phones(ctx, 4)
-		if err != nil {
-			return err
-		}
+func LiveBasic(ctx context.Context, w *testbed.World) {
+	withStreamTest(ctx, w, func(s *streamTest) {
+		phones := must(w.Phones(ctx, 4))
 		alice, bob, carol, stranger := phones[0], phones[1], phones[2], phones[3]
 		sse := s.subscriber("bob's browser", bob.Account, bob)
 		sse.ServerSent, sse.ConnectionLife = true, 200*time.Millisecond
 		ticket, token := s.subscriberOf(alice), s.subscriberOf(bob)
 		ticket.By, token.By = client.ByTicket, client.ByToken
-		if err := s.subscribers.Listen(ticket, token, s.subscriberOf(carol), s.subscriberOf(stranger), sse); err != nil {
-			return err
-		}
-		if err := s.refused(ctx, alice); err != nil {
-			return err
-		}
-		convo, err := s.create(ctx, alice, bob)
-		if err != nil {
-			return err
-		}
+		check(s.subscribers.Listen(ticket, token, s.subscriberOf(carol), s.subscriberOf(stranger), sse))
+		s.refused(ctx, alice)
+		convo := s.create(ctx, alice, bob)
 		s.expectLowPackages(bob)
-		if err := s.joinsAndLeaves(ctx, convo, alice, bob, carol); err != nil {
-			return err
-		}
-		return s.oneConvo(ctx, alice, bob)
+		s.joinsAndLeaves(ctx, convo, alice, bob, carol)
+		s.oneConvo(ctx, alice, bob)
 	})
 }
 
 // refused checks that a ticket opens one connection only, and that a cursor beyond the stream is
 // refused.
-func (s *streamTest) refused(ctx context.Context, p *client.Phone) error {
-	ticket, err := client.Ticket(ctx, s.w.Net, p.Account)
-	if err != nil {
-		return err
-	}
+func (s *streamTest) refused(ctx context.Context, p *client.Phone) {
+	ticket := must(client.Ticket(ctx, s.w.Net, p.Account))
 	if err := client.OpenStream(ctx, s.w.Net, "", url.Values{"ticket": {ticket.Ticket}}); err != nil {
-		return fmt.Errorf("with a ticket: %w", err)
+		fail("with a ticket: %w", err)
 	}
 	if err := client.OpenStream(ctx, s.w.Net, "", url.Values{"ticket": {ticket.Ticket}}); !isNamed(err, mlsapi.ErrInvalidTicket) {
 		s.w.Broken("a ticket that was used was answered with %v", err)
@@ -152,17 +128,13 @@ func (s *streamTest) refused(ctx context.Context, p *client.Phone) error {
 	if err := client.OpenStream(ctx, s.w.Net, "", url.Values{"ticket": {"nonsense"}}); !isNamed(err, mlsapi.ErrInvalidTicket) {
 		s.w.Broken("a ticket that does not exist was answered with %v", err)
 	}
-	token, err := p.Account.Token(s.w.Net.Audience, client.NSIDSubscribe)
-	if err != nil {
-		return err
-	}
+	token := must(p.Account.Token(s.w.Net.Audience, client.NSIDSubscribe))
 	if err := client.OpenStream(ctx, s.w.Net, token, url.Values{"cursor": {"9007199254740991"}}); !isNamed(err, mlsapi.ErrFutureCursor) {
 		s.w.Broken("a cursor ahead of the stream was answered with %v", err)
 	}
 	if err := client.OpenStream(ctx, s.w.Net, "", nil); !isNamed(err, "AuthMissing") {
 		s.w.Broken("a stream without credentials was answered with %v", err)
 	}
-	return nil
 }
 
 // isNamed reports whether an error answer or an error frame has this name.
@@ -172,163 +144,103 @@ func isNamed(err error, name string) bool {
 }
 
 // joinsAndLeaves makes carol join and leave in every possible way.
-func (s *streamTest) joinsAndLeaves(ctx context.Context, convo string, alice, bob, carol *client.Phone) error {
+func (s *streamTest) joinsAndLeaves(ctx context.Context, convo string, alice, bob, carol *client.Phone) {
 	s.expectLowPackages(carol)
-	for _, step := range []func() error{
-		func() error { return s.everyoneWrites(ctx, convo, "two of us", alice, bob) },
-		func() error { return s.add(ctx, alice, convo, carol) },
-		func() error { return s.everyoneWrites(ctx, convo, "three of us", alice, bob, carol) },
-		func() error { return bob.Rotate(ctx, convo) },
-		func() error { return carol.Sync(ctx, convo) },
-		func() error { return carol.Leave(ctx, convo) },
-		func() error { return s.everyoneWrites(ctx, convo, "carol has left", alice, bob) },
-		func() error { return bob.CommitRemovals(ctx, convo) },
-		func() error { return s.add(ctx, bob, convo, carol) },
-		func() error { return s.everyoneWrites(ctx, convo, "carol is back", carol, alice) },
-		func() error { return alice.Remove(ctx, convo, carol.Account.DID) },
-		func() error { return s.everyoneWrites(ctx, convo, "carol was removed", alice, bob) },
-	} {
-		if err := step(); err != nil {
-			return err
-		}
-	}
-	return nil
+	s.everyoneWrites(ctx, convo, "two of us", alice, bob)
+	s.add(ctx, alice, convo, carol)
+	s.everyoneWrites(ctx, convo, "three of us", alice, bob, carol)
+	check(bob.Rotate(ctx, convo))
+	check(carol.Sync(ctx, convo))
+	check(carol.Leave(ctx, convo))
+	s.everyoneWrites(ctx, convo, "carol has left", alice, bob)
+	check(bob.CommitRemovals(ctx, convo))
+	s.add(ctx, bob, convo, carol)
+	s.everyoneWrites(ctx, convo, "carol is back", carol, alice)
+	check(alice.Remove(ctx, convo, carol.Account.DID))
+	s.everyoneWrites(ctx, convo, "carol was removed", alice, bob)
 }
 
 // oneConvo checks that a subscriber of one convo sees no other, and that a subscriber of all convos
 // also sees its KeyPackages.
-func (s *streamTest) oneConvo(ctx context.Context, alice, bob *client.Phone) error {
-	device, err := s.w.SecondDevice(alice, "alice's tablet")
-	if err != nil {
-		return err
-	}
-	if err := device.PublishMany(ctx, 0, true); err != nil {
-		return err
-	}
+func (s *streamTest) oneConvo(ctx context.Context, alice, bob *client.Phone) {
+	device := must(s.w.SecondDevice(alice, "alice's tablet"))
+	check(device.PublishMany(ctx, 0, true))
 	all := s.subscriber("alice with a tablet", alice.Account, alice, device)
-	if err := bob.Publish(ctx, 1); err != nil {
-		return err
-	}
+	check(bob.Publish(ctx, 1))
 	for _, sub := range s.subscribers.All { // alice's subscribers see her tablet too
 		if sub.Account == alice.Account {
 			sub.Observer.Devices(alice.DeviceID(), device.DeviceID())
 		}
 	}
-	if err := s.subscribers.Listen(all); err != nil {
-		return err
-	}
-	second, err := s.create(ctx, alice, bob)
-	if err != nil {
-		return err
-	}
+	check(s.subscribers.Listen(all))
+	second := s.create(ctx, alice, bob)
 	one := s.subscriber("bob, of one convo", bob.Account, bob)
 	one.Query, one.Observer.Only = url.Values{"convoIds": {second}}, []string{second}
-	if err := s.subscribers.Listen(one); err != nil {
-		return err
-	}
+	check(s.subscribers.Listen(one))
 	// The tablet has only its last-resort KeyPackage.
-	if _, err := bob.ClaimAny(ctx, xrpc.ClaimCall(testbed.DIDs([]*client.Phone{device}), s.w.Suite, "", xrpc.NewKey())); err != nil {
-		return err
-	}
+	must(bob.ClaimAny(ctx, xrpc.ClaimCall(testbed.DIDs([]*client.Phone{device}), s.w.Suite, "", xrpc.NewKey())))
 	s.history.KeyPackagesChanged(alice.Account.DID, device.DeviceID(), mlsapi.KeyPackagesEventChangeLastResort)
 	s.expectLowPackages(alice)
-	return s.everyoneWrites(ctx, second, "second", bob, alice)
+	s.everyoneWrites(ctx, second, "second", bob, alice)
 }
 
 // LiveLateConvo checks that a subscriber that starts now sees every convo that it joins later, and
 // nothing older.
-func LiveLateConvo(ctx context.Context, w *testbed.World) error {
-	return withStreamTest(ctx, w, func(s *streamTest) error {
-		phones, err := w.Phones(ctx, 3)
-		if err != nil {
-			return err
-		}
+func LiveLateConvo(ctx context.Context, w *testbed.World) {
+	withStreamTest(ctx, w, func(s *streamTest) {
+		phones := must(w.Phones(ctx, 3))
 		alice, bob, carol := phones[0], phones[1], phones[2]
-		old, err := s.create(ctx, alice, bob, carol)
-		if err != nil {
-			return err
-		}
-		if err := s.everyoneWrites(ctx, old, "before any subscriber", alice, bob, carol); err != nil {
-			return err
-		}
+		old := s.create(ctx, alice, bob, carol)
+		s.everyoneWrites(ctx, old, "before any subscriber", alice, bob, carol)
 		xrpc.Sleep(ctx, client.QuietTime) // so that it is in the stream by then
 		s.history.Forget(bob.Account.DID, carol.Account.DID)
 		for _, p := range []*client.Phone{bob, carol} {
 			sub := s.subscriberOf(p)
 			sub.From = nil
 			sub.Observer.StartAsMember(old, s.history.End(old))
-			if err := s.subscribers.Listen(sub); err != nil {
-				return err
-			}
+			check(s.subscribers.Listen(sub))
 		}
-		if err := s.everyoneWrites(ctx, old, "now they listen", carol, bob); err != nil {
-			return err
-		}
-		founded, err := s.create(ctx, alice, bob)
-		if err != nil {
-			return err
-		}
-		if err := s.everyoneWrites(ctx, founded, "a convo made late", alice, bob); err != nil {
-			return err
-		}
-		if err := s.add(ctx, bob, founded, carol); err != nil {
-			return err
-		}
-		return s.everyoneWrites(ctx, founded, "and joined later still", alice, bob, carol)
+		s.everyoneWrites(ctx, old, "now they listen", carol, bob)
+		founded := s.create(ctx, alice, bob)
+		s.everyoneWrites(ctx, founded, "a convo made late", alice, bob)
+		s.add(ctx, bob, founded, carol)
+		s.everyoneWrites(ctx, founded, "and joined later still", alice, bob, carol)
 	})
 }
 
 // LiveRemoved checks that an open stream shows a member its removal and nothing after it. A stream
 // that opens later shows the same.
-func LiveRemoved(ctx context.Context, w *testbed.World) error {
-	return withStreamTest(ctx, w, func(s *streamTest) error {
-		phones, err := w.Phones(ctx, 4)
-		if err != nil {
-			return err
-		}
+func LiveRemoved(ctx context.Context, w *testbed.World) {
+	withStreamTest(ctx, w, func(s *streamTest) {
+		phones := must(w.Phones(ctx, 4))
 		alice, bob, carol, dora := phones[0], phones[1], phones[2], phones[3]
 		for _, p := range phones {
-			if err := s.subscribers.Listen(s.subscriberOf(p)); err != nil {
-				return err
-			}
+			check(s.subscribers.Listen(s.subscriberOf(p)))
 		}
-		convo, err := s.create(ctx, alice, bob, carol, dora)
-		if err != nil {
-			return err
-		}
-		for i, step := range []func() error{
-			func() error { return alice.Remove(ctx, convo, bob.Account.DID) },
-			func() error { return carol.Sync(ctx, convo) },
-			func() error { return carol.Leave(ctx, convo) },
-		} {
-			if err := errors.Join(step(), s.everyoneWrites(ctx, convo, fmt.Sprintf("after step %d", i), alice, dora)); err != nil {
-				return err
-			}
-		}
+		convo := s.create(ctx, alice, bob, carol, dora)
+		check(alice.Remove(ctx, convo, bob.Account.DID))
+		s.everyoneWrites(ctx, convo, "bob was removed", alice, dora)
+		check(carol.Sync(ctx, convo))
+		s.everyoneWrites(ctx, convo, "carol reads on", alice, dora)
+		check(carol.Leave(ctx, convo))
+		s.everyoneWrites(ctx, convo, "carol has left", alice, dora)
 		again := []*client.Subscriber{s.subscriber("bob again", bob.Account, bob), s.subscriber("carol again", carol.Account, carol)}
-		if err := s.subscribers.Listen(again...); err != nil {
-			return err
-		}
-		if err := alice.CommitRemovals(ctx, convo); err != nil {
-			return err
-		}
-		return s.everyoneWrites(ctx, convo, "the two of us", alice, dora)
+		check(s.subscribers.Listen(again...))
+		check(alice.CommitRemovals(ctx, convo))
+		s.everyoneWrites(ctx, convo, "the two of us", alice, dora)
 	})
 }
 
 // LiveReconnect drops streams on two servers all the time, and restarts one server in order.
-func LiveReconnect(ctx context.Context, w *testbed.World) error {
-	return w.WithSibling(ctx, func(sibling *testbed.Proc, other *xrpc.Client) error {
-		return withStreamTest(ctx, w, func(s *streamTest) error { return liveReconnect(ctx, w, s, sibling, other) })
+func LiveReconnect(ctx context.Context, w *testbed.World) {
+	withSibling(ctx, w, func(sibling *testbed.Proc, other *xrpc.Client) {
+		withStreamTest(ctx, w, func(s *streamTest) { liveReconnect(ctx, w, s, sibling, other) })
 	})
 }
 
-func liveReconnect(ctx context.Context, w *testbed.World, s *streamTest, sibling *testbed.Proc, other *xrpc.Client) error {
+func liveReconnect(ctx context.Context, w *testbed.World, s *streamTest, sibling *testbed.Proc, other *xrpc.Client) {
 	s.nodes = append(s.nodes, other)
-	phones, err := w.Phones(ctx, 3)
-	if err != nil {
-		return err
-	}
+	phones := must(w.Phones(ctx, 3))
 	for i := range 6 {
 		p := phones[i%3]
 		sub := s.subscriber(fmt.Sprint(p.Name, " stream ", i), p.Account, p)
@@ -336,63 +248,43 @@ func liveReconnect(ctx context.Context, w *testbed.World, s *streamTest, sibling
 		if i >= 3 {
 			sub.ConnectionLife = 0
 		}
-		if err := s.subscribers.Listen(sub); err != nil {
-			return err
-		}
+		check(s.subscribers.Listen(sub))
 	}
 	phones[1].Net = other
-	convo, err := s.create(ctx, phones[0], phones[1:]...)
-	if err != nil {
-		return err
-	}
+	convo := s.create(ctx, phones[0], phones[1:]...)
 	for round := range 20 {
-		if err := s.everyoneWrites(ctx, convo, fmt.Sprintf("round %d", round), phones...); err != nil {
-			return err
-		}
+		s.everyoneWrites(ctx, convo, fmt.Sprintf("round %d", round), phones...)
 		if round%4 == 3 {
-			if err := errors.Join(phones[round%3].Rotate(ctx, convo), w.SyncAll(ctx, convo, phones...)); err != nil {
-				return err
-			}
+			check(phones[round%3].Rotate(ctx, convo))
+			check(w.SyncAll(ctx, convo, phones...))
 		}
 		if round == 10 {
 			w.CloseIdle()
-			if err := errors.Join(sibling.Stop(), sibling.Start(ctx, nil)); err != nil {
-				return err
-			}
+			check(sibling.Stop())
+			check(sibling.Start(ctx, nil))
 		}
 	}
 	phones[1].Net = w.Net
 	if s.subscribers.Counts.Restarted.Load() == 0 {
 		w.Broken("no stream ended with 1012 when its server was restarted")
 	}
-	return nil
 }
 
 // LiveSlow stops reading while more is sent than a server keeps for a reader. When it reads on, it
 // gets everything in order.
-func LiveSlow(ctx context.Context, w *testbed.World) error {
-	return withStreamTest(ctx, w, func(s *streamTest) error {
-		phones, err := w.Phones(ctx, 2)
-		if err != nil {
-			return err
-		}
+func LiveSlow(ctx context.Context, w *testbed.World) {
+	withStreamTest(ctx, w, func(s *streamTest) {
+		phones := must(w.Phones(ctx, 2))
 		alice, bob := phones[0], phones[1]
 		slow := s.subscriber("bob, who pauses", bob.Account, bob)
 		slow.Pause, slow.PauseAfter = time.Hour, 1 // until all has been sent
-		if err := s.subscribers.Listen(s.subscriberOf(alice), s.subscriberOf(bob), slow); err != nil {
-			return err
-		}
-		convo, err := s.create(ctx, alice, bob)
-		if err != nil {
-			return err
-		}
+		check(s.subscribers.Listen(s.subscriberOf(alice), s.subscriberOf(bob), slow))
+		convo := s.create(ctx, alice, bob)
 		for i := range manyLong {
 			text := fmt.Sprintf("a long message, %d: %s", i, strings.Repeat("x", longText))
-			if err := alice.Send(ctx, convo, text); err != nil {
-				return err
-			}
+			check(alice.Send(ctx, convo, text))
 		}
-		return s.everyoneWrites(ctx, convo, "that is all", alice, bob)
+		s.everyoneWrites(ctx, convo, "that is all", alice, bob)
 	})
 }
 

@@ -20,7 +20,7 @@ import (
 
 // write sends until writing ends. Each writer sends one message after the other. With a rate, all
 // writers together start that many a second, whether or not earlier ones are answered.
-func (b *liveRun) write(ctx, writing context.Context) error {
+func (b *liveRun) write(ctx, writing context.Context) {
 	lanes := orDefault(b.w.Writers, liveWriters)
 	var tickets chan struct{}
 	if b.w.Rate > 0 {
@@ -39,12 +39,12 @@ func (b *liveRun) write(ctx, writing context.Context) error {
 						return
 					}
 				}
-				errs[lane] = b.send(ctx, rng, b.some(rng))
+				errs[lane] = attempt(func() { b.send(ctx, rng, b.some(rng)) })
 			}
 		})
 	}
 	all.Wait()
-	return errors.Join(errs...)
+	check(errors.Join(errs...))
 }
 
 // mostInFlight is the largest number of unanswered messages at a given rate.
@@ -81,7 +81,7 @@ func (b *liveRun) pace(writing context.Context, tickets chan<- struct{}) {
 }
 
 // send sends a message by one of a convo's writers, until it is acknowledged.
-func (b *liveRun) send(ctx context.Context, rng *rand.Rand, r *liveConvo) error {
+func (b *liveRun) send(ctx context.Context, rng *rand.Rand, r *liveConvo) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	sender := r.writers[rng.IntN(len(r.writers))]
@@ -91,17 +91,11 @@ func (b *liveRun) send(ctx context.Context, rng *rand.Rand, r *liveConvo) error 
 	}
 	body := mlsclient.FakeMessage(r.group, r.epoch, size)
 	begun := time.Now()
-	answer, err := b.cluster.Do(ctx, rng, sender, xrpc.SendCall(r.id, sender.DID, r.epoch, body, xrpc.NewKey()))
-	if err != nil {
-		return err
-	}
+	answer := must(b.cluster.Do(ctx, rng, sender, xrpc.SendCall(r.id, sender.DID, r.epoch, body, xrpc.NewKey())))
 	raise(&b.longestSend, int64(time.Since(begun)))
-	out, err := xrpc.Decode[mlsapi.SendMessageOutput](answer.Body)
-	if err != nil {
-		return err
-	}
+	out := must(xrpc.Decode[mlsapi.SendMessageOutput](answer.Body))
 	b.sends.Add(1)
-	return b.acknowledged(r, *out.Seq, history.DigestEntry(false, out.MessageID, sender.DID.String(), int64(r.epoch), sha256.Sum256(body)))
+	b.acknowledged(r, *out.Seq, history.DigestEntry(false, out.MessageID, sender.DID.String(), int64(r.epoch), sha256.Sum256(body)))
 }
 
 // raise sets a maximum.
@@ -110,47 +104,47 @@ func raise(most *atomic.Int64, n int64) {
 	}
 }
 
-func (b *liveRun) acknowledged(r *liveConvo, seq int64, m history.EntryDigest) error {
+func (b *liveRun) acknowledged(r *liveConvo, seq int64, m history.EntryDigest) {
 	if b.onSent != nil {
 		b.onSent(r.id, seq, m)
-		return nil
+		return
 	}
 	if b.history.Entry(r.id, seq, m) {
-		return fmt.Errorf("two entries were acknowledged at seq %d of convo %s", seq, r.id)
+		fail("two entries were acknowledged at seq %d of convo %s", seq, r.id)
 	}
-	return nil
 }
 
 // changeRosters changes rosters and epochs, one after the other, until writing ends.
-func (b *liveRun) changeRosters(ctx, writing context.Context, length time.Duration) error {
+func (b *liveRun) changeRosters(ctx, writing context.Context, length time.Duration) {
 	rng := rand.New(rand.NewPCG(b.w.Seed, 0x57112))
 	pause := orDefault(b.pause, max(length/400, 10*time.Millisecond))
 	for writing.Err() == nil {
-		if err := b.change(ctx, rng); err != nil {
-			return err
-		}
+		b.change(ctx, rng)
 		b.changes.Add(1)
 		xrpc.Sleep(writing, time.Duration(rng.Int64N(int64(2*pause))))
 	}
-	return nil
 }
 
-func (b *liveRun) change(ctx context.Context, rng *rand.Rand) error {
+func (b *liveRun) change(ctx context.Context, rng *rand.Rand) {
 	if rng.IntN(8) == 0 && !b.full() {
-		return b.open(ctx, rng)
+		check(b.open(ctx, rng))
+		return
 	}
 	r := b.some(rng)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch n := rng.IntN(8); {
 	case n < 3 && len(r.members) > 1:
-		return b.leave(ctx, rng, r)
+		b.leave(ctx, rng, r)
+		return
 	case n < 5 && len(r.members) > 1:
-		return b.remove(ctx, rng, r)
+		b.remove(ctx, rng, r)
+		return
 	case n < 7 && len(r.nonMembers) > 0:
-		return b.bring(ctx, rng, r)
+		b.bring(ctx, rng, r)
+		return
 	}
-	return b.rotate(ctx, rng, r)
+	b.rotate(ctx, rng, r)
 }
 
 // full reports whether there are as many convos as there may be.
@@ -169,14 +163,11 @@ func pick(rng *rand.Rand, list *[]*listener) *listener {
 }
 
 // leave makes a random member leave.
-func (b *liveRun) leave(ctx context.Context, rng *rand.Rand, r *liveConvo) error {
+func (b *liveRun) leave(ctx context.Context, rng *rand.Rand, r *liveConvo) {
 	p := pick(rng, &r.members)
 	r.nonMembers = append(r.nonMembers, p)
-	if _, err := b.cluster.Do(ctx, rng, p.Account, xrpc.LeaveCall(r.id, xrpc.NewKey())); err != nil {
-		return err
-	}
+	must(b.cluster.Do(ctx, rng, p.Account, xrpc.LeaveCall(r.id, xrpc.NewKey())))
 	b.history.Left(r.id, mlsapi.MembershipEventChangeLeft, p.DID, p.DID, b.history.End(r.id))
-	return nil
 }
 
 // fakeCommit is a fake commit by the creator, in a PrivateMessage.
@@ -189,78 +180,54 @@ func (r *liveConvo) fakeCommit(refs [][]byte, suite mlsclient.Suite) *mlsclient.
 }
 
 // committed records that the creator's commit was accepted.
-func (b *liveRun) committed(r *liveConvo, s *mlsclient.Staged, epoch, seq int64) error {
+func (b *liveRun) committed(r *liveConvo, s *mlsclient.Staged, epoch, seq int64) {
 	if epoch != int64(s.Epoch) {
-		return fmt.Errorf("a commit led to epoch %d, want %d", epoch, s.Epoch)
+		fail("a commit led to epoch %d, want %d", epoch, s.Epoch)
 	}
 	r.epoch = s.Epoch
-	return b.acknowledged(r, seq, history.DigestEntry(true, "", r.writers[0].DID.String(), epoch, sha256.Sum256(s.Commit)))
+	b.acknowledged(r, seq, history.DigestEntry(true, "", r.writers[0].DID.String(), epoch, sha256.Sum256(s.Commit)))
 }
 
-func (b *liveRun) remove(ctx context.Context, rng *rand.Rand, r *liveConvo) error {
+func (b *liveRun) remove(ctx context.Context, rng *rand.Rand, r *liveConvo) {
 	p := pick(rng, &r.members)
 	r.nonMembers = append(r.nonMembers, p)
 	s := r.fakeCommit(nil, b.w.Suite)
-	answer, err := b.cluster.Do(ctx, rng, r.writers[0], xrpc.RemoveCall(r.id, p.DID, s, xrpc.NewKey()))
-	if err != nil {
-		return err
-	}
-	out, err := xrpc.Decode[mlsapi.LeaveConvoOutput](answer.Body)
-	if err != nil {
-		return err
-	}
-	if err := b.committed(r, s, out.NewEpoch, *out.Seq); err != nil {
-		return err
-	}
+	answer := must(b.cluster.Do(ctx, rng, r.writers[0], xrpc.RemoveCall(r.id, p.DID, s, xrpc.NewKey())))
+	out := must(xrpc.Decode[mlsapi.LeaveConvoOutput](answer.Body))
+	b.committed(r, s, out.NewEpoch, *out.Seq)
 	b.history.Left(r.id, mlsapi.MembershipEventChangeRemoved, r.writers[0].DID, p.DID, *out.Seq)
-	return nil
 }
 
 // bring adds an account, or adds a former member again.
-func (b *liveRun) bring(ctx context.Context, rng *rand.Rand, r *liveConvo) error {
+func (b *liveRun) bring(ctx context.Context, rng *rand.Rand, r *liveConvo) {
 	p := pick(rng, &r.nonMembers)
 	r.members = append(r.members, p)
-	return b.admit(ctx, rng, r, p)
+	b.admit(ctx, rng, r, p)
 }
 
 // admit adds accounts to a convo by a commit with a Welcome.
-func (b *liveRun) admit(ctx context.Context, rng *rand.Rand, r *liveConvo, people ...*listener) error {
+func (b *liveRun) admit(ctx context.Context, rng *rand.Rand, r *liveConvo, people ...*listener) {
 	var accounts []*xrpc.Account
 	var refs [][]byte
 	for _, p := range people {
 		accounts, refs = append(accounts, p.Account), append(refs, p.ref)
 	}
 	s := r.fakeCommit(refs, b.w.Suite)
-	answer, err := b.cluster.Do(ctx, rng, r.writers[0], xrpc.AddCall(r.id, testbed.DIDsOf(accounts), s, xrpc.NewKey()))
-	if err != nil {
-		return err
-	}
-	out, err := xrpc.Decode[mlsapi.AddMembersOutput](answer.Body)
-	if err != nil {
-		return err
-	}
-	if err := b.committed(r, s, out.NewEpoch, *out.Seq); err != nil {
-		return err
-	}
+	answer := must(b.cluster.Do(ctx, rng, r.writers[0], xrpc.AddCall(r.id, testbed.DIDsOf(accounts), s, xrpc.NewKey())))
+	out := must(xrpc.Decode[mlsapi.AddMembersOutput](answer.Body))
+	b.committed(r, s, out.NewEpoch, *out.Seq)
 	b.history.Joined(r.id, r.writers[0].DID, *out.Seq, testbed.DIDsOf(accounts)...)
 	for _, p := range people {
 		b.history.Welcomed(p.DID, r.id, p.device, out.NewEpoch)
 	}
-	return nil
 }
 
 // rotate makes a commit that changes no member.
-func (b *liveRun) rotate(ctx context.Context, rng *rand.Rand, r *liveConvo) error {
+func (b *liveRun) rotate(ctx context.Context, rng *rand.Rand, r *liveConvo) {
 	s := r.fakeCommit(nil, b.w.Suite)
-	answer, err := b.cluster.Do(ctx, rng, r.writers[0], xrpc.SubmitCall(r.id, s, xrpc.NewKey()))
-	if err != nil {
-		return err
-	}
-	out, err := xrpc.Decode[mlsapi.SubmitCommitOutput](answer.Body)
-	if err != nil {
-		return err
-	}
-	return b.committed(r, s, out.NewEpoch, out.Seq)
+	answer := must(b.cluster.Do(ctx, rng, r.writers[0], xrpc.SubmitCall(r.id, s, xrpc.NewKey())))
+	out := must(xrpc.Decode[mlsapi.SubmitCommitOutput](answer.Body))
+	b.committed(r, s, out.NewEpoch, out.Seq)
 }
 
 // create makes a convo and returns its id.
@@ -280,7 +247,7 @@ func (b *liveRun) create(ctx context.Context, rng *rand.Rand, by *xrpc.Account, 
 func (b *liveRun) injectFaults(ctx, writing context.Context, length time.Duration) error {
 	for _, step := range []struct {
 		name string
-		do   func(context.Context) error
+		do   func(context.Context)
 	}{
 		{"the leader was killed", b.killLeader},
 		{"PostgreSQL was restarted", b.restartDatabase},
@@ -292,7 +259,7 @@ func (b *liveRun) injectFaults(ctx, writing context.Context, length time.Duratio
 			return nil
 		}
 		b.w.Progress(step.name)
-		if err := step.do(ctx); err != nil {
+		if err := attempt(func() { step.do(ctx) }); err != nil {
 			return err
 		}
 		select {
@@ -308,26 +275,19 @@ func (b *liveRun) injectFaults(ctx, writing context.Context, length time.Duratio
 	return nil
 }
 
-func (b *liveRun) killLeader(ctx context.Context) error {
-	leader, err := b.cluster.Leader(ctx)
-	if err != nil {
-		return err
-	}
+func (b *liveRun) killLeader(ctx context.Context) {
+	leader := must(b.cluster.Leader(ctx))
 	b.began.Store(time.Now().UnixNano())
-	if err := leader.Kill(); err != nil {
-		return err
-	}
+	check(leader.Kill())
 	b.done.Store(time.Now().UnixNano())
 	// The other server is alone for a while.
 	xrpc.Sleep(ctx, time.Second/2)
-	return leader.Start(ctx, nil)
+	check(leader.Start(ctx, nil))
 }
 
-func (b *liveRun) restartDatabase(ctx context.Context) error {
+func (b *liveRun) restartDatabase(ctx context.Context) {
 	b.began.Store(time.Now().UnixNano())
-	if err := b.cluster.Postgres.Stop(); err != nil {
-		return err
-	}
+	check(b.cluster.Postgres.Stop())
 	b.done.Store(time.Now().UnixNano())
-	return b.cluster.Postgres.Start(ctx)
+	check(b.cluster.Postgres.Start(ctx))
 }

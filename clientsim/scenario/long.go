@@ -20,70 +20,44 @@ const faultChance = 0.15
 // are killed and devices lose their state. People add devices, join, leave, are removed and come
 // back. Answers get lost, requests arrive twice, and the server is killed. The seed decides what
 // happens. Only the order of simultaneous actions is not determined.
-func LongConversation(ctx context.Context, w *testbed.World) error {
-	all, err := w.Phones(ctx, max(w.Clients, 4))
-	if err != nil {
-		return err
-	}
+func LongConversation(ctx context.Context, w *testbed.World) {
+	all := must(w.Phones(ctx, max(w.Clients, 4)))
 	founders := len(all) / 2
-	convo, err := all[0].Create(ctx, testbed.DIDs(all[1:founders])...)
-	if err != nil {
-		return err
-	}
+	convo := must(all[0].Create(ctx, testbed.DIDs(all[1:founders])...))
 	for _, p := range all[1:founders] {
-		if err := p.Join(ctx, convo); err != nil {
-			return err
-		}
+		check(p.Join(ctx, convo))
 	}
-	if err := startSideConvo(ctx, w, all[:founders]); err != nil {
-		return err
-	}
+	startSideConvo(ctx, w, all[:founders])
 	t := &conversation{w: w, convo: convo, inside: slices.Clone(all[:founders]), outside: slices.Clone(all[founders:])}
 	w.Faults.Use(testbed.NewRandomFaults(w.RNG.Uint64(), faultChance))
 	for round := 1; w.Stats.Sent.Load() < int64(w.Messages); round++ {
-		if err := t.round(ctx, round); err != nil {
-			return fmt.Errorf("round %d: %w", round, err)
+		if err := attempt(func() { t.round(ctx, round) }); err != nil {
+			fail("round %d: %w", round, err)
 		}
 		w.Progress(fmt.Sprintf("round %d: %d of %d messages, %d members", round, w.Stats.Sent.Load(), w.Messages, len(t.inside)))
 	}
 	w.Faults.Use(nil)
-	return all[0].CommitRemovals(ctx, convo)
+	check(all[0].CommitRemovals(ctx, convo))
 }
 
 // startSideConvo makes more convos of some founders, so that their lists have several pages. One is
 // never joined, one is read, and one is left.
-func startSideConvo(ctx context.Context, w *testbed.World, founders []*client.Phone) error {
+func startSideConvo(ctx context.Context, w *testbed.World, founders []*client.Phone) {
 	creator, member := founders[0], founders[1]
-	if err := member.Publish(ctx, 3); err != nil {
-		return err
-	}
+	check(member.Publish(ctx, 3))
 	for i := range 3 {
-		convo, err := creator.Create(ctx, member.Account.DID)
-		if err != nil {
-			return err
-		}
-		if err := creator.Send(ctx, convo, fmt.Sprintf("side convo %d", i)); err != nil {
-			return err
-		}
+		convo := must(creator.Create(ctx, member.Account.DID))
+		check(creator.Send(ctx, convo, fmt.Sprintf("side convo %d", i)))
 		if i == 0 {
 			continue
 		}
-		if err := member.Join(ctx, convo); err != nil {
-			return err
-		}
-		if err := member.MarkReadBehind(ctx, convo, 0); err != nil {
-			return err
-		}
+		check(member.Join(ctx, convo))
+		check(member.MarkReadBehind(ctx, convo, 0))
 		if i == 2 {
-			if err := member.Leave(ctx, convo); err != nil {
-				return err
-			}
-			if err := creator.CommitRemovals(ctx, convo); err != nil {
-				return err
-			}
+			check(member.Leave(ctx, convo))
+			check(creator.CommitRemovals(ctx, convo))
 		}
 	}
-	return nil
 }
 
 // conversation is a long conversation between two rounds.
@@ -112,11 +86,9 @@ type turnPlan struct {
 
 // round draws the plans, plays them at the same time, and updates the lists of phones inside and
 // outside.
-func (t *conversation) round(ctx context.Context, number int) error {
+func (t *conversation) round(ctx context.Context, number int) {
 	parts := t.planRound()
-	if err := t.makePhones(parts, number); err != nil {
-		return err
-	}
+	t.makePhones(parts, number)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	errs := make([]error, len(parts)+1)
@@ -124,26 +96,21 @@ func (t *conversation) round(ctx context.Context, number int) error {
 	if t.w.Server != nil && t.w.RNG.IntN(4) == 0 {
 		point := []string{testbed.BeforeCommit, testbed.AfterCommit}[t.w.RNG.IntN(2)]
 		parts[0].messages++ // the failpoint needs a message
-		if err := t.w.Server.Arm(ctx, point, xrpc.NSID("sendMessage"), "kill"); err != nil {
-			return err
-		}
-		all.Go(func() { errs[len(parts)] = t.restorePhones(ctx) })
+		check(t.w.Server.Arm(ctx, point, xrpc.NSID("sendMessage"), "kill"))
+		all.Go(func() { errs[len(parts)] = attempt(func() { t.restorePhones(ctx) }) })
 	}
 	for i, part := range parts {
-		all.Go(func() { errs[i] = t.play(ctx, part, number) })
+		all.Go(func() { errs[i] = attempt(func() { t.play(ctx, part, number) }) })
 	}
 	all.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
+	check(errors.Join(errs...))
 	for _, part := range parts {
 		t.playRound(part)
 	}
-	return nil
 }
 
 // makePhones now and then gives a member that stays another device.
-func (t *conversation) makePhones(parts []*turnPlan, number int) (err error) {
+func (t *conversation) makePhones(parts []*turnPlan, number int) {
 	part := parts[t.w.RNG.IntN(len(parts))]
 	devices := 0
 	for _, p := range t.inside {
@@ -152,20 +119,17 @@ func (t *conversation) makePhones(parts []*turnPlan, number int) (err error) {
 		}
 	}
 	if t.w.RNG.IntN(3) > 0 || devices >= mostDevices || part.leave {
-		return nil
+		return
 	}
-	part.tablet, err = t.w.SecondDevice(part.phone, fmt.Sprintf("%s+%d", part.phone.Name, number))
-	return err
+	part.tablet = must(t.w.SecondDevice(part.phone, fmt.Sprintf("%s+%d", part.phone.Name, number)))
 }
 
 // mostDevices is how many devices of one account take part at most.
 const mostDevices = 3
 
-func (t *conversation) restorePhones(ctx context.Context) error {
-	if err := t.w.Server.Died(ctx); err != nil {
-		return err
-	}
-	return t.w.Server.Start(ctx, nil)
+func (t *conversation) restorePhones(ctx context.Context) {
+	check(t.w.Server.Died(ctx))
+	check(t.w.Server.Start(ctx, nil))
 }
 
 func (t *conversation) planRound() []*turnPlan {

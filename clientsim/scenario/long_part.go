@@ -9,131 +9,96 @@ import (
 )
 
 // play plays one phone's plan of a round.
-func (t *conversation) play(ctx context.Context, part *turnPlan, round int) error {
+func (t *conversation) play(ctx context.Context, part *turnPlan, round int) {
 	p := part.phone
 	p.Device.HideHandshakes(part.hidden)
 	if part.lose {
-		if err := p.Recover(ctx, part.rng.IntN(2) == 0); err != nil {
-			return err
-		}
+		check(p.Recover(ctx, part.rng.IntN(2) == 0))
 	}
 	for i := range part.messages {
-		if err := t.maybeKill(ctx, part); err != nil {
-			return err
-		}
-		if err := p.Send(ctx, t.convo, fmt.Sprintf("round %d, %s, %d", round, p.Name, i)); err != nil {
-			return err
-		}
+		t.maybeKill(ctx, part)
+		check(p.Send(ctx, t.convo, fmt.Sprintf("round %d, %s, %d", round, p.Name, i)))
 	}
-	if err := t.commits(ctx, part); err != nil {
-		return err
-	}
+	t.commits(ctx, part)
 	if part.leave {
-		return p.Leave(ctx, t.convo)
+		check(p.Leave(ctx, t.convo))
+		return
 	}
-	if err := p.Sync(ctx, t.convo); err != nil || part.rng.IntN(2) == 0 {
-		return err
+	check(p.Sync(ctx, t.convo))
+	if part.rng.IntN(2) > 0 { // an older report arrives after a newer one
+		check(p.MarkReadBehind(ctx, t.convo, part.rng.Int64N(5)))
 	}
-	// Now and then an older report arrives after a newer one.
-	return p.MarkReadBehind(ctx, t.convo, part.rng.Int64N(5))
 }
 
 // commits makes the commits of a plan.
-func (t *conversation) commits(ctx context.Context, part *turnPlan) error {
+func (t *conversation) commits(ctx context.Context, part *turnPlan) {
 	p := part.phone
 	if part.tidy || part.add != nil {
-		if err := p.CommitRemovals(ctx, t.convo); err != nil {
-			return err
-		}
+		check(p.CommitRemovals(ctx, t.convo))
 	}
 	if part.rotate {
-		if err := p.Rotate(ctx, t.convo); err != nil {
-			return err
-		}
+		check(p.Rotate(ctx, t.convo))
 	}
 	if part.tablet != nil {
-		if err := t.bring(ctx, part); err != nil {
-			return err
-		}
+		t.bring(ctx, part)
 	}
 	if part.add != nil {
-		if err := t.invite(ctx, part); err != nil {
-			return err
-		}
+		t.invite(ctx, part)
 	}
 	if part.remove != nil {
-		return p.Remove(ctx, t.convo, part.remove.Account.DID)
+		check(p.Remove(ctx, t.convo, part.remove.Account.DID))
 	}
-	return nil
 }
 
 // bring adds another device of a member. Either the member adds it, or it joins by external commit.
-func (t *conversation) bring(ctx context.Context, part *turnPlan) error {
+func (t *conversation) bring(ctx context.Context, part *turnPlan) {
 	if part.rng.IntN(2) == 0 {
-		return part.tablet.Rejoin(ctx, t.convo)
+		check(part.tablet.Rejoin(ctx, t.convo))
+		return
 	}
-	if err := part.tablet.Publish(ctx, 1); err != nil {
-		return err
-	}
-	if err := part.phone.AddOwn(ctx, t.convo, part.tablet); err != nil {
-		return err
-	}
-	return part.tablet.Join(ctx, t.convo)
+	check(part.tablet.Publish(ctx, 1))
+	check(part.phone.AddOwn(ctx, t.convo, part.tablet))
+	check(part.tablet.Join(ctx, t.convo))
 }
 
 // invite adds a phone, which joins at once. Its app may be killed on the way.
-func (t *conversation) invite(ctx context.Context, part *turnPlan) error {
+func (t *conversation) invite(ctx context.Context, part *turnPlan) {
 	joiner := part.add
-	if err := joiner.Publish(ctx, 1); err != nil {
-		return err
-	}
-	if err := part.phone.Add(ctx, t.convo, joiner.Account.DID); err != nil {
-		return err
-	}
+	check(joiner.Publish(ctx, 1))
+	check(part.phone.Add(ctx, t.convo, joiner.Account.DID))
 	out, err := joiner.FetchWelcome(ctx, t.convo)
 	if xrpc.ErrorName(err) == mlsapi.ErrWelcomeNotFound && joiner.FormerKey != nil {
 		// Its KeyPackage belongs to a state that the device has lost.
-		return joiner.Rejoin(ctx, t.convo)
+		check(joiner.Rejoin(ctx, t.convo))
+		return
 	}
-	if err != nil {
-		return err
-	}
+	check(err)
 	if part.rng.IntN(3) == 0 {
 		joiner.Kill()
-		if err := joiner.Launch(); err != nil {
-			return err
-		}
-		if out, err = joiner.FetchWelcome(ctx, t.convo); err != nil {
-			return err
-		}
+		check(joiner.Launch())
+		out = must(joiner.FetchWelcome(ctx, t.convo))
 	}
-	if err := joiner.SaveWelcome(out); err != nil {
-		return err
-	}
-	return joiner.FinishJoin(ctx, t.convo)
+	check(joiner.SaveWelcome(out))
+	check(joiner.FinishJoin(ctx, t.convo))
 }
 
 // maybeKill kills the app now and then: idle, or with a message in its outbox that was sent once
 // with an unknown outcome.
-func (t *conversation) maybeKill(ctx context.Context, part *turnPlan) error {
+func (t *conversation) maybeKill(ctx context.Context, part *turnPlan) {
 	p := part.phone
 	switch part.rng.IntN(12) {
 	case 0:
 		p.Kill()
 	case 1:
-		d, err := p.DraftSend(t.convo, "last words "+xrpc.NewKey())
-		if err != nil {
-			return err
-		}
+		d := must(p.DraftSend(t.convo, "last words "+xrpc.NewKey()))
 		if _, err := t.w.Net.Once(ctx, p.Account, d.Call); xrpc.ErrorName(err) == mlsapi.ErrEpochMismatch {
-			return p.Drop(d)
+			check(p.Drop(d))
+			return
 		}
 		p.Kill()
 	default:
-		return nil
+		return
 	}
-	if err := p.Launch(); err != nil {
-		return err
-	}
-	return p.Flush(ctx)
+	check(p.Launch())
+	check(p.Flush(ctx))
 }

@@ -2,7 +2,6 @@ package scenario
 
 import (
 	"context"
-	"fmt"
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
@@ -22,60 +21,39 @@ type additions struct {
 // MaliciousAdd makes a member add accounts that it does not name, with KeyPackages that it may not
 // use, or with a wrong Welcome. Each attempt is refused by name and uses nothing up: in the end the
 // same KeyPackage adds dave.
-func MaliciousAdd(ctx context.Context, w *testbed.World) error {
-	m, err := newMisbehavior(ctx, w)
-	if err != nil {
-		return err
-	}
-	a, err := m.additions(ctx)
-	if err != nil {
-		return err
-	}
-	for _, try := range []func(context.Context) error{a.wrongPeople, a.wrongPackages, a.wrongWelcomes} {
-		if err := try(ctx); err != nil {
-			return err
-		}
-		if err := m.checkUnharmed(ctx); err != nil {
-			return err
-		}
+func MaliciousAdd(ctx context.Context, w *testbed.World) {
+	m := newMisbehavior(ctx, w)
+	a := m.additions(ctx)
+	for _, try := range []func(context.Context){a.wrongPeople, a.wrongPackages, a.wrongWelcomes} {
+		try(ctx)
+		m.checkUnharmed(ctx)
 	}
 	if err := m.mallory.Commit(ctx, m.convo, func() (*client.Draft, error) {
 		return m.mallory.DraftAdd(m.convo, testbed.DIDs([]*client.Phone{a.dave}), [][]byte{a.daves})
 	}); err != nil {
-		return fmt.Errorf("adding with what was refused before: %w", err)
+		fail("adding with what was refused before: %w", err)
 	}
-	if err := a.dave.Join(ctx, m.convo); err != nil {
-		return err
-	}
-	return m.checkUnharmed(ctx)
+	check(a.dave.Join(ctx, m.convo))
+	m.checkUnharmed(ctx)
 }
 
-func (m *misbehavior) additions(ctx context.Context) (*additions, error) {
-	phones, err := m.w.Phones(ctx, 3)
-	if err != nil {
-		return nil, err
-	}
+func (m *misbehavior) additions(ctx context.Context) *additions {
+	phones := must(m.w.Phones(ctx, 3))
 	a := &additions{misbehavior: m, dave: phones[0], eve: phones[1], frank: phones[2]}
 	for _, claim := range []struct {
 		by, of *client.Phone
 		to     *[]byte
 	}{{m.mallory, a.dave, &a.daves}, {m.mallory, a.dave, &a.daves2}, {m.mallory, a.eve, &a.eves}, {m.bob, a.frank, &a.borrowed}} {
-		packages, err := claim.by.Claim(ctx, m.convo, testbed.DIDs([]*client.Phone{claim.of}))
-		if err != nil {
-			return nil, err
-		}
+		packages := must(claim.by.Claim(ctx, m.convo, testbed.DIDs([]*client.Phone{claim.of})))
 		*claim.to = packages[0]
 	}
-	return a, nil
+	return a
 }
 
 // stage stages an addition by mallory.
-func (a *additions) stage(remove []uint32, packages ...[]byte) (*mlsclient.Staged, error) {
-	group, err := a.group()
-	if err != nil {
-		return nil, err
-	}
-	return group.Stage(mlsclient.Change{Add: packages, Remove: remove})
+func (a *additions) stage(remove []uint32, packages ...[]byte) *mlsclient.Staged {
+	group := a.group()
+	return must(group.Stage(mlsclient.Change{Add: packages, Remove: remove}))
 }
 
 // added makes mallory send an addition that must be refused.
@@ -84,76 +62,42 @@ func (a *additions) added(ctx context.Context, what string, people []*client.Pho
 }
 
 // wrongPeople sends commits that do not match the list of accounts.
-func (a *additions) wrongPeople(ctx context.Context) error {
-	staged, err := a.stage(nil, a.eves)
-	if err != nil {
-		return err
-	}
+func (a *additions) wrongPeople(ctx context.Context) {
+	staged := a.stage(nil, a.eves)
 	a.added(ctx, "an addition of another than is named", []*client.Phone{a.dave}, staged, mlsapi.ErrInvalidCommit)
 	a.added(ctx, "an addition of one of two that are named", []*client.Phone{a.dave, a.eve}, staged, mlsapi.ErrInvalidCommit)
 	a.submitted(ctx, "an addition with submitCommit", staged, mlsapi.ErrInvalidCommit)
-	if staged, err = a.stage(nil, a.daves, a.eves); err != nil {
-		return err
-	}
+	staged = a.stage(nil, a.daves, a.eves)
 	a.added(ctx, "an addition of one more than is named", []*client.Phone{a.dave}, staged, mlsapi.ErrInvalidCommit)
-	bobs, err := a.bob.Group(a.convo)
-	if err != nil {
-		return err
-	}
-	if staged, err = a.stage([]uint32{bobs.Own()}, a.daves); err != nil {
-		return err
-	}
+	bobs := must(a.bob.Group(a.convo))
+	staged = a.stage([]uint32{bobs.Own()}, a.daves)
 	a.added(ctx, "an addition with a removal in it", []*client.Phone{a.dave}, staged, mlsapi.ErrNotPermitted)
 	a.added(ctx, "an addition of one who is in already", []*client.Phone{a.bob}, staged, mlsapi.ErrAlreadyMember)
-	if staged, err = a.stage(nil); err != nil {
-		return err
-	}
+	staged = a.stage(nil)
 	staged.Welcome = []byte{0, 1, 0, 3}
 	a.added(ctx, "an addition of nobody", []*client.Phone{a.dave}, staged, mlsapi.ErrInvalidCommit)
 	a.added(ctx, "an addition without a commit", []*client.Phone{a.dave}, &mlsclient.Staged{}, mlsapi.ErrCommitRequired)
-	return nil
 }
 
 // wrongPackages uses KeyPackages that are not mallory's to use, or not the account's.
-func (a *additions) wrongPackages(ctx context.Context) error {
-	staged, err := a.stage(nil, a.borrowed)
-	if err != nil {
-		return err
-	}
+func (a *additions) wrongPackages(ctx context.Context) {
+	staged := a.stage(nil, a.borrowed)
 	a.added(ctx, "an addition with a KeyPackage that another has claimed", []*client.Phone{a.frank}, staged, mlsapi.ErrInvalidWelcome)
-	mask, err := a.ownedBy(a.dave.Account.DID)
-	if err != nil {
-		return err
-	}
-	kp, err := mask.KeyPackage()
-	if err != nil {
-		return err
-	}
-	if staged, err = a.stage(nil, kp.Message); err != nil {
-		return err
-	}
+	mask := a.ownedBy(a.dave.Account.DID)
+	kp := must(mask.KeyPackage())
+	staged = a.stage(nil, kp.Message)
 	a.added(ctx, "an addition of a device that only bears the person's name", []*client.Phone{a.dave}, staged, mlsapi.ErrKeyPackageNotFound)
-	if kp, err = mlsclient.BreakLeaf(mask); err != nil {
-		return err
-	}
-	if staged, err = a.stage(nil, kp.Message); err != nil {
-		return err
-	}
+	kp = must(mlsclient.BreakLeaf(mask))
+	staged = a.stage(nil, kp.Message)
 	a.added(ctx, "an addition of a leaf that nobody has signed", []*client.Phone{a.dave}, staged, mlsapi.ErrInvalidCommit)
-	return nil
 }
 
 // wrongWelcomes sends a correct commit with a Welcome that is not for the added members.
-func (a *additions) wrongWelcomes(ctx context.Context) error {
-	staged, err := a.stage(nil, a.daves)
-	if err != nil {
-		return err
-	}
+func (a *additions) wrongWelcomes(ctx context.Context) {
+	staged := a.stage(nil, a.daves)
 	refs := map[string][]byte{}
 	for name, kp := range map[string][]byte{"dave": a.daves, "dave2": a.daves2, "eve": a.eves, "frank": a.borrowed} {
-		if refs[name], err = mlsclient.PackageRef(kp); err != nil {
-			return err
-		}
+		refs[name] = must(mlsclient.PackageRef(kp))
 	}
 	for _, w := range []struct {
 		what string
@@ -168,16 +112,12 @@ func (a *additions) wrongWelcomes(ctx context.Context) error {
 		{"that names a KeyPackage that another has claimed", [][]byte{refs["frank"]}, []string{mlsapi.ErrInvalidWelcome, mlsapi.ErrKeyPackageNotFound}},
 		{"that names what does not exist", [][]byte{make([]byte, 32)}, []string{mlsapi.ErrInvalidWelcome, mlsapi.ErrKeyPackageNotFound}},
 	} {
-		forged, err := mlsclient.ForgeWelcome(staged.Welcome, w.refs...)
-		if err != nil {
-			return err
-		}
+		forged := must(mlsclient.ForgeWelcome(staged.Welcome, w.refs...))
 		a.welcomed(ctx, "a Welcome "+w.what, staged, forged, w.want...)
 	}
 	a.welcomed(ctx, "no Welcome", staged, nil, mlsapi.ErrInvalidWelcome)
 	a.welcomed(ctx, "a Welcome that is cut short", staged, staged.Welcome[:len(staged.Welcome)-1], mlsapi.ErrInvalidWelcome)
 	a.welcomed(ctx, "a GroupInfo as a Welcome", staged, staged.GroupInfo, mlsapi.ErrInvalidWelcome)
-	return nil
 }
 
 // welcomed makes mallory add dave with this Welcome.

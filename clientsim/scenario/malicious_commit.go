@@ -19,289 +19,148 @@ const bitFlips = 24
 
 // MaliciousCommit makes a member submit wrong commits: of another time, group or member, damaged,
 // or beyond its rights. All are refused by name, and the group goes on.
-func MaliciousCommit(ctx context.Context, w *testbed.World) error {
-	m, err := newMisbehavior(ctx, w)
-	if err != nil {
-		return err
-	}
-	for _, try := range []func(context.Context) error{
+func MaliciousCommit(ctx context.Context, w *testbed.World) {
+	m := newMisbehavior(ctx, w)
+	for _, try := range []func(context.Context){
 		m.wrongTime, m.wrongGroup, m.wrongSender, m.stolen, m.damaged, m.overreach, m.wrongMethod, m.byRemoved,
 	} {
-		if err := try(ctx); err != nil {
-			return err
-		}
-		if err := m.checkUnharmed(ctx); err != nil {
-			return err
-		}
+		try(ctx)
+		m.checkUnharmed(ctx)
 	}
-	return nil
 }
 
 // wrongTime sends an old commit, the same with the present epoch written over it, and one of a
 // future epoch.
-func (m *misbehavior) wrongTime(ctx context.Context) error {
-	group, err := m.group()
-	if err != nil {
-		return err
-	}
-	staged, err := group.StageUpdate()
-	if err != nil {
-		return err
-	}
+func (m *misbehavior) wrongTime(ctx context.Context) {
+	group := m.group()
+	staged := must(group.StageUpdate())
 	old := *staged
-	if err := m.bob.Rotate(ctx, m.convo); err != nil {
-		return err
-	}
-	if err := m.mallory.Sync(ctx, m.convo); err != nil {
-		return err
-	}
+	check(m.bob.Rotate(ctx, m.convo))
+	check(m.mallory.Sync(ctx, m.convo))
 	m.submitted(ctx, "a commit of the last epoch", &old, mlsapi.ErrEpochMismatch)
 	now, next := group.Epoch(), group.Epoch()+1
-	redated, err := mlsclient.ForgeCommit(group, old.Commit, mlsclient.Forgery{Epoch: &now})
-	if err != nil {
-		return err
-	}
+	redated := must(mlsclient.ForgeCommit(group, old.Commit, mlsclient.Forgery{Epoch: &now}))
 	m.submitted(ctx, "a commit of the last epoch with another epoch in its header", &mlsclient.Staged{Commit: redated}, mlsapi.ErrInvalidCommit)
-	if staged, err = group.StageUpdate(); err != nil {
-		return err
-	}
-	ahead, err := mlsclient.ForgeCommit(group, staged.Commit, mlsclient.Forgery{Epoch: &next, Signed: true})
-	if err != nil {
-		return err
-	}
+	staged = must(group.StageUpdate())
+	ahead := must(mlsclient.ForgeCommit(group, staged.Commit, mlsclient.Forgery{Epoch: &next, Signed: true}))
 	m.submitted(ctx, "a commit of the next epoch", &mlsclient.Staged{Commit: ahead}, mlsapi.ErrEpochMismatch)
-	return nil
 }
 
 // wrongGroup sends a commit of another group of mallory's, and objects that are no commit.
-func (m *misbehavior) wrongGroup(ctx context.Context) error {
-	other, err := m.mallory.Create(ctx)
-	if err != nil {
-		return err
-	}
-	elsewhere, err := m.mallory.Group(other)
-	if err != nil {
-		return err
-	}
-	staged, err := elsewhere.StageUpdate()
-	if err != nil {
-		return err
-	}
+func (m *misbehavior) wrongGroup(ctx context.Context) {
+	other := must(m.mallory.Create(ctx))
+	elsewhere := must(m.mallory.Group(other))
+	staged := must(elsewhere.StageUpdate())
 	m.submitted(ctx, "a commit of another group", staged, mlsapi.ErrInvalidCommit)
 	elsewhere.Discard()
-	group, err := m.group()
-	if err != nil {
-		return err
-	}
-	message, err := group.Encrypt([]byte("not a commit"))
-	if err != nil {
-		return err
-	}
+	group := m.group()
+	message := must(group.Encrypt([]byte("not a commit")))
 	m.submitted(ctx, "an application message as a commit", &mlsclient.Staged{Commit: message}, mlsapi.ErrInvalidCommit)
-	info, err := group.GroupInfo()
-	if err != nil {
-		return err
-	}
+	info := must(group.GroupInfo())
 	m.submitted(ctx, "a GroupInfo as a commit", &mlsclient.Staged{Commit: info}, mlsapi.ErrInvalidCommit)
-	if staged, err = group.StageUpdate(); err != nil {
-		return err
-	}
+	staged = must(group.StageUpdate())
 	m.refused(ctx, "a commit as an application message", m.mallory,
 		xrpc.SendCall(m.convo, m.mallory.Account.DID, group.Epoch(), staged.Commit, xrpc.NewKey()), mlsapi.ErrInvalidMessage)
-	return nil
 }
 
 // wrongSender sends mallory's commits as others: with bob's leaf, with a leaf that does not exist,
 // and with bob's credential on its own leaf.
-func (m *misbehavior) wrongSender(ctx context.Context) error {
-	group, err := m.group()
-	if err != nil {
-		return err
-	}
-	staged, err := group.StageUpdate()
-	if err != nil {
-		return err
-	}
-	bobs, err := m.bob.Group(m.convo)
-	if err != nil {
-		return err
-	}
+func (m *misbehavior) wrongSender(ctx context.Context) {
+	group := m.group()
+	staged := must(group.StageUpdate())
+	bobs := must(m.bob.Group(m.convo))
 	for what, leaf := range map[string]uint32{"another's leaf": bobs.Own(), "a leaf beyond the tree": 77} {
-		forged, err := mlsclient.ForgeCommit(group, staged.Commit, mlsclient.Forgery{Sender: &leaf, Signed: true})
-		if err != nil {
-			return err
-		}
+		forged := must(mlsclient.ForgeCommit(group, staged.Commit, mlsclient.Forgery{Sender: &leaf, Signed: true}))
 		m.submitted(ctx, "a commit in the name of "+what, &mlsclient.Staged{Commit: forged}, mlsapi.ErrInvalidCommit)
 	}
-	if staged, err = mlsclient.StageAs(group, m.bob.Account.DID.String()); err != nil {
-		return err
-	}
+	staged = must(mlsclient.StageAs(group, m.bob.Account.DID.String()))
 	m.submitted(ctx, "a commit that puts another's name on the committer's leaf", staged, mlsapi.ErrInvalidCommit)
-	return nil
 }
 
 // stolen sends bob's commit under mallory's account. Bob's own commit is still accepted.
-func (m *misbehavior) stolen(ctx context.Context) error {
-	if err := m.bob.Sync(ctx, m.convo); err != nil {
-		return err
-	}
-	d, err := m.bob.DraftCommit(m.convo, mlsclient.Change{})
-	if err != nil {
-		return err
-	}
-	in, err := mlsapi.DecodeSubmitCommitInput(d.Call.Body)
-	if err != nil {
-		return err
-	}
+func (m *misbehavior) stolen(ctx context.Context) {
+	check(m.bob.Sync(ctx, m.convo))
+	d := must(m.bob.DraftCommit(m.convo, mlsclient.Change{}))
+	in := must(mlsapi.DecodeSubmitCommitInput(d.Call.Body))
 	m.submitted(ctx, "another's commit", &mlsclient.Staged{Commit: in.Commit}, mlsapi.ErrInvalidCommit)
 	m.submitted(ctx, "another's commit and GroupInfo", &mlsclient.Staged{Commit: in.Commit, GroupInfo: in.GroupInfo}, mlsapi.ErrInvalidCommit)
 	if _, err := m.bob.Deliver(ctx, d); err != nil {
 		m.w.Broken("a commit that another has tried to submit: %v", err)
 	}
-	return m.w.SyncAll(ctx, m.convo, m.bob, m.mallory)
+	check(m.w.SyncAll(ctx, m.convo, m.bob, m.mallory))
 }
 
 // damaged changes one bit of the signed content or of the signature.
-func (m *misbehavior) damaged(ctx context.Context) error {
-	group, err := m.group()
-	if err != nil {
-		return err
-	}
-	staged, err := group.StageUpdate()
-	if err != nil {
-		return err
-	}
+func (m *misbehavior) damaged(ctx context.Context) {
+	group := m.group()
+	staged := must(group.StageUpdate())
 	for range bitFlips {
 		m.submitted(ctx, "a commit with one bit flipped", &mlsclient.Staged{Commit: m.flipped(staged.Commit, tagBytes)},
 			mlsapi.ErrInvalidCommit, mlsapi.ErrEpochMismatch)
 	}
 	m.submitted(ctx, "a commit that is cut short", &mlsclient.Staged{Commit: staged.Commit[:len(staged.Commit)-1]}, mlsapi.ErrInvalidCommit)
 	m.submitted(ctx, "a commit with more behind it", &mlsclient.Staged{Commit: append(slices.Clone(staged.Commit), 0)}, mlsapi.ErrInvalidCommit)
-	return nil
 }
 
 // overreach sends valid commits that mallory has no right to. The creator may remove carol, but not
 // in place of bob's removal.
-func (m *misbehavior) overreach(ctx context.Context) error {
-	group, err := m.group()
-	if err != nil {
-		return err
-	}
+func (m *misbehavior) overreach(ctx context.Context) {
+	group := m.group()
 	bob, carol := m.bob.Account.DID, m.carol.Account.DID
-	staged, err := group.StageRemove(bob.String())
-	if err != nil {
-		return err
-	}
+	staged := must(group.StageRemove(bob.String()))
 	m.submitted(ctx, "the removal of another member", staged, mlsapi.ErrNotPermitted)
 	m.refused(ctx, "the removal of another member with leaveConvo", m.mallory, xrpc.RemoveCall(m.convo, bob, staged, xrpc.NewKey()), mlsapi.ErrNotPermitted)
 	m.mallory.Device.HideHandshakes(true)
-	if staged, err = group.StageRemove(bob.String()); err != nil {
-		return err
-	}
+	staged = must(group.StageRemove(bob.String()))
 	m.submitted(ctx, "the hidden removal of another member, with the GroupInfo that shows it", staged, mlsapi.ErrNotPermitted)
 	m.mallory.Device.HideHandshakes(false)
-	stranger, err := m.ownedBy(m.bob.Account.DID)
-	if err != nil {
-		return err
-	}
-	kp, err := stranger.KeyPackage()
-	if err != nil {
-		return err
-	}
-	if staged, err = group.StageAdd(kp.Message); err != nil {
-		return err
-	}
+	stranger := m.ownedBy(m.bob.Account.DID)
+	kp := must(stranger.KeyPackage())
+	staged = must(group.StageAdd(kp.Message))
 	m.submitted(ctx, "a device that is said to be another member's", staged, mlsapi.ErrInvalidCommit, mlsapi.ErrNotPermitted)
-	if err := m.alice.Sync(ctx, m.convo); err != nil {
-		return err
-	}
-	creators, err := m.alice.Group(m.convo)
-	if err != nil {
-		return err
-	}
-	if staged, err = creators.StageRemove(carol.String()); err != nil {
-		return err
-	}
+	check(m.alice.Sync(ctx, m.convo))
+	creators := must(m.alice.Group(m.convo))
+	staged = must(creators.StageRemove(carol.String()))
 	m.refused(ctx, "the removal of another than the one that is named", m.alice, xrpc.RemoveCall(m.convo, bob, staged, xrpc.NewKey()),
 		mlsapi.ErrInvalidCommit, mlsapi.ErrNotPermitted)
 	creators.Discard()
-	return nil
 }
 
 // wrongMethod sends a member's commit as an external one and the other way round. It also sends
 // external commits that take another member's leaf or name.
-func (m *misbehavior) wrongMethod(ctx context.Context) error {
-	group, err := m.group()
-	if err != nil {
-		return err
-	}
-	staged, err := group.StageUpdate()
-	if err != nil {
-		return err
-	}
+func (m *misbehavior) wrongMethod(ctx context.Context) {
+	group := m.group()
+	staged := must(group.StageUpdate())
 	m.refused(ctx, "a member's commit as an external one", m.mallory, xrpc.ExternalCall(m.convo, staged, xrpc.NewKey()), mlsapi.ErrInvalidCommit)
-	info, err := group.GroupInfo()
-	if err != nil {
-		return err
-	}
-	bobs, err := m.bob.Group(m.convo)
-	if err != nil {
-		return err
-	}
-	second, err := m.ownedBy(m.mallory.Account.DID)
-	if err != nil {
-		return err
-	}
-	if staged, err = second.JoinExternal(info, mlsclient.NoLeaf); err != nil {
-		return err
-	}
+	info := must(group.GroupInfo())
+	bobs := must(m.bob.Group(m.convo))
+	second := m.ownedBy(m.mallory.Account.DID)
+	staged = must(second.JoinExternal(info, mlsclient.NoLeaf))
 	m.submitted(ctx, "an external commit as a member's", staged, mlsapi.ErrInvalidCommit)
 	for range bitFlips / 4 {
 		damaged := mlsclient.Staged{Commit: m.flipped(staged.Commit, 1+32)}
 		m.refused(ctx, "an external commit with one bit flipped", m.mallory, xrpc.ExternalCall(m.convo, &damaged, xrpc.NewKey()),
 			mlsapi.ErrInvalidCommit, mlsapi.ErrEpochMismatch)
 	}
-	if staged, err = second.JoinExternal(info, int(bobs.Own())); err != nil {
-		return err
-	}
+	staged = must(second.JoinExternal(info, int(bobs.Own())))
 	m.refused(ctx, "an external commit in the place of another's leaf", m.mallory, xrpc.ExternalCall(m.convo, staged, xrpc.NewKey()),
 		mlsapi.ErrInvalidCommit, mlsapi.ErrNotPermitted)
-	mask, err := m.ownedBy(m.bob.Account.DID)
-	if err != nil {
-		return err
-	}
-	if staged, err = mask.JoinExternal(info, mlsclient.NoLeaf); err != nil {
-		return err
-	}
+	mask := m.ownedBy(m.bob.Account.DID)
+	staged = must(mask.JoinExternal(info, mlsclient.NoLeaf))
 	m.refused(ctx, "an external commit in another's name", m.mallory, xrpc.ExternalCall(m.convo, staged, xrpc.NewKey()),
 		mlsapi.ErrInvalidCommit, mlsapi.ErrNotPermitted)
-	return nil
 }
 
 // byRemoved makes carol commit after her removal.
-func (m *misbehavior) byRemoved(ctx context.Context) error {
-	if err := m.carol.Sync(ctx, m.convo); err != nil {
-		return err
-	}
-	group, err := m.carol.Group(m.convo)
-	if err != nil {
-		return err
-	}
-	staged, err := group.StageUpdate()
-	if err != nil {
-		return err
-	}
-	if err := m.alice.Remove(ctx, m.convo, m.carol.Account.DID); err != nil {
-		return err
-	}
+func (m *misbehavior) byRemoved(ctx context.Context) {
+	check(m.carol.Sync(ctx, m.convo))
+	group := must(m.carol.Group(m.convo))
+	staged := must(group.StageUpdate())
+	check(m.alice.Remove(ctx, m.convo, m.carol.Account.DID))
 	m.refused(ctx, "a removed member's commit", m.carol, xrpc.SubmitCall(m.convo, staged, xrpc.NewKey()), mlsapi.ErrNotMember)
 	now := group.Epoch() + 1
-	redated, err := mlsclient.ForgeCommit(group, staged.Commit, mlsclient.Forgery{Epoch: &now, Signed: true})
-	if err != nil {
-		return err
-	}
+	redated := must(mlsclient.ForgeCommit(group, staged.Commit, mlsclient.Forgery{Epoch: &now, Signed: true}))
 	m.refused(ctx, "a removed member's commit in the present epoch", m.carol, xrpc.SubmitCall(m.convo, &mlsclient.Staged{Commit: redated}, xrpc.NewKey()),
 		mlsapi.ErrNotMember)
 	group.Discard()
-	return nil
 }

@@ -11,20 +11,12 @@ import (
 
 // MaliciousGroupInfo makes a member send valid commits with wrong GroupInfos. A device that joined
 // by one would be in no group or in another one. All are refused by name, and the group goes on.
-func MaliciousGroupInfo(ctx context.Context, w *testbed.World) error {
-	m, err := newMisbehavior(ctx, w)
-	if err != nil {
-		return err
+func MaliciousGroupInfo(ctx context.Context, w *testbed.World) {
+	m := newMisbehavior(ctx, w)
+	for _, try := range []func(context.Context){m.forgedInfos, m.damagedInfos, m.foundingInfos, m.joiningInfos} {
+		try(ctx)
+		m.checkUnharmed(ctx)
 	}
-	for _, try := range []func(context.Context) error{m.forgedInfos, m.damagedInfos, m.foundingInfos, m.joiningInfos} {
-		if err := try(ctx); err != nil {
-			return err
-		}
-		if err := m.checkUnharmed(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // informed makes mallory submit a commit with this GroupInfo.
@@ -34,108 +26,55 @@ func (m *misbehavior) informed(ctx context.Context, what string, commit, info []
 
 // forgedInfos sends real GroupInfos of another epoch, another commit and another group, one without
 // a tree, and one with another signer.
-func (m *misbehavior) forgedInfos(ctx context.Context) error {
-	group, err := m.group()
-	if err != nil {
-		return err
-	}
-	present, err := group.GroupInfo()
-	if err != nil {
-		return err
-	}
-	other, err := m.mallory.Create(ctx)
-	if err != nil {
-		return err
-	}
-	elsewhere, err := m.mallory.Group(other)
-	if err != nil {
-		return err
-	}
-	foreign, err := elsewhere.StageUpdate()
-	if err != nil {
-		return err
-	}
+func (m *misbehavior) forgedInfos(ctx context.Context) {
+	group := m.group()
+	present := must(group.GroupInfo())
+	other := must(m.mallory.Create(ctx))
+	elsewhere := must(m.mallory.Group(other))
+	foreign := must(elsewhere.StageUpdate())
 	elsewhere.Discard()
-	lost, err := group.StageUpdate()
-	if err != nil {
-		return err
-	}
-	staged, err := group.StageUpdate()
-	if err != nil {
-		return err
-	}
+	lost := must(group.StageUpdate())
+	staged := must(group.StageUpdate())
 	m.informed(ctx, "a GroupInfo of the epoch before", staged.Commit, present)
 	m.informed(ctx, "a GroupInfo of another group", staged.Commit, foreign.GroupInfo)
 	m.informed(ctx, "a GroupInfo of another commit", staged.Commit, lost.GroupInfo)
 	m.informed(ctx, "a commit as a GroupInfo", staged.Commit, staged.Commit)
-	bobs, err := m.bob.Group(m.convo)
-	if err != nil {
-		return err
-	}
+	bobs := must(m.bob.Group(m.convo))
 	leaf, noLeaf := bobs.Own(), uint32(77)
 	for what, forged := range map[string]mlsclient.InfoForgery{
 		"a GroupInfo without ratchet_tree":   {NoTree: true},
 		"a GroupInfo in another's name":      {Signer: &leaf},
 		"a GroupInfo in the name of no leaf": {Signer: &noLeaf},
 	} {
-		info, err := mlsclient.ForgeInfo(group, forged)
-		if err != nil {
-			return err
-		}
+		info := must(mlsclient.ForgeInfo(group, forged))
 		m.informed(ctx, what, staged.Commit, info)
 	}
-	return nil
 }
 
 // damagedInfos changes one bit at a time. The signature covers all others.
-func (m *misbehavior) damagedInfos(ctx context.Context) error {
-	group, err := m.group()
-	if err != nil {
-		return err
-	}
+func (m *misbehavior) damagedInfos(ctx context.Context) {
+	group := m.group()
 	for _, hidden := range []bool{false, true} {
 		m.mallory.Device.HideHandshakes(hidden)
-		staged, err := group.StageUpdate()
-		if err != nil {
-			return err
-		}
+		staged := must(group.StageUpdate())
 		for range bitFlips {
 			m.informed(ctx, "a GroupInfo with one bit flipped", staged.Commit, m.flipped(staged.GroupInfo, 0))
 		}
 		m.informed(ctx, "a GroupInfo that is cut short", staged.Commit, staged.GroupInfo[:len(staged.GroupInfo)-1])
 	}
 	m.mallory.Device.HideHandshakes(false)
-	return nil
 }
 
 // foundingInfos makes mallory create convos with GroupInfos of others, and of groups with other
 // members.
-func (m *misbehavior) foundingInfos(ctx context.Context) error {
-	shared, err := m.group()
-	if err != nil {
-		return err
-	}
-	stolen, err := m.bob.GroupInfo(ctx, m.convo)
-	if err != nil {
-		return err
-	}
-	fresh, err := m.mallory.Device.Create([]byte("a group of mallory's own"))
-	if err != nil {
-		return err
-	}
+func (m *misbehavior) foundingInfos(ctx context.Context) {
+	shared := m.group()
+	stolen := must(m.bob.GroupInfo(ctx, m.convo))
+	fresh := must(m.mallory.Device.Create([]byte("a group of mallory's own")))
 	defer m.mallory.Device.Forget(fresh.ID())
-	genuine, err := fresh.GroupInfo()
-	if err != nil {
-		return err
-	}
-	kp, err := m.bob.Device.KeyPackage()
-	if err != nil {
-		return err
-	}
-	crowded, err := fresh.StageAdd(kp.Message)
-	if err != nil {
-		return err
-	}
+	genuine := must(fresh.GroupInfo())
+	kp := must(m.bob.Device.KeyPackage())
+	crowded := must(fresh.StageAdd(kp.Message))
 	for _, f := range []struct {
 		what    string
 		group   []byte
@@ -150,32 +89,18 @@ func (m *misbehavior) foundingInfos(ctx context.Context) error {
 		m.refused(ctx, f.what, m.mallory, xrpc.CreateCall(f.group, m.w.Suite, nil, &f.founded, xrpc.NewKey()),
 			mlsapi.ErrInvalidGroupInfo, mlsapi.ErrGroupAlreadyExists)
 	}
-	return nil
 }
 
 // joiningInfos makes a device join by external commit with a GroupInfo of another epoch.
-func (m *misbehavior) joiningInfos(ctx context.Context) error {
-	group, err := m.group()
-	if err != nil {
-		return err
-	}
-	info, err := group.GroupInfo()
-	if err != nil {
-		return err
-	}
-	second, err := m.ownedBy(m.mallory.Account.DID)
-	if err != nil {
-		return err
-	}
-	staged, err := second.JoinExternal(info, mlsclient.NoLeaf)
-	if err != nil {
-		return err
-	}
+func (m *misbehavior) joiningInfos(ctx context.Context) {
+	group := m.group()
+	info := must(group.GroupInfo())
+	second := m.ownedBy(m.mallory.Account.DID)
+	staged := must(second.JoinExternal(info, mlsclient.NoLeaf))
 	for what, wrong := range map[string][]byte{
 		"the GroupInfo that it was made from": info, "a GroupInfo with one bit flipped": m.flipped(staged.GroupInfo, 0),
 	} {
 		m.refused(ctx, "an external commit with "+what, m.mallory,
 			xrpc.ExternalCall(m.convo, &mlsclient.Staged{Commit: staged.Commit, GroupInfo: wrong}, xrpc.NewKey()), mlsapi.ErrInvalidGroupInfo)
 	}
-	return nil
 }

@@ -22,33 +22,26 @@ type misbehavior struct {
 	messages                   int
 }
 
-func newMisbehavior(ctx context.Context, w *testbed.World) (*misbehavior, error) {
-	phones, err := w.Phones(ctx, 4)
-	if err != nil {
-		return nil, err
-	}
+func newMisbehavior(ctx context.Context, w *testbed.World) *misbehavior {
+	phones := must(w.Phones(ctx, 4))
 	for _, p := range phones {
 		p.Device.HideHandshakes(false)
 	}
-	convo, err := phones[0].Create(ctx, testbed.DIDs(phones[1:])...)
-	if err != nil {
-		return nil, err
-	}
+	convo := must(phones[0].Create(ctx, testbed.DIDs(phones[1:])...))
 	for _, p := range phones[1:] {
-		if err := p.Join(ctx, convo); err != nil {
-			return nil, err
-		}
+		check(p.Join(ctx, convo))
 	}
-	return &misbehavior{w: w, convo: convo, alice: phones[0], bob: phones[1], carol: phones[2], mallory: phones[3]}, nil
+	return &misbehavior{w: w, convo: convo, alice: phones[0], bob: phones[1], carol: phones[2], mallory: phones[3]}
 }
 
 // group returns mallory's group, with nothing staged.
-func (m *misbehavior) group() (mlsclient.Group, error) {
+func (m *misbehavior) group() mlsclient.Group {
 	group, err := m.mallory.Group(m.convo)
 	if err == nil {
 		group.Discard()
 	}
-	return group, err
+	check(err)
+	return group
 }
 
 // refused makes a call that must be refused with one of the given names.
@@ -66,20 +59,14 @@ func (m *misbehavior) submitted(ctx context.Context, what string, staged *mlscli
 
 // checkUnharmed checks that the attempt did not change the group: every member, mallory included,
 // can write, commit and read.
-func (m *misbehavior) checkUnharmed(ctx context.Context) error {
-	if _, err := m.group(); err != nil {
-		return err
-	}
+func (m *misbehavior) checkUnharmed(ctx context.Context) {
+	m.group()
 	m.messages++
 	members := []*client.Phone{m.alice, m.bob, m.carol, m.mallory}
 	members = slices.DeleteFunc(members, func(p *client.Phone) bool { return !m.w.Model.Live(m.convo, p.Account.DID) })
-	if err := m.alice.Send(ctx, m.convo, fmt.Sprintf("unharmed, %d", m.messages)); err != nil {
-		return err
-	}
-	if err := members[m.messages%len(members)].Rotate(ctx, m.convo); err != nil {
-		return err
-	}
-	return m.w.SyncAll(ctx, m.convo, members...)
+	check(m.alice.Send(ctx, m.convo, fmt.Sprintf("unharmed, %d", m.messages)))
+	check(members[m.messages%len(members)].Rotate(ctx, m.convo))
+	check(m.w.SyncAll(ctx, m.convo, members...))
 }
 
 // flipped returns an object with one bit changed. The last keep bytes stay unchanged.
@@ -91,6 +78,6 @@ func (m *misbehavior) flipped(object []byte, keep int) []byte {
 }
 
 // ownedBy makes a device that claims to belong to another account.
-func (m *misbehavior) ownedBy(did syntax.DID) (mlsclient.Device, error) {
-	return mlsclient.NewDevice(did.String(), m.w.Suite)
+func (m *misbehavior) ownedBy(did syntax.DID) mlsclient.Device {
+	return must(mlsclient.NewDevice(did.String(), m.w.Suite))
 }

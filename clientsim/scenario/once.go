@@ -14,122 +14,56 @@ import (
 )
 
 // twice delivers a draft twice at the same time.
-func twice(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Draft, err error) error {
-	if err != nil {
-		return err
-	}
-	answers, err := w.AtOnce(ctx, p, d.Call, 2)
-	if err != nil {
-		return err
-	}
+func twice(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Draft) {
+	answers := must(w.AtOnce(ctx, p, d.Call, 2))
 	w.CheckOneOriginal(d.Call.Method.String(), answers)
-	return p.Acknowledge(ctx, d, answers[0])
+	check(p.Acknowledge(ctx, d, answers[0]))
 }
 
 // TwiceAtOnce sends every keyed write twice at the same time.
-func TwiceAtOnce(ctx context.Context, w *testbed.World) error {
-	phones, err := w.Phones(ctx, 3)
-	if err != nil {
-		return err
-	}
+func TwiceAtOnce(ctx context.Context, w *testbed.World) {
+	phones := must(w.Phones(ctx, 3))
 	alice, bob, carol := phones[0], phones[1], phones[2]
-	d, err := alice.DraftPublish()
-	if err := twice(ctx, w, alice, d, err); err != nil {
-		return err
-	}
-	packages, err := alice.Claim(ctx, "", testbed.DIDs(phones[1:2]))
-	if err != nil {
-		return err
-	}
-	d, err = alice.DraftCreate(testbed.DIDs(phones[1:2]), packages)
-	if err := twice(ctx, w, alice, d, err); err != nil {
-		return err
-	}
+	twice(ctx, w, alice, must(alice.DraftPublish()))
+	packages := must(alice.Claim(ctx, "", testbed.DIDs(phones[1:2])))
+	twice(ctx, w, alice, must(alice.DraftCreate(testbed.DIDs(phones[1:2]), packages)))
 	convo := w.Model.Snapshot()[0].ID
-	if err := bob.Join(ctx, convo); err != nil {
-		return err
-	}
-	if packages, err = bob.Claim(ctx, convo, testbed.DIDs(phones[2:])); err != nil {
-		return err
-	}
-	d, err = bob.DraftAdd(convo, testbed.DIDs(phones[2:]), packages)
-	if err := twice(ctx, w, bob, d, err); err != nil {
-		return err
-	}
-	if err := carol.Join(ctx, convo); err != nil {
-		return err
-	}
-	if err := w.SyncAll(ctx, convo, phones...); err != nil {
-		return err
-	}
-	d, err = carol.DraftCommit(convo, mlsclient.Change{})
-	if err := twice(ctx, w, carol, d, err); err != nil {
-		return err
-	}
-	if err := bob.LoseState(false); err != nil {
-		return err
-	}
-	info, err := bob.GroupInfo(ctx, convo)
-	if err != nil {
-		return err
-	}
-	d, err = bob.DraftRejoin(convo, info)
-	if err := twice(ctx, w, bob, d, err); err != nil {
-		return err
-	}
-	if err := w.SyncAll(ctx, convo, phones...); err != nil {
-		return err
-	}
-	d, err = carol.DraftSend(convo, "once, I hope")
-	if err := twice(ctx, w, carol, d, err); err != nil {
-		return err
-	}
-	d, err = bob.DraftLeave(convo)
-	if err := twice(ctx, w, bob, d, err); err != nil {
-		return err
-	}
-	return alice.CommitRemovals(ctx, convo)
+	check(bob.Join(ctx, convo))
+	packages = must(bob.Claim(ctx, convo, testbed.DIDs(phones[2:])))
+	twice(ctx, w, bob, must(bob.DraftAdd(convo, testbed.DIDs(phones[2:]), packages)))
+	check(carol.Join(ctx, convo))
+	check(w.SyncAll(ctx, convo, phones...))
+	twice(ctx, w, carol, must(carol.DraftCommit(convo, mlsclient.Change{})))
+	check(bob.LoseState(false))
+	info := must(bob.GroupInfo(ctx, convo))
+	twice(ctx, w, bob, must(bob.DraftRejoin(convo, info)))
+	check(w.SyncAll(ctx, convo, phones...))
+	twice(ctx, w, carol, must(carol.DraftSend(convo, "once, I hope")))
+	twice(ctx, w, bob, must(bob.DraftLeave(convo)))
+	check(alice.CommitRemovals(ctx, convo))
 }
 
 // HundredAtOnce sends one message a hundred times at once: one row, one seq, a hundred identical
 // answers.
-func HundredAtOnce(ctx context.Context, w *testbed.World) error {
-	phones, convo, err := w.Convo(ctx, 2)
-	if err != nil {
-		return err
-	}
-	d, err := phones[0].DraftSend(convo, "a hundred times")
-	if err != nil {
-		return err
-	}
-	answers, err := w.AtOnce(ctx, phones[0], d.Call, 100)
-	if err != nil {
-		return err
-	}
+func HundredAtOnce(ctx context.Context, w *testbed.World) {
+	phones, convo := must2(w.Convo(ctx, 2))
+	d := must(phones[0].DraftSend(convo, "a hundred times"))
+	answers := must(w.AtOnce(ctx, phones[0], d.Call, 100))
 	w.CheckOneOriginal("sendMessage", answers)
-	if err := phones[0].Acknowledge(ctx, d, answers[0]); err != nil {
-		return err
-	}
-	return phones[1].Send(ctx, convo, "and it stood there once")
+	check(phones[0].Acknowledge(ctx, d, answers[0]))
+	check(phones[1].Send(ctx, convo, "and it stood there once"))
 }
 
 // ClaimAtOnce makes eight callers claim from an account with four KeyPackages. Four callers get one
 // each. Another request under the same key is the same claim.
-func ClaimAtOnce(ctx context.Context, w *testbed.World) error {
-	owner, err := w.Phone("owner")
-	if err != nil {
-		return err
-	}
-	if err := owner.Publish(ctx, 4); err != nil {
-		return err
-	}
+func ClaimAtOnce(ctx context.Context, w *testbed.World) {
+	owner := must(w.Phone("owner"))
+	check(owner.Publish(ctx, 4))
 	const callers = 8
 	phones := make([]*client.Phone, callers)
 	calls := make([]xrpc.Call, callers)
 	for i := range phones {
-		if phones[i], err = w.Phone(fmt.Sprintf("caller-%d", i)); err != nil {
-			return err
-		}
+		phones[i] = must(w.Phone(fmt.Sprintf("caller-%d", i)))
 		calls[i] = xrpc.ClaimCall(testbed.DIDs([]*client.Phone{owner}), owner.Suite, "", xrpc.NewKey())
 	}
 	got := make([][][]byte, callers)
@@ -146,9 +80,7 @@ func ClaimAtOnce(ctx context.Context, w *testbed.World) error {
 	}
 	close(start)
 	all.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
+	check(errors.Join(errs...))
 	served := 0
 	for i, p := range phones {
 		served += len(got[i])
@@ -163,5 +95,4 @@ func ClaimAtOnce(ctx context.Context, w *testbed.World) error {
 	if served != 4 {
 		w.Broken("%d of four KeyPackages were handed out to eight callers", served)
 	}
-	return nil
 }

@@ -14,50 +14,29 @@ import (
 // Push uses phones that fetch only when they are pushed to. After every burst of messages they must
 // have read the last one. The sender is not pushed to. A Welcome pushes to its device only. An
 // unregistered device gets nothing.
-func Push(ctx context.Context, w *testbed.World) error {
-	return w.WithReceiver(ctx, func(r *client.Receiver) error { return push(ctx, w, r) })
+func Push(ctx context.Context, w *testbed.World) {
+	withReceiver(ctx, w, func(r *client.Receiver) { push(ctx, w, r) })
 }
 
-func push(ctx context.Context, w *testbed.World, r *client.Receiver) error {
-	phones, convo, err := w.Convo(ctx, 2)
-	if err != nil {
-		return err
-	}
+func push(ctx context.Context, w *testbed.World, r *client.Receiver) {
+	phones, convo := must2(w.Convo(ctx, 2))
 	alice, bob := phones[0], phones[1]
-	atAlice, err := alice.RegisterAt(ctx, r)
-	if err != nil {
-		return err
-	}
+	atAlice := must(alice.RegisterAt(ctx, r))
 	atBob := r.NewTarget(bob.DeviceID())
-	if err := registrations(ctx, w, r, bob, atBob); err != nil {
-		return err
-	}
+	registrations(ctx, w, r, bob, atBob)
 	for burst := range 3 {
-		if err := sendBurst(ctx, w, alice, bob, atBob, convo, burst); err != nil {
-			return err
-		}
+		sendBurst(ctx, w, alice, bob, atBob, convo, burst)
 	}
-	carol, atCarol, err := pushedWelcome(ctx, w, r, alice, convo)
-	if err != nil {
-		return err
-	}
+	carol, atCarol := pushedWelcome(ctx, w, r, alice, convo)
 	if n := len(atAlice.Pushes()); n > 0 {
 		w.Broken("%s was called %d times, and no other phone has sent anything", alice.Name, n)
 	}
-	if err := unregistrations(ctx, w, bob, atBob); err != nil {
-		return err
-	}
+	unregistrations(ctx, w, bob, atBob)
 	// A push that is already running may come during the first message.
 	seen := len(atCarol.Pushes())
-	if err := alice.Send(ctx, convo, "goodbye, pushes"); err != nil {
-		return err
-	}
-	if err := w.FetchesWhenPushed(ctx, carol, atCarol, convo, "goodbye, pushes", seen); err != nil {
-		return err
-	}
-	if err := w.NotPushed(ctx, atBob, alice, carol, atCarol, convo, "unregistered"); err != nil {
-		return err
-	}
+	check(alice.Send(ctx, convo, "goodbye, pushes"))
+	check(w.FetchesWhenPushed(ctx, carol, atCarol, convo, "goodbye, pushes", seen))
+	check(w.NotPushed(ctx, atBob, alice, carol, atCarol, convo, "unregistered"))
 	for _, b := range []*client.PushTarget{atAlice, atBob, atCarol} {
 		for key, n := range client.ByKey(b.Pushes()) {
 			if n > 1 {
@@ -65,111 +44,71 @@ func push(ctx context.Context, w *testbed.World, r *client.Receiver) error {
 			}
 		}
 	}
-	return nil
 }
 
 // registrations checks that repeated registrations are one, and that each URL keeps its secret.
-func registrations(ctx context.Context, w *testbed.World, r *client.Receiver, p *client.Phone, b *client.PushTarget) error {
+func registrations(ctx context.Context, w *testbed.World, r *client.Receiver, p *client.Phone, b *client.PushTarget) {
 	call := xrpc.RegisterCall(b.Device, b.URL, xrpc.NewKey())
-	answers, err := w.AtOnce(ctx, p, call, 2)
-	if err != nil {
-		return err
-	}
+	answers := must(w.AtOnce(ctx, p, call, 2))
 	w.CheckOneOriginal("registerPushTarget", answers)
-	first, err := p.Registered(b, call, answers[0])
-	if err != nil {
-		return err
-	}
+	first := must(p.Registered(b, call, answers[0]))
 	var again string
-	if err := w.WithLostAnswer("registerPushTarget", func() (err error) {
+	check(w.WithLostAnswer("registerPushTarget", func() (err error) {
 		again, err = p.Register(ctx, b)
 		return err
-	}); err != nil {
-		return err
-	}
+	}))
 	elsewhere := r.NewTarget(b.Device)
-	other, err := p.Register(ctx, elsewhere)
-	if err != nil {
-		return err
-	}
+	other := must(p.Register(ctx, elsewhere))
 	if again != first || other == first {
 		w.Broken("the secret of one URL was %q and %q, and that of another %q", first, again, other)
 	}
 	// The repeated old call gets its old answer, and changes nothing back.
-	answer, err := w.Net.Do(ctx, p.Account, call)
-	if err != nil {
-		return err
-	}
+	answer := must(w.Net.Do(ctx, p.Account, call))
 	if same, err := p.Registered(b, call, answer); err != nil || same != first || !answer.Replayed() {
 		w.Broken("registered again under its key: secret %q (replay: %t), the first was %q: %v", same, answer.Replayed(), first, err)
 	}
-	if _, err := p.Register(ctx, b); err != nil {
-		return err
-	}
-	return nil
+	must(p.Register(ctx, b))
 }
 
-func unregistrations(ctx context.Context, w *testbed.World, p *client.Phone, b *client.PushTarget) error {
+func unregistrations(ctx context.Context, w *testbed.World, p *client.Phone, b *client.PushTarget) {
 	call := xrpc.UnregisterCall(b.Device, xrpc.NewKey())
-	answers, err := w.AtOnce(ctx, p, call, 2)
-	if err != nil {
-		return err
-	}
+	answers := must(w.AtOnce(ctx, p, call, 2))
 	w.CheckOneOriginal("unregisterPushTarget", answers)
 	p.Model.Acknowledged(p.Account, call)
-	return w.WithLostAnswer("unregisterPushTarget", func() error {
+	check(w.WithLostAnswer("unregisterPushTarget", func() error {
 		removed, err := p.Unregister(ctx, b)
 		if err == nil && removed {
 			w.Broken("a device was unregistered twice, and was registered both times")
 		}
 		return err
-	})
+	}))
 }
 
 // sendBurst sends some messages and waits until the last is read.
-func sendBurst(ctx context.Context, w *testbed.World, from, to *client.Phone, at *client.PushTarget, convo string, burst int) error {
+func sendBurst(ctx context.Context, w *testbed.World, from, to *client.Phone, at *client.PushTarget, convo string, burst int) {
 	seen, text := len(at.Pushes()), ""
 	const messages = 6
 	for i := range messages {
 		text = fmt.Sprintf("burst %d, message %d", burst, i)
-		if err := from.Send(ctx, convo, text); err != nil {
-			return err
-		}
-		if err := pause(ctx, time.Duration(w.RNG.IntN(500))*time.Millisecond); err != nil {
-			return err
-		}
+		check(from.Send(ctx, convo, text))
+		check(pause(ctx, time.Duration(w.RNG.IntN(500))*time.Millisecond))
 	}
-	if err := w.FetchesWhenPushed(ctx, to, at, convo, text, seen); err != nil {
-		return err
-	}
+	check(w.FetchesWhenPushed(ctx, to, at, convo, text, seen))
 	if n := len(at.Pushes()) - seen; n > messages {
 		w.Broken("%d calls for %d messages", n, messages)
 	}
-	return nil
 }
 
 // pushedWelcome adds a phone whose owner has another device, and shares a convo with the adder: a
 // stranger's Welcome is not pushed. Only the device that the Welcome is for gets a push.
-func pushedWelcome(ctx context.Context, w *testbed.World, r *client.Receiver, adder *client.Phone, convo string) (*client.Phone, *client.PushTarget, error) {
-	phones, err := w.Phones(ctx, 1)
-	if err != nil {
-		return nil, nil, err
-	}
+func pushedWelcome(ctx context.Context, w *testbed.World, r *client.Receiver, adder *client.Phone, convo string) (*client.Phone, *client.PushTarget) {
+	phones := must(w.Phones(ctx, 1))
 	p := phones[0]
-	at, err := p.RegisterAt(ctx, r)
-	if err != nil {
-		return nil, nil, err
-	}
+	at := must(p.RegisterAt(ctx, r))
 	tablet := r.NewTarget("a tablet without KeyPackages")
-	if _, err := p.Register(ctx, tablet); err != nil {
-		return nil, nil, err
-	}
-	if err := acquaint(ctx, p, adder); err != nil {
-		return nil, nil, err
-	}
-	if err := adder.Add(ctx, convo, p.Account.DID); err != nil {
-		return nil, nil, err
-	}
+	must(p.Register(ctx, tablet))
+	acquaint(ctx, p, adder)
+	check(adder.Add(ctx, convo, p.Account.DID))
 	welcome := func(pushes []client.Push) bool {
 		return slices.ContainsFunc(pushes, func(g client.Push) bool {
 			note, err := g.Note()
@@ -179,13 +118,11 @@ func pushedWelcome(ctx context.Context, w *testbed.World, r *client.Receiver, ad
 	if _, err := at.Await(ctx, welcome); err != nil {
 		w.Broken("%s got no push for its Welcome: %v", p.Name, err)
 	}
-	if err := p.Join(ctx, convo); err != nil {
-		return nil, nil, err
-	}
+	check(p.Join(ctx, convo))
 	if welcome(tablet.Pushes()) {
 		w.Broken("a device got the push for another one's Welcome")
 	}
-	return p, at, nil
+	return p, at
 }
 
 // pause lets time pass.
@@ -203,83 +140,52 @@ func pause(ctx context.Context, d time.Duration) error {
 // PushReceiverFails uses a receiver that answers 500, 503 and nothing. The call is repeated under
 // its key, so a receiver that compares keys sees every job once. Other refusals are not repeated,
 // and 410 ends the registration.
-func PushReceiverFails(ctx context.Context, w *testbed.World) error {
-	return w.WithReceiver(ctx, func(r *client.Receiver) error { return failing(ctx, w, r) })
+func PushReceiverFails(ctx context.Context, w *testbed.World) {
+	withReceiver(ctx, w, func(r *client.Receiver) { failing(ctx, w, r) })
 }
 
-func failing(ctx context.Context, w *testbed.World, r *client.Receiver) error {
-	phones, convo, err := w.Convo(ctx, 3)
-	if err != nil {
-		return err
-	}
+func failing(ctx context.Context, w *testbed.World, r *client.Receiver) {
+	phones, convo := must2(w.Convo(ctx, 3))
 	alice, bob, carol := phones[0], phones[1], phones[2]
-	atBob, err := bob.RegisterAt(ctx, r)
-	if err != nil {
-		return err
-	}
-	atCarol, err := carol.RegisterAt(ctx, r)
-	if err != nil {
-		return err
-	}
+	atBob := must(bob.RegisterAt(ctx, r))
+	atCarol := must(carol.RegisterAt(ctx, r))
 	for _, answers := range [][]int{{500}, {client.HangUp}, {503}, {429, 500}} {
-		if err := failed(ctx, w, alice, atBob, convo, answers...); err != nil {
-			return err
-		}
+		failed(ctx, w, alice, atBob, convo, answers...)
 	}
-	if err := bob.Sync(ctx, convo); err != nil {
-		return err
-	}
-	if err := superseded(ctx, w, alice, bob, atBob, convo); err != nil {
-		return err
-	}
-	if err := refusedPush(ctx, w, alice, bob, atBob, convo); err != nil {
-		return err
-	}
+	check(bob.Sync(ctx, convo))
+	superseded(ctx, w, alice, bob, atBob, convo)
+	refusedPush(ctx, w, alice, bob, atBob, convo)
 	for key, n := range delivered(atBob.Pushes()) {
 		if n > 1 {
 			w.Broken("%s was delivered %d times, although each was acknowledged", key, n)
 		}
 	}
 	// After 410 nothing comes until the device registers again.
-	if err := carol.Sync(ctx, convo); err != nil {
-		return err
-	}
-	if _, err := called(ctx, w, alice, atBob, convo, 1, 410); err != nil {
-		return err
-	}
-	if err := w.NotPushed(ctx, atBob, alice, carol, atCarol, convo, "gone"); err != nil {
-		return err
-	}
-	if _, err := bob.Register(ctx, atBob); err != nil {
-		return err
-	}
+	check(carol.Sync(ctx, convo))
+	called(ctx, w, alice, atBob, convo, 1, 410)
+	check(w.NotPushed(ctx, atBob, alice, carol, atCarol, convo, "gone"))
+	must(bob.Register(ctx, atBob))
 	seen := len(atBob.Pushes())
-	if err := alice.Send(ctx, convo, "registered again"); err != nil {
-		return err
-	}
-	return w.FetchesWhenPushed(ctx, bob, atBob, convo, "registered again", seen)
+	check(alice.Send(ctx, convo, "registered again"))
+	check(w.FetchesWhenPushed(ctx, bob, atBob, convo, "registered again", seen))
 }
 
 // called sends one message, sets the answers to its pushes, and returns them when there are n.
-func called(ctx context.Context, w *testbed.World, from *client.Phone, at *client.PushTarget, convo string, n int, answers ...int) ([]client.Push, error) {
+func called(ctx context.Context, w *testbed.World, from *client.Phone, at *client.PushTarget, convo string, n int, answers ...int) []client.Push {
 	before := len(at.Pushes())
 	at.Answer(answers...)
-	if err := from.Send(ctx, convo, fmt.Sprintf("call %d: a receiver that answers %v", before, answers)); err != nil {
-		return nil, err
-	}
+	check(from.Send(ctx, convo, fmt.Sprintf("call %d: a receiver that answers %v", before, answers)))
 	pushes, err := at.Await(ctx, func(pushes []client.Push) bool { return len(pushes) >= before+n })
 	if err != nil {
-		return nil, fmt.Errorf("%d calls, want %d, of a receiver that answers %v: %w", len(pushes)-before, n, answers, err)
+		fail("%d calls, want %d, of a receiver that answers %v: %w", len(pushes)-before, n, answers, err)
+		return nil
 	}
-	return pushes[before:], nil
+	return pushes[before:]
 }
 
 // failed makes the pushes of one message fail. The repeated ones must be the same.
-func failed(ctx context.Context, w *testbed.World, from *client.Phone, at *client.PushTarget, convo string, answers ...int) error {
-	pushes, err := called(ctx, w, from, at, convo, len(answers)+1, answers...)
-	if err != nil {
-		return err
-	}
+func failed(ctx context.Context, w *testbed.World, from *client.Phone, at *client.PushTarget, convo string, answers ...int) {
+	pushes := called(ctx, w, from, at, convo, len(answers)+1, answers...)
 	if keys := client.ByKey(pushes); len(keys) != 1 {
 		w.Broken("a call that was answered %v was repeated under another key: %v", answers, keys)
 	}
@@ -288,47 +194,33 @@ func failed(ctx context.Context, w *testbed.World, from *client.Phone, at *clien
 			w.Broken("a receiver that asked for %s was called again after %s", client.AskedRetryAfter, wait)
 		}
 	}
-	return nil
 }
 
 // superseded sends a message while a job waits for its next attempt. The receiver gets it under a
 // new key.
-func superseded(ctx context.Context, w *testbed.World, from, to *client.Phone, at *client.PushTarget, convo string) error {
-	pushes, err := called(ctx, w, from, at, convo, 1, 503)
-	if err != nil {
-		return err
-	}
+func superseded(ctx context.Context, w *testbed.World, from, to *client.Phone, at *client.PushTarget, convo string) {
+	pushes := called(ctx, w, from, at, convo, 1, 503)
 	seen, text := len(at.Pushes()), "while the receiver was busy"
-	if err := from.Send(ctx, convo, text); err != nil {
-		return err
-	}
+	check(from.Send(ctx, convo, text))
 	if _, err := at.Await(ctx, func(all []client.Push) bool {
 		return slices.ContainsFunc(all[seen:], func(g client.Push) bool { return g.Key() != pushes[0].Key() })
 	}); err != nil {
 		w.Broken("a receiver that remembers keys got no push for %q: %v", text, err)
 	}
-	return w.FetchesWhenPushed(ctx, to, at, convo, text, seen)
+	check(w.FetchesWhenPushed(ctx, to, at, convo, text, seen))
 }
 
 // refusedPush refuses a push for good. It is not repeated, and the next one comes.
-func refusedPush(ctx context.Context, w *testbed.World, from, to *client.Phone, at *client.PushTarget, convo string) error {
-	pushes, err := called(ctx, w, from, at, convo, 1, 400)
-	if err != nil {
-		return err
-	}
+func refusedPush(ctx context.Context, w *testbed.World, from, to *client.Phone, at *client.PushTarget, convo string) {
+	pushes := called(ctx, w, from, at, convo, 1, 400)
 	for i := range 2 {
 		seen, text := len(at.Pushes()), fmt.Sprintf("after the refusal, %d", i)
-		if err := from.Send(ctx, convo, text); err != nil {
-			return err
-		}
-		if err := w.FetchesWhenPushed(ctx, to, at, convo, text, seen); err != nil {
-			return err
-		}
+		check(from.Send(ctx, convo, text))
+		check(w.FetchesWhenPushed(ctx, to, at, convo, text, seen))
 	}
 	if n := client.ByKey(at.Pushes())[pushes[0].Key()]; n != 1 {
 		w.Broken("a call that was refused was made %d times", n)
 	}
-	return nil
 }
 
 // delivered counts the acknowledged calls under each key.

@@ -37,69 +37,49 @@ type pushStep struct {
 
 // PushKilled kills the server at each of these steps. Every message makes one job. The device gets
 // each one once if it compares keys.
-func PushKilled(ctx context.Context, w *testbed.World) error {
-	return w.WithReceiver(ctx, func(r *client.Receiver) error {
-		phones, convo, err := w.Convo(ctx, 2)
-		if err != nil {
-			return err
-		}
+func PushKilled(ctx context.Context, w *testbed.World) {
+	withReceiver(ctx, w, func(r *client.Receiver) {
+		phones, convo := must2(w.Convo(ctx, 2))
 		alice, bob := phones[0], phones[1]
-		at, err := bob.RegisterAt(ctx, r)
-		if err != nil {
-			return err
-		}
+		at := must(bob.RegisterAt(ctx, r))
 		steps := pushSteps()
 		w.RNG.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
 		calls := 0
 		for _, step := range steps {
-			if err := killedPush(ctx, w, step, alice, bob, at, convo); err != nil {
-				return fmt.Errorf("killed %s of %s: %w", step.point, step.method, err)
+			if err := attempt(func() { killedPush(ctx, w, step, alice, bob, at, convo) }); err != nil {
+				fail("killed %s of %s: %w", step.point, step.method, err)
 			}
 			calls += step.calls
 		}
 		if got := at.Pushes(); len(got) != calls || len(client.ByKey(got)) != len(steps) {
 			w.Broken("%d messages, %d keys and %d calls, want %d", len(steps), len(client.ByKey(got)), len(got), calls)
 		}
-		return nil
+
 	})
 }
 
-func killedPush(ctx context.Context, w *testbed.World, step pushStep, from, to *client.Phone, at *client.PushTarget, convo string) error {
+func killedPush(ctx context.Context, w *testbed.World, step pushStep, from, to *client.Phone, at *client.PushTarget, convo string) {
 	seen, text := len(at.Pushes()), "the server died of this: "+step.point+" "+step.method
-	d, err := from.DraftSend(convo, text)
-	if err != nil {
-		return err
-	}
+	d := must(from.DraftSend(convo, text))
 	w.Progress(fmt.Sprintf("killing the server %s of %s", step.point, step.method))
-	if err := w.Server.Arm(ctx, step.point, syntax.NSID(step.method), "kill"); err != nil {
-		return err
-	}
+	check(w.Server.Arm(ctx, step.point, syntax.NSID(step.method), "kill"))
 	var named *xrpc.CallError
 	if _, err := w.Net.Once(ctx, from.Account, d.Call); errors.As(err, &named) {
-		return err
+		check(err)
+		return
 	}
-	if err := w.Server.Died(ctx); err != nil {
-		return err
-	}
-	if err := w.Server.Start(ctx, nil); err != nil {
-		return err
-	}
-	if err := w.Server.EndLeases(ctx); err != nil {
-		return err
-	}
-	if _, err := from.Deliver(ctx, d); err != nil {
-		return err
-	}
+	check(w.Server.Died(ctx))
+	check(w.Server.Start(ctx, nil))
+	check(w.Server.EndLeases(ctx))
+	must(from.Deliver(ctx, d))
 	pushes, err := at.Await(ctx, func(pushes []client.Push) bool { return len(pushes) >= seen+step.calls })
 	if err != nil {
 		w.Broken("killed %s of %s: %d calls, want %d", step.point, step.method, len(pushes)-seen, step.calls)
-		return nil
+		return
 	}
 	if keys := client.ByKey(pushes[seen:]); len(keys) != 1 {
 		w.Broken("killed %s of %s: one message was pushed under %v", step.point, step.method, keys)
 	}
-	if err := w.FetchesWhenPushed(ctx, to, at, convo, text, seen); err != nil {
-		return err
-	}
-	return w.Server.Pushed(ctx, to.Account)
+	check(w.FetchesWhenPushed(ctx, to, at, convo, text, seen))
+	check(w.Server.Pushed(ctx, to.Account))
 }

@@ -24,26 +24,16 @@ const (
 // RestoredBackup restores the server to a moment at which clients were writing. The server loses
 // messages, commits, joins and leaves that it had acknowledged. Afterwards the clients send again
 // what they keep. Some devices come back later, and one never does.
-func RestoredBackup(ctx context.Context, w *testbed.World) error {
+func RestoredBackup(ctx context.Context, w *testbed.World) {
 	r := &restored{w: w}
 	for i := range restoredConvos {
-		if err := r.makeGroup(ctx, i); err != nil {
-			return err
-		}
+		r.makeGroup(ctx, i)
 	}
 	w.Progress("making a backup")
-	backups, err := w.NewBackups(ctx)
-	if err != nil {
-		return err
-	}
-	to, err := r.busy(ctx)
-	if err != nil {
-		return err
-	}
+	backups := must(w.NewBackups(ctx))
+	to := must(r.busy(ctx))
 	w.Progress("restoring the backup")
-	if err := backups.Restore(ctx, to); err != nil {
-		return err
-	}
+	check(backups.Restore(ctx, to))
 	lost := 0
 	for _, c := range w.Model.Snapshot() {
 		lost += c.Gone.Count()
@@ -54,35 +44,28 @@ func RestoredBackup(ctx context.Context, w *testbed.World) error {
 	for number, g := range r.groups {
 		before := r.anew + r.rejoined
 		if err := r.makeGood(ctx, g, g.reconnecting(false)); err != nil {
-			return fmt.Errorf("convo %s: %w", g.convo, err)
+			fail("convo %s: %w", g.convo, err)
 		}
 		if n := r.anew + r.rejoined - before; n > 0 && number > 0 {
 			w.Broken("convo %s waits for no late commit, and still %d writes did not come back byte for byte", g.convo, n)
 		}
 		if err := r.makeGood(ctx, g, g.reconnecting(true)); err != nil {
-			return fmt.Errorf("convo %s, the late devices: %w", g.convo, err)
+			fail("convo %s, the late devices: %w", g.convo, err)
 		}
-		if err := g.creator().CommitRemovals(ctx, g.convo); err != nil {
-			return err
-		}
-		if err := r.w.SyncAll(ctx, g.convo, append(g.writers, g.late, g.joiner)...); err != nil {
-			return err
-		}
+		check(g.creator().CommitRemovals(ctx, g.convo))
+		check(r.w.SyncAll(ctx, g.convo, append(g.writers, g.late, g.joiner)...))
 	}
 	r.judge(lost)
-	return r.claimAll(ctx)
+	r.claimAll(ctx)
 }
 
 // claimAll claims the KeyPackages of those that joined. After the restore the server must not hand
 // out one that was used.
-func (r *restored) claimAll(ctx context.Context) error {
+func (r *restored) claimAll(ctx context.Context) {
 	for _, g := range r.groups {
 		used := g.joiner.UsedRef(g.convo)
 		for range 3 {
-			out, err := g.creator().ClaimAny(ctx, xrpc.ClaimCall([]syntax.DID{g.joiner.Account.DID}, r.w.Suite, g.convo, xrpc.NewKey()))
-			if err != nil {
-				return err
-			}
+			out := must(g.creator().ClaimAny(ctx, xrpc.ClaimCall([]syntax.DID{g.joiner.Account.DID}, r.w.Suite, g.convo, xrpc.NewKey())))
 			for _, kp := range out.KeyPackages {
 				if kp.KeyPackageRef == nil || *kp.KeyPackageRef == used {
 					r.w.Broken("a used KeyPackage of %s is handed out again", g.joiner.Name)
@@ -90,7 +73,6 @@ func (r *restored) claimAll(ctx context.Context) error {
 			}
 		}
 	}
-	return nil
 }
 
 // restored is a run of the scenario.
@@ -122,18 +104,11 @@ func (g *restoredGroup) reconnecting(late bool) []*client.Phone {
 	return phones
 }
 
-func (r *restored) makeGroup(ctx context.Context, i int) error {
-	phones, convo, err := r.w.Convo(ctx, 6)
-	if err != nil {
-		return err
-	}
-	joiners, err := r.w.Phones(ctx, 1)
-	if err != nil {
-		return err
-	}
+func (r *restored) makeGroup(ctx context.Context, i int) {
+	phones, convo := must2(r.w.Convo(ctx, 6))
+	joiners := must(r.w.Phones(ctx, 1))
 	g := &restoredGroup{convo: convo, writers: phones[:3], late: phones[3], never: phones[4], leaver: phones[5], joiner: joiners[0]}
 	r.groups = append(r.groups, g)
-	return nil
 }
 
 // busy makes all phones write at once, and returns a moment in the middle of it.
@@ -147,14 +122,14 @@ func (r *restored) busy(ctx context.Context) (to time.Time, err error) {
 			rng := rand.New(rand.NewPCG(r.w.RNG.Uint64(), 0))
 			before.Add(1)
 			after.Go(func() {
-				err := r.write(ctx, g, p, 0, rng)
+				err := attempt(func() { r.write(ctx, g, p, 0, rng) })
 				before.Done()
 				<-passed
 				if err == nil {
-					err = r.write(ctx, g, p, 1, rng)
-				}
-				if err == nil {
-					err = r.change(ctx, g, p, number)
+					err = attempt(func() {
+						r.write(ctx, g, p, 1, rng)
+						r.change(ctx, g, p, number)
+					})
 				}
 				mu.Lock()
 				defer mu.Unlock()
@@ -170,37 +145,31 @@ func (r *restored) busy(ctx context.Context) (to time.Time, err error) {
 }
 
 // write sends one half of a phone's messages, and now and then rotates its keys.
-func (r *restored) write(ctx context.Context, g *restoredGroup, p *client.Phone, half int, rng *rand.Rand) error {
+func (r *restored) write(ctx context.Context, g *restoredGroup, p *client.Phone, half int, rng *rand.Rand) {
 	for i := range restoredTexts / 2 {
-		if err := p.Send(ctx, g.convo, fmt.Sprintf("%s, %d.%d", p.Name, half, i)); err != nil {
-			return err
-		}
+		check(p.Send(ctx, g.convo, fmt.Sprintf("%s, %d.%d", p.Name, half, i)))
 		if rng.IntN(8) == 0 && p != g.never && p != g.late {
-			if err := p.Rotate(ctx, g.convo); err != nil {
-				return err
-			}
+			check(p.Rotate(ctx, g.convo))
 		}
 	}
-	return p.Sync(ctx, g.convo)
+	check(p.Sync(ctx, g.convo))
 }
 
 // change makes the phone's change of the group, which the server loses.
-func (r *restored) change(ctx context.Context, g *restoredGroup, p *client.Phone, number int) error {
+func (r *restored) change(ctx context.Context, g *restoredGroup, p *client.Phone, number int) {
 	switch {
 	case p == g.writers[1]:
-		if err := p.Add(ctx, g.convo, g.joiner.Account.DID); err != nil {
-			return err
-		}
-		if err := g.joiner.Join(ctx, g.convo); err != nil {
-			return err
-		}
-		return g.joiner.Send(ctx, g.convo, g.joiner.Name+" is here")
+		check(p.Add(ctx, g.convo, g.joiner.Account.DID))
+		check(g.joiner.Join(ctx, g.convo))
+		check(g.joiner.Send(ctx, g.convo, g.joiner.Name+" is here"))
+		return
 	case p == g.leaver:
-		return p.Leave(ctx, g.convo)
+		check(p.Leave(ctx, g.convo))
+		return
 	case p == g.late && number == 0: // the others wait for this commit, and then go on without it
-		return p.Rotate(ctx, g.convo)
+		check(p.Rotate(ctx, g.convo))
+		return
 	}
-	return nil
 }
 
 // makeGood lets phones make good what was lost, until none waits for anything. They wait for each

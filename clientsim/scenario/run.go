@@ -135,7 +135,7 @@ func (c *Config) play(ctx context.Context, s Scenario, to testbed.Target, progre
 
 // Play runs the scenario in a world and checks everything. The world has what was broken.
 func (s Scenario) Play(ctx context.Context, w *testbed.World) {
-	if err := s.Run(ctx, w); err != nil {
+	if err := attempt(func() { s.Run(ctx, w) }); err != nil {
 		w.Broken("%v", err)
 	}
 	w.Check(ctx)

@@ -21,7 +21,7 @@ type Scenario struct {
 	Upgrade bool
 	// Standby is set for a scenario that needs an installed PostgreSQL, to make a standby.
 	Standby bool
-	Run     func(context.Context, *testbed.World) error
+	Run     func(context.Context, *testbed.World)
 }
 
 // Scenarios lists every scenario, in the order in which they run.

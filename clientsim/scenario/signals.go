@@ -3,7 +3,6 @@ package scenario
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -43,32 +42,25 @@ type signalReceiver struct {
 // members who are connected, on both servers and with all their devices. It does not reach who was
 // removed, who was never a member, or who has blocked its sender. Moved cursors reach who shares its
 // own. The database holds nothing of a signal.
-func Signals(ctx context.Context, w *testbed.World) error {
-	return w.WithSibling(ctx, func(_ *testbed.Proc, other *xrpc.Client) error {
-		return withStreamTest(ctx, w, func(s *streamTest) error {
+func Signals(ctx context.Context, w *testbed.World) {
+	withSibling(ctx, w, func(_ *testbed.Proc, other *xrpc.Client) {
+		withStreamTest(ctx, w, func(s *streamTest) {
 			t := &signalTest{streamTest: s, receivers: map[string]*signalReceiver{}}
-			if err := t.begin(ctx, other); err != nil {
-				return err
-			}
-			return errors.Join(t.signalsArrive(ctx, other), t.cursorsArrive(ctx, other), t.removedReceivesNothing(ctx))
+			t.begin(ctx, other)
+			t.signalsArrive(ctx, other)
+			t.cursorsArrive(ctx, other)
+			t.removedReceivesNothing(ctx)
 		})
 	})
 }
 
 // begin makes the convo and waits until all are connected.
-func (t *signalTest) begin(ctx context.Context, other *xrpc.Client) error {
-	phones, err := t.w.Phones(ctx, 5)
-	if err != nil {
-		return err
-	}
+func (t *signalTest) begin(ctx context.Context, other *xrpc.Client) {
+	phones := must(t.w.Phones(ctx, 5))
 	t.alice, t.bob, t.carol, t.dave, t.stranger = phones[0], phones[1], phones[2], phones[3], phones[4]
-	if t.convo, err = t.create(ctx, t.alice, t.bob, t.carol, t.dave); err != nil {
-		return err
-	}
+	t.convo = t.create(ctx, t.alice, t.bob, t.carol, t.dave)
 	t.expectLowPackages(t.bob, t.carol, t.dave)
-	if _, err := t.dave.Net.Do(ctx, t.dave.Account, xrpc.BlockCall(t.alice.Account.DID, xrpc.NewKey())); err != nil {
-		return err
-	}
+	must(t.dave.Net.Do(ctx, t.dave.Account, xrpc.BlockCall(t.alice.Account.DID, xrpc.NewKey())))
 	here, there := []*xrpc.Client{t.w.Net}, []*xrpc.Client{other}
 	for _, e := range []struct {
 		name  string
@@ -85,13 +77,9 @@ func (t *signalTest) begin(ctx context.Context, other *xrpc.Client) error {
 	for _, e := range t.receivers {
 		all = append(all, e.Subscriber)
 	}
-	if err := t.subscribers.Listen(all...); err != nil {
-		return err
-	}
-	if err := t.everyoneWrites(ctx, t.convo, "connected", t.alice, t.bob); err != nil {
-		return err
-	}
-	return t.await(ctx, "the last message", func(e *signalReceiver) bool { return e.Observer.Missing(t.history) == 0 })
+	check(t.subscribers.Listen(all...))
+	t.everyoneWrites(ctx, t.convo, "connected", t.alice, t.bob)
+	t.await(ctx, "the last message", func(e *signalReceiver) bool { return e.Observer.Missing(t.history) == 0 })
 }
 
 func (t *signalTest) listen(name string, p *client.Phone, nodes []*xrpc.Client, sse bool) {
@@ -115,7 +103,7 @@ func (t *signalTest) listen(name string, p *client.Phone, nodes []*xrpc.Client, 
 }
 
 // await waits until a condition holds for all subscribers.
-func (t *signalTest) await(ctx context.Context, what string, holds func(*signalReceiver) bool) error {
+func (t *signalTest) await(ctx context.Context, what string, holds func(*signalReceiver) bool) {
 	var late string
 	err := xrpc.Until(ctx, signalTimeout, func() (bool, error) {
 		for name, e := range t.receivers {
@@ -127,9 +115,8 @@ func (t *signalTest) await(ctx context.Context, what string, holds func(*signalR
 		return true, nil
 	})
 	if err != nil {
-		return fmt.Errorf("%s: %s: %w", what, late, err)
+		fail("%s: %s: %w", what, late, err)
 	}
-	return nil
 }
 
 // signal makes a phone encrypt a signal and send it to a server.
@@ -160,11 +147,8 @@ func (e *signalReceiver) has(payload []byte) bool {
 }
 
 // expect waits until the named subscribers have received a signal, and reports others that have.
-func (t *signalTest) expect(ctx context.Context, payload []byte, names ...string) error {
-	err := t.await(ctx, "a signal", func(e *signalReceiver) bool { return !slices.Contains(names, e.Name) || e.has(payload) })
-	if err != nil {
-		return err
-	}
+func (t *signalTest) expect(ctx context.Context, payload []byte, names ...string) {
+	t.await(ctx, "a signal", func(e *signalReceiver) bool { return !slices.Contains(names, e.Name) || e.has(payload) })
 	for name, e := range t.receivers {
 		if !slices.Contains(names, name) && e.has(payload) {
 			t.w.Broken("%s has received a signal that is not for it", name)
@@ -174,25 +158,16 @@ func (t *signalTest) expect(ctx context.Context, payload []byte, names ...string
 	if len(tables) > 0 {
 		t.w.Broken("a signal is stored in %v", tables)
 	}
-	return err
+	check(err)
 }
 
 // signalsArrive makes members signal on each server.
-func (t *signalTest) signalsArrive(ctx context.Context, other *xrpc.Client) error {
+func (t *signalTest) signalsArrive(ctx context.Context, other *xrpc.Client) {
 	for i, to := range []*xrpc.Client{t.w.Net, other} {
-		payload, err := t.signal(ctx, t.alice, to, fmt.Sprintf("alice types %d", i))
-		if err != nil {
-			return err
-		}
-		if err := t.expect(ctx, payload, "alice", "bob", "bob's browser", "carol"); err != nil {
-			return err
-		}
-		if payload, err = t.signal(ctx, t.bob, to, fmt.Sprintf("bob types %d", i)); err != nil {
-			return err
-		}
-		if err := t.expect(ctx, payload, "alice", "bob", "bob's browser", "carol", "dave"); err != nil {
-			return err
-		}
+		payload := must(t.signal(ctx, t.alice, to, fmt.Sprintf("alice types %d", i)))
+		t.expect(ctx, payload, "alice", "bob", "bob's browser", "carol")
+		payload = must(t.signal(ctx, t.bob, to, fmt.Sprintf("bob types %d", i)))
+		t.expect(ctx, payload, "alice", "bob", "bob's browser", "carol", "dave")
 	}
 	if _, err := t.signal(ctx, t.stranger, t.w.Net, "who is there?"); err == nil {
 		t.w.Broken("a stranger has a group to encrypt for")
@@ -202,59 +177,35 @@ func (t *signalTest) signalsArrive(ctx context.Context, other *xrpc.Client) erro
 		t.w.Broken("a stranger's signal was answered with %q, %v", name, err)
 	}
 	// What is stored is found: the check of the database can fail.
-	d, err := t.alice.DraftSend(t.convo, "a message")
-	if err != nil {
-		return err
-	}
-	kept, err := mlsapi.DecodeSendMessageInput(d.Call.Body)
-	if err != nil {
-		return err
-	}
-	if err := t.alice.Flush(ctx); err != nil {
-		return err
-	}
+	d := must(t.alice.DraftSend(t.convo, "a message"))
+	kept := must(mlsapi.DecodeSendMessageInput(d.Call.Body))
+	check(t.alice.Flush(ctx))
 	tables, err := t.w.Server.Traces(ctx, kept.Ciphertext)
 	if err == nil && !slices.Contains(tables, "messages") {
 		t.w.Broken("a message is stored in %v", tables)
 	}
-	return err
+	check(err)
 }
 
 // cursorsArrive makes members share and move their cursors.
-func (t *signalTest) cursorsArrive(ctx context.Context, other *xrpc.Client) error {
+func (t *signalTest) cursorsArrive(ctx context.Context, other *xrpc.Client) {
 	for _, p := range []*client.Phone{t.alice, t.bob, t.dave} { // not carol; dave has blocked alice
-		if _, err := p.Net.Do(ctx, p.Account, xrpc.ShareCursorsCall(mlsapi.SetCursorPolicyInputShareCursorsMembers, xrpc.NewKey())); err != nil {
-			return err
-		}
+		must(p.Net.Do(ctx, p.Account, xrpc.ShareCursorsCall(mlsapi.SetCursorPolicyInputShareCursorsMembers, xrpc.NewKey())))
 	}
 	alice, bob := t.alice.Account.DID, t.bob.Account.DID
-	if _, err := t.w.Net.Do(ctx, t.alice.Account, xrpc.ProgressCall(t.convo, 0, 1)); err != nil {
-		return err
-	}
-	if err := t.seeCursor(ctx, xrpc.MemberCursor{DID: alice.String(), Delivered: 1}, "alice", "bob", "bob's browser"); err != nil {
-		return err
-	}
+	must(t.w.Net.Do(ctx, t.alice.Account, xrpc.ProgressCall(t.convo, 0, 1)))
+	t.seeCursor(ctx, xrpc.MemberCursor{DID: alice.String(), Delivered: 1}, "alice", "bob", "bob's browser")
 	t.bob.Net = other
 	defer func() { t.bob.Net = t.w.Net }()
-	if err := t.bob.MarkRead(ctx, t.convo, 2); err != nil {
-		return err
-	}
-	if err := t.seeCursor(ctx, xrpc.MemberCursor{DID: bob.String(), Read: 2, Delivered: 2}, "alice", "bob", "bob's browser", "dave"); err != nil {
-		return err
-	}
+	check(t.bob.MarkRead(ctx, t.convo, 2))
+	t.seeCursor(ctx, xrpc.MemberCursor{DID: bob.String(), Read: 2, Delivered: 2}, "alice", "bob", "bob's browser", "dave")
 	for _, c := range []struct {
 		by      *client.Phone
 		want    []syntax.DID
 		sharing bool
 	}{{t.alice, []syntax.DID{alice, bob}, true}, {t.carol, nil, false}, {t.dave, []syntax.DID{bob, t.dave.Account.DID}, true}} {
-		answer, err := other.Once(ctx, c.by.Account, xrpc.CursorsCall(t.convo))
-		if err != nil {
-			return err
-		}
-		out, err := xrpc.Decode[mlsapi.GetCursorsOutput](answer.Body)
-		if err != nil {
-			return err
-		}
+		answer := must(other.Once(ctx, c.by.Account, xrpc.CursorsCall(t.convo)))
+		out := must(xrpc.Decode[mlsapi.GetCursorsOutput](answer.Body))
 		var got []syntax.DID
 		for _, v := range out.Cursors {
 			got = append(got, v.DID)
@@ -264,61 +215,40 @@ func (t *signalTest) cursorsArrive(ctx context.Context, other *xrpc.Client) erro
 			t.w.Broken("%s sees the cursors of %v, want %v", c.by.Name, got, c.want)
 		}
 	}
-	return nil
 }
 
 // seeCursor waits until the named subscribers have seen a cursor, and reports others that have.
-func (t *signalTest) seeCursor(ctx context.Context, at xrpc.MemberCursor, names ...string) error {
+func (t *signalTest) seeCursor(ctx context.Context, at xrpc.MemberCursor, names ...string) {
 	saw := func(e *signalReceiver) bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return slices.Contains(e.cursors, at)
 	}
-	if err := t.await(ctx, "a cursor", func(e *signalReceiver) bool { return !slices.Contains(names, e.Name) || saw(e) }); err != nil {
-		return err
-	}
+	t.await(ctx, "a cursor", func(e *signalReceiver) bool { return !slices.Contains(names, e.Name) || saw(e) })
 	for name, e := range t.receivers {
 		if !slices.Contains(names, name) && saw(e) {
 			t.w.Broken("%s sees a cursor that is not for it", name)
 		}
 	}
-	return nil
 }
 
 // removedReceivesNothing removes carol, and signals once she knows.
-func (t *signalTest) removedReceivesNothing(ctx context.Context) error {
-	old, err := t.carol.Group(t.convo)
-	if err != nil {
-		return err
-	}
-	stale, err := old.Encrypt([]byte("carol types"))
-	if err != nil {
-		return err
-	}
-	if err := t.alice.Remove(ctx, t.convo, t.carol.Account.DID); err != nil {
-		return err
-	}
-	err = t.await(ctx, "carol's removal", func(e *signalReceiver) bool {
+func (t *signalTest) removedReceivesNothing(ctx context.Context) {
+	old := must(t.carol.Group(t.convo))
+	stale := must(old.Encrypt([]byte("carol types")))
+	check(t.alice.Remove(ctx, t.convo, t.carol.Account.DID))
+	t.await(ctx, "carol's removal", func(e *signalReceiver) bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return e.Name != "carol" || e.removed
 	})
-	if err != nil {
-		return err
-	}
-	payload, err := t.signal(ctx, t.alice, t.w.Net, "carol is not here")
-	if err != nil {
-		return err
-	}
-	if err := t.expect(ctx, payload, "alice", "bob", "bob's browser"); err != nil {
-		return err
-	}
-	_, err = t.w.Net.Once(ctx, t.carol.Account, xrpc.SignalCall(t.convo, stale))
+	payload := must(t.signal(ctx, t.alice, t.w.Net, "carol is not here"))
+	t.expect(ctx, payload, "alice", "bob", "bob's browser")
+	_, err := t.w.Net.Once(ctx, t.carol.Account, xrpc.SignalCall(t.convo, stale))
 	if name := xrpc.ErrorName(err); name != mlsapi.ErrNotMember {
 		t.w.Broken("a removed member's signal was answered with %q, %v", name, err)
 	}
 	for name, e := range t.receivers {
 		t.w.Note("%s: %d events, %d signals, %d moved cursors", name, e.events, len(e.typing), len(e.cursors))
 	}
-	return nil
 }

@@ -2,7 +2,6 @@ package scenario
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"mlsd/clientsim/client"
@@ -36,8 +35,7 @@ func (o Steady) Play(ctx, stop context.Context, w *testbed.World, f *testbed.Clu
 		}
 		return nil
 	}
-	err := b.play(ctx)
-	return errors.Join(err, b.subscribers.Stop())
+	return b.playAndStop(ctx)
 }
 
 // pausesFor is how long some subscribers stop reading, now and then.

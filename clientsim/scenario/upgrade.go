@@ -21,17 +21,19 @@ const (
 // Options.Upgrade. At the end one server goes back to the binary before the last. Meanwhile clients
 // write and listen, and rosters change. Every call succeeds by the retry rule, and every subscriber
 // sees everything once, in order.
-func RollingUpgrade(ctx context.Context, w *testbed.World) error {
+func RollingUpgrade(ctx context.Context, w *testbed.World) {
 	if w.Rate == 0 {
 		w.Rate = upgradeRate
 	}
-	return w.WithCluster(ctx, func(f *testbed.Cluster) error {
+	withCluster(ctx, w, testbed.ClusterOptions{Nodes: 2}, func(f *testbed.Cluster) {
 		b := newLiveRun(ctx, w, f)
 		b.length = max(w.For, upgradeFor)
-		b.disturb = func(ctx, writing context.Context, _ time.Duration) error { return b.replaceAll(ctx, writing) }
+		b.disturb = func(ctx, writing context.Context, _ time.Duration) error {
+			return attempt(func() { b.replaceAll(ctx, writing) })
+		}
 		// The scenario's own server starts on this database afterwards.
 		w.Server.UseBinary(w.Upgrade[len(w.Upgrade)-1])
-		err := errors.Join(b.play(ctx), b.subscribers.Stop())
+		err := b.playAndStop(ctx)
 		if err == nil {
 			w.Note("no call failed; %d attempts were repeated. The longest pause: a message took %s until it was acknowledged, retries included",
 				w.Stats.Retried.Load(), time.Duration(b.longestSend.Load()).Round(time.Millisecond))
@@ -43,42 +45,37 @@ func RollingUpgrade(ctx context.Context, w *testbed.World) error {
 				w.Broken("node %d finds in the database: %s", i+1, text)
 			}
 		}
-		return err
+		check(err)
 	})
 }
 
 // replaceAll replaces the servers, and then ends the writing.
-func (b *liveRun) replaceAll(ctx, writing context.Context) error {
+func (b *liveRun) replaceAll(ctx, writing context.Context) {
 	defer b.stopWriting()
 	was := b.cluster.Nodes[0].Binary()
 	for _, binary := range b.w.Upgrade {
 		for i := range b.cluster.Nodes {
-			if err := b.replace(ctx, writing, i, binary); err != nil {
-				return err
-			}
+			b.replace(ctx, writing, i, binary)
 		}
 		if binary != b.w.Upgrade[len(b.w.Upgrade)-1] {
 			was = binary
 		}
 	}
-	return b.replace(ctx, writing, 0, was)
+	b.replace(ctx, writing, 0, was)
 }
 
 // replace stops a server and starts another binary in its place. Both servers then run for a while.
-func (b *liveRun) replace(ctx, writing context.Context, i int, binary string) error {
+func (b *liveRun) replace(ctx, writing context.Context, i int, binary string) {
 	if writing.Err() != nil {
-		return errors.New("the writers ended before the servers were replaced")
+		fail("the writers ended before the servers were replaced")
 	}
 	begun, node := time.Now(), b.cluster.Nodes[i]
 	b.w.Progress(fmt.Sprintf("node %d becomes %s", i+1, filepath.Base(binary)))
-	if err := node.Stop(); err != nil {
-		return err
-	}
+	check(node.Stop())
 	node.UseBinary(binary)
 	if err := node.Start(ctx, nil); err != nil {
-		return fmt.Errorf("node %d as %s: %w", i+1, filepath.Base(binary), err)
+		fail("node %d as %s: %w", i+1, filepath.Base(binary), err)
 	}
 	b.w.Note("node %d became %s in %s", i+1, filepath.Base(binary), time.Since(begun).Round(time.Millisecond))
 	xrpc.Sleep(writing, together)
-	return nil
 }

@@ -3,7 +3,6 @@ package scenario
 import (
 	"bytes"
 	"context"
-	"errors"
 	"time"
 
 	"mlsd/api/mlsapi"
@@ -13,50 +12,27 @@ import (
 )
 
 // pair makes a creator and an invited phone that has not fetched its Welcome.
-func pair(ctx context.Context, w *testbed.World) (alice, bob *client.Phone, convo string, err error) {
-	phones, err := w.Phones(ctx, 2)
-	if err != nil {
-		return nil, nil, "", err
-	}
-	convo, err = phones[0].Create(ctx, phones[1].Account.DID)
-	return phones[0], phones[1], convo, err
+func pair(ctx context.Context, w *testbed.World) (alice, bob *client.Phone, convo string) {
+	phones := must(w.Phones(ctx, 2))
+	return phones[0], phones[1], must(phones[0].Create(ctx, phones[1].Account.DID))
 }
 
 // WelcomeAppKilled kills the app twice within the grace: before the fetched Welcome is on its disk,
 // and after.
-func WelcomeAppKilled(ctx context.Context, w *testbed.World) error {
-	alice, bob, convo, err := pair(ctx, w)
-	if err != nil {
-		return err
-	}
-	first, err := bob.FetchWelcome(ctx, convo)
-	if err != nil {
-		return err
-	}
+func WelcomeAppKilled(ctx context.Context, w *testbed.World) {
+	alice, bob, convo := pair(ctx, w)
+	first := must(bob.FetchWelcome(ctx, convo))
 	bob.Kill()
-	if err := bob.Launch(); err != nil {
-		return err
-	}
-	second, err := bob.FetchWelcome(ctx, convo)
-	if err != nil {
-		return err
-	}
+	check(bob.Launch())
+	second := must(bob.FetchWelcome(ctx, convo))
 	w.CheckSameWelcome(first, second)
-	if err := bob.SaveWelcome(second); err != nil {
-		return err
-	}
+	check(bob.SaveWelcome(second))
 	bob.Kill()
-	if err := bob.Launch(); err != nil {
-		return err
-	}
-	if err := alice.Send(ctx, convo, "are you there?"); err != nil {
-		return err
-	}
-	if err := bob.FinishJoin(ctx, convo); err != nil {
-		return err
-	}
+	check(bob.Launch())
+	check(alice.Send(ctx, convo, "are you there?"))
+	check(bob.FinishJoin(ctx, convo))
 	w.CheckConsumed(ctx, bob, convo)
-	return bob.Send(ctx, convo, "with the Welcome from my disk")
+	check(bob.Send(ctx, convo, "with the Welcome from my disk"))
 }
 
 // shortGrace is a Welcome grace that a test can wait for. On a busy machine a phone still reports a
@@ -68,144 +44,80 @@ const graceLimit = time.Minute
 
 // WelcomeAfterGrace kills the app and lets the grace run out. The unconfirmed Welcome is available
 // again, unchanged.
-func WelcomeAfterGrace(ctx context.Context, w *testbed.World) error {
-	if err := w.Restart(ctx, map[string]string{"MLSD_WELCOME_GRACE": shortGrace}); err != nil {
-		return err
-	}
-	err := afterGrace(ctx, w)
-	return errors.Join(err, w.Restart(ctx, nil))
+func WelcomeAfterGrace(ctx context.Context, w *testbed.World) {
+	withSettings(ctx, w, map[string]string{"MLSD_WELCOME_GRACE": shortGrace}, afterGrace)
 }
 
-func afterGrace(ctx context.Context, w *testbed.World) error {
-	alice, bob, convo, err := pair(ctx, w)
-	if err != nil {
-		return err
-	}
-	first, err := bob.FetchWelcome(ctx, convo)
-	if err != nil {
-		return err
-	}
+func afterGrace(ctx context.Context, w *testbed.World) {
+	alice, bob, convo := pair(ctx, w)
+	first := must(bob.FetchWelcome(ctx, convo))
 	bob.Kill()
-	if err := bob.Launch(); err != nil {
-		return err
-	}
-	second, err := nextLease(ctx, bob, convo, first)
-	if err != nil {
-		return err
-	}
+	check(bob.Launch())
+	second := nextLease(ctx, bob, convo, first)
 	if !bytes.Equal(first.Welcome, second.Welcome) {
 		w.Broken("a released Welcome has other bytes")
 	}
 	if !second.GraceExpiresAt.After(first.GraceExpiresAt.Time) {
 		w.Broken("the second lease ends at %s, before the first at %s", second.GraceExpiresAt, first.GraceExpiresAt)
 	}
-	if err := bob.SaveWelcome(second); err != nil {
-		return err
-	}
-	if err := bob.FinishJoin(ctx, convo); err != nil {
-		return err
-	}
+	check(bob.SaveWelcome(second))
+	check(bob.FinishJoin(ctx, convo))
 	w.CheckConsumed(ctx, bob, convo)
-	return alice.Send(ctx, convo, "better late than never")
+	check(alice.Send(ctx, convo, "better late than never"))
 }
 
 // WelcomeSilence uses a server that treats silence as success. A fetched Welcome is consumed after
 // its grace, and a phone that saved it still joins. A reported failure is not silence: that Welcome
 // is released.
-func WelcomeSilence(ctx context.Context, w *testbed.World) error {
-	if err := w.Restart(ctx, map[string]string{
-		"MLSD_WELCOME_GRACE": shortGrace, "MLSD_WELCOME_ON_GRACE_EXPIRY": "consume",
-	}); err != nil {
-		return err
-	}
-	err := silence(ctx, w)
-	return errors.Join(err, w.Restart(ctx, nil))
+func WelcomeSilence(ctx context.Context, w *testbed.World) {
+	withSettings(ctx, w, map[string]string{"MLSD_WELCOME_GRACE": shortGrace, "MLSD_WELCOME_ON_GRACE_EXPIRY": "consume"}, silence)
 }
 
-func silence(ctx context.Context, w *testbed.World) error {
-	phones, err := w.Phones(ctx, 3)
-	if err != nil {
-		return err
-	}
+func silence(ctx context.Context, w *testbed.World) {
+	phones := must(w.Phones(ctx, 3))
 	alice, silent, failing := phones[0], phones[1], phones[2]
-	convo, err := alice.Create(ctx, testbed.DIDs(phones[1:])...)
-	if err != nil {
-		return err
-	}
-	kept, err := silent.FetchWelcome(ctx, convo)
-	if err != nil {
-		return err
-	}
-	if err := silent.SaveWelcome(kept); err != nil {
-		return err
-	}
-	failed, err := failing.FetchWelcome(ctx, convo)
-	if err != nil {
-		return err
-	}
-	if _, err := failing.ConfirmWith(ctx, xrpc.ConfirmCall(convo, *failed.KeyPackageRef, false, "out of memory")); err != nil {
-		return err
-	}
-	released, err := nextLease(ctx, failing, convo, failed)
-	if err != nil {
-		return err
-	}
+	convo := must(alice.Create(ctx, testbed.DIDs(phones[1:])...))
+	kept := must(silent.FetchWelcome(ctx, convo))
+	check(silent.SaveWelcome(kept))
+	failed := must(failing.FetchWelcome(ctx, convo))
+	must(failing.ConfirmWith(ctx, xrpc.ConfirmCall(convo, *failed.KeyPackageRef, false, "out of memory")))
+	released := nextLease(ctx, failing, convo, failed)
 	if !bytes.Equal(failed.Welcome, released.Welcome) {
 		w.Broken("a Welcome released after a failure has other bytes")
 	}
 	// The other Welcome's grace began earlier, so it is over too.
 	w.CheckConsumed(ctx, silent, convo)
-	if err := failing.SaveWelcome(released); err != nil {
-		return err
-	}
+	check(failing.SaveWelcome(released))
 	for _, p := range []*client.Phone{silent, failing} {
-		if err := p.FinishJoin(ctx, convo); err != nil {
-			return err
-		}
+		check(p.FinishJoin(ctx, convo))
 		w.CheckConsumed(ctx, p, convo)
 	}
-	return alice.Send(ctx, convo, "silence is consent")
+	check(alice.Send(ctx, convo, "silence is consent"))
 }
 
 // nextLease fetches a Welcome until it has another lease than before. Fetching within the grace
 // does not change the lease. So another lease means that the first one ran out and the Welcome was
 // released.
-func nextLease(ctx context.Context, p *client.Phone, convo string, before *mlsapi.GetWelcomeOutput) (next *mlsapi.GetWelcomeOutput, err error) {
-	err = xrpc.Until(ctx, graceLimit, func() (bool, error) {
+func nextLease(ctx context.Context, p *client.Phone, convo string, before *mlsapi.GetWelcomeOutput) (next *mlsapi.GetWelcomeOutput) {
+	check(xrpc.Until(ctx, graceLimit, func() (_ bool, err error) {
 		next, err = p.FetchWelcome(ctx, convo)
 		return err == nil && !next.GraceExpiresAt.Equal(before.GraceExpiresAt.Time), err
-	})
-	return next, err
+	}))
+	return next
 }
 
 // ConfirmTwice confirms with false, which loses nothing, then with true, then again with both. A
 // consumed Welcome stays consumed.
-func ConfirmTwice(ctx context.Context, w *testbed.World) error {
-	alice, bob, convo, err := pair(ctx, w)
-	if err != nil {
-		return err
-	}
-	first, err := bob.FetchWelcome(ctx, convo)
-	if err != nil {
-		return err
-	}
+func ConfirmTwice(ctx context.Context, w *testbed.World) {
+	alice, bob, convo := pair(ctx, w)
+	first := must(bob.FetchWelcome(ctx, convo))
 	ref := *first.KeyPackageRef
-	if _, err := bob.ConfirmWith(ctx, xrpc.ConfirmCall(convo, ref, false, "out of memory")); err != nil {
-		return err
-	}
-	second, err := bob.FetchWelcome(ctx, convo)
-	if err != nil {
-		return err
-	}
+	must(bob.ConfirmWith(ctx, xrpc.ConfirmCall(convo, ref, false, "out of memory")))
+	second := must(bob.FetchWelcome(ctx, convo))
 	w.CheckSameWelcome(first, second)
-	if err := bob.Join(ctx, convo); err != nil {
-		return err
-	}
+	check(bob.Join(ctx, convo))
 	for _, success := range []bool{true, false, true} {
-		out, err := bob.ConfirmWith(ctx, xrpc.ConfirmCall(convo, ref, success, ""))
-		if err != nil {
-			return err
-		}
+		out := must(bob.ConfirmWith(ctx, xrpc.ConfirmCall(convo, ref, success, "")))
 		if !out.Confirmed {
 			w.Broken("confirmed again with %t: confirmed is false", success)
 		}
@@ -218,46 +130,24 @@ func ConfirmTwice(ctx context.Context, w *testbed.World) error {
 	if _, err := alice.ConfirmWith(ctx, xrpc.ConfirmCall(convo, "", true, "")); xrpc.ErrorName(err) != mlsapi.ErrWelcomeNotFound {
 		w.Broken("confirming a Welcome that never was: %v, want WelcomeNotFound", err)
 	}
-	return bob.Send(ctx, convo, "confirmed and confirmed")
+	check(bob.Send(ctx, convo, "confirmed and confirmed"))
 }
 
 // TwoDevices adds a DID with two devices. One claim takes a KeyPackage of each, and one Welcome
 // serves both. One device's fetch and confirmation do not change the other's Welcome.
-func TwoDevices(ctx context.Context, w *testbed.World) error {
-	phones, err := w.Phones(ctx, 2)
-	if err != nil {
-		return err
-	}
+func TwoDevices(ctx context.Context, w *testbed.World) {
+	phones := must(w.Phones(ctx, 2))
 	alice, phone := phones[0], phones[1]
-	tablet, err := w.SecondDevice(phone, "tablet")
-	if err != nil {
-		return err
-	}
-	if err := tablet.Publish(ctx, 2); err != nil {
-		return err
-	}
-	convo, err := alice.Create(ctx, phone.Account.DID)
-	if err != nil {
-		return err
-	}
-	group, err := alice.Group(convo)
-	if err != nil {
-		return err
-	}
+	tablet := must(w.SecondDevice(phone, "tablet"))
+	check(tablet.Publish(ctx, 2))
+	convo := must(alice.Create(ctx, phone.Account.DID))
+	group := must(alice.Group(convo))
 	if n := len(group.Members()); n != 3 {
 		w.Broken("a claim for one DID with two devices made a group of %d leaves, want 3", n)
 	}
-	if err := phone.Join(ctx, convo); err != nil {
-		return err
-	}
-	if err := phone.Send(ctx, convo, "from the phone"); err != nil {
-		return err
-	}
-	if err := tablet.Join(ctx, convo); err != nil {
-		return err
-	}
-	if err := tablet.Send(ctx, convo, "from the tablet"); err != nil {
-		return err
-	}
-	return w.SyncAll(ctx, convo, alice, phone, tablet)
+	check(phone.Join(ctx, convo))
+	check(phone.Send(ctx, convo, "from the phone"))
+	check(tablet.Join(ctx, convo))
+	check(tablet.Send(ctx, convo, "from the tablet"))
+	check(w.SyncAll(ctx, convo, alice, phone, tablet))
 }

@@ -65,7 +65,7 @@ func Run(ctx, stop context.Context, c Config) (err error) {
 	}
 	watch := newWatch(testbed.FastTransport())
 	w := e.World(server, watch, c.options(), 0x50a4, c.Progress)
-	return w.WithClusterOf(ctx, testbed.ClusterOptions{Nodes: 2, Settings: settings(), Transport: watch}, func(f *testbed.Cluster) error {
+	return w.WithCluster(ctx, testbed.ClusterOptions{Nodes: 2, Settings: settings(), Transport: watch}, func(f *testbed.Cluster) error {
 		s := &soak{c: &c, w: w, cluster: f, dir: e.Dir, watch: watch, began: time.Now()}
 		return s.run(ctx, stop)
 	})

@@ -41,14 +41,9 @@ type ClusterOptions struct {
 	Transport http.RoundTripper
 }
 
-// WithCluster runs play on a cluster of two servers. The cluster uses the database of the world's
-// own server, which stops meanwhile.
-func (w *World) WithCluster(ctx context.Context, play func(*Cluster) error) error {
-	return w.WithClusterOf(ctx, ClusterOptions{Nodes: 2}, play)
-}
-
-// WithClusterOf is WithCluster with other options.
-func (w *World) WithClusterOf(ctx context.Context, o ClusterOptions, play func(*Cluster) error) (err error) {
+// WithCluster runs play on a cluster of servers. The cluster uses the database of the world's own
+// server, which stops meanwhile.
+func (w *World) WithCluster(ctx context.Context, o ClusterOptions, play func(*Cluster) error) (err error) {
 	w.CloseIdle()
 	pg, err := w.Server.Detach(ctx)
 	if err != nil {

@@ -93,7 +93,7 @@ func (c *Config) play(ctx context.Context, report *Report) (err error) {
 	transport := testbed.Unrepeated{Transport: testbed.FastTransport()}
 	defer transport.CloseIdleConnections()
 	w := e.World(server, transport, testbed.Options{Seed: c.Seed, For: report.For}, 0x70, c.Progress)
-	err = w.WithClusterOf(ctx, testbed.ClusterOptions{
+	err = w.WithCluster(ctx, testbed.ClusterOptions{
 		Nodes: c.Nodes, Settings: settings, Transport: transport, Clocks: e.clocks,
 		Through: func(f *testbed.Cluster, databaseURL string) (string, error) { return c.connect(ctx, e, f, databaseURL) },
 	}, func(f *testbed.Cluster) error {

@@ -1,6 +1,7 @@
 package xrpc
 
 import (
+	"context"
 	"fmt"
 	"reflect"
 	"strings"
@@ -27,6 +28,15 @@ func Decode[T any](body []byte) (*T, error) {
 		return nil, fmt.Errorf("%T: no %s", *out, missing)
 	}
 	return out, nil
+}
+
+// Ask makes a call by the retry rule, and reads its output.
+func Ask[T any](ctx context.Context, c *Client, who *Account, call Call) (*T, error) {
+	answer, err := c.Do(ctx, who, call)
+	if err != nil {
+		return nil, err
+	}
+	return Decode[T](answer.Body)
 }
 
 // missingField returns the first field of t, or of a type within it, that is required and that value
