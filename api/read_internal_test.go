@@ -19,10 +19,11 @@ import (
 func TestRepeatedReadIsChargedOnce(t *testing.T) {
 	t.Parallel()
 	servers := pgtest.NewPair(t)
+	nothing := func(url.Values, []byte) (any, error) { return nil, nil }
 	s := &Server{cfg: Config{Reads: standbytest.Reads(t, servers.Pool(), servers)}}
 	for _, c := range []struct{ onStandby, onPrimary, want int }{{7, 0, 8}, {7, 7, 8}, {2, 7, 8}} {
 		ran := map[bool]int{} // by whether it was on the standby
-		serve := func(_ mlsapi.Handler[*call], cl *call, _ url.Values, _ []byte) error {
+		read := func(_ mlsapi.Handler[*call], cl *call, _ any) error {
 			var standby bool
 			if err := cl.db.QueryRow(cl.ctx, `SELECT pg_is_in_recovery()`).Scan(&standby); err != nil {
 				return err
@@ -37,7 +38,7 @@ func TestRepeatedReadIsChargedOnce(t *testing.T) {
 		}
 		for deadline := time.Now().Add(30 * time.Second); ; { // the standby can be behind for a moment
 			cl := &call{
-				ctx: t.Context(), spent: 1, route: &route{Route: mlsapi.Route[*call]{Serve: serve}},
+				ctx: t.Context(), spent: 1, route: &route{Route: mlsapi.Route[*call]{Decode: nothing, Call: read}},
 				http: &httpRequest{Context: echo.New().NewContext(httptest.NewRequest(http.MethodGet, "/", nil), httptest.NewRecorder())},
 			}
 			if err := s.read(cl); err != nil {

@@ -34,39 +34,6 @@ type input interface{ Fields() []lexcodec.Field }
 // keyless is the method that has records and takes no key: its records are the attachment's.
 const keyless = nsid.CompleteAttachment
 
-// keyedInputs decode the requests of the methods that take a key.
-var keyedInputs = map[string]func(query url.Values, body []byte) (input, error){
-	nsid.AcceptConvo:           ofBody(mlsapi.DecodeAcceptConvoInput),
-	nsid.BlockActor:            ofBody(mlsapi.DecodeBlockActorInput),
-	nsid.SetCursorPolicy:       ofBody(mlsapi.DecodeSetCursorPolicyInput),
-	nsid.SetInvitationPolicy:   ofBody(mlsapi.DecodeSetInvitationPolicyInput),
-	nsid.ReportConvo:           ofBody(mlsapi.DecodeReportConvoInput),
-	nsid.UnblockActor:          ofBody(mlsapi.DecodeUnblockActorInput),
-	nsid.AddMembers:            ofBody(mlsapi.DecodeAddMembersInput),
-	nsid.CreateAttachment:      ofBody(mlsapi.DecodeCreateAttachmentInput),
-	nsid.DeleteAttachment:      ofBody(mlsapi.DecodeDeleteAttachmentInput),
-	nsid.CreateConvo:           ofBody(mlsapi.DecodeCreateConvoInput),
-	nsid.EraseMyAccount:        ofBody(mlsapi.DecodeEraseMyAccountInput),
-	nsid.GetKeyPackages:        ofQuery(mlsapi.DecodeGetKeyPackagesParams),
-	nsid.LeaveConvo:            ofBody(mlsapi.DecodeLeaveConvoInput),
-	nsid.ProcessExternalCommit: ofBody(mlsapi.DecodeProcessExternalCommitInput),
-	nsid.PublishKeyPackage:     ofBody(mlsapi.DecodePublishKeyPackageInput),
-	nsid.PublishKeyPackages:    ofBody(mlsapi.DecodePublishKeyPackagesInput),
-	nsid.RegisterPushTarget:    ofBody(mlsapi.DecodeRegisterPushTargetInput),
-	nsid.SendMessage:           ofBody(mlsapi.DecodeSendMessageInput),
-	nsid.SubmitCommit:          ofBody(mlsapi.DecodeSubmitCommitInput),
-	nsid.UnregisterPushTarget:  ofBody(mlsapi.DecodeUnregisterPushTargetInput),
-	nsid.WithdrawKeyPackages:   ofBody(mlsapi.DecodeWithdrawKeyPackagesInput),
-}
-
-func ofBody[T input](decode func([]byte) (T, error)) func(url.Values, []byte) (input, error) {
-	return func(_ url.Values, body []byte) (input, error) { return decode(body) }
-}
-
-func ofQuery[T input](decode func(url.Values) (T, error)) func(url.Values, []byte) (input, error) {
-	return func(query url.Values, _ []byte) (input, error) { return decode(query) }
-}
-
 // S10: the hash of a request is the same in every version of the server. A record may outlive
 // versions, and a message's lasts as long as the message. With another hash the retry of a stored
 // write would be a conflict. So a vector is never changed. A new optional field gets a vector of
@@ -115,19 +82,20 @@ func TestRequestHashes(t *testing.T) {
 // decode decodes the request as the server does.
 func (v hashVector) decode(t *testing.T, query string, body []byte) input {
 	t.Helper()
-	decode := keyedInputs["blue.catbird.mls."+v.Method]
-	if decode == nil {
-		t.Fatalf("keyedInputs lacks %s", v.Method)
+	routes := mlsapi.Routes[*call]()
+	i := slices.IndexFunc(routes, func(r mlsapi.Route[*call]) bool { return r.Method.NSID == "blue.catbird.mls."+v.Method })
+	if i < 0 {
+		t.Fatalf("there is no method %s", v.Method)
 	}
 	values, err := url.ParseQuery(query)
 	if err != nil {
 		t.Fatal(err)
 	}
-	in, err := decode(values, body)
+	in, err := routes[i].Decode(values, body)
 	if err != nil {
 		t.Fatalf("decode %s%s: %v", query, body, err)
 	}
-	return in
+	return in.(input)
 }
 
 // canonical is the text that is hashed: the fields as one JSON object.

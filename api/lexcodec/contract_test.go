@@ -37,14 +37,14 @@ func TestValidRequests(t *testing.T) {
 		for _, c := range examples.Valid(r.Method.NSID) {
 			t.Run(r.Method.NSID+"/"+c.Name, func(t *testing.T) {
 				t.Parallel()
-				got, v := serve(t, r, c.Query, c.Body)
+				got, v := decode(t, r, c.Query, c.Body)
 				if v != nil {
 					t.Fatalf("refused: %v (%s)", v, v.Rule)
 				}
 				if c.Body == nil {
 					return
 				}
-				again, v := serve(t, r, nil, mustMarshal(t, got))
+				again, v := decode(t, r, nil, mustMarshal(t, got))
 				if v != nil {
 					t.Fatalf("refused its own encoding: %v", v)
 				}
@@ -65,7 +65,7 @@ func TestInvalidRequests(t *testing.T) {
 			t.Parallel()
 			for _, c := range examples.Invalid(r.Method.NSID) {
 				start := processorTime(t)
-				_, v := serve(t, r, c.Query, c.Body)
+				_, v := decode(t, r, c.Query, c.Body)
 				if took := processorTime(t) - start; measurable && took > 2*time.Second {
 					t.Errorf("%s: took %v", c.Name, took)
 				}

@@ -33,7 +33,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		original := bytes.Clone(body)
-		got, v := serve(t, r, nil, body)
+		got, v := decode(t, r, nil, body)
 		if !bytes.Equal(body, original) {
 			t.Fatal("the body was changed")
 		}
@@ -42,7 +42,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		clear(body) // the result must not share its memory
 		encoded := mustMarshal(t, got)
-		again, v := serve(t, r, nil, encoded)
+		again, v := decode(t, r, nil, encoded)
 		if v != nil {
 			t.Fatalf("refused its own encoding %s: %v", encoded, v)
 		}
@@ -75,8 +75,8 @@ func FuzzParams(f *testing.F) {
 		if r.Method.Kind == mlsapi.Procedure {
 			return
 		}
-		first, v := serve(t, r, query, nil)
-		second, w := serve(t, r, query, nil)
+		first, v := decode(t, r, query, nil)
+		second, w := decode(t, r, query, nil)
 		if diff := cmp.Diff(first, second); diff != "" || (v == nil) != (w == nil) {
 			t.Fatalf("not the same twice: %s %v %v", diff, v, w)
 		}

@@ -39,36 +39,48 @@ type Method struct {
 // Route is a method and the way to serve it.
 type Route[C any] struct {
 	Method Method
-	// Serve decodes the parameters and the body and calls the handler. An error is
-	// a [*lexcodec.Violation] from decoding, or comes from the handler. Serve
-	// ignores the body of a query, and the query of a method without parameters.
-	Serve func(h Handler[C], c C, query url.Values, body []byte) error
+	// Decode reads and checks what the handler takes: the parameters of a query, or the
+	// body of a procedure. It returns nil for a method that takes nothing. Every error is a
+	// [*lexcodec.Violation].
+	Decode func(query url.Values, body []byte) (any, error)
+	// Call calls the handler with what Decode returned.
+	Call func(h Handler[C], c C, in any) error
 }
 
-// bare serves a method that takes nothing.
-func bare[C any](call func(Handler[C], C) error) func(Handler[C], C, url.Values, []byte) error {
-	return func(h Handler[C], c C, _ url.Values, _ []byte) error { return call(h, c) }
+// Serve decodes a request and calls the handler. An error is one of Decode, or comes
+// from the handler. Serve ignores the body of a query, and the query of a procedure.
+func (r *Route[C]) Serve(h Handler[C], c C, query url.Values, body []byte) error {
+	in, err := r.Decode(query, body)
+	if err != nil {
+		return err
+	}
+	return r.Call(h, c, in)
 }
 
-// withParams serves a method that takes parameters.
-func withParams[C, P any](decode func(url.Values) (*P, error), call func(Handler[C], C, *P) error) func(Handler[C], C, url.Values, []byte) error {
-	return func(h Handler[C], c C, query url.Values, _ []byte) error {
-		p, err := decode(query)
-		if err != nil {
-			return err
-		}
-		return call(h, c, p)
+// bare is the route of a method that takes nothing.
+func bare[C any](m Method, call func(Handler[C], C) error) Route[C] {
+	return Route[C]{
+		m,
+		func(url.Values, []byte) (any, error) { return nil, nil },
+		func(h Handler[C], c C, _ any) error { return call(h, c) },
 	}
 }
 
-// withInput serves a method that takes a body.
-func withInput[C, I any](decode func([]byte) (*I, error), call func(Handler[C], C, *I) error) func(Handler[C], C, url.Values, []byte) error {
-	return func(h Handler[C], c C, _ url.Values, body []byte) error {
-		in, err := decode(body)
-		if err != nil {
-			return err
-		}
-		return call(h, c, in)
+// withParams is the route of a method that takes parameters.
+func withParams[C, P any](m Method, decode func(url.Values) (*P, error), call func(Handler[C], C, *P) error) Route[C] {
+	return Route[C]{
+		m,
+		func(query url.Values, _ []byte) (any, error) { return decode(query) },
+		func(h Handler[C], c C, in any) error { return call(h, c, in.(*P)) },
+	}
+}
+
+// withInput is the route of a method that takes a body.
+func withInput[C, I any](m Method, decode func([]byte) (*I, error), call func(Handler[C], C, *I) error) Route[C] {
+	return Route[C]{
+		m,
+		func(_ url.Values, body []byte) (any, error) { return decode(body) },
+		func(h Handler[C], c C, in any) error { return call(h, c, in.(*I)) },
 	}
 }
 
@@ -343,57 +355,57 @@ type Handler[C any] interface {
 func Routes[C any]() []Route[C] {
 	m := Methods()
 	return []Route[C]{
-		{m[0], withInput(DecodeAcceptConvoInput, Handler[C].AcceptConvo)},
-		{m[1], withInput(DecodeAddMembersInput, Handler[C].AddMembers)},
-		{m[2], withInput(DecodeBlockActorInput, Handler[C].BlockActor)},
-		{m[3], withInput(DecodeCompleteAttachmentInput, Handler[C].CompleteAttachment)},
-		{m[4], withInput(DecodeConfirmWelcomeInput, Handler[C].ConfirmWelcome)},
-		{m[5], withInput(DecodeCreateAttachmentInput, Handler[C].CreateAttachment)},
-		{m[6], withInput(DecodeCreateConvoInput, Handler[C].CreateConvo)},
-		{m[7], withInput(DecodeCreateSessionInput, Handler[C].CreateSession)},
-		{m[8], withInput(DecodeDeleteAttachmentInput, Handler[C].DeleteAttachment)},
-		{m[9], withInput(DecodeDeleteSessionInput, Handler[C].DeleteSession)},
-		{m[10], withInput(DecodeEraseMyAccountInput, Handler[C].EraseMyAccount)},
-		{m[11], withParams(DecodeExportMyDataParams, Handler[C].ExportMyData)},
-		{m[12], withParams(DecodeGetAttachmentParams, Handler[C].GetAttachment)},
-		{m[13], withParams(DecodeGetAttachmentStatusParams, Handler[C].GetAttachmentStatus)},
-		{m[14], withParams(DecodeGetBlocksParams, Handler[C].GetBlocks)},
-		{m[15], withParams(DecodeGetCommitsParams, Handler[C].GetCommits)},
-		{m[16], withParams(DecodeGetConvoParams, Handler[C].GetConvo)},
-		{m[17], withParams(DecodeGetConvosParams, Handler[C].GetConvos)},
-		{m[18], bare(Handler[C].GetCursorPolicy)},
-		{m[19], withParams(DecodeGetCursorsParams, Handler[C].GetCursors)},
-		{m[20], withParams(DecodeGetEpochParams, Handler[C].GetEpoch)},
-		{m[21], withParams(DecodeGetGroupInfoParams, Handler[C].GetGroupInfo)},
-		{m[22], bare(Handler[C].GetInvitationPolicy)},
-		{m[23], withParams(DecodeGetKeyPackageStatsParams, Handler[C].GetKeyPackageStats)},
-		{m[24], withParams(DecodeGetKeyPackagesParams, Handler[C].GetKeyPackages)},
-		{m[25], withParams(DecodeGetLogHeadParams, Handler[C].GetLogHead)},
-		{m[26], withParams(DecodeGetLogProofParams, Handler[C].GetLogProof)},
-		{m[27], withParams(DecodeGetMessagesParams, Handler[C].GetMessages)},
-		{m[28], bare(Handler[C].GetReportKey)},
-		{m[29], bare(Handler[C].GetSubscriptionTicket)},
-		{m[30], withParams(DecodeGetWelcomeParams, Handler[C].GetWelcome)},
-		{m[31], withInput(DecodeLeaveConvoInput, Handler[C].LeaveConvo)},
-		{m[32], withInput(DecodeProcessExternalCommitInput, Handler[C].ProcessExternalCommit)},
-		{m[33], withInput(DecodePublishKeyPackageInput, Handler[C].PublishKeyPackage)},
-		{m[34], withInput(DecodePublishKeyPackagesInput, Handler[C].PublishKeyPackages)},
-		{m[35], withParams(DecodePutAttachmentPartParams, Handler[C].PutAttachmentPart)},
-		{m[36], withInput(DecodeRefreshSessionInput, Handler[C].RefreshSession)},
-		{m[37], withInput(DecodeRegisterPushTargetInput, Handler[C].RegisterPushTarget)},
-		{m[38], withInput(DecodeReportCommitInput, Handler[C].ReportCommit)},
-		{m[39], withInput(DecodeReportConvoInput, Handler[C].ReportConvo)},
-		{m[40], withInput(DecodeReportEpochInput, Handler[C].ReportEpoch)},
-		{m[41], withInput(DecodeSendMessageInput, Handler[C].SendMessage)},
-		{m[42], withInput(DecodeSendSignalInput, Handler[C].SendSignal)},
-		{m[43], withInput(DecodeSetCursorPolicyInput, Handler[C].SetCursorPolicy)},
-		{m[44], withInput(DecodeSetInvitationPolicyInput, Handler[C].SetInvitationPolicy)},
-		{m[45], withParams(DecodeStreamConvoEventsParams, Handler[C].StreamConvoEvents)},
-		{m[46], withInput(DecodeSubmitCommitInput, Handler[C].SubmitCommit)},
-		{m[47], withParams(DecodeSubscribeConvoEventsParams, Handler[C].SubscribeConvoEvents)},
-		{m[48], withInput(DecodeUnblockActorInput, Handler[C].UnblockActor)},
-		{m[49], withInput(DecodeUnregisterPushTargetInput, Handler[C].UnregisterPushTarget)},
-		{m[50], withInput(DecodeUpdateCursorInput, Handler[C].UpdateCursor)},
-		{m[51], withInput(DecodeWithdrawKeyPackagesInput, Handler[C].WithdrawKeyPackages)},
+		withInput(m[0], DecodeAcceptConvoInput, Handler[C].AcceptConvo),
+		withInput(m[1], DecodeAddMembersInput, Handler[C].AddMembers),
+		withInput(m[2], DecodeBlockActorInput, Handler[C].BlockActor),
+		withInput(m[3], DecodeCompleteAttachmentInput, Handler[C].CompleteAttachment),
+		withInput(m[4], DecodeConfirmWelcomeInput, Handler[C].ConfirmWelcome),
+		withInput(m[5], DecodeCreateAttachmentInput, Handler[C].CreateAttachment),
+		withInput(m[6], DecodeCreateConvoInput, Handler[C].CreateConvo),
+		withInput(m[7], DecodeCreateSessionInput, Handler[C].CreateSession),
+		withInput(m[8], DecodeDeleteAttachmentInput, Handler[C].DeleteAttachment),
+		withInput(m[9], DecodeDeleteSessionInput, Handler[C].DeleteSession),
+		withInput(m[10], DecodeEraseMyAccountInput, Handler[C].EraseMyAccount),
+		withParams(m[11], DecodeExportMyDataParams, Handler[C].ExportMyData),
+		withParams(m[12], DecodeGetAttachmentParams, Handler[C].GetAttachment),
+		withParams(m[13], DecodeGetAttachmentStatusParams, Handler[C].GetAttachmentStatus),
+		withParams(m[14], DecodeGetBlocksParams, Handler[C].GetBlocks),
+		withParams(m[15], DecodeGetCommitsParams, Handler[C].GetCommits),
+		withParams(m[16], DecodeGetConvoParams, Handler[C].GetConvo),
+		withParams(m[17], DecodeGetConvosParams, Handler[C].GetConvos),
+		bare(m[18], Handler[C].GetCursorPolicy),
+		withParams(m[19], DecodeGetCursorsParams, Handler[C].GetCursors),
+		withParams(m[20], DecodeGetEpochParams, Handler[C].GetEpoch),
+		withParams(m[21], DecodeGetGroupInfoParams, Handler[C].GetGroupInfo),
+		bare(m[22], Handler[C].GetInvitationPolicy),
+		withParams(m[23], DecodeGetKeyPackageStatsParams, Handler[C].GetKeyPackageStats),
+		withParams(m[24], DecodeGetKeyPackagesParams, Handler[C].GetKeyPackages),
+		withParams(m[25], DecodeGetLogHeadParams, Handler[C].GetLogHead),
+		withParams(m[26], DecodeGetLogProofParams, Handler[C].GetLogProof),
+		withParams(m[27], DecodeGetMessagesParams, Handler[C].GetMessages),
+		bare(m[28], Handler[C].GetReportKey),
+		bare(m[29], Handler[C].GetSubscriptionTicket),
+		withParams(m[30], DecodeGetWelcomeParams, Handler[C].GetWelcome),
+		withInput(m[31], DecodeLeaveConvoInput, Handler[C].LeaveConvo),
+		withInput(m[32], DecodeProcessExternalCommitInput, Handler[C].ProcessExternalCommit),
+		withInput(m[33], DecodePublishKeyPackageInput, Handler[C].PublishKeyPackage),
+		withInput(m[34], DecodePublishKeyPackagesInput, Handler[C].PublishKeyPackages),
+		withParams(m[35], DecodePutAttachmentPartParams, Handler[C].PutAttachmentPart),
+		withInput(m[36], DecodeRefreshSessionInput, Handler[C].RefreshSession),
+		withInput(m[37], DecodeRegisterPushTargetInput, Handler[C].RegisterPushTarget),
+		withInput(m[38], DecodeReportCommitInput, Handler[C].ReportCommit),
+		withInput(m[39], DecodeReportConvoInput, Handler[C].ReportConvo),
+		withInput(m[40], DecodeReportEpochInput, Handler[C].ReportEpoch),
+		withInput(m[41], DecodeSendMessageInput, Handler[C].SendMessage),
+		withInput(m[42], DecodeSendSignalInput, Handler[C].SendSignal),
+		withInput(m[43], DecodeSetCursorPolicyInput, Handler[C].SetCursorPolicy),
+		withInput(m[44], DecodeSetInvitationPolicyInput, Handler[C].SetInvitationPolicy),
+		withParams(m[45], DecodeStreamConvoEventsParams, Handler[C].StreamConvoEvents),
+		withInput(m[46], DecodeSubmitCommitInput, Handler[C].SubmitCommit),
+		withParams(m[47], DecodeSubscribeConvoEventsParams, Handler[C].SubscribeConvoEvents),
+		withInput(m[48], DecodeUnblockActorInput, Handler[C].UnblockActor),
+		withInput(m[49], DecodeUnregisterPushTargetInput, Handler[C].UnregisterPushTarget),
+		withInput(m[50], DecodeUpdateCursorInput, Handler[C].UpdateCursor),
+		withInput(m[51], DecodeWithdrawKeyPackagesInput, Handler[C].WithdrawKeyPackages),
 	}
 }

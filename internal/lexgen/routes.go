@@ -73,36 +73,48 @@ type Method struct {
 // Route is a method and the way to serve it.
 type Route[C any] struct {
 	Method Method
-	// Serve decodes the parameters and the body and calls the handler. An error is
-	// a [*lexcodec.Violation] from decoding, or comes from the handler. Serve
-	// ignores the body of a query, and the query of a method without parameters.
-	Serve func(h Handler[C], c C, query url.Values, body []byte) error
+	// Decode reads and checks what the handler takes: the parameters of a query, or the
+	// body of a procedure. It returns nil for a method that takes nothing. Every error is a
+	// [*lexcodec.Violation].
+	Decode func(query url.Values, body []byte) (any, error)
+	// Call calls the handler with what Decode returned.
+	Call func(h Handler[C], c C, in any) error
 }
 
-// bare serves a method that takes nothing.
-func bare[C any](call func(Handler[C], C) error) func(Handler[C], C, url.Values, []byte) error {
-	return func(h Handler[C], c C, _ url.Values, _ []byte) error { return call(h, c) }
+// Serve decodes a request and calls the handler. An error is one of Decode, or comes
+// from the handler. Serve ignores the body of a query, and the query of a procedure.
+func (r *Route[C]) Serve(h Handler[C], c C, query url.Values, body []byte) error {
+	in, err := r.Decode(query, body)
+	if err != nil {
+		return err
+	}
+	return r.Call(h, c, in)
 }
 
-// withParams serves a method that takes parameters.
-func withParams[C, P any](decode func(url.Values) (*P, error), call func(Handler[C], C, *P) error) func(Handler[C], C, url.Values, []byte) error {
-	return func(h Handler[C], c C, query url.Values, _ []byte) error {
-		p, err := decode(query)
-		if err != nil {
-			return err
-		}
-		return call(h, c, p)
+// bare is the route of a method that takes nothing.
+func bare[C any](m Method, call func(Handler[C], C) error) Route[C] {
+	return Route[C]{
+		m,
+		func(url.Values, []byte) (any, error) { return nil, nil },
+		func(h Handler[C], c C, _ any) error { return call(h, c) },
 	}
 }
 
-// withInput serves a method that takes a body.
-func withInput[C, I any](decode func([]byte) (*I, error), call func(Handler[C], C, *I) error) func(Handler[C], C, url.Values, []byte) error {
-	return func(h Handler[C], c C, _ url.Values, body []byte) error {
-		in, err := decode(body)
-		if err != nil {
-			return err
-		}
-		return call(h, c, in)
+// withParams is the route of a method that takes parameters.
+func withParams[C, P any](m Method, decode func(url.Values) (*P, error), call func(Handler[C], C, *P) error) Route[C] {
+	return Route[C]{
+		m,
+		func(query url.Values, _ []byte) (any, error) { return decode(query) },
+		func(h Handler[C], c C, in any) error { return call(h, c, in.(*P)) },
+	}
+}
+
+// withInput is the route of a method that takes a body.
+func withInput[C, I any](m Method, decode func([]byte) (*I, error), call func(Handler[C], C, *I) error) Route[C] {
+	return Route[C]{
+		m,
+		func(_ url.Values, body []byte) (any, error) { return decode(body) },
+		func(h Handler[C], c C, in any) error { return call(h, c, in.(*I)) },
 	}
 }
 `
@@ -134,7 +146,7 @@ func (g *source) routes(methods []*method) {
 	g.p("m := Methods()")
 	g.p("return []Route[C]{")
 	for i, m := range methods {
-		g.p("{m[%d], %s},", i, m.serve())
+		g.p("%s,", m.route(i))
 	}
 	g.p("}")
 	g.p("}")
@@ -159,14 +171,14 @@ func (m *method) signature() string {
 	return "c C"
 }
 
-// serve is the expression that decodes what the method takes, and calls it.
-func (m *method) serve() string {
+// route is the expression that makes the method's route.
+func (m *method) route(i int) string {
 	call := "Handler[C]." + m.base
 	switch {
 	case m.params != nil:
-		return "withParams(Decode" + m.base + "Params, " + call + ")"
+		return fmt.Sprintf("withParams(m[%d], Decode%sParams, %s)", i, m.base, call)
 	case jsonBody(m.input) != nil:
-		return "withInput(Decode" + m.base + "Input, " + call + ")"
+		return fmt.Sprintf("withInput(m[%d], Decode%sInput, %s)", i, m.base, call)
 	}
-	return "bare(" + call + ")"
+	return fmt.Sprintf("bare(m[%d], %s)", i, call)
 }
