@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"runtime"
@@ -353,21 +352,9 @@ func (b *bench) profile(ctx context.Context, s *phase) (stop func() error) {
 }
 
 func (b *bench) fetchProfile(ctx context.Context) error {
-	address := fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", b.env.servers[0].AdminURL(), profileFor)
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	content, err := b.env.servers[0].Admin(ctx, http.MethodGet, fmt.Sprintf("/debug/pprof/profile?seconds=%d", profileFor), nil)
 	if err != nil {
 		return err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return fmt.Errorf("profile: %w", err)
-	}
-	content, err := io.ReadAll(resp.Body)
-	if err = errors.Join(err, resp.Body.Close()); err != nil {
-		return fmt.Errorf("profile: %w", err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("profile: %s %s", resp.Status, content)
 	}
 	return os.WriteFile(b.c.Profile, content, 0o644)
 }

@@ -1,13 +1,8 @@
 package testbed
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"strconv"
 	"syscall"
 	"time"
 )
@@ -45,45 +40,17 @@ func (m *Postmaster) signalAll(signal syscall.Signal) error {
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		return fmt.Errorf("PostgreSQL: %w", err)
 	}
-	children, err := childrenOf(pid)
-	if err != nil {
-		return fmt.Errorf("PostgreSQL: find its processes: %w", err)
+	children := childrenOf(pid)
+	if len(children) == 0 { // every PostgreSQL has some
+		return errors.New("PostgreSQL: /proc lists none of its processes")
 	}
-	for _, pid := range append(children, pid) {
+	for pid := range children {
 		if err := syscall.Kill(pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
 			return fmt.Errorf("PostgreSQL: process %d: %w", pid, err)
 		}
 	}
+	if err := syscall.Kill(pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("PostgreSQL: %w", err)
+	}
 	return nil
-}
-
-// childrenOf returns the children of a process. It needs Linux's /proc.
-func childrenOf(parent int) (children []int, err error) {
-	files, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		return nil, err
-	}
-	for _, file := range files {
-		stat, err := os.ReadFile(file)
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
-			continue // it has ended
-		}
-		if err != nil {
-			return nil, err
-		}
-		// The name is in brackets and can contain anything. After it come the state and the parent.
-		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-		if len(fields) < 2 || string(fields[1]) != strconv.Itoa(parent) {
-			continue
-		}
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		if err != nil {
-			return nil, err
-		}
-		children = append(children, pid)
-	}
-	if len(children) == 0 {
-		return nil, errors.New("/proc lists none") // every PostgreSQL has some
-	}
-	return children, nil
 }

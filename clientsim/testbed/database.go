@@ -6,33 +6,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
-
-	"github.com/bluesky-social/indigo/atproto/syntax"
-
-	"mlsd/clientsim/xrpc"
 )
 
 // CheckDatabase asks the server's own checker, at its admin listener, about everything that is
 // stored. It sees the rows, which no client can. It returns the broken promises as text.
 func (p *Proc) CheckDatabase(ctx context.Context) ([]string, error) {
-	p.mu.Lock()
-	admin := p.admin
-	p.mu.Unlock()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, admin+"/check", nil)
+	answer, err := p.Admin(ctx, http.MethodGet, "/check", nil)
 	if err != nil {
-		return nil, fmt.Errorf("server: %w", err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("server: check: %w", err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return nil, errors.Join(fmt.Errorf("server: check: %s", resp.Status), xrpc.Drain(resp))
+		return nil, err
 	}
 	var broken []string
-	err = errors.Join(json.NewDecoder(resp.Body).Decode(&broken), resp.Body.Close())
+	err = json.Unmarshal(answer, &broken)
 	if err == nil && broken == nil {
 		err = errors.New("null is no list")
 	}
@@ -65,17 +52,29 @@ func (p *Proc) Operate(ctx context.Context, method string, params map[string]str
 	if err != nil {
 		return fmt.Errorf("server: %s: %w", method, err)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.AdminURL()+"/admin/"+method, bytes.NewReader(text))
+	_, err = p.Admin(ctx, http.MethodPost, "/admin/"+method, text)
+	return err
+}
+
+// Admin makes a request to the admin listener, and returns the answer if it is 2xx. A body is JSON.
+func (p *Proc) Admin(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, p.AdminURL()+path, bytes.NewReader(body))
 	if err != nil {
-		return fmt.Errorf("server: %s: %w", method, err)
+		return nil, fmt.Errorf("server: %s: %w", path, err)
 	}
-	req.Header.Set("Content-Type", "application/json")
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return fmt.Errorf("server: %s: %w", method, err)
+		return nil, fmt.Errorf("server: %s: %w", path, err)
 	}
-	if resp.StatusCode != http.StatusOK {
-		return errors.Join(xrpc.ReadError(syntax.NSID(method), resp, nil), xrpc.Drain(resp))
+	answer, err := io.ReadAll(resp.Body)
+	if err = errors.Join(err, resp.Body.Close()); err != nil {
+		return nil, fmt.Errorf("server: %s: %w", path, err)
 	}
-	return xrpc.Drain(resp)
+	if resp.StatusCode/100 != 2 {
+		return nil, fmt.Errorf("server: %s: %s %.200s", path, resp.Status, answer)
+	}
+	return answer, nil
 }

@@ -1,7 +1,6 @@
 package testbed
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -9,8 +8,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-
-	"mlsd/clientsim/xrpc"
 )
 
 // This file reads a server's metrics and memory.
@@ -18,27 +15,16 @@ import (
 // Metrics reads the values of the metrics, by names with labels. It does not read those whose
 // labels have spaces.
 func (p *Proc) Metrics(ctx context.Context) (map[string]float64, error) {
-	p.mu.Lock()
-	admin := p.admin
-	p.mu.Unlock()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, admin+"/metrics", nil)
+	answer, err := p.Admin(ctx, http.MethodGet, "/metrics", nil)
 	if err != nil {
-		return nil, fmt.Errorf("server: %w", err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("server: metrics: %w", err)
+		return nil, err
 	}
 	values := map[string]float64{}
-	scan := bufio.NewScanner(resp.Body)
-	for scan.Scan() {
-		name, text, ok := strings.Cut(scan.Text(), " ")
+	for line := range strings.Lines(string(answer)) {
+		name, text, ok := strings.Cut(strings.TrimSpace(line), " ")
 		if value, err := strconv.ParseFloat(text, 64); ok && err == nil {
 			values[name] = value
 		}
-	}
-	if err := errors.Join(scan.Err(), resp.Body.Close()); err != nil {
-		return nil, fmt.Errorf("server: metrics: %w", err)
 	}
 	return values, nil
 }
@@ -55,22 +41,6 @@ func (p *Proc) FailedJoins(ctx context.Context) (int, error) {
 	return int(values[`mlsd_welcome_confirmations_total{outcome="failure"}`]), err
 }
 
-// collectGarbage makes the server free unused memory, so that it can be measured.
-func (p *Proc) collectGarbage(ctx context.Context) error {
-	p.mu.Lock()
-	admin := p.admin
-	p.mu.Unlock()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, admin+"/debug/pprof/heap?gc=1", nil)
-	if err != nil {
-		return fmt.Errorf("server: %w", err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return fmt.Errorf("server: %w", err)
-	}
-	return xrpc.Drain(resp)
-}
-
 // Memory is how much memory a server uses, in bytes.
 type Memory struct {
 	Resident     int64 // as the kernel counts it; 0 if unknown
@@ -79,7 +49,7 @@ type Memory struct {
 
 // Memory measures how much memory the server uses after a garbage collection.
 func (p *Proc) Memory(ctx context.Context) (m Memory, err error) {
-	if err := p.collectGarbage(ctx); err != nil {
+	if _, err := p.Admin(ctx, http.MethodGet, "/debug/pprof/heap?gc=1", nil); err != nil {
 		return m, err
 	}
 	values, err := p.Metrics(ctx)

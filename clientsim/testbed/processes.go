@@ -56,6 +56,22 @@ func ProcessTime(pid int) time.Duration { return statOf(pid).own }
 // Parent returns the id of a process's parent, or 0.
 func Parent(pid int) int { return statOf(pid).parent }
 
+// childrenOf returns the children of a process, by their ids.
+func childrenOf(parent int) map[int]stat {
+	paths, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return nil
+	}
+	children := map[int]stat{}
+	for _, path := range paths {
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if s := statOf(pid); err == nil && s.parent == parent {
+			children[pid] = s
+		}
+	}
+	return children
+}
+
 // TreeTime returns the processor time of a process and its children, living and dead.
 func TreeTime(parent int) time.Duration {
 	if parent == 0 {
@@ -63,18 +79,8 @@ func TreeTime(parent int) time.Duration {
 	}
 	all := statOf(parent)
 	sum := all.own + all.reaped
-	paths, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		return 0
-	}
-	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue // it has ended
-		}
-		if child := parseStat(text); child.parent == parent {
-			sum += child.own + child.reaped
-		}
+	for _, child := range childrenOf(parent) {
+		sum += child.own + child.reaped
 	}
 	return sum
 }
