@@ -10,7 +10,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -395,15 +394,9 @@ func (b *bench) makeConvos(ctx context.Context, p convoPlan) (*convoSet, error) 
 		return nil, err
 	}
 	b.convoSets = append(b.convoSets, s)
-	var kind strings.Builder
-	if s.real {
-		kind.WriteString("MLS PrivateMessages, encrypted by the devices of their senders")
-	} else {
-		fmt.Fprintf(&kind, "fake above %d KiB: an MLS header and random bytes", maxReal>>10)
-	}
-	b.note("ciphertexts: %s; sent in turn, each time under another idempotency key", kind.String())
-	if p.members > maxDevices {
-		b.note("in convos of more than %d members, the others have no device", maxDevices)
+	b.note("ciphertexts: an MLS header and random bytes; sent in turn, each time under another idempotency key")
+	if p.members > mostSending {
+		b.note("in convos of more than %d members, the others do not send", mostSending)
 	}
 	return s, nil
 }

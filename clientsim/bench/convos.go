@@ -15,7 +15,6 @@ type convoSet struct {
 	drafts  [][]*draft // by sender
 	members int
 	body    int
-	real    bool // MLS devices made the ciphertexts
 }
 
 // convoPlan says how a convoSet is to be.
@@ -25,24 +24,18 @@ type convoPlan struct {
 	body    int // bytes of a ciphertext
 	// pool is how many ciphertexts each sender has in each convo.
 	pool int
-	// senders is how many members of a convo have a device and send; 0: up to maxDevices.
+	// senders is how many members of a convo send; 0: up to mostSending.
 	senders int
 }
 
-// maxDevices is how many members of one convo have a device. The others are only on the roster.
-const maxDevices = 64
+// mostSending is how many members of one convo send. The others are only on the roster.
+const mostSending = 64
 
-// maxReal is the size of the largest ciphertext that MLS devices make. Larger ones are fake,
-// because encrypting them would only cost time of the load.
-const maxReal = 64 << 10
-
-// newConvoSet makes the convos of a plan. Every member with a device sends. The MLS group is in the
-// same epoch as the convo, so the servers accept its messages.
+// newConvoSet makes the convos of a plan, and what is sent to them.
 func (b *bench) newConvoSet(ctx context.Context, p convoPlan, senders []*xrpc.Account) (*convoSet, error) {
-	s := &convoSet{senders: senders, convos: make([]*convo, p.convos), drafts: make([][]*draft, len(senders)), members: p.members, body: p.body,
-		real: p.body <= maxReal}
+	s := &convoSet{senders: senders, convos: make([]*convo, p.convos), drafts: make([][]*draft, len(senders)), members: p.members, body: p.body}
 	made := make([][]*draft, p.convos)
-	sending := min(p.members, len(senders), maxDevices)
+	sending := min(p.members, len(senders), mostSending)
 	if p.senders > 0 {
 		sending = min(sending, p.senders)
 	}
@@ -60,7 +53,7 @@ func (b *bench) newConvoSet(ctx context.Context, p convoPlan, senders []*xrpc.Ac
 			return err
 		}
 		s.convos[i] = c
-		made[i], err = b.encryptFor(c, accounts, at, p)
+		made[i], err = draftsFor(c, accounts, at, p)
 		return err
 	})
 	if err != nil {
@@ -79,27 +72,13 @@ func (b *bench) newConvoSet(ctx context.Context, p convoPlan, senders []*xrpc.Ac
 	return s, nil
 }
 
-// encryptFor makes the ciphertexts that the accounts send to a convo.
-func (b *bench) encryptFor(c *convo, accounts []*xrpc.Account, at []int, p convoPlan) ([]*draft, error) {
-	encrypt := func(int) ([]byte, error) {
-		around := len(mlsclient.FakeMessage(c.group, c.epoch, p.body)) - p.body
-		return mlsclient.FakeMessage(c.group, c.epoch, max(p.body-around, 0)), nil
-	}
-	if p.body <= maxReal {
-		group, err := newMLSGroup(c.group, c.epoch, accounts)
-		if err != nil {
-			return nil, err
-		}
-		encrypt = func(k int) ([]byte, error) { return group.encrypt(k, p.body) }
-	}
-	var drafts []*draft
+// draftsFor makes the messages that the accounts send to a convo. Their ciphertexts are fake: an MLS
+// header and random bytes. The server cannot see that.
+func draftsFor(c *convo, accounts []*xrpc.Account, at []int, p convoPlan) (drafts []*draft, err error) {
+	around := len(mlsclient.FakeMessage(c.group, c.epoch, p.body)) - p.body
 	for k, account := range accounts {
 		for range p.pool {
-			ciphertext, err := encrypt(k)
-			if err != nil {
-				return nil, err
-			}
-			d, err := newDraft(c, at[k], account, ciphertext)
+			d, err := newDraft(c, at[k], account, mlsclient.FakeMessage(c.group, c.epoch, p.body-around))
 			if err != nil {
 				return nil, err
 			}

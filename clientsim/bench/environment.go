@@ -48,16 +48,8 @@ func newEnvironment(ctx context.Context, c *Config) (*environment, error) {
 	if err := s.startDatabase(ctx); err != nil {
 		return s, err
 	}
-	settings, err := s.settings(ctx, 0)
-	if err != nil {
+	if err := s.runServers(ctx, c.Servers, 0, false); err != nil {
 		return s, err
-	}
-	for range c.Servers {
-		server := s.addServer()
-		if err := server.Start(ctx, settings); err != nil {
-			return s, err
-		}
-		s.servers = s.all
 	}
 	s.client = xrpc.NewClient(s.servers[0].URL(), xrpc.DefaultServiceDID, s.web, &xrpc.Stats{})
 	return s, nil
@@ -135,44 +127,45 @@ func (s *environment) addr(node int) string {
 	return strings.TrimPrefix(s.servers[node%len(s.servers)].URL(), "http://")
 }
 
-// use makes the servers run a binary. If they run another one, all stop and start with this one, at
-// the same addresses. changed reports whether they did.
+// runServers stops all servers, and starts n of a binary, each at the address that it had.
+func (s *environment) runServers(ctx context.Context, n, binary int, standby bool) error {
+	s.web.CloseIdleConnections()
+	running := s.servers
+	if err := eachOf(n, len(running), func(i int) error { return running[i].Stop() }); err != nil {
+		return err
+	}
+	settings, err := s.settings(ctx, binary)
+	if err != nil {
+		return err
+	}
+	if standby {
+		settings["MLSD_READ_DATABASE_URL"] = s.pair.StandbyURL()
+	}
+	for len(s.all) < n {
+		s.addServer()
+	}
+	s.servers, s.running = s.all[:n], binary
+	return eachOf(n, n, func(i int) error {
+		s.servers[i].UseBinary(s.Binaries[binary].Path)
+		return s.servers[i].Start(ctx, settings)
+	})
+}
+
+// use makes the servers run a binary, and reports whether they ran another one.
 func (s *environment) use(ctx context.Context, binary int) (changed bool, err error) {
 	if s.running == binary {
 		return false, nil
 	}
-	settings, err := s.settings(context.WithoutCancel(ctx), binary)
-	if err != nil {
-		return false, err
-	}
-	s.web.CloseIdleConnections()
-	for _, server := range s.servers {
-		if err := server.Stop(); err != nil {
-			return false, err
-		}
-		server.UseBinary(s.Binaries[binary].Path)
-	}
-	for _, server := range s.servers {
-		if err := server.Start(context.WithoutCancel(ctx), settings); err != nil {
-			return false, err
-		}
-	}
-	s.running = binary
-	return true, nil
+	return true, s.runServers(ctx, len(s.servers), binary, false)
 }
 
 // restart kills a server and starts it again at the same address.
 func (s *environment) restart(ctx context.Context, node int) error {
-	settings, err := s.settings(context.WithoutCancel(ctx), s.running)
+	settings, err := s.settings(ctx, s.running)
 	if err != nil {
 		return err
 	}
-	server := s.servers[node]
-	if err := server.Kill(); err != nil {
-		return err
-	}
-	// Also after an interrupt: close expects a running server.
-	return server.Start(context.WithoutCancel(ctx), settings)
+	return errors.Join(s.servers[node].Kill(), s.servers[node].Start(ctx, settings))
 }
 
 // close stops everything and removes its files. It leaves a database that is not ours as it is.

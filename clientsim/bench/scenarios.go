@@ -57,7 +57,7 @@ func listened(subscribers int) func(*Config) {
 // pool returns how many ciphertexts each sender has in a convo. All together have at most 64 MiB.
 func (c *Config) pool(convos, members, body int) int {
 	const all, most = 2048, 64 << 20
-	devices := convos * min(members, c.Senders, maxDevices)
+	devices := convos * min(members, c.Senders, mostSending)
 	return max(1, min(all, most/body)/devices)
 }
 

@@ -158,7 +158,7 @@ func (b *bench) arrange(ctx context.Context, a arrangement) error {
 	for _, w := range b.workers {
 		w.close()
 	}
-	if err := e.startNodes(ctx, a.nodes, a.standby); err != nil {
+	if err := e.runServers(ctx, a.nodes, e.running, a.standby); err != nil {
 		return err
 	}
 	for i, w := range b.workers {
@@ -166,27 +166,6 @@ func (b *bench) arrange(ctx context.Context, a arrangement) error {
 	}
 	e.arranged = a
 	return nil
-}
-
-// startNodes stops all servers and starts n.
-func (s *environment) startNodes(ctx context.Context, n int, standby bool) error {
-	s.web.CloseIdleConnections()
-	err := eachOf(len(s.servers), len(s.servers), func(i int) error { return s.servers[i].Stop() })
-	if err != nil {
-		return err
-	}
-	settings, err := s.settings(ctx, s.running)
-	if err != nil {
-		return err
-	}
-	if standby {
-		settings["MLSD_READ_DATABASE_URL"] = s.pair.StandbyURL()
-	}
-	for len(s.all) < n {
-		s.addServer()
-	}
-	s.servers = s.all[:n]
-	return eachOf(n, n, func(i int) error { return s.servers[i].Start(ctx, settings) })
 }
 
 // observation is what a phase under shares says besides its requests.

@@ -3,7 +3,6 @@ package bench
 import (
 	"bytes"
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -100,8 +99,7 @@ const (
 // send sends a message by the retry rule: the same bytes and key with a new token, until there is
 // an answer.
 func (w *worker) send(ctx context.Context, r load.Request, l *job) bool {
-	var key [keySize]byte
-	w.newKey(&key)
+	key := xrpc.NewKey()
 	var drop, twice bool
 	if w.faults {
 		fate := w.rng.IntN(1000)
@@ -109,7 +107,7 @@ func (w *worker) send(ctx context.Context, r load.Request, l *job) bool {
 	}
 	began, wait := time.Now(), 5*time.Millisecond
 	for {
-		if err := w.compose(l, &key); err != nil {
+		if err := w.compose(l, key); err != nil {
 			w.violate("sendMessage: %v", err)
 			return false
 		}
@@ -122,7 +120,7 @@ func (w *worker) send(ctx context.Context, r load.Request, l *job) bool {
 			w.outcome.retried++
 			continue
 		case twice:
-			a, err = w.sendTwice(ctx, l, &key)
+			a, err = w.sendTwice(ctx, l, key)
 			twice = false
 		default:
 			a, err = w.wire.do(ctx, w.bytes)
@@ -144,7 +142,7 @@ func (w *worker) send(ctx context.Context, r load.Request, l *job) bool {
 }
 
 // compose writes a request with a new token into w.bytes.
-func (w *worker) compose(l *job, key *[keySize]byte) error {
+func (w *worker) compose(l *job, key string) error {
 	token, err := l.tokens.take()
 	if err != nil {
 		return err
@@ -154,7 +152,7 @@ func (w *worker) compose(l *job, key *[keySize]byte) error {
 	w.bytes = strconv.AppendInt(w.bytes, int64(l.draft.bodySize()), 10)
 	w.bytes = append(w.bytes, "\r\n\r\n"...)
 	w.bytes = append(w.bytes, l.draft.before...)
-	w.bytes = append(w.bytes, key[:]...)
+	w.bytes = append(w.bytes, key...)
 	w.bytes = append(w.bytes, l.draft.after...)
 	return nil
 }
@@ -182,7 +180,7 @@ func (w *worker) drop(ctx context.Context) {
 
 // sendTwice sends the request and a second one with its key at the same time. Both answers must be
 // the same.
-func (w *worker) sendTwice(ctx context.Context, l *job, key *[keySize]byte) (answer, error) {
+func (w *worker) sendTwice(ctx context.Context, l *job, key string) (answer, error) {
 	w.outcome.twice++
 	request := bytes.Clone(w.bytes)
 	if err := w.compose(l, key); err != nil {
@@ -267,27 +265,5 @@ func (w *worker) page(ctx context.Context, r load.Request, l *job) bool {
 func (w *worker) violate(format string, args ...any) {
 	if len(w.outcome.violated) < maxWords {
 		w.outcome.violated = append(w.outcome.violated, fmt.Sprintf(format, args...))
-	}
-}
-
-// newKey makes a UUIDv7 (RFC 9562 §5.7).
-func (w *worker) newKey(text *[keySize]byte) {
-	var u [16]byte
-	ms := uint64(time.Now().UnixMilli())
-	for i := range 6 {
-		u[i] = byte(ms >> (40 - 8*i))
-	}
-	for i, r := 6, w.rng.Uint64(); i < 14; i, r = i+1, r>>8 {
-		u[i] = byte(r)
-	}
-	u[14], u[15] = byte(w.rng.Uint32()), byte(w.rng.Uint32())
-	u[6], u[8] = u[6]&0x0f|0x70, u[8]&0x3f|0x80
-	b := text[:0]
-	for i, from := 0, 0; i < 5; i++ {
-		to := [5]int{4, 6, 8, 10, 16}[i]
-		if i > 0 {
-			b = append(b, '-')
-		}
-		b, from = hex.AppendEncode(b, u[from:to]), to
 	}
 }

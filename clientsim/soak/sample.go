@@ -44,7 +44,7 @@ func openSamples(s *soak) (*samples, error) {
 	}
 	out := &samples{file: file, lines: json.NewEncoder(file)}
 	return out, out.lines.Encode(report.SoakLine{Begin: &report.SoakBegin{
-		Began: s.began.UTC(), For: s.c.For, Rate: s.c.Rate, Every: s.c.Every, Seed: s.c.Seed, Setup: s.c.describe(),
+		Began: s.began.UTC(), For: s.c.For, Rate: s.c.Rate, Every: s.c.Every, Seed: s.c.Seed,
 		Cores: runtime.NumCPU(), Go: runtime.Version(),
 	}})
 }

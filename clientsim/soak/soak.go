@@ -5,8 +5,6 @@ package soak
 import (
 	"context"
 	"errors"
-	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -230,20 +228,4 @@ func (s *soak) remove(ctx context.Context, w *testbed.World, node *testbed.Proc)
 		}
 	}
 	return nil
-}
-
-// describe says how the run is set up.
-func (c *Config) describe() []string {
-	o := c.options()
-	lines := []string{
-		fmt.Sprintf("steady: %d messages a second by %d writers to %d convos, a change of a roster or an epoch every %s, %d subscribers",
-			c.Rate, o.Writers, o.Convos, changeEvery, o.Subscribers),
-		fmt.Sprintf("rounds: %d scenarios in turn, each with accounts and convos of its own, which are erased and deleted", len(played())),
-		fmt.Sprintf("rows are made old %s after they were written", c.Keep),
-	}
-	all := settings()
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		lines = append(lines, name+"="+all[name])
-	}
-	return lines
 }

@@ -11,6 +11,7 @@ import (
 
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/history"
+	driver "mlsd/clientsim/load"
 	"mlsd/clientsim/mlsclient"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
@@ -196,18 +197,19 @@ func (l *load) all() []operation {
 
 // run does operations until loading ends. Each operation that has begun gets its verdict.
 func (l *load) run(ctx, loading context.Context) error {
-	var all sync.WaitGroup
-	errs := make([]error, lanes)
+	loading, stop := context.WithCancel(loading)
+	defer stop()
+	errs, rngs := make([]error, lanes), make([]*rand.Rand, lanes)
 	for lane := range lanes {
-		rng := rand.New(rand.NewPCG(l.w.Seed, uint64(lane)))
-		all.Go(func() {
-			for loading.Err() == nil && errs[lane] == nil {
-				errs[lane] = l.pick(rng)(ctx, rng)
-				l.operations.Add(1)
-			}
-		})
+		rngs[lane] = rand.New(rand.NewPCG(l.w.Seed, uint64(lane)))
 	}
-	all.Wait()
+	d := driver.Driver{Lanes: lanes}
+	d.Run(loading, func(r driver.Request) {
+		if errs[r.Lane] = l.pick(rngs[r.Lane])(ctx, rngs[r.Lane]); errs[r.Lane] != nil {
+			stop()
+		}
+		l.operations.Add(1)
+	})
 	return errors.Join(errs...)
 }
 

@@ -48,14 +48,15 @@ func allowed() map[string][]string {
 		"clientsim/scenario": {
 			"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/history", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc",
 		},
-		"clientsim/attack": {"api/lexcodec", "api/mlsapi", "clientsim/load", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc", "mls"},
+		"clientsim/attack": {"api/mlsapi", "clientsim/load", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc", "mls"},
 		"clientsim/bench": {
-			"api/lexcodec", "api/mlsapi", "clientsim/bench/report", "clientsim/load", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc",
+			"api/mlsapi", "clientsim/bench/report", "clientsim/load", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc",
 		},
 		"clientsim/bench/report": {"clientsim/load"},
 		"clientsim/load":         {},
 		"clientsim/torture": {
-			"api/mlsapi", "clientsim/client", "clientsim/history", "clientsim/mlsclient", "clientsim/testbed", "clientsim/torture/pgwire", "clientsim/xrpc",
+			"api/mlsapi", "clientsim/client", "clientsim/history", "clientsim/load", "clientsim/mlsclient", "clientsim/testbed", "clientsim/torture/pgwire",
+			"clientsim/xrpc",
 		},
 		"clientsim/torture/pgwire": {},
 		"clientsim/soak":           {"api/mlsapi", "clientsim/bench/report", "clientsim/load", "clientsim/scenario", "clientsim/testbed", "clientsim/xrpc"},

@@ -31,7 +31,6 @@ type SoakBegin struct {
 	Every time.Duration `json:"every"` // ns between two samples
 	Rate  int           `json:"rate"`  // messages a second
 	Seed  uint64        `json:"seed"`
-	Setup []string      `json:"setup"`
 	Cores int           `json:"cores"`
 	Go    string        `json:"go"`
 }

@@ -17,7 +17,7 @@ func plausibleSoak(length time.Duration) *Soak {
 	s := &Soak{
 		SoakBegin: SoakBegin{
 			Began: time.Date(2026, 9, 14, 9, 30, 0, 0, time.UTC), For: length, Every: 10 * time.Second, Rate: 20, Seed: 7,
-			Setup: []string{"steady: 20 messages a second", "MLSD_EVENT_RETENTION=1h"}, Cores: 2, Go: "go1.26.0",
+			Cores: 2, Go: "go1.26.0",
 		},
 		End: &SoakEnd{Ended: time.Date(2026, 9, 14, 17, 30, 0, 0, time.UTC), Rounds: 240, Notes: []string{"12 connections"}},
 	}
