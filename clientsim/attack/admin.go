@@ -16,7 +16,7 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// H11 and H13: what a browser may be made to read, and what a stranger may make the server write.
+// H11 and H13: what a browser may be made to read, and what unauthenticated callers may make the server write.
 func answersAndLogs() []Attack {
 	return []Attack{
 		{"rebinding", "H11", "a page in the operator's browser asks the admin listener under other names", rebind},
@@ -142,7 +142,7 @@ func requestIDs(_ context.Context, t *Target) (*Prepared, error) {
 	}, nil
 }
 
-// Bounds of what strangers may make a server log, besides what honest users do.
+// Bounds of what unauthenticated callers may make a server log, besides what honest users do.
 const (
 	linesPerSecond = 5
 	bytesPerSecond = 4 << 10
@@ -154,16 +154,16 @@ func logFlood(ctx context.Context, t *Target) (*Prepared, error) {
 	if err != nil {
 		return nil, err
 	}
-	strangers, web := t.forgeries(100, 1, ofStrangers, nil), t.web(0)
+	unknown, web := t.forgeries(100, 1, ofNobody, nil), t.web(0)
 	id := strings.Repeat("x", 4000)
 	return &Prepared{
 		Run: func(ctx context.Context) error {
 			var all errgroup.Group
 			all.Go(func() error { return prepared.Run(ctx) })
-			all.Go(func() error { return strangers.Run(ctx) })
+			all.Go(func() error { return unknown.Run(ctx) })
 			all.Go(func() error {
 				pace(ctx, 100, 64, func(ctx context.Context, _ int) {
-					token, err := forge(strangeDID(), t.Audience, mlsapi.NSIDGetConvos)
+					token, err := forge(unknownDID(), t.Audience, mlsapi.NSIDGetConvos)
 					if err != nil {
 						return // then there is one attempt less
 					}

@@ -63,7 +63,7 @@ func TestCostlyGroupInfo(t *testing.T) {
 // A forged token has the form of a real one.
 func TestForgedToken(t *testing.T) {
 	t.Parallel()
-	token, err := forge(strangeDID(), "did:web:example.com", "blue.catbird.mls.getConvos")
+	token, err := forge(unknownDID(), "did:web:example.com", "blue.catbird.mls.getConvos")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestForgedToken(t *testing.T) {
 	if err != nil || !strings.Contains(string(claims), `"iss":"did:plc:`) {
 		t.Errorf("claims %s: %v", claims, err)
 	}
-	if _, err := syntax.ParseDID(string(strangeDID())); err != nil {
+	if _, err := syntax.ParseDID(string(unknownDID())); err != nil {
 		t.Error(err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// H7 and H8: getKeyPackages stores its answers, and strangers use up a person's KeyPackages.
+// H7 and H8: getKeyPackages stores its answers, and people who share no convo use up a person's KeyPackages.
 func claims() []Attack {
 	return []Attack{
 		{"claims-stored", "H7", "one token asks for 1 MB of KeyPackages under a new key each time", storedClaims(true)},
@@ -118,7 +118,7 @@ var errOnlyLastResort = errors.New("a friend got only the KeyPackage of last res
 // kind, and a friend, who shares a convo with the victim, must get one that nobody else has.
 func claimAll(dids, addresses int) func(context.Context, *Target) (*Prepared, error) {
 	return func(ctx context.Context, t *Target) (*Prepared, error) {
-		strangers, err := t.accounts(dids)
+		claimers, err := t.accounts(dids)
 		if err != nil {
 			return nil, err
 		}
@@ -139,7 +139,7 @@ func claimAll(dids, addresses int) func(context.Context, *Target) (*Prepared, er
 			return nil, err
 		}
 		t.Bystanders = append(t.Bystanders,
-			Operation{"stranger's claim", 1, func(context.Context, int) (time.Duration, error) {
+			Operation{"claim by another", 1, func(context.Context, int) (time.Duration, error) {
 				_, err := h.claim(victim.DID)
 				return 0, err
 			}},
@@ -158,7 +158,7 @@ func claimAll(dids, addresses int) func(context.Context, *Target) (*Prepared, er
 		return &Prepared{
 			Run: func(ctx context.Context) error {
 				pace(ctx, 100, 32, func(ctx context.Context, i int) {
-					answer, err := t.once(ctx, clients[i%addresses], strangers[i%dids], claimOf(victim.DID))
+					answer, err := t.once(ctx, clients[i%addresses], claimers[i%dids], claimOf(victim.DID))
 					if err == nil {
 						taken.Add(int64(oneTime(answer)))
 					}

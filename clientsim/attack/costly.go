@@ -170,7 +170,7 @@ func vector(b *cryptobyte.Builder, content []byte) {
 func leafOwners(creator syntax.DID, leaves int) []syntax.DID {
 	people := []syntax.DID{creator}
 	for len(people) < min((leaves+leavesPerPerson-1)/leavesPerPerson, mostPeople) {
-		people = append(people, strangeDID())
+		people = append(people, unknownDID())
 	}
 	return people
 }
@@ -227,7 +227,7 @@ func costlyCommits(ctx context.Context, t *Target) (*Prepared, error) {
 	commit := mlsclient.FakeCommit(group, 1, 200)
 	inputs := []any{
 		&mlsapi.SubmitCommitInput{ConvoID: id, Commit: commit, GroupInfo: info},
-		&mlsapi.AddMembersInput{ConvoID: id, DIDList: []syntax.DID{strangeDID()}, Commit: commit, GroupInfo: info,
+		&mlsapi.AddMembersInput{ConvoID: id, DIDList: []syntax.DID{unknownDID()}, Commit: commit, GroupInfo: info,
 			WelcomeMessage: mlsclient.FakeWelcome(mlsclient.SuiteX25519, mlsclient.RandomBytes(32))},
 	}
 	methods := []string{mlsapi.NSIDSubmitCommit, mlsapi.NSIDAddMembers}

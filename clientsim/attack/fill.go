@@ -94,7 +94,7 @@ func invite(dids int) func(context.Context, *Target) (*Prepared, error) {
 		}
 		people := append([]syntax.DID(nil), t.Victims...)
 		for len(people) < invitedAtOnce {
-			people = append(people, strangeDID())
+			people = append(people, unknownDID())
 		}
 		people = people[:invitedAtOnce]
 		c, invited := t.client(0), &acceptances{}

@@ -17,9 +17,9 @@ import (
 func forgedTokens() []Attack {
 	const forgeries = 300 // per second
 	return []Attack{
-		{"forged", "H4", "one address forges 300 tokens per second of accounts that do not exist", strangers(forgeries, 1, ofStrangers, nil)},
-		{"forged-known", "H4", "one address forges 300 tokens per second of honest users", strangers(forgeries, 1, ofVictims, nil)},
-		{"forged-many", "H4", "20 addresses forge 300 tokens per second of accounts that do not exist", strangers(forgeries, 20, ofStrangers, nil)},
+		{"forged", "H4", "one address forges 300 tokens per second of accounts that do not exist", forgers(forgeries, 1, ofNobody, nil)},
+		{"forged-known", "H4", "one address forges 300 tokens per second of honest users", forgers(forgeries, 1, ofVictims, nil)},
+		{"forged-many", "H4", "20 addresses forge 300 tokens per second of accounts that do not exist", forgers(forgeries, 20, ofNobody, nil)},
 		{"forged-web", "H4", "one address forges 300 tokens per second of did:web accounts at 64 hosts that hang up", webHosts(forgeries, hangsUp, nil)},
 	}
 }
@@ -28,7 +28,7 @@ func forgedTokens() []Attack {
 func failedLookups() []Attack {
 	return []Attack{
 		{"failing", "H9", "one address names did:web accounts at 64 hosts that hang up, 800 times per second", webHosts(800, hangsUp, chargedAfterBurst)},
-		{"failing-strangers", "H9", "one address names accounts that do not exist, 800 times per second", strangers(800, 1, ofStrangers, chargedAfterBurst)},
+		{"failing-unknown", "H9", "one address names accounts that do not exist, 800 times per second", forgers(800, 1, ofNobody, chargedAfterBurst)},
 		{"tarpits", "H9", "one address names did:web accounts at 64 hosts that never answer", webHosts(64, neverAnswers, chargedAfterBurst)},
 		{"tarpits-slow", "H9", "one address names did:web accounts at 64 hosts that send a byte per second", webHosts(64, answersSlowly, chargedAfterBurst)},
 	}
@@ -37,7 +37,7 @@ func failedLookups() []Attack {
 // issuerOf picks the DID that the i-th forged token names.
 type issuerOf func(t *Target, i int) syntax.DID
 
-func ofStrangers(*Target, int) syntax.DID   { return strangeDID() }
+func ofNobody(*Target, int) syntax.DID      { return unknownDID() }
 func ofVictims(t *Target, i int) syntax.DID { return t.Victims[i%len(t.Victims)] }
 func lanesFor(rate float64) int             { return max(64, int(rate)) }
 
@@ -62,8 +62,8 @@ func chargedAfterBurst(t *Target) func(context.Context, Effects) []Claim {
 	}
 }
 
-// strangers forges tokens of issuers.
-func strangers(rate float64, addresses int, issuer issuerOf, judge judgeOf) func(context.Context, *Target) (*Prepared, error) {
+// forgers forges tokens of issuers.
+func forgers(rate float64, addresses int, issuer issuerOf, judge judgeOf) func(context.Context, *Target) (*Prepared, error) {
 	return func(_ context.Context, t *Target) (*Prepared, error) {
 		return t.forgeries(rate, addresses, issuer, judge), nil
 	}

@@ -30,7 +30,7 @@ func noToken(*Target, string) (pass, error) {
 }
 
 func madeUpTicket(*Target, string) (pass, error) {
-	return func(int) (string, string, error) { return "?ticket=" + string(strangeDID())[8:], "none", nil }, nil
+	return func(int) (string, string, error) { return "?ticket=" + string(unknownDID())[8:], "none", nil }, nil
 }
 
 func forgedToken(t *Target, method string) (pass, error) {

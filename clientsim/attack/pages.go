@@ -29,11 +29,11 @@ func pages() []Attack {
 
 // The page that slow readers ask for, and how many requests each DID makes at once.
 const (
-	pageParts      = 6
-	pagePart       = 930_000 // bytes
-	readersPerDID  = 4
-	receiveBuffer  = 4 << 10
-	answerPatience = 20 * time.Second
+	pageParts     = 6
+	pagePart      = 930_000 // bytes
+	readersPerDID = 4
+	receiveBuffer = 4 << 10
+	answerTimeout = 20 * time.Second
 )
 
 func slowReaders(dids, addresses, perSecond int, method string) func(context.Context, *Target) (*Prepared, error) {
@@ -97,7 +97,7 @@ func (t *Target) readSlowly(ctx context.Context, address int, request string, pe
 	if _, err := io.WriteString(conn, request); err != nil {
 		return 0
 	}
-	if err := conn.SetReadDeadline(time.Now().Add(answerPatience)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(answerTimeout)); err != nil {
 		return 0
 	}
 	status := readStatus(conn)

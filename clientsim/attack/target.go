@@ -195,8 +195,8 @@ func forge(issuer syntax.DID, audience, method string) (string, error) {
 
 func path(method string) string { return "/xrpc/" + method }
 
-// strangeDID makes a did:plc that no directory knows.
-func strangeDID() syntax.DID {
+// unknownDID makes a did:plc that no directory knows.
+func unknownDID() syntax.DID {
 	return syntax.DID("did:plc:" + strings.ToLower(rand.Text())[:24])
 }
 

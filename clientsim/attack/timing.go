@@ -18,12 +18,12 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// timings belongs to promise 8: a stranger learns nothing, also not from how long an answer takes.
+// timings belongs to promise 8: somebody outside of a convo learns nothing, also not from how long an answer takes.
 func timings() []Attack {
-	return []Attack{{"timing", "P8", "strangers measure whether a convo exists, and whether somebody has blocked them", measureAnswers}}
+	return []Attack{{"timing", "P8", "accounts outside of a convo measure whether a convo exists, and whether somebody has blocked them", measureAnswers}}
 }
 
-// Strangers who measure. Together they stay below their rate limits.
+// The accounts that measure. Together they stay below their rate limits.
 const (
 	measurers    = 60
 	pairsPerSec  = 120 // of requests
@@ -33,7 +33,7 @@ const (
 	deviations = 4
 )
 
-// comparison is a pair of calls that a stranger must not be able to tell apart.
+// comparison is a pair of calls that an outsider must not be able to tell apart.
 type comparison struct {
 	what   string
 	hidden func(who *xrpc.Account) xrpc.Call // of something that exists

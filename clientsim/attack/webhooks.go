@@ -12,8 +12,8 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// H6: webhooks that hang take the places of everybody's pushes, and one message calls a stranger's
-// host many times.
+// H6: webhooks that hang take the places of everybody's pushes, and one message calls somebody
+// else's host many times.
 func webhooks() []Attack {
 	return []Attack{
 		{"webhooks", "H6", "two DIDs with up to 100 webhooks each that do not answer", webhooksOf(2, 100, 1, hangs)},

@@ -44,11 +44,11 @@ type draftID struct {
 	sender string
 }
 
-// maxWords is how many violations a verdict lists.
-const maxWords = 20
+// mostViolations is how many violations a verdict lists.
+const mostViolations = 20
 
 func (a *audit) say(format string, args ...any) {
-	if len(a.verdict.Violated) < maxWords {
+	if len(a.verdict.Violated) < mostViolations {
 		a.verdict.Violated = append(a.verdict.Violated, "convo "+a.convo.id+": "+fmt.Sprintf(format, args...))
 	}
 }

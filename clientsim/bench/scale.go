@@ -162,7 +162,7 @@ func (s *environment) awaitEvents(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = xrpc.Until(ctx, patience, func() (empty bool, err error) {
+	err = xrpc.Until(ctx, retryFor, func() (empty bool, err error) {
 		err = db.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM outbox)`).Scan(&empty)
 		return empty, err
 	})
@@ -186,7 +186,7 @@ func (b *bench) checkEvents(ctx context.Context, s *streams, since written) erro
 	now := b.written()
 	least := (now.acknowledged - since.acknowledged) * int64(b.c.Members)
 	most := least + (now.unknown-since.unknown)*int64(b.c.Members)
-	err := xrpc.Until(ctx, patience, func() (bool, error) { return s.events.Load() >= least, nil })
+	err := xrpc.Until(ctx, retryFor, func() (bool, error) { return s.events.Load() >= least, nil })
 	if got := s.events.Load(); err != nil || got > most || s.ended() > 0 {
 		b.violated = append(b.violated, fmt.Sprintf("subscribers got %d events of %d to %d; servers ended %d of their connections", got, least, most, s.ended()))
 	}

@@ -147,7 +147,7 @@ func (b *bench) atOnce(ctx context.Context, count *load.Counter, n int, do func(
 	one := dialer{one: new(sync.Mutex)}
 	for i := range n {
 		w := newWire(b.env.addr(i))
-		w.limit, w.dialer = patience, one
+		w.limit, w.dialer = retryFor, one
 		all.Go(func() {
 			defer w.close()
 			errs[i] = do(w, i)

@@ -39,7 +39,7 @@ func (b *bench) verify(ctx context.Context) error {
 			unknown[d.convo][d]++
 		}
 		total.Retried, total.Dropped, total.Duplicate = total.Retried+t.retried, total.Dropped+t.dropped, total.Duplicate+t.twice
-		total.Violated = append(total.Violated, t.violated[:min(len(t.violated), maxWords-min(len(total.Violated), maxWords))]...)
+		total.Violated = append(total.Violated, t.violated[:min(len(t.violated), mostViolations-min(len(total.Violated), mostViolations))]...)
 		t.receipts = nil
 	}
 	drafts := map[*convo][]*draft{}

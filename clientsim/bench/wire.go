@@ -106,7 +106,7 @@ func (d dialer) dial(ctx context.Context, network, addr string) (net.Conn, error
 		d.one.Lock()
 		defer d.one.Unlock()
 	}
-	one := net.Dialer{Timeout: patience}
+	one := net.Dialer{Timeout: retryFor}
 	if d.from != nil {
 		one.LocalAddr = &net.TCPAddr{IP: d.from}
 	}

@@ -87,8 +87,8 @@ func (w *worker) do(ctx context.Context, r load.Request) {
 	}
 }
 
-// patience is how long a request is retried before its outcome stays unknown.
-const patience = 30 * time.Second
+// retryFor is how long a request is retried before its outcome stays unknown.
+const retryFor = 30 * time.Second
 
 // Faults per thousand requests: dropped answers, and requests sent twice at once.
 const (
@@ -131,7 +131,7 @@ func (w *worker) send(ctx context.Context, r load.Request, l *job) bool {
 		if !w.again(r, opSend, a, err) {
 			return false
 		}
-		if ctx.Err() != nil || time.Since(began) > patience {
+		if ctx.Err() != nil || time.Since(began) > retryFor {
 			w.outcome.unknown = append(w.outcome.unknown, l.draft)
 			return false
 		}
@@ -263,7 +263,7 @@ func (w *worker) page(ctx context.Context, r load.Request, l *job) bool {
 }
 
 func (w *worker) violate(format string, args ...any) {
-	if len(w.outcome.violated) < maxWords {
+	if len(w.outcome.violated) < mostViolations {
 		w.outcome.violated = append(w.outcome.violated, fmt.Sprintf(format, args...))
 	}
 }

@@ -132,8 +132,8 @@ func (c *History) Left(convo, change string, by, did syntax.DID, seq int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.convos[convo]
-	tenures := s.memberships[did]
-	last := &tenures[len(tenures)-1]
+	stays := s.memberships[did]
+	last := &stays[len(stays)-1]
 	last.to, last.closed, last.last = seq, true, len(s.roster)
 	s.roster = append(s.roster, rosterChange{step: s.step(), did: did, change: change, by: by, seq: seq})
 }

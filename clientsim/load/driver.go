@@ -3,6 +3,8 @@ package load
 
 import (
 	"context"
+	"errors"
+	"math/rand/v2"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -59,6 +61,24 @@ func (d *Driver) Run(ctx context.Context, do func(Request)) {
 		})
 	}
 	running.Wait()
+}
+
+// Try is Run for requests that can fail: the first failure ends it. Each lane has random numbers of its
+// own, which follow from the seed.
+func (d *Driver) Try(ctx context.Context, seed uint64, do func(Request, *rand.Rand) error) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	errs, numbers := make([]error, d.Lanes), make([]*rand.Rand, d.Lanes)
+	for lane := range numbers {
+		numbers[lane] = rand.New(rand.NewPCG(seed, uint64(lane)))
+	}
+	d.Run(ctx, func(r Request) {
+		if err := do(r, numbers[r.Lane]); err != nil {
+			errs[r.Lane] = errors.Join(errs[r.Lane], err)
+			stop()
+		}
+	})
+	return errors.Join(errs...)
 }
 
 // atRate begins requests at the rate. Those that were due before ctx ended are all made.

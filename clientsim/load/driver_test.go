@@ -2,8 +2,11 @@ package load
 
 import (
 	"context"
+	"errors"
+	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -109,6 +112,24 @@ func TestAsManyAsPossible(t *testing.T) {
 		})
 		if diff := cmp.Diff(map[int]int{0: 10, 1: 10, 2: 10}, lanes); diff != "" || len(seen) != 30 {
 			t.Errorf("requests by lane (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// The first failure ends all lanes, and is returned.
+func TestTryEndsWithAFailure(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		broken, made := errors.New("broken"), atomic.Int64{}
+		err := (&Driver{Lanes: 3}).Try(t.Context(), 1, func(r Request, _ *rand.Rand) error {
+			time.Sleep(time.Millisecond)
+			if made.Add(1) == 7 {
+				return broken
+			}
+			return nil
+		})
+		if n := made.Load(); !errors.Is(err, broken) || n > 9 {
+			t.Errorf("%v after %d requests", err, n)
 		}
 	})
 }

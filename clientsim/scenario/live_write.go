@@ -3,7 +3,6 @@ package scenario
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -13,6 +12,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/history"
+	"mlsd/clientsim/load"
 	"mlsd/clientsim/mlsclient"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
@@ -21,64 +21,21 @@ import (
 // write sends until writing ends. Each writer sends one message after the other. With a rate, all
 // writers together start that many a second, whether or not earlier ones are answered.
 func (b *liveRun) write(ctx, writing context.Context) {
-	lanes := orDefault(b.w.Writers, liveWriters)
-	var tickets chan struct{}
-	if b.w.Rate > 0 {
-		lanes = max(lanes, mostInFlight)
-		tickets = make(chan struct{}, lanes)
-		go b.pace(writing, tickets)
+	d := load.Driver{Rate: float64(b.w.Rate), Lanes: orDefault(b.w.Writers, liveWriters)}
+	if d.Rate > 0 {
+		d.Lanes = max(d.Lanes, mostInFlight)
 	}
-	var all sync.WaitGroup
-	errs := make([]error, lanes)
-	for lane := range lanes {
-		rng := rand.New(rand.NewPCG(b.w.Seed, uint64(lane)))
-		all.Go(func() {
-			for writing.Err() == nil && errs[lane] == nil {
-				if tickets != nil {
-					if _, ok := <-tickets; !ok {
-						return
-					}
-				}
-				errs[lane] = attempt(func() { b.send(ctx, rng, b.some(rng)) })
-			}
-		})
-	}
-	all.Wait()
-	check(errors.Join(errs...))
+	var behind sync.Once
+	check(d.Try(writing, b.w.Seed, func(r load.Request, rng *rand.Rand) error {
+		if time.Since(r.Due) > time.Second {
+			behind.Do(func() { b.w.Note("at %d a second the servers fell a second behind", b.w.Rate) })
+		}
+		return attempt(func() { b.send(ctx, rng, b.some(rng)) })
+	}))
 }
 
 // mostInFlight is the largest number of unanswered messages at a given rate.
 const mostInFlight = 512
-
-// pace hands out one ticket per message to send, at the given rate.
-func (b *liveRun) pace(writing context.Context, tickets chan<- struct{}) {
-	defer close(tickets)
-	start, tick := time.Now(), time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	var behind bool
-	for n := 0; ; {
-		select {
-		case <-writing.Done():
-			return
-		case <-tick.C:
-		}
-		for due := int(time.Since(start).Seconds() * float64(b.w.Rate)); n < due; n++ {
-			select {
-			case tickets <- struct{}{}:
-			default:
-				if !behind {
-					behind = true
-					b.w.Note("at %d a second the servers fell behind after %s", b.w.Rate, time.Since(start).Round(time.Millisecond))
-				}
-				select {
-				case tickets <- struct{}{}:
-				case <-writing.Done():
-					return
-				}
-			}
-		}
-	}
-}
 
 // send sends a message by one of a convo's writers, until it is acknowledged.
 func (b *liveRun) send(ctx context.Context, rng *rand.Rand, r *liveConvo) {

@@ -43,12 +43,7 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 	}
 	progress := NewProgress(c.Progress)
 	progress.Line("seed %d", c.Seed)
-	dir, err := testbed.NewDirectory(c.PLCListen)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, dir.Close(context.WithoutCancel(ctx))) }()
-	to, stop, err := c.connect(ctx, dir, progress)
+	to, stop, err := c.connect(ctx, progress)
 	if err != nil {
 		return nil, err
 	}

@@ -1,12 +1,11 @@
 package scenario
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -19,57 +18,48 @@ import (
 const loadFrom = time.Minute
 
 // connect connects to the given server, or starts one.
-func (c *Config) connect(ctx context.Context, dir *testbed.Directory, progress *Progress) (_ testbed.Target, stop func() error, err error) {
+func (c *Config) connect(ctx context.Context, progress *Progress) (_ testbed.Target, stop func() error, err error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 256
 	transport.Proxy = nil
-	to := testbed.Target{Base: c.Server, Audience: c.ServiceDID, Transport: transport, Dir: dir}
-	if to.Audience == "" {
-		to.Audience = xrpc.DefaultServiceDID
-	}
+	to := testbed.Target{Base: c.Server, Audience: cmp.Or(c.ServiceDID, xrpc.DefaultServiceDID), Transport: transport}
 	if c.Server != "" {
+		if to.Dir, err = testbed.NewDirectory(c.PLCListen); err != nil {
+			return to, nil, err
+		}
+		stop := func() error {
+			transport.CloseIdleConnections()
+			return to.Dir.Close(context.WithoutCancel(ctx))
+		}
 		if err := healthy(ctx, c.Server, transport); err != nil {
-			return testbed.Target{}, nil, err
+			return to, nil, errors.Join(err, stop())
 		}
-		progress.Line("server %s, which has to resolve DIDs at %s", c.Server, dir.URL())
-		return to, func() error { transport.CloseIdleConnections(); return nil }, nil
+		progress.Line("server %s, which has to resolve DIDs at %s", c.Server, to.Dir.URL())
+		return to, stop, nil
 	}
-	home, err := os.MkdirTemp("", "clientsim-")
+	progress.Now("starting mlsd")
+	e, err := testbed.NewEnvironment(ctx, c.PLCListen, testbed.Binary{Path: c.Binary})
 	if err != nil {
-		return testbed.Target{}, nil, err
+		return to, nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.RemoveAll(home))
-		}
-	}()
-	// A server started by root runs its database as another user, who needs access to the data
-	// directory.
-	if err := os.Chmod(home, 0o755); err != nil {
-		return testbed.Target{}, nil, err
+	e.ServiceDID = to.Audience
+	to.Server, to.Dir = e.Server("data"), e.Dir
+	stop = func() error {
+		transport.CloseIdleConnections()
+		return e.Close(ctx)
 	}
-	progress.Now("looking for mlsd")
-	binary, err := testbed.FindServer(ctx, c.Binary, home)
-	if err != nil {
-		return testbed.Target{}, nil, err
-	}
-	progress.Now("starting %s", binary)
-	to.Server = testbed.NewProc(binary, filepath.Join(home, "data"), dir.URL(), to.Audience)
 	var settings map[string]string
 	if c.For > loadFrom {
-		if settings, err = testbed.Unlimited(ctx, binary); err != nil {
-			return testbed.Target{}, nil, err
+		if settings, err = testbed.Unlimited(ctx, to.Server.Binary()); err != nil {
+			return to, nil, errors.Join(err, stop())
 		}
 	}
 	if err := to.Server.Start(ctx, settings); err != nil {
-		return testbed.Target{}, nil, err
+		return to, nil, errors.Join(err, stop())
 	}
 	to.Base = to.Server.URL()
-	progress.Line("server %s, its data in %s", to.Base, home)
-	return to, func() error {
-		transport.CloseIdleConnections()
-		return errors.Join(to.Server.Stop(), os.RemoveAll(home))
-	}, nil
+	progress.Line("server %s, its data in %s", to.Base, e.Home)
+	return to, stop, nil
 }
 
 // healthy asks a server that is not ours for its health.

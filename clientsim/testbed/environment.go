@@ -52,15 +52,17 @@ func findBinaries(ctx context.Context, all []Binary, dir string) ([]Binary, erro
 type Environment struct {
 	Home     string // every account of this machine can enter it
 	Dir      *Directory
-	Binaries []Binary    // one at least
-	Postgres *Postmaster // nil until StartPostgres
-	servers  []*Proc
+	Binaries []Binary // one at least
+	// ServiceDID is that of the servers.
+	ServiceDID string
+	Postgres   *Postmaster // nil until StartPostgres
+	servers    []*Proc
 }
 
 // NewEnvironment makes an environment without a PostgreSQL. binaries are the servers to start; none:
 // one is found or built. The directory of accounts listens at plcListen.
 func NewEnvironment(ctx context.Context, plcListen string, binaries ...Binary) (_ *Environment, err error) {
-	e := &Environment{}
+	e := &Environment{ServiceDID: xrpc.DefaultServiceDID}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.Close(ctx))
@@ -86,7 +88,7 @@ func NewEnvironment(ctx context.Context, plcListen string, binaries ...Binary) (
 // Server prepares a server that is not started yet, with files and, by default, a PostgreSQL of its
 // own. Close stops it.
 func (e *Environment) Server(name string) *Proc {
-	p := NewProc(e.Binaries[0].Path, filepath.Join(e.Home, name), e.Dir.URL(), xrpc.DefaultServiceDID)
+	p := NewProc(e.Binaries[0].Path, filepath.Join(e.Home, name), e.Dir.URL(), e.ServiceDID)
 	e.servers = append(e.servers, p)
 	return p
 }
@@ -125,7 +127,7 @@ func (e *Environment) Execute(ctx context.Context, statement string) error {
 // World makes a world whose server is one of the environment's.
 func (e *Environment) World(server *Proc, transport http.RoundTripper, o Options, salt uint64, progress func(string)) *World {
 	return NewWorld(Target{
-		Base: server.URL(), Audience: xrpc.DefaultServiceDID, Transport: transport, Server: server, Dir: e.Dir,
+		Base: server.URL(), Audience: e.ServiceDID, Transport: transport, Server: server, Dir: e.Dir,
 	}, o, salt, progress)
 }
 

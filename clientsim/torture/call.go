@@ -37,6 +37,15 @@ func (c *caller) do(ctx context.Context, rng *rand.Rand, who *xrpc.Account, call
 	return c.watch(ctx, rng, who, call, nil)
 }
 
+// ask is do for a request whose output is read.
+func ask[T any](ctx context.Context, c *caller, rng *rand.Rand, who *xrpc.Account, call xrpc.Call) (*T, error) {
+	answer, err := c.do(ctx, rng, who, call)
+	if err != nil {
+		return nil, err
+	}
+	return xrpc.Decode[T](answer.Body)
+}
+
 // attempted gets when an attempt began, and its result. Concurrent attempts call it at once.
 type attempted func(begun int64, answer xrpc.Answer, err error)
 

@@ -2,7 +2,6 @@ package torture
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -197,20 +196,11 @@ func (l *load) all() []operation {
 
 // run does operations until loading ends. Each operation that has begun gets its verdict.
 func (l *load) run(ctx, loading context.Context) error {
-	loading, stop := context.WithCancel(loading)
-	defer stop()
-	errs, rngs := make([]error, lanes), make([]*rand.Rand, lanes)
-	for lane := range lanes {
-		rngs[lane] = rand.New(rand.NewPCG(l.w.Seed, uint64(lane)))
-	}
 	d := driver.Driver{Lanes: lanes}
-	d.Run(loading, func(r driver.Request) {
-		if errs[r.Lane] = l.pick(rngs[r.Lane])(ctx, rngs[r.Lane]); errs[r.Lane] != nil {
-			stop()
-		}
-		l.operations.Add(1)
+	return d.Try(loading, l.w.Seed, func(_ driver.Request, rng *rand.Rand) error {
+		defer l.operations.Add(1)
+		return l.pick(rng)(ctx, rng)
 	})
-	return errors.Join(errs...)
 }
 
 func (l *load) pick(rng *rand.Rand) func(context.Context, *rand.Rand) error {

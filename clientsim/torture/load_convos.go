@@ -36,13 +36,9 @@ func (l *load) create(ctx context.Context, rng *rand.Rand, steady bool) error {
 		}
 	}
 	dids := testbed.DIDsOf(others)
-	answer, err := l.calls.do(ctx, rng, r.writers[0], xrpc.CreateCall(r.group, l.w.Suite, dids, &mlsclient.Staged{}, xrpc.NewKey()))
+	out, err := ask[mlsapi.CreateConvoOutput](ctx, l.calls, rng, r.writers[0], xrpc.CreateCall(r.group, l.w.Suite, dids, &mlsclient.Staged{}, xrpc.NewKey()))
 	if err != nil {
 		return l.unexpected(err)
-	}
-	out, err := xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body)
-	if err != nil {
-		return err
 	}
 	r.id, r.log = out.ID, client.NewLogReader(r.writers[0], out.ID)
 	l.model.Created(r.id, r.group, 0, false, r.writers[0].DID, dids)
@@ -335,13 +331,9 @@ const verifyTimeout = 10 * time.Second
 func (l *load) readEpoch(ctx context.Context, rng *rand.Rand) error {
 	r := l.some(rng)
 	begun := l.epochs.now()
-	answer, err := l.calls.do(ctx, rng, r.writers[rng.IntN(2)], xrpc.EpochCall(r.id))
+	out, err := ask[mlsapi.GetEpochOutput](ctx, l.calls, rng, r.writers[rng.IntN(2)], xrpc.EpochCall(r.id))
 	if err != nil {
 		return l.unexpected(err)
-	}
-	out, err := xrpc.Decode[mlsapi.GetEpochOutput](answer.Body)
-	if err != nil {
-		return err
 	}
 	l.epochs.add(r.id, begun, epochInput{readEpoch}, epochOutput{epoch: out.CurrentEpoch})
 	return nil

@@ -112,13 +112,9 @@ func (l *load) publish(ctx context.Context, rng *rand.Rand) error {
 		return err
 	}
 	begun := l.packages.now()
-	answer, err := l.calls.do(ctx, rng, s.Account, xrpc.PublishManyCall(packages, l.w.Suite, xrpc.NewKey()))
+	out, err := ask[mlsapi.PublishKeyPackagesOutput](ctx, l.calls, rng, s.Account, xrpc.PublishManyCall(packages, l.w.Suite, xrpc.NewKey()))
 	if err != nil {
 		return l.unexpected(err)
-	}
-	out, err := xrpc.Decode[mlsapi.PublishKeyPackagesOutput](answer.Body)
-	if err != nil {
-		return err
 	}
 	for i, result := range out.Results {
 		if result.Error != nil && *result.Error == mlsapi.ErrTooManyKeyPackages {
@@ -154,13 +150,9 @@ func (l *load) claim(ctx context.Context, rng *rand.Rand) error {
 		by = l.listeners[rng.IntN(len(l.listeners))].Account
 	}
 	begun, key := l.packages.now(), xrpc.NewKey()
-	answer, err := l.calls.do(ctx, rng, by, xrpc.ClaimCall([]syntax.DID{s.DID}, l.w.Suite, "", key))
+	out, err := ask[mlsapi.GetKeyPackagesOutput](ctx, l.calls, rng, by, xrpc.ClaimCall([]syntax.DID{s.DID}, l.w.Suite, "", key))
 	if err != nil {
 		return l.unexpected(err)
-	}
-	out, err := xrpc.Decode[mlsapi.GetKeyPackagesOutput](answer.Body)
-	if err != nil {
-		return err
 	}
 	for _, kp := range out.KeyPackages {
 		if kp.KeyPackageRef == nil {
@@ -232,24 +224,16 @@ func (l *load) readConsent(ctx context.Context, rng *rand.Rand) error {
 	who := l.consenter[rng.IntN(len(l.consenter))]
 	begun := l.consents.now()
 	if rng.IntN(2) == 0 {
-		answer, err := l.calls.do(ctx, rng, who, xrpc.PolicyCall())
+		out, err := ask[mlsapi.GetInvitationPolicyOutput](ctx, l.calls, rng, who, xrpc.PolicyCall())
 		if err != nil {
 			return l.unexpected(err)
-		}
-		out, err := xrpc.Decode[mlsapi.GetInvitationPolicyOutput](answer.Body)
-		if err != nil {
-			return err
 		}
 		l.consents.add(policyOf(who), begun, registerInput{}, out.Policy)
 		return nil
 	}
-	answer, err := l.calls.do(ctx, rng, who, xrpc.BlocksCall())
+	out, err := ask[mlsapi.GetBlocksOutput](ctx, l.calls, rng, who, xrpc.BlocksCall())
 	if err != nil {
 		return l.unexpected(err)
-	}
-	out, err := xrpc.Decode[mlsapi.GetBlocksOutput](answer.Body)
-	if err != nil {
-		return err
 	}
 	value := "free"
 	if len(out.Blocks) > 0 {

@@ -46,7 +46,8 @@ func allowed() map[string][]string {
 		"clientsim/client":    {"api/lexcodec", "api/mlsapi", "clientsim/history", "clientsim/mlsclient", "clientsim/xrpc", "transparency/verifier"},
 		"clientsim/testbed":   {"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/history", "clientsim/mlsclient", "clientsim/xrpc"},
 		"clientsim/scenario": {
-			"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/history", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc",
+			"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/history", "clientsim/load", "clientsim/mlsclient", "clientsim/testbed",
+			"clientsim/xrpc",
 		},
 		"clientsim/attack": {"api/mlsapi", "clientsim/load", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc", "mls"},
 		"clientsim/bench": {

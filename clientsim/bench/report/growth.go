@@ -99,7 +99,7 @@ var (
 	memoryLimit = limit{share: 0.15, plus: 12 * mib, quarter: 30 * time.Minute}
 	// A few requests and connections come and go.
 	handleLimit = limit{share: 0.10, plus: 10, quarter: time.Minute}
-	// The expirer runs every ten minutes, so a quarter has two of its waves at least. Autovacuum
+	// The sweeper runs every ten minutes, so a quarter has two of its waves at least. Autovacuum
 	// lets a table grow by a few per cent before it makes space.
 	tableLimit = limit{share: 0.15, plus: 2 * mib, quarter: 20 * time.Minute}
 	// Rows of one kind have one size. The figure of rows is an estimate.
