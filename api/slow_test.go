@@ -18,6 +18,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/events"
 	"mlsd/internal/mlstest"
+	"mlsd/internal/pgpool"
 )
 
 // connect opens a connection to the world's server. It reads little ahead.
@@ -146,7 +147,7 @@ func TestClaimsBehindALock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := lock.Exec(t.Context(), `SELECT pg_advisory_xact_lock(hashtextextended('key_package_claims:' || $1::text, 0))`, mallory.did()); err != nil {
+	if err := pgpool.LockClaims.Wait(t.Context(), lock, mallory.did().String()); err != nil {
 		t.Fatal(err)
 	}
 	answers := make(chan []answer)

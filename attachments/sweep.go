@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
+	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
 )
 
@@ -68,40 +69,16 @@ func NewSweeper(db *pgxpool.Pool, s *Service, log *slog.Logger) *Sweeper {
 		shares: shares{clear: 40 * time.Second, orphans: 20 * time.Second}}
 }
 
-// The advisory lock of the node that sweeps. It belongs to the session.
-const (
-	lockSpace = 0x6d6c7364 // "mlsd"
-	lockSweep = 4
-)
-
 // RunOnce runs one round. It does nothing if another node sweeps.
 func (s *Sweeper) RunOnce(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, SweepTimeout)
 	defer cancel()
-	conn, err := s.db.Acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Release()
-	var locked bool
-	if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1, $2)`, lockSpace, lockSweep).Scan(&locked); err != nil || !locked {
-		return err
-	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		if _, unlockErr := conn.Exec(ctx, `SELECT pg_advisory_unlock($1, $2)`, lockSpace, lockSweep); unlockErr != nil {
-			err = errors.Join(err, unlockErr, conn.Conn().Close(ctx)) // the lock goes with the session
+	return pgpool.LockAttachments.Do(ctx, s.db, func(conn *pgx.Conn) error {
+		if owned, err := s.claim(ctx, conn); err != nil || !owned {
+			return err
 		}
-	}()
-	if owned, err := s.claim(ctx, conn.Conn()); err != nil || !owned {
-		return err
-	}
-	// What one of them cannot do keeps nothing else.
-	return errors.Join(
-		s.clear(ctx, conn.Conn()),
-		s.orphans(ctx, conn.Conn()),
-	)
+		return errors.Join(s.clear(ctx, conn), s.orphans(ctx, conn)) // what one of them cannot do keeps the other from nothing
+	})
 }
 
 // repeat calls a step until it says that nothing is left, it fails, or its share is over. end is when

@@ -17,13 +17,6 @@ type Blocked struct {
 	At  time.Time // whole milliseconds
 }
 
-// Invitations of one inviter share this lock, and a block of the inviter takes it alone. So a block
-// waits for the invitations that have not seen it: once it is answered, none of them commits.
-const (
-	shareInviter = `SELECT pg_advisory_xact_lock_shared(hashtextextended('mlsd.invitations ' || $1, 0))`
-	lockInviter  = `SELECT pg_advisory_xact_lock(hashtextextended('mlsd.invitations ' || $1, 0))`
-)
-
 // Block makes did block another DID, and returns when it first did so. To block again changes
 // nothing. It takes the lock of the blocked DID's invitations. A transaction that locks a convo
 // locks it before that. Errors besides the database's: ErrOwnBlock, ErrTooManyBlocks.
@@ -33,9 +26,8 @@ func Block(ctx context.Context, tx pgx.Tx, did, blocked syntax.DID) (at time.Tim
 	}
 	var others int
 	batch := &pgx.Batch{}
-	// The blocks of one person are counted one after the other.
-	batch.Queue(`SELECT pg_advisory_xact_lock(hashtextextended('mlsd.blocks ' || $1, 0))`, did)
-	batch.Queue(lockInviter, blocked)
+	pgpool.LockBlocks.Queue(batch, did.String())
+	pgpool.LockInvitations.Queue(batch, blocked.String())
 	// A block that is there is locked, so that nobody ends it before this transaction does.
 	batch.Queue(`
 		WITH block AS (

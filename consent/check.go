@@ -8,6 +8,8 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/pgpool"
 )
 
 // readStandings reads what stands between a caller and others.
@@ -66,7 +68,7 @@ type Invitation struct {
 // besides the database's: *BlockedError.
 func Invite(ctx context.Context, tx pgx.Tx, caller syntax.DID, dids []syntax.DID, convo *uuid.UUID) (Invitation, error) {
 	batch := &pgx.Batch{}
-	batch.Queue(shareInviter, caller) // a statement of its own: the next one sees what it has waited for
+	pgpool.LockInvitations.QueueShared(batch, caller.String())
 	found, err := standings(ctx, tx, batch, caller, dids, convo, true)
 	if err != nil {
 		return Invitation{}, fmt.Errorf("check the invitation: %w", err)

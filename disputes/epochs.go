@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/pgpool"
 	"mlsd/messages"
 	"mlsd/outbox"
 )
@@ -130,8 +131,8 @@ func record(ctx context.Context, tx pgx.Tx, r EpochReport, current int64, k know
 		return k, messages.ErrConvoNotFound
 	}
 	if k.other == nil {
-		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended('mlsd.epochs ' || $1, 0))`, r.ConvoID.String()); err != nil {
-			return k, fmt.Errorf("wait for other reports: %w", err)
+		if err := pgpool.LockEpochs.Wait(ctx, tx, r.ConvoID.String()); err != nil {
+			return k, err
 		}
 		if k, err = readKnown(ctx, tx, r, current); err != nil {
 			return k, err

@@ -46,15 +46,11 @@ const (
 	devicesChannel = "mlsd_devices"
 )
 
-// The leader holds an advisory lock in the session in which it works. A leader that loses the
-// session loses the lock as well, and can write nothing. So no node acts as leader by mistake.
-const (
-	lockSpace  = 0x6d6c7364 // "mlsd"
-	lockLeader = 1          // of the sequencer
-)
-
 // Sequencer moves committed rows from the outbox into the stream. Every node runs one. One of them
 // leads. The others wake the leader when their own node has committed something.
+//
+// The leader holds an advisory lock in the session in which it works. A leader that loses the
+// session loses the lock as well, and can write nothing. So no node acts as leader by mistake.
 //
 // A step deletes the rows that it moves. It skips no row, however long its transaction took: the
 // floor that it starts from is behind all rows that can still come. A row gets its place in the
@@ -221,28 +217,22 @@ func (s *Sequencer) setLeads(leads bool) {
 // elect takes the lock if it is free. If a stalled leader holds it, elect ends that leader's
 // session.
 func (s *Sequencer) elect(ctx context.Context) error {
-	conn, err := s.db.Acquire(ctx)
+	conn, err := pgpool.LockSequencer.Hold(ctx, s.db)
 	if err != nil {
-		return fmt.Errorf("reach the database: %w", err)
-	}
-	var leads bool
-	if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1, $2)`, lockSpace, lockLeader).Scan(&leads); err != nil {
-		conn.Release()
 		return fmt.Errorf("try to lead: %w", err)
 	}
-	if !leads {
-		defer conn.Release()
+	if conn == nil {
 		if time.Since(s.looked) < lookEvery-electEvery/2 {
 			return nil
 		}
 		s.looked = time.Now()
-		ended, err := s.endStalledLeader(ctx, conn)
+		ended, err := s.endStalledLeader(ctx)
 		if ended { // its lock is free soon
 			s.tried = time.Now().Add(electSoon - electEvery)
 		}
 		return err
 	}
-	s.conn = conn.Hijack() // its session holds the lock, so it must not return to the pool
+	s.conn = conn
 	s.maintainDue = time.Time{}
 	s.setLeads(true)
 	s.log.InfoContext(ctx, "this node leads the sequencer")
@@ -287,13 +277,13 @@ func (s *Sequencer) adopt(ctx context.Context, elected bool) error {
 // endStalledLeader ends the session of a leader that holds the lock and is idle for longer than
 // leaderStall. Its process has been stopped, or its network is lost: a working leader runs a
 // statement at least every leaderPoll. A session that runs a statement is not ended.
-func (s *Sequencer) endStalledLeader(ctx context.Context, conn *pgxpool.Conn) (ended bool, err error) {
-	tag, err := conn.Exec(ctx, `
+func (s *Sequencer) endStalledLeader(ctx context.Context) (ended bool, err error) {
+	tag, err := s.db.Exec(ctx, `
 		SELECT pg_terminate_backend(a.pid)
 		FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 		WHERE l.locktype = 'advisory' AND l.granted AND (l.classid, l.objid, l.objsubid) = ($1::bigint::oid, $2::bigint::oid, 2)
 			AND a.datname = current_database() AND l.database = a.datid
-			AND a.state <> 'active' AND a.state_change < clock_timestamp() - $3::interval`, int64(lockSpace), int64(lockLeader), leaderStall)
+			AND a.state <> 'active' AND a.state_change < clock_timestamp() - $3::interval`, int64(pgpool.NodeLockSpace), int64(pgpool.LockSequencer), leaderStall)
 	if err != nil {
 		return false, fmt.Errorf("check the leader's session: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
 )
 
@@ -38,7 +39,7 @@ func BenchmarkClaimsTogether(b *testing.B) {
 		var batch pgx.Batch
 		taken := make([]claimedRows, len(claims))
 		for i, c := range claims {
-			batch.Queue(lockCaller, c.Caller)
+			pgpool.LockClaims.Queue(&batch, c.Caller.String())
 			taken[i].queue(&batch, c)
 		}
 		err := db.SendBatch(ctx, &batch).Close()

@@ -29,7 +29,7 @@ func Claim(ctx context.Context, tx pgx.Tx, r ClaimRequest) (ClaimResult, error) 
 	r.DIDs = slices.DeleteFunc(slices.Clone(asked), func(did syntax.DID) bool { return slices.Contains(refused, did) })
 	var claimed claimedRows
 	var batch pgx.Batch
-	batch.Queue(lockCaller, r.Caller)
+	pgpool.LockClaims.Queue(&batch, r.Caller.String())
 	claimed.queue(&batch, r)
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return ClaimResult{}, fmt.Errorf("claim KeyPackages: %w", err)
@@ -73,11 +73,6 @@ func ClaimedBefore(ctx context.Context, q pgpool.Queryer, ids []ID) ([]Claimed, 
 	return claimed, nil
 }
 
-// lockCaller makes the claims of one caller run one after the other, on all nodes: a claim must see
-// what the one before it took from the budget. It is one lock, not one for each DID asked for: a
-// few large claims at once would fill the lock table of PostgreSQL.
-const lockCaller = `SELECT pg_advisory_xact_lock(hashtextextended('key_package_claims:' || $1::text, 0))`
-
 // Bounds of one answer.
 const (
 	// maxDevices is how many devices of one DID are served: those that published last. One-time
@@ -88,7 +83,7 @@ const (
 	maxClaimed = 500
 )
 
-// claimSQL claims the KeyPackages. It needs lockCaller before it.
+// claimSQL claims the KeyPackages. It needs pgpool.LockClaims before it.
 //
 //go:embed claim.sql
 var claimSQL string

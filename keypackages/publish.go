@@ -9,6 +9,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/pgpool"
 	"mlsd/mls"
 )
 
@@ -169,7 +170,7 @@ type ownerStock struct {
 func lockStock(ctx context.Context, tx pgx.Tx, owner syntax.DID, initKeys [][]byte) (ownerStock, error) {
 	s := ownerStock{initKeys: map[string]mls.KeyPackageRef{}}
 	var b pgx.Batch
-	b.Queue(lockOwners, []syntax.DID{owner})
+	pgpool.LockStocks.Queue(&b, owner.String())
 	b.Queue(`SELECT init_key, ref FROM key_package_init_keys WHERE did = $1 AND init_key = ANY($2)`, owner, initKeys).
 		Query(func(rows pgx.Rows) error {
 			var initKey, ref []byte

@@ -5,6 +5,8 @@ import (
 	_ "embed"
 
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/pgpool"
 )
 
 // A signal tells an owner to do something about a stock. A stock is what a device has published in
@@ -26,13 +28,6 @@ import (
 // more claims than that run at once, the signal is raised by the next claim.
 const thresholdMargin = 10
 
-// lockOwners makes publications and changes of signals of one owner run one after the other. It
-// takes the locks in one order, so that they cannot deadlock.
-const lockOwners = `
-	SELECT pg_advisory_xact_lock(key) FROM (
-		SELECT DISTINCT hashtextextended('key_packages:' || did, 0) AS key FROM unnest($1::text[]) AS did ORDER BY key
-	) locks`
-
 // raiseSQL raises the signals low and last_resort, each with its event.
 //
 //go:embed raise_signals.sql
@@ -53,7 +48,7 @@ func raiseSignals(ctx context.Context, tx pgx.Tx, all []served) error {
 		return nil
 	}
 	var batch pgx.Batch
-	batch.Queue(lockOwners, owners)
+	pgpool.LockStocks.Queue(&batch, owners...)
 	batch.Queue(raiseSQL, owners, devices, suites, kinds, Threshold)
 	return tx.SendBatch(ctx, &batch).Close()
 }

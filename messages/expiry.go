@@ -3,7 +3,6 @@ package messages
 import (
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
 )
 
@@ -64,32 +64,18 @@ func AfterKeeping(keep keeper) ExpirerOption {
 	return func(e *Expirer) { e.keep = keep }
 }
 
-// The advisory lock of the node that expires. It belongs to the session.
-const (
-	expiryLock = 2
-	lockSpace  = 0x6d6c7364 // "mlsd", shared with the sequencer's lock
-)
-
 // RunOnce goes through all convos, deletes their old messages, and returns how many there were. It
 // does nothing if another node is expiring.
 func (e *Expirer) RunOnce(ctx context.Context) (total int64, err error) {
 	defer wrap(&err, "expire messages")
-	conn, err := e.db.Acquire(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer conn.Release()
-	var locked bool
-	if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1, $2)`, lockSpace, expiryLock).Scan(&locked); err != nil || !locked {
-		return 0, err
-	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		if _, unlockErr := conn.Exec(ctx, `SELECT pg_advisory_unlock($1, $2)`, lockSpace, expiryLock); unlockErr != nil {
-			err = errors.Join(err, unlockErr, conn.Conn().Close(ctx)) // the lock goes with the session
-		}
-	}()
+	err = pgpool.LockExpiry.Do(ctx, e.db, func(conn *pgx.Conn) error {
+		total, err = e.round(ctx, conn)
+		return err
+	})
+	return total, err
+}
+
+func (e *Expirer) round(ctx context.Context, conn *pgx.Conn) (total int64, err error) {
 	var cutoff time.Time
 	err = conn.QueryRow(ctx, `SELECT clock_timestamp() + $1::interval - $2::interval`, e.ahead, e.retention).Scan(&cutoff)
 	if err != nil {
@@ -97,12 +83,12 @@ func (e *Expirer) RunOnce(ctx context.Context) (total int64, err error) {
 	}
 	for {
 		begun := time.Now()
-		due, last, err := dueConvos(ctx, conn.Conn(), e.after, cutoff)
+		due, last, err := dueConvos(ctx, conn, e.after, cutoff)
 		if err != nil {
 			return total, err
 		}
 		e.pace(ctx, time.Since(begun))
-		n, err := e.expire(ctx, conn.Conn(), due, cutoff)
+		n, err := e.expire(ctx, conn, due, cutoff)
 		if total += n; err != nil {
 			return total, err
 		}

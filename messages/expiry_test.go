@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/mlstest"
+	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
 	"mlsd/messages"
 	"mlsd/mls"
@@ -268,7 +269,7 @@ func TestOneExpires(t *testing.T) {
 		sql  string
 		want int64
 	}{{`SELECT pg_advisory_lock($1, $2)`, 0}, {`SELECT pg_advisory_unlock($1, $2)`, 1}} {
-		if _, err := other.Exec(t.Context(), c.sql, messages.LockSpace, messages.ExpiryLock); err != nil {
+		if _, err := other.Exec(t.Context(), c.sql, pgpool.NodeLockSpace, pgpool.LockExpiry); err != nil {
 			t.Fatal(err)
 		}
 		if n, err := e.RunOnce(t.Context()); n != c.want || err != nil {

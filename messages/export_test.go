@@ -60,8 +60,6 @@ func (l *Log) SameShard(a, b uuid.UUID) bool {
 const (
 	ExpireConvos  = expireConvos
 	ExpireEntries = expireEntries
-	LockSpace     = lockSpace
-	ExpiryLock    = expiryLock
 )
 
 // IDOf is idOf.

@@ -18,6 +18,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/pgpool"
 	"mlsd/internal/ssrf"
 )
 
@@ -168,8 +169,8 @@ func Register(ctx context.Context, tx pgx.Tx, p Policy, t Target) (Target, error
 	if t.Kind == KindWebhook {
 		t.Secret = newSecret()
 	}
-	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended('mlsd.push ' || $1, 0))`, t.DID); err != nil {
-		return t, fmt.Errorf("lock the devices: %w", err)
+	if err := pgpool.LockPushTargets.Wait(ctx, tx, t.DID.String()); err != nil {
+		return t, err
 	}
 	var others int
 	var known bool // the device is registered already

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/pgpool"
 	"mlsd/internal/quota"
 	"mlsd/messages"
 )
@@ -30,9 +31,6 @@ type Receipt struct {
 	At       time.Time // whole milliseconds
 	Repeated bool      // the same bytes were reported before: this is the first receipt
 }
-
-// The sum of the open reports is bounded, so they are inserted one after the other.
-const lockReports = `SELECT pg_advisory_xact_lock(hashtextextended('mlsd.reports', 0))`
 
 // sumOpen reads the index abuse_reports_open alone, once the rows were vacuumed.
 const sumOpen = `SELECT coalesce(sum(greatest(size, $1::integer)), 0)::bigint FROM abuse_reports WHERE state = 'open'`
@@ -62,8 +60,8 @@ func Add(ctx context.Context, tx pgx.Tx, key *PublicKey, r Report, most int64) (
 	if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated {
 		return first, err
 	}
-	if _, err := tx.Exec(ctx, lockReports); err != nil {
-		return Receipt{}, fmt.Errorf("wait for other reports: %w", err)
+	if err := pgpool.LockReports.Wait(ctx, tx, ""); err != nil {
+		return Receipt{}, err
 	}
 	// The same report can have been committed while this one waited.
 	if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated {

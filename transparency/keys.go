@@ -14,11 +14,9 @@ import (
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
+	"mlsd/internal/pgpool"
 	"mlsd/transparency/verifier"
 )
-
-// keyLock is the advisory lock of what changes log_keys, in the space "mlsd".
-const keyLock, lockSpace = 31, 0x6d6c7364
 
 // KeysInterval is how often ReadKeys is to be called.
 const KeysInterval = time.Second
@@ -60,7 +58,7 @@ func (s *Service) Load(ctx context.Context) error {
 
 // lockKeys reads the keys, which nobody else changes until the end of the transaction.
 func (s *Service) lockKeys(ctx context.Context, tx pgx.Tx) (*keyring, error) {
-	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1, $2)`, lockSpace, keyLock); err != nil {
+	if err := pgpool.LockLogKeys.Wait(ctx, tx, ""); err != nil {
 		return nil, err
 	}
 	return s.loadKeys(ctx, tx) // a statement of its own, so that it sees what the lock has waited for

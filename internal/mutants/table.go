@@ -293,7 +293,7 @@ var mutants = []mutant{
 	{"a policy shuts members out", "TestPolicyWithinAConvo", []edit{
 		{"consent.standing.refuses", `s.Accepted != nil && *s.Accepted`, `false`}}},
 	{"an invitation overtakes a block", "TestBlockIsHonouredAtOnce", []edit{
-		{"consent.Block", `batch.Queue(lockInviter, blocked)`, ``}}},
+		{"consent.Block", `pgpool.LockInvitations.Queue(batch, blocked.String())`, ``}}},
 	{"to commit does not accept", "TestRequestUntilAccepted", []edit{
 		{"convos.locked.advance", "batch.Queue(`UPDATE members SET requested_at = NULL WHERE convo_id = $1 AND did = $2 AND requested_at IS NOT NULL`, c.id, by)", ``}}},
 	{"to write does not accept", "push.TestRequestsAreNotPushed", []edit{
@@ -486,7 +486,7 @@ var mutants = []mutant{
 	{"drain", "TestDrain", []edit{
 		{"keypackages/claim.sql", `>= $8 OR stranger`, `>= $8 + 1000000 OR stranger`}}},
 	{"drain (at once)", "TestDrain", []edit{
-		{"keypackages.Claim", `batch.Queue(lockCaller, r.Caller)`, ``}}},
+		{"keypackages.Claim", `pgpool.LockClaims.Queue(&batch, r.Caller.String())`, ``}}},
 	{"last resort beside a one-time KeyPackage", "keypackages.TestLastResort", []edit{
 		{"keypackages/claim.sql", `AND NOT EXISTS (SELECT FROM claimed c WHERE (c.did, c.device_id) = (k.did, k.device_id))`, ``}}},
 	{"expired-served", "TestExpiredServed", []edit{
@@ -557,7 +557,7 @@ var mutants = []mutant{
 	{"a hole in the log", "messages.TestExpiryInOrder", []edit{
 		{"messages/expire_batch.sql", `bool_and(created_at < $2) OVER (ORDER BY seq)`, `created_at < $2`}}},
 	{"the expirer begins again", "messages.TestExpirerGoesOn", []edit{
-		{"messages.Expirer.RunOnce", `for {`, `e.after = uuid.UUID{}; for {`}}},
+		{"messages.Expirer.round", `for {`, `e.after = uuid.UUID{}; for {`}}},
 	{"an expired cursor is none", "messages.TestExpiry", []edit{
 		{"messages.reading.admit", `at := timeOf(*r.Behind)`, `var at time.Time`}}},
 	{"any cursor has expired", "messages.TestExpiry", []edit{
@@ -898,7 +898,7 @@ var mutants = []mutant{
 	{"an empty list admits nobody", "accounts.TestBrokenAllowlist", []edit{
 		{"accounts.parseList", `len(dids) == 0`, `dids == nil`}}},
 	{"two nodes follow", "internal/relay.TestOneNodeFollows", []edit{
-		{"internal/relay.Follower.elect", `err != nil || !leads`, `err != nil`}}},
+		{"internal/pgpool.NodeLock.try", `err != nil || !free`, `err != nil`}}},
 	{"a long frame ends the connection", "internal/relay.TestGarbage", []edit{
 		{"internal/relay.Follower.connection", `ws.SetReadLimit(-1)`, `ws.SetReadLimit(maxFrame)`}}},
 	{"a cursor that the relay does not know is sent for ever", "internal/relay.TestGaps", []edit{
@@ -1068,7 +1068,7 @@ var mutants = []mutant{
 	{"reports fill the disk", "TestReportBytes", []edit{
 		{"reports.Add", `leastCharge) > most`, `leastCharge) > 2*most`}}},
 	{"reports are summed beside each other", "TestReportBytes", []edit{
-		{"reports.Add", `if _, err := tx.Exec(ctx, lockReports)`, `if err := ctx.Err()`}}},
+		{"reports.Add", `pgpool.LockReports.Wait(ctx, tx, "")`, `ctx.Err()`}}},
 	{"small reports cost nothing", "TestReportBytes", []edit{
 		{"reports.sumOpen", `greatest(size, $1::integer)`, `greatest(size, $1::integer * 0)`}}},
 	{"closed reports fill the quota", "TestClosedReportsMakeRoom", []edit{
@@ -1086,7 +1086,7 @@ var mutants = []mutant{
 		{"reports.Add", `r.Reporter) if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated {`, `r.Reporter)
 		if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated && most < 0 {`}}},
 	{"a report that waited is not looked up again", "TestRepeatedReportsWaitForNone", []edit{
-		{"reports.Add", `"wait for other reports: %w", err) } if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated {`, `"wait for other reports: %w", err)
+		{"reports.Add", `return Receipt{}, err } if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated {`, `return Receipt{}, err
 		}
 		if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated && most < 0 {`}}},
 	{"one address fills the reports", "internal/quota.TestReportsOfAnAddress", []edit{

@@ -26,17 +26,15 @@ import (
 	"golang.org/x/time/rate"
 
 	"mlsd/accounts"
+	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
 )
 
 const (
-	// The follower holds this advisory lock. Its first number is "mlsd"; events and messages use
-	// other second numbers.
-	lockSpace, lockFollower = 0x6d6c7364, 3
-	electEvery              = 2 * time.Second  // how often another node tries to follow
-	idleLimit               = "30s"            // after which the database ends the session of a follower that has stopped
-	cursorEvery             = time.Second      // how often the cursor is stored
-	applyTimeout            = 10 * time.Second // of one transaction
+	electEvery   = 2 * time.Second  // how often another node tries to follow
+	idleLimit    = "30s"            // after which the database ends the session of a follower that has stopped
+	cursorEvery  = time.Second      // how often the cursor is stored
+	applyTimeout = 10 * time.Second // of one transaction
 
 	queued     = 1000 // messages that wait for the database
 	maxBatch   = 500  // messages of one transaction
@@ -154,16 +152,10 @@ func (f *Follower) follow(ctx context.Context) (err error) {
 func (f *Follower) elect(ctx context.Context) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
 	defer cancel()
-	pooled, err := f.db.Acquire(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("reach the database: %w", err)
-	}
-	var leads bool
-	if err := pooled.QueryRow(ctx, `SELECT pg_try_advisory_lock($1, $2)`, lockSpace, lockFollower).Scan(&leads); err != nil || !leads {
-		pooled.Release()
+	conn, err := pgpool.LockRelay.Hold(ctx, f.db)
+	if conn == nil || err != nil {
 		return nil, err
 	}
-	conn := pooled.Hijack() // its session holds the lock, so it must not return to the pool
 	if _, err := conn.Exec(ctx, `SELECT set_config('idle_session_timeout', $1, false)`, idleLimit); err != nil {
 		return nil, errors.Join(err, conn.Close(ctx))
 	}

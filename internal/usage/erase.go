@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/pgpool"
 	"mlsd/internal/tombstone"
 )
 
@@ -13,8 +14,8 @@ import (
 // deleted. The transaction must be one of maintenance.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person) (int64, error) {
 	// A Flush writes many rows. It has this lock too.
-	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended('mlsd.usage', 0))`); err != nil {
-		return 0, fmt.Errorf("lock the counts: %w", err)
+	if err := pgpool.LockUsage.Wait(ctx, tx, ""); err != nil {
+		return 0, err
 	}
 	var n int64
 	err := tx.QueryRow(ctx, `

@@ -24,6 +24,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
 )
 
@@ -158,10 +159,12 @@ func (c *Counter) Flush(ctx context.Context) error {
 	c.counts = newCounts()
 	c.mu.Unlock()
 	err := pgx.BeginFunc(ctx, c.db, func(tx pgx.Tx) error {
+		if err := pgpool.LockUsage.Wait(ctx, tx, ""); err != nil {
+			return err
+		}
 		var hour time.Time
 		err := tx.QueryRow(ctx, `
-			SELECT date_trunc('hour', clock_timestamp(), 'UTC')
-			FROM set_config('mlsd.maintenance', 'on', true), pg_advisory_xact_lock(hashtextextended('mlsd.usage', 0))`).Scan(&hour)
+			SELECT date_trunc('hour', clock_timestamp(), 'UTC') FROM set_config('mlsd.maintenance', 'on', true)`).Scan(&hour)
 		if err != nil {
 			return err
 		}
