@@ -32,7 +32,7 @@ func (h *handlers) CreateConvo(c *call, in *mlsapi.CreateConvoInput) error {
 	}
 	n := convos.NewConvo{
 		Creator: c.caller, GroupID: groupID, CipherSuite: suite, Members: in.InitialMembers, Welcome: in.WelcomeMessage,
-		GroupInfo: in.GroupInfo, CurrentEpoch: in.CurrentEpoch, Key: key, Hash: input.Hash(),
+		GroupInfo: in.GroupInfo, CurrentEpoch: in.CurrentEpoch, Key: key,
 	}
 	if in.Metadata != nil {
 		n.Name, n.Description = in.Metadata.Name, in.Metadata.Description

@@ -35,8 +35,8 @@ var keyedRows = []struct {
 			}
 		},
 		copied: `
-			INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, idempotency_key, request_hash, created_at)
-			SELECT gen_random_uuid(), '\x01', creator_did, cipher_suite, epoch, idempotency_key, request_hash, now()
+			INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, idempotency_key, created_at)
+			SELECT gen_random_uuid(), '\x01', creator_did, cipher_suite, epoch, idempotency_key, now()
 			FROM convos WHERE idempotency_key = $1`,
 		index: "convos_idempotency_key",
 	},
@@ -70,8 +70,8 @@ var keyedRows = []struct {
 			}
 		},
 		copied: `
-			INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, idempotency_key, request_hash, created_at)
-			SELECT did, '\x01', device_id, cipher_suite, body, not_after, last_resort, idempotency_key, request_hash, now()
+			INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, idempotency_key, created_at)
+			SELECT did, '\x01', device_id, cipher_suite, body, not_after, last_resort, idempotency_key, now()
 			FROM key_packages WHERE idempotency_key = $1`,
 		index: "key_packages_idempotency_key",
 	},

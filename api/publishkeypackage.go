@@ -22,14 +22,13 @@ func (h *handlers) PublishKeyPackage(c *call, in *mlsapi.PublishKeyPackageInput)
 	if err != nil {
 		return err
 	}
-	input := content(in.Fields())
-	p := keypackages.Publication{Owner: c.caller, Device: c.sessionDevice(), Body: in.KeyPackage, CipherSuite: suite, Key: key, Hash: input.Hash()}
+	p := keypackages.Publication{Owner: c.caller, Device: c.sessionDevice(), Body: in.KeyPackage, CipherSuite: suite, Key: key}
 	if in.Expires != nil {
 		p.Expires = &in.Expires.Time
 	}
 	c.uses(quota.KeyPackages, 1)
 	c.uses(quota.Bytes, len(in.KeyPackage))
-	return h.write(c, "", key, input, func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
+	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 		ref, err := keypackages.Publish(ctx, tx, p)
 		if err != nil {
 			return nil, err

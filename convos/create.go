@@ -28,8 +28,7 @@ type NewConvo struct {
 	CurrentEpoch *int64
 	Name         *string
 	Description  *string
-	Key          string // idempotency key, or the one derived from the content
-	Hash         [sha256.Size]byte
+	Key          string          // idempotency key, or the one derived from the content
 	Quota        *quota.Spending // counts invited strangers; nil: no quota
 
 	judged *judgement // nil before Judge
@@ -87,25 +86,25 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 	batch.Queue(`
 		WITH convo AS (
 			INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, name, description, commit_level,
-				idempotency_key, request_hash, created_at)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
+				idempotency_key, created_at)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9,
 				date_trunc('milliseconds', clock_timestamp()))
 			ON CONFLICT (group_id) DO NOTHING
 			RETURNING id, created_at
 		), roster AS (
 			INSERT INTO members (convo_id, did, role, joined_at, joined_seq, requested_at, invited_by)
 			SELECT convo.id, m.did, CASE m.ord WHEN 1 THEN 'creator' ELSE 'member' END, convo.created_at, 0,
-				CASE WHEN m.did = ANY($14) THEN clock_timestamp() END, CASE WHEN m.ord > 1 THEN $3 END
-			FROM convo, unnest($11::text[]) WITH ORDINALITY AS m (did, ord)
+				CASE WHEN m.did = ANY($13) THEN clock_timestamp() END, CASE WHEN m.ord > 1 THEN $3 END
+			FROM convo, unnest($10::text[]) WITH ORDINALITY AS m (did, ord)
 			RETURNING convo_id, did, requested_at IS NOT NULL AS request
 		), event AS (
 			INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
-			SELECT $12, convo_id, 0, did,
-				jsonb_build_object('change', $13::text, 'by', $3::text, 'epoch', $5::bigint, 'commitNeeded', false, 'request', request), clock_timestamp()
+			SELECT $11, convo_id, 0, did,
+				jsonb_build_object('change', $12::text, 'by', $3::text, 'epoch', $5::bigint, 'commitNeeded', false, 'request', request), clock_timestamp()
 			FROM roster
 		)
 		SELECT EXISTS (SELECT FROM convo)`,
-		id, n.GroupID, n.Creator, int32(n.CipherSuite), epoch, n.Name, n.Description, v.level, n.Key, n.Hash[:],
+		id, n.GroupID, n.Creator, int32(n.CipherSuite), epoch, n.Name, n.Description, v.level, n.Key,
 		append([]syntax.DID{n.Creator}, others...), outbox.Membership, outbox.Joined, invited.Requests).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&inserted) })
 	batch.Queue(selectConvos, n.Creator, id, id, 1, All).Query(func(rows pgx.Rows) error {

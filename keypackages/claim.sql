@@ -1,13 +1,12 @@
 -- Claims a one-time KeyPackage of each device. If it claims none of a device, it reads the device's
 -- last-resort KeyPackage.
 --
---  $1 DIDs                            $6 most KeyPackages in all
---  $2 cipher suite, 0 for the lowest  $7 most devices of one DID
---  $3 caller                          $8 the caller's budget of one device
---  $4 convo, or NULL                  $9 period of the budget
---  $5 lifetime of a claim             $10 fewer KeyPackages left than this: possibly low
---                                     $11 the budget of all strangers, of one device
---                                     $12 how many of a person's newest convos are looked at
+--  $1 DIDs                            $6 most devices of one DID
+--  $2 cipher suite, 0 for the lowest  $7 the caller's budget of one device
+--  $3 caller                          $8 period of the budget
+--  $4 lifetime of a claim             $9 fewer KeyPackages left than this: possibly low
+--  $5 most KeyPackages in all         $10 the budget of all strangers, of one device
+--                                     $11 how many of a person's newest convos are looked at
 --
 -- The caller is a stranger to a person that has accepted no convo with it. Strangers are counted
 -- without a lock: claims that run at the same time can exceed the budget by one each.
@@ -27,7 +26,7 @@ WITH stock AS (
 	LEFT JOIN LATERAL (
 		SELECT true AS yes
 		FROM (
-			SELECT convo_id, requested_at FROM members WHERE did = d.did AND left_at IS NULL ORDER BY convo_id DESC LIMIT $12
+			SELECT convo_id, requested_at FROM members WHERE did = d.did AND left_at IS NULL ORDER BY convo_id DESC LIMIT $11
 		) m
 		CROSS JOIN LATERAL (
 			SELECT FROM members WHERE convo_id = m.convo_id AND did = $3 AND left_at IS NULL LIMIT 1
@@ -40,22 +39,22 @@ WITH stock AS (
 	SELECT did, device_id, cipher_suite, available, stranger, (
 			SELECT count(*) FROM key_packages
 			WHERE did = d.did AND device_id = d.device_id AND claimed_by = $3
-				AND claimed_at > statement_timestamp() - $9::interval
-		) >= $8 OR stranger AND (
+				AND claimed_at > statement_timestamp() - $8::interval
+		) >= $7 OR stranger AND (
 			SELECT count(*) FROM (
 				SELECT FROM key_packages
 				WHERE did = d.did AND device_id = d.device_id AND claimed_by_stranger
-					AND claimed_at > statement_timestamp() - $9::interval
-				LIMIT $11
+					AND claimed_at > statement_timestamp() - $8::interval
+				LIMIT $10
 			) claims
-		) >= $11 AS limited
+		) >= $10 AS limited
 	FROM (
 		SELECT *, row_number() OVER (PARTITION BY did ORDER BY published_at DESC) AS nth,
 			did IN (SELECT did FROM stranger) AS stranger
 		FROM (SELECT DISTINCT ON (did, device_id) * FROM stock ORDER BY did, device_id, cipher_suite) lowest_suite
-		ORDER BY nth LIMIT $6
+		ORDER BY nth LIMIT $5
 	) d
-	WHERE nth <= $7
+	WHERE nth <= $6
 ), pick AS MATERIALIZED (
 	SELECT k.did, k.ref, d.available, d.stranger
 	FROM (SELECT * FROM device WHERE NOT limited) d CROSS JOIN LATERAL (
@@ -67,8 +66,8 @@ WITH stock AS (
 	) k
 ), claimed AS (
 	UPDATE key_packages k
-	SET state = 'claimed', claimed_by = $3, claimed_by_stranger = pick.stranger, claim_convo_id = $4, claimed_at = clock_timestamp(),
-		claim_expires_at = date_trunc('milliseconds', clock_timestamp() + $5::interval)
+	SET state = 'claimed', claimed_by = $3, claimed_by_stranger = pick.stranger, claimed_at = clock_timestamp(),
+		claim_expires_at = date_trunc('milliseconds', clock_timestamp() + $4::interval)
 	FROM pick WHERE (k.did, k.ref) = (pick.did, pick.ref)
 	RETURNING k.did, k.device_id, k.ref, k.cipher_suite, k.body, k.claim_expires_at, pick.available - 1 AS still_available
 ), last_resort AS (
@@ -83,7 +82,7 @@ WITH stock AS (
 	) newest
 )
 SELECT 'one-time', did, device_id, ref, cipher_suite, body, claim_expires_at,
-	CASE WHEN still_available < $10 AND NOT EXISTS (
+	CASE WHEN still_available < $9 AND NOT EXISTS (
 		SELECT FROM key_package_signals s
 		WHERE (s.did, s.device_id, s.cipher_suite, s.kind) = (claimed.did, claimed.device_id, claimed.cipher_suite, 'low')
 	) THEN 'low' ELSE '' END AS signal
@@ -97,5 +96,5 @@ UNION ALL
 		WHERE (s.did, s.device_id, s.cipher_suite, s.kind) = (l.did, l.device_id, l.cipher_suite, 'last_resort')
 	) THEN 'last_resort' ELSE '' END
 FROM last_resort l
-WHERE nth <= $7
-ORDER BY nth LIMIT $6 - (SELECT count(*) FROM claimed))
+WHERE nth <= $6
+ORDER BY nth LIMIT $5 - (SELECT count(*) FROM claimed))

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-
 	"mlsd/consent"
 	"mlsd/internal/pgtest"
 	"mlsd/keypackages"
@@ -37,7 +35,7 @@ func TestClaimCountsByIndex(t *testing.T) {
 	}
 	var plan []struct{ Plan node }
 	err := db.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+strings.TrimSpace(claim),
-		[]string{"did:plc:bob"}, 0, "did:plc:carol", uuid.New(), time.Hour, 500, 20, keypackages.Budget, 24*time.Hour, 10,
+		[]string{"did:plc:bob"}, 0, "did:plc:carol", time.Hour, 500, 20, keypackages.Budget, 24*time.Hour, 10,
 		keypackages.StrangersBudget, consent.NewestConvos).Scan(&plan)
 	if err != nil {
 		t.Fatal(err)

@@ -2,7 +2,6 @@ package keypackages
 
 import (
 	"context"
-	"crypto/sha256"
 	"fmt"
 	"time"
 
@@ -21,7 +20,6 @@ type Publication struct {
 	CipherSuite mls.CipherSuite
 	Expires     *time.Time // nil: the KeyPackage's own lifetime; the earlier of the two counts
 	Key         string     // the idempotency key if it is of this publication only, else ""
-	Hash        [sha256.Size]byte
 
 	checked *checked // nil before PublishAll
 }
@@ -256,11 +254,11 @@ func insert(ctx context.Context, tx pgx.Tx, fresh []admitted) error {
 		return nil
 	}
 	n := len(fresh)
-	refs, initKeys, bodies, hashes := make([][]byte, n), make([][]byte, n), make([][]byte, n), make([][]byte, n)
+	refs, initKeys, bodies := make([][]byte, n), make([][]byte, n), make([][]byte, n)
 	devices, keys := make([]string, n), make([]string, n)
 	suites, notAfter, lastResort := make([]int32, n), make([]time.Time, n), make([]bool, n)
 	for i, a := range fresh {
-		refs[i], initKeys[i], bodies[i], hashes[i] = a.kp.Ref, a.kp.InitKey, a.Body, a.Hash[:]
+		refs[i], initKeys[i], bodies[i] = a.kp.Ref, a.kp.InitKey, a.Body
 		devices[i], keys[i] = a.kp.DeviceID(), a.Key
 		suites[i], notAfter[i], lastResort[i] = int32(a.kp.CipherSuite), a.notAfter(), a.kp.LastResort
 	}
@@ -270,13 +268,12 @@ func insert(ctx context.Context, tx pgx.Tx, fresh []admitted) error {
 		WITH used_init_keys AS (
 			INSERT INTO key_package_init_keys (did, ref, init_key) SELECT $1, * FROM unnest($2::bytea[], $3::bytea[])
 		)
-		INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, idempotency_key, request_hash,
+		INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, idempotency_key,
 			created_at)
-		SELECT $1, ref, device_id, cipher_suite, body, not_after, last_resort, nullif(key, ''), CASE WHEN key <> '' THEN hash END,
-			clock_timestamp()
-		FROM unnest($2::bytea[], $4::text[], $5::integer[], $6::bytea[], $7::timestamptz[], $8::boolean[], $9::text[], $10::bytea[])
-			AS o (ref, device_id, cipher_suite, body, not_after, last_resort, key, hash)`,
-		owner, refs, initKeys, devices, suites, bodies, notAfter, lastResort, keys, hashes)
+		SELECT $1, ref, device_id, cipher_suite, body, not_after, last_resort, nullif(key, ''), clock_timestamp()
+		FROM unnest($2::bytea[], $4::text[], $5::integer[], $6::bytea[], $7::timestamptz[], $8::boolean[], $9::text[])
+			AS o (ref, device_id, cipher_suite, body, not_after, last_resort, key)`,
+		owner, refs, initKeys, devices, suites, bodies, notAfter, lastResort, keys)
 	b.Queue(endSignals, owner, devices, suites, Threshold)
 	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
 		return fmt.Errorf("insert the KeyPackages: %w", err)

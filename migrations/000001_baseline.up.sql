@@ -21,7 +21,6 @@ CREATE TABLE convos (
     name               text,
     description        text,
     idempotency_key    text COLLATE "C",                     -- of the request that created the convo
-    request_hash       bytea,
     created_at         timestamptz NOT NULL,
     commit_level       text NOT NULL DEFAULT 'header'        -- how far the commit of the present epoch was checked
         CHECK (commit_level IN ('header', 'structure', 'verified')),
@@ -143,12 +142,10 @@ CREATE TABLE key_packages (
     state               text NOT NULL DEFAULT 'available'
         CHECK (state IN ('available', 'claimed', 'consumed', 'expired', 'orphaned')),
     claimed_by          text COLLATE "C",
-    claim_convo_id      uuid,
     claimed_at          timestamptz,
     claim_expires_at    timestamptz,
     consumed_at         timestamptz,
     idempotency_key     text COLLATE "C",                    -- of the request that published it
-    request_hash        bytea,
     created_at          timestamptz NOT NULL,
     version             bigint NOT NULL DEFAULT 0,           -- of the state
     key_retired         boolean NOT NULL DEFAULT false,

@@ -105,7 +105,7 @@ func (p people) makeConvo(t *testing.T, db *pgxpool.Pool, name string, greetings
 	do("blue.catbird.mls.createConvo", "", name+" create", creation, func(tx pgx.Tx) (err error) {
 		convo, err = convos.Create(t.Context(), tx, convos.NewConvo{
 			Creator: alice, GroupID: group, CipherSuite: mlstest.Suite, Members: []syntax.DID{bob}, Welcome: toBob,
-			Key: name + " create", Hash: creation.Hash(),
+			Key: name + " create",
 		})
 		return err
 	})

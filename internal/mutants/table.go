@@ -484,7 +484,7 @@ var mutants = []mutant{
 	{"double-claim (lapsed)", "TestOrphanedClaim", []edit{
 		{"keypackages/end_claims.sql", `SET state = 'orphaned'`, `SET state = 'available', claimed_by = NULL`}}},
 	{"drain", "TestDrain", []edit{
-		{"keypackages/claim.sql", `>= $8 OR stranger`, `>= $8 + 1000000 OR stranger`}}},
+		{"keypackages/claim.sql", `>= $7 OR stranger`, `>= $7 + 1000000 OR stranger`}}},
 	{"drain (at once)", "TestDrain", []edit{
 		{"keypackages.Claim", `pgpool.LockClaims.Queue(&batch, r.Caller.String())`, ``}}},
 	{"last resort beside a one-time KeyPackage", "keypackages.TestLastResort", []edit{
@@ -924,9 +924,9 @@ var mutants = []mutant{
 	{"strangers are not counted together", "keypackages.TestStrangers", []edit{
 		{"keypackages/claim.sql", `AND claimed_by_stranger`, `AND claimed_by_stranger AND claimed_by = $3`}}},
 	{"claims of strangers are counted beyond the budget", "keypackages.TestClaimCountsByIndex", []edit{
-		{"keypackages/claim.sql", `LIMIT $11`, `LIMIT $11 + 1`}}},
+		{"keypackages/claim.sql", `LIMIT $10`, `LIMIT $10 + 1`}}},
 	{"a claim looks at all convos of a person", "keypackages.TestStrangerToAPersonWithManyConvos", []edit{
-		{"keypackages/claim.sql", `LIMIT $12`, `LIMIT $12 + 1`}}},
+		{"keypackages/claim.sql", `LIMIT $11`, `LIMIT $11 + 1`}}},
 	{"who adds a person to a convo is no stranger", "keypackages.TestStrangerWithAConvo", []edit{
 		{"keypackages/claim.sql", `WHERE m.requested_at IS NULL`, ``}}},
 
