@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
@@ -266,16 +265,13 @@ func (s *environment) add(ctx context.Context, c *convo, by *xrpc.Account, peopl
 		return err
 	}
 	staged := &mlsclient.Staged{Commit: mlsclient.FakeCommit(c.group, c.epoch, 200), Welcome: mlsclient.FakeWelcome(mlsclient.SuiteX25519, refs...)}
-	answer, err := s.client.Do(ctx, by, xrpc.AddCall(c.id, testbed.DIDsOf(people), staged, xrpc.NewKey()))
-	if err != nil {
-		return err
-	}
-	out, err := xrpc.Decode[mlsapi.AddMembersOutput](answer.Body)
+	call := xrpc.AddCall(c.id, testbed.DIDsOf(people), staged, xrpc.NewKey())
+	out, err := xrpc.Ask[mlsapi.AddMembersOutput](ctx, s.client, by, call)
 	if err != nil {
 		return err
 	}
 	if out.Seq == nil || out.NewEpoch != int64(c.epoch)+1 {
-		return fmt.Errorf("addMembers answered %s", answer.Body)
+		return fmt.Errorf("addMembers answered %+v", out)
 	}
 	c.epoch, c.base = c.epoch+1, *out.Seq
 	return nil
@@ -289,12 +285,6 @@ func (s *environment) lastResort(ctx context.Context, who *xrpc.Account) ([]byte
 		return nil, err
 	}
 	return hex.DecodeString(published[0].Ref)
-}
-
-// call makes a procedure's call, which must succeed.
-func (s *environment) call(ctx context.Context, who *xrpc.Account, method string, in any) ([]byte, error) {
-	answer, err := s.client.Do(ctx, who, xrpc.Call{Method: syntax.NSID(method), Body: xrpc.Encode(in)})
-	return answer.Body, err
 }
 
 // setupLanes is how many requests run at once during the preparation.

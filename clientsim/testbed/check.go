@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -145,7 +146,7 @@ func (w *World) view(ctx context.Context, p *client.Phone, c *history.ConvoModel
 	if err != nil {
 		return nil, err
 	}
-	v, err := w.ViewBy(ctx, w.Net.Do, p.Name, p.Account, c.ID)
+	v, err := w.ViewBy(ctx, w.Net, p.Name, p.Account, c.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -154,22 +155,14 @@ func (w *World) view(ctx context.Context, p *client.Phone, c *history.ConvoModel
 	return v, err
 }
 
-// Do sends a call until it has a verdict, as [xrpc.Client.Do] does.
-type Do func(context.Context, *xrpc.Account, xrpc.Call) (xrpc.Answer, error)
-
 // ViewBy fetches what a member can see of a convo, without what its phone decrypted. name is for
 // the report.
-func (w *World) ViewBy(ctx context.Context, do Do, name string, who *xrpc.Account, convo string) (v *history.View, err error) {
+func (w *World) ViewBy(ctx context.Context, c *xrpc.Client, name string, who *xrpc.Account, convo string) (v *history.View, err error) {
 	v = &history.View{Who: name, DID: who.DID}
-	if v.Log, v.LastSeq, err = w.pages(ctx, do, who, func(last *mlsapi.MessageView) xrpc.Call {
-		if last == nil {
-			return xrpc.MessagesCall(convo, "all", 0, 100)
-		}
-		return xrpc.MessagesCall(convo, "all", last.Seq, 100)
-	}); err != nil {
+	if v.Log, v.LastSeq, err = w.wholeLog(ctx, c, who, convo); err != nil {
 		return nil, err
 	}
-	if v.Apps, _, err = w.pages(ctx, do, who, func(last *mlsapi.MessageView) xrpc.Call {
+	if v.Apps, _, err = w.pages(ctx, c, who, func(last *mlsapi.MessageView) xrpc.Call {
 		if last == nil {
 			return xrpc.MessagesSinceCall(convo, "", "", 9)
 		}
@@ -177,34 +170,34 @@ func (w *World) ViewBy(ctx context.Context, do Do, name string, who *xrpc.Accoun
 	}); err != nil {
 		return nil, err
 	}
-	if err := w.epochView(ctx, do, who, convo, v); err != nil {
-		return nil, err
-	}
-	return v, nil
+	return v, w.epochView(ctx, c, who, convo, v)
 }
 
-func (w *World) epochView(ctx context.Context, do Do, who *xrpc.Account, convo string, v *history.View) error {
-	answer, err := do(ctx, who, xrpc.EpochCall(convo))
-	if err != nil {
-		return err
-	}
-	epoch, err := xrpc.Decode[mlsapi.GetEpochOutput](answer.Body)
+// wholeLog reads a convo's log by seq, in large pages, and returns its last seq.
+func (w *World) wholeLog(ctx context.Context, c *xrpc.Client, who *xrpc.Account, convo string) ([]mlsapi.MessageView, int64, error) {
+	return w.pages(ctx, c, who, func(last *mlsapi.MessageView) xrpc.Call {
+		if last == nil {
+			return xrpc.MessagesCall(convo, "all", 0, 100)
+		}
+		return xrpc.MessagesCall(convo, "all", last.Seq, 100)
+	})
+}
+
+func (w *World) epochView(ctx context.Context, c *xrpc.Client, who *xrpc.Account, convo string, v *history.View) error {
+	epoch, err := xrpc.Ask[mlsapi.GetEpochOutput](ctx, c, who, xrpc.EpochCall(convo))
 	if err != nil {
 		return err
 	}
 	v.Epoch = epoch.CurrentEpoch
-	if !slices.ContainsFunc(v.Log, func(m mlsapi.MessageView) bool { return xrpc.IsCommit(&m) }) {
+	first := slices.IndexFunc(v.Log, func(m mlsapi.MessageView) bool { return xrpc.IsCommit(&m) })
+	if first < 0 {
 		return nil // fromEpoch would be after the current epoch
 	}
-	first := slices.IndexFunc(v.Log, func(m mlsapi.MessageView) bool { return xrpc.IsCommit(&m) })
 	from, err := mlsclient.HeaderEpoch(v.Log[first].Ciphertext)
 	if err != nil {
 		return err
 	}
-	if answer, err = do(ctx, who, xrpc.CommitsCall(convo, from+1)); err != nil {
-		return err
-	}
-	commits, err := xrpc.Decode[mlsapi.GetCommitsOutput](answer.Body)
+	commits, err := xrpc.Ask[mlsapi.GetCommitsOutput](ctx, c, who, xrpc.CommitsCall(convo, from+1))
 	if err != nil {
 		return err
 	}
@@ -214,27 +207,25 @@ func (w *World) epochView(ctx context.Context, do Do, who *xrpc.Account, convo s
 }
 
 // pages reads a list to its end. next makes the call for the page after the last entry.
-func (w *World) pages(ctx context.Context, do Do, who *xrpc.Account, next func(*mlsapi.MessageView) xrpc.Call) ([]mlsapi.MessageView, int64, error) {
+func (w *World) pages(
+	ctx context.Context, c *xrpc.Client, who *xrpc.Account, next func(*mlsapi.MessageView) xrpc.Call,
+) ([]mlsapi.MessageView, int64, error) {
 	var all []mlsapi.MessageView
 	var last *mlsapi.MessageView
 	for {
-		answer, err := do(ctx, who, next(last))
-		if err != nil {
-			return nil, 0, err
-		}
-		page, err := xrpc.Decode[mlsapi.GetMessagesOutput](answer.Body)
+		page, err := xrpc.Ask[mlsapi.GetMessagesOutput](ctx, c, who, next(last))
 		if err != nil {
 			return nil, 0, err
 		}
 		if page.LastSeq == nil {
-			return nil, 0, fmt.Errorf("getMessages without lastSeq: %.200q", answer.Body)
+			return nil, 0, errors.New("getMessages without lastSeq")
 		}
 		all = append(all, page.Messages...)
 		if page.Cursor == nil {
 			return all, *page.LastSeq, nil
 		}
 		if len(page.Messages) == 0 {
-			return nil, 0, fmt.Errorf("an empty page with a cursor: %.200q", answer.Body)
+			return nil, 0, fmt.Errorf("getMessages: an empty page with the cursor %q", *page.Cursor)
 		}
 		last = &all[len(all)-1]
 		if *page.Cursor != last.ID {

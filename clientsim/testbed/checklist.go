@@ -59,11 +59,7 @@ func (w *World) List(ctx context.Context, p *client.Phone) ([]mlsapi.ConvoView, 
 	var all []mlsapi.ConvoView
 	cursor := ""
 	for {
-		answer, err := w.Net.Do(ctx, p.Account, xrpc.ConvosCall(cursor, listPage))
-		if err != nil {
-			return nil, err
-		}
-		page, err := xrpc.Decode[mlsapi.GetConvosOutput](answer.Body)
+		page, err := xrpc.Ask[mlsapi.GetConvosOutput](ctx, w.Net, p.Account, xrpc.ConvosCall(cursor, listPage))
 		if err != nil {
 			return nil, err
 		}
@@ -71,7 +67,7 @@ func (w *World) List(ctx context.Context, p *client.Phone) ([]mlsapi.ConvoView, 
 			return all, nil
 		}
 		if len(page.Conversations) == 0 || *page.Cursor == cursor {
-			return nil, fmt.Errorf("getConvos does not get on: %.200q", answer.Body)
+			return nil, fmt.Errorf("getConvos does not get on after the cursor %q", cursor)
 		}
 		cursor = *page.Cursor
 	}

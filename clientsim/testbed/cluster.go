@@ -116,26 +116,18 @@ func (w *World) addNode(ctx context.Context, url string, f *Cluster, o ClusterOp
 
 // Do sends a call by the retry rule, to the other node after each failure.
 func (f *Cluster) Do(ctx context.Context, rng *rand.Rand, who *xrpc.Account, call xrpc.Call) (xrpc.Answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, xrpc.CallTimeout)
-	defer cancel()
-	node, backoff := rng.IntN(len(f.Clients)), xrpc.FirstBackoff
-	for {
-		answer, err := f.Clients[node].Once(ctx, who, call)
-		wait, again := xrpc.RetryAfter(err, backoff)
-		if !again {
-			if err == nil && f.OnAnswer != nil {
-				f.OnAnswer(node, who, call, answer)
-			}
-			return answer, err
+	node := rng.IntN(len(f.Clients))
+	answer, err := xrpc.Retry(ctx, xrpc.CallTimeout, xrpc.RetryAfter, func(ctx context.Context, again bool) (xrpc.Answer, error) {
+		if again {
+			f.Clients[node].Stats.Retried.Add(1)
+			node = (node + 1) % len(f.Clients)
 		}
-		if ctx.Err() != nil {
-			return xrpc.Answer{}, errors.Join(err, ctx.Err())
-		}
-		f.Clients[node].Stats.Retried.Add(1)
-		xrpc.Sleep(ctx, wait)
-		backoff = min(2*backoff, xrpc.MaxBackoff)
-		node = (node + 1) % len(f.Clients)
+		return f.Clients[node].Once(ctx, who, call)
+	})
+	if err == nil && f.OnAnswer != nil {
+		f.OnAnswer(node, who, call, answer)
 	}
+	return answer, err
 }
 
 // Leader waits until exactly one node says that it sequences events.

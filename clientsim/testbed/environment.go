@@ -201,11 +201,8 @@ func PublishOf(
 func NewConvo(ctx context.Context, c *xrpc.Client, creator *xrpc.Account, others []syntax.DID, welcome []byte) (id string, group []byte, err error) {
 	group = mlsclient.RandomBytes(16)
 	founded := &mlsclient.Staged{Epoch: 1, Welcome: welcome}
-	answer, err := c.Do(ctx, creator, xrpc.CreateCall(group, mlsclient.SuiteX25519, others, founded, xrpc.NewKey()))
-	if err != nil {
-		return "", nil, err
-	}
-	out, err := xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body)
+	call := xrpc.CreateCall(group, mlsclient.SuiteX25519, others, founded, xrpc.NewKey())
+	out, err := xrpc.Ask[mlsapi.CreateConvoOutput](ctx, c, creator, call)
 	if err != nil {
 		return "", nil, err
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 
-	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/xrpc"
 )
@@ -77,12 +76,7 @@ func (w *World) wordsNotToPush(ctx context.Context) ([]string, error) {
 		if len(members) == 0 {
 			continue
 		}
-		log, _, err := w.pages(ctx, w.Net.Do, members[0].Account, func(last *mlsapi.MessageView) xrpc.Call {
-			if last == nil {
-				return xrpc.MessagesCall(c.ID, "all", 0, 100)
-			}
-			return xrpc.MessagesCall(c.ID, "all", last.Seq, 100)
-		})
+		log, _, err := w.wholeLog(ctx, w.Net, members[0].Account, c.ID)
 		if err != nil {
 			return nil, err
 		}

@@ -11,10 +11,8 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
-	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/history"
-	"mlsd/clientsim/xrpc"
 )
 
 // Backups are a backup of the world's server and an archive of its WAL.
@@ -87,12 +85,7 @@ func (w *World) recordRestored(ctx context.Context, c *history.ConvoModel) error
 	if err != nil {
 		return err
 	}
-	log, _, err := w.pages(ctx, w.Net.Do, creator.Account, func(last *mlsapi.MessageView) xrpc.Call {
-		if last == nil {
-			return xrpc.MessagesCall(c.ID, "all", 0, 100)
-		}
-		return xrpc.MessagesCall(c.ID, "all", last.Seq, 100)
-	})
+	log, _, err := w.wholeLog(ctx, w.Net, creator.Account, c.ID)
 	if err != nil {
 		return err
 	}

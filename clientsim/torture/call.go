@@ -51,26 +51,17 @@ type attempted func(begun int64, answer xrpc.Answer, err error)
 
 // watch is do for a request whose attempts are all of interest. seen can be nil.
 func (c *caller) watch(ctx context.Context, rng *rand.Rand, who *xrpc.Account, call xrpc.Call, seen attempted) (xrpc.Answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, verdictTimeout)
-	defer cancel()
-	backoff := xrpc.FirstBackoff
-	for {
-		answer, err := c.attempt(ctx, rng, who, call, seen)
-		wait, again := c.retryAfter(err, backoff)
-		if !again {
-			if err != nil {
-				c.refused.Add(1)
-			} else if call.Key != "" && c.acknowledged != nil {
-				c.acknowledged(who, call)
-			}
-			return answer, err
-		}
-		if ctx.Err() != nil {
-			return xrpc.Answer{}, errors.Join(err, ctx.Err())
-		}
-		xrpc.Sleep(ctx, wait)
-		backoff = min(2*backoff, xrpc.MaxBackoff)
+	answer, err := xrpc.Retry(ctx, verdictTimeout, c.retryAfter, func(ctx context.Context, _ bool) (xrpc.Answer, error) {
+		return c.attempt(ctx, rng, who, call, seen)
+	})
+	var named *xrpc.CallError
+	switch {
+	case err == nil && call.Key != "" && c.acknowledged != nil:
+		c.acknowledged(who, call)
+	case errors.As(err, &named) && !errors.Is(err, context.DeadlineExceeded):
+		c.refused.Add(1)
 	}
+	return answer, err
 }
 
 // attempt sends a request once to one node, or once to each at once. It prefers an acknowledgement

@@ -78,7 +78,7 @@ func (l *load) judgeConvo(ctx context.Context, c *history.ConvoModel) error {
 	l.mu.RUnlock()
 	for node, client := range l.cluster.Clients {
 		name := fmt.Sprintf("the creator at node %d", node+1)
-		v, err := l.w.ViewBy(ctx, client.Do, name, by, c.ID)
+		v, err := l.w.ViewBy(ctx, client, name, by, c.ID)
 		if err != nil {
 			l.w.Broken("%s: %v", name, err)
 			if errors.Is(err, context.DeadlineExceeded) {
@@ -100,12 +100,7 @@ func (l *load) judgeConvo(ctx context.Context, c *history.ConvoModel) error {
 }
 
 func (l *load) judgeRoster(ctx context.Context, node *xrpc.Client, by *xrpc.Account, c *history.ConvoModel, name string) {
-	answer, err := node.Do(ctx, by, xrpc.ConvoCall(c.ID))
-	if err != nil {
-		l.w.Broken("%s: %v", name, err)
-		return
-	}
-	out, err := xrpc.Decode[mlsapi.GetConvoOutput](answer.Body)
+	out, err := xrpc.Ask[mlsapi.GetConvoOutput](ctx, node, by, xrpc.ConvoCall(c.ID))
 	if err != nil {
 		l.w.Broken("%s: %v", name, err)
 		return

@@ -42,22 +42,32 @@ func ErrorName(err error) string {
 // Every other answer is a verdict and is returned. So is QuotaExceeded: the quota is free again the
 // next day.
 func (c *Client) Do(ctx context.Context, who *Account, call Call) (Answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
+	return Retry(ctx, CallTimeout, RetryAfter, func(ctx context.Context, again bool) (Answer, error) {
+		if again {
+			c.Stats.Retried.Add(1)
+		}
+		return c.Once(ctx, who, call)
+	})
+}
+
+// Retry makes attempts until one has a verdict, or limit is over. after says whether an error calls for
+// another attempt, and how long to wait before it. again is set from the second attempt on.
+func Retry(
+	ctx context.Context, limit time.Duration, after func(error, time.Duration) (time.Duration, bool),
+	attempt func(ctx context.Context, again bool) (Answer, error),
+) (Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	backoff := FirstBackoff
-	for {
-		answer, err := c.Once(ctx, who, call)
-		wait, again := RetryAfter(err, backoff)
-		if !again {
+	for again := false; ; again = true {
+		answer, err := attempt(ctx, again)
+		wait, retry := after(err, backoff)
+		if !retry {
 			return answer, err
 		}
-		c.Stats.Retried.Add(1)
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		Sleep(ctx, wait)
+		if ctx.Err() != nil {
 			return Answer{}, errors.Join(err, ctx.Err())
-		case <-timer.C:
 		}
 		backoff = min(2*backoff, MaxBackoff)
 	}
