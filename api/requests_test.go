@@ -3,6 +3,8 @@ package api_test
 import (
 	"bytes"
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
 
 	"mlsd/api"
@@ -249,6 +251,25 @@ var unkeyed = []write{
 			effects: `SELECT count(*) FROM sessions WHERE did = $1 AND ended_version = 2`,
 			args:    []any{alice.did()}}
 	}},
+}
+
+// elsewhere are the procedures that neither list has: attachments need a store, sessions and tickets
+// are made anew each time, and a signal is not kept. Tests of their own repeat them.
+var elsewhere = []string{
+	"createAttachment", "putAttachmentPart", "completeAttachment", "deleteAttachment",
+	"createSession", "refreshSession", "getSubscriptionTicket", "sendSignal",
+}
+
+// Every procedure is in a list, so that the tests of exactly-once run it.
+func TestEveryWriteIsListed(t *testing.T) {
+	t.Parallel()
+	for _, m := range mlsapi.Methods() {
+		name := m.NSID[strings.LastIndexByte(m.NSID, '.')+1:]
+		listed := func(w write) bool { return w.name == name || strings.HasPrefix(w.name, name+" ") }
+		if m.Kind == mlsapi.Procedure && !slices.Contains(elsewhere, name) && !slices.ContainsFunc(keyed, listed) && !slices.ContainsFunc(unkeyed, listed) {
+			t.Errorf("%s is neither in keyed nor in unkeyed", name)
+		}
+	}
 }
 
 // guarded returns the writes that take effect once, with one answer, even if they are repeated

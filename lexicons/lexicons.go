@@ -1,5 +1,5 @@
 // Package lexicons holds the contract: one Lexicon JSON file per NSID, in the folders that the NSID
-// names.
+// names. Beside each stands a page for the reference of the API.
 //
 // These files are the only source of generated code (api/mlsapi, internal/nsid, the Swift
 // client's), of the API reference (docs/clients/api), of input validation and of error names. After
@@ -20,6 +20,12 @@ import (
 //
 //go:embed blue/catbird/mls/*.json
 var Files embed.FS
+
+// Pages holds the pages beside the lexicons: a page for each method with an example of a call, and one
+// about errors. The reference is made from both.
+//
+//go:embed blue/catbird/mls/*.md
+var Pages embed.FS
 
 // Pattern matches the paths of all lexicons.
 const Pattern = "blue/catbird/mls/*.json"

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"path"
@@ -20,25 +21,10 @@ const (
 	referenceDir = clientDocs + "/api"
 )
 
-// purposes are the methods by what they are for, as the index lists them.
-var purposes = []struct {
-	title   string
-	methods []string
-}{
-	{"Convos", []string{"createConvo", "getConvos", "getConvo", "addMembers", "leaveConvo"}},
-	{"Messages", []string{"sendMessage", "getMessages"}},
-	{"Signals and cursors", []string{"sendSignal", "updateCursor", "getCursors", "setCursorPolicy", "getCursorPolicy"}},
-	{"Attachments", []string{"createAttachment", "putAttachmentPart", "completeAttachment", "getAttachmentStatus", "getAttachment", "deleteAttachment"}},
-	{"Commits", []string{"submitCommit", "processExternalCommit", "getCommits", "getEpoch", "getGroupInfo", "reportEpoch", "reportCommit"}},
-	{"Proofs of the log", []string{"getLogHead", "getLogProof"}},
-	{"KeyPackages", []string{"publishKeyPackages", "publishKeyPackage", "getKeyPackages", "getKeyPackageStats", "withdrawKeyPackages"}},
-	{"Welcomes", []string{"getWelcome", "confirmWelcome"}},
-	{"Events", []string{"getSubscriptionTicket", "subscribeConvoEvents", "streamConvoEvents"}},
-	{"Push", []string{"registerPushTarget", "unregisterPushTarget"}},
-	{"Requests and blocks", []string{"acceptConvo", "blockActor", "unblockActor", "getBlocks", "setInvitationPolicy", "getInvitationPolicy"}},
-	{"Reports of abuse", []string{"getReportKey", "reportConvo"}},
-	{"Sessions", []string{"createSession", "refreshSession", "deleteSession"}},
-	{"The account's data", []string{"exportMyData", "eraseMyAccount"}},
+// groups are the groups of methods, in the order of the index.
+var groups = []string{
+	"Convos", "Messages", "Signals and cursors", "Attachments", "Commits", "Proofs of the log", "KeyPackages", "Welcomes", "Events", "Push",
+	"Requests and blocks", "Reports of abuse", "Sessions", "The account's data",
 }
 
 // reference writes the pages of the reference: one per method, an index, the shared definitions,
@@ -46,12 +32,21 @@ var purposes = []struct {
 type reference struct {
 	set      schemas
 	methods  map[string]*method // by the last part of the NSID
+	notes    map[string]notes   // likewise
+	common   errorNotes         // of errors of every method
+	errorsDo errorNotes         // of errors that lexicons declare
 	encoding encodingUses
 }
 
 // generateReference returns the pages by their paths in the module.
 func generateReference(set schemas) (map[string][]byte, error) {
-	r := &reference{set: set, methods: map[string]*method{}, encoding: encodingUses{}}
+	r := &reference{set: set, methods: map[string]*method{}, notes: map[string]notes{}, encoding: encodingUses{}}
+	text, err := readPage(errorsPage)
+	if err != nil {
+		return nil, err
+	}
+	common, declared, _ := strings.Cut(text, "| error | do |")
+	r.common, r.errorsDo = readErrors(common), readErrors(declared)
 	files := map[string][]byte{}
 	for _, sf := range set {
 		p := &page{reference: r, nsid: sf.ID, name: lastSegment(sf.ID)}
@@ -102,14 +97,14 @@ func (p *page) finish(files map[string][]byte, name string) {
 var verbs = map[string]string{"Query": "GET", "Procedure": "POST", "Subscription": "WebSocket"}
 
 func (p *page) method(m *method) error {
-	call, ok := calls[p.name]
-	if !ok {
-		return errUnsupported("a method without an entry in calls.go", m.nsid)
+	n, err := readNotes(p.name)
+	if err != nil {
+		return err
 	}
+	p.notes[p.name] = n
 	p.p("# %s\n\n%s\n", p.name, m.doc)
 	p.p("`%s /xrpc/%s` · [all methods](README.md)\n", verbs[m.kind], m.nsid)
-	p.p("**Repeating it.** %s\n", call.repeat)
-	p.example(m, call)
+	p.p("%s\n\nAfter the [preparation](README.md#preparation):\n\n%s", n.repeat, n.example)
 	if m.params != nil {
 		if err := p.fields("## Parameters", m.params.Properties, m.params.Required); err != nil {
 			return err
@@ -200,9 +195,9 @@ func (p *page) errors(m *method) error {
 	var rows []string
 	for _, e := range m.errors {
 		known, ok := errorlist.Find(e.Name)
-		do := adviceOf(p.name, e.Name)
+		do := cmp.Or(p.notes[p.name].advice[e.Name].do, p.errorsDo[e.Name].do)
 		if !ok || do == "" {
-			return fmt.Errorf("the error %s has no status in api/errorlist, or no advice in internal/lexgen/advice.go", e.Name)
+			return fmt.Errorf("the error %s has no status in api/errorlist, or no advice on a page beside the lexicons", e.Name)
 		}
 		status := fmt.Sprint(known.Status)
 		if m.kind == "Subscription" {
@@ -268,29 +263,29 @@ var summary = regexp.MustCompile(`^.*?[.:]( |$)`)
 // index writes the list of methods, the errors of every method, and what the examples begin with.
 func (p *page) index() error {
 	p.p("%s", indexHead)
+	names := slices.SortedFunc(maps.Keys(p.notes), func(a, b string) int { return cmp.Compare(p.notes[a].place, p.notes[b].place) })
 	listed := 0
-	for _, group := range purposes {
-		p.p("| **%s** | |", group.title)
-		for _, name := range group.methods {
-			m, ok := p.methods[name]
-			if !ok {
-				return fmt.Errorf("the index lists %s, which is no method", name)
+	for _, group := range groups {
+		p.p("| **%s** | |", group)
+		for _, name := range names {
+			if p.notes[name].group != group {
+				continue
 			}
 			listed++
-			p.p("| [%s](%s.md) | %s |", name, name, cell(strings.TrimRight(summary.FindString(m.doc), ".: ")))
+			p.p("| [%s](%s.md) | %s |", name, name, cell(strings.TrimRight(summary.FindString(p.methods[name].doc), ".: ")))
 		}
 	}
 	if listed != len(p.methods) {
-		return fmt.Errorf("the index lists %d of %d methods: see purposes", listed, len(p.methods))
+		return fmt.Errorf("the index lists %d of %d methods: the groups are %v", listed, len(p.methods), groups)
 	}
 	p.p("%s", indexErrors)
 	for _, e := range errorlist.All {
 		if !e.Every {
 			continue
 		}
-		common, ok := commonErrors[e.Name]
+		common, ok := p.common[e.Name]
 		if !ok {
-			return fmt.Errorf("the error %s has no advice in internal/lexgen/advice.go", e.Name)
+			return fmt.Errorf("the error %s has no advice in %s.md beside the lexicons", e.Name, errorsPage)
 		}
 		wait := ""
 		if e.RetryAfter != 0 {
