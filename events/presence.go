@@ -164,8 +164,8 @@ func (p *Presence) change(d device) {
 // Run writes changes, and renews the lease every interval, until ctx ends. Then it deletes the
 // node's row, so that its devices no longer count as connected. A round may take one interval: a
 // connection that has become silent must not outlast the lease.
-func (p *Presence) Run(ctx context.Context, interval time.Duration) {
-	worker.Every("presence writer", interval, p.log, p.RunOnce, worker.Limit(interval), worker.Wake(p.wake, writeDelay), worker.AtEnd(p.remove)).Run(ctx)
+func (p *Presence) Run(ctx context.Context, rounds *worker.Rounds, interval time.Duration) {
+	rounds.Every("presence writer", interval, p.log, p.RunOnce, worker.Limit(interval), worker.Wake(p.wake, writeDelay), worker.AtEnd(p.remove)).Run(ctx)
 }
 
 // RunOnce renews the lease and writes what has changed. It is for one goroutine.

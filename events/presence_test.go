@@ -16,6 +16,7 @@ import (
 
 	"mlsd/events"
 	"mlsd/internal/pgtest"
+	"mlsd/internal/worker"
 )
 
 func newPresence(t *testing.T, db *pgxpool.Pool) *events.Presence {
@@ -187,7 +188,7 @@ func TestPresenceRun(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
-		p.Run(ctx, time.Hour)
+		p.Run(ctx, worker.NewRounds(), time.Hour)
 		close(ended)
 	}()
 	p.Connected("did:plc:alice", "phone")

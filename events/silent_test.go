@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/events"
+	"mlsd/internal/worker"
 )
 
 // silencePatience is how long these tests wait. It is shorter than a minute, the limit of a round
@@ -100,7 +101,7 @@ func TestPresenceOverASilentConnection(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		p.Run(ctx, time.Second)
+		p.Run(ctx, worker.NewRounds(), time.Second)
 	}()
 	defer func() { cancel(); <-ended }()
 	p.Connected(alice, "phone")

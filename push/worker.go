@@ -103,11 +103,11 @@ func NewWorker(c Config) *Worker {
 
 // Run works until ctx ends, and then waits for the running calls, which end with ctx. It looks for
 // work every interval, and whenever a call has ended.
-func (w *Worker) Run(ctx context.Context, interval time.Duration) {
+func (w *Worker) Run(ctx context.Context, rounds *worker.Rounds, interval time.Duration) {
 	defer w.running.Wait()
 	// A call can last longer than the round that starts it, so it has the context of Run.
 	start := func(round context.Context) error { return w.round(round, ctx, interval) }
-	worker.Every("push worker", interval, w.log, start, worker.Wake(w.freed, 0)).Run(ctx)
+	rounds.Every("push worker", interval, w.log, start, worker.Wake(w.freed, 0)).Run(ctx)
 }
 
 // RunOnce does what is due and waits for its calls. Work that a call has left is for the next time.

@@ -270,7 +270,7 @@ func (l *lifecycle) startWorkers(ctx context.Context) error {
 
 // startPresence starts the one worker that ends before requests are drained.
 func (l *lifecycle) startPresence(ctx context.Context) error {
-	l.stopPresence = inBackground(ctx, func(ctx context.Context) { l.node.presence.Run(ctx, events.SyncInterval) })
+	l.stopPresence = inBackground(ctx, func(ctx context.Context) { l.node.presence.Run(ctx, l.node.rounds, events.SyncInterval) })
 	l.onClose(func(context.Context) error { l.stopPresence(); return nil })
 	return nil
 }

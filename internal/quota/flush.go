@@ -46,8 +46,8 @@ type known struct {
 }
 
 // Run flushes after every FlushInterval until ctx ends, and then writes everything.
-func (c *Counter) Run(ctx context.Context) {
-	worker.Every("quota counter", FlushInterval, c.log, c.flushDue, worker.AfterInterval(), worker.AtEnd(c.FlushAll),
+func (c *Counter) Run(ctx context.Context, rounds *worker.Rounds) {
+	rounds.Every("quota counter", FlushInterval, c.log, c.flushDue, worker.AfterInterval(), worker.AtEnd(c.FlushAll),
 		worker.Wake(c.wake, 0)).Run(ctx)
 }
 

@@ -174,6 +174,6 @@ func (r *Recorder) fits(q Request, sample bool) bool {
 }
 
 // Run writes until ctx ends, and then once more.
-func (r *Recorder) Run(ctx context.Context) {
-	worker.Every("request recorder", Interval, r.cfg.Log, r.Flush, worker.AfterInterval(), worker.AtEnd(r.Flush)).Run(ctx)
+func (r *Recorder) Run(ctx context.Context, rounds *worker.Rounds) {
+	rounds.Every("request recorder", Interval, r.cfg.Log, r.Flush, worker.AfterInterval(), worker.AtEnd(r.Flush)).Run(ctx)
 }

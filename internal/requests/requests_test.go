@@ -18,6 +18,7 @@ import (
 	"mlsd/internal/pgtest"
 	"mlsd/internal/requests"
 	"mlsd/internal/tombstone"
+	"mlsd/internal/worker"
 )
 
 const alice = "did:plc:alice"
@@ -210,7 +211,7 @@ func TestLastFlush(t *testing.T) {
 	r.Add(r.refused(alice))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	r.Run(ctx)
+	r.Run(ctx, worker.NewRounds())
 	if _, rows := r.flush(); rows != 1 {
 		t.Errorf("%d rows", rows)
 	}

@@ -133,8 +133,8 @@ func (c *Counter) Add(r Request) {
 }
 
 // Run flushes after every interval until ctx ends, and then once more.
-func (c *Counter) Run(ctx context.Context, interval time.Duration) {
-	worker.Every("usage counter", interval, c.log, c.Flush, worker.AfterInterval(), worker.AtEnd(c.Flush)).Run(ctx)
+func (c *Counter) Run(ctx context.Context, rounds *worker.Rounds, interval time.Duration) {
+	rounds.Every("usage counter", interval, c.log, c.Flush, worker.AfterInterval(), worker.AtEnd(c.Flush)).Run(ctx)
 }
 
 var (

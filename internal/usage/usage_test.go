@@ -11,6 +11,7 @@ import (
 
 	"mlsd/internal/pgtest"
 	"mlsd/internal/usage"
+	"mlsd/internal/worker"
 )
 
 func newCounter(db *pgxpool.Pool) *usage.Counter {
@@ -98,7 +99,7 @@ func TestLastFlush(t *testing.T) {
 	c.Add(refused("RequestInProgress", "createConvo"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	c.Run(ctx, time.Hour)
+	c.Run(ctx, worker.NewRounds(), time.Hour)
 	if n, _ := total(t, db, "RequestInProgress"); n != 1 {
 		t.Errorf("%d conflicts", n)
 	}
