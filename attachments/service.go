@@ -46,7 +46,7 @@ func (s *Service) objects(ctx context.Context) (prefix string, err error) {
 		return *known, nil
 	}
 	var id uuid.UUID
-	if err := s.cfg.DB.QueryRow(ctx, `SELECT id FROM attachment_store`).Scan(&id); err != nil {
+	if err := s.cfg.DB.QueryRow(ctx, `SELECT id FROM installation`).Scan(&id); err != nil {
 		return "", fmt.Errorf("read the name of the store: %w", err)
 	}
 	prefix = id.String() + "/"

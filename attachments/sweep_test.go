@@ -36,7 +36,7 @@ func newWorld(t *testing.T) *world {
 	w.exec(`
 		INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at)
 		VALUES ($1, 'g', 'did:plc:alice', 1, 1, now())`, convo)
-	if err := w.db.QueryRow(t.Context(), `SELECT id::text || '/' FROM attachment_store`).Scan(&w.prefix); err != nil {
+	if err := w.db.QueryRow(t.Context(), `SELECT id::text || '/' FROM installation`).Scan(&w.prefix); err != nil {
 		t.Fatal(err)
 	}
 	return w

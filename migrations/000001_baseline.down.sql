@@ -3,12 +3,12 @@
 
 DROP VIEW single_events, single_outbox;
 
-DROP TABLE admin_actions, schema_support;
-DROP TABLE quota_counts, conflict_counts, caller_counts, requests, request_hash_key;
+DROP TABLE installation, admin_actions, schema_support;
+DROP TABLE quota_counts, conflict_counts, caller_counts, requests;
 DROP TABLE abuse_reports;
 DROP TABLE disputes, commit_reports, forked_epochs, epoch_reports;
 DROP TABLE log_tiles, log_senders, log_keys;
-DROP TABLE attachment_parts, attachments, attachment_store;
+DROP TABLE attachment_parts, attachments;
 DROP TABLE erasures, erasure_confirmations;
 DROP TABLE accounts, account_clock, relay_cursors;
 DROP TABLE blocks, invitation_policies, cursor_policies;

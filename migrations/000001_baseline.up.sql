@@ -711,13 +711,6 @@ CREATE INDEX erasure_confirmations_expiry ON erasure_confirmations (expires_at);
 
 -- Encrypted files of convos. The ciphertext is in a store outside the database.
 
--- The name of this database's objects in the store: several databases can share one store.
-CREATE TABLE attachment_store (
-    id        uuid NOT NULL DEFAULT gen_random_uuid(),
-    singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton)
-);
-INSERT INTO attachment_store DEFAULT VALUES;
-
 CREATE TABLE attachments (
     id            uuid PRIMARY KEY,
     convo_id      uuid NOT NULL,
@@ -962,16 +955,17 @@ CREATE INDEX requests_caller ON requests (caller_did, id);
 CREATE INDEX requests_key ON requests (key, id) WHERE key <> '';
 CREATE INDEX requests_convo ON requests (convo_id, id) WHERE convo_id IS NOT NULL;
 
--- The key with which the log hashes callers. All nodes share it, so that a caller has one hash.
-CREATE TABLE request_hash_key (
-    key       bytea NOT NULL CHECK (octet_length(key) = 32),
-    singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton)
-);
-INSERT INTO request_hash_key (key)
-    VALUES (sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())));
-
 
 -- ==== Operator ====
+
+-- What was drawn for this database when it was made, for all its nodes.
+CREATE TABLE installation (
+    one      boolean PRIMARY KEY DEFAULT true CHECK (one),
+    id       uuid NOT NULL DEFAULT gen_random_uuid(),        -- begins the names of its objects in the store of attachments
+    hash_key bytea NOT NULL CHECK (octet_length(hash_key) = 32) -- the log hashes callers with it: a caller has one hash
+        DEFAULT sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()))
+);
+INSERT INTO installation DEFAULT VALUES;
 
 -- What operators have done through the admin listener. The row is committed before the first
 -- effect.

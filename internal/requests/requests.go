@@ -111,7 +111,7 @@ func New(cfg Config) *Recorder {
 
 // Load reads the key with which callers are hashed.
 func (r *Recorder) Load(ctx context.Context) error {
-	if err := r.cfg.DB.QueryRow(ctx, `SELECT key FROM request_hash_key`).Scan(&r.hashKey); err != nil {
+	if err := r.cfg.DB.QueryRow(ctx, `SELECT hash_key FROM installation`).Scan(&r.hashKey); err != nil {
 		return fmt.Errorf("read the key of callers' hashes: %w", err)
 	}
 	return nil

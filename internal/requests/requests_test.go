@@ -136,7 +136,7 @@ func TestHash(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	a, b := newRecorder(t, db, 0), newRecorder(t, db, 0)
-	if _, err := db.Exec(t.Context(), `UPDATE request_hash_key SET key = sha256(key)`); err != nil {
+	if _, err := db.Exec(t.Context(), `UPDATE installation SET hash_key = sha256(hash_key)`); err != nil {
 		t.Fatal(err)
 	}
 	elsewhere := newRecorder(t, db, 0)
