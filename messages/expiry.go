@@ -14,14 +14,14 @@ import (
 	"mlsd/internal/worker"
 )
 
-// Bounds of what an expirer does in one statement.
+// Bounds of what a sweeper does in one statement.
 const (
 	expireConvos   = 500  // whose oldest messages it reads
 	expireEntries  = 2000 // that it passes in one transaction
 	expirePerConvo = 256  // that it passes of one convo, so that a long log does not delay the others
 )
 
-// Expirer deletes application messages that are older than the retention. One node of a database
+// Sweeper deletes application messages that are older than the retention. One node of a database
 // expires at a time.
 //
 // Proposals and commits stay as long as the convo. They are few and small, and a device that was
@@ -31,8 +31,8 @@ const (
 // below it only proposals and commits are left. Both seq and created_at grow under the convo's row
 // lock, so the old messages are the beginning of the log, and the primary key finds them. An index
 // on created_at would cost every message, and is not needed. The convo needs no lock: only the
-// expirer writes its oldest entries and the floors.
-type Expirer struct {
+// sweeper writes its oldest entries and the floors.
+type Sweeper struct {
 	db        *pgxpool.Pool
 	retention time.Duration
 	expired   func(messages int64)
@@ -42,31 +42,21 @@ type Expirer struct {
 	after     uuid.UUID                                     // where the next round goes on, if this one is cut short
 }
 
-// NewExpirer returns an expirer of messages that are older than retention. It calls expired after
-// each transaction, with the number of messages that the transaction has deleted.
-func NewExpirer(db *pgxpool.Pool, retention time.Duration, expired func(messages int64), options ...ExpirerOption) *Expirer {
-	e := &Expirer{db: db, retention: retention, expired: expired, pace: worker.Pause}
-	for _, o := range options {
-		o(e)
-	}
-	return e
+// NewSweeper returns a sweeper of messages that are older than retention. It calls expired after each
+// transaction, with the number of messages that the transaction has deleted.
+//
+// If keep is not nil, it is called before messages of convos are deleted. It stores their leaves, and
+// returns the convos without those whose leaves cannot be stored. Of those that it returns, the
+// messages are deleted whose leaves are in log_tiles. Nothing of the others is.
+func NewSweeper(db *pgxpool.Pool, retention time.Duration, expired func(messages int64), keep keeper) *Sweeper {
+	return &Sweeper{db: db, retention: retention, expired: expired, pace: worker.Pause, keep: keep}
 }
 
-// ExpirerOption changes an Expirer.
-type ExpirerOption func(*Expirer)
-
-// keeper stores leaves of convos. It returns the convos without those whose leaves cannot be stored.
 type keeper = func(ctx context.Context, convos []uuid.UUID) (kept []uuid.UUID, err error)
-
-// AfterKeeping makes the expirer call keep before it deletes messages of convos. Of those that keep
-// returns it deletes the messages whose leaves are in log_tiles, and nothing of the others.
-func AfterKeeping(keep keeper) ExpirerOption {
-	return func(e *Expirer) { e.keep = keep }
-}
 
 // RunOnce goes through all convos, deletes their old messages, and returns how many there were. It
 // does nothing if another node is expiring.
-func (e *Expirer) RunOnce(ctx context.Context) (total int64, err error) {
+func (e *Sweeper) RunOnce(ctx context.Context) (total int64, err error) {
 	defer wrap(&err, "expire messages")
 	err = pgpool.LockExpiry.Do(ctx, e.db, func(conn *pgx.Conn) error {
 		total, err = e.round(ctx, conn)
@@ -75,7 +65,7 @@ func (e *Expirer) RunOnce(ctx context.Context) (total int64, err error) {
 	return total, err
 }
 
-func (e *Expirer) round(ctx context.Context, conn *pgx.Conn) (total int64, err error) {
+func (e *Sweeper) round(ctx context.Context, conn *pgx.Conn) (total int64, err error) {
 	var cutoff time.Time
 	err = conn.QueryRow(ctx, `SELECT clock_timestamp() + $1::interval - $2::interval`, e.ahead, e.retention).Scan(&cutoff)
 	if err != nil {
@@ -118,7 +108,7 @@ func dueConvos(ctx context.Context, conn *pgx.Conn, after uuid.UUID, cutoff time
 }
 
 // expire deletes the old messages of convos, one transaction after the other.
-func (e *Expirer) expire(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID, cutoff time.Time) (total int64, err error) {
+func (e *Sweeper) expire(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID, cutoff time.Time) (total int64, err error) {
 	for len(convos) > 0 {
 		begun := time.Now()
 		if e.keep != nil {

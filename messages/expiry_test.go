@@ -24,11 +24,11 @@ const (
 	older     = 25 * time.Hour
 )
 
-// expirer returns an expirer that does not rest, and the number of messages that each of its
+// sweeper returns a sweeper that does not rest, and the number of messages that each of its
 // transactions deleted.
-func (f *fixture) expirer() (e *messages.Expirer, deleted *[]int64) {
+func (f *fixture) sweeper() (e *messages.Sweeper, deleted *[]int64) {
 	deleted = new([]int64)
-	e = messages.NewExpirer(f.db, retention, func(n int64) { *deleted = append(*deleted, n) })
+	e = messages.NewSweeper(f.db, retention, func(n int64) { *deleted = append(*deleted, n) }, nil)
 	return e.Restless(), deleted
 }
 
@@ -79,7 +79,7 @@ func TestExpiry(t *testing.T) {
 	f.epoch++
 	pgtest.Age(t, f.db, "messages", older)
 	young := f.append(t, f.draft(convo, alice, "young", "x"))[0]
-	e, deleted := f.expirer()
+	e, deleted := f.sweeper()
 	if n, err := e.RunOnce(t.Context()); n != 2 || err != nil || !slices.Equal(*deleted, []int64{2}) {
 		t.Fatalf("%d messages, %v, %v", n, *deleted, err)
 	}
@@ -127,7 +127,7 @@ func TestExpiryOfAllThereIs(t *testing.T) {
 	f := newFixture(t, 0)
 	last := f.append(t, f.draft(f.convos[0], alice, "a", "x"), f.draft(f.convos[0], alice, "b", "x"))[1]
 	pgtest.Age(t, f.db, "messages", older)
-	e, _ := f.expirer()
+	e, _ := f.sweeper()
 	if n, err := e.RunOnce(t.Context()); n != 2 || err != nil {
 		t.Fatalf("%d messages, %v", n, err)
 	}
@@ -153,7 +153,7 @@ func TestExpiryInOrder(t *testing.T) {
 	if _, err := f.db.Exec(t.Context(), `UPDATE messages SET created_at = created_at - $1::interval WHERE seq <> 2`, older); err != nil {
 		t.Fatal(err)
 	}
-	e, _ := f.expirer()
+	e, _ := f.sweeper()
 	if n, err := e.RunOnce(t.Context()); n != 1 || err != nil {
 		t.Fatalf("%d messages, %v", n, err)
 	}
@@ -182,7 +182,7 @@ func TestExpiryInBatches(t *testing.T) {
 		f.append(t, batch...)
 	}
 	pgtest.Age(t, f.db, "messages", older)
-	e, deleted := f.expirer()
+	e, deleted := f.sweeper()
 	n, err := e.RunOnce(t.Context())
 	if err != nil || n != int64(len(drafts)) {
 		t.Fatalf("%d of %d messages, %v", n, len(drafts), err)
@@ -208,7 +208,7 @@ func TestExpiryHoldsNobodyUp(t *testing.T) {
 	if _, err := holder.Exec(t.Context(), `SELECT FROM convos FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	e, _ := f.expirer()
+	e, _ := f.sweeper()
 	if n, err := e.RunOnce(t.Context()); n != 1 || err != nil {
 		t.Errorf("%d messages, %v", n, err)
 	}
@@ -264,7 +264,7 @@ func TestOneExpires(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Release()
-	e, _ := f.expirer()
+	e, _ := f.sweeper()
 	for _, c := range []struct {
 		sql  string
 		want int64

@@ -66,13 +66,13 @@ const (
 var IDOf = idOf
 
 // Restless makes e work without pauses.
-func (e *Expirer) Restless() *Expirer {
+func (e *Sweeper) Restless() *Sweeper {
 	e.pace = func(context.Context, time.Duration) {}
 	return e
 }
 
 // InADay makes e expire what is due in a day and a second.
-func (e *Expirer) InADay() { e.ahead = 24*time.Hour + time.Second }
+func (e *Sweeper) InADay() { e.ahead = 24*time.Hour + time.Second }
 
 // Pace sets what e does instead of resting.
-func (e *Expirer) Pace(f func()) { e.pace = func(context.Context, time.Duration) { f() } }
+func (e *Sweeper) Pace(f func()) { e.pace = func(context.Context, time.Duration) { f() } }

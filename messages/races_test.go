@@ -134,8 +134,8 @@ func TestConflictWithLostMessage(t *testing.T) {
 	}
 }
 
-// Rounds of the expirer that are cut short go on where the one before ended.
-func TestExpirerGoesOn(t *testing.T) {
+// Rounds of the sweeper that are cut short go on where the one before ended.
+func TestSweeperGoesOn(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
 	var last uuid.UUID
@@ -158,7 +158,7 @@ func TestExpirerGoesOn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	e := messages.NewExpirer(f.db, 24*time.Hour, func(int64) {})
+	e := messages.NewSweeper(f.db, 24*time.Hour, func(int64) {}, nil)
 	for range 5 {
 		ctx, cancel := context.WithCancel(t.Context())
 		rests := 0

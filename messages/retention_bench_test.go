@@ -25,7 +25,7 @@ func BenchmarkRetention(b *testing.B) {
 		b.Skip("for minutes: only with -written")
 	}
 	g := newGroupBench(b, 1000)
-	e := NewExpirer(g.db, 10*time.Second, func(int64) {})
+	e := NewSweeper(g.db, 10*time.Second, func(int64) {}, nil)
 	ctx, cancel := context.WithCancel(b.Context())
 	var expired atomic.Int64
 	var expiring, writing sync.WaitGroup

@@ -111,7 +111,7 @@ func TestRetentionKeepsTheTree(t *testing.T) {
 		func(_ context.Context, convos []uuid.UUID) ([]uuid.UUID, error) { return convos, nil }, // keeps nothing
 		cold.Keep,
 	} {
-		e := messages.NewExpirer(w.db, time.Millisecond, func(int64) {}, messages.AfterKeeping(keep))
+		e := messages.NewSweeper(w.db, time.Millisecond, func(int64) {}, keep)
 		if _, err := e.RunOnce(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -375,7 +375,7 @@ func TestRetentionGoesOn(t *testing.T) {
 	w.exec(`UPDATE convos SET last_seq = 1 WHERE id = $1`, bad)
 	w.send(alice, 3)
 	pgtest.Age(t, w.db, "messages", time.Hour)
-	e := messages.NewExpirer(w.db, time.Minute, func(int64) {}, messages.AfterKeeping(w.Keep))
+	e := messages.NewSweeper(w.db, time.Minute, func(int64) {}, w.Keep)
 	if n, err := e.RunOnce(t.Context()); n != 3 || err != nil {
 		t.Errorf("%d messages have expired, %v", n, err)
 	}

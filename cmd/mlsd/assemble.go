@@ -83,7 +83,7 @@ type node struct {
 	sweep             func(context.Context) error
 	eraser            *erasure.Worker
 	remover           *convos.Remover      // finishes deletions of convos
-	expirer           *messages.Expirer    // nil if messages are kept for ever
+	messageSweeper    *messages.Sweeper    // nil if messages are kept for ever
 	relay             *relay.Follower      // nil unless Config.RelayURL
 	attachments       *attachments.Service // nil if there is no store
 	attachmentSweeper *attachments.Sweeper // nil if there is no store
@@ -208,7 +208,7 @@ func (n *node) assembleMaintenance(cfg Config, addr net.Addr, metrics *api.Metri
 	n.remover = convos.NewRemover(db, n.faults)
 	metrics.Swept("messages", 0) // the series is there without a retention too
 	if cfg.MessageRetention > 0 {
-		n.expirer = messages.NewExpirer(db, cfg.MessageRetention, func(n int64) { metrics.Swept("messages", n) }, messages.AfterKeeping(n.heads.Keep))
+		n.messageSweeper = messages.NewSweeper(db, cfg.MessageRetention, func(n int64) { metrics.Swept("messages", n) }, n.heads.Keep)
 	}
 }
 

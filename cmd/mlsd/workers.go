@@ -74,8 +74,8 @@ func (n *node) workers(log *slog.Logger) []func(context.Context) {
 		all = append(all, n.rounds.Every("attachment sweeper", attachments.SweepInterval, log, s.RunOnce,
 			worker.Limit(attachments.SweepTimeout), worker.Wake(s.Wake, attachments.WakeDelay)).Run)
 	}
-	if n.expirer != nil {
-		all = append(all, n.rounds.Every("message sweeper", expiryInterval, log, withoutResult(n.expirer.RunOnce)).Run)
+	if n.messageSweeper != nil {
+		all = append(all, n.rounds.Every("message sweeper", expiryInterval, log, withoutResult(n.messageSweeper.RunOnce)).Run)
 	}
 	return all
 }

@@ -556,8 +556,8 @@ var mutants = []mutant{
 		{"messages/expire_batch.sql", `AND m.seq <= p.upto AND m.kind = 1`, `AND m.seq <= p.upto`}}},
 	{"a hole in the log", "messages.TestExpiryInOrder", []edit{
 		{"messages/expire_batch.sql", `bool_and(created_at < $2) OVER (ORDER BY seq)`, `created_at < $2`}}},
-	{"the expirer begins again", "messages.TestExpirerGoesOn", []edit{
-		{"messages.Expirer.round", `for {`, `e.after = uuid.UUID{}; for {`}}},
+	{"the sweep of messages begins again", "messages.TestSweeperGoesOn", []edit{
+		{"messages.Sweeper.round", `for {`, `e.after = uuid.UUID{}; for {`}}},
 	{"an expired cursor is none", "messages.TestExpiry", []edit{
 		{"messages.reading.admit", `at := timeOf(*r.Behind)`, `var at time.Time`}}},
 	{"any cursor has expired", "messages.TestExpiry", []edit{

@@ -48,7 +48,7 @@ func TestGrowth(t *testing.T) {
 			}
 			return 60 + float64(random.IntN(10))
 		}, false},
-		"a table between two runs of the expirer": {tableLimit, 2 * time.Hour, func(at time.Duration, _ *rand.Rand) float64 {
+		"a table between two runs of the sweep of messages": {tableLimit, 2 * time.Hour, func(at time.Duration, _ *rand.Rand) float64 {
 			return 20*mib + 10*mib*math.Mod(at.Minutes(), 10)/10
 		}, false},
 		"a table that nobody cleans": {tableLimit, 2 * time.Hour, func(at time.Duration, _ *rand.Rand) float64 { return 12 * mib * at.Hours() }, true},
