@@ -77,11 +77,11 @@ func (p *Phone) Return(ctx context.Context, convo string, failed *CommitError, r
 			return context.Cause(ctx)
 		}
 		r.Attempts++
-		patience, named := trustTime, failed.Sender.String()
+		timeout, named := trustTime, failed.Sender.String()
 		if answer.Disputed {
-			patience, named = vouchTime, answer.Committer.String()
+			timeout, named = vouchTime, answer.Committer.String()
 		}
-		if time.Since(since) > patience {
+		if time.Since(since) > timeout {
 			named = ""
 		}
 		in, err := p.tryReturn(ctx, convo, named, r)

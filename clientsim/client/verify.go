@@ -139,11 +139,11 @@ func (p *Phone) verify(ctx context.Context, thread *Thread) error {
 	if err == nil {
 		p.stats.Verified.Add(1)
 	}
-	return p.settle(ctx, v, thread, changes, err)
+	return p.storeVerified(ctx, v, thread, changes, err)
 }
 
-// settle reads again what the verifier asks for, and stores it. The error is as that of verify.
-func (p *Phone) settle(ctx context.Context, v *verifier.Verifier, thread *Thread, changes map[string][]byte, err error) error {
+// storeVerified reads again what the verifier asks for, and stores it. The error is as that of verify.
+func (p *Phone) storeVerified(ctx context.Context, v *verifier.Verifier, thread *Thread, changes map[string][]byte, err error) error {
 	if errors.Is(err, verifier.ErrReadAgain) {
 		err = p.readAgain(ctx, v, thread)
 	}
@@ -269,7 +269,7 @@ func (p *Phone) sentLog(ctx context.Context, convo string, m verifier.Seen) erro
 	}
 	err = v.Sent(ctx, m)
 	if thread, ok := p.Threads[convo]; ok {
-		return p.settle(ctx, v, thread, nil, err)
+		return p.storeVerified(ctx, v, thread, nil, err)
 	}
 	return p.saveVerifier(convo, v, nil)
 }

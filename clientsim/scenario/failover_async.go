@@ -71,7 +71,7 @@ func (r *lossRun) play(ctx context.Context) {
 	r.makeAccounts(ctx, liveWriters, liveSubscribers, 0)
 	r.makeConvos(ctx, liveConvos)
 	promoted := must(r.lose(ctx))
-	lost := must(r.settle(ctx, promoted))
+	lost := must(r.countLost(ctx, promoted))
 	id, after := must2(r.pair.Generation(ctx))
 	check(r.w.AwaitAndJudge(ctx, r.subscribers, r.history, xrpc.CallTimeout))
 	told := r.judgeTold(id, after)
@@ -132,9 +132,9 @@ func readPosition(text string) (generation, place int64, err error) {
 	return generation, place, nil
 }
 
-// settle reads all logs, counts the acknowledged messages that are not there, and records the others
+// countLost reads all logs, counts the acknowledged messages that are not there, and records the others
 // in the history. Only messages that were acknowledged before the promotion may be lost.
-func (r *lossRun) settle(ctx context.Context, promoted time.Time) (lost int, err error) {
+func (r *lossRun) countLost(ctx context.Context, promoted time.Time) (lost int, err error) {
 	var mu sync.Mutex
 	logs := map[string][]history.EntryDigest{}
 	err = r.inLanes(len(r.convos), func(rng *rand.Rand, i int) error {

@@ -74,7 +74,7 @@ func (m *misbehavior) foundingInfos(ctx context.Context) {
 	defer m.mallory.Device.Forget(fresh.ID())
 	genuine := must(fresh.GroupInfo())
 	kp := must(m.bob.Device.KeyPackage())
-	crowded := must(fresh.StageAdd(kp.Message))
+	withBob := must(fresh.StageAdd(kp.Message))
 	for _, f := range []struct {
 		what    string
 		group   []byte
@@ -83,7 +83,7 @@ func (m *misbehavior) foundingInfos(ctx context.Context) {
 		{"a convo with the GroupInfo of another group", fresh.ID(), mlsclient.Staged{GroupInfo: stolen}},
 		{"a convo with a GroupInfo that says another epoch", fresh.ID(), mlsclient.Staged{GroupInfo: genuine, Epoch: 5}},
 		{"a convo with a GroupInfo with one bit flipped", fresh.ID(), mlsclient.Staged{GroupInfo: m.flipped(genuine, 0)}},
-		{"a convo whose GroupInfo has people in it that are not on the roster", fresh.ID(), mlsclient.Staged{GroupInfo: crowded.GroupInfo, Epoch: 1}},
+		{"a convo whose GroupInfo has people in it that are not on the roster", fresh.ID(), mlsclient.Staged{GroupInfo: withBob.GroupInfo, Epoch: 1}},
 		{"a convo of a group that exists, with another's GroupInfo", shared.ID(), mlsclient.Staged{GroupInfo: stolen, Epoch: shared.Epoch()}},
 	} {
 		m.refused(ctx, f.what, m.mallory, xrpc.CreateCall(f.group, m.w.Suite, nil, &f.founded, xrpc.NewKey()),

@@ -31,9 +31,10 @@ func acquaint(ctx context.Context, a, b *client.Phone) {
 	check(b.Join(ctx, convo))
 }
 
-// Spammer invites many strangers and writes to them. Each of them has a request, listed apart, and
-// gets no push. A friend in the same convos is pushed. Who accepts is pushed from then on. Who has
-// blocked the spammer, or lets nobody invite it, has no KeyPackages for the spammer.
+// Spammer invites many people who share no convo with it, and writes to them. Each has a request,
+// listed apart, and gets no push. A friend in the same convos is pushed. Who accepts is pushed from
+// then on. Who has blocked the spammer, or lets nobody invite it, has no KeyPackages for the
+// spammer.
 func Spammer(ctx context.Context, w *testbed.World) {
 	withReceiver(ctx, w, func(r *client.Receiver) { spam(ctx, w, r) })
 }
