@@ -228,10 +228,7 @@ func (o *observation) end(ctx context.Context) (*report.Scale, error) {
 	if o.streams != nil {
 		events := o.streams.events.Load() - o.events
 		o.streams.ages.Store(nil)
-		o.found.Events = &load.Operation{Done: events, Latency: load.NewLatency()}
-		if ages := o.ages.Operations()[eventAge]; ages != nil {
-			o.found.Events.Latency = ages.Latency
-		}
+		o.found.Events = &load.Operation{Done: events, Latency: o.ages.Latencies(eventAge)}
 	}
 	wal, err := o.readWAL(ctx)
 	if err != nil {

@@ -90,10 +90,6 @@ func (b *bench) verify(ctx context.Context) error {
 	return nil
 }
 
-// everything asks getMessages for all entries. The second name is the parameter's former one, for
-// the older builds that a run may compare.
-const everything = "messageType=all&type=all"
-
 // read reads a convo's whole log.
 func (b *bench) read(ctx context.Context, w *wire, a *audit) error {
 	token, err := tokenOf(a.convo.reader, mlsapi.NSIDGetMessages)
@@ -105,7 +101,7 @@ func (b *bench) read(ctx context.Context, w *wire, a *audit) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		request = append(request[:0], "GET /xrpc/"+mlsapi.NSIDGetMessages+"?"+everything+"&limit="...)
+		request = append(request[:0], "GET /xrpc/"+mlsapi.NSIDGetMessages+"?messageType=all&limit="...)
 		request = strconv.AppendInt(request, pageSize, 10)
 		request = append(request, "&convoId="+a.convo.id+"&sinceSeq="...)
 		request = strconv.AppendInt(request, a.last, 10)

@@ -68,6 +68,15 @@ func (c *Counter) Fail(name, failure, text string) {
 	}
 }
 
+// Latencies returns a copy of the latencies of one operation so far.
+func (c *Counter) Latencies(name string) *Latency {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	copied := NewLatency()
+	copied.Merge(c.operation(name).Latency.Histogram)
+	return copied
+}
+
 // Operations returns everything that was counted, by name. The counter must be in no use any more.
 func (c *Counter) Operations() map[string]*Operation {
 	c.mu.Lock()

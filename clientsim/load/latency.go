@@ -2,6 +2,7 @@ package load
 
 import (
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -21,6 +22,14 @@ func NewLatency() *Latency { return &Latency{hdrhistogram.New(1, longest.Microse
 // Record counts a latency. What is outside of the histogram counts as its least or greatest value.
 func (l *Latency) Record(d time.Duration) {
 	_ = l.RecordValue(min(max(d.Microseconds(), 1), longest.Microseconds())) // it is within the bounds
+}
+
+// String is the usual percentiles.
+func (l *Latency) String() string {
+	at := func(q float64) time.Duration {
+		return (time.Duration(l.ValueAtQuantile(q)) * time.Microsecond).Round(time.Millisecond)
+	}
+	return fmt.Sprintf("p50 %s, p90 %s, p99 %s, p99.9 %s, max %s of %d", at(50), at(90), at(99), at(99.9), at(100), l.TotalCount())
 }
 
 // latencyJSON is a Latency in JSON, in microseconds. HDR is the whole histogram. The other fields

@@ -11,6 +11,7 @@ import (
 
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/history"
+	"mlsd/clientsim/load"
 	"mlsd/clientsim/mlsclient"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
@@ -32,9 +33,13 @@ func (b *liveRun) playAndStop(ctx context.Context) error {
 	return errors.Join(attempt(func() { b.play(ctx) }), b.subscribers.Stop())
 }
 
+// arrival is what the age of an event counts as when it comes.
+const arrival = "event"
+
 func newLiveRun(ctx context.Context, w *testbed.World, f *testbed.Cluster) *liveRun {
 	b := &liveRun{
 		w: w, cluster: f, history: history.New(), subscribers: client.NewSubscribers(ctx, w.RNG.Uint64()), length: orDefault(w.For, liveFor),
+		latencies: load.NewCounter(),
 	}
 	b.disturb = b.injectFaults
 	return b
@@ -78,7 +83,7 @@ type liveRun struct {
 	// start is when the writers began, in ns. The events before it made the convos, all at once: their
 	// latencies do not count.
 	start     atomic.Int64
-	latencies latencies
+	latencies *load.Counter
 	// last is when the newest event came to any subscriber, and gap the longest time between two
 	// events, in ns.
 	last, gap atomic.Int64
@@ -161,8 +166,8 @@ func (b *liveRun) noteFigures(sent int64, took, waited time.Duration) {
 	if why := t.Reasons(); why != "" {
 		w.Note("why: %s", why)
 	}
-	if b.latencies.total() > 0 {
-		w.Note("createdAt to arrival on an open connection: %s", &b.latencies)
+	if age := b.latencies.Latencies(arrival); age.TotalCount() > 0 {
+		w.Note("createdAt to arrival on an open connection: %s", age)
 	}
 }
 
@@ -223,7 +228,7 @@ func (b *liveRun) measure(h *xrpc.Event, at time.Time, live bool) {
 		return
 	}
 	if start := b.start.Load(); start != 0 && h.At.UnixNano() >= start {
-		b.latencies.add(at.Sub(h.At))
+		b.latencies.Done(arrival, at.Sub(h.At))
 	}
 	if done := b.done.Load(); done != 0 && h.At.UnixNano() > done && b.done.CompareAndSwap(done, 0) {
 		b.after <- at.Sub(time.Unix(0, b.began.Load()))

@@ -11,6 +11,7 @@ import (
 
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/history"
+	"mlsd/clientsim/load"
 	"mlsd/clientsim/mlsclient"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
@@ -119,7 +120,7 @@ func (b *liveRun) stream(name string, account *xrpc.Account, devices ...string) 
 func (b *liveRun) sendToAudience(ctx context.Context, r *liveConvo, listening int) {
 	var received atomic.Int64
 	var last atomic.Int64 // ns, of the latest arrival
-	var lag latencies
+	lag := load.NewCounter()
 	var subs []*client.Subscriber
 	for i := range listening {
 		p := r.members[i/perAccount]
@@ -129,7 +130,7 @@ func (b *liveRun) sendToAudience(ctx context.Context, r *liveConvo, listening in
 			if h.Kind != xrpc.EventMessage || !live {
 				return
 			}
-			lag.add(at.Sub(h.At))
+			lag.Done(arrival, at.Sub(h.At))
 			for most := last.Load(); at.UnixNano() > most && !last.CompareAndSwap(most, at.UnixNano()); most = last.Load() {
 			}
 			received.Add(1)
@@ -157,5 +158,5 @@ func (b *liveRun) sendToAudience(ctx context.Context, r *liveConvo, listening in
 	b.w.Note("a message to %d subscribers of %d members: answered after %s, and the last had it after %s (median of %d messages; the slowest: %s)",
 		listening, len(r.members), answers[volleys/2].Round(time.Microsecond), lasts[volleys/2].Round(time.Microsecond), volleys,
 		lasts[volleys-1].Round(time.Microsecond))
-	b.w.Note("createdAt to arrival: %s", &lag)
+	b.w.Note("createdAt to arrival: %s", lag.Latencies(arrival))
 }
