@@ -12,6 +12,7 @@ import (
 	"mlsd/convos"
 	"mlsd/idem"
 	"mlsd/internal/quota"
+	"mlsd/internal/worker"
 	"mlsd/messages"
 )
 
@@ -76,26 +77,13 @@ func (h *handlers) awaitReservation(c *call, convo uuid.UUID, r *convos.Reserved
 	}
 	defer h.waiting.Delete(w)
 	for look, left := firstLook, r.Left; left > 0; look = min(2*look, lastLook) {
-		err := pause(c.ctx, min(left, look))
-		if err == nil {
-			left, err = convos.Reserved(c.ctx, h.db, convo, c.caller, r.Epoch)
-		}
-		if err != nil {
+		worker.Pause(c.ctx, min(left, look))
+		var err error
+		if left, err = convos.Reserved(c.ctx, h.db, convo, c.caller, r.Epoch); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // proposed is the commit of a request, with the Welcome and the GroupInfo that came with it.

@@ -110,7 +110,7 @@ func allowed() map[string][]string {
 		"internal/localpg":      {},
 		"internal/nsid":         {},
 		"internal/redact":       {},
-		"internal/pgpool":       {"internal/tracing"},
+		"internal/pgpool":       {"internal/tracing", "internal/worker"},
 		"internal/batch":        {"internal/tracing"},
 		"internal/tracing":      {},
 		"internal/outage":       {"internal/pgpool", "internal/worker"},

@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/worker"
 )
 
 // Primary knows which of the hosts of a database URL accepts writes. It keeps a session there. If
@@ -130,7 +132,7 @@ func (p *Primary) Run(ctx context.Context) {
 		if p.lost() && ctx.Err() == nil {
 			p.log.WarnContext(ctx, "the database's primary does not answer", "host", last, "error", err)
 		}
-		pause(ctx, primaryAgain)
+		worker.Pause(ctx, primaryAgain)
 	}
 }
 
@@ -157,7 +159,7 @@ func (p *Primary) search(ctx context.Context, last string) (*pgx.Conn, error) {
 // hold returns when the session does not answer any more, or ctx has ended.
 func (p *Primary) hold(ctx context.Context, session *pgx.Conn) (err error) {
 	for err == nil && ctx.Err() == nil {
-		pause(ctx, primaryPing)
+		worker.Pause(ctx, primaryPing)
 		asking, cancel := context.WithTimeout(ctx, primaryAnswer)
 		err = session.Ping(asking)
 		cancel()
@@ -195,15 +197,6 @@ func (p *Primary) lost() bool {
 	known := p.address != ""
 	p.address = ""
 	return known
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
 
 // boundConnect limits the time to connect to each host: the driver waits for minutes. connect_timeout
