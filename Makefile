@@ -22,7 +22,7 @@ nightly: ## what takes longer: some hours
 	.ci/nightly
 
 metrics: ## check metrics and rules with promtool: needs it, or Debian's packages
-	ops/check.sh
+	deploy/ops/check.sh
 
 generate: ## write api/mlsapi from the lexicons
 	go generate ./lexicons
@@ -43,10 +43,10 @@ pooler: ## run mlsd behind a real PgBouncer: needs it, or Debian's packages
 	cmd/mlsd/checkpgbouncer.sh
 
 s3: ## run the tests of attachments against a real S3 server: builds it the first time
-	attachments/s3store/check.sh
+	internal/attachments/s3store/check.sh
 
 proxies: ## run mlsd behind nginx, HAProxy and Caddy: needs them, or Debian's packages
-	ops/proxies/check.sh
+	deploy/ops/proxies/check.sh
 
 release: ## build archives, packages and checksums into dist/
 	deploy/release.sh

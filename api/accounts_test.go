@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"mlsd/accounts"
 	"mlsd/api"
 	"mlsd/api/mlsapi"
 	"mlsd/events"
 	"mlsd/internal/quota"
+	"mlsd/people/accounts"
 )
 
 // gated runs the world's server behind a gate.

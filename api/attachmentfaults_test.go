@@ -18,9 +18,9 @@ import (
 
 	"mlsd/api"
 	"mlsd/api/mlsapi"
-	"mlsd/attachments"
-	"mlsd/attachments/s3store"
-	"mlsd/attachments/storetest"
+	"mlsd/internal/attachments"
+	"mlsd/internal/attachments/s3store"
+	"mlsd/internal/attachments/storetest"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/tombstone"

@@ -8,8 +8,8 @@ import (
 	"github.com/google/uuid"
 
 	"mlsd/api/errorlist"
-	"mlsd/attachments"
 	"mlsd/convos"
+	"mlsd/internal/attachments"
 	"mlsd/internal/pgpool"
 	"mlsd/messages"
 )

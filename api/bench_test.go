@@ -25,10 +25,10 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
+	"mlsd/internal/push"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/serviceauth/authtest"
 	"mlsd/messages"
-	"mlsd/push"
 )
 
 // BenchmarkSendMessage sends messages of 1 KiB over TCP, each with a fresh token, 64 in flight. The

@@ -7,7 +7,7 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/consent"
+	"mlsd/people/consent"
 )
 
 // BlockActor: blue.catbird.mls.blockActor. Without a key the block's row prevents a double effect.

@@ -10,8 +10,8 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/attachments"
 	"mlsd/convos"
+	"mlsd/internal/attachments"
 	"mlsd/internal/quota"
 )
 

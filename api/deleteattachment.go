@@ -7,7 +7,7 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/attachments"
+	"mlsd/internal/attachments"
 )
 
 // DeleteAttachment: blue.catbird.mls.deleteAttachment.

@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 
-	"mlsd/accounts"
 	"mlsd/api/errorlist"
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
@@ -25,6 +24,7 @@ import (
 	"mlsd/internal/sessions"
 	"mlsd/internal/tracing"
 	"mlsd/internal/usage"
+	"mlsd/people/accounts"
 )
 
 // Headers of idempotency. A PDS strips them all, so nothing depends on them.

@@ -6,11 +6,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/accounts"
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/archive"
-	"mlsd/erasure"
+	"mlsd/people/accounts"
+	"mlsd/people/archive"
+	"mlsd/people/erasure"
 )
 
 // EraseMyAccount: blue.catbird.mls.eraseMyAccount.

@@ -8,8 +8,8 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/events"
+	"mlsd/events/outbox"
 	"mlsd/mls"
-	"mlsd/outbox"
 )
 
 // ridingHead returns the signed head of a convo's log that goes out with the event of an entry, or "".

@@ -12,11 +12,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/accounts"
 	"mlsd/api/mlsapi"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/operator"
+	"mlsd/people/accounts"
 )
 
 // recording makes a world whose requests are recorded.

@@ -7,7 +7,7 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/archive"
+	"mlsd/people/archive"
 )
 
 const (

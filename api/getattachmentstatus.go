@@ -3,7 +3,7 @@ package api
 import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/attachments"
+	"mlsd/internal/attachments"
 )
 
 // GetAttachmentStatus: blue.catbird.mls.getAttachmentStatus.

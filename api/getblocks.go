@@ -5,7 +5,7 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/consent"
+	"mlsd/people/consent"
 )
 
 // GetBlocks: blue.catbird.mls.getBlocks. A page's cursor is its last DID.

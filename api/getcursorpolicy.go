@@ -2,7 +2,7 @@ package api
 
 import (
 	"mlsd/api/mlsapi"
-	"mlsd/consent"
+	"mlsd/people/consent"
 )
 
 // GetCursorPolicy: blue.catbird.mls.getCursorPolicy.

@@ -2,8 +2,8 @@ package api
 
 import (
 	"mlsd/api/mlsapi"
-	"mlsd/consent"
 	"mlsd/convos"
+	"mlsd/people/consent"
 )
 
 // GetCursors: blue.catbird.mls.getCursors.

@@ -2,7 +2,7 @@ package api
 
 import (
 	"mlsd/api/mlsapi"
-	"mlsd/consent"
+	"mlsd/people/consent"
 )
 
 // GetInvitationPolicy: blue.catbird.mls.getInvitationPolicy.

@@ -4,7 +4,7 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
-	"mlsd/transparency/verifier"
+	"mlsd/internal/transparency/verifier"
 )
 
 // GetLogProof: blue.catbird.mls.getLogProof.

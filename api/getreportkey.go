@@ -2,7 +2,7 @@ package api
 
 import (
 	"mlsd/api/mlsapi"
-	"mlsd/reports"
+	"mlsd/people/reports"
 )
 
 // GetReportKey: blue.catbird.mls.getReportKey.

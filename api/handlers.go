@@ -14,18 +14,18 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/attachments"
 	"mlsd/convos"
-	"mlsd/erasure"
 	"mlsd/events"
 	"mlsd/idem"
+	"mlsd/internal/attachments"
+	"mlsd/internal/push"
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/sessions"
+	"mlsd/internal/transparency"
 	"mlsd/mls"
-	"mlsd/push"
-	"mlsd/reports"
-	"mlsd/transparency"
+	"mlsd/people/erasure"
+	"mlsd/people/reports"
 	"mlsd/welcome"
 )
 

@@ -20,8 +20,8 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
-	"mlsd/transparency"
-	"mlsd/transparency/verifier"
+	"mlsd/internal/transparency"
+	"mlsd/internal/transparency/verifier"
 )
 
 // logClient checks a convo's log for a member, through the API.

@@ -5,13 +5,13 @@ import (
 	"strings"
 	"time"
 
-	"mlsd/accounts"
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/attachments"
 	"mlsd/idem"
+	"mlsd/internal/attachments"
 	"mlsd/internal/nsid"
 	"mlsd/keypackages"
+	"mlsd/people/accounts"
 )
 
 // policy is what the server decides about one method, besides what its lexicon says.

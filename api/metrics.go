@@ -11,9 +11,9 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/idem"
 	"mlsd/internal/nsid"
+	"mlsd/internal/push"
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
-	"mlsd/push"
 	"mlsd/welcome"
 )
 

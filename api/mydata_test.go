@@ -14,12 +14,12 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/accounts"
 	"mlsd/api"
 	"mlsd/api/mlsapi"
-	"mlsd/archive"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/quota"
+	"mlsd/people/accounts"
+	"mlsd/people/archive"
 )
 
 // exported reads an export page by page to its end.

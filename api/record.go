@@ -10,8 +10,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
-	"mlsd/accounts"
 	"mlsd/internal/requests"
+	"mlsd/people/accounts"
 )
 
 // identity is who has sent a request, and what it names, for the log and the table requests. It is

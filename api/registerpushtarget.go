@@ -7,7 +7,7 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/push"
+	"mlsd/internal/push"
 )
 
 // RegisterPushTarget: blue.catbird.mls.registerPushTarget. Without a key the device's row prevents

@@ -7,7 +7,7 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/disputes"
+	"mlsd/people/disputes"
 )
 
 // ReportCommit: blue.catbird.mls.reportCommit. It takes no key: an account reports a commit once.

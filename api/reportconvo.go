@@ -9,7 +9,7 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/internal/quota"
-	"mlsd/reports"
+	"mlsd/people/reports"
 )
 
 // ReportConvo: blue.catbird.mls.reportConvo. Without a key the sealed bytes prevent a double effect:

@@ -9,8 +9,8 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
-	"mlsd/disputes"
 	"mlsd/internal/quota"
+	"mlsd/people/disputes"
 )
 
 // ReportEpoch: blue.catbird.mls.reportEpoch. It takes no key: the newest report of an account counts.

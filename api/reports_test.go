@@ -17,7 +17,7 @@ import (
 	"mlsd/internal/failpoint"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/quota"
-	"mlsd/reports"
+	"mlsd/people/reports"
 )
 
 // report seals what u reveals about c.

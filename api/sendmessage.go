@@ -13,9 +13,9 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/attachments"
 	"mlsd/convos"
 	"mlsd/idem"
+	"mlsd/internal/attachments"
 	"mlsd/internal/pgpool"
 	"mlsd/messages"
 	"mlsd/mls"

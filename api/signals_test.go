@@ -14,9 +14,9 @@ import (
 	"github.com/google/uuid"
 
 	"mlsd/api/mlsapi"
-	"mlsd/consent"
 	"mlsd/events"
 	"mlsd/internal/mlstest"
+	"mlsd/people/consent"
 )
 
 // signalBook is a Signaller that keeps what it is given.

@@ -13,11 +13,11 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 
-	"mlsd/accounts"
 	"mlsd/api/errorlist"
 	"mlsd/events"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/serviceauth"
+	"mlsd/people/accounts"
 )
 
 // streams are the streams of events that this node serves: WebSockets (subscribeConvoEvents) and

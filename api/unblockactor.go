@@ -7,7 +7,7 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/consent"
+	"mlsd/people/consent"
 )
 
 // UnblockActor: blue.catbird.mls.unblockActor.

@@ -7,7 +7,7 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/push"
+	"mlsd/internal/push"
 )
 
 // UnregisterPushTarget: blue.catbird.mls.unregisterPushTarget.

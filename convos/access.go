@@ -10,9 +10,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/disputes"
 	"mlsd/internal/pgpool"
 	"mlsd/messages"
+	"mlsd/people/disputes"
 )
 
 // Membership is a current member's view of the convo at one moment. A read that is authorised with

@@ -8,9 +8,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/consent"
+	"mlsd/events/outbox"
 	"mlsd/internal/quota"
-	"mlsd/outbox"
+	"mlsd/people/consent"
 )
 
 // AddMembers is a commit that adds members.

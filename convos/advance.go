@@ -10,10 +10,10 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/disputes"
 	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/mls"
+	"mlsd/people/disputes"
 	"mlsd/welcome"
 )
 

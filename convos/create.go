@@ -10,11 +10,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/consent"
+	"mlsd/events/outbox"
 	"mlsd/internal/quota"
 	"mlsd/keypackages"
 	"mlsd/mls"
-	"mlsd/outbox"
+	"mlsd/people/consent"
 )
 
 // NewConvo describes a group that its creator announces.

@@ -13,14 +13,14 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"mlsd/attachments"
-	"mlsd/disputes"
+	"mlsd/events/outbox"
 	"mlsd/idem"
+	"mlsd/internal/attachments"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/nsid"
+	"mlsd/internal/transparency"
 	"mlsd/messages"
-	"mlsd/outbox"
-	"mlsd/transparency"
+	"mlsd/people/disputes"
 	"mlsd/welcome"
 )
 

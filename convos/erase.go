@@ -9,8 +9,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/disputes"
 	"mlsd/internal/tombstone"
+	"mlsd/people/disputes"
 )
 
 // EraseMembership makes a person leave one of its convos, and reports whether there was one. A convo

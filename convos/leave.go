@@ -9,8 +9,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/consent"
-	"mlsd/outbox"
+	"mlsd/events/outbox"
+	"mlsd/people/consent"
 	"mlsd/welcome"
 )
 

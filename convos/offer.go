@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/disputes"
 	"mlsd/mls"
+	"mlsd/people/disputes"
 )
 
 // Report is what a member says of an epoch, with a GroupInfo that it offers.

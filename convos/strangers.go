@@ -8,8 +8,8 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/consent"
 	"mlsd/internal/quota"
+	"mlsd/people/consent"
 )
 
 // readStrangers finds the invited who share no convo with the inviter.

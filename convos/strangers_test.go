@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/consent"
 	"mlsd/internal/pgtest"
+	"mlsd/people/consent"
 )
 
 //go:embed strangers.sql

@@ -10,10 +10,10 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/consent"
 	"mlsd/internal/tombstone"
 	"mlsd/messages"
 	"mlsd/mls"
+	"mlsd/people/consent"
 	"mlsd/welcome"
 )
 

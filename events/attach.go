@@ -3,7 +3,7 @@ package events
 import (
 	"github.com/google/uuid"
 
-	"mlsd/outbox"
+	"mlsd/events/outbox"
 )
 
 // addConvo makes a live subscription get the events of a convo, if it wants them.

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/push"
 	"mlsd/internal/worker"
-	"mlsd/push"
 )
 
 const (

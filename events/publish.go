@@ -5,7 +5,7 @@ import (
 	"maps"
 	"weak"
 
-	"mlsd/outbox"
+	"mlsd/events/outbox"
 )
 
 // load loads the log entries of events that a live subscription will get, up to loadBytes. The

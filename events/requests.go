@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/outbox"
+	"mlsd/events/outbox"
 )
 
 // requests are the convos of one person that it has not accepted. The stream says where a

@@ -16,7 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"mlsd/events"
-	"mlsd/outbox"
+	"mlsd/events/outbox"
 )
 
 func want(t testing.TB, got []string, want ...string) {

@@ -9,9 +9,9 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/consent"
 	"mlsd/internal/pgpool"
 	"mlsd/mls"
+	"mlsd/people/consent"
 )
 
 // Claim claims one KeyPackage of each device of each DID. A one-time KeyPackage goes to one caller

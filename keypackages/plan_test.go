@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"mlsd/consent"
 	"mlsd/internal/pgtest"
 	"mlsd/keypackages"
+	"mlsd/people/consent"
 )
 
 //go:embed claim.sql

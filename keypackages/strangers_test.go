@@ -9,11 +9,11 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"mlsd/consent"
 	"mlsd/convos"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/keypackages"
+	"mlsd/people/consent"
 )
 
 // convo makes a convo of creator's with others in it. The creator knows them.

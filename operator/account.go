@@ -11,9 +11,9 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/accounts"
-	"mlsd/archive"
 	"mlsd/internal/duration"
+	"mlsd/people/accounts"
+	"mlsd/people/archive"
 )
 
 // didParam is the parameter that names an account.

@@ -27,10 +27,10 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"mlsd/accounts"
 	"mlsd/convos"
-	"mlsd/erasure"
-	"mlsd/transparency"
+	"mlsd/internal/transparency"
+	"mlsd/people/accounts"
+	"mlsd/people/erasure"
 )
 
 const (

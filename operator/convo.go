@@ -12,8 +12,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/archive"
 	"mlsd/convos"
+	"mlsd/people/archive"
 )
 
 // convoParam is the parameter that names a convo.

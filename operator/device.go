@@ -7,9 +7,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/events"
+	"mlsd/internal/push"
 	"mlsd/internal/sessions"
 	"mlsd/keypackages"
-	"mlsd/push"
 	"mlsd/welcome"
 )
 

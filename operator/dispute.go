@@ -9,8 +9,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/disputes"
 	"mlsd/messages"
+	"mlsd/people/disputes"
 )
 
 var disputeEnd = Method{

@@ -10,7 +10,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/archive"
+	"mlsd/people/archive"
 )
 
 var accountExport = Method{

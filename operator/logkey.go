@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/transparency"
+	"mlsd/internal/transparency"
 )
 
 // logKeyParam is the parameter that names a key that signs heads of logs.

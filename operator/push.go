@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/push"
+	"mlsd/internal/push"
 )
 
 // jobParams name a push job.

@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/reports"
+	"mlsd/people/reports"
 )
 
 // reportParam is the parameter that names a report of abuse.

@@ -10,9 +10,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/events/outbox"
+	"mlsd/internal/push"
 	"mlsd/mls"
-	"mlsd/outbox"
-	"mlsd/push"
 )
 
 // Recipient is a device that a Welcome names by its KeyPackageRef.

@@ -10,7 +10,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/history"
 	"mlsd/clientsim/xrpc"
-	"mlsd/transparency/verifier"
+	"mlsd/internal/transparency/verifier"
 )
 
 func (p *Phone) acknowledgeSend(ctx context.Context, d *Draft, answer xrpc.Answer) error {

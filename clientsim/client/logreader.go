@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"mlsd/clientsim/xrpc"
-	"mlsd/transparency/verifier"
+	"mlsd/internal/transparency/verifier"
 )
 
 // LogReader checks the log of a convo for a member, without MLS. It is safe for concurrent use.

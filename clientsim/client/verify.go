@@ -10,7 +10,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/xrpc"
-	"mlsd/transparency/verifier"
+	"mlsd/internal/transparency/verifier"
 )
 
 // headsEvery is how many entries a phone reads before it asks for a head.

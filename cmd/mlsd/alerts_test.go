@@ -134,7 +134,7 @@ func TestAlerts(t *testing.T) {
 // rules returns the rules of all files in ops.
 func rules(t *testing.T) (all []rule) {
 	t.Helper()
-	paths, err := filepath.Glob(root + "/ops/*.yml")
+	paths, err := filepath.Glob(root + "/deploy/ops/*.yml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,10 +7,10 @@ import (
 	"net"
 	"syscall"
 
-	"mlsd/accounts"
 	"mlsd/api"
+	"mlsd/internal/push"
 	"mlsd/operator"
-	"mlsd/push"
+	"mlsd/people/accounts"
 )
 
 // check fails if settings cannot be used, or lack others, as far as that can be told without the

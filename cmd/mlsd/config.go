@@ -14,15 +14,15 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/urfave/cli/v3"
 
-	"mlsd/accounts"
 	"mlsd/api"
-	"mlsd/attachments/s3store"
 	"mlsd/idem"
+	"mlsd/internal/attachments/s3store"
 	"mlsd/internal/localpg"
+	"mlsd/internal/push"
 	"mlsd/internal/quota"
 	"mlsd/internal/relay"
 	"mlsd/operator"
-	"mlsd/push"
+	"mlsd/people/accounts"
 	"mlsd/welcome"
 )
 

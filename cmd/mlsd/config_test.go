@@ -13,12 +13,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/urfave/cli/v3"
 
-	"mlsd/accounts"
 	"mlsd/idem"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/quota"
 	"mlsd/internal/relay"
+	"mlsd/people/accounts"
 	"mlsd/welcome"
 )
 

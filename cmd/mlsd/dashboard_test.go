@@ -84,7 +84,7 @@ type dashboardQuery struct{ panel, expr string }
 // no query or lies over another one.
 func dashboardQueries(t *testing.T) (queries []dashboardQuery) {
 	t.Helper()
-	text, err := os.ReadFile(root + "/ops/grafana/mlsd.json")
+	text, err := os.ReadFile(root + "/deploy/ops/grafana/mlsd.json")
 	if err != nil {
 		t.Fatal(err)
 	}

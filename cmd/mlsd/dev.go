@@ -12,7 +12,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
-	"mlsd/devserver"
+	"mlsd/internal/devserver"
 )
 
 // devCommand returns the command "dev".

@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/api/mlsapi"
-	"mlsd/devserver"
 	"mlsd/events"
+	"mlsd/internal/devserver"
 	"mlsd/internal/pgtest"
 )
 

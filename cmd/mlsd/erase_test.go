@@ -20,11 +20,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"mlsd/accounts"
 	"mlsd/api"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
-	"mlsd/erasure"
 	"mlsd/events"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/invariants"
@@ -33,6 +31,8 @@ import (
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/tombstone"
 	"mlsd/operator"
+	"mlsd/people/accounts"
+	"mlsd/people/erasure"
 )
 
 // eraserEnv makes this test binary an eraser of the database that it names. It is killed after, or

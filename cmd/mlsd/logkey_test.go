@@ -9,9 +9,9 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
+	"mlsd/internal/transparency"
+	"mlsd/internal/transparency/verifier"
 	"mlsd/operator"
-	"mlsd/transparency"
-	"mlsd/transparency/verifier"
 )
 
 // An operator replaces the key that signs heads. Two nodes sign with the new one within seconds, list it

@@ -13,7 +13,6 @@ import (
 	"github.com/google/uuid"
 
 	"mlsd/api/mlsapi"
-	"mlsd/archive"
 	"mlsd/convos"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/localpg"
@@ -21,6 +20,7 @@ import (
 	"mlsd/internal/pgtest"
 	"mlsd/mls"
 	"mlsd/operator"
+	"mlsd/people/archive"
 )
 
 // operate runs mlsd admin against the world's server.

@@ -24,7 +24,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/api/mlsapi"
-	"mlsd/devserver"
+	"mlsd/internal/devserver"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/serviceauth/authtest"

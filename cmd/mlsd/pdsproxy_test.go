@@ -25,8 +25,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"mlsd/api/mlsapi"
-	"mlsd/attachments"
-	"mlsd/devserver"
+	"mlsd/internal/attachments"
+	"mlsd/internal/devserver"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 )

@@ -23,7 +23,7 @@ import (
 
 const (
 	// proxyPrograms names the programs of proxies: nginx=/usr/sbin/nginx haproxy=… caddy=….
-	// ops/proxies/check.sh sets it.
+	// deploy/ops/proxies/check.sh sets it.
 	proxyPrograms = testPrefix + "PROXIES"
 
 	// proxyIdle is after how much silence the proxies of the guide close a connection.
@@ -42,7 +42,7 @@ func TestProxies(t *testing.T) {
 		programs[name] = program
 	}
 	if len(programs) == 0 {
-		t.Skip("SKIPPED: " + proxyPrograms + " is not set; ops/proxies/check.sh runs this test with real proxies")
+		t.Skip("SKIPPED: " + proxyPrograms + " is not set; deploy/ops/proxies/check.sh runs this test with real proxies")
 	}
 	w, nodes := newWorld(t), newNodes(t)
 	nodes.start(t, w, 0)

@@ -23,7 +23,7 @@ import (
 // publicHost is the name under which clients reach the service of a proxy.
 const publicHost = "mls.example.com"
 
-// proxyKind is a reverse proxy with a configuration in ops/proxies.
+// proxyKind is a reverse proxy with a configuration in deploy/ops/proxies.
 type proxyKind struct {
 	name, file string
 	repeats    bool // at another node, a request that one could not answer
@@ -86,7 +86,7 @@ type proxy struct {
 
 func (p *proxy) port() string { return p.address[strings.LastIndexByte(p.address, ':')+1:] }
 
-// startProxy starts a program before two nodes, with its configuration from ops/proxies, and returns
+// startProxy starts a program before two nodes, with its configuration from deploy/ops/proxies, and returns
 // when the nodes answer through it. It ends with the test.
 func startProxy(t *testing.T, kind proxyKind, program string, nodes [2]string) *proxy {
 	t.Helper()
@@ -106,10 +106,10 @@ func startProxy(t *testing.T, kind proxyKind, program string, nodes [2]string) *
 	return p
 }
 
-// configure writes the configuration of ops/proxies with the addresses and files of this test.
+// configure writes the configuration of deploy/ops/proxies with the addresses and files of this test.
 func (p *proxy) configure(t *testing.T, nodes [2]string) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "ops", "proxies", p.kind.file))
+	text, err := os.ReadFile(filepath.Join(root, "deploy", "ops", "proxies", p.kind.file))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,14 +218,14 @@ func TestProxyFiles(t *testing.T) {
 	t.Parallel()
 	page := pages(t)["docs/operating/PROXIES.md"]
 	for _, kind := range proxyKinds() {
-		text, err := os.ReadFile(filepath.Join(root, "ops", "proxies", kind.file))
+		text, err := os.ReadFile(filepath.Join(root, "deploy", "ops", "proxies", kind.file))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if strings.Contains(string(text), "8081") || strings.Count(string(text), ":8080") != 2 {
 			t.Errorf("%s has the port of the admin listener, or lacks that of two nodes", kind.file)
 		}
-		if !strings.Contains(page, "(../../ops/proxies/"+kind.file+")") {
+		if !strings.Contains(page, "(../../deploy/ops/proxies/"+kind.file+")") {
 			t.Errorf("docs/operating/PROXIES.md does not name %s", kind.file)
 		}
 	}

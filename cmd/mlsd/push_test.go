@@ -22,7 +22,7 @@ import (
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
-	"mlsd/push"
+	"mlsd/internal/push"
 )
 
 // pushKills is how often the server is killed at each step of a push: go test ./cmd/mlsd

@@ -15,9 +15,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/urfave/cli/v3"
 
+	"mlsd/internal/transparency/verifier"
 	"mlsd/operator"
-	"mlsd/reports"
-	"mlsd/transparency/verifier"
+	"mlsd/people/reports"
 )
 
 // devReportKey is the public half of the key of mlsd dev. docs/clients/DEV.md has the private half.

@@ -18,9 +18,9 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
+	"mlsd/internal/transparency/verifier"
 	"mlsd/operator"
-	"mlsd/reports"
-	"mlsd/transparency/verifier"
+	"mlsd/people/reports"
 )
 
 // devPrivateKey is the private half of devReportKey.

@@ -11,10 +11,10 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
-	"mlsd/accounts"
 	"mlsd/internal/quota"
 	"mlsd/internal/relay"
 	"mlsd/internal/serviceauth"
+	"mlsd/people/accounts"
 	"mlsd/welcome"
 )
 

@@ -27,12 +27,12 @@ func allowed() map[string][]string {
 	}
 	return map[string][]string{
 		"cmd/mlsd": {
-			"internal/nsid", "accounts", "attachments", "attachments/filestore", "attachments/s3store", "erasure", "reports", "operator", "operator/console", "internal/relay", "api", "api/errorlist", "api/mlsapi", "consent", "convos", "disputes", "messages", "welcome", "keypackages", "idem", "events", "outbox", "push", "mls", "migrations",
+			"internal/nsid", "people/accounts", "internal/attachments", "internal/attachments/filestore", "internal/attachments/s3store", "people/erasure", "people/reports", "operator", "operator/console", "internal/relay", "api", "api/errorlist", "api/mlsapi", "people/consent", "convos", "people/disputes", "messages", "welcome", "keypackages", "idem", "events", "events/outbox", "internal/push", "mls", "migrations",
 			"internal/dbmetrics", "internal/duration", "internal/failpoint", "internal/invariants", "internal/localpg", "internal/outage", "internal/pgpool",
-			"internal/quota", "internal/redact", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/standby", "internal/tracing", "internal/usage", "internal/worker", "devserver", "transparency", "transparency/verifier",
+			"internal/quota", "internal/redact", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/standby", "internal/tracing", "internal/usage", "internal/worker", "internal/devserver", "internal/transparency", "internal/transparency/verifier",
 		},
 		// mlsd dev. Nothing of the server imports it: see TestServerIsBuiltWithout.
-		"devserver": {"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/mlsclient", "clientsim/xrpc"},
+		"internal/devserver": {"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/mlsclient", "clientsim/xrpc"},
 		"cmd/clientsim": {
 			"clientsim/attack", "clientsim/bench", "clientsim/bench/report", "clientsim/scenario", "clientsim/testbed",
 			"clientsim/soak", "clientsim/torture", "clientsim/xrpc",
@@ -43,7 +43,7 @@ func allowed() map[string][]string {
 		"clientsim/mlsclient": {},
 		"clientsim/xrpc":      {"api/lexcodec", "api/mlsapi", "clientsim/mlsclient"},
 		"clientsim/history":   {"api/lexcodec", "api/mlsapi", "clientsim/mlsclient", "clientsim/xrpc"},
-		"clientsim/client":    {"api/lexcodec", "api/mlsapi", "clientsim/history", "clientsim/mlsclient", "clientsim/xrpc", "transparency/verifier"},
+		"clientsim/client":    {"api/lexcodec", "api/mlsapi", "clientsim/history", "clientsim/mlsclient", "clientsim/xrpc", "internal/transparency/verifier"},
 		"clientsim/testbed":   {"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/history", "clientsim/mlsclient", "clientsim/xrpc"},
 		"clientsim/scenario": {
 			"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/history", "clientsim/load", "clientsim/mlsclient", "clientsim/testbed",
@@ -64,85 +64,85 @@ func allowed() map[string][]string {
 		"clientsim/agents/mlsgo":   {"clientsim/mlsclient"},
 		"clientsim/generators":     {}, // its tests import the packages above
 		"deploy/sbom":              {},
-		"operator":                 domain("accounts", "archive", "convos", "disputes", "erasure", "internal/duration", "messages", "reports", "transparency", "internal/sessions", "internal/tombstone", "events", "keypackages", "push", "welcome", "idem", "internal/quota"),
-		"operator/console":         {"operator", "events", "idem", "internal/invariants", "internal/nsid", "internal/quota", "internal/redact", "internal/worker", "push", "reports"},
+		"operator":                 domain("people/accounts", "people/archive", "convos", "people/disputes", "people/erasure", "internal/duration", "messages", "people/reports", "internal/transparency", "internal/sessions", "internal/tombstone", "events", "keypackages", "internal/push", "welcome", "idem", "internal/quota"),
+		"operator/console":         {"operator", "events", "idem", "internal/invariants", "internal/nsid", "internal/quota", "internal/redact", "internal/worker", "internal/push", "people/reports"},
 		"operator/console/browser": {"internal/localpg"}, // for operator/console/check.sh
-		"accounts":                 {"internal/sessions", "internal/tombstone", "internal/worker"},
-		"archive":                  {},
-		"erasure": {
-			"accounts", "attachments", "consent", "convos", "events", "idem", "internal/failpoint", "internal/pgpool", "internal/quota", "internal/requests", "internal/serviceauth",
-			"internal/sessions", "internal/tombstone", "internal/usage", "internal/worker", "keypackages", "messages", "push", "reports", "transparency", "welcome",
+		"people/accounts":          {"internal/sessions", "internal/tombstone", "internal/worker"},
+		"people/archive":           {},
+		"people/erasure": {
+			"people/accounts", "internal/attachments", "people/consent", "convos", "events", "idem", "internal/failpoint", "internal/pgpool", "internal/quota", "internal/requests", "internal/serviceauth",
+			"internal/sessions", "internal/tombstone", "internal/usage", "internal/worker", "keypackages", "messages", "internal/push", "people/reports", "internal/transparency", "welcome",
 		},
 		"internal/tombstone": {},
 		// The server and its clients compute leaves and heads with the same code. A client needs no more.
-		"transparency/verifier": {},
-		"transparency":          {"internal/pgpool", "internal/ratelog", "internal/tombstone", "transparency/verifier"},
-		"internal/relay":        {"accounts", "internal/pgpool", "internal/worker"},
-		"api": domain("accounts", "api/errorlist", "api/lexcodec", "api/mlsapi", "archive", "consent", "convos", "erasure", "messages", "welcome", "keypackages", "idem", "events", "outbox",
-			"push", "reports", "internal/batch", "internal/limit", "internal/quota", "internal/ratelog", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/standby", "internal/tracing", "internal/usage", "disputes", "transparency", "transparency/verifier", "attachments"),
-		"reports":               {"internal/pgpool", "internal/quota", "internal/tombstone", "internal/worker", "messages"},
-		"consent":               {"internal/pgpool", "internal/tombstone"},
-		"convos":                domain("internal/tombstone", "internal/nsid", "consent", "disputes", "messages", "welcome", "keypackages", "idem", "outbox", "internal/failpoint", "internal/batch", "internal/quota", "transparency", "attachments"),
-		"disputes":              {"internal/pgpool", "internal/tombstone", "internal/worker", "messages", "outbox"},
-		"messages":              domain("internal/tombstone", "internal/nsid", "idem", "outbox", "push", "internal/failpoint", "internal/quota", "internal/serviceauth", "internal/tracing"),
-		"welcome":               domain("internal/tombstone", "internal/nsid", "messages", "idem", "outbox", "push", "internal/batch", "internal/failpoint", "internal/ratelog"),
-		"keypackages":           domain("internal/tombstone", "consent", "idem", "outbox"),
-		"events":                domain("internal/tombstone", "messages", "migrations", "outbox", "push", "internal/failpoint", "internal/limit", "internal/standby", "internal/tracing"),
-		"outbox":                {},
-		"push":                  {"internal/tombstone", "idem", "internal/failpoint", "internal/limit", "internal/nsid", "internal/pgpool", "internal/ssrf", "internal/tracing", "internal/worker"},
-		"idem":                  {"internal/duration", "internal/tombstone", "internal/failpoint", "internal/pgpool", "internal/worker"},
-		"mls":                   {},
-		"migrations":            {"internal/failpoint", "internal/pgpool", "internal/worker"},
-		"api/mlsapi":            {"api/lexcodec", "internal/nsid"},
-		"api/errorlist":         {},
-		"api/lexcodec":          {},
-		"lexicons":              {},
-		"internal/duration":     {},
-		"internal/failpoint":    {},
-		"internal/usage":        {"internal/pgpool", "internal/tombstone", "internal/worker"},
-		"internal/requests":     {"internal/pgpool", "internal/tombstone", "internal/worker"},
-		"internal/quota":        {"internal/pgpool", "internal/tombstone", "internal/worker"},
-		"internal/dbmetrics":    {},
-		"internal/ssrf":         {},
-		"internal/worker":       {},
-		"internal/invariants":   {"mls", "internal/nsid"},
-		"internal/lexgen":       {"api/errorlist", "lexicons"},
-		"internal/localpg":      {},
-		"internal/nsid":         {},
-		"internal/redact":       {},
-		"internal/pgpool":       {"internal/tracing", "internal/worker"},
-		"internal/batch":        {"internal/tracing"},
-		"internal/tracing":      {},
-		"internal/outage":       {"internal/pgpool", "internal/worker"},
-		"internal/standby":      {"internal/pgpool", "internal/ratelog", "internal/worker"},
-		"internal/limit":        {},
-		"internal/ratelog":      {},
-		"internal/k256":         {},
-		"internal/sessions":     {"internal/serviceauth", "internal/tombstone", "internal/worker"},
-		"internal/serviceauth":  {"internal/tombstone", "internal/batch", "internal/k256", "internal/limit", "internal/pgpool", "internal/ratelog", "internal/ssrf", "internal/tracing", "internal/worker"},
-		"attachments":           domain("internal/tombstone", "messages", "idem", "internal/failpoint"),
-		"attachments/filestore": {"attachments"},
-		"attachments/s3store":   {"attachments"},
+		"internal/transparency/verifier": {},
+		"internal/transparency":          {"internal/pgpool", "internal/ratelog", "internal/tombstone", "internal/transparency/verifier"},
+		"internal/relay":                 {"people/accounts", "internal/pgpool", "internal/worker"},
+		"api": domain("people/accounts", "api/errorlist", "api/lexcodec", "api/mlsapi", "people/archive", "people/consent", "convos", "people/erasure", "messages", "welcome", "keypackages", "idem", "events", "events/outbox",
+			"internal/push", "people/reports", "internal/batch", "internal/limit", "internal/quota", "internal/ratelog", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/standby", "internal/tracing", "internal/usage", "people/disputes", "internal/transparency", "internal/transparency/verifier", "internal/attachments"),
+		"people/reports":                 {"internal/pgpool", "internal/quota", "internal/tombstone", "internal/worker", "messages"},
+		"people/consent":                 {"internal/pgpool", "internal/tombstone"},
+		"convos":                         domain("internal/tombstone", "internal/nsid", "people/consent", "people/disputes", "messages", "welcome", "keypackages", "idem", "events/outbox", "internal/failpoint", "internal/batch", "internal/quota", "internal/transparency", "internal/attachments"),
+		"people/disputes":                {"internal/pgpool", "internal/tombstone", "internal/worker", "messages", "events/outbox"},
+		"messages":                       domain("internal/tombstone", "internal/nsid", "idem", "events/outbox", "internal/push", "internal/failpoint", "internal/quota", "internal/serviceauth", "internal/tracing"),
+		"welcome":                        domain("internal/tombstone", "internal/nsid", "messages", "idem", "events/outbox", "internal/push", "internal/batch", "internal/failpoint", "internal/ratelog"),
+		"keypackages":                    domain("internal/tombstone", "people/consent", "idem", "events/outbox"),
+		"events":                         domain("internal/tombstone", "messages", "migrations", "events/outbox", "internal/push", "internal/failpoint", "internal/limit", "internal/standby", "internal/tracing"),
+		"events/outbox":                  {},
+		"internal/push":                  {"internal/tombstone", "idem", "internal/failpoint", "internal/limit", "internal/nsid", "internal/pgpool", "internal/ssrf", "internal/tracing", "internal/worker"},
+		"idem":                           {"internal/duration", "internal/tombstone", "internal/failpoint", "internal/pgpool", "internal/worker"},
+		"mls":                            {},
+		"migrations":                     {"internal/failpoint", "internal/pgpool", "internal/worker"},
+		"api/mlsapi":                     {"api/lexcodec", "internal/nsid"},
+		"api/errorlist":                  {},
+		"api/lexcodec":                   {},
+		"lexicons":                       {},
+		"internal/duration":              {},
+		"internal/failpoint":             {},
+		"internal/usage":                 {"internal/pgpool", "internal/tombstone", "internal/worker"},
+		"internal/requests":              {"internal/pgpool", "internal/tombstone", "internal/worker"},
+		"internal/quota":                 {"internal/pgpool", "internal/tombstone", "internal/worker"},
+		"internal/dbmetrics":             {},
+		"internal/ssrf":                  {},
+		"internal/worker":                {},
+		"internal/invariants":            {"mls", "internal/nsid"},
+		"internal/lexgen":                {"api/errorlist", "lexicons"},
+		"internal/localpg":               {},
+		"internal/nsid":                  {},
+		"internal/redact":                {},
+		"internal/pgpool":                {"internal/tracing", "internal/worker"},
+		"internal/batch":                 {"internal/tracing"},
+		"internal/tracing":               {},
+		"internal/outage":                {"internal/pgpool", "internal/worker"},
+		"internal/standby":               {"internal/pgpool", "internal/ratelog", "internal/worker"},
+		"internal/limit":                 {},
+		"internal/ratelog":               {},
+		"internal/k256":                  {},
+		"internal/sessions":              {"internal/serviceauth", "internal/tombstone", "internal/worker"},
+		"internal/serviceauth":           {"internal/tombstone", "internal/batch", "internal/k256", "internal/limit", "internal/pgpool", "internal/ratelog", "internal/ssrf", "internal/tracing", "internal/worker"},
+		"internal/attachments":           domain("internal/tombstone", "messages", "idem", "internal/failpoint"),
+		"internal/attachments/filestore": {"internal/attachments"},
+		"internal/attachments/s3store":   {"internal/attachments"},
 	}
 }
 
 // forTests are the packages that only tests may import, and what those packages may import.
 func forTests() map[string][]string {
 	return map[string][]string{
-		"attachments/storetest":         {"attachments"},
-		"internal/pgtest":               {"internal/localpg", "internal/pgpool", "internal/testdir", "internal/worker", "migrations"},
-		"internal/mlstest":              {"mls"},
-		"internal/promtest":             {},
-		"internal/testdir":              {},
-		"internal/serviceauth/authtest": {"internal/serviceauth"},
-		"internal/standby/standbytest":  {"internal/pgpool", "internal/pgtest", "internal/standby"},
-		"clientsim/xrpc/xrpctest":       {"clientsim/xrpc"},
-		"clientsim/testbed/testbedtest": {"clientsim/testbed", "clientsim/xrpc", "internal/testdir"},
-		"internal/lexgen/examples":      {"lexicons"},
-		"internal/mutants":              {},
-		"internal/guide":                {},
-		"internal/imports":              {},
-		"ops":                           {},
+		"internal/attachments/storetest": {"internal/attachments"},
+		"internal/pgtest":                {"internal/localpg", "internal/pgpool", "internal/testdir", "internal/worker", "migrations"},
+		"internal/mlstest":               {"mls"},
+		"internal/promtest":              {},
+		"internal/testdir":               {},
+		"internal/serviceauth/authtest":  {"internal/serviceauth"},
+		"internal/standby/standbytest":   {"internal/pgpool", "internal/pgtest", "internal/standby"},
+		"clientsim/xrpc/xrpctest":        {"clientsim/xrpc"},
+		"clientsim/testbed/testbedtest":  {"clientsim/testbed", "clientsim/xrpc", "internal/testdir"},
+		"internal/lexgen/examples":       {"lexicons"},
+		"internal/mutants":               {},
+		"internal/guide":                 {},
+		"internal/imports":               {},
+		"deploy/ops":                     {},
 	}
 }
 
@@ -153,17 +153,17 @@ func foreign() []foreignRule {
 		{prefix: "github.com/thomas-vilte/mls-go", only: []string{"clientsim/mlsclient"}, tests: true},
 		{prefix: "github.com/labstack/echo", only: []string{"api", "cmd/mlsd"}},
 		{prefix: "net/http", only: []string{
-			"api", "api/errorlist", "cmd/mlsd", "operator", "operator/console", "devserver", "clientsim/attack", "clientsim/bench", "clientsim/client", "clientsim/history", "clientsim/scenario",
-			"clientsim/soak", "clientsim/testbed", "clientsim/xrpc", "clientsim/xrpc/xrpctest", "internal/localpg", "internal/serviceauth", "internal/tracing", "push",
+			"api", "api/errorlist", "cmd/mlsd", "operator", "operator/console", "internal/devserver", "clientsim/attack", "clientsim/bench", "clientsim/client", "clientsim/history", "clientsim/scenario",
+			"clientsim/soak", "clientsim/testbed", "clientsim/xrpc", "clientsim/xrpc/xrpctest", "internal/localpg", "internal/serviceauth", "internal/tracing", "internal/push",
 		}},
 		{prefix: "go.opentelemetry.io", only: []string{"internal/tracing"}},
-		{prefix: "github.com/minio/minio-go", only: []string{"attachments/s3store"}},
-		{prefix: "github.com/sideshow/apns2", only: []string{"push"}},
+		{prefix: "github.com/minio/minio-go", only: []string{"internal/attachments/s3store"}},
+		{prefix: "github.com/sideshow/apns2", only: []string{"internal/push"}},
 		// Only the tests of the alert rules and of the dashboard use it. Its other packages bring hundreds of
 		// modules.
 		{prefix: "github.com/prometheus/prometheus", only: []string{"internal/promtest"}},
 		{prefix: "testing", only: []string{
-			"attachments/storetest", "internal/pgtest", "internal/mlstest", "internal/serviceauth/authtest", "internal/standby/standbytest", "internal/testdir", "internal/mutants",
+			"internal/attachments/storetest", "internal/pgtest", "internal/mlstest", "internal/serviceauth/authtest", "internal/standby/standbytest", "internal/testdir", "internal/mutants",
 			"clientsim/xrpc/xrpctest", "clientsim/testbed/testbedtest",
 		}},
 	}
@@ -200,13 +200,13 @@ func TestImports(t *testing.T) {
 // imports.
 func TestServerIsBuiltWithout(t *testing.T) {
 	t.Parallel()
-	unwanted := []string{"github.com/thomas-vilte/mls-go", "clientsim", "devserver"}
+	unwanted := []string{"github.com/thomas-vilte/mls-go", "clientsim", "internal/devserver"}
 	for name := range forTests() {
 		unwanted = append(unwanted, name)
 	}
 	server := []string{"-deps"}
 	for _, name := range allowed()["cmd/mlsd"] {
-		if name != "devserver" {
+		if name != "internal/devserver" {
 			server = append(server, "./"+name)
 		}
 	}

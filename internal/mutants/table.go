@@ -91,8 +91,8 @@ var mutants = []mutant{
 		{"api/lexcodec.Bytes.AppendJSON", "return append(dst, `\"}`...)", "return append(dst, `=\"}`...)"}}},
 	{"hash-changed (what is stored)", "TestStoredHashes", []edit{
 		{"api.handlers.write", `Input: input`, `Input: append(input[:len(input):len(input)], idem.Field{Name: "method", JSON: []byte("1")})`}}},
-	{"hash-changed (push)", "push.TestJobHash", []edit{
-		{"push.Job.content", `"job"`, `"id"`}}},
+	{"hash-changed (push)", "internal/push.TestJobHash", []edit{
+		{"internal/push.Job.content", `"job"`, `"id"`}}},
 	{"no key, no retry", "TestOldClients", []edit{
 		{"api.handlers.AddMembers", `key = input.DerivedKey()`, `key = "any"`},
 		{"api.handlers.AddMembers", `return h.commit(c, convo, key,`, `return h.commit(c, convo, "",`}}},
@@ -251,7 +251,7 @@ var mutants = []mutant{
 	{"the sweep of Welcome bytes reads all Welcomes of an epoch", "welcome.TestEraseReadsFew", []edit{
 		{"migrations/000001_baseline.up.sql", `CREATE INDEX welcomes_live_of_epoch ON welcomes (convo_id, epoch) WHERE`, `CREATE INDEX welcomes_live_of_epoch ON welcomes (version) WHERE`}}},
 	{"the Welcomes after the first batch keep the name of an erased person", "cmd/mlsd.TestErasureOfManyWelcomes", []edit{
-		{"erasure.eraseRoster", `if err != nil || more {`, `if err != nil {`}}},
+		{"people/erasure.eraseRoster", `if err != nil || more {`, `if err != nil {`}}},
 	{"silence taken for a confirmation", "TestReplacedLeaf", []edit{ // S6
 		{"convos/standing.sql", `AND NOT w.silent`, ``}}},
 	{"an invited member is lost for good", "TestReplacedLeaf", []edit{ // S6
@@ -277,29 +277,29 @@ var mutants = []mutant{
 
 	// Consent
 	{"a stranger's invitation is no request", "TestRequestUntilAccepted", []edit{
-		{"consent.standing.request", `!s.Shares || s.BlocksCompany`, `s.BlocksCompany`}}},
+		{"people/consent.standing.request", `!s.Shares || s.BlocksCompany`, `s.BlocksCompany`}}},
 	{"a request counts as shared", "TestWhoSharesAConvo", []edit{
-		{"consent/check.sql", `AND did = $1 AND left_at IS NULL AND requested_at IS NULL LIMIT 1`, `AND did = $1 AND left_at IS NULL LIMIT 1`}}},
-	{"a check looks at all convos of a person", "consent.TestInvitedWithManyConvos", []edit{
-		{"consent/check.sql", `LIMIT $5`, `LIMIT $5 + 1`}}},
+		{"people/consent/check.sql", `AND did = $1 AND left_at IS NULL AND requested_at IS NULL LIMIT 1`, `AND did = $1 AND left_at IS NULL LIMIT 1`}}},
+	{"a check looks at all convos of a person", "people/consent.TestInvitedWithManyConvos", []edit{
+		{"people/consent/check.sql", `LIMIT $5`, `LIMIT $5 + 1`}}},
 	{"brought together with a blocked one unasked", "TestBroughtTogether", []edit{
-		{"consent.standing.request", `!s.Shares || s.BlocksCompany`, `!s.Shares`}}},
+		{"people/consent.standing.request", `!s.Shares || s.BlocksCompany`, `!s.Shares`}}},
 	{"a block is told", "TestRefusalsLookTheSame", []edit{
-		{"consent.standing.refuses", `if s.BlocksCaller { return true }`, ``}}},
+		{"people/consent.standing.refuses", `if s.BlocksCaller { return true }`, ``}}},
 	{"a refusal has KeyPackages", "TestRefusalsLookTheSame", []edit{
 		{"convos.addWelcome", `distinct(append(slices.Clip(added), by), allowed.invited.Refused...)`, `append(slices.Clip(added), by)`}}},
 	{"a refusal without a Welcome", "TestRefusedWithoutAWelcome", []edit{
 		{"convos.Create", `n.Welcome == nil && len(invited.Refused) > 0`, `false`}}},
 	{"a policy shuts members out", "TestPolicyWithinAConvo", []edit{
-		{"consent.standing.refuses", `s.Accepted != nil && *s.Accepted`, `false`}}},
+		{"people/consent.standing.refuses", `s.Accepted != nil && *s.Accepted`, `false`}}},
 	{"an invitation overtakes a block", "TestBlockIsHonouredAtOnce", []edit{
-		{"consent.Block", `pgpool.LockInvitations.Queue(batch, blocked.String())`, ``}}},
+		{"people/consent.Block", `pgpool.LockInvitations.Queue(batch, blocked.String())`, ``}}},
 	{"to commit does not accept", "TestRequestUntilAccepted", []edit{
 		{"convos.locked.advance", "batch.Queue(`UPDATE members SET requested_at = NULL WHERE convo_id = $1 AND did = $2 AND requested_at IS NOT NULL`, c.id, by)", ``}}},
-	{"to write does not accept", "push.TestRequestsAreNotPushed", []edit{
+	{"to write does not accept", "internal/push.TestRequestsAreNotPushed", []edit{
 		{"messages/append.sql", `WHERE j.is_request AND j.verdict`, `WHERE false AND j.is_request AND j.verdict`}}},
-	{"a request is pushed (messages)", "push.TestRequestsAreNotPushed", []edit{
-		{"push/enqueue.sql", `AND m.requested_at IS NULL`, ``}}},
+	{"a request is pushed (messages)", "internal/push.TestRequestsAreNotPushed", []edit{
+		{"internal/push/enqueue.sql", `AND m.requested_at IS NULL`, ``}}},
 	{"a request is pushed (Welcome)", "TestRequestUntilAccepted", []edit{
 		{"welcome.Add", `if !r.Request {`, `if true {`}}},
 	{"others see the mark of a request", "TestStreamsMarkRequests", []edit{
@@ -452,9 +452,9 @@ var mutants = []mutant{
 		{"convos.Cursors.Update", `case err != nil, r.status == cursorBusy:`, `case r.status == cursorBusy:`}}},
 
 	{"cursors are seen without sharing", "TestGetCursors", []edit{
-		{"consent/cursors.sql", `AND EXISTS (SELECT FROM cursor_policies WHERE did = $2)`, ``}}},
+		{"people/consent/cursors.sql", `AND EXISTS (SELECT FROM cursor_policies WHERE did = $2)`, ``}}},
 	{"a block hides no cursor", "TestGetCursors", []edit{
-		{"consent/cursors.sql", `AND NOT EXISTS (SELECT FROM blocks WHERE did = m.did AND blocked_did = $2)`, ``}}},
+		{"people/consent/cursors.sql", `AND NOT EXISTS (SELECT FROM blocks WHERE did = m.did AND blocked_did = $2)`, ``}}},
 
 	// Signals
 	{"a signal reaches who has blocked its sender", "events.TestSignalsReachConnectedMembers", []edit{
@@ -464,7 +464,7 @@ var mutants = []mutant{
 	{"a busy node delivers signals", "events.TestSignalsAreDroppedFirst", []edit{
 		{"events.Signals.deliver", `case s.busy():`, `case subscriptions < 0:`}}},
 	{"who shares no more is still seen", "TestViewersAfterWithdrawal", []edit{
-		{"consent.Viewers.See", `v.sharing[mover] && `, ``}}},
+		{"people/consent.Viewers.See", `v.sharing[mover] && `, ``}}},
 	{"signals that were taken are lost silently", "events.TestSignalsThatCannotBePassedOn", []edit{
 		{"events.Signals.pass", `s.metrics.SignalsDropped(DroppedOffline, lost)`, `_ = lost`}}},
 	{"one caller takes all signals", "events.TestOneCallerCannotTakeAllSignals", []edit{
@@ -748,7 +748,7 @@ var mutants = []mutant{
 		{"messages.AppendCommit", `, outboxed AS ( … ) SELECT seq`, ` SELECT seq`}}},
 
 	// Push
-	{"lost-fanout", "push.TestLostFanout", []edit{
+	{"lost-fanout", "internal/push.TestLostFanout", []edit{
 		{"messages/append.sql", `WHERE kind = 1 AND EXISTS`, `WHERE kind = 4 AND EXISTS`},
 		{"messages.Log.transact", `return results, nil`, `for _, d := range drafts {
 		_, err := l.db.Exec(ctx, "INSERT INTO push_convos VALUES ($1, $2, now()) ON CONFLICT DO NOTHING", d.ConvoID, d.Sender)
@@ -757,79 +757,79 @@ var mutants = []mutant{
 		}
 	}
 	return results, nil`}}},
-	{"connected to a stream that stands still", "push.TestNothingWasSent", []edit{
-		{"push.Worker.dueJobs", `next_attempt_at <= now() - $3::interval`, `$3::interval IS NULL`},
+	{"connected to a stream that stands still", "internal/push.TestNothingWasSent", []edit{
+		{"internal/push.Worker.dueJobs", `next_attempt_at <= now() - $3::interval`, `$3::interval IS NULL`},
 		{"events.Presence.renew", `(SELECT created_at FROM outbox WHERE id > (SELECT floor FROM stream) ORDER BY id LIMIT 1)`, `clock_timestamp()`}}},
-	{"pushed before the commit", "push.TestFanoutDuringCommit", []edit{
+	{"pushed before the commit", "internal/push.TestFanoutDuringCommit", []edit{
 		{"messages/append.sql", `DO UPDATE SET sender_did = excluded.sender_did WHERE false`, `DO NOTHING`}}},
-	{"pushed before the commit (looked at first)", "push.TestFanoutDuringCommit", []edit{
+	{"pushed before the commit (looked at first)", "internal/push.TestFanoutDuringCommit", []edit{
 		{"messages/append.sql", `EXISTS (SELECT FROM push_targets)`, `EXISTS (SELECT FROM push_targets) AND NOT EXISTS (
 			SELECT FROM push_convos p WHERE (p.convo_id, p.sender_did) = (appended.convo_id, appended.sender_did))`}}},
-	{"pushed before the commit (Welcome)", "push.TestJobDuringDeposit", []edit{
-		{"push/enqueue.sql", `DO UPDATE SET … push_jobs.reason <> 'welcome'`, `DO NOTHING`}}},
-	{"a heard job takes in a newer one", "push.TestNewerJobSupersedes", []edit{
-		{"push.Worker.postpone", `EXISTS (SELECT FROM newer) THEN 'done'`, `EXISTS (SELECT FROM newer) THEN state`},
-		{"push.Worker.postpone", `CASE WHEN EXISTS (SELECT FROM newer) THEN clock_timestamp() END`, `NULL`}}},
-	{"connected devices are skipped", "push.TestMessageDuringDeferral", []edit{
-		{"push/enqueue.sql", `) d ORDER BY`, `) d WHERE NOT connected ORDER BY`}}},
-	{"a deferral is not prolonged", "push.TestMessageDuringDeferral", []edit{
-		{"push/enqueue.sql", `WHERE push_jobs.heard_by IS NOT NULL OR excluded`, `WHERE excluded`}}},
-	{"presence outlives its lease", "push.TestPresenceHidesNothingLongerThanItsLease", []edit{
-		{"push/enqueue.sql", `n.lease_expires_at > clock_timestamp() AND`, ``},
-		{"push.CallDisconnected", `n.lease_expires_at > clock_timestamp() AND`, ``},
-		{"push.Worker.endConnected", `n.lease_expires_at > clock_timestamp() AND`, ``},
-		{"push.Worker.dueJobs", `n.lease_expires_at > clock_timestamp() AND`, ``}}},
-	{"a connection counts as delivery", "push.TestPresenceHidesNothingLongerThanItsLease", []edit{
-		{"push.Worker.endConnected", `n.synced_at - $3::interval >= d.heard_by`, `$3::interval IS NOT NULL`}}},
-	{"a connection counts too early", "push.TestLateConnection", []edit{
-		{"push.Worker.endConnected", `p.since <= d.heard_by - $2::interval`, `$2::interval IS NOT NULL`},
-		{"push.Worker.dueJobs", `p.since <= d.heard_by - $4::interval`, `$4::interval IS NOT NULL`}}},
-	{"hanging webhooks take all places", "push.TestHangingWebhooks", []edit{
-		{"push.limits.admit", `l.dids[p.did] >= perDID, p.host != "" && l.hosts[p.host] >= perHost, p.unproven && l.unproven >= unproven`,
+	{"pushed before the commit (Welcome)", "internal/push.TestJobDuringDeposit", []edit{
+		{"internal/push/enqueue.sql", `DO UPDATE SET … push_jobs.reason <> 'welcome'`, `DO NOTHING`}}},
+	{"a heard job takes in a newer one", "internal/push.TestNewerJobSupersedes", []edit{
+		{"internal/push.Worker.postpone", `EXISTS (SELECT FROM newer) THEN 'done'`, `EXISTS (SELECT FROM newer) THEN state`},
+		{"internal/push.Worker.postpone", `CASE WHEN EXISTS (SELECT FROM newer) THEN clock_timestamp() END`, `NULL`}}},
+	{"connected devices are skipped", "internal/push.TestMessageDuringDeferral", []edit{
+		{"internal/push/enqueue.sql", `) d ORDER BY`, `) d WHERE NOT connected ORDER BY`}}},
+	{"a deferral is not prolonged", "internal/push.TestMessageDuringDeferral", []edit{
+		{"internal/push/enqueue.sql", `WHERE push_jobs.heard_by IS NOT NULL OR excluded`, `WHERE excluded`}}},
+	{"presence outlives its lease", "internal/push.TestPresenceHidesNothingLongerThanItsLease", []edit{
+		{"internal/push/enqueue.sql", `n.lease_expires_at > clock_timestamp() AND`, ``},
+		{"internal/push.CallDisconnected", `n.lease_expires_at > clock_timestamp() AND`, ``},
+		{"internal/push.Worker.endConnected", `n.lease_expires_at > clock_timestamp() AND`, ``},
+		{"internal/push.Worker.dueJobs", `n.lease_expires_at > clock_timestamp() AND`, ``}}},
+	{"a connection counts as delivery", "internal/push.TestPresenceHidesNothingLongerThanItsLease", []edit{
+		{"internal/push.Worker.endConnected", `n.synced_at - $3::interval >= d.heard_by`, `$3::interval IS NOT NULL`}}},
+	{"a connection counts too early", "internal/push.TestLateConnection", []edit{
+		{"internal/push.Worker.endConnected", `p.since <= d.heard_by - $2::interval`, `$2::interval IS NOT NULL`},
+		{"internal/push.Worker.dueJobs", `p.since <= d.heard_by - $4::interval`, `$4::interval IS NOT NULL`}}},
+	{"hanging webhooks take all places", "internal/push.TestHangingWebhooks", []edit{
+		{"internal/push.limits.admit", `l.dids[p.did] >= perDID, p.host != "" && l.hosts[p.host] >= perHost, p.unproven && l.unproven >= unproven`,
 			`l.unproven < 0`}}},
-	{"busy jobs hide the others", "push.TestManyJobsOfOneHost", []edit{
-		{"push.Worker.dispatch", `w.queue.full && (left[host] > keepBusy || len(rest) > queueSize/2)`, `left[host] < 0`}}},
-	{"a failing host is called on", "push.TestFailingHostIsLeftAlone", []edit{
-		{"push.limits.report", `c.failures++`, ``}}},
-	{"a webhook is called before it agrees", "push.TestChallenge", []edit{
-		{"push/enqueue.sql", `FROM target WHERE state = 'active'`, `FROM target`},
-		{"push.Worker.dueJobs", `AND t.state = 'active'`, ``},
-		{"push.Worker.work", `t.State != Active`, `t.State == Failed`}}},
-	{"any answer agrees", "push.TestWrongAnswers", []edit{
-		{"push.Webhooks.challenge", `strings.TrimSpace(string(answer)) != text`, `!strings.Contains(string(answer), text)`}}},
-	{"a call that was missed is forgotten", "push.TestChallenge", []edit{
-		{"push.Worker.activate", `WHERE missed IS NOT NULL`, `WHERE false`}}},
-	{"challenges without end", "push.TestChallengeRates", []edit{
-		{"push.limits.chargeChallenge", `l.challenges.Take("host "+p.host, ofHost, 1); !ok`, `l.challenges.Take("host "+p.host, ofHost, 1); !ok && p.host == ""`}}},
-	{"the fan-out takes any number of devices", "push.TestFanOutIsBoundedInDevices", []edit{
-		{"push.takeConvos", `c.total <= $2)`, `c.total <= $2 OR true)`}}},
+	{"busy jobs hide the others", "internal/push.TestManyJobsOfOneHost", []edit{
+		{"internal/push.Worker.dispatch", `w.queue.full && (left[host] > keepBusy || len(rest) > queueSize/2)`, `left[host] < 0`}}},
+	{"a failing host is called on", "internal/push.TestFailingHostIsLeftAlone", []edit{
+		{"internal/push.limits.report", `c.failures++`, ``}}},
+	{"a webhook is called before it agrees", "internal/push.TestChallenge", []edit{
+		{"internal/push/enqueue.sql", `FROM target WHERE state = 'active'`, `FROM target`},
+		{"internal/push.Worker.dueJobs", `AND t.state = 'active'`, ``},
+		{"internal/push.Worker.work", `t.State != Active`, `t.State == Failed`}}},
+	{"any answer agrees", "internal/push.TestWrongAnswers", []edit{
+		{"internal/push.Webhooks.challenge", `strings.TrimSpace(string(answer)) != text`, `!strings.Contains(string(answer), text)`}}},
+	{"a call that was missed is forgotten", "internal/push.TestChallenge", []edit{
+		{"internal/push.Worker.activate", `WHERE missed IS NOT NULL`, `WHERE false`}}},
+	{"challenges without end", "internal/push.TestChallengeRates", []edit{
+		{"internal/push.limits.chargeChallenge", `l.challenges.Take("host "+p.host, ofHost, 1); !ok`, `l.challenges.Take("host "+p.host, ofHost, 1); !ok && p.host == ""`}}},
+	{"the fan-out takes any number of devices", "internal/push.TestFanOutIsBoundedInDevices", []edit{
+		{"internal/push.takeConvos", `c.total <= $2)`, `c.total <= $2 OR true)`}}},
 	{"a page of events without entries loads each alone", "events.TestCatchUpOfADeletedConvo", []edit{
 		{"events.catchUp.page", `e.Message() == nil {`, `e.Message() == nil && false {`}}},
 	{"one account's subscriptions take all places for readers", "events.TestCatchUpsOfOneAccountTakeTurns", []edit{
 		{"events.Subscription.read", `{s.share.turn, s.hub.reading}`, `{s.hub.reading}`}}},
-	{"a block that ends at once is not found", "consent.TestBlockWhileItEnds", []edit{
-		{"consent.Block", `DO UPDATE SET did = excluded.did RETURNING`, `DO UPDATE SET did = excluded.did WHERE false RETURNING`}}},
-	{"a content that is deleted at once is not found", "attachments.TestAnnouncedWhileItIsDeleted", []edit{
-		{"attachments.Service.Create", `!errors.Is(err, pgx.ErrNoRows)`, `true`}}},
-	{"an erasure that ends at once is not found", "erasure.TestBegunWhileOneEnds", []edit{
-		{"erasure.Store.Begin", `case errors.Is(err, pgx.ErrNoRows):`, `case false:`}}},
+	{"a block that ends at once is not found", "people/consent.TestBlockWhileItEnds", []edit{
+		{"people/consent.Block", `DO UPDATE SET did = excluded.did RETURNING`, `DO UPDATE SET did = excluded.did WHERE false RETURNING`}}},
+	{"a content that is deleted at once is not found", "internal/attachments.TestAnnouncedWhileItIsDeleted", []edit{
+		{"internal/attachments.Service.Create", `!errors.Is(err, pgx.ErrNoRows)`, `true`}}},
+	{"an erasure that ends at once is not found", "people/erasure.TestBegunWhileOneEnds", []edit{
+		{"people/erasure.Store.Begin", `case errors.Is(err, pgx.ErrNoRows):`, `case false:`}}},
 	{"a browser that hangs up ends an action", "operator.TestHangUpEndsNoAction", []edit{
 		{"operator.Service.Answer", `ctx = context.WithoutCancel(ctx)`, `_ = context.WithoutCancel(ctx)`}}},
-	{"a full disk is a damaged tree", "transparency.TestKeepFailsWithTheDatabase", []edit{
-		{"transparency.Service.keep", `errors.As(err, &refused)`, `errors.As(err, &refused) && false`}}},
-	{"the fan-out does not end", "push.TestFanOutEnds", []edit{
-		{"push.Worker.FanOut", `range roundBatches`, `range 1 << 30`}}},
-	{"a refusal deletes a newer registration", "push.TestRefusalOfAnOlderRegistration", []edit{
-		{"push.deleteTarget", `AND registration = $6`, `AND ($6::uuid IS NULL OR true)`}}},
-	{"a connection without a cursor counts", "push.TestConnectionWithoutCursor", []edit{
-		{"push/enqueue.sql", `AND (p.since < 'infinity' OR p.attached_since <= target.began)`, ``}}},
+	{"a full disk is a damaged tree", "internal/transparency.TestKeepFailsWithTheDatabase", []edit{
+		{"internal/transparency.Service.keep", `errors.As(err, &refused)`, `errors.As(err, &refused) && false`}}},
+	{"the fan-out does not end", "internal/push.TestFanOutEnds", []edit{
+		{"internal/push.Worker.FanOut", `range roundBatches`, `range 1 << 30`}}},
+	{"a refusal deletes a newer registration", "internal/push.TestRefusalOfAnOlderRegistration", []edit{
+		{"internal/push.deleteTarget", `AND registration = $6`, `AND ($6::uuid IS NULL OR true)`}}},
+	{"a connection without a cursor counts", "internal/push.TestConnectionWithoutCursor", []edit{
+		{"internal/push/enqueue.sql", `AND (p.since < 'infinity' OR p.attached_since <= target.began)`, ``}}},
 	{"a process that ends is not awaited", "internal/localpg.TestEndingProcessIsCounted", []edit{
 		{"internal/localpg.isPostgres", `return errors.Is(err, fs.ErrNotExist)`, `return false`}}},
 	{"a start that shared memory prevents is not tried again", "internal/localpg.TestSharedMemoryOfKilledPostmaster", []edit{
 		{"internal/localpg.cluster.run", `if !errors.Is(err, errMemoryInUse) {`, `if err == nil || errors.Is(err, errMemoryInUse) {`}}},
 	{"an archive is not verified", "internal/localpg.TestDownloaderFailures", []edit{
 		{"internal/localpg.downloader", `hex.EncodeToString(got[:]) != sum`, `len(got) != 32 && sum == hex.EncodeToString(got[:])`}}},
-	{"a lapsed lease is renewed", "push.TestNodeThatSlept", []edit{
+	{"a lapsed lease is renewed", "internal/push.TestNodeThatSlept", []edit{
 		{"events.Presence.renew", `AND lease_expires_at > clock_timestamp()`, ``}}},
 
 	// Quotas
@@ -873,30 +873,30 @@ var mutants = []mutant{
 		{"api.checked", `gate.Check(ctx, r.DID)`, `ctx.Err()`}}},
 	{"KeyPackages of refused accounts", "TestKeyPackagesOfRefusedAccounts", []edit{
 		{"keypackages.ClaimRequest.claimable", `len(r.Withheld) == 0`, `len(r.Withheld) >= 0`}}},
-	{"pushed to a refused account", "push.TestRefusedAccountIsNotCalled", []edit{
-		{"push.Worker.work", `len(withheld) > 0`, `len(withheld) > 1`}}},
-	{"open to all until the refused accounts are known", "accounts.TestGateRefusesEverybodyUntilItIsLoaded", []edit{
-		{"accounts.Gate.Check", `case !loaded:`, `case !loaded && did == "":`}}},
-	{"a late commit is missed", "accounts.TestGateMissesNoLateCommit", []edit{
-		{"accounts.Store.Block", `UPDATE account_clock SET version = version + 1 RETURNING version`, `SELECT version + 1 AS version FROM account_clock`}}},
-	{"too many refused accounts are forgotten", "accounts.TestGateWithTooManyRefused", []edit{
-		{"accounts.Gate.Check", `why = g.ask(ctx, did)`, `why = nil`}}},
-	{"a relay fills the table", "accounts.TestStatusOfUnknownAccountsIsNotStored", []edit{
-		{"accounts/set_status.sql", `OR s.status <> 'active' AND (`, `OR s.status <> 'active' OR (`}}},
-	{"a relay repeats an old status", "accounts.TestOlderStatementsHaveNoEffect", []edit{
-		{"accounts/set_status.sql", `excluded.status_seq > a.status_seq OR`, `excluded.status_seq <> 0 OR`}}},
-	{"an account that came back is erased", "accounts.TestErasureIsDueAfterADelay", []edit{
-		{"accounts/set_status.sql", `ELSE excluded.erase_after END`, `ELSE coalesce(excluded.erase_after, a.erase_after) END`}}},
-	{"a limit has no end", "accounts.TestLimitEnds", []edit{
-		{"accounts.Gate.Percent", `|| l.until != nil && !g.cfg.Now().Before(*l.until)`, ``}}},
-	{"a node does not follow limits", "accounts.TestLimitOfTwoNodes", []edit{
-		{"accounts.Gate.apply", `g.version, g.limited = version, limited`, `g.version = version`}}},
+	{"pushed to a refused account", "internal/push.TestRefusedAccountIsNotCalled", []edit{
+		{"internal/push.Worker.work", `len(withheld) > 0`, `len(withheld) > 1`}}},
+	{"open to all until the refused accounts are known", "people/accounts.TestGateRefusesEverybodyUntilItIsLoaded", []edit{
+		{"people/accounts.Gate.Check", `case !loaded:`, `case !loaded && did == "":`}}},
+	{"a late commit is missed", "people/accounts.TestGateMissesNoLateCommit", []edit{
+		{"people/accounts.Store.Block", `UPDATE account_clock SET version = version + 1 RETURNING version`, `SELECT version + 1 AS version FROM account_clock`}}},
+	{"too many refused accounts are forgotten", "people/accounts.TestGateWithTooManyRefused", []edit{
+		{"people/accounts.Gate.Check", `why = g.ask(ctx, did)`, `why = nil`}}},
+	{"a relay fills the table", "people/accounts.TestStatusOfUnknownAccountsIsNotStored", []edit{
+		{"people/accounts/set_status.sql", `OR s.status <> 'active' AND (`, `OR s.status <> 'active' OR (`}}},
+	{"a relay repeats an old status", "people/accounts.TestOlderStatementsHaveNoEffect", []edit{
+		{"people/accounts/set_status.sql", `excluded.status_seq > a.status_seq OR`, `excluded.status_seq <> 0 OR`}}},
+	{"an account that came back is erased", "people/accounts.TestErasureIsDueAfterADelay", []edit{
+		{"people/accounts/set_status.sql", `ELSE excluded.erase_after END`, `ELSE coalesce(excluded.erase_after, a.erase_after) END`}}},
+	{"a limit has no end", "people/accounts.TestLimitEnds", []edit{
+		{"people/accounts.Gate.Percent", `|| l.until != nil && !g.cfg.Now().Before(*l.until)`, ``}}},
+	{"a node does not follow limits", "people/accounts.TestLimitOfTwoNodes", []edit{
+		{"people/accounts.Gate.apply", `g.version, g.limited = version, limited`, `g.version = version`}}},
 	{"a changed limit leaves the bucket as it is", "TestLimitedAccount", []edit{
 		{"internal/limit.Buckets.change", `!ok || k.rate != r`, `!ok`}}},
 	{"a limited account holds back counts of others' size", "internal/quota.TestScaledLimitHoldsBackLess", []edit{
 		{"internal/quota.Counter.many", `c.limit(k, a, Resource(r))`, `c.limits[k][r]`}}},
-	{"an empty list admits nobody", "accounts.TestBrokenAllowlist", []edit{
-		{"accounts.parseList", `len(dids) == 0`, `dids == nil`}}},
+	{"an empty list admits nobody", "people/accounts.TestBrokenAllowlist", []edit{
+		{"people/accounts.parseList", `len(dids) == 0`, `dids == nil`}}},
 	{"two nodes follow", "internal/relay.TestOneNodeFollows", []edit{
 		{"internal/pgpool.NodeLock.try", `err != nil || !free`, `err != nil`}}},
 	{"a long frame ends the connection", "internal/relay.TestGarbage", []edit{
@@ -952,8 +952,8 @@ var mutants = []mutant{
 			`if err := r.Context().Err(); err != nil || operator+reason == "" {`}}},
 	{"the read token acts in the console", "operator/console.TestActions", []edit{
 		{"operator/console.readOrder", `if o.Write && !req.Write {`, `if o.Write && req.Path == "" {`}}},
-	{"a dropped push job is called", "push.TestDropAndRetryDead", []edit{
-		{"push.Drop", `greatest(attempts, $3)`, `least(attempts, $3)`}}},
+	{"a dropped push job is called", "internal/push.TestDropAndRetryDead", []edit{
+		{"internal/push.Drop", `greatest(attempts, $3)`, `least(attempts, $3)`}}},
 	{"an open admin listener (H11)", "cmd/mlsd.TestOpenAdminListenerNeedsAToken", []edit{
 		{"operator.NewAccess", `if t.Write == "" && !addr.IP.IsLoopback() {`, `if t.Write == "" && addr.IP.IsMulticast() {`}}},
 	{"a claim survives the withdrawal", "TestWithdrawKeyPackages", []edit{
@@ -979,44 +979,44 @@ var mutants = []mutant{
 
 	// Erasure
 	{"a record outlives its commit in a killed erasure", "cmd/mlsd.TestErasureKilled", []edit{
-		{"erasure.eraseLog", `idem.Forget(ctx, j.tx, []syntax.DID{j.person.DID}, convo.String())`, `idem.Forget(ctx, j.tx, nil, convo.String())`}}},
+		{"people/erasure.eraseLog", `idem.Forget(ctx, j.tx, []syntax.DID{j.person.DID}, convo.String())`, `idem.Forget(ctx, j.tx, nil, convo.String())`}}},
 	{"an erasure leaves records", "cmd/mlsd.TestAdminAccountErase", []edit{
-		{"erasure.eraseLog", `idem.Forget(ctx, j.tx, []syntax.DID{j.person.DID}, convo.String())`, `idem.Forget(ctx, j.tx, nil, convo.String())`},
-		{"erasure.steps", `{name: "records", run: rows("idempotency_keys", idem.Erase)},`, ``}}},
+		{"people/erasure.eraseLog", `idem.Forget(ctx, j.tx, []syntax.DID{j.person.DID}, convo.String())`, `idem.Forget(ctx, j.tx, nil, convo.String())`},
+		{"people/erasure.steps", `{name: "records", run: rows("idempotency_keys", idem.Erase)},`, ``}}},
 	{"erased memberships can be linked", "cmd/mlsd.TestAdminAccountErase", []edit{
 		{"internal/tombstone.Person.In", `p.of(convo[:])`, `p.of(convo[:0])`}}},
-	{"erasure is a way around a block", "accounts.TestBlockOutlivesErasure", []edit{
-		{"accounts.Gate.why", `return g.refused[tombstone.Hash(did)]`, `return nil`}}},
-	{"an erased account is refused for ever", "accounts.TestErasing", []edit{
-		{"accounts.Gate.apply", `g.dropErased(changed)`, ``}}},
+	{"erasure is a way around a block", "people/accounts.TestBlockOutlivesErasure", []edit{
+		{"people/accounts.Gate.why", `return g.refused[tombstone.Hash(did)]`, `return nil`}}},
+	{"an erased account is refused for ever", "people/accounts.TestErasing", []edit{
+		{"people/accounts.Gate.apply", `g.dropErased(changed)`, ``}}},
 	{"a sweep that fails stops those behind it", "internal/worker.TestSweepsAreIndependent", []edit{
 		{"internal/worker.Sweeper", `if ctx.Err() != nil {`, `if failed != nil {`}}},
-	{"a batch begins at the end of its round", "erasure.TestNoBatchIsCutOff", []edit{
-		{"erasure.Worker.RunOnce", `limited && time.Until(end) < batchReserve`, `limited && time.Until(end) < 0`}}},
-	{"an erasure that fails again and again comes soon", "erasure.TestPauseAfterAFailure", []edit{
-		{"erasure.Worker.postpone", `least($3, greatest($2, clock_timestamp() - coalesce(moved_at, begun_at)))`, `least($3::interval, $2::interval)`}}},
-	{"each erasure reads a table alone", "erasure.TestErasuresReadTogether", []edit{
-		{"erasure.Worker.batch", `w.try(ctx, togetherMost)`, `w.try(ctx, 1)`}}},
-	{"an erasure that joins others ends with them", "erasure.TestErasuresReadTogether", []edit{
-		{"erasure.lap.move", `l.again || l.joined == place{}`, `true`}}},
-	{"an erasure that joins others begins anew", "erasure.TestErasuresReadTogether", []edit{
-		{"erasure.scan.gather", `begin(parsePlace(at))`, `begin(place{})`}}},
-	{"an erasure that fails stops those that read with it", "erasure.TestOneOfManyErasuresFails", []edit{
-		{"erasure.Worker.batch", `len(j.with) > 0`, `len(j.with) > 0 && false`}}},
-	{"a search takes a longer DID for the person's", "erasure.TestNamed", []edit{
-		{"erasure.named", `'^[a-zA-Z0-9._:%-]*[a-zA-Z0-9_:%-]'`, `'^[a-zA-Z0-9_:-]*[a-zA-Z0-9_:-]'`}}},
+	{"a batch begins at the end of its round", "people/erasure.TestNoBatchIsCutOff", []edit{
+		{"people/erasure.Worker.RunOnce", `limited && time.Until(end) < batchReserve`, `limited && time.Until(end) < 0`}}},
+	{"an erasure that fails again and again comes soon", "people/erasure.TestPauseAfterAFailure", []edit{
+		{"people/erasure.Worker.postpone", `least($3, greatest($2, clock_timestamp() - coalesce(moved_at, begun_at)))`, `least($3::interval, $2::interval)`}}},
+	{"each erasure reads a table alone", "people/erasure.TestErasuresReadTogether", []edit{
+		{"people/erasure.Worker.batch", `w.try(ctx, togetherMost)`, `w.try(ctx, 1)`}}},
+	{"an erasure that joins others ends with them", "people/erasure.TestErasuresReadTogether", []edit{
+		{"people/erasure.lap.move", `l.again || l.joined == place{}`, `true`}}},
+	{"an erasure that joins others begins anew", "people/erasure.TestErasuresReadTogether", []edit{
+		{"people/erasure.scan.gather", `begin(parsePlace(at))`, `begin(place{})`}}},
+	{"an erasure that fails stops those that read with it", "people/erasure.TestOneOfManyErasuresFails", []edit{
+		{"people/erasure.Worker.batch", `len(j.with) > 0`, `len(j.with) > 0 && false`}}},
+	{"a search takes a longer DID for the person's", "people/erasure.TestNamed", []edit{
+		{"people/erasure.named", `'^[a-zA-Z0-9._:%-]*[a-zA-Z0-9_:%-]'`, `'^[a-zA-Z0-9_:-]*[a-zA-Z0-9_:-]'`}}},
 	{"a confirmation token is good for any account", "TestConfirmationTokens", []edit{
-		{"erasure.confirmationHash", `did.String() + " " + token`, `" " + token`}}},
+		{"people/erasure.confirmationHash", `did.String() + " " + token`, `" " + token`}}},
 	{"a confirmation token is good for ever", "TestConfirmationTokens", []edit{
-		{"erasure.Store.Confirm", `case expired:`, `case expired && token == "":`}}},
+		{"people/erasure.Store.Confirm", `case expired:`, `case expired && token == "":`}}},
 	{"a repeated erasure has lost its first answer", "TestEraseMyAccount", []edit{
 		{"api.handlers.EraseMyAccount", `if err == nil {
 			c.replayed = true`, `if err == nil && c.standing == nil {
 			c.replayed = true`}}},
 	{"an export has the ciphertext of others", "TestExportMyData", []edit{
-		{"archive/messages.sql", `CASE WHEN own THEN (to_jsonb`, `CASE WHEN own OR last THEN (to_jsonb`}}},
+		{"people/archive/messages.sql", `CASE WHEN own THEN (to_jsonb`, `CASE WHEN own OR last THEN (to_jsonb`}}},
 	{"an export forgets what exceeds its bytes", "TestExportOfLargeMessages", []edit{
-		{"archive/messages.sql", `WHERE (own OR last) AND (before = 0 OR`, `WHERE (own OR last) AND (last OR before = 0 OR`}}},
+		{"people/archive/messages.sql", `WHERE (own OR last) AND (before = 0 OR`, `WHERE (own OR last) AND (last OR before = 0 OR`}}},
 	{"an erased member's leaf stays", "cmd/mlsd.TestAdminAccountErase", []edit{
 		{"convos.leave", `if errors.Is(err, ErrTargetNotMember) {`, `if errors.Is(err, ErrTargetNotMember) && self {`}}},
 
@@ -1055,26 +1055,26 @@ var mutants = []mutant{
 		{"internal/sessions.Service.Watch", `ended(invalid(reasonExpired))`, ``}}},
 	// Reports of abuse
 	{"a stranger reports", "TestWhoReports", []edit{
-		{"reports.mayReport", `return messages.ErrConvoNotFound`, `return nil`}}},
+		{"people/reports.mayReport", `return messages.ErrConvoNotFound`, `return nil`}}},
 	{"a former member reports for ever", "TestWhoReports", []edit{
-		{"reports.mayReport", `left_at > clock_timestamp() - $3::interval`, `left_at > clock_timestamp() - 1000 * $3::interval`}}},
+		{"people/reports.mayReport", `left_at > clock_timestamp() - $3::interval`, `left_at > clock_timestamp() - 1000 * $3::interval`}}},
 	{"a wrong report tells a stranger of a convo", "TestWhoReports", []edit{
-		{"reports.Add", `if err := mayReport(ctx, tx, r.Convo, r.Reporter); err != nil {`, `if r.KeyID != key.ID() {
+		{"people/reports.Add", `if err := mayReport(ctx, tx, r.Convo, r.Reporter); err != nil {`, `if r.KeyID != key.ID() {
 			return Receipt{}, ErrUnknownKey
 		}
 		if err := mayReport(ctx, tx, r.Convo, r.Reporter); err != nil {`}}},
 	{"a repeated report is another one", "TestReport", []edit{
-		{"reports.Add", `sha256.Sum256(r.Sealed)`, `sha256.Sum256([]byte(uuid.NewString()))`}}},
+		{"people/reports.Add", `sha256.Sum256(r.Sealed)`, `sha256.Sum256([]byte(uuid.NewString()))`}}},
 	{"reports fill the disk", "TestReportBytes", []edit{
-		{"reports.Add", `leastCharge) > most`, `leastCharge) > 2*most`}}},
+		{"people/reports.Add", `leastCharge) > most`, `leastCharge) > 2*most`}}},
 	{"reports are summed beside each other", "TestReportBytes", []edit{
-		{"reports.Add", `pgpool.LockReports.Wait(ctx, tx, "")`, `ctx.Err()`}}},
+		{"people/reports.Add", `pgpool.LockReports.Wait(ctx, tx, "")`, `ctx.Err()`}}},
 	{"small reports cost nothing", "TestReportBytes", []edit{
-		{"reports.sumOpen", `greatest(size, $1::integer)`, `greatest(size, $1::integer * 0)`}}},
+		{"people/reports.sumOpen", `greatest(size, $1::integer)`, `greatest(size, $1::integer * 0)`}}},
 	{"closed reports fill the quota", "TestClosedReportsMakeRoom", []edit{
-		{"reports.sumOpen", ` WHERE state = 'open'`, ``}}},
-	{"the sum of reports reads them", "reports.TestSumReadsNoReports", []edit{
-		{"reports.sumOpen", `greatest(size, $1::integer)`, `greatest(octet_length(sealed), $1::integer)`}}},
+		{"people/reports.sumOpen", ` WHERE state = 'open'`, ``}}},
+	{"the sum of reports reads them", "people/reports.TestSumReadsNoReports", []edit{
+		{"people/reports.sumOpen", `greatest(size, $1::integer)`, `greatest(octet_length(sealed), $1::integer)`}}},
 	{"a refused report is free", "TestRefusedReportsCount", []edit{
 		{"api.handlers.ReportConvo", `full.Quota == quota.ReportBytes`, `full.Quota == ""`}}},
 	{"a repeated report takes no record", "TestRepeatedReportsTakeRecords", []edit{
@@ -1083,28 +1083,28 @@ var mutants = []mutant{
 		{"api.handlers.ReportConvo", `if receipt.Repeated {`, `if receipt.Repeated {
 			c.quota.Give(quota.Cost{Of: quota.Reports, N: 1})`}}},
 	{"a repeated report waits for the others", "TestRepeatedReportsWaitForNone", []edit{
-		{"reports.Add", `r.Reporter) if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated {`, `r.Reporter)
+		{"people/reports.Add", `r.Reporter) if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated {`, `r.Reporter)
 		if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated && most < 0 {`}}},
 	{"a report that waited is not looked up again", "TestRepeatedReportsWaitForNone", []edit{
-		{"reports.Add", `return Receipt{}, err } if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated {`, `return Receipt{}, err
+		{"people/reports.Add", `return Receipt{}, err } if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated {`, `return Receipt{}, err
 		}
 		if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated && most < 0 {`}}},
 	{"one address fills the reports", "internal/quota.TestReportsOfAnAddress", []edit{
 		{"internal/quota.Limits.of", `r == Reports && most != 0`, `r == Reports && most < 0`}}},
 	{"what closed reports reveal is kept", "TestClosedReportsAreCleared", []edit{
-		{"reports.Sweeps", `closed_at < now() - $2::interval OR (`, `(closed_at < now() - $2::interval AND `}}},
-	{"a deep report is printed", "reports.TestDeepReport", []edit{
-		{"reports.Printable", `nesting(document) > maxNesting`, `nesting(document) > 10000`}}},
+		{"people/reports.Sweeps", `closed_at < now() - $2::interval OR (`, `(closed_at < now() - $2::interval AND `}}},
+	{"a deep report is printed", "people/reports.TestDeepReport", []edit{
+		{"people/reports.Printable", `nesting(document) > maxNesting`, `nesting(document) > 10000`}}},
 	{"open reports are kept for ever", "TestReportsEnd", []edit{
-		{"reports.Sweeps", `WHERE reported_at <`, `WHERE state = 'closed' AND reported_at <`}}},
-	{"a report is bound to no reporter", "reports.TestSeal", []edit{
-		{"reports.Binding", `reporter.String()`, `reporter.Method()`}}},
-	{"a report commands the terminal", "reports.TestPrintable", []edit{
-		{"reports.Printable", `unicode.IsPrint(r)`, `r >= ' '`}}},
+		{"people/reports.Sweeps", `WHERE reported_at <`, `WHERE state = 'closed' AND reported_at <`}}},
+	{"a report is bound to no reporter", "people/reports.TestSeal", []edit{
+		{"people/reports.Binding", `reporter.String()`, `reporter.Method()`}}},
+	{"a report commands the terminal", "people/reports.TestPrintable", []edit{
+		{"people/reports.Printable", `unicode.IsPrint(r)`, `r >= ' '`}}},
 	{"a report opens as another's", "cmd/mlsd.TestOpenReport", []edit{
-		{"reports.Sealed.Check", `!bytes.Equal(s.Binding, Binding(s.Convo, s.Reporter))`, `len(s.Binding) != len(Binding(s.Convo, s.Reporter))`}}},
+		{"people/reports.Sealed.Check", `!bytes.Equal(s.Binding, Binding(s.Convo, s.Reporter))`, `len(s.Binding) != len(Binding(s.Convo, s.Reporter))`}}},
 	{"an erasure leaves a report without a reporter", "cmd/mlsd.TestAdminAccountErase", []edit{
-		{"reports.Erase", `SET reporter = t.name`, `SET reporter = ''`}}},
+		{"people/reports.Erase", `SET reporter = t.name`, `SET reporter = ''`}}},
 	// mlsd dev
 	{"everybody reaches mlsd dev", "cmd/mlsd.TestDevRefuses", []edit{
 		{"cmd/mlsd.checkExposure", `case !expose:`, `case false:`}}},
@@ -1112,22 +1112,22 @@ var mutants = []mutant{
 		{"cmd/mlsd.checkDevelopment", `if production {`, `if production && s.env != "MLSD_DATABASE_URL" {`}}},
 	{"a reset keeps rows", "cmd/mlsd.TestDevEmpties", []edit{
 		{"cmd/mlsd/devempty.sql", `EXECUTE format('DELETE FROM %s', t.name);`, `NULL;`}}},
-	{"a lost answer is not carried out", "devserver.TestLoseAnswerAndCut", []edit{
-		{"devserver.Fault.loseAnswer", `service.ServeHTTP(&discarding{ResponseWriter: w, header: http.Header{}}, r) panic`, `panic`}}},
-	{"a fault meets every caller", "devserver.TestFaultsOfACaller", []edit{
-		{"devserver.faults.strike", `one.DID == caller`, `one.DID != caller`}}},
-	{"a website resets mlsd dev", "devserver.TestRoutes", []edit{
-		{"devserver.New", `own := http.NewCrossOriginProtection().Handler(mux)`, `own := http.Handler(mux)`}}},
+	{"a lost answer is not carried out", "internal/devserver.TestLoseAnswerAndCut", []edit{
+		{"internal/devserver.Fault.loseAnswer", `service.ServeHTTP(&discarding{ResponseWriter: w, header: http.Header{}}, r) panic`, `panic`}}},
+	{"a fault meets every caller", "internal/devserver.TestFaultsOfACaller", []edit{
+		{"internal/devserver.faults.strike", `one.DID == caller`, `one.DID != caller`}}},
+	{"a website resets mlsd dev", "internal/devserver.TestRoutes", []edit{
+		{"internal/devserver.New", `own := http.NewCrossOriginProtection().Handler(mux)`, `own := http.Handler(mux)`}}},
 
 	// Disputes
 	{"each account has a voice in a dispute", "TestOneLiarDisputesNothing", []edit{
-		{"disputes.CountVoices", `voice := speak.voiceOf(p.DID)`, `voice := p.DID`},
+		{"people/disputes.CountVoices", `voice := speak.voiceOf(p.DID)`, `voice := p.DID`},
 	}},
-	{"a circle of inviters has a voice", "disputes.TestCountVoices", []edit{
-		{"disputes.speakers.voiceOf", `s.found[did] = ""`, `s.found[did] = did`},
+	{"a circle of inviters has a voice", "people/disputes.TestCountVoices", []edit{
+		{"people/disputes.speakers.voiceOf", `s.found[did] = ""`, `s.found[did] = did`},
 	}},
-	{"a single voice makes a dispute", "disputes.TestCountVoices", []edit{
-		{"disputes.Count.Disputed", `c.Reports >= fewest && c.Reports*share`, `c.Reports*share`},
+	{"a single voice makes a dispute", "people/disputes.TestCountVoices", []edit{
+		{"people/disputes.Count.Disputed", `c.Reports >= fewest && c.Reports*share`, `c.Reports*share`},
 	}},
 	{"a dispute lets ordinary commits through", "TestDispute", []edit{
 		{"convos.locked.checkDispute", `if allowed.joins && !c.dispute.Caller {`, `if !c.dispute.Caller {`},
@@ -1136,54 +1136,54 @@ var mutants = []mutant{
 		{"convos.locked.checkDispute", `if allowed.joins && !c.dispute.Caller {`, `if allowed.joins {`},
 	}},
 	{"a dispute is not published", "TestDispute", []edit{
-		{"disputes.locked.report", `return true, c.tell(ctx, tx, outbox.Disputed, r.Epoch, committer)`, `return true, nil`},
+		{"people/disputes.locked.report", `return true, c.tell(ctx, tx, outbox.Disputed, r.Epoch, committer)`, `return true, nil`},
 	}},
 	{"a single member replaces the GroupInfo", "TestGroupInfoOfTheMajority", []edit{
-		{"disputes.EpochOutcome.compare", `agreeing >= fewest && agreeing > voices(false)`, `agreeing > voices(false)`},
+		{"people/disputes.EpochOutcome.compare", `agreeing >= fewest && agreeing > voices(false)`, `agreeing > voices(false)`},
 	}},
 	{"each dispute has ten minutes of its own", "TestTwoLiarsCannotHoldAConvo", []edit{
-		{"disputes.beginDispute", `clock_timestamp() + $6::interval - spent FROM past`, `clock_timestamp() + $6::interval FROM past`},
+		{"people/disputes.beginDispute", `clock_timestamp() + $6::interval - spent FROM past`, `clock_timestamp() + $6::interval FROM past`},
 	}},
 	{"a dispute ends twice", "TestOperatorEndsADispute", []edit{
-		{"disputes.End", `if !open {`, `if !open && committer == "" {`},
+		{"people/disputes.End", `if !open {`, `if !open && committer == "" {`},
 	}},
 	{"helpers replace the GroupInfo", "TestHelpersDoNotReplaceTheGroupInfo", []edit{
-		{"disputes.EpochOutcome.compare", `agreeing := voices(true)`, `agreeing := out.Agreeing`},
+		{"people/disputes.EpochOutcome.compare", `agreeing := voices(true)`, `agreeing := out.Agreeing`},
 	}},
 	{"who came after a commit disputes it", "TestLateComersHaveNoVoice", []edit{
-		{"disputes/people.sql", `m.joined_seq < $3`, `$3::bigint > 0`},
+		{"people/disputes/people.sql", `m.joined_seq < $3`, `$3::bigint > 0`},
 	}},
 	// Transparency
-	{"the sender is not in the leaf", "transparency.TestHeadIsThatOfTheLog", []edit{
-		{"transparency.load", `e.Tag = tag`, `_ = tag`}}},
-	{"expired messages take their leaves along", "transparency.TestRetentionKeepsTheTree", []edit{
+	{"the sender is not in the leaf", "internal/transparency.TestHeadIsThatOfTheLog", []edit{
+		{"internal/transparency.load", `e.Tag = tag`, `_ = tag`}}},
+	{"expired messages take their leaves along", "internal/transparency.TestRetentionKeepsTheTree", []edit{
 		{"messages/expire_batch.sql", `(NOT $5 OR seq`, `(NOT $5 OR true OR seq`}}},
-	{"an erased sender gets another tag", "transparency.TestErasureKeepsTheTree", []edit{
-		{"transparency.EraseSender", `SELECT $1, $3, tag FROM`, `SELECT $1, $3, sha256(tag) FROM`}}},
-	{"heads of a database whose generation has not begun", "transparency.TestWentBack", []edit{
+	{"an erased sender gets another tag", "internal/transparency.TestErasureKeepsTheTree", []edit{
+		{"internal/transparency.EraseSender", `SELECT $1, $3, tag FROM`, `SELECT $1, $3, sha256(tag) FROM`}}},
+	{"heads of a database whose generation has not begun", "internal/transparency.TestWentBack", []edit{
 		{"events.Generation", `!by.is(here)`, `false`}}},
 	{"the epoch of a commit's leaf is the next one", "TestMembersVerifyTheLog", []edit{
-		{"transparency.loadEntries", `e.Epoch--`, ``}}},
-	{"waiting heads are not compared", "transparency/verifier.TestCheatingServersAreCaught", []edit{
-		{"transparency/verifier.Verifier.continues", `if err != nil || ok {`, `if err != nil || ok || h.Size > 0 {`}}},
-	{"a mismatch is a lie at once", "transparency/verifier.TestEntriesReadBeforeAFailover", []edit{
-		{"transparency/verifier.Verifier.doubtUnder", `if v.s.Doubted {`, `if true {`}}},
+		{"internal/transparency.loadEntries", `e.Epoch--`, ``}}},
+	{"waiting heads are not compared", "internal/transparency/verifier.TestCheatingServersAreCaught", []edit{
+		{"internal/transparency/verifier.Verifier.continues", `if err != nil || ok {`, `if err != nil || ok || h.Size > 0 {`}}},
+	{"a mismatch is a lie at once", "internal/transparency/verifier.TestEntriesReadBeforeAFailover", []edit{
+		{"internal/transparency/verifier.Verifier.doubtUnder", `if v.s.Doubted {`, `if true {`}}},
 	// Attachments
 	{"an attachment of before is read by who joined later", "TestAttachmentReaders", []edit{
-		{"attachments.find", `a.Seq < w.First`, `a.Seq < 0`}}},
+		{"internal/attachments.find", `a.Seq < w.First`, `a.Seq < 0`}}},
 	{"the content of an attachment is not compared", "TestAttachmentOtherContent", []edit{
-		{"attachments.check.work", `[sha256.Size]byte(c.hash.Sum(nil)) != c.a.SHA256`, `c.hash == nil`}}},
+		{"internal/attachments.check.work", `[sha256.Size]byte(c.hash.Sum(nil)) != c.a.SHA256`, `c.hash == nil`}}},
 	{"an old holder completes an attachment", "TestAttachmentTakeover", []edit{
-		{"attachments.check.progress", `tag.RowsAffected() == 0`, `tag.RowsAffected() > 1`},
+		{"internal/attachments.check.progress", `tag.RowsAffected() == 0`, `tag.RowsAffected() > 1`},
 		{"idem.Store.finish", `AND fence = $5 AND state = 'processing'`, `AND fence >= $5`},
-		{"attachments.check.complete", `WHERE id = $1 AND state = 'checking' AND fence = $2`, `WHERE id = $1 AND fence >= $2`}}},
+		{"internal/attachments.check.complete", `WHERE id = $1 AND state = 'checking' AND fence = $2`, `WHERE id = $1 AND fence >= $2`}}},
 	{"what was checked is checked again", "TestAttachmentTakeover", []edit{
-		{"attachments.check.begin", `if digest == nil {`, `if c.checked = 0; true {`}}},
+		{"internal/attachments.check.begin", `if digest == nil {`, `if c.checked = 0; true {`}}},
 	{"a message names an attachment that is not complete", "TestAttachment", []edit{
-		{"attachments.CanName", `a.State != Complete`, `a.State == Failed`}}},
+		{"internal/attachments.CanName", `a.State != Complete`, `a.State == Failed`}}},
 	{"a repeated message opens its attachment to later members", "TestAttachmentReaders", []edit{
-		{"attachments.Name", `SET seq = greatest(a.seq, m.seq)`, `SET seq = (SELECT last_seq FROM convos WHERE id = $2)`},
-		{"attachments.Name", `AND (a.seq < m.seq OR a.kept_from < m.created_at)`, ``}}},
+		{"internal/attachments.Name", `SET seq = greatest(a.seq, m.seq)`, `SET seq = (SELECT last_seq FROM convos WHERE id = $2)`},
+		{"internal/attachments.Name", `AND (a.seq < m.seq OR a.kept_from < m.created_at)`, ``}}},
 	{"downloads are not charged", "TestDownloadIsCharged", []edit{
 		{"api.Server.download", `int(sent/unitBytes)`, `0`}}},
 	{"a download takes the memory of small answers", "TestDownloadsHaveTheirOwnMemory", []edit{
@@ -1199,83 +1199,83 @@ var mutants = []mutant{
 		return draft.Unfit
 	}`}}},
 	{"a late part changes what was checked", "TestAttachmentTakeover", []edit{
-		{"attachments.Attachment.refusal", `return ErrChecking`, `return nil`}}},
+		{"internal/attachments.Attachment.refusal", `return ErrChecking`, `return nil`}}},
 	{"the sweeper deletes what other databases have", "TestAttachmentSweep", []edit{
-		{"attachments.Sweeper.orphans", `s.store.List(ctx, prefix, s.listed, sweepObjects)`, `s.store.List(ctx, prefix[:0], s.listed, sweepObjects)`}}},
+		{"internal/attachments.Sweeper.orphans", `s.store.List(ctx, prefix, s.listed, sweepObjects)`, `s.store.List(ctx, prefix[:0], s.listed, sweepObjects)`}}},
 	{"a copy of the files of a database deletes what its original has", "TestSweepOfACopiedDatabase", []edit{
-		{"attachments.claim.is", `c.started == other.started && `, ``}}},
+		{"internal/attachments.claim.is", `c.started == other.started && `, ``}}},
 	{"a copy in the same PostgreSQL deletes what its original has", "TestSweepOfACopiedDatabase", []edit{
-		{"attachments.claim.is", `c.database == other.database && `, ``}}},
+		{"internal/attachments.claim.is", `c.database == other.database && `, ``}}},
 	{"a store is taken over from a database that lives", "TestSweepOfACopiedDatabase", []edit{
-		{"attachments.Sweeper.claim", `own.mayReplace(found) && age >= claimLife`, `own.mayReplace(found)`}}},
+		{"internal/attachments.Sweeper.claim", `own.mayReplace(found) && age >= claimLife`, `own.mayReplace(found)`}}},
 	{"who takes a store over deletes at once", "TestSweepOfACopiedDatabase", []edit{
-		{"attachments.Sweeper.claim", `return false, s.writeClaim(ctx, name, own)`, `return true, s.writeClaim(ctx, name, own)`}}},
+		{"internal/attachments.Sweeper.claim", `return false, s.writeClaim(ctx, name, own)`, `return true, s.writeClaim(ctx, name, own)`}}},
 	{"a claim is not renewed", "TestSweepOfACopiedDatabase", []edit{
-		{"attachments.Sweeper.claim", `age >= claimRenewal`, `age < 0`}}},
+		{"internal/attachments.Sweeper.claim", `age >= claimRenewal`, `age < 0`}}},
 	{"a part of a client that hangs up is not recorded", "TestPartOfAClientThatHangsUp", []edit{
-		{"attachments.Service.keep", `context.WithoutCancel(ctx)`, `ctx`}}},
+		{"internal/attachments.Service.keep", `context.WithoutCancel(ctx)`, `ctx`}}},
 	{"an object whose record failed stays", "TestPartThatIsNotRecorded", []edit{
-		{"attachments.Service.discardUnnamed", `case !named:`, `case false:`}}},
+		{"internal/attachments.Service.discardUnnamed", `case !named:`, `case false:`}}},
 	{"an object that is a part is deleted", "TestPartThatIsNotRecorded", []edit{
-		{"attachments.Service.discardUnnamed", `case !named:`, `default:`}}},
+		{"internal/attachments.Service.discardUnnamed", `case !named:`, `default:`}}},
 	{"parts that are sent again cost nothing", "TestUploadQuota", []edit{
 		{"api.handlers.PutAttachmentPart", `return c.quota.Take(quota.Cost{Of: quota.UploadedBytes, N: bytes})`, `_ = quota.UploadedBytes; return nil`}}},
 	{"a repeated deletion wakes the sweeper", "TestReplayedDeletionWakesNobody", []edit{
 		{"api.handlers.DeleteAttachment", `!c.replayed`, `true`}}},
-	{"a round deletes one batch", "attachments.TestSweepDeletesAllAtOnce", []edit{
-		{"attachments.Sweeper.clear", `return more, s.forget(ctx, conn, ids, gone)`, `return false, s.forget(ctx, conn, ids, gone)`}}},
-	{"a round ends one batch", "attachments.TestSweepDeletesAllAtOnce", []edit{
+	{"a round deletes one batch", "internal/attachments.TestSweepDeletesAllAtOnce", []edit{
+		{"internal/attachments.Sweeper.clear", `return more, s.forget(ctx, conn, ids, gone)`, `return false, s.forget(ctx, conn, ids, gone)`}}},
+	{"a round ends one batch", "internal/attachments.TestSweepDeletesAllAtOnce", []edit{
 		{"internal/worker.Statement", `n >= SweepRows`, `n > SweepRows`}}},
-	{"objects are deleted one after the other", "attachments.TestSweepDeletesInParallel", []edit{
-		{"attachments.Sweeper.deleteAll", `g.SetLimit(deletions)`, `g.SetLimit(1)`}}},
-	{"deletions take the time of the orphans", "attachments.TestSweepHasTimeForOrphans", []edit{
-		{"attachments.Sweeper.orphans", `s.shares.orphans`, `s.shares.clear`}}},
-	{"a listing of a directory keeps all names", "attachments/filestore.TestListIsBounded", []edit{
-		{"attachments/filestore.first", `names = names[:min(limit, len(names))]`, ``}}},
-	{"a listing ends at directories without objects", "attachments/filestore.TestListIsBounded", []edit{
-		{"attachments/filestore.Store.List", `len(dirs) < limit`, `true`}}},
-	{"a member's head of an earlier generation is not compared", "transparency/verifier.TestCheatingServersAreCaught", []edit{
-		{"transparency/verifier.Verifier.memberHead", `err = v.earlier(ctx, text, h, from)`, `return nil`}}},
-	{"a member's head under another key is no finding", "transparency/verifier.TestCheatingServersAreCaught", []edit{
-		{"transparency/verifier.Verifier.unknownKey", `if hash == 0 {`, `if hash != 0 {`}}},
-	{"a verifier asks later than those in other languages", "transparency/verifier.TestVectors", []edit{
-		{"transparency/verifier.Verifier.Entry", `if v.s.Unheaded >= AskEvery {`, `if v.s.Unheaded > AskEvery {`}}},
-	{"a tag needs no salt", "transparency/verifier.TestCheatingServersAreCaught", []edit{
-		{"transparency/verifier.Verifier.learnSender", `case one.Salt == nil && !erased:`, `case false && !erased:`}}},
-	{"the last entry is hashed for each head", "transparency.TestLastEntryIsHashedOnce", []edit{
-		{"transparency/load.sql", `CASE WHEN e.seq > w.size OR e.version <> w.version THEN sha256(e.body) END`, `sha256(e.body)`}}},
-	{"the last entry is not compared", "transparency.TestNoHeadOfAnotherLog", []edit{
-		{"transparency/load.sql", `e.version <> w.version`, `w.version = ''`}}},
-	{"the last entry fills a reading", "transparency.TestLargestEntries", []edit{
-		{"transparency/load.sql", `THEN 0 ELSE octet_length(body) END`, `THEN octet_length(body) ELSE octet_length(body) END`}}},
-	{"a log that has not grown is read in every round", "transparency.TestRoundsReadNothingAgain", []edit{
-		{"transparency.Service.due", `t.looked = now`, ``}}},
-	{"a round reads without a bound", "transparency.TestReadingIsBoundedInSum", []edit{
-		{"transparency/load.sql", `> greatest($6::bigint, e.bytes)`, `> greatest($6::bigint, e.bytes) + 1000000000000`}}},
-	{"a log that was not read has expired", "transparency.TestReadingIsBoundedInSum", []edit{
-		{"transparency.tree.take", `if p.cut {`, `if p.cut && p.last == 0 {`}}},
+	{"objects are deleted one after the other", "internal/attachments.TestSweepDeletesInParallel", []edit{
+		{"internal/attachments.Sweeper.deleteAll", `g.SetLimit(deletions)`, `g.SetLimit(1)`}}},
+	{"deletions take the time of the orphans", "internal/attachments.TestSweepHasTimeForOrphans", []edit{
+		{"internal/attachments.Sweeper.orphans", `s.shares.orphans`, `s.shares.clear`}}},
+	{"a listing of a directory keeps all names", "internal/attachments/filestore.TestListIsBounded", []edit{
+		{"internal/attachments/filestore.first", `names = names[:min(limit, len(names))]`, ``}}},
+	{"a listing ends at directories without objects", "internal/attachments/filestore.TestListIsBounded", []edit{
+		{"internal/attachments/filestore.Store.List", `len(dirs) < limit`, `true`}}},
+	{"a member's head of an earlier generation is not compared", "internal/transparency/verifier.TestCheatingServersAreCaught", []edit{
+		{"internal/transparency/verifier.Verifier.memberHead", `err = v.earlier(ctx, text, h, from)`, `return nil`}}},
+	{"a member's head under another key is no finding", "internal/transparency/verifier.TestCheatingServersAreCaught", []edit{
+		{"internal/transparency/verifier.Verifier.unknownKey", `if hash == 0 {`, `if hash != 0 {`}}},
+	{"a verifier asks later than those in other languages", "internal/transparency/verifier.TestVectors", []edit{
+		{"internal/transparency/verifier.Verifier.Entry", `if v.s.Unheaded >= AskEvery {`, `if v.s.Unheaded > AskEvery {`}}},
+	{"a tag needs no salt", "internal/transparency/verifier.TestCheatingServersAreCaught", []edit{
+		{"internal/transparency/verifier.Verifier.learnSender", `case one.Salt == nil && !erased:`, `case false && !erased:`}}},
+	{"the last entry is hashed for each head", "internal/transparency.TestLastEntryIsHashedOnce", []edit{
+		{"internal/transparency/load.sql", `CASE WHEN e.seq > w.size OR e.version <> w.version THEN sha256(e.body) END`, `sha256(e.body)`}}},
+	{"the last entry is not compared", "internal/transparency.TestNoHeadOfAnotherLog", []edit{
+		{"internal/transparency/load.sql", `e.version <> w.version`, `w.version = ''`}}},
+	{"the last entry fills a reading", "internal/transparency.TestLargestEntries", []edit{
+		{"internal/transparency/load.sql", `THEN 0 ELSE octet_length(body) END`, `THEN octet_length(body) ELSE octet_length(body) END`}}},
+	{"a log that has not grown is read in every round", "internal/transparency.TestRoundsReadNothingAgain", []edit{
+		{"internal/transparency.Service.due", `t.looked = now`, ``}}},
+	{"a round reads without a bound", "internal/transparency.TestReadingIsBoundedInSum", []edit{
+		{"internal/transparency/load.sql", `> greatest($6::bigint, e.bytes)`, `> greatest($6::bigint, e.bytes) + 1000000000000`}}},
+	{"a log that was not read has expired", "internal/transparency.TestReadingIsBoundedInSum", []edit{
+		{"internal/transparency.tree.take", `if p.cut {`, `if p.cut && p.last == 0 {`}}},
 	{"hashing costs nothing", "TestHeadsAreCharged", []edit{
-		{"transparency.Service.catchUp", `*hashed += p.hashed`, ``}}},
-	{"one damaged log stops the retention", "transparency.TestRetentionGoesOn", []edit{
-		{"transparency.Service.keep", `return false, s.skip(ctx, conn, t, "cannot keep leaves: messages of the convo do not expire", err)`, `return false, err`}}},
-	{"messages of a damaged log expire", "transparency.TestRetentionGoesOn", []edit{
-		{"transparency.Service.Keep", `if ok {`, `if ok || !ok {`}}},
-	{"a second head of a log that was changed", "transparency.TestNoHeadOfAnotherLog", []edit{
-		{"transparency.Service.keepsPromise", `if root != h.Root {`, `if root != h.Root && h.Size < 0 {`}}},
-	{"stored leaves are replaced", "transparency.TestStoredLeavesStay", []edit{
-		{"transparency.compareTile", `if err == nil && !same {`, `if false {`}}},
-	{"a head says more than the event", "transparency.TestRiding", []edit{
-		{"transparency.Service.RidingOn", `t.head.Size > seq ||`, ``}}},
-	{"heads of before a change of the keys ride on", "transparency.TestRidingHeadsAreSignedAnew", []edit{
-		{"transparency.Service.current", `t.head != nil && t.head.ring == s.ring.Load()`, `t.head != nil`}}},
-	{"the newest key signs alone", "transparency.TestClientsFollowARotation", []edit{
-		{"transparency.Service.loadKeys", `append(ring.signers, signer)`, `append(ring.signers[:0], signer)`}}},
-	{"a key is retired before devices know the next one", "transparency.TestRetireIsRefused", []edit{
-		{"transparency.Service.RetireKey", `if r.Early && !early {`, `if false {`}}},
-	{"the last key is retired", "transparency.TestRetireIsRefused", []edit{
-		{"transparency.keyring.canDoWithout", `k.ID == id ||`, ``}}},
-	{"a leaked key is given to new devices", "transparency.TestWithheldKey", []edit{
-		{"transparency.Service.given", `return k.Withheld`, `return false`}}},
+		{"internal/transparency.Service.catchUp", `*hashed += p.hashed`, ``}}},
+	{"one damaged log stops the retention", "internal/transparency.TestRetentionGoesOn", []edit{
+		{"internal/transparency.Service.keep", `return false, s.skip(ctx, conn, t, "cannot keep leaves: messages of the convo do not expire", err)`, `return false, err`}}},
+	{"messages of a damaged log expire", "internal/transparency.TestRetentionGoesOn", []edit{
+		{"internal/transparency.Service.Keep", `if ok {`, `if ok || !ok {`}}},
+	{"a second head of a log that was changed", "internal/transparency.TestNoHeadOfAnotherLog", []edit{
+		{"internal/transparency.Service.keepsPromise", `if root != h.Root {`, `if root != h.Root && h.Size < 0 {`}}},
+	{"stored leaves are replaced", "internal/transparency.TestStoredLeavesStay", []edit{
+		{"internal/transparency.compareTile", `if err == nil && !same {`, `if false {`}}},
+	{"a head says more than the event", "internal/transparency.TestRiding", []edit{
+		{"internal/transparency.Service.RidingOn", `t.head.Size > seq ||`, ``}}},
+	{"heads of before a change of the keys ride on", "internal/transparency.TestRidingHeadsAreSignedAnew", []edit{
+		{"internal/transparency.Service.current", `t.head != nil && t.head.ring == s.ring.Load()`, `t.head != nil`}}},
+	{"the newest key signs alone", "internal/transparency.TestClientsFollowARotation", []edit{
+		{"internal/transparency.Service.loadKeys", `append(ring.signers, signer)`, `append(ring.signers[:0], signer)`}}},
+	{"a key is retired before devices know the next one", "internal/transparency.TestRetireIsRefused", []edit{
+		{"internal/transparency.Service.RetireKey", `if r.Early && !early {`, `if false {`}}},
+	{"the last key is retired", "internal/transparency.TestRetireIsRefused", []edit{
+		{"internal/transparency.keyring.canDoWithout", `k.ID == id ||`, ``}}},
+	{"a leaked key is given to new devices", "internal/transparency.TestWithheldKey", []edit{
+		{"internal/transparency.Service.given", `return k.Withheld`, `return false`}}},
 	{"the DID document has keys that sign no more", "TestDIDDocumentHasTheLogKeys", []edit{
-		{"transparency.Service.Published", `return !k.Signs`, `return false`}}},
+		{"internal/transparency.Service.Published", `return !k.Signs`, `return false`}}},
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"mlsd/accounts"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/relay"
+	"mlsd/people/accounts"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/fxamacker/cbor/v2"
 
-	"mlsd/accounts"
+	"mlsd/people/accounts"
 )
 
 // Kinds of messages, in metrics.

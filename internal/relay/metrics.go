@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"mlsd/accounts"
+	"mlsd/people/accounts"
 )
 
 // Metrics are those of one node. They exist without a relay too.

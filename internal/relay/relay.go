@@ -25,9 +25,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/time/rate"
 
-	"mlsd/accounts"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
+	"mlsd/people/accounts"
 )
 
 const (

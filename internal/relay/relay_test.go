@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"mlsd/accounts"
 	"mlsd/internal/relay"
+	"mlsd/people/accounts"
 )
 
 // An account is deactivated, comes back, is deleted, and comes back before its data is erased.

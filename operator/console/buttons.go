@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"mlsd/push"
+	"mlsd/internal/push"
 )
 
 // button begins an action. Its form has the method's parameters.

@@ -15,7 +15,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"mlsd/accounts"
 	"mlsd/api"
 	"mlsd/internal/invariants"
 	"mlsd/internal/pgtest"
@@ -23,6 +22,7 @@ import (
 	"mlsd/internal/worker"
 	"mlsd/operator"
 	"mlsd/operator/console"
+	"mlsd/people/accounts"
 )
 
 const (

@@ -9,8 +9,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/push"
 	"mlsd/internal/worker"
-	"mlsd/push"
 )
 
 // pageRows is how many rows a list shows at a time.

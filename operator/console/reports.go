@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/operator"
-	"mlsd/reports"
+	"mlsd/people/reports"
 )
 
 // reportsPage is what the page Reports shows: the queue, or one report.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/push"
 	"mlsd/operator"
-	"mlsd/push"
 )
 
 // welcomesPage is what the page Welcomes shows.

@@ -1,0 +1,48 @@
+// Everything that the page needs, in one process with two children.
+
+import { execFileSync } from "node:child_process"
+import { dirname, join } from "node:path"
+import { fileURLToPath } from "node:url"
+import { type Person, Web } from "./http.js"
+import { listen } from "./listen.js"
+import { Pds } from "./pds.js"
+import { Network, Service } from "./processes.js"
+
+const build = join(dirname(fileURLToPath(import.meta.url)), "..")
+const repository = join(build, "../../../..")
+
+/** A running page. */
+export interface Running {
+  readonly url: string
+  stop(): Promise<void>
+}
+
+/** Compiles mlsd, and returns the program's path. */
+export function compile(): string {
+  const binary = join(build, "mlsd")
+  execFileSync("go", ["build", "-o", binary, "./cmd/mlsd"], { cwd: repository, stdio: "inherit" })
+  return binary
+}
+
+/**
+ * Starts everything.
+ *
+ * @param binary the program mlsd
+ * @param wanted the port of the page; 0 is a free one
+ */
+export async function start(binary: string, wanted: number): Promise<Running> {
+  const { server, port } = await listen(wanted)
+  const url = `http://localhost:${port}`
+  const network = await Network.start(binary)
+  const service = await Service.start(binary, url, network.url)
+  const people: Person[] = []
+  for (const name of ["Alice", "Bob"]) people.push({ name, did: await network.person(name.toLowerCase()) })
+  const pds = new Pds(network, service, people.map(({ did }) => did))
+  new Web(join(build, "page"), pds, service, people).serve(server)
+  const stop = async () => {
+    server.close()
+    server.closeAllConnections()
+    await Promise.all([service.stop(), network.stop()])
+  }
+  return { url, stop }
+}

@@ -1,0 +1,187 @@
+package transparency
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/mr-tron/base58"
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"mlsd/internal/pgpool"
+	"mlsd/internal/transparency/verifier"
+)
+
+// KeysInterval is how often ReadKeys is to be called.
+const KeysInterval = time.Second
+
+// Key is a key that signs heads, or has signed some.
+type Key struct {
+	ID        int32     `json:"id"`
+	CreatedAt time.Time `json:"createdAt"`
+	Signs     bool      `json:"signs"`    // it has a seed
+	Withheld  bool      `json:"withheld"` // clients without a key are not given it: its seed has leaked
+	Text      string    `json:"key"`      // as clients get it: name, hash and key
+	Multikey  string    `json:"multikey"` // as DID documents have it
+}
+
+// keyring is what log_keys says at one moment. Nobody changes it.
+type keyring struct {
+	keys    []Key
+	signers []note.Signer
+	at      time.Time // the database's clock
+}
+
+// Load reads the keys that sign heads, and makes the first one. The keys are in the database, so all
+// nodes have the same ones. If there are several with a seed, all of them sign: a client that knows
+// the older one accepts the newer one with it.
+func (s *Service) Load(ctx context.Context) error {
+	err := pgx.BeginFunc(ctx, s.cfg.DB, func(tx pgx.Tx) error {
+		ring, err := s.lockKeys(ctx, tx)
+		if err != nil || len(ring.signers) > 0 {
+			return err
+		}
+		_, err = insertKey(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("make the key of log heads: %w", err)
+	}
+	return s.ReadKeys(ctx)
+}
+
+// lockKeys reads the keys, which nobody else changes until the end of the transaction.
+func (s *Service) lockKeys(ctx context.Context, tx pgx.Tx) (*keyring, error) {
+	if err := pgpool.LockLogKeys.Wait(ctx, tx, ""); err != nil {
+		return nil, err
+	}
+	return s.loadKeys(ctx, tx) // a statement of its own, so that it sees what the lock has waited for
+}
+
+func insertKey(ctx context.Context, tx pgx.Tx) (id int32, err error) {
+	seed := make([]byte, ed25519.SeedSize)
+	rand.Read(seed) // never fails
+	public := ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
+	err = tx.QueryRow(ctx, `INSERT INTO log_keys (seed, public, created_at) VALUES ($1, $2, clock_timestamp()) RETURNING id`, seed, []byte(public)).Scan(&id)
+	return id, err
+}
+
+// ReadKeys reads the keys again. Heads that were signed with others do not ride any more: the next
+// round signs them anew. If a database without a key has taken over, it makes one.
+func (s *Service) ReadKeys(ctx context.Context) error {
+	ring, err := s.loadKeys(ctx, s.cfg.DB)
+	if err != nil {
+		return fmt.Errorf("read the keys of log heads: %w", err)
+	}
+	if len(ring.signers) == 0 {
+		return s.Load(ctx)
+	}
+	if before := s.ring.Load(); before == nil || !slices.Equal(before.keys, ring.keys) {
+		s.ring.Store(ring)
+	}
+	return nil
+}
+
+func (s *Service) loadKeys(ctx context.Context, q querier) (*keyring, error) {
+	rows, err := q.Query(ctx, `SELECT id, created_at, withheld, seed, public, clock_timestamp() FROM log_keys ORDER BY id`)
+	if err != nil {
+		return nil, err
+	}
+	ring := &keyring{}
+	var k Key
+	var seed, public []byte
+	_, err = pgx.ForEachRow(rows, []any{&k.ID, &k.CreatedAt, &k.Withheld, &seed, &public, &ring.at}, func() (err error) {
+		k.CreatedAt, k.Signs, k.Multikey = k.CreatedAt.UTC(), seed != nil, multikey(public)
+		if k.Text, err = verifier.PublicKey(s.cfg.Service, public); err != nil {
+			return err
+		}
+		ring.keys = append(ring.keys, k)
+		if seed == nil {
+			return nil
+		}
+		signer, err := verifier.Signer(s.cfg.Service, ed25519.NewKeyFromSeed(seed))
+		ring.signers = append(ring.signers, signer)
+		return err
+	})
+	return ring, err
+}
+
+// multikey is the form of a key in DID documents: the code of Ed25519 and the key, in base58.
+func multikey(public ed25519.PublicKey) string {
+	return "z" + base58.Encode(append([]byte{0xed, 0x01}, public...))
+}
+
+// Keys are the keys that check heads, also those that sign no more. Those that are withheld are not
+// among them.
+func (s *Service) Keys() (texts []string) {
+	for _, k := range s.given() {
+		texts = append(texts, k.Text)
+	}
+	return texts
+}
+
+// Published are the keys that sign and are not withheld: those of the service's DID document.
+func (s *Service) Published() []Key {
+	return slices.DeleteFunc(s.given(), func(k Key) bool { return !k.Signs })
+}
+
+// given are the keys that clients get: none before Load.
+func (s *Service) given() []Key {
+	ring := s.ring.Load()
+	if ring == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(ring.keys), func(k Key) bool { return k.Withheld })
+}
+
+// keepsPromise checks that a tree that was begun anew begins with the last head that this node has
+// signed in the generation. Otherwise somebody has changed the log in the database, and a second head
+// would only prove it: there is none. Error: ErrNotReady.
+func (s *Service) keepsPromise(ctx context.Context, q querier, t *tree) error {
+	if h := t.promised; !t.checked && h != nil && h.Generation == t.generation && h.Size > 0 {
+		if h.Size > t.edge.Size {
+			return s.broken(t)
+		}
+		root, err := tlog.TreeHash(h.Size, storedHashes{ctx: ctx, q: q, convo: t.convo, tail: t.tail, base: t.edge.Size - int64(len(t.tail))})
+		if err != nil {
+			return fmt.Errorf("compare with the last head: %w", err)
+		}
+		if root != h.Root {
+			return s.broken(t)
+		}
+	}
+	t.checked = true
+	return nil
+}
+
+func (s *Service) broken(t *tree) error {
+	s.log.Error("the log in the database is not the one of which a head was signed", "convo", t.convo, "signed", t.promised.Size, "now", t.edge.Size)
+	return fmt.Errorf("%w: the log is not the one of which a head was signed", ErrNotReady)
+}
+
+// sign signs what the tree is now. Errors: ErrNotReady.
+func (s *Service) sign(ctx context.Context, q querier, t *tree) error {
+	if err := s.keepsPromise(ctx, q, t); err != nil {
+		return err
+	}
+	ring := s.ring.Load()
+	if ring == nil {
+		return errors.New("sign a head: the keys were not read")
+	}
+	h := &verifier.Head{
+		Service: s.cfg.Service, ConvoID: t.convo.String(), Size: t.edge.Size, Root: t.edge.Root(), Generation: t.generation, At: s.cfg.Now(),
+	}
+	text, err := verifier.Sign(h, ring.signers...)
+	if err != nil {
+		return fmt.Errorf("sign a head: %w", err)
+	}
+	t.head, t.rides, t.promised = &Signed{Text: text, Size: h.Size, ring: ring}, 0, h
+	t.looked = h.At
+	return nil
+}

@@ -1,0 +1,158 @@
+package transparency
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/transparency/verifier"
+)
+
+// loadSQL reads leaves.
+//
+//go:embed load.sql
+var loadSQL string
+
+// querier is a connection or a transaction.
+type querier interface {
+	Query(context.Context, string, ...any) (pgx.Rows, error)
+}
+
+// bounds are how much one reading takes.
+type bounds struct {
+	entries int   // of a convo
+	bytes   int64 // of bodies that are hashed, of a convo; its first entry is read even if it is larger
+	sum     int64 // of bodies that are hashed, of all convos; the first convo is read even if it has more
+}
+
+// part is a part of a log.
+type part struct {
+	last    int64 // seq of the log's last entry
+	floor   int64 // entries up to here can be missing
+	stored  int64 // leaves that log_tiles has
+	cut     bool  // nothing was read: the other convos have filled the sum
+	hashed  int64 // bytes of bodies
+	entries []loaded
+	unknown []string // senders without a tag
+}
+
+type loaded struct {
+	verifier.Entry
+	sender  string
+	version string // of the row (load.sql)
+	known   bool   // the row is the one that the tree has: it was not hashed
+	leaf    verifier.Hash
+}
+
+// sender is one of the accounts that have entries in a log.
+type sender struct {
+	convo uuid.UUID
+	did   string
+}
+
+// load reads the parts of logs that begin with the last entries of the trees, by convo. A convo that
+// does not exist has none. A part ends before the first entry whose sender has no tag yet.
+func load(ctx context.Context, q querier, trees []*tree, most bounds) (map[uuid.UUID]*part, error) {
+	parts, senders, err := loadEntries(ctx, q, trees, most)
+	if err != nil {
+		return nil, fmt.Errorf("read entries: %w", err)
+	}
+	if len(senders) == 0 {
+		return parts, nil
+	}
+	// The tags are read after the entries: who was erased meanwhile has none, and then its entries are
+	// read again. The tag of its tombstone is the same.
+	tags, err := loadTags(ctx, q, senders)
+	if err != nil {
+		return nil, fmt.Errorf("read tags of senders: %w", err)
+	}
+	for convo, p := range parts {
+		known := len(p.entries)
+		for i := range p.entries {
+			e := &p.entries[i]
+			tag, ok := tags[sender{convo, e.sender}]
+			if !ok {
+				known = min(known, i)
+				if !slices.Contains(p.unknown, e.sender) {
+					p.unknown = append(p.unknown, e.sender)
+				}
+				continue
+			}
+			e.Tag = tag
+			e.leaf = e.Leaf()
+		}
+		p.entries = p.entries[:known]
+	}
+	return parts, nil
+}
+
+func loadEntries(ctx context.Context, q querier, trees []*tree, most bounds) (map[uuid.UUID]*part, map[sender]struct{}, error) {
+	convos, sizes, versions := make([]uuid.UUID, len(trees)), make([]int64, len(trees)), make([]string, len(trees))
+	for i, t := range trees {
+		convos[i], sizes[i], versions[i] = t.convo, t.edge.Size, t.version
+	}
+	rows, err := q.Query(ctx, loadSQL, convos, sizes, versions, most.entries, most.bytes, most.sum)
+	if err != nil {
+		return nil, nil, err
+	}
+	parts, senders := map[uuid.UUID]*part{}, map[sender]struct{}{}
+	var (
+		convo               uuid.UUID
+		last, floor, stored int64
+		cut                 bool
+		seq, epoch, length  *int64
+		kind                *int16
+		at                  *time.Time
+		did, version        *string
+		body                []byte
+	)
+	to := []any{&convo, &last, &floor, &stored, &cut, &seq, &kind, &epoch, &at, &did, &version, &length, &body}
+	_, err = pgx.ForEachRow(rows, to, func() error {
+		p := parts[convo]
+		if p == nil {
+			p = &part{last: last, floor: floor, stored: stored, cut: cut}
+			parts[convo] = p
+		}
+		if seq == nil { // nothing is left to read
+			return nil
+		}
+		e := loaded{Entry: verifier.Entry{Seq: *seq, Kind: int(*kind), Epoch: *epoch, At: *at}, sender: *did, version: *version, known: body == nil}
+		if !e.known {
+			e.Body = verifier.Hash(body)
+			p.hashed += *length
+		}
+		if e.Kind == verifier.Commit {
+			e.Epoch-- // the log has the epoch that the commit creates
+		}
+		p.entries, senders[sender{convo, e.sender}] = append(p.entries, e), struct{}{}
+		return nil
+	})
+	return parts, senders, err
+}
+
+func loadTags(ctx context.Context, q querier, senders map[sender]struct{}) (map[sender]verifier.Hash, error) {
+	convos, dids := make([]uuid.UUID, 0, len(senders)), make([]string, 0, len(senders))
+	for s := range senders {
+		convos, dids = append(convos, s.convo), append(dids, s.did)
+	}
+	rows, err := q.Query(ctx, `
+		SELECT s.convo_id, s.did, s.tag
+		FROM unnest($1::uuid[], $2::text[]) AS w (convo_id, did)
+		CROSS JOIN LATERAL (SELECT * FROM log_senders WHERE convo_id = w.convo_id AND did = w.did LIMIT 1) s`, convos, dids)
+	if err != nil {
+		return nil, err
+	}
+	tags := map[sender]verifier.Hash{}
+	var one sender
+	var tag []byte
+	_, err = pgx.ForEachRow(rows, []any{&one.convo, &one.did, &tag}, func() error {
+		tags[one] = verifier.Hash(tag)
+		return nil
+	})
+	return tags, err
+}

@@ -1,0 +1,135 @@
+package transparency
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/tombstone"
+	"mlsd/internal/transparency/verifier"
+)
+
+const saltSize = 16
+
+// Sender is what a client needs to compute the leaves of a sender's entries.
+type Sender struct {
+	DID  string
+	Salt []byte // nil: the account was erased, and only the tag is left
+	Tag  verifier.Hash
+}
+
+// makeTags gives tags to senders that have none, of all parts in one transaction.
+func makeTags(ctx context.Context, conn *pgxpool.Conn, parts map[uuid.UUID]*part) error {
+	var convos []uuid.UUID
+	var dids []string
+	var salts, tags [][]byte
+	for convo, p := range parts {
+		for _, did := range p.unknown {
+			salt := newSalt()
+			tag := verifier.TagOf(salt, did)
+			convos, dids, salts, tags = append(convos, convo), append(dids, did), append(salts, salt), append(tags, tag[:])
+		}
+	}
+	if len(dids) == 0 {
+		return nil
+	}
+	// An account that is erased meanwhile has no entries any more.
+	_, err := conn.Exec(ctx, `
+		INSERT INTO log_senders (convo_id, did, salt, tag)
+		SELECT c.id, s.did, s.salt, s.tag
+		FROM (SELECT id FROM convos WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE) c
+		JOIN unnest($1::uuid[], $2::text[], $3::bytea[], $4::bytea[]) AS s (convo_id, did, salt, tag) ON s.convo_id = c.id
+		WHERE EXISTS (SELECT FROM messages WHERE convo_id = c.id AND sender_did = s.did)
+		ORDER BY c.id, s.did
+		ON CONFLICT (convo_id, did) DO NOTHING`, convos, dids, salts, tags)
+	if err != nil {
+		return fmt.Errorf("make tags of senders: %w", err)
+	}
+	return nil
+}
+
+func newSalt() []byte {
+	salt := make([]byte, saltSize)
+	rand.Read(salt) // never fails
+	return salt
+}
+
+// Senders returns what the reader, a member, needs for the entries of the given accounts. It says
+// nothing of an account that had left before the reader joined.
+func (s *Service) Senders(ctx context.Context, convo uuid.UUID, reader string, dids []string) ([]Sender, error) {
+	rows, err := s.cfg.DB.Query(ctx, `
+		SELECT s.did, s.salt, s.tag
+		FROM log_senders s
+		JOIN members me ON me.convo_id = s.convo_id AND me.did = $2
+		LEFT JOIN members m ON m.convo_id = s.convo_id AND m.did = s.did
+		WHERE s.convo_id = $1 AND s.did = ANY ($3) AND (m.left_seq IS NULL OR m.left_seq >= me.joined_seq)
+		ORDER BY s.did`, convo, reader, dids)
+	if err != nil {
+		return nil, fmt.Errorf("read tags of senders: %w", err)
+	}
+	var found []Sender
+	var one Sender
+	var tag []byte
+	_, err = pgx.ForEachRow(rows, []any{&one.DID, &one.Salt, &tag}, func() error {
+		one.Tag = verifier.Hash(tag)
+		found = append(found, one)
+		one.Salt = nil // the next row has memory of its own
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read tags of senders: %w", err)
+	}
+	return found, nil
+}
+
+// EraseSender gives the tag of a person in a convo to its tombstone, in the transaction that puts the
+// tombstone into the log and before it does. The leaves stay as they are.
+//
+// The row is there while entries have the DID, also if nobody has asked for a head yet. Otherwise a
+// head that is computed between two batches would make one tag for the DID and another one for its
+// tombstone.
+func EraseSender(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID) error {
+	salt := newSalt()
+	tag := verifier.TagOf(salt, p.DID.String())
+	batch := &pgx.Batch{}
+	batch.Queue(`
+		INSERT INTO log_senders (convo_id, did, salt, tag)
+		SELECT $1, $2, $3, $4 WHERE EXISTS (SELECT FROM messages WHERE convo_id = $1 AND sender_did = $2)
+		ON CONFLICT (convo_id, did) DO NOTHING`, convo, p.DID, salt, tag[:])
+	batch.Queue(`
+		INSERT INTO log_senders (convo_id, did, tag) SELECT $1, $3, tag FROM log_senders WHERE convo_id = $1 AND did = $2
+		ON CONFLICT (convo_id, did) DO NOTHING`, convo, p.DID, p.In(convo))
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("keep the tag of a sender: %w", err)
+	}
+	return nil
+}
+
+// ForgetSender deletes the row of a person in a convo, once no entry has its DID.
+func ForgetSender(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID) (int64, error) {
+	tag, err := tx.Exec(ctx, `DELETE FROM log_senders WHERE convo_id = $1 AND did = $2`, convo, p.DID)
+	if err != nil {
+		return 0, fmt.Errorf("forget the salt of a sender: %w", err)
+	}
+	return tag.RowsAffected(), nil
+}
+
+// Purge deletes what is kept of the log of a convo that was deleted, up to limit rows of each table,
+// and returns how many.
+func Purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID, limit int) (n int64, err error) {
+	err = tx.QueryRow(ctx, `
+		WITH tiles AS (
+			DELETE FROM log_tiles WHERE (convo_id, level, n) IN (SELECT convo_id, level, n FROM log_tiles WHERE convo_id = $1 LIMIT $2) RETURNING n
+		), senders AS (
+			DELETE FROM log_senders WHERE (convo_id, did) IN (SELECT convo_id, did FROM log_senders WHERE convo_id = $1 LIMIT $2) RETURNING did
+		)
+		SELECT (SELECT count(*) FROM tiles) + (SELECT count(*) FROM senders)`, convo, limit).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("delete the log's tree: %w", err)
+	}
+	return n, nil
+}

@@ -1,0 +1,232 @@
+package transparency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"mlsd/internal/transparency/verifier"
+)
+
+// tileHashes is how many hashes a row of log_tiles has when it is complete.
+const tileHashes = 1 << tileHeight
+
+// tileHeight is the height of a tile, in levels of the tree.
+const tileHeight = 8
+
+// tree is what a node remembers of the end of a convo's tree. The holder of lock may use the rest.
+type tree struct {
+	convo uuid.UUID
+	lock  chan struct{} // holds one value while somebody works on the tree
+
+	known      bool // what follows is from the database
+	generation int64
+	edge       verifier.Edge
+	tail       []verifier.Hash // the leaves behind the last complete tile
+	last       verifier.Hash   // the last leaf
+	version    string          // of the row that it was made of (load.sql); "": not known
+	stored     int64           // leaves that log_tiles has
+	head       *Signed         // the newest one that was signed
+	rides      int64           // seq of the event with which head goes out; 0: not yet known
+
+	looked   time.Time      // when a round has last read the log, or a head was signed; also after forget
+	promised *verifier.Head // the last one that was signed, also after forget
+	checked  bool           // the tree begins with it
+}
+
+func newTree(convo uuid.UUID) *tree { return &tree{convo: convo, lock: make(chan struct{}, 1)} }
+
+// acquire waits for the tree.
+func (t *tree) acquire(ctx context.Context) error {
+	select {
+	case t.lock <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (t *tree) release() { <-t.lock }
+
+// forget makes the tree begin anew from the database.
+func (t *tree) forget() {
+	t.known, t.edge, t.tail, t.version, t.stored, t.head, t.rides = false, verifier.Edge{}, nil, "", 0, nil, 0
+	t.checked = false
+}
+
+// mostRestarts is how often one request begins a tree anew: another node stores leaves meanwhile.
+const mostRestarts = 3
+
+// errChanged says that the log is not the one that the tree was made of: the database has gone back.
+var errChanged = errors.New("the log has changed under the tree")
+
+// add appends a leaf, and returns the complete tile if there is one then. version is that of the row
+// of the entry; "": not known.
+func (t *tree) add(leaf verifier.Hash, version string) (tile []verifier.Hash) {
+	t.edge.Append(leaf)
+	t.tail, t.last, t.version = append(t.tail, leaf), leaf, version
+	if len(t.tail) < tileHashes {
+		return nil
+	}
+	tile, t.tail = t.tail, nil
+	return tile
+}
+
+// gone is the leaf of an entry that the retention has deleted before the server kept leaves.
+func gone(seq int64) verifier.Hash {
+	return tlog.RecordHash(fmt.Appendf(nil, "mlsd log entry\n%d\ngone\n", seq))
+}
+
+// take appends what p has behind the tree, and returns the tiles that are complete then. No entry is
+// left out: those that are missing up to the floor have expired. The last entry of the tree is among
+// those of p, to see that it is still there: a database can go back without a new generation. Error:
+// errChanged.
+func (t *tree) take(p *part, most int) (tiles [][]verifier.Hash, err error) {
+	if p.last < t.edge.Size {
+		return nil, errChanged
+	}
+	if p.cut {
+		return nil, nil
+	}
+	add := func(leaf verifier.Hash, version string) {
+		if tile := t.add(leaf, version); tile != nil {
+			tiles = append(tiles, tile)
+		}
+	}
+	expired := func(before int64) error {
+		for ; t.edge.Size+1 < before && most > 0; most-- {
+			// A leaf that is stored says what the entry was: the tree must begin with it.
+			if t.edge.Size+1 > p.floor || t.edge.Size+1 <= p.stored {
+				return fmt.Errorf("convo %s has no entry %d: %w", t.convo, t.edge.Size+1, errChanged)
+			}
+			add(gone(t.edge.Size+1), "")
+		}
+		return nil
+	}
+	for _, e := range p.entries {
+		if e.Seq == t.edge.Size {
+			if !e.known && e.leaf != t.last {
+				return nil, errChanged
+			}
+			t.version = e.version
+			continue
+		}
+		if err := expired(e.Seq); err != nil {
+			return nil, err
+		}
+		if t.edge.Size+1 < e.Seq { // the rest comes with the next step
+			return tiles, nil
+		}
+		add(e.leaf, e.version)
+	}
+	if len(p.entries) == 0 && len(p.unknown) == 0 {
+		return tiles, expired(min(p.floor, p.last) + 1)
+	}
+	return tiles, nil
+}
+
+// catchUp reads the log behind the tree up to its end, and stores the tiles that are complete. It adds
+// to hashed the bytes of bodies that were hashed, also if it fails. conn leads to one server, whose
+// generation it is. Errors: ErrNotReady.
+func (s *Service) catchUp(ctx context.Context, conn *pgxpool.Conn, t *tree, hashed *int64) error {
+	generation, err := s.begun(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if t.known && t.generation != generation {
+		t.forget()
+	}
+	restarts := 0
+	for range mostSteps {
+		if !t.known {
+			if err := s.begin(ctx, conn, t); err != nil {
+				return err
+			}
+			t.generation = generation
+		}
+		parts, err := load(ctx, conn, []*tree{t}, bounds{stepEntries, stepBytes, stepBytes})
+		if err != nil {
+			return err
+		}
+		p := parts[t.convo]
+		if p == nil {
+			t.forget()
+			return ErrNotReady // it is being deleted
+		}
+		*hashed += p.hashed
+		// Senders without a tag get one: the next reading has their leaves.
+		if err := makeTags(ctx, conn, parts); err != nil {
+			return err
+		}
+		err = s.accept(ctx, conn, t, p, stepEntries)
+		switch {
+		case errors.Is(err, errChanged) && restarts < mostRestarts:
+			t.forget()
+			restarts++
+			continue
+		case err != nil:
+			t.forget()
+			return err
+		case t.edge.Size >= p.last:
+			return nil
+		}
+	}
+	return ErrNotReady
+}
+
+// accept takes a part into the tree, and stores what is complete.
+func (s *Service) accept(ctx context.Context, conn *pgxpool.Conn, t *tree, p *part, most int) error {
+	first := t.edge.Size / tileHashes
+	tiles, err := t.take(p, most)
+	if err != nil {
+		return err
+	}
+	for i, tile := range tiles {
+		if err := storeTile(ctx, conn, t.convo, first+int64(i), tile); err != nil {
+			return err
+		}
+		t.stored = max(t.stored, (first+int64(i)+1)*tileHashes)
+	}
+	return nil
+}
+
+// begin reads the end of the tree from log_tiles.
+func (s *Service) begin(ctx context.Context, conn *pgxpool.Conn, t *tree) error {
+	t.forget()
+	n, tail, err := lastTile(ctx, conn, t.convo)
+	if err != nil {
+		return err
+	}
+	complete := n * tileHashes
+	if len(tail) == tileHashes {
+		complete, t.last, tail = complete+tileHashes, tail[tileHashes-1], nil
+	}
+	if t.edge, err = edgeAt(ctx, conn, t.convo, complete); err != nil {
+		return err
+	}
+	for _, leaf := range tail {
+		t.add(leaf, "")
+	}
+	t.known, t.stored = true, t.edge.Size
+	return nil
+}
+
+// edgeAt reads the edge of the tree at a size that is a number of complete tiles.
+func edgeAt(ctx context.Context, q querier, convo uuid.UUID, size int64) (verifier.Edge, error) {
+	e := verifier.Edge{Size: size}
+	var indexes []int64
+	for lo, level := int64(0), 62; level >= 0; level-- {
+		if size&(1<<level) != 0 {
+			indexes = append(indexes, tlog.StoredHashIndex(level, lo>>level))
+			lo += 1 << level
+		}
+	}
+	var err error
+	e.Hashes, err = storedHashes{ctx: ctx, q: q, convo: convo}.ReadHashes(indexes)
+	return e, err
+}

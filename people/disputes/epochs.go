@@ -1,0 +1,235 @@
+package disputes
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/events/outbox"
+	"mlsd/internal/pgpool"
+	"mlsd/messages"
+)
+
+// ErrHash refuses a hash of another length than a SHA-256 has.
+var ErrHash = errors.New("authenticatorHash: must have 32 bytes, as a SHA-256 has")
+
+// EpochReport says that a member has entered an epoch.
+type EpochReport struct {
+	ConvoID uuid.UUID
+	Caller  syntax.DID
+	Epoch   int64
+	Hash    []byte // SHA-256 of the epoch_authenticator
+	// Counts says that the caller asks for the numbers, and for Trusted. Without them a report costs
+	// the same in convos of all sizes.
+	Counts bool
+}
+
+// EpochOutcome is what became of an EpochReport.
+type EpochOutcome struct {
+	Recorded  bool // false: the epoch is too old
+	Agreeing  int  // members that report the same authenticator, the caller included
+	Differing int  // members that report another one
+	Forked    bool // two members have reported different ones
+	Found     bool // this report made the fork
+	Open      *Dispute
+	// Trusted says that the caller may replace the GroupInfo of the epoch: see Offer.
+	Trusted bool
+}
+
+// known is what the tables say of an epoch before a report.
+type known struct {
+	own      []byte // the caller's hash; nil: it has reported none
+	other    []byte // the hash of another member; nil: none has reported one
+	offered  bool   // a GroupInfo of the caller's has replaced the stored one
+	forked   bool
+	reported bool // the caller has reported commits of this epoch or one before, and is not back
+	empty    bool // there is no GroupInfo of the present epoch
+}
+
+// ReportEpoch records the authenticator that the caller has in an epoch. Devices of one account are
+// one voice: the last one that reports counts. If another member has another authenticator, the epoch
+// is forked, and all members get the event, once per epoch. A report of the present epoch settles the
+// caller's reports of commits. Errors: those of member, ErrHash, and *messages.EpochMismatchError if
+// the convo has not reached the epoch.
+//
+// A report that the caller has made before writes nothing. As long as an epoch is not forked, all its
+// reports have one hash, so that a report is compared with any other one. Only those that find no
+// other wait for each other, so that one of them finds the first.
+func ReportEpoch(ctx context.Context, tx pgx.Tx, r EpochReport) (out EpochOutcome, err error) {
+	current, err := member(ctx, tx, r.ConvoID, r.Caller)
+	if err != nil {
+		return out, err
+	}
+	if len(r.Hash) != sha256.Size {
+		return out, ErrHash
+	}
+	if r.Epoch > current {
+		return out, &messages.EpochMismatchError{Epoch: r.Epoch, Current: current}
+	}
+	if TooOld(r.Epoch, current) {
+		return out, nil
+	}
+	out.Recorded = true
+	k, err := readKnown(ctx, tx, r, current)
+	if err != nil {
+		return out, err
+	}
+	if !bytes.Equal(k.own, r.Hash) {
+		if k, err = record(ctx, tx, r, current, k); err != nil {
+			return out, err
+		}
+	}
+	out.Forked = k.forked
+	if k.other != nil && !bytes.Equal(k.other, r.Hash) && !k.forked {
+		if out.Forked, out.Found, err = fork(ctx, tx, r); err != nil {
+			return out, err
+		}
+	}
+	if k.reported && r.Epoch == current {
+		if _, err := lock(ctx, tx, r.ConvoID); err != nil {
+			return out, err
+		}
+		if err := Rejoined(ctx, tx, r.ConvoID, r.Caller, r.Epoch); err != nil {
+			return out, err
+		}
+	}
+	if !r.Counts {
+		return out, nil
+	}
+	return out, out.compare(ctx, tx, r, k, r.Epoch == current)
+}
+
+// readKnown reads what is known of an epoch.
+func readKnown(ctx context.Context, tx pgx.Tx, r EpochReport, current int64) (k known, err error) {
+	err = tx.QueryRow(ctx, `
+		SELECT own.hash, (SELECT hash FROM epoch_reports WHERE convo_id = $1 AND epoch = $2 AND did <> $3 LIMIT 1), coalesce(own.offered, false),
+			EXISTS (SELECT FROM forked_epochs WHERE convo_id = $1 AND epoch = $2),
+			EXISTS (SELECT FROM commit_reports WHERE convo_id = $1 AND epoch <= $2 AND did = $3 AND settled_at IS NULL),
+			NOT EXISTS (SELECT FROM public_groups g WHERE g.convo_id = $1 AND g.epoch = $4 AND g.group_info IS NOT NULL)
+		FROM (SELECT) one LEFT JOIN epoch_reports own ON own.convo_id = $1 AND own.epoch = $2 AND own.did = $3`,
+		r.ConvoID, r.Epoch, r.Caller, current).Scan(&k.own, &k.other, &k.offered, &k.forked, &k.reported, &k.empty)
+	if err != nil {
+		return k, fmt.Errorf("read what is reported: %w", err)
+	}
+	return k, nil
+}
+
+// record writes a report, and returns what is known besides. The first report of an epoch deletes
+// those of epochs that are too old. The convo's writers wait for none of that; its deletion does.
+func record(ctx context.Context, tx pgx.Tx, r EpochReport, current int64, k known) (known, error) {
+	tag, err := tx.Exec(ctx, `SELECT FROM convos WHERE id = $1 FOR KEY SHARE`, r.ConvoID)
+	if err != nil {
+		return k, fmt.Errorf("keep the convo: %w", err)
+	}
+	if tag.RowsAffected() == 0 {
+		return k, messages.ErrConvoNotFound
+	}
+	if k.other == nil {
+		if err := pgpool.LockEpochs.Wait(ctx, tx, r.ConvoID.String()); err != nil {
+			return k, err
+		}
+		if k, err = readKnown(ctx, tx, r, current); err != nil {
+			return k, err
+		}
+	}
+	batch := &pgx.Batch{}
+	if k.other == nil {
+		batch.Queue(`DELETE FROM epoch_reports WHERE convo_id = $1 AND epoch <= $2`, r.ConvoID, current-KeepEpochs)
+		batch.Queue(`DELETE FROM forked_epochs WHERE convo_id = $1 AND epoch <= $2`, r.ConvoID, current-KeepEpochs)
+	}
+	batch.Queue(`
+		INSERT INTO epoch_reports AS mine (convo_id, epoch, did, hash, reported_at) VALUES ($1, $2, $3, $4, clock_timestamp())
+		ON CONFLICT (convo_id, epoch, did) DO UPDATE SET hash = excluded.hash, reported_at = excluded.reported_at
+		WHERE mine.hash <> excluded.hash`, r.ConvoID, r.Epoch, r.Caller, r.Hash)
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return k, fmt.Errorf("record the report: %w", err)
+	}
+	return k, nil
+}
+
+// compare counts who agrees with a report, and says whether the caller may replace the GroupInfo.
+// That takes two voices, and more that agree than differ, of members who have accepted the convo.
+func (out *EpochOutcome) compare(ctx context.Context, tx pgx.Tx, r EpochReport, k known, present bool) (err error) {
+	type reporter struct {
+		Person
+		Hash []byte
+	}
+	var creator syntax.DID
+	var all []reporter
+	rows, err := tx.Query(ctx, `
+		SELECT c.creator_did, m.did, coalesce(m.invited_by, ''), m.left_at IS NULL, m.left_at IS NULL AND m.requested_at IS NULL, r.hash
+		FROM convos c JOIN members m ON m.convo_id = c.id
+		LEFT JOIN epoch_reports r ON r.convo_id = c.id AND r.epoch = $2 AND r.did = m.did
+		WHERE c.id = $1`, r.ConvoID, r.Epoch)
+	if err != nil {
+		return fmt.Errorf("compare the reports: %w", err)
+	}
+	var p reporter
+	var member bool
+	_, err = pgx.ForEachRow(rows, []any{&creator, &p.DID, &p.InvitedBy, &member, &p.Entitled, &p.Hash}, func() error {
+		switch {
+		case !member || p.Hash == nil:
+		case bytes.Equal(p.Hash, r.Hash):
+			out.Agreeing++
+		default:
+			out.Differing++
+		}
+		all = append(all, p)
+		p.Hash = nil
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("compare the reports: %w", err)
+	}
+	if out.Open, err = Open(ctx, tx, r.ConvoID, r.Caller); err != nil {
+		return err
+	}
+	voices := func(agree bool) int {
+		people := make([]Person, len(all))
+		for i, p := range all {
+			people[i] = p.Person
+			people[i].Reports = p.Entitled && p.Hash != nil && bytes.Equal(p.Hash, r.Hash) == agree
+		}
+		return CountVoices(creator, "", people).Reports
+	}
+	needed := out.Open != nil || out.Forked || k.empty
+	named := out.Open != nil && out.Open.Caller
+	if present && needed && !named && !k.offered {
+		agreeing := voices(true)
+		out.Trusted = agreeing >= fewest && agreeing > voices(false)
+	}
+	return nil
+}
+
+// fork records that an epoch is forked, and reports whether that was not known.
+func fork(ctx context.Context, tx pgx.Tx, r EpochReport) (forked, found bool, err error) {
+	c, err := lock(ctx, tx, r.ConvoID)
+	if err != nil {
+		return false, false, err
+	}
+	tag, err := tx.Exec(ctx, `
+		INSERT INTO forked_epochs (convo_id, epoch, forked_at) VALUES ($1, $2, clock_timestamp()) ON CONFLICT DO NOTHING`, r.ConvoID, r.Epoch)
+	if err != nil {
+		return false, false, fmt.Errorf("record the fork: %w", err)
+	}
+	if tag.RowsAffected() == 0 {
+		return true, false, nil
+	}
+	return true, true, c.tell(ctx, tx, outbox.Forked, r.Epoch, "")
+}
+
+// Offered records that a GroupInfo of the caller's has replaced the stored one of an epoch. An account
+// replaces it once per epoch.
+func Offered(ctx context.Context, tx pgx.Tx, r EpochReport) error {
+	_, err := tx.Exec(ctx, `UPDATE epoch_reports SET offered = true WHERE convo_id = $1 AND epoch = $2 AND did = $3`, r.ConvoID, r.Epoch, r.Caller)
+	if err != nil {
+		return fmt.Errorf("record the GroupInfo: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,198 @@
+package erasure
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/convos"
+	"mlsd/events"
+	"mlsd/idem"
+	"mlsd/internal/attachments"
+	"mlsd/internal/push"
+	"mlsd/internal/quota"
+	"mlsd/internal/requests"
+	"mlsd/internal/serviceauth"
+	"mlsd/internal/sessions"
+	"mlsd/internal/tombstone"
+	"mlsd/internal/transparency"
+	"mlsd/internal/usage"
+	"mlsd/keypackages"
+	"mlsd/messages"
+	"mlsd/people/consent"
+	"mlsd/people/reports"
+	"mlsd/welcome"
+)
+
+// step is a part of a job: run, or a scan. run carries out one batch, and reports whether it was the
+// last one. It keeps its place in position. Repeating a batch that is done does no harm.
+type step struct {
+	name string
+	run  func(ctx context.Context, j *job) (done bool, err error)
+	scan *scan
+}
+
+// steps returns the steps in their order.
+//
+// First the person leaves its convos, and members who are connected learn who it was. Then what is
+// its own goes. Then its name goes out of what belongs to others: the events before the rosters,
+// because the rosters say in which convos it was. At the end a search reads every table.
+func steps(cfg Config) []step {
+	return []step{
+		{name: "forget key", run: forgetKey},
+		{name: "sessions", run: rows("subscription_tickets", func(ctx context.Context, tx pgx.Tx, p tombstone.Person, _ int) (int64, error) {
+			return events.EraseSessions(ctx, tx, p)
+		})},
+		{name: "direct sessions", run: rows("sessions", sessions.Erase)},
+		{name: "confirmations", run: rows("erasure_confirmations", eraseConfirmations)},
+		{name: "leave", run: leave},
+		{name: "KeyPackages", run: rows("key_packages", keypackages.Erase)},
+		{name: "push", run: rows("push_jobs", push.Erase)},
+		{name: "blocks", run: rows("blocks", consent.Erase)},
+		{name: "reports", run: rows("abuse_reports", reports.Erase)},
+		{name: "attachments", run: rows("attachments", attachments.Erase)},
+		{name: "log", run: eachConvo(eraseLog)},
+		{name: "records", run: rows("idempotency_keys", idem.Erase)},
+		{name: "claims", run: rows("key_packages", keypackages.EraseClaims)},
+		{name: "others' answers", scan: &scan{"idempotency_keys", idem.EraseAnswers}},
+		{name: "rest", run: rest},
+		{name: "outbox", run: awaitStream},
+		{name: "stream", scan: &scan{"events", events.Erase}},
+		{name: "rosters", run: eachConvo(eraseRoster)},
+		{name: "audit", scan: &scan{"audit_log", idem.EraseAudit}},
+		{name: "usage", run: func(ctx context.Context, j *job) (bool, error) {
+			n, err := usage.Erase(ctx, j.tx, j.person)
+			j.add("caller_counts", n)
+			return true, err
+		}},
+		{name: "quotas", run: func(ctx context.Context, j *job) (bool, error) {
+			n, err := quota.Erase(ctx, j.tx, j.person)
+			j.add("quota_counts", n)
+			return true, err
+		}},
+		{name: "recorded requests", scan: &scan{"requests", requests.Erase}},
+		{name: "operators' actions", scan: &scan{"admin_actions", cfg.EraseActions}},
+		{name: "key", run: func(ctx context.Context, j *job) (bool, error) {
+			n, err := serviceauth.Erase(ctx, j.tx, j.person)
+			j.add("identity_keys", n)
+			return true, err
+		}},
+		{name: "search", scan: &scan{}},
+		{name: "end", run: func(ctx context.Context, j *job) (bool, error) {
+			return true, j.w.cfg.Accounts.EndErasure(ctx, j.tx, j.person)
+		}},
+	}
+}
+
+// rows makes a step of batches that delete up to batchRows rows each.
+func rows(table string, erase func(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64, error)) func(context.Context, *job) (bool, error) {
+	return func(ctx context.Context, j *job) (bool, error) {
+		n, err := erase(ctx, j.tx, j.person, batchRows)
+		j.add(table, n)
+		return n == 0, err
+	}
+}
+
+// eachConvo makes a step that calls erase for every convo of which the person is or was a member,
+// until erase has no more to do there.
+func eachConvo(erase func(ctx context.Context, j *job, convo uuid.UUID) (more bool, err error)) func(context.Context, *job) (bool, error) {
+	return func(ctx context.Context, j *job) (bool, error) {
+		after := uuid.Nil
+		if j.position != "" {
+			var err error
+			if after, err = uuid.Parse(j.position); err != nil {
+				return false, fmt.Errorf("read the position: %w", err)
+			}
+		}
+		convo, ok, err := convos.NextOf(ctx, j.tx, j.person, after)
+		if err != nil || !ok {
+			return true, err
+		}
+		more, err := erase(ctx, j, convo)
+		if !more {
+			j.position = convo.String()
+		}
+		return false, err
+	}
+}
+
+// forgetKey makes every node forget the account's key. That is not part of the transaction, and does
+// no harm twice.
+func forgetKey(ctx context.Context, j *job) (bool, error) {
+	return true, j.w.cfg.Forget(ctx, j.person.DID)
+}
+
+func leave(ctx context.Context, j *job) (bool, error) {
+	left, err := j.w.cfg.Remover.EraseMembership(ctx, j.tx, j.person)
+	return !left, err
+}
+
+// eraseLog deletes the records of the person's writes on a convo, and takes its name from the log.
+// Records are locked before their convo, as in every write.
+func eraseLog(ctx context.Context, j *job, convo uuid.UUID) (bool, error) {
+	records, err := idem.Forget(ctx, j.tx, []syntax.DID{j.person.DID}, convo.String())
+	if err != nil {
+		return false, err
+	}
+	j.add("idempotency_keys", records)
+	if err := transparency.EraseSender(ctx, j.tx, j.person, convo); err != nil {
+		return false, err
+	}
+	entries, more, err := messages.EraseSender(ctx, j.tx, j.person, convo, batchRows)
+	j.add("messages", entries)
+	if err != nil || more {
+		return more, err
+	}
+	senders, err := transparency.ForgetSender(ctx, j.tx, j.person, convo)
+	j.add("log_senders", senders)
+	return false, err
+}
+
+// rest waits until every node has read that the account's key is forgotten, and connected members
+// have the events of its leaving.
+func rest(_ context.Context, j *job) (bool, error) {
+	const rested = "rested"
+	if j.position == rested {
+		return true, nil
+	}
+	j.position, j.wait = rested, j.w.cfg.KeyRest
+	return false, nil
+}
+
+// sequencerDelay is how long the events of the outbox take into the stream, at most as a rule.
+const sequencerDelay = 500 * time.Millisecond
+
+// awaitStream waits until no event that has the person's name is still to come into the stream.
+func awaitStream(ctx context.Context, j *job) (bool, error) {
+	waiting, err := events.Waiting(ctx, j.tx, j.person)
+	if waiting > 0 {
+		j.wait = sequencerDelay
+	}
+	return waiting == 0, err
+}
+
+// eraseRoster takes the person's name from a convo, its Welcomes and what waits for its pushes. The
+// convo is locked before its Welcomes, as in every write. The roster comes after the last Welcomes:
+// it says that the person was in the convo.
+func eraseRoster(ctx context.Context, j *job, convo uuid.UUID) (more bool, err error) {
+	if err := convos.Lock(ctx, j.tx, convo); err != nil {
+		return false, err
+	}
+	welcomes, more, err := welcome.Erase(ctx, j.tx, j.person, convo, batchRows)
+	j.add("welcomes", welcomes)
+	if err != nil || more {
+		return more, err
+	}
+	roster, err := convos.Erase(ctx, j.tx, j.person, convo)
+	if err != nil {
+		return false, err
+	}
+	j.add("members", roster)
+	pushes, err := push.EraseSender(ctx, j.tx, j.person, convo)
+	j.add("push_convos", pushes)
+	return false, err
+}

@@ -1,0 +1,304 @@
+package erasure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/convos"
+	"mlsd/internal/failpoint"
+	"mlsd/internal/pgpool"
+	"mlsd/internal/tombstone"
+	"mlsd/people/accounts"
+)
+
+// NSID names the batches of erasures for failpoints.
+const NSID = "mlsd.erasure"
+
+const (
+	// Interval is how often a node looks for jobs.
+	Interval = 5 * time.Second
+	// batchRows bounds the rows that one batch deletes or changes, of each table.
+	batchRows = 500
+	// batchBlocks bounds the part of a table that one batch reads, in blocks of 8 KiB.
+	batchBlocks = 2048
+	// togetherMost bounds the jobs that read together.
+	togetherMost = 100
+	// batchTimeout bounds one statement of a batch.
+	batchTimeout = time.Minute
+	// batchReserve is the time that a batch has until its round ends, at least: its other statements
+	// are quick.
+	batchReserve = 2 * batchTimeout
+	// RoundTimeout is the time limit of a round. It begins batches in the first minute.
+	RoundTimeout = batchReserve + time.Minute
+	// keyRest is the time from the mark that an account's key is forgotten to its deletion: every
+	// node has read the mark by then, and connected members have the event that the person has left.
+	keyRest = time.Minute
+	// retryAfter is the pause after a batch that failed. If the job has not moved for longer, the pause
+	// is as long as that: it doubles with each failure in a row, up to longestRetry.
+	retryAfter   = 30 * time.Second
+	longestRetry = 10 * time.Minute
+	// maxPasses is how often a job begins anew because its search has found something.
+	maxPasses = 5
+	// dueBatch is how many deleted accounts a round begins to erase at most.
+	dueBatch = 100
+)
+
+// Config is what a Worker uses.
+type Config struct {
+	DB       *pgxpool.Pool // for maintenance
+	Log      *slog.Logger
+	Jobs     *Store
+	Accounts *accounts.Store
+	Remover  *convos.Remover
+	// Forget makes every node forget the key of an account.
+	Forget func(ctx context.Context, did syntax.DID) error
+	// EraseActions puts the tombstone into a part of the record of operators' actions.
+	EraseActions func(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.Blocks) (int64, error)
+	// Changed is called after a commit that changes who is refused, and Wake after one that has
+	// inserted events. Default: nothing is called.
+	Changed, Wake func()
+	Faults        *failpoint.Set
+	// Now is the clock of what is due. Default: time.Now.
+	Now func() time.Time
+	// KeyRest is the time from the mark that a key is forgotten to its deletion. Default: a minute.
+	KeyRest time.Duration
+}
+
+// Worker carries jobs out. Any number of nodes can run one: they take turns, batch by batch.
+type Worker struct {
+	cfg    Config
+	steps  []step
+	blocks int64 // of a table that a batch reads
+}
+
+// NewWorker returns a worker.
+func NewWorker(c Config) *Worker {
+	if c.Changed == nil {
+		c.Changed = func() {}
+	}
+	if c.Wake == nil {
+		c.Wake = func() {}
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.KeyRest == 0 {
+		c.KeyRest = keyRest
+	}
+	return &Worker{cfg: c, steps: steps(c), blocks: batchBlocks}
+}
+
+// RunOnce begins the erasures of deleted accounts that are due, and carries out every batch that may
+// run now: that comes last, because jobs can take the whole round. It begins no batch that the end of
+// ctx could cut off. The limit of ctx is RoundTimeout.
+func (w *Worker) RunOnce(ctx context.Context) error {
+	failed := w.beginDue(ctx)
+	for ctx.Err() == nil {
+		if end, limited := ctx.Deadline(); limited && time.Until(end) < batchReserve {
+			break
+		}
+		worked, err := w.batch(ctx)
+		failed = errors.Join(failed, err)
+		if !worked {
+			break
+		}
+	}
+	return failed
+}
+
+// beginDue begins the erasures of accounts that were deleted in the network. An account that has come
+// back is not due any more.
+func (w *Worker) beginDue(ctx context.Context) error {
+	now := w.cfg.Now()
+	due, err := w.cfg.Accounts.Due(ctx, w.cfg.DB, now, dueBatch)
+	if err != nil {
+		return err
+	}
+	for _, did := range due {
+		err := pgx.BeginFunc(ctx, w.cfg.DB, func(tx pgx.Tx) error {
+			if still, err := w.cfg.Accounts.StillDue(ctx, tx, did, now); err != nil || !still {
+				return err
+			}
+			_, _, err := w.cfg.Jobs.Begin(ctx, tx, did, ByNetwork, "the account was deleted")
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		w.cfg.Log.InfoContext(ctx, "the erasure of a deleted account has begun")
+	}
+	return nil
+}
+
+// job is a job while one of its batches runs. The batch holds the lock of its row.
+type job struct {
+	w        *Worker
+	tx       pgx.Tx
+	id       uuid.UUID
+	person   tombstone.Person
+	step     string
+	position string // in the step; "" is its beginning
+	pass     int
+	counts   map[string]int64
+	remains  map[string]int64
+	wait     time.Duration // until the next batch
+	finished bool
+	with     []*job // read the same part of a table in this batch
+}
+
+// add counts rows of a table.
+func (j *job) add(table string, n int64) {
+	if n > 0 {
+		j.counts[table] += n
+	}
+}
+
+// batch carries out one batch of one job, and of those that read with it. worked is false if no job
+// can go on now. If jobs together fail, each goes on alone: a job whose own batch fails waits
+// (postpone), and does not keep others from going on.
+func (w *Worker) batch(ctx context.Context) (worked bool, err error) {
+	j, err := w.try(ctx, togetherMost)
+	if err != nil && j != nil && len(j.with) > 0 {
+		w.cfg.Log.WarnContext(ctx, "erasures could not read together", "jobs", len(j.with)+1, "step", j.step, "error", err)
+		j, err = w.try(ctx, 1)
+	}
+	if j == nil {
+		return false, err
+	}
+	if err != nil {
+		return true, errors.Join(fmt.Errorf("erasure %s, step %s: %w", j.id, j.step, err), w.postpone(ctx, j.id))
+	}
+	w.cfg.Wake()
+	if j.finished {
+		w.cfg.Changed()
+		w.cfg.Log.InfoContext(ctx, "an account has been erased", "erasure", j.id, "counts", j.counts, "remains", j.remains)
+	}
+	return true, w.cfg.Faults.Hit(ctx, failpoint.AfterCommit, NSID)
+}
+
+// try carries out one batch, of up to most jobs. It returns the job whose turn it was, or nil.
+func (w *Worker) try(ctx context.Context, most int) (j *job, err error) {
+	err = pgx.BeginFunc(ctx, w.cfg.DB, func(tx pgx.Tx) error {
+		var err error
+		if j, err = w.take(ctx, tx); err != nil || j == nil {
+			return err
+		}
+		if err := j.run(ctx, most); err != nil {
+			return err
+		}
+		for _, each := range j.together() {
+			if err := each.save(ctx); err != nil {
+				return err
+			}
+		}
+		return w.cfg.Faults.Hit(ctx, failpoint.BeforeCommit, NSID)
+	})
+	return j, err
+}
+
+// take locks the job whose next batch has waited longest. It returns nil if there is none, or another
+// node works on it.
+func (w *Worker) take(ctx context.Context, tx pgx.Tx) (*job, error) {
+	_, err := tx.Exec(ctx, `
+		SELECT set_config('mlsd.maintenance', 'on', true), set_config('mlsd.reason', 'erasure', true),
+			set_config('statement_timeout', $1, true)`, fmt.Sprint(batchTimeout.Milliseconds()))
+	if err != nil {
+		return nil, fmt.Errorf("prepare a batch: %w", err)
+	}
+	j := &job{w: w, tx: tx, counts: map[string]int64{}}
+	err = tx.QueryRow(ctx, `
+		SELECT id, did, salt, step, position, pass, counts, remains FROM erasures
+		WHERE state = 'running' AND not_before <= clock_timestamp() ORDER BY not_before LIMIT 1 FOR UPDATE SKIP LOCKED`).
+		Scan(&j.id, &j.person.DID, &j.person.Salt, &j.step, &j.position, &j.pass, &j.counts, &j.remains)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil //nolint:nilnil // no job is an ordinary answer
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for a job: %w", err)
+	}
+	return j, nil
+}
+
+// run carries out a batch of the job's step, of up to most jobs, and moves on those that have done
+// the step. A job that stands in a step that this version does not know begins anew.
+func (j *job) run(ctx context.Context, most int) error {
+	s := j.w.steps[j.at()]
+	j.step = s.name
+	if s.scan != nil {
+		return s.scan.batch(ctx, j, most)
+	}
+	done, err := s.run(ctx, j)
+	if done && err == nil {
+		j.next()
+	}
+	return err
+}
+
+// at returns the number of the job's step.
+func (j *job) at() int {
+	return max(0, slices.IndexFunc(j.w.steps, func(s step) bool { return s.name == j.step }))
+}
+
+// next moves the job to the next step.
+func (j *job) next() {
+	j.position = ""
+	if next := j.at() + 1; next < len(j.w.steps) {
+		j.step = j.w.steps[next].name
+		return
+	}
+	j.finished = true
+}
+
+// together returns the jobs of the batch.
+func (j *job) together() []*job { return append(j.with, j) }
+
+// save stores how far the job has come.
+func (j *job) save(ctx context.Context) error {
+	if j.finished {
+		_, err := j.tx.Exec(ctx, `
+			UPDATE erasures SET state = 'finished', did = $2, salt = NULL, reason = regexp_replace(reason, $3, $2, 'g'),
+				requested_by = regexp_replace(requested_by, $3, $2, 'g'), counts = $4, remains = $5, finished_at = clock_timestamp()
+			WHERE id = $1`, j.id, j.person.Anywhere().String(), j.person.Pattern(), j.counts, j.remains)
+		if err != nil {
+			return fmt.Errorf("finish: %w", err)
+		}
+		return nil
+	}
+	_, err := j.tx.Exec(ctx, `
+		UPDATE erasures SET step = $2, position = $3, pass = $4, counts = $5, remains = $6,
+			not_before = greatest(clock_timestamp() + $7::interval, not_before), moved_at = clock_timestamp()
+		WHERE id = $1`, j.id, j.step, j.position, j.pass, j.counts, j.remains, j.wait)
+	if err != nil {
+		return fmt.Errorf("save the progress: %w", err)
+	}
+	return nil
+}
+
+// postponeTimeout bounds the note that a batch has failed.
+const postponeTimeout = 5 * time.Second
+
+// postpone makes a job wait whose batch has failed. If the node is stopping, that is no failure.
+func (w *Worker) postpone(ctx context.Context, id uuid.UUID) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), postponeTimeout)
+	defer cancel()
+	_, err := w.cfg.DB.Exec(ctx, `
+		UPDATE erasures SET failures = failures + 1,
+			not_before = clock_timestamp() + least($3, greatest($2, clock_timestamp() - coalesce(moved_at, begun_at)))
+		WHERE id = $1 AND state = 'running'`, id, retryAfter, longestRetry)
+	if err != nil {
+		return fmt.Errorf("postpone an erasure: %w", err)
+	}
+	return nil
+}
