@@ -148,6 +148,8 @@ const (
 	readyPoll = 5 * time.Millisecond
 
 	memoryPoll = 200 * time.Millisecond // between attempts to start; see run
+
+	sayAfter = 2 * time.Second // a start that takes longer says that it waits
 )
 
 // errMemoryInUse means that processes of an earlier postmaster use its shared memory.
@@ -208,12 +210,16 @@ func (c *cluster) runOnce(ctx context.Context, socketDir string) (*process, erro
 func (c *cluster) awaitReady(ctx context.Context, child *process) error {
 	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()
+	slow := time.NewTimer(sayAfter)
+	defer slow.Stop()
 	for {
 		if c.ready(child.pid()) {
 			return nil
 		}
 		select {
 		case <-tick.C:
+		case <-slow.C:
+			c.log.Info("waiting for PostgreSQL, which replays its WAL if it was not stopped in order", "dir", c.dir)
 		case <-child.done:
 			return errors.Join(errors.New("it ended"), child.err)
 		case <-ctx.Done():

@@ -14,12 +14,13 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
-	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
+	"github.com/xi2/xz"
 )
 
 const (
@@ -50,7 +51,7 @@ func (f *binaryFinder) download(ctx context.Context, want int) (_ binaries, err 
 	if err := makeDirs(f.dir); err != nil {
 		return binaries{}, err
 	}
-	lock, err := awaitLock(ctx, filepath.Join(f.dir, "lock"))
+	lock, err := f.awaitLock(ctx)
 	if err != nil {
 		return binaries{}, err
 	}
@@ -94,26 +95,30 @@ func (f *binaryFinder) download(ctx context.Context, want int) (_ binaries, err 
 	return b, nil
 }
 
-// awaitLock locks a file with flock. It waits until ctx ends.
-func awaitLock(ctx context.Context, path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+// awaitLock locks the download directory with flock. It waits until ctx ends.
+func (f *binaryFinder) awaitLock(ctx context.Context) (*os.File, error) {
+	path := filepath.Join(f.dir, "lock")
+	lock, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	tick := time.NewTicker(lockPoll)
 	defer tick.Stop()
-	for {
-		err := flock(f)
+	for waiting := false; ; waiting = true {
+		err := flock(lock)
 		if err == nil {
-			return f, nil
+			return lock, nil
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), lock.Close())
+		}
+		if !waiting {
+			f.log.Warn("no PostgreSQL is installed: waiting for another process that downloads one", "into", f.dir)
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return nil, errors.Join(context.Cause(ctx), f.Close())
+			return nil, errors.Join(context.Cause(ctx), lock.Close())
 		}
 	}
 }
@@ -156,7 +161,7 @@ func downloader(repository string, pins map[archive]string, log *slog.Logger) fu
 		if got := sha256.Sum256(jar); hex.EncodeToString(got[:]) != sum {
 			return fmt.Errorf("the archive %s-%s has the SHA-256 %x, want %s: it was not unpacked", a.platform, a.version, got, sum)
 		}
-		return unpack(ctx, a, jar, dir)
+		return unpack(ctx, jar, dir)
 	}
 }
 
@@ -203,68 +208,27 @@ func (p *progress) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// unpack unpacks a verified archive with the embedded-postgres library.
-//
-// Only the library's unpacking is wanted. It takes the archive's content from its cache, so it
-// fetches nothing. After that its Start deletes the data directory, runs initdb, and starts a
-// server on TCP. To prevent this, the data directory is a path that ends in ".": os.RemoveAll fails
-// with EINVAL for it, and Start stops there. So the error of Start does not tell success or
-// failure. The presence of the binaries does.
-func unpack(ctx context.Context, a archive, jar []byte, dir string) error {
-	work := filepath.Join(dir, "fetch")
-	cache := filepath.Join(work, "cache")
-	if err := os.MkdirAll(cache, 0o700); err != nil {
-		return err
-	}
-	if err := extract(jar, filepath.Join(cache, "embedded-postgres-binaries-"+a.platform+"-"+a.version+".txz")); err != nil {
-		return err
-	}
-	cfg := embeddedpostgres.DefaultConfig().
-		Version(embeddedpostgres.PostgresVersion(a.version)).
-		BinaryRepositoryURL("http://127.0.0.1:0"). // it must not fetch
-		Port(0).
-		CachePath(cache).
-		RuntimePath(filepath.Join(work, "runtime")).
-		BinariesPath(dir).
-		DataPath(filepath.Join(work, "none") + "/.").
-		Logger(nil)
-	done := make(chan error, 1)
-	go func() { done <- embeddedpostgres.NewDatabase(cfg).Start() }()
-	var err error
-	select {
-	case err = <-done:
-	case <-ctx.Done():
-		// The library takes no context and may still write, but only below the temporary name.
-		return context.Cause(ctx)
-	}
-	for _, name := range []string{"postgres", "initdb"} {
-		if _, statErr := os.Stat(filepath.Join(dir, "bin", name)); statErr != nil {
-			return errors.Join(err, statErr)
-		}
-	}
-	return os.RemoveAll(work)
-}
+// maxUnpacked is the largest content of an archive, in bytes. The largest known one has 149 MB.
+const maxUnpacked = 512 << 20
 
-// extract writes the tar file in a jar to path.
-func extract(jar []byte, path string) (err error) {
+// unpack unpacks a verified archive: a zip file, in which a tar.xz file has the programs.
+func unpack(ctx context.Context, jar []byte, dir string) (err error) {
 	z, err := zip.NewReader(bytes.NewReader(jar), int64(len(jar)))
 	if err != nil {
 		return fmt.Errorf("the archive: %w", err)
 	}
-	for _, entry := range z.File {
-		if !strings.HasSuffix(entry.Name, ".txz") {
-			continue
-		}
-		from, err := entry.Open()
-		if err != nil {
-			return fmt.Errorf("the archive: %w", err)
-		}
-		to, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-		if err != nil {
-			return errors.Join(err, from.Close())
-		}
-		_, err = io.Copy(to, io.LimitReader(from, maxArchive))
-		return errors.Join(err, to.Close(), from.Close())
+	inner := slices.IndexFunc(z.File, func(f *zip.File) bool { return strings.HasSuffix(f.Name, ".txz") })
+	if inner < 0 {
+		return errors.New("the archive contains no .txz")
 	}
-	return errors.New("the archive contains no .txz")
+	compressed, err := z.File[inner].Open()
+	if err != nil {
+		return fmt.Errorf("the archive: %w", err)
+	}
+	defer func() { err = errors.Join(err, compressed.Close()) }()
+	files, err := xz.NewReader(compressed, xz.DefaultDictMax)
+	if err != nil {
+		return fmt.Errorf("the archive: %w", err)
+	}
+	return untar(ctx, files, dir, maxUnpacked)
 }

@@ -138,7 +138,7 @@ func repository(t *testing.T) (url string, pins map[archive]string) {
 	return srv.URL, pins
 }
 
-// The library must unpack only. It must not run initdb or a server.
+// An archive is unpacked. Nothing of it runs, apart from the question for its version.
 func TestDownloader(t *testing.T) {
 	t.Parallel()
 	f := finder(t)
@@ -149,7 +149,7 @@ func TestDownloader(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ran, err := filepath.Glob(filepath.Join(dir, "bin", "*.ran")); err != nil || len(ran) > 0 {
-		t.Errorf("the library ran %v, %v", ran, err)
+		t.Errorf("unpacking ran %v, %v", ran, err)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 2 {

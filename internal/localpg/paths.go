@@ -9,19 +9,19 @@ import (
 	"strings"
 )
 
-// DefaultDataDir returns mlsd's default data directory. It does not make the directory. For root it
-// is /var/lib/mlsd: the server runs as another account, which usually may not enter root's home.
-// For other users it is mlsd in the user's data directory ($XDG_DATA_HOME, or ~/.local/share).
+// DefaultDataDir returns mlsd's default data directory. It does not make the directory. It is mlsd in
+// $XDG_DATA_HOME. If that is not set, it is mlsd in ~/.local/share, or /var/lib/mlsd for root: the
+// server runs as another account, which usually may not enter root's home.
 func DefaultDataDir() (string, error) {
 	return defaultDataDir(os.Geteuid(), os.Getenv("XDG_DATA_HOME"), os.UserHomeDir)
 }
 
 func defaultDataDir(uid int, xdg string, home func() (string, error)) (string, error) {
-	if uid == 0 {
-		return "/var/lib/mlsd", nil
-	}
 	if filepath.IsAbs(xdg) { // the specification says to ignore relative paths
 		return filepath.Join(xdg, "mlsd"), nil
+	}
+	if uid == 0 {
+		return "/var/lib/mlsd", nil
 	}
 	h, err := home()
 	if err != nil {

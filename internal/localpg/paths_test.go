@@ -18,7 +18,8 @@ func TestDefaultDataDir(t *testing.T) {
 		home func() (string, error)
 		want string
 	}{
-		"root":         {0, "/root/share", home, "/var/lib/mlsd"},
+		"root":         {0, "", home, "/var/lib/mlsd"},
+		"root's xdg":   {0, "/data", home, "/data/mlsd"},
 		"user":         {1000, "", home, "/home/ada/.local/share/mlsd"},
 		"xdg":          {1000, "/data/ada", homeless, "/data/ada/mlsd"},
 		"relative xdg": {1000, "ada", home, "/home/ada/.local/share/mlsd"},
