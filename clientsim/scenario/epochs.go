@@ -21,12 +21,7 @@ func RetryAfterEpoch(ctx context.Context, w *testbed.World) {
 	alice, bob := phones[0], phones[1]
 	more := must(w.Phones(ctx, 2))
 	stored := must(alice.DraftSend(convo, "stored, and the answer lost"))
-	check(w.WithLostAnswer("sendMessage", func() error {
-		if _, err := w.Net.Once(ctx, alice.Account, stored.Call); err == nil {
-			return errors.New("the answer was not lost")
-		}
-		return nil
-	}))
+	check(w.LoseAnswer(ctx, alice, stored.Call))
 	lost := must(alice.DraftSend(convo, "never arrived in its epoch"))
 	check(bob.Add(ctx, convo, more[0].Account.DID))
 	check(more[0].Join(ctx, convo))

@@ -139,7 +139,7 @@ func refill(ctx context.Context, w *testbed.World, owner *client.Phone, n int) {
 	batch = append(batch, batch[0], broken, foreign)
 	want = append(want, mlsapi.ResultStatusDuplicate, mlsapi.ResultStatusRejected, mlsapi.ResultStatusRejected)
 	d := must(owner.DraftPublishMany(batch))
-	answer := must(w.DeliverWithLostAnswer(ctx, owner, "publishKeyPackages", d))
+	answer := must(w.DeliverWithLostAnswer(ctx, owner, d))
 	out := must(xrpc.Decode[mlsapi.PublishKeyPackagesOutput](answer.Body))
 	if len(out.Results) != len(want) {
 		fail("publishKeyPackages: %d results for %d KeyPackages", len(out.Results), len(want))

@@ -17,7 +17,7 @@ func RetryAfterLeave(ctx context.Context, w *testbed.World) {
 	d := must(bob.DraftSend(convo, "my last words"))
 	first := must(bob.Deliver(ctx, d))
 	leave := must(bob.DraftLeave(convo))
-	must(w.DeliverWithLostAnswer(ctx, bob, "leaveConvo", leave))
+	must(w.DeliverWithLostAnswer(ctx, bob, leave))
 	again, err := w.Net.Do(ctx, bob.Account, d.Call)
 	if err != nil {
 		fail("a stored message retried after its sender left: %w", err)

@@ -141,9 +141,9 @@ func TestALyingServerIsCaught(t *testing.T) {
 		kind           history.ViolationKind
 		want           string
 	}{
-		{"a message is stored twice", "lost-answer-send", &lyingServer{before: doubled}, history.Duplicated, "stands at"},
-		{"a message is forgotten", "lost-answer-send", &lyingServer{after: forgetful}, history.Lost, "acknowledged at seq 1"},
-		{"a replay is changed", "lost-answer-send", &lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+		{"a message is stored twice", "lost-answer", &lyingServer{before: doubled}, history.Duplicated, "stands at"},
+		{"a message is forgotten", "lost-answer", &lyingServer{after: forgetful}, history.Lost, "acknowledged at seq 1"},
+		{"a replay is changed", "lost-answer", &lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
 			if a.Header.Get("X-Idempotency-Replay") == "true" {
 				body = append(body, ' ')
 			}
@@ -196,13 +196,13 @@ func TestALyingServerIsCaught(t *testing.T) {
 			}
 			return body
 		}}, history.Broken, "says who is in the group"},
-		{"a second fetch is gone", "welcome-app-killed", &lyingServer{after: func(t xrpc.CallInfo, n int, a *http.Response, body []byte) []byte {
+		{"a second fetch is gone", "lost-answer", &lyingServer{after: func(t xrpc.CallInfo, n int, a *http.Response, body []byte) []byte {
 			if t.Call.Method == mlsapi.NSIDGetWelcome && n == 2 {
 				return refuse(a, 410, mlsapi.ErrWelcomeConsumed, "gone")
 			}
 			return body
 		}}, history.Broken, "WelcomeConsumed"},
-		{"the grace slides", "welcome-app-killed", &lyingServer{after: sliding}, history.Broken, "moved the grace"},
+		{"the grace slides", "lost-answer", &lyingServer{after: sliding}, history.Broken, "moved the grace"},
 		{"nothing is confirmed", "confirm-twice", &lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
 			if t.Call.Method == mlsapi.NSIDConfirmWelcome && a.StatusCode == 404 {
 				a.StatusCode = 200
@@ -211,19 +211,19 @@ func TestALyingServerIsCaught(t *testing.T) {
 			return body
 		}}, history.Broken, "confirming a Welcome that never was"},
 		{"a member is missing from the roster", "no-key", &lyingServer{after: shortRoster}, history.Broken, "the roster of"},
-		{"a convo is listed twice", "lost-answer-cursor", &lyingServer{after: relist(func(out *mlsapi.GetConvosOutput) {
+		{"a convo is listed twice", "no-key", &lyingServer{after: relist(func(out *mlsapi.GetConvosOutput) {
 			out.Conversations = append(out.Conversations, out.Conversations...)
 		})}, history.Duplicated, "lists it twice"},
-		{"a convo is not listed", "lost-answer-cursor", &lyingServer{after: relist(func(out *mlsapi.GetConvosOutput) {
+		{"a convo is not listed", "no-key", &lyingServer{after: relist(func(out *mlsapi.GetConvosOutput) {
 			out.Conversations = nil
 		})}, history.Lost, "does not list it"},
-		{"an old epoch is listed", "lost-answer-cursor", &lyingServer{after: relist(func(out *mlsapi.GetConvosOutput) {
+		{"an old epoch is listed", "no-key", &lyingServer{after: relist(func(out *mlsapi.GetConvosOutput) {
 			out.Conversations[0].Epoch--
 		})}, history.Broken, "says epoch 0, want 1"},
-		{"own messages are unread", "lost-answer-cursor", &lyingServer{after: relist(func(out *mlsapi.GetConvosOutput) {
+		{"own messages are unread", "no-key", &lyingServer{after: relist(func(out *mlsapi.GetConvosOutput) {
 			*out.Conversations[0].Unread += 3
 		})}, history.Broken, "unread behind seq"},
-		{"the cursor moves back", "lost-answer-cursor", &lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+		{"the cursor moves back", "lost-answer", &lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
 			if in, err := mlsapi.DecodeUpdateCursorInput(t.Call.Body); err == nil && a.StatusCode == 200 {
 				return fmt.Appendf(nil, `{"seq":%d}`, in.Seq)
 			}

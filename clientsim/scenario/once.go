@@ -8,40 +8,9 @@ import (
 	"sync"
 
 	"mlsd/clientsim/client"
-	"mlsd/clientsim/mlsclient"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
-
-// twice delivers a draft twice at the same time.
-func twice(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Draft) {
-	answers := must(w.AtOnce(ctx, p, d.Call, 2))
-	w.CheckOneOriginal(d.Call.Method.String(), answers)
-	check(p.Acknowledge(ctx, d, answers[0]))
-}
-
-// TwiceAtOnce sends every keyed write twice at the same time.
-func TwiceAtOnce(ctx context.Context, w *testbed.World) {
-	phones := must(w.Phones(ctx, 3))
-	alice, bob, carol := phones[0], phones[1], phones[2]
-	twice(ctx, w, alice, must(alice.DraftPublish()))
-	packages := must(alice.Claim(ctx, "", testbed.DIDs(phones[1:2])))
-	twice(ctx, w, alice, must(alice.DraftCreate(testbed.DIDs(phones[1:2]), packages)))
-	convo := w.Model.Snapshot()[0].ID
-	check(bob.Join(ctx, convo))
-	packages = must(bob.Claim(ctx, convo, testbed.DIDs(phones[2:])))
-	twice(ctx, w, bob, must(bob.DraftAdd(convo, testbed.DIDs(phones[2:]), packages)))
-	check(carol.Join(ctx, convo))
-	check(w.SyncAll(ctx, convo, phones...))
-	twice(ctx, w, carol, must(carol.DraftCommit(convo, mlsclient.Change{})))
-	check(bob.LoseState(false))
-	info := must(bob.GroupInfo(ctx, convo))
-	twice(ctx, w, bob, must(bob.DraftRejoin(convo, info)))
-	check(w.SyncAll(ctx, convo, phones...))
-	twice(ctx, w, carol, must(carol.DraftSend(convo, "once, I hope")))
-	twice(ctx, w, bob, must(bob.DraftLeave(convo)))
-	check(alice.CommitRemovals(ctx, convo))
-}
 
 // HundredAtOnce sends one message a hundred times at once: one row, one seq, a hundred identical
 // answers.

@@ -3,7 +3,6 @@ package scenario
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 
 	"mlsd/api/mlsapi"
@@ -38,20 +37,11 @@ func ExternalRejoin(ctx context.Context, w *testbed.World) {
 func rejoinLosing(ctx context.Context, w *testbed.World, p *client.Phone, convo string, kill bool) {
 	info := must(p.GroupInfo(ctx, convo))
 	d := must(p.DraftRejoin(convo, info))
-	if !kill {
-		must(w.DeliverWithLostAnswer(ctx, p, "processExternalCommit", d))
-		check(p.Sync(ctx, convo))
-		return
+	if kill {
+		check(w.DeliverAfterKill(ctx, p, d))
+	} else {
+		must(w.DeliverWithLostAnswer(ctx, p, d))
 	}
-	check(w.WithLostAnswer("processExternalCommit", func() error {
-		if _, err := w.Net.Once(ctx, p.Account, d.Call); err == nil {
-			return errors.New("the answer was not lost")
-		}
-		return nil
-	}))
-	p.Kill()
-	check(p.Launch())
-	check(p.Flush(ctx))
 	check(p.Sync(ctx, convo))
 }
 

@@ -26,16 +26,11 @@ type Scenario struct {
 
 // Scenarios lists every scenario, in the order in which they run.
 func Scenarios() []Scenario {
-	return []Scenario{
-		{Name: "lost-answer-send", About: "the answer to sendMessage is lost after the COMMIT", Run: LostAnswerSend},
-		{Name: "lost-answer-create", About: "the answer to createConvo is lost after the COMMIT", Run: LostAnswerCreate},
-		{Name: "lost-answer-add", About: "the answer to addMembers is lost after the COMMIT", Run: LostAnswerAdd},
-		{Name: "lost-answer-publish", About: "the answer to publishKeyPackage is lost after the COMMIT", Run: LostAnswerPublish},
-		{Name: "lost-answer-get-welcome", About: "the answer to getWelcome is lost: a second fetch has the same bytes and lease", Run: LostAnswerGetWelcome},
-		{Name: "lost-answer-confirm", About: "the answer to confirmWelcome is lost: confirmed again", Run: LostAnswerConfirm},
-		{Name: "lost-answer-leave", About: "the answers to leaveConvo are lost: a member's leave, and the commit of its removal", Run: LostAnswerLeave},
-		{Name: "lost-answer-cursor", About: "the answer to updateCursor is lost: sent again, the cursor never moves back", Run: LostAnswerCursor},
-		{Name: "twice-at-once", About: "every write arrives twice at the same time", Run: TwiceAtOnce},
+	var all []Scenario
+	for _, f := range writeFaults() {
+		all = append(all, f.scenario())
+	}
+	return append(all, []Scenario{
 		{Name: "hundred-at-once", About: "one sendMessage arrives a hundred times at the same time", Run: HundredAtOnce},
 		{Name: "claim-at-once", About: "eight callers claim an account's four KeyPackages at the same time", Run: ClaimAtOnce},
 		{Name: "claims-two-servers", About: "sixteen callers claim ten times what there is, on two servers with one database", Control: true, Run: ClaimsTwoServers},
@@ -45,7 +40,6 @@ func Scenarios() []Scenario {
 		{Name: "key-other-caller", About: "a key is reused by another caller: two separate writes", Run: KeyOtherCaller},
 		{Name: "retry-after-epoch", About: "a message is retried after the epoch moved", Run: RetryAfterEpoch},
 		{Name: "retry-after-leave", About: "a message and a leave are retried after the sender left", Run: RetryAfterLeave},
-		{Name: "welcome-app-killed", About: "the app dies between fetching its Welcome and joining, within the grace", Run: WelcomeAppKilled},
 		{Name: "welcome-after-grace", About: "the app dies between fetching its Welcome and joining, and the grace runs out", Control: true, Run: WelcomeAfterGrace},
 		{Name: "welcome-silence", About: "silence counts as success: a Welcome is consumed after the grace, or released after a failure", Control: true, Run: WelcomeSilence},
 		{Name: "welcome-damaged", About: "a Welcome is damaged inside: its devices report it, and come back by external commit or a new invitation", Run: WelcomeDamaged},
@@ -69,8 +63,6 @@ func Scenarios() []Scenario {
 		{Name: "create-existing", About: "createConvo with a group that exists: a replay, or a refusal that reveals nothing", Run: CreateExisting},
 		{Name: "metadata", About: "a convo's name and a message's embed come back as they were sent", Run: Metadata},
 		{Name: "verified-log", About: "members check the log against signed heads, and compare the heads inside encrypted messages", Run: VerifiedLog},
-		{Name: "killed-before-commit", About: "the server is killed before COMMIT, restarted, and asked again", Control: true, Run: KilledBeforeCommit},
-		{Name: "killed-after-commit", About: "the server is killed between COMMIT and the answer, restarted, and asked again", Control: true, Run: KilledAfterCommit},
 		{Name: "attachments", About: "encrypted files are uploaded to two servers that are killed, into a store that fails: each is there whole, once", Control: true, Run: Attachments},
 		{Name: "push", About: "phones that fetch only when they get a push: bursts, a Welcome, repeated registrations", Control: true, Run: Push},
 		{Name: "spammer", About: "a stranger invites many people and writes to them: requests that nobody is pushed, blocks and policies", Control: true, Run: Spammer},
@@ -88,7 +80,6 @@ func Scenarios() []Scenario {
 		{Name: "failover", About: "the primary of two servers crashes or hangs under load, again and again; its synchronous standby takes over", Control: true, Standby: true, Run: Failover},
 		{Name: "failover-async", About: "the standby takes over without the newest writes: how many are lost, and who is told", Control: true, Standby: true, Run: FailoverAsync},
 		{Name: "restored-backup", About: "the server is restored to an earlier moment, and its clients make good what it lost", Control: true, Run: RestoredBackup},
-		{Name: "expired-key", About: "writes are repeated after their keys have expired: other checks prevent duplicates", Control: true, Run: ExpiredKey},
 		{Name: "long-conversation", About: "random joins, leaves, messages and faults, from the printed seed", Run: LongConversation},
-	}
+	}...)
 }

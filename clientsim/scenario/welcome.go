@@ -17,24 +17,6 @@ func pair(ctx context.Context, w *testbed.World) (alice, bob *client.Phone, conv
 	return phones[0], phones[1], must(phones[0].Create(ctx, phones[1].Account.DID))
 }
 
-// WelcomeAppKilled kills the app twice within the grace: before the fetched Welcome is on its disk,
-// and after.
-func WelcomeAppKilled(ctx context.Context, w *testbed.World) {
-	alice, bob, convo := pair(ctx, w)
-	first := must(bob.FetchWelcome(ctx, convo))
-	bob.Kill()
-	check(bob.Launch())
-	second := must(bob.FetchWelcome(ctx, convo))
-	w.CheckSameWelcome(first, second)
-	check(bob.SaveWelcome(second))
-	bob.Kill()
-	check(bob.Launch())
-	check(alice.Send(ctx, convo, "are you there?"))
-	check(bob.FinishJoin(ctx, convo))
-	w.CheckConsumed(ctx, bob, convo)
-	check(bob.Send(ctx, convo, "with the Welcome from my disk"))
-}
-
 // shortGrace is a Welcome grace that a test can wait for. On a busy machine a phone still reports a
 // failure within it.
 const shortGrace = "3s"

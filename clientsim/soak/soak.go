@@ -140,8 +140,8 @@ func (s *soak) check(ctx context.Context) {
 // played are the scenarios of the rounds. None kills a server or looks into its data.
 func played() []scenario.Scenario {
 	names := []string{
-		"long-conversation", "push", "lost-answer-send", "lost-answer-create", "lost-answer-add", "lost-answer-get-welcome", "twice-at-once",
-		"claim-at-once", "keys-exhausted", "key-other-body", "welcome-app-killed", "welcome-damaged", "confirm-twice", "two-devices", "same-epoch",
+		"long-conversation", "push", "lost-answer", "lost-answer-app-killed", "twice-at-once",
+		"claim-at-once", "keys-exhausted", "key-other-body", "welcome-damaged", "confirm-twice", "two-devices", "same-epoch",
 		"leave-twice", "external-rejoin", "own-device", "hidden-handshakes", "malicious-commit", "live-basic", "live-late-convo", "live-removed",
 		"spammer", "metadata", "big-group",
 	}

@@ -85,17 +85,6 @@ func (b *Bucket) Stall() (goOn func()) {
 	})
 }
 
-// Objects returns how many objects there are.
-func (b *Bucket) Objects() (n int, err error) {
-	err = filepath.WalkDir(b.dir, func(_ string, d fs.DirEntry, err error) error {
-		if err == nil && d.Type().IsRegular() && !strings.HasPrefix(d.Name(), bucketTemporary) {
-			n++
-		}
-		return err
-	})
-	return n, err
-}
-
 const bucketTemporary = ".put-"
 
 // fault is what happens to one request.

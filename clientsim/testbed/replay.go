@@ -1,6 +1,8 @@
 package testbed
 
 import (
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
 	"bytes"
 	"context"
 	"errors"
@@ -13,16 +15,43 @@ import (
 
 // WithLostAnswer runs do while the first answer of a method is lost. It is an error if none was.
 func (w *World) WithLostAnswer(method string, do func() error) error {
-	done := w.UseFaults((&ListedFaults{}).On(xrpc.NSID(method), Fault{Kind: LoseAnswer}))
+	return w.withLostAnswer(xrpc.NSID(method), do)
+}
+
+func (w *World) withLostAnswer(method syntax.NSID, do func() error) error {
+	done := w.UseFaults((&ListedFaults{}).On(method, Fault{Kind: LoseAnswer}))
 	defer done()
 	return do()
 }
 
+// LoseAnswer makes a call whose answer is lost, and does not repeat it.
+func (w *World) LoseAnswer(ctx context.Context, p *client.Phone, call xrpc.Call) error {
+	return w.withLostAnswer(call.Method, func() error {
+		if _, err := w.Net.Once(ctx, p.Account, call); err == nil {
+			return errors.New("the answer was not lost")
+		}
+		return nil
+	})
+}
+
+// DeliverAfterKill loses the answer to a draft, kills the app and starts it again. It delivers the draft
+// from its disk.
+func (w *World) DeliverAfterKill(ctx context.Context, p *client.Phone, d *client.Draft) error {
+	if err := w.LoseAnswer(ctx, p, d.Call); err != nil {
+		return err
+	}
+	p.Kill()
+	if err := p.Launch(); err != nil {
+		return err
+	}
+	return p.Flush(ctx)
+}
+
 // DeliverWithLostAnswer delivers a draft whose first answer is lost, and compares the second answer
 // with the first.
-func (w *World) DeliverWithLostAnswer(ctx context.Context, p *client.Phone, method string, d *client.Draft) (xrpc.Answer, error) {
+func (w *World) DeliverWithLostAnswer(ctx context.Context, p *client.Phone, d *client.Draft) (xrpc.Answer, error) {
 	var answer xrpc.Answer
-	err := w.WithLostAnswer(method, func() (err error) {
+	err := w.withLostAnswer(d.Call.Method, func() (err error) {
 		answer, err = p.Deliver(ctx, d)
 		return err
 	})
@@ -34,7 +63,7 @@ func (w *World) DeliverWithLostAnswer(ctx context.Context, p *client.Phone, meth
 		return xrpc.Answer{}, errors.New("the first answer never passed the wire")
 	}
 	if !answer.Replayed() || !bytes.Equal(original, answer.Body) {
-		w.Broken("%s: after a lost answer came %q (replay: %t), the first was %q", method, answer.Body, answer.Replayed(), original)
+		w.Broken("%s: after a lost answer came %q (replay: %t), the first was %q", d.Call.Method, answer.Body, answer.Replayed(), original)
 	}
 	return answer, nil
 }
