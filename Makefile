@@ -68,7 +68,7 @@ libraries: ## play groups of several MLS libraries: needs cargo, node, npm
 	clientsim/agents/build.sh $(agents)
 	go run ./cmd/clientsim --scenario mls-libraries --agents $(agents)
 
-typescript: ## test the TypeScript client with mlsd dev: needs node, npm
+typescript: ## test the TypeScript client with mlsd-dev: needs node, npm
 	clients/typescript/check.sh
 
 console: ## visit the operator's console in a real browser: needs node, npm
@@ -85,4 +85,4 @@ soak: ## run everything for a night, or soak=2h, and look for what grows
 	go run ./cmd/clientsim soak --for $(soak)
 
 dev: ## serve for development: made-up people, faults, resets (docs/clients/DEV.md)
-	go run ./cmd/mlsd dev
+	go run ./cmd/mlsd-dev

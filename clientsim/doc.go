@@ -17,5 +17,5 @@
 //	generators  the test that others can generate clients from the lexicons
 //
 // Each package imports only those above it in this list, except that bench, attack, torture
-// and generators do not use scenario. The devices of "mlsd dev" are phones of package client.
+// and generators do not use scenario. The devices of "mlsd-dev" are phones of package client.
 package clientsim

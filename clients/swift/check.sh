@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the Swift client and runs its tests, also against a real server, `mlsd dev`.
+# Builds the Swift client and runs its tests, also against a real server, `mlsd-dev`.
 #
 # Without Swift, and without a Debian 13 root that has it, a line that begins with SKIPPED says so:
 # see toolchain.sh. The first run makes the root and compiles everything: 5 minutes. Later runs
@@ -30,19 +30,19 @@ finish() {
 trap finish EXIT
 
 ./toolchain.sh swift build --build-tests
-go build -o "$folder/mlsd" ../../cmd/mlsd
+go build -o "$folder/mlsd-dev" ../../cmd/mlsd-dev
 CGO_ENABLED=0 go build -o .build/mlsgo ../../clientsim/agents/mlsgo # it runs inside the root too
 
-"$folder/mlsd" dev --listen 127.0.0.1:0 >"$folder/out" 2>"$folder/log" &
+"$folder/mlsd-dev" --listen 127.0.0.1:0 >"$folder/out" 2>"$folder/log" &
 server=$!
 url=
 for _ in $(seq 600); do
-	url=$(sed -n 's/^mlsd dev on //p' "$folder/out")
+	url=$(sed -n 's/^mlsd-dev on //p' "$folder/out")
 	if [[ -n $url ]] || ! kill -0 "$server" 2>/dev/null; then break; fi
 	sleep 0.1
 done
 if [[ -z $url ]]; then
-	echo "mlsd dev has not started:" >&2
+	echo "mlsd-dev has not started:" >&2
 	cat "$folder/log" >&2
 	exit 1
 fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the TypeScript client: generates and compiles it, packs it, and runs its tests with mlsd dev.
+# Tests the TypeScript client: generates and compiles it, packs it, and runs its tests with mlsd-dev.
 #
 #   check.sh          15 messages in each row of the fault matrix
 #   check.sh --long   1,000 messages in each row, and more kills and seeds
@@ -33,10 +33,10 @@ finish() {
 }
 trap finish EXIT
 
-(cd ../.. && go build -o "$folder/mlsd" ./cmd/mlsd)
-"$folder/mlsd" dev --listen 127.0.0.1:0 >"$folder/url" 2>"$folder/log" &
+(cd ../.. && go build -o "$folder/" ./cmd/mlsd ./cmd/mlsd-dev)
+"$folder/mlsd-dev" --listen 127.0.0.1:0 >"$folder/url" 2>"$folder/log" &
 server=$!
-until grep -q "^mlsd dev on " "$folder/url"; do
+until grep -q "^mlsd-dev on " "$folder/url"; do
 	if ! kill -0 "$server" 2>/dev/null; then
 		cat "$folder/log"
 		server=
@@ -45,7 +45,7 @@ until grep -q "^mlsd dev on " "$folder/url"; do
 	sleep 0.1
 done
 
-TEST_SERVER=$(sed -n 's/^mlsd dev on //p' "$folder/url")
+TEST_SERVER=$(sed -n 's/^mlsd-dev on //p' "$folder/url")
 TEST_BINARY=$folder/mlsd
 TEST_PDS=$(../../cmd/mlsd/installpds.sh)
 if [[ $TEST_PDS == SKIPPED* ]]; then

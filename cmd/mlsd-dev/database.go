@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -18,9 +19,9 @@ import (
 	"mlsd/migrations"
 )
 
-// devDatabases is a private PostgreSQL in a temporary directory, whose databases are copies of an
+// databases is a private PostgreSQL in a temporary directory, whose databases are copies of an
 // empty one. It does not flush to disk. It is not safe for concurrent use.
-type devDatabases struct {
+type databases struct {
 	dir        string
 	pg         *localpg.Server
 	admin      *pgx.Conn            // to a database that nobody else uses
@@ -30,25 +31,25 @@ type devDatabases struct {
 }
 
 var (
-	//go:embed devoriginal.sql
+	//go:embed original.sql
 	originalSQL string
-	//go:embed devempty.sql
+	//go:embed empty.sql
 	emptySQL string
 )
+
+// stopTimeout is for PostgreSQL.
+const stopTimeout = 30 * time.Second
 
 // devPrefix begins the names of the temporary directories.
 const devPrefix = "mlsd-dev-"
 
-// startDevDatabases starts PostgreSQL and makes the empty database.
-func startDevDatabases(ctx context.Context, log *slog.Logger) (_ *devDatabases, err error) {
+// startDatabases starts PostgreSQL and makes the empty database. A PostgreSQL that is downloaded goes
+// to dataDir, to stay.
+func startDatabases(ctx context.Context, dataDir string, log *slog.Logger) (_ *databases, err error) {
 	if err := removeLeftovers(os.TempDir()); err != nil {
 		return nil, err
 	}
-	downloads, err := localpg.DefaultDataDir()
-	if err != nil {
-		return nil, err
-	}
-	d := &devDatabases{conns: map[string]*pgx.Conn{}}
+	d := &databases{conns: map[string]*pgx.Conn{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.close(ctx))
@@ -61,7 +62,7 @@ func startDevDatabases(ctx context.Context, log *slog.Logger) (_ *devDatabases, 
 		return nil, err
 	}
 	d.pg, err = localpg.Start(ctx, localpg.Config{
-		DataDir: d.dir, DownloadDir: filepath.Join(downloads, "pgbin"), Logger: log,
+		DataDir: d.dir, DownloadDir: filepath.Join(dataDir, "pgbin"), Logger: log,
 		Settings: map[string]string{
 			"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off", "wal_level": "minimal", "max_wal_senders": "0",
 			"max_connections":            "500", // several nodes at a time: see instances
@@ -86,7 +87,7 @@ func startDevDatabases(ctx context.Context, log *slog.Logger) (_ *devDatabases, 
 }
 
 // keepOriginal prepares the database that is copied.
-func (d *devDatabases) keepOriginal(ctx context.Context) (err error) {
+func (d *databases) keepOriginal(ctx context.Context) (err error) {
 	conn, err := d.connect(ctx, localpg.Database)
 	if err != nil {
 		return err
@@ -115,16 +116,16 @@ func removeLeftovers(base string) error {
 			err = os.RemoveAll(filepath.Dir(path))
 		}
 		if err := errors.Join(err, lock.Close()); err != nil {
-			return fmt.Errorf("remove what a killed mlsd dev has left: %w", err)
+			return fmt.Errorf("remove what a killed mlsd-dev has left: %w", err)
 		}
 	}
 	return nil
 }
 
-func (d *devDatabases) url(name string) string { return d.pg.ConnString(name) }
+func (d *databases) url(name string) string { return d.pg.ConnString(name) }
 
 // create makes an empty database.
-func (d *devDatabases) create(ctx context.Context) (name string, err error) {
+func (d *databases) create(ctx context.Context) (name string, err error) {
 	d.last++
 	name = fmt.Sprintf("%s%d", localpg.Database, d.last)
 	_, err = d.admin.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE "+localpg.Database)
@@ -136,7 +137,7 @@ func (d *devDatabases) create(ctx context.Context) (name string, err error) {
 
 // empty makes a database empty that nobody uses any more. Its event stream has a generation that no
 // database had before, so that cursors from before are out of date.
-func (d *devDatabases) empty(ctx context.Context, name string) (err error) {
+func (d *databases) empty(ctx context.Context, name string) (err error) {
 	conn := d.conns[name]
 	if conn == nil {
 		if conn, err = d.connect(ctx, name); err != nil {
@@ -155,7 +156,7 @@ func (d *devDatabases) empty(ctx context.Context, name string) (err error) {
 	return nil
 }
 
-func (d *devDatabases) connect(ctx context.Context, name string) (*pgx.Conn, error) {
+func (d *databases) connect(ctx context.Context, name string) (*pgx.Conn, error) {
 	cfg, err := pgx.ParseConfig(d.url(name))
 	if err != nil {
 		return nil, err
@@ -164,7 +165,7 @@ func (d *devDatabases) connect(ctx context.Context, name string) (*pgx.Conn, err
 }
 
 // close stops PostgreSQL and removes its directory.
-func (d *devDatabases) close(ctx context.Context) (err error) {
+func (d *databases) close(ctx context.Context) (err error) {
 	for _, conn := range d.conns {
 		err = errors.Join(err, conn.Close(ctx))
 	}
@@ -172,7 +173,9 @@ func (d *devDatabases) close(ctx context.Context) (err error) {
 		err = errors.Join(err, d.admin.Close(ctx))
 	}
 	if d.pg != nil {
-		err = errors.Join(err, stopDatabase(ctx, d.pg))
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer cancel()
+		err = errors.Join(err, d.pg.Stop(ctx))
 	}
 	if d.dir != "" {
 		err = errors.Join(err, os.RemoveAll(d.dir))

@@ -19,7 +19,7 @@ func blocks(page string) map[string]string {
 
 // testPage runs the commands of a page, one after the other. Each "# → text" must come next in the
 // output. The command that starts the server must be the one that this test uses.
-func (c devClient) testPage(page string) func(*testing.T) {
+func (c devClient) testPage(path string) func(*testing.T) {
 	return func(t *testing.T) {
 		c.t = t
 		for _, tool := range []string{"bash", "curl", "sed"} {
@@ -28,8 +28,8 @@ func (c devClient) testPage(page string) func(*testing.T) {
 			}
 		}
 		c.dev("reset", "{}")
-		script := blocks(pages(t)[page])
-		if start := script["sh"]; start != "go run ./cmd/mlsd dev\n" {
+		script := blocks(page(t, path))
+		if start := script["sh"]; start != "go run ./cmd/mlsd-dev\n" {
 			t.Errorf("the page starts it otherwise: %q", start)
 		}
 		walk := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script["bash"])

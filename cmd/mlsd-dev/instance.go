@@ -8,19 +8,21 @@ import (
 	"net/http"
 	"path/filepath"
 	"sync"
+
+	"mlsd/internal/node"
 )
 
 // instance is a node with a database of its own. A reset replaces it: what the node remembers is
 // gone as surely as what the database holds.
 type instance struct {
+	*node.Node
 	database string
-	run      *lifecycle
 	requests sync.WaitGroup // under way in this instance
 }
 
-// Shutdown waits for the requests that are under way. instance is the door of its node: the
-// connections belong to the server, and survive.
-func (i *instance) Shutdown(ctx context.Context) error {
+// drain waits for the requests that are under way. The connections belong to the server, and
+// survive.
+func (i *instance) drain(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
 		i.requests.Wait()
@@ -34,16 +36,13 @@ func (i *instance) Shutdown(ctx context.Context) error {
 	}
 }
 
-// Close implements door.
-func (i *instance) Close() error { return nil }
-
 // instances serve requests by one instance at a time. Others wait to take its place, so that a
 // reset takes a moment only.
 type instances struct {
-	cfg       Config
-	listen    net.Listener // only its address is used
+	cfg       node.Config
+	addr      net.Addr // of the server
 	log       *slog.Logger
-	databases *devDatabases // of the goroutine of keepBuilding, once that runs
+	databases *databases // of the goroutine of keepBuilding, once that runs
 
 	mu      sync.RWMutex // guards current
 	current *instance
@@ -53,22 +52,27 @@ type instances struct {
 	former    chan *instance // their databases are used again
 	failed    chan error     // why there will be no more instances
 	stop      func()         // ends keepBuilding
+	building  sync.WaitGroup // until keepBuilding has ended
 }
 
 // spares is how many instances wait to be used, or are being closed.
 const spares = 2
 
 // startInstances starts PostgreSQL and the first instance.
-func startInstances(ctx context.Context, cfg Config, listen net.Listener, log *slog.Logger) (_ *instances, err error) {
-	all := &instances{cfg: cfg, listen: listen, log: log, ready: make(chan *instance, spares), former: make(chan *instance, spares), failed: make(chan error, 1)}
-	if all.databases, err = startDevDatabases(ctx, log); err != nil {
+func startInstances(ctx context.Context, cfg node.Config, addr net.Addr, log *slog.Logger) (_ *instances, err error) {
+	all := &instances{
+		cfg: cfg, addr: addr, log: log,
+		ready: make(chan *instance, spares), former: make(chan *instance, spares), failed: make(chan error, 1),
+	}
+	if all.databases, err = startDatabases(ctx, cfg.DataDir, log); err != nil {
 		return nil, err
 	}
-	all.cfg.Attachments.Kind, all.cfg.Attachments.Dir = attachmentsDirectory, filepath.Join(all.databases.dir, "attachments")
+	all.cfg.Attachments.Dir = filepath.Join(all.databases.dir, "attachments")
 	if all.current, err = all.build(ctx, ""); err != nil {
 		return nil, errors.Join(err, all.databases.close(ctx))
 	}
-	all.stop = inBackground(ctx, all.keepBuilding)
+	ctx, all.stop = context.WithCancel(context.WithoutCancel(ctx))
+	all.building.Go(func() { all.keepBuilding(ctx) })
 	return all, nil
 }
 
@@ -82,19 +86,8 @@ func (all *instances) build(ctx context.Context, database string) (_ *instance, 
 	if err != nil {
 		return nil, err
 	}
-	i := &instance{database: database}
-	i.run = &lifecycle{
-		cfg: all.cfg, log: all.log, databaseURL: all.databases.url(database), publicListen: all.listen, public: i, admin: &http.Server{},
-	}
-	for _, start := range []func(context.Context) error{
-		i.run.openPools, i.run.assemble, i.run.loadAccounts, i.run.loadLogKeys, i.run.checkSchema, i.run.startWorkers, i.run.startPresence,
-	} {
-		if err := start(ctx); err != nil {
-			return nil, errors.Join(err, i.run.close(ctx))
-		}
-	}
-	i.run.node.ready.Store(true)
-	return i, nil
+	n, err := node.Start(ctx, all.cfg, all.databases.url(database), all.addr, nil, all.log)
+	return &instance{Node: n, database: database}, err
 }
 
 // keepBuilding makes the instances that resets take, and ends those that they replace.
@@ -123,7 +116,7 @@ func (all *instances) keepBuilding(ctx context.Context) {
 
 // end closes an instance that takes no more requests.
 func (all *instances) end(ctx context.Context, i *instance) {
-	if err := errors.Join(i.run.shutDown(ctx), i.run.close(ctx)); err != nil {
+	if err := errors.Join(i.Shutdown(ctx, i.drain), i.Close(ctx)); err != nil {
 		all.log.Warn("a former instance was not closed in order", "error", err)
 	}
 }
@@ -135,7 +128,7 @@ func (all *instances) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	i.requests.Add(1)
 	all.mu.RUnlock()
 	defer i.requests.Done()
-	i.run.node.api.ServeHTTP(w, r)
+	i.Node.ServeHTTP(w, r)
 }
 
 // reset replaces the instance. Requests that are under way end in the former one, without a trace
@@ -160,6 +153,7 @@ func (all *instances) reset(ctx context.Context) error {
 func (all *instances) close(ctx context.Context) error {
 	all.resetting.Lock()
 	all.stop()
+	all.building.Wait()
 	all.end(ctx, all.current)
 	for len(all.former) > 0 {
 		all.end(ctx, <-all.former)

@@ -21,21 +21,10 @@ import (
 	"mlsd/internal/pgtest"
 )
 
-// devClient is a client of mlsd dev, with curl's means: it makes its accounts and tokens there.
+// devClient is a client of mlsd-dev, with curl's means: it makes its accounts and tokens there.
 type devClient struct {
 	t   testing.TB
 	url string
-}
-
-// bootDev starts mlsd dev. It ends with the test.
-func bootDev(t testing.TB, args ...string) (devClient, *server) {
-	t.Helper()
-	s := launch(t, nil, append([]string{"dev"}, args...)...)
-	found := s.stdout.await(t, regexp.MustCompile(`^mlsd dev on (http://127\.0\.0\.1:\d+)\n$`), s.ended)
-	if found == nil {
-		t.Fatalf("run: %v, before it was ready; stdout %q", s.wait(), s.stdout)
-	}
-	return devClient{t, found[1]}, s
 }
 
 // do sends a request. An error is one of the connection.
@@ -104,7 +93,7 @@ func TestDev(t *testing.T) {
 		t.Skip("long")
 	}
 	c, s := bootDev(t)
-	dir := regexp.MustCompile(`dir=(\S+/mlsd-dev-\d+)/postgres`).FindStringSubmatch(s.stderr.String())
+	dir := regexp.MustCompile(`dir=(\S+/mlsd-dev-\d+)/postgres`).FindStringSubmatch(s.log.String())
 	t.Run("faults", c.testFaults)
 	t.Run("reset", c.testReset)
 	t.Run("devices", c.testDevices)
@@ -114,7 +103,7 @@ func TestDev(t *testing.T) {
 	t.Run("reference", c.testReference)
 	s.stop()
 	if dir == nil {
-		t.Fatalf("the log does not name the directory:\n%s", s.stderr)
+		t.Fatalf("the log does not name the directory:\n%s", &s.log)
 	}
 	if _, err := os.Stat(dir[1]); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the directory is still there: %v", err)
@@ -291,7 +280,7 @@ func contents(t *testing.T, db *pgx.Conn) map[string]string {
 	return all
 }
 
-// mlsd dev refuses to be a real service, and to be reached by others unless that is said.
+// mlsd-dev refuses to be a real service, and to be reached by others unless that is said.
 func TestDevRefuses(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -309,6 +298,8 @@ func TestDevRefuses(t *testing.T) {
 		{"MLSD_ADMIT=allowlist", nil, "MLSD_ADMIT is set"},
 		{"MLSD_RELAY_URL=wss://relay.example.com", nil, "MLSD_RELAY_URL is set"},
 		{"MLSD_TRUSTED_PROXIES=10.0.0.0/8", nil, "MLSD_TRUSTED_PROXIES is set"},
+		{"MLSD_READ_DATABASE_URL=postgres://u:secret@db/mlsd", nil, "MLSD_READ_DATABASE_URL is set"},
+		{"MLSD_ADMIN_LISTEN=127.0.0.1:1", nil, "MLSD_ADMIN_LISTEN is set (it has no admin listener)"},
 		{"MLSD_ADMIN_TOKEN=secret", nil, "MLSD_ADMIN_TOKEN is set"},
 		{"MLSD_FAILPOINTS=true", nil, "MLSD_FAILPOINTS is set"},
 		{"MLSD_APNS_KEY_FILE=key.p8", nil, "MLSD_APNS_KEY_FILE is set"},
@@ -324,7 +315,7 @@ func TestDevRefuses(t *testing.T) {
 			environ = append(environ, c.env)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		err := run(ctx, append([]string{"mlsd", "dev"}, c.args...), environ, ending(cancel), io.Discard)
+		err := run(ctx, append([]string{"mlsd-dev"}, c.args...), environ, ending(cancel), io.Discard)
 		served := ctx.Err() != nil
 		cancel()
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "secret") || served {

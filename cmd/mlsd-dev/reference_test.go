@@ -26,13 +26,12 @@ func (c devClient) testReference(t *testing.T) {
 		}
 	}
 	c.dev("reset", "{}")
-	all := pages(t)
-	preparation := blocks(all["docs/clients/api/README.md"])["bash"]
+	preparation := blocks(page(t, "docs/clients/api/README.md"))["bash"]
 	for _, m := range mlsapi.Methods() {
 		name := m.NSID[strings.LastIndexByte(m.NSID, '.')+1:]
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			example := blocks(all["docs/clients/api/"+name+".md"])
+			example := blocks(page(t, "docs/clients/api/"+name+".md"))
 			if !strings.Contains(example["bash"], "/xrpc/"+m.NSID) {
 				t.Fatalf("the example does not call the method: %q", example["bash"])
 			}
@@ -146,11 +145,11 @@ func sameList(where string, want []any, got any) error {
 // answers with and with advice. The index has the errors of every method.
 func TestReferenceErrors(t *testing.T) {
 	t.Parallel()
-	all, errors := pages(t), 0
-	row := func(page, status, name, more string) {
+	errors := 0
+	row := func(of, status, name, more string) {
 		t.Helper()
-		if !regexp.MustCompile("(?m)^\\| " + status + " \\| `" + name + "` \\| " + more + `[^|]{5,} \| [^|]{5,} \|$`).MatchString(all["docs/clients/api/"+page+".md"]) {
-			t.Errorf("%s.md has no row of %s with its status, when it comes, and what to do", page, name)
+		if !regexp.MustCompile("(?m)^\\| " + status + " \\| `" + name + "` \\| " + more + `[^|]{5,} \| [^|]{5,} \|$`).MatchString(page(t, "docs/clients/api/"+of+".md")) {
+			t.Errorf("%s.md has no row of %s with its status, when it comes, and what to do", of, name)
 		}
 	}
 	for _, m := range mlsapi.Methods() {

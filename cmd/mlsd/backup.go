@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -10,17 +9,15 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"mlsd/internal/localpg"
+	"mlsd/internal/node"
 	"mlsd/migrations"
 )
-
-// errNotPrivate is for commands that are about the private PostgreSQL.
-var errNotPrivate = errors.New("this is for the private PostgreSQL, and MLSD_DATABASE_URL names another; docs/RESTORE.md has the commands for that one")
 
 // backupCommand returns the command "backup".
 func backupCommand(stdout io.Writer) *cli.Command {
 	return &cli.Command{
 		Name: "backup", Usage: "copy the private PostgreSQL of the running server to a new directory", ArgsUsage: "DIR",
-		Action: withDirectory(func(ctx context.Context, cfg Config, dir string, _ *cli.Command) error {
+		Action: withDirectory(func(ctx context.Context, cfg node.Config, dir string, _ *cli.Command) error {
 			m, err := localpg.Backup(ctx, cfg.DataDir, dir)
 			if err != nil {
 				return err
@@ -44,8 +41,8 @@ func restoreCommand(stdout, stderr io.Writer) *cli.Command {
 			},
 			&cli.Uint32Flag{Name: "timeline", Usage: "replay the WAL of this timeline; needed if the archive has several"},
 		},
-		Action: withDirectory(func(ctx context.Context, cfg Config, dir string, cmd *cli.Command) error {
-			own := localpg.Config{DataDir: cfg.DataDir, Logger: logger(cfg, stderr), Archive: cfg.WALArchive}
+		Action: withDirectory(func(ctx context.Context, cfg node.Config, dir string, cmd *cli.Command) error {
+			own := localpg.Config{DataDir: cfg.DataDir, Logger: cfg.Logger(stderr), Archive: cfg.WALArchive}
 			target := localpg.Target{To: cmd.Timestamp("to"), Timeline: cmd.Uint32("timeline")}
 			last, err := localpg.Restore(ctx, own, dir, target, func(ctx context.Context, s *localpg.Server) error {
 				return afterRestore(ctx, s.ConnString(localpg.Database), stdout)
@@ -64,14 +61,14 @@ func restoreCommand(stdout, stderr io.Writer) *cli.Command {
 }
 
 // withDirectory returns do as a command for the private PostgreSQL that takes one directory.
-func withDirectory(do func(ctx context.Context, cfg Config, dir string, cmd *cli.Command) error) cli.ActionFunc {
-	return withConfig(1, func(ctx context.Context, cfg Config, cmd *cli.Command) error {
+func withDirectory(do func(ctx context.Context, cfg node.Config, dir string, cmd *cli.Command) error) cli.ActionFunc {
+	return node.WithConfig(1, func(ctx context.Context, cfg node.Config, cmd *cli.Command) error {
 		dir := cmd.Args().First()
 		switch {
 		case dir == "":
 			return fmt.Errorf("%s: name a directory", cmd.FullName())
 		case cfg.DatabaseURL != "":
-			return fmt.Errorf("%s: %w", cmd.FullName(), errNotPrivate)
+			return fmt.Errorf("%s: %w", cmd.FullName(), node.ErrNotPrivate)
 		}
 		return do(ctx, cfg, dir, cmd)
 	})

@@ -17,6 +17,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/internal/localpg"
+	"mlsd/internal/node"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/testdir"
 )
@@ -44,7 +45,7 @@ func shell(t *testing.T, script string, account *syscall.Credential, environ ...
 	cmd := exec.Command("bash", "-euo", "pipefail", "-c", script)
 	cmd.Dir = "/"
 	for _, entry := range os.Environ() {
-		if !strings.HasPrefix(entry, envPrefix) {
+		if !strings.HasPrefix(entry, "MLSD_") {
 			cmd.Env = append(cmd.Env, entry)
 		}
 	}
@@ -169,9 +170,9 @@ func TestBackupAndRestore(t *testing.T) {
 func TestBackupOfAnother(t *testing.T) {
 	t.Parallel()
 	another := []string{"MLSD_DATABASE_URL=postgres://a.invalid/b"}
-	launch(t, append(another, "MLSD_WAL_ARCHIVE=/a")).fails("MLSD_WAL_ARCHIVE", errNotPrivate.Error())
-	launch(t, another, "backup", "/a").fails("backup", errNotPrivate.Error())
-	launch(t, another, "restore", "/a").fails("restore", errNotPrivate.Error())
+	launch(t, append(another, "MLSD_WAL_ARCHIVE=/a")).fails("MLSD_WAL_ARCHIVE", node.ErrNotPrivate.Error())
+	launch(t, another, "backup", "/a").fails("backup", node.ErrNotPrivate.Error())
+	launch(t, another, "restore", "/a").fails("restore", node.ErrNotPrivate.Error())
 	launch(t, nil, "backup").fails("name a directory")
 	launch(t, nil, "restore", "--to", "monday", "/a").fails("monday")
 }

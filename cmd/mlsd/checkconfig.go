@@ -7,22 +7,21 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v3"
+
+	"mlsd/internal/node"
 )
 
 // checkConfigCommand returns the command "check-config".
 func checkConfigCommand(stdout, stderr io.Writer) *cli.Command {
 	return &cli.Command{
-		Name: "check-config", Usage: "check the settings as a start does before it needs the database, and print those that are set",
+		Name: "check-config", Usage: "check the settings as a start does before it needs the database, and print those that are not the default ones",
 		Flags: []cli.Flag{&cli.BoolFlag{Name: "database", Usage: "reach the database of MLSD_DATABASE_URL too, and the standby of MLSD_READ_DATABASE_URL"}},
-		Action: withConfig(0, func(ctx context.Context, cfg Config, cmd *cli.Command) error {
-			if _, err := cfg.check(logger(cfg, stderr)); err != nil {
+		Action: node.WithConfig(0, func(ctx context.Context, cfg node.Config, cmd *cli.Command) error {
+			if _, err := cfg.Check(cfg.Logger(stderr)); err != nil {
 				return err
 			}
-			if cmd.Bool("database") && cfg.DatabaseURL != "" {
-				if err := reach(ctx, cfg.DatabaseURL, reachTimeout); err != nil {
-					return err
-				}
-				if err := reachStandby(ctx, cfg); err != nil {
+			if cmd.Bool("database") {
+				if err := cfg.Reach(ctx); err != nil {
 					return err
 				}
 			}
@@ -31,23 +30,16 @@ func checkConfigCommand(stdout, stderr io.Writer) *cli.Command {
 	}
 }
 
-// writeSettings writes the settings that are not the default ones. Secrets are not shown.
+// writeSettings writes the settings that are not the default ones.
 func writeSettings(w io.Writer, cmd *cli.Command) error {
-	all, err := choose(cmd)
+	changed, err := node.Changed(cmd)
 	if err != nil {
 		return err
 	}
 	var out strings.Builder
 	table := newTable(&out)
-	for _, s := range settings {
-		v := all[s.env]
-		if !v.set {
-			continue
-		}
-		if s.secret {
-			v.value = "(not shown)"
-		}
-		line(table, s.env, v.value, v.file)
+	for _, s := range changed {
+		line(table, s.Variable, s.Value, s.File)
 	}
 	if err := table.Flush(); err != nil {
 		return err

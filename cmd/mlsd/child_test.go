@@ -47,7 +47,7 @@ func start(t *testing.T, dir string, env []string, args ...string) *child {
 	}
 	c := &child{t: t, cmd: exec.Command(exe, args...), stdout: newOutput(), stderr: newOutput(), ended: make(chan struct{})}
 	for _, entry := range os.Environ() {
-		if !strings.HasPrefix(entry, envPrefix) {
+		if !strings.HasPrefix(entry, "MLSD_") {
 			c.cmd.Env = append(c.cmd.Env, entry)
 		}
 	}

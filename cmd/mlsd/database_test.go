@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -121,36 +119,6 @@ func TestUnusableDatabase(t *testing.T) {
 				wantNoPassword(t, s.err.Error(), s.stderr.String())
 			}
 		})
-	}
-}
-
-// The server does not wait long for a host that accepts connections and does not answer.
-func TestSilentDatabase(t *testing.T) {
-	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := silent.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	database := "postgres://mlsd:battery@" + silent.Addr().String() + "/mlsd"
-	done := make(chan error, 1)
-	go func() { done <- reach(context.Background(), database, 50*time.Millisecond) }()
-	select {
-	case err := <-done:
-		if err == nil || !strings.Contains(err.Error(), silent.Addr().String()) {
-			t.Errorf("reach: %v", err)
-			return
-		}
-		wantNoPassword(t, err.Error())
-	case <-time.After(deadline):
-		t.Fatal("it waits still")
-	}
-	if reachTimeout > 30*time.Second {
-		t.Errorf("reachTimeout is %v", reachTimeout)
 	}
 }
 

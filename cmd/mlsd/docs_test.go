@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/urfave/cli/v3"
 
 	"mlsd/api"
@@ -40,25 +39,6 @@ func pages(t *testing.T) map[string]string {
 		t.Fatal(err)
 	}
 	return found
-}
-
-// The page of settings has every setting, in the order of --help, and no other.
-func TestSettingsPage(t *testing.T) {
-	t.Parallel()
-	page := pages(t)["docs/SETTINGS.md"]
-	var want []string
-	for _, s := range settings {
-		want = append(want, s.env)
-	}
-	var got []string
-	for _, row := range regexp.MustCompile("(?m)^\\| `(MLSD_[A-Z0-9_]+)` \\|").FindAllStringSubmatch(page, -1) {
-		got = append(got, row[1])
-	}
-	slices.Sort(want)
-	slices.Sort(got)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("docs/SETTINGS.md lists other settings (-settings +page):\n%s", diff)
-	}
 }
 
 // The page for operators has the lifetime and the floor of every operation. Finding S5.
@@ -160,6 +140,15 @@ func flagNames(c *cli.Command) (names []string) {
 		names = append(names, f.Names()...)
 	}
 	return names
+}
+
+// blocks returns the fenced blocks of a page by their language.
+func blocks(page string) map[string]string {
+	found := map[string]string{}
+	for _, m := range regexp.MustCompile("(?s)\n```(\\w+)\n(.*?)\n```\n").FindAllStringSubmatch(page, -1) {
+		found[m[1]] += m[2] + "\n"
+	}
+	return found
 }
 
 // headings returns the anchors of a document's headings.

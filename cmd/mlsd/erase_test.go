@@ -38,8 +38,8 @@ import (
 // eraserEnv makes this test binary an eraser of the database that it names. It is killed after, or
 // with the mark - before, the COMMIT of a batch, which killEnv numbers.
 const (
-	eraserEnv = testPrefix + "ERASER"
-	killEnv   = testPrefix + "ERASER_KILL"
+	eraserEnv = "MLSD_TEST_ERASER"
+	killEnv   = "MLSD_TEST_ERASER_KILL"
 )
 
 // newEraser is the eraser of another node. It calls batch after each batch.

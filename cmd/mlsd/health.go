@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v3"
+
+	"mlsd/internal/node"
 )
 
 // healthTimeout is how long the command "health" waits for an answer.
@@ -19,13 +21,13 @@ const healthTimeout = 3 * time.Second
 func healthCommand(stdout io.Writer) *cli.Command {
 	return &cli.Command{
 		Name: "health", Usage: "ask a running mlsd whether it is ready (GET /readyz); fails if it is not",
-		Action: withConfig(0, func(ctx context.Context, cfg Config, _ *cli.Command) error { return health(ctx, cfg, stdout) }),
+		Action: node.WithConfig(0, func(ctx context.Context, cfg node.Config, _ *cli.Command) error { return health(ctx, cfg, stdout) }),
 	}
 }
 
 // health prints what /readyz says. It fails unless that is status 200.
-func health(ctx context.Context, cfg Config, stdout io.Writer) (err error) {
-	base, err := cfg.adminURL()
+func health(ctx context.Context, cfg node.Config, stdout io.Writer) (err error) {
+	base, err := adminURL(cfg)
 	if err != nil {
 		return err
 	}

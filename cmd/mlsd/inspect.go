@@ -16,6 +16,7 @@ import (
 
 	"mlsd/idem"
 	"mlsd/internal/localpg"
+	"mlsd/internal/node"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/quota"
 	"mlsd/internal/redact"
@@ -81,7 +82,7 @@ func subcommands() []subcommand {
 // inspectCommand returns the command "inspect".
 func inspectCommand(stdout io.Writer) *cli.Command {
 	show := func(arguments int, chosen ...subcommand) cli.ActionFunc {
-		return withConfig(arguments, func(ctx context.Context, cfg Config, cmd *cli.Command) error {
+		return node.WithConfig(arguments, func(ctx context.Context, cfg node.Config, cmd *cli.Command) error {
 			return runInspect(ctx, cfg, cmd, stdout, chosen)
 		})
 	}
@@ -117,7 +118,7 @@ func callersFlag(usage string) []cli.Flag {
 }
 
 // runInspect makes the reports of the chosen subcommands and writes them.
-func runInspect(ctx context.Context, cfg Config, cmd *cli.Command, stdout io.Writer, chosen []subcommand) (err error) {
+func runInspect(ctx context.Context, cfg node.Config, cmd *cli.Command, stdout io.Writer, chosen []subcommand) (err error) {
 	if cmd.Int("rows") <= 0 || cmd.Duration("timeout") <= 0 || cmd.IsSet("since") && cmd.Duration("since") <= 0 {
 		return errors.New("inspect: --rows, --since and --timeout must be positive")
 	}
@@ -156,7 +157,7 @@ func runInspect(ctx context.Context, cfg Config, cmd *cli.Command, stdout io.Wri
 
 // connectToInspect connects to the database that cfg names, or to the private PostgreSQL of the
 // mlsd that runs on the data directory.
-func connectToInspect(ctx context.Context, cfg Config, timeout time.Duration) (*pgx.Conn, error) {
+func connectToInspect(ctx context.Context, cfg node.Config, timeout time.Duration) (*pgx.Conn, error) {
 	url, err := cfg.DatabaseURL, error(nil)
 	if url == "" {
 		if url, err = localpg.Running(cfg.DataDir, localpg.Database); err != nil {
@@ -170,7 +171,7 @@ func connectToInspect(ctx context.Context, cfg Config, timeout time.Duration) (*
 	params := pool.ConnConfig.RuntimeParams
 	params["application_name"], params["timezone"] = "mlsd inspect", "UTC"
 	params["statement_timeout"], params["lock_timeout"] = fmt.Sprint(timeout.Milliseconds()), "2000"
-	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	conn, err := pgpool.Connect(ctx, pool.ConnConfig)
 	if err != nil {

@@ -3,53 +3,30 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"io"
-	"os"
-	"os/signal"
-	"strconv"
-	"syscall"
 
 	"github.com/urfave/cli/v3"
+
+	"mlsd/internal/node"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The first signal shuts the server down in order. After it, signals have their default effect:
-	// a second one ends the process.
-	context.AfterFunc(ctx, stop)
-	err := run(ctx, os.Args, os.Environ(), os.Stdout, os.Stderr)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "mlsd:", err)
-		os.Exit(1)
-	}
-}
+func main() { node.Main("mlsd", run) }
 
 // run is main with its inputs and outputs as parameters. It returns nil once ctx has ended and the
 // server has shut down in order.
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
-	env, err := environment(environ)
-	if err != nil {
-		return err
-	}
-	serveAction := withConfig(0, func(ctx context.Context, cfg Config, _ *cli.Command) error {
-		return serve(ctx, cfg, stdout, stderr)
+	serve := node.WithConfig(0, func(ctx context.Context, cfg node.Config, _ *cli.Command) error {
+		return node.Serve(ctx, cfg, stdout, stderr)
 	})
-	app := &cli.Command{
+	return node.Run(ctx, &cli.Command{
 		Name:      "mlsd",
 		Usage:     "the delivery service for MLS groups of AT Protocol clients",
-		Version:   built().String(),
 		Writer:    stdout,
 		ErrWriter: stderr,
-		// The hidden command completion prints a script for bash, zsh or fish.
-		EnableShellCompletion: true,
-		Flags:                 flags(env),
-		Action:                serveAction,
-		// main prints the error and exits.
-		ExitErrHandler: func(context.Context, *cli.Command, error) {},
+		Action:    serve,
 		Commands: []*cli.Command{
-			{Name: "serve", Usage: "serve (the default)", Action: serveAction},
+			{Name: "serve", Usage: "serve (the default)", Action: serve},
 			checkConfigCommand(stdout, stderr),
 			migrateCommand(stdout, stderr),
 			backupCommand(stdout),
@@ -59,35 +36,9 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 			adminCommand(environ, stdout),
 			reportKeyCommand(stdout),
 			healthCommand(stdout),
-			devCommand(stdout, stderr),
-			versionCommand(stdout),
+			{Name: "dev", Hidden: true, SkipFlagParsing: true, Action: func(context.Context, *cli.Command) error {
+				return errors.New(`unknown command "dev": use the program mlsd-dev (go run ./cmd/mlsd-dev)`)
+			}},
 		},
-	}
-	return app.Run(ctx, args)
-}
-
-// action is what a command does with its configuration.
-type action func(ctx context.Context, cfg Config, cmd *cli.Command) error
-
-// withConfig returns do as a command that takes up to the given number of arguments.
-func withConfig(arguments int, do action) cli.ActionFunc {
-	return func(ctx context.Context, cmd *cli.Command) error {
-		if cmd.Args().Len() > arguments {
-			return unknownArgument(cmd, cmd.Args().Get(arguments))
-		}
-		cfg, err := configure(cmd)
-		if err != nil {
-			return err
-		}
-		return do(ctx, cfg, cmd)
-	}
-}
-
-// unknownArgument refuses an argument.
-func unknownArgument(cmd *cli.Command, argument string) error {
-	hint := ""
-	if _, err := strconv.ParseBool(argument); err == nil {
-		hint = " (the value of a switch stands after =: --failpoints=" + argument + ")"
-	}
-	return fmt.Errorf("%s: unknown command or argument %q%s", cmd.FullName(), argument, hint)
+	}, args, environ)
 }

@@ -12,7 +12,7 @@ import (
 const deadline = 60 * time.Second
 
 // childEnv makes this test binary run as mlsd, which is quicker than building mlsd.
-const childEnv = testPrefix + "CHILD"
+const childEnv = "MLSD_TEST_CHILD"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(childEnv) != "" {

@@ -13,6 +13,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"mlsd/events"
+	"mlsd/internal/node"
 	"mlsd/internal/pgpool"
 	"mlsd/migrations"
 )
@@ -24,28 +25,28 @@ const deletesData = "yes-delete-data"
 func migrateCommand(stdout, stderr io.Writer) *cli.Command {
 	m := migrator{stdout: stdout, stderr: stderr}
 	return &cli.Command{Name: "migrate", Usage: "change the database schema", Commands: []*cli.Command{
-		{Name: "up", Usage: "apply what is missing", Action: withConfig(0, m.up)},
+		{Name: "up", Usage: "apply what is missing", Action: node.WithConfig(0, m.up)},
 		{Name: "down", Usage: "take back the newest migration, or as many as the argument says, with their data; no node may run",
-			ArgsUsage: "[N]", Action: withConfig(1, m.down),
+			ArgsUsage: "[N]", Action: node.WithConfig(1, m.down),
 			Flags: []cli.Flag{&cli.BoolFlag{Name: deletesData, Usage: "yes, delete what these migrations have added"}}},
-		{Name: "status", Usage: "print the versions of the database and of this mlsd, and which nodes run", Action: withConfig(0, m.status)},
-		{Name: "force", Usage: "clear the mark of an interrupted migration: the schema has this version", ArgsUsage: "VERSION", Action: withConfig(1, m.force)},
-		{Name: "version", Usage: "print the schema's version", Action: withConfig(0, m.version)},
+		{Name: "status", Usage: "print the versions of the database and of this mlsd, and which nodes run", Action: node.WithConfig(0, m.status)},
+		{Name: "force", Usage: "clear the mark of an interrupted migration: the schema has this version", ArgsUsage: "VERSION", Action: node.WithConfig(1, m.force)},
+		{Name: "version", Usage: "print the schema's version", Action: node.WithConfig(0, m.version)},
 	}}
 }
 
 // migrator has the actions of the command "migrate".
 type migrator struct{ stdout, stderr io.Writer }
 
-func (m migrator) up(ctx context.Context, cfg Config, _ *cli.Command) error {
-	return withDatabase(ctx, cfg, m.stderr, func(url string) error { return migrations.Up(ctx, url, m.log(cfg)) })
+func (m migrator) up(ctx context.Context, cfg node.Config, _ *cli.Command) error {
+	return node.WithDatabase(ctx, cfg, m.stderr, func(url string) error { return migrations.Up(ctx, url, m.log(cfg)) })
 }
 
-func (m migrator) log(cfg Config) migrations.Option {
-	return migrations.Log(logger(cfg, m.stderr))
+func (m migrator) log(cfg node.Config) migrations.Option {
+	return migrations.Log(cfg.Logger(m.stderr))
 }
 
-func (m migrator) down(ctx context.Context, cfg Config, cmd *cli.Command) error {
+func (m migrator) down(ctx context.Context, cfg node.Config, cmd *cli.Command) error {
 	n := 1
 	if text := cmd.Args().First(); text != "" {
 		var err error
@@ -53,7 +54,7 @@ func (m migrator) down(ctx context.Context, cfg Config, cmd *cli.Command) error 
 			return fmt.Errorf("migrate down: %q is not a number", text)
 		}
 	}
-	return withDatabase(ctx, cfg, m.stderr, func(url string) error {
+	return node.WithDatabase(ctx, cfg, m.stderr, func(url string) error {
 		if n > 0 && !cmd.Bool(deletesData) {
 			return refuseDown(ctx, url, n)
 		}
@@ -88,8 +89,8 @@ func nodesLive(ctx context.Context, db pgpool.Queryer) error {
 	return fmt.Errorf("%d nodes run on this database (%s): stop them first; a node that was killed counts for 15 s", len(nodes), strings.Join(ids, ", "))
 }
 
-func (m migrator) status(ctx context.Context, cfg Config, _ *cli.Command) error {
-	return withDatabase(ctx, cfg, m.stderr, func(url string) error {
+func (m migrator) status(ctx context.Context, cfg node.Config, _ *cli.Command) error {
+	return node.WithDatabase(ctx, cfg, m.stderr, func(url string) error {
 		db, err := pgpool.OpenMaintenance(ctx, url)
 		if err != nil {
 			return err
@@ -145,12 +146,12 @@ func releaseText(r events.Release) string {
 	return fmt.Sprintf("build %s, knows %d", r.Build, r.Schema)
 }
 
-func (m migrator) force(ctx context.Context, cfg Config, cmd *cli.Command) error {
+func (m migrator) force(ctx context.Context, cfg node.Config, cmd *cli.Command) error {
 	version, err := strconv.ParseUint(cmd.Args().First(), 10, 31)
 	if err != nil {
 		return errors.New("migrate force: the argument is the version that the tables have")
 	}
-	return withDatabase(ctx, cfg, m.stderr, func(url string) error {
+	return node.WithDatabase(ctx, cfg, m.stderr, func(url string) error {
 		if err := migrations.Force(ctx, url, uint(version), m.log(cfg)); err != nil {
 			return err
 		}
@@ -159,8 +160,8 @@ func (m migrator) force(ctx context.Context, cfg Config, cmd *cli.Command) error
 	})
 }
 
-func (m migrator) version(ctx context.Context, cfg Config, _ *cli.Command) error {
-	return withDatabase(ctx, cfg, m.stderr, func(url string) error {
+func (m migrator) version(ctx context.Context, cfg node.Config, _ *cli.Command) error {
+	return node.WithDatabase(ctx, cfg, m.stderr, func(url string) error {
 		db, err := pgpool.OpenMaintenance(ctx, url)
 		if err != nil {
 			return err

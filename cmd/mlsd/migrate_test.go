@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/node"
 	"mlsd/internal/pgtest"
 	"mlsd/migrations"
 )
@@ -122,7 +123,7 @@ func TestDownUnderARunningServer(t *testing.T) {
 	if err := status.wait(); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"database " + newest, "this mlsd " + newest, "dirty no", "serves yes", "live nodes 1", "build " + version() + ", knows " + newest} {
+	for _, want := range []string{"database " + newest, "this mlsd " + newest, "dirty no", "serves yes", "live nodes 1", "build " + node.Version() + ", knows " + newest} {
 		if text := strings.Join(strings.Fields(status.stdout.String()), " "); !strings.Contains(text, want) {
 			t.Errorf("migrate status does not say %q: %s", want, text)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"mlsd/internal/node"
 	"mlsd/operator"
 )
 
@@ -28,7 +29,7 @@ func adminCommand(environ []string, stdout io.Writer) *cli.Command {
 			&cli.StringFlag{Name: "operator", Usage: "who acts, for the record", Value: variable(environ, "USER"), DefaultText: "$USER"},
 			&cli.StringFlag{Name: "reason", Usage: "why, for the record: every change needs one"},
 		},
-		Action: withConfig(0, func(_ context.Context, _ Config, cmd *cli.Command) error { return cli.ShowSubcommandHelp(cmd) }),
+		Action: node.WithConfig(0, func(_ context.Context, _ node.Config, cmd *cli.Command) error { return cli.ShowSubcommandHelp(cmd) }),
 	}
 	for _, m := range operator.Methods() {
 		if m.Command {
@@ -39,7 +40,7 @@ func adminCommand(environ []string, stdout io.Writer) *cli.Command {
 			i = len(command.Commands)
 			command.Commands = append(command.Commands, &cli.Command{
 				Name:   m.Noun,
-				Action: withConfig(0, func(_ context.Context, _ Config, cmd *cli.Command) error { return cli.ShowSubcommandHelp(cmd) }),
+				Action: node.WithConfig(0, func(_ context.Context, _ node.Config, cmd *cli.Command) error { return cli.ShowSubcommandHelp(cmd) }),
 			})
 		}
 		command.Commands[i].Commands = append(command.Commands[i].Commands, methodCommand(m, stdout))
@@ -76,7 +77,7 @@ func methodCommand(m operator.Method, stdout io.Writer) *cli.Command {
 	}
 	return &cli.Command{
 		Name: m.Verb, Usage: m.Usage, ArgsUsage: strings.ToUpper(strings.Join(arguments, " ")), Flags: flags,
-		Action: withConfig(len(arguments), func(ctx context.Context, cfg Config, cmd *cli.Command) error {
+		Action: node.WithConfig(len(arguments), func(ctx context.Context, cfg node.Config, cmd *cli.Command) error {
 			if cmd.Args().Len() < len(arguments) {
 				return fmt.Errorf("%s: %s is missing", cmd.FullName(), arguments[cmd.Args().Len()])
 			}
@@ -102,8 +103,8 @@ func methodCommand(m operator.Method, stdout io.Writer) *cli.Command {
 
 // callMethod calls a method and prints its result: as JSON, or one field a line. An archive is
 // printed as it comes.
-func callMethod(ctx context.Context, cfg Config, m operator.Method, c operator.Call, asJSON bool, stdout io.Writer) (err error) {
-	base, err := cfg.adminURL()
+func callMethod(ctx context.Context, cfg node.Config, m operator.Method, c operator.Call, asJSON bool, stdout io.Writer) (err error) {
+	base, err := adminURL(cfg)
 	if err != nil {
 		return err
 	}
@@ -151,11 +152,11 @@ func callMethod(ctx context.Context, cfg Config, m operator.Method, c operator.C
 }
 
 // adminURL is where the admin listener is.
-func (c Config) adminURL() (string, error) {
-	if c.Admin.URL != "" {
-		return strings.TrimSuffix(c.Admin.URL, "/"), nil
+func adminURL(cfg node.Config) (string, error) {
+	if cfg.Admin.URL != "" {
+		return strings.TrimSuffix(cfg.Admin.URL, "/"), nil
 	}
-	host, port, err := net.SplitHostPort(c.AdminListen)
+	host, port, err := net.SplitHostPort(cfg.AdminListen)
 	if err != nil {
 		return "", fmt.Errorf("MLSD_ADMIN_LISTEN: %w", err)
 	}

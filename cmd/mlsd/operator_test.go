@@ -51,7 +51,7 @@ func operated(t *testing.T) (w *world, database string) {
 // serve boots a server with a report key on a database.
 func (w *world) serve(database string) {
 	w.t.Helper()
-	w.booted = boot(w.t, nil, w.flags("--database-url", database, "--report-key", devReportKey)...)
+	w.booted = boot(w.t, nil, w.flags("--database-url", database, "--report-key", reportKey)...)
 	w.use(w.booted.admin, w.booted.public)
 }
 

@@ -24,7 +24,7 @@ import (
 const (
 	// proxyPrograms names the programs of proxies: nginx=/usr/sbin/nginx haproxy=… caddy=….
 	// deploy/ops/proxies/check.sh sets it.
-	proxyPrograms = testPrefix + "PROXIES"
+	proxyPrograms = "MLSD_TEST_PROXIES"
 
 	// proxyIdle is after how much silence the proxies of the guide close a connection.
 	proxyIdle = 40 * time.Second

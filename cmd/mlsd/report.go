@@ -15,40 +15,20 @@ import (
 	"github.com/google/uuid"
 	"github.com/urfave/cli/v3"
 
+	"mlsd/internal/node"
 	"mlsd/internal/transparency/verifier"
 	"mlsd/operator"
 	"mlsd/people/reports"
 )
 
-// devReportKey is the public half of the key of mlsd dev. docs/clients/DEV.md has the private half.
-const devReportKey = "mlsd-report-public-XwUmXPp77xzZX_nHLkaVPB9tKATYAxbR3ztr7ToWoSM"
-
-// reportKey returns the key that reports of abuse are sealed to, or nil.
-func (c Config) reportKey() (*reports.PublicKey, error) {
-	if c.ReportKey == "" {
-		return nil, nil
-	}
-	key, err := reports.ParsePublicKey(c.ReportKey)
-	if err != nil {
-		return nil, fmt.Errorf("MLSD_REPORT_KEY: %w", err)
-	}
-	return &key, nil
-}
-
-// checkReportKey checks the setting.
-func checkReportKey(text string) error {
-	_, err := Config{ReportKey: text}.reportKey()
-	return errors.Unwrap(err)
-}
-
 // reportKeyCommand returns the command "report-key".
 func reportKeyCommand(stdout io.Writer) *cli.Command {
 	return &cli.Command{
 		Name: "report-key", Usage: "the key for reports of abuse: the server has the public half, and the operator keeps the private one elsewhere",
-		Action: withConfig(0, func(_ context.Context, _ Config, cmd *cli.Command) error { return cli.ShowSubcommandHelp(cmd) }),
+		Action: node.WithConfig(0, func(_ context.Context, _ node.Config, cmd *cli.Command) error { return cli.ShowSubcommandHelp(cmd) }),
 		Commands: []*cli.Command{{
 			Name: "new", Usage: "make a key: FILE gets the private half, FILE.pub the public one", ArgsUsage: "FILE",
-			Action: withConfig(1, func(_ context.Context, _ Config, cmd *cli.Command) error {
+			Action: node.WithConfig(1, func(_ context.Context, _ node.Config, cmd *cli.Command) error {
 				if cmd.Args().First() == "" {
 					return fmt.Errorf("%s: name a file", cmd.FullName())
 				}
@@ -98,7 +78,7 @@ func openReportCommand(stdout io.Writer) *cli.Command {
 	return &cli.Command{
 		Name: "open", Usage: "print what a report reveals; the private key stays on this machine", ArgsUsage: "ID",
 		Flags: []cli.Flag{&cli.StringFlag{Name: "key", Usage: "file with the private key, as mlsd report-key new wrote it", Required: true}},
-		Action: withConfig(1, func(ctx context.Context, cfg Config, cmd *cli.Command) error {
+		Action: node.WithConfig(1, func(ctx context.Context, cfg node.Config, cmd *cli.Command) error {
 			if cmd.Args().First() == "" {
 				return fmt.Errorf("%s: id is missing", cmd.FullName())
 			}

@@ -23,7 +23,9 @@ import (
 	"mlsd/people/reports"
 )
 
-// devPrivateKey is the private half of devReportKey.
+// reportKey is the key of mlsd-dev, and devPrivateKey its private half.
+const reportKey = "mlsd-report-public-XwUmXPp77xzZX_nHLkaVPB9tKATYAxbR3ztr7ToWoSM"
+
 const devPrivateKey = "mlsd-report-private-9D8FEpvYtR3kGVpzOQ_YABcriJOKNJt8RWg6DXR1mu8"
 
 // reports seals a report with the key that the server gives, sends it, and returns its id.
@@ -35,7 +37,7 @@ func (u *user) reports(c *convo, text string, said ...reports.Message) string {
 func (u *user) sendsReport(c *convo, revealed reports.Content) string {
 	u.w.t.Helper()
 	key := read[mlsapi.GetReportKeyOutput](u.w.t, u.query(mlsapi.NSIDGetReportKey).must().ok())
-	public, err := reports.ParsePublicKey(devReportKey)
+	public, err := reports.ParsePublicKey(reportKey)
 	if err != nil || !bytes.Equal(public.Bytes(), key.PublicKey) || public.ID() != key.KeyID {
 		u.w.t.Fatalf("the server's key is %+v, %v", key, err)
 	}
@@ -155,7 +157,7 @@ func TestOpenReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.operate("report", "open", "--key", w.keyFile(text), id).fails("sealed to the key")
-	w.operate("report", "open", "--key", w.keyFile(devReportKey), id).fails("want mlsd-report-private-")
+	w.operate("report", "open", "--key", w.keyFile(reportKey), id).fails("want mlsd-report-private-")
 	w.operate("report", "open", "--key", "/nowhere/key", id).fails("/nowhere/key")
 	w.operate("report", "open", id).fails("key")
 	db, err := pgpool.Open(t.Context(), database)
@@ -216,11 +218,11 @@ func TestNoReportKey(t *testing.T) {
 	bob.query(mlsapi.NSIDGetReportKey).must().fails(http.StatusBadRequest, mlsapi.ErrReportsDisabled)
 }
 
-// The page of mlsd dev has the private half of its key.
+// The page of mlsd-dev has the private half of its key.
 func TestDevReportKey(t *testing.T) {
 	t.Parallel()
 	key, err := reports.ParsePrivateKey(devPrivateKey)
-	if err != nil || key.Public().String() != devReportKey {
+	if err != nil || key.Public().String() != reportKey {
 		t.Errorf("the public half is %v, %v", key.Public(), err)
 	}
 	if !strings.Contains(pages(t)["docs/clients/DEV.md"], devPrivateKey) {

@@ -12,26 +12,27 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"mlsd/events"
+	"mlsd/internal/node"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/sessions"
 )
 
-// restoredTimeout is how long "restored" waits for the database.
-const restoredTimeout = 30 * time.Second
+// connectTimeout is how long a command waits for the database.
+const connectTimeout = 30 * time.Second
 
 // restoredCommand returns the command "restored".
 func restoredCommand(stdout, stderr io.Writer) *cli.Command {
 	return &cli.Command{
 		Name:  "restored",
 		Usage: "say that the database was restored to an earlier state, before nodes use it: begins a generation of the event stream",
-		Action: withConfig(0, func(ctx context.Context, cfg Config, _ *cli.Command) error {
-			return withDatabase(ctx, cfg, stderr, func(url string) error { return restored(ctx, url, stdout) })
+		Action: node.WithConfig(0, func(ctx context.Context, cfg node.Config, _ *cli.Command) error {
+			return node.WithDatabase(ctx, cfg, stderr, func(url string) error { return restored(ctx, url, stdout) })
 		}),
 	}
 }
 
 func restored(ctx context.Context, url string, stdout io.Writer) error {
-	return withConnection(ctx, url, restoredTimeout, func(ctx context.Context, conn *pgx.Conn) error {
+	return withConnection(ctx, url, func(ctx context.Context, conn *pgx.Conn) error {
 		id, after, err := events.Restored(ctx, conn)
 		if err != nil {
 			return err
@@ -47,9 +48,9 @@ All sessions have ended: clients buy new ones.
 	})
 }
 
-// withConnection runs do with a connection to the database, for at most the given time.
-func withConnection(ctx context.Context, url string, limit time.Duration, do func(context.Context, *pgx.Conn) error) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+// withConnection runs do with a connection to the database, for at most connectTimeout.
+func withConnection(ctx context.Context, url string, do func(context.Context, *pgx.Conn) error) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {

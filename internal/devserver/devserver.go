@@ -1,4 +1,4 @@
-// Package devserver is what the command "mlsd dev" serves beside the XRPC methods: made-up
+// Package devserver is what the command "mlsd-dev" serves beside the XRPC methods: made-up
 // accounts and their PLC directory, tokens, devices that do real MLS, faults and a reset. Apps
 // under test use it as a network of their own. It holds no data of anybody, and anyone who
 // reaches it can act as any of its accounts.
@@ -63,7 +63,7 @@ type Server struct {
 
 // Info is the answer of GET /dev.
 type Info struct {
-	Service   string     `json:"service"` // always "mlsd dev"
+	Service   string     `json:"service"` // always "mlsd-dev"
 	Version   string     `json:"version"`
 	DID       syntax.DID `json:"did"` // of the service
 	Aud       string     `json:"aud"` // for tokens
@@ -175,7 +175,7 @@ func read(r *http.Request, v any) error {
 func (s *Server) info(r *http.Request) (any, error) {
 	url := "http://" + r.Host
 	return Info{
-		Service: "mlsd dev", Version: s.cfg.Version, DID: s.cfg.ServiceDID, Aud: s.cfg.ServiceDID.String(), URL: url, Directory: url,
+		Service: "mlsd-dev", Version: s.cfg.Version, DID: s.cfg.ServiceDID, Aud: s.cfg.ServiceDID.String(), URL: url, Directory: url,
 	}, nil
 }
 

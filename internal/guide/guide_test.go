@@ -23,7 +23,7 @@ func TestPage(t *testing.T) {
 	folder, err := follow(t, `
 ~~~sh server
 cd mlsd
-go run ./cmd/mlsd dev
+go run ./cmd/mlsd-dev
 ~~~
 
 ~~~sh
@@ -108,7 +108,7 @@ func TestWrongPages(t *testing.T) {
 		"a failing command":    {"\n~~~sh\nfalse\ntrue\n~~~\n", ":2: the shell has ended"},
 		"another output":       {"~~~sh\necho a  # → b\n~~~\n", `:1: no "b"`},
 		"outputs in an order":  {"~~~sh\necho a  # → b\necho b  # → a\n~~~\n", `no "a"`},
-		"another server":       {"~~~sh server\nmlsd dev\n~~~\n", "otherwise"},
+		"another server":       {"~~~sh server\nmlsd-dev\n~~~\n", "otherwise"},
 		"a file without name":  {"Here:\n\n~~~ts a.ts\n1\n~~~\n", "does not name a.ts"},
 		"no such terminal":     {"~~~text bob shows\na\n~~~\n", "no terminal bob"},
 		"a program that ended": {"~~~sh bob\nexit\n~~~\n\n~~~text bob shows\na\n~~~\n", "has ended before"},

@@ -36,7 +36,7 @@ const (
 	// address is where the pages' server is.
 	address = "127.0.0.1:8080"
 	// start is the command that starts it.
-	start = "go run ./cmd/mlsd dev"
+	start = "go run ./cmd/mlsd-dev"
 )
 
 func main() {

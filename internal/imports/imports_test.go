@@ -27,11 +27,22 @@ func allowed() map[string][]string {
 	}
 	return map[string][]string{
 		"cmd/mlsd": {
-			"internal/nsid", "people/accounts", "internal/attachments", "internal/attachments/filestore", "internal/attachments/s3store", "people/erasure", "people/reports", "operator", "operator/console", "internal/relay", "api", "api/errorlist", "api/mlsapi", "people/consent", "convos", "people/disputes", "messages", "welcome", "keypackages", "idem", "events", "events/outbox", "internal/push", "mls", "migrations",
-			"internal/dbmetrics", "internal/duration", "internal/failpoint", "internal/invariants", "internal/localpg", "internal/outage", "internal/pgpool",
-			"internal/quota", "internal/redact", "internal/requests", "internal/serviceauth", "internal/sessions", "internal/standby", "internal/tracing", "internal/usage", "internal/worker", "internal/devserver", "internal/transparency", "internal/transparency/verifier",
+			"events", "idem", "internal/localpg", "internal/node", "internal/pgpool", "internal/quota",
+			"internal/redact", "internal/sessions", "internal/transparency/verifier", "keypackages",
+			"migrations", "operator", "people/reports", "welcome",
 		},
-		// mlsd dev. Nothing of the server imports it: see TestServerIsBuiltWithout.
+		"cmd/mlsd-dev": {"events", "internal/devserver", "internal/localpg", "internal/node", "internal/pgpool", "migrations"},
+		"internal/node": {
+			"api", "api/mlsapi", "convos", "events", "idem", "internal/attachments",
+			"internal/attachments/filestore", "internal/attachments/s3store", "internal/dbmetrics",
+			"internal/duration", "internal/failpoint", "internal/invariants", "internal/localpg",
+			"internal/nsid", "internal/outage", "internal/pgpool", "internal/push", "internal/quota",
+			"internal/redact", "internal/relay", "internal/requests", "internal/serviceauth",
+			"internal/sessions", "internal/standby", "internal/tracing", "internal/transparency",
+			"internal/usage", "internal/worker", "keypackages", "messages", "migrations", "operator",
+			"operator/console", "people/accounts", "people/consent", "people/disputes", "people/erasure",
+			"people/reports", "welcome",
+		},
 		"internal/devserver": {"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/mlsclient", "clientsim/xrpc"},
 		"cmd/clientsim": {
 			"clientsim/attack", "clientsim/bench", "clientsim/bench/report", "clientsim/scenario", "clientsim/testbed",
@@ -151,9 +162,9 @@ func foreign() []foreignRule {
 	return []foreignRule{
 		// The server's verdict must not rest on the code that made the object.
 		{prefix: "github.com/thomas-vilte/mls-go", only: []string{"clientsim/mlsclient"}, tests: true},
-		{prefix: "github.com/labstack/echo", only: []string{"api", "cmd/mlsd"}},
+		{prefix: "github.com/labstack/echo", only: []string{"api", "internal/node"}},
 		{prefix: "net/http", only: []string{
-			"api", "api/errorlist", "cmd/mlsd", "operator", "operator/console", "internal/devserver", "clientsim/attack", "clientsim/bench", "clientsim/client", "clientsim/history", "clientsim/scenario",
+			"api", "api/errorlist", "cmd/mlsd", "cmd/mlsd-dev", "internal/node", "operator", "operator/console", "internal/devserver", "clientsim/attack", "clientsim/bench", "clientsim/client", "clientsim/history", "clientsim/scenario",
 			"clientsim/soak", "clientsim/testbed", "clientsim/xrpc", "clientsim/xrpc/xrpctest", "internal/localpg", "internal/serviceauth", "internal/tracing", "internal/push",
 		}},
 		{prefix: "go.opentelemetry.io", only: []string{"internal/tracing"}},
@@ -195,22 +206,14 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// The server links no MLS client and no test support, directly or not. Only the command "mlsd dev"
-// has an MLS client, for the devices that it plays: it is below devserver, which nothing else
-// imports.
+// The server's program links no MLS client, no simulator and no test support, directly or not.
 func TestServerIsBuiltWithout(t *testing.T) {
 	t.Parallel()
 	unwanted := []string{"github.com/thomas-vilte/mls-go", "clientsim", "internal/devserver"}
 	for name := range forTests() {
 		unwanted = append(unwanted, name)
 	}
-	server := []string{"-deps"}
-	for _, name := range allowed()["cmd/mlsd"] {
-		if name != "internal/devserver" {
-			server = append(server, "./"+name)
-		}
-	}
-	deps := list(t, server...)
+	deps := list(t, "-deps", "./cmd/mlsd")
 	if !slices.ContainsFunc(deps, func(p pkg) bool { return p.ImportPath == "github.com/jackc/pgx/v5" }) {
 		t.Fatal("go list -deps does not list what it should")
 	}

@@ -35,17 +35,17 @@ status. *Wait* says that the answer has ` + "`Retry-After`" + `, in seconds.
 	indexPreparation = `
 ## Preparation
 
-The examples talk to ` + "[`mlsd dev`](../DEV.md)" + `, whose devices make the MLS objects. Start it in one terminal:
+The examples talk to ` + "[`mlsd-dev`](../DEV.md)" + `, whose devices make the MLS objects. Start it in one terminal:
 
 ` + "```sh" + `
-go run ./cmd/mlsd dev
+go run ./cmd/mlsd-dev
 ` + "```" + `
 
 Paste this into another, with bash: it makes two people. Then paste the example of a page. Before the next one, paste this again.
 
 ` + "```bash" + `
 mlsd=${MLSD:-http://127.0.0.1:8080}
-dev() { curl -sS "$mlsd/dev/$1" -d "${2-}"; }  # mlsd dev: what, JSON
+dev() { curl -sS "$mlsd/dev/$1" -d "${2-}"; }  # mlsd-dev: what, JSON
 part() { sed -E 's/.*"'$1'":(\{[^}]*\}|"[^"]*"|[^],}]*).*/\1/' <<<"$2"; }  # a field of a JSON text
 plain() { part "$@" | tr -d '"'; }  # the same without quotes
 token() { plain token "$(dev token '{"did":"'$1'","lxm":"blue.catbird.mls.'$2'"}')"; }  # of an account, for a method

@@ -100,7 +100,7 @@ var mutants = []mutant{
 		{"welcome.Service.begin", `s.policy.OnExpiry == Consume`, `true`}}},
 	{"a roster without a commit", "TestOldClients", []edit{
 		{"convos.Add", `return Advanced{}, ErrCommitRequired`, `return Advanced{}, nil`}}},
-	{"an alert that misses the first count", "cmd/mlsd.TestSeriesOfAlertsExist", []edit{
+	{"an alert that misses the first count", "internal/node.TestSeriesOfAlertsExist", []edit{
 		{"api.Metrics.begin", `m.transitions.WithLabelValues(entity)`, `_ = entity`}}},
 	{"swallowed-insert", "TestSwallowedInsert", []edit{
 		{"idem.reserve", `tag, err := tx.Exec`, `attempt, err := tx.Begin(ctx)
@@ -161,7 +161,7 @@ var mutants = []mutant{
 	{"a standby of another database is read", "internal/standby.TestCheck", []edit{
 		{"internal/standby.compare", `case here.system != there.system, here.database != there.database:`, `case here.system != there.system:`}}},
 	{"a standby of another PostgreSQL is read", "cmd/mlsd.TestStandbyOfAnotherDatabase", []edit{
-		{"cmd/mlsd.lifecycle.checkStandby", `errors.Is(err, standby.ErrNotStandby)`, `err != nil`}}},
+		{"internal/node.lifecycle.checkStandby", `errors.Is(err, standby.ErrNotStandby)`, `err != nil`}}},
 	{"a read fails with the standby", "internal/standby.TestStandbyStops", []edit{
 		{"internal/standby.session.failed", `return s.reads.Err() != nil || pgpool.Code(err) != "" || pgpool.Unavailable(err)`, `return false`}}},
 	{"a read waits for a standby that hangs", "internal/standby.TestStandbyHangs", []edit{
@@ -192,7 +192,7 @@ var mutants = []mutant{
 		{"idem.reclaim", `fence FROM reused`, `fence FROM reused WHERE false`}}},
 	{"a lost key goes unnoticed", "internal/invariants.TestRepeatedMessages", []edit{
 		{"internal/invariants.repeatedMessages", `HAVING count(*) > 1`, `HAVING count(*) > 2`}}},
-	{"a lifetime below its floor", "cmd/mlsd.TestSettings", []edit{
+	{"a lifetime below its floor", "internal/node.TestSettings", []edit{
 		{"idem.Lifetimes.WithLives", `case d < o.Least.Life:`, `case d <= 0:`}}},
 	{"a lifetime that is set and not used", "cmd/mlsd.TestLifetimesAreSet", []edit{
 		{"api.routes", `p.recordLife = o.Life`, `_ = o`}}},
@@ -665,8 +665,8 @@ var mutants = []mutant{
 		{"welcome.attempt", `case n > 1:`, `case n > 0:`}}},
 	{"a slow step is followed by as long a pause", "events.TestPauseAfter", []edit{
 		{"events.pauseAfter", `min(max(took, leastPause), mostPause)`, `max(took, leastPause)`}}},
-	{"newcomers come all at once", "cmd/mlsd.TestNewcomers", []edit{
-		{"cmd/mlsd.newcomers.Accept", `n.rate.Wait(context.Background())`, `context.Background().Err()`}}},
+	{"newcomers come all at once", "internal/node.TestNewcomers", []edit{
+		{"internal/node.newcomers.Accept", `n.rate.Wait(context.Background())`, `context.Background().Err()`}}},
 	{"messages wait for the memory of pages", "api.TestPagesLeaveMemory", []edit{
 		{"api.memory.forAnswer", `m.smallAnswers`, `m.largeAnswers`}}},
 	{"small bodies wait for the memory of large ones", "api.TestDeclaredBodiesTakeNothing", []edit{
@@ -1105,18 +1105,18 @@ var mutants = []mutant{
 		{"people/reports.Sealed.Check", `!bytes.Equal(s.Binding, Binding(s.Convo, s.Reporter))`, `len(s.Binding) != len(Binding(s.Convo, s.Reporter))`}}},
 	{"an erasure leaves a report without a reporter", "cmd/mlsd.TestAdminAccountErase", []edit{
 		{"people/reports.Erase", `SET reporter = t.name`, `SET reporter = ''`}}},
-	// mlsd dev
-	{"everybody reaches mlsd dev", "cmd/mlsd.TestDevRefuses", []edit{
-		{"cmd/mlsd.checkExposure", `case !expose:`, `case false:`}}},
-	{"mlsd dev on a real service's settings", "cmd/mlsd.TestDevRefuses", []edit{
-		{"cmd/mlsd.checkDevelopment", `if production {`, `if production && s.env != "MLSD_DATABASE_URL" {`}}},
-	{"a reset keeps rows", "cmd/mlsd.TestDevEmpties", []edit{
-		{"cmd/mlsd/devempty.sql", `EXECUTE format('DELETE FROM %s', t.name);`, `NULL;`}}},
+	// mlsd-dev
+	{"everybody reaches mlsd-dev", "cmd/mlsd-dev.TestDevRefuses", []edit{
+		{"cmd/mlsd-dev.checkExposure", `case !expose:`, `case false:`}}},
+	{"mlsd-dev on a real service's settings", "cmd/mlsd-dev.TestDevRefuses", []edit{
+		{"cmd/mlsd-dev.checkDevelopment", `r.prefix) {`, `r.prefix) && s.Variable != "MLSD_DATABASE_URL" {`}}},
+	{"a reset keeps rows", "cmd/mlsd-dev.TestDevEmpties", []edit{
+		{"cmd/mlsd-dev/empty.sql", `EXECUTE format('DELETE FROM %s', t.name);`, `NULL;`}}},
 	{"a lost answer is not carried out", "internal/devserver.TestLoseAnswerAndCut", []edit{
 		{"internal/devserver.Fault.loseAnswer", `service.ServeHTTP(&discarding{ResponseWriter: w, header: http.Header{}}, r) panic`, `panic`}}},
 	{"a fault meets every caller", "internal/devserver.TestFaultsOfACaller", []edit{
 		{"internal/devserver.faults.strike", `one.DID == caller`, `one.DID != caller`}}},
-	{"a website resets mlsd dev", "internal/devserver.TestRoutes", []edit{
+	{"a website resets mlsd-dev", "internal/devserver.TestRoutes", []edit{
 		{"internal/devserver.New", `own := http.NewCrossOriginProtection().Handler(mux)`, `own := http.Handler(mux)`}}},
 
 	// Disputes

@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"log/slog"
@@ -14,13 +14,14 @@ import (
 )
 
 // admin is the handler of the admin listener. access decides who may use it.
-func (n *node) admin(access *operator.Access, pages *console.Console, log *slog.Logger) http.Handler {
+func (n *Node) admin(access *operator.Access, pages *console.Console) http.Handler {
+	log := n.log
 	mux := http.NewServeMux()
 	var handle operator.Handle = func(pattern string, level operator.Level, h http.Handler) {
 		mux.Handle(pattern, access.Protect(level, h))
 	}
 	handle("GET /livez", operator.Open, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, log, http.StatusOK, "ok") }))
-	handle("GET /readyz", operator.Open, n.readiness(log))
+	handle("GET /readyz", operator.Open, n.readiness())
 	handle("GET /metrics", operator.Read, promhttp.HandlerFor(prometheus.Gatherers{n.reg, n.stored}, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	handle("GET /check", operator.Read, &checker{n.db.maintenance, log, n.checks})
 	handle("GET /check/clients", operator.Read, clientFaults(n.db.maintenance, log))
@@ -29,7 +30,7 @@ func (n *node) admin(access *operator.Access, pages *console.Console, log *slog.
 	handle("GET /debug/pprof/trace", operator.Write, http.HandlerFunc(pprof.Trace))
 	handle("GET /debug/pprof/symbol", operator.Write, http.HandlerFunc(pprof.Symbol))
 	if n.faults != nil {
-		handle("POST /failpoints", operator.Write, n.armFailpoint(log))
+		handle("POST /failpoints", operator.Write, n.armFailpoint())
 	}
 	n.operator.Handle(handle)
 	pages.Handle(handle)
@@ -38,18 +39,18 @@ func (n *node) admin(access *operator.Access, pages *console.Console, log *slog.
 
 // readiness answers 200 if the server takes requests, reaches its database, and can serve with the
 // schema. It asks nobody: see schemaWatch.
-func (n *node) readiness(log *slog.Logger) http.HandlerFunc {
+func (n *Node) readiness() http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		if fault := n.fault(); fault != "" {
-			writeText(w, log, http.StatusServiceUnavailable, fault)
+			writeText(w, n.log, http.StatusServiceUnavailable, fault)
 			return
 		}
-		writeText(w, log, http.StatusOK, "ok")
+		writeText(w, n.log, http.StatusOK, "ok")
 	}
 }
 
 // fault says why the node is not ready, or "".
-func (n *node) fault() string {
+func (n *Node) fault() string {
 	if !n.ready.Load() {
 		return "not serving"
 	}
@@ -57,14 +58,14 @@ func (n *node) fault() string {
 }
 
 // armFailpoint arms the failpoint that the query names.
-func (n *node) armFailpoint(log *slog.Logger) http.HandlerFunc {
+func (n *Node) armFailpoint() http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
 		if err := n.faults.Arm(q.Get("point"), q.Get("method"), failpoint.Action(q.Get("action"))); err != nil {
-			writeText(w, log, http.StatusBadRequest, err.Error())
+			writeText(w, n.log, http.StatusBadRequest, err.Error())
 			return
 		}
-		writeText(w, log, http.StatusOK, "armed")
+		writeText(w, n.log, http.StatusOK, "armed")
 	}
 }
 

@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"context"
@@ -44,14 +44,16 @@ import (
 	"mlsd/people/accounts"
 	"mlsd/people/consent"
 	"mlsd/people/erasure"
+	"mlsd/people/reports"
 	"mlsd/welcome"
 )
 
 // scrapeInterval is how often, at most, a scrape reads the database.
 const scrapeInterval = 15 * time.Second
 
-// node is the parts of the server, connected to each other. None of them runs yet.
-type node struct {
+// Node is the parts of the server, connected to each other.
+type Node struct {
+	log               *slog.Logger
 	db                pools
 	tracer            *tracing.Tracer      // nil: none
 	reg               *prometheus.Registry // of the metrics of this node
@@ -87,58 +89,63 @@ type node struct {
 	relay             *relay.Follower      // nil unless Config.RelayURL
 	attachments       *attachments.Service // nil if there is no store
 	attachmentSweeper *attachments.Sweeper // nil if there is no store
+	stopPresence      func()
+
+	closers
 }
 
-// assemble makes a node that listens on addr. tracer can be nil.
-func assemble(cfg Config, db pools, tracer *tracing.Tracer, addr net.Addr, log *slog.Logger) (*node, error) {
-	n := &node{db: db, tracer: tracer, rounds: worker.NewRounds(), reg: prometheus.NewRegistry(), stored: prometheus.NewRegistry(), schema: newSchemaWatch(db.requests, migrations.Newest(), log)}
+// assemble makes the parts of a node that listens on addr. None of them runs yet.
+func (n *Node) assemble(cfg Config, addr net.Addr) error {
+	db, log := n.db, n.log
+	n.rounds, n.reg, n.stored = worker.NewRounds(), prometheus.NewRegistry(), prometheus.NewRegistry()
+	n.schema = newSchemaWatch(db.requests, migrations.Newest(), log)
 	n.registerNode()
 	if cfg.Failpoints {
 		n.faults = failpoint.New()
 	}
-	if err := cfg.complete(addr); err != nil {
-		return nil, err
+	if err := cfg.Complete(addr); err != nil {
+		return err
 	}
 	metrics := api.NewMetrics(n.reg)
 	auth, err := n.authenticator(cfg, metrics)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	n.sessions = sessions.New(sessions.Config{DB: db.maintenance, Lookups: db.requests, Identities: n.identities, Log: log})
 	n.heads, err = transparency.New(transparency.Config{DB: db.requests, Service: cfg.ServiceDID.String(), Generation: generation, Log: log})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	n.assembleMaintenance(cfg, addr, metrics, log)
+	n.assembleMaintenance(cfg, addr, metrics)
 	writes := idem.New(db.requests, metrics, log, n.faults, idem.WithRetire(api.RetireKeys),
 		idem.WithLease(cfg.Lifetimes[idem.Default.NSID].Lease))
-	n.assembleEvents(cfg, log)
-	if err := errors.Join(n.assembleGate(cfg, log), n.assembleRelay(cfg, log)); err != nil {
-		return nil, err
+	n.assembleEvents(cfg)
+	if err := errors.Join(n.assembleGate(cfg), n.assembleRelay(cfg)); err != nil {
+		return err
 	}
 	n.quotas = quota.New(db.requests, cfg.Quotas, log, quota.OnUse(metrics.QuotaUsed), quota.ScaledBy(n.gate.Percent))
-	erasures := n.assembleEraser(log)
-	if err := n.assembleAttachments(cfg, writes, log); err != nil {
-		return nil, err
+	erasures := n.assembleEraser()
+	if err := n.assembleAttachments(cfg, writes); err != nil {
+		return err
 	}
 	n.sweep = worker.Sweeper(metrics.Swept, n.sweeps(cfg)...)
 	n.operator = operator.New(operator.Config{
 		DB: db.maintenance, Log: log, Remover: n.remover, Accounts: n.accounts, Erasures: erasures, Changed: n.gate.Wake.Send, Wake: n.sequencer.Wake,
 		Heads: n.heads,
 	})
-	if n.push, err = n.pushWorker(cfg, writes, metrics, log); err != nil {
-		return nil, err
+	if n.push, err = n.pushWorker(cfg, writes, metrics); err != nil {
+		return err
 	}
 	n.messages = messages.NewLog(db.requests, cfg.EpochWindow, metrics, log, n.faults, messages.OnBatch(metrics.Batched), messages.OnReserved(db.reserved),
-		messages.Traced(tracer))
+		messages.Traced(n.tracer))
 	n.cursors = convos.NewCursors(db.requests, n.faults, convos.OnShown(n.cursorMoved))
 	n.deliveries = welcome.New(db.requests, cfg.Welcomes, metrics.WelcomeConfirmed, log, n.faults)
-	reportKey, err := cfg.reportKey()
+	reportKey, err := reportKey(cfg.ReportKey)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	n.api, err = api.New(api.Config{
-		DB: db.requests, Reads: db.reads, Auth: auth, Sessions: n.sessions, Metrics: metrics, Tracer: tracer, Log: log,
+		DB: db.requests, Reads: db.reads, Auth: auth, Sessions: n.sessions, Metrics: metrics, Tracer: n.tracer, Log: log,
 		Writes:    writes,
 		Quotas:    n.quotas,
 		Lifetimes: cfg.Lifetimes,
@@ -158,9 +165,9 @@ func assemble(cfg Config, db pools, tracer *tracing.Tracer, addr net.Addr, log *
 		Cursors:    n.cursors,
 		Welcomes:   n.deliveries,
 		ReportKey:  reportKey,
-		ServiceDID: cfg.ServiceDID, PublicURL: cfg.PublicURL, Version: version(), Rates: cfg.Rates, IP: extractor(cfg),
+		ServiceDID: cfg.ServiceDID, PublicURL: cfg.PublicURL, Version: Version(), Rates: cfg.Rates, IP: extractor(cfg),
 	})
-	return n, err
+	return err
 }
 
 // generation is the generation of the database that conn leads to.
@@ -168,9 +175,9 @@ func generation(ctx context.Context, conn *pgxpool.Conn) (int64, error) {
 	return events.Generation(ctx, conn)
 }
 
-// complete sets what follows from the public listener's address: the service's DID and URL, unless
+// Complete sets what follows from the public listener's address: the service's DID and URL, unless
 // the operator has set them.
-func (c *Config) complete(addr net.Addr) error {
+func (c *Config) Complete(addr net.Addr) error {
 	if c.ServiceDID == "" {
 		_, port, err := net.SplitHostPort(addr.String())
 		if err != nil {
@@ -185,7 +192,7 @@ func (c *Config) complete(addr net.Addr) error {
 }
 
 // authenticator verifies callers' tokens and records their use.
-func (n *node) authenticator(cfg Config, metrics *api.Metrics) (_ *serviceauth.Validator, err error) {
+func (n *Node) authenticator(cfg Config, metrics *api.Metrics) (_ *serviceauth.Validator, err error) {
 	n.identities, err = serviceauth.NewDirectory(serviceauth.DirectoryConfig{
 		PLCURL: cfg.PLCURL, AllowLoopback: cfg.AllowLoopback, DB: n.db.requests, OnLookup: metrics.LookedUp,
 	})
@@ -199,11 +206,11 @@ func (n *node) authenticator(cfg Config, metrics *api.Metrics) (_ *serviceauth.V
 }
 
 // assembleMaintenance makes the workers that count and clean up.
-func (n *node) assembleMaintenance(cfg Config, addr net.Addr, metrics *api.Metrics, log *slog.Logger) {
+func (n *Node) assembleMaintenance(cfg Config, addr net.Addr, metrics *api.Metrics) {
 	db := n.db.maintenance
-	n.usage = usage.New(db, log, mlsapi.ErrIdempotencyConflict)
-	n.requests = requests.New(requests.Config{DB: db, Log: log, Node: nodeName(addr), Sample: cfg.Requests.Sample, Keep: cfg.Requests.Keep})
-	n.stored.MustRegister(dbmetrics.New(db, log, scrapeInterval))
+	n.usage = usage.New(db, n.log, mlsapi.ErrIdempotencyConflict)
+	n.requests = requests.New(requests.Config{DB: db, Log: n.log, Node: nodeName(addr), Sample: cfg.Requests.Sample, Keep: cfg.Requests.Keep})
+	n.stored.MustRegister(dbmetrics.New(db, n.log, scrapeInterval))
 	n.checks = invariants.NewChecker(db)
 	n.remover = convos.NewRemover(db, n.faults)
 	metrics.Swept("messages", 0) // the series is there without a retention too
@@ -225,49 +232,49 @@ func nodeName(addr net.Addr) string {
 }
 
 // assembleEvents makes the parts that deliver events to subscribers.
-func (n *node) assembleEvents(cfg Config, log *slog.Logger) {
+func (n *Node) assembleEvents(cfg Config) {
 	db, metrics := n.db.requests, api.NewStreamMetrics(n.reg)
-	n.presence = events.NewPresence(db, log, events.Runs(events.Release{Build: version(), Schema: migrations.Newest()}))
-	n.hub = events.NewHub(events.HubConfig{DB: db, Reads: n.db.reads, Log: log, Metrics: metrics, Presence: n.presence, Tracer: n.tracer})
+	n.presence = events.NewPresence(db, n.log, events.Runs(events.Release{Build: Version(), Schema: migrations.Newest()}))
+	n.hub = events.NewHub(events.HubConfig{DB: db, Reads: n.db.reads, Log: n.log, Metrics: metrics, Presence: n.presence, Tracer: n.tracer})
 	n.sequencer = events.NewSequencer(events.SequencerConfig{
-		DB: db, Log: log, Metrics: metrics, Retention: cfg.EventRetention, Moved: n.hub.Grown, Faults: n.faults,
+		DB: db, Log: n.log, Metrics: metrics, Retention: cfg.EventRetention, Moved: n.hub.Grown, Faults: n.faults,
 	})
 	n.signals = events.NewSignals(events.SignalsConfig{
-		DB: db, Hub: n.hub, Log: log, Metrics: api.NewSignalMetrics(n.reg), Busy: n.sendsMuch, Viewers: n.viewers,
+		DB: db, Hub: n.hub, Log: n.log, Metrics: api.NewSignalMetrics(n.reg), Busy: n.sendsMuch, Viewers: n.viewers,
 	})
 }
 
 // sendsMuch reports whether so many messages are being sent that signals have to stand back.
-func (n *node) sendsMuch() bool { return n.messages.Crowded() }
+func (n *Node) sendsMuch() bool { return n.messages.Crowded() }
 
 // cursorMoved passes on a moved cursor that other members may see.
-func (n *node) cursorMoved(convo uuid.UUID, did syntax.DID, at convos.Cursor) {
+func (n *Node) cursorMoved(convo uuid.UUID, did syntax.DID, at convos.Cursor) {
 	n.signals.Moved(convo, events.Move{DID: did, Read: at.Read, Delivered: at.Delivered})
 }
 
 // viewers implements events.Viewers.
-func (n *node) viewers(ctx context.Context, convo uuid.UUID, movers, viewers []syntax.DID) (func(viewer, mover syntax.DID) bool, error) {
+func (n *Node) viewers(ctx context.Context, convo uuid.UUID, movers, viewers []syntax.DID) (func(viewer, mover syntax.DID) bool, error) {
 	v, err := consent.ViewersOf(ctx, n.db.requests, convo, movers, viewers)
 	return v.See, err
 }
 
 // assembleGate makes what says who may use the node. An account that may no longer use it loses its
 // streams.
-func (n *node) assembleGate(cfg Config, log *slog.Logger) (err error) {
+func (n *Node) assembleGate(cfg Config) (err error) {
 	if cfg.AdmitFile != "" {
-		if n.admitted, err = accounts.NewAllowlist(cfg.AdmitFile, log); err != nil {
+		if n.admitted, err = accounts.NewAllowlist(cfg.AdmitFile, n.log); err != nil {
 			return fmt.Errorf("MLSD_ADMIT_FILE: %w", err)
 		}
 		n.admitted.OnRemoved(func(did syntax.DID) { n.hub.End(did, accounts.ErrNotAdmitted) })
 	}
 	n.gate, err = accounts.NewGate(accounts.GateConfig{
-		DB: n.db.maintenance, Lookups: n.db.requests, Mode: cfg.Admit, List: n.admitted, Refused: n.hub.End, Log: log,
+		DB: n.db.maintenance, Lookups: n.db.requests, Mode: cfg.Admit, List: n.admitted, Refused: n.hub.End, Log: n.log,
 	})
 	return err
 }
 
 // assembleRelay makes the follower of the relay. The metrics exist without it too.
-func (n *node) assembleRelay(cfg Config, log *slog.Logger) (err error) {
+func (n *Node) assembleRelay(cfg Config) (err error) {
 	n.accounts = accounts.NewStore(cfg.EraseAfter)
 	metrics := relay.NewMetrics(n.reg)
 	if cfg.RelayURL == "" {
@@ -278,13 +285,13 @@ func (n *node) assembleRelay(cfg Config, log *slog.Logger) (err error) {
 		return fmt.Errorf("MLSD_RELAY_URL: %w", err)
 	}
 	n.relay, err = relay.New(relay.Config{
-		DB: n.db.maintenance, Source: source, Store: n.accounts, Forget: n.identities.Forget, Stored: n.gate.Wake.Send, Metrics: metrics, Log: log,
+		DB: n.db.maintenance, Source: source, Store: n.accounts, Forget: n.identities.Forget, Stored: n.gate.Wake.Send, Metrics: metrics, Log: n.log,
 	})
 	return err
 }
 
 // assembleAttachments makes what keeps files, if there is a store.
-func (n *node) assembleAttachments(cfg Config, writes *idem.Store, log *slog.Logger) error {
+func (n *Node) assembleAttachments(cfg Config, writes *idem.Store) error {
 	var store attachments.Store
 	var err error
 	switch cfg.Attachments.Kind {
@@ -302,24 +309,24 @@ func (n *node) assembleAttachments(cfg Config, writes *idem.Store, log *slog.Log
 	}
 	operation := cfg.Lifetimes[nsid.CompleteAttachment]
 	n.attachments = attachments.New(attachments.Config{
-		DB: n.db.requests, Store: store, Writes: writes, ServiceDID: cfg.ServiceDID, MaxSize: cfg.Attachments.MaxSize, Life: operation.Life, Lease: operation.Lease, Log: log, Faults: n.faults,
+		DB: n.db.requests, Store: store, Writes: writes, ServiceDID: cfg.ServiceDID, MaxSize: cfg.Attachments.MaxSize, Life: operation.Life, Lease: operation.Lease, Log: n.log, Faults: n.faults,
 	})
-	n.attachmentSweeper = attachments.NewSweeper(n.db.maintenance, n.attachments, log)
+	n.attachmentSweeper = attachments.NewSweeper(n.db.maintenance, n.attachments, n.log)
 	return nil
 }
 
 // attachmentDeleted makes the sweeper delete the objects of an attachment soon.
-func (n *node) attachmentDeleted() {
+func (n *Node) attachmentDeleted() {
 	if n.attachmentSweeper != nil {
 		n.attachmentSweeper.Wake.Send()
 	}
 }
 
 // assembleEraser makes the worker that erases accounts, and returns its jobs.
-func (n *node) assembleEraser(log *slog.Logger) *erasure.Store {
+func (n *Node) assembleEraser() *erasure.Store {
 	jobs := erasure.NewStore(n.accounts)
 	n.eraser = erasure.NewWorker(erasure.Config{
-		DB: n.db.maintenance, Log: log, Jobs: jobs, Accounts: n.accounts, Remover: n.remover, Forget: n.identities.Forget,
+		DB: n.db.maintenance, Log: n.log, Jobs: jobs, Accounts: n.accounts, Remover: n.remover, Forget: n.identities.Forget,
 		EraseActions: operator.EraseActions, Changed: n.gate.Wake.Send, Wake: n.sequencer.Wake, Faults: n.faults,
 	})
 	return jobs
@@ -327,9 +334,9 @@ func (n *node) assembleEraser(log *slog.Logger) *erasure.Store {
 
 // pushWorker makes the worker that pushes to devices, with the providers that the operator has set
 // up.
-func (n *node) pushWorker(cfg Config, writes *idem.Store, metrics *api.Metrics, log *slog.Logger) (*push.Worker, error) {
+func (n *Node) pushWorker(cfg Config, writes *idem.Store, metrics *api.Metrics) (*push.Worker, error) {
 	c := push.Config{
-		Operation: cfg.Lifetimes[idem.NSIDPush], DB: n.db.requests, Writes: writes, Withheld: n.gate.Withheld, Metrics: metrics, Log: log, Faults: n.faults,
+		Operation: cfg.Lifetimes[idem.NSIDPush], DB: n.db.requests, Writes: writes, Withheld: n.gate.Withheld, Metrics: metrics, Log: n.log, Faults: n.faults,
 		Tracer: n.tracer,
 	}
 	if cfg.APNs != (push.APNsKey{}) {
@@ -342,4 +349,16 @@ func (n *node) pushWorker(cfg Config, writes *idem.Store, metrics *api.Metrics, 
 		c.Webhooks = push.NewWebhooks(cfg.AllowLoopback)
 	}
 	return push.NewWorker(c), nil
+}
+
+// reportKey reads the key that reports of abuse are sealed to. There is none without a text.
+func reportKey(text string) (*reports.PublicKey, error) {
+	if text == "" {
+		return nil, nil
+	}
+	key, err := reports.ParsePublicKey(text)
+	if err != nil {
+		return nil, err
+	}
+	return &key, nil
 }

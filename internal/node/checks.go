@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"errors"
@@ -13,9 +13,12 @@ import (
 	"mlsd/people/accounts"
 )
 
-// check fails if settings cannot be used, or lack others, as far as that can be told without the
+// ErrNotPrivate is for what is about the private PostgreSQL.
+var ErrNotPrivate = errors.New("this is for the private PostgreSQL, and MLSD_DATABASE_URL names another; docs/RESTORE.md has the commands for that one")
+
+// Check fails if settings cannot be used, or lack others, as far as that can be told without the
 // database and the network. It returns who may use the admin listener.
-func (c Config) check(log *slog.Logger) (*operator.Access, error) {
+func (c Config) Check(log *slog.Logger) (*operator.Access, error) {
 	access, err := operator.NewAccess(c.AdminListen, c.Admin.Hosts, c.Admin.Tokens, log)
 	return access, errors.Join(
 		c.checkServiceDID(), c.checkPublicURL(), c.checkArchive(), c.checkStandby(), c.checkAccounts(), c.checkAdmitFile(log), c.checkAPNs(), err)
@@ -46,7 +49,7 @@ func (c Config) checkPublicURL() error {
 // checkArchive fails if a WAL archive is set for a PostgreSQL that the operator runs.
 func (c Config) checkArchive() error {
 	if c.WALArchive != "" && c.DatabaseURL != "" {
-		return fmt.Errorf("--wal-archive (MLSD_WAL_ARCHIVE): %w", errNotPrivate)
+		return fmt.Errorf("--wal-archive (MLSD_WAL_ARCHIVE): %w", ErrNotPrivate)
 	}
 	return nil
 }
@@ -92,8 +95,8 @@ func (c Config) checkAPNs() error {
 	return nil
 }
 
-// listen opens the listener of a setting.
-func listen(flag, address string) (net.Listener, error) {
+// Listen opens the listener of a setting.
+func Listen(flag, address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	if err == nil {
 		return l, nil
@@ -116,7 +119,7 @@ func listen(flag, address string) (net.Listener, error) {
 func (c Config) checkPorts() error {
 	var errs []error
 	for flag, address := range map[string]string{listenFlag: c.Listen, adminListenFlag: c.AdminListen} {
-		l, err := listen(flag, address)
+		l, err := Listen(flag, address)
 		if err == nil {
 			err = l.Close()
 		}

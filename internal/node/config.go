@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"errors"
@@ -199,31 +199,44 @@ const (
 	agentsVariable  = "MLSD_MLS_AGENTS"
 )
 
-// chosen is the value of a setting, and where it stands.
-type chosen struct {
-	value string
-	file  string // file and line; "": not in a file
-	set   bool   // it is not the default
+// Chosen is the value of a setting, and where it stands.
+type Chosen struct {
+	Variable, Value string
+	File            string // file and line; "": not in a file
 }
 
 // choose returns the value of each setting, by its variable: what the command line says, else the
 // environment, else the file that MLSD_ENV_FILE names, else the default.
-func choose(cmd *cli.Command) (map[string]chosen, error) {
+func choose(cmd *cli.Command) (map[string]Chosen, error) {
 	file, err := readEnvFile(cmd.String(envFileFlag))
 	if err != nil {
 		return nil, err
 	}
-	all := map[string]chosen{}
+	all := map[string]Chosen{}
 	for _, s := range settings {
 		inFile, found := file[s.env]
-		switch {
-		case cmd.IsSet(s.flag()) || !found:
-			all[s.env] = chosen{value: cmd.String(s.flag()), set: cmd.IsSet(s.flag())}
-		default:
-			all[s.env] = inFile
+		if cmd.IsSet(s.flag()) || !found {
+			inFile = Chosen{Variable: s.env, Value: cmd.String(s.flag())}
 		}
+		all[s.env] = inFile
 	}
 	return all, nil
+}
+
+// Changed returns the settings that are not the default ones. It does not tell secrets.
+func Changed(cmd *cli.Command) (changed []Chosen, err error) {
+	all, err := choose(cmd)
+	for _, s := range settings {
+		v := all[s.env]
+		if v.Value == s.value {
+			continue
+		}
+		if s.secret {
+			v.Value = "(not shown)"
+		}
+		changed = append(changed, v)
+	}
+	return changed, err
 }
 
 // configure reads the configuration. The error tells everything that is wrong with single settings.
@@ -235,7 +248,7 @@ func configure(cmd *cli.Command) (Config, error) {
 	}
 	var errs []error
 	for _, s := range settings {
-		if err := s.parse(&c, all[s.env].value); err != nil {
+		if err := s.parse(&c, all[s.env].Value); err != nil {
 			errs = append(errs, s.refuse(all[s.env], err))
 		}
 	}
@@ -281,13 +294,13 @@ func (c *Config) completeAttachments() error {
 }
 
 // refuse says which setting has which value, and what is wrong with it. It never tells a secret.
-func (s setting) refuse(v chosen, err error) error {
+func (s setting) refuse(v Chosen, err error) error {
 	where := s.env
-	if v.file != "" {
-		where += " in " + v.file
+	if v.File != "" {
+		where += " in " + v.File
 	}
 	if s.secret {
 		return fmt.Errorf("--%s (%s): %w", s.flag(), where, err)
 	}
-	return fmt.Errorf("--%s (%s) is %q: %w", s.flag(), where, v.value, err)
+	return fmt.Errorf("--%s (%s) is %q: %w", s.flag(), where, v.Value, err)
 }

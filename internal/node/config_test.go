@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +17,6 @@ import (
 
 	"mlsd/idem"
 	"mlsd/internal/nsid"
-	"mlsd/internal/pgtest"
 	"mlsd/internal/quota"
 	"mlsd/internal/relay"
 	"mlsd/people/accounts"
@@ -53,7 +54,7 @@ func settingCases(t *testing.T) map[string]struct {
 		return r
 	}
 	first, second := secretFiles(t, " postgres://a/b\n", "postgres://c/d")
-	key, otherKey := secretFiles(t, devReportKey+"\n", otherReportKey)
+	key, otherKey := secretFiles(t, aReportKey+"\n", otherReportKey)
 	inFile := func(get func(Config) any) row {
 		return row{first, second, get, "postgres://a/b", "postgres://c/d", "", []string{"/nowhere/secret", os.DevNull}}
 	}
@@ -149,9 +150,9 @@ func settingCases(t *testing.T) map[string]struct {
 		"MLSD_QUOTA_ATTACHMENT_BYTES": limits("attachment-bytes-per-day", 1<<30, true),
 		"MLSD_QUOTA_UPLOADED_BYTES":   limits("uploaded-bytes-per-day", 3<<30, true),
 		"MLSD_QUOTA_ADDRESS_SHARE":    limits(quota.AddressShare, 200, false),
-		"MLSD_REPORT_KEY": {devReportKey, otherReportKey, func(c Config) any { return c.ReportKey }, devReportKey, otherReportKey, "",
-			[]string{"x", strings.Replace(devReportKey, "public", "private", 1), devReportKey + "A", "mlsd-report-public-"}},
-		"MLSD_REPORT_KEY_FILE": {key, otherKey, func(c Config) any { return c.ReportKey }, devReportKey, otherReportKey, "",
+		"MLSD_REPORT_KEY": {aReportKey, otherReportKey, func(c Config) any { return c.ReportKey }, aReportKey, otherReportKey, "",
+			[]string{"x", strings.Replace(aReportKey, "public", "private", 1), aReportKey + "A", "mlsd-report-public-"}},
+		"MLSD_REPORT_KEY_FILE": {key, otherKey, func(c Config) any { return c.ReportKey }, aReportKey, otherReportKey, "",
 			[]string{"/nowhere/key", os.DevNull, first}},
 		"MLSD_REQUEST_SAMPLE": {"7", "0", func(c Config) any { return c.Requests.Sample }, 7, 0, 100, []string{"", "-1", "1%", "0.5"}},
 		"MLSD_REQUEST_RETENTION": {"24h", "168h", func(c Config) any { return c.Requests.Keep }, 24 * time.Hour, 168 * time.Hour, 72 * time.Hour,
@@ -166,8 +167,11 @@ func settingCases(t *testing.T) map[string]struct {
 	}
 }
 
-// otherReportKey is another key than that of mlsd dev.
-const otherReportKey = "mlsd-report-public-CQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+// Two keys for reports.
+const (
+	aReportKey     = "mlsd-report-public-XwUmXPp77xzZX_nHLkaVPB9tKATYAxbR3ztr7ToWoSM"
+	otherReportKey = "mlsd-report-public-CQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+)
 
 // secretFiles makes two files with what stands in them.
 func secretFiles(t *testing.T, one, other string) (first, second string) {
@@ -205,8 +209,6 @@ func TestLifetimeMessages(t *testing.T) {
 			t.Errorf("%s:\n%v, want\n%s", setting, err, want)
 		}
 	}
-	s := launch(t, []string{"MLSD_IDEMPOTENCY_TTL=createConvo=1m", "MLSD_DATA_DIR=" + dataDir(t)})
-	s.fails("MLSD_IDEMPOTENCY_TTL", "createConvo=1m", "at least 1h")
 }
 
 // parse parses a command line and its environment as run does.
@@ -275,11 +277,15 @@ func TestSettings(t *testing.T) {
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{"--help", "help", "serve --help", "migrate up --help"} {
-		s := launch(t, []string{"MLSD_DATABASE_URL=postgres://mlsd:battery@127.0.0.1/mlsd"}, strings.Fields(args)...)
-		if err := s.wait(); err != nil {
+		var out strings.Builder
+		app := &cli.Command{Name: "mlsd", Writer: &out, Commands: []*cli.Command{
+			{Name: "serve"}, {Name: "migrate", Commands: []*cli.Command{{Name: "up"}}},
+		}}
+		environ := []string{"MLSD_DATABASE_URL=postgres://mlsd:battery@127.0.0.1/mlsd"}
+		if err := Run(t.Context(), app, append([]string{"mlsd"}, strings.Fields(args)...), environ); err != nil {
 			t.Errorf("%s: %v", args, err)
 		}
-		help := s.stdout.String()
+		help := out.String()
 		for _, setting := range settings {
 			for _, part := range []string{"--" + setting.flag() + " ", setting.env, setting.usage} {
 				if !strings.Contains(help, part) {
@@ -287,52 +293,72 @@ func TestHelp(t *testing.T) {
 				}
 			}
 		}
-		wantNoPassword(t, help, s.stderr.String())
-	}
-}
-
-// A bad setting stops every command before anything is started.
-func TestBadSetting(t *testing.T) {
-	t.Parallel()
-	for _, command := range []string{"", "serve", "migrate up", "migrate version"} {
-		dir := dataDir(t)
-		s := launch(t, []string{"MLSD_WELCOME_GRACE=soon", "MLSD_DATA_DIR=" + dir}, strings.Fields(command)...)
-		s.fails("MLSD_WELCOME_GRACE", "soon")
-		if log := s.stderr.String(); log != "" || s.stdout.String() != "" {
-			t.Errorf("%q: %s%s", command, s.stdout, log)
+		if strings.Contains(help, "battery") {
+			t.Errorf("%s shows the password: %s", args, help)
 		}
 	}
 }
 
-// If the service's DID does not contain its URL, the URL must be set. That is checked before
-// anything is started.
-func TestNoPublicURL(t *testing.T) {
+// Everything that is wrong with single settings is told at once.
+func TestAllMistakesAtOnce(t *testing.T) {
 	t.Parallel()
-	s := launch(t, []string{"MLSD_SERVICE_DID=did:plc:ewvi7nxzyoun6zhxrhs64oiz", "MLSD_DATA_DIR=" + dataDir(t)})
-	s.fails("MLSD_PUBLIC_URL", "did:plc:ewvi7nxzyoun6zhxrhs64oiz")
-	if log := s.stderr.String(); log != "" || s.stdout.String() != "" {
-		t.Errorf("%s%s", s.stdout, log)
+	_, err := parse(t, []string{"MLSD_RATE_DID=many", "MLSD_LISTEN=8080"}, "--failpoints=maybe")
+	for _, want := range []string{"MLSD_RATE_DID", "MLSD_LISTEN", "MLSD_FAILPOINTS"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not name %s", err, want)
+		}
 	}
 }
 
-// Settings about accounts that belong together are checked before anything is started.
-func TestAccountSettings(t *testing.T) {
+// A switch needs no value, before and after a command.
+func TestSwitch(t *testing.T) {
 	t.Parallel()
-	for _, environ := range [][]string{
-		{"MLSD_ADMIT=allowlist"}, {"MLSD_ADMIT_FILE=/a"}, {"MLSD_ADMIT=closed", "MLSD_ADMIT_FILE=/a"}, {"MLSD_RELAY_KIND=repos"},
-	} {
-		s := launch(t, append(environ, "MLSD_DATA_DIR="+dataDir(t)))
-		s.fails(strings.Split(environ[len(environ)-1], "=")[0])
+	cfg, err := parse(t, []string{"MLSD_ALLOW_LOOPBACK=true"}, "--failpoints", "--listen", "127.0.0.1:9")
+	if err != nil || !cfg.Failpoints || !cfg.AllowLoopback || cfg.Listen != "127.0.0.1:9" {
+		t.Errorf("%+v, %v", cfg, err)
 	}
 }
 
-// A list of admitted accounts that cannot be read is fatal at the start.
-func TestBrokenAdmitFile(t *testing.T) {
+// Settings from a file: a variable and a flag win over it, wherever the flag stands.
+func TestEnvFile(t *testing.T) {
 	t.Parallel()
-	file := filepath.Join(t.TempDir(), "admitted")
-	if err := os.WriteFile(file, []byte("did:plc:alice\nbob\n"), 0o600); err != nil {
+	path := filepath.Join(t.TempDir(), "mlsd.env")
+	text := "# settings\n\nMLSD_LISTEN = \"127.0.0.1:1\"\r\nMLSD_RATE_DID=7\nMLSD_RATE_IP='8'\nMLSD_FAILPOINTS=true\nMLSD_DATABASE_URL=postgres://a:$b@c/d\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := launch(t, []string{"MLSD_ADMIT=allowlist", "MLSD_ADMIT_FILE=" + file, "MLSD_DATABASE_URL=" + pgtest.URL(t)})
-	s.fails("MLSD_ADMIT_FILE", file, "line 2")
+	cfg, err := parse(t, []string{"MLSD_ENV_FILE=" + path, "MLSD_RATE_DID=9"}, "--rate-ip", "10")
+	if err != nil || cfg.Listen != "127.0.0.1:1" || cfg.Rates.DID.PerSecond != 9 || cfg.Rates.IP.PerSecond != 10 || !cfg.Failpoints || cfg.DatabaseURL != "postgres://a:$b@c/d" {
+		t.Errorf("%+v, %v", cfg, err)
+	}
+}
+
+// The page of settings has every setting, in the order of --help, and no other.
+func TestSettingsPage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/SETTINGS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, s := range settings {
+		want = append(want, s.env)
+	}
+	var got []string
+	for _, row := range regexp.MustCompile("(?m)^\\| `(MLSD_[A-Z0-9_]+)` \\|").FindAllStringSubmatch(string(page), -1) {
+		got = append(got, row[1])
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("docs/SETTINGS.md lists other settings (-settings +page):\n%s", diff)
+	}
+}
+
+func TestBuild(t *testing.T) {
+	t.Parallel()
+	b := build{version: "v1.2.0", commit: "0123456789abcdef", date: "2026-01-02T03:04:05Z", modified: true}
+	if want := "v1.2.0 commit 0123456789ab and changes of 2026-01-02T03:04:05Z"; b.String() != want {
+		t.Errorf("%q, want %q", b, want)
+	}
 }

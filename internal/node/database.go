@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"context"
@@ -19,6 +19,9 @@ import (
 // reachTimeout is for the first connection to the operator's PostgreSQL. By default the driver
 // waits for minutes.
 const reachTimeout = 15 * time.Second
+
+// stopTimeout is for the private PostgreSQL.
+const stopTimeout = 30 * time.Second
 
 // database returns the URL of the database to use. If mlsd runs a private PostgreSQL, database
 // returns that too. The caller stops it.
@@ -43,9 +46,9 @@ func stopDatabase(ctx context.Context, own *localpg.Server) error {
 	return own.Stop(ctx)
 }
 
-// withDatabase calls do with the URL of the database to use.
-func withDatabase(ctx context.Context, cfg Config, stderr io.Writer, do func(url string) error) (err error) {
-	url, own, err := database(ctx, cfg, logger(cfg, stderr))
+// WithDatabase calls do with the URL of the database to use.
+func WithDatabase(ctx context.Context, cfg Config, stderr io.Writer, do func(url string) error) (err error) {
+	url, own, err := database(ctx, cfg, cfg.Logger(stderr))
 	if err != nil {
 		return err
 	}
@@ -75,6 +78,17 @@ func awaitDatabase(ctx context.Context, cfg Config, log *slog.Logger) error {
 	}
 }
 
+// Reach fails unless the operator's PostgreSQL and its standby, if they are set, accept a connection.
+func (c Config) Reach(ctx context.Context) error {
+	if c.DatabaseURL == "" {
+		return nil
+	}
+	if err := reach(ctx, c.DatabaseURL, reachTimeout); err != nil {
+		return err
+	}
+	return c.reachStandby(ctx)
+}
+
 // reach fails unless the operator's PostgreSQL accepts a connection within timeout, with a session of
 // its own.
 func reach(ctx context.Context, url string, timeout time.Duration) (err error) {
@@ -97,15 +111,15 @@ func reach(ctx context.Context, url string, timeout time.Duration) (err error) {
 
 // reachStandby fails unless MLSD_READ_DATABASE_URL, if it is set, names a standby of the operator's
 // PostgreSQL that accepts a connection.
-func reachStandby(ctx context.Context, cfg Config) error {
-	if cfg.ReadDatabaseURL == "" {
+func (c Config) reachStandby(ctx context.Context) error {
+	if c.ReadDatabaseURL == "" {
 		return nil
 	}
-	primary, err := pgpool.Config(cfg.DatabaseURL)
+	primary, err := pgpool.Config(c.DatabaseURL)
 	if err != nil {
 		return err
 	}
-	read, err := pgpool.Config(cfg.ReadDatabaseURL)
+	read, err := pgpool.Config(c.ReadDatabaseURL)
 	if err != nil {
 		return err
 	}
@@ -120,7 +134,7 @@ func reachStandby(ctx context.Context, cfg Config) error {
 // checkStandby refuses a standby of another database, or one that refuses the account. Whatever else
 // is wrong with it can pass: until then reads use the primary.
 func (l *lifecycle) checkStandby(ctx context.Context) error {
-	err := reachStandby(ctx, l.cfg)
+	err := l.cfg.reachStandby(ctx)
 	if pgpool.Unavailable(err) || errors.Is(err, standby.ErrNotStandby) || errors.Is(err, standby.ErrNoRights) {
 		l.log.Warn("the standby cannot be read: reads use the primary until it can", "error", err)
 		return nil

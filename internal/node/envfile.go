@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"bufio"
@@ -15,7 +15,7 @@ const maxEnvFile = 1 << 20
 // with #, or NAME=VALUE. White space around the value does not count, nor does one pair of quotes
 // around it. Nothing in it is replaced. systemd's EnvironmentFile and compose's env_file read such
 // lines in the same way. An empty path is no file.
-func readEnvFile(path string) (map[string]chosen, error) {
+func readEnvFile(path string) (map[string]Chosen, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -26,7 +26,7 @@ func readEnvFile(path string) (map[string]chosen, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--%s (MLSD_ENV_FILE): %w", envFileFlag, err)
 	}
-	all := map[string]chosen{}
+	all := map[string]Chosen{}
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	lines.Buffer(nil, maxEnvFile)
 	for n := 1; lines.Scan(); n++ {
@@ -42,10 +42,10 @@ func readEnvFile(path string) (map[string]chosen, error) {
 			return nil, fmt.Errorf("%s: want NAME=VALUE, such as MLSD_LISTEN=127.0.0.1:8080", at)
 		case name == variableOf(envFileFlag) || !known(name):
 			return nil, fmt.Errorf("%s: %s is not a setting that a file can have: mlsd --help lists them", at, name)
-		case all[name].set:
-			return nil, fmt.Errorf("%s: %s stands in %s already", at, name, all[name].file)
+		case all[name].File != "":
+			return nil, fmt.Errorf("%s: %s stands in %s already", at, name, all[name].File)
 		}
-		all[name] = chosen{value: unquote(strings.TrimSpace(value)), file: at, set: true}
+		all[name] = Chosen{Variable: name, Value: unquote(strings.TrimSpace(value)), File: at}
 	}
 	return all, lines.Err()
 }

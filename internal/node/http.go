@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"errors"
@@ -10,9 +10,9 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// httpServer returns a server for h. Package api sets deadlines of its own for bodies, large answers
+// HTTPServer returns a server for h. Package api sets deadlines of its own for bodies, large answers
 // and streams.
-func httpServer(h http.Handler, log *slog.Logger) *http.Server {
+func HTTPServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 10 * time.Second,

@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"io"
@@ -8,14 +8,14 @@ import (
 	"mlsd/internal/redact"
 )
 
-// logger returns the server's log, which it writes to w. Only at level debug does the log name
+// Logger returns the server's log, which it writes to w. Only at level debug does the log name
 // callers. Above it, every DID is replaced, because the errors of libraries quote their input.
-func logger(cfg Config, w io.Writer) *slog.Logger {
-	options := &slog.HandlerOptions{Level: cfg.LogLevel}
-	if cfg.LogLevel > slog.LevelDebug {
+func (c Config) Logger(w io.Writer) *slog.Logger {
+	options := &slog.HandlerOptions{Level: c.LogLevel}
+	if c.LogLevel > slog.LevelDebug {
 		options.ReplaceAttr = withoutDIDs(redact.DIDs())
 	}
-	if cfg.LogFormat == "text" {
+	if c.LogFormat == "text" {
 		return slog.New(slog.NewTextHandler(w, options))
 	}
 	return slog.New(slog.NewJSONHandler(w, options))

@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"cmp"
@@ -14,7 +14,7 @@ import (
 
 // registerNode registers the metrics of the process: what it was built from, whether it serves, and
 // its connections to the database.
-func (n *node) registerNode() {
+func (n *Node) registerNode() {
 	b := built()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "mlsd_build_info", Help: "1. The labels say what the program was built from, and with which version of Go.",

@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"errors"
@@ -137,4 +137,9 @@ func oneOf(v string, allowed ...string) error {
 	}
 	shown := slices.DeleteFunc(slices.Clone(allowed), func(a string) bool { return a == "" })
 	return fmt.Errorf("want one of %s", strings.Join(shown, ", "))
+}
+
+func checkReportKey(v string) error {
+	_, err := reportKey(v)
+	return err
 }

@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"os"
@@ -20,7 +20,7 @@ func TestRecordingRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := pages(t)["docs/OPERATING.md"]
+	page := operatingPage(t)
 	var file struct {
 		Groups []struct {
 			Name  string

@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"errors"
@@ -264,7 +264,7 @@ var settings = append([]setting{
 		c.ReportKey = v
 		return checkReportKey(v)
 	}),
-	secretFile("MLSD_REPORT_KEY", reportKey, checkReportKey),
+	secretFile("MLSD_REPORT_KEY", reportKeyText, checkReportKey),
 	one("MLSD_REQUEST_SAMPLE", "one of so many successful requests is recorded, as all are that fail or take a second; 0: none", "100", func(c *Config, v string) (err error) {
 		if c.Requests.Sample, err = strconv.Atoi(v); err != nil || c.Requests.Sample < 0 {
 			return errors.New("want a whole number such as 100, or 0")
@@ -313,6 +313,6 @@ func quotaSettings() (all []setting) {
 func s3Secret(c *Config) *string        { return &c.Attachments.S3.Secret }
 func databaseURL(c *Config) *string     { return &c.DatabaseURL }
 func readDatabaseURL(c *Config) *string { return &c.ReadDatabaseURL }
-func reportKey(c *Config) *string       { return &c.ReportKey }
+func reportKeyText(c *Config) *string   { return &c.ReportKey }
 func adminToken(c *Config) *string      { return &c.Admin.Tokens.Write }
 func readToken(c *Config) *string       { return &c.Admin.Tokens.Read }

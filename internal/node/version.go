@@ -1,10 +1,9 @@
-package main
+package node
 
 import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"runtime"
 	"runtime/debug"
 
@@ -12,7 +11,7 @@ import (
 )
 
 // release is the version that the binary was built as, such as v1.2.0. The linker sets it
-// (-ldflags "-X main.release=v1.2.0").
+// (-ldflags "-X mlsd/internal/node.release=v1.2.0").
 var release string
 
 // build says what the binary was built from.
@@ -58,9 +57,9 @@ func (b build) String() string {
 	return text
 }
 
-// version is how this node names itself to clients and to the other nodes: the release, a plus sign
+// Version is how this node names itself to clients and to the other nodes: the release, a plus sign
 // and the commit.
-func version() string {
+func Version() string {
 	b := built()
 	if b.commit == "" {
 		return b.version
@@ -68,13 +67,13 @@ func version() string {
 	return b.version + "+" + b.commit[:min(len(b.commit), 12)]
 }
 
-// versionCommand returns the command "version".
-func versionCommand(stdout io.Writer) *cli.Command {
+// versionCommand returns the command "version" of a program.
+func versionCommand(app *cli.Command) *cli.Command {
 	return &cli.Command{Name: "version", Usage: "print version, commit and date", Action: func(_ context.Context, cmd *cli.Command) error {
 		if cmd.Args().Present() {
 			return unknownArgument(cmd, cmd.Args().First())
 		}
-		_, err := fmt.Fprintf(stdout, "mlsd %s\n%s %s/%s\n", built(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+		_, err := fmt.Fprintf(app.Writer, "%s %s\n%s %s/%s\n", app.Name, built(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 		return err
 	}}
 }

@@ -1,8 +1,7 @@
-package main
+package node
 
 import (
 	"context"
-	"log/slog"
 	"os"
 	"os/signal"
 	"slices"
@@ -39,8 +38,9 @@ const (
 )
 
 // workers returns the functions that run in the background from the server's start to its end. The
-// worker of presence ends earlier: see lifecycle.
-func (n *node) workers(log *slog.Logger) []func(context.Context) {
+// worker of presence ends earlier: see Start.
+func (n *Node) workers() []func(context.Context) {
+	log := n.log
 	all := []func(context.Context){
 		n.rounds.Every("schema watch", schemaInterval, log, n.schema.RunOnce, worker.AfterInterval()).Run,
 		n.rounds.Every("sweeper", sweepInterval, log, n.sweep, worker.Limit(sweepTimeout)).Run,
@@ -65,7 +65,7 @@ func (n *node) workers(log *slog.Logger) []func(context.Context) {
 		n.signals.Run,
 	}
 	if n.admitted != nil {
-		all = append(all, func(ctx context.Context) { n.followList(ctx, log) })
+		all = append(all, func(ctx context.Context) { n.followList(ctx) })
 	}
 	if n.relay != nil {
 		all = append(all, n.relay.Run)
@@ -81,7 +81,7 @@ func (n *node) workers(log *slog.Logger) []func(context.Context) {
 }
 
 // followList reads the list of admitted accounts again when its file has changed, and on SIGHUP.
-func (n *node) followList(ctx context.Context, log *slog.Logger) {
+func (n *Node) followList(ctx context.Context) {
 	list := n.admitted
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
@@ -96,7 +96,7 @@ func (n *node) followList(ctx context.Context, log *slog.Logger) {
 			}
 		}
 	}()
-	n.rounds.Every("reader of the list of admitted accounts", listInterval, log, list.RunOnce, worker.Wake(list.Wake, 0)).Run(ctx)
+	n.rounds.Every("reader of the list of admitted accounts", listInterval, n.log, list.RunOnce, worker.Wake(list.Wake, 0)).Run(ctx)
 }
 
 func withoutResult[T any](runOnce func(context.Context) (T, error)) func(context.Context) error {
@@ -107,7 +107,7 @@ func withoutResult[T any](runOnce func(context.Context) (T, error)) func(context
 }
 
 // sweeps are what the sweeper does, in this order.
-func (n *node) sweeps(cfg Config) []worker.Sweep {
+func (n *Node) sweeps(cfg Config) []worker.Sweep {
 	db := n.db.maintenance
 	all := slices.Concat(
 		welcome.Sweeps(db, cfg.Welcomes), keypackages.Sweeps(db), idem.Sweeps(db, api.RetireKeys), accounts.Sweeps(db),

@@ -62,7 +62,7 @@ func TestBinding(t *testing.T) {
 	}
 }
 
-// The TypeScript client has sealed this to the key of mlsd dev.
+// The TypeScript client has sealed this to the key of mlsd-dev.
 func TestSealedByTypeScript(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("testdata/typescript.txt")

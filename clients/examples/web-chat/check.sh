@@ -27,7 +27,7 @@ if [[ ! -d $client/node_modules || ! -e $client/dist/index.js ||
 fi
 install
 npm run build --silent
-MLSD_BINARY=$PWD/build/mlsd
-(cd ../../.. && go build -o "$MLSD_BINARY" ./cmd/mlsd)
-export MLSD_BINARY
+MLSD_BINARIES=$PWD/build
+(cd ../../.. && go build -o "$MLSD_BINARIES/" ./cmd/mlsd ./cmd/mlsd-dev)
+export MLSD_BINARIES
 node --test build/test/chat.test.js

@@ -12,7 +12,7 @@ import { needsServer, newAccounts, transportOf } from "./support/dev.js"
 import { openPhone } from "./support/phone.js"
 import * as mls from "#lexicons"
 
-/** The operator's key of `mlsd dev`: docs/clients/DEV.md. */
+/** The operator's key of `mlsd-dev`: docs/clients/DEV.md. */
 const operator = fromBase64url("9D8FEpvYtR3kGVpzOQ_YABcriJOKNJt8RWg6DXR1mu8")
 
 async function open(sealed: Uint8Array, convoId: string, reporter: string): Promise<unknown> {

@@ -2,7 +2,7 @@
 
 import { compile, start } from "./world.js"
 
-const { url, stop } = await start(process.env.MLSD_BINARY ?? compile(), Number(process.argv[2] ?? 8090))
+const { url, stop } = await start(process.env.MLSD_BINARIES ?? compile(), Number(process.argv[2] ?? 8090))
 console.log(`web chat on ${url}`)
 for (const signal of ["SIGINT", "SIGTERM"] as const) {
   process.once(signal, () => {

@@ -1,4 +1,4 @@
-// The two processes behind the page. `mlsd dev` makes the people and signs in their names. The service
+// The two processes behind the page. `mlsd-dev` makes the people and signs in their names. The service
 // is an mlsd with a database on the disk: it can be killed, and has everything when it is back.
 
 import { type ChildProcess, spawn } from "node:child_process"
@@ -12,7 +12,7 @@ import { freePort } from "./listen.js"
 /** How long a process may take until it answers, in milliseconds. */
 const longestStart = 120_000
 
-/** `mlsd dev`: a directory of made-up people, and their keys. */
+/** `mlsd-dev`: a directory of made-up people, and their keys. */
 export class Network {
   private constructor(
     private readonly child: ChildProcess,
@@ -21,19 +21,19 @@ export class Network {
   ) {}
 
   static async start(binary: string): Promise<Network> {
-    const child = run(binary, ["dev", "--listen", "127.0.0.1:0"], {})
+    const child = run(binary, ["--listen", "127.0.0.1:0"], {})
     for await (const line of createInterface({ input: child.stdout })) {
-      const url = /^mlsd dev on (\S+)$/.exec(line)?.[1]
+      const url = /^mlsd-dev on (\S+)$/.exec(line)?.[1]
       if (url !== undefined) return new Network(child, url)
     }
-    throw new Error("mlsd dev has ended")
+    throw new Error("mlsd-dev has ended")
   }
 
   /** Makes a person, and returns its DID. */
   async person(handle: string): Promise<string> {
     const { accounts } = await this.post<{ accounts: { did: string }[] }>("/dev/accounts", { handle })
     const [account] = accounts
-    if (account === undefined) throw new Error(`mlsd dev made no ${handle}`)
+    if (account === undefined) throw new Error(`mlsd-dev made no ${handle}`)
     return account.did
   }
 

@@ -17,24 +17,23 @@ export interface Running {
   stop(): Promise<void>
 }
 
-/** Compiles mlsd, and returns the program's path. */
+/** Compiles mlsd and mlsd-dev, and returns the folder of the programs. */
 export function compile(): string {
-  const binary = join(build, "mlsd")
-  execFileSync("go", ["build", "-o", binary, "./cmd/mlsd"], { cwd: repository, stdio: "inherit" })
-  return binary
+  execFileSync("go", ["build", "-o", build + "/", "./cmd/mlsd", "./cmd/mlsd-dev"], { cwd: repository, stdio: "inherit" })
+  return build
 }
 
 /**
  * Starts everything.
  *
- * @param binary the program mlsd
+ * @param binaries the folder of the programs mlsd and mlsd-dev
  * @param wanted the port of the page; 0 is a free one
  */
-export async function start(binary: string, wanted: number): Promise<Running> {
+export async function start(binaries: string, wanted: number): Promise<Running> {
   const { server, port } = await listen(wanted)
   const url = `http://localhost:${port}`
-  const network = await Network.start(binary)
-  const service = await Service.start(binary, url, network.url)
+  const network = await Network.start(join(binaries, "mlsd-dev"))
+  const service = await Service.start(join(binaries, "mlsd"), url, network.url)
   const people: Person[] = []
   for (const name of ["Alice", "Bob"]) people.push({ name, did: await network.person(name.toLowerCase()) })
   const pds = new Pds(network, service, people.map(({ did }) => did))

@@ -18,7 +18,7 @@ const pictures = process.env.SCREENSHOTS
 before(async () => {
   axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8")
   if (pictures !== undefined) await mkdir(pictures, { recursive: true })
-  world = await start(process.env.MLSD_BINARY ?? compile(), 0)
+  world = await start(process.env.MLSD_BINARIES ?? compile(), 0)
   browser = await openBrowser()
 })
 

@@ -1,7 +1,7 @@
 import Foundation
 import MLSDelivery
 
-/// `mlsd dev`, by its endpoints below /dev: docs/clients/DEV.md.
+/// `mlsd-dev`, by its endpoints below /dev: docs/clients/DEV.md.
 public struct DevServer: Sendable {
     public let base: URL
     private let transport = URLSessionTransport()

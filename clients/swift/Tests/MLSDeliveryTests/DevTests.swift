@@ -4,13 +4,13 @@ import MLSDeliveryDev
 import TestSupport
 import XCTest
 
-/// Against a real server: `mlsd dev`, whose address is in MLSD_DEV_URL. check.sh starts it.
+/// Against a real server: `mlsd-dev`, whose address is in MLSD_DEV_URL. check.sh starts it.
 final class DevTests: XCTestCase {
     private var dev = DevServer(URL(fileURLWithPath: "/"))
 
     override func setUpWithError() throws {
         guard let text = ProcessInfo.processInfo.environment["MLSD_DEV_URL"], let url = URL(string: text) else {
-            throw XCTSkip("MLSD_DEV_URL names no mlsd dev: use check.sh")
+            throw XCTSkip("MLSD_DEV_URL names no mlsd-dev: use check.sh")
         }
         dev = DevServer(url)
     }

@@ -1,4 +1,4 @@
-// A server for tests: `mlsd dev`, at the URL in TEST_SERVER.
+// A server for tests: `mlsd-dev`, at the URL in TEST_SERVER.
 
 import assert from "node:assert/strict"
 import type { Did } from "../../src/core.js"
@@ -15,7 +15,7 @@ export function serverURL(): string {
   return base
 }
 
-/** Calls a method of `mlsd dev` itself. */
+/** Calls a method of `mlsd-dev` itself. */
 export async function dev<T>(method: string, path: string, body?: object): Promise<T> {
   const response = await fetch(new URL(path, serverURL()), {
     method, ...(body && { body: JSON.stringify(body), headers: { "content-type": "application/json" } }),
@@ -31,7 +31,7 @@ export async function newAccounts(count: number): Promise<Did[]> {
   return accounts.map(({ did }) => did)
 }
 
-/** A fault of `mlsd dev`. */
+/** A fault of `mlsd-dev`. */
 export interface Fault {
   lxm?: string
   did?: string
@@ -54,7 +54,7 @@ export async function clearFaults(): Promise<number> {
   return faults.reduce((sum, { struck }) => sum + struck, 0)
 }
 
-/** A direct transport of an account, to another server than `mlsd dev` itself if there is one. */
+/** A direct transport of an account, to another server than `mlsd-dev` itself if there is one. */
 export function transportOf(did: Did, service = serverURL(), aud?: string): DirectTransport {
   return new DirectTransport(service, async (lxm) => {
     const { token } = await dev<{ token: string }>("POST", "/dev/token", { did, lxm, ...(aud && { aud }) })

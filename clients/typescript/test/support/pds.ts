@@ -1,4 +1,4 @@
-// A real PDS: a process with the packages in TEST_PDS, whose accounts are in the directory of `mlsd dev`.
+// A real PDS: a process with the packages in TEST_PDS, whose accounts are in the directory of `mlsd-dev`.
 
 import assert from "node:assert/strict"
 import { type ChildProcess, spawn } from "node:child_process"

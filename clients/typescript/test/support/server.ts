@@ -1,5 +1,5 @@
 // A server whose database can be set back: the binary in TEST_BINARY, with a PostgreSQL of its own and
-// the accounts of `mlsd dev`.
+// the accounts of `mlsd-dev`.
 
 import assert from "node:assert/strict"
 import { type ChildProcess, execFileSync, spawn } from "node:child_process"
