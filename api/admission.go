@@ -2,9 +2,11 @@ package api
 
 import (
 	"context"
-	"slices"
+	"errors"
 	"sync"
 	"time"
+
+	"mlsd/internal/limit"
 )
 
 const (
@@ -37,27 +39,20 @@ const (
 type admission struct {
 	metrics *Metrics
 	now     func() time.Time // charges late requests
-
-	mu      sync.Mutex       // guards what follows
-	free    int              // how many more requests may run that are not late
-	slots   int              // how many more requests may run, late ones included
-	waiting int              // requests
-	turns   []*line          // of the callers that wait and may run one more: the first is next
-	lines   map[string]*line // of the callers that wait or run, by caller
-}
-
-// line is the dear requests of one caller, never none.
-type line struct {
-	caller   string
-	running  int             // late ones included
-	admitted []chan struct{} // of each request that waits; closed when it may run
+	running limit.Queue      // of requests, late ones included
+	early   limit.Queue      // of those that run and are not late
 }
 
 // newAdmission admits requests to a pool of so many connections.
 func newAdmission(connections int, metrics *Metrics) *admission {
-	free := max(1, connections/admittedShare)
+	early := max(1, connections/admittedShare)
 	return &admission{
-		metrics: metrics, now: time.Now, free: free, slots: max(free, connections-cheapConnections), lines: map[string]*line{},
+		metrics: metrics, now: time.Now,
+		running: limit.Queue{
+			Size: int64(max(early, connections-cheapConnections)), Share: maxRunningOfCaller,
+			MaxWaiting: maxWaiting, MaxWaitingOfKey: maxWaitingOfCaller,
+		},
+		early: limit.Queue{Size: int64(early)},
 	}
 }
 
@@ -65,12 +60,12 @@ func newAdmission(connections int, metrics *Metrics) *admission {
 // *dearRequest is a request that is not dear. It is not safe for concurrent use.
 type dearRequest struct {
 	*admission
-	caller  string
-	running bool
-	begun   time.Time     // if running
-	took    time.Duration // while it ran before
-	late    *time.Timer   // calls next
-	next    func()        // lets the next request run, once
+	caller string
+	runs   bool
+	begun  time.Time     // if it runs
+	took   time.Duration // while it ran before
+	late   *time.Timer   // calls next
+	next   func()        // lets the next request run, once
 }
 
 // request returns a dear request of the caller, which does not run yet.
@@ -82,49 +77,59 @@ func (a *admission) request(caller string) *dearRequest {
 // of the caller's requests wait; busy, if too many wait in all, or the request has waited for
 // maxAdmissionWait; ctx's.
 func (r *dearRequest) enter(ctx context.Context) error {
-	admitted, err := r.enqueue(r.caller)
+	r.metrics.dearWaiting.Inc()
+	err := r.acquire(ctx)
+	r.metrics.dearWaiting.Dec()
 	if err != nil {
+		return r.refusal(ctx, err)
+	}
+	r.runs, r.begun = true, r.now()
+	r.next = sync.OnceFunc(func() { r.early.Release(r.caller, 1) })
+	r.late = time.AfterFunc(admittedFor, r.next)
+	return nil
+}
+
+func (r *dearRequest) acquire(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, maxAdmissionWait)
+	defer cancel()
+	if err := r.running.Acquire(ctx, r.caller, 1); err != nil {
 		return err
 	}
-	patience := time.NewTimer(maxAdmissionWait)
-	defer patience.Stop()
-	select {
-	case <-admitted:
-		r.begin()
-		return nil
-	case <-patience.C:
-		err = r.refuse(limitTime, busy{after: time.Second})
-	case <-ctx.Done():
-		err = ctx.Err()
+	err := r.early.Acquire(ctx, r.caller, 1)
+	if err != nil {
+		r.running.Release(r.caller, 1)
 	}
-	r.abandon(r.caller, admitted)
 	return err
 }
 
-// begin admits the next request after admittedFor.
-func (r *dearRequest) begin() {
-	r.running, r.begun = true, r.now()
-	r.next = sync.OnceFunc(func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.free++
-		r.admit()
-	})
-	r.late = time.AfterFunc(admittedFor, r.next)
+// refusal is the answer to a request that is not admitted. It is counted, unless ctx has ended.
+func (a *admission) refusal(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	reached, r := limitNode, (*limit.Refused)(nil)
+	switch errors.As(err, &r); {
+	case r.Err != nil:
+		reached, err = limitTime, busy{after: time.Second}
+	case r.Own:
+		reached, err = limitCaller, limited{after: time.Second}
+	default:
+		err = busy{after: time.Second}
+	}
+	a.metrics.dearRefused.WithLabelValues(reached).Inc()
+	return err
 }
 
 // leave ends the running of the request. It does nothing if the request does not run.
 func (r *dearRequest) leave() {
-	if r == nil || !r.running {
+	if r == nil || !r.runs {
 		return
 	}
-	r.running = false
+	r.runs = false
 	r.took += r.now().Sub(r.begun)
 	r.late.Stop()
 	r.next()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.end(r.caller)
+	r.running.Release(r.caller, 1)
 }
 
 // units is what the request costs because it was late.
@@ -146,97 +151,4 @@ func (c *call) outside(f func() error) error {
 func (c *call) leaveDear() {
 	c.dear.leave()
 	c.spend(c.dear.units())
-}
-
-// enqueue returns a channel that is closed when the caller's request may run.
-func (a *admission) enqueue(caller string) (chan struct{}, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	of := a.lines[caller]
-	first := of == nil || len(of.admitted) == 0
-	switch {
-	case !first && len(of.admitted) >= maxWaitingOfCaller:
-		return nil, a.refuse(limitCaller, limited{after: time.Second})
-	case !first && a.waiting >= maxWaiting, len(a.turns) >= maxWaiting: // a caller who has none waiting gets a turn
-		return nil, a.refuse(limitNode, busy{after: time.Second})
-	case of == nil:
-		of = &line{caller: caller}
-		a.lines[caller] = of
-	}
-	admitted := make(chan struct{})
-	of.admitted = append(of.admitted, admitted)
-	if first && of.running < maxRunningOfCaller {
-		a.turns = append(a.turns, of)
-	}
-	a.wait(1)
-	a.admit()
-	return admitted, nil
-}
-
-// refuse counts a refusal because of a limit, and returns its error.
-func (a *admission) refuse(limit string, err error) error {
-	a.metrics.dearRefused.WithLabelValues(limit).Inc()
-	return err
-}
-
-// wait changes how many requests wait. The caller holds mu.
-func (a *admission) wait(more int) {
-	a.waiting += more
-	a.metrics.dearWaiting.Set(float64(a.waiting))
-}
-
-// admit admits requests while more may run. The caller holds mu.
-func (a *admission) admit() {
-	for a.free > 0 && a.slots > 0 && len(a.turns) > 0 {
-		next := a.turns[0]
-		a.turns = a.turns[1:]
-		close(next.admitted[0])
-		next.admitted = next.admitted[1:]
-		next.running++
-		if len(next.admitted) > 0 && next.running < maxRunningOfCaller {
-			a.turns = append(a.turns, next)
-		}
-		a.free--
-		a.slots--
-		a.wait(-1)
-	}
-}
-
-// end ends the running of a request of the caller, late or not. The caller holds mu.
-func (a *admission) end(caller string) {
-	of := a.lines[caller]
-	if of.running == maxRunningOfCaller && len(of.admitted) > 0 {
-		a.turns = append(a.turns, of)
-	}
-	of.running--
-	a.slots++
-	a.forget(of)
-	a.admit()
-}
-
-// forget forgets a line that has no requests. The caller holds mu.
-func (a *admission) forget(of *line) {
-	if of.running == 0 && len(of.admitted) == 0 {
-		delete(a.lines, of.caller)
-	}
-}
-
-// abandon ends the wait of a request that was possibly admitted meanwhile.
-func (a *admission) abandon(caller string, admitted chan struct{}) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	select {
-	case <-admitted:
-		a.free++
-		a.end(caller)
-		return
-	default:
-	}
-	a.wait(-1)
-	of := a.lines[caller]
-	of.admitted = slices.DeleteFunc(of.admitted, func(c chan struct{}) bool { return c == admitted })
-	if len(of.admitted) == 0 {
-		a.turns = slices.DeleteFunc(a.turns, func(l *line) bool { return l == of })
-		a.forget(of)
-	}
 }

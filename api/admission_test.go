@@ -14,6 +14,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
+// empty fails the test unless nobody runs or waits.
+func (a *admission) empty(t *testing.T) {
+	t.Helper()
+	running, waiting := a.running.Used()
+	early, waitingToo := a.early.Used()
+	if running != 0 || early != 0 || waiting+waitingToo != 0 {
+		t.Errorf("nobody is left, and %d run, %d early, and %d and %d wait", running, early, waiting, waitingToo)
+	}
+}
+
 // entered makes a request of the caller run until end is closed, and appends its name to order when
 // it is admitted.
 func (a *admission) entered(t *testing.T, all *sync.WaitGroup, caller, name string, end <-chan struct{}, order *[]string) {
@@ -50,9 +60,7 @@ func TestAdmissionTakesTurns(t *testing.T) {
 		if !slices.Equal(order, want) {
 			t.Errorf("admitted %v, want %v", order, want)
 		}
-		if a.free != 1 || a.slots != 1 || a.waiting != 0 || len(a.turns) != 0 || len(a.lines) != 0 {
-			t.Errorf("nobody is left, and there are %+v", a)
-		}
+		a.empty(t)
 	})
 }
 
@@ -78,9 +86,7 @@ func TestAdmissionOfThoseWhoWait(t *testing.T) {
 			r.leave()
 			r.leave() // does nothing
 		}
-		if a.free != admitted || a.slots != slots {
-			t.Errorf("%d are free and %d slots, want %d and %d", a.free, a.slots, admitted, slots)
-		}
+		a.empty(t)
 	})
 }
 
@@ -89,8 +95,8 @@ func TestAdmissionOfThoseWhoWait(t *testing.T) {
 func TestLateRequestsAreBounded(t *testing.T) {
 	t.Parallel()
 	for connections, want := range map[int]int{1: 1, 2: 1, 3: 1, 4: 2, 8: 6, 20: 18} {
-		if a := newAdmission(connections, nil); a.slots != want {
-			t.Errorf("of %d connections dear requests have %d, want %d", connections, a.slots, want)
+		if got := int(newAdmission(connections, nil).running.Size); got != want {
+			t.Errorf("of %d connections dear requests have %d, want %d", connections, got, want)
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -110,25 +116,23 @@ func TestLateRequestsAreBounded(t *testing.T) {
 			return r
 		}
 		for i := range 10 {
-			if r := enters("did:plc:mallory"); r.running != (i < maxRunningOfCaller) {
-				t.Errorf("request %d of a caller runs: %t", i, r.running)
+			if r := enters("did:plc:mallory"); r.runs != (i < maxRunningOfCaller) {
+				t.Errorf("request %d of a caller runs: %t", i, r.runs)
 			}
 		}
 		time.Sleep(10 * admittedFor)
-		if a.waiting != 8 {
-			t.Errorf("of 10 requests of a caller 8 wait for the two that are late, not %d", a.waiting)
+		if _, waiting := a.running.Used(); waiting != 8 {
+			t.Errorf("of 10 requests of a caller 8 wait for the two that are late, not %d", waiting)
 		}
 		for i := range 6 {
-			if r := enters("did:plc:" + strconv.Itoa(i)); r.running != (i < 4) {
-				t.Errorf("with %d late ones of 6 the next request runs: %t", i+2, r.running)
+			if r := enters("did:plc:" + strconv.Itoa(i)); r.runs != (i < 4) {
+				t.Errorf("with %d late ones of 6 the next request runs: %t", i+2, r.runs)
 			}
 			time.Sleep(2 * admittedFor)
 		}
 		close(ended)
 		all.Wait()
-		if a.free != 4 || a.slots != 6 || a.waiting != 0 || len(a.turns) != 0 || len(a.lines) != 0 {
-			t.Errorf("nobody is left, and there are %+v", a)
-		}
+		a.empty(t)
 	})
 }
 
@@ -149,20 +153,18 @@ func TestOutsideMakesWay(t *testing.T) {
 			time.AfterFunc(time.Second, bob.leave)
 			return nil
 		})
-		if err != nil || time.Since(begun) != time.Second || !alice.dear.running {
-			t.Errorf("it runs again after %s: %t, %v", time.Since(begun), alice.dear.running, err)
+		if err != nil || time.Since(begun) != time.Second || !alice.dear.runs {
+			t.Errorf("it runs again after %s: %t, %v", time.Since(begun), alice.dear.runs, err)
 		}
 		refusal := errors.New("refused")
-		if err := alice.outside(func() error { return refusal }); !errors.Is(err, refusal) || alice.dear.running {
-			t.Errorf("after an error it runs: %t, %v", alice.dear.running, err)
+		if err := alice.outside(func() error { return refusal }); !errors.Is(err, refusal) || alice.dear.runs {
+			t.Errorf("after an error it runs: %t, %v", alice.dear.runs, err)
 		}
 		alice.leaveDear()
 		if alice.spent != 0 {
 			t.Errorf("a second outside costs %d units", alice.spent)
 		}
-		if a.slots != 1 || len(a.lines) != 0 {
-			t.Errorf("nobody is left, and there are %+v", a)
-		}
+		a.empty(t)
 	})
 }
 
@@ -193,7 +195,7 @@ func TestAdmissionIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAdmission(1, NewMetrics(prometheus.NewRegistry()))
-		a.free = 0 // nobody is admitted
+		a.running.TryAcquire("did:plc:eve", 1) // nobody else is admitted
 		var all sync.WaitGroup
 		ctx, hangUp := context.WithCancel(t.Context())
 		for i := range maxWaiting {
@@ -208,7 +210,7 @@ func TestAdmissionIsBounded(t *testing.T) {
 			t.Errorf("one too many of a caller: %v", err)
 		}
 		// A caller who has none waiting still gets a turn, and no more than one.
-		for i := range maxWaiting - len(a.turns) {
+		for i := range maxWaiting - maxWaiting/maxWaitingOfCaller {
 			all.Go(func() {
 				if err := a.request("did:web:" + strconv.Itoa(i)).enter(ctx); !errors.Is(err, context.Canceled) {
 					t.Errorf("who has none waiting: %v", err)
@@ -225,14 +227,12 @@ func TestAdmissionIsBounded(t *testing.T) {
 		if err := a.request("did:plc:alice").enter(t.Context()); !errors.As(err, new(busy)) {
 			t.Errorf("one turn too many: %v", err)
 		}
-		if got := testutil.ToFloat64(a.metrics.dearWaiting); got != float64(a.waiting) || got < maxWaiting {
-			t.Errorf("the metric says that %v wait, and %d do", got, a.waiting)
+		_, waiting := a.running.Used()
+		if got := testutil.ToFloat64(a.metrics.dearWaiting); got != float64(waiting) || got < maxWaiting {
+			t.Errorf("the metric says that %v wait, and %d do", got, waiting)
 		}
 		hangUp()
 		all.Wait()
-		if a.waiting != 0 || len(a.turns) != 0 || len(a.lines) != 0 {
-			t.Errorf("nobody is left, and there are %+v", a)
-		}
 		begun := time.Now()
 		if err := a.request("did:plc:alice").enter(t.Context()); !errors.As(err, new(busy)) || time.Since(begun) != maxAdmissionWait {
 			t.Errorf("after %s: %v", time.Since(begun), err)
@@ -248,16 +248,18 @@ func TestAdmissionIsBounded(t *testing.T) {
 	})
 }
 
-// A request that hangs up in the moment in which it is admitted makes way for the next.
+// A request that hangs up while it waits for those that are not late yet gives back what it has.
 func TestAdmissionOfTheGone(t *testing.T) {
 	t.Parallel()
-	a := newAdmission(1, NewMetrics(prometheus.NewRegistry())) // one at a time
-	admitted, err := a.enqueue("did:plc:alice")
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.abandon("did:plc:alice", admitted)
-	if a.free != 1 || a.slots != 1 || len(a.lines) != 0 {
-		t.Errorf("nobody is left, and there are %+v", a)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		a := newAdmission(8, NewMetrics(prometheus.NewRegistry()))
+		a.early.TryAcquire("did:plc:eve", a.early.Size)
+		ctx, hangUp := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, hangUp)
+		if err := a.request("did:plc:alice").enter(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("who hangs up: %v", err)
+		}
+		a.early.Release("did:plc:eve", a.early.Size)
+		a.empty(t)
+	})
 }

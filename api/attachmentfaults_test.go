@@ -212,7 +212,7 @@ func TestDownloadsHaveTheirOwnMemory(t *testing.T) {
 	got := make(chan answer, 1)
 	go func() { got <- f.get(alice) }()
 	<-reached
-	if !w.server.SmallMemoryIsFree() {
+	if !w.server.MemoryIsFree() {
 		t.Error("a download holds memory of small requests")
 	}
 	close(goOn)

@@ -41,20 +41,21 @@ func (s *Server) upload(cl *call) error {
 	if r.ContentLength > cl.route.maxBody {
 		return tooLarge(cl.route.maxBody)
 	}
-	if err := s.memory.uploads.reserve(r.Context(), &cl.body, cl.caller.String(), cl.address, uploadMemory); err != nil {
-		return err
+	err := s.memory.streams.Reserve(r.Context(), &cl.body, cl.client(), uploadMemory, uploadMemory)
+	if err != nil {
+		return refused(err)
 	}
-	defer cl.body.release()
+	defer cl.body.Release()
 	control := http.NewResponseController(cl.http.Response())
 	cl.bytes = &upload{call: cl, body: r.Body}
-	cl.body.begin(control.SetReadDeadline, uploadPace)
-	cl.bytes.resume = cl.body.pause()
-	err := s.call(cl, nil)
+	cl.body.Begin(control.SetReadDeadline, uploadPace)
+	cl.bytes.resume = cl.body.Pause()
+	err = s.call(cl, nil)
 	cl.bodyRead = cl.bytes.ended || cl.bytes.err != nil
-	evicted := cl.body.end(cl.bytes.ended)
+	evicted := cl.body.End(cl.bytes.ended)
 	s.cfg.Metrics.transferEnded(transferBody, evicted)
 	if time.Since(cl.begun) > longUpload {
-		s.setDeadline(control.SetWriteDeadline, time.Now().Add(maxRequest+downloadPace.grace))
+		s.setDeadline(control.SetWriteDeadline, time.Now().Add(maxRequest+downloadPace.Grace))
 	}
 	cl.spend(int(cl.bytes.moved / unitBytes))
 	if evicted {
@@ -66,11 +67,11 @@ func (s *Server) upload(cl *call) error {
 // Read implements io.Reader. Its errors are answers.
 func (u *upload) Read(p []byte) (int, error) {
 	u.resume()
-	defer func() { u.resume = u.call.body.pause() }()
+	defer func() { u.resume = u.call.body.Pause() }()
 	n, err := u.body.Read(p)
 	u.moved += int64(n)
 	if u.moved-u.counted >= bodyPiece {
-		u.call.body.progress(u.moved - u.counted)
+		u.call.body.Progress(u.moved - u.counted)
 		u.counted = u.moved
 	}
 	switch {
@@ -107,18 +108,18 @@ func (s *Server) download(cl *call) error {
 	w.Header().Set(echo.HeaderContentType, echo.MIMEOctetStream)
 	w.Header().Set(echo.HeaderContentLength, strconv.FormatInt(d.length, 10))
 	control := http.NewResponseController(w)
-	cl.reserved.begin(control.SetWriteDeadline, downloadPace)
+	cl.reserved.Begin(control.SetWriteDeadline, downloadPace)
 	w.WriteHeader(d.status)
 	var sent int64
 	for {
 		if _, err = w.Write(piece[:n]); err != nil {
 			break
 		}
-		cl.reserved.progress(int64(n))
+		cl.reserved.Progress(int64(n))
 		if sent += int64(n); sent == d.length {
 			break
 		}
-		resume := cl.reserved.pause() // the client waits for the store
+		resume := cl.reserved.Pause() // the client waits for the store
 		n, err = d.body.Read(piece[:min(int64(len(piece)), d.length-sent)])
 		resume()
 		if n == 0 && err != nil {
@@ -126,14 +127,14 @@ func (s *Server) download(cl *call) error {
 		}
 	}
 	complete := sent == d.length
-	evicted := cl.reserved.end(complete)
+	evicted := cl.reserved.End(complete)
 	s.cfg.Metrics.transferEnded(transferAnswer, evicted)
 	s.handlers.rates.charge(cl.caller, int(sent/unitBytes)) // too late for the headers that say what is left
 	if !complete {
 		s.strangers.Warn("an attachment was not read to its end", "evicted", evicted, "error", err)
 		return nil // net/http closes the connection, so that the client notices
 	}
-	s.setDeadline(control.SetWriteDeadline, time.Now().Add(downloadPace.grace))
+	s.setDeadline(control.SetWriteDeadline, time.Now().Add(downloadPace.Grace))
 	return nil
 }
 

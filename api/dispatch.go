@@ -18,6 +18,7 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/events"
+	"mlsd/internal/limit"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
@@ -61,15 +62,16 @@ type call struct {
 	answer   []byte
 	usedKey  string // the key of the write's record; "": it has none
 	replayed bool
-	found    bool         // answer is the record's: the answer to the COMMIT was lost
-	expired  bool         // the key had been used, and the lifetime of its record is over
-	bytes    *upload      // the body of a method whose input is bytes
-	content  *download    // the answer of a method whose output is bytes
-	body     reservation  // of the body
-	bodyRead bool         // nothing is left of the body, or the client does not send the rest
-	reserved reservation  // of the answer, until it is written
-	spent    int          // units besides the method's cost
-	dear     *dearRequest // nil: the method is not dear
+	found    bool      // answer is the record's: the answer to the COMMIT was lost
+	expired  bool      // the key had been used, and the lifetime of its record is over
+	bytes    *upload   // the body of a method whose input is bytes
+	content  *download // the answer of a method whose output is bytes
+	body     limit.Reservation
+	bodyRead bool              // nothing is left of the body, or the client does not send the rest
+	reserved limit.Reservation // of the answer, until it is written
+	buffer   *[]byte           // of the answer, if it is large; goes back to the unused ones
+	spent    int               // units besides the method's cost
+	dear     *dearRequest      // nil: the method is not dear
 
 	proposedBytes int // of the commit and its GroupInfo
 }
@@ -93,7 +95,7 @@ func (s *Server) serve(c echo.Context) error {
 	if c.Response().Committed { // a stream
 		return nil
 	}
-	defer cl.reserved.release() // once the client has read the answer
+	defer cl.releaseAnswer() // once the client has read the answer
 	if cl.bytes != nil {
 		s.drain(cl) // a part that was there already was not read
 	}
@@ -138,10 +140,10 @@ func (s *Server) handle(cl *call) error {
 	var body []byte
 	if cl.route.Method.HasInput {
 		if body, err = s.readBody(cl); err != nil {
-			cl.body.release()
+			cl.body.Release()
 			return err
 		}
-		defer cl.body.release()
+		defer cl.body.Release()
 		cl.spend(len(body) / unitBytes)
 	}
 	return s.call(cl, body)
@@ -305,20 +307,20 @@ func (s *Server) call(cl *call, body []byte) error {
 		defer cl.leaveDear()
 	}
 	n := cl.route.answerMemory
-	pool := s.memory.forAnswer(n)
+	pool := s.memory.answers
 	if cl.route.Method.BytesOut {
-		pool = s.memory.downloads
+		pool = s.memory.streams
 	}
 	answered := false
 	defer func() {
 		if !answered { // the handler refused or panicked
-			cl.reserved.release()
+			cl.releaseAnswer()
 		}
 	}()
-	if !pool.tryReserve(&cl.reserved, cl.caller.String(), cl.address, n) {
-		err := cl.outside(func() error { return pool.reserve(ctx, &cl.reserved, cl.caller.String(), cl.address, n) })
+	if !pool.TryReserve(&cl.reserved, cl.client(), n, n) {
+		err := cl.outside(func() error { return pool.Reserve(ctx, &cl.reserved, cl.client(), n, n) })
 		if err != nil {
-			return err
+			return refused(err)
 		}
 	}
 	var err error
@@ -337,7 +339,7 @@ func (s *Server) call(cl *call, body []byte) error {
 		return s.declared(cl.route, err)
 	}
 	if cl.content == nil {
-		cl.reserved.shrink(int64(cap(cl.answer)))
+		cl.reserved.Shrink(int64(cap(cl.answer)))
 	}
 	answered = true
 	return nil
@@ -349,7 +351,7 @@ func (s *Server) read(cl *call) error {
 	before, dearest := cl.spent, cl.spent
 	err := s.cfg.Reads.Read(cl.ctx, func(ctx context.Context, db *pgxpool.Pool) error {
 		cl.ctx, cl.db, cl.spent = ctx, db, before
-		cl.reserved.giveBuffer()
+		cl.giveBuffer()
 		err := cl.route.Serve(&s.handlers, cl, params(cl), nil)
 		dearest = max(dearest, cl.spent)
 		return err

@@ -8,6 +8,7 @@ import (
 
 	"mlsd/api/errorlist"
 	"mlsd/events"
+	"mlsd/internal/limit"
 )
 
 // Subscription is the interface of the subscriptions that tests provide.
@@ -74,89 +75,83 @@ func Refusal(err error) (status int, name string, ok bool) {
 // StatusOf is the status of a named error.
 func StatusOf(name string) int { return named(name, "").status }
 
-// FillLargeAnswers reserves all memory of large answers, for other callers.
-func (s *Server) FillLargeAnswers(t *testing.T) {
+// FillMemory reserves all memory that answers over maxSmall and bodies over maxTiny can have, for
+// other callers.
+func (s *Server) FillMemory(t *testing.T) {
 	t.Helper()
-	for i := range int(largeAnswers / largeAnswersOfCaller) {
-		var reserved reservation
-		if err := s.memory.largeAnswers.reserve(t.Context(), &reserved, strconv.Itoa(i), "", largeAnswersOfCaller); err != nil {
-			t.Fatal(err)
+	fill := func(pool *limit.Memory, most int64) {
+		for i := 0; ; i++ {
+			reserved, of := &limit.Reservation{}, limit.Client{Key: strconv.Itoa(i)}
+			if !pool.TryReserve(reserved, of, most, 8*mib) {
+				return
+			}
+			t.Cleanup(reserved.Release)
 		}
-		t.Cleanup(reserved.release)
 	}
+	fill(s.memory.answers, maxSmall+1)
+	fill(s.memory.bodies, maxTiny+1)
 }
 
 // LimitLargeAnswers sets the memory of large answers, in bytes.
 func (s *Server) LimitLargeAnswers(all, perCaller int64) {
-	s.memory.largeAnswers = newMemoryPool(all, perCaller)
+	s.memory.answers = limit.NewMemory(
+		limit.Bound{Size: all + mib, Share: perCaller + mib}, limit.Bound{Above: maxSmall, Size: all, Share: perCaller},
+	)
 }
 
-// SmallMemoryIsFree reports whether no request holds memory of small bodies or answers.
-func (s *Server) SmallMemoryIsFree() bool {
-	for _, p := range []*memoryPool{s.memory.tinyBodies, s.memory.smallBodies, s.memory.smallAnswers} {
-		if !p.all.TryAcquire(p.size) {
-			return false
-		}
-		p.all.Release(p.size)
-	}
-	return true
+// LimitBodies sets the memory of bodies, in bytes. No part of it is for small ones.
+func (s *Server) LimitBodies(all, perCaller int64) {
+	s.memory.bodies = limit.NewMemory(limit.Bound{Size: all, Share: perCaller})
 }
+
+// MemoryIsFree reports whether no request holds memory of bodies or answers.
+func (s *Server) MemoryIsFree() bool { return s.memory.bodies.Used()+s.memory.answers.Used() == 0 }
 
 // EveryMethod reports whether every method may answer with name.
 func EveryMethod(name string) bool { return everyMethod(name) }
 
-func (p *places) all() []*memoryPool { return []*memoryPool{p.small, p.large, p.pages} }
+func (p *places) all() []*limit.Queue { return []*limit.Queue{p.small, p.large, p.pages} }
 
 // TakePlaces takes all places for verifications and for large pages, until release.
 func (s *Server) TakePlaces(t *testing.T) (release func()) {
 	t.Helper()
-	var taken []*reservation
-	for _, pool := range s.handlers.places.all() {
-		for i := range int(pool.size) {
-			var r reservation
-			if err := pool.reserve(t.Context(), &r, "hostile "+strconv.Itoa(i), "", 1); err != nil {
+	var releases []func()
+	for _, queue := range s.handlers.places.all() {
+		for i := range int(queue.Size) {
+			hostile := "hostile " + strconv.Itoa(i)
+			if err := queue.Acquire(t.Context(), hostile, 1); err != nil {
 				t.Fatal(err)
 			}
-			taken = append(taken, &r)
+			releases = append(releases, func() { queue.Release(hostile, 1) })
 		}
 	}
 	return func() {
-		for _, r := range taken {
-			r.release()
+		for _, release := range releases {
+			release()
 		}
 	}
 }
 
-// WaitingForPlaces returns how many callers wait for a place while all are taken.
+// WaitingForPlaces returns how many requests wait for a place.
 func (s *Server) WaitingForPlaces() (n int) {
-	for _, pool := range s.handlers.places.all() {
-		pool.mu.Lock()
-		n += len(pool.shares) - int(pool.size)
-		pool.mu.Unlock()
+	for _, queue := range s.handlers.places.all() {
+		_, waiting := queue.Used()
+		n += waiting
 	}
 	return n
 }
 
 // HoldDear makes dear requests wait, until release.
 func (s *Server) HoldDear() (release func()) {
-	a := s.admission
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	free := a.free
-	a.free = 0
-	return func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.free += free
-		a.admit()
-	}
+	early := &s.admission.early
+	early.TryAcquire("hold", early.Size)
+	return func() { early.Release("hold", early.Size) }
 }
 
 // DearWaiting returns how many dear requests wait.
 func (s *Server) DearWaiting() int {
-	s.admission.mu.Lock()
-	defer s.admission.mu.Unlock()
-	return s.admission.waiting
+	_, waiting := s.admission.early.Used()
+	return waiting
 }
 
 // ChargeNoTime charges dear requests nothing for their time. Call it before the first request.
@@ -167,9 +162,7 @@ func (s *Server) ChargeNoTime() {
 
 // DearLate returns how many dear requests are late.
 func (s *Server) DearLate() int {
-	a := s.admission
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	connections := int(s.cfg.DB.Config().MaxConns)
-	return a.free - max(1, connections/admittedShare) - a.slots + max(1, connections-cheapConnections)
+	running, _ := s.admission.running.Used()
+	early, waiting := s.admission.early.Used()
+	return int(running-early) - waiting
 }

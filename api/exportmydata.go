@@ -28,11 +28,11 @@ func (h *handlers) ExportMyData(c *call, p *mlsapi.ExportMyDataParams) error {
 			return err
 		}
 	}
-	var place reservation
-	if err := h.places.exports.reserve(c.ctx, &place, c.caller.String(), c.address, 1); err != nil {
+	var reading place
+	if err := reading.acquire(c, h.places.exports); err != nil {
 		return err
 	}
-	defer place.release()
+	defer reading.release()
 	begun := time.Now()
 	defer func() { c.spend(int(time.Since(begun) / unitExport)) }()
 

@@ -48,9 +48,9 @@ func (h *handlers) GetCommits(c *call, p *mlsapi.GetCommitsParams) error {
 		return err
 	}
 	if answer.n > 0 && next <= min(to, member.Epoch) && answer.n < maxCommits && !full {
-		var place reservation
-		defer place.release()
-		more, err := h.largePage(c, &place)
+		var large place
+		defer large.release()
+		more, err := h.largePage(c, &large)
 		if err != nil {
 			return err
 		}

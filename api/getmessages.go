@@ -26,11 +26,11 @@ func (h *handlers) GetMessages(c *call, p *mlsapi.GetMessagesParams) error {
 	if err != nil {
 		return err
 	}
-	var place reservation
-	defer place.release()
+	var large place
+	defer large.release()
 	page := messages.Page{
 		ConvoID: convo, Reader: c.caller, Entries: selections[p.MessageType], Limit: int(p.Limit), MaxBytes: maxPageBytes,
-		SmallBytes: smallPage, Large: func() (int64, error) { return h.largePage(c, &place) },
+		SmallBytes: smallPage, Large: func() (int64, error) { return h.largePage(c, &large) },
 	}
 	if p.SinceSeq != nil {
 		page.After = *p.SinceSeq

@@ -25,11 +25,10 @@ type list struct {
 // because the cursor is known last. A longer cursor moves the array.
 const maxEnvelope = 256
 
-// list begins an answer. Its buffer belongs to the call's memory reservation, until that is
-// released.
+// list begins an answer. Its buffer belongs to the call until releaseAnswer.
 func (c *call) list() *list {
 	l := &list{call: c, buf: takeBuffer()}
-	c.reserved.buffer = l.buf
+	c.buffer = l.buf
 	*l.buf = (*l.buf)[:maxEnvelope]
 	return l
 }
@@ -83,17 +82,18 @@ func (c *call) replyList(l *list, around lexcodec.Appender) error {
 
 // hold makes the memory reservation of the answer at least n bytes.
 func (c *call) hold(n int) error {
-	if int64(n) <= c.reserved.n {
+	more := int64(n) - c.reserved.Bytes()
+	if more <= 0 {
 		return nil
 	}
-	return c.reserved.acquireSoon(c.ctx, int64(n)-c.reserved.n)
+	return refused(c.reserved.GrowSoon(c.ctx, more))
 }
 
 // replyLarge is reply for an answer that may need a large buffer.
 func (c *call) replyLarge(v lexcodec.Appender) error {
-	c.reserved.buffer = takeBuffer()
-	c.answer = v.AppendJSON(*c.reserved.buffer)
-	*c.reserved.buffer = c.answer
+	c.buffer = takeBuffer()
+	c.answer = v.AppendJSON(*c.buffer)
+	*c.buffer = c.answer
 	return nil
 }
 
@@ -109,6 +109,20 @@ var buffers = sync.Pool{New: func() any {
 	b := make([]byte, 0, newBuffer)
 	return &b
 }}
+
+// releaseAnswer gives back the answer's buffer and its memory.
+func (c *call) releaseAnswer() {
+	c.giveBuffer()
+	c.reserved.Release()
+}
+
+// giveBuffer gives back the answer's buffer, and keeps the memory reserved.
+func (c *call) giveBuffer() {
+	if c.buffer != nil {
+		giveBuffer(c.buffer)
+		c.buffer = nil
+	}
+}
 
 func takeBuffer() *[]byte { return buffers.Get().(*[]byte) }
 

@@ -2,12 +2,12 @@ package api_test
 
 import "testing"
 
-// TestPagesLeaveMemory: messages can be sent while pages use all the memory of large answers.
-func TestPagesLeaveMemory(t *testing.T) {
+// Messages can be sent while other requests use all the memory of large answers and of larger bodies.
+func TestLargeRequestsLeaveMemory(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice := w.user()
 	c := alice.create()
-	w.server.FillLargeAnswers(t)
+	w.server.FillMemory(t)
 	alice.send(c, "hello")
 }

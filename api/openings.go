@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"mlsd/internal/limit"
 )
 
 // The rate at which streams are opened. When all clients reconnect at once, it leaves the
@@ -27,19 +28,16 @@ const (
 
 // openings are the streams that are about to begin. Their callers are known.
 type openings struct {
-	rate       *rate.Limiter
-	perAddress int
-
-	mu      sync.Mutex     // guards what follows
-	waiting map[string]int // by DID and by address; as many entries as wait at most twice
+	rate            *rate.Limiter
+	dids, addresses limit.Queue // places to wait in
 }
 
 func newOpenings() *openings {
 	processors := runtime.GOMAXPROCS(0)
 	return &openings{
-		rate:       rate.NewLimiter(rate.Limit(openingsPerSecond*processors), openingsAtOnce*processors),
-		perAddress: openingsPerSecond * processors * int(longestOpening/time.Second) / openingsShare,
-		waiting:    map[string]int{},
+		rate:      rate.NewLimiter(rate.Limit(openingsPerSecond*processors), openingsAtOnce*processors),
+		dids:      limit.Queue{Share: maxOpeningsOfDID},
+		addresses: limit.Queue{Share: int64(openingsPerSecond*processors) * int64(longestOpening/time.Second) / openingsShare},
 	}
 }
 
@@ -55,11 +53,16 @@ func (o *openings) wait(ctx context.Context, did, address string) error {
 		opening.Cancel()
 		return busy{after: longestOpening}
 	}
-	if !o.enter(did, address) {
+	if !o.dids.TryAcquire(did, 1) {
 		opening.Cancel()
 		return limited{after: time.Second}
 	}
-	defer o.leave(did, address)
+	defer o.dids.Release(did, 1)
+	if !o.addresses.TryAcquire(address, 1) {
+		opening.Cancel()
+		return limited{after: time.Second}
+	}
+	defer o.addresses.Release(address, 1)
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
 	select {
@@ -68,28 +71,6 @@ func (o *openings) wait(ctx context.Context, did, address string) error {
 	case <-ctx.Done():
 		opening.Cancel()
 		return ctx.Err()
-	}
-}
-
-// enter counts an opening that waits, if the limits allow it.
-func (o *openings) enter(did, address string) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.waiting[did] >= maxOpeningsOfDID || o.waiting[address] >= o.perAddress {
-		return false
-	}
-	o.waiting[did]++
-	o.waiting[address]++
-	return true
-}
-
-func (o *openings) leave(did, address string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, of := range []string{did, address} {
-		if o.waiting[of]--; o.waiting[of] == 0 {
-			delete(o.waiting, of)
-		}
 	}
 }
 

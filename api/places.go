@@ -1,18 +1,62 @@
 package api
 
-// places bound how many requests that need a processor for long run at one time, one per caller. The
-// bytes of the pools are places here. Each kind has its own, so it does not wait for the others:
-// verifications of small and of large objects, large pages, and exports.
-type places struct{ small, large, pages, exports *memoryPool }
+import (
+	"context"
+	"time"
+
+	"mlsd/internal/limit"
+)
+
+// maxPlaceWait is how long a request waits for a place.
+const maxPlaceWait = 5 * time.Second
+
+// places bound how many requests that need a processor for long run at one time, one per caller.
+// Each kind has its own, so it does not wait for the others: verifications of small and of large
+// objects, large pages, and exports.
+type places struct{ small, large, pages, exports *limit.Queue }
 
 // newPlaces shares out as many places as there are processors, and at least one of each kind. Large
 // objects and large pages have at most half of them, exports a fixed number.
 func newPlaces(processors int) places {
 	large := max(1, processors/2)
 	return places{
-		small: newMemoryPool(int64(max(1, processors-large)), 1),
-		large: newMemoryPool(int64(large), 1),
-		pages: newMemoryPool(int64(large), 1), exports: newMemoryPool(exportsAtOnce, 1),
+		small:   &limit.Queue{Size: int64(max(1, processors-large)), Share: 1},
+		large:   &limit.Queue{Size: int64(large), Share: 1},
+		pages:   &limit.Queue{Size: int64(large), Share: 1},
+		exports: &limit.Queue{Size: exportsAtOnce, Share: 1},
+	}
+}
+
+// place is one of places, until release. The zero place is none.
+type place struct {
+	queue  *limit.Queue
+	caller string
+}
+
+// acquire takes a place, and waits for it. Errors: limited, if the caller's other requests keep
+// theirs for too long; busy, if those of all callers do.
+func (p *place) acquire(c *call, queue *limit.Queue) error {
+	ctx, cancel := context.WithTimeout(c.ctx, maxPlaceWait)
+	defer cancel()
+	if err := queue.Acquire(ctx, c.caller.String(), 1); err != nil {
+		return refused(err)
+	}
+	*p = place{queue, c.caller.String()}
+	return nil
+}
+
+// tryAcquire takes a place if it need not wait for it.
+func (p *place) tryAcquire(c *call, queue *limit.Queue) bool {
+	if !queue.TryAcquire(c.caller.String(), 1) {
+		return false
+	}
+	*p = place{queue, c.caller.String()}
+	return true
+}
+
+func (p *place) release() {
+	if p.queue != nil {
+		p.queue.Release(p.caller, 1)
 	}
 }
 
@@ -26,13 +70,12 @@ const (
 
 // largePage takes a place for the rest of a page, and returns how many bytes that may have. The
 // request must not hold a connection of the database: it can wait. If all places are taken, the rest
-// is short, so that nobody waits long. Errors: limited, if the caller's other pages take too long;
-// busy, if those of all callers do.
-func (h *handlers) largePage(c *call, place *reservation) (maxBytes int64, err error) {
-	if h.places.pages.tryReserve(place, c.caller.String(), c.address, 1) {
+// is short, so that nobody waits long. The errors are those of [place.acquire].
+func (h *handlers) largePage(c *call, p *place) (maxBytes int64, err error) {
+	if p.tryAcquire(c, h.places.pages) {
 		return maxPageBytes, nil
 	}
-	if err := h.places.pages.reserve(c.ctx, place, c.caller.String(), c.address, 1); err != nil {
+	if err := p.acquire(c, h.places.pages); err != nil {
 		return 0, err
 	}
 	return sharedPage, nil

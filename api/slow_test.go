@@ -173,10 +173,11 @@ func TestClaimsBehindALock(t *testing.T) {
 }
 
 // H3: connections that declare bodies and send nothing take no memory from those who send. 300
-// declared bodies of 256 KiB were all the memory for small ones.
+// declared bodies of 256 KiB would be all the memory.
 func TestDeclaredBodiesTakeNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	w.server.LimitBodies(64<<20, 32<<20)
 	server := httptest.NewServer(w.server)
 	t.Cleanup(server.Close)
 	alice := w.user()

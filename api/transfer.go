@@ -10,13 +10,14 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"mlsd/api/errorlist"
+	"mlsd/internal/limit"
 )
 
 // How fast clients have to be.
 var (
-	uploadPace   = transferPace{grace: 10 * time.Second, perSecond: 16 * kib}
-	downloadPace = transferPace{grace: 10 * time.Second, perSecond: 64 * kib}
-	drainPace    = transferPace{grace: 5 * time.Second, perSecond: 256 * kib}
+	uploadPace   = limit.Pace{Grace: 10 * time.Second, PerSecond: 16 * kib}
+	downloadPace = limit.Pace{Grace: 10 * time.Second, PerSecond: 64 * kib}
+	drainPace    = limit.Pace{Grace: 5 * time.Second, PerSecond: 256 * kib}
 )
 
 // Pieces of bodies and answers, in bytes.
@@ -37,7 +38,7 @@ const (
 const longUpload = 10 * time.Second
 
 // readBody reads the whole body. Its memory is reserved as it arrives, until cl.body is released.
-// The errors are those of [memoryPool.reserve], and of broken and too large bodies.
+// The errors are those of [refused], and of broken and too large bodies.
 func (s *Server) readBody(cl *call) (body []byte, err error) {
 	r, limit := cl.http.Request(), cl.route.maxBody
 	if r.ContentLength > limit {
@@ -48,18 +49,18 @@ func (s *Server) readBody(cl *call) (body []byte, err error) {
 		most, growth = limit+1, bodyGrowthUndeclared
 	}
 	first := min(most, firstPiece)
-	if err := s.memory.forBody(most).reserve(r.Context(), &cl.body, cl.caller.String(), cl.address, first); err != nil {
-		return nil, err
+	if err := s.memory.bodies.Reserve(r.Context(), &cl.body, cl.client(), most, first); err != nil {
+		return nil, refused(err)
 	}
 	cl.bodyRead = true
 	control := http.NewResponseController(cl.http.Response())
-	cl.body.begin(control.SetReadDeadline, uploadPace)
+	cl.body.Begin(control.SetReadDeadline, uploadPace)
 	body, err = cl.receive(make([]byte, 0, first), most, growth)
 	whole := err == nil && (r.ContentLength < 0 || int64(len(body)) == r.ContentLength)
-	evicted := cl.body.end(whole)
+	evicted := cl.body.End(whole)
 	s.cfg.Metrics.transferEnded(transferBody, evicted)
 	if time.Since(cl.begun) > longUpload {
-		s.setDeadline(control.SetWriteDeadline, time.Now().Add(maxRequest+downloadPace.grace))
+		s.setDeadline(control.SetWriteDeadline, time.Now().Add(maxRequest+downloadPace.Grace))
 	}
 	switch {
 	case whole && int64(len(body)) > limit:
@@ -82,8 +83,8 @@ func (c *call) receive(body []byte, most, growth int64) ([]byte, error) {
 	for int64(len(body)) < most {
 		if len(body) == cap(body) {
 			next := min(most, growth*int64(cap(body)))
-			if err := c.body.acquire(c.ctx, next-c.body.n); err != nil {
-				return nil, err
+			if err := c.body.Grow(c.ctx, next-c.body.Bytes()); err != nil {
+				return nil, refused(err)
 			}
 			body = append(make([]byte, 0, next), body...)
 		}
@@ -96,7 +97,7 @@ func (c *call) receive(body []byte, most, growth int64) ([]byte, error) {
 			return nil, err
 		}
 		if moved := len(body) - counted; moved >= bodyPiece {
-			c.body.progress(int64(moved))
+			c.body.Progress(int64(moved))
 			counted = len(body)
 		}
 	}
@@ -116,23 +117,23 @@ func (s *Server) write(cl *call) error {
 	w.Header().Set(echo.HeaderContentType, echo.MIMEApplicationJSON)
 	w.Header().Set(echo.HeaderContentLength, strconv.Itoa(len(cl.answer)))
 	control := http.NewResponseController(w)
-	cl.reserved.begin(control.SetWriteDeadline, downloadPace)
+	cl.reserved.Begin(control.SetWriteDeadline, downloadPace)
 	w.WriteHeader(http.StatusOK)
 	var err error
 	for left := cl.answer; len(left) > 0 && err == nil; {
 		piece := left[:min(len(left), answerPiece)]
 		if _, err = w.Write(piece); err == nil {
-			cl.reserved.progress(int64(len(piece)))
+			cl.reserved.Progress(int64(len(piece)))
 			left = left[len(piece):]
 		}
 	}
-	evicted := cl.reserved.end(err == nil)
+	evicted := cl.reserved.End(err == nil)
 	s.cfg.Metrics.transferEnded(transferAnswer, evicted)
 	if err != nil {
 		s.cfg.Log.Debug("an answer was not read", "evicted", evicted, "error", err)
 		return nil // net/http closes the connection
 	}
-	s.setDeadline(control.SetWriteDeadline, time.Now().Add(downloadPace.grace)) // for what net/http still has to write
+	s.setDeadline(control.SetWriteDeadline, time.Now().Add(downloadPace.Grace)) // for what net/http still has to write
 	return nil
 }
 
@@ -148,14 +149,23 @@ func (s *Server) drain(cl *call) {
 		return
 	}
 	control := http.NewResponseController(w)
-	var reserved reservation
-	if !s.memory.drains.tryReserve(&reserved, cl.address, cl.address, drainBuffer) {
+	var reserved limit.Reservation
+	hangUp := func() {
 		w.Header().Set(echo.HeaderConnection, "close")
 		s.setDeadline(control.SetReadDeadline, time.Now())
+	}
+	if !s.memory.drains.TryAcquire(cl.address, 1) {
+		hangUp()
 		return
 	}
-	defer reserved.release()
-	reserved.begin(control.SetReadDeadline, drainPace)
+	defer s.memory.drains.Release(cl.address, 1)
+	of := limit.Client{Key: cl.address, Address: cl.address}
+	if !s.memory.bodies.TryReserve(&reserved, of, drainBuffer, drainBuffer) {
+		hangUp()
+		return
+	}
+	defer reserved.Release()
+	reserved.Begin(control.SetReadDeadline, drainPace)
 	complete := false
 	for drained := int64(0); drained < maxDrained; {
 		n, err := io.CopyN(io.Discard, r.Body, drainPiece)
@@ -164,13 +174,13 @@ func (s *Server) drain(cl *call) {
 			break
 		}
 		drained += n
-		reserved.progress(n)
+		reserved.Progress(n)
 	}
-	s.cfg.Metrics.transferEnded(transferDrain, reserved.end(complete))
+	s.cfg.Metrics.transferEnded(transferDrain, reserved.End(complete))
 	if !complete {
 		w.Header().Set(echo.HeaderConnection, "close")
 	}
-	s.setDeadline(control.SetWriteDeadline, time.Now().Add(downloadPace.grace)) // for the answer
+	s.setDeadline(control.SetWriteDeadline, time.Now().Add(downloadPace.Grace)) // for the answer
 }
 
 // setDeadline sets a deadline of a connection. If it cannot, the connection has ended, and its next

@@ -11,20 +11,19 @@ const (
 )
 
 // verify calls f, which verifies signatures in objects of n bytes. The request must not hold a
-// connection of the database: it can wait for a place. The caller is charged for the time. Errors:
-// limited, if the caller's other requests verify for too long; busy, if those of all callers do;
-// those of [dearRequest.enter].
+// connection of the database: it can wait for a place. The caller is charged for the time. The
+// errors are those of [place.acquire] and of [dearRequest.enter].
 func (h *handlers) verify(c *call, n int, f func()) error {
 	places := h.places.small
 	if n > maxSmallObjects {
 		places = h.places.large
 	}
 	return c.outside(func() error {
-		var place reservation
-		if err := places.reserve(c.ctx, &place, c.caller.String(), c.address, 1); err != nil {
+		var p place
+		if err := p.acquire(c, places); err != nil {
 			return err
 		}
-		defer place.release()
+		defer p.release()
 		begun := time.Now()
 		f()
 		c.spend(int(time.Since(begun) / unitVerification))

@@ -26,8 +26,8 @@ func TestVerificationPlaces(t *testing.T) {
 	t.Parallel()
 	for processors, want := range map[int][2]int64{1: {1, 1}, 2: {1, 1}, 8: {4, 4}, 9: {5, 4}} {
 		h := &handlers{places: newPlaces(processors)}
-		if h.places.small.size != want[0] || h.places.large.size != want[1] {
-			t.Errorf("%d processors: %d small and %d large places", processors, h.places.small.size, h.places.large.size)
+		if h.places.small.Size != want[0] || h.places.large.Size != want[1] {
+			t.Errorf("%d processors: %d small and %d large places", processors, h.places.small.Size, h.places.large.Size)
 		}
 		ended, end := context.WithCancel(t.Context())
 		end() // a request that has to wait gives up

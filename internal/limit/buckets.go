@@ -1,5 +1,5 @@
 // Package limit bounds what a caller, an address or a host costs: with [Buckets] how much in a
-// second, with a [Queue] how much at one time.
+// second, with a [Queue] or a [Memory] how much at one time.
 package limit
 
 import (

@@ -104,11 +104,15 @@ func (q *Queue) Release(key string, units int64) {
 	q.grant()
 }
 
-// Waits reports whether a request waits for units of other keys.
-func (q *Queue) Waits() bool {
+// Missing returns how many units are missing for the next request that waits for units of other
+// keys. 0: none waits.
+func (q *Queue) Missing() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.turns) > 0
+	if len(q.turns) == 0 {
+		return 0
+	}
+	return q.used + q.turns[0].waiting[0].units - q.Size
 }
 
 // Used returns how many units are taken, and how many requests wait.

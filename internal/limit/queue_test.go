@@ -24,7 +24,7 @@ func refusal(t *testing.T, err error, own bool, cause error) {
 // empty fails the test unless nobody uses or waits for units.
 func empty(t *testing.T, q *limit.Queue) {
 	t.Helper()
-	if used, waiting := q.Used(); used != 0 || waiting != 0 || q.Waits() {
+	if used, waiting := q.Used(); used != 0 || waiting != 0 || q.Missing() != 0 {
 		t.Errorf("at the end %d units are used, and %d requests wait", used, waiting)
 	}
 }
@@ -48,8 +48,8 @@ func TestQueueTakesTurns(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		if q.TryAcquire("eve", 1) || !q.Waits() {
-			t.Error("nobody waits")
+		if q.TryAcquire("eve", 1) || q.Missing() != 1 {
+			t.Errorf("%d units are missing, want 1", q.Missing())
 		}
 		q.Release("first", 1)
 		all.Wait()

@@ -625,16 +625,15 @@ var mutants = []mutant{
 	{"claims do not wait", "api.TestCheapPassesDear", []edit{
 		{"api.Server.call", `if cl.route.dear {`, `if cl.route.dear && cl.route.Method.NSID == "" {`}}},
 	{"one caller has all turns", "api.TestAdmissionTakesTurns", []edit{
-		{"api.admission.admit", `a.turns = append(a.turns, next)`, `a.turns = append([]*line{next}, a.turns...)`}}},
+		{"internal/limit.Queue.next", `q.turns = append(q.turns, l)`, `q.turns = append([]*line{l}, q.turns...)`}}},
 	{"requests that wait for a lock keep all others waiting", "api.TestAdmissionOfThoseWhoWait", []edit{
-		{"api.dearRequest.begin", `time.AfterFunc(admittedFor, r.next)`, `time.AfterFunc(time.Hour, r.next)`}}},
-	{"a late request leaves twice", "api.TestAdmissionOfThoseWhoWait", []edit{
-		{"api.dearRequest.begin", `sync.OnceFunc(func() {`, `(func() {`}}},
+		{"api.dearRequest.enter", `time.AfterFunc(admittedFor, r.next)`, `time.AfterFunc(time.Hour, r.next)`}}},
+	{"a dear request never makes way", "api.TestAdmissionOfThoseWhoWait", []edit{
+		{"api.dearRequest.enter", `r.early.Release(r.caller, 1)`, ``}}},
 	{"late requests of a caller have no bound", "api.TestClaimsBehindALock", []edit{
-		{"api.admission.enqueue", `of.running < maxRunningOfCaller`, `of.running >= 0`},
-		{"api.admission.admit", `&& next.running < maxRunningOfCaller`, ``}}},
+		{"api.newAdmission", `Share: maxRunningOfCaller,`, ``}}},
 	{"late requests of all callers have no bound", "api.TestLateRequestsAreBounded", []edit{
-		{"api.admission.admit", `&& a.slots > 0`, ``}}},
+		{"api.newAdmission", `Size: int64(max(early, connections-cheapConnections)),`, `Size: 1000,`}}},
 	{"KeyPackages are verified on a connection", "api.TestCostlyKeyPackages", []edit{
 		{"keypackages.PublishAll", `len(batch) == 1 {`, `len(batch) > 0 {`}, {"keypackages.PublishAll", `batch[0].verify()`, `for i := range batch { if batch[i].parse() == nil { batch[i].verify() } }`}}},
 	{"duplicates are verified again", "keypackages.TestBatchIsVerifiedOutside", []edit{
@@ -650,11 +649,11 @@ var mutants = []mutant{
 	{"a verification counts as a dear request that runs", "api.TestOutsideMakesWay", []edit{
 		{"api.call.outside", `c.dear.leave()`, ``}}},
 	{"who hangs up is admitted for ever", "api.TestAdmissionOfTheGone", []edit{
-		{"api.admission.abandon", `a.free++`, ``}}},
+		{"api.dearRequest.acquire", `r.running.Release(r.caller, 1)`, ``}}},
 	{"the queue of dear requests has no end", "api.TestAdmissionIsBounded", []edit{
-		{"api.admission.enqueue", `a.waiting >= maxWaiting`, `a.waiting > 2*maxWaiting`}}},
+		{"api.newAdmission", `MaxWaiting: maxWaiting,`, `MaxWaiting: 2*maxWaiting,`}}},
 	{"one caller fills the queue of dear requests", "api.TestAdmissionIsBounded", []edit{
-		{"api.admission.enqueue", `len(of.admitted) >= maxWaitingOfCaller`, `len(of.admitted) > maxWaiting`}}},
+		{"api.newAdmission", `, MaxWaitingOfKey: maxWaitingOfCaller`, ``}}},
 	{"a batch of Welcomes takes no rest", "internal/batch.TestRests", []edit{
 		{"internal/batch.Batcher.runAll", `b.limits.Rests && b.Waiting() > 0`, `false`}}},
 	{"a lone item waits for a rest", "internal/batch.TestRests", []edit{
@@ -667,15 +666,18 @@ var mutants = []mutant{
 		{"events.pauseAfter", `min(max(took, leastPause), mostPause)`, `max(took, leastPause)`}}},
 	{"newcomers come all at once", "internal/node.TestNewcomers", []edit{
 		{"internal/node.newcomers.Accept", `n.rate.Wait(context.Background())`, `context.Background().Err()`}}},
-	{"messages wait for the memory of pages", "api.TestPagesLeaveMemory", []edit{
-		{"api.memory.forAnswer", `m.smallAnswers`, `m.largeAnswers`}}},
-	{"small bodies wait for the memory of large ones", "api.TestDeclaredBodiesTakeNothing", []edit{
-		{"api.firstPiece", `4 * kib`, `256 * kib`}, {"api.memory.forBody", `return m.tinyBodies`, `return m.smallBodies`},
-		{"api.memoryPool.cutSlow", `r.transfer.cut()`, ``}}},
-	{"who does not read keeps the memory", "api.TestSlowestIsCut", []edit{
-		{"api.memoryPool.cutSlow", `r.transfer.cut()`, ``}}},
-	{"an address holds all memory", "api.TestSlowShareOfAddress", []edit{
-		{"api.memoryPool.cutSlow", `of.bytes <= p.size/slowShare`, `of.bytes <= p.size`}}},
+	{"messages wait for the memory of pages", "api.TestLargeRequestsLeaveMemory", []edit{
+		{"api.newMemory", `limit.Bound{Above: maxSmall, Size: 512 * mib, Share: 64 * mib}`, `limit.Bound{Above: maxSmall, Size: 576 * mib, Share: 64 * mib}`}}},
+	{"messages wait for the memory of larger bodies", "api.TestLargeRequestsLeaveMemory", []edit{
+		{"api.newMemory", `limit.Bound{Above: maxTiny, Size: 320 * mib, Share: 64 * mib},`, ``}}},
+	{"declared bodies take all memory", "api.TestDeclaredBodiesTakeNothing", []edit{
+		{"api.firstPiece", `4 * kib`, `256 * kib`}, {"internal/limit.Memory.cutSlow", `r.transfer.set(time.Unix(1, 0))`, ``}}},
+	{"who does not read keeps the memory", "internal/limit.TestSlowestIsCut", []edit{
+		{"internal/limit.Memory.cutSlow", `r.transfer.set(time.Unix(1, 0))`, ``}}},
+	{"small requests are cut for large ones", "internal/limit.TestLargeRequestsLeaveMemory", []edit{
+		{"internal/limit.missing.inBoundsOf", `m[:r.bounds]`, `m`}}},
+	{"an address holds all memory", "internal/limit.TestSlowShareOfAddress", []edit{
+		{"internal/limit.Memory.cutSlow", `.queue.Size/slowShare`, `.queue.Size`}}},
 	{"a refused ticket is used up", "api.TestRefusedTicketStays", []edit{
 		{"api.handlers.subscriber", `holder, err := h.tickets.Owner(c.ctx, *ticket, c.route.Method.NSID)`, `
 			did, err := h.tickets.Redeem(c.ctx, *ticket, c.route.Method.NSID)
@@ -1187,7 +1189,7 @@ var mutants = []mutant{
 	{"downloads are not charged", "TestDownloadIsCharged", []edit{
 		{"api.Server.download", `int(sent/unitBytes)`, `0`}}},
 	{"a download takes the memory of small answers", "TestDownloadsHaveTheirOwnMemory", []edit{
-		{"api.Server.call", `pool = s.memory.downloads`, `pool = s.memory.smallAnswers`}}},
+		{"api.Server.call", `pool = s.memory.streams`, `pool = s.memory.answers`}}},
 	{"a retry of a message is refused for its attachment", "TestAttachment", []edit{
 		{"api.handlers.SendMessage", `		if draft.Unfit, err = h.checkNamed(c, convo, attachment); err != nil {
 			return err

@@ -1,0 +1,284 @@
+package limit
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// maxWait is how long a reservation waits for memory.
+	maxWait = 5 * time.Second
+	// maxGrowthWait is how long it waits in [Reservation.GrowSoon].
+	maxGrowthWait = 2 * time.Second
+)
+
+// Limits of slow clients. A transfer is slow once it lasts slowAfter.
+const (
+	slowAfter = time.Second
+	// slowShare is the part of a pool that the slow transfers of one address can hold: one in so
+	// many. Quick ones have no such limit, because all users of a PDS share its address.
+	slowShare = 4
+	// maxSlowOfAddress is how many slow transfers an address can have in one pool.
+	maxSlowOfAddress = 256
+	// checkSlowEvery is how often a pool looks for slow transfers.
+	checkSlowEvery = 100 * time.Millisecond
+)
+
+// Memory is a pool of bytes. It bounds what requests hold at one time: those of all callers
+// together, and those of each caller. Large requests have a part of it, so that some always stays
+// for small ones. If it is full, slow transfers are cut, so that clients that do not read or do not
+// send cannot stop the others.
+type Memory struct {
+	bounds []*bound // of all requests first, of the largest last
+
+	mu sync.Mutex // guards what follows
+	// The transfers, but not those that pause, in the order of transfer.began.
+	oldest, newest *Reservation
+	checked        time.Time // when slow ones were last looked for
+}
+
+// Bound bounds the requests that may need more than Above bytes: Size bytes for all callers
+// together, Share for one.
+type Bound struct{ Above, Size, Share int64 }
+
+// bound is a Bound with what is used of it.
+type bound struct {
+	above int64
+	queue Queue
+}
+
+// NewMemory returns a pool. The first bound holds for all requests. Each further one holds for
+// larger requests than the one before.
+func NewMemory(bounds ...Bound) *Memory {
+	m := &Memory{}
+	for _, b := range bounds {
+		m.bounds = append(m.bounds, &bound{above: b.Above, queue: Queue{Size: b.Size, Share: b.Share}})
+	}
+	return m
+}
+
+// Client is who a reservation is for. The address has no share of the memory, but its slow
+// transfers have.
+type Client struct{ Key, Address string }
+
+// Reserve reserves n bytes for a request that may need most, and sets r. The error is *[Refused].
+func (m *Memory) Reserve(ctx context.Context, r *Reservation, of Client, most, n int64) error {
+	m.begin(r, of, most)
+	err := r.Grow(ctx, n)
+	if err != nil {
+		r.Release()
+	}
+	return err
+}
+
+// TryReserve is Reserve, but does not wait. It reports whether there was memory.
+func (m *Memory) TryReserve(r *Reservation, of Client, most, n int64) bool {
+	m.begin(r, of, most)
+	if !r.tryGrow(n) {
+		r.Release()
+		return false
+	}
+	return true
+}
+
+func (m *Memory) begin(r *Reservation, of Client, most int64) {
+	*r = Reservation{memory: m, client: of, bounds: 1}
+	for _, b := range m.bounds[1:] {
+		if b.above < most {
+			r.bounds++
+		}
+	}
+	now := time.Now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now.Sub(m.checked) >= checkSlowEvery {
+		m.cutSlow(now)
+	}
+}
+
+// Used returns how many bytes are reserved.
+func (m *Memory) Used() int64 {
+	units, _ := m.bounds[0].queue.Used()
+	return units
+}
+
+// makeSpace cuts slow transfers until ctx ends, while requests wait for memory of others.
+func (m *Memory) makeSpace(ctx context.Context) {
+	tick := time.NewTicker(checkSlowEvery)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		m.mu.Lock()
+		m.cutSlow(time.Now())
+		m.mu.Unlock()
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// cutSlow cuts slow transfers: those with which an address exceeds its share, and others until the
+// bytes come free for which requests wait. Those go first who hold much for their address and move
+// little. The caller holds mu.
+func (m *Memory) cutSlow(now time.Time) {
+	m.checked = now
+	var slow []*Reservation
+	held := map[string]holding{} // of each address
+	missing := m.missing()
+	for r := m.oldest; r != nil && now.Sub(r.transfer.began) >= slowAfter; r = r.transfer.next {
+		if r.transfer.cut { // its memory comes free in a moment
+			missing.comesFree(r)
+			continue
+		}
+		slow = append(slow, r)
+		held[r.client.Address] = held[r.client.Address].plus(r.n, 1)
+	}
+	weight := func(r *Reservation) float64 {
+		return float64(held[r.client.Address].bytes) / (r.transfer.speed(now) + 1024)
+	}
+	slices.SortFunc(slow, func(a, b *Reservation) int {
+		switch x, y := weight(a), weight(b); {
+		case x > y:
+			return -1
+		case x < y:
+			return 1
+		}
+		return 0
+	})
+	for _, r := range slow {
+		of := held[r.client.Address]
+		fair := of.bytes <= m.bounds[0].queue.Size/slowShare && of.transfers <= maxSlowOfAddress
+		if fair && !missing.inBoundsOf(r) {
+			continue
+		}
+		missing.comesFree(r)
+		held[r.client.Address] = of.plus(-r.n, -1)
+		r.transfer.cut = true
+		r.transfer.set(time.Unix(1, 0)) // what waits for the client fails at once
+	}
+}
+
+// missing is how many bytes are missing in each bound for the next request that waits.
+type missing []int64
+
+func (m *Memory) missing() missing {
+	all := make(missing, len(m.bounds))
+	for i, b := range m.bounds {
+		all[i] = b.queue.Missing()
+	}
+	return all
+}
+
+// comesFree counts the bytes of a transfer that is cut.
+func (m missing) comesFree(r *Reservation) {
+	for i := range r.bounds {
+		m[i] -= r.n
+	}
+}
+
+// inBoundsOf reports whether bytes are missing in a bound in which r has some.
+func (m missing) inBoundsOf(r *Reservation) bool { return slices.Max(m[:r.bounds]) > 0 }
+
+// holding is what the slow transfers of an address hold.
+type holding struct {
+	bytes     int64
+	transfers int
+}
+
+func (h holding) plus(bytes int64, transfers int) holding {
+	return holding{h.bytes + bytes, h.transfers + transfers}
+}
+
+// Reservation is the memory that one request has reserved, until Release. The zero Reservation is
+// empty. It must not be copied once it has a transfer.
+type Reservation struct {
+	memory   *Memory // nil: nothing is reserved
+	bounds   int     // those of the first bounds hold for it
+	client   Client
+	n        int64 // changed under the pool's mu during a transfer
+	transfer transfer
+}
+
+// Bytes is how much is reserved.
+func (r *Reservation) Bytes() int64 { return r.n }
+
+// Grow reserves n more bytes. A transfer stands still meanwhile, and does not count as slow. The
+// error is *[Refused].
+func (r *Reservation) Grow(ctx context.Context, n int64) error {
+	return r.grow(ctx, n, maxWait, (*Queue).Acquire)
+}
+
+// GrowSoon is Grow for a request that holds a connection of the database. It does not wait for the
+// caller's other requests, and not for long.
+func (r *Reservation) GrowSoon(ctx context.Context, n int64) error {
+	return r.grow(ctx, n, maxGrowthWait, (*Queue).AcquireOfOthers)
+}
+
+// tryGrow reserves n more bytes if they are free.
+func (r *Reservation) tryGrow(n int64) bool {
+	if n == 0 { // for an empty body
+		return true
+	}
+	for i := r.bounds - 1; i >= 0; i-- {
+		if !r.memory.bounds[i].queue.TryAcquire(r.client.Key, n) {
+			r.giveBack(i+1, n)
+			return false
+		}
+	}
+	r.add(n)
+	return true
+}
+
+// grow reserves n more bytes, of the narrowest bound first.
+func (r *Reservation) grow(
+	ctx context.Context, n int64, longest time.Duration, acquire func(*Queue, context.Context, string, int64) error,
+) error {
+	if r.tryGrow(n) { // nearly always
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
+	defer r.Pause()()
+	go r.memory.makeSpace(ctx)
+	for i := r.bounds - 1; i >= 0; i-- {
+		if err := acquire(&r.memory.bounds[i].queue, ctx, r.client.Key, n); err != nil {
+			r.giveBack(i+1, n)
+			return err
+		}
+	}
+	r.add(n)
+	return nil
+}
+
+// giveBack gives n bytes back to the bounds from the given one.
+func (r *Reservation) giveBack(from int, n int64) {
+	for i := from; i < r.bounds; i++ {
+		r.memory.bounds[i].queue.Release(r.client.Key, n)
+	}
+}
+
+func (r *Reservation) add(n int64) {
+	r.memory.mu.Lock()
+	defer r.memory.mu.Unlock()
+	r.n += n
+}
+
+// Shrink gives back all but n bytes.
+func (r *Reservation) Shrink(n int64) {
+	if n >= r.n {
+		return
+	}
+	r.giveBack(0, r.n-n)
+	r.add(n - r.n)
+}
+
+// Release gives everything back.
+func (r *Reservation) Release() {
+	if r.memory == nil {
+		return
+	}
+	r.Shrink(0)
+	r.memory = nil
+}
