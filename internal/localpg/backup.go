@@ -1,21 +1,25 @@
 package localpg
 
 import (
+	"archive/tar"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
+	"io"
 	"os"
 	"path/filepath"
-	"strings"
+	"regexp"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// manifestName is the file of a backup that is written last.
-const manifestName = "backup.json"
+// The files of a backup. The manifest is written last.
+const (
+	clusterTar   = "postgres.tar"
+	manifestName = "backup.json"
+)
 
 // Manifest says what a backup holds. Times are the server's.
 type Manifest struct {
@@ -23,11 +27,12 @@ type Manifest struct {
 	Began    time.Time `json:"began"`
 	Ended    time.Time `json:"ended"`    // it can be restored to this moment, or to a later one
 	FirstWAL string    `json:"firstWAL"` // the oldest segment of an archive that it needs
+	Bytes    int64     `json:"bytes"`    // size of the tar
 }
 
-// Backup copies the cluster of the server that runs in dataDir to the directory dir, while it runs.
-// The copy is complete without an archive: it holds the WAL of its own time. dir must be empty, or
-// not exist. An interrupted backup has no manifest, and Restore refuses it.
+// Backup copies the cluster of the server that runs in dataDir to a tar in the directory dir, while it
+// runs. The copy is complete without an archive: it holds the WAL of its own time. dir must be empty,
+// or not exist. An interrupted backup has no manifest, and Restore refuses it.
 //
 // Errors: ErrNotRunning, those of the database and of the file system.
 func Backup(ctx context.Context, dataDir, dir string) (m Manifest, err error) {
@@ -40,116 +45,129 @@ func Backup(ctx context.Context, dataDir, dir string) (m Manifest, err error) {
 	if err != nil {
 		return m, err
 	}
-	if dir, err = emptyDir(dir); err != nil {
+	if err := emptyDir(dir); err != nil {
 		return m, err
 	}
-	conn, err := pgx.Connect(ctx, url)
+	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
 		return m, err
 	}
-	// The end of the session ends an unfinished backup.
+	cfg.RuntimeParams["replication"] = "database" // such a session can make a base backup
+	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return m, err
+	}
 	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
-	if m, err = backUp(ctx, conn, filepath.Join(dir, "postgres")); err != nil {
+
+	const before = `SELECT current_setting('server_version_num')::int / 10000, clock_timestamp()`
+	if err := conn.QueryRow(ctx, before).Scan(&m.Major, &m.Began); err != nil {
+		return m, err
+	}
+	path := filepath.Join(dir, clusterTar)
+	if err := writeSynced(path, func(f io.Writer) error { return baseBackup(ctx, conn, f) }); err != nil {
+		return m, err
+	}
+	if err := conn.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&m.Ended); err != nil {
+		return m, err
+	}
+	if err := m.describe(path); err != nil {
 		return m, err
 	}
 	text, err := json.MarshalIndent(m, "", "  ")
-	if err == nil {
-		err = writeSynced(filepath.Join(dir, manifestName), append(text, '\n'))
+	if err != nil {
+		return m, err
 	}
-	return m, err
+	return m, writeSynced(filepath.Join(dir, manifestName), func(f io.Writer) error {
+		_, err := f.Write(append(text, '\n'))
+		return err
+	})
 }
 
-// emptyDir makes the directory if it does not exist, and returns its absolute path. Other accounts
-// may not enter it.
-func emptyDir(dir string) (string, error) {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return "", err
-	}
+// emptyDir makes the directory if it does not exist. Other accounts may not enter it.
+func emptyDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
+		return err
 	}
 	entries, err := os.ReadDir(dir)
 	if err == nil && len(entries) > 0 {
 		err = errors.New("the directory is not empty")
 	}
-	return dir, err
+	return err
 }
 
-// backUp copies the cluster of conn's server to the directory to. The slot keeps the server from
-// deleting WAL meanwhile. It belongs to the session.
-func backUp(ctx context.Context, conn *pgx.Conn, to string) (m Manifest, err error) {
-	var from, tablespaces string
-	var version int
-	err = conn.QueryRow(ctx, `
-		SELECT current_setting('data_directory'), current_setting('server_version_num')::int / 10000, clock_timestamp(),
-			coalesce((SELECT string_agg(spcname, ', ') FROM pg_tablespace WHERE spcname NOT IN ('pg_default', 'pg_global')), '')
-		FROM pg_create_physical_replication_slot('mlsd_backup_' || pg_backend_pid(), true, true)`).
-		Scan(&from, &version, &m.Began, &tablespaces)
-	switch {
-	case err != nil:
-		return m, fmt.Errorf("keep the WAL: %w", err)
-	case tablespaces != "":
-		return m, fmt.Errorf("the cluster has tablespaces outside its directory: %s", tablespaces)
-	}
-	m.Major = version
-	if err := conn.QueryRow(ctx, `SELECT pg_walfile_name(pg_backup_start('mlsd backup', true))`).Scan(&m.FirstWAL); err != nil {
-		return m, fmt.Errorf("begin the backup: %w", err)
-	}
-	if err := copyRunning(ctx, from, to); err != nil {
-		return m, err
-	}
-	var label, lastWAL string
-	err = conn.QueryRow(ctx, `SELECT labelfile, pg_walfile_name(lsn), clock_timestamp() FROM pg_backup_stop(false)`).
-		Scan(&label, &lastWAL, &m.Ended)
-	if err != nil {
-		return m, fmt.Errorf("end the backup: %w", err)
-	}
-	if err := writeSynced(filepath.Join(to, "backup_label"), []byte(label)); err != nil {
-		return m, err
-	}
-	return m, copyWAL(ctx, filepath.Join(from, "pg_wal"), filepath.Join(to, "pg_wal"), m.FirstWAL, lastWAL)
-}
-
-// copyRunning copies the cluster of a running server, without what the server makes anew when it
-// starts. Files can change and vanish meanwhile: the WAL repairs what was changed.
-func copyRunning(ctx context.Context, from, to string) error {
-	err := copyTree(ctx, from, to, func(path string, entry fs.DirEntry) bool {
-		switch parent, name := filepath.Split(path); {
-		case parent != "" && emptied[filepath.Clean(parent)]:
-			return false
-		case entry.IsDir():
-			return !strings.HasPrefix(name, "pgsql_tmp")
-		default:
-			return name != "postmaster.pid" && name != "postmaster.opts" && !strings.HasPrefix(name, "pg_internal.init")
-		}
-	})
+// baseBackup writes the cluster of conn's server as a tar, with the WAL of that time.
+func baseBackup(ctx context.Context, conn *pgx.Conn, to io.Writer) error {
+	const command = `BASE_BACKUP (LABEL 'mlsd backup', CHECKPOINT 'fast', WAL true, WAIT false, MANIFEST 'no')`
+	_, err := conn.PgConn().CopyTo(ctx, &tarStream{to: to}, command)
 	if err != nil {
 		return fmt.Errorf("copy the cluster: %w", err)
 	}
 	return nil
 }
 
-// emptied are the directories of a cluster that are copied without what is in them. PostgreSQL's
-// documentation of backups lists them. The WAL is copied later.
-var emptied = map[string]bool{
-	"pg_wal": true, "pg_replslot": true, "pg_dynshmem": true, "pg_notify": true, "pg_serial": true, "pg_snapshots": true,
-	"pg_stat_tmp": true, "pg_subtrans": true,
+// tarStream writes the tar that is in the messages of a base backup. The first byte of a message says
+// what it is.
+type tarStream struct {
+	to   io.Writer
+	tars int
 }
 
-// copyWAL copies the segments from first to last, and the histories of timelines.
-func copyWAL(ctx context.Context, from, to, first, last string) error {
-	found := map[string]bool{}
-	err := copyTree(ctx, from, to, func(path string, entry fs.DirEntry) bool {
-		segment := len(path) == len(first) && first <= path && path <= last
-		found[path] = segment
-		return !entry.IsDir() && (segment || strings.HasSuffix(path, ".history"))
-	})
-	if err == nil && !found[first] {
-		err = fmt.Errorf("segment %s is not there any more", first)
+// Write implements io.Writer.
+func (s *tarStream) Write(message []byte) (int, error) {
+	switch message[0] {
+	case 'n':
+		if s.tars++; s.tars > 1 {
+			return 0, errors.New("the cluster has tablespaces outside its directory")
+		}
+	case 'd':
+		if _, err := s.to.Write(message[1:]); err != nil {
+			return 0, err
+		}
 	}
+	return len(message), nil
+}
+
+// describe reads the size of the tar, and the segment with which replaying begins.
+func (m *Manifest) describe(path string) (err error) {
+	f, err := os.Open(path)
 	if err != nil {
-		return fmt.Errorf("copy the WAL: %w", err)
+		return err
 	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	m.Bytes = info.Size()
+	files := tar.NewReader(f)
+	first, err := files.Next()
+	if err != nil {
+		return fmt.Errorf("read the backup: %w", err)
+	}
+	label, err := io.ReadAll(files)
+	if err != nil {
+		return fmt.Errorf("read the backup: %w", err)
+	}
+	start := regexp.MustCompile(`START WAL LOCATION: \S+ \(file ([0-9A-F]{24})\)`).FindSubmatch(label)
+	if start == nil {
+		return fmt.Errorf("the backup begins with %s, not with its label", first.Name)
+	}
+	m.FirstWAL = string(start[1])
 	return nil
+}
+
+// writeSynced writes a new file and puts it on disk.
+func writeSynced(path string, write func(io.Writer) error) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	if err = write(f); err == nil {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -39,7 +40,9 @@ type Target struct {
 //
 // Errors: [ErrNotEmpty], [*InUseError], [*VersionError], [*TimelinesError], those of prepare, and that
 // of PostgreSQL if the WAL ends before the moment.
-func Restore(ctx context.Context, cfg Config, backup string, target Target, prepare func(context.Context, *Server) error) (last time.Time, err error) {
+func Restore(
+	ctx context.Context, cfg Config, backup string, target Target, prepare func(context.Context, *Server) error,
+) (last time.Time, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("restore %s into %s: %w", backup, cfg.DataDir, err)
@@ -78,7 +81,7 @@ func Restore(ctx context.Context, cfg Config, backup string, target Target, prep
 		return last, err
 	}
 	r := &restore{cfg: cfg, backup: m, target: target, dataDir: dir, cluster: &cluster{dir: tmp, log: log}}
-	if last, err = r.run(ctx, filepath.Join(backup, "postgres"), prepare); err != nil {
+	if last, err = r.run(ctx, filepath.Join(backup, clusterTar), prepare); err != nil {
 		return last, errors.Join(err, os.RemoveAll(tmp))
 	}
 	if err := os.Remove(final.dir); err != nil && !errors.Is(err, fs.ErrNotExist) { // an empty one
@@ -90,13 +93,21 @@ func Restore(ctx context.Context, cfg Config, backup string, target Target, prep
 	return last, syncDir(dir)
 }
 
+// readManifest reads the manifest of a backup, and compares it with the size of the tar.
 func readManifest(backup string) (m Manifest, err error) {
 	text, err := os.ReadFile(filepath.Join(backup, manifestName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return m, fmt.Errorf("there is no complete backup: %w", err)
 	}
-	if err == nil {
-		err = json.Unmarshal(text, &m)
+	if err != nil {
+		return m, err
+	}
+	if err := json.Unmarshal(text, &m); err != nil {
+		return m, err
+	}
+	info, err := os.Stat(filepath.Join(backup, clusterTar))
+	if err == nil && info.Size() != m.Bytes {
+		err = fmt.Errorf("%s has %d bytes, and had %d", clusterTar, info.Size(), m.Bytes)
 	}
 	return m, err
 }
@@ -175,8 +186,8 @@ type restore struct {
 	cluster *cluster // under a temporary name
 }
 
-// run copies the backup, replays the WAL, calls prepare and stops the server again.
-func (r *restore) run(ctx context.Context, files string, prepare func(context.Context, *Server) error) (last time.Time, err error) {
+// run unpacks the backup, replays the WAL, calls prepare and stops the server again.
+func (r *restore) run(ctx context.Context, backup string, prepare func(context.Context, *Server) error) (last time.Time, err error) {
 	c := r.cluster
 	if c.account, err = chooseAccount(c.dir, false); err != nil {
 		return last, err
@@ -190,10 +201,7 @@ func (r *restore) run(ctx context.Context, files string, prepare func(context.Co
 	if c.settings, err = r.settings(ctx); err != nil {
 		return last, err
 	}
-	if err := copyTree(ctx, files, c.dir, func(string, fs.DirEntry) bool { return true }); err != nil {
-		return last, fmt.Errorf("copy the backup: %w", err)
-	}
-	if err := writeSynced(filepath.Join(c.dir, "recovery.signal"), nil); err != nil {
+	if err := r.unpack(ctx, backup); err != nil {
 		return last, err
 	}
 	if c.account.cred != nil {
@@ -210,6 +218,20 @@ func (r *restore) run(ctx context.Context, files string, prepare func(context.Co
 		err = prepare(ctx, s)
 	}
 	return last, errors.Join(err, s.Stop(context.WithoutCancel(ctx)))
+}
+
+// unpack makes the cluster of the backup, and says that it is to be restored. Nothing is put on disk
+// here: before the server replays the WAL, it does that for the whole cluster.
+func (r *restore) unpack(ctx context.Context, path string) (err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if err := untar(ctx, f, r.cluster.dir, math.MaxInt64); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(r.cluster.dir, "recovery.signal"), nil, 0o600)
 }
 
 // settings returns the settings with which the server replays the WAL until the moment. Without

@@ -156,6 +156,12 @@ func TestRestoreRefuses(t *testing.T) {
 	if _, err := restoreTo(t, Config{DataDir: empty, Archive: filepath.Join(empty, "none")}, backup, Target{}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("without the archive: %v", err)
 	}
+	if err := os.Truncate(filepath.Join(backup, clusterTar), 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := restoreTo(t, Config{DataDir: empty}, backup, Target{}); err == nil || !strings.Contains(err.Error(), "has 1048576 bytes") {
+		t.Errorf("a truncated backup: %v", err)
+	}
 	if err := os.Remove(filepath.Join(backup, manifestName)); err != nil {
 		t.Fatal(err)
 	}
