@@ -9,7 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
+	"syscall"
 
 	"mlsd/clientsim/xrpc"
 )
@@ -61,11 +61,12 @@ func (p *Proc) database() (string, error) {
 }
 
 // sockets finds the directory of the private PostgreSQL's socket. It is in the data directory, or a
-// file there names it.
+// link there leads to it.
 func (p *Proc) sockets() (string, error) {
-	note, err := os.ReadFile(filepath.Join(p.data, "postgres.socketdir"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return filepath.Join(p.data, "run"), nil
+	run := filepath.Join(p.data, "run")
+	target, err := os.Readlink(run)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EINVAL) { // it is no link
+		return run, nil
 	}
-	return strings.TrimSpace(string(note)), err
+	return target, err
 }

@@ -73,7 +73,7 @@ func startDatabases(ctx context.Context, dataDir string, log *slog.Logger) (_ *d
 	if err != nil {
 		return nil, fmt.Errorf("start the private PostgreSQL: %w", err)
 	}
-	if err := d.pg.EnsureDatabase(ctx, localpg.Database); err != nil {
+	if err := d.pg.EnsureDatabase(ctx); err != nil {
 		return nil, err
 	}
 	if err := migrations.Up(ctx, d.url(localpg.Database)); err != nil {

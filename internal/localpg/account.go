@@ -49,14 +49,19 @@ func chooseAccount(clusterDir string, exists bool) (*account, error) {
 		if owner != nil && int(owner.Uid) != uid {
 			return nil, fmt.Errorf("cluster %s belongs to uid %d, this process runs as uid %d", clusterDir, owner.Uid, uid)
 		}
-		return currentAccount(uid)
+		a, err := accountOf(uid, os.Getegid())
+		if err == nil && a.unnamed { // initdb and the server look up their own name
+			err = fmt.Errorf("uid %d has no account (no line in /etc/passwd), without which PostgreSQL cannot make a cluster: "+
+				"add one, run as another user, or set a database URL", uid)
+		}
+		return a, err
 	case owner != nil && owner.Uid == 0:
 		return nil, fmt.Errorf("cluster %s belongs to root, and PostgreSQL does not run as root: give it to another account (chown -R)", clusterDir)
 	case owner != nil:
-		return accountOf(owner.Uid, owner.Gid)
+		return accountOf(int(owner.Uid), int(owner.Gid))
 	}
 	for _, name := range []string{"mlsd", "postgres"} {
-		a, err := lookupAccount(func() (*user.User, error) { return user.Lookup(name) })
+		a, err := namedAccount(name)
 		var unknown user.UnknownUserError
 		switch {
 		case errors.As(err, &unknown):
@@ -78,59 +83,44 @@ func ownAccount() (*account, error) {
 		_, userErr := user.LookupId(strconv.Itoa(id))
 		_, groupErr := user.LookupGroupId(strconv.Itoa(id))
 		if errors.As(userErr, &noUser) && errors.As(groupErr, &noGroup) {
-			return unnamedAccount(uint32(id), uint32(id)), nil
+			return accountOf(id, id)
 		}
 	}
 	return nil, fmt.Errorf("PostgreSQL does not run as root, there is no account mlsd or postgres to run it as, and all uids from %d to %d "+
 		"are taken: make an account (useradd --system mlsd)", firstOwnUID, lastOwnUID)
 }
 
-// accountOf returns the account of the owner of a cluster, which possibly has no name.
-func accountOf(uid, gid uint32) (*account, error) {
-	a, err := lookupAccount(func() (*user.User, error) { return user.LookupId(strconv.Itoa(int(uid))) })
-	var unknown user.UnknownUserIdError
-	if errors.As(err, &unknown) {
-		return unnamedAccount(uid, gid), nil
+// accountOf returns the account with a uid, which possibly has no name. If that is not the account of
+// this process, the server gets none of this process's supplementary groups.
+func accountOf(uid, gid int) (*account, error) {
+	a := &account{uid: uint32(uid), gid: uint32(gid)}
+	if uid != os.Geteuid() {
+		a.cred = &syscall.Credential{Uid: a.uid, Gid: a.gid, Groups: []uint32{}}
 	}
-	return a, err
-}
-
-func unnamedAccount(uid, gid uint32) *account {
-	return &account{
-		name: fmt.Sprintf("uid %d", uid), uid: uid, gid: gid, unnamed: true,
-		cred: &syscall.Credential{Uid: uid, Gid: gid, Groups: []uint32{}},
-	}
-}
-
-// currentAccount returns the account of this process. It must be in the user database, because
-// initdb and the server look up their own name.
-func currentAccount(uid int) (*account, error) {
 	u, err := user.LookupId(strconv.Itoa(uid))
-	if err != nil {
-		return nil, fmt.Errorf("uid %d has no account (no line in /etc/passwd), without which PostgreSQL cannot make a cluster: "+
-			"add one, run as another user, or set a database URL: %w", uid, err)
+	var unknown user.UnknownUserIdError
+	switch {
+	case errors.As(err, &unknown):
+		a.name, a.unnamed = fmt.Sprintf("uid %d", uid), true
+	case err != nil:
+		return nil, fmt.Errorf("account for PostgreSQL: %w", err)
+	default:
+		a.name = u.Username
 	}
-	return &account{name: u.Username, uid: uint32(uid), gid: uint32(os.Getegid())}, nil
+	return a, nil
 }
 
-// lookupAccount returns another account to run the server as. The list of supplementary groups is
-// empty: the server does not get those of this process.
-func lookupAccount(lookup func() (*user.User, error)) (*account, error) {
-	u, err := lookup()
+func namedAccount(name string) (*account, error) {
+	u, err := user.Lookup(name)
 	if err != nil {
 		return nil, fmt.Errorf("account for PostgreSQL: %w", err)
 	}
-	uid, err := strconv.ParseUint(u.Uid, 10, 32)
-	if err != nil {
-		return nil, fmt.Errorf("account for PostgreSQL: uid of %s: %w", u.Username, err)
+	uid, uidErr := strconv.Atoi(u.Uid)
+	gid, gidErr := strconv.Atoi(u.Gid)
+	if err := errors.Join(uidErr, gidErr); err != nil {
+		return nil, fmt.Errorf("account for PostgreSQL: %s: %w", name, err)
 	}
-	gid, err := strconv.ParseUint(u.Gid, 10, 32)
-	if err != nil {
-		return nil, fmt.Errorf("account for PostgreSQL: gid of %s: %w", u.Username, err)
-	}
-	a := &account{name: u.Username, uid: uint32(uid), gid: uint32(gid)}
-	a.cred = &syscall.Credential{Uid: a.uid, Gid: a.gid, Groups: []uint32{}}
-	return a, nil
+	return accountOf(uid, gid)
 }
 
 // command returns a command of the server's installation that runs as the account in dir. The
@@ -175,23 +165,16 @@ func (a *account) ownAll(dir string) error {
 // bits are not enough for that, because of ACLs and SELinux. If the account has no access, the
 // error names the first directory on the path that it may not enter.
 func (a *account) checkAccess(ctx context.Context, bin binaries, dir string) error {
-	if a.cred == nil {
-		return nil
-	}
-	if !errors.Is(a.enter(ctx, bin, dir), fs.ErrPermission) {
-		return nil // the next steps report any other error, with more detail
-	}
-	closed := dir
-	for p := dir; p != filepath.Dir(p); p = filepath.Dir(p) {
-		if errors.Is(a.enter(ctx, bin, p), fs.ErrPermission) {
-			closed = p
+	closed := ""
+	for p := dir; a.cred != nil && p != closed; p = filepath.Dir(p) {
+		if err := runChild(a.command(ctx, bin.postgres(), p, "--version")); !errors.Is(err, fs.ErrPermission) {
+			break // the next steps report any other error, with more detail
 		}
+		closed = p
+	}
+	if closed == "" {
+		return nil
 	}
 	return fmt.Errorf("PostgreSQL does not run as root but as %q, which may not enter %s: "+
 		"allow it (chmod o+x), or use another data directory, such as /var/lib/mlsd", a.name, closed)
-}
-
-// enter runs a harmless command as the account with dir as its working directory.
-func (a *account) enter(ctx context.Context, bin binaries, dir string) error {
-	return runChild(a.command(ctx, bin.postgres(), dir, "--version"))
 }

@@ -4,7 +4,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -66,7 +65,7 @@ func copyFile(t *testing.T, from, to string) {
 
 func TestOrdinaryUser(t *testing.T) {
 	t.Parallel()
-	nobody, err := lookupAccount(func() (*user.User, error) { return user.Lookup("nobody") })
+	nobody, err := namedAccount("nobody")
 	if err != nil {
 		t.Skip(err)
 	}
@@ -75,7 +74,7 @@ func TestOrdinaryUser(t *testing.T) {
 	o := launchOwner(t, "", func(cmd *exec.Cmd) { asNobody(cmd); home = cmd.Dir })
 	pid := o.ready(t)
 	dir := filepath.Join(home, ".local", "share", "mlsd")
-	if got := readPID(filepath.Join(dir, "postgres", "postmaster.pid")); got != pid {
+	if got := runningPID(t, dir); got != pid {
 		t.Errorf("the server of %s is %d, want %d", dir, got, pid)
 	}
 	o.finish(t)
@@ -120,7 +119,7 @@ func TestRootStepsDown(t *testing.T) {
 		}
 	}
 	// The cluster's owner stays the account, also if other accounts exist.
-	nobody, err := lookupAccount(func() (*user.User, error) { return user.Lookup("nobody") })
+	nobody, err := namedAccount("nobody")
 	if err != nil {
 		t.Skip(err)
 	}
@@ -151,8 +150,8 @@ func TestServerWithoutAccount(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "run"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	f := finder(t)
-	f.account, f.cfg = a, Config{}
+	f := newFinder(t, installedDirs()...)
+	f.account = a
 	b, err := f.find(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
@@ -176,7 +175,7 @@ func TestServerWithoutAccount(t *testing.T) {
 // one's are accepted.
 func TestPeer(t *testing.T) {
 	t.Parallel()
-	nobody, err := lookupAccount(func() (*user.User, error) { return user.Lookup("nobody") })
+	nobody, err := namedAccount("nobody")
 	if err != nil || os.Geteuid() != 0 {
 		t.Skip("needs root and the account nobody:", err)
 	}
@@ -207,7 +206,7 @@ func TestDirectoryThatTheServerCannotEnter(t *testing.T) {
 	if err := os.Mkdir(home, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Start(t.Context(), Config{DataDir: filepath.Join(home, "share", "mlsd"), Download: noDownload})
+	_, err := Start(t.Context(), Config{DataDir: filepath.Join(home, "share", "mlsd"), download: noDownload})
 	if err == nil || !strings.Contains(err.Error(), "may not enter "+home+":") {
 		t.Errorf("Start: %v", err)
 	}

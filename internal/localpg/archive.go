@@ -43,14 +43,12 @@ func quoteShell(path string) string {
 
 // makeArchive makes the archive if it does not exist. "" is none.
 func (a *account) makeArchive(dir string) error {
-	if dir == "" {
+	if _, err := os.Stat(dir); dir == "" || !errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	_, err := os.Stat(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err = makeDirs(dir); err == nil {
-			err = a.own(dir)
-		}
+	err := makeDirs(dir)
+	if err == nil {
+		err = a.own(dir)
 	}
 	if err != nil {
 		return fmt.Errorf("make the WAL archive: %w", err)
@@ -61,9 +59,6 @@ func (a *account) makeArchive(dir string) error {
 // checkArchive returns the archive's absolute path. It fails unless the server's account can read and
 // write the archive.
 func (a *account) checkArchive(ctx context.Context, dir string) (string, error) {
-	if dir == "" {
-		return "", nil
-	}
 	dir, err := filepath.Abs(dir)
 	if err == nil {
 		_, err = os.Stat(dir)

@@ -18,14 +18,13 @@ import (
 // VersionError means that another major version of PostgreSQL made the cluster than those found.
 // The cluster is unchanged.
 type VersionError struct {
-	Dir     string // of the cluster
-	Cluster int    // the major version that it needs
-	Found   []int  // the major versions that are installed
+	Cluster int   // the major version that it needs
+	Found   []int // the major versions that are installed
 }
 
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("cluster %s was made by PostgreSQL %d, but only %v was found: install version %d, or convert the cluster "+
-		"with pg_upgrade or a dump; nothing has been changed", e.Dir, e.Cluster, e.Found, e.Cluster)
+	return fmt.Sprintf("the cluster was made by PostgreSQL %d, but only %v was found: install version %d, or convert the cluster "+
+		"with pg_upgrade or a dump; nothing has been changed", e.Cluster, e.Found, e.Cluster)
 }
 
 // binaries is an installation of PostgreSQL.
@@ -39,72 +38,56 @@ type binaries struct {
 func (b binaries) postgres() string { return filepath.Join(b.dir, "postgres") }
 func (b binaries) initdb() string   { return filepath.Join(b.dir, "initdb") }
 
-// binaryFinder chooses an installation.
-type binaryFinder struct {
-	cfg     Config
-	log     *slog.Logger
-	cluster string // the directory of the cluster, for messages
-	dir     string // where downloads go
-	account *account
+// finder chooses an installation.
+type finder struct {
+	installed []string // directories that can hold one, best first
+	downloads string   // where downloads go
+	download  func(ctx context.Context, major int, dir string) error
+	log       *slog.Logger
+	account   *account
 }
 
 // find returns an installation that the account can run. Its major version is want, or any from
 // MinMajor on if want is 0. If none is installed, find downloads one.
-func (f *binaryFinder) find(ctx context.Context, want int) (binaries, error) {
-	if f.cfg.BinDir != "" {
-		b, err := f.inspect(ctx, f.cfg.BinDir)
-		if err != nil {
-			return binaries{}, err
-		}
-		return b, f.suits(b, want)
-	}
-	b, found, err := f.first(ctx, f.candidates(), want)
+func (f *finder) find(ctx context.Context, want int) (binaries, error) {
+	b, found, err := f.first(ctx, append(f.installed, f.downloaded()...), want)
 	switch {
-	case err != nil:
-		return binaries{}, err
-	case b.major != 0:
-		return b, nil
+	case err != nil || b.major != 0:
+		return b, err
 	case want != 0 && len(found) > 0:
 		slices.Sort(found)
-		return binaries{}, f.versionError(want, slices.Compact(found)...)
+		return binaries{}, &VersionError{want, slices.Compact(found)}
 	}
-	return f.download(ctx, want)
+	return f.fetch(ctx, want)
 }
 
 // first returns the first suitable installation. If there is none, it returns the versions that it
 // found.
-func (f *binaryFinder) first(ctx context.Context, dirs []string, want int) (_ binaries, found []int, err error) {
+func (f *finder) first(ctx context.Context, dirs []string, want int) (_ binaries, found []int, err error) {
 	for _, dir := range dirs {
 		b, err := f.inspect(ctx, dir)
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			// The binaries may be suitable, so this must not lead to a download.
 			return binaries{}, nil, context.Cause(ctx)
-		}
-		if err == nil {
-			if err = f.suits(b, want); err == nil {
-				return b, nil, nil
-			}
+		case err == nil && b.suits(want):
+			return b, nil, nil
+		case err == nil:
 			found = append(found, b.major)
+		case !errors.Is(err, fs.ErrNotExist): // that is true for most directories of PATH
+			f.log.Debug("PostgreSQL binaries not used", "dir", dir, "reason", err)
 		}
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // true for most directories of PATH
-		}
-		f.log.Debug("PostgreSQL binaries not used", "dir", dir, "reason", err)
 	}
 	return binaries{}, found, nil
 }
 
-// candidates returns directories that can hold an installation, best first.
-func (f *binaryFinder) candidates() []string {
-	search := f.cfg.search
-	if search == nil {
-		search = installedDirs
-	}
-	return append(search(), f.downloaded()...)
+// suits reports whether an installation can run a cluster of version want, or a new one if want is 0.
+func (b binaries) suits(want int) bool {
+	return b.major >= MinMajor && (want == 0 || b.major == want)
 }
 
-func (f *binaryFinder) downloaded() []string {
-	return newestFirst(filepath.Join(globEscape(f.dir), "[0-9]*", "bin"))
+func (f *finder) downloaded() []string {
+	return newestFirst(f.downloads, "[0-9]*/bin")
 }
 
 // installedDirs returns the directories where this system can have PostgreSQL: those of PATH, then
@@ -117,41 +100,41 @@ func installedDirs() []string {
 		}
 	}
 	for _, pattern := range []string{
-		"/usr/lib/postgresql/*/bin",
-		"/usr/pgsql-*/bin",
-		"/opt/homebrew/opt/postgresql@*/bin",
-		"/usr/local/opt/postgresql@*/bin",
-		"/home/linuxbrew/.linuxbrew/opt/postgresql@*/bin",
+		"usr/lib/postgresql/*/bin",
+		"usr/pgsql-*/bin",
+		"opt/homebrew/opt/postgresql@*/bin",
+		"usr/local/opt/postgresql@*/bin",
+		"home/linuxbrew/.linuxbrew/opt/postgresql@*/bin",
 	} {
-		dirs = append(dirs, newestFirst(pattern)...)
+		dirs = append(dirs, newestFirst("/", pattern)...)
 	}
 	return dirs
 }
 
-// newestFirst expands a pattern whose last but one element holds a version. It sorts by the version
-// as a number: 9.6 is older than 15.
-func newestFirst(pattern string) []string {
-	dirs, err := filepath.Glob(pattern)
+// newestFirst returns the paths below a directory that match a pattern, whose last but one element
+// holds a version. It sorts by the version as a number: 9.6 is older than 15.
+func newestFirst(base, pattern string) []string {
+	dirs, err := fs.Glob(os.DirFS(base), pattern)
 	if err != nil {
 		return nil // a malformed pattern matches nothing
 	}
 	version := func(dir string) int {
-		base := filepath.Base(filepath.Dir(dir))
-		return leadingInt(base[max(strings.IndexAny(base, "0123456789"), 0):])
+		name := filepath.Base(filepath.Dir(dir))
+		return leadingInt(name[max(strings.IndexAny(name, "0123456789"), 0):])
 	}
 	slices.SortStableFunc(dirs, func(a, b string) int { return cmp.Compare(version(b), version(a)) })
+	for i, dir := range dirs {
+		dirs[i] = filepath.Join(base, dir)
+	}
 	return dirs
 }
 
 // inspect returns the installation in a directory. Its files can be symbolic links to the real one,
 // as in /usr/local/bin of some images. The result is then the real one, which holds initdb and the
 // libraries.
-func (f *binaryFinder) inspect(ctx context.Context, dir string) (binaries, error) {
+func (f *finder) inspect(ctx context.Context, dir string) (binaries, error) {
 	path, err := filepath.EvalSymlinks(filepath.Join(dir, "postgres"))
 	if err != nil {
-		return binaries{}, err
-	}
-	if path, err = filepath.Abs(path); err != nil {
 		return binaries{}, err
 	}
 	b := binaries{dir: filepath.Dir(path)}
@@ -175,29 +158,10 @@ func (f *binaryFinder) inspect(ctx context.Context, dir string) (binaries, error
 	return b, nil
 }
 
-// suits returns nil if an installation can run a cluster of version want, or a new one if want is
-// 0.
-func (f *binaryFinder) suits(b binaries, want int) error {
-	switch {
-	case want != 0 && b.major != want:
-		return f.versionError(want, b.major)
-	case b.major < MinMajor:
-		return fmt.Errorf("%s is PostgreSQL %d; mlsd needs %d or newer", b.dir, b.major, MinMajor)
-	}
-	return nil
-}
-
-func (f *binaryFinder) versionError(want int, found ...int) error {
-	return &VersionError{Dir: f.cluster, Cluster: want, Found: found}
-}
-
 // leadingInt returns the number at the start of s, or 0.
 func leadingInt(s string) int {
-	end := strings.IndexFunc(s, func(r rune) bool { return r < '0' || r > '9' })
-	if end < 0 {
-		end = len(s)
-	}
-	n, err := strconv.Atoi(s[:end])
+	digits := s[:len(s)-len(strings.TrimLeft(s, "0123456789"))]
+	n, err := strconv.Atoi(digits)
 	if err != nil {
 		return 0
 	}

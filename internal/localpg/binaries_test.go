@@ -22,15 +22,16 @@ func fakeVersion(t *testing.T, version string) string {
 	return scripts(t, map[string]string{"postgres": "echo 'postgres (PostgreSQL) " + version + "'", "initdb": "exit 1"})
 }
 
-func finder(t *testing.T, dirs ...string) *binaryFinder {
+func newFinder(t *testing.T, dirs ...string) *finder {
 	t.Helper()
 	dir := dataDir(t)
 	a, err := chooseAccount(dir, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Download: noDownload, search: func() []string { return dirs }}
-	return &binaryFinder{cfg: cfg, log: discard(), dir: filepath.Join(dir, "pgbin"), account: a}
+	return &finder{
+		installed: dirs, downloads: filepath.Join(dir, "pgbin"), download: noDownload, log: discard(), account: a,
+	}
 }
 
 func TestFindBinaries(t *testing.T) {
@@ -59,7 +60,7 @@ func TestFindBinaries(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := finder(t, tc.dirs...).find(t.Context(), tc.want)
+			got, err := newFinder(t, tc.dirs...).find(t.Context(), tc.want)
 			if tc.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.err) {
 					t.Errorf("error %v, want %s", err, tc.err)
@@ -73,19 +74,6 @@ func TestFindBinaries(t *testing.T) {
 	}
 }
 
-func TestBinDirIsTheOnlyChoice(t *testing.T) {
-	t.Parallel()
-	f := finder(t, fakeVersion(t, "16.1"))
-	f.cfg.BinDir = fakeVersion(t, "14.1")
-	if b, err := f.find(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "mlsd needs 15") {
-		t.Errorf("%v, %v", b, err)
-	}
-	f.cfg.BinDir = filepath.Join(f.cfg.BinDir, "none")
-	if b, err := f.find(t.Context(), 0); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%v, %v", b, err)
-	}
-}
-
 func TestNewestFirst(t *testing.T) {
 	t.Parallel()
 	base := t.TempDir()
@@ -96,7 +84,7 @@ func TestNewestFirst(t *testing.T) {
 		}
 	}
 	var got []string
-	for _, dir := range newestFirst(filepath.Join(base, "postgresql@*", "bin")) {
+	for _, dir := range newestFirst(base, "postgresql@*/bin") {
 		got = append(got, filepath.Base(filepath.Dir(dir)))
 	}
 	want[2], want[3] = want[3], want[2] // the same major version: by name

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -32,27 +31,22 @@ type cluster struct {
 // major returns the version that made the cluster, or 0 if there is none yet. It is an error if
 // other files are in its place: this package does not overwrite them.
 func (c *cluster) major() (int, error) {
-	data, err := os.ReadFile(filepath.Join(c.dir, "PG_VERSION"))
-	if err == nil {
-		major, err := strconv.Atoi(strings.TrimSpace(string(data)))
-		if err != nil || major <= 0 {
-			return 0, fmt.Errorf("%s/PG_VERSION holds no version: %q", c.dir, data)
-		}
-		return major, nil
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return 0, fmt.Errorf("cluster: %w", err)
-	}
 	entries, err := os.ReadDir(c.dir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
 		return 0, nil
-	case err != nil:
-		return 0, fmt.Errorf("cluster: %w", err)
-	case len(entries) > 0:
+	}
+	data, err := os.ReadFile(filepath.Join(c.dir, "PG_VERSION"))
+	if errors.Is(err, fs.ErrNotExist) {
 		return 0, fmt.Errorf("%s exists and is not a PostgreSQL cluster (no PG_VERSION): left alone", c.dir)
 	}
-	return 0, nil
+	if err != nil {
+		return 0, fmt.Errorf("cluster: %w", err)
+	}
+	major, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil || major <= 0 {
+		return 0, fmt.Errorf("%s/PG_VERSION holds no version: %q", c.dir, data)
+	}
+	return major, nil
 }
 
 // initialise makes the cluster under a temporary name, and renames it once it is complete and on
@@ -102,7 +96,7 @@ func (c *cluster) initdb(ctx context.Context, tmp string, args []string) error {
 		}
 		c.log.Debug("initdb cannot run in a user namespace", "error", err)
 	}
-	nobody, err := lookupAccount(func() (*user.User, error) { return user.Lookup("nobody") })
+	nobody, err := namedAccount("nobody")
 	if err != nil || nobody.uid == 0 {
 		return errors.Join(errors.New("initdb: this process is root, and there is no account to run PostgreSQL as: "+
 			"make one (useradd --system mlsd), or set a database URL"), err)
@@ -130,24 +124,13 @@ func runInitdb(cmd *exec.Cmd) error {
 	return nil
 }
 
-// syncDir makes a rename in dir durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("sync directory: %w", err)
-	}
-	if err := d.Sync(); err != nil {
-		return errors.Join(fmt.Errorf("sync directory: %w", err), d.Close())
-	}
-	return d.Close()
-}
-
 const (
 	// readyPoll is the interval of checks whether the server is up. The server reports that only in
 	// a file.
 	readyPoll = 5 * time.Millisecond
 
-	memoryPoll = 200 * time.Millisecond // between attempts to start; see run
+	memoryPoll    = 200 * time.Millisecond // between attempts to start; see run
+	backendsLimit = 60 * time.Second       // a backend sees the postmaster's end when it next waits
 
 	sayAfter = 2 * time.Second // a start that takes longer says that it waits
 )
@@ -158,20 +141,22 @@ var errMemoryInUse = errors.New("an earlier PostgreSQL still uses its shared mem
 // memoryInUse is what PostgreSQL says when it refuses to start for that reason.
 const memoryInUse = "pre-existing shared memory block"
 
-// run starts the postmaster and waits until it accepts connections. While processes of an earlier
-// postmaster use its shared memory, PostgreSQL refuses to start. stopOrphans cannot see all of them
-// on every system, so run tries again for up to backendsLimit.
+// run starts the postmaster and waits until it accepts connections. While backends of an earlier
+// postmaster use its shared memory, PostgreSQL refuses to start. So run tries again for up to
+// backendsLimit.
 func (c *cluster) run(ctx context.Context, socketDir string) (*process, error) {
 	tick := time.NewTicker(memoryPoll)
 	defer tick.Stop()
 	timeout := time.NewTimer(backendsLimit)
 	defer timeout.Stop()
-	for {
+	for waiting := false; ; waiting = true {
 		child, err := c.runOnce(ctx, socketDir)
 		if !errors.Is(err, errMemoryInUse) {
 			return child, err
 		}
-		c.log.Warn("waiting for the shared memory of a dead PostgreSQL", "dir", c.dir)
+		if !waiting {
+			c.log.Warn("waiting for the last processes of a dead PostgreSQL", "dir", c.dir)
+		}
 		select {
 		case <-tick.C:
 		case <-timeout.C:
@@ -185,20 +170,18 @@ func (c *cluster) run(ctx context.Context, socketDir string) (*process, error) {
 // runOnce is one attempt of run. If it fails, it stops the postmaster. The error then ends with the
 // last lines of its log.
 func (c *cluster) runOnce(ctx context.Context, socketDir string) (*process, error) {
-	sink, err := newLogSink(c.log)
-	if err != nil {
-		return nil, err
-	}
 	// ctx is for the start only. The server runs until Stop, or until this process ends.
 	cmd := c.account.command(context.WithoutCancel(ctx), c.bin.postgres(), c.dir, c.serverArgs(socketDir)...)
-	cmd.Stdout, cmd.Stderr = sink.w, sink.w
+	output := &serverLog{log: c.log}
+	cmd.Stdout, cmd.Stderr = output, output
+	cmd.WaitDelay = tailWait // backends of a dead postmaster can write to its log
 	child, err := startProcess(cmd)
-	if closeErr := sink.childStarted(); err != nil || closeErr != nil {
-		return nil, fmt.Errorf("start postgres: %w", errors.Join(err, closeErr))
+	if err != nil {
+		return nil, fmt.Errorf("start postgres: %w", err)
 	}
 	if err := c.awaitReady(ctx, child); err != nil {
 		err = errors.Join(err, child.stop(ctx))
-		tail := sink.tail()
+		tail := output.tail()
 		if strings.Contains(tail, memoryInUse) {
 			err = errors.Join(errMemoryInUse, err)
 		}
@@ -213,7 +196,7 @@ func (c *cluster) awaitReady(ctx context.Context, child *process) error {
 	slow := time.NewTimer(sayAfter)
 	defer slow.Stop()
 	for {
-		if c.ready(child.pid()) {
+		if file, err := c.readPIDFile(); err == nil && file.pid == child.pid() && file.ready {
 			return nil
 		}
 		select {
@@ -226,17 +209,6 @@ func (c *cluster) awaitReady(ctx context.Context, child *process) error {
 			return context.Cause(ctx)
 		}
 	}
-}
-
-// ready reports whether the postmaster with this pid accepts connections. The 8th line of
-// postmaster.pid is its status.
-func (c *cluster) ready(pid int) bool {
-	data, err := os.ReadFile(c.pidFile())
-	if err != nil {
-		return false
-	}
-	lines := strings.Split(string(data), "\n")
-	return len(lines) >= 8 && lines[0] == strconv.Itoa(pid) && strings.TrimSpace(lines[7]) == "ready"
 }
 
 func (c *cluster) pidFile() string { return filepath.Join(c.dir, "postmaster.pid") }

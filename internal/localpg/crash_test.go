@@ -154,7 +154,7 @@ func TestFailingInitdb(t *testing.T) {
 		"postgres": `exec "$REAL/postgres" "$@"`,
 		"initdb":   `echo half >"$2/half"; echo "no space left" >&2; exit 3`,
 	})
-	_, err := Start(t.Context(), Config{DataDir: dir, BinDir: bin, Download: noDownload})
+	_, err := Start(t.Context(), Config{DataDir: dir, installed: []string{bin}, download: noDownload})
 	if err == nil || !strings.Contains(err.Error(), "no space left") || !strings.Contains(err.Error(), "exit status 3") {
 		t.Errorf("Start: %v", err)
 	}

@@ -4,87 +4,68 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ConnString returns the URL of a database of this server, for pgx. It connects
-// over the socket, as superuser. PG* variables in the environment of this process do not change its
-// meaning.
-func (s *Server) ConnString(database string) string {
-	return connString(s.socketDir, s.service, database)
+// ErrNotRunning means that no private PostgreSQL runs in a data directory.
+var ErrNotRunning = errors.New("no mlsd is running on this data directory")
+
+// Running returns the URL of a database of the server that another process runs in dataDir. It is
+// like [Server.ConnString] of that server. It starts nothing. Only the account of that server and
+// root can open its socket.
+func Running(dataDir, database string) (string, error) {
+	c := cluster{dir: filepath.Join(dataDir, "postgres")}
+	file, err := c.readPIDFile()
+	if errors.Is(err, fs.ErrPermission) {
+		return "", fmt.Errorf("look for the private PostgreSQL: %w", err)
+	}
+	if err != nil || !file.ready || errors.Is(syscall.Kill(file.pid, 0), syscall.ESRCH) {
+		return "", fmt.Errorf("%s: %w", dataDir, ErrNotRunning)
+	}
+	return connString(file.socketDir, database), ignoreEnvironment()
 }
 
-func connString(socketDir, service, database string) string {
+// ConnString returns the URL of a database of this server, for pgx. It connects over the socket, as
+// superuser.
+func (s *Server) ConnString(database string) string {
+	return connString(s.socketDir, database)
+}
+
+func connString(socketDir, database string) string {
 	q := url.Values{"host": {socketDir}, "port": {port}, "sslmode": {"disable"}}
-	for env, p := range neutral() {
-		if os.Getenv(env) != "" {
-			q.Set(p.name, p.value)
-		}
-	}
-	if service != "" {
-		q.Set("servicefile", service)
-	}
 	// PostgreSQL clients do not read + as a space.
 	query := strings.ReplaceAll(q.Encode(), "+", "%20")
 	u := url.URL{Scheme: "postgres", User: url.User(superuser), Path: "/" + database, RawQuery: query}
 	return u.String()
 }
 
-type param struct{ name, value string }
-
-// neutral lists the variables from which pgx takes settings that a URL does not have, each with the
-// parameter that overrides it. The variables for TLS do not apply to a unix socket.
-func neutral() map[string]param {
-	return map[string]param{
-		"PGPASSWORD":           {"password", ""},
-		"PGPASSFILE":           {"passfile", ""},
-		"PGAPPNAME":            {"application_name", "mlsd"},
-		"PGCONNECT_TIMEOUT":    {"connect_timeout", "0"},
-		"PGSSLCERTMODE":        {"sslcertmode", "disable"},
-		"PGSSLNEGOTIATION":     {"sslnegotiation", "postgres"},
-		"PGTARGETSESSIONATTRS": {"target_session_attrs", "any"},
-		"PGTZ":                 {"timezone", "UTC"},
-		"PGOPTIONS":            {"options", ""},
-		"PGMINPROTOCOLVERSION": {"min_protocol_version", "3.0"},
-		"PGMAXPROTOCOLVERSION": {"max_protocol_version", "3.0"},
-		"PGCHANNELBINDING":     {"channel_binding", "disable"},
-		"PGREQUIREAUTH":        {"require_auth", ""},
+// ignoreEnvironment removes PGPASSWORD, PGOPTIONS, PGSERVICE and the like from the environment of this
+// process. They are about other servers. pgx takes from them what a URL does not say.
+func ignoreEnvironment() error {
+	var errs []error
+	for _, entry := range os.Environ() {
+		if name, _, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "PG") {
+			errs = append(errs, os.Unsetenv(name))
+		}
 	}
+	return errors.Join(errs...)
 }
 
-// writeServiceFile makes PGSERVICE have no effect. The variable must name a section of the service
-// file, and no value means "none". So this function writes a service file with an empty section of
-// that name, and returns its path. It returns "" if the variable is not set.
-func writeServiceFile(dir string) (string, error) {
-	service := os.Getenv("PGSERVICE")
-	if service == "" {
-		return "", nil
-	}
-	path := filepath.Join(dir, serviceName)
-	if err := os.WriteFile(path, []byte("["+service+"]\n"), 0o600); err != nil {
-		return "", fmt.Errorf("service file: %w", err)
-	}
-	return path, nil
-}
-
-// EnsureDatabase makes the database if there is none with this name. It has UTF-8 and the locale C,
-// which compares by code point. That order is the same everywhere, also after an upgrade of the C
-// library.
-func (s *Server) EnsureDatabase(ctx context.Context, name string) (err error) {
+// EnsureDatabase makes the database of mlsd if there is none. It has UTF-8 and the locale C, which
+// compares by code point. That order is the same everywhere, also after an upgrade of the C library.
+func (s *Server) EnsureDatabase(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("make database %q: %w", name, err)
+			err = fmt.Errorf("make the database %s: %w", Database, err)
 		}
 	}()
-	if name == "" || strings.ContainsAny(name, "/?%") {
-		return errors.New("not a name for a database")
-	}
 	conn, err := pgx.Connect(ctx, s.ConnString("postgres"))
 	if err != nil {
 		return err
@@ -93,14 +74,9 @@ func (s *Server) EnsureDatabase(ctx context.Context, name string) (err error) {
 
 	var exists bool
 	const q = `SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)`
-	if err := conn.QueryRow(ctx, q, name).Scan(&exists); err != nil || exists {
+	if err := conn.QueryRow(ctx, q, Database).Scan(&exists); err != nil || exists {
 		return err
 	}
-	_, err = conn.Exec(ctx, `CREATE DATABASE `+pgx.Identifier{name}.Sanitize()+
-		` TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'`)
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && (pgErr.Code == "42P04" || pgErr.Code == "23505") {
-		return nil // duplicate_database, or unique_violation in a race: another process made it
-	}
+	_, err = conn.Exec(ctx, `CREATE DATABASE `+Database+` TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'`)
 	return err
 }

@@ -31,16 +31,12 @@ const (
 	lockPoll = 50 * time.Millisecond // between attempts to lock while another process downloads
 )
 
-// download fetches an installation into the download directory and checks that it runs. Its major
-// version is want, or newestMajor if want is 0. It is made under a temporary name and then renamed.
-func (f *binaryFinder) download(ctx context.Context, want int) (_ binaries, err error) {
+// fetch downloads an installation and checks that it runs. Its major version is want, or newestMajor
+// if want is 0. It is made under a temporary name and then renamed.
+func (f *finder) fetch(ctx context.Context, want int) (_ binaries, err error) {
 	major := want
 	if major == 0 {
 		major = newestMajor
-	}
-	install := f.cfg.Download
-	if install == nil {
-		install = downloader(mavenCentral, pinned, f.log)
 	}
 	defer func() {
 		if err != nil {
@@ -48,28 +44,28 @@ func (f *binaryFinder) download(ctx context.Context, want int) (_ binaries, err 
 				"(install it, or set a database URL): %w", MinMajor, major, err)
 		}
 	}()
-	if err := makeDirs(f.dir); err != nil {
+	if err := makeDirs(f.downloads); err != nil {
 		return binaries{}, err
 	}
 	lock, err := f.awaitLock(ctx)
 	if err != nil {
 		return binaries{}, err
 	}
-	defer func() { err = errors.Join(err, lock.Close()) }()
+	defer func() { err = errors.Join(err, lock.release()) }()
 	if b, _, err := f.first(ctx, f.downloaded(), want); err != nil || b.major != 0 {
 		return b, err // another process downloaded it while this one waited for the lock
 	}
-	if err := removeLeftovers(f.dir, downloadsPrefix); err != nil {
+	if err := removeLeftovers(f.downloads, downloadsPrefix); err != nil {
 		return binaries{}, err
 	}
-	tmp, err := os.MkdirTemp(f.dir, downloadsPrefix)
+	tmp, err := os.MkdirTemp(f.downloads, downloadsPrefix)
 	if err != nil {
 		return binaries{}, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
 
-	f.log.Warn("no PostgreSQL is installed: downloading one", "version", major, "into", f.dir)
-	if err := install(ctx, major, tmp); err != nil {
+	f.log.Warn("no PostgreSQL is installed: downloading one", "version", major, "into", f.downloads)
+	if err := f.download(ctx, major, tmp); err != nil {
 		return binaries{}, err
 	}
 	if err := readableByAll(tmp); err != nil {
@@ -79,10 +75,10 @@ func (f *binaryFinder) download(ctx context.Context, want int) (_ binaries, err 
 	if err != nil {
 		return binaries{}, err
 	}
-	if err := f.suits(b, want); err != nil {
-		return binaries{}, err
+	if !b.suits(want) {
+		return binaries{}, fmt.Errorf("it is version %d", b.major)
 	}
-	final := filepath.Join(f.dir, strconv.Itoa(b.major))
+	final := filepath.Join(f.downloads, strconv.Itoa(b.major))
 	// If final exists, it is not usable: first did not return it.
 	if err := os.RemoveAll(final); err != nil {
 		return binaries{}, err
@@ -95,30 +91,22 @@ func (f *binaryFinder) download(ctx context.Context, want int) (_ binaries, err 
 	return b, nil
 }
 
-// awaitLock locks the download directory with flock. It waits until ctx ends.
-func (f *binaryFinder) awaitLock(ctx context.Context) (*os.File, error) {
-	path := filepath.Join(f.dir, "lock")
-	lock, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
+// awaitLock locks the download directory. It waits until ctx ends.
+func (f *finder) awaitLock(ctx context.Context) (*lockFile, error) {
 	tick := time.NewTicker(lockPoll)
 	defer tick.Stop()
 	for waiting := false; ; waiting = true {
-		err := flock(lock)
-		if err == nil {
-			return lock, nil
-		}
+		l, err := lock(filepath.Join(f.downloads, "lock"))
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), lock.Close())
+			return l, err
 		}
 		if !waiting {
-			f.log.Warn("no PostgreSQL is installed: waiting for another process that downloads one", "into", f.dir)
+			f.log.Warn("no PostgreSQL is installed: waiting for another process that downloads one", "into", f.downloads)
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return nil, errors.Join(context.Cause(ctx), lock.Close())
+			return nil, context.Cause(ctx)
 		}
 	}
 }

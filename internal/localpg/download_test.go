@@ -35,9 +35,9 @@ func TestDownloadWhenNothingIsInstalled(t *testing.T) {
 	t.Parallel()
 	var calls []int
 	cfg := Config{
-		DataDir: dataDir(t),
-		search:  func() []string { return nil },
-		Download: func(_ context.Context, major int, dir string) error {
+		DataDir:   dataDir(t),
+		installed: []string{},
+		download: func(_ context.Context, major int, dir string) error {
 			calls = append(calls, major)
 			if err := os.Mkdir(filepath.Join(dir, "bin"), 0o700); err != nil {
 				return err
@@ -66,7 +66,7 @@ func TestFailedDownload(t *testing.T) {
 	half := func(_ context.Context, _ int, dir string) error {
 		return os.WriteFile(filepath.Join(dir, "half"), nil, 0o600)
 	}
-	cfg := Config{DataDir: dir, Download: half, search: func() []string { return nil }}
+	cfg := Config{DataDir: dir, download: half, installed: []string{}}
 	_, err := Start(t.Context(), cfg)
 	if err == nil || !strings.Contains(err.Error(), "downloading version 18 failed (install it, or set a database URL)") {
 		t.Errorf("Start: %v", err)
@@ -79,9 +79,9 @@ func TestFailedDownload(t *testing.T) {
 
 func TestDownloadOnceForAll(t *testing.T) {
 	t.Parallel()
-	shared := finder(t)
+	shared := newFinder(t)
 	var calls atomic.Int32
-	shared.cfg.Download = func(_ context.Context, _ int, dir string) error {
+	shared.download = func(_ context.Context, _ int, dir string) error {
 		calls.Add(1)
 		bin := filepath.Join(dir, "bin")
 		if err := os.Mkdir(bin, 0o755); err != nil {
@@ -141,11 +141,11 @@ func repository(t *testing.T) (url string, pins map[archive]string) {
 // An archive is unpacked. Nothing of it runs, apart from the question for its version.
 func TestDownloader(t *testing.T) {
 	t.Parallel()
-	f := finder(t)
+	f := newFinder(t)
 	url, pins := repository(t)
-	f.cfg.Download = downloader(url, pins, discard())
+	f.download = downloader(url, pins, discard())
 	dir := t.TempDir()
-	if err := f.cfg.Download(t.Context(), 18, dir); err != nil {
+	if err := f.download(t.Context(), 18, dir); err != nil {
 		t.Fatal(err)
 	}
 	if ran, err := filepath.Glob(filepath.Join(dir, "bin", "*.ran")); err != nil || len(ran) > 0 {
@@ -156,7 +156,7 @@ func TestDownloader(t *testing.T) {
 		t.Errorf("unpacked %v, %v; want bin and share", entries, err)
 	}
 	b, err := f.find(t.Context(), 0)
-	if want := (binaries{filepath.Join(f.dir, "18", "bin"), 18}); err != nil || b != want {
+	if want := (binaries{filepath.Join(f.downloads, "18", "bin"), 18}); err != nil || b != want {
 		t.Errorf("%v, %v; want %v", b, err, want)
 	}
 	if _, err := f.find(t.Context(), 17); err == nil {

@@ -46,7 +46,11 @@ func provide(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f := &binaryFinder{log: slog.New(slog.NewTextHandler(os.Stderr, nil)), dir: filepath.Join(dir, "pgbin"), account: a}
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	f := &finder{
+		installed: installedDirs(), downloads: filepath.Join(dir, "pgbin"), download: downloader(mavenCentral, pinned, log),
+		log: log, account: a,
+	}
 	b, err := f.find(ctx, 0)
 	if err != nil {
 		return err
@@ -79,7 +83,11 @@ func own(ctx context.Context, dir string) (pid int, stop func(context.Context) e
 			return 0, nil, err
 		}
 	}
-	s, err := Start(ctx, Config{DataDir: dir, Settings: quick(), BinDir: os.Getenv(helperEnv + "_BIN"), Download: noDownload})
+	cfg := Config{DataDir: dir, Settings: quick(), download: noDownload}
+	if bin := os.Getenv(helperEnv + "_BIN"); bin != "" {
+		cfg.installed = []string{bin}
+	}
+	s, err := Start(ctx, cfg)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -115,7 +123,7 @@ func usedDir(t *testing.T) string {
 		t.Fatal(err)
 	}
 	err := testdir.Copy("cluster", dir, func(dir string) error {
-		s, err := Start(context.Background(), Config{DataDir: dir, Settings: quick(), Download: noDownload})
+		s, err := Start(context.Background(), Config{DataDir: dir, Settings: quick(), download: noDownload})
 		if err != nil {
 			return err
 		}
@@ -133,8 +141,8 @@ func start(t *testing.T, cfg Config) *Server {
 	if cfg.Settings == nil {
 		cfg.Settings = quick()
 	}
-	if cfg.Download == nil {
-		cfg.Download = noDownload
+	if cfg.download == nil {
+		cfg.download = noDownload
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
@@ -161,7 +169,7 @@ func stop(t *testing.T, s *Server) {
 
 // store commits one more row.
 func store(ctx context.Context, s *Server) error {
-	if err := s.EnsureDatabase(ctx, Database); err != nil {
+	if err := s.EnsureDatabase(ctx); err != nil {
 		return err
 	}
 	return query(ctx, s, func(conn *pgx.Conn) error {
@@ -215,13 +223,29 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// none reports whether no process of the cluster in the data directory runs.
+// none reports whether no process of the cluster in the data directory runs. Elsewhere than on Linux
+// only the postmaster is seen.
 func none(t *testing.T, dir string) bool {
 	t.Helper()
-	clusterDir := filepath.Join(dir, "postgres")
-	pids, err := processesIn(clusterDir, readPID(filepath.Join(clusterDir, "postmaster.pid")))
+	cluster := filepath.Join(dir, "postgres")
+	links, err := filepath.Glob("/proc/[0-9]*/cwd")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(pids) == 0
+	for _, link := range links {
+		if cwd, err := os.Readlink(link); err == nil && cwd == cluster {
+			return false
+		}
+	}
+	return !isPostmaster(runningPID(t, dir), cluster)
+}
+
+// runningPID returns the pid in the postmaster.pid of the data directory, or 0.
+func runningPID(t *testing.T, dir string) int {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "postgres", "postmaster.pid"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return pidIn(text)
 }

@@ -8,9 +8,8 @@
 //	postgres.init-*/    an initdb in progress; after a crash the next start removes it
 //	postgres.restore-*/ a restore in progress; after a crash the next restore removes it
 //	postgres.lock       flock of the owning process until it ends; its text is the owner's pid
-//	postgres.socketdir  path of the socket directory, if it is not run/
 //	pgbin/              downloaded binaries by major version; only if none are installed
-//	run/                the socket, if its path is short enough
+//	run                 the directory of the socket, or a link to it if the path would be too long
 //
 // # Who may connect
 //
@@ -36,7 +35,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"sync"
 )
@@ -68,22 +66,15 @@ type Config struct {
 	// makes it if it does not exist. If it is empty, the server archives nothing.
 	Archive string
 
-	// BinDir is the directory with postgres and initdb. If it is empty, installed binaries are
-	// used, or downloaded ones if none are installed.
-	BinDir string
-
 	// DownloadDir is the directory of downloaded binaries. Empty: pgbin in DataDir. Several
 	// processes may share one.
 	DownloadDir string
 
-	// Download puts an installation of the given major version (bin/postgres, bin/initdb, lib,
-	// share) into dir. Nil downloads from Maven Central. It is called only if no binaries are
-	// installed.
-	Download func(ctx context.Context, major int, dir string) error
-
-	// search returns directories that can hold binaries, best first. Nil: those of this system.
-	// Only tests set it.
-	search func() []string
+	// installed are the directories that can hold binaries, best first. Nil: those of this system.
+	// download puts an installation of a major version (bin/postgres, bin/initdb, lib, share) into
+	// dir, if no binaries are installed. Nil downloads from Maven Central. Only tests set these.
+	installed []string
+	download  func(ctx context.Context, major int, dir string) error
 }
 
 // Server is a running PostgreSQL. It is safe for concurrent use.
@@ -92,7 +83,7 @@ type Server struct {
 	lock      *lockFile // nil: its holder outlives the server
 	child     *process
 	socketDir string
-	service   string // path of the service file for PGSERVICE, or ""
+	run       string // what makeSocketDir was called with
 
 	stopOnce sync.Once
 	stopErr  error
@@ -143,68 +134,74 @@ func startLocked(ctx context.Context, cfg Config, log *slog.Logger, dir string) 
 	if c.account, err = chooseAccount(c.dir, major != 0); err != nil {
 		return nil, err
 	}
-	if c.bin, err = cfg.finder(c, dir).find(ctx, major); err != nil {
-		return nil, err
-	}
-	if err := c.account.checkAccess(ctx, c.bin, dir); err != nil {
-		return nil, err
-	}
 	if err := c.account.makeArchive(cfg.Archive); err != nil {
 		return nil, err
 	}
-	archive, err := c.account.checkArchive(ctx, cfg.Archive)
-	if err != nil {
+	if _, err := c.prepare(ctx, cfg, dir, major); err != nil {
 		return nil, err
 	}
-	c.settings = cfg.settings(archive)
 	if err := removeLeftovers(dir, initPrefix); err != nil {
 		return nil, err
 	}
 	if major == 0 {
-		if err := c.initialise(ctx); err != nil {
-			return nil, err
-		}
-	} else if err := c.stopOrphans(ctx); err != nil {
+		err = c.initialise(ctx)
+	} else {
+		err = c.stopOrphan(ctx)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return c.start(ctx, dir)
 }
 
-// settings returns the server's extra settings.
-func (cfg Config) settings(archive string) map[string]string {
-	settings := map[string]string{}
-	maps.Copy(settings, cfg.Settings)
-	if archive != "" {
-		maps.Copy(settings, archiveSettings(archive))
+// prepare chooses the binaries and the settings. It returns the absolute path of the archive.
+func (c *cluster) prepare(ctx context.Context, cfg Config, dataDir string, major int) (archive string, err error) {
+	f := &finder{installed: cfg.installed, downloads: cfg.DownloadDir, download: cfg.download, log: c.log, account: c.account}
+	if f.installed == nil {
+		f.installed = installedDirs()
 	}
-	return settings
-}
-
-// finder returns a finder of binaries for a cluster of a data directory.
-func (cfg Config) finder(c *cluster, dataDir string) *binaryFinder {
-	f := &binaryFinder{cfg: cfg, log: c.log, cluster: c.dir, dir: cfg.DownloadDir, account: c.account}
-	if f.dir == "" {
-		f.dir = filepath.Join(dataDir, "pgbin")
+	if f.downloads == "" {
+		f.downloads = filepath.Join(dataDir, "pgbin")
 	}
-	return f
+	if f.download == nil {
+		f.download = downloader(mavenCentral, pinned, c.log)
+	}
+	if c.bin, err = f.find(ctx, major); err != nil {
+		return "", err
+	}
+	if err := c.account.checkAccess(ctx, c.bin, dataDir); err != nil {
+		return "", err
+	}
+	c.settings = maps.Clone(cfg.Settings)
+	if c.settings == nil {
+		c.settings = map[string]string{}
+	}
+	if cfg.Archive == "" {
+		return "", nil
+	}
+	if archive, err = c.account.checkArchive(ctx, cfg.Archive); err != nil {
+		return "", err
+	}
+	maps.Copy(c.settings, archiveSettings(archive))
+	return archive, nil
 }
 
 // start runs the server of a cluster that is complete. The caller holds the lock of the data
 // directory.
 func (c *cluster) start(ctx context.Context, dataDir string) (*Server, error) {
-	socketDir, err := prepareSocketDir(dataDir, c.account)
+	s := &Server{log: c.log, run: filepath.Join(dataDir, "run")}
+	err := ignoreEnvironment()
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{log: c.log, socketDir: socketDir}
-	if s.service, err = writeServiceFile(socketDir); err != nil {
+	if s.socketDir, err = makeSocketDir(s.run, c.account); err != nil {
 		return nil, err
 	}
-	if err := c.writeAuth(); err != nil {
-		return nil, errors.Join(err, removeSocketDir(socketDir))
+	if err = c.writeAuth(); err == nil {
+		s.child, err = c.run(ctx, s.socketDir)
 	}
-	if s.child, err = c.run(ctx, socketDir); err != nil {
-		return nil, errors.Join(err, removeSocketDir(socketDir))
+	if err != nil {
+		return nil, errors.Join(err, removeSocketDir(s.run))
 	}
 	c.log.Info("private PostgreSQL is up", "dir", c.dir, "pid", s.PID(), "bin", c.bin.dir, "version", c.bin.major, "account", c.account.name)
 	return s, nil
@@ -245,7 +242,7 @@ func (s *Server) stop(ctx context.Context) error {
 		// The server still runs. This process holds the lock until it ends.
 		return fmt.Errorf("stop private PostgreSQL: %w", err)
 	}
-	err := errors.Join(s.child.exitError(), removeSocketDir(s.socketDir))
+	err := errors.Join(s.child.exitError(), removeSocketDir(s.run))
 	if s.lock != nil {
 		err = errors.Join(err, s.lock.release())
 	}
@@ -254,18 +251,4 @@ func (s *Server) stop(ctx context.Context) error {
 	}
 	s.log.Info("private PostgreSQL is stopped")
 	return nil
-}
-
-// removeLeftovers deletes the entries of dir whose names start with prefix. A crash left them
-// incomplete. The caller holds the lock, so no process uses them.
-func removeLeftovers(dir, prefix string) error {
-	paths, err := filepath.Glob(filepath.Join(globEscape(dir), prefix+"*"))
-	if err != nil {
-		return fmt.Errorf("look for leftovers: %w", err)
-	}
-	var errs []error
-	for _, p := range paths {
-		errs = append(errs, os.RemoveAll(p))
-	}
-	return errors.Join(errs...)
 }

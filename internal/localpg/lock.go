@@ -31,47 +31,35 @@ type lockFile struct {
 	f *os.File
 }
 
-// acquireLock makes this process the owner of dir. It returns [*InUseError] without waiting if
-// another process is the owner. Children do not inherit the lock, because Go opens files
-// close-on-exec.
-func acquireLock(dir string) (*lockFile, error) {
-	path := filepath.Join(dir, "postgres.lock")
+// lock locks a file without waiting. The error is EWOULDBLOCK if another process holds the lock.
+// Children do not inherit the lock, because Go opens files close-on-exec.
+func lock(path string) (*lockFile, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open lock file: %w", err)
 	}
-	if err := flock(f); err != nil {
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			err = &InUseError{Dir: dir, PID: readPID(path)}
-		} else {
-			err = fmt.Errorf("lock %s: %w", path, err)
-		}
-		return nil, errors.Join(err, f.Close())
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
 	}
-	if err := writePID(f); err != nil {
-		return nil, errors.Join(fmt.Errorf("write lock file: %w", err), f.Close())
-	}
-	return &lockFile{f: f}, nil
+	return &lockFile{f}, nil
 }
 
-// writePID writes the pid of this process, for the errors of other processes.
-func writePID(f *os.File) error {
-	if err := f.Truncate(0); err != nil {
-		return err
+// acquireLock makes this process the owner of dir. It returns [*InUseError] without waiting if
+// another process is the owner. The lock's file has the pid, for the errors of other processes.
+func acquireLock(dir string) (*lockFile, error) {
+	path := filepath.Join(dir, "postgres.lock")
+	l, err := lock(path)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		text, _ := os.ReadFile(path) // an unknown owner is 0
+		return nil, &InUseError{Dir: dir, PID: pidIn(text)}
 	}
-	_, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
-	return err
-}
-
-// flock takes an exclusive lock without waiting. It repeats the call after an interrupt by a
-// signal.
-func flock(f *os.File) error {
-	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if !errors.Is(err, syscall.EINTR) {
-			return err
-		}
+	if err != nil {
+		return nil, err
 	}
+	if err := os.WriteFile(path, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600); err != nil {
+		return nil, errors.Join(fmt.Errorf("write lock file: %w", err), l.release())
+	}
+	return l, nil
 }
 
 // release releases the lock. It unlocks before it closes: a child that is forked and has not yet
@@ -81,13 +69,9 @@ func (l *lockFile) release() error {
 	return errors.Join(syscall.Flock(int(l.f.Fd()), syscall.LOCK_UN), l.f.Close())
 }
 
-// readPID returns the process id in a file's first line, or 0 if there is none.
-func readPID(path string) int {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return 0
-	}
-	line, _, _ := strings.Cut(string(data), "\n")
+// pidIn returns the process id in the first line of a text, or 0 if there is none.
+func pidIn(text []byte) int {
+	line, _, _ := strings.Cut(string(text), "\n")
 	pid, err := strconv.Atoi(strings.TrimSpace(line))
 	if err != nil {
 		return 0

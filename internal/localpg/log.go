@@ -1,11 +1,8 @@
 package localpg
 
 import (
-	"bufio"
 	"context"
-	"fmt"
 	"log/slog"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -19,55 +16,36 @@ const (
 	tailWait  = time.Second // wait for the last lines of a server that ended
 )
 
-// logSink writes the server's log to a slog.Logger. It ends when the last process with the pipe
-// ends.
-type logSink struct {
-	log  *slog.Logger
-	w    *os.File // the server's end of the pipe
-	done chan struct{}
+// serverLog writes the server's log to a slog.Logger.
+type serverLog struct {
+	log *slog.Logger
 
-	mu   sync.Mutex
-	last []string // protected by mu
+	mu      sync.Mutex
+	partial string   // a line that has no end yet; protected by mu
+	last    []string // protected by mu
 }
 
-func newLogSink(log *slog.Logger) (*logSink, error) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, fmt.Errorf("log of PostgreSQL: %w", err)
-	}
-	l := &logSink{log: log, w: w, done: make(chan struct{})}
-	go l.read(r)
-	return l, nil
-}
-
-// childStarted closes this process's copy of the server's end of the pipe.
-func (l *logSink) childStarted() error { return l.w.Close() }
-
-func (l *logSink) read(r *os.File) {
-	defer close(l.done)
-	lines := bufio.NewReader(r)
-	for {
-		line, err := lines.ReadString('\n')
-		if line = strings.TrimRight(line, "\r\n"); line != "" {
-			l.add(line)
-		}
-		if err != nil {
-			break
-		}
-	}
-	if err := r.Close(); err != nil {
-		l.log.Warn("log of PostgreSQL", "error", err)
-	}
-}
-
-func (l *logSink) add(line string) {
-	level, backend, text := parseLine(line)
+// Write implements io.Writer.
+func (l *serverLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
-	if l.last = append(l.last, text); len(l.last) > tailLines {
-		l.last = l.last[1:]
+	defer l.mu.Unlock()
+	lines := strings.Split(l.partial+string(p), "\n")
+	l.partial = lines[len(lines)-1]
+	for _, line := range lines[:len(lines)-1] {
+		level, backend, text := parseLine(line)
+		if l.last = append(l.last, text); len(l.last) > tailLines {
+			l.last = l.last[1:]
+		}
+		l.log.Log(context.Background(), level, "postgres: "+text, "process", backend)
 	}
-	l.mu.Unlock()
-	l.log.Log(context.Background(), level, "postgres: "+text, "process", backend)
+	return len(p), nil
+}
+
+// tail returns the last lines.
+func (l *serverLog) tail() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(append(l.last, l.partial), "\n")
 }
 
 // parseLine returns the level of a line of the server's log. LOG is routine. The client reports an
@@ -90,17 +68,4 @@ func parseLine(line string) (level slog.Level, backend, text string) {
 		level = slog.LevelDebug
 	}
 	return level, backend, text
-}
-
-// tail returns the last lines of a server that failed to start. It waits up to tailWait for them.
-func (l *logSink) tail() string {
-	wait := time.NewTimer(tailWait)
-	defer wait.Stop()
-	select {
-	case <-l.done:
-	case <-wait.C:
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Join(l.last, "\n")
 }

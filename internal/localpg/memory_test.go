@@ -6,30 +6,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 )
-
-// A process that has given up its program has not necessarily released its memory. No process stays
-// in that state for a test. A thread of the kernel stands in for it: it has no program either, and
-// its directory is the root.
-func TestEndingProcessIsCounted(t *testing.T) {
-	t.Parallel()
-	linuxOnly(t, "only Linux shows a process's directory")
-	const kthreadd = 2
-	name, err := os.ReadFile(filepath.Join("/proc", itoa(kthreadd), "comm"))
-	if string(name) != "kthreadd\n" || os.Geteuid() != 0 {
-		t.Skipf("SKIPPED: only root, outside of a container, sees the directory of a kernel thread (uid %d, process 2 is %q: %v)", os.Geteuid(), name, err)
-	}
-	pids, err := processesIn("/", 0)
-	if err != nil || !slices.Contains(pids, kthreadd) {
-		t.Errorf("processes in /: %v, %v", pids, err)
-	}
-}
 
 // PostgreSQL refuses to start while the shared memory of a killed postmaster is in use. Here this
 // test uses it, until it reads the refusal in the log.

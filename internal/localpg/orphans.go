@@ -1,111 +1,133 @@
 package localpg
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
 
 const (
-	orphanPoll    = 20 * time.Millisecond // the end of a process that is no child gives no signal
-	orphanFast    = 60 * time.Second      // a fast shutdown writes a checkpoint
-	backendsLimit = 60 * time.Second      // a backend sees the postmaster's end when it next waits
+	orphanPoll = 20 * time.Millisecond // the end of a process that is no child gives no signal
+	orphanFast = 60 * time.Second      // a fast shutdown writes a checkpoint
 )
 
-// stopOrphans stops the processes that an earlier owner of the cluster left, so that a server can
-// start. There are three cases:
+// stopOrphan prepares the start of a cluster whose earlier owner has ended, which the lock of this
+// process shows. It stops the earlier postmaster, if that still runs. Backends that outlive their
+// postmaster keep its shared memory: see run.
 //
-//   - A postmaster still runs. Its owner has ended, because this process holds the lock. It gets a
-//     fast shutdown.
-//   - Only backends run. stopOrphans waits for them. It does not remove postmaster.pid: the next
-//     postmaster reads there which shared memory must be gone before it may use the data.
-//   - No process of the cluster runs, but the pid in postmaster.pid belongs to another process or
-//     to a zombie. PostgreSQL would refuse to start, so stopOrphans removes the file. It does not
-//     remove a file whose pid is free: PostgreSQL does that itself.
-func (c *cluster) stopOrphans(ctx context.Context) error {
-	pid := readPID(c.pidFile())
-	running, err := processesIn(c.dir, pid)
-	if err != nil {
+// If another process, or a zombie, has the pid in postmaster.pid, PostgreSQL would refuse to start.
+// stopOrphan then writes the pid of this process into the file: PostgreSQL ignores that of its parent.
+// The rest of the file names the shared memory, which must be gone.
+func (c *cluster) stopOrphan(ctx context.Context) error {
+	if err := c.stopPostmaster(ctx); err != nil {
 		return err
 	}
-	if slices.Contains(running, pid) {
-		c.log.Warn("stopping a PostgreSQL that lost its owner", "pid", pid, "dir", c.dir)
-		if err := c.stopOrphan(ctx, pid); err != nil {
-			return err
-		}
-	} else if len(running) > 0 {
-		c.log.Warn("waiting for the last processes of a dead PostgreSQL", "pids", running, "dir", c.dir)
-	}
-	left, err := c.await(ctx, pid, backendsLimit, func(running []int) bool { return len(running) == 0 })
-	if err != nil {
-		return err
-	}
-	if len(left) > 0 {
-		return fmt.Errorf("processes %v of an earlier PostgreSQL still use %s", left, c.dir)
-	}
-	if pid = readPID(c.pidFile()); pid == 0 || errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+	file, err := c.readPIDFile()
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	c.log.Warn("removing a postmaster.pid whose process id is in other use", "pid", pid, "dir", c.dir)
-	if err := os.Remove(c.pidFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove stale postmaster.pid: %w", err)
+	if err != nil || file.pid == 0 || errors.Is(syscall.Kill(file.pid, 0), syscall.ESRCH) {
+		return err
 	}
-	return nil
+	c.log.Warn("the process id in postmaster.pid is in other use", "pid", file.pid, "dir", c.dir)
+	return c.writeOwned(c.pidFile(), strconv.Itoa(os.Getpid())+"\n"+file.rest)
 }
 
-// stopOrphan ends a postmaster that is not a child of this process.
-func (c *cluster) stopOrphan(ctx context.Context, pid int) error {
-	// On Linux this is a handle of the process: the signal cannot reach a later process with the
-	// same pid.
-	p, err := os.FindProcess(pid)
+// stopPostmaster stops the postmaster that postmaster.pid names, if it runs.
+func (c *cluster) stopPostmaster(ctx context.Context) error {
+	file, err := c.readPIDFile()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	// On Linux this is a handle of the process: the signals cannot reach a later process with the same
+	// pid.
+	p, err := os.FindProcess(file.pid)
 	if err != nil {
 		return fmt.Errorf("orphaned PostgreSQL: %w", err)
 	}
-	gone := func(running []int) bool { return !slices.Contains(running, pid) }
 	for _, step := range []struct {
 		sig   os.Signal
 		limit time.Duration
 	}{{syscall.SIGINT, orphanFast}, {syscall.SIGQUIT, immediateStop}} {
-		running, err := processesIn(c.dir, pid)
-		if err != nil {
-			return err
-		}
-		if gone(running) {
+		if !isPostmaster(file.pid, c.dir) {
 			return nil
 		}
+		c.log.Warn("stopping a PostgreSQL that lost its owner", "pid", file.pid, "dir", c.dir, "signal", step.sig.String())
 		if err := p.Signal(step.sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
-			return fmt.Errorf("orphaned PostgreSQL (pid %d): %w", pid, err)
+			return fmt.Errorf("orphaned PostgreSQL (pid %d): %w", file.pid, err)
 		}
-		if running, err = c.await(ctx, pid, step.limit, gone); err != nil || gone(running) {
+		if err := c.awaitEnd(ctx, file.pid, step.limit); err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("orphaned PostgreSQL (pid %d) does not stop", pid)
+	if isPostmaster(file.pid, c.dir) {
+		return fmt.Errorf("orphaned PostgreSQL (pid %d) does not stop", file.pid)
+	}
+	return nil
 }
 
-// await polls the cluster's processes until ok is true for them, or until limit, and returns them.
-// It returns an error if ctx ends first.
-func (c *cluster) await(ctx context.Context, pid int, limit time.Duration, ok func([]int) bool) ([]int, error) {
+// awaitEnd waits until the postmaster has ended, or for limit.
+func (c *cluster) awaitEnd(ctx context.Context, pid int, limit time.Duration) error {
 	tick := time.NewTicker(orphanPoll)
 	defer tick.Stop()
 	timeout := time.NewTimer(limit)
 	defer timeout.Stop()
-	for {
-		running, err := processesIn(c.dir, pid)
-		if err != nil || ok(running) {
-			return running, err
-		}
+	for isPostmaster(pid, c.dir) {
 		select {
 		case <-tick.C:
 		case <-timeout.C:
-			return running, nil
+			return nil
 		case <-ctx.Done():
-			return nil, fmt.Errorf("waiting for processes %v of an earlier PostgreSQL: %w", running, context.Cause(ctx))
+			return fmt.Errorf("waiting for the end of an orphaned PostgreSQL (pid %d): %w", pid, context.Cause(ctx))
 		}
 	}
+	return nil
+}
+
+// isPostmaster reports whether a process is a postmaster of the cluster in dir. The command line of a
+// postmaster contains the directory; a zombie has none.
+func isPostmaster(pid int, dir string) bool {
+	var text []byte
+	var err error
+	if runtime.GOOS == "linux" {
+		text, err = os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		text = bytes.ReplaceAll(text, []byte{0}, []byte(" "))
+	} else {
+		text, err = exec.Command("ps", "-ww", "-o", "command=", "-p", strconv.Itoa(pid)).Output()
+	}
+	return err == nil && strings.Contains(string(text), "postgres -D "+dir+" ")
+}
+
+// pidFile is the content of postmaster.pid.
+type pidFile struct {
+	pid       int
+	rest      string // the lines after that of the pid
+	socketDir string
+	ready     bool // the server accepts connections
+}
+
+// readPIDFile reads postmaster.pid, which a server that starts writes line by line.
+func (c *cluster) readPIDFile() (f pidFile, err error) {
+	text, err := os.ReadFile(c.pidFile())
+	if err != nil {
+		return f, fmt.Errorf("cluster: %w", err)
+	}
+	_, f.rest, _ = strings.Cut(string(text), "\n")
+	f.pid = pidIn(text)
+	if lines := strings.Split(string(text), "\n"); len(lines) >= 8 {
+		f.socketDir, f.ready = lines[4], strings.TrimSpace(lines[7]) == "ready"
+	}
+	return f, nil
 }

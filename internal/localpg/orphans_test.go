@@ -105,7 +105,7 @@ func TestWrongVersionIsLeftUntouched(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := snapshot(t, filepath.Join(dir, "postgres"))
-	_, err = Start(t.Context(), Config{DataDir: dir, Download: noDownload})
+	_, err = Start(t.Context(), Config{DataDir: dir, download: noDownload})
 	var version *VersionError
 	if !errors.As(err, &version) || version.Cluster != 99 || len(version.Found) == 0 {
 		t.Errorf("Start: %v", err)

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 )
 
 // DefaultDataDir returns mlsd's default data directory. It does not make the directory. It is mlsd in
@@ -50,15 +49,11 @@ func prepareDir(dir string) (string, error) {
 // not enter the directories that it makes. Those that root makes can be entered but not listed,
 // because the account that the server runs as must reach its own directory below.
 func makeDirs(dir string) error {
-	info, err := os.Stat(dir)
-	if err == nil {
+	if info, err := os.Stat(dir); err == nil {
 		if !info.IsDir() {
 			return fmt.Errorf("%s is not a directory", dir)
 		}
 		return nil
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return err
 	}
 	if err := makeDirs(filepath.Dir(dir)); err != nil {
 		return err
@@ -67,13 +62,34 @@ func makeDirs(dir string) error {
 	if os.Geteuid() == 0 {
 		mode = 0o711
 	}
-	if err := os.Mkdir(dir, mode); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Mkdir(dir, mode); err != nil && !errors.Is(err, fs.ErrExist) { // in a race with another process
 		return err
 	}
 	return os.Chmod(dir, mode)
 }
 
-// globEscape quotes the characters of a path that filepath.Glob would interpret.
-func globEscape(path string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+// syncDir makes a rename in dir durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("sync directory: %w", err)
+	}
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		return fmt.Errorf("sync directory: %w", err)
+	}
+	return nil
+}
+
+// removeLeftovers deletes the entries of dir whose names start with prefix. A crash left them
+// incomplete. The caller holds the lock, so no process uses them.
+func removeLeftovers(dir, prefix string) error {
+	names, err := fs.Glob(os.DirFS(dir), prefix+"*")
+	if err != nil {
+		return fmt.Errorf("look for leftovers: %w", err)
+	}
+	var errs []error
+	for _, name := range names {
+		errs = append(errs, os.RemoveAll(filepath.Join(dir, name)))
+	}
+	return errors.Join(errs...)
 }

@@ -48,7 +48,7 @@ func TestDataDirThroughALink(t *testing.T) {
 	s := start(t, Config{DataDir: link})
 	mustStore(t, s)
 	var inUse *InUseError
-	if _, err := Start(t.Context(), Config{DataDir: dir, Download: noDownload}); !errors.As(err, &inUse) {
+	if _, err := Start(t.Context(), Config{DataDir: dir, download: noDownload}); !errors.As(err, &inUse) {
 		t.Errorf("Start by the other name: %v", err)
 	}
 	if none(t, dir) {
@@ -74,14 +74,14 @@ func TestLongAndOddDataDir(t *testing.T) {
 	o := launchOwner(t, dir, nil)
 	o.ready(t)
 	o.kill(t)
-	left, err := os.ReadFile(filepath.Join(dir, socketDirRecord))
+	left, err := os.Readlink(filepath.Join(dir, "run"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if s := start(t, Config{DataDir: dir}); stored(t, s) != 2 {
 		t.Error("a row is lost")
 	}
-	if _, err := os.Stat(string(left)); !os.IsNotExist(err) {
+	if _, err := os.Stat(left); !os.IsNotExist(err) {
 		t.Errorf("the killed owner's socket directory: %v", err)
 	}
 }

@@ -114,13 +114,13 @@ func readManifest(backup string) (m Manifest, err error) {
 
 // removeRestores removes what interrupted restores have left.
 func removeRestores(ctx context.Context, dir string, log *slog.Logger) error {
-	left, err := filepath.Glob(filepath.Join(globEscape(dir), restorePrefix+"*"))
+	left, err := fs.Glob(os.DirFS(dir), restorePrefix+"*")
 	if err != nil {
 		return fmt.Errorf("look for interrupted restores: %w", err)
 	}
-	for _, path := range left {
-		c := &cluster{dir: path, log: log}
-		if err := errors.Join(c.stopOrphans(ctx), os.RemoveAll(path)); err != nil {
+	for _, name := range left {
+		c := &cluster{dir: filepath.Join(dir, name), log: log}
+		if err := errors.Join(c.stopPostmaster(ctx), os.RemoveAll(c.dir)); err != nil {
 			return err
 		}
 	}
@@ -135,8 +135,8 @@ type TimelinesError struct {
 }
 
 func (e *TimelinesError) Error() string {
-	return fmt.Sprintf("the backup is of timeline %d, and the archive has the later timelines %v, which earlier restores have begun, also failed ones: say which one to restore",
-		e.Backup, e.Later)
+	return fmt.Sprintf("the backup is of timeline %d, and the archive has the later timelines %v, "+
+		"which earlier restores have begun, also failed ones: say which one to restore", e.Backup, e.Later)
 }
 
 // checkTimelines returns a TimelinesError if the archive has a timeline that began after the backup.
@@ -148,13 +148,13 @@ func (m Manifest) checkTimelines(archive string) error {
 	if err != nil {
 		return err
 	}
-	histories, err := filepath.Glob(filepath.Join(globEscape(archive), "????????.history.gz"))
+	histories, err := fs.Glob(os.DirFS(archive), "????????.history.gz")
 	if err != nil {
 		return fmt.Errorf("look for timelines: %w", err)
 	}
 	e := &TimelinesError{Backup: own}
-	for _, path := range histories { // sorted by name
-		timeline, err := timelineOf(filepath.Base(path))
+	for _, name := range histories { // sorted
+		timeline, err := timelineOf(name)
 		if err != nil {
 			return err
 		}
@@ -192,13 +192,11 @@ func (r *restore) run(ctx context.Context, backup string, prepare func(context.C
 	if c.account, err = chooseAccount(c.dir, false); err != nil {
 		return last, err
 	}
-	if c.bin, err = r.cfg.finder(c, r.dataDir).find(ctx, r.backup.Major); err != nil {
+	archive, err := c.prepare(ctx, r.cfg, r.dataDir, r.backup.Major)
+	if err != nil {
 		return last, err
 	}
-	if err := c.account.checkAccess(ctx, c.bin, r.dataDir); err != nil {
-		return last, err
-	}
-	if c.settings, err = r.settings(ctx); err != nil {
+	if err := r.addSettings(archive); err != nil {
 		return last, err
 	}
 	if err := r.unpack(ctx, backup); err != nil {
@@ -234,27 +232,23 @@ func (r *restore) unpack(ctx context.Context, path string) (err error) {
 	return os.WriteFile(filepath.Join(r.cluster.dir, "recovery.signal"), nil, 0o600)
 }
 
-// settings returns the settings with which the server replays the WAL until the moment. Without
-// hot_standby nobody can connect before that, and the settings need not be those of the old server.
-func (r *restore) settings(ctx context.Context) (map[string]string, error) {
-	archive, err := r.cluster.account.checkArchive(ctx, r.cfg.Archive)
-	if err != nil {
-		return nil, err
-	}
-	settings := r.cfg.settings(archive)
+// addSettings makes the server replay the WAL until the moment. Without hot_standby nobody can connect
+// before that, and the settings need not be those of the old server.
+func (r *restore) addSettings(archive string) error {
+	settings := r.cluster.settings
 	settings["restore_command"] = restoreCommand(archive)
 	settings["hot_standby"] = "off"
 	settings["recovery_target_timeline"] = "current"
 	if r.target.Timeline != 0 {
 		settings["recovery_target_timeline"] = fmt.Sprint(r.target.Timeline)
 	} else if err := r.backup.checkTimelines(archive); err != nil {
-		return nil, err
+		return err
 	}
 	if !r.target.To.IsZero() {
 		settings["recovery_target_time"] = r.target.To.UTC().Format("2006-01-02 15:04:05.999999+00")
 		settings["recovery_target_action"] = "promote"
 	}
-	return settings, nil
+	return nil
 }
 
 // lastReplayed returns when the newest transaction was committed that the server has replayed.

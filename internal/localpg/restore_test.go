@@ -145,7 +145,7 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 	refused := errors.New("refused")
 	empty := dataDir(t)
-	_, err := Restore(t.Context(), Config{DataDir: empty, Settings: quick(), Download: noDownload}, backup, Target{},
+	_, err := Restore(t.Context(), Config{DataDir: empty, Settings: quick(), download: noDownload}, backup, Target{},
 		func(context.Context, *Server) error { return refused })
 	if !errors.Is(err, refused) {
 		t.Errorf("got %v", err)
@@ -181,7 +181,7 @@ func restoreTo(t *testing.T, cfg Config, backup string, target Target) (time.Tim
 // restoreAndLook restores a backup, and looks at the server before the cluster gets its name.
 func restoreAndLook(t *testing.T, cfg Config, backup string, target Target, look func(*Server)) (time.Time, error) {
 	t.Helper()
-	cfg.Settings, cfg.Download = quick(), noDownload
+	cfg.Settings, cfg.download = quick(), noDownload
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
 	return Restore(ctx, cfg, backup, target, func(_ context.Context, s *Server) error {

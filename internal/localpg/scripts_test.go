@@ -38,8 +38,7 @@ func installed(t *testing.T) binaries {
 	if err != nil {
 		t.Fatal(err)
 	}
-	noDownload := Config{Download: noDownload}
-	f := &binaryFinder{cfg: noDownload, log: discard(), dir: dir, account: a}
+	f := &finder{installed: installedDirs(), downloads: dir, download: noDownload, log: discard(), account: a}
 	b, err := f.find(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)

@@ -1,8 +1,15 @@
 package localpg
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"maps"
+	"os"
+	"os/user"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -26,11 +33,11 @@ func (c *cluster) serverArgs(socketDir string) []string {
 	for _, s := range []string{
 		"listen_addresses=",
 		"port=" + port,
-		"unix_socket_directories=" + quoteListItem(socketDir),
+		"unix_socket_directories=" + quote(socketDir),
 		"unix_socket_permissions=0700",
 		"hba_file=" + c.hbaFile(),
 		"ident_file=" + c.identFile(),
-		// logSink parses this format. It is terse and without statements: details contain keys and
+		// serverLog parses this format. It is terse and without statements: details contain keys and
 		// values of rows, which must not be in logs.
 		"log_destination=stderr",
 		"logging_collector=off",
@@ -44,12 +51,59 @@ func (c *cluster) serverArgs(socketDir string) []string {
 	return args
 }
 
-// quoteHBA quotes one word of pg_hba.conf or pg_ident.conf.
-func quoteHBA(s string) string {
-	return `"` + strings.ReplaceAll(s, `"`, `""`) + `"`
+// The files that say who may connect. Start writes them, so that a cluster of an earlier version
+// has them too. The cluster's own pg_hba.conf and pg_ident.conf are not read.
+const (
+	hbaName   = "mlsd_hba.conf"
+	identName = "mlsd_ident.conf"
+)
+
+func (c *cluster) hbaFile() string   { return filepath.Join(c.dir, hbaName) }
+func (c *cluster) identFile() string { return filepath.Join(c.dir, identName) }
+
+// writeAuth lets only the account of the server, that of this process, and root connect, as
+// superuser. The operating system says who a process at the socket is. So there is no password that
+// could leak. Root can do everything anyway.
+func (c *cluster) writeAuth() error {
+	names := map[string]bool{}
+	if !c.account.unnamed {
+		names[c.account.name] = true
+	}
+	for _, uid := range []int{0, os.Geteuid()} {
+		u, err := user.LookupId(strconv.Itoa(uid))
+		switch {
+		case err == nil:
+			names[u.Username] = true
+		case uid == os.Geteuid():
+			return fmt.Errorf("who may connect: the name of this process's account: %w", err)
+		}
+	}
+	ident := ""
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		ident += fmt.Sprintf("mlsd %s %s\n", quote(name), superuser)
+	}
+	return errors.Join(
+		c.writeOwned(c.hbaFile(), "local all all peer map=mlsd\nhost all all all reject\n"),
+		c.writeOwned(c.identFile(), ident))
 }
 
-// quoteListItem quotes one item of a comma-separated setting.
-func quoteListItem(s string) string {
+// writeOwned replaces a file of the cluster. Only the server's account can read it. A server of
+// this cluster does not run, so no reader sees half of it.
+func (c *cluster) writeOwned(path, text string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	err := os.WriteFile(path, []byte(text), 0o600)
+	if err == nil && c.account.cred != nil {
+		err = os.Chown(path, int(c.account.uid), int(c.account.gid))
+	}
+	if err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	return nil
+}
+
+// quote quotes a word of pg_hba.conf or pg_ident.conf, or an item of a comma-separated setting.
+func quote(s string) string {
 	return `"` + strings.ReplaceAll(s, `"`, `""`) + `"`
 }

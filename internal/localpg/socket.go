@@ -14,37 +14,34 @@ import (
 const maxSocketPath = 103
 
 const (
-	socketName      = ".s.PGSQL." + port
-	serviceName     = "pg_service.conf"
-	socketDirRecord = "postgres.socketdir"
-	tempPrefix      = "mlsd-pg-"
+	socketName = ".s.PGSQL." + port
+	tempPrefix = "mlsd-pg-"
 )
 
-// prepareSocketDir makes the private directory for the socket and returns its path. It is in the
-// data directory if the path is short enough. Otherwise it is a new directory for temporary files,
-// whose path is recorded in the data directory: the next start removes it after a crash. No server
-// of this cluster may run: prepareSocketDir removes the files of an earlier one.
-func prepareSocketDir(dataDir string, a *account) (string, error) {
-	record := filepath.Join(dataDir, socketDirRecord)
-	if err := removeRecorded(record); err != nil {
+// makeSocketDir makes the private directory for the socket and returns its path. It is run if that
+// path is short enough. Otherwise it is a new directory for temporary files, and run is a link to it:
+// so the next start finds it after a crash. No server of this cluster may run: makeSocketDir removes
+// the directory of an earlier one.
+func makeSocketDir(run string, a *account) (string, error) {
+	if err := removeSocketDir(run); err != nil {
 		return "", err
 	}
-	run := filepath.Join(dataDir, "run")
 	if fits(run) {
-		return run, makeRunDir(run, a)
+		if err := errors.Join(os.Mkdir(run, 0o700), a.own(run)); err != nil {
+			return "", fmt.Errorf("socket directory: %w", err)
+		}
+		return run, nil
 	}
 	for _, base := range []string{os.TempDir(), "/tmp"} {
-		if base, err := filepath.Abs(base); err != nil || !fits(filepath.Join(base, tempPrefix+"0123456789")) {
+		base, err := filepath.Abs(base)
+		if err != nil || !fits(filepath.Join(base, tempPrefix+"0123456789")) {
 			continue
 		}
 		dir, err := os.MkdirTemp(base, tempPrefix)
 		if err != nil {
 			return "", fmt.Errorf("socket directory: %w", err)
 		}
-		if err := os.WriteFile(record, []byte(dir), 0o600); err != nil {
-			return "", errors.Join(fmt.Errorf("socket directory: %w", err), os.Remove(dir))
-		}
-		if err := a.own(dir); err != nil {
+		if err := errors.Join(a.own(dir), os.Symlink(dir, run)); err != nil {
 			return "", errors.Join(fmt.Errorf("socket directory: %w", err), os.Remove(dir))
 		}
 		return dir, nil
@@ -58,62 +55,21 @@ func fits(dir string) bool {
 	return len(dir)+1+len(socketName) <= maxSocketPath && !strings.Contains(dir, ",")
 }
 
-func makeRunDir(run string, a *account) error {
-	err := os.Mkdir(run, 0o700)
-	if errors.Is(err, fs.ErrExist) {
-		var info fs.FileInfo
-		if info, err = os.Lstat(run); err == nil && !info.IsDir() {
-			err = fmt.Errorf("%s is in the way", run)
-		}
-		err = errors.Join(err, emptySocketDir(run))
-	}
-	if err == nil {
-		err = a.own(run)
-	}
-	if err != nil {
-		return fmt.Errorf("socket directory: %w", err)
-	}
-	return nil
-}
-
-// removeRecorded removes the temporary socket directory that an earlier process left, and its
-// record.
-func removeRecorded(record string) error {
-	data, err := os.ReadFile(record)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("socket directory: %w", err)
-	}
-	if dir := string(data); filepath.IsAbs(dir) && strings.HasPrefix(filepath.Base(dir), tempPrefix) {
-		if err := removeSocketDir(dir); err != nil {
-			return err
+// removeSocketDir removes what makeSocketDir made, with the files of the server, and nothing else.
+// The socket's lock file protects only the socket, not the data. It can be removed as soon as no
+// server runs.
+func removeSocketDir(run string) error {
+	dir := run
+	if target, err := os.Readlink(run); err == nil {
+		if dir = target; !strings.HasPrefix(filepath.Base(dir), tempPrefix) {
+			return fmt.Errorf("socket directory: %s is in the way", run)
 		}
 	}
-	return os.Remove(record)
-}
-
-// emptySocketDir removes the files of this package and of the server, and no others. The socket's
-// lock file protects only the socket, not the data. It can be removed as soon as no server runs.
-func emptySocketDir(dir string) error {
 	var errs []error
-	for _, name := range []string{socketName, socketName + ".lock", serviceName} {
-		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
+	for _, path := range []string{filepath.Join(dir, socketName), filepath.Join(dir, socketName+".lock"), dir, run} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("socket directory: %w", err))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// removeSocketDir removes a socket directory after use.
-func removeSocketDir(dir string) error {
-	err := emptySocketDir(dir)
-	if rmErr := os.Remove(dir); rmErr != nil && !errors.Is(rmErr, fs.ErrNotExist) {
-		err = errors.Join(err, rmErr)
-	}
-	if err != nil {
-		return fmt.Errorf("socket directory: %w", err)
-	}
-	return nil
 }

@@ -74,7 +74,7 @@ func TestSecondProcessIsRefused(t *testing.T) {
 	dir := usedDir(t)
 	o := launchOwner(t, dir, nil)
 	o.ready(t)
-	_, err := Start(t.Context(), Config{DataDir: dir, Download: noDownload})
+	_, err := Start(t.Context(), Config{DataDir: dir, download: noDownload})
 	var inUse *InUseError
 	if !errors.As(err, &inUse) {
 		t.Fatalf("Start: %v", err)
@@ -91,17 +91,10 @@ func TestSecondProcessIsRefused(t *testing.T) {
 func TestEnsureDatabase(t *testing.T) {
 	t.Parallel()
 	s := start(t, Config{DataDir: usedDir(t)})
-	var wg sync.WaitGroup
-	for range 4 {
-		wg.Go(func() {
-			if err := s.EnsureDatabase(t.Context(), `o"dd`); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	if err := s.EnsureDatabase(t.Context(), "a/b"); err == nil {
-		t.Error("a name that does not fit a URL was taken")
+	for range 2 {
+		if err := s.EnsureDatabase(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -136,7 +129,7 @@ func TestStartIsCancelled(t *testing.T) {
 		t.Error("a cancelled start went on to download")
 		return nil
 	}
-	if _, err := Start(ctx, Config{DataDir: dir, Download: download}); !errors.Is(err, context.Canceled) {
+	if _, err := Start(ctx, Config{DataDir: dir, download: download}); !errors.Is(err, context.Canceled) {
 		t.Errorf("Start: %v", err)
 	}
 	if !none(t, dir) {
@@ -148,7 +141,7 @@ func TestStartIsCancelled(t *testing.T) {
 func TestServerThatDoesNotStart(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
-	_, err := Start(t.Context(), Config{DataDir: dir, Settings: map[string]string{"fsync": "off", "no_such_setting": "1"}, Download: noDownload})
+	_, err := Start(t.Context(), Config{DataDir: dir, Settings: map[string]string{"fsync": "off", "no_such_setting": "1"}, download: noDownload})
 	if err == nil || !strings.Contains(err.Error(), `unrecognized configuration parameter "no_such_setting"`) {
 		t.Errorf("Start: %v", err)
 	}
@@ -165,7 +158,7 @@ func TestStrangersDirectoryIsLeftAlone(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Start(t.Context(), Config{DataDir: dir, Download: noDownload}); err == nil || !strings.Contains(err.Error(), "left alone") {
+	if _, err := Start(t.Context(), Config{DataDir: dir, download: noDownload}); err == nil || !strings.Contains(err.Error(), "left alone") {
 		t.Errorf("Start: %v", err)
 	}
 	if _, err := os.Stat(file); err != nil {

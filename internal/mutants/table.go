@@ -825,8 +825,8 @@ var mutants = []mutant{
 		{"internal/push.deleteTarget", `AND registration = $6`, `AND ($6::uuid IS NULL OR true)`}}},
 	{"a connection without a cursor counts", "internal/push.TestConnectionWithoutCursor", []edit{
 		{"internal/push/enqueue.sql", `AND (p.since < 'infinity' OR p.attached_since <= target.began)`, ``}}},
-	{"a process that ends is not awaited", "internal/localpg.TestEndingProcessIsCounted", []edit{
-		{"internal/localpg.isPostgres", `return errors.Is(err, fs.ErrNotExist)`, `return false`}}},
+	{"a pid in other use stays in postmaster.pid", "internal/localpg.TestReusedPID", []edit{
+		{"internal/localpg.cluster.stopOrphan", `strconv.Itoa(os.Getpid())`, `strconv.Itoa(file.pid)`}}},
 	{"a start that shared memory prevents is not tried again", "internal/localpg.TestSharedMemoryOfKilledPostmaster", []edit{
 		{"internal/localpg.cluster.run", `if !errors.Is(err, errMemoryInUse) {`, `if err == nil || errors.Is(err, errMemoryInUse) {`}}},
 	{"an archive is not verified", "internal/localpg.TestDownloaderFailures", []edit{

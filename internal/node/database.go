@@ -33,7 +33,7 @@ func database(ctx context.Context, cfg Config, log *slog.Logger) (string, *local
 	if err != nil {
 		return "", nil, fmt.Errorf("start the private PostgreSQL: %w", err)
 	}
-	if err := own.EnsureDatabase(ctx, localpg.Database); err != nil {
+	if err := own.EnsureDatabase(ctx); err != nil {
 		return "", nil, errors.Join(fmt.Errorf("make the database: %w", err), stopDatabase(ctx, own))
 	}
 	return own.ConnString(localpg.Database), own, nil

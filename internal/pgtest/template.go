@@ -102,7 +102,7 @@ func makeTemplate(ctx context.Context, dir string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, server.Stop(context.WithoutCancel(ctx))) }()
-	if err := server.EnsureDatabase(ctx, localpg.Database); err != nil {
+	if err := server.EnsureDatabase(ctx); err != nil {
 		return err
 	}
 	return migrations.Up(ctx, server.ConnString(localpg.Database))
