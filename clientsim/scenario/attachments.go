@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,6 +18,7 @@ import (
 const (
 	uploaders     = 8
 	bucketFaults  = 0.02 // chance that a request of the store fails
+	requestFaults = 0.15 // chance that a request meets a fault of the network
 	killEvery     = 5 * time.Second
 	mostUpload    = 50 << 20
 	uploadTimeout = 3 * time.Minute
@@ -45,9 +45,9 @@ func Attachments(ctx context.Context, w *testbed.World) {
 		"MLSD_RATE_DID": "100000", "MLSD_RATE_DID_BURST": "100000", "MLSD_RATE_IP": "100000", "MLSD_RATE_IP_BURST": "100000",
 		"MLSD_IDEMPOTENCY_LEASE": "completeAttachment=15s",
 	})
-	withCluster(ctx, w, testbed.ClusterOptions{Nodes: 2, Settings: settings}, func(f *testbed.Cluster) {
-		u := &uploads{w: w, f: f, convo: convo, phones: phones[:2], former: phones[2], bucket: bucket, http: &http.Client{Transport: testbed.FastTransport()}}
-		defer u.http.CloseIdleConnections()
+	faults := testbed.NewFaultyTransport(testbed.FastTransport())
+	withCluster(ctx, w, testbed.ClusterOptions{Nodes: 2, Settings: settings, Transport: faults}, func(f *testbed.Cluster) {
+		u := &uploads{w: w, f: f, convo: convo, phones: phones[:2], former: phones[2], bucket: bucket, faults: faults}
 		u.whileAllFails(ctx)
 		u.takeover(ctx)
 		u.outsiders(ctx, others[0].Account, elsewhere)
@@ -64,7 +64,7 @@ type uploads struct {
 	phones []*client.Phone
 	former *client.Phone
 	bucket *testbed.Bucket
-	http   *http.Client
+	faults *testbed.FaultyTransport
 	serial atomic.Uint64
 
 	processing, resumed, retried, whole, failed, kills atomic.Int64
@@ -94,6 +94,7 @@ func (u *uploads) whileAllFails(ctx context.Context) {
 		all[i] = u.newUpload(u.phones[i%len(u.phones)].Account, size)
 	}
 	u.bucket.Fail(bucketFaults)
+	u.faults.Use(testbed.NewRandomFaults(u.w.Seed, requestFaults))
 	killing, stop := context.WithCancel(ctx)
 	killed := make(chan error, 1)
 	go func() { killed <- attempt(func() { u.kill(killing) }) }()
@@ -103,6 +104,7 @@ func (u *uploads) whileAllFails(ctx context.Context) {
 	stop()
 	check(<-killed)
 	u.bucket.Fail(0)
+	u.faults.Use(nil)
 	for i, d := range all {
 		if d.failed {
 			continue

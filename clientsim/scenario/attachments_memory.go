@@ -3,8 +3,6 @@ package scenario
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net/url"
 	"time"
 
 	"mlsd/api/mlsapi"
@@ -53,25 +51,17 @@ func (u *uploads) memory(ctx context.Context) {
 
 // heavy uploads a file to the second server, without faults.
 func (u *uploads) heavy(ctx context.Context, d *upload) {
-	retry := func(nsid string, q url.Values, body []byte, header map[string]string) ([]byte, error) {
-		for {
-			data, err := u.once(ctx, 1, d.by, nsid, q, body, header)
-			var r *refused
-			if err == nil || !errors.As(err, &r) || !r.retry || ctx.Err() != nil {
-				return data, err
-			}
-			xrpc.Sleep(ctx, 200*time.Millisecond)
-		}
+	retry := func(call xrpc.Call) (xrpc.Answer, error) {
+		return xrpc.Retry(ctx, uploadTimeout, xrpc.RetryAfter, func(ctx context.Context, _ bool) (xrpc.Answer, error) {
+			return u.once(ctx, 1, d.by, call)
+		})
 	}
-	in := &mlsapi.CreateAttachmentInput{ConvoID: u.convo, Size: d.size, Sha256: d.sum}
-	data := must(retry(mlsapi.NSIDCreateAttachment, nil, xrpc.Encode(in), asJSON))
-	out := must(xrpc.Decode[mlsapi.CreateAttachmentOutput](data))
-	d.id = out.AttachmentID
+	answer := must(retry(u.createCall(d)))
+	d.id = must(xrpc.Decode[mlsapi.CreateAttachmentOutput](answer.Body)).AttachmentID
 	for n := 1; n <= d.parts; n++ {
-		q := url.Values{"convoId": {u.convo}, "attachmentId": {d.id}, "part": {fmt.Sprint(n)}}
-		if _, err := retry(mlsapi.NSIDPutAttachmentPart, q, d.part(n), asBytes); err != nil {
+		if _, err := retry(u.putCall(d, n)); err != nil {
 			fail("part %d: %w", n, err)
 		}
 	}
-	must(retry(mlsapi.NSIDCompleteAttachment, nil, xrpc.Encode(&mlsapi.CompleteAttachmentInput{ConvoID: u.convo, AttachmentID: d.id}), asJSON))
+	must(retry(u.completeCall(d)))
 }

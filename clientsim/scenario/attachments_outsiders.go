@@ -2,9 +2,7 @@ package scenario
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/url"
 	"time"
 
 	"mlsd/api/mlsapi"
@@ -19,13 +17,14 @@ func (u *uploads) outsiders(ctx context.Context, other *xrpc.Account, elsewhere 
 	u.upload(ctx, u.w.RNG, d)
 	stranger := must(u.w.Account())
 	read := func(node int, who *xrpc.Account, convo string) error {
-		_, err := u.once(ctx, node, who, mlsapi.NSIDGetAttachment, url.Values{"convoId": {convo}, "attachmentId": {d.id}}, nil, nil)
+		call := u.about(mlsapi.NSIDGetAttachment, d)
+		call.Query.Set("convoId", convo)
+		_, err := u.once(ctx, node, who, call)
 		return err
 	}
 	get := func(who *xrpc.Account, convo, want string) {
 		err := read(0, who, convo)
-		var r *refused
-		if !errors.As(err, &r) || r.Name != want {
+		if xrpc.ErrorName(err) != want {
 			u.w.Broken("an outsider's getAttachment: %v, want %s", err, want)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"mlsd/api/mlsapi"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -18,20 +17,20 @@ func (u *uploads) takeover(ctx context.Context) {
 	u.putMissing(ctx, u.w.RNG, d)
 	goOn := u.bucket.Stall()
 	defer goOn()
-	in := xrpc.Encode(&mlsapi.CompleteAttachmentInput{ConvoID: u.convo, AttachmentID: d.id})
 	complete := func(node int, by *xrpc.Account) error {
-		_, err := u.once(ctx, node, by, mlsapi.NSIDCompleteAttachment, nil, in, asJSON)
+		_, err := u.once(ctx, node, by, u.completeCall(d))
 		return err
 	}
 	first := make(chan error, 1)
 	go func() { first <- complete(0, alice) }()
+	check(xrpc.Until(ctx, time.Minute, func() (bool, error) { return u.bucket.Stalled.Load() > 0, nil }))
 	seen := u.processing.Load()
 	check(xrpc.Until(ctx, time.Minute, func() (bool, error) {
 		err := complete(1, bob)
 		if err == nil {
 			return false, errors.New("the second server has completed what the first one checks")
 		}
-		if !errors.As(err, new(*refused)) {
+		if !errors.As(err, new(*xrpc.CallError)) {
 			return false, err
 		}
 		return u.processing.Load() > seen, nil
@@ -44,8 +43,7 @@ func (u *uploads) takeover(ctx context.Context) {
 	begun := time.Now()
 	check(xrpc.Until(ctx, time.Minute, func() (bool, error) {
 		err := complete(1, bob)
-		var r *refused
-		if errors.As(err, &r) && r.retry {
+		if _, again := xrpc.RetryAfter(err, 0); again {
 			return false, nil
 		}
 		return err == nil, err

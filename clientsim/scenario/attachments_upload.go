@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/url"
+	"slices"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/xrpc"
@@ -48,15 +51,65 @@ func (u *uploads) newUpload(by *xrpc.Account, size int64) *upload {
 	return d
 }
 
-// create announces an upload.
-func (u *uploads) create(ctx context.Context, rng *rand.Rand, d *upload) {
+// doubledRequests is one in how many requests is sent twice, the second time to any node.
+const doubledRequests = 8
+
+// do repeats a call, at the other node after each failure.
+func (u *uploads) do(ctx context.Context, rng *rand.Rand, who *xrpc.Account, call xrpc.Call) (xrpc.Answer, error) {
+	node := rng.IntN(len(u.f.Nodes))
+	return xrpc.Retry(ctx, uploadTimeout, xrpc.RetryAfter, func(ctx context.Context, again bool) (xrpc.Answer, error) {
+		if again {
+			u.retried.Add(1)
+			node = (node + 1) % len(u.f.Nodes)
+		}
+		if rng.IntN(doubledRequests) == 0 {
+			go func(node int) { _, _ = u.once(ctx, node, who, call) }(rng.IntN(len(u.f.Nodes)))
+		}
+		return u.once(ctx, node, who, call)
+	})
+}
+
+// once sends a call once, to a node.
+func (u *uploads) once(ctx context.Context, node int, who *xrpc.Account, call xrpc.Call) (xrpc.Answer, error) {
+	answer, err := u.f.Clients[node].Once(ctx, who, call)
+	var named *xrpc.CallError
+	if errors.As(err, &named) && named.Name == mlsapi.ErrRequestInProgress && named.ProcessingStartedAt != "" {
+		u.processing.Add(1)
+	}
+	return answer, err
+}
+
+// about makes a query about an upload.
+func (u *uploads) about(method string, d *upload) xrpc.Call {
+	query := url.Values{"convoId": {u.convo}, "attachmentId": {d.id}}
+	return xrpc.Call{Method: syntax.NSID(method), Convo: u.convo, Query: query}
+}
+
+func (u *uploads) createCall(d *upload) xrpc.Call {
 	key := xrpc.NewKey()
 	in := &mlsapi.CreateAttachmentInput{ConvoID: u.convo, Size: d.size, Sha256: d.sum, IdempotencyKey: &key}
-	data, err := u.do(ctx, rng, d.by, mlsapi.NSIDCreateAttachment, nil, xrpc.Encode(in), asJSON)
+	return xrpc.Procedure(mlsapi.NSIDCreateAttachment, u.convo, key, in)
+}
+
+func (u *uploads) putCall(d *upload, n int) xrpc.Call {
+	call := u.about(mlsapi.NSIDPutAttachmentPart, d)
+	call.Query.Set("part", fmt.Sprint(n))
+	call.Body, call.Type = d.part(n), "application/octet-stream"
+	return call
+}
+
+func (u *uploads) completeCall(d *upload) xrpc.Call {
+	in := &mlsapi.CompleteAttachmentInput{ConvoID: u.convo, AttachmentID: d.id}
+	return xrpc.Procedure(mlsapi.NSIDCompleteAttachment, u.convo, "", in)
+}
+
+// create announces an upload.
+func (u *uploads) create(ctx context.Context, rng *rand.Rand, d *upload) {
+	answer, err := u.do(ctx, rng, d.by, u.createCall(d))
 	if err != nil {
 		fail("create: %w", err)
 	}
-	out := must(xrpc.Decode[mlsapi.CreateAttachmentOutput](data))
+	out := must(xrpc.Decode[mlsapi.CreateAttachmentOutput](answer.Body))
 	if out.PartSize != d.partSize || out.PartCount != int64(d.parts) {
 		u.w.Broken("an attachment of %d bytes has %d parts of %d bytes", d.size, out.PartCount, out.PartSize)
 	}
@@ -64,20 +117,16 @@ func (u *uploads) create(ctx context.Context, rng *rand.Rand, d *upload) {
 }
 
 func (u *uploads) put(ctx context.Context, rng *rand.Rand, d *upload, n int) {
-	q := url.Values{"convoId": {u.convo}, "attachmentId": {d.id}, "part": {fmt.Sprint(n)}}
-	_, err := u.do(ctx, rng, d.by, mlsapi.NSIDPutAttachmentPart, q, d.part(n), asBytes)
-	if err != nil {
+	if _, err := u.do(ctx, rng, d.by, u.putCall(d, n)); err != nil {
 		fail("part %d: %w", n, err)
 	}
 }
 
 // complete completes an upload. It sends the parts again that the server asks for.
 func (u *uploads) complete(ctx context.Context, rng *rand.Rand, d *upload) {
-	in := xrpc.Encode(&mlsapi.CompleteAttachmentInput{ConvoID: u.convo, AttachmentID: d.id})
 	for {
-		_, err := u.do(ctx, rng, d.by, mlsapi.NSIDCompleteAttachment, nil, in, asJSON)
-		var r *refused
-		if !errors.As(err, &r) || r.Name != mlsapi.ErrAttachmentIncomplete {
+		_, err := u.do(ctx, rng, d.by, u.completeCall(d))
+		if xrpc.ErrorName(err) != mlsapi.ErrAttachmentIncomplete {
 			check(err)
 			return
 		}
@@ -88,18 +137,13 @@ func (u *uploads) complete(ctx context.Context, rng *rand.Rand, d *upload) {
 
 // putMissing sends the parts that the server does not have.
 func (u *uploads) putMissing(ctx context.Context, rng *rand.Rand, d *upload) {
-	q := url.Values{"convoId": {u.convo}, "attachmentId": {d.id}}
-	data, err := u.do(ctx, rng, d.by, mlsapi.NSIDGetAttachmentStatus, q, nil, nil)
+	answer, err := u.do(ctx, rng, d.by, u.about(mlsapi.NSIDGetAttachmentStatus, d))
 	if err != nil {
 		fail("status: %w", err)
 	}
-	out := must(xrpc.Decode[mlsapi.GetAttachmentStatusOutput](data))
-	there := map[int64]bool{}
-	for _, n := range out.Parts {
-		there[n] = true
-	}
+	out := must(xrpc.Decode[mlsapi.GetAttachmentStatusOutput](answer.Body))
 	for n := 1; n <= d.parts; n++ {
-		if !there[int64(n)] {
+		if !slices.Contains(out.Parts, int64(n)) {
 			u.put(ctx, rng, d, n)
 		}
 	}
@@ -129,10 +173,11 @@ func (u *uploads) upload(ctx context.Context, rng *rand.Rand, d *upload) {
 func (u *uploads) check(ctx context.Context, rng *rand.Rand, d *upload, by *xrpc.Account) {
 	ctx, cancel := context.WithTimeout(ctx, uploadTimeout)
 	defer cancel()
-	data, err := u.do(ctx, rng, by, mlsapi.NSIDGetAttachment, url.Values{"convoId": {u.convo}, "attachmentId": {d.id}}, nil, nil)
+	answer, err := u.do(ctx, rng, by, u.about(mlsapi.NSIDGetAttachment, d))
 	if err != nil {
 		fail("get: %w", err)
 	}
+	data := answer.Body
 	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != d.sum {
 		u.w.Broken("attachment %s: %d bytes with the hash %x, want %d with %s", d.id, len(data), sum, d.size, d.sum)
 		return

@@ -30,6 +30,8 @@ type Bucket struct {
 	URL string
 	// Struck is how often a fault has struck.
 	Struck atomic.Int64
+	// Stalled is how many reads have had to wait: see Stall.
+	Stalled atomic.Int64
 
 	dir    string
 	server *http.Server
@@ -141,6 +143,7 @@ func (b *Bucket) serve(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if stall != nil {
+			b.Stalled.Add(1)
 			select {
 			case <-stall:
 			case <-r.Context().Done():

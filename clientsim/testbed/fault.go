@@ -63,6 +63,13 @@ func (f *FaultyTransport) Use(p FaultPlan) {
 	f.plan = p
 }
 
+// CloseIdleConnections closes those of the wire.
+func (f *FaultyTransport) CloseIdleConnections() {
+	if idle, ok := f.wire.(interface{ CloseIdleConnections() }); ok {
+		idle.CloseIdleConnections()
+	}
+}
+
 func (f *FaultyTransport) next(call xrpc.Call) (Fault, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -4,6 +4,7 @@ package xrpc
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,8 +22,9 @@ import (
 // Call is one request as a phone journals it. A retry sends exactly these bytes with a new token.
 type Call struct {
 	Method syntax.NSID `json:"method"`
-	// Body is a procedure's JSON. A query has Query instead.
+	// Body is a procedure's input: JSON, unless Type says otherwise. A query has none.
 	Body  []byte     `json:"body,omitempty"`
+	Type  string     `json:"type,omitempty"`
 	Query url.Values `json:"query,omitempty"`
 	// Key is the idempotency key within Body or Query, or "". It is unique within Convo, if the
 	// method names one.
@@ -52,6 +54,9 @@ type CallError struct {
 	Header  http.Header
 	// Seq is the place of the commit that won, in an EpochMismatch. A PDS does not forward it.
 	Seq int64
+	// ProcessingStartedAt is when the request began that this one waits for, in a RequestInProgress of
+	// completeAttachment.
+	ProcessingStartedAt string
 }
 
 func (e *CallError) Error() string {
@@ -133,6 +138,8 @@ func (c *Client) Once(ctx context.Context, who *Account, call Call) (Answer, err
 	verb := http.MethodPost
 	if call.Body == nil {
 		verb = http.MethodGet
+	}
+	if call.Query != nil {
 		address += "?" + call.Query.Encode()
 	}
 	ctx = withCallInfo(ctx, CallInfo{Call: call, Who: who, Audience: c.Audience})
@@ -142,7 +149,7 @@ func (c *Client) Once(ctx context.Context, who *Account, call Call) (Answer, err
 	}
 	req.Header.Set("Authorization", "Bearer "+token)
 	if call.Body != nil {
-		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Content-Type", cmp.Or(call.Type, "application/json"))
 	}
 	resp, err := c.HTTP.Do(req)
 	if err != nil {
@@ -166,13 +173,16 @@ func (c *Client) Once(ctx context.Context, who *Account, call Call) (Answer, err
 // ReadError makes a CallError of an answer that is not 2xx.
 func ReadError(method syntax.NSID, resp *http.Response, body []byte) *CallError {
 	var named struct {
-		Error, Message string
-		Seq            int64
+		Error, Message, ProcessingStartedAt string
+		Seq                                 int64
 	}
 	if err := json.Unmarshal(body, &named); err != nil || named.Error == "" {
 		named.Error, named.Message = "not an XRPC error", string(body[:min(len(body), 200)])
 	}
-	return &CallError{Method: method, Status: resp.StatusCode, Name: named.Error, Message: named.Message, Header: resp.Header, Seq: named.Seq}
+	return &CallError{
+		Method: method, Status: resp.StatusCode, Name: named.Error, Message: named.Message, Header: resp.Header,
+		Seq: named.Seq, ProcessingStartedAt: named.ProcessingStartedAt,
+	}
 }
 
 // Drain reads the rest of an answer and closes it, so that its connection can be used again.
