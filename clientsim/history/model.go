@@ -67,6 +67,11 @@ type Sent struct {
 	Seq    int64
 }
 
+// Entry is the digest of the message as an entry of a log.
+func (s Sent) Entry() EntryDigest {
+	return DigestEntry(false, s.ID, s.Sender.String(), int64(s.Epoch), s.Digest)
+}
+
 // ExchangeHeads returns the newest heads of a convo's log that other phones have checked, by phone, and
 // leaves that of one. A nil Model has none.
 func (m *Model) ExchangeHeads(convo, phone, head string) map[string]string {
@@ -233,7 +238,7 @@ func (m *Model) Acked(convo string, s Sent) (fresh bool, err error) {
 	}
 	m.convos[convo].Sent[s.Text] = s
 	delete(m.convos[convo].Gone.Sent, s.Text)
-	if m.History != nil && m.History.Entry(convo, s.Seq, DigestEntry(false, s.ID, s.Sender.String(), int64(s.Epoch), s.Digest)) {
+	if m.History != nil && m.History.Entry(convo, s.Seq, s.Entry()) {
 		return !ok, fmt.Errorf("another entry was acknowledged at seq %d", s.Seq)
 	}
 	return !ok, nil

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
 	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/traffic"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -24,22 +24,17 @@ const (
 // write is there once, at its seq, and is replayed. Every subscriber sees everything once, in order.
 func Failover(ctx context.Context, w *testbed.World) {
 	withPair(ctx, w, true, func(f *testbed.Cluster, pair *testbed.Pair) {
-		b := newLiveRun(ctx, w, f)
-		r := &failoverRun{liveRun: b, pair: pair, written: make([]time.Time, len(f.Nodes))}
-		f.OnAnswer = r.answered
+		r := &failoverRun{pair: pair, written: make([]time.Time, len(f.Nodes))}
+		r.liveRun = newLiveRun(ctx, w, f, traffic.Options{Judged: true, Answered: r.answered})
 		n := orDefault(w.Failovers, failoversUsual)
-		b.length = time.Duration(n) * failoverLimit
-		b.disturb = func(ctx, writing context.Context, _ time.Duration) error {
-			return attempt(func() { r.failOver(ctx, writing, n) })
+		r.length = time.Duration(n) * failoverLimit
+		r.disturb = func(ctx, writing context.Context, _ time.Duration) { r.failOver(ctx, writing, n) }
+		r.finish = func(ctx context.Context) {
+			judged := must(r.Judge(ctx))
+			w.Note("%d acknowledged writes were repeated: each has its first answer", judged.Replayed)
 		}
-		check(b.playAndStop(ctx))
-		f.OnAnswer = nil
-		w.Progress("reading all logs")
-		b.checkLogs(ctx)
-		w.Progress("repeating all writes")
-		r.replay(ctx)
+		r.playAndStop(ctx)
 		r.note()
-		checkNodes(ctx, w, f)
 	})
 }
 
@@ -49,17 +44,9 @@ type failoverRun struct {
 	pair   *testbed.Pair
 	faults []failoverFault
 
-	mu      sync.Mutex // guards what follows
-	answers []failoverAnswer
+	mu      sync.Mutex  // guards what follows
 	written []time.Time // by node: when it last acknowledged a write
 	gap     time.Duration
-}
-
-// failoverAnswer is an acknowledged write.
-type failoverAnswer struct {
-	who    *xrpc.Account
-	call   xrpc.Call
-	answer xrpc.Answer
 }
 
 // failoverFault is what one failover took.
@@ -72,14 +59,13 @@ type failoverFault struct {
 }
 
 // answered records an acknowledged write.
-func (r *failoverRun) answered(node int, who *xrpc.Account, call xrpc.Call, answer xrpc.Answer) {
+func (r *failoverRun) answered(node int, call xrpc.Call) {
 	if call.Key == "" {
 		return
 	}
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.answers = append(r.answers, failoverAnswer{who, call, answer})
 	last := slices.MaxFunc(r.written, time.Time.Compare)
 	if !last.IsZero() {
 		r.gap = max(r.gap, now.Sub(last))
@@ -153,7 +139,6 @@ func (r *failoverRun) note() {
 				"the old primary was the standby after another %s", what, len(gaps), spread(gaps), spread(promoted), spread(nodes), spread(rejoined))
 		}
 	}
-	r.w.Note("%d acknowledged writes were repeated: each has its first answer", len(r.answers))
 }
 
 // spread is the median and the maximum.
@@ -161,36 +146,4 @@ func spread(all []time.Duration) string {
 	slices.Sort(all)
 	const ms = time.Millisecond
 	return fmt.Sprintf("%s (median, most %s)", all[len(all)/2].Round(ms), all[len(all)-1].Round(ms))
-}
-
-// replay repeats all acknowledged writes, and compares the answers byte for byte.
-func (r *failoverRun) replay(ctx context.Context) {
-	check(r.inLanes(len(r.answers), func(rng *rand.Rand, i int) error {
-		was := &r.answers[i]
-		answer, err := r.cluster.Do(ctx, rng, was.who, was.call)
-		if err != nil {
-			return fmt.Errorf("%s repeated: %w", was.call.Method, err)
-		}
-		if !answer.Replayed() || string(answer.Body) != string(was.answer.Body) {
-			r.w.Broken("%s repeated is answered %q (replay: %t), the first answer was %q", was.call.Method, answer.Body, answer.Replayed(), was.answer.Body)
-		}
-		return nil
-	}))
-}
-
-// inLanes calls do for 0 to n-1, several at a time. A lane ends with its first error.
-func (b *liveRun) inLanes(n int, do func(rng *rand.Rand, i int) error) error {
-	const lanes = 8
-	var all sync.WaitGroup
-	errs := make([]error, lanes)
-	for lane := range lanes {
-		rng := rand.New(rand.NewPCG(b.w.Seed, uint64(lane)))
-		all.Go(func() {
-			for i := lane; i < n && errs[lane] == nil; i += lanes {
-				errs[lane] = do(rng, i)
-			}
-		})
-	}
-	all.Wait()
-	return errors.Join(errs...)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/history"
 	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/traffic"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -22,10 +22,10 @@ func FailoverAsync(ctx context.Context, w *testbed.World) {
 	w.Calm = true // the losses are of messages alone
 	withPair(ctx, w, false, func(f *testbed.Cluster, pair *testbed.Pair) {
 		for i := range orDefault(w.Failovers, 1) {
-			r := &lossRun{liveRun: newLiveRun(ctx, w, f), pair: pair, seen: map[string]*seenEvents{}}
-			r.onSent, r.prepare = r.sent, r.observe
+			r := &lossRun{pair: pair, seen: map[string]*seenEvents{}}
+			r.liveRun = newLiveRun(ctx, w, f, traffic.Options{Acked: r.sent, Listen: r.observe})
 			err := attempt(func() { r.play(ctx) })
-			if err = errors.Join(err, r.subscribers.Stop()); err != nil {
+			if err = errors.Join(err, r.Subscribers.Stop()); err != nil {
 				fail("failover %d: %w", i+1, err)
 			}
 			if err := pair.Rejoin(ctx); err != nil {
@@ -61,19 +61,18 @@ type seenEvents struct {
 	told bool
 }
 
-func (r *lossRun) sent(convo string, seq int64, m history.EntryDigest) {
+func (r *lossRun) sent(convo string, m history.Sent) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.acks = append(r.acks, sentMessage{convo, seq, m, time.Now()})
+	r.acks = append(r.acks, sentMessage{convo, m.Seq, m.Entry(), time.Now()})
 }
 
 func (r *lossRun) play(ctx context.Context) {
-	r.makeAccounts(ctx, liveWriters, liveSubscribers, 0)
-	r.makeConvos(ctx, liveConvos)
+	check(r.Prepare(ctx))
 	promoted := must(r.lose(ctx))
 	lost := must(r.countLost(ctx, promoted))
 	id, after := must2(r.pair.Generation(ctx))
-	check(r.w.AwaitAndJudge(ctx, r.subscribers, r.history, xrpc.CallTimeout))
+	check(r.Await(ctx))
 	told := r.judgeTold(id, after)
 	r.w.Note("%d of %d acknowledged messages were lost; %d of %d subscribers had seen lost events and were told", lost, len(r.acks), told, len(r.seen))
 }
@@ -84,29 +83,22 @@ func (r *lossRun) lose(ctx context.Context) (promoted time.Time, err error) {
 	writing, stop := context.WithCancel(ctx)
 	defer stop()
 	done := make(chan error, 1)
-	go func() { done <- attempt(func() { r.write(ctx, writing) }) }()
+	go func() { done <- r.SendAll(ctx, writing, float64(r.w.Rate)) }()
 	xrpc.Sleep(ctx, time.Second)
-	everything := r.convos
-	r.use(everything[:len(everything)/10]) // the subscribers of the others lose nothing
+	everything := r.Convos()
+	r.Use(everything[:len(everything)/10]) // the subscribers of the others lose nothing
 	err = errors.Join(r.pair.AwaitStandby(ctx), r.pair.CutOff(ctx))
 	xrpc.Sleep(ctx, time.Second)
 	err = errors.Join(err, r.pair.Crash(), r.pair.Promote(ctx))
 	promoted = time.Now()
-	r.use(everything)
+	r.Use(everything)
 	xrpc.Sleep(ctx, failoverLoad)
 	stop()
 	return promoted, errors.Join(err, <-done)
 }
 
-// use makes the writers write to these convos.
-func (r *lossRun) use(convos []*liveConvo) {
-	r.liveRun.mu.Lock()
-	defer r.liveRun.mu.Unlock()
-	r.convos = convos
-}
-
 // observe records what a subscriber sees, and whether it is told of a loss.
-func (r *lossRun) observe(s *client.Subscriber) {
+func (r *lossRun) observe(_ int, s *client.Subscriber) {
 	seen := &seenEvents{last: map[int64]int64{}}
 	r.seen[s.Name] = seen
 	s.ReadAgain = true
@@ -135,17 +127,16 @@ func readPosition(text string) (generation, place int64, err error) {
 // countLost reads all logs, counts the acknowledged messages that are not there, and records the others
 // in the history. Only messages that were acknowledged before the promotion may be lost.
 func (r *lossRun) countLost(ctx context.Context, promoted time.Time) (lost int, err error) {
-	var mu sync.Mutex
 	logs := map[string][]history.EntryDigest{}
-	err = r.inLanes(len(r.convos), func(rng *rand.Rand, i int) error {
-		log, err := r.readLog(ctx, rng, r.convos[i])
-		mu.Lock()
-		defer mu.Unlock()
-		logs[r.convos[i].id] = log
-		return err
-	})
-	if err != nil {
-		return 0, err
+	for _, c := range r.Convos() {
+		view, err := r.w.ViewBy(ctx, r.cluster.Clients[0], "the creator", c.Creator, c.ID)
+		if err != nil {
+			return 0, err
+		}
+		for i := range view.Log { // nobody commits
+			m := &view.Log[i]
+			logs[c.ID] = append(logs[c.ID], history.DigestEntry(false, m.ID, m.Sender.String(), m.Epoch, history.DigestOf(m.Ciphertext)))
+		}
 	}
 	known := 0
 	for _, m := range r.acks {
@@ -153,7 +144,7 @@ func (r *lossRun) countLost(ctx context.Context, promoted time.Time) (lost int, 
 		switch {
 		case m.seq <= int64(len(log)) && log[m.seq-1] == m.digest:
 			known++
-			if r.history.Entry(m.convo, m.seq, m.digest) {
+			if r.Model.History.Entry(m.convo, m.seq, m.digest) {
 				return 0, fmt.Errorf("convo %s: two messages at seq %d", m.convo, m.seq)
 			}
 		case m.at.After(promoted):

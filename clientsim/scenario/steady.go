@@ -6,6 +6,7 @@ import (
 
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/traffic"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -24,18 +25,16 @@ type Steady struct {
 // Play writes until World.For is over or stop ends. Then it waits until every subscriber has
 // everything, and reports what a subscriber missed or saw wrong.
 func (o Steady) Play(ctx, stop context.Context, w *testbed.World, f *testbed.Cluster) error {
-	b := newLiveRun(ctx, w, f)
-	b.pause, b.mostConvos = o.Change, orDefault(w.Convos, liveConvos)
-	b.prepare = func(s *client.Subscriber) { o.connect(s, len(b.listeners)-1) }
-	b.disturb = func(_, writing context.Context, _ time.Duration) error {
+	b := newLiveRun(ctx, w, f, traffic.Options{MostConvos: orDefault(w.Convos, liveConvos), Listen: o.connect})
+	b.pause = o.Change
+	b.disturb = func(_, writing context.Context, _ time.Duration) {
 		select {
 		case <-writing.Done():
 		case <-stop.Done():
 			b.stopWriting()
 		}
-		return nil
 	}
-	return b.playAndStop(ctx)
+	return attempt(func() { b.playAndStop(ctx) })
 }
 
 // pausesFor is how long some subscribers stop reading, now and then.
@@ -43,7 +42,7 @@ const pausesFor = 2 * time.Second
 
 // connect says how the i-th subscriber keeps its connections. Of eight, two keep theirs for ever,
 // two read server-sent events, and one pauses.
-func (o Steady) connect(s *client.Subscriber, i int) {
+func (o Steady) connect(i int, s *client.Subscriber) {
 	s.ServerSent = i%8 == 2 || i%8 == 4
 	s.ConnectionLife = o.ConnectionLife
 	if i%4 == 0 {

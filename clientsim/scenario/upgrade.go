@@ -2,12 +2,12 @@ package scenario
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
 
 	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/traffic"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -26,27 +26,25 @@ func RollingUpgrade(ctx context.Context, w *testbed.World) {
 		w.Rate = upgradeRate
 	}
 	withCluster(ctx, w, testbed.ClusterOptions{Nodes: 2}, func(f *testbed.Cluster) {
-		b := newLiveRun(ctx, w, f)
+		b := newLiveRun(ctx, w, f, traffic.Options{})
 		b.length = max(w.For, upgradeFor)
-		b.disturb = func(ctx, writing context.Context, _ time.Duration) error {
-			return attempt(func() { b.replaceAll(ctx, writing) })
-		}
+		b.disturb = func(ctx, writing context.Context, _ time.Duration) { b.replaceAll(ctx, writing) }
 		// The scenario's own server starts on this database afterwards.
 		w.Server.UseBinary(w.Upgrade[len(w.Upgrade)-1])
-		err := b.playAndStop(ctx)
-		if err == nil {
-			w.Note("no call failed; %d attempts were repeated. The longest pause: a message took %s until it was acknowledged, retries included",
-				w.Stats.Retried.Load(), time.Duration(b.longestSend.Load()).Round(time.Millisecond))
-		}
-		for i, node := range f.Nodes {
-			broken, checkErr := node.CheckDatabase(ctx)
-			err = errors.Join(err, checkErr)
-			for _, text := range broken {
-				w.Broken("node %d finds in the database: %s", i+1, text)
-			}
-		}
-		check(err)
+		b.playAndStop(ctx)
+		w.Note("no call failed; %d attempts were repeated. The longest pause: a message took %s until it was acknowledged, retries included",
+			w.Stats.Retried.Load(), time.Duration(b.LongestSend.Load()).Round(time.Millisecond))
+		checkNodes(ctx, w, f)
 	})
+}
+
+// checkNodes asks each node to check the database.
+func checkNodes(ctx context.Context, w *testbed.World, f *testbed.Cluster) {
+	for i, node := range f.Nodes {
+		for _, text := range must(node.CheckDatabase(ctx)) {
+			w.Broken("node %d finds in the database: %s", i+1, text)
+		}
+	}
 }
 
 // replaceAll replaces the servers, and then ends the writing.

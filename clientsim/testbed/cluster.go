@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"net/http"
 	"time"
 
@@ -24,8 +23,6 @@ type Cluster struct {
 	Clients  []*xrpc.Client // of the nodes, in their order
 	Clocks   []*Clock       // of the nodes, in their order; none: their clocks are right
 
-	// OnAnswer, if not nil, gets each call that a node has answered with success.
-	OnAnswer func(node int, who *xrpc.Account, call xrpc.Call, answer xrpc.Answer)
 }
 
 // ClusterOptions say how a cluster differs from the usual one.
@@ -112,22 +109,6 @@ func (w *World) addNode(ctx context.Context, url string, f *Cluster, o ClusterOp
 	client.Clock = wrong
 	f.Clients = append(f.Clients, client)
 	return nil
-}
-
-// Do sends a call by the retry rule, to the other node after each failure.
-func (f *Cluster) Do(ctx context.Context, rng *rand.Rand, who *xrpc.Account, call xrpc.Call) (xrpc.Answer, error) {
-	node := rng.IntN(len(f.Clients))
-	answer, err := xrpc.Retry(ctx, xrpc.CallTimeout, xrpc.RetryAfter, func(ctx context.Context, again bool) (xrpc.Answer, error) {
-		if again {
-			f.Clients[node].Stats.Retried.Add(1)
-			node = (node + 1) % len(f.Clients)
-		}
-		return f.Clients[node].Once(ctx, who, call)
-	})
-	if err == nil && f.OnAnswer != nil {
-		f.OnAnswer(node, who, call, answer)
-	}
-	return answer, err
 }
 
 // Leader waits until exactly one node says that it sequences events.

@@ -4,10 +4,27 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
+	"mlsd/clientsim/client"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/torture/pgwire"
+	"mlsd/clientsim/traffic"
 )
+
+// lanes is how many operations run at once.
+const lanes = 24
+
+// options are those of the clients. All reconnect now and then, and some read server-sent events.
+func options(length time.Duration) traffic.Options {
+	return traffic.Options{
+		Writers: 8, Listeners: 9, Stocks: 4, Consenters: 3, Convos: 24, Steady: 8, Rough: true, Judged: true,
+		Listen: func(i int, s *client.Subscriber) {
+			s.ConnectionLife = length / 3
+			s.ServerSent = i%3 == 2
+		},
+	}
+}
 
 // equipment is what faults need besides the cluster.
 type equipment struct {
@@ -98,9 +115,9 @@ func (c *Config) play(ctx context.Context, report *Report) (err error) {
 		Through: func(f *testbed.Cluster, databaseURL string) (string, error) { return c.connect(ctx, e, f, databaseURL) },
 	}, func(f *testbed.Cluster) error {
 		defer transport.CloseIdleConnections()
-		l := newLoad(ctx, w, f)
-		err := c.torture(ctx, l, newInjector(w, f, settings, e), report)
-		return errors.Join(err, l.subscribers.Stop())
+		t := traffic.New(ctx, w, f, options(report.For))
+		err := c.torture(ctx, w, t, newInjector(w, f, settings, e), report)
+		return errors.Join(err, t.Subscribers.Stop())
 	})
 	report.Violations, report.Notes = w.Found(), w.Notes()
 	if len(report.Violations) > 0 && ctx.Err() == nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"mlsd/clientsim/history"
+	"mlsd/clientsim/traffic"
 )
 
 // Report says what a run did and what it found.
@@ -20,19 +21,9 @@ type Report struct {
 	Skipped    map[Kind]string // faults that cannot happen on this machine, and why
 	Faults     map[string]int  // that happened, by name
 	Recoveries int64           // of PostgreSQL after a crash
-	Operations int64
-	Attempts   int64          // requests, with repetitions
-	Tripled    int64          // attempts that went to all nodes at once
-	Unknown    int64          // requests without a verdict
-	Failures   map[string]int // requests without a verdict, by the error's name
-	Verified   int64          // readings of logs that fitted signed heads
-	Refused    int64          // operations
-	Entries    int            // of logs, acknowledged
-	Unmarked   int            // answers to concurrent repetitions that were not marked as replays
-	Replayed   int            // acknowledged requests that were sent again in the end
-	Events     int64          // that came to subscribers
-	Histories  map[string]int
-	Undecided  int // objects whose search for an order took too long
+	traffic.Counts
+	traffic.Judgement
+	Events     int64 // that came to subscribers
 	Notes      []string
 	Violations []history.Violation
 	Shrunk     *Report // a smaller run that failed as well
@@ -145,3 +136,6 @@ func (p *printer) line(format string, args ...any) {
 	_, err := fmt.Fprintf(p.out, format+"\n", args...)
 	p.err = errors.Join(p.err, err)
 }
+
+// sorted returns the keys of a map in order.
+func sorted(m map[string]int) []string { return slices.Sorted(maps.Keys(m)) }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/traffic"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -58,7 +59,7 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 }
 
 func (c *Config) newReport(length time.Duration, plan []Step) *Report {
-	return &Report{Seed: c.Seed, For: length, Plan: plan, Histories: map[string]int{}}
+	return &Report{Seed: c.Seed, For: length, Plan: plan}
 }
 
 // internalError is the answer to what the server did not expect. It is no name of the lexicons,
@@ -66,8 +67,8 @@ func (c *Config) newReport(length time.Duration, plan []Step) *Report {
 const internalError = "InternalServerError"
 
 // torture runs the load and the plan, heals and judges.
-func (c *Config) torture(ctx context.Context, l *load, i *injector, report *Report) error {
-	if err := l.prepare(ctx, report.For); err != nil {
+func (c *Config) torture(ctx context.Context, w *testbed.World, t *traffic.Traffic, i *injector, report *Report) error {
+	if err := t.Prepare(ctx); err != nil {
 		return err
 	}
 	begun := time.Now()
@@ -78,48 +79,48 @@ func (c *Config) torture(ctx context.Context, l *load, i *injector, report *Repo
 		err := i.inject(ctx, loading, report.Plan)
 		injected <- errors.Join(err, i.heal(ctx)) // requests that still run get their verdict
 	}()
-	stop := c.progress(loading, l, i)
-	err := errors.Join(l.run(ctx, loading), <-injected)
+	stop := c.progress(loading, t, i)
+	err := errors.Join(t.DoAll(ctx, loading, lanes), <-injected)
 	stop()
-	report.Faults, report.Recoveries = i.fired(), l.cluster.Postgres.Recoveries()
-	for n, node := range l.cluster.Nodes {
+	report.Faults, report.Recoveries = i.fired(), i.cluster.Postgres.Recoveries()
+	for n, node := range i.cluster.Nodes {
 		if exited := node.Exited(); exited != nil {
-			l.w.Broken("node %d: %v", n+1, exited)
+			w.Broken("node %d: %v", n+1, exited)
 		}
 	}
-	l.w.Note("the load took %s, with the recovery from the last faults", time.Since(begun).Round(time.Millisecond))
+	w.Note("the load took %s, with the recovery from the last faults", time.Since(begun).Round(time.Millisecond))
 	if err == nil {
-		err = l.resolve(ctx)
+		err = t.Resolve(ctx)
 	}
-	l.count(report)
+	report.Counts = t.Counts()
+	c.internalErrors(w, i.cluster, report)
 	if err != nil { // a request without a verdict, long after all faults, is a broken promise too
-		l.w.Broken("the load ended early: %v", err)
+		w.Broken("the load ended early: %v", err)
 		return err
 	}
 	healed := time.Now()
-	if err := l.judge(ctx, report); err != nil {
+	if report.Judgement, err = t.Judge(ctx); err != nil {
 		return err
 	}
-	report.Events = l.w.Stats.Delivered.Load()
-	l.w.Note("the judgement took %s", time.Since(healed).Round(time.Millisecond))
+	report.Events = w.Stats.Delivered.Load()
+	w.Note("the judgement took %s", time.Since(healed).Round(time.Millisecond))
 	return nil
 }
 
-// count fills the report in with what the load did.
-func (l *load) count(report *Report) {
-	report.Operations, report.Attempts, report.Tripled = l.operations.Load(), l.calls.attempts.Load(), l.calls.tripled.Load()
-	report.Verified = l.verified.Load()
-	report.Unknown, report.Refused, report.Failures = l.calls.unknown.Load(), l.calls.refused.Load(), l.calls.failures
-	if n := report.Failures[internalError]; n > 0 {
-		l.w.Broken("%d answers were %s: a failure of the database is ServiceUnavailable", n, internalError)
-		for i, node := range l.cluster.Nodes {
-			l.w.Note("node %d: %s", i+1, node.FailedRequests())
-		}
+// internalErrors reports answers to what the server did not expect.
+func (c *Config) internalErrors(w *testbed.World, f *testbed.Cluster, report *Report) {
+	n := report.Failures[internalError]
+	if n == 0 {
+		return
+	}
+	w.Broken("%d answers were %s: a failure of the database is ServiceUnavailable", n, internalError)
+	for i, node := range f.Nodes {
+		w.Note("node %d: %s", i+1, node.FailedRequests())
 	}
 }
 
 // progress says every second how far the load is.
-func (c *Config) progress(loading context.Context, l *load, i *injector) (stop func()) {
+func (c *Config) progress(loading context.Context, t *traffic.Traffic, i *injector) (stop func()) {
 	ended := make(chan struct{})
 	begun := time.Now()
 	go func() {
@@ -127,7 +128,7 @@ func (c *Config) progress(loading context.Context, l *load, i *injector) (stop f
 		for loading.Err() == nil {
 			xrpc.Sleep(loading, time.Second)
 			faults := (&Report{Faults: i.fired()}).faults()
-			c.Progress(fmt.Sprintf("%s: %d operations, %d faults", time.Since(begun).Round(time.Second), l.operations.Load(), faults))
+			c.Progress(fmt.Sprintf("%s: %d operations, %d faults", time.Since(begun).Round(time.Second), t.Operations(), faults))
 		}
 	}()
 	return func() { <-ended }

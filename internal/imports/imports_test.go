@@ -58,7 +58,7 @@ func allowed() map[string][]string {
 		"clientsim/testbed":   {"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/history", "clientsim/mlsclient", "clientsim/xrpc"},
 		"clientsim/scenario": {
 			"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/history", "clientsim/load", "clientsim/mlsclient", "clientsim/testbed",
-			"clientsim/xrpc",
+			"clientsim/traffic", "clientsim/xrpc",
 		},
 		"clientsim/attack": {"api/mlsapi", "clientsim/load", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc", "mls"},
 		"clientsim/bench": {
@@ -66,9 +66,11 @@ func allowed() map[string][]string {
 		},
 		"clientsim/bench/report": {"clientsim/load"},
 		"clientsim/load":         {},
+		"clientsim/traffic": {
+			"api/mlsapi", "clientsim/client", "clientsim/history", "clientsim/load", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc",
+		},
 		"clientsim/torture": {
-			"api/mlsapi", "clientsim/client", "clientsim/history", "clientsim/load", "clientsim/mlsclient", "clientsim/testbed", "clientsim/torture/pgwire",
-			"clientsim/xrpc",
+			"clientsim/client", "clientsim/history", "clientsim/testbed", "clientsim/torture/pgwire", "clientsim/traffic", "clientsim/xrpc",
 		},
 		"clientsim/torture/pgwire": {},
 		"clientsim/soak":           {"api/mlsapi", "clientsim/bench/report", "clientsim/load", "clientsim/scenario", "clientsim/testbed", "clientsim/xrpc"},

@@ -1,4 +1,4 @@
-package torture
+package traffic
 
 import (
 	"cmp"
@@ -16,7 +16,7 @@ import (
 
 // journal keeps when operations on many objects of one kind began and ended. judge decides whether
 // each object behaved as if its operations had happened one after the other. It is safe for
-// concurrent use.
+// concurrent use. A nil journal keeps nothing.
 type journal struct {
 	kind  string // what the objects are
 	begun time.Time
@@ -31,7 +31,12 @@ func newJournal(kind string, model porcupine.Model) *journal {
 }
 
 // now returns the time for the beginning of an operation.
-func (j *journal) now() int64 { return int64(time.Since(j.begun)) }
+func (j *journal) now() int64 {
+	if j == nil {
+		return 0
+	}
+	return int64(time.Since(j.begun))
+}
 
 // never is the end of an operation that the server may do at any later time.
 const never = math.MaxInt64
@@ -43,6 +48,9 @@ func (j *journal) add(object string, begun int64, input, output any) {
 
 // addUntil keeps an operation.
 func (j *journal) addUntil(object string, begun, end int64, input, output any) {
+	if j == nil {
+		return
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.objects[object] = append(j.objects[object], porcupine.Operation{

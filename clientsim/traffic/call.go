@@ -1,4 +1,4 @@
-package torture
+package traffic
 
 import (
 	"cmp"
@@ -20,6 +20,8 @@ type caller struct {
 	keys  *journal // of attempts, by idempotency key
 	// acknowledged gets every acknowledged request that has a key, unless it is nil.
 	acknowledged func(*xrpc.Account, xrpc.Call)
+	answered     func(node int, call xrpc.Call) // see Options
+	rough        bool                           // see Options
 
 	attempts, tripled, unknown, refused atomic.Int64
 
@@ -31,8 +33,9 @@ type caller struct {
 // plan is much shorter.
 const verdictTimeout = 2 * time.Minute
 
-// do sends a request until it has a verdict, each time with the same bytes and key. A third of the
-// attempts go to all nodes at once. Some have little patience: they hang up after a moment.
+// do sends a request until it has a verdict, each time with the same bytes and key, and to the next
+// node after each failure. Of rough callers, a third of the attempts go to all nodes at once, and some
+// hang up after a moment.
 func (c *caller) do(ctx context.Context, rng *rand.Rand, who *xrpc.Account, call xrpc.Call) (xrpc.Answer, error) {
 	return c.watch(ctx, rng, who, call, nil)
 }
@@ -51,8 +54,16 @@ type attempted func(begun int64, answer xrpc.Answer, err error)
 
 // watch is do for a request whose attempts are all of interest. seen can be nil.
 func (c *caller) watch(ctx context.Context, rng *rand.Rand, who *xrpc.Account, call xrpc.Call, seen attempted) (xrpc.Answer, error) {
-	answer, err := xrpc.Retry(ctx, verdictTimeout, c.retryAfter, func(ctx context.Context, _ bool) (xrpc.Answer, error) {
-		return c.attempt(ctx, rng, who, call, seen)
+	node := rng.IntN(len(c.nodes))
+	answer, err := xrpc.Retry(ctx, verdictTimeout, c.retryAfter, func(ctx context.Context, again bool) (xrpc.Answer, error) {
+		if again {
+			c.nodes[node].Stats.Retried.Add(1)
+			node = (node + 1) % len(c.nodes)
+		}
+		if c.rough {
+			return c.attempt(ctx, rng, node, who, call, seen)
+		}
+		return c.once(ctx, node, who, call, seen)
 	})
 	var named *xrpc.CallError
 	switch {
@@ -66,14 +77,16 @@ func (c *caller) watch(ctx context.Context, rng *rand.Rand, who *xrpc.Account, c
 
 // attempt sends a request once to one node, or once to each at once. It prefers an acknowledgement
 // to an error, and an unknown outcome to a refusal: another try then shows which it is.
-func (c *caller) attempt(ctx context.Context, rng *rand.Rand, who *xrpc.Account, call xrpc.Call, seen attempted) (xrpc.Answer, error) {
+func (c *caller) attempt(
+	ctx context.Context, rng *rand.Rand, node int, who *xrpc.Account, call xrpc.Call, seen attempted,
+) (xrpc.Answer, error) {
 	if rng.IntN(4) == 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, between(rng, time.Millisecond, 100*time.Millisecond))
 		defer cancel()
 	}
 	if rng.IntN(3) > 0 {
-		return c.once(ctx, rng.IntN(len(c.nodes)), who, call, seen)
+		return c.once(ctx, node, who, call, seen)
 	}
 	c.tripled.Add(1)
 	answers, errs := make([]xrpc.Answer, len(c.nodes)), make([]error, len(c.nodes))
@@ -116,6 +129,9 @@ func (c *caller) once(ctx context.Context, node int, who *xrpc.Account, call xrp
 	}
 	if call.Key != "" {
 		c.keys.addUntil(who.DID.String()+" "+call.Method.String()+" "+call.Convo+" "+call.Key, begun, end, history.DigestOf(call.Body), result)
+	}
+	if err == nil && c.answered != nil {
+		c.answered(node, call)
 	}
 	if seen != nil {
 		seen(begun, answer, err)

@@ -1,0 +1,434 @@
+package traffic
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/client"
+	"mlsd/clientsim/history"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
+)
+
+// This file makes convos, messages, commits and changes of rosters.
+
+// Convo is a convo with two writers and some listeners.
+type Convo struct {
+	ID      string
+	Creator *xrpc.Account // writers[0]
+
+	group   []byte
+	writers []*xrpc.Account
+	steady  bool // its roster does not change
+	log     *client.LogReader
+	// mu is write-locked for a change of the epoch or the roster. Senders lock it for reading, so
+	// that it is known who must see a message. In a steady convo they do not lock it.
+	mu                  sync.RWMutex
+	epoch               atomic.Uint64
+	members, nonMembers []*Listener
+}
+
+// pendingSend is a message whose sender did not wait for an answer.
+type pendingSend struct {
+	to   *Convo
+	from *xrpc.Account
+	sent history.Sent
+	call xrpc.Call
+	// clashes is set if another message has the same idempotency key.
+	clashes bool
+}
+
+// create makes a convo of two writers and some listeners.
+func (t *Traffic) create(ctx context.Context, rng *rand.Rand, steady bool) error {
+	order := rng.Perm(len(t.Writers))
+	r := &Convo{steady: steady, writers: []*xrpc.Account{t.Writers[order[0]], t.Writers[order[1]]}}
+	others := slices.Clone(r.writers[1:])
+	for i, at := range rng.Perm(len(t.Listeners)) {
+		if i < 3 {
+			r.members = append(r.members, t.Listeners[at])
+			others = append(others, t.Listeners[at].Account)
+		} else if i < 6 {
+			r.nonMembers = append(r.nonMembers, t.Listeners[at])
+		}
+	}
+	return t.unexpected(t.found(ctx, rng, r, testbed.DIDsOf(others)))
+}
+
+// found creates a convo of its first writer and others.
+func (t *Traffic) found(ctx context.Context, rng *rand.Rand, r *Convo, dids []syntax.DID) error {
+	r.Creator, r.group = r.writers[0], mlsclient.RandomBytes(16)
+	call := xrpc.CreateCall(r.group, t.w.Suite, dids, &mlsclient.Staged{}, xrpc.NewKey())
+	out, err := ask[mlsapi.CreateConvoOutput](ctx, t.calls, rng, r.Creator, call)
+	if err != nil {
+		return err
+	}
+	r.ID, r.log = out.ID, client.NewLogReader(r.Creator, out.ID)
+	t.Model.Created(r.ID, r.group, 0, false, r.Creator.DID, dids)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.convos = append(t.convos, r)
+	return nil
+}
+
+// Bounds of the contract.
+const (
+	atCreation = 100 // members that createConvo takes
+	atOnce     = 50  // that addMembers takes
+)
+
+// Gather makes a convo of an author and any number of new listeners, which do not listen yet.
+func (t *Traffic) Gather(ctx context.Context, author *xrpc.Account, n int) (*Convo, []*Listener, error) {
+	r := &Convo{writers: []*xrpc.Account{author}}
+	for range n {
+		p, err := t.NewListener(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		r.members = append(r.members, p)
+	}
+	founders, late := r.members[:min(n, atCreation)], r.members[min(n, atCreation):]
+	if err := t.found(ctx, t.w.RNG, r, didsOf(founders)); err != nil {
+		return nil, nil, err
+	}
+	for some := range slices.Chunk(late, atOnce) {
+		if err := t.admit(ctx, t.w.RNG, r, some...); err != nil {
+			return nil, nil, err
+		}
+	}
+	return r, r.members, nil
+}
+
+func didsOf(people []*Listener) (dids []syntax.DID) {
+	for _, p := range people {
+		dids = append(dids, p.DID)
+	}
+	return dids
+}
+
+// message makes a message of one of the convo's writers. Some have no idempotency key: their bytes
+// are what is there once.
+func (t *Traffic) message(rng *rand.Rand, r *Convo) pendingSend {
+	key := xrpc.NewKey()
+	if t.o.Rough && rng.IntN(6) == 0 {
+		key = ""
+	}
+	return t.messageOf(rng, r, r.writers[rng.IntN(len(r.writers))], key)
+}
+
+// messageOf makes a message, and records that it is about to be sent.
+func (t *Traffic) messageOf(rng *rand.Rand, r *Convo, from *xrpc.Account, key string) pendingSend {
+	epoch := r.epoch.Load()
+	size := 100 + rng.IntN(200)
+	if !t.o.Small && rng.IntN(50) == 0 {
+		size = 40 << 10
+	}
+	body := mlsclient.FakeMessage(r.group, epoch, size)
+	d := history.DigestOf(body)
+	text := hex.EncodeToString(d[:8])
+	if t.o.Judged {
+		t.Model.Attempted(r.ID, text, d)
+	}
+	return pendingSend{
+		to: r, from: from, sent: history.Sent{Text: text, Sender: from.DID, Digest: d, Epoch: epoch},
+		call: xrpc.SendCall(r.ID, from.DID, epoch, body, key),
+	}
+}
+
+// deliver sends a message until it has a verdict.
+func (t *Traffic) deliver(ctx context.Context, rng *rand.Rand, m pendingSend) error {
+	answer, err := t.calls.do(ctx, rng, m.from, m.call)
+	if err != nil {
+		// In a steady convo the epoch can have moved.
+		if xrpc.ErrorName(err) == mlsapi.ErrEpochMismatch && m.to.steady {
+			t.Model.Refused(m.to.ID, m.sent.Digest)
+			return nil
+		}
+		if xrpc.ErrorName(err) == mlsapi.ErrIdempotencyConflict && m.clashes {
+			t.Model.Refused(m.to.ID, m.sent.Digest)
+			return nil
+		}
+		return t.unexpected(err)
+	}
+	out, err := xrpc.Decode[mlsapi.SendMessageOutput](answer.Body)
+	if err != nil {
+		return err
+	}
+	m.sent.ID, m.sent.Seq = out.MessageID, *out.Seq
+	t.Sent.Add(1)
+	switch {
+	case t.o.Acked != nil:
+		t.o.Acked(m.to.ID, m.sent)
+	case !t.o.Judged:
+		if t.Model.History.Entry(m.to.ID, m.sent.Seq, m.sent.Entry()) {
+			t.w.Broken("two entries were acknowledged at seq %d of convo %s", m.sent.Seq, m.to.ID)
+		}
+	default:
+		if _, err := t.Model.Acked(m.to.ID, m.sent); err != nil {
+			t.w.Report(history.Violation{Kind: history.Duplicated, Convo: m.to.ID, What: err.Error()})
+		}
+	}
+	return nil
+}
+
+// Send sends a message to a random convo.
+func (t *Traffic) Send(ctx context.Context, rng *rand.Rand) error {
+	return t.SendTo(ctx, rng, t.some(rng))
+}
+
+// SendTo sends a message by one of a convo's writers.
+func (t *Traffic) SendTo(ctx context.Context, rng *rand.Rand, r *Convo) error {
+	if !r.steady {
+		r.mu.RLock()
+		defer r.mu.RUnlock()
+	}
+	begun := time.Now()
+	err := t.deliver(ctx, rng, t.message(rng, r))
+	took := int64(time.Since(begun))
+	for old := t.LongestSend.Load(); took > old && !t.LongestSend.CompareAndSwap(old, took); old = t.LongestSend.Load() {
+	}
+	return err
+}
+
+// clash sends messages with the same idempotency key at once. At most one of them is accepted. One
+// can take the key while the COMMIT of another one is lost.
+func (t *Traffic) clash(ctx context.Context, rng *rand.Rand) error {
+	const messages = 3
+	r := t.some(rng)
+	if !r.steady {
+		r.mu.RLock()
+		defer r.mu.RUnlock()
+	}
+	from, key := r.writers[rng.IntN(len(r.writers))], xrpc.NewKey()
+	var all sync.WaitGroup
+	errs := make([]error, messages)
+	for i := range messages {
+		m, own := t.messageOf(rng, r, from, key), rand.New(rand.NewPCG(rng.Uint64(), uint64(i)))
+		m.clashes = true
+		all.Go(func() { errs[i] = t.deliver(ctx, own, m) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// abandon sends a message to a steady convo, and does not wait for the answer. Its verdict is asked
+// for in the end.
+func (t *Traffic) abandon(ctx context.Context, rng *rand.Rand) error {
+	r := t.some(rng)
+	if !r.steady {
+		return nil
+	}
+	m := t.message(rng, r)
+	moment, cancel := context.WithTimeout(ctx, between(rng, time.Millisecond, 30*time.Millisecond))
+	defer cancel()
+	_, _ = t.calls.attempt(moment, rng, rng.IntN(len(t.calls.nodes)), m.from, m.call, nil) // resolve learns what became of it
+	t.abandonedMu.Lock()
+	defer t.abandonedMu.Unlock()
+	t.abandoned = append(t.abandoned, m)
+	return nil
+}
+
+// Change changes a roster or an epoch.
+func (t *Traffic) Change(ctx context.Context, rng *rand.Rand) error {
+	t.Changes.Add(1)
+	if rng.IntN(20) == 0 && (t.o.MostConvos == 0 || len(t.Convos()) < t.o.MostConvos) {
+		return t.create(ctx, rng, false)
+	}
+	r := t.some(rng)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch n := rng.IntN(8); {
+	case r.steady:
+	case n < 2 && len(r.members) > 1:
+		return t.leave(ctx, rng, r)
+	case n < 4 && len(r.members) > 1:
+		return t.remove(ctx, rng, r)
+	case n < 7 && len(r.nonMembers) > 0:
+		return t.add(ctx, rng, r)
+	}
+	return t.commit(ctx, rng, r, r.fakeCommit(), r.writers[0], nil)
+}
+
+// race makes both writers commit in the same epoch at once. One of them wins.
+func (t *Traffic) race(ctx context.Context, rng *rand.Rand) error {
+	r := t.some(rng)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all sync.WaitGroup
+	errs := make([]error, len(r.writers))
+	before := r.epoch.Load()
+	for i, by := range r.writers {
+		s, own := r.fakeCommit(), rand.New(rand.NewPCG(rng.Uint64(), uint64(i)))
+		all.Go(func() { errs[i] = t.commit(ctx, own, r, s, by, nil) })
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if after := r.epoch.Load(); after != before+1 {
+		t.w.Broken("two commits in epoch %d of convo %s: the epoch is %d", before, r.ID, after)
+	}
+	return nil
+}
+
+// fakeCommit is a fake commit in the present epoch.
+func (r *Convo) fakeCommit() *mlsclient.Staged {
+	epoch := r.epoch.Load()
+	return &mlsclient.Staged{Epoch: epoch + 1, Commit: mlsclient.FakeCommit(r.group, epoch, 200)}
+}
+
+// commit submits a commit. call is its request; nil: submitCommit. A commit that another one has
+// overtaken is refused.
+func (t *Traffic) commit(ctx context.Context, rng *rand.Rand, r *Convo, s *mlsclient.Staged, by *xrpc.Account, call *xrpc.Call) error {
+	_, err := t.committed(ctx, rng, r, s, by, call)
+	if xrpc.ErrorName(err) == mlsapi.ErrEpochMismatch {
+		return nil
+	}
+	return t.unexpected(err)
+}
+
+// committed submits a commit and returns its seq. The answers of the methods that commit have the
+// same fields.
+func (t *Traffic) committed(ctx context.Context, rng *rand.Rand, r *Convo, s *mlsclient.Staged, by *xrpc.Account, call *xrpc.Call) (int64, error) {
+	if call == nil {
+		submit := xrpc.SubmitCall(r.ID, s, xrpc.NewKey())
+		call = &submit
+	}
+	d := history.DigestOf(s.Commit)
+	t.Model.AttemptedCommit(r.ID, d, history.Commit{Sender: by.DID, Epoch: s.Epoch})
+	begun, from := t.epochs.now(), int64(s.Epoch)-1
+	answer, err := t.calls.do(ctx, rng, by, *call)
+	var named *xrpc.CallError
+	if errors.As(err, &named) {
+		t.Model.Refused(r.ID, d)
+		if current, ok := named.CurrentEpoch(); ok {
+			t.epochs.add(r.ID, begun, epochInput{from}, epochOutput{epoch: int64(current)})
+		}
+	}
+	if err != nil {
+		return 0, err
+	}
+	out, err := xrpc.Decode[mlsapi.SubmitCommitOutput](answer.Body)
+	if err != nil {
+		return 0, err
+	}
+	t.epochs.add(r.ID, begun, epochInput{from}, epochOutput{committed: true, epoch: out.NewEpoch})
+	r.epoch.Store(uint64(out.NewEpoch))
+	if err := t.Model.Committed(r.ID, d, out.Seq); err != nil {
+		t.w.Report(history.Violation{Kind: history.Duplicated, Convo: r.ID, What: err.Error()})
+	}
+	return out.Seq, nil
+}
+
+// take removes a random element from a list and returns it.
+func take(rng *rand.Rand, list *[]*Listener) *Listener {
+	i := rng.IntN(len(*list))
+	p := (*list)[i]
+	*list = slices.Delete(*list, i, i+1)
+	return p
+}
+
+// leave makes a random member leave.
+func (t *Traffic) leave(ctx context.Context, rng *rand.Rand, r *Convo) error {
+	p := take(rng, &r.members)
+	r.nonMembers = append(r.nonMembers, p)
+	begun := t.welcomes.now()
+	if _, err := t.calls.do(ctx, rng, p.Account, xrpc.LeaveCall(r.ID, xrpc.NewKey())); err != nil {
+		return t.unexpected(err)
+	}
+	t.welcomes.add(welcomeOf(r, p), begun, welcomeInput{do: cancel}, nil)
+	t.Model.Left(r.ID, p.DID, p.DID, 0)
+	return nil
+}
+
+// remove makes the creator remove a random member.
+func (t *Traffic) remove(ctx context.Context, rng *rand.Rand, r *Convo) error {
+	p := take(rng, &r.members)
+	r.nonMembers = append(r.nonMembers, p)
+	s := r.fakeCommit()
+	call := xrpc.RemoveCall(r.ID, p.DID, s, xrpc.NewKey())
+	begun := t.welcomes.now()
+	seq, err := t.committed(ctx, rng, r, s, r.writers[0], &call)
+	if err != nil {
+		return t.unexpected(err)
+	}
+	t.welcomes.add(welcomeOf(r, p), begun, welcomeInput{do: cancel}, nil)
+	t.Model.Left(r.ID, r.writers[0].DID, p.DID, seq)
+	return nil
+}
+
+// add makes the creator add an account, or add a former member again.
+func (t *Traffic) add(ctx context.Context, rng *rand.Rand, r *Convo) error {
+	p := take(rng, &r.nonMembers)
+	r.members = append(r.members, p)
+	if err := t.admit(ctx, rng, r, p); err != nil {
+		return t.unexpected(err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.invited = append(t.invited, invited{r, p})
+	return nil
+}
+
+// admit adds accounts by one commit with a Welcome.
+func (t *Traffic) admit(ctx context.Context, rng *rand.Rand, r *Convo, people ...*Listener) error {
+	var refs [][]byte
+	for _, p := range people {
+		refs = append(refs, p.ref)
+	}
+	s := r.fakeCommit()
+	s.Welcome = mlsclient.FakeWelcome(t.w.Suite, refs...)
+	call := xrpc.AddCall(r.ID, didsOf(people), s, xrpc.NewKey())
+	begun := t.welcomes.now()
+	seq, err := t.committed(ctx, rng, r, s, r.Creator, &call)
+	if err != nil {
+		return err
+	}
+	t.Model.Joined(r.ID, r.Creator.DID, seq, didsOf(people))
+	for _, p := range people {
+		t.welcomes.add(welcomeOf(r, p), begun, welcomeInput{deliver, history.DigestOf(s.Welcome)}, nil)
+		t.Model.History.Welcomed(p.DID, r.ID, p.Device, int64(s.Epoch))
+	}
+	return nil
+}
+
+// verifyLog lets a member check the log of its convo against the heads that one of the servers signs. No
+// fault makes a correct server look like a liar.
+func (t *Traffic) verifyLog(ctx context.Context, rng *rand.Rand) error {
+	r := t.some(rng)
+	ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
+	defer cancel()
+	checked, err := r.log.Read(ctx, t.cluster.Clients[rng.IntN(len(t.cluster.Clients))])
+	if err != nil {
+		return fmt.Errorf("the log of convo %s: %w", r.ID, err)
+	}
+	if checked > 0 {
+		t.verified.Add(1)
+	}
+	return nil
+}
+
+// verifyTimeout bounds one reading of a log: the next one goes on.
+const verifyTimeout = 10 * time.Second
+
+// readEpoch asks for the epoch of a convo.
+func (t *Traffic) readEpoch(ctx context.Context, rng *rand.Rand) error {
+	r := t.some(rng)
+	begun := t.epochs.now()
+	out, err := ask[mlsapi.GetEpochOutput](ctx, t.calls, rng, r.writers[rng.IntN(2)], xrpc.EpochCall(r.ID))
+	if err != nil {
+		return t.unexpected(err)
+	}
+	t.epochs.add(r.ID, begun, epochInput{readEpoch}, epochOutput{epoch: out.CurrentEpoch})
+	return nil
+}
