@@ -56,6 +56,17 @@ func amount(v string, bytes bool) (int64, error) {
 	return n << shift, nil
 }
 
+// text reads a text that check accepts. check can be nil.
+func text(field func(*Config) *string, check func(string) error) func(*Config, string) error {
+	return func(c *Config, v string) error {
+		*field(c) = v
+		if check == nil {
+			return nil
+		}
+		return check(v)
+	}
+}
+
 func boolean(field func(*Config) *bool) func(*Config, string) error {
 	return func(c *Config, v string) (err error) {
 		if *field(c), err = strconv.ParseBool(v); err != nil {

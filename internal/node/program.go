@@ -43,11 +43,8 @@ func Run(ctx context.Context, app *cli.Command, args, environ []string) error {
 	return app.Run(ctx, args)
 }
 
-// Action is what a command does with its configuration.
-type Action func(ctx context.Context, cfg Config, cmd *cli.Command) error
-
 // WithConfig returns do as a command that takes up to the given number of arguments.
-func WithConfig(arguments int, do Action) cli.ActionFunc {
+func WithConfig(arguments int, do func(ctx context.Context, cfg Config, cmd *cli.Command) error) cli.ActionFunc {
 	return func(ctx context.Context, cmd *cli.Command) error {
 		if cmd.Args().Len() > arguments {
 			return unknownArgument(cmd, cmd.Args().Get(arguments))

@@ -41,13 +41,7 @@ func onOff(env, usage, value string, field func(*Config) *bool) setting {
 
 // secret returns a setting that is not shown. check can be nil.
 func secret(env, usage string, field func(*Config) *string, check func(string) error) setting {
-	return setting{env: env, usage: usage, secret: true, parse: func(c *Config, v string) error {
-		*field(c) = v
-		if check == nil {
-			return nil
-		}
-		return check(v)
-	}}
+	return setting{env: env, usage: usage, secret: true, parse: text(field, check)}
 }
 
 // secretFile returns the setting that names a file with a secret. It stands after the secret's own
@@ -86,14 +80,10 @@ var settings = append([]setting{
 	one("MLSD_ENV_FILE", "file with settings, one NAME=VALUE a line; a variable or flag wins over it", "", func(*Config, string) error {
 		return nil // choose reads it
 	}),
-	one("MLSD_LISTEN", "address of the public listener", "127.0.0.1:8080", func(c *Config, v string) error {
-		c.Listen = v
-		return checkAddress(v)
-	}),
-	one("MLSD_ADMIN_LISTEN", "address of the admin listener (metrics, health, profiles)", "127.0.0.1:8081", func(c *Config, v string) error {
-		c.AdminListen = v
-		return checkAddress(v)
-	}),
+	one("MLSD_LISTEN", "address of the public listener", "127.0.0.1:8080",
+		text(func(c *Config) *string { return &c.Listen }, checkAddress)),
+	one("MLSD_ADMIN_LISTEN", "address of the admin listener (metrics, health, profiles)", "127.0.0.1:8081",
+		text(func(c *Config) *string { return &c.AdminListen }, checkAddress)),
 	secret("MLSD_ADMIN_TOKEN", "token for everything on the admin listener; needed unless that is on loopback", adminToken, nil),
 	secretFile("MLSD_ADMIN_TOKEN", adminToken, nil),
 	secret("MLSD_ADMIN_READ_TOKEN", "token for what changes nothing there: metrics, checks, admin methods that read", readToken, nil),
@@ -102,10 +92,8 @@ var settings = append([]setting{
 		c.Admin.Hosts = strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' })
 		return nil
 	}),
-	one("MLSD_ADMIN_URL", "where mlsd admin finds the admin listener; empty: MLSD_ADMIN_LISTEN on this machine", "", func(c *Config, v string) error {
-		c.Admin.URL = v
-		return checkURL(v)
-	}),
+	one("MLSD_ADMIN_URL", "where mlsd admin finds the admin listener; empty: MLSD_ADMIN_LISTEN on this machine", "",
+		text(func(c *Config) *string { return &c.Admin.URL }, checkURL)),
 	secret("MLSD_DATABASE_URL", "PostgreSQL to use; empty: one of mlsd's own", databaseURL, checkDatabaseURL),
 	secretFile("MLSD_DATABASE_URL", databaseURL, checkDatabaseURL),
 	secret("MLSD_READ_DATABASE_URL", "standby of that PostgreSQL, to read pages and exports from; empty: none", readDatabaseURL, checkDatabaseURL),
@@ -114,14 +102,10 @@ var settings = append([]setting{
 		c.WaitForDatabase, err = notNegative(v)
 		return err
 	}),
-	one("MLSD_DATA_DIR", "directory of mlsd's own PostgreSQL; empty: the user's data directory", "", func(c *Config, v string) error {
-		c.DataDir = v
-		return nil
-	}),
-	one("MLSD_WAL_ARCHIVE", "directory to which mlsd's own PostgreSQL copies its WAL, for restores to a moment; empty: none", "", func(c *Config, v string) error {
-		c.WALArchive = v
-		return nil
-	}),
+	one("MLSD_DATA_DIR", "directory of mlsd's own PostgreSQL; empty: the user's data directory", "",
+		text(func(c *Config) *string { return &c.DataDir }, nil)),
+	one("MLSD_WAL_ARCHIVE", "directory to which mlsd's own PostgreSQL copies its WAL, for restores to a moment; empty: none", "",
+		text(func(c *Config) *string { return &c.WALArchive }, nil)),
 	one("MLSD_SERVICE_DID", "DID that tokens are for; empty: did:web:localhost with the listener's port", "", func(c *Config, v string) (err error) {
 		if v == "" {
 			return nil
@@ -131,10 +115,8 @@ var settings = append([]setting{
 		}
 		return nil
 	}),
-	one("MLSD_PUBLIC_URL", "where clients reach the service; empty: what a did:web says", "", func(c *Config, v string) error {
-		c.PublicURL = v
-		return checkURL(v)
-	}),
+	one("MLSD_PUBLIC_URL", "where clients reach the service; empty: what a did:web says", "",
+		text(func(c *Config) *string { return &c.PublicURL }, checkURL)),
 	one("MLSD_PLC_URL", "PLC directory", "https://plc.directory", func(c *Config, v string) error {
 		c.PLCURL = v
 		_, err := serviceauth.NewDirectory(serviceauth.DirectoryConfig{PLCURL: v}) // checks the URL before anything is started
@@ -164,32 +146,22 @@ var settings = append([]setting{
 		c.Attachments.Kind = v
 		return oneOf(v, attachmentsByDefault, attachmentsOff, attachmentsDirectory, attachmentsS3)
 	}),
-	one("MLSD_ATTACHMENTS_DIR", "directory of attachments; empty: attachments in MLSD_DATA_DIR", "", func(c *Config, v string) error {
-		c.Attachments.Dir = v
-		return nil
-	}),
+	one("MLSD_ATTACHMENTS_DIR", "directory of attachments; empty: attachments in MLSD_DATA_DIR", "",
+		text(func(c *Config) *string { return &c.Attachments.Dir }, nil)),
 	one("MLSD_ATTACHMENT_MAX_SIZE", "how large an attachment can be", "50MiB", func(c *Config, v string) (err error) {
 		if c.Attachments.MaxSize, err = amount(v, true); err == nil && (c.Attachments.MaxSize < 1 || c.Attachments.MaxSize > 1<<30) {
 			err = errors.New("want 1 byte to 1GiB, such as 50MiB")
 		}
 		return err
 	}),
-	one("MLSD_S3_ENDPOINT", "URL of the S3-compatible service of attachments, such as https://s3.example.com", "", func(c *Config, v string) error {
-		c.Attachments.S3.Endpoint = v
-		return checkURL(v)
-	}),
-	one("MLSD_S3_BUCKET", "bucket of attachments there; it must exist", "", func(c *Config, v string) error {
-		c.Attachments.S3.Bucket = v
-		return nil
-	}),
-	one("MLSD_S3_REGION", "region of the bucket; empty: us-east-1", "", func(c *Config, v string) error {
-		c.Attachments.S3.Region = v
-		return nil
-	}),
-	one("MLSD_S3_ACCESS_KEY", "access key of the service", "", func(c *Config, v string) error {
-		c.Attachments.S3.Key = v
-		return nil
-	}),
+	one("MLSD_S3_ENDPOINT", "URL of the S3-compatible service of attachments, such as https://s3.example.com", "",
+		text(func(c *Config) *string { return &c.Attachments.S3.Endpoint }, checkURL)),
+	one("MLSD_S3_BUCKET", "bucket of attachments there; it must exist", "",
+		text(func(c *Config) *string { return &c.Attachments.S3.Bucket }, nil)),
+	one("MLSD_S3_REGION", "region of the bucket; empty: us-east-1", "",
+		text(func(c *Config) *string { return &c.Attachments.S3.Region }, nil)),
+	one("MLSD_S3_ACCESS_KEY", "access key of the service", "",
+		text(func(c *Config) *string { return &c.Attachments.S3.Key }, nil)),
 	secret("MLSD_S3_SECRET_KEY", "secret key of the service", s3Secret, nil),
 	secretFile("MLSD_S3_SECRET_KEY", s3Secret, nil),
 	one("MLSD_IDEMPOTENCY_TTL", "how long idempotency records last, by operation, comma separated: createConvo=48h,addMembers=24h", "", func(c *Config, v string) (err error) {
@@ -200,22 +172,14 @@ var settings = append([]setting{
 		c.Lifetimes, err = c.Lifetimes.WithLeases(v)
 		return err
 	}),
-	one("MLSD_APNS_KEY_FILE", "key (.p8) for Apple's push service; empty: none", "", func(c *Config, v string) error {
-		c.APNs.File = v
-		return nil
-	}),
-	one("MLSD_APNS_KEY_ID", "id of that key", "", func(c *Config, v string) error {
-		c.APNs.KeyID = v
-		return nil
-	}),
-	one("MLSD_APNS_TEAM_ID", "id of the team that it belongs to", "", func(c *Config, v string) error {
-		c.APNs.TeamID = v
-		return nil
-	}),
-	one("MLSD_APNS_HOST", "URL that stands for Apple's push service (tests)", "", func(c *Config, v string) error {
-		c.APNsHost = v
-		return checkURL(v)
-	}),
+	one("MLSD_APNS_KEY_FILE", "key (.p8) for Apple's push service; empty: none", "",
+		text(func(c *Config) *string { return &c.APNs.File }, nil)),
+	one("MLSD_APNS_KEY_ID", "id of that key", "",
+		text(func(c *Config) *string { return &c.APNs.KeyID }, nil)),
+	one("MLSD_APNS_TEAM_ID", "id of the team that it belongs to", "",
+		text(func(c *Config) *string { return &c.APNs.TeamID }, nil)),
+	one("MLSD_APNS_HOST", "URL that stands for Apple's push service (tests)", "",
+		text(func(c *Config) *string { return &c.APNsHost }, checkURL)),
 	onOff("MLSD_PUSH_WEBHOOKS", "let devices register a URL that is called for a push", "true", func(c *Config) *bool { return &c.Webhooks }),
 	one("MLSD_PUSH_TARGETS", "devices of one account that can be registered for pushes", "10", count(func(c *Config) *int { return &c.PushTargets })),
 	one("MLSD_MESSAGE_EPOCH_WINDOW", "how many epochs a message can be behind its convo", "0", func(c *Config, v string) (err error) {
@@ -232,10 +196,8 @@ var settings = append([]setting{
 		c.Admit = accounts.Mode(v)
 		return oneOf(v, string(accounts.ModeOpen), string(accounts.ModeAllowlist), string(accounts.ModeClosed))
 	}),
-	one("MLSD_ADMIT_FILE", "file with the DIDs that are served with MLSD_ADMIT=allowlist, one a line", "", func(c *Config, v string) error {
-		c.AdmitFile = v
-		return nil
-	}),
+	one("MLSD_ADMIT_FILE", "file with the DIDs that are served with MLSD_ADMIT=allowlist, one a line", "",
+		text(func(c *Config) *string { return &c.AdmitFile }, nil)),
 	one("MLSD_RELAY_URL", "relay, PDS or Jetstream that says which accounts are deactivated, taken down or deleted, and whose keys changed; empty: none is followed", "", func(c *Config, v string) (err error) {
 		if c.RelayURL = v; v != "" {
 			_, err = relay.ParseSource(v, "") // checks the URL before anything is started
@@ -260,10 +222,8 @@ var settings = append([]setting{
 		}
 		return nil
 	}),
-	one("MLSD_REPORT_KEY", "public key that reports of abuse are sealed to, as mlsd report-key writes it; empty: no reports are taken", "", func(c *Config, v string) error {
-		c.ReportKey = v
-		return checkReportKey(v)
-	}),
+	one("MLSD_REPORT_KEY", "public key that reports of abuse are sealed to, as mlsd report-key writes it; empty: no reports are taken", "",
+		text(func(c *Config) *string { return &c.ReportKey }, checkReportKey)),
 	secretFile("MLSD_REPORT_KEY", reportKeyText, checkReportKey),
 	one("MLSD_REQUEST_SAMPLE", "one of so many successful requests is recorded, as all are that fail or take a second; 0: none", "100", func(c *Config, v string) (err error) {
 		if c.Requests.Sample, err = strconv.Atoi(v); err != nil || c.Requests.Sample < 0 {
@@ -287,10 +247,8 @@ var settings = append([]setting{
 		c.LogFormat = v
 		return oneOf(v, "json", "text")
 	}),
-	one("MLSD_TRACES_URL", "OTLP/HTTP endpoint that gets traces, such as http://127.0.0.1:4318/v1/traces; empty: none are made", "", func(c *Config, v string) error {
-		c.TracesURL = v
-		return checkURL(v)
-	}),
+	one("MLSD_TRACES_URL", "OTLP/HTTP endpoint that gets traces, such as http://127.0.0.1:4318/v1/traces; empty: none are made", "",
+		text(func(c *Config) *string { return &c.TracesURL }, checkURL)),
 	one("MLSD_TRACES_SAMPLE", "share of requests that are traced, from 0 to 1", "0.01", share(func(c *Config) *float64 { return &c.TracesSample })),
 	onOff("MLSD_FAILPOINTS", "let the admin listener inject faults (tests)", "false", func(c *Config) *bool { return &c.Failpoints }),
 }, quotaSettings()...)
