@@ -57,7 +57,7 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 		Quota: c.quota,
 	}
 	if attachment, names := namedAttachment(in.EmbedURI); names {
-		if draft.Unfit, err = h.checkNamed(c, convo, attachment); err != nil {
+		if draft.InvalidAsset, err = h.checkNamed(c, convo, attachment); err != nil {
 			return err
 		}
 		draft.Also = attachments.Name(convo, attachment, c.caller, key)

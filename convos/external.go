@@ -24,7 +24,7 @@ var ErrNotExternalSender = errors.New(
 // stranger gets. A repeated request gets its first answer.
 //
 // It must be of the convo's epoch, because a later commit could not refer to it. Errors: ErrNotFound,
-// ErrNotExternalSender, *InvalidProposalError, and those of messages.AppendLocked.
+// ErrNotExternalSender, *InvalidProposalError, and those of messages.AppendEntitled.
 func ProposeExternally(ctx context.Context, tx pgx.Tx, d messages.Draft) (messages.Receipt, error) {
 	known, err := messages.HasKey(ctx, tx, d)
 	if err != nil {
@@ -35,14 +35,7 @@ func ProposeExternally(ctx context.Context, tx pgx.Tx, d messages.Draft) (messag
 			return messages.Receipt{}, err
 		}
 	}
-	locked, err := tx.Exec(ctx, `SELECT FROM convos WHERE id = $1 FOR NO KEY UPDATE`, d.ConvoID)
-	switch {
-	case err != nil:
-		return messages.Receipt{}, fmt.Errorf("lock the convo: %w", err)
-	case locked.RowsAffected() == 0:
-		return messages.Receipt{}, ErrNotFound
-	}
-	receipt, err := messages.AppendLocked(ctx, tx, d)
+	receipt, err := messages.AppendEntitled(ctx, tx, d)
 	if err == nil && known && !receipt.Replayed {
 		// The message under the key has expired since, and nobody has checked this one.
 		return messages.Receipt{}, ErrNotFound

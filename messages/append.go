@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
@@ -20,29 +21,26 @@ import (
 const maxAttempts = 4
 
 // write appends drafts in one transaction, and returns the result of each. If wait is false, the
-// result of a draft is ErrBusy when another transaction has locked its convo.
-//
-// A draft that PostgreSQL refuses to store fails the transaction. Then write halves the batch until
-// that draft is alone.
+// result of a draft is ErrBusy when another transaction has locked its convo. If wait is true, it is
+// ErrHeld when the convo was not free within the lock timeout.
 func (l *Log) write(ctx context.Context, drafts []Draft, wait bool) []Result {
 	takeQuota(drafts)
 	results, err := l.transact(ctx, drafts, wait)
-	for attempt := 1; attempt < maxAttempts && worthAnotherTry(err); attempt++ {
+	for attempt := 1; usedMeanwhile(err) || attempt < maxAttempts && worthAnotherTry(err); attempt++ {
 		// At random, so that transactions that met do not meet again. If ctx ends, transact returns its error.
 		worker.Pause(ctx, rand.N(time.Duration(attempt)*5*time.Millisecond))
 		results, err = l.transact(ctx, drafts, wait)
 	}
 	var lost *lostError
-	switch n := len(drafts) / 2; {
+	switch {
 	case errors.As(err, &lost):
 		results = l.resolve(ctx, drafts, results, lost)
-	case n > 0 && invalidDraft(err):
-		return append(l.write(ctx, drafts[:n], wait), l.write(ctx, drafts[n:], wait)...)
+	case pgpool.LockTimeout(err) && wait:
+		results = failed(drafts, ErrHeld)
+	case pgpool.LockTimeout(err):
+		results = failed(drafts, ErrBusy)
 	case err != nil:
-		results = make([]Result, len(drafts))
-		for i, d := range drafts {
-			results[i].Err = l.failure(ctx, d, err, wait)
-		}
+		results = failed(drafts, err)
 	}
 	returnUnused(drafts, results)
 	l.count(results)
@@ -52,15 +50,23 @@ func (l *Log) write(ctx context.Context, drafts []Draft, wait bool) []Result {
 	return results
 }
 
-// takeQuota counts the drafts before they are judged. append.sql refuses those that have no quota
-// left, unless it has another answer for them.
+// failed returns err as the result of each draft.
+func failed(drafts []Draft, err error) []Result {
+	results := make([]Result, len(drafts))
+	for i := range results {
+		results[i].Err = err
+	}
+	return results
+}
+
+// takeQuota counts the drafts before they are judged. judge refuses those that have no quota left,
+// unless it has another answer for them.
 func takeQuota(drafts []Draft) {
 	for i := range drafts {
 		d := &drafts[i]
-		if d.overQuota = d.Unfit; d.overQuota != nil {
-			continue
+		if d.refusal = d.InvalidAsset; d.refusal == nil {
+			d.refusal = d.Quota.TakeMessage(d.ConvoID, len(d.Body))
 		}
-		d.overQuota = d.Quota.TakeMessage(d.ConvoID, len(d.Body))
 	}
 }
 
@@ -76,7 +82,7 @@ func returnUnused(drafts []Draft, results []Result) {
 }
 
 // writeJoined writes the drafts that are still busy in a transaction that waits for convos: their
-// senders joined after waitForConvos looked.
+// senders joined after lockConvos looked.
 func (l *Log) writeJoined(ctx context.Context, drafts []Draft, results []Result) {
 	var joined []Draft
 	var places []int
@@ -115,103 +121,58 @@ func worthAnotherTry(err error) bool {
 	return code == "40P01" || code == "40001"
 }
 
-// invalidDraft reports whether a single draft can be the reason of err: a parameter or a row cannot
-// hold its values.
-func invalidDraft(err error) bool {
-	if code := pgpool.Code(err); code != "" {
-		return code[:2] == "22" || code[:2] == "23" || code[:2] == "54"
-	}
-	return (errors.As(err, new(pgx.ErrPreprocessingBatch)) || errors.Is(err, pgpool.ErrNotSent)) && !pgpool.Unavailable(err)
+// usedMeanwhile reports whether another transaction has used up a token after this one had read
+// that it is fresh. The next attempt reads that it is used.
+func usedMeanwhile(err error) bool {
+	var refused *pgconn.PgError
+	return errors.As(err, &refused) && refused.ConstraintName == usedTokensKey
 }
 
-// failure is what the failure of a transaction means for its draft d.
-func (l *Log) failure(ctx context.Context, d Draft, err error, wait bool) error {
-	switch {
-	case pgpool.LockTimeout(err) && !wait:
-		return ErrBusy
-	case pgpool.LockTimeout(err) && l.running(ctx, d):
-		return idem.ErrInProgress
-	}
-	return err
-}
-
-// transact judges and writes drafts in one transaction, which is one round trip. The error is a
-// *lostError if the transaction is possibly committed. Then the results are those of append.sql, or
-// nil if they were lost too. With any other error nothing was written.
-func (l *Log) transact(ctx context.Context, drafts []Draft, wait bool) (results []Result, err error) {
+// transact judges and writes drafts in one transaction of two round trips. The error is a *lostError
+// if the transaction is possibly committed, and then the results are those of a commit. With any
+// other error nothing was written.
+func (l *Log) transact(ctx context.Context, drafts []Draft, wait bool) ([]Result, error) {
 	began := time.Now()
-	statements := &pgx.Batch{}
+	t := newTransaction(drafts, l.window)
+	reads := &pgx.Batch{}
+	lock := lockFreeConvos
 	if wait {
-		statements.Queue(waitLonger, duplicateTimeout.String())
-		statements.Queue(waitForConvos, appendParams(drafts)[:2]...) // convos, senders
+		reads.Queue(waitLonger, duplicateTimeout.String())
+		lock = lockConvos
 	}
-	queueAppend(statements, drafts, l.window, false, func(r []Result) { results = r })
-	err = pgpool.SendTx(ctx, l.batches, statements, l.faults.Hook(ctx, failpoint.BeforeCommit, nsid.SendMessage))
+	t.queueReads(reads, lock, t.convoIDs, t.senders)
+	err := pgpool.ReadThenWrite(ctx, l.batches, reads, pgpool.Writes{SQL: t.writing(), Queue: t.queueWrites},
+		l.faults.Hook(ctx, failpoint.BeforeCommit, nsid.SendMessage))
 	if err == nil {
 		err = l.faults.Hit(ctx, failpoint.AfterCommit, nsid.SendMessage)
 	}
-	switch {
-	case pgpool.OutcomeUnknown(err):
-		return results, &lostError{err, began}
-	case err != nil:
-		return nil, err
+	if pgpool.OutcomeUnknown(err) {
+		err = &lostError{err, began}
 	}
-	return results, nil
+	return t.results, err
 }
 
-func (l *Log) rollback(ctx context.Context, tx pgx.Tx) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookupTimeout)
-	defer cancel()
-	if err := tx.Rollback(ctx); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
-		l.log.WarnContext(ctx, "rollback failed", "error", err)
-	}
-}
-
-// lostError says that the outcome of a COMMIT is unknown.
-type lostError struct {
-	cause error
-	began time.Time // the attempt
-}
-
-func (e *lostError) Error() string { return "the outcome of a commit was lost: " + e.cause.Error() }
-func (e *lostError) Unwrap() error { return e.cause }
-
-// lookupTimeout bounds the look-up of a transaction's outcome, and its rollback. The time of the
-// transaction itself can be over by then.
-const lookupTimeout = 5 * time.Second
-
-// resolve looks up the outcome of the drafts of a lost transaction. A refusal needs no commit, so
-// it is final. A message was appended if the log has its key with the same content: it makes no
-// difference which request appended it. If the log has no such message, the outcome is unknown,
-// because the old session is possibly still committing.
+// AppendEntitled appends one message in the caller's transaction, which locks the convo here. The
+// caller has decided that the sender may send it, without being a member. It must be of the convo's
+// epoch. d.Token is not used up.
 //
-// results are nil if they were lost too.
-func (l *Log) resolve(ctx context.Context, drafts []Draft, results []Result, lost *lostError) []Result {
-	if results == nil {
-		results = make([]Result, len(drafts))
+// Errors: ErrConvoNotFound, *idem.ConflictError, ErrConvoClosed, ErrWrongGroup, *EpochMismatchError,
+// *quota.ExceededError. If the transaction fails, the caller returns the quota.
+func AppendEntitled(ctx context.Context, tx pgx.Tx, d Draft) (Receipt, error) {
+	d.Token = nil
+	drafts := []Draft{d}
+	takeQuota(drafts)
+	t := newTransaction(drafts, 0)
+	t.entitled = true
+	reads, writes := &pgx.Batch{}, &pgx.Batch{}
+	t.queueReads(reads, lockConvo, d.ConvoID)
+	if err := tx.SendBatch(ctx, reads).Close(); err != nil {
+		return Receipt{}, fmt.Errorf("read by what a message is judged: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookupTimeout)
-	defer cancel()
-	found, err := l.lookup(ctx, drafts)
-	sinceBegan := time.Since(lost.began) + time.Millisecond
-	missing := map[requestKey]bool{} // keys of messages that the transaction may not have appended
-	for i := range drafts {
-		if _, ok := found[i]; !ok && results[i].Err == nil && !results[i].Replayed {
-			missing[drafts[i].requestKey()] = true
-		}
+	t.queueWrites(writes)
+	if err := tx.SendBatch(ctx, writes).Close(); err != nil {
+		return Receipt{}, fmt.Errorf("append a message: %w", err)
 	}
-	for i, d := range drafts {
-		if conflict := errors.As(results[i].Err, new(*idem.ConflictError)); results[i].Err != nil && !(conflict && missing[d.requestKey()]) {
-			continue
-		}
-		if r, ok := found[i]; ok {
-			results[i] = Result{Receipt: receipt(&d, r.seq, r.at, r.age > sinceBegan || results[i].Replayed)}
-			continue
-		}
-		results[i] = Result{Err: errors.Join(fmt.Errorf("%w: %w", idem.ErrUnknownOutcome, lost), err)}
-	}
-	if len(found) > 0 {
-		l.log.WarnContext(ctx, "a lost commit was found committed", "nsid", nsid.SendMessage, "messages", len(found))
-	}
-	return results
+	returnUnused(drafts, t.results)
+	return t.results[0].Receipt, t.results[0].Err
 }

@@ -23,9 +23,9 @@ func (l *Log) TryWrite(ctx context.Context, drafts ...Draft) []Result {
 	return l.write(ctx, drafts, false)
 }
 
-// Lost is what becomes of drafts whose batch was lost with its results.
+// Lost is what becomes of drafts that the batch appends if its COMMIT is lost.
 func (l *Log) Lost(ctx context.Context, began time.Time, drafts ...Draft) []Result {
-	return l.resolve(ctx, drafts, nil, &lostError{context.Canceled, began})
+	return l.resolve(ctx, drafts, make([]Result, len(drafts)), &lostError{context.Canceled, began})
 }
 
 // Queued returns how many drafts wait for a transaction, and the bytes of their bodies.

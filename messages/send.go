@@ -40,15 +40,15 @@ type Draft struct {
 	Token     *serviceauth.Verified // used up in the transaction that judges the draft; nil: no token
 	Quota     *quota.Spending       // counts the message; nil: no quota
 
-	// Unfit is ErrInvalidAsset or nil. It refuses the message if all else permits it, and no earlier
-	// request has sent it.
-	Unfit error
+	// InvalidAsset is ErrInvalidAsset or nil. It refuses the message if all else permits it, and no
+	// earlier request has sent it.
+	InvalidAsset error
 
 	// Also queues statements that run behind the append, in its transaction. They also run if the draft
 	// is refused, or is a repetition. nil: there are none.
 	Also func(*pgx.Batch)
 
-	overQuota error // why Quota or Unfit refuses it, if all else permits it
+	refusal error // of InvalidAsset or Quota
 }
 
 // requestKey names a request to send a message.
@@ -86,6 +86,7 @@ type Result struct {
 // Errors of sends that were not judged.
 var (
 	ErrBusy       = errors.New("the convo is being written")
+	ErrHeld       = fmt.Errorf("%w, or another transaction holds the convo", idem.ErrInProgress)
 	ErrOverloaded = errors.New("too many messages are waiting to be written")
 	ErrClosed     = errors.New("the log is closed")
 )
@@ -203,7 +204,7 @@ func (l *Log) Send(ctx context.Context, d Draft) (Receipt, error) {
 func (l *Log) Append(ctx context.Context, drafts []Draft) ([]Result, error) {
 	results := l.write(ctx, drafts, true)
 	for _, r := range results {
-		if r.Err != nil && !refusal(r.Err) {
+		if r.Err != nil && !refused(r.Err) {
 			return nil, fmt.Errorf("append: %w", r.Err)
 		}
 	}

@@ -1,26 +1,35 @@
 package messages
 
-import (
-	_ "embed"
-	"encoding/binary"
-	"fmt"
-	"time"
-
-	"github.com/jackc/pgx/v5"
-
-	"mlsd/internal/pgpool"
-	"mlsd/internal/serviceauth"
-)
+// A transaction that appends messages has two round trips. The first locks convos, and then reads by
+// what the drafts are judged: a statement keeps the snapshot that it began with, so the second one
+// sees what other transactions had committed before the locks were free. The second round trip
+// writes, and commits.
+//
+// All transactions lock in the same order, so that they cannot deadlock: convos by their ids, tokens
+// by their ids, rows of push_convos by their keys.
 
 // waitLonger lets the transaction of a busy convo wait for locks longer than a batch that convos
 // share does (pgpool.OpenReserved).
 const waitLonger = `SELECT set_config('lock_timeout', $1, true)`
 
-// waitForConvos locks the convos whose members the senders are. It waits for transactions that have
-// locked them. It is a statement of its own, because a statement keeps the snapshot that it began
-// with: the next statement sees what the other transactions committed.
-const waitForConvos = `
-	SELECT FROM convos
+// lockFreeConvos locks the convos whose members the senders are, but not those that another
+// transaction has locked. A convo of which a sender is no member stays unlocked: a stranger cannot
+// delay a convo, and cannot learn from a wait that it exists. The rows are as of the lock.
+//
+// A lateral join with LIMIT makes the planner use an index, even if it has no statistics.
+const lockFreeConvos = `
+	SELECT id, group_id, epoch, last_seq, closed_at IS NOT NULL FROM convos
+	WHERE id = ANY (ARRAY(
+		SELECT m.convo_id
+		FROM unnest($1::uuid[], $2::text[]) AS d (convo_id, sender_did)
+		CROSS JOIN LATERAL (
+			SELECT convo_id FROM members WHERE convo_id = d.convo_id AND did = d.sender_did AND left_at IS NULL LIMIT 1
+		) m))
+	ORDER BY id FOR NO KEY UPDATE SKIP LOCKED`
+
+// lockConvos is lockFreeConvos, but waits for other transactions.
+const lockConvos = `
+	SELECT id, group_id, epoch, last_seq, closed_at IS NOT NULL FROM convos
 	WHERE id = ANY (ARRAY(
 		SELECT m.convo_id
 		FROM unnest($1::uuid[], $2::text[]) AS d (convo_id, sender_did)
@@ -29,124 +38,65 @@ const waitForConvos = `
 		) m))
 	ORDER BY id FOR NO KEY UPDATE`
 
-// appendDrafts judges drafts and appends them. It is the only statement that appends messages.
-//
-//go:embed append.sql
-var appendDrafts string
+// lockConvo locks one convo.
+const lockConvo = `
+	SELECT id, group_id, epoch, last_seq, closed_at IS NOT NULL FROM convos WHERE id = $1 FOR NO KEY UPDATE`
 
-// queueAppend queues appendDrafts, which returns a result for each draft to read, and what the drafts
-// want besides. window is how many
-// epochs behind the convo's a message may be. entitled says that the caller has decided that the
-// senders may send without being members.
-func queueAppend(batch *pgx.Batch, drafts []Draft, window int64, entitled bool, read func([]Result)) {
-	batch.Queue(appendDrafts, append(appendParams(drafts), serviceauth.LateUse, window, entitled, overQuota(drafts))...).Query(func(rows pgx.Rows) error {
-		results, err := collectResults(rows, drafts)
-		if err != nil {
-			return fmt.Errorf("append messages: %w", err)
-		}
-		read(results)
-		return nil
-	})
-	for i := range drafts {
-		if also := drafts[i].Also; also != nil {
-			also(batch)
-		}
-	}
-}
+// readStates reads for each draft the membership of its sender and the message under its key. The
+// hash of the stored body is computed only for a conflict.
+const readStates = `
+	SELECT d.ord, m.left_at IS NULL AND m.did IS NOT NULL, m.left_at IS NOT NULL, m.requested_at IS NOT NULL,
+		clock_timestamp(), EXISTS (SELECT FROM push_targets),
+		r.seq, r.created_at, r.request_hash, r.epoch, r.embed_type, r.embed_uri,
+		CASE WHEN r.request_hash <> d.hash THEN sha256(r.body) END
+	FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bytea[])
+		WITH ORDINALITY AS d (convo_id, sender_did, key, hash, ord)
+	LEFT JOIN LATERAL (
+		SELECT did, left_at, requested_at FROM members WHERE convo_id = d.convo_id AND did = d.sender_did LIMIT 1
+	) m ON true
+	LEFT JOIN LATERAL (
+		SELECT seq, created_at, request_hash, epoch, body, embed_type, embed_uri FROM messages
+		WHERE convo_id = d.convo_id AND sender_did = d.sender_did AND idempotency_key = d.key AND kind <> 3 LIMIT 1
+	) r ON true`
 
-// appendParams returns the parameters $1 to $14 of appendDrafts.
-func appendParams(drafts []Draft) []any {
-	n := len(drafts)
-	var (
-		convos, tokens        = make(pgpool.Array[pgpool.UUID], n), make(pgpool.Array[pgpool.UUID], n)
-		senders, keys         = make(pgpool.Array[pgpool.Text], n), make(pgpool.Array[pgpool.Text], n)
-		hashes, groups        = make(pgpool.Array[pgpool.Bytes], n), make(pgpool.Array[pgpool.Bytes], n)
-		epochs, kinds         = make(pgpool.Array[pgpool.Int], n), make(pgpool.Array[pgpool.Int], n)
-		expiration            = make(pgpool.Array[pgpool.Time], n)
-		bodies                = make(pgpool.Array[pgpool.Bytes], n)
-		embedTypes, embedURIs = make(pgpool.Array[pgpool.OptionalText], n), make(pgpool.Array[pgpool.OptionalText], n)
-		tokenFirst, keyFirst  = make(pgpool.Array[pgpool.Int], n), make(pgpool.Array[pgpool.Int], n)
-		firstOfToken          = make(map[serviceauth.TokenID]pgpool.Int, n)
-		firstOfKey            = make(map[requestKey]pgpool.Int, n)
-	)
-	for i := range drafts {
-		d, place := &drafts[i], pgpool.Int(i+1)
-		convos[i], senders[i], keys[i], hashes[i] = pgpool.UUID(d.ConvoID), pgpool.Text(d.Sender), pgpool.Text(d.Key), d.Hash[:]
-		groups[i], epochs[i], kinds[i] = d.GroupID, pgpool.Int(d.Epoch), pgpool.Int(d.Kind)
-		if d.overQuota == nil { // else it is not appended
-			bodies[i] = d.Body
-		}
-		embedTypes[i], embedURIs[i] = pgpool.Optional(d.EmbedType), pgpool.Optional(d.EmbedURI)
-		keyFirst[i] = firstPlace(firstOfKey, d.requestKey(), place)
-		if d.Token != nil {
-			id := d.Token.ID()
-			tokens[i], expiration[i] = pgpool.UUID(id), pgpool.Time(d.Token.Expires())
-			tokenFirst[i] = firstPlace(firstOfToken, id, place)
-		}
-	}
-	return []any{convos, senders, keys, hashes, groups, epochs, tokens, expiration, kinds, bodies, embedTypes, embedURIs, tokenFirst, keyFirst}
-}
+// readUsedTokens returns those of the tokens that are used up.
+const readUsedTokens = `SELECT token FROM used_tokens WHERE token = ANY ($1::uuid[])`
 
-// overQuota is the parameter $18 of appendDrafts.
-func overQuota(drafts []Draft) []bool {
-	over := make([]bool, len(drafts))
-	for i, d := range drafts {
-		over[i] = d.overQuota != nil
-	}
-	return over
-}
+// useTokens uses tokens up. If another transaction has used one meanwhile, it fails (usedTokensKey),
+// and its transaction with it.
+const useTokens = `INSERT INTO used_tokens (token, expires_at) SELECT * FROM unnest($1::uuid[], $2::timestamptz[])`
 
-// firstPlace returns the place that first has for k. If it has none, it is place from now on.
-func firstPlace[K comparable](first map[K]pgpool.Int, k K, place pgpool.Int) pgpool.Int {
-	if earlier, ok := first[k]; ok {
-		return earlier
-	}
-	first[k] = place
-	return place
-}
+const usedTokensKey = "used_tokens_pkey"
 
-// Columns of appendDrafts that matter for a draft that is appended. They are read from the
-// connection's buffer.
-const (
-	columnPlace = iota
-	columnVerdict
-	columnSeq
-	columnTime
-)
+// insertMessages appends the log entries. It is the only statement that appends messages.
+const insertMessages = `
+	INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, embed_type, embed_uri, created_at)
+	SELECT e.*, $11 FROM unnest($1::uuid[], $2::bigint[], $3::smallint[], $4::text[], $5::bigint[], $6::bytea[], $7::text[],
+		$8::bytea[], $9::text[], $10::text[]) AS e`
 
-// collectResults reads the rows of appendDrafts. They come in any order.
-func collectResults(rows pgx.Rows, drafts []Draft) ([]Result, error) {
-	defer rows.Close()
-	rulings := make([]ruling, len(drafts))
-	n := 0
-	for ; rows.Next(); n++ {
-		raw := rows.RawValues()
-		r := &rulings[bigint(raw[columnPlace])-1]
-		if string(raw[columnVerdict]) == verdictAppend { // nearly always
-			r.verdict, r.seq, r.at = verdictAppend, bigint(raw[columnSeq]), timestamp(raw[columnTime])
-		} else if err := r.scan(rows); err != nil {
-			return nil, err
-		}
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	if n != len(drafts) {
-		return nil, fmt.Errorf("%d rows for %d drafts", n, len(drafts))
-	}
-	return resultsOf(drafts, rulings)
-}
+// advanceConvos records the newest entry of each log.
+const advanceConvos = `
+	UPDATE convos SET last_seq = log.last_seq, last_message_at = $3
+	FROM unnest($1::uuid[], $2::bigint[]) AS log (convo_id, last_seq) WHERE id = log.convo_id`
 
-// bigint decodes a bigint in the binary format, which is the driver's for results. NULL is 0.
-func bigint(raw []byte) int64 {
-	if len(raw) != 8 {
-		return 0
-	}
-	return int64(binary.BigEndian.Uint64(raw))
-}
+// acceptConvos accepts the requests of senders: who sends into a convo accepts it.
+const acceptConvos = `
+	UPDATE members SET requested_at = NULL
+	FROM unnest($1::uuid[], $2::text[]) AS s (convo_id, sender_did) WHERE members.convo_id = s.convo_id AND did = s.sender_did`
 
-// timestamp decodes a timestamptz in the binary format: microseconds since the year 2000.
-func timestamp(raw []byte) time.Time {
-	const year2000 = 946684800
-	return time.Unix(year2000, 0).Add(time.Duration(bigint(raw)) * time.Microsecond)
-}
+// outboxTogether is one event row for all messages of a transaction.
+const outboxTogether = `
+	INSERT INTO outbox (kind, convo_ids, seqs, sizes, created_at) VALUES ($1, $2::uuid[], $3::bigint[], $4::integer[], $5)`
+
+// outboxEach is an event row for each log entry: for a message that is alone, and if a proposal is
+// among the entries, which must keep its place.
+const outboxEach = `
+	INSERT INTO outbox (kind, convo_id, seq, size, created_at)
+	SELECT e.*, $5 FROM unnest($1::smallint[], $2::uuid[], $3::bigint[], $4::integer[]) AS e`
+
+// queuePushes adds a row for each convo and sender. A row that exists already is locked and not
+// written: the lock keeps the fan-out from taking the row before this transaction has committed.
+const queuePushes = `
+	INSERT INTO push_convos (convo_id, sender_did, created_at)
+	SELECT s.*, now() FROM unnest($1::uuid[], $2::text[]) AS s
+	ON CONFLICT (convo_id, sender_did) DO UPDATE SET sender_did = excluded.sender_did WHERE false`

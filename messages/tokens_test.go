@@ -369,25 +369,3 @@ func TestTokenOfLostTransaction(t *testing.T) {
 		t.Fatalf("a retry: %+v, %v", r, err)
 	}
 }
-
-// A draft that the database refuses does not use the tokens of other drafts. The halves of its
-// batch find them fresh.
-func TestTokensOfPoisonedBatch(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, 0)
-	token := f.mint(t)
-	var drafts []messages.Draft
-	for i := range 9 {
-		key := fmt.Sprint(i)
-		if i == 5 {
-			key = "zero\x00byte"
-		}
-		drafts = append(drafts, with(token(), f.draft(f.convos[0], alice, key, "x")))
-	}
-	for i, r := range f.Write(t.Context(), drafts...) {
-		if (r.Err != nil) != (i == 5) || errors.Is(r.Err, serviceauth.ErrReplayed) {
-			t.Errorf("%d: %+v", i, r)
-		}
-	}
-	f.wantUsed(t, 8, slices.Delete(slices.Clone(drafts), 5, 6)...)
-}

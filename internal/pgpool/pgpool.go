@@ -244,10 +244,10 @@ func Unavailable(err error) bool {
 func OutcomeUnknown(err error) bool {
 	var fromServer *pgconn.PgError
 	switch {
+	case err == nil, errors.As(err, new(pgx.ErrPreprocessingBatch)), errors.Is(err, ErrNotSent), errors.Is(err, pgx.ErrTxCommitRollback):
+		return false // COMMIT was not sent, or the server answered it with ROLLBACK
 	case errors.As(err, &fromServer):
 		return fromServer.SeverityUnlocalized != "ERROR"
-	case err == nil, errors.As(err, new(pgx.ErrPreprocessingBatch)), errors.Is(err, ErrNotSent), errors.Is(err, pgx.ErrTxCommitRollback):
-		return false // nothing was sent, or the server answered COMMIT with ROLLBACK
 	}
 	return true
 }

@@ -23,108 +23,165 @@ import (
 //
 // If [OutcomeUnknown] of the error, the transaction was possibly committed.
 func SendTx(ctx context.Context, db *pgxpool.Pool, batch *pgx.Batch, before func() error) error {
+	return ReadThenWrite(ctx, db, batch, Writes{}, before)
+}
+
+// Writes are the queries of the second round trip of a transaction.
+type Writes struct {
+	SQL   []string         // all that Queue can queue
+	Queue func(*pgx.Batch) // called when the results of the first queries have been read
+}
+
+// ReadThenWrite runs a transaction of two round trips, as SendTx runs one of one: the queries of
+// read, then those that writes queues. An error before the Sync is sent has written nothing, and is
+// no [OutcomeUnknown].
+func ReadThenWrite(ctx context.Context, db *pgxpool.Pool, read *pgx.Batch, writes Writes, before func() error) error {
 	conn, err := db.Acquire(ctx)
 	if err != nil {
 		return err
 	}
-	defer conn.Release()                 // the pool closes a connection that is in a transaction or was lost
-	ctx = tracing.StartBatch(ctx, batch) // a pipeline does not call the connection's tracer
-	err = sendTx(ctx, conn.Conn(), batch.QueuedQueries, before)
+	defer conn.Release()                // the pool closes a connection that is in a transaction or was lost
+	ctx = tracing.StartBatch(ctx, read) // a pipeline does not call the connection's tracer
+	err = sendTx(ctx, conn.Conn(), read.QueuedQueries, writes, before)
 	tracing.EndStatement(ctx, err)
 	return err
 }
 
-func sendTx(ctx context.Context, conn *pgx.Conn, queries []*pgx.QueuedQuery, before func() error) error {
-	p := parametersPool.Get().(*parameters)
-	defer p.release()
-	statements := make([]*pgconn.StatementDescription, len(queries))
-	for i, q := range queries { // before anything is sent
-		var err error
-		if statements[i], err = conn.Prepare(ctx, q.SQL, q.SQL); err != nil { // once for each connection
-			return err
-		}
-		if err := p.add(conn.TypeMap(), statements[i], q.Arguments); err != nil {
+func sendTx(ctx context.Context, conn *pgx.Conn, queries []*pgx.QueuedQuery, writes Writes, before func() error) error {
+	p := &pipeline{types: conn.TypeMap(), statements: make(map[string]*pgconn.StatementDescription, len(queries)+len(writes.SQL))}
+	for _, q := range queries {
+		if err := p.prepare(ctx, conn, q.SQL); err != nil {
 			return fmt.Errorf("%w: %w", ErrNotSent, err)
 		}
 	}
-	pipeline := conn.PgConn().StartPipeline(ctx)
-	values, formats := p.values, p.formats
-	for _, s := range statements { // the driver copies the values
-		n := len(s.ParamOIDs)
-		pipeline.SendQueryStatement(s, values[:n], formats[:n], resultFormats(conn.TypeMap(), s))
-		values, formats = values[n:], formats[n:]
+	for _, sql := range writes.SQL {
+		if err := p.prepare(ctx, conn, sql); err != nil {
+			return fmt.Errorf("%w: %w", ErrNotSent, err)
+		}
 	}
-	results := &pipelineResults{conn.TypeMap(), pipeline}
-	var err error
-	if before != nil {
-		if err = results.flush(queries); err == nil {
+	first, err := p.encode(queries)
+	if err != nil {
+		return err
+	}
+	p.Pipeline = conn.PgConn().StartPipeline(ctx)
+	p.send(queries, first)
+	if writes.Queue != nil {
+		if err = p.flush(queries); err == nil {
+			batch := &pgx.Batch{}
+			writes.Queue(batch)
+			queries = batch.QueuedQueries
+			var second *parameters
+			if second, err = p.encode(queries); err == nil {
+				p.send(queries, second)
+			}
+		}
+		if err != nil {
+			err = fmt.Errorf("%w: %w", ErrNotSent, err)
+		}
+	}
+	if before != nil && err == nil {
+		if err = p.flush(queries); err == nil {
 			err = before()
 		}
 		queries = nil
 	}
 	if !conn.IsClosed() { // the driver is ending a closed one in the background, and panics if both send
 		if err != nil {
-			pipeline.SendQueryParams("rollback", nil, nil, nil, nil) // else the Sync commits
+			p.SendQueryParams("rollback", nil, nil, nil, nil) // else the Sync commits
 		}
-		if syncErr := pipeline.Sync(); err == nil {
+		if syncErr := p.Sync(); err == nil {
 			err = syncErr
 		}
 	}
 	if err == nil {
-		err = results.receive(queries)
+		err = p.receive(queries)
 	}
 	if err == nil {
-		_, err = pipeline.GetResults() // of the Sync
+		_, err = p.GetResults() // of the Sync
 	}
-	if closeErr := pipeline.Close(); err == nil {
+	if closeErr := p.Close(); err == nil {
 		err = closeErr
 	}
 	return err
 }
 
-// pipelineResults are the results of the queries of a pipeline, for the functions of queued queries.
-type pipelineResults struct {
-	types    *pgtype.Map
-	pipeline *pgconn.Pipeline
+// pipeline sends queries and receives their results.
+type pipeline struct {
+	*pgconn.Pipeline
+	types      *pgtype.Map
+	statements map[string]*pgconn.StatementDescription // by their SQL
+}
+
+// prepare prepares a statement, once for each connection.
+func (p *pipeline) prepare(ctx context.Context, conn *pgx.Conn, sql string) (err error) {
+	p.statements[sql], err = conn.Prepare(ctx, sql, sql)
+	return err
+}
+
+// encode encodes the parameters of queries. send releases them.
+func (p *pipeline) encode(queries []*pgx.QueuedQuery) (*parameters, error) {
+	encoded := parametersPool.Get().(*parameters)
+	for _, q := range queries {
+		if err := encoded.add(p.types, p.statements[q.SQL], q.Arguments); err != nil {
+			encoded.release()
+			return nil, fmt.Errorf("%w: %w", ErrNotSent, err)
+		}
+	}
+	return encoded, nil
+}
+
+func (p *pipeline) send(queries []*pgx.QueuedQuery, encoded *parameters) {
+	defer encoded.release()
+	values, formats := encoded.values, encoded.formats
+	for _, q := range queries { // the driver copies the values
+		s := p.statements[q.SQL]
+		n := len(s.ParamOIDs)
+		p.SendQueryStatement(s, values[:n], formats[:n], resultFormats(p.types, s))
+		values, formats = values[n:], formats[n:]
+	}
 }
 
 // flush waits until the server has run the queries, and reads their results.
-func (r *pipelineResults) flush(queries []*pgx.QueuedQuery) error {
-	r.pipeline.SendFlushRequest()
-	if err := r.pipeline.Flush(); err != nil {
+func (p *pipeline) flush(queries []*pgx.QueuedQuery) error {
+	p.SendFlushRequest()
+	if err := p.Flush(); err != nil {
 		return err
 	}
-	return r.receive(queries)
+	return p.receive(queries)
 }
 
 // receive reads the results of the queries.
-func (r *pipelineResults) receive(queries []*pgx.QueuedQuery) error {
+func (p *pipeline) receive(queries []*pgx.QueuedQuery) error {
 	for _, q := range queries {
 		if q.Fn != nil {
-			if err := q.Fn(r); err != nil {
+			if err := q.Fn(results{p}); err != nil {
 				return err
 			}
-		} else if _, err := r.Exec(); err != nil {
+		} else if _, err := (results{p}).Exec(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *pipelineResults) next() (*pgconn.ResultReader, error) {
-	results, err := r.pipeline.GetResults()
+func (p *pipeline) next() (*pgconn.ResultReader, error) {
+	got, err := p.GetResults()
 	if err != nil {
 		return nil, err
 	}
-	rows, ok := results.(*pgconn.ResultReader)
+	rows, ok := got.(*pgconn.ResultReader)
 	if !ok {
-		return nil, fmt.Errorf("the server answered with %T", results)
+		return nil, fmt.Errorf("the server answered with %T", got)
 	}
 	return rows, nil
 }
 
+// results are the results of a pipeline, for the functions of queued queries. pgx.BatchResults has
+// the same names for other things than the pipeline.
+type results struct{ *pipeline }
+
 // Exec implements pgx.BatchResults.
-func (r *pipelineResults) Exec() (pgconn.CommandTag, error) {
+func (r results) Exec() (pgconn.CommandTag, error) {
 	rows, err := r.next()
 	if err != nil {
 		return pgconn.CommandTag{}, err
@@ -133,7 +190,7 @@ func (r *pipelineResults) Exec() (pgconn.CommandTag, error) {
 }
 
 // Query implements pgx.BatchResults. The rows are never nil.
-func (r *pipelineResults) Query() (pgx.Rows, error) {
+func (r results) Query() (pgx.Rows, error) {
 	reader, err := r.next()
 	if err != nil {
 		return failedRows{err: err}, err
@@ -142,16 +199,16 @@ func (r *pipelineResults) Query() (pgx.Rows, error) {
 }
 
 // QueryRow implements pgx.BatchResults.
-func (r *pipelineResults) QueryRow() pgx.Row {
+func (r results) QueryRow() pgx.Row {
 	rows, _ := r.Query() // Scan returns the error
 	return oneRow{rows}
 }
 
 // Close implements pgx.BatchResults. The transaction closes the pipeline.
-func (r *pipelineResults) Close() error { return nil }
+func (r results) Close() error { return nil }
 
 // Tx implements pgx.BatchResults.
-func (r *pipelineResults) Tx() pgx.Tx { return nil }
+func (r results) Tx() pgx.Tx { return nil }
 
 // failedRows are the rows of a query that failed.
 type failedRows struct {

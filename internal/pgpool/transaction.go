@@ -21,8 +21,8 @@ type Transaction struct {
 
 var _ pgx.Tx = (*Transaction)(nil)
 
-// ErrNotSent says that a statement was not sent because the driver cannot encode its parameters.
-var ErrNotSent = errors.New("the parameters of a statement cannot be encoded")
+// ErrNotSent says that a transaction failed before its COMMIT was sent, so that nothing was written.
+var ErrNotSent = errors.New("the transaction was not committed")
 
 // NewTransaction returns a transaction on conn, which it releases when it ends. It begins with its
 // first statement. Right after BEGIN, in the same round trip, it runs opening, unless that is "".

@@ -1,0 +1,102 @@
+package messages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/idem"
+	"mlsd/internal/nsid"
+	"mlsd/internal/pgpool"
+)
+
+// lostError says that the outcome of a COMMIT is unknown.
+type lostError struct {
+	cause error
+	began time.Time // the attempt
+}
+
+func (e *lostError) Error() string { return "the outcome of a commit was lost: " + e.cause.Error() }
+func (e *lostError) Unwrap() error { return e.cause }
+
+// lookupTimeout bounds the look-up of a transaction's outcome. The time of the transaction itself
+// can be over by then.
+const lookupTimeout = 5 * time.Second
+
+// resolve looks up the outcome of the drafts of a lost transaction, and returns their final results.
+// A refusal needs no commit, so it is final. A message was appended if the log has its key with the
+// same content: it makes no difference which request appended it. If the log has no such message,
+// the outcome is unknown, because the old session is possibly still committing.
+func (l *Log) resolve(ctx context.Context, drafts []Draft, results []Result, lost *lostError) []Result {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookupTimeout)
+	defer cancel()
+	found, err := lookup(ctx, l.db, drafts)
+	sinceBegan := time.Since(lost.began) + time.Millisecond
+	missing := map[requestKey]bool{} // keys of messages that the transaction may not have appended
+	for i := range drafts {
+		if _, ok := found[i]; !ok && results[i].Err == nil && !results[i].Replayed {
+			missing[drafts[i].requestKey()] = true
+		}
+	}
+	for i, d := range drafts {
+		if conflict := errors.As(results[i].Err, new(*idem.ConflictError)); results[i].Err != nil && !(conflict && missing[d.requestKey()]) {
+			continue
+		}
+		if r, ok := found[i]; ok {
+			results[i] = Result{Receipt: receipt(&d, r.seq, r.at, r.age > sinceBegan || results[i].Replayed)}
+			continue
+		}
+		results[i] = Result{Err: errors.Join(fmt.Errorf("%w: %w", idem.ErrUnknownOutcome, lost), err)}
+	}
+	if len(found) > 0 {
+		l.log.WarnContext(ctx, "a lost commit was found committed", "nsid", nsid.SendMessage, "messages", len(found))
+	}
+	return results
+}
+
+// found is a message that the log has under a draft's key and with the same content.
+type found struct {
+	seq int64
+	at  time.Time
+	age time.Duration // when the database answered, and up to a millisecond more
+}
+
+// lookup returns what the log has of the drafts, by the index of the draft.
+func lookup(ctx context.Context, q pgpool.Queryer, drafts []Draft) (map[int]found, error) {
+	t := newTransaction(drafts, 0)
+	rows, err := q.Query(ctx, `
+		SELECT d.ord - 1, r.seq, r.created_at, clock_timestamp() - r.created_at
+		FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bytea[]) WITH ORDINALITY AS d (convo_id, sender_did, key, hash, ord)
+		CROSS JOIN LATERAL (
+			SELECT seq, created_at, request_hash FROM messages
+			WHERE convo_id = d.convo_id AND sender_did = d.sender_did AND idempotency_key = d.key AND kind <> 3 LIMIT 1
+		) r
+		WHERE r.request_hash = d.hash`, t.convoIDs, t.senders, t.keys, t.hashes)
+	all := map[int]found{}
+	if err == nil {
+		var i int
+		var f found
+		_, err = pgx.ForEachRow(rows, []any{&i, &f.seq, &f.at, &f.age}, func() error {
+			all[i] = f
+			return nil
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look the keys up: %w", err)
+	}
+	return all, nil
+}
+
+// HasKey reports whether the log has a message of d's sender under d's key.
+func HasKey(ctx context.Context, q pgpool.Queryer, d Draft) (has bool, err error) {
+	err = q.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM messages WHERE convo_id = $1 AND sender_did = $2 AND idempotency_key = $3 AND kind <> 3)`,
+		d.ConvoID, d.Sender, d.Key).Scan(&has)
+	if err != nil {
+		return false, fmt.Errorf("look the key up: %w", err)
+	}
+	return has, nil
+}
