@@ -16,7 +16,7 @@ import (
 	"mlsd/messages"
 )
 
-// A transaction changes a convo between the snapshot of append.sql and its lock. The draft is judged
+// A transaction changes a convo between the snapshot of lockFreeConvos and its lock. The draft is judged
 // by what that transaction left, and so is its token.
 func TestChangedBetweenSnapshotAndLock(t *testing.T) {
 	t.Parallel()
@@ -103,6 +103,25 @@ func TestLeftWhileWaiting(t *testing.T) {
 	}
 	if got := <-got; got.err != nil || !got.Replayed || got.ID != first.ID {
 		t.Errorf("%+v", got)
+	}
+}
+
+// A message is appended on another node while a repetition waits for its convo. The repetition gets
+// the first answer.
+func TestAppendedWhileWaiting(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	paused, resume := f.pause(t, f.convos[0])
+	got := make(chan []messages.Result, 1)
+	go func() { got <- f.node().Write(t.Context(), f.draft(f.convos[0], alice, "paused", "paused")) }()
+	f.waitsForLock(t)
+	resume()
+	first := <-paused
+	if first.err != nil {
+		t.Fatal(first.err)
+	}
+	if r := (<-got)[0]; r.Err != nil || !r.Replayed || r.ID != first.ID {
+		t.Errorf("%+v", r)
 	}
 }
 

@@ -9,9 +9,7 @@ var rackBugs = []mutant{
 		return answer, nil
 	}`}}},
 	{"a lost COMMIT is a success (messages)", "", []edit{
-		{"messages.Log.transact", `case pgpool.OutcomeUnknown(err):`, `case pgpool.OutcomeUnknown(err) && results != nil:
-		return results, nil
-	case pgpool.OutcomeUnknown(err):`}}},
+		{"messages.Log.transact", `err = &lostError{err, began}`, `_, err = began, nil`}}},
 	{"a lost COMMIT is a refusal", "", []edit{
 		{"idem.Store.resolve", `if errors.Is(err, pgx.ErrNoRows) { return Answer{}, fmt.Errorf("%w: %w", ErrUnknownOutcome, cause) }`, `
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -20,7 +18,7 @@ var rackBugs = []mutant{
 	{"a lost COMMIT is resolved without the content", "", []edit{
 		{"idem.Store.resolve", `if err := rec.conflict(req); err != nil { return Answer{}, err }`, ``}}},
 	{"a lost COMMIT is resolved without the content (messages)", "", []edit{
-		{"messages.Log.lookup", `WHERE r.request_hash = d.hash`, `WHERE d.hash IS NOT NULL`}}},
+		{"messages.lookup", `WHERE r.request_hash = d.hash`, `WHERE d.hash IS NOT NULL`}}},
 	{"a lost COMMIT is a success (Welcomes)", "", []edit{
 		{"welcome.attempt", `case pgpool.ConnectionLost(err): err = fmt.Errorf("%w: %w", idem.ErrUnknownOutcome, err)`, `case pgpool.ConnectionLost(err):
 			return nil`}}},
@@ -44,8 +42,9 @@ var rackBugs = []mutant{
 	{"a full disk is the server's fault", "", []edit{
 		{"internal/pgpool.Unavailable", `code[:2] == "53"`, `code == "53300"`}}},
 	{"a message is judged by an old snapshot", "", []edit{
-		{"messages/append.sql", `version NOT IN (SELECT version FROM locked) THEN 'busy'`, `convo_id NOT IN (SELECT id FROM locked) THEN 'busy'`},
-		{"messages/append.sql", `SELECT ctid AS version FROM convos`, `SELECT id, ctid AS version FROM convos`}}},
+		{"messages.transaction.queueReads", `batch.Queue(lock, args...).Query(t.readConvos)`, ``},
+		{"messages.transaction.queueReads", `var tokens pgpool.Array[pgpool.UUID]`, `batch.Queue(lock, args...).Query(t.readConvos)
+	var tokens pgpool.Array[pgpool.UUID]`}}},
 	{"a commit does not lock its convo", "", []edit{
 		{"convos.lockConvo", `FOR NO KEY UPDATE`, ``}}},
 }

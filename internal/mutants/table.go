@@ -46,11 +46,11 @@ var mutants = []mutant{
 	{"global-key", "TestGlobalKey", []edit{
 		{"api.handlers.write", `Caller: c.caller`, `Caller: "did:web:everyone.example"`}}},
 	{"global-key (messages)", "TestGlobalKey", []edit{
-		{"messages/append.sql", `sender_did = d.sender_did AND idempotency_key`, `idempotency_key`}}},
+		{"messages.readStates", `sender_did = d.sender_did AND idempotency_key`, `idempotency_key`}}},
 	{"body-ignored", "TestBodyIgnored", []edit{
 		{"idem.record.conflict", `bytes.Equal(r.requestHash, hash[:])`, `bytes.Equal(hash[:], hash[:])`}}},
 	{"body-ignored (messages)", "TestBodyIgnored", []edit{
-		{"messages/append.sql", `r.request_hash = d.hash AS same_request`, `r.request_hash IS NOT NULL AS same_request`}}},
+		{"messages.recorded.repetition", `bytes.Equal(r.hash, d.Hash[:])`, `len(r.hash) > 0`}}},
 	{"no second guard (convos)", "TestRawSecondInsert", []edit{
 		{"migrations/000001_baseline.up.sql", `CREATE UNIQUE INDEX convos_idempotency_key`, `CREATE INDEX convos_idempotency_key`}}},
 	{"no second guard (commits)", "TestRawSecondInsert", []edit{
@@ -72,11 +72,13 @@ var mutants = []mutant{
 	complete(late, req, answer.Body)
 	return answer, late.Commit(ctx)`}}},
 	{"epoch-before-key", "TestEpochBeforeKey", []edit{
-		{"messages/append.sql", `WHEN same_request THEN 'repeated'`, `WHEN epoch < convo_epoch - $16 THEN 'wrong epoch'
-		WHEN same_request THEN 'repeated'`}}},
+		{"messages.judge", `case s.recorded != nil:`, `case s.convo != nil && d.Epoch < s.convo.epoch-window:
+		return &Result{Err: &EpochMismatchError{Epoch: d.Epoch, Current: s.convo.epoch}}
+	case s.recorded != nil:`}}},
 	{"member-before-key", "TestMemberBeforeKey", []edit{
-		{"messages/append.sql", `WHEN same_request THEN 'repeated'`, `WHEN is_former THEN 'not member'
-		WHEN same_request THEN 'repeated'`}}},
+		{"messages.judge", `case s.recorded != nil:`, `case s.hasLeft:
+		return &Result{Err: ErrNotMember}
+	case s.recorded != nil:`}}},
 	{"member-before-key (leave)", "TestMemberBeforeKey", []edit{
 		{"convos.leave", `return Advanced{Epoch: *c.leftEpoch}, nil`, `return Advanced{}, ErrNotMember`}}},
 	{"cached-401", "TestCached401", []edit{
@@ -297,7 +299,7 @@ var mutants = []mutant{
 	{"to commit does not accept", "TestRequestUntilAccepted", []edit{
 		{"convos.locked.advance", "batch.Queue(`UPDATE members SET requested_at = NULL WHERE convo_id = $1 AND did = $2 AND requested_at IS NOT NULL`, c.id, by)", ``}}},
 	{"to write does not accept", "internal/push.TestRequestsAreNotPushed", []edit{
-		{"messages/append.sql", `WHERE j.is_request AND j.verdict`, `WHERE false AND j.is_request AND j.verdict`}}},
+		{"messages.transaction.queueConvos", `if t.states[i].isRequest {`, `if t.states[i].isRequest && last == nil {`}}},
 	{"a request is pushed (messages)", "internal/push.TestRequestsAreNotPushed", []edit{
 		{"internal/push/enqueue.sql", `AND m.requested_at IS NULL`, ``}}},
 	{"a request is pushed (Welcome)", "TestRequestUntilAccepted", []edit{
@@ -328,8 +330,8 @@ var mutants = []mutant{
 	{"self-read-cas", "TestSelfReadCAS", []edit{
 		{"convos.locked.checkCommit", `int64(h.Epoch) != c.epoch`, `int64(h.Epoch) > c.epoch`}}},
 	{"max-plus-one", "TestMaxPlusOne", []edit{
-		{"messages.waitForConvos", `FOR NO KEY UPDATE`, ``},
-		{"messages/append.sql", `FOR NO KEY UPDATE SKIP LOCKED`, ``}}},
+		{"messages.lockConvos", `FOR NO KEY UPDATE`, ``},
+		{"messages.lockFreeConvos", `FOR NO KEY UPDATE SKIP LOCKED`, ``}}},
 	{"epoch-zero", "TestEpochZero", []edit{
 		{"convos.NewConvo.judge", `epoch = 1`, `epoch = 0`},
 		{"convos.NewConvo.judge", `epoch == 0 && n.Welcome != nil`, `epoch < 0`}}},
@@ -385,12 +387,13 @@ var mutants = []mutant{
 		}
 		if sent.Opaque {`}}},
 	{"messages in a closed convo (M3)", "TestReInitCloses", []edit{
-		{"messages/append.sql", `WHEN is_closed THEN 'closed'`, ``}}},
+		{"messages.judge", `case s.convo.isClosed:`, `case s.convo.isClosed && s.hasLeft:`}}},
 	{"commits in a closed convo (M3)", "TestReInitCloses", []edit{
 		{"convos.submit", `if c.closed {`, `if c.closed && c.epoch < 0 {`}}},
 	{"closed before the key (M3)", "TestReInitCloses", []edit{
-		{"messages/append.sql", `WHEN same_request THEN 'repeated'`, `WHEN is_closed THEN 'closed'
-		WHEN same_request THEN 'repeated'`}}},
+		{"messages.judge", `case s.recorded != nil:`, `case s.convo != nil && s.convo.isClosed:
+		return &Result{Err: ErrConvoClosed}
+	case s.recorded != nil:`}}},
 	{"anyone is an external sender (M5)", "TestExternalProposal", []edit{
 		{"convos.checkExternalSender", `case did != d.Sender.String():`, `case did == "":`}}},
 	{"member-list-leak", "TestMemberListLeak", []edit{
@@ -501,49 +504,44 @@ var mutants = []mutant{
 	{"blind retry", "messages.TestUnknownOutcome", []edit{
 		{"messages.worthAnotherTry", `return code == "40P01" || code == "40001"`, `return code != "40P01"`}}},
 	{"a lost COMMIT is a failed one", "messages.TestLostCommit", []edit{
-		{"messages.Log.transact", `case pgpool.OutcomeUnknown(err):`, `case pgpool.OutcomeUnknown(err) && len(drafts) == 0:`}}},
+		{"messages.Log.transact", `if pgpool.OutcomeUnknown(err) {`, `if pgpool.OutcomeUnknown(err) && len(drafts) == 0 {`}}},
 	{"a lost COMMIT loses its refusals", "messages.TestLostBatch", []edit{
 		{"messages.Log.resolve", `results[i].Err != nil && !(conflict && missing[d.requestKey()])`, `results[i].Replayed && !conflict`}}},
 	{"a lost message conflicts", "messages.TestConflictWithLostMessage", []edit{
 		{"messages.Log.resolve", `!(conflict && missing[d.requestKey()])`, `!(conflict && len(missing) == 0)`}}},
-	{"judged by an old snapshot", "messages.TestChangedBetweenSnapshotAndLock", []edit{
-		{"messages/append.sql", `version NOT IN (SELECT version FROM locked) THEN 'busy'`, `convo_id NOT IN (SELECT id FROM locked) THEN 'busy'`},
-		{"messages/append.sql", `SELECT ctid AS version FROM convos`, `SELECT id, ctid AS version FROM convos`}}},
+	{"judged by an old snapshot", "messages.TestAppendedWhileWaiting", []edit{
+		{"messages.transaction.queueReads", `batch.Queue(lock, args...).Query(t.readConvos)`, ``},
+		{"messages.transaction.queueReads", `var tokens pgpool.Array[pgpool.UUID]`, `batch.Queue(lock, args...).Query(t.readConvos)
+	var tokens pgpool.Array[pgpool.UUID]`}}},
 	{"a change of the roster leaves the convo's row alone", "convos.TestCommitWithoutEvent", []edit{
 		{"convos.locked.removeFromRoster", `, updated AS ( … ) INSERT INTO outbox`, ` INSERT INTO outbox`}}},
 	{"a sender joins a busy convo", "messages.TestJoinedMeanwhile", []edit{
 		{"messages.Log.write", `if wait && (err == nil || lost != nil) {`, `if wait && len(drafts) == 0 {`}}},
-	{"a message from before is no replay (X4)", "messages.TestLostResults", []edit{
+	{"a message from before is no replay (X4)", "messages.TestLostBatchIsLookedUp", []edit{
 		{"messages.Log.resolve", `r.age > sinceBegan`, `r.age > sinceBegan+time.Hour`}}},
 	{"another's row for one's own", "messages.TestLostBatch", []edit{
-		{"messages.Log.lookup", `r.request_hash = d.hash`, `r.request_hash IS NOT NULL`}}},
-	{"answered before the COMMIT", "messages.TestPoisonedDraft", []edit{
-		{"internal/pgpool.sendTx", `_, err = pipeline.GetResults()`, `_, _ = pipeline.GetResults()`},
+		{"messages.lookup", `r.request_hash = d.hash`, `r.request_hash IS NOT NULL`}}},
+	{"answered before the COMMIT", "internal/pgpool.TestSendTx", []edit{
+		{"internal/pgpool.sendTx", `_, err = p.GetResults()`, `_, _ = p.GetResults()`},
 		{"internal/pgpool.sendTx", `err = closeErr`, `_ = closeErr`}}},
-	{"poison for all", "messages.TestPoisonedDraft", []edit{
-		{"messages.Log.write", `n > 0 && invalidDraft(err)`, `n > len(drafts) && invalidDraft(err)`}}},
-	{"appended without the lock", "messages.TestJudge", []edit{
-		{"messages/append.sql", `WHEN NOT is_former AND version IS NOT NULL AND version NOT IN (SELECT version FROM locked) THEN 'busy'`, ``}}},
 	{"nobody waits for a busy convo", "messages.TestSameKeyRunning", []edit{
-		{"messages.waitForConvos", `FOR NO KEY UPDATE`, `FOR NO KEY UPDATE SKIP LOCKED`}}},
+		{"messages.lockConvos", `FOR NO KEY UPDATE`, `FOR NO KEY UPDATE SKIP LOCKED`}}},
 	{"a former member waits for the convo", "messages.TestStrangersDoNotWait", []edit{
-		{"messages.waitForConvos", `AND left_at IS NULL`, ``}}},
+		{"messages.lockConvos", `AND left_at IS NULL`, ``}}},
 	{"the log stands still", "messages.TestConcurrentBatches", []edit{
-		{"messages/append.sql", `, advanced AS ( … ), pushed`, `, pushed`}}},
+		{"messages.transaction.queueConvos", `batch.Queue(advanceConvos, convos, seqs, t.now)`, ``}}},
 	{"two messages of one batch have one seq", "messages.TestJudgeBatch", []edit{
-		{"messages/append.sql", `(PARTITION BY convo_id ORDER BY ord ROWS`, `(PARTITION BY convo_id, ord ORDER BY ord ROWS`}}},
+		{"messages.judgeAll", `s.convo.lastSeq++`, `s.convo = &convo{lastSeq: s.convo.lastSeq + 1}`}}},
 	{"a batch appends a repetition", "messages.TestJudgeBatch", []edit{
-		{"messages/append.sql", `a.ord < d.ord AND a.own_verdict`, `a.ord > d.ord AND a.own_verdict`}}},
+		{"messages.judgeAll", `ok && s.recorded == nil {`, `ok && s.recorded != nil {`}}},
 	{"a repetition in the batch is a conflict", "messages.TestBatchIsJudgedRowByRow", []edit{
-		{"messages.firstOf", `hash: d.Hash[:]`, `hash: d.Body`}}},
+		{"messages.recordOf", `hash: d.Hash[:]`, `hash: d.Body`}}},
 	{"a conflict names the wrong fields", "messages.TestBatchIsJudgedRowByRow", []edit{
 		{"messages.recorded.differing", `!bytes.Equal(body[:], r.bodyHash)`, `bytes.Equal(body[:], r.bodyHash)`}}},
 	{"a busy convo fails its neighbours", "messages.TestBusyConvoHoldsUpNoOther", []edit{
-		{"messages.Log.failure", `case pgpool.LockTimeout(err) && !wait:`, `case err == nil && !wait:`}}},
-	{"running is busy", "messages.TestSameKeyRunning", []edit{
-		{"messages.Log.running", `return pgpool.LockTimeout(err)`, `return pgpool.Code(err) == "" && err != nil`}}},
-	{"busy is running", "messages.TestSameKeyRunning", []edit{
-		{"messages.Log.running", `return pgpool.LockTimeout(err)`, `return err == nil || pgpool.LockTimeout(err)`}}},
+		{"messages.Log.write", `case pgpool.LockTimeout(err) && wait:`, `case pgpool.LockTimeout(err):`}}},
+	{"a held convo is a failure", "messages.TestSameKeyRunning", []edit{
+		{"messages.Log.write", `results = failed(drafts, ErrHeld)`, `results = failed(drafts, err)`}}},
 	{"the queue keeps a caller that left", "messages.TestCallerHangsUp", []edit{
 		{"messages.batcher.cancel", `slices.Index(ln.queue, s); i >= 0`, `slices.Index(ln.queue, s); i > len(ln.queue)`}}},
 	{"unbounded queue", "messages.TestQueueIsBounded", []edit{
@@ -565,13 +563,17 @@ var mutants = []mutant{
 	{"a token twice in one call", "internal/serviceauth.TestUsesOfOneCall", []edit{
 		{"internal/serviceauth.UsedTokens.record", `delete(first, s.token)`, ``}}},
 	{"a used token sends", "messages.TestTokens", []edit{
-		{"messages/append.sql", `OR token NOT IN (SELECT token FROM fresh)`, ``}}},
+		{"messages.transaction.queueWrites", `s.isUsed = t.used[d.Token.ID()]`, ``},
+		{"messages.useTokens", `$2::timestamptz[])`, `$2::timestamptz[]) ON CONFLICT DO NOTHING`}}},
+	{"a token that is used meanwhile sends", "messages.TestTokenInFlight", []edit{
+		{"messages.useTokens", `$2::timestamptz[])`, `$2::timestamptz[]) ON CONFLICT DO NOTHING`}}},
 	{"two messages of one batch have one token", "messages.TestTokens", []edit{
-		{"messages/append.sql", `token_first <> ord OR`, ``}}},
+		{"messages.judgeAll", `tokens[token.id] || `, ``},
+		{"messages.useTokens", `$2::timestamptz[])`, `$2::timestamptz[]) ON CONFLICT DO NOTHING`}}},
 	{"a repeated draft keeps its token", "messages.TestFirstRequestHasAUsedToken", []edit{
-		{"messages/append.sql", `own_verdict NOT IN ('busy', 'token used')`, `own_verdict <> 'busy'`}}},
+		{"messages.judge", `case s.isUsed:`, `case s.isUsed && s.recorded == nil:`}}},
 	{"a busy convo's messages are refused for their own tokens", "messages.TestTokenOfBusyConvo", []edit{
-		{"messages/append.sql", `AND (is_former IS NOT FALSE OR version IN (SELECT version FROM locked))`, ``}}},
+		{"messages.judgeAll", `&& j.results[i].Err != ErrBusy {`, `{`}}},
 	{"a rolled-back draft uses its token", "messages.TestTokenOfBusyConvo", []edit{
 		{"messages.batcher.runOnce", `b.enqueueBusy(batch[i])`, `batch[i].Token = nil; b.enqueueBusy(batch[i])`}}},
 	{"a transaction for each request of a key", "messages.TestManyRefusalsUnderOneKey", []edit{
@@ -731,7 +733,7 @@ var mutants = []mutant{
 	{"the floor does not wait for low ids", "events.TestFloorWaitsForLowIDs", []edit{
 		{"events.Sequencer.seekFloor", `len(f.writers) == 0`, `true`}}},
 	{"a proposal loses its place", "messages.TestSharedRows", []edit{
-		{"messages/append.sql", `WHEN EXISTS (SELECT FROM appended WHERE kind <> 1)`, `WHEN kind <> 1`}}},
+		{"messages.transaction.queueEvents", `together = together && d.Kind == mls.ContentTypeApplication`, ``}}},
 	{"a new hub does not remember what is not indexed", "events.TestHubRemembersWhatIsNotIndexed", []edit{
 		{"events.Hub.remember", `from < s.head`, `from < 0`}}},
 	{"the index goes on over the end of a day", "events.TestIndex", []edit{
@@ -751,22 +753,22 @@ var mutants = []mutant{
 
 	// Push
 	{"lost-fanout", "internal/push.TestLostFanout", []edit{
-		{"messages/append.sql", `WHERE kind = 1 AND EXISTS`, `WHERE kind = 4 AND EXISTS`},
-		{"messages.Log.transact", `return results, nil`, `for _, d := range drafts {
+		{"messages.transaction.queuePushes", `d.Kind == mls.ContentTypeApplication {`, `d.Kind == 4 {`},
+		{"messages.Log.transact", `return t.results, err`, `for _, d := range drafts {
 		_, err := l.db.Exec(ctx, "INSERT INTO push_convos VALUES ($1, $2, now()) ON CONFLICT DO NOTHING", d.ConvoID, d.Sender)
 		if err != nil {
 			return nil, err
 		}
 	}
-	return results, nil`}}},
+	return t.results, err`}}},
 	{"connected to a stream that stands still", "internal/push.TestNothingWasSent", []edit{
 		{"internal/push.Worker.dueJobs", `next_attempt_at <= now() - $3::interval`, `$3::interval IS NULL`},
 		{"events.Presence.renew", `(SELECT created_at FROM outbox WHERE id > (SELECT floor FROM stream) ORDER BY id LIMIT 1)`, `clock_timestamp()`}}},
 	{"pushed before the commit", "internal/push.TestFanoutDuringCommit", []edit{
-		{"messages/append.sql", `DO UPDATE SET sender_did = excluded.sender_did WHERE false`, `DO NOTHING`}}},
+		{"messages.queuePushes", `DO UPDATE SET sender_did = excluded.sender_did WHERE false`, `DO NOTHING`}}},
 	{"pushed before the commit (looked at first)", "internal/push.TestFanoutDuringCommit", []edit{
-		{"messages/append.sql", `EXISTS (SELECT FROM push_targets)`, `EXISTS (SELECT FROM push_targets) AND NOT EXISTS (
-			SELECT FROM push_convos p WHERE (p.convo_id, p.sender_did) = (appended.convo_id, appended.sender_did))`}}},
+		{"messages.queuePushes", `AS s ON CONFLICT`, `AS s (convo, sender)
+	WHERE NOT EXISTS (SELECT FROM push_convos p WHERE (p.convo_id, p.sender_did) = (convo, sender)) ON CONFLICT`}}},
 	{"pushed before the commit (Welcome)", "internal/push.TestJobDuringDeposit", []edit{
 		{"internal/push/enqueue.sql", `DO UPDATE SET … push_jobs.reason <> 'welcome'`, `DO NOTHING`}}},
 	{"a heard job takes in a newer one", "internal/push.TestNewerJobSupersedes", []edit{
@@ -842,11 +844,13 @@ var mutants = []mutant{
 	answer, err := h.writes.Do(`},
 		{"api.handlers.write", `if err := c.quota.Take(c.costs(key)...); err != nil { return nil, err }`, ``}}},
 	{"quota before key (messages)", "TestQuotas", []edit{
-		{"messages/append.sql", `WHEN same_request THEN 'repeated'`, `WHEN ($18::boolean[])[ord] THEN 'over quota'
-		WHEN same_request THEN 'repeated'`}}},
+		{"messages.judge", `case s.recorded != nil:`, `case d.refusal != nil:
+		return &Result{Err: d.refusal}
+	case s.recorded != nil:`}}},
 	{"quota before membership", "TestStrangersSeeNoQuota", []edit{
-		{"messages/append.sql", `WHEN is_former IS NULL OR version IS NULL THEN 'no convo'`, `WHEN ($18::boolean[])[ord] THEN 'over quota'
-		WHEN is_former IS NULL OR version IS NULL THEN 'no convo'`}}},
+		{"messages.judge", `case s.hasLeft:`, `case d.refusal != nil:
+		return &Result{Err: d.refusal}
+	case s.hasLeft:`}}},
 	{"a failed write counts", "TestFailedWritesDoNotCount", []edit{
 		{"api.handlers.write", `c.quota.Return()`, ``}}},
 	{"a failed write counts (messages)", "TestFailedWritesDoNotCount", []edit{
@@ -1191,14 +1195,14 @@ var mutants = []mutant{
 	{"a download takes the memory of small answers", "TestDownloadsHaveTheirOwnMemory", []edit{
 		{"api.Server.call", `pool = s.memory.streams`, `pool = s.memory.answers`}}},
 	{"a retry of a message is refused for its attachment", "TestAttachment", []edit{
-		{"api.handlers.SendMessage", `		if draft.Unfit, err = h.checkNamed(c, convo, attachment); err != nil {
+		{"api.handlers.SendMessage", `		if draft.InvalidAsset, err = h.checkNamed(c, convo, attachment); err != nil {
 			return err
 		}`, `
-		if draft.Unfit, err = h.checkNamed(c, convo, attachment); err != nil {
+		if draft.InvalidAsset, err = h.checkNamed(c, convo, attachment); err != nil {
 			return err
 		}
-	if draft.Unfit != nil {
-		return draft.Unfit
+	if draft.InvalidAsset != nil {
+		return draft.InvalidAsset
 	}`}}},
 	{"a late part changes what was checked", "TestAttachmentTakeover", []edit{
 		{"internal/attachments.Attachment.refusal", `return ErrChecking`, `return nil`}}},
