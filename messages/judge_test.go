@@ -13,7 +13,7 @@ import (
 	"mlsd/messages"
 )
 
-// TestJudge: append.sql asks its questions in their order. If several refusals fit a draft, it gets
+// TestJudge: questions are asked in their order. If several refusals fit a draft, it gets
 // the first one.
 func TestJudge(t *testing.T) {
 	t.Parallel()

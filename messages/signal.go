@@ -28,7 +28,7 @@ const (
 	mostBlocking = 1000 // in all
 )
 
-// AuthoriseSignal judges a signal as append.sql judges a message: the sender is a member, the convo
+// AuthoriseSignal judges a signal as judge judges a message: the sender is a member, the convo
 // is open, and the ciphertext is of its group and not more than window epochs behind. It returns the
 // members who have blocked the sender and must not get it. nobody says that too many people have:
 // then no member gets it. It locks and writes nothing. Errors: ErrConvoNotFound, ErrNotMember,
