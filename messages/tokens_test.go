@@ -247,6 +247,32 @@ func TestManyRefusalsUnderOneKey(t *testing.T) {
 	f.wantUsed(t, 21, drafts...)
 }
 
+// Another transaction uses a token up while that of its draft is about to: the draft is refused, and
+// its neighbour in the batch is appended.
+func TestTokenUsedMeanwhile(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	token := f.mint(t)
+	d, neighbour := with(token(), f.draft(f.convos[0], alice, "k", "x")), with(token(), f.draft(f.convos[0], bob, "l", "y"))
+	tx, err := f.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `INSERT INTO used_tokens (token, expires_at) VALUES ($1, $2)`, uuid.UUID(d.Token.ID()), d.Token.Expires()); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan []messages.Result, 1)
+	go func() { done <- f.Write(t.Context(), d, neighbour) }()
+	f.waitsForLock(t)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-done; !errors.Is(got[0].Err, serviceauth.ErrReplayed) || got[1].Err != nil || got[1].Seq != 1 {
+		t.Errorf("%+v", got)
+	}
+	f.wantUsed(t, 2, d, neighbour)
+}
+
 // transactions counts the transactions that have used up tokens or written messages.
 func (f *fixture) transactions(t *testing.T) (n int) {
 	t.Helper()

@@ -565,7 +565,7 @@ var mutants = []mutant{
 	{"a used token sends", "messages.TestTokens", []edit{
 		{"messages.transaction.queueWrites", `s.isUsed = t.used[d.Token.ID()]`, ``},
 		{"messages.useTokens", `$2::timestamptz[])`, `$2::timestamptz[]) ON CONFLICT DO NOTHING`}}},
-	{"a token that is used meanwhile sends", "messages.TestTokenInFlight", []edit{
+	{"a token that is used meanwhile sends", "messages.TestTokenUsedMeanwhile", []edit{
 		{"messages.useTokens", `$2::timestamptz[])`, `$2::timestamptz[]) ON CONFLICT DO NOTHING`}}},
 	{"two messages of one batch have one token", "messages.TestTokens", []edit{
 		{"messages.judgeAll", `tokens[token.id] || `, ``},
@@ -754,7 +754,10 @@ var mutants = []mutant{
 	// Push
 	{"lost-fanout", "internal/push.TestLostFanout", []edit{
 		{"messages.transaction.queuePushes", `d.Kind == mls.ContentTypeApplication {`, `d.Kind == 4 {`},
-		{"messages.Log.transact", `return t.results, err`, `for _, d := range drafts {
+		{"messages.Log.transact", `return t.results, err`, `if err != nil {
+		return t.results, err
+	}
+	for _, d := range drafts {
 		_, err := l.db.Exec(ctx, "INSERT INTO push_convos VALUES ($1, $2, now()) ON CONFLICT DO NOTHING", d.ConvoID, d.Sender)
 		if err != nil {
 			return nil, err
