@@ -24,7 +24,6 @@ import (
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/sessions"
 	"mlsd/internal/tracing"
-	"mlsd/internal/usage"
 	"mlsd/people/accounts"
 )
 
@@ -85,7 +84,6 @@ func (s *Server) serve(c echo.Context) error {
 	r.call = cl
 	err := s.handle(cl)
 	s.charge(cl)
-	s.count(cl, err, r.processingTime(cl.begun))
 	if err != nil {
 		if !c.Response().Committed {
 			s.drain(cl)
@@ -147,29 +145,6 @@ func (s *Server) handle(cl *call) error {
 		cl.spend(len(body) / unitBytes)
 	}
 	return s.call(cl, body)
-}
-
-// count counts a request of a verified caller. Everybody else's are only in the metrics.
-func (s *Server) count(cl *call, err error, took time.Duration) {
-	if cl.caller == "" {
-		return
-	}
-	r := usage.Request{
-		Caller: cl.caller.String(), NSID: cl.route.Method.NSID, Key: cl.usedKey, Replayed: cl.replayed, Expired: cl.expired,
-		Failed: err != nil, Took: took,
-	}
-	if err != nil {
-		if f, _, ok := answerTo(err); ok && conflicts(f.name) {
-			r.Conflict = f.name
-		}
-	}
-	s.cfg.Served(r)
-}
-
-// conflicts reports whether the error's name says that a request was refused because of another
-// one.
-func conflicts(name string) bool {
-	return name == mlsapi.ErrEpochMismatch || name == mlsapi.ErrIdempotencyConflict || name == mlsapi.ErrRequestInProgress
 }
 
 // admit finds the route, checks the form of the request, and authenticates the caller. The handler

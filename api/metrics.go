@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"errors"
 	"strconv"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"mlsd/internal/nsid"
 	"mlsd/internal/push"
 	"mlsd/internal/quota"
+	"mlsd/internal/requests"
 	"mlsd/internal/serviceauth"
 	"mlsd/welcome"
 )
@@ -220,29 +222,20 @@ func (m *Metrics) begin() {
 // otherMethod is the label of requests for no known method.
 const otherMethod = "other"
 
-// observe counts one request. route is nil if there is no such method. failed is the name of the
-// answer's error, or "". traceID is that of the request's trace, or "": it becomes an exemplar.
-func (m *Metrics) observe(route *route, status int, failed string, took time.Duration, traceID string) {
-	label := otherMethod
-	if route != nil {
-		label = route.Method.NSID
-	}
-	m.requests.WithLabelValues(label, strconv.Itoa(status), failed).Inc()
-	duration := m.duration.WithLabelValues(label)
-	if exemplars, ok := duration.(prometheus.ExemplarObserver); ok && traceID != "" {
-		exemplars.ObserveWithExemplar(took.Seconds(), prometheus.Labels{"trace_id": traceID})
+// observe counts one request. The id of its trace becomes an exemplar.
+func (m *Metrics) observe(q *requests.Request) {
+	m.requests.WithLabelValues(q.NSID, strconv.Itoa(q.Status), q.Error).Inc()
+	duration := m.duration.WithLabelValues(q.NSID)
+	if exemplars, ok := duration.(prometheus.ExemplarObserver); ok && q.Trace != "" {
+		exemplars.ObserveWithExemplar(q.Took.Seconds(), prometheus.Labels{"trace_id": q.Trace})
 	} else {
-		duration.Observe(took.Seconds())
+		duration.Observe(q.Took.Seconds())
 	}
-	if failed == mlsapi.ErrEpochMismatch {
-		m.epochs.WithLabelValues(label).Inc()
+	if q.Error == mlsapi.ErrEpochMismatch {
+		m.epochs.WithLabelValues(q.NSID).Inc()
 	}
-	if route != nil && route.countOutcomes {
-		outcome := failed
-		if outcome == "" {
-			outcome = "ok"
-		}
-		m.fetches.WithLabelValues(outcome).Inc()
+	if methods[q.NSID].countOutcomes {
+		m.fetches.WithLabelValues(cmp.Or(q.Error, "ok")).Inc()
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
 
+	"mlsd/api/mlsapi"
 	"mlsd/internal/requests"
 	"mlsd/people/accounts"
 )
@@ -34,22 +35,29 @@ func (i *identity) set(caller syntax.DID, err error, standing *accounts.Inactive
 	i.caller, i.known = caller, !erasing && !errors.Is(err, accounts.ErrNotAdmitted)
 }
 
-// record reports a request of a method, after its answer. trace is the id of its trace, or "".
-func (s *Server) record(c *httpRequest, f failure, took time.Duration, trace string) {
-	cl := c.call
-	if cl == nil { // not of a method: _health, did.json, pages that do not exist
-		return
+// outcome is what became of a request, for all that look at finished requests. Its method is that
+// of the table, never the caller's text. trace is the id of its trace, or "".
+func (s *Server) outcome(c *httpRequest, begun time.Time, f failure, trace string) requests.Request {
+	took := c.processingTime(begun)
+	q := requests.Request{
+		At: begun.Add(took), ID: c.Response().Header().Get(echo.HeaderXRequestID), NSID: otherMethod, Status: c.Response().Status,
+		Error: f.name, Message: f.message, Detail: f.detail(), Conflict: conflicts(f.name), Bytes: c.Response().Size, Took: took, Trace: trace,
 	}
-	nsid := otherMethod
-	if cl.route != nil {
-		nsid = cl.route.Method.NSID
+	if route := s.routes[c.Param("nsid")]; route != nil {
+		q.NSID = route.Method.NSID
 	}
-	s.cfg.Answered(requests.Request{
-		At: cl.begun.Add(took), ID: c.Response().Header().Get(echo.HeaderXRequestID), NSID: nsid, Status: c.Response().Status,
-		Error: f.name, Message: f.message, Detail: f.detail(), Caller: cl.identity.caller.String(), Known: cl.identity.known,
-		Key: cmp.Or(cl.usedKey, cl.identity.key), Convo: cl.identity.convo, Replayed: cl.replayed, Expired: cl.expired,
-		Bytes: c.Response().Size, Took: took, Trace: trace,
-	})
+	if cl := c.call; cl != nil {
+		q.Caller, q.Known, q.Admitted = cl.identity.caller.String(), cl.identity.known, cl.caller != ""
+		q.Key, q.KeyUsed = cmp.Or(cl.usedKey, cl.identity.key), cl.usedKey != ""
+		q.Convo, q.Replayed, q.Expired = cl.identity.convo, cl.replayed, cl.expired
+	}
+	return q
+}
+
+// conflicts reports whether the error's name says that a request was refused because of another
+// one.
+func conflicts(name string) bool {
+	return name == mlsapi.ErrEpochMismatch || name == mlsapi.ErrIdempotencyConflict || name == mlsapi.ErrRequestInProgress
 }
 
 // detail encodes the further fields of the answer, nil if there are none.

@@ -39,7 +39,6 @@ import (
 	"mlsd/internal/standby"
 	"mlsd/internal/tracing"
 	"mlsd/internal/transparency"
-	"mlsd/internal/usage"
 	"mlsd/messages"
 	"mlsd/people/accounts"
 	"mlsd/people/erasure"
@@ -129,9 +128,6 @@ type Config struct {
 	// Committed is called after each committed write. It must not block. Default: nothing is
 	// called.
 	Committed func()
-	// Served is called for each request of a verified caller, when its answer is known. It must not
-	// block. Default: nothing is called.
-	Served func(usage.Request)
 	// Answered is called for each request of a method, when its answer has been written. It must not
 	// block. Default: nothing is called.
 	Answered func(requests.Request)
@@ -171,9 +167,6 @@ func New(cfg Config) (*Server, error) {
 	}
 	if cfg.Erasing == nil {
 		cfg.Erasing = func() {}
-	}
-	if cfg.Served == nil {
-		cfg.Served = func(usage.Request) {}
 	}
 	if cfg.Answered == nil {
 		cfg.Answered = func(requests.Request) {}
@@ -350,22 +343,12 @@ func (s *Server) trace(c echo.Context, name string) tracing.Span {
 	return span
 }
 
-// endSpan ends the request's span. Its texts come from tables, never from the caller.
-func endSpan(span tracing.Span, status int, failed string, at time.Time) {
-	span.Number("http.response.status_code", status)
-	if failed != "" {
-		span.Failed(failed)
-	}
-	span.EndAt(at)
-}
-
-// observe counts and logs every request. Labels come from the table of methods, never from the
-// caller. DIDs are not logged.
+// observe makes known what became of each request: to the metrics, its span, the recorder, and the
+// log. DIDs are not logged.
 func (s *Server) observe(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		begun := time.Now()
-		route, nsid := s.routes[c.Param("nsid")], otherMethod
-		if route != nil {
+		begun, nsid := time.Now(), otherMethod
+		if route := s.routes[c.Param("nsid")]; route != nil {
 			nsid = route.Method.NSID
 		}
 		span := s.trace(c, nsid)
@@ -375,16 +358,27 @@ func (s *Server) observe(next echo.HandlerFunc) echo.HandlerFunc {
 			f = s.failureOf(c, err)
 			c.Error(f)
 		}
-		took := r.processingTime(begun)
-		s.cfg.Metrics.observe(route, c.Response().Status, f.name, took, span.TraceID())
-		endSpan(span, c.Response().Status, f.name, begun.Add(took))
-		s.record(r, f, took, span.TraceID())
+		q := s.outcome(r, begun, f, span.TraceID())
+		s.cfg.Metrics.observe(&q)
+		endSpan(span, &q)
+		if r.call != nil { // of a method: not _health, did.json, or a page that does not exist
+			s.cfg.Answered(q)
+		}
 		if !s.cfg.Log.Enabled(c.Request().Context(), slog.LevelDebug) {
 			return nil
 		}
-		s.cfg.Log.LogAttrs(c.Request().Context(), slog.LevelDebug, "request", slog.String("nsid", nsid),
-			slog.Int("status", c.Response().Status), slog.String("error", f.name), slog.Duration("took", took),
-			slog.String("request", c.Response().Header().Get(echo.HeaderXRequestID)), slog.String("trace", span.TraceID()))
+		s.cfg.Log.LogAttrs(c.Request().Context(), slog.LevelDebug, "request", slog.String("nsid", q.NSID),
+			slog.Int("status", q.Status), slog.String("error", q.Error), slog.Duration("took", q.Took),
+			slog.String("request", q.ID), slog.String("trace", q.Trace))
 		return nil
 	}
+}
+
+// endSpan ends the request's span. Its texts come from tables, never from the caller.
+func endSpan(span tracing.Span, q *requests.Request) {
+	span.Number("http.response.status_code", q.Status)
+	if q.Error != "" {
+		span.Failed(q.Error)
+	}
+	span.EndAt(q.At)
 }

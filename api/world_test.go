@@ -44,7 +44,6 @@ import (
 	"mlsd/internal/sessions"
 	"mlsd/internal/standby"
 	"mlsd/internal/transparency"
-	"mlsd/internal/usage"
 	"mlsd/messages"
 	"mlsd/mls"
 	"mlsd/people/accounts"
@@ -101,17 +100,17 @@ type world struct {
 // served are the requests that a world's nodes have served.
 type served struct {
 	mu  sync.Mutex // guards all
-	all []usage.Request
+	all []requests.Request
 }
 
-func (s *served) add(r usage.Request) {
+func (s *served) add(r requests.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all = append(s.all, r)
 }
 
 // take returns the requests since the last time.
-func (s *served) take() []usage.Request {
+func (s *served) take() []requests.Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := s.all
@@ -202,7 +201,6 @@ func (w *world) boot() *api.Server {
 		Quotas:   w.quotas,
 		Gate:     gate,
 		Erasures: erasure.NewStore(accounts.NewStore(0)),
-		Served:   w.served.add,
 		Answered: w.answered(log),
 		Tickets:  w.tickets, Events: w.hub, Committed: committed,
 		DB: w.db, Reads: w.reads, Auth: auth, Metrics: metrics, Log: log, Push: push.Policy{Webhooks: true}, Rates: w.rates, ServiceDID: service,
@@ -233,13 +231,16 @@ func (w *world) reportKey() *reports.PublicKey {
 func (w *world) answered(log *slog.Logger) func(requests.Request) {
 	w.t.Helper()
 	if !w.recording {
-		return nil
+		return w.served.add
 	}
 	w.requests = requests.New(requests.Config{DB: w.db, Log: log, Node: "node-a:8080", Sample: 1, Keep: time.Hour})
 	if err := w.requests.Load(w.t.Context()); err != nil {
 		w.t.Fatal(err)
 	}
-	return w.requests.Add
+	return func(r requests.Request) {
+		w.served.add(r)
+		w.requests.Add(r)
+	}
 }
 
 // newHeads returns what signs heads of logs on a node.

@@ -908,16 +908,6 @@ CREATE TABLE quota_counts (
     PRIMARY KEY (day, subject, quota)
 ) WITH (fillfactor = 70);                                    -- n changes often: leave space for HOT updates
 
--- Requests that were refused because of another request, by the hour. They leave no row of their
--- own.
-CREATE TABLE conflict_counts (
-    hour timestamptz NOT NULL,
-    kind text COLLATE "C" NOT NULL,                          -- the error's name
-    nsid text COLLATE "C" NOT NULL,
-    n    bigint NOT NULL,
-    PRIMARY KEY (hour, kind, nsid)
-);
-
 -- Requests by caller and outcome, by the hour. The callers with the most requests have rows of
 -- their own. All others share one. For maintenance only.
 CREATE TABLE caller_counts (

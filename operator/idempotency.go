@@ -126,6 +126,7 @@ type Conflict struct {
 // seconds. The first hour is the one in which the window begins.
 func Conflicts(ctx context.Context, tx pgx.Tx, since time.Duration) ([]Conflict, error) {
 	return list[Conflict](ctx, tx, `
-		SELECT hour, kind, nsid, n FROM conflict_counts
-		WHERE hour > now() - $1::interval - interval '1 hour' ORDER BY hour DESC, kind, nsid`, since)
+		SELECT hour, kind, nsid, sum(n)::bigint FROM caller_counts
+		WHERE hour > now() - $1::interval - interval '1 hour' AND kind IN ('IdempotencyConflict', 'RequestInProgress', 'EpochMismatch')
+		GROUP BY hour, kind, nsid ORDER BY hour DESC, kind, nsid`, since)
 }

@@ -124,7 +124,11 @@ func TestInspectCallers(t *testing.T) {
 			"caller | error | method | count | last hour (UTC)",
 			"did:plc:alic… | EpochMismatch | createConvo | 90 | " + hour(time.Now().Add(-30*time.Hour)),
 		},
-		"conflicts --since 1h": {"none"},
+		"conflicts --since 1s": {
+			"hour (UTC) | error | method | count",
+			thisHour + " | IdempotencyConflict | createConvo | 4",
+			thisHour + " | RequestInProgress | addMembers | 1",
+		},
 	} {
 		if diff := cmp.Diff(want, lines(look(t, database, strings.Fields(args)...))); diff != "" && hour(time.Now()) == thisHour {
 			t.Errorf("%s (-want +got):\n%s", args, diff)

@@ -39,7 +39,7 @@ func labelValues() map[string][]string {
 			subscription_tickets nodes push_jobs quota_counts requests erasure_confirmations attachments_unfinished attachments_expired`),
 		"worker": append(words("welcomes key_packages records used_tokens tickets sweeper"), "schema watch", "identity key sync",
 			"session reader", "session key rotation", "log key reader", "log head signer", "convo sweeper", "eraser of accounts",
-			"push backlog", "push worker", "usage counter", "request recorder", "quota counter", "presence writer", "index of the stream", "account gate", "attachment sweeper", "message sweeper",
+			"push backlog", "push worker", "request recorder", "quota counter", "presence writer", "index of the stream", "account gate", "attachment sweeper", "message sweeper",
 			"reader of the list of admitted accounts"),
 		"entity": words("welcome key_package reservation push_job record dispute attachment"), "limit": words("address caller node time"),
 		"result": words("delivered gone refused retry passed failed"), "pool": words("requests reserved maintenance"),

@@ -178,18 +178,20 @@ var mutants = []mutant{
 		{"api.identity.set", `standing.Status == accounts.Erasing`, `standing.Status == ""`}}},
 	{"one caller fills the table of requests", "internal/requests.TestFlood", []edit{
 		{"internal/requests.Recorder.fits", `r.callers[q.Caller] < perCaller`, `true`}}},
-	{"callers without bound in memory", "internal/usage.TestMemoryIsBounded", []edit{
-		{"internal/usage.top.add", `case len(t.entries) < t.limit:`, `case true:`}}},
-	{"callers without bound in the table", "internal/usage.TestManyCallers", []edit{
-		{"internal/usage/trim_callers.sql", `r.place > $2`, `r.place > 1000 * $2`}}},
-	{"the newest callers win", "internal/usage.TestManyCallers", []edit{
-		{"internal/usage.top.add", `e.caller, e.sum = c, sum{}`, `e.caller, e.sum, e.weight = c, sum{}, 1<<40`}}},
-	{"many callers hide a steady one", "internal/usage.TestSteadyCaller", []edit{
-		{"internal/usage/write_callers.sql", `coalesce(given_up.weight, 0)`, `0 * coalesce(given_up.weight, 0)`}}},
-	{"requests of others are not counted", "internal/usage.TestManyCallers", []edit{
-		{"internal/usage.top.add", `t.others[e.nsid] = t.others[e.nsid].plus(e.sum)`, ``}}},
-	{"a row of the audit log for each conflict", "internal/usage.TestConflictsAreAudited", []edit{
-		{"internal/usage.Counter.newConflicts", `c.audited[e.caller] || len(c.audited) == auditedPerHour`, `false`}}},
+	{"callers without bound in memory", "internal/requests.TestMemoryIsBounded", []edit{
+		{"internal/requests.top.add", `case len(t.entries) < t.limit:`, `case true:`}}},
+	{"conflicts are forgotten with their callers", "internal/requests.TestConflictsAreKeptForAMonth", []edit{
+		{"internal/requests/forget_callers.sql", `SELECT hour, kind, '', nsid, sum(n), sum(seconds), 0 FROM over WHERE`, `SELECT hour, kind, '', nsid, sum(n), sum(seconds), 0 FROM over WHERE false AND`}}},
+	{"callers without bound in the table", "internal/requests.TestManyCallers", []edit{
+		{"internal/requests/trim_callers.sql", `r.place > $2`, `r.place > 1000 * $2`}}},
+	{"the newest callers win", "internal/requests.TestManyCallers", []edit{
+		{"internal/requests.top.add", `e.caller, e.sum = c, sum{}`, `e.caller, e.sum, e.weight = c, sum{}, 1<<40`}}},
+	{"many callers hide a steady one", "internal/requests.TestSteadyCaller", []edit{
+		{"internal/requests/write_callers.sql", `coalesce(given_up.weight, 0)`, `0 * coalesce(given_up.weight, 0)`}}},
+	{"requests of others are not counted", "internal/requests.TestManyCallers", []edit{
+		{"internal/requests.top.add", `t.others[e.nsid] = t.others[e.nsid].plus(e.sum)`, ``}}},
+	{"a row of the audit log for each conflict", "internal/requests.TestConflictsAreAudited", []edit{
+		{"internal/requests.counter.newConflicts", `c.audited[e.caller] || len(c.audited) == auditedPerHour`, `false`}}},
 	{"a reused key leaves no trace", "idem.TestReuseIsAudited", []edit{
 		{"idem.reclaim", `fence FROM reused`, `fence FROM reused WHERE false`}}},
 	{"a lost key goes unnoticed", "internal/invariants.TestRepeatedMessages", []edit{

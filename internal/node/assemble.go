@@ -36,7 +36,6 @@ import (
 	"mlsd/internal/sessions"
 	"mlsd/internal/tracing"
 	"mlsd/internal/transparency"
-	"mlsd/internal/usage"
 	"mlsd/internal/worker"
 	"mlsd/messages"
 	"mlsd/migrations"
@@ -79,7 +78,6 @@ type Node struct {
 	admitted          *accounts.Allowlist // nil unless Config.Admit is accounts.ModeAllowlist
 	presence          *events.Presence
 	push              *push.Worker
-	usage             *usage.Counter
 	requests          *requests.Recorder
 	quotas            *quota.Counter
 	sweep             func(context.Context) error
@@ -150,7 +148,6 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 		Quotas:    n.quotas,
 		Lifetimes: cfg.Lifetimes,
 		Committed: n.sequencer.Wake,
-		Served:    n.usage.Add,
 		Answered:  n.requests.Add,
 		Gate:      n.gate,
 		Erasures:  erasures,
@@ -208,8 +205,9 @@ func (n *Node) authenticator(cfg Config, metrics *api.Metrics) (_ *serviceauth.V
 // assembleMaintenance makes the workers that count and clean up.
 func (n *Node) assembleMaintenance(cfg Config, addr net.Addr, metrics *api.Metrics) {
 	db := n.db.maintenance
-	n.usage = usage.New(db, n.log, mlsapi.ErrIdempotencyConflict)
-	n.requests = requests.New(requests.Config{DB: db, Log: n.log, Node: nodeName(addr), Sample: cfg.Requests.Sample, Keep: cfg.Requests.Keep})
+	n.requests = requests.New(requests.Config{
+		DB: db, Log: n.log, Node: nodeName(addr), Sample: cfg.Requests.Sample, Keep: cfg.Requests.Keep, KeyConflict: mlsapi.ErrIdempotencyConflict,
+	})
 	n.stored.MustRegister(dbmetrics.New(db, n.log, scrapeInterval))
 	n.checks = invariants.NewChecker(db)
 	n.remover = convos.NewRemover(db, n.faults)

@@ -30,7 +30,6 @@ const (
 	sweepInterval   = 30 * time.Second
 	sweepTimeout    = 3 * time.Minute // of all sweeps
 	purgeInterval   = time.Minute
-	usageInterval   = 10 * time.Second
 	pushInterval    = time.Second
 	backlogInterval = time.Minute
 	listInterval    = 3 * time.Second
@@ -53,7 +52,6 @@ func (n *Node) workers() []func(context.Context) {
 		n.rounds.Every("eraser of accounts", erasure.Interval, log, n.eraser.RunOnce, worker.Limit(erasure.RoundTimeout)).Run,
 		n.rounds.Every("push backlog", backlogInterval, log, n.push.CountBacklog).Run,
 		func(ctx context.Context) { n.push.Run(ctx, n.rounds, pushInterval) },
-		func(ctx context.Context) { n.usage.Run(ctx, n.rounds, usageInterval) },
 		func(ctx context.Context) { n.requests.Run(ctx, n.rounds) },
 		func(ctx context.Context) { n.quotas.Run(ctx, n.rounds) },
 		n.sequencer.Run,

@@ -1,6 +1,6 @@
-// Package requests records single requests: with an access line in the log, and a row of the table
-// requests. It records every request that was refused or failed, every slow one, and a sample of the
-// others.
+// Package requests keeps what became of requests. It counts those of all callers by the hour, and
+// records single ones: with an access line in the log, and a row of the table requests. It records
+// every request that was refused or failed, every slow one, and a sample of the others.
 //
 // A request only appends to a buffer. A worker writes the buffer once in a second. The buffer is
 // bounded, and so is what one caller can put there: a flood fills neither the log nor the table. A
@@ -12,6 +12,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -57,8 +58,13 @@ type Request struct {
 	// node serves it, and it is not being erased.
 	Caller string
 	Known  bool
-	Key    string    // the idempotency key; "": none
-	Convo  uuid.UUID // that the request names; uuid.Nil: none
+	// Admitted says that the caller's token was good and its rate limit left the request: it counts.
+	Admitted bool
+	Key      string // the idempotency key; "": none
+	KeyUsed  bool   // a write was made under the key, or refused because of it
+	// Conflict says that the error refuses the request because of another one.
+	Conflict bool
+	Convo    uuid.UUID // that the request names; uuid.Nil: none
 	// Replayed says that the answer was the first one of its key, Expired that the key was used anew
 	// after its record's lifetime.
 	Replayed, Expired bool
@@ -79,7 +85,10 @@ type Config struct {
 	Sample int
 	// Keep is how long rows are kept.
 	Keep time.Duration
-	Now  func() time.Time // default: time.Now
+	// KeyConflict is the name of the error that says that a key was used for another request. The
+	// audit log gets the first such request of a caller, method and hour, at most 100 rows in an hour.
+	KeyConflict string
+	Now         func() time.Time // default: time.Now
 }
 
 // Recorder records requests. Methods are safe for concurrent use.
@@ -87,6 +96,8 @@ type Recorder struct {
 	cfg     Config
 	hashKey []byte // set by Load, before the first Add
 	served  atomic.Uint64
+	counts  *counter
+	counted time.Time // when the worker wrote the counts last
 
 	mu      sync.Mutex // guards what follows
 	pending pending
@@ -106,7 +117,7 @@ func New(cfg Config) *Recorder {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Recorder{cfg: cfg, callers: map[string]int{}}
+	return &Recorder{cfg: cfg, counts: newCounter(cfg.DB, cfg.KeyConflict), callers: map[string]int{}}
 }
 
 // Load reads the key with which callers are hashed.
@@ -128,8 +139,11 @@ func (r *Recorder) Hash(did string) string {
 	return hex.EncodeToString(mac.Sum(nil)[:6])
 }
 
-// Add records the request, if it is one to be recorded. It does not block.
+// Add counts the request, and records it if it is one to be recorded. It does not block.
 func (r *Recorder) Add(q Request) {
+	if q.Admitted {
+		r.counts.add(&q)
+	}
 	sample := q.Error == "" && q.Took < Slow
 	if sample && !r.sampled() {
 		return
@@ -175,5 +189,19 @@ func (r *Recorder) fits(q Request, sample bool) bool {
 
 // Run writes until ctx ends, and then once more.
 func (r *Recorder) Run(ctx context.Context, rounds *worker.Rounds) {
-	rounds.Every("request recorder", Interval, r.cfg.Log, r.Flush, worker.AfterInterval(), worker.AtEnd(r.Flush)).Run(ctx)
+	rounds.Every("request recorder", Interval, r.cfg.Log, r.round, worker.AfterInterval(), worker.AtEnd(r.Flush)).Run(ctx)
+}
+
+// round writes what is due.
+func (r *Recorder) round(ctx context.Context) error {
+	if time.Since(r.counted) < CountsInterval {
+		return r.flushRows(ctx)
+	}
+	r.counted = time.Now()
+	return r.Flush(ctx)
+}
+
+// Flush writes what has been added since the last time. What cannot be written is dropped.
+func (r *Recorder) Flush(ctx context.Context) error {
+	return errors.Join(r.flushRows(ctx), r.counts.flush(ctx))
 }

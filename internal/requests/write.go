@@ -11,9 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Flush writes what has been added since the last time. Rows that cannot be written are dropped;
-// their lines are in the log.
-func (r *Recorder) Flush(ctx context.Context) error {
+// flushRows writes the access lines and rows. Rows that cannot be written are dropped; their lines
+// are in the log.
+func (r *Recorder) flushRows(ctx context.Context) error {
 	r.mu.Lock()
 	p := r.pending
 	r.pending = pending{}

@@ -20,7 +20,6 @@ import (
 	"mlsd/internal/sessions"
 	"mlsd/internal/tombstone"
 	"mlsd/internal/transparency"
-	"mlsd/internal/usage"
 	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/people/consent"
@@ -65,7 +64,7 @@ func steps(cfg Config) []step {
 		{name: "rosters", run: eachConvo(eraseRoster)},
 		{name: "audit", scan: &scan{"audit_log", idem.EraseAudit}},
 		{name: "usage", run: func(ctx context.Context, j *job) (bool, error) {
-			n, err := usage.Erase(ctx, j.tx, j.person)
+			n, err := requests.EraseCounts(ctx, j.tx, j.person)
 			j.add("caller_counts", n)
 			return true, err
 		}},

@@ -10,11 +10,11 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/usage"
+	"mlsd/internal/requests"
 )
 
-// Finding S3: each request of a verified caller is reported with what became of it and the time
-// that it took.
+// Finding S3: each request of a verified caller counts, with what became of it and the time that it
+// took.
 func TestServed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -39,24 +39,28 @@ func TestServed(t *testing.T) {
 		t.Errorf("without a token: %d", status)
 	}
 
-	want := []usage.Request{
+	want := []requests.Request{
 		{NSID: mlsapi.NSIDSendMessage, Key: *hello.IdempotencyKey},
 		{NSID: mlsapi.NSIDSendMessage, Key: *hello.IdempotencyKey, Replayed: true},
-		{NSID: mlsapi.NSIDSendMessage, Key: *hello.IdempotencyKey, Failed: true, Conflict: mlsapi.ErrIdempotencyConflict},
+		{NSID: mlsapi.NSIDSendMessage, Key: *hello.IdempotencyKey, Error: mlsapi.ErrIdempotencyConflict, Conflict: true},
 		{NSID: mlsapi.NSIDPublishKeyPackage, Key: *publication.IdempotencyKey},
 		{NSID: mlsapi.NSIDPublishKeyPackage, Key: *publication.IdempotencyKey, Expired: true},
 		{NSID: mlsapi.NSIDGetEpoch},
-		{NSID: mlsapi.NSIDGetEpoch, Failed: true},
+		{NSID: mlsapi.NSIDGetEpoch, Error: mlsapi.ErrConvoNotFound},
 	}
-	got := w.served.take()
-	for i := range got {
-		if got[i].Took <= 0 || got[i].Took > time.Minute {
-			t.Errorf("request %d took %s", i, got[i].Took)
+	var got []requests.Request
+	for i, r := range w.served.take() {
+		if r.Took <= 0 || r.Took > time.Minute {
+			t.Errorf("request %d took %s", i, r.Took)
 		}
-		got[i].Took = 0
+		if r.Admitted {
+			got = append(got, requests.Request{
+				Caller: r.Caller, NSID: r.NSID, Key: r.Key, KeyUsed: r.KeyUsed, Replayed: r.Replayed, Expired: r.Expired, Error: r.Error, Conflict: r.Conflict,
+			})
+		}
 	}
 	for i := range want {
-		want[i].Caller = alice.did().String()
+		want[i].Caller, want[i].KeyUsed = alice.did().String(), want[i].Key != ""
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

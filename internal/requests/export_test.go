@@ -1,4 +1,4 @@
-package usage
+package requests
 
 // Bounds of the memory, of the table and of the audit log.
 const (
@@ -8,10 +8,10 @@ const (
 )
 
 // Named is how many callers are counted by name now.
-func (c *Counter) Named() (n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, t := range c.callers {
+func (r *Recorder) Named() (n int) {
+	r.counts.mu.Lock()
+	defer r.counts.mu.Unlock()
+	for _, t := range r.counts.callers {
 		n += len(t.entries)
 	}
 	return n

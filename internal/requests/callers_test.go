@@ -1,4 +1,4 @@
-package usage_test
+package requests_test
 
 import (
 	"fmt"
@@ -11,7 +11,7 @@ import (
 
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
-	"mlsd/internal/usage"
+	"mlsd/internal/requests"
 )
 
 // callerCount is a row of caller_counts. DID "" stands for all callers without a row.
@@ -52,21 +52,23 @@ func TestCallers(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	a, b := newCounter(db), newCounter(db)
-	of := func(did string, took time.Duration, change func(*usage.Request)) usage.Request {
-		r := usage.Request{Caller: did, NSID: "createConvo", Key: "k", Took: took}
+	of := func(did string, took time.Duration, change func(*requests.Request)) requests.Request {
+		r := requests.Request{Caller: did, Admitted: true, NSID: "createConvo", Key: "k", KeyUsed: true, Took: took}
 		change(&r)
 		return r
 	}
-	for _, node := range []*usage.Counter{a, b} {
-		node.Add(of("did:plc:a", time.Second, func(*usage.Request) {}))
-		node.Add(of("did:plc:a", time.Second/2, func(r *usage.Request) { r.Replayed = true }))
-		node.Add(of("did:plc:a", time.Second, func(r *usage.Request) { r.Expired, r.Failed, r.Conflict = true, true, "EpochMismatch" }))
-		node.Add(of("did:plc:b", time.Second, func(r *usage.Request) { r.Failed = true }))
-		node.Add(of("did:plc:b", time.Second, func(r *usage.Request) { r.Key, r.NSID = "", "getEpoch" }))
+	for _, node := range []*requests.Recorder{a, b} {
+		node.Add(of("did:plc:a", time.Second, func(*requests.Request) {}))
+		node.Add(of("did:plc:a", time.Second/2, func(r *requests.Request) { r.Replayed = true }))
+		node.Add(of("did:plc:a", time.Second, func(r *requests.Request) { r.Expired, r.Error, r.Conflict = true, "EpochMismatch", true }))
+		node.Add(of("did:plc:a", time.Second, func(r *requests.Request) { r.Expired = true }))
+		node.Add(of("did:plc:b", time.Second, func(r *requests.Request) { r.Error = "NotMember" }))
+		node.Add(of("did:plc:b", time.Second, func(r *requests.Request) { r.Key, r.KeyUsed, r.NSID = "", false, "getEpoch" }))
 		node.Add(refused("IdempotencyConflict", "addMembers"))
 	}
 	flush(t, a, b, a)
 	want := []callerCount{
+		{"EpochMismatch", "did:plc:a", "createConvo", 2, 2},
 		{"IdempotencyConflict", "did:plc:alice", "addMembers", 2, 2},
 		{"expired", "did:plc:a", "createConvo", 2, 2},
 		{"first", "did:plc:a", "createConvo", 2, 2},
@@ -77,9 +79,6 @@ func TestCallers(t *testing.T) {
 	if diff := cmp.Diff(want, callerCounts(t, db)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if n, _ := total(t, db, "EpochMismatch"); n != 2 {
-		t.Errorf("%d conflicts whose key had expired", n)
-	}
 }
 
 // Finding S3: many callers do not fill the memory or the table, and do not hide the one who sends
@@ -89,21 +88,21 @@ func TestManyCallers(t *testing.T) {
 	db := pgtest.Database(t)
 	c := newCounter(db)
 	const rounds, strangers = 6, 1500
-	var requests int64
+	var sent int64
 	for round := range rounds {
 		for n := range strangers {
-			c.Add(usage.Request{Caller: fmt.Sprintf("did:plc:%d-%d", round, n), NSID: "sendMessage", Key: "k", Took: time.Second})
-			requests++
+			c.Add(requests.Request{Caller: fmt.Sprintf("did:plc:%d-%d", round, n), Admitted: true, NSID: "sendMessage", Key: "k", KeyUsed: true, Took: time.Second})
+			sent++
 			if n%50 == 0 { // in small portions: 2 % of all
-				c.Add(usage.Request{Caller: "did:plc:busy", NSID: "sendMessage", Key: "k", Took: time.Second})
-				requests++
+				c.Add(requests.Request{Caller: "did:plc:busy", Admitted: true, NSID: "sendMessage", Key: "k", KeyUsed: true, Took: time.Second})
+				sent++
 			}
 		}
 		flush(t, c)
 		found := callerCounts(t, db)
 		n, seconds, named := sumOf(found)
-		if n != requests || seconds != float64(requests) || named > usage.Listed {
-			t.Fatalf("after round %d: %d requests of %d, %v seconds, %d callers with rows", round, n, requests, seconds, named)
+		if n != sent || seconds != float64(sent) || named > requests.Listed {
+			t.Fatalf("after round %d: %d requests of %d, %v seconds, %d callers with rows", round, n, sent, seconds, named)
 		}
 		var busy int64
 		for _, c := range found {
@@ -126,11 +125,11 @@ func TestSteadyCaller(t *testing.T) {
 	for round := range rounds {
 		for n := range others {
 			for range 2 {
-				c.Add(usage.Request{Caller: fmt.Sprintf("did:plc:%d-%d", round, n), NSID: "sendMessage", Key: "k"})
+				c.Add(requests.Request{Caller: fmt.Sprintf("did:plc:%d-%d", round, n), Admitted: true, NSID: "sendMessage", Key: "k", KeyUsed: true})
 			}
 		}
 		if round >= begins { // all rows are in use
-			c.Add(usage.Request{Caller: "did:plc:steady", NSID: "sendMessage", Key: "k"})
+			c.Add(requests.Request{Caller: "did:plc:steady", Admitted: true, NSID: "sendMessage", Key: "k", KeyUsed: true})
 		}
 		flush(t, c)
 	}
@@ -147,11 +146,11 @@ func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	c := newCounter(db)
-	for n := range 10 * usage.Tracked {
-		c.Add(usage.Request{Caller: fmt.Sprintf("did:plc:%d", n), NSID: "sendMessage"})
+	for n := range 10 * requests.Tracked {
+		c.Add(requests.Request{Caller: fmt.Sprintf("did:plc:%d", n), Admitted: true, NSID: "sendMessage"})
 	}
-	if n := c.Named(); n != usage.Tracked {
-		t.Errorf("%d callers have entries, want %d", n, usage.Tracked)
+	if n := c.Named(); n != requests.Tracked {
+		t.Errorf("%d callers have entries, want %d", n, requests.Tracked)
 	}
 }
 
@@ -160,7 +159,9 @@ func TestCallersAreKeptForAWeek(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	c := newCounter(db)
-	c.Add(refused("EpochMismatch", "addMembers"))
+	r := refused("", "addMembers")
+	r.Conflict = false
+	c.Add(r)
 	flush(t, c)
 	pgtest.Age(t, db, "caller_counts", 6*24*time.Hour)
 	flush(t, c)
@@ -190,9 +191,7 @@ func TestConflictsAreAudited(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	c := newCounter(db)
-	conflict := func(did, key string) {
-		c.Add(usage.Request{Caller: did, NSID: "createConvo", Key: key, Failed: true, Conflict: "IdempotencyConflict"})
-	}
+	reused := func(did, key string) { c.Add(conflict(did, "IdempotencyConflict", "createConvo", key)) }
 	audited := func() (lines []string) {
 		t.Helper()
 		rows, err := db.Query(t.Context(), `
@@ -205,24 +204,24 @@ func TestConflictsAreAudited(t *testing.T) {
 		}
 		return lines
 	}
-	conflict("did:plc:a", "k1")
-	conflict("did:plc:a", "k2")
+	reused("did:plc:a", "k1")
+	reused("did:plc:a", "k2")
 	c.Add(refused("EpochMismatch", "createConvo")) // is no use of a key for another request
 	flush(t, c)
-	conflict("did:plc:a", "k3")
+	reused("did:plc:a", "k3")
 	flush(t, c)
 	if diff := cmp.Diff([]string{"record createConvo k2: completed to conflict, did:plc:a, 2"}, audited()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	for n := range 300 {
-		conflict(fmt.Sprintf("did:plc:%d", n), "k")
+		reused(fmt.Sprintf("did:plc:%d", n), "k")
 		if n%100 == 0 {
 			flush(t, c)
 		}
 	}
 	flush(t, c)
-	if n := len(audited()); n != usage.AuditedPerHour {
-		t.Errorf("%d rows of the audit log, want %d", n, usage.AuditedPerHour)
+	if n := len(audited()); n != requests.AuditedPerHour {
+		t.Errorf("%d rows of the audit log, want %d", n, requests.AuditedPerHour)
 	}
 }
 
@@ -244,11 +243,11 @@ func TestUnderRowSecurity(t *testing.T) {
 		return db
 	}
 	c := newCounter(open("mlsd_app"))
-	for n := range 2 * usage.Listed {
+	for n := range 2 * requests.Listed {
 		c.Add(refused("IdempotencyConflict", fmt.Sprintf("method%d", n)))
 	}
 	flush(t, c)
-	if n, _, named := sumOf(callerCounts(t, open("none"))); n != 2*usage.Listed || named != usage.Listed {
+	if n, _, named := sumOf(callerCounts(t, open("none"))); n != 2*requests.Listed || named != requests.Listed {
 		t.Errorf("%d requests, %d callers with rows", n, named)
 	}
 }

@@ -1,0 +1,232 @@
+package requests
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/pgpool"
+	"mlsd/internal/tombstone"
+)
+
+const (
+	// CountsInterval is how often the counts are written.
+	CountsInterval = 10 * time.Second
+	// tracked is how many callers a node counts by name between two writes, for each kind. A caller
+	// counts once for each of its methods.
+	tracked = 500
+	// listed is how many callers of an hour the database keeps by name, for each kind.
+	listed = 100
+	// auditedPerHour bounds the rows that a node writes into the audit log in an hour.
+	auditedPerHour = 100
+	// keepCallers is how long the counts of an hour are kept, keepConflicts how long those of
+	// conflicts are, without their callers.
+	keepCallers   = 7 * 24 * time.Hour
+	keepConflicts = 30 * 24 * time.Hour
+	// forgetBatch bounds the rows that one write forgets.
+	forgetBatch = 1000
+)
+
+// Kinds of requests. The other kinds are the names of the errors of conflicts.
+const (
+	First   = "first"   // a write under a new idempotency key took effect
+	Replay  = "replay"  // the answer was the first one of its key
+	Expired = "expired" // the key was used anew after its record's lifetime
+	Other   = "other"   // every other request, such as one without a key
+)
+
+// kind is what became of the request.
+func (q *Request) kind() string {
+	switch {
+	case q.Conflict:
+		return q.Error
+	case q.Expired:
+		return Expired
+	case q.Replayed:
+		return Replay
+	case q.KeyUsed && q.Error == "":
+		return First
+	}
+	return Other
+}
+
+// counter counts requests of callers by the hour, for all nodes together and across restarts: what
+// became of them, and which callers sent the most. So conflicts are counted that leave no other row.
+//
+// Requests are counted in memory and written in the background, never by a request. If a write
+// fails, its counts are dropped, because the database possibly has them. So a failed write can lose
+// counts, and no request counts twice.
+//
+// Anybody can have any number of DIDs. So a node counts at most 500 callers of each kind by name,
+// and the database keeps at most 100 of an hour and kind. The counts of the others are in one row.
+// See top.
+type counter struct {
+	db          *pgxpool.Pool
+	keyConflict string // the name of the error that the audit log records
+
+	mu      sync.Mutex      // guards what follows
+	callers map[string]*top // since the last flush, by kind
+
+	flushing sync.Mutex      // held during a flush; guards the fields below
+	hour     time.Time       // of the last flush
+	audited  map[caller]bool // in that hour; at most auditedPerHour
+}
+
+func newCounter(db *pgxpool.Pool, keyConflict string) *counter {
+	return &counter{db: db, keyConflict: keyConflict, callers: map[string]*top{}, audited: map[caller]bool{}}
+}
+
+// add counts one request.
+func (c *counter) add(q *Request) {
+	kind := q.kind()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.callers[kind]
+	if t == nil {
+		t = newTop(tracked)
+		c.callers[kind] = t
+	}
+	key := ""
+	if kind == c.keyConflict { // the audit log records it
+		key = q.Key
+	}
+	t.add(caller{q.Caller, q.NSID}, q.Took, key)
+}
+
+var (
+	// writeCallers adds the counts of callers to an hour.
+	//
+	//go:embed write_callers.sql
+	writeCallers string
+	// trimCallers moves the counts of the callers that are not among the first $2 of an hour into
+	// the row of all others.
+	//
+	//go:embed trim_callers.sql
+	trimCallers string
+	// forgetCallers deletes counts that are too old.
+	//
+	//go:embed forget_callers.sql
+	forgetCallers string
+)
+
+// flush adds the counts to the current hour of the database's clock, and deletes hours that are too
+// old. It is one transaction, and one node at a time makes it.
+func (c *counter) flush(ctx context.Context) error {
+	c.flushing.Lock()
+	defer c.flushing.Unlock()
+	c.mu.Lock()
+	callers := c.callers
+	c.callers = map[string]*top{}
+	c.mu.Unlock()
+	err := pgx.BeginFunc(ctx, c.db, func(tx pgx.Tx) error {
+		if err := pgpool.LockUsage.Wait(ctx, tx, ""); err != nil {
+			return err
+		}
+		var hour time.Time
+		err := tx.QueryRow(ctx, `
+			SELECT date_trunc('hour', clock_timestamp(), 'UTC') FROM set_config('mlsd.maintenance', 'on', true)`).Scan(&hour)
+		if err != nil {
+			return err
+		}
+		return tx.SendBatch(ctx, c.writes(callers, hour)).Close()
+	})
+	if err != nil {
+		return fmt.Errorf("requests since the last write are not counted: %w", err)
+	}
+	return nil
+}
+
+// writes returns the statements of one flush.
+func (c *counter) writes(callers map[string]*top, hour time.Time) *pgx.Batch {
+	b := &pgx.Batch{}
+	if len(callers) > 0 {
+		rows := callerColumns(callers)
+		b.Queue(writeCallers, hour, rows.kinds, rows.dids, rows.nsids, rows.ns, rows.seconds)
+		b.Queue(trimCallers, hour, listed)
+	}
+	if audits := c.newConflicts(callers[c.keyConflict], hour); len(audits.ids) > 0 {
+		b.Queue(`
+			INSERT INTO audit_log (entity, entity_id, actor, from_state, to_state, reason, version)
+			SELECT 'record', id, did, 'completed', 'conflict', 'used for another request', n
+			FROM unnest($1::text[], $2::text[], $3::bigint[]) AS u (id, did, n)`, audits.ids, audits.dids, audits.ns)
+	}
+	b.Queue(forgetCallers, keepCallers, keepConflicts, forgetBatch)
+	return b
+}
+
+// callerRows are the columns of caller_counts.
+type callerRows struct {
+	kinds, dids, nsids []string
+	ns                 []int64
+	seconds            []float64
+}
+
+func callerColumns(callers map[string]*top) (rows callerRows) {
+	add := func(kind, did, nsid string, s sum) {
+		rows.kinds, rows.dids, rows.nsids = append(rows.kinds, kind), append(rows.dids, did), append(rows.nsids, nsid)
+		rows.ns, rows.seconds = append(rows.ns, s.n), append(rows.seconds, s.took.Seconds())
+	}
+	for kind, t := range callers {
+		for _, e := range t.entries {
+			add(kind, e.did, e.nsid, e.sum)
+		}
+		for nsid, s := range t.others {
+			add(kind, "", nsid, s)
+		}
+	}
+	return rows
+}
+
+// conflictAudits are columns of rows of the audit log.
+type conflictAudits struct {
+	ids, dids []string
+	ns        []int64
+}
+
+// newConflicts returns the conflicts that are the first ones of their caller and method in the
+// hour, the most frequent first.
+func (c *counter) newConflicts(t *top, hour time.Time) (audits conflictAudits) {
+	if !hour.Equal(c.hour) {
+		c.hour = hour
+		clear(c.audited)
+	}
+	if t == nil {
+		return audits
+	}
+	for _, e := range t.sorted() {
+		if c.audited[e.caller] || len(c.audited) == auditedPerHour {
+			continue
+		}
+		c.audited[e.caller] = true
+		audits.ids, audits.dids, audits.ns = append(audits.ids, e.nsid+" "+e.key), append(audits.dids, e.did), append(audits.ns, e.n)
+	}
+	return audits
+}
+
+// EraseCounts moves the counts of a caller into the rows of all others, and returns how many rows it has
+// deleted. The transaction must be one of maintenance.
+func EraseCounts(ctx context.Context, tx pgx.Tx, p tombstone.Person) (int64, error) {
+	// A flush writes many rows. It has this lock too.
+	if err := pgpool.LockUsage.Wait(ctx, tx, ""); err != nil {
+		return 0, err
+	}
+	var n int64
+	err := tx.QueryRow(ctx, `
+		WITH gone AS (
+			DELETE FROM caller_counts WHERE caller_did = $1 RETURNING hour, kind, nsid, n, seconds
+		), moved AS (
+			INSERT INTO caller_counts AS c (hour, kind, caller_did, nsid, n, seconds, weight)
+			SELECT hour, kind, '', nsid, n, seconds, 0 FROM gone
+			ON CONFLICT (hour, kind, caller_did, nsid) DO UPDATE SET n = c.n + excluded.n, seconds = c.seconds + excluded.seconds
+		)
+		SELECT count(*) FROM gone`, p.DID).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("erase a caller's counts: %w", err)
+	}
+	return n, nil
+}
