@@ -7,10 +7,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// Bounds of the queue.
+// Bounds of the messages that wait.
 const (
-	QueueDrafts = queueDrafts
-	QueueBytes  = queueBytes
+	MostSends     = mostSends
+	MostSendBytes = mostSendBytes
 )
 
 // Write is Append, but its errors are those of the drafts.
@@ -28,33 +28,38 @@ func (l *Log) Lost(ctx context.Context, began time.Time, drafts ...Draft) []Resu
 	return l.resolve(ctx, drafts, make([]Result, len(drafts)), &lostError{context.Canceled, began})
 }
 
-// Queued returns how many drafts wait for a transaction, and the bytes of their bodies.
-func (l *Log) Queued() (drafts, bytes int) {
-	l.batcher.mu.Lock()
-	defer l.batcher.mu.Unlock()
-	return l.batcher.queued, l.batcher.bytes
+// Queued returns how many drafts wait for a transaction.
+func (l *Log) Queued() (drafts int) {
+	for _, shard := range l.lanes.shards {
+		drafts += shard.Waiting()
+	}
+	return drafts
 }
 
-// Idle reports whether no lane has a goroutine, and no convo has a lane of its own.
+// Sending returns how many messages wait for their answers, and the bytes of their bodies.
+func (l *Log) Sending() (n, bytes int) {
+	l.sends.mu.Lock()
+	defer l.sends.mu.Unlock()
+	return l.sends.n, l.sends.bytes
+}
+
+// Idle reports whether no message waits, and no convo has a lane of its own.
 func (l *Log) Idle() bool {
-	l.batcher.mu.Lock()
-	defer l.batcher.mu.Unlock()
-	return l.batcher.running == 0 && len(l.batcher.busy) == 0
+	n, _ := l.Sending()
+	l.lanes.mu.Lock()
+	defer l.lanes.mu.Unlock()
+	return n == 0 && len(l.lanes.busy) == 0
 }
 
 // Busy reports whether convo has a lane of its own.
 func (l *Log) Busy(convo uuid.UUID) bool {
-	l.batcher.mu.Lock()
-	defer l.batcher.mu.Unlock()
-	return l.batcher.busy[convo] != nil
+	l.lanes.mu.Lock()
+	defer l.lanes.mu.Unlock()
+	return l.lanes.busy[convo] != nil
 }
 
 // SameShard reports whether two convos share a shard.
-func (l *Log) SameShard(a, b uuid.UUID) bool {
-	l.batcher.mu.Lock()
-	defer l.batcher.mu.Unlock()
-	return l.batcher.shardOf(a) == l.batcher.shardOf(b)
-}
+func (l *Log) SameShard(a, b uuid.UUID) bool { return l.shardOf(a) == l.shardOf(b) }
 
 // Bounds of expiry.
 const (

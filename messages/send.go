@@ -5,9 +5,8 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
-	"runtime"
-	"sync/atomic"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -60,11 +59,6 @@ type requestKey struct {
 
 func (d *Draft) requestKey() requestKey { return requestKey{d.ConvoID, d.Sender, d.Key} }
 
-// repeats reports whether d is the same request as other.
-func (d *Draft) repeats(other *Draft) bool {
-	return d.Hash == other.Hash && d.requestKey() == other.requestKey()
-}
-
 // Receipt is the answer to the sender of a message.
 type Receipt struct {
 	ID       uuid.UUID
@@ -99,28 +93,10 @@ type Log struct {
 	metrics idem.Metrics
 	log     *slog.Logger
 	faults  *failpoint.Set
-	batcher *batcher
-	sending atomic.Int64 // messages that wait for their answer
-	crowded atomic.Int64 // when more than sendsOfCPU of each processor last waited, in ns since 1970
-}
-
-// A node is busy while more than sendsOfCPU messages for each processor wait for their answers, and for
-// busyFor after that: the messages of a transaction are answered together, and for a moment few wait.
-// At half of the node's greatest rate, a tenth as many wait.
-const (
-	sendsOfCPU = 16
-	busyFor    = 500 * time.Millisecond
-)
-
-// Crowded reports whether the node is busy with messages, so that signals are dropped.
-func (l *Log) Crowded() bool { return time.Now().UnixNano()-l.crowded.Load() < int64(busyFor) }
-
-// begins counts a message that waits for its answer, until ends is called.
-func (l *Log) begins() (ends func()) {
-	if l.sending.Add(1) > int64(sendsOfCPU*runtime.GOMAXPROCS(0)) {
-		l.crowded.Store(time.Now().UnixNano())
-	}
-	return func() { l.sending.Add(-1) }
+	tracer  *tracing.Tracer
+	onBatch func(drafts int)
+	lanes   lanes
+	sends   sends
 }
 
 // Option changes a Log.
@@ -129,7 +105,7 @@ type Option func(*Log)
 // WithShards sets how many transactions with messages the node can have in flight, besides those of
 // busy convos.
 func WithShards(n int) Option {
-	return func(l *Log) { l.batcher.shards = newLanes(n) }
+	return func(l *Log) { l.lanes.shards = l.newShards(n) }
 }
 
 // OnReserved runs the transactions that messages share on a pool of their own: a batch of hundreds
@@ -141,19 +117,22 @@ func OnReserved(pool *pgxpool.Pool) Option {
 
 // OnBatch calls f with the number of drafts of every batch.
 func OnBatch(f func(drafts int)) Option {
-	return func(l *Log) { l.batcher.onBatch = f }
+	return func(l *Log) { l.onBatch = f }
 }
 
 // Traced makes t remember the messages that traced requests append.
 func Traced(t *tracing.Tracer) Option {
-	return func(l *Log) { l.batcher.tracer = t }
+	return func(l *Log) { l.tracer = t }
 }
 
 // NewLog returns a log on db. epochWindow is how many epochs behind the convo's a message may be
 // (0: none). faults can be nil.
 func NewLog(db *pgxpool.Pool, epochWindow int64, metrics idem.Metrics, log *slog.Logger, faults *failpoint.Set, options ...Option) *Log {
-	l := &Log{db: db, batches: db, window: epochWindow, metrics: metrics, log: log, faults: faults}
-	l.batcher = newBatcher(l.write)
+	l := &Log{
+		db: db, batches: db, window: epochWindow, metrics: metrics, log: log, faults: faults, onBatch: func(int) {},
+		sends: sends{keys: map[requestKey]int{}, none: make(chan struct{})},
+	}
+	l.lanes = lanes{seed: maphash.MakeSeed(), shards: l.newShards(defaultShards()), slots: make(chan struct{}, busyLanes), busy: map[uuid.UUID]*lane{}}
 	for _, o := range options {
 		o(l)
 	}
@@ -172,29 +151,30 @@ const duplicateTimeout = 2 * time.Second
 func (l *Log) Send(ctx context.Context, d Draft) (Receipt, error) {
 	ctx, span := tracing.Start(ctx, "append")
 	defer span.End()
-	defer l.begins()()
-	s := &send{Draft: d, span: span, done: make(chan Result, 1)}
-	duplicate, err := l.batcher.enqueue(s)
+	repeats, err := l.sends.begin(&d)
 	if err != nil {
 		return Receipt{}, err
 	}
-	var timeout <-chan time.Time
-	if duplicate {
-		t := time.NewTimer(duplicateTimeout)
-		defer t.Stop()
-		timeout = t.C
+	defer l.sends.end(&d)
+	if repeats {
+		var cancel func()
+		ctx, cancel = context.WithTimeoutCause(ctx, duplicateTimeout, idem.ErrInProgress)
+		defer cancel()
 	}
-	select {
-	case r := <-s.done:
-		return r.Receipt, r.Err
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-timeout:
+	r, err := l.shardOf(d.ConvoID).Do(ctx, d)
+	if errors.Is(r.Err, ErrBusy) {
+		r, err = l.sendBusy(ctx, d)
+	}
+	switch {
+	case err != nil && context.Cause(ctx) == idem.ErrInProgress:
 		l.metrics.InProgress(nsid.SendMessage)
-		err = idem.ErrInProgress
+		return Receipt{}, idem.ErrInProgress
+	case err != nil:
+		return Receipt{}, err
+	case r.Err == nil && !r.Replayed:
+		l.tracer.Wrote(d.ConvoID, r.Seq, span)
 	}
-	l.batcher.cancel(s)
-	return Receipt{}, err
+	return r.Receipt, r.Err
 }
 
 // Append writes drafts in one transaction and returns a result for each, in order, once they are
@@ -213,4 +193,4 @@ func (l *Log) Append(ctx context.Context, drafts []Draft) ([]Result, error) {
 
 // Close writes the messages that are waiting and refuses later ones. It returns when all are
 // written, or ctx's error.
-func (l *Log) Close(ctx context.Context) error { return l.batcher.close(ctx) }
+func (l *Log) Close(ctx context.Context) error { return l.sends.close(ctx) }

@@ -24,6 +24,7 @@ type Limits struct {
 	Batch   int           // items of one batch
 	Queue   int           // items that wait
 	Timeout time.Duration // of one batch
+	Cost    int           // of one batch, as Weigh's function counts it; an item that costs more is alone
 	// Rests says that the next batch begins only after a pause as long as the last one took, and of
 	// maxRest at most. So dear batches keep a connection busy for half of the time, however many items
 	// wait.
@@ -37,6 +38,7 @@ const maxRest = 25 * time.Millisecond
 type Batcher[T, R any] struct {
 	run    func(ctx context.Context, items []T) ([]R, error)
 	limits Limits
+	cost   func(T) int // nil: items cost nothing
 
 	mu      sync.Mutex // protects the fields below
 	queue   []*entry[T, R]
@@ -58,6 +60,12 @@ type entry[T, R any] struct {
 // them. Its context ends with the timeout, and not with the context of a caller.
 func New[T, R any](limits Limits, run func(ctx context.Context, items []T) ([]R, error)) *Batcher[T, R] {
 	return &Batcher[T, R]{run: run, limits: limits, idle: make(chan struct{})}
+}
+
+// Weigh makes limits.Cost bound the batches of b, and returns b.
+func (b *Batcher[T, R]) Weigh(cost func(T) int) *Batcher[T, R] {
+	b.cost = cost
+	return b
 }
 
 // Do runs item in a batch and returns its result. The error is ErrOverloaded, ErrClosed, ctx's or
@@ -127,6 +135,15 @@ func (b *Batcher[T, R]) next() []*entry[T, R] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := min(len(b.queue), b.limits.Batch)
+	if b.cost != nil {
+		sum := 0
+		for i, e := range b.queue[:n] {
+			if sum += b.cost(e.item); sum > b.limits.Cost && i > 0 {
+				n = i
+				break
+			}
+		}
+	}
 	entries := slices.Clone(b.queue[:n])
 	b.queue = slices.Delete(b.queue, 0, n)
 	if n == 0 {

@@ -3,6 +3,7 @@ package batch_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -63,6 +64,31 @@ func TestShared(t *testing.T) {
 		}
 		if len(sizes) != 3 || sizes[0] != 1 || sizes[1] != 3 || sizes[2] != 2 {
 			t.Errorf("batches of %v, want 1, 3 and 2", sizes)
+		}
+	})
+}
+
+// The cost bounds a batch. An item that costs more runs alone.
+func TestCost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{open: make(chan struct{})}
+		l := limits
+		l.Cost = 10
+		c := batch.New(l, g.call).Weigh(func(n int) int { return n })
+		var all sync.WaitGroup
+		for _, n := range []int{1, 6, 4, 5, 11, 2} {
+			all.Go(func() {
+				if _, err := c.Do(t.Context(), n); err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+		}
+		close(g.open)
+		all.Wait()
+		if want := [][]int{{1}, {6, 4}, {5}, {11}, {2}}; !slices.EqualFunc(g.calls, want, slices.Equal[[]int]) {
+			t.Errorf("batches %v, want %v", g.calls, want)
 		}
 	})
 }

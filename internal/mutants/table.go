@@ -545,13 +545,19 @@ var mutants = []mutant{
 	{"a held convo is a failure", "messages.TestSameKeyRunning", []edit{
 		{"messages.Log.write", `results = failed(drafts, ErrHeld)`, `results = failed(drafts, err)`}}},
 	{"the queue keeps a caller that left", "messages.TestCallerHangsUp", []edit{
-		{"messages.batcher.cancel", `slices.Index(ln.queue, s); i >= 0`, `slices.Index(ln.queue, s); i > len(ln.queue)`}}},
+		{"internal/batch.Batcher.remove", `i >= 0`, `i > len(b.queue)`}}},
 	{"unbounded queue", "messages.TestQueueIsBounded", []edit{
-		{"messages.batcher.enqueue", `if b.queued > 0 &&`, `if b.queued < 0 &&`}}},
+		{"messages.sends.begin", `case s.n > 0 &&`, `case s.n < 0 &&`}}},
 	{"a stranger waits in the lane", "messages.TestStrangerPassesTheLane", []edit{
-		{"messages.batcher.enqueue", `b.push(ln, s)`, `if busy := b.busy[s.ConvoID]; busy != nil { ln = busy }; b.push(ln, s)`}}},
+		{"messages.Log.Send", `r, err := l.shardOf(d.ConvoID).Do(ctx, d)`, `r, err := Result{Err: ErrBusy}, error(nil)
+	l.lanes.mu.Lock()
+	waits := l.lanes.busy[d.ConvoID] != nil
+	l.lanes.mu.Unlock()
+	if !waits {
+		r, err = l.shardOf(d.ConvoID).Do(ctx, d)
+	}`}}},
 	{"one shard", "messages.TestOtherShardGoesOn", []edit{
-		{"messages.batcher.shardOf", `uint64(len(b.shards))`, `uint64(len(b.shards)/2)`}}},
+		{"messages.Log.shardOf", `uint64(len(l.lanes.shards))`, `uint64(len(l.lanes.shards)/2)`}}},
 	{"commits expire", "messages.TestExpiry", []edit{
 		{"messages/expire_batch.sql", `AND m.seq <= p.upto AND m.kind = 1`, `AND m.seq <= p.upto`}}},
 	{"a hole in the log", "messages.TestExpiryInOrder", []edit{
@@ -577,7 +583,8 @@ var mutants = []mutant{
 	{"a busy convo's messages are refused for their own tokens", "messages.TestTokenOfBusyConvo", []edit{
 		{"messages.judgeAll", `&& j.results[i].Err != ErrBusy {`, `{`}}},
 	{"a rolled-back draft uses its token", "messages.TestTokenOfBusyConvo", []edit{
-		{"messages.batcher.runOnce", `b.enqueueBusy(batch[i])`, `batch[i].Token = nil; b.enqueueBusy(batch[i])`}}},
+		{"messages.Log.Send", `r, err = l.sendBusy(ctx, d)`, `d.Token = nil
+		r, err = l.sendBusy(ctx, d)`}}},
 	{"a transaction for each request of a key", "messages.TestManyRefusalsUnderOneKey", []edit{
 		{"messages.Log.write", `results, err := l.transact(ctx, drafts, wait)`, `for i := range drafts {
 		if slices.ContainsFunc(drafts[:i], func(d Draft) bool { return d.requestKey() == drafts[i].requestKey() }) {

@@ -1,0 +1,101 @@
+package messages
+
+import (
+	"context"
+	"hash/maphash"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"mlsd/internal/batch"
+)
+
+// Bounds of group commit.
+const (
+	maxShards    = 4               // by default; more shards do not write faster
+	batchDrafts  = 256             // of one transaction
+	batchBytes   = 8 << 20         // of their bodies; a larger body is alone in its transaction
+	busyLanes    = 8               // busy convos that are written at a time
+	batchTimeout = 8 * time.Second // of one transaction with all its attempts
+)
+
+// lanes are the batchers of a log: messages that arrive during a transaction share the next one. The
+// first message is written at once, alone, and the slower the disk, the larger the batches. A convo
+// belongs to one shard, so its messages are written in the order in which they arrive, unless the
+// convo is busy.
+//
+// A transaction of a shard passes over convos that others have locked, so that they do not delay
+// other convos. The messages of such a busy convo go on to a lane of its own, which waits for the
+// lock. Messages that arrive later may overtake them.
+//
+// Every message passes a shard first, also if its convo has a lane: only members' messages are passed
+// over, so nobody else waits with them, or learns from a wait that the convo exists.
+type lanes struct {
+	seed   maphash.Seed
+	shards []*batcher
+	slots  chan struct{} // a busy convo's lane holds one while it writes
+
+	mu   sync.Mutex // guards what follows
+	busy map[uuid.UUID]*lane
+}
+
+type batcher = batch.Batcher[Draft, Result]
+
+// lane is the batcher of a busy convo. It exists while messages wait in it.
+type lane struct {
+	*batcher
+	users int
+}
+
+// defaultShards is one for every two processors. A second shard on two processors halves the
+// batches, and a message then costs a database on the same machine half as much again.
+func defaultShards() int { return min(max(runtime.GOMAXPROCS(0)/2, 1), maxShards) }
+
+func (l *Log) newShards(n int) []*batcher {
+	shards := make([]*batcher, n)
+	for i := range shards {
+		shards[i] = l.newBatcher(false)
+	}
+	return shards
+}
+
+// newBatcher returns a batcher of a shard or, if wait is true, of a busy convo.
+func (l *Log) newBatcher(wait bool) *batcher {
+	limits := batch.Limits{Batch: batchDrafts, Cost: batchBytes, Queue: mostSends, Timeout: batchTimeout}
+	write := func(ctx context.Context, drafts []Draft) ([]Result, error) {
+		if wait {
+			l.lanes.slots <- struct{}{}
+			defer func() { <-l.lanes.slots }()
+		}
+		l.onBatch(len(drafts))
+		return l.write(ctx, drafts, wait), nil
+	}
+	return batch.New(limits, write).Weigh(func(d Draft) int { return len(d.Body) })
+}
+
+func (l *Log) shardOf(convo uuid.UUID) *batcher {
+	return l.lanes.shards[maphash.Bytes(l.lanes.seed, convo[:])%uint64(len(l.lanes.shards))]
+}
+
+// sendBusy writes a draft in the lane of its busy convo.
+func (l *Log) sendBusy(ctx context.Context, d Draft) (Result, error) {
+	all := &l.lanes
+	all.mu.Lock()
+	ln := all.busy[d.ConvoID]
+	if ln == nil {
+		ln = &lane{batcher: l.newBatcher(true)}
+		all.busy[d.ConvoID] = ln
+	}
+	ln.users++
+	all.mu.Unlock()
+	defer func() {
+		all.mu.Lock()
+		defer all.mu.Unlock()
+		if ln.users--; ln.users == 0 {
+			delete(all.busy, d.ConvoID)
+		}
+	}()
+	return ln.Do(ctx, d)
+}

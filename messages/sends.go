@@ -1,0 +1,93 @@
+package messages
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// Bounds of the messages that wait for their answers on this node.
+const (
+	mostSends     = 4096
+	mostSendBytes = 64 << 20 // of their bodies, or one message
+)
+
+// A node is busy while more than sendsOfCPU messages for each processor wait for their answers, and for
+// busyFor after that: the messages of a transaction are answered together, and for a moment few wait.
+// At half of the node's greatest rate, a tenth as many wait.
+const (
+	sendsOfCPU = 16
+	busyFor    = 500 * time.Millisecond
+)
+
+// sends are the messages that wait for their answers.
+type sends struct {
+	mu      sync.Mutex // guards what follows
+	n       int
+	bytes   int                // of their bodies
+	keys    map[requestKey]int // how many have the key
+	crowded time.Time          // when more than sendsOfCPU of each processor last waited
+	closed  bool
+	none    chan struct{} // closed once the log is closed and no message waits
+}
+
+// begin counts a message until end is called with it. repeats says that another one with its key
+// waits. Errors: ErrOverloaded, ErrClosed.
+func (s *sends) begin(d *Draft) (repeats bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return false, ErrClosed
+	case s.n > 0 && (s.n >= mostSends || s.bytes+len(d.Body) > mostSendBytes):
+		return false, ErrOverloaded
+	}
+	s.n++
+	s.bytes += len(d.Body)
+	s.keys[d.requestKey()]++
+	if s.n > sendsOfCPU*runtime.GOMAXPROCS(0) {
+		s.crowded = time.Now()
+	}
+	return s.keys[d.requestKey()] > 1, nil
+}
+
+func (s *sends) end(d *Draft) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.n--
+	s.bytes -= len(d.Body)
+	if s.keys[d.requestKey()]--; s.keys[d.requestKey()] == 0 {
+		delete(s.keys, d.requestKey())
+	}
+	s.finish()
+}
+
+// finish closes none if the log is closed and no message waits.
+func (s *sends) finish() {
+	if s.closed && s.n == 0 {
+		close(s.none)
+	}
+}
+
+func (s *sends) close(ctx context.Context) error {
+	s.mu.Lock()
+	if !s.closed {
+		s.closed = true
+		s.finish()
+	}
+	s.mu.Unlock()
+	select {
+	case <-s.none:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Crowded reports whether the node is busy with messages, so that signals are dropped.
+func (l *Log) Crowded() bool {
+	l.sends.mu.Lock()
+	defer l.sends.mu.Unlock()
+	return time.Since(l.sends.crowded) < busyFor
+}
