@@ -97,7 +97,7 @@ func allowed() map[string][]string {
 		"people/consent":                 {"internal/pgpool", "internal/tombstone"},
 		"convos":                         domain("internal/tombstone", "internal/nsid", "people/consent", "people/disputes", "messages", "welcome", "keypackages", "idem", "events/outbox", "internal/failpoint", "internal/batch", "internal/quota", "internal/transparency", "internal/attachments"),
 		"people/disputes":                {"internal/pgpool", "internal/tombstone", "internal/worker", "messages", "events/outbox"},
-		"messages":                       domain("internal/tombstone", "internal/nsid", "idem", "events/outbox", "internal/push", "internal/failpoint", "internal/quota", "internal/serviceauth", "internal/tracing"),
+		"messages":                       domain("internal/batch", "internal/tombstone", "internal/nsid", "idem", "events/outbox", "internal/push", "internal/failpoint", "internal/quota", "internal/serviceauth", "internal/tracing"),
 		"welcome":                        domain("internal/tombstone", "internal/nsid", "messages", "idem", "events/outbox", "internal/push", "internal/batch", "internal/failpoint", "internal/ratelog"),
 		"keypackages":                    domain("internal/tombstone", "people/consent", "idem", "events/outbox"),
 		"events":                         domain("internal/tombstone", "messages", "migrations", "events/outbox", "internal/push", "internal/failpoint", "internal/limit", "internal/standby", "internal/tracing"),
