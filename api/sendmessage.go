@@ -52,7 +52,7 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 		return err
 	}
 	draft := messages.Draft{
-		ConvoID: convo, GroupID: header.GroupID, Sender: c.caller, Key: key, Hash: contentHash(*in), Kind: header.ContentType,
+		ConvoID: convo, GroupID: header.GroupID, Sender: c.caller, Key: key, Hash: content(in.Fields()).Hash(), Kind: header.ContentType,
 		Epoch: int64(header.Epoch), Body: in.Ciphertext, EmbedType: in.EmbedType, EmbedURI: in.EmbedURI, Token: c.token,
 		Quota: c.quota,
 	}
@@ -107,15 +107,6 @@ func (h *handlers) sendExternal(ctx context.Context, d messages.Draft) (sent mes
 		d.Quota.Return()
 	}
 	return sent, err
-}
-
-// contentHash equals content(in.Fields()).Hash(). It does not copy each field.
-func contentHash(in mlsapi.SendMessageInput) [sha256.Size]byte {
-	in.IdempotencyKey = nil
-	buf := takeBuffer()
-	defer giveBuffer(buf)
-	*buf = in.AppendJSON(*buf)
-	return sha256.Sum256(*buf)
 }
 
 // messageHeader reads the header of the ciphertext. The request's epoch must equal the header's.
