@@ -83,8 +83,8 @@ func NewAccess(listen string, hosts []string, t Tokens, log *slog.Logger) (*Acce
 		return nil, fmt.Errorf("resolve the admin listener's address: %w", err)
 	}
 	if t.Write == "" && !addr.IP.IsLoopback() {
-		return nil, fmt.Errorf("the admin listener %s can be reached from other machines: set MLSD_ADMIN_TOKEN or "+
-			"MLSD_ADMIN_TOKEN_FILE, or listen on 127.0.0.1", listen)
+		return nil, fmt.Errorf("the admin listener %s can be reached from other machines: set MLSD_ADMIN_TOKEN, "+
+			"or listen on 127.0.0.1", listen)
 	}
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {

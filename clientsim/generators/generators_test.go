@@ -112,7 +112,7 @@ func bootServer(t *testing.T) testbed.Target {
 	t.Helper()
 	dir := testbedtest.Directory(t)
 	server := testbedtest.Server(t, dir, map[string]string{
-		"MLSD_DATABASE_URL": pgtest.URL(t), "MLSD_ATTACHMENTS": "directory", "MLSD_ATTACHMENTS_DIR": t.TempDir(),
+		"MLSD_DATABASE_URL": pgtest.URL(t), "MLSD_ATTACHMENTS": t.TempDir(),
 		"MLSD_REPORT_KEY": "mlsd-report-public-CQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
 	})
 	transport := http.DefaultTransport.(*http.Transport).Clone()

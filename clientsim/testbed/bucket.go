@@ -307,7 +307,7 @@ func (c *chunkedBody) Read(p []byte) (int, error) {
 // Settings are those of a server that keeps its attachments in the bucket.
 func (b *Bucket) Settings() map[string]string {
 	return map[string]string{
-		"MLSD_ATTACHMENTS": "s3", "MLSD_S3_ENDPOINT": b.URL, "MLSD_S3_BUCKET": BucketName,
+		"MLSD_ATTACHMENTS":   b.URL + "/" + BucketName,
 		"MLSD_S3_ACCESS_KEY": "simulator", "MLSD_S3_SECRET_KEY": "simulator",
 	}
 }

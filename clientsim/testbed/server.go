@@ -62,8 +62,8 @@ func Unlimited(ctx context.Context, binary string) (map[string]string, error) {
 	return settings, nil
 }
 
-// plenty is the value of the limits that simulated clients must not meet.
-const plenty = "1000000"
+// plenty is a rate and a burst that simulated clients must not meet.
+const plenty = "1000000/1000000"
 
 // NewProc prepares a server that is not started yet. Start can override its settings.
 func NewProc(binary, dataDir, plcURL, serviceDID string) *Proc {
@@ -71,7 +71,7 @@ func NewProc(binary, dataDir, plcURL, serviceDID string) *Proc {
 		"MLSD_DATA_DIR": dataDir, "MLSD_PLC_URL": plcURL, "MLSD_SERVICE_DID": serviceDID,
 		"MLSD_LISTEN": "127.0.0.1:0", "MLSD_ADMIN_LISTEN": "127.0.0.1:0",
 		"MLSD_ALLOW_LOOPBACK": "true", "MLSD_FAILPOINTS": "true",
-		"MLSD_RATE_DID": plenty, "MLSD_RATE_DID_BURST": plenty, "MLSD_RATE_IP": plenty, "MLSD_RATE_IP_BURST": plenty,
+		"MLSD_RATE_DID": plenty, "MLSD_RATE_IP": plenty,
 	}}
 }
 

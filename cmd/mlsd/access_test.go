@@ -76,7 +76,7 @@ func TestAdminTokens(t *testing.T) {
 	if err := os.WriteFile(file, []byte(write+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := boot(t, []string{"MLSD_ADMIN_READ_TOKEN=" + readOnly}, "--database-url", pgtest.URL(t), "--admin-token-file", file, "--failpoints")
+	s := boot(t, []string{"MLSD_ADMIN_READ_TOKEN=" + readOnly}, "--database-url", pgtest.URL(t), "--admin-token", "file:"+file, "--failpoints")
 	for _, page := range []string{"/livez", "/readyz"} {
 		if got := ask(t, http.MethodGet, s.admin+page); got != http.StatusOK {
 			t.Errorf("%s without a token: %d", page, got)
@@ -119,15 +119,14 @@ func TestOpenAdminListenerNeedsAToken(t *testing.T) {
 		args    []string
 		want    string
 	}{
-		{nil, []string{"--admin-listen", "0.0.0.0:0"}, "set MLSD_ADMIN_TOKEN or MLSD_ADMIN_TOKEN_FILE, or listen on 127.0.0.1"},
+		{nil, []string{"--admin-listen", "0.0.0.0:0"}, "set MLSD_ADMIN_TOKEN, or listen on 127.0.0.1"},
 		{nil, []string{"--admin-listen", ":0"}, "can be reached from other machines"},
 		{[]string{"MLSD_ADMIN_TOKEN=short"}, nil, "at least 16 characters"},
 		{[]string{"MLSD_ADMIN_TOKEN=sixteen characters and more"}, nil, "without spaces"},
 		{[]string{"MLSD_ADMIN_READ_TOKEN=sixteen-characters"}, nil, "MLSD_ADMIN_TOKEN is not"},
 		{[]string{"MLSD_ADMIN_READ_TOKEN=sixteen-characters", "MLSD_ADMIN_TOKEN=sixteen-characters"}, nil, "must differ"},
-		{[]string{"MLSD_ADMIN_TOKEN=sixteen-characters", "MLSD_ADMIN_TOKEN_FILE=/dev/null"}, nil, "MLSD_ADMIN_TOKEN is set too"},
-		{[]string{"MLSD_ADMIN_TOKEN_FILE=/dev/null"}, nil, "the file is empty"},
-		{[]string{"MLSD_ADMIN_TOKEN_FILE=/nowhere/token"}, nil, "no such file"},
+		{[]string{"MLSD_ADMIN_TOKEN=file:/dev/null"}, nil, "the file /dev/null is empty"},
+		{[]string{"MLSD_ADMIN_TOKEN=file:/nowhere/token"}, nil, "no such file"},
 	} {
 		launch(t, c.environ, append([]string{"--database-url", "postgres://127.0.0.1:1/none"}, c.args...)...).fails(c.want)
 	}

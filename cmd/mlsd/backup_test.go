@@ -137,7 +137,7 @@ func TestBackupAndRestore(t *testing.T) {
 	w, path := newWorld(t), mlsdOnPath(t)
 	dir, old := testdir.For(t), pgtest.DataDir(t)
 	archive := filepath.Join(dir, "wal")
-	s := w.on("--data-dir", old, "--wal-archive", archive, "--rate-did", "1e6", "--rate-did-burst", "1000000")
+	s := w.on("--data-dir", old, "--wal-archive", archive, "--rate-did", "1e6/1000000")
 	c := w.chat()
 	c.send(5)
 	copied := make(chan string, 1)

@@ -52,8 +52,8 @@ func start(t *testing.T, dir string, env []string, args ...string) *child {
 		}
 	}
 	c.cmd.Env = append(c.cmd.Env, childEnv+"=1", "MLSD_LISTEN=127.0.0.1:0", "MLSD_ADMIN_LISTEN=127.0.0.1:0", "MLSD_DATA_DIR="+dir,
-		"MLSD_FAILPOINTS=true", "MLSD_SERVICE_DID="+serviceDID, "MLSD_LOG_FORMAT=text", "MLSD_RATE_DID=1e6", "MLSD_RATE_DID_BURST=1000000",
-		"MLSD_RATE_IP=1e6", "MLSD_RATE_IP_BURST=1000000")
+		"MLSD_FAILPOINTS=true", "MLSD_SERVICE_DID="+serviceDID, "MLSD_LOG_FORMAT=text", "MLSD_RATE_DID=1e6/1000000",
+		"MLSD_RATE_IP=1e6/1000000")
 	c.cmd.Env = append(c.cmd.Env, env...)
 	c.cmd.Stdout, c.cmd.Stderr = c.stdout, c.stderr
 	if c.stdin, err = c.cmd.StdinPipe(); err != nil {

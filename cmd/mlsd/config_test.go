@@ -44,7 +44,7 @@ func TestNoPublicURL(t *testing.T) {
 func TestAccountSettings(t *testing.T) {
 	t.Parallel()
 	for _, environ := range [][]string{
-		{"MLSD_ADMIT=allowlist"}, {"MLSD_ADMIT_FILE=/a"}, {"MLSD_ADMIT=closed", "MLSD_ADMIT_FILE=/a"}, {"MLSD_RELAY_KIND=repos"},
+		{"MLSD_ADMIT=allowlist"}, {"MLSD_ADMIT_FILE=/a"}, {"MLSD_ADMIT=closed", "MLSD_ADMIT_FILE=/a"},
 	} {
 		s := launch(t, append(environ, "MLSD_DATA_DIR="+dataDir(t)))
 		s.fails(strings.Split(environ[len(environ)-1], "=")[0])

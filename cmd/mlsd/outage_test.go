@@ -17,7 +17,7 @@ func TestOutageIsTwoLines(t *testing.T) {
 	t.Parallel()
 	database := withPassword(t, pgtest.URL(t))
 	w := newWorld(t)
-	s := boot(t, nil, w.flags("--database-url", database, "--rate-did", "1e6", "--rate-did-burst", "1000000")...)
+	s := boot(t, nil, w.flags("--database-url", database, "--rate-did", "1e6/1000000")...)
 	w.use(s.admin, s.public)
 	alice := w.user()
 	alice.query(mlsapi.NSIDGetConvos).must().ok()

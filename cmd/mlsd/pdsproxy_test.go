@@ -43,7 +43,7 @@ func TestThroughAPDS(t *testing.T) {
 	between, requests := newRecorder(t)
 	did := "did:web:localhost%3A" + between.port
 	s := boot(t, nil, "--database-url", pgtest.URL(t), "--service-did", did, "--public-url", between.url, "--plc-url", plc.URL,
-		"--attachments", "directory", "--attachments-dir", t.TempDir())
+		"--attachments", t.TempDir())
 	between.lead(t, s.public)
 	alice := newPDS(t, folder, plc.URL).account("alice.test")
 

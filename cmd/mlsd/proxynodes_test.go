@@ -31,7 +31,7 @@ func newNodes(t *testing.T) *proxyNodes {
 func (n *proxyNodes) start(t *testing.T, w *world, i int) {
 	t.Helper()
 	n.running[i] = spawn(t, dataDir(t), "MLSD_PLC_URL="+w.plc.URL, "MLSD_DATABASE_URL="+n.database, "MLSD_LISTEN="+n.addresses[i],
-		"MLSD_TRUSTED_PROXIES=127.0.0.1/32", "MLSD_RATE_IP=0.01", "MLSD_RATE_IP_BURST=30")
+		"MLSD_TRUSTED_PROXIES=127.0.0.1/32", "MLSD_RATE_IP=0.01/30")
 }
 
 // replace ends a node in order, and starts another one in its place.

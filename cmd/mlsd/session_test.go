@@ -66,7 +66,7 @@ func (w *world) refusedWithin(s *server, bearer string, most time.Duration) time
 func TestSessionsOfTwoNodes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	url, fast := pgtest.URL(t), []string{"MLSD_RATE_DID=100000", "MLSD_RATE_DID_BURST=100000"}
+	url, fast := pgtest.URL(t), []string{"MLSD_RATE_DID=100000/100000"}
 	first := boot(t, fast, w.flags("--database-url", url, "--log-level", "debug", "--log-format", "json")...)
 	second := boot(t, fast, w.flags("--database-url", url, "--log-level", "debug", "--log-format", "json")...)
 	w.use(first.admin, first.public)

@@ -156,7 +156,7 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 		Signals:   n.signals, EpochWindow: cfg.EpochWindow,
 		Heads:       n.heads,
 		Tickets:     events.NewTickets(db.requests),
-		Push:        push.Policy{APNs: cfg.APNs != (push.APNsKey{}), Webhooks: cfg.Webhooks, AllowLoopback: cfg.AllowLoopback, Targets: cfg.PushTargets},
+		Push:        push.Policy{APNs: cfg.APNs != (push.APNsKey{}), Webhooks: cfg.Webhooks, AllowLoopback: cfg.AllowLoopback},
 		Messages:    n.messages,
 		Attachments: n.attachments, AttachmentDeleted: n.attachmentDeleted,
 		Cursors:    n.cursors,
@@ -278,7 +278,7 @@ func (n *Node) assembleRelay(cfg Config) (err error) {
 	if cfg.RelayURL == "" {
 		return nil
 	}
-	source, err := relay.ParseSource(cfg.RelayURL, cfg.RelayKind)
+	source, err := relay.ParseSource(cfg.RelayURL)
 	if err != nil {
 		return fmt.Errorf("MLSD_RELAY_URL: %w", err)
 	}
@@ -292,12 +292,12 @@ func (n *Node) assembleRelay(cfg Config) (err error) {
 func (n *Node) assembleAttachments(cfg Config, writes *idem.Store) error {
 	var store attachments.Store
 	var err error
-	switch cfg.Attachments.Kind {
+	switch cfg.Attachments.kind {
 	case attachmentsDirectory:
 		store, err = filestore.New(cfg.Attachments.Dir)
 	case attachmentsS3:
 		if store, err = s3store.New(cfg.Attachments.S3); err != nil {
-			err = fmt.Errorf("MLSD_S3_ENDPOINT: %w", err)
+			err = fmt.Errorf("MLSD_ATTACHMENTS: %w", err)
 		}
 	default:
 		return nil

@@ -64,11 +64,8 @@ func (c Config) checkStandby() error {
 
 // checkAccounts fails if a setting about accounts lacks the one that it belongs to.
 func (c Config) checkAccounts() error {
-	switch {
-	case (c.Admit == accounts.ModeAllowlist) != (c.AdmitFile != ""):
+	if (c.Admit == accounts.ModeAllowlist) != (c.AdmitFile != "") {
 		return errors.New("--admit-file (MLSD_ADMIT_FILE) must be set with MLSD_ADMIT=allowlist, and only then")
-	case c.RelayKind != "" && c.RelayURL == "":
-		return errors.New("--relay-kind (MLSD_RELAY_KIND) must not be set without MLSD_RELAY_URL")
 	}
 	return nil
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"net/url"
+	"path"
 	"path/filepath"
 	"sort"
 	"strconv"
@@ -20,7 +22,6 @@ import (
 	"mlsd/internal/localpg"
 	"mlsd/internal/push"
 	"mlsd/internal/quota"
-	"mlsd/internal/relay"
 	"mlsd/operator"
 	"mlsd/people/accounts"
 	"mlsd/welcome"
@@ -69,8 +70,6 @@ type Config struct {
 	APNsHost string
 	// Webhooks (MLSD_PUSH_WEBHOOKS) allows push targets that are URLs.
 	Webhooks bool
-	// PushTargets (MLSD_PUSH_TARGETS) is how many devices of one DID can be registered for pushes.
-	PushTargets int
 	// EpochWindow (MLSD_MESSAGE_EPOCH_WINDOW) is how many epochs a message can be behind its convo.
 	EpochWindow int64
 	// EventRetention (MLSD_EVENT_RETENTION) is how long events are kept. They are deleted a day at
@@ -80,14 +79,13 @@ type Config struct {
 	// ever. KeptUnasked says that the operator has not set it: the server warns of that.
 	MessageRetention time.Duration
 	KeptUnasked      bool
-	// Attachments says where encrypted files are kept (MLSD_ATTACHMENTS, MLSD_ATTACHMENTS_DIR, MLSD_S3_*),
+	// Attachments says where encrypted files are kept (MLSD_ATTACHMENTS, MLSD_S3_*),
 	// and how large they can be (MLSD_ATTACHMENT_MAX_SIZE).
 	Attachments AttachmentsConfig
 	// Lifetimes of idempotency records (MLSD_IDEMPOTENCY_TTL) and of leases
 	// (MLSD_IDEMPOTENCY_LEASE), by operation.
 	Lifetimes idem.Lifetimes
-	// Rates: DID (MLSD_RATE_DID, MLSD_RATE_DID_BURST) and IP (MLSD_RATE_IP, MLSD_RATE_IP_BURST), in
-	// requests.
+	// Rates: DID (MLSD_RATE_DID) and IP (MLSD_RATE_IP), in requests.
 	Rates api.Rates
 	// Quotas (MLSD_QUOTA_*) bound what one DID, one address and one convo store and do in a day: see
 	// package quota.
@@ -96,10 +94,8 @@ type Config struct {
 	// accounts.ModeAllowlist serves.
 	Admit     accounts.Mode
 	AdmitFile string
-	// RelayURL (MLSD_RELAY_URL) is what says what becomes of accounts, and RelayKind
-	// (MLSD_RELAY_KIND) its protocol. Empty: none is followed; the protocol that the URL's path says.
-	RelayURL  string
-	RelayKind relay.Kind
+	// RelayURL (MLSD_RELAY_URL) is what says what becomes of accounts. Empty: none is followed.
+	RelayURL string
 	// EraseAfter (MLSD_ERASE_AFTER) is the time from the deletion of an account in the network to
 	// the erasure of its data. 0: the data stays.
 	EraseAfter time.Duration
@@ -134,10 +130,43 @@ const (
 
 // AttachmentsConfig says where attachments are kept.
 type AttachmentsConfig struct {
-	Kind    string // one of the above
-	Dir     string // "": attachments in DataDir
-	MaxSize int64  // in bytes
+	kind    string // one of the above
+	Dir     string
+	MaxSize int64 // in bytes
 	S3      s3store.Config
+}
+
+// parse reads where attachments are kept: a directory, the URL of a bucket, or off.
+func (a *AttachmentsConfig) parse(v string) error {
+	switch {
+	case v == attachmentsByDefault, v == attachmentsOff:
+		a.kind = v
+	case filepath.IsAbs(v):
+		a.kind, a.Dir = attachmentsDirectory, v
+	default:
+		a.kind = attachmentsS3
+		return a.parseBucket(v)
+	}
+	return nil
+}
+
+// parseBucket reads the URL of a bucket, such as https://s3.example.com/files?region=eu-central-1.
+func (a *AttachmentsConfig) parseBucket(v string) error {
+	u, err := url.Parse(v)
+	wanted := errors.New("want off, a directory such as /srv/mlsd-files, or a bucket such as https://s3.example.com/BUCKET?region=us-east-1")
+	if err != nil || checkURL(v) != nil || u.User != nil || u.Fragment != "" {
+		return wanted
+	}
+	query := u.Query()
+	a.S3.Region = query.Get("region")
+	query.Del("region")
+	endpoint, bucket := path.Split(strings.TrimSuffix(u.Path, "/"))
+	if bucket == "" || len(query) > 0 {
+		return wanted
+	}
+	a.S3.Bucket = bucket
+	a.S3.Endpoint = u.Scheme + "://" + u.Host + strings.TrimSuffix(endpoint, "/")
+	return nil
 }
 
 // RequestsConfig says what requests leave behind: see package requests.
@@ -273,22 +302,13 @@ func configure(cmd *cli.Command) (Config, error) {
 // completeAttachments chooses the store of attachments, and checks that it is described.
 func (c *Config) completeAttachments() error {
 	a := &c.Attachments
-	own := c.DatabaseURL == ""
-	if a.Kind == attachmentsByDefault {
-		switch {
-		case own || a.Dir != "":
-			a.Kind = attachmentsDirectory
-		default:
-			a.Kind = attachmentsOff
-		}
-	}
 	switch {
-	case a.Kind == attachmentsDirectory && a.Dir == "" && !own:
-		return errors.New("--attachments (MLSD_ATTACHMENTS) is directory: name it with MLSD_ATTACHMENTS_DIR; all nodes must share it")
-	case a.Kind == attachmentsDirectory && a.Dir == "":
-		a.Dir = filepath.Join(c.DataDir, "attachments")
-	case a.Kind == attachmentsS3 && (a.S3.Endpoint == "" || a.S3.Bucket == "" || a.S3.Key == "" || a.S3.Secret == ""):
-		return errors.New("--attachments (MLSD_ATTACHMENTS) is s3: set MLSD_S3_ENDPOINT, MLSD_S3_BUCKET, MLSD_S3_ACCESS_KEY and MLSD_S3_SECRET_KEY")
+	case a.kind == attachmentsByDefault && c.DatabaseURL == "":
+		a.kind, a.Dir = attachmentsDirectory, filepath.Join(c.DataDir, "attachments")
+	case a.kind == attachmentsByDefault:
+		a.kind = attachmentsOff
+	case a.kind == attachmentsS3 && (a.S3.Key == "" || a.S3.Secret == ""):
+		return errors.New("--attachments (MLSD_ATTACHMENTS) is a bucket: set MLSD_S3_ACCESS_KEY and MLSD_S3_SECRET_KEY")
 	}
 	return nil
 }

@@ -15,10 +15,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/urfave/cli/v3"
 
+	"mlsd/api"
 	"mlsd/idem"
+	"mlsd/internal/attachments/s3store"
 	"mlsd/internal/nsid"
 	"mlsd/internal/quota"
-	"mlsd/internal/relay"
 	"mlsd/people/accounts"
 	"mlsd/welcome"
 )
@@ -53,17 +54,8 @@ func settingCases(t *testing.T) map[string]struct {
 		}
 		return r
 	}
-	first, second := secretFiles(t, " postgres://a/b\n", "postgres://c/d")
-	key, otherKey := secretFiles(t, aReportKey+"\n", otherReportKey)
-	inFile := func(get func(Config) any) row {
-		return row{first, second, get, "postgres://a/b", "postgres://c/d", "", []string{"/nowhere/secret", os.DevNull}}
-	}
 	return map[string]row{
-		"MLSD_ENV_FILE":               {os.DevNull, os.DevNull, func(Config) any { return nil }, nil, nil, nil, []string{"/nowhere/mlsd.env"}},
-		"MLSD_ADMIN_TOKEN_FILE":       inFile(func(c Config) any { return c.Admin.Tokens.Write }),
-		"MLSD_ADMIN_READ_TOKEN_FILE":  inFile(func(c Config) any { return c.Admin.Tokens.Read }),
-		"MLSD_DATABASE_URL_FILE":      inFile(func(c Config) any { return c.DatabaseURL }),
-		"MLSD_READ_DATABASE_URL_FILE": inFile(func(c Config) any { return c.ReadDatabaseURL }),
+		"MLSD_ENV_FILE": {os.DevNull, os.DevNull, func(Config) any { return nil }, nil, nil, nil, []string{"/nowhere/mlsd.env"}},
 		"MLSD_READ_DATABASE_URL": {"postgres://a/b", "host=c dbname=d", func(c Config) any { return c.ReadDatabaseURL }, "postgres://a/b",
 			"host=c dbname=d", "", []string{"postgres://a:b/c", "x"}},
 		"MLSD_WAIT_FOR_DATABASE": {"60s", "2m", func(c Config) any { return c.WaitForDatabase }, time.Minute, 2 * time.Minute, time.Duration(0),
@@ -74,19 +66,14 @@ func settingCases(t *testing.T) map[string]struct {
 			[]string{"", "8081", "127.0.0.1:port"}},
 		"MLSD_DATABASE_URL": {"postgres://a/b", "host=c dbname=d", func(c Config) any { return c.DatabaseURL }, "postgres://a/b",
 			"host=c dbname=d", "", []string{"postgres://a:b/c", "x", "postgres://a/b?sslmode=maybe", "postgres://a/b?pool_max_conns=none"}},
-		"MLSD_ATTACHMENTS":     {"off", "directory", func(c Config) any { return c.Attachments.Kind }, "off", "directory", "directory", []string{"disk", "S3"}},
-		"MLSD_ATTACHMENTS_DIR": {"/a", "/b", func(c Config) any { return c.Attachments.Dir }, "/a", "/b", nil, nil},
+		"MLSD_ATTACHMENTS": {"/a", "off", func(c Config) any { return c.Attachments.Dir }, "/a", "", nil,
+			[]string{"directory", "S3", "s3.example.com/a", "ftp://s3.example.com/a", "https://s3.example.com", "https://u:p@s3.example.com/a", "https://s3.example.com/a?zone=b"}},
 		"MLSD_ATTACHMENT_MAX_SIZE": {"7MiB", "100", func(c Config) any { return c.Attachments.MaxSize }, int64(7 << 20), int64(100), int64(50 << 20),
 			[]string{"", "0", "-1", "2GiB", "7MB"}},
-		"MLSD_S3_ENDPOINT": {"http://127.0.0.1:9000", "https://s3.example.com", func(c Config) any { return c.Attachments.S3.Endpoint },
-			"http://127.0.0.1:9000", "https://s3.example.com", "", []string{"s3.example.com", "ftp://s3.example.com"}},
-		"MLSD_S3_BUCKET":          {"a", "b", func(c Config) any { return c.Attachments.S3.Bucket }, "a", "b", "", nil},
-		"MLSD_S3_REGION":          {"a", "b", func(c Config) any { return c.Attachments.S3.Region }, "a", "b", "", nil},
-		"MLSD_S3_ACCESS_KEY":      {"a", "b", func(c Config) any { return c.Attachments.S3.Key }, "a", "b", "", nil},
-		"MLSD_S3_SECRET_KEY":      {"a", "b", func(c Config) any { return c.Attachments.S3.Secret }, "a", "b", "", nil},
-		"MLSD_S3_SECRET_KEY_FILE": inFile(func(c Config) any { return c.Attachments.S3.Secret }),
-		"MLSD_DATA_DIR":           {"/a", "/b", func(c Config) any { return c.DataDir }, "/a", "/b", nil, nil}, // package localpg tests the default
-		"MLSD_WAL_ARCHIVE":        {"/a", "/b", func(c Config) any { return c.WALArchive }, "/a", "/b", "", nil},
+		"MLSD_S3_ACCESS_KEY": {"a", "b", func(c Config) any { return c.Attachments.S3.Key }, "a", "b", "", nil},
+		"MLSD_S3_SECRET_KEY": {"a", "b", func(c Config) any { return c.Attachments.S3.Secret }, "a", "b", "", nil},
+		"MLSD_DATA_DIR":      {"/a", "/b", func(c Config) any { return c.DataDir }, "/a", "/b", nil, nil}, // package localpg tests the default
+		"MLSD_WAL_ARCHIVE":   {"/a", "/b", func(c Config) any { return c.WALArchive }, "/a", "/b", "", nil},
 		"MLSD_SERVICE_DID": {"did:web:a.example.com", "did:plc:abc", func(c Config) any { return c.ServiceDID.String() },
 			"did:web:a.example.com", "did:plc:abc", "", []string{"a.example.com", "did:web:", "did:web:a.example.com#atproto_mls"}},
 		"MLSD_PUBLIC_URL": {"https://a.example.com", "http://b:1", func(c Config) any { return c.PublicURL }, "https://a.example.com",
@@ -119,14 +106,12 @@ func settingCases(t *testing.T) map[string]struct {
 		"MLSD_APNS_HOST": {"https://a.example.com", "https://b:1", func(c Config) any { return c.APNsHost }, "https://a.example.com",
 			"https://b:1", "", []string{"a.example.com"}},
 		"MLSD_PUSH_WEBHOOKS": {"false", "1", func(c Config) any { return c.Webhooks }, false, true, true, []string{"", "yes"}},
-		"MLSD_PUSH_TARGETS":  {"3", "4", func(c Config) any { return c.PushTargets }, 3, 4, 10, []string{"", "0", "-1", "x"}},
 		"MLSD_MESSAGE_EPOCH_WINDOW": {"1", "2", func(c Config) any { return c.EpochWindow }, int64(1), int64(2), int64(0),
 			[]string{"", "-1", "1.5", "4294967296"}},
-		"MLSD_RATE_DID": {"1.5", "2", func(c Config) any { return c.Rates.DID.PerSecond }, 1.5, 2.0, 20.0,
-			[]string{"", "0", "-1", "NaN", "Inf", "1e999"}},
-		"MLSD_RATE_DID_BURST":   {"1", "2", func(c Config) any { return c.Rates.DID.Burst }, 1, 2, 400, []string{"", "0", "-1", "1.5"}},
-		"MLSD_RATE_IP":          {"1", "2", func(c Config) any { return c.Rates.IP.PerSecond }, 1.0, 2.0, 200.0, []string{"", "0", "many"}},
-		"MLSD_RATE_IP_BURST":    {"1", "2", func(c Config) any { return c.Rates.IP.Burst }, 1, 2, 2000, []string{"", "0"}},
+		"MLSD_RATE_DID": {"1.5/3", "2", func(c Config) any { return c.Rates.DID }, api.Rate{PerSecond: 1.5, Burst: 3}, api.Rate{PerSecond: 2, Burst: 400},
+			api.Rate{PerSecond: 20, Burst: 400}, []string{"", "0", "-1", "NaN", "Inf", "1e999", "/1", "1/", "1/0", "1/-1", "1/1.5"}},
+		"MLSD_RATE_IP": {"1/1", "0.5", func(c Config) any { return c.Rates.IP }, api.Rate{PerSecond: 1, Burst: 1}, api.Rate{PerSecond: 0.5, Burst: 2000},
+			api.Rate{PerSecond: 200, Burst: 2000}, []string{"", "0", "many"}},
 		"MLSD_ADMIN_TOKEN":      {"0123456789abcdef", "fedcba9876543210", func(c Config) any { return c.Admin.Tokens.Write }, "0123456789abcdef", "fedcba9876543210", "", nil},
 		"MLSD_ADMIN_READ_TOKEN": {"0123456789abcdef", "fedcba9876543210", func(c Config) any { return c.Admin.Tokens.Read }, "0123456789abcdef", "fedcba9876543210", "", nil},
 		"MLSD_ADMIN_HOSTS":      {"a.example", "b.example, 192.0.2.1", func(c Config) any { return strings.Join(c.Admin.Hosts, "+") }, "a.example", "b.example+192.0.2.1", "", nil},
@@ -136,7 +121,6 @@ func settingCases(t *testing.T) map[string]struct {
 		"MLSD_ADMIT_FILE": {"/a", "/b", func(c Config) any { return c.AdmitFile }, "/a", "/b", "", nil},
 		"MLSD_RELAY_URL": {"wss://relay.example.com", "http://127.0.0.1:1/subscribe", func(c Config) any { return c.RelayURL },
 			"wss://relay.example.com", "http://127.0.0.1:1/subscribe", "", []string{"relay.example.com", "ftp://a", "wss://u:p@a", "wss://a?cursor=1"}},
-		"MLSD_RELAY_KIND": {"jetstream", "repos", func(c Config) any { return c.RelayKind }, relay.Jetstream, relay.Repos, relay.Kind(""), []string{"firehose"}},
 		"MLSD_ERASE_AFTER": {"1d", "0", func(c Config) any { return c.EraseAfter }, 24 * time.Hour, time.Duration(0), 720 * time.Hour,
 			[]string{"", "30", "-1h"}},
 		"MLSD_TRUSTED_PROXIES": {"10.0.0.0/8", "10.1.0.0/16, fd00::/8", func(c Config) any { return c.TrustedProxies },
@@ -152,8 +136,6 @@ func settingCases(t *testing.T) map[string]struct {
 		"MLSD_QUOTA_ADDRESS_SHARE":    limits(quota.AddressShare, 200, false),
 		"MLSD_REPORT_KEY": {aReportKey, otherReportKey, func(c Config) any { return c.ReportKey }, aReportKey, otherReportKey, "",
 			[]string{"x", strings.Replace(aReportKey, "public", "private", 1), aReportKey + "A", "mlsd-report-public-"}},
-		"MLSD_REPORT_KEY_FILE": {key, otherKey, func(c Config) any { return c.ReportKey }, aReportKey, otherReportKey, "",
-			[]string{"/nowhere/key", os.DevNull, first}},
 		"MLSD_REQUEST_SAMPLE": {"7", "0", func(c Config) any { return c.Requests.Sample }, 7, 0, 100, []string{"", "-1", "1%", "0.5"}},
 		"MLSD_REQUEST_RETENTION": {"24h", "168h", func(c Config) any { return c.Requests.Keep }, 24 * time.Hour, 168 * time.Hour, 72 * time.Hour,
 			[]string{"", "0", "59m", "169h", "7"}},
@@ -173,17 +155,50 @@ const (
 	otherReportKey = "mlsd-report-public-CQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 )
 
-// secretFiles makes two files with what stands in them.
-func secretFiles(t *testing.T, one, other string) (first, second string) {
-	t.Helper()
-	dir := t.TempDir()
-	first, second = filepath.Join(dir, "first"), filepath.Join(dir, "second")
-	for path, secret := range map[string]string{first: one, second: other} {
+// The URL of a bucket has everything but the keys.
+func TestBucket(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]s3store.Config{
+		"http://127.0.0.1:9000/files":                       {Endpoint: "http://127.0.0.1:9000", Bucket: "files"},
+		"https://s3.example.com/a/files/?region=eu-north-1": {Endpoint: "https://s3.example.com/a", Bucket: "files", Region: "eu-north-1"},
+	} {
+		want.Key, want.Secret = "k", "s"
+		cfg, err := parse(t, []string{"MLSD_S3_ACCESS_KEY=k", "MLSD_S3_SECRET_KEY=s"}, "--attachments", text)
+		if diff := cmp.Diff(want, cfg.Attachments.S3); diff != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", text, err, diff)
+		}
+	}
+	if _, err := parse(t, []string{"MLSD_S3_ACCESS_KEY=k"}, "--attachments", "https://s3.example.com/files"); err == nil {
+		t.Error("a bucket without a secret key is taken")
+	}
+}
+
+// A secret can be in a file, which its setting names.
+func TestSecretsInFiles(t *testing.T) {
+	t.Parallel()
+	inFile := func(secret string) string {
+		path := filepath.Join(t.TempDir(), "secret")
 		if err := os.WriteFile(path, []byte(secret), 0o600); err != nil {
 			t.Fatal(err)
 		}
+		return "file:" + path
 	}
-	return first, second
+	cfg, err := parse(t, []string{
+		"MLSD_ADMIN_TOKEN=" + inFile("a\n"), "MLSD_ADMIN_READ_TOKEN=" + inFile("b"), "MLSD_DATABASE_URL=" + inFile(" postgres://a/b\n"),
+		"MLSD_READ_DATABASE_URL=" + inFile("postgres://c/d"), "MLSD_S3_SECRET_KEY=" + inFile("e"), "MLSD_REPORT_KEY=" + inFile(aReportKey),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := []string{cfg.Admin.Tokens.Write, cfg.Admin.Tokens.Read, cfg.DatabaseURL, cfg.ReadDatabaseURL, cfg.Attachments.S3.Secret, cfg.ReportKey}
+	if diff := cmp.Diff([]string{"a", "b", "postgres://a/b", "postgres://c/d", "e", aReportKey}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for _, bad := range []string{"file:/nowhere/secret", "file:" + os.DevNull, "file:"} {
+		if _, err := parse(t, []string{"MLSD_DATABASE_URL=" + bad}); err == nil {
+			t.Errorf("%s is taken", bad)
+		}
+	}
 }
 
 // lives returns some lifetimes as the setting writes them.

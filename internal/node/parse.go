@@ -7,6 +7,7 @@ import (
 	"math"
 	"net"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/api"
 	"mlsd/internal/duration"
 )
 
@@ -67,6 +69,25 @@ func text(field func(*Config) *string, check func(string) error) func(*Config, s
 	}
 }
 
+// textOrFile reads a text, or the file that file:PATH names.
+func textOrFile(field func(*Config) *string, check func(string) error) func(*Config, string) error {
+	parse := text(field, check)
+	return func(c *Config, v string) error {
+		path, named := strings.CutPrefix(v, "file:")
+		if !named {
+			return parse(c, v)
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if v = strings.TrimSpace(string(content)); v == "" {
+			return fmt.Errorf("the file %s is empty", path)
+		}
+		return parse(c, v)
+	}
+}
+
 func boolean(field func(*Config) *bool) func(*Config, string) error {
 	return func(c *Config, v string) (err error) {
 		if *field(c), err = strconv.ParseBool(v); err != nil {
@@ -76,10 +97,21 @@ func boolean(field func(*Config) *bool) func(*Config, string) error {
 	}
 }
 
-func number(field func(*Config) *float64) func(*Config, string) error {
+// bucket reads a rate and its burst, such as 20/400. Without a burst it is the usual one.
+func bucket(usual int, field func(*Config) *api.Rate) func(*Config, string) error {
 	return func(c *Config, v string) (err error) {
-		if *field(c), err = strconv.ParseFloat(v, 64); err != nil || !(*field(c) > 0) || math.IsInf(*field(c), 0) {
-			return errors.New("want a number above 0, such as 20 or 0.5")
+		perSecond, burst, whole := strings.Cut(v, "/")
+		r := field(c)
+		r.Burst = usual
+		wanted := fmt.Errorf("want a number above 0, such as 20 or 0.5, and how many at once: 20/%d", usual)
+		if r.PerSecond, err = strconv.ParseFloat(perSecond, 64); err != nil || !(r.PerSecond > 0) || math.IsInf(r.PerSecond, 0) {
+			return wanted
+		}
+		if !whole {
+			return nil
+		}
+		if r.Burst, err = strconv.Atoi(burst); err != nil || r.Burst <= 0 {
+			return wanted
 		}
 		return nil
 	}
@@ -89,15 +121,6 @@ func share(field func(*Config) *float64) func(*Config, string) error {
 	return func(c *Config, v string) (err error) {
 		if *field(c), err = strconv.ParseFloat(v, 64); err != nil || !(*field(c) >= 0 && *field(c) <= 1) {
 			return errors.New("want a number from 0 to 1, such as 0.01 for one in a hundred")
-		}
-		return nil
-	}
-}
-
-func count(field func(*Config) *int) func(*Config, string) error {
-	return func(c *Config, v string) (err error) {
-		if *field(c), err = strconv.Atoi(v); err != nil || *field(c) <= 0 {
-			return errors.New("want a whole number from 1 up, such as 100")
 		}
 		return nil
 	}

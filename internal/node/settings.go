@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
+	"mlsd/api"
 	"mlsd/internal/quota"
 	"mlsd/internal/relay"
 	"mlsd/internal/serviceauth"
@@ -41,33 +41,7 @@ func onOff(env, usage, value string, field func(*Config) *bool) setting {
 
 // secret returns a setting that is not shown. check can be nil.
 func secret(env, usage string, field func(*Config) *string, check func(string) error) setting {
-	return setting{env: env, usage: usage, secret: true, parse: text(field, check)}
-}
-
-// secretFile returns the setting that names a file with a secret. It stands after the secret's own
-// setting: one of both can be set.
-func secretFile(of string, field func(*Config) *string, check func(string) error) setting {
-	return setting{env: of + "_FILE", usage: "file that holds " + of + " instead; read at the start", parse: func(c *Config, path string) error {
-		switch {
-		case path == "":
-			return nil
-		case *field(c) != "":
-			return fmt.Errorf("%s is set too, and one of them is wanted", of)
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		value := strings.TrimSpace(string(text))
-		if value == "" {
-			return errors.New("the file is empty")
-		}
-		*field(c) = value
-		if check == nil {
-			return nil
-		}
-		return check(value)
-	}}
+	return setting{env: env, usage: usage, secret: true, parse: textOrFile(field, check)}
 }
 
 func (s setting) flag() string {
@@ -84,20 +58,16 @@ var settings = append([]setting{
 		text(func(c *Config) *string { return &c.Listen }, checkAddress)),
 	one("MLSD_ADMIN_LISTEN", "address of the admin listener (metrics, health, profiles)", "127.0.0.1:8081",
 		text(func(c *Config) *string { return &c.AdminListen }, checkAddress)),
-	secret("MLSD_ADMIN_TOKEN", "token for everything on the admin listener; needed unless that is on loopback", adminToken, nil),
-	secretFile("MLSD_ADMIN_TOKEN", adminToken, nil),
-	secret("MLSD_ADMIN_READ_TOKEN", "token for what changes nothing there: metrics, checks, admin methods that read", readToken, nil),
-	secretFile("MLSD_ADMIN_READ_TOKEN", readToken, nil),
+	secret("MLSD_ADMIN_TOKEN", "token for everything on the admin listener, or file:PATH; needed unless that is on loopback", adminToken, nil),
+	secret("MLSD_ADMIN_READ_TOKEN", "token for what changes nothing there: metrics, checks, admin methods that read, or file:PATH", readToken, nil),
 	one("MLSD_ADMIN_HOSTS", "further names and addresses of the admin listener, comma separated", "", func(c *Config, v string) error {
 		c.Admin.Hosts = strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' })
 		return nil
 	}),
 	one("MLSD_ADMIN_URL", "where mlsd admin finds the admin listener; empty: MLSD_ADMIN_LISTEN on this machine", "",
 		text(func(c *Config) *string { return &c.Admin.URL }, checkURL)),
-	secret("MLSD_DATABASE_URL", "PostgreSQL to use; empty: one of mlsd's own", databaseURL, checkDatabaseURL),
-	secretFile("MLSD_DATABASE_URL", databaseURL, checkDatabaseURL),
-	secret("MLSD_READ_DATABASE_URL", "standby of that PostgreSQL, to read pages and exports from; empty: none", readDatabaseURL, checkDatabaseURL),
-	secretFile("MLSD_READ_DATABASE_URL", readDatabaseURL, checkDatabaseURL),
+	secret("MLSD_DATABASE_URL", "PostgreSQL to use, or file:PATH; empty: one of mlsd's own", databaseURL, checkDatabaseURL),
+	secret("MLSD_READ_DATABASE_URL", "standby of that PostgreSQL, to read pages and exports from, or file:PATH; empty: none", readDatabaseURL, checkDatabaseURL),
 	one("MLSD_WAIT_FOR_DATABASE", "how long that PostgreSQL may take to answer at the start, such as 60s; 0: one attempt", "0s", func(c *Config, v string) (err error) {
 		c.WaitForDatabase, err = notNegative(v)
 		return err
@@ -142,28 +112,18 @@ var settings = append([]setting{
 		c.MessageRetention, err = notNegative(v)
 		return err
 	}),
-	one("MLSD_ATTACHMENTS", "where attachments are kept: directory, s3 or off; empty: a directory with mlsd's own PostgreSQL, else off", "", func(c *Config, v string) error {
-		c.Attachments.Kind = v
-		return oneOf(v, attachmentsByDefault, attachmentsOff, attachmentsDirectory, attachmentsS3)
+	one("MLSD_ATTACHMENTS", "where attachments are kept: a directory, a bucket such as https://s3.example.com/BUCKET, or off; empty: MLSD_DATA_DIR with mlsd's own PostgreSQL, else off", "", func(c *Config, v string) error {
+		return c.Attachments.parse(v)
 	}),
-	one("MLSD_ATTACHMENTS_DIR", "directory of attachments; empty: attachments in MLSD_DATA_DIR", "",
-		text(func(c *Config) *string { return &c.Attachments.Dir }, nil)),
 	one("MLSD_ATTACHMENT_MAX_SIZE", "how large an attachment can be", "50MiB", func(c *Config, v string) (err error) {
 		if c.Attachments.MaxSize, err = amount(v, true); err == nil && (c.Attachments.MaxSize < 1 || c.Attachments.MaxSize > 1<<30) {
 			err = errors.New("want 1 byte to 1GiB, such as 50MiB")
 		}
 		return err
 	}),
-	one("MLSD_S3_ENDPOINT", "URL of the S3-compatible service of attachments, such as https://s3.example.com", "",
-		text(func(c *Config) *string { return &c.Attachments.S3.Endpoint }, checkURL)),
-	one("MLSD_S3_BUCKET", "bucket of attachments there; it must exist", "",
-		text(func(c *Config) *string { return &c.Attachments.S3.Bucket }, nil)),
-	one("MLSD_S3_REGION", "region of the bucket; empty: us-east-1", "",
-		text(func(c *Config) *string { return &c.Attachments.S3.Region }, nil)),
-	one("MLSD_S3_ACCESS_KEY", "access key of the service", "",
+	one("MLSD_S3_ACCESS_KEY", "access key of the bucket", "",
 		text(func(c *Config) *string { return &c.Attachments.S3.Key }, nil)),
-	secret("MLSD_S3_SECRET_KEY", "secret key of the service", s3Secret, nil),
-	secretFile("MLSD_S3_SECRET_KEY", s3Secret, nil),
+	secret("MLSD_S3_SECRET_KEY", "its secret key, or file:PATH", s3Secret, nil),
 	one("MLSD_IDEMPOTENCY_TTL", "how long idempotency records last, by operation, comma separated: createConvo=48h,addMembers=24h", "", func(c *Config, v string) (err error) {
 		c.Lifetimes, err = c.Lifetimes.WithLives(v)
 		return err
@@ -181,17 +141,16 @@ var settings = append([]setting{
 	one("MLSD_APNS_HOST", "URL that stands for Apple's push service (tests)", "",
 		text(func(c *Config) *string { return &c.APNsHost }, checkURL)),
 	onOff("MLSD_PUSH_WEBHOOKS", "let devices register a URL that is called for a push", "true", func(c *Config) *bool { return &c.Webhooks }),
-	one("MLSD_PUSH_TARGETS", "devices of one account that can be registered for pushes", "10", count(func(c *Config) *int { return &c.PushTargets })),
 	one("MLSD_MESSAGE_EPOCH_WINDOW", "how many epochs a message can be behind its convo", "0", func(c *Config, v string) (err error) {
 		if c.EpochWindow, err = strconv.ParseInt(v, 10, 32); err != nil || c.EpochWindow < 0 {
 			return errors.New("want a whole number such as 3, or 0")
 		}
 		return nil
 	}),
-	one("MLSD_RATE_DID", "requests per second of one DID", "20", number(func(c *Config) *float64 { return &c.Rates.DID.PerSecond })),
-	one("MLSD_RATE_DID_BURST", "requests of one DID at once", "400", count(func(c *Config) *int { return &c.Rates.DID.Burst })),
-	one("MLSD_RATE_IP", "requests per second of one IP address", "200", number(func(c *Config) *float64 { return &c.Rates.IP.PerSecond })),
-	one("MLSD_RATE_IP_BURST", "requests of one IP address at once", "2000", count(func(c *Config) *int { return &c.Rates.IP.Burst })),
+	one("MLSD_RATE_DID", "requests of one DID: per second, and at once", "20/400",
+		bucket(400, func(c *Config) *api.Rate { return &c.Rates.DID })),
+	one("MLSD_RATE_IP", "requests of one IP address: per second, and at once", "200/2000",
+		bucket(2000, func(c *Config) *api.Rate { return &c.Rates.IP })),
 	one("MLSD_ADMIT", "whose requests are served: open (everybody's), allowlist (those of MLSD_ADMIT_FILE) or closed (those of accounts that are known here)", string(accounts.ModeOpen), func(c *Config, v string) error {
 		c.Admit = accounts.Mode(v)
 		return oneOf(v, string(accounts.ModeOpen), string(accounts.ModeAllowlist), string(accounts.ModeClosed))
@@ -200,13 +159,9 @@ var settings = append([]setting{
 		text(func(c *Config) *string { return &c.AdmitFile }, nil)),
 	one("MLSD_RELAY_URL", "relay, PDS or Jetstream that says which accounts are deactivated, taken down or deleted, and whose keys changed; empty: none is followed", "", func(c *Config, v string) (err error) {
 		if c.RelayURL = v; v != "" {
-			_, err = relay.ParseSource(v, "") // checks the URL before anything is started
+			_, err = relay.ParseSource(v) // checks the URL before anything is started
 		}
 		return err
-	}),
-	one("MLSD_RELAY_KIND", "repos (a relay or a PDS) or jetstream; empty: jetstream if the URL's path ends with /subscribe, else repos", "", func(c *Config, v string) error {
-		c.RelayKind = relay.Kind(v)
-		return oneOf(v, "", string(relay.Repos), string(relay.Jetstream))
 	}),
 	one("MLSD_ERASE_AFTER", "how long after an account was deleted its data is to be erased; 0: never", "720h", func(c *Config, v string) (err error) {
 		c.EraseAfter, err = notNegative(v)
@@ -222,9 +177,8 @@ var settings = append([]setting{
 		}
 		return nil
 	}),
-	one("MLSD_REPORT_KEY", "public key that reports of abuse are sealed to, as mlsd report-key writes it; empty: no reports are taken", "",
-		text(func(c *Config) *string { return &c.ReportKey }, checkReportKey)),
-	secretFile("MLSD_REPORT_KEY", reportKeyText, checkReportKey),
+	one("MLSD_REPORT_KEY", "public key that reports of abuse are sealed to, as mlsd report-key writes it, or file:PATH; empty: no reports are taken", "",
+		textOrFile(func(c *Config) *string { return &c.ReportKey }, checkReportKey)),
 	one("MLSD_REQUEST_SAMPLE", "one of so many successful requests is recorded, as all are that fail or take a second; 0: none", "100", func(c *Config, v string) (err error) {
 		if c.Requests.Sample, err = strconv.Atoi(v); err != nil || c.Requests.Sample < 0 {
 			return errors.New("want a whole number such as 100, or 0")
@@ -271,6 +225,5 @@ func quotaSettings() (all []setting) {
 func s3Secret(c *Config) *string        { return &c.Attachments.S3.Secret }
 func databaseURL(c *Config) *string     { return &c.DatabaseURL }
 func readDatabaseURL(c *Config) *string { return &c.ReadDatabaseURL }
-func reportKeyText(c *Config) *string   { return &c.ReportKey }
 func adminToken(c *Config) *string      { return &c.Admin.Tokens.Write }
 func readToken(c *Config) *string       { return &c.Admin.Tokens.Read }

@@ -242,7 +242,11 @@ func (w *world) node(options ...func(*node)) *node {
 	for _, o := range options {
 		o(n)
 	}
-	source, err := relay.ParseSource(w.relay.web.URL, w.kind)
+	address := w.relay.web.URL
+	if w.kind == relay.Jetstream {
+		address += "/subscribe"
+	}
+	source, err := relay.ParseSource(address)
 	w.check(err)
 	follower, err := relay.New(relay.Config{
 		DB: n.db, Source: source, Store: w.store, Log: slog.New(slog.DiscardHandler), Metrics: relay.NewMetrics(n.registry),

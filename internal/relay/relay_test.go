@@ -339,7 +339,7 @@ func TestParseSource(t *testing.T) {
 		"wss://bsky.network?cursor=0":                "",
 		"://":                                        "",
 	} {
-		source, err := relay.ParseSource(address, "")
+		source, err := relay.ParseSource(address)
 		if want == "" {
 			if err == nil {
 				t.Errorf("%s was accepted: %s", address, source)
@@ -349,11 +349,5 @@ func TestParseSource(t *testing.T) {
 		if err != nil || source.String() != want {
 			t.Errorf("%s: %q, %v; want %q", address, source, err, want)
 		}
-	}
-	if source, err := relay.ParseSource("wss://jetstream.example", relay.Jetstream); err != nil || source.String() != "jetstream wss://jetstream.example/subscribe" {
-		t.Errorf("%q, %v", source, err)
-	}
-	if _, err := relay.ParseSource("wss://bsky.network", "firehose"); err == nil {
-		t.Error("an unknown kind was accepted")
 	}
 }

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"net/url"
 	"strconv"
@@ -33,9 +32,8 @@ type Source struct {
 }
 
 // ParseSource reads the address of a relay, a PDS or a Jetstream. Its scheme is wss, https, ws or
-// http. Without a path it gets that of its kind. An empty kind is Jetstream if the path ends with
-// /subscribe, and Repos otherwise.
-func ParseSource(address string, kind Kind) (Source, error) {
+// http. It is a Jetstream if its path ends with /subscribe. Without a path it gets that of a relay.
+func ParseSource(address string) (Source, error) {
 	u, err := url.Parse(address)
 	switch {
 	case err != nil:
@@ -52,17 +50,10 @@ func ParseSource(address string, kind Kind) (Source, error) {
 		return Source{}, errors.New("must be a wss, https, ws or http URL")
 	}
 	path := strings.TrimRight(u.Path, "/")
-	if kind == "" {
-		kind = Repos
-		if strings.HasSuffix(path, jetstreamPath) {
-			kind = Jetstream
-		}
-	}
+	kind := Repos
 	switch {
-	case kind != Repos && kind != Jetstream:
-		return Source{}, fmt.Errorf("must be %s or %s", Repos, Jetstream)
-	case path == "" && kind == Jetstream:
-		path = jetstreamPath
+	case strings.HasSuffix(path, jetstreamPath):
+		kind = Jetstream
 	case path == "":
 		path = reposPath
 	}

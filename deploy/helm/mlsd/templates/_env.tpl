@@ -2,9 +2,9 @@
 {{- define "mlsd.env" -}}
 - {name: MLSD_LISTEN, value: ":8080"}
 - {name: MLSD_ADMIN_LISTEN, value: ":8081"}
-- {name: MLSD_ADMIN_TOKEN_FILE, value: {{ printf "/run/secrets/admin/%s" .Values.admin.tokenKey | quote }}}
+- {name: MLSD_ADMIN_TOKEN, value: {{ printf "file:/run/secrets/admin/%s" .Values.admin.tokenKey | quote }}}
 {{- with .Values.admin.readTokenKey }}
-- {name: MLSD_ADMIN_READ_TOKEN_FILE, value: {{ printf "/run/secrets/admin/%s" . | quote }}}
+- {name: MLSD_ADMIN_READ_TOKEN, value: {{ printf "file:/run/secrets/admin/%s" . | quote }}}
 {{- end }}
 - {name: MLSD_SERVICE_DID, value: {{ .Values.serviceDID | quote }}}
 {{- with .Values.publicURL }}
