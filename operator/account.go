@@ -2,9 +2,7 @@ package operator
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -16,32 +14,12 @@ import (
 	"mlsd/people/archive"
 )
 
-// didParam is the parameter that names an account.
-var didParam = Param{Name: "did", Usage: "the account's DID"}
-
 var accountShow = Method{
 	Noun: "account", Verb: "show", Usage: "what is held about an account, in numbers",
-	Params: []Param{didParam}, do: showAccount,
-}
-
-var accountBlock = Method{
-	Noun: "account", Verb: "block", Usage: "refuse every request of an account, end its streams and stop its pushes",
-	Params: []Param{didParam}, Write: true, do: blockAccount,
-}
-
-var accountUnblock = Method{
-	Noun: "account", Verb: "unblock", Usage: "take a block back",
-	Params: []Param{didParam}, Write: true, do: unblockAccount,
-}
-
-var accountLimit = Method{
-	Noun: "account", Verb: "limit", Usage: "give an account a part of the rate of requests and of the daily quotas that others have, or a multiple",
-	Params: []Param{
-		didParam,
-		{Name: "percent", Usage: "per cent of what others have, from 1 to 1000; 100 takes a limit back"},
-		{Name: "for", Usage: "how long, such as 12h or 7d; without it the limit has no end", Optional: true},
+	Params: []Param{didParam},
+	run: func(ctx context.Context, s *Service, tx pgx.Tx, c Call) (any, error) {
+		return s.Account(ctx, tx, c.did())
 	},
-	Write: true, do: limitAccount,
 }
 
 // Account is what is held about a DID, in numbers, and whether it may use the service.
@@ -73,33 +51,46 @@ type AccountLimit struct {
 	Reason   string     `json:"reason"`
 }
 
-// showAccount answers for any DID: nothing is held about one that was never here.
-func showAccount(ctx context.Context, s *Service, c Call) (any, error) {
-	did, err := parseDID(c.Params[didParam.Name])
+// Account answers for any DID: nothing is held about one that was never here.
+func (s *Service) Account(ctx context.Context, tx pgx.Tx, did syntax.DID) (Account, error) {
+	standing, err := s.c.Accounts.Get(ctx, tx, did)
 	if err != nil {
-		return nil, err
+		return Account{}, fmt.Errorf("read the account: %w", err)
 	}
-	a := Account{DID: did}
-	err = archive.Snapshot(ctx, s.db, func(tx pgx.Tx) error {
-		standing, err := s.blocks.Get(ctx, tx, did)
+	a := Account{
+		DID: did, Status: string(standing.Status), StatusAt: standing.StatusAt,
+		EraseAfter: standing.EraseAfter, ErasingAt: standing.ErasingAt, ErasedAt: standing.ErasedAt,
+	}
+	if b := standing.Block; b != nil {
+		a.Block = &Block{At: b.At, Operator: b.By, Reason: b.Reason}
+	}
+	if l := standing.Limit; l != nil {
+		a.Limit = &AccountLimit{Percent: l.Percent, Until: l.Until, At: l.At, Operator: l.By, Reason: l.Reason}
+	}
+	a.Counts, err = archive.Count(ctx, tx, did)
+	return a, err
+}
+
+var accountBlock = Method{
+	Noun: "account", Verb: "block", Usage: "refuse every request of an account, end its streams and stop its pushes",
+	Params: []Param{didParam}, Write: true, after: changed,
+	run: func(ctx context.Context, s *Service, tx pgx.Tx, c Call) (any, error) {
+		before, err := s.c.Accounts.Get(ctx, tx, c.did())
 		if err != nil {
-			return err
+			return nil, err
 		}
-		a.Status, a.StatusAt = string(standing.Status), standing.StatusAt
-		a.EraseAfter, a.ErasingAt, a.ErasedAt = standing.EraseAfter, standing.ErasingAt, standing.ErasedAt
-		if b := standing.Block; b != nil {
-			a.Block = &Block{At: b.At, Operator: b.By, Reason: b.Reason}
-		}
-		if l := standing.Limit; l != nil {
-			a.Limit = &AccountLimit{Percent: l.Percent, Until: l.Until, At: l.At, Operator: l.By, Reason: l.Reason}
-		}
-		a.Counts, err = archive.Count(ctx, tx, did)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the account: %w", err)
-	}
-	return a, nil
+		err = s.c.Accounts.Block(ctx, tx, c.did(), c.Operator, c.Reason)
+		return Blocked{DID: c.did(), Blocked: true, Changed: before.Block == nil}, err
+	},
+}
+
+var accountUnblock = Method{
+	Noun: "account", Verb: "unblock", Usage: "take a block back",
+	Params: []Param{didParam}, Write: true, after: changed,
+	run: func(ctx context.Context, s *Service, tx pgx.Tx, c Call) (any, error) {
+		was, err := s.c.Accounts.Unblock(ctx, tx, c.did())
+		return Blocked{DID: c.did(), Changed: was}, err
+	},
 }
 
 // Blocked is the result of account.block and account.unblock.
@@ -109,37 +100,14 @@ type Blocked struct {
 	Changed bool       `json:"changed"` // false: it was so before
 }
 
-func blockAccount(ctx context.Context, s *Service, c Call) (any, error) {
-	return s.setBlock(ctx, c, true, func(tx pgx.Tx, did syntax.DID) (changed bool, err error) {
-		before, err := s.blocks.Get(ctx, tx, did)
-		if err != nil {
-			return false, err
-		}
-		return before.Block == nil, s.blocks.Block(ctx, tx, did, c.Operator, c.Reason)
-	})
-}
-
-func unblockAccount(ctx context.Context, s *Service, c Call) (any, error) {
-	return s.setBlock(ctx, c, false, func(tx pgx.Tx, did syntax.DID) (bool, error) { return s.blocks.Unblock(ctx, tx, did) })
-}
-
-// setBlock blocks or unblocks the account that a call names. This node knows at once, the others
-// within a second.
-func (s *Service) setBlock(ctx context.Context, c Call, blocked bool, set func(pgx.Tx, syntax.DID) (bool, error)) (any, error) {
-	did, err := parseDID(c.Params[didParam.Name])
-	if err != nil {
-		return nil, err
-	}
-	out := Blocked{DID: did, Blocked: blocked}
-	err = s.writing(ctx, c, func(tx pgx.Tx) (err error) {
-		out.Changed, err = set(tx, did)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	s.changed()
-	return out, nil
+var accountLimit = Method{
+	Noun: "account", Verb: "limit", Usage: "give an account a part of the rate of requests and of the daily quotas that others have, or a multiple",
+	Params: []Param{
+		didParam,
+		{Name: "percent", Usage: "per cent of what others have, from 1 to 1000; 100 takes a limit back"},
+		{Name: "for", Usage: "how long, such as 12h or 7d; without it the limit has no end", Optional: true},
+	},
+	Write: true, after: changed, run: limitAccount,
 }
 
 // Limited is the result of account.limit.
@@ -149,34 +117,18 @@ type Limited struct {
 	Until   *time.Time `json:"until,omitempty"` // absent: until it is taken back
 }
 
-// limitAccount limits the account that a call names. This node knows at once, the others within a
-// second.
-func limitAccount(ctx context.Context, s *Service, c Call) (any, error) {
-	did, err := parseDID(c.Params[didParam.Name])
-	if err != nil {
-		return nil, err
-	}
+func limitAccount(ctx context.Context, s *Service, tx pgx.Tx, c Call) (any, error) {
 	percent, lasts, err := parseLimit(c.Params["percent"], c.Params["for"])
 	if err != nil {
 		return nil, err
 	}
-	out := Limited{DID: did, Percent: percent}
-	err = s.writing(ctx, c, func(tx pgx.Tx) (err error) {
-		if percent == accounts.Whole {
-			_, err = s.blocks.Unlimit(ctx, tx, did)
-			return err
-		}
-		out.Until, err = s.blocks.Limit(ctx, tx, did, percent, lasts, c.Operator, c.Reason)
-		return err
-	})
-	if errors.Is(err, accounts.ErrTooManyLimited) {
-		return nil, &Error{http.StatusConflict, "TooManyLimits", err.Error() + ": take some back"}
+	out := Limited{DID: c.did(), Percent: percent}
+	if percent == accounts.Whole {
+		_, err = s.c.Accounts.Unlimit(ctx, tx, out.DID)
+		return out, err
 	}
-	if err != nil {
-		return nil, err
-	}
-	s.changed()
-	return out, nil
+	out.Until, err = s.c.Accounts.Limit(ctx, tx, out.DID, percent, lasts, c.Operator, c.Reason)
+	return out, err
 }
 
 // parseLimit reads the percentage and the time of a limit; 0: it has no end.

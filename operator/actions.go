@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -52,18 +51,4 @@ func end(ctx context.Context, db *pgxpool.Pool, id int64, failure error) error {
 		return fmt.Errorf("record the outcome: %w", err)
 	}
 	return nil
-}
-
-// writing runs do in a transaction of the operator's: the audit log names the operator and the
-// method, and row-level security lets it see all records.
-func (s *Service) writing(ctx context.Context, c Call, do func(pgx.Tx) error) error {
-	return pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `
-			SELECT set_config('mlsd.caller', $1, true), set_config('mlsd.reason', $2, true), set_config('mlsd.maintenance', 'on', true)`,
-			"operator "+c.Operator, "admin "+c.action)
-		if err != nil {
-			return fmt.Errorf("act as the operator: %w", err)
-		}
-		return do(tx)
-	})
 }

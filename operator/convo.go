@@ -2,10 +2,7 @@ package operator
 
 import (
 	"context"
-	_ "embed"
-	"errors"
 	"fmt"
-	"net/http"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -13,42 +10,42 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/convos"
-	"mlsd/people/archive"
 )
 
-// convoParam is the parameter that names a convo.
-var convoParam = Param{Name: "convo", Usage: "the convo's id"}
+var convoShow = Method{
+	Noun: "convo", Verb: "show", Usage: "a convo's members, epoch and sizes; never its content",
+	Params: []Param{convoParam}, run: showConvo,
+}
 
-var (
-	convoShow = Method{
-		Noun: "convo", Verb: "show", Usage: "a convo's members, epoch and sizes; never its content",
-		Params: []Param{convoParam}, do: showConvo,
-	}
-	convoClose = Method{
-		Noun: "convo", Verb: "close", Usage: "close a convo: its members can read and leave it, and nothing else",
-		Params: []Param{convoParam}, Write: true, Final: true, do: closeConvo,
-	}
-	convoDelete = Method{
-		Noun: "convo", Verb: "delete", Usage: "delete a convo and everything in it, for ever",
-		Params: []Param{convoParam}, Write: true, Final: true, do: deleteConvo,
-	}
-)
-
-// Convo is a convo as an operator sees it. The server knows no content.
+// Convo is a convo as an operator sees it, with its sizes. The server knows no content.
 type Convo struct {
-	ID            uuid.UUID  `json:"id"`
-	CipherSuite   int32      `json:"cipherSuite"`
-	Epoch         int64      `json:"epoch"`
-	CommitLevel   string     `json:"commitLevel"`
-	LastSeq       int64      `json:"lastSeq"`
-	CreatedAt     time.Time  `json:"createdAt"`
-	LastMessageAt *time.Time `json:"lastMessageAt,omitempty"`
-	ClosedAt      *time.Time `json:"closedAt,omitempty"`
-	Entries       int64      `json:"entries"`      // of the log that are kept
-	EntryBytes    int64      `json:"entryBytes"`   // their bodies
-	WelcomeBytes  int64      `json:"welcomeBytes"` // bytes of Welcomes that are kept
-	GroupBytes    int64      `json:"groupBytes"`   // of the public group
-	Members       []Member   `json:"members"`      // present and former ones
+	ConvoState
+	ConvoSizes
+	Members []Member `json:"members"` // present and former ones
+}
+
+// ConvoState is a convo, without what people say or call it.
+type ConvoState struct {
+	ID          uuid.UUID  `json:"id"`
+	Creator     string     `json:"creator"`
+	CipherSuite int32      `json:"cipherSuite"`
+	Epoch       int64      `json:"epoch"`
+	CommitLevel string     `json:"commitLevel"`
+	LastSeq     int64      `json:"lastSeq"`
+	CreatedAt   time.Time  `json:"createdAt"`
+	LastAt      *time.Time `json:"lastMessageAt,omitempty"` // of the newest log entry
+	ClosedAt    *time.Time `json:"closedAt,omitempty"`
+	Successor   string     `json:"successorGroupId,omitempty"` // of the group that replaces it, in hex
+	Present     int        `json:"presentMembers"`
+	Invited     int        `json:"notAccepted"` // of the present members, those who have not accepted
+	GroupBytes  int64      `json:"groupBytes"`  // of the public group; 0: the server does not know it
+}
+
+// ConvoSizes are the sizes of what is kept. To count them reads the log.
+type ConvoSizes struct {
+	Entries      int64 `json:"entries"`      // of the log
+	EntryBytes   int64 `json:"entryBytes"`   // their bodies
+	WelcomeBytes int64 `json:"welcomeBytes"` // of Welcomes
 }
 
 // Member is a member of a convo as an operator sees it.
@@ -61,45 +58,60 @@ type Member struct {
 	Pending  int64      `json:"pendingWelcomes"`
 }
 
-// convoSQL reads a convo and its sizes. $1 is its id.
-//
-//go:embed convo.sql
-var convoSQL string
+// ReadConvo returns a convo, nil if there is none.
+func ReadConvo(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*ConvoState, error) {
+	return first[ConvoState](ctx, tx, `
+		SELECT c.id, c.creator_did, c.cipher_suite, c.epoch, c.commit_level, c.last_seq, c.created_at, c.last_message_at, c.closed_at,
+			coalesce(encode(c.successor_group_id, 'hex'), ''),
+			(SELECT count(*) FROM members m WHERE m.convo_id = c.id AND m.left_at IS NULL),
+			(SELECT count(*) FROM members m WHERE m.convo_id = c.id AND m.left_at IS NULL AND m.requested_at IS NOT NULL),
+			coalesce((SELECT octet_length(state) + coalesce(octet_length(group_info), 0) FROM public_groups g WHERE g.convo_id = c.id), 0)
+		FROM convos c WHERE c.id = $1`, id)
+}
 
-func showConvo(ctx context.Context, s *Service, call Call) (any, error) {
-	id, err := parseConvo(call)
+// Members returns up to limit members of a convo, the present ones first.
+func Members(ctx context.Context, tx pgx.Tx, convo uuid.UUID, limit int) ([]Member, error) {
+	return list[Member](ctx, tx, `
+		SELECT did, role, joined_at, left_at, cursor_seq, (
+			SELECT count(*) FROM welcomes w
+			WHERE w.convo_id = $1 AND w.recipient_did = m.did AND w.state IN ('available', 'in_flight'))
+		FROM members m WHERE convo_id = $1 ORDER BY left_at IS NOT NULL, joined_at, did LIMIT $2`, convo, limit)
+}
+
+// mostMembers is how many members are listed.
+const mostMembers = 2 * convos.MaxMembers
+
+func showConvo(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
+	state, err := ReadConvo(ctx, tx, c.convo())
 	if err != nil {
 		return nil, err
 	}
-	c := Convo{ID: id}
-	err = archive.Snapshot(ctx, s.db, func(tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, convoSQL, id).Scan(&c.CipherSuite, &c.Epoch, &c.CommitLevel, &c.LastSeq, &c.CreatedAt, &c.LastMessageAt,
-			&c.ClosedAt, &c.Entries, &c.EntryBytes, &c.WelcomeBytes, &c.GroupBytes)
-		if err != nil {
-			return err
-		}
-		rows, err := tx.Query(ctx, `
-			SELECT did, role, joined_at, left_at, cursor_seq, (
-				SELECT count(*) FROM welcomes w
-				WHERE w.convo_id = $1 AND w.recipient_did = m.did AND w.state IN ('available', 'in_flight'))
-			FROM members m WHERE convo_id = $1 ORDER BY left_at IS NOT NULL, joined_at, did LIMIT $2`, id, mostMembers)
-		if err != nil {
-			return err
-		}
-		c.Members, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Member])
-		return err
-	})
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, errNoConvo()
+	if state == nil {
+		return nil, convos.ErrNotFound
 	}
+	out := Convo{ConvoState: *state}
+	err = tx.QueryRow(ctx, `
+		SELECT log.n, log.bytes, w.bytes
+		FROM (
+			SELECT count(*) AS n, coalesce(sum(octet_length(body)), 0)::bigint AS bytes FROM messages WHERE convo_id = $1
+		) log, (
+			SELECT coalesce(sum(octet_length(body)), 0)::bigint AS bytes FROM welcome_bodies WHERE convo_id = $1
+		) w`, c.convo()).Scan(&out.Entries, &out.EntryBytes, &out.WelcomeBytes)
 	if err != nil {
-		return nil, fmt.Errorf("read the convo: %w", err)
+		return nil, fmt.Errorf("read the sizes of the convo: %w", err)
 	}
-	return c, nil
+	out.Members, err = Members(ctx, tx, c.convo(), mostMembers)
+	return out, err
 }
 
-// mostMembers is how many members are listed, the present ones first.
-const mostMembers = 2 * convos.MaxMembers
+var convoClose = Method{
+	Noun: "convo", Verb: "close", Usage: "close a convo: its members can read and leave it, and nothing else",
+	Params: []Param{convoParam}, Write: true, Final: true,
+	run: func(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
+		at, err := convos.Close(ctx, tx, c.convo())
+		return Closed{c.convo(), at}, err
+	},
+}
 
 // Closed is the result of convo.close.
 type Closed struct {
@@ -107,17 +119,15 @@ type Closed struct {
 	ClosedAt time.Time `json:"closedAt"` // the first time
 }
 
-func closeConvo(ctx context.Context, s *Service, c Call) (any, error) {
-	id, err := parseConvo(c)
-	if err != nil {
-		return nil, err
-	}
-	out := Closed{ID: id}
-	err = s.writing(ctx, c, func(tx pgx.Tx) (err error) {
-		out.ClosedAt, err = convos.Close(ctx, tx, id)
-		return err
-	})
-	return out, known(err)
+// convoDelete also takes a convo that was deleted before: so a deletion that was cut off ends.
+var convoDelete = Method{
+	Noun: "convo", Verb: "delete", Usage: "delete a convo and everything in it, for ever",
+	Params: []Param{convoParam}, Write: true, Final: true, after: purgeConvo,
+	run: func(ctx context.Context, s *Service, tx pgx.Tx, c Call) (any, error) {
+		members, err := s.c.Remover.Remove(ctx, tx, c.convo())
+		return Deleted{ID: c.convo(), Members: members,
+			Note: "Nothing of the convo is left but a tombstone of its id. Events name it for as long as events are kept."}, err
+	},
 }
 
 // Deleted is the result of convo.delete.
@@ -128,41 +138,11 @@ type Deleted struct {
 	Note    string    `json:"note"`
 }
 
-// deleteConvo also takes a convo that was deleted before: so a deletion that was cut off ends.
-func deleteConvo(ctx context.Context, s *Service, c Call) (any, error) {
-	id, err := parseConvo(c)
-	if err != nil {
-		return nil, err
-	}
-	out := Deleted{ID: id, Note: "Nothing of the convo is left but a tombstone of its id. Events name it for as long as events are kept."}
-	err = s.writing(ctx, c, func(tx pgx.Tx) (err error) {
-		out.Members, err = s.remover.Remove(ctx, tx, id)
-		return err
-	})
-	if err != nil {
-		return nil, known(err)
-	}
-	s.wake() // the members' events
-	out.Entries, err = s.remover.Purge(ctx, id)
-	return out, err
-}
-
-func parseConvo(c Call) (uuid.UUID, error) {
-	id, err := uuid.Parse(c.Params[convoParam.Name])
-	if err != nil {
-		return id, badRequest("convo must be a UUID")
-	}
-	return id, nil
-}
-
-func errNoConvo() *Error {
-	return &Error{http.StatusNotFound, "ConvoNotFound", "there is no convo with this id"}
-}
-
-// known returns an error of a domain package as an answer.
-func known(err error) error {
-	if errors.Is(err, convos.ErrNotFound) {
-		return errNoConvo()
-	}
-	return err
+// purgeConvo deletes the log of a convo that is removed.
+func purgeConvo(ctx context.Context, s *Service, c Call, out any) (any, error) {
+	s.c.Wake() // the members' events
+	deleted, _ := out.(Deleted)
+	var err error
+	deleted.Entries, err = s.c.Remover.Purge(ctx, c.convo())
+	return deleted, err
 }

@@ -6,7 +6,14 @@ import (
 	"log/slog"
 	"net/http"
 
-	"github.com/bluesky-social/indigo/atproto/syntax"
+	"mlsd/convos"
+	"mlsd/internal/push"
+	"mlsd/internal/transparency"
+	"mlsd/messages"
+	"mlsd/people/accounts"
+	"mlsd/people/disputes"
+	"mlsd/people/erasure"
+	"mlsd/people/reports"
 )
 
 // Error is an answer that is not 2xx. Its JSON has the form of XRPC errors.
@@ -23,14 +30,45 @@ func badRequest(message string) *Error {
 	return &Error{http.StatusBadRequest, "InvalidRequest", message}
 }
 
-// asError returns err as an answer. The text of an error that is not ours stays in the log.
-func asError(err error, log *slog.Logger) *Error {
-	var e *Error
-	if errors.As(err, &e) {
-		return e
+// refusals are the errors of other packages that are answers.
+var refusals = []struct {
+	err error
+	Error
+}{
+	{convos.ErrNotFound, Error{http.StatusNotFound, "ConvoNotFound", "there is no convo with this id"}},
+	{messages.ErrConvoNotFound, Error{http.StatusNotFound, "ConvoNotFound", "there is no convo with this id"}},
+	{disputes.ErrNotFound, Error{http.StatusNotFound, "DisputeNotFound", "the commit of this epoch was never in dispute"}},
+	{erasure.ErrNotFound, Error{http.StatusNotFound, "ErasureNotFound", "there is no erasure with this id"}},
+	{reports.ErrNotFound, Error{http.StatusNotFound, "ReportNotFound", "there is no report with this id"}},
+	{reports.ErrCleared, Error{http.StatusGone, "ReportCleared", reports.ErrCleared.Error()}},
+	{push.ErrNoJob, Error{http.StatusNotFound, "PushJobNotFound", "there is no push job with this id for the account"}},
+	{push.ErrEnded, Error{http.StatusConflict, "PushJobEnded", "the push job has ended"}},
+	{transparency.ErrNoKey, Error{http.StatusNotFound, "LogKeyNotFound", "there is no key with this id"}},
+	{accounts.ErrTooManyLimited, Error{http.StatusConflict, "TooManyLimits", accounts.ErrTooManyLimited.Error() + ": take some back"}},
+}
+
+// refusal returns an error as an answer, if it is one of refusals.
+func refusal(err error) error {
+	for _, r := range refusals {
+		if errors.Is(err, r.err) {
+			return &r.Error
+		}
 	}
-	log.Error("an admin method failed", "error", err)
-	return &Error{http.StatusInternalServerError, "InternalServerError", "the method failed: the server's log says why"}
+	var refused *transparency.KeyError
+	if errors.As(err, &refused) {
+		return &Error{http.StatusConflict, "LogKeyRefused", refused.Why}
+	}
+	return err
+}
+
+// writeError writes an error as an answer. The text of an error that is not ours stays in the log.
+func (s *Service) writeError(w http.ResponseWriter, err error) {
+	var e *Error
+	if !errors.As(err, &e) {
+		s.c.Log.Error("an admin method failed", "error", err)
+		e = &Error{http.StatusInternalServerError, "InternalServerError", "the method failed: the server's log says why"}
+	}
+	writeJSON(w, s.c.Log, e.Status, e)
 }
 
 func writeJSON(w http.ResponseWriter, log *slog.Logger, status int, v any) {
@@ -39,13 +77,4 @@ func writeJSON(w http.ResponseWriter, log *slog.Logger, status int, v any) {
 	if err := json.NewEncoder(w).Encode(v); err != nil {
 		log.Debug("the answer could not be written", "error", err)
 	}
-}
-
-// parseDID reads a DID that the operator has given.
-func parseDID(text string) (syntax.DID, error) {
-	did, err := syntax.ParseDID(text)
-	if err != nil {
-		return "", badRequest("did: " + err.Error())
-	}
-	return did, nil
 }

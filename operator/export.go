@@ -15,18 +15,14 @@ import (
 
 var accountExport = Method{
 	Noun: "account", Verb: "export", Usage: "everything that is held about an account, as JSON Lines",
-	Params: []Param{didParam}, Archive: true, do: exportAccount,
+	Params: []Param{didParam}, Archive: true,
+	run: func(_ context.Context, s *Service, _ pgx.Tx, c Call) (any, error) { return export{s, c.did()}, nil },
 }
 
 // export is the archive of an account: a line for each row that is held about it.
 type export struct {
 	s   *Service
 	did syntax.DID
-}
-
-func exportAccount(_ context.Context, s *Service, c Call) (any, error) {
-	did, err := parseDID(c.Params[didParam.Name])
-	return export{s, did}, err
 }
 
 // exportLine is a line of an archive.
@@ -39,7 +35,7 @@ type exportLine struct {
 func (e export) WriteTo(ctx context.Context, to io.Writer) error {
 	w := bufio.NewWriter(to)
 	lines := json.NewEncoder(w)
-	err := archive.Snapshot(ctx, e.s.db, func(tx pgx.Tx) error {
+	err := archive.Snapshot(ctx, e.s.c.DB, func(tx pgx.Tx) error {
 		var failed error
 		_, _, err := archive.Reader{DID: e.did}.Read(ctx, tx, archive.Position{}, func(row archive.Row) bool {
 			failed = lines.Encode(exportLine{row.Type, json.RawMessage(row.Data)})

@@ -2,9 +2,6 @@ package operator
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"net/http"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -13,39 +10,18 @@ import (
 )
 
 // reportParam is the parameter that names a report of abuse.
-var reportParam = Param{Name: "id", Usage: "the report's id"}
+var reportParam = Param{Name: "id", Usage: "the report's id", Kind: ID}
 
-var (
-	reportList = Method{
-		Noun: "report", Verb: "list", Usage: "the reports of abuse that are open, the oldest first; or those that are closed, the newest first",
-		Params: []Param{{Name: "state", Usage: "open (the default) or closed", Optional: true}, {Name: "from", Usage: "the id of the last report before these", Optional: true}},
-		do:     listReports,
-	}
-	reportShow = Method{
-		Noun: "report", Verb: "show", Usage: "what the server knows of a report: who, which convo, when; what is revealed is sealed",
-		Params: []Param{reportParam}, do: showReport,
-	}
-	// mlsd admin report open calls it, on the machine that has the private key.
-	reportFetch = Method{
-		Noun: "report", Verb: "fetch", Usage: "the sealed bytes of a report",
-		Params: []Param{reportParam}, Command: true, do: fetchReport,
-	}
-	reportClose = Method{
-		Noun: "report", Verb: "close", Usage: "close a report; the reason stays with it",
-		Params: []Param{reportParam}, Write: true, do: closeReport,
-	}
-	reportDelete = Method{
-		Noun: "report", Verb: "delete", Usage: "delete a report and what it reveals, for ever",
-		Params: []Param{reportParam}, Write: true, Final: true, do: deleteReport,
-	}
-	reportClear = Method{
-		Noun: "report", Verb: "clear", Usage: "delete all open reports that an account has sent, for ever: for a flood",
-		Params: []Param{didParam}, Write: true, Final: true, do: clearReports,
-	}
-)
+func (c Call) report() uuid.UUID { return c.id(reportParam.Name) }
 
-// ReportFetch is the method that gives the sealed bytes of a report.
-func ReportFetch() Method { return reportFetch }
+var reportList = Method{
+	Noun: "report", Verb: "list", Usage: "the reports of abuse that are open, the oldest first; or those that are closed, the newest first",
+	Params: []Param{
+		{Name: "state", Usage: "open (the default) or closed", Optional: true},
+		{Name: "from", Usage: "the id of the last report before these", Kind: ID, Optional: true},
+	},
+	run: listReports,
+}
 
 // listedReports is how many reports a list has.
 const listedReports = 50
@@ -56,58 +32,61 @@ type ReportList struct {
 	Next    string           `json:"next,omitempty"` // from, for the next ones
 }
 
-func listReports(ctx context.Context, s *Service, c Call) (any, error) {
-	closed := c.Params["state"] == string(reports.Closed)
-	if state := c.Params["state"]; state != "" && !closed && state != string(reports.Open) {
+func listReports(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
+	var out ReportList
+	var err error
+	from := c.id("from")
+	switch reports.State(c.Params["state"]) {
+	case "", reports.Open:
+		out.Reports, err = reports.Queue(ctx, tx, from, listedReports)
+	case reports.Closed:
+		if from == uuid.Nil {
+			from = uuid.Max
+		}
+		out.Reports, err = reports.Past(ctx, tx, from, listedReports)
+	default:
 		return nil, badRequest("state must be open or closed")
 	}
-	from := uuid.Nil
-	if closed {
-		from = uuid.Max
+	if n := len(out.Reports); n == listedReports {
+		out.Next = out.Reports[n-1].ID.String()
 	}
-	if text := c.Params["from"]; text != "" {
-		var err error
-		if from, err = uuid.Parse(text); err != nil {
-			return nil, badRequest("from must be a UUID")
-		}
-	}
-	list := reports.Queue
-	if closed {
-		list = reports.Past
-	}
-	found, err := list(ctx, s.db, from, listedReports)
-	if err != nil {
-		return nil, err
-	}
-	out := ReportList{Reports: found}
-	if n := len(found); n == listedReports {
-		out.Next = found[n-1].ID.String()
-	}
-	return out, nil
+	return out, err
 }
 
-func showReport(ctx context.Context, s *Service, c Call) (any, error) {
-	id, err := parseReport(c)
-	if err != nil {
-		return nil, err
-	}
-	report, err := reports.Get(ctx, s.db, id)
-	return report, reportError(err)
+var reportShow = Method{
+	Noun: "report", Verb: "show", Usage: "what the server knows of a report: who, which convo, when; what is revealed is sealed",
+	Params: []Param{reportParam},
+	run: func(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
+		return reports.Get(ctx, tx, c.report())
+	},
 }
 
-func fetchReport(ctx context.Context, s *Service, c Call) (any, error) {
-	id, err := parseReport(c)
-	if err != nil {
-		return nil, err
-	}
-	sealed, err := reports.Fetch(ctx, s.db, id)
-	return FetchedReport{sealed, s.heads.Keys()}, reportError(err)
+// reportFetch is for mlsd admin report open, on the machine that has the private key.
+var reportFetch = Method{
+	Noun: "report", Verb: "fetch", Usage: "the sealed bytes of a report",
+	Params: []Param{reportParam}, Command: true,
+	run: func(ctx context.Context, s *Service, tx pgx.Tx, c Call) (any, error) {
+		sealed, err := reports.Fetch(ctx, tx, c.report())
+		return FetchedReport{sealed, s.c.Heads.Keys()}, err
+	},
 }
+
+// ReportFetch is the method that gives the sealed bytes of a report.
+func ReportFetch() Method { return reportFetch }
 
 // FetchedReport is the result of report.fetch.
 type FetchedReport struct {
 	reports.Sealed
 	LogKeys []string `json:"logKeys"` // that check the head which the report possibly has
+}
+
+var reportClose = Method{
+	Noun: "report", Verb: "close", Usage: "close a report; the reason stays with it",
+	Params: []Param{reportParam}, Write: true,
+	run: func(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
+		changed, err := reports.Close(ctx, tx, c.report(), c.Operator, c.Reason)
+		return ReportClosed{c.report(), changed}, err
+	},
 }
 
 // ReportClosed is the result of report.close.
@@ -116,67 +95,25 @@ type ReportClosed struct {
 	Changed bool      `json:"changed"` // false: it was closed before
 }
 
-func closeReport(ctx context.Context, s *Service, c Call) (any, error) {
-	id, err := parseReport(c)
-	if err != nil {
-		return nil, err
-	}
-	out := ReportClosed{ID: id}
-	err = s.writing(ctx, c, func(tx pgx.Tx) (err error) {
-		out.Changed, err = reports.Close(ctx, tx, id, c.Operator, c.Reason)
-		return err
-	})
-	return out, reportError(err)
+var reportDelete = Method{
+	Noun: "report", Verb: "delete", Usage: "delete a report and what it reveals, for ever",
+	Params: []Param{reportParam}, Write: true, Final: true,
+	run: func(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
+		n, err := reports.Delete(ctx, tx, c.report())
+		return ReportsDeleted{n}, err
+	},
+}
+
+var reportClear = Method{
+	Noun: "report", Verb: "clear", Usage: "delete all open reports that an account has sent, for ever: for a flood",
+	Params: []Param{didParam}, Write: true, Final: true,
+	run: func(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
+		n, err := reports.Clear(ctx, tx, c.did())
+		return ReportsDeleted{n}, err
+	},
 }
 
 // ReportsDeleted is the result of report.delete and report.clear.
 type ReportsDeleted struct {
 	Deleted int64 `json:"deleted"` // reports; 0: there were none
-}
-
-func deleteReport(ctx context.Context, s *Service, c Call) (any, error) {
-	id, err := parseReport(c)
-	if err != nil {
-		return nil, err
-	}
-	var out ReportsDeleted
-	err = s.writing(ctx, c, func(tx pgx.Tx) (err error) {
-		out.Deleted, err = reports.Delete(ctx, tx, id)
-		return err
-	})
-	return out, reportError(err)
-}
-
-func clearReports(ctx context.Context, s *Service, c Call) (any, error) {
-	did, err := parseDID(c.Params[didParam.Name])
-	if err != nil {
-		return nil, err
-	}
-	var out ReportsDeleted
-	err = s.writing(ctx, c, func(tx pgx.Tx) (err error) {
-		out.Deleted, err = reports.Clear(ctx, tx, did)
-		return err
-	})
-	return out, reportError(err)
-}
-
-func parseReport(c Call) (uuid.UUID, error) {
-	id, err := uuid.Parse(c.Params[reportParam.Name])
-	if err != nil {
-		return id, badRequest("id must be a UUID")
-	}
-	return id, nil
-}
-
-// reportError returns an error of package reports as an answer.
-func reportError(err error) error {
-	switch {
-	case errors.Is(err, reports.ErrNotFound):
-		return &Error{http.StatusNotFound, "ReportNotFound", "there is no report with this id"}
-	case errors.Is(err, reports.ErrCleared):
-		return &Error{http.StatusGone, "ReportCleared", err.Error()}
-	case err != nil:
-		return fmt.Errorf("handle a report: %w", err)
-	}
-	return nil
 }

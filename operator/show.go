@@ -19,9 +19,9 @@ func (s *Service) RecordShown(ctx context.Context, page, operator, reason string
 	if err := c.check(); err != nil {
 		return err
 	}
-	id, err := begin(ctx, s.db, didShow, c)
+	id, err := begin(ctx, s.c.DB, didShow, c)
 	if err != nil {
 		return err
 	}
-	return end(ctx, s.db, id, nil)
+	return end(ctx, s.c.DB, id, nil)
 }

@@ -67,7 +67,7 @@ func methodCommand(m operator.Method, stdout io.Writer) *cli.Command {
 	var flags []cli.Flag
 	for _, p := range m.Params {
 		switch {
-		case p.Flag:
+		case p.Flag():
 			flags = append(flags, &cli.BoolFlag{Name: p.Name, Usage: p.Usage})
 		case p.Optional:
 			flags = append(flags, &cli.StringFlag{Name: p.Name, Usage: p.Usage})
@@ -87,9 +87,9 @@ func methodCommand(m operator.Method, stdout io.Writer) *cli.Command {
 			}
 			for _, p := range m.Params {
 				switch {
-				case p.Flag && cmd.Bool(p.Name):
+				case p.Flag() && cmd.Bool(p.Name):
 					c.Params[p.Name] = operator.FlagSet
-				case !p.Flag && p.Optional && cmd.IsSet(p.Name):
+				case !p.Flag() && p.Optional && cmd.IsSet(p.Name):
 					c.Params[p.Name] = cmd.String(p.Name)
 				}
 			}

@@ -17,7 +17,7 @@ import (
 type reportsPage struct {
 	Report  *reports.Listed      // nil: the queue
 	Convo   *operator.ConvoState // of the report; nil: it was deleted
-	Members []operator.ConvoMember
+	Members []operator.Member
 
 	Open, Closed         []reports.Listed
 	NextOpen, NextClosed string // the query of the next rows; "": there are none

@@ -10,33 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ConvoState is a convo, without what people say or call it.
-type ConvoState struct {
-	ID          uuid.UUID
-	Creator     string
-	CreatedAt   time.Time
-	CipherSuite int
-	Epoch       int64
-	LastSeq     int64
-	LastAt      *time.Time // of the newest log entry
-	ClosedAt    *time.Time
-	Successor   string // group_id of the group that replaces it, in hex
-	Members     int
-	Requests    int // memberships that are not accepted yet
-	GroupBytes  int // of the public group, if the server knows it
-}
-
-// ReadConvo returns a convo, nil if there is none.
-func ReadConvo(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*ConvoState, error) {
-	return first[ConvoState](ctx, tx, `
-		SELECT c.id, c.creator_did, c.created_at, c.cipher_suite, c.epoch, c.last_seq, c.last_message_at, c.closed_at,
-			coalesce(encode(c.successor_group_id, 'hex'), ''),
-			(SELECT count(*) FROM members m WHERE m.convo_id = c.id AND m.left_at IS NULL),
-			(SELECT count(*) FROM members m WHERE m.convo_id = c.id AND m.left_at IS NULL AND m.requested_at IS NOT NULL),
-			coalesce((SELECT octet_length(state) FROM public_groups g WHERE g.convo_id = c.id), 0)
-		FROM convos c WHERE c.id = $1`, id)
-}
-
 // Epoch is an epoch of a convo, and the commit that began it.
 type Epoch struct {
 	Epoch int64
@@ -48,10 +21,10 @@ type Epoch struct {
 	WelcomeBytes int
 	// Messages is how many log entries of the epoch follow the commit.
 	Messages int64
-	Joined   []string // who came with the commit
-	Left     []string // who left in the epoch
-	Welcomes []WelcomeStates
-	Losers   []string // who wanted to begin this epoch too, and came too late
+	Joined   []string        // who came with the commit
+	Left     []string        // who left in the epoch
+	Welcomes []WelcomeStates `db:"-"`
+	Losers   []string        `db:"-"` // who wanted to begin this epoch too, and came too late
 }
 
 // WelcomeStates counts the Welcomes into an epoch by state.
@@ -75,26 +48,9 @@ var readEpochs string
 
 // Epochs returns up to rows epochs of a convo that are smaller than before, the newest first.
 func Epochs(ctx context.Context, tx pgx.Tx, c *ConvoState, before int64, rows int) ([]Epoch, error) {
-	found, err := list[struct {
-		Epoch, Seq                int64
-		Committer                 string
-		At                        time.Time
-		CommitBytes, WelcomeBytes int
-		Messages                  int64
-		Joined, Left              []string
-	}](ctx, tx, readEpochs, c.ID, before, rows, c.LastSeq, shownPeople)
-	if err != nil {
+	all, err := list[Epoch](ctx, tx, readEpochs, c.ID, before, rows, c.LastSeq, shownPeople)
+	if err != nil || len(all) == 0 {
 		return nil, err
-	}
-	all := make([]Epoch, len(found))
-	for i, f := range found {
-		all[i] = Epoch{
-			Epoch: f.Epoch, Seq: f.Seq, Committer: f.Committer, At: f.At, CommitBytes: f.CommitBytes, WelcomeBytes: f.WelcomeBytes,
-			Messages: f.Messages, Joined: f.Joined, Left: f.Left,
-		}
-	}
-	if len(all) == 0 {
-		return nil, nil
 	}
 	if err := addWelcomes(ctx, tx, c.ID, all); err != nil {
 		return nil, err
@@ -146,18 +102,4 @@ func addLosers(ctx context.Context, tx pgx.Tx, convo uuid.UUID, all []Epoch) err
 		}
 	}
 	return err
-}
-
-// ConvoMember is somebody on a convo's roster.
-type ConvoMember struct {
-	DID      string
-	Role     string
-	JoinedAt time.Time
-	LeftAt   *time.Time
-}
-
-// Members returns up to limit members of a convo, the present ones first.
-func Members(ctx context.Context, tx pgx.Tx, convo uuid.UUID, limit int) ([]ConvoMember, error) {
-	return list[ConvoMember](ctx, tx, `
-		SELECT did, role, joined_at, left_at FROM members WHERE convo_id = $1 ORDER BY left_at IS NOT NULL, joined_at, did LIMIT $2`, convo, limit)
 }

@@ -1,0 +1,269 @@
+package operator
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Methods returns all that an operator can do and ask.
+func Methods() []Method {
+	return []Method{
+		accountShow, accountBlock, accountUnblock, accountLimit, accountErase, accountExport,
+		erasureShow,
+		convoShow, convoClose, convoDelete,
+		deviceRevoke,
+		disputeEnd,
+		keyPackagesWithdraw,
+		pushRetry, pushDrop,
+		reportList, reportShow, reportFetch, reportClose, reportDelete, reportClear,
+		logKeyList, logKeyAdd, logKeyRetire, logKeyWithhold,
+	}
+}
+
+// Method is one thing that an operator can ask for or do. GET /admin/NOUN/VERB reads, and POST
+// /admin/NOUN/VERB writes. mlsd admin NOUN VERB calls it.
+type Method struct {
+	Noun, Verb string
+	Usage      string
+	Params     []Param
+	Write      bool // it changes something: it needs the write token, an operator and a reason
+	Final      bool // there is no way back
+	Archive    bool // its result is an Archive
+	Command    bool // the console has no form for it
+
+	// run returns the result, a struct. tx sees the rows of all callers. A method that writes does so in
+	// tx, which is committed if there is no error; else tx is a read-only snapshot. The parameters
+	// are of their kinds.
+	run func(ctx context.Context, s *Service, tx pgx.Tx, c Call) (any, error)
+	// after follows the commit of a method that writes, and returns the result. It can be nil.
+	after func(ctx context.Context, s *Service, c Call, out any) (any, error)
+}
+
+// Name is the method's name in the table admin_actions.
+func (m Method) Name() string { return m.Noun + "." + m.Verb }
+
+// Path is the method's path on the admin listener.
+func (m Method) Path() string { return "/admin/" + m.Noun + "/" + m.Verb }
+
+// Verb of HTTP.
+func (m Method) httpVerb() string {
+	if m.Write {
+		return http.MethodPost
+	}
+	return http.MethodGet
+}
+
+// Kind says which texts a parameter takes.
+type Kind int
+
+const (
+	Text   Kind = iota
+	Flag        // FlagSet, or absent
+	DID         // of an account
+	ID          // a UUID
+	Number      // a whole number that is not negative
+	LogKey      // the number of a key that signs heads of logs
+)
+
+// FlagSet is the text of a parameter that is a Flag.
+const FlagSet = "true"
+
+// Param is a parameter of a method: a field of the query or of the JSON body. A required one is an
+// argument of the command, in this order. An optional one is a flag.
+type Param struct {
+	Name     string
+	Usage    string
+	Kind     Kind
+	Optional bool
+}
+
+// Flag reports whether the parameter has no value.
+func (p Param) Flag() bool { return p.Kind == Flag }
+
+// Argument reports whether the parameter is an argument of the command.
+func (p Param) Argument() bool { return !p.Optional }
+
+// check returns an error unless a text is of the parameter's kind.
+func (p Param) check(text string) error {
+	switch p.Kind {
+	case DID:
+		if _, err := syntax.ParseDID(text); err != nil {
+			return badRequest(p.Name + ": " + err.Error())
+		}
+	case ID:
+		if _, err := uuid.Parse(text); err != nil {
+			return badRequest(p.Name + " must be a UUID")
+		}
+	case Number:
+		if _, err := strconv.ParseUint(text, 10, 63); err != nil {
+			return badRequest(p.Name + " must be a whole number, such as 8")
+		}
+	case LogKey:
+		if _, err := strconv.ParseInt(text, 10, 32); err != nil {
+			return badRequest(p.Name + " must be a number of log-key list")
+		}
+	}
+	return nil
+}
+
+// Parameters of several methods.
+var (
+	didParam   = Param{Name: "did", Usage: "the account's DID", Kind: DID}
+	convoParam = Param{Name: "convo", Usage: "the convo's id", Kind: ID}
+)
+
+// Call is a request of an operator.
+type Call struct {
+	Params   map[string]string // by name; an absent one is ""
+	Operator string            // who asks, by what the client says; "" for a method that reads
+	Reason   string            // why; "" for a method that reads
+
+	action string // the method's name
+}
+
+// did returns the account that the call is about.
+func (c Call) did() syntax.DID { return syntax.DID(c.Params[didParam.Name]) }
+
+// id returns a parameter of the kind ID; uuid.Nil: it is absent.
+func (c Call) id(name string) uuid.UUID {
+	id, err := uuid.Parse(c.Params[name])
+	if err != nil {
+		return uuid.Nil
+	}
+	return id
+}
+
+// convo returns the convo that the call is about.
+func (c Call) convo() uuid.UUID { return c.id(convoParam.Name) }
+
+// number returns a parameter of the kind Number; 0: it is absent.
+func (c Call) number(name string) int64 {
+	n, err := strconv.ParseInt(c.Params[name], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func (c Call) flag(name string) bool { return c.Params[name] == FlagSet }
+
+// The fields of the body that say who acts, and why.
+const (
+	operatorField = "operator"
+	reasonField   = "reason"
+)
+
+// NewCall makes a call of the fields that a request has, by name: the parameters and, for a method
+// that writes, operator and reason. It changes given.
+func (m Method) NewCall(given map[string]string) (Call, error) {
+	c := Call{Params: map[string]string{}, action: m.Name()}
+	for _, p := range m.Params {
+		c.Params[p.Name] = given[p.Name]
+		delete(given, p.Name)
+		switch text := c.Params[p.Name]; {
+		case text == "" && !p.Optional:
+			return Call{}, badRequest(p.Name + " is missing")
+		case p.Flag() && text != "" && text != FlagSet:
+			return Call{}, badRequest(p.Name + " must be " + FlagSet + " or absent")
+		}
+	}
+	if m.Write {
+		c.Operator, c.Reason = strings.TrimSpace(given[operatorField]), strings.TrimSpace(given[reasonField])
+		delete(given, operatorField)
+		delete(given, reasonField)
+		if err := c.checkActor(); err != nil {
+			return Call{}, err
+		}
+	}
+	for name := range given {
+		return Call{}, badRequest("unknown parameter " + name)
+	}
+	return c, c.check()
+}
+
+// checkActor returns an error unless the call says who acts, and why.
+func (c Call) checkActor() error {
+	if c.Operator == "" || c.Reason == "" {
+		return badRequest("operator and reason must be given: who acts, and why")
+	}
+	return nil
+}
+
+// maxText is the longest parameter, operator or reason, in bytes.
+const maxText = 2048
+
+// check bounds the texts.
+func (c Call) check() error {
+	texts := []string{c.Operator, c.Reason}
+	for _, text := range c.Params {
+		texts = append(texts, text)
+	}
+	for _, text := range texts {
+		if len(text) > maxText || !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+			return badRequest("a text is longer than 2,048 bytes or not UTF-8")
+		}
+	}
+	return nil
+}
+
+// checkKinds returns an error unless the parameters of a call are of their kinds.
+func (m Method) checkKinds(c Call) error {
+	for _, p := range m.Params {
+		text := c.Params[p.Name]
+		if text == "" {
+			continue
+		}
+		if err := p.check(text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// subject is what a call is about: its parameters, in the order of the method.
+func (m Method) subject(c Call) string {
+	var given []string
+	for _, p := range m.Params {
+		switch text := c.Params[p.Name]; {
+		case text == "":
+		case p.Flag():
+			given = append(given, "--"+p.Name)
+		default:
+			given = append(given, text)
+		}
+	}
+	return strings.Join(given, " ")
+}
+
+// Request makes the request of a call to the admin listener at base (http://host:port).
+func (m Method) Request(ctx context.Context, base string, c Call) (*http.Request, error) {
+	if !m.Write {
+		query := url.Values{}
+		for name, text := range c.Params {
+			query.Set(name, text)
+		}
+		return http.NewRequestWithContext(ctx, http.MethodGet, base+m.Path()+"?"+query.Encode(), nil)
+	}
+	fields := map[string]string{operatorField: c.Operator, reasonField: c.Reason}
+	maps.Copy(fields, c.Params)
+	body, err := json.Marshal(fields)
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+m.Path(), bytes.NewReader(body))
+	if err == nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	return req, err
+}

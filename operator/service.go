@@ -1,0 +1,203 @@
+// Package operator is what an operator can ask a running server for and make it do: the methods of
+// the table in method.go, and who may call them. Each is a function with a struct as its result. The
+// admin listener serves the struct as JSON below /admin/, mlsd admin and mlsd inspect print it, and
+// the pages of operator/console draw it.
+//
+// Functions return DIDs in full: who shows them shortens them. Field names of results are those of
+// the JSON, and do not change.
+//
+// It owns the table admin_actions. A method that writes leaves a row there before its first effect.
+// Its effects are functions of the packages that own the tables.
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/convos"
+	"mlsd/internal/transparency"
+	"mlsd/people/accounts"
+	"mlsd/people/archive"
+	"mlsd/people/erasure"
+)
+
+const (
+	// maxBody is the longest body of a request, in bytes.
+	maxBody = 64 << 10
+	// Limit is how long one call can take. What is left of a longer job goes on with the next call,
+	// or in the background.
+	Limit = 10 * time.Minute
+	// answerTimeout is how long the client has to read the answer.
+	answerTimeout = time.Minute
+)
+
+// Service serves the methods.
+type Service struct{ c Config }
+
+// Config is what a Service uses.
+type Config struct {
+	DB       *pgxpool.Pool // for maintenance: methods can read many rows
+	Log      *slog.Logger
+	Remover  *convos.Remover
+	Accounts *accounts.Store
+	Erasures *erasure.Store
+	Changed  func()                // is called after a write that changes who is refused
+	Wake     func()                // is called after a write that has inserted events
+	Heads    *transparency.Service // its keys are listed and replaced
+}
+
+// New returns a service.
+func New(c Config) *Service { return &Service{c} }
+
+// Handle adds a handler to the admin listener, for requests that are allowed at the level.
+type Handle func(pattern string, level Level, h http.Handler)
+
+// Handle adds the methods to a listener.
+func (s *Service) Handle(handle Handle) {
+	for _, m := range Methods() {
+		level := Read
+		if m.Write {
+			level = Write
+		}
+		handle(m.httpVerb()+" "+m.Path(), level, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, m) }))
+	}
+}
+
+// serve answers one request.
+func (s *Service) serve(w http.ResponseWriter, r *http.Request, m Method) {
+	c, err := m.read(w, r)
+	if err != nil {
+		s.writeError(w, err)
+		return
+	}
+	s.Answer(w, r, m, c, func(out any, err error) {
+		if err != nil {
+			s.writeError(w, err)
+			return
+		}
+		writeJSON(w, s.c.Log, http.StatusOK, out)
+	})
+}
+
+// read reads a request: the query of a GET, and the JSON object of texts of a POST.
+func (m Method) read(w http.ResponseWriter, r *http.Request) (Call, error) {
+	given := map[string]string{}
+	if m.Write {
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&given); err != nil {
+			return Call{}, badRequest("the body must be a JSON object of texts")
+		}
+	} else {
+		for name, values := range r.URL.Query() {
+			given[name] = values[0]
+		}
+	}
+	return m.NewCall(given)
+}
+
+// Answer makes a call for a request. It writes an Archive itself, and calls write with any other
+// result, or with the error.
+func (s *Service) Answer(w http.ResponseWriter, r *http.Request, m Method, c Call, write func(out any, err error)) {
+	control := http.NewResponseController(w)
+	// The listener's timeouts are too short for a large job. net/http reads meanwhile, to notice that
+	// the client hangs up.
+	if err := errors.Join(control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(Limit+answerTimeout))); err != nil {
+		s.c.Log.Warn("an admin method may be cut off", "error", err)
+	}
+	ctx := r.Context()
+	if m.Write { // what has begun is not left undecided because the browser hangs up
+		ctx = context.WithoutCancel(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, Limit)
+	defer cancel()
+	out, err := s.Call(ctx, m, c)
+	archive, ok := out.(Archive)
+	if err != nil || !ok {
+		write(out, err)
+		return
+	}
+	w.Header().Set("Content-Type", ArchiveType)
+	if err := archive.WriteTo(ctx, w); err != nil {
+		s.c.Log.Error("an archive could not be written", "method", m.Name(), "error", err)
+		panic(http.ErrAbortHandler) // the client must not take a part for the whole
+	}
+}
+
+// ArchiveType is the Content-Type of an Archive: JSON Lines.
+const ArchiveType = "application/jsonl"
+
+// Archive is a result that is written line by line, because all of it can exceed the memory.
+type Archive interface {
+	WriteTo(context.Context, io.Writer) error
+}
+
+// Call runs a method. One that writes leaves a row in admin_actions, whatever becomes of it. The
+// context should end after Limit.
+func (s *Service) Call(ctx context.Context, m Method, c Call) (out any, err error) {
+	if !m.Write {
+		err = archive.Snapshot(ctx, s.c.DB, func(tx pgx.Tx) error {
+			out, err = s.Ask(ctx, tx, m, c)
+			return err
+		})
+		return out, err
+	}
+	id, err := begin(ctx, s.c.DB, m, c)
+	if err != nil {
+		return nil, err
+	}
+	out, err = s.act(ctx, m, c)
+	s.c.Log.InfoContext(ctx, "an operator has acted", "action", m.Name(), "operator", c.Operator, "outcome", outcomeOf(err))
+	return out, errors.Join(err, end(ctx, s.c.DB, id, err))
+}
+
+// Ask runs a method in a transaction of the caller's, which sees the rows of all callers.
+func (s *Service) Ask(ctx context.Context, tx pgx.Tx, m Method, c Call) (any, error) {
+	if err := m.checkKinds(c); err != nil {
+		return nil, err
+	}
+	out, err := m.run(ctx, s, tx, c)
+	return out, refusal(err)
+}
+
+// act runs a method that writes, in a transaction of the operator's: the audit log names the
+// operator and the method, and row-level security lets it see all records.
+func (s *Service) act(ctx context.Context, m Method, c Call) (out any, err error) {
+	err = pgx.BeginFunc(ctx, s.c.DB, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			SELECT set_config('mlsd.caller', $1, true), set_config('mlsd.reason', $2, true), set_config('mlsd.maintenance', 'on', true)`,
+			"operator "+c.Operator, "admin "+c.action)
+		if err != nil {
+			return fmt.Errorf("act as the operator: %w", err)
+		}
+		out, err = s.Ask(ctx, tx, m, c)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if m.after != nil {
+		return m.after(ctx, s, c, out)
+	}
+	return out, nil
+}
+
+// changed follows a write that changes who is refused: this node knows at once, the others within a
+// second.
+func changed(_ context.Context, s *Service, _ Call, out any) (any, error) {
+	s.c.Changed()
+	return out, nil
+}
+
+// wake follows a write that has inserted events.
+func wake(_ context.Context, s *Service, _ Call, out any) (any, error) {
+	s.c.Wake()
+	return out, nil
+}
