@@ -7,9 +7,23 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// AllOthers stands for the callers of an hour that are not counted by name.
+const AllOthers = "(all others)"
+
+// callersParam asks records and conflicts for callers.
+func callersParam(usage string) Param {
+	return Param{Name: "by-caller", Usage: usage, Kind: Flag, Optional: true}
+}
+
+// CallerUses are the callers and methods with the most requests in a window of time.
+type CallerUses struct {
+	SinceSeconds float64     `json:"sinceSeconds" text:"-"`
+	Callers      []CallerUse `json:"callers"`
+}
+
 // CallerUse is what became of a caller's requests of one method.
 type CallerUse struct {
-	Caller      string  `json:"caller"` // "": those that are not counted by name
+	Caller      string  `json:"caller"` // or AllOthers
 	Method      string  `json:"method"`
 	Requests    int64   `json:"requests"`
 	First       int64   `json:"first"`
@@ -17,40 +31,47 @@ type CallerUse struct {
 	Expired     int64   `json:"expired"`
 	Conflicts   int64   `json:"conflicts"`
 	InProgress  int64   `json:"inProgress"`
-	Epoch       int64   `json:"epochMismatches"`
-	Seconds     float64 `json:"seconds"` // that all these requests took
-	MeanSeconds float64 `json:"meanSeconds"`
+	Epoch       int64   `json:"epochMismatches" text:"wrong epoch"`
+	MeanSeconds float64 `json:"meanSeconds" text:"mean time|short"`
+	Seconds     float64 `json:"seconds" text:"total time|short"` // that all these requests took
 }
 
-// Callers lists the callers and methods with the most requests. A node writes its counts every 10
+// callers lists the callers and methods with the most requests. A node writes its counts every 10
 // seconds. The first hour is the one in which the window begins.
-func Callers(ctx context.Context, tx pgx.Tx, since time.Duration, rows int) ([]CallerUse, error) {
-	return list[CallerUse](ctx, tx, `
-		SELECT caller_did, nsid, sum(n)::bigint,
+func callers(ctx context.Context, tx pgx.Tx, c Call) (any, error) {
+	found, err := list[CallerUse](ctx, tx, `
+		SELECT coalesce(nullif(caller_did, ''), $3), nsid, sum(n)::bigint,
 			coalesce(sum(n) FILTER (WHERE kind = 'first'), 0)::bigint, coalesce(sum(n) FILTER (WHERE kind = 'replay'), 0)::bigint,
 			coalesce(sum(n) FILTER (WHERE kind = 'expired'), 0)::bigint, coalesce(sum(n) FILTER (WHERE kind = 'IdempotencyConflict'), 0)::bigint,
 			coalesce(sum(n) FILTER (WHERE kind = 'RequestInProgress'), 0)::bigint, coalesce(sum(n) FILTER (WHERE kind = 'EpochMismatch'), 0)::bigint,
-			sum(seconds), sum(seconds) / sum(n)
+			sum(seconds) / sum(n), sum(seconds)
 		FROM caller_counts WHERE hour > now() - $1::interval - interval '1 hour'
-		GROUP BY caller_did, nsid ORDER BY sum(n) DESC, caller_did, nsid LIMIT $2`, since, rows)
+		GROUP BY caller_did, nsid ORDER BY sum(n) DESC, caller_did, nsid LIMIT $2`, c.window(), c.rows(), AllOthers)
+	return CallerUses{c.window().Seconds(), found}, err
+}
+
+// RefusedUses are the callers and methods with the most refused requests in a window of time.
+type RefusedUses struct {
+	SinceSeconds float64      `json:"sinceSeconds" text:"-"`
+	Callers      []RefusedUse `json:"callers"`
 }
 
 // RefusedUse are a caller's requests of one method that were refused because of another request.
 type RefusedUse struct {
-	Caller   string    `json:"caller"` // "": those that are not counted by name
+	Caller   string    `json:"caller"` // or AllOthers
 	Error    string    `json:"error"`
 	Method   string    `json:"method"`
 	Count    int64     `json:"count"`
-	LastHour time.Time `json:"lastHour"`
+	LastHour time.Time `json:"lastHour" text:"last hour (UTC)|hour"`
 }
 
 // Refused lists the callers and methods with the most refused requests.
 func Refused(ctx context.Context, tx pgx.Tx, since time.Duration, rows int) ([]RefusedUse, error) {
 	return list[RefusedUse](ctx, tx, `
-		SELECT caller_did, kind, nsid, sum(n)::bigint, max(hour)
+		SELECT coalesce(nullif(caller_did, ''), $3), kind, nsid, sum(n)::bigint, max(hour)
 		FROM caller_counts
 		WHERE hour > now() - $1::interval - interval '1 hour' AND kind IN ('IdempotencyConflict', 'RequestInProgress', 'EpochMismatch')
-		GROUP BY caller_did, kind, nsid ORDER BY sum(n) DESC, caller_did, kind, nsid LIMIT $2`, since, rows)
+		GROUP BY caller_did, kind, nsid ORDER BY sum(n) DESC, caller_did, kind, nsid LIMIT $2`, since, rows, AllOthers)
 }
 
 // KeyUse is what became of the requests of a method that have an idempotency key, on all nodes.

@@ -8,6 +8,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+var inspectDisputes = question("disputes", "forked epochs and disputed commits, of CONVO or of all",
+	func(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
+		found, err := Disputes(ctx, tx, c.convo(), c.rows())
+		return DisputeList{found}, err
+	}, Param{Name: convoParam.Name, Usage: convoParam.Usage, Kind: ID, Optional: true, Place: true})
+
+// DisputeList is the result of inspect.disputes.
+type DisputeList struct {
+	Disputes []Dispute `json:"disputes"`
+}
+
 // Dispute is a fork or a dispute of a convo.
 type Dispute struct {
 	Convo     uuid.UUID  `json:"convo"`
@@ -16,8 +27,8 @@ type Dispute struct {
 	Committer string     `json:"committer"` // of the epoch's commit; "" for a fork
 	Voices    int        `json:"voices"`    // that could have reported the commit; 0 for a fork
 	Reports   int        `json:"reports"`   // of a dispute: voices that had; of a fork: authenticators that differ
-	At        time.Time  `json:"at"`
-	EndedAt   *time.Time `json:"endedAt,omitempty"`
+	At        time.Time  `json:"at" text:"began"`
+	EndedAt   *time.Time `json:"endedAt,omitempty" text:"-"`
 	Accounts  []string   `json:"accounts"` // that report the commit, or an authenticator
 	Reasons   []string   `json:"reasons"`  // that they gave, each once
 }

@@ -23,12 +23,12 @@ type Epoch struct {
 	Messages int64
 	Joined   []string        // who came with the commit
 	Left     []string        // who left in the epoch
-	Welcomes []WelcomeStates `db:"-"`
+	Welcomes []EpochWelcomes `db:"-"`
 	Losers   []string        `db:"-"` // who wanted to begin this epoch too, and came too late
 }
 
-// WelcomeStates counts the Welcomes into an epoch by state.
-type WelcomeStates struct {
+// EpochWelcomes counts the Welcomes into an epoch by state.
+type EpochWelcomes struct {
 	State    string
 	Count    int
 	Failures int // failed joins
@@ -71,13 +71,13 @@ func epochOf(all []Epoch, number int64) *Epoch {
 func addWelcomes(ctx context.Context, tx pgx.Tx, convo uuid.UUID, all []Epoch) error {
 	rows, err := list[struct {
 		Epoch int64
-		WelcomeStates
+		EpochWelcomes
 	}](ctx, tx, `
 		SELECT epoch, state, count(*), sum(failures)::integer FROM welcomes
 		WHERE convo_id = $1 AND epoch BETWEEN $2 AND $3 GROUP BY epoch, state ORDER BY epoch, state`, convo, all[len(all)-1].Epoch, all[0].Epoch)
 	for _, r := range rows {
 		if e := epochOf(all, r.Epoch); e != nil {
-			e.Welcomes = append(e.Welcomes, r.WelcomeStates)
+			e.Welcomes = append(e.Welcomes, r.EpochWelcomes)
 		}
 	}
 	return err

@@ -2,16 +2,49 @@ package operator
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
+var inspectRequest = question("request", "why requests got their answers: that with the id ID, or those of a key or caller",
+	func(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
+		found, err := Explain(ctx, tx, RequestsOf{
+			Request: c.Params["id"], Key: c.Params["key"], Caller: c.Params["did"], Failed: c.flag("refused"), Rows: c.rows(),
+		})
+		return Explanations{found}, err
+	},
+	Param{Name: "id", Usage: "the header X-Request-Id of the answer", Optional: true, Place: true},
+	Param{Name: "key", Usage: "requests with this idempotency key", Optional: true},
+	Param{Name: "did", Usage: "requests of this DID", Optional: true},
+	Param{Name: "refused", Usage: "only requests that were refused or failed", Kind: Flag, Optional: true})
+
+// Explanations are requests, the newest first.
+type Explanations struct {
+	Requests []Explanation `json:"requests"`
+}
+
+// text writes the requests one below the other.
+func (all Explanations) text(w io.Writer) {
+	if len(all.Requests) == 0 {
+		Line(w, "none: a known caller's request leaves a row if it is refused, fails or is slow, and a sample of the others does; "+
+			"a stranger's leaves only a line in the log; rows are kept for MLSD_REQUEST_RETENTION")
+	}
+	for n := range all.Requests {
+		if n > 0 {
+			Line(w)
+		}
+		all.Requests[n].text(w)
+	}
+}
+
 // Explanation is a request, why it got its answer, and what there is of it now.
 type Explanation struct {
 	Request
-	Why     string       `json:"why"`
+	Why     string       `json:"why" dids:"shortened"`
 	Record  *Record      `json:"record,omitempty"`  // of the caller's key
 	Entry   *LogEntry    `json:"entry,omitempty"`   // of the log, under the caller's key
 	Winner  *LogEntry    `json:"winner,omitempty"`  // the commit that ended the object's epoch
@@ -75,6 +108,45 @@ func Explain(ctx context.Context, tx pgx.Tx, of RequestsOf) ([]Explanation, erro
 		all[i].Why = all[i].why()
 	}
 	return all, nil
+}
+
+// text writes a request.
+func (e *Explanation) text(w io.Writer) {
+	answer := fmt.Sprint(e.Status)
+	if e.Error != "" {
+		answer += " " + e.Error + ": " + e.Message
+	}
+	Line(w, "request", e.Request.Request)
+	Line(w, "at", clock(e.At)+", "+milliseconds(e.Seconds)+", node "+e.Node)
+	Line(w, "method", e.Method)
+	Line(w, "caller", e.Caller)
+	if e.Convo != nil {
+		Line(w, "convo", e.Convo)
+	}
+	Line(w, "answer", answer)
+	Line(w, "why", e.Why)
+	if e.Key != "" {
+		Line(w, "key", e.Key)
+		Line(w, "record", e.Record.text())
+	}
+	if e.Entry != nil {
+		Line(w, "log entry", fmt.Sprintf("seq %d, epoch %d, %s", e.Entry.Seq, e.Entry.Epoch, clock(e.Entry.At)))
+	}
+	for _, c := range e.Changes {
+		Line(w, "changed", fmt.Sprintf("%s %s: %s to %s", c.Entity, c.ID, c.From, c.To))
+	}
+}
+
+// text says what the record of a key is now.
+func (r *Record) text() string {
+	if r == nil {
+		return "none"
+	}
+	text := fmt.Sprintf("%s, first used %s, kept until %s", r.State, clock(r.FirstUsedAt), clock(r.ExpiresAt))
+	if r.LeaseExpiresAt != nil && r.State == "processing" {
+		text += ", lease until " + clock(*r.LeaseExpiresAt)
+	}
+	return text
 }
 
 // read looks up what the sentence needs.

@@ -2,32 +2,50 @@ package operator
 
 import (
 	"context"
-	"fmt"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// Action is a row of admin_actions: something that an operator has done.
-type Action struct {
-	ID       int64
-	At       time.Time
-	Operator string
-	Action   string
-	Subject  string
-	Reason   string
-	Outcome  string
-	EndedAt  *time.Time
+// list runs a query and scans each row into a T, column by column.
+func list[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]T, error) {
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
 }
 
-// Actions returns actions, the newest first: those with ids below before, or the newest if before
-// is 0.
-func Actions(ctx context.Context, tx pgx.Tx, before int64, limit int) ([]Action, error) {
-	rows, err := tx.Query(ctx, `
-		SELECT id, at, operator, action, subject, reason, outcome, ended_at FROM admin_actions
-		WHERE $1 = 0 OR id < $1 ORDER BY id DESC LIMIT $2`, before, limit)
-	if err != nil {
-		return nil, fmt.Errorf("list the actions: %w", err)
+// first is the first row of list, nil if there is none.
+func first[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) (*T, error) {
+	found, err := list[T](ctx, tx, sql, args...)
+	if err != nil || len(found) == 0 {
+		return nil, err
 	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[Action])
+	return &found[0], nil
 }
+
+// sampledRows is how many rows of a table a page reads, about. Of a larger table it reads a random
+// part, and its figures are estimates.
+const sampledRows = 200_000
+
+// Sampled returns how much of a table to read, in per cent.
+func Sampled(ctx context.Context, tx pgx.Tx, table string) (percent float64, err error) {
+	var rows float64
+	if err := tx.QueryRow(ctx, `SELECT greatest(reltuples, 1)::float8 FROM pg_class WHERE oid = $1::regclass`, table).Scan(&rows); err != nil {
+		return 0, err
+	}
+	return min(WholeTable, WholeTable*sampledRows/rows), nil
+}
+
+// WholeTable is all of a table, in per cent.
+const WholeTable = 100
+
+// scaled is the number of all rows, if a part of the table has n.
+func scaled(n int64, percent float64) int64 {
+	return int64(math.Round(float64(n) * WholeTable / percent))
+}
+
+// moment formats a time as sentences have it.
+func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000 UTC") }

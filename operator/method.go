@@ -2,6 +2,7 @@ package operator
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"maps"
@@ -9,11 +10,14 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/duration"
 )
 
 // Methods returns all that an operator can do and ask.
@@ -28,6 +32,9 @@ func Methods() []Method {
 		pushRetry, pushDrop,
 		reportList, reportShow, reportFetch, reportClose, reportDelete, reportClear,
 		logKeyList, logKeyAdd, logKeyRetire, logKeyWithhold,
+
+		inspectRequest, inspectReservations, inspectRecords, inspectConflicts, inspectWelcomes, inspectKeyPackages, inspectLifetimes,
+		inspectQuotas, inspectDisputes, inspectAudit, inspectActions, inspectPush,
 	}
 }
 
@@ -48,6 +55,28 @@ type Method struct {
 	run func(ctx context.Context, s *Service, tx pgx.Tx, c Call) (any, error)
 	// after follows the commit of a method that writes, and returns the result. It can be nil.
 	after func(ctx context.Context, s *Service, c Call, out any) (any, error)
+}
+
+// questionNoun is the noun of questions.
+const questionNoun = "inspect"
+
+// question returns a method that looks into the database. mlsd inspect VERB asks it without a
+// server. Its result has DIDs in full only if that is asked for.
+func question(verb, usage string, run func(context.Context, *Service, pgx.Tx, Call) (any, error), params ...Param) Method {
+	return Method{Noun: questionNoun, Verb: verb, Usage: usage, Params: append(params, Options()...), Command: true, run: run}
+}
+
+// Question reports whether the method is one of mlsd inspect.
+func (m Method) Question() bool { return m.Noun == questionNoun }
+
+// Options are the parameters of all questions.
+func Options() []Param {
+	return []Param{
+		{Name: "dids", Usage: "tell DIDs in full", Kind: Flag, Optional: true},
+		{Name: "rows", Usage: "list at most so many rows (default: 20)", Kind: Count, Optional: true},
+		{Name: "since", Usage: "how far back: conflicts and callers in whole hours (default: 24h), records by when they were made (default: all)",
+			Kind: Span, Optional: true},
+	}
 }
 
 // Name is the method's name in the table admin_actions.
@@ -73,26 +102,29 @@ const (
 	DID         // of an account
 	ID          // a UUID
 	Number      // a whole number that is not negative
+	Count       // a whole number that is positive
 	LogKey      // the number of a key that signs heads of logs
+	Span        // a time span that is positive, such as 24h or 7d
 )
 
 // FlagSet is the text of a parameter that is a Flag.
 const FlagSet = "true"
 
-// Param is a parameter of a method: a field of the query or of the JSON body. A required one is an
-// argument of the command, in this order. An optional one is a flag.
+// Param is a parameter of a method: a field of the query or of the JSON body. It is an argument of
+// the command, in this order, or a flag.
 type Param struct {
 	Name     string
 	Usage    string
 	Kind     Kind
 	Optional bool
+	Place    bool // an optional one that is an argument
 }
 
 // Flag reports whether the parameter has no value.
 func (p Param) Flag() bool { return p.Kind == Flag }
 
 // Argument reports whether the parameter is an argument of the command.
-func (p Param) Argument() bool { return !p.Optional }
+func (p Param) Argument() bool { return !p.Optional || p.Place }
 
 // check returns an error unless a text is of the parameter's kind.
 func (p Param) check(text string) error {
@@ -108,6 +140,14 @@ func (p Param) check(text string) error {
 	case Number:
 		if _, err := strconv.ParseUint(text, 10, 63); err != nil {
 			return badRequest(p.Name + " must be a whole number, such as 8")
+		}
+	case Count:
+		if n, err := strconv.ParseUint(text, 10, 31); err != nil || n == 0 {
+			return badRequest("--" + p.Name + " must be positive")
+		}
+	case Span:
+		if d, err := duration.Parse(text); err != nil || d <= 0 {
+			return badRequest("--" + p.Name + " must be positive, such as 24h or 7d")
 		}
 	case LogKey:
 		if _, err := strconv.ParseInt(text, 10, 32); err != nil {
@@ -155,6 +195,24 @@ func (c Call) number(name string) int64 {
 	}
 	return n
 }
+
+// defaultRows bounds the lists of a question.
+const defaultRows = 20
+
+// rows returns the longest list.
+func (c Call) rows() int { return int(cmp.Or(c.number("rows"), defaultRows)) }
+
+// since returns how far back a question looks; 0: nobody has said it.
+func (c Call) since() time.Duration {
+	d, err := duration.Parse(c.Params["since"])
+	if err != nil {
+		return 0
+	}
+	return d
+}
+
+// window returns how far back a question about requests looks.
+func (c Call) window() time.Duration { return cmp.Or(c.since(), 24*time.Hour) }
 
 func (c Call) flag(name string) bool { return c.Params[name] == FlagSet }
 

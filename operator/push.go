@@ -43,3 +43,48 @@ type PushDropped struct {
 	ID   uuid.UUID  `json:"id"`
 	Note string     `json:"note"`
 }
+
+var inspectPush = question("push", "push jobs that wait", countPushJobs)
+
+// PushJobs are the push jobs by state.
+type PushJobs struct {
+	Tables     bool           `json:"tables" text:"-"` // false: this database has no push tables
+	Jobs       []PushJobCount `json:"jobs"`
+	LastErrors []ErrorCount   `json:"lastErrors"` // of jobs that are not done
+}
+
+// PushJobCount counts the push jobs in a state.
+type PushJobCount struct {
+	State         string  `json:"state"`
+	Count         int64   `json:"count" text:"jobs"`
+	Due           int64   `json:"due"`
+	OldestSeconds float64 `json:"oldestSeconds" text:"oldest"`
+	Attempts      int64   `json:"attempts"`
+}
+
+// nothing is the text if there are no jobs.
+func (p PushJobs) nothing() string {
+	if !p.Tables {
+		return "no push tables"
+	}
+	return "none"
+}
+
+func countPushJobs(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
+	r := PushJobs{Jobs: []PushJobCount{}, LastErrors: []ErrorCount{}}
+	err := tx.QueryRow(ctx, `SELECT to_regclass('push_jobs') IS NOT NULL`).Scan(&r.Tables)
+	if err != nil || !r.Tables {
+		return r, err
+	}
+	r.Jobs, err = list[PushJobCount](ctx, tx, `
+		SELECT state, count(*), count(*) FILTER (WHERE state IN ('pending', 'sending') AND next_attempt_at <= now()),
+			extract(epoch FROM now() - min(created_at))::float8, sum(attempts)
+		FROM push_jobs GROUP BY state ORDER BY state`)
+	if err != nil {
+		return nil, err
+	}
+	r.LastErrors, err = list[ErrorCount](ctx, tx, `
+		SELECT left(last_error, 80), count(*) FROM push_jobs WHERE last_error IS NOT NULL AND state <> 'done'
+		GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT $1`, c.rows())
+	return r, err
+}

@@ -1,12 +1,29 @@
 package operator
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/quota"
 )
+
+var inspectQuotas = question("quotas", "who has used most of which quota today",
+	func(ctx context.Context, s *Service, tx pgx.Tx, c Call) (any, error) {
+		found, err := Quotas(ctx, tx, s.c.Quotas, c.Params["did"], int(cmp.Or(c.number("top"), int64(c.rows()))))
+		return QuotaUses{time.Now().UTC().Format(time.DateOnly), found}, err
+	},
+	Param{Name: "did", Usage: "what this DID has used", Optional: true},
+	Param{Name: "top", Usage: "list at most so many rows; 0: as --rows says", Kind: Number, Optional: true})
+
+// QuotaUses says who has used most of which quota today. A limit is that of the settings.
+type QuotaUses struct {
+	Day    string     `json:"day" text:"-"`
+	Quotas []QuotaUse `json:"quotas"`
+}
 
 // QuotaUse is how much of a quota a subject has used today.
 type QuotaUse struct {
@@ -15,6 +32,13 @@ type QuotaUse struct {
 	Used    int64   `json:"used"`
 	Limit   int64   `json:"limit"` // of this subject; 0: none
 	Share   float64 `json:"share"` // of the limit: 1 is all of it
+}
+
+func (q QuotaUse) cells() []any {
+	if q.Limit == 0 {
+		return []any{q.Subject, q.Quota, q.Used, "-", "-"}
+	}
+	return []any{q.Subject, q.Quota, q.Used, q.Limit, fmt.Sprintf("%.0f%%", 100*q.Share)}
 }
 
 // Quotas lists subjects by the share of the limit that they have used today, the highest share

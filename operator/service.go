@@ -3,7 +3,7 @@
 // admin listener serves the struct as JSON below /admin/, mlsd admin and mlsd inspect print it, and
 // the pages of operator/console draw it.
 //
-// Functions return DIDs in full: who shows them shortens them. Field names of results are those of
+// Functions return DIDs in full: Ask and the console shorten them. Field names of results are those of
 // the JSON, and do not change.
 //
 // It owns the table admin_actions. A method that writes leaves a row there before its first effect.
@@ -24,6 +24,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/convos"
+	"mlsd/idem"
+	"mlsd/internal/quota"
 	"mlsd/internal/transparency"
 	"mlsd/people/accounts"
 	"mlsd/people/archive"
@@ -53,6 +55,9 @@ type Config struct {
 	Changed  func()                // is called after a write that changes who is refused
 	Wake     func()                // is called after a write that has inserted events
 	Heads    *transparency.Service // its keys are listed and replaced
+
+	Lifetimes idem.Lifetimes // of idempotency records, as the settings say
+	Quotas    quota.Limits   // as the settings say
 }
 
 // New returns a service.
@@ -164,6 +169,9 @@ func (s *Service) Ask(ctx context.Context, tx pgx.Tx, m Method, c Call) (any, er
 		return nil, err
 	}
 	out, err := m.run(ctx, s, tx, c)
+	if err == nil && m.Question() && !c.flag("dids") {
+		out = hideDIDs(out, c.Params[didParam.Name])
+	}
 	return out, refusal(err)
 }
 

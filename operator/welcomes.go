@@ -2,58 +2,92 @@ package operator
 
 import (
 	"context"
+	"slices"
+	"strings"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/welcome"
 )
+
+var inspectWelcomes = question("welcomes", "Welcomes by state, and those whose devices have not joined", readWelcomes,
+	Param{Name: "state", Usage: "list only Welcomes in this state", Optional: true},
+	Param{Name: "failed", Usage: "list only Welcomes with a failed join, in any state", Kind: Flag, Optional: true})
+
+// WelcomeStates are the states of Welcomes, in the order in which they pass through them.
+func WelcomeStates() []string {
+	return []string{
+		string(welcome.Available), string(welcome.InFlight), string(welcome.Consumed), string(welcome.Superseded), string(welcome.Expired),
+	}
+}
 
 // Welcomes are the Welcomes by state, and what became of those that devices have fetched.
 type Welcomes struct {
 	States                  []WelcomeCount `json:"states"`
-	OldestInFlightSeconds   *float64       `json:"oldestInFlightSeconds"` // since it was fetched
-	FetchedAndNotConfirmed  int64          `json:"fetchedAndNotConfirmed"`
-	DeliveriesNotConfirmed  int64          `json:"deliveriesNotConfirmed"`  // the sum of their attempts
-	GraceOverAndNotReleased int64          `json:"graceOverAndNotReleased"` // the sweeper's next work
-	FailedJoins             int64          `json:"failedJoins"`             // of all Welcomes, once per lease
-	LastErrors              []ErrorCount   `json:"lastErrors"`              // what devices said last of failed joins
-	Welcomes                []Welcome      `json:"welcomes"`                // most failures first, then most attempts
+	OldestInFlightSeconds   *float64       `json:"oldestInFlightSeconds" text:"oldest in flight"` // since it was fetched
+	FetchedAndNotConfirmed  int64          `json:"fetchedAndNotConfirmed" text:"fetched, not confirmed"`
+	DeliveriesNotConfirmed  int64          `json:"deliveriesNotConfirmed" text:"their attempts"`            // the sum of them
+	GraceOverAndNotReleased int64          `json:"graceOverAndNotReleased" text:"grace over, not released"` // the sweeper's next work
+	FailedJoins             int64          `json:"failedJoins"`                                             // of all Welcomes, once per lease
+	LastErrors              []ErrorCount   `json:"lastErrors"`                                              // what devices said last of failed joins
+	Welcomes                []Welcome      `json:"welcomes"`                                                // most failures first, then most attempts
 }
 
 // WelcomeCount counts the Welcomes in a state.
 type WelcomeCount struct {
 	State         string  `json:"state"`
-	Count         int64   `json:"count"`
-	OldestSeconds float64 `json:"oldestSeconds"`
+	Count         int64   `json:"count" text:"Welcomes"`
+	OldestSeconds float64 `json:"oldestSeconds" text:"oldest"` // since its commit
 	Attempts      int64   `json:"attempts"`
+	// Ages in seconds: of available Welcomes since their commit, of those in flight since they were
+	// fetched, of consumed ones from the commit to the joining.
+	P50      float64 `json:"medianSeconds" text:"median age"`
+	P95      float64 `json:"p95Seconds" text:"95 %"`
+	Highest  float64 `json:"highestSeconds" text:"highest"`
+	Retried  int64   `json:"fetchedAgain"` // more than once
+	Failures int64   `json:"failedJoins"`
 }
 
 // ErrorCount counts rows with the same last error.
 type ErrorCount struct {
-	Error string `json:"error"`
+	Error string `json:"error" text:"last error"`
 	Count int64  `json:"count"`
 }
 
 // Welcome is one Welcome, without its content.
 type Welcome struct {
-	ID             string   `json:"id"`
-	Convo          string   `json:"convo"`
-	State          string   `json:"state"`
-	Attempts       int64    `json:"attempts"` // leases
-	Failures       int64    `json:"failures"`
-	AgeSeconds     float64  `json:"ageSeconds"`     // since its commit
-	FetchedSeconds *float64 `json:"fetchedSeconds"` // since the last lease was opened
-	FailedSeconds  *float64 `json:"failedSeconds"`  // since the last failed join
-	LastError      string   `json:"lastError"`
+	ID             string     `json:"id" text:"Welcome"`
+	Convo          string     `json:"convo"`
+	Recipient      string     `json:"recipient" text:"-"`
+	Device         string     `json:"device" text:"-"`
+	Epoch          int64      `json:"epoch" text:"-"`
+	State          string     `json:"state"`
+	Attempts       int64      `json:"attempts"` // leases
+	Failures       int64      `json:"failures"`
+	CreatedAt      time.Time  `json:"createdAt" text:"-"`
+	FetchedAt      *time.Time `json:"fetchedAt,omitempty" text:"-"`
+	ConfirmedAt    *time.Time `json:"confirmedAt,omitempty" text:"-"`
+	Silent         bool       `json:"silent" text:"-"`               // consumed because its grace was over
+	AgeSeconds     float64    `json:"ageSeconds" text:"age"`         // since its commit
+	FetchedSeconds *float64   `json:"fetchedSeconds" text:"fetched"` // since the last lease was opened
+	FailedSeconds  *float64   `json:"failedSeconds" text:"failed"`   // since the last failed join
+	LastError      string     `json:"lastError"`
 }
 
-// ReadWelcomes counts Welcomes, and lists those in a state or, if failed, those with a failed join in
+// readWelcomes counts Welcomes, and lists those in a state or, if failed, those with a failed join in
 // any state. Without either it lists those that were fetched and can still be delivered. It reads
 // the whole table.
-func ReadWelcomes(ctx context.Context, tx pgx.Tx, state string, failed bool, rows int) (r Welcomes, err error) {
-	r.States, err = list[WelcomeCount](ctx, tx, `
-		SELECT state, count(*), extract(epoch FROM now() - min(created_at))::float8, sum(attempts)
-		FROM welcomes GROUP BY state ORDER BY state`)
-	if err != nil {
-		return r, err
+func readWelcomes(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
+	var r Welcomes
+	state := c.Params["state"]
+	if state != "" && !slices.Contains(WelcomeStates(), state) {
+		return nil, badRequest("--state must be one of " + strings.Join(WelcomeStates(), ", "))
+	}
+	var err error
+	if r.States, r.LastErrors, err = CountWelcomes(ctx, tx, WholeTable, c.rows()); err != nil {
+		return nil, err
 	}
 	err = tx.QueryRow(ctx, `
 		SELECT extract(epoch FROM now() - min(fetched_at) FILTER (WHERE state = 'in_flight'))::float8,
@@ -62,20 +96,73 @@ func ReadWelcomes(ctx context.Context, tx pgx.Tx, state string, failed bool, row
 		FROM welcomes`).
 		Scan(&r.OldestInFlightSeconds, &r.FetchedAndNotConfirmed, &r.DeliveriesNotConfirmed, &r.GraceOverAndNotReleased, &r.FailedJoins)
 	if err != nil {
-		return r, err
-	}
-	r.LastErrors, err = list[ErrorCount](ctx, tx, `
-		SELECT left(last_failure, 80), count(*) FROM welcomes WHERE last_failure IS NOT NULL
-		GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT $1`, rows)
-	if err != nil {
-		return r, err
+		return nil, err
 	}
 	r.Welcomes, err = list[Welcome](ctx, tx, `
-		SELECT id::text, convo_id::text, state, attempts, failures, extract(epoch FROM now() - created_at)::float8,
-			extract(epoch FROM now() - fetched_at)::float8, extract(epoch FROM now() - last_failed_at)::float8, coalesce(left(last_failure, 80), '')
+		SELECT id::text, convo_id::text, recipient_did, device_id, epoch, state, attempts, failures, created_at, fetched_at, confirmed_at, silent,
+			extract(epoch FROM now() - created_at)::float8, extract(epoch FROM now() - fetched_at)::float8,
+			extract(epoch FROM now() - last_failed_at)::float8, coalesce(left(last_failure, 120), '')
 		FROM welcomes
 		WHERE CASE WHEN $1 <> '' THEN state = $1 WHEN $2 THEN true ELSE attempts > 0 AND state IN ('available', 'in_flight') END
 			AND (failures > 0 OR NOT $2)
-		ORDER BY failures DESC, attempts DESC, created_at, id LIMIT $3`, state, failed, rows)
+		ORDER BY failures DESC, attempts DESC, created_at, id LIMIT $3`, state, c.flag("failed"), c.rows())
 	return r, err
+}
+
+// CountWelcomes counts Welcomes by state, and what devices said last of failed joins, as a part of the
+// table has them.
+func CountWelcomes(ctx context.Context, tx pgx.Tx, percent float64, rows int) (states []WelcomeCount, said []ErrorCount, err error) {
+	states, err = list[WelcomeCount](ctx, tx, `
+		SELECT state, count(*), extract(epoch FROM now() - min(created_at))::float8, sum(attempts),
+			percentile_disc(0.5) WITHIN GROUP (ORDER BY age), percentile_disc(0.95) WITHIN GROUP (ORDER BY age), max(age),
+			count(*) FILTER (WHERE attempts > 1), sum(failures)::bigint
+		FROM (
+			SELECT state, attempts, failures, created_at, coalesce(extract(epoch FROM
+				CASE state WHEN 'in_flight' THEN now() - fetched_at WHEN 'consumed' THEN confirmed_at - created_at ELSE now() - created_at END), 0)::float8 AS age
+			FROM welcomes TABLESAMPLE SYSTEM ($1)
+		) aged
+		GROUP BY state ORDER BY state`, percent)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range states {
+		s := &states[i]
+		s.Count, s.Attempts = scaled(s.Count, percent), scaled(s.Attempts, percent)
+		s.Retried, s.Failures = scaled(s.Retried, percent), scaled(s.Failures, percent)
+	}
+	said, err = list[ErrorCount](ctx, tx, `
+		SELECT left(last_failure, 120), count(*) FROM welcomes TABLESAMPLE SYSTEM ($1) WHERE last_failure IS NOT NULL
+		GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT $2`, percent, rows)
+	for i := range said {
+		said[i].Count = scaled(said[i].Count, percent)
+	}
+	return states, said, err
+}
+
+// Place is a place in a list of rows that are ordered by time and id.
+type Place struct {
+	At time.Time
+	ID uuid.UUID
+}
+
+// WelcomesIn lists the Welcomes in a state before a place, the newest first. With failed it lists
+// those with a failed join, in any state.
+func WelcomesIn(ctx context.Context, tx pgx.Tx, state string, failed bool, before Place, rows int) ([]Welcome, error) {
+	return list[Welcome](ctx, tx, `
+		SELECT id::text, convo_id::text, recipient_did, device_id, epoch, state, attempts, failures, created_at, fetched_at, confirmed_at, silent,
+			extract(epoch FROM now() - created_at)::float8, extract(epoch FROM now() - fetched_at)::float8,
+			extract(epoch FROM now() - last_failed_at)::float8, coalesce(left(last_failure, 120), '')
+		FROM welcomes
+		WHERE CASE WHEN $2 THEN failures > 0 ELSE state = $1 END AND (created_at, id) < ($3, $4)
+		ORDER BY welcomes.created_at DESC, welcomes.id DESC LIMIT $5`, state, failed, before.At, before.ID, rows)
+}
+
+// WelcomesOf lists the Welcomes of an account into convos of which it is a member, the newest first.
+func WelcomesOf(ctx context.Context, tx pgx.Tx, did string, rows int) ([]Welcome, error) {
+	return list[Welcome](ctx, tx, `
+		SELECT w.id::text, w.convo_id::text, w.recipient_did, w.device_id, w.epoch, w.state, w.attempts, w.failures, w.created_at, w.fetched_at,
+			w.confirmed_at, w.silent, extract(epoch FROM now() - w.created_at)::float8, extract(epoch FROM now() - w.fetched_at)::float8,
+			extract(epoch FROM now() - w.last_failed_at)::float8, coalesce(left(w.last_failure, 120), '')
+		FROM members m JOIN welcomes w ON w.convo_id = m.convo_id AND w.recipient_did = m.did
+		WHERE m.did = $1 AND m.left_at IS NULL ORDER BY w.created_at DESC, w.id DESC LIMIT $2`, did, rows)
 }

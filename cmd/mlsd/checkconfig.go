@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"mlsd/internal/node"
+	"mlsd/operator"
 )
 
 // checkConfigCommand returns the command "check-config".
@@ -37,9 +38,9 @@ func writeSettings(w io.Writer, cmd *cli.Command) error {
 		return err
 	}
 	var out strings.Builder
-	table := newTable(&out)
+	table := operator.NewTable(&out)
 	for _, s := range changed {
-		line(table, s.Variable, s.Value, s.File)
+		operator.Line(table, s.Variable, s.Value, s.File)
 	}
 	if err := table.Flush(); err != nil {
 		return err

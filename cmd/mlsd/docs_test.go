@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"mlsd/api"
+	"mlsd/operator"
 )
 
 const root = "../.."
@@ -122,7 +123,7 @@ func TestCommands(t *testing.T) {
 				case strings.HasPrefix(w, "--") && slices.Contains(known, w[2:]):
 				case sub != nil:
 					known = append(known, flagNames(sub)...)
-				case slices.Contains(welcomeStates(), w): // values of --state
+				case slices.Contains(operator.WelcomeStates(), w): // values of --state
 				default:
 					t.Errorf("%s tells to type %q, and there is no %s", page, strings.TrimSpace(m[0]), w)
 				}

@@ -22,11 +22,14 @@ func lines(text string) []string {
 	return strings.Split(regexp.MustCompile(`  +`).ReplaceAllString(strings.TrimSpace(text), " | "), "\n")
 }
 
+// hour is how inspect writes the hour of a moment.
+func hour(t time.Time) string { return t.UTC().Format("2006-01-02 15:00") }
+
 // wantCallers wants the counts of causeEverything by caller. Finding S3.
 func wantCallers(t *testing.T, database string, bob *user) {
 	t.Helper()
 	var got []operator.CallerUse
-	for _, c := range lookJSON[callersReport](t, database, "records", "--by-caller", "--since", "1h", "--dids").Callers {
+	for _, c := range lookJSON[operator.CallerUses](t, database, "records", "--by-caller", "--since", "1h", "--dids").Callers {
 		if c.MeanSeconds <= 0 || c.Seconds < c.MeanSeconds {
 			t.Errorf("times of %+v", c)
 		}
@@ -51,7 +54,7 @@ func wantCallers(t *testing.T, database string, bob *user) {
 		t.Errorf("records by caller (-want +got):\n%s", diff)
 	}
 	var refused []operator.RefusedUse
-	for _, c := range lookJSON[refusedReport](t, database, "conflicts", "--by-caller").Callers {
+	for _, c := range lookJSON[operator.RefusedUses](t, database, "conflicts", "--by-caller").Callers {
 		if !strings.HasSuffix(c.Caller, "…") {
 			t.Errorf("a caller in full: %s", c.Caller)
 		}
@@ -64,9 +67,9 @@ func wantCallers(t *testing.T, database string, bob *user) {
 	}, refused); diff != "" {
 		t.Errorf("conflicts by caller (-want +got):\n%s", diff)
 	}
-	counted := lookJSON[auditReport](t, database, "audit").Transitions // finding S4
-	for _, want := range []transitionCount{
-		{"record", "completed", "conflict", "used for another request", 1}, {"record", "expired", "reused", "publishKeyPackage", 1},
+	counted := lookJSON[operator.TransitionCounts](t, database, "audit").Transitions // finding S4
+	for _, want := range []operator.TransitionCount{
+		{Entity: "record", From: "completed", To: "conflict", Reason: "used for another request", Count: 1}, {Entity: "record", From: "expired", To: "reused", Reason: "publishKeyPackage", Count: 1},
 	} {
 		if !slices.Contains(counted, want) {
 			t.Errorf("the audit log lacks %+v: %+v", want, counted)
@@ -193,11 +196,11 @@ func TestInspectReservations(t *testing.T) {
 			('mlsd', 'mlsd.push', '', 'k2', '', '{}', '', now(), now() + interval '1 day', 'processing', '',
 				1, now(), now() + interval '1 day', NULL),
 			('mlsd', 'mlsd.push', '', 'k3', '', '{}', '', now(), now() + interval '1 day', 'completed', 'success', 1, now(), now(), NULL)`)
-	r := lookJSON[reservationsReport](t, database, "reservations")
+	r := lookJSON[operator.Reservations](t, database, "reservations")
 	for n := range r.Reservations {
 		r.Reservations[n].AgeSeconds, r.Reservations[n].LeaseSeconds = 0, 0
 	}
-	want := reservationsReport{Processing: 1, Released: 1, Reservations: []operator.Reservation{
+	want := operator.Reservations{Processing: 1, Released: 1, Reservations: []operator.Reservation{
 		{Method: "mlsd.push", Key: "k2", Caller: "mlsd", State: "processing", Fence: 1},
 		{Method: "work", Scope: "convo", Key: "k1", Caller: "did:plc:alic…", State: "released", Fence: 2, LastError: "no route to did:…"},
 	}}
@@ -215,7 +218,7 @@ func TestInspectReservations(t *testing.T) {
 		}
 	}
 	for since, want := range map[string]int{"1h": 2, "3h": 3} {
-		if n := len(lookJSON[recordsReport](t, database, "records", "--since", since).Records); n != want {
+		if n := len(lookJSON[operator.RecordCounts](t, database, "records", "--since", since).Records); n != want {
 			t.Errorf("records since %s: %d rows, want %d", since, n, want)
 		}
 	}
@@ -313,14 +316,14 @@ func TestInspectRequest(t *testing.T) {
 		"key": {"--key", *hello.IdempotencyKey}, "caller": {"--did", alice.did().String(), "--rows", "2"},
 	} {
 		var got []int
-		for _, r := range lookJSON[requestsReport](t, database, append([]string{"request"}, args...)...).Requests {
+		for _, r := range lookJSON[operator.Explanations](t, database, append([]string{"request"}, args...)...).Requests {
 			got = append(got, r.Status)
 		}
 		if !slices.Equal(got, []int{http.StatusConflict, http.StatusOK}) {
 			t.Errorf("by %s: %v", name, got)
 		}
 	}
-	if all := lookJSON[requestsReport](t, database, "request", "--did", alice.did().String(), "--refused", "--dids").Requests; len(all) != 1 ||
+	if all := lookJSON[operator.Explanations](t, database, "request", "--did", alice.did().String(), "--refused", "--dids").Requests; len(all) != 1 ||
 		all[0].Caller != alice.did().String() {
 		t.Errorf("refused: %+v", all)
 	}

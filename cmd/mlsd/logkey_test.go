@@ -77,14 +77,14 @@ func TestAdminLogKeys(t *testing.T) {
 	w.operate("log-key", "retire", "99").fails("LogKeyNotFound")
 	w.operate("log-key", "withhold", "one").fails("id must be a number")
 	wantActions(t, actions(t, database),
-		operatorAction{Action: "log-key.retire", Subject: id, Outcome: "refused: LogKeyRefused"},
-		operatorAction{Action: "log-key.add", Outcome: "done"},
-		operatorAction{Action: "log-key.retire", Subject: id + " --now", Outcome: "refused: LogKeyRefused"},
-		operatorAction{Action: "log-key.retire", Subject: id, Outcome: "refused: LogKeyRefused"},
-		operatorAction{Action: "log-key.retire", Subject: id + " --now", Outcome: "done"},
-		operatorAction{Action: "log-key.retire", Subject: id, Outcome: "done"},
-		operatorAction{Action: "log-key.withhold", Subject: id, Outcome: "done"},
-		operatorAction{Action: "log-key.retire", Subject: "99", Outcome: "refused: LogKeyNotFound"},
-		operatorAction{Action: "log-key.withhold", Subject: "one", Outcome: "refused: InvalidRequest"})
+		operator.Action{Action: "log-key.retire", Subject: id, Outcome: "refused: LogKeyRefused"},
+		operator.Action{Action: "log-key.add", Outcome: "done"},
+		operator.Action{Action: "log-key.retire", Subject: id + " --now", Outcome: "refused: LogKeyRefused"},
+		operator.Action{Action: "log-key.retire", Subject: id, Outcome: "refused: LogKeyRefused"},
+		operator.Action{Action: "log-key.retire", Subject: id + " --now", Outcome: "done"},
+		operator.Action{Action: "log-key.retire", Subject: id, Outcome: "done"},
+		operator.Action{Action: "log-key.withhold", Subject: id, Outcome: "done"},
+		operator.Action{Action: "log-key.retire", Subject: "99", Outcome: "refused: LogKeyNotFound"},
+		operator.Action{Action: "log-key.withhold", Subject: "one", Outcome: "refused: InvalidRequest"})
 	w.wantSound()
 }

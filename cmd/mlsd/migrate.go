@@ -16,6 +16,7 @@ import (
 	"mlsd/internal/node"
 	"mlsd/internal/pgpool"
 	"mlsd/migrations"
+	"mlsd/operator"
 )
 
 // deletesData is the flag without which nothing is taken back.
@@ -115,17 +116,17 @@ func writeStatus(ctx context.Context, w io.Writer, db *pgxpool.Pool) error {
 		serves = "no: " + err.Error()
 	}
 	var out strings.Builder
-	table := newTable(&out)
-	line(table, "database", state.Version)
-	line(table, "this mlsd", migrations.Newest())
-	line(table, "dirty", yesNo(state.Dirty))
-	line(table, "serves", serves)
+	table := operator.NewTable(&out)
+	operator.Line(table, "database", state.Version)
+	operator.Line(table, "this mlsd", migrations.Newest())
+	operator.Line(table, "dirty", yesNo(state.Dirty))
+	operator.Line(table, "serves", serves)
 	if state.MinBinary > 0 {
-		line(table, "needs an mlsd that knows", state.MinBinary)
+		operator.Line(table, "needs an mlsd that knows", state.MinBinary)
 	}
-	line(table, "live nodes", len(nodes))
+	operator.Line(table, "live nodes", len(nodes))
 	for _, n := range nodes {
-		line(table, "  "+n.ID.String(), releaseText(n.Release), "seen "+n.RenewedAt.UTC().Format(time.RFC3339))
+		operator.Line(table, "  "+n.ID.String(), releaseText(n.Release), "seen "+n.RenewedAt.UTC().Format(time.RFC3339))
 	}
 	if err := table.Flush(); err != nil {
 		return err

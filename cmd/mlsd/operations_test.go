@@ -156,7 +156,7 @@ func TestEventsArePublished(t *testing.T) {
 		`mlsd_welcomes_many_attempts`:                             0,
 	})
 
-	reservations := lookJSON[reservationsReport](t, database, "reservations")
+	reservations := lookJSON[operator.Reservations](t, database, "reservations")
 	if len(reservations.Reservations) != 1 || reservations.Stuck != 1 || reservations.Processing != 1 || reservations.Released != 0 {
 		t.Fatalf("reservations: %+v", reservations)
 	}
@@ -165,20 +165,20 @@ func TestEventsArePublished(t *testing.T) {
 		one.AgeSeconds < 420 || one.AgeSeconds > 480 || one.LeaseSeconds > -240 || one.LeaseSeconds < -300 || !strings.HasSuffix(one.Caller, "…") {
 		t.Errorf("the stuck reservation: %+v", one)
 	}
-	if full := lookJSON[reservationsReport](t, database, "reservations", "--dids").Reservations[0].Caller; !strings.HasPrefix(full, "did:") || strings.HasSuffix(full, "…") {
+	if full := lookJSON[operator.Reservations](t, database, "reservations", "--dids").Reservations[0].Caller; !strings.HasPrefix(full, "did:") || strings.HasSuffix(full, "…") {
 		t.Errorf("its caller in full: %s", full)
 	}
 
-	welcomes := lookJSON[welcomesReport](t, database, "welcomes")
+	welcomes := lookJSON[operator.Welcomes](t, database, "welcomes")
 	if diff := cmp.Diff([]operator.ErrorCount{{Error: "no such key of did:…", Count: 1}}, welcomes.LastErrors); diff != "" || welcomes.FetchedAndNotConfirmed != 1 ||
 		welcomes.OldestInFlightSeconds == nil || welcomes.GraceOverAndNotReleased != 0 || len(welcomes.States) != 2 {
 		t.Errorf("welcomes: %+v %s", welcomes, diff)
 	}
-	stock := lookJSON[keyPackagesReport](t, database, "keypackages", "--dids")
-	if diff := cmp.Diff([]lowStock{{bob.did().String(), 1, 1}}, stock.Below); diff != "" || stock.BelowDIDs != 1 || stock.Threshold != 20 {
+	stock := lookJSON[operator.KeyPackages](t, database, "keypackages", "--dids")
+	if diff := cmp.Diff([]operator.LowStock{{DID: bob.did().String(), Stocks: 1, Available: 1}}, stock.Below); diff != "" || stock.BelowDIDs != 1 || stock.Threshold != 20 {
 		t.Errorf("keypackages: %+v %s", stock, diff)
 	}
-	for _, l := range lookJSON[lifetimesReport](t, database, "lifetimes").Lifetimes {
+	for _, l := range lookJSON[operator.Lifetimes](t, database, "lifetimes").Lifetimes {
 		switch l.Method {
 		case mlsapi.NSIDCreateConvo:
 			if l.LifeSeconds != 7*86400 || l.Records != 2 || l.Expired != 0 || l.NextSeconds == nil {
@@ -191,7 +191,7 @@ func TestEventsArePublished(t *testing.T) {
 		}
 	}
 	var processing, bytes int64
-	for _, c := range lookJSON[recordsReport](t, database, "records").Records {
+	for _, c := range lookJSON[operator.RecordCounts](t, database, "records").Records {
 		bytes += c.AnswerBytes
 		if c.State == "processing" {
 			processing += c.Count
@@ -200,11 +200,11 @@ func TestEventsArePublished(t *testing.T) {
 	if processing != 1 || bytes == 0 {
 		t.Errorf("records: %d processing, %d bytes of answers", processing, bytes)
 	}
-	counted := lookJSON[auditReport](t, database, "audit").Transitions
-	if !slices.Contains(counted, transitionCount{"welcome", "available", "in_flight", "getWelcome", 1}) {
+	counted := lookJSON[operator.TransitionCounts](t, database, "audit").Transitions
+	if !slices.Contains(counted, operator.TransitionCount{Entity: "welcome", From: "available", To: "in_flight", Reason: "getWelcome", Count: 1}) {
 		t.Errorf("audit: %+v", counted)
 	}
-	trail := lookJSON[auditTrail](t, database, "audit", mlsapi.NSIDCreateConvo+" "+stuck).Transitions
+	trail := lookJSON[operator.Trail](t, database, "audit", mlsapi.NSIDCreateConvo+" "+stuck).Transitions
 	if len(trail) != 1 || trail[0].To != "processing" {
 		t.Errorf("the stuck reservation's trail: %+v", trail)
 	}
@@ -212,7 +212,7 @@ func TestEventsArePublished(t *testing.T) {
 	s.stop() // the server writes the last counts at its end
 	wantCallers(t, database, bob)
 	var written []operator.Conflict
-	for _, c := range lookJSON[conflictsReport](t, database, "conflicts").Conflicts {
+	for _, c := range lookJSON[operator.Conflicts](t, database, "conflicts").Conflicts {
 		written = append(written, operator.Conflict{Error: c.Error, Method: c.Method, Count: c.Count})
 	}
 	if diff := cmp.Diff([]operator.Conflict{
@@ -225,9 +225,9 @@ func TestEventsArePublished(t *testing.T) {
 
 	all := lookJSON[map[string]any](t, database)
 	text := look(t, database, "all")
-	for _, p := range subcommands() {
-		if _, found := all[p.name]; !found || !strings.Contains(text, "== "+p.name+": ") {
-			t.Errorf("the summary lacks %s", p.name)
+	for _, m := range operator.Methods() {
+		if _, found := all[m.Verb]; m.Question() && (!found || !strings.Contains(text, "== "+m.Verb+": ")) {
+			t.Errorf("the summary lacks %s", m.Verb)
 		}
 	}
 	if regexp.MustCompile(`did:[a-z]+:[A-Za-z0-9]{5}`).MatchString(text) {
@@ -257,13 +257,13 @@ func TestRunbookOfFailedWelcomes(t *testing.T) {
 	t.Parallel()
 	_, _, database := serverOfEverything(t)
 
-	if n := len(lookJSON[welcomesReport](t, database, "welcomes", "--state", "available").Welcomes); n != 1 {
+	if n := len(lookJSON[operator.Welcomes](t, database, "welcomes", "--state", "available").Welcomes); n != 1 {
 		t.Errorf("%d available Welcomes, want 1", n)
 	}
-	if n := len(lookJSON[welcomesReport](t, database, "welcomes", "--state", "consumed", "--failed").Welcomes); n != 0 {
+	if n := len(lookJSON[operator.Welcomes](t, database, "welcomes", "--state", "consumed", "--failed").Welcomes); n != 0 {
 		t.Errorf("%d consumed Welcomes with a failed join, want none", n)
 	}
-	listed := lookJSON[welcomesReport](t, database, "welcomes", "--failed").Welcomes
+	listed := lookJSON[operator.Welcomes](t, database, "welcomes", "--failed").Welcomes
 	if len(listed) != 1 {
 		t.Fatalf("listed: %+v", listed)
 	}
@@ -275,10 +275,10 @@ func TestRunbookOfFailedWelcomes(t *testing.T) {
 	if text := look(t, database, "welcomes"); !strings.Contains(text, one.ID) || !strings.Contains(text, one.Convo) {
 		t.Errorf("the Welcome is not listed:\n%s", text)
 	}
-	if n := len(lookJSON[welcomesReport](t, database, "welcomes", "--rows", "1", "--state", "in_flight").Welcomes); n != 1 {
+	if n := len(lookJSON[operator.Welcomes](t, database, "welcomes", "--rows", "1", "--state", "in_flight").Welcomes); n != 1 {
 		t.Errorf("%d rows, want 1", n)
 	}
-	trail := lookJSON[auditTrail](t, database, "audit", one.ID).Transitions
+	trail := lookJSON[operator.Trail](t, database, "audit", one.ID).Transitions
 	if len(trail) != 2 || trail[0].Reason != "confirmWelcome" || trail[0].From != "in_flight" || trail[0].To != "in_flight" ||
 		trail[0].Details != "no such key of did:…" || trail[1].Reason != "getWelcome" {
 		t.Errorf("the Welcome's trail: %+v", trail)
@@ -304,7 +304,7 @@ func TestInspectPush(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := lookJSON[pushReport](t, database, "push")
+	r := lookJSON[operator.PushJobs](t, database, "push")
 	if len(r.Jobs) != 1 || r.Jobs[0].Count != 1 || r.Jobs[0].Due != 1 || r.Jobs[0].Attempts != 3 || len(r.LastErrors) != 1 {
 		t.Errorf("%+v", r)
 	}

@@ -60,45 +60,76 @@ func variable(environ []string, name string) string {
 	return ""
 }
 
-// methodCommand returns the command of a method. Its required parameters are arguments, the others
-// flags.
+// methodCommand returns the command of a method.
 func methodCommand(m operator.Method, stdout io.Writer) *cli.Command {
-	var arguments []string
-	var flags []cli.Flag
-	for _, p := range m.Params {
-		switch {
-		case p.Flag():
-			flags = append(flags, &cli.BoolFlag{Name: p.Name, Usage: p.Usage})
-		case p.Optional:
-			flags = append(flags, &cli.StringFlag{Name: p.Name, Usage: p.Usage})
-		default:
-			arguments = append(arguments, p.Name)
-		}
-	}
+	arguments := argumentsOf(m)
 	return &cli.Command{
-		Name: m.Verb, Usage: m.Usage, ArgsUsage: strings.ToUpper(strings.Join(arguments, " ")), Flags: flags,
+		Name: m.Verb, Usage: m.Usage, ArgsUsage: usageOf(arguments), Flags: flagsOf(m.Params),
 		Action: node.WithConfig(len(arguments), func(ctx context.Context, cfg node.Config, cmd *cli.Command) error {
-			if cmd.Args().Len() < len(arguments) {
-				return fmt.Errorf("%s: %s is missing", cmd.FullName(), arguments[cmd.Args().Len()])
-			}
-			c := operator.Call{Params: map[string]string{}, Operator: cmd.String("operator"), Reason: cmd.String("reason")}
-			for i, name := range arguments {
-				c.Params[name] = cmd.Args().Get(i)
-			}
-			for _, p := range m.Params {
-				switch {
-				case p.Flag() && cmd.Bool(p.Name):
-					c.Params[p.Name] = operator.FlagSet
-				case !p.Flag() && p.Optional && cmd.IsSet(p.Name):
-					c.Params[p.Name] = cmd.String(p.Name)
+			given := givenTo(cmd, m)
+			if m.Write {
+				given["operator"], given["reason"] = cmd.String("operator"), cmd.String("reason")
+				if given["operator"] == "" || given["reason"] == "" {
+					return fmt.Errorf("%s: --operator and --reason must say who does this, and why", cmd.FullName())
 				}
 			}
-			if m.Write && (c.Operator == "" || c.Reason == "") {
-				return fmt.Errorf("%s: --operator and --reason must say who does this, and why", cmd.FullName())
+			c, err := m.NewCall(given)
+			if err != nil {
+				return fmt.Errorf("%s: %w", cmd.FullName(), err)
 			}
 			return callMethod(ctx, cfg, m, c, cmd.Bool("json"), stdout)
 		}),
 	}
+}
+
+// argumentsOf returns the parameters of a method that are arguments of its command.
+func argumentsOf(m operator.Method) []operator.Param {
+	return slices.DeleteFunc(slices.Clone(m.Params), func(p operator.Param) bool { return !p.Argument() })
+}
+
+// usageOf names the arguments of a command, such as DID [ID].
+func usageOf(arguments []operator.Param) string {
+	var names []string
+	for _, p := range arguments {
+		name := strings.ToUpper(p.Name)
+		if p.Optional {
+			name = "[" + name + "]"
+		}
+		names = append(names, name)
+	}
+	return strings.Join(names, " ")
+}
+
+// flagsOf returns the flags of a command.
+func flagsOf(params []operator.Param) (flags []cli.Flag) {
+	for _, p := range params {
+		switch {
+		case p.Argument():
+		case p.Flag():
+			flags = append(flags, &cli.BoolFlag{Name: p.Name, Usage: p.Usage})
+		default:
+			flags = append(flags, &cli.StringFlag{Name: p.Name, Usage: p.Usage})
+		}
+	}
+	return flags
+}
+
+// givenTo returns the parameters of a method that a command line has, by name.
+func givenTo(cmd *cli.Command, m operator.Method) map[string]string {
+	given := map[string]string{}
+	for i, p := range argumentsOf(m) {
+		given[p.Name] = cmd.Args().Get(i)
+	}
+	for _, p := range m.Params {
+		switch {
+		case p.Argument():
+		case p.Flag() && cmd.Bool(p.Name):
+			given[p.Name] = operator.FlagSet
+		case !p.Flag():
+			given[p.Name] = cmd.String(p.Name)
+		}
+	}
+	return given
 }
 
 // callMethod calls a method and prints its result: as JSON, or one field a line. An archive is
@@ -148,7 +179,7 @@ func callMethod(ctx context.Context, cfg node.Config, m operator.Method, c opera
 		_, err := out.WriteTo(stdout)
 		return err
 	}
-	return writeFields(stdout, body)
+	return operator.WriteText(stdout, json.RawMessage(body))
 }
 
 // adminURL is where the admin listener is.
@@ -164,18 +195,4 @@ func adminURL(cfg node.Config) (string, error) {
 		host = "127.0.0.1"
 	}
 	return (&url.URL{Scheme: "http", Host: net.JoinHostPort(host, port)}).String(), nil
-}
-
-// writeFields writes the fields of a JSON object as lines of a table, in their order.
-func writeFields(w io.Writer, object []byte) error {
-	var out strings.Builder
-	table := newTable(&out)
-	if err := operator.Fields(object, func(name, value string) { line(table, name, value) }); err != nil {
-		return fmt.Errorf("read the answer: %w", err)
-	}
-	if err := table.Flush(); err != nil {
-		return err
-	}
-	_, err := io.WriteString(w, out.String())
-	return err
 }

@@ -56,9 +56,9 @@ func (w *world) serve(database string) {
 }
 
 // actions are what inspect says that olga has done, the oldest first, without times.
-func actions(t *testing.T, database string, subject ...string) []operatorAction {
+func actions(t *testing.T, database string, subject ...string) []operator.Action {
 	t.Helper()
-	found := lookJSON[actionsReport](t, database, append([]string{"actions", "--dids"}, subject...)...).Actions
+	found := lookJSON[operator.ActionList](t, database, append([]string{"actions", "--dids"}, subject...)...).Actions
 	slices.Reverse(found)
 	for i := range found {
 		if found[i].At.IsZero() || (found[i].EndedAt == nil) != (found[i].Outcome == "started") {
@@ -68,12 +68,12 @@ func actions(t *testing.T, database string, subject ...string) []operatorAction 
 	return found
 }
 
-func wantActions(t *testing.T, got []operatorAction, want ...operatorAction) {
+func wantActions(t *testing.T, got []operator.Action, want ...operator.Action) {
 	t.Helper()
 	for i := range want {
 		want[i].Operator, want[i].Reason = "olga", "ticket 7"
 	}
-	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(operatorAction{}, "At", "EndedAt")); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(operator.Action{}, "At", "EndedAt")); diff != "" {
 		t.Errorf("actions (-want +got):\n%s", diff)
 	}
 }
@@ -140,9 +140,9 @@ func TestAdminAccountBlock(t *testing.T) {
 	}
 	eventually(t, "bob is served", func() bool { return look.must().status == http.StatusOK })
 	wantActions(t, actions(t, database, did),
-		operatorAction{Action: "account.block", Subject: did, Outcome: "done"},
-		operatorAction{Action: "account.block", Subject: did, Outcome: "done"},
-		operatorAction{Action: "account.unblock", Subject: did, Outcome: "done"})
+		operator.Action{Action: "account.block", Subject: did, Outcome: "done"},
+		operator.Action{Action: "account.block", Subject: did, Outcome: "done"},
+		operator.Action{Action: "account.unblock", Subject: did, Outcome: "done"})
 	w.wantSound()
 }
 
@@ -197,10 +197,10 @@ func TestAdminAccountLimit(t *testing.T) {
 	}
 	recorded := actions(t, database, did)
 	wantActions(t, recorded[:4],
-		operatorAction{Action: "account.limit", Subject: did + " 10 7d", Outcome: "done"},
-		operatorAction{Action: "account.limit", Subject: did + " 1000", Outcome: "done"},
-		operatorAction{Action: "account.limit", Subject: did + " 100", Outcome: "done"},
-		operatorAction{Action: "account.limit", Subject: did + " 100", Outcome: "done"})
+		operator.Action{Action: "account.limit", Subject: did + " 10 7d", Outcome: "done"},
+		operator.Action{Action: "account.limit", Subject: did + " 1000", Outcome: "done"},
+		operator.Action{Action: "account.limit", Subject: did + " 100", Outcome: "done"},
+		operator.Action{Action: "account.limit", Subject: did + " 100", Outcome: "done"})
 	w.wantSound()
 }
 
@@ -225,15 +225,15 @@ func TestAdminKeyPackagesWithdraw(t *testing.T) {
 	if left := alice.claim(bob); len(left) != 0 {
 		t.Errorf("alice gets %v", left)
 	}
-	counted := lookJSON[auditReport](t, database, "audit").Transitions
-	if want := (transitionCount{"key_package", "available", "expired", "admin keypackages.withdraw", 3}); !slices.Contains(counted, want) {
+	counted := lookJSON[operator.TransitionCounts](t, database, "audit").Transitions
+	if want := (operator.TransitionCount{Entity: "key_package", From: "available", To: "expired", Reason: "admin keypackages.withdraw", Count: 3}); !slices.Contains(counted, want) {
 		t.Errorf("the audit log lacks %+v: %+v", want, counted)
 	}
 	did := bob.did().String()
 	wantActions(t, actions(t, database, did),
-		operatorAction{Action: "keypackages.withdraw", Subject: did + " another", Outcome: "done"},
-		operatorAction{Action: "keypackages.withdraw", Subject: did + " " + device, Outcome: "done"},
-		operatorAction{Action: "keypackages.withdraw", Subject: did, Outcome: "done"})
+		operator.Action{Action: "keypackages.withdraw", Subject: did + " another", Outcome: "done"},
+		operator.Action{Action: "keypackages.withdraw", Subject: did + " " + device, Outcome: "done"},
+		operator.Action{Action: "keypackages.withdraw", Subject: did, Outcome: "done"})
 	w.wantSound()
 }
 
@@ -263,8 +263,8 @@ func TestAdminDeviceRevoke(t *testing.T) {
 		t.Errorf("a second time: %+v", again)
 	}
 	wantActions(t, actions(t, database),
-		operatorAction{Action: "device.revoke", Subject: bob.did().String() + " " + device, Outcome: "done"},
-		operatorAction{Action: "device.revoke", Subject: bob.did().String() + " " + device, Outcome: "done"})
+		operator.Action{Action: "device.revoke", Subject: bob.did().String() + " " + device, Outcome: "done"},
+		operator.Action{Action: "device.revoke", Subject: bob.did().String() + " " + device, Outcome: "done"})
 	w.wantSound()
 }
 
@@ -296,19 +296,19 @@ func TestAdminDisputeEnd(t *testing.T) {
 	if again := done[operator.DisputeEnded](w, "dispute", "end", c.id, "1"); again.Changed {
 		t.Errorf("ended again: %+v", again)
 	}
-	if found := lookJSON[disputesReport](t, database, "disputes", c.id).Disputes; len(found) != 1 || found[0].State != "ended" {
+	if found := lookJSON[operator.DisputeList](t, database, "disputes", c.id).Disputes; len(found) != 1 || found[0].State != "ended" {
 		t.Errorf("inspected: %+v", found)
 	}
-	counted := lookJSON[auditReport](t, database, "audit").Transitions
-	if want := (transitionCount{"dispute", "open", "ended", "admin dispute.end", 1}); !slices.Contains(counted, want) {
+	counted := lookJSON[operator.TransitionCounts](t, database, "audit").Transitions
+	if want := (operator.TransitionCount{Entity: "dispute", From: "open", To: "ended", Reason: "admin dispute.end", Count: 1}); !slices.Contains(counted, want) {
 		t.Errorf("the audit log lacks %+v: %+v", want, counted)
 	}
 	wantActions(t, actions(t, database),
-		operatorAction{Action: "dispute.end", Subject: c.id + " 2", Outcome: "refused: DisputeNotFound"},
-		operatorAction{Action: "dispute.end", Subject: c.id + " one", Outcome: "refused: InvalidRequest"},
-		operatorAction{Action: "dispute.end", Subject: unknown + " 1", Outcome: "refused: ConvoNotFound"},
-		operatorAction{Action: "dispute.end", Subject: c.id + " 1", Outcome: "done"},
-		operatorAction{Action: "dispute.end", Subject: c.id + " 1", Outcome: "done"})
+		operator.Action{Action: "dispute.end", Subject: c.id + " 2", Outcome: "refused: DisputeNotFound"},
+		operator.Action{Action: "dispute.end", Subject: c.id + " one", Outcome: "refused: InvalidRequest"},
+		operator.Action{Action: "dispute.end", Subject: unknown + " 1", Outcome: "refused: ConvoNotFound"},
+		operator.Action{Action: "dispute.end", Subject: c.id + " 1", Outcome: "done"},
+		operator.Action{Action: "dispute.end", Subject: c.id + " 1", Outcome: "done"})
 	w.wantSound()
 }
 
@@ -338,9 +338,9 @@ func TestAdminConvoClose(t *testing.T) {
 	w.operate("convo", "show", unknown).fails("ConvoNotFound")
 	launch(t, nil, "--admin-url", w.admin, "admin", "--operator", "olga", "convo", "close", c.id).fails("--reason")
 	wantActions(t, actions(t, database),
-		operatorAction{Action: "convo.close", Subject: c.id, Outcome: "done"},
-		operatorAction{Action: "convo.close", Subject: c.id, Outcome: "done"},
-		operatorAction{Action: "convo.close", Subject: unknown, Outcome: "refused: ConvoNotFound"})
+		operator.Action{Action: "convo.close", Subject: c.id, Outcome: "done"},
+		operator.Action{Action: "convo.close", Subject: c.id, Outcome: "done"},
+		operator.Action{Action: "convo.close", Subject: unknown, Outcome: "refused: ConvoNotFound"})
 	w.wantSound()
 }
 
@@ -407,9 +407,9 @@ func TestAdminConvoDelete(t *testing.T) {
 		t.Errorf("the other convo has the members %s", members)
 	}
 	wantActions(t, actions(t, database),
-		operatorAction{Action: "convo.delete", Subject: c.id, Outcome: "done"},
-		operatorAction{Action: "convo.delete", Subject: c.id, Outcome: "done"},
-		operatorAction{Action: "convo.delete", Subject: unknown, Outcome: "refused: ConvoNotFound"})
+		operator.Action{Action: "convo.delete", Subject: c.id, Outcome: "done"},
+		operator.Action{Action: "convo.delete", Subject: c.id, Outcome: "done"},
+		operator.Action{Action: "convo.delete", Subject: unknown, Outcome: "refused: ConvoNotFound"})
 	w.wantSound()
 	wantNothingLeft(t, database, c.id, alice, bob)
 }
@@ -500,8 +500,8 @@ func TestAdminConvoDeleteKilledHalfWay(t *testing.T) {
 	wantNothingLeft(t, database, c.id, alice, bob)
 	got := actions(t, database)
 	wantActions(t, got,
-		operatorAction{Action: "convo.delete", Subject: c.id, Outcome: "started"},
-		operatorAction{Action: "convo.delete", Subject: c.id, Outcome: "done"})
+		operator.Action{Action: "convo.delete", Subject: c.id, Outcome: "started"},
+		operator.Action{Action: "convo.delete", Subject: c.id, Outcome: "done"})
 	server.kill()
 }
 

@@ -133,7 +133,7 @@ func TestAdminReports(t *testing.T) {
 	if rest := done[operator.ReportList](w, "report", "list", "--from", second).Reports; len(rest) != 0 {
 		t.Errorf("behind the last one: %+v", rest)
 	}
-	wantActions(t, actions(t, database)[:1], operatorAction{Action: "report.close", Subject: first, Outcome: "done"})
+	wantActions(t, actions(t, database)[:1], operator.Action{Action: "report.close", Subject: first, Outcome: "done"})
 	w.operate("report", "show", uuid.NewString()).fails("ReportNotFound")
 	w.operate("report", "close", uuid.NewString()).fails("ReportNotFound")
 	w.operate("report", "open", "--key", key, "bob").fails("id must be a UUID")
@@ -259,7 +259,7 @@ func TestDeleteReports(t *testing.T) {
 	if len(open) != 1 || open[0].ID.String() != honest || len(past) != 1 || past[0].ID.String() != closed {
 		t.Errorf("left: open %+v, closed %+v", open, past)
 	}
-	if got := actions(t, database); !slices.ContainsFunc(got, func(a operatorAction) bool {
+	if got := actions(t, database); !slices.ContainsFunc(got, func(a operator.Action) bool {
 		return a.Action == "report.clear" && a.Subject == alice.did().String() && a.Operator == "olga"
 	}) {
 		t.Errorf("the record has %+v", got)

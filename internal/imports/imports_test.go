@@ -77,8 +77,8 @@ func allowed() map[string][]string {
 		"clientsim/agents/mlsgo":   {"clientsim/mlsclient"},
 		"clientsim/generators":     {}, // its tests import the packages above
 		"deploy/sbom":              {},
-		"operator":                 domain("people/accounts", "people/archive", "convos", "people/disputes", "people/erasure", "internal/duration", "messages", "people/reports", "internal/transparency", "internal/sessions", "internal/tombstone", "events", "keypackages", "internal/push", "welcome", "idem", "internal/quota"),
-		"operator/console":         {"operator", "events", "idem", "internal/invariants", "internal/nsid", "internal/quota", "internal/redact", "internal/worker", "internal/push", "people/reports"},
+		"operator":                 domain("people/accounts", "people/archive", "convos", "people/disputes", "people/erasure", "internal/duration", "messages", "people/reports", "internal/transparency", "internal/sessions", "internal/tombstone", "events", "keypackages", "internal/push", "welcome", "idem", "internal/quota", "internal/redact"),
+		"operator/console":         {"operator", "events", "idem", "internal/invariants", "internal/nsid", "internal/quota", "internal/redact", "internal/worker", "internal/push", "people/accounts", "people/reports"},
 		"operator/console/browser": {"internal/localpg"}, // for operator/console/check.sh
 		"people/accounts":          {"internal/sessions", "internal/tombstone", "internal/worker"},
 		"people/archive":           {},

@@ -9,12 +9,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/operator"
+	"mlsd/people/accounts"
 )
 
 // accountPage is what the page Account shows.
 type accountPage struct {
-	DID string // "": none was asked for
-	operator.AccountState
+	DID  string // "": none was asked for
+	Held operator.Account
+	operator.AccountLists
 	Memberships []operator.Membership
 	NextConvos  string // the query of the next memberships; "": there are none
 	Refused     []operator.Explanation
@@ -37,7 +39,10 @@ func (c *Console) account(ctx context.Context, r *Request) (any, error) {
 		after = uuid.Nil
 	}
 	err = c.read(ctx, func(tx pgx.Tx) (err error) {
-		if p.AccountState, err = operator.ReadAccount(ctx, tx, p.DID, c.Quotas); err != nil {
+		if p.Held, err = c.Operator.Account(ctx, tx, did); err != nil {
+			return err
+		}
+		if p.AccountLists, err = operator.ReadAccount(ctx, tx, p.DID, c.Quotas); err != nil {
 			return err
 		}
 		if p.Memberships, err = operator.Memberships(ctx, tx, p.DID, after, pageRows); err != nil {
@@ -46,14 +51,14 @@ func (c *Console) account(ctx context.Context, r *Request) (any, error) {
 		p.Refused, p.Next, err = explain(ctx, tx, r, operator.RequestsOf{Caller: p.DID, Failed: true}, explainedOfAccount)
 		return err
 	})
-	if n := len(p.Memberships); n == pageRows {
-		p.NextConvos = fmt.Sprintf("?did=%s&after=%s", url.QueryEscape(r.Ref(p.DID)), p.Memberships[n-1].Convo)
-	}
+	p.NextConvos = next(p.Memberships, func(last operator.Membership) string {
+		return fmt.Sprintf("?did=%s&after=%s", url.QueryEscape(r.Ref(p.DID)), last.Convo)
+	})
 	return p, err
 }
 
 // Empty reports whether the server has nothing of the account.
 func (p accountPage) Empty() bool {
-	return p.Status == (operator.AccountStatus{}) && p.Convos == 0 && p.Blocks == 0 && len(p.Devices) == 0 && len(p.Quotas) == 0 &&
-		len(p.Pushes) == 0 && len(p.Refused) == 0
+	nothing := operator.Account{DID: p.Held.DID, Status: string(accounts.Active)}
+	return p.Held == nothing && p.Blocks == 0 && len(p.Devices) == 0 && len(p.Quotas) == 0 && len(p.Pushes) == 0 && len(p.Refused) == 0
 }

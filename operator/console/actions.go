@@ -25,12 +25,10 @@ func (c *Console) actions(ctx context.Context, r *Request) (any, error) {
 	before, _ := strconv.ParseInt(r.Query.Get("before"), 10, 64) // 0: the newest
 	p := actionsPage{Methods: slices.DeleteFunc(operator.Methods(), func(m operator.Method) bool { return m.Command })}
 	err := c.read(ctx, func(tx pgx.Tx) (err error) {
-		p.Actions, err = operator.Actions(ctx, tx, before, pageRows)
+		p.Actions, err = operator.Actions(ctx, tx, "", before, pageRows)
 		return err
 	})
-	if n := len(p.Actions); n == pageRows {
-		p.Next = "?before=" + strconv.FormatInt(p.Actions[n-1].ID, 10)
-	}
+	p.Next = next(p.Actions, func(last operator.Action) string { return "?before=" + strconv.FormatInt(last.ID, 10) })
 	return p, err
 }
 

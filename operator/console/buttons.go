@@ -1,11 +1,9 @@
 package console
 
 import (
-	"strconv"
+	"fmt"
 
-	"github.com/google/uuid"
-
-	"mlsd/internal/push"
+	"mlsd/operator"
 )
 
 // button begins an action. Its form has the method's parameters.
@@ -17,28 +15,19 @@ type button struct {
 // param is a parameter of the method that a button has.
 type param struct{ Name, Value string }
 
-// Act returns a button for a convo or a report, which its id names.
-func (r *Request) Act(method, label, name string, id uuid.UUID) button {
-	return button{method, label, id.String(), []param{{name, id.String()}}}
+// Act returns a button for what about names. params are names and values, in turn; a DID becomes its
+// reference.
+func (r *Request) Act(method, label string, about any, params ...any) button {
+	b := button{Method: method, Label: label, About: fmt.Sprint(about)}
+	for i := 0; i+1 < len(params); i += 2 {
+		p := param{fmt.Sprint(params[i]), fmt.Sprint(params[i+1])}
+		if p.Name == "did" {
+			p.Value = r.Ref(p.Value)
+		}
+		b.Params = append(b.Params, p)
+	}
+	return b
 }
 
-// ActOn returns a button for an account.
-func (r *Request) ActOn(method, label string, did any) button {
-	return button{method, label, r.DID(did), []param{{"did", r.Ref(did)}}}
-}
-
-// Job returns a button for a push job.
-func (r *Request) Job(method, label string, j push.ListedJob) button {
-	return button{method, label, "job " + j.ID.String(), []param{{"did", r.Ref(j.DID)}, {"id", j.ID.String()}}}
-}
-
-// End returns a button that ends the dispute of an epoch.
-func (r *Request) End(convo uuid.UUID, epoch int64) button {
-	text := strconv.FormatInt(epoch, 10)
-	return button{"dispute.end", "End the dispute", "epoch " + text, []param{{"convo", convo.String()}, {"epoch", text}}}
-}
-
-// Unlimit returns a button that takes the limit of an account back.
-func (r *Request) Unlimit(did any) button {
-	return button{"account.limit", "Take the limit back", r.DID(did), []param{{"did", r.Ref(did)}, {"percent", "100"}}}
-}
+// AllOthers stands for callers that are not counted by name.
+func (*Request) AllOthers() string { return operator.AllOthers }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,7 +27,7 @@ type idempotencyPage struct {
 	Fields     []operator.FieldCount
 	Callers    []operator.RefusedUse
 	Processing []operator.Reservation
-	Kept       []operator.KeptRecords
+	Kept       []operator.Lifetime
 	Exact      bool // Kept is counted, not estimated
 }
 
@@ -78,7 +79,13 @@ func (c *Console) keyFigures(ctx context.Context, tx pgx.Tx, p *idempotencyPage)
 	if p.Processing, err = operator.Processing(ctx, tx, pageRows); err != nil {
 		return err
 	}
-	p.Kept, p.Exact, err = operator.Kept(ctx, tx, c.Lifetimes)
+	percent, err := operator.Sampled(ctx, tx, "idempotency_keys")
+	if err != nil {
+		return err
+	}
+	p.Exact = percent == operator.WholeTable
+	p.Kept, err = operator.ReadLifetimes(ctx, tx, c.Lifetimes, percent)
+	p.Kept = slices.DeleteFunc(p.Kept, func(l operator.Lifetime) bool { return l.Records == 0 })
 	return err
 }
 

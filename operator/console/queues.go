@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"fmt"
 	"net/url"
 	"strings"
 	"time"
@@ -39,18 +40,22 @@ func (c *Console) queues(ctx context.Context, r *Request) (any, error) {
 		p.Dead, err = push.DeadLetters(ctx, tx, place(r.Query.Get("before"), push.Place{At: r.Now.Add(time.Minute)}), pageRows)
 		return err
 	})
-	if n := len(p.Waiting); n == pageRows {
-		p.NextWaiting = "?after=" + placeText(p.Waiting[n-1].NextAttempt, p.Waiting[n-1].ID)
-	}
-	if n := len(p.Dead); n == pageRows {
-		p.NextDead = "?before=" + placeText(*p.Dead[n-1].EndedAt, p.Dead[n-1].ID)
-	}
+	p.NextWaiting = next(p.Waiting, func(last push.ListedJob) string { return "?after=" + placeText(last.NextAttempt, last.ID) })
+	p.NextDead = next(p.Dead, func(last push.ListedJob) string { return "?before=" + placeText(*last.EndedAt, last.ID) })
 	return p, err
 }
 
+// next returns the query of the rows that follow a list, or "" if the list is not full.
+func next[T any](list []T, query func(last T) string) string {
+	if len(list) < pageRows {
+		return ""
+	}
+	return query(list[len(list)-1])
+}
+
 // placeText writes a place in a list for the query of a link.
-func placeText(at time.Time, id uuid.UUID) string {
-	return url.QueryEscape(at.UTC().Format(time.RFC3339Nano) + " " + id.String())
+func placeText(at time.Time, id any) string {
+	return url.QueryEscape(fmt.Sprint(at.UTC().Format(time.RFC3339Nano), " ", id))
 }
 
 // place reads a place in a list, or returns another if the text is none.

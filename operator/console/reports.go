@@ -37,12 +37,8 @@ func (c *Console) reports(ctx context.Context, r *Request) (any, error) {
 		p.Closed, err = reports.Past(ctx, tx, idOr(r.Query.Get("before"), uuid.Max), pageRows)
 		return err
 	})
-	if n := len(p.Open); n == pageRows {
-		p.NextOpen = "?after=" + p.Open[n-1].ID.String()
-	}
-	if n := len(p.Closed); n == pageRows {
-		p.NextClosed = "?before=" + p.Closed[n-1].ID.String()
-	}
+	p.NextOpen = next(p.Open, func(last reports.Listed) string { return "?after=" + last.ID.String() })
+	p.NextClosed = next(p.Closed, func(last reports.Listed) string { return "?before=" + last.ID.String() })
 	return p, err
 }
 

@@ -37,7 +37,7 @@ var plain = []string{"login", "message", "confirm", "result"}
 // parseViews reads the template of each page.
 func parseViews(pages []page) (map[string]*template.Template, error) {
 	layout, err := template.New("layout").Funcs(template.FuncMap{
-		"number": number, "span": Span, "seconds": seconds, "sentence": sentence, "size": size, "share": share, "method": method, "short": short,
+		"number": number, "seconds": seconds, "sentence": sentence, "size": size, "share": share, "method": method, "short": short,
 	}).ParseFS(views, "views/layout.html", "views/shared.html")
 	if err != nil {
 		return nil, err

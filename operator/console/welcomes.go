@@ -22,13 +22,13 @@ type welcomesPage struct {
 	Spoken  string // the drawing in words
 
 	Chosen string // what the list shows: a state, or failedJoins
-	List   []operator.ListedWelcome
+	List   []operator.Welcome
 	Next   string // the query of the next rows; "": there are none
 }
 
 // funnelStep is a step of the funnel, and its bar in the drawing.
 type funnelStep struct {
-	operator.FunnelStep
+	operator.WelcomeCount
 	About         string
 	X, Y, H       int
 	Middle, Arrow int
@@ -36,16 +36,18 @@ type funnelStep struct {
 
 // funnelStates are the states of Welcomes in the order of the page.
 var funnelStates = []funnelStep{
-	{FunnelStep: operator.FunnelStep{State: "available"}, About: "waits to be fetched"},
-	{FunnelStep: operator.FunnelStep{State: "in_flight"}, About: "fetched, not confirmed"},
-	{FunnelStep: operator.FunnelStep{State: "consumed"}, About: "the device has joined"},
-	{FunnelStep: operator.FunnelStep{State: "superseded"}, About: "replaced by a newer one"},
-	{FunnelStep: operator.FunnelStep{State: "expired"}, About: "nobody came in 90 days"},
+	{WelcomeCount: operator.WelcomeCount{State: "available"}, About: "waits to be fetched"},
+	{WelcomeCount: operator.WelcomeCount{State: "in_flight"}, About: "fetched, not confirmed"},
+	{WelcomeCount: operator.WelcomeCount{State: "consumed"}, About: "the device has joined"},
+	{WelcomeCount: operator.WelcomeCount{State: "superseded"}, About: "replaced by a newer one"},
+	{WelcomeCount: operator.WelcomeCount{State: "expired"}, About: "nobody came in 90 days"},
 }
 
 const (
 	// drawnSteps is how many steps the drawing has.
 	drawnSteps = 3
+	// shownReasons is how many reasons of failed joins the page has.
+	shownReasons = 10
 	// failedJoins is the list of the Welcomes that a device could not join with.
 	failedJoins = "failed"
 )
@@ -64,12 +66,16 @@ func (c *Console) welcomes(ctx context.Context, r *Request) (any, error) {
 		return nil, &operator.Error{Status: http.StatusBadRequest, Name: "InvalidRequest", Message: "there is no such state of Welcomes"}
 	}
 	err := c.read(ctx, func(tx pgx.Tx) error {
-		f, err := operator.ReadFunnel(ctx, tx)
+		percent, err := operator.Sampled(ctx, tx, "welcomes")
 		if err != nil {
 			return err
 		}
-		p.Reasons, p.Exact = f.Reasons, f.Exact
-		p.draw(f)
+		p.Exact = percent == operator.WholeTable
+		var states []operator.WelcomeCount
+		if states, p.Reasons, err = operator.CountWelcomes(ctx, tx, percent, shownReasons); err != nil {
+			return err
+		}
+		p.draw(states)
 		if p.Chosen == "" {
 			return nil
 		}
@@ -77,18 +83,18 @@ func (c *Console) welcomes(ctx context.Context, r *Request) (any, error) {
 		p.List, err = operator.WelcomesIn(ctx, tx, p.Chosen, p.Chosen == failedJoins, from, pageRows)
 		return err
 	})
-	if n := len(p.List); n == pageRows {
-		p.Next = "?state=" + url.QueryEscape(p.Chosen) + "&before=" + placeText(p.List[n-1].CreatedAt, p.List[n-1].ID)
-	}
+	p.Next = next(p.List, func(last operator.Welcome) string {
+		return "?state=" + url.QueryEscape(p.Chosen) + "&before=" + placeText(last.CreatedAt, last.ID)
+	})
 	return p, err
 }
 
 // draw makes the steps and their bars.
-func (p *welcomesPage) draw(f operator.Funnel) {
+func (p *welcomesPage) draw(states []operator.WelcomeCount) {
 	for _, shown := range funnelStates {
-		for _, s := range f.Steps {
+		for _, s := range states {
 			if s.State == shown.State {
-				shown.FunnelStep = s
+				shown.WelcomeCount = s
 			}
 		}
 		p.Steps = append(p.Steps, shown)

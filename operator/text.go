@@ -1,0 +1,181 @@
+package operator
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"reflect"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+)
+
+// WriteText writes a result for people: a line for each field, and a table for each list that is
+// not empty. A field's name is that of the JSON, as words. The tag text:"NAME|FORMAT" says another
+// one, and how the value is written; text:"-" leaves it out. Of JSON it writes each field.
+func WriteText(w io.Writer, result any) error {
+	table := NewTable(w)
+	switch own := result.(type) {
+	case json.RawMessage:
+		if err := Fields(own, func(name, value string) { Line(table, name, value) }); err != nil {
+			return fmt.Errorf("read the answer: %w", err)
+		}
+	case interface{ text(io.Writer) }:
+		own.text(table)
+	default:
+		writeFields(table, result)
+	}
+	return table.Flush()
+}
+
+// writeFields writes a struct. If there is nothing to write, it says so.
+func writeFields(w io.Writer, result any) {
+	v, empty := reflect.ValueOf(result), true
+	for _, c := range columns(v.Type()) {
+		field := v.Field(c.field)
+		switch {
+		case field.Kind() != reflect.Slice:
+			Line(w, c.name, c.written(field))
+		case field.Len() > 0:
+			writeTable(w, field)
+		default:
+			continue
+		}
+		empty = false
+	}
+	if !empty {
+		return
+	}
+	text := "none"
+	if says, ok := result.(interface{ nothing() string }); ok {
+		text = says.nothing()
+	}
+	Line(w, text)
+}
+
+// writeTable writes the structs of a list. One that has cells says itself what is in its row.
+func writeTable(w io.Writer, rows reflect.Value) {
+	all := columns(rows.Type().Elem())
+	var names []any
+	for _, c := range all {
+		names = append(names, c.name)
+	}
+	Line(w, names...)
+	for i := range rows.Len() {
+		row := rows.Index(i)
+		if own, ok := row.Interface().(interface{ cells() []any }); ok {
+			Line(w, own.cells()...)
+			continue
+		}
+		var cells []any
+		for _, c := range all {
+			cells = append(cells, c.written(row.Field(c.field)))
+		}
+		Line(w, cells...)
+	}
+}
+
+// column is a field of a struct as text.
+type column struct {
+	field        int
+	name, format string
+}
+
+func columns(t reflect.Type) (all []column) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, format, _ := strings.Cut(f.Tag.Get("text"), "|")
+		if name == "-" {
+			continue
+		}
+		plain, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		all = append(all, column{i, cmp.Or(name, words(plain)), format})
+	}
+	return all
+}
+
+// words writes a name such as lastError as words.
+func words(name string) string {
+	var out strings.Builder
+	for _, r := range name {
+		if unicode.IsUpper(r) {
+			out.WriteByte(' ')
+		}
+		out.WriteRune(unicode.ToLower(r))
+	}
+	return out.String()
+}
+
+// Formats of columns. Without one, a number with a point is a span of seconds, such as 3d7h or 5m0s.
+const (
+	asShort = "short" // of seconds, to the millisecond, such as 1.25s or 3ms
+	asHour  = "hour"  // of a moment
+)
+
+// written writes a value. What is missing or empty is a dash.
+func (c column) written(v reflect.Value) string {
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return "-"
+		}
+		v = v.Elem()
+	}
+	switch value := v.Interface().(type) {
+	case time.Time:
+		if c.format == asHour {
+			return value.UTC().Format("2006-01-02 15:00")
+		}
+		return clock(value)
+	case float64:
+		switch {
+		case c.format == asShort:
+			return milliseconds(value)
+		case value == 0:
+			return "-"
+		}
+		return longSpan(value)
+	case []string:
+		return cmp.Or(strings.Join(value, " "), "-")
+	}
+	return cmp.Or(fmt.Sprint(v.Interface()), "-")
+}
+
+// clock writes a moment, to the millisecond.
+func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000") }
+
+// milliseconds writes a time span to the millisecond.
+func milliseconds(seconds float64) string {
+	return time.Duration(seconds * float64(time.Second)).Round(time.Millisecond).String()
+}
+
+// longSpan writes a time span to the second, or to the hour.
+func longSpan(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second)).Round(time.Second)
+	if d >= 48*time.Hour {
+		return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
+	}
+	return d.String()
+}
+
+// NewTable returns a writer that aligns the cells of Line.
+func NewTable(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 8, 2, ' ', 0) }
+
+// Line writes cells to a table. In them is nothing that a terminal obeys. The table's Flush returns the
+// error.
+func Line(w io.Writer, cells ...any) {
+	texts := make([]string, len(cells))
+	for i, c := range cells {
+		texts[i] = strings.Map(printable, fmt.Sprint(c))
+	}
+	_, _ = fmt.Fprintln(w, strings.Join(texts, "\t"))
+}
+
+// printable replaces control characters: texts of clients must not control the operator's terminal.
+func printable(r rune) rune {
+	if r < ' ' || r >= 0x7f && r < 0xa0 {
+		return '·'
+	}
+	return r
+}
