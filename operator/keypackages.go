@@ -41,7 +41,7 @@ type LowStock struct {
 // countKeyPackages reads the whole table. As in getKeyPackageStats, a device has a stock of a suite
 // if it has published one-time KeyPackages of it.
 func countKeyPackages(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (_ any, err error) {
-	r := KeyPackages{Threshold: keypackages.Threshold}
+	r := KeyPackages{Threshold: keypackages.Threshold, Below: []LowStock{}}
 	r.States, err = list[KeyPackageCount](ctx, tx, `
 		SELECT CASE WHEN state = 'available' AND last_resort THEN 'last_resort' ELSE state END, count(*)
 		FROM key_packages GROUP BY 1 ORDER BY 1`)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/api/mlsapi"
@@ -344,5 +345,40 @@ func wantAccessLine(t *testing.T, log, id string) {
 	}
 	if len(lines) != 1 || strings.Contains(lines[0], "did:") || !regexp.MustCompile(`"caller":"[0-9a-f]{12}"`).MatchString(lines[0]) {
 		t.Errorf("access lines of the request: %q", lines)
+	}
+}
+
+// The admin listener answers the questions of inspect as the command does.
+func TestQuestionsOfTheListener(t *testing.T) {
+	t.Parallel()
+	w, _, database := serverOfEverything(t)
+	ask := func(path string) (status int, body string) {
+		t.Helper()
+		return fetch(t, w.admin+"/admin/inspect/"+path)
+	}
+	did := regexp.MustCompile(`did:[a-z]+:[A-Za-z0-9]{5}`)
+	for _, m := range operator.Methods() {
+		if !m.Question() {
+			continue
+		}
+		if status, body := ask(m.Verb); status != http.StatusOK || !strings.HasPrefix(body, "{") || did.MatchString(body) {
+			t.Errorf("%s: %d %s", m.Verb, status, body)
+		}
+	}
+	for path, args := range map[string][]string{
+		"welcomes?failed=true&rows=1": {"welcomes", "--failed", "--rows", "1"}, "keypackages?dids=true": {"keypackages", "--dids"},
+		"records?by-caller=true&since=1h": {"records", "--by-caller", "--since", "1h"},
+	} {
+		_, got := ask(path)
+		want := lookJSON[map[string]any](t, database, args...)
+		ages := cmpopts.IgnoreMapEntries(func(name string, _ any) bool { return strings.HasSuffix(name, "Seconds") || name == "seconds" })
+		if diff := cmp.Diff(want, read[map[string]any](t, []byte(got)), ages); diff != "" {
+			t.Errorf("%s (-command +listener):\n%s", path, diff)
+		}
+	}
+	for _, path := range []string{"welcomes?state=lost", "records?rows=0", "records?since=x", "disputes?convo=x", "push?by-caller=true"} {
+		if status, body := ask(path); status != http.StatusBadRequest {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
 	}
 }
