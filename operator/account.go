@@ -135,7 +135,7 @@ func limitAccount(ctx context.Context, s *Service, tx pgx.Tx, c Call) (any, erro
 func parseLimit(percentText, lastsText string) (percent int, lasts time.Duration, err error) {
 	percent, err = strconv.Atoi(percentText)
 	if err != nil || percent < 1 || percent > accounts.MostPercent {
-		return 0, 0, badRequest(fmt.Sprintf("percent must be a whole number from 1 to %d; to refuse everything, block the account", accounts.MostPercent))
+		return 0, 0, BadRequest(fmt.Sprintf("percent must be a whole number from 1 to %d; to refuse everything, block the account", accounts.MostPercent))
 	}
 	if lastsText == "" {
 		return percent, 0, nil
@@ -143,11 +143,11 @@ func parseLimit(percentText, lastsText string) (percent int, lasts time.Duration
 	lasts, err = duration.Parse(lastsText)
 	switch {
 	case err != nil:
-		return 0, 0, badRequest("for: " + err.Error())
+		return 0, 0, BadRequest("for: " + err.Error())
 	case lasts < time.Second:
-		return 0, 0, badRequest("for must be a second at least")
+		return 0, 0, BadRequest("for must be a second at least")
 	case percent == accounts.Whole:
-		return 0, 0, badRequest("100 per cent is no limit: it takes no time")
+		return 0, 0, BadRequest("100 per cent is no limit: it takes no time")
 	}
 	return percent, lasts, nil
 }

@@ -74,33 +74,23 @@ func Refused(ctx context.Context, tx pgx.Tx, since time.Duration, rows int) ([]R
 		GROUP BY caller_did, kind, nsid ORDER BY sum(n) DESC, caller_did, kind, nsid LIMIT $2`, since, rows, AllOthers)
 }
 
-// KeyUse is what became of the requests of a method that have an idempotency key, on all nodes.
-type KeyUse struct {
-	Method     string
-	First      int64 // under a new key
-	Replayed   int64
-	Expired    int64 // the key was used anew
-	Conflicts  int64
-	InProgress int64
-}
-
 // HitRate is the share of requests with a used key whose answer was the first one. 0: there were no
 // requests.
-func (k KeyUse) HitRate() float64 {
-	all := k.First + k.Replayed + k.Expired + k.Conflicts + k.InProgress
+func (c CallerUse) HitRate() float64 {
+	all := c.First + c.Replayed + c.Expired + c.Conflicts + c.InProgress
 	if all == 0 {
 		return 0
 	}
-	return float64(k.Replayed) / float64(all)
+	return float64(c.Replayed) / float64(all)
 }
 
-// Keys lists what became of requests with keys, by method.
-func Keys(ctx context.Context, tx pgx.Tx, since time.Duration) ([]KeyUse, error) {
-	return list[KeyUse](ctx, tx, `
-		SELECT nsid,
+// Keys lists what became of requests with keys by method, of all callers.
+func Keys(ctx context.Context, tx pgx.Tx, since time.Duration) ([]CallerUse, error) {
+	return list[CallerUse](ctx, tx, `
+		SELECT '', nsid, sum(n)::bigint,
 			coalesce(sum(n) FILTER (WHERE kind = 'first'), 0)::bigint, coalesce(sum(n) FILTER (WHERE kind = 'replay'), 0)::bigint,
 			coalesce(sum(n) FILTER (WHERE kind = 'expired'), 0)::bigint, coalesce(sum(n) FILTER (WHERE kind = 'IdempotencyConflict'), 0)::bigint,
-			coalesce(sum(n) FILTER (WHERE kind = 'RequestInProgress'), 0)::bigint
+			coalesce(sum(n) FILTER (WHERE kind = 'RequestInProgress'), 0)::bigint, 0::bigint, sum(seconds) / sum(n), sum(seconds)
 		FROM caller_counts
 		WHERE hour > now() - $1::interval - interval '1 hour' AND kind IN ('first', 'replay', 'expired', 'IdempotencyConflict', 'RequestInProgress')
 		GROUP BY nsid ORDER BY sum(n) DESC, nsid`, since)

@@ -25,8 +25,8 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 
-// badRequest is the error for a request that cannot be read.
-func badRequest(message string) *Error {
+// BadRequest is the error for a request that cannot be read.
+func BadRequest(message string) *Error {
 	return &Error{http.StatusBadRequest, "InvalidRequest", message}
 }
 
@@ -47,24 +47,28 @@ var refusals = []struct {
 	{accounts.ErrTooManyLimited, Error{http.StatusConflict, "TooManyLimits", accounts.ErrTooManyLimited.Error() + ": take some back"}},
 }
 
-// refusal returns an error as an answer, if it is one of refusals.
-func refusal(err error) error {
+// AsError returns an error as an answer, or false if its text is not for others.
+func AsError(err error) (*Error, bool) {
+	var e *Error
+	if errors.As(err, &e) {
+		return e, true
+	}
 	for _, r := range refusals {
 		if errors.Is(err, r.err) {
-			return &r.Error
+			return &r.Error, true
 		}
 	}
 	var refused *transparency.KeyError
 	if errors.As(err, &refused) {
-		return &Error{http.StatusConflict, "LogKeyRefused", refused.Why}
+		return &Error{http.StatusConflict, "LogKeyRefused", refused.Why}, true
 	}
-	return err
+	return nil, false
 }
 
 // writeError writes an error as an answer. The text of an error that is not ours stays in the log.
 func (s *Service) writeError(w http.ResponseWriter, err error) {
-	var e *Error
-	if !errors.As(err, &e) {
+	e, known := AsError(err)
+	if !known {
 		s.c.Log.Error("an admin method failed", "error", err)
 		e = &Error{http.StatusInternalServerError, "InternalServerError", "the method failed: the server's log says why"}
 	}

@@ -50,7 +50,7 @@ type Explanation struct {
 	Winner  *LogEntry    `json:"winner,omitempty"`  // the commit that ended the object's epoch
 	Changes []Transition `json:"changes,omitempty"` // what the audit log has of a success, in about its time
 
-	convo   *convoState
+	convo   *ConvoState // as it is now
 	welcome *welcomeUse
 }
 
@@ -75,13 +75,6 @@ type LogEntry struct {
 	Sender string    `json:"sender"`
 	Key    string    `json:"-"`
 	At     time.Time `json:"at"`
-}
-
-// convoState is what a convo is now.
-type convoState struct {
-	Epoch     int64
-	ClosedAt  *time.Time
-	Successor string // group_id of the group that replaces it, in hex
 }
 
 // welcomeUse is the newest Welcome of a caller in a convo that is used up.
@@ -196,8 +189,7 @@ func (e *Explanation) readConvo(ctx context.Context, tx pgx.Tx) (err error) {
 	if e.Convo == nil || e.Error != "EpochMismatch" && e.Error != "ConvoClosed" {
 		return nil
 	}
-	e.convo, err = first[convoState](ctx, tx, `
-		SELECT epoch, closed_at, coalesce(encode(successor_group_id, 'hex'), '') FROM convos WHERE id = $1`, *e.Convo)
+	e.convo, err = ReadConvo(ctx, tx, *e.Convo)
 	return err
 }
 

@@ -131,27 +131,27 @@ func (p Param) check(text string) error {
 	switch p.Kind {
 	case DID:
 		if _, err := syntax.ParseDID(text); err != nil {
-			return badRequest(p.Name + ": " + err.Error())
+			return BadRequest(p.Name + ": " + err.Error())
 		}
 	case ID:
 		if _, err := uuid.Parse(text); err != nil {
-			return badRequest(p.Name + " must be a UUID")
+			return BadRequest(p.Name + " must be a UUID")
 		}
 	case Number:
 		if _, err := strconv.ParseUint(text, 10, 63); err != nil {
-			return badRequest(p.Name + " must be a whole number, such as 8")
+			return BadRequest(p.Name + " must be a whole number, such as 8")
 		}
 	case Count:
 		if n, err := strconv.ParseUint(text, 10, 31); err != nil || n == 0 {
-			return badRequest("--" + p.Name + " must be positive")
+			return BadRequest("--" + p.Name + " must be positive")
 		}
 	case Span:
 		if d, err := duration.Parse(text); err != nil || d <= 0 {
-			return badRequest("--" + p.Name + " must be positive, such as 24h or 7d")
+			return BadRequest("--" + p.Name + " must be positive, such as 24h or 7d")
 		}
 	case LogKey:
 		if _, err := strconv.ParseInt(text, 10, 32); err != nil {
-			return badRequest(p.Name + " must be a number of log-key list")
+			return BadRequest(p.Name + " must be a number of log-key list")
 		}
 	}
 	return nil
@@ -231,9 +231,9 @@ func (m Method) NewCall(given map[string]string) (Call, error) {
 		delete(given, p.Name)
 		switch text := c.Params[p.Name]; {
 		case text == "" && !p.Optional:
-			return Call{}, badRequest(p.Name + " is missing")
+			return Call{}, BadRequest(p.Name + " is missing")
 		case p.Flag() && text != "" && text != FlagSet:
-			return Call{}, badRequest(p.Name + " must be " + FlagSet + " or absent")
+			return Call{}, BadRequest(p.Name + " must be " + FlagSet + " or absent")
 		}
 	}
 	if m.Write {
@@ -245,7 +245,7 @@ func (m Method) NewCall(given map[string]string) (Call, error) {
 		}
 	}
 	for name := range given {
-		return Call{}, badRequest("unknown parameter " + name)
+		return Call{}, BadRequest("unknown parameter " + name)
 	}
 	return c, c.check()
 }
@@ -253,7 +253,7 @@ func (m Method) NewCall(given map[string]string) (Call, error) {
 // checkActor returns an error unless the call says who acts, and why.
 func (c Call) checkActor() error {
 	if c.Operator == "" || c.Reason == "" {
-		return badRequest("operator and reason must be given: who acts, and why")
+		return BadRequest("operator and reason must be given: who acts, and why")
 	}
 	return nil
 }
@@ -269,7 +269,7 @@ func (c Call) check() error {
 	}
 	for _, text := range texts {
 		if len(text) > maxText || !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
-			return badRequest("a text is longer than 2,048 bytes or not UTF-8")
+			return BadRequest("a text is longer than 2,048 bytes or not UTF-8")
 		}
 	}
 	return nil

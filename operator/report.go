@@ -45,7 +45,7 @@ func listReports(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error
 		}
 		out.Reports, err = reports.Past(ctx, tx, from, listedReports)
 	default:
-		return nil, badRequest("state must be open or closed")
+		return nil, BadRequest("state must be open or closed")
 	}
 	if n := len(out.Reports); n == listedReports {
 		out.Next = out.Reports[n-1].ID.String()

@@ -98,7 +98,7 @@ func (m Method) read(w http.ResponseWriter, r *http.Request) (Call, error) {
 	given := map[string]string{}
 	if m.Write {
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&given); err != nil {
-			return Call{}, badRequest("the body must be a JSON object of texts")
+			return Call{}, BadRequest("the body must be a JSON object of texts")
 		}
 	} else {
 		for name, values := range r.URL.Query() {
@@ -172,7 +172,10 @@ func (s *Service) Ask(ctx context.Context, tx pgx.Tx, m Method, c Call) (any, er
 	if err == nil && m.Question() && !c.flag("dids") {
 		out = hideDIDs(out, c.Params[didParam.Name])
 	}
-	return out, refusal(err)
+	if e, known := AsError(err); known {
+		return nil, e
+	}
+	return out, err
 }
 
 // act runs a method that writes, in a transaction of the operator's: the audit log names the

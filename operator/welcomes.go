@@ -83,7 +83,7 @@ func readWelcomes(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, erro
 	var r Welcomes
 	state := c.Params["state"]
 	if state != "" && !slices.Contains(WelcomeStates(), state) {
-		return nil, badRequest("--state must be one of " + strings.Join(WelcomeStates(), ", "))
+		return nil, BadRequest("--state must be one of " + strings.Join(WelcomeStates(), ", "))
 	}
 	var err error
 	if r.States, r.LastErrors, err = CountWelcomes(ctx, tx, WholeTable, c.rows()); err != nil {

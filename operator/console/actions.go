@@ -108,7 +108,7 @@ func readOrder(w http.ResponseWriter, r *http.Request, req *Request) (o order, e
 	methods := operator.Methods()
 	at := slices.IndexFunc(methods, func(m operator.Method) bool { return m.Name() == name && !m.Command })
 	if at < 0 {
-		return o, &operator.Error{Status: http.StatusBadRequest, Name: "InvalidRequest", Message: "there is no such method"}
+		return o, operator.BadRequest("there is no such method")
 	}
 	o.Method = methods[at]
 	if o.Write && !req.Write {

@@ -34,7 +34,7 @@ func (c *Console) checks(ctx context.Context, r *Request) (any, error) {
 	if p.Convo != "" {
 		id, err := uuid.Parse(p.Convo)
 		if err != nil {
-			return nil, &operator.Error{Status: http.StatusBadRequest, Name: "InvalidRequest", Message: "This is not the id of a convo. It is a UUID."}
+			return nil, operator.BadRequest("This is not the id of a convo. It is a UUID.")
 		}
 		if p.Found, err = invariants.CheckConvo(ctx, c.DB, id); err != nil {
 			return nil, err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -36,8 +37,7 @@ func (c *Console) convo(ctx context.Context, r *Request) (any, error) {
 	}
 	id, err := uuid.Parse(p.Asked)
 	if err != nil {
-		return nil, &operator.Error{Status: http.StatusBadRequest, Name: "InvalidRequest",
-			Message: "this is no id of a convo; one looks like 0192f3a4-0000-7000-8000-000000000000"}
+		return nil, operator.BadRequest("this is no id of a convo; one looks like 0192f3a4-0000-7000-8000-000000000000")
 	}
 	before, err := strconv.ParseInt(r.Query.Get("before"), 10, 64)
 	if err != nil {
@@ -65,11 +65,12 @@ func (c *Console) convo(ctx context.Context, r *Request) (any, error) {
 
 // epochBar is the bar of an epoch in the drawing of the log.
 type epochBar struct {
-	X, Y, Width, H int
-	Epoch          int64
-	Messages       int64
-	Lost           bool // somebody lost the race for it
+	bar
+	operator.Epoch
 }
+
+// Lost reports whether somebody lost the race for the epoch.
+func (b epochBar) Lost() bool { return len(b.Losers) > 0 }
 
 // The drawing of the log.
 const (
@@ -83,18 +84,17 @@ func epochBars(epochs []operator.Epoch) []epochBar {
 	if len(epochs) < 2 {
 		return nil
 	}
-	most := int64(1)
-	for _, e := range epochs {
-		most = max(most, e.Messages)
-	}
 	width := min(logWidth/len(epochs)-logGap, logWidest)
-	bars := make([]epochBar, len(epochs))
-	for i := range epochs {
-		e := epochs[len(epochs)-1-i]
-		h := max(int(float64(logBottom-logTop)*float64(e.Messages)/float64(most)), 1)
-		bars[i] = epochBar{X: logLeft + i*(width+logGap), Y: logBottom - h, Width: width, H: h, Epoch: e.Epoch, Messages: e.Messages, Lost: len(e.Losers) > 0}
+	var all []epochBar
+	var messages []int64
+	for _, e := range slices.Backward(epochs) {
+		all = append(all, epochBar{Epoch: e})
+		messages = append(messages, e.Messages)
 	}
-	return bars
+	for i, b := range bars(messages, logLeft, width+logGap, width, logTop, logBottom) {
+		all[i].bar = b
+	}
+	return all
 }
 
 // Spoken is the drawing in words.

@@ -13,6 +13,23 @@ const (
 	plotTop, plotBottom = 18, 102
 )
 
+// bar is a bar of a drawing.
+type bar struct{ X, Y, Width, H int }
+
+// bars draws a bar for each value, from left to right. The highest reaches from bottom to top.
+func bars(values []int64, left, step, width, top, bottom int) []bar {
+	most := int64(1)
+	for _, v := range values {
+		most = max(most, v)
+	}
+	all := make([]bar, len(values))
+	for i, v := range values {
+		h := max(int(float64(bottom-top)*float64(v)/float64(most)), 1)
+		all[i] = bar{X: left + i*step, Y: bottom - h, Width: width, H: h}
+	}
+	return all
+}
+
 // drawing is a chart with its lines as SVG paths, and the same as a table.
 type drawing struct {
 	chart

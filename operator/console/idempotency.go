@@ -23,7 +23,7 @@ type idempotencyPage struct {
 	Found        []operator.Explanation
 	Next         string // the query of the next rows; "": there are none
 
-	Keys       []operator.KeyUse
+	Keys       []operator.CallerUse
 	Fields     []operator.FieldCount
 	Callers    []operator.RefusedUse
 	Processing []operator.Reservation

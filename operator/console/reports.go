@@ -2,8 +2,6 @@ package console
 
 import (
 	"context"
-	"errors"
-	"net/http"
 	"strings"
 
 	"github.com/google/uuid"
@@ -46,14 +44,11 @@ func (c *Console) reports(ctx context.Context, r *Request) (any, error) {
 func (c *Console) report(ctx context.Context, asked string) (any, error) {
 	id, err := uuid.Parse(asked)
 	if err != nil {
-		return nil, &operator.Error{Status: http.StatusBadRequest, Name: "InvalidRequest", Message: "this is no id of a report"}
+		return nil, operator.BadRequest("this is no id of a report")
 	}
 	var p reportsPage
 	err = c.read(ctx, func(tx pgx.Tx) error {
 		report, err := reports.Get(ctx, tx, id)
-		if errors.Is(err, reports.ErrNotFound) {
-			return &operator.Error{Status: http.StatusNotFound, Name: "ReportNotFound", Message: "there is no report with this id"}
-		}
 		if err != nil {
 			return err
 		}

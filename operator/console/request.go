@@ -127,7 +127,7 @@ func (r *Request) readDID(text string) (syntax.DID, error) {
 	seal := r.seal()
 	sealed, err := base64.RawURLEncoding.DecodeString(text)
 	if err != nil || len(sealed) < seal.NonceSize() {
-		return "", &operator.Error{Status: http.StatusBadRequest, Name: "InvalidRequest", Message: "This is not a DID. A DID looks like did:plc:ewvi7nxzyoun6zhxrhs64oiz."}
+		return "", operator.BadRequest("This is not a DID. A DID looks like did:plc:ewvi7nxzyoun6zhxrhs64oiz.")
 	}
 	did, err := seal.Open(nil, sealed[:seal.NonceSize()], sealed[seal.NonceSize():], nil)
 	if err != nil {

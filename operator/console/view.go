@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"embed"
-	"errors"
 	"fmt"
 	"html/template"
 	"net/http"
@@ -134,8 +133,7 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, v view, err error
 // explain returns an error as the page shows it. The text of an error that is not ours stays in the
 // log.
 func (c *Console) explain(ctx context.Context, p page, err error) *operator.Error {
-	var refusal *operator.Error
-	if errors.As(err, &refusal) {
+	if refusal, known := operator.AsError(err); known {
 		return refusal
 	}
 	c.Log.ErrorContext(ctx, "a page of the console could not be read", "page", p.Path, "error", err)

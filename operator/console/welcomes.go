@@ -3,7 +3,6 @@ package console
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"net/url"
 	"slices"
 	"time"
@@ -29,8 +28,8 @@ type welcomesPage struct {
 // funnelStep is a step of the funnel, and its bar in the drawing.
 type funnelStep struct {
 	operator.WelcomeCount
+	bar
 	About         string
-	X, Y, H       int
 	Middle, Arrow int
 }
 
@@ -63,7 +62,7 @@ func (c *Console) welcomes(ctx context.Context, r *Request) (any, error) {
 	p := welcomesPage{Chosen: r.Query.Get("state")}
 	known := slices.ContainsFunc(funnelStates, func(s funnelStep) bool { return s.State == p.Chosen })
 	if p.Chosen != "" && p.Chosen != failedJoins && !known {
-		return nil, &operator.Error{Status: http.StatusBadRequest, Name: "InvalidRequest", Message: "there is no such state of Welcomes"}
+		return nil, operator.BadRequest("there is no such state of Welcomes")
 	}
 	err := c.read(ctx, func(tx pgx.Tx) error {
 		percent, err := operator.Sampled(ctx, tx, "welcomes")
@@ -99,19 +98,14 @@ func (p *welcomesPage) draw(states []operator.WelcomeCount) {
 		}
 		p.Steps = append(p.Steps, shown)
 	}
-	most := int64(1)
+	var counts []int64
 	for _, s := range p.Steps[:drawnSteps] {
-		most = max(most, s.Count)
+		counts = append(counts, s.Count)
 		p.Spoken += fmt.Sprintf("%s %s. ", number(s.Count), stateName(s.State))
 	}
-	for i := range p.Steps[:drawnSteps] {
+	for i, b := range bars(counts, barLeft, barStep, barWidth, barTop, barBottom) {
 		s := &p.Steps[i]
-		s.H = int(float64(barBottom-barTop) * float64(s.Count) / float64(most))
-		if s.Count > 0 {
-			s.H = max(s.H, 2)
-		}
-		s.X, s.Y = barLeft+i*barStep, barBottom-s.H
-		s.Middle, s.Arrow = s.X+barWidth/2, s.X+barWidth+5
+		s.bar, s.Middle, s.Arrow = b, b.X+barWidth/2, b.X+barWidth+5
 	}
 }
 
