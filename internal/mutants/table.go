@@ -964,6 +964,8 @@ var mutants = []mutant{
 		{"operator.Access.Login", `time.AfterFunc(wrongPause, func() { <-a.attempts })`, `<-a.attempts`}}},
 	{"the console tells DIDs", "operator/console.TestNoPageTellsDIDs", []edit{
 		{"operator/console.Request.DID", `if r.Full || len(parts) < 3`, `if !r.Full || len(parts) < 3`}}},
+	{"inspect tells DIDs", "cmd/mlsd.TestInspectReservations", []edit{
+		{"operator.Service.Ask", `!c.flag("dids")`, `c.flag("dids")`}}},
 	{"DIDs in full leave no record", "operator/console.TestDIDsInFullAreRecorded", []edit{
 		{"operator/console.Console.reveal", `if err := c.Operator.RecordShown(r.Context(), req.subject(), operator, reason); err != nil {`,
 			`if err := r.Context().Err(); err != nil || operator+reason == "" {`}}},
