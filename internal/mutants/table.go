@@ -674,8 +674,6 @@ var mutants = []mutant{
 		{"welcome.attempt", `case n > 1:`, `case n > 0:`}}},
 	{"a slow step is followed by as long a pause", "events.TestPauseAfter", []edit{
 		{"events.pauseAfter", `min(max(took, leastPause), mostPause)`, `max(took, leastPause)`}}},
-	{"newcomers come all at once", "internal/node.TestNewcomers", []edit{
-		{"internal/node.newcomers.Accept", `n.rate.Wait(context.Background())`, `context.Background().Err()`}}},
 	{"messages wait for the memory of pages", "api.TestLargeRequestsLeaveMemory", []edit{
 		{"api.newMemory", `limit.Bound{Above: maxSmall, Size: 512 * mib, Share: 64 * mib}`, `limit.Bound{Above: maxSmall, Size: 576 * mib, Share: 64 * mib}`}}},
 	{"messages wait for the memory of larger bodies", "api.TestLargeRequestsLeaveMemory", []edit{
