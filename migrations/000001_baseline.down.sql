@@ -3,7 +3,7 @@
 
 DROP VIEW single_events, single_outbox;
 
-DROP TABLE installation, admin_actions, schema_support;
+DROP TABLE installation, admin_actions;
 DROP TABLE quota_counts, caller_counts, requests;
 DROP TABLE abuse_reports;
 DROP TABLE disputes, commit_reports, forked_epochs, epoch_reports;

@@ -948,11 +948,12 @@ CREATE INDEX requests_convo ON requests (convo_id, id) WHERE convo_id IS NOT NUL
 
 -- ==== Operator ====
 
--- What was drawn for this database when it was made, for all its nodes.
+-- What holds for this database as a whole: what was drawn when it was made, and which mlsd can serve.
 CREATE TABLE installation (
-    one      boolean PRIMARY KEY DEFAULT true CHECK (one),
-    id       uuid NOT NULL DEFAULT gen_random_uuid(),        -- begins the names of its objects in the store of attachments
-    hash_key bytea NOT NULL CHECK (octet_length(hash_key) = 32) -- the log hashes callers with it: a caller has one hash
+    one        boolean PRIMARY KEY DEFAULT true CHECK (one),
+    id         uuid NOT NULL DEFAULT gen_random_uuid(),      -- begins the names of its objects in the store of attachments
+    min_binary bigint NOT NULL DEFAULT 0,                    -- only an mlsd that knows this migration, or a later one, can serve
+    hash_key   bytea NOT NULL CHECK (octet_length(hash_key) = 32) -- the log hashes callers with it: a caller has one hash
         DEFAULT sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()))
 );
 INSERT INTO installation DEFAULT VALUES;
@@ -968,14 +969,6 @@ CREATE TABLE admin_actions (
     reason   text NOT NULL,
     outcome  text COLLATE "C" NOT NULL,                      -- started, done, refused: NAME, failed
     ended_at timestamptz                                     -- NULL: it runs, or its node was killed
-);
-
--- Which mlsd can serve with a schema that is newer than it knows. The largest min_binary counts.
--- Without a row every mlsd can.
-CREATE TABLE schema_support (
-    version    bigint PRIMARY KEY,
-    min_binary bigint NOT NULL,                              -- an mlsd must know this migration, or a later one
-    CHECK (min_binary <= version)
 );
 
 

@@ -22,7 +22,7 @@ type State struct {
 func Read(ctx context.Context, db pgpool.Queryer) (s State, err error) {
 	var says bool
 	// golang-migrate marked an empty schema as version -1.
-	err = db.QueryRow(ctx, `SELECT greatest(version, 0), dirty, to_regclass('schema_support') IS NOT NULL FROM schema_migrations`).
+	err = db.QueryRow(ctx, `SELECT greatest(version, 0), dirty, to_regclass('installation') IS NOT NULL FROM schema_migrations`).
 		Scan(&s.Version, &s.Dirty, &says)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows), pgpool.Code(err) == undefinedTable:
@@ -32,7 +32,7 @@ func Read(ctx context.Context, db pgpool.Queryer) (s State, err error) {
 	case !says:
 		return s, nil
 	}
-	if err := db.QueryRow(ctx, `SELECT coalesce(max(min_binary), 0) FROM schema_support`).Scan(&s.MinBinary); err != nil {
+	if err := db.QueryRow(ctx, `SELECT min_binary FROM installation`).Scan(&s.MinBinary); err != nil {
 		return State{}, fmt.Errorf("read which mlsd can serve: %w", err)
 	}
 	return s, nil

@@ -251,7 +251,7 @@ func TestNewerSchema(t *testing.T) {
 			newest+1, newest)},
 	} {
 		url := pgtest.URL(t)
-		files := next(t, fmt.Sprintf(`INSERT INTO schema_support VALUES (999, %d)`, tc.min), `DELETE FROM schema_support WHERE version = 999`)
+		files := next(t, fmt.Sprintf(`UPDATE installation SET min_binary = %d`, tc.min), `UPDATE installation SET min_binary = 0`)
 		if err := migrations.Up(t.Context(), url, migrations.Files(files)); err != nil {
 			t.Fatal(err)
 		}

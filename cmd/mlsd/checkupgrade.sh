@@ -15,8 +15,8 @@ go build -buildvcs=false -o "$work/clientsim" ./cmd/clientsim
 newest=$(printf '%s\n' migrations/*.up.sql | tail -n 1)
 number=$(basename "$newest")
 number=$(printf '%06d' $((10#${number%%_*} + 1)))
-echo "CREATE TABLE next (); INSERT INTO schema_support VALUES ($((10#$number)), $((10#$number - 1)));" >"$work/up.sql"
-echo "DROP TABLE next; DELETE FROM schema_support WHERE version = $((10#$number));" >"$work/down.sql"
+echo "CREATE TABLE next (); UPDATE installation SET min_binary = $((10#$number - 1));" >"$work/up.sql"
+echo "DROP TABLE next; UPDATE installation SET min_binary = 0;" >"$work/down.sql"
 cat >"$work/overlay.json" <<-JSON
 	{"Replace": {
 		"$PWD/migrations/${number}_next.up.sql": "$work/up.sql",

@@ -151,9 +151,9 @@ func TestDownUnderARunningServer(t *testing.T) {
 		text   string
 	}{
 		{`UPDATE schema_migrations SET version = 998`, http.StatusOK, "ok"},
-		{`INSERT INTO schema_support VALUES (998, 997)`, http.StatusServiceUnavailable,
+		{`UPDATE installation SET min_binary = 997`, http.StatusServiceUnavailable,
 			"the database has schema version 998, which needs an mlsd that knows version 997, and this mlsd knows version " + newest + ": start a newer mlsd"},
-		{`DELETE FROM schema_support WHERE version = 998`, http.StatusOK, "ok"},
+		{`UPDATE installation SET min_binary = 0`, http.StatusOK, "ok"},
 		{`UPDATE schema_migrations SET dirty = true`, http.StatusServiceUnavailable, migrations.ErrDirty.Error() + " (version 998)"},
 		{`UPDATE schema_migrations SET dirty = false`, http.StatusOK, "ok"},
 	} {
@@ -191,7 +191,7 @@ func TestStartOnANewerSchema(t *testing.T) {
 	s := boot(t, nil, "--database-url", database)
 	wantPage(t, s.admin+"/readyz", http.StatusOK, "ok\n")
 	s.stop()
-	if _, err := conn.Exec(t.Context(), `INSERT INTO schema_support VALUES (998, $1)`, newest+1); err != nil {
+	if _, err := conn.Exec(t.Context(), `UPDATE installation SET min_binary = $1`, newest+1); err != nil {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"serve"}, {"migrate", "up"}} {
