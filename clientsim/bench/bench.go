@@ -45,14 +45,10 @@ type Config struct {
 	Body        int // bytes of a ciphertext
 	Joins       int // devices that join at once, or claims, in a storm
 
-	// Shares are the shares of this machine's processors, in the scenarios that measure several small
-	// machines on it. InFlight is then of each server.
-	Shares Shares
 	// Nodes and Standby are what scale measures: how many servers, and whether they read from a
-	// standby. No nodes: the scenario's default.
+	// standby. No nodes: the scenario's default. InFlight is then of each server.
 	Nodes   []int
 	Standby []bool
-	Idle    []int // subscribers without events, in scale-idle
 
 	// Curve of the accounts' keys: k256, p256 or mixed.
 	Curve string
@@ -80,8 +76,7 @@ func Default() Config {
 	return Config{
 		InFlight: 128, Turns: 5, For: 4 * time.Second, Warm: 500 * time.Millisecond, WarmStart: 2 * time.Second,
 		Auth: []string{AuthService}, Senders: 64, Servers: 1, Body: 1 << 10, Joins: 1000, Curve: "k256", KillEvery: time.Minute,
-		Shares: Shares{Database: 0.4, Node: 0.1, Load: 0.5}, Standby: []bool{false},
-		Idle: []int{0, 10_000, 25_000, 50_000},
+		Standby: []bool{false},
 	}
 }
 
@@ -150,8 +145,6 @@ type bench struct {
 	rates      map[string]float64 // sends a second, by variant, in the last phase
 
 	acknowledged atomic.Int64  // messages
-	violated     []string      // promises of the event stream
-	resident     int64         // memory of the first server before the phase, in bytes; 0: not asked for
 	enough       chan struct{} // closed when acknowledged reaches Messages
 
 	kills     int64
@@ -174,15 +167,15 @@ func Run(ctx context.Context, c Config) (_ *report.Report, err error) {
 	if len(c.Binaries) > 1 && !scenario.binaries {
 		return nil, fmt.Errorf("%s measures one server, and %d are given", c.Scenario, len(c.Binaries))
 	}
-	if scenario.shares {
-		if err := c.checkShares(); err != nil {
+	if slices.Contains(c.Auth, AuthSession) && !scenario.sessions {
+		return nil, fmt.Errorf("%s measures service-auth tokens only", c.Scenario)
+	}
+	if scenario.scales {
+		if err := c.checkScale(); err != nil {
 			return nil, err
 		}
 	} else {
-		c.Shares = Shares{}
-		if slices.Contains(c.Auth, AuthSession) && !scenario.sessions {
-			return nil, fmt.Errorf("%s measures service-auth tokens only", c.Scenario)
-		}
+		c.Standby = nil
 	}
 	if c.Members > 0 && c.Members < 2 {
 		return nil, errors.New("a convo has two members at least")

@@ -1,11 +1,7 @@
 package bench
 
 import (
-	"context"
-	"fmt"
 	"os"
-	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,13 +12,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) == 2 && os.Args[1] == ListenCommand {
-		if err := Listen(context.Background(), os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
 	os.Exit(testbedtest.Run(m))
 }
 
@@ -173,17 +162,14 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// Servers and database get no more than their shares, with one server and with two. Every subscriber
-// gets every message.
+// Each number of servers is measured in three ways.
 func TestScale(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("boots servers")
 	}
-	skipWithoutShares(t)
 	c := smallest(t, "scale")
 	c.Nodes, c.Members, c.Auth = []int{1, 2}, 2, []string{AuthSession}
-	c.Shares = Shares{Database: 0.2, Node: 0.1, Load: 0.2}
 	r, err := Run(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
@@ -197,22 +183,13 @@ func TestScale(t *testing.T) {
 	var variants []string
 	for _, run := range r.Runs {
 		variants = append(variants, run.Variant)
-		if len(run.Scale.Shares) != 1+run.Load.Servers {
-			t.Errorf("%s: %d shares", run.Variant, len(run.Scale.Shares))
-		}
-		for _, share := range run.Scale.Shares {
-			// In the periods in which it ran; the kernel gives a little more than the share.
-			if most := 1.2 * share.Cores * float64(share.Periods+1) * testbed.SharePeriod.Seconds(); share.Used == 0 || share.Used.Seconds() > most {
-				t.Errorf("%s: %+v, want at most %.3f s", run.Variant, share, most)
-			}
+		if strings.Contains(run.Variant, "2 nodes") != (run.Load.Servers == 2) {
+			t.Errorf("%s: %d servers", run.Variant, run.Load.Servers)
 		}
 		for name, op := range run.Operations {
 			if op.Done == 0 || len(op.Failed) > 0 || name == opPage != strings.HasPrefix(run.Variant, scaleRead) {
 				t.Errorf("%s: %s: %+v", run.Variant, name, op)
 			}
-		}
-		if run.Operations[opSend] != nil && (run.Scale.WAL == 0 || run.Scale.Batch < 1 || run.Scale.Events.Done == 0) {
-			t.Errorf("%s: %+v", run.Variant, run.Scale)
 		}
 	}
 	const want = "send, 1 node|read, 1 node|send, 2 nodes|read, 2 nodes|half, 1 node|half, 2 nodes"
@@ -221,82 +198,20 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// Idle subscribers listen in processes of their own.
-func TestScaleIdle(t *testing.T) {
-	t.Parallel()
-	if testing.Short() {
-		t.Skip("boots servers")
-	}
-	skipWithoutShares(t)
-	c := smallest(t, "scale-idle")
-	c.Nodes, c.Members, c.Auth, c.Idle, c.Rate = []int{2}, 2, []string{AuthSession}, []int{0, 5, 10}, 20
-	c.Shares = Shares{Database: 0.2, Node: 0.1, Load: 0.2}
-	r, err := Run(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !r.Verdict.Kept() || r.Verdict.Sent == 0 {
-		t.Errorf("%+v", r.Verdict)
-	}
-	var found []int
-	for _, run := range r.Runs {
-		found = append(found, run.Load.Subscribers)
-		if run.Scale.Resident == 0 || run.Scale.Events.Done == 0 || len(run.Scale.Shares) != 3 {
-			t.Errorf("%s: %+v", run.Variant, run.Scale)
-		}
-	}
-	if !slices.Equal(found, c.Idle) {
-		t.Errorf("measured with %v idle subscribers, want %v", found, c.Idle)
-	}
-}
-
-func skipWithoutShares(t *testing.T) {
-	t.Helper()
-	probe, err := testbed.NewShare("probe")
-	if err != nil {
-		t.Skip(err)
-	}
-	if err := probe.Remove(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// A subscriber that gets less, or more, than every message breaks a promise.
-func TestCheckEvents(t *testing.T) {
-	t.Parallel()
-	for events, kept := range map[int64]bool{20: true, 21: true, 22: true, 23: false} {
-		b := &bench{c: &Config{Members: 2}, workers: []*worker{{outcome: outcome{unknown: make([]*draft, 1)}}}}
-		b.acknowledged.Store(15)
-		s := &streams{b: b}
-		s.events.Store(events)
-		if err := b.checkEvents(t.Context(), s, written{acknowledged: 5}); err != nil {
-			t.Fatal(err)
-		}
-		if got := len(b.violated) == 0; got != kept {
-			t.Errorf("%d events: %v", events, b.violated)
-		}
-	}
-}
-
-// Shares that leave the load no time are refused.
-func TestBadShares(t *testing.T) {
+// What scale cannot measure is refused.
+func TestBadScales(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(*Config){
-		"figures would mean nothing":   func(c *Config) { c.Shares.Node = float64(runtime.NumCPU()) / 8 },
-		"have to be more than 0":       func(c *Config) { c.Shares.Load = 0 },
-		"nodes are [0]":                func(c *Config) { c.Nodes = []int{0} },
-		"idle is [2 1]":                func(c *Config) { c.Idle = []int{2, 1} },
-		"each need a value":            func(c *Config) { c.Standby = nil },
-		"one number of nodes":          func(c *Config) { c.Scenario = "scale-idle" },
-		"a PostgreSQL of its own":      func(c *Config) { c.Database = "postgres:///x" },
-		"one server without a name":    func(c *Config) { c.Binaries = []testbed.Binary{{Name: "a", Path: "/x"}} },
-		"no faults, and one auth":      func(c *Config) { c.Auth = []string{AuthService, AuthSession} },
-		"and 1000.00 are left for the": func(c *Config) { c.Shares.Load = 1000 },
+		"nodes are [0]":             func(c *Config) { c.Nodes = []int{0} },
+		"standby needs a value":     func(c *Config) { c.Standby = nil },
+		"a PostgreSQL of its own":   func(c *Config) { c.Database = "postgres:///x" },
+		"one server without a name": func(c *Config) { c.Binaries = []testbed.Binary{{Name: "a", Path: "/x"}} },
+		"no faults, and one auth":   func(c *Config) { c.Auth = []string{AuthService, AuthSession} },
 	} {
 		c := Default()
 		scaled(&c)
 		change(&c)
-		if err := c.checkShares(); err == nil || !strings.Contains(err.Error(), want) {
+		if err := c.checkScale(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want an error with %q", err, want)
 		}
 	}

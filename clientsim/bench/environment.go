@@ -27,9 +27,7 @@ type environment struct {
 	client   *xrpc.Client    // for the few calls besides the load
 	web      *http.Transport // of the client
 	curve    string
-	running  int         // index of the binary that the servers run
-	shares   *shares     // nil: everything has the whole machine
-	arranged arrangement // what scale has arranged last
+	running  int // index of the binary that the servers run
 }
 
 // newEnvironment starts everything. After an error it returns what there is, for close.
@@ -39,12 +37,7 @@ func newEnvironment(ctx context.Context, c *Config) (*environment, error) {
 	if s.Environment, err = testbed.NewEnvironment(ctx, "127.0.0.1:0", c.Binaries...); err != nil {
 		return s, err
 	}
-	if c.Shares != (Shares{}) {
-		if s.shares, err = newShares(c); err != nil {
-			return s, err
-		}
-	}
-	if err := s.startDatabase(ctx); err != nil {
+	if err := s.startDatabase(ctx, c.hasStandby()); err != nil {
 		return s, err
 	}
 	if err := s.runServers(ctx, c.Servers, 0, false); err != nil {
@@ -55,20 +48,17 @@ func newEnvironment(ctx context.Context, c *Config) (*environment, error) {
 }
 
 // startDatabase starts a PostgreSQL, unless one was given.
-func (s *environment) startDatabase(ctx context.Context) (err error) {
+func (s *environment) startDatabase(ctx context.Context, standby bool) (err error) {
 	switch {
-	case s.shares != nil && s.shares.standby != nil:
-		s.pair, err = testbed.StartPair(ctx, map[string]string{"max_connections": connections}, s.shares.database, s.shares.standby)
+	case standby:
+		s.pair, err = testbed.StartPair(ctx, map[string]string{"max_connections": connections})
 		if err != nil {
 			return err
 		}
 		s.database = s.pair.PrimaryURL()
 	case s.database == "":
 		err = s.StartPostgres(ctx, func(postgres *testbed.Postmaster) {
-			if s.shares != nil {
-				postgres.UseShare(s.shares.database)
-				postgres.Set("max_connections", connections)
-			}
+			postgres.Set("max_connections", connections)
 		})
 		if err != nil {
 			return err
@@ -78,17 +68,6 @@ func (s *environment) startDatabase(ctx context.Context) (err error) {
 		return nil
 	}
 	return fillWAL(ctx, s.database)
-}
-
-// addServer prepares a server that is not started yet.
-func (s *environment) addServer() *testbed.Proc {
-	n := len(s.all)
-	server := s.Server(fmt.Sprintf("server-%d", n+1))
-	if s.shares != nil {
-		server.UseShare(s.shares.nodes[n])
-	}
-	s.all = append(s.all, server)
-	return server
 }
 
 // fillWAL makes the WAL files that a database has after some time of work. A new database must
@@ -141,7 +120,7 @@ func (s *environment) runServers(ctx context.Context, n, binary int, standby boo
 		settings["MLSD_READ_DATABASE_URL"] = s.pair.StandbyURL()
 	}
 	for len(s.all) < n {
-		s.addServer()
+		s.all = append(s.all, s.Server(fmt.Sprintf("server-%d", len(s.all)+1)))
 	}
 	s.servers, s.running = s.all[:n], binary
 	return eachOf(n, n, func(i int) error {
@@ -175,9 +154,6 @@ func (s *environment) close(ctx context.Context) (err error) {
 	}
 	if s.pair != nil {
 		err = errors.Join(err, s.pair.Close())
-	}
-	if s.shares != nil {
-		err = errors.Join(err, s.shares.remove(context.WithoutCancel(ctx)))
 	}
 	return err
 }

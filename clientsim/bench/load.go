@@ -30,8 +30,6 @@ type phase struct {
 	// storm runs meanwhile, and the phase lasts until it ends. It counts its own operations.
 	storm       func(context.Context, *load.Counter) error
 	subscribers int
-	limited     bool     // everybody gets no more than its share of the processors
-	streams     *streams // whose events count; nil: none
 }
 
 // window is the time in which what is due counts.
@@ -103,12 +101,6 @@ func (b *bench) play(ctx context.Context, s phase) (_ *report.Run, err error) {
 	if err := b.prepare(ctx, &s); err != nil {
 		return nil, err
 	}
-	if s.limited {
-		if err := b.env.shares.limit(); err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, b.env.shares.lift()) }()
-	}
 	runtime.GC() // now, so that it does not run during the measurement
 	win := &window{counter: load.NewCounter()}
 	r := &report.Run{Variant: s.variant, Against: s.against, Turn: s.turn, Load: report.Load{
@@ -134,13 +126,6 @@ func (b *bench) play(ctx context.Context, s phase) (_ *report.Run, err error) {
 // watch opens the window after the warm-up, and closes it at the end.
 func (b *bench) watch(ctx context.Context, s *phase, win *window, r *report.Run) error {
 	xrpc.Sleep(ctx, s.warm)
-	var seen *observation
-	if s.limited {
-		var err error
-		if seen, err = b.observe(ctx, s); err != nil {
-			return err
-		}
-	}
 	before := b.meter.read()
 	opened := time.Now()
 	win.opens.Store(&opened)
@@ -157,11 +142,6 @@ func (b *bench) watch(ctx context.Context, s *phase, win *window, r *report.Run)
 	after := b.meter.read()
 	r.Spent = report.Spent{
 		Server: after.Server - before.Server, Database: after.Database - before.Database, Load: after.Load - before.Load,
-	}
-	if seen != nil {
-		var seenErr error
-		r.Scale, seenErr = seen.end(ctx)
-		err = errors.Join(err, seenErr)
 	}
 	b.sinceKill += r.Took
 	return err

@@ -12,7 +12,7 @@ type Scenario struct {
 	Name, About string
 	sessions    bool          // senders can have sessions
 	binaries    bool          // it can compare servers
-	shares      bool          // everybody has a share of the processors
+	scales      bool          // it varies the servers
 	usual       func(*Config) // sets the scenario's defaults
 	run         func(context.Context, *bench) error
 }
@@ -27,8 +27,7 @@ func Scenarios() []Scenario {
 		{"reconnect-storm", "5,000 streams drop and reconnect at once during sends", false, false, false, listened(5000), reconnectStorm},
 		{"half", "as fast as possible, and then at half that rate", false, false, false, sized(1000, 2), half},
 		{"growth-members", "one convo of 2, 10, 100, 1,000 members", false, false, false, sized(1, 0), growMembers},
-		{"scale", "1, 2, 4 and 8 servers, each with a share of the processors, and a database with one", false, false, true, scaled, scale},
-		{"scale-idle", "10,000 to 50,000 idle subscribers of a server with a share of the processors", false, false, true, scaledIdle, scaleIdle},
+		{"scale", "1, 2, 4 and 8 servers, with and without a standby that they read from", true, false, true, scaled, scale},
 	}
 }
 

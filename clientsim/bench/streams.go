@@ -27,7 +27,6 @@ type streams struct {
 	b      *bench
 	all    []*stream
 	events atomic.Int64
-	ages   atomic.Pointer[load.Counter] // gets the age of one event in sampleAge on its arrival; nil: nobody asks
 
 	mu   sync.Mutex // guards drop
 	drop context.CancelFunc
@@ -53,12 +52,6 @@ const maxFrame = 16 << 20
 
 // devices is how many streams an account has. A server allows sixteen.
 const devices = 4
-
-// eventAge is what an age counts as. Reading an event costs more than receiving it.
-const (
-	eventAge  = "event"
-	sampleAge = 16
-)
 
 // subscribers opens n streams of the senders, and of more accounts if needed.
 func (b *bench) subscribers(ctx context.Context, n int) (*streams, error) {
@@ -170,9 +163,7 @@ func (s *streams) connect(ctx, listening context.Context, one *stream) error {
 				break
 			}
 			last, next = next, last
-			if n := s.events.Add(1); n%sampleAge == 0 {
-				s.age(last.Bytes())
-			}
+			s.events.Add(1)
 		}
 		if listening.Err() == nil {
 			one.broke.Add(1)
@@ -182,17 +173,6 @@ func (s *streams) connect(ctx, listening context.Context, one *stream) error {
 		}
 	})
 	return nil
-}
-
-// age counts how old an event is on its arrival, if somebody asks.
-func (s *streams) age(frame []byte) {
-	arrived, count := time.Now(), s.ages.Load()
-	if count == nil {
-		return
-	}
-	if e, err := xrpc.ReadFrame(frame); err == nil { // else it is the last frame of a stream that the server ends
-		count.Done(eventAge, arrived.Sub(e.At))
-	}
 }
 
 // reconnect drops all connections at once. All connect again as fast as they can. Each counts with

@@ -15,6 +15,7 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/atdata"
 	"github.com/bluesky-social/indigo/atproto/lexicon"
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/coder/websocket"
 	"github.com/fxamacker/cbor/v2"
 
@@ -77,15 +78,15 @@ func makeCalls(t *testing.T, to testbed.Target, serial uint64) []call {
 	c.add(frank, xrpc.SetPolicyCall(mlsapi.SetInvitationPolicyInputPolicyShared, xrpc.NewKey()))
 	c.add(frank, xrpc.PolicyCall())
 	c.add(alice, xrpc.ShareCursorsCall(mlsapi.SetCursorPolicyInputShareCursorsMembers, xrpc.NewKey()))
-	c.add(alice, xrpc.SharingCall())
+	c.add(alice, query(mlsapi.NSIDGetCursorPolicy, url.Values{}))
 	c.add(alice, xrpc.CursorsCall(convo))
 	group, err := alice.Group(convo)
 	c.must(err)
 	typing, err := group.Encrypt([]byte("typing"))
 	c.must(err)
 	c.add(alice, xrpc.SignalCall(convo, typing))
-	c.add(bob, xrpc.ReportKeyCall())
-	c.add(bob, xrpc.ReportCall(convo, c.reportKey(bob), make([]byte, 100), xrpc.NewKey()))
+	c.add(bob, query(mlsapi.NSIDGetReportKey, url.Values{}))
+	c.add(bob, report(convo, c.reportKey(bob)))
 	c.add(alice, xrpc.EpochCall(convo))
 	c.add(alice, xrpc.GroupInfoCall(convo))
 	c.add(alice, xrpc.MessagesCall(convo, "all", 0, 10))
@@ -122,14 +123,33 @@ func makeCalls(t *testing.T, to testbed.Target, serial uint64) []call {
 	hash := sha256.Sum256(group.Authenticator())
 	c.add(alice, xrpc.ReportEpochCall(convo, group.Epoch(), hash[:], nil))
 	c.add(bob, xrpc.ReportCommitCall(convo, group.Epoch(), "undecryptable"))
-	c.add(alice, xrpc.ExportCall("", 10))
+	c.add(alice, query(mlsapi.NSIDExportMyData, url.Values{"limit": {"10"}}))
 	leaving, err := c.w.Phones(ctx, 2)
 	c.must(err)
-	c.add(leaving[0], xrpc.EraseCall("", xrpc.NewKey()))
-	c.add(leaving[1], xrpc.EraseCall(c.confirmation(leaving[1]), xrpc.NewKey()))
+	c.add(leaving[0], erase(nil))
+	c.add(leaving[1], erase(c.confirmation(leaving[1])))
 	c.serverSentEvent(alice)
 	c.frame(alice)
 	return c.calls
+}
+
+func query(method string, parameters url.Values) xrpc.Call {
+	return xrpc.Call{Method: syntax.NSID(method), Query: parameters}
+}
+
+// erase asks for the erasure of the caller's account, or with a token begins it.
+func erase(token *string) xrpc.Call {
+	key := xrpc.NewKey()
+	in := &mlsapi.EraseMyAccountInput{ConfirmationToken: token, IdempotencyKey: &key}
+	return xrpc.Procedure(mlsapi.NSIDEraseMyAccount, "", key, in)
+}
+
+// report reports a convo. Nobody looks at what is sealed.
+func report(convo, keyID string) xrpc.Call {
+	key := xrpc.NewKey()
+	return xrpc.Procedure(mlsapi.NSIDReportConvo, convo, key, &mlsapi.ReportConvoInput{
+		ConvoID: convo, Reason: "spam", SealedReport: make([]byte, 100), KeyID: keyID, IdempotencyKey: &key,
+	})
 }
 
 func (c *caller) must(err error) {
@@ -157,7 +177,7 @@ func (c *caller) claim(by *client.Phone, convo string, of *client.Phone) [][]byt
 // reportKey is the id of the key that reports are sealed to.
 func (c *caller) reportKey(of *client.Phone) string {
 	c.t.Helper()
-	answer, err := of.Net.Do(c.t.Context(), of.Account, xrpc.ReportKeyCall())
+	answer, err := of.Net.Do(c.t.Context(), of.Account, query(mlsapi.NSIDGetReportKey, url.Values{}))
 	c.must(err)
 	var out mlsapi.GetReportKeyOutput
 	c.must(json.Unmarshal(answer.Body, &out))
@@ -165,13 +185,13 @@ func (c *caller) reportKey(of *client.Phone) string {
 }
 
 // confirmation is a token with which the phone's account can erase itself.
-func (c *caller) confirmation(of *client.Phone) string {
+func (c *caller) confirmation(of *client.Phone) *string {
 	c.t.Helper()
-	answer, err := of.Net.Do(c.t.Context(), of.Account, xrpc.EraseCall("", xrpc.NewKey()))
+	answer, err := of.Net.Do(c.t.Context(), of.Account, erase(nil))
 	c.must(err)
 	var out mlsapi.EraseMyAccountOutput
 	c.must(json.Unmarshal(answer.Body, &out))
-	return *out.ConfirmationToken
+	return out.ConfirmationToken
 }
 
 // attachment uploads a file, and adds the calls about it, besides those that carry its bytes.

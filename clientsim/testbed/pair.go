@@ -80,17 +80,16 @@ func (w *World) WithPair(ctx context.Context, synchronous bool, play func(*Clust
 	return w.withNodes(ctx, pair.url(pairDatabase, 0, 1), o, &Cluster{}, func(f *Cluster) error { return play(f, pair) })
 }
 
-// StartPair starts a PostgreSQL and an asynchronous standby with the given settings, each in its share
-// of the processors. The database is empty.
-func StartPair(ctx context.Context, settings map[string]string, primary, standby *Share) (*Pair, error) {
+// StartPair starts a PostgreSQL and an asynchronous standby with the given settings. The database is
+// empty.
+func StartPair(ctx context.Context, settings map[string]string) (*Pair, error) {
 	p, err := newPair(false)
 	if err != nil {
 		return nil, err
 	}
-	for i, share := range []*Share{primary, standby} {
-		p.servers[i].UseShare(share)
+	for _, server := range p.servers {
 		for name, value := range settings {
-			p.servers[i].Set(name, value)
+			server.Set(name, value)
 		}
 	}
 	if err := p.create(ctx); err != nil {

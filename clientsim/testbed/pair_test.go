@@ -16,7 +16,7 @@ func TestStartPair(t *testing.T) {
 	if _, err := StandbyPrograms(); err != nil {
 		t.Skip(err)
 	}
-	p, err := StartPair(t.Context(), map[string]string{"max_connections": "321"}, nil, nil)
+	p, err := StartPair(t.Context(), map[string]string{"max_connections": "321"})
 	if err != nil {
 		t.Fatal(err)
 	}

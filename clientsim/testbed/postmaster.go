@@ -28,7 +28,6 @@ type Postmaster struct {
 	sockets string // directory that it needs; "": none
 	url     string
 	log     *lastLines
-	share   *Share // of the processors
 
 	cmd        *exec.Cmd
 	done       chan struct{} // closed when it has exited
@@ -91,9 +90,6 @@ func (p *Proc) Detach(ctx context.Context) (*Postmaster, error) {
 // URL is the URL of its database.
 func (m *Postmaster) URL() string { return m.url }
 
-// UseShare makes the next Start run it in a share of the processors.
-func (m *Postmaster) UseShare(s *Share) { m.share = s }
-
 // Set makes the next Start use a setting.
 func (m *Postmaster) Set(name, value string) { m.args = append(m.args, "-c", name+"="+value) }
 
@@ -129,7 +125,7 @@ func (m *Postmaster) start(ctx context.Context) error {
 	go func() {
 		// The kernel stops the child when the thread that started it ends.
 		runtime.LockOSThread()
-		started <- m.share.start(cmd.Start)
+		started <- cmd.Start()
 		_ = cmd.Wait() // its log says how it ended
 		close(done)
 	}()

@@ -27,7 +27,6 @@ type Proc struct {
 
 	mu     sync.Mutex // guards what follows; one start, stop or kill at a time
 	binary string
-	share  *Share // of the processors
 	child  *child
 	url    string // fixed by the first start
 	admin  string
@@ -80,13 +79,6 @@ func (p *Proc) UseBinary(path string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.binary = path
-}
-
-// UseShare makes the next Start run the server in a share of the processors.
-func (p *Proc) UseShare(s *Share) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.share = s
 }
 
 // Binary is what the next Start runs.
@@ -148,7 +140,7 @@ func (p *Proc) Start(ctx context.Context, settings map[string]string) error {
 		return fmt.Errorf("server: %w", err)
 	}
 	cmd.Stdout = theirs
-	err = p.share.start(cmd.Start)
+	err = cmd.Start()
 	if closeErr := theirs.Close(); err != nil || closeErr != nil {
 		return fmt.Errorf("server: %w", errors.Join(err, closeErr, stdout.Close()))
 	}

@@ -139,9 +139,6 @@ func ShareCursorsCall(with, key string) Call {
 	return Procedure(mlsapi.NSIDSetCursorPolicy, "", key, &mlsapi.SetCursorPolicyInput{ShareCursors: with, IdempotencyKey: optional(key)})
 }
 
-// SharingCall reads who sees the caller's cursors.
-func SharingCall() Call { return query(mlsapi.NSIDGetCursorPolicy, "", "") }
-
 // ReportEpochCall reports the epoch that a device has entered. groupInfo can be nil.
 func ReportEpochCall(convo string, epoch uint64, authenticatorHash, groupInfo []byte) Call {
 	return Procedure(mlsapi.NSIDReportEpoch, convo, "", &mlsapi.ReportEpochInput{
@@ -192,13 +189,6 @@ func UnregisterCall(device, key string) Call {
 func WithdrawCall(deviceID, key string, refs ...string) Call {
 	return Procedure(mlsapi.NSIDWithdrawKeyPackages, "", key, &mlsapi.WithdrawKeyPackagesInput{
 		DeviceID: deviceID, KeyPackageRefs: refs, IdempotencyKey: optional(key),
-	})
-}
-
-// EraseCall asks for the erasure of the caller's account, or with a token begins it.
-func EraseCall(token, key string) Call {
-	return Procedure(mlsapi.NSIDEraseMyAccount, "", key, &mlsapi.EraseMyAccountInput{
-		ConfirmationToken: optional(token), IdempotencyKey: optional(key),
 	})
 }
 
@@ -268,26 +258,11 @@ func RequestsCall(requests bool, limit int) Call {
 	return query(mlsapi.NSIDGetConvos, "", "", "requests", strconv.FormatBool(requests), "limit", strconv.Itoa(limit))
 }
 
-// ExportCall reads a page of what is held about the caller.
-func ExportCall(cursor string, limit int) Call {
-	return query(mlsapi.NSIDExportMyData, "", "", "cursor", cursor, "limit", strconv.Itoa(limit))
-}
-
 // BlocksCall lists the accounts that the caller blocks.
 func BlocksCall() Call { return query(mlsapi.NSIDGetBlocks, "", "") }
 
 // PolicyCall reads the caller's invitation policy.
 func PolicyCall() Call { return query(mlsapi.NSIDGetInvitationPolicy, "", "") }
-
-// ReportKeyCall reads the key that reports of abuse are sealed to.
-func ReportKeyCall() Call { return query(mlsapi.NSIDGetReportKey, "", "") }
-
-// ReportCall reports a convo. What is sealed is not looked at.
-func ReportCall(convo, keyID string, sealed []byte, key string) Call {
-	return Procedure(mlsapi.NSIDReportConvo, convo, key, &mlsapi.ReportConvoInput{
-		ConvoID: convo, Reason: "spam", SealedReport: sealed, KeyID: keyID, IdempotencyKey: optional(key),
-	})
-}
 
 // CommitsCall reads the commits from an epoch on.
 func CommitsCall(convo string, from uint64) Call {

@@ -40,12 +40,8 @@ func measure(out, progress io.Writer) *cli.Command {
 			&cli.IntFlag{Name: "servers", Value: usual.Servers, Usage: "mlsd processes on one database"},
 			&cli.IntFlag{Name: "body", Value: usual.Body, Usage: "bytes of a ciphertext"},
 			&cli.StringFlag{Name: "curve", Value: usual.Curve, Usage: "`CURVE` of the accounts' keys: k256, p256 or mixed"},
-			&cli.IntSliceFlag{Name: "nodes", Usage: "`N[,N]` servers in scale, by turns, and in scale-idle; default: by scenario"},
+			&cli.IntSliceFlag{Name: "nodes", Usage: "`N[,N]` servers in scale, by turns; default: 1,2,4,8"},
 			&cli.StringFlag{Name: "standby", Value: "off", Usage: "whether servers read from a standby in scale: off, on, or both by turns"},
-			&cli.IntSliceFlag{Name: "idle", Value: usual.Idle, Usage: "`N[,N]` idle subscribers in scale-idle, one after the other"},
-			&cli.FloatFlag{Name: "share-database", Value: usual.Shares.Database, Usage: "`CORES` that the database gets in scale and scale-idle, and a standby as many"},
-			&cli.FloatFlag{Name: "share-node", Value: usual.Shares.Node, Usage: "`CORES` that each server gets there"},
-			&cli.FloatFlag{Name: "share-load", Value: usual.Shares.Load, Usage: "`CORES` that have to be left for the load there"},
 			&cli.BoolFlag{Name: "faults", Usage: "drop answers, send requests twice at once, and kill servers"},
 			&cli.DurationFlag{Name: "kill-every", Value: usual.KillEvery, Usage: "time under load between two kills; 0: no kills"},
 			&cli.StringFlag{Name: "database", Usage: "`URL` of a PostgreSQL; default: a private one is started"},
@@ -53,7 +49,6 @@ func measure(out, progress io.Writer) *cli.Command {
 				"default: one is found or built"},
 			&cli.StringFlag{Name: "pprof", Usage: "`FILE` for a processor profile of the server"},
 			&cli.StringFlag{Name: "json", Usage: "`FILE` for the report as JSON; -: print it instead of the table"},
-			&cli.StringFlag{Name: "markdown", Usage: "`FILE` for the tables of scale and scale-idle"},
 			&cli.Uint64Flag{Name: "seed", Usage: "random seed `NUMBER`; default: a random one"},
 		},
 		Action: func(ctx context.Context, c *cli.Command) error {
@@ -85,8 +80,7 @@ func runBenchmark(ctx context.Context, c *cli.Command, out, progress io.Writer) 
 		WarmStart: bench.Default().WarmStart, Auth: strings.Split(c.String("auth"), ","), Messages: c.Int64("messages"),
 		Convos: c.Int("convos"), Members: c.Int("members"), Senders: c.Int("senders"), Joins: bench.Default().Joins, Servers: c.Int("servers"), Body: c.Int("body"), Curve: c.String("curve"),
 		Faults: c.Bool("faults"), KillEvery: c.Duration("kill-every"), Database: c.String("database"), Binaries: binaries(c.StringSlice("mlsd")),
-		Shares: bench.Shares{Database: c.Float("share-database"), Node: c.Float("share-node"), Load: c.Float("share-load")},
-		Nodes:  c.IntSlice("nodes"), Idle: c.IntSlice("idle"),
+		Nodes:   c.IntSlice("nodes"),
 		Profile: c.String("pprof"), Progress: func(line string) { lines.Line("%s", line) },
 	}
 	for _, standby := range strings.Split(c.String("standby"), ",") {
@@ -103,7 +97,7 @@ func runBenchmark(ctx context.Context, c *cli.Command, out, progress io.Writer) 
 	if err != nil {
 		return err
 	}
-	if err := writeReport(r, c.String("json"), c.String("markdown"), out); err != nil {
+	if err := writeReport(r, c.String("json"), out); err != nil {
 		return err
 	}
 	if !r.Verdict.Kept() {
@@ -130,12 +124,12 @@ func commandLine(c *cli.Command, seed uint64) string {
 	words := []string{"clientsim", "bench", c.Args().First()}
 	for _, name := range slices.Sorted(slices.Values(c.LocalFlagNames())) {
 		switch name {
-		case "seed", "json", "pprof", "markdown":
+		case "seed", "json", "pprof":
 		case "database":
 			words = append(words, "--database URL")
 		case "mlsd":
 			words = append(words, "--mlsd="+strings.Join(c.StringSlice(name), ","))
-		case "nodes", "idle":
+		case "nodes":
 			words = append(words, "--"+name+"="+strings.Trim(strings.ReplaceAll(fmt.Sprint(c.IntSlice(name)), " ", ","), "[]"))
 		default:
 			words = append(words, fmt.Sprintf("--%s=%v", name, c.Value(name)))
@@ -145,7 +139,7 @@ func commandLine(c *cli.Command, seed uint64) string {
 }
 
 // writeReport writes the requested files, and the table unless the JSON is printed.
-func writeReport(r *report.Report, jsonFile, markdownFile string, out io.Writer) error {
+func writeReport(r *report.Report, jsonFile string, out io.Writer) error {
 	var errs []error
 	if jsonFile == "-" {
 		errs = append(errs, r.WriteJSON(out))
@@ -154,9 +148,6 @@ func writeReport(r *report.Report, jsonFile, markdownFile string, out io.Writer)
 		if jsonFile != "" {
 			errs = append(errs, writeFile(jsonFile, r.WriteJSON))
 		}
-	}
-	if markdownFile != "" {
-		errs = append(errs, writeFile(markdownFile, r.WriteScale))
 	}
 	return errors.Join(errs...)
 }

@@ -38,7 +38,7 @@ func TestBenchmarkRefuses(t *testing.T) {
 		"NAME=PATH":              {"send-hot", "--mlsd", "a=/x,/y"},
 		"comes twice":            {"send-hot", "--mlsd", "a=/x,a=/y"},
 		"of on and off":          {"scale", "--standby", "maybe"},
-		"mean nothing":           {"scale", "--share-database", "1000"},
+		"nodes are [17]":         {"scale", "--nodes", "17"},
 		"measures one server":    {"half", "--mlsd", "a=/x", "--mlsd", "b=/y"},
 	} {
 		err := run(t.Context(), append([]string{"clientsim", "bench"}, args...), io.Discard, io.Discard)

@@ -18,7 +18,6 @@ import (
 
 	"github.com/urfave/cli/v3"
 
-	"mlsd/clientsim/bench"
 	"mlsd/clientsim/scenario"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
@@ -88,7 +87,6 @@ func command(out, progress io.Writer) *cli.Command {
 		},
 		Commands: []*cli.Command{
 			measure(out, progress), attacks(out, progress), tortures(out, progress), soaks(out, progress),
-			{Name: bench.ListenCommand, Hidden: true, Action: func(ctx context.Context, _ *cli.Command) error { return bench.Listen(ctx, os.Stdin, out) }},
 		},
 	}
 }

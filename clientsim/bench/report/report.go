@@ -53,8 +53,6 @@ type Run struct {
 	// Operations by name, such as sendMessage.
 	Operations map[string]*load.Operation `json:"operations"`
 	Spent      Spent                      `json:"spent"`
-	// Scale is set if servers and database had shares of the processors.
-	Scale *Scale `json:"scale,omitempty"`
 }
 
 // Load is what a run asks of the server.

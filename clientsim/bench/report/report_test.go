@@ -157,3 +157,12 @@ func TestNothingMeasured(t *testing.T) {
 		}
 	}
 }
+
+// latencies is a histogram of n times the same latency, in µs.
+func latencies(us int64, n int64) *load.Latency {
+	l := load.NewLatency()
+	if err := l.RecordValues(us, n); err != nil {
+		panic(err)
+	}
+	return l
+}
