@@ -128,7 +128,7 @@ func (t *conversation) makePhones(parts []*turnPlan, number int) {
 const mostDevices = 3
 
 func (t *conversation) restorePhones(ctx context.Context) {
-	check(t.w.Server.Died(ctx))
+	check(t.w.Server.Died())
 	check(t.w.Server.Start(ctx, nil))
 }
 

@@ -68,7 +68,7 @@ func killedPush(ctx context.Context, w *testbed.World, step pushStep, from, to *
 		check(err)
 		return
 	}
-	check(w.Server.Died(ctx))
+	check(w.Server.Died())
 	check(w.Server.Start(ctx, nil))
 	check(w.Server.EndLeases(ctx))
 	must(from.Deliver(ctx, d))

@@ -201,7 +201,7 @@ func dieOf(ctx context.Context, w *testbed.World, point string, p *client.Phone,
 	if errors.As(err, &named) {
 		fail("a server that was to be dead: %w", err)
 	}
-	check(w.Server.Died(ctx))
+	check(w.Server.Died())
 	check(w.Server.Start(ctx, nil))
 }
 

@@ -15,22 +15,13 @@ func (m *Postmaster) freeze() error { return m.signalAll(syscall.SIGSTOP) }
 
 // kill ends all its processes at once with SIGKILL, frozen ones as well, and waits for the end.
 func (m *Postmaster) kill() error {
-	select {
-	case <-m.done:
+	if m.exited() {
 		return nil
-	default:
 	}
 	if err := m.signalAll(syscall.SIGKILL); err != nil {
 		return err
 	}
-	timer := time.NewTimer(killLimit)
-	defer timer.Stop()
-	select {
-	case <-m.done:
-		return nil
-	case <-timer.C:
-		return fmt.Errorf("PostgreSQL: still running %s after SIGKILL", killLimit)
-	}
+	return m.await(killLimit)
 }
 
 // signalAll signals the server and its children. The server is stopped first, so that it starts no

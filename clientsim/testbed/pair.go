@@ -185,11 +185,7 @@ func (p *Pair) run(ctx context.Context, program string, args ...string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(p.programs, program), args...)
 	cmd.Dir = p.home
 	cmd.Env = []string{"PATH=" + p.programs + ":/usr/bin:/bin", "LC_ALL=C", "TZ=UTC", "PGPASSWORD=" + p.password}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if os.Geteuid() == 0 {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: p.owner.Uid, Gid: p.owner.Gid, Groups: []uint32{}}
-	}
-	stopWithParent(cmd.SysProcAttr)
+	runAs(cmd, p.owner)
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", program, err, output)
 	}
@@ -313,7 +309,7 @@ func (p *Pair) configure(s *pairedServer, settings string) error {
 	if err := p.write(s, "postgresql.auto.conf", settings); err != nil {
 		return err
 	}
-	return s.cmd.Process.Signal(syscall.SIGHUP)
+	return s.signal(syscall.SIGHUP)
 }
 
 // write writes a file of a server's data directory.
@@ -383,7 +379,7 @@ func (p *Pair) Generation(ctx context.Context) (id, after int64, err error) {
 func (p *Pair) Close() error {
 	var errs []error
 	for _, s := range p.servers {
-		if s.cmd != nil {
+		if s.child != nil {
 			errs = append(errs, s.kill())
 		}
 	}

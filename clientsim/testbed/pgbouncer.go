@@ -22,9 +22,7 @@ type PgBouncer struct {
 	database        *url.URL
 	owner           *syscall.Stat_t // of the PostgreSQL
 	log             *lastLines
-
-	cmd  *exec.Cmd
-	done chan struct{} // closed when it has exited
+	*child
 }
 
 // pgBouncerConfig is the usual configuration. After a failed connection to PostgreSQL it waits 15
@@ -102,25 +100,15 @@ func (b *PgBouncer) Log() string { return b.log.String() }
 
 // Start starts it, and returns when it listens.
 func (b *PgBouncer) Start(ctx context.Context) error {
-	cmd, done := exec.Command(b.program, b.config), make(chan struct{})
+	cmd := exec.Command(b.program, b.config)
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = b.log, b.log, time.Second
-	cmd.SysProcAttr = &syscall.SysProcAttr{}
-	if os.Geteuid() == 0 {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: b.owner.Uid, Gid: b.owner.Gid, Groups: []uint32{}}
+	var err error
+	if b.child, err = startChild("PgBouncer", cmd, b.log, b.owner); err != nil {
+		return err
 	}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("PgBouncer: %w", err)
-	}
-	go func() {
-		_ = cmd.Wait() // it ends by a signal
-		close(done)
-	}()
-	b.cmd, b.done = cmd, done
-	err := xrpc.Until(ctx, stopLimit, func() (bool, error) {
-		select {
-		case <-done:
+	err = xrpc.Until(ctx, stopLimit, func() (bool, error) {
+		if b.exited() {
 			return false, errors.New("it has ended")
-		default:
 		}
 		conn, err := net.Dial("tcp", b.address)
 		return err == nil && conn.Close() == nil, nil
@@ -134,19 +122,11 @@ func (b *PgBouncer) Start(ctx context.Context) error {
 // Revive starts it again if it has ended by itself, as the system that runs it would. It returns
 // the last lines of its log then, and else "".
 func (b *PgBouncer) Revive(ctx context.Context) (log string, err error) {
-	select {
-	case <-b.done:
+	if b.exited() {
 		return b.Log(), b.Start(ctx)
-	default:
-		return "", nil
 	}
+	return "", nil
 }
 
 // Kill kills it with SIGKILL.
-func (b *PgBouncer) Kill() error {
-	if err := b.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("PgBouncer: %w", err)
-	}
-	<-b.done
-	return nil
-}
+func (b *PgBouncer) Kill() error { return b.end(syscall.SIGKILL) }

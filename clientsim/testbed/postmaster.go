@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -29,8 +28,7 @@ type Postmaster struct {
 	url     string
 	log     *lastLines
 
-	cmd        *exec.Cmd
-	done       chan struct{} // closed when it has exited
+	*child
 	recoveries atomic.Int64
 }
 
@@ -110,39 +108,23 @@ func (m *Postmaster) Start(ctx context.Context) error {
 }
 
 func (m *Postmaster) start(ctx context.Context) error {
-	m.cmd = exec.Command(m.args[0], m.args[1:]...)
-	m.cmd.Env = []string{"PATH=/usr/bin:/bin", "LC_ALL=C", "TZ=UTC", "LD_LIBRARY_PATH=" + os.Getenv("LD_LIBRARY_PATH")}
+	cmd := exec.Command(m.args[0], m.args[1:]...)
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "LC_ALL=C", "TZ=UTC", "LD_LIBRARY_PATH=" + os.Getenv("LD_LIBRARY_PATH")}
 	output := &recoveryCounter{log: m.log, recoveries: &m.recoveries}
-	m.cmd.Stdout, m.cmd.Stderr, m.cmd.Dir, m.cmd.WaitDelay = output, output, "/", time.Second
-	m.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if os.Geteuid() == 0 { // PostgreSQL does not run as root
-		m.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: m.owner.Uid, Gid: m.owner.Gid, Groups: []uint32{}}
+	cmd.Stdout, cmd.Stderr, cmd.Dir, cmd.WaitDelay = output, output, "/", time.Second
+	var err error
+	if m.child, err = startChild("PostgreSQL", cmd, m.log, m.owner); err != nil {
+		return err
 	}
-	stopWithParent(m.cmd.SysProcAttr)
-	m.done = make(chan struct{})
-	started := make(chan error, 1)
-	cmd, done := m.cmd, m.done
-	go func() {
-		// The kernel stops the child when the thread that started it ends.
-		runtime.LockOSThread()
-		started <- cmd.Start()
-		_ = cmd.Wait() // its log says how it ended
-		close(done)
-	}()
-	if err := <-started; err != nil {
-		return fmt.Errorf("PostgreSQL: %w", err)
-	}
-	return m.await(ctx, func() (bool, error) { return false, errors.New("it has ended") })
+	return m.awaitReady(ctx, func() (bool, error) { return false, errors.New("it has ended") })
 }
 
-// await waits until it accepts connections. It calls ended if it has ended before, and waits on
+// awaitReady waits until it accepts connections. It calls ended if it has ended before, and waits on
 // unless that returns true or an error.
-func (m *Postmaster) await(ctx context.Context, ended func() (bool, error)) error {
+func (m *Postmaster) awaitReady(ctx context.Context, ended func() (bool, error)) error {
 	err := xrpc.Until(ctx, startLimit, func() (bool, error) {
-		select {
-		case <-m.done:
+		if m.exited() {
 			return ended()
-		default:
 		}
 		db, err := pgx.Connect(ctx, m.url)
 		if err != nil {
@@ -157,39 +139,16 @@ func (m *Postmaster) await(ctx context.Context, ended func() (bool, error)) erro
 }
 
 // Stop stops it. Running transactions are rolled back.
-func (m *Postmaster) Stop() error {
-	select {
-	case <-m.done:
-		return nil
-	default:
-	}
-	if err := m.cmd.Process.Signal(syscall.SIGINT); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("PostgreSQL: %w", err)
-	}
-	timer := time.NewTimer(stopLimit)
-	defer timer.Stop()
-	select {
-	case <-m.done:
-		return nil
-	case <-timer.C:
-		return errors.Join(fmt.Errorf("PostgreSQL: still running after %s\n%s", stopLimit, m.log), m.cmd.Process.Signal(syscall.SIGQUIT))
-	}
-}
+func (m *Postmaster) Stop() error { return m.end(syscall.SIGINT) }
 
 // AwaitRecovery waits until it accepts connections after a crash. It starts it again if it has
 // ended, as after a recovery that failed.
 func (m *Postmaster) AwaitRecovery(ctx context.Context) error {
-	return m.await(ctx, func() (bool, error) { return true, m.Restart(ctx) })
+	return m.awaitReady(ctx, func() (bool, error) { return true, m.Restart(ctx) })
 }
 
 // Kill kills the postmaster with SIGKILL. Its children notice and end by themselves.
-func (m *Postmaster) Kill() error {
-	if err := m.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("PostgreSQL: %w", err)
-	}
-	<-m.done
-	return nil
-}
+func (m *Postmaster) Kill() error { return m.end(syscall.SIGKILL) }
 
 // Restart starts it again after Kill. It is refused while children of the killed one are left.
 func (m *Postmaster) Restart(ctx context.Context) error {

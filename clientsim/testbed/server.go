@@ -32,13 +32,6 @@ type Proc struct {
 	admin  string
 }
 
-// child is one run of the binary.
-type child struct {
-	cmd  *exec.Cmd
-	done chan struct{} // closed when it has exited and err is set
-	err  error
-}
-
 // Bounds of starting and stopping.
 const (
 	startLimit = 60 * time.Second // a first start makes a database cluster
@@ -131,8 +124,6 @@ func (p *Proc) Start(ctx context.Context, settings map[string]string) error {
 	cmd := exec.Command(p.binary)
 	cmd.Env = p.environment(settings)
 	cmd.Stderr = p.log
-	// Control-C at a terminal goes to this process alone. It stops the server when it needs it no more.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	// A database that outlives a killed server keeps its standard error open.
 	cmd.WaitDelay = time.Second
 	stdout, theirs, err := os.Pipe()
@@ -140,17 +131,12 @@ func (p *Proc) Start(ctx context.Context, settings map[string]string) error {
 		return fmt.Errorf("server: %w", err)
 	}
 	cmd.Stdout = theirs
-	err = cmd.Start()
+	run, err := startChild("server", cmd, p.log, nil)
 	if closeErr := theirs.Close(); err != nil || closeErr != nil {
-		return fmt.Errorf("server: %w", errors.Join(err, closeErr, stdout.Close()))
+		return errors.Join(err, closeErr, stdout.Close())
 	}
-	run := &child{cmd: cmd, done: make(chan struct{})}
 	lines := make(chan string, 64)
 	go p.read(stdout, lines)
-	go func() {
-		run.err = cmd.Wait()
-		close(run.done)
-	}()
 	p.child = run
 	if err := p.awaitReady(ctx, run, lines); err != nil {
 		return errors.Join(fmt.Errorf("server: %w\n%s", err, p.log), p.end(syscall.SIGKILL))
@@ -251,25 +237,17 @@ func (p *Proc) signal(s syscall.Signal) error {
 	if p.child == nil {
 		return errors.New("server: it does not run")
 	}
-	if err := p.child.cmd.Process.Signal(s); err != nil {
-		return fmt.Errorf("server: %w", err)
-	}
-	return nil
+	return p.child.signal(s)
 }
 
 // Exited returns an error if the server was started and has exited by itself.
 func (p *Proc) Exited() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.child == nil {
+	if p.child == nil || !p.child.exited() {
 		return nil
 	}
-	select {
-	case <-p.child.done:
-		return fmt.Errorf("server: it exited by itself: %w\n%s", cmp.Or(p.child.err, errors.New("status 0")), p.log)
-	default:
-		return nil
-	}
+	return fmt.Errorf("server: it exited by itself: %w\n%s", cmp.Or(p.child.err, errors.New("status 0")), p.log)
 }
 
 // end signals the child and waits for it. Only an orderly stop can fail.
@@ -279,16 +257,8 @@ func (p *Proc) end(signal syscall.Signal) error {
 		return nil
 	}
 	p.child = nil
-	if err := run.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("server: %w", err)
-	}
-	timer := time.NewTimer(stopLimit)
-	defer timer.Stop()
-	select {
-	case <-run.done:
-	case <-timer.C:
-		err := fmt.Errorf("server: still running %s after %s\n%s", stopLimit, signal, p.log)
-		return errors.Join(err, run.cmd.Process.Kill())
+	if err := run.end(signal); err != nil {
+		return err
 	}
 	if signal == syscall.SIGTERM && run.err != nil {
 		return fmt.Errorf("server: shutdown: %w\n%s", run.err, p.log)
@@ -297,19 +267,15 @@ func (p *Proc) end(signal syscall.Signal) error {
 }
 
 // Died waits until the server has exited by itself, as after an armed kill.
-func (p *Proc) Died(ctx context.Context) error {
+func (p *Proc) Died() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.child == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, stopLimit)
-	defer cancel()
-	select {
-	case <-p.child.done:
+	err := p.child.await(stopLimit)
+	if err == nil {
 		p.child = nil
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("server: it was to die and lives: %w", ctx.Err())
 	}
+	return err
 }

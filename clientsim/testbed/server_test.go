@@ -118,7 +118,7 @@ func TestServerDied(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "die"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Died(t.Context()); err != nil {
+	if err := p.Died(); err != nil {
 		t.Error(err)
 	}
 }
