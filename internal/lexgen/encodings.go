@@ -124,11 +124,11 @@ func (u encodingUses) add(e encoding, field, page string) {
 
 // encodings writes the page of encodings.
 func (p *page) encodings() {
-	p.p("%s", encodingsHead)
+	p.p("%s", fixed("encodings.head"))
 	for _, rule := range encodingRules {
 		p.p("| **%s** | %s | %s |", rule.encoding, rule.json, rule.frame)
 	}
-	p.p("%s", encodingsFields)
+	p.p("%s", fixed("encodings.fields"))
 	for _, rule := range encodingRules {
 		for i, field := range slices.Sorted(maps.Keys(p.encoding[rule.encoding])) {
 			if rule.every {
@@ -147,7 +147,7 @@ func (p *page) encodings() {
 			p.p("| %s | %s |", rule.encoding, codeList(slices.Sorted(maps.Keys(p.encoding[rule.encoding]))))
 		}
 	}
-	p.p("%s", encodingsFrames)
+	p.p("%s", fixed("encodings.frames"))
 }
 
 func pageLinks(pages []string) string {
@@ -161,44 +161,3 @@ func pageLinks(pages []string) string {
 	}
 	return strings.Join(links, ", ")
 }
-
-const encodingsHead = `# Encodings
-
-For client developers: how each field is written. What is not written so is ` + "`InvalidRequest`" + `, and the message names the field.
-
-In one message, as ` + "`getMessages`" + ` answers it:
-
-` + "```json" + `
-{"id": "0192f3a5-…", "convoId": "0192f3a4-…", "sender": "did:plc:…", "ciphertext": {"$bytes": "AAEC/w"}, "epoch": 7, "seq": 42, "createdAt": "2026-11-22T09:30:00.123Z"}
-` + "```" + `
-
-| encoding | in JSON | in a frame |
-|---|---|---|`
-
-const encodingsFields = `
-In the parameters of a query a value stands without its quotes. A list is the parameter, repeated: ` + "`dids=did:plc:a&dids=did:plc:b`" + `.
-
-One object can be bytes in one method and base64 text in another, because the first contract had it so: ` + "`commit`" + ` is base64 text in addMembers
-and leaveConvo, and bytes in submitCommit and processExternalCommit.
-
-## Which field has which
-
-| encoding | field | on the page of |
-|---|---|---|`
-
-const encodingsFrames = `
-A ` + "`deviceId`" + ` is hexadecimal if it names a device by its KeyPackages: the SHA-256 of their signature key. A device that only gets pushes may have
-another name.
-
-## Frames
-
-[subscribeConvoEvents](api/subscribeConvoEvents.md) sends binary frames, as the [AT Protocol](https://atproto.com/specs/event-stream) says. A frame is two
-DAG-CBOR values, one behind the other:
-
-| value | is |
-|---|---|
-| header | ` + "`{\"op\": 1, \"t\": \"#messageEvent\"}`" + `, or ` + "`{\"op\": -1}`" + ` before an error |
-| body | the event, with the fields of its table and without ` + "`$type`" + `; or ` + "`{\"error\": name, \"message\": text}`" + ` |
-
-A field that is absent in JSON is absent there too. Bytes are byte strings there, not ` + "`$bytes`" + `. Keys are in the order of DAG-CBOR: shorter ones first.
-[streamConvoEvents](api/streamConvoEvents.md) sends the same events as JSON. Their ` + "`cursor`" + ` is a text there, and an integer in frames.`

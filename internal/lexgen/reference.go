@@ -167,7 +167,7 @@ func (p *page) fields(title string, props map[string]lexicon.SchemaDef, required
 	})
 	p.p("| field | | type | means |\n|---|---|---|---|")
 	for _, name := range names {
-		typ, doc, err := p.typeOf(name, props[name])
+		typ, err := p.typeOf(name, props[name])
 		if err != nil {
 			return err
 		}
@@ -175,7 +175,7 @@ func (p *page) fields(title string, props map[string]lexicon.SchemaDef, required
 		if slices.Contains(required, name) {
 			must = "required"
 		}
-		p.p("| `%s` | %s | %s | %s |", name, must, typ, cell(doc))
+		p.p("| `%s` | %s | %s | %s |", name, must, typ, cell(description(props[name])))
 	}
 	p.p("")
 	return nil
@@ -262,7 +262,7 @@ var summary = regexp.MustCompile(`^.*?[.:]( |$)`)
 
 // index writes the list of methods, the errors of every method, and what the examples begin with.
 func (p *page) index() error {
-	p.p("%s", indexHead)
+	p.p("%s", fixed("index.head"))
 	names := slices.SortedFunc(maps.Keys(p.notes), func(a, b string) int { return cmp.Compare(p.notes[a].place, p.notes[b].place) })
 	listed := 0
 	for _, group := range groups {
@@ -278,7 +278,7 @@ func (p *page) index() error {
 	if listed != len(p.methods) {
 		return fmt.Errorf("the index lists %d of %d methods: the groups are %v", listed, len(p.methods), groups)
 	}
-	p.p("%s", indexErrors)
+	p.p("%s", fixed("index.errors"))
 	for _, e := range errorlist.All {
 		if !e.Every {
 			continue
@@ -293,6 +293,6 @@ func (p *page) index() error {
 		}
 		p.p("| %d | `%s` | %s | %s | %s |", e.Status, e.Name, wait, common.when, common.do)
 	}
-	p.p("%s", indexPreparation)
+	p.p("%s", fixed("index.preparation"))
 	return nil
 }

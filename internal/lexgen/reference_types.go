@@ -9,31 +9,31 @@ import (
 	"github.com/bluesky-social/indigo/atproto/lexicon"
 )
 
-// typeOf says in words what a property is, within its limits, and what it means.
-func (p *page) typeOf(name string, def lexicon.SchemaDef) (typ, doc string, err error) {
+// typeOf says in words what a property is, within its limits.
+func (p *page) typeOf(name string, def lexicon.SchemaDef) (string, error) {
 	e, err := encodingOf(name, def)
 	if err != nil {
-		return "", "", err
+		return "", err
 	}
 	if e != "" {
 		p.encoding.add(e, name, p.name)
 	}
 	switch s := def.Inner.(type) {
 	case lexicon.SchemaBoolean:
-		return string(e), text(s.Description), nil
+		return string(e), nil
 	case lexicon.SchemaInteger:
-		return string(e) + integerRange(s), text(s.Description), nil
+		return string(e) + integerRange(s), nil
 	case lexicon.SchemaBytes:
-		return e.link() + lengths(s.MinLength, s.MaxLength, "byte"), text(s.Description), nil
+		return e.link() + lengths(s.MinLength, s.MaxLength, "byte"), nil
 	case lexicon.SchemaString:
-		return p.stringWords(e, s), text(s.Description), nil
+		return p.stringWords(e, s), nil
 	case lexicon.SchemaRef:
-		return p.link(s.Ref), text(s.Description), nil
+		return p.link(s.Ref), nil
 	case lexicon.SchemaArray:
-		item, _, err := p.typeOf(name, s.Items)
-		return "list" + lengths(s.MinLength, s.MaxLength, "element") + "; each: " + item, text(s.Description), err
+		item, err := p.typeOf(name, s.Items)
+		return "list" + lengths(s.MinLength, s.MaxLength, "element") + "; each: " + item, err
 	}
-	return "", "", errUnsupported(fmt.Sprintf("%T", def.Inner), name)
+	return "", errUnsupported(fmt.Sprintf("%T", def.Inner), name)
 }
 
 func (p *page) stringWords(e encoding, s lexicon.SchemaString) string {

@@ -43,86 +43,10 @@ func (g *source) nsids(methods []*method) {
 	g.p(")")
 }
 
-// methodTypes declares the types of the table of methods.
-const methodTypes = `// Kind says how a method is called over HTTP.
-type Kind int
-
-// The kinds of methods.
-const (
-	Query        Kind = iota + 1 // GET
-	Procedure                    // POST
-	Subscription                 // WebSocket
-)
-
-// Method is one method of the lexicons.
-type Method struct {
-	NSID string
-	Kind Kind
-	// Errors are the named errors that the lexicon declares, in its order.
-	Errors []string
-	// HasInput says that the method has a body. It is JSON.
-	HasInput bool
-	// BytesIn says that the body is bytes. The handler reads it.
-	BytesIn bool
-	// BytesOut says that the answer is bytes. The handler says where they come from.
-	BytesOut bool
-	// Streams says that the answer is a stream of events. The handler writes it.
-	Streams bool
-}
-
-// Route is a method and the way to serve it.
-type Route[C any] struct {
-	Method Method
-	// Decode reads and checks what the handler takes: the parameters of a query, or the
-	// body of a procedure. It returns nil for a method that takes nothing. Every error is a
-	// [*lexcodec.Violation].
-	Decode func(query url.Values, body []byte) (any, error)
-	// Call calls the handler with what Decode returned.
-	Call func(h Handler[C], c C, in any) error
-}
-
-// Serve decodes a request and calls the handler. An error is one of Decode, or comes
-// from the handler. Serve ignores the body of a query, and the query of a procedure.
-func (r *Route[C]) Serve(h Handler[C], c C, query url.Values, body []byte) error {
-	in, err := r.Decode(query, body)
-	if err != nil {
-		return err
-	}
-	return r.Call(h, c, in)
-}
-
-// bare is the route of a method that takes nothing.
-func bare[C any](m Method, call func(Handler[C], C) error) Route[C] {
-	return Route[C]{
-		m,
-		func(url.Values, []byte) (any, error) { return nil, nil },
-		func(h Handler[C], c C, _ any) error { return call(h, c) },
-	}
-}
-
-// withParams is the route of a method that takes parameters.
-func withParams[C, P any](m Method, decode func(url.Values) (*P, error), call func(Handler[C], C, *P) error) Route[C] {
-	return Route[C]{
-		m,
-		func(query url.Values, _ []byte) (any, error) { return decode(query) },
-		func(h Handler[C], c C, in any) error { return call(h, c, in.(*P)) },
-	}
-}
-
-// withInput is the route of a method that takes a body.
-func withInput[C, I any](m Method, decode func([]byte) (*I, error), call func(Handler[C], C, *I) error) Route[C] {
-	return Route[C]{
-		m,
-		func(_ url.Values, body []byte) (any, error) { return decode(body) },
-		func(h Handler[C], c C, in any) error { return call(h, c, in.(*I)) },
-	}
-}
-`
-
 // routes writes the table of methods, the interface that implements them, and
 // the dispatch between the two.
 func (g *source) routes(methods []*method) {
-	g.p("%s", methodTypes)
+	g.p("%s\n", fixed("methods")) // the types of the table
 	g.p("// Methods returns the methods of the lexicons by NSID.")
 	g.p("func Methods() []Method {")
 	g.p("return []Method{")

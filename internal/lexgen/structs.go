@@ -42,34 +42,44 @@ func fieldsOf(props map[string]lexicon.SchemaDef, required []string) ([]field, e
 		if err != nil {
 			return nil, err
 		}
-		f := field{json: name, goName: goName(name), typ: typ, required: slices.Contains(required, name)}
+		f := field{json: name, goName: goName(name), doc: description(props[name]), typ: typ, required: slices.Contains(required, name)}
 		switch s := props[name].Inner.(type) {
 		case lexicon.SchemaBoolean:
-			f.doc = text(s.Description)
 			if s.Default != nil {
 				f.byDefault = strconv.FormatBool(*s.Default)
 			}
 		case lexicon.SchemaInteger:
-			f.doc = text(s.Description)
 			if s.Default != nil {
 				f.byDefault = strconv.Itoa(*s.Default)
 			}
 		case lexicon.SchemaString:
-			f.doc = text(s.Description)
 			f.values = append(slices.Clone(s.Enum), s.KnownValues...)
 			if s.Default != nil {
 				f.byDefault = strconv.Quote(*s.Default)
 			}
-		case lexicon.SchemaBytes:
-			f.doc = text(s.Description)
-		case lexicon.SchemaArray:
-			f.doc = text(s.Description)
-		case lexicon.SchemaRef:
-			f.doc = text(s.Description)
 		}
 		out = append(out, f)
 	}
 	return out, nil
+}
+
+// description is what a lexicon says of a property.
+func description(def lexicon.SchemaDef) string {
+	switch s := def.Inner.(type) {
+	case lexicon.SchemaBoolean:
+		return text(s.Description)
+	case lexicon.SchemaInteger:
+		return text(s.Description)
+	case lexicon.SchemaString:
+		return text(s.Description)
+	case lexicon.SchemaBytes:
+		return text(s.Description)
+	case lexicon.SchemaArray:
+		return text(s.Description)
+	case lexicon.SchemaRef:
+		return text(s.Description)
+	}
+	return ""
 }
 
 func text(s *string) string {

@@ -205,7 +205,7 @@ func (g *swiftSource) fields(props map[string]lexicon.SchemaDef, required []stri
 		if slices.Contains(swiftReserved, name) {
 			return nil, errUnsupported("a property with a reserved name", name)
 		}
-		f := swiftField{name: name, required: slices.Contains(required, name)}
+		f := swiftField{name: name, doc: description(props[name]), required: slices.Contains(required, name)}
 		if err := g.fieldType(&f, props[name]); err != nil {
 			return nil, err
 		}
@@ -226,15 +226,14 @@ func (g *swiftSource) fields(props map[string]lexicon.SchemaDef, required []stri
 func (g *swiftSource) fieldType(f *swiftField, def lexicon.SchemaDef) error {
 	switch s := def.Inner.(type) {
 	case lexicon.SchemaBoolean:
-		f.typ, f.doc = "Bool", text(s.Description)
+		f.typ = "Bool"
 	case lexicon.SchemaInteger:
-		f.typ, f.doc = "Int", text(s.Description)
+		f.typ = "Int"
 	case lexicon.SchemaBytes:
-		f.typ, f.doc = "Bytes", text(s.Description)
+		f.typ = "Bytes"
 	case lexicon.SchemaRef:
-		f.typ, f.doc = g.ref(s.Ref), text(s.Description)
+		f.typ = g.ref(s.Ref)
 	case lexicon.SchemaString:
-		f.doc = text(s.Description)
 		f.values = append(slices.Clone(s.Enum), s.KnownValues...)
 		return f.stringType(s)
 	case lexicon.SchemaArray:
@@ -244,7 +243,7 @@ func (g *swiftSource) fieldType(f *swiftField, def lexicon.SchemaDef) error {
 		if f.array || len(f.values) > 0 {
 			return errUnsupported("an array of arrays or of known values", f.name)
 		}
-		f.typ, f.doc, f.array = "["+f.typ+"]", text(s.Description), true
+		f.typ, f.array = "["+f.typ+"]", true
 	default:
 		return errUnsupported(fmt.Sprintf("%T", def.Inner), f.name)
 	}
