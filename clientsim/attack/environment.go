@@ -42,10 +42,8 @@ func (s *server) stop(ctx context.Context) error {
 
 // stored returns the size of the database in bytes.
 func (s *server) stored(ctx context.Context) (n int64, err error) {
-	db, err := pgx.Connect(ctx, s.database)
-	if err != nil {
-		return 0, err
-	}
-	err = db.QueryRow(ctx, `SELECT pg_database_size(current_database())`).Scan(&n)
-	return n, errors.Join(err, db.Close(ctx))
+	err = testbed.InDatabase(ctx, s.database, func(db *pgx.Conn) error {
+		return db.QueryRow(ctx, `SELECT pg_database_size(current_database())`).Scan(&n)
+	})
+	return n, err
 }

@@ -73,8 +73,8 @@ func newHonest(t *Target, rate float64) (*honest, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.hooks.base = site.url
-	t.atEnd(site.close)
+	h.hooks.base = site.URL
+	t.atEnd(site.Close)
 	for i := range max(leastPeople, int(rate)/sendsPerPerson) {
 		a, err := h.env.Account(i)
 		if err != nil {
@@ -332,8 +332,8 @@ func (h *honest) webNewcomer(ctx context.Context, _ int) (time.Duration, error) 
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = site.close() }() // its port may stay in use
-	did, err := syntax.ParseDID("did:web:localhost%3A" + site.url[strings.LastIndex(site.url, ":")+1:])
+	defer func() { _ = site.Close() }() // its port may stay in use
+	did, err := syntax.ParseDID("did:web:localhost%3A" + site.URL[strings.LastIndex(site.URL, ":")+1:])
 	if err != nil {
 		return 0, err
 	}

@@ -108,30 +108,10 @@ func (t *Target) host(n int, handler http.HandlerFunc) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	t.atEnd(s.close)
-	return s.url, nil
+	t.atEnd(s.Close)
+	return s.URL, nil
 }
 
-// site is an HTTP server on this machine.
-type site struct {
-	url   string
-	close func() error // waits until it no longer serves
-}
-
-func serve(ip net.IP, handler http.HandlerFunc) (*site, error) {
-	l, err := net.Listen("tcp", net.JoinHostPort(ip.String(), "0"))
-	if err != nil {
-		return nil, err
-	}
-	s := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = s.Serve(l) // until close
-	}()
-	return &site{url: "http://" + l.Addr().String(), close: func() error {
-		err := s.Close()
-		<-done
-		return err
-	}}, nil
+func serve(ip net.IP, handler http.HandlerFunc) (*xrpc.Site, error) {
+	return xrpc.Serve(net.JoinHostPort(ip.String(), "0"), handler)
 }

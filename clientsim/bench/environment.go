@@ -72,22 +72,18 @@ func (s *environment) startDatabase(ctx context.Context, standby bool) (err erro
 
 // fillWAL makes the WAL files that a database has after some time of work. A new database must
 // create a file for each 16 MB of WAL, and commits nothing for about 0.1 s then.
-func fillWAL(ctx context.Context, url string) (err error) {
+func fillWAL(ctx context.Context, url string) error {
 	const segments = 64 // as many as max_wal_size lets it keep
-	db, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, db.Close(ctx)) }()
-	for range segments {
-		if _, err := db.Exec(ctx, `SELECT pg_logical_emit_message(false, 'mlsd', 'so that the segment is not empty'), pg_switch_wal()`); err != nil {
-			return fmt.Errorf("make WAL: %w", err)
+	return testbed.InDatabase(ctx, url, func(db *pgx.Conn) error {
+		for range segments {
+			_, err := db.Exec(ctx, `SELECT pg_logical_emit_message(false, 'mlsd', 'so that the segment is not empty'), pg_switch_wal()`)
+			if err != nil {
+				return err
+			}
 		}
-	}
-	if _, err := db.Exec(ctx, `CHECKPOINT`); err != nil {
-		return fmt.Errorf("make WAL: %w", err)
-	}
-	return nil
+		_, err := db.Exec(ctx, `CHECKPOINT`)
+		return err
+	})
 }
 
 // settings are those of the servers of a binary.

@@ -80,9 +80,5 @@ func (p *Phone) publishMany(ctx context.Context, packages []mlsclient.KeyPackage
 
 // Stats asks for the account's KeyPackage counts.
 func (p *Phone) Stats(ctx context.Context) (*mlsapi.GetKeyPackageStatsOutput, error) {
-	out, err := xrpc.Ask[mlsapi.GetKeyPackageStatsOutput](ctx, p.Net, p.Account, xrpc.StatsCall())
-	if err != nil {
-		return nil, fmt.Errorf("%s: getKeyPackageStats: %w", p.Name, err)
-	}
-	return out, nil
+	return ask[mlsapi.GetKeyPackageStatsOutput](ctx, p, xrpc.StatsCall())
 }

@@ -159,6 +159,15 @@ func (p *Phone) Open(convo string) (*Thread, mlsclient.Group, error) {
 	return thread, group, nil
 }
 
+// ask makes a call and reads its output. Its error names the phone and the method.
+func ask[T any](ctx context.Context, p *Phone, call xrpc.Call) (*T, error) {
+	out, err := xrpc.Ask[T](ctx, p.Net, p.Account, call)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", p.Name, call.Method.Name(), err)
+	}
+	return out, nil
+}
+
 // Group returns the MLS group behind a convo.
 func (p *Phone) Group(convo string) (mlsclient.Group, error) {
 	_, group, err := p.Open(convo)

@@ -45,9 +45,9 @@ func (p *Phone) Register(ctx context.Context, b *PushTarget) (secret string, err
 // Unregister removes the device's push target, and reports whether there was one.
 func (p *Phone) Unregister(ctx context.Context, b *PushTarget) (removed bool, err error) {
 	call := xrpc.UnregisterCall(b.Device, xrpc.NewKey())
-	out, err := xrpc.Ask[mlsapi.UnregisterPushTargetOutput](ctx, p.Net, p.Account, call)
+	out, err := ask[mlsapi.UnregisterPushTargetOutput](ctx, p, call)
 	if err != nil {
-		return false, fmt.Errorf("%s: unregisterPushTarget: %w", p.Name, err)
+		return false, err
 	}
 	p.Model.Acknowledged(p.Account, call)
 	return out.Removed, nil

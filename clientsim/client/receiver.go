@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -26,9 +25,7 @@ import (
 // Receiver is the webhook that the server pushes to. It runs on this machine and has one path per
 // device. It records every call; Faults checks them later. It is safe for concurrent use.
 type Receiver struct {
-	server *http.Server
-	listen net.Listener
-	done   chan error // Serve's result, once
+	*xrpc.Site
 
 	mu      sync.Mutex // guards what follows
 	targets map[string]*PushTarget
@@ -82,30 +79,18 @@ func (g *Push) Note() (n pushNote, err error) {
 }
 
 // NewReceiver serves on a loopback port until Close.
-func NewReceiver() (*Receiver, error) {
-	listen, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, fmt.Errorf("receiver: %w", err)
+func NewReceiver() (_ *Receiver, err error) {
+	r := &Receiver{targets: map[string]*PushTarget{}}
+	if r.Site, err = xrpc.Serve("127.0.0.1:0", r); err != nil {
+		return nil, err
 	}
-	r := &Receiver{listen: listen, done: make(chan error, 1), targets: map[string]*PushTarget{}}
-	r.server = &http.Server{Handler: r, ReadHeaderTimeout: 5 * time.Second}
-	go func() { r.done <- r.server.Serve(listen) }()
 	return r, nil
-}
-
-// Close stops serving, ends running calls, and waits for the server.
-func (r *Receiver) Close() error {
-	err := r.server.Close()
-	if served := <-r.done; !errors.Is(served, http.ErrServerClosed) {
-		err = errors.Join(err, served)
-	}
-	return err
 }
 
 // NewTarget makes a path for a device. The path does not tell whose it is.
 func (r *Receiver) NewTarget(device string) *PushTarget {
 	path := "/" + rand.Text()
-	b := &PushTarget{Device: device, URL: "http://" + r.listen.Addr().String() + path, r: r}
+	b := &PushTarget{Device: device, URL: r.URL + path, r: r}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.targets[path] = b

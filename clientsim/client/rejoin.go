@@ -30,9 +30,9 @@ func (p *Phone) LoseState(keepKey bool) error {
 
 // GroupInfo asks the server for the GroupInfo of the convo's present epoch.
 func (p *Phone) GroupInfo(ctx context.Context, convo string) ([]byte, error) {
-	out, err := xrpc.Ask[mlsapi.GetGroupInfoOutput](ctx, p.Net, p.Account, xrpc.GroupInfoCall(convo))
+	out, err := ask[mlsapi.GetGroupInfoOutput](ctx, p, xrpc.GroupInfoCall(convo))
 	if err != nil {
-		return nil, fmt.Errorf("%s: getGroupInfo: %w", p.Name, err)
+		return nil, err
 	}
 	info, err := mlsclient.ReadInfo(out.GroupInfo)
 	if err != nil {

@@ -42,9 +42,9 @@ func (p *Phone) ClaimWith(ctx context.Context, call xrpc.Call) ([][]byte, error)
 // ClaimAny claims the KeyPackages that there are, even if some accounts have none. A one-time
 // KeyPackage must go to one claim only.
 func (p *Phone) ClaimAny(ctx context.Context, call xrpc.Call) (*mlsapi.GetKeyPackagesOutput, error) {
-	out, err := xrpc.Ask[mlsapi.GetKeyPackagesOutput](ctx, p.Net, p.Account, call)
+	out, err := ask[mlsapi.GetKeyPackagesOutput](ctx, p, call)
 	if err != nil {
-		return nil, fmt.Errorf("%s: getKeyPackages: %w", p.Name, err)
+		return nil, err
 	}
 	var oneTime [][]byte
 	for _, kp := range out.KeyPackages {
@@ -169,9 +169,9 @@ func (p *Phone) Decline(ctx context.Context, convo string) (syntax.DID, error) {
 
 // Convo asks the server for a convo.
 func (p *Phone) Convo(ctx context.Context, convo string) (*mlsapi.ConvoView, error) {
-	out, err := xrpc.Ask[mlsapi.GetConvoOutput](ctx, p.Net, p.Account, xrpc.ConvoCall(convo))
+	out, err := ask[mlsapi.GetConvoOutput](ctx, p, xrpc.ConvoCall(convo))
 	if err != nil {
-		return nil, fmt.Errorf("%s: getConvo: %w", p.Name, err)
+		return nil, err
 	}
 	return &out.Convo, nil
 }

@@ -209,9 +209,9 @@ func (p *Phone) items(folder string) ([]history.Item, error) {
 // largest seq that the account ever reported.
 func (p *Phone) MarkRead(ctx context.Context, convo string, seq int64) error {
 	atLeast := p.Model.MarksRead(convo, p.Account.DID, seq)
-	out, err := xrpc.Ask[mlsapi.UpdateCursorOutput](ctx, p.Net, p.Account, xrpc.CursorCall(convo, seq))
+	out, err := ask[mlsapi.UpdateCursorOutput](ctx, p, xrpc.CursorCall(convo, seq))
 	if err != nil {
-		return fmt.Errorf("%s: updateCursor: %w", p.Name, err)
+		return err
 	}
 	if err := p.Model.MarkedRead(convo, p.Account.DID, atLeast, out.Seq); err != nil {
 		return fmt.Errorf("%s: %w", p.Name, err)

@@ -141,11 +141,7 @@ func (p *Phone) Confirm(ctx context.Context, convo string) error {
 
 // ConfirmWith sends a prepared confirmWelcome and decodes its answer.
 func (p *Phone) ConfirmWith(ctx context.Context, call xrpc.Call) (*mlsapi.ConfirmWelcomeOutput, error) {
-	out, err := xrpc.Ask[mlsapi.ConfirmWelcomeOutput](ctx, p.Net, p.Account, call)
-	if err != nil {
-		return nil, fmt.Errorf("%s: confirmWelcome: %w", p.Name, err)
-	}
-	return out, nil
+	return ask[mlsapi.ConfirmWelcomeOutput](ctx, p, call)
 }
 
 // Join enters a convo that this account was added to: fetch, keep, join, confirm, read. If joining

@@ -29,12 +29,12 @@ func (c *Config) connect(ctx context.Context, progress *Progress) (_ testbed.Tar
 		}
 		stop := func() error {
 			transport.CloseIdleConnections()
-			return to.Dir.Close(context.WithoutCancel(ctx))
+			return to.Dir.Close()
 		}
 		if err := healthy(ctx, c.Server, transport); err != nil {
 			return to, nil, errors.Join(err, stop())
 		}
-		progress.Line("server %s, which has to resolve DIDs at %s", c.Server, to.Dir.URL())
+		progress.Line("server %s, which has to resolve DIDs at %s", c.Server, to.Dir.URL)
 		return to, stop, nil
 	}
 	progress.Now("starting mlsd")

@@ -21,20 +21,14 @@ func (p *Proc) inDatabase(ctx context.Context, f func(pgx.Tx) error) error {
 	if err != nil {
 		return fmt.Errorf("server: database: %w", err)
 	}
-	db, err := pgx.Connect(ctx, address)
-	if err != nil {
-		return fmt.Errorf("server: database: %w", err)
-	}
-	err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SET LOCAL session_replication_role = replica`); err != nil {
-			return err
-		}
-		return f(tx)
+	return InDatabase(ctx, address, func(db *pgx.Conn) error {
+		return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `SET LOCAL session_replication_role = replica`); err != nil {
+				return err
+			}
+			return f(tx)
+		})
 	})
-	if err = errors.Join(err, db.Close(context.WithoutCancel(ctx))); err != nil {
-		return fmt.Errorf("server: database: %w", err)
-	}
-	return nil
 }
 
 // age runs a statement that moves times into the past, and returns how many rows it changed.

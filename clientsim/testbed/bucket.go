@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -27,14 +26,13 @@ import (
 // Bucket is a small S3 service on this machine, with as much of the protocol as mlsd uses, and with
 // faults. It checks no signatures: internal/attachments/s3store/check.sh tests mlsd with a real service.
 type Bucket struct {
-	URL string
+	site *xrpc.Site
 	// Struck is how often a fault has struck.
 	Struck atomic.Int64
 	// Stalled is how many reads have had to wait: see Stall.
 	Stalled atomic.Int64
 
 	dir    string
-	server *http.Server
 	mu     sync.Mutex // guards what follows
 	rng    *rand.Rand
 	chance float64       // of a fault, for each request
@@ -50,19 +48,16 @@ func NewBucket(seed uint64) (*Bucket, error) {
 	if err != nil {
 		return nil, err
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
+	b := &Bucket{dir: dir, rng: rand.New(rand.NewPCG(seed, 1))}
+	if b.site, err = xrpc.Serve("127.0.0.1:0", http.HandlerFunc(b.serve)); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	b := &Bucket{URL: "http://" + listener.Addr().String(), dir: dir, rng: rand.New(rand.NewPCG(seed, 1))}
-	b.server = &http.Server{Handler: http.HandlerFunc(b.serve), ReadHeaderTimeout: time.Minute}
-	go func() { _ = b.server.Serve(listener) }() // ends with Close
 	return b, nil
 }
 
 // Close stops the bucket and deletes its objects.
 func (b *Bucket) Close() error {
-	return errors.Join(b.server.Close(), os.RemoveAll(b.dir))
+	return errors.Join(b.site.Close(), os.RemoveAll(b.dir))
 }
 
 // Fail makes requests fail with a chance: a 500, an answer that is lost, a connection that is cut in
@@ -307,7 +302,7 @@ func (c *chunkedBody) Read(p []byte) (int, error) {
 // Settings are those of a server that keeps its attachments in the bucket.
 func (b *Bucket) Settings() map[string]string {
 	return map[string]string{
-		"MLSD_ATTACHMENTS":   b.URL + "/" + BucketName,
+		"MLSD_ATTACHMENTS":   b.site.URL + "/" + BucketName,
 		"MLSD_S3_ACCESS_KEY": "simulator", "MLSD_S3_SECRET_KEY": "simulator",
 	}
 }

@@ -9,7 +9,21 @@ import (
 	"io"
 	"maps"
 	"net/http"
+
+	"github.com/jackc/pgx/v5"
 )
+
+// InDatabase calls do with a connection to a database, and closes it.
+func InDatabase(ctx context.Context, url string, do func(*pgx.Conn) error) error {
+	db, err := pgx.Connect(ctx, url)
+	if err == nil {
+		err = errors.Join(do(db), db.Close(context.WithoutCancel(ctx)))
+	}
+	if err != nil {
+		return fmt.Errorf("PostgreSQL: %w", err)
+	}
+	return nil
+}
 
 // CheckDatabase asks the server's own checker, at its admin listener, about everything that is
 // stored. It sees the rows, which no client can. It returns the broken promises as text.

@@ -17,7 +17,7 @@ import (
 
 func resolver(d *testbed.Directory) *identity.BaseDirectory {
 	return &identity.BaseDirectory{
-		PLCURL: d.URL(), SkipHandleVerification: true,
+		PLCURL: d.URL, SkipHandleVerification: true,
 		HTTPClient: http.Client{Timeout: time.Minute},
 	}
 }

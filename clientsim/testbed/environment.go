@@ -88,7 +88,7 @@ func NewEnvironment(ctx context.Context, plcListen string, binaries ...Binary) (
 // Server prepares a server that is not started yet, with files and, by default, a PostgreSQL of its
 // own. Close stops it.
 func (e *Environment) Server(name string) *Proc {
-	p := NewProc(e.Binaries[0].Path, filepath.Join(e.Home, name), e.Dir.URL(), e.ServiceDID)
+	p := NewProc(e.Binaries[0].Path, filepath.Join(e.Home, name), e.Dir.URL, e.ServiceDID)
 	e.servers = append(e.servers, p)
 	return p
 }
@@ -116,12 +116,10 @@ func (e *Environment) StartPostgres(ctx context.Context, prepare func(*Postmaste
 
 // Execute runs a statement in the PostgreSQL.
 func (e *Environment) Execute(ctx context.Context, statement string) error {
-	db, err := pgx.Connect(ctx, e.Postgres.URL())
-	if err != nil {
-		return fmt.Errorf("PostgreSQL: %w", err)
-	}
-	_, err = db.Exec(ctx, statement)
-	return errors.Join(err, db.Close(ctx))
+	return InDatabase(ctx, e.Postgres.URL(), func(db *pgx.Conn) error {
+		_, err := db.Exec(ctx, statement)
+		return err
+	})
 }
 
 // World makes a world whose server is one of the environment's.
@@ -157,7 +155,7 @@ func (e *Environment) Stop() error {
 func (e *Environment) Close(ctx context.Context) error {
 	errs := []error{e.Stop()}
 	if e.Dir != nil {
-		errs = append(errs, e.Dir.Close(context.WithoutCancel(ctx)))
+		errs = append(errs, e.Dir.Close())
 	}
 	if e.Home != "" {
 		errs = append(errs, os.RemoveAll(e.Home))

@@ -337,12 +337,8 @@ func (s *pairedServer) count(ctx context.Context, sql string, args ...any) (n in
 func (s *pairedServer) query(ctx context.Context, do func(*pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
-	db, err := pgx.Connect(ctx, s.url)
-	if err == nil {
-		err = errors.Join(do(db), db.Close(ctx))
-	}
-	if err != nil {
-		return fmt.Errorf("PostgreSQL %s: %w", s.name, err)
+	if err := InDatabase(ctx, s.url, do); err != nil {
+		return fmt.Errorf("%s: %w", s.name, err)
 	}
 	return nil
 }
@@ -364,15 +360,10 @@ func (p *Pair) AwaitStandby(ctx context.Context) error {
 // Generation returns the id of the event stream's newest generation, and the place after which it
 // begins.
 func (p *Pair) Generation(ctx context.Context) (id, after int64, err error) {
-	db, err := pgx.Connect(ctx, p.url(pairDatabase, p.primary))
-	if err != nil {
-		return 0, 0, fmt.Errorf("PostgreSQL: %w", err)
-	}
-	err = db.QueryRow(ctx, `SELECT id, after_seq FROM generations ORDER BY id DESC LIMIT 1`).Scan(&id, &after)
-	if err = errors.Join(err, db.Close(ctx)); err != nil {
-		return 0, 0, fmt.Errorf("PostgreSQL: read the generation: %w", err)
-	}
-	return id, after, nil
+	err = InDatabase(ctx, p.PrimaryURL(), func(db *pgx.Conn) error {
+		return db.QueryRow(ctx, `SELECT id, after_seq FROM generations ORDER BY id DESC LIMIT 1`).Scan(&id, &after)
+	})
+	return id, after, err
 }
 
 // Close ends both servers and removes their files.

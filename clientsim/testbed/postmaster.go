@@ -58,14 +58,10 @@ func (p *Proc) Detach(ctx context.Context) (*Postmaster, error) {
 	if m.sockets, err = p.sockets(); err != nil {
 		return nil, fmt.Errorf("PostgreSQL: %w", err)
 	}
-	db, err := pgx.Connect(ctx, m.url)
-	if err != nil {
-		return nil, fmt.Errorf("PostgreSQL: %w", err)
-	}
 	var cluster string
-	err = db.QueryRow(ctx, `SHOW data_directory`).Scan(&cluster)
-	if err = errors.Join(err, db.Close(ctx)); err != nil {
-		return nil, fmt.Errorf("PostgreSQL: %w", err)
+	err = InDatabase(ctx, m.url, func(db *pgx.Conn) error { return db.QueryRow(ctx, `SHOW data_directory`).Scan(&cluster) })
+	if err != nil {
+		return nil, err
 	}
 	info, err := os.Stat(cluster)
 	if err != nil {

@@ -2,8 +2,6 @@ package testbed
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -18,15 +16,13 @@ type Uploads struct {
 
 // Uploads reads what the database says of attachments, and of one of them.
 func (f *Cluster) Uploads(ctx context.Context, id string) (u Uploads, err error) {
-	db, err := pgx.Connect(ctx, f.Postgres.URL())
-	if err != nil {
-		return u, fmt.Errorf("cluster: database: %w", err)
-	}
-	err = db.QueryRow(ctx, `
+	err = InDatabase(ctx, f.Postgres.URL(), func(db *pgx.Conn) error {
+		return db.QueryRow(ctx, `
 		SELECT count(*) FILTER (WHERE state = 'complete'), count(*) FILTER (WHERE fence > 1), coalesce(max(fence), 0),
 			coalesce(max(fence) FILTER (WHERE id::text = $1), 0),
 			(SELECT count(*) FROM (
 				SELECT FROM attachments WHERE state = 'complete' GROUP BY convo_id, sha256 HAVING count(*) > 1) twice)
 		FROM attachments`, id).Scan(&u.Complete, &u.TakenOver, &u.HighestFence, &u.Fence, &u.Twice)
-	return u, errors.Join(err, db.Close(context.WithoutCancel(ctx)))
+	})
+	return u, err
 }

@@ -2,7 +2,6 @@
 package testbedtest
 
 import (
-	"context"
 	"testing"
 
 	"mlsd/clientsim/testbed"
@@ -16,7 +15,7 @@ func Directory(t *testing.T) *testbed.Directory {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := d.Close(context.Background()); err != nil {
+		if err := d.Close(); err != nil {
 			t.Error(err)
 		}
 	})

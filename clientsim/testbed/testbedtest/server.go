@@ -96,7 +96,7 @@ func Server(t *testing.T, dir *testbed.Directory, settings map[string]string) *t
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := testbed.NewProc(binary, filepath.Join(home, "data"), dir.URL(), xrpc.DefaultServiceDID)
+	server := testbed.NewProc(binary, filepath.Join(home, "data"), dir.URL, xrpc.DefaultServiceDID)
 	t.Cleanup(func() {
 		if err := server.Stop(); err != nil {
 			t.Error(err)
