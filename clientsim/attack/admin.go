@@ -47,10 +47,12 @@ func foreignHeaders(host string) [][]string {
 // balancers "ok". None may be answered with content.
 func rebind(_ context.Context, t *Target) (*Prepared, error) {
 	host := strings.TrimPrefix(t.Admin, "http://")
+	listener := *t
+	listener.Addr = host
 	read, whole := map[string]bool{}, 0
 	ask := func(ctx context.Context, path string, headers []string) int {
 		t.tried()
-		status := t.raw(ctx, host, "GET "+path+" HTTP/1.1\r\n"+strings.Join(headers, "\r\n")+"\r\nConnection: close\r\n\r\n")
+		status, _ := listener.raw(ctx, "GET "+path+" HTTP/1.1\r\n"+strings.Join(headers, "\r\n")+"\r\nConnection: close\r\n\r\n")
 		t.answered(status)
 		return status
 	}
@@ -81,24 +83,14 @@ func rebind(_ context.Context, t *Target) (*Prepared, error) {
 	}, nil
 }
 
-// raw sends a request to an address and returns the status of the answer.
-func (t *Target) raw(ctx context.Context, addr, request string) int {
-	status, _ := t.rawAnswer(ctx, addr, request)
-	return status
-}
-
-// rawAnswer sends a request and returns the status and the header of the answer.
-func (t *Target) rawAnswer(ctx context.Context, addr, request string) (int, http.Header) {
-	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: t.address(0)}, Timeout: connectLimit}
-	conn, err := d.DialContext(ctx, "tcp", addr)
+// raw sends a request and returns the status and the header of the answer.
+func (t *Target) raw(ctx context.Context, request string) (int, http.Header) {
+	conn, end, err := t.open(ctx, 0, request)
 	if err != nil {
 		return 0, nil
 	}
-	defer func() { _ = conn.Close() }()
+	defer end()
 	if err := conn.SetDeadline(time.Now().Add(xrpc.AttemptLimit)); err != nil {
-		return 0, nil
-	}
-	if _, err := io.WriteString(conn, request); err != nil {
 		return 0, nil
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -122,7 +114,7 @@ func requestIDs(_ context.Context, t *Target) (*Prepared, error) {
 			for ctx.Err() == nil {
 				for i, id := range ids {
 					t.tried()
-					status, header := t.rawAnswer(ctx, t.Addr, "GET /xrpc/"+mlsapi.NSIDGetConvos+" HTTP/1.1\r\nHost: "+t.Addr+"\r\nX-Request-ID: "+id+"\r\nConnection: close\r\n\r\n")
+					status, header := t.raw(ctx, "GET /xrpc/"+mlsapi.NSIDGetConvos+" HTTP/1.1\r\nHost: "+t.Addr+"\r\nX-Request-ID: "+id+"\r\nConnection: close\r\n\r\n")
 					t.answered(status)
 					longest = max(longest, len(header.Get("X-Request-Id")))
 					if i >= 2 && header.Get("X-Request-Id") == id {

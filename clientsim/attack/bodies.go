@@ -103,19 +103,14 @@ func (t *Target) hold(ctx context.Context, n int, next func(i int) (address int,
 // holdOne makes one request that does not end, until the server answers or closes the connection.
 // It returns the status of the answer; 0: none.
 func (t *Target) holdOne(ctx context.Context, address int, head, drop string) (status int) {
-	conn, err := t.dial(ctx, address)
+	conn, end, err := t.open(ctx, address, head)
 	if err != nil {
 		return 0
 	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer stop()
-	defer func() { _ = conn.Close() }()
-	if _, err := io.WriteString(conn, head); err != nil {
-		return 0
-	}
+	defer end()
 	if drop != "" {
-		feeding, end := context.WithCancel(ctx)
-		defer end()
+		feeding, stop := context.WithCancel(ctx)
+		defer stop()
 		go feed(feeding, conn, drop)
 	}
 	if err := conn.SetReadDeadline(time.Now().Add(heldFor)); err != nil {

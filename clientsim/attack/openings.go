@@ -2,10 +2,7 @@ package attack
 
 import (
 	"context"
-	"io"
 	"time"
-
-	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/xrpc"
@@ -40,23 +37,18 @@ func forgedToken(t *Target, method string) (pass, error) {
 	}, nil
 }
 
-// ownAccounts uses tokens of the attacker's accounts. A stream's token can be used again.
+// ownAccounts uses tokens of the attacker's accounts.
 func ownAccounts(t *Target, method string) (pass, error) {
 	accounts, err := t.accounts(40)
 	if err != nil {
 		return nil, err
 	}
-	tokens := make([]string, len(accounts))
-	for i, a := range accounts {
-		if tokens[i], err = a.TokenFor(t.Audience, syntax.NSID(method), tokenLife); err != nil {
-			return nil, err
-		}
+	tokens, err := t.tokens(accounts, method)
+	if err != nil {
+		return nil, err
 	}
 	return func(i int) (string, string, error) { return "", tokens[i%len(tokens)], nil }, nil
 }
-
-// tokenLife is how long tokens are valid that an attacker uses again and again.
-const tokenLife = 30 * time.Minute
 
 // The rate of the openings, and how long each lasts. Who leaves sooner gives its place back.
 const (
@@ -89,14 +81,11 @@ func hangUps(method string, by func(*Target, string) (pass, error)) func(context
 // hangUp sends a request and closes the connection without reading. It closes it in order: after a
 // reset the server could not read the request, which then would cost it nothing.
 func (t *Target) hangUp(ctx context.Context, request string) {
-	conn, err := t.dial(ctx, 0)
-	if err == nil {
-		if _, err = io.WriteString(conn, request); err == nil {
-			xrpc.Sleep(ctx, openFor)
-		}
-		_ = conn.Close()
-	}
+	_, end, err := t.open(ctx, 0, request)
 	if err != nil {
 		t.answered(0)
+		return
 	}
+	xrpc.Sleep(ctx, openFor)
+	end()
 }

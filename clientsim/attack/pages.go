@@ -9,8 +9,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/bluesky-social/indigo/atproto/syntax"
-
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
 	"mlsd/clientsim/xrpc"
@@ -57,11 +55,9 @@ func slowReaders(dids, addresses, perSecond int, method string) func(context.Con
 		if method == mlsapi.NSIDGetMessages {
 			query += "&messageType=all&sinceSeq=0&convoId=" + id
 		}
-		tokens := make([]string, dids)
-		for i, who := range accounts {
-			if tokens[i], err = who.TokenFor(t.Audience, syntax.NSID(method), tokenLife); err != nil {
-				return nil, err
-			}
+		tokens, err := t.tokens(accounts, method)
+		if err != nil {
+			return nil, err
 		}
 		return &Prepared{Run: func(ctx context.Context) error {
 			var lanes sync.WaitGroup
@@ -84,18 +80,13 @@ func slowReaders(dids, addresses, perSecond int, method string) func(context.Con
 // readSlowly sends a request, and reads so many bytes of its answer per second until the server
 // closes the connection or ctx ends. It returns the answer's status.
 func (t *Target) readSlowly(ctx context.Context, address int, request string, perSecond int) int {
-	conn, err := t.dial(ctx, address)
+	conn, end, err := t.open(ctx, address, request)
 	if err != nil {
 		return 0
 	}
-	defer func() { _ = conn.Close() }()
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer stop()
+	defer end()
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetReadBuffer(receiveBuffer)
-	}
-	if _, err := io.WriteString(conn, request); err != nil {
-		return 0
 	}
 	if err := conn.SetReadDeadline(time.Now().Add(answerTimeout)); err != nil {
 		return 0

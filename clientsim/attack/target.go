@@ -90,10 +90,22 @@ func (t *Target) address(n int) net.IP { return net.IPv4(127, 1, byte(t.slot), b
 // connectLimit is how long an attacker waits for a connection.
 const connectLimit = 3 * time.Second
 
-// dial opens a connection from the attacker's n-th address.
-func (t *Target) dial(ctx context.Context, n int) (net.Conn, error) {
+// open connects from the attacker's n-th address and sends the beginning of a request. end closes
+// the connection, and so does the end of ctx.
+func (t *Target) open(ctx context.Context, n int, head string) (conn net.Conn, end func(), err error) {
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: t.address(n)}, Timeout: connectLimit}
-	return d.DialContext(ctx, "tcp", t.Addr)
+	if conn, err = d.DialContext(ctx, "tcp", t.Addr); err != nil {
+		return nil, nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	end = func() {
+		stop()
+		_ = conn.Close()
+	}
+	if _, err = io.WriteString(conn, head); err != nil {
+		end()
+	}
+	return conn, end, err
 }
 
 // web returns an HTTP client that connects from the attacker's n-th address.
@@ -123,6 +135,20 @@ func (t *Target) accounts(n int) ([]*xrpc.Account, error) {
 		}
 	}
 	return all, nil
+}
+
+// tokenLife is how long tokens are valid that an attacker uses again and again.
+const tokenLife = 30 * time.Minute
+
+// tokens makes a token of each account for a method. A query's or stream's token can be used again.
+func (t *Target) tokens(accounts []*xrpc.Account, method string) (tokens []string, err error) {
+	tokens = make([]string, len(accounts))
+	for i, who := range accounts {
+		if tokens[i], err = who.TokenFor(t.Audience, syntax.NSID(method), tokenLife); err != nil {
+			return nil, err
+		}
+	}
+	return tokens, nil
 }
 
 // Serials of accounts: which curve their keys are on.

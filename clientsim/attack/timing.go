@@ -3,11 +3,9 @@ package attack
 import (
 	"context"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -140,34 +138,15 @@ func (c *comparison) measure(ctx context.Context, t *Target, web *http.Client, w
 	}
 }
 
-// timed makes a call and returns how long it took, from the request's first byte to the answer's
-// last.
+// timed makes a call and returns how long it took until the answer's last byte.
 func (t *Target) timed(ctx context.Context, web *http.Client, call xrpc.Call, token string) (time.Duration, int) {
-	verb, url, body := http.MethodPost, path(string(call.Method)), io.Reader(strings.NewReader(string(call.Body)))
+	verb, url := http.MethodPost, path(string(call.Method))
 	if call.Query != nil {
-		verb, url, body = http.MethodGet, url+"?"+call.Query.Encode(), nil
-	}
-	t.tried()
-	req, err := http.NewRequestWithContext(ctx, verb, t.Base+url, body)
-	if err != nil {
-		t.answered(0)
-		return 0, 0
-	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
+		verb, url = http.MethodGet, url+"?"+call.Query.Encode()
 	}
 	begun := time.Now()
-	resp, err := web.Do(req)
-	if err != nil {
-		t.answered(0)
-		return 0, 0
-	}
-	_, _ = io.Copy(io.Discard, resp.Body) // a broken answer has its status
-	took := time.Since(begun)
-	_ = resp.Body.Close()
-	t.answered(resp.StatusCode)
-	return took, resp.StatusCode
+	status, _ := t.send(ctx, web, verb, url, token, call.Body)
+	return time.Since(begun), status
 }
 
 // claims says how uneven the comparison is.
