@@ -38,7 +38,7 @@ type Writes struct {
 func ReadThenWrite(ctx context.Context, db *pgxpool.Pool, read *pgx.Batch, writes Writes, before func() error) error {
 	conn, err := db.Acquire(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", ErrNotSent, err)
 	}
 	defer conn.Release()                // the pool closes a connection that is in a transaction or was lost
 	ctx = tracing.StartBatch(ctx, read) // a pipeline does not call the connection's tracer

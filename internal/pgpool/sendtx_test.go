@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
@@ -84,5 +85,20 @@ func TestSendTx(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A transaction that got no connection has written nothing. It made the node panic: a message that
+// nobody had judged was looked up as one whose outcome is unknown.
+func TestNoConnection(t *testing.T) {
+	t.Parallel()
+	db, err := pgxpool.New(t.Context(), "postgres://mlsd@127.0.0.1:1/mlsd?sslmode=disable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	err = pgpool.SendTx(t.Context(), db, &pgx.Batch{}, nil)
+	if err == nil || pgpool.OutcomeUnknown(err) || !pgpool.Unavailable(err) {
+		t.Errorf("got %v: unknown outcome %v, unavailable %v", err, pgpool.OutcomeUnknown(err), pgpool.Unavailable(err))
 	}
 }
