@@ -40,8 +40,9 @@ func (i *identity) set(caller syntax.DID, err error, standing *accounts.Inactive
 func (s *Server) outcome(c *httpRequest, begun time.Time, f failure, trace string) requests.Request {
 	took := c.processingTime(begun)
 	q := requests.Request{
-		At: begun.Add(took), ID: c.Response().Header().Get(echo.HeaderXRequestID), NSID: otherMethod, Status: c.Response().Status,
-		Error: f.name, Message: f.message, Detail: f.detail(), Conflict: conflicts(f.name), Bytes: c.Response().Size, Took: took, Trace: trace,
+		At: begun.Add(took), Took: took, ID: c.Response().Header().Get(echo.HeaderXRequestID), Trace: trace,
+		NSID: otherMethod, Status: c.Response().Status, Bytes: c.Response().Size,
+		Error: f.name, Message: f.message, Detail: f.detail(), Conflict: conflicts(f.name),
 	}
 	if route := s.routes[c.Param("nsid")]; route != nil {
 		q.NSID = route.Method.NSID

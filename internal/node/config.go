@@ -153,7 +153,8 @@ func (a *AttachmentsConfig) parse(v string) error {
 // parseBucket reads the URL of a bucket, such as https://s3.example.com/files?region=eu-central-1.
 func (a *AttachmentsConfig) parseBucket(v string) error {
 	u, err := url.Parse(v)
-	wanted := errors.New("want off, a directory such as /srv/mlsd-files, or a bucket such as https://s3.example.com/BUCKET?region=us-east-1")
+	wanted := errors.New("want off, a directory such as /srv/mlsd-files, or a bucket such as " +
+		"https://s3.example.com/BUCKET?region=us-east-1")
 	if err != nil || checkURL(v) != nil || u.User != nil || u.Fragment != "" {
 		return wanted
 	}

@@ -112,9 +112,9 @@ var settings = append([]setting{
 		c.MessageRetention, err = notNegative(v)
 		return err
 	}),
-	one("MLSD_ATTACHMENTS", "where attachments are kept: a directory, a bucket such as https://s3.example.com/BUCKET, or off; empty: MLSD_DATA_DIR with mlsd's own PostgreSQL, else off", "", func(c *Config, v string) error {
-		return c.Attachments.parse(v)
-	}),
+	one("MLSD_ATTACHMENTS", "where attachments are kept: a directory, a bucket such as https://s3.example.com/BUCKET, or off; "+
+		"empty: MLSD_DATA_DIR with mlsd's own PostgreSQL, else off", "",
+		func(c *Config, v string) error { return c.Attachments.parse(v) }),
 	one("MLSD_ATTACHMENT_MAX_SIZE", "how large an attachment can be", "50MiB", func(c *Config, v string) (err error) {
 		if c.Attachments.MaxSize, err = amount(v, true); err == nil && (c.Attachments.MaxSize < 1 || c.Attachments.MaxSize > 1<<30) {
 			err = errors.New("want 1 byte to 1GiB, such as 50MiB")

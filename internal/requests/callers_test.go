@@ -14,6 +14,11 @@ import (
 	"mlsd/internal/requests"
 )
 
+// first is a write of a caller under a new key.
+func first(did string, took time.Duration) requests.Request {
+	return requests.Request{Caller: did, Admitted: true, NSID: "sendMessage", Key: "k", KeyUsed: true, Took: took}
+}
+
 // callerCount is a row of caller_counts. DID "" stands for all callers without a row.
 type callerCount struct {
 	Kind, DID, NSID string
@@ -91,10 +96,10 @@ func TestManyCallers(t *testing.T) {
 	var sent int64
 	for round := range rounds {
 		for n := range strangers {
-			c.Add(requests.Request{Caller: fmt.Sprintf("did:plc:%d-%d", round, n), Admitted: true, NSID: "sendMessage", Key: "k", KeyUsed: true, Took: time.Second})
+			c.Add(first(fmt.Sprintf("did:plc:%d-%d", round, n), time.Second))
 			sent++
 			if n%50 == 0 { // in small portions: 2 % of all
-				c.Add(requests.Request{Caller: "did:plc:busy", Admitted: true, NSID: "sendMessage", Key: "k", KeyUsed: true, Took: time.Second})
+				c.Add(first("did:plc:busy", time.Second))
 				sent++
 			}
 		}
@@ -125,11 +130,11 @@ func TestSteadyCaller(t *testing.T) {
 	for round := range rounds {
 		for n := range others {
 			for range 2 {
-				c.Add(requests.Request{Caller: fmt.Sprintf("did:plc:%d-%d", round, n), Admitted: true, NSID: "sendMessage", Key: "k", KeyUsed: true})
+				c.Add(first(fmt.Sprintf("did:plc:%d-%d", round, n), 0))
 			}
 		}
 		if round >= begins { // all rows are in use
-			c.Add(requests.Request{Caller: "did:plc:steady", Admitted: true, NSID: "sendMessage", Key: "k", KeyUsed: true})
+			c.Add(first("did:plc:steady", 0))
 		}
 		flush(t, c)
 	}
@@ -147,7 +152,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	db := pgtest.Database(t)
 	c := newCounter(db)
 	for n := range 10 * requests.Tracked {
-		c.Add(requests.Request{Caller: fmt.Sprintf("did:plc:%d", n), Admitted: true, NSID: "sendMessage"})
+		c.Add(first(fmt.Sprintf("did:plc:%d", n), 0))
 	}
 	if n := c.Named(); n != requests.Tracked {
 		t.Errorf("%d callers have entries, want %d", n, requests.Tracked)
