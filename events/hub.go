@@ -21,7 +21,7 @@ import (
 
 const (
 	tailLimit   = 1000                  // rows of one read, and events that are handed out at a time
-	tailPoll    = time.Second           // how often the hub reads without a wake-up
+	tailPoll    = 2 * time.Second       // how often the hub reads without a wake-up
 	tailTimeout = 10 * time.Second      // of one read
 	tailRest    = 50 * time.Millisecond // after a read, at most
 	loadBytes   = 8 << 20               // of log entries that the hub loads in one round

@@ -11,7 +11,7 @@ import (
 
 const (
 	// IndexInterval is how often a node looks whether events are to be indexed.
-	IndexInterval = time.Second
+	IndexInterval = 5 * time.Second
 
 	indexPart = 1 << 13       // places of the stream that one transaction indexes, at least
 	indexSpan = 2 * indexPart // at most: so far apart are the first and the last place of a row
@@ -39,7 +39,7 @@ func NewIndex(db *pgxpool.Pool) *Index { return &Index{db: db, part: indexPart, 
 // RunOnce indexes what is in the stream, except for less than indexPart places of the newest day.
 func (x *Index) RunOnce(ctx context.Context) error {
 	for {
-		// Every node asks this each second, so it reads no partition.
+		// Every node asks this again and again, so it reads no partition.
 		var due bool
 		err := x.db.QueryRow(ctx, `
 			SELECT s.head - e.last >= $1 OR e.last < (SELECT coalesce(max(first_seq) - 1, 0) FROM event_days) FROM stream s, convo_events_end e`, x.part).Scan(&due)

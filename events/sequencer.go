@@ -26,11 +26,11 @@ const (
 	mostPause   = 10 * time.Millisecond // also after a slow step
 	stepTimeout = 10 * time.Second      // of one round
 
-	leaderPoll  = 250 * time.Millisecond // how often the leader reads the outbox without a wake-up
-	electEvery  = 500 * time.Millisecond // how often another node tries to lead
-	electSoon   = 20 * time.Millisecond  // until it tries again after it ended the leader's session
-	leaderStall = time.Second            // a leader that is idle for longer is taken for dead
-	lookEvery   = time.Second            // how often another node looks whether the leader is: that reads all sessions and locks
+	leaderPoll  = 500 * time.Millisecond  // how often the leader reads the outbox without a wake-up
+	electEvery  = 500 * time.Millisecond  // how often another node tries to lead
+	electSoon   = 20 * time.Millisecond   // until it tries again after it ended the leader's session
+	leaderStall = 1500 * time.Millisecond // a leader that is idle for longer is taken for dead
+	lookEvery   = time.Second             // how often another node looks whether the leader is: that reads all sessions and locks
 
 	maintainEvery = 10 * time.Minute // how often the partitions are maintained
 	maintainAgain = time.Minute      // until the next try after that failed

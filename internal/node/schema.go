@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	schemaInterval = time.Second
+	schemaInterval = 2 * time.Second
 	schemaTimeout  = time.Second // of one look
 )
 

@@ -123,6 +123,11 @@ func (w *Worker) RunOnce(ctx context.Context) error {
 // reading of due jobs is younger than interval, only calls are started.
 func (w *Worker) round(ctx, calls context.Context, interval time.Duration) error {
 	fresh := w.limits.now().Sub(w.queue.read) >= interval
+	if fresh && len(w.queue.jobs) == 0 {
+		if has, err := w.hasWork(ctx); err != nil || !has {
+			return err
+		}
+	}
 	var more bool
 	step := func(do func(context.Context) (bool, error)) error {
 		ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
@@ -154,6 +159,20 @@ func (w *Worker) round(ctx, calls context.Context, interval time.Duration) error
 		w.freed.Send()
 	}
 	return failed
+}
+
+// hasWork reports whether something is due. Most rounds of most nodes end with this.
+func (w *Worker) hasWork(ctx context.Context) (has bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
+	defer cancel()
+	err = w.db.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM push_convos)
+			OR EXISTS (SELECT FROM push_jobs WHERE state IN ('pending', 'sending') AND next_attempt_at <= now())
+			OR EXISTS (SELECT FROM push_targets WHERE challenge_at <= now())`).Scan(&has)
+	if err != nil {
+		return false, fmt.Errorf("look for work: %w", err)
+	}
+	return has, nil
 }
 
 // start runs a call in the background. The place has been admitted.

@@ -42,7 +42,7 @@ const (
 
 const (
 	// Interval is how often a node reads keys and ended sessions.
-	Interval = 250 * time.Millisecond
+	Interval = 750 * time.Millisecond
 	// trustFor is how long a node trusts sessions since it began to read the ends that it knows.
 	trustFor = 5 * time.Second
 	// roundTimeout bounds one reading. askTimeout bounds a question that a request waits for.

@@ -17,7 +17,7 @@ import (
 
 const (
 	// GateInterval is how often a node reads what has changed.
-	GateInterval = 500 * time.Millisecond
+	GateInterval = time.Second
 	// gateTimeout bounds one reading of changes, and askTimeout one question that a request waits
 	// for.
 	gateTimeout, askTimeout = 5 * time.Second, 5 * time.Second
