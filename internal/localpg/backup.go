@@ -1,7 +1,6 @@
 package localpg
 
 import (
-	"archive/tar"
 	"context"
 	"encoding/json"
 	"errors"
@@ -64,14 +63,11 @@ func Backup(ctx context.Context, dataDir, dir string) (m Manifest, err error) {
 	if err := conn.QueryRow(ctx, before).Scan(&m.Major, &m.Began); err != nil {
 		return m, err
 	}
-	path := filepath.Join(dir, clusterTar)
-	if err := writeSynced(path, func(f io.Writer) error { return baseBackup(ctx, conn, f) }); err != nil {
+	err = writeSynced(filepath.Join(dir, clusterTar), func(f io.Writer) error { return m.baseBackup(ctx, conn, f) })
+	if err != nil {
 		return m, err
 	}
 	if err := conn.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&m.Ended); err != nil {
-		return m, err
-	}
-	if err := m.describe(path); err != nil {
 		return m, err
 	}
 	text, err := json.MarshalIndent(m, "", "  ")
@@ -96,65 +92,53 @@ func emptyDir(dir string) error {
 	return err
 }
 
+// firstSegment finds the WAL segment with which replaying begins, in the label of a backup.
+var firstSegment = regexp.MustCompile(`START WAL LOCATION: \S+ \(file ([0-9A-F]{24})\)`)
+
 // baseBackup writes the cluster of conn's server as a tar, with the WAL of that time.
-func baseBackup(ctx context.Context, conn *pgx.Conn, to io.Writer) error {
+func (m *Manifest) baseBackup(ctx context.Context, conn *pgx.Conn, to io.Writer) error {
 	const command = `BASE_BACKUP (LABEL 'mlsd backup', CHECKPOINT 'fast', WAL true, WAIT false, MANIFEST 'no')`
-	_, err := conn.PgConn().CopyTo(ctx, &tarStream{to: to}, command)
-	if err != nil {
+	s := &tarStream{to: to}
+	if _, err := conn.PgConn().CopyTo(ctx, s, command); err != nil {
 		return fmt.Errorf("copy the cluster: %w", err)
 	}
+	found := firstSegment.FindSubmatch(s.head)
+	if found == nil {
+		return errors.New("the backup does not begin with its label")
+	}
+	m.FirstWAL, m.Bytes = string(found[1]), s.bytes
 	return nil
 }
+
+// headBytes is the part of a tar with the label of the backup, which is its first file.
+const headBytes = 2048
 
 // tarStream writes the tar that is in the messages of a base backup. The first byte of a message says
 // what it is.
 type tarStream struct {
-	to   io.Writer
-	tars int
+	to    io.Writer
+	tars  int
+	bytes int64
+	head  []byte // at least headBytes
 }
 
 // Write implements io.Writer.
 func (s *tarStream) Write(message []byte) (int, error) {
-	switch message[0] {
+	switch content := message[1:]; message[0] {
 	case 'n':
 		if s.tars++; s.tars > 1 {
 			return 0, errors.New("the cluster has tablespaces outside its directory")
 		}
 	case 'd':
-		if _, err := s.to.Write(message[1:]); err != nil {
+		s.bytes += int64(len(content))
+		if len(s.head) < headBytes {
+			s.head = append(s.head, content...)
+		}
+		if _, err := s.to.Write(content); err != nil {
 			return 0, err
 		}
 	}
 	return len(message), nil
-}
-
-// describe reads the size of the tar, and the segment with which replaying begins.
-func (m *Manifest) describe(path string) (err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	m.Bytes = info.Size()
-	files := tar.NewReader(f)
-	first, err := files.Next()
-	if err != nil {
-		return fmt.Errorf("read the backup: %w", err)
-	}
-	label, err := io.ReadAll(files)
-	if err != nil {
-		return fmt.Errorf("read the backup: %w", err)
-	}
-	start := regexp.MustCompile(`START WAL LOCATION: \S+ \(file ([0-9A-F]{24})\)`).FindSubmatch(label)
-	if start == nil {
-		return fmt.Errorf("the backup begins with %s, not with its label", first.Name)
-	}
-	m.FirstWAL = string(start[1])
-	return nil
 }
 
 // writeSynced writes a new file and puts it on disk.

@@ -147,8 +147,7 @@ const memoryInUse = "pre-existing shared memory block"
 func (c *cluster) run(ctx context.Context, socketDir string) (*process, error) {
 	tick := time.NewTicker(memoryPoll)
 	defer tick.Stop()
-	timeout := time.NewTimer(backendsLimit)
-	defer timeout.Stop()
+	timeout := time.After(backendsLimit)
 	for waiting := false; ; waiting = true {
 		child, err := c.runOnce(ctx, socketDir)
 		if !errors.Is(err, errMemoryInUse) {
@@ -159,7 +158,7 @@ func (c *cluster) run(ctx context.Context, socketDir string) (*process, error) {
 		}
 		select {
 		case <-tick.C:
-		case <-timeout.C:
+		case <-timeout:
 			return nil, err
 		case <-ctx.Done():
 			return nil, errors.Join(context.Cause(ctx), err)
@@ -193,15 +192,14 @@ func (c *cluster) runOnce(ctx context.Context, socketDir string) (*process, erro
 func (c *cluster) awaitReady(ctx context.Context, child *process) error {
 	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()
-	slow := time.NewTimer(sayAfter)
-	defer slow.Stop()
+	slow := time.After(sayAfter)
 	for {
 		if file, err := c.readPIDFile(); err == nil && file.pid == child.pid() && file.ready {
 			return nil
 		}
 		select {
 		case <-tick.C:
-		case <-slow.C:
+		case <-slow:
 			c.log.Info("waiting for PostgreSQL, which replays its WAL if it was not stopped in order", "dir", c.dir)
 		case <-child.done:
 			return errors.Join(errors.New("it ended"), child.err)

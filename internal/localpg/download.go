@@ -55,7 +55,7 @@ func (f *finder) fetch(ctx context.Context, want int) (_ binaries, err error) {
 	if b, _, err := f.first(ctx, f.downloaded(), want); err != nil || b.major != 0 {
 		return b, err // another process downloaded it while this one waited for the lock
 	}
-	if err := removeLeftovers(f.downloads, downloadsPrefix); err != nil {
+	if err := removeLeftovers(ctx, f.downloads, downloadsPrefix, f.log); err != nil {
 		return binaries{}, err
 	}
 	tmp, err := os.MkdirTemp(f.downloads, downloadsPrefix)

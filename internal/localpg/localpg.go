@@ -140,7 +140,7 @@ func startLocked(ctx context.Context, cfg Config, log *slog.Logger, dir string) 
 	if _, err := c.prepare(ctx, cfg, dir, major); err != nil {
 		return nil, err
 	}
-	if err := removeLeftovers(dir, initPrefix); err != nil {
+	if err := removeLeftovers(ctx, dir, initPrefix, log); err != nil {
 		return nil, err
 	}
 	if major == 0 {
@@ -238,7 +238,7 @@ func (s *Server) Stop(ctx context.Context) error {
 }
 
 func (s *Server) stop(ctx context.Context) error {
-	if err := s.child.stop(ctx); err != nil && !s.child.ended() {
+	if err := s.child.stop(ctx); err != nil {
 		// The server still runs. This process holds the lock until it ends.
 		return fmt.Errorf("stop private PostgreSQL: %w", err)
 	}

@@ -82,12 +82,11 @@ func (c *cluster) stopPostmaster(ctx context.Context) error {
 func (c *cluster) awaitEnd(ctx context.Context, pid int, limit time.Duration) error {
 	tick := time.NewTicker(orphanPoll)
 	defer tick.Stop()
-	timeout := time.NewTimer(limit)
-	defer timeout.Stop()
+	timeout := time.After(limit)
 	for isPostmaster(pid, c.dir) {
 		select {
 		case <-tick.C:
-		case <-timeout.C:
+		case <-timeout:
 			return nil
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for the end of an orphaned PostgreSQL (pid %d): %w", pid, context.Cause(ctx))

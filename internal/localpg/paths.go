@@ -1,9 +1,11 @@
 package localpg
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 )
@@ -81,15 +83,17 @@ func syncDir(dir string) error {
 }
 
 // removeLeftovers deletes the entries of dir whose names start with prefix. A crash left them
-// incomplete. The caller holds the lock, so no process uses them.
-func removeLeftovers(dir, prefix string) error {
+// incomplete. The caller holds the lock, so only the server of an interrupted restore can use one. It
+// is stopped.
+func removeLeftovers(ctx context.Context, dir, prefix string, log *slog.Logger) error {
 	names, err := fs.Glob(os.DirFS(dir), prefix+"*")
 	if err != nil {
 		return fmt.Errorf("look for leftovers: %w", err)
 	}
 	var errs []error
 	for _, name := range names {
-		errs = append(errs, os.RemoveAll(filepath.Join(dir, name)))
+		c := &cluster{dir: filepath.Join(dir, name), log: log}
+		errs = append(errs, c.stopPostmaster(ctx), os.RemoveAll(c.dir))
 	}
 	return errors.Join(errs...)
 }

@@ -58,15 +58,6 @@ func runChild(cmd *exec.Cmd) error {
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-func (p *process) ended() bool {
-	select {
-	case <-p.done:
-		return true
-	default:
-		return false
-	}
-}
-
 // exitError returns how a process ended. An immediate shutdown after stop is not a failure,
 // although PostgreSQL exits with a status other than 0.
 func (p *process) exitError() error {
@@ -79,8 +70,10 @@ func (p *process) exitError() error {
 // stop ends a postmaster with a fast shutdown. When ctx ends, it asks for an immediate shutdown. It
 // returns an error if the postmaster still runs.
 func (p *process) stop(ctx context.Context) error {
-	if p.ended() {
+	select {
+	case <-p.done:
 		return nil
+	default:
 	}
 	p.stopping.Store(true)
 	if err := p.signal(syscall.SIGINT); err != nil {
@@ -94,20 +87,17 @@ func (p *process) stop(ctx context.Context) error {
 	if err := p.signal(syscall.SIGQUIT); err != nil {
 		return err
 	}
-	timeout := time.NewTimer(immediateStop)
-	defer timeout.Stop()
 	select {
 	case <-p.done:
 		return nil
-	case <-timeout.C:
+	case <-time.After(immediateStop):
 		return fmt.Errorf("pid %d did not end %v after SIGQUIT", p.pid(), immediateStop)
 	}
 }
 
 func (p *process) signal(sig syscall.Signal) error {
-	err := p.cmd.Process.Signal(sig)
-	if errors.Is(err, os.ErrProcessDone) {
-		return nil // done will be closed soon
+	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
 	}
-	return err
+	return nil // if it is done, p.done will be closed soon
 }

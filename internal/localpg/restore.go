@@ -73,7 +73,7 @@ func Restore(
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	if err := removeRestores(ctx, dir, log); err != nil {
+	if err := removeLeftovers(ctx, dir, restorePrefix, log); err != nil {
 		return last, err
 	}
 	tmp, err := os.MkdirTemp(dir, restorePrefix)
@@ -110,21 +110,6 @@ func readManifest(backup string) (m Manifest, err error) {
 		err = fmt.Errorf("%s has %d bytes, and had %d", clusterTar, info.Size(), m.Bytes)
 	}
 	return m, err
-}
-
-// removeRestores removes what interrupted restores have left.
-func removeRestores(ctx context.Context, dir string, log *slog.Logger) error {
-	left, err := fs.Glob(os.DirFS(dir), restorePrefix+"*")
-	if err != nil {
-		return fmt.Errorf("look for interrupted restores: %w", err)
-	}
-	for _, name := range left {
-		c := &cluster{dir: filepath.Join(dir, name), log: log}
-		if err := errors.Join(c.stopPostmaster(ctx), os.RemoveAll(c.dir)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // TimelinesError means that the archive has the WAL of timelines that began after the backup, because

@@ -323,7 +323,7 @@ var mutants = []mutant{
 	{"a restore without the archive", "internal/localpg.TestRestoreToAMoment", []edit{
 		{"internal/localpg.restoreCommand", `dir == ""`, `true`}}},
 	{"a backup without its own WAL", "internal/localpg.TestBackupWhileRunning", []edit{
-		{"internal/localpg.baseBackup", `WAL true`, `WAL false`}}},
+		{"internal/localpg.Manifest.baseBackup", `WAL true`, `WAL false`}}},
 
 	// Epochs and membership
 	{"a stale commit is many lost races", "TestOneStaleCommitIsOneLostRace", []edit{ // X7
