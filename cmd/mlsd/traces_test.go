@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,31 +12,37 @@ import (
 	"sync"
 	"testing"
 
-	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
-	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
-	"google.golang.org/protobuf/proto"
-
 	"mlsd/api/mlsapi"
 	"mlsd/internal/pgtest"
 )
+
+// otlpSpan is a span in OTLP's JSON.
+type otlpSpan struct {
+	TraceID      string `json:"traceId"`
+	SpanID       string `json:"spanId"`
+	ParentSpanID string `json:"parentSpanId"`
+	TraceState   string `json:"traceState"`
+	Name         string `json:"name"`
+	Kind         int    `json:"kind"`
+	Attributes   []any  `json:"attributes"`
+	Links        []any  `json:"links"`
+}
 
 // traces is a collector that keeps the spans that it gets.
 type traces struct {
 	*httptest.Server
 	mu    sync.Mutex // guards spans
-	spans []*tracepb.Span
+	spans []otlpSpan
 }
 
 func newTraces(t *testing.T) *traces {
 	t.Helper()
 	c := &traces{}
 	c.Server = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		var req collector.ExportTraceServiceRequest
-		body, err := io.ReadAll(r.Body)
-		if err == nil {
-			err = proto.Unmarshal(body, &req)
+		var req struct {
+			ResourceSpans []struct{ ScopeSpans []struct{ Spans []otlpSpan } }
 		}
-		if err != nil {
+		if err := json.NewDecoder(r.Body).Decode(&req); err != nil {
 			http.Error(rw, err.Error(), http.StatusBadRequest)
 			return
 		}
@@ -54,11 +59,11 @@ func newTraces(t *testing.T) *traces {
 }
 
 // of returns the spans of a trace.
-func (c *traces) of(trace []byte) (spans []*tracepb.Span) {
+func (c *traces) of(trace string) (spans []otlpSpan) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, s := range c.spans {
-		if bytes.Equal(s.TraceId, trace) {
+		if s.TraceID == trace {
 			spans = append(spans, s)
 		}
 	}
@@ -67,13 +72,13 @@ func (c *traces) of(trace []byte) (spans []*tracepb.Span) {
 
 // tree writes the spans below a parent, one a line, the children indented. Equal lines are written
 // once.
-func tree(spans []*tracepb.Span, parent []byte, indent string) string {
+func tree(spans []otlpSpan, parent string, indent string) string {
 	var lines []string
 	for _, s := range spans {
-		if !bytes.Equal(s.ParentSpanId, parent) {
+		if s.ParentSpanID != parent {
 			continue
 		}
-		if line := indent + s.Name + "\n" + tree(spans, s.SpanId, indent+"  "); !slices.Contains(lines, line) {
+		if line := indent + s.Name + "\n" + tree(spans, s.SpanID, indent+"  "); !slices.Contains(lines, line) {
 			lines = append(lines, line)
 		}
 	}
@@ -118,10 +123,10 @@ func TestTraceOfMessage(t *testing.T) {
 	url := h.URL + "/"
 	bob.procedure(mlsapi.NSIDRegisterPushTarget, &mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "webhook", URL: &url}).must().ok()
 	events := alice.stream()
-	trace, parent := bytes.Repeat([]byte{0xab}, 16), bytes.Repeat([]byte{0xcd}, 8)
+	trace, parent := strings.Repeat("ab", 16), strings.Repeat("cd", 8)
 	in := alice.message(convo, "hello")
 	send := alice.procedure(mlsapi.NSIDSendMessage, in)
-	send.header = http.Header{"Traceparent": {fmt.Sprintf("00-%x-%x-01", trace, parent)}}
+	send.header = http.Header{"Traceparent": {"00-" + trace + "-" + parent + "-01"}}
 	send.must().ok()
 	called := <-h.calls
 	awaitMessage(t, events)
@@ -146,7 +151,7 @@ func TestTraceOfMessage(t *testing.T) {
 		t.Errorf("the trace is\n%s, want\n%s", got, want)
 	}
 	for _, span := range spans {
-		if span.Name == "push call" && called != fmt.Sprintf("00-%x-%x-01", trace, span.SpanId) {
+		if span.Name == "push call" && called != "00-"+trace+"-"+span.SpanID+"-01" {
 			t.Errorf("the device got the traceparent %q", called)
 		}
 	}
@@ -198,8 +203,8 @@ func TestHostileTraceparent(t *testing.T) {
 		}
 		if span.Name == mlsapi.NSIDGetConvos {
 			requests++
-			if len(span.ParentSpanId) > 0 || span.TraceState != "" {
-				t.Errorf("the span has the parent %x and the state %q", span.ParentSpanId, span.TraceState)
+			if span.ParentSpanID != "" || span.TraceState != "" {
+				t.Errorf("the span has the parent %s and the state %q", span.ParentSpanID, span.TraceState)
 			}
 		}
 	}

@@ -89,7 +89,7 @@ func (l *lifecycle) prepare(context.Context) (err error) {
 
 // startTraces makes the tracer first, so that it closes last and sends the spans of the others.
 func (l *lifecycle) startTraces(ctx context.Context) (err error) {
-	l.tracer, err = tracing.New(ctx, tracing.Config{URL: l.cfg.TracesURL, Share: l.cfg.TracesSample, Version: Version(), Log: l.log})
+	l.tracer, err = tracing.New(tracing.Config{URL: l.cfg.TracesURL, Share: l.cfg.TracesSample, Version: Version(), Log: l.log})
 	if err != nil {
 		return fmt.Errorf("MLSD_TRACES_URL: %w", err)
 	}

@@ -22,7 +22,6 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
@@ -54,7 +53,7 @@ type Tracer struct {
 }
 
 // New returns a tracer, or nil if there is no URL. The caller closes it.
-func New(ctx context.Context, cfg Config) (*Tracer, error) {
+func New(cfg Config) (*Tracer, error) {
 	if cfg.URL == "" {
 		return nil, nil
 	}
@@ -65,10 +64,9 @@ func New(ctx context.Context, cfg Config) (*Tracer, error) {
 	if u.Path == "" || u.Path == "/" {
 		u.Path = "/v1/traces" // OTLP/HTTP's own
 	}
-	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(u.String()), otlptracehttp.WithTimeout(exportTimeout),
-		otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: false}))
+	exporter, err := newExporter(u.String())
 	if err != nil {
-		return nil, fmt.Errorf("make the exporter of traces: %w", err)
+		return nil, err
 	}
 	return newTracer(cfg, exporter, exportEvery)
 }

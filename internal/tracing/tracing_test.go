@@ -200,7 +200,7 @@ func TestURL(t *testing.T) {
 	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { paths <- r.URL.Path }))
 	defer collector.Close()
 	for path, want := range map[string]string{"": "/v1/traces", "/": "/v1/traces", "/otlp/v1/traces": "/otlp/v1/traces"} {
-		tracer, err := New(t.Context(), Config{URL: collector.URL + path, Share: 1, Log: slog.New(slog.DiscardHandler)})
+		tracer, err := New(Config{URL: collector.URL + path, Share: 1, Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
