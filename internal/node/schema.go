@@ -44,7 +44,7 @@ func (w *schemaWatch) RunOnce(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil // the server ends
 	}
-	if err != nil { // package outage logs it
+	if err != nil { // outageLog logs it
 		w.now.Store(new("the database cannot be reached"))
 		return nil
 	}

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"time"
 
-	"mlsd/internal/outage"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/tracing"
 	"mlsd/migrations"
@@ -27,7 +26,7 @@ const tracesTimeout = 5 * time.Second
 type lifecycle struct {
 	cfg     Config
 	log     *slog.Logger
-	outages *outage.Log // what log is of
+	outages *outageLog // what log is of
 	stdout  io.Writer
 
 	tracer                    *tracing.Tracer // nil: none
@@ -46,7 +45,7 @@ type lifecycle struct {
 // Serve runs the server until ctx ends and then shuts it down. If ctx ends during the start, that
 // is no error.
 func Serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) {
-	outages := outage.New(cfg.Logger(stderr))
+	outages := newOutageLog(cfg.Logger(stderr))
 	l := &lifecycle{cfg: cfg, log: outages.Logger, outages: outages, stdout: stdout, failed: make(chan error, 2)}
 	defer func() { err = errors.Join(err, l.Close(ctx)) }()
 	for _, start := range []func(context.Context) error{

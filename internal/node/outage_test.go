@@ -1,4 +1,4 @@
-package outage
+package node
 
 import (
 	"context"
@@ -49,10 +49,10 @@ func newLines() (*lines, *slog.Logger) {
 	}}))
 }
 
-// database is a database that can go away.
-type database struct{ away atomic.Pointer[error] }
+// fakeDatabase is a database that can go away.
+type fakeDatabase struct{ away atomic.Pointer[error] }
 
-func (d *database) ping(context.Context) error {
+func (d *fakeDatabase) ping(context.Context) error {
 	if err := d.away.Load(); err != nil {
 		return *err
 	}
@@ -65,7 +65,7 @@ func TestOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		out, next := newLines()
-		log, db := New(next), &database{}
+		log, db := newOutageLog(next), &fakeDatabase{}
 		ctx, stop := context.WithCancel(t.Context())
 		go log.Run(ctx, db.ping)
 		synctest.Wait()
@@ -96,7 +96,7 @@ level=WARN msg="the database is back" after=5m30.5s left_out=2641
 		out.Reset()
 		db.away.Store(&gone)
 		log.Error("it failed", "error", gone)
-		time.Sleep(again)
+		time.Sleep(pingEvery)
 		synctest.Wait()
 		if !strings.HasPrefix(out.String(), `level=ERROR msg="the database cannot be reached"`) {
 			t.Errorf("the next outage is %q", out)
@@ -112,7 +112,7 @@ func TestNoOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		out, next := newLines()
-		log, db := New(next), &database{}
+		log, db := newOutageLog(next), &fakeDatabase{}
 		say := func() string {
 			out.Reset()
 			log.Error("a webhook failed", "error", io.EOF, "job", 7)
@@ -147,7 +147,7 @@ func TestHeld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		out, next := newLines()
-		log := New(next)
+		log := newOutageLog(next)
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		go log.Run(ctx, func(ctx context.Context) error {

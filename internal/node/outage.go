@@ -1,6 +1,4 @@
-// Package outage writes one line when the database cannot be reached, at most one a minute while that
-// lasts, and one when it is back, instead of a line for each request and each round of a worker.
-package outage
+package node
 
 import (
 	"context"
@@ -17,18 +15,20 @@ import (
 
 const (
 	pingTimeout = 3 * time.Second        // of one attempt to reach the database
-	again       = 500 * time.Millisecond // from one attempt to the next
+	pingEvery   = 500 * time.Millisecond // from one attempt to the next
 	sayEvery    = time.Minute            // how often a line says that the outage lasts
 	maxHeld     = 100                    // records that wait for an attempt
 )
 
-// Log is a log whose lines about an unreachable database become one for each outage.
+// outageLog is a log whose lines about an unreachable database become one for each outage: it writes
+// one when the database cannot be reached, at most one a minute while that lasts, and one when it is
+// back, instead of a line for each request and each round of a worker.
 //
 // A record is about the database if its attribute error says that something cannot be reached (by
-// pgpool.Unavailable), or that nobody may connect. Log holds such a record, and tries to reach the
+// pgpool.Unavailable), or that nobody may connect. outageLog holds such a record, and tries to reach the
 // database itself. If it can, it writes the record. If it cannot, an outage begins, which ends when
-// the database can be reached again. Meanwhile Log counts such records, and writes none of them.
-type Log struct {
+// the database can be reached again. Meanwhile outageLog counts such records, and writes none.
+type outageLog struct {
 	*slog.Logger
 	next *slog.Logger
 	wake worker.Signal
@@ -40,15 +40,15 @@ type Log struct {
 	leftOut int        // records of the outage
 }
 
-// New returns a log that writes to next.
-func New(next *slog.Logger) *Log {
-	l := &Log{next: next, wake: worker.NewSignal()}
-	l.Logger = slog.New(&handler{next.Handler(), l})
+// newOutageLog returns a log that writes to next.
+func newOutageLog(next *slog.Logger) *outageLog {
+	l := &outageLog{next: next, wake: worker.NewSignal()}
+	l.Logger = slog.New(&outageHandler{next.Handler(), l})
 	return l
 }
 
 // Run watches the database with ping until ctx ends. It asks only after a record has given reason to.
-func (l *Log) Run(ctx context.Context, ping func(context.Context) error) {
+func (l *outageLog) Run(ctx context.Context, ping func(context.Context) error) {
 	l.mu.Lock()
 	l.running = true
 	l.mu.Unlock()
@@ -68,7 +68,7 @@ func (l *Log) Run(ctx context.Context, ping func(context.Context) error) {
 }
 
 // outage writes the lines of an outage, and returns when it is over.
-func (l *Log) outage(ctx context.Context, ping func(context.Context) error, err error) {
+func (l *outageLog) outage(ctx context.Context, ping func(context.Context) error, err error) {
 	l.mu.Lock()
 	l.out, l.leftOut, l.held = true, l.leftOut+len(l.held), nil
 	l.mu.Unlock()
@@ -76,7 +76,7 @@ func (l *Log) outage(ctx context.Context, ping func(context.Context) error, err 
 	said := begun
 	l.next.ErrorContext(ctx, "the database cannot be reached", "error", err)
 	for err != nil {
-		if worker.Pause(ctx, again); ctx.Err() != nil {
+		if worker.Pause(ctx, pingEvery); ctx.Err() != nil {
 			return
 		}
 		err = try(ctx, ping)
@@ -86,7 +86,7 @@ func (l *Log) outage(ctx context.Context, ping func(context.Context) error, err 
 		}
 	}
 	took := time.Since(begun)
-	worker.Pause(ctx, again) // for records of work that the outage has ended
+	worker.Pause(ctx, pingEvery) // for records of work that the outage has ended
 	l.mu.Lock()
 	leftOut := l.leftOut
 	l.out, l.leftOut = false, 0
@@ -108,14 +108,14 @@ func try(ctx context.Context, ping func(context.Context) error) error {
 	return err
 }
 
-func (l *Log) count() int {
+func (l *outageLog) count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.leftOut
 }
 
 // release writes the records that wait.
-func (l *Log) release() {
+func (l *outageLog) release() {
 	l.mu.Lock()
 	held := l.held
 	l.held = nil
@@ -125,15 +125,15 @@ func (l *Log) release() {
 	}
 }
 
-func (l *Log) stop() {
+func (l *outageLog) stop() {
 	l.mu.Lock()
 	l.running, l.out = false, false
 	l.mu.Unlock()
 	l.release()
 }
 
-// takes reports whether Log keeps a record about the database. write writes it.
-func (l *Log) takes(write func()) bool {
+// takes reports whether outageLog keeps a record about the database. write writes it.
+func (l *outageLog) takes(write func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -159,19 +159,19 @@ func aboutDatabase(r slog.Record) (found bool) {
 	return found
 }
 
-// handler is a slog.Handler that asks a Log about each record.
-type handler struct {
+// outageHandler is a slog.Handler that asks an outageLog about each record.
+type outageHandler struct {
 	next slog.Handler
-	log  *Log
+	log  *outageLog
 }
 
 // Enabled implements slog.Handler.
-func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
+func (h *outageHandler) Enabled(ctx context.Context, level slog.Level) bool {
 	return h.next.Enabled(ctx, level)
 }
 
 // Handle implements slog.Handler.
-func (h *handler) Handle(ctx context.Context, r slog.Record) error {
+func (h *outageHandler) Handle(ctx context.Context, r slog.Record) error {
 	if aboutDatabase(r) {
 		kept := r.Clone()
 		write := func() { _ = h.next.Handle(context.WithoutCancel(ctx), kept) } // an error of the log has nowhere to go
@@ -183,11 +183,11 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 }
 
 // WithAttrs implements slog.Handler.
-func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &handler{h.next.WithAttrs(attrs), h.log}
+func (h *outageHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &outageHandler{h.next.WithAttrs(attrs), h.log}
 }
 
 // WithGroup implements slog.Handler.
-func (h *handler) WithGroup(name string) slog.Handler {
-	return &handler{h.next.WithGroup(name), h.log}
+func (h *outageHandler) WithGroup(name string) slog.Handler {
+	return &outageHandler{h.next.WithGroup(name), h.log}
 }
