@@ -56,7 +56,8 @@ func chooseAccount(clusterDir string, exists bool) (*account, error) {
 		}
 		return a, err
 	case owner != nil && owner.Uid == 0:
-		return nil, fmt.Errorf("cluster %s belongs to root, and PostgreSQL does not run as root: give it to another account (chown -R)", clusterDir)
+		return nil, fmt.Errorf("cluster %s belongs to root, and PostgreSQL does not run as root: "+
+			"give it to another account (chown -R)", clusterDir)
 	case owner != nil:
 		return accountOf(int(owner.Uid), int(owner.Gid))
 	}
@@ -86,12 +87,12 @@ func ownAccount() (*account, error) {
 			return accountOf(id, id)
 		}
 	}
-	return nil, fmt.Errorf("PostgreSQL does not run as root, there is no account mlsd or postgres to run it as, and all uids from %d to %d "+
-		"are taken: make an account (useradd --system mlsd)", firstOwnUID, lastOwnUID)
+	return nil, fmt.Errorf("PostgreSQL does not run as root, there is no account mlsd or postgres to run it as, "+
+		"and all uids from %d to %d are taken: make an account (useradd --system mlsd)", firstOwnUID, lastOwnUID)
 }
 
-// accountOf returns the account with a uid, which possibly has no name. If that is not the account of
-// this process, the server gets none of this process's supplementary groups.
+// accountOf returns the account with a uid, which possibly has no name. If that is not the account
+// of this process, the server gets none of this process's supplementary groups.
 func accountOf(uid, gid int) (*account, error) {
 	a := &account{uid: uint32(uid), gid: uint32(gid)}
 	if uid != os.Geteuid() {

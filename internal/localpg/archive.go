@@ -56,8 +56,8 @@ func (a *account) makeArchive(dir string) error {
 	return nil
 }
 
-// checkArchive returns the archive's absolute path. It fails unless the server's account can read and
-// write the archive.
+// checkArchive returns the archive's absolute path. It fails unless the server's account can read
+// and write the archive.
 func (a *account) checkArchive(ctx context.Context, dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err == nil {

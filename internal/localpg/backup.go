@@ -29,9 +29,9 @@ type Manifest struct {
 	Bytes    int64     `json:"bytes"`    // size of the tar
 }
 
-// Backup copies the cluster of the server that runs in dataDir to a tar in the directory dir, while it
-// runs. The copy is complete without an archive: it holds the WAL of its own time. dir must be empty,
-// or not exist. An interrupted backup has no manifest, and Restore refuses it.
+// Backup copies the cluster of the server that runs in dataDir to a tar in the directory dir,
+// while it runs. The copy is complete without an archive: it holds the WAL of its own time. dir
+// must be empty, or not exist. An interrupted backup has no manifest, and Restore refuses it.
 //
 // Errors: ErrNotRunning, those of the database and of the file system.
 func Backup(ctx context.Context, dataDir, dir string) (m Manifest, err error) {
@@ -113,8 +113,8 @@ func (m *Manifest) baseBackup(ctx context.Context, conn *pgx.Conn, to io.Writer)
 // headBytes is the part of a tar with the label of the backup, which is its first file.
 const headBytes = 2048
 
-// tarStream writes the tar that is in the messages of a base backup. The first byte of a message says
-// what it is.
+// tarStream writes the tar that is in the messages of a base backup. The first byte of a message
+// says what it is.
 type tarStream struct {
 	to    io.Writer
 	tars  int

@@ -23,8 +23,8 @@ type VersionError struct {
 }
 
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("the cluster was made by PostgreSQL %d, but only %v was found: install version %d, or convert the cluster "+
-		"with pg_upgrade or a dump; nothing has been changed", e.Cluster, e.Found, e.Cluster)
+	return fmt.Sprintf("the cluster was made by PostgreSQL %d, but only %v was found: "+
+		"install version %d, or convert the cluster with pg_upgrade or a dump; nothing has been changed", e.Cluster, e.Found, e.Cluster)
 }
 
 // binaries is an installation of PostgreSQL.
@@ -81,7 +81,7 @@ func (f *finder) first(ctx context.Context, dirs []string, want int) (_ binaries
 	return binaries{}, found, nil
 }
 
-// suits reports whether an installation can run a cluster of version want, or a new one if want is 0.
+// suits reports whether an installation can run a cluster of version want. 0 is a new one.
 func (b binaries) suits(want int) bool {
 	return b.major >= MinMajor && (want == 0 || b.major == want)
 }

@@ -46,8 +46,8 @@ func connString(socketDir, database string) string {
 	return u.String()
 }
 
-// ignoreEnvironment removes PGPASSWORD, PGOPTIONS, PGSERVICE and the like from the environment of this
-// process. They are about other servers. pgx takes from them what a URL does not say.
+// ignoreEnvironment removes PGPASSWORD, PGOPTIONS, PGSERVICE and the like from the environment of
+// this process. They are about other servers. pgx takes from them what a URL does not say.
 func ignoreEnvironment() error {
 	var errs []error
 	for _, entry := range os.Environ() {
@@ -59,7 +59,8 @@ func ignoreEnvironment() error {
 }
 
 // EnsureDatabase makes the database of mlsd if there is none. It has UTF-8 and the locale C, which
-// compares by code point. That order is the same everywhere, also after an upgrade of the C library.
+// compares by code point. That order is the same everywhere, also after an upgrade of the C
+// library.
 func (s *Server) EnsureDatabase(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {

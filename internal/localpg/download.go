@@ -31,8 +31,8 @@ const (
 	lockPoll = 50 * time.Millisecond // between attempts to lock while another process downloads
 )
 
-// fetch downloads an installation and checks that it runs. Its major version is want, or newestMajor
-// if want is 0. It is made under a temporary name and then renamed.
+// fetch downloads an installation and checks that it runs. Its major version is want, or
+// newestMajor if want is 0. It is made under a temporary name and then renamed.
 func (f *finder) fetch(ctx context.Context, want int) (_ binaries, err error) {
 	major := want
 	if major == 0 {
@@ -135,7 +135,9 @@ const maxArchive = 128 << 20
 
 // downloader returns a Download that fetches zonky's archives from a Maven repository. It unpacks
 // an archive only if its checksum is the one in pins.
-func downloader(repository string, pins map[archive]string, log *slog.Logger) func(ctx context.Context, major int, dir string) error {
+func downloader(
+	repository string, pins map[archive]string, log *slog.Logger,
+) func(ctx context.Context, major int, dir string) error {
 	return func(ctx context.Context, major int, dir string) error {
 		a, sum, err := pin(pins, major)
 		if err != nil {
@@ -147,7 +149,8 @@ func downloader(repository string, pins map[archive]string, log *slog.Logger) fu
 			return err
 		}
 		if got := sha256.Sum256(jar); hex.EncodeToString(got[:]) != sum {
-			return fmt.Errorf("the archive %s-%s has the SHA-256 %x, want %s: it was not unpacked", a.platform, a.version, got, sum)
+			return fmt.Errorf("the archive %s-%s has the SHA-256 %x, want %s: it was not unpacked",
+				a.platform, a.version, got, sum)
 		}
 		return unpack(ctx, jar, dir)
 	}

@@ -223,8 +223,8 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// none reports whether no process of the cluster in the data directory runs. Elsewhere than on Linux
-// only the postmaster is seen.
+// none reports whether no process of the cluster in the data directory runs. Elsewhere than on
+// Linux only the postmaster is seen.
 func none(t *testing.T, dir string) bool {
 	t.Helper()
 	cluster := filepath.Join(dir, "postgres")

@@ -156,7 +156,9 @@ func startLocked(ctx context.Context, cfg Config, log *slog.Logger, dir string) 
 
 // prepare chooses the binaries and the settings. It returns the absolute path of the archive.
 func (c *cluster) prepare(ctx context.Context, cfg Config, dataDir string, major int) (archive string, err error) {
-	f := &finder{installed: cfg.installed, downloads: cfg.DownloadDir, download: cfg.download, log: c.log, account: c.account}
+	f := &finder{
+		installed: cfg.installed, downloads: cfg.DownloadDir, download: cfg.download, log: c.log, account: c.account,
+	}
 	if f.installed == nil {
 		f.installed = installedDirs()
 	}
@@ -203,7 +205,8 @@ func (c *cluster) start(ctx context.Context, dataDir string) (*Server, error) {
 	if err != nil {
 		return nil, errors.Join(err, removeSocketDir(s.run))
 	}
-	c.log.Info("private PostgreSQL is up", "dir", c.dir, "pid", s.PID(), "bin", c.bin.dir, "version", c.bin.major, "account", c.account.name)
+	c.log.Info("private PostgreSQL is up", "dir", c.dir, "pid", s.PID(),
+		"bin", c.bin.dir, "version", c.bin.major, "account", c.account.name)
 	return s, nil
 }
 

@@ -24,9 +24,9 @@ const (
 // process shows. It stops the earlier postmaster, if that still runs. Backends that outlive their
 // postmaster keep its shared memory: see run.
 //
-// If another process, or a zombie, has the pid in postmaster.pid, PostgreSQL would refuse to start.
-// stopOrphan then writes the pid of this process into the file: PostgreSQL ignores that of its parent.
-// The rest of the file names the shared memory, which must be gone.
+// If another process, or a zombie, has the pid in postmaster.pid, PostgreSQL would refuse to
+// start. stopOrphan then writes the pid of this process into the file: PostgreSQL ignores that of
+// its parent. The rest of the file names the shared memory, which must be gone.
 func (c *cluster) stopOrphan(ctx context.Context) error {
 	if err := c.stopPostmaster(ctx); err != nil {
 		return err
@@ -51,8 +51,8 @@ func (c *cluster) stopPostmaster(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// On Linux this is a handle of the process: the signals cannot reach a later process with the same
-	// pid.
+	// On Linux this is a handle of the process: the signals cannot reach a later process with the
+	// same pid.
 	p, err := os.FindProcess(file.pid)
 	if err != nil {
 		return fmt.Errorf("orphaned PostgreSQL: %w", err)
@@ -95,8 +95,8 @@ func (c *cluster) awaitEnd(ctx context.Context, pid int, limit time.Duration) er
 	return nil
 }
 
-// isPostmaster reports whether a process is a postmaster of the cluster in dir. The command line of a
-// postmaster contains the directory; a zombie has none.
+// isPostmaster reports whether a process is a postmaster of the cluster in dir. The command line
+// of a postmaster contains the directory; a zombie has none.
 func isPostmaster(pid int, dir string) bool {
 	var text []byte
 	var err error

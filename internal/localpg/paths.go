@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 )
 
-// DefaultDataDir returns mlsd's default data directory. It does not make the directory. It is mlsd in
-// $XDG_DATA_HOME. If that is not set, it is mlsd in ~/.local/share, or /var/lib/mlsd for root: the
-// server runs as another account, which usually may not enter root's home.
+// DefaultDataDir returns mlsd's default data directory. It does not make the directory. It is mlsd
+// in $XDG_DATA_HOME. If that is not set, it is mlsd in ~/.local/share, or /var/lib/mlsd for root:
+// the server runs as another account, which usually may not enter root's home.
 func DefaultDataDir() (string, error) {
 	return defaultDataDir(os.Geteuid(), os.Getenv("XDG_DATA_HOME"), os.UserHomeDir)
 }
@@ -83,8 +83,8 @@ func syncDir(dir string) error {
 }
 
 // removeLeftovers deletes the entries of dir whose names start with prefix. A crash left them
-// incomplete. The caller holds the lock, so only the server of an interrupted restore can use one. It
-// is stopped.
+// incomplete. The caller holds the lock, so only the server of an interrupted restore can use one.
+// It is stopped.
 func removeLeftovers(ctx context.Context, dir, prefix string, log *slog.Logger) error {
 	names, err := fs.Glob(os.DirFS(dir), prefix+"*")
 	if err != nil {

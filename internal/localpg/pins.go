@@ -60,7 +60,8 @@ func pin(pins map[archive]string, major int) (archive, string, error) {
 	a := archive{version, platform()}
 	sum, ok := pins[a]
 	if !ok {
-		return archive{}, "", fmt.Errorf("there is no download of PostgreSQL %d for %s whose content can be verified", major, a.platform)
+		return a, "", fmt.Errorf("there is no download of PostgreSQL %d for %s whose content can be verified",
+			major, a.platform)
 	}
 	return a, sum, nil
 }

@@ -24,12 +24,12 @@ var ErrNotEmpty = errors.New("the data directory has a database already; a backu
 
 // Target says what is restored.
 type Target struct {
-	// To is the moment as of which the cluster is restored. Zero: as of the newest WAL that is found,
-	// in the archive, or without one in the backup.
+	// To is the moment as of which the cluster is restored. Zero: as of the newest WAL that is
+	// found, in the archive, or without one in the backup.
 	To time.Time
 
-	// Timeline is the one whose WAL is replayed. 0: the backup's, and the archive must have no other
-	// that began after the backup.
+	// Timeline is the one whose WAL is replayed. 0: the backup's, and the archive must have no
+	// other that began after the backup.
 	Timeline uint32
 }
 
@@ -38,8 +38,8 @@ type Target struct {
 // server, before the cluster gets its name. If anything fails, the data directory stays empty. last
 // is when the newest replayed transaction was committed; it is zero if none was replayed.
 //
-// Errors: [ErrNotEmpty], [*InUseError], [*VersionError], [*TimelinesError], those of prepare, and that
-// of PostgreSQL if the WAL ends before the moment.
+// Errors: [ErrNotEmpty], [*InUseError], [*VersionError], [*TimelinesError], those of prepare, and
+// that of PostgreSQL if the WAL ends before the moment.
 func Restore(
 	ctx context.Context, cfg Config, backup string, target Target, prepare func(context.Context, *Server) error,
 ) (last time.Time, err error) {
@@ -53,8 +53,8 @@ func Restore(
 	case err != nil:
 		return last, err
 	case !target.To.IsZero() && target.To.Before(m.Ended):
-		return last, fmt.Errorf("the backup ended at %s, and can be restored to that moment or a later one: take an older backup",
-			m.Ended.UTC().Format(time.RFC3339Nano))
+		return last, fmt.Errorf("the backup ended at %s, and can be restored to that moment or a later one: "+
+			"take an older backup", m.Ended.UTC().Format(time.RFC3339Nano))
 	}
 	dir, err := prepareDir(cfg.DataDir)
 	if err != nil {
@@ -112,8 +112,8 @@ func readManifest(backup string) (m Manifest, err error) {
 	return m, err
 }
 
-// TimelinesError means that the archive has the WAL of timelines that began after the backup, because
-// a server was restored before. Which one is meant must be said.
+// TimelinesError means that the archive has the WAL of timelines that began after the backup,
+// because a server was restored before. Which one is meant must be said.
 type TimelinesError struct {
 	Backup uint32   // the backup's timeline
 	Later  []uint32 // in ascending order
@@ -124,7 +124,8 @@ func (e *TimelinesError) Error() string {
 		"which earlier restores have begun, also failed ones: say which one to restore", e.Backup, e.Later)
 }
 
-// checkTimelines returns a TimelinesError if the archive has a timeline that began after the backup.
+// checkTimelines returns a TimelinesError if the archive has a timeline that began after the
+// backup.
 func (m Manifest) checkTimelines(archive string) error {
 	if archive == "" {
 		return nil
@@ -172,7 +173,9 @@ type restore struct {
 }
 
 // run unpacks the backup, replays the WAL, calls prepare and stops the server again.
-func (r *restore) run(ctx context.Context, backup string, prepare func(context.Context, *Server) error) (last time.Time, err error) {
+func (r *restore) run(
+	ctx context.Context, backup string, prepare func(context.Context, *Server) error,
+) (last time.Time, err error) {
 	c := r.cluster
 	if c.account, err = chooseAccount(c.dir, false); err != nil {
 		return last, err
@@ -203,8 +206,8 @@ func (r *restore) run(ctx context.Context, backup string, prepare func(context.C
 	return last, errors.Join(err, s.Stop(context.WithoutCancel(ctx)))
 }
 
-// unpack makes the cluster of the backup, and says that it is to be restored. Nothing is put on disk
-// here: before the server replays the WAL, it does that for the whole cluster.
+// unpack makes the cluster of the backup, and says that it is to be restored. Nothing is put on
+// disk here: before the server replays the WAL, it does that for the whole cluster.
 func (r *restore) unpack(ctx context.Context, path string) (err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -217,8 +220,8 @@ func (r *restore) unpack(ctx context.Context, path string) (err error) {
 	return os.WriteFile(filepath.Join(r.cluster.dir, "recovery.signal"), nil, 0o600)
 }
 
-// addSettings makes the server replay the WAL until the moment. Without hot_standby nobody can connect
-// before that, and the settings need not be those of the old server.
+// addSettings makes the server replay the WAL until the moment. Without hot_standby nobody can
+// connect before that, and the settings need not be those of the old server.
 func (r *restore) addSettings(archive string) error {
 	settings := r.cluster.settings
 	settings["restore_command"] = restoreCommand(archive)

@@ -37,8 +37,8 @@ func (c *cluster) serverArgs(socketDir string) []string {
 		"unix_socket_permissions=0700",
 		"hba_file=" + c.hbaFile(),
 		"ident_file=" + c.identFile(),
-		// serverLog parses this format. It is terse and without statements: details contain keys and
-		// values of rows, which must not be in logs.
+		// serverLog parses this format. It is terse and without statements: details contain keys
+		// and values of rows, which must not be in logs.
 		"log_destination=stderr",
 		"logging_collector=off",
 		"log_line_prefix=" + linePrefix,

@@ -19,9 +19,9 @@ const (
 )
 
 // makeSocketDir makes the private directory for the socket and returns its path. It is run if that
-// path is short enough. Otherwise it is a new directory for temporary files, and run is a link to it:
-// so the next start finds it after a crash. No server of this cluster may run: makeSocketDir removes
-// the directory of an earlier one.
+// path is short enough. Otherwise it is a new directory for temporary files, and run is a link to
+// it: so the next start finds it after a crash. No server of this cluster may run: makeSocketDir
+// removes the directory of an earlier one.
 func makeSocketDir(run string, a *account) (string, error) {
 	if err := removeSocketDir(run); err != nil {
 		return "", err
@@ -46,7 +46,8 @@ func makeSocketDir(run string, a *account) (string, error) {
 		}
 		return dir, nil
 	}
-	return "", fmt.Errorf("no directory for a socket with a path of at most %d bytes: use a shorter data directory or TMPDIR", maxSocketPath)
+	return "", fmt.Errorf("no directory for a socket with a path of at most %d bytes: "+
+		"use a shorter data directory or TMPDIR", maxSocketPath)
 }
 
 // fits reports whether a socket in dir has a path that is short enough, and that a connection

@@ -58,6 +58,7 @@ func TestUntar(t *testing.T) {
 // H12: nothing is written outside of the directory, and no more than the limit is read.
 func TestUntarRefuses(t *testing.T) {
 	t.Parallel()
+	hardLink := tar.Header{Typeflag: tar.TypeLink, Name: "two", Linkname: "one"}
 	for name, tc := range map[string]struct {
 		content []byte
 		limit   int64
@@ -71,7 +72,7 @@ func TestUntarRefuses(t *testing.T) {
 		"links that combine": {tarOf(t, link("a/b", "."), link("c", "a/b/../.."), file("c/../evil")), 1 << 20, "escapes"},
 		"a file twice":       {tarOf(t, file("one"), file("one")), 1 << 20, "exists"},
 		"a device":           {tarOf(t, tar.Header{Typeflag: tar.TypeChar, Name: "dev"}), 1 << 20, "neither"},
-		"a hard link":        {tarOf(t, file("one"), tar.Header{Typeflag: tar.TypeLink, Name: "two", Linkname: "one"}), 1 << 20, "neither"},
+		"a hard link":        {tarOf(t, file("one"), hardLink), 1 << 20, "neither"},
 		"too large":          {tarOf(t, file("one"), file("two")), 1024, "more than 1024 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -81,10 +82,11 @@ func TestUntarRefuses(t *testing.T) {
 			if err := os.MkdirAll(dir, 0o755); err != nil {
 				t.Fatal(err)
 			}
-			if err := untar(t.Context(), bytes.NewReader(tc.content), dir, tc.limit); err == nil || !strings.Contains(err.Error(), tc.want) {
+			err := untar(t.Context(), bytes.NewReader(tc.content), dir, tc.limit)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want %s", err, tc.want)
 			}
-			err := filepath.WalkDir(base, func(path string, _ fs.DirEntry, err error) error {
+			err = filepath.WalkDir(base, func(path string, _ fs.DirEntry, err error) error {
 				if filepath.Base(path) == "evil" {
 					t.Errorf("%s was written", path)
 				}

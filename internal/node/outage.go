@@ -20,14 +20,15 @@ const (
 	maxHeld     = 100                    // records that wait for an attempt
 )
 
-// outageLog is a log whose lines about an unreachable database become one for each outage: it writes
-// one when the database cannot be reached, at most one a minute while that lasts, and one when it is
-// back, instead of a line for each request and each round of a worker.
+// outageLog is a log whose lines about an unreachable database become one for each outage: it
+// writes one when the database cannot be reached, at most one a minute while that lasts, and one
+// when it is back, instead of a line for each request and each round of a worker.
 //
 // A record is about the database if its attribute error says that something cannot be reached (by
-// pgpool.Unavailable), or that nobody may connect. outageLog holds such a record, and tries to reach the
-// database itself. If it can, it writes the record. If it cannot, an outage begins, which ends when
-// the database can be reached again. Meanwhile outageLog counts such records, and writes none.
+// pgpool.Unavailable), or that nobody may connect. outageLog holds such a record, and tries to
+// reach the database itself. If it can, it writes the record. If it cannot, an outage begins,
+// which ends when the database can be reached again. Meanwhile outageLog counts such records, and
+// writes none.
 type outageLog struct {
 	*slog.Logger
 	next *slog.Logger
@@ -47,7 +48,8 @@ func newOutageLog(next *slog.Logger) *outageLog {
 	return l
 }
 
-// Run watches the database with ping until ctx ends. It asks only after a record has given reason to.
+// Run watches the database with ping until ctx ends. It asks only after a record has given reason
+// to.
 func (l *outageLog) Run(ctx context.Context, ping func(context.Context) error) {
 	l.mu.Lock()
 	l.running = true
@@ -82,7 +84,8 @@ func (l *outageLog) outage(ctx context.Context, ping func(context.Context) error
 		err = try(ctx, ping)
 		if err != nil && time.Since(said) >= sayEvery {
 			said = time.Now()
-			l.next.ErrorContext(ctx, "the database still cannot be reached", "for", time.Since(begun).Round(time.Second), "left_out", l.count(), "error", err)
+			l.next.ErrorContext(ctx, "the database still cannot be reached",
+				"for", time.Since(begun).Round(time.Second), "left_out", l.count(), "error", err)
 		}
 	}
 	took := time.Since(begun)

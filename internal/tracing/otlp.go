@@ -22,8 +22,8 @@ import (
 // maxAnswer is how much of a collector's answer is read, in bytes.
 const maxAnswer = 64 << 10
 
-// exporter is an sdk.SpanExporter that sends spans as OTLP/HTTP in JSON. OpenTelemetry's own exporter
-// links gRPC and protobuf.
+// exporter is an sdk.SpanExporter that sends spans as OTLP/HTTP in JSON. OpenTelemetry's own
+// exporter links gRPC and protobuf.
 type exporter struct {
 	url    string
 	header http.Header
@@ -43,7 +43,8 @@ func newExporter(url string) (*exporter, error) {
 	return e, nil
 }
 
-// addHeaders adds a list such as "authorization=Bearer%20secret,tenant=a". An error does not quote it.
+// addHeaders adds a list such as "authorization=Bearer%20secret,tenant=a". An error does not quote
+// it.
 func addHeaders(h http.Header, list string) error {
 	for i, entry := range strings.Split(list, ",") {
 		if strings.TrimSpace(entry) == "" {
@@ -85,8 +86,8 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) er
 	return rejected(answer)
 }
 
-// rejected returns an error if the collector's answer says that it took only a part. An answer that is
-// not JSON says nothing.
+// rejected returns an error if the collector's answer says that it took only a part. An answer
+// that is not JSON says nothing.
 func rejected(answer []byte) error {
 	var said struct {
 		PartialSuccess struct {
@@ -149,7 +150,8 @@ func encode(s sdk.ReadOnlySpan) object {
 	return o
 }
 
-// flags are the trace's, and whether the parent, or what is linked, is known and of another process.
+// flags are the trace's, and whether the parent, or what is linked, is known and of another
+// process.
 func flags(c, other trace.SpanContext) int {
 	const known, remote = 1 << 8, 1 << 9
 	if other.IsRemote() {

@@ -20,8 +20,8 @@ type exported struct {
 	}
 }
 
-// send sends a trace of two spans to a collector, and returns what it got. The spans can come in two
-// requests.
+// send sends a trace of two spans to a collector, and returns what it got. The spans can come in
+// two requests.
 func send(t *testing.T, answer http.HandlerFunc) (header http.Header, bodies []exported, tracer *Tracer) {
 	t.Helper()
 	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -57,7 +57,9 @@ func TestOTLP(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20secret, tenant=a")
 	t.Setenv("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "tenant=b")
 	header, bodies, _ := send(t, func(http.ResponseWriter, *http.Request) {})
-	for name, want := range map[string]string{"Content-Type": "application/json", "Authorization": "Bearer secret", "Tenant": "b"} {
+	for name, want := range map[string]string{
+		"Content-Type": "application/json", "Authorization": "Bearer secret", "Tenant": "b",
+	} {
 		if got := header.Get(name); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
@@ -85,7 +87,8 @@ func TestOTLP(t *testing.T) {
 	trace := strings.Repeat("ab", 16)
 	link := call["links"].([]any)[0].(map[string]any)
 	want := map[string]any{
-		"traceId": trace, "spanId": call["spanId"], "parentSpanId": request["spanId"], "name": "call", "kind": 1.0, "flags": 257.0,
+		"traceId": trace, "spanId": call["spanId"], "parentSpanId": request["spanId"],
+		"name": "call", "kind": 1.0, "flags": 257.0,
 		"attributes": []any{
 			map[string]any{"key": "server", "value": map[string]any{"stringValue": `a "b"`}},
 			map[string]any{"key": "rows", "value": map[string]any{"intValue": "7"}},
@@ -98,8 +101,8 @@ func TestOTLP(t *testing.T) {
 		t.Errorf("call (-want +got)\n%s", diff)
 	}
 	want = map[string]any{
-		"traceId": trace, "spanId": request["spanId"], "parentSpanId": strings.Repeat("cd", 8), "name": "request", "kind": 2.0,
-		"flags": 769.0, "attributes": []any{},
+		"traceId": trace, "spanId": request["spanId"], "parentSpanId": strings.Repeat("cd", 8),
+		"name": "request", "kind": 2.0, "flags": 769.0, "attributes": []any{},
 	}
 	if diff := cmp.Diff(want, request); diff != "" {
 		t.Errorf("request (-want +got)\n%s", diff)

@@ -17,8 +17,8 @@ const (
 	exportEvery = 2 * time.Second // how often fewer are sent
 )
 
-// queue is an sdk.SpanProcessor. It sends spans in the background and never makes a request wait: what
-// does not fit is dropped, and counted.
+// queue is an sdk.SpanProcessor. It sends spans in the background and never makes a request wait:
+// what does not fit is dropped, and counted.
 type queue struct {
 	exporter sdk.SpanExporter
 	every    time.Duration

@@ -36,8 +36,8 @@ func (s Span) Number(name string, value int) {
 	}
 }
 
-// Failed says that the work failed, with the name of the error. An error's text can quote a client, so
-// it is not recorded.
+// Failed says that the work failed, with the name of the error. An error's text can quote a
+// client, so it is not recorded.
 func (s Span) Failed(name string) {
 	if s.span != nil {
 		s.span.SetAttributes(attribute.String("error.type", name))

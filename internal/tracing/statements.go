@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Statements makes spans of a pool's statements, and of the waits for its connections, below the spans
-// of their contexts. It implements the tracers of pgx and pgxpool.
+// Statements makes spans of a pool's statements, and of the waits for its connections, below the
+// spans of their contexts. It implements the tracers of pgx and pgxpool.
 type Statements struct{}
 
 var (

@@ -1,13 +1,13 @@
 // Package tracing makes OpenTelemetry spans of a sample of the requests, and of the work that they
 // cause, and sends them to a collector over OTLP/HTTP.
 //
-// Only the server decides which requests are traced, at random: a client's traceparent gives a trace
-// its id and its parent, but its flag "sampled" does not count. Otherwise a stranger could make the
-// server trace everything. Spans below a request exist only if the request is traced. So an untraced
-// request costs one random number, and with a nil *Tracer nothing.
+// Only the server decides which requests are traced, at random: a client's traceparent gives a
+// trace its id and its parent, but its flag "sampled" does not count. Otherwise a stranger could
+// make the server trace everything. Spans below a request exist only if the request is traced. So
+// an untraced request costs one random number, and with a nil *Tracer nothing.
 //
-// A span has names of methods, statements and errors, and counts. It has no DID, no id of a convo, no
-// key and no content.
+// A span has names of methods, statements and errors, and counts. It has no DID, no id of a convo,
+// no key and no content.
 package tracing
 
 import (
@@ -152,9 +152,9 @@ func Follow(ctx context.Context, name string, cause Span) (context.Context, Span
 	return ctx, Span{s}
 }
 
-// Shared begins the span of work that n requests share, whose spans of returns. It is below the first
-// of them that is traced, and linked to the others, which get a link to it. If none is traced, there
-// is none.
+// Shared begins the span of work that n requests share, whose spans of returns. It is below the
+// first of them that is traced, and linked to the others, which get a link to it. If none is
+// traced, there is none.
 func Shared(ctx context.Context, name string, n int, of func(i int) Span) (context.Context, Span) {
 	var first Span
 	var others []Span

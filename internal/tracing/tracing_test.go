@@ -91,7 +91,8 @@ func TestOffCostsNothing(t *testing.T) {
 	}
 }
 
-// A client's traceparent gives a trace its id and its parent. Anything else in that header is ignored.
+// A client's traceparent gives a trace its id and its parent. Anything else in that header is
+// ignored.
 func TestTraceparent(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
