@@ -87,6 +87,7 @@ func (r *lossRun) lose(ctx context.Context) (promoted time.Time, err error) {
 	xrpc.Sleep(ctx, time.Second)
 	everything := r.Convos()
 	r.Use(everything[:len(everything)/10]) // the subscribers of the others lose nothing
+	xrpc.Sleep(ctx, time.Second)           // until what was sent to those is answered
 	err = errors.Join(r.pair.AwaitStandby(ctx), r.pair.CutOff(ctx))
 	xrpc.Sleep(ctx, time.Second)
 	err = errors.Join(err, r.pair.Crash(), r.pair.Promote(ctx))
