@@ -693,12 +693,23 @@ func TestIdleSubscribersAreCheap(t *testing.T) {
 		t.Skip("the race detector has memory of its own")
 	}
 	w := newWorld(t, live)
-	used := func() uint64 {
+	used := func() int64 {
 		runtime.GC()
 		runtime.GC()
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
-		return m.HeapAlloc + m.StackInuse
+		return int64(m.HeapAlloc + m.StackInuse)
+	}
+	// settled waits until what tests before this one have left no longer comes free.
+	settled := func() int64 {
+		for last := used(); ; {
+			time.Sleep(100 * time.Millisecond)
+			now := used()
+			if now >= last {
+				return now
+			}
+			last = now
+		}
 	}
 	const people, each = 32, 16
 	var users []*user
@@ -708,7 +719,7 @@ func TestIdleSubscribersAreCheap(t *testing.T) {
 		users = append(users, u)
 	}
 	users[0].raw(0)
-	before := used()
+	before := settled()
 	for i, u := range users {
 		for j := range each {
 			if i+j > 0 {
