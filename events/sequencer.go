@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -63,9 +64,10 @@ type Sequencer struct {
 	metrics   Metrics
 	faults    *failpoint.Set
 	retention time.Duration
-	moved     func(int64)   // called when the stream has grown, with the newest place
-	wake      worker.Signal // sent when the outbox has possibly grown
-	ahead     time.Duration // added to the database's clock, for tests
+	moved     func(int64)      // called when the stream has grown, with the newest place
+	node      func() uuid.UUID // nil: not known
+	wake      worker.Signal    // sent when the outbox has possibly grown
+	ahead     time.Duration    // added to the database's clock, for tests
 
 	leads   atomic.Bool // conn is not nil
 	written atomic.Bool // Wake was called since the leader on another node was woken
@@ -87,12 +89,15 @@ type SequencerConfig struct {
 	Retention time.Duration  // how long events are kept, at least
 	Moved     func(int64)    // called after each step that moved events, with the newest place; it must not block
 	Faults    *failpoint.Set // nil: none
+	// Node returns the id of this node. A step notifies no other nodes if there are none. nil: it
+	// notifies them always.
+	Node func() uuid.UUID
 }
 
 // NewSequencer returns a sequencer.
 func NewSequencer(c SequencerConfig) *Sequencer {
 	return &Sequencer{
-		db: c.DB, log: c.Log, metrics: c.Metrics, retention: c.Retention, moved: c.Moved, faults: c.Faults, wake: worker.NewSignal(),
+		db: c.DB, log: c.Log, metrics: c.Metrics, retention: c.Retention, moved: c.Moved, node: c.Node, faults: c.Faults, wake: worker.NewSignal(),
 	}
 }
 
@@ -304,6 +309,15 @@ func (s *Sequencer) resign() {
 	s.setLeads(false)
 }
 
+// self returns the id of this node, or nil if it is not known.
+func (s *Sequencer) self() *uuid.UUID {
+	if s.node == nil {
+		return nil
+	}
+	id := s.node()
+	return &id
+}
+
 // step moves up to stepLimit committed rows in one transaction, and returns the number of their
 // events: the messages of a row get places one after another. If the answer to its COMMIT is lost,
 // no event is moved twice: the same transaction deleted the rows from the outbox. All events of a
@@ -337,11 +351,11 @@ func (s *Sequencer) step(ctx context.Context) (n int, err error) {
 			INSERT INTO event_days (day, first_seq) SELECT today.day, today.head + 1 FROM summary, today WHERE last IS NOT NULL ON CONFLICT DO NOTHING
 		), advanced AS (
 			UPDATE stream SET head = summary.last, day = today.day FROM summary, today WHERE last IS NOT NULL
-			RETURNING pg_notify($3, summary.last::text)
+			RETURNING CASE WHEN $7::uuid IS NULL OR EXISTS (SELECT FROM nodes WHERE id <> $7) THEN pg_notify($3, summary.last::text) END
 		)
 		SELECT coalesce(last - today.head, 0), coalesce(waited, '0'), today.head, today.generation
 		FROM summary LEFT JOIN advanced ON true, today`,
-		stepLimit, s.ahead, eventsChannel, s.head, s.generation, s.floor.at).Scan(&n, &waited, &head, &generation)
+		stepLimit, s.ahead, eventsChannel, s.head, s.generation, s.floor.at, s.self()).Scan(&n, &waited, &head, &generation)
 	if err != nil {
 		return 0, fmt.Errorf("move events: %w", err)
 	}

@@ -732,6 +732,8 @@ var mutants = []mutant{
 		{"events.Sequencer.adopt", `now.head < s.head || !elected`, `!elected`}}},
 	{"the floor does not wait for low ids", "events.TestFloorWaitsForLowIDs", []edit{
 		{"events.Sequencer.seekFloor", `len(f.writers) == 0`, `true`}}},
+	{"a step tells no other node", "events.TestStepNotifiesOtherNodes", []edit{
+		{"events.Sequencer.step", `WHERE id <> $7`, `WHERE id = $7`}}},
 	{"a proposal loses its place", "messages.TestSharedRows", []edit{
 		{"messages.transaction.queueEvents", `together = together && d.Kind == mls.ContentTypeApplication`, ``}}},
 	{"a new hub does not remember what is not indexed", "events.TestHubRemembersWhatIsNotIndexed", []edit{

@@ -236,6 +236,7 @@ func (n *Node) assembleEvents(cfg Config) {
 	n.hub = events.NewHub(events.HubConfig{DB: db, Reads: n.db.reads, Log: n.log, Metrics: metrics, Presence: n.presence, Tracer: n.tracer})
 	n.sequencer = events.NewSequencer(events.SequencerConfig{
 		DB: db, Log: n.log, Metrics: metrics, Retention: cfg.EventRetention, Moved: n.hub.Grown, Faults: n.faults,
+		Node: n.presence.Node,
 	})
 	n.signals = events.NewSignals(events.SignalsConfig{
 		DB: db, Hub: n.hub, Log: n.log, Metrics: api.NewSignalMetrics(n.reg), Busy: n.sendsMuch, Viewers: n.viewers,
