@@ -21,10 +21,11 @@ func (h *handlers) AcceptConvo(c *call, in *mlsapi.AcceptConvoInput) error {
 	if err != nil {
 		return err
 	}
-	return h.write(c, convo.String(), key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
-		if err := convos.Accept(ctx, tx, convo, c.caller); err != nil {
-			return nil, err
-		}
-		return &mlsapi.AcceptConvoOutput{Accepted: true}, nil
-	})
+	return h.write(c, convo.String(), key, content(in.Fields()),
+		func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
+			if err := convos.Accept(ctx, tx, convo, c.caller); err != nil {
+				return nil, err
+			}
+			return &mlsapi.AcceptConvoOutput{Accepted: true}, nil
+		})
 }

@@ -58,7 +58,8 @@ func (u *user) calls(c *convo) map[string]answer {
 		"sendMessage, other epoch": u.post(mlsapi.NSIDSendMessage, u.message(&convo{c.id, c.group, c.epoch + 7}, "x")),
 		"addMembers": u.post(mlsapi.NSIDAddMembers, &mlsapi.AddMembersInput{ConvoID: c.id, DIDList: []syntax.DID{someone},
 			Commit: commit("add"), WelcomeMessage: mlstest.Welcome(u.w.t, ref), IdempotencyKey: newKey()}),
-		"addMembers, no commit": u.post(mlsapi.NSIDAddMembers, &mlsapi.AddMembersInput{ConvoID: c.id, DIDList: []syntax.DID{someone}}),
+		"addMembers, no commit": u.post(mlsapi.NSIDAddMembers,
+			&mlsapi.AddMembersInput{ConvoID: c.id, DIDList: []syntax.DID{someone}}),
 		"leaveConvo, other": u.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id, TargetDID: &someone,
 			Commit: commit("remove")}),
 		"leaveConvo": u.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id, IdempotencyKey: newKey()}),
@@ -87,7 +88,8 @@ func TestStrangers(t *testing.T) {
 		}
 	}
 	// An id in another spelling is another id, for a member too.
-	for _, id := range []string{strings.ToUpper(c.id), "{" + c.id + "}", "urn:uuid:" + c.id, strings.ReplaceAll(c.id, "-", ""), c.id + " "} {
+	for _, id := range []string{strings.ToUpper(c.id), "{" + c.id + "}", "urn:uuid:" + c.id,
+		strings.ReplaceAll(c.id, "-", ""), c.id + " "} {
 		bob.get(mlsapi.NSIDGetEpoch, "convoId", id).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
 	}
 	if n := w.count(`SELECT count(*) FROM messages`); n != before {
@@ -136,7 +138,8 @@ func TestRemovalRights(t *testing.T) {
 	alice, bob, carol := w.user(), w.user(), w.user()
 	c := alice.create(bob, carol)
 	remove := func(by, target *user, commit []byte) answer {
-		return by.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id, TargetDID: ptr(target.did()), Commit: commit})
+		return by.post(mlsapi.NSIDLeaveConvo,
+			&mlsapi.LeaveConvoInput{ConvoID: c.id, TargetDID: ptr(target.did()), Commit: commit})
 	}
 	commit := func() []byte { return mlstest.Commit(c.group, c.epoch, *newKey()) }
 	remove(bob, carol, commit()).fails(http.StatusForbidden, mlsapi.ErrNotPermitted)

@@ -49,7 +49,8 @@ func (w *world) block(u *user) {
 // states stores what the network says of a person, and the server reads it.
 func (w *world) states(u *user, status accounts.Status, seq int64) {
 	w.t.Helper()
-	_, err := accounts.NewStore(0).SetStatus(w.t.Context(), w.db, "relay", []accounts.Change{{DID: u.did(), Status: status, Seq: seq}})
+	_, err := accounts.NewStore(0).SetStatus(w.t.Context(), w.db, "relay",
+		[]accounts.Change{{DID: u.did(), Status: status, Seq: seq}})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -80,7 +81,8 @@ func TestRefusedAccounts(t *testing.T) {
 			verb = http.MethodGet
 		}
 		before, tokens := w.digest(), w.count(`SELECT count(*) FROM used_tokens`)
-		if message := w.do(verb, method.NSID, nil, []byte("{}"), bob.authorization(method.NSID)).fails(http.StatusForbidden, "Blocked"); message != accounts.ErrBlocked.Error() {
+		if message := w.do(verb, method.NSID, nil, []byte("{}"), bob.authorization(method.NSID)).fails(http.StatusForbidden,
+			"Blocked"); message != accounts.ErrBlocked.Error() {
 			t.Errorf("%s: %q", method.NSID, message)
 		}
 		if w.digest() != before || w.count(`SELECT count(*) FROM used_tokens`) != tokens {
@@ -112,7 +114,8 @@ func TestLimitedAccount(t *testing.T) {
 	c := alice.create(bob)
 	limit := func(u *user, percent int) {
 		t.Helper()
-		if _, err := accounts.NewStore(0).Limit(t.Context(), w.db, u.did(), percent, time.Hour, "olga", "floods"); err != nil {
+		if _, err := accounts.NewStore(0).Limit(t.Context(), w.db, u.did(), percent, time.Hour, "olga",
+			"floods"); err != nil {
 			t.Fatal(err)
 		}
 		w.readAccounts()
@@ -131,7 +134,8 @@ func TestLimitedAccount(t *testing.T) {
 	}
 	says(alice).ok()
 	says(alice).ok()
-	if message := says(alice).fails(http.StatusTooManyRequests, "QuotaExceeded"); !strings.HasPrefix(message, "quota messages-per-day is used up: 2 of 2; resets at ") {
+	if message := says(alice).fails(http.StatusTooManyRequests, "QuotaExceeded"); !strings.HasPrefix(message,
+		"quota messages-per-day is used up: 2 of 2; resets at ") {
 		t.Error(message)
 	}
 	refused := says(alice)
@@ -178,13 +182,16 @@ func TestKeyPackagesOfRefusedAccounts(t *testing.T) {
 	carol.publish()
 	w.block(bob)
 	answerFor := func(who *user) string {
-		return strings.ReplaceAll(string(alice.get(mlsapi.NSIDGetKeyPackages, "dids", who.did().String()).ok()), who.did().String(), "DID")
+		return strings.ReplaceAll(string(alice.get(mlsapi.NSIDGetKeyPackages, "dids", who.did().String()).ok()),
+			who.did().String(), "DID")
 	}
 	if got, want := answerFor(bob), answerFor(nobody); got != want {
 		t.Errorf("a blocked account: %s; one without KeyPackages: %s", got, want)
 	}
-	out := read[mlsapi.GetKeyPackagesOutput](t, alice.get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String(), "dids", carol.did().String()).ok())
-	if len(out.KeyPackages) != 1 || out.KeyPackages[0].DID != carol.did() || len(out.Missing) != 1 || out.Missing[0] != bob.did() {
+	out := read[mlsapi.GetKeyPackagesOutput](t,
+		alice.get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String(), "dids", carol.did().String()).ok())
+	if len(out.KeyPackages) != 1 || out.KeyPackages[0].DID != carol.did() || len(out.Missing) != 1 ||
+		out.Missing[0] != bob.did() {
 		t.Errorf("%+v", out)
 	}
 	if got := w.count(`SELECT count(*) FROM key_packages WHERE did = $1 AND state = 'available'`, bob.did()); got != 1 {
@@ -209,7 +216,8 @@ func TestStreamsOfRefusedAccounts(t *testing.T) {
 	}
 	stream.ends()
 	w.handshake(mlsapi.NSIDSubscribeConvoEvents, query("ticket", unused), "").fails(http.StatusForbidden, "Blocked")
-	w.handshake(mlsapi.NSIDSubscribeConvoEvents, nil, alice.authorization(mlsapi.NSIDSubscribeConvoEvents)).fails(http.StatusForbidden, "Blocked")
+	w.handshake(mlsapi.NSIDSubscribeConvoEvents, nil,
+		alice.authorization(mlsapi.NSIDSubscribeConvoEvents)).fails(http.StatusForbidden, "Blocked")
 	alice.get(mlsapi.NSIDStreamConvoEvents).fails(http.StatusForbidden, "Blocked")
 	bob.create()
 	other.read() // of others goes on
@@ -227,7 +235,8 @@ func TestSubscriptionThatBeginsTooLate(t *testing.T) {
 		w.block(alice) // after the first check
 		return s, false, nil
 	})
-	w.handshake(mlsapi.NSIDSubscribeConvoEvents, nil, alice.authorization(mlsapi.NSIDSubscribeConvoEvents)).fails(http.StatusForbidden, "Blocked")
+	w.handshake(mlsapi.NSIDSubscribeConvoEvents, nil,
+		alice.authorization(mlsapi.NSIDSubscribeConvoEvents)).fails(http.StatusForbidden, "Blocked")
 	(<-begun).ended(t)
 }
 

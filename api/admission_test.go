@@ -26,7 +26,8 @@ func (a *admission) empty(t *testing.T) {
 
 // entered makes a request of the caller run until end is closed, and appends its name to order when
 // it is admitted.
-func (a *admission) entered(t *testing.T, all *sync.WaitGroup, caller, name string, end <-chan struct{}, order *[]string) {
+func (a *admission) entered(t *testing.T, all *sync.WaitGroup, caller, name string, end <-chan struct{},
+	order *[]string) {
 	t.Helper()
 	all.Go(func() {
 		r := a.request(caller)
@@ -234,7 +235,8 @@ func TestAdmissionIsBounded(t *testing.T) {
 		hangUp()
 		all.Wait()
 		begun := time.Now()
-		if err := a.request("did:plc:alice").enter(t.Context()); !errors.As(err, new(busy)) || time.Since(begun) != maxAdmissionWait {
+		if err := a.request("did:plc:alice").enter(t.Context()); !errors.As(err, new(busy)) ||
+			time.Since(begun) != maxAdmissionWait {
 			t.Errorf("after %s: %v", time.Since(begun), err)
 		}
 		if got := testutil.ToFloat64(a.metrics.dearWaiting); got != 0 {

@@ -62,7 +62,8 @@ func (f *file) partRequest(server *httptest.Server, body io.Reader, length int) 
 	t := f.by.w.t
 	t.Helper()
 	q := query("convoId", f.convo.id, "attachmentId", f.id, "part", "1")
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/xrpc/"+mlsapi.NSIDPutAttachmentPart+"?"+q.Encode(), body)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+		server.URL+"/xrpc/"+mlsapi.NSIDPutAttachmentPart+"?"+q.Encode(), body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +78,8 @@ func (f *file) partRequest(server *httptest.Server, body io.Reader, length int) 
 // again.
 func TestAttachmentStoreAnswersEarly(t *testing.T) {
 	t.Parallel()
-	for _, status := range []int{http.StatusOK, http.StatusForbidden, http.StatusInternalServerError, http.StatusServiceUnavailable} {
+	for _, status := range []int{http.StatusOK, http.StatusForbidden, http.StatusInternalServerError,
+		http.StatusServiceUnavailable} {
 		t.Run(http.StatusText(status), func(t *testing.T) {
 			t.Parallel()
 			returned := make(chan struct{}, 10)
@@ -156,7 +158,8 @@ func TestPartOfAClientThatHangsUp(t *testing.T) {
 	hangUp()
 	w.faults.Resume(failpoint.BeforeCommit, attachments.NSIDPut)
 	<-answered
-	if parts, objects := w.count(`SELECT count(*) FROM attachment_parts`), len(w.memory().Names()); parts != 1 || objects != 1 {
+	if parts, objects := w.count(`SELECT count(*) FROM attachment_parts`), len(w.memory().Names()); parts != 1 ||
+		objects != 1 {
 		t.Errorf("there are %d parts and %d objects, want one", parts, objects)
 	}
 	f.complete(alice).ok()
@@ -178,7 +181,8 @@ func TestPartThatIsNotRecorded(t *testing.T) {
 			if a := f.put(1); a.status == http.StatusOK {
 				t.Error("the failure was not answered")
 			}
-			if parts, objects := w.count(`SELECT count(*) FROM attachment_parts`), len(w.memory().Names()); parts != want || objects != want {
+			if parts, objects := w.count(`SELECT count(*) FROM attachment_parts`), len(w.memory().Names()); parts != want ||
+				objects != want {
 				t.Errorf("there are %d parts and %d objects, want %d", parts, objects, want)
 			}
 			f.put(1).ok()
@@ -272,7 +276,8 @@ func TestDownloadFailsReadably(t *testing.T) {
 	if err = errors.Join(err, got.Body.Close()); err != nil {
 		t.Fatalf("the answer cannot be read: %v", err)
 	}
-	if got.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(text), "ServiceUnavailable") || got.Header.Get("Etag") != "" {
+	if got.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(text), "ServiceUnavailable") ||
+		got.Header.Get("Etag") != "" {
 		t.Errorf("status %d, headers %v: %s", got.StatusCode, got.Header, text)
 	}
 }
@@ -538,7 +543,8 @@ func TestSweepOfACopiedDatabase(t *testing.T) {
 				if first != nil || second != nil || left() != 0 {
 					t.Errorf("%v, %v; %d objects are left", first, second, left())
 				}
-				if now := strings.Fields(string(w.memory().Object(claim)))[renewed]; now < strconv.FormatInt(time.Now().Add(-time.Minute).Unix(), 10) {
+				if now := strings.Fields(string(w.memory().Object(claim)))[renewed]; now <
+					strconv.FormatInt(time.Now().Add(-time.Minute).Unix(), 10) {
 					t.Errorf("the claim is of %s", now)
 				}
 			case "takes over": // and deletes from the next round on
@@ -561,7 +567,8 @@ func TestSweepOfACopiedDatabase(t *testing.T) {
 					}
 				}
 			case refuses:
-				if !errors.Is(first, attachments.ErrOtherDatabase) || !errors.Is(second, attachments.ErrOtherDatabase) || left() != 1 {
+				if !errors.Is(first, attachments.ErrOtherDatabase) || !errors.Is(second, attachments.ErrOtherDatabase) ||
+					left() != 1 {
 					t.Errorf("%v, %v; %d objects are left", first, second, left())
 				}
 			default:

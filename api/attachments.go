@@ -19,7 +19,8 @@ var errNoAttachments = named(errorlist.MethodNotImplemented,
 	"attachments are not set up here: the operator says in MLSD_ATTACHMENTS where they are kept (docs/SETTINGS.md)")
 
 // attachment checks that the caller is a member of the convo, and parses the ids of an attachment.
-func (h *handlers) attachment(ctx context.Context, c *call, q pgpool.Queryer, convoText, text string) (w messages.Window, id uuid.UUID, err error) {
+func (h *handlers) attachment(ctx context.Context, c *call, q pgpool.Queryer, convoText,
+	text string) (w messages.Window, id uuid.UUID, err error) {
 	if h.attachments == nil {
 		return w, id, errNoAttachments
 	}

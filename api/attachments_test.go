@@ -50,7 +50,8 @@ func (w *world) newAttachments(writes *idem.Store, log *slog.Logger) *attachment
 		w.lease = time.Hour
 	}
 	s := attachments.New(attachments.Config{
-		DB: w.db, Store: w.store, Writes: writes, ServiceDID: service, MaxSize: 5 << 20, Life: idem.DefaultLife, Lease: w.lease, Log: log, Faults: w.faults,
+		DB: w.db, Store: w.store, Writes: writes, ServiceDID: service, MaxSize: 5 << 20, Life: idem.DefaultLife,
+		Lease: w.lease, Log: log, Faults: w.faults,
 	})
 	w.sweeper = attachments.NewSweeper(w.db, s, log)
 	return s
@@ -60,7 +61,8 @@ func newStore(t *testing.T) attachments.Store {
 	t.Helper()
 	if endpoint := os.Getenv("MLSD_TEST_S3_ENDPOINT"); endpoint != "" {
 		s, err := s3store.New(s3store.Config{
-			Endpoint: endpoint, Bucket: os.Getenv("MLSD_TEST_S3_BUCKET"), Key: os.Getenv("MLSD_TEST_S3_ACCESS_KEY"), Secret: os.Getenv("MLSD_TEST_S3_SECRET_KEY"),
+			Endpoint: endpoint, Bucket: os.Getenv("MLSD_TEST_S3_BUCKET"), Key: os.Getenv("MLSD_TEST_S3_ACCESS_KEY"),
+			Secret: os.Getenv("MLSD_TEST_S3_SECRET_KEY"),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -99,7 +101,8 @@ func newFile(t *testing.T, size int) []byte {
 
 func announcement(c *convo, body []byte) *mlsapi.CreateAttachmentInput {
 	sum := sha256.Sum256(body)
-	return &mlsapi.CreateAttachmentInput{ConvoID: c.id, Size: int64(len(body)), Sha256: hex.EncodeToString(sum[:]), IdempotencyKey: newKey()}
+	return &mlsapi.CreateAttachmentInput{ConvoID: c.id, Size: int64(len(body)), Sha256: hex.EncodeToString(sum[:]),
+		IdempotencyKey: newKey()}
 }
 
 // announce creates an attachment of size random bytes.
@@ -130,7 +133,8 @@ func (f *file) part(n int) []byte {
 func (u *user) putBytes(f *file, part string, body []byte) answer {
 	u.w.t.Helper()
 	q := query("convoId", f.convo.id, "attachmentId", f.id, "part", part)
-	return u.w.do(http.MethodPost, mlsapi.NSIDPutAttachmentPart, q, body, u.authorization(mlsapi.NSIDPutAttachmentPart), "Content-Type", "application/octet-stream")
+	return u.w.do(http.MethodPost, mlsapi.NSIDPutAttachmentPart, q, body, u.authorization(mlsapi.NSIDPutAttachmentPart),
+		"Content-Type", "application/octet-stream")
 }
 
 func (f *file) put(n int) answer {
@@ -158,7 +162,8 @@ func (f *file) get(by *user, headers ...string) answer {
 
 func (f *file) status(by *user) mlsapi.GetAttachmentStatusOutput {
 	by.w.t.Helper()
-	return read[mlsapi.GetAttachmentStatusOutput](by.w.t, by.get(mlsapi.NSIDGetAttachmentStatus, "convoId", f.convo.id, "attachmentId", f.id).ok())
+	return read[mlsapi.GetAttachmentStatusOutput](by.w.t,
+		by.get(mlsapi.NSIDGetAttachmentStatus, "convoId", f.convo.id, "attachmentId", f.id).ok())
 }
 
 // readable fails the test unless the person gets the bytes, whole.
@@ -178,7 +183,8 @@ func (f *file) naming(by *user) *mlsapi.SendMessageInput {
 
 func (f *file) remove(by *user, key *string) answer {
 	by.w.t.Helper()
-	return by.post(mlsapi.NSIDDeleteAttachment, &mlsapi.DeleteAttachmentInput{ConvoID: f.convo.id, AttachmentID: f.id, IdempotencyKey: key})
+	return by.post(mlsapi.NSIDDeleteAttachment,
+		&mlsapi.DeleteAttachmentInput{ConvoID: f.convo.id, AttachmentID: f.id, IdempotencyKey: key})
 }
 
 // From the announcement to the deletion.
@@ -187,7 +193,8 @@ func TestAttachment(t *testing.T) {
 	w := newWorld(t)
 	alice, bob := w.user(), w.user()
 	c := alice.create(bob)
-	for _, size := range []int{1, attachments.PartSize - 1, attachments.PartSize, attachments.PartSize + 1, 2*attachments.PartSize + 100_000} {
+	for _, size := range []int{1, attachments.PartSize - 1, attachments.PartSize, attachments.PartSize + 1,
+		2*attachments.PartSize + 100_000} {
 		alice.attach(c, size).readable(bob)
 	}
 
@@ -196,7 +203,8 @@ func TestAttachment(t *testing.T) {
 	first := alice.post(mlsapi.NSIDCreateAttachment, in)
 	alice.post(mlsapi.NSIDCreateAttachment, in).replays(first)
 	bobs := read[mlsapi.CreateAttachmentOutput](t, bob.post(mlsapi.NSIDCreateAttachment, announcement(c, f.body)).ok())
-	want := mlsapi.CreateAttachmentOutput{AttachmentID: f.id, URI: "mlsd:attachment/" + f.id, PartSize: 1 << 20, PartCount: 3, State: "uploading"}
+	want := mlsapi.CreateAttachmentOutput{AttachmentID: f.id, URI: "mlsd:attachment/" + f.id, PartSize: 1 << 20,
+		PartCount: 3, State: "uploading"}
 	if diff := cmp.Diff(want, bobs); diff != "" {
 		t.Errorf("the same content announced again (-want +got):\n%s", diff)
 	}
@@ -209,7 +217,8 @@ func TestAttachment(t *testing.T) {
 	if repeated := f.put(1); !bytes.Equal(first.ok(), repeated.ok()) {
 		t.Errorf("a repeated part is answered %s, at first %s", repeated.body, first.body)
 	}
-	if message := f.complete(bob).fails(http.StatusConflict, mlsapi.ErrAttachmentIncomplete); !strings.HasSuffix(message, "missing parts: 2") {
+	if message := f.complete(bob).fails(http.StatusConflict, mlsapi.ErrAttachmentIncomplete); !strings.HasSuffix(message,
+		"missing parts: 2") {
 		t.Errorf("the message is %q", message)
 	}
 	if diff := cmp.Diff([]int64{1, 3}, f.status(bob).Parts); diff != "" {
@@ -247,7 +256,8 @@ func TestAttachmentRanges(t *testing.T) {
 	f := alice.attach(alice.create(), attachments.PartSize+1000)
 	size := len(f.body)
 	for header, want := range map[string][2]int{
-		"bytes=0-0": {0, 1}, "bytes=10-19": {10, 20}, "bytes=1048570-1048580": {1048570, 1048581}, "bytes=-7": {size - 7, size},
+		"bytes=0-0": {0, 1}, "bytes=10-19": {10, 20}, "bytes=1048570-1048580": {1048570, 1048581},
+		"bytes=-7":                       {size - 7, size},
 		fmt.Sprintf("bytes=%d-", size-1): {size - 1, size}, "bytes=5-99999999": {5, size},
 		"bytes=0-9223372036854775807": {0, size}, "bytes=-99999999": {0, size},
 	} {
@@ -265,10 +275,12 @@ func TestAttachmentRanges(t *testing.T) {
 		}
 	}
 	a := f.get(alice, "Range", fmt.Sprintf("bytes=%d-", size))
-	if a.fails(http.StatusRequestedRangeNotSatisfiable, "InvalidRequest"); a.header.Get("Content-Range") != fmt.Sprintf("bytes */%d", size) {
+	if a.fails(http.StatusRequestedRangeNotSatisfiable,
+		"InvalidRequest"); a.header.Get("Content-Range") != fmt.Sprintf("bytes */%d", size) {
 		t.Errorf("a range behind the end: %v", a.header)
 	}
-	part := alice.get(mlsapi.NSIDGetAttachment, "convoId", f.convo.id, "attachmentId", f.id, "offset", "1048000", "length", "1000").ok()
+	part := alice.get(mlsapi.NSIDGetAttachment, "convoId", f.convo.id, "attachmentId", f.id, "offset", "1048000", "length",
+		"1000").ok()
 	if !bytes.Equal(part, f.body[1048000:1049000]) {
 		t.Errorf("offset and length: %d bytes", len(part))
 	}
@@ -375,14 +387,16 @@ func TestAttachmentRefusals(t *testing.T) {
 		t.Log(name)
 		alice.post(mlsapi.NSIDCreateAttachment, in).fails(http.StatusBadRequest, "InvalidRequest")
 	}
-	alice.post(mlsapi.NSIDCreateAttachment, &mlsapi.CreateAttachmentInput{ConvoID: c.id, Size: 5<<20 + 1, Sha256: strings.Repeat("ab", 32)}).
+	alice.post(mlsapi.NSIDCreateAttachment,
+		&mlsapi.CreateAttachmentInput{ConvoID: c.id, Size: 5<<20 + 1, Sha256: strings.Repeat("ab", 32)}).
 		fails(http.StatusRequestEntityTooLarge, mlsapi.ErrAttachmentTooLarge)
 	for name, p := range map[string]struct {
 		part string
 		body []byte
 	}{
 		"too short": {"1", f.part(1)[1:]}, "too long": {"2", append(bytes.Clone(f.part(2)), 'x')}, "empty": {"1", nil},
-		"no such part": {"3", f.part(2)}, "part 0": {"0", f.part(2)}, "a huge number": {"9007199254740991", f.part(2)}, "no number": {"x", nil},
+		"no such part": {"3", f.part(2)}, "part 0": {"0", f.part(2)}, "a huge number": {"9007199254740991", f.part(2)},
+		"no number": {"x", nil},
 	} {
 		t.Log(name)
 		alice.putBytes(f, p.part, p.body).fails(http.StatusBadRequest, "InvalidRequest")
@@ -407,12 +421,16 @@ func TestNoAttachments(t *testing.T) {
 	w := newWorld(t, func(w *world) { w.noStore = true })
 	alice := w.user()
 	c := alice.create()
-	f := &file{by: alice, convo: c, id: "0192f3a4-5b6c-7d8e-9f01-23456789abcd", uri: "mlsd:attachment/0192f3a4-5b6c-7d8e-9f01-23456789abcd", body: []byte("x")}
+	f := &file{by: alice, convo: c, id: "0192f3a4-5b6c-7d8e-9f01-23456789abcd",
+		uri: "mlsd:attachment/0192f3a4-5b6c-7d8e-9f01-23456789abcd", body: []byte("x")}
 	for name, a := range map[string]answer{
-		"create": alice.post(mlsapi.NSIDCreateAttachment, announcement(c, f.body)), "put": f.put(1), "complete": f.complete(alice), "get": f.get(alice),
-		"status": alice.get(mlsapi.NSIDGetAttachmentStatus, "convoId", c.id, "attachmentId", f.id), "delete": f.remove(alice, nil),
+		"create": alice.post(mlsapi.NSIDCreateAttachment, announcement(c, f.body)), "put": f.put(1),
+		"complete": f.complete(alice), "get": f.get(alice),
+		"status": alice.get(mlsapi.NSIDGetAttachmentStatus, "convoId", c.id, "attachmentId", f.id),
+		"delete": f.remove(alice, nil),
 	} {
-		if message := a.fails(http.StatusNotImplemented, "MethodNotImplemented"); !strings.Contains(message, "MLSD_ATTACHMENTS") {
+		if message := a.fails(http.StatusNotImplemented, "MethodNotImplemented"); !strings.Contains(message,
+			"MLSD_ATTACHMENTS") {
 			t.Errorf("%s: %s", name, message)
 		}
 	}
@@ -429,9 +447,11 @@ func TestAttachmentQuota(t *testing.T) {
 	for range 3 {
 		alice.post(mlsapi.NSIDCreateAttachment, announcement(c, f.body)).ok()
 	}
-	alice.post(mlsapi.NSIDCreateAttachment, announcement(c, newFile(t, 2<<20))).fails(http.StatusTooManyRequests, "QuotaExceeded")
+	alice.post(mlsapi.NSIDCreateAttachment, announcement(c, newFile(t, 2<<20))).fails(http.StatusTooManyRequests,
+		"QuotaExceeded")
 	alice.announce(c, 1<<20)
-	alice.post(mlsapi.NSIDCreateAttachment, announcement(c, newFile(t, 1))).fails(http.StatusTooManyRequests, "QuotaExceeded")
+	alice.post(mlsapi.NSIDCreateAttachment, announcement(c, newFile(t, 1))).fails(http.StatusTooManyRequests,
+		"QuotaExceeded")
 }
 
 // The quota of uploads counts each part that the server reads, also if nothing comes of it.
@@ -569,7 +589,8 @@ func TestAttachmentStepsFail(t *testing.T) {
 				a.ok()
 				return a
 			}
-			out := read[mlsapi.CreateAttachmentOutput](t, attempt(func() answer { return alice.post(mlsapi.NSIDCreateAttachment, in) }).body)
+			out := read[mlsapi.CreateAttachmentOutput](t,
+				attempt(func() answer { return alice.post(mlsapi.NSIDCreateAttachment, in) }).body)
 			f.id, f.uri = out.AttachmentID, out.URI
 			for n := 1; n <= f.parts(); n++ {
 				attempt(func() answer { return f.put(n) })
@@ -608,13 +629,15 @@ func TestAttachmentTakeover(t *testing.T) {
 	running := f.complete(bob.on(other))
 	message := running.fails(http.StatusConflict, mlsapi.ErrRequestInProgress)
 	var more struct{ ProcessingStartedAt string }
-	if err := json.Unmarshal(running.body, &more); err != nil || more.ProcessingStartedAt == "" || !strings.Contains(message, "processing_started_at=") {
+	if err := json.Unmarshal(running.body, &more); err != nil || more.ProcessingStartedAt == "" ||
+		!strings.Contains(message, "processing_started_at=") {
 		t.Errorf("the answer is %s", running.body)
 	}
 	if running.header.Get("Retry-After") == "" {
 		t.Error("there is no Retry-After")
 	}
-	if s := f.status(bob); s.State != "checking" || s.ProcessingStartedAt == nil || s.CheckedParts == nil || *s.CheckedParts != 1 {
+	if s := f.status(bob); s.State != "checking" || s.ProcessingStartedAt == nil || s.CheckedParts == nil ||
+		*s.CheckedParts != 1 {
 		t.Errorf("its status is %+v", s)
 	}
 	f.put(1).fails(http.StatusConflict, mlsapi.ErrRequestInProgress)
@@ -674,7 +697,8 @@ func TestAttachmentCompletedAtOnce(t *testing.T) {
 // part again.
 func TestAttachmentBrokenPart(t *testing.T) {
 	t.Parallel()
-	for name, broken := range map[string][]byte{"lost": nil, "changed": bytes.Repeat([]byte("x"), attachments.PartSize), "cut": []byte("x")} {
+	for name, broken := range map[string][]byte{"lost": nil, "changed": bytes.Repeat([]byte("x"), attachments.PartSize),
+		"cut": []byte("x")} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, inMemory)
@@ -682,11 +706,13 @@ func TestAttachmentBrokenPart(t *testing.T) {
 			f := alice.announce(alice.create(), 2*attachments.PartSize+9)
 			f.upload()
 			var object string
-			if err := w.db.QueryRow(t.Context(), `SELECT object FROM attachment_parts WHERE part = 2`).Scan(&object); err != nil {
+			if err := w.db.QueryRow(t.Context(),
+				`SELECT object FROM attachment_parts WHERE part = 2`).Scan(&object); err != nil {
 				t.Fatal(err)
 			}
 			w.memory().Change(object, broken)
-			if message := f.complete(alice).fails(http.StatusConflict, mlsapi.ErrAttachmentIncomplete); !strings.HasSuffix(message, "missing parts: 2") {
+			if message := f.complete(alice).fails(http.StatusConflict,
+				mlsapi.ErrAttachmentIncomplete); !strings.HasSuffix(message, "missing parts: 2") {
 				t.Errorf("the message is %q", message)
 			}
 			f.put(2).ok()
@@ -841,7 +867,8 @@ func TestAttachmentHalfABody(t *testing.T) {
 	t.Cleanup(server.Close)
 	send := func(body []byte, length int64) (*http.Response, error) {
 		q := query("convoId", f.convo.id, "attachmentId", f.id, "part", "1")
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/xrpc/"+mlsapi.NSIDPutAttachmentPart+"?"+q.Encode(),
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+			server.URL+"/xrpc/"+mlsapi.NSIDPutAttachmentPart+"?"+q.Encode(),
 			struct{ *bytes.Reader }{bytes.NewReader(body)})
 		if err != nil {
 			t.Fatal(err)

@@ -20,7 +20,8 @@ import (
 func (w *world) audit(entity string, names map[string]*user) []string {
 	w.t.Helper()
 	rows, err := w.db.Query(context.Background(), `
-		SELECT format('%s: %s to %s, version %s, by %s', reason, from_state, to_state, version, actor) FROM audit_log WHERE entity = $1 ORDER BY at, id`, entity)
+		SELECT format('%s: %s to %s, version %s, by %s', reason, from_state, to_state, version, actor) FROM audit_log WHERE
+			entity = $1 ORDER BY at, id`, entity)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -64,7 +65,8 @@ func TestAuditRow(t *testing.T) {
 	before := w.count(`SELECT count(*) FROM audit_log`)
 	stale := *c
 	stale.epoch = 0
-	if a := alice.post(mlsapi.NSIDSubmitCommit, alice.rotation(&stale)); a.status < 400 || w.count(`SELECT count(*) FROM audit_log`) != before {
+	if a := alice.post(mlsapi.NSIDSubmitCommit, alice.rotation(&stale)); a.status < 400 ||
+		w.count(`SELECT count(*) FROM audit_log`) != before {
 		t.Errorf("the refused commit: %d %s", a.status, a.body)
 	}
 }
@@ -78,10 +80,12 @@ func TestInvalidTransition(t *testing.T) {
 	bob.get(mlsapi.NSIDGetWelcome, "convoId", c.id).ok()
 	bob.post(mlsapi.NSIDConfirmWelcome, &mlsapi.ConfirmWelcomeInput{ConvoID: c.id, Success: true}).ok()
 	for sql, want := range map[string]pgpool.TransitionError{
-		`UPDATE welcomes SET state = 'available', confirmed_at = NULL`: {Entity: "welcome", From: "consumed", To: "available"},
-		`UPDATE key_packages SET state = 'available'`:                  {Entity: "key_package", From: "consumed", To: "available"},
-		`UPDATE convos SET epoch = epoch + 2`:                          {Entity: "convo", From: "1", To: "3"},
-		`UPDATE convos SET epoch = epoch - 1`:                          {Entity: "convo", From: "1", To: "0"},
+		`UPDATE welcomes SET state = 'available', confirmed_at = NULL`: {Entity: "welcome", From: "consumed",
+			To: "available"},
+		`UPDATE key_packages SET state = 'available'`: {Entity: "key_package", From: "consumed",
+			To: "available"},
+		`UPDATE convos SET epoch = epoch + 2`: {Entity: "convo", From: "1", To: "3"},
+		`UPDATE convos SET epoch = epoch - 1`: {Entity: "convo", From: "1", To: "0"},
 	} {
 		_, err := w.db.Exec(t.Context(), sql)
 		if got, ok := pgpool.Transition(err); !ok || *got != want {
@@ -99,7 +103,8 @@ func TestAuditHoldsNoContent(t *testing.T) {
 	alice.send(c, "a secret")
 	pgtest.Age(t, w.db, "welcomes", time.Hour)
 	var all string
-	if err := w.db.QueryRow(t.Context(), `SELECT coalesce(string_agg(a::text, ' '), '') FROM audit_log a`).Scan(&all); err != nil {
+	if err := w.db.QueryRow(t.Context(),
+		`SELECT coalesce(string_agg(a::text, ' '), '') FROM audit_log a`).Scan(&all); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Contains(all, "secret") || strings.Contains(all, fmt.Sprintf("%x", "a secret")) {

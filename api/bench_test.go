@@ -61,8 +61,10 @@ func benchmarkSends(b *testing.B, sender func(*messages.Log) api.Sender) {
 	log := messages.NewLog(db, 0, metrics, quiet, nil)
 	plenty := api.Rate{PerSecond: 1e9, Burst: 1e9}
 	handler, err := api.New(api.Config{
-		DB: db, Auth: auth, Metrics: metrics, Log: quiet, Push: push.Policy{Webhooks: true}, Rates: api.Rates{DID: plenty, IP: plenty},
-		ServiceDID: service, PublicURL: "https://mls.example.com", Version: "test", Writes: idem.New(db, metrics, quiet, nil), Messages: sender(log),
+		DB: db, Auth: auth, Metrics: metrics, Log: quiet, Push: push.Policy{Webhooks: true},
+		Rates:      api.Rates{DID: plenty, IP: plenty},
+		ServiceDID: service, PublicURL: "https://mls.example.com", Version: "test", Writes: idem.New(db, metrics, quiet, nil),
+		Messages: sender(log),
 	})
 	if err != nil {
 		b.Fatal(err)
@@ -95,7 +97,8 @@ func benchmarkSends(b *testing.B, sender func(*messages.Log) api.Sender) {
 			WITH convo AS (
 				INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, $2, $3, 1, 1, now())
 			)
-			INSERT INTO members (convo_id, did, role, joined_at, joined_seq) VALUES ($1, $3, 'creator', now(), 0)`, ids[i], ids[i][:], sender)
+			INSERT INTO members (convo_id, did, role, joined_at, joined_seq) VALUES ($1, $3, 'creator', now(), 0)`, ids[i],
+			ids[i][:], sender)
 		if err != nil {
 			b.Fatal(err)
 		}

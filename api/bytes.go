@@ -168,7 +168,8 @@ func byteRange(header string, size int64) (offset, length int64, ok bool) {
 // unsatisfiable answers a range that begins behind the end.
 func unsatisfiable(size int64) error {
 	return failure{
-		status: http.StatusRequestedRangeNotSatisfiable, name: errorlist.InvalidRequest, message: "the range begins behind the end",
-		header: headerContentRange, value: "bytes */" + strconv.FormatInt(size, 10),
+		status: http.StatusRequestedRangeNotSatisfiable, name: errorlist.InvalidRequest,
+		message: "the range begins behind the end",
+		header:  headerContentRange, value: "bytes */" + strconv.FormatInt(size, 10),
 	}
 }

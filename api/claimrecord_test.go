@@ -26,12 +26,15 @@ func TestClaimRecordIsSmall(t *testing.T) {
 		bob.device().publish()
 	}
 	carol.publish(mlstest.LastResort)
-	claim := []string{"dids", bob.did().String(), "dids", carol.did().String(), "dids", without.did().String(), "idempotencyKey", *newKey()}
+	claim := []string{"dids", bob.did().String(), "dids", carol.did().String(), "dids", without.did().String(),
+		"idempotencyKey", *newKey()}
 	first := alice.get(mlsapi.NSIDGetKeyPackages, claim...)
-	if out := read[mlsapi.GetKeyPackagesOutput](t, first.ok()); len(out.KeyPackages) != devices+1 || len(out.Missing) != 1 {
+	if out := read[mlsapi.GetKeyPackagesOutput](t, first.ok()); len(out.KeyPackages) != devices+1 ||
+		len(out.Missing) != 1 {
 		t.Fatalf("claimed %+v", out)
 	}
-	stored := w.count(`SELECT sum(octet_length(response)) FROM idempotency_keys WHERE nsid = $1`, mlsapi.NSIDGetKeyPackages)
+	stored := w.count(`SELECT sum(octet_length(response)) FROM idempotency_keys WHERE nsid = $1`,
+		mlsapi.NSIDGetKeyPackages)
 	if most := 200 + 60*(devices+1); stored > most {
 		t.Errorf("the record of a claim of %d KeyPackages has %d bytes, of an answer of %d; at most %d are expected",
 			devices+1, stored, len(first.body), most)

@@ -18,7 +18,8 @@ import (
 
 // commit is write for a commit. If the epoch is reserved for another member, the request waits. Many
 // signatures are verified between two transactions. A lost race is counted.
-func (h *handlers) commit(c *call, convo uuid.UUID, key string, input idem.Content, effect func(context.Context, pgx.Tx) (lexcodec.Appender, error)) error {
+func (h *handlers) commit(c *call, convo uuid.UUID, key string, input idem.Content,
+	effect func(context.Context, pgx.Tx) (lexcodec.Appender, error)) error {
 	var stored int64
 	for _, cost := range c.cost {
 		if cost.Of == quota.Bytes {
@@ -94,6 +95,7 @@ func (c *call) proposed(key string, input idem.Content, commit, welcome, groupIn
 	}
 	c.proposedBytes = len(commit) + len(groupInfo)
 	return convos.Proposed{
-		Commit: commit, Welcome: welcome, GroupInfo: groupInfo, Verified: &convos.Verified{}, Key: messages.CommitKey(c.route.Method.NSID, key), Hash: input.Hash(),
+		Commit: commit, Welcome: welcome, GroupInfo: groupInfo, Verified: &convos.Verified{},
+		Key: messages.CommitKey(c.route.Method.NSID, key), Hash: input.Hash(),
 	}
 }

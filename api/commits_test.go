@@ -27,7 +27,8 @@ func TestSelfReadCAS(t *testing.T) {
 	alice, bob := w.user(), w.user()
 	c := alice.create(bob)
 	second := bob.addition(c, w.user())
-	removal := &mlsapi.LeaveConvoInput{ConvoID: c.id, TargetDID: ptr(bob.did()), Commit: mlstest.Commit(c.group, 1, "remove bob")}
+	removal := &mlsapi.LeaveConvoInput{ConvoID: c.id, TargetDID: ptr(bob.did()),
+		Commit: mlstest.Commit(c.group, 1, "remove bob")}
 	ahead := alice.addition(&convo{c.id, c.group, 3}, w.user())
 	alice.post(mlsapi.NSIDAddMembers, alice.addition(c, w.user())).ok()
 
@@ -36,13 +37,16 @@ func TestSelfReadCAS(t *testing.T) {
 			t.Fatalf("the second commit of epoch 1 gets %q", m)
 		}
 	}
-	if m := alice.post(mlsapi.NSIDAddMembers, ahead).fails(http.StatusConflict, mlsapi.ErrEpochMismatch); m != "epoch 3 is ahead; currentEpoch=2" {
+	if m := alice.post(mlsapi.NSIDAddMembers, ahead).fails(http.StatusConflict,
+		mlsapi.ErrEpochMismatch); m != "epoch 3 is ahead; currentEpoch=2" {
 		t.Fatalf("a commit of epoch 3 gets %q", m)
 	}
-	if m := alice.post(mlsapi.NSIDSendMessage, alice.message(c, "stale")).fails(http.StatusConflict, mlsapi.ErrEpochMismatch); m != "epoch 1 is stale; currentEpoch=2" {
+	if m := alice.post(mlsapi.NSIDSendMessage, alice.message(c, "stale")).fails(http.StatusConflict,
+		mlsapi.ErrEpochMismatch); m != "epoch 1 is stale; currentEpoch=2" {
 		t.Fatalf("a message of epoch 1 gets %q", m)
 	}
-	alice.post(mlsapi.NSIDSendMessage, func() *mlsapi.SendMessageInput { // the request names the right epoch, but the message was made in another
+	// the request names the right epoch, but the message was made in another
+	alice.post(mlsapi.NSIDSendMessage, func() *mlsapi.SendMessageInput {
 		in := alice.message(c, "stale")
 		in.Epoch = 2
 		return in
@@ -153,7 +157,8 @@ func TestEpochZero(t *testing.T) {
 	}{
 		{"alone", 0, nil, 0},
 		{"with a Welcome", 1, nil, 1},
-		{"with currentEpoch", 1, func(in *mlsapi.CreateConvoInput, _ []byte, _ ...*user) { in.CurrentEpoch = ptr[int64](7) }, 7},
+		{"with currentEpoch", 1, func(in *mlsapi.CreateConvoInput, _ []byte, _ ...*user) { in.CurrentEpoch = ptr[int64](7) },
+			7},
 		{"with a GroupInfo", 1, func(in *mlsapi.CreateConvoInput, group []byte, others ...*user) {
 			in.GroupInfo = alice.groupInfo(group, 5, others...)
 		}, 5},
@@ -276,8 +281,10 @@ func TestSubImpersonation(t *testing.T) {
 		token := mallory.Authorization(t, service, nsid, time.Now(), authtest.Claim("sub", alice.did().String()))
 		return w.do(verb, nsid, query(params...), body, token)
 	}
-	do(http.MethodGet, mlsapi.NSIDGetEpoch, []string{"convoId", c.id}, nil).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
-	do(http.MethodPost, mlsapi.NSIDSendMessage, nil, alice.message(c, "x")).fails(http.StatusForbidden, mlsapi.ErrSenderMismatch)
+	do(http.MethodGet, mlsapi.NSIDGetEpoch, []string{"convoId", c.id}, nil).fails(http.StatusNotFound,
+		mlsapi.ErrConvoNotFound)
+	do(http.MethodPost, mlsapi.NSIDSendMessage, nil, alice.message(c, "x")).fails(http.StatusForbidden,
+		mlsapi.ErrSenderMismatch)
 	view := read[mlsapi.ConvoView](t, do(http.MethodPost, mlsapi.NSIDCreateConvo, nil, mallory.creation(newGroup(t))).ok())
 	if view.Creator != mallory.did() {
 		t.Fatalf("the convo's creator is %s", view.Creator)
@@ -313,10 +320,12 @@ func TestGroupInfoLate(t *testing.T) {
 	carol := w.user()
 	wrong := alice.addition(c, carol)
 	for name, info := range map[string][]byte{
-		"the old epoch": alice.groupInfo(c.group, 1, bob, carol), "another group": alice.groupInfo(newGroup(t), 2, bob, carol),
-		"noise": []byte("x"), "another signer": bob.groupInfo(c.group, 2, alice, carol),
-		"without the new member": alice.groupInfo(c.group, 2, bob), "with a stranger": alice.groupInfo(c.group, 2, bob, carol, w.user()),
-		"without a member": alice.groupInfo(c.group, 2, carol),
+		"the old epoch": alice.groupInfo(c.group, 1, bob, carol),
+		"another group": alice.groupInfo(newGroup(t), 2, bob, carol),
+		"noise":         []byte("x"), "another signer": bob.groupInfo(c.group, 2, alice, carol),
+		"without the new member": alice.groupInfo(c.group, 2, bob),
+		"with a stranger":        alice.groupInfo(c.group, 2, bob, carol, w.user()),
+		"without a member":       alice.groupInfo(c.group, 2, carol),
 	} {
 		wrong.GroupInfo = info
 		if a := alice.post(mlsapi.NSIDAddMembers, wrong); a.status < 400 || a.status >= 500 {
@@ -334,7 +343,8 @@ func TestCommitIsOne(t *testing.T) {
 	alice, bob, carol, dave, eve := w.user(), w.user(), w.user(), w.user(), w.user()
 	c := alice.create(bob, eve)
 	used := mlstest.Welcome(t, func() (ref []byte) { // eve's first KeyPackage, which createConvo has consumed
-		if err := w.db.QueryRow(context.Background(), `SELECT ref FROM key_packages WHERE did = $1`, eve.did()).Scan(&ref); err != nil {
+		if err := w.db.QueryRow(context.Background(), `SELECT ref FROM key_packages WHERE did = $1`,
+			eve.did()).Scan(&ref); err != nil {
 			t.Fatal(err)
 		}
 		return ref
@@ -358,20 +368,30 @@ func TestCommitIsOne(t *testing.T) {
 	}{
 		{"no commit", change(func(in *mlsapi.AddMembersInput) { in.Commit = nil }), 400, mlsapi.ErrCommitRequired},
 		{"no Welcome", change(func(in *mlsapi.AddMembersInput) { in.WelcomeMessage = nil }), 400, mlsapi.ErrInvalidWelcome},
-		{"not a commit", change(func(in *mlsapi.AddMembersInput) { in.Commit = mlstest.Message(c.group, 1, "x") }), 400, mlsapi.ErrInvalidCommit},
-		{"another group's commit", change(func(in *mlsapi.AddMembersInput) { in.Commit = mlstest.Commit(newGroup(t), 1, "x") }), 400, mlsapi.ErrInvalidCommit},
-		{"noise for a commit", change(func(in *mlsapi.AddMembersInput) { in.Commit = []byte("noise") }), 400, mlsapi.ErrInvalidCommit},
-		{"noise for a Welcome", change(func(in *mlsapi.AddMembersInput) { in.WelcomeMessage = []byte("noise") }), 400, mlsapi.ErrInvalidWelcome},
-		{"a Welcome for another person", change(func(in *mlsapi.AddMembersInput) { in.DIDList = []syntax.DID{dave.did()} }), 404, mlsapi.ErrKeyPackageNotFound},
-		{"a Welcome for one of two", change(func(in *mlsapi.AddMembersInput) { in.DIDList = append([]syntax.DID{dave.did()}, in.DIDList...) }), 400, mlsapi.ErrInvalidWelcome},
+		{"not a commit", change(func(in *mlsapi.AddMembersInput) { in.Commit = mlstest.Message(c.group, 1, "x") }), 400,
+			mlsapi.ErrInvalidCommit},
+		{"another group's commit",
+			change(func(in *mlsapi.AddMembersInput) { in.Commit = mlstest.Commit(newGroup(t), 1, "x") }), 400,
+			mlsapi.ErrInvalidCommit},
+		{"noise for a commit", change(func(in *mlsapi.AddMembersInput) { in.Commit = []byte("noise") }), 400,
+			mlsapi.ErrInvalidCommit},
+		{"noise for a Welcome", change(func(in *mlsapi.AddMembersInput) { in.WelcomeMessage = []byte("noise") }), 400,
+			mlsapi.ErrInvalidWelcome},
+		{"a Welcome for another person", change(func(in *mlsapi.AddMembersInput) { in.DIDList = []syntax.DID{dave.did()} }),
+			404, mlsapi.ErrKeyPackageNotFound},
+		{"a Welcome for one of two",
+			change(func(in *mlsapi.AddMembersInput) { in.DIDList = append([]syntax.DID{dave.did()}, in.DIDList...) }), 400,
+			mlsapi.ErrInvalidWelcome},
 		{"a Welcome to a used KeyPackage", change(func(in *mlsapi.AddMembersInput) {
 			in.DIDList, in.WelcomeMessage = []syntax.DID{eve.did()}, used
 		}), 400, mlsapi.ErrInvalidWelcome},
 		{"a KeyPackage that another has claimed", change(func(in *mlsapi.AddMembersInput) {
 			in.DIDList, in.WelcomeMessage = []syntax.DID{dave.did()}, mlstest.Welcome(t, foreign...)
 		}), 400, mlsapi.ErrInvalidWelcome},
-		{"a member", change(func(in *mlsapi.AddMembersInput) { in.DIDList = []syntax.DID{bob.did()} }), 409, mlsapi.ErrAlreadyMember},
-		{"the creator", change(func(in *mlsapi.AddMembersInput) { in.DIDList = []syntax.DID{alice.did()} }), 409, mlsapi.ErrAlreadyMember},
+		{"a member", change(func(in *mlsapi.AddMembersInput) { in.DIDList = []syntax.DID{bob.did()} }), 409,
+			mlsapi.ErrAlreadyMember},
+		{"the creator", change(func(in *mlsapi.AddMembersInput) { in.DIDList = []syntax.DID{alice.did()} }), 409,
+			mlsapi.ErrAlreadyMember},
 	} {
 		alice.post(mlsapi.NSIDAddMembers, test.in).fails(test.status, test.want)
 		if w.digest() != before {

@@ -46,7 +46,8 @@ func (u *user) target() {
 	u.w.t.Helper()
 	u.post(mlsapi.NSIDRegisterPushTarget,
 		&mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "webhook", URL: ptr("https://push.example.com/")}).ok()
-	u.w.exec(`UPDATE push_targets SET state = 'active', challenge_at = NULL WHERE did = $1`, u.did()) // it has answered its challenge
+	// it has answered its challenge
+	u.w.exec(`UPDATE push_targets SET state = 'active', challenge_at = NULL WHERE did = $1`, u.did())
 }
 
 // jobs counts the pushes for u.
@@ -175,23 +176,27 @@ func TestRefusalsLookTheSame(t *testing.T) {
 		got := map[string]string{}
 		keep := func(what string, a answer) {
 			text := fmt.Sprint(a.status, " ", string(a.body), headersOf(a))
-			for i, own := range []string{alice.did().String(), bob.did().String(), carol.did().String(), early.String(), late.String(), known.String()} {
+			for i, own := range []string{alice.did().String(), bob.did().String(), carol.did().String(), early.String(),
+				late.String(), known.String()} {
 				text = strings.ReplaceAll(text, own, fmt.Sprint("(", i, ")"))
 			}
 			got[what] = text
 		}
 		keep("claim", alice.get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String()))
 		keep("claim for a convo", alice.get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String(), "convoId", c.id))
-		keep("claim with others", alice.get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String(), "dids", alice.did().String()))
+		keep("claim with others",
+			alice.get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String(), "dids", alice.did().String()))
 		create := func(welcome []byte, members ...*user) answer {
-			in := &mlsapi.CreateConvoInput{GroupID: hex.EncodeToString(newGroup(t)), CipherSuite: mlstest.Suite.String(), WelcomeMessage: welcome}
+			in := &mlsapi.CreateConvoInput{GroupID: hex.EncodeToString(newGroup(t)), CipherSuite: mlstest.Suite.String(),
+				WelcomeMessage: welcome}
 			for _, m := range members {
 				in.InitialMembers = append(in.InitialMembers, m.did())
 			}
 			return alice.post(mlsapi.NSIDCreateConvo, in)
 		}
 		add := func(welcome []byte, members ...*user) answer {
-			in := &mlsapi.AddMembersInput{ConvoID: c.id, Commit: mlstest.Commit(c.group, c.epoch, "add"), WelcomeMessage: welcome}
+			in := &mlsapi.AddMembersInput{ConvoID: c.id, Commit: mlstest.Commit(c.group, c.epoch, "add"),
+				WelcomeMessage: welcome}
 			for _, m := range members {
 				in.DIDList = append(in.DIDList, m.did())
 			}
@@ -231,7 +236,8 @@ func TestRefusedWithoutAWelcome(t *testing.T) {
 		alice, bob := w.user(), w.user()
 		refuse(bob, alice)
 		a := alice.post(mlsapi.NSIDCreateConvo, &mlsapi.CreateConvoInput{
-			GroupID: hex.EncodeToString(newGroup(t)), CipherSuite: mlstest.Suite.String(), InitialMembers: []syntax.DID{bob.did()},
+			GroupID: hex.EncodeToString(newGroup(t)), CipherSuite: mlstest.Suite.String(),
+			InitialMembers: []syntax.DID{bob.did()},
 		})
 		memberships := w.count(`SELECT count(*) FROM members WHERE did = $1`, bob.did())
 		if name == "no KeyPackages" {
@@ -265,7 +271,8 @@ func TestPolicyWithinAConvo(t *testing.T) {
 	alice, bob := w.user(), w.user()
 	c := alice.create(bob)
 	claimed := func(params ...string) int {
-		out := read[mlsapi.GetKeyPackagesOutput](t, alice.get(mlsapi.NSIDGetKeyPackages, append(params, "dids", bob.did().String())...).ok())
+		out := read[mlsapi.GetKeyPackagesOutput](t,
+			alice.get(mlsapi.NSIDGetKeyPackages, append(params, "dids", bob.did().String())...).ok())
 		return len(out.KeyPackages)
 	}
 	bob.publish()
@@ -295,8 +302,10 @@ func TestPolicyWithinAConvo(t *testing.T) {
 	if claimed() != 1 {
 		t.Error("the block has not ended")
 	}
-	bob.post(mlsapi.NSIDSetInvitationPolicy, &mlsapi.SetInvitationPolicyInput{Policy: "friends"}).fails(http.StatusBadRequest, "InvalidRequest")
-	if got := read[mlsapi.GetInvitationPolicyOutput](t, bob.get(mlsapi.NSIDGetInvitationPolicy).ok()).Policy; got != "everyone" {
+	bob.post(mlsapi.NSIDSetInvitationPolicy,
+		&mlsapi.SetInvitationPolicyInput{Policy: "friends"}).fails(http.StatusBadRequest, "InvalidRequest")
+	if got := read[mlsapi.GetInvitationPolicyOutput](t,
+		bob.get(mlsapi.NSIDGetInvitationPolicy).ok()).Policy; got != "everyone" {
 		t.Errorf("the policy is %s", got)
 	}
 }
@@ -317,7 +326,8 @@ func TestOwnBlock(t *testing.T) {
 			t.Errorf("%s: %s", what, message)
 		}
 	}
-	alice.post(mlsapi.NSIDBlockActor, &mlsapi.BlockActorInput{DID: alice.did()}).fails(http.StatusBadRequest, "InvalidRequest")
+	alice.post(mlsapi.NSIDBlockActor, &mlsapi.BlockActorInput{DID: alice.did()}).fails(http.StatusBadRequest,
+		"InvalidRequest")
 }
 
 // Somebody else brings a person together with one that it has blocked: a request, and not pushed,
@@ -362,11 +372,13 @@ func TestLeaveAndBlock(t *testing.T) {
 	}
 	// The last member cannot leave, and then blocks nobody.
 	d := bob.create()
-	bob.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: d.id, Block: ptr(true)}).fails(http.StatusConflict, mlsapi.ErrLastMember)
+	bob.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: d.id, Block: ptr(true)}).fails(http.StatusConflict,
+		mlsapi.ErrLastMember)
 	// The creator has no inviter.
 	carol := w.user()
 	e := carol.create(bob)
-	out = read[mlsapi.LeaveConvoOutput](t, carol.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: e.id, Block: ptr(true)}).ok())
+	out = read[mlsapi.LeaveConvoOutput](t,
+		carol.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: e.id, Block: ptr(true)}).ok())
 	if out.Blocked != nil {
 		t.Errorf("blocked %s", *out.Blocked)
 	}
@@ -445,10 +457,12 @@ func TestBlocks(t *testing.T) {
 		t.Errorf("another one's blocks: %+v", page)
 	}
 	w.exec(`INSERT INTO blocks SELECT $1, 'did:plc:filler' || n, now() FROM generate_series(1, 9993) n`, bob.did())
-	bob.post(mlsapi.NSIDBlockActor, &mlsapi.BlockActorInput{DID: "did:plc:more"}).fails(http.StatusBadRequest, mlsapi.ErrTooManyBlocks)
+	bob.post(mlsapi.NSIDBlockActor, &mlsapi.BlockActorInput{DID: "did:plc:more"}).fails(http.StatusBadRequest,
+		mlsapi.ErrTooManyBlocks)
 	bob.post(mlsapi.NSIDBlockActor, &mlsapi.BlockActorInput{DID: want[0]}).ok() // again
 	alice := w.user()
-	alice.post(mlsapi.NSIDAcceptConvo, &mlsapi.AcceptConvoInput{ConvoID: bob.create().id}).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
+	alice.post(mlsapi.NSIDAcceptConvo, &mlsapi.AcceptConvoInput{ConvoID: bob.create().id}).fails(http.StatusNotFound,
+		mlsapi.ErrConvoNotFound)
 }
 
 // The streams of the invited person mark what belongs to a request. Nobody else's do.

@@ -42,7 +42,8 @@ func TestConversation(t *testing.T) {
 		t.Fatalf("the commits from epoch 2 are %+v", commits.Commits)
 	}
 	convos := read[mlsapi.GetConvosOutput](t, carol.get(mlsapi.NSIDGetConvos).ok())
-	if len(convos.Conversations) != 1 || len(convos.Conversations[0].Members) != 3 || *convos.Conversations[0].Unread != 1 {
+	if len(convos.Conversations) != 1 || len(convos.Conversations[0].Members) != 3 ||
+		*convos.Conversations[0].Unread != 1 {
 		t.Fatalf("carol's convos are %+v", convos)
 	}
 	if cursor := read[mlsapi.UpdateCursorOutput](t, carol.post(mlsapi.NSIDUpdateCursor,
@@ -57,7 +58,8 @@ func TestConversation(t *testing.T) {
 	}
 	carol.get(mlsapi.NSIDGetMessages, "convoId", c.id).fails(http.StatusForbidden, mlsapi.ErrNotMember)
 	bob.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).ok()
-	alice.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).fails(http.StatusConflict, mlsapi.ErrLastMember)
+	alice.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).fails(http.StatusConflict,
+		mlsapi.ErrLastMember)
 }
 
 func ptr[T any](v T) *T { return &v }

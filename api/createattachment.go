@@ -38,21 +38,23 @@ func (h *handlers) CreateAttachment(c *call, in *mlsapi.CreateAttachmentInput) e
 	}
 	copy(announced.SHA256[:], sum)
 	c.uses(quota.Bytes, rosterBytes)
-	return h.write(c, in.ConvoID, key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
-		m, err := convos.Authorise(ctx, tx, convo, c.caller)
-		if err != nil {
-			return nil, err
-		}
-		announced.Window = m.Window
-		a, made, err := h.attachments.Create(ctx, tx, announced)
-		if err == nil && made { // if not, it was counted before
-			err = c.quota.Take(quota.Cost{Of: quota.AttachmentBytes, N: max(in.Size, smallAttachment)})
-		}
-		if err != nil {
-			return nil, err
-		}
-		return &mlsapi.CreateAttachmentOutput{
-			AttachmentID: a.ID.String(), URI: a.URI(), PartSize: a.PartSize, PartCount: int64(a.Parts()), State: string(a.State),
-		}, nil
-	})
+	return h.write(c, in.ConvoID, key, content(in.Fields()),
+		func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
+			m, err := convos.Authorise(ctx, tx, convo, c.caller)
+			if err != nil {
+				return nil, err
+			}
+			announced.Window = m.Window
+			a, made, err := h.attachments.Create(ctx, tx, announced)
+			if err == nil && made { // if not, it was counted before
+				err = c.quota.Take(quota.Cost{Of: quota.AttachmentBytes, N: max(in.Size, smallAttachment)})
+			}
+			if err != nil {
+				return nil, err
+			}
+			return &mlsapi.CreateAttachmentOutput{
+				AttachmentID: a.ID.String(), URI: a.URI(), PartSize: a.PartSize, PartCount: int64(a.Parts()),
+				State: string(a.State),
+			}, nil
+		})
 }

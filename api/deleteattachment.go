@@ -19,13 +19,14 @@ func (h *handlers) DeleteAttachment(c *call, in *mlsapi.DeleteAttachmentInput) e
 	if err != nil {
 		return err
 	}
-	err = h.write(c, in.ConvoID, key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
-		window, id, err := h.attachment(ctx, c, tx, in.ConvoID, in.AttachmentID)
-		if err == nil {
-			err = attachments.Delete(ctx, tx, window, c.caller, id)
-		}
-		return &mlsapi.DeleteAttachmentOutput{Deleted: true}, err
-	})
+	err = h.write(c, in.ConvoID, key, content(in.Fields()),
+		func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
+			window, id, err := h.attachment(ctx, c, tx, in.ConvoID, in.AttachmentID)
+			if err == nil {
+				err = attachments.Delete(ctx, tx, window, c.caller, id)
+			}
+			return &mlsapi.DeleteAttachmentOutput{Deleted: true}, err
+		})
 	if err == nil && !c.replayed {
 		h.attachmentDeleted()
 	}

@@ -79,7 +79,8 @@ type call struct {
 func (s *Server) serve(c echo.Context) error {
 	r := c.(*httpRequest) // observe made it
 	cl := &call{
-		ctx: c.Request().Context(), http: r, header: c.Request().Header.Get(headerKey), address: network(c.RealIP()), begun: time.Now(),
+		ctx: c.Request().Context(), http: r, header: c.Request().Header.Get(headerKey), address: network(c.RealIP()),
+		begun: time.Now(),
 	}
 	r.call = cl
 	err := s.handle(cl)
@@ -257,7 +258,8 @@ func chargesAddress(err error) bool {
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, serviceauth.ErrHost), errors.Is(err, serviceauth.ErrSpent):
 		return true
-	case errors.Is(err, events.ErrInvalidTicket), errors.Is(err, serviceauth.ErrUnavailable), errors.Is(err, serviceauth.ErrBusy),
+	case errors.Is(err, events.ErrInvalidTicket), errors.Is(err, serviceauth.ErrUnavailable),
+		errors.Is(err, serviceauth.ErrBusy),
 		errors.As(err, new(limited)), errors.As(err, new(busy)):
 		return false
 	}

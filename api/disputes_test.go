@@ -136,7 +136,8 @@ func TestDispute(t *testing.T) {
 	}
 	refused := alice.post(mlsapi.NSIDSubmitCommit, submit(c, must(alice.group.StageUpdate())(w)))
 	refused.fails(http.StatusConflict, mlsapi.ErrConvoDisputed)
-	if !strings.Contains(string(refused.body), mallory.did().String()) || !strings.Contains(string(refused.body), fmt.Sprintf("epoch %d", c.epoch)) {
+	if !strings.Contains(string(refused.body), mallory.did().String()) ||
+		!strings.Contains(string(refused.body), fmt.Sprintf("epoch %d", c.epoch)) {
 		t.Errorf("the refusal names neither committer nor epoch: %s", refused.body)
 	}
 	alice.group.Discard()
@@ -240,7 +241,8 @@ func TestLateComersHaveNoVoice(t *testing.T) {
 // disputeLines are the transitions of disputes in the audit log.
 func disputeLines(w *world, names map[string]*user) (lines []string) {
 	w.t.Helper()
-	rows, err := w.db.Query(w.t.Context(), `SELECT from_state, to_state, actor, reason FROM audit_log WHERE entity = 'dispute' ORDER BY id`)
+	rows, err := w.db.Query(w.t.Context(),
+		`SELECT from_state, to_state, actor, reason FROM audit_log WHERE entity = 'dispute' ORDER BY id`)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -273,7 +275,8 @@ func TestDisputeEndsByItself(t *testing.T) {
 		t.Fatal("both others do not dispute the commit")
 	}
 	bob.post(mlsapi.NSIDSubmitCommit, bob.rotation(c)).fails(http.StatusConflict, mlsapi.ErrConvoDisputed)
-	if left := w.count(`SELECT extract(epoch FROM ends_at - began_at)::int FROM disputes`); left != int(disputes.Lasts.Seconds()) {
+	if left := w.count(`SELECT extract(epoch FROM ends_at - began_at)::int FROM disputes`); left !=
+		int(disputes.Lasts.Seconds()) {
 		t.Errorf("it lasts %d s", left)
 	}
 	w.exec(`UPDATE disputes SET ends_at = now()`)
@@ -284,7 +287,8 @@ func TestDisputeEndsByItself(t *testing.T) {
 		t.Errorf("%d ended again", n)
 	}
 	bob.rotate(c)
-	if got, want := w.told(c), fmt.Sprintf("disputed %d %s, ended %d %[2]s", c.epoch-1, alice.did(), c.epoch-1); got != want {
+	if got, want := w.told(c),
+		fmt.Sprintf("disputed %d %s, ended %d %[2]s", c.epoch-1, alice.did(), c.epoch-1); got != want {
 		t.Errorf("the members were told %q, want %q", got, want)
 	}
 }
@@ -325,7 +329,8 @@ func TestOperatorEndsADispute(t *testing.T) {
 	for _, u := range []*user{alice, carol} {
 		u.failed(c, c.epoch)
 	}
-	if n := w.count(`SELECT round(extract(epoch FROM ends_at - began_at) / 60)::int FROM disputes WHERE state = 'open'`); n != 6 {
+	if n := w.count(`SELECT round(extract(epoch FROM ends_at - began_at) / 60)::int FROM disputes WHERE state =
+			'open'`); n != 6 {
 		t.Errorf("the dispute of the next commit lasts %d minutes, want 6", n)
 	}
 	if _, err := w.endDispute(c, epoch-1); !errors.Is(err, disputes.ErrNotFound) {
@@ -365,7 +370,8 @@ func TestTwoLiarsCannotHoldAConvo(t *testing.T) {
 		return w.count(`SELECT count(*) FROM disputes`) > before
 	}
 	later := func(d string) {
-		w.exec(`UPDATE disputes SET began_at = began_at - $1::interval, ends_at = ends_at - $1::interval, ended_at = ended_at - $1::interval`, d)
+		w.exec(`UPDATE disputes SET began_at = began_at - $1::interval, ends_at = ends_at - $1::interval, ended_at = ended_at
+				- $1::interval`, d)
 	}
 	if !disputed(first + 1) {
 		t.Fatal("not disputed")
@@ -385,7 +391,8 @@ func TestTwoLiarsCannotHoldAConvo(t *testing.T) {
 	if !disputed(first + 3) {
 		t.Error("a convo has its three minutes no more")
 	}
-	if n := w.count(`SELECT round(extract(epoch FROM ends_at - began_at) / 60)::int FROM disputes WHERE state = 'open'`); n != 3 {
+	if n := w.count(`SELECT round(extract(epoch FROM ends_at - began_at) / 60)::int FROM disputes WHERE state =
+			'open'`); n != 3 {
 		t.Errorf("the third dispute lasts %d minutes, want 3", n)
 	}
 	later("3 minutes")
@@ -434,7 +441,8 @@ func TestEachOpenDisputeNamesItsCommitter(t *testing.T) {
 func TestDisputeOfADeletedConvo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.exec(`INSERT INTO disputes VALUES (gen_random_uuid(), 2, 'did:plc:gone', 'open', 2, 2, now() - interval '1 hour', now() - interval '1 minute')`)
+	w.exec(`INSERT INTO disputes VALUES (gen_random_uuid(), 2, 'did:plc:gone', 'open', 2, 2, now() - interval '1 hour',
+			now() - interval '1 minute')`)
 	pgtest.Sweep(t, disputes.Sweep(w.db))
 	if n := w.count(`SELECT count(*) FROM disputes`); n != 0 {
 		t.Error("the dispute is still there")
@@ -455,7 +463,8 @@ func TestReportsDoNotWaitForEachOther(t *testing.T) {
 	}
 	defer tx.Rollback(t.Context()) //nolint:errcheck // it only releases locks
 	for _, held := range []string{
-		`SELECT pg_advisory_xact_lock(hashtextextended('mlsd.epochs ' || id, 0)) FROM convos`, `SELECT FROM convos FOR NO KEY UPDATE`,
+		`SELECT pg_advisory_xact_lock(hashtextextended('mlsd.epochs ' || id, 0)) FROM convos`,
+		`SELECT FROM convos FOR NO KEY UPDATE`,
 		`SELECT FROM epoch_reports FOR UPDATE`,
 	} {
 		if _, err := tx.Exec(t.Context(), held); err != nil {
@@ -464,7 +473,8 @@ func TestReportsDoNotWaitForEachOther(t *testing.T) {
 	}
 	hash, epoch := sha256.Sum256([]byte("one")), int64(1)
 	for _, u := range []*user{alice, bob, carol, carol} {
-		u.post(mlsapi.NSIDUpdateCursor, &mlsapi.UpdateCursorInput{ConvoID: c.id, Seq: 0, Epoch: &epoch, AuthenticatorHash: hash[:]}).ok()
+		u.post(mlsapi.NSIDUpdateCursor,
+			&mlsapi.UpdateCursorInput{ConvoID: c.id, Seq: 0, Epoch: &epoch, AuthenticatorHash: hash[:]}).ok()
 	}
 }
 
@@ -527,8 +537,10 @@ func TestFork(t *testing.T) {
 		t.Errorf("updateCursor: %+v", moved)
 	}
 	ahead := epoch + 1
-	alice.post(mlsapi.NSIDUpdateCursor, &mlsapi.UpdateCursorInput{ConvoID: c.id, Seq: 0, Epoch: &ahead, AuthenticatorHash: hash[:]}).ok()
-	alice.post(mlsapi.NSIDUpdateCursor, &mlsapi.UpdateCursorInput{ConvoID: c.id, Seq: 0, Epoch: &epoch}).fails(http.StatusBadRequest, "InvalidRequest")
+	alice.post(mlsapi.NSIDUpdateCursor,
+		&mlsapi.UpdateCursorInput{ConvoID: c.id, Seq: 0, Epoch: &ahead, AuthenticatorHash: hash[:]}).ok()
+	alice.post(mlsapi.NSIDUpdateCursor,
+		&mlsapi.UpdateCursorInput{ConvoID: c.id, Seq: 0, Epoch: &epoch}).fails(http.StatusBadRequest, "InvalidRequest")
 	if n := w.count(`SELECT count(*) FROM epoch_reports`); n != 3 {
 		t.Errorf("%d reports, want 3", n)
 	}
@@ -636,7 +648,8 @@ func TestHelpersDoNotReplaceTheGroupInfo(t *testing.T) {
 	}
 	offer := entry(c, c.epoch, "false")
 	offer.GroupInfo = []byte("is checked only if it would be stored")
-	if out := read[mlsapi.ReportEpochOutput](t, liar.post(mlsapi.NSIDReportEpoch, offer).ok()); out.GroupInfoStored != nil || !out.Forked {
+	if out := read[mlsapi.ReportEpochOutput](t,
+		liar.post(mlsapi.NSIDReportEpoch, offer).ok()); out.GroupInfoStored != nil || !out.Forked {
 		t.Errorf("a liar's GroupInfo: %+v", out)
 	}
 	bob.entered(c, c.epoch, "true")

@@ -112,7 +112,8 @@ func TestHiddenReturnAndRotation(t *testing.T) {
 	rotated := bob.device()
 	rotated.Device.Update(t, group, 1)
 	alice.post(mlsapi.NSIDSubmitCommit, &mlsapi.SubmitCommitInput{
-		ConvoID: view.ID, Commit: mlstest.Commit(group, 2, "with bob's Update"), GroupInfo: alice.groupInfo(group, 3, rotated),
+		ConvoID: view.ID, Commit: mlstest.Commit(group, 2, "with bob's Update"),
+		GroupInfo: alice.groupInfo(group, 3, rotated),
 	}).ok()
 }
 
@@ -126,9 +127,11 @@ func TestRemovalBesideTheUnknown(t *testing.T) {
 	in.GroupInfo = alice.groupInfo(group, 1, mallory)
 	view := read[mlsapi.ConvoView](t, alice.post(mlsapi.NSIDCreateConvo, in).ok())
 	unknown := mlstest.ByReference(make([]byte, 32))
-	for _, proposals := range [][][]byte{{mlstest.ByValue(mlstest.Remove(0))}, {mlstest.ByValue(mlstest.Remove(0)), unknown}} {
+	for _, proposals := range [][][]byte{{mlstest.ByValue(mlstest.Remove(0))},
+		{mlstest.ByValue(mlstest.Remove(0)), unknown}} {
 		commit := mallory.Device.PublicCommit(t, in.GroupInfo, 1, false, proposals...)
-		if a := mallory.post(mlsapi.NSIDSubmitCommit, &mlsapi.SubmitCommitInput{ConvoID: view.ID, Commit: commit}); a.status == http.StatusOK {
+		if a := mallory.post(mlsapi.NSIDSubmitCommit,
+			&mlsapi.SubmitCommitInput{ConvoID: view.ID, Commit: commit}); a.status == http.StatusOK {
 			t.Fatalf("mallory has removed alice: %s", a.body)
 		}
 	}
@@ -146,7 +149,8 @@ func TestExternalCommitRemovesNobodyElse(t *testing.T) {
 	info := read[mlsapi.GetGroupInfoOutput](t, bob.get(mlsapi.NSIDGetGroupInfo, "convoId", c.id).ok())
 	carol.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).ok()
 	fresh := bob.user.phone()
-	fresh.post(mlsapi.NSIDProcessExternalCommit, rejoin(c, must(fresh.mls.JoinExternal(info.GroupInfo, int(carol.group.Own())))(w))).
+	fresh.post(mlsapi.NSIDProcessExternalCommit,
+		rejoin(c, must(fresh.mls.JoinExternal(info.GroupInfo, int(carol.group.Own())))(w))).
 		fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
 }
 
@@ -172,7 +176,8 @@ func TestAddedTwice(t *testing.T) {
 	w.exec(`DELETE FROM welcomes WHERE convo_id = $1`, d.id) // as if ben had joined by an external commit
 	second := ben.user.phone()
 	staged := must(anna.group.StageAdd(anna.fetch(second)...))(w)
-	anna.post(mlsapi.NSIDAddMembers, anna.addMembers(d, staged, second)).fails(http.StatusConflict, mlsapi.ErrAlreadyMember)
+	anna.post(mlsapi.NSIDAddMembers, anna.addMembers(d, staged, second)).fails(http.StatusConflict,
+		mlsapi.ErrAlreadyMember)
 }
 
 // Any member can remove a device that proposes its own removal. A proposal by another member is not

@@ -90,8 +90,10 @@ func TestSlowUploads(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		_, err = fmt.Fprintf(conn, "POST /xrpc/%s HTTP/1.1\r\nHost: x\r\nAuthorization: %s\r\nContent-Type: application/json\r\n"+
-			"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n", mlsapi.NSIDSendMessage, mallory.authorization(mlsapi.NSIDSendMessage), 14<<20)
+		_, err = fmt.Fprintf(conn,
+			"POST /xrpc/%s HTTP/1.1\r\nHost: x\r\nAuthorization: %s\r\nContent-Type: application/json\r\n"+
+				"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n", mlsapi.NSIDSendMessage,
+			mallory.authorization(mlsapi.NSIDSendMessage), 14<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +114,9 @@ func TestSlowUploads(t *testing.T) {
 		}
 	}()
 	body := encode(alice.message(c, "hello"))
-	_, err = fmt.Fprintf(first, "POST /xrpc/%s HTTP/1.1\r\nHost: x\r\nAuthorization: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+	_, err = fmt.Fprintf(first,
+		"POST /xrpc/%s HTTP/1.1\r\nHost: x\r\nAuthorization: %s\r\nContent-Type: application/json\r\nContent-Length: "+
+			"%d\r\n\r\n%s",
 		mlsapi.NSIDSendMessage, alice.authorization(mlsapi.NSIDSendMessage), len(body), body)
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +146,8 @@ func TestPanicReleasesItsMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	broken, err := api.New(api.Config{ // without a service of Welcomes, getWelcome panics
-		DB: w.db, Auth: auth, Metrics: api.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler), Rates: w.rates, ServiceDID: service,
+		DB: w.db, Auth: auth, Metrics: api.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
+		Rates: w.rates, ServiceDID: service,
 		PublicURL: "https://mls.example.com",
 	})
 	if err != nil {
@@ -176,7 +181,8 @@ func TestUploadDeadline(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice := w.user()
-	r := httptest.NewRequest(http.MethodPost, "/xrpc/"+mlsapi.NSIDUpdateCursor, strings.NewReader(`{"convoId":"x","seq":1}`))
+	r := httptest.NewRequest(http.MethodPost, "/xrpc/"+mlsapi.NSIDUpdateCursor,
+		strings.NewReader(`{"convoId":"x","seq":1}`))
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Authorization", alice.authorization(mlsapi.NSIDUpdateCursor))
 	d := &deadlines{ResponseRecorder: httptest.NewRecorder()}

@@ -77,13 +77,18 @@ func TestErrorStatuses(t *testing.T) {
 func TestDomainErrorsHaveAnswers(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{
-		messages.ErrConvoNotFound, messages.ErrNotMember, messages.ErrInvalidCursor, messages.ErrWrongGroup, messages.ErrConvoClosed, &messages.EpochMismatchError{}, convos.ErrNotExternalSender, &convos.InvalidProposalError{Err: errors.New("x")},
+		messages.ErrConvoNotFound, messages.ErrNotMember, messages.ErrInvalidCursor, messages.ErrWrongGroup,
+		messages.ErrConvoClosed, &messages.EpochMismatchError{}, convos.ErrNotExternalSender,
+		&convos.InvalidProposalError{Err: errors.New("x")},
 		convos.ErrNotFound, convos.ErrNotMember, convos.ErrGroupAlreadyExists, convos.ErrTooManyMembers, convos.ErrLastMember,
-		convos.ErrCommitRequired, convos.ErrNotPermitted, convos.ErrTargetNotMember, convos.ErrSeqAhead, &convos.AlreadyMemberError{},
+		convos.ErrCommitRequired, convos.ErrNotPermitted, convos.ErrTargetNotMember, convos.ErrSeqAhead,
+		&convos.AlreadyMemberError{},
 		&convos.InvalidObjectError{Object: convos.Commit}, &convos.InvalidObjectError{Object: convos.Welcome},
 		&convos.InvalidObjectError{Object: convos.GroupInfo},
-		keypackages.ErrTooMany, keypackages.ErrExpirationTooFar, keypackages.ErrNotFound, &keypackages.InvalidError{}, &keypackages.UnusableError{},
-		welcome.ErrNotFound, welcome.ErrConsumed, events.ErrFutureCursor, events.ErrConsumerTooSlow, events.ErrInvalidTicket, idem.ErrInProgress, &idem.ConflictError{},
+		keypackages.ErrTooMany, keypackages.ErrExpirationTooFar, keypackages.ErrNotFound, &keypackages.InvalidError{},
+		&keypackages.UnusableError{},
+		welcome.ErrNotFound, welcome.ErrConsumed, events.ErrFutureCursor, events.ErrConsumerTooSlow, events.ErrInvalidTicket,
+		idem.ErrInProgress, &idem.ConflictError{},
 	} {
 		status, name, ok := api.Refusal(fmt.Errorf("wrapped: %w", err))
 		if !ok || status < 400 || status >= 500 || name == "" {
@@ -157,7 +162,8 @@ func TestRateLimits(t *testing.T) {
 		}
 		refused(t, w.user().get(mlsapi.NSIDGetConvos), 2)
 		// Headers with another address do not count.
-		refused(t, w.do(http.MethodGet, mlsapi.NSIDGetConvos, nil, nil, "", "X-Forwarded-For", "192.0.2.7", "X-Real-Ip", "192.0.2.8"), 2)
+		refused(t, w.do(http.MethodGet, mlsapi.NSIDGetConvos, nil, nil, "", "X-Forwarded-For", "192.0.2.7", "X-Real-Ip",
+			"192.0.2.8"), 2)
 	})
 }
 

@@ -59,33 +59,40 @@ func message(e *events.Event, request bool, head ridingHead) lexcodec.Message {
 	case outbox.Application, outbox.Proposal:
 		m := e.Message()
 		return &mlsapi.MessageEvent{
-			Cursor: cursor, Position: position, Message: messageView(m), Request: present(request), LogHead: present(head(m.ConvoID, m.Seq)),
+			Cursor: cursor, Position: position, Message: messageView(m), Request: present(request),
+			LogHead: present(head(m.ConvoID, m.Seq)),
 		}
 	case outbox.Commit:
 		m := e.Message()
 		return &mlsapi.CommitEvent{
-			Cursor: cursor, Position: position, ConvoID: m.ConvoID.String(), Epoch: m.Epoch, Seq: m.Seq, Sender: m.Sender, CommitData: m.Body,
-			SuccessorGroupID: present(d.SuccessorGroupID), CreatedAt: lexcodec.NewDatetime(m.CreatedAt), Request: present(request),
+			Cursor: cursor, Position: position, ConvoID: m.ConvoID.String(), Epoch: m.Epoch, Seq: m.Seq, Sender: m.Sender,
+			CommitData:       m.Body,
+			SuccessorGroupID: present(d.SuccessorGroupID), CreatedAt: lexcodec.NewDatetime(m.CreatedAt),
+			Request: present(request),
 			LogHead: present(head(m.ConvoID, m.Seq)),
 		}
 	case outbox.Membership:
 		return &mlsapi.MembershipEvent{
-			Cursor: cursor, Position: position, ConvoID: e.ConvoID.String(), DID: e.DID, Change: d.Change, By: present(d.By), Epoch: d.Epoch, Seq: e.Seq,
+			Cursor: cursor, Position: position, ConvoID: e.ConvoID.String(), DID: e.DID, Change: d.Change, By: present(d.By),
+			Epoch: d.Epoch, Seq: e.Seq,
 			CommitNeeded: present(d.CommitNeeded), CreatedAt: at, Request: present(request),
 		}
 	case outbox.Welcome:
 		return &mlsapi.WelcomeEvent{
-			Cursor: cursor, Position: position, ConvoID: e.ConvoID.String(), DeviceID: d.DeviceID, KeyPackageRef: present(d.KeyPackageRef), Epoch: d.Epoch,
+			Cursor: cursor, Position: position, ConvoID: e.ConvoID.String(), DeviceID: d.DeviceID,
+			KeyPackageRef: present(d.KeyPackageRef), Epoch: d.Epoch,
 			CreatedAt: at, Request: present(request),
 		}
 	case outbox.KeyPackages:
 		return &mlsapi.KeyPackagesEvent{
-			Cursor: cursor, Position: position, DeviceID: d.DeviceID, CipherSuite: mls.CipherSuite(d.CipherSuite).String(), Change: d.Change,
+			Cursor: cursor, Position: position, DeviceID: d.DeviceID, CipherSuite: mls.CipherSuite(d.CipherSuite).String(),
+			Change:    d.Change,
 			Available: &d.Available, CreatedAt: at,
 		}
 	case outbox.Dispute:
 		return &mlsapi.DisputeEvent{
-			Cursor: cursor, Position: position, ConvoID: e.ConvoID.String(), Change: d.Change, Epoch: d.Epoch, Seq: e.Seq, Committer: present(d.By),
+			Cursor: cursor, Position: position, ConvoID: e.ConvoID.String(), Change: d.Change, Epoch: d.Epoch, Seq: e.Seq,
+			Committer: present(d.By),
 			CreatedAt: at, Request: present(request),
 		}
 	}
@@ -113,7 +120,8 @@ func serverSentSignal(e *events.Event, request bool, last string) []byte {
 			Cursor: last, ConvoID: m.ConvoID, DID: m.DID, Payload: m.Payload, Request: m.Request,
 		})
 	case *mlsapi.CursorEvent:
-		return lexcodec.AppendServerSentEvent(nil, "", &mlsapi.StreamConvoEventsCursorEvent{Cursor: last, ConvoID: m.ConvoID, Cursors: m.Cursors})
+		return lexcodec.AppendServerSentEvent(nil, "",
+			&mlsapi.StreamConvoEventsCursorEvent{Cursor: last, ConvoID: m.ConvoID, Cursors: m.Cursors})
 	}
 	return nil
 }
@@ -123,7 +131,8 @@ func serverSentEvent(e *events.Event, request bool, head ridingHead) lexcodec.Se
 	cursor := cursorText(e)
 	switch m := message(e, request, head).(type) {
 	case *mlsapi.MessageEvent:
-		return &mlsapi.StreamConvoEventsMessageEvent{Cursor: cursor, Message: m.Message, Request: m.Request, LogHead: m.LogHead}
+		return &mlsapi.StreamConvoEventsMessageEvent{Cursor: cursor, Message: m.Message, Request: m.Request,
+			LogHead: m.LogHead}
 	case *mlsapi.CommitEvent:
 		return &mlsapi.StreamConvoEventsCommitEvent{
 			Cursor: cursor, ConvoID: m.ConvoID, Epoch: m.Epoch, Seq: m.Seq, Sender: m.Sender, CommitData: m.CommitData,
@@ -136,15 +145,18 @@ func serverSentEvent(e *events.Event, request bool, head ridingHead) lexcodec.Se
 		}
 	case *mlsapi.WelcomeEvent:
 		return &mlsapi.StreamConvoEventsWelcomeEvent{
-			Cursor: cursor, ConvoID: m.ConvoID, DeviceID: m.DeviceID, KeyPackageRef: m.KeyPackageRef, Epoch: m.Epoch, CreatedAt: m.CreatedAt, Request: m.Request,
+			Cursor: cursor, ConvoID: m.ConvoID, DeviceID: m.DeviceID, KeyPackageRef: m.KeyPackageRef, Epoch: m.Epoch,
+			CreatedAt: m.CreatedAt, Request: m.Request,
 		}
 	case *mlsapi.KeyPackagesEvent:
 		return &mlsapi.StreamConvoEventsKeyPackagesEvent{
-			Cursor: cursor, DeviceID: m.DeviceID, CipherSuite: m.CipherSuite, Change: m.Change, Available: m.Available, CreatedAt: m.CreatedAt,
+			Cursor: cursor, DeviceID: m.DeviceID, CipherSuite: m.CipherSuite, Change: m.Change, Available: m.Available,
+			CreatedAt: m.CreatedAt,
 		}
 	case *mlsapi.DisputeEvent:
 		return &mlsapi.StreamConvoEventsDisputeEvent{
-			Cursor: cursor, ConvoID: m.ConvoID, Change: m.Change, Epoch: m.Epoch, Seq: m.Seq, Committer: m.Committer, CreatedAt: m.CreatedAt, Request: m.Request,
+			Cursor: cursor, ConvoID: m.ConvoID, Change: m.Change, Epoch: m.Epoch, Seq: m.Seq, Committer: m.Committer,
+			CreatedAt: m.CreatedAt, Request: m.Request,
 		}
 	}
 	return nil

@@ -71,54 +71,65 @@ func TestExplain(t *testing.T) {
 			second.IdempotencyKey = first.IdempotencyKey
 			alice.post(mlsapi.NSIDSendMessage, first).ok()
 			return alice.post(mlsapi.NSIDSendMessage, second)
-		}, "The caller had used this key for another request of sendMessage, at T, D before. Different in this one: ciphertext." + another},
+		}, "The caller had used this key for another request of sendMessage, at T, D before. Different in this one: " +
+			"ciphertext." + another},
 		{"key of another convo's creation", func(t *testing.T, _ *world, alice, _ *user, _ *convo) answer {
 			first, second := alice.creation(newGroup(t)), alice.creation(newGroup(t))
 			second.IdempotencyKey, second.Metadata = first.IdempotencyKey, &mlsapi.ConvoMetadata{Name: text("secret")}
 			alice.post(mlsapi.NSIDCreateConvo, first).ok()
 			return alice.post(mlsapi.NSIDCreateConvo, second)
-		}, "The caller had used this key for another request of createConvo, at T, D before. Different in this one: groupId, metadata." + another},
+		}, "The caller had used this key for another request of createConvo, at T, D before. Different in this one: " +
+			"groupId, metadata." + another},
 		{"key of another device", func(_ *testing.T, _ *world, alice, _ *user, _ *convo) answer {
-			target := &mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "webhook", URL: text("https://push.example.com/"), IdempotencyKey: newKey()}
+			target := &mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "webhook", URL: text("https://push.example.com/"),
+				IdempotencyKey: newKey()}
 			alice.post(mlsapi.NSIDRegisterPushTarget, target).ok()
 			target.DeviceID = "tablet"
 			return alice.post(mlsapi.NSIDRegisterPushTarget, target)
-		}, "The caller had used this key for another request of registerPushTarget, at T, D before. Different in this one: deviceId." + another},
+		}, "The caller had used this key for another request of registerPushTarget, at T, D before. Different in this " +
+			"one: deviceId." + another},
 		{"key of another commit", func(_ *testing.T, _ *world, alice, _ *user, c *convo) answer {
 			first, second := alice.rotation(c), alice.rotation(c)
 			second.IdempotencyKey = first.IdempotencyKey
 			alice.post(mlsapi.NSIDSubmitCommit, first).ok()
 			return alice.post(mlsapi.NSIDSubmitCommit, second)
-		}, "The caller had used this key for another request of submitCommit, at T, D before. Different in this one: commit." + another},
+		}, "The caller had used this key for another request of submitCommit, at T, D before. Different in this one: " +
+			"commit." + another},
 		{"an attempt holds the key", func(_ *testing.T, w *world, alice, _ *user, _ *convo) answer {
 			publication := alice.publication(t)
 			alice.post(mlsapi.NSIDPublishKeyPackage, publication).ok()
 			w.exec(`UPDATE idempotency_keys SET state = 'processing', started_at = now() - interval '7 minutes',
 				lease_expires_at = now() + interval '1 minute' WHERE key = $1`, *publication.IdempotencyKey)
 			return alice.post(mlsapi.NSIDPublishKeyPackage, publication)
-		}, "Another request with this key was under way, since T. It still holds the key; its lease ends at T, and then another can take the work over " +
+		}, "Another request with this key was under way, since T. It still holds the key; its lease ends at T, and then " +
+			"another can take the work over " +
 			"(fence 1). To retry with the same key is right."},
 		{"a lost race", func(_ *testing.T, _ *world, alice, bob *user, c *convo) answer {
 			late := bob.rotation(c)
 			alice.rotate(c)
 			return bob.post(mlsapi.NSIDSubmitCommit, late)
-		}, "The MLS object was made in epoch 1, and the convo was in epoch 2 by then: a commit of ALICE had ended epoch 1 at T, D before (seq 1)."},
+		}, "The MLS object was made in epoch 1, and the convo was in epoch 2 by then: a commit of ALICE had ended epoch 1 " +
+			"at T, D before (seq 1)."},
 		{"a message of an old epoch", func(_ *testing.T, _ *world, alice, _ *user, c *convo) answer {
 			late := alice.message(c, "late")
 			alice.rotate(c)
 			alice.rotate(c)
 			return alice.post(mlsapi.NSIDSendMessage, late)
-		}, "The MLS object was made in epoch 1, and the convo was in epoch 3 by then: a commit of the caller itself had ended epoch 1 at T, D before (seq 1)."},
+		}, "The MLS object was made in epoch 1, and the convo was in epoch 3 by then: a commit of the caller itself had " +
+			"ended epoch 1 at T, D before (seq 1)."},
 		{"a message of an epoch to come", func(_ *testing.T, _ *world, alice, _ *user, c *convo) answer {
 			return alice.post(mlsapi.NSIDSendMessage, alice.message(&convo{c.id, c.group, 9}, "early"))
-		}, "The MLS object was made in epoch 9, and the convo was in epoch 1: the client had applied a commit that the server has not accepted."},
+		}, "The MLS object was made in epoch 9, and the convo was in epoch 1: the client had applied a commit that the " +
+			"server has not accepted."},
 		{"a commit again, after its key's lifetime", func(t *testing.T, w *world, alice, _ *user, c *convo) answer {
 			commit := alice.rotation(c)
 			alice.post(mlsapi.NSIDSubmitCommit, commit).ok()
 			pgtest.Age(t, w.db, "idempotency_keys", 400*24*time.Hour, "expires_at")
 			return alice.post(mlsapi.NSIDSubmitCommit, commit)
-		}, "The MLS object was made in epoch 1, and the convo was in epoch 2 by then: this very request had ended epoch 1 at T, D before (seq 1), " +
-			"and the record of its key is over. The key had been used before, and the lifetime of its record was over: so the request ran as a new one."},
+		}, "The MLS object was made in epoch 1, and the convo was in epoch 2 by then: this very request had ended epoch 1 " +
+			"at T, D before (seq 1), " +
+			"and the record of its key is over. The key had been used before, and the lifetime of its record was over: so " +
+			"the request ran as a new one."},
 		{"a closed convo", func(_ *testing.T, w *world, alice, _ *user, c *convo) answer {
 			w.exec(`UPDATE convos SET closed_at = now(), successor_group_id = '\x0123' WHERE id = $1`, c.id)
 			return alice.post(mlsapi.NSIDSendMessage, alice.message(c, "after"))
@@ -129,7 +140,8 @@ func TestExplain(t *testing.T) {
 		}, "An operator closed the convo at T."},
 		{"a group that exists", func(_ *testing.T, _ *world, alice, _ *user, c *convo) answer {
 			return alice.post(mlsapi.NSIDCreateConvo, alice.creation(c.group))
-		}, "A convo with this MLS group_id exists. If the client had made it, this was a retry under another key: getConvos lists the convo."},
+		}, "A convo with this MLS group_id exists. If the client had made it, this was a retry under another key: " +
+			"getConvos lists the convo."},
 		{"a member again", func(_ *testing.T, w *world, alice, bob *user, c *convo) answer {
 			in := alice.addition(c, w.user())
 			in.DIDList = []syntax.DID{bob.did()}
@@ -150,14 +162,16 @@ func TestExplain(t *testing.T) {
 			message := alice.message(c, "one")
 			alice.post(mlsapi.NSIDSendMessage, message).ok()
 			return alice.post(mlsapi.NSIDSendMessage, message)
-		}, "It succeeded: its key had been used for the same request before, and it got the first answer again. The key was first used at T."},
+		}, "It succeeded: its key had been used for the same request before, and it got the first answer again. The key " +
+			"was first used at T."},
 		{"a key used anew", func(t *testing.T, w *world, alice, _ *user, _ *convo) answer {
 			publication := alice.publication(t)
 			alice.post(mlsapi.NSIDPublishKeyPackage, publication).ok()
 			pgtest.Age(t, w.db, "idempotency_keys", 400*24*time.Hour, "expires_at")
 			publication.KeyPackage, _ = alice.KeyPackage(t)
 			return alice.post(mlsapi.NSIDPublishKeyPackage, publication)
-		}, "It succeeded. The key had been used before, and the lifetime of its record was over: so it ran as a new request."},
+		}, "It succeeded. The key had been used before, and the lifetime of its record was over: so it ran as a new " +
+			"request."},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			w := w.within(t)
@@ -188,7 +202,9 @@ func TestExplainInProgress(t *testing.T) {
 	second := r.send(w.boot())
 	second.fails(http.StatusConflict, mlsapi.ErrRequestInProgress)
 	const before = "Another request with this key was under way. "
-	if got, want := w.why(second), before+"It has left no record: it failed, or it is still under way. To retry with the same key is right."; got != want {
+	if got, want := w.why(second),
+		before+"It has left no record: it failed, or it is still under way. To retry with the same key is right."; got !=
+		want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	resume()
@@ -206,7 +222,8 @@ func TestRequestsAreFound(t *testing.T) {
 	c := alice.create(bob)
 	early := alice.message(&convo{c.id, c.group, 9}, "early")
 	alice.post(mlsapi.NSIDSendMessage, early, "X-Request-Id", "mine").fails(http.StatusConflict, mlsapi.ErrEpochMismatch)
-	bob.post(mlsapi.NSIDSendMessage, bob.message(&convo{c.id, c.group, 8}, "early"), "X-Request-Id", "his").fails(http.StatusConflict, mlsapi.ErrEpochMismatch)
+	bob.post(mlsapi.NSIDSendMessage, bob.message(&convo{c.id, c.group, 8}, "early"), "X-Request-Id",
+		"his").fails(http.StatusConflict, mlsapi.ErrEpochMismatch)
 	id := uuid.MustParse(c.id)
 	for name, tc := range map[string]struct {
 		of   operator.RequestsOf
@@ -227,7 +244,8 @@ func TestRequestsAreFound(t *testing.T) {
 			t.Errorf("by %s: %v, want %v", name, got, tc.want)
 		}
 	}
-	if alone := w.explained(operator.RequestsOf{Request: "mine"})[0]; alone.Node != "node-a:8080" || alone.Caller != alice.did().String() ||
+	if alone := w.explained(operator.RequestsOf{Request: "mine"})[0]; alone.Node != "node-a:8080" ||
+		alone.Caller != alice.did().String() ||
 		alone.Method != mlsapi.NSIDSendMessage || *alone.Convo != id || alone.Key != *early.IdempotencyKey {
 		t.Errorf("the row is %+v", alone)
 	}
@@ -240,7 +258,8 @@ func TestStrangersLeaveNoRow(t *testing.T) {
 	w.anonymous(mlsapi.NSIDGetEpoch)
 	w.anonymous("no.such.method")
 	alice := w.user()
-	w.do(http.MethodGet, mlsapi.NSIDGetEpoch, nil, nil, alice.authorization(mlsapi.NSIDSendMessage)).fails(http.StatusUnauthorized, "InvalidToken")
+	w.do(http.MethodGet, mlsapi.NSIDGetEpoch, nil, nil,
+		alice.authorization(mlsapi.NSIDSendMessage)).fails(http.StatusUnauthorized, "InvalidToken")
 	if all := w.explained(operator.RequestsOf{}); len(all) != 0 {
 		t.Errorf("strangers have left %+v", all)
 	}
@@ -252,7 +271,8 @@ func TestWhoLeavesNoRow(t *testing.T) {
 	w := newWorld(t, recording, gated(accounts.ModeOpen))
 	alice, bob, carol := w.user(), w.user(), w.user()
 	alice.post(mlsapi.NSIDEraseMyAccount, &mlsapi.EraseMyAccountInput{ConfirmationToken: ptr(alice.confirmation())}).ok()
-	w.exec(`INSERT INTO accounts (did, blocked_at, blocked_by, version) SELECT $1, now(), 'olga', version + 1 FROM account_clock`, bob.did())
+	w.exec(`INSERT INTO accounts (did, blocked_at, blocked_by, version) SELECT $1, now(), 'olga', version + 1 FROM
+			account_clock`, bob.did())
 	w.exec(`UPDATE account_clock SET version = version + 1`)
 	if err := w.gate.RunOnce(t.Context()); err != nil {
 		t.Fatal(err)
@@ -263,7 +283,8 @@ func TestWhoLeavesNoRow(t *testing.T) {
 	w.mode = accounts.ModeClosed
 	carol.on(w.boot()).get(mlsapi.NSIDGetConvos).fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
 	all = append(all, w.explained(operator.RequestsOf{Caller: carol.did().String()})...)
-	if len(all) != 1 || all[0].Caller != bob.did().String() || all[0].Why != "The server answered Blocked: the operator of this service has blocked the account." {
+	if len(all) != 1 || all[0].Caller != bob.did().String() ||
+		all[0].Why != "The server answered Blocked: the operator of this service has blocked the account." {
 		t.Errorf("rows: %+v", all)
 	}
 }

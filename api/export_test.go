@@ -34,7 +34,8 @@ type Pace struct{ Write, Close, Ping, Pong, KeepAlive time.Duration }
 func (s *Server) Hurry(p Pace) {
 	old := s.handlers.streams
 	next := old.pace
-	for to, from := range map[*time.Duration]time.Duration{&next.write: p.Write, &next.close: p.Close, &next.ping: p.Ping, &next.pong: p.Pong, &next.keepAlive: p.KeepAlive} {
+	for to, from := range map[*time.Duration]time.Duration{&next.write: p.Write, &next.close: p.Close, &next.ping: p.Ping,
+		&next.pong: p.Pong, &next.keepAlive: p.KeepAlive} {
 		if from != 0 {
 			*to = from
 		}

@@ -38,9 +38,10 @@ func (h *handlers) ExportMyData(c *call, p *mlsapi.ExportMyDataParams) error {
 
 	answer, out := c.list(), &mlsapi.ExportMyDataOutput{}
 	err := archive.Snapshot(c.ctx, c.db, func(tx pgx.Tx) error {
-		end, more, err := archive.Reader{DID: c.caller, Rows: int(p.Limit), Time: exportTime}.Read(c.ctx, tx, from, func(row archive.Row) bool {
-			return answer.add(&mlsapi.ExportedRow{Type: row.Type, Data: row.Data}, shownBytes+len(row.Data)+len(row.Data)/16)
-		})
+		end, more, err := archive.Reader{DID: c.caller, Rows: int(p.Limit), Time: exportTime}.Read(c.ctx, tx, from,
+			func(row archive.Row) bool {
+				return answer.add(&mlsapi.ExportedRow{Type: row.Type, Data: row.Data}, shownBytes+len(row.Data)+len(row.Data)/16)
+			})
 		if more {
 			out.Cursor = lexcodec.Pointer(end.String())
 		}

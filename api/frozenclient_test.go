@@ -42,8 +42,10 @@ type frozenMethod struct {
 var (
 	frozenMember = shape{"did": "did", "joinedAt": "datetime", "leafIndex?": "integer", "credential?": "bytes"}
 	frozenConvo  = shape{
-		"id": "string", "groupId": "string", "creator": "did", "members": []any{frozenMember}, "epoch": "integer", "cipherSuite": "string",
-		"createdAt": "datetime", "lastMessageAt?": "datetime", "metadata?": shape{"name?": "string", "description?": "string"},
+		"id": "string", "groupId": "string", "creator": "did", "members": []any{frozenMember}, "epoch": "integer",
+		"cipherSuite": "string",
+		"createdAt":   "datetime", "lastMessageAt?": "datetime",
+		"metadata?": shape{"name?": "string", "description?": "string"},
 	}
 	frozenMessage = shape{
 		"id": "string", "convoId": "string", "sender": "did", "ciphertext": "bytes", "epoch": "integer", "seq": "integer",
@@ -57,7 +59,8 @@ var (
 // frozenMethods are the methods that an old client has, without idempotencyKey and confirmWelcome:
 // this one never sends a key, and confirms nothing.
 var frozenMethods = map[string]frozenMethod{
-	"createConvo": {http.MethodPost, []string{"groupId", "cipherSuite", "initialMembers", "welcomeMessage", "keyPackageHashes", "metadata"},
+	"createConvo": {http.MethodPost,
+		[]string{"groupId", "cipherSuite", "initialMembers", "welcomeMessage", "keyPackageHashes", "metadata"},
 		frozenConvo, []string{"InvalidCipherSuite", "KeyPackageNotFound", "TooManyMembers"}},
 	"addMembers": {http.MethodPost, []string{"convoId", "didList", "commit", "welcomeMessage", "keyPackageHashes"},
 		frozenAdvance, []string{"ConvoNotFound", "NotMember", "KeyPackageNotFound", "AlreadyMember", "TooManyMembers"}},
@@ -69,7 +72,8 @@ var frozenMethods = map[string]frozenMethod{
 	"publishKeyPackage": {http.MethodPost, []string{"keyPackage", "cipherSuite", "expires"},
 		shape{}, []string{"InvalidKeyPackage", "InvalidCipherSuite", "ExpirationTooFar", "TooManyKeyPackages"}},
 	"getMessages": {http.MethodGet, []string{"convoId", "limit", "sinceMessage"},
-		shape{"messages": []any{frozenMessage}, "cursor?": "string"}, []string{"ConvoNotFound", "NotMember", "InvalidCursor"}},
+		shape{"messages": []any{frozenMessage}, "cursor?": "string"},
+		[]string{"ConvoNotFound", "NotMember", "InvalidCursor"}},
 	"getConvos": {http.MethodGet, []string{"limit", "cursor"},
 		shape{"conversations": []any{frozenConvo}, "cursor?": "string"}, []string{"InvalidCursor"}},
 	"getKeyPackages": {http.MethodGet, []string{"dids", "cipherSuite"},
@@ -77,7 +81,8 @@ var frozenMethods = map[string]frozenMethod{
 	"getWelcome": {http.MethodGet, []string{"convoId"},
 		shape{"convoId": "string", "welcome": "base64"}, []string{"ConvoNotFound", "NotMember", "WelcomeNotFound"}},
 	"getCommits": {http.MethodGet, []string{"convoId", "fromEpoch", "toEpoch"},
-		shape{"convoId": "string", "commits": []any{frozenCommit}}, []string{"ConvoNotFound", "NotMember", "InvalidEpochRange"}},
+		shape{"convoId": "string", "commits": []any{frozenCommit}},
+		[]string{"ConvoNotFound", "NotMember", "InvalidEpochRange"}},
 	"getEpoch": {http.MethodGet, []string{"convoId"},
 		shape{"convoId": "string", "currentEpoch": "integer"}, []string{"ConvoNotFound", "NotMember"}},
 }
@@ -131,7 +136,8 @@ func (o *oldClient) call(method string, in fields) reply {
 		}
 	}
 	nsid := "blue.catbird.mls." + method
-	r, err := http.NewRequestWithContext(t.Context(), m.verb, "http://"+o.w.listen()+"/xrpc/"+nsid+"?"+params.Encode(), body)
+	r, err := http.NewRequestWithContext(t.Context(), m.verb, "http://"+o.w.listen()+"/xrpc/"+nsid+"?"+params.Encode(),
+		body)
 	if err != nil {
 		t.Fatal(err)
 	}

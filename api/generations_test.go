@@ -82,7 +82,8 @@ func TestStreamsOfAnotherGeneration(t *testing.T) {
 		), head AS (
 			UPDATE stream SET head = $1
 		)
-		INSERT INTO outbox (kind, convo_id, seq, size, created_at) SELECT kind, convo_id, seq, size, created_at FROM back ORDER BY stream_seq`,
+		INSERT INTO outbox (kind, convo_id, seq, size, created_at) SELECT kind, convo_id, seq, size, created_at FROM back
+			ORDER BY stream_seq`,
 		common.Cursor)
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +96,8 @@ func TestStreamsOfAnotherGeneration(t *testing.T) {
 		alice.send(c, fmt.Sprint("again ", n))
 	}
 	for i, params := range [][]string{
-		{"cursor", fmt.Sprint(common.Cursor + 1)}, {"position", common.Position}, {"cursor", "0", "position", common.Position},
+		{"cursor", fmt.Sprint(common.Cursor + 1)}, {"position", common.Position},
+		{"cursor", "0", "position", common.Position},
 		{"cursor", fmt.Sprint(lost.Cursor + 1)}, {"cursor", fmt.Sprint(lost.Cursor)}, {"position", lost.Position},
 	} {
 		k, outdated := bob.dial(params...), i >= 3

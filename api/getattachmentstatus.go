@@ -17,8 +17,9 @@ func (h *handlers) GetAttachmentStatus(c *call, p *mlsapi.GetAttachmentStatusPar
 		return err
 	}
 	out := &mlsapi.GetAttachmentStatusOutput{
-		AttachmentID: a.ID.String(), URI: a.URI(), State: string(a.State), Size: a.Size, PartSize: a.PartSize, PartCount: int64(a.Parts()),
-		Parts: make([]int64, len(a.There)),
+		AttachmentID: a.ID.String(), URI: a.URI(), State: string(a.State), Size: a.Size, PartSize: a.PartSize,
+		PartCount: int64(a.Parts()),
+		Parts:     make([]int64, len(a.There)),
 	}
 	for i, part := range a.There {
 		out.Parts[i] = int64(part)

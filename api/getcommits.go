@@ -36,13 +36,14 @@ func (h *handlers) GetCommits(c *call, p *mlsapi.GetCommitsParams) error {
 	}
 	answer, next, bytes, full := c.list(), p.FromEpoch, int64(0), false
 	read := func(maxBytes int64) error {
-		return messages.Commits(c.ctx, c.db, member.Window, next, to, maxCommits-answer.n, maxBytes, func(m *messages.Message) bool {
-			full = !answer.add(&mlsapi.CommitView{
-				Epoch: m.Epoch, Sender: m.Sender, CommitData: m.Body, CreatedAt: lexcodec.NewDatetime(m.CreatedAt),
-			}, shownBytes+base64.RawStdEncoding.EncodedLen(len(m.Body)))
-			next, bytes = m.Epoch+1, bytes+int64(len(m.Body))
-			return !full
-		})
+		return messages.Commits(c.ctx, c.db, member.Window, next, to, maxCommits-answer.n, maxBytes,
+			func(m *messages.Message) bool {
+				full = !answer.add(&mlsapi.CommitView{
+					Epoch: m.Epoch, Sender: m.Sender, CommitData: m.Body, CreatedAt: lexcodec.NewDatetime(m.CreatedAt),
+				}, shownBytes+base64.RawStdEncoding.EncodedLen(len(m.Body)))
+				next, bytes = m.Epoch+1, bytes+int64(len(m.Body))
+				return !full
+			})
 	}
 	if err := read(smallPage); err != nil {
 		return err

@@ -23,7 +23,8 @@ func (h *handlers) GetCursors(c *call, p *mlsapi.GetCursorsParams) error {
 	if err != nil {
 		return err
 	}
-	out := &mlsapi.GetCursorsOutput{Cursors: make([]mlsapi.CursorView, len(found)), Sharing: sharing == consent.WithMembers}
+	out := &mlsapi.GetCursorsOutput{Cursors: make([]mlsapi.CursorView, len(found)),
+		Sharing: sharing == consent.WithMembers}
 	for i, v := range found {
 		out.Cursors[i] = mlsapi.CursorView{DID: v.DID, Read: v.Read, Delivered: v.Delivered}
 	}

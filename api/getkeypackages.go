@@ -151,7 +151,8 @@ func (h *handlers) replayClaim(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.reply(claimAnswer(keypackages.ClaimResult{Claimed: claimed, Missing: record.Missing, Limited: record.Limited}))
+	return c.reply(claimAnswer(keypackages.ClaimResult{Claimed: claimed, Missing: record.Missing,
+		Limited: record.Limited}))
 }
 
 func claimedView(k keypackages.Claimed) mlsapi.KeyPackageRef {

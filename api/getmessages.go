@@ -83,7 +83,8 @@ var kindTexts = func() (texts [mls.ContentTypeCommit + 1]string) {
 // showMessage sets v to a log entry. v has the convo's id already.
 func showMessage(v *mlsapi.MessageView, m *messages.Message) {
 	v.ID, v.Sender, v.Ciphertext, v.Epoch, v.Seq = m.ID.String(), m.Sender, m.Body, m.Epoch, m.Seq
-	v.CreatedAt, v.EmbedType, v.EmbedURI, v.MessageType = lexcodec.NewDatetime(m.CreatedAt), m.EmbedType, m.EmbedURI, &kindTexts[m.Kind]
+	v.CreatedAt, v.EmbedType, v.EmbedURI, v.MessageType = lexcodec.NewDatetime(m.CreatedAt), m.EmbedType, m.EmbedURI,
+		&kindTexts[m.Kind]
 	if m.Kind == mls.ContentTypeCommit {
 		// The log has the epoch that the commit creates. This view has the one in the MLS header,
 		// which is the epoch before.

@@ -10,5 +10,6 @@ func (h *handlers) GetReportKey(c *call) error {
 	if h.reportKey == nil {
 		return reports.ErrDisabled
 	}
-	return c.reply(&mlsapi.GetReportKeyOutput{KeyID: h.reportKey.ID(), PublicKey: h.reportKey.Bytes(), Algorithm: reports.Algorithm})
+	return c.reply(&mlsapi.GetReportKeyOutput{KeyID: h.reportKey.ID(), PublicKey: h.reportKey.Bytes(),
+		Algorithm: reports.Algorithm})
 }

@@ -33,6 +33,7 @@ func (h *handlers) GetWelcome(c *call, p *mlsapi.GetWelcomeParams) error {
 	}
 	ref, state, grace := w.KeyPackageRef.String(), string(w.State), lexcodec.NewDatetime(w.GraceExpiresAt)
 	return c.reply(&mlsapi.GetWelcomeOutput{
-		ConvoID: p.ConvoID, Welcome: w.Body, KeyPackageRef: &ref, State: &state, GraceExpiresAt: &grace, Epoch: &w.Epoch, Request: present(w.Request),
+		ConvoID: p.ConvoID, Welcome: w.Body, KeyPackageRef: &ref, State: &state, GraceExpiresAt: &grace, Epoch: &w.Epoch,
+		Request: present(w.Request),
 	})
 }

@@ -78,7 +78,8 @@ func (c *call) convoID(text string) (id uuid.UUID, err error) {
 // existed.
 func convoID(text string) (uuid.UUID, error) {
 	id, err := uuid.Parse(text)
-	if err != nil || len(text) != len("00000000-0000-0000-0000-000000000000") || strings.ContainsAny(text, "ABCDEF") { // Parse takes other spellings too
+	// Parse takes other spellings too
+	if err != nil || len(text) != len("00000000-0000-0000-0000-000000000000") || strings.ContainsAny(text, "ABCDEF") {
 		return uuid.Nil, convos.ErrNotFound
 	}
 	return id, nil
@@ -106,7 +107,8 @@ func content(fields []lexcodec.Field) idem.Content {
 // Without a key it runs effect each time. scope is the convo that the request names, or "".
 //
 // Quotas are judged after the key: a repetition gets its first answer even if they are used up since.
-func (h *handlers) write(c *call, scope, key string, input idem.Content, effect func(context.Context, pgx.Tx) (lexcodec.Appender, error)) error {
+func (h *handlers) write(c *call, scope, key string, input idem.Content,
+	effect func(context.Context, pgx.Tx) (lexcodec.Appender, error)) error {
 	req := idem.Request{
 		Caller: c.caller, NSID: c.route.Method.NSID, Scope: scope, Key: key, Input: input, Life: c.route.recordLife,
 	}

@@ -23,7 +23,8 @@ import (
 )
 
 // internals matches texts that no answer must contain.
-var internals = regexp.MustCompile(`(?i)sqlstate|pgx|postgres|panic|runtime|goroutine|\.go\b|mlsapi|0x[0-9a-f]{6}|\bselect\b|\binsert\b|constraint|%!|<nil>|\*[a-z]+\.|idempotency_keys`)
+var internals = regexp.MustCompile(`(?i)sqlstate|pgx|postgres|panic|runtime|goroutine|\.go\b|mlsapi|0x[0-9a-f]{6}|` +
+	`\bselect\b|\binsert\b|constraint|%!|<nil>|\*[a-z]+\.|idempotency_keys`)
 
 // hostile calls one method with any requests.
 type hostile struct {
@@ -169,7 +170,8 @@ func TestHostileNoise(t *testing.T) {
 					noise[j] = byte(random.Uint32())
 				}
 				if !method.HasInput {
-					h.judge("noise", url.Values{string(noise): {"x"}, "convoId": {string(noise)}, "dids": {string(noise)}, "limit": {string(noise)}, "cursor": {string(noise)}}, nil)
+					h.judge("noise", url.Values{string(noise): {"x"}, "convoId": {string(noise)}, "dids": {string(noise)},
+						"limit": {string(noise)}, "cursor": {string(noise)}}, nil)
 					continue
 				}
 				h.judge("noise", nil, noise)
@@ -221,7 +223,8 @@ func TestHostileSize(t *testing.T) {
 		if _, name, _ := h.judge("many", many, nil); name != mlsapi.ErrTooManyDids && name != "InvalidRequest" {
 			t.Errorf("50,000 DIDs are answered with %s", name)
 		}
-		if _, name, _ := h.judge("long", url.Values{"dids": {"did:web:" + strings.Repeat("a", 1<<20)}}, nil); name != mlsapi.ErrInvalidDid {
+		if _, name, _ := h.judge("long", url.Values{"dids": {"did:web:" + strings.Repeat("a", 1<<20)}},
+			nil); name != mlsapi.ErrInvalidDid {
 			t.Errorf("a DID of 1 MiB is answered with %s", name)
 		}
 		h.judge("long value", url.Values{"dids": {h.by.did().String()}, "x": {strings.Repeat("%", 1<<20)}}, nil)
@@ -256,14 +259,16 @@ func TestHostileObjects(t *testing.T) {
 			object = append(object, byte(i))
 		}
 		for _, a := range []answer{
-			alice.post(mlsapi.NSIDAddMembers, &mlsapi.AddMembersInput{ConvoID: c.id, DIDList: []syntax.DID{"did:web:new.example"},
-				Commit: object, WelcomeMessage: object, GroupInfo: object}),
+			alice.post(mlsapi.NSIDAddMembers,
+				&mlsapi.AddMembersInput{ConvoID: c.id, DIDList: []syntax.DID{"did:web:new.example"},
+					Commit: object, WelcomeMessage: object, GroupInfo: object}),
 			alice.post(mlsapi.NSIDCreateConvo, func() *mlsapi.CreateConvoInput {
 				in := alice.creation(newGroup(t))
 				in.GroupInfo = object
 				return in
 			}()),
-			alice.post(mlsapi.NSIDPublishKeyPackage, &mlsapi.PublishKeyPackageInput{KeyPackage: object, CipherSuite: mlstest.Suite.String()}),
+			alice.post(mlsapi.NSIDPublishKeyPackage,
+				&mlsapi.PublishKeyPackageInput{KeyPackage: object, CipherSuite: mlstest.Suite.String()}),
 			alice.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id, TargetDID: ptr(bob.did()), Commit: object}),
 		} {
 			if a.status < 400 || a.status >= 500 || internals.Match(a.body) {

@@ -52,7 +52,8 @@ func (l *line) write(p string) {
 
 func (l *line) head(u *user, nsid string, more ...string) {
 	l.t.Helper()
-	l.write("POST /xrpc/" + nsid + " HTTP/1.1\r\nHost: mls.example.com\r\nContent-Type: application/json\r\nAuthorization: " +
+	l.write("POST /xrpc/" + nsid +
+		" HTTP/1.1\r\nHost: mls.example.com\r\nContent-Type: application/json\r\nAuthorization: " +
 		u.authorization(nsid) + "\r\n" + strings.Join(more, "\r\n") + "\r\n\r\n")
 }
 
@@ -127,7 +128,8 @@ func TestOversizedBodyIsDrained(t *testing.T) {
 	})
 	t.Run("refused before the body is looked at", func(t *testing.T) {
 		l := dial(t, w)
-		l.write(fmt.Sprintf("POST /xrpc/%s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n",
+		l.write(fmt.Sprintf("POST /xrpc/%s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "+
+			"%d\r\n\r\n",
 			mlsapi.NSIDSendMessage, pieces*size))
 		for range pieces {
 			l.write(piece)
@@ -202,7 +204,8 @@ func TestWrongHTTP(t *testing.T) {
 			if test.header != "" && test.value == "" {
 				r.Header.Del(test.header)
 			}
-			if message := w.answer(w.server, r).fails(http.StatusBadRequest, "InvalidRequest"); !strings.Contains(message, test.part) {
+			if message := w.answer(w.server, r).fails(http.StatusBadRequest, "InvalidRequest"); !strings.Contains(message,
+				test.part) {
 				t.Fatalf("the message is %q", message)
 			}
 		})
@@ -218,8 +221,10 @@ func TestUnknownMethod(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for _, path := range []string{
-		"blue.catbird.mls.nope", "blue.catbird.mls.SENDMESSAGE", "com.atproto.server.createSession", "nope", "_nope", "%00", "%2e%2e",
-		"blue.catbird.mls.sendMessage%2F", "blue.catbird.mls.sendMessage/", "a/b", "", "..%2f..%2fetc", strings.Repeat("a", 5000), "blue.catbird.mls.defs",
+		"blue.catbird.mls.nope", "blue.catbird.mls.SENDMESSAGE", "com.atproto.server.createSession", "nope", "_nope", "%00",
+		"%2e%2e",
+		"blue.catbird.mls.sendMessage%2F", "blue.catbird.mls.sendMessage/", "a/b", "", "..%2f..%2fetc",
+		strings.Repeat("a", 5000), "blue.catbird.mls.defs",
 	} {
 		for _, verb := range []string{http.MethodGet, http.MethodPost, http.MethodPut} {
 			r := httptest.NewRequest(verb, "/xrpc/"+path, strings.NewReader("{}"))
@@ -230,7 +235,8 @@ func TestUnknownMethod(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/", "/nope", "/xrpcs/x", "/metrics", "/debug/pprof/", "/readyz"} { // the admin listener's are not here
+	// the admin listener's are not here
+	for _, path := range []string{"/", "/nope", "/xrpcs/x", "/metrics", "/debug/pprof/", "/readyz"} {
 		a := w.answer(w.server, httptest.NewRequest(http.MethodGet, path, nil))
 		if a.fails(http.StatusNotFound, "NotFound"); a.header.Get("Content-Type") != "application/json" {
 			t.Fatalf("%s is answered as %s", path, a.header.Get("Content-Type"))
@@ -246,7 +252,8 @@ func TestUnknownFieldsAreIgnored(t *testing.T) {
 	c := alice.create()
 	body := encode(alice.message(c, "hello"))
 	post := func(body []byte) answer {
-		return w.do(http.MethodPost, mlsapi.NSIDSendMessage, query("future", "1"), body, alice.authorization(mlsapi.NSIDSendMessage))
+		return w.do(http.MethodPost, mlsapi.NSIDSendMessage, query("future", "1"), body,
+			alice.authorization(mlsapi.NSIDSendMessage))
 	}
 	first := post(body)
 	first.ok()
@@ -278,7 +285,8 @@ func TestCORS(t *testing.T) {
 	}
 	for _, a := range []answer{
 		w.do(http.MethodGet, mlsapi.NSIDGetConvos, nil, nil, "", "Origin", "https://app.example.com"),
-		w.do(http.MethodGet, mlsapi.NSIDGetConvos, nil, nil, w.user().authorization(mlsapi.NSIDGetConvos), "Origin", "https://app.example.com"),
+		w.do(http.MethodGet, mlsapi.NSIDGetConvos, nil, nil, w.user().authorization(mlsapi.NSIDGetConvos), "Origin",
+			"https://app.example.com"),
 	} {
 		if a.header.Get("Access-Control-Allow-Origin") != "*" || a.header.Get("Access-Control-Allow-Credentials") != "" ||
 			!strings.Contains(a.header.Get("Access-Control-Expose-Headers"), "Retry-After") {

@@ -121,7 +121,8 @@ func TestBodyIgnored(t *testing.T) {
 		{"commit", mlsapi.NSIDAddMembers, addition, &other, "commit, welcomeMessage"},
 		{"keyPackage", mlsapi.NSIDPublishKeyPackage,
 			&mlsapi.PublishKeyPackageInput{KeyPackage: kp1, CipherSuite: suite, IdempotencyKey: key},
-			&mlsapi.PublishKeyPackageInput{KeyPackage: kp2, CipherSuite: suite, IdempotencyKey: key, Expires: &later}, "expires, keyPackage"},
+			&mlsapi.PublishKeyPackageInput{KeyPackage: kp2, CipherSuite: suite, IdempotencyKey: key, Expires: &later},
+			"expires, keyPackage"},
 		{"targetDid", mlsapi.NSIDLeaveConvo,
 			&mlsapi.LeaveConvoInput{ConvoID: alice.create(bob).id, IdempotencyKey: key}, nil, "targetDid"},
 	} {
@@ -134,7 +135,8 @@ func TestBodyIgnored(t *testing.T) {
 			before := w.digest()
 			conflict := alice.post(test.nsid, test.second)
 			message := conflict.fails(http.StatusConflict, mlsapi.ErrIdempotencyConflict)
-			want := "the idempotency key was used for another request; differing fields: " + test.differing + "; first used at 20"
+			want := "the idempotency key was used for another request; differing fields: " + test.differing +
+				"; first used at 20"
 			if !strings.HasPrefix(message, want) {
 				t.Fatalf("the conflict says %q, want %q", message, want)
 			}
@@ -251,7 +253,8 @@ func testMemberBeforeKey(t *testing.T, key func() *string) {
 	leave := &mlsapi.LeaveConvoInput{ConvoID: c.id, IdempotencyKey: key()}
 	left := bob.post(mlsapi.NSIDLeaveConvo, leave)
 	left.ok()
-	bob.post(mlsapi.NSIDSendMessage, bob.message(&convo{c.id, c.group, 2}, "new")).fails(http.StatusForbidden, mlsapi.ErrNotMember)
+	bob.post(mlsapi.NSIDSendMessage, bob.message(&convo{c.id, c.group, 2}, "new")).fails(http.StatusForbidden,
+		mlsapi.ErrNotMember)
 
 	c.epoch = 2
 	alice.add(c, w.user()) // and the epoch advances
@@ -270,7 +273,8 @@ func TestCached401(t *testing.T) {
 		w := newWorld(t)
 		alice := w.user()
 		in := alice.creation(newGroup(t))
-		w.do(http.MethodPost, mlsapi.NSIDCreateConvo, nil, encode(in), "Bearer x").fails(http.StatusUnauthorized, "InvalidToken")
+		w.do(http.MethodPost, mlsapi.NSIDCreateConvo, nil, encode(in), "Bearer x").fails(http.StatusUnauthorized,
+			"InvalidToken")
 		alice.post(mlsapi.NSIDCreateConvo, in).ok()
 	})
 	t.Run("404", func(t *testing.T) {
@@ -285,7 +289,8 @@ func TestCached401(t *testing.T) {
 		if w.digest() != before {
 			t.Fatal("the refused request has left something behind")
 		}
-		bob.post(mlsapi.NSIDPublishKeyPackage, &mlsapi.PublishKeyPackageInput{KeyPackage: body, CipherSuite: mlstest.Suite.String()}).ok()
+		bob.post(mlsapi.NSIDPublishKeyPackage,
+			&mlsapi.PublishKeyPackageInput{KeyPackage: body, CipherSuite: mlstest.Suite.String()}).ok()
 		alice.post(mlsapi.NSIDCreateConvo, in).ok()
 	})
 	t.Run("409", func(t *testing.T) {

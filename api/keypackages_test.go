@@ -37,7 +37,8 @@ func TestDoubleClaim(t *testing.T) {
 		}
 	}
 	seen := map[string]int{}
-	for i, a := range together(callers, func(i int) answer { return by[i].get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String()) }) {
+	for i, a := range together(callers,
+		func(i int) answer { return by[i].get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String()) }) {
 		out := read[mlsapi.GetKeyPackagesOutput](t, a.ok())
 		if len(out.KeyPackages)+len(out.Missing) != 1 {
 			t.Fatalf("caller %d got %s", i, a.body)
@@ -77,7 +78,8 @@ func TestExpiredServed(t *testing.T) {
 			options = append(options, mlstest.LastResort)
 		}
 		kp, _ := bob.KeyPackage(t, options...)
-		bob.post(mlsapi.NSIDPublishKeyPackage, &mlsapi.PublishKeyPackageInput{KeyPackage: kp, CipherSuite: mlstest.Suite.String(), Expires: &soon}).ok()
+		bob.post(mlsapi.NSIDPublishKeyPackage,
+			&mlsapi.PublishKeyPackageInput{KeyPackage: kp, CipherSuite: mlstest.Suite.String(), Expires: &soon}).ok()
 		pgtest.Age(t, w.db, "key_packages", time.Hour, "not_after")
 		if out := alice.claimed(bob); len(out.KeyPackages) != 0 || len(out.Missing) != 1 {
 			t.Fatalf("an expired KeyPackage (last resort: %t) is served: %+v", lastResort, out)
@@ -138,7 +140,8 @@ func TestClaimPerDevice(t *testing.T) {
 		}
 		return got
 	}
-	if got := refs(); len(got) != 2 || got[phone.deviceID()] != oneTime.String() || got[laptop.deviceID()] != other.String() {
+	if got := refs(); len(got) != 2 || got[phone.deviceID()] != oneTime.String() ||
+		got[laptop.deviceID()] != other.String() {
 		t.Fatalf("the first claim got %v", got)
 	}
 	if got := refs(); len(got) != 1 || got[phone.deviceID()] != last.String() {

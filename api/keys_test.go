@@ -70,7 +70,8 @@ var keyedRows = []struct {
 			}
 		},
 		copied: `
-			INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, idempotency_key, created_at)
+			INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, idempotency_key,
+				created_at)
 			SELECT did, '\x01', device_id, cipher_suite, body, not_after, last_resort, idempotency_key, now()
 			FROM key_packages WHERE idempotency_key = $1`,
 		index: "key_packages_idempotency_key",
@@ -161,9 +162,11 @@ func TestLostRecord(t *testing.T) {
 			write(key).ok()
 			w.exec(`DELETE FROM idempotency_keys`)
 			pgtest.Age(t, w.db, "messages", 400*24*time.Hour) // the checker does not miss the record of an old commit
-			before := w.count(`SELECT (SELECT count(*) FROM convos) + (SELECT count(*) FROM messages) + (SELECT count(*) FROM key_packages)`)
+			before := w.count(`SELECT (SELECT count(*) FROM convos) + (SELECT count(*) FROM messages) + (SELECT count(*) FROM
+					key_packages)`)
 			write(key).fails(http.StatusConflict, mlsapi.ErrIdempotencyConflict)
-			after := w.count(`SELECT (SELECT count(*) FROM convos) + (SELECT count(*) FROM messages) + (SELECT count(*) FROM key_packages)`)
+			after := w.count(`SELECT (SELECT count(*) FROM convos) + (SELECT count(*) FROM messages) + (SELECT count(*) FROM
+					key_packages)`)
 			if after != before {
 				t.Errorf("%d rows, then %d", before, after)
 			}

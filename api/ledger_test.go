@@ -127,7 +127,8 @@ func TestDrain(t *testing.T) {
 	}
 	last := bob.stock(1, mlstest.LastResort)[0]
 	out := alice.claimed(bob)
-	if len(out.Limited) != 1 || len(out.Missing) != 0 || len(out.KeyPackages) != 1 || *out.KeyPackages[0].KeyPackageRef != last.String() {
+	if len(out.Limited) != 1 || len(out.Missing) != 0 || len(out.KeyPackages) != 1 ||
+		*out.KeyPackages[0].KeyPackageRef != last.String() {
 		t.Fatalf("beyond the limit alice gets %+v", out)
 	}
 	if out := w.user().claimed(bob); len(out.Limited) != 0 || len(out.KeyPackages) != 1 || *out.KeyPackages[0].LastResort {
@@ -160,7 +161,8 @@ func TestPublishBatch(t *testing.T) {
 	in.KeyPackages[5].Expires = &far
 	in.KeyPackages[6].KeyPackage = []byte("noise")
 	want := []string{"published " + refs[0].String(), "rejected InvalidKeyPackage", "duplicate " + refs[0].String(),
-		"rejected InvalidCipherSuite", "rejected InvalidKeyPackage", "rejected ExpirationTooFar", "rejected InvalidKeyPackage",
+		"rejected InvalidCipherSuite", "rejected InvalidKeyPackage", "rejected ExpirationTooFar",
+		"rejected InvalidKeyPackage",
 		"published " + refs[7].String()}
 	if diff := cmp.Diff(want, alice.statuses(in)); diff != "" {
 		t.Fatalf("(-want +got)\n%s", diff)
@@ -180,7 +182,8 @@ func TestPublishBatch(t *testing.T) {
 
 	many, _ := alice.batch(101)
 	alice.post(mlsapi.NSIDPublishKeyPackages, many).fails(http.StatusBadRequest, mlsapi.ErrTooManyKeyPackages)
-	alice.post(mlsapi.NSIDPublishKeyPackages, &mlsapi.PublishKeyPackagesInput{}).fails(http.StatusBadRequest, "InvalidRequest")
+	alice.post(mlsapi.NSIDPublishKeyPackages, &mlsapi.PublishKeyPackagesInput{}).fails(http.StatusBadRequest,
+		"InvalidRequest")
 	for range 4 {
 		alice.stock(100)
 	}
@@ -227,12 +230,14 @@ func TestKeyPackageStats(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, bob := w.user(), w.user()
-	if s := bob.stats(); !s.NeedsReplenish || s.Available != 0 || s.Threshold != keypackages.Threshold || s.DepletesAt != nil {
+	if s := bob.stats(); !s.NeedsReplenish || s.Available != 0 || s.Threshold != keypackages.Threshold ||
+		s.DepletesAt != nil {
 		t.Fatalf("of nothing: %+v", s)
 	}
 	bob.stock(keypackages.Threshold + 3)
 	bob.stock(1, mlstest.LastResort)
-	if s := bob.stats(); s.NeedsReplenish || s.Available != keypackages.Threshold+3 || s.LastResort != 1 || s.DepletesAt != nil {
+	if s := bob.stats(); s.NeedsReplenish || s.Available != keypackages.Threshold+3 || s.LastResort != 1 ||
+		s.DepletesAt != nil {
 		t.Fatalf("of enough: %+v", s)
 	}
 	if s := w.user().stats(); s.Available != 0 || s.LastResort != 0 {
@@ -246,28 +251,33 @@ func TestKeyPackageStats(t *testing.T) {
 	laptop.stock(2)
 	now := time.Now()
 	s := bob.stats()
-	if s.Available != keypackages.Threshold+2 || s.Claimed != 3 || s.Consumed != 1 || s.LastResort != 1 || !s.NeedsReplenish ||
+	if s.Available != keypackages.Threshold+2 || s.Claimed != 3 || s.Consumed != 1 || s.LastResort != 1 ||
+		!s.NeedsReplenish ||
 		*s.Orphaned != 0 || *s.Expired != 0 {
 		t.Fatalf("%+v", s)
 	}
 	if s.DepletesAt == nil || s.DepletesAt.Before(now.Add(time.Hour)) || s.DepletesAt.After(now.Add(10*time.Hour)) {
 		t.Fatalf("20 are left after 4 claims in the device's first hour: gone at %v", s.DepletesAt)
 	}
-	if len(s.ByCipherSuite) != 1 || s.ByCipherSuite[0].CipherSuite != mlstest.Suite.String() || s.ByCipherSuite[0].Available != s.Available {
+	if len(s.ByCipherSuite) != 1 || s.ByCipherSuite[0].CipherSuite != mlstest.Suite.String() ||
+		s.ByCipherSuite[0].Available != s.Available {
 		t.Fatalf("by suite: %+v", s.ByCipherSuite)
 	}
 	if len(s.ByDevice) != 2 || s.ByDevice[0].DeviceID != laptop.deviceID() || !s.ByDevice[0].NeedsReplenish ||
 		s.ByDevice[1].DeviceID != bob.deviceID() || s.ByDevice[1].NeedsReplenish || s.ByDevice[1].DepletesAt == nil {
 		t.Fatalf("by device: %+v", s.ByDevice)
 	}
-	if one := bob.stats("deviceId", bob.deviceID(), "cipherSuite", mlstest.Suite.String()); one.NeedsReplenish || one.Available != keypackages.Threshold ||
+	if one := bob.stats("deviceId", bob.deviceID(), "cipherSuite", mlstest.Suite.String()); one.NeedsReplenish ||
+		one.Available != keypackages.Threshold ||
 		len(one.ByDevice) != 1 {
 		t.Fatalf("of the phone: %+v", one)
 	}
-	if none := bob.stats("cipherSuite", mls.SuiteP256AES128.String()); none.Available+none.LastResort+none.Consumed != 0 || !none.NeedsReplenish {
+	if none := bob.stats("cipherSuite", mls.SuiteP256AES128.String()); none.Available+none.LastResort+none.Consumed != 0 ||
+		!none.NeedsReplenish {
 		t.Fatalf("of another suite: %+v", none)
 	}
-	bob.get(mlsapi.NSIDGetKeyPackageStats, "cipherSuite", "none").fails(http.StatusBadRequest, mlsapi.ErrInvalidCipherSuite)
+	bob.get(mlsapi.NSIDGetKeyPackageStats, "cipherSuite", "none").fails(http.StatusBadRequest,
+		mlsapi.ErrInvalidCipherSuite)
 	pgtest.Age(t, w.db, "key_packages", time.Hour, "claim_expires_at")
 	if s := bob.stats(); s.Claimed != 0 || *s.Orphaned != 3 {
 		t.Fatalf("once the claims have lapsed: %+v", s)
@@ -301,7 +311,8 @@ func TestKeyPackagesLow(t *testing.T) {
 			}
 		}
 		bob.meets(by...) // strangers have a smaller budget
-		for _, a := range together(len(by), func(i int) answer { return by[i].get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String()) }) {
+		for _, a := range together(len(by),
+			func(i int) answer { return by[i].get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String()) }) {
 			if out := read[mlsapi.GetKeyPackagesOutput](t, a.ok()); len(out.KeyPackages) != 1 {
 				t.Fatalf("a claim got %s", a.body)
 			}
@@ -331,7 +342,8 @@ func TestOrphanedClaim(t *testing.T) {
 	w := newWorld(t)
 	alice, bob, carol := w.user(), w.user(), w.user()
 	bob.publish()
-	in := &mlsapi.CreateConvoInput{CipherSuite: mlstest.Suite.String(), WelcomeMessage: mlstest.Welcome(t, alice.claim(bob)...)}
+	in := &mlsapi.CreateConvoInput{CipherSuite: mlstest.Suite.String(),
+		WelcomeMessage: mlstest.Welcome(t, alice.claim(bob)...)}
 	in.InitialMembers = append(in.InitialMembers, bob.did())
 	create := func(u *user) answer {
 		in.GroupID = fmt.Sprintf("%x", newGroup(t))
@@ -350,7 +362,8 @@ func TestOrphanedClaim(t *testing.T) {
 		create(carol).fails(http.StatusBadRequest, mlsapi.ErrInvalidWelcome)
 		w.sweepKeyPackages()
 	}
-	if n := w.count(`SELECT count FROM key_package_signals WHERE kind = 'orphaned' AND (did, device_id) = ($1, $2)`, bob.did(), bob.deviceID()); n != 1 {
+	if n := w.count(`SELECT count FROM key_package_signals WHERE kind = 'orphaned' AND (did, device_id) = ($1, $2)`,
+		bob.did(), bob.deviceID()); n != 1 {
 		t.Fatalf("the owner gets %d events of expired claims", n)
 	}
 	create(alice).ok()
@@ -426,7 +439,8 @@ func TestManyClaims(t *testing.T) {
 	claim := func(caller, n int, by *user) {
 		target := of[(n+caller)%targets]
 		node := nodes[n/targets%2]
-		a := node.do(http.MethodGet, mlsapi.NSIDGetKeyPackages, query("dids", target.did().String()), nil, by.authorization(mlsapi.NSIDGetKeyPackages))
+		a := node.do(http.MethodGet, mlsapi.NSIDGetKeyPackages, query("dids", target.did().String()), nil,
+			by.authorization(mlsapi.NSIDGetKeyPackages))
 		if a.status != http.StatusOK {
 			failed.Store(true)
 			t.Errorf("claim %d of caller %d: %d %s", n, caller, a.status, a.body)

@@ -15,10 +15,13 @@ func TestExpiredHeader(t *testing.T) {
 	t.Parallel()
 	const replay = "the first answer"
 	want := map[string]string{
-		"createConvo": mlsapi.ErrGroupAlreadyExists, "addMembers": mlsapi.ErrEpochMismatch, "submitCommit": mlsapi.ErrEpochMismatch,
+		"createConvo": mlsapi.ErrGroupAlreadyExists, "addMembers": mlsapi.ErrEpochMismatch,
+		"submitCommit":          mlsapi.ErrEpochMismatch,
 		"processExternalCommit": mlsapi.ErrEpochMismatch, "leaveConvo with a commit": mlsapi.ErrEpochMismatch,
-		"leaveConvo": replay, "publishKeyPackage": replay, "publishKeyPackages": "", "getKeyPackages": "", "sendMessage": replay, "registerPushTarget": "", "unregisterPushTarget": "", "withdrawKeyPackages": "",
-		"acceptConvo": replay, "leaveConvo with a block": replay, "blockActor": replay, "unblockActor": replay, "setInvitationPolicy": replay, "setCursorPolicy": replay, "reportConvo": replay,
+		"leaveConvo": replay, "publishKeyPackage": replay, "publishKeyPackages": "", "getKeyPackages": "",
+		"sendMessage": replay, "registerPushTarget": "", "unregisterPushTarget": "", "withdrawKeyPackages": "",
+		"acceptConvo": replay, "leaveConvo with a block": replay, "blockActor": replay, "unblockActor": replay,
+		"setInvitationPolicy": replay, "setCursorPolicy": replay, "reportConvo": replay,
 		"eraseMyAccount": "", "eraseMyAccount, confirmed": replay,
 	}
 	w := newWorld(t)
@@ -43,7 +46,8 @@ func TestExpiredHeader(t *testing.T) {
 			default:
 				again.fails(http.StatusConflict, expect)
 			}
-			if kind.name == "sendMessage" || kind.name == "eraseMyAccount, confirmed" { // the record is the message, or the token
+			// the record is the message, or the token
+			if kind.name == "sendMessage" || kind.name == "eraseMyAccount, confirmed" {
 				again.replays(first)
 			} else if again.header.Get("X-Idempotency-Expired") != "true" || again.header.Get("X-Idempotency-Replay") != "" {
 				t.Fatalf("the headers are %v", again.header)
@@ -60,10 +64,13 @@ func TestTTLPerOperation(t *testing.T) {
 	t.Parallel()
 	day := 24 * time.Hour
 	want := map[string]time.Duration{
-		"createConvo": 7 * day, "addMembers": 7 * day, "submitCommit": 7 * day, "processExternalCommit": 7 * day, "leaveConvo": 7 * day,
-		"leaveConvo with a commit": 7 * day, "publishKeyPackage": day, "publishKeyPackages": day, "getKeyPackages": 30 * time.Minute,
+		"createConvo": 7 * day, "addMembers": 7 * day, "submitCommit": 7 * day, "processExternalCommit": 7 * day,
+		"leaveConvo":               7 * day,
+		"leaveConvo with a commit": 7 * day, "publishKeyPackage": day, "publishKeyPackages": day,
+		"getKeyPackages":     30 * time.Minute,
 		"registerPushTarget": day, "unregisterPushTarget": day, "withdrawKeyPackages": day,
-		"acceptConvo": day, "leaveConvo with a block": 7 * day, "blockActor": day, "unblockActor": day, "setInvitationPolicy": day, "setCursorPolicy": day, "reportConvo": day,
+		"acceptConvo": day, "leaveConvo with a block": 7 * day, "blockActor": day, "unblockActor": day,
+		"setInvitationPolicy": day, "setCursorPolicy": day, "reportConvo": day,
 		"eraseMyAccount": time.Hour, "eraseMyAccount, confirmed": time.Hour,
 	}
 	w := newWorld(t)
@@ -76,7 +83,8 @@ func TestTTLPerOperation(t *testing.T) {
 			key := newKey()
 			kind.make(w, key).send(w.server).ok()
 			var life time.Duration
-			if err := w.db.QueryRow(t.Context(), `SELECT expires_at - created_at FROM idempotency_keys WHERE key = $1`, *key).Scan(&life); err != nil {
+			if err := w.db.QueryRow(t.Context(), `SELECT expires_at - created_at FROM idempotency_keys WHERE key = $1`,
+				*key).Scan(&life); err != nil {
 				t.Fatal(err)
 			}
 			if off := (life - want[kind.name]).Abs(); off > time.Second {

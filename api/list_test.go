@@ -77,7 +77,8 @@ func TestListsAtOnce(t *testing.T) {
 		want = append(want, string(alice.get(mlsapi.NSIDGetMessages, "convoId", convos[i].id).ok()))
 	}
 	for range 20 {
-		for i, a := range together(8, func(i int) answer { return alice.get(mlsapi.NSIDGetMessages, "convoId", convos[i%4].id) }) {
+		for i, a := range together(8,
+			func(i int) answer { return alice.get(mlsapi.NSIDGetMessages, "convoId", convos[i%4].id) }) {
 			if string(a.ok()) != want[i%4] {
 				t.Fatalf("convo %d answers %s, want %s", i%4, a.body, want[i%4])
 			}

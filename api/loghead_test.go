@@ -51,7 +51,8 @@ func (l *logClient) Head(_ context.Context, convo string, senders []string) (a v
 }
 
 func (l *logClient) proof(params ...string) (mlsapi.GetLogProofOutput, []verifier.Hash) {
-	out := read[mlsapi.GetLogProofOutput](l.u.w.t, l.u.get(mlsapi.NSIDGetLogProof, append(params, "convoId", l.c.id)...).ok())
+	out := read[mlsapi.GetLogProofOutput](l.u.w.t,
+		l.u.get(mlsapi.NSIDGetLogProof, append(params, "convoId", l.c.id)...).ok())
 	var hashes []verifier.Hash
 	for _, h := range out.Hashes {
 		hashes = append(hashes, verifier.Hash(h))
@@ -75,11 +76,13 @@ func (l *logClient) readAll() {
 	since := l.Size()
 	for _, m := range l.u.page(l.c, "messageType", "all", "sinceSeq", strconv.FormatInt(since, 10)).Messages {
 		kind := map[string]int{
-			mlsapi.MessageViewMessageTypeApplication: verifier.Application, mlsapi.MessageViewMessageTypeProposal: verifier.Proposal,
-			mlsapi.MessageViewMessageTypeCommit: verifier.Commit,
+			mlsapi.MessageViewMessageTypeApplication: verifier.Application,
+			mlsapi.MessageViewMessageTypeProposal:    verifier.Proposal,
+			mlsapi.MessageViewMessageTypeCommit:      verifier.Commit,
 		}[*m.MessageType]
 		err := l.Entry(l.u.w.t.Context(), verifier.Seen{
-			Seq: m.Seq, Kind: kind, Epoch: m.Epoch, At: m.CreatedAt.Time, Body: verifier.BodyHash(m.Ciphertext), Sender: m.Sender.String(),
+			Seq: m.Seq, Kind: kind, Epoch: m.Epoch, At: m.CreatedAt.Time, Body: verifier.BodyHash(m.Ciphertext),
+			Sender: m.Sender.String(),
 		})
 		if err != nil {
 			l.u.w.t.Fatalf("entry %d: %v", m.Seq, err)
@@ -178,7 +181,8 @@ func TestLogProofRange(t *testing.T) {
 	c := alice.create(bob)
 	alice.send(c, "one")
 	for _, params := range [][]string{
-		{"size", "1"}, {"size", "1", "seq", "1", "from", "1"}, {"size", "2", "seq", "1"}, {"size", "2", "from", "1"}, {"size", "1", "seq", "2"}, {"seq", "1"},
+		{"size", "1"}, {"size", "1", "seq", "1", "from", "1"}, {"size", "2", "seq", "1"}, {"size", "2", "from", "1"},
+		{"size", "1", "seq", "2"}, {"seq", "1"},
 		{"size", "0", "seq", "1"}, {"size", "9007199254740991", "from", "9007199254740991"},
 	} {
 		alice.get(mlsapi.NSIDGetLogProof, append(params, "convoId", c.id)...).fails(http.StatusBadRequest, "InvalidRequest")
@@ -200,7 +204,8 @@ func TestDIDDocumentHasTheLogKeys(t *testing.T) {
 		page := w.answer(w.server, httptest.NewRequest(http.MethodGet, "/.well-known/did.json", nil)).ok()
 		for _, m := range read[document](t, page).VerificationMethod {
 			key, err := base58.Decode(strings.TrimPrefix(m.PublicKeyMultibase, "z"))
-			if err != nil || len(key) != 34 || !strings.HasPrefix(m.ID, service+"#mlsd_log_") || m.Type != "Multikey" || m.Controller != service {
+			if err != nil || len(key) != 34 || !strings.HasPrefix(m.ID, service+"#mlsd_log_") || m.Type != "Multikey" ||
+				m.Controller != service {
 				t.Fatalf("%+v, %v", m, err)
 			}
 			text, err := verifier.PublicKey(service, key[2:])

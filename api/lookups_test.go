@@ -30,7 +30,8 @@ func TestFailedLookupsAreCharged(t *testing.T) {
 	if got := statuses(errors.New("connection refused")); got[http.StatusServiceUnavailable] != requests {
 		t.Errorf("while the directory fails: %v, want 503 only", got)
 	}
-	if got := statuses(fmt.Errorf("%w: timeout", serviceauth.ErrHost)); got[http.StatusServiceUnavailable] != burst || got[http.StatusTooManyRequests] != requests-burst {
+	if got := statuses(fmt.Errorf("%w: timeout", serviceauth.ErrHost)); got[http.StatusServiceUnavailable] != burst ||
+		got[http.StatusTooManyRequests] != requests-burst {
 		t.Errorf("while the caller's host fails: %v, want 503 %d times and then 429", got, burst)
 	}
 }

@@ -26,12 +26,14 @@ func TestMethods(t *testing.T) {
 			t.Errorf("%s: answer memory of %d bytes, but streams is %t", m.NSID, p.answerMemory, m.Streams)
 		}
 		// Finding S5: a lifetime that can be set has a floor, and the floor has a reason.
-		if least := p.leastLife; (p.recordLife != 0) != (least.Life != 0 && least.Because != "") || p.recordLife < least.Life {
+		if least := p.leastLife; (p.recordLife != 0) != (least.Life != 0 && least.Because != "") ||
+			p.recordLife < least.Life {
 			t.Errorf("%s: a record lasts %s, and at least %+v", m.NSID, p.recordLife, least)
 		}
 		// A PDS can send a query again with the same token. H7: a query that claims uses it up, and
 		// answers the copy itself.
-		if procedure := m.Kind == mlsapi.Procedure; (p.token != reusable) != (procedure || m.NSID == mlsapi.NSIDGetKeyPackages) || !procedure && p.token == usedByDispatch {
+		if procedure := m.Kind == mlsapi.Procedure; (p.token != reusable) != (procedure ||
+			m.NSID == mlsapi.NSIDGetKeyPackages) || !procedure && p.token == usedByDispatch {
 			t.Errorf("%s: token use %d does not fit its kind", m.NSID, p.token)
 		}
 	}

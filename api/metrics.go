@@ -86,51 +86,73 @@ const (
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_requests_total", Help: "Requests by method, status and error name."}, []string{"nsid", "status", "error"}),
+			Name: "mlsd_requests_total", Help: "Requests by method, status and error name."},
+			[]string{"nsid", "status", "error"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "mlsd_request_seconds", Help: "Time to answer, by method.",
-			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}, NativeHistogramBucketFactor: nativeFactor,
+			Buckets:                        []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
+			NativeHistogramBucketFactor:    nativeFactor,
 			NativeHistogramMaxBucketNumber: nativeBuckets}, []string{"nsid"}),
 		idempotency: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_idempotency_total", Help: "Uses of idempotency keys by method and what became of them: first, replay, conflict, in_progress, expired; and of work outside the database: takeover, heartbeat_lost."},
+			Name: "mlsd_idempotency_total",
+			Help: "Uses of idempotency keys by method and what became of them: first, replay, conflict, in_progress, " +
+				"expired; and of work outside the database: takeover, heartbeat_lost."},
 			[]string{"nsid", "outcome"}),
 		swept: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_swept_rows_total", Help: "Rows that this node has deleted or changed because their time was over, such as welcomes_expired."}, []string{"rows"}),
+			Name: "mlsd_swept_rows_total",
+			Help: "Rows that this node has deleted or changed because their time was over, such as welcomes_expired."},
+			[]string{"rows"}),
 		fetches: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_welcome_fetches_total", Help: "getWelcome by outcome: the error's name, or ok."}, []string{"outcome"}),
 		confirms: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_welcome_confirmations_total", Help: "confirmWelcome by outcome: success, failure (once per lease), unchanged (twice or late), unknown (no fetched Welcome)."}, []string{"outcome"}),
+			Name: "mlsd_welcome_confirmations_total",
+			Help: "confirmWelcome by outcome: success, failure (once per lease), unchanged (twice or late), unknown (no " +
+				"fetched Welcome)."}, []string{"outcome"}),
 		epochs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_epoch_conflicts_total", Help: "EpochMismatch answers, by method."}, []string{"nsid"}),
 		forks: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "mlsd_forked_epochs_total", Help: "Epochs that two members have reported with different authenticators to this node."}),
+			Name: "mlsd_forked_epochs_total",
+			Help: "Epochs that two members have reported with different authenticators to this node."}),
 		disputes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "mlsd_disputes_total", Help: "Disputes that have begun with a report to this node."}),
 
 		quotaRefusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_quota_refusals_total", Help: "QuotaExceeded answers, by quota."}, []string{"quota"}),
 		quotaUse: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "mlsd_quota_highest_use", Help: "The highest share of a quota that a DID, address or convo has used today, of those that this node knows: 1 is all of it."}, []string{"quota"}),
+			Name: "mlsd_quota_highest_use",
+			Help: "The highest share of a quota that a DID, address or convo has used today, of those that this node knows: " +
+				"1 is all of it."}, []string{"quota"}),
 
 		lookups: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "mlsd_identity_lookup_seconds", Help: "Time of look-ups of DID documents, by outcome: found, invalid, busy (a limit was reached), failed.",
+			Name:    "mlsd_identity_lookup_seconds",
+			Help:    "Time of look-ups of DID documents, by outcome: found, invalid, busy (a limit was reached), failed.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5}, NativeHistogramBucketFactor: nativeFactor,
 			NativeHistogramMaxBucketNumber: nativeBuckets}, []string{"outcome"}),
 		lookupsRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_lookups_refused_total", Help: "Requests that were refused because a limit of look-ups of DID documents is reached, by whose: address (429), node (503)."}, []string{"limit"}),
+			Name: "mlsd_lookups_refused_total",
+			Help: "Requests that were refused because a limit of look-ups of DID documents is reached, by whose: address " +
+				"(429), node (503)."}, []string{"limit"}),
 		transfersCut: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_transfers_cut_total", Help: "Transfers that were cut to make space for others, or because their address had too many slow ones: body, answer, drain (the rest of a refused body)."}, []string{"kind"}),
+			Name: "mlsd_transfers_cut_total",
+			Help: "Transfers that were cut to make space for others, or because their address had too many slow ones: body, " +
+				"answer, drain (the rest of a refused body)."}, []string{"kind"}),
 		dearWaiting: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "mlsd_dear_requests_waiting", Help: "Dear requests that wait to be admitted."}),
 		dearRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_dear_requests_refused_total", Help: "Dear requests that were not admitted, by the limit that was reached: caller (429), node, time (503)."}, []string{"limit"}),
+			Name: "mlsd_dear_requests_refused_total",
+			Help: "Dear requests that were not admitted, by the limit that was reached: caller (429), node, time (503)."},
+			[]string{"limit"}),
 
 		batches: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "mlsd_message_batch_size", Help: "Messages that shared a transaction.", Buckets: prometheus.ExponentialBuckets(1, 2, 9)}),
+			Name: "mlsd_message_batch_size", Help: "Messages that shared a transaction.",
+			Buckets: prometheus.ExponentialBuckets(1, 2, 9)}),
 		pushAttempts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_push_attempts_total", Help: "Calls of devices by kind and result: delivered, gone, refused, retry."}, []string{"kind", "result"}),
+			Name: "mlsd_push_attempts_total", Help: "Calls of devices by kind and result: delivered, gone, refused, retry."},
+			[]string{"kind", "result"}),
 		pushJobs: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_push_jobs_total", Help: "Push jobs that have ended: done, dead, superseded by a newer one of the device, connected: its device needed no call."}, []string{"outcome"}),
+			Name: "mlsd_push_jobs_total",
+			Help: "Push jobs that have ended: done, dead, superseded by a newer one of the device, connected: its device " +
+				"needed no call."}, []string{"outcome"}),
 		challenges: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_push_challenges_total", Help: "Challenges of webhooks by result: passed, failed."}, []string{"result"}),
 		pushBacklog: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -141,18 +163,24 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		streams: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "mlsd_subscriptions", Help: "Subscriptions that are open, by kind: websocket, sse."}, []string{"kind"}),
 		streamsEnded: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_subscriptions_ended_total", Help: "Subscriptions that have ended, by kind and reason: client, too_slow, no_pong, protocol, replaced, restart, refused, error."},
+			Name: "mlsd_subscriptions_ended_total",
+			Help: "Subscriptions that have ended, by kind and reason: client, too_slow, no_pong, protocol, replaced, " +
+				"restart, refused, error."},
 			[]string{"kind", "reason"}),
 		streamsEvents: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_subscription_events_total", Help: "Events that were sent, by kind of subscription."}, []string{"kind"}),
 		streamsBytes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_subscription_bytes_total", Help: "Bytes of the events that were sent, by kind of subscription."}, []string{"kind"}),
+			Name: "mlsd_subscription_bytes_total", Help: "Bytes of the events that were sent, by kind of subscription."},
+			[]string{"kind"}),
 	}
 	m.transitions = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "mlsd_invalid_transitions_total", Help: "State transitions that the database refused: a defect."}, []string{"entity"})
-	reg.MustRegister(m.transitions, m.requests, m.duration, m.idempotency, m.swept, m.fetches, m.confirms, m.epochs, m.forks, m.disputes,
+		Name: "mlsd_invalid_transitions_total", Help: "State transitions that the database refused: a defect."},
+		[]string{"entity"})
+	reg.MustRegister(m.transitions, m.requests, m.duration, m.idempotency, m.swept, m.fetches, m.confirms, m.epochs,
+		m.forks, m.disputes,
 		m.quotaRefusals, m.quotaUse, m.lookups, m.lookupsRefused, m.transfersCut, m.dearWaiting, m.dearRefused,
-		m.batches, m.pushAttempts, m.pushJobs, m.challenges, m.pushBacklog, m.pushOldest, m.streams, m.streamsEnded, m.streamsEvents, m.streamsBytes)
+		m.batches, m.pushAttempts, m.pushJobs, m.challenges, m.pushBacklog, m.pushOldest, m.streams, m.streamsEnded,
+		m.streamsEvents, m.streamsBytes)
 	m.begin()
 	return m
 }
@@ -195,7 +223,8 @@ func (m *Metrics) begin() {
 	for _, outcome := range []string{"takeover", "heartbeat_lost", "in_progress"} {
 		m.idempotency.WithLabelValues(idem.NSIDPush, outcome)
 	}
-	for _, outcome := range []string{"ok", mlsapi.ErrWelcomeNotFound, errorlist.InternalServerError, errorlist.ServiceUnavailable} {
+	for _, outcome := range []string{"ok", mlsapi.ErrWelcomeNotFound, errorlist.InternalServerError,
+		errorlist.ServiceUnavailable} {
 		m.fetches.WithLabelValues(outcome)
 	}
 	for _, outcome := range []welcome.Outcome{welcome.Success, welcome.Failure, welcome.Unchanged, welcome.Unknown} {

@@ -102,13 +102,16 @@ func TestExportMyData(t *testing.T) {
 			SELECT now(), 'olga', 'did.show', '/account did=' || did, 'r', 'done' FROM unnest($1::text[]) AS of (did)`,
 			[]string{alice.did().String(), bob.did().String(), bob.did().String() + "x"})
 		w.exec(`
-			INSERT INTO requests (at, request_id, node, nsid, status, error, message, caller_did, key, replayed, expired, seconds)
-			SELECT now(), 'r', 'n', 'x', 409, 'EpochMismatch', 'm', did, '', false, false, 1 FROM unnest($1::text[]) AS of (did)`,
+			INSERT INTO requests (at, request_id, node, nsid, status, error, message, caller_did, key, replayed, expired,
+				seconds)
+			SELECT now(), 'r', 'n', 'x', 409, 'EpochMismatch', 'm', did, '', false, false, 1
+			FROM unnest($1::text[]) AS of (did)`,
 			[]string{alice.did().String(), bob.did().String()})
 	}
 	bob.post(mlsapi.NSIDRegisterPushTarget,
 		&mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "webhook", URL: ptr("https://push.example.com/")}).ok()
-	w.do(http.MethodPost, mlsapi.NSIDGetSubscriptionTicket, nil, nil, bob.authorization(mlsapi.NSIDGetSubscriptionTicket)).ok()
+	w.do(http.MethodPost, mlsapi.NSIDGetSubscriptionTicket, nil, nil,
+		bob.authorization(mlsapi.NSIDGetSubscriptionTicket)).ok()
 	bob.post(mlsapi.NSIDEraseMyAccount, &mlsapi.EraseMyAccountInput{}).ok()
 
 	want := bob.held()
@@ -123,8 +126,10 @@ func TestExportMyData(t *testing.T) {
 	}
 	counts := byType(want)
 	for name, least := range map[string]int{
-		"messages": 10, "members": 3, "convos created": 1, "key_packages": 2, "key_packages claimed": 1, "blocks": 7, "caller_counts": 7, "requests": 7, "admin_actions": 7,
-		"welcomes": 2, "audit_log": 1, "idempotency_keys": 7, "push_targets": 1, "subscription_tickets": 1, "erasure_confirmations": 1,
+		"messages": 10, "members": 3, "convos created": 1, "key_packages": 2, "key_packages claimed": 1, "blocks": 7,
+		"caller_counts": 7, "requests": 7, "admin_actions": 7,
+		"welcomes": 2, "audit_log": 1, "idempotency_keys": 7, "push_targets": 1, "subscription_tickets": 1,
+		"erasure_confirmations": 1,
 	} {
 		if counts[name] < least || name == "admin_actions" && counts[name] != least {
 			t.Errorf("the export has %d rows of %s, want %d at least: %v", counts[name], name, least, counts)
@@ -138,7 +143,8 @@ func TestExportMyData(t *testing.T) {
 	// Another's cursor leads to the reader's own rows only.
 	page := read[mlsapi.ExportMyDataOutput](t, bob.get(mlsapi.NSIDExportMyData, "limit", "1").ok())
 	stranger := w.user()
-	if out := read[mlsapi.ExportMyDataOutput](t, stranger.get(mlsapi.NSIDExportMyData, "cursor", *page.Cursor).ok()); len(out.Records) > 0 {
+	if out := read[mlsapi.ExportMyDataOutput](t,
+		stranger.get(mlsapi.NSIDExportMyData, "cursor", *page.Cursor).ok()); len(out.Records) > 0 {
 		t.Errorf("a stranger has %+v", out.Records)
 	}
 }
@@ -250,13 +256,15 @@ func TestExportCursors(t *testing.T) {
 		return base64.RawURLEncoding.EncodeToString(raw)
 	}
 	for _, bad := range []string{
-		"", "7", "?", cursor(), cursor("salaries"), cursor("members", "x"), cursor("members", uuid.NewString(), "1"), cursor("outbox", "1e3"),
+		"", "7", "?", cursor(), cursor("salaries"), cursor("members", "x"), cursor("members", uuid.NewString(), "1"),
+		cursor("outbox", "1e3"),
 		cursor("key_package_signals", "phone", "4294967296", "low"), cursor("audit_log", "99999-01-01T00:00:00Z", "1"),
 		cursor("blocks", "\x00"), cursor("accounts", "1") + "=", strings.Repeat("A", 5000),
 	} {
 		alice.get(mlsapi.NSIDExportMyData, "cursor", bad).fails(http.StatusBadRequest, mlsapi.ErrInvalidCursor)
 	}
-	for _, good := range []string{cursor("members"), cursor("blocks", "did:plc:"+strings.Repeat("z", 2000)), cursor("audit_log", "0001-01-01T00:00:00Z", "-1")} {
+	for _, good := range []string{cursor("members"), cursor("blocks", "did:plc:"+strings.Repeat("z", 2000)),
+		cursor("audit_log", "0001-01-01T00:00:00Z", "-1")} {
 		alice.get(mlsapi.NSIDExportMyData, "cursor", good).ok()
 	}
 }
@@ -310,7 +318,8 @@ func TestEraseMyAccount(t *testing.T) {
 	if !out.Erasing || out.ErasureID == nil || out.BegunAt == nil || out.ConfirmationToken != nil {
 		t.Errorf("the second step answers %s", begun.body)
 	}
-	if n := w.count(`SELECT count(*) FROM erasures WHERE did = $1 AND requested_by = 'account' AND id = $2`, bob.did(), *out.ErasureID); n != 1 {
+	if n := w.count(`SELECT count(*) FROM erasures WHERE did = $1 AND requested_by = 'account' AND id = $2`, bob.did(),
+		*out.ErasureID); n != 1 {
 		t.Errorf("%d erasures", n)
 	}
 	bob.confirmErasure(token, key).replays(begun)
@@ -407,7 +416,8 @@ func TestEraseStepsHaveKeysOfTheirOwn(t *testing.T) {
 func TestMyDataOfRefusedAccounts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, gated(accounts.ModeOpen))
-	for i, status := range []accounts.Status{accounts.Deactivated, accounts.Suspended, accounts.TakenDown, accounts.Deleted} {
+	for i, status := range []accounts.Status{accounts.Deactivated, accounts.Suspended, accounts.TakenDown,
+		accounts.Deleted} {
 		bob := w.user()
 		bob.publish()
 		w.states(bob, status, int64(i+1))
@@ -430,8 +440,10 @@ func TestEraseWithoutQuota(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(w *world) { w.limits = quota.Limits{"records-per-day": 1} })
 	bob := w.user()
-	bob.post(mlsapi.NSIDSetInvitationPolicy, &mlsapi.SetInvitationPolicyInput{Policy: "nobody", IdempotencyKey: newKey()}).ok()
-	bob.post(mlsapi.NSIDEraseMyAccount, &mlsapi.EraseMyAccountInput{IdempotencyKey: newKey()}).fails(http.StatusTooManyRequests, "QuotaExceeded")
+	bob.post(mlsapi.NSIDSetInvitationPolicy,
+		&mlsapi.SetInvitationPolicyInput{Policy: "nobody", IdempotencyKey: newKey()}).ok()
+	bob.post(mlsapi.NSIDEraseMyAccount,
+		&mlsapi.EraseMyAccountInput{IdempotencyKey: newKey()}).fails(http.StatusTooManyRequests, "QuotaExceeded")
 	bob.confirmErasure(bob.confirmation(), nil).ok()
 }
 

@@ -157,7 +157,8 @@ func (o *oldClient) loses(convo string, bob *oldClient) {
 	franks := bob.packages(frank) // one claim for both attempts
 	addition := func(by, who *oldClient, packages [][]byte) fields {
 		staged := must(by.group.StageAdd(packages...))(o.w)
-		return fields{"convoId": convo, "didList": dids(who), "commit": oldText(staged.Commit), "welcomeMessage": oldText(staged.Welcome)}
+		return fields{"convoId": convo, "didList": dids(who), "commit": oldText(staged.Commit),
+			"welcomeMessage": oldText(staged.Welcome)}
 	}
 	winner, loser := addition(o, erin, o.packages(erin)), addition(bob, frank, franks)
 	o.call("addMembers", winner).ok()
@@ -269,7 +270,8 @@ func (o *oldClient) bringsBack(convo string, lost *oldClient) {
 	lost.publishes()
 	addition := must(o.group.StageAdd(o.packages(lost)...))(o.w)
 	o.call("addMembers", fields{
-		"convoId": convo, "didList": dids(lost), "commit": oldText(addition.Commit), "welcomeMessage": oldText(addition.Welcome),
+		"convoId": convo, "didList": dids(lost), "commit": oldText(addition.Commit),
+		"welcomeMessage": oldText(addition.Welcome),
 	}).ok()
 	o.applies()
 	lost.joins(convo)

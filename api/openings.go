@@ -35,9 +35,10 @@ type openings struct {
 func newOpenings() *openings {
 	processors := runtime.GOMAXPROCS(0)
 	return &openings{
-		rate:      rate.NewLimiter(rate.Limit(openingsPerSecond*processors), openingsAtOnce*processors),
-		dids:      limit.Queue{Share: maxOpeningsOfDID},
-		addresses: limit.Queue{Share: int64(openingsPerSecond*processors) * int64(longestOpening/time.Second) / openingsShare},
+		rate: rate.NewLimiter(rate.Limit(openingsPerSecond*processors), openingsAtOnce*processors),
+		dids: limit.Queue{Share: maxOpeningsOfDID},
+		addresses: limit.Queue{Share: int64(openingsPerSecond*processors) * int64(longestOpening/time.Second) /
+			openingsShare},
 	}
 }
 

@@ -52,7 +52,8 @@ func TestOpenings(t *testing.T) {
 func TestWaitingOpenings(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		o := &openings{rate: rate.NewLimiter(10, 1), dids: limit.Queue{Share: maxOpeningsOfDID}, addresses: limit.Queue{Share: 20}}
+		o := &openings{rate: rate.NewLimiter(10, 1), dids: limit.Queue{Share: maxOpeningsOfDID},
+			addresses: limit.Queue{Share: 20}}
 		ctx, hangUp := context.WithCancel(t.Context())
 		defer hangUp()
 		wait := func(did, address string, n int) (refused int) {

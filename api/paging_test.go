@@ -90,10 +90,12 @@ func TestMessagePaging(t *testing.T) {
 	near := uuid.MustParse(all[0].ID)
 	near[0] ^= 1
 	for _, bad := range []string{foreign, uuid.NewString(), near.String(), "x", "", c.id} {
-		bob.get(mlsapi.NSIDGetMessages, "convoId", c.id, "sinceMessage", bad).fails(http.StatusBadRequest, mlsapi.ErrInvalidCursor)
+		bob.get(mlsapi.NSIDGetMessages, "convoId", c.id, "sinceMessage", bad).fails(http.StatusBadRequest,
+			mlsapi.ErrInvalidCursor)
 	}
 	for _, bad := range []string{"0", "101", "-1", "x"} {
-		message := bob.get(mlsapi.NSIDGetMessages, "convoId", c.id, "limit", bad).fails(http.StatusBadRequest, "InvalidRequest")
+		message := bob.get(mlsapi.NSIDGetMessages, "convoId", c.id, "limit", bad).fails(http.StatusBadRequest,
+			"InvalidRequest")
 		if !strings.Contains(message, "limit") {
 			t.Errorf("limit=%s is refused with %q", bad, message)
 		}

@@ -29,7 +29,8 @@ func (u *user) knows(other *user, context []byte) knownGroup {
 
 // propose is the input that sends a proposal in clear.
 func (u *user) propose(c knownGroup, proposal []byte) *mlsapi.SendMessageInput {
-	return &mlsapi.SendMessageInput{ConvoID: c.id, SenderDID: u.did(), Epoch: c.epoch, Ciphertext: proposal, IdempotencyKey: newKey()}
+	return &mlsapi.SendMessageInput{ConvoID: c.id, SenderDID: u.did(), Epoch: c.epoch, Ciphertext: proposal,
+		IdempotencyKey: newKey()}
 }
 
 // commits is the input that submits a commit of u, whose leaf is the first one.
@@ -125,9 +126,11 @@ func TestCustomProposal(t *testing.T) {
 	c := alice.knows(bob, nil)
 	forged, ref := alice.Device.PublicProposal(t, c.info, 1, mlstest.Custom("a receipt"))
 	bob.post(mlsapi.NSIDSendMessage, bob.propose(c, forged)).ok()
-	alice.post(mlsapi.NSIDSubmitCommit, alice.commits(c, false, mlstest.ByReference(ref))).fails(http.StatusBadRequest, mlsapi.ErrInvalidCommit)
+	alice.post(mlsapi.NSIDSubmitCommit, alice.commits(c, false, mlstest.ByReference(ref))).fails(http.StatusBadRequest,
+		mlsapi.ErrInvalidCommit)
 	// The rules of the roster hold for what can be read beside it.
-	alice.post(mlsapi.NSIDSubmitCommit, alice.commits(c, true, mlstest.ByValue(mlstest.Remove(1)), mlstest.ByValue(mlstest.Custom("x")))).
+	alice.post(mlsapi.NSIDSubmitCommit,
+		alice.commits(c, true, mlstest.ByValue(mlstest.Remove(1)), mlstest.ByValue(mlstest.Custom("x")))).
 		fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
 }
 
@@ -165,7 +168,8 @@ func TestReInitCloses(t *testing.T) {
 				t.Fatalf("%s, known %v: %+v", name, known, view)
 			}
 			events := w.count(`
-				SELECT count(*) FROM (SELECT kind, convo_id, detail FROM outbox UNION ALL SELECT kind, convo_id, detail FROM events) e
+				SELECT count(*) FROM (SELECT kind, convo_id, detail FROM outbox UNION ALL SELECT kind, convo_id, detail FROM events)
+					e
 				WHERE kind = 3 AND convo_id = $1 AND detail ->> 'successorGroupId' = $2`, c.id, hex.EncodeToString(successor))
 			if events != 1 {
 				t.Errorf("%s, known %v: %d events name the successor", name, known, events)
@@ -191,21 +195,25 @@ func isClosed(c knownGroup, alice, bob *user) {
 	refused(bob.post(mlsapi.NSIDSendMessage, bob.propose(c, mlstest.Proposal(c.group, 2, "after"))))
 	hidden := mlstest.Commit(c.group, 2, "after")
 	refused(alice.post(mlsapi.NSIDSubmitCommit, &mlsapi.SubmitCommitInput{ConvoID: c.id, Commit: hidden}))
-	refused(alice.post(mlsapi.NSIDProcessExternalCommit, &mlsapi.ProcessExternalCommitInput{ConvoID: c.id, Commit: hidden}))
+	refused(alice.post(mlsapi.NSIDProcessExternalCommit,
+		&mlsapi.ProcessExternalCommitInput{ConvoID: c.id, Commit: hidden}))
 	refused(alice.post(mlsapi.NSIDAddMembers, alice.addition(c.convo, w.user())))
 	target := bob.did()
 	refused(alice.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id, TargetDID: &target, Commit: hidden}))
 	refused(bob.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id, Commit: hidden}))
 	// A stranger does not learn of it.
 	stranger := w.user()
-	stranger.post(mlsapi.NSIDSendMessage, stranger.message(c.convo, "x")).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
+	stranger.post(mlsapi.NSIDSendMessage, stranger.message(c.convo, "x")).fails(http.StatusNotFound,
+		mlsapi.ErrConvoNotFound)
 	if len(alice.page(c.convo).Messages) == 0 {
 		t.Error("no message can be read")
 	}
 	bob.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).ok()
 	if n := w.count(`
-		SELECT count(*) FROM (SELECT kind, convo_id, did, detail FROM outbox UNION ALL SELECT kind, convo_id, did, detail FROM events) e
-		WHERE kind = 4 AND convo_id = $1 AND did = $2 AND detail ->> 'change' = 'left' AND detail ->> 'commitNeeded' = 'false'`, c.id, bob.did()); n != 1 {
+		SELECT count(*) FROM (SELECT kind, convo_id, did, detail FROM outbox UNION ALL SELECT kind, convo_id, did, detail FROM
+			events) e
+		WHERE kind = 4 AND convo_id = $1 AND did = $2 AND detail ->> 'change' = 'left' AND detail ->> 'commitNeeded' =
+			'false'`, c.id, bob.did()); n != 1 {
 		t.Errorf("%d events say that bob left and nobody need commit it", n)
 	}
 	bob.post(mlsapi.NSIDSendMessage, bob.message(c.convo, "x")).fails(http.StatusForbidden, mlsapi.ErrNotMember)
@@ -222,10 +230,12 @@ func TestLeaveWithReInit(t *testing.T) {
 	}).ok()
 	if n := w.count(`
 		SELECT count(*) FROM (SELECT kind, convo_id, detail FROM outbox UNION ALL SELECT kind, convo_id, detail FROM events) e
-		WHERE kind = 4 AND convo_id = $1 AND detail ->> 'change' = 'left' AND detail ->> 'commitNeeded' = 'false'`, c.id); n != 1 {
+		WHERE kind = 4 AND convo_id = $1 AND detail ->> 'change' = 'left' AND detail ->> 'commitNeeded' = 'false'`,
+		c.id); n != 1 {
 		t.Errorf("%d events say that alice left and nobody need commit it", n)
 	}
-	bob.post(mlsapi.NSIDSendMessage, bob.message(&convo{c.id, c.group, 2}, "x")).fails(http.StatusConflict, mlsapi.ErrConvoClosed)
+	bob.post(mlsapi.NSIDSendMessage, bob.message(&convo{c.id, c.group, 2}, "x")).fails(http.StatusConflict,
+		mlsapi.ErrConvoClosed)
 }
 
 // M3: a successor whose group_id no convo can have is refused.
@@ -257,7 +267,8 @@ func TestExternalProposal(t *testing.T) {
 	in := service.propose(c, proposal)
 	w.user().post(mlsapi.NSIDSendMessage, in).fails(http.StatusForbidden, mlsapi.ErrSenderMismatch)
 	stranger := w.user()
-	stranger.post(mlsapi.NSIDSendMessage, stranger.propose(c, proposal)).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
+	stranger.post(mlsapi.NSIDSendMessage, stranger.propose(c, proposal)).fails(http.StatusNotFound,
+		mlsapi.ErrConvoNotFound)
 	other.post(mlsapi.NSIDSendMessage, other.propose(c, proposal)).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
 	alice.post(mlsapi.NSIDSendMessage, alice.propose(c, proposal)).fails(http.StatusBadRequest, mlsapi.ErrInvalidMessage)
 	forged := other.Device.ExternalProposal(t, c.info, 0, mlstest.Remove(1))
@@ -282,7 +293,8 @@ func TestExternalProposal(t *testing.T) {
 	// The epoch moves. The retry still gets its first answer, and another proposal of the old epoch
 	// none.
 	alice.post(mlsapi.NSIDSubmitCommit, &mlsapi.SubmitCommitInput{ConvoID: c.id, Commit: mlstest.Commit(c.group, 1, "x"),
-		GroupInfo: mlstest.GroupInfoWith(t, mlstest.ExternalSenders(service.Device, other.Device), c.group, 2, alice.Device, bob.Device)}).ok()
+		GroupInfo: mlstest.GroupInfoWith(t, mlstest.ExternalSenders(service.Device, other.Device), c.group, 2, alice.Device,
+			bob.Device)}).ok()
 	service.post(mlsapi.NSIDSendMessage, in).replays(sent)
 	late := other.propose(c, other.Device.ExternalProposal(t, c.info, 1, mlstest.Remove(1)))
 	other.post(mlsapi.NSIDSendMessage, late).fails(http.StatusConflict, mlsapi.ErrEpochMismatch)

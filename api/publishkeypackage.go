@@ -22,7 +22,8 @@ func (h *handlers) PublishKeyPackage(c *call, in *mlsapi.PublishKeyPackageInput)
 	if err != nil {
 		return err
 	}
-	p := keypackages.Publication{Owner: c.caller, Device: c.sessionDevice(), Body: in.KeyPackage, CipherSuite: suite, Key: key}
+	p := keypackages.Publication{Owner: c.caller, Device: c.sessionDevice(), Body: in.KeyPackage, CipherSuite: suite,
+		Key: key}
 	if in.Expires != nil {
 		p.Expires = &in.Expires.Time
 	}

@@ -74,7 +74,8 @@ func giveBack(c *call, items []mlsapi.Item, results []mlsapi.Result) {
 
 // publications returns the items whose cipher suite is known, and their indexes. It sets the
 // results of the other items.
-func publications(c *call, items []mlsapi.Item, results []mlsapi.Result) (batch []keypackages.Publication, indexes []int, err error) {
+func publications(c *call, items []mlsapi.Item, results []mlsapi.Result) (batch []keypackages.Publication,
+	indexes []int, err error) {
 	for i, item := range items {
 		suite, err := cipherSuite(item.CipherSuite)
 		if err != nil {

@@ -31,27 +31,31 @@ func TestRegisterPushTarget(t *testing.T) {
 		t.Error("the same again has another secret")
 	}
 	for _, other := range []answer{
-		register(alice, hook("tablet", "https://push.example.com/1")), register(bob, hook("phone", "https://push.example.com/1")),
+		register(alice, hook("tablet", "https://push.example.com/1")),
+		register(bob, hook("phone", "https://push.example.com/1")),
 		register(alice, hook("phone", "https://push.example.com/2")),
 	} {
 		if secret(other) == first {
 			t.Error("two targets share a secret")
 		}
 	}
-	if message := register(alice, mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "apns", Token: text("c0ffee"), Topic: text("app")}).
+	if message := register(alice,
+		mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "apns", Token: text("c0ffee"), Topic: text("app")}).
 		fails(http.StatusBadRequest, mlsapi.ErrInvalidPushTarget); !strings.Contains(message, "no key for APNs") {
 		t.Errorf("without a key: %s", message)
 	}
 	both := hook("phone", "https://push.example.com/")
 	both.Token = text("c0ffee")
 	for _, in := range []mlsapi.RegisterPushTargetInput{
-		both, hook("phone", "http://push.example.com/"), hook("phone", "https://10.0.0.1/"), {DeviceID: "phone", Kind: "webhook"},
+		both, hook("phone", "http://push.example.com/"), hook("phone", "https://10.0.0.1/"),
+		{DeviceID: "phone", Kind: "webhook"},
 		{DeviceID: "phone", Kind: "pigeon"}, hook("phone", "https://push.example.com/"+strings.Repeat("x", 3000)),
 	} {
 		register(alice, in).fails(http.StatusBadRequest, mlsapi.ErrInvalidPushTarget)
 	}
 	register(alice, hook("", "https://push.example.com/")).fails(http.StatusBadRequest, "InvalidRequest")
-	register(alice, hook(strings.Repeat("x", 257), "https://push.example.com/")).fails(http.StatusBadRequest, "InvalidRequest")
+	register(alice, hook(strings.Repeat("x", 257), "https://push.example.com/")).fails(http.StatusBadRequest,
+		"InvalidRequest")
 
 	unregister := func(u *user) bool {
 		return read[mlsapi.UnregisterPushTargetOutput](t,
@@ -71,11 +75,14 @@ func TestRegisterPushTargetKeys(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, key := w.user(), newKey()
-	old := &mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "webhook", URL: text("https://push.example.com/old"), IdempotencyKey: key}
+	old := &mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "webhook", URL: text("https://push.example.com/old"),
+		IdempotencyKey: key}
 	first := alice.post(mlsapi.NSIDRegisterPushTarget, old)
 	first.ok()
-	moved := &mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "webhook", URL: text("https://push.example.com/new"), IdempotencyKey: key}
-	if message := alice.post(mlsapi.NSIDRegisterPushTarget, moved).fails(http.StatusConflict, mlsapi.ErrIdempotencyConflict); !strings.Contains(message, "url") {
+	moved := &mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "webhook", URL: text("https://push.example.com/new"),
+		IdempotencyKey: key}
+	if message := alice.post(mlsapi.NSIDRegisterPushTarget, moved).fails(http.StatusConflict,
+		mlsapi.ErrIdempotencyConflict); !strings.Contains(message, "url") {
 		t.Errorf("conflict: %s", message)
 	}
 	moved.IdempotencyKey = newKey()

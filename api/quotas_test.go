@@ -68,7 +68,8 @@ func spends() map[string]spend {
 		"key-packages-per-day": {make: func(by *user, _ *convo) request {
 			body, ref := by.KeyPackage(by.w.t)
 			return request{by: by, nsid: mlsapi.NSIDPublishKeyPackage,
-				in:      &mlsapi.PublishKeyPackageInput{KeyPackage: body, CipherSuite: mlstest.Suite.String(), IdempotencyKey: newKey()},
+				in: &mlsapi.PublishKeyPackageInput{KeyPackage: body, CipherSuite: mlstest.Suite.String(),
+					IdempotencyKey: newKey()},
 				effects: `SELECT count(*) FROM key_packages WHERE ref = $1`, args: []any{[]byte(ref)}}
 		}},
 		"reports-per-day": {make: func(by *user, shared *convo) request {
@@ -86,7 +87,8 @@ func spends() map[string]spend {
 		},
 		size: func(request) int { return 100_000 },
 	}
-	for _, name := range []string{"messages-per-day", "bytes-per-day", "convos-per-day", "records-per-day", "strangers-invited-per-day", "key-packages-per-day",
+	for _, name := range []string{"messages-per-day", "bytes-per-day", "convos-per-day", "records-per-day",
+		"strangers-invited-per-day", "key-packages-per-day",
 		"reports-per-day", "attachment-bytes-per-day"} {
 		all["address-"+name] = all[name]
 	}
@@ -110,7 +112,8 @@ func TestQuotas(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range quota.Names() {
 		switch strings.TrimPrefix(name, "address-") {
-		case quota.OpenInvitations, quota.ReportBytes, "uploaded-bytes-per-day": // TestOpenInvitations, TestReportBytes, TestUploadQuota
+		// TestOpenInvitations, TestReportBytes, TestUploadQuota
+		case quota.OpenInvitations, quota.ReportBytes, "uploaded-bytes-per-day":
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
@@ -148,7 +151,8 @@ func TestQuotas(t *testing.T) {
 				t.Errorf("Retry-After %q", got)
 			}
 			requests[1].send(node).replays(second)
-			requests[2].send(node).fails(http.StatusTooManyRequests, "QuotaExceeded") // a refusal counts nothing, and is no record
+			// a refusal counts nothing, and is no record
+			requests[2].send(node).fails(http.StatusTooManyRequests, "QuotaExceeded")
 			clock.advance(12 * time.Hour)
 			requests[2].send(node).ok()
 			if !strings.HasSuffix(requests[2].nsid, "sendMessage") {
@@ -181,7 +185,8 @@ func TestDiskOfADay(t *testing.T) {
 				&mlsapi.PublishKeyPackageInput{KeyPackage: body, CipherSuite: mlstest.Suite.String(), IdempotencyKey: newKey()})
 		},
 		func() answer {
-			return alice.post(mlsapi.NSIDUnregisterPushTarget, &mlsapi.UnregisterPushTargetInput{DeviceID: "none", IdempotencyKey: newKey()})
+			return alice.post(mlsapi.NSIDUnregisterPushTarget,
+				&mlsapi.UnregisterPushTargetInput{DeviceID: "none", IdempotencyKey: newKey()})
 		},
 		func() answer {
 			return alice.post(mlsapi.NSIDSendMessage, alice.message(c, strings.Repeat("x", 26_000)))
@@ -207,7 +212,8 @@ func TestDiskOfADay(t *testing.T) {
 // size is how many bytes the tables take, with their indexes.
 func (w *world) size() int {
 	w.t.Helper()
-	return w.count(`SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'`)
+	return w.count(`SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relnamespace = 'public'::regnamespace AND
+			relkind = 'r'`)
 }
 
 // H10: what one node has counted, another one knows after both have flushed, and one that starts
@@ -260,7 +266,8 @@ func TestOpenInvitations(t *testing.T) {
 	}
 	stranger := w.user()
 	c := stranger.create()
-	stranger.on(node).post(mlsapi.NSIDAddMembers, stranger.addition(c, victim)).fails(http.StatusTooManyRequests, "QuotaExceeded")
+	stranger.on(node).post(mlsapi.NSIDAddMembers, stranger.addition(c, victim)).fails(http.StatusTooManyRequests,
+		"QuotaExceeded")
 	invite(friend).ok()
 	victim.accept(open)
 	victim.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: open.id}).ok()

@@ -67,7 +67,8 @@ func TestNobodyStarves(t *testing.T) {
 	c := alice.create(bob, carol)
 	reserved := func(for_ *user) bool {
 		t.Helper()
-		return w.count(`SELECT count(*) FROM convos WHERE reserved_for = $1 AND reserved_until > clock_timestamp()`, for_.did()) == 1
+		return w.count(`SELECT count(*) FROM convos WHERE reserved_for = $1 AND reserved_until > clock_timestamp()`,
+			for_.did()) == 1
 	}
 	bob.lose(c, alice)
 	bob.lose(c, alice)
@@ -155,7 +156,8 @@ func TestWhoLostLongestGoesNext(t *testing.T) {
 	c := alice.create(bob, carol, dave)
 	reserved := func() (did string) {
 		t.Helper()
-		if err := w.db.QueryRow(t.Context(), `SELECT coalesce(reserved_for, '') FROM convos WHERE id = $1`, c.id).Scan(&did); err != nil {
+		if err := w.db.QueryRow(t.Context(), `SELECT coalesce(reserved_for, '') FROM convos WHERE id = $1`,
+			c.id).Scan(&did); err != nil {
 			t.Fatal(err)
 		}
 		return did

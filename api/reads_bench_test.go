@@ -49,7 +49,8 @@ func newReadingFrom(b *testing.B, db *pgxpool.Pool, reads *standby.Reads) *readi
 		r.callers[i] = authtest.NewIdentity(b)
 	}
 	auth, err := serviceauth.New(serviceauth.Config{
-		Audiences: serviceauth.Audiences(service), Directory: authtest.NewDirectory(b, r.callers[:]...), Replays: serviceauth.NewUsedTokens(r.db),
+		Audiences: serviceauth.Audiences(service), Directory: authtest.NewDirectory(b, r.callers[:]...),
+		Replays: serviceauth.NewUsedTokens(r.db),
 	})
 	if err != nil {
 		b.Fatal(err)
@@ -88,12 +89,15 @@ func (r *reading) convo(members, entries, size int) uuid.UUID {
 			dids[i] = r.callers[i].DID.String()
 		}
 	}
-	r.exec(`INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, last_seq, created_at, last_message_at) VALUES
+	r.exec(`INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, last_seq, created_at, last_message_at)
+			VALUES
 		($1, $2, $3, 1, 1, $4, now(), now())`, id, id[:], dids[0], entries)
 	r.exec(`INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
-		SELECT $1, did, CASE n WHEN 1 THEN 'creator' ELSE 'member' END, now(), 0 FROM unnest($2::text[]) WITH ORDINALITY AS m (did, n)`, id, dids)
+		SELECT $1, did, CASE n WHEN 1 THEN 'creator' ELSE 'member' END, now(), 0 FROM unnest($2::text[]) WITH ORDINALITY AS m
+			(did, n)`, id, dids)
 	r.exec(`INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
-		SELECT $1, n, 1, 'did:plc:' || substr(md5((n % 7)::text), 1, 24), 1, decode(repeat('5a', $2::integer), 'hex'), n::text,
+		SELECT $1, n, 1, 'did:plc:' || substr(md5((n % 7)::text), 1, 24), 1, decode(repeat('5a', $2::integer), 'hex'),
+			n::text,
 			decode(repeat('5a', 32), 'hex'), date_trunc('milliseconds', now())
 		FROM generate_series(1, $3::integer) AS n`, id, size, entries)
 	return id

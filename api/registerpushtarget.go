@@ -45,7 +45,8 @@ func pushTarget(c *call, in *mlsapi.RegisterPushTargetInput) (push.Target, error
 	switch {
 	case t.Kind == push.KindAPNs && in.URL == nil:
 		t.Environment = push.Production
-		for field, value := range map[*string]*string{&t.Address: in.Token, &t.Topic: in.Topic, &t.Environment: in.Environment} {
+		for field, value := range map[*string]*string{&t.Address: in.Token, &t.Topic: in.Topic,
+			&t.Environment: in.Environment} {
 			if value != nil {
 				*field = *value
 			}

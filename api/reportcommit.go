@@ -26,7 +26,8 @@ func (h *handlers) ReportCommit(c *call, in *mlsapi.ReportCommitInput) error {
 		began = out.Began
 		answer := &mlsapi.ReportCommitOutput{Recorded: out.Recorded, Disputed: out.Open != nil}
 		if d := out.Open; d != nil {
-			answer.DisputedEpoch, answer.Committer, answer.Until = &d.Epoch, &d.Committer, lexcodec.Pointer(lexcodec.NewDatetime(d.Until))
+			answer.DisputedEpoch, answer.Committer, answer.Until = &d.Epoch, &d.Committer,
+				lexcodec.Pointer(lexcodec.NewDatetime(d.Until))
 		}
 		return answer, nil
 	})

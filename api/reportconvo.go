@@ -28,17 +28,18 @@ func (h *handlers) ReportConvo(c *call, in *mlsapi.ReportConvoInput) error {
 	}
 	c.uses(quota.Reports, 1)
 	c.uses(quota.Bytes, len(in.SealedReport))
-	err = h.write(c, convo.String(), key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
-		receipt, err := reports.Add(ctx, tx, h.reportKey, report, c.quota.ReportBytes())
-		if err != nil {
-			return nil, err
-		}
-		if receipt.Repeated {
-			// It has stored no bytes. It counts as a report of the day, so that repetitions end.
-			c.quota.Give(quota.Cost{Of: quota.Bytes, N: int64(len(in.SealedReport))})
-		}
-		return &mlsapi.ReportConvoOutput{ReportID: receipt.ID.String(), ReportedAt: lexcodec.NewDatetime(receipt.At)}, nil
-	})
+	err = h.write(c, convo.String(), key, content(in.Fields()),
+		func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
+			receipt, err := reports.Add(ctx, tx, h.reportKey, report, c.quota.ReportBytes())
+			if err != nil {
+				return nil, err
+			}
+			if receipt.Repeated {
+				// It has stored no bytes. It counts as a report of the day, so that repetitions end.
+				c.quota.Give(quota.Cost{Of: quota.Bytes, N: int64(len(in.SealedReport))})
+			}
+			return &mlsapi.ReportConvoOutput{ReportID: receipt.ID.String(), ReportedAt: lexcodec.NewDatetime(receipt.At)}, nil
+		})
 	if full, ok := errors.AsType[*quota.ExceededError](err); ok && full.Quota == quota.ReportBytes {
 		c.quota.Count(quota.Cost{Of: quota.Reports, N: 1}) // or a caller could try without end
 	}

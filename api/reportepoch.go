@@ -20,8 +20,9 @@ func (h *handlers) ReportEpoch(c *call, in *mlsapi.ReportEpochInput) error {
 		return err
 	}
 	r := convos.Report{
-		EpochReport: disputes.EpochReport{ConvoID: convo, Caller: c.caller, Epoch: in.Epoch, Hash: in.AuthenticatorHash, Counts: true},
-		GroupInfo:   in.GroupInfo, Verified: &convos.Verified{},
+		EpochReport: disputes.EpochReport{ConvoID: convo, Caller: c.caller, Epoch: in.Epoch, Hash: in.AuthenticatorHash,
+			Counts: true},
+		GroupInfo: in.GroupInfo, Verified: &convos.Verified{},
 	}
 	if in.GroupInfo != nil {
 		c.uses(quota.Bytes, len(in.GroupInfo))
@@ -41,7 +42,8 @@ func (h *handlers) ReportEpoch(c *call, in *mlsapi.ReportEpochInput) error {
 
 // reportEpoch records what the caller says of an epoch. Many signatures of a GroupInfo are verified
 // between two transactions. encode makes the answer.
-func (h *handlers) reportEpoch(c *call, r convos.Report, encode func(disputes.EpochOutcome, bool) lexcodec.Appender) (out disputes.EpochOutcome, err error) {
+func (h *handlers) reportEpoch(c *call, r convos.Report,
+	encode func(disputes.EpochOutcome, bool) lexcodec.Appender) (out disputes.EpochOutcome, err error) {
 	for {
 		err = h.write(c, r.ConvoID.String(), "", nil, func(ctx context.Context, tx pgx.Tx) (_ lexcodec.Appender, err error) {
 			var stored bool

@@ -48,7 +48,8 @@ func TestReport(t *testing.T) {
 	bob := w.user()
 	c := w.user().create(bob)
 	key := read[mlsapi.GetReportKeyOutput](t, bob.get(mlsapi.NSIDGetReportKey).ok())
-	if own := w.operator.Public(); key.KeyID != own.ID() || string(key.PublicKey) != string(own.Bytes()) || key.Algorithm != reports.Algorithm {
+	if own := w.operator.Public(); key.KeyID != own.ID() || string(key.PublicKey) != string(own.Bytes()) ||
+		key.Algorithm != reports.Algorithm {
 		t.Errorf("the key is %+v", key)
 	}
 	in, events := bob.report(c, "he threatens me"), w.count(`SELECT count(*) FROM outbox`)
@@ -98,11 +99,13 @@ func TestWhoReports(t *testing.T) {
 	in := stranger.report(c, "a stranger")
 	message := stranger.post(mlsapi.NSIDReportConvo, in).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
 	in.KeyID, in.SealedReport, in.Reason = "another", []byte("short"), "dislike"
-	if got := stranger.post(mlsapi.NSIDReportConvo, in).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound); got != message {
+	if got := stranger.post(mlsapi.NSIDReportConvo, in).fails(http.StatusNotFound,
+		mlsapi.ErrConvoNotFound); got != message {
 		t.Errorf("a wrong report tells %q, a good one %q", got, message)
 	}
 	nowhere := stranger.report(&convo{id: uuid.NewString()}, "nowhere")
-	if got := stranger.post(mlsapi.NSIDReportConvo, nowhere).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound); got != message {
+	if got := stranger.post(mlsapi.NSIDReportConvo, nowhere).fails(http.StatusNotFound,
+		mlsapi.ErrConvoNotFound); got != message {
 		t.Errorf("a convo that never existed tells %q, this one %q", got, message)
 	}
 	if n := w.count(`SELECT count(*) FROM abuse_reports`); n != 3 {
@@ -122,10 +125,13 @@ func TestRefusedReports(t *testing.T) {
 		change(in)
 		return bob.post(mlsapi.NSIDReportConvo, in).fails(status, name)
 	}
-	refused(http.StatusBadRequest, mlsapi.ErrUnknownReportKey, func(in *mlsapi.ReportConvoInput) { in.KeyID = "0123456789abcdef" })
+	refused(http.StatusBadRequest, mlsapi.ErrUnknownReportKey,
+		func(in *mlsapi.ReportConvoInput) { in.KeyID = "0123456789abcdef" })
 	refused(http.StatusBadRequest, "InvalidRequest", func(in *mlsapi.ReportConvoInput) { in.Reason = "dislike" })
-	refused(http.StatusBadRequest, "InvalidRequest", func(in *mlsapi.ReportConvoInput) { in.SealedReport = make([]byte, 47) })
-	refused(http.StatusBadRequest, "InvalidRequest", func(in *mlsapi.ReportConvoInput) { in.SealedReport = make([]byte, reports.MaxSealed+1) })
+	refused(http.StatusBadRequest, "InvalidRequest",
+		func(in *mlsapi.ReportConvoInput) { in.SealedReport = make([]byte, 47) })
+	refused(http.StatusBadRequest, "InvalidRequest",
+		func(in *mlsapi.ReportConvoInput) { in.SealedReport = make([]byte, reports.MaxSealed+1) })
 	largest := bob.sealed(c, make([]byte, reports.MaxSealed-48))
 	if len(largest.SealedReport) != reports.MaxSealed {
 		t.Fatalf("%d bytes", len(largest.SealedReport))
@@ -166,7 +172,8 @@ func TestReportBytes(t *testing.T) {
 	w.faults.Resume(failpoint.BeforeCommit, mlsapi.NSIDReportConvo)
 	statuses := []int{(<-pair).status, (<-pair).status}
 	slices.Sort(statuses)
-	if n := w.count(`SELECT count(*) FROM abuse_reports`); n != 5 || !slices.Equal(statuses, []int{http.StatusOK, http.StatusTooManyRequests}) {
+	if n := w.count(`SELECT count(*) FROM abuse_reports`); n != 5 ||
+		!slices.Equal(statuses, []int{http.StatusOK, http.StatusTooManyRequests}) {
 		t.Errorf("%d reports, statuses %v", n, statuses)
 	}
 	a := bob.post(mlsapi.NSIDReportConvo, bob.report(c, "more"))
@@ -181,7 +188,8 @@ func TestReportBytes(t *testing.T) {
 	}
 	// A large report counts for what it is.
 	w.exec(`DELETE FROM abuse_reports WHERE digest <> (SELECT digest FROM abuse_reports ORDER BY id LIMIT 1)`)
-	alice.post(mlsapi.NSIDReportConvo, alice.sealed(c, []byte(strings.Repeat("x", 70<<10)))).fails(http.StatusTooManyRequests, "QuotaExceeded")
+	alice.post(mlsapi.NSIDReportConvo,
+		alice.sealed(c, []byte(strings.Repeat("x", 70<<10)))).fails(http.StatusTooManyRequests, "QuotaExceeded")
 	alice.post(mlsapi.NSIDReportConvo, alice.sealed(c, []byte(strings.Repeat("x", 60<<10)))).ok()
 }
 
@@ -194,7 +202,8 @@ func TestReportsEnd(t *testing.T) {
 	for _, text := range []string{"open", "closed"} {
 		out := read[mlsapi.ReportConvoOutput](t, bob.post(mlsapi.NSIDReportConvo, bob.report(c, text)).ok())
 		if text == "closed" {
-			w.exec(`UPDATE abuse_reports SET state = 'closed', closed_at = now(), closed_by = 'olga', note = '' WHERE id = $1`, out.ReportID)
+			w.exec(`UPDATE abuse_reports SET state = 'closed', closed_at = now(), closed_by = 'olga', note = '' WHERE id = $1`,
+				out.ReportID)
 		}
 	}
 	for _, want := range []struct {
@@ -212,13 +221,15 @@ func TestReportsEnd(t *testing.T) {
 // sendReport sends a report, and returns its id.
 func (u *user) sendReport(c *convo, text string) uuid.UUID {
 	u.w.t.Helper()
-	return uuid.MustParse(read[mlsapi.ReportConvoOutput](u.w.t, u.post(mlsapi.NSIDReportConvo, u.report(c, text)).ok()).ReportID)
+	return uuid.MustParse(read[mlsapi.ReportConvoOutput](u.w.t,
+		u.post(mlsapi.NSIDReportConvo, u.report(c, text)).ok()).ReportID)
 }
 
 // closeReport closes a report some time ago.
 func (w *world) closeReport(id uuid.UUID, ago time.Duration) {
 	w.t.Helper()
-	w.exec(`UPDATE abuse_reports SET state = 'closed', closed_at = now() - $2::interval, closed_by = 'olga', note = '' WHERE id = $1`, id, ago)
+	w.exec(`UPDATE abuse_reports SET state = 'closed', closed_at = now() - $2::interval, closed_by = 'olga', note = ''
+			WHERE id = $1`, id, ago)
 }
 
 // A flood of reports ends when the operator closes or deletes them: only open ones count.
@@ -362,7 +373,8 @@ func TestClosedReportsAreCleared(t *testing.T) {
 	bob := w.user()
 	c := w.user().create(bob)
 	open := bob.sendReport(c, "open")
-	old, first, second, last := bob.sendReport(c, "1"), bob.sendReport(c, "2"), bob.sendReport(c, "3"), bob.sendReport(c, "4")
+	old, first, second, last := bob.sendReport(c, "1"), bob.sendReport(c, "2"), bob.sendReport(c, "3"),
+		bob.sendReport(c, "4")
 	w.closeReport(old, reports.KeepSealed+time.Hour)
 	w.closeReport(first, reports.KeepSealed-time.Hour)
 	w.closeReport(second, time.Hour)

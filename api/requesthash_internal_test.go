@@ -81,7 +81,8 @@ func TestRequestHashes(t *testing.T) {
 func (v hashVector) decode(t *testing.T, query string, body []byte) input {
 	t.Helper()
 	routes := mlsapi.Routes[*call]()
-	i := slices.IndexFunc(routes, func(r mlsapi.Route[*call]) bool { return r.Method.NSID == "blue.catbird.mls."+v.Method })
+	i := slices.IndexFunc(routes,
+		func(r mlsapi.Route[*call]) bool { return r.Method.NSID == "blue.catbird.mls."+v.Method })
 	if i < 0 {
 		t.Fatalf("there is no method %s", v.Method)
 	}

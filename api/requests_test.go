@@ -122,7 +122,8 @@ var keyed = []write{
 	{"registerPushTarget", func(w *world, key *string) request {
 		alice := w.user()
 		return request{by: alice, nsid: mlsapi.NSIDRegisterPushTarget,
-			in:      &mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "webhook", URL: ptr("https://push.example.com/"), IdempotencyKey: key},
+			in: &mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "webhook", URL: ptr("https://push.example.com/"),
+				IdempotencyKey: key},
 			effects: `SELECT count(*) FROM push_targets WHERE did = $1`, args: []any{alice.did()}}
 	}},
 	{"unregisterPushTarget", func(w *world, key *string) request {
@@ -144,34 +145,40 @@ var keyed = []write{
 	{"acceptConvo", func(w *world, key *string) request {
 		bob := w.user()
 		c := w.user().create(bob)
-		return request{by: bob, nsid: mlsapi.NSIDAcceptConvo, in: &mlsapi.AcceptConvoInput{ConvoID: c.id, IdempotencyKey: key},
+		return request{by: bob, nsid: mlsapi.NSIDAcceptConvo,
+			in:      &mlsapi.AcceptConvoInput{ConvoID: c.id, IdempotencyKey: key},
 			effects: `SELECT count(*) - 1 FROM members WHERE convo_id = $1 AND requested_at IS NULL`, args: []any{c.id}}
 	}},
 	{"leaveConvo with a block", func(w *world, key *string) request {
 		bob := w.user()
 		c := w.user().create(bob)
-		return request{by: bob, nsid: mlsapi.NSIDLeaveConvo, in: &mlsapi.LeaveConvoInput{ConvoID: c.id, Block: ptr(true), IdempotencyKey: key},
+		return request{by: bob, nsid: mlsapi.NSIDLeaveConvo,
+			in:      &mlsapi.LeaveConvoInput{ConvoID: c.id, Block: ptr(true), IdempotencyKey: key},
 			effects: `SELECT count(*) FROM blocks WHERE did = $1`, args: []any{bob.did()}}
 	}},
 	{"blockActor", func(w *world, key *string) request {
 		bob := w.user()
-		return request{by: bob, nsid: mlsapi.NSIDBlockActor, in: &mlsapi.BlockActorInput{DID: "did:plc:mallory", IdempotencyKey: key},
+		return request{by: bob, nsid: mlsapi.NSIDBlockActor,
+			in:      &mlsapi.BlockActorInput{DID: "did:plc:mallory", IdempotencyKey: key},
 			effects: `SELECT count(*) FROM blocks WHERE did = $1`, args: []any{bob.did()}}
 	}},
 	{"unblockActor", func(w *world, key *string) request {
 		bob := w.user()
 		bob.post(mlsapi.NSIDBlockActor, &mlsapi.BlockActorInput{DID: "did:plc:mallory"}).ok()
-		return request{by: bob, nsid: mlsapi.NSIDUnblockActor, in: &mlsapi.UnblockActorInput{DID: "did:plc:mallory", IdempotencyKey: key},
+		return request{by: bob, nsid: mlsapi.NSIDUnblockActor,
+			in:      &mlsapi.UnblockActorInput{DID: "did:plc:mallory", IdempotencyKey: key},
 			effects: `SELECT 1 - count(*) FROM blocks WHERE did = $1`, args: []any{bob.did()}}
 	}},
 	{"setInvitationPolicy", func(w *world, key *string) request {
 		bob := w.user()
-		return request{by: bob, nsid: mlsapi.NSIDSetInvitationPolicy, in: &mlsapi.SetInvitationPolicyInput{Policy: "nobody", IdempotencyKey: key},
+		return request{by: bob, nsid: mlsapi.NSIDSetInvitationPolicy,
+			in:      &mlsapi.SetInvitationPolicyInput{Policy: "nobody", IdempotencyKey: key},
 			effects: `SELECT count(*) FROM invitation_policies WHERE did = $1`, args: []any{bob.did()}}
 	}},
 	{"setCursorPolicy", func(w *world, key *string) request {
 		bob := w.user()
-		return request{by: bob, nsid: mlsapi.NSIDSetCursorPolicy, in: &mlsapi.SetCursorPolicyInput{ShareCursors: "members", IdempotencyKey: key},
+		return request{by: bob, nsid: mlsapi.NSIDSetCursorPolicy,
+			in:      &mlsapi.SetCursorPolicyInput{ShareCursors: "members", IdempotencyKey: key},
 			effects: `SELECT count(*) FROM cursor_policies WHERE did = $1`, args: []any{bob.did()}}
 	}},
 	{"reportConvo", func(w *world, key *string) request {
@@ -219,8 +226,10 @@ var unkeyed = []write{
 		bob := w.user()
 		c := w.user().create(bob)
 		bob.get(mlsapi.NSIDGetWelcome, "convoId", c.id).ok()
-		return request{by: bob, nsid: mlsapi.NSIDConfirmWelcome, in: &mlsapi.ConfirmWelcomeInput{ConvoID: c.id, Success: true},
-			effects: `SELECT count(*) FROM welcomes WHERE convo_id = $1 AND state = 'consumed' AND version = 2`, args: []any{c.id}}
+		return request{by: bob, nsid: mlsapi.NSIDConfirmWelcome,
+			in:      &mlsapi.ConfirmWelcomeInput{ConvoID: c.id, Success: true},
+			effects: `SELECT count(*) FROM welcomes WHERE convo_id = $1 AND state = 'consumed' AND version = 2`,
+			args:    []any{c.id}}
 	}},
 	{"updateCursor", func(w *world, _ *string) request {
 		alice := w.user()
@@ -266,7 +275,8 @@ func TestEveryWriteIsListed(t *testing.T) {
 	for _, m := range mlsapi.Methods() {
 		name := m.NSID[strings.LastIndexByte(m.NSID, '.')+1:]
 		listed := func(w write) bool { return w.name == name || strings.HasPrefix(w.name, name+" ") }
-		if m.Kind == mlsapi.Procedure && !slices.Contains(elsewhere, name) && !slices.ContainsFunc(keyed, listed) && !slices.ContainsFunc(unkeyed, listed) {
+		if m.Kind == mlsapi.Procedure && !slices.Contains(elsewhere, name) && !slices.ContainsFunc(keyed, listed) &&
+			!slices.ContainsFunc(unkeyed, listed) {
 			t.Errorf("%s is neither in keyed nor in unkeyed", name)
 		}
 	}
@@ -279,7 +289,8 @@ func TestEveryWriteIsListed(t *testing.T) {
 func guarded() []write {
 	var out []write
 	for _, k := range append(keyed[:len(keyed):len(keyed)], unkeyed...) {
-		if k.name != "eraseMyAccount" && k.name != "getKeyPackages" && k.name != "publishKeyPackages" && k.name != "unregisterPushTarget" && k.name != "withdrawKeyPackages" {
+		if k.name != "eraseMyAccount" && k.name != "getKeyPackages" && k.name != "publishKeyPackages" &&
+			k.name != "unregisterPushTarget" && k.name != "withdrawKeyPackages" {
 			out = append(out, k)
 		}
 	}
@@ -287,7 +298,8 @@ func guarded() []write {
 }
 
 // each runs test for every kind of write, one after the other in one world.
-func each(t *testing.T, writes []write, key func() *string, test func(t *testing.T, w *world, r request), changes ...func(*world)) {
+func each(t *testing.T, writes []write, key func() *string, test func(t *testing.T, w *world, r request),
+	changes ...func(*world)) {
 	t.Helper()
 	w := newWorld(t, changes...)
 	for _, kind := range writes {

@@ -52,7 +52,8 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 		return err
 	}
 	draft := messages.Draft{
-		ConvoID: convo, GroupID: header.GroupID, Sender: c.caller, Key: key, Hash: content(in.Fields()).Hash(), Kind: header.ContentType,
+		ConvoID: convo, GroupID: header.GroupID, Sender: c.caller, Key: key, Hash: content(in.Fields()).Hash(),
+		Kind:  header.ContentType,
 		Epoch: int64(header.Epoch), Body: in.Ciphertext, EmbedType: in.EmbedType, EmbedURI: in.EmbedURI, Token: c.token,
 		Quota: c.quota,
 	}
@@ -120,12 +121,15 @@ func messageHeader(in *mlsapi.SendMessageInput) (mls.Header, error) {
 	case err != nil:
 		return h, named(mlsapi.ErrInvalidMessage, "ciphertext: "+err.Error())
 	case h.ContentType == mls.ContentTypeCommit:
-		return h, named(mlsapi.ErrInvalidMessage, "ciphertext: a commit is sent with addMembers, leaveConvo, submitCommit or processExternalCommit")
+		return h, named(mlsapi.ErrInvalidMessage,
+			"ciphertext: a commit is sent with addMembers, leaveConvo, submitCommit or processExternalCommit")
 	case h.ContentType == mls.ContentTypeApplication && h.WireFormat != mls.WireFormatPrivateMessage:
 		return h, named(mlsapi.ErrInvalidMessage, "ciphertext: application data must be a PrivateMessage (RFC 9420 §6)")
 	case h.SenderType == mls.SenderTypeNewMemberProposal:
-		return h, named(mlsapi.ErrInvalidMessage, "ciphertext: sender_type new_member_proposal: nobody can propose to add itself here; "+
-			"a member adds others with addMembers, and a member's own device joins with processExternalCommit (RFC 9420 §12.1.8.2)")
+		return h, named(mlsapi.ErrInvalidMessage,
+			"ciphertext: sender_type new_member_proposal: nobody can propose to add itself here; "+
+				"a member adds others with addMembers, and a member's own device joins with processExternalCommit (RFC 9420 "+
+				"§12.1.8.2)")
 	case int64(h.Epoch) != in.Epoch:
 		return h, named(mlsapi.ErrInvalidMessage, "epoch differs from the ciphertext's own")
 	}

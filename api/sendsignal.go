@@ -33,7 +33,8 @@ func (h *handlers) SendSignal(c *call, in *mlsapi.SendSignalInput) error {
 		return err
 	}
 	// A sender does not learn who has blocked it, nor that somebody has.
-	carried := h.signals.Send(events.Signal{ConvoID: convo, Sender: c.caller, Payload: in.Payload, Hidden: hidden, Nobody: nobody})
+	carried := h.signals.Send(events.Signal{ConvoID: convo, Sender: c.caller, Payload: in.Payload, Hidden: hidden,
+		Nobody: nobody})
 	return c.reply(&mlsapi.SendSignalOutput{Carried: carried})
 }
 
@@ -46,7 +47,8 @@ func signalHeader(payload []byte) (mls.Header, error) {
 	case err != nil:
 		return h, named(mlsapi.ErrInvalidMessage, "payload: "+err.Error())
 	case h.WireFormat != mls.WireFormatPrivateMessage || h.ContentType != mls.ContentTypeApplication:
-		return h, named(mlsapi.ErrInvalidMessage, "payload: a signal must be a PrivateMessage with application data (RFC 9420 §6)")
+		return h, named(mlsapi.ErrInvalidMessage,
+			"payload: a signal must be a PrivateMessage with application data (RFC 9420 §6)")
 	}
 	return h, nil
 }

@@ -29,7 +29,8 @@ func TestServed(t *testing.T) {
 	other.IdempotencyKey = hello.IdempotencyKey
 	alice.post(mlsapi.NSIDSendMessage, other).fails(http.StatusConflict, mlsapi.ErrIdempotencyConflict)
 	body, _ := alice.KeyPackage(t)
-	publication := &mlsapi.PublishKeyPackageInput{KeyPackage: body, CipherSuite: alice.creation(newGroup(t)).CipherSuite, IdempotencyKey: newKey()}
+	publication := &mlsapi.PublishKeyPackageInput{KeyPackage: body, CipherSuite: alice.creation(newGroup(t)).CipherSuite,
+		IdempotencyKey: newKey()}
 	alice.post(mlsapi.NSIDPublishKeyPackage, publication).ok()
 	pgtest.Age(t, w.db, "idempotency_keys", 25*time.Hour, "expires_at")
 	alice.post(mlsapi.NSIDPublishKeyPackage, publication).ok()
@@ -55,7 +56,8 @@ func TestServed(t *testing.T) {
 		}
 		if r.Admitted {
 			got = append(got, requests.Request{
-				Caller: r.Caller, NSID: r.NSID, Key: r.Key, KeyUsed: r.KeyUsed, Replayed: r.Replayed, Expired: r.Expired, Error: r.Error, Conflict: r.Conflict,
+				Caller: r.Caller, NSID: r.NSID, Key: r.Key, KeyUsed: r.KeyUsed, Replayed: r.Replayed, Expired: r.Expired,
+				Error: r.Error, Conflict: r.Conflict,
 			})
 		}
 	}

@@ -191,11 +191,14 @@ func New(cfg Config) (*Server, error) {
 		cfg:    cfg,
 		routes: routes(cfg.Lifetimes),
 		handlers: handlers{
-			db: cfg.DB, log: strangers, writes: cfg.Writes, quotas: cfg.Quotas, messages: cfg.Messages, cursors: cfg.Cursors, welcomes: cfg.Welcomes,
-			push: cfg.Push, committed: cfg.Committed,
+			db: cfg.DB, log: strangers, writes: cfg.Writes, quotas: cfg.Quotas, messages: cfg.Messages, cursors: cfg.Cursors,
+			welcomes: cfg.Welcomes,
+			push:     cfg.Push, committed: cfg.Committed,
 			gate:    cfg.Gate,
-			streams: newStreams(checked(subscribeTo(cfg.Events), cfg.Gate), defaultPace, cfg.Metrics, cfg.Log), tickets: cfg.Tickets, auth: cfg.Auth,
-			sessions: cfg.Sessions, signals: cfg.Signals, epochWindow: cfg.EpochWindow, reportKey: cfg.ReportKey, metrics: cfg.Metrics,
+			streams: newStreams(checked(subscribeTo(cfg.Events), cfg.Gate), defaultPace, cfg.Metrics, cfg.Log),
+			tickets: cfg.Tickets, auth: cfg.Auth,
+			sessions: cfg.Sessions, signals: cfg.Signals, epochWindow: cfg.EpochWindow, reportKey: cfg.ReportKey,
+			metrics: cfg.Metrics,
 		},
 		memory:    newMemory(),
 		strangers: strangers,
@@ -239,16 +242,19 @@ func (s *Server) build() *echo.Echo {
 				r := c.Request()
 				return r.Method != http.MethodOptions && r.Header.Get(echo.HeaderOrigin) == ""
 			},
-			AllowOrigins:  []string{"*"},
-			AllowMethods:  []string{http.MethodGet, http.MethodPost},
-			AllowHeaders:  []string{"Authorization", "Content-Type", headerKey, headerRange, headerLastEventID, headerLogHead, "Atproto-Proxy", "Atproto-Accept-Labelers"},
-			ExposeHeaders: []string{headerReplay, headerConflict, headerExpired, headerLogHead, "RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset", "Retry-After", echo.HeaderXRequestID, headerContentRange},
-			MaxAge:        86400,
+			AllowOrigins: []string{"*"},
+			AllowMethods: []string{http.MethodGet, http.MethodPost},
+			AllowHeaders: []string{"Authorization", "Content-Type", headerKey, headerRange, headerLastEventID, headerLogHead,
+				"Atproto-Proxy", "Atproto-Accept-Labelers"},
+			ExposeHeaders: []string{headerReplay, headerConflict, headerExpired, headerLogHead, "RateLimit-Limit",
+				"RateLimit-Remaining", "RateLimit-Reset", "Retry-After", echo.HeaderXRequestID, headerContentRange},
+			MaxAge: 86400,
 		}),
-		middleware.RecoverWithConfig(middleware.RecoverConfig{DisableErrorHandler: true, LogErrorFunc: func(_ echo.Context, err error, stack []byte) error {
-			s.cfg.Log.Error("panic", "error", err, "stack", string(stack))
-			return err
-		}}),
+		middleware.RecoverWithConfig(middleware.RecoverConfig{DisableErrorHandler: true,
+			LogErrorFunc: func(_ echo.Context, err error, stack []byte) error {
+				s.cfg.Log.Error("panic", "error", err, "stack", string(stack))
+				return err
+			}}),
 		s.observe,
 		identify(),
 	} {
@@ -314,7 +320,8 @@ const requestIDChars = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123
 
 // usableRequestID reports whether a client's X-Request-Id is short and has only requestIDChars.
 func usableRequestID(id string) bool {
-	return id != "" && len(id) <= maxRequestID && !strings.ContainsFunc(id, func(r rune) bool { return !strings.ContainsRune(requestIDChars, r) })
+	return id != "" && len(id) <= maxRequestID &&
+		!strings.ContainsFunc(id, func(r rune) bool { return !strings.ContainsRune(requestIDChars, r) })
 }
 
 // identify names each request in the log and in its answer: X-Request-Id is the client's, or made

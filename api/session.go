@@ -13,7 +13,8 @@ import (
 // The reasons why a bearer of the wrong kind is refused.
 var (
 	errNoSession   = &serviceauth.InvalidError{Reason: "this method takes a service-auth token, no session"}
-	errSessionOnly = &serviceauth.InvalidError{Reason: "this method takes the session that is to be refreshed, no service-auth token"}
+	errSessionOnly = &serviceauth.InvalidError{Reason: "this method takes the session that is to be refreshed, no " +
+		"service-auth token"}
 )
 
 // admitSession authenticates a caller by a session. There is nothing to use up: the idempotency key

@@ -79,9 +79,11 @@ func TestSession(t *testing.T) {
 	w.under(w.server, s.Session, mlsapi.NSIDSendMessage, encode(in)).replays(first)
 	w.under(w.server, s.Session, mlsapi.NSIDGetMessages, nil, "convoId", c.id).ok()
 	w.under(w.server, s.Session, mlsapi.NSIDUpdateCursor, encode(&mlsapi.UpdateCursorInput{ConvoID: c.id, Seq: 1})).ok()
-	claim := w.under(w.server, s.Session, mlsapi.NSIDGetKeyPackages, nil, "dids", bob.did().String(), "idempotencyKey", "k")
+	claim := w.under(w.server, s.Session, mlsapi.NSIDGetKeyPackages, nil, "dids", bob.did().String(), "idempotencyKey",
+		"k")
 	claim.ok()
-	w.under(other, s.Session, mlsapi.NSIDGetKeyPackages, nil, "dids", bob.did().String(), "idempotencyKey", "k").replays(claim)
+	w.under(other, s.Session, mlsapi.NSIDGetKeyPackages, nil, "dids", bob.did().String(), "idempotencyKey",
+		"k").replays(claim)
 	if n := w.count(`SELECT count(*) FROM used_tokens`); n != tokens {
 		t.Errorf("%d tokens were used up", n-tokens)
 	}
@@ -117,12 +119,13 @@ func TestForgedSessions(t *testing.T) {
 	alice, mallory := w.user(), w.user()
 	s, theirs := alice.session(), mallory.session()
 	forged := map[string]string{
-		"other DID":                       altered(t, theirs.Session, replaced(mallory.did().String(), alice.did().String())),
-		"refresh token":                   s.RefreshToken,
-		"refresh token as a session":      "mlss1_" + s.RefreshToken[6:],
-		"cut off":                         s.Session[:len(s.Session)-1],
-		"no mac":                          altered(t, s.Session, func(b []byte) []byte { return b[:len(b)-32] }),
-		"mac of zeros":                    altered(t, s.Session, func(b []byte) []byte { return append(b[:len(b)-32], make([]byte, 32)...) }),
+		"other DID":                  altered(t, theirs.Session, replaced(mallory.did().String(), alice.did().String())),
+		"refresh token":              s.RefreshToken,
+		"refresh token as a session": "mlss1_" + s.RefreshToken[6:],
+		"cut off":                    s.Session[:len(s.Session)-1],
+		"no mac":                     altered(t, s.Session, func(b []byte) []byte { return b[:len(b)-32] }),
+		"mac of zeros": altered(t, s.Session,
+			func(b []byte) []byte { return append(b[:len(b)-32], make([]byte, 32)...) }),
 		"longer":                          altered(t, s.Session, func(b []byte) []byte { return append(b, 0) }),
 		"padded":                          s.Session + "==",
 		"too long":                        "mlss1_" + strings.Repeat("A", 507),
@@ -138,7 +141,8 @@ func TestForgedSessions(t *testing.T) {
 	}
 	for name, bearer := range forged {
 		a := w.under(w.server, bearer, mlsapi.NSIDGetConvos, nil)
-		if a.status != http.StatusUnauthorized || a.header.Get("WWW-Authenticate") == "" || bytes.Contains(a.body, []byte(bearer)) {
+		if a.status != http.StatusUnauthorized || a.header.Get("WWW-Authenticate") == "" ||
+			bytes.Contains(a.body, []byte(bearer)) {
 			t.Errorf("%s: %d %s", name, a.status, a.body)
 		}
 	}
@@ -190,7 +194,8 @@ func TestDeleteSession(t *testing.T) {
 	alice, bob := w.user(), w.user()
 	tablet := alice.device()
 	sessions := map[string]string{
-		"first": alice.session().Session, "second": alice.session().Session, "tablet": tablet.session().Session, "bob": bob.session().Session,
+		"first": alice.session().Session, "second": alice.session().Session, "tablet": tablet.session().Session,
+		"bob": bob.session().Session,
 	}
 	first, here := w.server, w.sessions
 	second := w.boot()
@@ -215,7 +220,8 @@ func TestDeleteSession(t *testing.T) {
 	wants("first", "second", "tablet", "bob")
 	none := encode(&mlsapi.DeleteSessionInput{})
 	w.under(first, sessions["first"], mlsapi.NSIDDeleteSession, none).ok()
-	w.under(first, sessions["first"], mlsapi.NSIDGetConvos, nil).fails(http.StatusUnauthorized, "InvalidToken") // before its next reading
+	// before its next reading
+	w.under(first, sessions["first"], mlsapi.NSIDGetConvos, nil).fails(http.StatusUnauthorized, "InvalidToken")
 	wants("second", "tablet", "bob")
 	alice.post(mlsapi.NSIDDeleteSession, &mlsapi.DeleteSessionInput{DeviceID: ptr(tablet.deviceID())}).ok()
 	wants("second", "bob")
@@ -257,7 +263,8 @@ func TestSessionsEndWithTheirAccount(t *testing.T) {
 			if err != nil {
 				w.t.Fatal(err)
 			}
-			if _, _, err := erasure.NewStore(accounts.NewStore(0)).Begin(w.t.Context(), tx, u.did(), erasure.ByAccount, "test"); err != nil {
+			if _, _, err := erasure.NewStore(accounts.NewStore(0)).Begin(w.t.Context(), tx, u.did(), erasure.ByAccount,
+				"test"); err != nil {
 				w.t.Fatal(err)
 			}
 			if err := tx.Commit(w.t.Context()); err != nil {
@@ -269,7 +276,8 @@ func TestSessionsEndWithTheirAccount(t *testing.T) {
 		},
 		"key replaced": func(w *world, u *user) {
 			w.exec(`
-				INSERT INTO identity_keys (did, key, version, fetched_at, forgotten_at, verified_at) VALUES ($1, 'did:key:another', 1, now(), now(), now())`, u.did())
+				INSERT INTO identity_keys (did, key, version, fetched_at, forgotten_at, verified_at) VALUES ($1, 'did:key:another',
+					1, now(), now(), now())`, u.did())
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -310,7 +318,8 @@ func TestRefreshSession(t *testing.T) {
 	first := alice.session()
 	answered := w.refresh(first.Session, first.RefreshToken)
 	second := read[mlsapi.CreateSessionOutput](t, answered.ok())
-	if second.Session == first.Session || second.RefreshToken == first.RefreshToken || !second.EndsAt.Equal(first.EndsAt.Time) {
+	if second.Session == first.Session || second.RefreshToken == first.RefreshToken ||
+		!second.EndsAt.Equal(first.EndsAt.Time) {
 		t.Errorf("first %+v, then %+v", first, second)
 	}
 	w.refresh(first.Session, first.RefreshToken).replays(answered)
@@ -345,7 +354,8 @@ func TestWhatAStolenSessionCannotDo(t *testing.T) {
 	w := newWorld(t, still())
 	alice, mallory := w.user(), w.user()
 	s, theirs, tablet := alice.session(), mallory.session(), alice.device().session()
-	for name, token := range map[string]string{"bearer": s.Session, "another's": theirs.RefreshToken, "another device's": tablet.RefreshToken, "none": "x"} {
+	for name, token := range map[string]string{"bearer": s.Session, "another's": theirs.RefreshToken,
+		"another device's": tablet.RefreshToken, "none": "x"} {
 		if a := w.refresh(s.Session, token); a.status != http.StatusBadRequest {
 			t.Errorf("refreshed with %s: %d %s", name, a.status, a.body)
 		}
@@ -354,7 +364,8 @@ func TestWhatAStolenSessionCannotDo(t *testing.T) {
 		body := encode(&mlsapi.CreateSessionInput{DeviceID: alice.deviceID()})
 		w.under(w.server, s.Session, nsid, body).fails(http.StatusUnauthorized, "InvalidToken")
 	}
-	alice.post(mlsapi.NSIDRefreshSession, &mlsapi.RefreshSessionInput{RefreshToken: s.RefreshToken}).fails(http.StatusUnauthorized, "InvalidToken")
+	alice.post(mlsapi.NSIDRefreshSession,
+		&mlsapi.RefreshSessionInput{RefreshToken: s.RefreshToken}).fails(http.StatusUnauthorized, "InvalidToken")
 	w.exec(`UPDATE sessions SET ends_at = now()`)
 	w.refresh(s.Session, s.RefreshToken).fails(http.StatusBadRequest, "InvalidRefreshToken")
 }
@@ -370,7 +381,8 @@ func TestSessionsOfAReplacedKey(t *testing.T) {
 	alice.Key = authtest.K256(t)
 	w.directory.Publish(alice.did(), alice.PublicKey(t))
 	stolen.get(mlsapi.NSIDGetConvos).ok() // the key is trusted for an hour
-	message := stolen.post(mlsapi.NSIDCreateSession, &mlsapi.CreateSessionInput{DeviceID: alice.deviceID()}).fails(http.StatusUnauthorized, "InvalidToken")
+	message := stolen.post(mlsapi.NSIDCreateSession,
+		&mlsapi.CreateSessionInput{DeviceID: alice.deviceID()}).fails(http.StatusUnauthorized, "InvalidToken")
 	if !strings.Contains(message, "replaced") {
 		t.Errorf("the message is %q", message)
 	}
@@ -400,9 +412,11 @@ func TestSessionOfAnotherDevice(t *testing.T) {
 		case method.Kind == mlsapi.Subscription:
 			w.handshake(method.NSID, query("deviceId", other.deviceID()), "Bearer "+s.Session).refusesDevice(method.NSID)
 		case kind == "parameters":
-			w.under(w.server, s.Session, method.NSID, nil, "deviceId", other.deviceID(), "convoId", c.id).refusesDevice(method.NSID)
+			w.under(w.server, s.Session, method.NSID, nil, "deviceId", other.deviceID(), "convoId",
+				c.id).refusesDevice(method.NSID)
 		default:
-			body := fmt.Sprintf(`{"deviceId": %q, "convoId": %q, "success": true, "kind": "webhook", "url": "https://push.example.com/"}`, other.deviceID(), c.id)
+			body := fmt.Sprintf(`{"deviceId": %q, "convoId": %q, "success": true, "kind": "webhook", "url": `+
+				`"https://push.example.com/"}`, other.deviceID(), c.id)
 			w.under(w.server, s.Session, method.NSID, []byte(body)).refusesDevice(method.NSID)
 		}
 	}
@@ -412,9 +426,12 @@ func TestSessionOfAnotherDevice(t *testing.T) {
 	// Those that name one by an object.
 	body, _ := other.KeyPackage(t)
 	in := &mlsapi.PublishKeyPackageInput{KeyPackage: body, CipherSuite: mlstest.Suite.String()}
-	w.under(w.server, s.Session, mlsapi.NSIDPublishKeyPackage, encode(in)).fails(http.StatusBadRequest, "InvalidKeyPackage")
-	many := &mlsapi.PublishKeyPackagesInput{KeyPackages: []mlsapi.Item{{KeyPackage: body, CipherSuite: mlstest.Suite.String()}}}
-	results := read[mlsapi.PublishKeyPackagesOutput](t, w.under(w.server, s.Session, mlsapi.NSIDPublishKeyPackages, encode(many)).ok()).Results
+	w.under(w.server, s.Session, mlsapi.NSIDPublishKeyPackage, encode(in)).fails(http.StatusBadRequest,
+		"InvalidKeyPackage")
+	many := &mlsapi.PublishKeyPackagesInput{KeyPackages: []mlsapi.Item{{KeyPackage: body,
+		CipherSuite: mlstest.Suite.String()}}}
+	results := read[mlsapi.PublishKeyPackagesOutput](t,
+		w.under(w.server, s.Session, mlsapi.NSIDPublishKeyPackages, encode(many)).ok()).Results
 	if results[0].Status != "rejected" {
 		t.Errorf("published for another device: %+v", results)
 	}
@@ -433,9 +450,11 @@ func TestSessionJoinsWithItsDevice(t *testing.T) {
 	proposal, ref := bob.Device.PublicProposal(t, c.info, 1, mlstest.SelfRemove())
 	bob.post(mlsapi.NSIDSendMessage, bob.propose(c, proposal)).ok()
 	in := &mlsapi.ProcessExternalCommitInput{
-		ConvoID: c.id, IdempotencyKey: newKey(), Commit: second.Device.ExternalCommit(t, c.info, alice.Device, mlstest.ByReference(ref)),
+		ConvoID: c.id, IdempotencyKey: newKey(),
+		Commit: second.Device.ExternalCommit(t, c.info, alice.Device, mlstest.ByReference(ref)),
 	}
-	w.under(w.server, alice.session().Session, mlsapi.NSIDProcessExternalCommit, encode(in)).fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
+	w.under(w.server, alice.session().Session, mlsapi.NSIDProcessExternalCommit, encode(in)).fails(http.StatusForbidden,
+		mlsapi.ErrNotPermitted)
 	w.under(w.server, second.session().Session, mlsapi.NSIDProcessExternalCommit, encode(in)).ok()
 }
 
@@ -484,10 +503,13 @@ func TestStreamsOfASession(t *testing.T) {
 	w := newWorld(t, still())
 	h, alice := w.pretend(), w.user()
 	s := alice.session()
-	ticket := read[mlsapi.GetSubscriptionTicketOutput](t, w.under(w.server, s.Session, mlsapi.NSIDGetSubscriptionTicket, []byte{}).ok())
-	unused := read[mlsapi.GetSubscriptionTicketOutput](t, w.under(w.server, s.Session, mlsapi.NSIDGetSubscriptionTicket, []byte{}).ok())
+	ticket := read[mlsapi.GetSubscriptionTicketOutput](t,
+		w.under(w.server, s.Session, mlsapi.NSIDGetSubscriptionTicket, []byte{}).ok())
+	unused := read[mlsapi.GetSubscriptionTicketOutput](t,
+		w.under(w.server, s.Session, mlsapi.NSIDGetSubscriptionTicket, []byte{}).ok())
 
-	w.handshake(mlsapi.NSIDSubscribeConvoEvents, query("ticket", ticket.Ticket, "deviceId", alice.device().deviceID()), "").refusesDevice("a ticket")
+	w.handshake(mlsapi.NSIDSubscribeConvoEvents, query("ticket", ticket.Ticket, "deviceId", alice.device().deviceID()),
+		"").refusesDevice("a ticket")
 	sockets := []*socket{w.dial("Bearer "+s.Session, "deviceId", alice.deviceID()), w.dial("", "ticket", ticket.Ticket)}
 	for _, k := range sockets {
 		h.next(t).events <- welcomeEvent(7)
@@ -534,7 +556,8 @@ func TestSessionsOfAnAccountAreBounded(t *testing.T) {
 	first := alice.session()
 	w.exec(`
 		INSERT INTO sessions (id, did, device_id, account_key, key_version, signed_with, issued_at, expires_at, ends_at)
-		SELECT gen_random_uuid(), did, device_id, account_key, key_version, signed_with, issued_at + n * interval '1 second', expires_at, ends_at
+		SELECT gen_random_uuid(), did, device_id, account_key, key_version, signed_with, issued_at + n * interval '1 second',
+			expires_at, ends_at
 		FROM sessions, generate_series(1, 49) AS n`)
 	w.under(w.server, first.Session, mlsapi.NSIDGetConvos, nil).ok()
 	last := alice.session()
@@ -552,6 +575,7 @@ func TestDeviceOfASession(t *testing.T) {
 	w := newWorld(t)
 	alice := w.user()
 	for _, id := range []string{strings.ToUpper(alice.deviceID()), strings.Repeat("g", 64), alice.deviceID()[:63]} {
-		alice.post(mlsapi.NSIDCreateSession, &mlsapi.CreateSessionInput{DeviceID: id}).fails(http.StatusBadRequest, "InvalidRequest")
+		alice.post(mlsapi.NSIDCreateSession, &mlsapi.CreateSessionInput{DeviceID: id}).fails(http.StatusBadRequest,
+			"InvalidRequest")
 	}
 }

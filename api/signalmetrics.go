@@ -19,9 +19,13 @@ func NewSignalMetrics(reg prometheus.Registerer) *SignalMetrics {
 		carried: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "mlsd_signals_total", Help: "Signals of this node's callers that it has passed on to all nodes."}),
 		delivered: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "mlsd_signal_deliveries_total", Help: "Signals and moved cursors that this node has put into subscriptions' buffers."}),
+			Name: "mlsd_signal_deliveries_total",
+			Help: "Signals and moved cursors that this node has put into subscriptions' buffers."}),
 		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_signals_dropped_total", Help: "Signals, or deliveries of one to a subscription, that this node has dropped, by reason: busy (messages come first), rate, convo (the limits of a node and of a convo), offline (no connection to the database), long, behind (the subscription has much to read), failed."},
+			Name: "mlsd_signals_dropped_total",
+			Help: "Signals, or deliveries of one to a subscription, that this node has dropped, by reason: busy (messages " +
+				"come first), rate, convo (the limits of a node and of a convo), offline (no connection to the database), long, " +
+				"behind (the subscription has much to read), failed."},
 			[]string{"reason"}),
 	}
 	for _, reason := range events.DropReasons() {

@@ -56,7 +56,8 @@ func TestSendSignal(t *testing.T) {
 	if out := read[mlsapi.SendSignalOutput](t, alice.post(mlsapi.NSIDSendSignal, in).ok()); !out.Carried {
 		t.Error("it was not carried")
 	}
-	want := []events.Signal{{ConvoID: uuid.MustParse(c.id), Sender: alice.did(), Payload: in.Payload, Hidden: []syntax.DID{carol.did()}}}
+	want := []events.Signal{{ConvoID: uuid.MustParse(c.id), Sender: alice.did(), Payload: in.Payload,
+		Hidden: []syntax.DID{carol.did()}}}
 	if diff := cmp.Diff(want, book.sent); diff != "" {
 		t.Errorf("passed on (-want +got):\n%s", diff)
 	}
@@ -108,12 +109,14 @@ func TestRefusedSignals(t *testing.T) {
 		return func(in *mlsapi.SendSignalInput) { in.Payload = p }
 	}
 	post(stranger, same).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
-	post(alice, func(in *mlsapi.SendSignalInput) { in.ConvoID = uuid.NewString() }).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
+	post(alice, func(in *mlsapi.SendSignalInput) { in.ConvoID = uuid.NewString() }).fails(http.StatusNotFound,
+		mlsapi.ErrConvoNotFound)
 	post(alice, payload([]byte("hello"))).fails(http.StatusBadRequest, mlsapi.ErrInvalidMessage)
 	post(alice, payload(mlstest.Commit(c.group, c.epoch, "x"))).fails(http.StatusBadRequest, mlsapi.ErrInvalidMessage)
 	post(alice, payload(mlstest.Message(newGroup(t), c.epoch, "x"))).fails(http.StatusBadRequest, mlsapi.ErrInvalidMessage)
 	post(alice, payload(mlstest.Message(c.group, c.epoch+1, "x"))).fails(http.StatusConflict, mlsapi.ErrEpochMismatch)
-	post(alice, payload(mlstest.Message(c.group, c.epoch, strings.Repeat("x", 1024)))).fails(http.StatusRequestEntityTooLarge, mlsapi.ErrMessageTooLarge)
+	post(alice, payload(mlstest.Message(c.group, c.epoch,
+		strings.Repeat("x", 1024)))).fails(http.StatusRequestEntityTooLarge, mlsapi.ErrMessageTooLarge)
 	bob.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).ok()
 	post(bob, same).fails(http.StatusForbidden, mlsapi.ErrNotMember)
 	if _, err := w.db.Exec(t.Context(), `UPDATE convos SET closed_at = now() WHERE id = $1`, c.id); err != nil {
@@ -137,15 +140,19 @@ func TestFramesOfSignals(t *testing.T) {
 	w := newWorld(t)
 	h, alice := w.pretend(), w.user()
 	payload := []byte{1, 2, 3}
-	typing := &events.Event{ConvoID: uuid.Max, Signal: &events.Signal{ConvoID: uuid.Max, Sender: "did:plc:bob", Payload: payload}}
-	moved := &events.Event{ConvoID: uuid.Max, Signal: &events.Signal{ConvoID: uuid.Max, Moves: []events.Move{{DID: "did:plc:bob", Read: 3, Delivered: 4}}}}
+	typing := &events.Event{ConvoID: uuid.Max,
+		Signal: &events.Signal{ConvoID: uuid.Max, Sender: "did:plc:bob", Payload: payload}}
+	moved := &events.Event{ConvoID: uuid.Max,
+		Signal: &events.Signal{ConvoID: uuid.Max, Moves: []events.Move{{DID: "did:plc:bob", Read: 3, Delivered: 4}}}}
 	k := alice.dial()
 	s := h.next(t)
 	s.events <- typing
-	k.wants(map[string]any{"op": int64(1), "t": "#typingEvent"}, map[string]any{"convoId": uuid.Max.String(), "did": "did:plc:bob", "payload": payload})
+	k.wants(map[string]any{"op": int64(1), "t": "#typingEvent"},
+		map[string]any{"convoId": uuid.Max.String(), "did": "did:plc:bob", "payload": payload})
 	s.events <- moved
 	k.wants(map[string]any{"op": int64(1), "t": "#cursorEvent"}, map[string]any{
-		"convoId": uuid.Max.String(), "cursors": []any{map[string]any{"did": "did:plc:bob", "read": int64(3), "delivered": int64(4)}},
+		"convoId": uuid.Max.String(),
+		"cursors": []any{map[string]any{"did": "did:plc:bob", "read": int64(3), "delivered": int64(4)}},
 	})
 	stream := alice.stream(nil)
 	s = h.next(t)
@@ -153,9 +160,14 @@ func TestFramesOfSignals(t *testing.T) {
 	s.events <- welcomeEvent(7)
 	s.events <- moved
 	for _, want := range []sent{
-		{event: "typingEvent", data: `{"convoId":"` + uuid.Max.String() + `","cursor":"5","did":"did:plc:bob","isTyping":false,"payload":{"$bytes":"` + base64.RawStdEncoding.EncodeToString(payload) + `"}}`},
-		{event: "welcomeEvent", id: "7", data: `{"convoId":"` + uuid.Max.String() + `","createdAt":"2026-11-20T10:20:30.400Z","cursor":"7","deviceId":"phone","epoch":2,"keyPackageRef":"00ff"}`},
-		{event: "cursorEvent", data: `{"convoId":"` + uuid.Max.String() + `","cursor":"7","cursors":[{"delivered":4,"did":"did:plc:bob","read":3}]}`},
+		{event: "typingEvent", data: `{"convoId":"` + uuid.Max.String() +
+			`","cursor":"5","did":"did:plc:bob","isTyping":false,"payload":{"$bytes":"` +
+			base64.RawStdEncoding.EncodeToString(payload) + `"}}`},
+		{event: "welcomeEvent", id: "7",
+			data: `{"convoId":"` + uuid.Max.String() +
+				`","createdAt":"2026-11-20T10:20:30.400Z","cursor":"7","deviceId":"phone","epoch":2,"keyPackageRef":"00ff"}`},
+		{event: "cursorEvent", data: `{"convoId":"` + uuid.Max.String() +
+			`","cursor":"7","cursors":[{"delivered":4,"did":"did:plc:bob","read":3}]}`},
 	} {
 		if got := stream.event(); got != want {
 			t.Errorf("sent %+v, want %+v", got, want)
@@ -168,7 +180,8 @@ func TestGetCursors(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, bob, carol, dave, erin := w.user(), w.user(), w.user(), w.user(), w.user()
-	people := map[syntax.DID]string{alice.did(): "alice", bob.did(): "bob", carol.did(): "carol", dave.did(): "dave", erin.did(): "erin"}
+	people := map[syntax.DID]string{alice.did(): "alice", bob.did(): "bob", carol.did(): "carol", dave.did(): "dave",
+		erin.did(): "erin"}
 	c := alice.create(bob, carol, dave, erin)
 	for _, u := range []*user{bob, carol, dave} { // erin's membership stays a request
 		u.post(mlsapi.NSIDAcceptConvo, &mlsapi.AcceptConvoInput{ConvoID: c.id}).ok()
@@ -204,7 +217,8 @@ func TestGetCursors(t *testing.T) {
 	}
 	move := func(u *user, read_, delivered int64) {
 		t.Helper()
-		out := read[mlsapi.UpdateCursorOutput](t, u.post(mlsapi.NSIDUpdateCursor, &mlsapi.UpdateCursorInput{ConvoID: c.id, Seq: read_, Delivered: &delivered}).ok())
+		out := read[mlsapi.UpdateCursorOutput](t,
+			u.post(mlsapi.NSIDUpdateCursor, &mlsapi.UpdateCursorInput{ConvoID: c.id, Seq: read_, Delivered: &delivered}).ok())
 		if out.Seq < read_ || *out.Delivered < max(read_, delivered) {
 			t.Errorf("moved to %d and %d", out.Seq, *out.Delivered)
 		}
@@ -226,7 +240,8 @@ func TestGetCursors(t *testing.T) {
 	dave.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).ok()
 	wants(alice, "map[alice:1/3] true")
 	dave.get(mlsapi.NSIDGetCursors, "convoId", c.id).fails(http.StatusForbidden, mlsapi.ErrNotMember)
-	alice.post(mlsapi.NSIDSetCursorPolicy, &mlsapi.SetCursorPolicyInput{ShareCursors: "friends"}).fails(http.StatusBadRequest, "InvalidRequest")
+	alice.post(mlsapi.NSIDSetCursorPolicy,
+		&mlsapi.SetCursorPolicyInput{ShareCursors: "friends"}).fails(http.StatusBadRequest, "InvalidRequest")
 	if bytes.Contains(alice.get(mlsapi.NSIDGetCursors, "convoId", c.id).ok(), []byte("At\"")) {
 		t.Error("it says when a cursor has moved")
 	}
@@ -246,7 +261,8 @@ func TestViewersAfterWithdrawal(t *testing.T) {
 	}
 	sees := func(mover *user) bool {
 		t.Helper()
-		v, err := consent.ViewersOf(t.Context(), w.db, uuid.MustParse(c.id), []syntax.DID{mover.did()}, []syntax.DID{alice.did()})
+		v, err := consent.ViewersOf(t.Context(), w.db, uuid.MustParse(c.id), []syntax.DID{mover.did()},
+			[]syntax.DID{alice.did()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -269,7 +285,8 @@ func TestViewersAfterWithdrawal(t *testing.T) {
 func (w *world) rows() map[string]int64 {
 	w.t.Helper()
 	rows, err := w.db.Query(w.t.Context(), `
-		SELECT relname, (xpath('/row/n/text()', query_to_xml(format('SELECT count(*) AS n FROM %I', relname), false, true, '')))[1]::text::bigint
+		SELECT relname, (xpath('/row/n/text()', query_to_xml(format('SELECT count(*) AS n FROM %I', relname), false, true,
+			'')))[1]::text::bigint
 		FROM pg_class WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace`)
 	if err != nil {
 		w.t.Fatal(err)

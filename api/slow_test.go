@@ -152,7 +152,8 @@ func TestClaimsBehindALock(t *testing.T) {
 	}
 	answers := make(chan []answer)
 	go func() {
-		answers <- together(claims, func(int) answer { return mallory.get(mlsapi.NSIDGetKeyPackages, "dids", alice.did().String()) })
+		answers <- together(claims,
+			func(int) answer { return mallory.get(mlsapi.NSIDGetKeyPackages, "dids", alice.did().String()) })
 	}()
 	for w.server.DearLate() < 2 {
 		runtime.Gosched()
@@ -185,8 +186,10 @@ func TestDeclaredBodiesTakeNothing(t *testing.T) {
 	attackers := []*user{w.user(), w.user(), w.user()}
 	for i := range 300 {
 		conn := w.connect(server.Listener.Addr().String())
-		_, err := fmt.Fprintf(conn, "POST /xrpc/%s HTTP/1.1\r\nHost: x\r\nAuthorization: %s\r\nContent-Type: application/json\r\n"+
-			"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n", mlsapi.NSIDConfirmWelcome, attackers[i%3].authorization(mlsapi.NSIDConfirmWelcome), 256<<10)
+		_, err := fmt.Fprintf(conn,
+			"POST /xrpc/%s HTTP/1.1\r\nHost: x\r\nAuthorization: %s\r\nContent-Type: application/json\r\n"+
+				"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n", mlsapi.NSIDConfirmWelcome,
+			attackers[i%3].authorization(mlsapi.NSIDConfirmWelcome), 256<<10)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -210,11 +213,13 @@ func TestDeclaredBodiesTakeNothing(t *testing.T) {
 func TestDrainDeadline(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	r := httptest.NewRequest(http.MethodPost, "/xrpc/"+mlsapi.NSIDUpdateCursor, strings.NewReader(strings.Repeat("x", 300<<10)))
+	r := httptest.NewRequest(http.MethodPost, "/xrpc/"+mlsapi.NSIDUpdateCursor,
+		strings.NewReader(strings.Repeat("x", 300<<10)))
 	r.Header.Set("Content-Type", "application/json")
 	d := &deadlines{ResponseRecorder: httptest.NewRecorder()}
 	w.server.ServeHTTP(d, r)
-	if d.Code != http.StatusUnauthorized || len(d.read) < 2 || d.read[0].IsZero() || time.Until(d.read[0]) > 10*time.Second {
+	if d.Code != http.StatusUnauthorized || len(d.read) < 2 || d.read[0].IsZero() ||
+		time.Until(d.read[0]) > 10*time.Second {
 		t.Fatalf("status %d, deadlines %v; want one for the body that nobody wants", d.Code, d.read)
 	}
 	if last := d.read[len(d.read)-1]; !last.IsZero() {
@@ -245,14 +250,18 @@ func TestRefusedTicketStays(t *testing.T) {
 	w.pretend()
 	alice := w.user()
 	first, second := alice.ticket(), alice.ticket()
-	if a := w.handshake(mlsapi.NSIDSubscribeConvoEvents, query("ticket", first), ""); a.status != http.StatusSwitchingProtocols {
+	if a := w.handshake(mlsapi.NSIDSubscribeConvoEvents, query("ticket", first),
+		""); a.status != http.StatusSwitchingProtocols {
 		t.Fatalf("%d %s", a.status, a.body)
 	}
-	w.handshake(mlsapi.NSIDSubscribeConvoEvents, query("ticket", second), "").fails(http.StatusTooManyRequests, "RateLimitExceeded")
-	if holder, err := w.tickets.Owner(t.Context(), second, mlsapi.NSIDSubscribeConvoEvents); err != nil || holder.DID != alice.did() {
+	w.handshake(mlsapi.NSIDSubscribeConvoEvents, query("ticket", second), "").fails(http.StatusTooManyRequests,
+		"RateLimitExceeded")
+	if holder, err := w.tickets.Owner(t.Context(), second, mlsapi.NSIDSubscribeConvoEvents); err != nil ||
+		holder.DID != alice.did() {
 		t.Errorf("the refused ticket: %+v, %v", holder, err)
 	}
-	if _, err := w.tickets.Owner(t.Context(), first, mlsapi.NSIDSubscribeConvoEvents); !errors.Is(err, events.ErrInvalidTicket) {
+	if _, err := w.tickets.Owner(t.Context(), first, mlsapi.NSIDSubscribeConvoEvents); !errors.Is(err,
+		events.ErrInvalidTicket) {
 		t.Errorf("the used ticket: %v", err)
 	}
 }
@@ -262,7 +271,8 @@ func TestRequestIDs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for id, used := range map[string]bool{
-		"": false, "a-b_c~": true, "0192f3a5-0000-7000-8000-000000000001": true, "a b": false, `"forged"`: false, "<b>": false, strings.Repeat("x", 64): true, strings.Repeat("x", 65): false, strings.Repeat("x", 20_000): false,
+		"": false, "a-b_c~": true, "0192f3a5-0000-7000-8000-000000000001": true, "a b": false, `"forged"`: false,
+		"<b>": false, strings.Repeat("x", 64): true, strings.Repeat("x", 65): false, strings.Repeat("x", 20_000): false,
 		"caf\xc3\xa9": false, "tab\there": false,
 	} {
 		got := w.do(http.MethodGet, mlsapi.NSIDGetConvos, nil, nil, "", "X-Request-ID", id).header.Get("X-Request-Id")

@@ -43,7 +43,8 @@ func BenchmarkStandby(b *testing.B) {
 						var running sync.WaitGroup
 						running.Go(func() {
 							for ctx.Err() == nil {
-								if _, err := writer.Exec(b.Context(), `UPDATE convos SET last_message_at = now() WHERE id = $1`, convo); err != nil {
+								if _, err := writer.Exec(b.Context(), `UPDATE convos SET last_message_at = now() WHERE id = $1`,
+									convo); err != nil {
 									b.Error(err)
 								}
 							}

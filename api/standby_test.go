@@ -118,11 +118,13 @@ func (w *world) standbyBehind(node *api.Server) {
 	alice.remove(c, bob)
 	alice.send(c, "not for Bob")
 	for nsid, params := range map[string][]string{
-		mlsapi.NSIDGetMessages: nil, mlsapi.NSIDGetCommits: {"fromEpoch", "1"}, mlsapi.NSIDGetConvo: nil, mlsapi.NSIDGetGroupInfo: nil,
+		mlsapi.NSIDGetMessages: nil, mlsapi.NSIDGetCommits: {"fromEpoch", "1"}, mlsapi.NSIDGetConvo: nil,
+		mlsapi.NSIDGetGroupInfo: nil,
 	} {
 		bob.on(node).get(nsid, append(params, "convoId", c.id)...).fails(http.StatusForbidden, mlsapi.ErrNotMember)
 	}
-	if convos := read[mlsapi.GetConvosOutput](t, bob.on(node).get(mlsapi.NSIDGetConvos).ok()); len(convos.Conversations) != 0 {
+	if convos := read[mlsapi.GetConvosOutput](t,
+		bob.on(node).get(mlsapi.NSIDGetConvos).ok()); len(convos.Conversations) != 0 {
 		t.Errorf("Bob sees %d convos", len(convos.Conversations))
 	}
 	alice.add(c, carol)

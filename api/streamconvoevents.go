@@ -84,7 +84,8 @@ func (s *streams) answer(ctx context.Context, c *httpRequest, sub subscription, 
 	w := c.Response()
 	// The controller is that of w.Writer, because w.Flush returns no error.
 	e := &eventStream{
-		streams: s, w: w, control: http.NewResponseController(w.Writer), sub: sub, cancel: cancel, last: cmp.Or(last, strconv.FormatInt(sub.Began(), 10)),
+		streams: s, w: w, control: http.NewResponseController(w.Writer), sub: sub, cancel: cancel,
+		last: cmp.Or(last, strconv.FormatInt(sub.Began(), 10)),
 	}
 	// net/http reads on, to notice that the client hangs up. The deadline of the request must not
 	// end that.
@@ -155,7 +156,8 @@ func (e *eventStream) encode(event *events.Event, request bool) []byte {
 // info encodes a message about the stream itself. It has no id, so the client keeps its last event
 // id.
 func (e *eventStream) info(name, message string) []byte {
-	return lexcodec.AppendServerSentEvent(nil, "", &mlsapi.StreamConvoEventsInfoEvent{Cursor: e.last, Info: name + ": " + message})
+	return lexcodec.AppendServerSentEvent(nil, "",
+		&mlsapi.StreamConvoEventsInfoEvent{Cursor: e.last, Info: name + ": " + message})
 }
 
 // write is socket.write for an event stream, with the same errors.
@@ -227,7 +229,8 @@ func (e *eventStream) end(why error) {
 		last = e.info("Replaced", events.ErrReplaced.Error())
 	case errors.Is(why, events.ErrClosing):
 		after := e.streams.pace.reconnect()
-		last = append(fmt.Appendf(nil, "retry: %d\n", after), e.info("Restarting", fmt.Sprintf("reconnect after %d ms", after))...)
+		last = append(fmt.Appendf(nil, "retry: %d\n", after),
+			e.info("Restarting", fmt.Sprintf("reconnect after %d ms", after))...)
 	default:
 		last = e.info(e.streams.failed(why), "the stream cannot go on now; reconnect")
 	}

@@ -27,17 +27,22 @@ func NewStreamMetrics(reg prometheus.Registerer) *StreamMetrics {
 		sequenced: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "mlsd_events_sequenced_total", Help: "Events that this node has given their place in the stream."}),
 		waited: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "mlsd_sequencer_wait_seconds", Help: "How long the oldest event of each step had waited for its place.", Buckets: buckets, NativeHistogramBucketFactor: nativeFactor, NativeHistogramMaxBucketNumber: nativeBuckets}),
+			Name: "mlsd_sequencer_wait_seconds", Help: "How long the oldest event of each step had waited for its place.",
+			Buckets: buckets, NativeHistogramBucketFactor: nativeFactor, NativeHistogramMaxBucketNumber: nativeBuckets}),
 		read: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "mlsd_events_told_total", Help: "Events of the stream that this node has read, once for all its subscriptions."}),
+			Name: "mlsd_events_told_total",
+			Help: "Events of the stream that this node has read, once for all its subscriptions."}),
 		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "mlsd_stream_lag_seconds", Help: "Age of the newest event of each read when it was handed to this node's subscriptions.", Buckets: buckets, NativeHistogramBucketFactor: nativeFactor, NativeHistogramMaxBucketNumber: nativeBuckets}),
+			Name: "mlsd_stream_lag_seconds",
+			Help: "Age of the newest event of each read when it was handed to this node's subscriptions.", Buckets: buckets,
+			NativeHistogramBucketFactor: nativeFactor, NativeHistogramMaxBucketNumber: nativeBuckets}),
 		pages: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "mlsd_catch_up_pages_total", Help: "Pages that subscriptions behind the end of the stream have read."}),
 		caughtUp: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "mlsd_catch_up_events_total", Help: "Events in those pages."}),
 		behind: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "mlsd_subscriptions_behind_total", Help: "Times that a subscription's buffer was full and it had to catch up."}),
+			Name: "mlsd_subscriptions_behind_total",
+			Help: "Times that a subscription's buffer was full and it had to catch up."}),
 	}
 	reg.MustRegister(m.leader, m.sequenced, m.waited, m.read, m.lag, m.pages, m.caughtUp, m.behind)
 	return m

@@ -40,8 +40,9 @@ func welcomeEvent(seq int64) *events.Event {
 
 func welcomeBody(seq int64) map[string]any {
 	return map[string]any{
-		"cursor": seq, "position": fmt.Sprintf("0.0:%d", seq), "convoId": uuid.Max.String(), "deviceId": "phone", "keyPackageRef": "00ff",
-		"epoch": int64(2), "createdAt": "2026-11-20T10:20:30.400Z",
+		"cursor": seq, "position": fmt.Sprintf("0.0:%d", seq), "convoId": uuid.Max.String(), "deviceId": "phone",
+		"keyPackageRef": "00ff",
+		"epoch":         int64(2), "createdAt": "2026-11-20T10:20:30.400Z",
 	}
 }
 
@@ -69,28 +70,36 @@ func TestFramesOfEvents(t *testing.T) {
 		Detail: outbox.Detail{Change: outbox.Left, By: alice.did(), Epoch: 3, CommitNeeded: true},
 	}
 	k.wants(map[string]any{"op": int64(1), "t": "#membershipEvent"}, map[string]any{
-		"cursor": int64(1 << 40), "position": "0.0:1099511627776", "convoId": uuid.Max.String(), "did": alice.did().String(), "change": "left", "by": alice.did().String(), "epoch": int64(3),
+		"cursor": int64(1 << 40), "position": "0.0:1099511627776", "convoId": uuid.Max.String(), "did": alice.did().String(),
+		"change": "left", "by": alice.did().String(), "epoch": int64(3),
 		"seq": int64(9), "commitNeeded": true, "createdAt": at,
 	})
 	s.events <- &events.Event{
-		StreamSeq: 8, Kind: outbox.Membership, ConvoID: uuid.Max, Seq: 1, DID: alice.did(), At: streamAt, Detail: outbox.Detail{Change: outbox.Joined},
+		StreamSeq: 8, Kind: outbox.Membership, ConvoID: uuid.Max, Seq: 1, DID: alice.did(), At: streamAt,
+		Detail: outbox.Detail{Change: outbox.Joined},
 	}
 	k.wants(map[string]any{"op": int64(1), "t": "#membershipEvent"}, map[string]any{
-		"cursor": int64(8), "position": "0.0:8", "convoId": uuid.Max.String(), "did": alice.did().String(), "change": "joined", "epoch": int64(0), "seq": int64(1), "createdAt": at,
+		"cursor": int64(8), "position": "0.0:8", "convoId": uuid.Max.String(), "did": alice.did().String(),
+		"change": "joined", "epoch": int64(0), "seq": int64(1), "createdAt": at,
 	})
 	s.events <- &events.Event{
-		StreamSeq: 8, Kind: outbox.Dispute, ConvoID: uuid.Max, Seq: 1, At: streamAt, Detail: outbox.Detail{Change: outbox.Disputed, Epoch: 3, By: alice.did()},
+		StreamSeq: 8, Kind: outbox.Dispute, ConvoID: uuid.Max, Seq: 1, At: streamAt,
+		Detail: outbox.Detail{Change: outbox.Disputed, Epoch: 3, By: alice.did()},
 	}
 	k.wants(map[string]any{"op": int64(1), "t": "#disputeEvent"}, map[string]any{
-		"cursor": int64(8), "position": "0.0:8", "convoId": uuid.Max.String(), "change": "disputed", "epoch": int64(3), "seq": int64(1),
+		"cursor": int64(8), "position": "0.0:8", "convoId": uuid.Max.String(), "change": "disputed", "epoch": int64(3),
+		"seq":       int64(1),
 		"committer": alice.did().String(), "createdAt": at,
 	})
 	s.events <- &events.Event{StreamSeq: 9, Kind: 99, At: streamAt} // of a newer node: skipped
 	s.events <- &events.Event{
-		StreamSeq: 10, Kind: outbox.KeyPackages, DID: alice.did(), At: streamAt, Detail: outbox.Detail{Change: "low", DeviceID: "phone", CipherSuite: 1},
+		StreamSeq: 10, Kind: outbox.KeyPackages, DID: alice.did(), At: streamAt,
+		Detail: outbox.Detail{Change: "low", DeviceID: "phone", CipherSuite: 1},
 	}
 	k.wants(map[string]any{"op": int64(1), "t": "#keyPackagesEvent"}, map[string]any{
-		"cursor": int64(10), "position": "0.0:10", "deviceId": "phone", "cipherSuite": "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519", "change": "low", "available": int64(0), "createdAt": at,
+		"cursor": int64(10), "position": "0.0:10", "deviceId": "phone",
+		"cipherSuite": "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519", "change": "low", "available": int64(0),
+		"createdAt": at,
 	})
 	if err := k.ws.Close(websocket.StatusNormalClosure, ""); err != nil {
 		t.Error(err)
@@ -148,7 +157,8 @@ func TestStreamOfAConvo(t *testing.T) {
 	carol := w.user()
 	alice.add(c, carol)
 	log := bob.page(c, "messageType", "all").Messages
-	commits := read[mlsapi.GetCommitsOutput](t, bob.get(mlsapi.NSIDGetCommits, "convoId", c.id, "fromEpoch", "1").ok()).Commits
+	commits := read[mlsapi.GetCommitsOutput](t,
+		bob.get(mlsapi.NSIDGetCommits, "convoId", c.id, "fromEpoch", "1").ok()).Commits
 	seen := map[string]int{}
 	for seen["membershipEvent"] < 2 || seen["messageEvent"] < 1 || seen["commitEvent"] < 1 || seen["welcomeEvent"] < 1 {
 		e := r.event()
@@ -189,12 +199,14 @@ func TestSubscriptionRequests(t *testing.T) {
 		params []string
 		want   events.Request
 	}{
-		"nothing":   {nil, events.Request{}},
-		"cursor":    {[]string{"cursor", "7"}, events.Request{Cursor: from(7)}},
-		"cursor 0":  {[]string{"cursor", "0"}, events.Request{Cursor: from(0)}},
-		"position":  {[]string{"cursor", "9", "position", "1k.0:7"}, events.Request{Cursor: &events.Cursor{Generation: 56, Seq: 7}}},
-		"device":    {[]string{"deviceId", "phone"}, events.Request{DeviceID: "phone"}},
-		"convos":    {[]string{"convoIds", id.String(), "convoIds", "x", "convoIds", strings.ToUpper(id.String())}, events.Request{Convos: []uuid.UUID{id}}},
+		"nothing":  {nil, events.Request{}},
+		"cursor":   {[]string{"cursor", "7"}, events.Request{Cursor: from(7)}},
+		"cursor 0": {[]string{"cursor", "0"}, events.Request{Cursor: from(0)}},
+		"position": {[]string{"cursor", "9", "position", "1k.0:7"},
+			events.Request{Cursor: &events.Cursor{Generation: 56, Seq: 7}}},
+		"device": {[]string{"deviceId", "phone"}, events.Request{DeviceID: "phone"}},
+		"convos": {[]string{"convoIds", id.String(), "convoIds", "x", "convoIds", strings.ToUpper(id.String())},
+			events.Request{Convos: []uuid.UUID{id}}},
 		"no convos": {[]string{"convoIds", "x"}, events.Request{Convos: []uuid.UUID{}}},
 	} {
 		alice.dial(tc.params...)
@@ -216,8 +228,9 @@ func TestSubscriptionRequests(t *testing.T) {
 		"header":           {nil, "7", events.Request{Cursor: from(8)}},
 		"header over both": {query("cursor", "9"), "7", events.Request{Cursor: from(8)}},
 		"convo":            {query("convoId", id.String()), "", events.Request{Convos: []uuid.UUID{id}}},
-		"device":           {query("deviceId", "phone"), "", events.Request{}}, // this form has no pong that shows that the device is alive
-		"no convo":         {query("convoId", "x"), "", events.Request{Convos: []uuid.UUID{}}},
+		// this form has no pong that shows that the device is alive
+		"device":   {query("deviceId", "phone"), "", events.Request{}},
+		"no convo": {query("convoId", "x"), "", events.Request{Convos: []uuid.UUID{}}},
 	} {
 		var headers []string
 		if tc.header != "" {
@@ -249,17 +262,19 @@ func TestHandshakeRefusals(t *testing.T) {
 		"HEAD as verb":     {w.do(http.MethodDelete, nsid, nil, nil, token()), 405, "InvalidRequest", "Allow"},
 		"no upgrade":       {w.do(http.MethodGet, nsid, nil, nil, token()), 426, "InvalidRequest", "Upgrade"},
 		"another protocol": {w.handshake(nsid, nil, token(), "Upgrade", "h2c"), 426, "InvalidRequest", "Upgrade"},
-		"another version":  {w.handshake(nsid, nil, token(), "Sec-WebSocket-Version", "8"), 400, "InvalidRequest", "Sec-WebSocket-Version"},
-		"no key":           {w.handshake(nsid, nil, token(), "Sec-WebSocket-Key", ""), 400, "InvalidRequest", ""},
-		"short key":        {w.handshake(nsid, nil, token(), "Sec-WebSocket-Key", "AAAA"), 400, "InvalidRequest", ""},
-		"no caller":        {w.handshake(nsid, nil, ""), 401, "AuthMissing", "WWW-Authenticate"},
-		"no token":         {w.handshake(nsid, nil, "Bearer x"), 401, "InvalidToken", "WWW-Authenticate"},
-		"another method's": {w.handshake(nsid, nil, alice.authorization(mlsapi.NSIDStreamConvoEvents)), 401, "InvalidToken", "WWW-Authenticate"},
-		"both":             {w.handshake(nsid, query("ticket", "x"), token()), 400, "InvalidRequest", ""},
-		"cursor":           {w.handshake(nsid, query("cursor", "x"), token()), 400, "InvalidRequest", ""},
-		"position":         {w.handshake(nsid, query("position", "1k.1:7"), token()), 400, "InvalidRequest", ""},
-		"negative cursor":  {w.handshake(nsid, query("cursor", "-1"), token()), 400, "InvalidRequest", ""},
-		"empty device":     {w.handshake(nsid, query("deviceId", ""), token()), 400, "InvalidRequest", ""},
+		"another version": {w.handshake(nsid, nil, token(), "Sec-WebSocket-Version", "8"), 400, "InvalidRequest",
+			"Sec-WebSocket-Version"},
+		"no key":    {w.handshake(nsid, nil, token(), "Sec-WebSocket-Key", ""), 400, "InvalidRequest", ""},
+		"short key": {w.handshake(nsid, nil, token(), "Sec-WebSocket-Key", "AAAA"), 400, "InvalidRequest", ""},
+		"no caller": {w.handshake(nsid, nil, ""), 401, "AuthMissing", "WWW-Authenticate"},
+		"no token":  {w.handshake(nsid, nil, "Bearer x"), 401, "InvalidToken", "WWW-Authenticate"},
+		"another method's": {w.handshake(nsid, nil, alice.authorization(mlsapi.NSIDStreamConvoEvents)), 401, "InvalidToken",
+			"WWW-Authenticate"},
+		"both":            {w.handshake(nsid, query("ticket", "x"), token()), 400, "InvalidRequest", ""},
+		"cursor":          {w.handshake(nsid, query("cursor", "x"), token()), 400, "InvalidRequest", ""},
+		"position":        {w.handshake(nsid, query("position", "1k.1:7"), token()), 400, "InvalidRequest", ""},
+		"negative cursor": {w.handshake(nsid, query("cursor", "-1"), token()), 400, "InvalidRequest", ""},
+		"empty device":    {w.handshake(nsid, query("deviceId", ""), token()), 400, "InvalidRequest", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.a.t = t
@@ -287,7 +302,8 @@ func TestAnyOriginMayConnect(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.pretend()
-	a := w.handshake(mlsapi.NSIDSubscribeConvoEvents, nil, w.user().authorization(mlsapi.NSIDSubscribeConvoEvents), "Origin", "https://elsewhere.example.org",
+	a := w.handshake(mlsapi.NSIDSubscribeConvoEvents, nil, w.user().authorization(mlsapi.NSIDSubscribeConvoEvents),
+		"Origin", "https://elsewhere.example.org",
 		"Sec-WebSocket-Extensions", "permessage-deflate")
 	if a.status != http.StatusSwitchingProtocols || a.header.Get("Sec-WebSocket-Extensions") != "" {
 		t.Errorf("%d %v", a.status, a.header)
@@ -299,7 +315,8 @@ func TestTicket(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	h, alice := w.pretend(), w.user()
-	a := w.do(http.MethodPost, mlsapi.NSIDGetSubscriptionTicket, nil, nil, alice.authorization(mlsapi.NSIDGetSubscriptionTicket), "Content-Type", "")
+	a := w.do(http.MethodPost, mlsapi.NSIDGetSubscriptionTicket, nil, nil,
+		alice.authorization(mlsapi.NSIDGetSubscriptionTicket), "Content-Type", "")
 	out := read[mlsapi.GetSubscriptionTicketOutput](t, a.ok())
 	if want := "wss://mls.example.com/xrpc/blue.catbird.mls.subscribeConvoEvents?ticket=" + out.Ticket; out.URL != want {
 		t.Errorf("the URL is %s, want %s", out.URL, want)
@@ -326,14 +343,17 @@ func TestTicketsAreRateLimited(t *testing.T) {
 	w.pretend()
 	alice := w.user()
 	ticket, another := alice.ticket(), alice.ticket()
-	if a := w.handshake(mlsapi.NSIDSubscribeConvoEvents, query("ticket", ticket), ""); a.status != http.StatusSwitchingProtocols {
+	if a := w.handshake(mlsapi.NSIDSubscribeConvoEvents, query("ticket", ticket),
+		""); a.status != http.StatusSwitchingProtocols {
 		t.Fatalf("%d %s", a.status, a.body)
 	}
-	w.handshake(mlsapi.NSIDSubscribeConvoEvents, query("ticket", another), "").fails(http.StatusTooManyRequests, "RateLimitExceeded")
+	w.handshake(mlsapi.NSIDSubscribeConvoEvents, query("ticket", another), "").fails(http.StatusTooManyRequests,
+		"RateLimitExceeded")
 	for range 2 {
 		w.dial("", "ticket", "guess").fails("InvalidTicket", events.ErrInvalidTicket.Error())
 	}
-	w.handshake(mlsapi.NSIDSubscribeConvoEvents, query("ticket", "guess"), "").fails(http.StatusTooManyRequests, "RateLimitExceeded")
+	w.handshake(mlsapi.NSIDSubscribeConvoEvents, query("ticket", "guess"), "").fails(http.StatusTooManyRequests,
+		"RateLimitExceeded")
 }
 
 // A cursor that is too new, and one that is too old.
@@ -348,11 +368,13 @@ func TestCursorsOutOfRange(t *testing.T) {
 	h.refuses, h.outdated = nil, true
 	k, message := alice.dial("cursor", "1"), "events after the cursor are missing: read the convos again"
 	h.next(t).events <- welcomeEvent(5)
-	k.wants(map[string]any{"op": int64(1), "t": "#infoEvent"}, map[string]any{"name": "OutdatedCursor", "message": message})
+	k.wants(map[string]any{"op": int64(1), "t": "#infoEvent"},
+		map[string]any{"name": "OutdatedCursor", "message": message})
 	k.wants(welcomeHeader(), welcomeBody(5))
 	r := alice.stream(query("cursor", "3"))
 	h.next(t).events <- welcomeEvent(5)
-	if got, want := r.event(), (sent{event: "infoEvent", data: `{"cursor":"3","info":"OutdatedCursor: ` + message + `"}`}); got != want {
+	if got, want := r.event(),
+		(sent{event: "infoEvent", data: `{"cursor":"3","info":"OutdatedCursor: ` + message + `"}`}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if e := r.event(); e.id != "5" || e.event != "welcomeEvent" {
@@ -377,11 +399,13 @@ func TestStreamsDrain(t *testing.T) {
 	}
 	first.fails <- events.ErrClosing
 	second.fails <- events.ErrClosing
-	if reason := k.closes(websocket.StatusServiceRestart); !regexp.MustCompile(`^restarting; reconnect after [0-9]{1,4} ms$`).MatchString(reason) {
+	if reason := k.closes(websocket.StatusServiceRestart); !regexp.MustCompile(`^restarting; reconnect after ` +
+		`[0-9]{1,4} ms$`).MatchString(reason) {
 		t.Errorf("the reason is %q", reason)
 	}
 	e := r.event()
-	if e.event != "infoEvent" || e.retry == "" || e.id != "" || e.data != `{"cursor":"41","info":"Restarting: reconnect after `+e.retry+` ms"}` {
+	if e.event != "infoEvent" || e.retry == "" || e.id != "" ||
+		e.data != `{"cursor":"41","info":"Restarting: reconnect after `+e.retry+` ms"}` {
 		t.Errorf("got %+v", e)
 	}
 	r.ends()
@@ -515,8 +539,10 @@ func TestSlowReaders(t *testing.T) {
 	if err != nil {
 		t.Logf("read: %v", err)
 	}
-	want := encoded(t, map[string]any{"op": int64(-1)}, map[string]any{"error": "ConsumerTooSlow", "message": "the events come faster than they are read"})
-	if !bytes.Contains(all, want) || !bytes.HasSuffix(all, append([]byte{0x88, 17, 1008 >> 8, 1008 & 0xff}, "ConsumerTooSlow"...)) {
+	want := encoded(t, map[string]any{"op": int64(-1)},
+		map[string]any{"error": "ConsumerTooSlow", "message": "the events come faster than they are read"})
+	if !bytes.Contains(all, want) ||
+		!bytes.HasSuffix(all, append([]byte{0x88, 17, 1008 >> 8, 1008 & 0xff}, "ConsumerTooSlow"...)) {
 		t.Errorf("%d bytes were read; the end is %.100q", len(all), all[max(0, len(all)-100):])
 	}
 	late.ended(t)
@@ -563,7 +589,8 @@ func TestEventStream(t *testing.T) {
 	h, alice := w.pretend(), w.user()
 	r := alice.stream(nil, "Last-Event-ID", "6")
 	s := h.next(t)
-	for name, want := range map[string]string{"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"} {
+	for name, want := range map[string]string{"Content-Type": "text/event-stream", "Cache-Control": "no-cache",
+		"X-Accel-Buffering": "no"} {
 		if got := r.resp.Header.Get(name); got != want || r.resp.StatusCode != http.StatusOK {
 			t.Errorf("%s is %q", name, got)
 		}
@@ -574,8 +601,9 @@ func TestEventStream(t *testing.T) {
 		}
 	}
 	s.events <- welcomeEvent(7)
-	want := sent{event: "welcomeEvent", id: "7", data: `{"convoId":"ffffffff-ffff-ffff-ffff-ffffffffffff","createdAt":"2026-11-20T10:20:30.400Z",` +
-		`"cursor":"7","deviceId":"phone","epoch":2,"keyPackageRef":"00ff"}`}
+	want := sent{event: "welcomeEvent", id: "7",
+		data: `{"convoId":"ffffffff-ffff-ffff-ffff-ffffffffffff","createdAt":"2026-11-20T10:20:30.400Z",` +
+			`"cursor":"7","deviceId":"phone","epoch":2,"keyPackageRef":"00ff"}`}
 	if got := r.event(); got != want {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
@@ -585,8 +613,9 @@ func TestEventStream(t *testing.T) {
 	s.ended(t)
 	for _, bad := range []string{"x", "-1", "+1", "1.0", " 1", "9007199254740993", "99999999999999999999"} {
 		for name, a := range map[string]answer{
-			"cursor":        alice.get(mlsapi.NSIDStreamConvoEvents, "cursor", bad),
-			"Last-Event-ID": w.do(http.MethodGet, mlsapi.NSIDStreamConvoEvents, query("cursor", "1"), nil, alice.authorization(mlsapi.NSIDStreamConvoEvents), "Last-Event-ID", bad),
+			"cursor": alice.get(mlsapi.NSIDStreamConvoEvents, "cursor", bad),
+			"Last-Event-ID": w.do(http.MethodGet, mlsapi.NSIDStreamConvoEvents, query("cursor", "1"), nil,
+				alice.authorization(mlsapi.NSIDStreamConvoEvents), "Last-Event-ID", bad),
 		} {
 			if message := a.fails(http.StatusBadRequest, "InvalidRequest"); message != name+" must be the cursor of an event" {
 				t.Errorf("%q: %s", bad, message)
@@ -645,7 +674,8 @@ func TestPingsWaitForWrites(t *testing.T) {
 func TestStreamsComeToAnEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.server.Hurry(api.Pace{Write: 500 * time.Millisecond, Close: 200 * time.Millisecond, Ping: 100 * time.Millisecond, Pong: 100 * time.Millisecond, KeepAlive: 20 * time.Millisecond})
+	w.server.Hurry(api.Pace{Write: 500 * time.Millisecond, Close: 200 * time.Millisecond, Ping: 100 * time.Millisecond,
+		Pong: 100 * time.Millisecond, KeepAlive: 20 * time.Millisecond})
 	h, alice := w.pretend(), w.user()
 	w.listen()
 	var clients sync.WaitGroup

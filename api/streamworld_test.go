@@ -52,7 +52,8 @@ func (h *hub) subscribe(_ context.Context, r events.Request) (api.Subscription, 
 	if h.refuses != nil {
 		return nil, false, h.refuses
 	}
-	s := &subscription{events: make(chan *events.Event, 1000), fails: make(chan error, 1), slow: make(chan bool, 1), closed: make(chan bool)}
+	s := &subscription{events: make(chan *events.Event, 1000), fails: make(chan error, 1), slow: make(chan bool, 1),
+		closed: make(chan bool)}
 	h.begun <- s
 	return s, h.outdated, nil
 }
@@ -296,8 +297,11 @@ func (u *user) raw(buffer int) (net.Conn, *bufio.Reader) {
 			u.w.t.Fatal(err)
 		}
 	}
-	_, err = fmt.Fprintf(conn, "GET /xrpc/%s HTTP/1.1\r\nHost: mls.example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"+
-		"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nAuthorization: %s\r\n\r\n", mlsapi.NSIDSubscribeConvoEvents, u.authorization(mlsapi.NSIDSubscribeConvoEvents))
+	_, err = fmt.Fprintf(conn,
+		"GET /xrpc/%s HTTP/1.1\r\nHost: mls.example.com\r\nConnection: Upgrade\r\nUpgrade: "+
+			"websocket\r\nSec-WebSocket-Version: 13\r\n"+
+			"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nAuthorization: %s\r\n\r\n", mlsapi.NSIDSubscribeConvoEvents,
+		u.authorization(mlsapi.NSIDSubscribeConvoEvents))
 	if err != nil {
 		u.w.t.Fatal(err)
 	}
@@ -324,7 +328,8 @@ func (u *user) stream(q url.Values, headers ...string) *reader {
 	u.w.t.Helper()
 	ctx, cancel := context.WithTimeout(u.w.t.Context(), time.Minute)
 	u.w.t.Cleanup(cancel)
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+u.w.listen()+"/xrpc/"+mlsapi.NSIDStreamConvoEvents+"?"+q.Encode(), nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		"http://"+u.w.listen()+"/xrpc/"+mlsapi.NSIDStreamConvoEvents+"?"+q.Encode(), nil)
 	if err != nil {
 		u.w.t.Fatal(err)
 	}
@@ -395,11 +400,13 @@ func live(w *world) { w.live = true }
 func (w *world) events() (*events.Hub, func()) {
 	metrics := api.NewStreamMetrics(prometheus.NewRegistry())
 	log := slog.New(slog.DiscardHandler)
-	hub := events.NewHub(events.HubConfig{DB: w.db, Presence: events.NewPresence(w.db, slog.New(slog.DiscardHandler)), Log: log, Metrics: metrics})
+	hub := events.NewHub(events.HubConfig{DB: w.db, Presence: events.NewPresence(w.db, slog.New(slog.DiscardHandler)),
+		Log: log, Metrics: metrics})
 	if !w.live {
 		return hub, func() {}
 	}
-	sequencer := events.NewSequencer(events.SequencerConfig{DB: w.db, Log: log, Metrics: metrics, Retention: 24 * time.Hour, Moved: hub.Grown})
+	sequencer := events.NewSequencer(events.SequencerConfig{DB: w.db, Log: log, Metrics: metrics,
+		Retention: 24 * time.Hour, Moved: hub.Grown})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { sequencer.Run(ctx) })

@@ -32,7 +32,8 @@ func (h *handlers) UpdateCursor(c *call, in *mlsapi.UpdateCursorInput) error {
 	if in.Epoch == nil {
 		return c.reply(&moved)
 	}
-	r := convos.Report{EpochReport: disputes.EpochReport{ConvoID: convo, Caller: c.caller, Epoch: *in.Epoch, Hash: in.AuthenticatorHash}}
+	r := convos.Report{EpochReport: disputes.EpochReport{ConvoID: convo, Caller: c.caller, Epoch: *in.Epoch,
+		Hash: in.AuthenticatorHash}}
 	_, err = h.reportEpoch(c, r, func(out disputes.EpochOutcome, _ bool) lexcodec.Appender {
 		moved.Forked = present(out.Forked)
 		return &moved

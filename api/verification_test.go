@@ -147,7 +147,8 @@ func TestCostlyKeyPackages(t *testing.T) {
 	defer release()
 	alice.post(mlsapi.NSIDPublishKeyPackages, in).replays(first)
 	in = &mlsapi.PublishKeyPackagesInput{KeyPackages: []mlsapi.Item{in.KeyPackages[0], in.KeyPackages[2]}}
-	if got := statuses(alice.post(mlsapi.NSIDPublishKeyPackages, in)); !slices.Equal(got, []string{"duplicate", "duplicate"}) {
+	if got := statuses(alice.post(mlsapi.NSIDPublishKeyPackages, in)); !slices.Equal(got,
+		[]string{"duplicate", "duplicate"}) {
 		t.Errorf("published again, the results are %v", got)
 	}
 }

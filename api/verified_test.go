@@ -74,7 +74,8 @@ func (p *phone) join(c *convo) {
 	params := []string{"convoId", c.id, "keyPackageRef", p.mls.Refs()[0]}
 	out := read[mlsapi.GetWelcomeOutput](p.w.t, p.get(mlsapi.NSIDGetWelcome, params...).ok())
 	p.group = must(p.mls.Join(out.Welcome))(p.w)
-	p.post(mlsapi.NSIDConfirmWelcome, &mlsapi.ConfirmWelcomeInput{ConvoID: c.id, Success: true, KeyPackageRef: out.KeyPackageRef}).ok()
+	p.post(mlsapi.NSIDConfirmWelcome,
+		&mlsapi.ConfirmWelcomeInput{ConvoID: c.id, Success: true, KeyPackageRef: out.KeyPackageRef}).ok()
 }
 
 // found makes a convo whose group the server knows.
@@ -103,7 +104,8 @@ func (p *phone) found(others ...*phone) *convo {
 // addMembers is the input that adds the others with a commit.
 func (p *phone) addMembers(c *convo, staged *mlsclient.Staged, others ...*phone) *mlsapi.AddMembersInput {
 	in := &mlsapi.AddMembersInput{
-		ConvoID: c.id, IdempotencyKey: newKey(), Commit: staged.Commit, WelcomeMessage: staged.Welcome, GroupInfo: staged.GroupInfo,
+		ConvoID: c.id, IdempotencyKey: newKey(), Commit: staged.Commit, WelcomeMessage: staged.Welcome,
+		GroupInfo: staged.GroupInfo,
 	}
 	for _, o := range others {
 		in.DIDList = append(in.DIDList, o.did())
@@ -114,20 +116,23 @@ func (p *phone) addMembers(c *convo, staged *mlsclient.Staged, others ...*phone)
 // submit is the input that submits a commit.
 func submit(c *convo, staged *mlsclient.Staged) *mlsapi.SubmitCommitInput {
 	return &mlsapi.SubmitCommitInput{
-		ConvoID: c.id, IdempotencyKey: newKey(), Commit: staged.Commit, WelcomeMessage: staged.Welcome, GroupInfo: staged.GroupInfo,
+		ConvoID: c.id, IdempotencyKey: newKey(), Commit: staged.Commit, WelcomeMessage: staged.Welcome,
+		GroupInfo: staged.GroupInfo,
 	}
 }
 
 // rejoin is the input that submits an external commit.
 func rejoin(c *convo, staged *mlsclient.Staged) *mlsapi.ProcessExternalCommitInput {
-	return &mlsapi.ProcessExternalCommitInput{ConvoID: c.id, IdempotencyKey: newKey(), Commit: staged.Commit, GroupInfo: staged.GroupInfo}
+	return &mlsapi.ProcessExternalCommitInput{ConvoID: c.id, IdempotencyKey: newKey(), Commit: staged.Commit,
+		GroupInfo: staged.GroupInfo}
 }
 
 // follow has the phones read the log's newest commit.
 func follow(c *convo, phones ...*phone) {
 	for _, p := range phones {
 		p.w.t.Helper()
-		out := read[mlsapi.GetCommitsOutput](p.w.t, p.get(mlsapi.NSIDGetCommits, "convoId", c.id, "fromEpoch", itoa(int64(p.group.Epoch())+1)).ok())
+		out := read[mlsapi.GetCommitsOutput](p.w.t,
+			p.get(mlsapi.NSIDGetCommits, "convoId", c.id, "fromEpoch", itoa(int64(p.group.Epoch())+1)).ok())
 		for _, commit := range out.Commits {
 			if _, err := p.group.Process(commit.CommitData); err != nil {
 				p.w.t.Fatal(err)
@@ -198,40 +203,55 @@ func TestVerifiedCommit(t *testing.T) {
 		says string // part of the message
 	}{
 		{"adds another person", func() answer {
-			return alice.post(mlsapi.NSIDAddMembers, add(func(in *mlsapi.AddMembersInput) { in.DIDList = []syntax.DID{dave.did()} }))
+			return alice.post(mlsapi.NSIDAddMembers,
+				add(func(in *mlsapi.AddMembersInput) { in.DIDList = []syntax.DID{dave.did()} }))
 		}, mlsapi.ErrInvalidCommit, "§5.3"},
-		{"adds one too many", func() answer { return alice.post(mlsapi.NSIDAddMembers, addBoth) }, mlsapi.ErrInvalidCommit, "§5.3"},
+		{"adds one too many", func() answer { return alice.post(mlsapi.NSIDAddMembers, addBoth) }, mlsapi.ErrInvalidCommit,
+			"§5.3"},
 		{"adds one too few", func() answer {
-			return alice.post(mlsapi.NSIDAddMembers, add(func(in *mlsapi.AddMembersInput) { in.DIDList = append(in.DIDList, dave.did()) }))
+			return alice.post(mlsapi.NSIDAddMembers,
+				add(func(in *mlsapi.AddMembersInput) { in.DIDList = append(in.DIDList, dave.did()) }))
 		}, mlsapi.ErrInvalidCommit, "adds no device"},
 		{"adds no member", func() answer {
-			return alice.post(mlsapi.NSIDAddMembers, add(func(in *mlsapi.AddMembersInput) { in.Commit, in.GroupInfo = update.Commit, update.GroupInfo }))
+			return alice.post(mlsapi.NSIDAddMembers,
+				add(func(in *mlsapi.AddMembersInput) { in.Commit, in.GroupInfo = update.Commit, update.GroupInfo }))
 		}, mlsapi.ErrInvalidCommit, "adds no device"},
-		{"adds an unknown KeyPackage", func() answer { return alice.post(mlsapi.NSIDAddMembers, unpublished) }, mlsapi.ErrKeyPackageNotFound, ""},
+		{"adds an unknown KeyPackage", func() answer { return alice.post(mlsapi.NSIDAddMembers, unpublished) },
+			mlsapi.ErrKeyPackageNotFound, ""},
 		{"with another commit's Welcome", func() answer {
-			return alice.post(mlsapi.NSIDAddMembers, add(func(in *mlsapi.AddMembersInput) { in.WelcomeMessage = unpublished.WelcomeMessage }))
+			return alice.post(mlsapi.NSIDAddMembers,
+				add(func(in *mlsapi.AddMembersInput) { in.WelcomeMessage = unpublished.WelcomeMessage }))
 		}, mlsapi.ErrKeyPackageNotFound, ""},
 		{"with a Welcome for more", func() answer {
 			return alice.post(mlsapi.NSIDAddMembers, add(func(in *mlsapi.AddMembersInput) { in.WelcomeMessage = both.Welcome }))
 		}, mlsapi.ErrKeyPackageNotFound, ""}, // the request does not add dave
 		{"with a Welcome for other KeyPackages of the same people", func() answer {
-			return alice.post(mlsapi.NSIDAddMembers, add(func(in *mlsapi.AddMembersInput) { in.WelcomeMessage = withTablet.Welcome }))
+			return alice.post(mlsapi.NSIDAddMembers,
+				add(func(in *mlsapi.AddMembersInput) { in.WelcomeMessage = withTablet.Welcome }))
 		}, mlsapi.ErrInvalidWelcome, "which the commit adds"},
 		{"with a flipped bit", func() answer {
-			return alice.post(mlsapi.NSIDAddMembers, add(func(in *mlsapi.AddMembersInput) { in.Commit = flipped(in.Commit, len(in.Commit)-100) }))
+			return alice.post(mlsapi.NSIDAddMembers,
+				add(func(in *mlsapi.AddMembersInput) { in.Commit = flipped(in.Commit, len(in.Commit)-100) }))
 		}, mlsapi.ErrInvalidCommit, "§6.1"},
-		{"by another member's device", func() answer { return alice.post(mlsapi.NSIDSubmitCommit, submit(c, bobs)) }, mlsapi.ErrInvalidCommit, "§6.1"},
-		{"that adds by submitCommit", func() answer { return alice.post(mlsapi.NSIDSubmitCommit, submit(c, addCarol)) }, mlsapi.ErrInvalidCommit, "§5.3"},
-		{"that removes by submitCommit", func() answer { return alice.post(mlsapi.NSIDSubmitCommit, submit(c, removeBob)) }, mlsapi.ErrNotPermitted, ""},
-		{"that removes without the right", func() answer { return bob.post(mlsapi.NSIDSubmitCommit, submit(c, bobRemovesAlice)) }, mlsapi.ErrNotPermitted, ""},
+		{"by another member's device", func() answer { return alice.post(mlsapi.NSIDSubmitCommit, submit(c, bobs)) },
+			mlsapi.ErrInvalidCommit, "§6.1"},
+		{"that adds by submitCommit", func() answer { return alice.post(mlsapi.NSIDSubmitCommit, submit(c, addCarol)) },
+			mlsapi.ErrInvalidCommit, "§5.3"},
+		{"that removes by submitCommit", func() answer { return alice.post(mlsapi.NSIDSubmitCommit, submit(c, removeBob)) },
+			mlsapi.ErrNotPermitted, ""},
+		{"that removes without the right",
+			func() answer { return bob.post(mlsapi.NSIDSubmitCommit, submit(c, bobRemovesAlice)) }, mlsapi.ErrNotPermitted, ""},
 		{"that removes no member", func() answer {
-			return alice.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id, TargetDID: ptr(bob.did()), Commit: update.Commit})
+			return alice.post(mlsapi.NSIDLeaveConvo,
+				&mlsapi.LeaveConvoInput{ConvoID: c.id, TargetDID: ptr(bob.did()), Commit: update.Commit})
 		}, mlsapi.ErrInvalidCommit, "leaves a device"},
 		{"that removes and adds", func() answer {
-			return alice.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id, TargetDID: ptr(bob.did()), Commit: addCarol.Commit})
+			return alice.post(mlsapi.NSIDLeaveConvo,
+				&mlsapi.LeaveConvoInput{ConvoID: c.id, TargetDID: ptr(bob.did()), Commit: addCarol.Commit})
 		}, mlsapi.ErrInvalidCommit, "§5.3"},
 		{"with a corrupted GroupInfo", func() answer {
-			return alice.post(mlsapi.NSIDAddMembers, add(func(in *mlsapi.AddMembersInput) { in.GroupInfo = flipped(in.GroupInfo, len(in.GroupInfo)-1) }))
+			return alice.post(mlsapi.NSIDAddMembers,
+				add(func(in *mlsapi.AddMembersInput) { in.GroupInfo = flipped(in.GroupInfo, len(in.GroupInfo)-1) }))
 		}, mlsapi.ErrInvalidGroupInfo, "§12.4.3"},
 		{"with another commit's GroupInfo", func() answer {
 			return alice.post(mlsapi.NSIDAddMembers, add(func(in *mlsapi.AddMembersInput) { in.GroupInfo = both.GroupInfo }))
@@ -294,7 +314,8 @@ func TestSubmitCommit(t *testing.T) {
 		t.Fatalf("%d members after a device was added", n)
 	}
 
-	leaf := slices.IndexFunc(tablet.group.Leaves(), func(l mlsclient.Leaf) bool { return bytes.Equal(l.SignatureKey, bob.mls.SignatureKey()) })
+	leaf := slices.IndexFunc(tablet.group.Leaves(),
+		func(l mlsclient.Leaf) bool { return bytes.Equal(l.SignatureKey, bob.mls.SignatureKey()) })
 	remove := must(tablet.group.Stage(mlsclient.Change{Remove: []uint32{tablet.group.Leaves()[leaf].Index}}))(w)
 	tablet.post(mlsapi.NSIDSubmitCommit, submit(c, remove)).ok()
 	follow(c, alice, tablet)
@@ -319,7 +340,8 @@ func TestRejoin(t *testing.T) {
 		if info.Epoch != c.epoch {
 			t.Fatalf("the GroupInfo is of epoch %d, the convo in %d", info.Epoch, c.epoch)
 		}
-		prior := slices.IndexFunc(alice.group.Leaves(), func(l mlsclient.Leaf) bool { return l.Identity == bob.did().String() })
+		prior := slices.IndexFunc(alice.group.Leaves(),
+			func(l mlsclient.Leaf) bool { return l.Identity == bob.did().String() })
 		staged := must(fresh.mls.JoinExternal(info.GroupInfo, int(alice.group.Leaves()[prior].Index)))(w)
 		in := rejoin(c, staged)
 		first := fresh.post(mlsapi.NSIDProcessExternalCommit, in)
@@ -368,9 +390,11 @@ func TestOpenJoin(t *testing.T) {
 	// An external commit has a method of its own.
 	fresh := must(bob.user.phone().mls.JoinExternal(info.GroupInfo, mlsclient.NoLeaf))(w)
 	bob.post(mlsapi.NSIDSubmitCommit, submit(c, fresh)).fails(http.StatusBadRequest, mlsapi.ErrInvalidCommit)
-	bob.post(mlsapi.NSIDProcessExternalCommit, rejoin(c, must(bob.group.StageUpdate())(w))).fails(http.StatusBadRequest, mlsapi.ErrInvalidCommit)
+	bob.post(mlsapi.NSIDProcessExternalCommit, rejoin(c, must(bob.group.StageUpdate())(w))).fails(http.StatusBadRequest,
+		mlsapi.ErrInvalidCommit)
 	bob.mls.HideHandshakes(true)
-	bob.post(mlsapi.NSIDProcessExternalCommit, rejoin(c, must(bob.group.StageUpdate())(w))).fails(http.StatusBadRequest, mlsapi.ErrInvalidCommit)
+	bob.post(mlsapi.NSIDProcessExternalCommit, rejoin(c, must(bob.group.StageUpdate())(w))).fails(http.StatusBadRequest,
+		mlsapi.ErrInvalidCommit)
 	if w.digest() != before {
 		t.Error("a refused external commit has left something behind")
 	}
@@ -385,7 +409,8 @@ func TestSelfRejoin(t *testing.T) {
 	early := must(bob.user.phone().mls.JoinExternal(info.GroupInfo, mlsclient.NoLeaf))(w)
 	remove := must(alice.group.StageRemove(bob.did().String()))(w)
 	alice.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{
-		ConvoID: c.id, TargetDID: ptr(bob.did()), Commit: remove.Commit, GroupInfo: remove.GroupInfo, IdempotencyKey: newKey(),
+		ConvoID: c.id, TargetDID: ptr(bob.did()), Commit: remove.Commit, GroupInfo: remove.GroupInfo,
+		IdempotencyKey: newKey(),
 	}).ok()
 	follow(c, alice, carol)
 	bob.post(mlsapi.NSIDProcessExternalCommit, rejoin(c, early)).fails(http.StatusForbidden, mlsapi.ErrNotMember)
@@ -396,7 +421,8 @@ func TestSelfRejoin(t *testing.T) {
 	carol.post(mlsapi.NSIDProcessExternalCommit, rejoin(c, late)).fails(http.StatusBadRequest, mlsapi.ErrInvalidCommit)
 	// A member that has left cannot join either, while its leaf is still in the tree.
 	carol.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).ok()
-	carol.post(mlsapi.NSIDSubmitCommit, submit(c, must(carol.group.StageUpdate())(w))).fails(http.StatusForbidden, mlsapi.ErrNotMember)
+	carol.post(mlsapi.NSIDSubmitCommit, submit(c, must(carol.group.StageUpdate())(w))).fails(http.StatusForbidden,
+		mlsapi.ErrNotMember)
 	again := must(carol.user.phone().mls.JoinExternal(leaked.GroupInfo, int(carol.group.Own())))(w)
 	carol.post(mlsapi.NSIDProcessExternalCommit, rejoin(c, again)).fails(http.StatusForbidden, mlsapi.ErrNotMember)
 }
@@ -409,7 +435,8 @@ func TestGroupInfoOpen(t *testing.T) {
 	bob.get(mlsapi.NSIDGetGroupInfo, "convoId", c.id).ok()
 	a := mallory.get(mlsapi.NSIDGetGroupInfo, "convoId", c.id)
 	a.fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
-	if b := mallory.get(mlsapi.NSIDGetGroupInfo, "convoId", "0190aaaa-0000-7000-8000-000000000000"); !bytes.Equal(a.body, b.body) {
+	if b := mallory.get(mlsapi.NSIDGetGroupInfo, "convoId", "0190aaaa-0000-7000-8000-000000000000"); !bytes.Equal(a.body,
+		b.body) {
 		t.Errorf("a stranger gets %s, and of no convo %s", a.body, b.body)
 	}
 	bob.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).ok()
@@ -503,9 +530,11 @@ func TestWelcomeOfGoneDevice(t *testing.T) {
 	bob.post(mlsapi.NSIDSubmitCommit, submit(c, must(bob.group.StageAdd(bob.fetch(tablet)...))(w))).ok()
 	follow(c, alice, bob)
 	ref := tablet.mls.Refs()[0]
-	leaf := slices.IndexFunc(bob.group.Leaves(), func(l mlsclient.Leaf) bool { return bytes.Equal(l.SignatureKey, tablet.mls.SignatureKey()) })
+	leaf := slices.IndexFunc(bob.group.Leaves(),
+		func(l mlsclient.Leaf) bool { return bytes.Equal(l.SignatureKey, tablet.mls.SignatureKey()) })
 	remove := must(bob.group.Stage(mlsclient.Change{Remove: []uint32{bob.group.Leaves()[leaf].Index}}))(w)
 	bob.post(mlsapi.NSIDSubmitCommit, submit(c, remove)).ok()
-	tablet.get(mlsapi.NSIDGetWelcome, "convoId", c.id, "keyPackageRef", ref).fails(http.StatusNotFound, mlsapi.ErrWelcomeNotFound)
+	tablet.get(mlsapi.NSIDGetWelcome, "convoId", c.id, "keyPackageRef", ref).fails(http.StatusNotFound,
+		mlsapi.ErrWelcomeNotFound)
 	follow(c, alice, bob)
 }

@@ -175,7 +175,8 @@ func TestNotReplaced(t *testing.T) {
 			carol.group = must(carol.mls.Join(w.Welcome))(carol.w)
 			carol.confirm(c, true, nil).ok()
 		}, replace, "has joined"},
-		"has written without confirming": {func(_, carol *phone, c *convo) { carol.send(c, "no confirmation") }, replace, "has joined"},
+		"has written without confirming": {func(_, carol *phone, c *convo) { carol.send(c, "no confirmation") }, replace,
+			"has joined"},
 		"has read without confirming": {func(alice, carol *phone, c *convo) {
 			alice.send(c, "read this")
 			carol.post(mlsapi.NSIDUpdateCursor, &mlsapi.UpdateCursorInput{ConvoID: c.id, Seq: 2}).ok()
@@ -281,7 +282,8 @@ func TestConsumedSaysTheWayBack(t *testing.T) {
 			bob.confirm(c, true, nil).ok()
 		}
 		w.age(6 * time.Minute)
-		if message := bob.fetch(c).fails(http.StatusGone, mlsapi.ErrWelcomeConsumed); message != "the Welcome has been consumed; to come back, "+want {
+		if message := bob.fetch(c).fails(http.StatusGone,
+			mlsapi.ErrWelcomeConsumed); message != "the Welcome has been consumed; to come back, "+want {
 			t.Errorf("the message is %q, want %q", message, want)
 		}
 	}

@@ -33,12 +33,14 @@ func checkUpgrade(c echo.Context) error {
 	switch {
 	case r.Method != http.MethodGet:
 		h.Set(echo.HeaderAllow, http.MethodGet)
-		return failure{status: http.StatusMethodNotAllowed, name: errorlist.InvalidRequest, message: "the method is a subscription: use GET"}
+		return failure{status: http.StatusMethodNotAllowed, name: errorlist.InvalidRequest,
+			message: "the method is a subscription: use GET"}
 	case !r.ProtoAtLeast(1, 1), !httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade"),
 		!httpguts.HeaderValuesContainsToken(r.Header["Upgrade"], "websocket"):
 		h.Set("Connection", "Upgrade")
 		h.Set("Upgrade", "websocket")
-		return failure{status: http.StatusUpgradeRequired, name: errorlist.InvalidRequest, message: "the method is a subscription: use a WebSocket"}
+		return failure{status: http.StatusUpgradeRequired, name: errorlist.InvalidRequest,
+			message: "the method is a subscription: use a WebSocket"}
 	case r.Header.Get("Sec-WebSocket-Version") != "13":
 		h.Set("Sec-WebSocket-Version", "13")
 		return badRequest("Sec-WebSocket-Version must be 13")
@@ -194,7 +196,8 @@ func (k *socket) end(why error) {
 	switch {
 	case errors.Is(why, errGone), errors.Is(why, errStuck), errors.Is(why, errSilent):
 	case refused:
-		if err := k.write(lexcodec.AppendErrorFrame(nil, f.name, f.message)); err == nil || errors.Is(err, events.ErrConsumerTooSlow) {
+		if err := k.write(lexcodec.AppendErrorFrame(nil, f.name, f.message)); err == nil ||
+			errors.Is(err, events.ErrConsumerTooSlow) {
 			k.close(websocket.StatusPolicyViolation, f.name)
 		}
 	case errors.Is(why, errSpoke):

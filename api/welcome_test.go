@@ -38,7 +38,8 @@ func (u *user) fetched(c *convo, params ...string) mlsapi.GetWelcomeOutput {
 // confirm confirms the outcome of joining. device is nil for a client that names none.
 func (u *user) confirm(c *convo, success bool, device *string) answer {
 	u.w.t.Helper()
-	return u.post(mlsapi.NSIDConfirmWelcome, &mlsapi.ConfirmWelcomeInput{ConvoID: c.id, Success: success, DeviceID: device})
+	return u.post(mlsapi.NSIDConfirmWelcome,
+		&mlsapi.ConfirmWelcomeInput{ConvoID: c.id, Success: success, DeviceID: device})
 }
 
 // deviceID is the id that the server gives u's device.
@@ -106,7 +107,8 @@ func fetches(lease string) step {
 		if d.last != nil {
 			same := out.GraceExpiresAt.Equal(d.last.GraceExpiresAt.Time)
 			if same != (lease == "same lease") {
-				d.bob.w.t.Fatalf("the grace ends at %s, before it ended at %s; want the %s", out.GraceExpiresAt, d.last.GraceExpiresAt, lease)
+				d.bob.w.t.Fatalf("the grace ends at %s, before it ended at %s; want the %s", out.GraceExpiresAt,
+					d.last.GraceExpiresAt, lease)
 			}
 		}
 		d.last = &out
@@ -176,21 +178,29 @@ var anyPolicy = map[string][]step{
 	"joined": {is("available"), fetches("new lease"), is("in_flight"), confirms(true, "consumed"), gone, gone},
 	"fetched twice": {fetches("new lease"), fetches("same lease"), passes(4 * time.Minute), fetches("same lease"),
 		passes(59 * time.Second), sweeps(swept{}), fetches("same lease"), confirms(true, "consumed")},
-	"confirmed twice":          {fetches("new lease"), confirms(true, "consumed"), confirms(true, "consumed"), gone},
-	"confirmed, then failed":   {fetches("new lease"), confirms(true, "consumed"), confirms(false, "consumed"), gone},
-	"failed, then confirmed":   {fetches("new lease"), confirms(false, "in_flight"), fetches("same lease"), confirms(true, "consumed"), gone},
-	"failed twice":             {fetches("new lease"), confirms(false, "in_flight"), confirms(false, "in_flight"), fetches("same lease")},
-	"never fetched":            {unconfirmed(true), unconfirmed(false), is("available"), fetches("new lease")},
-	"late, before the sweep":   {fetches("new lease"), passes(6 * time.Minute), confirms(true, "consumed"), gone, sweeps(swept{})},
-	"late, once it was failed": {fetches("new lease"), confirms(false, "in_flight"), passes(6 * time.Minute), confirms(true, "consumed"), gone},
+	"confirmed twice":        {fetches("new lease"), confirms(true, "consumed"), confirms(true, "consumed"), gone},
+	"confirmed, then failed": {fetches("new lease"), confirms(true, "consumed"), confirms(false, "consumed"), gone},
+	"failed, then confirmed": {fetches("new lease"), confirms(false, "in_flight"), fetches("same lease"),
+		confirms(true, "consumed"), gone},
+	"failed twice": {fetches("new lease"), confirms(false, "in_flight"), confirms(false, "in_flight"),
+		fetches("same lease")},
+	"never fetched": {unconfirmed(true), unconfirmed(false), is("available"), fetches("new lease")},
+	"late, before the sweep": {fetches("new lease"), passes(6 * time.Minute), confirms(true, "consumed"), gone,
+		sweeps(swept{})},
+	"late, once it was failed": {fetches("new lease"), confirms(false, "in_flight"), passes(6 * time.Minute),
+		confirms(true, "consumed"), gone},
 	"failed, grace over": {fetches("new lease"), confirms(false, "in_flight"), passes(6 * time.Minute),
 		fetches("new lease"), confirms(true, "consumed"), gone},
 	"failed, grace over, swept": {fetches("new lease"), confirms(false, "in_flight"), passes(6 * time.Minute),
-		sweeps(swept{"welcomes_released": 1}), is("available"), confirms(false, "available"), fetches("new lease"), confirms(true, "consumed"), gone},
+		sweeps(swept{"welcomes_released": 1}), is("available"), confirms(false, "available"), fetches("new lease"),
+		confirms(true, "consumed"), gone},
 	"kept for 90 days": {passes(90*day - time.Minute), sweeps(swept{}), fetches("new lease")},
-	"expired":          {passes(90*day + time.Minute), sweeps(swept{"welcomes_expired": 1, "welcome_bodies": 1}), is("expired"), missing, unconfirmed(true)},
-	"erased":           {fetches("new lease"), confirms(true, "consumed"), passes(23 * time.Hour), sweeps(swept{}), passes(2 * time.Hour), sweeps(swept{"welcome_bodies": 1}), gone, confirms(true, "consumed")},
-	"swept in between": {sweeps(swept{}), fetches("new lease"), sweeps(swept{}), fetches("same lease"), confirms(true, "consumed"), sweeps(swept{})},
+	"expired": {passes(90*day + time.Minute), sweeps(swept{"welcomes_expired": 1, "welcome_bodies": 1}),
+		is("expired"), missing, unconfirmed(true)},
+	"erased": {fetches("new lease"), confirms(true, "consumed"), passes(23 * time.Hour), sweeps(swept{}),
+		passes(2 * time.Hour), sweeps(swept{"welcome_bodies": 1}), gone, confirms(true, "consumed")},
+	"swept in between": {sweeps(swept{}), fetches("new lease"), sweeps(swept{}), fetches("same lease"),
+		confirms(true, "consumed"), sweeps(swept{})},
 }
 
 // TestWelcomeStates walks the whole state table over HTTP.
@@ -199,22 +209,30 @@ func TestWelcomeStates(t *testing.T) {
 	ways := map[string][]step{
 		"silent/release": {fetches("new lease"), passes(6 * time.Minute), fetches("new lease"), passes(6 * time.Minute),
 			fetches("new lease"), confirms(true, "consumed"), gone},
-		"silent, swept/release": {fetches("new lease"), passes(6 * time.Minute), sweeps(swept{"welcomes_released": 1}), is("available"),
+		"silent, swept/release": {fetches("new lease"), passes(6 * time.Minute), sweeps(swept{"welcomes_released": 1}),
+			is("available"),
 			fetches("new lease"), is("in_flight")},
-		"late/release": {fetches("new lease"), passes(6 * time.Minute), sweeps(swept{"welcomes_released": 1}), confirms(true, "consumed"), gone},
+		"late/release": {fetches("new lease"), passes(6 * time.Minute), sweeps(swept{"welcomes_released": 1}),
+			confirms(true, "consumed"), gone},
 		"late failure/release": {fetches("new lease"), passes(6 * time.Minute), sweeps(swept{"welcomes_released": 1}),
 			confirms(false, "available"), fetches("new lease")},
-		"second silence after a failure/release": {fetches("new lease"), confirms(false, "in_flight"), passes(6 * time.Minute),
+		"second silence after a failure/release": {fetches("new lease"), confirms(false, "in_flight"),
+			passes(6 * time.Minute),
 			fetches("new lease"), passes(6 * time.Minute), sweeps(swept{"welcomes_released": 1}), fetches("new lease")},
-		"expired in flight/release": {fetches("new lease"), passes(91 * day), sweeps(swept{"welcomes_released": 1, "welcomes_expired": 1, "welcome_bodies": 1}), missing},
+		"expired in flight/release": {fetches("new lease"), passes(91 * day),
+			sweeps(swept{"welcomes_released": 1, "welcomes_expired": 1, "welcome_bodies": 1}), missing},
 
 		"silent/consume": {fetches("new lease"), passes(6 * time.Minute), gone},
-		"silent, swept/consume": {fetches("new lease"), passes(6 * time.Minute), sweeps(swept{"welcomes_consumed": 1}), is("consumed"), gone,
+		"silent, swept/consume": {fetches("new lease"), passes(6 * time.Minute), sweeps(swept{"welcomes_consumed": 1}),
+			is("consumed"), gone,
 			confirms(true, "consumed")},
-		"late failure/consume": {fetches("new lease"), passes(6 * time.Minute), sweeps(swept{"welcomes_consumed": 1}), confirms(false, "consumed"), gone},
-		"late failure before the sweep/consume": {fetches("new lease"), passes(6 * time.Minute), confirms(false, "consumed"), gone,
+		"late failure/consume": {fetches("new lease"), passes(6 * time.Minute), sweeps(swept{"welcomes_consumed": 1}),
+			confirms(false, "consumed"), gone},
+		"late failure before the sweep/consume": {fetches("new lease"), passes(6 * time.Minute), confirms(false, "consumed"),
+			gone,
 			sweeps(swept{})},
-		"second silence after a failure/consume": {fetches("new lease"), confirms(false, "in_flight"), passes(6 * time.Minute),
+		"second silence after a failure/consume": {fetches("new lease"), confirms(false, "in_flight"),
+			passes(6 * time.Minute),
 			fetches("new lease"), passes(6 * time.Minute), sweeps(swept{"welcomes_consumed": 1}), gone},
 		"expired in flight/consume": {fetches("new lease"), passes(91 * day), sweeps(swept{"welcomes_consumed": 1}), gone},
 	}
@@ -247,7 +265,8 @@ func (w *world) walk(t *testing.T, steps []step) {
 		s(d)
 	}
 	inner.check()
-	inner.exec(`TRUNCATE convos, members, messages, welcomes, welcome_bodies, key_packages, key_package_init_keys, idempotency_keys`)
+	inner.exec(`TRUNCATE convos, members, messages, welcomes, welcome_bodies, key_packages, key_package_init_keys, ` +
+		`idempotency_keys`)
 }
 
 // second-fetch-410: fetching consumed the KeyPackage that the grace clause required.
@@ -479,7 +498,8 @@ func TestBackfillDead(t *testing.T) {
 	w := newWorld(t)
 	n := w.count(`
 		SELECT count(*) FROM information_schema.columns
-		WHERE table_schema = 'public' AND column_name = 'state' AND is_nullable = 'NO' AND table_name IN ('welcomes', 'key_packages')`)
+		WHERE table_schema = 'public' AND column_name = 'state' AND is_nullable = 'NO' AND table_name IN ('welcomes',
+			'key_packages')`)
 	if n != 2 {
 		t.Fatalf("%d of 2 state columns are NOT NULL", n)
 	}

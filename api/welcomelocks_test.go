@@ -34,7 +34,8 @@ func TestCommitLocksWelcomesInOrder(t *testing.T) {
 	removed := make(chan answer, 1)
 	go func() {
 		removed <- alice.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{
-			ConvoID: c.id, TargetDID: ptr(bob.did()), Commit: remove.Commit, GroupInfo: remove.GroupInfo, IdempotencyKey: newKey(),
+			ConvoID: c.id, TargetDID: ptr(bob.did()), Commit: remove.Commit, GroupInfo: remove.GroupInfo,
+			IdempotencyKey: newKey(),
 		})
 	}()
 	for len(removed) == 0 && w.count(`

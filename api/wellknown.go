@@ -35,7 +35,8 @@ func (s *Server) didDocument(c echo.Context) error {
 	did := s.cfg.ServiceDID.String()
 	var methods []method
 	for _, k := range s.cfg.Heads.Published() {
-		methods = append(methods, method{ID: did + "#mlsd_log_" + strconv.Itoa(int(k.ID)), Type: "Multikey", Controller: did, Key: k.Multikey})
+		methods = append(methods,
+			method{ID: did + "#mlsd_log_" + strconv.Itoa(int(k.ID)), Type: "Multikey", Controller: did, Key: k.Multikey})
 	}
 	return c.JSON(http.StatusOK, struct {
 		Context []string  `json:"@context"`

@@ -22,21 +22,26 @@ func TestWithdrawKeyPackages(t *testing.T) {
 	}
 	left := func() int {
 		t.Helper()
-		return len(read[mlsapi.GetKeyPackagesOutput](t, mallory.get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String()).ok()).KeyPackages)
+		return len(read[mlsapi.GetKeyPackagesOutput](t,
+			mallory.get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String()).ok()).KeyPackages)
 	}
 	in := alice.creation(newGroup(t), bob) // claims one of bob's
 	first, last := bob.publish(), bob.publish(mlstest.LastResort)
 
-	if n := withdraw(mallory, &mlsapi.WithdrawKeyPackagesInput{DeviceID: bob.deviceID(), KeyPackageRefs: []string{first.String()}}); n != 0 {
+	if n := withdraw(mallory,
+		&mlsapi.WithdrawKeyPackagesInput{DeviceID: bob.deviceID(), KeyPackageRefs: []string{first.String()}}); n != 0 {
 		t.Errorf("a stranger has withdrawn %d of bob's", n)
 	}
-	if n := withdraw(bob, &mlsapi.WithdrawKeyPackagesInput{DeviceID: bob.deviceID(), KeyPackageRefs: []string{"not hexadecimal"}}); n != 0 {
+	if n := withdraw(bob, &mlsapi.WithdrawKeyPackagesInput{DeviceID: bob.deviceID(),
+		KeyPackageRefs: []string{"not hexadecimal"}}); n != 0 {
 		t.Errorf("%d withdrawn by what is no ref", n)
 	}
-	if n := withdraw(bob, &mlsapi.WithdrawKeyPackagesInput{DeviceID: "another device", KeyPackageRefs: []string{first.String(), "ffff"}}); n != 0 {
+	if n := withdraw(bob, &mlsapi.WithdrawKeyPackagesInput{DeviceID: "another device",
+		KeyPackageRefs: []string{first.String(), "ffff"}}); n != 0 {
 		t.Errorf("%d of another device", n)
 	}
-	if n := withdraw(bob, &mlsapi.WithdrawKeyPackagesInput{DeviceID: bob.deviceID(), KeyPackageRefs: []string{first.String(), "ffff"}}); n != 1 {
+	if n := withdraw(bob, &mlsapi.WithdrawKeyPackagesInput{DeviceID: bob.deviceID(),
+		KeyPackageRefs: []string{first.String(), "ffff"}}); n != 1 {
 		t.Errorf("%d withdrawn by their refs, want 1", n)
 	}
 	if n := left(); n != 1 {
@@ -53,7 +58,8 @@ func TestWithdrawKeyPackages(t *testing.T) {
 		t.Errorf("%d left of %s, %s, %s", n, other, first, last)
 	}
 	alice.post(mlsapi.NSIDCreateConvo, in).fails(http.StatusBadRequest, mlsapi.ErrInvalidWelcome)
-	if n := w.count(`SELECT count(*) FROM audit_log WHERE entity = 'key_package' AND entity_id = $1 AND to_state = 'expired' AND reason = $2`,
+	if n := w.count(`SELECT count(*) FROM audit_log WHERE entity = 'key_package' AND entity_id = $1 AND to_state =
+			'expired' AND reason = $2`,
 		hex.EncodeToString(first), "withdrawKeyPackages"); n != 1 {
 		t.Errorf("%d lines of the audit log", n)
 	}

@@ -203,8 +203,9 @@ func (w *world) boot() *api.Server {
 		Erasures: erasure.NewStore(accounts.NewStore(0)),
 		Answered: w.answered(log),
 		Tickets:  w.tickets, Events: w.hub, Committed: committed,
-		DB: w.db, Reads: w.reads, Auth: auth, Metrics: metrics, Log: log, Push: push.Policy{Webhooks: true}, Rates: w.rates, ServiceDID: service,
-		PublicURL: "https://mls.example.com", Version: "test",
+		DB: w.db, Reads: w.reads, Auth: auth, Metrics: metrics, Log: log, Push: push.Policy{Webhooks: true}, Rates: w.rates,
+		ServiceDID: service,
+		PublicURL:  "https://mls.example.com", Version: "test",
 		Sessions: w.newSessions(log), ReportKey: w.reportKey(),
 		Writes:   writes,
 		Messages: w.messages,
@@ -264,7 +265,8 @@ func (w *world) newHeads(log *slog.Logger) *transparency.Service {
 func (w *world) newSessions(log *slog.Logger) *sessions.Service {
 	w.t.Helper()
 	w.sessions = sessions.New(sessions.Config{DB: w.db, Identities: w.directory, Log: log, Now: w.clock})
-	if err := w.sessions.Load(context.Background()); err != nil && !pgpool.Unavailable(err) { // some tests have no database
+	// some tests have no database
+	if err := w.sessions.Load(context.Background()); err != nil && !pgpool.Unavailable(err) {
 		w.t.Fatal(err)
 	}
 	return w.sessions
@@ -359,7 +361,8 @@ func (w *world) do(verb, nsid string, q url.Values, body []byte, authorization s
 	return w.answer(w.server, w.request(verb, nsid, q, body, authorization, headers...))
 }
 
-func (w *world) request(verb, nsid string, q url.Values, body []byte, authorization string, headers ...string) *http.Request {
+func (w *world) request(verb, nsid string, q url.Values, body []byte, authorization string,
+	headers ...string) *http.Request {
 	r := httptest.NewRequest(verb, "/xrpc/"+nsid+"?"+q.Encode(), bytes.NewReader(body))
 	if verb == http.MethodPost {
 		r.Header.Set("Content-Type", "application/json")

@@ -58,7 +58,8 @@ func npm(t *testing.T) (dir string) {
 	dir = t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), installTimeout)
 	defer cancel()
-	install := exec.CommandContext(ctx, "npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", dir, xrpcClient)
+	install := exec.CommandContext(ctx, "npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", dir,
+		xrpcClient)
 	install.Dir = dir
 	install.WaitDelay = time.Second
 	if out, err := install.CombinedOutput(); err != nil {
@@ -136,7 +137,8 @@ func TestXrpcServerClient(t *testing.T) {
 		seen[m["$type"]] = m
 	}
 	message, _ := seen[prefix+"messageEvent"]["message"].(map[string]any)
-	if len(seen) != 4 || seen[prefix+"membershipEvent"]["did"] != bob.did().String() || seen[prefix+"welcomeEvent"]["convoId"] != c.id || message["id"] != first.ID ||
+	if len(seen) != 4 || seen[prefix+"membershipEvent"]["did"] != bob.did().String() ||
+		seen[prefix+"welcomeEvent"]["convoId"] != c.id || message["id"] != first.ID ||
 		message["ciphertext"].(map[string]any)["$bytes"] != base64.StdEncoding.EncodeToString(first.Ciphertext) {
 		t.Errorf("the client got %v", seen)
 	}
@@ -149,7 +151,8 @@ func TestXrpcServerClient(t *testing.T) {
 	threw(got[1], mlsapi.ErrFutureCursor)
 	threw(got[2], mlsapi.ErrInvalidTicket)
 	lines := got[3]
-	if len(lines) != 3 || lines[0]["$type"] != prefix+"infoEvent" || lines[0]["name"] != "OutdatedCursor" || lines[1]["cursor"] != float64(9) {
+	if len(lines) != 3 || lines[0]["$type"] != prefix+"infoEvent" || lines[0]["name"] != "OutdatedCursor" ||
+		lines[1]["cursor"] != float64(9) {
 		t.Fatalf("the client got %v", lines)
 	}
 	threw(lines[2:], mlsapi.ErrConsumerTooSlow)

@@ -64,7 +64,8 @@ type locked struct {
 func lockConvo(ctx context.Context, tx pgx.Tx, convo uuid.UUID, caller syntax.DID) (c locked, err error) {
 	c.id = convo
 	var known bool
-	err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM members WHERE convo_id = $1 AND did = $2)`, convo, caller).Scan(&known)
+	err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM members WHERE convo_id = $1 AND did = $2)`, convo,
+		caller).Scan(&known)
 	if err != nil {
 		return c, fmt.Errorf("look for the caller: %w", err)
 	}

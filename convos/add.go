@@ -79,7 +79,8 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 		)
 		INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
 		SELECT $6, convo_id, $2, did,
-			jsonb_build_object('change', $7::text, 'by', $4::text, 'epoch', $5::bigint, 'commitNeeded', false, 'request', request), clock_timestamp()
+			jsonb_build_object('change', $7::text, 'by', $4::text, 'epoch', $5::bigint, 'commitNeeded', false, 'request',
+				request), clock_timestamp()
 		FROM joined`,
 		c.id, advanced.Seq, added, a.Caller, advanced.Epoch, outbox.Membership, outbox.Joined, invited.Requests)
 	if err != nil {
@@ -90,7 +91,8 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 
 // checkAdditions refuses DIDs that are in the group already, a roster that would become too long, and
 // too many strangers. It returns those whose leaves the commit has to replace.
-func checkAdditions(ctx context.Context, tx pgx.Tx, c *locked, caller syntax.DID, added []syntax.DID, s *quota.Spending) (replaced []syntax.DID, err error) {
+func checkAdditions(ctx context.Context, tx pgx.Tx, c *locked, caller syntax.DID, added []syntax.DID,
+	s *quota.Spending) (replaced []syntax.DID, err error) {
 	var total int
 	var present []syntax.DID
 	err = tx.QueryRow(ctx, `

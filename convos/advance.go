@@ -68,7 +68,8 @@ func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Propos
 			closed_at = CASE WHEN $4::bytea IS NOT NULL THEN clock_timestamp() END
 		WHERE id = $1`, c.id, next, v.level, successor)
 	c.recordAccepted(batch, by)
-	batch.Queue(`UPDATE members SET requested_at = NULL WHERE convo_id = $1 AND did = $2 AND requested_at IS NOT NULL`, c.id, by)
+	batch.Queue(`UPDATE members SET requested_at = NULL WHERE convo_id = $1 AND did = $2 AND requested_at IS NOT NULL`,
+		c.id, by)
 	superseded := v.superseded(allowed.replaces)
 	welcome.QueueLock(batch, c.id, allowed.people(by, superseded))
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
@@ -96,7 +97,8 @@ func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Propos
 
 // checkCommit reads the commit's header and checks its type, group and epoch, that no dispute stands
 // against it, and that the next commit is not reserved for another member.
-func (c *locked) checkCommit(ctx context.Context, tx pgx.Tx, by syntax.DID, commit []byte, allowed rights) (mls.Header, error) {
+func (c *locked) checkCommit(ctx context.Context, tx pgx.Tx, by syntax.DID, commit []byte, allowed rights) (mls.Header,
+	error) {
 	h, err := mls.ParseHeader(commit)
 	refused := c.checkDispute(by, allowed)
 	switch {
@@ -139,7 +141,8 @@ func (c *locked) checkDispute(by syntax.DID, allowed rights) error {
 // devices. The Welcome must reach each added member. It can also name other devices of its maker's,
 // and no others. It must fit what is known of the commit. KeyPackages of people who refuse the
 // invitation are not found.
-func addWelcome(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch int64, body []byte, allowed rights, v verdict) error {
+func addWelcome(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch int64, body []byte, allowed rights,
+	v verdict) error {
 	added := allowed.adds
 	w, err := mls.ParseWelcome(body)
 	if err != nil {
@@ -158,9 +161,11 @@ func addWelcome(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch i
 	}
 	to := make([]welcome.Recipient, len(devices))
 	for i, d := range devices {
-		to[i] = welcome.Recipient{DID: d.DID, DeviceID: d.DeviceID, Ref: d.Ref, Request: slices.Contains(allowed.invited.Requests, d.DID)}
+		to[i] = welcome.Recipient{DID: d.DID, DeviceID: d.DeviceID, Ref: d.Ref,
+			Request: slices.Contains(allowed.invited.Requests, d.DID)}
 		if slices.ContainsFunc(to[:i], func(r welcome.Recipient) bool { return r.DID == d.DID && r.DeviceID == d.DeviceID }) {
-			return invalid(Welcome, "names two KeyPackages of one device of %s; a signature key is one leaf (RFC 9420 §7.3)", d.DID)
+			return invalid(Welcome, "names two KeyPackages of one device of %s; a signature key is one leaf (RFC 9420 §7.3)",
+				d.DID)
 		}
 	}
 	for _, did := range added {

@@ -28,14 +28,16 @@ func BenchmarkRecord(b *testing.B) {
 		b.Helper()
 		hashed := idem.Content{{Name: "groupId", JSON: []byte(`"the group"`)}, {Name: "commit", JSON: []byte(`"the commit"`)}}
 		begun := time.Now()
-		if _, err := store.Do(b.Context(), idem.Request{Caller: alice, NSID: nsid, Key: key, Input: hashed}, effect); err != nil {
+		if _, err := store.Do(b.Context(), idem.Request{Caller: alice, NSID: nsid, Key: key, Input: hashed},
+			effect); err != nil {
 			b.Fatal(err)
 		}
 		return time.Since(begun)
 	}
 	create := func(id *uuid.UUID, group []byte) idem.Effect {
 		return func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
-			c, err := convos.Create(ctx, tx, convos.NewConvo{Creator: alice, GroupID: group, CipherSuite: mlstest.Suite, Key: "k"})
+			c, err := convos.Create(ctx, tx,
+				convos.NewConvo{Creator: alice, GroupID: group, CipherSuite: mlstest.Suite, Key: "k"})
 			*id = c.ID
 			return make([]byte, 400), err
 		}
@@ -43,7 +45,8 @@ func BenchmarkRecord(b *testing.B) {
 	add := func(convo uuid.UUID, group []byte, did syntax.DID) idem.Effect {
 		body, ref := mlstest.NewDevice(b, did.String()).KeyPackage(b)
 		err := pgx.BeginFunc(b.Context(), db, func(tx pgx.Tx) error {
-			_, err := keypackages.Publish(b.Context(), tx, keypackages.Publication{Owner: did, Body: body, CipherSuite: mlstest.Suite})
+			_, err := keypackages.Publish(b.Context(), tx,
+				keypackages.Publication{Owner: did, Body: body, CipherSuite: mlstest.Suite})
 			return err
 		})
 		if err != nil {
@@ -51,9 +54,10 @@ func BenchmarkRecord(b *testing.B) {
 		}
 		welcome := mlstest.Welcome(b, ref)
 		return func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
-			_, err := convos.Add(ctx, tx, convos.AddMembers{ConvoID: convo, Caller: alice, DIDs: []syntax.DID{did}, Proposed: convos.Proposed{
-				Commit: mlstest.Commit(group, 0, "add"), Welcome: welcome, Key: "addMembers:" + did.String(),
-			}})
+			_, err := convos.Add(ctx, tx,
+				convos.AddMembers{ConvoID: convo, Caller: alice, DIDs: []syntax.DID{did}, Proposed: convos.Proposed{
+					Commit: mlstest.Commit(group, 0, "add"), Welcome: welcome, Key: "addMembers:" + did.String(),
+				}})
 			return make([]byte, 60), err
 		}
 	}

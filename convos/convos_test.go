@@ -41,7 +41,8 @@ func newFixture(t *testing.T) *fixture {
 	welcome := f.welcome(t, bob)
 	f.do(t, func(tx pgx.Tx) error {
 		c, err := convos.Create(t.Context(), tx, convos.NewConvo{
-			Creator: alice, GroupID: f.group, CipherSuite: mlstest.Suite, Members: []syntax.DID{bob, alice, bob}, Welcome: welcome, Key: "k",
+			Creator: alice, GroupID: f.group, CipherSuite: mlstest.Suite, Members: []syntax.DID{bob, alice, bob},
+			Welcome: welcome, Key: "k",
 		})
 		f.id = c.ID
 		if c.Epoch != 1 || len(c.Members) != 2 || c.Members[0].DID != alice {
@@ -71,7 +72,8 @@ func (f *fixture) publish(t *testing.T, did syntax.DID, device *mlstest.Device) 
 	t.Helper()
 	body, ref := device.KeyPackage(t)
 	f.do(t, func(tx pgx.Tx) error {
-		_, err := keypackages.Publish(t.Context(), tx, keypackages.Publication{Owner: did, Body: body, CipherSuite: mlstest.Suite})
+		_, err := keypackages.Publish(t.Context(), tx,
+			keypackages.Publication{Owner: did, Body: body, CipherSuite: mlstest.Suite})
 		return err
 	})
 	return ref
@@ -81,7 +83,8 @@ func (f *fixture) publish(t *testing.T, did syntax.DID, device *mlstest.Device) 
 func (f *fixture) addition(t *testing.T, caller syntax.DID, epoch int64, did syntax.DID) convos.AddMembers {
 	t.Helper()
 	return convos.AddMembers{ConvoID: f.id, Caller: caller, DIDs: []syntax.DID{did}, Proposed: convos.Proposed{
-		Commit: mlstest.Commit(f.group, epoch, "add"), Welcome: f.welcome(t, did), Key: fmt.Sprintf("addMembers:%s%d", did, epoch),
+		Commit: mlstest.Commit(f.group, epoch, "add"), Welcome: f.welcome(t, did),
+		Key: fmt.Sprintf("addMembers:%s%d", did, epoch),
 	}}
 }
 
@@ -174,7 +177,8 @@ func (f *fixture) untilSomeoneWaits(t *testing.T) {
 	defer cancel()
 	for waiting := 0; waiting == 0; {
 		err := f.db.QueryRow(ctx, `
-			SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting)
+			SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).
+			Scan(&waiting)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -203,7 +207,8 @@ func TestReturn(t *testing.T) {
 		t.Fatalf("after the return: %+v, %v", m, err)
 	}
 	var live string
-	err = f.db.QueryRow(t.Context(), `SELECT string_agg(epoch || ' ' || state, ', ' ORDER BY epoch) FROM welcomes`).Scan(&live)
+	err = f.db.QueryRow(t.Context(),
+		`SELECT string_agg(epoch || ' ' || state, ', ' ORDER BY epoch) FROM welcomes`).Scan(&live)
 	if err != nil || live != "1 superseded, 3 available" {
 		t.Fatalf("Welcomes: %s, %v", live, err)
 	}
@@ -222,17 +227,21 @@ func TestWelcomeMustFit(t *testing.T) {
 		})
 	}
 	var object *convos.InvalidObjectError
-	if err := add(func(a *convos.AddMembers) { a.Welcome = nil }); !errors.As(err, &object) || object.Object != convos.Welcome {
+	if err := add(func(a *convos.AddMembers) { a.Welcome = nil }); !errors.As(err, &object) ||
+		object.Object != convos.Welcome {
 		t.Errorf("no Welcome: %v", err)
 	}
-	if err := add(func(a *convos.AddMembers) { a.DIDs = append(a.DIDs, "did:plc:dave") }); !errors.As(err, &object) || object.Object != convos.Welcome {
+	if err := add(func(a *convos.AddMembers) { a.DIDs = append(a.DIDs, "did:plc:dave") }); !errors.As(err, &object) ||
+		object.Object != convos.Welcome {
 		t.Errorf("a Welcome for some: %v", err)
 	}
-	if err := add(func(a *convos.AddMembers) { a.Welcome = f.welcome(t, "did:plc:mallory") }); !errors.Is(err, keypackages.ErrNotFound) {
+	if err := add(func(a *convos.AddMembers) { a.Welcome = f.welcome(t, "did:plc:mallory") }); !errors.Is(err,
+		keypackages.ErrNotFound) {
 		t.Errorf("a Welcome for another person: %v", err)
 	}
 	var member *convos.AlreadyMemberError
-	if err := add(func(a *convos.AddMembers) { a.DIDs = []syntax.DID{bob} }); !errors.As(err, &member) || member.DID != bob {
+	if err := add(func(a *convos.AddMembers) { a.DIDs = []syntax.DID{bob} }); !errors.As(err, &member) ||
+		member.DID != bob {
 		t.Errorf("a member: %v", err)
 	}
 	if err := add(func(a *convos.AddMembers) {
@@ -315,7 +324,8 @@ func TestListTouchesThePage(t *testing.T) {
 			SELECT gen_random_uuid(), n::text::bytea, 'did:plc:alice', 1, 1, $2::bigint, now()
 			FROM generate_series(1, $1::integer) AS n WHERE $3::integer > 0`,
 		`INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
-			SELECT id, CASE n WHEN 1 THEN 'did:plc:alice' ELSE 'did:plc:' || n END, CASE n WHEN 1 THEN 'creator' ELSE 'member' END, now(), 0
+			SELECT id, CASE n WHEN 1 THEN 'did:plc:alice' ELSE 'did:plc:' || n END, CASE n WHEN 1 THEN 'creator' ELSE 'member'
+				END, now(), 0
 			FROM convos, generate_series(1, $3::integer) AS n WHERE last_seq = $2 AND $1::integer > 0`,
 		`INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
 			SELECT id, n, 1, 'did:plc:2', 1, '', n::text, '', now()
@@ -328,7 +338,8 @@ func TestListTouchesThePage(t *testing.T) {
 	touched := func() (convos, members, messages int64) {
 		t.Helper()
 		err := tx.QueryRow(t.Context(), `
-			SELECT sum(n) FILTER (WHERE relname = 'convos'), sum(n) FILTER (WHERE relname = 'members'), sum(n) FILTER (WHERE relname = 'messages')
+			SELECT sum(n) FILTER (WHERE relname = 'convos'), sum(n) FILTER (WHERE relname = 'members'), sum(n) FILTER (WHERE
+				relname = 'messages')
 			FROM pg_stat_xact_user_tables, LATERAL (SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) AS rows (n)`).
 			Scan(&convos, &members, &messages)
 		if err != nil {

@@ -100,7 +100,8 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 		), event AS (
 			INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
 			SELECT $11, convo_id, 0, did,
-				jsonb_build_object('change', $12::text, 'by', $3::text, 'epoch', $5::bigint, 'commitNeeded', false, 'request', request), clock_timestamp()
+				jsonb_build_object('change', $12::text, 'by', $3::text, 'epoch', $5::bigint, 'commitNeeded', false, 'request',
+					request), clock_timestamp()
 			FROM roster
 		)
 		SELECT EXISTS (SELECT FROM convo)`,

@@ -82,11 +82,13 @@ func OnShown(f func(convo uuid.UUID, reader syntax.DID, at Cursor)) CursorOption
 
 // NewCursors returns cursors in db, which the caller owns. faults can be nil.
 func NewCursors(db *pgxpool.Pool, faults *failpoint.Set, options ...CursorOption) *Cursors {
-	c := &Cursors{db: db, faults: faults, alone: make(chan struct{}, cursorsAlone), shown: func(uuid.UUID, syntax.DID, Cursor) {}}
+	c := &Cursors{db: db, faults: faults, alone: make(chan struct{}, cursorsAlone),
+		shown: func(uuid.UUID, syntax.DID, Cursor) {}}
 	for _, o := range options {
 		o(c)
 	}
-	c.moves = batch.New(batch.Limits{Batch: cursorsPerBatch, Queue: cursorsWaiting, Timeout: cursorTimeout}, c.moveTogether)
+	c.moves = batch.New(batch.Limits{Batch: cursorsPerBatch, Queue: cursorsWaiting, Timeout: cursorTimeout},
+		c.moveTogether)
 	return c
 }
 
@@ -143,7 +145,8 @@ func (c *Cursors) moveAlone(ctx context.Context, m move) (moved, error) {
 	for n := 1; ; n++ {
 		statements := &pgx.Batch{}
 		statements.Queue(`
-			SELECT FROM members WHERE convo_id = $1 AND did = $2 AND (cursor_seq < $3 OR greatest(cursor_seq, delivered_seq) < $4) FOR NO KEY UPDATE`,
+			SELECT FROM members WHERE convo_id = $1 AND did = $2 AND (cursor_seq < $3 OR greatest(cursor_seq, delivered_seq) <
+				$4) FOR NO KEY UPDATE`,
 			m.convo, m.reader, m.seq, m.delivered)
 		results, err := c.move(ctx, statements, []move{m})
 		if err == nil {
@@ -167,10 +170,11 @@ func (c *Cursors) move(ctx context.Context, statements *pgx.Batch, moves []move)
 	}
 	statements.Queue(moveCursors, convos, readers, seqs, delivered).Query(func(rows pgx.Rows) error {
 		var r moved
-		_, err := pgx.ForEachRow(rows, []any{&r.status, &r.lastSeq, &r.cursor.Read, &r.cursor.Delivered, &r.hasMoved, &r.shared}, func() error {
-			results = append(results, r)
-			return nil
-		})
+		_, err := pgx.ForEachRow(rows,
+			[]any{&r.status, &r.lastSeq, &r.cursor.Read, &r.cursor.Delivered, &r.hasMoved, &r.shared}, func() error {
+				results = append(results, r)
+				return nil
+			})
 		return err
 	})
 	err = pgpool.SendTx(ctx, c.db, statements, c.faults.Hook(ctx, failpoint.BeforeCommit, nsid.UpdateCursor))

@@ -48,7 +48,8 @@ func newCursorBench(t *testing.T, opts ...pgtest.Option) *cursorBench {
 	b := &cursorBench{db: pgtest.Database(t, append(opts, pgtest.MaxConns(16))...), faults: failpoint.New(), convo: nth(1)}
 	b.Cursors, b.other = convos.NewCursors(b.db, b.faults), convos.NewCursors(b.db, nil)
 	_, err := b.db.Exec(t.Context(), `
-		INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, last_seq, created_at) VALUES ($1, 'g', $2, 1, 1, 100, now())`,
+		INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, last_seq, created_at) VALUES ($1, 'g', $2, 1, 1,
+			100, now())`,
 		b.convo, reader(0))
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +65,8 @@ func (b *cursorBench) join(t *testing.T, did syntax.DID, left bool) {
 	t.Helper()
 	_, err := b.db.Exec(t.Context(), `
 		INSERT INTO members (convo_id, did, role, joined_at, joined_seq, left_at, left_seq, left_epoch)
-		VALUES ($1, $2, 'member', now(), 0, CASE WHEN $3 THEN now() END, CASE WHEN $3 THEN 1 END, CASE WHEN $3 THEN 1 END)`, b.convo, did, left)
+		VALUES ($1, $2, 'member', now(), 0, CASE WHEN $3 THEN now() END, CASE WHEN $3 THEN 1 END, CASE WHEN $3 THEN 1 END)`,
+		b.convo, did, left)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +74,8 @@ func (b *cursorBench) join(t *testing.T, did syntax.DID, left bool) {
 
 func (b *cursorBench) cursor(t *testing.T, did syntax.DID) (seq int64) {
 	t.Helper()
-	err := b.db.QueryRow(t.Context(), `SELECT cursor_seq FROM members WHERE convo_id = $1 AND did = $2`, b.convo, did).Scan(&seq)
+	err := b.db.QueryRow(t.Context(), `SELECT cursor_seq FROM members WHERE convo_id = $1 AND did = $2`, b.convo,
+		did).Scan(&seq)
 	if err != nil {
 		t.Error(err)
 	}
@@ -81,7 +84,8 @@ func (b *cursorBench) cursor(t *testing.T, did syntax.DID) (seq int64) {
 
 func (b *cursorBench) delivered(t *testing.T, did syntax.DID) (seq int64) {
 	t.Helper()
-	err := b.db.QueryRow(t.Context(), `SELECT delivered_seq FROM members WHERE convo_id = $1 AND did = $2`, b.convo, did).Scan(&seq)
+	err := b.db.QueryRow(t.Context(), `SELECT delivered_seq FROM members WHERE convo_id = $1 AND did = $2`, b.convo,
+		did).Scan(&seq)
 	if err != nil {
 		t.Error(err)
 	}
@@ -93,7 +97,8 @@ func (b *cursorBench) delivered(t *testing.T, did syntax.DID) (seq int64) {
 func TestShownCursors(t *testing.T) {
 	t.Parallel()
 	b := newCursorBench(t)
-	if _, err := b.db.Exec(t.Context(), `INSERT INTO cursor_policies (did) VALUES ($1), ($2), ($3)`, reader(0), reader(1), former); err != nil {
+	if _, err := b.db.Exec(t.Context(), `INSERT INTO cursor_policies (did) VALUES ($1), ($2), ($3)`, reader(0), reader(1),
+		former); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.db.Exec(t.Context(), `UPDATE members SET requested_at = now() WHERE did = $1`, reader(1)); err != nil {
@@ -122,10 +127,12 @@ func TestShownCursors(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := cursors.Update(t.Context(), b.convo, former, convos.Cursor{Read: 1}); !errors.Is(err, convos.ErrNotMember) {
+	if _, err := cursors.Update(t.Context(), b.convo, former, convos.Cursor{Read: 1}); !errors.Is(err,
+		convos.ErrNotMember) {
 		t.Errorf("a former member: %v", err)
 	}
-	want := map[syntax.DID][]convos.Cursor{reader(0): {{Read: 0, Delivered: 5}, {Read: 3, Delivered: 5}, {Read: 9, Delivered: 9}}}
+	want := map[syntax.DID][]convos.Cursor{reader(0): {{Read: 0, Delivered: 5}, {Read: 3, Delivered: 5},
+		{Read: 9, Delivered: 9}}}
 	if diff := cmp.Diff(want, shown); diff != "" {
 		t.Errorf("shown (-want +got):\n%s", diff)
 	}
@@ -150,11 +157,13 @@ func TestCursorRefusals(t *testing.T) {
 		{b.convo, reader(0), 101, convos.ErrSeqAhead},
 		{b.convo, reader(0), 100, nil},
 	} {
-		if seq, err := b.UpdateRead(t.Context(), c.convo, c.by, c.seq); !errors.Is(err, c.want) || err == nil && seq != c.seq {
+		if seq, err := b.UpdateRead(t.Context(), c.convo, c.by, c.seq); !errors.Is(err, c.want) || err == nil &&
+			seq != c.seq {
 			t.Errorf("%s to %d: %d, %v; want %v", c.by, c.seq, seq, err, c.want)
 		}
 	}
-	if _, err := b.UpdateRead(t.Context(), b.convo, reader(0), 101); err == nil || err.Error() != "seq: beyond the end of the log; lastSeq=100" {
+	if _, err := b.UpdateRead(t.Context(), b.convo, reader(0), 101); err == nil ||
+		err.Error() != "seq: beyond the end of the log; lastSeq=100" {
 		t.Errorf("ahead: %v", err)
 	}
 }
@@ -212,7 +221,8 @@ func (c cursorModel) move(t *testing.T, rt *rapid.T, b *cursorBench) {
 		if m.Status == "moved" && (m.Cursor < max(m.Seq, before[m.Reader]) || m.Cursor > c.at[m.Reader]) {
 			rt.Fatalf("%+v, which is between %d and %d", m, before[m.Reader], c.at[m.Reader])
 		}
-		if most := max(c.at[m.Reader], c.delivered[m.Reader]); m.Status == "moved" && (m.DeliveredAt < max(m.Cursor, m.Delivered) || m.DeliveredAt > most) {
+		if most := max(c.at[m.Reader], c.delivered[m.Reader]); m.Status == "moved" &&
+			(m.DeliveredAt < max(m.Cursor, m.Delivered) || m.DeliveredAt > most) {
 			rt.Fatalf("%+v, and what was delivered is at most %d", m, most)
 		}
 	}
@@ -285,7 +295,8 @@ func TestBusyCursor(t *testing.T) {
 	t.Parallel()
 	b := newCursorBench(t, func(cfg *pgxpool.Config) { cfg.ConnConfig.RuntimeParams["lock_timeout"] = "5000" })
 	holder := holdRow(t, b, "reader49")
-	busy, idle := convos.Move{Convo: b.convo, Reader: reader(49), Seq: 3}, convos.Move{Convo: b.convo, Reader: reader(7), Seq: 3}
+	busy, idle := convos.Move{Convo: b.convo, Reader: reader(49), Seq: 3},
+		convos.Move{Convo: b.convo, Reader: reader(7), Seq: 3}
 	if err := b.Together(t.Context(), &busy, &idle); err != nil || busy.Status != "busy" || idle.Status != "moved" {
 		t.Fatalf("together: %+v, %+v, %v", busy, idle, err)
 	}
@@ -373,7 +384,8 @@ func TestKilledCursors(t *testing.T) {
 		for killed := 0; killed == 0; { // until the session has done its statements and waits for COMMIT
 			if err := b.db.QueryRow(t.Context(), `
 				SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-				WHERE datname = current_database() AND wait_event = 'ClientRead' AND backend_xid IS NOT NULL`).Scan(&killed); err != nil {
+				WHERE datname = current_database() AND wait_event = 'ClientRead' AND backend_xid IS NOT NULL`).Scan(&killed); err !=
+				nil {
 				t.Fatal(err)
 			}
 		}
@@ -446,7 +458,8 @@ func TestCursorIsCheap(t *testing.T) {
 	defer conn.Release()
 	updates := func() (all, inPlace int) {
 		err := conn.QueryRow(t.Context(), `
-			SELECT pg_stat_get_xact_tuples_updated('members'::regclass), pg_stat_get_xact_tuples_hot_updated('members'::regclass)`).
+			SELECT pg_stat_get_xact_tuples_updated('members'::regclass),
+				pg_stat_get_xact_tuples_hot_updated('members'::regclass)`).
 			Scan(&all, &inPlace)
 		if err != nil {
 			t.Fatal(err)
@@ -462,13 +475,15 @@ func TestCursorIsCheap(t *testing.T) {
 		{61, 0, 0, 1}, {61, 0, 1, 0}, {60, 0, 1, 0}, {62, 0, 1, 1}, {62, 61, 1, 0}, {62, 62, 1, 0}, {62, 63, 1, 1},
 	} {
 		before := trips.Count()
-		_, err := conn.Exec(t.Context(), convos.Statement, []uuid.UUID{b.convo}, []string{reader(40).String()}, []int64{int64(step.seq)}, []int64{int64(step.delivered)})
+		_, err := conn.Exec(t.Context(), convos.Statement, []uuid.UUID{b.convo}, []string{reader(40).String()},
+			[]int64{int64(step.seq)}, []int64{int64(step.delivered)})
 		if n := trips.Count() - before; err != nil || step.trips > 0 && n != int64(step.trips) {
 			t.Errorf("%d round trips, %v", n, err)
 		}
 		nowAll, nowInPlace := updates()
 		if nowAll-all != step.updates || nowInPlace-inPlace != step.updates {
-			t.Errorf("to %d: %d rows were updated, %d of them in place, want %d", step.seq, nowAll-all, nowInPlace-inPlace, step.updates)
+			t.Errorf("to %d: %d rows were updated, %d of them in place, want %d", step.seq, nowAll-all, nowInPlace-inPlace,
+				step.updates)
 		}
 		all, inPlace = nowAll, nowInPlace
 	}

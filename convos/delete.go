@@ -28,7 +28,8 @@ import (
 // and leave it. Everything else is refused with ErrConvoClosed. Error: ErrNotFound.
 func Close(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (at time.Time, err error) {
 	err = tx.QueryRow(ctx, `
-		UPDATE convos SET closed_at = coalesce(closed_at, clock_timestamp()) WHERE id = $1 RETURNING closed_at`, convo).Scan(&at)
+		UPDATE convos SET closed_at = coalesce(closed_at, clock_timestamp()) WHERE id = $1 RETURNING closed_at`,
+		convo).Scan(&at)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return at, ErrNotFound
 	}
@@ -76,7 +77,8 @@ func (r *Remover) Remove(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (remov
 	var creator syntax.DID
 	var groupID []byte
 	var key *string
-	err = tx.QueryRow(ctx, `SELECT creator_did, group_id, idempotency_key FROM convos WHERE id = $1`, convo).Scan(&creator, &groupID, &key)
+	err = tx.QueryRow(ctx, `SELECT creator_did, group_id, idempotency_key FROM convos WHERE id = $1`, convo).Scan(&creator,
+		&groupID, &key)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, r.removed(ctx, tx, convo)
 	}
@@ -111,7 +113,8 @@ func (r *Remover) Remove(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (remov
 // removed returns nil if the convo has been deleted before, and ErrNotFound if it never existed.
 func (r *Remover) removed(ctx context.Context, tx pgx.Tx, convo uuid.UUID) error {
 	var before bool
-	if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM deleted_convos WHERE id = $1)`, convo).Scan(&before); err != nil {
+	if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM deleted_convos WHERE id = $1)`,
+		convo).Scan(&before); err != nil {
 		return fmt.Errorf("look for the tombstone: %w", err)
 	}
 	if !before {

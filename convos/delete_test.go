@@ -22,7 +22,8 @@ func TestRemoverGoesOn(t *testing.T) {
 			INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
 			SELECT unnest(ARRAY[$1::uuid, $2]), 1, 1, 'did:plc:alice', 1, '', 'k', '', now()
 		)
-		INSERT INTO deleted_convos (id, group_hash, deleted_at) VALUES ($1, 'a', now() - interval '1 h'), ($2, 'b', now())`, first, second)
+		INSERT INTO deleted_convos (id, group_hash, deleted_at) VALUES ($1, 'a', now() - interval '1 h'), ($2, 'b', now())`,
+		first, second)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,8 @@ func (r *Remover) EraseMembership(ctx context.Context, tx pgx.Tx, p tombstone.Pe
 	var convo uuid.UUID
 	var last bool
 	err = tx.QueryRow(ctx, `
-		SELECT m.convo_id, NOT EXISTS (SELECT FROM members o WHERE o.convo_id = m.convo_id AND o.did <> $1 AND o.left_at IS NULL)
+		SELECT m.convo_id, NOT EXISTS (SELECT FROM members o WHERE o.convo_id = m.convo_id AND o.did <> $1 AND o.left_at IS
+			NULL)
 		FROM members m WHERE m.did = $1 AND m.left_at IS NULL ORDER BY m.convo_id LIMIT 1`, p.DID).Scan(&convo, &last)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
@@ -42,7 +43,8 @@ func (r *Remover) EraseMembership(ctx context.Context, tx pgx.Tx, p tombstone.Pe
 // NextOf returns the convo after another one in which a person is or was a member. uuid.Nil comes
 // before all. ok is false if there is none.
 func NextOf(ctx context.Context, tx pgx.Tx, p tombstone.Person, after uuid.UUID) (next uuid.UUID, ok bool, err error) {
-	err = tx.QueryRow(ctx, `SELECT convo_id FROM members WHERE did = $1 AND convo_id > $2 ORDER BY convo_id LIMIT 1`, p.DID, after).Scan(&next)
+	err = tx.QueryRow(ctx, `SELECT convo_id FROM members WHERE did = $1 AND convo_id > $2 ORDER BY convo_id LIMIT 1`,
+		p.DID, after).Scan(&next)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return uuid.Nil, false, nil
 	}
@@ -76,7 +78,8 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID) 
 			WHERE id = $1 AND (creator_did = $2 OR reserved_for = $2)
 			RETURNING id
 		), roster AS (
-			UPDATE members SET did = CASE did WHEN $2 THEN $3 ELSE did END, invited_by = CASE invited_by WHEN $2 THEN $3 ELSE invited_by END
+			UPDATE members SET did = CASE did WHEN $2 THEN $3 ELSE did END, invited_by = CASE invited_by WHEN $2 THEN $3 ELSE
+				invited_by END
 			WHERE convo_id = $1 AND (did = $2 OR invited_by = $2)
 			RETURNING convo_id
 		), public_group AS (

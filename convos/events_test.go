@@ -64,7 +64,8 @@ func TestCommitWithoutEvent(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff([]string{
-		"alice joined at 0 by alice, epoch 1, commit needed: false", "bob joined at 0 by alice, epoch 1, commit needed: false",
+		"alice joined at 0 by alice, epoch 1, commit needed: false",
+		"bob joined at 0 by alice, epoch 1, commit needed: false",
 		"Welcome for bob into epoch 1",
 	}, f.outboxed(t)); diff != "" {
 		t.Fatalf("of the creation (-want +got):\n%s", diff)

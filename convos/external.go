@@ -58,7 +58,8 @@ func checkExternalSender(ctx context.Context, tx pgx.Tx, d messages.Draft) error
 		member  bool
 	)
 	err := tx.QueryRow(ctx, `
-		SELECT epoch, group_id, EXISTS (SELECT FROM members WHERE convo_id = $1 AND did = $2) FROM convos WHERE id = $1`, d.ConvoID, d.Sender).
+		SELECT epoch, group_id, EXISTS (SELECT FROM members WHERE convo_id = $1 AND did = $2) FROM convos WHERE id = $1`,
+		d.ConvoID, d.Sender).
 		Scan(&c.epoch, &groupID, &member)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return ErrNotFound

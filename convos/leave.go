@@ -113,7 +113,8 @@ func leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
 
 // isMember reports whether did is a current member. Error: ErrTargetNotMember.
 func (c *locked) isMember(ctx context.Context, tx pgx.Tx, did syntax.DID) (present bool, err error) {
-	err = tx.QueryRow(ctx, `SELECT left_at IS NULL FROM members WHERE convo_id = $1 AND did = $2`, c.id, did).Scan(&present)
+	err = tx.QueryRow(ctx, `SELECT left_at IS NULL FROM members WHERE convo_id = $1 AND did = $2`, c.id,
+		did).Scan(&present)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, ErrTargetNotMember
 	}
@@ -142,7 +143,8 @@ func (c *locked) removeFromRoster(ctx context.Context, tx pgx.Tx, did, by syntax
 		)
 		INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
 		SELECT $8, convo_id, $3, did,
-			jsonb_build_object('change', $5::text, 'by', $6::text, 'epoch', $4::bigint, 'commitNeeded', $7::boolean), clock_timestamp()
+			jsonb_build_object('change', $5::text, 'by', $6::text, 'epoch', $4::bigint, 'commitNeeded', $7::boolean),
+				clock_timestamp()
 		FROM departed`, c.id, did, c.lastSeq, c.epoch, change, by, leaf, outbox.Membership)
 	if err != nil {
 		return fmt.Errorf("take off the roster: %w", err)

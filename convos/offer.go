@@ -86,7 +86,8 @@ func (c *locked) replaceGroupInfo(ctx context.Context, tx pgx.Tx, r Report) erro
 
 // setGroupInfo replaces the GroupInfo by another one of the same group.
 func (c *locked) setGroupInfo(ctx context.Context, tx pgx.Tx, groupInfo []byte) error {
-	_, err := tx.Exec(ctx, `UPDATE public_groups SET group_info = $3 WHERE convo_id = $1 AND epoch = $2`, c.id, c.epoch, groupInfo)
+	_, err := tx.Exec(ctx, `UPDATE public_groups SET group_info = $3 WHERE convo_id = $1 AND epoch = $2`, c.id, c.epoch,
+		groupInfo)
 	if err != nil {
 		return fmt.Errorf("replace the GroupInfo: %w", err)
 	}

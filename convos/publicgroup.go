@@ -69,7 +69,8 @@ func keepGroup(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, g p
 		_, err = tx.Exec(ctx, `
 			INSERT INTO public_groups (convo_id, epoch, state, vouched_by, group_info) VALUES ($1, $2, $3, nullif($4, ''), $5)
 			ON CONFLICT (convo_id) DO UPDATE
-			SET epoch = excluded.epoch, state = excluded.state, vouched_by = excluded.vouched_by, group_info = excluded.group_info`,
+			SET epoch = excluded.epoch, state = excluded.state, vouched_by = excluded.vouched_by, group_info =
+				excluded.group_info`,
 			convo, epoch, state, g.vouchedBy, groupInfo)
 	}
 	if err != nil {
@@ -80,7 +81,8 @@ func keepGroup(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, g p
 
 // GroupInfoOf returns the GroupInfo of the convo's current epoch to one of its members, exactly as
 // it was sent. Errors: ErrNotFound, ErrNotMember, ErrNoGroupInfo.
-func GroupInfoOf(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, reader syntax.DID) (groupInfo []byte, epoch int64, err error) {
+func GroupInfoOf(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, reader syntax.DID) (groupInfo []byte,
+	epoch int64, err error) {
 	err = q.QueryRow(ctx, `
 		SELECT g.epoch, g.group_info
 		FROM members m

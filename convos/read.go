@@ -54,7 +54,8 @@ const (
 // after, or with the newest if after is uuid.Nil. each must not keep the convo. If each returns
 // false, the page ends before that convo. If List fails, the caller discards what each has got.
 func List(
-	ctx context.Context, q pgpool.Queryer, reader syntax.DID, filter Filter, after uuid.UUID, limit int, each func(*Convo) bool,
+	ctx context.Context, q pgpool.Queryer, reader syntax.DID, filter Filter, after uuid.UUID, limit int,
+	each func(*Convo) bool,
 ) (more bool, err error) {
 	newest := uuid.Max
 	if after != uuid.Nil {
@@ -109,7 +110,8 @@ func (s *scan) row(row pgx.CollectableRow) error {
 		suite int32
 		dids  string
 	)
-	err := row.Scan(&s.ID, &s.GroupID, &s.Creator, &suite, &s.Epoch, &s.CreatedAt, &s.CommitLevel, &s.LastMessageAt, &s.Name,
+	err := row.Scan(&s.ID, &s.GroupID, &s.Creator, &suite, &s.Epoch, &s.CreatedAt, &s.CommitLevel, &s.LastMessageAt,
+		&s.Name,
 		&s.Description, &s.LastSeq, &s.ClosedAt, &s.Successor, &s.Unread, &s.Request, &s.InvitedBy, &dids, &s.joined, &s.more)
 	if err != nil {
 		return err

@@ -56,7 +56,8 @@ func standings(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, dids []sy
 // replaceable returns those of dids whose leaves a commit of caller's has to replace, because they
 // were invited before and no device of theirs has joined. dids are on the roster. A person whom
 // Create put there without a Welcome has nothing to replace. Error: *AlreadyMemberError.
-func (c *locked) replaceable(ctx context.Context, tx pgx.Tx, caller syntax.DID, dids []syntax.DID) (replaced []syntax.DID, err error) {
+func (c *locked) replaceable(ctx context.Context, tx pgx.Tx, caller syntax.DID,
+	dids []syntax.DID) (replaced []syntax.DID, err error) {
 	// The next statement sees what the holders of these locks have done.
 	if err := welcome.Lock(ctx, tx, c.id, dids); err != nil {
 		return nil, err
@@ -101,7 +102,8 @@ func (v verdict) checkReplaced(dids []syntax.DID) error {
 		for m := range v.group.Tree.Members() {
 			fresh := slices.ContainsFunc(v.change.Adds, func(a mls.Addition) bool { return a.Leaf == m.Leaf })
 			if m.DID() == did.String() && !fresh {
-				return &AlreadyMemberError{did, fmt.Sprintf("no device of its has joined; to replace it, remove its leaf %d in the same commit", m.Leaf)}
+				return &AlreadyMemberError{did,
+					fmt.Sprintf("no device of its has joined; to replace it, remove its leaf %d in the same commit", m.Leaf)}
 			}
 		}
 	}
@@ -123,12 +125,15 @@ type WayBack string
 
 const (
 	// BackByExternalCommit: the GroupInfo of the current epoch is known.
-	BackByExternalCommit WayBack = "to come back, call getGroupInfo, make an external commit and send it with processExternalCommit"
+	BackByExternalCommit WayBack = "to come back, call getGroupInfo, make an external commit and send it with " +
+		"processExternalCommit"
 	// BackByInvitation: no GroupInfo is known, and no device of the member's has joined.
-	BackByInvitation WayBack = "to come back, publish a KeyPackage and ask a member to add this account again with addMembers"
+	BackByInvitation WayBack = "to come back, publish a KeyPackage and ask a member to add this account again with " +
+		"addMembers"
 	// BackAfterCommit: no GroupInfo is known. A device of the member's has joined, so that it
 	// cannot be added.
-	BackAfterCommit WayBack = "to come back, ask a member to send the GroupInfo of its next commit, then call getGroupInfo and processExternalCommit"
+	BackAfterCommit WayBack = "to come back, ask a member to send the GroupInfo of its next commit, then call " +
+		"getGroupInfo and processExternalCommit"
 )
 
 // WayBackOf returns the way back of a current member.

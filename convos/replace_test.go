@@ -26,7 +26,8 @@ func TestConfirmedWhileReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = holder.Exec(t.Context(), `
-		UPDATE welcomes SET state = 'consumed', confirmed_at = now(), attempts = 1, version = version + 1 WHERE recipient_did = $1`, bob)
+		UPDATE welcomes SET state = 'consumed', confirmed_at = now(), attempts = 1, version = version + 1 WHERE recipient_did
+			= $1`, bob)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,10 +39,12 @@ func (e *ReservedError) Error() string { return "the next commit is reserved for
 
 // Reserved returns how much longer the commit that ends epoch is reserved for a member other than
 // the caller. It returns 0 if there is no reservation, or if the epoch has ended. It takes no lock.
-func Reserved(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, caller syntax.DID, epoch int64) (left time.Duration, err error) {
+func Reserved(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, caller syntax.DID,
+	epoch int64) (left time.Duration, err error) {
 	err = q.QueryRow(ctx, `
 		SELECT reserved_until - clock_timestamp() FROM convos
-		WHERE id = $1 AND epoch = $3 AND reserved_for <> $2 AND reserved_until > clock_timestamp()`, convo, caller, epoch).Scan(&left)
+		WHERE id = $1 AND epoch = $3 AND reserved_for <> $2 AND reserved_until > clock_timestamp()`, convo, caller,
+		epoch).Scan(&left)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, nil
 	}
@@ -76,7 +78,8 @@ func RecordLoss(ctx context.Context, db *pgxpool.Pool, convo uuid.UUID, caller s
 		batch.Queue(endUnusedReservation, convo, noReservationFor)
 		batch.Queue(`
 			WITH loser AS (
-				UPDATE members m SET lost_races = least(m.lost_races, $4 - 1) + 1, lost_at_epoch = c.epoch, lost_at = clock_timestamp(),
+				UPDATE members m SET lost_races = least(m.lost_races, $4 - 1) + 1, lost_at_epoch = c.epoch, lost_at =
+					clock_timestamp(),
 					lost_since = CASE m.lost_races WHEN 0 THEN clock_timestamp() ELSE m.lost_since END
 				FROM convos c
 				WHERE c.id = $1 AND m.convo_id = $1 AND m.did = $2 AND m.left_at IS NULL AND $3 < c.epoch
@@ -102,7 +105,8 @@ func RecordLoss(ctx context.Context, db *pgxpool.Pool, convo uuid.UUID, caller s
 func (c *locked) recordAccepted(batch *pgx.Batch, by syntax.DID) {
 	batch.Queue(endUnusedReservation, c.id, noReservationFor)
 	batch.Queue(`
-		UPDATE members SET lost_races = 0, lost_at_epoch = NULL WHERE convo_id = $1 AND did = $2 AND lost_races > 0`, c.id, by)
+		UPDATE members SET lost_races = 0, lost_at_epoch = NULL WHERE convo_id = $1 AND did = $2 AND lost_races > 0`, c.id,
+		by)
 	batch.Queue(`
 		UPDATE convos SET (reserved_for, reserved_until) = (
 			SELECT min(next.did), min(clock_timestamp() + $4::interval)

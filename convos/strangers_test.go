@@ -26,9 +26,11 @@ func TestStrangersAreFoundByIndex(t *testing.T) {
 		`INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
 		SELECT gen_random_uuid(), 'inviter', 'member', now(), 0 FROM generate_series(1, 200)`,
 		`INSERT INTO members (convo_id, did, role, joined_at, joined_seq, requested_at)
-		SELECT gen_random_uuid(), 'stranger' || n, 'member', now(), 0, now() FROM generate_series(1, 20), generate_series(1, 50) n`,
+		SELECT gen_random_uuid(), 'stranger' || n, 'member', now(), 0, now() FROM generate_series(1, 20), generate_series(1,
+			50) n`,
 		`INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
-		SELECT (SELECT convo_id FROM members WHERE did = 'inviter' LIMIT 1), 'known' || n, 'member', now(), 0 FROM generate_series(1, 999) n`,
+		SELECT (SELECT convo_id FROM members WHERE did = 'inviter' LIMIT 1), 'known' || n, 'member', now(), 0 FROM
+			generate_series(1, 999) n`,
 	} {
 		if _, err := db.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
@@ -65,13 +67,15 @@ func TestInvitedWithManyConvos(t *testing.T) {
 	join := func(did string, first, last int) {
 		_, err := db.Exec(t.Context(), `
 			INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
-			SELECT lpad(to_hex(n), 32, '0')::uuid, $1, 'member', now(), 0 FROM generate_series($2::integer, $3) AS n`, did, first, last)
+			SELECT lpad(to_hex(n), 32, '0')::uuid, $1, 'member', now(), 0 FROM generate_series($2::integer, $3) AS n`, did,
+			first, last)
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	strangers := func() (n int) {
-		err := db.QueryRow(t.Context(), `SELECT count(*) FROM (`+readStrangers+`) s`, "inviter", []string{"busy"}, 200, consent.NewestConvos).Scan(&n)
+		err := db.QueryRow(t.Context(), `SELECT count(*) FROM (`+readStrangers+`) s`, "inviter", []string{"busy"}, 200,
+			consent.NewestConvos).Scan(&n)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,14 +98,16 @@ func TestInvitedWithManyConvos(t *testing.T) {
 }
 
 // pagesRead is how many pages the statement reads.
-func pagesRead(ctx context.Context, t *testing.T, query func(context.Context, string, ...any) pgx.Row, dids []string) (pages int) {
+func pagesRead(ctx context.Context, t *testing.T, query func(context.Context, string, ...any) pgx.Row,
+	dids []string) (pages int) {
 	t.Helper()
 	var plan []struct {
 		Plan struct {
 			Pages int `json:"Shared Hit Blocks"`
 		}
 	}
-	if err := query(ctx, "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+strings.TrimSpace(readStrangers), "inviter", dids, 200, consent.NewestConvos).Scan(&plan); err != nil {
+	if err := query(ctx, "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+strings.TrimSpace(readStrangers), "inviter", dids, 200,
+		consent.NewestConvos).Scan(&plan); err != nil {
 		t.Fatal(err)
 	}
 	return plan[0].Plan.Pages

@@ -69,7 +69,8 @@ type verdict struct {
 // judge checks a commit, whose header is h, and its GroupInfo, as far as the known state of the
 // group allows. It checks who made the commit, and that the changes to the group's members are
 // allowed.
-func (c *locked) judge(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed, h mls.Header, allowed rights) (verdict, error) {
+func (c *locked) judge(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed, h mls.Header,
+	allowed rights) (verdict, error) {
 	before, err := c.publicGroup(ctx, tx)
 	if err != nil {
 		return verdict{}, err
@@ -98,7 +99,8 @@ func (c *locked) judge(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed
 
 // judgePublic checks a commit that is a PublicMessage.
 func (c *locked) judgePublic(
-	ctx context.Context, tx pgx.Tx, by syntax.DID, commit *mls.Commit, before publicGroup, allowed rights, verified *Verified,
+	ctx context.Context, tx pgx.Tx, by syntax.DID, commit *mls.Commit, before publicGroup, allowed rights,
+	verified *Verified,
 ) (verdict, error) {
 	if external := commit.SenderType == mls.SenderTypeNewMemberCommit; external != allowed.joins {
 		return verdict{}, invalid(Commit, "sender is %s, which is for another method (RFC 9420 §12.4)", commit.SenderType)
@@ -116,7 +118,8 @@ func (c *locked) judgePublic(
 	err := checkSender(commit, before, by)
 	var change *mls.Change
 	if err == nil {
-		change, err = verified.applied(c.epoch, signatures(commit), func() (*mls.Change, error) { return before.Apply(commit, pending...) })
+		change, err = verified.applied(c.epoch, signatures(commit),
+			func() (*mls.Change, error) { return before.Apply(commit, pending...) })
 	}
 	switch {
 	case err == nil:
@@ -131,7 +134,8 @@ func (c *locked) judgePublic(
 	default:
 		return verdict{}, invalid(Commit, "%v", err)
 	}
-	v := verdict{level: LevelVerified, change: change, group: publicGroup{change.Next, before.vouchedBy}, all: true, reInit: change.ReInit}
+	v := verdict{level: LevelVerified, change: change, group: publicGroup{change.Next, before.vouchedBy}, all: true,
+		reInit: change.ReInit}
 	if !allowed.joins && by != before.vouchedBy { // a device that joins got the group from the same GroupInfo
 		v.group.vouchedBy = ""
 	}
@@ -154,7 +158,8 @@ func checkSender(commit *mls.Commit, before publicGroup, by syntax.DID) error {
 
 // judgeStructure checks a commit by its own content, and by the tree if that is known.
 func (c *locked) judgeStructure(
-	ctx context.Context, tx pgx.Tx, by syntax.DID, commit *mls.Commit, pending []*mls.ProposalMessage, before publicGroup, allowed rights,
+	ctx context.Context, tx pgx.Tx, by syntax.DID, commit *mls.Commit, pending []*mls.ProposalMessage, before publicGroup,
+	allowed rights,
 ) (verdict, error) {
 	v := verdict{level: LevelStructure, all: true, reInit: commit.ReInit(mls.CipherSuite(c.cipherSuite), pending...)}
 	var removes []mls.Removal
@@ -185,7 +190,8 @@ func (v *verdict) successor(allowed rights) ([]byte, error) {
 	case len(allowed.adds) > 0 || allowed.removes != "" || allowed.joins:
 		return nil, invalid(Commit, "ReInit beside another change; submitCommit takes it (RFC 9420 §12.2)")
 	case len(v.reInit.GroupID) == 0 || len(v.reInit.GroupID) > mls.MaxGroupIDSize:
-		return nil, invalid(Commit, "ReInit.group_id: must have 1 to %d bytes, as the groupId of a convo (RFC 9420 §12.1.5)", mls.MaxGroupIDSize)
+		return nil, invalid(Commit, "ReInit.group_id: must have 1 to %d bytes, as the groupId of a convo (RFC 9420 §12.1.5)",
+			mls.MaxGroupIDSize)
 	}
 	return v.reInit.GroupID, nil
 }
@@ -198,14 +204,16 @@ func (c *locked) cannotJoin(h mls.Header, before publicGroup) error {
 	case before.Group == nil:
 		return ErrNoGroupInfo
 	}
-	return invalid(Commit, "contains or refers to a proposal that the server cannot read, and an external commit must be verifiable (RFC 9420 §12.4.3.2)")
+	return invalid(Commit, "contains or refers to a proposal that the server cannot read, and an external commit must "+
+		"be verifiable (RFC 9420 §12.4.3.2)")
 }
 
 // judgeGroupInfo checks the GroupInfo that came with a commit. If the commit could not be verified,
 // judgeGroupInfo learns the group's state from the GroupInfo. The GroupInfo must be of the epoch
 // that the commit creates, hold the tree, and be signed by a device of the committer's. commit is
 // nil if it is encrypted.
-func (c *locked) judgeGroupInfo(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed, commit *mls.Commit, before publicGroup, v *verdict, allowed rights) error {
+func (c *locked) judgeGroupInfo(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed, commit *mls.Commit,
+	before publicGroup, v *verdict, allowed rights) error {
 	next := c.epoch + 1
 	info, err := checkGroupInfo(p.GroupInfo, c.groupID, c.cipherSuite, &next)
 	if err != nil {
@@ -370,7 +378,8 @@ func (c *locked) permit(ctx context.Context, tx pgx.Tx, by syntax.DID, change *m
 }
 
 // permitRemoves checks whose devices a commit removes.
-func (c *locked) permitRemoves(ctx context.Context, tx pgx.Tx, by syntax.DID, removes []mls.Removal, allowed rights) error {
+func (c *locked) permitRemoves(ctx context.Context, tx pgx.Tx, by syntax.DID, removes []mls.Removal,
+	allowed rights) error {
 	var others []string
 	for _, m := range removes {
 		switch did := m.DID(); {
@@ -387,7 +396,8 @@ func (c *locked) permitRemoves(ctx context.Context, tx pgx.Tx, by syntax.DID, re
 	}
 	var present bool
 	err := tx.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM members WHERE convo_id = $1 AND did = ANY($2) AND left_at IS NULL)`, c.id, others).Scan(&present)
+		SELECT EXISTS (SELECT FROM members WHERE convo_id = $1 AND did = ANY($2) AND left_at IS NULL)`, c.id,
+		others).Scan(&present)
 	if err != nil {
 		return fmt.Errorf("read the roster: %w", err)
 	}
@@ -461,7 +471,8 @@ func (v verdict) checkRecipients(by syntax.DID, to []welcome.Recipient, replaced
 	}
 	for m := range v.group.Tree.Members() {
 		if slices.Contains(replaced, syntax.DID(m.DID())) && !welcomed[m.DID()+" "+m.DeviceID()] {
-			return invalid(GroupInfo, "ratchet_tree: leaf %d is of a device that the Welcome is not for, and its owner never joined", m.Leaf)
+			return invalid(GroupInfo,
+				"ratchet_tree: leaf %d is of a device that the Welcome is not for, and its owner never joined", m.Leaf)
 		}
 	}
 	if v.change == nil {

@@ -72,7 +72,8 @@ func newWrites(b *testing.B) *writes {
 	w.db = pgtest.Database(b, pgtest.MaxConns(32), pgtest.CountTrips(&w.trips))
 	w.store = idem.New(w.db, uncounted{}, slog.New(slog.DiscardHandler), nil)
 	w.cursors = convos.NewCursors(w.db, nil)
-	w.service = welcome.New(w.db, welcome.Policy{Grace: time.Hour, OnExpiry: welcome.Release}, func(welcome.Outcome) {}, slog.New(slog.DiscardHandler), nil)
+	w.service = welcome.New(w.db, welcome.Policy{Grace: time.Hour, OnExpiry: welcome.Release}, func(welcome.Outcome) {},
+		slog.New(slog.DiscardHandler), nil)
 	return w
 }
 
@@ -98,7 +99,8 @@ func (w *writes) convos(b *testing.B, n int) {
 			INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, last_seq, created_at)
 			SELECT id, uuid_send(id), did, 1, 1, 1 << 50, now() FROM (SELECT id, did FROM new) n
 		)
-		INSERT INTO members (convo_id, did, role, joined_at, joined_seq) SELECT id, did, 'creator', now(), 0 FROM new`, ids, dids)
+		INSERT INTO members (convo_id, did, role, joined_at, joined_seq) SELECT id, did, 'creator', now(), 0 FROM new`, ids,
+		dids)
 	w.exec(b, `VACUUM ANALYZE convos, members`)
 }
 
@@ -128,12 +130,14 @@ func (w *writes) welcomes(b *testing.B, n int, fetched bool) {
 		ids[i], dids[i] = nth(i), reader(i).String()
 	}
 	w.exec(b, `
-		INSERT INTO welcome_bodies (convo_id, epoch, body, created_at) SELECT unnest($1::uuid[]), 1, repeat('w', 800)::bytea, now()`, ids)
+		INSERT INTO welcome_bodies (convo_id, epoch, body, created_at) SELECT unnest($1::uuid[]), 1, repeat('w', 800)::bytea,
+			now()`, ids)
 	w.exec(b, `
 		INSERT INTO welcomes (convo_id, id, recipient_did, device_id, key_package_ref, epoch, created_at)
 		SELECT id, id, did, 'phone', 'ref', 1, now() FROM unnest($1::uuid[], $2::text[]) AS n (id, did)`, ids, dids)
 	if fetched {
-		w.exec(b, `UPDATE welcomes SET state = 'in_flight', attempts = 1, version = 1, grace_expires_at = now() + interval '1 hour'`)
+		w.exec(b, `UPDATE welcomes SET state = 'in_flight', attempts = 1, version = 1, grace_expires_at = now() + interval
+				'1 hour'`)
 	}
 	w.exec(b, `VACUUM ANALYZE welcomes, welcome_bodies`)
 }
@@ -179,7 +183,8 @@ func (w *writes) publish(b *testing.B, n int, key func(i int) string) func(conte
 				return err
 			}
 		}
-		req := idem.Request{Caller: reader(i % owners), NSID: "blue.catbird.mls.publishKeyPackage", Key: key(i), Input: content}
+		req := idem.Request{Caller: reader(i % owners), NSID: "blue.catbird.mls.publishKeyPackage", Key: key(i),
+			Input: content}
 		_, err := w.store.Do(ctx, req, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
 			p := keypackages.Publication{Owner: reader(i % owners), Body: bodies[i], CipherSuite: mlstest.Suite}
 			_, err := keypackages.Publish(ctx, tx, p)
@@ -189,7 +194,8 @@ func (w *writes) publish(b *testing.B, n int, key func(i int) string) func(conte
 	}
 }
 
-var content = idem.Content{{Name: "keyPackage", JSON: []byte(`"the KeyPackage"`)}, {Name: "cipherSuite", JSON: []byte(`"suite"`)}}
+var content = idem.Content{{Name: "keyPackage", JSON: []byte(`"the KeyPackage"`)},
+	{Name: "cipherSuite", JSON: []byte(`"suite"`)}}
 
 func noKey(int) string { return "" }
 
@@ -211,10 +217,12 @@ func (w *writes) stock(b *testing.B, n int) {
 	}
 	w.exec(b, `
 		INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, created_at)
-		SELECT did, decode(md5(did || k), 'hex'), 'phone', $2, decode(repeat('ab', 300), 'hex'), now() + interval '30 days', false, now()
+		SELECT did, decode(md5(did || k), 'hex'), 'phone', $2, decode(repeat('ab', 300), 'hex'), now() + interval '30 days',
+			false, now()
 		FROM unnest($1::text[]) AS did, generate_series(1, 3) AS k`, dids, int32(mlstest.Suite))
 	w.exec(b, `
-		INSERT INTO key_package_signals SELECT did, 'phone', $2, 'low', 2, now() FROM unnest($1::text[]) AS did`, dids, int32(mlstest.Suite))
+		INSERT INTO key_package_signals SELECT did, 'phone', $2, 'low', 2, now() FROM unnest($1::text[]) AS did`, dids,
+		int32(mlstest.Suite))
 	w.exec(b, `VACUUM ANALYZE key_packages, key_package_signals`)
 }
 
@@ -224,7 +232,8 @@ func (w *writes) claim(b *testing.B, n int, key func(i int) string) func(context
 		caller := syntax.DID(fmt.Sprintf("did:plc:caller%d", i))
 		req := idem.Request{Caller: caller, NSID: "blue.catbird.mls.getKeyPackages", Key: key(i), Input: content}
 		_, err := w.store.Do(ctx, req, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
-			taken, err := keypackages.Claim(ctx, tx, keypackages.ClaimRequest{Caller: caller, DIDs: []syntax.DID{reader(i)}, CipherSuite: mlstest.Suite})
+			taken, err := keypackages.Claim(ctx, tx,
+				keypackages.ClaimRequest{Caller: caller, DIDs: []syntax.DID{reader(i)}, CipherSuite: mlstest.Suite})
 			if err == nil && len(taken.Claimed) != 1 {
 				err = fmt.Errorf("claimed %+v", taken)
 			}
@@ -247,7 +256,8 @@ func (w *writes) createConvo(b *testing.B, _ int) func(context.Context, int) err
 		req := idem.Request{Caller: reader(i % 1000), NSID: "blue.catbird.mls.createConvo", Key: aKey(i), Input: content}
 		_, err := w.store.Do(ctx, req, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
 			group := nth(i)
-			_, err := convos.Create(ctx, tx, convos.NewConvo{Creator: req.Caller, GroupID: group[:], CipherSuite: mlstest.Suite, Key: req.Key})
+			_, err := convos.Create(ctx, tx,
+				convos.NewConvo{Creator: req.Caller, GroupID: group[:], CipherSuite: mlstest.Suite, Key: req.Key})
 			return make([]byte, 400), err
 		})
 		return err

@@ -90,16 +90,19 @@ func (s *Subscription) begin(ctx context.Context, position, upto int64) (*catchU
 	if err != nil {
 		return nil, fmt.Errorf("read the days: %w", err)
 	}
-	c.days, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (d day, err error) { return d, row.Scan(&d.at, &d.first) })
+	c.days, err = pgx.CollectRows(rows,
+		func(row pgx.CollectableRow) (d day, err error) { return d, row.Scan(&d.at, &d.first) })
 	if err != nil {
 		return nil, fmt.Errorf("read the days: %w", err)
 	}
 	rows, err = s.hub.db.Query(ctx, `
 		SELECT convo_id, 0::bigint, true, requested_at IS NOT NULL FROM members WHERE did = $1 AND left_at IS NULL
 		UNION ALL
-		SELECT convo_id, stream_seq, detail->>'change' = 'joined', false FROM events WHERE did = $1 AND stream_seq > $2 AND day >= $3 AND kind = 4
+		SELECT convo_id, stream_seq, detail->>'change' = 'joined', false FROM events WHERE did = $1 AND stream_seq > $2 AND
+			day >= $3 AND kind = 4
 		UNION ALL
-		SELECT convo_id, $4::bigint, detail->>'change' = 'joined', false FROM (SELECT * FROM outbox WHERE did = $1 AND kind = 4 ORDER BY id) waiting`,
+		SELECT convo_id, $4::bigint, detail->>'change' = 'joined', false FROM (SELECT * FROM outbox WHERE did = $1 AND kind =
+			4 ORDER BY id) waiting`,
 		s.did, position, c.dayOf(position+1), int64(notYet))
 	if err != nil {
 		return nil, fmt.Errorf("read the subscriber's convos: %w", err)
@@ -270,7 +273,8 @@ func (c *catchUp) findInTable(ctx context.Context, end int64) (found []*Event, _
 	err = c.s.hub.reads.Read(ctx, func(ctx context.Context, db *pgxpool.Pool) error {
 		both := &pgx.Batch{}
 		both.Queue(findEvents,
-			convos, from, to, c.dayOf(c.position+1), c.dayOf(end), limit, c.s.did, c.position, end, indexSpan).Query(func(rows pgx.Rows) error {
+			convos, from, to, c.dayOf(c.position+1), c.dayOf(end), limit, c.s.did, c.position, end,
+			indexSpan).Query(func(rows pgx.Rows) error {
 			found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (*Event, error) { return c.s.of.scan(row) })
 			return err
 		})

@@ -22,24 +22,29 @@ func filled(t testing.TB, db *pgxpool.Pool, n, convos int) *node {
 	t.Helper()
 	_, err := db.Exec(t.Context(), `
 		INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at)
-		SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(c), 12, '0'))::uuid, int4send(c), 'did:plc:alice', 1, 1, now() FROM generate_series(1, $1::int) AS c`, convos)
+		SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(c), 12, '0'))::uuid, int4send(c), 'did:plc:alice', 1, 1, now() FROM
+			generate_series(1, $1::int) AS c`, convos)
 	if err == nil {
 		_, err = db.Exec(t.Context(), `
-			INSERT INTO members (convo_id, did, role, joined_at, joined_seq) SELECT id, 'did:plc:alice', 'creator', now(), 0 FROM convos`)
+			INSERT INTO members (convo_id, did, role, joined_at, joined_seq) SELECT id, 'did:plc:alice', 'creator', now(), 0 FROM
+				convos`)
 	}
 	if err == nil {
-		_, err = db.Exec(t.Context(), `CREATE TABLE events_20261120 PARTITION OF events FOR VALUES FROM ('2026-11-20') TO ('2026-11-21')`)
+		_, err = db.Exec(t.Context(),
+			`CREATE TABLE events_20261120 PARTITION OF events FOR VALUES FROM ('2026-11-20') TO ('2026-11-21')`)
 	}
 	for from := 0; err == nil && from < n; from += 10_000 { // each statement is short
 		_, err = db.Exec(t.Context(), `
 			INSERT INTO events (stream_seq, day, kind, convo_id, seq, did, size, detail, created_at)
-			SELECT s, '2026-11-20', 4, ('00000000-0000-7000-8000-' || lpad(to_hex(1 + s % $3), 12, '0'))::uuid, 0, 'did:plc:' || s % 5000, 0,
+			SELECT s, '2026-11-20', 4, ('00000000-0000-7000-8000-' || lpad(to_hex(1 + s % $3), 12, '0'))::uuid, 0, 'did:plc:' ||
+				s % 5000, 0,
 				'{"change": "joined"}', now()
 			FROM generate_series($1::bigint + 1, least($1 + 10000, $2::bigint)) AS s`, from, n, convos)
 	}
 	if err == nil {
 		_, err = db.Exec(t.Context(), `
-			WITH head AS (UPDATE stream SET head = $1, day = '2026-11-20'), indexed AS (UPDATE convo_events_end SET last = $1) INSERT INTO event_days VALUES ('2026-11-20', 1)`, n)
+			WITH head AS (UPDATE stream SET head = $1, day = '2026-11-20'), indexed AS (UPDATE convo_events_end SET last = $1)
+				INSERT INTO event_days VALUES ('2026-11-20', 1)`, n)
 	}
 	if err == nil {
 		_, err = db.Exec(t.Context(), `VACUUM ANALYZE events, convos, members`)
@@ -65,7 +70,8 @@ func TestCatchUpReadsEachEventOnce(t *testing.T) {
 		if _, err := db.Exec(t.Context(), `SELECT pg_stat_force_next_flush()`); err != nil {
 			t.Fatal(err)
 		}
-		err := db.QueryRow(t.Context(), `SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_user_tables WHERE relname = 'events_20261120'`).Scan(&rows)
+		err := db.QueryRow(t.Context(),
+			`SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_user_tables WHERE relname = 'events_20261120'`).Scan(&rows)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +98,8 @@ func TestCatchUpOfAQuietConvo(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	n := filled(t, db, 40_000, 400)
-	if _, err := db.Exec(t.Context(), `DELETE FROM members WHERE convo_id <> '00000000-0000-7000-8000-000000000001'`); err != nil {
+	if _, err := db.Exec(t.Context(),
+		`DELETE FROM members WHERE convo_id <> '00000000-0000-7000-8000-000000000001'`); err != nil {
 		t.Fatal(err)
 	}
 	s := n.subscribe(t, alice, 0)
@@ -119,7 +126,8 @@ func TestCatchUpOfADeletedConvo(t *testing.T) {
 	}
 	w.say(t, convo, alice, 100)
 	n.publish(t)
-	for _, change := range []string{`DELETE FROM messages`, `INSERT INTO log_floors (convo_id, seq) SELECT id, last_seq FROM convos`} {
+	for _, change := range []string{`DELETE FROM messages`,
+		`INSERT INTO log_floors (convo_id, seq) SELECT id, last_seq FROM convos`} {
 		if _, err := w.db.Exec(t.Context(), change); err != nil {
 			t.Fatal(err)
 		}

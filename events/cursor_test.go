@@ -24,7 +24,8 @@ func TestParseCursor(t *testing.T) {
 	}
 	for _, text := range []string{
 		"", " 1", "-1", "+1", "01", "1.5", "1e3", "9007199254740992", "99999999999999999999", "0x10", "1_000", "x",
-		"1k.0:", ".0:1", "1k.1:7", "1k.0:7,1:9", "1K.0:7", "01.0:7", "1k.0:07", "1k.0:-7", "1k.00:7", "1k:7", "1k.7", "1k.0:9007199254740992",
+		"1k.0:", ".0:1", "1k.1:7", "1k.0:7,1:9", "1K.0:7", "01.0:7", "1k.0:07", "1k.0:-7", "1k.00:7", "1k:7", "1k.7",
+		"1k.0:9007199254740992",
 		"zzzzzzzzzzz.0:7", "1k.0:7\n",
 	} {
 		if got, err := events.ParseCursor(text); err == nil {
@@ -34,7 +35,8 @@ func TestParseCursor(t *testing.T) {
 }
 
 func FuzzParseCursor(f *testing.F) {
-	for _, text := range []string{"0", "1042", "1k.0:1042", "1k.0:1,1:2", "9007199254740992", "zzzzzzzzzz.0:1", "-1", "1k.0:\x00"} {
+	for _, text := range []string{"0", "1042", "1k.0:1042", "1k.0:1,1:2", "9007199254740992", "zzzzzzzzzz.0:1", "-1",
+		"1k.0:\x00"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

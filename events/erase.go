@@ -31,7 +31,8 @@ func EraseSessions(ctx context.Context, tx pgx.Tx, p tombstone.Person) (n int64,
 // Waiting returns how many events that name a person are not in the stream yet.
 func Waiting(ctx context.Context, tx pgx.Tx, p tombstone.Person) (n int64, err error) {
 	err = tx.QueryRow(ctx, `
-		SELECT count(*) FROM outbox WHERE did = $1 OR strpos(detail::text, $1) > 0 AND detail::text ~ $2`, p.DID.String(), p.Pattern()).Scan(&n)
+		SELECT count(*) FROM outbox WHERE did = $1 OR strpos(detail::text, $1) > 0 AND detail::text ~ $2`, p.DID.String(),
+		p.Pattern()).Scan(&n)
 	if err != nil {
 		return 0, fmt.Errorf("look for waiting events: %w", err)
 	}
@@ -42,7 +43,8 @@ func Waiting(ctx context.Context, tx pgx.Tx, p tombstone.Person) (n int64, err e
 // events, whose name is data here. Of events for the person alone, the names of its devices go too.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.Blocks) (int64, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT stream_seq, day, coalesce(convo_id, '00000000-0000-0000-0000-000000000000') FROM `+pgx.Identifier{b.Table}.Sanitize()+`
+		SELECT stream_seq, day, coalesce(convo_id, '00000000-0000-0000-0000-000000000000') FROM `+
+		pgx.Identifier{b.Table}.Sanitize()+`
 		WHERE ctid >= $1::tid AND ctid < $2::tid AND (did = $3 OR strpos(detail::text, $3) > 0 AND detail::text ~ $4)
 		ORDER BY stream_seq`, b.From, b.To, p.DID.String(), p.Pattern())
 	if err != nil {

@@ -71,7 +71,8 @@ type Event struct {
 // withoutEntry returns a copy without the log entry.
 func (e *Event) withoutEntry() *Event {
 	return &Event{
-		StreamSeq: e.StreamSeq, Kind: e.Kind, ConvoID: e.ConvoID, Seq: e.Seq, DID: e.DID, Size: e.Size, Detail: e.Detail, At: e.At, day: e.day, of: e.of,
+		StreamSeq: e.StreamSeq, Kind: e.Kind, ConvoID: e.ConvoID, Seq: e.Seq, DID: e.DID, Size: e.Size, Detail: e.Detail,
+		At: e.At, day: e.day, of: e.of,
 	}
 }
 
@@ -134,8 +135,9 @@ func (g generations) scanShared(row pgx.CollectableRow) ([]*Event, error) {
 	all := make([]*Event, len(seqs))
 	for i := range seqs {
 		all[i] = &Event{
-			StreamSeq: last.StreamSeq - int64(len(seqs)-1-i), Kind: last.Kind, ConvoID: convos[i], Seq: seqs[i], Size: int(sizes[i]),
-			At: last.At, day: last.day, of: last.of,
+			StreamSeq: last.StreamSeq - int64(len(seqs)-1-i), Kind: last.Kind, ConvoID: convos[i], Seq: seqs[i],
+			Size: int(sizes[i]),
+			At:   last.At, day: last.day, of: last.of,
 		}
 	}
 	return all, nil

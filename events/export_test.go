@@ -35,7 +35,8 @@ func (s *Sequencer) Resign() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for leads := true; leads; {
-		if s.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND pid = $1)`, session).Scan(&leads) != nil {
+		if s.db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND pid = $1)`,
+			session).Scan(&leads) != nil {
 			return
 		}
 	}

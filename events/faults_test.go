@@ -102,7 +102,8 @@ func TestStreamGoesBack(t *testing.T) {
 	nothing(t, s)
 	if _, err := w.db.Exec(t.Context(), `
 		WITH back AS (DELETE FROM events WHERE stream_seq > 2 RETURNING *), head AS (UPDATE stream SET head = 2)
-		INSERT INTO outbox (kind, convo_id, seq, size, created_at) SELECT kind, convo_id, seq, size, created_at FROM back ORDER BY stream_seq`); err != nil {
+		INSERT INTO outbox (kind, convo_id, seq, size, created_at) SELECT kind, convo_id, seq, size, created_at FROM back
+			ORDER BY stream_seq`); err != nil {
 		t.Fatal(err)
 	}
 	n.hub.CheckNow()
@@ -370,7 +371,8 @@ func TestOldestGivesWay(t *testing.T) {
 	if _, err := all[1].Next(t.Context()); !errors.Is(err, events.ErrReplaced) {
 		t.Errorf("the phone's oldest: %v", err)
 	}
-	if _, err := n.hub.Subscribe(t.Context(), events.Request{DID: alice, DeviceID: "tablet"}); !errors.Is(err, events.ErrTooMany) {
+	if _, err := n.hub.Subscribe(t.Context(), events.Request{DID: alice, DeviceID: "tablet"}); !errors.Is(err,
+		events.ErrTooMany) {
 		t.Fatalf("a seventeenth of another device: %v", err)
 	}
 	all[5].Doubt()

@@ -45,7 +45,8 @@ func (s *Sequencer) seekFloor(ctx context.Context) error {
 	f.due = time.Now().Add(floorEvery)
 	if f.candidate > 0 {
 		err := s.conn.QueryRow(ctx, `
-			SELECT count(*) = 0 FROM pg_locks WHERE relation = 'outbox'::regclass AND virtualtransaction = ANY($1)`, f.writers).Scan(&f.ended)
+			SELECT count(*) = 0 FROM pg_locks WHERE relation = 'outbox'::regclass AND virtualtransaction = ANY($1)`,
+			f.writers).Scan(&f.ended)
 		if err != nil {
 			return fmt.Errorf("look for the writers of the outbox: %w", err)
 		}

@@ -62,7 +62,8 @@ func TestFloorWaitsForLowIDs(t *testing.T) {
 			}
 			if name != "a row" {
 				_, err = late.Exec(t.Context(), `
-					INSERT INTO outbox (id, kind, did, created_at, detail) OVERRIDING SYSTEM VALUE VALUES ($1, 6, 'did:plc:alice', now(), '{}')`, low)
+					INSERT INTO outbox (id, kind, did, created_at, detail) OVERRIDING SYSTEM VALUE VALUES ($1, 6, 'did:plc:alice',
+						now(), '{}')`, low)
 			}
 			if err == nil {
 				err = late.Commit(t.Context())
@@ -101,7 +102,8 @@ func TestStepReadsNoMovedRows(t *testing.T) {
 		if _, err := n.seq.Conn().Exec(t.Context(), `SELECT pg_stat_force_next_flush()`); err != nil {
 			t.Fatal(err)
 		}
-		err := n.seq.Conn().QueryRow(t.Context(), `SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'outbox_pkey'`).Scan(&entries)
+		err := n.seq.Conn().QueryRow(t.Context(),
+			`SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'outbox_pkey'`).Scan(&entries)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +143,8 @@ func openSnapshot(t testing.TB, w *world) (closed func()) {
 func fillOutbox(t testing.TB, w *world, n int) {
 	t.Helper()
 	_, err := w.db.Exec(t.Context(), `
-		INSERT INTO outbox (kind, did, created_at, detail) SELECT 6, 'did:plc:bob', now(), '{}' FROM generate_series(1, $1::int)`, n)
+		INSERT INTO outbox (kind, did, created_at, detail) SELECT 6, 'did:plc:bob', now(), '{}' FROM generate_series(1,
+			$1::int)`, n)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -104,18 +104,20 @@ type stream struct {
 
 func readStream(ctx context.Context, db database) (s stream, err error) {
 	rows, err := db.Query(ctx, `
-		SELECT s.head, s.day, s.floor, (SELECT last FROM convo_events_end), coalesce((SELECT min(first_seq) FROM event_days), s.head + 1),
+		SELECT s.head, s.day, s.floor, (SELECT last FROM convo_events_end), coalesce((SELECT min(first_seq) FROM event_days),
+			s.head + 1),
 			g.id, g.after_seq, g.system_identifier, g.timeline
 		FROM stream s, generations g ORDER BY g.id`)
 	if err != nil {
 		return stream{}, fmt.Errorf("read the ends of the stream: %w", err)
 	}
 	var g generation
-	_, err = pgx.ForEachRow(rows, []any{&s.head, &s.day, &s.floor, &s.indexed, &s.first, &g.id, &g.after, &g.by.system, &g.by.timeline}, func() error {
-		s.of = append(s.of, g)
-		g.by = server{} // the next row has pointers of its own
-		return nil
-	})
+	_, err = pgx.ForEachRow(rows,
+		[]any{&s.head, &s.day, &s.floor, &s.indexed, &s.first, &g.id, &g.after, &g.by.system, &g.by.timeline}, func() error {
+			s.of = append(s.of, g)
+			g.by = server{} // the next row has pointers of its own
+			return nil
+		})
 	if err != nil {
 		return stream{}, fmt.Errorf("read the ends of the stream: %w", err)
 	}
@@ -158,7 +160,8 @@ var ErrUnsettled = errors.New("the stream's next generation has not begun")
 // ErrUnsettled.
 func Generation(ctx context.Context, db rower) (id int64, err error) {
 	var by, here server
-	err = db.QueryRow(ctx, `SELECT id, system_identifier, timeline FROM generations ORDER BY id DESC LIMIT 1`).Scan(&id, &by.system, &by.timeline)
+	err = db.QueryRow(ctx, `SELECT id, system_identifier, timeline FROM generations ORDER BY id DESC LIMIT 1`).Scan(&id,
+		&by.system, &by.timeline)
 	if err != nil {
 		return 0, fmt.Errorf("read the stream's generation: %w", err)
 	}
@@ -223,7 +226,8 @@ func checkServer(ctx context.Context, conn *pgx.Conn, known generations) (genera
 		err = beginGeneration(ctx, conn, newest.id, here, causeServer)
 	default:
 		_, err = conn.Exec(ctx, `
-			UPDATE generations SET system_identifier = $2, timeline = $3 WHERE id = $1 AND system_identifier IS NULL`, newest.id, here.system, here.timeline)
+			UPDATE generations SET system_identifier = $2, timeline = $3 WHERE id = $1 AND system_identifier IS NULL`, newest.id,
+			here.system, here.timeline)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("record the stream's database: %w", err)

@@ -35,7 +35,8 @@ func (w *world) database(t *testing.T) (name string, other *pgx.Conn) {
 func (w *world) disconnect(t *testing.T, name string, other *pgx.Conn) {
 	t.Helper()
 	w.db.Reset()
-	if _, err := other.Exec(t.Context(), `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = $1`, name); err != nil {
+	if _, err := other.Exec(t.Context(),
+		`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = $1`, name); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -161,7 +162,8 @@ func TestDatabaseGoesBack(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if first := fmt.Sprint(e.Number()); len(first) < len(lost.number) || len(first) == len(lost.number) && first <= lost.number {
+			if first := fmt.Sprint(e.Number()); len(first) < len(lost.number) || len(first) == len(lost.number) &&
+				first <= lost.number {
 				t.Errorf("the number %s comes after the lost %s", first, lost.number)
 			}
 		})
@@ -227,7 +229,8 @@ func TestCatchUpNoticesGeneration(t *testing.T) {
 	if _, err := s.Next(t.Context()); !errors.Is(err, events.ErrClosing) {
 		t.Errorf("it reads on: %v", err)
 	}
-	if _, err := n.hub.Subscribe(t.Context(), events.Request{DID: alice, Cursor: new(events.From(0))}); !errors.Is(err, events.ErrClosing) {
+	if _, err := n.hub.Subscribe(t.Context(), events.Request{DID: alice, Cursor: new(events.From(0))}); !errors.Is(err,
+		events.ErrClosing) {
 		t.Errorf("a subscription on a hub of an old generation: %v", err)
 	}
 	if _, err := n.hub.Round(t.Context()); err != nil {

@@ -97,10 +97,13 @@ type share struct {
 // NewHub returns a hub.
 func NewHub(c HubConfig) *Hub {
 	h := &Hub{
-		db: c.DB, reads: cmp.Or(c.Reads, standby.New(standby.Config{DB: c.DB})), log: c.Log, metrics: c.Metrics, presence: c.Presence, tracer: c.Tracer, buffer: c.Buffer, patience: c.Patience, now: time.Now,
+		db: c.DB, reads: cmp.Or(c.Reads, standby.New(standby.Config{DB: c.DB})), log: c.Log, metrics: c.Metrics,
+		presence: c.Presence, tracer: c.Tracer, buffer: c.Buffer, patience: c.Patience, now: time.Now,
 		wake: worker.NewSignal(), started: make(chan struct{}),
-		all: map[*Subscription]struct{}{}, byDID: map[syntax.DID][]*Subscription{}, byConvo: map[uuid.UUID]map[*Subscription]struct{}{},
-		reading: make(chan struct{}, max(1, c.DB.Config().MaxConns/catchUpShare)), shared: map[int64]weak.Pointer[Event]{}, shares: map[syntax.DID]*share{},
+		all: map[*Subscription]struct{}{}, byDID: map[syntax.DID][]*Subscription{},
+		byConvo: map[uuid.UUID]map[*Subscription]struct{}{},
+		reading: make(chan struct{}, max(1, c.DB.Config().MaxConns/catchUpShare)), shared: map[int64]weak.Pointer[Event]{},
+		shares: map[syntax.DID]*share{},
 	}
 	large := cmp.Or(c.Large, largeBytes)
 	h.large, h.ofDID = semaphore.NewWeighted(large), max(large/largeShare, leastShare)

@@ -42,7 +42,8 @@ func (x *Index) RunOnce(ctx context.Context) error {
 		// Every node asks this again and again, so it reads no partition.
 		var due bool
 		err := x.db.QueryRow(ctx, `
-			SELECT s.head - e.last >= $1 OR e.last < (SELECT coalesce(max(first_seq) - 1, 0) FROM event_days) FROM stream s, convo_events_end e`, x.part).Scan(&due)
+			SELECT s.head - e.last >= $1 OR e.last < (SELECT coalesce(max(first_seq) - 1, 0) FROM event_days) FROM stream s,
+				convo_events_end e`, x.part).Scan(&due)
 		if err != nil {
 			return fmt.Errorf("look for events that are not indexed: %w", err)
 		}

@@ -58,7 +58,8 @@ func (m *memory) after(place int64) []*Event { return since(m.events, place) }
 
 // since returns the part of events after a place.
 func since(events []*Event, place int64) []*Event {
-	i, _ := slices.BinarySearchFunc(events, place+1, func(e *Event, seq int64) int { return cmp.Compare(e.StreamSeq, seq) })
+	i, _ := slices.BinarySearchFunc(events, place+1,
+		func(e *Event, seq int64) int { return cmp.Compare(e.StreamSeq, seq) })
 	return events[i:]
 }
 

@@ -67,7 +67,9 @@ func TestModel(t *testing.T) {
 				convos = append(convos, w.convo(t, mallory))
 				for _, p := range people {
 					if i == 0 || rng.IntN(3) == 0 {
-						if _, err := w.db.Exec(t.Context(), `INSERT INTO members (convo_id, did, role, joined_at, joined_seq) VALUES ($1, $2, 'member', now(), 0)`, convos[i], p); err != nil {
+						if _, err := w.db.Exec(t.Context(),
+							`INSERT INTO members (convo_id, did, role, joined_at, joined_seq) VALUES ($1, $2, 'member', now(), 0)`,
+							convos[i], p); err != nil {
 							t.Fatal(err)
 						}
 						roster[convos[i].String()+p.String()], old[convos[i].String()+p.String()] = true, true
@@ -167,7 +169,9 @@ func TestModel(t *testing.T) {
 				change string
 				n      int64
 			}
-			rows, err := w.db.Query(t.Context(), `SELECT stream_seq, kind, coalesce(convo_id, '00000000-0000-0000-0000-000000000000'), coalesce(did, ''), coalesce(detail->>'change', ''), coalesce(seq, 0) FROM single_events ORDER BY stream_seq`)
+			rows, err := w.db.Query(t.Context(),
+				`SELECT stream_seq, kind, coalesce(convo_id, '00000000-0000-0000-0000-000000000000'), coalesce(did, ''),
+						coalesce(detail->>'change', ''), coalesce(seq, 0) FROM single_events ORDER BY stream_seq`)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -253,7 +257,9 @@ func TestOrdinaryOwner(t *testing.T) {
 		}
 	}
 	defer func() {
-		_, err := admin.Exec(context.Background(), `ALTER DATABASE "`+db+`" OWNER TO current_user; REASSIGN OWNED BY `+name+` TO current_user; DROP OWNED BY `+name+`; DROP ROLE `+name)
+		_, err := admin.Exec(context.Background(),
+			`ALTER DATABASE "`+db+`" OWNER TO current_user; REASSIGN OWNED BY `+name+` TO current_user; DROP OWNED BY `+name+
+				`; DROP ROLE `+name)
 		t.Log("cleanup", err)
 	}()
 	cfg := admin.Config().ConnConfig

@@ -35,7 +35,8 @@ func LiveNodes(ctx context.Context, db pgpool.Queryer) ([]Node, error) {
 		return nil, nil
 	}
 	rows, err := db.Query(ctx, `
-		SELECT id, build, schema_version, lease_expires_at - $1::interval FROM nodes WHERE lease_expires_at > clock_timestamp() ORDER BY id`, nodeLease)
+		SELECT id, build, schema_version, lease_expires_at - $1::interval FROM nodes WHERE lease_expires_at >
+			clock_timestamp() ORDER BY id`, nodeLease)
 	if err != nil {
 		return nil, fmt.Errorf("list the live nodes: %w", err)
 	}

@@ -24,7 +24,8 @@ func (s *Sequencer) maintainPartitions(ctx context.Context) error {
 		WITH clock AS (
 			SELECT (clock_timestamp() + $1::interval) AT TIME ZONE 'UTC' AS now
 		)
-		SELECT greatest(day, now::date), least(day, (now - $2::interval)::date) FROM clock, stream`, s.ahead, s.retention).Scan(&today, &oldest)
+		SELECT greatest(day, now::date), least(day, (now - $2::interval)::date) FROM clock, stream`, s.ahead,
+		s.retention).Scan(&today, &oldest)
 	if err != nil {
 		return fmt.Errorf("ask for the date: %w", err)
 	}
@@ -57,7 +58,8 @@ var dailyTables = []string{"events", "convo_events"}
 func (s *Sequencer) createPartition(ctx context.Context, table string, day time.Time) error {
 	name, from, to := partition(table, day), day.Format(time.DateOnly), day.AddDate(0, 0, 1).Format(time.DateOnly)
 	err := s.alter(ctx,
-		fmt.Sprintf(`CREATE TABLE %s (LIKE %s INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE) WITH (toast_tuple_target = 8160)`, name, table),
+		fmt.Sprintf(`CREATE TABLE %s (LIKE %s INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE) WITH
+				(toast_tuple_target = 8160)`, name, table),
 		fmt.Sprintf(`ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM ('%s') TO ('%s')`, table, name, from, to))
 	if err != nil {
 		return fmt.Errorf("create the partition of %s of %s: %w", table, from, err)

@@ -165,7 +165,8 @@ func (p *Presence) change(d device) {
 // node's row, so that its devices no longer count as connected. A round may take one interval: a
 // connection that has become silent must not outlast the lease.
 func (p *Presence) Run(ctx context.Context, rounds *worker.Rounds, interval time.Duration) {
-	rounds.Every("presence writer", interval, p.log, p.RunOnce, worker.Limit(interval), worker.Wake(p.wake, writeDelay), worker.AtEnd(p.remove)).Run(ctx)
+	rounds.Every("presence writer", interval, p.log, p.RunOnce, worker.Limit(interval), worker.Wake(p.wake, writeDelay),
+		worker.AtEnd(p.remove)).Run(ctx)
 }
 
 // RunOnce renews the lease and writes what has changed. It is for one goroutine.
@@ -215,7 +216,8 @@ func (p *Presence) renew(ctx context.Context, tx pgx.Tx) error {
 	tag, err := tx.Exec(ctx, `
 		UPDATE nodes
 		SET lease_expires_at = clock_timestamp() + $2::interval, synced_at = least(clock_timestamp(),
-			(SELECT min(created_at) FROM (SELECT created_at FROM events WHERE stream_seq > $3 ORDER BY stream_seq LIMIT $4) next), (SELECT created_at FROM outbox WHERE id > (SELECT floor FROM stream) ORDER BY id LIMIT 1))
+			(SELECT min(created_at) FROM (SELECT created_at FROM events WHERE stream_seq > $3 ORDER BY stream_seq LIMIT $4)
+				next), (SELECT created_at FROM outbox WHERE id > (SELECT floor FROM stream) ORDER BY id LIMIT 1))
 		WHERE id = $1 AND lease_expires_at > clock_timestamp()`, p.node, nodeLease, head, stepLimit)
 	if err != nil || tag.RowsAffected() == 1 {
 		return err

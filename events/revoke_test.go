@@ -38,7 +38,8 @@ func TestEndDevice(t *testing.T) {
 	}
 	for left := len(lost); left > 0; {
 		// A node hears nothing before it listens, so the revocation is repeated.
-		err := pgx.BeginFunc(t.Context(), w.db, func(tx pgx.Tx) error { return events.EndDevice(t.Context(), tx, alice, "phone") })
+		err := pgx.BeginFunc(t.Context(), w.db,
+			func(tx pgx.Tx) error { return events.EndDevice(t.Context(), tx, alice, "phone") })
 		if err != nil {
 			t.Fatal(err)
 		}

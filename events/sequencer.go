@@ -31,7 +31,8 @@ const (
 	electEvery  = 500 * time.Millisecond  // how often another node tries to lead
 	electSoon   = 20 * time.Millisecond   // until it tries again after it ended the leader's session
 	leaderStall = 1500 * time.Millisecond // a leader that is idle for longer is taken for dead
-	lookEvery   = time.Second             // how often another node looks whether the leader is: that reads all sessions and locks
+	// how often another node looks whether the leader is: that reads all sessions and locks
+	lookEvery = time.Second
 
 	maintainEvery = 10 * time.Minute // how often the partitions are maintained
 	maintainAgain = time.Minute      // until the next try after that failed
@@ -97,7 +98,8 @@ type SequencerConfig struct {
 // NewSequencer returns a sequencer.
 func NewSequencer(c SequencerConfig) *Sequencer {
 	return &Sequencer{
-		db: c.DB, log: c.Log, metrics: c.Metrics, retention: c.Retention, moved: c.Moved, node: c.Node, faults: c.Faults, wake: worker.NewSignal(),
+		db: c.DB, log: c.Log, metrics: c.Metrics, retention: c.Retention, moved: c.Moved, node: c.Node, faults: c.Faults,
+		wake: worker.NewSignal(),
 	}
 }
 
@@ -286,9 +288,11 @@ func (s *Sequencer) endStalledLeader(ctx context.Context) (ended bool, err error
 	tag, err := s.db.Exec(ctx, `
 		SELECT pg_terminate_backend(a.pid)
 		FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
-		WHERE l.locktype = 'advisory' AND l.granted AND (l.classid, l.objid, l.objsubid) = ($1::bigint::oid, $2::bigint::oid, 2)
+		WHERE l.locktype = 'advisory' AND l.granted AND (l.classid, l.objid, l.objsubid) = ($1::bigint::oid, $2::bigint::oid,
+			2)
 			AND a.datname = current_database() AND l.database = a.datid
-			AND a.state <> 'active' AND a.state_change < clock_timestamp() - $3::interval`, int64(pgpool.NodeLockSpace), int64(pgpool.LockSequencer), leaderStall)
+			AND a.state <> 'active' AND a.state_change < clock_timestamp() - $3::interval`, int64(pgpool.NodeLockSpace),
+		int64(pgpool.LockSequencer), leaderStall)
 	if err != nil {
 		return false, fmt.Errorf("check the leader's session: %w", err)
 	}
@@ -348,10 +352,12 @@ func (s *Sequencer) step(ctx context.Context) (n int, err error) {
 		), summary AS (
 			SELECT max(stream_seq) AS last, clock_timestamp() - min(created_at) AS waited FROM placed
 		), new_day AS (
-			INSERT INTO event_days (day, first_seq) SELECT today.day, today.head + 1 FROM summary, today WHERE last IS NOT NULL ON CONFLICT DO NOTHING
+			INSERT INTO event_days (day, first_seq) SELECT today.day, today.head + 1 FROM summary, today WHERE last IS NOT NULL
+				ON CONFLICT DO NOTHING
 		), advanced AS (
 			UPDATE stream SET head = summary.last, day = today.day FROM summary, today WHERE last IS NOT NULL
-			RETURNING CASE WHEN $7::uuid IS NULL OR EXISTS (SELECT FROM nodes WHERE id <> $7) THEN pg_notify($3, summary.last::text) END
+			RETURNING CASE WHEN $7::uuid IS NULL OR EXISTS (SELECT FROM nodes WHERE id <> $7) THEN pg_notify($3,
+				summary.last::text) END
 		)
 		SELECT coalesce(last - today.head, 0), coalesce(waited, '0'), today.head, today.generation
 		FROM summary LEFT JOIN advanced ON true, today`,

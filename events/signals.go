@@ -66,7 +66,8 @@ type SignalMetrics interface {
 }
 
 // Viewers looks up which viewers see the cursors of which movers in a convo.
-type Viewers func(ctx context.Context, convo uuid.UUID, movers, viewers []syntax.DID) (see func(viewer, mover syntax.DID) bool, err error)
+type Viewers func(ctx context.Context, convo uuid.UUID, movers,
+	viewers []syntax.DID) (see func(viewer, mover syntax.DID) bool, err error)
 
 // SignalsConfig configures Signals.
 type SignalsConfig struct {

@@ -89,7 +89,8 @@ func (s *Signals) notify(ctx context.Context, conn *pgx.Conn, signals []*Signal)
 	}
 	ctx, cancel := context.WithTimeout(ctx, signalTimeout)
 	defer cancel()
-	if _, err := conn.Exec(ctx, `SELECT pg_notify($1, payload) FROM unnest($2::text[]) AS payload`, signalsChannel, payloads); err != nil {
+	if _, err := conn.Exec(ctx, `SELECT pg_notify($1, payload) FROM unnest($2::text[]) AS payload`, signalsChannel,
+		payloads); err != nil {
 		return fmt.Errorf("notify: %w", err)
 	}
 	return nil

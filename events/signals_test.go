@@ -72,7 +72,8 @@ func (w *world) signalNode(t *testing.T, viewers events.Viewers, more ...func(*e
 	t.Helper()
 	n := &signalNode{node: w.node(t), signalCounts: &signalCounts{dropped: map[string]int{}}}
 	cfg := events.SignalsConfig{
-		DB: w.db, Hub: n.hub, Log: slog.New(slog.DiscardHandler), Metrics: n.signalCounts, Viewers: viewers, Busy: n.busy.Load,
+		DB: w.db, Hub: n.hub, Log: slog.New(slog.DiscardHandler), Metrics: n.signalCounts, Viewers: viewers,
+		Busy: n.busy.Load,
 	}
 	for _, set := range more {
 		set(&cfg)
@@ -150,7 +151,8 @@ func TestSignalsReachConnectedMembers(t *testing.T) {
 	}
 	blocker := live(t, other.subscribe(t, carol))
 	deaf := []*events.Subscription{
-		live(t, one.subscribe(t, mallory)), live(t, other.subscribeTo(t, events.Request{DID: bob, Convos: []uuid.UUID{elsewhere}})),
+		live(t, one.subscribe(t, mallory)),
+		live(t, other.subscribeTo(t, events.Request{DID: bob, Convos: []uuid.UUID{elsewhere}})),
 	}
 	send := func(from *signalNode, s events.Signal) {
 		t.Helper()
@@ -308,7 +310,8 @@ func TestLookUpsDoNotBlockTheListener(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	looks := 0
-	n := w.signalNode(t, func(context.Context, uuid.UUID, []syntax.DID, []syntax.DID) (func(viewer, mover syntax.DID) bool, error) {
+	n := w.signalNode(t, func(context.Context, uuid.UUID, []syntax.DID, []syntax.DID) (func(viewer, mover syntax.DID) bool,
+		error) {
 		looks++
 		return nil, errors.New("the database is away")
 	})
@@ -368,7 +371,8 @@ func TestSignalsLeaveSpaceForEvents(t *testing.T) {
 func TestMovedCursors(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	sees := func(_ context.Context, _ uuid.UUID, movers, viewers []syntax.DID) (func(viewer, mover syntax.DID) bool, error) {
+	sees := func(_ context.Context, _ uuid.UUID, movers, viewers []syntax.DID) (func(viewer, mover syntax.DID) bool,
+		error) {
 		if slices.Contains(movers, mallory) {
 			return nil, errors.New("the database is away")
 		}
@@ -486,7 +490,8 @@ func TestPack(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		in := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) *events.Signal {
-			s := &events.Signal{ConvoID: uuid.New(), Sender: alice, Payload: rapid.SliceOfN(rapid.Byte(), 1, 1024).Draw(rt, "payload")}
+			s := &events.Signal{ConvoID: uuid.New(), Sender: alice,
+				Payload: rapid.SliceOfN(rapid.Byte(), 1, 1024).Draw(rt, "payload")}
 			for range rapid.IntRange(0, 16).Draw(rt, "hidden") {
 				s.Hidden = append(s.Hidden, syntax.DID("did:plc:"+strings.Repeat("x", rapid.IntRange(1, 1500).Draw(rt, "length"))))
 			}

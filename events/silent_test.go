@@ -116,7 +116,8 @@ func (w *world) appears(t *testing.T, who any) {
 	t.Helper()
 	var there bool
 	for deadline := time.Now().Add(silencePatience); !there && time.Now().Before(deadline); {
-		if err := w.db.QueryRow(t.Context(), `SELECT count(*) > 0 FROM pg_sleep(0.05), presence WHERE did = $1`, who).Scan(&there); err != nil {
+		if err := w.db.QueryRow(t.Context(), `SELECT count(*) > 0 FROM pg_sleep(0.05), presence WHERE did = $1`,
+			who).Scan(&there); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -146,7 +147,8 @@ func TestListenOverASilentConnection(t *testing.T) {
 	var there bool
 	for deadline := time.Now().Add(silencePatience); !there && time.Now().Before(deadline); {
 		err := w.db.QueryRow(t.Context(), `
-			SELECT count(*) > 0 FROM pg_sleep(0.05), pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN mlsd%'`).Scan(&there)
+			SELECT count(*) > 0 FROM pg_sleep(0.05), pg_stat_activity WHERE datname = current_database() AND query LIKE
+				'LISTEN mlsd%'`).Scan(&there)
 		if err != nil {
 			t.Fatal(err)
 		}

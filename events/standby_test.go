@@ -33,7 +33,8 @@ func TestCatchUpFromStandby(t *testing.T) {
 	behind := pgtest.Session(t, servers.Standby)
 	scans := func() (n int64) { // of the index of the stream, on the standby
 		t.Helper()
-		err := behind.QueryRow(t.Context(), `SELECT coalesce(sum(idx_scan), 0) FROM pg_stat_user_tables WHERE relname ~ '^convo_events_2'`).Scan(&n)
+		err := behind.QueryRow(t.Context(),
+			`SELECT coalesce(sum(idx_scan), 0) FROM pg_stat_user_tables WHERE relname ~ '^convo_events_2'`).Scan(&n)
 		if err != nil {
 			t.Fatal(err)
 		}

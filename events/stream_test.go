@@ -159,7 +159,8 @@ func TestCursor(t *testing.T) {
 	if end.Outdated {
 		t.Error("the end of the stream is outdated")
 	}
-	if _, err := n.hub.Subscribe(t.Context(), events.Request{DID: alice, Cursor: new(events.From(7))}); !errors.Is(err, events.ErrFutureCursor) {
+	if _, err := n.hub.Subscribe(t.Context(), events.Request{DID: alice, Cursor: new(events.From(7))}); !errors.Is(err,
+		events.ErrFutureCursor) {
 		t.Errorf("ahead of the stream: %v", err)
 	}
 	other := w.node(t) // it has not read the end of the stream
@@ -325,7 +326,8 @@ func TestSixteenWriters(t *testing.T) {
 	writing.Wait()
 	reading.Wait()
 	var n, last int
-	if err := w.db.QueryRow(t.Context(), `SELECT count(*), max(stream_seq) FROM events`).Scan(&n, &last); err != nil || n != last || n != writers*each+2*convos {
+	if err := w.db.QueryRow(t.Context(), `SELECT count(*), max(stream_seq) FROM events`).Scan(&n, &last); err != nil ||
+		n != last || n != writers*each+2*convos {
 		t.Errorf("%d events up to %d, %v", n, last, err)
 	}
 }
@@ -581,7 +583,8 @@ func TestLostConnections(t *testing.T) {
 			if i%15 == 7 {
 				// Writers whose session ends here try again.
 				_, _ = w.db.Exec(t.Context(), `
-					SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+					SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <>
+						pg_backend_pid()`)
 			}
 		}
 	}()
@@ -715,7 +718,8 @@ func TestPerTypeCursor(t *testing.T) {
 	w.say(t, convo, bob, 1)
 	w.welcome(t, convo, alice)
 	n.publish(t)
-	all := []string{"kind 5 of alice", "alice joined", "1", "kind 6 of alice", "2", "alice removed", "kind 6 of alice", "kind 5 of alice"}
+	all := []string{"kind 5 of alice", "alice joined", "1", "kind 6 of alice", "2", "alice removed", "kind 6 of alice",
+		"kind 5 of alice"}
 	s := n.subscribe(t, alice, 0)
 	var cursors []int64
 	for range all {

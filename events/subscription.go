@@ -67,7 +67,8 @@ func (h *Hub) Subscribe(ctx context.Context, r Request) (*Subscription, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	s := &Subscription{hub: h, did: r.DID, device: r.DeviceID, named: r.DeviceID, only: r.Convos, ready: make(chan struct{}, 1)}
+	s := &Subscription{hub: h, did: r.DID, device: r.DeviceID, named: r.DeviceID, only: r.Convos,
+		ready: make(chan struct{}, 1)}
 	if r.Convos != nil {
 		s.device = "" // the device must be pushed to because of its other convos
 	}

@@ -50,7 +50,8 @@ func (t *tail) next(ctx context.Context, db *pgxpool.Pool) (batch []*Event, now 
 	// where the stream ends. The row that says so has a version for each step, and PostgreSQL keeps
 	// all of them while a snapshot is open.
 	both.Queue(`
-		SELECT (SELECT max(id) FROM generations), coalesce((SELECT max(stream_seq) FROM events), 0), (SELECT last FROM convo_events_end)`).
+		SELECT (SELECT max(id) FROM generations), coalesce((SELECT max(stream_seq) FROM events), 0), (SELECT last FROM
+			convo_events_end)`).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&now.generation, &now.head, &now.indexed) })
 	if err := db.SendBatch(ctx, both).Close(); err != nil {
 		return nil, ends{}, fmt.Errorf("read the end of the stream: %w", err)

@@ -64,7 +64,8 @@ func (t *Tickets) Issue(ctx context.Context, to Holder, scope string) (ticket st
 		)
 		INSERT INTO subscription_tickets (hash, did, scope, expires_at, session_id, device_id, session_expires_at)
 		VALUES ($1, $2, $3, date_trunc('milliseconds', clock_timestamp() + $4::interval), $6, $7, $8)
-		RETURNING expires_at`, hashOf(ticket), to.DID, scope, ticketLife, maxTickets, session, device, sessionExpires).Scan(&expires)
+		RETURNING expires_at`, hashOf(ticket), to.DID, scope, ticketLife, maxTickets, session, device,
+		sessionExpires).Scan(&expires)
 	if err != nil {
 		return "", time.Time{}, fmt.Errorf("issue a ticket: %w", err)
 	}
@@ -87,7 +88,8 @@ func (t *Tickets) Owner(ctx context.Context, ticket, scope string) (h Holder, er
 	var expires *time.Time
 	err = t.db.QueryRow(ctx, `
 		SELECT did, session_id, device_id, session_expires_at FROM subscription_tickets
-		WHERE hash = $1 AND scope = $2 AND expires_at > clock_timestamp()`, hashOf(ticket), scope).Scan(&h.DID, &session, &device, &expires)
+		WHERE hash = $1 AND scope = $2 AND expires_at > clock_timestamp()`, hashOf(ticket), scope).Scan(&h.DID, &session,
+		&device, &expires)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Holder{}, ErrInvalidTicket
 	}

@@ -86,10 +86,12 @@ func TestTicketScopeAndExpiry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if left := time.Until(expires); len(ticket) != 43 || left < 50*time.Second || left > time.Minute || expires.Nanosecond()%1e6 != 0 {
+	if left := time.Until(expires); len(ticket) != 43 || left < 50*time.Second || left > time.Minute ||
+		expires.Nanosecond()%1e6 != 0 {
 		t.Fatalf("%q until %v", ticket, expires)
 	}
-	for _, try := range []struct{ ticket, scope string }{{ticket, "blue.catbird.mls.streamConvoEvents"}, {ticket + "=", ticketScope}, {"", ticketScope}} {
+	for _, try := range []struct{ ticket, scope string }{{ticket, "blue.catbird.mls.streamConvoEvents"},
+		{ticket + "=", ticketScope}, {"", ticketScope}} {
 		if _, err := tickets.Redeem(t.Context(), try.ticket, try.scope); !errors.Is(err, events.ErrInvalidTicket) {
 			t.Errorf("%q for %s: %v", try.ticket, try.scope, err)
 		}
@@ -136,7 +138,8 @@ func TestTicketsOfOneDID(t *testing.T) {
 	for i := range 8 {
 		all.Go(func() {
 			for range 25 {
-				if _, _, err := events.NewTickets(nodes[i%2]).Issue(t.Context(), events.Holder{DID: holder}, ticketScope); err != nil {
+				if _, _, err := events.NewTickets(nodes[i%2]).Issue(t.Context(), events.Holder{DID: holder},
+					ticketScope); err != nil {
 					t.Error(err)
 				}
 			}

@@ -177,11 +177,13 @@ func (w *world) convo(t testing.TB, people ...syntax.DID) uuid.UUID {
 			INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, $2, $3, 1, 1, now())
 		), changed AS (
 			INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
-			SELECT $1, did, CASE ord WHEN 1 THEN 'creator' ELSE 'member' END, now(), 0 FROM unnest($4::text[]) WITH ORDINALITY AS d (did, ord)
+			SELECT $1, did, CASE ord WHEN 1 THEN 'creator' ELSE 'member' END, now(), 0 FROM unnest($4::text[]) WITH ORDINALITY AS
+				d (did, ord)
 			RETURNING did
 		)
 		INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
-		SELECT 4, $1, 0, did, jsonb_build_object('change', 'joined', 'by', $3::text, 'epoch', 1), clock_timestamp() FROM changed`,
+		SELECT 4, $1, 0, did, jsonb_build_object('change', 'joined', 'by', $3::text, 'epoch', 1), clock_timestamp() FROM
+			changed`,
 		id, id[:], people[0], people)
 	if err != nil {
 		t.Fatal(err)
@@ -193,7 +195,8 @@ func (w *world) convo(t testing.TB, people ...syntax.DID) uuid.UUID {
 func (w *world) change(ctx context.Context, convo uuid.UUID, did syntax.DID, change string) error {
 	return pgx.BeginFunc(ctx, w.db, func(tx pgx.Tx) error {
 		var seq int64
-		if err := tx.QueryRow(ctx, `SELECT last_seq FROM convos WHERE id = $1 FOR NO KEY UPDATE`, convo).Scan(&seq); err != nil {
+		if err := tx.QueryRow(ctx, `SELECT last_seq FROM convos WHERE id = $1 FOR NO KEY UPDATE`,
+			convo).Scan(&seq); err != nil {
 			return err
 		}
 		sql := `
@@ -260,7 +263,8 @@ func (w *world) sayTogether(t testing.TB, sender syntax.DID, convos ...uuid.UUID
 			DELETE FROM outbox WHERE id > $1 RETURNING *
 		)
 		INSERT INTO outbox (kind, convo_ids, seqs, sizes, created_at)
-		SELECT 1, array_agg(convo_id ORDER BY id), array_agg(seq ORDER BY id), array_agg(size ORDER BY id), min(created_at) FROM alone`, before)
+		SELECT 1, array_agg(convo_id ORDER BY id), array_agg(seq ORDER BY id), array_agg(size ORDER BY id), min(created_at)
+			FROM alone`, before)
 	if err != nil {
 		t.Fatal(err)
 	}

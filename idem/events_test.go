@@ -56,7 +56,8 @@ func TestEvents(t *testing.T) {
 	t.Parallel()
 	log, beats, counted := &events{}, make(chan time.Time), &counts{}
 	b := &bench{db: pgtest.Database(t), faults: failpoint.New()}
-	b.Store = idem.New(b.db, counted, slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})), b.faults,
+	b.Store = idem.New(b.db, counted, slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		b.faults,
 		idem.WithBeats(func(time.Duration) (<-chan time.Time, func()) { return beats, func() {} }))
 	nothing := func(context.Context, int64) (idem.Done, error) {
 		return idem.Done{Outcome: idem.Partial, Response: []byte("some")}, nil

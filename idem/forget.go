@@ -27,7 +27,8 @@ func Forget(ctx context.Context, tx pgx.Tx, callers []syntax.DID, scope string) 
 // ForgetKey deletes the record of one key of a method that names no convo. As for Forget, the
 // transaction must be one of maintenance.
 func ForgetKey(ctx context.Context, tx pgx.Tx, caller syntax.DID, nsid, key string) error {
-	_, err := tx.Exec(ctx, `DELETE FROM idempotency_keys WHERE (caller_did, nsid, scope, key) = ($1, $2, '', $3)`, caller, nsid, key)
+	_, err := tx.Exec(ctx, `DELETE FROM idempotency_keys WHERE (caller_did, nsid, scope, key) = ($1, $2, '', $3)`, caller,
+		nsid, key)
 	if err != nil {
 		return fmt.Errorf("forget the record of a key: %w", err)
 	}

@@ -132,10 +132,11 @@ func WithLease(lease time.Duration) Option {
 
 // New returns a store on db. faults can be nil.
 func New(db *pgxpool.Pool, metrics Metrics, log *slog.Logger, faults *failpoint.Set, options ...Option) *Store {
-	s := &Store{db: db, faults: faults, metrics: metrics, log: log, retire: noRows, lease: DefaultLease, beats: func(every time.Duration) (<-chan time.Time, func()) {
-		t := time.NewTicker(every)
-		return t.C, t.Stop
-	}}
+	s := &Store{db: db, faults: faults, metrics: metrics, log: log, retire: noRows, lease: DefaultLease,
+		beats: func(every time.Duration) (<-chan time.Time, func()) {
+			t := time.NewTicker(every)
+			return t.C, t.Stop
+		}}
 	for _, o := range options {
 		o(s)
 	}

@@ -43,7 +43,8 @@ func newBench(t *testing.T, options ...idem.Option) *bench {
 	t.Helper()
 	b := &bench{db: pgtest.Database(t, pgtest.MaxConns(24)), faults: failpoint.New()}
 	b.Store = idem.New(b.db, &b.counts, slog.New(slog.DiscardHandler), b.faults, options...)
-	if _, err := b.db.Exec(t.Context(), `CREATE TABLE effects (id bigserial PRIMARY KEY, note text)`); err != nil { // the application's role can use it by default
+	// the application's role can use it by default
+	if _, err := b.db.Exec(t.Context(), `CREATE TABLE effects (id bigserial PRIMARY KEY, note text)`); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -183,7 +184,8 @@ func TestNoKeyLeavesNoRecord(t *testing.T) {
 		}
 	}
 	var records int
-	if err := b.db.QueryRow(t.Context(), `SELECT count(*) FROM idempotency_keys`).Scan(&records); err != nil || records != 0 {
+	if err := b.db.QueryRow(t.Context(), `SELECT count(*) FROM idempotency_keys`).Scan(&records); err != nil ||
+		records != 0 {
 		t.Fatalf("%d records, %v", records, err)
 	}
 }
@@ -377,7 +379,8 @@ func TestLostCommit(t *testing.T) {
 		}
 		b.faults.Resume(failpoint.BeforeCommit, nsid)
 		if got := <-first; got.err != nil || string(got.answer.Body) != "committed" || !got.answer.Replayed {
-			t.Errorf("the lost request: %q, replayed %t, %v; want the replay of the other's answer", got.answer.Body, got.answer.Replayed, got.err)
+			t.Errorf("the lost request: %q, replayed %t, %v; want the replay of the other's answer", got.answer.Body,
+				got.answer.Replayed, got.err)
 		}
 		if n := b.effects(t); n != 1 {
 			t.Errorf("%d effects, want 1", n)

@@ -93,7 +93,8 @@ func (s *Store) acquire(ctx context.Context, req Request) (fence int64, first *A
 	defer s.rollback(ctx, tx)
 	hash := req.Input.Hash()
 	tag, err := tx.Exec(ctx, `
-		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at,
+		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at,
+			expires_at,
 			state, outcome, started_at, lease_expires_at)
 		VALUES ($1, $2, $3, $4, $5, $6, '', clock_timestamp(), clock_timestamp() + $7::interval,
 			'processing', '', clock_timestamp(), clock_timestamp() + $8::interval)
@@ -149,7 +150,8 @@ func (s *Store) takeOver(ctx context.Context, tx pgx.Tx, req Request) (fence int
 		FROM previous
 		WHERE (k.caller_did, k.nsid, k.scope, k.key) = ($1, $2, $3, $4)
 		RETURNING k.fence, previous.state = 'processing'`,
-		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), req.life(), req.Lease).Scan(&fence, &expired)
+		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), req.life(), req.Lease).Scan(&fence,
+		&expired)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, nil
 	}

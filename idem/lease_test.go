@@ -28,10 +28,11 @@ func outside(key string) idem.Request {
 
 // done returns the end of work that succeeds and has an effect.
 func (b *bench) done(t *testing.T, response string) idem.Done {
-	return idem.Done{Outcome: idem.Success, Response: []byte(response), Effect: func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `INSERT INTO effects (note) VALUES ($1)`, response)
-		return err
-	}}
+	return idem.Done{Outcome: idem.Success, Response: []byte(response),
+		Effect: func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `INSERT INTO effects (note) VALUES ($1)`, response)
+			return err
+		}}
 }
 
 // row is the row of a key.
@@ -138,7 +139,8 @@ func TestStillProcessing(t *testing.T) {
 func TestTimeoutTakeover(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	if err := b.faults.Arm(failpoint.AfterReserve, idem.NSIDPush, failpoint.Error); err != nil { // the work ends as if the holder had died
+	// the work ends as if the holder had died
+	if err := b.faults.Arm(failpoint.AfterReserve, idem.NSIDPush, failpoint.Error); err != nil {
 		t.Fatal(err)
 	}
 	work := func(_ context.Context, fence int64) (idem.Done, error) {
@@ -193,7 +195,8 @@ func TestReleased(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	refused := errors.New("no answer")
-	_, err := b.Run(t.Context(), outside("k"), func(context.Context, int64) (idem.Done, error) { return idem.Done{}, refused })
+	_, err := b.Run(t.Context(), outside("k"),
+		func(context.Context, int64) (idem.Done, error) { return idem.Done{}, refused })
 	if r := b.row(t, "k"); !errors.Is(err, refused) || r.state != "released" || r.outcome != "failure" || r.seconds < 0 {
 		t.Fatalf("%v, %+v", err, r)
 	}
@@ -245,7 +248,8 @@ func TestHeartbeat(t *testing.T) {
 	<-h.begun
 	left := func() (left time.Duration) {
 		t.Helper()
-		if err := b.db.QueryRow(t.Context(), `SELECT lease_expires_at - clock_timestamp() FROM idempotency_keys`).Scan(&left); err != nil {
+		if err := b.db.QueryRow(t.Context(),
+			`SELECT lease_expires_at - clock_timestamp() FROM idempotency_keys`).Scan(&left); err != nil {
 			t.Fatal(err)
 		}
 		return left
@@ -376,7 +380,8 @@ func TestFrozenLease(t *testing.T) {
 	// The takeover's transaction began before the lease ended. It must see that the lease has
 	// ended.
 	if err := pgx.BeginFunc(t.Context(), b.db, func(tx pgx.Tx) error {
-		_, err := tx.Exec(t.Context(), `UPDATE idempotency_keys SET lease_expires_at = clock_timestamp() + interval '300 milliseconds'`)
+		_, err := tx.Exec(t.Context(),
+			`UPDATE idempotency_keys SET lease_expires_at = clock_timestamp() + interval '300 milliseconds'`)
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -387,7 +392,8 @@ func TestFrozenLease(t *testing.T) {
 		}
 		var frozen, lapsed bool
 		for !lapsed {
-			if err := tx.QueryRow(t.Context(), `SELECT lease_expires_at > now(), lease_expires_at <= clock_timestamp() FROM idempotency_keys`).
+			if err := tx.QueryRow(t.Context(),
+				`SELECT lease_expires_at > now(), lease_expires_at <= clock_timestamp() FROM idempotency_keys`).
 				Scan(&frozen, &lapsed); err != nil {
 				return err
 			}
@@ -400,7 +406,8 @@ func TestFrozenLease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Run(t.Context(), outside("k"), func(context.Context, int64) (idem.Done, error) { return b.done(t, "y"), nil }); err != nil {
+	if _, err := b.Run(t.Context(), outside("k"),
+		func(context.Context, int64) (idem.Done, error) { return b.done(t, "y"), nil }); err != nil {
 		t.Fatal(err)
 	}
 	close(h.goOn)
@@ -448,10 +455,12 @@ func TestExpiredKey(t *testing.T) {
 	}
 	pgtest.Age(t, b.db, "idempotency_keys", 2*time.Minute, "expires_at")
 	second, err := b.Do(t.Context(), request("k", "a", "2"), effect)
-	if err != nil || second.Replayed || !second.Expired || string(second.Body) == string(first.Body) || b.counts.expired.Load() != 1 {
+	if err != nil || second.Replayed || !second.Expired || string(second.Body) == string(first.Body) ||
+		b.counts.expired.Load() != 1 {
 		t.Fatalf("after it: %+v, %v", second, err)
 	}
-	if again, err := b.Do(t.Context(), request("k", "a", "2"), effect); err != nil || !again.Replayed || string(again.Body) != string(second.Body) {
+	if again, err := b.Do(t.Context(), request("k", "a", "2"), effect); err != nil || !again.Replayed ||
+		string(again.Body) != string(second.Body) {
 		t.Fatalf("the new record: %+v, %v", again, err)
 	}
 }
@@ -517,7 +526,8 @@ func TestCleanup(t *testing.T) {
 	}
 	var logged, left int
 	err = b.db.QueryRow(t.Context(), `
-		SELECT (SELECT version FROM audit_log WHERE entity = 'record'), (SELECT count(*) FROM idempotency_keys)`).Scan(&logged, &left)
+		SELECT (SELECT version FROM audit_log WHERE entity = 'record'), (SELECT count(*) FROM idempotency_keys)`).
+		Scan(&logged, &left)
 	if err != nil || logged != 2 || left != 1 {
 		t.Fatalf("%d logged, %d left, %v", logged, left, err)
 	}
@@ -538,13 +548,15 @@ func TestRowLevelSecurity(t *testing.T) {
 	hostile := func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
 		var role string
 		var seen int
-		if err := tx.QueryRow(ctx, `SELECT current_user, count(*) FROM idempotency_keys WHERE true OR caller_did = ''`).Scan(&role, &seen); err != nil {
+		if err := tx.QueryRow(ctx,
+			`SELECT current_user, count(*) FROM idempotency_keys WHERE true OR caller_did = ''`).Scan(&role, &seen); err != nil {
 			return nil, err
 		}
 		if role != "mlsd_app" || seen != 2 { // the record of the first request and the one that is being written
 			t.Errorf("as %s alice sees %d records", role, seen)
 		}
-		for _, sql := range []string{`UPDATE idempotency_keys SET response = 'stolen' WHERE caller_did <> 'did:plc:alice'`, `DELETE FROM idempotency_keys WHERE caller_did <> 'did:plc:alice'`} {
+		for _, sql := range []string{`UPDATE idempotency_keys SET response = 'stolen' WHERE caller_did <> 'did:plc:alice'`,
+			`DELETE FROM idempotency_keys WHERE caller_did <> 'did:plc:alice'`} {
 			tag, err := tx.Exec(ctx, sql)
 			if err != nil || tag.RowsAffected() != 0 {
 				t.Errorf("%s: %s, %v", sql, tag, err)
@@ -554,7 +566,8 @@ func TestRowLevelSecurity(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		_, err = nested.Exec(ctx, `UPDATE idempotency_keys SET caller_did = 'did:plc:bob', key = 'planted' WHERE caller_did = 'did:plc:alice'`)
+		_, err = nested.Exec(ctx,
+			`UPDATE idempotency_keys SET caller_did = 'did:plc:bob', key = 'planted' WHERE caller_did = 'did:plc:alice'`)
 		if err == nil {
 			t.Error("alice has made a record in bob's name")
 		}

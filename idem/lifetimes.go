@@ -120,7 +120,8 @@ func (l Lifetimes) WithLeases(text string) (Lifetimes, error) {
 }
 
 // with returns lifetimes in which the pairs of text are set.
-func (l Lifetimes) with(text string, known func(Operation) bool, set func(*Operation, time.Duration) error) (Lifetimes, error) {
+func (l Lifetimes) with(text string, known func(Operation) bool, set func(*Operation, time.Duration) error) (Lifetimes,
+	error) {
 	changed, given := maps.Clone(l), map[string]bool{}
 	for _, pair := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' }) {
 		name, value, ok := strings.Cut(pair, "=")

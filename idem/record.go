@@ -37,14 +37,16 @@ type record struct {
 // it, the transaction does: the server's own role may bypass row-level security.
 const asCaller = `
 	SELECT set_config('mlsd.caller', $1, true), set_config('mlsd.reason', $2, true),
-		set_config('role', coalesce((SELECT rolname FROM pg_roles WHERE rolname = 'mlsd_app' AND pg_has_role(oid, 'MEMBER')), 'none'), true)`
+		set_config('role', coalesce((SELECT rolname FROM pg_roles WHERE rolname = 'mlsd_app' AND pg_has_role(oid, 'MEMBER')),
+			'none'), true)`
 
 // reserve inserts the record without its answer, and reports whether the key was free. The unique
 // index makes a concurrent request with the same key wait here, at most the session's lock_timeout.
 func reserve(ctx context.Context, tx pgx.Tx, req Request) (bool, error) {
 	hash := req.Input.Hash()
 	tag, err := tx.Exec(ctx, `
-		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
+		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at,
+			expires_at)
 		VALUES ($1, $2, $3, $4, $5, $6, '', clock_timestamp(), clock_timestamp() + $7::interval)
 		ON CONFLICT DO NOTHING`,
 		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), req.life())
@@ -64,7 +66,8 @@ func reclaim(ctx context.Context, tx pgx.Tx, req Request) (bool, error) {
 			RETURNING caller_did, nsid, key, fence
 		)
 		INSERT INTO audit_log (entity, entity_id, actor, from_state, to_state, reason, version)
-		SELECT 'record', nsid || ' ' || key, caller_did, 'expired', 'reused', current_setting('mlsd.reason'), fence FROM reused`,
+		SELECT 'record', nsid || ' ' || key, caller_did, 'expired', 'reused', current_setting('mlsd.reason'), fence FROM
+			reused`,
 		req.Caller, req.NSID, req.Scope, req.Key, hash[:], req.Input.fieldHashes(), req.life())
 	return err == nil && tag.RowsAffected() == 1, err
 }
@@ -83,7 +86,8 @@ func complete(tx *pgpool.Transaction, req Request, response []byte) {
 func lookup(ctx context.Context, q pgpool.Queryer, req Request) (r record, err error) {
 	var left *time.Duration
 	err = q.QueryRow(ctx, `
-		SELECT request_hash, field_hashes, response, created_at, state, outcome, started_at, lease_expires_at - clock_timestamp(), fence
+		SELECT request_hash, field_hashes, response, created_at, state, outcome, started_at, lease_expires_at -
+			clock_timestamp(), fence
 		FROM idempotency_keys
 		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND expires_at > clock_timestamp()`,
 		req.Caller, req.NSID, req.Scope, req.Key).

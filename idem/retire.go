@@ -35,5 +35,6 @@ var ErrKeyTaken = errors.New("the idempotency key belongs to an earlier request,
 // keyTaken reports whether a unique index over an owner and its keys refused a row.
 func keyTaken(err error) bool {
 	var refused *pgconn.PgError
-	return errors.As(err, &refused) && refused.Code == "23505" && strings.HasSuffix(refused.ConstraintName, "_idempotency_key")
+	return errors.As(err, &refused) && refused.Code == "23505" &&
+		strings.HasSuffix(refused.ConstraintName, "_idempotency_key")
 }

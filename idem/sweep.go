@@ -38,7 +38,8 @@ func Sweeps(db *pgxpool.Pool, retire Retire) []worker.Sweep {
 		}},
 		worker.Statement(db, "audit_log", `
 			DELETE FROM audit_log
-			WHERE (at, id) IN (SELECT at, id FROM audit_log WHERE at <= now() - $2::interval ORDER BY at LIMIT $1 FOR UPDATE SKIP LOCKED)`,
+			WHERE (at, id) IN (SELECT at, id FROM audit_log WHERE at <= now() - $2::interval ORDER BY at LIMIT $1 FOR UPDATE SKIP
+				LOCKED)`,
 			keepAudit),
 	}
 }

@@ -110,7 +110,8 @@ func TestWriteThatFailsAnywhere(t *testing.T) {
 		"no such table":               {exec(`INSERT INTO nothing VALUES (1)`), "42P01", nil},
 		"a value that is refused":     {exec(`INSERT INTO effects (id) VALUES (NULL)`), "23502", nil},
 		"by the COMMIT":               {exec(`INSERT INTO effects (note) VALUES ('late')`), "23514", nil},
-		"its own error":               {func(context.Context, pgx.Tx) ([]byte, error) { return nil, context.Canceled }, "", context.Canceled},
+		"its own error": {func(context.Context, pgx.Tx) ([]byte, error) { return nil, context.Canceled }, "",
+			context.Canceled},
 		"an error that it keeps to itself": {effect: func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
 			_, _ = tx.Exec(ctx, `SELECT 1/0`)
 			return []byte("{}"), nil

@@ -18,7 +18,8 @@ import (
 func (b *bench) audited(t *testing.T, entity string) []string {
 	t.Helper()
 	rows, err := b.db.Query(t.Context(), `
-		SELECT format('%s: %s to %s, %s, %s', entity_id, from_state, to_state, actor, reason) FROM audit_log WHERE entity = $1 ORDER BY id`, entity)
+		SELECT format('%s: %s to %s, %s, %s', entity_id, from_state, to_state, actor, reason) FROM audit_log WHERE entity = $1
+			ORDER BY id`, entity)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +40,8 @@ func TestReuseIsAudited(t *testing.T) {
 	}
 	pgtest.Age(t, b.db, "idempotency_keys", 8*24*time.Hour, "expires_at")
 	refused := errors.New("refused")
-	_, err := b.Do(t.Context(), request("k", "a", "2"), func(context.Context, pgx.Tx) ([]byte, error) { return nil, refused })
+	_, err := b.Do(t.Context(), request("k", "a", "2"),
+		func(context.Context, pgx.Tx) ([]byte, error) { return nil, refused })
 	if !errors.Is(err, refused) {
 		t.Fatal(err)
 	}
@@ -73,7 +75,8 @@ func TestFirstUses(t *testing.T) {
 		}
 	}
 	refused := errors.New("refused")
-	if _, err := b.Do(t.Context(), request("k"), func(context.Context, pgx.Tx) ([]byte, error) { return nil, refused }); !errors.Is(err, refused) {
+	if _, err := b.Do(t.Context(), request("k"),
+		func(context.Context, pgx.Tx) ([]byte, error) { return nil, refused }); !errors.Is(err, refused) {
 		t.Fatal(err)
 	}
 	wantFirst("a refusal", 0)
@@ -91,7 +94,8 @@ func TestFirstUses(t *testing.T) {
 	pgtest.Age(t, b.db, "idempotency_keys", 8*24*time.Hour, "expires_at")
 	do("k")
 	wantFirst("a reuse", 2)
-	if _, err := b.Run(t.Context(), outside("job"), func(context.Context, int64) (idem.Done, error) { return b.done(t, "done"), nil }); err != nil {
+	if _, err := b.Run(t.Context(), outside("job"),
+		func(context.Context, int64) (idem.Done, error) { return b.done(t, "done"), nil }); err != nil {
 		t.Fatal(err)
 	}
 	wantFirst("work outside the database", 3)
@@ -105,7 +109,8 @@ func TestLastError(t *testing.T) {
 	lastError := func(key string) string {
 		t.Helper()
 		var text *string
-		if err := b.db.QueryRow(t.Context(), `SELECT last_error FROM idempotency_keys WHERE key = $1`, key).Scan(&text); err != nil {
+		if err := b.db.QueryRow(t.Context(), `SELECT last_error FROM idempotency_keys WHERE key = $1`,
+			key).Scan(&text); err != nil {
 			t.Fatal(err)
 		}
 		if text == nil {
@@ -160,7 +165,8 @@ func TestLeaseOfTheStore(t *testing.T) {
 		}()
 		<-h.begun
 		var lease time.Duration
-		if err := b.db.QueryRow(t.Context(), `SELECT lease_expires_at - started_at FROM idempotency_keys`).Scan(&lease); err != nil {
+		if err := b.db.QueryRow(t.Context(),
+			`SELECT lease_expires_at - started_at FROM idempotency_keys`).Scan(&lease); err != nil {
 			t.Fatal(err)
 		}
 		if (lease - want).Abs() > time.Second {

@@ -108,7 +108,8 @@ type claimedRows struct {
 
 func (c *claimedRows) queue(batch *pgx.Batch, r ClaimRequest) {
 	batch.Queue(claimSQL, r.claimable(), int32(r.CipherSuite), r.Caller, claimLifetime,
-		maxClaimed, maxDevices, Budget, budgetPeriod, Threshold+thresholdMargin, StrangersBudget, consent.NewestConvos).Query(c.scan)
+		maxClaimed, maxDevices, Budget, budgetPeriod, Threshold+thresholdMargin, StrangersBudget,
+		consent.NewestConvos).Query(c.scan)
 }
 
 func (c *claimedRows) scan(rows pgx.Rows) error {

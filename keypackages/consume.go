@@ -15,7 +15,8 @@ import (
 // group's. An unclaimed KeyPackage can be used, because its owner can have sent it to the caller
 // directly. A KeyPackage that the caller claimed can be used even after the claim has lapsed or the
 // KeyPackage has expired. Errors: ErrNotFound, *UnusableError.
-func Consume(ctx context.Context, tx pgx.Tx, caller syntax.DID, owners []syntax.DID, suite mls.CipherSuite, refs []mls.KeyPackageRef) ([]Recipient, error) {
+func Consume(ctx context.Context, tx pgx.Tx, caller syntax.DID, owners []syntax.DID, suite mls.CipherSuite,
+	refs []mls.KeyPackageRef) ([]Recipient, error) {
 	raw := make([][]byte, len(refs))
 	for i, ref := range refs {
 		raw[i] = ref

@@ -33,7 +33,8 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64
 				SELECT did, device_id, cipher_suite, kind FROM key_package_signals WHERE did = $1 LIMIT $2)
 			RETURNING did
 		)
-		SELECT (SELECT count(*) FROM packages) + (SELECT count(*) FROM keys) + (SELECT count(*) FROM signals)`, p.DID, limit).Scan(&n)
+		SELECT (SELECT count(*) FROM packages) + (SELECT count(*) FROM keys) + (SELECT count(*) FROM signals)`, p.DID,
+		limit).Scan(&n)
 	if err != nil {
 		return 0, fmt.Errorf("erase KeyPackages: %w", err)
 	}

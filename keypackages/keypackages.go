@@ -67,10 +67,12 @@ const Threshold = 20
 
 // Errors of publishing and of consumption.
 var (
-	ErrTooMany = fmt.Errorf("at most %d KeyPackages of an account can be available, and at most %d unclaimed ones are kept",
+	ErrTooMany = fmt.Errorf("at most %d KeyPackages of an account can be available, and at most %d unclaimed ones are "+
+		"kept",
 		MaxAvailable, MaxUnclaimed)
 	ErrExpirationTooFar = errors.New("expires is more than 90 days ahead")
-	ErrNotFound         = errors.New("no KeyPackage of the added members and the group's cipher suite has this KeyPackageRef")
+	ErrNotFound         = errors.New("no KeyPackage of the added members and the group's cipher suite has this " +
+		"KeyPackageRef")
 )
 
 // InvalidError says why a KeyPackage cannot be published.

@@ -86,13 +86,18 @@ func TestPublishRefuses(t *testing.T) {
 		"trailing byte":         {publication(append(body(), 0)), "malformed"},
 		"another's credential":  {publication(body(mlstest.Identity(alice.String()))), "identity"},
 		"another's with device": {publication(body(mlstest.Identity(bob.String() + "x#phone"))), "identity"},
-		"expired":               {publication(body(mlstest.Lifetime(now.Add(-2*time.Hour), now.Add(-time.Hour)))), "not_after"},
-		"not yet valid":         {publication(body(mlstest.Lifetime(now.Add(time.Hour), now.Add(2*time.Hour)))), "not_before"},
-		"too long a lifetime":   {publication(body(mlstest.Lifetime(now.Add(-time.Hour), now.Add(100*24*time.Hour)))), "lifetime"},
-		"broken signature":      {publication(broken), "signature"},
-		"another suite":         {keypackages.Publication{Owner: bob, Body: body(), CipherSuite: 3}, "cipherSuite"},
-		"expires in the past":   {keypackages.Publication{Owner: bob, Body: body(), CipherSuite: mlstest.Suite, Expires: &past}, "expires"},
-		"expires too far ahead": {keypackages.Publication{Owner: bob, Body: body(), CipherSuite: mlstest.Suite, Expires: &far}, "90 days"},
+		"expired": {publication(body(mlstest.Lifetime(now.Add(-2*time.Hour), now.Add(-time.Hour)))),
+			"not_after"},
+		"not yet valid": {publication(body(mlstest.Lifetime(now.Add(time.Hour), now.Add(2*time.Hour)))),
+			"not_before"},
+		"too long a lifetime": {publication(body(mlstest.Lifetime(now.Add(-time.Hour), now.Add(100*24*time.Hour)))),
+			"lifetime"},
+		"broken signature": {publication(broken), "signature"},
+		"another suite":    {keypackages.Publication{Owner: bob, Body: body(), CipherSuite: 3}, "cipherSuite"},
+		"expires in the past": {keypackages.Publication{Owner: bob, Body: body(), CipherSuite: mlstest.Suite,
+			Expires: &past}, "expires"},
+		"expires too far ahead": {keypackages.Publication{Owner: bob, Body: body(), CipherSuite: mlstest.Suite,
+			Expires: &far}, "90 days"},
 	}
 	for name, c := range cases {
 		if _, err := publish(t, db, c.p); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -122,7 +127,8 @@ func TestPublishAgain(t *testing.T) {
 	}
 	other, _ := d.KeyPackage(t, mlstest.InitKey(key))
 	var invalid *keypackages.InvalidError
-	if _, err := publish(t, db, publication(other)); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "init_key") {
+	if _, err := publish(t, db, publication(other)); !errors.As(err, &invalid) ||
+		!strings.Contains(err.Error(), "init_key") {
 		t.Fatalf("a used init_key: %v", err)
 	}
 	first, err := take(t, db, keypackages.ClaimRequest{Caller: alice, DIDs: []syntax.DID{bob}})
@@ -132,7 +138,8 @@ func TestPublishAgain(t *testing.T) {
 	if _, err := publish(t, db, publication(body)); err != nil {
 		t.Fatal(err)
 	}
-	if again, err := take(t, db, keypackages.ClaimRequest{Caller: alice, DIDs: []syntax.DID{bob}}); err != nil || len(again.Claimed) != 0 {
+	if again, err := take(t, db, keypackages.ClaimRequest{Caller: alice, DIDs: []syntax.DID{bob}}); err != nil ||
+		len(again.Claimed) != 0 {
 		t.Fatalf("publishing it again made it available again: %+v, %v", again, err)
 	}
 	if _, err := db.Exec(t.Context(), `DELETE FROM key_packages`); err != nil {
@@ -254,7 +261,8 @@ func TestDoubleClaim(t *testing.T) {
 		}
 	}
 	var left int
-	if err := db.QueryRow(context.Background(), `SELECT count(*) FROM key_packages WHERE state = 'available'`).Scan(&left); err != nil {
+	if err := db.QueryRow(context.Background(),
+		`SELECT count(*) FROM key_packages WHERE state = 'available'`).Scan(&left); err != nil {
 		t.Fatal(err)
 	}
 	// A caller that found only locked rows stopped early. Then KeyPackages are left.
@@ -299,7 +307,8 @@ func TestConsume(t *testing.T) {
 	if _, err := consume(alice, []syntax.DID{carol}, refs[0]); !errors.Is(err, keypackages.ErrNotFound) {
 		t.Fatalf("of someone who is not added: %v", err)
 	}
-	if _, err := consume(alice, []syntax.DID{bob}, refs[0], mls.KeyPackageRef("unknown")); !errors.Is(err, keypackages.ErrNotFound) {
+	if _, err := consume(alice, []syntax.DID{bob}, refs[0], mls.KeyPackageRef("unknown")); !errors.Is(err,
+		keypackages.ErrNotFound) {
 		t.Fatalf("unknown: %v", err)
 	}
 	pgtest.Age(t, db, "key_packages", time.Hour, "claim_expires_at")
@@ -332,7 +341,8 @@ func TestManyDevices(t *testing.T) {
 		}
 	}
 	body, _ := mlstest.NewDevice(t, carol.String()).KeyPackage(t)
-	if _, err := publish(t, db, keypackages.Publication{Owner: carol, Body: body, CipherSuite: mlstest.Suite}); err != nil {
+	if _, err := publish(t, db,
+		keypackages.Publication{Owner: carol, Body: body, CipherSuite: mlstest.Suite}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := take(t, db, keypackages.ClaimRequest{Caller: alice, DIDs: []syntax.DID{bob, carol}})
@@ -349,7 +359,8 @@ func TestManyDevices(t *testing.T) {
 	for range 25 {
 		stock(t, db, mlstest.NewDevice(t, bob.String()), 1)
 	}
-	if got, err = take(t, db, keypackages.ClaimRequest{Caller: alice, DIDs: []syntax.DID{bob}}); err != nil || len(got.Claimed) > 40 {
+	if got, err = take(t, db, keypackages.ClaimRequest{Caller: alice, DIDs: []syntax.DID{bob}}); err != nil ||
+		len(got.Claimed) > 40 {
 		t.Fatalf("%d KeyPackages, %v", len(got.Claimed), err)
 	}
 }

@@ -32,6 +32,7 @@ func RetireKeys(ctx context.Context, tx pgx.Tx, keys []idem.UsedKey) error {
 				) p)
 			ORDER BY did, ref FOR UPDATE
 		)
-		UPDATE key_packages p SET key_retired = true FROM locked WHERE p.did = locked.did AND p.ref = locked.ref`, owners, used)
+		UPDATE key_packages p SET key_retired = true FROM locked WHERE p.did = locked.did AND p.ref = locked.ref`, owners,
+		used)
 	return err
 }

@@ -117,7 +117,8 @@ func TestPublishAll(t *testing.T) {
 		publication(good), publication([]byte("garbage")), publication(good), publication(first), publication(second),
 		publication(foreign), {Owner: bob, Body: good, CipherSuite: mlstest.Suite, Expires: &far},
 	}
-	want := []string{"published " + goodRef.String(), "invalid", "duplicate " + goodRef.String(), "published " + firstRef.String(),
+	want := []string{"published " + goodRef.String(), "invalid", "duplicate " + goodRef.String(),
+		"published " + firstRef.String(),
 		"invalid", "invalid", "too far"}
 	for _, again := range []bool{false, true} {
 		var got []string
@@ -279,7 +280,8 @@ func TestBudget(t *testing.T) {
 	if diff := cmp.Diff([]syntax.DID{bob}, got.Limited); diff != "" || got.Missing != nil {
 		t.Errorf("limited (-want +got)\n%s, missing %v", diff, got.Missing)
 	}
-	if got, err := take(t, db, bobs(carol)); err != nil || len(got.Limited) != 0 || len(got.Claimed) != 1 || got.Claimed[0].LastResort {
+	if got, err := take(t, db, bobs(carol)); err != nil || len(got.Limited) != 0 || len(got.Claimed) != 1 ||
+		got.Claimed[0].LastResort {
 		t.Errorf("another caller: %+v, %v", got, err)
 	}
 	sweep(t, db) // orphaned KeyPackages count too
@@ -287,7 +289,8 @@ func TestBudget(t *testing.T) {
 		t.Errorf("once the claims are orphaned: %+v, %v", got, err)
 	}
 	pgtest.Age(t, db, "key_packages", day, "claimed_at")
-	if got, err := take(t, db, bobs(alice)); err != nil || len(got.Limited) != 0 || len(got.Claimed) != 1 || got.Claimed[0].LastResort {
+	if got, err := take(t, db, bobs(alice)); err != nil || len(got.Limited) != 0 || len(got.Claimed) != 1 ||
+		got.Claimed[0].LastResort {
 		t.Errorf("a day later: %+v, %v", got, err)
 	}
 }
@@ -420,7 +423,8 @@ func TestOrphaned(t *testing.T) {
 		t.Fatalf("before its time (-want +got)\n%s", diff)
 	}
 	for i := range 2 { // one lapses after the other
-		if _, err := db.Exec(t.Context(), `UPDATE key_packages SET claim_expires_at = now() WHERE ref = $1`, []byte(refs[i])); err != nil {
+		if _, err := db.Exec(t.Context(), `UPDATE key_packages SET claim_expires_at = now() WHERE ref = $1`,
+			[]byte(refs[i])); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(swept{"key_packages_orphaned": 1}, sweep(t, db)); diff != "" {
@@ -520,7 +524,8 @@ func TestEndedAreDeleted(t *testing.T) {
 		want swept
 	}{
 		{0, swept{}},
-		{2 * time.Hour, swept{"key_packages_expired": 2, "key_packages_orphaned": 1}}, // one consumed, one orphaned, two expired; one is left
+		// one consumed, one orphaned, two expired; one is left
+		{2 * time.Hour, swept{"key_packages_expired": 2, "key_packages_orphaned": 1}},
 		{29*day + 21*time.Hour, swept{}},
 		{time.Hour, swept{"key_packages_deleted": 1}}, // the consumed one ended first
 		{2 * time.Hour, swept{"key_packages_deleted": 3}},
@@ -530,7 +535,8 @@ func TestEndedAreDeleted(t *testing.T) {
 			t.Fatalf("%s later (-want +got)\n%s", step.pass, diff)
 		}
 	}
-	if rows, keys := count(t, db, `SELECT count(*) FROM key_packages`), count(t, db, `SELECT count(*) FROM key_package_init_keys`); rows != 1 || keys != 5 {
+	if rows, keys := count(t, db, `SELECT count(*) FROM key_packages`),
+		count(t, db, `SELECT count(*) FROM key_package_init_keys`); rows != 1 || keys != 5 {
 		t.Fatalf("%d KeyPackages and %d init_keys are left", rows, keys)
 	}
 	if got := publishAll(t, db, []keypackages.Publication{publication(body)}); !got[0].Duplicate {
@@ -548,9 +554,11 @@ func TestSweepsAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := db.Exec(t.Context(), `
-		INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, created_at, state, claimed_by,
+		INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, created_at, state,
+			claimed_by,
 			claimed_at, claim_expires_at)
-		SELECT did, int4send(n), device_id || n % 3, cipher_suite, body, not_after, last_resort, created_at, state, claimed_by,
+		SELECT did, int4send(n), device_id || n % 3, cipher_suite, body, not_after, last_resort, created_at, state,
+			claimed_by,
 			claimed_at, now() - interval '1 minute'
 		FROM key_packages, generate_series(1, 1700) AS n`)
 	if err != nil {
@@ -590,7 +598,8 @@ func TestCount(t *testing.T) {
 	if got := stats(t, db, keypackages.Filter{}); !got.NeedsReplenish || got.DepletesAt != nil || got.Devices != nil {
 		t.Fatalf("of nothing: %+v", got)
 	}
-	phone, laptop, spare := mlstest.NewDevice(t, bob.String()), mlstest.NewDevice(t, bob.String()), mlstest.NewDevice(t, bob.String())
+	phone, laptop, spare := mlstest.NewDevice(t, bob.String()), mlstest.NewDevice(t, bob.String()),
+		mlstest.NewDevice(t, bob.String())
 	now := time.Now()
 	fill(t, db, spare, 1, mlstest.LastResort) // it has no one-time KeyPackages, and needs none
 	fill(t, db, laptop, 1, mlstest.Lifetime(now.Add(-time.Hour), now.Add(time.Hour)))
@@ -607,7 +616,8 @@ func TestCount(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.Exec(t.Context(), `UPDATE key_packages SET claim_expires_at = now() WHERE ref = $1`, []byte(refs[1])); err != nil {
+	if _, err := db.Exec(t.Context(), `UPDATE key_packages SET claim_expires_at = now() WHERE ref = $1`,
+		[]byte(refs[1])); err != nil {
 		t.Fatal(err)
 	}
 	for _, wasSwept := range []bool{false, true} {
@@ -632,10 +642,12 @@ func TestCount(t *testing.T) {
 		if one.Counts != perDevice[2] || one.NeedsReplenish || len(one.Devices) != 1 {
 			t.Fatalf("of the spare: %+v", one)
 		}
-		if none := stats(t, db, keypackages.Filter{CipherSuite: 3}); none.Counts != (keypackages.Counts{}) || !none.NeedsReplenish {
+		if none := stats(t, db, keypackages.Filter{CipherSuite: 3}); none.Counts != (keypackages.Counts{}) ||
+			!none.NeedsReplenish {
 			t.Fatalf("of another suite: %+v", none)
 		}
-		if diff := cmp.Diff(map[bool]swept{false: {"key_packages_expired": 1, "key_packages_orphaned": 1}, true: {}}[wasSwept], sweep(t, db)); diff != "" {
+		if diff := cmp.Diff(map[bool]swept{false: {"key_packages_expired": 1, "key_packages_orphaned": 1},
+			true: {}}[wasSwept], sweep(t, db)); diff != "" {
 			t.Fatalf("(-want +got)\n%s", diff)
 		}
 	}
@@ -661,7 +673,8 @@ func TestForecast(t *testing.T) {
 			t.Fatalf("%+v", got)
 		}
 		var left time.Duration
-		if err := db.QueryRow(t.Context(), `SELECT $1::timestamptz - clock_timestamp()`, got.DepletesAt).Scan(&left); err != nil {
+		if err := db.QueryRow(t.Context(), `SELECT $1::timestamptz - clock_timestamp()`,
+			got.DepletesAt).Scan(&left); err != nil {
 			t.Fatal(err)
 		}
 		if off := left - want; off < -want/100-time.Minute || off > want/100+time.Minute {
@@ -689,13 +702,15 @@ func TestManyDeviceStats(t *testing.T) {
 	fill(t, db, mlstest.NewDevice(t, bob.String()), 1)
 	_, err := db.Exec(t.Context(), `
 		INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, created_at)
-		SELECT did, int4send(n), 'device' || n, cipher_suite, body, not_after, last_resort, created_at + n * interval '1 second'
+		SELECT did, int4send(n), 'device' || n, cipher_suite, body, not_after, last_resort, created_at + n * interval
+			'1 second'
 		FROM key_packages, generate_series(1, 149) AS n`)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := stats(t, db, keypackages.Filter{})
-	if got.Available != 150 || len(got.Devices) != 100 || got.Devices[0].DeviceID != "device149" || got.Devices[99].DeviceID != "device50" {
+	if got.Available != 150 || len(got.Devices) != 100 || got.Devices[0].DeviceID != "device149" ||
+		got.Devices[99].DeviceID != "device50" {
 		t.Fatalf("%d available, %d devices from %s", got.Available, len(got.Devices), got.Devices[0].DeviceID)
 	}
 }
@@ -749,7 +764,8 @@ func TestOthersCostNothing(t *testing.T) {
 		if err == nil { // H8: whether the caller is a stranger costs the convos of the owner, not the caller's
 			_, err = tx.Exec(t.Context(), `
 				INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
-				SELECT gen_random_uuid(), CASE WHEN n <= 5 THEN $1 ELSE $2 END, 'member', now(), 0 FROM generate_series(1, 10000) AS n`, bob, alice)
+				SELECT gen_random_uuid(), CASE WHEN n <= 5 THEN $1 ELSE $2 END, 'member', now(), 0 FROM generate_series(1, 10000) AS
+					n`, bob, alice)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -21,11 +21,14 @@ func TestClaimCountsByIndex(t *testing.T) {
 	db := pgtest.Database(t)
 	for _, sql := range []string{
 		`INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, state, created_at)
-		SELECT 'did:plc:bob', convert_to('new' || device, 'UTF8'), device::text, 1, '', now() + interval '1 d', false, 'available', now()
+		SELECT 'did:plc:bob', convert_to('new' || device, 'UTF8'), device::text, 1, '', now() + interval '1 d', false,
+			'available', now()
 		FROM generate_series(1, 20) AS device`,
-		`INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, state, claimed_by, claimed_by_stranger,
+		`INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, state, claimed_by,
+				claimed_by_stranger,
 			claimed_at, claim_expires_at, created_at)
-		SELECT 'did:plc:bob', convert_to(device || ' ' || n, 'UTF8'), device::text, 1, '', now() + interval '1 d', false, 'claimed',
+		SELECT 'did:plc:bob', convert_to(device || ' ' || n, 'UTF8'), device::text, 1, '', now() + interval '1 d', false,
+			'claimed',
 			'did:plc:' || n, n > 200, now() - interval '1 h', now(), now()
 		FROM generate_series(1, 20) AS device, generate_series(1, 400) AS n`,
 	} {

@@ -120,7 +120,8 @@ type stock struct {
 
 func scanStock(row pgx.CollectableRow) (s stock, err error) {
 	var oneTime bool
-	err = row.Scan(&s.deviceID, &s.suite, &s.Available, &s.LastResort, &s.Claimed, &s.Consumed, &s.Orphaned, &s.Expired, &s.claims,
+	err = row.Scan(&s.deviceID, &s.suite, &s.Available, &s.LastResort, &s.Claimed, &s.Consumed, &s.Orphaned, &s.Expired,
+		&s.claims,
 		&oneTime, &s.first, &s.last, &s.now)
 	s.low = oneTime && s.Available < Threshold
 	return s, err
@@ -157,7 +158,8 @@ func sum(stocks []stock) (all Stats) {
 			all.DepletesAt = at
 		}
 		if len(all.Devices) < maxDeviceStats {
-			all.Devices = append(all.Devices, DeviceStats{Counts: d.Counts, DeviceID: d.deviceID, NeedsReplenish: d.low, DepletesAt: at})
+			all.Devices = append(all.Devices,
+				DeviceStats{Counts: d.Counts, DeviceID: d.deviceID, NeedsReplenish: d.low, DepletesAt: at})
 		}
 	}
 	return all

@@ -68,7 +68,8 @@ func TestStrangers(t *testing.T) {
 	if oneTime, last, _ := strangers(t, db, 50); oneTime != keypackages.StrangersBudget || last != 50-oneTime {
 		t.Errorf("50 strangers got %d one-time KeyPackages, and %d times the last-resort one", oneTime, last)
 	}
-	if got, err := take(t, db, bobs(carol)); err != nil || len(got.Claimed) != 1 || got.Claimed[0].LastResort || got.Limited != nil {
+	if got, err := take(t, db, bobs(carol)); err != nil || len(got.Claimed) != 1 || got.Claimed[0].LastResort ||
+		got.Limited != nil {
 		t.Errorf("somebody who bob knows got %+v, %v", got, err)
 	}
 	if got, err := take(t, db, bobs(bob)); err != nil || len(got.Claimed) != 1 || got.Claimed[0].LastResort {
@@ -104,7 +105,8 @@ func TestStrangerWithAConvo(t *testing.T) {
 		known     bool
 	}{
 		{"bob has accepted it", `UPDATE members SET requested_at = NULL WHERE convo_id = $1 AND did = 'did:plc:bob'`, true},
-		{"bob has left", `UPDATE members SET left_at = now(), left_seq = 1, left_epoch = 0 WHERE convo_id = $1 AND did = 'did:plc:bob'`, false},
+		{"bob has left", `UPDATE members SET left_at = now(), left_seq = 1, left_epoch = 0 WHERE convo_id = $1 AND did =
+				'did:plc:bob'`, false},
 	} {
 		if _, err := db.Exec(t.Context(), step.sql, id); err != nil {
 			t.Fatal(err)
@@ -123,7 +125,8 @@ func TestStrangerToAPersonWithManyConvos(t *testing.T) {
 	join := func(did syntax.DID, first, last int) {
 		_, err := db.Exec(t.Context(), `
 			INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
-			SELECT lpad(to_hex(n), 32, '0')::uuid, $1, 'member', now(), 0 FROM generate_series($2::integer, $3) AS n`, did, first, last)
+			SELECT lpad(to_hex(n), 32, '0')::uuid, $1, 'member', now(), 0 FROM generate_series($2::integer, $3) AS n`, did,
+			first, last)
 		if err != nil {
 			t.Fatal(err)
 		}

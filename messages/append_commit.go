@@ -38,7 +38,8 @@ func AppendCommit(ctx context.Context, tx pgx.Tx, e CommitEntry) (seq int64, at 
 		), outboxed AS (
 			INSERT INTO outbox (kind, convo_id, seq, size, detail, created_at)
 			SELECT kind, convo_id, seq, size,
-				CASE WHEN $8::bytea IS NOT NULL THEN jsonb_build_object('epoch', $4::bigint, 'successorGroupId', encode($8, 'hex')) END, created_at
+				CASE WHEN $8::bytea IS NOT NULL THEN jsonb_build_object('epoch', $4::bigint, 'successorGroupId', encode($8, 'hex'))
+					END, created_at
 			FROM appended
 		)
 		SELECT seq, created_at FROM appended`,

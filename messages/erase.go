@@ -15,7 +15,8 @@ import (
 // limit others. It returns how many, and whether there are possibly more. Commits whose idempotency
 // record possibly exists change together: the transaction must have deleted their records
 // (idem.Forget). The entries stay: the log has no gaps, and members need commits to follow the group.
-func EraseSender(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID, limit int64) (n int64, more bool, err error) {
+func EraseSender(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID, limit int64) (n int64, more bool,
+	err error) {
 	stone, pattern := p.In(convo), p.Pattern()
 	var recent, commits, others int64
 	batch := &pgx.Batch{}

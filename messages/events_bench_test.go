@@ -80,7 +80,8 @@ func (s *senders) sequence(b *testing.B) {
 	b.Helper()
 	db, log := s.db, slog.New(slog.DiscardHandler)
 	hub := events.NewHub(events.HubConfig{DB: db, Log: log, Metrics: unseen{}, Presence: events.NewPresence(db, log)})
-	seq := events.NewSequencer(events.SequencerConfig{DB: db, Log: log, Metrics: unseen{}, Retention: time.Hour, Moved: hub.Grown})
+	seq := events.NewSequencer(events.SequencerConfig{DB: db, Log: log, Metrics: unseen{}, Retention: time.Hour,
+		Moved: hub.Grown})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { hub.Run(ctx) })
@@ -98,9 +99,11 @@ func newConvo(b *testing.B, db *pgxpool.Pool) uuid.UUID {
 	id := uuid.Must(uuid.NewV7())
 	_, err := db.Exec(b.Context(), `
 		WITH convo AS (
-			INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, $2, 'did:plc:alice', 1, 1, now())
+			INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, $2, 'did:plc:alice', 1,
+				1, now())
 		)
-		INSERT INTO members (convo_id, did, role, joined_at, joined_seq) VALUES ($1, 'did:plc:alice', 'creator', now(), 0)`, id, id[:])
+		INSERT INTO members (convo_id, did, role, joined_at, joined_seq) VALUES ($1, 'did:plc:alice', 'creator', now(), 0)`,
+		id, id[:])
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -120,9 +123,10 @@ func (s *senders) send(b *testing.B, n int) time.Duration {
 				i := s.sent.Add(1)
 				convo := s.convos[int(i)%len(s.convos)]
 				_, err := s.log.Send(b.Context(), messages.Draft{
-					ConvoID: convo, GroupID: convo[:], Sender: alice, Key: fmt.Sprintf("%036d", i), Kind: mls.ContentTypeApplication, Epoch: 1,
-					Body: mlstest.Message(convo[:], 1, string(make([]byte, 1024))),
-					Hash: idem.Content{{Name: "ciphertext", JSON: fmt.Appendf(nil, "%d", i)}}.Hash(),
+					ConvoID: convo, GroupID: convo[:], Sender: alice, Key: fmt.Sprintf("%036d", i), Kind: mls.ContentTypeApplication,
+					Epoch: 1,
+					Body:  mlstest.Message(convo[:], 1, string(make([]byte, 1024))),
+					Hash:  idem.Content{{Name: "ciphertext", JSON: fmt.Appendf(nil, "%d", i)}}.Hash(),
 				})
 				if err != nil {
 					b.Error(err)

@@ -36,10 +36,11 @@ type Sweeper struct {
 	db        *pgxpool.Pool
 	retention time.Duration
 	expired   func(messages int64)
-	ahead     time.Duration                                 // of the database's clock, in tests
-	pace      func(ctx context.Context, took time.Duration) // waits for as long as the work took: half of one connection is used
-	keep      keeper                                        // nil: nothing is kept
-	after     uuid.UUID                                     // where the next round goes on, if this one is cut short
+	ahead     time.Duration // of the database's clock, in tests
+	// waits for as long as the work took: half of one connection is used
+	pace  func(ctx context.Context, took time.Duration)
+	keep  keeper    // nil: nothing is kept
+	after uuid.UUID // where the next round goes on, if this one is cut short
 }
 
 // NewSweeper returns a sweeper of messages that are older than retention. It calls expired after each
@@ -92,7 +93,8 @@ func (e *Sweeper) round(ctx context.Context, conn *pgx.Conn) (total int64, err e
 
 // dueConvos reads the next convos after an id. It returns those whose oldest message is old, and
 // the last one that it has read, or nil if there are no more.
-func dueConvos(ctx context.Context, conn *pgx.Conn, after uuid.UUID, cutoff time.Time) (due []uuid.UUID, last *uuid.UUID, err error) {
+func dueConvos(ctx context.Context, conn *pgx.Conn, after uuid.UUID, cutoff time.Time) (due []uuid.UUID,
+	last *uuid.UUID, err error) {
 	err = conn.QueryRow(ctx, `
 		WITH seen AS MATERIALIZED (
 			SELECT c.id, oldest.created_at < $2 AS due
@@ -108,7 +110,8 @@ func dueConvos(ctx context.Context, conn *pgx.Conn, after uuid.UUID, cutoff time
 }
 
 // expire deletes the old messages of convos, one transaction after the other.
-func (e *Sweeper) expire(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID, cutoff time.Time) (total int64, err error) {
+func (e *Sweeper) expire(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID, cutoff time.Time) (total int64,
+	err error) {
 	for len(convos) > 0 {
 		begun := time.Now()
 		if e.keep != nil {
@@ -136,8 +139,10 @@ var expireEntriesOf string
 
 // expireBatch deletes old messages in one transaction, if onlyKept those whose leaves are stored. It
 // returns how many, and the convos that possibly have more.
-func expireBatch(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID, cutoff time.Time, onlyKept bool) (deleted int64, more []uuid.UUID, err error) {
-	err = conn.QueryRow(ctx, expireEntriesOf, convos, cutoff, expireEntries, expirePerConvo, onlyKept).Scan(&deleted, &more)
+func expireBatch(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID, cutoff time.Time,
+	onlyKept bool) (deleted int64, more []uuid.UUID, err error) {
+	err = conn.QueryRow(ctx, expireEntriesOf, convos, cutoff, expireEntries, expirePerConvo, onlyKept).Scan(&deleted,
+		&more)
 	if err != nil {
 		return 0, nil, fmt.Errorf("delete a batch: %w", err)
 	}

@@ -37,15 +37,18 @@ func (f *fixture) commit(t *testing.T, convo uuid.UUID, epoch int64) {
 	t.Helper()
 	err := pgx.BeginFunc(t.Context(), f.db, func(tx pgx.Tx) error {
 		_, _, err := messages.AppendCommit(t.Context(), tx, messages.CommitEntry{
-			ConvoID: convo, Sender: alice, Key: fmt.Sprint("submitCommit:", epoch), Epoch: epoch, Body: mlstest.Commit(convo[:], epoch-1, "c"),
+			ConvoID: convo, Sender: alice, Key: fmt.Sprint("submitCommit:", epoch), Epoch: epoch,
+			Body: mlstest.Commit(convo[:], epoch-1, "c"),
 		})
 		if err == nil {
 			_, err = tx.Exec(t.Context(), `UPDATE convos SET epoch = $2 WHERE id = $1`, convo, epoch)
 		}
 		if err == nil { // package invariants expects the record of a commit
 			_, err = tx.Exec(t.Context(), `
-				INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
-				SELECT sender_did, 'blue.catbird.mls.submitCommit', convo_id, epoch, request_hash, '{}', '{}', now(), now() + interval '1 day'
+				INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at,
+					expires_at)
+				SELECT sender_did, 'blue.catbird.mls.submitCommit', convo_id, epoch, request_hash, '{}', '{}', now(), now() +
+					interval '1 day'
 				FROM messages WHERE convo_id = $1 AND kind = 3 AND epoch = $2`, convo, epoch)
 		}
 		return err
@@ -108,7 +111,8 @@ func TestExpiry(t *testing.T) {
 		}
 	}
 	commits := 0
-	err := messages.Commits(t.Context(), f.db, window, f.epoch, f.epoch, 10, 1<<20, func(*messages.Message) bool { commits++; return true })
+	err := messages.Commits(t.Context(), f.db, window, f.epoch, f.epoch, 10, 1<<20,
+		func(*messages.Message) bool { commits++; return true })
 	if err != nil || commits != 1 {
 		t.Errorf("%d commits, %v", commits, err)
 	}
@@ -150,7 +154,8 @@ func TestExpiryInOrder(t *testing.T) {
 	for i := range 4 {
 		f.append(t, f.draft(f.convos[0], alice, fmt.Sprint(i), "x"))
 	}
-	if _, err := f.db.Exec(t.Context(), `UPDATE messages SET created_at = created_at - $1::interval WHERE seq <> 2`, older); err != nil {
+	if _, err := f.db.Exec(t.Context(), `UPDATE messages SET created_at = created_at - $1::interval WHERE seq <> 2`,
+		older); err != nil {
 		t.Fatal(err)
 	}
 	e, _ := f.sweeper()

@@ -89,9 +89,11 @@ func newGroupBench(b *testing.B, convos int) *groupBench {
 		g.convos = append(g.convos, id)
 		_, err := g.db.Exec(b.Context(), `
 			WITH convo AS (
-				INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, $2, 'did:plc:alice', 1, 1, now())
+				INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, $2, 'did:plc:alice', 1,
+					1, now())
 			)
-			INSERT INTO members (convo_id, did, role, joined_at, joined_seq) VALUES ($1, 'did:plc:alice', 'creator', now(), 0)`, id, id[:])
+			INSERT INTO members (convo_id, did, role, joined_at, joined_seq) VALUES ($1, 'did:plc:alice', 'creator', now(), 0)`,
+			id, id[:])
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -100,7 +102,8 @@ func newGroupBench(b *testing.B, convos int) *groupBench {
 }
 
 // run sends n messages, inFlight at a time, and returns the time of all and of each.
-func (g *groupBench) run(b *testing.B, inFlight, n int, send func(context.Context, Draft) error) (time.Duration, []time.Duration) {
+func (g *groupBench) run(b *testing.B, inFlight, n int, send func(context.Context, Draft) error) (time.Duration,
+	[]time.Duration) {
 	b.Helper()
 	lats := make([]time.Duration, n)
 	var next atomic.Int64
@@ -131,7 +134,8 @@ func (g *groupBench) draft() Draft {
 	i := g.sent.Add(1)
 	convo := g.convos[int(i)%len(g.convos)]
 	return Draft{
-		ConvoID: convo, GroupID: convo[:], Sender: "did:plc:alice", Key: fmt.Sprintf("sha256:%064x", i), Kind: mls.ContentTypeApplication, Epoch: 1,
+		ConvoID: convo, GroupID: convo[:], Sender: "did:plc:alice", Key: fmt.Sprintf("sha256:%064x", i),
+		Kind: mls.ContentTypeApplication, Epoch: 1,
 		Body: mlstest.Message(convo[:], 1, fmt.Sprintf("%01024d", i)),
 		Hash: idem.Content{{Name: "ciphertext", JSON: fmt.Appendf(nil, "%d", i)}}.Hash(),
 	}

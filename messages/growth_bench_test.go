@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-var largestLog = flag.Int("growth", 100_000, "messages in the largest database of BenchmarkGrowth; 10 million take 14 GB")
+var largestLog = flag.Int("growth", 100_000,
+	"messages in the largest database of BenchmarkGrowth; 10 million take 14 GB")
 
 // BenchmarkGrowth sends to databases with few and with many messages, and with small and large
 // rosters: 1,000 convos, 128 messages in flight. The databases are on one server and alternate. The
@@ -20,7 +21,8 @@ func BenchmarkGrowth(b *testing.B) {
 		sizes = append(sizes, newGrowing(b, fmt.Sprint(n), n, 2))
 	}
 	b.Run("messages", func(b *testing.B) { inTurns(b, sizes) })
-	rosters := []growing{newGrowing(b, "2", fewest, 2), newGrowing(b, "30", fewest, 30), newGrowing(b, "1000", fewest, 1000)}
+	rosters := []growing{newGrowing(b, "2", fewest, 2), newGrowing(b, "30", fewest, 30),
+		newGrowing(b, "1000", fewest, 1000)}
 	b.Run("members", func(b *testing.B) { inTurns(b, rosters) })
 }
 
@@ -103,7 +105,8 @@ func inTurns(b *testing.B, all []growing) {
 func (g growing) counters(b *testing.B) (wal, read int64) {
 	b.Helper()
 	err := g.db.QueryRow(b.Context(), `
-		SELECT pg_current_wal_lsn() - '0/0', blks_read FROM pg_stat_database WHERE datname = current_database()`).Scan(&wal, &read)
+		SELECT pg_current_wal_lsn() - '0/0', blks_read FROM pg_stat_database WHERE datname = current_database()`).Scan(&wal,
+		&read)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -14,7 +14,8 @@ import (
 
 // CommitSeq returns the seq of the commit that creates epoch, 0 if the log has none.
 func CommitSeq(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, epoch int64) (seq int64, err error) {
-	err = q.QueryRow(ctx, `SELECT seq FROM messages WHERE convo_id = $1 AND kind = 3 AND epoch = $2`, convo, epoch).Scan(&seq)
+	err = q.QueryRow(ctx, `SELECT seq FROM messages WHERE convo_id = $1 AND kind = 3 AND epoch = $2`, convo,
+		epoch).Scan(&seq)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, nil
 	}
@@ -33,7 +34,8 @@ const (
 
 // Proposals returns those proposals of epoch that were sent in clear, as far back as a commit can
 // reasonably refer.
-func Proposals(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, epoch, lastSeq int64) (found []*mls.ProposalMessage, err error) {
+func Proposals(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, epoch,
+	lastSeq int64) (found []*mls.ProposalMessage, err error) {
 	rows, err := q.Query(ctx, `
 		SELECT m.body
 		FROM (

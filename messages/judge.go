@@ -82,7 +82,8 @@ func refused(err error) bool {
 			return true
 		}
 	}
-	return errors.As(err, new(*EpochMismatchError)) || errors.As(err, new(*idem.ConflictError)) || errors.As(err, new(*quota.ExceededError))
+	return errors.As(err, new(*EpochMismatchError)) || errors.As(err, new(*idem.ConflictError)) ||
+		errors.As(err, new(*quota.ExceededError))
 }
 
 // repetition is the result of a draft under whose key r was appended.
@@ -165,5 +166,6 @@ func judgeAll(drafts []Draft, states []state, window int64) judgment {
 // recordOf is what d, which is appended in the same transaction, leaves under its key.
 func recordOf(d *Draft, r *Result) *recorded {
 	body := sha256.Sum256(d.Body)
-	return &recorded{seq: r.Seq, at: r.At, hash: d.Hash[:], epoch: d.Epoch, bodyHash: body[:], embedType: d.EmbedType, embedURI: d.EmbedURI}
+	return &recorded{seq: r.Seq, at: r.At, hash: d.Hash[:], epoch: d.Epoch, bodyHash: body[:], embedType: d.EmbedType,
+		embedURI: d.EmbedURI}
 }

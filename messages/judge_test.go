@@ -21,7 +21,8 @@ func TestJudge(t *testing.T) {
 	const (
 		closed   = `UPDATE convos SET closed_at = now() WHERE id = $1`
 		advanced = `UPDATE convos SET epoch = 6 WHERE id = $1`
-		left     = `UPDATE members SET left_at = now(), left_seq = 1, left_epoch = 5 WHERE convo_id = $1 AND did = 'did:plc:bob'`
+		left     = `UPDATE members SET left_at = now(), left_seq = 1, left_epoch = 5 WHERE convo_id = $1 AND did =
+				'did:plc:bob'`
 	)
 	otherGroup := func(d *messages.Draft) { d.GroupID = []byte("other") }
 	for name, c := range map[string]struct {
@@ -33,13 +34,17 @@ func TestJudge(t *testing.T) {
 		locked bool                  // by another transaction
 		want   error                 // nil: it is appended, or repeated if it was stored
 	}{
-		"appended":                           {sender: bob, epoch: 5},
-		"in the epoch window":                {sender: bob, epoch: 4},
-		"stale epoch":                        {sender: bob, epoch: 3, want: &messages.EpochMismatchError{Epoch: 3, Current: 5}},
-		"epoch ahead":                        {sender: bob, epoch: 6, want: &messages.EpochMismatchError{Epoch: 6, Current: 5}},
-		"wrong group before the epoch":       {sender: bob, epoch: 1, change: otherGroup, want: messages.ErrWrongGroup},
-		"closed before the group":            {sender: bob, epoch: 1, change: otherGroup, state: closed, want: messages.ErrConvoClosed}, // M3
-		"no convo":                           {sender: bob, epoch: 5, change: func(d *messages.Draft) { d.ConvoID = uuid.New() }, want: messages.ErrConvoNotFound},
+		"appended":            {sender: bob, epoch: 5},
+		"in the epoch window": {sender: bob, epoch: 4},
+		"stale epoch": {sender: bob, epoch: 3,
+			want: &messages.EpochMismatchError{Epoch: 3, Current: 5}},
+		"epoch ahead": {sender: bob, epoch: 6,
+			want: &messages.EpochMismatchError{Epoch: 6, Current: 5}},
+		"wrong group before the epoch": {sender: bob, epoch: 1, change: otherGroup, want: messages.ErrWrongGroup},
+		// M3
+		"closed before the group": {sender: bob, epoch: 1, change: otherGroup, state: closed, want: messages.ErrConvoClosed},
+		"no convo": {sender: bob, epoch: 5,
+			change: func(d *messages.Draft) { d.ConvoID = uuid.New() }, want: messages.ErrConvoNotFound},
 		"never a member":                     {sender: mallory, epoch: 5, want: messages.ErrConvoNotFound},
 		"never a member of a locked convo":   {sender: mallory, epoch: 5, locked: true, want: messages.ErrConvoNotFound},
 		"former member":                      {sender: carol, epoch: 5, want: messages.ErrNotMember},
@@ -79,7 +84,8 @@ func TestJudge(t *testing.T) {
 			if c.want == nil && (r.Seq != 1 || r.Replayed != c.stored) {
 				t.Errorf("%+v", r)
 			}
-			if n := f.count(t, `SELECT count(*) FROM messages WHERE convo_id = $1`, convo); n == 1 != (c.want == nil || c.stored) {
+			if n := f.count(t, `SELECT count(*) FROM messages WHERE convo_id = $1`, convo); n == 1 != (c.want == nil ||
+				c.stored) {
 				t.Errorf("%d messages", n)
 			}
 		})

@@ -24,7 +24,8 @@ func RetireKeys(ctx context.Context, tx pgx.Tx, keys []idem.UsedKey) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE messages m SET key_retired = true
 		FROM unnest($1::uuid[], $2::text[], $3::text[]) AS k (convo_id, sender_did, key)
-		WHERE m.convo_id = k.convo_id AND m.sender_did = k.sender_did AND m.idempotency_key = k.key AND m.kind = 3 AND NOT m.key_retired`,
+		WHERE m.convo_id = k.convo_id AND m.sender_did = k.sender_did AND m.idempotency_key = k.key AND m.kind = 3 AND NOT
+			m.key_retired`,
 		convos, senders, used)
 	return err
 }

@@ -22,7 +22,8 @@ var (
 	ErrInvalidCursor = errors.New("the cursor is not a message of this convo")
 	ErrWrongGroup    = errors.New("the ciphertext belongs to another group")
 	ErrInvalidAsset  = errors.New("embedUri: the convo has no such attachment that is complete")
-	ErrConvoClosed   = errors.New("the convo is closed, and takes no more messages and commits; getConvo names its successorGroupId if it has one")
+	ErrConvoClosed   = errors.New("the convo is closed, and takes no more messages and commits; getConvo names its " +
+		"successorGroupId if it has one")
 )
 
 // EpochMismatchError says that an object was made in another epoch than the convo's.

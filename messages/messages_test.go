@@ -106,7 +106,8 @@ func (f *fixture) draftAt(convo uuid.UUID, sender syntax.DID, key, body string, 
 	return messages.Draft{
 		ConvoID: convo, GroupID: convo[:], Sender: sender, Key: key, Kind: mls.ContentTypeApplication, Epoch: epoch,
 		Body: mlstest.Message(convo[:], epoch, body),
-		Hash: idem.Content{{Name: "ciphertext", JSON: fmt.Appendf(nil, "%q", body)}, {Name: "epoch", JSON: fmt.Appendf(nil, "%d", epoch)}}.Hash(),
+		Hash: idem.Content{{Name: "ciphertext", JSON: fmt.Appendf(nil, "%q", body)},
+			{Name: "epoch", JSON: fmt.Appendf(nil, "%d", epoch)}}.Hash(),
 	}
 }
 
@@ -152,8 +153,10 @@ func TestBatchIsJudgedRowByRow(t *testing.T) {
 	}
 	stale, ahead := &messages.EpochMismatchError{Epoch: 4, Current: 5}, &messages.EpochMismatchError{Epoch: 6, Current: 5}
 	wants := []want{
-		{1, false, nil}, {1, true, nil}, {err: &idem.ConflictError{}}, {err: messages.ErrConvoNotFound}, {err: messages.ErrConvoNotFound},
-		{err: messages.ErrNotMember}, {err: messages.ErrWrongGroup}, {err: stale}, {err: ahead}, {2, false, nil}, {2, false, nil},
+		{1, false, nil}, {1, true, nil}, {err: &idem.ConflictError{}}, {err: messages.ErrConvoNotFound},
+		{err: messages.ErrConvoNotFound},
+		{err: messages.ErrNotMember}, {err: messages.ErrWrongGroup}, {err: stale}, {err: ahead}, {2, false, nil},
+		{2, false, nil},
 		{3, false, nil}, {3, true, nil}, {err: &idem.ConflictError{}}, {err: stale}, {4, false, nil},
 	}
 	for i, w := range wants {
@@ -254,7 +257,8 @@ func TestLostCommit(t *testing.T) {
 	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Error); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Append(t.Context(), []messages.Draft{f.draft(f.convos[0], alice, "l", "y")}); !errors.Is(err, failpoint.ErrInjected) {
+	if _, err := f.Append(t.Context(), []messages.Draft{f.draft(f.convos[0], alice, "l", "y")}); !errors.Is(err,
+		failpoint.ErrInjected) {
 		t.Fatalf("got %v", err)
 	}
 	got := f.append(t, d, f.draft(f.convos[0], alice, "l", "y"))
@@ -341,7 +345,8 @@ func TestStrangersDoNotWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Waiting would end in a lock timeout, which fails the batch.
-	got := f.append(t, f.draft(f.convos[0], mallory, "k", "x"), f.draft(f.convos[0], carol, "k", "x"), f.draft(uuid.New(), mallory, "k", "x"))
+	got := f.append(t, f.draft(f.convos[0], mallory, "k", "x"), f.draft(f.convos[0], carol, "k", "x"),
+		f.draft(uuid.New(), mallory, "k", "x"))
 	for i, want := range []error{messages.ErrConvoNotFound, messages.ErrNotMember, messages.ErrConvoNotFound} {
 		if !errors.Is(got[i].Err, want) {
 			t.Errorf("%d: %v, want %v", i, got[i].Err, want)

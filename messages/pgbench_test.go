@@ -21,10 +21,12 @@ import (
 // membership or epoch, and the body is made in the database.
 const plainSend = `\set n random(1, :convos)
 WITH convo AS (
-	UPDATE convos SET last_seq = last_seq + 1, last_message_at = now() WHERE id = bench_convo(:n) RETURNING id, last_seq, creator_did
+	UPDATE convos SET last_seq = last_seq + 1, last_message_at = now() WHERE id = bench_convo(:n) RETURNING id, last_seq,
+		creator_did
 ), entry AS (
 	INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
-	SELECT id, last_seq, 1, creator_did, 1, decode(repeat('5a', 1060), 'hex'), gen_random_uuid()::text, decode(repeat('5a', 32), 'hex'), now()
+	SELECT id, last_seq, 1, creator_did, 1, decode(repeat('5a', 1060), 'hex'), gen_random_uuid()::text, decode(repeat('5a',
+		32), 'hex'), now()
 	FROM convo RETURNING convo_id, seq
 )
 INSERT INTO outbox (kind, convo_id, seq, size, created_at) SELECT 1, convo_id, seq, 1060, now() FROM entry;
@@ -35,7 +37,8 @@ INSERT INTO outbox (kind, convo_id, seq, size, created_at) SELECT 1, convo_id, s
 // without a backslash is bytea in its escape form.
 const judgedSend = `\set n random(1, :convos)
 \set k random(1, 4611686018427387903)
-SELECT bench_send(bench_convo(:n), bench_convo(:n), :sender, 'sha256-0000000000000000000000000000000000000000000000' || :k::text,
+SELECT bench_send(bench_convo(:n), bench_convo(:n), :sender, 'sha256-0000000000000000000000000000000000000000000000' ||
+	:k::text,
 	:hash, 1::smallint, 1, :body, 0);
 `
 
@@ -46,7 +49,8 @@ SELECT bench_send(bench_convo(:n), bench_convo(:n), :sender, 'sha256-00000000000
 const benchFunctions = `
 CREATE FUNCTION bench_convo(n bigint) RETURNS uuid LANGUAGE sql IMMUTABLE AS
 	$$SELECT ('01900000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid$$;
-CREATE FUNCTION bench_send(convo uuid, header_group uuid, sender text, key text, hash bytea, kind smallint, header_epoch bigint, body bytea,
+CREATE FUNCTION bench_send(convo uuid, header_group uuid, sender text, key text, hash bytea, kind smallint, header_epoch
+	bigint, body bytea,
 	epoch_window bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
@@ -59,9 +63,11 @@ BEGIN
 	IF NOT FOUND THEN
 		RAISE EXCEPTION 'convo-not-found';
 	END IF;
-	SELECT convos.group_id, convos.epoch, convos.last_seq + 1 AS seq INTO c FROM convos WHERE convos.id = convo FOR NO KEY UPDATE;
+	SELECT convos.group_id, convos.epoch, convos.last_seq + 1 AS seq INTO c FROM convos WHERE convos.id = convo FOR NO KEY
+		UPDATE;
 	SELECT messages.seq, messages.created_at, messages.request_hash INTO earlier FROM messages
-	WHERE messages.convo_id = convo AND messages.sender_did = sender AND messages.idempotency_key = key AND messages.kind <> 3;
+	WHERE messages.convo_id = convo AND messages.sender_did = sender AND messages.idempotency_key = key AND messages.kind
+		<> 3;
 	IF FOUND THEN
 		IF earlier.request_hash <> hash THEN
 			RAISE EXCEPTION 'conflict';
@@ -112,7 +118,8 @@ func BenchmarkPgbench(b *testing.B) {
 				all          []float64 // messages/s
 			}{{name: "judged", script: judgedSend}, {name: "plain", script: plainSend}}
 			bench := func(script string) (rate float64, lat time.Duration) {
-				p := pgbenchRun{program: pgbench, url: g.db.Config().ConnString(), script: script, clients: c.inFlight, convos: c.convos}
+				p := pgbenchRun{program: pgbench, url: g.db.Config().ConnString(), script: script, clients: c.inFlight,
+					convos: c.convos}
 				return p.run(b)
 			}
 			perRound := 2500 * min(c.inFlight, 16)
@@ -127,7 +134,8 @@ func BenchmarkPgbench(b *testing.B) {
 				for i := range ways {
 					w := &ways[i]
 					theirs, theirLat := bench(w.script)
-					w.all, w.rates, w.lats = append(w.all, theirs), append(w.rates, rate/theirs), append(w.lats, lat/theirLat.Seconds())
+					w.all, w.rates, w.lats = append(w.all, theirs), append(w.rates, rate/theirs),
+						append(w.lats, lat/theirLat.Seconds())
 				}
 			}
 			b.ReportMetric(0, "ns/op")
@@ -170,12 +178,14 @@ func (p pgbenchRun) run(b *testing.B) (rate float64, p50 time.Duration) {
 	if err := os.WriteFile(script, []byte(p.script), 0o600); err != nil {
 		b.Fatal(err)
 	}
-	cmd := exec.CommandContext(b.Context(), p.program, "-n", "-M", "prepared", "-f", script, "-D", fmt.Sprint("convos=", p.convos),
+	cmd := exec.CommandContext(b.Context(), p.program, "-n", "-M", "prepared", "-f", script, "-D",
+		fmt.Sprint("convos=", p.convos),
 		"-D", "sender=did:plc:alice", "-D", "body="+strings.Repeat("Z", 1060), "-D", "hash="+strings.Repeat("Z", 32),
 		"-c", fmt.Sprint(p.clients), "-j", "2", "-T", "2", "--log", "--log-prefix", filepath.Join(dir, "log"), p.url)
 	// These are the settings of our own sessions. Without them PostgreSQL keeps plans that scan
 	// tables, from when the tables were empty.
-	cmd.Env = append(os.Environ(), "PGOPTIONS=-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_bitmapscan=off -c jit=off")
+	cmd.Env = append(os.Environ(),
+		"PGOPTIONS=-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_bitmapscan=off -c jit=off")
 	out, err := cmd.CombinedOutput()
 	found := tpsLine.FindSubmatch(out)
 	if err != nil || found == nil {

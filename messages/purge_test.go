@@ -28,7 +28,8 @@ func TestPurgeInBatches(t *testing.T) {
 	}
 	count := func(convo uuid.UUID) (entries, floors int) {
 		err := db.QueryRow(t.Context(), `
-			SELECT (SELECT count(*) FROM messages WHERE convo_id = $1), (SELECT count(*) FROM log_floors WHERE convo_id = $1)`, convo).Scan(&entries, &floors)
+			SELECT (SELECT count(*) FROM messages WHERE convo_id = $1), (SELECT count(*) FROM log_floors WHERE convo_id = $1)`,
+			convo).Scan(&entries, &floors)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -59,7 +59,8 @@ func TestJoinedMeanwhile(t *testing.T) {
 	go func() { done <- f.Write(t.Context(), a, c) }()
 	f.waitsForLock(t)
 	if _, err := f.db.Exec(t.Context(), `
-		UPDATE members SET left_at = NULL, left_seq = NULL, left_epoch = NULL WHERE convo_id = $1 AND did = $2`, c.ConvoID, carol); err != nil {
+		UPDATE members SET left_at = NULL, left_seq = NULL, left_epoch = NULL WHERE convo_id = $1 AND did = $2`, c.ConvoID,
+		carol); err != nil {
 		t.Fatal(err)
 	}
 	free := f.lock(t, lockConvo, c.ConvoID)
@@ -169,7 +170,8 @@ func TestSweeperGoesOn(t *testing.T) {
 				INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, last_seq, created_at)
 				VALUES ($1, $2, 'did:plc:alice', 1, 5, 1, now()) RETURNING id
 			), m AS (
-				INSERT INTO members (convo_id, did, role, joined_at, joined_seq) SELECT id, 'did:plc:alice', 'creator', now(), 0 FROM c
+				INSERT INTO members (convo_id, did, role, joined_at, joined_seq) SELECT id, 'did:plc:alice', 'creator', now(), 0
+					FROM c
 			)
 			INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
 			SELECT id, 1, 1, 'did:plc:alice', 5, $4, 'k', 'h', date_trunc('milliseconds', now() - $3::interval) FROM c`,

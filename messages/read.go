@@ -123,7 +123,8 @@ func (r *reading) runSmall(ctx context.Context, q pgpool.Queryer) (cut bool, err
 	if r.Entries == CommitsOnly {
 		return r.read(q.Query(ctx, smallCommits, r.ConvoID, r.Reader, r.After, r.cursor, r.upTo, limit, largest))
 	}
-	return r.read(q.Query(ctx, smallPage, r.ConvoID, r.Reader, r.After, r.cursor, r.upTo, limit, largest, r.Entries == Everything))
+	return r.read(q.Query(ctx, smallPage, r.ConvoID, r.Reader, r.After, r.cursor, r.upTo, limit, largest,
+		r.Entries == Everything))
 }
 
 // runLarge reads the rest of the page, up to bytes of bodies.
@@ -133,7 +134,8 @@ func (r *reading) runLarge(ctx context.Context, q pgpool.Queryer, bytes int64) (
 		_, err = r.read(q.Query(ctx, largeCommits, r.ConvoID, r.Reader, r.After, r.cursor, r.upTo, limit, bytes, first))
 		return err
 	}
-	_, err = r.read(q.Query(ctx, largePage, r.ConvoID, r.Reader, r.After, r.cursor, r.upTo, limit, bytes, r.Entries == Everything, first))
+	_, err = r.read(q.Query(ctx, largePage, r.ConvoID, r.Reader, r.After, r.cursor, r.upTo, limit, bytes,
+		r.Entries == Everything, first))
 	return err
 }
 

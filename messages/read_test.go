@@ -59,7 +59,8 @@ func TestLargePagesAsk(t *testing.T) {
 		{3, 10_000, 1 << 20, nil, []int64{4, 5}, 1},
 	} {
 		asked := 0
-		page := messages.Page{ConvoID: f.convos[0], After: test.after, Limit: 10, MaxBytes: 1 << 20, SmallBytes: test.small, Entries: messages.Everything}
+		page := messages.Page{ConvoID: f.convos[0], After: test.after, Limit: 10, MaxBytes: 1 << 20, SmallBytes: test.small,
+			Entries: messages.Everything}
 		page.Large = func() (int64, error) {
 			asked++
 			if n := f.db.Stat().AcquiredConns(); n != 0 {
@@ -172,14 +173,15 @@ func TestPagesOfMixedSizes(t *testing.T) {
 	}
 	for n := range 5 { // the reader ends the page after n
 		var seqs []int64
-		end, err := messages.Read(t.Context(), f.db, messages.Page{ConvoID: f.convos[0], Reader: bob, Limit: 10, MaxBytes: 1 << 20, SmallBytes: 1 << 20,
-			Entries: messages.Everything}, func(m *messages.Message) bool {
-			if len(seqs) == n+1 {
-				return false
-			}
-			seqs = append(seqs, m.Seq)
-			return true
-		})
+		end, err := messages.Read(t.Context(), f.db,
+			messages.Page{ConvoID: f.convos[0], Reader: bob, Limit: 10, MaxBytes: 1 << 20, SmallBytes: 1 << 20,
+				Entries: messages.Everything}, func(m *messages.Message) bool {
+				if len(seqs) == n+1 {
+					return false
+				}
+				seqs = append(seqs, m.Seq)
+				return true
+			})
 		if err != nil || len(seqs) != n+1 || !end.More {
 			t.Errorf("of %d entries there are %v, %+v, %v", n+1, seqs, end, err)
 		}
@@ -240,7 +242,8 @@ func TestWhoReads(t *testing.T) {
 	for i := range 7 {
 		last = f.append(t, f.draft(f.convos[0], alice, fmt.Sprint(i), "x"))[0].ID
 	}
-	if _, err := f.db.Exec(t.Context(), `UPDATE members SET joined_seq = 5 WHERE convo_id = $1 AND did = $2`, f.convos[0], bob); err != nil {
+	if _, err := f.db.Exec(t.Context(), `UPDATE members SET joined_seq = 5 WHERE convo_id = $1 AND did = $2`, f.convos[0],
+		bob); err != nil {
 		t.Fatal(err)
 	}
 	forged := last
@@ -334,7 +337,8 @@ func TestPagesOfAYoungLog(t *testing.T) {
 		t.Helper()
 		_, err := tx.Exec(t.Context(), `
 			INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
-			SELECT $1, n, CASE n % 4 WHEN 0 THEN 3 ELSE 1 END, 'did:plc:alice', n, '', n::text, '', now() FROM generate_series($2::bigint, $3::bigint) AS n`,
+			SELECT $1, n, CASE n % 4 WHEN 0 THEN 3 ELSE 1 END, 'did:plc:alice', n, '', n::text, '', now() FROM
+				generate_series($2::bigint, $3::bigint) AS n`,
 			convo, from, to)
 		if err == nil {
 			_, err = tx.Exec(t.Context(), `UPDATE convos SET last_seq = $2 WHERE id = $1`, convo, to)
@@ -346,7 +350,8 @@ func TestPagesOfAYoungLog(t *testing.T) {
 	touched := func() (rows int64) {
 		t.Helper()
 		err := tx.QueryRow(t.Context(), `
-			SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables WHERE relname = 'messages'`).Scan(&rows)
+			SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables WHERE relname =
+				'messages'`).Scan(&rows)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -363,9 +368,11 @@ func TestPagesOfAYoungLog(t *testing.T) {
 				for selection, most := range map[messages.Selection]int64{
 					messages.Everything: 51, messages.NoCommits: 51 * 4 / 3, messages.CommitsOnly: 51 + 1,
 				} {
-					for _, maxBytes := range []int64{1 << 20, -1000} { // with -1000 every body is too large, and the other statement reads it
+					// with -1000 every body is too large, and the other statement reads it
+					for _, maxBytes := range []int64{1 << 20, -1000} {
 						before := touched()
-						page, _, err := readPage(t, tx, messages.Page{ConvoID: convo, After: after, Limit: 50, MaxBytes: maxBytes, Entries: selection})
+						page, _, err := readPage(t, tx,
+							messages.Page{ConvoID: convo, After: after, Limit: 50, MaxBytes: maxBytes, Entries: selection})
 						if err != nil || len(page) == 0 {
 							t.Fatalf("%d messages, %v", len(page), err)
 						}

@@ -42,7 +42,8 @@ func (l *Log) resolve(ctx context.Context, drafts []Draft, results []Result, los
 		}
 	}
 	for i, d := range drafts {
-		if conflict := errors.As(results[i].Err, new(*idem.ConflictError)); results[i].Err != nil && !(conflict && missing[d.requestKey()]) {
+		if conflict := errors.As(results[i].Err, new(*idem.ConflictError)); results[i].Err != nil &&
+			!(conflict && missing[d.requestKey()]) {
 			continue
 		}
 		if r, ok := found[i]; ok {
@@ -69,7 +70,8 @@ func lookup(ctx context.Context, q pgpool.Queryer, drafts []Draft) (map[int]foun
 	t := newTransaction(drafts, 0)
 	rows, err := q.Query(ctx, `
 		SELECT d.ord - 1, r.seq, r.created_at, clock_timestamp() - r.created_at
-		FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bytea[]) WITH ORDINALITY AS d (convo_id, sender_did, key, hash, ord)
+		FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bytea[]) WITH ORDINALITY AS d (convo_id, sender_did, key, hash,
+			ord)
 		CROSS JOIN LATERAL (
 			SELECT seq, created_at, request_hash FROM messages
 			WHERE convo_id = d.convo_id AND sender_did = d.sender_did AND idempotency_key = d.key AND kind <> 3 LIMIT 1

@@ -74,7 +74,8 @@ func (g *groupBench) small() Draft {
 	i := g.sent.Add(1)
 	convo := g.convos[int(i)%len(g.convos)]
 	return Draft{
-		ConvoID: convo, GroupID: convo[:], Sender: "did:plc:alice", Key: fmt.Sprintf("%036d", i), Kind: mls.ContentTypeApplication, Epoch: 1,
+		ConvoID: convo, GroupID: convo[:], Sender: "did:plc:alice", Key: fmt.Sprintf("%036d", i),
+		Kind: mls.ContentTypeApplication, Epoch: 1,
 		Body: mlstest.Message(convo[:], 1, fmt.Sprintf("%050d", i)),
 		Hash: idem.Content{{Name: "ciphertext", JSON: fmt.Appendf(nil, "%d", i)}}.Hash(),
 	}
@@ -85,7 +86,8 @@ func (g *groupBench) sizes(b *testing.B) (text string) {
 	err := g.db.QueryRow(b.Context(), `
 		SELECT format('messages: rows %s, table %s MB, indexes %s MB; convos %s kB',
 			(SELECT sum(last_seq - coalesce(f.seq, 0)) FROM convos c LEFT JOIN log_floors f ON f.convo_id = c.id),
-			pg_table_size('messages') >> 20, pg_indexes_size('messages') >> 20, pg_total_relation_size('convos') >> 10)`).Scan(&text)
+			pg_table_size('messages') >> 20, pg_indexes_size('messages') >> 20, pg_total_relation_size('convos') >> 10)`).
+		Scan(&text)
 	if err != nil {
 		b.Error(err)
 	}

@@ -127,12 +127,14 @@ func Traced(t *tracing.Tracer) Option {
 
 // NewLog returns a log on db. epochWindow is how many epochs behind the convo's a message may be
 // (0: none). faults can be nil.
-func NewLog(db *pgxpool.Pool, epochWindow int64, metrics idem.Metrics, log *slog.Logger, faults *failpoint.Set, options ...Option) *Log {
+func NewLog(db *pgxpool.Pool, epochWindow int64, metrics idem.Metrics, log *slog.Logger, faults *failpoint.Set,
+	options ...Option) *Log {
 	l := &Log{
 		db: db, batches: db, window: epochWindow, metrics: metrics, log: log, faults: faults, onBatch: func(int) {},
 		sends: sends{keys: map[requestKey]int{}, none: make(chan struct{})},
 	}
-	l.lanes = lanes{seed: maphash.MakeSeed(), shards: l.newShards(defaultShards()), slots: make(chan struct{}, busyLanes), busy: map[uuid.UUID]*lane{}}
+	l.lanes = lanes{seed: maphash.MakeSeed(), shards: l.newShards(defaultShards()), slots: make(chan struct{}, busyLanes),
+		busy: map[uuid.UUID]*lane{}}
 	for _, o := range options {
 		o(l)
 	}

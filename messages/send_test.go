@@ -241,7 +241,8 @@ var busy = map[string]func(f *fixture, t *testing.T, convo uuid.UUID) (release f
 		if err != nil {
 			t.Fatal(err)
 		}
-		return f.lock(t, `INSERT INTO push_convos (convo_id, sender_did, created_at) VALUES ($1, 'did:plc:alice', now())`, convo)
+		return f.lock(t, `INSERT INTO push_convos (convo_id, sender_did, created_at) VALUES ($1, 'did:plc:alice', now())`,
+			convo)
 	},
 }
 
@@ -253,7 +254,8 @@ func TestBusyConvoHoldsUpNoOther(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, 0)
-			f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1), f.onReserved(t))
+			f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1),
+				f.onReserved(t))
 			busy, idle := f.convos[0], f.convos[1]
 			paused, resume := f.pause(t, idle)
 			release := hold(f, t, busy)
@@ -345,7 +347,8 @@ func TestLostBatch(t *testing.T) {
 	recorded := f.append(t, f.draft(convo, alice, "recorded", "recorded"))[0]
 	batch := []messages.Draft{
 		f.draft(convo, alice, "rival", "x"), f.draft(convo, alice, "taken", "x"), f.draft(convo, alice, "gone", "x"),
-		f.draft(convo, mallory, "stranger", "x"), f.draft(convo, alice, "recorded", "recorded"), f.draft(convo, alice, "rival", "x"),
+		f.draft(convo, mallory, "stranger", "x"), f.draft(convo, alice, "recorded", "recorded"),
+		f.draft(convo, alice, "rival", "x"),
 	}
 	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Pause); err != nil {
 		t.Fatal(err)
@@ -363,20 +366,24 @@ func TestLostBatch(t *testing.T) {
 	rivals := f.append(t, f.draft(convo, alice, "taken", "other"), f.draft(convo, alice, "rival", "x"))
 	f.faults.Resume(failpoint.BeforeCommit, nsid.SendMessage)
 	got := <-done
-	for i, want := range []error{nil, idem.ErrUnknownOutcome, idem.ErrUnknownOutcome, messages.ErrConvoNotFound, nil, nil} {
+	for i, want := range []error{nil, idem.ErrUnknownOutcome, idem.ErrUnknownOutcome, messages.ErrConvoNotFound, nil,
+		nil} {
 		if !errors.Is(got[i].Err, want) || want == nil && got[i].Err != nil {
 			t.Errorf("%d: %+v, want %v", i, got[i], want)
 		}
 	}
-	if got[0].ID != rivals[1].ID || got[0].Replayed || got[5].ID != rivals[1].ID || got[4].ID != recorded.ID || !got[4].Replayed {
+	if got[0].ID != rivals[1].ID || got[0].Replayed || got[5].ID != rivals[1].ID || got[4].ID != recorded.ID ||
+		!got[4].Replayed {
 		t.Errorf("%+v", got)
 	}
 
 	if err := f.faults.Arm(failpoint.AfterCommit, nsid.SendMessage, failpoint.Error); err != nil {
 		t.Fatal(err)
 	}
-	got = f.Write(t.Context(), f.draft(convo, alice, "a", "x"), f.draft(f.convos[1], bob, "b", "x"), f.draft(convo, carol, "c", "x"))
-	if got[0].Err != nil || got[0].Seq != 4 || got[1].Err != nil || got[1].Seq != 1 || !errors.Is(got[2].Err, messages.ErrNotMember) {
+	got = f.Write(t.Context(), f.draft(convo, alice, "a", "x"), f.draft(f.convos[1], bob, "b", "x"),
+		f.draft(convo, carol, "c", "x"))
+	if got[0].Err != nil || got[0].Seq != 4 || got[1].Err != nil || got[1].Seq != 1 ||
+		!errors.Is(got[2].Err, messages.ErrNotMember) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -428,7 +435,8 @@ func TestSessionsDie(t *testing.T) {
 	for s := range senders {
 		for i, r := range got[s] {
 			convo, key := f.convos[i%2], fmt.Sprint(s/2, i)
-			if n := f.count(t, `SELECT count(*) FROM messages WHERE convo_id = $1 AND seq = $2 AND idempotency_key = $3`, convo, r.Seq, key); n != 1 {
+			if n := f.count(t, `SELECT count(*) FROM messages WHERE convo_id = $1 AND seq = $2 AND idempotency_key = $3`, convo,
+				r.Seq, key); n != 1 {
 				t.Errorf("key %s: seq %d is another's", key, r.Seq)
 			}
 		}

@@ -37,7 +37,8 @@ func TestSharedRows(t *testing.T) {
 	same := func(a, b [][]int64) bool { return slices.EqualFunc(a, b, slices.Equal[[]int64]) }
 	drafts := func(f *fixture) []messages.Draft {
 		return []messages.Draft{
-			f.draft(f.convos[0], alice, "1", "a"), f.draft(f.convos[1], bob, "2", "b"), f.draft(f.convos[0], bob, "3", "c"), f.draft(f.convos[1], alice, "4", "d"),
+			f.draft(f.convos[0], alice, "1", "a"), f.draft(f.convos[1], bob, "2", "b"), f.draft(f.convos[0], bob, "3", "c"),
+			f.draft(f.convos[1], alice, "4", "d"),
 		}
 	}
 	t.Run("together", func(t *testing.T) {

@@ -33,7 +33,8 @@ const (
 // members who have blocked the sender and must not get it. nobody says that too many people have:
 // then no member gets it. It locks and writes nothing. Errors: ErrConvoNotFound, ErrNotMember,
 // ErrConvoClosed, ErrWrongGroup, *EpochMismatchError.
-func AuthoriseSignal(ctx context.Context, q pgpool.Queryer, s Signal, window int64) (hidden []syntax.DID, nobody bool, err error) {
+func AuthoriseSignal(ctx context.Context, q pgpool.Queryer, s Signal, window int64) (hidden []syntax.DID, nobody bool,
+	err error) {
 	var group []byte
 	var epoch int64
 	var closed, left, many bool
@@ -43,7 +44,8 @@ func AuthoriseSignal(ctx context.Context, q pgpool.Queryer, s Signal, window int
 				WHERE EXISTS (SELECT FROM members WHERE convo_id = $1 AND did = b.did AND left_at IS NULL) LIMIT $3),
 			(SELECT count(*) FROM (SELECT FROM blocks WHERE blocked_did = $2 LIMIT $4) b) = $4
 		FROM convos c JOIN members m ON m.convo_id = c.id AND m.did = $2
-		WHERE c.id = $1`, s.ConvoID, s.Sender, mostHidden+1, mostBlocking+1).Scan(&group, &epoch, &closed, &left, &hidden, &many)
+		WHERE c.id = $1`, s.ConvoID, s.Sender, mostHidden+1, mostBlocking+1).Scan(&group, &epoch, &closed, &left, &hidden,
+		&many)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, false, ErrConvoNotFound

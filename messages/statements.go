@@ -70,8 +70,10 @@ const usedTokensKey = "used_tokens_pkey"
 
 // insertMessages appends the log entries. It is the only statement that appends messages.
 const insertMessages = `
-	INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, embed_type, embed_uri, created_at)
-	SELECT e.*, $11 FROM unnest($1::uuid[], $2::bigint[], $3::smallint[], $4::text[], $5::bigint[], $6::bytea[], $7::text[],
+	INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, embed_type,
+		embed_uri, created_at)
+	SELECT e.*, $11 FROM unnest($1::uuid[], $2::bigint[], $3::smallint[], $4::text[], $5::bigint[], $6::bytea[],
+		$7::text[],
 		$8::bytea[], $9::text[], $10::text[]) AS e`
 
 // advanceConvos records the newest entry of each log.
@@ -82,7 +84,8 @@ const advanceConvos = `
 // acceptConvos accepts the requests of senders: who sends into a convo accepts it.
 const acceptConvos = `
 	UPDATE members SET requested_at = NULL
-	FROM unnest($1::uuid[], $2::text[]) AS s (convo_id, sender_did) WHERE members.convo_id = s.convo_id AND did = s.sender_did`
+	FROM unnest($1::uuid[], $2::text[]) AS s (convo_id, sender_did) WHERE members.convo_id = s.convo_id AND did =
+		s.sender_did`
 
 // outboxTogether is one event row for all messages of a transaction.
 const outboxTogether = `

@@ -68,9 +68,11 @@ func (s *senders) stored(b *testing.B) (now storage) {
 		b.Fatal(err)
 	}
 	err = conn.QueryRow(b.Context(), `
-		SELECT pg_current_wal_insert_lsn() - '0/0', (SELECT wal_fpi FROM pg_stat_wal), pg_table_size('messages'), pg_indexes_size('messages'),
+		SELECT pg_current_wal_insert_lsn() - '0/0', (SELECT wal_fpi FROM pg_stat_wal), pg_table_size('messages'),
+			pg_indexes_size('messages'),
 			pg_total_relation_size('outbox')
-				+ (SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0) FROM pg_inherits WHERE inhparent IN ('events'::regclass, 'convo_events'::regclass)),
+				+ (SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0) FROM pg_inherits WHERE inhparent IN
+					('events'::regclass, 'convo_events'::regclass)),
 			n_tup_upd, n_tup_hot_upd, (SELECT count(*) FROM outbox)
 		FROM pg_stat_user_tables WHERE relname = 'convos'`).
 		Scan(&now.wal, &now.images, &now.table, &now.indexes, &now.events, &now.updates, &now.hot, &now.waiting)

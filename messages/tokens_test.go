@@ -27,13 +27,15 @@ func (f *fixture) mint(t *testing.T) func() *serviceauth.Verified {
 	const service, nsid = "did:web:mls.example.com", syntax.NSID(nsid.SendMessage)
 	sender := authtest.NewIdentity(t)
 	validator, err := serviceauth.New(serviceauth.Config{
-		Audiences: serviceauth.Audiences(service), Directory: authtest.NewDirectory(t, sender), Replays: serviceauth.NewUsedTokens(f.db),
+		Audiences: serviceauth.Audiences(service), Directory: authtest.NewDirectory(t, sender),
+		Replays: serviceauth.NewUsedTokens(f.db),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return func() *serviceauth.Verified {
-		token, err := validator.Validate(t.Context(), "", sender.Authorization(t, service, nsid.String(), time.Now()), nsid, true, nil)
+		token, err := validator.Validate(t.Context(), "", sender.Authorization(t, service, nsid.String(), time.Now()), nsid,
+			true, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +56,8 @@ func (f *fixture) wantUsed(t *testing.T, n int, drafts ...messages.Draft) {
 		t.Errorf("%d tokens are used up, want %d", got, n)
 	}
 	for i, d := range drafts {
-		if got := f.count(t, `SELECT count(*) FROM used_tokens WHERE token = $1 AND expires_at = $2`, uuid.UUID(d.Token.ID()), d.Token.Expires()); got != 1 {
+		if got := f.count(t, `SELECT count(*) FROM used_tokens WHERE token = $1 AND expires_at = $2`, uuid.UUID(d.Token.ID()),
+			d.Token.Expires()); got != 1 {
 			t.Errorf("the token of draft %d is not used up", i)
 		}
 	}
@@ -173,7 +176,8 @@ func TestFirstRequestHasAUsedToken(t *testing.T) {
 	d := f.draft(f.convos[0], alice, "k", "x")
 	got := f.append(t, with(stale, d), with(token(), d), with(stale, d), with(token(), d))
 	for i, r := range got {
-		if i%2 == 0 && !errors.Is(r.Err, serviceauth.ErrReplayed) || i%2 == 1 && (r.Err != nil || r.Seq != 1 || r.Replayed != (i == 3)) {
+		if i%2 == 0 && !errors.Is(r.Err, serviceauth.ErrReplayed) || i%2 == 1 &&
+			(r.Err != nil || r.Seq != 1 || r.Replayed != (i == 3)) {
 			t.Errorf("%d: %+v", i, r)
 		}
 	}
@@ -181,7 +185,8 @@ func TestFirstRequestHasAUsedToken(t *testing.T) {
 
 	// An equal draft without a token is not refused either.
 	d = f.draft(f.convos[0], alice, "l", "y")
-	if got := f.append(t, with(stale, d), d); !errors.Is(got[0].Err, serviceauth.ErrReplayed) || got[1].Err != nil || got[1].Seq != 2 {
+	if got := f.append(t, with(stale, d), d); !errors.Is(got[0].Err, serviceauth.ErrReplayed) || got[1].Err != nil ||
+		got[1].Seq != 2 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -194,11 +199,13 @@ func TestTokenInFlight(t *testing.T) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, 0)
-			f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1), f.onReserved(t))
+			f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1),
+				f.onReserved(t))
 			token := f.mint(t)
 			d := with(token(), f.draft(f.convos[0], alice, "k", "x"))
 			paused, resume := f.pause(t, f.convos[1])
-			release := f.lock(t, `INSERT INTO used_tokens (token, expires_at) VALUES ($1, $2)`, uuid.UUID(d.Token.ID()), d.Token.Expires())
+			release := f.lock(t, `INSERT INTO used_tokens (token, expires_at) VALUES ($1, $2)`, uuid.UUID(d.Token.ID()),
+				d.Token.Expires())
 			waiting := f.later(t.Context(), d)
 			f.queued(t, 1)
 			var neighbour <-chan outcome
@@ -253,12 +260,14 @@ func TestTokenUsedMeanwhile(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
 	token := f.mint(t)
-	d, neighbour := with(token(), f.draft(f.convos[0], alice, "k", "x")), with(token(), f.draft(f.convos[0], bob, "l", "y"))
+	d, neighbour := with(token(), f.draft(f.convos[0], alice, "k", "x")),
+		with(token(), f.draft(f.convos[0], bob, "l", "y"))
 	tx, err := f.db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), `INSERT INTO used_tokens (token, expires_at) VALUES ($1, $2)`, uuid.UUID(d.Token.ID()), d.Token.Expires()); err != nil {
+	if _, err := tx.Exec(t.Context(), `INSERT INTO used_tokens (token, expires_at) VALUES ($1, $2)`,
+		uuid.UUID(d.Token.ID()), d.Token.Expires()); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan []messages.Result, 1)
@@ -319,7 +328,8 @@ func TestTokenOfBusyConvo(t *testing.T) {
 			t.Run(fmt.Sprint(name, n), func(t *testing.T) {
 				t.Parallel()
 				f := newFixture(t, 0)
-				f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1), f.onReserved(t))
+				f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1),
+					f.onReserved(t))
 				token := f.mint(t)
 				paused, resume := f.pause(t, f.convos[1])
 				release := hold(f, t, f.convos[0])
@@ -339,7 +349,8 @@ func TestTokenOfBusyConvo(t *testing.T) {
 						t.Errorf("%d: %+v", i, got)
 					}
 				}
-				if _, err := f.Send(t.Context(), with(drafts[0].Token, f.draft(f.convos[1], alice, "again", "x"))); !errors.Is(err, serviceauth.ErrReplayed) {
+				if _, err := f.Send(t.Context(), with(drafts[0].Token, f.draft(f.convos[1], alice, "again", "x"))); !errors.Is(err,
+					serviceauth.ErrReplayed) {
 					t.Errorf("with the token of another: %v", err)
 				}
 				f.wantUsed(t, n, drafts...)

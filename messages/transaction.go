@@ -169,8 +169,9 @@ func (t *transaction) queueTokens(batch *pgx.Batch) {
 func (t *transaction) queueMessages(batch *pgx.Batch) {
 	n := len(t.appended)
 	var (
-		convos                = make(pgpool.Array[pgpool.UUID], n)
-		seqs, kinds, epochs   = make(pgpool.Array[pgpool.Int], n), make(pgpool.Array[pgpool.Int], n), make(pgpool.Array[pgpool.Int], n)
+		convos              = make(pgpool.Array[pgpool.UUID], n)
+		seqs, kinds, epochs = make(pgpool.Array[pgpool.Int], n), make(pgpool.Array[pgpool.Int], n),
+			make(pgpool.Array[pgpool.Int], n)
 		senders, keys         = make(pgpool.Array[pgpool.Text], n), make(pgpool.Array[pgpool.Text], n)
 		bodies, hashes        = make(pgpool.Array[pgpool.Bytes], n), make(pgpool.Array[pgpool.Bytes], n)
 		embedTypes, embedURIs = make(pgpool.Array[pgpool.OptionalText], n), make(pgpool.Array[pgpool.OptionalText], n)
@@ -178,7 +179,8 @@ func (t *transaction) queueMessages(batch *pgx.Batch) {
 	for at, i := range t.appended {
 		d := &t.drafts[i]
 		convos[at], seqs[at], kinds[at] = t.convoIDs[i], pgpool.Int(t.results[i].Seq), pgpool.Int(d.Kind)
-		senders[at], epochs[at], bodies[at], keys[at], hashes[at] = t.senders[i], pgpool.Int(d.Epoch), d.Body, t.keys[i], t.hashes[i]
+		senders[at], epochs[at], bodies[at], keys[at], hashes[at] = t.senders[i], pgpool.Int(d.Epoch), d.Body, t.keys[i],
+			t.hashes[i]
 		embedTypes[at], embedURIs[at] = pgpool.Optional(d.EmbedType), pgpool.Optional(d.EmbedURI)
 	}
 	batch.Queue(insertMessages, convos, seqs, kinds, senders, epochs, bodies, keys, hashes, embedTypes, embedURIs, t.now)
@@ -215,12 +217,14 @@ func (t *transaction) places(drafts []int) (convos pgpool.Array[pgpool.UUID], se
 
 func (t *transaction) queueEvents(batch *pgx.Batch) {
 	n := len(t.appended)
-	kinds, seqs, sizes := make(pgpool.Array[pgpool.Int], n), make(pgpool.Array[pgpool.Int], n), make(pgpool.Array[pgpool.Int], n)
+	kinds, seqs, sizes := make(pgpool.Array[pgpool.Int], n), make(pgpool.Array[pgpool.Int], n),
+		make(pgpool.Array[pgpool.Int], n)
 	convos := make(pgpool.Array[pgpool.UUID], n)
 	together := n > 1
 	for at, i := range t.appended {
 		d := &t.drafts[i]
-		kinds[at], convos[at], seqs[at], sizes[at] = pgpool.Int(d.Kind), t.convoIDs[i], pgpool.Int(t.results[i].Seq), pgpool.Int(len(d.Body))
+		kinds[at], convos[at], seqs[at], sizes[at] = pgpool.Int(d.Kind), t.convoIDs[i], pgpool.Int(t.results[i].Seq),
+			pgpool.Int(len(d.Body))
 		together = together && d.Kind == mls.ContentTypeApplication
 	}
 	if together {

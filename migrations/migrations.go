@@ -123,7 +123,8 @@ type runner struct {
 }
 
 // with calls do with a runner that is connected to the database.
-func with(ctx context.Context, databaseURL string, options []Option, do func(*runner, context.Context) error) (err error) {
+func with(ctx context.Context, databaseURL string, options []Option,
+	do func(*runner, context.Context) error) (err error) {
 	r := &runner{
 		files: files, attempts: attempts, firstPause: firstPause,
 		driver: driver{ctx: ctx, log: slog.New(slog.DiscardHandler), lockTimeout: lockTimeout},
@@ -295,10 +296,12 @@ func (r *runner) step(ctx context.Context, version uint, direction source.Direct
 		case !pgpool.LockTimeout(err) && pgpool.Code(err) != deadlock:
 			return fmt.Errorf("%s: %w", script.Name, err)
 		case attempt == r.attempts:
-			return fmt.Errorf("%s: a lock was not free in %d attempts, and nothing was changed; try again when there is less traffic: %w",
+			return fmt.Errorf("%s: a lock was not free in %d attempts, and nothing was changed; try again when there is less "+
+				"traffic: %w",
 				script.Name, attempt, err)
 		}
-		r.driver.log.WarnContext(ctx, "a migration waited for a lock, was rolled back, and is tried again", "migration", script.Name,
+		r.driver.log.WarnContext(ctx, "a migration waited for a lock, was rolled back, and is tried again", "migration",
+			script.Name,
 			"attempt", attempt, "of", r.attempts, "waited", r.driver.lockTimeout, "again_in", wait, "error", err)
 		if worker.Pause(ctx, wait); ctx.Err() != nil {
 			return fmt.Errorf("%s: %w", script.Name, context.Cause(ctx))

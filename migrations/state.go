@@ -22,7 +22,8 @@ type State struct {
 func Read(ctx context.Context, db pgpool.Queryer) (s State, err error) {
 	var says bool
 	// golang-migrate marked an empty schema as version -1.
-	err = db.QueryRow(ctx, `SELECT greatest(version, 0), dirty, to_regclass('installation') IS NOT NULL FROM schema_migrations`).
+	err = db.QueryRow(ctx, `SELECT greatest(version, 0), dirty, to_regclass('installation') IS NOT NULL FROM
+			schema_migrations`).
 		Scan(&s.Version, &s.Dirty, &says)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows), pgpool.Code(err) == undefinedTable:
@@ -49,9 +50,11 @@ type VersionError struct {
 
 func (e *VersionError) Error() string {
 	if e.Database < e.Binary {
-		return fmt.Sprintf("the database has schema version %d, and this mlsd needs version %d: run mlsd migrate up", e.Database, e.Binary)
+		return fmt.Sprintf("the database has schema version %d, and this mlsd needs version %d: run mlsd migrate up",
+			e.Database, e.Binary)
 	}
-	return fmt.Sprintf("the database has schema version %d, which needs an mlsd that knows version %d, and this mlsd knows version %d: start a newer mlsd",
+	return fmt.Sprintf("the database has schema version %d, which needs an mlsd that knows version %d, and this mlsd "+
+		"knows version %d: start a newer mlsd",
 		e.Database, e.MinBinary, e.Binary)
 }
 

@@ -208,7 +208,8 @@ func TestLockTimeout(t *testing.T) {
 	if _, err := holder.Exec(t.Context(), `SELECT FROM convos`); err != nil {
 		t.Fatal(err)
 	}
-	err = migrations.Up(t.Context(), url, migrations.Files(files), migrations.Patience(10*time.Millisecond, 2, time.Millisecond))
+	err = migrations.Up(t.Context(), url, migrations.Files(files),
+		migrations.Patience(10*time.Millisecond, 2, time.Millisecond))
 	for _, part := range []string{"000999_next.up.sql", "2 attempts", "nothing was changed"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Fatalf("it does not say %q: %v", part, err)
@@ -223,7 +224,8 @@ func TestLockTimeout(t *testing.T) {
 	if strings.Contains(text, "another process") { // the server has not yet ended the session of the first try
 		text = <-log.messages
 	}
-	if !strings.Contains(text, "waited for a lock") || !strings.Contains(text, "000999_next.up.sql") || !strings.Contains(text, "attempt=1") {
+	if !strings.Contains(text, "waited for a lock") || !strings.Contains(text, "000999_next.up.sql") ||
+		!strings.Contains(text, "attempt=1") {
 		t.Errorf("the log says %q", text)
 	}
 	// A read that came after the migration asked for its lock is answered while the holder goes on.
@@ -247,11 +249,13 @@ func TestNewerSchema(t *testing.T) {
 		want string
 	}{
 		{newest, ""},
-		{newest + 1, fmt.Sprintf("the database has schema version 999, which needs an mlsd that knows version %d, and this mlsd knows version %d: start a newer mlsd",
+		{newest + 1, fmt.Sprintf("the database has schema version 999, which needs an mlsd that knows version %d, and "+
+			"this mlsd knows version %d: start a newer mlsd",
 			newest+1, newest)},
 	} {
 		url := pgtest.URL(t)
-		files := next(t, fmt.Sprintf(`UPDATE installation SET min_binary = %d`, tc.min), `UPDATE installation SET min_binary = 0`)
+		files := next(t, fmt.Sprintf(`UPDATE installation SET min_binary = %d`, tc.min),
+			`UPDATE installation SET min_binary = 0`)
 		if err := migrations.Up(t.Context(), url, migrations.Files(files)); err != nil {
 			t.Fatal(err)
 		}
@@ -399,8 +403,10 @@ func TestServes(t *testing.T) {
 		{migrations.State{Version: 25, MinBinary: 24}, 24, ""},
 		{migrations.State{Version: 25}, 24, ""},
 		{migrations.State{Version: 26, MinBinary: 25}, 24,
-			"the database has schema version 26, which needs an mlsd that knows version 25, and this mlsd knows version 24: start a newer mlsd"},
-		{migrations.State{Version: 23}, 24, "the database has schema version 23, and this mlsd needs version 24: run mlsd migrate up"},
+			"the database has schema version 26, which needs an mlsd that knows version 25, and this mlsd knows version 24: " +
+				"start a newer mlsd"},
+		{migrations.State{Version: 23}, 24,
+			"the database has schema version 23, and this mlsd needs version 24: run mlsd migrate up"},
 		{migrations.State{}, 24, "the database has schema version 0, and this mlsd needs version 24: run mlsd migrate up"},
 		{migrations.State{Version: 24, Dirty: true}, 24, migrations.ErrDirty.Error() + " (version 24)"},
 	} {

@@ -105,7 +105,8 @@ func (a *applier) checkHeader() error {
 	case a.g.Epoch >= MaxEpoch:
 		return refuseCommit(ErrUnsupported, "FramedContent.epoch", "", "the last")
 	case len(a.c.ConfirmationTag) != size:
-		return refuseCommit(ErrMalformed, "FramedContentAuthData.confirmation_tag", "6.1", "not of the size of the suite's MAC")
+		return refuseCommit(ErrMalformed, "FramedContentAuthData.confirmation_tag", "6.1",
+			"not of the size of the suite's MAC")
 	case a.c.SenderType == SenderTypeMember && len(a.c.parts.membershipTag) != size:
 		return refuseCommit(ErrMalformed, "PublicMessage.membership_tag", "6.2", "not of the size of the suite's MAC")
 	}

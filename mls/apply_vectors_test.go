@@ -47,7 +47,8 @@ func TestVectorsApply(t *testing.T) {
 			applied++
 		}
 	}
-	t.Logf("%d commits applied, %d of them with proposals by reference; %d conversations of suites that are not supported here",
+	t.Logf("%d commits applied, %d of them with proposals by reference; %d conversations of suites that are not "+
+		"supported here",
 		applied, byRef, other)
 }
 

@@ -145,7 +145,8 @@ func (s *keyPackageSpec) sign(t testing.TB, label string, content []byte) []byte
 func (s *keyPackageSpec) leaf(t testing.TB) []byte {
 	t.Helper()
 	tbs := cat(vec(s.encKey), vec(s.sigKey), s.credential,
-		vec(u16(s.versions...)), vec(u16(s.suites...)), vec(u16(s.capExts...)), vec(u16(s.capProposals...)), vec(u16(s.credentials...)),
+		vec(u16(s.versions...)), vec(u16(s.suites...)), vec(u16(s.capExts...)), vec(u16(s.capProposals...)),
+		vec(u16(s.credentials...)),
 		u8(s.source))
 	switch s.source {
 	case 1:

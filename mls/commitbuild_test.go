@@ -18,7 +18,8 @@ func newGroupSpec(t testing.TB, suite CipherSuite, n int, context ...[]byte) *gr
 }
 
 // newGroupSpecWith is newGroupSpec. edit, unless nil, changes each member before it is in the tree.
-func newGroupSpecWith(t testing.TB, suite CipherSuite, n int, edit func(i int, s *keyPackageSpec), context ...[]byte) *groupSpec {
+func newGroupSpecWith(t testing.TB, suite CipherSuite, n int, edit func(i int, s *keyPackageSpec),
+	context ...[]byte) *groupSpec {
 	t.Helper()
 	g := &groupSpec{suite: suite, members: map[uint32]*keyPackageSpec{}}
 	tree := &Tree{suite: suite, leaves: make([]*leafNode, 1)}
@@ -178,7 +179,8 @@ func (c *commitSpec) path(t testing.TB, g *groupSpec, signer *keyPackageSpec) []
 func (s *keyPackageSpec) leafIn(t testing.TB, group []byte, index uint32, parentHash []byte) []byte {
 	t.Helper()
 	tbs := cat(vec(s.encKey), vec(s.sigKey), s.credential,
-		vec(u16(s.versions...)), vec(u16(s.suites...)), vec(u16(s.capExts...)), vec(u16(s.capProposals...)), vec(u16(s.credentials...)),
+		vec(u16(s.versions...)), vec(u16(s.suites...)), vec(u16(s.capExts...)), vec(u16(s.capProposals...)),
+		vec(u16(s.credentials...)),
 		u8(s.source))
 	if s.source == 3 {
 		tbs = cat(tbs, vec(parentHash))

@@ -93,7 +93,8 @@ func (v *joinVector) decryptGroupInfo(t testing.TB) []byte {
 	scheme := suite.kem.Scheme()
 	key := make([]byte, max(0, scheme.PrivateKeySize()-len(v.InitPriv))) // some of P-521 lack their first zeros
 	priv := must(scheme.UnmarshalBinaryPrivateKey(append(key, v.InitPriv...)))(t)
-	recipient := must(hpke.NewSuite(suite.kem, suite.kdf, suite.aead).NewReceiver(priv, cat(vec([]byte("MLS 1.0 Welcome")), vec(info))))(t)
+	recipient := must(hpke.NewSuite(suite.kem, suite.kdf, suite.aead).NewReceiver(priv,
+		cat(vec([]byte("MLS 1.0 Welcome")), vec(info))))(t)
 	opener := must(recipient.Setup(kem))(t)
 	return v.decryptWith(t, must(opener.Open(ciphertext, nil))(t), info)
 }

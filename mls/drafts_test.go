@@ -35,17 +35,21 @@ func TestSelfRemove(t *testing.T) {
 			field   string
 			removes []uint32
 		}{
-			"by reference":        {commitSpec{proposals: [][]byte{byTwo}}, nil, "", []uint32{2}},
-			"two":                 {commitSpec{proposals: [][]byte{byThree, byTwo}}, nil, "", []uint32{3, 2}},
-			"beside a Remove":     {commitSpec{proposals: [][]byte{byThree, removeOf(2)}}, nil, "", []uint32{3, 2}},
-			"no path":             {commitSpec{noPath: true, proposals: [][]byte{byTwo}}, ErrMalformed, "Commit.path", nil},
-			"the committer's":     {commitSpec{proposals: [][]byte{byOwn}}, ErrMalformed, "SelfRemove", nil},
-			"forged":              {commitSpec{proposals: [][]byte{byForged}}, ErrBadSignature, "FramedContentAuthData.signature", nil},
-			"and Remove":          {commitSpec{proposals: [][]byte{removeOf(2), byTwo}}, ErrMalformed, "SelfRemove", nil},
-			"and Update":          {commitSpec{proposals: [][]byte{byUpdate, byTwo}}, ErrMalformed, "SelfRemove", nil},
-			"external":            {commitSpec{external: joiner, proposals: [][]byte{externalInit, byThree, byTwo}}, nil, "", []uint32{3, 2}},
-			"external and Remove": {commitSpec{external: joiner, proposals: [][]byte{externalInit, byThree, removeOf(1)}}, nil, "", []uint32{3, 1}},
-			"external and Update": {commitSpec{external: joiner, proposals: [][]byte{externalInit, byUpdate}}, ErrMalformed, "Commit.proposals", nil},
+			"by reference":    {commitSpec{proposals: [][]byte{byTwo}}, nil, "", []uint32{2}},
+			"two":             {commitSpec{proposals: [][]byte{byThree, byTwo}}, nil, "", []uint32{3, 2}},
+			"beside a Remove": {commitSpec{proposals: [][]byte{byThree, removeOf(2)}}, nil, "", []uint32{3, 2}},
+			"no path":         {commitSpec{noPath: true, proposals: [][]byte{byTwo}}, ErrMalformed, "Commit.path", nil},
+			"the committer's": {commitSpec{proposals: [][]byte{byOwn}}, ErrMalformed, "SelfRemove", nil},
+			"forged": {commitSpec{proposals: [][]byte{byForged}}, ErrBadSignature,
+				"FramedContentAuthData.signature", nil},
+			"and Remove": {commitSpec{proposals: [][]byte{removeOf(2), byTwo}}, ErrMalformed, "SelfRemove", nil},
+			"and Update": {commitSpec{proposals: [][]byte{byUpdate, byTwo}}, ErrMalformed, "SelfRemove", nil},
+			"external": {commitSpec{external: joiner, proposals: [][]byte{externalInit, byThree, byTwo}}, nil, "",
+				[]uint32{3, 2}},
+			"external and Remove": {commitSpec{external: joiner, proposals: [][]byte{externalInit, byThree, removeOf(1)}}, nil,
+				"", []uint32{3, 1}},
+			"external and Update": {commitSpec{external: joiner, proposals: [][]byte{externalInit, byUpdate}}, ErrMalformed,
+				"Commit.proposals", nil},
 		} {
 			if suite != SuiteX25519AES128 && name != "external" && name != "forged" {
 				continue
@@ -61,7 +65,8 @@ func TestSelfRemove(t *testing.T) {
 			checkChange(t, g.group, change)
 			var removes []uint32
 			for _, r := range change.Removes {
-				if removes = append(removes, r.Leaf); r.Own != (r.Leaf == 3 || slices.Equal(c.removes, []uint32{2}) || name == "two" || name == "external") {
+				if removes = append(removes, r.Leaf); r.Own != (r.Leaf == 3 || slices.Equal(c.removes, []uint32{2}) ||
+					name == "two" || name == "external") {
 					t.Errorf("%s: the removal of %d says %v", name, r.Leaf, r.Own)
 				}
 			}
@@ -98,7 +103,8 @@ func TestOpaqueProposal(t *testing.T) {
 		g := newGroupSpec(t, suite, 3)
 		sender, tag := g.members[1], vec(make([]byte, suite.hashSize()))
 		// Contents that end like the start of a signature have more than one reading.
-		for _, body := range [][]byte{nil, []byte("a receipt"), tag, cat(vec(make([]byte, 64)), tag), cat(u8(8), []byte{0x30, 6, 2, 1, 1, 2, 1, 1})} {
+		for _, body := range [][]byte{nil, []byte("a receipt"), tag, cat(vec(make([]byte, 64)), tag),
+			cat(u8(8), []byte{0x30, 6, 2, 1, 1, 2, 1, 1})} {
 			proposal := cat(u16(0xf001), body)
 			framedContent := content(g.group.Epoch, member(1), ContentTypeProposal, proposal)
 			signature := vec(sender.sign(t, "FramedContentTBS", cat(u16(1, 1), framedContent, g.group.Context())))
@@ -177,7 +183,8 @@ func TestReInitOfCommit(t *testing.T) {
 func TestExternalProposer(t *testing.T) {
 	t.Parallel()
 	service, other := newSpec(t, SuiteX25519AES128), newSpec(t, SuiteX25519AES128)
-	senders := ext(ExtensionExternalSenders, vec(vec(other.sigKey), basic("did:web:other"), vec(service.sigKey), basic("did:web:service#bot"))...)
+	senders := ext(ExtensionExternalSenders,
+		vec(vec(other.sigKey), basic("did:web:other"), vec(service.sigKey), basic("did:web:service#bot"))...)
 	g := newGroupSpec(t, SuiteX25519AES128, 3, senders)
 	propose := func(s *keyPackageSpec, index uint32, proposal []byte) *ProposalMessage {
 		return must(ParseProposal(proposeAs(t, g, s, cat(u8(2), u32(index)), proposal)))(t)
@@ -219,13 +226,16 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 		err  error
 		want string
 	}{
-		{externalPub, "GroupInfo malformed: ExternalPub.external_pub: 32 bytes without their length, as ts-mls writes them; " +
+		{externalPub, "GroupInfo malformed: ExternalPub.external_pub: 32 bytes without their length, as ts-mls writes " +
+			"them; " +
 			"write opaque external_pub<V>: the length, then the key (RFC 9420 §12.4.3.2)"},
 		{trailing, "GroupInfo malformed: ExternalPub.external_pub: 2 bytes after the key (RFC 9420 §12.4.3.2)"},
-		{mustParse(t, compressed.build(t)).Check(testNow), "KeyPackage malformed: LeafNode.signature_key: 33 bytes: a compressed point, " +
-			"as ts-mls writes it; write the uncompressed point of 65 bytes (RFC 9420 §5.1.1)"},
+		{mustParse(t, compressed.build(t)).Check(testNow),
+			"KeyPackage malformed: LeafNode.signature_key: 33 bytes: a compressed point, " +
+				"as ts-mls writes it; write the uncompressed point of 65 bytes (RFC 9420 §5.1.1)"},
 		{mustParse(t, endless.build(t)).Check(testNow), "KeyPackage lifetime too long: Lifetime: more than 7261200 seconds " +
-			"(84 days and one hour) from not_before to not_after: it has no end, which is ts-mls's default; set a lifetime (RFC 9420 §7.2)"},
+			"(84 days and one hour) from not_before to not_after: it has no end, which is ts-mls's default; set a lifetime " +
+			"(RFC 9420 §7.2)"},
 		{mustParse(t, long.build(t)).Check(testNow), "KeyPackage lifetime too long: Lifetime: more than 7261200 seconds " +
 			"(84 days and one hour) from not_before to not_after (RFC 9420 §7.2)"},
 	} {

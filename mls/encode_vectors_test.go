@@ -70,7 +70,8 @@ func (v *messagesVector) objects() []object {
 		{"private_message, header", codecs["Header"], v.PrivateMessageAny},
 	}
 	for i, body := range [][]byte{
-		v.AddProposal, v.UpdateProposal, v.RemoveProposal, v.PSKProposal, v.ReInitProposal, v.ExternalInit, v.ContextExtensions,
+		v.AddProposal, v.UpdateProposal, v.RemoveProposal, v.PSKProposal, v.ReInitProposal, v.ExternalInit,
+		v.ContextExtensions,
 	} {
 		name := "proposal of type " + strconv.Itoa(i+1)
 		proposal := cat(u16(uint16(i+1)), body)

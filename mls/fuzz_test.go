@@ -11,7 +11,8 @@ import (
 // checkParse checks what is true for any input. There is a result, or a ParseError of a known kind.
 // A copy gives the same. The input is unchanged. If the input parses, no longer and no shorter
 // input does, and the encoding of the result equals the input.
-func checkParse[T any](t *testing.T, kind string, data []byte, parse func([]byte) (T, error), opts ...cmp.Option) (T, bool) {
+func checkParse[T any](t *testing.T, kind string, data []byte, parse func([]byte) (T, error), opts ...cmp.Option) (T,
+	bool) {
 	t.Helper()
 	before := bytes.Clone(data)
 	got, err := parse(data)

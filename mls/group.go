@@ -75,7 +75,8 @@ func (g *GroupInfo) Trust(t *Tree) (*Group, error) {
 	case len(g.ConfirmationTag) != size && (g.Epoch > 0 || len(g.ConfirmationTag) > 0):
 		return nil, refuseInfo(ErrMalformed, "confirmation_tag", "6.1", "not of the size of the suite's MAC")
 	case len(g.ConfirmedTranscriptHash) != size && (g.Epoch > 0 || len(g.ConfirmedTranscriptHash) > 0):
-		return nil, refuseInfo(ErrMalformed, "GroupContext.confirmed_transcript_hash", "8.2", "not of the size of the suite's hash")
+		return nil, refuseInfo(ErrMalformed, "GroupContext.confirmed_transcript_hash", "8.2",
+			"not of the size of the suite's hash")
 	}
 	return &Group{
 		CipherSuite:             g.CipherSuite,

@@ -103,14 +103,17 @@ func TestVerifyGroupInfoRefuses(t *testing.T) {
 		want   error
 		field  string
 	}{
-		"good":                  {func(*Group) {}, nil, ""},
-		"epoch 0":               {func(g *Group) { g.Epoch, g.ConfirmedTranscriptHash = 0, nil }, nil, ""},
-		"epoch 0, empty tag":    {func(g *Group) { g.Epoch, g.ConfirmedTranscriptHash, g.ConfirmationTag = 0, nil, nil }, nil, ""},
-		"empty tag":             {func(g *Group) { g.ConfirmationTag = nil }, ErrMalformed, "confirmation_tag"},
-		"short tag":             {func(g *Group) { g.Epoch, g.ConfirmationTag = 0, g.ConfirmationTag[1:] }, ErrMalformed, "confirmation_tag"},
-		"empty transcript hash": {func(g *Group) { g.ConfirmedTranscriptHash = nil }, ErrMalformed, "GroupContext.confirmed_transcript_hash"},
-		"required credential":   {func(g *Group) { g.ContextExtensions = required }, ErrMalformed, "Capabilities"},
-		"blank signer":          {func(g *Group) { g.Tree = g.Tree.without(1) }, ErrMalformed, "signer"},
+		"good":    {func(*Group) {}, nil, ""},
+		"epoch 0": {func(g *Group) { g.Epoch, g.ConfirmedTranscriptHash = 0, nil }, nil, ""},
+		"epoch 0, empty tag": {func(g *Group) { g.Epoch, g.ConfirmedTranscriptHash, g.ConfirmationTag = 0, nil, nil }, nil,
+			""},
+		"empty tag": {func(g *Group) { g.ConfirmationTag = nil }, ErrMalformed, "confirmation_tag"},
+		"short tag": {func(g *Group) { g.Epoch, g.ConfirmationTag = 0, g.ConfirmationTag[1:] }, ErrMalformed,
+			"confirmation_tag"},
+		"empty transcript hash": {func(g *Group) { g.ConfirmedTranscriptHash = nil }, ErrMalformed,
+			"GroupContext.confirmed_transcript_hash"},
+		"required credential": {func(g *Group) { g.ContextExtensions = required }, ErrMalformed, "Capabilities"},
+		"blank signer":        {func(g *Group) { g.Tree = g.Tree.without(1) }, ErrMalformed, "signer"},
 		"tree with a bad leaf": {func(g *Group) {
 			g.Tree = g.Tree.clone()
 			bad := *g.Tree.leaves[2]

@@ -12,7 +12,8 @@ func TestGroupEncoding(t *testing.T) {
 	t.Parallel()
 	for _, suite := range []CipherSuite{SuiteX25519AES128, SuiteP256AES128, SuiteX25519ChaCha20} {
 		g := newGroupSpec(t, suite, 5, ext(ExtensionRequiredCapabilities, 0, 0, 0))
-		for _, c := range []*commitSpec{{}, {sender: 3, proposals: [][]byte{removeOf(4)}}, {proposals: [][]byte{addOf(t, newSpec(t, suite))}}} {
+		for _, c := range []*commitSpec{{}, {sender: 3, proposals: [][]byte{removeOf(4)}},
+			{proposals: [][]byte{addOf(t, newSpec(t, suite))}}} {
 			parsed := must(ParseGroup(g.group.Encode()))(t)
 			if !bytes.Equal(parsed.Encode(), g.group.Encode()) || !bytes.Equal(parsed.Context(), g.group.Context()) {
 				t.Fatalf("%s: the parsed group differs", suite)

@@ -40,7 +40,8 @@ func FuzzTree(f *testing.F) {
 func FuzzCommit(f *testing.F) {
 	g := newGroupSpec(f, SuiteX25519AES128, 5)
 	for _, c := range []*commitSpec{
-		{}, {proposals: [][]byte{addOf(f, newSpec(f, g.suite)), removeOf(2)}}, {noPath: true, proposals: [][]byte{pskProposal(32, "x")}},
+		{}, {proposals: [][]byte{addOf(f, newSpec(f, g.suite)), removeOf(2)}},
+		{noPath: true, proposals: [][]byte{pskProposal(32, "x")}},
 		{external: newSpec(f, g.suite), proposals: [][]byte{byValue(cat(u16(6), vec(newHPKEKey(f, g.suite)))), removeOf(4)}},
 	} {
 		f.Add(c.build(f, g))
@@ -57,7 +58,8 @@ func FuzzCommit(f *testing.F) {
 		}
 		_, err := g.group.Apply(c)
 		checkKind(t, err)
-		a := &applier{g: g.group, c: c, tree: g.group.Tree.clone(), change: &Change{External: c.SenderType == SenderTypeNewMemberCommit}}
+		a := &applier{g: g.group, c: c, tree: g.group.Tree.clone(),
+			change: &Change{External: c.SenderType == SenderTypeNewMemberCommit}}
 		if !a.change.External && g.group.Tree.leaf(c.Sender) == nil {
 			return
 		}

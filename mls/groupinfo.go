@@ -106,7 +106,8 @@ func checkExternalPub(suite CipherSuite, data []byte) error {
 		reason = strconv.Itoa(len(r.s)) + " bytes after the key"
 	}
 	if p := suite.params(); p != nil && len(data) == p.kem.size {
-		reason = strconv.Itoa(len(data)) + " bytes without their length, as ts-mls writes them; write opaque external_pub<V>: the length, then the key"
+		reason = strconv.Itoa(len(data)) +
+			" bytes without their length, as ts-mls writes them; write opaque external_pub<V>: the length, then the key"
 	}
 	return refuseInfo(ErrMalformed, "ExternalPub.external_pub", "12.4.3.2", reason)
 }

@@ -10,7 +10,8 @@ func TestParseGroupInfo(t *testing.T) {
 	t.Parallel()
 	s := newGroupInfo()
 	s.context = cat(ext(ExtensionRequiredCapabilities, 0, 0, 0), ext(ExtensionExternalSenders, 0))
-	s.own = cat(ext(0x6a6a, 1), ext(ExtensionRatchetTree, testTree(t)...), ext(ExtensionExternalPub, vec(make([]byte, 32))...))
+	s.own = cat(ext(0x6a6a, 1), ext(ExtensionRatchetTree, testTree(t)...),
+		ext(ExtensionExternalPub, vec(make([]byte, 32))...))
 	bare := s.build()
 	want := GroupInfo{
 		Version:                 VersionMLS10,
@@ -70,25 +71,37 @@ func TestParseGroupInfoRefuses(t *testing.T) {
 		want   error
 		field  string
 	}{
-		"plain":              {func(*groupInfoSpec) {}, nil, ""},
-		"epoch too high":     {func(s *groupInfoSpec) { s.epoch = 1 << 53 }, ErrUnsupported, "GroupContext.epoch"},
-		"group_id too long":  {func(s *groupInfoSpec) { s.group = make([]byte, 65) }, ErrUnsupported, "GroupContext.group_id"},
-		"group_id empty":     {func(s *groupInfoSpec) { s.group = nil }, ErrUnsupported, "GroupContext.group_id"},
-		"too large":          {func(s *groupInfoSpec) { s.own = ext(9, make([]byte, MaxGroupInfoSize)...) }, ErrTooLarge, ""},
-		"context twice":      {func(s *groupInfoSpec) { s.context = cat(ext(9), ext(9)) }, ErrMalformed, "GroupContext.extensions"},
-		"own twice":          {func(s *groupInfoSpec) { s.own = cat(ext(9), ext(9)) }, ErrMalformed, "GroupInfo.extensions"},
-		"both":               {func(s *groupInfoSpec) { s.own, s.context = ext(9), ext(9) }, nil, ""},
-		"one leaf":           {func(s *groupInfoSpec) { s.own = tree(leaf(1)) }, nil, ""},
-		"no tree":            {func(s *groupInfoSpec) { s.own = tree() }, ErrMalformed, "ratchet_tree.nodes"},
-		"blank at the end":   {func(s *groupInfoSpec) { s.own = tree(leaf(1), u8(0)) }, ErrMalformed, "ratchet_tree.nodes"},
-		"parent first":       {func(s *groupInfoSpec) { s.own = tree(parent, leaf(1)) }, ErrMalformed, "ratchet_tree.node_type"},
-		"leaf second":        {func(s *groupInfoSpec) { s.own = tree(leaf(1), leaf(1)) }, ErrMalformed, "ratchet_tree.node_type"},
-		"odd unmerged":       {func(s *groupInfoSpec) { s.own = tree(u8(0), cat(u8(1), u8(2), vec(), vec(), vec(u8(1)))) }, ErrMalformed, "ParentNode.unmerged_leaves"},
-		"after the tree":     {func(s *groupInfoSpec) { s.own = ext(ExtensionRatchetTree, cat(vec(leaf(1)), u8(0))...) }, ErrMalformed, "GroupInfo"},
-		"external_pub bare":  {func(s *groupInfoSpec) { s.own = ext(ExtensionExternalPub, make([]byte, 32)...) }, ErrMalformed, "ExternalPub.external_pub"},
-		"external_pub long":  {func(s *groupInfoSpec) { s.own = ext(ExtensionExternalPub, cat(vec(make([]byte, 32)), u8(0))...) }, ErrMalformed, "ExternalPub.external_pub"},
-		"external_pub":       {func(s *groupInfoSpec) { s.own = ext(ExtensionExternalPub, vec(make([]byte, 32))...) }, nil, ""},
-		"external_pub short": {func(s *groupInfoSpec) { s.own = ext(ExtensionExternalPub, 5, 1) }, ErrMalformed, "ExternalPub.external_pub"},
+		"plain":          {func(*groupInfoSpec) {}, nil, ""},
+		"epoch too high": {func(s *groupInfoSpec) { s.epoch = 1 << 53 }, ErrUnsupported, "GroupContext.epoch"},
+		"group_id too long": {func(s *groupInfoSpec) { s.group = make([]byte, 65) }, ErrUnsupported,
+			"GroupContext.group_id"},
+		"group_id empty": {func(s *groupInfoSpec) { s.group = nil }, ErrUnsupported, "GroupContext.group_id"},
+		"too large":      {func(s *groupInfoSpec) { s.own = ext(9, make([]byte, MaxGroupInfoSize)...) }, ErrTooLarge, ""},
+		"context twice": {func(s *groupInfoSpec) { s.context = cat(ext(9), ext(9)) }, ErrMalformed,
+			"GroupContext.extensions"},
+		"own twice":        {func(s *groupInfoSpec) { s.own = cat(ext(9), ext(9)) }, ErrMalformed, "GroupInfo.extensions"},
+		"both":             {func(s *groupInfoSpec) { s.own, s.context = ext(9), ext(9) }, nil, ""},
+		"one leaf":         {func(s *groupInfoSpec) { s.own = tree(leaf(1)) }, nil, ""},
+		"no tree":          {func(s *groupInfoSpec) { s.own = tree() }, ErrMalformed, "ratchet_tree.nodes"},
+		"blank at the end": {func(s *groupInfoSpec) { s.own = tree(leaf(1), u8(0)) }, ErrMalformed, "ratchet_tree.nodes"},
+		"parent first": {func(s *groupInfoSpec) { s.own = tree(parent, leaf(1)) }, ErrMalformed,
+			"ratchet_tree.node_type"},
+		"leaf second": {func(s *groupInfoSpec) { s.own = tree(leaf(1), leaf(1)) }, ErrMalformed,
+			"ratchet_tree.node_type"},
+		"odd unmerged": {func(s *groupInfoSpec) { s.own = tree(u8(0), cat(u8(1), u8(2), vec(), vec(), vec(u8(1)))) },
+			ErrMalformed, "ParentNode.unmerged_leaves"},
+		"after the tree": {func(s *groupInfoSpec) { s.own = ext(ExtensionRatchetTree, cat(vec(leaf(1)), u8(0))...) },
+			ErrMalformed, "GroupInfo"},
+		"external_pub bare": {func(s *groupInfoSpec) { s.own = ext(ExtensionExternalPub, make([]byte, 32)...) },
+			ErrMalformed, "ExternalPub.external_pub"},
+		"external_pub long": {func(s *groupInfoSpec) {
+			s.own = ext(ExtensionExternalPub,
+				cat(vec(make([]byte, 32)), u8(0))...)
+		}, ErrMalformed, "ExternalPub.external_pub"},
+		"external_pub": {func(s *groupInfoSpec) { s.own = ext(ExtensionExternalPub, vec(make([]byte, 32))...) }, nil,
+			""},
+		"external_pub short": {func(s *groupInfoSpec) { s.own = ext(ExtensionExternalPub, 5, 1) }, ErrMalformed,
+			"ExternalPub.external_pub"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

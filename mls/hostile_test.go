@@ -132,7 +132,9 @@ func hostileProposals(size int) map[string][]byte {
 		all["add with "+name] = proposal(cat(u16(1), u16(1, 1), vec(), leaf, vec(), vec()))
 	}
 	// Every byte looks like the length of a vector, and the end like many signatures.
-	all["opaque"] = framed(1, cat(content(1, member(3), ContentTypeProposal, cat(u16(0xf001), fill(size, u8(0x20)))), vec(make([]byte, 64)), testTag))
+	all["opaque"] = framed(1,
+		cat(content(1, member(3), ContentTypeProposal, cat(u16(0xf001), fill(size, u8(0x20)))), vec(make([]byte, 64)),
+			testTag))
 	all["opaque, signature-like"] = framed(1, cat(content(1, member(3), ContentTypeProposal,
 		cat(u16(0xf001), fill(size, []byte{8, 0x30, 6, 2, 1, 1, 2, 1, 1}))), testTag))
 	all["context"] = proposal(cat(u16(7), vec(manyExts(size/3))))

@@ -27,16 +27,19 @@ func hostileApply(t testing.TB, size int) (all []hostileInput) {
 		return list
 	}
 	psk := func(i int) []byte { return pskProposal(32, strconv.Itoa(i)) }
-	apply("removes of a blank", g, &commitSpec{noPath: true, proposals: repeat(size/7, func(int) []byte { return removeOf(6) })}, "Commit.path")
+	apply("removes of a blank", g,
+		&commitSpec{noPath: true, proposals: repeat(size/7, func(int) []byte { return removeOf(6) })}, "Commit.path")
 	apply("psks", g, noPath(repeat(size/45, psk)...), "")
-	apply("unknown references", g, noPath(repeat(size/34, func(int) []byte { return cat(u8(2), vec(make([]byte, 32))) })...), "Commit.proposals")
+	apply("unknown references", g,
+		noPath(repeat(size/34, func(int) []byte { return cat(u8(2), vec(make([]byte, 32))) })...), "Commit.proposals")
 	apply("ciphertexts", g, &commitSpec{secrets: func(s [][]byte) [][]byte {
 		return repeat(size/3/len(s[0]), func(int) []byte { return s[0] })
 	}}, "UpdatePathNode.encrypted_path_secret")
 	apply("adds", g, noPath(repeat(size/262, func(int) []byte { return addOf(t, smallestPackage(t)) })...), "")
 
 	required := cat(vec(), vec(u16s(size/2-16)), vec()) // the extension list stays within its limit
-	apply("required capabilities", g, &commitSpec{proposals: [][]byte{contextProposal(ext(ExtensionRequiredCapabilities, required...))}}, "Capabilities")
+	apply("required capabilities", g,
+		&commitSpec{proposals: [][]byte{contextProposal(ext(ExtensionRequiredCapabilities, required...))}}, "Capabilities")
 
 	pending := func(name string, g *groupSpec, n int, propose func(i int) []byte) {
 		c := &commitSpec{noPath: true}

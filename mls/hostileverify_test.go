@@ -30,7 +30,8 @@ func hostileVerify(t testing.TB, size int) (all []hostileInput) {
 // bareLeaf returns the smallest leaf node whose signature is checked. Each i gives another
 // encryption key.
 func bareLeaf(i int, signatureKey, parentHash []byte) []byte {
-	leaf := cat(vec(make([]byte, 28), u32(uint32(i))), vec(signatureKey), basic(""), vec(), vec(), vec(), vec(), vec(u16(1)))
+	leaf := cat(vec(make([]byte, 28), u32(uint32(i))), vec(signatureKey), basic(""), vec(), vec(), vec(), vec(),
+		vec(u16(1)))
 	if parentHash == nil {
 		return cat(u8(1), u8(1), leaf, u8(2), vec(), vec())
 	}

@@ -14,7 +14,8 @@ import (
 )
 
 var supportedSuites = []CipherSuite{
-	SuiteX25519AES128, SuiteP256AES128, SuiteX25519ChaCha20, SuiteX448AES256, SuiteP521AES256, SuiteX448ChaCha20, SuiteP384AES256,
+	SuiteX25519AES128, SuiteP256AES128, SuiteX25519ChaCha20, SuiteX448AES256, SuiteP521AES256, SuiteX448ChaCha20,
+	SuiteP384AES256,
 }
 
 func mustParse(t testing.TB, data []byte) *KeyPackage {
@@ -61,7 +62,8 @@ func TestParseKeyPackage(t *testing.T) {
 			if err := k.VerifySignatures(); err != nil {
 				t.Error(err)
 			}
-			if diff := cmp.Diff(k, mustParse(t, bare), cmp.AllowUnexported(KeyPackage{}, leafNode{}, capabilities{})); diff != "" {
+			if diff := cmp.Diff(k, mustParse(t, bare),
+				cmp.AllowUnexported(KeyPackage{}, leafNode{}, capabilities{})); diff != "" {
 				t.Errorf("bare and framed differ: %s", diff)
 			}
 			for _, data := range [][]byte{bare, framed(5, bare)} {
@@ -113,35 +115,57 @@ func TestKeyPackageCheck(t *testing.T) {
 		want   error // nil: accepted
 		field  string
 	}{
-		"as is":            {change: func(s *keyPackageSpec) {}},
-		"unknown suite":    {change: func(s *keyPackageSpec) { s.suite = 0xf001 }, want: ErrUnsupported, field: "cipher_suite"},
-		"update leaf":      {change: func(s *keyPackageSpec) { s.source = 2 }, want: ErrMalformed, field: "LeafNode.leaf_node_source"},
-		"commit leaf":      {change: func(s *keyPackageSpec) { s.source = 3 }, want: ErrMalformed, field: "LeafNode.leaf_node_source"},
-		"same keys":        {change: func(s *keyPackageSpec) { s.initKey = s.encKey }, want: ErrMalformed, field: "init_key"},
-		"short init_key":   {change: func(s *keyPackageSpec) { s.initKey = s.initKey[1:] }, want: ErrMalformed, field: "init_key"},
-		"empty init_key":   {change: func(s *keyPackageSpec) { s.initKey = nil }, want: ErrMalformed, field: "init_key"},
-		"long encryption":  {change: func(s *keyPackageSpec) { s.encKey = make([]byte, 65) }, want: ErrMalformed, field: "LeafNode.encryption_key"},
-		"short signature":  {change: func(s *keyPackageSpec) { s.sigKey = s.sigKey[1:] }, want: ErrMalformed, field: "LeafNode.signature_key"},
-		"P-256 off curve":  {suite: 2, change: func(s *keyPackageSpec) { s.initKey[9] ^= 1 }, want: ErrMalformed, field: "init_key"},
-		"P-256 compressed": {suite: 2, change: func(s *keyPackageSpec) { s.sigKey = append([]byte{2}, s.sigKey[1:33]...) }, want: ErrMalformed, field: "LeafNode.signature_key"},
-		"P-256 bad signer": {suite: 2, change: func(s *keyPackageSpec) { s.sigKey[40] ^= 1 }, want: ErrMalformed, field: "LeafNode.signature_key"},
+		"as is": {change: func(s *keyPackageSpec) {}},
+		"unknown suite": {change: func(s *keyPackageSpec) { s.suite = 0xf001 }, want: ErrUnsupported,
+			field: "cipher_suite"},
+		"update leaf": {change: func(s *keyPackageSpec) { s.source = 2 }, want: ErrMalformed,
+			field: "LeafNode.leaf_node_source"},
+		"commit leaf": {change: func(s *keyPackageSpec) { s.source = 3 }, want: ErrMalformed,
+			field: "LeafNode.leaf_node_source"},
+		"same keys": {change: func(s *keyPackageSpec) { s.initKey = s.encKey }, want: ErrMalformed, field: "init_key"},
+		"short init_key": {change: func(s *keyPackageSpec) { s.initKey = s.initKey[1:] }, want: ErrMalformed,
+			field: "init_key"},
+		"empty init_key": {change: func(s *keyPackageSpec) { s.initKey = nil }, want: ErrMalformed, field: "init_key"},
+		"long encryption": {change: func(s *keyPackageSpec) { s.encKey = make([]byte, 65) }, want: ErrMalformed,
+			field: "LeafNode.encryption_key"},
+		"short signature": {change: func(s *keyPackageSpec) { s.sigKey = s.sigKey[1:] }, want: ErrMalformed,
+			field: "LeafNode.signature_key"},
+		"P-256 off curve": {suite: 2, change: func(s *keyPackageSpec) { s.initKey[9] ^= 1 }, want: ErrMalformed,
+			field: "init_key"},
+		"P-256 compressed": {suite: 2, change: func(s *keyPackageSpec) { s.sigKey = append([]byte{2}, s.sigKey[1:33]...) },
+			want: ErrMalformed, field: "LeafNode.signature_key"},
+		"P-256 bad signer": {suite: 2, change: func(s *keyPackageSpec) { s.sigKey[40] ^= 1 }, want: ErrMalformed,
+			field: "LeafNode.signature_key"},
 
-		"expired":          {change: func(s *keyPackageSpec) { s.notAfter = now }, want: ErrExpired, field: "Lifetime.not_after"},
-		"last second":      {change: func(s *keyPackageSpec) { s.notAfter = now + 1 }},
-		"future":           {change: func(s *keyPackageSpec) { s.notBefore = now + 301 }, want: ErrExpired, field: "Lifetime.not_before"},
+		"expired": {change: func(s *keyPackageSpec) { s.notAfter = now }, want: ErrExpired,
+			field: "Lifetime.not_after"},
+		"last second": {change: func(s *keyPackageSpec) { s.notAfter = now + 1 }},
+		"future": {change: func(s *keyPackageSpec) { s.notBefore = now + 301 }, want: ErrExpired,
+			field: "Lifetime.not_before"},
 		"skewed clock":     {change: func(s *keyPackageSpec) { s.notBefore = now + 300 }},
 		"longest lifetime": {change: func(s *keyPackageSpec) { s.notBefore, s.notAfter = now-3600, now+84*day }},
-		"too long":         {change: func(s *keyPackageSpec) { s.notBefore, s.notAfter = now-3600, now+84*day+1 }, want: ErrLifetimeTooLong, field: "Lifetime"},
-		"no end":           {change: func(s *keyPackageSpec) { s.notBefore, s.notAfter = 0, 1<<64-1 }, want: ErrLifetimeTooLong, field: "Lifetime"},
-		"backwards":        {change: func(s *keyPackageSpec) { s.notBefore, s.notAfter = now, now-1 }, want: ErrMalformed, field: "Lifetime"},
-		"far away":         {change: func(s *keyPackageSpec) { s.notBefore, s.notAfter = 1<<64-2, 1<<64-1 }, want: ErrExpired, field: "Lifetime.not_before"},
+		"too long": {change: func(s *keyPackageSpec) { s.notBefore, s.notAfter = now-3600, now+84*day+1 },
+			want: ErrLifetimeTooLong, field: "Lifetime"},
+		"no end": {change: func(s *keyPackageSpec) { s.notBefore, s.notAfter = 0, 1<<64-1 },
+			want: ErrLifetimeTooLong, field: "Lifetime"},
+		"backwards": {change: func(s *keyPackageSpec) { s.notBefore, s.notAfter = now, now-1 }, want: ErrMalformed,
+			field: "Lifetime"},
+		"far away": {change: func(s *keyPackageSpec) { s.notBefore, s.notAfter = 1<<64-2, 1<<64-1 }, want: ErrExpired,
+			field: "Lifetime.not_before"},
 
-		"version unlisted":    {change: func(s *keyPackageSpec) { s.versions = []uint16{2} }, want: ErrMalformed, field: "Capabilities.versions"},
-		"suite unlisted":      {change: func(s *keyPackageSpec) { s.suites = []uint16{2, 3} }, want: ErrMalformed, field: "Capabilities.cipher_suites"},
-		"credential unlisted": {change: func(s *keyPackageSpec) { s.credentials = nil }, want: ErrMalformed, field: "Capabilities.credentials"},
-		"extension unlisted":  {change: func(s *keyPackageSpec) { s.leafExts = ext(0x5a5a) }, want: ErrMalformed, field: "Capabilities.extensions"},
-		"default extension":   {change: func(s *keyPackageSpec) { s.leafExts, s.capExts = ext(ExtensionApplicationID, 1), nil }},
-		"last resort":         {change: func(s *keyPackageSpec) { s.packageExts = ext(ExtensionLastResort) }},
+		"version unlisted": {change: func(s *keyPackageSpec) { s.versions = []uint16{2} }, want: ErrMalformed,
+			field: "Capabilities.versions"},
+		"suite unlisted": {change: func(s *keyPackageSpec) { s.suites = []uint16{2, 3} }, want: ErrMalformed,
+			field: "Capabilities.cipher_suites"},
+		"credential unlisted": {change: func(s *keyPackageSpec) { s.credentials = nil }, want: ErrMalformed,
+			field: "Capabilities.credentials"},
+		"extension unlisted": {change: func(s *keyPackageSpec) { s.leafExts = ext(0x5a5a) }, want: ErrMalformed,
+			field: "Capabilities.extensions"},
+		"default extension": {change: func(s *keyPackageSpec) {
+			s.leafExts, s.capExts = ext(ExtensionApplicationID, 1),
+				nil
+		}},
+		"last resort": {change: func(s *keyPackageSpec) { s.packageExts = ext(ExtensionLastResort) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -180,14 +204,20 @@ func TestParseKeyPackageRefuses(t *testing.T) {
 		want   error
 		field  string
 	}{
-		"version 2":          {func(s *keyPackageSpec) { s.version = 2 }, ErrUnsupported, "KeyPackage.version"},
-		"GREASE credential":  {func(s *keyPackageSpec) { s.credential = cat(u16(0x0a0a), vec()) }, ErrUnsupported, "Credential.credential_type"},
-		"unknown source":     {func(s *keyPackageSpec) { s.source = 4 }, ErrMalformed, "LeafNode.leaf_node_source"},
-		"extension twice":    {func(s *keyPackageSpec) { s.leafExts = cat(ext(7), ext(8), ext(7)) }, ErrMalformed, "LeafNode.extensions"},
-		"extension cut":      {func(s *keyPackageSpec) { s.packageExts = cat(ext(7), u16(8)) }, ErrMalformed, "KeyPackage.extension_data"},
-		"more than a limit":  {func(s *keyPackageSpec) { s.packageExts = ext(7, make([]byte, MaxKeyPackageSize)...) }, ErrTooLarge, ""},
-		"truncated cert":     {func(s *keyPackageSpec) { s.credential = cat(u16(2), vec(u8(3))) }, ErrMalformed, "Credential.cert_data"},
-		"twelve, then twice": {func(s *keyPackageSpec) { s.packageExts = cat(manyExts(12), ext(0x1003)) }, ErrMalformed, "KeyPackage.extensions"},
+		"version 2": {func(s *keyPackageSpec) { s.version = 2 }, ErrUnsupported, "KeyPackage.version"},
+		"GREASE credential": {func(s *keyPackageSpec) { s.credential = cat(u16(0x0a0a), vec()) }, ErrUnsupported,
+			"Credential.credential_type"},
+		"unknown source": {func(s *keyPackageSpec) { s.source = 4 }, ErrMalformed, "LeafNode.leaf_node_source"},
+		"extension twice": {func(s *keyPackageSpec) { s.leafExts = cat(ext(7), ext(8), ext(7)) }, ErrMalformed,
+			"LeafNode.extensions"},
+		"extension cut": {func(s *keyPackageSpec) { s.packageExts = cat(ext(7), u16(8)) }, ErrMalformed,
+			"KeyPackage.extension_data"},
+		"more than a limit": {func(s *keyPackageSpec) { s.packageExts = ext(7, make([]byte, MaxKeyPackageSize)...) },
+			ErrTooLarge, ""},
+		"truncated cert": {func(s *keyPackageSpec) { s.credential = cat(u16(2), vec(u8(3))) }, ErrMalformed,
+			"Credential.cert_data"},
+		"twelve, then twice": {func(s *keyPackageSpec) { s.packageExts = cat(manyExts(12), ext(0x1003)) }, ErrMalformed,
+			"KeyPackage.extensions"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

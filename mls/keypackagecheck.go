@@ -89,7 +89,8 @@ func (k *KeyPackage) checkLifetime(now time.Time) error {
 	case k.NotAfter.Before(k.NotBefore):
 		return k.refuse(ErrMalformed, "Lifetime", "7.2", "not_after is before not_before")
 	case k.NotAfter.Sub(k.NotBefore) > MaxLifetime:
-		reason := "more than " + strconv.Itoa(int(MaxLifetime/time.Second)) + " seconds (84 days and one hour) from not_before to not_after"
+		reason := "more than " + strconv.Itoa(int(MaxLifetime/time.Second)) +
+			" seconds (84 days and one hour) from not_before to not_after"
 		if k.NotAfter.Equal(unixTime(endOf9999)) {
 			reason += ": it has no end, which is ts-mls's default; set a lifetime"
 		}

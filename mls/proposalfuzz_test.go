@@ -40,7 +40,8 @@ func FuzzProposal(f *testing.F) {
 			return (a == nil) == (b == nil) && (a == nil || cmp.Equal(a.Header, b.Header) && a.Proposal.Type == b.Proposal.Type)
 		}))
 		h, err := ParseHeader(data)
-		if isProposal := err == nil && h.WireFormat == WireFormatPublicMessage && h.ContentType == ContentTypeProposal; isProposal != ok {
+		if isProposal := err == nil && h.WireFormat == WireFormatPublicMessage &&
+			h.ContentType == ContentTypeProposal; isProposal != ok {
 			t.Fatalf("ParseHeader: %+v, %v", h, err)
 		}
 		if ok && !cmp.Equal(h, m.Header) {

@@ -16,12 +16,14 @@ func (a *applier) resolve(pending []*ProposalMessage) error {
 		if p.Reference != nil {
 			m := byRef[string(p.Reference)]
 			if m == nil {
-				unknown = refuseCommit(ErrUnsupported, "Commit.proposals", "12.4", "a reference to a proposal that is not known here, or two to one")
+				unknown = refuseCommit(ErrUnsupported, "Commit.proposals", "12.4",
+					"a reference to a proposal that is not known here, or two to one")
 				continue
 			}
 			delete(byRef, string(p.Reference))
 			if a.change.External && m.Proposal.Type != ProposalSelfRemove {
-				return refuseCommit(ErrMalformed, "Commit.proposals", "12.4.3.2", "an external commit with a proposal by reference other than SelfRemove")
+				return refuseCommit(ErrMalformed, "Commit.proposals", "12.4.3.2",
+					"an external commit with a proposal by reference other than SelfRemove")
 			}
 			if err := a.verifier.verify(m); err != nil {
 				return err
@@ -131,7 +133,9 @@ func (v *proposalVerifier) sender(index uint32) (externalSender, error) {
 		}
 	}
 	if int64(index) >= int64(len(v.senders)) {
-		return externalSender{}, refuseCommit(ErrMalformed, "Commit.proposals", "12.1.8.1", "a proposal from an external sender that the group does not list")
+		return externalSender{},
+			refuseCommit(ErrMalformed, "Commit.proposals", "12.1.8.1",
+				"a proposal from an external sender that the group does not list")
 	}
 	return v.senders[index], nil
 }

@@ -34,7 +34,8 @@ func (t *Tree) checkContext(context Extensions) error {
 		if !scratch.covers(c.extensions, wantExtensions) ||
 			!scratch.covers(c.proposals, wantProposals) ||
 			!scratch.covers(c.credentials, wantCredentials) {
-			return refuseTree(ErrMalformed, "Capabilities", "7.3", "leaf "+strconv.Itoa(i)+" does not list a required capability")
+			return refuseTree(ErrMalformed, "Capabilities", "7.3",
+				"leaf "+strconv.Itoa(i)+" does not list a required capability")
 		}
 	}
 	return nil
@@ -49,7 +50,8 @@ func requiredOf(context Extensions) (c capabilities, err error) {
 	}
 	r := newReader("GroupContext", data)
 	r.in = place{"RequiredCapabilities", "11.1"}
-	c.extensions, c.proposals, c.credentials = r.u16s("extension_types"), r.u16s("proposal_types"), r.u16s("credential_types")
+	c.extensions, c.proposals, c.credentials = r.u16s("extension_types"), r.u16s("proposal_types"),
+		r.u16s("credential_types")
 	return c, r.finish()
 }
 

@@ -52,13 +52,16 @@ type signature struct {
 
 // suites are the cipher suites of RFC 9420 §17.1 by code point.
 var suites = [...]suiteParams{
-	SuiteX25519AES128:   {"MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519", crypto.SHA256, x25519, ed25519Signature},
-	SuiteP256AES128:     {"MLS_128_DHKEMP256_AES128GCM_SHA256_P256", crypto.SHA256, p256, signature{keySize: 65, curve: elliptic.P256()}},
+	SuiteX25519AES128: {"MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519", crypto.SHA256, x25519, ed25519Signature},
+	SuiteP256AES128: {"MLS_128_DHKEMP256_AES128GCM_SHA256_P256", crypto.SHA256, p256,
+		signature{keySize: 65, curve: elliptic.P256()}},
 	SuiteX25519ChaCha20: {"MLS_128_DHKEMX25519_CHACHA20POLY1305_SHA256_Ed25519", crypto.SHA256, x25519, ed25519Signature},
 	SuiteX448AES256:     {"MLS_256_DHKEMX448_AES256GCM_SHA512_Ed448", crypto.SHA512, x448, ed448Signature},
-	SuiteP521AES256:     {"MLS_256_DHKEMP521_AES256GCM_SHA512_P521", crypto.SHA512, p521, signature{keySize: 133, curve: elliptic.P521()}},
-	SuiteX448ChaCha20:   {"MLS_256_DHKEMX448_CHACHA20POLY1305_SHA512_Ed448", crypto.SHA512, x448, ed448Signature},
-	SuiteP384AES256:     {"MLS_256_DHKEMP384_AES256GCM_SHA384_P384", crypto.SHA384, p384, signature{keySize: 97, curve: elliptic.P384()}},
+	SuiteP521AES256: {"MLS_256_DHKEMP521_AES256GCM_SHA512_P521", crypto.SHA512, p521,
+		signature{keySize: 133, curve: elliptic.P521()}},
+	SuiteX448ChaCha20: {"MLS_256_DHKEMX448_CHACHA20POLY1305_SHA512_Ed448", crypto.SHA512, x448, ed448Signature},
+	SuiteP384AES256: {"MLS_256_DHKEMP384_AES256GCM_SHA384_P384", crypto.SHA384, p384,
+		signature{keySize: 97, curve: elliptic.P384()}},
 }
 
 var (
@@ -177,7 +180,8 @@ func wrongKey(key []byte, size int) string {
 	n := strconv.Itoa(len(key)) + " bytes"
 	switch {
 	case size%2 == 1 && size != ed448.PublicKeySize && len(key) == (size+1)/2:
-		return n + ": a compressed point, as ts-mls writes it; write the uncompressed point of " + strconv.Itoa(size) + " bytes"
+		return n + ": a compressed point, as ts-mls writes it; write the uncompressed point of " + strconv.Itoa(size) +
+			" bytes"
 	case len(key) != size:
 		return n + ": not a public key of the cipher suite, which has " + strconv.Itoa(size)
 	}

@@ -77,7 +77,8 @@ func (a *applier) checkPath(path *updatePath, leaf uint32, steps []step) error {
 		node := &path.nodes[i]
 		switch {
 		case !a.tree.suite.validHPKEKey(node.encryptionKey):
-			return refuseCommit(ErrMalformed, "UpdatePathNode.encryption_key", "5.1.1", a.tree.suite.wrongHPKEKey(node.encryptionKey))
+			return refuseCommit(ErrMalformed, "UpdatePathNode.encryption_key", "5.1.1",
+				a.tree.suite.wrongHPKEKey(node.encryptionKey))
 		case !addKey(keys, node.encryptionKey):
 			return refuseCommit(ErrMalformed, "UpdatePathNode.encryption_key", "12.4.2", "a key of the tree")
 		}

@@ -80,7 +80,8 @@ func checkExactAt(parse func([]byte) error, data []byte, first, step int) error 
 			}
 		}
 	}
-	for _, more := range [][]byte{{0}, {1}, {0xff}, make([]byte, 2), make([]byte, 3), make([]byte, 4), make([]byte, 33), data} {
+	for _, more := range [][]byte{{0}, {1}, {0xff}, make([]byte, 2), make([]byte, 3), make([]byte, 4), make([]byte, 33),
+		data} {
 		if parse(cat(data, more)) == nil {
 			return fmt.Errorf("accepted with %d trailing bytes", len(more))
 		}
@@ -123,7 +124,8 @@ func TestVectorsJoin(t *testing.T) {
 					}
 					// These objects practically never expire: not_after is far in the future.
 					// Those of suite 7 do not list it in their capabilities.
-					if err := k.Check(k.NotBefore); err != nil && !errors.Is(err, ErrLifetimeTooLong) && k.CipherSuite != SuiteP384AES256 {
+					if err := k.Check(k.NotBefore); err != nil && !errors.Is(err, ErrLifetimeTooLong) &&
+						k.CipherSuite != SuiteP384AES256 {
 						t.Errorf("%d: %v", i, err)
 					}
 					verified++

@@ -43,7 +43,8 @@ type Tokens struct {
 func (t Tokens) check() error {
 	switch {
 	case t.Read != "" && t.Write == "":
-		return errors.New("MLSD_ADMIN_READ_TOKEN is set and MLSD_ADMIN_TOKEN is not: without it nobody could write, so set both")
+		return errors.New("MLSD_ADMIN_READ_TOKEN is set and MLSD_ADMIN_TOKEN is not: without it nobody could write, so " +
+			"set both")
 	case t.Read != "" && t.Read == t.Write:
 		return errors.New("MLSD_ADMIN_READ_TOKEN and MLSD_ADMIN_TOKEN must differ")
 	}
@@ -52,7 +53,8 @@ func (t Tokens) check() error {
 			continue
 		}
 		if len(token) < leastToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			return fmt.Errorf("%s must have at least %d characters, printable ASCII without spaces: openssl rand -hex 32 makes one", name, leastToken)
+			return fmt.Errorf("%s must have at least %d characters, printable ASCII without spaces: openssl rand -hex 32 "+
+				"makes one", name, leastToken)
 		}
 	}
 	return nil
@@ -119,7 +121,8 @@ func (a *Access) Protect(level Level, h http.Handler) http.Handler {
 			h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), levelKey{}, allowed)))
 			return
 		}
-		a.log.Debug("a request to the admin listener was refused", "path", r.URL.Path, "from", r.RemoteAddr, "error", err.Message)
+		a.log.Debug("a request to the admin listener was refused", "path", r.URL.Path, "from", r.RemoteAddr, "error",
+			err.Message)
 		if err.Status == http.StatusUnauthorized {
 			if strings.Contains(r.Header.Get("Accept"), "text/html") { // a person with a browser
 				http.Redirect(w, r, LoginPath(r), http.StatusSeeOther)
@@ -139,7 +142,8 @@ func (a *Access) Protect(level Level, h http.Handler) http.Handler {
 func (a *Access) allow(level Level, r *http.Request) (Level, *Error) {
 	switch {
 	case !a.knows(r):
-		return 0, &Error{http.StatusForbidden, "UnknownHost", "the Host of the request is not one of the admin listener's: use its address, or name it in MLSD_ADMIN_HOSTS"}
+		return 0, &Error{http.StatusForbidden, "UnknownHost",
+			"the Host of the request is not one of the admin listener's: use its address, or name it in MLSD_ADMIN_HOSTS"}
 	case crossSite(r):
 		return 0, &Error{http.StatusForbidden, "CrossSite", "the admin listener answers no page of another site"}
 	case a.write == nil:
@@ -164,7 +168,8 @@ func (a *Access) caller(r *http.Request) (Level, *Error) {
 		if level, valid := a.session(r); valid {
 			return level, nil
 		}
-		return 0, &Error{http.StatusUnauthorized, "AuthenticationRequired", "the admin listener needs Authorization: Bearer, with its token"}
+		return 0, &Error{http.StatusUnauthorized, "AuthenticationRequired",
+			"the admin listener needs Authorization: Bearer, with its token"}
 	}
 	level, known := a.levelOf(given)
 	if !known {

@@ -101,7 +101,8 @@ type Blocked struct {
 }
 
 var accountLimit = Method{
-	Noun: "account", Verb: "limit", Usage: "give an account a part of the rate of requests and of the daily quotas that others have, or a multiple",
+	Noun: "account", Verb: "limit",
+	Usage: "give an account a part of the rate of requests and of the daily quotas that others have, or a multiple",
 	Params: []Param{
 		didParam,
 		{Name: "percent", Usage: "per cent of what others have, from 1 to 1000; 100 takes a limit back"},
@@ -135,7 +136,8 @@ func limitAccount(ctx context.Context, s *Service, tx pgx.Tx, c Call) (any, erro
 func parseLimit(percentText, lastsText string) (percent int, lasts time.Duration, err error) {
 	percent, err = strconv.Atoi(percentText)
 	if err != nil || percent < 1 || percent > accounts.MostPercent {
-		return 0, 0, BadRequest(fmt.Sprintf("percent must be a whole number from 1 to %d; to refuse everything, block the account", accounts.MostPercent))
+		return 0, 0, BadRequest(fmt.Sprintf("percent must be a whole number from 1 to %d; to refuse everything, block the "+
+			"account", accounts.MostPercent))
 	}
 	if lastsText == "" {
 		return percent, 0, nil

@@ -78,16 +78,20 @@ func ReadAccount(ctx context.Context, tx pgx.Tx, did string, limits quota.Limits
 	}
 	a.KeyPackages, err = list[Stock](ctx, tx, `
 		SELECT device_id, cipher_suite, count(*) FILTER (WHERE state = 'available' AND NOT last_resort AND not_after > now()),
-			count(*) FILTER (WHERE state = 'available' AND last_resort AND not_after > now()), count(*) FILTER (WHERE state = 'claimed'),
+			count(*) FILTER (WHERE state = 'available' AND last_resort AND not_after > now()), count(*) FILTER (WHERE state =
+				'claimed'),
 			count(*) FILTER (WHERE state = 'consumed'),
-			count(*) FILTER (WHERE state NOT IN ('available', 'claimed', 'consumed') OR state = 'available' AND not_after <= now()),
+			count(*) FILTER (WHERE state NOT IN ('available', 'claimed', 'consumed') OR state = 'available' AND not_after <=
+				now()),
 			min(not_after) FILTER (WHERE state = 'available' AND NOT last_resort AND not_after > now())
-		FROM key_packages WHERE did = $1 GROUP BY device_id, cipher_suite ORDER BY device_id, cipher_suite LIMIT $2`, did, accountRows)
+		FROM key_packages WHERE did = $1 GROUP BY device_id, cipher_suite ORDER BY device_id, cipher_suite LIMIT $2`, did,
+		accountRows)
 	if err != nil {
 		return a, err
 	}
 	a.Pushes, err = list[PushState](ctx, tx, `
-		SELECT state, count(*), min(created_at), coalesce((array_agg(left(last_error, 120) ORDER BY created_at DESC) FILTER (WHERE last_error IS NOT NULL))[1], '')
+		SELECT state, count(*), min(created_at), coalesce((array_agg(left(last_error, 120) ORDER BY created_at DESC) FILTER
+			(WHERE last_error IS NOT NULL))[1], '')
 		FROM push_jobs WHERE did = $1 GROUP BY state ORDER BY state`, did)
 	if err != nil {
 		return a, err

@@ -47,7 +47,8 @@ const endTimeout = 5 * time.Second
 func end(ctx context.Context, db *pgxpool.Pool, id int64, failure error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
-	_, err := db.Exec(ctx, `UPDATE admin_actions SET outcome = $2, ended_at = clock_timestamp() WHERE id = $1`, id, outcomeOf(failure))
+	_, err := db.Exec(ctx, `UPDATE admin_actions SET outcome = $2, ended_at = clock_timestamp() WHERE id = $1`, id,
+		outcomeOf(failure))
 	if err != nil {
 		return fmt.Errorf("record the outcome: %w", err)
 	}

@@ -17,7 +17,8 @@ func TestHangUpEndsNoAction(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	s := New(Config{DB: db, Log: slog.New(slog.DiscardHandler)})
-	act := Method{Noun: "test", Verb: "act", Write: true, run: func(ctx context.Context, _ *Service, _ pgx.Tx, _ Call) (any, error) { return nil, ctx.Err() }}
+	act := Method{Noun: "test", Verb: "act", Write: true,
+		run: func(ctx context.Context, _ *Service, _ pgx.Tx, _ Call) (any, error) { return nil, ctx.Err() }}
 	gone, hangUp := context.WithCancel(t.Context())
 	hangUp()
 	r := httptest.NewRequestWithContext(gone, http.MethodPost, act.Path(), nil)

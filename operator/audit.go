@@ -8,7 +8,8 @@ import (
 )
 
 var inspectAudit = question("audit", "what was done to the entity ID, or transitions by number", audit,
-	Param{Name: "id", Usage: "a convo's or Welcome's id, a KeyPackageRef in hex, or \"METHOD KEY\" of a reservation", Optional: true, Place: true})
+	Param{Name: "id", Usage: "a convo's or Welcome's id, a KeyPackageRef in hex, or \"METHOD KEY\" of a reservation",
+		Optional: true, Place: true})
 
 // TransitionCounts are the transitions of the last hour.
 type TransitionCounts struct {

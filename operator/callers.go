@@ -41,9 +41,12 @@ type CallerUse struct {
 func callers(ctx context.Context, tx pgx.Tx, c Call) (any, error) {
 	found, err := list[CallerUse](ctx, tx, `
 		SELECT coalesce(nullif(caller_did, ''), $3), nsid, sum(n)::bigint,
-			coalesce(sum(n) FILTER (WHERE kind = 'first'), 0)::bigint, coalesce(sum(n) FILTER (WHERE kind = 'replay'), 0)::bigint,
-			coalesce(sum(n) FILTER (WHERE kind = 'expired'), 0)::bigint, coalesce(sum(n) FILTER (WHERE kind = 'IdempotencyConflict'), 0)::bigint,
-			coalesce(sum(n) FILTER (WHERE kind = 'RequestInProgress'), 0)::bigint, coalesce(sum(n) FILTER (WHERE kind = 'EpochMismatch'), 0)::bigint,
+			coalesce(sum(n) FILTER (WHERE kind = 'first'), 0)::bigint, coalesce(sum(n) FILTER (WHERE kind = 'replay'),
+				0)::bigint,
+			coalesce(sum(n) FILTER (WHERE kind = 'expired'), 0)::bigint, coalesce(sum(n) FILTER (WHERE kind =
+				'IdempotencyConflict'), 0)::bigint,
+			coalesce(sum(n) FILTER (WHERE kind = 'RequestInProgress'), 0)::bigint, coalesce(sum(n) FILTER (WHERE kind =
+				'EpochMismatch'), 0)::bigint,
 			sum(seconds) / sum(n), sum(seconds)
 		FROM caller_counts WHERE hour > now() - $1::interval - interval '1 hour'
 		GROUP BY caller_did, nsid ORDER BY sum(n) DESC, caller_did, nsid LIMIT $2`, c.window(), c.rows(), AllOthers)
@@ -70,7 +73,8 @@ func Refused(ctx context.Context, tx pgx.Tx, since time.Duration, rows int) ([]R
 	return list[RefusedUse](ctx, tx, `
 		SELECT coalesce(nullif(caller_did, ''), $3), kind, nsid, sum(n)::bigint, max(hour)
 		FROM caller_counts
-		WHERE hour > now() - $1::interval - interval '1 hour' AND kind IN ('IdempotencyConflict', 'RequestInProgress', 'EpochMismatch')
+		WHERE hour > now() - $1::interval - interval '1 hour' AND kind IN ('IdempotencyConflict', 'RequestInProgress',
+			'EpochMismatch')
 		GROUP BY caller_did, kind, nsid ORDER BY sum(n) DESC, caller_did, kind, nsid LIMIT $2`, since, rows, AllOthers)
 }
 
@@ -88,10 +92,13 @@ func (c CallerUse) HitRate() float64 {
 func Keys(ctx context.Context, tx pgx.Tx, since time.Duration) ([]CallerUse, error) {
 	return list[CallerUse](ctx, tx, `
 		SELECT '', nsid, sum(n)::bigint,
-			coalesce(sum(n) FILTER (WHERE kind = 'first'), 0)::bigint, coalesce(sum(n) FILTER (WHERE kind = 'replay'), 0)::bigint,
-			coalesce(sum(n) FILTER (WHERE kind = 'expired'), 0)::bigint, coalesce(sum(n) FILTER (WHERE kind = 'IdempotencyConflict'), 0)::bigint,
+			coalesce(sum(n) FILTER (WHERE kind = 'first'), 0)::bigint, coalesce(sum(n) FILTER (WHERE kind = 'replay'),
+				0)::bigint,
+			coalesce(sum(n) FILTER (WHERE kind = 'expired'), 0)::bigint, coalesce(sum(n) FILTER (WHERE kind =
+				'IdempotencyConflict'), 0)::bigint,
 			coalesce(sum(n) FILTER (WHERE kind = 'RequestInProgress'), 0)::bigint, 0::bigint, sum(seconds) / sum(n), sum(seconds)
 		FROM caller_counts
-		WHERE hour > now() - $1::interval - interval '1 hour' AND kind IN ('first', 'replay', 'expired', 'IdempotencyConflict', 'RequestInProgress')
+		WHERE hour > now() - $1::interval - interval '1 hour' AND kind IN ('first', 'replay', 'expired',
+			'IdempotencyConflict', 'RequestInProgress')
 		GROUP BY nsid ORDER BY sum(n) DESC, nsid`, since)
 }

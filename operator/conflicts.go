@@ -34,7 +34,8 @@ func countConflicts(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, er
 	}
 	found, err := list[Conflict](ctx, tx, `
 		SELECT hour, kind, nsid, sum(n)::bigint FROM caller_counts
-		WHERE hour > now() - $1::interval - interval '1 hour' AND kind IN ('IdempotencyConflict', 'RequestInProgress', 'EpochMismatch')
+		WHERE hour > now() - $1::interval - interval '1 hour' AND kind IN ('IdempotencyConflict', 'RequestInProgress',
+			'EpochMismatch')
 		GROUP BY hour, kind, nsid ORDER BY hour DESC, kind, nsid`, c.window())
 	return Conflicts{int(math.Ceil(c.window().Hours())), found}, err
 }
@@ -54,7 +55,8 @@ func ConflictFields(ctx context.Context, tx pgx.Tx, since time.Duration, rows in
 	return list[FieldCount](ctx, tx, `
 		SELECT nsid, field, count(*)
 		FROM (SELECT * FROM requests ORDER BY id DESC LIMIT $1) r
-		CROSS JOIN LATERAL jsonb_array_elements_text(CASE jsonb_typeof(detail -> 'fields') WHEN 'array' THEN detail -> 'fields' ELSE '[]' END) AS of (field)
+		CROSS JOIN LATERAL jsonb_array_elements_text(CASE jsonb_typeof(detail -> 'fields') WHEN 'array' THEN detail ->
+			'fields' ELSE '[]' END) AS of (field)
 		WHERE error = 'IdempotencyConflict' AND at > now() - $2::interval
 		GROUP BY nsid, field ORDER BY 3 DESC, 1, 2 LIMIT $3`, recentRequests, since, rows)
 }

@@ -61,11 +61,13 @@ type Member struct {
 // ReadConvo returns a convo, nil if there is none.
 func ReadConvo(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*ConvoState, error) {
 	return first[ConvoState](ctx, tx, `
-		SELECT c.id, c.creator_did, c.cipher_suite, c.epoch, c.commit_level, c.last_seq, c.created_at, c.last_message_at, c.closed_at,
+		SELECT c.id, c.creator_did, c.cipher_suite, c.epoch, c.commit_level, c.last_seq, c.created_at, c.last_message_at,
+			c.closed_at,
 			coalesce(encode(c.successor_group_id, 'hex'), ''),
 			(SELECT count(*) FROM members m WHERE m.convo_id = c.id AND m.left_at IS NULL),
 			(SELECT count(*) FROM members m WHERE m.convo_id = c.id AND m.left_at IS NULL AND m.requested_at IS NOT NULL),
-			coalesce((SELECT octet_length(state) + coalesce(octet_length(group_info), 0) FROM public_groups g WHERE g.convo_id = c.id), 0)
+			coalesce((SELECT octet_length(state) + coalesce(octet_length(group_info), 0) FROM public_groups g WHERE g.convo_id =
+				c.id), 0)
 		FROM convos c WHERE c.id = $1`, id)
 }
 

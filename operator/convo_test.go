@@ -32,7 +32,8 @@ func TestLongLog(t *testing.T) {
 	if _, err := db.Exec(t.Context(), `ANALYZE messages, members, convos, welcome_bodies`); err != nil {
 		t.Fatal(err)
 	}
-	rows, err := db.Query(t.Context(), `EXPLAIN (ANALYZE, TIMING OFF, SUMMARY OFF) `+operator.ReadEpochs, id, int64(math.MaxInt64), 20, 2*epochs, 20)
+	rows, err := db.Query(t.Context(), `EXPLAIN (ANALYZE, TIMING OFF, SUMMARY OFF) `+operator.ReadEpochs, id,
+		int64(math.MaxInt64), 20, 2*epochs, 20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +41,8 @@ func TestLongLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if plan := strings.Join(lines, "\n"); strings.Contains(plan, "Seq Scan on messages") || strings.Contains(plan, "Rows Removed by Filter: 1") {
+	if plan := strings.Join(lines, "\n"); strings.Contains(plan, "Seq Scan on messages") ||
+		strings.Contains(plan, "Rows Removed by Filter: 1") {
 		t.Errorf("the plan reads the log:\n%s", plan)
 	}
 	err = pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {

@@ -14,7 +14,8 @@ import (
 )
 
 var deviceRevoke = Method{
-	Noun: "device", Verb: "revoke", Usage: "withdraw what a lost device could get: KeyPackages, Welcomes, pushes, sessions, streams",
+	Noun: "device", Verb: "revoke",
+	Usage:  "withdraw what a lost device could get: KeyPackages, Welcomes, pushes, sessions, streams",
 	Params: []Param{didParam, {Name: "device", Usage: "the device's id"}}, Write: true, run: revokeDevice,
 }
 
@@ -31,13 +32,15 @@ type Revoked struct {
 // revokeDevice takes everything from a device that this server holds for it.
 func revokeDevice(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (_ any, err error) {
 	did, device := c.did(), c.Params["device"]
-	out := Revoked{DID: did, DeviceID: device, Note: "The device is still a leaf of its groups: a member has to remove it with a commit. " +
-		"It can come back for as long as it has a session at the account's PDS: end that session."}
+	out := Revoked{DID: did, DeviceID: device,
+		Note: "The device is still a leaf of its groups: a member has to remove it with a commit. " +
+			"It can come back for as long as it has a session at the account's PDS: end that session."}
 	// Welcomes are locked before KeyPackages, as in a commit.
 	if out.Welcomes, err = welcome.Revoke(ctx, tx, welcome.Device{DID: did, DeviceID: device}); err != nil {
 		return nil, err
 	}
-	if out.KeyPackages, err = keypackages.Withdraw(ctx, tx, keypackages.Withdrawal{Owner: did, DeviceID: device}); err != nil {
+	if out.KeyPackages, err = keypackages.Withdraw(ctx, tx,
+		keypackages.Withdrawal{Owner: did, DeviceID: device}); err != nil {
 		return nil, err
 	}
 	if out.PushTarget, err = push.Unregister(ctx, tx, did, device); err != nil {

@@ -37,13 +37,17 @@ type Dispute struct {
 func Disputes(ctx context.Context, tx pgx.Tx, convo uuid.UUID, rows int) ([]Dispute, error) {
 	return list[Dispute](ctx, tx, `
 		SELECT d.convo_id, d.epoch, d.state, d.committer, d.voices, d.reports, d.began_at AS at, d.ended_at,
-			(SELECT coalesce(array_agg(did ORDER BY reported_at), '{}') FROM commit_reports r WHERE (r.convo_id, r.epoch) = (d.convo_id, d.epoch)),
-			(SELECT coalesce(array_agg(DISTINCT reason), '{}') FROM commit_reports r WHERE (r.convo_id, r.epoch) = (d.convo_id, d.epoch))
+			(SELECT coalesce(array_agg(did ORDER BY reported_at), '{}') FROM commit_reports r WHERE (r.convo_id, r.epoch) =
+				(d.convo_id, d.epoch)),
+			(SELECT coalesce(array_agg(DISTINCT reason), '{}') FROM commit_reports r WHERE (r.convo_id, r.epoch) = (d.convo_id,
+				d.epoch))
 		FROM disputes d WHERE $1 = d.convo_id OR $1 = $3
 		UNION ALL
 		SELECT f.convo_id, f.epoch, 'forked', '', 0,
-			(SELECT count(DISTINCT hash)::integer FROM epoch_reports r WHERE (r.convo_id, r.epoch) = (f.convo_id, f.epoch)), f.forked_at, NULL,
-			(SELECT coalesce(array_agg(did ORDER BY hash, did), '{}') FROM epoch_reports r WHERE (r.convo_id, r.epoch) = (f.convo_id, f.epoch)), '{}'
+			(SELECT count(DISTINCT hash)::integer FROM epoch_reports r WHERE (r.convo_id, r.epoch) = (f.convo_id, f.epoch)),
+				f.forked_at, NULL,
+			(SELECT coalesce(array_agg(did ORDER BY hash, did), '{}') FROM epoch_reports r WHERE (r.convo_id, r.epoch) =
+				(f.convo_id, f.epoch)), '{}'
 		FROM forked_epochs f WHERE $1 = f.convo_id OR $1 = $3
 		ORDER BY at DESC LIMIT $2`, convo, rows, uuid.Nil)
 }

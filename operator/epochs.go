@@ -74,7 +74,8 @@ func addWelcomes(ctx context.Context, tx pgx.Tx, convo uuid.UUID, all []Epoch) e
 		EpochWelcomes
 	}](ctx, tx, `
 		SELECT epoch, state, count(*), sum(failures)::integer FROM welcomes
-		WHERE convo_id = $1 AND epoch BETWEEN $2 AND $3 GROUP BY epoch, state ORDER BY epoch, state`, convo, all[len(all)-1].Epoch, all[0].Epoch)
+		WHERE convo_id = $1 AND epoch BETWEEN $2 AND $3 GROUP BY epoch, state ORDER BY epoch, state`, convo,
+		all[len(all)-1].Epoch, all[0].Epoch)
 	for _, r := range rows {
 		if e := epochOf(all, r.Epoch); e != nil {
 			e.Welcomes = append(e.Welcomes, r.EpochWelcomes)

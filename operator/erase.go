@@ -13,8 +13,9 @@ var accountErase = Method{
 	Noun: "account", Verb: "erase", Usage: "erase everything of an account, for ever",
 	Params: []Param{didParam}, Write: true, Final: true, after: changed,
 	run: func(ctx context.Context, s *Service, tx pgx.Tx, c Call) (_ any, err error) {
-		out := Erasing{DID: c.did(), Note: "It takes a minute and a half at least. The account is refused until it has ended. " +
-			"mlsd admin erasure show ID says how far it is. There is no way back."}
+		out := Erasing{DID: c.did(),
+			Note: "It takes a minute and a half at least. The account is refused until it has ended. " +
+				"mlsd admin erasure show ID says how far it is. There is no way back."}
 		out.ID, out.Begun, err = s.c.Erasures.Begin(ctx, tx, out.DID, "operator "+c.Operator, c.Reason)
 		return out, err
 	},

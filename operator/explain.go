@@ -10,7 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-var inspectRequest = question("request", "why requests got their answers: that with the id ID, or those of a key or caller",
+var inspectRequest = question("request",
+	"why requests got their answers: that with the id ID, or those of a key or caller",
 	func(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
 		found, err := Explain(ctx, tx, RequestsOf{
 			Request: c.Params["id"], Key: c.Params["key"], Caller: c.Params["did"], Failed: c.flag("refused"), Rows: c.rows(),
@@ -30,7 +31,8 @@ type Explanations struct {
 // text writes the requests one below the other.
 func (all Explanations) text(w io.Writer) {
 	if len(all.Requests) == 0 {
-		Line(w, "none: a known caller's request leaves a row if it is refused, fails or is slow, and a sample of the others does; "+
+		Line(w, "none: a known caller's request leaves a row if it is refused, fails or is slow, and a sample of the "+
+			"others does; "+
 			"a stranger's leaves only a line in the log; rows are kept for MLSD_REQUEST_RETENTION")
 	}
 	for n := range all.Requests {
@@ -144,7 +146,8 @@ func (r *Record) text() string {
 
 // read looks up what the sentence needs.
 func (e *Explanation) read(ctx context.Context, tx pgx.Tx) error {
-	for _, look := range []func(context.Context, pgx.Tx) error{e.readRecord, e.readEntry, e.readConvo, e.readWinner, e.readWelcome, e.readChanges} {
+	for _, look := range []func(context.Context, pgx.Tx) error{e.readRecord, e.readEntry, e.readConvo, e.readWinner,
+		e.readWelcome, e.readChanges} {
 		if err := look(ctx, tx); err != nil {
 			return err
 		}
@@ -161,7 +164,8 @@ func (e *Explanation) readRecord(ctx context.Context, tx pgx.Tx) (err error) {
 		scope = e.Convo.String()
 	}
 	e.Record, err = first[Record](ctx, tx, `
-		SELECT state, outcome, created_at, started_at, lease_expires_at, completed_at, expires_at, fence, coalesce(last_error, '')
+		SELECT state, outcome, created_at, started_at, lease_expires_at, completed_at, expires_at, fence, coalesce(last_error,
+			'')
 		FROM idempotency_keys WHERE (caller_did, nsid, key) = ($1, $2, $3) AND scope IN ('', $4) ORDER BY scope DESC LIMIT 1`,
 		e.Caller, e.Method, e.Key, scope)
 	return err
@@ -210,7 +214,8 @@ func (e *Explanation) readWelcome(ctx context.Context, tx pgx.Tx) (err error) {
 	}
 	e.welcome, err = first[welcomeUse](ctx, tx, `
 		SELECT epoch, device_id, confirmed_at, silent FROM welcomes
-		WHERE convo_id = $1 AND recipient_did = $2 AND state = 'consumed' ORDER BY epoch DESC, confirmed_at DESC LIMIT 1`, *e.Convo, e.Caller)
+		WHERE convo_id = $1 AND recipient_did = $2 AND state = 'consumed' ORDER BY epoch DESC, confirmed_at DESC LIMIT 1`,
+		*e.Convo, e.Caller)
 	return err
 }
 

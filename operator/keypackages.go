@@ -8,7 +8,8 @@ import (
 	"mlsd/keypackages"
 )
 
-var inspectKeyPackages = question("keypackages", "KeyPackages by state, and DIDs that are running out", countKeyPackages)
+var inspectKeyPackages = question("keypackages", "KeyPackages by state, and DIDs that are running out",
+	countKeyPackages)
 
 // KeyPackages are the KeyPackages by state, and stocks that run out.
 type KeyPackages struct {
@@ -48,7 +49,8 @@ func countKeyPackages(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (_ any
 	if err != nil {
 		return nil, err
 	}
-	r.Signals, err = list[SignalCount](ctx, tx, `SELECT kind, count(*) FROM key_package_signals GROUP BY kind ORDER BY kind`)
+	r.Signals, err = list[SignalCount](ctx, tx,
+		`SELECT kind, count(*) FROM key_package_signals GROUP BY kind ORDER BY kind`)
 	if err != nil {
 		return nil, err
 	}

@@ -55,7 +55,8 @@ func ReadLifetimes(ctx context.Context, tx pgx.Tx, settings idem.Lifetimes, perc
 	operations := settings.All()
 	all := make([]Lifetime, len(operations))
 	for n, o := range operations {
-		all[n] = Lifetime{Method: o.NSID, LifeSeconds: o.Life.Seconds(), LeastSeconds: o.Least.Life.Seconds(), LeaseSeconds: o.Lease.Seconds()}
+		all[n] = Lifetime{Method: o.NSID, LifeSeconds: o.Life.Seconds(), LeastSeconds: o.Least.Life.Seconds(),
+			LeaseSeconds: o.Lease.Seconds()}
 	}
 	for _, c := range counts {
 		n := slices.IndexFunc(all, func(l Lifetime) bool { return l.Method == c.Method })

@@ -33,7 +33,8 @@ const sampledRows = 200_000
 // Sampled returns how much of a table to read, in per cent.
 func Sampled(ctx context.Context, tx pgx.Tx, table string) (percent float64, err error) {
 	var rows float64
-	if err := tx.QueryRow(ctx, `SELECT greatest(reltuples, 1)::float8 FROM pg_class WHERE oid = $1::regclass`, table).Scan(&rows); err != nil {
+	if err := tx.QueryRow(ctx, `SELECT greatest(reltuples, 1)::float8 FROM pg_class WHERE oid = $1::regclass`,
+		table).Scan(&rows); err != nil {
 		return 0, err
 	}
 	return min(WholeTable, WholeTable*sampledRows/rows), nil

@@ -44,11 +44,13 @@ type LogKeyAdded struct {
 
 var logKeyRetire = Method{
 	Noun: "log-key", Verb: "retire", Usage: "delete the seed of a key: it signs no more",
-	Params: []Param{logKeyParam, {Name: "now", Usage: "also if devices that were away do not know another key yet", Optional: true, Kind: Flag}},
-	Write:  true, Final: true,
+	Params: []Param{logKeyParam,
+		{Name: "now", Usage: "also if devices that were away do not know another key yet", Optional: true, Kind: Flag}},
+	Write: true, Final: true,
 	run: func(ctx context.Context, s *Service, tx pgx.Tx, c Call) (any, error) {
 		done, err := s.c.Heads.RetireKey(ctx, tx, c.logKey(), c.flag("now"))
-		out := LogKeyRetired{c.logKey(), done.Changed, "No node signs with it within seconds. Heads that it has signed can still be checked."}
+		out := LogKeyRetired{c.logKey(), done.Changed,
+			"No node signs with it within seconds. Heads that it has signed can still be checked."}
 		if done.Changed && done.Early {
 			out.Note += " A device that has checked no head since " + done.Since.Format(time.RFC3339) +
 				" says that the server's head is not signed with the key that it had."
@@ -65,10 +67,12 @@ type LogKeyRetired struct {
 }
 
 var logKeyWithhold = Method{
-	Noun: "log-key", Verb: "withhold", Usage: "give a key to no new device, because its seed has leaked; it goes on signing until it is retired",
+	Noun: "log-key", Verb: "withhold",
+	Usage:  "give a key to no new device, because its seed has leaked; it goes on signing until it is retired",
 	Params: []Param{logKeyParam}, Write: true, Final: true,
 	run: func(ctx context.Context, s *Service, tx pgx.Tx, c Call) (any, error) {
-		const note = "New devices are not given it. Devices that know it accept what it has signed until their app begins anew."
+		const note = "New devices are not given it. Devices that know it accept what it has signed until their app begins " +
+			"anew."
 		changed, err := s.c.Heads.WithholdKey(ctx, tx, c.logKey())
 		return LogKeyWithheld{c.logKey(), changed, note}, err
 	},

@@ -33,7 +33,8 @@ func Methods() []Method {
 		reportList, reportShow, reportFetch, reportClose, reportDelete, reportClear,
 		logKeyList, logKeyAdd, logKeyRetire, logKeyWithhold,
 
-		inspectRequest, inspectReservations, inspectRecords, inspectConflicts, inspectWelcomes, inspectKeyPackages, inspectLifetimes,
+		inspectRequest, inspectReservations, inspectRecords, inspectConflicts, inspectWelcomes, inspectKeyPackages,
+		inspectLifetimes,
 		inspectQuotas, inspectDisputes, inspectAudit, inspectActions, inspectPush,
 	}
 }
@@ -62,8 +63,10 @@ const questionNoun = "inspect"
 
 // question returns a method that looks into the database. mlsd inspect VERB asks it without a
 // server. Its result has DIDs in full only if that is asked for.
-func question(verb, usage string, run func(context.Context, *Service, pgx.Tx, Call) (any, error), params ...Param) Method {
-	return Method{Noun: questionNoun, Verb: verb, Usage: usage, Params: append(params, Options()...), Command: true, run: run}
+func question(verb, usage string, run func(context.Context, *Service, pgx.Tx, Call) (any, error),
+	params ...Param) Method {
+	return Method{Noun: questionNoun, Verb: verb, Usage: usage, Params: append(params, Options()...), Command: true,
+		run: run}
 }
 
 // Question reports whether the method is one of mlsd inspect.
@@ -74,7 +77,8 @@ func Options() []Param {
 	return []Param{
 		{Name: "dids", Usage: "tell DIDs in full", Kind: Flag, Optional: true},
 		{Name: "rows", Usage: "list at most so many rows (default: 20)", Kind: Count, Optional: true},
-		{Name: "since", Usage: "how far back: conflicts and callers in whole hours (default: 24h), records by when they were made (default: all)",
+		{Name: "since", Usage: "how far back: conflicts and callers in whole hours (default: 24h), records by when they " +
+			"were made (default: all)",
 			Kind: Span, Optional: true},
 	}
 }

@@ -15,7 +15,8 @@ var reportParam = Param{Name: "id", Usage: "the report's id", Kind: ID}
 func (c Call) report() uuid.UUID { return c.id(reportParam.Name) }
 
 var reportList = Method{
-	Noun: "report", Verb: "list", Usage: "the reports of abuse that are open, the oldest first; or those that are closed, the newest first",
+	Noun: "report", Verb: "list",
+	Usage: "the reports of abuse that are open, the oldest first; or those that are closed, the newest first",
 	Params: []Param{
 		{Name: "state", Usage: "open (the default) or closed", Optional: true},
 		{Name: "from", Usage: "the id of the last report before these", Kind: ID, Optional: true},
@@ -54,7 +55,8 @@ func listReports(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error
 }
 
 var reportShow = Method{
-	Noun: "report", Verb: "show", Usage: "what the server knows of a report: who, which convo, when; what is revealed is sealed",
+	Noun: "report", Verb: "show",
+	Usage:  "what the server knows of a report: who, which convo, when; what is revealed is sealed",
 	Params: []Param{reportParam},
 	run: func(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
 		return reports.Get(ctx, tx, c.report())

@@ -51,9 +51,11 @@ type RequestsOf struct {
 // Requests returns requests, the newest first.
 func Requests(ctx context.Context, tx pgx.Tx, of RequestsOf) ([]Request, error) {
 	return list[Request](ctx, tx, `
-		SELECT id, at, request_id, node, nsid, status, error, message, detail, caller_did, key, convo_id, replayed, expired, seconds
+		SELECT id, at, request_id, node, nsid, status, error, message, detail, caller_did, key, convo_id, replayed, expired,
+			seconds
 		FROM requests
 		WHERE ($1 = '' OR request_id = $1) AND ($2 = '' OR key = $2 AND key <> '') AND ($3 = '' OR caller_did = $3)
-			AND ($4::uuid IS NULL OR convo_id = $4) AND ($5 = '' OR error = $5) AND ($6::bigint = 0 OR id < $6) AND (NOT $7 OR error <> '')
+			AND ($4::uuid IS NULL OR convo_id = $4) AND ($5 = '' OR error = $5) AND ($6::bigint = 0 OR id < $6) AND (NOT $7 OR
+				error <> '')
 		ORDER BY id DESC LIMIT $8`, of.Request, of.Key, of.Caller, of.Convo, of.Error, of.Before, of.Failed, of.Rows)
 }

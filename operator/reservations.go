@@ -7,7 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-var inspectReservations = question("reservations", "work outside the database that is under way, stuck or failed", readReservations)
+var inspectReservations = question("reservations", "work outside the database that is under way, stuck or failed",
+	readReservations)
 
 // Reservations is the work outside the database that is under way or has failed.
 type Reservations struct {
@@ -32,7 +33,8 @@ type Reservation struct {
 }
 
 func (r Reservation) cells() []any {
-	return []any{r.Method, cmp.Or(r.Scope, "-"), r.Key, r.Caller, longSpan(r.AgeSeconds), r.Fence, r.lease(), cmp.Or(r.LastError, "-")}
+	return []any{r.Method, cmp.Or(r.Scope, "-"), r.Key, r.Caller, longSpan(r.AgeSeconds), r.Fence, r.lease(),
+		cmp.Or(r.LastError, "-")}
 }
 
 // lease says in words whether somebody has a lease.
@@ -51,7 +53,8 @@ func (r Reservation) lease() string {
 func readReservations(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
 	var r Reservations
 	err := tx.QueryRow(ctx, `
-		SELECT count(*) FILTER (WHERE state = 'processing'), count(*) FILTER (WHERE state = 'processing' AND lease_expires_at <= now()),
+		SELECT count(*) FILTER (WHERE state = 'processing'), count(*) FILTER (WHERE state = 'processing' AND lease_expires_at
+			<= now()),
 			count(*) FILTER (WHERE state = 'released')
 		FROM idempotency_keys WHERE state IN ('processing', 'released')`).Scan(&r.Processing, &r.Stuck, &r.Released)
 	if err != nil {
@@ -59,7 +62,8 @@ func readReservations(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, 
 	}
 	r.Reservations, err = list[Reservation](ctx, tx, `
 		SELECT nsid, scope, key, caller_did, state, extract(epoch FROM now() - started_at)::float8, fence,
-			extract(epoch FROM lease_expires_at - now())::float8, state = 'processing' AND lease_expires_at <= now(), coalesce(last_error, '')
+			extract(epoch FROM lease_expires_at - now())::float8, state = 'processing' AND lease_expires_at <= now(),
+				coalesce(last_error, '')
 		FROM idempotency_keys WHERE state IN ('processing', 'released') ORDER BY state, lease_expires_at LIMIT $1`, c.rows())
 	return r, err
 }

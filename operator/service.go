@@ -73,7 +73,8 @@ func (s *Service) Handle(handle Handle) {
 		if m.Write {
 			level = Write
 		}
-		handle(m.httpVerb()+" "+m.Path(), level, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, m) }))
+		handle(m.httpVerb()+" "+m.Path(), level,
+			http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, m) }))
 	}
 }
 
@@ -114,7 +115,8 @@ func (s *Service) Answer(w http.ResponseWriter, r *http.Request, m Method, c Cal
 	control := http.NewResponseController(w)
 	// The listener's timeouts are too short for a large job. net/http reads meanwhile, to notice that
 	// the client hangs up.
-	if err := errors.Join(control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(Limit+answerTimeout))); err != nil {
+	if err := errors.Join(control.SetReadDeadline(time.Time{}),
+		control.SetWriteDeadline(time.Now().Add(Limit+answerTimeout))); err != nil {
 		s.c.Log.Warn("an admin method may be cut off", "error", err)
 	}
 	ctx := r.Context()
@@ -159,7 +161,8 @@ func (s *Service) Call(ctx context.Context, m Method, c Call) (out any, err erro
 		return nil, err
 	}
 	out, err = s.act(ctx, m, c)
-	s.c.Log.InfoContext(ctx, "an operator has acted", "action", m.Name(), "operator", c.Operator, "outcome", outcomeOf(err))
+	s.c.Log.InfoContext(ctx, "an operator has acted", "action", m.Name(), "operator", c.Operator, "outcome",
+		outcomeOf(err))
 	return out, errors.Join(err, end(ctx, s.c.DB, id, err))
 }
 
@@ -183,7 +186,8 @@ func (s *Service) Ask(ctx context.Context, tx pgx.Tx, m Method, c Call) (any, er
 func (s *Service) act(ctx context.Context, m Method, c Call) (out any, err error) {
 	err = pgx.BeginFunc(ctx, s.c.DB, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
-			SELECT set_config('mlsd.caller', $1, true), set_config('mlsd.reason', $2, true), set_config('mlsd.maintenance', 'on', true)`,
+			SELECT set_config('mlsd.caller', $1, true), set_config('mlsd.reason', $2, true), set_config('mlsd.maintenance', 'on',
+				true)`,
 			"operator "+c.Operator, "admin "+c.action)
 		if err != nil {
 			return fmt.Errorf("act as the operator: %w", err)

@@ -33,7 +33,8 @@ func (a *Access) Login(r *http.Request, token string) (*http.Cookie, error) {
 	select {
 	case a.attempts <- struct{}{}:
 	default:
-		return nil, &Error{http.StatusTooManyRequests, "TooManyAttempts", "too many wrong tokens: wait a second, then try again"}
+		return nil, &Error{http.StatusTooManyRequests, "TooManyAttempts",
+			"too many wrong tokens: wait a second, then try again"}
 	}
 	level, known := a.levelOf(token)
 	if !known {

@@ -98,7 +98,8 @@ func TestSessionCookie(t *testing.T) {
 	t.Parallel()
 	a := newAccess(t, operator.Tokens{Write: writeToken})
 	c := logIn(t, a, writeToken)
-	if !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Secure || c.Path != "/" || c.MaxAge != 12*60*60 || strings.Contains(c.Value, writeToken) {
+	if !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Secure || c.Path != "/" || c.MaxAge != 12*60*60 ||
+		strings.Contains(c.Value, writeToken) {
 		t.Errorf("%+v", c)
 	}
 	proxied := request(http.MethodPost, "/login")
@@ -119,11 +120,14 @@ func TestForgedSessions(t *testing.T) {
 	part := func(c *http.Cookie) []string { return strings.Split(c.Value, ".") }
 	w, r := part(write), part(read)
 	for _, forged := range []string{
-		"", ".", "..", "3.99999999999.", w[0] + "." + w[1] + ".", w[0] + ".99999999999." + w[2], w[0] + "." + w[1] + "." + r[2],
-		w[0] + "." + r[1] + "." + r[2], "1." + w[1] + "." + w[2], "0." + w[1] + "." + w[2], w[0] + "." + w[1] + "." + w[2] + "x", "9." + w[1] + "." + w[2],
+		"", ".", "..", "3.99999999999.", w[0] + "." + w[1] + ".", w[0] + ".99999999999." + w[2],
+		w[0] + "." + w[1] + "." + r[2],
+		w[0] + "." + r[1] + "." + r[2], "1." + w[1] + "." + w[2], "0." + w[1] + "." + w[2],
+		w[0] + "." + w[1] + "." + w[2] + "x", "9." + w[1] + "." + w[2],
 	} {
 		for _, level := range []operator.Level{operator.Read, operator.Write} {
-			if got := ask(a, level, request(http.MethodGet, "/", &http.Cookie{Name: write.Name, Value: forged})).Code; got != http.StatusUnauthorized {
+			if got := ask(a, level, request(http.MethodGet, "/",
+				&http.Cookie{Name: write.Name, Value: forged})).Code; got != http.StatusUnauthorized {
 				t.Errorf("%q: %d", forged, got)
 			}
 		}
@@ -176,7 +180,8 @@ func TestOtherSitesAreRefused(t *testing.T) {
 			t.Fatalf("the listener's own page: %d", got)
 		}
 		for _, header := range [][2]string{
-			{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://evil.example"}, {"Origin", "null"},
+			{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://evil.example"},
+			{"Origin", "null"},
 			{"Origin", "http://127.0.0.1:9999"},
 		} {
 			foreign := r.Clone(t.Context())
@@ -200,7 +205,8 @@ func TestBrowsersAreSentToLogIn(t *testing.T) {
 	}
 	r.Header.Set("Accept", "text/html,*/*")
 	got := ask(a, operator.Read, r)
-	if want := "/login?next=" + url.QueryEscape("/queues?after=1"); got.Code != http.StatusSeeOther || got.Header().Get("Location") != want {
+	if want := "/login?next=" + url.QueryEscape("/queues?after=1"); got.Code != http.StatusSeeOther ||
+		got.Header().Get("Location") != want {
 		t.Errorf("a browser: %d, to %s", got.Code, got.Header().Get("Location"))
 	}
 	if got := ask(a, operator.Login, r).Code; got != http.StatusOK {

@@ -12,7 +12,8 @@ var didShow = Method{Noun: "did", Verb: "show", Params: []Param{{Name: "page"}}}
 // RecordShown leaves a row in admin_actions: an operator is about to see DIDs in full. page is the
 // address of the page, or what else shows them. Error: operator or reason is missing.
 func (s *Service) RecordShown(ctx context.Context, page, operator, reason string) error {
-	c := Call{Params: map[string]string{"page": page}, Operator: strings.TrimSpace(operator), Reason: strings.TrimSpace(reason)}
+	c := Call{Params: map[string]string{"page": page}, Operator: strings.TrimSpace(operator),
+		Reason: strings.TrimSpace(reason)}
 	if err := c.checkActor(); err != nil {
 		return err
 	}

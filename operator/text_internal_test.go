@@ -38,7 +38,8 @@ func TestWriteText(t *testing.T) {
 		want   string
 	}{
 		"fields and a table": {
-			shown{Caller: "\x1b[31mred", Why: "because", Ended: &noon, Rows: []shownRow{{LastError: "x", Seconds: 1.25, Age: 300, Hour: noon, Names: []string{"a", "b"}}, {}}},
+			shown{Caller: "\x1b[31mred", Why: "because", Ended: &noon,
+				Rows: []shownRow{{LastError: "x", Seconds: 1.25, Age: 300, Hour: noon, Names: []string{"a", "b"}}, {}}},
 			"caller      ·[31mred\nwhy         because\nended at    2026-11-23 12:00:00.000\n" +
 				"last error  mean time  age   hour (UTC)        names\n" +
 				"x           1.25s      5m0s  2026-11-23 12:00  a b\n" +
@@ -63,11 +64,13 @@ func TestHideDIDs(t *testing.T) {
 	t.Parallel()
 	got := hideDIDs(&shown{
 		Caller: "did:plc:alicealice", Why: "a commit of did:plc:bobbobbob came first",
-		Rows: []shownRow{{LastError: "no route to did:plc:bobbobbob", Names: []string{"did:plc:bobbobbob", "did:plc:carolcarol", "did:web:a", "mlsd"}}},
+		Rows: []shownRow{{LastError: "no route to did:plc:bobbobbob",
+			Names: []string{"did:plc:bobbobbob", "did:plc:carolcarol", "did:web:a", "mlsd"}}},
 	}, "did:plc:carolcarol")
 	want := &shown{
 		Caller: "did:plc:alic…", Why: "a commit of did:plc:bobb… came first",
-		Rows: []shownRow{{LastError: "no route to did:…", Names: []string{"did:plc:bobb…", "did:plc:carolcarol", "did:web:a", "mlsd"}}},
+		Rows: []shownRow{{LastError: "no route to did:…",
+			Names: []string{"did:plc:bobb…", "did:plc:carolcarol", "did:web:a", "mlsd"}}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

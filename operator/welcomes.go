@@ -19,20 +19,26 @@ var inspectWelcomes = question("welcomes", "Welcomes by state, and those whose d
 // WelcomeStates are the states of Welcomes, in the order in which they pass through them.
 func WelcomeStates() []string {
 	return []string{
-		string(welcome.Available), string(welcome.InFlight), string(welcome.Consumed), string(welcome.Superseded), string(welcome.Expired),
+		string(welcome.Available), string(welcome.InFlight), string(welcome.Consumed), string(welcome.Superseded),
+		string(welcome.Expired),
 	}
 }
 
 // Welcomes are the Welcomes by state, and what became of those that devices have fetched.
 type Welcomes struct {
-	States                  []WelcomeCount `json:"states"`
-	OldestInFlightSeconds   *float64       `json:"oldestInFlightSeconds" text:"oldest in flight"` // since it was fetched
-	FetchedAndNotConfirmed  int64          `json:"fetchedAndNotConfirmed" text:"fetched, not confirmed"`
-	DeliveriesNotConfirmed  int64          `json:"deliveriesNotConfirmed" text:"their attempts"`            // the sum of them
-	GraceOverAndNotReleased int64          `json:"graceOverAndNotReleased" text:"grace over, not released"` // the sweeper's next work
-	FailedJoins             int64          `json:"failedJoins"`                                             // of all Welcomes, once per lease
-	LastErrors              []ErrorCount   `json:"lastErrors"`                                              // what devices said last of failed joins
-	Welcomes                []Welcome      `json:"welcomes"`                                                // most failures first, then most attempts
+	States                 []WelcomeCount `json:"states"`
+	OldestInFlightSeconds  *float64       `json:"oldestInFlightSeconds" text:"oldest in flight"` // since it was fetched
+	FetchedAndNotConfirmed int64          `json:"fetchedAndNotConfirmed" text:"fetched, not confirmed"`
+	// the sum of them
+	DeliveriesNotConfirmed int64 `json:"deliveriesNotConfirmed" text:"their attempts"`
+	// the sweeper's next work
+	GraceOverAndNotReleased int64 `json:"graceOverAndNotReleased" text:"grace over, not released"`
+	// of all Welcomes, once per lease
+	FailedJoins int64 `json:"failedJoins"`
+	// what devices said last of failed joins
+	LastErrors []ErrorCount `json:"lastErrors"`
+	// most failures first, then most attempts
+	Welcomes []Welcome `json:"welcomes"`
 }
 
 // WelcomeCount counts the Welcomes in a state.
@@ -91,19 +97,23 @@ func readWelcomes(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, erro
 	}
 	err = tx.QueryRow(ctx, `
 		SELECT extract(epoch FROM now() - min(fetched_at) FILTER (WHERE state = 'in_flight'))::float8,
-			count(*) FILTER (WHERE attempts > 0 AND state <> 'consumed'), coalesce(sum(attempts) FILTER (WHERE state <> 'consumed'), 0),
+			count(*) FILTER (WHERE attempts > 0 AND state <> 'consumed'), coalesce(sum(attempts) FILTER (WHERE state <>
+				'consumed'), 0),
 			count(*) FILTER (WHERE state = 'in_flight' AND grace_expires_at <= now()), coalesce(sum(failures), 0)
 		FROM welcomes`).
-		Scan(&r.OldestInFlightSeconds, &r.FetchedAndNotConfirmed, &r.DeliveriesNotConfirmed, &r.GraceOverAndNotReleased, &r.FailedJoins)
+		Scan(&r.OldestInFlightSeconds, &r.FetchedAndNotConfirmed, &r.DeliveriesNotConfirmed, &r.GraceOverAndNotReleased,
+			&r.FailedJoins)
 	if err != nil {
 		return nil, err
 	}
 	r.Welcomes, err = list[Welcome](ctx, tx, `
-		SELECT id::text, convo_id::text, recipient_did, device_id, epoch, state, attempts, failures, created_at, fetched_at, confirmed_at, silent,
+		SELECT id::text, convo_id::text, recipient_did, device_id, epoch, state, attempts, failures, created_at, fetched_at,
+			confirmed_at, silent,
 			extract(epoch FROM now() - created_at)::float8, extract(epoch FROM now() - fetched_at)::float8,
 			extract(epoch FROM now() - last_failed_at)::float8, coalesce(left(last_failure, 120), '')
 		FROM welcomes
-		WHERE CASE WHEN $1 <> '' THEN state = $1 WHEN $2 THEN true ELSE attempts > 0 AND state IN ('available', 'in_flight') END
+		WHERE CASE WHEN $1 <> '' THEN state = $1 WHEN $2 THEN true ELSE attempts > 0 AND state IN ('available', 'in_flight')
+			END
 			AND (failures > 0 OR NOT $2)
 		ORDER BY failures DESC, attempts DESC, created_at, id LIMIT $3`, state, c.flag("failed"), c.rows())
 	return r, err
@@ -111,14 +121,16 @@ func readWelcomes(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, erro
 
 // CountWelcomes counts Welcomes by state, and what devices said last of failed joins, as a part of the
 // table has them.
-func CountWelcomes(ctx context.Context, tx pgx.Tx, percent float64, rows int) (states []WelcomeCount, said []ErrorCount, err error) {
+func CountWelcomes(ctx context.Context, tx pgx.Tx, percent float64, rows int) (states []WelcomeCount, said []ErrorCount,
+	err error) {
 	states, err = list[WelcomeCount](ctx, tx, `
 		SELECT state, count(*), extract(epoch FROM now() - min(created_at))::float8, sum(attempts),
 			percentile_disc(0.5) WITHIN GROUP (ORDER BY age), percentile_disc(0.95) WITHIN GROUP (ORDER BY age), max(age),
 			count(*) FILTER (WHERE attempts > 1), sum(failures)::bigint
 		FROM (
 			SELECT state, attempts, failures, created_at, coalesce(extract(epoch FROM
-				CASE state WHEN 'in_flight' THEN now() - fetched_at WHEN 'consumed' THEN confirmed_at - created_at ELSE now() - created_at END), 0)::float8 AS age
+				CASE state WHEN 'in_flight' THEN now() - fetched_at WHEN 'consumed' THEN confirmed_at - created_at ELSE now() -
+					created_at END), 0)::float8 AS age
 			FROM welcomes TABLESAMPLE SYSTEM ($1)
 		) aged
 		GROUP BY state ORDER BY state`, percent)
@@ -149,7 +161,8 @@ type Place struct {
 // those with a failed join, in any state.
 func WelcomesIn(ctx context.Context, tx pgx.Tx, state string, failed bool, before Place, rows int) ([]Welcome, error) {
 	return list[Welcome](ctx, tx, `
-		SELECT id::text, convo_id::text, recipient_did, device_id, epoch, state, attempts, failures, created_at, fetched_at, confirmed_at, silent,
+		SELECT id::text, convo_id::text, recipient_did, device_id, epoch, state, attempts, failures, created_at, fetched_at,
+			confirmed_at, silent,
 			extract(epoch FROM now() - created_at)::float8, extract(epoch FROM now() - fetched_at)::float8,
 			extract(epoch FROM now() - last_failed_at)::float8, coalesce(left(last_failure, 120), '')
 		FROM welcomes
@@ -160,8 +173,10 @@ func WelcomesIn(ctx context.Context, tx pgx.Tx, state string, failed bool, befor
 // WelcomesOf lists the Welcomes of an account into convos of which it is a member, the newest first.
 func WelcomesOf(ctx context.Context, tx pgx.Tx, did string, rows int) ([]Welcome, error) {
 	return list[Welcome](ctx, tx, `
-		SELECT w.id::text, w.convo_id::text, w.recipient_did, w.device_id, w.epoch, w.state, w.attempts, w.failures, w.created_at, w.fetched_at,
-			w.confirmed_at, w.silent, extract(epoch FROM now() - w.created_at)::float8, extract(epoch FROM now() - w.fetched_at)::float8,
+		SELECT w.id::text, w.convo_id::text, w.recipient_did, w.device_id, w.epoch, w.state, w.attempts, w.failures,
+			w.created_at, w.fetched_at,
+			w.confirmed_at, w.silent, extract(epoch FROM now() - w.created_at)::float8, extract(epoch FROM now() -
+				w.fetched_at)::float8,
 			extract(epoch FROM now() - w.last_failed_at)::float8, coalesce(left(w.last_failure, 120), '')
 		FROM members m JOIN welcomes w ON w.convo_id = m.convo_id AND w.recipient_did = m.did
 		WHERE m.did = $1 AND m.left_at IS NULL ORDER BY w.created_at DESC, w.id DESC LIMIT $2`, did, rows)

@@ -37,9 +37,11 @@ func (e *Explanation) why() string {
 func (e *Explanation) whySuccess() string {
 	switch {
 	case e.Replayed:
-		return "It succeeded: its key had been used for the same request before, and it got the first answer again." + e.firstUse()
+		return "It succeeded: its key had been used for the same request before, and it got the first answer again." +
+			e.firstUse()
 	case e.Expired:
-		return "It succeeded. The key had been used before, and the lifetime of its record was over: so it ran as a new request."
+		return "It succeeded. The key had been used before, and the lifetime of its record was over: so it ran as a new " +
+			"request."
 	case e.Entry != nil:
 		return fmt.Sprintf("It succeeded, and stands in the log of its convo at seq %d.", e.Entry.Seq)
 	}
@@ -62,7 +64,8 @@ func (e *Explanation) whyConflict() string {
 		return "The database has a row under this key, but no record of it."
 	}
 	at := *e.Detail.FirstUsedAt
-	text := fmt.Sprintf("The caller had used this key for another request of %s, at %s, %s before.", e.method(), moment(at), span(e.At.Sub(at)))
+	text := fmt.Sprintf("The caller had used this key for another request of %s, at %s, %s before.", e.method(),
+		moment(at), span(e.At.Sub(at)))
 	if len(e.Detail.Fields) > 0 {
 		text += " Different in this one: " + strings.Join(e.Detail.Fields, ", ") + "."
 	}
@@ -85,7 +88,8 @@ func (e *Explanation) nowOfKey() string {
 	case r == nil:
 		return "It has left no record: it failed, or it is still under way."
 	case r.State == "processing" && r.LeaseExpiresAt != nil:
-		return fmt.Sprintf("It still holds the key; its lease ends at %s, and then another can take the work over (fence %d).",
+		return fmt.Sprintf("It still holds the key; its lease ends at %s, and then another can take the work over (fence "+
+			"%d).",
 			moment(*r.LeaseExpiresAt), r.Fence)
 	case r.State == "released":
 		return "It has ended without a result: " + r.LastError + "."
@@ -123,7 +127,8 @@ func (e *Explanation) whyEpoch() string {
 	case e.Winner == nil:
 		return fmt.Sprintf("The MLS object was made in epoch %d, and the convo was in epoch %d by then.", epoch, current)
 	}
-	return fmt.Sprintf("The MLS object was made in epoch %d, and the convo was in epoch %d by then: %s.", epoch, current, e.whoWon(epoch))
+	return fmt.Sprintf("The MLS object was made in epoch %d, and the convo was in epoch %d by then: %s.", epoch, current,
+		e.whoWon(epoch))
 }
 
 // whoWon says whose commit ended an epoch.
@@ -144,14 +149,16 @@ func (e *Explanation) whyClosed() string {
 	case c == nil || c.ClosedAt == nil:
 		return "The convo was closed."
 	case c.Successor != "":
-		return fmt.Sprintf("A commit with ReInit closed the convo at %s. The group %s replaces it.", moment(*c.ClosedAt), c.Successor)
+		return fmt.Sprintf("A commit with ReInit closed the convo at %s. The group %s replaces it.", moment(*c.ClosedAt),
+			c.Successor)
 	default:
 		return fmt.Sprintf("An operator closed the convo at %s.", moment(*c.ClosedAt))
 	}
 }
 
 func (e *Explanation) whyGroupExists() string {
-	return "A convo with this MLS group_id exists. If the client had made it, this was a retry under another key: getConvos lists the convo."
+	return "A convo with this MLS group_id exists. If the client had made it, this was a retry under another key: " +
+		"getConvos lists the convo."
 }
 
 func (e *Explanation) whyAlreadyMember() string {
@@ -168,10 +175,12 @@ func (e *Explanation) whyConsumed() string {
 	case w == nil || w.ConfirmedAt == nil:
 		return "The Welcome was used up."
 	case w.Silent:
-		return fmt.Sprintf("The Welcome into epoch %d counts as used since %s: the device %s had fetched it, and its grace was over.",
+		return fmt.Sprintf("The Welcome into epoch %d counts as used since %s: the device %s had fetched it, and its "+
+			"grace was over.",
 			w.Epoch, moment(*w.ConfirmedAt), w.Device)
 	}
-	return fmt.Sprintf("The device %s confirmed at %s that it has joined with the Welcome into epoch %d.", w.Device, moment(*w.ConfirmedAt), w.Epoch)
+	return fmt.Sprintf("The device %s confirmed at %s that it has joined with the Welcome into epoch %d.", w.Device,
+		moment(*w.ConfirmedAt), w.Epoch)
 }
 
 func (e *Explanation) whyInternal() string {

@@ -49,7 +49,8 @@ type confirmation struct {
 //
 // Errors: ErrConvoNotFound, ErrNotMember, ErrNotFound (also if the Welcome was never fetched),
 // batch.ErrOverloaded, batch.ErrClosed, idem.ErrUnknownOutcome, those of ctx and of the database.
-func (s *Service) Confirm(ctx context.Context, convo uuid.UUID, to Device, success bool, details string) (state State, request bool, err error) {
+func (s *Service) Confirm(ctx context.Context, convo uuid.UUID, to Device, success bool, details string) (state State,
+	request bool, err error) {
 	if details == "" {
 		details = "not stated"
 	}
@@ -111,7 +112,8 @@ func (c confirmation) queue(statements *pgx.Batch, result *confirmed) {
 	statements.Queue(confirmDelivery,
 		c.convo, c.to.DID, c.to.DeviceID, []byte(c.to.KeyPackageRef), reasonConfirm, c.success, c.details).
 		QueryRow(func(row pgx.Row) error {
-			return row.Scan(&result.member, &result.fetched, &result.before, &result.after, &result.failed, &result.id, &result.attempts, &result.failures, &result.request)
+			return row.Scan(&result.member, &result.fetched, &result.before, &result.after, &result.failed, &result.id,
+				&result.attempts, &result.failures, &result.request)
 		})
 }
 

@@ -19,7 +19,8 @@ func (s *Service) TryFetch(ctx context.Context, convo uuid.UUID, to Device) (d D
 }
 
 // TryConfirm is the first attempt of Confirm. It does not wait for locks.
-func (s *Service) TryConfirm(ctx context.Context, convo uuid.UUID, to Device, success bool) (state State, busy bool, err error) {
+func (s *Service) TryConfirm(ctx context.Context, convo uuid.UUID, to Device, success bool) (state State, busy bool,
+	err error) {
 	results, err := s.confirmTogether(ctx, []confirmation{{convo, to, success, "not stated"}})
 	if err != nil || results[0].busy() {
 		return "", err == nil, err

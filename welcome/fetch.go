@@ -104,5 +104,6 @@ func (f fetched) delivery() (Delivery, error) {
 	case f.body == nil:
 		return Delivery{}, fmt.Errorf("the Welcome of epoch %d has no bytes", *f.epoch)
 	}
-	return Delivery{Body: f.body, KeyPackageRef: f.ref, Epoch: *f.epoch, State: InFlight, GraceExpiresAt: *f.graceExpiresAt, Request: *f.request}, nil
+	return Delivery{Body: f.body, KeyPackageRef: f.ref, Epoch: *f.epoch, State: InFlight,
+		GraceExpiresAt: *f.graceExpiresAt, Request: *f.request}, nil
 }

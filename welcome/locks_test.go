@@ -24,7 +24,8 @@ func TestOneOrderOfLocks(t *testing.T) {
 	t.Parallel()
 	for name, lock := range map[string]func(context.Context, pgx.Tx, uuid.UUID) error{
 		"supersede devices": func(ctx context.Context, tx pgx.Tx, convo uuid.UUID) error {
-			return welcome.Supersede(ctx, tx, convo, welcome.Device{DID: bob, DeviceID: "a"}, welcome.Device{DID: bob, DeviceID: "z"})
+			return welcome.Supersede(ctx, tx, convo, welcome.Device{DID: bob, DeviceID: "a"},
+				welcome.Device{DID: bob, DeviceID: "z"})
 		},
 		"supersede a person": func(ctx context.Context, tx pgx.Tx, convo uuid.UUID) error {
 			return welcome.Supersede(ctx, tx, convo, welcome.Device{DID: bob})
@@ -86,7 +87,8 @@ func untilWaiting(t *testing.T, db *pgxpool.Pool, n int) {
 	t.Helper()
 	for waiting := 0; waiting < n; {
 		err := db.QueryRow(t.Context(), `
-			SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`).Scan(&waiting)
+			SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`).
+			Scan(&waiting)
 		if err != nil {
 			t.Fatal(fmt.Errorf("wait for sessions that wait: %w", err))
 		}

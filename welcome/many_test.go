@@ -28,7 +28,8 @@ func ended(t *testing.T, db *pgxpool.Pool, convo uuid.UUID, did syntax.DID, n in
 	t.Helper()
 	_, err := db.Exec(t.Context(), `
 		INSERT INTO welcomes (convo_id, id, recipient_did, device_id, key_package_ref, epoch, created_at, state)
-		SELECT $1, gen_random_uuid(), $2, 'phone', 'ref', n, clock_timestamp(), 'superseded' FROM generate_series(1, $3) n`, convo, did, n)
+		SELECT $1, gen_random_uuid(), $2, 'phone', 'ref', n, clock_timestamp(), 'superseded' FROM generate_series(1, $3) n`,
+		convo, did, n)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +58,8 @@ func TestManyWelcomes(t *testing.T) {
 		add(t, db, convo, epoch, to...)
 	}
 	var live, all int
-	if err := db.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE state = 'available'), count(*) FROM welcomes`).Scan(&live, &all); err != nil {
+	if err := db.QueryRow(t.Context(),
+		`SELECT count(*) FILTER (WHERE state = 'available'), count(*) FROM welcomes`).Scan(&live, &all); err != nil {
 		t.Fatal(err)
 	}
 	if live != 50 || all != 50+welcome.KeepEnded {
@@ -91,10 +93,12 @@ func TestTrimmed(t *testing.T) {
 	ended(t, db, other, bob, n)
 	// It has been there for longest, and the device can still fetch it.
 	add(t, db, uuid.New(), 1, welcome.Recipient{DID: bob, DeviceID: "tablet", Ref: mls.KeyPackageRef("old")})
-	if _, err := db.Exec(t.Context(), `UPDATE welcomes SET convo_id = $1, epoch = 0 WHERE device_id = 'tablet'`, convo); err != nil {
+	if _, err := db.Exec(t.Context(), `UPDATE welcomes SET convo_id = $1, epoch = 0 WHERE device_id = 'tablet'`,
+		convo); err != nil {
 		t.Fatal(err)
 	}
-	if rows := rowsRead(t, db, welcome.Trim, convo, []syntax.DID{bob}, welcome.KeepEnded, welcome.TrimEnded); rows > 2*(welcome.KeepEnded+2*welcome.TrimEnded) {
+	if rows := rowsRead(t, db, welcome.Trim, convo, []syntax.DID{bob}, welcome.KeepEnded,
+		welcome.TrimEnded); rows > 2*(welcome.KeepEnded+2*welcome.TrimEnded) {
 		t.Errorf("%d rows read", rows)
 	}
 	for epoch := int64(n); epoch < n+20; epoch++ {
@@ -102,12 +106,15 @@ func TestTrimmed(t *testing.T) {
 	}
 	// Of the laptop's, the last one can be fetched, and the one before has ended after the trimming.
 	got := []string{epochs(t, db, convo, bob), epochs(t, db, convo, "did:plc:carol"), epochs(t, db, other, bob)}
-	want := []string{fmt.Sprintf("%d from %d to %d", welcome.KeepEnded, n+20-welcome.KeepEnded, n+19), "20000 from 1 to 20000", "20000 from 1 to 20000"}
+	want := []string{fmt.Sprintf("%d from %d to %d", welcome.KeepEnded, n+20-welcome.KeepEnded, n+19),
+		"20000 from 1 to 20000", "20000 from 1 to 20000"}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	var there bool
-	if err := db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM welcomes WHERE device_id = 'tablet' AND state = 'available')`).Scan(&there); err != nil || !there {
+	if err := db.QueryRow(t.Context(),
+		`SELECT EXISTS (SELECT FROM welcomes WHERE device_id = 'tablet' AND state = 'available')`).Scan(&there); err != nil ||
+		!there {
 		t.Errorf("a Welcome that can be fetched was deleted: %v", err)
 	}
 }
@@ -134,7 +141,8 @@ func TestTrimDoesNotWait(t *testing.T) {
 	if err := errors.Join(err, other.Rollback(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := epochs(t, db, convo, bob), fmt.Sprintf("%d from 1 to %d", welcome.KeepEnded+1, welcome.KeepEnded+2); got != want {
+	if got, want := epochs(t, db, convo, bob),
+		fmt.Sprintf("%d from 1 to %d", welcome.KeepEnded+1, welcome.KeepEnded+2); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }

@@ -26,7 +26,8 @@ func Forget(ctx context.Context, tx pgx.Tx, convo uuid.UUID) error {
 func Purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID, limit int) (int64, error) {
 	tag, err := tx.Exec(ctx, `
 		DELETE FROM welcome_bodies
-		WHERE convo_id = $1 AND epoch IN (SELECT epoch FROM welcome_bodies WHERE convo_id = $1 ORDER BY epoch LIMIT $2 FOR UPDATE)`, convo, limit)
+		WHERE convo_id = $1 AND epoch IN (SELECT epoch FROM welcome_bodies WHERE convo_id = $1 ORDER BY epoch LIMIT $2 FOR
+			UPDATE)`, convo, limit)
 	if err != nil {
 		return 0, fmt.Errorf("delete the bytes of Welcomes: %w", err)
 	}

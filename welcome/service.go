@@ -54,8 +54,10 @@ type Service struct {
 // gets a bounded number of lines: see [ratelog.New]. faults can be nil.
 func New(db *pgxpool.Pool, policy Policy, count func(Outcome), log *slog.Logger, faults *failpoint.Set) *Service {
 	s := &Service{db: db, policy: policy, count: count, log: ratelog.New(log), faults: faults}
-	s.fetches = batch.New(batch.Limits{Batch: fetchesPerBatch, Queue: maxWaiting, Timeout: batchTimeout, Rests: true}, s.fetchTogether)
-	s.confirms = batch.New(batch.Limits{Batch: confirmsPerBatch, Queue: maxWaiting, Timeout: batchTimeout, Rests: true}, s.confirmTogether)
+	s.fetches = batch.New(batch.Limits{Batch: fetchesPerBatch, Queue: maxWaiting, Timeout: batchTimeout, Rests: true},
+		s.fetchTogether)
+	s.confirms = batch.New(batch.Limits{Batch: confirmsPerBatch, Queue: maxWaiting, Timeout: batchTimeout, Rests: true},
+		s.confirmTogether)
 	return s
 }
 
@@ -105,7 +107,8 @@ const endLeases = `
 		silent = succeeded,
 		version = w.version + 1
 	FROM locked
-	WHERE w.convo_id = $1 AND w.id = locked.id AND locked.state = 'in_flight' AND locked.grace_expires_at <= clock_timestamp()`
+	WHERE w.convo_id = $1 AND w.id = locked.id AND locked.state = 'in_flight' AND locked.grace_expires_at <=
+		clock_timestamp()`
 
 // begin returns the first statements of a transaction that waits for locks.
 func (s *Service) begin(convo uuid.UUID, to Device, reason string) *pgx.Batch {

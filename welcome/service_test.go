@@ -37,7 +37,8 @@ func recipient(i int) welcome.Device {
 
 func newBench(t *testing.T, recipients int, fetched bool) *bench {
 	t.Helper()
-	b := &bench{policy: welcome.Policy{Grace: grace, OnExpiry: welcome.Release}, faults: failpoint.New(), convo: uuid.New()}
+	b := &bench{policy: welcome.Policy{Grace: grace, OnExpiry: welcome.Release}, faults: failpoint.New(),
+		convo: uuid.New()}
 	b.db = pgtest.Database(t, pgtest.MaxConns(24), pgtest.CountTrips(&b.trips))
 	b.nodes = [2]*welcome.Service{newService(b.db, b.policy, b.faults), newService(b.db, b.policy, nil)}
 	var to []welcome.Recipient
@@ -78,7 +79,8 @@ func TestHundredConfirmations(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 100 {
 		all.Go(func() {
-			if state, _, err := b.nodes[i%2].Confirm(t.Context(), b.convo, recipient(0), true, ""); err != nil || state != welcome.Consumed {
+			if state, _, err := b.nodes[i%2].Confirm(t.Context(), b.convo, recipient(0), true, ""); err != nil ||
+				state != welcome.Consumed {
 				t.Errorf("%s, %v", state, err)
 			}
 		})
@@ -108,7 +110,8 @@ func TestHundredFetches(t *testing.T) {
 	}
 	all.Wait()
 	for _, g := range given {
-		if !g.GraceExpiresAt.Equal(given[0].GraceExpiresAt) || string(g.Body) != "welcome 1" || g.State != welcome.InFlight || g.Epoch != 1 {
+		if !g.GraceExpiresAt.Equal(given[0].GraceExpiresAt) || string(g.Body) != "welcome 1" || g.State != welcome.InFlight ||
+			g.Epoch != 1 {
 			t.Errorf("%+v", g)
 		}
 	}
@@ -183,7 +186,8 @@ func TestFetchedTogether(t *testing.T) {
 	all.Wait()
 	if n := b.count(t, `
 		SELECT count(*) FROM welcomes w JOIN audit_log a ON a.entity_id = w.id::text
-		WHERE w.state = 'in_flight' AND a.actor = w.recipient_did AND a.reason = 'getWelcome' AND a.to_state = 'in_flight'`); n != 39 {
+		WHERE w.state = 'in_flight' AND a.actor = w.recipient_did AND a.reason = 'getWelcome'
+			AND a.to_state = 'in_flight'`); n != 39 {
 		t.Errorf("%d of 39 are in the audit log under their own names", n)
 	}
 	// One transaction of the first fetch, two of those that share, and one for each of the 16 that
@@ -205,7 +209,8 @@ func TestConfirmedTogether(t *testing.T) {
 			if i%3 == 0 {
 				want = welcome.InFlight
 			}
-			if state, _, err := b.nodes[0].Confirm(t.Context(), b.convo, recipient(i), i%3 != 0, ""); err != nil || state != want {
+			if state, _, err := b.nodes[0].Confirm(t.Context(), b.convo, recipient(i), i%3 != 0, ""); err != nil ||
+				state != want {
 				t.Errorf("recipient %d: %s, %v", i, state, err)
 			}
 		})
@@ -213,10 +218,12 @@ func TestConfirmedTogether(t *testing.T) {
 	all.Wait()
 	if n := b.count(t, `
 		SELECT count(*) FROM welcomes w JOIN audit_log a ON a.entity_id = w.id::text
-		WHERE w.state = 'consumed' AND a.actor = w.recipient_did AND a.reason = 'confirmWelcome' AND a.to_state = 'consumed'`); n != 40 {
+		WHERE w.state = 'consumed' AND a.actor = w.recipient_did AND a.reason = 'confirmWelcome'
+			AND a.to_state = 'consumed'`); n != 40 {
 		t.Errorf("%d of 40 are in the audit log under their own names", n)
 	}
-	if n := b.count(t, `SELECT count(*) FROM welcomes WHERE state = 'in_flight' AND last_error = 'not stated' AND version = 2`); n != 20 {
+	if n := b.count(t, `SELECT count(*) FROM welcomes WHERE state = 'in_flight' AND last_error = 'not stated' AND version =
+			2`); n != 20 {
 		t.Errorf("%d of 20 failures are recorded", n)
 	}
 }
@@ -230,7 +237,8 @@ func TestConfirmedTwice(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := b.count(t, `SELECT count(*) FROM welcomes WHERE state = 'consumed' AND version = 3 AND last_error IS NULL`); n != 1 {
+	if n := b.count(t, `SELECT count(*) FROM welcomes WHERE state = 'consumed' AND version = 3 AND last_error IS
+			NULL`); n != 1 {
 		t.Error("a late confirmation has changed something")
 	}
 }
@@ -247,7 +255,8 @@ func TestFirstAttempt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := holder.Exec(t.Context(), `SELECT FROM welcomes WHERE recipient_did = $1 FOR UPDATE`, recipient(3).DID); err != nil {
+	if _, err := holder.Exec(t.Context(), `SELECT FROM welcomes WHERE recipient_did = $1 FOR UPDATE`,
+		recipient(3).DID); err != nil {
 		t.Fatal(err)
 	}
 	busy := errors.New("busy")
@@ -288,13 +297,15 @@ func TestFirstAttempt(t *testing.T) {
 	}
 	unchanged := func() {
 		t.Helper()
-		if n := b.count(t, `SELECT count(*) FROM audit_log`) + b.count(t, `SELECT count(*) FROM welcomes WHERE state = 'consumed'`); n != 0 {
+		if n := b.count(t, `SELECT count(*) FROM audit_log`) + b.count(t,
+			`SELECT count(*) FROM welcomes WHERE state = 'consumed'`); n != 0 {
 			t.Errorf("%d things have changed", n)
 		}
 	}
 	unchanged()
 	confirm(welcome.Device{DID: recipient(3).DID, DeviceID: "laptop"}, "another device's", welcome.ErrNotFound)
-	confirm(welcome.Device{DID: recipient(3).DID, KeyPackageRef: mls.KeyPackageRef("another")}, "another KeyPackage's", welcome.ErrNotFound)
+	confirm(welcome.Device{DID: recipient(3).DID, KeyPackageRef: mls.KeyPackageRef("another")}, "another KeyPackage's",
+		welcome.ErrNotFound)
 	b.exec(t, `UPDATE welcomes SET state = 'available', attempts = 0, grace_expires_at = NULL; DELETE FROM audit_log`)
 	confirm(recipient(3), "one that was never fetched", welcome.ErrNotFound)
 	unchanged()
@@ -308,7 +319,8 @@ func TestLockedWelcome(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := holder.Exec(t.Context(), `UPDATE welcomes SET last_error = 'busy' WHERE recipient_did = $1`, recipient(0).DID); err != nil {
+	if _, err := holder.Exec(t.Context(), `UPDATE welcomes SET last_error = 'busy' WHERE recipient_did = $1`,
+		recipient(0).DID); err != nil {
 		t.Fatal(err)
 	}
 	waiting := make(chan error, 1)
@@ -319,7 +331,8 @@ func TestLockedWelcome(t *testing.T) {
 	var others sync.WaitGroup
 	for i := 1; i < 50; i++ {
 		others.Go(func() {
-			if state, _, err := b.nodes[0].Confirm(t.Context(), b.convo, recipient(i), true, ""); err != nil || state != welcome.Consumed {
+			if state, _, err := b.nodes[0].Confirm(t.Context(), b.convo, recipient(i), true, ""); err != nil ||
+				state != welcome.Consumed {
 				t.Errorf("recipient %d: %s, %v", i, state, err)
 			}
 		})
@@ -347,7 +360,8 @@ func TestPoisonedConfirmation(t *testing.T) {
 			if poisoned {
 				details = "zero\x00byte"
 			}
-			if _, _, err := b.nodes[0].Confirm(t.Context(), b.convo, recipient(i), !poisoned, details); (err != nil) != poisoned {
+			if _, _, err := b.nodes[0].Confirm(t.Context(), b.convo, recipient(i), !poisoned,
+				details); (err != nil) != poisoned {
 				t.Errorf("recipient %d: %v", i, err)
 			}
 		})
@@ -374,7 +388,8 @@ func TestKilledConfirmations(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 50 {
 			all.Go(func() {
-				if state, _, err := b.nodes[0].Confirm(t.Context(), b.convo, recipient(i), true, ""); err != nil || state != welcome.Consumed {
+				if state, _, err := b.nodes[0].Confirm(t.Context(), b.convo, recipient(i), true, ""); err != nil ||
+					state != welcome.Consumed {
 					t.Errorf("recipient %d: %s, %v", i, state, err)
 				}
 			})
@@ -403,7 +418,8 @@ func TestKilledConfirmations(t *testing.T) {
 func TestServiceAndSweeps(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 40, true)
-	b.exec(t, `UPDATE welcomes SET grace_expires_at = now() - interval '1 second' WHERE get_byte(uuid_send(id), 15) % 2 = 0`)
+	b.exec(t, `UPDATE welcomes SET grace_expires_at = now() - interval '1 second' WHERE get_byte(uuid_send(id), 15) % 2 =
+			0`)
 	var all sync.WaitGroup
 	all.Go(func() {
 		for range 10 {
@@ -412,12 +428,14 @@ func TestServiceAndSweeps(t *testing.T) {
 	})
 	for i := range 40 {
 		all.Go(func() {
-			if _, err := b.nodes[0].Fetch(t.Context(), b.convo, recipient(i)); err != nil && !errors.Is(err, welcome.ErrConsumed) {
+			if _, err := b.nodes[0].Fetch(t.Context(), b.convo, recipient(i)); err != nil &&
+				!errors.Is(err, welcome.ErrConsumed) {
 				t.Errorf("fetch %d: %v", i, err)
 			}
 		})
 		all.Go(func() {
-			if state, _, err := b.nodes[1].Confirm(t.Context(), b.convo, recipient(i), true, ""); err != nil || state != welcome.Consumed {
+			if state, _, err := b.nodes[1].Confirm(t.Context(), b.convo, recipient(i), true, ""); err != nil ||
+				state != welcome.Consumed {
 				t.Errorf("confirm %d: %s, %v", i, state, err)
 			}
 		})

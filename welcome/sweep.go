@@ -68,7 +68,8 @@ var eraseBytes string
 func (s *bodySweep) batch(ctx context.Context) (erased int64, more bool, err error) {
 	var looked int64
 	var last place
-	err = s.db.QueryRow(ctx, eraseBytes, worker.SweepRows, keepConsumedBytes, s.looked.createdAt, s.looked.convo, s.looked.epoch).
+	err = s.db.QueryRow(ctx, eraseBytes, worker.SweepRows, keepConsumedBytes, s.looked.createdAt, s.looked.convo,
+		s.looked.epoch).
 		Scan(&looked, &erased, &last.createdAt, &last.convo, &last.epoch)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return 0, false, err

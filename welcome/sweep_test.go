@@ -19,7 +19,8 @@ func bodies(t *testing.T, db *pgxpool.Pool, convo uuid.UUID, n int, state welcom
 		INSERT INTO welcome_bodies (convo_id, epoch, body, created_at)
 		SELECT $1, n, 'welcome', now() - $4::interval FROM generate_series(1, $2::integer) n WHERE $3 <> ''`, `
 		INSERT INTO welcomes (convo_id, id, recipient_did, device_id, key_package_ref, epoch, state, created_at)
-		SELECT $1, gen_random_uuid(), 'did:plc:bob', 'device' || n, 'ref', n, $3, now() - $4::interval FROM generate_series(1, $2::integer) n`,
+		SELECT $1, gen_random_uuid(), 'did:plc:bob', 'device' || n, 'ref', n, $3, now() - $4::interval FROM generate_series(1,
+			$2::integer) n`,
 	} {
 		if _, err := db.Exec(t.Context(), sql, convo, n, state, age); err != nil {
 			t.Fatal(err)
@@ -44,7 +45,8 @@ func TestEraseGoesOn(t *testing.T) {
 	}
 	round(0)
 	round(3)
-	if _, err := db.Exec(t.Context(), `UPDATE welcomes SET state = 'superseded', version = version + 1 WHERE epoch IN (1, 2)`); err != nil {
+	if _, err := db.Exec(t.Context(),
+		`UPDATE welcomes SET state = 'superseded', version = version + 1 WHERE epoch IN (1, 2)`); err != nil {
 		t.Fatal(err)
 	}
 	round(2)
@@ -62,8 +64,10 @@ func TestEraseReadsFew(t *testing.T) {
 	bodies(t, db, convo, n, welcome.Available, 10*24*time.Hour)
 	// One epoch has many that have ended.
 	if _, err := db.Exec(t.Context(), `
-		INSERT INTO welcomes (convo_id, id, recipient_did, device_id, key_package_ref, epoch, state, attempts, confirmed_at, created_at)
-		SELECT $1, gen_random_uuid(), 'did:plc:carol', 'phone', 'ref', 1, 'consumed', 1, now() - interval '9 days', now() - interval '10 days'
+		INSERT INTO welcomes (convo_id, id, recipient_did, device_id, key_package_ref, epoch, state, attempts, confirmed_at,
+			created_at)
+		SELECT $1, gen_random_uuid(), 'did:plc:carol', 'phone', 'ref', 1, 'consumed', 1, now() - interval '9 days', now() -
+			interval '10 days'
 		FROM generate_series(1, $2::integer)`, convo, n); err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,8 @@ type trace struct {
 func traceOf(t *testing.T, db *pgxpool.Pool, convo uuid.UUID) trace {
 	t.Helper()
 	rows, err := db.Query(t.Context(), `
-		SELECT state, attempts, failures, last_failure, last_failed_at IS NOT NULL, last_error, silent FROM welcomes WHERE convo_id = $1`, convo)
+		SELECT state, attempts, failures, last_failure, last_failed_at IS NOT NULL, last_error, silent FROM welcomes WHERE
+			convo_id = $1`, convo)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +118,8 @@ func TestFailuresStay(t *testing.T) {
 	confirm(false, "no such key, again", welcome.InFlight) // a retry, or another try under the same lease
 	pgtest.Age(t, db, "welcomes", 2*grace)
 	fetch()
-	if diff := cmp.Diff(trace{welcome.InFlight, 2, 1, text("no such key, again"), true, nil, false}, traceOf(t, db, convo)); diff != "" {
+	if diff := cmp.Diff(trace{welcome.InFlight, 2, 1, text("no such key, again"), true, nil, false},
+		traceOf(t, db, convo)); diff != "" {
 		t.Errorf("under the second lease (-want +got):\n%s", diff)
 	}
 	confirm(false, long, welcome.InFlight)
@@ -146,7 +148,8 @@ func TestFailuresStay(t *testing.T) {
 	}
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 	if len(lines) != 2 || !strings.Contains(lines[1], "level=WARN") || !strings.Contains(lines[1], "welcome="+id) ||
-		!strings.Contains(lines[1], "attempts=2 failures=2") || strings.Contains(log.String(), "did:") || strings.Contains(log.String(), "memory") {
+		!strings.Contains(lines[1], "attempts=2 failures=2") || strings.Contains(log.String(), "did:") ||
+		strings.Contains(log.String(), "memory") {
 		t.Errorf("the log of two failures:\n%s", log.String())
 	}
 }
@@ -173,11 +176,13 @@ func TestSilence(t *testing.T) {
 			}
 		}
 		for range 2 {
-			if state, _, err := service.Confirm(t.Context(), convo, phone, false, "no bytes"); err != nil || state != welcome.Consumed {
+			if state, _, err := service.Confirm(t.Context(), convo, phone, false, "no bytes"); err != nil ||
+				state != welcome.Consumed {
 				t.Fatalf("%s, %v", state, err)
 			}
 		}
-		if diff := cmp.Diff(trace{welcome.Consumed, 1, 1, text("no bytes"), true, text("no bytes"), true}, traceOf(t, db, convo)); diff != "" {
+		if diff := cmp.Diff(trace{welcome.Consumed, 1, 1, text("no bytes"), true, text("no bytes"), true},
+			traceOf(t, db, convo)); diff != "" {
 			t.Errorf("swept %t: after silence and a failure (-want +got):\n%s", swept, diff)
 		}
 		for range 2 {
@@ -185,7 +190,8 @@ func TestSilence(t *testing.T) {
 				t.Fatalf("%s, %v", state, err)
 			}
 		}
-		if diff := cmp.Diff(trace{welcome.Consumed, 1, 1, text("no bytes"), true, nil, false}, traceOf(t, db, convo)); diff != "" {
+		if diff := cmp.Diff(trace{welcome.Consumed, 1, 1, text("no bytes"), true, nil, false},
+			traceOf(t, db, convo)); diff != "" {
 			t.Errorf("swept %t: after the late success (-want +got):\n%s", swept, diff)
 		}
 	}
@@ -210,7 +216,8 @@ func TestFailuresOfAStranger(t *testing.T) {
 	db := pgtest.Database(t)
 	var counted outcomes
 	var log lines
-	service := welcome.New(db, welcome.Policy{Grace: grace, OnExpiry: welcome.Release}, counted.count, slog.New(slog.NewTextHandler(&log, nil)), nil)
+	service := welcome.New(db, welcome.Policy{Grace: grace, OnExpiry: welcome.Release}, counted.count,
+		slog.New(slog.NewTextHandler(&log, nil)), nil)
 	convo := uuid.New()
 	join(t, db, convo, bob)
 	const failures = 3 * ratelog.Lines

@@ -100,7 +100,8 @@ func play(t *testing.T, rt *rapid.T, db *pgxpool.Pool, policy welcome.Policy) {
 				}
 				return
 			}
-			if err != nil || string(got.Body) != "welcome 1" || got.State != welcome.InFlight || got.KeyPackageRef.String() != ref.String() {
+			if err != nil || string(got.Body) != "welcome 1" || got.State != welcome.InFlight ||
+				got.KeyPackageRef.String() != ref.String() {
 				rt.Fatalf("fetch: %+v, %v", got, err)
 			}
 			if model.state == welcome.InFlight && !got.GraceExpiresAt.Equal(lease) {
@@ -204,7 +205,8 @@ func TestNewerWelcomeSupersedes(t *testing.T) {
 	}
 	var states string
 	err = db.QueryRow(t.Context(), `
-		SELECT string_agg(device_id || ' ' || epoch || ' ' || state, ', ' ORDER BY device_id, epoch) FROM welcomes WHERE convo_id = $1`,
+		SELECT string_agg(device_id || ' ' || epoch || ' ' || state, ', ' ORDER BY device_id, epoch) FROM welcomes WHERE
+			convo_id = $1`,
 		convo).Scan(&states)
 	if want := "laptop 1 available, phone 1 superseded, phone 7 in_flight"; err != nil || states != want {
 		t.Fatalf("%q, %v; want %q", states, err, want)

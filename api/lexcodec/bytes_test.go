@@ -35,7 +35,8 @@ func TestBytes(t *testing.T) {
 			t.Errorf("%s: written as %s", tc.in, got)
 		}
 	}
-	for _, in := range []string{`"AA"`, `null`, `{}`, `{"$bytes":"A"}`, `{"$bytes":"AB"}`, `{"$bytes":"-_8"}`, `{"$bytes":"AA","x":1}`, `{"$bytes":"AA\n"}`, `{"$bytes":"AA="}`, `{"$bytes":"AA"`} {
+	for _, in := range []string{`"AA"`, `null`, `{}`, `{"$bytes":"A"}`, `{"$bytes":"AB"}`, `{"$bytes":"-_8"}`,
+		`{"$bytes":"AA","x":1}`, `{"$bytes":"AA\n"}`, `{"$bytes":"AA="}`, `{"$bytes":"AA"`} {
 		if err := new(lexcodec.Bytes).UnmarshalJSON([]byte(in)); err == nil {
 			t.Errorf("%s: accepted", in)
 		}
@@ -45,7 +46,8 @@ func TestBytes(t *testing.T) {
 func TestBase64(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
-		"": "", "AA": "\x00", "AA==": "\x00", "+/8": "\xfb\xff", "-_8": "\xfb\xff", "-_8=": "\xfb\xff", "AAEC": "\x00\x01\x02",
+		"": "", "AA": "\x00", "AA==": "\x00", "+/8": "\xfb\xff", "-_8": "\xfb\xff", "-_8=": "\xfb\xff",
+		"AAEC": "\x00\x01\x02",
 	} {
 		got, err := lexcodec.ParseBase64([]byte(in))
 		if err != nil || string(got) != want || got == nil {
@@ -99,7 +101,9 @@ func TestEncodersMatchTags(t *testing.T) {
 	}
 	for _, v := range []any{
 		&mlsapi.ConvoView{},
-		&mlsapi.ConvoView{ID: name, Creator: "did:web:a", Members: []mlsapi.MemberView{{DID: "did:web:a", JoinedAt: at}, {LeafIndex: &seq, Credential: lexcodec.Bytes{}}},
+		&mlsapi.ConvoView{ID: name, Creator: "did:web:a",
+			Members: []mlsapi.MemberView{{DID: "did:web:a", JoinedAt: at},
+				{LeafIndex: &seq, Credential: lexcodec.Bytes{}}},
 			LastMessageAt: &at, Metadata: &mlsapi.ConvoMetadata{Name: &name}, LastSeq: &seq, Unread: &unread},
 		&mlsapi.GetMessagesOutput{Messages: []mlsapi.MessageView{{Ciphertext: lexcodec.Bytes("x"), Epoch: -1}}},
 		&mlsapi.GetMessagesOutput{},
@@ -115,13 +119,15 @@ func TestEncodersMatchTags(t *testing.T) {
 			t.Errorf("%T (-tags +generated):\n%s", v, diff)
 		}
 	}
-	if got := string(mustMarshal(t, &mlsapi.GetMessagesOutput{Messages: []mlsapi.MessageView{{}}})); !strings.Contains(got, `"ciphertext":{"$bytes":""}`) {
+	if got := string(mustMarshal(t, &mlsapi.GetMessagesOutput{Messages: []mlsapi.MessageView{{}}})); !strings.Contains(got,
+		`"ciphertext":{"$bytes":""}`) {
 		t.Errorf("required bytes left out: %s", got)
 	}
 	if got := string(mustMarshal(t, &mlsapi.GetConvosOutput{})); got != `{"conversations":[]}` {
 		t.Errorf("nil slice written as %s", got)
 	}
-	if got := string(mustMarshal(t, &mlsapi.GetEpochOutput{ConvoID: "a\xff<"})); got != `{"convoId":"a`+"\ufffd"+`<","currentEpoch":0}` {
+	if got := string(mustMarshal(t, &mlsapi.GetEpochOutput{ConvoID: "a\xff<"})); got != `{"convoId":"a`+"\ufffd"+
+		`<","currentEpoch":0}` {
 		t.Errorf("bad UTF-8 written as %s", got)
 	}
 }
@@ -131,7 +137,8 @@ func TestFieldsAreCanonical(t *testing.T) {
 	t.Parallel()
 	const (
 		one = `{"convoId":"c","ciphertext":{"$bytes":"+/8="},"epoch":1,"senderDid":"did:web:a","idempotencyKey":"k1"}`
-		two = ` {"idempotencyKey":"k2", "senderDid":"did:web:\u0061","epoch":1,"ciphertext":{"$bytes":"+\/8"},"other":[],"convoId":"c"}`
+		two = ` {"idempotencyKey":"k2", ` +
+			`"senderDid":"did:web:\u0061","epoch":1,"ciphertext":{"$bytes":"+\/8"},"other":[],"convoId":"c"}`
 	)
 	a, err := mlsapi.DecodeSendMessageInput([]byte(one))
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 // messages are all that a subscription sends.
 func messages() []lexcodec.Message {
 	return []lexcodec.Message{
-		&mlsapi.MessageEvent{}, &mlsapi.CommitEvent{}, &mlsapi.WelcomeEvent{}, &mlsapi.MembershipEvent{}, &mlsapi.KeyPackagesEvent{}, &mlsapi.InfoEvent{},
+		&mlsapi.MessageEvent{}, &mlsapi.CommitEvent{}, &mlsapi.WelcomeEvent{}, &mlsapi.MembershipEvent{},
+		&mlsapi.KeyPackagesEvent{}, &mlsapi.InfoEvent{},
 	}
 }
 
@@ -66,7 +67,8 @@ func TestCBORIsCanonical(t *testing.T) {
 		{text: "did:plc:ewvi7nxzyoun6zhxrhs64oiz", integer: 7, bytes: []byte{1, 2, 3}, boolean: true, at: at},
 		{text: "", integer: 0, bytes: []byte{}, at: at},
 		{text: "grüße, 世界 🜁", integer: 1<<53 - 1, bytes: bytes.Repeat([]byte{0xa5}, 70<<10), at: time.Time{}},
-		{text: string(bytes.Repeat([]byte("x"), 300)), integer: 1 << 32, bytes: bytes.Repeat([]byte{0}, 256), boolean: true, at: at},
+		{text: string(bytes.Repeat([]byte("x"), 300)), integer: 1 << 32, bytes: bytes.Repeat([]byte{0}, 256), boolean: true,
+			at: at},
 	}
 	for _, n := range []int64{23, 24, 255, 256, 65535, 65536, 1<<32 - 1, -1, -24, -25, -257, -(1<<53 - 1)} {
 		samples = append(samples, sample{integer: n, bytes: bytes.Repeat([]byte{1}, int(max(0, n%70_000))), at: at})

@@ -114,7 +114,8 @@ func FuzzBase64(f *testing.F) {
 		if err != nil {
 			return
 		}
-		url := bytes.ReplaceAll(bytes.ReplaceAll(bytes.TrimRight(text, "="), []byte("+"), []byte("-")), []byte("/"), []byte("_"))
+		url := bytes.ReplaceAll(bytes.ReplaceAll(bytes.TrimRight(text, "="), []byte("+"), []byte("-")), []byte("/"),
+			[]byte("_"))
 		if got := string(mustMarshal(t, b)); got != `"`+string(url)+`"` {
 			t.Fatalf("%q is written as %s", text, got)
 		}
@@ -126,7 +127,8 @@ func FuzzBase64(f *testing.F) {
 }
 
 func BenchmarkDecodeSendMessage1KiB(b *testing.B) {
-	in := &mlsapi.SendMessageInput{ConvoID: "01890a5d-ac96-774b-bcce-b302099a8057", Ciphertext: bytes.Repeat([]byte{0xa5}, 1024), Epoch: 7,
+	in := &mlsapi.SendMessageInput{ConvoID: "01890a5d-ac96-774b-bcce-b302099a8057",
+		Ciphertext: bytes.Repeat([]byte{0xa5}, 1024), Epoch: 7,
 		SenderDID: "did:plc:ewvi7nxzyoun6zhxrhs64oiz"}
 	key := "01890a5d-ac96-774b-bcce-b302099a8058"
 	in.IdempotencyKey = &key
@@ -146,8 +148,9 @@ func BenchmarkDecodeSendMessage1KiB(b *testing.B) {
 func BenchmarkMarshalMessages50(b *testing.B) {
 	out := &mlsapi.GetMessagesOutput{}
 	for range 50 {
-		out.Messages = append(out.Messages, mlsapi.MessageView{ID: "01890a5d-ac96-774b-bcce-b302099a8057", ConvoID: "01890a5d-ac96-774b-bcce-b302099a8058",
-			Sender: "did:plc:ewvi7nxzyoun6zhxrhs64oiz", Ciphertext: bytes.Repeat([]byte{0xa5}, 1024)})
+		out.Messages = append(out.Messages,
+			mlsapi.MessageView{ID: "01890a5d-ac96-774b-bcce-b302099a8057", ConvoID: "01890a5d-ac96-774b-bcce-b302099a8058",
+				Sender: "did:plc:ewvi7nxzyoun6zhxrhs64oiz", Ciphertext: bytes.Repeat([]byte{0xa5}, 1024)})
 	}
 	b.ReportAllocs()
 	for b.Loop() {
@@ -161,8 +164,9 @@ func BenchmarkMarshalMessages50(b *testing.B) {
 func BenchmarkAppendMessages50(b *testing.B) {
 	out := &mlsapi.GetMessagesOutput{}
 	for range 50 {
-		out.Messages = append(out.Messages, mlsapi.MessageView{ID: "01890a5d-ac96-774b-bcce-b302099a8057", ConvoID: "01890a5d-ac96-774b-bcce-b302099a8058",
-			Sender: "did:plc:ewvi7nxzyoun6zhxrhs64oiz", Ciphertext: bytes.Repeat([]byte{0xa5}, 1024)})
+		out.Messages = append(out.Messages,
+			mlsapi.MessageView{ID: "01890a5d-ac96-774b-bcce-b302099a8057", ConvoID: "01890a5d-ac96-774b-bcce-b302099a8058",
+				Sender: "did:plc:ewvi7nxzyoun6zhxrhs64oiz", Ciphertext: bytes.Repeat([]byte{0xa5}, 1024)})
 	}
 	buf := out.AppendJSON(nil)
 	b.SetBytes(int64(len(buf)))
@@ -177,7 +181,8 @@ func BenchmarkAppendMessages50(b *testing.B) {
 func BenchmarkAppendMembers1000(b *testing.B) {
 	view := &mlsapi.ConvoView{}
 	for range 1000 {
-		view.Members = append(view.Members, mlsapi.MemberView{DID: "did:plc:ewvi7nxzyoun6zhxrhs64oiz", JoinedAt: lexcodec.NewDatetime(time.Now())})
+		view.Members = append(view.Members,
+			mlsapi.MemberView{DID: "did:plc:ewvi7nxzyoun6zhxrhs64oiz", JoinedAt: lexcodec.NewDatetime(time.Now())})
 	}
 	buf := view.AppendJSON(nil)
 	b.SetBytes(int64(len(buf)))

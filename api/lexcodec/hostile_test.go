@@ -85,7 +85,8 @@ func TestDecoderForgets(t *testing.T) {
 	t.Parallel()
 	good := []byte(`{"convoId":"c","\u0073eq":1}`)
 	for range 100 {
-		for _, bad := range []string{`{"convoId":"c","seq":1`, `{"convoId":[[`, `{"convoId":"\u0061","seq":{}}`, ``, `{"z\u0061":1,"convoId":null}`} {
+		for _, bad := range []string{`{"convoId":"c","seq":1`, `{"convoId":[[`, `{"convoId":"\u0061","seq":{}}`, ``,
+			`{"z\u0061":1,"convoId":null}`} {
 			if _, err := mlsapi.DecodeUpdateCursorInput([]byte(bad)); err == nil {
 				t.Fatalf("%s: accepted", bad)
 			}

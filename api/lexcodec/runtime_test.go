@@ -30,7 +30,8 @@ func TestRuntimeBeyondTheLexicons(t *testing.T) {
 		"bad boolean":  {param(func(p *Params) { p.Boolean("0") }), RuleType},
 		"enum":         {body(`"b"`, func(d *Decoder) { d.Enum("a", "b") }), ""},
 		"bad enum":     {body(`"c"`, func(d *Decoder) { d.Enum("a", "b") }), RuleEnum},
-		"array short":  {body(`[1]`, func(d *Decoder) { Array(d, 2, 3, func(d *Decoder) int64 { return d.Integer(0, 9) }) }), RuleMinLength},
+		"array short": {body(`[1]`, func(d *Decoder) { Array(d, 2, 3, func(d *Decoder) int64 { return d.Integer(0, 9) }) }),
+			RuleMinLength},
 	} {
 		if tc.got != tc.want {
 			t.Errorf("%s: got %q, want %q", name, tc.got, tc.want)

@@ -21,7 +21,8 @@ func answersAndLogs() []Attack {
 	return []Attack{
 		{"rebinding", "H11", "a page in the operator's browser asks the admin listener under other names", rebind},
 		{"request-id", "H13", "requests carry an X-Request-ID of 20,000 bytes", requestIDs},
-		{"log-flood", "H13", "300 requests per second whose look-ups fail, each with an X-Request-ID of 4,000 bytes", logFlood},
+		{"log-flood", "H13", "300 requests per second whose look-ups fail, each with an X-Request-ID of 4,000 bytes",
+			logFlood},
 	}
 }
 
@@ -52,7 +53,8 @@ func rebind(_ context.Context, t *Target) (*Prepared, error) {
 	read, whole := map[string]bool{}, 0
 	ask := func(ctx context.Context, path string, headers []string) int {
 		t.tried()
-		status, _ := listener.raw(ctx, "GET "+path+" HTTP/1.1\r\n"+strings.Join(headers, "\r\n")+"\r\nConnection: close\r\n\r\n")
+		status, _ := listener.raw(ctx,
+			"GET "+path+" HTTP/1.1\r\n"+strings.Join(headers, "\r\n")+"\r\nConnection: close\r\n\r\n")
 		t.answered(status)
 		return status
 	}
@@ -108,13 +110,16 @@ const longestID = 64
 // requestIDs sends long and strange request ids to pages that answer anybody.
 func requestIDs(_ context.Context, t *Target) (*Prepared, error) {
 	longest, strange := 0, 0
-	ids := []string{strings.Repeat("a", 20_000), strings.Repeat("b", longestID+1), "a\tb", "caf\xc3\xa9", "{{7*7}}\" level=ERROR msg=\"forged"}
+	ids := []string{strings.Repeat("a", 20_000), strings.Repeat("b", longestID+1), "a\tb", "caf\xc3\xa9",
+		"{{7*7}}\" level=ERROR msg=\"forged"}
 	return &Prepared{
 		Run: func(ctx context.Context) error {
 			for ctx.Err() == nil {
 				for i, id := range ids {
 					t.tried()
-					status, header := t.raw(ctx, "GET /xrpc/"+mlsapi.NSIDGetConvos+" HTTP/1.1\r\nHost: "+t.Addr+"\r\nX-Request-ID: "+id+"\r\nConnection: close\r\n\r\n")
+					status, header := t.raw(ctx,
+						"GET /xrpc/"+mlsapi.NSIDGetConvos+" HTTP/1.1\r\nHost: "+t.Addr+"\r\nX-Request-ID: "+id+
+							"\r\nConnection: close\r\n\r\n")
 					t.answered(status)
 					longest = max(longest, len(header.Get("X-Request-Id")))
 					if i >= 2 && header.Get("X-Request-Id") == id {
@@ -167,8 +172,10 @@ func logFlood(ctx context.Context, t *Target) (*Prepared, error) {
 		},
 		Judge: func(_ context.Context, e Effects) []Claim {
 			return []Claim{
-				{"lines of log per second, besides the calm ones", math.Round(float64(e.LogLines)/e.Seconds - e.CalmLogLines), linesPerSecond},
-				{"bytes of log per second, besides the calm ones", math.Round(float64(e.LogBytes)/e.Seconds - e.CalmLogBytes), bytesPerSecond},
+				{"lines of log per second, besides the calm ones", math.Round(float64(e.LogLines)/e.Seconds - e.CalmLogLines),
+					linesPerSecond},
+				{"bytes of log per second, besides the calm ones", math.Round(float64(e.LogBytes)/e.Seconds - e.CalmLogBytes),
+					bytesPerSecond},
 			}
 		},
 	}, nil

@@ -19,8 +19,14 @@ func TestConfigurationsThatCannotRun(t *testing.T) {
 		"no attack is named":   func(c *Config) { c.Names = nil },
 		`no attack "nonsense"`: func(c *Config) { c.Names = []string{"nonsense"} },
 		"must be positive":     func(c *Config) { c.Spans.Attack = 0 },
-		"NAME=PATH":            func(c *Config) { c.Binaries = []testbed.Binary{{Name: "a", Path: "/x"}, {Name: "", Path: "/y"}} },
-		"comes twice":          func(c *Config) { c.Binaries = []testbed.Binary{{Name: "a", Path: "/x"}, {Name: "a", Path: "/y"}} },
+		"NAME=PATH": func(c *Config) {
+			c.Binaries = []testbed.Binary{{Name: "a", Path: "/x"},
+				{Name: "", Path: "/y"}}
+		},
+		"comes twice": func(c *Config) {
+			c.Binaries = []testbed.Binary{{Name: "a", Path: "/x"},
+				{Name: "a", Path: "/y"}}
+		},
 	} {
 		c := Default()
 		c.Names = []string{"bodies"}

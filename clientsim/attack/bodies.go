@@ -18,10 +18,14 @@ import (
 // H3: uploads that do not come hold memory, connections and goroutines.
 func bodies() []Attack {
 	return []Attack{
-		{"bodies", "H3", "1,024 connections of 8 DIDs declare 256 KiB and send nothing", slowBodies(1024, 8, 1, declared(256<<10))},
-		{"bodies-large", "H3", "256 connections of 32 DIDs at 32 addresses declare 8 MiB and send nothing", slowBodies(256, 32, 32, declared(8<<20))},
-		{"bodies-small", "H3", "2,048 connections of 8 DIDs declare 16 KiB and send nothing", slowBodies(2048, 8, 1, declared(16<<10))},
-		{"bodies-chunked", "H3", "512 connections of 16 DIDs send chunks of one byte per second", slowBodies(512, 16, 1, chunked)},
+		{"bodies", "H3", "1,024 connections of 8 DIDs declare 256 KiB and send nothing",
+			slowBodies(1024, 8, 1, declared(256<<10))},
+		{"bodies-large", "H3", "256 connections of 32 DIDs at 32 addresses declare 8 MiB and send nothing",
+			slowBodies(256, 32, 32, declared(8<<20))},
+		{"bodies-small", "H3", "2,048 connections of 8 DIDs declare 16 KiB and send nothing",
+			slowBodies(2048, 8, 1, declared(16<<10))},
+		{"bodies-chunked", "H3", "512 connections of 16 DIDs send chunks of one byte per second",
+			slowBodies(512, 16, 1, chunked)},
 		{"bodies-refused", "H3", "1,024 connections without a valid token declare 1 MiB and send nothing", unreadBodies},
 		{"headers", "H3", "1,024 connections send one byte of a header per second", slowHeaders},
 	}
@@ -39,7 +43,8 @@ func declared(n int) upload {
 
 // A body in chunks has no length, so it can become the largest of its method.
 var chunked = upload{
-	head: "Transfer-Encoding: chunked\r\n\r\n", drop: "1\r\n \r\n", methods: []string{mlsapi.NSIDSendMessage, mlsapi.NSIDUpdateCursor},
+	head: "Transfer-Encoding: chunked\r\n\r\n", drop: "1\r\n \r\n",
+	methods: []string{mlsapi.NSIDSendMessage, mlsapi.NSIDUpdateCursor},
 }
 
 // heldFor is how long an attacker keeps a connection on which the server says nothing.

@@ -73,7 +73,8 @@ func storedClaims(sameToken bool) func(context.Context, *Target) (*Prepared, err
 							return // then there is one attempt less
 						}
 					}
-					status, _ := t.send(ctx, web, http.MethodGet, path(mlsapi.NSIDGetKeyPackages)+"?"+query.Encode()+"&idempotencyKey="+xrpc.NewKey(), mine, nil)
+					status, _ := t.send(ctx, web, http.MethodGet,
+						path(mlsapi.NSIDGetKeyPackages)+"?"+query.Encode()+"&idempotencyKey="+xrpc.NewKey(), mine, nil)
 					if status == http.StatusOK {
 						claimed.Add(1)
 					}
@@ -135,7 +136,8 @@ func claimAll(dids, addresses int) func(context.Context, *Target) (*Prepared, er
 		if err != nil {
 			return nil, err
 		}
-		if _, err := h.client.Do(ctx, victim, xrpc.SendCall(id, victim.DID, 1, mlsclient.FakeMessage(group, 1, smallMessage), xrpc.NewKey())); err != nil {
+		if _, err := h.client.Do(ctx, victim,
+			xrpc.SendCall(id, victim.DID, 1, mlsclient.FakeMessage(group, 1, smallMessage), xrpc.NewKey())); err != nil {
 			return nil, err
 		}
 		t.Bystanders = append(t.Bystanders,

@@ -27,10 +27,12 @@ import (
 // H1: a GroupInfo with thousands of leaves, each with a signature to verify.
 func costly() []Attack {
 	return []Attack{
-		{"groupinfo", "H1", "one DID creates a convo with a GroupInfo of 4,800 signed leaves, again and again", costlyCreate(ed25519Suite, 1, 1)},
+		{"groupinfo", "H1", "one DID creates a convo with a GroupInfo of 4,800 signed leaves, again and again",
+			costlyCreate(ed25519Suite, 1, 1)},
 		{"groupinfo-many", "H1", "16 DIDs of 16 addresses do so", costlyCreate(ed25519Suite, 16, 16)},
 		{"groupinfo-p521", "H1", "one DID does so with leaves that take longest to verify", costlyCreate(p521Suite, 1, 1)},
-		{"commits", "H1", "one DID submits commits and additions with a GroupInfo of 4,800 leaves, the last one false", costlyCommits},
+		{"commits", "H1", "one DID submits commits and additions with a GroupInfo of 4,800 leaves, the last one false",
+			costlyCommits},
 	}
 }
 
@@ -44,29 +46,31 @@ type infoSuite struct {
 	key   func() (public, hpke []byte, sign func(content []byte) []byte, err error)
 }
 
-var ed25519Suite = infoSuite{1, mlsclient.SuiteX25519.Name(), 32, 1, func() (public, hpke []byte, sign func([]byte) []byte, err error) {
-	public, key, err := ed25519.GenerateKey(rand.Reader)
-	// Nearly all strings of 32 bytes are public keys of X25519.
-	return public, mlsclient.RandomBytes(32), func(content []byte) []byte { return ed25519.Sign(key, content) }, err
-}}
+var ed25519Suite = infoSuite{1, mlsclient.SuiteX25519.Name(), 32, 1,
+	func() (public, hpke []byte, sign func([]byte) []byte, err error) {
+		public, key, err := ed25519.GenerateKey(rand.Reader)
+		// Nearly all strings of 32 bytes are public keys of X25519.
+		return public, mlsclient.RandomBytes(32), func(content []byte) []byte { return ed25519.Sign(key, content) }, err
+	}}
 
-var p521Suite = infoSuite{5, "MLS_256_DHKEMP521_AES256GCM_SHA512_P521", 64, 0.4, func() (public, hpke []byte, sign func([]byte) []byte, err error) {
-	key, err := ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	if public, err = key.PublicKey.Bytes(); err != nil {
-		return nil, nil, nil, err
-	}
-	return public, public, func(content []byte) []byte {
-		digest := sha512.Sum512(content)
-		signature, err := key.Sign(rand.Reader, digest[:], crypto.SHA512)
+var p521Suite = infoSuite{5, "MLS_256_DHKEMP521_AES256GCM_SHA512_P521", 64, 0.4,
+	func() (public, hpke []byte, sign func([]byte) []byte, err error) {
+		key, err := ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
 		if err != nil {
-			return nil // the server refuses the leaf
+			return nil, nil, nil, err
 		}
-		return signature
-	}, nil
-}}
+		if public, err = key.PublicKey.Bytes(); err != nil {
+			return nil, nil, nil, err
+		}
+		return public, public, func(content []byte) []byte {
+			digest := sha512.Sum512(content)
+			signature, err := key.Sign(rand.Reader, digest[:], crypto.SHA512)
+			if err != nil {
+				return nil // the server refuses the leaf
+			}
+			return signature
+		}, nil
+	}}
 
 // Bounds of a costly GroupInfo by the server's rules for its roster.
 const (
@@ -76,7 +80,8 @@ const (
 
 // costlyInfo makes a GroupInfo of a group in epoch 1 with many leaves, signed by the first. The
 // people's leaves follow each other. If the last leaf is false, everything else is verified before.
-func costlyInfo(s infoSuite, group []byte, epoch uint64, people []syntax.DID, leaves int, lastFalse bool) ([]byte, error) {
+func costlyInfo(s infoSuite, group []byte, epoch uint64, people []syntax.DID, leaves int, lastFalse bool) ([]byte,
+	error) {
 	var nodes []byte
 	var signInfo func([]byte) []byte
 	now := time.Now()
@@ -203,7 +208,8 @@ func costlyCreate(s infoSuite, dids, addresses int) func(context.Context, *Targe
 			bodies[i] = xrpc.Encode(in)
 		}
 		return &Prepared{Run: func(ctx context.Context) error {
-			return t.repeat(ctx, accounts, addresses, func(i, _ int) (string, []byte) { return mlsapi.NSIDCreateConvo, bodies[i] })
+			return t.repeat(ctx, accounts, addresses,
+				func(i, _ int) (string, []byte) { return mlsapi.NSIDCreateConvo, bodies[i] })
 		}}, nil
 	}
 }
@@ -242,7 +248,8 @@ func costlyCommits(ctx context.Context, t *Target) (*Prepared, error) {
 
 // repeat lets every account call a procedure again and again, requestsAtOnce at a time, each with
 // another idempotency key.
-func (t *Target) repeat(ctx context.Context, accounts []*xrpc.Account, addresses int, next func(account, n int) (method string, body []byte)) error {
+func (t *Target) repeat(ctx context.Context, accounts []*xrpc.Account, addresses int,
+	next func(account, n int) (method string, body []byte)) error {
 	var lanes errgroup.Group
 	for i := range len(accounts) * requestsAtOnce {
 		web := t.web(i % addresses)

@@ -37,7 +37,8 @@ func start(ctx context.Context, e *testbed.Environment, binary, name string) (*s
 
 // stop kills the server and drops its database. An attacked server may still be busy.
 func (s *server) stop(ctx context.Context) error {
-	return errors.Join(s.Kill(), s.env.Execute(context.WithoutCancel(ctx), fmt.Sprintf("DROP DATABASE %s WITH (FORCE)", s.name)))
+	return errors.Join(s.Kill(),
+		s.env.Execute(context.WithoutCancel(ctx), fmt.Sprintf("DROP DATABASE %s WITH (FORCE)", s.name)))
 }
 
 // stored returns the size of the database in bytes.

@@ -17,7 +17,8 @@ func fills() []Attack {
 		{"disk", "H10", "one DID sends 1 MiB messages as fast as it may", fillDisk(1)},
 		{"disk-many", "H10", "10 DIDs of one address send 1 MiB messages as fast as they may", fillDisk(10)},
 		{"invitations", "H10", "one DID makes convos of 100 people as fast as it may", invite(1)},
-		{"invitations-many", "H10", "20 DIDs of one address make convos with the same 100 people as fast as they may", invite(20)},
+		{"invitations-many", "H10", "20 DIDs of one address make convos with the same 100 people as fast as they may",
+			invite(20)},
 	}
 }
 

@@ -67,7 +67,8 @@ var honestAddress = net.IPv4(127, 0, 0, 1)
 func newHonest(t *Target, rate float64) (*honest, error) {
 	transport := transportFrom(honestAddress)
 	t.atEnd(func() error { transport.CloseIdleConnections(); return nil })
-	h := &honest{client: xrpc.NewClient(t.Base, t.Audience, transport, &xrpc.Stats{}), env: t.env, hooks: &hooks{waiting: map[string][]chan struct{}{}}}
+	h := &honest{client: xrpc.NewClient(t.Base, t.Audience, transport, &xrpc.Stats{}), env: t.env,
+		hooks: &hooks{waiting: map[string][]chan struct{}{}}}
 	h.web = h.client.HTTP
 	site, err := serve(honestAddress, h.hooks.serve)
 	if err != nil {
@@ -157,7 +158,8 @@ func (h *honest) send(ctx context.Context, c honestConvo, member, size int) erro
 }
 
 func (c honestConvo) message(member, size int) xrpc.Call {
-	return xrpc.SendCall(c.id, c.members[member%len(c.members)].DID, 1, mlsclient.FakeMessage(c.group, 1, size), xrpc.NewKey())
+	return xrpc.SendCall(c.id, c.members[member%len(c.members)].DID, 1, mlsclient.FakeMessage(c.group, 1, size),
+		xrpc.NewKey())
 }
 
 // operations are what the honest users do, with rate small messages a second. None is tried again:
@@ -218,7 +220,8 @@ func (h *honest) claim(of syntax.DID) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	answer, err := h.client.Once(context.Background(), a, xrpc.ClaimCall([]syntax.DID{of}, mlsclient.SuiteX25519, "", xrpc.NewKey()))
+	answer, err := h.client.Once(context.Background(), a,
+		xrpc.ClaimCall([]syntax.DID{of}, mlsclient.SuiteX25519, "", xrpc.NewKey()))
 	if err != nil {
 		return 0, err
 	}

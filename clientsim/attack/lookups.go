@@ -17,20 +17,28 @@ import (
 func forgedTokens() []Attack {
 	const forgeries = 300 // per second
 	return []Attack{
-		{"forged", "H4", "one address forges 300 tokens per second of accounts that do not exist", forgers(forgeries, 1, ofNobody, nil)},
-		{"forged-known", "H4", "one address forges 300 tokens per second of honest users", forgers(forgeries, 1, ofVictims, nil)},
-		{"forged-many", "H4", "20 addresses forge 300 tokens per second of accounts that do not exist", forgers(forgeries, 20, ofNobody, nil)},
-		{"forged-web", "H4", "one address forges 300 tokens per second of did:web accounts at 64 hosts that hang up", webHosts(forgeries, hangsUp, nil)},
+		{"forged", "H4", "one address forges 300 tokens per second of accounts that do not exist",
+			forgers(forgeries, 1, ofNobody, nil)},
+		{"forged-known", "H4", "one address forges 300 tokens per second of honest users",
+			forgers(forgeries, 1, ofVictims, nil)},
+		{"forged-many", "H4", "20 addresses forge 300 tokens per second of accounts that do not exist",
+			forgers(forgeries, 20, ofNobody, nil)},
+		{"forged-web", "H4", "one address forges 300 tokens per second of did:web accounts at 64 hosts that hang up",
+			webHosts(forgeries, hangsUp, nil)},
 	}
 }
 
 // H9: look-ups that fail are not charged, and slow hosts hold the places of others.
 func failedLookups() []Attack {
 	return []Attack{
-		{"failing", "H9", "one address names did:web accounts at 64 hosts that hang up, 800 times per second", webHosts(800, hangsUp, chargedAfterBurst)},
-		{"failing-unknown", "H9", "one address names accounts that do not exist, 800 times per second", forgers(800, 1, ofNobody, chargedAfterBurst)},
-		{"tarpits", "H9", "one address names did:web accounts at 64 hosts that never answer", webHosts(64, neverAnswers, chargedAfterBurst)},
-		{"tarpits-slow", "H9", "one address names did:web accounts at 64 hosts that send a byte per second", webHosts(64, answersSlowly, chargedAfterBurst)},
+		{"failing", "H9", "one address names did:web accounts at 64 hosts that hang up, 800 times per second",
+			webHosts(800, hangsUp, chargedAfterBurst)},
+		{"failing-unknown", "H9", "one address names accounts that do not exist, 800 times per second",
+			forgers(800, 1, ofNobody, chargedAfterBurst)},
+		{"tarpits", "H9", "one address names did:web accounts at 64 hosts that never answer",
+			webHosts(64, neverAnswers, chargedAfterBurst)},
+		{"tarpits-slow", "H9", "one address names did:web accounts at 64 hosts that send a byte per second",
+			webHosts(64, answersSlowly, chargedAfterBurst)},
 	}
 }
 
@@ -58,12 +66,14 @@ func chargedAfterBurst(t *Target) func(context.Context, Effects) []Claim {
 				served += n
 			}
 		}
-		return []Claim{{"requests of the address that were not refused by 429", float64(served), float64(int((burst + perSecond*e.Seconds) * tolerance))}}
+		return []Claim{{"requests of the address that were not refused by 429", float64(served),
+			float64(int((burst + perSecond*e.Seconds) * tolerance))}}
 	}
 }
 
 // forgers forges tokens of issuers.
-func forgers(rate float64, addresses int, issuer issuerOf, judge judgeOf) func(context.Context, *Target) (*Prepared, error) {
+func forgers(rate float64, addresses int, issuer issuerOf, judge judgeOf) func(context.Context, *Target) (*Prepared,
+	error) {
 	return func(_ context.Context, t *Target) (*Prepared, error) {
 		return t.forgeries(rate, addresses, issuer, judge), nil
 	}

@@ -140,7 +140,8 @@ type Spans struct{ Warm, Calm, Attack, After time.Duration }
 
 // measure keeps the operations going through all phases, and runs attack in the second one. It
 // calls entering at the beginning of each phase.
-func measure(ctx context.Context, m *meter, ops []Operation, s Spans, attack func(context.Context) error, entering func(phase int) error) error {
+func measure(ctx context.Context, m *meter, ops []Operation, s Spans, attack func(context.Context) error,
+	entering func(phase int) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	var honest sync.WaitGroup
 	for _, op := range ops {

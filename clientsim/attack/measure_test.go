@@ -80,7 +80,8 @@ func TestServerThatIsHurt(t *testing.T) {
 			return nil
 		})
 		got := r.Honest["send"][attacked]
-		want := Figures{Count: 100, Success: 0.5, Busy: 0.5, P50: 400, P99: 400, Max: 400, FirstErr: ": 503 ServiceUnavailable: "}
+		want := Figures{Count: 100, Success: 0.5, Busy: 0.5, P50: 400, P99: 400, Max: 400,
+			FirstErr: ": 503 ServiceUnavailable: "}
 		if diff := cmp.Diff(want, got, nearly); diff != "" {
 			t.Errorf("during the attack (-want +got):\n%s", diff)
 		}

@@ -11,11 +11,16 @@ import (
 // H5: streams that are opened and left at once use up the openings of everybody.
 func openings() []Attack {
 	return []Attack{
-		{"openings", "H5", "2,000 WebSockets per second without a token, which hang up at once", hangUps(mlsapi.NSIDSubscribeConvoEvents, noToken)},
-		{"openings-sse", "H5", "2,000 event streams per second without a token, which hang up at once", hangUps(mlsapi.NSIDStreamConvoEvents, noToken)},
-		{"openings-ticket", "H5", "2,000 WebSockets per second with made-up tickets, which hang up at once", hangUps(mlsapi.NSIDSubscribeConvoEvents, madeUpTicket)},
-		{"openings-forged", "H5", "2,000 WebSockets per second with forged tokens, which hang up at once", hangUps(mlsapi.NSIDSubscribeConvoEvents, forgedToken)},
-		{"openings-account", "H5", "2,000 WebSockets per second of 40 accounts with valid tokens, which hang up at once", hangUps(mlsapi.NSIDSubscribeConvoEvents, ownAccounts)},
+		{"openings", "H5", "2,000 WebSockets per second without a token, which hang up at once",
+			hangUps(mlsapi.NSIDSubscribeConvoEvents, noToken)},
+		{"openings-sse", "H5", "2,000 event streams per second without a token, which hang up at once",
+			hangUps(mlsapi.NSIDStreamConvoEvents, noToken)},
+		{"openings-ticket", "H5", "2,000 WebSockets per second with made-up tickets, which hang up at once",
+			hangUps(mlsapi.NSIDSubscribeConvoEvents, madeUpTicket)},
+		{"openings-forged", "H5", "2,000 WebSockets per second with forged tokens, which hang up at once",
+			hangUps(mlsapi.NSIDSubscribeConvoEvents, forgedToken)},
+		{"openings-account", "H5", "2,000 WebSockets per second of 40 accounts with valid tokens, which hang up at once",
+			hangUps(mlsapi.NSIDSubscribeConvoEvents, ownAccounts)},
 	}
 }
 
@@ -71,7 +76,8 @@ func hangUps(method string, by func(*Target, string) (pass, error)) func(context
 				}
 				t.tried()
 				t.hangUp(ctx, "GET /xrpc/"+method+query+" HTTP/1.1\r\nHost: "+t.Addr+"\r\nAuthorization: Bearer "+token+
-					"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
+					"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "+
+					"AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
 			})
 			return nil
 		}}, nil

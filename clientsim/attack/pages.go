@@ -17,11 +17,16 @@ import (
 // H2: readers who do not read hold the memory of their answers.
 func pages() []Attack {
 	return []Attack{
-		{"pages", "H2", "14 DIDs of one address ask for 5.6 MB pages and do not read them", slowReaders(14, 1, 0, mlsapi.NSIDGetMessages)},
-		{"pages-many", "H2", "64 DIDs of 32 addresses ask for 5.6 MB pages and do not read them", slowReaders(64, 32, 0, mlsapi.NSIDGetMessages)},
-		{"pages-trickle", "H2", "14 DIDs of one address ask for 5.6 MB pages and read a byte per second", slowReaders(14, 1, 1, mlsapi.NSIDGetMessages)},
-		{"pages-drip", "H2", "14 DIDs of one address ask for 5.6 MB pages and read 32 KiB per second", slowReaders(14, 1, 32<<10, mlsapi.NSIDGetMessages)},
-		{"pages-convos", "H2", "64 DIDs of 8 addresses ask for their convos and do not read them", slowReaders(64, 8, 0, mlsapi.NSIDGetConvos)},
+		{"pages", "H2", "14 DIDs of one address ask for 5.6 MB pages and do not read them",
+			slowReaders(14, 1, 0, mlsapi.NSIDGetMessages)},
+		{"pages-many", "H2", "64 DIDs of 32 addresses ask for 5.6 MB pages and do not read them",
+			slowReaders(64, 32, 0, mlsapi.NSIDGetMessages)},
+		{"pages-trickle", "H2", "14 DIDs of one address ask for 5.6 MB pages and read a byte per second",
+			slowReaders(14, 1, 1, mlsapi.NSIDGetMessages)},
+		{"pages-drip", "H2", "14 DIDs of one address ask for 5.6 MB pages and read 32 KiB per second",
+			slowReaders(14, 1, 32<<10, mlsapi.NSIDGetMessages)},
+		{"pages-convos", "H2", "64 DIDs of 8 addresses ask for their convos and do not read them",
+			slowReaders(64, 8, 0, mlsapi.NSIDGetConvos)},
 	}
 }
 
@@ -47,7 +52,8 @@ func slowReaders(dids, addresses, perSecond int, method string) func(context.Con
 		}
 		for i := range pageParts {
 			who := accounts[i%len(accounts)]
-			if _, err := c.Do(ctx, who, xrpc.SendCall(id, who.DID, 1, mlsclient.FakeMessage(group, 1, pagePart), xrpc.NewKey())); err != nil {
+			if _, err := c.Do(ctx, who,
+				xrpc.SendCall(id, who.DID, 1, mlsclient.FakeMessage(group, 1, pagePart), xrpc.NewKey())); err != nil {
 				return nil, err
 			}
 		}
@@ -63,7 +69,8 @@ func slowReaders(dids, addresses, perSecond int, method string) func(context.Con
 			var lanes sync.WaitGroup
 			for i := range dids * readersPerDID {
 				lanes.Go(func() {
-					request := "GET /xrpc/" + method + query + " HTTP/1.1\r\nHost: " + t.Addr + "\r\nAuthorization: Bearer " + tokens[i%dids] + "\r\n\r\n"
+					request := "GET /xrpc/" + method + query + " HTTP/1.1\r\nHost: " + t.Addr + "\r\nAuthorization: Bearer " +
+						tokens[i%dids] + "\r\n\r\n"
 					for ctx.Err() == nil {
 						t.tried()
 						t.answered(t.readSlowly(ctx, i%addresses, request, perSecond))

@@ -64,7 +64,8 @@ func (r *Result) Write(out io.Writer) error {
 	}
 	err := table.Flush()
 	fmt.Fprintf(&b, "attacker: %d attempts; answers: %s\n", r.Attempts, r.answers())
-	fmt.Fprintf(&b, "server: peak memory %s; database grew by %s; %d lines of log\n", mebibytes(r.Memory), mebibytes(r.Effects.Stored), r.Effects.LogLines)
+	fmt.Fprintf(&b, "server: peak memory %s; database grew by %s; %d lines of log\n", mebibytes(r.Memory),
+		mebibytes(r.Effects.Stored), r.Effects.LogLines)
 	for _, c := range r.Claims {
 		fmt.Fprintf(&b, "%s: %s, at most %s\n", c.What, number(c.Value), number(c.Limit))
 	}

@@ -69,7 +69,8 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 				return report, errors.Join(context.Cause(ctx), err)
 			}
 			if err != nil { // the other attacks still run
-				result = &Result{Attack: a.Name, Finding: a.Finding, Server: binary.Name, Wrong: []string{fmt.Sprintf("it could not run: %v", err)}}
+				result = &Result{Attack: a.Name, Finding: a.Finding, Server: binary.Name,
+					Wrong: []string{fmt.Sprintf("it could not run: %v", err)}}
 			}
 			report.Results = append(report.Results, result)
 			if err := c.Done(result); err != nil {
@@ -82,7 +83,8 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 
 // Check refuses a configuration that cannot run.
 func (c *Config) Check() error {
-	if c.Spans.Calm <= 0 || c.Spans.Attack <= 0 || c.Spans.Warm < 0 || c.Spans.After < 0 || c.Rate < 0 || c.Leaves < 1 || c.Fill < 0 {
+	if c.Spans.Calm <= 0 || c.Spans.Attack <= 0 || c.Spans.Warm < 0 || c.Spans.After < 0 || c.Rate < 0 || c.Leaves < 1 ||
+		c.Fill < 0 {
 		return errors.New("times, rate and leaves must be positive")
 	}
 	if err := testbed.CheckBinaries(c.Binaries); err != nil {
@@ -117,7 +119,8 @@ func (c *Config) attacks() (all []Attack, err error) {
 }
 
 // one runs one attack on one server, whose database gets a name.
-func (c *Config) one(ctx context.Context, e *testbed.Environment, a Attack, binary testbed.Binary, name string) (result *Result, err error) {
+func (c *Config) one(ctx context.Context, e *testbed.Environment, a Attack, binary testbed.Binary,
+	name string) (result *Result, err error) {
 	s, err := start(ctx, e, binary.Path, name)
 	if err != nil {
 		return nil, err
@@ -140,7 +143,8 @@ func (c *Config) one(ctx context.Context, e *testbed.Environment, a Attack, bina
 		}
 	}
 	t := &Target{
-		Base: s.URL(), Addr: s.URL()[len("http://"):], Admin: s.AdminURL(), Audience: xrpc.DefaultServiceDID, Leaves: c.Leaves, Fill: c.Fill,
+		Base: s.URL(), Addr: s.URL()[len("http://"):], Admin: s.AdminURL(), Audience: xrpc.DefaultServiceDID,
+		Leaves: c.Leaves, Fill: c.Fill,
 		env: e, answers: &answers{byStatus: map[string]int64{}}, closers: &closers,
 	}
 	h, err := newHonest(t, rate)

@@ -175,7 +175,8 @@ func statusOf(answer xrpc.Answer, err error) int {
 
 // send makes one HTTP request and counts its answer, which it reads up to 64 KiB. token may be "".
 // headers are names and values.
-func (t *Target) send(ctx context.Context, web *http.Client, method, path, token string, body []byte, headers ...string) (int, []byte) {
+func (t *Target) send(ctx context.Context, web *http.Client, method, path, token string, body []byte,
+	headers ...string) (int, []byte) {
 	t.tried()
 	req, err := http.NewRequestWithContext(ctx, method, t.Base+path, bytes.NewReader(body))
 	if err != nil {
@@ -227,7 +228,8 @@ func unknownDID() syntax.DID {
 }
 
 // convo makes a convo of the attacker's accounts. The first creates it.
-func (t *Target) convo(ctx context.Context, c *xrpc.Client, members []*xrpc.Account) (id string, group []byte, err error) {
+func (t *Target) convo(ctx context.Context, c *xrpc.Client, members []*xrpc.Account) (id string, group []byte,
+	err error) {
 	return testbed.NewConvo(ctx, c, members[0], testbed.DIDsOf(members[1:]), nil)
 }
 
@@ -237,5 +239,6 @@ func createCall(group []byte, others []syntax.DID) xrpc.Call {
 
 // header is the beginning of a request, up to the headers that say how its body comes.
 func (t *Target) header(verb, method, token string) string {
-	return fmt.Sprintf("%s /xrpc/%s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n", verb, method, t.Addr, token)
+	return fmt.Sprintf("%s /xrpc/%s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: "+
+		"application/json\r\n", verb, method, t.Addr, token)
 }

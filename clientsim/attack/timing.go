@@ -18,7 +18,8 @@ import (
 
 // timings belongs to promise 8: somebody outside of a convo learns nothing, also not from how long an answer takes.
 func timings() []Attack {
-	return []Attack{{"timing", "P8", "accounts outside of a convo measure whether a convo exists, and whether somebody has blocked them", measureAnswers}}
+	return []Attack{{"timing", "P8",
+		"accounts outside of a convo measure whether a convo exists, and whether somebody has blocked them", measureAnswers}}
 }
 
 // The accounts that measure. Together they stay below their rate limits.
@@ -70,8 +71,10 @@ func measureAnswers(ctx context.Context, t *Target) (*Prepared, error) {
 		convoCalls("getMessages", known, made, func(_ *xrpc.Account, c honestConvo) xrpc.Call {
 			return xrpc.MessagesCall(c.id, mlsapi.GetMessagesParamsMessageTypeAll, 0, 50)
 		}),
-		convoCalls("getGroupInfo", known, made, func(_ *xrpc.Account, c honestConvo) xrpc.Call { return xrpc.GroupInfoCall(c.id) }),
-		convoCalls("getWelcome", known, made, func(_ *xrpc.Account, c honestConvo) xrpc.Call { return xrpc.WelcomeCall(c.id, "") }),
+		convoCalls("getGroupInfo", known, made,
+			func(_ *xrpc.Account, c honestConvo) xrpc.Call { return xrpc.GroupInfoCall(c.id) }),
+		convoCalls("getWelcome", known, made,
+			func(_ *xrpc.Account, c honestConvo) xrpc.Call { return xrpc.WelcomeCall(c.id, "") }),
 		convoCalls("sendMessage", known, made, func(who *xrpc.Account, c honestConvo) xrpc.Call {
 			return xrpc.SendCall(c.id, who.DID, 1, mlsclient.FakeMessage(c.group, 1, smallMessage), xrpc.NewKey())
 		}),
@@ -159,7 +162,8 @@ func (c *comparison) claims() []Claim {
 		deviation = 100 * 0.5 / math.Sqrt(float64(c.pairs))
 	}
 	return []Claim{
-		{fmt.Sprintf("%s: per cent from half, of %d pairs, in which the answer about what exists is slower", c.what, c.pairs), tenths(math.Abs(share - 50)), tenths(deviations * deviation)},
+		{fmt.Sprintf("%s: per cent from half, of %d pairs, in which the answer about what exists is slower", c.what, c.pairs),
+			tenths(math.Abs(share - 50)), tenths(deviations * deviation)},
 		{c.what + ": answers with another status", float64(c.differ), 0},
 	}
 }

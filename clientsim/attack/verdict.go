@@ -27,14 +27,17 @@ func (r *Result) verdict(b Bounds) []string {
 			wrong = append(wrong, name+": not measured")
 			continue
 		case before.Success < b.Success:
-			wrong = append(wrong, fmt.Sprintf("%s: success %s before the attack: this says nothing about it (%s)", name, percent(before.Success), before.FirstErr))
+			wrong = append(wrong, fmt.Sprintf("%s: success %s before the attack: this says nothing about it (%s)", name,
+				percent(before.Success), before.FirstErr))
 		case during.Success < b.Success:
-			wrong = append(wrong, fmt.Sprintf("%s: success %s during the attack (%s)", name, percent(during.Success), during.FirstErr))
+			wrong = append(wrong, fmt.Sprintf("%s: success %s during the attack (%s)", name, percent(during.Success),
+				during.FirstErr))
 		case during.P99 > limit:
 			wrong = append(wrong, fmt.Sprintf("%s: p99 %.0f ms during the attack, at most %.0f ms", name, during.P99, limit))
 		}
 		if later.Count > 0 && later.Success < b.Success {
-			wrong = append(wrong, fmt.Sprintf("%s: success %s after the attack (%s)", name, percent(later.Success), later.FirstErr))
+			wrong = append(wrong, fmt.Sprintf("%s: success %s after the attack (%s)", name, percent(later.Success),
+				later.FirstErr))
 		}
 	}
 	if r.Memory > b.Memory {

@@ -17,16 +17,22 @@ func TestVerdict(t *testing.T) {
 		result Result
 		want   []string
 	}{
-		"withstood":              {Result{Attempts: 1, Honest: honestly(served, slower(150), served)}, nil},
-		"slow":                   {Result{Attempts: 1, Honest: honestly(served, slower(151), served)}, []string{"send: p99 151 ms during the attack, at most 150 ms"}},
-		"above the floor":        {Result{Attempts: 1, Honest: honestly(slower(100), slower(300), served)}, nil},
-		"one failure":            {Result{Attempts: 1, Honest: honestly(served, failing(0.999999), served)}, []string{"send: success 99.99% during the attack ()"}},
-		"before the attack":      {Result{Attempts: 1, Honest: honestly(failing(0.5), served, served)}, []string{"send: success 50.00% before the attack: this says nothing about it ()"}},
-		"after the attack":       {Result{Attempts: 1, Honest: honestly(served, served, failing(0))}, []string{"send: success 0% after the attack ()"}},
+		"withstood": {Result{Attempts: 1, Honest: honestly(served, slower(150), served)}, nil},
+		"slow": {Result{Attempts: 1, Honest: honestly(served, slower(151), served)},
+			[]string{"send: p99 151 ms during the attack, at most 150 ms"}},
+		"above the floor": {Result{Attempts: 1, Honest: honestly(slower(100), slower(300), served)}, nil},
+		"one failure": {Result{Attempts: 1, Honest: honestly(served, failing(0.999999), served)},
+			[]string{"send: success 99.99% during the attack ()"}},
+		"before the attack": {Result{Attempts: 1, Honest: honestly(failing(0.5), served, served)},
+			[]string{"send: success 50.00% before the attack: this says nothing about it ()"}},
+		"after the attack": {Result{Attempts: 1, Honest: honestly(served, served, failing(0))},
+			[]string{"send: success 0% after the attack ()"}},
 		"not measured afterward": {Result{Attempts: 1, Honest: honestly(served, served, Figures{})}, nil},
-		"not measured":           {Result{Attempts: 1, Honest: honestly(served, Figures{}, served)}, []string{"send: not measured"}},
-		"no attack":              {Result{Honest: honestly(served, served, served)}, []string{"the attack did nothing"}},
-		"memory":                 {Result{Attempts: 1, Memory: 3 << 30, Honest: honestly(served, served, served)}, []string{"memory: 3072.0 MiB, at most 2048.0 MiB"}},
+		"not measured": {Result{Attempts: 1, Honest: honestly(served, Figures{}, served)},
+			[]string{"send: not measured"}},
+		"no attack": {Result{Honest: honestly(served, served, served)}, []string{"the attack did nothing"}},
+		"memory": {Result{Attempts: 1, Memory: 3 << 30, Honest: honestly(served, served, served)},
+			[]string{"memory: 3072.0 MiB, at most 2048.0 MiB"}},
 		"a claim": {
 			Result{Attempts: 1, Honest: honestly(served, served, served), Claims: []Claim{{"kept", 1, 1}, {"bytes", 65, 64}}},
 			[]string{"bytes: 65, at most 64"},
@@ -46,7 +52,8 @@ func TestReport(t *testing.T) {
 	t.Parallel()
 	served := Figures{Count: 10, Success: 1, P99: 40}
 	good := &Result{Attack: "good", Finding: "H0", Honest: honestly(served, served, served)}
-	bad := &Result{Attack: "bad", Finding: "H0", Server: "old", Answers: map[string]int64{"200": 2, noAnswer: 1}, Wrong: []string{"everything"}}
+	bad := &Result{Attack: "bad", Finding: "H0", Server: "old", Answers: map[string]int64{"200": 2, noAnswer: 1},
+		Wrong: []string{"everything"}}
 	if r := (Report{Results: []*Result{good}}); !r.Withstood() {
 		t.Error("a report without a failure says that there is one")
 	}
@@ -63,7 +70,8 @@ func TestReport(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, want := range []string{"\nwithstood\n", "bad (H0) on old", "2 × 200, 1 × none", "FAILED everything", "1 FAILED", `"wrong": [`} {
+	for _, want := range []string{"\nwithstood\n", "bad (H0) on old", "2 × 200, 1 × none", "FAILED everything", "1 FAILED",
+		`"wrong": [`} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in the report:\n%s", want, out.String())
 		}

@@ -17,10 +17,14 @@ import (
 func webhooks() []Attack {
 	return []Attack{
 		{"webhooks", "H6", "two DIDs with up to 100 webhooks each that do not answer", webhooksOf(2, 100, 1, hangs)},
-		{"webhooks-many", "H6", "20 DIDs with up to 10 webhooks each at hosts of their own that do not answer", webhooksOf(20, 10, 20, hangs)},
-		{"webhooks-slow", "H6", "two DIDs with up to 100 webhooks each that answer after 2.5 seconds", webhooksOf(2, 100, 1, answersLate)},
-		{"webhooks-broken", "H6", "two DIDs with up to 100 webhooks each that answer 500", webhooksOf(2, 100, 1, answersBroken)},
-		{"webhooks-flood", "H6", "two DIDs with up to 100 webhooks each at one host, which did not ask for the calls", webhooksOf(2, 100, 1, answersAtOnce)},
+		{"webhooks-many", "H6", "20 DIDs with up to 10 webhooks each at hosts of their own that do not answer",
+			webhooksOf(20, 10, 20, hangs)},
+		{"webhooks-slow", "H6", "two DIDs with up to 100 webhooks each that answer after 2.5 seconds",
+			webhooksOf(2, 100, 1, answersLate)},
+		{"webhooks-broken", "H6", "two DIDs with up to 100 webhooks each that answer 500",
+			webhooksOf(2, 100, 1, answersBroken)},
+		{"webhooks-flood", "H6", "two DIDs with up to 100 webhooks each at one host, which did not ask for the calls",
+			webhooksOf(2, 100, 1, answersAtOnce)},
 	}
 }
 
@@ -71,7 +75,8 @@ func webhooksOf(dids, each, hosts int, answer http.HandlerFunc) func(context.Con
 		}
 		for i, who := range accounts[:dids] {
 			// A message accepts the invitation.
-			if _, err := c.Do(ctx, who, xrpc.SendCall(id, who.DID, 1, mlsclient.FakeMessage(group, 1, smallMessage), xrpc.NewKey())); err != nil {
+			if _, err := c.Do(ctx, who,
+				xrpc.SendCall(id, who.DID, 1, mlsclient.FakeMessage(group, 1, smallMessage), xrpc.NewKey())); err != nil {
 				return nil, err
 			}
 			for k := range each {
@@ -96,7 +101,8 @@ func webhooksOf(dids, each, hosts int, answer http.HandlerFunc) func(context.Con
 				return nil
 			},
 			Judge: func(context.Context, Effects) []Claim {
-				return []Claim{{"calls of the attacker's webhooks per message", float64(calls.Load() / max(1, messages.Load())), callsPerMessage}}
+				return []Claim{{"calls of the attacker's webhooks per message", float64(calls.Load() / max(1, messages.Load())),
+					callsPerMessage}}
 			},
 		}, nil
 	}

@@ -75,8 +75,9 @@ func (c *Config) compares() bool { return len(c.Binaries) > 0 && c.Binaries[0].N
 func Default() Config {
 	return Config{
 		InFlight: 128, Turns: 5, For: 4 * time.Second, Warm: 500 * time.Millisecond, WarmStart: 2 * time.Second,
-		Auth: []string{AuthService}, Senders: 64, Servers: 1, Body: 1 << 10, Joins: 1000, Curve: "k256", KillEvery: time.Minute,
-		Standby: []bool{false},
+		Auth: []string{AuthService}, Senders: 64, Servers: 1, Body: 1 << 10, Joins: 1000, Curve: "k256",
+		KillEvery: time.Minute,
+		Standby:   []bool{false},
 	}
 }
 
@@ -107,9 +108,12 @@ func (c *Config) check() error {
 		return nil
 	}
 	err := errors.Join(
-		within("in-flight", c.InFlight, 1, mostInFlight), within("turns", c.Turns, 1, 1000), within("servers", c.Servers, 1, mostServers),
-		within("convos", c.Convos, 0, mostConvos), within("members", c.Members, 0, mostMembers), within("senders", c.Senders, 2, mostSenders),
-		within("subscribers", c.Subscribers, 0, mostSubscribers), within("body", c.Body, leastBody, mostBody), within("joins", c.Joins, 1, 10_000),
+		within("in-flight", c.InFlight, 1, mostInFlight), within("turns", c.Turns, 1, 1000),
+		within("servers", c.Servers, 1, mostServers),
+		within("convos", c.Convos, 0, mostConvos), within("members", c.Members, 0, mostMembers),
+		within("senders", c.Senders, 2, mostSenders),
+		within("subscribers", c.Subscribers, 0, mostSubscribers), within("body", c.Body, leastBody, mostBody),
+		within("joins", c.Joins, 1, 10_000),
 	)
 	switch {
 	case err != nil:
@@ -267,7 +271,8 @@ func (b *bench) prepare(ctx context.Context, s *phase) error {
 		return nil
 	}
 	n := b.expect(s)
-	return eachOf(runtime.GOMAXPROCS(0), len(b.senders), func(i int) error { return b.sendTokens[i].sign(int(n*share[i]) + 20) })
+	return eachOf(runtime.GOMAXPROCS(0), len(b.senders),
+		func(i int) error { return b.sendTokens[i].sign(int(n*share[i]) + 20) })
 }
 
 // expect returns how many tokens a phase may need.
@@ -344,7 +349,8 @@ func (b *bench) profile(ctx context.Context, s *phase) (stop func() error) {
 }
 
 func (b *bench) fetchProfile(ctx context.Context) error {
-	content, err := b.env.servers[0].Admin(ctx, http.MethodGet, fmt.Sprintf("/debug/pprof/profile?seconds=%d", profileFor), nil)
+	content, err := b.env.servers[0].Admin(ctx, http.MethodGet, fmt.Sprintf("/debug/pprof/profile?seconds=%d", profileFor),
+		nil)
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,8 @@ func TestServersTakeTurns(t *testing.T) {
 		t.Run(scenario, func(t *testing.T) {
 			t.Parallel()
 			c := small(t, scenario)
-			c.Rate, c.Turns, c.Binaries = 100, want.turns, []testbed.Binary{{Name: "old", Path: c.Binaries[0].Path}, {Name: "new", Path: c.Binaries[0].Path}}
+			c.Rate, c.Turns, c.Binaries = 100, want.turns,
+				[]testbed.Binary{{Name: "old", Path: c.Binaries[0].Path}, {Name: "new", Path: c.Binaries[0].Path}}
 			r, err := Run(t.Context(), c)
 			if err != nil {
 				t.Fatal(err)

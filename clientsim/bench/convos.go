@@ -33,7 +33,8 @@ const mostSending = 64
 
 // newConvoSet makes the convos of a plan, and what is sent to them.
 func (b *bench) newConvoSet(ctx context.Context, p convoPlan, senders []*xrpc.Account) (*convoSet, error) {
-	s := &convoSet{senders: senders, convos: make([]*convo, p.convos), drafts: make([][]*draft, len(senders)), members: p.members, body: p.body}
+	s := &convoSet{senders: senders, convos: make([]*convo, p.convos), drafts: make([][]*draft, len(senders)),
+		members: p.members, body: p.body}
 	made := make([][]*draft, p.convos)
 	sending := min(p.members, len(senders), mostSending)
 	if p.senders > 0 {

@@ -32,7 +32,8 @@ type environment struct {
 
 // newEnvironment starts everything. After an error it returns what there is, for close.
 func newEnvironment(ctx context.Context, c *Config) (*environment, error) {
-	s := &environment{curve: c.Curve, database: c.Database, web: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}}
+	s := &environment{curve: c.Curve, database: c.Database,
+		web: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}}
 	var err error
 	if s.Environment, err = testbed.NewEnvironment(ctx, "127.0.0.1:0", c.Binaries...); err != nil {
 		return s, err
@@ -76,7 +77,8 @@ func fillWAL(ctx context.Context, url string) error {
 	const segments = 64 // as many as max_wal_size lets it keep
 	return testbed.InDatabase(ctx, url, func(db *pgx.Conn) error {
 		for range segments {
-			_, err := db.Exec(ctx, `SELECT pg_logical_emit_message(false, 'mlsd', 'so that the segment is not empty'), pg_switch_wal()`)
+			_, err := db.Exec(ctx, `SELECT pg_logical_emit_message(false, 'mlsd', 'so that the segment is not empty'),
+					pg_switch_wal()`)
 			if err != nil {
 				return err
 			}
@@ -236,7 +238,8 @@ func (s *environment) add(ctx context.Context, c *convo, by *xrpc.Account, peopl
 	if err != nil {
 		return err
 	}
-	staged := &mlsclient.Staged{Commit: mlsclient.FakeCommit(c.group, c.epoch, 200), Welcome: mlsclient.FakeWelcome(mlsclient.SuiteX25519, refs...)}
+	staged := &mlsclient.Staged{Commit: mlsclient.FakeCommit(c.group, c.epoch, 200),
+		Welcome: mlsclient.FakeWelcome(mlsclient.SuiteX25519, refs...)}
 	call := xrpc.AddCall(c.id, testbed.DIDsOf(people), staged, xrpc.NewKey())
 	out, err := xrpc.Ask[mlsapi.AddMembersOutput](ctx, s.client, by, call)
 	if err != nil {

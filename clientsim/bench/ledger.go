@@ -54,7 +54,8 @@ func (a *audit) say(format string, args ...any) {
 }
 
 // newAudit returns an audit of a convo.
-func newAudit(c *convo, v *report.Verdict, receipts []receipt, unknown map[*draft]int, drafts []*draft, senders func(int) string) *audit {
+func newAudit(c *convo, v *report.Verdict, receipts []receipt, unknown map[*draft]int, drafts []*draft,
+	senders func(int) string) *audit {
 	a := &audit{convo: c, verdict: v, receipts: receipts, unknown: unknown, senders: senders, drafts: map[draftID]*draft{}}
 	slices.SortFunc(a.receipts, func(x, y receipt) int { return int(x.seq - y.seq) })
 	for _, d := range drafts {

@@ -39,7 +39,8 @@ func TestAuditNoticesALyingLog(t *testing.T) {
 		want   report.Verdict
 	}{
 		{"honest", func(*testLog) {}, report.Verdict{Sent: honest, Stored: honest}},
-		{"lost at the end", func(s *testLog) { s.log = s.log[:len(s.log)-1] }, report.Verdict{Sent: honest, Stored: honest - 1, Lost: 1}},
+		{"lost at the end", func(s *testLog) { s.log = s.log[:len(s.log)-1] },
+			report.Verdict{Sent: honest, Stored: honest - 1, Lost: 1}},
 		{"lost in the middle", func(s *testLog) { s.log = slices.Delete(s.log, 5, 7) },
 			report.Verdict{Sent: honest, Stored: honest - 2, Lost: 2, Gaps: 2}},
 		{"all lost", func(s *testLog) { s.log = nil }, report.Verdict{Sent: honest, Lost: honest, Gaps: first - 1}},
@@ -51,9 +52,12 @@ func TestAuditNoticesALyingLog(t *testing.T) {
 			report.Verdict{Sent: honest, Stored: honest, Doubled: 1}},
 		{"foreign", func(s *testLog) { s.log = append(s.log, entryOf(first+honest, uuid.New(), foreign)) },
 			report.Verdict{Sent: honest, Stored: honest + 1}},
-		{"another's name", func(s *testLog) { s.log[4].sender = name(9) }, report.Verdict{Sent: honest, Stored: honest, Lost: 1}},
-		{"other bytes", func(s *testLog) { s.log[4].sum = foreign.sum }, report.Verdict{Sent: honest, Stored: honest, Lost: 1}},
-		{"another id", func(s *testLog) { s.log[4].id = uuid.NewString() }, report.Verdict{Sent: honest, Stored: honest, Lost: 1}},
+		{"another's name", func(s *testLog) { s.log[4].sender = name(9) },
+			report.Verdict{Sent: honest, Stored: honest, Lost: 1}},
+		{"other bytes", func(s *testLog) { s.log[4].sum = foreign.sum },
+			report.Verdict{Sent: honest, Stored: honest, Lost: 1}},
+		{"another id", func(s *testLog) { s.log[4].id = uuid.NewString() },
+			report.Verdict{Sent: honest, Stored: honest, Lost: 1}},
 		{"two in the place of one", func(s *testLog) {
 			s.receipts = append(s.receipts, receipt{id: uuid.New(), seq: first, draft: drafts[1]})
 		}, report.Verdict{Sent: honest + 1, Stored: honest, Lost: 1}},

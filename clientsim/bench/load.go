@@ -104,7 +104,8 @@ func (b *bench) play(ctx context.Context, s phase) (_ *report.Run, err error) {
 	runtime.GC() // now, so that it does not run during the measurement
 	win := &window{counter: load.NewCounter()}
 	r := &report.Run{Variant: s.variant, Against: s.against, Turn: s.turn, Load: report.Load{
-		InFlight: s.inFlight, Rate: s.rate, Servers: len(b.env.servers), Convos: len(s.convos.convos), Members: s.convos.members,
+		InFlight: s.inFlight, Rate: s.rate, Servers: len(b.env.servers), Convos: len(s.convos.convos),
+		Members:   s.convos.members,
 		BodyBytes: s.convos.body, Faults: b.c.Faults, Senders: len(s.convos.senders), Subscribers: s.subscribers,
 	}}
 	driving, stop := context.WithCancel(ctx)

@@ -44,7 +44,8 @@ func TestRetriesAreTheSameRequest(t *testing.T) {
 			case 1:
 				return // without an answer
 			case 2:
-				_, _ = io.WriteString(conn, "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 30\r\n\r\n"+`{"error":"ServiceUnavailable"}`)
+				_, _ = io.WriteString(conn,
+					"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 30\r\n\r\n"+`{"error":"ServiceUnavailable"}`)
 			case 3:
 				answer := `{"messageId":"` + uuid.NewString() + `","receivedAt":"2026-01-01T00:00:00.000Z","seq":7}`
 				_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: "+strconv.Itoa(len(answer))+"\r\n\r\n"+answer)

@@ -43,7 +43,8 @@ func (m *meter) keep(pid int) { m.dead += testbed.ProcessTime(pid) }
 
 // settings are the PostgreSQL settings that decide what a COMMIT means and costs.
 var settings = []string{
-	"fsync", "synchronous_commit", "full_page_writes", "wal_sync_method", "shared_buffers", "min_wal_size", "max_wal_size", "checkpoint_timeout", "max_connections",
+	"fsync", "synchronous_commit", "full_page_writes", "wal_sync_method", "shared_buffers", "min_wal_size", "max_wal_size",
+	"checkpoint_timeout", "max_connections",
 }
 
 // inspect reads the database's settings, and finds its main process on this machine.
@@ -74,7 +75,8 @@ func inspect(ctx context.Context, url string) (d report.Database, postmaster int
 	if err := db.QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&backend); err != nil {
 		return d, 0, err
 	}
-	if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", backend)); err == nil && strings.HasPrefix(string(name), "postgres") {
+	if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", backend)); err == nil &&
+		strings.HasPrefix(string(name), "postgres") {
 		postmaster = testbed.Parent(backend)
 	}
 	return d, postmaster, nil
@@ -82,7 +84,8 @@ func inspect(ctx context.Context, url string) (d report.Database, postmaster int
 
 // machine describes where everything runs.
 func machine(server string) report.Machine {
-	m := report.Machine{Cores: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(), Server: server}
+	m := report.Machine{Cores: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(),
+		Server: server}
 	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
 		m.OS += " " + strings.TrimSpace(string(release))
 	}

@@ -24,7 +24,8 @@ func Scenarios() []Scenario {
 		{"send-spread", "all accounts send to many convos", true, true, false, sized(1000, 2), sendBy},
 		{"welcome-storm", "1,000 devices join at once during sends", false, true, false, sized(1000, 2), welcomeStorm},
 		{"claim-storm", "1,000 KeyPackages are claimed at once during sends", false, true, false, sized(1000, 2), claimStorm},
-		{"reconnect-storm", "5,000 streams drop and reconnect at once during sends", false, false, false, listened(5000), reconnectStorm},
+		{"reconnect-storm", "5,000 streams drop and reconnect at once during sends", false, false, false, listened(5000),
+			reconnectStorm},
 		{"half", "as fast as possible, and then at half that rate", false, false, false, sized(1000, 2), half},
 		{"growth-members", "one convo of 2, 10, 100, 1,000 members", false, false, false, sized(1, 0), growMembers},
 		{"scale", "1, 2, 4 and 8 servers, with and without a standby that they read from", true, false, true, scaled, scale},
@@ -63,7 +64,8 @@ func (c *Config) pool(convos, members, body int) int {
 // usualConvos makes the convos that the configuration asks for.
 func (b *bench) usualConvos(ctx context.Context) (*convoSet, error) {
 	c := b.c
-	return b.makeConvos(ctx, convoPlan{convos: c.Convos, members: c.Members, body: c.Body, pool: c.pool(c.Convos, c.Members, c.Body)})
+	return b.makeConvos(ctx,
+		convoPlan{convos: c.Convos, members: c.Members, body: c.Body, pool: c.pool(c.Convos, c.Members, c.Body)})
 }
 
 // sendBy compares servers, or what senders say who they are by.
@@ -76,7 +78,8 @@ func sendBy(ctx context.Context, b *bench) error {
 	for i, server := range b.c.servers() {
 		for _, auth := range b.c.Auth {
 			all = append(all, phase{
-				variant: join(auth, server), against: join(auth, b.c.servers()[0]), binary: i, auth: auth, convos: s, rate: b.c.Rate,
+				variant: join(auth, server), against: join(auth, b.c.servers()[0]), binary: i, auth: auth, convos: s,
+				rate: b.c.Rate,
 			})
 		}
 	}
@@ -127,7 +130,8 @@ func growMembers(ctx context.Context, b *bench) error {
 	c := b.c
 	var all []phase
 	for _, members := range []int{2, 10, 100, 1000} {
-		s, err := b.makeConvos(ctx, convoPlan{convos: c.Convos, members: members, body: c.Body, pool: c.pool(c.Convos, 2, c.Body), senders: 2})
+		s, err := b.makeConvos(ctx,
+			convoPlan{convos: c.Convos, members: members, body: c.Body, pool: c.pool(c.Convos, 2, c.Body), senders: 2})
 		if err != nil {
 			return err
 		}

@@ -33,14 +33,16 @@ type stormFunc = func(context.Context, *load.Counter) error
 
 // measureStorm measures sends at a fixed rate, without a storm and during one, by turns. ready
 // prepares each storm before the load begins.
-func (b *bench) measureStorm(ctx context.Context, s *convoSet, subscribers int, ready func(context.Context) (stormFunc, error)) error {
+func (b *bench) measureStorm(ctx context.Context, s *convoSet, subscribers int,
+	ready func(context.Context) (stormFunc, error)) error {
 	rate := b.c.Rate
 	if rate == 0 {
 		rate = stormRate
 	}
 	play := func(turn, binary int, server string) error {
 		without, with := join(calm, server), join(storm, server)
-		if _, err := b.run(ctx, phase{variant: without, turn: turn, binary: binary, convos: s, rate: rate, subscribers: subscribers}); err != nil {
+		if _, err := b.run(ctx, phase{variant: without, turn: turn, binary: binary, convos: s, rate: rate,
+			subscribers: subscribers}); err != nil {
 			return fmt.Errorf("%s: %w", without, err)
 		}
 		comes, err := ready(ctx)
@@ -49,7 +51,8 @@ func (b *bench) measureStorm(ctx context.Context, s *convoSet, subscribers int, 
 		}
 		// The phase lasts as long as the storm, so that nothing after it counts.
 		r, err := b.run(ctx, phase{
-			variant: with, against: without, turn: turn, binary: binary, convos: s, rate: rate, subscribers: subscribers, storm: comes, span: 100 * time.Millisecond,
+			variant: with, against: without, turn: turn, binary: binary, convos: s, rate: rate, subscribers: subscribers,
+			storm: comes, span: 100 * time.Millisecond,
 		})
 		if err != nil {
 			return fmt.Errorf("%s: %w", with, err)
@@ -93,7 +96,8 @@ func welcomeStorm(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	b.note("%d devices join at once, %d to each convo, each on a connection of its own: getWelcome, then confirmWelcome", b.c.Joins, foundersAtOnce)
+	b.note("%d devices join at once, %d to each convo, each on a connection of its own: getWelcome, then confirmWelcome",
+		b.c.Joins, foundersAtOnce)
 	return b.measureStorm(ctx, s, 0, func(ctx context.Context) (stormFunc, error) {
 		return b.invite(ctx, people)
 	})
@@ -111,7 +115,8 @@ func (b *bench) invite(ctx context.Context, people []joiner) (stormFunc, error) 
 		}
 		var err error
 		creator := b.senders[i%len(b.senders)]
-		convos[i], _, err = testbed.NewConvo(ctx, b.env.client, creator, dids, mlsclient.FakeWelcome(mlsclient.SuiteX25519, refs...))
+		convos[i], _, err = testbed.NewConvo(ctx, b.env.client, creator, dids,
+			mlsclient.FakeWelcome(mlsclient.SuiteX25519, refs...))
 		return err
 	})
 	if err != nil {
@@ -134,7 +139,8 @@ func (b *bench) invite(ctx context.Context, people []joiner) (stormFunc, error) 
 				return err
 			}
 			in := mlsapi.ConfirmWelcomeInput{ConvoID: convo, Success: true}
-			_, err = ask(ctx, w, count, mlsapi.NSIDConfirmWelcome, post(w.addr, mlsapi.NSIDConfirmWelcome, xrpc.Encode(in), confirms[i]))
+			_, err = ask(ctx, w, count, mlsapi.NSIDConfirmWelcome,
+				post(w.addr, mlsapi.NSIDConfirmWelcome, xrpc.Encode(in), confirms[i]))
 			return err
 		})
 	}, err
@@ -180,7 +186,8 @@ func ask(ctx context.Context, w *wire, count *load.Counter, method string, reque
 const prefix = "blue.catbird.mls."
 
 func get(addr, method, query, token string) []byte {
-	return []byte("GET /xrpc/" + method + "?" + query + " HTTP/1.1\r\nHost: " + addr + "\r\nAuthorization: Bearer " + token + "\r\n\r\n")
+	return []byte("GET /xrpc/" + method + "?" + query + " HTTP/1.1\r\nHost: " + addr + "\r\nAuthorization: Bearer " +
+		token + "\r\n\r\n")
 }
 
 func post(addr, method string, body []byte, token string) []byte {
@@ -207,14 +214,16 @@ func claimStorm(ctx context.Context, b *bench) error {
 			return err
 		}
 	}
-	b.note("%d getKeyPackages at once, each on a connection of its own, for the KeyPackages of %d accounts", b.c.Joins, len(targets))
+	b.note("%d getKeyPackages at once, each on a connection of its own, for the KeyPackages of %d accounts", b.c.Joins,
+		len(targets))
 	return b.measureStorm(ctx, s, 0, func(ctx context.Context) (stormFunc, error) {
 		return b.publishForClaims(ctx, targets, devices)
 	})
 }
 
 // publishForClaims publishes the KeyPackages, and returns the storm that claims them.
-func (b *bench) publishForClaims(ctx context.Context, targets []*xrpc.Account, devices []mlsclient.Device) (stormFunc, error) {
+func (b *bench) publishForClaims(ctx context.Context, targets []*xrpc.Account, devices []mlsclient.Device) (stormFunc,
+	error) {
 	err := eachOf(setupLanes, len(targets), func(i int) error {
 		_, err := testbed.PublishOf(ctx, b.env.client, targets[i], devices[i], perTarget, false)
 		return err
@@ -231,7 +240,8 @@ func (b *bench) publishForClaims(ctx context.Context, targets []*xrpc.Account, d
 		var mu sync.Mutex
 		claimed := map[string]bool{}
 		return b.atOnce(ctx, count, b.c.Joins, func(w *wire, i int) error {
-			query := "cipherSuite=" + mlsclient.SuiteX25519.Name() + "&dids=" + targets[i%len(targets)].DID.String() + "&idempotencyKey=" + xrpc.NewKey()
+			query := "cipherSuite=" + mlsclient.SuiteX25519.Name() + "&dids=" + targets[i%len(targets)].DID.String() +
+				"&idempotencyKey=" + xrpc.NewKey()
 			a, err := ask(ctx, w, count, mlsapi.NSIDGetKeyPackages, get(w.addr, mlsapi.NSIDGetKeyPackages, query, tokens[i]))
 			if err != nil {
 				return err
@@ -265,6 +275,8 @@ func reconnectStorm(ctx context.Context, b *bench) error {
 		return err
 	}
 	defer streams.close()
-	b.note("%d subscribers, those who send among them, drop their connections at once and come back from where they were", b.c.Subscribers)
-	return b.measureStorm(ctx, s, b.c.Subscribers, func(context.Context) (stormFunc, error) { return streams.reconnect, nil })
+	b.note("%d subscribers, those who send among them, drop their connections at once and come back from where they were",
+		b.c.Subscribers)
+	return b.measureStorm(ctx, s, b.c.Subscribers,
+		func(context.Context) (stormFunc, error) { return streams.reconnect, nil })
 }

@@ -127,7 +127,8 @@ func (s *streams) open(ctx context.Context) error {
 func (s *streams) insist(ctx, listening context.Context, one *stream, failed func(error)) error {
 	began := time.Now()
 	err := s.connect(ctx, listening, one)
-	for wait := 50 * time.Millisecond; err != nil && ctx.Err() == nil && time.Since(began) < retryFor; wait = min(2*wait, time.Second) {
+	for wait := 50 * time.Millisecond; err != nil && ctx.Err() == nil &&
+		time.Since(began) < retryFor; wait = min(2*wait, time.Second) {
 		failed(err)
 		xrpc.Sleep(ctx, wait)
 		err = s.connect(ctx, listening, one)
@@ -144,7 +145,8 @@ func (s *streams) connect(ctx, listening context.Context, one *stream) error {
 	dialing, cancel := context.WithTimeout(ctx, retryFor)
 	defer cancel()
 	conn, _, err := websocket.Dial(dialing, address, &websocket.DialOptions{
-		HTTPHeader: http.Header{"Authorization": {"Bearer " + one.token}}, HTTPClient: one.web, CompressionMode: websocket.CompressionDisabled,
+		HTTPHeader: http.Header{"Authorization": {"Bearer " + one.token}}, HTTPClient: one.web,
+		CompressionMode: websocket.CompressionDisabled,
 	})
 	if err != nil {
 		return fmt.Errorf("subscribe: %w", err)

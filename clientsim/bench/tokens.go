@@ -95,7 +95,8 @@ func (b *bench) useSessions(ctx context.Context, use bool) error {
 // buySession buys a session of a sender. Its device is made up: no request of the load names one.
 func (b *bench) buySession(ctx context.Context, sender int) (string, error) {
 	device := sha256.Sum256([]byte(b.senders[sender].DID))
-	call := xrpc.Procedure(mlsapi.NSIDCreateSession, "", "", &mlsapi.CreateSessionInput{DeviceID: hex.EncodeToString(device[:])})
+	call := xrpc.Procedure(mlsapi.NSIDCreateSession, "", "",
+		&mlsapi.CreateSessionInput{DeviceID: hex.EncodeToString(device[:])})
 	out, err := xrpc.Ask[mlsapi.CreateSessionOutput](ctx, b.env.client, b.senders[sender], call)
 	if err != nil {
 		return "", fmt.Errorf("buy a session: %w", err)

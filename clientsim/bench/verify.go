@@ -38,8 +38,10 @@ func (b *bench) verify(ctx context.Context) error {
 			}
 			unknown[d.convo][d]++
 		}
-		total.Retried, total.Dropped, total.Duplicate = total.Retried+t.retried, total.Dropped+t.dropped, total.Duplicate+t.twice
-		total.Violated = append(total.Violated, t.violated[:min(len(t.violated), mostViolations-min(len(total.Violated), mostViolations))]...)
+		total.Retried, total.Dropped, total.Duplicate = total.Retried+t.retried, total.Dropped+t.dropped,
+			total.Duplicate+t.twice
+		total.Violated = append(total.Violated,
+			t.violated[:min(len(t.violated), mostViolations-min(len(total.Violated), mostViolations))]...)
 		t.receipts = nil
 	}
 	drafts := map[*convo][]*draft{}
@@ -70,7 +72,8 @@ func (b *bench) verify(ctx context.Context) error {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		total.Sent, total.Stored, total.Unknown = total.Sent+found.Sent, total.Stored+found.Stored, total.Unknown+found.Unknown
+		total.Sent, total.Stored, total.Unknown = total.Sent+found.Sent, total.Stored+found.Stored,
+			total.Unknown+found.Unknown
 		total.Lost, total.Doubled, total.Gaps = total.Lost+found.Lost, total.Doubled+found.Doubled, total.Gaps+found.Gaps
 		total.Violated = append(total.Violated, found.Violated...)
 		return nil
@@ -78,7 +81,8 @@ func (b *bench) verify(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, context.Cause(ctx))
 	}
-	b.say("read %d messages in %s; asking the server's own checker", total.Stored, time.Since(began).Round(time.Millisecond))
+	b.say("read %d messages in %s; asking the server's own checker", total.Stored,
+		time.Since(began).Round(time.Millisecond))
 	broken, err := b.env.servers[0].CheckDatabase(ctx)
 	if err != nil {
 		return err
@@ -120,7 +124,8 @@ func (b *bench) read(ctx context.Context, w *wire, a *audit) error {
 		for i := range out.Messages {
 			m := &out.Messages[i]
 			a.see(entry{
-				id: m.ID, seq: m.Seq, sum: sha256.Sum256(m.Ciphertext), sender: m.Sender.String(), commit: m.MessageType != nil && *m.MessageType == "commit",
+				id: m.ID, seq: m.Seq, sum: sha256.Sum256(m.Ciphertext), sender: m.Sender.String(), commit: m.MessageType != nil &&
+					*m.MessageType == "commit",
 			})
 		}
 		if out.Cursor == nil {

@@ -136,7 +136,8 @@ func (w *wire) read() (a answer, err error) {
 	if len(line) < 13 || !bytes.HasPrefix(line, []byte("HTTP/1.1 ")) || line[12] != ' ' {
 		return a, unexpected("it begins with %.40q", line)
 	}
-	if a.status, err = strconv.Atoi(string(line[9:12])); err != nil || a.status < 200 || a.status > 599 || a.status == 204 || a.status == 304 {
+	if a.status, err = strconv.Atoi(string(line[9:12])); err != nil || a.status < 200 || a.status > 599 ||
+		a.status == 204 || a.status == 304 {
 		return a, unexpected("status %q", line[9:12])
 	}
 	length, chunked := -1, false

@@ -34,7 +34,8 @@ func (p *Phone) acknowledgeSend(ctx context.Context, d *Draft, answer xrpc.Answe
 		return err
 	}
 	return p.sentLog(ctx, d.Convo(), verifier.Seen{
-		Seq: *out.Seq, Epoch: *out.Epoch, At: out.ReceivedAt.Time, Body: verifier.Hash(d.Digest), Sender: p.Account.DID.String(),
+		Seq: *out.Seq, Epoch: *out.Epoch, At: out.ReceivedAt.Time, Body: verifier.Hash(d.Digest),
+		Sender: p.Account.DID.String(),
 	})
 }
 

@@ -124,8 +124,10 @@ func (p *Phone) tryReturn(ctx context.Context, convo, named string, r *Returning
 }
 
 // ReportCommit tells the server of a commit that the device could not process.
-func (p *Phone) ReportCommit(ctx context.Context, convo string, failed *CommitError) (*mlsapi.ReportCommitOutput, error) {
-	return xrpc.Ask[mlsapi.ReportCommitOutput](ctx, p.Net, p.Account, xrpc.ReportCommitCall(convo, failed.Epoch, "undecryptable"))
+func (p *Phone) ReportCommit(ctx context.Context, convo string, failed *CommitError) (*mlsapi.ReportCommitOutput,
+	error) {
+	return xrpc.Ask[mlsapi.ReportCommitOutput](ctx, p.Net, p.Account,
+		xrpc.ReportCommitCall(convo, failed.Epoch, "undecryptable"))
 }
 
 // ReportEpoch tells the server which epoch the device is in. If the convo is in dispute, and the
@@ -157,7 +159,9 @@ func (p *Phone) ReportEpoch(ctx context.Context, convo string) (*mlsapi.ReportEp
 	return p.reportEpoch(ctx, convo, group, own)
 }
 
-func (p *Phone) reportEpoch(ctx context.Context, convo string, group mlsclient.Group, groupInfo []byte) (*mlsapi.ReportEpochOutput, error) {
+func (p *Phone) reportEpoch(ctx context.Context, convo string, group mlsclient.Group,
+	groupInfo []byte) (*mlsapi.ReportEpochOutput, error) {
 	hash := sha256.Sum256(group.Authenticator())
-	return xrpc.Ask[mlsapi.ReportEpochOutput](ctx, p.Net, p.Account, xrpc.ReportEpochCall(convo, group.Epoch(), hash[:], groupInfo))
+	return xrpc.Ask[mlsapi.ReportEpochOutput](ctx, p.Net, p.Account,
+		xrpc.ReportEpochCall(convo, group.Epoch(), hash[:], groupInfo))
 }

@@ -113,7 +113,8 @@ func (p *Phone) DraftSend(convo, text string) (*Draft, error) {
 }
 
 // DraftProposal makes a proposal in clear and journals it. Its text is ProposalText.
-func (p *Phone) DraftProposal(convo string, kind mlsclient.Proposal, argument []byte) (_ *Draft, message []byte, err error) {
+func (p *Phone) DraftProposal(convo string, kind mlsclient.Proposal, argument []byte) (_ *Draft, message []byte,
+	err error) {
 	_, group, err := p.Open(convo)
 	if err != nil {
 		return nil, nil, err

@@ -74,7 +74,8 @@ func (p *Phone) DraftStaged(convo string, stage func(mlsclient.Group) (*mlsclien
 		func(staged *mlsclient.Staged, key string) xrpc.Call { return xrpc.SubmitCall(convo, staged, key) })
 }
 
-func (p *Phone) draftCommit(convo string, d *Draft, stage func(mlsclient.Group) (*mlsclient.Staged, error), call func(*mlsclient.Staged, string) xrpc.Call) (*Draft, error) {
+func (p *Phone) draftCommit(convo string, d *Draft, stage func(mlsclient.Group) (*mlsclient.Staged, error),
+	call func(*mlsclient.Staged, string) xrpc.Call) (*Draft, error) {
 	thread, group, err := p.Open(convo)
 	if err != nil {
 		return nil, err
@@ -116,7 +117,8 @@ func (p *Phone) PriorLeaf(info *mlsclient.Info) int {
 	return mlsclient.NoLeaf
 }
 
-func (p *Phone) journalCommit(convo string, d *Draft, staged *mlsclient.Staged, call func(*mlsclient.Staged, string) xrpc.Call) (*Draft, error) {
+func (p *Phone) journalCommit(convo string, d *Draft, staged *mlsclient.Staged,
+	call func(*mlsclient.Staged, string) xrpc.Call) (*Draft, error) {
 	if p.HidesGroupInfo {
 		staged.GroupInfo = nil
 	}

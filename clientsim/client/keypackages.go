@@ -73,7 +73,8 @@ func (p *Phone) publishMany(ctx context.Context, packages []mlsclient.KeyPackage
 		return nil, fmt.Errorf("%s: publishKeyPackages: %w", p.Name, err)
 	}
 	if len(out.Results) != len(packages) {
-		return nil, fmt.Errorf("%s: publishKeyPackages: %d results for %d KeyPackages", p.Name, len(out.Results), len(packages))
+		return nil, fmt.Errorf("%s: publishKeyPackages: %d results for %d KeyPackages", p.Name, len(out.Results),
+			len(packages))
 	}
 	return out.Results, nil
 }

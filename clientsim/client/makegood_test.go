@@ -32,7 +32,8 @@ func TestLostEntriesKeepTheirText(t *testing.T) {
 	changes := map[string][]byte{}
 	for seq := int64(1); seq <= 5; seq++ {
 		view := entryView(fmt.Sprint("id-", seq), seq, fmt.Sprint("body ", seq))
-		item := history.Item{Seq: seq, ID: view.ID, Sender: view.Sender, Text: fmt.Sprint("text ", seq), Digest: history.DigestOf(view.Ciphertext)}
+		item := history.Item{Seq: seq, ID: view.ID, Sender: view.Sender, Text: fmt.Sprint("text ", seq),
+			Digest: history.DigestOf(view.Ciphertext)}
 		if err := p.writeItem(inboxName(convo, seq), item, changes); err != nil {
 			t.Fatal(err)
 		}
@@ -77,7 +78,8 @@ func TestKeptDraftsAreBounded(t *testing.T) {
 	p.Disk.Write(map[string][]byte{old: []byte("{}")})
 	for i := range mostKept + 5 {
 		changes := map[string][]byte{}
-		if err := p.keep(&Draft{Kind: kindSend, Text: fmt.Sprint(i), Call: xrpc.Call{Method: xrpc.NSID("sendMessage"), Convo: convo}}, changes); err != nil {
+		if err := p.keep(&Draft{Kind: kindSend, Text: fmt.Sprint(i),
+			Call: xrpc.Call{Method: xrpc.NSID("sendMessage"), Convo: convo}}, changes); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.Save(changes); err != nil {

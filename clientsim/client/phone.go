@@ -72,7 +72,8 @@ type Thread struct {
 var ErrKilled = errors.New("clientsim: the app is not running")
 
 // NewPhone makes a phone with a new device of the usual library.
-func NewPhone(name string, account *xrpc.Account, suite mlsclient.Suite, net *xrpc.Client, model *history.Model) (*Phone, error) {
+func NewPhone(name string, account *xrpc.Account, suite mlsclient.Suite, net *xrpc.Client,
+	model *history.Model) (*Phone, error) {
 	device, err := mlsclient.NewDevice(account.DID.String(), suite)
 	if err != nil {
 		return nil, err
@@ -81,7 +82,8 @@ func NewPhone(name string, account *xrpc.Account, suite mlsclient.Suite, net *xr
 }
 
 // NewPhoneWith makes a phone with a given new device. Its app runs.
-func NewPhoneWith(name string, account *xrpc.Account, suite mlsclient.Suite, device mlsclient.Device, net *xrpc.Client, model *history.Model) (*Phone, error) {
+func NewPhoneWith(name string, account *xrpc.Account, suite mlsclient.Suite, device mlsclient.Device, net *xrpc.Client,
+	model *history.Model) (*Phone, error) {
 	p := &Phone{Name: name, Account: account, Net: net, Model: model, stats: net.Stats, Suite: suite, Disk: NewDisk()}
 	p.Device, p.Threads = device, map[string]*Thread{}
 	return p, p.Save(nil)

@@ -171,7 +171,8 @@ func TestSecondAcknowledgement(t *testing.T) {
 	n := 0
 	p, convo := lonelyPhone(t, func(*http.Request) (*http.Response, error) {
 		n++
-		return respond(200, fmt.Sprintf(`{"messageId":"id-%d","receivedAt":"2026-01-01T00:00:00.000Z","seq":%d,"epoch":0}`, n, n)), nil
+		return respond(200, fmt.Sprintf(`{"messageId":"id-%d","receivedAt":"2026-01-01T00:00:00.000Z","seq":%d,"epoch":0}`, n,
+			n)), nil
 	})
 	d, err := p.DraftSend(convo, "hello")
 	if err != nil {

@@ -239,7 +239,8 @@ func (g *Push) faults(b *PushTarget) (faults []string) {
 	}
 	for name := range g.header {
 		if !slices.Contains([]string{
-			"Content-Type", "Content-Length", "Accept-Encoding", "User-Agent", "Idempotency-Key", "X-Mlsd-Timestamp", "X-Mlsd-Signature",
+			"Content-Type", "Content-Length", "Accept-Encoding", "User-Agent", "Idempotency-Key", "X-Mlsd-Timestamp",
+			"X-Mlsd-Signature",
 		}, name) {
 			faults = append(faults, "it has a header "+name)
 		}

@@ -48,7 +48,8 @@ func TestReceiverJudgesPushes(t *testing.T) {
 				header.Set(tt.header, "a")
 			}
 			r := &Receiver{targets: map[string]*PushTarget{}}
-			b := &PushTarget{Device: "phone", r: r, secrets: []string{"s"}, pushes: []Push{{At: now, header: header, body: []byte(tt.body), Answer: 200}}}
+			b := &PushTarget{Device: "phone", r: r, secrets: []string{"s"},
+				pushes: []Push{{At: now, header: header, body: []byte(tt.body), Answer: 200}}}
 			r.targets["/"] = b
 			words, want := []string{"did:plc:somebody"}, tt.want
 			if name == "a secret" {

@@ -84,7 +84,8 @@ func (p *Phone) serverHas(ctx context.Context, convo string, item history.Item) 
 	if err != nil {
 		return false, fmt.Errorf("%s: getMessages: %w", p.Name, err)
 	}
-	return len(page.Messages) == 1 && page.Messages[0].Seq == item.Seq && history.DigestOf(page.Messages[0].Ciphertext) == item.Digest, nil
+	return len(page.Messages) == 1 && page.Messages[0].Seq == item.Seq &&
+		history.DigestOf(page.Messages[0].Ciphertext) == item.Digest, nil
 }
 
 // looseName names the file of an entry that was read, and that the server has lost.
@@ -98,7 +99,8 @@ func (p *Phone) Loose(convo string) ([]history.Item, error) {
 }
 
 // takeLoose returns the loose entry with a digest, if there is one, which is loose no more.
-func (p *Phone) takeLoose(convo string, d history.Digest, changes map[string][]byte) (item history.Item, ok bool, err error) {
+func (p *Phone) takeLoose(convo string, d history.Digest, changes map[string][]byte) (item history.Item, ok bool,
+	err error) {
 	name := looseName(convo, d)
 	data, ok := p.Disk.Read(name)
 	if !ok {

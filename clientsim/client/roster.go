@@ -53,7 +53,8 @@ func (p *Phone) ClaimAny(ctx context.Context, call xrpc.Call) (*mlsapi.GetKeyPac
 			return nil, fmt.Errorf("%s: getKeyPackages: %w", p.Name, err)
 		}
 		if kp.LastResort == nil || *kp.LastResort != last {
-			return nil, fmt.Errorf("%s: getKeyPackages says lastResort %s of a KeyPackage that says %t", p.Name, xrpc.Show(kp.LastResort), last)
+			return nil, fmt.Errorf("%s: getKeyPackages says lastResort %s of a KeyPackage that says %t", p.Name,
+				xrpc.Show(kp.LastResort), last)
 		}
 		if !last {
 			oneTime = append(oneTime, kp.KeyPackage)
@@ -161,7 +162,8 @@ func (p *Phone) Decline(ctx context.Context, convo string) (syntax.DID, error) {
 	}
 	out, err := xrpc.Decode[mlsapi.LeaveConvoOutput](answer.Body)
 	if err != nil || out.Blocked == nil {
-		return "", fmt.Errorf("%s: leaveConvo with block: %q: %w", p.Name, answer.Body, cmp.Or(err, errors.New("nobody is blocked")))
+		return "", fmt.Errorf("%s: leaveConvo with block: %q: %w", p.Name, answer.Body,
+			cmp.Or(err, errors.New("nobody is blocked")))
 	}
 	p.Model.Left(convo, p.Account.DID, p.Account.DID, 0)
 	return *out.Blocked, nil

@@ -276,7 +276,8 @@ func OpenStream(ctx context.Context, c *xrpc.Client, token string, params url.Va
 	if token != "" {
 		header.Set("Authorization", "Bearer "+token)
 	}
-	conn, resp, err := websocket.Dial(ctx, c.Base+"/xrpc/"+NSIDSubscribe.String()+"?"+params.Encode(), &websocket.DialOptions{HTTPHeader: header, HTTPClient: streamClient})
+	conn, resp, err := websocket.Dial(ctx, c.Base+"/xrpc/"+NSIDSubscribe.String()+"?"+params.Encode(),
+		&websocket.DialOptions{HTTPHeader: header, HTTPClient: streamClient})
 	if err != nil {
 		return refusedUpgrade(resp, err)
 	}
@@ -297,14 +298,18 @@ func OpenStream(ctx context.Context, c *xrpc.Client, token string, params url.Va
 // streamClient opens one connection per stream. slowClient has a small receive buffer, so that the
 // server notices a reader that pauses.
 var (
-	streamClient = &http.Client{Transport: &http.Transport{DisableCompression: true, ReadBufferSize: 2 << 10, WriteBufferSize: 1 << 10}}
-	slowClient   = &http.Client{Transport: &http.Transport{DisableCompression: true, DialContext: dialSlow}}
+	streamClient = &http.Client{Transport: &http.Transport{DisableCompression: true, ReadBufferSize: 2 << 10,
+		WriteBufferSize: 1 << 10}}
+	slowClient = &http.Client{Transport: &http.Transport{DisableCompression: true, DialContext: dialSlow}}
 )
 
 func dialSlow(ctx context.Context, network, address string) (net.Conn, error) {
 	d := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
 		var err error
-		return errors.Join(raw.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4<<10) }), err)
+		return errors.Join(raw.Control(func(fd uintptr) {
+			err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET,
+				syscall.SO_RCVBUF, 4<<10)
+		}), err)
 	}}
 	return d.DialContext(ctx, network, address)
 }
@@ -471,12 +476,14 @@ func readLog(ctx context.Context, node *xrpc.Client, who *xrpc.Account, convo st
 }
 
 // readServerSent reads text/event-stream until it ends.
-func (s *Subscriber) readServerSent(ctx context.Context, node *xrpc.Client, params url.Values, cursor int64, resume bool) (opened bool, err error) {
+func (s *Subscriber) readServerSent(ctx context.Context, node *xrpc.Client, params url.Values, cursor int64,
+	resume bool) (opened bool, err error) {
 	token, err := node.Token(s.Account, nsidStream)
 	if err != nil {
 		return false, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, node.Base+"/xrpc/"+nsidStream.String()+"?"+params.Encode(), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, node.Base+"/xrpc/"+nsidStream.String()+"?"+params.Encode(),
+		nil)
 	if err != nil {
 		return false, err
 	}

@@ -25,12 +25,15 @@ import (
 
 // fakeStream serves the frames from the requested cursor on, and closes the connection after every
 // seven. cheat may change what it sends.
-func fakeStream(t *testing.T, frames [][]byte, cursorOf func(int) int64, cheat func(connection int, frames [][]byte) [][]byte) *xrpc.Client {
+func fakeStream(t *testing.T, frames [][]byte, cursorOf func(int) int64,
+	cheat func(connection int, frames [][]byte) [][]byte) *xrpc.Client {
 	t.Helper()
 	var connections atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "getSubscriptionTicket") {
-			fmt.Fprint(w, `{"ticket":"tick","url":"https://example.com/xrpc/blue.catbird.mls.subscribeConvoEvents?ticket=tick","expiresAt":"2026-11-20T10:11:12.345Z"}`)
+			fmt.Fprint(w, `{"ticket":"tick",`+
+				`"url":"https://example.com/xrpc/blue.catbird.mls.subscribeConvoEvents?ticket=tick",`+
+				`"expiresAt":"2026-11-20T10:11:12.345Z"}`)
 			return
 		}
 		if r.URL.Query().Get("ticket") != "tick" && r.Header.Get("Authorization") == "" {
@@ -76,7 +79,8 @@ func TestSubscriberGoesOn(t *testing.T) {
 	frames := [][]byte{xrpctest.MembershipFrame(t, 3, "c", xrpctest.Listener, "joined")}
 	for seq := int64(1); seq <= entries; seq++ {
 		frames = append(frames, xrpctest.MessageFrame(t, 3*(seq+1), seq, "c"))
-		c.Entry("c", seq, history.DigestEntry(false, fmt.Sprint("id-", seq), xrpctest.Other.String(), 7, sha256.Sum256(fmt.Append(nil, "c", seq))))
+		c.Entry("c", seq, history.DigestEntry(false, fmt.Sprint("id-", seq), xrpctest.Other.String(), 7,
+			sha256.Sum256(fmt.Append(nil, "c", seq))))
 	}
 	cursorOf := func(i int) int64 { return 3 * int64(i+1) }
 	tests := map[string]struct {
@@ -105,8 +109,9 @@ func TestSubscriberGoesOn(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := &Subscriber{
-				Name: "sub", Account: account, Observer: history.NewObserver("sub", xrpctest.Listener), Nodes: []*xrpc.Client{fakeStream(t, frames, cursorOf, tt.cheat)},
-				From: new(int64), rng: rand.New(rand.NewPCG(1, 2)), counts: &StreamCounts{}, ready: make(chan struct{}),
+				Name: "sub", Account: account, Observer: history.NewObserver("sub", xrpctest.Listener),
+				Nodes: []*xrpc.Client{fakeStream(t, frames, cursorOf, tt.cheat)},
+				From:  new(int64), rng: rand.New(rand.NewPCG(1, 2)), counts: &StreamCounts{}, ready: make(chan struct{}),
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
@@ -138,10 +143,12 @@ func TestSubscriberGoesOn(t *testing.T) {
 func TestSubscriberTakesInfoWithoutID(t *testing.T) {
 	t.Parallel()
 	const convo, at = "c", "2026-11-20T10:11:12.345Z"
-	joined := fmt.Sprintf("id: 3\nevent: membershipEvent\ndata: {\"cursor\":\"3\",\"convoId\":%q,\"did\":%q,\"by\":%q,\"change\":\"joined\",\"createdAt\":%q}\n\n",
+	joined := fmt.Sprintf("id: 3\nevent: membershipEvent\ndata: "+
+		"{\"cursor\":\"3\",\"convoId\":%q,\"did\":%q,\"by\":%q,\"change\":\"joined\",\"createdAt\":%q}\n\n",
 		convo, xrpctest.Listener, xrpctest.Other, at)
 	message := func(cursor, seq int) string {
-		return fmt.Sprintf("id: %d\nevent: messageEvent\ndata: {\"cursor\":\"%d\",\"message\":{\"id\":\"id-%d\",\"convoId\":%q,\"sender\":%q,"+
+		return fmt.Sprintf("id: %d\nevent: messageEvent\ndata: "+
+			"{\"cursor\":\"%d\",\"message\":{\"id\":\"id-%d\",\"convoId\":%q,\"sender\":%q,"+
 			"\"ciphertext\":{\"$bytes\":\"aGk\"},\"epoch\":7,\"seq\":%d,\"createdAt\":%q,\"messageType\":\"application\"}}\n\n",
 			cursor, cursor, seq, convo, xrpctest.Other, seq, at)
 	}
@@ -161,12 +168,14 @@ func TestSubscriberTakesInfoWithoutID(t *testing.T) {
 	want := history.New()
 	want.Created(convo, xrpctest.Other, xrpctest.Other, xrpctest.Listener)
 	for seq := int64(1); seq <= 2; seq++ {
-		want.Entry(convo, seq, history.DigestEntry(false, fmt.Sprint("id-", seq), xrpctest.Other.String(), 7, sha256.Sum256([]byte("hi"))))
+		want.Entry(convo, seq, history.DigestEntry(false, fmt.Sprint("id-", seq), xrpctest.Other.String(), 7,
+			sha256.Sum256([]byte("hi"))))
 	}
 	s := &Subscriber{
-		Name: "sub", Account: xrpctest.Account(t, 1), Observer: history.NewObserver("sub", xrpctest.Listener), ServerSent: true,
-		Nodes: []*xrpc.Client{xrpc.NewClient(server.URL, "did:web:test", http.DefaultTransport, &xrpc.Stats{})},
-		rng:   rand.New(rand.NewPCG(1, 2)), counts: &StreamCounts{}, ready: make(chan struct{}),
+		Name: "sub", Account: xrpctest.Account(t, 1), Observer: history.NewObserver("sub", xrpctest.Listener),
+		ServerSent: true,
+		Nodes:      []*xrpc.Client{xrpc.NewClient(server.URL, "did:web:test", http.DefaultTransport, &xrpc.Stats{})},
+		rng:        rand.New(rand.NewPCG(1, 2)), counts: &StreamCounts{}, ready: make(chan struct{}),
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -198,13 +207,15 @@ func lostServer(t *testing.T, asked *atomic.Value) *xrpc.Client {
 		q := r.URL.Query()
 		switch name := r.URL.Path[strings.LastIndex(r.URL.Path, ".")+1:]; name {
 		case "getConvos":
-			out := mlsapi.GetConvosOutput{Conversations: []mlsapi.ConvoView{{ID: "c", Creator: xrpctest.Other, CreatedAt: at, Members: []mlsapi.MemberView{}}}}
+			out := mlsapi.GetConvosOutput{Conversations: []mlsapi.ConvoView{{ID: "c", Creator: xrpctest.Other, CreatedAt: at,
+				Members: []mlsapi.MemberView{}}}}
 			w.Write(out.AppendJSON(nil))
 		case "getMessages":
 			since, _ := strconv.ParseInt(q.Get("sinceSeq"), 10, 64)
 			out := mlsapi.GetMessagesOutput{Messages: []mlsapi.MessageView{}}
 			for seq := since + 1; seq <= min(since+3, 4); seq++ {
-				out.Messages = append(out.Messages, mlsapi.MessageView{ID: fmt.Sprint("id-", seq), ConvoID: "c", Seq: seq, Sender: xrpctest.Other, CreatedAt: at})
+				out.Messages = append(out.Messages,
+					mlsapi.MessageView{ID: fmt.Sprint("id-", seq), ConvoID: "c", Seq: seq, Sender: xrpctest.Other, CreatedAt: at})
 			}
 			if since+3 < 4 {
 				out.Cursor = new("more")
@@ -217,7 +228,8 @@ func lostServer(t *testing.T, asked *atomic.Value) *xrpc.Client {
 				t.Error(err)
 				return
 			}
-			frames := [][]byte{xrpctest.FrameOf(t, map[string]any{"op": 1, "t": "#infoEvent"}, map[string]any{"name": "OutdatedCursor"})}
+			frames := [][]byte{xrpctest.FrameOf(t, map[string]any{"op": 1, "t": "#infoEvent"},
+				map[string]any{"name": "OutdatedCursor"})}
 			for seq := int64(3); seq <= 6; seq++ {
 				frames = append(frames, xrpctest.MessageFrame(t, 1000+seq, seq, "c"))
 			}
@@ -243,13 +255,16 @@ func TestSubscriberReadsAgain(t *testing.T) {
 	var asked atomic.Value
 	news := make(chan int64, 10)
 	s := &Subscriber{
-		Name: "sub", Account: account, Observer: history.NewObserver("sub", xrpctest.Listener), Nodes: []*xrpc.Client{lostServer(t, &asked)},
-		By: ByToken, ReadAgain: true, rng: rand.New(rand.NewPCG(1, 2)), counts: &StreamCounts{}, ready: make(chan struct{}),
+		Name: "sub", Account: account, Observer: history.NewObserver("sub", xrpctest.Listener),
+		Nodes: []*xrpc.Client{lostServer(t, &asked)},
+		By:    ByToken, ReadAgain: true, rng: rand.New(rand.NewPCG(1, 2)), counts: &StreamCounts{},
+		ready:   make(chan struct{}),
 		OnEvent: func(h *xrpc.Event, _ time.Time, _ bool) { news <- h.Seq },
 	}
 	s.Observer.StartAsMember("c", 0)
 	for seq := int64(1); seq <= 9; seq++ {
-		s.Observer.Observe(xrpc.Event{Cursor: seq, Position: fmt.Sprint("0.0:", seq), Kind: xrpc.EventMessage, Convo: "c", Seq: seq, ID: "lost", Sender: "y"})
+		s.Observer.Observe(xrpc.Event{Cursor: seq, Position: fmt.Sprint("0.0:", seq), Kind: xrpc.EventMessage, Convo: "c",
+			Seq: seq, ID: "lost", Sender: "y"})
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -37,7 +37,8 @@ func NewSubscribers(ctx context.Context, seed uint64) *Subscribers {
 func (a *Subscribers) Add(name string, account *xrpc.Account, nodes []*xrpc.Client, devices ...string) *Subscriber {
 	s := &Subscriber{
 		Name: name, Account: account, Observer: history.NewObserver(name, account.DID, devices...), Nodes: nodes,
-		rng: rand.New(rand.NewPCG(a.seed, uint64(len(a.All)))), counts: &a.Counts, ready: make(chan struct{}), stopPausing: a.StopPausing,
+		rng: rand.New(rand.NewPCG(a.seed, uint64(len(a.All)))), counts: &a.Counts, ready: make(chan struct{}),
+		stopPausing: a.StopPausing,
 	}
 	a.All = append(a.All, s)
 	return s

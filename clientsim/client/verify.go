@@ -38,7 +38,8 @@ func (s logSource) Head(ctx context.Context, convo string, senders []string) (a 
 	return a, nil
 }
 
-func (s logSource) Inclusion(ctx context.Context, convo string, seq, size int64) (leaf verifier.Hash, proof []verifier.Hash, err error) {
+func (s logSource) Inclusion(ctx context.Context, convo string, seq, size int64) (leaf verifier.Hash,
+	proof []verifier.Hash, err error) {
 	out, proof, err := s.proof(ctx, xrpc.InclusionCall(convo, seq, size))
 	if err == nil {
 		leaf, err = hashOf(out.Leaf)
@@ -51,7 +52,8 @@ func (s logSource) Consistency(ctx context.Context, convo string, from, size int
 	return proof, err
 }
 
-func (s logSource) proof(ctx context.Context, call xrpc.Call) (out *mlsapi.GetLogProofOutput, proof []verifier.Hash, err error) {
+func (s logSource) proof(ctx context.Context, call xrpc.Call) (out *mlsapi.GetLogProofOutput, proof []verifier.Hash,
+	err error) {
 	answer, err := s.p.Net.Do(ctx, s.p.Account, call)
 	if err != nil {
 		return nil, nil, err
@@ -79,7 +81,8 @@ func hashOf(b []byte) (h verifier.Hash, err error) {
 // seen is an entry as the verifier takes it.
 func seen(view *mlsapi.MessageView) verifier.Seen {
 	m := verifier.Seen{
-		Seq: view.Seq, Kind: verifier.Application, Epoch: view.Epoch, At: view.CreatedAt.Time, Body: verifier.BodyHash(view.Ciphertext),
+		Seq: view.Seq, Kind: verifier.Application, Epoch: view.Epoch, At: view.CreatedAt.Time,
+		Body:   verifier.BodyHash(view.Ciphertext),
 		Sender: view.Sender.String(),
 	}
 	if view.MessageType != nil {
@@ -143,7 +146,8 @@ func (p *Phone) verify(ctx context.Context, thread *Thread) error {
 }
 
 // storeVerified reads again what the verifier asks for, and stores it. The error is as that of verify.
-func (p *Phone) storeVerified(ctx context.Context, v *verifier.Verifier, thread *Thread, changes map[string][]byte, err error) error {
+func (p *Phone) storeVerified(ctx context.Context, v *verifier.Verifier, thread *Thread, changes map[string][]byte,
+	err error) error {
 	if errors.Is(err, verifier.ErrReadAgain) {
 		err = p.readAgain(ctx, v, thread)
 	}
@@ -200,7 +204,8 @@ func (p *Phone) showAll(ctx context.Context, v *verifier.Verifier, thread *Threa
 // readAgain reads what does not fit a head again, from the server.
 func (p *Phone) readAgain(ctx context.Context, v *verifier.Verifier, thread *Thread) error {
 	for {
-		page, err := xrpc.Ask[mlsapi.GetMessagesOutput](ctx, p.Net, p.Account, xrpc.MessagesCall(thread.ConvoID, "all", max(v.Size(), thread.First-1), pageSize))
+		page, err := xrpc.Ask[mlsapi.GetMessagesOutput](ctx, p.Net, p.Account,
+			xrpc.MessagesCall(thread.ConvoID, "all", max(v.Size(), thread.First-1), pageSize))
 		if err != nil {
 			return err
 		}

@@ -54,7 +54,8 @@ func (p *Phone) FetchWelcome(ctx context.Context, convo string) (*mlsapi.GetWelc
 
 // SaveWelcome writes a fetched Welcome to the disk.
 func (p *Phone) SaveWelcome(out *mlsapi.GetWelcomeOutput) error {
-	return p.writeWelcome(&savedWelcome{ConvoID: out.ConvoID, Welcome: out.Welcome, Ref: *out.KeyPackageRef}, map[string][]byte{})
+	return p.writeWelcome(&savedWelcome{ConvoID: out.ConvoID, Welcome: out.Welcome, Ref: *out.KeyPackageRef},
+		map[string][]byte{})
 }
 
 func (p *Phone) writeWelcome(w *savedWelcome, changes map[string][]byte) error {
@@ -186,7 +187,8 @@ func (p *Phone) reportFailure(ctx context.Context, convo string, cause error) er
 		return errors.Join(cause, err)
 	}
 	details := cause.Error()
-	_, err = p.ConfirmWith(ctx, xrpc.ConfirmCall(convo, w.Ref, false, strings.ToValidUTF8(details[:min(len(details), mostDetails)], "")))
+	_, err = p.ConfirmWith(ctx,
+		xrpc.ConfirmCall(convo, w.Ref, false, strings.ToValidUTF8(details[:min(len(details), mostDetails)], "")))
 	return errors.Join(cause, err)
 }
 

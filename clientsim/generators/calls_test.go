@@ -208,7 +208,8 @@ func (c *caller) attachment(p *client.Phone, convo string) {
 	token, err := p.Account.TokenFor(xrpc.DefaultServiceDID, mlsapi.NSIDPutAttachmentPart, tokenLife)
 	c.must(err)
 	query := url.Values{"convoId": {convo}, "attachmentId": {created.AttachmentID}, "part": {"1"}}
-	r, err := http.NewRequestWithContext(c.t.Context(), http.MethodPost, c.base+"/xrpc/"+mlsapi.NSIDPutAttachmentPart+"?"+query.Encode(), bytes.NewReader(file))
+	r, err := http.NewRequestWithContext(c.t.Context(), http.MethodPost,
+		c.base+"/xrpc/"+mlsapi.NSIDPutAttachmentPart+"?"+query.Encode(), bytes.NewReader(file))
 	c.must(err)
 	r.Header.Set("Authorization", "Bearer "+token)
 	r.Header.Set("Content-Type", "application/octet-stream")
@@ -219,9 +220,12 @@ func (c *caller) attachment(p *client.Phone, convo string) {
 		c.t.Fatalf("putAttachmentPart answers %s", put.Status)
 	}
 	c.add(p, create)
-	c.add(p, xrpc.Call{Method: mlsapi.NSIDGetAttachmentStatus, Query: url.Values{"convoId": {convo}, "attachmentId": {created.AttachmentID}}})
-	c.add(p, xrpc.Procedure(mlsapi.NSIDCompleteAttachment, convo, "", &mlsapi.CompleteAttachmentInput{ConvoID: convo, AttachmentID: created.AttachmentID}))
-	c.add(p, xrpc.Procedure(mlsapi.NSIDDeleteAttachment, convo, "", &mlsapi.DeleteAttachmentInput{ConvoID: convo, AttachmentID: created.AttachmentID}))
+	c.add(p, xrpc.Call{Method: mlsapi.NSIDGetAttachmentStatus,
+		Query: url.Values{"convoId": {convo}, "attachmentId": {created.AttachmentID}}})
+	c.add(p, xrpc.Procedure(mlsapi.NSIDCompleteAttachment, convo, "",
+		&mlsapi.CompleteAttachmentInput{ConvoID: convo, AttachmentID: created.AttachmentID}))
+	c.add(p, xrpc.Procedure(mlsapi.NSIDDeleteAttachment, convo, "",
+		&mlsapi.DeleteAttachmentInput{ConvoID: convo, AttachmentID: created.AttachmentID}))
 }
 
 // session adds the calls about sessions. That of refreshSession is made under a session.
@@ -234,7 +238,8 @@ func (c *caller) session(p *client.Phone) {
 	c.must(err)
 	bought, err := xrpc.Decode[mlsapi.CreateSessionOutput](answer.Body)
 	c.must(err)
-	c.add(p, xrpc.Procedure(mlsapi.NSIDRefreshSession, "", "", &mlsapi.RefreshSessionInput{RefreshToken: bought.RefreshToken}))
+	c.add(p, xrpc.Procedure(mlsapi.NSIDRefreshSession, "", "",
+		&mlsapi.RefreshSessionInput{RefreshToken: bought.RefreshToken}))
 	c.calls[len(c.calls)-1].Token = bought.Session
 	c.add(p, xrpc.Procedure(mlsapi.NSIDDeleteSession, "", "", &mlsapi.DeleteSessionInput{DeviceID: &device}))
 }
@@ -300,7 +305,8 @@ func (c *caller) serverSentEvent(p *client.Phone) {
 	c.t.Helper()
 	token, err := p.Account.TokenFor(xrpc.DefaultServiceDID, mlsapi.NSIDStreamConvoEvents, tokenLife)
 	c.must(err)
-	req, err := http.NewRequestWithContext(c.t.Context(), http.MethodGet, c.base+"/xrpc/"+mlsapi.NSIDStreamConvoEvents+"?cursor=0", nil)
+	req, err := http.NewRequestWithContext(c.t.Context(), http.MethodGet,
+		c.base+"/xrpc/"+mlsapi.NSIDStreamConvoEvents+"?cursor=0", nil)
 	c.must(err)
 	req.Header.Set("Authorization", "Bearer "+token)
 	resp, err := http.DefaultClient.Do(req)
@@ -324,7 +330,8 @@ func (c *caller) frame(p *client.Phone) {
 	c.t.Helper()
 	out, err := client.Ticket(c.t.Context(), c.w.Net, p.Account)
 	c.must(err)
-	address := strings.Replace(c.base, "http", "ws", 1) + "/xrpc/" + mlsapi.NSIDSubscribeConvoEvents + "?cursor=0&ticket=" + url.QueryEscape(out.Ticket)
+	address := strings.Replace(c.base, "http", "ws", 1) + "/xrpc/" + mlsapi.NSIDSubscribeConvoEvents +
+		"?cursor=0&ticket=" + url.QueryEscape(out.Ticket)
 	conn, resp, err := websocket.Dial(c.t.Context(), address, nil)
 	c.must(err)
 	if resp.Body != nil {

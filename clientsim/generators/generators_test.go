@@ -40,9 +40,11 @@ func TestGenerators(t *testing.T) {
 	}
 	all := []generator{{"indigo lexgen", buildIndigo}}
 	if os.Getenv(typescriptFolder) == "" {
-		t.Logf("NOT CHECKED: @atproto/lex-cli and @atproto/lex. %s does not name a folder with their packages: see make generate-clients", typescriptFolder)
+		t.Logf("NOT CHECKED: @atproto/lex-cli and @atproto/lex. %s does not name a folder with their packages: see make "+
+			"generate-clients", typescriptFolder)
 	} else {
-		all = append(all, generator{"@atproto/lex-cli", buildTypeScript("lexcli")}, generator{"@atproto/lex", buildTypeScript("lex")})
+		all = append(all, generator{"@atproto/lex-cli", buildTypeScript("lexcli")},
+			generator{"@atproto/lex", buildTypeScript("lex")})
 	}
 	to := bootServer(t)
 	for i, g := range all {

@@ -93,8 +93,9 @@ func generateIndigo(t *testing.T) map[string][]byte {
 			}
 		}
 	}
-	files["table.go"] = formatted(t, "the table", "package bluecatbird\n\nvar Functions = map[string]any{\n"+functions.String()+
-		"}\n\nvar Events = map[string]func() any{\n"+events.String()+"}\n")
+	files["table.go"] = formatted(t, "the table",
+		"package bluecatbird\n\nvar Functions = map[string]any{\n"+functions.String()+
+			"}\n\nvar Events = map[string]func() any{\n"+events.String()+"}\n")
 	return files
 }
 

@@ -34,7 +34,8 @@ func buildTypeScript(program string) func(*testing.T, string) []string {
 		if err := os.CopyFS(filepath.Join(dir, "lexicons"), lexicons.Files); err != nil {
 			t.Fatal(err)
 		}
-		generate := []string{"node", filepath.Join(modules, "@atproto/lex/bin/lex"), "build", "--lexicons", "lexicons", "--out", "generated"}
+		generate := []string{"node", filepath.Join(modules, "@atproto/lex/bin/lex"), "build", "--lexicons", "lexicons",
+			"--out", "generated"}
 		if program == "lexcli" {
 			names, err := fs.Glob(lexicons.Files, lexicons.Pattern)
 			if err != nil {

@@ -25,7 +25,8 @@ type ListEntry struct {
 // fields, and that the list has no other convo.
 func CheckList(who string, did syntax.DID, got []mlsapi.ConvoView, want map[string]ListEntry) (found []Violation) {
 	report := func(kind ViolationKind, convo, format string, args ...any) {
-		found = append(found, Violation{Kind: kind, Convo: convo, Who: who, What: "getConvos " + fmt.Sprintf(format, args...)})
+		found = append(found, Violation{Kind: kind, Convo: convo, Who: who,
+			What: "getConvos " + fmt.Sprintf(format, args...)})
 	}
 	seen := map[string]bool{}
 	for i := range got {

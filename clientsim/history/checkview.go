@@ -49,7 +49,8 @@ type checker struct {
 }
 
 func (k *checker) report(kind ViolationKind, format string, args ...any) {
-	k.found = append(k.found, Violation{Kind: kind, Convo: k.convo.ID, Who: k.view.Who, What: fmt.Sprintf(format, args...)})
+	k.found = append(k.found,
+		Violation{Kind: kind, Convo: k.convo.ID, Who: k.view.Who, What: fmt.Sprintf(format, args...)})
 }
 
 // dense checks that seq runs from the first visible entry to the end without a gap or a repeat, and
@@ -119,7 +120,8 @@ func (k *checker) acknowledged(entry *mlsapi.MessageView, d Digest, text string)
 		return
 	}
 	if s.ID != entry.ID || s.Seq != entry.Seq || s.Sender != entry.Sender || int64(s.Epoch) != entry.Epoch {
-		k.report(Broken, "%q was acknowledged as %s at seq %d by %s in epoch %d, and stands as %s at seq %d by %s in epoch %d",
+		k.report(Broken, "%q was acknowledged as %s at seq %d by %s in epoch %d, and stands as %s at seq %d by %s in "+
+			"epoch %d",
 			text, s.ID, s.Seq, s.Sender, s.Epoch, entry.ID, entry.Seq, entry.Sender, entry.Epoch)
 	}
 }
@@ -144,7 +146,8 @@ func (k *checker) handshakes(from int64) {
 			k.report(Broken, "the commit at seq %d was refused and stands in the log", entry.Seq)
 		}
 		if made.Sender != entry.Sender || made.Epoch != uint64(entry.Epoch)+1 || made.Seq != 0 && made.Seq != entry.Seq {
-			k.report(Broken, "the commit of %s that creates epoch %d, acknowledged at seq %d, stands at %d as one of %s in epoch %d",
+			k.report(Broken, "the commit of %s that creates epoch %d, acknowledged at seq %d, stands at %d as one of %s in "+
+				"epoch %d",
 				made.Sender, made.Epoch, made.Seq, entry.Seq, entry.Sender, entry.Epoch)
 		}
 	}
@@ -202,7 +205,8 @@ func (k *checker) sameCommits(commits []*mlsapi.MessageView) {
 			k.report(Broken, "getCommits, epoch %d: %v", other.Epoch, err)
 			continue
 		}
-		if uint64(other.Epoch) != header+1 || !bytes.Equal(other.CommitData, entry.Ciphertext) || other.Sender != entry.Sender {
+		if uint64(other.Epoch) != header+1 || !bytes.Equal(other.CommitData, entry.Ciphertext) ||
+			other.Sender != entry.Sender {
 			k.report(Broken, "getCommits and seq %d differ on the commit that creates epoch %d", entry.Seq, other.Epoch)
 		}
 	}

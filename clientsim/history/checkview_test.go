@@ -47,7 +47,8 @@ func soundView(t *testing.T) (*ConvoModel, *View) {
 		d := Digest(sha256.Sum256(body))
 		e := entry("application", body, group.Epoch())
 		model.Attempted(convo, text, d)
-		if _, err := model.Acked(convo, Sent{Text: text, Sender: alice, Digest: d, Epoch: group.Epoch(), ID: e.ID, Seq: e.Seq}); err != nil {
+		if _, err := model.Acked(convo,
+			Sent{Text: text, Sender: alice, Digest: d, Epoch: group.Epoch(), ID: e.ID, Seq: e.Seq}); err != nil {
 			t.Fatal(err)
 		}
 		v.Apps = append(v.Apps, *e)
@@ -99,7 +100,8 @@ func TestCheckerSeesSeededViolations(t *testing.T) {
 			}
 			v.LastSeq--
 		}, Lost, `"two", acknowledged at seq 2, is not in the log`},
-		"a commit of nobody": {func(c *ConvoModel, _ *View) { clear(c.Commits) }, Broken, "seq 3 holds a commit that no phone has made"},
+		"a commit of nobody": {func(c *ConvoModel, _ *View) { clear(c.Commits) }, Broken,
+			"seq 3 holds a commit that no phone has made"},
 		"a refused commit": {func(c *ConvoModel, v *View) {
 			c.Refused[DigestOf(v.Log[2].Ciphertext)] = struct{}{}
 		}, Broken, "the commit at seq 3 was refused"},
@@ -120,11 +122,14 @@ func TestCheckerSeesSeededViolations(t *testing.T) {
 			again.Seq, again.ID = 5, "id-5"
 			v.Log, v.Apps, v.LastSeq = append(v.Log, again), append(v.Apps, again), 5
 		}, Duplicated, "stands at 5 as well"},
-		"a doubled id":             {func(_ *ConvoModel, v *View) { v.Log[1].ID = v.Log[0].ID }, Duplicated, "id id-1 at seq 1"},
+		"a doubled id": {func(_ *ConvoModel, v *View) { v.Log[1].ID = v.Log[0].ID }, Duplicated,
+			"id id-1 at seq 1"},
 		"a message encrypted anew": {reencrypted, Duplicated, "encrypted anew"},
 		"bytes that nobody sent":   {func(c *ConvoModel, v *View) { clear(c.Attempted) }, Broken, "no phone has sent"},
-		"a refused message":        {func(c *ConvoModel, v *View) { c.Refused[c.Sent["one"].Digest] = struct{}{} }, Broken, "was refused"},
-		"another sender":           {func(_ *ConvoModel, v *View) { v.Log[0].Sender = mallory }, Broken, "by did:plc:mallory"},
+		"a refused message": {func(c *ConvoModel, v *View) { c.Refused[c.Sent["one"].Digest] = struct{}{} }, Broken,
+			"was refused"},
+		"another sender": {func(_ *ConvoModel, v *View) { v.Log[0].Sender = mallory }, Broken,
+			"by did:plc:mallory"},
 		"a moved message": {func(_ *ConvoModel, v *View) {
 			v.Log[0].Ciphertext, v.Log[1].Ciphertext = v.Log[1].Ciphertext, v.Log[0].Ciphertext
 		}, Broken, "acknowledged as"},
@@ -132,16 +137,22 @@ func TestCheckerSeesSeededViolations(t *testing.T) {
 		"a commit out of order": {func(_ *ConvoModel, v *View) {
 			v.Log[2].Ciphertext, v.Log[3].Ciphertext = v.Log[3].Ciphertext, v.Log[2].Ciphertext
 		}, Broken, "stands in epoch"},
-		"a wrong current epoch":       {func(_ *ConvoModel, v *View) { v.Epoch = 2 }, Broken, "getEpoch says 2"},
-		"a missing commit":            {func(_ *ConvoModel, v *View) { v.Commits = nil }, Broken, "getCommits has 0"},
-		"a renumbered commit":         {func(_ *ConvoModel, v *View) { v.Commits[0].Epoch = 0 }, Broken, "getCommits and seq 3 differ"},
+		"a wrong current epoch": {func(_ *ConvoModel, v *View) { v.Epoch = 2 }, Broken, "getEpoch says 2"},
+		"a missing commit":      {func(_ *ConvoModel, v *View) { v.Commits = nil }, Broken, "getCommits has 0"},
+		"a renumbered commit": {func(_ *ConvoModel, v *View) { v.Commits[0].Epoch = 0 }, Broken,
+			"getCommits and seq 3 differ"},
 		"a message hidden by default": {func(_ *ConvoModel, v *View) { v.Apps = v.Apps[:2] }, Lost, "shows 2 messages of 3"},
-		"a commit shown by default":   {func(_ *ConvoModel, v *View) { v.Apps[1] = v.Log[2] }, Broken, "without a messageType shows"},
-		"an unread message":           {func(_ *ConvoModel, v *View) { v.Inbox = v.Inbox[:3] }, Lost, `"three", acknowledged at seq 4, was never read`},
-		"a message read twice":        {func(_ *ConvoModel, v *View) { v.Inbox = append(v.Inbox, v.Inbox[0]) }, Duplicated, `"one" was read at seq 1 and at 1`},
-		"a stranger's view":           {func(_ *ConvoModel, v *View) { v.DID = mallory }, Broken, "is no member"},
-		"history before the joining":  {func(c *ConvoModel, v *View) { c.Members[v.DID].from = 3 }, Duplicated, "below the first visible 3"},
-		"a joiner without its commit": {func(c *ConvoModel, v *View) { c.Members[v.DID].from = 2; v.Log = v.Log[1:] }, Broken, "not the commit that added it"},
+		"a commit shown by default": {func(_ *ConvoModel, v *View) { v.Apps[1] = v.Log[2] }, Broken,
+			"without a messageType shows"},
+		"an unread message": {func(_ *ConvoModel, v *View) { v.Inbox = v.Inbox[:3] }, Lost,
+			`"three", acknowledged at seq 4, was never read`},
+		"a message read twice": {func(_ *ConvoModel, v *View) { v.Inbox = append(v.Inbox, v.Inbox[0]) }, Duplicated,
+			`"one" was read at seq 1 and at 1`},
+		"a stranger's view": {func(_ *ConvoModel, v *View) { v.DID = mallory }, Broken, "is no member"},
+		"history before the joining": {func(c *ConvoModel, v *View) { c.Members[v.DID].from = 3 }, Duplicated,
+			"below the first visible 3"},
+		"a joiner without its commit": {func(c *ConvoModel, v *View) { c.Members[v.DID].from = 2; v.Log = v.Log[1:] }, Broken,
+			"not the commit that added it"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -196,7 +207,8 @@ func TestFollowedCommits(t *testing.T) {
 		{false, "Hv", "verified", false},
 	} {
 		kind := "commit"
-		c := &ConvoModel{withInfo: tt.created, Commits: map[Digest]Commit{}, Members: map[syntax.DID]*Member{"did:plc:a": {from: 1}}}
+		c := &ConvoModel{withInfo: tt.created, Commits: map[Digest]Commit{},
+			Members: map[syntax.DID]*Member{"did:plc:a": {from: 1}}}
 		v := &View{DID: "did:plc:a"}
 		for i, name := range tt.history {
 			body := fmt.Append(nil, i)

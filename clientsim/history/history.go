@@ -123,7 +123,8 @@ func (s *convoHistory) joined(dids []syntax.DID, by syntax.DID, seq int64) {
 	step := s.step()
 	for _, did := range dids {
 		s.memberships[did] = append(s.memberships[did], membership{from: seq, first: len(s.roster)})
-		s.roster = append(s.roster, rosterChange{step: step, did: did, change: mlsapi.MembershipEventChangeJoined, by: by, seq: seq})
+		s.roster = append(s.roster,
+			rosterChange{step: step, did: did, change: mlsapi.MembershipEventChangeJoined, by: by, seq: seq})
 	}
 }
 

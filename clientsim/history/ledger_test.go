@@ -33,11 +33,15 @@ func TestLedger(t *testing.T) {
 		"an honest replay":          {replies: []reply{{200, "a", false}, {200, "a", true}, {200, "a", true}}},
 		"a refusal, then a success": {replies: []reply{{409, "{}", false}, {200, "a", false}, {200, "a", true}}},
 		"a replay after a crash":    {replies: []reply{{500, "{}", false}, {200, "a", true}}},
-		"a changed replay":          {replies: []reply{{200, "a", false}, {200, "b", true}}, want: `answered 200 "b", and before 200 "a"`},
-		"a changed status":          {replies: []reply{{200, "a", false}, {201, "a", true}}, want: "answered 201"},
-		"done twice":                {replies: []reply{{200, "a", false}, {200, "a", false}}, want: "answered 2 times as if for the first time"},
-		"a replay of nothing":       {replies: []reply{{200, "a", true}}, want: "the very first request was answered as a replay"},
-		"replays without a first":   {replies: []reply{{409, "{}", false}, {200, "a", true}}, want: "1 replays of an answer that was never given"},
+		"a changed replay": {replies: []reply{{200, "a", false}, {200, "b", true}},
+			want: `answered 200 "b", and before 200 "a"`},
+		"a changed status": {replies: []reply{{200, "a", false}, {201, "a", true}}, want: "answered 201"},
+		"done twice": {replies: []reply{{200, "a", false}, {200, "a", false}},
+			want: "answered 2 times as if for the first time"},
+		"a replay of nothing": {replies: []reply{{200, "a", true}},
+			want: "the very first request was answered as a replay"},
+		"replays without a first": {replies: []reply{{409, "{}", false}, {200, "a", true}},
+			want: "1 replays of an answer that was never given"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -94,8 +98,9 @@ func TestLedgerAfterRestore(t *testing.T) {
 	}{
 		"a record that is still there": {replies: []reply{{200, "a", false}, {200, "a", true}}},
 		"a lost one":                   {replies: []reply{{200, "a", false}, {200, "b", false}, {200, "b", true}}},
-		"a lost one, done twice":       {replies: []reply{{200, "a", false}, {200, "b", false}, {200, "b", false}}, broken: true},
-		"a changed replay":             {replies: []reply{{200, "a", false}, {200, "b", true}}, broken: true},
+		"a lost one, done twice": {replies: []reply{{200, "a", false}, {200, "b", false}, {200, "b", false}},
+			broken: true},
+		"a changed replay": {replies: []reply{{200, "a", false}, {200, "b", true}}, broken: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -132,7 +132,8 @@ func NewModel() *Model {
 }
 
 // Created records a convo and its founders.
-func (m *Model) Created(id string, groupID []byte, epoch uint64, withInfo bool, creator syntax.DID, members []syntax.DID) {
+func (m *Model) Created(id string, groupID []byte, epoch uint64, withInfo bool, creator syntax.DID,
+	members []syntax.DID) {
 	if m == nil {
 		return
 	}
@@ -333,7 +334,8 @@ func (m *Model) Acknowledged(who *xrpc.Account, call xrpc.Call) {
 func (m *Model) Expired(call xrpc.Call) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.acknowledged = slices.DeleteFunc(m.acknowledged, func(s AcknowledgedCall) bool { return s.Call.Method == call.Method && s.Call.Key == call.Key })
+	m.acknowledged = slices.DeleteFunc(m.acknowledged,
+		func(s AcknowledgedCall) bool { return s.Call.Method == call.Method && s.Call.Key == call.Key })
 }
 
 // Live reports whether did is a member now.

@@ -85,7 +85,8 @@ func (v *Observer) Devices(devices ...string) {
 func (v *Observer) report(kind ViolationKind, convo, format string, args ...any) {
 	const most = 50
 	if len(v.found) < most {
-		v.found = append(v.found, Violation{Kind: kind, Convo: convo, Who: v.who, What: "the stream: " + fmt.Sprintf(format, args...)})
+		v.found = append(v.found,
+			Violation{Kind: kind, Convo: convo, Who: v.who, What: "the stream: " + fmt.Sprintf(format, args...)})
 	}
 }
 
@@ -156,7 +157,8 @@ func (v *Observer) Observe(h xrpc.Event) bool {
 // sameEvent compares an event with the earlier one at its cursor. The earlier one's body was not
 // kept.
 func sameEvent(a, b *xrpc.Event) bool {
-	return a.Kind == b.Kind && a.Convo == b.Convo && a.Seq == b.Seq && a.ID == b.ID && a.Sender == b.Sender && a.Epoch == b.Epoch &&
+	return a.Kind == b.Kind && a.Convo == b.Convo && a.Seq == b.Seq && a.ID == b.ID && a.Sender == b.Sender &&
+		a.Epoch == b.Epoch &&
 		a.DID == b.DID && a.Change == b.Change && a.Device == b.Device && a.Ref == b.Ref && a.Created == b.Created
 }
 
@@ -219,7 +221,8 @@ func (v *Observer) observeRosterChange(h *xrpc.Event) {
 	default:
 		s.changes = append(s.changes, t)
 		if end := s.next() - 1; end != h.Seq {
-			v.report(Lost, h.Convo, "%s %s when the log ended at seq %d, and seq %d was the last it saw", h.DID, h.Change, h.Seq, end)
+			v.report(Lost, h.Convo, "%s %s when the log ended at seq %d, and seq %d was the last it saw", h.DID, h.Change, h.Seq,
+				end)
 		}
 		s.gone = own
 	}
@@ -395,7 +398,8 @@ func (s *convoHistory) compare(p membership, st *observedMembership) (got, want 
 		end++
 	}
 	for _, t := range st.changes {
-		if t != withoutStep(own) && slices.ContainsFunc(s.roster[begin:end], func(r rosterChange) bool { return withoutStep(r) == t }) {
+		if t != withoutStep(own) &&
+			slices.ContainsFunc(s.roster[begin:end], func(r rosterChange) bool { return withoutStep(r) == t }) {
 			continue
 		}
 		got = append(got, t)
@@ -418,7 +422,8 @@ func (v *Observer) judgeRoster(s *convoHistory, p membership, st *observedMember
 		} else if len(got) > len(want) {
 			kind = Duplicated
 		}
-		v.report(kind, s.id, "the roster changed %d times, and it saw %d: %v, want %v", len(want), len(got), describe(got), describe(want))
+		v.report(kind, s.id, "the roster changed %d times, and it saw %d: %v, want %v", len(want), len(got), describe(got),
+			describe(want))
 	}
 }
 

@@ -27,7 +27,8 @@ func soundStream(t *testing.T) (*History, []xrpc.Event) {
 		events = append(events, h)
 	}
 	entry := func(convo, kind string, seq int64, visible bool) {
-		h := xrpc.Event{Kind: kind, Convo: convo, Seq: seq, Epoch: 1, Sender: xrpctest.Other.String(), Body: fmt.Append(nil, convo, seq)}
+		h := xrpc.Event{Kind: kind, Convo: convo, Seq: seq, Epoch: 1, Sender: xrpctest.Other.String(),
+			Body: fmt.Append(nil, convo, seq)}
 		if kind == xrpc.EventMessage {
 			h.ID = fmt.Sprint("id of ", convo, seq)
 		}
@@ -39,7 +40,8 @@ func soundStream(t *testing.T) (*History, []xrpc.Event) {
 		}
 	}
 	turned := func(convo string, did syntax.DID, change string, seq int64) {
-		add(xrpc.Event{Kind: xrpc.EventMembership, Convo: convo, DID: did.String(), By: xrpctest.Other.String(), Change: change, Seq: seq})
+		add(xrpc.Event{Kind: xrpc.EventMembership, Convo: convo, DID: did.String(), By: xrpctest.Other.String(),
+			Change: change, Seq: seq})
 	}
 	c.Created("one", xrpctest.Other, xrpctest.Other, xrpctest.Listener)
 	turned("one", xrpctest.Listener, "joined", 0)
@@ -102,9 +104,10 @@ func TestObserverSeesSeededViolations(t *testing.T) {
 			again.Cursor++
 			return slices.Insert(events, 5, again)
 		}, Duplicated, "a Welcome of device phone into epoch 1 came once too often"},
-		"a lost change":          {drop(6), Lost, "the roster changed 2 times, and it saw 1"},
-		"a lost removal":         {drop(8), Lost, "it did not see that it left at seq 4"},
-		"a lost removing commit": {drop(7), Lost, "did:plc:listener removed when the log ended at seq 4, and seq 3 was the last it saw"},
+		"a lost change":  {drop(6), Lost, "the roster changed 2 times, and it saw 1"},
+		"a lost removal": {drop(8), Lost, "it did not see that it left at seq 4"},
+		"a lost removing commit": {drop(7), Lost,
+			"did:plc:listener removed when the log ended at seq 4, and seq 3 was the last it saw"},
 		"a repeated event": {func(events []xrpc.Event) []xrpc.Event {
 			return slices.Insert(events, 2, events[1])
 		}, Duplicated, "cursor 20 (message) comes after 20"},
@@ -126,16 +129,20 @@ func TestObserverSeesSeededViolations(t *testing.T) {
 			return append(events, xrpc.Event{Cursor: 1000, Kind: xrpc.EventMessage, Convo: "two", Seq: 5, ID: "x", Sender: "y"})
 		}, Broken, "the message at seq 5 comes to one who is not in the convo"},
 		"a convo of others": {func(events []xrpc.Event) []xrpc.Event {
-			return append(events, xrpc.Event{Cursor: 1000, Kind: xrpc.EventMessage, Convo: "three", Seq: 1, ID: "x", Sender: "y"})
+			return append(events, xrpc.Event{Cursor: 1000, Kind: xrpc.EventMessage, Convo: "three", Seq: 1, ID: "x",
+				Sender: "y"})
 		}, Broken, "the message at seq 1 comes to one who is not in the convo"},
 		"others' roster": {func(events []xrpc.Event) []xrpc.Event {
-			return append(events, xrpc.Event{Cursor: 1000, Kind: xrpc.EventMembership, Convo: "three", DID: xrpctest.Other.String(), Change: "left"})
+			return append(events, xrpc.Event{Cursor: 1000, Kind: xrpc.EventMembership, Convo: "three",
+				DID: xrpctest.Other.String(), Change: "left"})
 		}, Broken, "comes to one who is not in the convo"},
 		"a joining that never was": {func(events []xrpc.Event) []xrpc.Event {
-			return append(events, xrpc.Event{Cursor: 1000, Kind: xrpc.EventMembership, Convo: "three", DID: xrpctest.Listener.String(), Change: "joined"})
+			return append(events, xrpc.Event{Cursor: 1000, Kind: xrpc.EventMembership, Convo: "three",
+				DID: xrpctest.Listener.String(), Change: "joined"})
 		}, Broken, "it was never in this convo"},
 		"the commit that added it": {func(events []xrpc.Event) []xrpc.Event {
-			return slices.Insert(events, 4, xrpc.Event{Cursor: events[3].Cursor + 1, Kind: xrpc.EventCommit, Convo: "two", Seq: 2, Sender: "y"})
+			return slices.Insert(events, 4,
+				xrpc.Event{Cursor: events[3].Cursor + 1, Kind: xrpc.EventCommit, Convo: "two", Seq: 2, Sender: "y"})
 		}, Broken, "the commit at seq 2 is from before it joined, at 2"},
 		"a change before its commit": {func(events []xrpc.Event) []xrpc.Event {
 			events[7], events[8] = events[8], events[7]
@@ -166,7 +173,8 @@ func TestObserverSeesSeededViolations(t *testing.T) {
 			t.Parallel()
 			c, events := soundStream(t)
 			found, _ := judged(c, tt.seed(events))
-			if !slices.ContainsFunc(found, func(v Violation) bool { return v.Kind == tt.kind && strings.Contains(v.What, tt.want) }) {
+			if !slices.ContainsFunc(found,
+				func(v Violation) bool { return v.Kind == tt.kind && strings.Contains(v.What, tt.want) }) {
 				t.Errorf("want a %s with %q, got %v", tt.kind, tt.want, found)
 			}
 		})
@@ -189,8 +197,10 @@ func TestObserverReadsAgain(t *testing.T) {
 	if cursor, ok := v.Resume(false); cursor != 0 || !ok {
 		t.Errorf("before the first event it goes on at %d, %t", cursor, ok)
 	}
-	joined := xrpc.Event{Cursor: 5, Kind: xrpc.EventMembership, Convo: "one", DID: xrpctest.Listener.String(), Change: "joined"}
-	for _, h := range []xrpc.Event{joined, entry(15, 2, "one"), entry(16, 7, "gone"), entry(17, 3, "one"), entry(18, 4, "one")} {
+	joined := xrpc.Event{Cursor: 5, Kind: xrpc.EventMembership, Convo: "one", DID: xrpctest.Listener.String(),
+		Change: "joined"}
+	for _, h := range []xrpc.Event{joined, entry(15, 2, "one"), entry(16, 7, "gone"), entry(17, 3, "one"),
+		entry(18, 4, "one")} {
 		v.Observe(h)
 	}
 	if len(v.found) > 0 {
@@ -245,7 +255,8 @@ func TestObserverResumes(t *testing.T) {
 		"sent again unasked":   {false, events[2:3], Duplicated, "cursor 30 (message) comes after 30"},
 		"below what was asked": {false, events[1:2], Duplicated, "cursor 20 (message) comes after 30"},
 		"sent again twice":     {true, []xrpc.Event{events[2], events[2]}, Duplicated, "cursor 30 (message) comes after 30"},
-		"another at the seam":  {true, []xrpc.Event{{Cursor: 30, Kind: xrpc.EventCommit, Convo: "one", Seq: 2}}, Broken, "cursor 30 was a message and is a commit"},
+		"another at the seam": {true, []xrpc.Event{{Cursor: 30, Kind: xrpc.EventCommit, Convo: "one", Seq: 2}}, Broken,
+			"cursor 30 was a message and is a commit"},
 	} {
 		v := NewObserver("vigilant", xrpctest.Listener, "phone")
 		for _, h := range events[:3] {
@@ -255,7 +266,8 @@ func TestObserverResumes(t *testing.T) {
 		for _, h := range tt.next {
 			v.Observe(h)
 		}
-		if !slices.ContainsFunc(v.found, func(v Violation) bool { return v.Kind == tt.kind && strings.Contains(v.What, tt.want) }) {
+		if !slices.ContainsFunc(v.found,
+			func(v Violation) bool { return v.Kind == tt.kind && strings.Contains(v.What, tt.want) }) {
 			t.Errorf("%s: want a %s with %q, got %v", name, tt.kind, tt.want, v.found)
 		}
 	}

@@ -20,7 +20,8 @@ type Gone struct {
 }
 
 func (g Gone) clone() Gone {
-	return Gone{Sent: maps.Clone(g.Sent), Commits: maps.Clone(g.Commits), Joined: maps.Clone(g.Joined), Left: maps.Clone(g.Left)}
+	return Gone{Sent: maps.Clone(g.Sent), Commits: maps.Clone(g.Commits), Joined: maps.Clone(g.Joined),
+		Left: maps.Clone(g.Left)}
 }
 
 // Count returns how many acknowledged writes are gone.
@@ -38,7 +39,8 @@ func (m *Model) Restored(convo string, log []mlsapi.MessageView, roster []syntax
 	for i := range log {
 		there[DigestOf(log[i].Ciphertext)] = true
 	}
-	c.Gone = Gone{Sent: map[string]Sent{}, Commits: map[Digest]Commit{}, Joined: map[syntax.DID]bool{}, Left: map[syntax.DID]bool{}}
+	c.Gone = Gone{Sent: map[string]Sent{}, Commits: map[Digest]Commit{}, Joined: map[syntax.DID]bool{},
+		Left: map[syntax.DID]bool{}}
 	for text, s := range c.Sent {
 		if !there[s.Digest] {
 			c.Gone.Sent[text] = s
@@ -86,7 +88,8 @@ func (c *ConvoModel) CheckRestored(never func(syntax.DID) bool) (found []Violati
 			named = append(named, what+": its device never came back")
 			return
 		}
-		found = append(found, Violation{Kind: Lost, Convo: c.ID, What: what + " was lost in the restore, and nobody made it good"})
+		found = append(found, Violation{Kind: Lost, Convo: c.ID,
+			What: what + " was lost in the restore, and nobody made it good"})
 	}
 	for _, text := range slices.Sorted(maps.Keys(c.Gone.Sent)) {
 		judge(c.Gone.Sent[text].Sender, fmt.Sprintf("%q of %s", text, c.Gone.Sent[text].Sender))

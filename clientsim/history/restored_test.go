@@ -18,7 +18,8 @@ func TestRestoredModel(t *testing.T) {
 	m.Created("c", []byte("g"), 1, true, alice, []syntax.DID{bob})
 	sent := func(who syntax.DID, text string, seq int64) {
 		t.Helper()
-		if _, err := m.Acked("c", Sent{Text: text, Sender: who, Digest: DigestOf([]byte(text)), ID: "id", Seq: seq, Epoch: 1}); err != nil {
+		if _, err := m.Acked("c",
+			Sent{Text: text, Sender: who, Digest: DigestOf([]byte(text)), ID: "id", Seq: seq, Epoch: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -29,7 +29,8 @@ func (l *Latency) String() string {
 	at := func(q float64) time.Duration {
 		return (time.Duration(l.ValueAtQuantile(q)) * time.Microsecond).Round(time.Millisecond)
 	}
-	return fmt.Sprintf("p50 %s, p90 %s, p99 %s, p99.9 %s, max %s of %d", at(50), at(90), at(99), at(99.9), at(100), l.TotalCount())
+	return fmt.Sprintf("p50 %s, p90 %s, p99 %s, p99.9 %s, max %s of %d", at(50), at(90), at(99), at(99.9), at(100),
+		l.TotalCount())
 }
 
 // latencyJSON is a Latency in JSON, in microseconds. HDR is the whole histogram. The other fields

@@ -30,7 +30,8 @@ func TestLatencyJSON(t *testing.T) {
 		t.Errorf("the histogram of the JSON is another one: %v", err)
 	}
 	delete(got, "hdr")
-	want := map[string]any{"count": 100., "min": 100., "mean": 108., "p50": 100., "p90": 100., "p99": 500., "p999": 500., "max": 500.}
+	want := map[string]any{"count": 100., "min": 100., "mean": 108., "p50": 100., "p90": 100., "p99": 500., "p999": 500.,
+		"max": 500.}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -32,7 +32,8 @@ func (a *Agent) NewDevice(identity string, suite Suite) (Device, error) {
 
 func (a *Agent) newDevice(identity string, suite Suite, former string) (*agentDevice, error) {
 	d := &agentDevice{
-		agent: a, name: a.nextName(), identity: identity, suite: suite, waiting: map[string]bool{}, groups: map[string]*agentGroup{},
+		agent: a, name: a.nextName(), identity: identity, suite: suite, waiting: map[string]bool{},
+		groups: map[string]*agentGroup{},
 	}
 	answer, err := d.do(agentRequest{Op: "device", Former: former, Identity: identity, Suite: suite})
 	if err != nil {
@@ -266,7 +267,8 @@ func (g *agentGroup) Process(message []byte) (Received, error) {
 	if got.Commit {
 		g.pending = nil
 	}
-	return Received{Commit: got.Commit, Proposal: got.Proposal, Epoch: epoch, Sender: got.Sender, Plaintext: got.Plaintext}, nil
+	return Received{Commit: got.Commit, Proposal: got.Proposal, Epoch: epoch, Sender: got.Sender,
+		Plaintext: got.Plaintext}, nil
 }
 
 // Propose implements Proposer.

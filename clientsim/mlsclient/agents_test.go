@@ -104,7 +104,8 @@ func captureGroup(t *testing.T, library Library, suite Suite) capture {
 	}
 	c := &captured{
 		t: t, members: []Group{a},
-		capture: capture{Library: library.Name, Suite: suite, Taken: time.Now().UTC().Truncate(time.Second), GroupInfo: mustInfo(t, a)},
+		capture: capture{Library: library.Name, Suite: suite, Taken: time.Now().UTC().Truncate(time.Second),
+			GroupInfo: mustInfo(t, a)},
 	}
 	c.add("add two", a, bob, carol)
 	b := c.members[1]

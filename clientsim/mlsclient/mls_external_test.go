@@ -185,7 +185,8 @@ func TestStageOneLeaf(t *testing.T) {
 	if n := len(a.Leaves()); n != 4 {
 		t.Errorf("%d leaves, want 4", n)
 	}
-	if leaf, err := PackageLeaf(mustPackage(t, third).Message); err != nil || !bytes.Equal(leaf.SignatureKey, third.SignatureKey()) {
+	if leaf, err := PackageLeaf(mustPackage(t, third).Message); err != nil ||
+		!bytes.Equal(leaf.SignatureKey, third.SignatureKey()) {
 		t.Errorf("a package's leaf: %+v, %v", leaf, err)
 	}
 }

@@ -465,7 +465,8 @@ func (j *judge) compare(c *mls.Change, before, after map[uint32]string, committe
 	}
 	for _, u := range c.Updates {
 		was(u.Before)
-		if u.After.Leaf != u.Before.Leaf || u.After.Identity != u.Before.Identity || bytes.Equal(u.After.EncryptionKey, u.Before.EncryptionKey) {
+		if u.After.Leaf != u.Before.Leaf || u.After.Identity != u.Before.Identity ||
+			bytes.Equal(u.After.EncryptionKey, u.Before.EncryptionKey) {
 			j.t.Errorf("step %d: update %+v", j.steps, u)
 		}
 	}
@@ -543,9 +544,11 @@ func verifyGroupInfo(message []byte) (*mls.Group, error) {
 }
 
 func (j *judge) report() {
-	j.t.Logf("%d steps to epoch %d: judged %v, judged and changed %v, mutants refused %v", j.steps, j.public.Epoch, j.seen, j.changed, j.mutants)
+	j.t.Logf("%d steps to epoch %d: judged %v, judged and changed %v, mutants refused %v", j.steps, j.public.Epoch, j.seen,
+		j.changed, j.mutants)
 	for _, kind := range []string{
-		"KeyPackage", "commit", "external commit", "commit by reference", "private commit", "proposal", "GroupInfo", "tree", "Welcome", "message",
+		"KeyPackage", "commit", "external commit", "commit by reference", "private commit", "proposal", "GroupInfo", "tree",
+		"Welcome", "message",
 	} {
 		if j.seen[kind]+j.changed[kind] == 0 {
 			j.t.Errorf("no %s was judged", kind)

@@ -51,7 +51,8 @@ func NewDevice(identity string, suite Suite) (Device, error) {
 	return newGoDevice(identity, cs, cred, signer), nil
 }
 
-func newGoDevice(id string, cs ciphersuite.CipherSuite, cred *credentials.CredentialWithKey, signer *ciphersuite.SignaturePrivateKey) *goDevice {
+func newGoDevice(id string, cs ciphersuite.CipherSuite, cred *credentials.CredentialWithKey,
+	signer *ciphersuite.SignaturePrivateKey) *goDevice {
 	return &goDevice{
 		identity: id, suite: cs, cred: cred, signer: signer,
 		waiting: map[string]*waitingPackage{}, groups: map[string]*goGroup{}, joining: map[string]*pendingCommit{},

@@ -50,7 +50,8 @@ func ForgeCommit(g Group, message []byte, f Forgery) ([]byte, error) {
 		WireFormat: framing.WireFormatPublicMessage, Content: public.Content, Auth: public.Auth,
 		GroupContext: forger.state.GroupContext().Marshal(),
 	}
-	if public.Auth.Signature, err = ciphersuite.SignWithLabel(forger.device.signer, "FramedContentTBS", signed.MarshalTBS()); err != nil {
+	if public.Auth.Signature, err = ciphersuite.SignWithLabel(forger.device.signer, "FramedContentTBS",
+		signed.MarshalTBS()); err != nil {
 		return nil, fmt.Errorf("forge: %w", err)
 	}
 	return framing.NewMLSMessagePublic(public).Marshal(), nil

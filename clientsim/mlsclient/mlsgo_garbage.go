@@ -54,7 +54,8 @@ func (g *goGroup) stageGarbage(what Garbage) (*Staged, error) {
 	if err := spoilPath(content, what.Spoil); err != nil {
 		return nil, err
 	}
-	if content.Auth.Signature, err = ciphersuite.SignWithLabel(signer, "FramedContentTBS", content.MarshalTBS()); err != nil {
+	if content.Auth.Signature, err = ciphersuite.SignWithLabel(signer, "FramedContentTBS",
+		content.MarshalTBS()); err != nil {
 		return nil, err
 	}
 	// The twin is in the next epoch, with the right GroupContext and the wrong secrets.
@@ -70,10 +71,12 @@ func (g *goGroup) stageGarbage(what Garbage) (*Staged, error) {
 	if err != nil {
 		return nil, err
 	}
-	content.Auth.ConfirmationTag = schedule.ComputeConfirmationTag(suite, secrets.ConfirmationKey.AsSlice(), context.ConfirmedTranscriptHash)
+	content.Auth.ConfirmationTag = schedule.ComputeConfirmationTag(suite, secrets.ConfirmationKey.AsSlice(),
+		context.ConfirmedTranscriptHash)
 	private, err := framing.Encrypt(framing.EncryptParams{
 		AuthContent: content, SenderLeafIndex: uint32(next.OwnLeafIndex()), CipherSuite: suite,
-		PaddingSize: next.PaddingSize(), SenderDataSecret: next.EpochSecrets().SenderDataSecret, SecretTree: next.SecretTree(),
+		PaddingSize: next.PaddingSize(), SenderDataSecret: next.EpochSecrets().SenderDataSecret,
+		SecretTree: next.SecretTree(),
 	})
 	if err != nil {
 		return nil, err
@@ -94,7 +97,8 @@ func (g *goGroup) stageGarbage(what Garbage) (*Staged, error) {
 		}
 	}
 	g.pending = &pendingCommit{next: next, Staged: Staged{
-		Epoch: next.Epoch().AsUint64(), Commit: framing.NewMLSMessagePrivate(private).Marshal(), GroupInfo: wrap(formatGroupInfo, info.Marshal()),
+		Epoch: next.Epoch().AsUint64(), Commit: framing.NewMLSMessagePrivate(private).Marshal(),
+		GroupInfo: wrap(formatGroupInfo, info.Marshal()),
 	}}
 	return &g.pending.Staged, nil
 }
@@ -134,7 +138,8 @@ func commitSecretOf(commit *group.StagedCommit, suite ciphersuite.CipherSuite) (
 }
 
 // epochSecrets runs the key schedule of a commit without PSKs (RFC 9420 §8).
-func epochSecrets(suite ciphersuite.CipherSuite, initSecret, commitSecret *ciphersuite.Secret, groupContext []byte) (*schedule.EpochSecrets, error) {
+func epochSecrets(suite ciphersuite.CipherSuite, initSecret, commitSecret *ciphersuite.Secret,
+	groupContext []byte) (*schedule.EpochSecrets, error) {
 	s := schedule.NewKeySchedule(suite, initSecret)
 	s.SetCommitSecret(commitSecret)
 	if _, err := s.ComputeJoinerSecret(groupContext); err != nil {

@@ -45,7 +45,8 @@ func (g *goGroup) Leaves() []Leaf {
 	leaves := make([]Leaf, len(members))
 	for i, m := range members {
 		leaves[i] = Leaf{
-			Index: uint32(m.LeafIndex), Identity: string(m.Credential.Identity), SignatureKey: g.state.MemberSigningKey(m.LeafIndex),
+			Index: uint32(m.LeafIndex), Identity: string(m.Credential.Identity),
+			SignatureKey: g.state.MemberSigningKey(m.LeafIndex),
 		}
 	}
 	return leaves
@@ -227,7 +228,8 @@ func (g *goGroup) frameCommit(next *group.Group) (*group.StagedCommit, []byte, e
 	}
 	private, err := framing.Encrypt(framing.EncryptParams{
 		AuthContent: content, SenderLeafIndex: uint32(next.OwnLeafIndex()), CipherSuite: next.CipherSuite(),
-		PaddingSize: next.PaddingSize(), SenderDataSecret: next.EpochSecrets().SenderDataSecret, SecretTree: next.SecretTree(),
+		PaddingSize: next.PaddingSize(), SenderDataSecret: next.EpochSecrets().SenderDataSecret,
+		SecretTree: next.SecretTree(),
 	})
 	if err != nil {
 		return nil, nil, err

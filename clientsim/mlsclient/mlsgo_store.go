@@ -146,7 +146,8 @@ func signerBytes(cred *credentials.CredentialWithKey) []byte {
 	return scalar
 }
 
-func restoreSigner(identity string, cs ciphersuite.CipherSuite, key []byte) (*credentials.CredentialWithKey, *ciphersuite.SignaturePrivateKey, error) {
+func restoreSigner(identity string, cs ciphersuite.CipherSuite, key []byte) (*credentials.CredentialWithKey,
+	*ciphersuite.SignaturePrivateKey, error) {
 	cred := &credentials.CredentialWithKey{Credential: credentials.NewBasicCredential([]byte(identity))}
 	if cs.SignatureScheme() == ciphersuite.ED25519 {
 		if len(key) != ed25519.SeedSize {
@@ -169,12 +170,14 @@ func restoreSigner(identity string, cs ciphersuite.CipherSuite, key []byte) (*cr
 	return cred, ciphersuite.NewSignaturePrivateKey(private), nil
 }
 
-func restorePackage(saved packageFile, cs ciphersuite.CipherSuite, cred *credentials.CredentialWithKey) (*waitingPackage, error) {
+func restorePackage(saved packageFile, cs ciphersuite.CipherSuite,
+	cred *credentials.CredentialWithKey) (*waitingPackage, error) {
 	public, err := keypackages.UnmarshalKeyPackage(saved.Public)
 	if err != nil {
 		return nil, err
 	}
-	private := &keypackages.KeyPackagePrivateKeys{SignatureKey: cred.PrivateKey, Ed25519SignatureKey: cred.Ed25519PrivateKey}
+	private := &keypackages.KeyPackagePrivateKeys{SignatureKey: cred.PrivateKey,
+		Ed25519SignatureKey: cred.Ed25519PrivateKey}
 	for dst, raw := range map[**ecdh.PrivateKey][]byte{&private.InitKey: saved.Init, &private.EncryptionKey: saved.Leaf} {
 		if *dst, err = cs.Curve().NewPrivateKey(raw); err != nil {
 			return nil, err

@@ -124,7 +124,8 @@ func ReadInfo(groupInfo []byte) (*Info, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read a GroupInfo: %w", err)
 	}
-	read := &Info{GroupID: info.GroupContext.GroupID.AsSlice(), Epoch: info.GroupContext.Epoch.AsUint64(), Leaves: leavesOf(tree)}
+	read := &Info{GroupID: info.GroupContext.GroupID.AsSlice(), Epoch: info.GroupContext.Epoch.AsUint64(),
+		Leaves: leavesOf(tree)}
 	for _, leaf := range read.Leaves {
 		if leaf.Index == uint32(info.Signer) {
 			read.Signer = leaf.Identity

@@ -73,7 +73,8 @@ func CheckGrease(message []byte) error {
 		suites[i] = uint16(suite)
 	}
 	for list, values := range map[string][]uint16{
-		"cipher_suites": suites, "extensions": listed.Extensions, "proposals": listed.Proposals, "credentials": listed.Credentials,
+		"cipher_suites": suites, "extensions": listed.Extensions, "proposals": listed.Proposals,
+		"credentials": listed.Credentials,
 	} {
 		if !slices.ContainsFunc(values, isGrease) {
 			return fmt.Errorf("capabilities.%s has no GREASE value: %04x", list, values)

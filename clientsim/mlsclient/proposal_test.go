@@ -36,7 +36,8 @@ func TestRefersTo(t *testing.T) {
 	content := []byte{0, 1, 'c'}
 	tag := append([]byte{sha256.Size}, make([]byte, sha256.Size)...)
 	proposal := slices.Concat([]byte{0, 1}, content, tag)
-	ref := sha256.Sum256(slices.Concat([]byte{26}, []byte("MLS 1.0 Proposal Reference"), []byte{byte(len(content))}, content))
+	ref := sha256.Sum256(slices.Concat([]byte{26}, []byte("MLS 1.0 Proposal Reference"), []byte{byte(len(content))},
+		content))
 	commit := slices.Concat([]byte{0, 1, 0, 1, 'x', 2, sha256.Size}, ref[:])
 	if refers, err := RefersTo(commit, proposal); err != nil || !refers {
 		t.Errorf("refers %t, %v", refers, err)

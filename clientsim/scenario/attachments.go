@@ -133,7 +133,8 @@ func (u *uploads) uploadAll(ctx context.Context, all []*upload) {
 	}
 	for n := range all {
 		if n%50 == 0 {
-			u.w.Progress(fmt.Sprintf("%d of %d uploads, %d kills, %d faults of the store", n, len(all), u.kills.Load(), u.bucket.Struck.Load()))
+			u.w.Progress(fmt.Sprintf("%d of %d uploads, %d kills, %d faults of the store", n, len(all), u.kills.Load(),
+				u.bucket.Struck.Load()))
 		}
 		next <- n
 	}
@@ -148,12 +149,15 @@ func (u *uploads) sum(ctx context.Context, all []*upload, took time.Duration) {
 	for _, d := range all {
 		size += d.size
 	}
-	u.w.Note("attachments: %d uploads (%d MiB) in %s, %d whole by hash, %d reported failed; %d kills, %d faults of the store, %d retries, %d resumed; "+
+	u.w.Note("attachments: %d uploads (%d MiB) in %s, %d whole by hash, %d reported failed; %d kills, %d faults of the "+
+		"store, %d retries, %d resumed; "+
 		"%d answers RequestInProgress with processingStartedAt; %d completed by a higher fence than 1 (the highest: %d)",
-		len(all), size>>20, took.Round(time.Second), u.whole.Load(), u.failed.Load(), u.kills.Load(), u.bucket.Struck.Load(), u.retried.Load(), u.resumed.Load(),
+		len(all), size>>20, took.Round(time.Second), u.whole.Load(), u.failed.Load(), u.kills.Load(), u.bucket.Struck.Load(),
+		u.retried.Load(), u.resumed.Load(),
 		u.processing.Load(), stored.TakenOver, stored.HighestFence)
 	if stored.Twice != 0 || u.whole.Load()+u.failed.Load() != int64(len(all)) {
-		u.w.Broken("%d contents are there twice; %d whole and %d failed of %d", stored.Twice, u.whole.Load(), u.failed.Load(), len(all))
+		u.w.Broken("%d contents are there twice; %d whole and %d failed of %d", stored.Twice, u.whole.Load(), u.failed.Load(),
+			len(all))
 	}
 	if u.failed.Load() != 0 {
 		u.w.Broken("%d uploads failed for good", u.failed.Load())

@@ -42,7 +42,8 @@ func (u *uploads) memory(ctx context.Context) {
 	stop()
 	<-measured
 	check(failed)
-	u.w.Note("attachments: %d clients uploaded 50 MiB each at once in %s; the server's resident memory: %d MiB before, %d MiB at most",
+	u.w.Note("attachments: %d clients uploaded 50 MiB each at once in %s; the server's resident memory: %d MiB before, "+
+		"%d MiB at most",
 		clients, took.Round(time.Second), before.Resident>>20, most>>20)
 	if grown := most - before.Resident; grown > 256<<20 {
 		u.w.Broken("the memory of the server grew by %d MiB", grown>>20)

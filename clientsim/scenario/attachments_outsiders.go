@@ -35,11 +35,13 @@ func (u *uploads) outsiders(ctx context.Context, other *xrpc.Account, elsewhere 
 	bob := u.phones[1].Account
 	// operate blocks bob or ends that, and waits until each server knows: each learns of it within a second.
 	operate := func(path string, blocked bool) error {
-		if err := u.f.Nodes[0].Operate(ctx, path, map[string]string{"did": bob.DID.String(), "reason": "simulated"}); err != nil {
+		if err := u.f.Nodes[0].Operate(ctx, path,
+			map[string]string{"did": bob.DID.String(), "reason": "simulated"}); err != nil {
 			return err
 		}
 		for node := range u.f.Nodes {
-			if err := xrpc.Until(ctx, time.Minute, func() (bool, error) { return (read(node, bob, u.convo) != nil) == blocked, nil }); err != nil {
+			if err := xrpc.Until(ctx, time.Minute,
+				func() (bool, error) { return (read(node, bob, u.convo) != nil) == blocked, nil }); err != nil {
 				return fmt.Errorf("%s at server %d: %w", path, node, err)
 			}
 		}
@@ -48,5 +50,6 @@ func (u *uploads) outsiders(ctx context.Context, other *xrpc.Account, elsewhere 
 	check(operate("account/block", true))
 	get(bob, u.convo, "Blocked")
 	check(operate("account/unblock", false))
-	u.w.Note("attachments: refused are a stranger, a member of another convo in this one and there, a former member, and a blocked one")
+	u.w.Note("attachments: refused are a stranger, a member of another convo in this one and there, a former member, " +
+		"and a blocked one")
 }

@@ -51,7 +51,8 @@ func (u *uploads) takeover(ctx context.Context) {
 	took := time.Since(begun)
 	check(u.f.Nodes[0].Start(ctx, nil))
 	stored := must(u.f.Uploads(ctx, d.id))
-	u.w.Note("attachments: a server was killed while it checked; the other took over after %s with fence %d", took.Round(time.Second), stored.Fence)
+	u.w.Note("attachments: a server was killed while it checked; the other took over after %s with fence %d",
+		took.Round(time.Second), stored.Fence)
 	if stored.Fence < 2 {
 		u.w.Broken("a takeover has the fence %d, want more than 1", stored.Fence)
 	}

@@ -37,7 +37,8 @@ func BigGroup(ctx context.Context, w *testbed.World) {
 	gathered := time.Now()
 	c.addInBatches(ctx)
 	w.Note("%d members with %d devices: published in %s, all in one group after another %s",
-		len(c.people), len(c.inside), gathered.Sub(start).Round(time.Millisecond), time.Since(gathered).Round(time.Millisecond))
+		len(c.people), len(c.inside), gathered.Sub(start).Round(time.Millisecond),
+		time.Since(gathered).Round(time.Millisecond))
 	c.checkAllRead(ctx)
 }
 

@@ -62,9 +62,11 @@ func runClaimTest(ctx context.Context, w *testbed.World, other *xrpc.Client) {
 		w.Broken("%d KeyPackages for one use were handed out, and %d were published", got, want)
 	}
 	if f.last.Load() == 0 || f.empty.Load() == 0 {
-		w.Broken("%d claims got a last-resort KeyPackage and %d got nothing: both have to happen", f.last.Load(), f.empty.Load())
+		w.Broken("%d claims got a last-resort KeyPackage and %d got nothing: both have to happen", f.last.Load(),
+			f.empty.Load())
 	}
-	w.Note("%d claims on two servers in %s: %d KeyPackages for one use, each once, %d times a last-resort one, %d times nothing",
+	w.Note("%d claims on two servers in %s: %d KeyPackages for one use, each once, %d times a last-resort one, %d "+
+		"times nothing",
 		claims, took.Round(time.Millisecond), f.oneTime.Load(), f.last.Load(), f.empty.Load())
 	f.claimed(ctx)
 }

@@ -27,7 +27,8 @@ func TestContestIsJudged(t *testing.T) {
 			w := testbed.NewWorld(testbed.Target{}, testbed.Options{}, 0, func(string) {})
 			(&contest{w: w}).judge([]*client.Phone{{Name: "a"}, {Name: "b"}}, tt.scores, 5, 0)
 			found := w.Found()
-			if tt.want == "" && len(found) > 0 || tt.want != "" && (len(found) != 1 || !strings.Contains(found[0].What, tt.want)) {
+			if tt.want == "" && len(found) > 0 || tt.want != "" &&
+				(len(found) != 1 || !strings.Contains(found[0].What, tt.want)) {
 				t.Errorf("found %v, want %q", found, tt.want)
 			}
 			if notes := w.Notes(); len(notes) != 1 || !strings.Contains(notes[0], "the longest wait") {

@@ -58,7 +58,8 @@ func Disputed(ctx context.Context, w *testbed.World) {
 	n := fewestDisputing + w.RNG.IntN(mostDisputing-fewestDisputing+1)
 	phones, convo := must2(w.Convo(ctx, n))
 	bad := 1 + w.RNG.IntN(n-1)
-	d := &dispute{w: w, convo: convo, mallory: phones[bad], honest: slices.Delete(slices.Clone(phones), bad, bad+1), badInfo: w.RNG.IntN(3) == 0}
+	d := &dispute{w: w, convo: convo, mallory: phones[bad], honest: slices.Delete(slices.Clone(phones), bad, bad+1),
+		badInfo: w.RNG.IntN(3) == 0}
 	d.garbage(ctx)
 	took := must(d.converge(ctx))
 	d.finish(ctx, took)
@@ -218,7 +219,8 @@ func (d *dispute) kept(p *client.Phone) {
 	for _, by := range d.honest[:2] {
 		text := "before, by " + by.Name
 		if !slices.ContainsFunc(items, func(item history.Item) bool { return item.Text == text }) {
-			d.w.Report(history.Violation{Kind: history.Lost, Convo: d.convo, Who: p.Name, What: fmt.Sprintf("%q, which it had read or could read", text)})
+			d.w.Report(history.Violation{Kind: history.Lost, Convo: d.convo, Who: p.Name,
+				What: fmt.Sprintf("%q, which it had read or could read", text)})
 		}
 	}
 }
@@ -242,6 +244,8 @@ func (d *dispute) finish(ctx context.Context, took time.Duration) {
 		d.kept(p)
 	}
 	view := must(d.honest[0].Convo(ctx, d.convo))
-	d.w.Note("%d members, %d could not process the commit, GroupInfo unusable: %t; one epoch after %s, %d external commits tried, %d epochs, %d learned of the dispute, an ordinary commit refused: %t",
-		len(d.honest)+1, d.stuck.Load(), d.badInfo, took.Round(time.Millisecond), d.attempts.Load(), uint64(view.Epoch)-d.epoch, d.disputed.Load(), d.refused.Load())
+	d.w.Note("%d members, %d could not process the commit, GroupInfo unusable: %t; one epoch after %s, %d external "+
+		"commits tried, %d epochs, %d learned of the dispute, an ordinary commit refused: %t",
+		len(d.honest)+1, d.stuck.Load(), d.badInfo, took.Round(time.Millisecond), d.attempts.Load(),
+		uint64(view.Epoch)-d.epoch, d.disputed.Load(), d.refused.Load())
 }

@@ -35,7 +35,8 @@ func take(ctx context.Context, w *testbed.World, caller, owner *client.Phone) *m
 
 // served checks what a claim got: how many one-time and last-resort KeyPackages, and whether the
 // account is listed as missing or limited.
-func served(w *testbed.World, what string, owner *client.Phone, out *mlsapi.GetKeyPackagesOutput, oneTime, last int, missing, limited bool) {
+func served(w *testbed.World, what string, owner *client.Phone, out *mlsapi.GetKeyPackagesOutput, oneTime, last int,
+	missing, limited bool) {
 	gotOnce, gotLast := 0, 0
 	for _, kp := range out.KeyPackages {
 		if *kp.LastResort {
@@ -44,7 +45,8 @@ func served(w *testbed.World, what string, owner *client.Phone, out *mlsapi.GetK
 			gotOnce++
 		}
 	}
-	isMissing, isLimited := slices.Contains(out.Missing, owner.Account.DID), slices.Contains(out.Limited, owner.Account.DID)
+	isMissing, isLimited := slices.Contains(out.Missing, owner.Account.DID),
+		slices.Contains(out.Limited, owner.Account.DID)
 	if gotOnce != oneTime || gotLast != last || isMissing != missing || isLimited != limited {
 		w.Broken("%s: %d for one use, %d of last resort, missing %t, limited %t; want %d, %d, %t, %t",
 			what, gotOnce, gotLast, isMissing, isLimited, oneTime, last, missing, limited)
@@ -52,14 +54,16 @@ func served(w *testbed.World, what string, owner *client.Phone, out *mlsapi.GetK
 }
 
 // stands checks an account's own counts.
-func stands(ctx context.Context, w *testbed.World, what string, owner *client.Phone, available, claimed, lastResort int64) *mlsapi.GetKeyPackageStatsOutput {
+func stands(ctx context.Context, w *testbed.World, what string, owner *client.Phone, available, claimed,
+	lastResort int64) *mlsapi.GetKeyPackageStatsOutput {
 	stats := must(owner.Stats(ctx))
 	if stats.Available != available || stats.Claimed != claimed || stats.LastResort != lastResort {
 		w.Broken("%s: %d available, %d claimed, %d of last resort; want %d, %d, %d",
 			what, stats.Available, stats.Claimed, stats.LastResort, available, claimed, lastResort)
 	}
 	if want := available < stats.Threshold; stats.NeedsReplenish != want {
-		w.Broken("%s: %d available of at least %d, and needsReplenish is %t", what, available, stats.Threshold, stats.NeedsReplenish)
+		w.Broken("%s: %d available of at least %d, and needsReplenish is %t", what, available, stats.Threshold,
+			stats.NeedsReplenish)
 	}
 	var byDevice, bySuite int64
 	for _, d := range stats.ByDevice {

@@ -135,8 +135,10 @@ func (r *failoverRun) note() {
 			what = "the primary crashed"
 		}
 		if len(gaps) > 0 {
-			r.w.Note("%s, %d times: no write was acknowledged for %s; promoting the standby took %s; then each node wrote again after %s; "+
-				"the old primary was the standby after another %s", what, len(gaps), spread(gaps), spread(promoted), spread(nodes), spread(rejoined))
+			r.w.Note("%s, %d times: no write was acknowledged for %s; promoting the standby took %s; then each node wrote "+
+				"again after %s; "+
+				"the old primary was the standby after another %s", what, len(gaps), spread(gaps), spread(promoted), spread(nodes),
+				spread(rejoined))
 		}
 	}
 }

@@ -74,7 +74,8 @@ func (r *lossRun) play(ctx context.Context) {
 	id, after := must2(r.pair.Generation(ctx))
 	check(r.Await(ctx))
 	told := r.judgeTold(id, after)
-	r.w.Note("%d of %d acknowledged messages were lost; %d of %d subscribers had seen lost events and were told", lost, len(r.acks), told, len(r.seen))
+	r.w.Note("%d of %d acknowledged messages were lost; %d of %d subscribers had seen lost events and were told", lost,
+		len(r.acks), told, len(r.seen))
 }
 
 // lose writes, cuts the standby off, writes on to some of the convos, and lets the primary crash.
@@ -136,7 +137,8 @@ func (r *lossRun) countLost(ctx context.Context, promoted time.Time) (lost int, 
 		}
 		for i := range view.Log { // nobody commits
 			m := &view.Log[i]
-			logs[c.ID] = append(logs[c.ID], history.DigestEntry(false, m.ID, m.Sender.String(), m.Epoch, history.DigestOf(m.Ciphertext)))
+			logs[c.ID] = append(logs[c.ID],
+				history.DigestEntry(false, m.ID, m.Sender.String(), m.Epoch, history.DigestOf(m.Ciphertext)))
 		}
 	}
 	known := 0

@@ -63,7 +63,8 @@ type liveRun struct {
 
 // newLiveRun prepares a run. The numbers of o that are 0 are those of the world's options, or usual.
 func newLiveRun(ctx context.Context, w *testbed.World, f *testbed.Cluster, o traffic.Options) *liveRun {
-	b := &liveRun{w: w, cluster: f, length: orDefault(w.For, liveFor), latencies: load.NewCounter(), after: make(chan time.Duration, 1)}
+	b := &liveRun{w: w, cluster: f, length: orDefault(w.For, liveFor), latencies: load.NewCounter(),
+		after: make(chan time.Duration, 1)}
 	b.disturb = b.injectFaults
 	o.Writers, o.Listeners = orDefault(w.Writers, liveWriters), orDefault(w.Subscribers, liveSubscribers)
 	o.Convos, o.Small = orDefault(w.Convos, liveConvos), w.Calm
@@ -136,7 +137,8 @@ func (b *liveRun) play(ctx context.Context) {
 	waiting := time.Now()
 	if b.finish == nil {
 		check(b.Await(ctx))
-		w.Note("the last event came %s after the last message", max(time.Since(waiting)-client.QuietTime, 0).Round(time.Millisecond))
+		w.Note("the last event came %s after the last message",
+			max(time.Since(waiting)-client.QuietTime, 0).Round(time.Millisecond))
 	} else {
 		b.finish(ctx)
 	}
@@ -155,7 +157,8 @@ func (b *liveRun) noteFigures(sent int64, took time.Duration) {
 	w, t := b.w, &b.Subscribers.Counts
 	events, entries := b.count()
 	w.Stats.Sent.Add(b.Sent.Load())
-	w.Note("%d messages in %s, %.0f a second, by %d writers to %d convos; %d changes of rosters and epochs", sent, took.Round(time.Millisecond),
+	w.Note("%d messages in %s, %.0f a second, by %d writers to %d convos; %d changes of rosters and epochs", sent,
+		took.Round(time.Millisecond),
 		float64(sent)/took.Seconds(), len(b.Writers), len(b.Convos()), b.Changes.Load())
 	w.Note("%d events came to %d subscribers, %d of them log entries, %d of them late after a reconnect",
 		events, len(b.Subscribers.All), entries, b.catchUps.Load())

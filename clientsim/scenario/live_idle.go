@@ -49,8 +49,10 @@ func (b *liveRun) idle(ctx context.Context, idle, listening int) {
 	xrpc.Sleep(ctx, time.Second)
 	after := must(node.Memory(ctx))
 	each := func(a, b int64) string { return fmt.Sprintf("%.1f KiB", float64(a-b)/1024/float64(idle)) }
-	b.w.Note("%d idle subscribers, opened in %s: %s each resident (%d MiB in all), %s of heap, %s of stacks", idle, took.Round(time.Millisecond),
-		each(after.Resident, before.Resident), after.Resident>>20, each(after.Heap, before.Heap), each(after.Stacks, before.Stacks))
+	b.w.Note("%d idle subscribers, opened in %s: %s each resident (%d MiB in all), %s of heap, %s of stacks", idle,
+		took.Round(time.Millisecond),
+		each(after.Resident, before.Resident), after.Resident>>20, each(after.Heap, before.Heap),
+		each(after.Stacks, before.Stacks))
 	b.sendToAudience(ctx, r, members, listening)
 	check(b.Await(ctx))
 	b.w.Stats.Sent.Add(b.Sent.Load())
@@ -118,7 +120,8 @@ func (b *liveRun) sendToAudience(ctx context.Context, r *traffic.Convo, members 
 		start := time.Now()
 		check(b.SendTo(ctx, rand.New(rand.NewPCG(b.w.Seed, uint64(i))), r))
 		answers = append(answers, time.Since(start))
-		err := xrpc.Until(ctx, xrpc.CallTimeout, func() (bool, error) { return received.Load() >= int64((i+1)*listening), b.Subscribers.Err() })
+		err := xrpc.Until(ctx, xrpc.CallTimeout,
+			func() (bool, error) { return received.Load() >= int64((i+1)*listening), b.Subscribers.Err() })
 		if err != nil {
 			fail("%d of %d got message %d: %w", received.Load()-int64(i*listening), listening, i, err)
 		}
@@ -126,8 +129,10 @@ func (b *liveRun) sendToAudience(ctx context.Context, r *traffic.Convo, members 
 	}
 	slices.Sort(lasts)
 	slices.Sort(answers)
-	b.w.Note("a message to %d subscribers of %d members: answered after %s, and the last had it after %s (median of %d messages; the slowest: %s)",
-		listening, len(members), answers[volleys/2].Round(time.Microsecond), lasts[volleys/2].Round(time.Microsecond), volleys,
+	b.w.Note("a message to %d subscribers of %d members: answered after %s, and the last had it after %s (median of %d "+
+		"messages; the slowest: %s)",
+		listening, len(members), answers[volleys/2].Round(time.Microsecond), lasts[volleys/2].Round(time.Microsecond),
+		volleys,
 		lasts[volleys-1].Round(time.Microsecond))
 	b.w.Note("createdAt to arrival: %s", lag.Latencies(arrival))
 }

@@ -26,14 +26,16 @@ type streamTest struct {
 // withStreamTest runs play, waits until every subscriber has seen everything, and reports what was
 // wrong.
 func withStreamTest(ctx context.Context, w *testbed.World, play func(*streamTest)) {
-	s := &streamTest{w: w, nodes: []*xrpc.Client{w.Net}, history: history.New(), subscribers: client.NewSubscribers(ctx, w.RNG.Uint64())}
+	s := &streamTest{w: w, nodes: []*xrpc.Client{w.Net}, history: history.New(),
+		subscribers: client.NewSubscribers(ctx, w.RNG.Uint64())}
 	w.Model.History = s.history
 	err := attempt(func() { play(s) })
 	if err == nil {
 		err = w.AwaitAndJudge(ctx, s.subscribers, s.history, lastEventTimeout)
 	}
 	t := &s.subscribers.Counts
-	w.Note("%d streams, %d connections: %d dropped, %d ended with 1012, %d with ConsumerTooSlow, %d otherwise", len(s.subscribers.All), t.Connected.Load(),
+	w.Note("%d streams, %d connections: %d dropped, %d ended with 1012, %d with ConsumerTooSlow, %d otherwise",
+		len(s.subscribers.All), t.Connected.Load(),
 		t.Dropped.Load(), t.Restarted.Load(), t.Slow.Load(), t.Broke.Load())
 	check(errors.Join(err, s.subscribers.Stop()))
 }
@@ -122,14 +124,17 @@ func (s *streamTest) refused(ctx context.Context, p *client.Phone) {
 	if err := client.OpenStream(ctx, s.w.Net, "", url.Values{"ticket": {ticket.Ticket}}); err != nil {
 		fail("with a ticket: %w", err)
 	}
-	if err := client.OpenStream(ctx, s.w.Net, "", url.Values{"ticket": {ticket.Ticket}}); !isNamed(err, mlsapi.ErrInvalidTicket) {
+	if err := client.OpenStream(ctx, s.w.Net, "", url.Values{"ticket": {ticket.Ticket}}); !isNamed(err,
+		mlsapi.ErrInvalidTicket) {
 		s.w.Broken("a ticket that was used was answered with %v", err)
 	}
-	if err := client.OpenStream(ctx, s.w.Net, "", url.Values{"ticket": {"nonsense"}}); !isNamed(err, mlsapi.ErrInvalidTicket) {
+	if err := client.OpenStream(ctx, s.w.Net, "", url.Values{"ticket": {"nonsense"}}); !isNamed(err,
+		mlsapi.ErrInvalidTicket) {
 		s.w.Broken("a ticket that does not exist was answered with %v", err)
 	}
 	token := must(p.Account.Token(s.w.Net.Audience, client.NSIDSubscribe))
-	if err := client.OpenStream(ctx, s.w.Net, token, url.Values{"cursor": {"9007199254740991"}}); !isNamed(err, mlsapi.ErrFutureCursor) {
+	if err := client.OpenStream(ctx, s.w.Net, token, url.Values{"cursor": {"9007199254740991"}}); !isNamed(err,
+		mlsapi.ErrFutureCursor) {
 		s.w.Broken("a cursor ahead of the stream was answered with %v", err)
 	}
 	if err := client.OpenStream(ctx, s.w.Net, "", nil); !isNamed(err, "AuthMissing") {
@@ -224,7 +229,8 @@ func LiveRemoved(ctx context.Context, w *testbed.World) {
 		s.everyoneWrites(ctx, convo, "carol reads on", alice, dora)
 		check(carol.Leave(ctx, convo))
 		s.everyoneWrites(ctx, convo, "carol has left", alice, dora)
-		again := []*client.Subscriber{s.subscriber("bob again", bob.Account, bob), s.subscriber("carol again", carol.Account, carol)}
+		again := []*client.Subscriber{s.subscriber("bob again", bob.Account, bob),
+			s.subscriber("carol again", carol.Account, carol)}
 		check(s.subscribers.Listen(again...))
 		check(alice.CommitRemovals(ctx, convo))
 		s.everyoneWrites(ctx, convo, "the two of us", alice, dora)

@@ -34,7 +34,8 @@ func LongConversation(ctx context.Context, w *testbed.World) {
 		if err := attempt(func() { t.round(ctx, round) }); err != nil {
 			fail("round %d: %w", round, err)
 		}
-		w.Progress(fmt.Sprintf("round %d: %d of %d messages, %d members", round, w.Stats.Sent.Load(), w.Messages, len(t.inside)))
+		w.Progress(fmt.Sprintf("round %d: %d of %d messages, %d members", round, w.Stats.Sent.Load(), w.Messages,
+			len(t.inside)))
 	}
 	w.Faults.Use(nil)
 	check(all[0].CommitRemovals(ctx, convo))

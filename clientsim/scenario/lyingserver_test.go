@@ -143,73 +143,84 @@ func TestALyingServerIsCaught(t *testing.T) {
 	}{
 		{"a message is stored twice", "lost-answer", &lyingServer{before: doubled}, history.Duplicated, "stands at"},
 		{"a message is forgotten", "lost-answer", &lyingServer{after: forgetful}, history.Lost, "acknowledged at seq 1"},
-		{"a replay is changed", "lost-answer", &lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
-			if a.Header.Get("X-Idempotency-Replay") == "true" {
-				body = append(body, ' ')
-			}
-			return body
-		}}, history.Broken, "and before 200"},
-		{"a replay does not say so", "twice-at-once", &lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
-			a.Header.Del("X-Idempotency-Replay")
-			return body
-		}}, history.Broken, "as if for the first time"},
-		{"the epoch is checked before the key", "retry-after-epoch", &lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
-			if t.Call.Method == mlsapi.NSIDSendMessage && a.Header.Get("X-Idempotency-Replay") == "true" {
-				return refuse(a, 409, mlsapi.ErrEpochMismatch, "epoch 1 is stale; currentEpoch=2")
-			}
-			return body
-		}}, history.Broken, "was refused and stands in the log"},
-		{"a retried leave is refused", "retry-after-leave", &lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
-			if t.Call.Method == mlsapi.NSIDLeaveConvo && a.Header.Get("X-Idempotency-Replay") == "true" {
-				return refuse(a, 403, mlsapi.ErrNotMember, "you left")
-			}
-			return body
-		}}, history.Broken, "NotMember"},
-		{"the current epoch is kept secret", "same-epoch", &lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
-			if bytes.Contains(body, []byte(mlsapi.ErrEpochMismatch)) {
-				return refuse(a, 409, mlsapi.ErrEpochMismatch, "conflict")
-			}
-			return body
-		}}, history.Broken, "want currentEpoch=2"},
-		{"another commit is said to have won", "same-epoch", &lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
-			if bytes.Contains(body, []byte(mlsapi.ErrEpochMismatch)) {
-				return []byte(`{"error":"EpochMismatch","message":"epoch 1 is stale; currentEpoch=2","currentEpoch":2,"seq":7}`)
-			}
-			return body
-		}}, history.Broken, "says that seq 7 has won"},
-		{"a key's other body is ignored", "key-other-body", &lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
-			if bytes.Contains(body, []byte(mlsapi.ErrIdempotencyConflict)) {
-				a.StatusCode = 200
-				return []byte(`{"messageId":"the first","receivedAt":"2026-01-01T00:00:00.000Z"}`)
-			}
-			return body
-		}}, history.Broken, "no refusal"},
-		{"strangers learn that a convo exists", "no-key", &lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
-			if t.Call.Method == mlsapi.NSIDGetEpoch && a.StatusCode == 404 {
-				return refuse(a, 403, mlsapi.ErrNotMember, "not a member")
-			}
-			return body
-		}}, history.Broken, "answers a stranger 403"},
-		{"the group's members are shown", "create-existing", &lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
-			if bytes.Contains(body, []byte(mlsapi.ErrGroupAlreadyExists)) {
-				return refuse(a, 409, mlsapi.ErrGroupAlreadyExists, "created by "+t.Who.DID.String())
-			}
-			return body
-		}}, history.Broken, "says who is in the group"},
-		{"a second fetch is gone", "lost-answer", &lyingServer{after: func(t xrpc.CallInfo, n int, a *http.Response, body []byte) []byte {
-			if t.Call.Method == mlsapi.NSIDGetWelcome && n == 2 {
-				return refuse(a, 410, mlsapi.ErrWelcomeConsumed, "gone")
-			}
-			return body
-		}}, history.Broken, "WelcomeConsumed"},
+		{"a replay is changed", "lost-answer",
+			&lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+				if a.Header.Get("X-Idempotency-Replay") == "true" {
+					body = append(body, ' ')
+				}
+				return body
+			}}, history.Broken, "and before 200"},
+		{"a replay does not say so", "twice-at-once",
+			&lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+				a.Header.Del("X-Idempotency-Replay")
+				return body
+			}}, history.Broken, "as if for the first time"},
+		{"the epoch is checked before the key", "retry-after-epoch",
+			&lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+				if t.Call.Method == mlsapi.NSIDSendMessage && a.Header.Get("X-Idempotency-Replay") == "true" {
+					return refuse(a, 409, mlsapi.ErrEpochMismatch, "epoch 1 is stale; currentEpoch=2")
+				}
+				return body
+			}}, history.Broken, "was refused and stands in the log"},
+		{"a retried leave is refused", "retry-after-leave",
+			&lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+				if t.Call.Method == mlsapi.NSIDLeaveConvo && a.Header.Get("X-Idempotency-Replay") == "true" {
+					return refuse(a, 403, mlsapi.ErrNotMember, "you left")
+				}
+				return body
+			}}, history.Broken, "NotMember"},
+		{"the current epoch is kept secret", "same-epoch",
+			&lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+				if bytes.Contains(body, []byte(mlsapi.ErrEpochMismatch)) {
+					return refuse(a, 409, mlsapi.ErrEpochMismatch, "conflict")
+				}
+				return body
+			}}, history.Broken, "want currentEpoch=2"},
+		{"another commit is said to have won", "same-epoch",
+			&lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+				if bytes.Contains(body, []byte(mlsapi.ErrEpochMismatch)) {
+					return []byte(`{"error":"EpochMismatch","message":"epoch 1 is stale; currentEpoch=2","currentEpoch":2,"seq":7}`)
+				}
+				return body
+			}}, history.Broken, "says that seq 7 has won"},
+		{"a key's other body is ignored", "key-other-body",
+			&lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+				if bytes.Contains(body, []byte(mlsapi.ErrIdempotencyConflict)) {
+					a.StatusCode = 200
+					return []byte(`{"messageId":"the first","receivedAt":"2026-01-01T00:00:00.000Z"}`)
+				}
+				return body
+			}}, history.Broken, "no refusal"},
+		{"strangers learn that a convo exists", "no-key",
+			&lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+				if t.Call.Method == mlsapi.NSIDGetEpoch && a.StatusCode == 404 {
+					return refuse(a, 403, mlsapi.ErrNotMember, "not a member")
+				}
+				return body
+			}}, history.Broken, "answers a stranger 403"},
+		{"the group's members are shown", "create-existing",
+			&lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+				if bytes.Contains(body, []byte(mlsapi.ErrGroupAlreadyExists)) {
+					return refuse(a, 409, mlsapi.ErrGroupAlreadyExists, "created by "+t.Who.DID.String())
+				}
+				return body
+			}}, history.Broken, "says who is in the group"},
+		{"a second fetch is gone", "lost-answer",
+			&lyingServer{after: func(t xrpc.CallInfo, n int, a *http.Response, body []byte) []byte {
+				if t.Call.Method == mlsapi.NSIDGetWelcome && n == 2 {
+					return refuse(a, 410, mlsapi.ErrWelcomeConsumed, "gone")
+				}
+				return body
+			}}, history.Broken, "WelcomeConsumed"},
 		{"the grace slides", "lost-answer", &lyingServer{after: sliding}, history.Broken, "moved the grace"},
-		{"nothing is confirmed", "confirm-twice", &lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
-			if t.Call.Method == mlsapi.NSIDConfirmWelcome && a.StatusCode == 404 {
-				a.StatusCode = 200
-				return []byte(`{"confirmed":true}`)
-			}
-			return body
-		}}, history.Broken, "confirming a Welcome that never was"},
+		{"nothing is confirmed", "confirm-twice",
+			&lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+				if t.Call.Method == mlsapi.NSIDConfirmWelcome && a.StatusCode == 404 {
+					a.StatusCode = 200
+					return []byte(`{"confirmed":true}`)
+				}
+				return body
+			}}, history.Broken, "confirming a Welcome that never was"},
 		{"a member is missing from the roster", "no-key", &lyingServer{after: shortRoster}, history.Broken, "the roster of"},
 		{"a convo is listed twice", "no-key", &lyingServer{after: relist(func(out *mlsapi.GetConvosOutput) {
 			out.Conversations = append(out.Conversations, out.Conversations...)
@@ -223,68 +234,81 @@ func TestALyingServerIsCaught(t *testing.T) {
 		{"own messages are unread", "no-key", &lyingServer{after: relist(func(out *mlsapi.GetConvosOutput) {
 			*out.Conversations[0].Unread += 3
 		})}, history.Broken, "unread behind seq"},
-		{"the cursor moves back", "lost-answer", &lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
-			if in, err := mlsapi.DecodeUpdateCursorInput(t.Call.Body); err == nil && a.StatusCode == 200 {
-				return fmt.Appendf(nil, `{"seq":%d}`, in.Seq)
-			}
-			return body
-		}}, history.Broken, "and must stand between"},
-		{"an old GroupInfo is handed out", "removed-cannot-return", &lyingServer{after: firstForEver(mlsapi.NSIDGetGroupInfo)}, history.Broken, "getGroupInfo shows group"},
-		{"a removed member is no stranger", "removed-cannot-return", &lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
-			if bytes.Contains(body, []byte(mlsapi.ErrNotMember)) {
-				return refuse(a, 404, mlsapi.ErrConvoNotFound, "no such convo")
-			}
-			return body
-		}}, history.Broken, "asked for the GroupInfo"},
-		{"more is checked than can be", "hidden-handshakes", &lyingServer{after: func(_ xrpc.CallInfo, _ int, _ *http.Response, body []byte) []byte {
-			return bytes.ReplaceAll(body, []byte(`"commitLevel":"header"`), []byte(`"commitLevel":"verified"`))
-		}}, history.Broken, `want "header"`},
-		{"a removal by anybody is taken", "malicious-commit", &lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
-			if bytes.Contains(body, []byte(mlsapi.ErrNotPermitted)) {
-				a.StatusCode = 200
-				return []byte(`{"newEpoch":9,"seq":9}`)
-			}
-			return body
-		}}, history.Broken, "the removal of another member: "},
-		{"a commit that won is said to have lost", "contended-commits", &lyingServer{after: func(t xrpc.CallInfo, n int, a *http.Response, body []byte) []byte {
-			if t.Call.Method == mlsapi.NSIDSubmitCommit && a.StatusCode == 200 && n > 8 {
-				return refuse(a, 409, mlsapi.ErrEpochMismatch, "epoch 1 is stale; currentEpoch=2")
-			}
-			return body
-		}}, history.Broken, "was refused and stands in the log|asked again: blue.catbird.mls.submitCommit: 409"},
-		{"a last-resort KeyPackage does not say so", "keys-exhausted", &lyingServer{after: func(_ xrpc.CallInfo, _ int, _ *http.Response, body []byte) []byte {
-			return bytes.ReplaceAll(body, []byte(`"lastResort":true`), []byte(`"lastResort":false`))
-		}}, history.Broken, "says lastResort false"},
-		{"a KeyPackage is handed out twice", "claim-at-once", &lyingServer{after: firstForEver(mlsapi.NSIDGetKeyPackages)}, history.Broken, "was handed out for the claims"},
-		{"an embed is dropped", "metadata", &lyingServer{after: func(_ xrpc.CallInfo, _ int, _ *http.Response, body []byte) []byte {
-			return bytes.ReplaceAll(body, []byte(`"embedUri"`), []byte(`"embed"`))
-		}}, history.Broken, "is shown the embeds"},
+		{"the cursor moves back", "lost-answer",
+			&lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+				if in, err := mlsapi.DecodeUpdateCursorInput(t.Call.Body); err == nil && a.StatusCode == 200 {
+					return fmt.Appendf(nil, `{"seq":%d}`, in.Seq)
+				}
+				return body
+			}}, history.Broken, "and must stand between"},
+		{"an old GroupInfo is handed out", "removed-cannot-return",
+			&lyingServer{after: firstForEver(mlsapi.NSIDGetGroupInfo)}, history.Broken, "getGroupInfo shows group"},
+		{"a removed member is no stranger", "removed-cannot-return",
+			&lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+				if bytes.Contains(body, []byte(mlsapi.ErrNotMember)) {
+					return refuse(a, 404, mlsapi.ErrConvoNotFound, "no such convo")
+				}
+				return body
+			}}, history.Broken, "asked for the GroupInfo"},
+		{"more is checked than can be", "hidden-handshakes",
+			&lyingServer{after: func(_ xrpc.CallInfo, _ int, _ *http.Response, body []byte) []byte {
+				return bytes.ReplaceAll(body, []byte(`"commitLevel":"header"`), []byte(`"commitLevel":"verified"`))
+			}}, history.Broken, `want "header"`},
+		{"a removal by anybody is taken", "malicious-commit",
+			&lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+				if bytes.Contains(body, []byte(mlsapi.ErrNotPermitted)) {
+					a.StatusCode = 200
+					return []byte(`{"newEpoch":9,"seq":9}`)
+				}
+				return body
+			}}, history.Broken, "the removal of another member: "},
+		{"a commit that won is said to have lost", "contended-commits",
+			&lyingServer{after: func(t xrpc.CallInfo, n int, a *http.Response, body []byte) []byte {
+				if t.Call.Method == mlsapi.NSIDSubmitCommit && a.StatusCode == 200 && n > 8 {
+					return refuse(a, 409, mlsapi.ErrEpochMismatch, "epoch 1 is stale; currentEpoch=2")
+				}
+				return body
+			}}, history.Broken, "was refused and stands in the log|asked again: blue.catbird.mls.submitCommit: 409"},
+		{"a last-resort KeyPackage does not say so", "keys-exhausted",
+			&lyingServer{after: func(_ xrpc.CallInfo, _ int, _ *http.Response, body []byte) []byte {
+				return bytes.ReplaceAll(body, []byte(`"lastResort":true`), []byte(`"lastResort":false`))
+			}}, history.Broken, "says lastResort false"},
+		{"a KeyPackage is handed out twice", "claim-at-once", &lyingServer{after: firstForEver(mlsapi.NSIDGetKeyPackages)},
+			history.Broken, "was handed out for the claims"},
+		{"an embed is dropped", "metadata",
+			&lyingServer{after: func(_ xrpc.CallInfo, _ int, _ *http.Response, body []byte) []byte {
+				return bytes.ReplaceAll(body, []byte(`"embedUri"`), []byte(`"embed"`))
+			}}, history.Broken, "is shown the embeds"},
 		{"an entry has another time", "verified-log", &lyingServer{after: reshow(12, func(m *mlsapi.MessageView) {
 			m.CreatedAt = lexcodec.NewDatetime(m.CreatedAt.Add(-time.Hour))
 		})}, history.Broken, "entry 12 is the first that differs|entry 12 is mine, was acknowledged at"},
 		{"an entry has another sender", "verified-log", &lyingServer{after: reshow(12, func(m *mlsapi.MessageView) {
 			m.Sender = "did:plc:ewvi7nxzyoun6zhxrhs64oiz"
 		})}, history.Broken, "does not say what stands for it in the log|entry 12 is mine, and is shown as one of"},
-		{"a head is stale", "verified-log", &lyingServer{after: firstForEver(mlsapi.NSIDGetLogHead)}, history.Broken, "the head is stale|does not say what stands for it"},
-		{"a head has another signature", "verified-log", &lyingServer{after: func(t xrpc.CallInfo, n int, a *http.Response, body []byte) []byte {
-			out, err := xrpc.Decode[mlsapi.GetLogHeadOutput](body)
-			if t.Call.Method != mlsapi.NSIDGetLogHead || a.StatusCode != 200 || err != nil || n < 6 {
-				return body
-			}
-			out.Head = strings.Replace(out.Head, "\ntime 2", "\ntime 3", 1)
-			return out.AppendJSON(nil)
-		}}, history.Broken, "is not signed with the key"},
-		{"a proof is wrong", "verified-log", &lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
-			out, err := xrpc.Decode[mlsapi.GetLogProofOutput](body)
-			if t.Call.Method != mlsapi.NSIDGetLogProof || a.StatusCode != 200 || err != nil || len(out.Hashes) == 0 {
-				return body
-			}
-			out.Hashes[0][0] ^= 1
-			return out.AppendJSON(nil)
-		}}, history.Broken, "its proof is wrong"},
-		{"a name is changed", "metadata", &lyingServer{after: func(_ xrpc.CallInfo, _ int, _ *http.Response, body []byte) []byte {
-			return bytes.ReplaceAll(body, []byte("Lunch"), []byte("lunch"))
-		}}, history.Broken, "shows other metadata"},
+		{"a head is stale", "verified-log", &lyingServer{after: firstForEver(mlsapi.NSIDGetLogHead)}, history.Broken,
+			"the head is stale|does not say what stands for it"},
+		{"a head has another signature", "verified-log",
+			&lyingServer{after: func(t xrpc.CallInfo, n int, a *http.Response, body []byte) []byte {
+				out, err := xrpc.Decode[mlsapi.GetLogHeadOutput](body)
+				if t.Call.Method != mlsapi.NSIDGetLogHead || a.StatusCode != 200 || err != nil || n < 6 {
+					return body
+				}
+				out.Head = strings.Replace(out.Head, "\ntime 2", "\ntime 3", 1)
+				return out.AppendJSON(nil)
+			}}, history.Broken, "is not signed with the key"},
+		{"a proof is wrong", "verified-log",
+			&lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
+				out, err := xrpc.Decode[mlsapi.GetLogProofOutput](body)
+				if t.Call.Method != mlsapi.NSIDGetLogProof || a.StatusCode != 200 || err != nil || len(out.Hashes) == 0 {
+					return body
+				}
+				out.Hashes[0][0] ^= 1
+				return out.AppendJSON(nil)
+			}}, history.Broken, "its proof is wrong"},
+		{"a name is changed", "metadata",
+			&lyingServer{after: func(_ xrpc.CallInfo, _ int, _ *http.Response, body []byte) []byte {
+				return bytes.ReplaceAll(body, []byte("Lunch"), []byte("lunch"))
+			}}, history.Broken, "shows other metadata"},
 	}
 	for _, tt := range lies {
 		t.Run(tt.name, func(t *testing.T) {
@@ -295,7 +319,8 @@ func TestALyingServerIsCaught(t *testing.T) {
 			result := playNamed(t, tt.scenario, lied, testbed.Options{Seed: 1, Clients: 4, Messages: 10})
 			for _, v := range result.Violations {
 				// What shows first can depend on which of the clients asks first.
-				if v.Kind == tt.kind && slices.ContainsFunc(strings.Split(tt.want, "|"), func(want string) bool { return strings.Contains(v.What, want) }) {
+				if v.Kind == tt.kind && slices.ContainsFunc(strings.Split(tt.want, "|"),
+					func(want string) bool { return strings.Contains(v.What, want) }) {
 					return
 				}
 			}

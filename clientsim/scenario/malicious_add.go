@@ -43,7 +43,8 @@ func (m *misbehavior) additions(ctx context.Context) *additions {
 	for _, claim := range []struct {
 		by, of *client.Phone
 		to     *[]byte
-	}{{m.mallory, a.dave, &a.daves}, {m.mallory, a.dave, &a.daves2}, {m.mallory, a.eve, &a.eves}, {m.bob, a.frank, &a.borrowed}} {
+	}{{m.mallory, a.dave, &a.daves}, {m.mallory, a.dave, &a.daves2}, {m.mallory, a.eve, &a.eves},
+		{m.bob, a.frank, &a.borrowed}} {
 		packages := must(claim.by.Claim(ctx, m.convo, testbed.DIDs([]*client.Phone{claim.of})))
 		*claim.to = packages[0]
 	}
@@ -57,7 +58,8 @@ func (a *additions) stage(remove []uint32, packages ...[]byte) *mlsclient.Staged
 }
 
 // added makes mallory send an addition that must be refused.
-func (a *additions) added(ctx context.Context, what string, people []*client.Phone, staged *mlsclient.Staged, want ...string) {
+func (a *additions) added(ctx context.Context, what string, people []*client.Phone, staged *mlsclient.Staged,
+	want ...string) {
 	a.refused(ctx, what, a.mallory, xrpc.AddCall(a.convo, testbed.DIDs(people), staged, xrpc.NewKey()), want...)
 }
 
@@ -65,7 +67,8 @@ func (a *additions) added(ctx context.Context, what string, people []*client.Pho
 func (a *additions) wrongPeople(ctx context.Context) {
 	staged := a.stage(nil, a.eves)
 	a.added(ctx, "an addition of another than is named", []*client.Phone{a.dave}, staged, mlsapi.ErrInvalidCommit)
-	a.added(ctx, "an addition of one of two that are named", []*client.Phone{a.dave, a.eve}, staged, mlsapi.ErrInvalidCommit)
+	a.added(ctx, "an addition of one of two that are named", []*client.Phone{a.dave, a.eve}, staged,
+		mlsapi.ErrInvalidCommit)
 	a.submitted(ctx, "an addition with submitCommit", staged, mlsapi.ErrInvalidCommit)
 	staged = a.stage(nil, a.daves, a.eves)
 	a.added(ctx, "an addition of one more than is named", []*client.Phone{a.dave}, staged, mlsapi.ErrInvalidCommit)
@@ -82,11 +85,13 @@ func (a *additions) wrongPeople(ctx context.Context) {
 // wrongPackages uses KeyPackages that are not mallory's to use, or not the account's.
 func (a *additions) wrongPackages(ctx context.Context) {
 	staged := a.stage(nil, a.borrowed)
-	a.added(ctx, "an addition with a KeyPackage that another has claimed", []*client.Phone{a.frank}, staged, mlsapi.ErrInvalidWelcome)
+	a.added(ctx, "an addition with a KeyPackage that another has claimed", []*client.Phone{a.frank}, staged,
+		mlsapi.ErrInvalidWelcome)
 	mask := a.ownedBy(a.dave.Account.DID)
 	kp := must(mask.KeyPackage())
 	staged = a.stage(nil, kp.Message)
-	a.added(ctx, "an addition of a device that only bears the person's name", []*client.Phone{a.dave}, staged, mlsapi.ErrKeyPackageNotFound)
+	a.added(ctx, "an addition of a device that only bears the person's name", []*client.Phone{a.dave}, staged,
+		mlsapi.ErrKeyPackageNotFound)
 	kp = must(mlsclient.BreakLeaf(mask))
 	staged = a.stage(nil, kp.Message)
 	a.added(ctx, "an addition of a leaf that nobody has signed", []*client.Phone{a.dave}, staged, mlsapi.ErrInvalidCommit)
@@ -104,23 +109,31 @@ func (a *additions) wrongWelcomes(ctx context.Context) {
 		refs [][]byte
 		want []string
 	}{
-		{"that names another's KeyPackage", [][]byte{refs["eve"]}, []string{mlsapi.ErrInvalidWelcome, mlsapi.ErrKeyPackageNotFound}},
-		{"that names one KeyPackage too many", [][]byte{refs["dave"], refs["eve"]}, []string{mlsapi.ErrInvalidWelcome, mlsapi.ErrKeyPackageNotFound}},
+		{"that names another's KeyPackage", [][]byte{refs["eve"]},
+			[]string{mlsapi.ErrInvalidWelcome, mlsapi.ErrKeyPackageNotFound}},
+		{"that names one KeyPackage too many", [][]byte{refs["dave"], refs["eve"]},
+			[]string{mlsapi.ErrInvalidWelcome, mlsapi.ErrKeyPackageNotFound}},
 		{"that names another KeyPackage of the same device", [][]byte{refs["dave2"]}, []string{mlsapi.ErrInvalidWelcome}},
-		{"that names two KeyPackages of one device", [][]byte{refs["dave"], refs["dave2"]}, []string{mlsapi.ErrInvalidWelcome}},
+		{"that names two KeyPackages of one device", [][]byte{refs["dave"], refs["dave2"]},
+			[]string{mlsapi.ErrInvalidWelcome}},
 		{"that names a KeyPackage twice", [][]byte{refs["dave"], refs["dave"]}, []string{mlsapi.ErrInvalidWelcome}},
-		{"that names a KeyPackage that another has claimed", [][]byte{refs["frank"]}, []string{mlsapi.ErrInvalidWelcome, mlsapi.ErrKeyPackageNotFound}},
-		{"that names what does not exist", [][]byte{make([]byte, 32)}, []string{mlsapi.ErrInvalidWelcome, mlsapi.ErrKeyPackageNotFound}},
+		{"that names a KeyPackage that another has claimed", [][]byte{refs["frank"]},
+			[]string{mlsapi.ErrInvalidWelcome, mlsapi.ErrKeyPackageNotFound}},
+		{"that names what does not exist", [][]byte{make([]byte, 32)},
+			[]string{mlsapi.ErrInvalidWelcome, mlsapi.ErrKeyPackageNotFound}},
 	} {
 		forged := must(mlsclient.ForgeWelcome(staged.Welcome, w.refs...))
 		a.welcomed(ctx, "a Welcome "+w.what, staged, forged, w.want...)
 	}
 	a.welcomed(ctx, "no Welcome", staged, nil, mlsapi.ErrInvalidWelcome)
-	a.welcomed(ctx, "a Welcome that is cut short", staged, staged.Welcome[:len(staged.Welcome)-1], mlsapi.ErrInvalidWelcome)
+	a.welcomed(ctx, "a Welcome that is cut short", staged, staged.Welcome[:len(staged.Welcome)-1],
+		mlsapi.ErrInvalidWelcome)
 	a.welcomed(ctx, "a GroupInfo as a Welcome", staged, staged.GroupInfo, mlsapi.ErrInvalidWelcome)
 }
 
 // welcomed makes mallory add dave with this Welcome.
-func (a *additions) welcomed(ctx context.Context, what string, staged *mlsclient.Staged, welcome []byte, want ...string) {
-	a.added(ctx, what, []*client.Phone{a.dave}, &mlsclient.Staged{Commit: staged.Commit, Welcome: welcome, GroupInfo: staged.GroupInfo}, want...)
+func (a *additions) welcomed(ctx context.Context, what string, staged *mlsclient.Staged, welcome []byte,
+	want ...string) {
+	a.added(ctx, what, []*client.Phone{a.dave},
+		&mlsclient.Staged{Commit: staged.Commit, Welcome: welcome, GroupInfo: staged.GroupInfo}, want...)
 }

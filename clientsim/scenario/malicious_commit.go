@@ -40,7 +40,8 @@ func (m *misbehavior) wrongTime(ctx context.Context) {
 	m.submitted(ctx, "a commit of the last epoch", &old, mlsapi.ErrEpochMismatch)
 	now, next := group.Epoch(), group.Epoch()+1
 	redated := must(mlsclient.ForgeCommit(group, old.Commit, mlsclient.Forgery{Epoch: &now}))
-	m.submitted(ctx, "a commit of the last epoch with another epoch in its header", &mlsclient.Staged{Commit: redated}, mlsapi.ErrInvalidCommit)
+	m.submitted(ctx, "a commit of the last epoch with another epoch in its header", &mlsclient.Staged{Commit: redated},
+		mlsapi.ErrInvalidCommit)
 	staged = must(group.StageUpdate())
 	ahead := must(mlsclient.ForgeCommit(group, staged.Commit, mlsclient.Forgery{Epoch: &next, Signed: true}))
 	m.submitted(ctx, "a commit of the next epoch", &mlsclient.Staged{Commit: ahead}, mlsapi.ErrEpochMismatch)
@@ -83,7 +84,8 @@ func (m *misbehavior) stolen(ctx context.Context) {
 	d := must(m.bob.DraftCommit(m.convo, mlsclient.Change{}))
 	in := must(mlsapi.DecodeSubmitCommitInput(d.Call.Body))
 	m.submitted(ctx, "another's commit", &mlsclient.Staged{Commit: in.Commit}, mlsapi.ErrInvalidCommit)
-	m.submitted(ctx, "another's commit and GroupInfo", &mlsclient.Staged{Commit: in.Commit, GroupInfo: in.GroupInfo}, mlsapi.ErrInvalidCommit)
+	m.submitted(ctx, "another's commit and GroupInfo", &mlsclient.Staged{Commit: in.Commit, GroupInfo: in.GroupInfo},
+		mlsapi.ErrInvalidCommit)
 	if _, err := m.bob.Deliver(ctx, d); err != nil {
 		m.w.Broken("a commit that another has tried to submit: %v", err)
 	}
@@ -98,8 +100,10 @@ func (m *misbehavior) damaged(ctx context.Context) {
 		m.submitted(ctx, "a commit with one bit flipped", &mlsclient.Staged{Commit: m.flipped(staged.Commit, tagBytes)},
 			mlsapi.ErrInvalidCommit, mlsapi.ErrEpochMismatch)
 	}
-	m.submitted(ctx, "a commit that is cut short", &mlsclient.Staged{Commit: staged.Commit[:len(staged.Commit)-1]}, mlsapi.ErrInvalidCommit)
-	m.submitted(ctx, "a commit with more behind it", &mlsclient.Staged{Commit: append(slices.Clone(staged.Commit), 0)}, mlsapi.ErrInvalidCommit)
+	m.submitted(ctx, "a commit that is cut short", &mlsclient.Staged{Commit: staged.Commit[:len(staged.Commit)-1]},
+		mlsapi.ErrInvalidCommit)
+	m.submitted(ctx, "a commit with more behind it", &mlsclient.Staged{Commit: append(slices.Clone(staged.Commit), 0)},
+		mlsapi.ErrInvalidCommit)
 }
 
 // overreach sends valid commits that mallory has no right to. The creator may remove carol, but not
@@ -109,19 +113,23 @@ func (m *misbehavior) overreach(ctx context.Context) {
 	bob, carol := m.bob.Account.DID, m.carol.Account.DID
 	staged := must(group.StageRemove(bob.String()))
 	m.submitted(ctx, "the removal of another member", staged, mlsapi.ErrNotPermitted)
-	m.refused(ctx, "the removal of another member with leaveConvo", m.mallory, xrpc.RemoveCall(m.convo, bob, staged, xrpc.NewKey()), mlsapi.ErrNotPermitted)
+	m.refused(ctx, "the removal of another member with leaveConvo", m.mallory,
+		xrpc.RemoveCall(m.convo, bob, staged, xrpc.NewKey()), mlsapi.ErrNotPermitted)
 	m.mallory.Device.HideHandshakes(true)
 	staged = must(group.StageRemove(bob.String()))
-	m.submitted(ctx, "the hidden removal of another member, with the GroupInfo that shows it", staged, mlsapi.ErrNotPermitted)
+	m.submitted(ctx, "the hidden removal of another member, with the GroupInfo that shows it", staged,
+		mlsapi.ErrNotPermitted)
 	m.mallory.Device.HideHandshakes(false)
 	stranger := m.ownedBy(m.bob.Account.DID)
 	kp := must(stranger.KeyPackage())
 	staged = must(group.StageAdd(kp.Message))
-	m.submitted(ctx, "a device that is said to be another member's", staged, mlsapi.ErrInvalidCommit, mlsapi.ErrNotPermitted)
+	m.submitted(ctx, "a device that is said to be another member's", staged, mlsapi.ErrInvalidCommit,
+		mlsapi.ErrNotPermitted)
 	check(m.alice.Sync(ctx, m.convo))
 	creators := must(m.alice.Group(m.convo))
 	staged = must(creators.StageRemove(carol.String()))
-	m.refused(ctx, "the removal of another than the one that is named", m.alice, xrpc.RemoveCall(m.convo, bob, staged, xrpc.NewKey()),
+	m.refused(ctx, "the removal of another than the one that is named", m.alice,
+		xrpc.RemoveCall(m.convo, bob, staged, xrpc.NewKey()),
 		mlsapi.ErrInvalidCommit, mlsapi.ErrNotPermitted)
 	creators.Discard()
 }
@@ -131,7 +139,8 @@ func (m *misbehavior) overreach(ctx context.Context) {
 func (m *misbehavior) wrongMethod(ctx context.Context) {
 	group := m.group()
 	staged := must(group.StageUpdate())
-	m.refused(ctx, "a member's commit as an external one", m.mallory, xrpc.ExternalCall(m.convo, staged, xrpc.NewKey()), mlsapi.ErrInvalidCommit)
+	m.refused(ctx, "a member's commit as an external one", m.mallory, xrpc.ExternalCall(m.convo, staged, xrpc.NewKey()),
+		mlsapi.ErrInvalidCommit)
 	info := must(group.GroupInfo())
 	bobs := must(m.bob.Group(m.convo))
 	second := m.ownedBy(m.mallory.Account.DID)
@@ -139,11 +148,13 @@ func (m *misbehavior) wrongMethod(ctx context.Context) {
 	m.submitted(ctx, "an external commit as a member's", staged, mlsapi.ErrInvalidCommit)
 	for range bitFlips / 4 {
 		damaged := mlsclient.Staged{Commit: m.flipped(staged.Commit, 1+32)}
-		m.refused(ctx, "an external commit with one bit flipped", m.mallory, xrpc.ExternalCall(m.convo, &damaged, xrpc.NewKey()),
+		m.refused(ctx, "an external commit with one bit flipped", m.mallory,
+			xrpc.ExternalCall(m.convo, &damaged, xrpc.NewKey()),
 			mlsapi.ErrInvalidCommit, mlsapi.ErrEpochMismatch)
 	}
 	staged = must(second.JoinExternal(info, int(bobs.Own())))
-	m.refused(ctx, "an external commit in the place of another's leaf", m.mallory, xrpc.ExternalCall(m.convo, staged, xrpc.NewKey()),
+	m.refused(ctx, "an external commit in the place of another's leaf", m.mallory,
+		xrpc.ExternalCall(m.convo, staged, xrpc.NewKey()),
 		mlsapi.ErrInvalidCommit, mlsapi.ErrNotPermitted)
 	mask := m.ownedBy(m.bob.Account.DID)
 	staged = must(mask.JoinExternal(info, mlsclient.NoLeaf))
@@ -157,10 +168,12 @@ func (m *misbehavior) byRemoved(ctx context.Context) {
 	group := must(m.carol.Group(m.convo))
 	staged := must(group.StageUpdate())
 	check(m.alice.Remove(ctx, m.convo, m.carol.Account.DID))
-	m.refused(ctx, "a removed member's commit", m.carol, xrpc.SubmitCall(m.convo, staged, xrpc.NewKey()), mlsapi.ErrNotMember)
+	m.refused(ctx, "a removed member's commit", m.carol, xrpc.SubmitCall(m.convo, staged, xrpc.NewKey()),
+		mlsapi.ErrNotMember)
 	now := group.Epoch() + 1
 	redated := must(mlsclient.ForgeCommit(group, staged.Commit, mlsclient.Forgery{Epoch: &now, Signed: true}))
-	m.refused(ctx, "a removed member's commit in the present epoch", m.carol, xrpc.SubmitCall(m.convo, &mlsclient.Staged{Commit: redated}, xrpc.NewKey()),
+	m.refused(ctx, "a removed member's commit in the present epoch", m.carol,
+		xrpc.SubmitCall(m.convo, &mlsclient.Staged{Commit: redated}, xrpc.NewKey()),
 		mlsapi.ErrNotMember)
 	group.Discard()
 }

@@ -83,8 +83,10 @@ func (m *misbehavior) foundingInfos(ctx context.Context) {
 		{"a convo with the GroupInfo of another group", fresh.ID(), mlsclient.Staged{GroupInfo: stolen}},
 		{"a convo with a GroupInfo that says another epoch", fresh.ID(), mlsclient.Staged{GroupInfo: genuine, Epoch: 5}},
 		{"a convo with a GroupInfo with one bit flipped", fresh.ID(), mlsclient.Staged{GroupInfo: m.flipped(genuine, 0)}},
-		{"a convo whose GroupInfo has people in it that are not on the roster", fresh.ID(), mlsclient.Staged{GroupInfo: withBob.GroupInfo, Epoch: 1}},
-		{"a convo of a group that exists, with another's GroupInfo", shared.ID(), mlsclient.Staged{GroupInfo: stolen, Epoch: shared.Epoch()}},
+		{"a convo whose GroupInfo has people in it that are not on the roster", fresh.ID(),
+			mlsclient.Staged{GroupInfo: withBob.GroupInfo, Epoch: 1}},
+		{"a convo of a group that exists, with another's GroupInfo", shared.ID(),
+			mlsclient.Staged{GroupInfo: stolen, Epoch: shared.Epoch()}},
 	} {
 		m.refused(ctx, f.what, m.mallory, xrpc.CreateCall(f.group, m.w.Suite, nil, &f.founded, xrpc.NewKey()),
 			mlsapi.ErrInvalidGroupInfo, mlsapi.ErrGroupAlreadyExists)
@@ -101,6 +103,7 @@ func (m *misbehavior) joiningInfos(ctx context.Context) {
 		"the GroupInfo that it was made from": info, "a GroupInfo with one bit flipped": m.flipped(staged.GroupInfo, 0),
 	} {
 		m.refused(ctx, "an external commit with "+what, m.mallory,
-			xrpc.ExternalCall(m.convo, &mlsclient.Staged{Commit: staged.Commit, GroupInfo: wrong}, xrpc.NewKey()), mlsapi.ErrInvalidGroupInfo)
+			xrpc.ExternalCall(m.convo, &mlsclient.Staged{Commit: staged.Commit, GroupInfo: wrong}, xrpc.NewKey()),
+			mlsapi.ErrInvalidGroupInfo)
 	}
 }

@@ -22,7 +22,8 @@ func MaliciousKeyPackage(ctx context.Context, w *testbed.World) {
 	must(mallory.Deliver(ctx, d))
 	bad := badPackages(w, bob, mallory, used.Message)
 	for what, kp := range bad {
-		if got := w.Refusal(ctx, mallory.Account, xrpc.PublishCall(kp, w.Suite, xrpc.NewKey())); got.Name != mlsapi.ErrInvalidKeyPackage {
+		if got := w.Refusal(ctx, mallory.Account,
+			xrpc.PublishCall(kp, w.Suite, xrpc.NewKey())); got.Name != mlsapi.ErrInvalidKeyPackage {
 			w.Broken("publishKeyPackage of %s: %v, want InvalidKeyPackage", what, got)
 		}
 	}
@@ -31,14 +32,16 @@ func MaliciousKeyPackage(ctx context.Context, w *testbed.World) {
 	if w.Suite == other {
 		other = mlsclient.SuiteP256
 	}
-	if got := w.Refusal(ctx, mallory.Account, xrpc.PublishCall(kp, other, xrpc.NewKey())); got.Name != mlsapi.ErrInvalidKeyPackage {
+	if got := w.Refusal(ctx, mallory.Account,
+		xrpc.PublishCall(kp, other, xrpc.NewKey())); got.Name != mlsapi.ErrInvalidKeyPackage {
 		w.Broken("publishKeyPackage under the name of another suite: %v, want InvalidKeyPackage", got)
 	}
 	convo := must(bob.Create(ctx, mallory.Account.DID))
 	check(mallory.Join(ctx, convo))
 	// The init_key of a consumed KeyPackage stays used.
 	for what, kp := range bad {
-		if got := w.Refusal(ctx, mallory.Account, xrpc.PublishCall(kp, w.Suite, xrpc.NewKey())); got.Name != mlsapi.ErrInvalidKeyPackage {
+		if got := w.Refusal(ctx, mallory.Account,
+			xrpc.PublishCall(kp, w.Suite, xrpc.NewKey())); got.Name != mlsapi.ErrInvalidKeyPackage {
 			w.Broken("publishKeyPackage of %s, later: %v, want InvalidKeyPackage", what, got)
 		}
 	}
@@ -57,7 +60,8 @@ func badPackages(w *testbed.World, bob, mallory *client.Phone, used []byte) map[
 	kp := must(mallory.Device.KeyPackage())
 	m := &misbehavior{w: w}
 	for i := range bitFlips {
-		bad[fmt.Sprintf("a KeyPackage with one bit flipped (%d)", i)] = mlsclient.KeyPackage{Message: m.flipped(kp.Message, 0)}
+		bad[fmt.Sprintf("a KeyPackage with one bit flipped (%d)", i)] = mlsclient.KeyPackage{Message: m.flipped(kp.Message,
+			0)}
 	}
 	return bad
 }

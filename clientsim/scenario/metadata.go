@@ -43,7 +43,8 @@ func deliverAs(ctx context.Context, p *client.Phone, d *client.Draft, in any) xr
 }
 
 func sameMetadata(w *testbed.World, where string, want, got *mlsapi.ConvoMetadata) {
-	if got == nil || xrpc.Show(want.Name) != xrpc.Show(got.Name) || xrpc.Show(want.Description) != xrpc.Show(got.Description) {
+	if got == nil || xrpc.Show(want.Name) != xrpc.Show(got.Name) ||
+		xrpc.Show(want.Description) != xrpc.Show(got.Description) {
 		w.Broken("%s shows other metadata than were sent: %+v", where, got)
 	}
 }
@@ -74,7 +75,8 @@ func embeds(ctx context.Context, w *testbed.World, convo string, phones []*clien
 		in.EmbedURI = &other
 		_, err := w.Net.Do(ctx, p.Account, xrpc.Procedure(mlsapi.NSIDSendMessage, convo, d.Call.Key, in))
 		var named *xrpc.CallError
-		if !errors.As(err, &named) || named.Name != mlsapi.ErrIdempotencyConflict || !strings.Contains(named.Message, "embedUri") {
+		if !errors.As(err, &named) || named.Name != mlsapi.ErrIdempotencyConflict ||
+			!strings.Contains(named.Message, "embedUri") {
 			w.Broken("a key reused with another embed: %v, want IdempotencyConflict that names embedUri", err)
 		}
 	}

@@ -65,7 +65,8 @@ func registrations(ctx context.Context, w *testbed.World, r *client.Receiver, p 
 	// The repeated old call gets its old answer, and changes nothing back.
 	answer := must(w.Net.Do(ctx, p.Account, call))
 	if same, err := p.Registered(b, call, answer); err != nil || same != first || !answer.Replayed() {
-		w.Broken("registered again under its key: secret %q (replay: %t), the first was %q: %v", same, answer.Replayed(), first, err)
+		w.Broken("registered again under its key: secret %q (replay: %t), the first was %q: %v", same, answer.Replayed(),
+			first, err)
 	}
 	must(p.Register(ctx, b))
 }
@@ -85,7 +86,8 @@ func unregistrations(ctx context.Context, w *testbed.World, p *client.Phone, b *
 }
 
 // sendBurst sends some messages and waits until the last is read.
-func sendBurst(ctx context.Context, w *testbed.World, from, to *client.Phone, at *client.PushTarget, convo string, burst int) {
+func sendBurst(ctx context.Context, w *testbed.World, from, to *client.Phone, at *client.PushTarget, convo string,
+	burst int) {
 	seen, text := len(at.Pushes()), ""
 	const messages = 6
 	for i := range messages {
@@ -101,7 +103,8 @@ func sendBurst(ctx context.Context, w *testbed.World, from, to *client.Phone, at
 
 // pushedWelcome adds a phone whose owner has another device, and shares a convo with the adder: a
 // stranger's Welcome is not pushed. Only the device that the Welcome is for gets a push.
-func pushedWelcome(ctx context.Context, w *testbed.World, r *client.Receiver, adder *client.Phone, convo string) (*client.Phone, *client.PushTarget) {
+func pushedWelcome(ctx context.Context, w *testbed.World, r *client.Receiver, adder *client.Phone,
+	convo string) (*client.Phone, *client.PushTarget) {
 	phones := must(w.Phones(ctx, 1))
 	p := phones[0]
 	at := must(p.RegisterAt(ctx, r))
@@ -171,7 +174,8 @@ func failing(ctx context.Context, w *testbed.World, r *client.Receiver) {
 }
 
 // called sends one message, sets the answers to its pushes, and returns them when there are n.
-func called(ctx context.Context, w *testbed.World, from *client.Phone, at *client.PushTarget, convo string, n int, answers ...int) []client.Push {
+func called(ctx context.Context, w *testbed.World, from *client.Phone, at *client.PushTarget, convo string, n int,
+	answers ...int) []client.Push {
 	before := len(at.Pushes())
 	at.Answer(answers...)
 	check(from.Send(ctx, convo, fmt.Sprintf("call %d: a receiver that answers %v", before, answers)))
@@ -184,7 +188,8 @@ func called(ctx context.Context, w *testbed.World, from *client.Phone, at *clien
 }
 
 // failed makes the pushes of one message fail. The repeated ones must be the same.
-func failed(ctx context.Context, w *testbed.World, from *client.Phone, at *client.PushTarget, convo string, answers ...int) {
+func failed(ctx context.Context, w *testbed.World, from *client.Phone, at *client.PushTarget, convo string,
+	answers ...int) {
 	pushes := called(ctx, w, from, at, convo, len(answers)+1, answers...)
 	if keys := client.ByKey(pushes); len(keys) != 1 {
 		w.Broken("a call that was answered %v was repeated under another key: %v", answers, keys)

@@ -58,7 +58,8 @@ func PushKilled(ctx context.Context, w *testbed.World) {
 	})
 }
 
-func killedPush(ctx context.Context, w *testbed.World, step pushStep, from, to *client.Phone, at *client.PushTarget, convo string) {
+func killedPush(ctx context.Context, w *testbed.World, step pushStep, from, to *client.Phone, at *client.PushTarget,
+	convo string) {
 	seen, text := len(at.Pushes()), "the server died of this: "+step.point+" "+step.method
 	d := must(from.DraftSend(convo, text))
 	w.Progress(fmt.Sprintf("killing the server %s of %s", step.point, step.method))

@@ -26,7 +26,8 @@ func testReport(found ...history.Violation) *Report {
 func TestReport(t *testing.T) {
 	t.Parallel()
 	kept, broken := testReport(), testReport(
-		history.Violation{Kind: history.Lost, What: "a"}, history.Violation{Kind: history.Duplicated, What: "b"}, history.Violation{Kind: history.Broken, What: "c"}, history.Violation{Kind: history.Lost, What: "d"})
+		history.Violation{Kind: history.Lost, What: "a"}, history.Violation{Kind: history.Duplicated, What: "b"},
+		history.Violation{Kind: history.Broken, What: "c"}, history.Violation{Kind: history.Lost, What: "d"})
 	if !kept.Kept() || broken.Kept() {
 		t.Errorf("Kept = %t and %t", kept.Kept(), broken.Kept())
 	}

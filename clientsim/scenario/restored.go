@@ -65,7 +65,8 @@ func (r *restored) claimAll(ctx context.Context) {
 	for _, g := range r.groups {
 		used := g.joiner.UsedRef(g.convo)
 		for range 3 {
-			out := must(g.creator().ClaimAny(ctx, xrpc.ClaimCall([]syntax.DID{g.joiner.Account.DID}, r.w.Suite, g.convo, xrpc.NewKey())))
+			out := must(g.creator().ClaimAny(ctx,
+				xrpc.ClaimCall([]syntax.DID{g.joiner.Account.DID}, r.w.Suite, g.convo, xrpc.NewKey())))
 			for _, kp := range out.KeyPackages {
 				if kp.KeyPackageRef == nil || *kp.KeyPackageRef == used {
 					r.w.Broken("a used KeyPackage of %s is handed out again", g.joiner.Name)
@@ -107,7 +108,8 @@ func (g *restoredGroup) reconnecting(late bool) []*client.Phone {
 func (r *restored) makeGroup(ctx context.Context, i int) {
 	phones, convo := must2(r.w.Convo(ctx, 6))
 	joiners := must(r.w.Phones(ctx, 1))
-	g := &restoredGroup{convo: convo, writers: phones[:3], late: phones[3], never: phones[4], leaver: phones[5], joiner: joiners[0]}
+	g := &restoredGroup{convo: convo, writers: phones[:3], late: phones[3], never: phones[4], leaver: phones[5],
+		joiner: joiners[0]}
 	r.groups = append(r.groups, g)
 }
 

@@ -40,7 +40,8 @@ func playNamed(t *testing.T, name string, to testbed.Target, o testbed.Options) 
 // without agents is a broken promise: somebody asked for them.
 func TestLibrariesWithoutAgents(t *testing.T) {
 	t.Parallel()
-	if got := playNamed(t, "mls-libraries", testbed.Target{}, testbed.Options{}); !strings.Contains(got.Skipped, "--agents") {
+	if got := playNamed(t, "mls-libraries", testbed.Target{}, testbed.Options{}); !strings.Contains(got.Skipped,
+		"--agents") {
 		t.Errorf("played without agents: %+v", got)
 	}
 	w := testbed.NewWorld(testbed.Target{}, testbed.Options{Agents: t.TempDir()}, 1, func(string) {})
@@ -53,7 +54,8 @@ func TestLibrariesWithoutAgents(t *testing.T) {
 func TestUpgradeWithoutBinaries(t *testing.T) {
 	t.Parallel()
 	server := testbed.NewProc("none", t.TempDir(), "http://localhost", xrpc.DefaultServiceDID)
-	if got := playNamed(t, "rolling-upgrade", testbed.Target{Server: server}, testbed.Options{}); !strings.Contains(got.Skipped, "--upgrade") {
+	if got := playNamed(t, "rolling-upgrade", testbed.Target{Server: server},
+		testbed.Options{}); !strings.Contains(got.Skipped, "--upgrade") {
 		t.Errorf("played without binaries: %+v", got)
 	}
 }

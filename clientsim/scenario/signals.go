@@ -89,7 +89,8 @@ func (t *signalTest) listen(name string, p *client.Phone, nodes []*xrpc.Client, 
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.events++
-		e.removed = e.removed || h.Kind == xrpc.EventMembership && h.DID == e.Account.DID.String() && h.Change == mlsapi.MembershipEventChangeRemoved
+		e.removed = e.removed || h.Kind == xrpc.EventMembership && h.DID == e.Account.DID.String() &&
+			h.Change == mlsapi.MembershipEventChangeRemoved
 	}
 	e.OnSignal = func(h *xrpc.Event, _ time.Time) {
 		e.mu.Lock()
@@ -120,7 +121,8 @@ func (t *signalTest) await(ctx context.Context, what string, holds func(*signalR
 }
 
 // signal makes a phone encrypt a signal and send it to a server.
-func (t *signalTest) signal(ctx context.Context, p *client.Phone, to *xrpc.Client, what string) (payload []byte, err error) {
+func (t *signalTest) signal(ctx context.Context, p *client.Phone, to *xrpc.Client, what string) (payload []byte,
+	err error) {
 	group, err := p.Group(t.convo)
 	if err != nil {
 		return nil, err
@@ -203,7 +205,8 @@ func (t *signalTest) cursorsArrive(ctx context.Context, other *xrpc.Client) {
 		by      *client.Phone
 		want    []syntax.DID
 		sharing bool
-	}{{t.alice, []syntax.DID{alice, bob}, true}, {t.carol, nil, false}, {t.dave, []syntax.DID{bob, t.dave.Account.DID}, true}} {
+	}{{t.alice, []syntax.DID{alice, bob}, true}, {t.carol, nil, false},
+		{t.dave, []syntax.DID{bob, t.dave.Account.DID}, true}} {
 		answer := must(other.Once(ctx, c.by.Account, xrpc.CursorsCall(t.convo)))
 		out := must(xrpc.Decode[mlsapi.GetCursorsOutput](answer.Body))
 		var got []syntax.DID

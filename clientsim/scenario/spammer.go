@@ -103,7 +103,8 @@ func inviteAll(
 		}
 		convos++
 	}
-	w.Note("%d people invited into %d convos, with %d messages each, in %s", len(people), convos, spamMessages, time.Since(began).Round(time.Millisecond))
+	w.Note("%d people invited into %d convos, with %d messages each, in %s", len(people), convos, spamMessages,
+		time.Since(began).Round(time.Millisecond))
 }
 
 // isRequest checks what a victim sees of the convo.
@@ -112,7 +113,8 @@ func isRequest(ctx context.Context, w *testbed.World, v victim) {
 		page := must(xrpc.Ask[mlsapi.GetConvosOutput](ctx, w.Net, v.Account, xrpc.RequestsCall(requests, 10)))
 		listed := len(page.Conversations) == 1 && page.Conversations[0].ID == v.convo && page.Conversations[0].Request != nil
 		if listed != requests || len(page.Conversations) > 1 {
-			w.Broken("%s: getConvos with requests=%t lists %d convos; the request is there: %t", v.Name, requests, len(page.Conversations), listed)
+			w.Broken("%s: getConvos with requests=%t lists %d convos; the request is there: %t", v.Name, requests,
+				len(page.Conversations), listed)
 		}
 	}
 }

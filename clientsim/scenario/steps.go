@@ -53,7 +53,8 @@ func must2[T, U any](v T, u U, err error) (T, U) {
 }
 
 // withSettings plays with a server that has other settings, and gives it the usual ones again.
-func withSettings(ctx context.Context, w *testbed.World, settings map[string]string, play func(context.Context, *testbed.World)) {
+func withSettings(ctx context.Context, w *testbed.World, settings map[string]string,
+	play func(context.Context, *testbed.World)) {
 	check(w.Restart(ctx, settings))
 	play(ctx, w) // after a failure, Config.play restarts the server
 	check(w.Restart(ctx, nil))
@@ -76,5 +77,6 @@ func withCluster(ctx context.Context, w *testbed.World, o testbed.ClusterOptions
 
 // withPair is [testbed.World.WithPair] for steps.
 func withPair(ctx context.Context, w *testbed.World, synchronous bool, play func(*testbed.Cluster, *testbed.Pair)) {
-	check(w.WithPair(ctx, synchronous, func(f *testbed.Cluster, p *testbed.Pair) error { return attempt(func() { play(f, p) }) }))
+	check(w.WithPair(ctx, synchronous,
+		func(f *testbed.Cluster, p *testbed.Pair) error { return attempt(func() { play(f, p) }) }))
 }

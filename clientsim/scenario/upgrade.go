@@ -32,7 +32,8 @@ func RollingUpgrade(ctx context.Context, w *testbed.World) {
 		// The scenario's own server starts on this database afterwards.
 		w.Server.UseBinary(w.Upgrade[len(w.Upgrade)-1])
 		b.playAndStop(ctx)
-		w.Note("no call failed; %d attempts were repeated. The longest pause: a message took %s until it was acknowledged, retries included",
+		w.Note("no call failed; %d attempts were repeated. The longest pause: a message took %s until it was "+
+			"acknowledged, retries included",
 			w.Stats.Retried.Load(), time.Duration(b.LongestSend.Load()).Round(time.Millisecond))
 		checkNodes(ctx, w, f)
 	})

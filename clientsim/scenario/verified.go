@@ -37,7 +37,8 @@ func VerifiedLog(ctx context.Context, w *testbed.World) {
 		}
 		v := must(p.VerifierOf(convo))
 		if want := int64(verifiedMessages + 1 + len(phones)); v.Size() != want || compared != len(phones)-1 {
-			w.Broken("%s has checked %d entries, want %d, and compared %d heads, want %d", p.Name, v.Size(), want, compared, len(phones)-1)
+			w.Broken("%s has checked %d entries, want %d, and compared %d heads, want %d", p.Name, v.Size(), want, compared,
+				len(phones)-1)
 		}
 	}
 	if verified := w.Stats.Verified.Load(); verified < verifiedMessages {

@@ -52,7 +52,8 @@ func afterGrace(ctx context.Context, w *testbed.World) {
 // its grace, and a phone that saved it still joins. A reported failure is not silence: that Welcome
 // is released.
 func WelcomeSilence(ctx context.Context, w *testbed.World) {
-	withSettings(ctx, w, map[string]string{"MLSD_WELCOME_GRACE": shortGrace, "MLSD_WELCOME_ON_GRACE_EXPIRY": "consume"}, silence)
+	withSettings(ctx, w, map[string]string{"MLSD_WELCOME_GRACE": shortGrace, "MLSD_WELCOME_ON_GRACE_EXPIRY": "consume"},
+		silence)
 }
 
 func silence(ctx context.Context, w *testbed.World) {
@@ -80,7 +81,8 @@ func silence(ctx context.Context, w *testbed.World) {
 // nextLease fetches a Welcome until it has another lease than before. Fetching within the grace
 // does not change the lease. So another lease means that the first one ran out and the Welcome was
 // released.
-func nextLease(ctx context.Context, p *client.Phone, convo string, before *mlsapi.GetWelcomeOutput) (next *mlsapi.GetWelcomeOutput) {
+func nextLease(ctx context.Context, p *client.Phone, convo string,
+	before *mlsapi.GetWelcomeOutput) (next *mlsapi.GetWelcomeOutput) {
 	check(xrpc.Until(ctx, graceLimit, func() (_ bool, err error) {
 		next, err = p.FetchWelcome(ctx, convo)
 		return err == nil && !next.GraceExpiresAt.Equal(before.GraceExpiresAt.Time), err
@@ -109,7 +111,8 @@ func ConfirmTwice(ctx context.Context, w *testbed.World) {
 	}
 	w.CheckConsumed(ctx, bob, convo)
 	// The creator has no Welcome to confirm.
-	if _, err := alice.ConfirmWith(ctx, xrpc.ConfirmCall(convo, "", true, "")); xrpc.ErrorName(err) != mlsapi.ErrWelcomeNotFound {
+	if _, err := alice.ConfirmWith(ctx,
+		xrpc.ConfirmCall(convo, "", true, "")); xrpc.ErrorName(err) != mlsapi.ErrWelcomeNotFound {
 		w.Broken("confirming a Welcome that never was: %v, want WelcomeNotFound", err)
 	}
 	check(bob.Send(ctx, convo, "confirmed and confirmed"))

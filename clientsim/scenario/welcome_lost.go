@@ -89,7 +89,8 @@ func refusesInvitation(ctx context.Context, w *testbed.World, convo string, memb
 // which way back it has: the first one needs a new invitation, because no GroupInfo is known; the
 // second one an external commit.
 func WelcomeSilenceKilled(ctx context.Context, w *testbed.World) {
-	withSettings(ctx, w, map[string]string{"MLSD_WELCOME_GRACE": shortGrace, "MLSD_WELCOME_ON_GRACE_EXPIRY": "consume"}, silenceKilled)
+	withSettings(ctx, w, map[string]string{"MLSD_WELCOME_GRACE": shortGrace, "MLSD_WELCOME_ON_GRACE_EXPIRY": "consume"},
+		silenceKilled)
 }
 
 func silenceKilled(ctx context.Context, w *testbed.World) {

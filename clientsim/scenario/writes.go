@@ -34,12 +34,15 @@ func writeFaults() []writeFault {
 			deliver: lostAnswer, join: lostAnswersOfJoin, read: lostAnswerOfCursor,
 		},
 		{
-			name: "lost-answer-app-killed", about: "the answer to every kind of write is lost, and the app dies before it asks again",
+			name:    "lost-answer-app-killed",
+			about:   "the answer to every kind of write is lost, and the app dies before it asks again",
 			deliver: appKilled, join: appKilledAtJoin,
 		},
 		{name: "twice-at-once", about: "every write arrives twice at the same time", deliver: twice},
-		killedAt("killed-before-commit", testbed.BeforeCommit, "the server is killed before COMMIT, restarted, and asked again"),
-		killedAt("killed-after-commit", testbed.AfterCommit, "the server is killed between COMMIT and the answer, restarted, and asked again"),
+		killedAt("killed-before-commit", testbed.BeforeCommit,
+			"the server is killed before COMMIT, restarted, and asked again"),
+		killedAt("killed-after-commit", testbed.AfterCommit,
+			"the server is killed between COMMIT and the answer, restarted, and asked again"),
 		{
 			name: "expired-key", about: "writes are repeated after their keys have expired: other checks prevent duplicates",
 			control: true, deliver: expired,
@@ -263,6 +266,7 @@ func sameAfter(ctx context.Context, w *testbed.World, p *client.Phone, d *client
 	}
 	replay := must(w.Net.Do(ctx, p.Account, d.Call))
 	if !replay.Replayed() || xrpc.ExpiredKey(replay.Header) {
-		w.Broken("%s under a key that was used anew: replay: %t, expired: %t", d.Call.Method, replay.Replayed(), xrpc.ExpiredKey(replay.Header))
+		w.Broken("%s under a key that was used anew: replay: %t, expired: %t", d.Call.Method, replay.Replayed(),
+			xrpc.ExpiredKey(replay.Header))
 	}
 }

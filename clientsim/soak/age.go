@@ -26,7 +26,8 @@ var aged = []string{
 		completed_at = completed_at - interval '9 days', expires_at = expires_at - interval '9 days'
 	WHERE state = 'completed' AND created_at < now() - $1::interval AND created_at > now() - interval '8 days'`,
 	// The sweep deletes lines of the audit log after 90 days.
-	`UPDATE audit_log SET at = at - interval '91 days' WHERE at < now() - $1::interval AND at > now() - interval '80 days'`,
+	`UPDATE audit_log SET at = at - interval '91 days' WHERE at < now() - $1::interval AND at > now() - interval
+			'80 days'`,
 	// The sweep of Welcomes expires them after 90 days, and erases their bytes.
 	`UPDATE welcomes SET created_at = created_at - interval '91 days', fetched_at = fetched_at - interval '91 days',
 		grace_expires_at = grace_expires_at - interval '91 days', confirmed_at = confirmed_at - interval '91 days'

@@ -76,7 +76,8 @@ func (s *soak) sample(ctx, ended context.Context, db *pgxpool.Pool, out *samples
 		if err != nil {
 			s.w.Broken("the run itself: no sample after %s: %v", at.Round(time.Second), err)
 		}
-		s.c.Progress(fmt.Sprintf("%s: %.0f sent, %d rounds, %d broken", at.Round(time.Second), values["sent"], s.rounds.played.Load(), len(s.w.Found())))
+		s.c.Progress(fmt.Sprintf("%s: %.0f sent, %d rounds, %d broken", at.Round(time.Second), values["sent"],
+			s.rounds.played.Load(), len(s.w.Found())))
 	}
 }
 
@@ -106,7 +107,8 @@ var databaseMetrics = map[string]string{
 
 // values takes one sample.
 func (s *soak) values(ctx context.Context, db *pgxpool.Pool) (map[string]float64, error) {
-	values := map[string]float64{"rounds": float64(s.rounds.played.Load()), "rounds-failed": float64(s.rounds.failed.Load())}
+	values := map[string]float64{"rounds": float64(s.rounds.played.Load()),
+		"rounds-failed": float64(s.rounds.failed.Load())}
 	for i, node := range s.cluster.Nodes {
 		metrics, err := node.Metrics(ctx)
 		if err != nil {
@@ -152,7 +154,8 @@ func loadValues(values map[string]float64) error {
 // tablesSQL reads the sizes of all tables, in bytes, and their rows as the statistics count them.
 // The partitions of events count together.
 const tablesSQL = `
-	SELECT CASE WHEN relname ~ '^events_[0-9]{8}$' THEN 'events' ELSE relname END, sum(pg_table_size(relid)), sum(pg_indexes_size(relid)),
+	SELECT CASE WHEN relname ~ '^events_[0-9]{8}$' THEN 'events' ELSE relname END, sum(pg_table_size(relid)),
+		sum(pg_indexes_size(relid)),
 		sum(n_live_tup), sum(n_dead_tup)
 	FROM pg_stat_user_tables GROUP BY 1`
 
@@ -161,7 +164,8 @@ const databaseSQL = `
 	SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0'), pg_database_size(current_database()),
 		(SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()),
 		(SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()),
-		(SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0) FROM pg_stat_activity WHERE backend_type = 'client backend')`
+		(SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0) FROM pg_stat_activity WHERE backend_type
+			= 'client backend')`
 
 // databaseValues adds what the database says.
 func databaseValues(ctx context.Context, db *pgxpool.Pool, values map[string]float64) error {
@@ -183,8 +187,10 @@ func databaseValues(ctx context.Context, db *pgxpool.Pool, values map[string]flo
 	if err := db.QueryRow(ctx, databaseSQL).Scan(&wal, &size, &commits, &deadlocks, &oldest); err != nil {
 		return err
 	}
-	values["wal"], values["database"], values["commits"], values["deadlocks"], values["oldest-transaction"] = wal, size, commits, deadlocks, oldest
-	rows, err = db.Query(ctx, `SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND application_name <> 'soak'`)
+	values["wal"], values["database"], values["commits"], values["deadlocks"], values["oldest-transaction"] = wal, size,
+		commits, deadlocks, oldest
+	rows, err = db.Query(ctx,
+		`SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND application_name <> 'soak'`)
 	if err != nil {
 		return err
 	}

@@ -63,10 +63,11 @@ func Run(ctx, stop context.Context, c Config) (err error) {
 	}
 	watch := newWatch(testbed.FastTransport())
 	w := e.World(server, watch, c.options(), 0x50a4, c.Progress)
-	return w.WithCluster(ctx, testbed.ClusterOptions{Nodes: 2, Settings: settings(), Transport: watch}, func(f *testbed.Cluster) error {
-		s := &soak{c: &c, w: w, cluster: f, dir: e.Dir, watch: watch, began: time.Now()}
-		return s.run(ctx, stop)
-	})
+	return w.WithCluster(ctx, testbed.ClusterOptions{Nodes: 2, Settings: settings(), Transport: watch},
+		func(f *testbed.Cluster) error {
+			s := &soak{c: &c, w: w, cluster: f, dir: e.Dir, watch: watch, began: time.Now()}
+			return s.run(ctx, stop)
+		})
 }
 
 func (c *Config) options() testbed.Options {
@@ -142,7 +143,8 @@ func played() []scenario.Scenario {
 	names := []string{
 		"long-conversation", "push", "lost-answer", "lost-answer-app-killed", "twice-at-once",
 		"claim-at-once", "keys-exhausted", "key-other-body", "welcome-damaged", "confirm-twice", "two-devices", "same-epoch",
-		"leave-twice", "external-rejoin", "own-device", "hidden-handshakes", "malicious-commit", "live-basic", "live-late-convo", "live-removed",
+		"leave-twice", "external-rejoin", "own-device", "hidden-handshakes", "malicious-commit", "live-basic",
+		"live-late-convo", "live-removed",
 		"spammer", "metadata", "big-group",
 	}
 	all := scenario.Scenarios()

@@ -47,7 +47,8 @@ func (p *Proc) Pushed(ctx context.Context, who *xrpc.Account) error {
 	return xrpc.Until(ctx, client.PushTimeout, func() (ended bool, err error) {
 		err = p.inDatabase(ctx, func(tx pgx.Tx) error {
 			return tx.QueryRow(ctx, `
-				SELECT NOT EXISTS (SELECT FROM push_jobs WHERE did = $1 AND state IN ('pending', 'sending'))`, who.DID.String()).Scan(&ended)
+				SELECT NOT EXISTS (SELECT FROM push_jobs WHERE did = $1 AND state IN ('pending', 'sending'))`,
+				who.DID.String()).Scan(&ended)
 		})
 		return ended, err
 	})

@@ -34,7 +34,8 @@ func BuildServer(ctx context.Context, dir string, flags ...string) (string, erro
 		return "", fmt.Errorf("no mlsd to run: name one with --mlsd, or run inside its module: %w", err)
 	}
 	binary := filepath.Join(dir, "mlsd")
-	command := exec.CommandContext(ctx, "go", slices.Concat([]string{"build", "-o", binary}, flags, []string{"./cmd/mlsd"})...)
+	command := exec.CommandContext(ctx, "go",
+		slices.Concat([]string{"build", "-o", binary}, flags, []string{"./cmd/mlsd"})...)
 	command.Dir = root
 	if output, err := command.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build mlsd: %w\n%s", err, output)

@@ -134,7 +134,8 @@ func (w *World) checkAgreement(c *history.ConvoModel, members []*client.Phone) {
 			first = group.Authenticator()
 		}
 		if !bytes.Equal(first, group.Authenticator()) {
-			w.Report(history.Violation{Kind: history.Broken, Convo: c.ID, Who: p.Name, What: "another epoch authenticator than " + members[0].Name})
+			w.Report(history.Violation{Kind: history.Broken, Convo: c.ID, Who: p.Name,
+				What: "another epoch authenticator than " + members[0].Name})
 		}
 	}
 }
@@ -157,7 +158,8 @@ func (w *World) view(ctx context.Context, p *client.Phone, c *history.ConvoModel
 
 // ViewBy fetches what a member can see of a convo, without what its phone decrypted. name is for
 // the report.
-func (w *World) ViewBy(ctx context.Context, c *xrpc.Client, name string, who *xrpc.Account, convo string) (v *history.View, err error) {
+func (w *World) ViewBy(ctx context.Context, c *xrpc.Client, name string, who *xrpc.Account,
+	convo string) (v *history.View, err error) {
 	v = &history.View{Who: name, DID: who.DID}
 	if v.Log, v.LastSeq, err = w.wholeLog(ctx, c, who, convo); err != nil {
 		return nil, err
@@ -174,7 +176,8 @@ func (w *World) ViewBy(ctx context.Context, c *xrpc.Client, name string, who *xr
 }
 
 // wholeLog reads a convo's log by seq, in large pages, and returns its last seq.
-func (w *World) wholeLog(ctx context.Context, c *xrpc.Client, who *xrpc.Account, convo string) ([]mlsapi.MessageView, int64, error) {
+func (w *World) wholeLog(ctx context.Context, c *xrpc.Client, who *xrpc.Account, convo string) ([]mlsapi.MessageView,
+	int64, error) {
 	return w.pages(ctx, c, who, func(last *mlsapi.MessageView) xrpc.Call {
 		if last == nil {
 			return xrpc.MessagesCall(convo, "all", 0, 100)

@@ -33,7 +33,8 @@ func (w *World) checkLists(ctx context.Context, views map[string]map[syntax.DID]
 			if err := p.MarkRead(ctx, c.ID, 0); err != nil {
 				w.Broken("%v", err)
 			}
-			want[c.ID] = history.ListEntry{GroupID: hex.EncodeToString(c.GroupID), Members: c.Live(), View: views[c.ID][did], Cursor: m.Cursor}
+			want[c.ID] = history.ListEntry{GroupID: hex.EncodeToString(c.GroupID), Members: c.Live(), View: views[c.ID][did],
+				Cursor: m.Cursor}
 		}
 		got, err := w.List(ctx, p)
 		if err != nil {

@@ -61,7 +61,8 @@ func (w *World) checkTree(ctx context.Context, p *client.Phone, c *history.Convo
 	message, err := p.GroupInfo(ctx, c.ID)
 	if xrpc.ErrorName(err) == mlsapi.ErrGroupInfoNotFound {
 		if known && sent {
-			w.Report(history.Violation{Kind: history.Lost, Convo: c.ID, Who: p.Name, What: "the GroupInfo that came with the last commit is not there"})
+			w.Report(history.Violation{Kind: history.Lost, Convo: c.ID, Who: p.Name,
+				What: "the GroupInfo that came with the last commit is not there"})
 		}
 		return
 	}

@@ -57,7 +57,8 @@ func clockOverlay(ctx context.Context, dir string) (string, error) {
 	}
 	changed := strings.Replace(string(source), before, before+"\tsec += ahead()\n", 1)
 	replace := map[string]string{}
-	for original, text := range map[string]string{original: changed, filepath.Join(filepath.Dir(original), "ahead.go"): clockSource} {
+	for original, text := range map[string]string{original: changed,
+		filepath.Join(filepath.Dir(original), "ahead.go"): clockSource} {
 		replace[original] = filepath.Join(dir, filepath.Base(original))
 		if err := os.WriteFile(replace[original], []byte(text), 0o600); err != nil {
 			return "", err

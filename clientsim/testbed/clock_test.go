@@ -42,7 +42,8 @@ func TestClockMovesWhileAProgramRuns(t *testing.T) {
 	if err := os.WriteFile(source, []byte(tellTime), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-tags", clockTag, "-overlay", overlay, "-o", program, source).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-tags", clockTag, "-overlay", overlay, "-o", program,
+		source).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	if movable, err := HasMovableClock(program); err != nil || !movable {

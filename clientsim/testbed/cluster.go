@@ -54,7 +54,8 @@ func (w *World) WithCluster(ctx context.Context, o ClusterOptions, play func(*Cl
 }
 
 // withNodes starts the servers of a cluster, on the database at url, and runs play on it.
-func (w *World) withNodes(ctx context.Context, url string, o ClusterOptions, f *Cluster, play func(*Cluster) error) (err error) {
+func (w *World) withNodes(ctx context.Context, url string, o ClusterOptions, f *Cluster,
+	play func(*Cluster) error) (err error) {
 	defer func() {
 		if err != nil {
 			for i, node := range f.Nodes {
@@ -139,7 +140,8 @@ func (f *Cluster) Leader(ctx context.Context) (leader *Proc, err error) {
 
 // AwaitAndJudge waits until all subscribers have seen everything, at most for limit. Then it
 // reports what they saw wrong.
-func (w *World) AwaitAndJudge(ctx context.Context, c *client.Subscribers, want *history.History, limit time.Duration) error {
+func (w *World) AwaitAndJudge(ctx context.Context, c *client.Subscribers, want *history.History,
+	limit time.Duration) error {
 	close(c.StopPausing)
 	err := xrpc.Until(ctx, limit, func() (bool, error) {
 		if err := c.Err(); err != nil {

@@ -34,8 +34,9 @@ func TestDatabaseCheckIsCounted(t *testing.T) {
 		answer string
 		want   []string
 	}{
-		"all kept":      {200, `[]`, nil},
-		"two broken":    {200, `["dense log: a gap", "one commit per epoch: two"]`, []string{"dense log: a gap", "epoch: two"}},
+		"all kept": {200, `[]`, nil},
+		"two broken": {200, `["dense log: a gap", "one commit per epoch: two"]`,
+			[]string{"dense log: a gap", "epoch: two"}},
 		"no check made": {500, `the check could not be made`, []string{"500 Internal Server Error"}},
 		"no list":       {200, `null`, []string{"null is no list"}},
 		"no JSON":       {200, `ok`, []string{"invalid character"}},

@@ -123,7 +123,8 @@ func (e *Environment) Execute(ctx context.Context, statement string) error {
 }
 
 // World makes a world whose server is one of the environment's.
-func (e *Environment) World(server *Proc, transport http.RoundTripper, o Options, salt uint64, progress func(string)) *World {
+func (e *Environment) World(server *Proc, transport http.RoundTripper, o Options, salt uint64,
+	progress func(string)) *World {
 	return NewWorld(Target{
 		Base: server.URL(), Audience: e.ServiceDID, Transport: transport, Server: server, Dir: e.Dir,
 	}, o, salt, progress)
@@ -164,7 +165,8 @@ func (e *Environment) Close(ctx context.Context) error {
 }
 
 // Publish publishes KeyPackages of a new device, as PublishOf does.
-func Publish(ctx context.Context, c *xrpc.Client, who *xrpc.Account, n int, lastResort bool) ([]mlsclient.KeyPackage, error) {
+func Publish(ctx context.Context, c *xrpc.Client, who *xrpc.Account, n int, lastResort bool) ([]mlsclient.KeyPackage,
+	error) {
 	device, err := mlsclient.NewDevice(who.DID.String(), mlsclient.SuiteX25519)
 	if err != nil {
 		return nil, err
@@ -196,7 +198,8 @@ func PublishOf(
 }
 
 // NewConvo makes a convo in epoch 1, of a group that nobody has. welcome may be nil.
-func NewConvo(ctx context.Context, c *xrpc.Client, creator *xrpc.Account, others []syntax.DID, welcome []byte) (id string, group []byte, err error) {
+func NewConvo(ctx context.Context, c *xrpc.Client, creator *xrpc.Account, others []syntax.DID,
+	welcome []byte) (id string, group []byte, err error) {
 	group = mlsclient.RandomBytes(16)
 	founded := &mlsclient.Staged{Epoch: 1, Welcome: welcome}
 	call := xrpc.CreateCall(group, mlsclient.SuiteX25519, others, founded, xrpc.NewKey())

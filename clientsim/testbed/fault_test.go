@@ -16,7 +16,8 @@ import (
 )
 
 // testNet puts a client, faults and a ledger in front of a fake server.
-func testNet(t *testing.T, answer func(int, http.ResponseWriter)) (*xrpctest.Server, *xrpc.Client, *FaultyTransport, *history.Ledger) {
+func testNet(t *testing.T, answer func(int, http.ResponseWriter)) (*xrpctest.Server, *xrpc.Client, *FaultyTransport,
+	*history.Ledger) {
 	t.Helper()
 	fake, server := xrpctest.Serve(t, answer)
 	ledger := history.NewLedger(server.Client().Transport)
@@ -89,7 +90,8 @@ func TestLostAnswerThen(t *testing.T) {
 
 func TestListedFaultsHappenOnceByMethod(t *testing.T) {
 	t.Parallel()
-	faultList := (&ListedFaults{}).On(xrpc.NSID("sendMessage"), Fault{Kind: LoseAnswer}).On(xrpc.NSID("sendMessage"), Fault{Kind: Delay})
+	faultList := (&ListedFaults{}).On(xrpc.NSID("sendMessage"), Fault{Kind: LoseAnswer}).On(xrpc.NSID("sendMessage"),
+		Fault{Kind: Delay})
 	var got []FaultKind
 	for _, method := range []string{"getConvo", "sendMessage", "sendMessage", "sendMessage"} {
 		fault, _ := faultList.Next(xrpc.Call{Method: xrpc.NSID(method)})

@@ -45,7 +45,8 @@ func (w *World) checkOutsiders(ctx context.Context, c *history.ConvoModel, membe
 			continue
 		}
 		for _, call := range []xrpc.Call{
-			xrpc.MessagesCall(c.ID, "all", 0, 10), xrpc.EpochCall(c.ID), xrpc.ConvoCall(c.ID), xrpc.CommitsCall(c.ID, 1), xrpc.GroupInfoCall(c.ID),
+			xrpc.MessagesCall(c.ID, "all", 0, 10), xrpc.EpochCall(c.ID), xrpc.ConvoCall(c.ID), xrpc.CommitsCall(c.ID, 1),
+			xrpc.GroupInfoCall(c.ID),
 			xrpc.SubmitCall(c.ID, objects.staged, xrpc.NewKey()), xrpc.ExternalCall(c.ID, objects.external, xrpc.NewKey()),
 		} {
 			if got := w.Refusal(ctx, p.Account, call); got.Name != mlsapi.ErrNotMember {
@@ -123,15 +124,18 @@ func fakeObjects(c *history.ConvoModel, member *client.Phone) (*objects, error) 
 	const size = 200
 	epoch := group.Epoch()
 	commit := &mlsclient.Staged{Epoch: epoch + 1, Commit: mlsclient.FakeCommit(c.GroupID, epoch, size)}
-	return &objects{epoch: epoch, ciphertext: mlsclient.FakeMessage(c.GroupID, epoch, size), staged: commit, external: commit}, nil
+	return &objects{epoch: epoch, ciphertext: mlsclient.FakeMessage(c.GroupID, epoch, size), staged: commit,
+		external: commit}, nil
 }
 
 // probes returns a call of every method that names a convo.
 func probes(convo string, who *xrpc.Account, o *objects) []xrpc.Call {
 	return []xrpc.Call{
-		xrpc.MessagesCall(convo, "all", 0, 10), xrpc.CommitsCall(convo, 1), xrpc.EpochCall(convo), xrpc.ConvoCall(convo), xrpc.WelcomeCall(convo, ""),
+		xrpc.MessagesCall(convo, "all", 0, 10), xrpc.CommitsCall(convo, 1), xrpc.EpochCall(convo), xrpc.ConvoCall(convo),
+		xrpc.WelcomeCall(convo, ""),
 		xrpc.SendCall(convo, who.DID, o.epoch, o.ciphertext, xrpc.NewKey()),
-		xrpc.GroupInfoCall(convo), xrpc.SubmitCall(convo, o.staged, xrpc.NewKey()), xrpc.ExternalCall(convo, o.external, xrpc.NewKey()),
+		xrpc.GroupInfoCall(convo), xrpc.SubmitCall(convo, o.staged, xrpc.NewKey()),
+		xrpc.ExternalCall(convo, o.external, xrpc.NewKey()),
 		xrpc.LeaveCall(convo, xrpc.NewKey()), xrpc.RemoveCall(convo, who.DID, o.staged, xrpc.NewKey()),
 		xrpc.ConfirmCall(convo, "", true, ""), xrpc.CursorCall(convo, 1),
 	}
@@ -152,7 +156,8 @@ func (w *World) Refusal(ctx context.Context, who *xrpc.Account, call xrpc.Call) 
 
 // CheckRefusedJoin sends an external commit from a phone outside a convo. The server must refuse
 // it.
-func (w *World) CheckRefusedJoin(ctx context.Context, p *client.Phone, convo string, info []byte, name, want string) error {
+func (w *World) CheckRefusedJoin(ctx context.Context, p *client.Phone, convo string, info []byte, name,
+	want string) error {
 	read, err := mlsclient.ReadInfo(info)
 	if err != nil {
 		return err

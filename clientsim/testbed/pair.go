@@ -49,10 +49,11 @@ func StandbyPrograms() (string, error) {
 		return "", fmt.Errorf("PostgreSQL: %w", err)
 	}
 	for _, dir := range slices.Concat(filepath.SplitList(os.Getenv("PATH")), found) {
-		missing := slices.ContainsFunc([]string{"initdb", "postgres", "pg_basebackup", "pg_rewind"}, func(program string) bool {
-			_, err := os.Stat(filepath.Join(dir, program))
-			return err != nil
-		})
+		missing := slices.ContainsFunc([]string{"initdb", "postgres", "pg_basebackup", "pg_rewind"},
+			func(program string) bool {
+				_, err := os.Stat(filepath.Join(dir, program))
+				return err != nil
+			})
 		if filepath.IsAbs(dir) && !missing {
 			return filepath.EvalSymlinks(dir)
 		}
@@ -202,13 +203,15 @@ func (p *Pair) create(ctx context.Context) error {
 		return err
 	}
 	a, b := p.servers[0], p.servers[1]
-	err := p.run(ctx, "initdb", "--no-sync", "--pgdata="+a.dir, "--username=mlsd", "--pwfile="+secret, "--auth=scram-sha-256",
+	err := p.run(ctx, "initdb", "--no-sync", "--pgdata="+a.dir, "--username=mlsd", "--pwfile="+secret,
+		"--auth=scram-sha-256",
 		"--encoding=UTF8", "--locale=C", "--data-checksums") // pg_rewind needs checksums or wal_log_hints
 	if err != nil {
 		return err
 	}
 	// In the file and not on the command line: pg_rewind starts the server without it.
-	if err := p.write(a, "postgresql.conf", "wal_keep_size = 512MB\nmax_connections = 200\nwal_retrieve_retry_interval = 100ms\n"); err != nil {
+	if err := p.write(a, "postgresql.conf",
+		"wal_keep_size = 512MB\nmax_connections = 200\nwal_retrieve_retry_interval = 100ms\n"); err != nil {
 		return err
 	}
 	if err := a.Start(ctx); err != nil {
@@ -217,7 +220,8 @@ func (p *Pair) create(ctx context.Context) error {
 	if err := a.exec(ctx, `CREATE DATABASE `+pairDatabase); err != nil {
 		return err
 	}
-	if err := p.run(ctx, "pg_basebackup", "--no-sync", "--checkpoint=fast", "--pgdata="+b.dir, "--dbname="+a.url); err != nil {
+	if err := p.run(ctx, "pg_basebackup", "--no-sync", "--checkpoint=fast", "--pgdata="+b.dir,
+		"--dbname="+a.url); err != nil {
 		return err
 	}
 	return p.follow(ctx, b)
@@ -264,7 +268,8 @@ func (p *Pair) Rejoin(ctx context.Context) error {
 	if err := errors.Join(p.standby().kill(), p.servers[p.primary].exec(ctx, `CHECKPOINT`)); err != nil {
 		return err
 	}
-	err := p.run(ctx, "pg_rewind", "--no-sync", "--target-pgdata="+p.standby().dir, "--source-server="+p.servers[p.primary].url)
+	err := p.run(ctx, "pg_rewind", "--no-sync", "--target-pgdata="+p.standby().dir,
+		"--source-server="+p.servers[p.primary].url)
 	if err != nil {
 		return err
 	}
@@ -276,7 +281,8 @@ func (p *Pair) standby() *pairedServer { return p.servers[1-p.primary] }
 // follow starts a server as the standby of the primary.
 func (p *Pair) follow(ctx context.Context, standby *pairedServer) error {
 	primary := p.servers[p.primary]
-	conninfo := fmt.Sprintf("primary_conninfo = 'host=127.0.0.1 port=%d user=mlsd password=%s'\n", primary.port, p.password)
+	conninfo := fmt.Sprintf("primary_conninfo = 'host=127.0.0.1 port=%d user=mlsd password=%s'\n", primary.port,
+		p.password)
 	if err := p.write(standby, "postgresql.auto.conf", conninfo); err != nil {
 		return err
 	}
@@ -294,7 +300,8 @@ func (p *Pair) follow(ctx context.Context, standby *pairedServer) error {
 		}
 	}
 	err := xrpc.Until(ctx, startLimit, func() (bool, error) {
-		n, err := primary.count(ctx, `SELECT count(*) FROM pg_stat_replication WHERE application_name = $1 AND state = 'streaming' AND sync_state = $2`,
+		n, err := primary.count(ctx,
+			`SELECT count(*) FROM pg_stat_replication WHERE application_name = $1 AND state = 'streaming' AND sync_state = $2`,
 			standby.name, state)
 		return n == 1, err
 	})
@@ -351,7 +358,8 @@ func (p *Pair) AwaitStandby(ctx context.Context) error {
 			return err
 		}
 		return xrpc.Until(ctx, stopLimit, func() (received bool, err error) {
-			err = db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_replication WHERE flush_lsn >= $1::pg_lsn)`, end).Scan(&received)
+			err = db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_replication WHERE flush_lsn >= $1::pg_lsn)`,
+				end).Scan(&received)
 			return received, err
 		})
 	})

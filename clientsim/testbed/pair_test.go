@@ -37,7 +37,8 @@ func TestStartPair(t *testing.T) {
 		}
 	}
 	var rows int64
-	ask(p.PrimaryURL(), `WITH made AS (SELECT pg_logical_emit_message(true, 'test', 'x')) SELECT count(*) FROM made`, &rows)
+	ask(p.PrimaryURL(), `WITH made AS (SELECT pg_logical_emit_message(true, 'test', 'x')) SELECT count(*) FROM made`,
+		&rows)
 	if err := p.AwaitStandby(t.Context()); err != nil {
 		t.Fatal(err)
 	}

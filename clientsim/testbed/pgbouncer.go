@@ -54,7 +54,8 @@ func StartPgBouncer(ctx context.Context, program, mode, databaseURL, dir string)
 type PgBouncerConfig func(sockets, port, user, listen, listenPort string) string
 
 // StartPgBouncerWith is StartPgBouncer with another configuration.
-func StartPgBouncerWith(ctx context.Context, program string, config PgBouncerConfig, databaseURL, dir string) (*PgBouncer, error) {
+func StartPgBouncerWith(ctx context.Context, program string, config PgBouncerConfig, databaseURL,
+	dir string) (*PgBouncer, error) {
 	b := &PgBouncer{program: program, config: filepath.Join(dir, "pgbouncer.ini"), log: newLastLines(8)}
 	if err := b.configure(config, databaseURL); err != nil {
 		return nil, fmt.Errorf("PgBouncer: %w", err)
@@ -91,7 +92,8 @@ func (b *PgBouncer) configure(config PgBouncerConfig, databaseURL string) (err e
 
 // URL is the URL of the database through it.
 func (b *PgBouncer) URL() string {
-	through := url.URL{Scheme: "postgres", User: b.database.User, Host: b.address, Path: b.database.Path, RawQuery: "sslmode=disable"}
+	through := url.URL{Scheme: "postgres", User: b.database.User, Host: b.address, Path: b.database.Path,
+		RawQuery: "sslmode=disable"}
 	return through.String()
 }
 

@@ -59,7 +59,8 @@ func (p *Proc) Detach(ctx context.Context) (*Postmaster, error) {
 		return nil, fmt.Errorf("PostgreSQL: %w", err)
 	}
 	var cluster string
-	err = InDatabase(ctx, m.url, func(db *pgx.Conn) error { return db.QueryRow(ctx, `SHOW data_directory`).Scan(&cluster) })
+	err = InDatabase(ctx, m.url,
+		func(db *pgx.Conn) error { return db.QueryRow(ctx, `SHOW data_directory`).Scan(&cluster) })
 	if err != nil {
 		return nil, err
 	}

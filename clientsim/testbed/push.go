@@ -21,7 +21,8 @@ func (w *World) checkPushes(r *client.Receiver, secrets []string) {
 
 // FetchesWhenPushed lets the phone fetch only when it is pushed to, until it has read a text. seen
 // is the number of pushes that it has handled. If no push follows the text, a wake-up was lost.
-func (w *World) FetchesWhenPushed(ctx context.Context, p *client.Phone, b *client.PushTarget, convo, text string, seen int) error {
+func (w *World) FetchesWhenPushed(ctx context.Context, p *client.Phone, b *client.PushTarget, convo, text string,
+	seen int) error {
 	err := xrpc.Until(ctx, client.PushTimeout, func() (bool, error) {
 		n := len(b.Pushes())
 		if n == seen {
@@ -42,7 +43,8 @@ func (w *World) FetchesWhenPushed(ctx context.Context, p *client.Phone, b *clien
 
 // NotPushed sends two messages and checks that b gets no push for them. A witness is pushed to for
 // both. When the witness gets the second push, a push to b for the first message would have come.
-func (w *World) NotPushed(ctx context.Context, b *client.PushTarget, sender, witness *client.Phone, at *client.PushTarget, convo, why string) error {
+func (w *World) NotPushed(ctx context.Context, b *client.PushTarget, sender, witness *client.Phone,
+	at *client.PushTarget, convo, why string) error {
 	before := len(b.Pushes())
 	for i := range 2 {
 		seen := len(at.Pushes())

@@ -63,7 +63,8 @@ func (w *World) DeliverWithLostAnswer(ctx context.Context, p *client.Phone, d *c
 		return xrpc.Answer{}, errors.New("the first answer never passed the wire")
 	}
 	if !answer.Replayed() || !bytes.Equal(original, answer.Body) {
-		w.Broken("%s: after a lost answer came %q (replay: %t), the first was %q", d.Call.Method, answer.Body, answer.Replayed(), original)
+		w.Broken("%s: after a lost answer came %q (replay: %t), the first was %q", d.Call.Method, answer.Body,
+			answer.Replayed(), original)
 	}
 	return answer, nil
 }

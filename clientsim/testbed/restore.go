@@ -120,7 +120,8 @@ func (w *World) CheckRestored(never, late func(syntax.DID) bool) {
 					named = append(named, fmt.Sprintf("%q to %s, which came back after it was written anew", text, p.Name))
 					continue
 				}
-				found = append(found, history.Violation{Kind: history.Lost, Convo: c.ID, Who: p.Name, What: fmt.Sprintf("%q was never read", text)})
+				found = append(found, history.Violation{Kind: history.Lost, Convo: c.ID, Who: p.Name,
+					What: fmt.Sprintf("%q was never read", text)})
 			}
 		}
 		w.Report(found...)

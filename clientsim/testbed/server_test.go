@@ -96,7 +96,8 @@ func TestSibling(t *testing.T) {
 
 func TestServerThatDoesNotStart(t *testing.T) {
 	t.Parallel()
-	p := NewProc(script(t, `echo "no such setting" >&2`, `exit 3`), t.TempDir(), "http://127.0.0.1:1", xrpc.DefaultServiceDID)
+	p := NewProc(script(t, `echo "no such setting" >&2`, `exit 3`), t.TempDir(), "http://127.0.0.1:1",
+		xrpc.DefaultServiceDID)
 	err := p.Start(t.Context(), nil)
 	if err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "no such setting") {
 		t.Errorf("Start = %v, want the status and the last words", err)

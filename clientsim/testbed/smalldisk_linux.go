@@ -40,7 +40,8 @@ func (d *SmallDisk) Fill() error {
 func (d *SmallDisk) Free() error { return d.resize(diskSize) }
 
 func (d *SmallDisk) resize(options string) error {
-	if err := syscall.Mount("tmpfs", d.dir, "tmpfs", syscall.MS_NOSUID|syscall.MS_NODEV|syscall.MS_REMOUNT, options); err != nil {
+	if err := syscall.Mount("tmpfs", d.dir, "tmpfs", syscall.MS_NOSUID|syscall.MS_NODEV|syscall.MS_REMOUNT,
+		options); err != nil {
 		return fmt.Errorf("small disk: %w", err)
 	}
 	return nil

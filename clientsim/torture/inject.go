@@ -240,7 +240,8 @@ func (i *injector) killBackend(ctx context.Context) error {
 	if err != nil || pid == 0 {
 		return err
 	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) && !errors.Is(err, syscall.ESRCH) {
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) &&
+		!errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("kill a backend: %w", err)
 	}
 	return nil

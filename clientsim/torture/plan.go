@@ -55,7 +55,8 @@ func processKinds() []Kind {
 // clockErrors are by how much a node's clock can be wrong. Tokens live for a minute, and servers
 // accept 30 seconds of difference.
 func clockErrors() []time.Duration {
-	return []time.Duration{-time.Hour, -45 * time.Second, -3 * time.Second, 0, 3 * time.Second, 45 * time.Second, time.Hour}
+	return []time.Duration{-time.Hour, -45 * time.Second, -3 * time.Second, 0, 3 * time.Second, 45 * time.Second,
+		time.Hour}
 }
 
 // Step is one fault of a plan.
@@ -76,7 +77,8 @@ func (s Step) String() string {
 	if s.Kind == MoveClock {
 		what += " to " + s.Ahead.String()
 	}
-	return fmt.Sprintf("%7s node %d: %s for %s", s.At.Round(time.Millisecond), s.Node+1, what, (s.For + s.Fault.For).Round(time.Millisecond))
+	return fmt.Sprintf("%7s node %d: %s for %s", s.At.Round(time.Millisecond), s.Node+1, what,
+		(s.For + s.Fault.For).Round(time.Millisecond))
 }
 
 // How often faults begin, on average.
@@ -95,7 +97,8 @@ func NewPlan(seed uint64, length time.Duration, nodes int) []Step {
 	}
 	kinds := processKinds()
 	for at := next(rng, processEvery); at < length; at += next(rng, processEvery) {
-		s := Step{At: at, Kind: kinds[rng.IntN(len(kinds))], Node: rng.IntN(nodes), For: between(rng, 100*time.Millisecond, 4*time.Second)}
+		s := Step{At: at, Kind: kinds[rng.IntN(len(kinds))], Node: rng.IntN(nodes),
+			For: between(rng, 100*time.Millisecond, 4*time.Second)}
 		if s.Kind == MoveClock {
 			s.Ahead = clockErrors()[rng.IntN(len(clockErrors()))]
 		}

@@ -80,7 +80,8 @@ func TestReport(t *testing.T) {
 	lost := history.Violation{Kind: history.Lost, What: "a message"}
 	var violations []history.Violation
 	for i := range mostShown {
-		violations = append(violations, history.Violation{Kind: history.Lost, What: fmt.Sprintf("message %d of did:plc:a%d, %s", i, i, uuid.NewString())})
+		violations = append(violations,
+			history.Violation{Kind: history.Lost, What: fmt.Sprintf("message %d of did:plc:a%d, %s", i, i, uuid.NewString())})
 	}
 	violations = append(violations, history.Violation{Kind: history.Duplicated, What: "another"})
 	r := &Report{
@@ -93,7 +94,8 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"seed 7, 1m0s\n", "5 faults, 4 recoveries", "lost 20, doubled 1, broken 0\n", "    and 19 more like this\n  duplicated: another\n", "a smaller run fails as well: 1s", plan[0].String(),
+		"seed 7, 1m0s\n", "5 faults, 4 recoveries", "lost 20, doubled 1, broken 0\n",
+		"    and 19 more like this\n  duplicated: another\n", "a smaller run fails as well: 1s", plan[0].String(),
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in the report:\n%s", want, out.String())

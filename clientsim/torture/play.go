@@ -74,7 +74,8 @@ func (e *equipment) close(ctx context.Context) (err error) {
 
 // connect returns the URL by which the next node of the cluster reaches the database: through a
 // proxy, and the last node's proxy through PgBouncer.
-func (c *Config) connect(ctx context.Context, e *equipment, f *testbed.Cluster, databaseURL string) (_ string, err error) {
+func (c *Config) connect(ctx context.Context, e *equipment, f *testbed.Cluster, databaseURL string) (_ string,
+	err error) {
 	if c.PgBouncer != "" && len(f.Nodes) == c.Nodes-1 {
 		if e.bouncer, err = testbed.StartPgBouncer(ctx, c.PgBouncer, "session", databaseURL, e.Home); err != nil {
 			return "", err

@@ -67,11 +67,13 @@ func (r *Report) Write(out io.Writer) error {
 		p.line("  %5d  %s", r.Faults[name], name)
 	}
 	p.line("%d times a member read a log, and it fitted the signed heads", r.Verified)
-	p.line("%d operations, %d of them refused; %d requests: %d times to all nodes at once, %d without a verdict", r.Operations, r.Refused, r.Attempts, r.Tripled, r.Unknown)
+	p.line("%d operations, %d of them refused; %d requests: %d times to all nodes at once, %d without a verdict",
+		r.Operations, r.Refused, r.Attempts, r.Tripled, r.Unknown)
 	for _, name := range sorted(r.Failures) {
 		p.line("  %5d  %s", r.Failures[name], name)
 	}
-	p.line("%d entries of logs acknowledged, %d events delivered, %d requests asked again in the end", r.Entries, r.Events, r.Replayed)
+	p.line("%d entries of logs acknowledged, %d events delivered, %d requests asked again in the end", r.Entries, r.Events,
+		r.Replayed)
 	if r.Unmarked > 0 {
 		p.line("%d answers to concurrent repetitions were not marked as replays", r.Unmarked)
 	}
@@ -117,7 +119,8 @@ func (r *Report) writeViolations(p *printer) {
 
 // writeShrunk writes a smaller run that failed as well.
 func (r *Report) writeShrunk(p *printer) {
-	p.line("a smaller run fails as well: %s, %d operations, %d faults:", r.For.Round(time.Millisecond), r.Operations, len(r.Plan))
+	p.line("a smaller run fails as well: %s, %d operations, %d faults:", r.For.Round(time.Millisecond), r.Operations,
+		len(r.Plan))
 	for _, s := range r.Plan[:min(len(r.Plan), mostShown)] {
 		p.line("  %s", s)
 	}

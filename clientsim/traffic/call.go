@@ -53,18 +53,20 @@ func ask[T any](ctx context.Context, c *caller, rng *rand.Rand, who *xrpc.Accoun
 type attempted func(begun int64, answer xrpc.Answer, err error)
 
 // watch is do for a request whose attempts are all of interest. seen can be nil.
-func (c *caller) watch(ctx context.Context, rng *rand.Rand, who *xrpc.Account, call xrpc.Call, seen attempted) (xrpc.Answer, error) {
+func (c *caller) watch(ctx context.Context, rng *rand.Rand, who *xrpc.Account, call xrpc.Call,
+	seen attempted) (xrpc.Answer, error) {
 	node := rng.IntN(len(c.nodes))
-	answer, err := xrpc.Retry(ctx, verdictTimeout, c.retryAfter, func(ctx context.Context, again bool) (xrpc.Answer, error) {
-		if again {
-			c.nodes[node].Stats.Retried.Add(1)
-			node = (node + 1) % len(c.nodes)
-		}
-		if c.rough {
-			return c.attempt(ctx, rng, node, who, call, seen)
-		}
-		return c.once(ctx, node, who, call, seen)
-	})
+	answer, err := xrpc.Retry(ctx, verdictTimeout, c.retryAfter,
+		func(ctx context.Context, again bool) (xrpc.Answer, error) {
+			if again {
+				c.nodes[node].Stats.Retried.Add(1)
+				node = (node + 1) % len(c.nodes)
+			}
+			if c.rough {
+				return c.attempt(ctx, rng, node, who, call, seen)
+			}
+			return c.once(ctx, node, who, call, seen)
+		})
 	var named *xrpc.CallError
 	switch {
 	case err == nil && call.Key != "" && c.acknowledged != nil:
@@ -108,7 +110,8 @@ func (c *caller) attempt(
 }
 
 // once sends a request once, and keeps what became of it.
-func (c *caller) once(ctx context.Context, node int, who *xrpc.Account, call xrpc.Call, seen attempted) (xrpc.Answer, error) {
+func (c *caller) once(ctx context.Context, node int, who *xrpc.Account, call xrpc.Call, seen attempted) (xrpc.Answer,
+	error) {
 	c.attempts.Add(1)
 	begun := c.keys.now()
 	answer, err := c.nodes[node].Once(ctx, who, call)
@@ -128,7 +131,8 @@ func (c *caller) once(ctx context.Context, node int, who *xrpc.Account, call xrp
 		result.outcome, end = unknown, never
 	}
 	if call.Key != "" {
-		c.keys.addUntil(who.DID.String()+" "+call.Method.String()+" "+call.Convo+" "+call.Key, begun, end, history.DigestOf(call.Body), result)
+		c.keys.addUntil(who.DID.String()+" "+call.Method.String()+" "+call.Convo+" "+call.Key, begun, end,
+			history.DigestOf(call.Body), result)
 	}
 	if err == nil && c.answered != nil {
 		c.answered(node, call)

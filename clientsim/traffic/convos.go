@@ -231,7 +231,8 @@ func (t *Traffic) abandon(ctx context.Context, rng *rand.Rand) error {
 	m := t.message(rng, r)
 	moment, cancel := context.WithTimeout(ctx, between(rng, time.Millisecond, 30*time.Millisecond))
 	defer cancel()
-	_, _ = t.calls.attempt(moment, rng, rng.IntN(len(t.calls.nodes)), m.from, m.call, nil) // resolve learns what became of it
+	// resolve learns what became of it
+	_, _ = t.calls.attempt(moment, rng, rng.IntN(len(t.calls.nodes)), m.from, m.call, nil)
 	t.abandonedMu.Lock()
 	defer t.abandonedMu.Unlock()
 	t.abandoned = append(t.abandoned, m)
@@ -289,7 +290,8 @@ func (r *Convo) fakeCommit() *mlsclient.Staged {
 
 // commit submits a commit. call is its request; nil: submitCommit. A commit that another one has
 // overtaken is refused.
-func (t *Traffic) commit(ctx context.Context, rng *rand.Rand, r *Convo, s *mlsclient.Staged, by *xrpc.Account, call *xrpc.Call) error {
+func (t *Traffic) commit(ctx context.Context, rng *rand.Rand, r *Convo, s *mlsclient.Staged, by *xrpc.Account,
+	call *xrpc.Call) error {
 	_, err := t.committed(ctx, rng, r, s, by, call)
 	if xrpc.ErrorName(err) == mlsapi.ErrEpochMismatch {
 		return nil
@@ -299,7 +301,8 @@ func (t *Traffic) commit(ctx context.Context, rng *rand.Rand, r *Convo, s *mlscl
 
 // committed submits a commit and returns its seq. The answers of the methods that commit have the
 // same fields.
-func (t *Traffic) committed(ctx context.Context, rng *rand.Rand, r *Convo, s *mlsclient.Staged, by *xrpc.Account, call *xrpc.Call) (int64, error) {
+func (t *Traffic) committed(ctx context.Context, rng *rand.Rand, r *Convo, s *mlsclient.Staged, by *xrpc.Account,
+	call *xrpc.Call) (int64, error) {
 	if call == nil {
 		submit := xrpc.SubmitCall(r.ID, s, xrpc.NewKey())
 		call = &submit

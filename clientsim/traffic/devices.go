@@ -112,7 +112,8 @@ func (t *Traffic) publish(ctx context.Context, rng *rand.Rand) error {
 		return err
 	}
 	begun := t.packages.now()
-	out, err := ask[mlsapi.PublishKeyPackagesOutput](ctx, t.calls, rng, s.Account, xrpc.PublishManyCall(packages, t.w.Suite, xrpc.NewKey()))
+	out, err := ask[mlsapi.PublishKeyPackagesOutput](ctx, t.calls, rng, s.Account,
+		xrpc.PublishManyCall(packages, t.w.Suite, xrpc.NewKey()))
 	if err != nil {
 		return t.unexpected(err)
 	}
@@ -150,7 +151,8 @@ func (t *Traffic) claim(ctx context.Context, rng *rand.Rand) error {
 		by = t.Listeners[rng.IntN(len(t.Listeners))].Account
 	}
 	begun, key := t.packages.now(), xrpc.NewKey()
-	out, err := ask[mlsapi.GetKeyPackagesOutput](ctx, t.calls, rng, by, xrpc.ClaimCall([]syntax.DID{s.DID}, t.w.Suite, "", key))
+	out, err := ask[mlsapi.GetKeyPackagesOutput](ctx, t.calls, rng, by,
+		xrpc.ClaimCall([]syntax.DID{s.DID}, t.w.Suite, "", key))
 	if err != nil {
 		return t.unexpected(err)
 	}
@@ -211,7 +213,8 @@ func (t *Traffic) clashConsent(ctx context.Context, rng *rand.Rand) error {
 // policies are all invitation policies.
 func policies() []string {
 	return []string{
-		mlsapi.SetInvitationPolicyInputPolicyEveryone, mlsapi.SetInvitationPolicyInputPolicyShared, mlsapi.SetInvitationPolicyInputPolicyNobody,
+		mlsapi.SetInvitationPolicyInputPolicyEveryone, mlsapi.SetInvitationPolicyInputPolicyShared,
+		mlsapi.SetInvitationPolicyInputPolicyNobody,
 	}
 }
 

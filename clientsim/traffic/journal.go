@@ -103,7 +103,8 @@ func (j *journal) explain(object string, ops []porcupine.Operation) string {
 		if op.Return != never {
 			end = time.Duration(op.Return).Round(time.Millisecond).String()
 		}
-		text += fmt.Sprintf("\n    %s to %s: %v -> %v", time.Duration(op.Call).Round(time.Millisecond), end, op.Input, op.Output)
+		text += fmt.Sprintf("\n    %s to %s: %v -> %v", time.Duration(op.Call).Round(time.Millisecond), end, op.Input,
+			op.Output)
 	}
 	return text
 }

@@ -98,7 +98,8 @@ func (t *Traffic) judgeConvo(ctx context.Context, c *history.ConvoModel) error {
 		for i := range v.Log {
 			entry := &v.Log[i]
 			v.Inbox = append(v.Inbox, history.Item{
-				Seq: entry.Seq, ID: entry.ID, Commit: xrpc.IsCommit(entry), Sender: entry.Sender, Text: c.Attempted[history.DigestOf(entry.Ciphertext)],
+				Seq: entry.Seq, ID: entry.ID, Commit: xrpc.IsCommit(entry), Sender: entry.Sender,
+				Text: c.Attempted[history.DigestOf(entry.Ciphertext)],
 			})
 		}
 		t.w.Report(history.CheckView(c, v)...)
@@ -107,7 +108,8 @@ func (t *Traffic) judgeConvo(ctx context.Context, c *history.ConvoModel) error {
 	return nil
 }
 
-func (t *Traffic) judgeRoster(ctx context.Context, node *xrpc.Client, by *xrpc.Account, c *history.ConvoModel, name string) {
+func (t *Traffic) judgeRoster(ctx context.Context, node *xrpc.Client, by *xrpc.Account, c *history.ConvoModel,
+	name string) {
 	out, err := xrpc.Ask[mlsapi.GetConvoOutput](ctx, node, by, xrpc.ConvoCall(c.ID))
 	if err != nil {
 		t.w.Broken("%s: %v", name, err)
@@ -119,7 +121,8 @@ func (t *Traffic) judgeRoster(ctx context.Context, node *xrpc.Client, by *xrpc.A
 	}
 	slices.Sort(got)
 	if want := c.Live(); !slices.Equal(got, want) {
-		t.w.Report(history.Violation{Kind: history.Broken, Convo: c.ID, Who: name, What: fmt.Sprintf("the members are %v, want %v", got, want)})
+		t.w.Report(history.Violation{Kind: history.Broken, Convo: c.ID, Who: name,
+			What: fmt.Sprintf("the members are %v, want %v", got, want)})
 	}
 }
 
@@ -149,7 +152,8 @@ func (t *Traffic) replay(ctx context.Context) (int, error) {
 					t.w.Broken("asked again: %v", err)
 				case err == nil && !answer.Replayed():
 					t.w.Report(history.Violation{
-						Kind: history.Lost, Convo: s.Call.Convo, What: fmt.Sprintf("%s with key %s asked again is answered as if for the first time", s.Call.Method, s.Call.Key),
+						Kind: history.Lost, Convo: s.Call.Convo,
+						What: fmt.Sprintf("%s with key %s asked again is answered as if for the first time", s.Call.Method, s.Call.Key),
 					})
 				}
 			}

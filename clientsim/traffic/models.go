@@ -78,7 +78,8 @@ func stepKey(s keyState, request history.Digest, r keyResult) []any {
 func markConcurrent(ops []porcupine.Operation) (unmarked int) {
 	first := -1
 	for i, op := range ops {
-		if r := op.Output.(keyResult); (r.outcome == original || r.outcome == replayed) && (first < 0 || op.Return < ops[first].Return) {
+		if r := op.Output.(keyResult); (r.outcome == original || r.outcome == replayed) &&
+			(first < 0 || op.Return < ops[first].Return) {
 			first = i
 		}
 	}

@@ -30,9 +30,12 @@ func TestModels(t *testing.T) {
 		history []porcupine.Operation
 		want    bool
 	}{
-		"done and replayed":    {keyModel(), []porcupine.Operation{op(0, 1, request, doneOne), op(2, 3, request, keyResult{replayed, one})}, true},
-		"done twice":           {keyModel(), []porcupine.Operation{op(0, 1, request, doneOne), op(2, 3, request, doneOne)}, false},
-		"another answer":       {keyModel(), []porcupine.Operation{op(0, 1, request, doneOne), op(2, 3, request, keyResult{replayed, two})}, false},
+		"done and replayed": {keyModel(),
+			[]porcupine.Operation{op(0, 1, request, doneOne), op(2, 3, request, keyResult{replayed, one})}, true},
+		"done twice": {keyModel(), []porcupine.Operation{op(0, 1, request, doneOne), op(2, 3, request, doneOne)},
+			false},
+		"another answer": {keyModel(),
+			[]porcupine.Operation{op(0, 1, request, doneOne), op(2, 3, request, keyResult{replayed, two})}, false},
 		"replayed, never done": {keyModel(), []porcupine.Operation{op(2, 3, request, keyResult{replayed, one})}, false},
 		"lost, then replayed": {keyModel(), []porcupine.Operation{
 			op(0, never, request, keyResult{outcome: unknown}), op(2, 3, request, keyResult{replayed, one}),
@@ -40,13 +43,17 @@ func TestModels(t *testing.T) {
 		"replayed before the first attempt": {keyModel(), []porcupine.Operation{
 			op(2, never, request, keyResult{outcome: unknown}), op(0, 1, request, keyResult{replayed, one}),
 		}, false},
-		"refused, then done": {keyModel(), []porcupine.Operation{op(0, 1, request, keyResult{outcome: refused}), op(2, 3, request, doneOne)}, true},
-		"done, then refused": {keyModel(), []porcupine.Operation{op(0, 1, request, doneOne), op(2, 3, request, keyResult{outcome: refused})}, false},
+		"refused, then done": {keyModel(),
+			[]porcupine.Operation{op(0, 1, request, keyResult{outcome: refused}), op(2, 3, request, doneOne)}, true},
+		"done, then refused": {keyModel(),
+			[]porcupine.Operation{op(0, 1, request, doneOne), op(2, 3, request, keyResult{outcome: refused})}, false},
 		"another request refused": {keyModel(), []porcupine.Operation{
 			op(0, 1, request, doneOne), op(2, 3, other, keyResult{outcome: refused}),
 		}, true},
-		"another request done":     {keyModel(), []porcupine.Operation{op(0, 1, request, doneOne), op(2, 3, other, keyResult{original, two})}, false},
-		"another request replayed": {keyModel(), []porcupine.Operation{op(0, 1, request, doneOne), op(2, 3, other, keyResult{replayed, one})}, false},
+		"another request done": {keyModel(),
+			[]porcupine.Operation{op(0, 1, request, doneOne), op(2, 3, other, keyResult{original, two})}, false},
+		"another request replayed": {keyModel(),
+			[]porcupine.Operation{op(0, 1, request, doneOne), op(2, 3, other, keyResult{replayed, one})}, false},
 
 		"two epochs": {epochModel(), []porcupine.Operation{
 			op(0, 1, epochInput{0}, epochOutput{true, 1}), op(0, 2, epochInput{0}, epochOutput{false, 1}),
@@ -58,7 +65,8 @@ func TestModels(t *testing.T) {
 		"an old epoch read": {epochModel(), []porcupine.Operation{
 			op(0, 1, epochInput{0}, epochOutput{true, 1}), op(2, 3, epochInput{readEpoch}, epochOutput{false, 0}),
 		}, false},
-		"refused without reason": {epochModel(), []porcupine.Operation{op(0, 1, epochInput{0}, epochOutput{false, 0})}, false},
+		"refused without reason": {epochModel(), []porcupine.Operation{op(0, 1, epochInput{0}, epochOutput{false, 0})},
+			false},
 
 		"fetched twice and confirmed": {welcomeModel(), []porcupine.Operation{
 			op(0, 1, put, nil), op(2, 3, get, welcomeState{fetched, one}), op(4, 5, get, welcomeState{fetched, one}),
@@ -68,7 +76,8 @@ func TestModels(t *testing.T) {
 			op(0, 1, put, nil), op(2, 3, get, welcomeState{fetched, one}), op(4, 5, get, welcomeState{state: consumed}),
 		}, false},
 		"consumed between two tries of a server": {welcomeModel(), []porcupine.Operation{
-			op(0, 1, put, nil), op(2, 7, get, welcomeState{state: consumed}), op(2, 7, get, welcomeState{state: maybe}), op(4, 5, tell, welcomeState{state: consumed}),
+			op(0, 1, put, nil), op(2, 7, get, welcomeState{state: consumed}), op(2, 7, get, welcomeState{state: maybe}),
+			op(4, 5, tell, welcomeState{state: consumed}),
 		}, true},
 		"consumed by a lost confirmation": {welcomeModel(), []porcupine.Operation{
 			op(0, 1, put, nil), op(2, 3, get, welcomeState{fetched, one}), op(4, never, tell, welcomeState{state: maybe}),
@@ -78,14 +87,21 @@ func TestModels(t *testing.T) {
 			op(0, 1, put, nil), op(2, 3, get, welcomeState{fetched, one}), op(4, 5, gone, nil), op(6, 7, put, nil),
 			op(8, 9, tell, welcomeState{state: consumed}), op(10, 11, get, welcomeState{fetched, one}),
 		}, true},
-		"confirmed, and there was none fetched": {welcomeModel(), []porcupine.Operation{op(0, 1, put, nil), op(2, 3, tell, welcomeState{state: consumed})}, false},
-		"other bytes":                           {welcomeModel(), []porcupine.Operation{op(0, 1, put, nil), op(2, 3, get, welcomeState{fetched, two})}, false},
-		"confirmed before it was there":         {welcomeModel(), []porcupine.Operation{op(0, 1, tell, welcomeState{state: consumed})}, false},
-		"there after its owner has left":        {welcomeModel(), []porcupine.Operation{op(0, 1, put, nil), op(2, 3, gone, nil), op(4, 5, get, welcomeState{fetched, one})}, false},
+		"confirmed, and there was none fetched": {welcomeModel(),
+			[]porcupine.Operation{op(0, 1, put, nil), op(2, 3, tell, welcomeState{state: consumed})}, false},
+		"other bytes": {welcomeModel(),
+			[]porcupine.Operation{op(0, 1, put, nil), op(2, 3, get, welcomeState{fetched, two})}, false},
+		"confirmed before it was there": {welcomeModel(),
+			[]porcupine.Operation{op(0, 1, tell, welcomeState{state: consumed})}, false},
+		"there after its owner has left": {welcomeModel(),
+			[]porcupine.Operation{op(0, 1, put, nil), op(2, 3, gone, nil), op(4, 5, get, welcomeState{fetched, one})}, false},
 
-		"claimed once":              {packageModel(), []porcupine.Operation{op(0, 1, publish, nil), op(0, 2, claim, "a")}, true},
-		"claimed twice":             {packageModel(), []porcupine.Operation{op(0, 1, publish, nil), op(2, 3, claim, "a"), op(2, 4, claim, "b")}, false},
-		"claimed before publishing": {packageModel(), []porcupine.Operation{op(2, 3, publish, nil), op(0, 1, claim, "a")}, false},
+		"claimed once": {packageModel(), []porcupine.Operation{op(0, 1, publish, nil), op(0, 2, claim, "a")},
+			true},
+		"claimed twice": {packageModel(),
+			[]porcupine.Operation{op(0, 1, publish, nil), op(2, 3, claim, "a"), op(2, 4, claim, "b")}, false},
+		"claimed before publishing": {packageModel(), []porcupine.Operation{op(2, 3, publish, nil), op(0, 1, claim, "a")},
+			false},
 
 		"the last value": {registerModel(), []porcupine.Operation{
 			op(0, 1, registerInput{}, "default"), op(2, 3, registerInput{"a"}, ""), op(4, 5, registerInput{}, "a"),

@@ -210,7 +210,8 @@ type operation struct {
 
 func (t *Traffic) all() []operation {
 	return []operation{
-		{42, t.Send}, {5, t.clash}, {3, t.clashConsent}, {6, t.abandon}, {10, t.Change}, {8, t.race}, {18, t.welcome}, {2, t.publish},
+		{42, t.Send}, {5, t.clash}, {3, t.clashConsent}, {6, t.abandon}, {10, t.Change}, {8, t.race}, {18, t.welcome},
+		{2, t.publish},
 		{6, t.claim}, {5, t.setConsent}, {5, t.readConsent}, {6, t.readEpoch}, {3, t.verifyLog},
 	}
 }
@@ -302,7 +303,8 @@ type Counts struct {
 // Counts returns what the clients have done. Nothing runs any more.
 func (t *Traffic) Counts() Counts {
 	return Counts{
-		Operations: t.operations.Load(), Attempts: t.calls.attempts.Load(), Tripled: t.calls.tripled.Load(), Unknown: t.calls.unknown.Load(),
+		Operations: t.operations.Load(), Attempts: t.calls.attempts.Load(), Tripled: t.calls.tripled.Load(),
+		Unknown:  t.calls.unknown.Load(),
 		Failures: t.calls.failures, Verified: t.verified.Load(), Refused: t.calls.refused.Load(),
 	}
 }

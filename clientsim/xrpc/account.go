@@ -116,6 +116,7 @@ func (a *Account) Document(handle syntax.Handle) (identity.DIDDocument, error) {
 		VerificationMethod: []identity.DocVerificationMethod{{
 			ID: a.DID.String() + "#atproto", Type: "Multikey", Controller: a.DID.String(), PublicKeyMultibase: key.Multibase(),
 		}},
-		Service: []identity.DocService{{ID: "#atproto_pds", Type: "AtprotoPersonalDataServer", ServiceEndpoint: "https://pds.test"}},
+		Service: []identity.DocService{{ID: "#atproto_pds", Type: "AtprotoPersonalDataServer",
+			ServiceEndpoint: "https://pds.test"}},
 	}, nil
 }

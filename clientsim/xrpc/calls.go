@@ -51,7 +51,8 @@ func PublishManyCall(packages []mlsclient.KeyPackage, suite mlsclient.Suite, key
 func StatsCall() Call { return query(mlsapi.NSIDGetKeyPackageStats, "", "") }
 
 // CreateCall announces a new group: its epoch, and the Welcome for the members that were added.
-func CreateCall(groupID []byte, suite mlsclient.Suite, members []syntax.DID, founded *mlsclient.Staged, key string) Call {
+func CreateCall(groupID []byte, suite mlsclient.Suite, members []syntax.DID, founded *mlsclient.Staged,
+	key string) Call {
 	epoch := int64(founded.Epoch)
 	return Procedure(mlsapi.NSIDCreateConvo, "", key, &mlsapi.CreateConvoInput{
 		GroupID: hex.EncodeToString(groupID), CipherSuite: suite.Name(),
@@ -70,13 +71,15 @@ func AddCall(convo string, dids []syntax.DID, staged *mlsclient.Staged, key stri
 
 // LeaveCall makes the caller leave.
 func LeaveCall(convo, key string) Call {
-	return Procedure(mlsapi.NSIDLeaveConvo, convo, key, &mlsapi.LeaveConvoInput{ConvoID: convo, IdempotencyKey: optional(key)})
+	return Procedure(mlsapi.NSIDLeaveConvo, convo, key,
+		&mlsapi.LeaveConvoInput{ConvoID: convo, IdempotencyKey: optional(key)})
 }
 
 // DeclineCall makes the caller leave, and block who invited it.
 func DeclineCall(convo, key string) Call {
 	block := true
-	return Procedure(mlsapi.NSIDLeaveConvo, convo, key, &mlsapi.LeaveConvoInput{ConvoID: convo, Block: &block, IdempotencyKey: optional(key)})
+	return Procedure(mlsapi.NSIDLeaveConvo, convo, key,
+		&mlsapi.LeaveConvoInput{ConvoID: convo, Block: &block, IdempotencyKey: optional(key)})
 }
 
 // RemoveCall removes a member by a staged commit.
@@ -123,7 +126,8 @@ func CursorCall(convo string, seq int64) Call {
 
 // ProgressCall reports what is read and what a device has got.
 func ProgressCall(convo string, read, delivered int64) Call {
-	return Procedure(mlsapi.NSIDUpdateCursor, convo, "", &mlsapi.UpdateCursorInput{ConvoID: convo, Seq: read, Delivered: &delivered})
+	return Procedure(mlsapi.NSIDUpdateCursor, convo, "",
+		&mlsapi.UpdateCursorInput{ConvoID: convo, Seq: read, Delivered: &delivered})
 }
 
 // CursorsCall lists how far the members of a convo are.
@@ -136,7 +140,8 @@ func SignalCall(convo string, payload []byte) Call {
 
 // ShareCursorsCall says who sees the caller's cursors.
 func ShareCursorsCall(with, key string) Call {
-	return Procedure(mlsapi.NSIDSetCursorPolicy, "", key, &mlsapi.SetCursorPolicyInput{ShareCursors: with, IdempotencyKey: optional(key)})
+	return Procedure(mlsapi.NSIDSetCursorPolicy, "", key,
+		&mlsapi.SetCursorPolicyInput{ShareCursors: with, IdempotencyKey: optional(key)})
 }
 
 // ReportEpochCall reports the epoch that a device has entered. groupInfo can be nil.
@@ -148,12 +153,14 @@ func ReportEpochCall(convo string, epoch uint64, authenticatorHash, groupInfo []
 
 // ReportCommitCall reports a commit that a device could not process.
 func ReportCommitCall(convo string, epoch uint64, reason string) Call {
-	return Procedure(mlsapi.NSIDReportCommit, convo, "", &mlsapi.ReportCommitInput{ConvoID: convo, Epoch: int64(epoch), Reason: reason})
+	return Procedure(mlsapi.NSIDReportCommit, convo, "",
+		&mlsapi.ReportCommitInput{ConvoID: convo, Epoch: int64(epoch), Reason: reason})
 }
 
 // AcceptCall accepts a request.
 func AcceptCall(convo, key string) Call {
-	return Procedure(mlsapi.NSIDAcceptConvo, convo, key, &mlsapi.AcceptConvoInput{ConvoID: convo, IdempotencyKey: optional(key)})
+	return Procedure(mlsapi.NSIDAcceptConvo, convo, key,
+		&mlsapi.AcceptConvoInput{ConvoID: convo, IdempotencyKey: optional(key)})
 }
 
 // BlockCall blocks an account.
@@ -168,7 +175,8 @@ func UnblockCall(did syntax.DID, key string) Call {
 
 // SetPolicyCall sets the caller's invitation policy.
 func SetPolicyCall(policy, key string) Call {
-	return Procedure(mlsapi.NSIDSetInvitationPolicy, "", key, &mlsapi.SetInvitationPolicyInput{Policy: policy, IdempotencyKey: optional(key)})
+	return Procedure(mlsapi.NSIDSetInvitationPolicy, "", key,
+		&mlsapi.SetInvitationPolicyInput{Policy: policy, IdempotencyKey: optional(key)})
 }
 
 // RegisterCall registers a webhook for a device.
@@ -226,7 +234,8 @@ func MessagesCall(convo, kind string, sinceSeq int64, limit int) Call {
 
 // MessagesSinceCall reads the log after a message's id.
 func MessagesSinceCall(convo, kind, cursor string, limit int) Call {
-	return query(mlsapi.NSIDGetMessages, convo, "", "messageType", kind, "sinceMessage", cursor, "limit", strconv.Itoa(limit))
+	return query(mlsapi.NSIDGetMessages, convo, "", "messageType", kind, "sinceMessage", cursor, "limit",
+		strconv.Itoa(limit))
 }
 
 // LogHeadCall asks for a signed head of the log, and what stands for senders in it.
@@ -245,7 +254,8 @@ func InclusionCall(convo string, seq, size int64) Call {
 
 // ConsistencyCall asks for the proof that the log continues a shorter one.
 func ConsistencyCall(convo string, from, size int64) Call {
-	return query(mlsapi.NSIDGetLogProof, convo, "", "from", strconv.FormatInt(from, 10), "size", strconv.FormatInt(size, 10))
+	return query(mlsapi.NSIDGetLogProof, convo, "", "from", strconv.FormatInt(from, 10), "size",
+		strconv.FormatInt(size, 10))
 }
 
 // ConvosCall lists the caller's convos after a cursor.

@@ -10,7 +10,8 @@ import (
 // A page of messages is read only if it has each field that the lexicon requires, at each depth.
 func TestDecodeRequiresFields(t *testing.T) {
 	t.Parallel()
-	const rest = `"id":"m","convoId":"c","sender":"did:plc:ewvi7nxzyoun6zhxrhs64oiz","epoch":1,"seq":1,"createdAt":"2026-11-22T09:30:00Z"`
+	const rest = `"id":"m","convoId":"c","sender":"did:plc:ewvi7nxzyoun6zhxrhs64oiz","epoch":1,"seq":1,` +
+		`"createdAt":"2026-11-22T09:30:00Z"`
 	for body, complete := range map[string]bool{
 		`{"messages":[{` + rest + `,"ciphertext":{"$bytes":"AA"}}],"lastSeq":1}`:               true,
 		`{"messages":[],"lastSeq":1}`:                                                          true,

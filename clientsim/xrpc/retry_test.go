@@ -18,12 +18,13 @@ func TestRetryRule(t *testing.T) {
 		again bool
 		name  string
 	}{
-		"in progress":    {busy, true, ""},
-		"quota":          {xrpctest.Say(429, `{"error":"QuotaExceeded"}`, "Retry-After", "0"), false, "QuotaExceeded"},
-		"rate limited":   {xrpctest.Say(429, `{"error":"RateLimitExceeded"}`, "Retry-After", "0"), true, ""},
-		"unavailable":    {xrpctest.Say(503, `{"error":"ServiceUnavailable"}`), true, ""},
-		"bad gateway":    {xrpctest.Say(502, `not json`), true, ""},
-		"another epoch":  {xrpctest.Say(409, `{"error":"EpochMismatch","message":"epoch 6 is stale; currentEpoch=7"}`), false, "EpochMismatch"},
+		"in progress":  {busy, true, ""},
+		"quota":        {xrpctest.Say(429, `{"error":"QuotaExceeded"}`, "Retry-After", "0"), false, "QuotaExceeded"},
+		"rate limited": {xrpctest.Say(429, `{"error":"RateLimitExceeded"}`, "Retry-After", "0"), true, ""},
+		"unavailable":  {xrpctest.Say(503, `{"error":"ServiceUnavailable"}`), true, ""},
+		"bad gateway":  {xrpctest.Say(502, `not json`), true, ""},
+		"another epoch": {xrpctest.Say(409, `{"error":"EpochMismatch","message":"epoch 6 is stale; currentEpoch=7"}`), false,
+			"EpochMismatch"},
 		"conflict":       {xrpctest.Say(409, `{"error":"IdempotencyConflict"}`), false, "IdempotencyConflict"},
 		"unknown method": {xrpctest.Say(501, `{"error":"MethodNotImplemented"}`), false, "MethodNotImplemented"},
 		"bad token":      {xrpctest.Say(401, `{"error":"InvalidToken"}`), false, "InvalidToken"},

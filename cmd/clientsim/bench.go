@@ -27,12 +27,15 @@ func measure(out, progress io.Writer) *cli.Command {
 		ArgsUsage: "SCENARIO",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "list", Usage: "list the scenarios and exit"},
-			&cli.IntFlag{Name: "in-flight", Value: usual.InFlight, Usage: "unanswered requests at any time; with --rate, at most"},
+			&cli.IntFlag{Name: "in-flight", Value: usual.InFlight,
+				Usage: "unanswered requests at any time; with --rate, at most"},
 			&cli.FloatFlag{Name: "rate", Usage: "requests started per second, answered or not; default: as many as possible"},
 			&cli.IntFlag{Name: "turns", Value: usual.Turns, Usage: "turns of each variant"},
 			&cli.DurationFlag{Name: "for", Value: usual.For, Usage: "length of a turn"},
 			&cli.DurationFlag{Name: "warm-up", Value: usual.Warm, Usage: "load before each turn, not counted"},
-			&cli.StringFlag{Name: "auth", Value: strings.Join(usual.Auth, ","), Usage: "`NAME[,NAME]` of how senders say who they are: service (a token for each request), session, or both by turns"},
+			&cli.StringFlag{Name: "auth", Value: strings.Join(usual.Auth, ","),
+				Usage: "`NAME[,NAME]` of how senders say who they are: service (a token for each request), session, or both by " +
+					"turns"},
 			&cli.Int64Flag{Name: "messages", Usage: "end after this many acknowledged messages, instead of after the turns"},
 			&cli.IntFlag{Name: "convos", Usage: "convos; default: by scenario"},
 			&cli.IntFlag{Name: "members", Usage: "members of each convo; default: by scenario"},
@@ -41,12 +44,15 @@ func measure(out, progress io.Writer) *cli.Command {
 			&cli.IntFlag{Name: "body", Value: usual.Body, Usage: "bytes of a ciphertext"},
 			&cli.StringFlag{Name: "curve", Value: usual.Curve, Usage: "`CURVE` of the accounts' keys: k256, p256 or mixed"},
 			&cli.IntSliceFlag{Name: "nodes", Usage: "`N[,N]` servers in scale, by turns; default: 1,2,4,8"},
-			&cli.StringFlag{Name: "standby", Value: "off", Usage: "whether servers read from a standby in scale: off, on, or both by turns"},
+			&cli.StringFlag{Name: "standby", Value: "off",
+				Usage: "whether servers read from a standby in scale: off, on, or both by turns"},
 			&cli.BoolFlag{Name: "faults", Usage: "drop answers, send requests twice at once, and kill servers"},
-			&cli.DurationFlag{Name: "kill-every", Value: usual.KillEvery, Usage: "time under load between two kills; 0: no kills"},
+			&cli.DurationFlag{Name: "kill-every", Value: usual.KillEvery,
+				Usage: "time under load between two kills; 0: no kills"},
 			&cli.StringFlag{Name: "database", Usage: "`URL` of a PostgreSQL; default: a private one is started"},
-			&cli.StringSliceFlag{Name: "mlsd", Usage: "`PATH` of the server to start, or NAME=PATH[,NAME=PATH] of servers that take turns as variants; " +
-				"default: one is found or built"},
+			&cli.StringSliceFlag{Name: "mlsd",
+				Usage: "`PATH` of the server to start, or NAME=PATH[,NAME=PATH] of servers that take turns as variants; " +
+					"default: one is found or built"},
 			&cli.StringFlag{Name: "pprof", Usage: "`FILE` for a processor profile of the server"},
 			&cli.StringFlag{Name: "json", Usage: "`FILE` for the report as JSON; -: print it instead of the table"},
 			&cli.Uint64Flag{Name: "seed", Usage: "random seed `NUMBER`; default: a random one"},
@@ -76,12 +82,15 @@ func runBenchmark(ctx context.Context, c *cli.Command, out, progress io.Writer) 
 	lines := scenario.NewProgress(progress)
 	config := bench.Config{
 		Scenario: c.Args().First(), Seed: c.Uint64("seed"),
-		InFlight: c.Int("in-flight"), Rate: c.Float("rate"), Turns: c.Int("turns"), For: c.Duration("for"), Warm: c.Duration("warm-up"),
+		InFlight: c.Int("in-flight"), Rate: c.Float("rate"), Turns: c.Int("turns"), For: c.Duration("for"),
+		Warm:      c.Duration("warm-up"),
 		WarmStart: bench.Default().WarmStart, Auth: strings.Split(c.String("auth"), ","), Messages: c.Int64("messages"),
-		Convos: c.Int("convos"), Members: c.Int("members"), Senders: c.Int("senders"), Joins: bench.Default().Joins, Servers: c.Int("servers"), Body: c.Int("body"), Curve: c.String("curve"),
-		Faults: c.Bool("faults"), KillEvery: c.Duration("kill-every"), Database: c.String("database"), Binaries: binaries(c.StringSlice("mlsd")),
-		Nodes:   c.IntSlice("nodes"),
-		Profile: c.String("pprof"), Progress: func(line string) { lines.Line("%s", line) },
+		Convos: c.Int("convos"), Members: c.Int("members"), Senders: c.Int("senders"), Joins: bench.Default().Joins,
+		Servers: c.Int("servers"), Body: c.Int("body"), Curve: c.String("curve"),
+		Faults: c.Bool("faults"), KillEvery: c.Duration("kill-every"), Database: c.String("database"),
+		Binaries: binaries(c.StringSlice("mlsd")),
+		Nodes:    c.IntSlice("nodes"),
+		Profile:  c.String("pprof"), Progress: func(line string) { lines.Line("%s", line) },
 	}
 	for _, standby := range strings.Split(c.String("standby"), ",") {
 		if standby != "on" && standby != "off" {

@@ -58,7 +58,8 @@ func TestBenchmark(t *testing.T) {
 	binary := testbedtest.Binary(t)
 	var out, progress bytes.Buffer
 	err := run(t.Context(), []string{
-		"clientsim", "bench", "send-hot", "--mlsd", binary, "--database", pgtest.URL(t), "--curve", "p256", "--turns", "1", "--for", "300ms", "--warm-up", "50ms", "--in-flight", "8",
+		"clientsim", "bench", "send-hot", "--mlsd", binary, "--database", pgtest.URL(t), "--curve", "p256", "--turns", "1",
+		"--for", "300ms", "--warm-up", "50ms", "--in-flight", "8",
 		"--senders", "4", "--seed", "7", "--json", jsonFile,
 	}, &out, &progress)
 	if err != nil {

@@ -25,9 +25,11 @@ func soaks(out, progress io.Writer) *cli.Command {
 			&cli.DurationFlag{Name: "for", Value: 8 * time.Hour, Usage: "how long the load goes on"},
 			&cli.IntFlag{Name: "rate", Value: 20, Usage: "messages a second"},
 			&cli.DurationFlag{Name: "every", Value: 10 * time.Second, Usage: "time between two samples"},
-			&cli.DurationFlag{Name: "keep", Value: 10 * time.Minute, Usage: "time after which rows are made old, so that the server deletes them"},
+			&cli.DurationFlag{Name: "keep", Value: 10 * time.Minute,
+				Usage: "time after which rows are made old, so that the server deletes them"},
 			&cli.Uint64Flag{Name: "seed", Usage: "random seed `NUMBER`; default: a random one, which is printed"},
-			&cli.StringFlag{Name: "mlsd", Usage: "`PATH` of the server to start; default: the one beside clientsim, else one is built"},
+			&cli.StringFlag{Name: "mlsd",
+				Usage: "`PATH` of the server to start; default: the one beside clientsim, else one is built"},
 			&cli.StringFlag{Name: "samples", Value: "soak.jsonl", Usage: "`FILE` that each sample is appended to"},
 			&cli.BoolFlag{Name: "judge", Usage: "run nothing; report what is in --samples"},
 		},
@@ -50,7 +52,8 @@ var errGrew = errors.New("something grew")
 func runSoak(ctx context.Context, c *cli.Command, progress io.Writer) error {
 	lines := scenario.NewProgress(progress)
 	config := soak.Config{
-		For: c.Duration("for"), Rate: c.Int("rate"), Every: c.Duration("every"), Keep: c.Duration("keep"), Seed: c.Uint64("seed"), Binary: c.String("mlsd"),
+		For: c.Duration("for"), Rate: c.Int("rate"), Every: c.Duration("every"), Keep: c.Duration("keep"),
+		Seed: c.Uint64("seed"), Binary: c.String("mlsd"),
 		Samples: c.String("samples"), Progress: func(now string) { lines.Now("soak: %s", now) },
 	}
 	if !c.IsSet("seed") {

@@ -27,7 +27,8 @@ func TestSoak(t *testing.T) {
 	go endSoak(ctx, samples, signal)
 	var out bytes.Buffer
 	err := run(ctx, []string{
-		"clientsim", "soak", "--for", "1h", "--every", "200ms", "--rate", "40", "--seed", "3", "--mlsd", testbedtest.Binary(t),
+		"clientsim", "soak", "--for", "1h", "--every", "200ms", "--rate", "40", "--seed", "3", "--mlsd",
+		testbedtest.Binary(t),
 		"--samples", samples,
 	}, &out, io.Discard)
 	if err != nil {
@@ -53,8 +54,10 @@ func TestSoak(t *testing.T) {
 // unmeasured returns the measures that no sample has a value of.
 func unmeasured(s *report.Soak) (missing []string) {
 	for _, name := range []string{
-		"sent", "send/p99", "event/p50", "wal", "database", "backends", "connections", "table/messages", "index/messages", "rows/messages", "table/events",
-		"resident/node1", "next-gc/node2", "gc-percent/node1", "goroutines/node1", "files/node2", "cpu/node1", "cpu/database", "cpu/load", "resident/load",
+		"sent", "send/p99", "event/p50", "wal", "database", "backends", "connections", "table/messages", "index/messages",
+		"rows/messages", "table/events",
+		"resident/node1", "next-gc/node2", "gc-percent/node1", "goroutines/node1", "files/node2", "cpu/node1", "cpu/database",
+		"cpu/load", "resident/load",
 		"lag-count/node1", "answers/2xx", "rounds",
 	} {
 		if !slices.ContainsFunc(s.Samples, func(at report.Sample) bool { return at.Values[name] > 0 }) {

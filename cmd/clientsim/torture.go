@@ -23,10 +23,13 @@ func tortures(out, progress io.Writer) *cli.Command {
 			&cli.DurationFlag{Name: "for", Value: 10 * time.Minute, Usage: "how long clients write"},
 			&cli.Uint64Flag{Name: "seed", Usage: "random seed `NUMBER` of the faults; default: a random one, which is printed"},
 			&cli.IntFlag{Name: "nodes", Value: 3, Usage: "servers on the database"},
-			&cli.StringFlag{Name: "mlsd", Usage: "`PATH` of the server to start; default: the one beside clientsim, else one is built"},
+			&cli.StringFlag{Name: "mlsd",
+				Usage: "`PATH` of the server to start; default: the one beside clientsim, else one is built"},
 			&cli.BoolFlag{Name: "clocks", Usage: "if a server is built, build one whose clock can be wrong"},
-			&cli.StringFlag{Name: "pgbouncer", Usage: "`PATH` of a PgBouncer, through which the last server reaches PostgreSQL", Sources: cli.EnvVars("MLSD_TEST_PGBOUNCER")},
-			&cli.DurationFlag{Name: "shrink", Value: 5 * time.Minute, Usage: "after a failure, how long to look for a smaller run that fails; 0: not at all"},
+			&cli.StringFlag{Name: "pgbouncer", Usage: "`PATH` of a PgBouncer, through which the last server reaches PostgreSQL",
+				Sources: cli.EnvVars("MLSD_TEST_PGBOUNCER")},
+			&cli.DurationFlag{Name: "shrink", Value: 5 * time.Minute,
+				Usage: "after a failure, how long to look for a smaller run that fails; 0: not at all"},
 		},
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if c.Args().Present() {
@@ -40,7 +43,8 @@ func tortures(out, progress io.Writer) *cli.Command {
 func runTorture(ctx context.Context, c *cli.Command, out, progress io.Writer) error {
 	lines := scenario.NewProgress(progress)
 	config := torture.Config{
-		Seed: c.Uint64("seed"), For: c.Duration("for"), Nodes: c.Int("nodes"), Binary: c.String("mlsd"), Shrink: c.Duration("shrink"),
+		Seed: c.Uint64("seed"), For: c.Duration("for"), Nodes: c.Int("nodes"), Binary: c.String("mlsd"),
+		Shrink:    c.Duration("shrink"),
 		PgBouncer: c.String("pgbouncer"), Clocks: c.Bool("clocks"),
 		Progress: func(now string) { lines.Now("torture: %s", now) },
 	}

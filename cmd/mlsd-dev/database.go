@@ -64,7 +64,8 @@ func startDatabases(ctx context.Context, dataDir string, log *slog.Logger) (_ *d
 	d.pg, err = localpg.Start(ctx, localpg.Config{
 		DataDir: d.dir, DownloadDir: filepath.Join(dataDir, "pgbin"), Logger: log,
 		Settings: map[string]string{
-			"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off", "wal_level": "minimal", "max_wal_senders": "0",
+			"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off", "wal_level": "minimal",
+			"max_wal_senders":            "0",
 			"max_connections":            "500", // several nodes at a time: see instances
 			"checkpoint_timeout":         "1h",
 			"dynamic_shared_memory_type": "mmap", // /dev/shm has 64 MB in many containers

@@ -47,7 +47,8 @@ func (c devClient) testDevices(t *testing.T) {
 	convo := operate[devserver.Place](c, a, "create", `{"dids":["`+bob.DID.String()+`"]}`)
 	in := `{"convoId":"` + convo.ConvoID + `"}`
 	with := func(more string) string { return strings.TrimSuffix(in, "}") + "," + more + "}" }
-	if got := operate[devserver.Joined](c, b, "join", ""); cmp.Diff(devserver.Joined{Joined: []devserver.Place{convo}}, got) != "" {
+	if got := operate[devserver.Joined](c, b, "join", ""); cmp.Diff(devserver.Joined{Joined: []devserver.Place{convo}},
+		got) != "" {
 		t.Fatalf("joined %v, want %v", got, convo)
 	}
 	c.dev("faults", `{"kind":"loseAnswer","lxm":"`+mlsapi.NSIDSendMessage+`","did":"`+alice.DID.String()+`"}`)
@@ -76,7 +77,8 @@ func (c devClient) testEncrypt(alice devserver.Account, a, b string, convo devse
 		Ciphertext json.RawMessage
 	}](c.t, e)
 	body, err := json.Marshal(map[string]any{
-		"convoId": convo.ConvoID, "senderDid": alice.DID, "epoch": made.Epoch, "ciphertext": made.Ciphertext, "idempotencyKey": "by-hand",
+		"convoId": convo.ConvoID, "senderDid": alice.DID, "epoch": made.Epoch, "ciphertext": made.Ciphertext,
+		"idempotencyKey": "by-hand",
 	})
 	if err != nil {
 		c.t.Fatal(err)
@@ -109,16 +111,19 @@ func (c devClient) testRoster(carol devserver.Account, a, b, in string, with fun
 	operate[devserver.Place](c, "c2", "rejoin", in)
 	operate[devserver.SentMessage](c, "c2", "send", with(`"text":"from the second device"`))
 	members := operate[devserver.ReadMessages](c, a, "read", in).Members
-	if n := len(slices.DeleteFunc(slices.Clone(members), func(m string) bool { return m != did })); n != 2 || len(members) != 4 {
+	if n := len(slices.DeleteFunc(slices.Clone(members), func(m string) bool { return m != did })); n != 2 ||
+		len(members) != 4 {
 		c.t.Errorf("members %v", members)
 	}
 	operate[devserver.Place](c, "c1", "leave", in)
 	operate[devserver.Place](c, b, "remove", in)
-	if got := operate[devserver.ReadMessages](c, a, "read", in); slices.Contains(got.Members, did) || len(got.Members) != 2 {
+	if got := operate[devserver.ReadMessages](c, a, "read", in); slices.Contains(got.Members, did) ||
+		len(got.Members) != 2 {
 		c.t.Errorf("members %v", got.Members)
 	}
 	last := operate[devserver.ReadMessages](c, a, "read", in).Messages
-	if got := operate[devserver.ReadMessages](c, a, "read", with(`"after":2`)).Messages; len(got) != len(last)-2 || got[0].Seq != 3 {
+	if got := operate[devserver.ReadMessages](c, a, "read", with(`"after":2`)).Messages; len(got) != len(last)-2 ||
+		got[0].Seq != 3 {
 		c.t.Errorf("%d messages after the second of %d", len(got), len(last))
 	}
 }
@@ -147,7 +152,8 @@ func (c devClient) testRefusals(t *testing.T) {
 		{"devices/a/publish", `{"count":-1}`, "InvalidRequest", "negative", 400},
 		{"devices/a/read", `{"convoId":"elsewhere"}`, "DeviceFailed", "elsewhere", 409},
 		{"devices/a/join", `{"convoId":"0192f3a4-0000-7000-8000-000000000000"}`, "ConvoNotFound", "getWelcome", 404},
-		{"devices/a/invite", `{"convoId":"` + convo + `","dids":["did:plc:ewvi7nxzyoun6zhxrhs64oiz"]}`, "DeviceFailed", "KeyPackages", 409},
+		{"devices/a/invite", `{"convoId":"` + convo + `","dids":["did:plc:ewvi7nxzyoun6zhxrhs64oiz"]}`, "DeviceFailed",
+			"KeyPackages", 409},
 	} {
 		a, err := c.do(http.MethodPost, "/dev/"+r.path, "", r.body)
 		if err != nil {

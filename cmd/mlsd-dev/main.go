@@ -23,8 +23,9 @@ func main() { node.Main("mlsd-dev", run) }
 // run is main with its inputs and outputs as parameters.
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
 	return node.Run(ctx, &cli.Command{
-		Name:      "mlsd-dev",
-		Usage:     "mlsd for development and tests: with a database that is gone at the end, made-up accounts, and faults (docs/clients/DEV.md)",
+		Name: "mlsd-dev",
+		Usage: "mlsd for development and tests: with a database that is gone at the end, made-up accounts, and faults " +
+			"(docs/clients/DEV.md)",
 		Writer:    stdout,
 		ErrWriter: stderr,
 		Flags: []cli.Flag{&cli.BoolFlag{
@@ -100,9 +101,11 @@ func checkExposure(addr string, expose bool) error {
 	case at.IP.IsLoopback():
 		return nil
 	case !expose:
-		return fmt.Errorf("--listen %s is not only on loopback: anyone who reaches mlsd-dev can sign as any of its accounts and erase everything; pass --expose if that is meant (in a container)", addr)
+		return fmt.Errorf("--listen %s is not only on loopback: anyone who reaches mlsd-dev can sign as any of its "+
+			"accounts and erase everything; pass --expose if that is meant (in a container)", addr)
 	case at.IP != nil && !at.IP.IsUnspecified():
-		return fmt.Errorf("--listen %s: listen on loopback or on every address (0.0.0.0): the server asks its own directory on loopback", addr)
+		return fmt.Errorf("--listen %s: listen on loopback or on every address (0.0.0.0): the server asks its own "+
+			"directory on loopback", addr)
 	}
 	return nil
 }
@@ -157,7 +160,8 @@ func forDevelopment(cfg *node.Config, addr net.Addr) error {
 }
 
 // serve serves until ctx ends.
-func serve(ctx context.Context, server *http.Server, listen net.Listener, nodes *instances, stdout io.Writer, log *slog.Logger) error {
+func serve(ctx context.Context, server *http.Server, listen net.Listener, nodes *instances, stdout io.Writer,
+	log *slog.Logger) error {
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listen) }()
 	if _, err := fmt.Fprintf(stdout, "mlsd-dev on http://%s\n", listen.Addr()); err != nil {

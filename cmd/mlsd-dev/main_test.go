@@ -180,7 +180,8 @@ func (c devClient) testReset(t *testing.T) {
 		if convos := c.convos(who); len(convos) != 1 {
 			t.Fatalf("convos %v", convos)
 		}
-		token := read[devserver.Token](t, c.dev("token", `{"did":"`+who.DID.String()+`","lxm":"`+mlsapi.NSIDGetConvos+`"}`)).Token
+		token := read[devserver.Token](t,
+			c.dev("token", `{"did":"`+who.DID.String()+`","lxm":"`+mlsapi.NSIDGetConvos+`"}`)).Token
 		ended := c.stream(who)
 		c.dev("reset", "{}")
 		if text := <-ended; !strings.Contains(text, "event: membershipEvent") && !strings.Contains(text, "event: infoEvent") {
@@ -236,7 +237,8 @@ func TestDevEmpties(t *testing.T) {
 	fresh := contents(t, db)
 	// A row in every table that takes one without help, and what the server changes of the others.
 	exec(`SET session_replication_role = replica`)
-	exec(`INSERT INTO audit_log (entity, entity_id, actor, from_state, to_state, reason, version) SELECT 'welcome', gen_random_uuid(), 'x', 'x', 'available', 'x', 1`)
+	exec(`INSERT INTO audit_log (entity, entity_id, actor, from_state, to_state, reason, version) SELECT 'welcome',
+			gen_random_uuid(), 'x', 'x', 'available', 'x', 1`)
 	exec(`INSERT INTO outbox (kind, size, created_at) SELECT 1, 1, now() FROM generate_series(1, 3)`)
 	exec(`UPDATE stream SET head = 7, day = '2026-01-01', floor = 3`)
 	exec(`DELETE FROM transitions WHERE entity = 'push_job'`)

@@ -148,7 +148,8 @@ func TestReferenceErrors(t *testing.T) {
 	errors := 0
 	row := func(of, status, name, more string) {
 		t.Helper()
-		if !regexp.MustCompile("(?m)^\\| " + status + " \\| `" + name + "` \\| " + more + `[^|]{5,} \| [^|]{5,} \|$`).MatchString(page(t, "docs/clients/api/"+of+".md")) {
+		if !regexp.MustCompile("(?m)^\\| " + status + " \\| `" + name + "` \\| " + more +
+			`[^|]{5,} \| [^|]{5,} \|$`).MatchString(page(t, "docs/clients/api/"+of+".md")) {
 			t.Errorf("%s.md has no row of %s with its status, when it comes, and what to do", of, name)
 		}
 	}

@@ -36,7 +36,8 @@ func ask(t *testing.T, verb, address string, headers ...string) int {
 }
 
 // adminPages are what the admin listener tells about the node.
-var adminPages = []string{"/", "/queues", "/checks", "/actions", "/metrics", "/check", "/check/clients", "/debug/pprof/", "/admin/account/show?did=did:web:a.example"}
+var adminPages = []string{"/", "/queues", "/checks", "/actions", "/metrics", "/check", "/check/clients",
+	"/debug/pprof/", "/admin/account/show?did=did:web:a.example"}
 
 // H11: a page in a browser reads the admin listener by DNS rebinding, or from another site.
 func TestBrowsersCannotReadTheAdminListener(t *testing.T) {
@@ -45,8 +46,10 @@ func TestBrowsersCannotReadTheAdminListener(t *testing.T) {
 	_, port, _ := strings.Cut(strings.TrimPrefix(s.admin, "http://"), ":")
 	for _, page := range adminPages {
 		for _, bad := range [][]string{
-			{"Host", "evil.example"}, {"Host", "evil.example:" + port}, {"Host", "localhost.evil.example"}, {"Host", "192.0.2.8"},
-			{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://evil.example"}, {"Origin", "null"},
+			{"Host", "evil.example"}, {"Host", "evil.example:" + port}, {"Host", "localhost.evil.example"},
+			{"Host", "192.0.2.8"},
+			{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://evil.example"},
+			{"Origin", "null"},
 		} {
 			if got := ask(t, http.MethodGet, s.admin+page, bad...); got != http.StatusForbidden {
 				t.Errorf("%s with %v: %d", page, bad, got)
@@ -76,7 +79,8 @@ func TestAdminTokens(t *testing.T) {
 	if err := os.WriteFile(file, []byte(write+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := boot(t, []string{"MLSD_ADMIN_READ_TOKEN=" + readOnly}, "--database-url", pgtest.URL(t), "--admin-token", "file:"+file, "--failpoints")
+	s := boot(t, []string{"MLSD_ADMIN_READ_TOKEN=" + readOnly}, "--database-url", pgtest.URL(t), "--admin-token",
+		"file:"+file, "--failpoints")
 	for _, page := range []string{"/livez", "/readyz"} {
 		if got := ask(t, http.MethodGet, s.admin+page); got != http.StatusOK {
 			t.Errorf("%s without a token: %d", page, got)
@@ -105,7 +109,8 @@ func TestAdminTokens(t *testing.T) {
 		if got := ask(t, c.verb, s.admin+c.page, "Authorization", "Bearer "+write); got != http.StatusOK {
 			t.Errorf("%s with the admin token: %d", c.page, got)
 		}
-		if got := ask(t, c.verb, s.admin+c.page, "Authorization", "Bearer "+write, "Host", "evil.example"); got != http.StatusForbidden {
+		if got := ask(t, c.verb, s.admin+c.page, "Authorization", "Bearer "+write, "Host",
+			"evil.example"); got != http.StatusForbidden {
 			t.Errorf("%s with the admin token from a foreign name: %d", c.page, got)
 		}
 	}
@@ -130,7 +135,8 @@ func TestOpenAdminListenerNeedsAToken(t *testing.T) {
 	} {
 		launch(t, c.environ, append([]string{"--database-url", "postgres://127.0.0.1:1/none"}, c.args...)...).fails(c.want)
 	}
-	s := launch(t, []string{"MLSD_ADMIN_TOKEN=sixteen-characters"}, "--database-url", pgtest.URL(t), "--admin-listen", "0.0.0.0:0")
+	s := launch(t, []string{"MLSD_ADMIN_TOKEN=sixteen-characters"}, "--database-url", pgtest.URL(t), "--admin-listen",
+		"0.0.0.0:0")
 	eventually(t, "it serves", func() bool { return strings.Contains(s.stdout.String(), "mlsd listening on") })
 	s.stop()
 }

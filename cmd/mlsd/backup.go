@@ -32,7 +32,8 @@ func backupCommand(stdout io.Writer) *cli.Command {
 // restoreCommand returns the command "restore".
 func restoreCommand(stdout, stderr io.Writer) *cli.Command {
 	return &cli.Command{
-		Name: "restore", Usage: "make the private PostgreSQL from a backup and the WAL of MLSD_WAL_ARCHIVE; the data directory must be empty",
+		Name: "restore", Usage: "make the private PostgreSQL from a backup and the WAL of MLSD_WAL_ARCHIVE; the data " +
+			"directory must be empty",
 		ArgsUsage: "DIR",
 		Flags: []cli.Flag{
 			&cli.TimestampFlag{

@@ -26,7 +26,8 @@ import (
 // directory, and the moment becomes to.
 func typed(t *testing.T, name, directory string, to time.Time) string {
 	t.Helper()
-	block := regexp.MustCompile(`<!-- typed: ` + name + ` -->\n\n((?: {4}.*\n)+)`).FindStringSubmatch(pages(t)["docs/RESTORE.md"])
+	block := regexp.MustCompile(`<!-- typed: ` + name +
+		` -->\n\n((?: {4}.*\n)+)`).FindStringSubmatch(pages(t)["docs/RESTORE.md"])
 	if block == nil {
 		t.Fatalf("docs/RESTORE.md has no commands %q", name)
 	}
@@ -157,7 +158,8 @@ func TestBackupAndRestore(t *testing.T) {
 
 	restored := filepath.Join(dir, "restored")
 	environ := []string{path, "MLSD_WAL_ARCHIVE=" + archive, "MLSD_DATA_DIR=" + restored}
-	if out := shell(t, typed(t, "restore", dir, to), nil, environ...); !strings.Contains(out, "the last transaction in it was committed at ") {
+	if out := shell(t, typed(t, "restore", dir, to), nil, environ...); !strings.Contains(out,
+		"the last transaction in it was committed at ") {
 		t.Errorf("restore prints %q", out)
 	}
 	w.on("--data-dir", restored, "--wal-archive", archive)
@@ -213,7 +215,8 @@ func TestBaseBackupAndRestore(t *testing.T) {
 
 	restored := filepath.Join(p.dir, "restored")
 	p.shell(restored, typed(t, "pitr", p.dir, to))
-	p.shell(restored, `until test "$(psql --no-align --tuples-only --command='SELECT pg_is_in_recovery()' mlsd)" = f; do sleep 0.05; done`)
+	p.shell(restored, `until test "$(psql --no-align --tuples-only --command='SELECT pg_is_in_recovery()' mlsd)" = f; `+
+		`do sleep 0.05; done`)
 	w.on("--database-url", p.url("mlsd"))
 	c.wantFirst(5)
 }
@@ -244,7 +247,8 @@ func newCluster(t *testing.T) *cluster {
 // the test.
 func (p *cluster) shell(data, script string) {
 	p.t.Helper()
-	environ := []string{"PATH=" + p.bin + string(os.PathListSeparator) + os.Getenv("PATH"), "PGDATA=" + data, "PGHOST=" + p.dir, "PGUSER=mlsd"}
+	environ := []string{"PATH=" + p.bin + string(os.PathListSeparator) + os.Getenv("PATH"), "PGDATA=" + data,
+		"PGHOST=" + p.dir, "PGUSER=mlsd"}
 	p.t.Cleanup(func() {
 		shell(p.t, `if test -e "$PGDATA/postmaster.pid"; then pg_ctl stop --mode=immediate; fi`, p.account, environ...)
 	})

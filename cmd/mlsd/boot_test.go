@@ -84,7 +84,8 @@ func launch(t testing.TB, environ []string, args ...string) *server {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &server{t: t, stdout: newOutput(), stderr: newOutput(), cancel: cancel, ended: make(chan struct{})}
-	args = append([]string{"mlsd", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--log-format", "text"}, args...)
+	args = append([]string{"mlsd", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--log-format", "text"},
+		args...)
 	go func() {
 		defer close(s.ended)
 		s.err = run(ctx, args, environ, s.stdout, s.stderr)

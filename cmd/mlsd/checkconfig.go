@@ -15,8 +15,10 @@ import (
 // checkConfigCommand returns the command "check-config".
 func checkConfigCommand(stdout, stderr io.Writer) *cli.Command {
 	return &cli.Command{
-		Name: "check-config", Usage: "check the settings as a start does before it needs the database, and print those that are not the default ones",
-		Flags: []cli.Flag{&cli.BoolFlag{Name: "database", Usage: "reach the database of MLSD_DATABASE_URL too, and the standby of MLSD_READ_DATABASE_URL"}},
+		Name: "check-config", Usage: "check the settings as a start does before it needs the database, and print those " +
+			"that are not the default ones",
+		Flags: []cli.Flag{&cli.BoolFlag{Name: "database",
+			Usage: "reach the database of MLSD_DATABASE_URL too, and the standby of MLSD_READ_DATABASE_URL"}},
 		Action: node.WithConfig(0, func(ctx context.Context, cfg node.Config, cmd *cli.Command) error {
 			if _, err := cfg.Check(cfg.Logger(stderr)); err != nil {
 				return err

@@ -45,13 +45,15 @@ func start(t *testing.T, dir string, env []string, args ...string) *child {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &child{t: t, cmd: exec.Command(exe, args...), stdout: newOutput(), stderr: newOutput(), ended: make(chan struct{})}
+	c := &child{t: t, cmd: exec.Command(exe, args...), stdout: newOutput(), stderr: newOutput(),
+		ended: make(chan struct{})}
 	for _, entry := range os.Environ() {
 		if !strings.HasPrefix(entry, "MLSD_") {
 			c.cmd.Env = append(c.cmd.Env, entry)
 		}
 	}
-	c.cmd.Env = append(c.cmd.Env, childEnv+"=1", "MLSD_LISTEN=127.0.0.1:0", "MLSD_ADMIN_LISTEN=127.0.0.1:0", "MLSD_DATA_DIR="+dir,
+	c.cmd.Env = append(c.cmd.Env, childEnv+"=1", "MLSD_LISTEN=127.0.0.1:0", "MLSD_ADMIN_LISTEN=127.0.0.1:0",
+		"MLSD_DATA_DIR="+dir,
 		"MLSD_FAILPOINTS=true", "MLSD_SERVICE_DID="+serviceDID, "MLSD_LOG_FORMAT=text", "MLSD_RATE_DID=1e6/1000000",
 		"MLSD_RATE_IP=1e6/1000000")
 	c.cmd.Env = append(c.cmd.Env, env...)

@@ -165,7 +165,8 @@ func newTraffic(t *testing.T) *traffic {
 	w.convo = w.alice.create(w.bob)
 	w.bob.procedure(mlsapi.NSIDAcceptConvo, &mlsapi.AcceptConvoInput{ConvoID: w.convo.id}).must().ok()
 	url := h.URL + "/"
-	w.bob.procedure(mlsapi.NSIDRegisterPushTarget, &mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "webhook", URL: &url}).must().ok()
+	w.bob.procedure(mlsapi.NSIDRegisterPushTarget,
+		&mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "webhook", URL: &url}).must().ok()
 	w.events = w.alice.stream()
 	return w
 }
@@ -181,7 +182,8 @@ func (w *traffic) round(t *testing.T) {
 	other.IdempotencyKey = hello.IdempotencyKey
 	w.alice.procedure(mlsapi.NSIDSendMessage, other).must().fails(http.StatusConflict, mlsapi.ErrIdempotencyConflict)
 	late := &convo{id: w.convo.id, group: w.convo.group, epoch: w.convo.epoch + 1}
-	w.alice.procedure(mlsapi.NSIDSendMessage, w.alice.message(late, "too soon")).must().fails(http.StatusConflict, mlsapi.ErrEpochMismatch)
+	w.alice.procedure(mlsapi.NSIDSendMessage, w.alice.message(late, "too soon")).must().fails(http.StatusConflict,
+		mlsapi.ErrEpochMismatch)
 
 	carol := w.user()
 	w.alice.addition(w.convo, carol).must().ok()

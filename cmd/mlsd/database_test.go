@@ -101,15 +101,17 @@ func TestUnusableDatabase(t *testing.T) {
 		url  string
 		want []string
 	}{
-		"no server listens": {"postgres://mlsd:" + url.QueryEscape(password) + "@127.0.0.1:1/mlsd", []string{"127.0.0.1:1", "refused"}},
+		"no server listens": {"postgres://mlsd:" + url.QueryEscape(password) + "@127.0.0.1:1/mlsd",
+			[]string{"127.0.0.1:1", "refused"}},
 		"no such database": {
 			withPassword(t, strings.Replace(pgtest.EmptyURL(t), "?", "_none?", 1)), []string{"_none", "does not exist"}},
-		"unreadable":                 {"postgres://mlsd:" + password + "%zz@127.0.0.1/mlsd", nil},
-		"bad port":                   {"postgres://mlsd:horse/battery@127.0.0.1/mlsd", nil},
-		"bad setting":                {"postgres://mlsd:battery@127.0.0.1/mlsd?sslmode=horse", nil},
-		"words":                      {"host=127.0.0.1 user=mlsd password='correct horse+battery", nil},
-		"other scheme":               {"mysql://mlsd:battery@127.0.0.1/mlsd", nil},
-		"certificate does not exist": {"postgres://mlsd:battery@127.0.0.1/mlsd?sslmode=verify-full&sslrootcert=/none.pem", []string{"/none.pem"}},
+		"unreadable":   {"postgres://mlsd:" + password + "%zz@127.0.0.1/mlsd", nil},
+		"bad port":     {"postgres://mlsd:horse/battery@127.0.0.1/mlsd", nil},
+		"bad setting":  {"postgres://mlsd:battery@127.0.0.1/mlsd?sslmode=horse", nil},
+		"words":        {"host=127.0.0.1 user=mlsd password='correct horse+battery", nil},
+		"other scheme": {"mysql://mlsd:battery@127.0.0.1/mlsd", nil},
+		"certificate does not exist": {"postgres://mlsd:battery@127.0.0.1/mlsd?sslmode=verify-full&sslrootcert=/none.pem",
+			[]string{"/none.pem"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -136,7 +138,8 @@ func TestRestored(t *testing.T) {
 			t.Fatal(err)
 		}
 		var generations int
-		err = errors.Join(conn.QueryRow(t.Context(), `SELECT count(*) FROM generations`).Scan(&generations), conn.Close(t.Context()))
+		err = errors.Join(conn.QueryRow(t.Context(), `SELECT count(*) FROM generations`).Scan(&generations),
+			conn.Close(t.Context()))
 		if err != nil || generations != n+2 {
 			t.Errorf("%d generations, %v", generations, err)
 		}
@@ -173,7 +176,8 @@ func TestMigrate(t *testing.T) {
 	migrate("down", "-1").fails("-1")
 	migrate("down", "one").fails(`"one" is not a number`)
 	wantVersion(all)
-	migrate("down").fails("--yes-delete-data", "only a backup brings it back", fmt.Sprintf("%06d_", newestMigration(t)), "DROP TABLE")
+	migrate("down").fails("--yes-delete-data", "only a backup brings it back", fmt.Sprintf("%06d_", newestMigration(t)),
+		"DROP TABLE")
 	wantVersion(all)
 	ok("down", "--yes-delete-data", all)
 	wantVersion("0")

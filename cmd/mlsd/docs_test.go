@@ -27,7 +27,8 @@ func pages(t *testing.T) map[string]string {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && path != root && (strings.HasPrefix(entry.Name(), ".") || slices.Contains([]string{"testdata", "node_modules"}, entry.Name())):
+		case entry.IsDir() && path != root &&
+			(strings.HasPrefix(entry.Name(), ".") || slices.Contains([]string{"testdata", "node_modules"}, entry.Name())):
 			return fs.SkipDir
 		case entry.IsDir() || filepath.Ext(path) != ".md":
 			return nil
@@ -54,10 +55,12 @@ func TestLifetimesPage(t *testing.T) {
 		found := slices.ContainsFunc(rows, func(row []string) bool {
 			life, err := time.ParseDuration(row[2])
 			least, failed := time.ParseDuration(row[3])
-			return err == nil && failed == nil && strings.Contains(row[1], "`"+o.Name()+"`") && life == o.Life && least == o.Least.Life
+			return err == nil && failed == nil && strings.Contains(row[1], "`"+o.Name()+"`") && life == o.Life &&
+				least == o.Least.Life
 		})
 		if !found {
-			t.Errorf("docs/OPERATING.md does not say that a record of %s lasts %s, and at least %s", o.Name(), o.Life, o.Least.Life)
+			t.Errorf("docs/OPERATING.md does not say that a record of %s lasts %s, and at least %s", o.Name(), o.Life,
+				o.Least.Life)
 		}
 	}
 }
@@ -108,7 +111,8 @@ func TestPaths(t *testing.T) {
 // capitals stand for values.
 func TestCommands(t *testing.T) {
 	t.Parallel()
-	tree := map[string]*cli.Command{"inspect": inspectCommand(io.Discard), "migrate": migrateCommand(io.Discard, io.Discard)}
+	tree := map[string]*cli.Command{"inspect": inspectCommand(io.Discard),
+		"migrate": migrateCommand(io.Discard, io.Discard)}
 	typed := regexp.MustCompile("(?:`| {4}|\\t)mlsd (inspect|migrate)( [^`\n#]*)?")
 	word, checked := regexp.MustCompile(`[0-9A-Za-z_-]+`), 0
 	for page, text := range pages(t) {

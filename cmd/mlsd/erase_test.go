@@ -44,14 +44,17 @@ const (
 
 // newEraser is the eraser of another node. It calls batch after each batch.
 func newEraser(db *pgxpool.Pool, faults *failpoint.Set, batch func()) (*erasure.Worker, error) {
-	identities, err := serviceauth.NewDirectory(serviceauth.DirectoryConfig{PLCURL: "http://localhost", AllowLoopback: true, DB: db})
+	identities, err := serviceauth.NewDirectory(serviceauth.DirectoryConfig{PLCURL: "http://localhost",
+		AllowLoopback: true, DB: db})
 	if err != nil {
 		return nil, err
 	}
 	store := accounts.NewStore(0)
 	return erasure.NewWorker(erasure.Config{
-		DB: db, Log: slog.New(slog.DiscardHandler), Jobs: erasure.NewStore(store), Accounts: store, Remover: convos.NewRemover(db, nil),
-		Forget: identities.Forget, EraseActions: operator.EraseActions, Wake: batch, Faults: faults, KeyRest: time.Millisecond,
+		DB: db, Log: slog.New(slog.DiscardHandler), Jobs: erasure.NewStore(store), Accounts: store,
+		Remover: convos.NewRemover(db, nil),
+		Forget:  identities.Forget, EraseActions: operator.EraseActions, Wake: batch, Faults: faults,
+		KeyRest: time.Millisecond,
 	}), nil
 }
 
@@ -144,7 +147,8 @@ func newErased(t *testing.T) *erased {
 	w.closeReport(alice.reports(e.known, "bob is loud"), bob.did().String()+" was warned")
 	bob.procedure(mlsapi.NSIDSetCursorPolicy, &mlsapi.SetCursorPolicyInput{ShareCursors: "members"}).must().ok()
 	url := "https://push.example.com/"
-	bob.procedure(mlsapi.NSIDRegisterPushTarget, &mlsapi.RegisterPushTargetInput{DeviceID: bob.deviceID(), Kind: "webhook", URL: &url}).must().ok()
+	bob.procedure(mlsapi.NSIDRegisterPushTarget,
+		&mlsapi.RegisterPushTargetInput{DeviceID: bob.deviceID(), Kind: "webhook", URL: &url}).must().ok()
 	bob.session()
 	alice.procedure(mlsapi.NSIDSendMessage, alice.message(e.bobs, "to be pushed")).must().ok()
 	alice.query(mlsapi.NSIDGetWelcome, "convoId", e.bobs.id).must().ok()
@@ -166,7 +170,9 @@ func (e *erased) keyIsStored(u *user, again bool) bool {
 	e.t.Helper()
 	var stored bool
 	err := e.db.QueryRow(e.t.Context(), `
-		SELECT EXISTS (SELECT FROM identity_keys WHERE did = $1 AND key IS NOT NULL AND (forgotten_at IS NOT NULL OR NOT $2))`, u.did(), again).Scan(&stored)
+		SELECT EXISTS (
+			SELECT FROM identity_keys
+			WHERE did = $1 AND key IS NOT NULL AND (forgotten_at IS NOT NULL OR NOT $2))`, u.did(), again).Scan(&stored)
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -189,7 +195,8 @@ func (e *erased) keyReturns(call request) {
 // found searches every column of every table for an account, without the program's help.
 func (e *erased) found(u *user) map[string]int64 {
 	e.t.Helper()
-	rows, err := e.db.Query(e.t.Context(), `SELECT tablename::text FROM pg_tables WHERE schemaname = current_schema() ORDER BY 1`)
+	rows, err := e.db.Query(e.t.Context(),
+		`SELECT tablename::text FROM pg_tables WHERE schemaname = current_schema() ORDER BY 1`)
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -204,7 +211,8 @@ func (e *erased) found(u *user) map[string]int64 {
 	found := map[string]int64{}
 	for _, table := range tables {
 		var n int64
-		err := e.db.QueryRow(e.t.Context(), `SELECT count(*) FROM `+table+` t WHERE strpos(t::text, $1) > 0 OR strpos(t::text, $2) > 0`,
+		err := e.db.QueryRow(e.t.Context(),
+			`SELECT count(*) FROM `+table+` t WHERE strpos(t::text, $1) > 0 OR strpos(t::text, $2) > 0`,
 			u.did().String(), hex.EncodeToString([]byte(u.did()))).Scan(&n)
 		if err != nil {
 			e.t.Fatal(err)
@@ -219,7 +227,8 @@ func (e *erased) found(u *user) map[string]int64 {
 // hurry ends every pause of the erasures that run.
 func (e *erased) hurry() {
 	e.t.Helper()
-	if _, err := e.db.Exec(e.t.Context(), `UPDATE erasures SET not_before = clock_timestamp() WHERE state = 'running'`); err != nil {
+	if _, err := e.db.Exec(e.t.Context(),
+		`UPDATE erasures SET not_before = clock_timestamp() WHERE state = 'running'`); err != nil {
 		e.t.Fatal(err)
 	}
 }
@@ -250,7 +259,8 @@ func (e *erased) finish(id fmt.Stringer, workers int) erasure.Erasure {
 			})
 		}
 		nodes.Wait()
-		if report := done[erasure.Erasure](e.world, "erasure", "show", id.String()); report.State == erasure.Finished || e.t.Failed() {
+		if report := done[erasure.Erasure](e.world, "erasure", "show", id.String()); report.State == erasure.Finished ||
+			e.t.Failed() {
 			return report
 		}
 	}
@@ -267,7 +277,8 @@ func (e *erased) wantErased() {
 	}
 	e.wantSound()
 	for _, c := range []*convo{e.known, e.bobs, e.left} {
-		if members := e.alice.members(c); strings.Contains(members, e.bob.did().String()) || strings.Contains(members, tombstone.Prefix) {
+		if members := e.alice.members(c); strings.Contains(members, e.bob.did().String()) ||
+			strings.Contains(members, tombstone.Prefix) {
 			e.t.Errorf("members: %s", members)
 		}
 	}
@@ -290,7 +301,8 @@ func (e *erased) wantErased() {
 	}
 	// No two convos have the same tombstone.
 	var shared int
-	err := e.db.QueryRow(e.t.Context(), `SELECT count(*) - count(DISTINCT did) FROM members WHERE did LIKE 'did:erased:%'`).Scan(&shared)
+	err := e.db.QueryRow(e.t.Context(),
+		`SELECT count(*) - count(DISTINCT did) FROM members WHERE did LIKE 'did:erased:%'`).Scan(&shared)
 	if err != nil || shared != 0 {
 		e.t.Errorf("%d memberships can be linked, %v", shared, err)
 	}
@@ -307,7 +319,8 @@ func TestAdminAccountErase(t *testing.T) {
 	did := e.bob.did().String()
 	before := e.found(e.bob)
 	for _, table := range []string{
-		"convos", "members", "messages", "key_packages", "key_package_init_keys", "welcomes", "idempotency_keys", "push_targets",
+		"convos", "members", "messages", "key_packages", "key_package_init_keys", "welcomes", "idempotency_keys",
+		"push_targets",
 		"identity_keys", "audit_log", "events", "admin_actions", "public_groups", "push_jobs", "sessions", "abuse_reports",
 	} {
 		if before[table] == 0 && table != "identity_keys" && table != "push_jobs" { // these are written in the background
@@ -315,7 +328,8 @@ func TestAdminAccountErase(t *testing.T) {
 		}
 	}
 	begun := done[operator.Erasing](e.world, "account", "erase", did)
-	if again := done[operator.Erasing](e.world, "account", "erase", did); !begun.Begun || again.Begun || again.ID != begun.ID {
+	if again := done[operator.Erasing](e.world, "account", "erase", did); !begun.Begun || again.Begun ||
+		again.ID != begun.ID {
 		t.Errorf("begun %+v, then %+v", begun, again)
 	}
 	look := e.bob.query(mlsapi.NSIDGetConvos)
@@ -329,13 +343,15 @@ func TestAdminAccountErase(t *testing.T) {
 	if len(report.Remains) > 0 || report.Failures > 0 || report.Pass != 1 {
 		t.Errorf("report: %+v", report)
 	}
-	for _, table := range []string{"members", "messages", "key_packages", "welcomes", "idempotency_keys", "push_jobs", "audit_log", "events", "admin_actions", "sessions"} {
+	for _, table := range []string{"members", "messages", "key_packages", "welcomes", "idempotency_keys", "push_jobs",
+		"audit_log", "events", "admin_actions", "sessions"} {
 		if report.Counts[table] == 0 {
 			t.Errorf("the report counts nothing in %s: %v", table, report.Counts)
 		}
 	}
 	e.wantErased()
-	if got := e.openReport(e.report); got.Content.Text != "they made fun of me" || !tombstone.Is(got.Reporter) || report.Counts["abuse_reports"] != 2 {
+	if got := e.openReport(e.report); got.Content.Text != "they made fun of me" || !tombstone.Is(got.Reporter) ||
+		report.Counts["abuse_reports"] != 2 {
 		t.Errorf("bob's report is %+v, %d were changed", got, report.Counts["abuse_reports"])
 	}
 	// Others can remove the leaf, and then nothing names bob.
@@ -368,14 +384,16 @@ func TestErasureOfManyWelcomes(t *testing.T) {
 			FOR EACH STATEMENT EXECUTE FUNCTION test.count_changed()`,
 		fmt.Sprintf(`
 			INSERT INTO welcomes (convo_id, id, recipient_did, device_id, key_package_ref, epoch, created_at, state)
-			SELECT '%s', gen_random_uuid(), '%s', 'phone', 'ref', 1, clock_timestamp(), 'superseded' FROM generate_series(1, %d)`, e.left.id, did, n),
+			SELECT '%s', gen_random_uuid(), '%s', 'phone', 'ref', 1, clock_timestamp(), 'superseded'
+			FROM generate_series(1, %d)`, e.left.id, did, n),
 	} {
 		if _, err := e.db.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
 	}
 	report := e.finish(done[operator.Erasing](e.world, "account", "erase", did.String()).ID, 2)
-	if len(report.Remains) > 0 || report.Failures > 0 || report.Pass != 1 || report.Counts["welcomes"] < n || report.Counts["members"] == 0 {
+	if len(report.Remains) > 0 || report.Failures > 0 || report.Pass != 1 || report.Counts["welcomes"] < n ||
+		report.Counts["members"] == 0 {
 		t.Errorf("report: %+v", report)
 	}
 	e.wantErased()
@@ -475,7 +493,8 @@ func TestAdminAccountExport(t *testing.T) {
 		if sender, is := got.Data["sender_did"]; is && sender != e.bob.did().String() {
 			t.Errorf("a message of another: %s", line)
 		}
-		if table == "accounts" && (got.Data["limit_percent"] != 50.0 || got.Data["limited_by"] != nil || got.Data["limited_reason"] != nil) {
+		if table == "accounts" &&
+			(got.Data["limit_percent"] != 50.0 || got.Data["limited_by"] != nil || got.Data["limited_reason"] != nil) {
 			t.Errorf("the limit: %s", line)
 		}
 	}
@@ -503,7 +522,8 @@ func TestExportMyData(t *testing.T) {
 		Data map[string]any
 	}
 	// What changes by the reading itself, or in the background, is not compared.
-	moving := map[string]bool{"caller_counts": true, "quota_counts": true, "identity_keys": true, "push_jobs": true, "push_targets": true, "push_convos": true}
+	moving := map[string]bool{"caller_counts": true, "quota_counts": true, "identity_keys": true, "push_jobs": true,
+		"push_targets": true, "push_convos": true}
 	operators := func() (all []record) {
 		s := e.operate("account", "export", e.bob.did().String())
 		if err := s.wait(); err != nil {
@@ -553,13 +573,15 @@ func TestEraseMyAccount(t *testing.T) {
 	}
 	e := newErased(t)
 	second := boot(t, nil, e.flags("--database-url", e.database)...)
-	first := read[mlsapi.EraseMyAccountOutput](t, e.bob.procedure(mlsapi.NSIDEraseMyAccount, &mlsapi.EraseMyAccountInput{IdempotencyKey: newKey()}).must().ok())
+	first := read[mlsapi.EraseMyAccountOutput](t,
+		e.bob.procedure(mlsapi.NSIDEraseMyAccount, &mlsapi.EraseMyAccountInput{IdempotencyKey: newKey()}).must().ok())
 	if first.Erasing || first.Held == nil || first.Held.Convos != 3 || first.ConfirmationToken == nil {
 		t.Fatalf("the first step answers %+v", first)
 	}
 	admin, public := e.admin, e.public
 	e.use(second.admin, second.public)
-	confirm := e.bob.procedure(mlsapi.NSIDEraseMyAccount, &mlsapi.EraseMyAccountInput{ConfirmationToken: first.ConfirmationToken, IdempotencyKey: newKey()})
+	confirm := e.bob.procedure(mlsapi.NSIDEraseMyAccount,
+		&mlsapi.EraseMyAccountInput{ConfirmationToken: first.ConfirmationToken, IdempotencyKey: newKey()})
 	begun := confirm.must()
 	begun.ok()
 	e.use(admin, public)
@@ -624,7 +646,8 @@ func TestDeletedAccountIsErased(t *testing.T) {
 			t.Fatal(err)
 		}
 		var all, bobs int
-		err := db.QueryRow(t.Context(), `SELECT count(*), count(*) FILTER (WHERE did = $1) FROM erasures`, bob.did()).Scan(&all, &bobs)
+		err := db.QueryRow(t.Context(), `SELECT count(*), count(*) FILTER (WHERE did = $1) FROM erasures`,
+			bob.did()).Scan(&all, &bobs)
 		if err != nil || all != step.jobs || bobs != step.jobs {
 			t.Errorf("after %v: %d erasures, %d of bob, %v", step.later, all, bobs, err)
 		}

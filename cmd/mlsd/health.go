@@ -21,7 +21,8 @@ const healthTimeout = 3 * time.Second
 func healthCommand(stdout io.Writer) *cli.Command {
 	return &cli.Command{
 		Name: "health", Usage: "ask a running mlsd whether it is ready (GET /readyz); fails if it is not",
-		Action: node.WithConfig(0, func(ctx context.Context, cfg node.Config, _ *cli.Command) error { return health(ctx, cfg, stdout) }),
+		Action: node.WithConfig(0,
+			func(ctx context.Context, cfg node.Config, _ *cli.Command) error { return health(ctx, cfg, stdout) }),
 	}
 }
 

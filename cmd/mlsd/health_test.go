@@ -17,13 +17,15 @@ func TestHealth(t *testing.T) {
 	s := boot(t, nil, "--database-url", pgtest.URL(t))
 	for _, flag := range []string{"--admin-url=" + s.admin, "--admin-listen=" + strings.TrimPrefix(s.admin, "http://")} {
 		var out bytes.Buffer
-		if err := run(t.Context(), []string{"mlsd", flag, "health"}, nil, &out, io.Discard); err != nil || out.String() != "ok\n" {
+		if err := run(t.Context(), []string{"mlsd", flag, "health"}, nil, &out, io.Discard); err != nil ||
+			out.String() != "ok\n" {
 			t.Errorf("%s: %v, %q", flag, err, out.String())
 		}
 	}
 	s.cancel()
 	<-s.ended
-	if err := run(t.Context(), []string{"mlsd", "--admin-url", s.admin, "health"}, nil, io.Discard, io.Discard); err == nil {
+	if err := run(t.Context(), []string{"mlsd", "--admin-url", s.admin, "health"}, nil, io.Discard,
+		io.Discard); err == nil {
 		t.Error("a server that has ended is healthy")
 	}
 }
@@ -36,7 +38,8 @@ func TestHealthNotReady(t *testing.T) {
 	}))
 	defer s.Close()
 	err := run(t.Context(), []string{"mlsd", "--admin-url", s.URL, "health"}, nil, io.Discard, io.Discard)
-	if err == nil || !strings.Contains(err.Error(), "503 Service Unavailable: the database cannot be reached; asked /readyz") {
+	if err == nil || !strings.Contains(err.Error(),
+		"503 Service Unavailable: the database cannot be reached; asked /readyz") {
 		t.Errorf("got %v", err)
 	}
 }

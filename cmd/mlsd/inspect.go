@@ -47,7 +47,8 @@ func inspectCommand(stdout io.Writer) *cli.Command {
 }
 
 // inspect asks questions and prints the answers. All are of the same moment.
-func inspect(ctx context.Context, cfg node.Config, cmd *cli.Command, stdout io.Writer, questions []operator.Method) (err error) {
+func inspect(ctx context.Context, cfg node.Config, cmd *cli.Command, stdout io.Writer,
+	questions []operator.Method) (err error) {
 	if cmd.Duration("timeout") <= 0 {
 		return errors.New("inspect: --timeout must be positive")
 	}

@@ -30,7 +30,8 @@ func hour(t time.Time) string { return t.UTC().Format("2006-01-02 15:00") }
 func wantCallers(t *testing.T, database string, bob *user) {
 	t.Helper()
 	var got []operator.CallerUse
-	for _, c := range lookJSON[operator.CallerUses](t, database, "records", "--by-caller", "--since", "1h", "--dids").Callers {
+	for _, c := range lookJSON[operator.CallerUses](t, database, "records", "--by-caller", "--since", "1h",
+		"--dids").Callers {
 		if c.MeanSeconds <= 0 || c.Seconds < c.MeanSeconds {
 			t.Errorf("times of %+v", c)
 		}
@@ -70,7 +71,8 @@ func wantCallers(t *testing.T, database string, bob *user) {
 	}
 	counted := lookJSON[operator.TransitionCounts](t, database, "audit").Transitions // finding S4
 	for _, want := range []operator.TransitionCount{
-		{Entity: "record", From: "completed", To: "conflict", Reason: "used for another request", Count: 1}, {Entity: "record", From: "expired", To: "reused", Reason: "publishKeyPackage", Count: 1},
+		{Entity: "record", From: "completed", To: "conflict", Reason: "used for another request", Count: 1},
+		{Entity: "record", From: "expired", To: "reused", Reason: "publishKeyPackage", Count: 1},
 	} {
 		if !slices.Contains(counted, want) {
 			t.Errorf("the audit log lacks %+v: %+v", want, counted)
@@ -103,20 +105,24 @@ func TestInspectCallers(t *testing.T) {
 		SELECT date_trunc('hour', now(), 'UTC') - age * interval '1 hour', kind, did, nsid, n, n * 0.25, n
 		FROM (VALUES
 			(0, 'first', 'did:plc:alicealice', 'createConvo', 3), (2, 'replay', 'did:plc:alicealice', 'createConvo', 2),
-			(0, 'IdempotencyConflict', 'did:plc:alicealice', 'createConvo', 4), (30, 'EpochMismatch', 'did:plc:alicealice', 'createConvo', 90),
-			(0, 'other', '', 'getEpoch', 5), (0, 'RequestInProgress', '', 'addMembers', 1), (1, 'expired', 'did:plc:bobbobbob', 'addMembers', 1)
+			(0, 'IdempotencyConflict', 'did:plc:alicealice', 'createConvo', 4), (30, 'EpochMismatch', 'did:plc:alicealice',
+				'createConvo', 90),
+			(0, 'other', '', 'getEpoch', 5), (0, 'RequestInProgress', '', 'addMembers', 1), (1, 'expired', 'did:plc:bobbobbob',
+				'addMembers', 1)
 		) AS counted (age, kind, did, nsid, n)`)
 	thisHour := hour(time.Now())
 	for args, want := range map[string][]string{
 		"records --by-caller": {
-			"caller | method | requests | first | replayed | expired | conflicts | in progress | wrong epoch | mean time | total time",
+			"caller | method | requests | first | replayed | expired | conflicts | in progress | wrong epoch | mean time | " +
+				"total time",
 			"did:plc:alic… | createConvo | 9 | 3 | 2 | 0 | 4 | 0 | 0 | 250ms | 2.25s",
 			"(all others) | getEpoch | 5 | 0 | 0 | 0 | 0 | 0 | 0 | 250ms | 1.25s",
 			"(all others) | addMembers | 1 | 0 | 0 | 0 | 0 | 1 | 0 | 250ms | 250ms",
 			"did:plc:bobb… | addMembers | 1 | 0 | 0 | 1 | 0 | 0 | 0 | 250ms | 250ms",
 		},
 		"records --by-caller --since 1s --rows 1": {
-			"caller | method | requests | first | replayed | expired | conflicts | in progress | wrong epoch | mean time | total time",
+			"caller | method | requests | first | replayed | expired | conflicts | in progress | wrong epoch | mean time | " +
+				"total time",
 			"did:plc:alic… | createConvo | 7 | 3 | 0 | 0 | 4 | 0 | 0 | 250ms | 1.75s",
 		},
 		"conflicts --by-caller --since 1s --dids": {
@@ -134,7 +140,8 @@ func TestInspectCallers(t *testing.T) {
 			thisHour + " | RequestInProgress | addMembers | 1",
 		},
 	} {
-		if diff := cmp.Diff(want, lines(look(t, database, strings.Fields(args)...))); diff != "" && hour(time.Now()) == thisHour {
+		if diff := cmp.Diff(want, lines(look(t, database, strings.Fields(args)...))); diff != "" &&
+			hour(time.Now()) == thisHour {
 			t.Errorf("%s (-want +got):\n%s", args, diff)
 		}
 	}
@@ -152,7 +159,8 @@ func TestInspectQuotas(t *testing.T) {
 		FROM (VALUES
 			(0, 'did:plc:alicealice', 'messages-per-day', 47500), (0, 'did:plc:bobbobbob', 'messages-per-day', 500),
 			(0, 'did:plc:bobbobbob', 'convos-per-day', 125), (1, 'did:plc:alicealice', 'convos-per-day', 200),
-			(0, 'ip:192.0.2.1', 'address-messages-per-day', 4000), (0, 'convo:0192f3a4-0000-7000-8000-000000000000', 'convo-bytes-per-day', 1024),
+			(0, 'ip:192.0.2.1', 'address-messages-per-day', 4000), (0, 'convo:0192f3a4-0000-7000-8000-000000000000',
+				'convo-bytes-per-day', 1024),
 			(0, 'did:plc:bobbobbob', 'records-per-day', 7)
 		) AS counted (age, subject, quota, n);
 		INSERT INTO accounts (did, limit_percent, limit_until, limited_at, limited_by, limited_reason, version) VALUES
@@ -175,7 +183,8 @@ func TestInspectQuotas(t *testing.T) {
 		},
 		"quotas --did did:plc:carol": {"none"},
 	} {
-		got := launch(t, []string{"MLSD_QUOTA_RECORDS=0"}, append([]string{"--database-url", database, "inspect"}, strings.Fields(args)...)...)
+		got := launch(t, []string{"MLSD_QUOTA_RECORDS=0"},
+			append([]string{"--database-url", database, "inspect"}, strings.Fields(args)...)...)
 		if err := got.wait(); err != nil {
 			t.Fatal(err)
 		}
@@ -190,20 +199,24 @@ func TestInspectQuotas(t *testing.T) {
 func TestInspectReservations(t *testing.T) {
 	t.Parallel()
 	database, _ := inspected(t, `
-		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at, state, outcome,
+		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at,
+			expires_at, state, outcome,
 			fence, started_at, lease_expires_at, last_error)
-		VALUES ('did:plc:alicealice', 'work', 'convo', 'k1', '', '{}', '', now() - interval '2 hours', now() + interval '1 day', 'released', 'failure',
+		VALUES ('did:plc:alicealice', 'work', 'convo', 'k1', '', '{}', '', now() - interval '2 hours', now() + interval
+			'1 day', 'released', 'failure',
 				2, now() - interval '1 hour', now(), 'no route to did:plc:bobbobbob'),
 			('mlsd', 'mlsd.push', '', 'k2', '', '{}', '', now(), now() + interval '1 day', 'processing', '',
 				1, now(), now() + interval '1 day', NULL),
-			('mlsd', 'mlsd.push', '', 'k3', '', '{}', '', now(), now() + interval '1 day', 'completed', 'success', 1, now(), now(), NULL)`)
+			('mlsd', 'mlsd.push', '', 'k3', '', '{}', '', now(), now() + interval '1 day', 'completed', 'success', 1, now(),
+				now(), NULL)`)
 	r := lookJSON[operator.Reservations](t, database, "reservations")
 	for n := range r.Reservations {
 		r.Reservations[n].AgeSeconds, r.Reservations[n].LeaseSeconds = 0, 0
 	}
 	want := operator.Reservations{Processing: 1, Released: 1, Reservations: []operator.Reservation{
 		{Method: "mlsd.push", Key: "k2", Caller: "mlsd", State: "processing", Fence: 1},
-		{Method: "work", Scope: "convo", Key: "k1", Caller: "did:plc:alic…", State: "released", Fence: 2, LastError: "no route to did:…"},
+		{Method: "work", Scope: "convo", Key: "k1", Caller: "did:plc:alic…", State: "released", Fence: 2,
+			LastError: "no route to did:…"},
 	}}
 	if diff := cmp.Diff(want, r); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -237,9 +250,11 @@ func TestLifetimesAreSet(t *testing.T) {
 	alice.create(bob)
 	bob.publication().must().ok()
 	s.stop()
-	for method, want := range map[string]time.Duration{mlsapi.NSIDCreateConvo: 2 * time.Hour, mlsapi.NSIDPublishKeyPackage: 24 * time.Hour} {
+	for method, want := range map[string]time.Duration{mlsapi.NSIDCreateConvo: 2 * time.Hour,
+		mlsapi.NSIDPublishKeyPackage: 24 * time.Hour} {
 		var life time.Duration
-		if err := db.QueryRow(t.Context(), `SELECT max(expires_at - created_at) FROM idempotency_keys WHERE nsid = $1`, method).Scan(&life); err != nil {
+		if err := db.QueryRow(t.Context(), `SELECT max(expires_at - created_at) FROM idempotency_keys WHERE nsid = $1`,
+			method).Scan(&life); err != nil {
 			t.Fatal(err)
 		}
 		if off := (life - want).Abs(); off > time.Second {
@@ -304,9 +319,11 @@ func TestInspectRequest(t *testing.T) {
 	id := refused.header.Get("X-Request-Id")
 	text := look(t, database, "request", id)
 	for _, part := range []string{
-		`request +` + id + `\n`, `method +blue.catbird.mls.sendMessage\n`, `caller +did:[a-z]+:[A-Za-z0-9]{4}…\n`, `convo +` + c.id + `\n`,
+		`request +` + id + `\n`, `method +blue.catbird.mls.sendMessage\n`, `caller +did:[a-z]+:[A-Za-z0-9]{4}…\n`,
+		`convo +` + c.id + `\n`,
 		`answer +409 IdempotencyConflict: the idempotency key was used for another request; differing fields: ciphertext`,
-		`why +The caller had used this key for another request of sendMessage, at 20[-0-9 :.]+ UTC, [0-9a-zµ.]+ before\. Different in this one: ciphertext\.`,
+		`why +The caller had used this key for another request of sendMessage, at 20[-0-9 :.]+ UTC, [0-9a-zµ.]+ before\. ` +
+			`Different in this one: ciphertext\.`,
 		`key +` + *hello.IdempotencyKey + `\n`, `log entry +seq 1, epoch 1, 20`,
 	} {
 		if !regexp.MustCompile(part).MatchString(text) {
@@ -324,7 +341,8 @@ func TestInspectRequest(t *testing.T) {
 			t.Errorf("by %s: %v", name, got)
 		}
 	}
-	if all := lookJSON[operator.Explanations](t, database, "request", "--did", alice.did().String(), "--refused", "--dids").Requests; len(all) != 1 ||
+	if all := lookJSON[operator.Explanations](t, database, "request", "--did", alice.did().String(), "--refused",
+		"--dids").Requests; len(all) != 1 ||
 		all[0].Caller != alice.did().String() {
 		t.Errorf("refused: %+v", all)
 	}
@@ -343,7 +361,8 @@ func wantAccessLine(t *testing.T, log, id string) {
 			lines = append(lines, line)
 		}
 	}
-	if len(lines) != 1 || strings.Contains(lines[0], "did:") || !regexp.MustCompile(`"caller":"[0-9a-f]{12}"`).MatchString(lines[0]) {
+	if len(lines) != 1 || strings.Contains(lines[0], "did:") ||
+		!regexp.MustCompile(`"caller":"[0-9a-f]{12}"`).MatchString(lines[0]) {
 		t.Errorf("access lines of the request: %q", lines)
 	}
 }
@@ -366,17 +385,22 @@ func TestQuestionsOfTheListener(t *testing.T) {
 		}
 	}
 	for path, args := range map[string][]string{
-		"welcomes?failed=true&rows=1": {"welcomes", "--failed", "--rows", "1"}, "keypackages?dids=true": {"keypackages", "--dids"},
+		"welcomes?failed=true&rows=1":     {"welcomes", "--failed", "--rows", "1"},
+		"keypackages?dids=true":           {"keypackages", "--dids"},
 		"records?by-caller=true&since=1h": {"records", "--by-caller", "--since", "1h"},
 	} {
 		_, got := ask(path)
 		want := lookJSON[map[string]any](t, database, args...)
-		ages := cmpopts.IgnoreMapEntries(func(name string, _ any) bool { return strings.HasSuffix(name, "Seconds") || name == "seconds" })
+		ages := cmpopts.IgnoreMapEntries(func(name string, _ any) bool {
+			return strings.HasSuffix(name, "Seconds") ||
+				name == "seconds"
+		})
 		if diff := cmp.Diff(want, read[map[string]any](t, []byte(got)), ages); diff != "" {
 			t.Errorf("%s (-command +listener):\n%s", path, diff)
 		}
 	}
-	for _, path := range []string{"welcomes?state=lost", "records?rows=0", "records?since=x", "disputes?convo=x", "push?by-caller=true"} {
+	for _, path := range []string{"welcomes?state=lost", "records?rows=0", "records?since=x", "disputes?convo=x",
+		"push?by-caller=true"} {
 		if status, body := ask(path); status != http.StatusBadRequest {
 			t.Errorf("%s: %d %s", path, status, body)
 		}

@@ -27,28 +27,38 @@ func labelValues() map[string][]string {
 	return map[string][]string{
 		"nsid": methods, "error": failures, "quota": quota.Names(),
 		"status": words("101 200 204 400 401 403 404 405 409 413 415 426 429 500 501 502 503"),
-		"outcome": slices.Concat(failures, words(`first replay conflict in_progress expired takeover heartbeat_lost ok success failure unchanged unknown
+		"outcome": slices.Concat(failures, words(`first replay conflict in_progress expired takeover heartbeat_lost ok success
+				failure unchanged unknown
 			done dead superseded connected found invalid busy failed exported dropped`)),
-		"state":  words("processing released completed available in_flight consumed superseded expired last_resort claimed orphaned none used behind unreachable refused"),
+		"state": words("processing released completed available in_flight consumed superseded expired last_resort " +
+			"claimed orphaned none used behind unreachable refused"),
 		"source": words("standby primary"),
-		"kind":   words("websocket sse body answer drain account identity other info invalid oversized low last_resort orphaned apns webhook"),
-		"reason": words("client too_slow no_pong protocol replaced restart refused session error busy rate convo offline long behind failed"),
+		"kind": words("websocket sse body answer drain account identity other info invalid oversized low last_resort " +
+			"orphaned apns webhook"),
+		"reason": words("client too_slow no_pong protocol replaced restart refused session error busy rate convo offline " +
+			"long behind failed"),
 		"rows": words(`messages welcomes_consumed welcomes_released welcomes_expired welcome_bodies
 			key_packages_expired key_packages_orphaned key_packages_deleted key_package_signals idempotency_keys audit_log
-			accounts_erased accounts_limited abuse_reports abuse_reports_cleared disputes_ended used_tokens identity_keys sessions
-			subscription_tickets nodes push_jobs quota_counts requests erasure_confirmations attachments_unfinished attachments_expired`),
-		"worker": append(words("welcomes key_packages records used_tokens tickets sweeper"), "schema watch", "identity key sync",
+			accounts_erased accounts_limited abuse_reports abuse_reports_cleared disputes_ended used_tokens identity_keys
+			sessions
+			subscription_tickets nodes push_jobs quota_counts requests erasure_confirmations attachments_unfinished
+			attachments_expired`),
+		"worker": append(words("welcomes key_packages records used_tokens tickets sweeper"), "schema watch",
+			"identity key sync",
 			"session reader", "session key rotation", "log key reader", "log head signer", "convo sweeper", "eraser of accounts",
-			"push backlog", "push worker", "request recorder", "quota counter", "presence writer", "index of the stream", "account gate", "attachment sweeper", "message sweeper",
+			"push backlog", "push worker", "request recorder", "quota counter", "presence writer", "index of the stream",
+			"account gate", "attachment sweeper", "message sweeper",
 			"reader of the list of admitted accounts"),
-		"entity": words("welcome key_package reservation push_job record dispute attachment"), "limit": words("address caller node time"),
+		"entity": words("welcome key_package reservation push_job record dispute attachment"),
+		"limit":  words("address caller node time"),
 		"result": words("delivered gone refused retry passed failed"), "pool": words("requests reserved maintenance"),
 	}
 }
 
 // strange are texts that no label may have.
 func strange() []string {
-	return []string{"did:plc:strange", "blue.catbird.mls.strange", "strange/../%2e%2e", "strange\x00", strings.Repeat("strange", 1000), `strange"}\n`, "../strange"}
+	return []string{"did:plc:strange", "blue.catbird.mls.strange", "strange/../%2e%2e", "strange\x00",
+		strings.Repeat("strange", 1000), `strange"}\n`, "../strange"}
 }
 
 // The number of series is bounded: whatever strangers send, each label has one of a few values that
@@ -90,7 +100,8 @@ func sendStrange(t *testing.T, w *world) (sent int) {
 	}
 	for _, path := range paths {
 		for _, verb := range []string{http.MethodGet, http.MethodPost, "STRANGE"} {
-			r, err := http.NewRequestWithContext(t.Context(), verb, w.public, strings.NewReader(`{"strange": "did:plc:strange"}`))
+			r, err := http.NewRequestWithContext(t.Context(), verb, w.public,
+				strings.NewReader(`{"strange": "did:plc:strange"}`))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -99,7 +110,8 @@ func sendStrange(t *testing.T, w *world) (sent int) {
 				r.Header.Set(name, "did:plc:strange")
 			}
 			r.Header.Set("Content-Type", "application/json")
-			if name := strings.TrimPrefix(path, "/xrpc/"); slices.ContainsFunc(mlsapi.Methods(), func(m mlsapi.Method) bool { return m.NSID == name }) {
+			if name := strings.TrimPrefix(path, "/xrpc/"); slices.ContainsFunc(mlsapi.Methods(),
+				func(m mlsapi.Method) bool { return m.NSID == name }) {
 				r.Header.Set("Authorization", alice.Authorization(t, serviceDID, name, time.Now()))
 			}
 			resp, err := http.DefaultClient.Do(r)

@@ -37,8 +37,9 @@ func TestLogNamesNobody(t *testing.T) {
 		t.Errorf("the directory's failure is not in the log:\n%s", log)
 	}
 	secrets := map[string]string{
-		"ciphertext": base64.StdEncoding.EncodeToString(message.Ciphertext)[:40], "ciphertext in hex": hex.EncodeToString(message.Ciphertext)[:40],
-		"content": "which is a secret", "key": *message.IdempotencyKey, "DID": "did:",
+		"ciphertext":        base64.StdEncoding.EncodeToString(message.Ciphertext)[:40],
+		"ciphertext in hex": hex.EncodeToString(message.Ciphertext)[:40],
+		"content":           "which is a secret", "key": *message.IdempotencyKey, "DID": "did:",
 		"alice": alice.did().Identifier(), "bob": bob.did().Identifier(), "the stranger": stranger.did().Identifier(),
 	}
 	for name, secret := range secrets {

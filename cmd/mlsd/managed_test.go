@@ -83,7 +83,8 @@ func wantDump(t *testing.T, admin *pgxpool.Pool, name, database, commands string
 			t.Fatal(err)
 		}
 		err := db.QueryRow(t.Context(), `
-			SELECT format('%s, %s, %s', (SELECT count(*) FROM idempotency_keys), (SELECT count(*) FROM quota_counts), (SELECT count(*) FROM messages))`).Scan(&counts[i])
+			SELECT format('%s, %s, %s', (SELECT count(*) FROM idempotency_keys), (SELECT count(*) FROM quota_counts), (SELECT
+				count(*) FROM messages))`).Scan(&counts[i])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +104,8 @@ func manage(t *testing.T, admin *pgxpool.Pool, name string) (managed string) {
 	}
 	t.Cleanup(func() {
 		for _, sql := range []string{
-			`DROP DATABASE IF EXISTS ` + name + `_restored WITH (FORCE)`, `DROP DATABASE IF EXISTS ` + name + ` WITH (FORCE)`, `DROP ROLE IF EXISTS ` + name, `DROP ROLE ` + managed,
+			`DROP DATABASE IF EXISTS ` + name + `_restored WITH (FORCE)`, `DROP DATABASE IF EXISTS ` + name + ` WITH (FORCE)`,
+			`DROP ROLE IF EXISTS ` + name, `DROP ROLE ` + managed,
 		} {
 			if _, err := admin.Exec(context.Background(), sql); err != nil {
 				t.Error(err)
@@ -122,7 +124,8 @@ func typeStatements(t *testing.T, admin *pgxpool.Pool, role, statements string) 
 	}
 	defer conn.Release()
 	typed := 0
-	for _, sql := range append([]string{`SET SESSION AUTHORIZATION ` + role}, append(split(statements), `RESET SESSION AUTHORIZATION`)...) {
+	for _, sql := range append([]string{`SET SESSION AUTHORIZATION ` + role},
+		append(split(statements), `RESET SESSION AUTHORIZATION`)...) {
 		if _, err := conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 			t.Fatalf("%s: %v", sql, err)
 		}

@@ -27,11 +27,14 @@ func migrateCommand(stdout, stderr io.Writer) *cli.Command {
 	m := migrator{stdout: stdout, stderr: stderr}
 	return &cli.Command{Name: "migrate", Usage: "change the database schema", Commands: []*cli.Command{
 		{Name: "up", Usage: "apply what is missing", Action: node.WithConfig(0, m.up)},
-		{Name: "down", Usage: "take back the newest migration, or as many as the argument says, with their data; no node may run",
+		{Name: "down", Usage: "take back the newest migration, or as many as the argument says, with their data; no node " +
+			"may run",
 			ArgsUsage: "[N]", Action: node.WithConfig(1, m.down),
 			Flags: []cli.Flag{&cli.BoolFlag{Name: deletesData, Usage: "yes, delete what these migrations have added"}}},
-		{Name: "status", Usage: "print the versions of the database and of this mlsd, and which nodes run", Action: node.WithConfig(0, m.status)},
-		{Name: "force", Usage: "clear the mark of an interrupted migration: the schema has this version", ArgsUsage: "VERSION", Action: node.WithConfig(1, m.force)},
+		{Name: "status", Usage: "print the versions of the database and of this mlsd, and which nodes run",
+			Action: node.WithConfig(0, m.status)},
+		{Name: "force", Usage: "clear the mark of an interrupted migration: the schema has this version",
+			ArgsUsage: "VERSION", Action: node.WithConfig(1, m.force)},
 		{Name: "version", Usage: "print the schema's version", Action: node.WithConfig(0, m.version)},
 	}}
 }
@@ -73,7 +76,8 @@ func refuseDown(ctx context.Context, url string, n int) error {
 	for _, d := range downs {
 		fmt.Fprintf(&text, "\n\n%s:\n%s", d.Name, strings.TrimSpace(d.SQL))
 	}
-	return fmt.Errorf("migrate down %d deletes data, and only a backup brings it back. Add --%s if that is meant. This would run:%s",
+	return fmt.Errorf("migrate down %d deletes data, and only a backup brings it back. Add --%s if that is meant. This "+
+		"would run:%s",
 		n, deletesData, text.String())
 }
 
@@ -87,7 +91,8 @@ func nodesLive(ctx context.Context, db pgpool.Queryer) error {
 	for _, n := range nodes {
 		ids = append(ids, n.ID.String())
 	}
-	return fmt.Errorf("%d nodes run on this database (%s): stop them first; a node that was killed counts for 15 s", len(nodes), strings.Join(ids, ", "))
+	return fmt.Errorf("%d nodes run on this database (%s): stop them first; a node that was killed counts for 15 s",
+		len(nodes), strings.Join(ids, ", "))
 }
 
 func (m migrator) status(ctx context.Context, cfg node.Config, _ *cli.Command) error {
@@ -156,7 +161,8 @@ func (m migrator) force(ctx context.Context, cfg node.Config, cmd *cli.Command) 
 		if err := migrations.Force(ctx, url, uint(version), m.log(cfg)); err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(m.stdout, "the schema has version %d and is not dirty any more; next: mlsd migrate up\n", version)
+		_, err = fmt.Fprintf(m.stdout, "the schema has version %d and is not dirty any more; next: mlsd migrate up\n",
+			version)
 		return err
 	})
 }

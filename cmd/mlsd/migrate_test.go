@@ -41,7 +41,8 @@ func newStuckMigration(t *testing.T) *stuckMigration {
 	eventually(t, "the migration waits for the lock", func() bool {
 		err := m.conn.QueryRow(t.Context(), `
 			SELECT coalesce(max(pid), 0) FROM pg_stat_activity
-			WHERE datname = current_database() AND application_name = 'mlsd migrate' AND wait_event_type = 'Lock'`).Scan(&m.backend)
+			WHERE datname = current_database() AND application_name = 'mlsd migrate' AND wait_event_type = 'Lock'`).
+			Scan(&m.backend)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,13 +60,15 @@ func (m *stuckMigration) wantUntouched(t *testing.T) {
 	}
 	eventually(t, "the session of the migration has ended", func() bool {
 		var there bool
-		if err := m.conn.QueryRow(t.Context(), `SELECT count(*) > 0 FROM pg_stat_activity WHERE pid = $1`, m.backend).Scan(&there); err != nil {
+		if err := m.conn.QueryRow(t.Context(), `SELECT count(*) > 0 FROM pg_stat_activity WHERE pid = $1`,
+			m.backend).Scan(&there); err != nil {
 			t.Fatal(err)
 		}
 		return !there
 	})
 	var tables int
-	err := m.conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace`).Scan(&tables)
+	err := m.conn.QueryRow(t.Context(),
+		`SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace`).Scan(&tables)
 	if err != nil || tables != 0 {
 		t.Errorf("half a migration: %d tables, %v", tables, err)
 	}
@@ -123,7 +126,8 @@ func TestDownUnderARunningServer(t *testing.T) {
 	if err := status.wait(); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"database " + newest, "this mlsd " + newest, "dirty no", "serves yes", "live nodes 1", "build " + node.Version() + ", knows " + newest} {
+	for _, want := range []string{"database " + newest, "this mlsd " + newest, "dirty no", "serves yes", "live nodes 1",
+		"build " + node.Version() + ", knows " + newest} {
 		if text := strings.Join(strings.Fields(status.stdout.String()), " "); !strings.Contains(text, want) {
 			t.Errorf("migrate status does not say %q: %s", want, text)
 		}
@@ -152,9 +156,11 @@ func TestDownUnderARunningServer(t *testing.T) {
 	}{
 		{`UPDATE schema_migrations SET version = 998`, http.StatusOK, "ok"},
 		{`UPDATE installation SET min_binary = 997`, http.StatusServiceUnavailable,
-			"the database has schema version 998, which needs an mlsd that knows version 997, and this mlsd knows version " + newest + ": start a newer mlsd"},
+			"the database has schema version 998, which needs an mlsd that knows version 997, and this mlsd knows version " +
+				newest + ": start a newer mlsd"},
 		{`UPDATE installation SET min_binary = 0`, http.StatusOK, "ok"},
-		{`UPDATE schema_migrations SET dirty = true`, http.StatusServiceUnavailable, migrations.ErrDirty.Error() + " (version 998)"},
+		{`UPDATE schema_migrations SET dirty = true`, http.StatusServiceUnavailable,
+			migrations.ErrDirty.Error() + " (version 998)"},
 		{`UPDATE schema_migrations SET dirty = false`, http.StatusOK, "ok"},
 	} {
 		exec(tc.change)
@@ -196,7 +202,8 @@ func TestStartOnANewerSchema(t *testing.T) {
 	}
 	for _, args := range [][]string{{"serve"}, {"migrate", "up"}} {
 		launch(t, nil, append([]string{"--database-url", database}, args...)...).fails(fmt.Sprintf(
-			"the database has schema version 998, which needs an mlsd that knows version %d, and this mlsd knows version %d: start a newer mlsd", newest+1, newest))
+			"the database has schema version 998, which needs an mlsd that knows version %d, and this mlsd knows version %d: "+
+				"start a newer mlsd", newest+1, newest))
 	}
 }
 
@@ -221,7 +228,8 @@ func TestDirtySchema(t *testing.T) {
 	if err := status.wait(); err != nil {
 		t.Fatal(err)
 	}
-	if text := strings.Join(strings.Fields(status.stdout.String()), " "); !strings.Contains(text, "dirty yes serves no") || !strings.Contains(text, "mlsd migrate force") {
+	if text := strings.Join(strings.Fields(status.stdout.String()), " "); !strings.Contains(text, "dirty yes serves no") ||
+		!strings.Contains(text, "mlsd migrate force") {
 		t.Errorf("migrate status: %s", text)
 	}
 	migrate("force").fails("the version that the tables have")

@@ -82,9 +82,11 @@ func causeEverything(t *testing.T, w *world, db *pgxpool.Pool) (bob *user, stuck
 	alice.procedure(mlsapi.NSIDSendMessage, ahead).must().fails(http.StatusConflict, mlsapi.ErrEpochMismatch)
 
 	bob.query(mlsapi.NSIDGetWelcome, "convoId", c.id).must().ok()
-	bob.query(mlsapi.NSIDGetWelcome, "convoId", c.id, "deviceId", "none").must().fails(http.StatusNotFound, mlsapi.ErrWelcomeNotFound)
+	bob.query(mlsapi.NSIDGetWelcome, "convoId", c.id, "deviceId", "none").must().fails(http.StatusNotFound,
+		mlsapi.ErrWelcomeNotFound)
 	details := "no such key of " + bob.did().String()
-	bob.procedure(mlsapi.NSIDConfirmWelcome, &mlsapi.ConfirmWelcomeInput{ConvoID: c.id, ErrorDetails: &details}).must().ok()
+	bob.procedure(mlsapi.NSIDConfirmWelcome,
+		&mlsapi.ConfirmWelcomeInput{ConvoID: c.id, ErrorDetails: &details}).must().ok()
 
 	// A retry after the lifetime of its key.
 	late := bob.publication()
@@ -98,7 +100,8 @@ func causeEverything(t *testing.T, w *world, db *pgxpool.Pool) (bob *user, stuck
 	creation, _ := alice.creation(bob)
 	creation.must().ok()
 	err := db.QueryRow(t.Context(), `
-		UPDATE idempotency_keys SET state = 'processing', started_at = now() - interval '7 minutes', lease_expires_at = now() + interval '1 minute'
+		UPDATE idempotency_keys SET state = 'processing', started_at = now() - interval '7 minutes', lease_expires_at = now()
+			+ interval '1 minute'
 		WHERE nsid = $1 AND created_at = (SELECT max(created_at) FROM idempotency_keys WHERE nsid = $1) RETURNING key`,
 		mlsapi.NSIDCreateConvo).Scan(&stuck)
 	if err != nil {
@@ -144,38 +147,44 @@ func TestEventsArePublished(t *testing.T) {
 		`mlsd_reservations_stuck`:                                 1,
 		`mlsd_records{nsid="blue.catbird.mls.createConvo"}`:       2,
 		`mlsd_records{nsid="blue.catbird.mls.publishKeyPackage"}`: 3,
-		`mlsd_records_expired`:                                    2, // bob's first key, and a claim without a key; another expired key was used again, and one key is new
-		`mlsd_welcomes{state="available"}`:                        1,
-		`mlsd_welcomes{state="in_flight"}`:                        1,
-		`mlsd_key_packages{state="consumed"}`:                     2,
-		`mlsd_key_packages{state="available"}`:                    1,
-		`mlsd_overdue_rows{worker="welcomes"}`:                    0,
-		`mlsd_audit_rows_last_hour{entity="welcome"}`:             2,
-		`mlsd_welcome_confirmations_total{outcome="failure"}`:     1,
-		`mlsd_welcome_confirmations_total{outcome="success"}`:     0,
-		`mlsd_welcomes_many_attempts`:                             0,
+		// bob's first key, and a claim without a key; another expired key was used again, and one key is new
+		`mlsd_records_expired`:                                2,
+		`mlsd_welcomes{state="available"}`:                    1,
+		`mlsd_welcomes{state="in_flight"}`:                    1,
+		`mlsd_key_packages{state="consumed"}`:                 2,
+		`mlsd_key_packages{state="available"}`:                1,
+		`mlsd_overdue_rows{worker="welcomes"}`:                0,
+		`mlsd_audit_rows_last_hour{entity="welcome"}`:         2,
+		`mlsd_welcome_confirmations_total{outcome="failure"}`: 1,
+		`mlsd_welcome_confirmations_total{outcome="success"}`: 0,
+		`mlsd_welcomes_many_attempts`:                         0,
 	})
 
 	reservations := lookJSON[operator.Reservations](t, database, "reservations")
-	if len(reservations.Reservations) != 1 || reservations.Stuck != 1 || reservations.Processing != 1 || reservations.Released != 0 {
+	if len(reservations.Reservations) != 1 || reservations.Stuck != 1 || reservations.Processing != 1 ||
+		reservations.Released != 0 {
 		t.Fatalf("reservations: %+v", reservations)
 	}
 	one := reservations.Reservations[0]
 	if one.Key != stuck || !one.Stuck || one.Method != mlsapi.NSIDCreateConvo || one.Fence != 1 ||
-		one.AgeSeconds < 420 || one.AgeSeconds > 480 || one.LeaseSeconds > -240 || one.LeaseSeconds < -300 || !strings.HasSuffix(one.Caller, "…") {
+		one.AgeSeconds < 420 || one.AgeSeconds > 480 || one.LeaseSeconds > -240 || one.LeaseSeconds < -300 ||
+		!strings.HasSuffix(one.Caller, "…") {
 		t.Errorf("the stuck reservation: %+v", one)
 	}
-	if full := lookJSON[operator.Reservations](t, database, "reservations", "--dids").Reservations[0].Caller; !strings.HasPrefix(full, "did:") || strings.HasSuffix(full, "…") {
+	if full := lookJSON[operator.Reservations](t, database, "reservations",
+		"--dids").Reservations[0].Caller; !strings.HasPrefix(full, "did:") || strings.HasSuffix(full, "…") {
 		t.Errorf("its caller in full: %s", full)
 	}
 
 	welcomes := lookJSON[operator.Welcomes](t, database, "welcomes")
-	if diff := cmp.Diff([]operator.ErrorCount{{Error: "no such key of did:…", Count: 1}}, welcomes.LastErrors); diff != "" || welcomes.FetchedAndNotConfirmed != 1 ||
+	if diff := cmp.Diff([]operator.ErrorCount{{Error: "no such key of did:…", Count: 1}},
+		welcomes.LastErrors); diff != "" || welcomes.FetchedAndNotConfirmed != 1 ||
 		welcomes.OldestInFlightSeconds == nil || welcomes.GraceOverAndNotReleased != 0 || len(welcomes.States) != 2 {
 		t.Errorf("welcomes: %+v %s", welcomes, diff)
 	}
 	stock := lookJSON[operator.KeyPackages](t, database, "keypackages", "--dids")
-	if diff := cmp.Diff([]operator.LowStock{{DID: bob.did().String(), Stocks: 1, Available: 1}}, stock.Below); diff != "" || stock.BelowDIDs != 1 || stock.Threshold != 20 {
+	if diff := cmp.Diff([]operator.LowStock{{DID: bob.did().String(), Stocks: 1, Available: 1}},
+		stock.Below); diff != "" || stock.BelowDIDs != 1 || stock.Threshold != 20 {
 		t.Errorf("keypackages: %+v %s", stock, diff)
 	}
 	for _, l := range lookJSON[operator.Lifetimes](t, database, "lifetimes").Lifetimes {
@@ -201,7 +210,8 @@ func TestEventsArePublished(t *testing.T) {
 		t.Errorf("records: %d processing, %d bytes of answers", processing, bytes)
 	}
 	counted := lookJSON[operator.TransitionCounts](t, database, "audit").Transitions
-	if !slices.Contains(counted, operator.TransitionCount{Entity: "welcome", From: "available", To: "in_flight", Reason: "getWelcome", Count: 1}) {
+	if !slices.Contains(counted,
+		operator.TransitionCount{Entity: "welcome", From: "available", To: "in_flight", Reason: "getWelcome", Count: 1}) {
 		t.Errorf("audit: %+v", counted)
 	}
 	trail := lookJSON[operator.Trail](t, database, "audit", mlsapi.NSIDCreateConvo+" "+stuck).Transitions
@@ -268,18 +278,21 @@ func TestRunbookOfFailedWelcomes(t *testing.T) {
 		t.Fatalf("listed: %+v", listed)
 	}
 	one := listed[0]
-	if one.State != "in_flight" || one.Attempts != 1 || one.Failures != 1 || one.FetchedSeconds == nil || one.FailedSeconds == nil ||
+	if one.State != "in_flight" || one.Attempts != 1 || one.Failures != 1 || one.FetchedSeconds == nil ||
+		one.FailedSeconds == nil ||
 		one.Convo == "" || one.LastError != "no such key of did:…" {
 		t.Errorf("the failed Welcome: %+v", one)
 	}
 	if text := look(t, database, "welcomes"); !strings.Contains(text, one.ID) || !strings.Contains(text, one.Convo) {
 		t.Errorf("the Welcome is not listed:\n%s", text)
 	}
-	if n := len(lookJSON[operator.Welcomes](t, database, "welcomes", "--rows", "1", "--state", "in_flight").Welcomes); n != 1 {
+	if n := len(lookJSON[operator.Welcomes](t, database, "welcomes", "--rows", "1", "--state",
+		"in_flight").Welcomes); n != 1 {
 		t.Errorf("%d rows, want 1", n)
 	}
 	trail := lookJSON[operator.Trail](t, database, "audit", one.ID).Transitions
-	if len(trail) != 2 || trail[0].Reason != "confirmWelcome" || trail[0].From != "in_flight" || trail[0].To != "in_flight" ||
+	if len(trail) != 2 || trail[0].Reason != "confirmWelcome" || trail[0].From != "in_flight" ||
+		trail[0].To != "in_flight" ||
 		trail[0].Details != "no such key of did:…" || trail[1].Reason != "getWelcome" {
 		t.Errorf("the Welcome's trail: %+v", trail)
 	}
@@ -305,7 +318,8 @@ func TestInspectPush(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := lookJSON[operator.PushJobs](t, database, "push")
-	if len(r.Jobs) != 1 || r.Jobs[0].Count != 1 || r.Jobs[0].Due != 1 || r.Jobs[0].Attempts != 3 || len(r.LastErrors) != 1 {
+	if len(r.Jobs) != 1 || r.Jobs[0].Count != 1 || r.Jobs[0].Due != 1 || r.Jobs[0].Attempts != 3 ||
+		len(r.LastErrors) != 1 {
 		t.Errorf("%+v", r)
 	}
 	launch(t, nil, "--database-url", database, "inspect", "records").fails("inspect records", "idempotency_keys")

@@ -26,10 +26,12 @@ func adminCommand(environ []string, stdout io.Writer) *cli.Command {
 		Name: "admin", Usage: "ask a running mlsd about accounts, convos and keys, and change them; each change is recorded",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "json", Usage: "as JSON"},
-			&cli.StringFlag{Name: "operator", Usage: "who acts, for the record", Value: variable(environ, "USER"), DefaultText: "$USER"},
+			&cli.StringFlag{Name: "operator", Usage: "who acts, for the record", Value: variable(environ, "USER"),
+				DefaultText: "$USER"},
 			&cli.StringFlag{Name: "reason", Usage: "why, for the record: every change needs one"},
 		},
-		Action: node.WithConfig(0, func(_ context.Context, _ node.Config, cmd *cli.Command) error { return cli.ShowSubcommandHelp(cmd) }),
+		Action: node.WithConfig(0,
+			func(_ context.Context, _ node.Config, cmd *cli.Command) error { return cli.ShowSubcommandHelp(cmd) }),
 	}
 	for _, m := range operator.Methods() {
 		if m.Command {
@@ -39,8 +41,9 @@ func adminCommand(environ []string, stdout io.Writer) *cli.Command {
 		if i < 0 {
 			i = len(command.Commands)
 			command.Commands = append(command.Commands, &cli.Command{
-				Name:   m.Noun,
-				Action: node.WithConfig(0, func(_ context.Context, _ node.Config, cmd *cli.Command) error { return cli.ShowSubcommandHelp(cmd) }),
+				Name: m.Noun,
+				Action: node.WithConfig(0,
+					func(_ context.Context, _ node.Config, cmd *cli.Command) error { return cli.ShowSubcommandHelp(cmd) }),
 			})
 		}
 		command.Commands[i].Commands = append(command.Commands[i].Commands, methodCommand(m, stdout))
@@ -134,7 +137,8 @@ func givenTo(cmd *cli.Command, m operator.Method) map[string]string {
 
 // callMethod calls a method and prints its result: as JSON, or one field a line. An archive is
 // printed as it comes.
-func callMethod(ctx context.Context, cfg node.Config, m operator.Method, c operator.Call, asJSON bool, stdout io.Writer) (err error) {
+func callMethod(ctx context.Context, cfg node.Config, m operator.Method, c operator.Call, asJSON bool,
+	stdout io.Writer) (err error) {
 	base, err := adminURL(cfg)
 	if err != nil {
 		return err

@@ -26,7 +26,8 @@ import (
 // operate runs mlsd admin against the world's server.
 func (w *world) operate(args ...string) *server {
 	w.t.Helper()
-	all := append([]string{"--admin-url", w.admin, "admin", "--operator", "olga", "--reason", "ticket 7", "--json"}, args...)
+	all := append([]string{"--admin-url", w.admin, "admin", "--operator", "olga", "--reason", "ticket 7", "--json"},
+		args...)
 	return launch(w.t, nil, all...)
 }
 
@@ -73,7 +74,8 @@ func wantActions(t *testing.T, got []operator.Action, want ...operator.Action) {
 	for i := range want {
 		want[i].Operator, want[i].Reason = "olga", "ticket 7"
 	}
-	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(operator.Action{}, "At", "EndedAt")); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(),
+		cmpopts.IgnoreFields(operator.Action{}, "At", "EndedAt")); diff != "" {
 		t.Errorf("actions (-want +got):\n%s", diff)
 	}
 }
@@ -99,13 +101,17 @@ func TestAdminAccountShow(t *testing.T) {
 	want := operator.Account{DID: bob.did(), Status: "active", Counts: archive.Counts{
 		Devices: 1, KeyPackages: 2, Available: 1, Convos: 1, PendingWelcomes: 1, Records: 2,
 	}}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(archive.Counts{}, "KeyPackageBytes", "RecordBytes", "LastPublished", "LastRecord", "OldestMembership")); diff != "" {
+	if diff := cmp.Diff(want, got,
+		cmpopts.IgnoreFields(archive.Counts{}, "KeyPackageBytes", "RecordBytes", "LastPublished", "LastRecord",
+			"OldestMembership")); diff != "" {
 		t.Errorf("bob (-want +got):\n%s", diff)
 	}
-	if got.KeyPackageBytes == 0 || got.RecordBytes == 0 || got.LastPublished == nil || got.LastRecord == nil || got.OldestMembership == nil {
+	if got.KeyPackageBytes == 0 || got.RecordBytes == 0 || got.LastPublished == nil || got.LastRecord == nil ||
+		got.OldestMembership == nil {
 		t.Errorf("bob: %+v", got)
 	}
-	if got := done[operator.Account](w, "account", "show", "did:web:nobody.example"); got != (operator.Account{DID: "did:web:nobody.example", Status: "active"}) {
+	if got := done[operator.Account](w, "account", "show",
+		"did:web:nobody.example"); got != (operator.Account{DID: "did:web:nobody.example", Status: "active"}) {
 		t.Errorf("nobody: %+v", got)
 	}
 	text := launch(t, nil, "--admin-url", w.admin, "admin", "account", "show", bob.did().String())
@@ -132,7 +138,8 @@ func TestAdminAccountBlock(t *testing.T) {
 	look := bob.query(mlsapi.NSIDGetConvo, "convoId", c.id)
 	eventually(t, "bob is refused", func() bool { return look.must().status == http.StatusForbidden })
 	alice.query(mlsapi.NSIDGetConvo, "convoId", c.id).must().ok()
-	if shown := done[operator.Account](w, "account", "show", did); shown.Block == nil || shown.Block.Operator != "olga" || shown.Block.Reason != "ticket 7" {
+	if shown := done[operator.Account](w, "account", "show", did); shown.Block == nil || shown.Block.Operator != "olga" ||
+		shown.Block.Reason != "ticket 7" {
 		t.Errorf("shown: %+v", shown)
 	}
 	if got := done[operator.Blocked](w, "account", "unblock", did); !got.Changed || got.Blocked {
@@ -172,7 +179,8 @@ func TestAdminAccountLimit(t *testing.T) {
 	wantSize("40")
 	shown := done[operator.Account](w, "account", "show", did).Limit
 	want := &operator.AccountLimit{Percent: 10, Until: got.Until, Operator: "olga", Reason: "ticket 7"}
-	if diff := cmp.Diff(want, shown, cmpopts.IgnoreFields(operator.AccountLimit{}, "At")); diff != "" || shown.At.Before(begun.Add(-time.Minute)) {
+	if diff := cmp.Diff(want, shown, cmpopts.IgnoreFields(operator.AccountLimit{}, "At")); diff != "" ||
+		shown.At.Before(begun.Add(-time.Minute)) {
 		t.Errorf("shown (-want +got):\n%s", diff)
 	}
 	if got := done[operator.Limited](w, "account", "limit", did, "1000"); got.Percent != 1000 || got.Until != nil {
@@ -189,8 +197,10 @@ func TestAdminAccountLimit(t *testing.T) {
 		t.Errorf("still shown: %+v", l)
 	}
 	for _, refused := range [][]string{
-		{did, "0", "from 1 to 1000"}, {did, "1001", "from 1 to 1000"}, {did, "ten", "from 1 to 1000"}, {did, "10%", "from 1 to 1000"},
-		{did, "10", "--for", "soon", "want a duration"}, {did, "10", "--for", "-1h", "a second at least"}, {did, "100", "--for", "1h", "no limit"}, {"alice", "10", "did"},
+		{did, "0", "from 1 to 1000"}, {did, "1001", "from 1 to 1000"}, {did, "ten", "from 1 to 1000"},
+		{did, "10%", "from 1 to 1000"},
+		{did, "10", "--for", "soon", "want a duration"}, {did, "10", "--for", "-1h", "a second at least"},
+		{did, "100", "--for", "1h", "no limit"}, {"alice", "10", "did"},
 	} {
 		args, want := refused[:len(refused)-1], refused[len(refused)-1]
 		w.operate(append([]string{"account", "limit"}, args...)...).fails("InvalidRequest", want)
@@ -212,10 +222,12 @@ func TestAdminKeyPackagesWithdraw(t *testing.T) {
 		bob.publication().must().ok()
 	}
 	device := bob.deviceID()
-	if got := done[operator.Withdrawn](w, "keypackages", "withdraw", bob.did().String(), "--device", "another"); got.KeyPackages != 0 {
+	if got := done[operator.Withdrawn](w, "keypackages", "withdraw", bob.did().String(), "--device",
+		"another"); got.KeyPackages != 0 {
 		t.Errorf("another device: %+v", got)
 	}
-	if got := done[operator.Withdrawn](w, "keypackages", "withdraw", bob.did().String(), "--device", device); got.KeyPackages != 2 {
+	if got := done[operator.Withdrawn](w, "keypackages", "withdraw", bob.did().String(), "--device",
+		device); got.KeyPackages != 2 {
 		t.Errorf("the device: %+v", got)
 	}
 	bob.publication().must().ok()
@@ -226,7 +238,8 @@ func TestAdminKeyPackagesWithdraw(t *testing.T) {
 		t.Errorf("alice gets %v", left)
 	}
 	counted := lookJSON[operator.TransitionCounts](t, database, "audit").Transitions
-	if want := (operator.TransitionCount{Entity: "key_package", From: "available", To: "expired", Reason: "admin keypackages.withdraw", Count: 3}); !slices.Contains(counted, want) {
+	if want := (operator.TransitionCount{Entity: "key_package", From: "available", To: "expired",
+		Reason: "admin keypackages.withdraw", Count: 3}); !slices.Contains(counted, want) {
 		t.Errorf("the audit log lacks %+v: %+v", want, counted)
 	}
 	did := bob.did().String()
@@ -251,7 +264,8 @@ func TestAdminDeviceRevoke(t *testing.T) {
 
 	got := done[operator.Revoked](w, "device", "revoke", bob.did().String(), device)
 	want := operator.Revoked{DID: bob.did(), DeviceID: device, KeyPackages: 1, Welcomes: 1, PushTarget: true}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(operator.Revoked{}, "Note")); diff != "" || !strings.Contains(got.Note, "a member has to remove it") {
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(operator.Revoked{}, "Note")); diff != "" ||
+		!strings.Contains(got.Note, "a member has to remove it") {
 		t.Errorf("revoked (-want +got):\n%s\n%s", diff, got.Note)
 	}
 	if left := alice.claim(bob); len(left) != 0 {
@@ -281,7 +295,8 @@ func TestAdminDisputeEnd(t *testing.T) {
 	}
 	defer db.Close()
 	if _, err := db.Exec(t.Context(), `
-		INSERT INTO disputes VALUES ($1, 1, $2, 'open', 2, 2, now(), now() + interval '9 minutes')`, c.id, bob.did()); err != nil {
+		INSERT INTO disputes VALUES ($1, 1, $2, 'open', 2, 2, now(), now() + interval '9 minutes')`, c.id,
+		bob.did()); err != nil {
 		t.Fatal(err)
 	}
 	unknown := uuid.NewString()
@@ -296,11 +311,13 @@ func TestAdminDisputeEnd(t *testing.T) {
 	if again := done[operator.DisputeEnded](w, "dispute", "end", c.id, "1"); again.Changed {
 		t.Errorf("ended again: %+v", again)
 	}
-	if found := lookJSON[operator.DisputeList](t, database, "disputes", c.id).Disputes; len(found) != 1 || found[0].State != "ended" {
+	if found := lookJSON[operator.DisputeList](t, database, "disputes", c.id).Disputes; len(found) != 1 ||
+		found[0].State != "ended" {
 		t.Errorf("inspected: %+v", found)
 	}
 	counted := lookJSON[operator.TransitionCounts](t, database, "audit").Transitions
-	if want := (operator.TransitionCount{Entity: "dispute", From: "open", To: "ended", Reason: "admin dispute.end", Count: 1}); !slices.Contains(counted, want) {
+	if want := (operator.TransitionCount{Entity: "dispute", From: "open", To: "ended", Reason: "admin dispute.end",
+		Count: 1}); !slices.Contains(counted, want) {
 		t.Errorf("the audit log lacks %+v: %+v", want, counted)
 	}
 	wantActions(t, actions(t, database),
@@ -322,15 +339,18 @@ func TestAdminConvoClose(t *testing.T) {
 	if again := done[operator.Closed](w, "convo", "close", c.id); !again.ClosedAt.Equal(closed.ClosedAt) {
 		t.Errorf("closed at %s, and then at %s", closed.ClosedAt, again.ClosedAt)
 	}
-	bob.procedure(mlsapi.NSIDSendMessage, bob.message(c, "too late")).must().fails(http.StatusConflict, mlsapi.ErrConvoClosed)
+	bob.procedure(mlsapi.NSIDSendMessage, bob.message(c, "too late")).must().fails(http.StatusConflict,
+		mlsapi.ErrConvoClosed)
 	if n := len(bob.log(c)); n != 1 {
 		t.Errorf("%d entries can be read", n)
 	}
 	shown := done[operator.Convo](w, "convo", "show", c.id)
-	if shown.ClosedAt == nil || shown.Entries != 1 || shown.EntryBytes == 0 || len(shown.Members) != 2 || shown.LastSeq != 1 || shown.WelcomeBytes == 0 {
+	if shown.ClosedAt == nil || shown.Entries != 1 || shown.EntryBytes == 0 || len(shown.Members) != 2 ||
+		shown.LastSeq != 1 || shown.WelcomeBytes == 0 {
 		t.Errorf("shown: %+v", shown)
 	}
-	if s := w.operate("convo", "show", c.id); s.wait() != nil || strings.Contains(s.stdout.String(), "hello") || strings.Contains(s.stdout.String(), hex.EncodeToString(c.group)) {
+	if s := w.operate("convo", "show", c.id); s.wait() != nil || strings.Contains(s.stdout.String(), "hello") ||
+		strings.Contains(s.stdout.String(), hex.EncodeToString(c.group)) {
 		t.Errorf("shown: %s", s.stdout)
 	}
 	unknown := uuid.NewString()
@@ -370,7 +390,8 @@ func (w *world) wantNever(c *convo, people ...*user) {
 		for j := range about {
 			got, want := about[j].must(), of[j].must()
 			if got.status != want.status || string(got.body) != string(want.body) || got.status != http.StatusNotFound {
-				w.t.Errorf("person %d, %s: %d %s, and of a convo that never existed %d %s", i, about[j].nsid, got.status, got.body, want.status, want.body)
+				w.t.Errorf("person %d, %s: %d %s, and of a convo that never existed %d %s", i, about[j].nsid, got.status, got.body,
+					want.status, want.body)
 			}
 		}
 	}
@@ -424,9 +445,11 @@ func wantNothingLeft(t *testing.T, database, convo string, members ...*user) {
 	}
 	defer db.Close()
 	rows := map[string]int{}
-	for _, table := range []string{"convos", "members", "messages", "welcomes", "welcome_bodies", "public_groups", "log_floors", "log_tiles", "log_senders", "idempotency_keys", "push_convos"} {
+	for _, table := range []string{"convos", "members", "messages", "welcomes", "welcome_bodies", "public_groups",
+		"log_floors", "log_tiles", "log_senders", "idempotency_keys", "push_convos"} {
 		var n int
-		if err := db.QueryRow(t.Context(), `SELECT count(*) FROM `+table+` t WHERE t::text LIKE '%' || $1 || '%'`, convo).Scan(&n); err != nil {
+		if err := db.QueryRow(t.Context(), `SELECT count(*) FROM `+table+` t WHERE t::text LIKE '%' || $1 || '%'`,
+			convo).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		if n > 0 {
@@ -439,7 +462,8 @@ func wantNothingLeft(t *testing.T, database, convo string, members ...*user) {
 	for _, u := range members {
 		var n int
 		err := db.QueryRow(t.Context(), `
-			SELECT count(*) FROM (SELECT kind, convo_id, did, detail FROM events UNION ALL SELECT kind, convo_id, did, detail FROM outbox) e
+			SELECT count(*) FROM (SELECT kind, convo_id, did, detail FROM events UNION ALL SELECT kind, convo_id, did, detail
+				FROM outbox) e
 			WHERE kind = 4 AND convo_id = $1 AND did = $2 AND detail->>'change' = 'removed'`, convo, u.did()).Scan(&n)
 		if err != nil || n != 1 {
 			t.Errorf("%d events say that a member was removed, %v", n, err)
@@ -522,7 +546,8 @@ func TestAdminPush(t *testing.T) {
 			($1, gen_random_uuid(), 'phone', 'dead', 'message', now(), now(), now()),
 			($1, gen_random_uuid(), 'tablet', 'pending', 'message', now() + interval '1 h', now(), NULL) RETURNING id, state
 		)
-		SELECT (SELECT id FROM jobs WHERE state = 'dead'), (SELECT id FROM jobs WHERE state = 'pending')`, did).Scan(&dead, &waiting)
+		SELECT (SELECT id FROM jobs WHERE state = 'dead'), (SELECT id FROM jobs WHERE state = 'pending')`, did).Scan(&dead,
+		&waiting)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -538,7 +563,8 @@ func TestAdminPush(t *testing.T) {
 	}
 	done[operator.PushDropped](w, "push", "drop", did, waiting.String())
 	// Neither device is registered, so a worker ends both jobs without a call.
-	eventually(t, "a worker ends the jobs", func() bool { return state(retried.Due) == "done" && state(waiting) == "done" })
+	eventually(t, "a worker ends the jobs",
+		func() bool { return state(retried.Due) == "done" && state(waiting) == "done" })
 	w.operate("push", "drop", did, waiting.String()).fails("PushJobEnded")
 	w.operate("push", "retry", did, uuid.NewString()).fails("PushJobNotFound")
 }

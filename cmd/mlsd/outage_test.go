@@ -34,11 +34,13 @@ func TestOutageIsTwoLines(t *testing.T) {
 	}
 	administer(t, database, `ALTER DATABASE "{db}" ALLOW_CONNECTIONS true`)
 	s.stderr.await(t, regexp.MustCompile("the database is back"), s.ended)
-	eventually(t, "requests are served", func() bool { return alice.query(mlsapi.NSIDGetConvos).must().status == http.StatusOK })
+	eventually(t, "requests are served",
+		func() bool { return alice.query(mlsapi.NSIDGetConvos).must().status == http.StatusOK })
 	s.stop()
 	said := strings.Split(strings.TrimSpace(s.stderr.String()), "\n")[before:]
 	said = slices.DeleteFunc(said, func(line string) bool {
-		return strings.Contains(line, "this node leads the sequencer") || strings.Contains(line, "msg=access") // package requests bounds these
+		// package requests bounds these
+		return strings.Contains(line, "this node leads the sequencer") || strings.Contains(line, "msg=access")
 	})
 	for i, want := range []string{"the database cannot be reached", "the database is back", "shutting down"} {
 		if len(said) <= i || !strings.Contains(said[i], want) {

@@ -43,7 +43,8 @@ func TestAccountsOfAPDS(t *testing.T) {
 	plc := httptest.NewServer(devserver.NewDirectory(slog.Default()))
 	t.Cleanup(plc.Close)
 	pds := newPDS(t, folder, plc.URL)
-	s := boot(t, nil, "--database-url", pgtest.URL(t), "--service-did", serviceDID, "--plc-url", plc.URL, "--relay-url", pds.url, "--erase-after", "1h")
+	s := boot(t, nil, "--database-url", pgtest.URL(t), "--service-did", serviceDID, "--plc-url", plc.URL, "--relay-url",
+		pds.url, "--erase-after", "1h")
 	eventually(t, "the node follows the PDS", func() bool { return scrape(t, s)["mlsd_relay_connected"] == 1 })
 
 	alice := pds.account("alice.test")
@@ -65,7 +66,8 @@ func TestAccountsOfAPDS(t *testing.T) {
 		t.Logf("%-22s has its effect %4d ms after the PDS has answered", what, time.Since(said).Milliseconds())
 	}
 	effect("createAccount", func() {}, http.StatusOK, "")
-	effect("deactivateAccount", func() { alice.post("com.atproto.server.deactivateAccount", map[string]any{}) }, http.StatusForbidden, "AccountInactive")
+	effect("deactivateAccount", func() { alice.post("com.atproto.server.deactivateAccount", map[string]any{}) },
+		http.StatusForbidden, "AccountInactive")
 	effect("activateAccount", func() { alice.post("com.atproto.server.activateAccount", nil) }, http.StatusOK, "")
 	takedown := func(applied bool) func() {
 		return func() {
@@ -91,8 +93,10 @@ func TestAccountsOfAPDS(t *testing.T) {
 		t.Fatalf("a token of the new key: %d %s", status, name)
 	}
 	token = rotated
-	effect("deleteAccount", func() { pds.admin("com.atproto.admin.deleteAccount", map[string]any{"did": alice.did}) }, http.StatusForbidden, "AccountInactive")
-	for name, want := range map[string]float64{"mlsd_relay_gaps_total": 0, `mlsd_account_statuses_total{status="deleted"}`: 1, `mlsd_relay_events_total{kind="invalid"}`: 0} {
+	effect("deleteAccount", func() { pds.admin("com.atproto.admin.deleteAccount", map[string]any{"did": alice.did}) },
+		http.StatusForbidden, "AccountInactive")
+	for name, want := range map[string]float64{"mlsd_relay_gaps_total": 0,
+		`mlsd_account_statuses_total{status="deleted"}`: 1, `mlsd_relay_events_total{kind="invalid"}`: 0} {
 		if got := scrape(t, s)[name]; got != want {
 			t.Errorf("%s is %v, want %v", name, got, want)
 		}
@@ -115,16 +119,20 @@ func newPDS(t *testing.T, folder, plcURL string) *pds {
 		t.Fatal(err)
 	}
 	program := filepath.Join(dir, "pds.mjs")
-	if err := errors.Join(os.WriteFile(program, script, 0o600), os.Symlink(filepath.Join(folder, "node_modules"), filepath.Join(dir, "node_modules"))); err != nil {
+	if err := errors.Join(os.WriteFile(program, script, 0o600),
+		os.Symlink(filepath.Join(folder, "node_modules"), filepath.Join(dir, "node_modules"))); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd := exec.CommandContext(ctx, "node", program)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(),
-		"PDS_HOSTNAME=localhost", "PDS_PORT=0", "PDS_DATA_DIRECTORY="+dir, "PDS_BLOBSTORE_DISK_LOCATION="+filepath.Join(dir, "blobs"),
-		"PDS_DID_PLC_URL="+plcURL, "PDS_JWT_SECRET=jwt-secret", "PDS_ADMIN_PASSWORD="+adminPassword, "PDS_DEV_MODE=true", "PDS_INVITE_REQUIRED=false",
-		"PDS_PLC_ROTATION_KEY_K256_PRIVATE_KEY_HEX="+strings.Repeat("11", 32), "PDS_SERVICE_HANDLE_DOMAINS=.test", "LOG_ENABLED=false")
+		"PDS_HOSTNAME=localhost", "PDS_PORT=0", "PDS_DATA_DIRECTORY="+dir,
+		"PDS_BLOBSTORE_DISK_LOCATION="+filepath.Join(dir, "blobs"),
+		"PDS_DID_PLC_URL="+plcURL, "PDS_JWT_SECRET=jwt-secret", "PDS_ADMIN_PASSWORD="+adminPassword, "PDS_DEV_MODE=true",
+		"PDS_INVITE_REQUIRED=false",
+		"PDS_PLC_ROTATION_KEY_K256_PRIVATE_KEY_HEX="+strings.Repeat("11", 32), "PDS_SERVICE_HANDLE_DOMAINS=.test",
+		"LOG_ENABLED=false")
 	stdout := newOutput()
 	cmd.Stdout, cmd.Stderr = stdout, testWriter{t}
 	stdin, err := cmd.StdinPipe()
@@ -236,7 +244,8 @@ func (a *pdsAccount) post(nsid string, in any) {
 func (a *pdsAccount) token(nsid string) string {
 	a.pds.t.Helper()
 	var out struct{ Token string }
-	path := fmt.Sprintf("com.atproto.server.getServiceAuth?aud=%s&lxm=%s&exp=%d", serviceDID, nsid, time.Now().Add(50*time.Minute).Unix())
+	path := fmt.Sprintf("com.atproto.server.getServiceAuth?aud=%s&lxm=%s&exp=%d", serviceDID, nsid,
+		time.Now().Add(50*time.Minute).Unix())
 	a.pds.call(http.MethodGet, path, a.access, nil, &out)
 	return "Bearer " + out.Token
 }

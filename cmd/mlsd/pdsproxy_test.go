@@ -42,7 +42,8 @@ func TestThroughAPDS(t *testing.T) {
 	t.Cleanup(plc.Close)
 	between, requests := newRecorder(t)
 	did := "did:web:localhost%3A" + between.port
-	s := boot(t, nil, "--database-url", pgtest.URL(t), "--service-did", did, "--public-url", between.url, "--plc-url", plc.URL,
+	s := boot(t, nil, "--database-url", pgtest.URL(t), "--service-did", did, "--public-url", between.url, "--plc-url",
+		plc.URL,
 		"--attachments", t.TempDir())
 	between.lead(t, s.public)
 	alice := newPDS(t, folder, plc.URL).account("alice.test")
@@ -55,7 +56,8 @@ func TestThroughAPDS(t *testing.T) {
 			t.Fatalf("createConvo through the PDS: %d %s", status, body)
 		}
 		r := <-requests
-		if got := r.answer.Get("X-Idempotency-Replay") == "true"; got != replayed || header.Get("X-Idempotency-Replay") != "" || header.Get("RateLimit-Limit") != "" {
+		if got := r.answer.Get("X-Idempotency-Replay") == "true"; got != replayed ||
+			header.Get("X-Idempotency-Replay") != "" || header.Get("RateLimit-Limit") != "" {
 			t.Errorf("mlsd answers with %v, the PDS with %v", r.answer, header)
 		}
 		wantPassedOn(t, r)
@@ -63,12 +65,14 @@ func TestThroughAPDS(t *testing.T) {
 	in.CipherSuite = "none"
 	status, header, body := alice.through(did, http.MethodPost, mlsapi.NSIDCreateConvo, encode(in))
 	var refusal map[string]string
-	if err := json.Unmarshal(body, &refusal); err != nil || status/100 != 4 || refusal["error"] == "" || len(refusal) != 2 {
+	if err := json.Unmarshal(body, &refusal); err != nil || status/100 != 4 || refusal["error"] == "" ||
+		len(refusal) != 2 {
 		t.Errorf("an error through the PDS is %d %s %v, %v", status, body, header, err)
 	}
 	<-requests
 	status, _, body = alice.through(did, http.MethodPost, mlsapi.NSIDGetSubscriptionTicket, nil)
-	if ticket := read[mlsapi.GetSubscriptionTicketOutput](t, body); status != http.StatusOK || !strings.HasPrefix(ticket.URL, "ws://localhost:"+between.port+"/") {
+	if ticket := read[mlsapi.GetSubscriptionTicketOutput](t, body); status != http.StatusOK ||
+		!strings.HasPrefix(ticket.URL, "ws://localhost:"+between.port+"/") {
 		t.Errorf("a ticket through the PDS: %d %s", status, body)
 	}
 	<-requests
@@ -104,8 +108,9 @@ func attachmentThroughAPDS(t *testing.T, alice *pdsAccount, did, convo string, r
 		}
 		return answer
 	}
-	created := read[mlsapi.CreateAttachmentOutput](t, must(http.MethodPost, mlsapi.NSIDCreateAttachment, "application/json",
-		encode(&mlsapi.CreateAttachmentInput{ConvoID: convo, Size: int64(len(file)), Sha256: hex.EncodeToString(sum[:])})))
+	created := read[mlsapi.CreateAttachmentOutput](t,
+		must(http.MethodPost, mlsapi.NSIDCreateAttachment, "application/json",
+			encode(&mlsapi.CreateAttachmentInput{ConvoID: convo, Size: int64(len(file)), Sha256: hex.EncodeToString(sum[:])})))
 	q := url.Values{"convoId": {convo}, "attachmentId": {created.AttachmentID}}
 	number := 0
 	for part := range slices.Chunk(file, int(created.PartSize)) {
@@ -164,7 +169,8 @@ func (a *pdsAccount) through(did, verb, nsid string, body []byte) (status int, h
 
 // throughAs is through for a body of any type. path is the method with its parameters. An answer that
 // the PDS breaks off has status 0.
-func (a *pdsAccount) throughAs(did, verb, path, contentType string, body []byte) (status int, header http.Header, answer []byte) {
+func (a *pdsAccount) throughAs(did, verb, path, contentType string, body []byte) (status int, header http.Header,
+	answer []byte) {
 	t := a.pds.t
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), verb, a.pds.url+"/xrpc/"+path, bytes.NewReader(body))
@@ -172,8 +178,10 @@ func (a *pdsAccount) throughAs(did, verb, path, contentType string, body []byte)
 		t.Fatal(err)
 	}
 	for name, value := range map[string]string{
-		"Authorization": a.access, "Content-Type": contentType, "Atproto-Proxy": did + "#atproto_mls", "Accept-Language": "en",
-		"Idempotency-Key": "a-key", "X-Request-Id": "an-id", "Last-Event-Id": "1", "X-Forwarded-For": "203.0.113.1", "Traceparent": "x", "X-Other": "x",
+		"Authorization": a.access, "Content-Type": contentType, "Atproto-Proxy": did + "#atproto_mls",
+		"Accept-Language": "en",
+		"Idempotency-Key": "a-key", "X-Request-Id": "an-id", "Last-Event-Id": "1", "X-Forwarded-For": "203.0.113.1",
+		"Traceparent": "x", "X-Other": "x",
 	} {
 		r.Header.Set(name, value)
 	}

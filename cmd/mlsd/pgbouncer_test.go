@@ -23,7 +23,8 @@ const pgbouncerProgram = "MLSD_TEST_PGBOUNCER"
 func TestPgBouncer(t *testing.T) {
 	program := os.Getenv(pgbouncerProgram)
 	if program == "" {
-		t.Skip("SKIPPED: " + pgbouncerProgram + " is not set; cmd/mlsd/checkpgbouncer.sh runs this test with a real PgBouncer")
+		t.Skip("SKIPPED: " + pgbouncerProgram +
+			" is not set; cmd/mlsd/checkpgbouncer.sh runs this test with a real PgBouncer")
 	}
 	t.Run("session", func(t *testing.T) { worksBehind(t, startPgBouncer(t, program, "session")) })
 	t.Run("the guide's", func(t *testing.T) { worksBehind(t, startGuidePgBouncer(t, program)) })

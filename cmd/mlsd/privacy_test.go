@@ -65,7 +65,8 @@ func (e *erased) columnsWith(texts ...string) (found []string) {
 		err := e.db.QueryRow(e.t.Context(), `
 			SELECT count(*) FROM `+pgx.Identifier{c[0]}.Sanitize()+` t, unnest($1::text[]) AS of (text)
 			WHERE strpos(t.`+pgx.Identifier{c[1]}.Sanitize()+`::text, text) > 0
-				OR strpos(t.`+pgx.Identifier{c[1]}.Sanitize()+`::text, encode(convert_to(text, 'UTF8'), 'hex')) > 0`, texts).Scan(&n)
+				OR strpos(t.`+pgx.Identifier{c[1]}.Sanitize()+`::text, encode(convert_to(text, 'UTF8'), 'hex')) > 0`,
+			texts).Scan(&n)
 		if err != nil {
 			e.t.Fatal(err)
 		}

@@ -98,7 +98,8 @@ func (p *proxied) check(t *testing.T) {
 	if err != nil && p.kind.name == "nginx" {
 		t.Error(err)
 	}
-	if log := p.log.String() + string(access); strings.Contains(log, "ticket=") || !strings.Contains(log, mlsapi.NSIDSendMessage) && p.kind.name != "caddy" {
+	if log := p.log.String() + string(access); strings.Contains(log, "ticket=") ||
+		!strings.Contains(log, mlsapi.NSIDSendMessage) && p.kind.name != "caddy" {
 		t.Errorf("the access log has a ticket, or has no paths:\n%s", log)
 	}
 }
@@ -199,7 +200,8 @@ func (p *proxied) checkBodies(t *testing.T) {
 	padded.must().ok()
 	padded.body = append(padded.body, ' ')
 	padded.must().fails(http.StatusRequestEntityTooLarge, "PayloadTooLarge")
-	t.Logf("a message of %d bytes and a body of %d pass; one of %d gets the server's error", 10<<20-1000, largestBody, largestBody+1)
+	t.Logf("a message of %d bytes and a body of %d pass; one of %d gets the server's error", 10<<20-1000, largestBody,
+		largestBody+1)
 }
 
 // checkCompression checks that a compressed page says the same as one that is not.
@@ -208,7 +210,8 @@ func (p *proxied) checkCompression(t *testing.T) {
 	alice, bob := p.user(), p.user()
 	c := alice.create(bob)
 	for i := range 20 {
-		alice.procedure(mlsapi.NSIDSendMessage, alice.message(c, fmt.Sprint("message ", i, strings.Repeat(".", 500)))).must().ok()
+		alice.procedure(mlsapi.NSIDSendMessage,
+			alice.message(c, fmt.Sprint("message ", i, strings.Repeat(".", 500)))).must().ok()
 	}
 	page := bob.query(mlsapi.NSIDGetMessages, "convoId", c.id)
 	plain := page.must()
@@ -248,7 +251,8 @@ func (p *proxied) open(t *testing.T, u *user, c *convo) *proxiedStreams {
 		}
 	})
 	s := &proxiedStreams{convo: c, opened: time.Now(), frames: make(chan error, 100), lines: make(chan string, 1000)}
-	ticket := read[mlsapi.GetSubscriptionTicketOutput](t, request{u: u, verb: http.MethodPost, nsid: mlsapi.NSIDGetSubscriptionTicket}.must().ok())
+	ticket := read[mlsapi.GetSubscriptionTicketOutput](t,
+		request{u: u, verb: http.MethodPost, nsid: mlsapi.NSIDGetSubscriptionTicket}.must().ok())
 	var err error
 	s.socket, _, err = websocket.Dial(ctx, ticket.URL, &websocket.DialOptions{HTTPClient: p.clientAt(p.from(1), false)})
 	if err != nil {
@@ -315,7 +319,8 @@ func (s *proxiedStreams) deliver(t *testing.T, sender *user, text string) {
 			t.Fatalf("%s: no server-sent event after %s", text, atOnce)
 		}
 	}
-	t.Logf("%s: the WebSocket had the event %s after the answer, server-sent events after %s", text, socket, time.Since(begun))
+	t.Logf("%s: the WebSocket had the event %s after the answer, server-sent events after %s", text, socket,
+		time.Since(begun))
 }
 
 // outlast waits until the streams have been open and silent for longer than a time. The comments of

@@ -70,7 +70,8 @@ func proxyKinds() []proxyKind {
 		{"caddy", "Caddyfile", false, func(p *proxy) []string {
 			return []string{
 				"{\n\tservers {", "{\n\tadmin off\n\tauto_https disable_redirects\n\tservers {",
-				publicHost + " {", "https://" + publicHost + ":" + p.port() + " {\n\tbind 127.0.0.1\n\ttls " + p.dir + "/certificate.pem " + p.dir + "/key.pem",
+				publicHost + " {", "https://" + publicHost + ":" + p.port() + " {\n\tbind 127.0.0.1\n\ttls " + p.dir +
+					"/certificate.pem " + p.dir + "/key.pem",
 			}
 		}, func(config, _ string) []string { return []string{"run", "--adapter", "caddyfile", "--config", config} }},
 	}
@@ -171,8 +172,9 @@ func (p *proxy) certify(t *testing.T) {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), DNSNames: []string{publicHost}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		SerialNumber: big.NewInt(1), DNSNames: []string{publicHost}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour),
+		IsCA:     true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 	}
 	signed, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {

@@ -30,7 +30,8 @@ func newNodes(t *testing.T) *proxyNodes {
 // start starts a node. Its clients' addresses have a low rate, and the proxies are trusted.
 func (n *proxyNodes) start(t *testing.T, w *world, i int) {
 	t.Helper()
-	n.running[i] = spawn(t, dataDir(t), "MLSD_PLC_URL="+w.plc.URL, "MLSD_DATABASE_URL="+n.database, "MLSD_LISTEN="+n.addresses[i],
+	n.running[i] = spawn(t, dataDir(t), "MLSD_PLC_URL="+w.plc.URL, "MLSD_DATABASE_URL="+n.database,
+		"MLSD_LISTEN="+n.addresses[i],
 		"MLSD_TRUSTED_PROXIES=127.0.0.1/32", "MLSD_RATE_IP=0.01/30")
 }
 
@@ -140,7 +141,8 @@ func (l *proxyLoad) send(alice *user, c *convo, stop <-chan struct{}) {
 func (s *proxiedStreams) restarted(t *testing.T, name string) {
 	t.Helper()
 	var end websocket.CloseError
-	if err := <-s.frames; !errors.As(err, &end) || end.Code != websocket.StatusServiceRestart || !strings.HasPrefix(end.Reason, "restarting; reconnect after ") {
+	if err := <-s.frames; !errors.As(err, &end) || end.Code != websocket.StatusServiceRestart ||
+		!strings.HasPrefix(end.Reason, "restarting; reconnect after ") {
 		t.Errorf("%s: the WebSocket ended with %v", name, err)
 	}
 	notice := false

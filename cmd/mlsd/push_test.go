@@ -105,9 +105,11 @@ func newPushWorld(t *testing.T) (*pushWorld, *child) {
 	var bob *user
 	w.alice, bob = w.user(), w.user()
 	w.convo = w.alice.create(bob)
-	bob.procedure(mlsapi.NSIDAcceptConvo, &mlsapi.AcceptConvoInput{ConvoID: w.convo.id}).must().ok() // requests are not pushed
+	// requests are not pushed
+	bob.procedure(mlsapi.NSIDAcceptConvo, &mlsapi.AcceptConvoInput{ConvoID: w.convo.id}).must().ok()
 	url := w.device.URL + "/"
-	bob.procedure(mlsapi.NSIDRegisterPushTarget, &mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "webhook", URL: &url}).must().ok()
+	bob.procedure(mlsapi.NSIDRegisterPushTarget,
+		&mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "webhook", URL: &url}).must().ok()
 	return w, server
 }
 
@@ -139,7 +141,8 @@ func (w *pushWorld) settled() {
 	w.t.Helper()
 	eventually(w.t, "everything is sent", func() bool {
 		return w.count(`
-			SELECT (SELECT count(*) FROM push_convos) + (SELECT count(*) FROM push_jobs WHERE state IN ('pending', 'sending'))`) == 0
+			SELECT (SELECT count(*) FROM push_convos) +
+				(SELECT count(*) FROM push_jobs WHERE state IN ('pending', 'sending'))`) == 0
 	})
 }
 

@@ -24,8 +24,10 @@ import (
 // reportKeyCommand returns the command "report-key".
 func reportKeyCommand(stdout io.Writer) *cli.Command {
 	return &cli.Command{
-		Name: "report-key", Usage: "the key for reports of abuse: the server has the public half, and the operator keeps the private one elsewhere",
-		Action: node.WithConfig(0, func(_ context.Context, _ node.Config, cmd *cli.Command) error { return cli.ShowSubcommandHelp(cmd) }),
+		Name: "report-key", Usage: "the key for reports of abuse: the server has the public half, and the operator keeps " +
+			"the private one elsewhere",
+		Action: node.WithConfig(0,
+			func(_ context.Context, _ node.Config, cmd *cli.Command) error { return cli.ShowSubcommandHelp(cmd) }),
 		Commands: []*cli.Command{{
 			Name: "new", Usage: "make a key: FILE gets the private half, FILE.pub the public one", ArgsUsage: "FILE",
 			Action: node.WithConfig(1, func(_ context.Context, _ node.Config, cmd *cli.Command) error {
@@ -55,7 +57,9 @@ func newReportKey(path string, stdout io.Writer) error {
 	if err := writeNew(path+".pub", public.String(), 0o644); err != nil {
 		return errors.Join(err, os.Remove(path))
 	}
-	_, err = fmt.Fprintf(stdout, "%s has the private half: keep it off the server, with a copy\nMLSD_REPORT_KEY=%s\nkey id %s\n", path, public, public.ID())
+	_, err = fmt.Fprintf(stdout,
+		"%s has the private half: keep it off the server, with a copy\nMLSD_REPORT_KEY=%s\nkey id %s\n", path, public,
+		public.ID())
 	return err
 }
 
@@ -77,7 +81,8 @@ func writeNew(path, line string, mode os.FileMode) (err error) {
 func openReportCommand(stdout io.Writer) *cli.Command {
 	return &cli.Command{
 		Name: "open", Usage: "print what a report reveals; the private key stays on this machine", ArgsUsage: "ID",
-		Flags: []cli.Flag{&cli.StringFlag{Name: "key", Usage: "file with the private key, as mlsd report-key new wrote it", Required: true}},
+		Flags: []cli.Flag{&cli.StringFlag{Name: "key", Usage: "file with the private key, as mlsd report-key new wrote it",
+			Required: true}},
 		Action: node.WithConfig(1, func(ctx context.Context, cfg node.Config, cmd *cli.Command) error {
 			if cmd.Args().First() == "" {
 				return fmt.Errorf("%s: id is missing", cmd.FullName())
@@ -128,7 +133,8 @@ func openReport(key reports.PrivateKey, sealed operator.FetchedReport, stdout io
 	if err != nil {
 		return err
 	}
-	document, err := json.Marshal(openedReport{sealed.ID, sealed.Convo, sealed.Reporter, evidence(content, sealed), opened})
+	document, err := json.Marshal(openedReport{sealed.ID, sealed.Convo, sealed.Reporter, evidence(content, sealed),
+		opened})
 	if err != nil {
 		return fmt.Errorf("print a report: %w", err)
 	}
@@ -160,7 +166,8 @@ func evidence(c reports.Content, sealed operator.FetchedReport) string {
 		err = errors.New("it is of another convo")
 	}
 	if err != nil {
-		return fmt.Sprintf("%d messages, and a head of the log that proves nothing (%v): all of it is the reporter's word", len(c.Messages), err)
+		return fmt.Sprintf("%d messages, and a head of the log that proves nothing (%v): all of it is the reporter's word",
+			len(c.Messages), err)
 	}
 	var proven, rest []string
 	for _, m := range c.Messages {

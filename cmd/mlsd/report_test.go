@@ -56,7 +56,8 @@ func (u *user) sendsReport(c *convo, revealed reports.Content) string {
 // closeReport closes a report for a reason.
 func (w *world) closeReport(id, reason string) (closed operator.ReportClosed) {
 	w.t.Helper()
-	s := launch(w.t, nil, "--admin-url", w.admin, "admin", "--operator", "olga", "--reason", reason, "--json", "report", "close", id)
+	s := launch(w.t, nil, "--admin-url", w.admin, "admin", "--operator", "olga", "--reason", reason, "--json", "report",
+		"close", id)
 	if err := s.wait(); err != nil {
 		w.t.Fatal(err)
 	}
@@ -96,11 +97,13 @@ func TestAdminReports(t *testing.T) {
 	said := reports.Message{Seq: 1, Sender: alice.did().String(), Plaintext: "I know \x1b[2J where\u202eyou live"}
 	first, second := bob.reports(c, "she threatens me", said), bob.reports(c, "again")
 	list := done[operator.ReportList](w, "report", "list")
-	if len(list.Reports) != 2 || list.Reports[0].ID.String() != first || list.Reports[1].ID.String() != second || list.Next != "" {
+	if len(list.Reports) != 2 || list.Reports[0].ID.String() != first || list.Reports[1].ID.String() != second ||
+		list.Next != "" {
 		t.Fatalf("the queue: %+v", list)
 	}
 	shown := done[reports.Listed](w, "report", "show", first)
-	if shown != list.Reports[0] || shown.Reporter != bob.did() || shown.Convo.String() != c.id || shown.Reason != "harassment" || shown.State != reports.Open {
+	if shown != list.Reports[0] || shown.Reporter != bob.did() || shown.Convo.String() != c.id ||
+		shown.Reason != "harassment" || shown.State != reports.Open {
 		t.Errorf("shown: %+v", shown)
 	}
 	key := w.keyFile(devPrivateKey)
@@ -113,7 +116,8 @@ func TestAdminReports(t *testing.T) {
 		t.Errorf("opened:\n%s", text)
 	}
 	got := read[readReport](t, []byte(text))
-	if got.Reporter != bob.did() || got.Convo.String() != c.id || got.Content.Text != "she threatens me" || !slices.Equal(got.Content.Messages, []reports.Message{said}) ||
+	if got.Reporter != bob.did() || got.Convo.String() != c.id || got.Content.Text != "she threatens me" ||
+		!slices.Equal(got.Content.Messages, []reports.Message{said}) ||
 		!strings.HasPrefix(got.Evidence, "1 messages, and no head of the log") {
 		t.Errorf("opened: %+v", got)
 	}
@@ -184,7 +188,8 @@ func TestReportKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	public, err := os.ReadFile(path + ".pub")
-	if want := private.Public().String(); err != nil || string(public) != want+"\n" || !strings.Contains(s.stdout.String(), "MLSD_REPORT_KEY="+want+"\n") {
+	if want := private.Public().String(); err != nil || string(public) != want+"\n" ||
+		!strings.Contains(s.stdout.String(), "MLSD_REPORT_KEY="+want+"\n") {
 		t.Errorf("public %q, printed %s, %v", public, s.stdout, err)
 	}
 	if strings.Contains(s.stdout.String(), "private-") {
@@ -243,7 +248,8 @@ func TestDeleteReports(t *testing.T) {
 	w.closeReport(closed, "ticket 7")
 	deleted := func(want int64, verb, what string) {
 		t.Helper()
-		s := launch(t, nil, "--admin-url", w.admin, "admin", "--operator", "olga", "--reason", "ticket 7", "--json", "report", verb, what)
+		s := launch(t, nil, "--admin-url", w.admin, "admin", "--operator", "olga", "--reason", "ticket 7", "--json", "report",
+			verb, what)
 		if err := s.wait(); err != nil {
 			t.Fatal(err)
 		}
@@ -255,7 +261,8 @@ func TestDeleteReports(t *testing.T) {
 	deleted(0, "delete", wrong)
 	deleted(2, "clear", alice.did().String())
 	deleted(0, "clear", alice.did().String())
-	open, past := done[operator.ReportList](w, "report", "list").Reports, done[operator.ReportList](w, "report", "list", "--state", "closed").Reports
+	open, past := done[operator.ReportList](w, "report", "list").Reports,
+		done[operator.ReportList](w, "report", "list", "--state", "closed").Reports
 	if len(open) != 1 || open[0].ID.String() != honest || len(past) != 1 || past[0].ID.String() != closed {
 		t.Errorf("left: open %+v, closed %+v", open, past)
 	}
@@ -273,10 +280,12 @@ func TestReportWithProofs(t *testing.T) {
 	w, _ := operated(t)
 	alice, bob := w.user(), w.user()
 	c, other := alice.create(bob), alice.create(bob)
-	sent := read[mlsapi.SendMessageOutput](t, alice.procedure(mlsapi.NSIDSendMessage, alice.message(c, "I know where you live")).must().ok())
+	sent := read[mlsapi.SendMessageOutput](t,
+		alice.procedure(mlsapi.NSIDSendMessage, alice.message(c, "I know where you live")).must().ok())
 	bob.procedure(mlsapi.NSIDSendMessage, bob.message(c, "please stop")).must().ok()
 	alice.procedure(mlsapi.NSIDSendMessage, alice.message(other, "hello")).must().ok()
-	log := read[mlsapi.GetLogHeadOutput](t, bob.query(mlsapi.NSIDGetLogHead, "convoId", c.id, "senders", alice.did().String()).must().ok())
+	log := read[mlsapi.GetLogHeadOutput](t,
+		bob.query(mlsapi.NSIDGetLogHead, "convoId", c.id, "senders", alice.did().String()).must().ok())
 	foreign := read[mlsapi.GetLogHeadOutput](t, bob.query(mlsapi.NSIDGetLogHead, "convoId", other.id).must().ok())
 	entry := read[mlsapi.GetMessagesOutput](t, bob.query(mlsapi.NSIDGetMessages, "convoId", c.id).must().ok()).Messages[0]
 	head, err := verifier.OpenProven(log.Head, log.Keys)
@@ -284,9 +293,11 @@ func TestReportWithProofs(t *testing.T) {
 		t.Fatal(entry.Seq, err)
 	}
 	size := strconv.FormatInt(head.Size, 10)
-	inclusion := read[mlsapi.GetLogProofOutput](t, bob.query(mlsapi.NSIDGetLogProof, "convoId", c.id, "seq", strconv.FormatInt(entry.Seq, 10), "size", size).must().ok())
+	inclusion := read[mlsapi.GetLogProofOutput](t,
+		bob.query(mlsapi.NSIDGetLogProof, "convoId", c.id, "seq", strconv.FormatInt(entry.Seq, 10), "size", size).must().ok())
 	body := verifier.BodyHash(entry.Ciphertext)
-	proof := verifier.Proof{Kind: verifier.Application, Epoch: entry.Epoch, CreatedAt: entry.CreatedAt.Time, BodyHash: body[:], Salt: log.Senders[0].Salt}
+	proof := verifier.Proof{Kind: verifier.Application, Epoch: entry.Epoch, CreatedAt: entry.CreatedAt.Time,
+		BodyHash: body[:], Salt: log.Senders[0].Salt}
 	for _, hash := range inclusion.Hashes {
 		proof.Hashes = append(proof.Hashes, hash)
 	}
@@ -294,16 +305,20 @@ func TestReportWithProofs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	said := reports.Message{Seq: entry.Seq, Sender: alice.did().String(), Plaintext: "I know where you live", Proof: string(text)}
+	said := reports.Message{Seq: entry.Seq, Sender: alice.did().String(), Plaintext: "I know where you live",
+		Proof: string(text)}
 	blamed := said
 	blamed.Sender = bob.did().String()
 	bare := reports.Message{Seq: entry.Seq + 1, Sender: bob.did().String()}
 	for _, tc := range []struct{ name, head, want string }{
-		{"its own head", log.Head, "entries " + strconv.FormatInt(entry.Seq, 10) + "; not shown: " + strconv.FormatInt(entry.Seq, 10) + " (the log under the head has no such entry of this sender)"},
+		{"its own head", log.Head,
+			"entries " + strconv.FormatInt(entry.Seq, 10) + "; not shown: " + strconv.FormatInt(entry.Seq, 10) +
+				" (the log under the head has no such entry of this sender)"},
 		{"the head of another convo", foreign.Head, "it is of another convo"},
 		{"a head that the reporter has changed", strings.Replace(log.Head, "\n"+size+"\n", "\n99\n", 1), "proves nothing"},
 	} {
-		id := bob.sendsReport(c, reports.Content{Text: tc.name, Head: tc.head, Messages: []reports.Message{said, blamed, bare}})
+		id := bob.sendsReport(c,
+			reports.Content{Text: tc.name, Head: tc.head, Messages: []reports.Message{said, blamed, bare}})
 		if got := w.openReport(id).Evidence; !strings.Contains(got, tc.want) {
 			t.Errorf("%s: %s", tc.name, got)
 		}

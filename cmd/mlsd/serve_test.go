@@ -59,7 +59,8 @@ func coldStart(t *testing.T, dir string) {
 	wantPage(t, s.admin+"/check/clients", http.StatusOK, "[]\n")
 	wantPage(t, s.admin+"/check/clients?convo=1f0c9a5e-0000-4000-8000-000000000000", http.StatusOK, "[]\n")
 	wantPage(t, s.admin+"/check/clients?convo=none", http.StatusBadRequest, "convo must be a UUID\n")
-	for _, metric := range []string{"go_goroutines", "process_open_fds", `mlsd_requests_total{error="",nsid="other",status="200"}`} {
+	for _, metric := range []string{"go_goroutines", "process_open_fds",
+		`mlsd_requests_total{error="",nsid="other",status="200"}`} {
 		if _, metrics := fetch(t, s.admin+"/metrics"); !strings.Contains(metrics, metric) {
 			t.Errorf("no %s in /metrics", metric)
 		}
@@ -124,7 +125,8 @@ func addressInUse(t *testing.T, dir string) {
 		}
 	}()
 	for _, flag := range []string{"--listen", "--admin-listen"} {
-		launch(t, nil, "--data-dir", dir, flag, taken.Addr().String()).fails("another program listens there", taken.Addr().String())
+		launch(t, nil, "--data-dir", dir, flag, taken.Addr().String()).fails("another program listens there",
+			taken.Addr().String())
 		if postmaster(t, dir) != 0 {
 			t.Errorf("%s: PostgreSQL was not shut down", flag)
 		}
@@ -234,7 +236,8 @@ func TestShutdownFinishesRequests(t *testing.T) {
 // Two unknown settings are one error with both names and no value.
 func TestUnknownVariables(t *testing.T) {
 	t.Parallel()
-	s := launch(t, []string{"PATH=/bin", "MLSD_LISTN=secret", "MLSD_AMDIN=x", "MLSD_TEST_ANYTHING=y"}, "--data-dir", dataDir(t))
+	s := launch(t, []string{"PATH=/bin", "MLSD_LISTN=secret", "MLSD_AMDIN=x", "MLSD_TEST_ANYTHING=y"}, "--data-dir",
+		dataDir(t))
 	s.fails("unknown environment variables: MLSD_AMDIN, MLSD_LISTN")
 	if strings.Contains(s.err.Error(), "secret") {
 		t.Errorf("the value is in the message: %v", s.err)
@@ -244,7 +247,8 @@ func TestUnknownVariables(t *testing.T) {
 func TestUnknownArguments(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{
-		"frobnicate", "serve extra", "migrate sideways", "migrate up extra", "migrate version extra", "migrate down 1 extra", "inspect nonsense", "inspect welcomes extra", "inspect audit 1 extra", "--frob",
+		"frobnicate", "serve extra", "migrate sideways", "migrate up extra", "migrate version extra", "migrate down 1 extra",
+		"inspect nonsense", "inspect welcomes extra", "inspect audit 1 extra", "--frob",
 	} {
 		s := launch(t, nil, append([]string{"--data-dir", dataDir(t)}, strings.Fields(args)...)...)
 		words := strings.Fields(args)

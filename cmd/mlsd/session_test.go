@@ -21,7 +21,8 @@ func (u *user) session() mlsapi.CreateSessionOutput {
 	if err != nil {
 		u.w.t.Fatal(err)
 	}
-	return read[mlsapi.CreateSessionOutput](u.w.t, u.procedure(mlsapi.NSIDCreateSession, &mlsapi.CreateSessionInput{DeviceID: kp.DeviceID()}).must().ok())
+	return read[mlsapi.CreateSessionOutput](u.w.t,
+		u.procedure(mlsapi.NSIDCreateSession, &mlsapi.CreateSessionInput{DeviceID: kp.DeviceID()}).must().ok())
 }
 
 // under calls a method of a server with a bearer, and returns the status.
@@ -76,11 +77,13 @@ func TestSessionsOfTwoNodes(t *testing.T) {
 		if status := w.under(s, ended.Session, http.MethodGet, mlsapi.NSIDGetConvos, ""); status != http.StatusOK {
 			t.Fatalf("a session is answered with %d", status)
 		}
-		if status := w.under(s, ended.Session+"A", http.MethodGet, mlsapi.NSIDGetConvos, ""); status != http.StatusUnauthorized {
+		if status := w.under(s, ended.Session+"A", http.MethodGet, mlsapi.NSIDGetConvos,
+			""); status != http.StatusUnauthorized {
 			t.Fatalf("a forged session is answered with %d", status)
 		}
 	}
-	if status := w.under(first, ended.Session, http.MethodPost, mlsapi.NSIDRefreshSession, `{"refreshToken":"`+ended.RefreshToken+`"}`); status != http.StatusOK {
+	if status := w.under(first, ended.Session, http.MethodPost, mlsapi.NSIDRefreshSession,
+		`{"refreshToken":"`+ended.RefreshToken+`"}`); status != http.StatusOK {
 		t.Fatalf("a refresh is answered with %d", status)
 	}
 	if status := w.under(first, ended.Session, http.MethodPost, mlsapi.NSIDDeleteSession, `{}`); status != http.StatusOK {
@@ -91,7 +94,8 @@ func TestSessionsOfTwoNodes(t *testing.T) {
 	alice.Key = authtest.K256(t)
 	w.plc.publish(t, alice.Identity)
 	alice.query(mlsapi.NSIDGetConvos).must().ok()
-	t.Logf("the other node refuses the session of a replaced key after %s", w.refusedWithin(second, forgotten.Session, 5*time.Second))
+	t.Logf("the other node refuses the session of a replaced key after %s",
+		w.refusedWithin(second, forgotten.Session, 5*time.Second))
 	first.stop()
 	second.stop()
 	for _, s := range []*server{first, second} {
@@ -99,7 +103,8 @@ func TestSessionsOfTwoNodes(t *testing.T) {
 		if !strings.Contains(log, mlsapi.NSIDRefreshSession) && s == first {
 			t.Errorf("the requests are not in the log:\n%s", log)
 		}
-		for name, token := range map[string]string{"bearer": ended.Session, "refresh token": ended.RefreshToken, "other bearer": forgotten.Session} {
+		for name, token := range map[string]string{"bearer": ended.Session, "refresh token": ended.RefreshToken,
+			"other bearer": forgotten.Session} {
 			content, err := base64.RawURLEncoding.DecodeString(token[6:])
 			if err != nil {
 				t.Fatal(err)

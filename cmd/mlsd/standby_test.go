@@ -14,10 +14,12 @@ func TestStandby(t *testing.T) {
 	t.Parallel()
 	w, pair := newWorld(t), pgtest.NewPair(t)
 	writer := boot(t, []string{"MLSD_DATABASE_URL=" + pair.Primary}, w.flags()...)
-	reader := boot(t, []string{"MLSD_DATABASE_URL=" + pair.Primary, "MLSD_READ_DATABASE_URL=" + pair.Standby}, w.flags()...)
+	reader := boot(t, []string{"MLSD_DATABASE_URL=" + pair.Primary, "MLSD_READ_DATABASE_URL=" + pair.Standby},
+		w.flags()...)
 	awaitState := func(state string) {
 		t.Helper()
-		eventually(t, "the standby is "+state, func() bool { return scrape(t, reader)[`mlsd_standby{state="`+state+`"}`] == 1 })
+		eventually(t, "the standby is "+state,
+			func() bool { return scrape(t, reader)[`mlsd_standby{state="`+state+`"}`] == 1 })
 	}
 	awaitState("used")
 	w.use(writer.admin, writer.public)
@@ -65,9 +67,11 @@ func TestStandbyOfAnotherDatabase(t *testing.T) {
 	for _, wrong := range []string{pgtest.URL(t), other.String()} {
 		environ := []string{"MLSD_DATABASE_URL=" + pair.Primary, "MLSD_READ_DATABASE_URL=" + wrong}
 		launch(t, environ).fails("MLSD_READ_DATABASE_URL", "no standby of the primary's database")
-		launch(t, environ, "check-config", "--database").fails("MLSD_READ_DATABASE_URL", "no standby of the primary's database")
+		launch(t, environ, "check-config", "--database").fails("MLSD_READ_DATABASE_URL",
+			"no standby of the primary's database")
 	}
-	right := launch(t, []string{"MLSD_DATABASE_URL=" + pair.Primary, "MLSD_READ_DATABASE_URL=" + pair.Standby}, "check-config", "--database")
+	right := launch(t, []string{"MLSD_DATABASE_URL=" + pair.Primary, "MLSD_READ_DATABASE_URL=" + pair.Standby},
+		"check-config", "--database")
 	if err := right.wait(); err != nil {
 		t.Error(err)
 	}

@@ -23,11 +23,13 @@ func TestShutdownEndsStreams(t *testing.T) {
 	s := boot(t, []string{"MLSD_DATABASE_URL=" + pgtest.URL(t)}, w.flags()...)
 	w.use(s.admin, s.public)
 	alice := w.user()
-	ticket := read[mlsapi.GetSubscriptionTicketOutput](t, request{u: alice, verb: http.MethodPost, nsid: mlsapi.NSIDGetSubscriptionTicket}.must().ok())
+	ticket := read[mlsapi.GetSubscriptionTicketOutput](t,
+		request{u: alice, verb: http.MethodPost, nsid: mlsapi.NSIDGetSubscriptionTicket}.must().ok())
 	_, query, _ := strings.Cut(ticket.URL, "?")
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
-	ws, _, err := websocket.Dial(ctx, strings.Replace(s.public, "http", "ws", 1)+"/xrpc/"+mlsapi.NSIDSubscribeConvoEvents+"?"+query, nil)
+	ws, _, err := websocket.Dial(ctx,
+		strings.Replace(s.public, "http", "ws", 1)+"/xrpc/"+mlsapi.NSIDSubscribeConvoEvents+"?"+query, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,10 +60,12 @@ func TestShutdownEndsStreams(t *testing.T) {
 		t.Errorf("the shutdown took %s", took)
 	}
 	var end websocket.CloseError
-	if err := <-closed; !errors.As(err, &end) || end.Code != websocket.StatusServiceRestart || !strings.HasPrefix(end.Reason, "restarting; reconnect after ") {
+	if err := <-closed; !errors.As(err, &end) || end.Code != websocket.StatusServiceRestart ||
+		!strings.HasPrefix(end.Reason, "restarting; reconnect after ") {
 		t.Errorf("the WebSocket ended with %v", err)
 	}
-	if text := <-received; !strings.HasPrefix(text, "retry: ") || !strings.Contains(text, "event: infoEvent\ndata: {\"cursor\":\"0\",\"info\":\"Restarting: ") {
+	if text := <-received; !strings.HasPrefix(text, "retry: ") ||
+		!strings.Contains(text, "event: infoEvent\ndata: {\"cursor\":\"0\",\"info\":\"Restarting: ") {
 		t.Errorf("the event stream ended with %q", text)
 	}
 }

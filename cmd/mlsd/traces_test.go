@@ -121,7 +121,8 @@ func TestTraceOfMessage(t *testing.T) {
 	convo := alice.create(bob)
 	bob.procedure(mlsapi.NSIDAcceptConvo, &mlsapi.AcceptConvoInput{ConvoID: convo.id}).must().ok()
 	url := h.URL + "/"
-	bob.procedure(mlsapi.NSIDRegisterPushTarget, &mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "webhook", URL: &url}).must().ok()
+	bob.procedure(mlsapi.NSIDRegisterPushTarget,
+		&mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "webhook", URL: &url}).must().ok()
 	events := alice.stream()
 	trace, parent := strings.Repeat("ab", 16), strings.Repeat("cd", 8)
 	in := alice.message(convo, "hello")
@@ -167,10 +168,12 @@ func TestTraceOfMessage(t *testing.T) {
 func TestHostileTraceparent(t *testing.T) {
 	t.Parallel()
 	w, c := newWorld(t), newTraces(t)
-	s := boot(t, nil, w.flags("--database-url", pgtest.URL(t), "--traces-url", c.URL+"/v1/traces", "--traces-sample", "1")...)
+	s := boot(t, nil, w.flags("--database-url", pgtest.URL(t), "--traces-url", c.URL+"/v1/traces", "--traces-sample",
+		"1")...)
 	w.use(s.admin, s.public)
 	alice := w.user()
-	for _, header := range []string{"00", strings.Repeat("f", 20_000), "00-" + strings.Repeat("0", 32) + "-" + strings.Repeat("0", 16) + "-01", "\xff\xfe", "did:plc:abc"} {
+	for _, header := range []string{"00", strings.Repeat("f", 20_000),
+		"00-" + strings.Repeat("0", 32) + "-" + strings.Repeat("0", 16) + "-01", "\xff\xfe", "did:plc:abc"} {
 		q := alice.query(mlsapi.NSIDGetConvos)
 		q.header = http.Header{"Traceparent": {header}, "Tracestate": {strings.Repeat("a=b,", 1000)}}
 		q.must().ok()
@@ -189,7 +192,8 @@ func TestHostileTraceparent(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = resp.Body.Close() // read to its end
-	exemplar := regexp.MustCompile(`mlsd_request_seconds_bucket\{nsid="blue.catbird.mls.getConvos",le="[^"]+"\} \d+ # \{trace_id="([0-9a-f]{32})"\}`)
+	exemplar := regexp.MustCompile(`mlsd_request_seconds_bucket\{nsid="blue.catbird.mls.getConvos",le="[^"]+"\} \d+ # ` +
+		`\{trace_id="([0-9a-f]{32})"\}`)
 	if !exemplar.Match(page) {
 		t.Error("no latency has the id of a trace")
 	}

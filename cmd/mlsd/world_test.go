@@ -273,7 +273,8 @@ func (u *user) message(c *convo, body string) *mlsapi.SendMessageInput {
 // stream opens a stream of the user's events from now on.
 func (u *user) stream() *bufio.Reader {
 	u.w.t.Helper()
-	r, err := http.NewRequestWithContext(u.w.t.Context(), http.MethodGet, u.w.public+"/xrpc/"+mlsapi.NSIDStreamConvoEvents, nil)
+	r, err := http.NewRequestWithContext(u.w.t.Context(), http.MethodGet, u.w.public+"/xrpc/"+mlsapi.NSIDStreamConvoEvents,
+		nil)
 	if err != nil {
 		u.w.t.Fatal(err)
 	}

@@ -33,19 +33,26 @@ func wrongConfigurations(t *testing.T, taken string) []wrongConfiguration {
 		}
 		return path
 	}
-	unknown, twice, broken := file("# of the node\nMLSD_LISTN=:8080\n"), file("MLSD_RATE_DID=1\nMLSD_RATE_DID=2\n"), file("export MLSD_RATE_DID=1\n")
+	unknown, twice, broken := file("# of the node\nMLSD_LISTN=:8080\n"), file("MLSD_RATE_DID=1\nMLSD_RATE_DID=2\n"),
+		file("export MLSD_RATE_DID=1\n")
 	wrong, key := file("\nMLSD_RATE_DID='many'\n"), file("no key")
 	return []wrongConfiguration{
 		{"a port alone", []string{"MLSD_LISTEN=8080"}, nil,
-			`--listen (MLSD_LISTEN) is "8080": want an address and a port, such as 127.0.0.1:8080, [::1]:8080, or :8080 for every address`},
+			`--listen (MLSD_LISTEN) is "8080": want an address and a port, such as 127.0.0.1:8080, [::1]:8080, or :8080 for ` +
+				`every address`},
 		{"a port in use", nil, []string{"--listen", taken},
-			`--listen (MLSD_LISTEN) is "` + taken + `": another program listens there: stop it, or choose another address, such as 127.0.0.1:18080`},
-		{"the admin's port in use", nil, []string{"--admin-listen", taken}, `--admin-listen (MLSD_ADMIN_LISTEN) is "` + taken + `": another program listens there`},
-		{"an address of another machine", nil, []string{"--service-did", "did:web:a.example.com", "--listen", "192.0.2.1:8080"},
+			`--listen (MLSD_LISTEN) is "` + taken +
+				`": another program listens there: stop it, or choose another address, such as 127.0.0.1:18080`},
+		{"the admin's port in use", nil, []string{"--admin-listen", taken},
+			`--admin-listen (MLSD_ADMIN_LISTEN) is "` + taken + `": another program listens there`},
+		{"an address of another machine", nil,
+			[]string{"--service-did", "did:web:a.example.com", "--listen", "192.0.2.1:8080"},
 			`--listen (MLSD_LISTEN) is "192.0.2.1:8080": this machine has no such address; 0.0.0.0 stands for all that it has`},
 		{"the default DID on a public address", nil, []string{"--listen", ":0"},
-			`--service-did (MLSD_SERVICE_DID) must be set, because --listen (MLSD_LISTEN) is ":0", which other machines can reach: ` +
-				`the default did:web:localhost is good on this one only; for https://mls.example.com it is did:web:mls.example.com`},
+			`--service-did (MLSD_SERVICE_DID) must be set, because --listen (MLSD_LISTEN) is ":0", which other machines can ` +
+				`reach: ` +
+				`the default did:web:localhost is good on this one only; for https://mls.example.com it is ` +
+				`did:web:mls.example.com`},
 		{"a host for a DID", []string{"MLSD_SERVICE_DID=mls.example.com"}, nil,
 			`--service-did (MLSD_SERVICE_DID) is "mls.example.com": want a DID such as did:web:mls.example.com`},
 		{"a number for a duration", []string{"MLSD_MESSAGE_RETENTION=90"}, nil,
@@ -55,37 +62,50 @@ func wrongConfigurations(t *testing.T, taken string) []wrongConfiguration {
 		{"no duration at all", nil, []string{"--event-retention", "0s"},
 			`--event-retention (MLSD_EVENT_RETENTION) is "0s": want more than 0, such as 5m, 12h or 30d`},
 		{"messages shorter than events", nil, []string{"--message-retention", "1d"},
-			`--message-retention (MLSD_MESSAGE_RETENTION) must be 0 or at least 192h0m0s, a day longer than MLSD_EVENT_RETENTION`},
-		{"a switch with a word", []string{"MLSD_PUSH_WEBHOOKS=yes"}, nil, `--push-webhooks (MLSD_PUSH_WEBHOOKS) is "yes": want true or false`},
+			`--message-retention (MLSD_MESSAGE_RETENTION) must be 0 or at least 192h0m0s, a day longer than ` +
+				`MLSD_EVENT_RETENTION`},
+		{"a switch with a word", []string{"MLSD_PUSH_WEBHOOKS=yes"}, nil,
+			`--push-webhooks (MLSD_PUSH_WEBHOOKS) is "yes": want true or false`},
 		{"a switch with a space", nil, []string{"--failpoints", "false"},
 			`mlsd: unknown command or argument "false" (the value of a switch stands after =: --failpoints=false)`},
-		{"a rate of nothing", nil, []string{"--rate-did", "0"}, `--rate-did (MLSD_RATE_DID) is "0": want a number above 0, such as 20 or 0.5, and how many at once: 20/400`},
+		{"a rate of nothing", nil, []string{"--rate-did", "0"},
+			`--rate-did (MLSD_RATE_DID) is "0": want a number above 0, such as 20 or 0.5, and how many at once: 20/400`},
 		{"a unit that is none", nil, []string{"--quota-bytes", "1GB"},
 			`--quota-bytes (MLSD_QUOTA_BYTES) is "1GB": want a whole number of bytes such as 1048576 or 512MiB; 0 is no limit`},
 		{"an address for a network", nil, []string{"--trusted-proxies", "10.0.0.1"},
-			`--trusted-proxies (MLSD_TRUSTED_PROXIES) is "10.0.0.1": "10.0.0.1" is no network: want networks such as 10.0.0.0/8,fd00::/8; one address is 192.0.2.7/32`},
-		{"a word that is none", nil, []string{"--log-level", "verbose"}, `--log-level (MLSD_LOG_LEVEL) is "verbose": want one of debug, info, warn, error`},
+			`--trusted-proxies (MLSD_TRUSTED_PROXIES) is "10.0.0.1": "10.0.0.1" is no network: want networks such as ` +
+				`10.0.0.0/8,fd00::/8; one address is 192.0.2.7/32`},
+		{"a word that is none", nil, []string{"--log-level", "verbose"},
+			`--log-level (MLSD_LOG_LEVEL) is "verbose": want one of debug, info, warn, error`},
 		{"a password with an @", []string{"MLSD_DATABASE_URL=postgres://mlsd:battery@staple:x@db/mlsd"}, nil,
-			`--database-url (MLSD_DATABASE_URL): want a URL such as postgres://mlsd:password@db.example.com:5432/mlsd; special characters of a password are percent-encoded: @ is %40`},
+			`--database-url (MLSD_DATABASE_URL): want a URL such as postgres://mlsd:password@db.example.com:5432/mlsd; ` +
+				`special characters of a password are percent-encoded: @ is %40`},
 		{"a secret's file that is not there", []string{"MLSD_DATABASE_URL=file:/nowhere/url"}, nil,
 			`--database-url (MLSD_DATABASE_URL): open /nowhere/url: no such file or directory`},
 		{"a standby of nothing", []string{"MLSD_READ_DATABASE_URL=postgres://db/mlsd"}, nil,
-			"--read-database-url (MLSD_READ_DATABASE_URL) must not be set without MLSD_DATABASE_URL: it is a standby of that PostgreSQL"},
+			"--read-database-url (MLSD_READ_DATABASE_URL) must not be set without MLSD_DATABASE_URL: it is a standby of that " +
+				"PostgreSQL"},
 		{"an admin listener for everybody", nil, []string{"--admin-listen", ":0"},
 			"the admin listener :0 can be reached from other machines: set MLSD_ADMIN_TOKEN, or listen on 127.0.0.1"},
 		{"half of the key for pushes", []string{"MLSD_APNS_KEY_FILE=" + key}, nil,
-			"--apns-key-file, --apns-key-id, --apns-team-id (MLSD_APNS_KEY_FILE, MLSD_APNS_KEY_ID, MLSD_APNS_TEAM_ID): the APNs key needs its id and the id of its team"},
+			"--apns-key-file, --apns-key-id, --apns-team-id (MLSD_APNS_KEY_FILE, MLSD_APNS_KEY_ID, MLSD_APNS_TEAM_ID): the " +
+				"APNs key needs its id and the id of its team"},
 		{"a key that is none", []string{"MLSD_APNS_KEY_FILE=" + key, "MLSD_APNS_KEY_ID=a", "MLSD_APNS_TEAM_ID=b"}, nil,
-			"--apns-key-file, --apns-key-id, --apns-team-id (MLSD_APNS_KEY_FILE, MLSD_APNS_KEY_ID, MLSD_APNS_TEAM_ID): read the APNs key"},
+			"--apns-key-file, --apns-key-id, --apns-team-id (MLSD_APNS_KEY_FILE, MLSD_APNS_KEY_ID, MLSD_APNS_TEAM_ID): read " +
+				"the APNs key"},
 		{"a list that is not there", []string{"MLSD_ADMIT=allowlist", "MLSD_ADMIT_FILE=/nowhere/admitted"}, nil,
 			"--admit-file (MLSD_ADMIT_FILE): open /nowhere/admitted: no such file or directory"},
 		{"a misspelt variable", []string{"MLSD_LISTN=:8080"}, nil, "unknown environment variables: MLSD_LISTN"},
 		{"a misspelt flag", nil, []string{"--listn", ":8080"}, "flag provided but not defined: -listn"},
-		{"a misspelt name in the file", nil, []string{"--env-file", unknown}, unknown + " line 2: MLSD_LISTN is not a setting that a file can have: mlsd --help lists them"},
-		{"a name twice in the file", nil, []string{"--env-file", twice}, twice + " line 2: MLSD_RATE_DID stands in " + twice + " line 1 already"},
-		{"a shell's line in the file", nil, []string{"--env-file", broken}, broken + " line 1: want NAME=VALUE, such as MLSD_LISTEN=127.0.0.1:8080"},
+		{"a misspelt name in the file", nil, []string{"--env-file", unknown},
+			unknown + " line 2: MLSD_LISTN is not a setting that a file can have: mlsd --help lists them"},
+		{"a name twice in the file", nil, []string{"--env-file", twice},
+			twice + " line 2: MLSD_RATE_DID stands in " + twice + " line 1 already"},
+		{"a shell's line in the file", nil, []string{"--env-file", broken},
+			broken + " line 1: want NAME=VALUE, such as MLSD_LISTEN=127.0.0.1:8080"},
 		{"a bad value in the file", nil, []string{"--env-file", wrong},
-			`--rate-did (MLSD_RATE_DID in ` + wrong + ` line 2) is "many": want a number above 0, such as 20 or 0.5, and how many at once: 20/400`},
+			`--rate-did (MLSD_RATE_DID in ` + wrong +
+				` line 2) is "many": want a number above 0, such as 20 or 0.5, and how many at once: 20/400`},
 	}
 }
 
@@ -102,7 +122,8 @@ func TestWrongConfigurations(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			dir := filepath.Join(t.TempDir(), "data")
-			environ := append([]string{"MLSD_DATA_DIR=" + dir, "MLSD_LISTEN=127.0.0.1:0", "MLSD_ADMIN_LISTEN=127.0.0.1:0"}, c.environ...)
+			environ := append([]string{"MLSD_DATA_DIR=" + dir, "MLSD_LISTEN=127.0.0.1:0", "MLSD_ADMIN_LISTEN=127.0.0.1:0"},
+				c.environ...)
 			err := run(t.Context(), append([]string{"mlsd"}, c.args...), environ, io.Discard, io.Discard)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v\nwant\n%s", err, c.want)
@@ -127,10 +148,12 @@ func TestCheckConfigOfAFile(t *testing.T) {
 	}
 	for _, args := range [][]string{{"--env-file", path, "check-config"}, {"check-config", "--env-file", path}} {
 		var out strings.Builder
-		if err := run(t.Context(), append([]string{"mlsd"}, append(args, "--rate-did", "11")...), []string{"MLSD_RATE_IP=12"}, &out, io.Discard); err != nil {
+		if err := run(t.Context(), append([]string{"mlsd"}, append(args, "--rate-did", "11")...), []string{"MLSD_RATE_IP=12"},
+			&out, io.Discard); err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range []string{path + " line 3", "MLSD_DATABASE_URL | (not shown) | " + path + " line 7", "MLSD_RATE_DID | 11", "MLSD_RATE_IP | 12", "the settings are good"} {
+		for _, want := range []string{path + " line 3", "MLSD_DATABASE_URL | (not shown) | " + path + " line 7",
+			"MLSD_RATE_DID | 11", "MLSD_RATE_IP | 12", "the settings are good"} {
 			if !strings.Contains(strings.Join(lines(out.String()), "\n"), want) {
 				t.Errorf("%v: no %q in\n%s", args, want, out.String())
 			}
@@ -143,7 +166,8 @@ func TestCheckConfigOfAFile(t *testing.T) {
 func TestCheckConfigReachesTheDatabase(t *testing.T) {
 	t.Parallel()
 	for url, good := range map[string]bool{pgtest.URL(t): true, "postgres://mlsd:battery@127.0.0.1:1/mlsd": false} {
-		err := run(t.Context(), []string{"mlsd", "check-config", "--database"}, []string{"MLSD_DATABASE_URL=" + url}, io.Discard, io.Discard)
+		err := run(t.Context(), []string{"mlsd", "check-config", "--database"}, []string{"MLSD_DATABASE_URL=" + url},
+			io.Discard, io.Discard)
 		if (err == nil) != good {
 			t.Errorf("%v", err)
 		}
@@ -156,13 +180,15 @@ func TestWaitForDatabase(t *testing.T) {
 	url := pgtest.URL(t)
 	late, open := lateDatabase(t, url)
 	s := launch(t, []string{"MLSD_DATABASE_URL=" + late, "MLSD_WAIT_FOR_DATABASE=5m"})
-	eventually(t, "it says that it waits", func() bool { return strings.Contains(s.stderr.String(), "the database does not answer yet") })
+	eventually(t, "it says that it waits",
+		func() bool { return strings.Contains(s.stderr.String(), "the database does not answer yet") })
 	open()
 	eventually(t, "it serves", func() bool { return strings.Contains(s.stdout.String(), "mlsd listening on") })
 	s.stop()
 
 	begun := time.Now()
-	launch(t, []string{"MLSD_DATABASE_URL=" + withOption(t, url, "dbname=none"), "MLSD_WAIT_FOR_DATABASE=5m"}).fails("does not exist")
+	launch(t, []string{"MLSD_DATABASE_URL=" + withOption(t, url, "dbname=none"),
+		"MLSD_WAIT_FOR_DATABASE=5m"}).fails("does not exist")
 	if took := time.Since(begun); took > time.Minute {
 		t.Errorf("it waited %v for a database that is not there", took)
 	}
@@ -229,14 +255,16 @@ func withOption(t *testing.T, of, option string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf("host=%s port=%d user=%s password='%s' dbname=%s %s", cfg.Host, cfg.Port, cfg.User, cfg.Password, cfg.Database, option)
+	return fmt.Sprintf("host=%s port=%d user=%s password='%s' dbname=%s %s", cfg.Host, cfg.Port, cfg.User, cfg.Password,
+		cfg.Database, option)
 }
 
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{"version", "--version"} {
 		var out strings.Builder
-		if err := run(t.Context(), []string{"mlsd", args}, nil, &out, io.Discard); err != nil || !strings.Contains(out.String(), "mlsd") || !strings.Contains(out.String(), "dev") {
+		if err := run(t.Context(), []string{"mlsd", args}, nil, &out, io.Discard); err != nil ||
+			!strings.Contains(out.String(), "mlsd") || !strings.Contains(out.String(), "dev") {
 			t.Errorf("%s: %q, %v", args, out.String(), err)
 		}
 	}

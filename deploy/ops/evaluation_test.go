@@ -81,7 +81,8 @@ func (e *evaluation) rule(ctx context.Context, r rule, now time.Duration) (firin
 }
 
 // alert is what Prometheus sends for a sample of a rule's result.
-func (e *evaluation) alert(ctx context.Context, r rule, sample promql.Sample, now time.Duration) (map[string]string, error) {
+func (e *evaluation) alert(ctx context.Context, r rule, sample promql.Sample, now time.Duration) (map[string]string,
+	error) {
 	metric := labels.NewBuilder(sample.Metric).Del(model.MetricNameLabel).Labels().Map()
 	data := template.AlertTemplateData(metric, nil, "", sample)
 	query := func(ctx context.Context, expr string, _ time.Time) (promql.Vector, error) {
@@ -90,7 +91,8 @@ func (e *evaluation) alert(ctx context.Context, r rule, sample promql.Sample, no
 	texts := map[string]string{}
 	for name, text := range r.Annotations {
 		const given = "{{$labels := .Labels}}{{$value := .Value}}"
-		expanded, err := template.NewTemplateExpander(ctx, given+text, r.Alert, data, model.TimeFromUnixNano(at(now).UnixNano()), query, &url.URL{}, nil).Expand()
+		expanded, err := template.NewTemplateExpander(ctx, given+text, r.Alert, data,
+			model.TimeFromUnixNano(at(now).UnixNano()), query, &url.URL{}, nil).Expand()
 		if err != nil {
 			return nil, err
 		}

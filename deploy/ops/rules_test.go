@@ -58,7 +58,8 @@ func TestCasesNotice(t *testing.T) {
 				for _, other := range others {
 					rules := slices.Clone(file.rules)
 					rules[i] = other
-					if noticed := slices.ContainsFunc(cases, func(c ruleCase) bool { return c.check(t.Context(), rules) != nil }); !noticed {
+					if noticed := slices.ContainsFunc(cases,
+						func(c ruleCase) bool { return c.check(t.Context(), rules) != nil }); !noticed {
 						t.Errorf("no case tells the rule from %s, for %s", other.Expr, time.Duration(other.For))
 					}
 				}
@@ -174,7 +175,8 @@ func ruleFiles(t *testing.T) (files []ruleFile) {
 		if err := d.Decode(&file.cases); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff([]string{path}, file.cases.RuleFiles); diff != "" || file.cases.EvaluationInterval != model.Duration(time.Minute) {
+		if diff := cmp.Diff([]string{path}, file.cases.RuleFiles); diff != "" ||
+			file.cases.EvaluationInterval != model.Duration(time.Minute) {
 			t.Errorf("%s_test.yml: evaluation_interval must be 1m, and rule_files (-want +got):\n%s", base, diff)
 		}
 		files = append(files, file)
@@ -338,7 +340,8 @@ func changed(e parser.Expr, do func() bool) parser.Expr {
 		}
 		e.LHS, e.RHS = changed(e.LHS, do), changed(e.RHS, do)
 	case *parser.AggregateExpr:
-		if swap := map[parser.ItemType]parser.ItemType{parser.MAX: parser.SUM, parser.SUM: parser.MAX, parser.MIN: parser.MAX}[e.Op]; swap != 0 && do() {
+		if swap := map[parser.ItemType]parser.ItemType{parser.MAX: parser.SUM, parser.SUM: parser.MAX,
+			parser.MIN: parser.MAX}[e.Op]; swap != 0 && do() {
 			e.Op = swap
 		}
 		e.Expr = changed(e.Expr, do)

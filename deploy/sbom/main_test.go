@@ -21,10 +21,12 @@ func TestList(t *testing.T) {
 		{Path: "example.com/b", Version: "v1.0.0", Replace: &debug.Module{Path: "example.com/c", Version: "v2.0.0"}},
 	}}, "v0.3.0", time.Unix(0, 0))
 	want := bom{Format: "CycloneDX", SpecVersion: "1.5", Version: 1,
-		Metadata: metadata{"1970-01-01T00:00:00Z", component{"pkg:golang/mlsd@v0.3.0", "application", "mlsd", "v0.3.0", nil, "pkg:golang/mlsd@v0.3.0"}},
+		Metadata: metadata{"1970-01-01T00:00:00Z",
+			component{"pkg:golang/mlsd@v0.3.0", "application", "mlsd", "v0.3.0", nil, "pkg:golang/mlsd@v0.3.0"}},
 		Components: []component{
 			{"pkg:golang/std@1.26.8", "library", "std", "1.26.8", nil, "pkg:golang/std@1.26.8"},
-			{"pkg:golang/example.com/a@v1.0.0", "library", "example.com/a", "v1.0.0", []hash{{"SHA-256", strings.Repeat("0", 64)}}, "pkg:golang/example.com/a@v1.0.0"},
+			{"pkg:golang/example.com/a@v1.0.0", "library", "example.com/a", "v1.0.0",
+				[]hash{{"SHA-256", strings.Repeat("0", 64)}}, "pkg:golang/example.com/a@v1.0.0"},
 			{"pkg:golang/example.com/c@v2.0.0", "library", "example.com/c", "v2.0.0", nil, "pkg:golang/example.com/c@v2.0.0"},
 		}}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -70,10 +70,12 @@ type Detail struct {
 
 // QueueWelcomes adds to the batch of a Welcome's transaction an event for each device that the
 // Welcome is for. The slices are parallel.
-func QueueWelcomes(batch *pgx.Batch, convo uuid.UUID, epoch int64, dids []syntax.DID, devices []string, refs [][]byte, requests []bool) {
+func QueueWelcomes(batch *pgx.Batch, convo uuid.UUID, epoch int64, dids []syntax.DID, devices []string, refs [][]byte,
+	requests []bool) {
 	batch.Queue(`
 		INSERT INTO outbox (kind, convo_id, did, detail, created_at)
-		SELECT $1, $2, did, jsonb_build_object('epoch', $3::bigint, 'deviceId', device_id, 'keyPackageRef', encode(ref, 'hex'),
+		SELECT $1, $2, did, jsonb_build_object('epoch', $3::bigint, 'deviceId', device_id, 'keyPackageRef', encode(ref,
+			'hex'),
 				'request', request),
 			clock_timestamp()
 		FROM unnest($4::text[], $5::text[], $6::bytea[], $7::boolean[]) AS r (did, device_id, ref, request)`,

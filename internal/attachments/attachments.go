@@ -75,7 +75,8 @@ func (e *IncompleteError) Error() string {
 		text += ", and others"
 	}
 	if e.Lost {
-		return "the store has lost a part of the attachment; who has the file sends it again with putAttachmentPart; missing parts: " + text
+		return "the store has lost a part of the attachment; who has the file sends it again with putAttachmentPart; " +
+			"missing parts: " + text
 	}
 	return "the attachment is not complete; missing parts: " + text
 }
@@ -209,7 +210,8 @@ type partRow struct {
 
 // partsOf reads the parts of an attachment, in their order.
 func partsOf(ctx context.Context, q pgpool.Queryer, id uuid.UUID) ([]partRow, error) {
-	rows, err := q.Query(ctx, `SELECT part, object, sha256 FROM attachment_parts WHERE attachment_id = $1 ORDER BY part`, id)
+	rows, err := q.Query(ctx, `SELECT part, object, sha256 FROM attachment_parts WHERE attachment_id = $1 ORDER BY part`,
+		id)
 	if err != nil {
 		return nil, fmt.Errorf("read the parts: %w", err)
 	}

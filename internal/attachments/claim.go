@@ -27,7 +27,8 @@ import (
 //     operator decides.
 
 // ErrOtherDatabase says that the store belongs to another database.
-var ErrOtherDatabase = errors.New("the store belongs to another database, of which this one is a copy: nothing is deleted")
+var ErrOtherDatabase = errors.New("the store belongs to another database, of which this one is a copy: nothing is " +
+	"deleted")
 
 const (
 	// claims begins the names of the objects that are claims.
@@ -116,17 +117,20 @@ func (s *Sweeper) claim(ctx context.Context, conn *pgx.Conn) (ours bool, err err
 		}
 		return err == nil, err
 	case own.mayReplace(found) && age >= claimLife:
-		s.log.WarnContext(ctx, "the store of attachments is taken over from a database that does not renew its claim", "claim", text)
+		s.log.WarnContext(ctx, "the store of attachments is taken over from a database that does not renew its claim",
+			"claim", text)
 		return false, s.writeClaim(ctx, name, own)
 	case own.mayReplace(found) && (s.other == "" || s.other == text):
 		if s.other == "" {
-			s.log.InfoContext(ctx, "nothing is deleted from the store of attachments: PostgreSQL was started anew, or another database uses the store",
+			s.log.InfoContext(ctx, "nothing is deleted from the store of attachments: PostgreSQL was started anew, or "+
+				"another database uses the store",
 				"claim", text, "for", claimLife-age)
 		}
 		s.other = text
 		return false, nil
 	}
-	return false, fmt.Errorf("%w; if this database has taken the other's place, delete the object %s", ErrOtherDatabase, name)
+	return false, fmt.Errorf("%w; if this database has taken the other's place, delete the object %s", ErrOtherDatabase,
+		name)
 }
 
 // ownClaim is what this database would write now.

@@ -219,7 +219,8 @@ func (c *check) progress(ctx context.Context) error {
 func (c *check) reject(ctx context.Context, p partRow) error {
 	err := pgx.BeginFunc(ctx, c.cfg.DB, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `
-			UPDATE attachments SET state = 'uploading', touched_at = clock_timestamp() WHERE id = $1 AND state = 'checking' AND fence = $2`,
+			UPDATE attachments SET state = 'uploading', touched_at = clock_timestamp() WHERE id = $1 AND state = 'checking' AND
+				fence = $2`,
 			c.a.ID, c.fence)
 		if err != nil {
 			return err
@@ -262,7 +263,8 @@ func (c *check) end(ctx context.Context, tx pgx.Tx, tag pgconn.CommandTag, err e
 		return err
 	}
 	var other bool
-	err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM attachments WHERE id = $1 AND state <> 'deleted')`, c.a.ID).Scan(&other)
+	err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM attachments WHERE id = $1 AND state <> 'deleted')`,
+		c.a.ID).Scan(&other)
 	if err == nil && other {
 		err = idem.ErrLeaseLost
 	}

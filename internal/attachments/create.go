@@ -31,7 +31,8 @@ func (s *Service) Create(ctx context.Context, tx pgx.Tx, in Announcement) (_ *At
 	if err != nil {
 		return nil, false, fmt.Errorf("make an id: %w", err)
 	}
-	a := &Attachment{ID: id, ConvoID: in.Window.ConvoID, Sender: in.Caller, Size: in.Size, SHA256: in.SHA256, PartSize: PartSize, State: Uploading}
+	a := &Attachment{ID: id, ConvoID: in.Window.ConvoID, Sender: in.Caller, Size: in.Size, SHA256: in.SHA256,
+		PartSize: PartSize, State: Uploading}
 	// The lock keeps the convo from being deleted until the row is there for the deletion to find.
 	var closed bool
 	err = tx.QueryRow(ctx, `SELECT closed_at IS NOT NULL FROM convos WHERE id = $1 FOR KEY SHARE`, a.ConvoID).Scan(&closed)
@@ -67,7 +68,8 @@ func (s *Service) Create(ctx context.Context, tx pgx.Tx, in Announcement) (_ *At
 func same(ctx context.Context, tx pgx.Tx, in Announcement) (*Attachment, error) {
 	var id uuid.UUID
 	err := tx.QueryRow(ctx, `
-		SELECT id FROM attachments WHERE convo_id = $1 AND sha256 = $2 AND state IN ('uploading', 'checking', 'complete') FOR SHARE`,
+		SELECT id FROM attachments WHERE convo_id = $1 AND sha256 = $2 AND state IN ('uploading', 'checking', 'complete') FOR
+			SHARE`,
 		in.Window.ConvoID, in.SHA256[:]).Scan(&id)
 	if err != nil {
 		return nil, fmt.Errorf("find the same content: %w", err)

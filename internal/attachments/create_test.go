@@ -19,11 +19,13 @@ import (
 func TestAnnouncedWhileItIsDeleted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	service := attachments.New(attachments.Config{DB: w.db, Store: w.store, MaxSize: 10, ServiceDID: "did:web:mlsd.example.com", Log: slog.New(slog.DiscardHandler)})
+	service := attachments.New(attachments.Config{DB: w.db, Store: w.store, MaxSize: 10,
+		ServiceDID: "did:web:mlsd.example.com", Log: slog.New(slog.DiscardHandler)})
 	announce := func() (a *attachments.Attachment, made bool, err error) {
 		err = pgx.BeginFunc(t.Context(), w.db, func(tx pgx.Tx) error {
 			a, made, err = service.Create(t.Context(), tx, attachments.Announcement{
-				Window: messages.Window{ConvoID: uuid.MustParse(convo), Last: 1}, Caller: "did:plc:alice", Size: 1, SHA256: sha256.Sum256([]byte("a")),
+				Window: messages.Window{ConvoID: uuid.MustParse(convo), Last: 1}, Caller: "did:plc:alice", Size: 1,
+				SHA256: sha256.Sum256([]byte("a")),
 			})
 			return err
 		})

@@ -25,7 +25,8 @@ func Delete(ctx context.Context, tx pgx.Tx, w messages.Window, caller syntax.DID
 	if a.Sender != caller {
 		return ErrNotPermitted
 	}
-	tag, err := tx.Exec(ctx, `UPDATE attachments SET state = 'deleted', touched_at = clock_timestamp() WHERE id = $1 AND state <> 'deleted'`, id)
+	tag, err := tx.Exec(ctx,
+		`UPDATE attachments SET state = 'deleted', touched_at = clock_timestamp() WHERE id = $1 AND state <> 'deleted'`, id)
 	if err != nil {
 		return fmt.Errorf("delete an attachment: %w", err)
 	}
@@ -52,7 +53,8 @@ func Purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID, limit int) (int64, e
 // Erase deletes up to limit attachments that a person has announced, and takes its name from them.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64, error) {
 	tag, err := tx.Exec(ctx, `
-		UPDATE attachments SET state = 'deleted', sender_did = $2, touched_at = CASE WHEN state = 'deleted' THEN touched_at ELSE clock_timestamp() END
+		UPDATE attachments SET state = 'deleted', sender_did = $2, touched_at = CASE WHEN state = 'deleted' THEN touched_at
+			ELSE clock_timestamp() END
 		WHERE id IN (SELECT id FROM attachments WHERE sender_did = $1 LIMIT $3 FOR UPDATE)`, p.DID, p.Anywhere(), limit)
 	if err != nil {
 		return 0, fmt.Errorf("erase attachments: %w", err)

@@ -28,7 +28,8 @@ const NSIDPut = "mlsd.attachments.put"
 // stored part, unless the store has lost that. Nothing reads body after Put has returned. Put calls
 // pay with the number of bytes that it is about to read; pay can refuse them. Errors: ErrNotFound,
 // ErrNoPart, ErrChecking, *FailedError, *PartLengthError, those of pay, of body and of the store.
-func (s *Service) Put(ctx context.Context, w messages.Window, id uuid.UUID, part int, body io.Reader, pay func(bytes int64) error) (sum [sha256.Size]byte, err error) {
+func (s *Service) Put(ctx context.Context, w messages.Window, id uuid.UUID, part int, body io.Reader,
+	pay func(bytes int64) error) (sum [sha256.Size]byte, err error) {
 	a, err := find(ctx, s.cfg.DB, w, id)
 	if err != nil {
 		return sum, err
@@ -101,7 +102,8 @@ func (s *Service) keep(ctx context.Context, a *Attachment, p partRow) error {
 	case err == nil && needless != "":
 		s.discard(ctx, needless)
 	case err == nil:
-	case errors.Is(err, ErrNotFound) || errors.Is(err, ErrChecking) || errors.Is(err, errOtherPart): // decided: no row names the object
+	// decided: no row names the object
+	case errors.Is(err, ErrNotFound) || errors.Is(err, ErrChecking) || errors.Is(err, errOtherPart):
 		s.discard(ctx, p.object)
 	default:
 		s.discardUnnamed(ctx, a, p)
@@ -124,7 +126,8 @@ func (s *Service) discardUnnamed(ctx context.Context, a *Attachment, p partRow) 
 	})
 	switch {
 	case err != nil:
-		s.cfg.Log.WarnContext(ctx, "it is not known whether a part was recorded; its object is left for the sweeper", "attachment", a.ID, "error", err)
+		s.cfg.Log.WarnContext(ctx, "it is not known whether a part was recorded; its object is left for the sweeper",
+			"attachment", a.ID, "error", err)
 	case !named:
 		s.discard(ctx, p.object)
 	}
@@ -154,7 +157,8 @@ func (s *Service) record(ctx context.Context, a *Attachment, p partRow) (needles
 		}
 		if tag.RowsAffected() == 0 {
 			var there bool
-			err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM attachments WHERE id = $1 AND state <> 'deleted')`, a.ID).Scan(&there)
+			err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM attachments WHERE id = $1 AND state <> 'deleted')`,
+				a.ID).Scan(&there)
 			if err == nil {
 				err = ErrChecking
 				if !there {
@@ -201,7 +205,8 @@ func (s *Service) replace(ctx context.Context, a *Attachment, p partRow) (needle
 	tag, err := s.cfg.DB.Exec(ctx, `
 		UPDATE attachment_parts SET object = $4
 		WHERE attachment_id = $1 AND part = $2 AND object = $3
-			AND EXISTS (SELECT FROM attachments WHERE id = $1 AND state = 'complete' FOR SHARE)`, a.ID, p.part, old.object, p.object)
+			AND EXISTS (SELECT FROM attachments WHERE id = $1 AND state = 'complete' FOR SHARE)`, a.ID, p.part, old.object,
+		p.object)
 	if err != nil {
 		return "", fmt.Errorf("replace a lost part: %w", err)
 	}
@@ -224,7 +229,8 @@ func (s *Service) lost(ctx context.Context, object string) bool {
 // storedPart returns a part of a complete attachment.
 func (s *Service) storedPart(ctx context.Context, id uuid.UUID, part int) (partRow, error) {
 	p := partRow{part: part, sha256: make([]byte, sha256.Size)}
-	err := s.cfg.DB.QueryRow(ctx, `SELECT object, sha256 FROM attachment_parts WHERE attachment_id = $1 AND part = $2`, id, part).
+	err := s.cfg.DB.QueryRow(ctx, `SELECT object, sha256 FROM attachment_parts WHERE attachment_id = $1 AND part = $2`, id,
+		part).
 		Scan(&p.object, &p.sha256)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = ErrNotFound // deleted in this moment

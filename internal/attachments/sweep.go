@@ -77,7 +77,8 @@ func (s *Sweeper) RunOnce(ctx context.Context) (err error) {
 		if owned, err := s.claim(ctx, conn); err != nil || !owned {
 			return err
 		}
-		return errors.Join(s.clear(ctx, conn), s.orphans(ctx, conn)) // what one of them cannot do keeps the other from nothing
+		// what one of them cannot do keeps the other from nothing
+		return errors.Join(s.clear(ctx, conn), s.orphans(ctx, conn))
 	})
 }
 
@@ -138,7 +139,8 @@ func (s *Sweeper) forget(ctx context.Context, conn *pgx.Conn, ids []uuid.UUID, g
 	}
 	_, err := conn.Exec(ctx, `
 		DELETE FROM attachments a
-		WHERE id = ANY($1) AND state = 'deleted' AND NOT EXISTS (SELECT FROM attachment_parts WHERE attachment_id = a.id)`, ids)
+		WHERE id = ANY($1) AND state = 'deleted' AND NOT EXISTS (SELECT FROM attachment_parts WHERE attachment_id = a.id)`,
+		ids)
 	if err != nil {
 		return fmt.Errorf("delete attachments: %w", err)
 	}
@@ -147,7 +149,8 @@ func (s *Sweeper) forget(ctx context.Context, conn *pgx.Conn, ids []uuid.UUID, g
 
 // nextDeleted returns the next deleted attachments and the objects of their parts. If these are the
 // last ones, the next call begins anew.
-func (s *Sweeper) nextDeleted(ctx context.Context, conn *pgx.Conn) (ids []uuid.UUID, objects []string, more bool, err error) {
+func (s *Sweeper) nextDeleted(ctx context.Context, conn *pgx.Conn) (ids []uuid.UUID, objects []string, more bool,
+	err error) {
 	rows, err := conn.Query(ctx, `
 		SELECT a.id, coalesce(p.part, 0), p.object
 		FROM attachments a LEFT JOIN attachment_parts p ON p.attachment_id = a.id

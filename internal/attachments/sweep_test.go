@@ -31,7 +31,8 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, db: pgtest.Database(t), store: storetest.NewMemory()}
 	log := slog.New(slog.DiscardHandler)
-	service := attachments.New(attachments.Config{DB: w.db, Store: w.store, ServiceDID: "did:web:mlsd.example.com", Log: log})
+	service := attachments.New(attachments.Config{DB: w.db, Store: w.store, ServiceDID: "did:web:mlsd.example.com",
+		Log: log})
 	w.sweeper = attachments.NewSweeper(w.db, service, log)
 	w.exec(`
 		INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at)
@@ -63,10 +64,12 @@ func (w *world) add(n int, state string, age time.Duration) {
 	rows, err := w.db.Query(w.t.Context(), `
 		WITH a AS (
 			INSERT INTO attachments (id, convo_id, sender_did, size, sha256, part_size, state, touched_at, seq, kept_from)
-			SELECT gen_random_uuid(), $2, 'did:plc:alice', 1, sha256(gen_random_uuid()::text::bytea), 1, $3, now() - $4::interval, 1, now() - $4::interval
+			SELECT gen_random_uuid(), $2, 'did:plc:alice', 1, sha256(gen_random_uuid()::text::bytea), 1, $3, now() -
+				$4::interval, 1, now() - $4::interval
 			FROM generate_series(1, $1) RETURNING id
 		)
-		INSERT INTO attachment_parts (attachment_id, part, object, sha256) SELECT id, 1, $5 || id || '/1-x', sha256('x') FROM a RETURNING object`,
+		INSERT INTO attachment_parts (attachment_id, part, object, sha256) SELECT id, 1, $5 || id || '/1-x', sha256('x') FROM
+			a RETURNING object`,
 		n, convo, state, age, w.prefix)
 	if err != nil {
 		w.t.Fatal(err)

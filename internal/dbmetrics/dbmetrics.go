@@ -73,53 +73,77 @@ func New(db *pgxpool.Pool, log *slog.Logger, interval time.Duration) *Collector 
 // metrics returns what is read. A metric with a table is an estimate if the table is large.
 func metrics() []metric {
 	return []metric{
-		{desc: desc("mlsd_reservations", "Reservations of work outside the database by state. processing is exact, the others may be estimates.", "state"), labels: 1,
-			table: "idempotency_keys", zero: []string{"processing", "released", "completed"}, sql: `
+		{desc: desc("mlsd_reservations",
+			"Reservations of work outside the database by state. processing is exact, the others may be estimates.", "state"),
+			labels: 1,
+			table:  "idempotency_keys", zero: []string{"processing", "released", "completed"}, sql: `
 			SELECT state, round(count(*) / $1::float8) FROM idempotency_keys TABLESAMPLE SYSTEM (100 * $1::float8)
 			WHERE started_at IS NOT NULL AND state <> 'processing' GROUP BY state
 			UNION ALL SELECT 'processing', count(*) FROM idempotency_keys WHERE state = 'processing'`},
-		{desc: desc("mlsd_reservations_stuck", "Reservations in processing whose lease is over: their holder is dead, and no other holder has taken them over."), sql: `
+		{desc: desc("mlsd_reservations_stuck",
+			"Reservations in processing whose lease is over: their holder is dead, and no other holder has taken them over."),
+			sql: `
 			SELECT count(*) FROM idempotency_keys WHERE state = 'processing' AND lease_expires_at <= now()`},
-		{desc: desc("mlsd_reservation_oldest_lapsed_seconds", "How long ago the lease ended of the reservation that has been stuck the longest; 0 if there is none."), sql: `
+		{desc: desc("mlsd_reservation_oldest_lapsed_seconds",
+			"How long ago the lease ended of the reservation that has been stuck the longest; 0 if there is none."), sql: `
 			SELECT coalesce(extract(epoch FROM now() - min(lease_expires_at)), 0) FROM idempotency_keys
 			WHERE state = 'processing' AND lease_expires_at <= now()`},
 		{desc: desc("mlsd_records", "Idempotency records by method; an estimate if there are many.", "nsid"), labels: 1,
 			table: "idempotency_keys", sql: `
-			SELECT nsid, round(count(*) / $1::float8) FROM idempotency_keys TABLESAMPLE SYSTEM (100 * $1::float8) GROUP BY nsid`},
-		{desc: desc("mlsd_records_expired", "Idempotency records whose lifetime is over and that are still kept, up to 10000."), sql: `
-			SELECT count(*) FROM (SELECT FROM idempotency_keys WHERE expires_at <= now() LIMIT $1) expired`, args: []any{countLimit}},
-		{desc: desc("mlsd_welcomes", "Welcomes by state. in_flight is exact, the others may be estimates.", "state"), labels: 1,
-			table: "welcomes", zero: []string{"available", "in_flight", "consumed", "superseded", "expired"}, sql: `
+			SELECT nsid, round(count(*) / $1::float8) FROM idempotency_keys
+			TABLESAMPLE SYSTEM (100 * $1::float8) GROUP BY nsid`},
+		{desc: desc("mlsd_records_expired",
+			"Idempotency records whose lifetime is over and that are still kept, up to 10000."), sql: `
+			SELECT count(*) FROM (SELECT FROM idempotency_keys WHERE expires_at <= now() LIMIT $1) expired`,
+			args: []any{countLimit}},
+		{desc: desc("mlsd_welcomes", "Welcomes by state. in_flight is exact, the others may be estimates.", "state"),
+			labels: 1,
+			table:  "welcomes", zero: []string{"available", "in_flight", "consumed", "superseded", "expired"}, sql: `
 			SELECT state, round(count(*) / $1::float8) FROM welcomes TABLESAMPLE SYSTEM (100 * $1::float8)
 			WHERE state <> 'in_flight' GROUP BY state
 			UNION ALL SELECT 'in_flight', count(*) FROM welcomes WHERE state = 'in_flight'`},
-		{desc: desc("mlsd_welcome_oldest_in_flight_seconds", "How long ago the Welcome was fetched that has been in flight the longest; 0 if there is none."), sql: `
+		{desc: desc("mlsd_welcome_oldest_in_flight_seconds",
+			"How long ago the Welcome was fetched that has been in flight the longest; 0 if there is none."), sql: `
 			SELECT coalesce((SELECT extract(epoch FROM now() - fetched_at) FROM welcomes
 				WHERE state = 'in_flight' ORDER BY grace_expires_at LIMIT 1), 0)`},
-		{desc: desc("mlsd_welcomes_many_attempts", "Welcomes that were fetched under 5 leases or more and can still be delivered, up to 10000."), sql: `
+		{desc: desc("mlsd_welcomes_many_attempts",
+			"Welcomes that were fetched under 5 leases or more and can still be delivered, up to 10000."), sql: `
 			SELECT count(*) FROM (SELECT FROM welcomes
 				WHERE state IN ('available', 'in_flight') AND attempts >= 5 LIMIT $1) many`, args: []any{countLimit}},
-		{desc: desc("mlsd_key_packages", "KeyPackages by state, the available ones without and with (last_resort) those of last resort; estimates if there are many.", "state"), labels: 1,
-			table: "key_packages", zero: []string{"available", "last_resort", "claimed", "consumed", "orphaned", "expired"}, sql: `
-			SELECT CASE WHEN state = 'available' AND last_resort THEN 'last_resort' ELSE state END AS state, round(count(*) / $1::float8)
+		{desc: desc("mlsd_key_packages",
+			"KeyPackages by state, the available ones without and with (last_resort) those of last resort; estimates if "+
+				"there are many.", "state"), labels: 1,
+			table: "key_packages", zero: []string{"available", "last_resort", "claimed", "consumed", "orphaned", "expired"},
+			sql: `
+			SELECT CASE WHEN state = 'available' AND last_resort THEN 'last_resort' ELSE state END AS state, round(count(*) /
+				$1::float8)
 			FROM key_packages TABLESAMPLE SYSTEM (100 * $1::float8) GROUP BY 1`},
-		{desc: desc("mlsd_key_package_signals", "Stocks of KeyPackages by what their owners should know: low, last_resort, orphaned; estimates if there are many.", "kind"), labels: 1,
+		{desc: desc("mlsd_key_package_signals",
+			"Stocks of KeyPackages by what their owners should know: low, last_resort, orphaned; estimates if there are many.",
+			"kind"), labels: 1,
 			table: "key_package_signals", zero: []string{"low", "last_resort", "orphaned"}, sql: `
-			SELECT kind, round(count(*) / $1::float8) FROM key_package_signals TABLESAMPLE SYSTEM (100 * $1::float8) GROUP BY kind`},
-		{desc: desc("mlsd_audit_rows_last_hour", "Rows of the audit log in the last hour by entity; an estimate from the newest 10000 if there are more.", "entity"), labels: 1, sql: `
+			SELECT kind, round(count(*) / $1::float8) FROM key_package_signals TABLESAMPLE SYSTEM (100 * $1::float8) GROUP BY
+				kind`},
+		{desc: desc("mlsd_audit_rows_last_hour",
+			"Rows of the audit log in the last hour by entity; an estimate from the newest 10000 if there are more.", "entity"),
+			labels: 1, sql: `
 			WITH newest AS MATERIALIZED (
 				SELECT entity, at FROM audit_log WHERE at > now() - interval '1 hour' ORDER BY at DESC, id DESC LIMIT $1
 			), span AS (
-				SELECT CASE WHEN count(*) < $1 THEN 1 ELSE 3600 / greatest(extract(epoch FROM now() - min(at)), 1) END AS scale FROM newest
+				SELECT CASE WHEN count(*) < $1 THEN 1 ELSE 3600 / greatest(extract(epoch FROM now() - min(at)), 1) END AS scale FROM
+					newest
 			)
 			SELECT entity, round(count(*) * scale) FROM newest, span GROUP BY entity, scale`, args: []any{countLimit}},
 		// As repeatedMessages of package invariants, which explains how equal messages are recognised.
-		{desc: desc("mlsd_messages_repeated", "Application messages among the newest 2000 events whose bytes their sender had sent to the convo before: a client has lost its idempotency keys."), sql: `
+		{desc: desc("mlsd_messages_repeated",
+			"Application messages among the newest 2000 events whose bytes their sender had sent to the convo before: a "+
+				"client has lost its idempotency keys."), sql: `
 			SELECT coalesce(sum(copies - 1), 0) FROM (
 				SELECT count(*) AS copies
 				FROM (SELECT kind, convo_id, seq FROM single_events WHERE row_seq > (SELECT head FROM stream) - $1) n
 				CROSS JOIN LATERAL (
-					SELECT sender_did, epoch, octet_length(body) AS length, substring(body FROM greatest(octet_length(body) - 31, 1)) AS tag
+					SELECT sender_did, epoch, octet_length(body) AS length, substring(body FROM greatest(octet_length(body) - 31, 1))
+						AS tag
 					FROM messages WHERE convo_id = n.convo_id AND seq = n.seq LIMIT 1
 				) m
 				WHERE n.kind = 1
@@ -127,29 +151,44 @@ func metrics() []metric {
 			) repeated`, args: []any{newestEvents}},
 		{desc: desc("mlsd_outbox_events", "Events that wait for their place in the stream, up to 10000."), sql: `
 			SELECT least(coalesce(sum(coalesce(cardinality(seqs), 1)), 0), $1)
-			FROM (SELECT seqs FROM outbox WHERE id > (SELECT floor FROM stream) ORDER BY id LIMIT $1) waiting`, args: []any{countLimit}},
-		{desc: desc("mlsd_outbox_oldest_seconds", "Age of the oldest event that waits for its place in the stream; 0 if there is none."), sql: `
-			SELECT coalesce((SELECT extract(epoch FROM now() - created_at) FROM outbox WHERE id > (SELECT floor FROM stream) ORDER BY id LIMIT 1), 0)`},
+			FROM (SELECT seqs FROM outbox WHERE id > (SELECT floor FROM stream) ORDER BY id LIMIT $1) waiting`,
+			args: []any{countLimit}},
+		{desc: desc("mlsd_outbox_oldest_seconds",
+			"Age of the oldest event that waits for its place in the stream; 0 if there is none."), sql: `
+			SELECT coalesce((SELECT extract(epoch FROM now() - created_at) FROM outbox WHERE id > (SELECT floor FROM stream)
+				ORDER BY id LIMIT 1), 0)`},
 		{desc: desc("mlsd_erasures_running", "Erasures of accounts that have not ended."), sql: `
 			SELECT count(*) FROM erasures WHERE state = 'running'`},
-		{desc: desc("mlsd_erasure_oldest_batch_seconds", "How long ago the last batch was committed of the running erasure whose last batch is the oldest; 0 if none is running."), sql: `
-			SELECT coalesce(extract(epoch FROM now() - min(coalesce(moved_at, begun_at))), 0) FROM erasures WHERE state = 'running'`},
+		{desc: desc("mlsd_erasure_oldest_batch_seconds",
+			"How long ago the last batch was committed of the running erasure whose last batch is the oldest; 0 if none is "+
+				"running."), sql: `
+			SELECT coalesce(extract(epoch FROM now() - min(coalesce(moved_at, begun_at))), 0) FROM erasures WHERE state =
+				'running'`},
 		{desc: desc("mlsd_abuse_reports_open", "Reports of abuse that no operator has closed, up to 10000."), sql: `
 			SELECT count(*) FROM (SELECT FROM abuse_reports WHERE state = 'open' LIMIT $1) open`, args: []any{countLimit}},
-		{desc: desc("mlsd_abuse_report_oldest_seconds", "Age of the oldest report of abuse that no operator has closed; 0 if there is none."), sql: `
-			SELECT coalesce((SELECT extract(epoch FROM now() - reported_at) FROM abuse_reports WHERE state = 'open' ORDER BY id LIMIT 1), 0)`},
+		{desc: desc("mlsd_abuse_report_oldest_seconds",
+			"Age of the oldest report of abuse that no operator has closed; 0 if there is none."), sql: `
+			SELECT coalesce((SELECT extract(epoch FROM now() - reported_at) FROM abuse_reports WHERE state = 'open' ORDER BY id
+				LIMIT 1), 0)`},
 		{desc: desc("mlsd_attachment_uploads", "Attachments that are being uploaded or completed, up to 10000."), sql: `
-			SELECT count(*) FROM (SELECT FROM attachments WHERE state IN ('uploading', 'checking') LIMIT $1) unfinished`, args: []any{countLimit}},
-		{desc: desc("mlsd_attachment_deletions", "Deleted attachments whose objects are still to be deleted from the store, up to 10000."), sql: `
+			SELECT count(*) FROM (SELECT FROM attachments WHERE state IN ('uploading', 'checking') LIMIT $1) unfinished`,
+			args: []any{countLimit}},
+		{desc: desc("mlsd_attachment_deletions",
+			"Deleted attachments whose objects are still to be deleted from the store, up to 10000."), sql: `
 			SELECT count(*) FROM (SELECT FROM attachments WHERE state = 'deleted' LIMIT $1) waiting`, args: []any{countLimit}},
 		{desc: desc("mlsd_attachment_deletion_bytes", "Bytes of those attachments, as they were announced."), sql: `
-			SELECT coalesce(sum(size), 0) FROM (SELECT size FROM attachments WHERE state = 'deleted' LIMIT $1) waiting`, args: []any{countLimit}},
-		{desc: desc("mlsd_attachment_deletion_oldest_seconds", "How long the one of those attachments has waited that has waited the longest; 0 if there is none."), sql: `
+			SELECT coalesce(sum(size), 0) FROM (SELECT size FROM attachments WHERE state = 'deleted' LIMIT $1) waiting`,
+			args: []any{countLimit}},
+		{desc: desc("mlsd_attachment_deletion_oldest_seconds",
+			"How long the one of those attachments has waited that has waited the longest; 0 if there is none."), sql: `
 			SELECT coalesce(extract(epoch FROM now() - min(touched_at)), 0)
 			FROM (SELECT touched_at FROM attachments WHERE state = 'deleted' LIMIT $1) waiting`, args: []any{countLimit}},
-		{desc: desc("mlsd_wal_archive_failing", "1 if PostgreSQL failed to archive a part of its WAL since it last archived one, else 0."), sql: `
+		{desc: desc("mlsd_wal_archive_failing",
+			"1 if PostgreSQL failed to archive a part of its WAL since it last archived one, else 0."), sql: `
 			SELECT coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false)::int FROM pg_stat_archiver`},
-		{desc: desc("mlsd_overdue_rows", "Rows that have been due for 5 minutes and more, up to 10000, by who should see to them.", "worker"), labels: 1, sql: `
+		{desc: desc("mlsd_overdue_rows",
+			"Rows that have been due for 5 minutes and more, up to 10000, by who should see to them.", "worker"), labels: 1,
+			sql: `
 			SELECT 'welcomes', count(*) FROM (SELECT FROM welcomes
 				WHERE state = 'in_flight' AND grace_expires_at <= now() - $1::interval LIMIT $3) due
 			UNION ALL SELECT 'key_packages', count(*) FROM (SELECT FROM key_packages
@@ -207,7 +246,8 @@ func (c *Collector) readDatabase() {
 // PostgreSQL would compile the statement, for half a second.
 const settings = `
 	SELECT set_config('mlsd.maintenance', 'on', true), set_config('statement_timeout', '2000', true),
-		set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true)`
+		set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off',
+			true)`
 
 func (c *Collector) readAll(ctx context.Context) (metrics []prometheus.Metric, err error) {
 	err = pgx.BeginTxFunc(ctx, c.db, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {

@@ -74,27 +74,35 @@ func TestFigures(t *testing.T) {
 		"mlsd_welcomes available": 0, "mlsd_welcome_oldest_in_flight_seconds": 0, "mlsd_key_packages available": 0,
 		"mlsd_key_package_signals low": 0, "mlsd_overdue_rows welcomes": 0, "mlsd_welcomes_many_attempts": 0,
 		"mlsd_erasures_running": 0, "mlsd_erasure_oldest_batch_seconds": 0,
-		"mlsd_wal_archive_failing": 0, "mlsd_outbox_events": 0, "mlsd_abuse_reports_open": 0, "mlsd_abuse_report_oldest_seconds": 0,
-		"mlsd_attachment_uploads": 0, "mlsd_attachment_deletions": 0, "mlsd_attachment_deletion_bytes": 0, "mlsd_attachment_deletion_oldest_seconds": 0,
+		"mlsd_wal_archive_failing": 0, "mlsd_outbox_events": 0, "mlsd_abuse_reports_open": 0,
+		"mlsd_abuse_report_oldest_seconds": 0,
+		"mlsd_attachment_uploads":          0, "mlsd_attachment_deletions": 0, "mlsd_attachment_deletion_bytes": 0,
+		"mlsd_attachment_deletion_oldest_seconds": 0,
 	})
 	execute(t, db, `
 		INSERT INTO outbox (kind, convo_id, seq, created_at) VALUES (3, gen_random_uuid(), 1, now());
 		INSERT INTO outbox (kind, convo_ids, seqs, sizes, created_at)
 		VALUES (1, ARRAY[gen_random_uuid(), gen_random_uuid(), gen_random_uuid()], '{1,1,1}', '{1,1,1}', now())`)
 	execute(t, db, `
-		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at, state, started_at, lease_expires_at)
+		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at,
+			expires_at, state, started_at, lease_expires_at)
 		SELECT 'mlsd', 'push', '', n::text, '', '{}', '', now(), now() + interval '1 day', 'processing', now(),
 			now() + CASE WHEN n > 3 THEN interval '1 hour' ELSE - n * interval '1 minute' END
 		FROM generate_series(1, 5) n`, `
-		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
-		SELECT 'did:plc:a', 'add', '', n::text, '', '{}', 'x', now(), now() - CASE WHEN n > 4 THEN interval '2 days' ELSE interval '1 hour' END
+		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at,
+			expires_at)
+		SELECT 'did:plc:a', 'add', '', n::text, '', '{}', 'x', now(), now() - CASE WHEN n > 4 THEN interval '2 days' ELSE
+			interval '1 hour' END
 		FROM generate_series(1, 6) n`, `
-		INSERT INTO welcomes (convo_id, id, recipient_did, device_id, key_package_ref, epoch, state, fetched_at, grace_expires_at, created_at)
+		INSERT INTO welcomes (convo_id, id, recipient_did, device_id, key_package_ref, epoch, state, fetched_at,
+			grace_expires_at, created_at)
 		SELECT gen_random_uuid(), gen_random_uuid(), 'did:plc:a', '', '', 1, 'in_flight', now() - n * interval '10 minutes',
 			now() - n * interval '10 minutes' + interval '5 minutes', now()
 		FROM generate_series(0, 3) n`, `
-		INSERT INTO welcomes (convo_id, id, recipient_did, device_id, key_package_ref, epoch, state, attempts, confirmed_at, created_at)
-		SELECT gen_random_uuid(), gen_random_uuid(), 'did:plc:b', '', '', 1, CASE WHEN n < 7 THEN 'available' ELSE 'consumed' END, n,
+		INSERT INTO welcomes (convo_id, id, recipient_did, device_id, key_package_ref, epoch, state, attempts, confirmed_at,
+			created_at)
+		SELECT gen_random_uuid(), gen_random_uuid(), 'did:plc:b', '', '', 1, CASE WHEN n < 7 THEN 'available' ELSE 'consumed'
+			END, n,
 			CASE WHEN n >= 7 THEN now() END, now()
 		FROM generate_series(3, 8) n`, `
 		INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, state, created_at)
@@ -104,24 +112,32 @@ func TestFigures(t *testing.T) {
 		SELECT 'welcome', '', '', '', '', '', 1, now() - n * interval '25 minutes' FROM generate_series(0, 3) n`)
 	execute(t, db, `
 		INSERT INTO erasures (id, did, salt, requested_by, reason, state, not_before, begun_at, moved_at, finished_at)
-		VALUES (gen_random_uuid(), 'did:plc:a', '', 'account', '', 'running', now(), now() - interval '9 hours', now() - interval '10 minutes', NULL),
+		VALUES (gen_random_uuid(), 'did:plc:a', '', 'account', '', 'running', now(), now() - interval '9 hours', now() -
+			interval '10 minutes', NULL),
 			(gen_random_uuid(), 'did:plc:b', '', 'account', '', 'running', now(), now() - interval '20 minutes', NULL, NULL),
-			(gen_random_uuid(), 'did:plc:c', NULL, 'account', '', 'finished', now(), now() - interval '9 hours', now() - interval '8 hours', now())`)
+			(gen_random_uuid(), 'did:plc:c', NULL, 'account', '', 'finished', now(), now() - interval '9 hours', now() - interval
+				'8 hours', now())`)
 	execute(t, db, `
-		INSERT INTO abuse_reports (id, convo_id, reporter, reason, key_id, binding, digest, sealed, reported_at, state, closed_at, closed_by, note)
-		SELECT ('00000000-0000-7000-8000-00000000000' || n)::uuid, gen_random_uuid(), 'did:plc:a', 'spam', 'k', sha256(n::text::bytea), sha256(''), '',
+		INSERT INTO abuse_reports (id, convo_id, reporter, reason, key_id, binding, digest, sealed, reported_at, state,
+			closed_at, closed_by, note)
+		SELECT ('00000000-0000-7000-8000-00000000000' || n)::uuid, gen_random_uuid(), 'did:plc:a', 'spam', 'k',
+			sha256(n::text::bytea), sha256(''), '',
 			now() - (10 - n) * interval '1 hour', CASE WHEN n > 2 THEN 'open' ELSE 'closed' END,
 			CASE WHEN n <= 2 THEN now() END, CASE WHEN n <= 2 THEN 'olga' END, CASE WHEN n <= 2 THEN '' END
 		FROM generate_series(1, 5) n`)
 	execute(t, db, `
-		INSERT INTO attachments (id, convo_id, sender_did, size, sha256, part_size, state, seq, failure, kept_from, touched_at)
-		SELECT gen_random_uuid(), gen_random_uuid(), 'did:plc:a', n * 1000, sha256(''), 100, state, 1, CASE state WHEN 'failed' THEN 'why' END, now(),
+		INSERT INTO attachments (id, convo_id, sender_did, size, sha256, part_size, state, seq, failure, kept_from,
+			touched_at)
+		SELECT gen_random_uuid(), gen_random_uuid(), 'did:plc:a', n * 1000, sha256(''), 100, state, 1, CASE state WHEN
+			'failed' THEN 'why' END, now(),
 			now() - n * interval '1 hour'
-		FROM unnest(ARRAY['deleted', 'deleted', 'uploading', 'uploading', 'checking', 'failed', 'complete']) WITH ORDINALITY AS a (state, n)`)
+		FROM unnest(ARRAY['deleted', 'deleted', 'uploading', 'uploading', 'checking', 'failed', 'complete']) WITH ORDINALITY
+			AS a (state, n)`)
 	got := scrape(t, c)
 	want(t, got, map[string]float64{
 		"mlsd_reservations processing": 5, "mlsd_reservations_stuck": 3, "mlsd_records push": 5, "mlsd_records add": 6,
-		"mlsd_records_expired": 6, "mlsd_welcomes in_flight": 4, "mlsd_welcomes available": 4, "mlsd_welcomes_many_attempts": 2, "mlsd_key_packages available": 7,
+		"mlsd_records_expired": 6, "mlsd_welcomes in_flight": 4, "mlsd_welcomes available": 4,
+		"mlsd_welcomes_many_attempts": 2, "mlsd_key_packages available": 7,
 		"mlsd_key_packages last_resort": 2, "mlsd_key_package_signals low": 1, "mlsd_audit_rows_last_hour welcome": 3,
 		"mlsd_overdue_rows welcomes": 3, "mlsd_overdue_rows records": 2, "mlsd_overdue_rows key_packages": 0,
 		"mlsd_erasures_running": 2, "mlsd_outbox_events": 4, "mlsd_abuse_reports_open": 3,
@@ -149,7 +165,8 @@ func TestRepeatedMessages(t *testing.T) {
 		INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
 		SELECT lpad(convo::text, 32, '0')::uuid, seq, kind, sender, epoch, body::bytea, seq::text, '', now()
 		FROM (VALUES
-			(1, 1, 1, 'a', 1, 'same'), (1, 2, 1, 'a', 1, 'same'), (1, 3, 1, 'a', 1, 'same'), (1, 4, 1, 'b', 1, 'same'), (1, 5, 1, 'a', 2, 'same'),
+			(1, 1, 1, 'a', 1, 'same'), (1, 2, 1, 'a', 1, 'same'), (1, 3, 1, 'a', 1, 'same'), (1, 4, 1, 'b', 1, 'same'), (1, 5, 1,
+				'a', 2, 'same'),
 			(1, 6, 1, 'a', 1, 'other'), (1, 7, 2, 'a', 1, 'proposal'), (1, 8, 2, 'a', 1, 'proposal'), (2, 1, 1, 'a', 1, 'same'),
 			(2, 2, 1, 'c', 1, repeat('x', 3000)), (2, 3, 1, 'c', 1, repeat('x', 3000)), (2, 4, 1, 'c', 1, repeat('x', 2999))
 		) AS m (convo, seq, kind, sender, epoch, body)`, `
@@ -177,7 +194,8 @@ func TestUnderRowSecurity(t *testing.T) {
 		return db
 	}
 	execute(t, open("none"), `
-		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
+		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at,
+			expires_at)
 		SELECT 'did:plc:' || n, 'add', '', '', '', '{}', 'x', now(), now() FROM generate_series(1, 6) n`)
 	want(t, scrape(t, dbmetrics.New(open("mlsd_app"), slog.New(slog.DiscardHandler), 0)), map[string]float64{
 		"mlsd_database_up": 1, "mlsd_records add": 6, "mlsd_records_expired": 6,
@@ -205,7 +223,8 @@ func TestSample(t *testing.T) {
 func TestReadingIsRareAndHonest(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	rare, often := dbmetrics.New(db, slog.New(slog.DiscardHandler), time.Hour), dbmetrics.New(db, slog.New(slog.DiscardHandler), 0)
+	rare, often := dbmetrics.New(db, slog.New(slog.DiscardHandler), time.Hour),
+		dbmetrics.New(db, slog.New(slog.DiscardHandler), 0)
 	for _, c := range []*dbmetrics.Collector{rare, often} {
 		want(t, scrape(t, c), map[string]float64{"mlsd_database_up": 1, "mlsd_key_package_signals low": 0})
 	}

@@ -54,7 +54,8 @@ func (a *accounts) of(did syntax.DID) (person, error) {
 	defer a.mu.Unlock()
 	p, ok := a.people[did]
 	if !ok {
-		return person{}, &refusal{http.StatusNotFound, "AccountNotFound", fmt.Sprintf("no account %q: POST /dev/accounts makes one", did)}
+		return person{}, &refusal{http.StatusNotFound, "AccountNotFound",
+			fmt.Sprintf("no account %q: POST /dev/accounts makes one", did)}
 	}
 	return p, nil
 }
@@ -76,7 +77,8 @@ func (a *accounts) add(handle syntax.Handle) (person, error) {
 		return slices.ContainsFunc(a.order, func(did syntax.DID) bool { return a.people[did].handle == h })
 	}
 	if handle != "" && taken(handle) {
-		return person{}, &refusal{http.StatusConflict, "HandleTaken", fmt.Sprintf("an account has the handle %s already", handle)}
+		return person{}, &refusal{http.StatusConflict, "HandleTaken",
+			fmt.Sprintf("an account has the handle %s already", handle)}
 	}
 	a.made++
 	for n := a.made; handle == "" || taken(handle); n++ {

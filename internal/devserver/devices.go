@@ -49,7 +49,8 @@ type devices struct {
 }
 
 func newDevices(url string, service syntax.DID) *devices {
-	return &devices{all: map[string]*device{}, net: xrpc.NewClient(url, service.String(), &http.Transport{}, &xrpc.Stats{})}
+	return &devices{all: map[string]*device{},
+		net: xrpc.NewClient(url, service.String(), &http.Transport{}, &xrpc.Stats{})}
 }
 
 func (d *devices) forget() {
@@ -64,7 +65,8 @@ func (d *devices) of(id string) (*device, error) {
 	defer d.mu.Unlock()
 	one, ok := d.all[id]
 	if !ok {
-		return nil, &refusal{http.StatusNotFound, "DeviceNotFound", fmt.Sprintf("no device %q: POST /dev/devices makes one", id)}
+		return nil, &refusal{http.StatusNotFound, "DeviceNotFound",
+			fmt.Sprintf("no device %q: POST /dev/devices makes one", id)}
 	}
 	return one, nil
 }
@@ -134,7 +136,8 @@ func (d *device) show() Device {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	key := sha256.Sum256(d.phone.Device.SignatureKey())
-	return Device{ID: d.id, DID: d.phone.Account.DID, DeviceID: hex.EncodeToString(key[:]), CipherSuite: d.phone.Suite.Name()}
+	return Device{ID: d.id, DID: d.phone.Account.DID, DeviceID: hex.EncodeToString(key[:]),
+		CipherSuite: d.phone.Suite.Name()}
 }
 
 var validID = regexp.MustCompile(`^[A-Za-z0-9._-]{0,64}$`)

@@ -175,7 +175,8 @@ func read(r *http.Request, v any) error {
 func (s *Server) info(r *http.Request) (any, error) {
 	url := "http://" + r.Host
 	return Info{
-		Service: "mlsd-dev", Version: s.cfg.Version, DID: s.cfg.ServiceDID, Aud: s.cfg.ServiceDID.String(), URL: url, Directory: url,
+		Service: "mlsd-dev", Version: s.cfg.Version, DID: s.cfg.ServiceDID, Aud: s.cfg.ServiceDID.String(), URL: url,
+		Directory: url,
 	}, nil
 }
 

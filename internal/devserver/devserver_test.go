@@ -160,7 +160,8 @@ func TestToken(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	a := f.account()
-	got := ask[Token](f, 200, "POST", "/dev/token", `{"did":"`+a.DID.String()+`","lxm":"blue.catbird.mls.getConvos","aud":"did:web:other.example","exp":1000000000}`)
+	got := ask[Token](f, 200, "POST", "/dev/token",
+		`{"did":"`+a.DID.String()+`","lxm":"blue.catbird.mls.getConvos","aud":"did:web:other.example","exp":1000000000}`)
 	c, err := claimsOf(got.Token)
 	if err != nil || c.Iss != a.DID || got.Aud != "did:web:other.example" || got.Exp != 1_000_000_000 || c.Exp != got.Exp {
 		t.Errorf("token %+v with %+v, %v", got, c, err)
@@ -169,7 +170,8 @@ func TestToken(t *testing.T) {
 	if left := time.Until(time.Unix(got.Exp, 0)); got.Aud != serviceDID || left < 30*time.Second || left > time.Minute {
 		t.Errorf("token %+v", got)
 	}
-	f.refuses(404, "AccountNotFound", "POST", "/dev/token", `{"did":"did:plc:ewvi7nxzyoun6zhxrhs64oiz","lxm":"blue.catbird.mls.getConvos"}`)
+	f.refuses(404, "AccountNotFound", "POST", "/dev/token",
+		`{"did":"did:plc:ewvi7nxzyoun6zhxrhs64oiz","lxm":"blue.catbird.mls.getConvos"}`)
 	f.refuses(400, "NSID", "POST", "/dev/token", `{"did":"`+a.DID.String()+`","lxm":"getConvos"}`)
 	f.refuses(400, "lxm", "POST", "/dev/token", `{"did":"`+a.DID.String()+`"}`)
 }
@@ -193,7 +195,8 @@ func TestReset(t *testing.T) {
 func TestRoutes(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	if in := ask[Info](f, 200, "GET", "/dev", ""); in.Aud != serviceDID || in.DID != serviceDID || in.Version != "test" || in.URL != f.url || in.Directory != f.url {
+	if in := ask[Info](f, 200, "GET", "/dev", ""); in.Aud != serviceDID || in.DID != serviceDID || in.Version != "test" ||
+		in.URL != f.url || in.Directory != f.url {
 		t.Errorf("info %+v", in)
 	}
 	f.refuses(404, "NotFound", "GET", "/dev/nothing", "")
@@ -204,7 +207,8 @@ func TestRoutes(t *testing.T) {
 		}
 	}
 	// A page of another origin, in a browser on this machine, must not use /dev.
-	if status, _, _, err := f.do("POST", "/dev/reset", "{}", "Origin", "https://evil.example"); status != 403 || err != nil || f.resets.Load() != 0 {
+	if status, _, _, err := f.do("POST", "/dev/reset", "{}", "Origin", "https://evil.example"); status != 403 ||
+		err != nil || f.resets.Load() != 0 {
 		t.Errorf("a reset from another origin: %d %v", status, err)
 	}
 }

@@ -133,12 +133,14 @@ func (op plcOperation) document() identity.DIDDocument {
 	doc := identity.DIDDocument{DID: op.DID, AlsoKnownAs: op.AlsoKnownAs}
 	for name, key := range op.VerificationMethods {
 		doc.VerificationMethod = append(doc.VerificationMethod, identity.DocVerificationMethod{
-			ID: op.DID.String() + "#" + name, Type: "Multikey", Controller: op.DID.String(), PublicKeyMultibase: strings.TrimPrefix(key, "did:key:"),
+			ID: op.DID.String() + "#" + name, Type: "Multikey", Controller: op.DID.String(),
+			PublicKeyMultibase: strings.TrimPrefix(key, "did:key:"),
 		})
 	}
 	for name, s := range op.Services {
 		doc.Service = append(doc.Service, identity.DocService{ID: "#" + name, Type: s.Type, ServiceEndpoint: s.Endpoint})
 	}
-	slices.SortFunc(doc.VerificationMethod, func(a, b identity.DocVerificationMethod) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(doc.VerificationMethod,
+		func(a, b identity.DocVerificationMethod) int { return strings.Compare(a.ID, b.ID) })
 	return doc
 }

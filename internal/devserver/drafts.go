@@ -61,10 +61,12 @@ func draftInvite(ctx context.Context, p *client.Phone, in Operation) (any, error
 
 // draftCommit is draftInvite for a rotation of the device's keys.
 func draftCommit(ctx context.Context, p *client.Phone, in Operation) (any, error) {
-	return draftedCommit(ctx, p, in, func() (*client.Draft, error) { return p.DraftCommit(in.ConvoID, mlsclient.Change{}) })
+	return draftedCommit(ctx, p, in,
+		func() (*client.Draft, error) { return p.DraftCommit(in.ConvoID, mlsclient.Change{}) })
 }
 
-func draftedCommit(ctx context.Context, p *client.Phone, in Operation, draft func() (*client.Draft, error)) (any, error) {
+func draftedCommit(ctx context.Context, p *client.Phone, in Operation, draft func() (*client.Draft, error)) (any,
+	error) {
 	if err := p.Sync(ctx, in.ConvoID); err != nil {
 		return nil, err
 	}

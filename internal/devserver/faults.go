@@ -109,7 +109,8 @@ func (f *faults) strike(r *http.Request) (Fault, bool) {
 	}
 	caller := callerOf(r)
 	i := slices.IndexFunc(f.plan, func(one *Fault) bool {
-		return (one.Lxm == "" || one.Lxm.String() == lxm) && (one.DID == "" || one.DID == caller) && (*one.Times == 0 || one.Struck < *one.Times)
+		return (one.Lxm == "" || one.Lxm.String() == lxm) && (one.DID == "" || one.DID == caller) &&
+			(*one.Times == 0 || one.Struck < *one.Times)
 	})
 	if i < 0 {
 		return Fault{}, false

@@ -21,7 +21,8 @@ func (f *fixture) answered(want bool, served int64, method, token string) {
 	f.t.Helper()
 	status, answer, err := f.call(method, token)
 	if got := err == nil && status == 200; got != want || f.served.Load() != served {
-		f.t.Errorf("%d %q %v after %d calls; want an answer: %v, after %d", status, answer, err, f.served.Load(), want, served)
+		f.t.Errorf("%d %q %v after %d calls; want an answer: %v, after %d", status, answer, err, f.served.Load(), want,
+			served)
 	}
 }
 
@@ -83,7 +84,8 @@ func TestStatus(t *testing.T) {
 	} {
 		f.plan(c.fault)
 		status, header, answer, err := f.do("POST", "/xrpc/"+sendMessage, "{}")
-		if want := `{"error":"` + c.name + `","message":"a planned fault, by POST /dev/faults"}` + "\n"; err != nil || status != c.status ||
+		if want := `{"error":"` + c.name + `","message":"a planned fault, by POST /dev/faults"}` + "\n"; err != nil ||
+			status != c.status ||
 			header.Get("Retry-After") != c.after || answer != want {
 			t.Errorf("%s: %d %v %s %v", c.fault, status, header, answer, err)
 		}

@@ -111,7 +111,8 @@ var operations = map[string]operation{
 func (s *Server) operate(r *http.Request) (any, error) {
 	op, ok := operations[r.PathValue("operation")]
 	if !ok {
-		return nil, &refusal{http.StatusNotFound, "NotFound", "a device can " + strings.Join(slices.Sorted(maps.Keys(operations)), ", ")}
+		return nil, &refusal{http.StatusNotFound, "NotFound",
+			"a device can " + strings.Join(slices.Sorted(maps.Keys(operations)), ", ")}
 	}
 	one, err := s.devices.of(r.PathValue("id"))
 	if err != nil {
@@ -298,7 +299,8 @@ func encrypt(ctx context.Context, p *client.Phone, in Operation) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Encrypted{Place{in.ConvoID, draft.Epoch}, message.Ciphertext}, p.Save(map[string][]byte{client.OutboxPrefix + draft.Call.Key: nil})
+	return Encrypted{Place{in.ConvoID, draft.Epoch}, message.Ciphertext},
+		p.Save(map[string][]byte{client.OutboxPrefix + draft.Call.Key: nil})
 }
 
 func readLog(ctx context.Context, p *client.Phone, in Operation) (any, error) {
@@ -318,7 +320,8 @@ func readLog(ctx context.Context, p *client.Phone, in Operation) (any, error) {
 		if item.Seq <= in.After {
 			continue
 		}
-		m := ReadMessage{Seq: item.Seq, ID: item.ID, Sender: item.Sender, Commit: item.Commit, Own: item.Own, Before: item.Past, Text: item.Text}
+		m := ReadMessage{Seq: item.Seq, ID: item.ID, Sender: item.Sender, Commit: item.Commit, Own: item.Own,
+			Before: item.Past, Text: item.Text}
 		if item.Data != nil {
 			m.Text, m.Data = "", item.Data
 		}

@@ -112,11 +112,15 @@ func TestWrongPages(t *testing.T) {
 		"a file without name":  {"Here:\n\n~~~ts a.ts\n1\n~~~\n", "does not name a.ts"},
 		"no such terminal":     {"~~~text bob shows\na\n~~~\n", "no terminal bob"},
 		"a program that ended": {"~~~sh bob\nexit\n~~~\n\n~~~text bob shows\na\n~~~\n", "has ended before"},
-		"a failing step": {"`.github/workflows/t.yml`:\n\n~~~yaml .github/workflows/t.yml\non: push\njobs: {t: {runs-on: x, steps: [{run: exit 3}]}}\n~~~\n",
+		"a failing step": {"`.github/workflows/t.yml`:\n\n~~~yaml .github/workflows/t.yml\non: push\njobs: {t: {runs-on: " +
+			"x, steps: [{run: exit 3}]}}\n~~~\n",
 			"step 1"},
-		"an unknown field of a workflow": {"`.github/workflows/t.yml`:\n\n~~~yaml .github/workflows/t.yml\non: push\njob: {}\n~~~\n", "not found in type"},
-		"a service without an image":     {"`compose.yaml`:\n\n~~~yaml compose.yaml\nservices: {a: {command: [b]}}\n~~~\n", "neither"},
-		"a service that is not there": {"`compose.yaml`:\n\n~~~yaml compose.yaml\nservices: {a: {image: i, depends_on: {b: {condition: service_started}}}}\n~~~\n",
+		"an unknown field of a workflow": {"`.github/workflows/t.yml`:\n\n~~~yaml .github/workflows/t.yml\non: push\njob: " +
+			"{}\n~~~\n", "not found in type"},
+		"a service without an image": {"`compose.yaml`:\n\n~~~yaml compose.yaml\nservices: {a: {command: [b]}}\n~~~\n",
+			"neither"},
+		"a service that is not there": {"`compose.yaml`:\n\n~~~yaml compose.yaml\nservices: {a: {image: i, depends_on: " +
+			"{b: {condition: service_started}}}}\n~~~\n",
 			"depends on b"},
 	} {
 		t.Run(name, func(t *testing.T) {

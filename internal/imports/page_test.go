@@ -71,8 +71,10 @@ func complaints(rows, want []tableRow, seen []sighting) (found []string) {
 			found = append(found, fmt.Sprintf("%s lacks the table %s%s", tablesPage, w.table, help))
 			continue
 		}
-		if owners := w.writers; len(owners) == 0 && r.owner != byMigrations || len(owners) > 0 && !slices.Contains(owners, r.owner) {
-			found = append(found, fmt.Sprintf("%s: %s is owned by %s, which does not write it; name one of %v", tablesPage, w.table, r.owner, owners))
+		if owners := w.writers; len(owners) == 0 && r.owner != byMigrations || len(owners) > 0 &&
+			!slices.Contains(owners, r.owner) {
+			found = append(found, fmt.Sprintf("%s: %s is owned by %s, which does not write it; name one of %v", tablesPage,
+				w.table, r.owner, owners))
 		}
 		for _, cell := range []struct {
 			column    string

@@ -40,7 +40,8 @@ func sqlWords(sql string) (found []sqlWord) {
 
 // endsList are the keywords after which a comma no longer separates tables.
 var endsList = []string{
-	"WHERE", "ORDER", "GROUP", "HAVING", "LIMIT", "OFFSET", "RETURNING", "UNION", "EXCEPT", "WINDOW", "SET", "SELECT", "VALUES", "FOR", "DO", ";",
+	"WHERE", "ORDER", "GROUP", "HAVING", "LIMIT", "OFFSET", "RETURNING", "UNION", "EXCEPT", "WINDOW", "SET", "SELECT",
+	"VALUES", "FOR", "DO", ";",
 }
 
 // uses finds which tables SQL reads and writes. Keywords must be in capitals, so that a sentence of

@@ -107,7 +107,8 @@ func sightings(t *testing.T, tables map[string]bool) (found []sighting) {
 		}
 	}
 	slices.SortFunc(found, func(a, b sighting) int {
-		return strings.Compare(fmt.Sprintf("%s/%s:%9d", a.pkg, a.file, a.line), fmt.Sprintf("%s/%s:%9d", b.pkg, b.file, b.line))
+		return strings.Compare(fmt.Sprintf("%s/%s:%9d", a.pkg, a.file, a.line),
+			fmt.Sprintf("%s/%s:%9d", b.pkg, b.file, b.line))
 	})
 	return found
 }
@@ -193,7 +194,8 @@ func TestUses(t *testing.T) {
 
 func TestTablesAfter(t *testing.T) {
 	t.Parallel()
-	got := tablesAfter([]string{"CREATE TABLE a (\n);\nCREATE UNLOGGED TABLE b (\n);", "DROP TABLE a;\n", "DROP TABLE b;\nCREATE TABLE IF NOT EXISTS b (\n);"})
+	got := tablesAfter([]string{"CREATE TABLE a (\n);\nCREATE UNLOGGED TABLE b (\n);", "DROP TABLE a;\n",
+		"DROP TABLE b;\nCREATE TABLE IF NOT EXISTS b (\n);"})
 	if diff := cmp.Diff(map[string]bool{"b": true}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -203,11 +205,14 @@ func TestTablesAfter(t *testing.T) {
 func TestComplaints(t *testing.T) {
 	t.Parallel()
 	seen := []sighting{
-		{use{table: "a", write: true}, "x", "one.go", 3}, {use{table: "a"}, "y", "two.go", 4}, {use{table: "a"}, "x", "one.go", 5},
-		{use{table: "b", write: true}, "x", "one.go", 6}, {use{table: "b", write: true}, "y", "two.go", 7}, {use{table: "c"}, "y", "two.go", 8},
+		{use{table: "a", write: true}, "x", "one.go", 3}, {use{table: "a"}, "y", "two.go", 4},
+		{use{table: "a"}, "x", "one.go", 5},
+		{use{table: "b", write: true}, "x", "one.go", 6}, {use{table: "b", write: true}, "y", "two.go", 7},
+		{use{table: "c"}, "y", "two.go", 8},
 	}
 	text := "# Page\n\n" + tablesHeading + "\n\nText.\n\n" + columns + "\n|---|---|---|---|---|\n" +
-		"| `a` | `x` | `x` (and triggers, two) | – | `x/one.go` |\n| `b` | `z` | `x`, `y` | | |\n| `gone` | `x` | | | |\n\nMore.\n"
+		"| `a` | `x` | `x` (and triggers, two) | – | `x/one.go` |\n| `b` | `z` | `x`, `y` | | |\n| `gone` | `x` | | | " +
+		"|\n\nMore.\n"
 	p, err := splitPage(text)
 	if err != nil {
 		t.Fatal(err)
@@ -216,7 +221,8 @@ func TestComplaints(t *testing.T) {
 	want := rowsOf(tables, p.owners(), seen)
 	var got []string
 	for _, c := range complaints(p.rows, want, seen) {
-		got = append(got, strings.TrimSuffix(strings.TrimPrefix(c, tablesPage), "; correct it, or run go test ./internal/imports -run TestTables -update"))
+		got = append(got, strings.TrimSuffix(strings.TrimPrefix(c, tablesPage),
+			"; correct it, or run go test ./internal/imports -run TestTables -update"))
 	}
 	if diff := cmp.Diff([]string{
 		": a, column readers: it says [], the SQL says [y] (see y/two.go:4)",
@@ -233,7 +239,8 @@ func TestComplaints(t *testing.T) {
 	if mended.before != p.before || mended.after != "\nMore.\n" {
 		t.Errorf("an update changes what is around the table: %q, %q", mended.before, mended.after)
 	}
-	if got := complaints(mended.rows, rowsOf(tables, mended.owners(), seen), seen); len(got) != 1 { // the file of b's new owner
+	// the file of b's new owner
+	if got := complaints(mended.rows, rowsOf(tables, mended.owners(), seen), seen); len(got) != 1 {
 		t.Errorf("after the update: %v", got)
 	}
 }

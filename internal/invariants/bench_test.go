@@ -53,7 +53,8 @@ func fill(b *testing.B, db *pgxpool.Pool, convos, entries int) []uuid.UUID {
 			b.Fatal(err)
 		}
 	}
-	exec(`CREATE TABLE bodies (convo_id uuid, kind smallint, epoch bigint, body bytea, PRIMARY KEY (convo_id, kind, epoch))`)
+	exec(`CREATE TABLE bodies (convo_id uuid, kind smallint, epoch bigint, body bytea, PRIMARY KEY (convo_id, kind,
+			epoch))`)
 	padding := string(make([]byte, 1024))
 	var ids []uuid.UUID
 	var bodies [][]any
@@ -69,7 +70,8 @@ func fill(b *testing.B, db *pgxpool.Pool, convos, entries int) []uuid.UUID {
 			bodies = append(bodies, []any{id, 3, epoch + 1, mlstest.Commit(group, epoch, padding)})
 		}
 	}
-	if _, err := db.CopyFrom(b.Context(), pgx.Identifier{"bodies"}, []string{"convo_id", "kind", "epoch", "body"}, pgx.CopyFromRows(bodies)); err != nil {
+	if _, err := db.CopyFrom(b.Context(), pgx.Identifier{"bodies"}, []string{"convo_id", "kind", "epoch", "body"},
+		pgx.CopyFromRows(bodies)); err != nil {
 		b.Fatal(err)
 	}
 	exec(`
@@ -80,21 +82,25 @@ func fill(b *testing.B, db *pgxpool.Pool, convos, entries int) []uuid.UUID {
 		exec(`
 			INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
 			SELECT convo_id, seq, kind, CASE seq % 2 WHEN 0 THEN 'did:plc:alice' ELSE 'did:plc:bob' END, epoch, body,
-				'addMembers:' || gen_random_uuid(), decode(md5(seq::text), 'hex'), now() - interval '1 hour' + seq * interval '1 second'
+				'addMembers:' || gen_random_uuid(), decode(md5(seq::text), 'hex'), now() - interval '1 hour' + seq * interval
+					'1 second'
 			FROM generate_series($1::bigint, $2::bigint) AS seq
 			JOIN bodies ON kind = CASE seq % $3::bigint WHEN 0 THEN 3 ELSE 1 END AND epoch = 1 + seq / $3::bigint
 			ORDER BY seq, convo_id`, from, min(from+chunk-1, entries), perEpoch)
 	}
 	exec(`
-		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
-		SELECT sender_did, 'blue.catbird.mls.addMembers', convo_id, split_part(idempotency_key, ':', 2), request_hash, '{}', '{}',
+		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at,
+			expires_at)
+		SELECT sender_did, 'blue.catbird.mls.addMembers', convo_id, split_part(idempotency_key, ':', 2), request_hash, '{}',
+			'{}',
 			created_at, created_at + interval '7 days'
 		FROM messages WHERE kind = 3`)
 	exec(`CREATE TABLE events_20200101 PARTITION OF events FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')`)
 	for from := 1; from <= entries; from += 10 * chunk {
 		exec(`
 			INSERT INTO events (stream_seq, day, kind, convo_id, seq, size, created_at)
-			SELECT (SELECT head FROM stream) + row_number() OVER (ORDER BY seq, convo_id), '2020-01-01', kind, convo_id, seq, 1024, created_at
+			SELECT (SELECT head FROM stream) + row_number() OVER (ORDER BY seq, convo_id), '2020-01-01', kind, convo_id, seq,
+				1024, created_at
 			FROM messages WHERE seq BETWEEN $1 AND $2`, from, min(from+10*chunk-1, entries))
 		exec(`UPDATE stream SET head = (SELECT max(stream_seq) FROM events), day = '2020-01-01'`)
 	}

@@ -70,7 +70,8 @@ func (c *Checker) Check(ctx context.Context) (violations []string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.progress = Progress{}
-	c.results = slices.Insert(c.results, 0, Result{At: begun, Took: time.Since(begun), Violations: violations, Failed: err != nil})
+	c.results = slices.Insert(c.results, 0,
+		Result{At: begun, Took: time.Since(begun), Violations: violations, Failed: err != nil})
 	c.results = c.results[:min(len(c.results), remembered)]
 	return violations, err
 }

@@ -50,7 +50,8 @@ func TestProgressOfACheck(t *testing.T) {
 		}
 	}
 	results := c.Results()
-	if len(results) != remembered || results[0].At.Before(results[1].At) || results[0].Failed || len(results[0].Violations) != 0 {
+	if len(results) != remembered || results[0].At.Before(results[1].At) || results[0].Failed ||
+		len(results[0].Violations) != 0 {
 		t.Errorf("%d results, the newest %+v", len(results), results[0])
 	}
 }

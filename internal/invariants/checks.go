@@ -9,10 +9,12 @@ type check struct{ promise, sql string }
 // of the stream stands for those rows, as far as it has been written; the check of the index compares
 // the two.
 const entryEvents = `
-				SELECT convo_id, 0 AS later, stream_seq AS place, 0 AS ord, seq FROM single_events WHERE kind <= 3 AND $1::uuid IS NULL
+				SELECT convo_id, 0 AS later, stream_seq AS place, 0 AS ord, seq FROM single_events WHERE kind <= 3 AND $1::uuid IS
+					NULL
 				UNION ALL SELECT convo_id, 0, stream_seq, 0, seq FROM events WHERE kind <= 3 AND convo_id = $1
 				UNION ALL
-				SELECT i.convo_id, 0, m.place, 0, m.seq FROM convo_events i CROSS JOIN LATERAL unnest(i.places, i.seqs) AS m (place, seq)
+				SELECT i.convo_id, 0, m.place, 0, m.seq FROM convo_events i CROSS JOIN LATERAL unnest(i.places, i.seqs) AS m (place,
+					seq)
 				WHERE i.convo_id = $1 AND i.day >= (SELECT min(day) FROM event_days)
 				UNION ALL
 				SELECT m.convo_id, 0, e.stream_seq - cardinality(e.seqs) + m.ord, 0, m.seq
@@ -27,7 +29,8 @@ const entryEvents = `
 // plan for the given argument.
 var convoChecks = []check{
 	{"dense log", `
-		SELECT c.id, format('%s entries from %s to %s, last_seq %s, expired up to %s', count(m.seq), min(m.seq), max(m.seq), c.last_seq, c.floor)
+		SELECT c.id, format('%s entries from %s to %s, last_seq %s, expired up to %s', count(m.seq), min(m.seq), max(m.seq),
+			c.last_seq, c.floor)
 		FROM (
 			SELECT c.id, c.last_seq, coalesce(f.seq, 0) AS floor FROM convos c LEFT JOIN log_floors f ON f.convo_id = c.id
 		) c
@@ -42,11 +45,13 @@ var convoChecks = []check{
 		JOIN messages m ON m.convo_id = t.convo_id AND m.seq > t.n * 256 AND m.seq <= t.n * 256 + octet_length(t.hashes) / 32
 		LEFT JOIN log_senders s ON s.convo_id = m.convo_id AND s.did = m.sender_did
 		WHERE ($1::uuid IS NULL OR t.convo_id = $1) AND t.level = 0
-			AND substring(t.hashes, ((m.seq - 1) % 256)::int * 32 + 1, 32) IS DISTINCT FROM sha256('\x00'::bytea || convert_to(format(
+			AND substring(t.hashes, ((m.seq - 1) % 256)::int * 32 + 1, 32) IS DISTINCT FROM sha256('\x00'::bytea ||
+				convert_to(format(
 				E'mlsd log entry\n%s\n%s\n%s\n%s\n%s\n%s\n', m.seq, m.kind, m.epoch - (m.kind = 3)::int,
 				(extract(epoch FROM m.created_at) * 1000)::bigint, encode(sha256(m.body), 'hex'), encode(s.tag, 'hex')), 'UTF8'))
 		UNION ALL
-		SELECT t.convo_id, format('row %s of level %s has %s hashes, and %s rows are complete below', t.n, t.level, octet_length(t.hashes) / 32, below.complete)
+		SELECT t.convo_id, format('row %s of level %s has %s hashes, and %s rows are complete below', t.n, t.level,
+			octet_length(t.hashes) / 32, below.complete)
 		FROM log_tiles t
 		JOIN LATERAL (
 			SELECT count(*) AS complete FROM log_tiles b
@@ -54,9 +59,11 @@ var convoChecks = []check{
 		) below ON true
 		WHERE ($1::uuid IS NULL OR t.convo_id = $1) AND t.level > 0 AND below.complete <> octet_length(t.hashes) / 32
 		UNION ALL
-		SELECT t.convo_id, format('%s leaves are stored of a log of %s entries', t.n * 256 + octet_length(t.hashes) / 32, c.last_seq)
+		SELECT t.convo_id, format('%s leaves are stored of a log of %s entries', t.n * 256 + octet_length(t.hashes) / 32,
+			c.last_seq)
 		FROM log_tiles t JOIN convos c ON c.id = t.convo_id
-		WHERE ($1::uuid IS NULL OR t.convo_id = $1) AND t.level = 0 AND t.n * 256 + octet_length(t.hashes) / 32 > c.last_seq`},
+		WHERE ($1::uuid IS NULL OR t.convo_id = $1) AND t.level = 0
+			AND t.n * 256 + octet_length(t.hashes) / 32 > c.last_seq`},
 	{"what has expired is gone", `
 		SELECT c.id, format('message %s is there, expired up to %s', m.seq, f.seq)
 		FROM convos c JOIN log_floors f ON f.convo_id = c.id JOIN messages m ON m.convo_id = c.id
@@ -116,7 +123,8 @@ var convoChecks = []check{
 		-- Events expire by the day on which they came into the stream. An event that came a day
 		-- later stays longer.
 		WHERE created_at >= coalesce((SELECT min(day) FROM event_days), '-infinity')
-			AND created_at > (SELECT min(created_at) FROM (SELECT created_at FROM events UNION ALL SELECT created_at FROM outbox) stored)`},
+			AND created_at > (SELECT min(created_at) FROM (SELECT created_at FROM events UNION ALL SELECT created_at FROM outbox)
+				stored)`},
 	{"events in the log's order", `
 		SELECT id, format('entry %s comes after entry %s', seq, before)
 		FROM (
@@ -126,7 +134,8 @@ var convoChecks = []check{
 		) published
 		WHERE seq <> before + 1`},
 	{"events say who is a member", `
-		SELECT m.convo_id, format('the roster says that %s left at %s, and its last event that it joined: %s', m.did, m.left_at, joined)
+		SELECT m.convo_id, format('the roster says that %s left at %s, and its last event that it joined: %s', m.did,
+			m.left_at, joined)
 		FROM (
 			SELECT DISTINCT ON (c.id, t.did) c.id, t.did, t.detail ->> 'change' = 'joined' AS joined
 			FROM convos c JOIN (
@@ -147,13 +156,15 @@ var convoChecks = []check{
 	{"positions within the log", `
 		SELECT c.id, format('joined at %s, left at %s, cursor %s of %s', m.joined_seq, m.left_seq, m.cursor_seq, c.last_seq)
 		FROM convos c JOIN members m ON m.convo_id = c.id
-		WHERE ($1::uuid IS NULL OR c.id = $1) AND (m.joined_seq > c.last_seq OR m.cursor_seq > c.last_seq OR m.left_seq > c.last_seq
+		WHERE ($1::uuid IS NULL OR c.id = $1) AND (m.joined_seq > c.last_seq OR m.cursor_seq > c.last_seq OR m.left_seq >
+			c.last_seq
 			OR m.left_seq < m.joined_seq OR (m.left_at IS NULL) <> (m.left_seq IS NULL)
 			OR (m.left_at IS NULL) <> (m.left_epoch IS NULL))`},
 	{"no Welcome before its commit", `
 		SELECT c.id, format('a Welcome leads into epoch %s, which no commit created', w.epoch)
 		FROM convos c JOIN welcomes w ON w.convo_id = c.id
-		LEFT JOIN (SELECT convo_id, min(epoch) - 1 AS epoch FROM messages WHERE kind = 3 GROUP BY convo_id) first ON first.convo_id = c.id
+		LEFT JOIN (SELECT convo_id, min(epoch) - 1 AS epoch FROM messages WHERE kind = 3 GROUP BY convo_id) first ON
+			first.convo_id = c.id
 		WHERE ($1::uuid IS NULL OR c.id = $1)
 			AND NOT EXISTS (SELECT FROM messages m WHERE m.convo_id = c.id AND m.kind = 3 AND m.epoch = w.epoch)
 			AND w.epoch <> coalesce(first.epoch, c.epoch)`},
@@ -180,7 +191,8 @@ var convoChecks = []check{
 		SELECT c.id, format('key of a %s without its commit', k.nsid)
 		FROM convos c JOIN idempotency_keys k ON k.scope = c.id::text
 		WHERE ($1::uuid IS NULL OR c.id = $1)
-			AND k.nsid = ANY('{blue.catbird.mls.addMembers,blue.catbird.mls.submitCommit,blue.catbird.mls.processExternalCommit}')
+			AND k.nsid =
+				ANY('{blue.catbird.mls.addMembers,blue.catbird.mls.submitCommit,blue.catbird.mls.processExternalCommit}')
 			AND NOT EXISTS (
 			SELECT FROM messages m WHERE m.convo_id = c.id AND m.kind = 3 AND m.sender_did = k.caller_did
 				AND m.idempotency_key = split_part(k.nsid, '.', 4) || ':' || k.key AND m.request_hash = k.request_hash)
@@ -207,19 +219,23 @@ var globalChecks = []check{
 		GROUP BY k.did, k.ref, k.state
 		HAVING count(DISTINCT (w.convo_id, w.epoch)) > 1 OR k.state <> 'consumed'`},
 	{"a KeyPackage's state and its columns agree", `
-		SELECT format('KeyPackage %s is %s: claimed by %s at %s until %s, consumed at %s, last resort: %s', encode(ref, 'hex'), state,
+		SELECT format('KeyPackage %s is %s: claimed by %s at %s until %s, consumed at %s, last resort: %s', encode(ref,
+			'hex'), state,
 			claimed_by, claimed_at, claim_expires_at, consumed_at, last_resort)
 		FROM key_packages
 		WHERE (state IN ('claimed', 'orphaned') AND (claimed_by IS NULL OR claimed_at IS NULL OR claim_expires_at IS NULL))
-			OR (state IN ('available', 'expired') AND withdrawn_at IS NULL AND (claimed_by IS NOT NULL OR claimed_at IS NOT NULL))
+			OR (state IN ('available', 'expired') AND withdrawn_at IS NULL AND (claimed_by IS NOT NULL OR claimed_at IS NOT
+				NULL))
 			OR (withdrawn_at IS NOT NULL AND state <> 'expired')
 			OR (state = 'consumed' AND claimed_by IS NULL)
 			OR (state = 'consumed') <> (consumed_at IS NOT NULL)
 			OR (last_resort AND state NOT IN ('available', 'expired'))`},
 	{"a Welcome's failures and its columns agree", `
-		SELECT format('Welcome %s is %s: %s failures in %s leases, the last at %s, silent: %s', id, state, failures, attempts, last_failed_at, silent)
+		SELECT format('Welcome %s is %s: %s failures in %s leases, the last at %s, silent: %s', id, state, failures, attempts,
+			last_failed_at, silent)
 		FROM welcomes
-		WHERE (failures > 0) <> (last_failure IS NOT NULL) OR (failures > 0) <> (last_failed_at IS NOT NULL) OR failures > attempts
+		WHERE (failures > 0) <> (last_failure IS NOT NULL) OR (failures > 0) <> (last_failed_at IS NOT NULL) OR failures >
+			attempts
 			OR (silent AND state <> 'consumed')`},
 	{"a one-time KeyPackage has one claimer", `
 		WITH answered AS (
@@ -236,7 +252,8 @@ var globalChecks = []check{
 	{"no caller exceeds its budget of a device", `
 		SELECT format('the claim of KeyPackage %s is more than the 30th within a day', encode(ref, 'hex'))
 		FROM (
-			SELECT ref, claimed_at, lag(claimed_at, 30) OVER (PARTITION BY did, device_id, claimed_by ORDER BY claimed_at) AS before
+			SELECT ref, claimed_at, lag(claimed_at, 30) OVER (PARTITION BY did, device_id, claimed_by ORDER BY claimed_at) AS
+				before
 			FROM key_packages WHERE claimed_at IS NOT NULL
 		) claims
 		WHERE before > claimed_at - interval '24 hours'`},
@@ -262,18 +279,21 @@ var globalChecks = []check{
 			AND j.created_at > (SELECT max(m.requested_at) FROM members m WHERE m.did = j.did)`},
 	{"a push job's record and its effect are one", `
 		SELECT format('push job %s is %s, and its record says that it has ended', j.id, j.state)
-		FROM push_jobs j JOIN idempotency_keys k ON k.caller_did = 'mlsd' AND k.nsid = 'mlsd.push' AND k.scope = '' AND k.key = j.id::text
+		FROM push_jobs j JOIN idempotency_keys k ON k.caller_did = 'mlsd' AND k.nsid = 'mlsd.push' AND k.scope = '' AND k.key
+			= j.id::text
 		WHERE j.state IN ('pending', 'sending') AND k.state = 'completed'`},
 	{"a dense stream", `
 		WITH places AS (SELECT stream_seq, day FROM single_events)
 		SELECT format('event %s comes after event %s', stream_seq, before)
-		FROM (SELECT stream_seq, lag(stream_seq) OVER (ORDER BY stream_seq) AS before FROM places) e WHERE stream_seq <> before + 1
+		FROM (SELECT stream_seq, lag(stream_seq) OVER (ORDER BY stream_seq) AS before FROM places) e WHERE stream_seq <>
+			before + 1
 		UNION ALL
 		SELECT format('the newest event is %s, and the stream ends at %s', newest, head)
 		FROM stream, (SELECT max(stream_seq) AS newest FROM places) e WHERE newest <> head
 		UNION ALL
 		SELECT format('%s begins at %s, with event %s', d.day, d.first_seq, min(e.stream_seq))
-		FROM event_days d LEFT JOIN places e USING (day) GROUP BY d.day, d.first_seq HAVING min(e.stream_seq) IS DISTINCT FROM d.first_seq`},
+		FROM event_days d LEFT JOIN places e USING (day) GROUP BY d.day, d.first_seq HAVING min(e.stream_seq) IS DISTINCT FROM
+			d.first_seq`},
 	{"an index with every message that shares a row of events", `
 		WITH shared AS (
 			SELECT m.convo_id, e.stream_seq - cardinality(e.seqs) + m.ord AS place, m.seq, m.size
@@ -284,7 +304,8 @@ var globalChecks = []check{
 			FROM convo_events i CROSS JOIN LATERAL unnest(i.places, i.seqs, i.sizes) AS m (place, seq, size)
 			WHERE i.day >= (SELECT min(day) FROM event_days)
 		)
-		SELECT format('event %s, entry %s of convo %s, is not indexed', place, seq, convo_id) FROM (SELECT * FROM shared EXCEPT ALL SELECT * FROM indexed) s
+		SELECT format('event %s, entry %s of convo %s, is not indexed', place, seq, convo_id) FROM (SELECT * FROM shared
+			EXCEPT ALL SELECT * FROM indexed) s
 		UNION ALL
 		SELECT format('the index says that entry %s of convo %s is event %s', seq, convo_id, place)
 		FROM (SELECT * FROM indexed EXCEPT ALL SELECT * FROM shared) i`},
@@ -292,11 +313,13 @@ var globalChecks = []check{
 		SELECT format('generation %s begins after event %s, and the stream ends at %s', id, after_seq, head)
 		FROM generations, stream WHERE after_seq > head`},
 	{"a complete attachment has all its parts", `
-		SELECT format('attachment %s is complete with %s of its %s parts', a.id, count(p.part), (a.size + a.part_size - 1) / a.part_size)
+		SELECT format('attachment %s is complete with %s of its %s parts', a.id, count(p.part), (a.size + a.part_size - 1) /
+			a.part_size)
 		FROM attachments a LEFT JOIN attachment_parts p ON p.attachment_id = a.id
 		WHERE a.state = 'complete'
 		GROUP BY a.id HAVING count(p.part) <> (a.size + a.part_size - 1) / a.part_size OR a.checked_parts <> count(p.part)
 			OR max(p.part) <> count(p.part)`},
 	{"every record has its answer", `
-		SELECT format('a record of %s has no answer', nsid) FROM idempotency_keys WHERE response = '' AND started_at IS NULL`},
+		SELECT format('a record of %s has no answer', nsid) FROM idempotency_keys
+		WHERE response = '' AND started_at IS NULL`},
 }

@@ -31,9 +31,11 @@ const repeatedMessages = `
 			SELECT kind, convo_id, seq FROM messages WHERE convo_id = $1 ORDER BY seq DESC LIMIT $2
 		) m WHERE kind = 1
 	)
-	SELECT format('convo %s: a client has lost its keys: entries %s have the same bytes', n.convo_id, string_agg(n.seq::text, ', ' ORDER BY n.seq))
+	SELECT format('convo %s: a client has lost its keys: entries %s have the same bytes', n.convo_id,
+		string_agg(n.seq::text, ', ' ORDER BY n.seq))
 	FROM newest n JOIN messages m ON m.convo_id = n.convo_id AND m.seq = n.seq
-	GROUP BY n.convo_id, m.sender_did, m.epoch, octet_length(m.body), substring(m.body FROM greatest(octet_length(m.body) - 31, 1))
+	GROUP BY n.convo_id, m.sender_did, m.epoch, octet_length(m.body), substring(m.body FROM greatest(octet_length(m.body) -
+		31, 1))
 	HAVING count(*) > 1
 	ORDER BY n.convo_id, min(n.seq)`
 

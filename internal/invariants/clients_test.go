@@ -61,7 +61,8 @@ func TestRepeatedMessages(t *testing.T) {
 	_, err := db.Exec(t.Context(), `
 		WITH moved AS (DELETE FROM outbox RETURNING *)
 		INSERT INTO events
-		SELECT 6 + row_number() OVER (ORDER BY id), '2020-01-01', kind, convo_id, seq, did, size, detail, created_at FROM moved`)
+		SELECT 6 + row_number() OVER (ORDER BY id), '2020-01-01', kind, convo_id, seq, did, size, detail, created_at FROM
+			moved`)
 	if err != nil {
 		t.Fatal(err)
 	}

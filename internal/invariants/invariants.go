@@ -90,8 +90,9 @@ func CheckConvo(ctx context.Context, db *pgxpool.Pool, id uuid.UUID) (violations
 func read(ctx context.Context, db *pgxpool.Pool, look func(context.Context, pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeout(ctx, Limit)
 	defer cancel()
-	return pgx.BeginTxFunc(ctx, db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, fmt.Sprintf(`
+	return pgx.BeginTxFunc(ctx, db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly},
+		func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, fmt.Sprintf(`
 			SET LOCAL mlsd.maintenance = 'on';
 			SET LOCAL statement_timeout = %d;
 			SET LOCAL plan_cache_mode = force_custom_plan;
@@ -99,11 +100,11 @@ func read(ctx context.Context, db *pgxpool.Pool, look func(context.Context, pgx.
 			SET LOCAL enable_bitmapscan = on;
 			SET LOCAL enable_hashjoin = on;
 			SET LOCAL enable_mergejoin = on`, Limit.Milliseconds()))
-		if err != nil {
-			return fmt.Errorf("prepare the check: %w", err)
-		}
-		return look(ctx, tx)
-	})
+			if err != nil {
+				return fmt.Errorf("prepare the check: %w", err)
+			}
+			return look(ctx, tx)
+		})
 }
 
 // Promises that more than one statement checks.
@@ -131,17 +132,20 @@ func checkGeneration(ctx context.Context, tx pgx.Tx, found *findings) error {
 			SELECT system_identifier, ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint AS timeline
 			FROM pg_control_system()
 		) here
-		WHERE (g.system_identifier, g.timeline) <> (here.system_identifier, here.timeline)`, nil, []any{&text}, func() { found.add("%s: %s", generationPromise, text) })
+		WHERE (g.system_identifier, g.timeline) <> (here.system_identifier, here.timeline)`, nil, []any{&text},
+		func() { found.add("%s: %s", generationPromise, text) })
 }
 
 // checkConvos verifies the convo with the id, or all convos if id is nil.
-func checkConvos(ctx context.Context, tx pgx.Tx, id *uuid.UUID, begins func(promise string)) (violations []string, err error) {
+func checkConvos(ctx context.Context, tx pgx.Tx, id *uuid.UUID, begins func(promise string)) (violations []string,
+	err error) {
 	for _, c := range convoChecks {
 		begins(c.promise)
 		var found findings
 		var convo uuid.UUID
 		var text string
-		err := each(ctx, tx, c.sql, []any{id}, []any{&convo, &text}, func() { found.add("convo %s: %s: %s", convo, c.promise, text) })
+		err := each(ctx, tx, c.sql, []any{id}, []any{&convo, &text},
+			func() { found.add("convo %s: %s: %s", convo, c.promise, text) })
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", c.promise, err)
 		}
@@ -193,41 +197,43 @@ func checkGroups(ctx context.Context, tx pgx.Tx, id *uuid.UUID, found *findings)
 	var people []string
 	row := []any{&convo, &groupID, &epoch, &state, &groupInfo, &people}
 	return each(ctx, tx, `
-		SELECT c.id, c.group_id, c.epoch, g.state, g.group_info, (SELECT array_agg(did ORDER BY did) FROM members WHERE convo_id = c.id)
-		FROM convos c JOIN public_groups g ON g.convo_id = c.id WHERE ($1::uuid IS NULL OR c.id = $1)`, []any{id}, row, func() {
-		group, err := mls.ParseGroup(state)
-		if err != nil {
-			found.add("convo %s: the public group: %v", convo, err)
-			return
-		}
-		if !bytes.Equal(group.GroupID, groupID) || int64(group.Epoch) != epoch {
-			found.add("convo %s: the public group is of epoch %d, or another group's", convo, group.Epoch)
-		}
-		erased, strangers := 0, map[string]bool{}
-		for _, did := range people {
-			if strings.HasPrefix(did, erasedPrefix) {
-				erased++
+		SELECT c.id, c.group_id, c.epoch, g.state, g.group_info, (SELECT array_agg(did ORDER BY did) FROM members WHERE
+			convo_id = c.id)
+		FROM convos c JOIN public_groups g ON g.convo_id = c.id WHERE ($1::uuid IS NULL OR c.id = $1)`, []any{id}, row,
+		func() {
+			group, err := mls.ParseGroup(state)
+			if err != nil {
+				found.add("convo %s: the public group: %v", convo, err)
+				return
 			}
-		}
-		for m := range group.Tree.Members() {
-			if _, known := slices.BinarySearch(people, m.DID()); known {
-				continue
+			if !bytes.Equal(group.GroupID, groupID) || int64(group.Epoch) != epoch {
+				found.add("convo %s: the public group is of epoch %d, or another group's", convo, group.Epoch)
 			}
-			if strangers[m.DID()] = true; len(strangers) > erased {
-				found.add("convo %s: leaf %d of the public group is a stranger's", convo, m.Leaf)
+			erased, strangers := 0, map[string]bool{}
+			for _, did := range people {
+				if strings.HasPrefix(did, erasedPrefix) {
+					erased++
+				}
 			}
-		}
-		if groupInfo == nil {
-			return
-		}
-		info, err := mls.ParseGroupInfo(groupInfo)
-		if err == nil {
-			err = group.Matches(&info)
-		}
-		if err != nil {
-			found.add("convo %s: the GroupInfo is not the public group's: %v", convo, err)
-		}
-	})
+			for m := range group.Tree.Members() {
+				if _, known := slices.BinarySearch(people, m.DID()); known {
+					continue
+				}
+				if strangers[m.DID()] = true; len(strangers) > erased {
+					found.add("convo %s: leaf %d of the public group is a stranger's", convo, m.Leaf)
+				}
+			}
+			if groupInfo == nil {
+				return
+			}
+			info, err := mls.ParseGroupInfo(groupInfo)
+			if err == nil {
+				err = group.Matches(&info)
+			}
+			if err != nil {
+				found.add("convo %s: the GroupInfo is not the public group's: %v", convo, err)
+			}
+		})
 }
 
 // each calls see for every row of a result as it arrives. All rows together can exceed the memory.

@@ -48,7 +48,8 @@ func (uncounted) HeartbeatLost(string) {}
 func validDatabase(t *testing.T) (*pgxpool.Pool, []uuid.UUID) {
 	t.Helper()
 	db := pgtest.Database(t)
-	p := people{mlstest.NewDevice(t, alice.String()), mlstest.NewDevice(t, bob.String()), mlstest.NewDevice(t, carol.String())}
+	p := people{mlstest.NewDevice(t, alice.String()), mlstest.NewDevice(t, bob.String()),
+		mlstest.NewDevice(t, carol.String())}
 	ids := []uuid.UUID{p.makeConvo(t, db, "the group", "hello"), p.makeConvo(t, db, "the other group")}
 	_, err := db.Exec(t.Context(), `
 		DO $$
@@ -91,7 +92,8 @@ func (p people) makeConvo(t *testing.T, db *pgxpool.Pool, name string, greetings
 		t.Helper()
 		body, ref := device.KeyPackage(t)
 		err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
-			_, err := keypackages.Publish(t.Context(), tx, keypackages.Publication{Owner: did, Body: body, CipherSuite: mlstest.Suite})
+			_, err := keypackages.Publish(t.Context(), tx,
+				keypackages.Publication{Owner: did, Body: body, CipherSuite: mlstest.Suite})
 			return err
 		})
 		if err != nil {
@@ -124,7 +126,8 @@ func (p people) makeConvo(t *testing.T, db *pgxpool.Pool, name string, greetings
 	}
 	claim := idem.Content{{Name: "dids", JSON: []byte(`["did:plc:carol"]`)}}
 	toCarol := welcomeTo(carol, p.carols)
-	_, err := writes.Do(t.Context(), idem.Request{Caller: alice, NSID: "blue.catbird.mls.getKeyPackages", Key: name + " claim", Input: claim},
+	_, err := writes.Do(t.Context(),
+		idem.Request{Caller: alice, NSID: "blue.catbird.mls.getKeyPackages", Key: name + " claim", Input: claim},
 		func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
 			taken, err := keypackages.Claim(ctx, tx, keypackages.ClaimRequest{Caller: alice, DIDs: []syntax.DID{carol}})
 			if err != nil || len(taken.Claimed) != 1 {
@@ -140,7 +143,8 @@ func (p people) makeConvo(t *testing.T, db *pgxpool.Pool, name string, greetings
 	do("blue.catbird.mls.addMembers", convo.ID.String(), "add", addition, func(tx pgx.Tx) error {
 		_, err := convos.Add(t.Context(), tx, convos.AddMembers{
 			ConvoID: convo.ID, Caller: alice, DIDs: []syntax.DID{carol},
-			Proposed: convos.Proposed{Commit: mlstest.Commit(group, 1, "add"), Welcome: toCarol, Key: "addMembers:add", Hash: addition.Hash()},
+			Proposed: convos.Proposed{Commit: mlstest.Commit(group, 1, "add"), Welcome: toCarol, Key: "addMembers:add",
+				Hash: addition.Hash()},
 		})
 		return err
 	})
@@ -181,9 +185,11 @@ func TestSharedRows(t *testing.T) {
 		sql  string
 		kept bool
 	}{
-		{`UPDATE events SET convo_ids = ARRAY[convo_id], seqs = ARRAY[seq], sizes = ARRAY[size], convo_id = NULL, seq = NULL, size = 0 WHERE kind = 1`, true},
+		{`UPDATE events SET convo_ids = ARRAY[convo_id], seqs = ARRAY[seq], sizes = ARRAY[size], convo_id = NULL, seq = NULL,
+				size = 0 WHERE kind = 1`, true},
 		{`UPDATE convo_events_end SET last = 6`, false},
-		{`CREATE TABLE convo_events_20200101 PARTITION OF convo_events FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')`, false},
+		{`CREATE TABLE convo_events_20200101 PARTITION OF convo_events FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')`,
+			false},
 		{`
 			INSERT INTO convo_events (convo_id, last, day, places, seqs, sizes)
 			SELECT convo_ids[1], stream_seq, day, ARRAY[stream_seq], seqs, sizes FROM events WHERE seqs IS NOT NULL`, true},
@@ -241,8 +247,10 @@ func TestShortLifetime(t *testing.T) {
 // leafOfFirst stores the right leaf of the first entry.
 const leafOfFirst = `
 	INSERT INTO log_senders SELECT convo_id, sender_did, '0123456789abcdef', sha256('tag') FROM messages WHERE seq = 1;
-	INSERT INTO log_tiles SELECT convo_id, 0, 0, sha256('\x00'::bytea || convert_to(concat_ws(E'\n', 'mlsd log entry', seq, kind, epoch,
-		(extract(epoch FROM created_at) * 1000)::bigint, encode(sha256(body), 'hex'), encode(sha256('tag'), 'hex'), ''), 'UTF8'))
+	INSERT INTO log_tiles SELECT convo_id, 0, 0, sha256('\x00'::bytea || convert_to(concat_ws(E'\n', 'mlsd log entry', seq,
+		kind, epoch,
+		(extract(epoch FROM created_at) * 1000)::bigint, encode(sha256(body), 'hex'), encode(sha256('tag'), 'hex'), ''),
+			'UTF8'))
 	FROM messages WHERE seq = 1;`
 
 // TestBrokenPromises breaks each promise in a database. The check must find each violation. After
@@ -260,11 +268,15 @@ func TestBrokenPromises(t *testing.T) {
 		{"dense log", `INSERT INTO log_floors SELECT id, 9 FROM convos`, nil},
 		{"what has expired is gone", `INSERT INTO log_floors SELECT id, 1 FROM convos`, nil},
 		{"dense log", `UPDATE convos SET last_seq = 5`, nil},
-		{"the leaf of entry 1 is not that of the entry", `INSERT INTO log_tiles SELECT id, 0, 0, sha256('another') FROM convos`, nil},
-		{"the leaf of entry 1 is not that of the entry", leafOfFirst + `UPDATE messages SET created_at = created_at + interval '1 ms' WHERE seq = 1`, nil},
+		{"the leaf of entry 1 is not that of the entry",
+			`INSERT INTO log_tiles SELECT id, 0, 0, sha256('another') FROM convos`, nil},
+		{"the leaf of entry 1 is not that of the entry",
+			leafOfFirst + `UPDATE messages SET created_at = created_at + interval '1 ms' WHERE seq = 1`, nil},
 		{"the leaf of entry 1 is not that of the entry", leafOfFirst + `DELETE FROM log_senders`, nil},
-		{"5 leaves are stored of a log of 4 entries", `INSERT INTO log_tiles SELECT id, 0, 0, repeat('x', 160)::bytea FROM convos`, nil},
-		{"row 0 of level 1 has 1 hashes, and 0 rows are complete below", leafOfFirst + `INSERT INTO log_tiles SELECT id, 1, 0, sha256('root') FROM convos`, nil},
+		{"5 leaves are stored of a log of 4 entries",
+			`INSERT INTO log_tiles SELECT id, 0, 0, repeat('x', 160)::bytea FROM convos`, nil},
+		{"row 0 of level 1 has 1 hashes, and 0 rows are complete below",
+			leafOfFirst + `INSERT INTO log_tiles SELECT id, 1, 0, sha256('root') FROM convos`, nil},
 		{"one commit per epoch", `UPDATE messages SET epoch = 9 WHERE seq = 3`, nil},
 		{"the epoch is the last commit's", `UPDATE convos SET epoch = 4`, nil},
 		{"the group that is known is the convo's", `UPDATE public_groups SET epoch = 2`, nil},
@@ -310,24 +322,29 @@ func TestBrokenPromises(t *testing.T) {
 		{"a KeyPackage is used once", `UPDATE key_packages SET state = 'available'`, nil},
 		{"a KeyPackage is used once", `
 			INSERT INTO welcomes (convo_id, id, recipient_did, device_id, key_package_ref, epoch, created_at)
-			SELECT gen_random_uuid(), gen_random_uuid(), recipient_did, device_id, key_package_ref, epoch, now() FROM welcomes`, nil},
+			SELECT gen_random_uuid(), gen_random_uuid(), recipient_did, device_id, key_package_ref, epoch, now() FROM welcomes`,
+			nil},
 		{"an init_key is used once", `DELETE FROM key_package_init_keys`, nil},
 		{"a KeyPackage's state and its columns agree", `UPDATE key_packages SET claimed_by = NULL`, nil},
 		{"a KeyPackage's state and its columns agree", `UPDATE key_packages SET consumed_at = NULL`, nil},
-		{"a KeyPackage's state and its columns agree", `UPDATE key_packages SET state = 'claimed', consumed_at = NULL, claim_expires_at = NULL`, nil},
+		{"a KeyPackage's state and its columns agree",
+			`UPDATE key_packages SET state = 'claimed', consumed_at = NULL, claim_expires_at = NULL`, nil},
 		{"a KeyPackage's state and its columns agree", `UPDATE key_packages SET state = 'expired', consumed_at = NULL`, nil},
 		{"a KeyPackage's state and its columns agree", `UPDATE key_packages SET last_resort = true`, nil},
 		{"a Welcome's failures and its columns agree", `UPDATE welcomes SET failures = 1`, nil},
 		{"a Welcome's failures and its columns agree", `UPDATE welcomes SET last_failure = 'no such key'`, nil},
-		{"a Welcome's failures and its columns agree", `UPDATE welcomes SET failures = 9, last_failure = 'no such key', last_failed_at = now()`, nil},
+		{"a Welcome's failures and its columns agree",
+			`UPDATE welcomes SET failures = 9, last_failure = 'no such key', last_failed_at = now()`, nil},
 		{"a Welcome's failures and its columns agree", `UPDATE welcomes SET silent = true`, nil},
 		{"a one-time KeyPackage has one claimer", `UPDATE key_packages SET claimed_by = 'did:plc:mallory'`, nil},
 		{"a one-time KeyPackage has one claimer", `
-			INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
+			INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at,
+				expires_at)
 			SELECT caller_did, nsid, scope, 'another', request_hash, field_hashes, response, created_at, expires_at
 			FROM idempotency_keys WHERE key = 'the group claim'`, nil},
 		{"no caller exceeds its budget of a device", `
-			INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, state, claimed_by, claimed_at,
+			INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, state, claimed_by,
+				claimed_at,
 				claim_expires_at, created_at)
 			SELECT did, int4send(n), device_id, cipher_suite, body, not_after, last_resort, 'claimed', claimed_by,
 				claimed_at - n * interval '47 minutes', claim_expires_at, created_at
@@ -349,21 +366,25 @@ func TestBrokenPromises(t *testing.T) {
 				INSERT INTO push_jobs (did, id, device_id, reason, next_attempt_at, created_at)
 				VALUES ('did:plc:bob', gen_random_uuid(), 'phone', 'message', now(), now()) RETURNING id
 			)
-			INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at, expires_at)
+			INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at,
+				expires_at)
 			SELECT 'mlsd', 'mlsd.push', '', id::text, '', '{}', 'done', now(), now() FROM job`, nil},
 		{"every log entry has its event", `DELETE FROM events WHERE kind = 1`, nil},
 		{"every log entry has its event", `DELETE FROM outbox WHERE kind <= 3`, nil},
 		{"every log entry has its event", `
-			INSERT INTO outbox (kind, convo_id, seq, size, created_at) SELECT kind, convo_id, seq, size, created_at FROM outbox WHERE kind <= 3`, nil},
+			INSERT INTO outbox (kind, convo_id, seq, size, created_at) SELECT kind, convo_id, seq, size, created_at FROM outbox
+				WHERE kind <= 3`, nil},
 		{"events in the log's order", `
 			ALTER TABLE outbox ALTER id DROP IDENTITY;
 			UPDATE outbox SET id = id + 100 WHERE id = (SELECT min(id) FROM outbox WHERE kind <= 3)`, nil},
-		{"events say who is a member", `UPDATE outbox SET detail = '{"change": "joined"}' WHERE kind = 4 AND did = 'did:plc:carol'`, nil},
+		{"events say who is a member",
+			`UPDATE outbox SET detail = '{"change": "joined"}' WHERE kind = 4 AND did = 'did:plc:carol'`, nil},
 		{"a dense stream", `DELETE FROM events WHERE stream_seq = 2`, nil},
 		{"a dense stream", `DELETE FROM events WHERE stream_seq = 1`, nil},
 		{"a dense stream", `UPDATE stream SET head = 7`, nil},
 		{"the stream has not gone back", `UPDATE generations SET after_seq = 1000`, nil},
-		{"the stream's generation is that of this database", `UPDATE generations SET system_identifier = 1, timeline = 1`, nil},
+		{"the stream's generation is that of this database", `UPDATE generations SET system_identifier = 1, timeline = 1`,
+			nil},
 		{"is of another group", `UPDATE messages SET body = $1 WHERE seq = 4`, []any{other}},
 		{"says application of epoch 3", `UPDATE messages SET kind = 2 WHERE seq = 4`, nil},
 		{"log entry 4", `UPDATE messages SET body = 'garbage' WHERE seq = 4`, nil},
@@ -436,7 +457,8 @@ func keep(t *testing.T, db *pgxpool.Pool) (restore func(*testing.T)) {
 			SET LOCAL session_replication_role = replica; -- no trigger fires
 			FOR t IN SELECT * FROM kept.tables LOOP
 				EXECUTE format('DELETE FROM %I', t.name);
-				EXECUTE format('INSERT INTO %1$I (%2$s) OVERRIDING SYSTEM VALUE SELECT %2$s FROM kept.rows_of_%1$s', t.name, t.columns);
+				EXECUTE format('INSERT INTO %1$I (%2$s) OVERRIDING SYSTEM VALUE SELECT %2$s FROM kept.rows_of_%1$s', t.name,
+					t.columns);
 			END LOOP;
 		END
 		$$`)
@@ -469,7 +491,8 @@ func without(ctx context.Context, tx pgx.Tx, id uuid.UUID, do func() error) erro
 		return err
 	}
 	for table := range of {
-		if _, err := tx.Exec(ctx, fmt.Sprintf(`INSERT INTO %[1]s OVERRIDING SYSTEM VALUE SELECT * FROM saved_%[1]s`, table)); err != nil {
+		if _, err := tx.Exec(ctx,
+			fmt.Sprintf(`INSERT INTO %[1]s OVERRIDING SYSTEM VALUE SELECT * FROM saved_%[1]s`, table)); err != nil {
 			return err
 		}
 	}
@@ -483,7 +506,8 @@ func wantAlone(t *testing.T, db *pgxpool.Pool, id uuid.UUID, among []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := slices.DeleteFunc(slices.Clone(among), func(text string) bool { return !strings.HasPrefix(text, "convo "+id.String()) })
+	want := slices.DeleteFunc(slices.Clone(among),
+		func(text string) bool { return !strings.HasPrefix(text, "convo "+id.String()) })
 	if diff := cmp.Diff(want, alone, cmpopts.SortSlices(strings.Compare), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("convo %s among all (-) and alone (+):\n%s", id, diff)
 	}

@@ -25,7 +25,8 @@ func TestAgreement(t *testing.T) {
 		key, hash, signature := random.signature(edges)
 		got := verdicts(t, key, &hash, signature)
 		if got.ours != got.library || got.ours != got.reference {
-			t.Fatalf("signature %d of seed %d: %+v\nkey %x\nhash %x\nsignature %x", i, seed, got, key.compressed(), hash, signature)
+			t.Fatalf("signature %d of seed %d: %+v\nkey %x\nhash %x\nsignature %x", i, seed, got, key.compressed(), hash,
+				signature)
 		}
 		count[got.ours]++
 	}

@@ -277,7 +277,8 @@ func BenchmarkVerify(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	for name, verify := range map[string]func(content, signature []byte) error{"Library": public.HashAndVerify, "Multiples": key.HashAndVerify} {
+	for name, verify := range map[string]func(content, signature []byte) error{"Library": public.HashAndVerify,
+		"Multiples": key.HashAndVerify} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

@@ -119,7 +119,8 @@ func rangeVectors() []vector {
 	r, s := refSign(secret, e, nonce)
 	field := new(big.Int).Sub(refPrime, refOrder) // a little less than 2^129
 	all := []vector{
-		{"SignatureMalleability", "the high s of a valid signature", key, hash, compact(r, new(big.Int).Sub(refOrder, s)), false},
+		{"SignatureMalleability", "the high s of a valid signature", key, hash, compact(r, new(big.Int).Sub(refOrder, s)),
+			false},
 		{"RangeCheck", "-r modulo the order", key, hash, compact(negative(r), s), false},
 
 		{"RangeCheck", "r and s both negated", key, hash, compact(negative(r), negative(s)), false},
@@ -136,7 +137,8 @@ func rangeVectors() []vector {
 			vector{"RangeCheck", "r = " + nameR, key, hash, compact(edgeR, s), false},
 			vector{"RangeCheck", "s = " + nameR, key, hash, compact(r, edgeR), false})
 		for nameS, edgeS := range edgeValues {
-			all = append(all, vector{"InvalidSignature", "r = " + nameR + ", s = " + nameS, key, hash, compact(edgeR, edgeS), false})
+			all = append(all, vector{"InvalidSignature", "r = " + nameR + ", s = " + nameS, key, hash, compact(edgeR, edgeS),
+				false})
 		}
 	}
 	// r and s at the edge, with the key for which they are right.
@@ -151,11 +153,13 @@ func rangeVectors() []vector {
 	for name, s := range map[string]*big.Int{
 		"s = n/2+1": plus(halfOrder, 1), "s = n-1": minus(refOrder, 1), "s = n-2": minus(refOrder, 2),
 	} {
-		all = append(all, vector{"SignatureMalleability", name + " is right but high", keyFor(sum, xr, s, e), hash, compact(xr, s), false})
+		all = append(all, vector{"SignatureMalleability", name + " is right but high", keyFor(sum, xr, s, e), hash,
+			compact(xr, s), false})
 	}
 	small := point(one, 1) // the least x of a point
 	all = append(all,
-		vector{"SmallRandS", "the least r that a point has", keyFor(small, small.x, one, e), hash, compact(small.x, one), true},
+		vector{"SmallRandS", "the least r that a point has", keyFor(small, small.x, one, e), hash, compact(small.x, one),
+			true},
 		vector{"SmallRandS", "the same r, another s", keyFor(small, small.x, one, e), hash, compact(small.x, two), false})
 	// x is between n and p, so that r is x - n (SEC 1, section 4.1.4, step 7).
 	for name, wide := range map[string]refPoint{
@@ -169,7 +173,8 @@ func rangeVectors() []vector {
 	}
 	// Here r + n < p, so that two values of x give r. This vector has the smaller one, x = r.
 	narrow := point(three, 1)
-	return append(all, vector{"ArithmeticError", "r < p - n, x = r", keyFor(narrow, narrow.x, three, e), hash, compact(narrow.x, three), true})
+	return append(all, vector{"ArithmeticError", "r < p - n, x = r", keyFor(narrow, narrow.x, three, e), hash,
+		compact(narrow.x, three), true})
 }
 
 // hashVectors are signatures of hashes at the edges of their range.
@@ -179,18 +184,21 @@ func hashVectors() []vector {
 	for name, e := range map[string]*big.Int{
 		"0": new(big.Int), "1": one, "n/2": halfOrder, "n-1": minus(refOrder, 1), "n": refOrder, "n+1": plus(refOrder, 1),
 		"p": refPrime, "2^256-1": maximum, "2^255": new(big.Int).Lsh(one, 255), "2^128": new(big.Int).Lsh(one, 128),
-		"32 zero bits first": new(big.Int).Rsh(maximum, 32), "128 zero bits last": new(big.Int).Lsh(new(big.Int).Rsh(nonce, 128), 128),
+		"32 zero bits first": new(big.Int).Rsh(maximum, 32),
+		"128 zero bits last": new(big.Int).Lsh(new(big.Int).Rsh(nonce, 128), 128),
 	} {
 		r, s := refSign(secret, e, nonce)
 		all = append(all,
 			vector{"SpecialCaseHash", "hash = " + name, key, bytes32(e), compact(r, s), true},
-			vector{"SpecialCaseHash", "hash = " + name + ", one bit changed", key, bytes32(new(big.Int).Xor(e, one)), compact(r, s), false})
+			vector{"SpecialCaseHash", "hash = " + name + ", one bit changed", key, bytes32(new(big.Int).Xor(e, one)),
+				compact(r, s), false})
 	}
 	// The hash is a number modulo n: 0 and n have the same signatures, and so have 1 and n+1.
 	r, s := refSign(secret, refOrder, nonce)
 	all = append(all, vector{"SpecialCaseHash", "hash = 0 by a signature of n", key, [32]byte{}, compact(r, s), true})
 	r, s = refSign(secret, one, nonce)
-	return append(all, vector{"SpecialCaseHash", "hash = n+1 by a signature of 1", key, bytes32(plus(refOrder, 1)), compact(r, s), true})
+	return append(all, vector{"SpecialCaseHash", "hash = n+1 by a signature of 1", key, bytes32(plus(refOrder, 1)),
+		compact(r, s), true})
 }
 
 // keyVectors are signatures by keys at the edges: small multiples of the base point, large ones,
@@ -222,9 +230,11 @@ func keyVectors() []vector {
 	for name, key := range map[string]refPoint{
 		"least x": point(one, 1), "largest x": point(minus(refPrime, 1), -1), "x near n": point(refOrder, 1),
 		"x near n, below": point(minus(refOrder, 1), -1), "x near 2^255": point(new(big.Int).Lsh(one, 255), 1),
-		"x near 2^128": point(new(big.Int).Lsh(one, 128), 1), "half of the base point": timesBase(new(big.Int).Rsh(plus(refOrder, 1), 1)),
+		"x near 2^128":           point(new(big.Int).Lsh(one, 128), 1),
+		"half of the base point": timesBase(new(big.Int).Rsh(plus(refOrder, 1), 1)),
 	} {
-		all = append(all, chosen("EdgeCasePublicKey", name, key, nonce, secret), chosen("EdgeCasePublicKey", name+", odd y", key.negate(), nonce, secret))
+		all = append(all, chosen("EdgeCasePublicKey", name, key, nonce, secret),
+			chosen("EdgeCasePublicKey", name+", odd y", key.negate(), nonce, secret))
 	}
 	return all
 }
@@ -263,7 +273,8 @@ func factorVectors() []vector {
 			chosen("EdgeCaseShamirMultiplication", "u1 = 0, u2 = "+name, key, new(big.Int), u))
 	}
 	// u2 = r/s is never 0, because r is not 0. A verifier that lets r = 0 pass computes it.
-	return append(all, vector{"EdgeCaseShamirMultiplication", "u2 = 0", key, bytes32(one), compact(new(big.Int), one), false})
+	return append(all, vector{"EdgeCaseShamirMultiplication", "u2 = 0", key, bytes32(one), compact(new(big.Int), one),
+		false})
 }
 
 // pointVectors have intermediate sums that vanish or are equal: the two parts of the sum, or the
@@ -288,15 +299,18 @@ func pointVectors() []vector {
 		// e = -r*multiple, so that the sum is infinite whatever s is.
 		for sName, s := range map[string]*big.Int{"1": one, "3": three, "n/2": halfOrder} {
 			r := mulMod(negative(e), inverse)
-			all = append(all, vector{"PointDuplication", name + ", s = " + sName + ", the sum is infinite", key, hash, compact(r, s), false})
+			all = append(all, vector{"PointDuplication", name + ", s = " + sName + ", the sum is infinite", key, hash,
+				compact(r, s), false})
 		}
 	}
 	// The last addition, the one before it, and so on double or vanish: u1 and u2 are small.
 	for i := int64(1); i <= 5; i++ {
 		for j := int64(1); j <= 5; j++ {
-			all = append(all, chosen("PointDuplication", fmt.Sprintf("key = G, u1 = %d, u2 = %d", i, j), refBase, big.NewInt(i), big.NewInt(j)))
+			all = append(all, chosen("PointDuplication", fmt.Sprintf("key = G, u1 = %d, u2 = %d", i, j), refBase, big.NewInt(i),
+				big.NewInt(j)))
 			if i != j {
-				all = append(all, chosen("PointDuplication", fmt.Sprintf("key = -G, u1 = %d, u2 = %d", i, j), refBase.negate(), big.NewInt(i), big.NewInt(j)))
+				all = append(all, chosen("PointDuplication", fmt.Sprintf("key = -G, u1 = %d, u2 = %d", i, j), refBase.negate(),
+					big.NewInt(i), big.NewInt(j)))
 			}
 		}
 	}
@@ -329,7 +343,8 @@ func TestVectors(t *testing.T) {
 		names[name] = true
 		classes[v.class]++
 		if got := verdicts(t, v.key, &v.hash, v.sig); got != (verdict{v.valid, v.valid, v.valid}) {
-			t.Errorf("%s: %+v, want valid: %t\nkey %x\nhash %x\nsignature %x", name, got, v.valid, v.key.compressed(), v.hash, v.sig)
+			t.Errorf("%s: %+v, want valid: %t\nkey %x\nhash %x\nsignature %x", name, got, v.valid, v.key.compressed(), v.hash,
+				v.sig)
 		}
 	}
 	t.Logf("%d vectors: %v", len(names), classes)

@@ -23,7 +23,8 @@ const (
 
 // groups are the groups of methods, in the order of the index.
 var groups = []string{
-	"Convos", "Messages", "Signals and cursors", "Attachments", "Commits", "Proofs of the log", "KeyPackages", "Welcomes", "Events", "Push",
+	"Convos", "Messages", "Signals and cursors", "Attachments", "Commits", "Proofs of the log", "KeyPackages", "Welcomes",
+	"Events", "Push",
 	"Requests and blocks", "Reports of abuse", "Sessions", "The account's data",
 }
 
@@ -163,7 +164,8 @@ func (p *page) fields(title string, props map[string]lexicon.SchemaDef, required
 	}
 	names := slices.Sorted(maps.Keys(props))
 	slices.SortStableFunc(names, func(a, b string) int {
-		return slices.Index([]bool{true, false}, slices.Contains(required, a)) - slices.Index([]bool{true, false}, slices.Contains(required, b))
+		return slices.Index([]bool{true, false}, slices.Contains(required, a)) - slices.Index([]bool{true, false},
+			slices.Contains(required, b))
 	})
 	p.p("| field | | type | means |\n|---|---|---|---|")
 	for _, name := range names {
@@ -210,7 +212,8 @@ func (p *page) errors(m *method) error {
 		p.p("| status | error | when | do |\n|---|---|---|---|\n%s\n", strings.Join(rows, "\n"))
 	}
 	if m.kind == "Subscription" {
-		p.p("A refusal is an error frame, because a browser cannot read why a handshake failed. Then the server closes with 1008 and the error's name.\n")
+		p.p("A refusal is an error frame, because a browser cannot read why a handshake failed. Then the server closes " +
+			"with 1008 and the error's name.\n")
 	}
 	p.p("[Errors of every method](README.md#errors-of-every-method).\n")
 	return nil
@@ -263,7 +266,8 @@ var summary = regexp.MustCompile(`^.*?[.:]( |$)`)
 // index writes the list of methods, the errors of every method, and what the examples begin with.
 func (p *page) index() error {
 	p.p("%s", fixed("index.head"))
-	names := slices.SortedFunc(maps.Keys(p.notes), func(a, b string) int { return cmp.Compare(p.notes[a].place, p.notes[b].place) })
+	names := slices.SortedFunc(maps.Keys(p.notes),
+		func(a, b string) int { return cmp.Compare(p.notes[a].place, p.notes[b].place) })
 	listed := 0
 	for _, group := range groups {
 		p.p("| **%s** | |", group)

@@ -81,7 +81,8 @@ func (m *method) literal() string {
 	for i, e := range m.errors {
 		names[i] = "Err" + e.Name
 	}
-	return fmt.Sprintf("{NSID: NSID%s, Kind: %s, HasInput: %t, BytesIn: %t, BytesOut: %t, Streams: %t, Errors: []string{%s}}",
+	return fmt.Sprintf("{NSID: NSID%s, Kind: %s, HasInput: %t, BytesIn: %t, BytesOut: %t, Streams: %t, Errors: "+
+		"[]string{%s}}",
 		m.base, m.kind, jsonBody(m.input) != nil, isBytes(m.input), isBytes(m.output), m.streams(), strings.Join(names, ", "))
 }
 

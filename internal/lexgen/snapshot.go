@@ -17,7 +17,8 @@ import (
 // breaking returns for the change, and the reason why it harms no client.
 func acceptedBreaks() map[string]string {
 	return map[string]string{
-		"blue.catbird.mls.getMessages.type: field removed": "it is messageType now: Go generators cannot take type, and no released version had it",
+		"blue.catbird.mls.getMessages.type: field removed": "it is messageType now: Go generators cannot take type, and " +
+			"no released version had it",
 	}
 }
 

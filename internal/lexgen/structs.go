@@ -42,7 +42,8 @@ func fieldsOf(props map[string]lexicon.SchemaDef, required []string) ([]field, e
 		if err != nil {
 			return nil, err
 		}
-		f := field{json: name, goName: goName(name), doc: description(props[name]), typ: typ, required: slices.Contains(required, name)}
+		f := field{json: name, goName: goName(name), doc: description(props[name]), typ: typ,
+			required: slices.Contains(required, name)}
 		switch s := props[name].Inner.(type) {
 		case lexicon.SchemaBoolean:
 			if s.Default != nil {
@@ -215,7 +216,8 @@ func (g *source) appendMethod(name string, fields []field) {
 // binaryMethod writes the encoder for frames. DAG-CBOR orders keys by their
 // length first (https://ipld.io/specs/codecs/dag-cbor/spec/).
 func (g *source) binaryMethod(name string, fields []field) error {
-	fields = slices.SortedStableFunc(slices.Values(fields), func(a, b field) int { return cmp.Compare(len(a.json), len(b.json)) })
+	fields = slices.SortedStableFunc(slices.Values(fields),
+		func(a, b field) int { return cmp.Compare(len(a.json), len(b.json)) })
 	required := 0
 	for _, f := range fields {
 		if f.typ.appendCBOR == "" {

@@ -195,8 +195,10 @@ func (f swiftField) declared() string {
 }
 
 // swiftReserved are words of Swift that no property can have as its name without quotes.
-var swiftReserved = []string{"as", "case", "class", "default", "enum", "extension", "for", "func", "if", "in", "init", "internal",
-	"is", "let", "operator", "private", "protocol", "public", "repeat", "return", "self", "static", "struct", "switch", "var", "where"}
+var swiftReserved = []string{"as", "case", "class", "default", "enum", "extension", "for", "func", "if", "in", "init",
+	"internal",
+	"is", "let", "operator", "private", "protocol", "public", "repeat", "return", "self", "static", "struct", "switch",
+	"var", "where"}
 
 // fields lists the properties: first the required ones, so that initialisers begin with them.
 func (g *swiftSource) fields(props map[string]lexicon.SchemaDef, required []string) ([]swiftField, error) {

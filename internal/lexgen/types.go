@@ -40,18 +40,23 @@ type goType struct {
 func typeOf(name string, def lexicon.SchemaDef) (goType, error) {
 	switch s := def.Inner.(type) {
 	case lexicon.SchemaBoolean:
-		return goType{name: "bool", decode: "d.Boolean()", param: "p.Boolean(s)", appendf: "lexcodec.AppendBoolean(%[1]s, %[2]s)", appendCBOR: "lexcodec.AppendCBORBoolean(%[1]s, %[2]s)"}, constant(s.Const != nil, name)
+		return goType{name: "bool", decode: "d.Boolean()", param: "p.Boolean(s)",
+				appendf: "lexcodec.AppendBoolean(%[1]s, %[2]s)", appendCBOR: "lexcodec.AppendCBORBoolean(%[1]s, %[2]s)"},
+			constant(s.Const != nil, name)
 	case lexicon.SchemaInteger:
 		args := integerBound(s.Minimum, "-lexcodec.MaxInteger") + ", " + integerBound(s.Maximum, "lexcodec.MaxInteger")
-		return goType{name: "int64", decode: "d.Integer(" + args + ")", param: "p.Integer(s, " + args + ")", appendf: "lexcodec.AppendInteger(%[1]s, %[2]s)", appendCBOR: "lexcodec.AppendCBORInteger(%[1]s, %[2]s)"},
+		return goType{name: "int64", decode: "d.Integer(" + args + ")", param: "p.Integer(s, " + args + ")",
+				appendf: "lexcodec.AppendInteger(%[1]s, %[2]s)", appendCBOR: "lexcodec.AppendCBORInteger(%[1]s, %[2]s)"},
 			constant(s.Const != nil || s.Enum != nil, name)
 	case lexicon.SchemaString:
 		return stringType(name, s)
 	case lexicon.SchemaBytes:
-		return goType{name: "lexcodec.Bytes", nilable: true, decode: "d.Bytes(" + limits(s.MinLength, s.MaxLength) + ")", appendf: "%[2]s.AppendJSON(%[1]s)", appendCBOR: "%[2]s.AppendCBOR(%[1]s)"}, nil
+		return goType{name: "lexcodec.Bytes", nilable: true, decode: "d.Bytes(" + limits(s.MinLength, s.MaxLength) + ")",
+			appendf: "%[2]s.AppendJSON(%[1]s)", appendCBOR: "%[2]s.AppendCBOR(%[1]s)"}, nil
 	case lexicon.SchemaRef:
 		ref, err := refName(s.Ref)
-		return goType{name: ref, decode: "lexcodec.Nested(d, (*" + ref + ").decode)", appendf: "%[2]s.AppendJSON(%[1]s)", appendCBOR: "%[2]s.AppendCBOR(%[1]s)"}, err
+		return goType{name: ref, decode: "lexcodec.Nested(d, (*" + ref + ").decode)", appendf: "%[2]s.AppendJSON(%[1]s)",
+			appendCBOR: "%[2]s.AppendCBOR(%[1]s)"}, err
 	case lexicon.SchemaArray:
 		return arrayType(name, s)
 	}
@@ -82,9 +87,11 @@ func stringType(name string, s lexicon.SchemaString) (goType, error) {
 	}
 	switch {
 	case format == "did":
-		return call(goType{name: "syntax.DID", appendf: "lexcodec.AppendText(%[1]s, %[2]s)", appendCBOR: appendText}, "DID", ""), nil
+		return call(goType{name: "syntax.DID", appendf: "lexcodec.AppendText(%[1]s, %[2]s)", appendCBOR: appendText}, "DID",
+			""), nil
 	case format == "datetime":
-		return call(goType{name: "lexcodec.Datetime", appendf: "%[2]s.AppendJSON(%[1]s)", appendCBOR: "%[2]s.AppendCBOR(%[1]s)"}, "Datetime", ""), nil
+		return call(goType{name: "lexcodec.Datetime", appendf: "%[2]s.AppendJSON(%[1]s)",
+			appendCBOR: "%[2]s.AppendCBOR(%[1]s)"}, "Datetime", ""), nil
 	case format == "uri":
 		return call(text, "URI", ""), nil
 	case format != "":
@@ -92,7 +99,8 @@ func stringType(name string, s lexicon.SchemaString) (goType, error) {
 	case name == idempotencyKeyField:
 		return call(text, "IdempotencyKey", ""), nil
 	case base64Fields[name]:
-		t := call(goType{name: "lexcodec.Base64", nilable: true, appendf: "%[2]s.AppendJSON(%[1]s)"}, "Base64", limits(s.MinLength, s.MaxLength))
+		t := call(goType{name: "lexcodec.Base64", nilable: true, appendf: "%[2]s.AppendJSON(%[1]s)"}, "Base64",
+			limits(s.MinLength, s.MaxLength))
 		t.param = "" // bytes do not travel in query parameters
 		return t, nil
 	case s.Enum != nil:
@@ -112,13 +120,16 @@ func arrayType(name string, s lexicon.SchemaArray) (goType, error) {
 	min, max, _ := strings.Cut(limits(s.MinLength, s.MaxLength), ", ")
 	appendCBOR := ""
 	if el.appendCBOR != "" {
-		appendCBOR = fmt.Sprintf("lexcodec.AppendCBORArray(%%[1]s, %%[2]s, func(dst []byte, v *%s) []byte { return %s })", el.name, fmt.Sprintf(el.appendCBOR, "dst", el.pointee("v")))
+		appendCBOR = fmt.Sprintf("lexcodec.AppendCBORArray(%%[1]s, %%[2]s, func(dst []byte, v *%s) []byte { return %s })",
+			el.name, fmt.Sprintf(el.appendCBOR, "dst", el.pointee("v")))
 	}
 	return goType{
 		appendCBOR: appendCBOR,
 		name:       "[]" + el.name, nilable: true, element: &el, min: min, max: max,
-		decode:  fmt.Sprintf("lexcodec.Array(d, %s, %s, func(d *lexcodec.Decoder) %s { return %s })", min, max, el.name, el.decode),
-		appendf: fmt.Sprintf("lexcodec.AppendArray(%%[1]s, %%[2]s, func(dst []byte, v *%s) []byte { return %s })", el.name, fmt.Sprintf(el.appendf, "dst", el.pointee("v"))),
+		decode: fmt.Sprintf("lexcodec.Array(d, %s, %s, func(d *lexcodec.Decoder) %s { return %s })", min, max, el.name,
+			el.decode),
+		appendf: fmt.Sprintf("lexcodec.AppendArray(%%[1]s, %%[2]s, func(dst []byte, v *%s) []byte { return %s })", el.name,
+			fmt.Sprintf(el.appendf, "dst", el.pointee("v"))),
 	}, nil
 }
 

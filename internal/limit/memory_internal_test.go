@@ -135,7 +135,8 @@ func TestSlowestIsCut(t *testing.T) {
 			t.Fatalf("there is no memory for the next: %v", err)
 		}
 		if slowEnd.cut() || steadyEnd.cut() || newEnd.cut() || otherEnd.cut() {
-			t.Errorf("cut: the slow one %t, the steady one %t, new ones %t, %t", slowEnd.cut(), steadyEnd.cut(), newEnd.cut(), otherEnd.cut())
+			t.Errorf("cut: the slow one %t, the steady one %t, new ones %t, %t", slowEnd.cut(), steadyEnd.cut(), newEnd.cut(),
+				otherEnd.cut())
 		}
 		other.End(true)
 		if !otherEnd.get().IsZero() {

@@ -53,7 +53,8 @@ func TestQueueTakesTurns(t *testing.T) {
 		}
 		q.Release("first", 1)
 		all.Wait()
-		if want := []string{"mallory 1", "alice 1", "bob 1", "mallory 2", "alice 2", "mallory 3"}; !slices.Equal(order, want) {
+		if want := []string{"mallory 1", "alice 1", "bob 1", "mallory 2", "alice 2", "mallory 3"}; !slices.Equal(order,
+			want) {
 			t.Errorf("%v, want %v", order, want)
 		}
 		empty(t, q)

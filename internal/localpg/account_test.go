@@ -156,7 +156,8 @@ func TestServerWithoutAccount(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{dir: filepath.Join(dir, "postgres"), log: discard(), settings: map[string]string{"fsync": "off"}, account: a, bin: b}
+	c := &cluster{dir: filepath.Join(dir, "postgres"), log: discard(), settings: map[string]string{"fsync": "off"},
+		account: a, bin: b}
 	if err := c.initialise(t.Context()); err != nil {
 		t.Fatal(err)
 	}

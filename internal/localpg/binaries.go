@@ -24,7 +24,8 @@ type VersionError struct {
 
 func (e *VersionError) Error() string {
 	return fmt.Sprintf("the cluster was made by PostgreSQL %d, but only %v was found: "+
-		"install version %d, or convert the cluster with pg_upgrade or a dump; nothing has been changed", e.Cluster, e.Found, e.Cluster)
+		"install version %d, or convert the cluster with pg_upgrade or a dump; nothing has been changed", e.Cluster, e.Found,
+		e.Cluster)
 }
 
 // binaries is an installation of PostgreSQL.

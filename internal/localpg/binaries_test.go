@@ -50,10 +50,11 @@ func TestFindBinaries(t *testing.T) {
 		got  binaries
 		err  string
 	}{
-		"the first that will do":        {dirs: []string{none, v14, onlyServer, broken, v15, v18}, got: binaries{v15, 15}},
-		"through a link":                {dirs: []string{links, v15}, got: binaries{v18, 18}},
-		"the cluster's version":         {dirs: []string{v15, v18}, want: 18, got: binaries{v18, 18}},
-		"not the cluster's version":     {dirs: []string{v18, v15, v18}, want: 16, err: "made by PostgreSQL 16, but only [15 18] was found"},
+		"the first that will do": {dirs: []string{none, v14, onlyServer, broken, v15, v18}, got: binaries{v15, 15}},
+		"through a link":         {dirs: []string{links, v15}, got: binaries{v18, 18}},
+		"the cluster's version":  {dirs: []string{v15, v18}, want: 18, got: binaries{v18, 18}},
+		"not the cluster's version": {dirs: []string{v18, v15, v18}, want: 16,
+			err: "made by PostgreSQL 16, but only [15 18] was found"},
 		"nothing":                       {dirs: []string{none}, err: "no download in this test"},
 		"too old":                       {dirs: []string{v14}, err: "no download in this test"},
 		"too old, even for its cluster": {dirs: []string{v14}, want: 14, err: "made by PostgreSQL 14"},

@@ -125,7 +125,8 @@ func TestKilledDuringInitdb(t *testing.T) {
 	dir := dataDir(t)
 	bin := scripts(t, map[string]string{
 		"postgres": `exec "$REAL/postgres" "$@"`,
-		"initdb":   `"$REAL/initdb" "$@" >/dev/null; trap '' INT; echo half >"$2/half"; while [ -e "$2/half" ]; do sleep 0.1; done`,
+		"initdb": `"$REAL/initdb" "$@" >/dev/null; trap '' INT; echo half >"$2/half"; while [ -e "$2/half" ]; do sleep ` +
+			`0.1; done`,
 	})
 	o := launchOwner(t, dir, func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, helperEnv+"_BIN="+bin) })
 	var half []string

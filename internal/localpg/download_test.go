@@ -190,7 +190,8 @@ func TestDownloaderFailures(t *testing.T) {
 				t.Skip("no checksum is known for this system")
 			}
 			dir := t.TempDir()
-			if err := downloader(tc.url, tc.pins, discard())(tc.ctx, tc.major, dir); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if err := downloader(tc.url, tc.pins, discard())(tc.ctx, tc.major, dir); err == nil ||
+				!strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want %s", err, tc.want)
 			}
 			if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
@@ -226,7 +227,8 @@ func TestDownloadSaysHowFarItIs(t *testing.T) {
 	if n, err := io.Copy(io.Discard, p); n != all || err != nil {
 		t.Fatal(n, err)
 	}
-	if got := strings.Count(said.String(), "downloading PostgreSQL"); got != 2 || !strings.Contains(said.String(), "mb=10 of=12") {
+	if got := strings.Count(said.String(), "downloading PostgreSQL"); got != 2 ||
+		!strings.Contains(said.String(), "mb=10 of=12") {
 		t.Errorf("%d lines:\n%s", got, said.String())
 	}
 }

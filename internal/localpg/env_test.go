@@ -11,7 +11,8 @@ import (
 // another server.
 func hostileEnv() []string {
 	return []string{
-		"PGDATA=/nonexistent", "PGPORT=1", "PGHOST=nowhere.invalid", "PGHOSTADDR=192.0.2.1", "PGUSER=stranger", "PGDATABASE=elsewhere",
+		"PGDATA=/nonexistent", "PGPORT=1", "PGHOST=nowhere.invalid", "PGHOSTADDR=192.0.2.1", "PGUSER=stranger",
+		"PGDATABASE=elsewhere",
 		"PGPASSWORD=wrong", "PGPASSFILE=/nonexistent", "PGSERVICE=elsewhere", "PGSERVICEFILE=/nonexistent",
 		"PGOPTIONS=-c search_path=elsewhere", "PGAPPNAME=stranger", "PGTZ=Mars/Olympus", "PGCONNECT_TIMEOUT=soon",
 		"PGSSLMODE=verify-full", "PGSSLCERT=/nonexistent", "PGSSLKEY=/nonexistent", "PGSSLROOTCERT=/nonexistent",

@@ -27,7 +27,8 @@ func TestBackupWhileRunning(t *testing.T) {
 	go func() {
 		written <- query(t.Context(), s, func(conn *pgx.Conn) error {
 			for n := 0; ctx.Err() == nil; n++ {
-				if _, err := conn.Exec(t.Context(), `WITH one AS (INSERT INTO a VALUES ($1)) INSERT INTO b VALUES ($1)`, n); err != nil {
+				if _, err := conn.Exec(t.Context(), `WITH one AS (INSERT INTO a VALUES ($1)) INSERT INTO b VALUES ($1)`,
+					n); err != nil {
 					return err
 				}
 			}
@@ -59,7 +60,8 @@ func TestBackupWhileRunning(t *testing.T) {
 	var broken, timeline int
 	err = query(t.Context(), s, func(conn *pgx.Conn) error {
 		return conn.QueryRow(t.Context(), `
-			SELECT (SELECT count(*) FROM a FULL JOIN b USING (n) WHERE a IS NULL OR b IS NULL), timeline_id FROM pg_control_checkpoint()`).
+			SELECT (SELECT count(*) FROM a FULL JOIN b USING (n) WHERE a IS NULL OR b IS NULL), timeline_id FROM
+				pg_control_checkpoint()`).
 			Scan(&broken, &timeline)
 	})
 	if err != nil || broken != 0 || timeline != 2 {
@@ -105,7 +107,8 @@ func TestRestoreToAMoment(t *testing.T) {
 	}
 	restored(Target{To: moments[0]}, 1)
 	var timelines *TimelinesError
-	if _, err := restoreTo(t, Config{DataDir: dataDir(t), Archive: archive}, backup, Target{}); !errors.As(err, &timelines) ||
+	if _, err := restoreTo(t, Config{DataDir: dataDir(t), Archive: archive}, backup, Target{}); !errors.As(err,
+		&timelines) ||
 		timelines.Backup != 1 || len(timelines.Later) != 1 || timelines.Later[0] != 2 {
 		t.Errorf("with another timeline in the archive: %v", err)
 	}
@@ -124,7 +127,8 @@ func TestRestoreToAMoment(t *testing.T) {
 		"after the WAL":     {time.Now().Add(time.Hour), "recovery ended before configured recovery target was reached"},
 	} {
 		dir := dataDir(t)
-		if _, err := restoreTo(t, Config{DataDir: dir, Archive: archive}, backup, Target{To: c.to, Timeline: 1}); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := restoreTo(t, Config{DataDir: dir, Archive: archive}, backup,
+			Target{To: c.to, Timeline: 1}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 		left, err := filepath.Glob(filepath.Join(dir, "postgres*"))
@@ -153,19 +157,22 @@ func TestRestoreRefuses(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(empty, "postgres")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a cluster was made: %v", err)
 	}
-	if _, err := restoreTo(t, Config{DataDir: empty, Archive: filepath.Join(empty, "none")}, backup, Target{}); !errors.Is(err, os.ErrNotExist) {
+	if _, err := restoreTo(t, Config{DataDir: empty, Archive: filepath.Join(empty, "none")}, backup,
+		Target{}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("without the archive: %v", err)
 	}
 	if err := os.Truncate(filepath.Join(backup, clusterTar), 1<<20); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := restoreTo(t, Config{DataDir: empty}, backup, Target{}); err == nil || !strings.Contains(err.Error(), "has 1048576 bytes") {
+	if _, err := restoreTo(t, Config{DataDir: empty}, backup, Target{}); err == nil ||
+		!strings.Contains(err.Error(), "has 1048576 bytes") {
 		t.Errorf("a truncated backup: %v", err)
 	}
 	if err := os.Remove(filepath.Join(backup, manifestName)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := restoreTo(t, Config{DataDir: empty}, backup, Target{}); err == nil || !strings.Contains(err.Error(), "no complete backup") {
+	if _, err := restoreTo(t, Config{DataDir: empty}, backup, Target{}); err == nil ||
+		!strings.Contains(err.Error(), "no complete backup") {
 		t.Errorf("an interrupted backup: %v", err)
 	}
 	if _, err := Backup(t.Context(), empty, filepath.Join(t.TempDir(), "b")); !errors.Is(err, ErrNotRunning) {

@@ -34,7 +34,8 @@ func TestRestartKeepsData(t *testing.T) {
 
 func TestServerIsPrivate(t *testing.T) {
 	t.Parallel()
-	s := start(t, Config{DataDir: dataDir(t), Settings: map[string]string{"fsync": "off", "listen_addresses": "*", "port": "1"}})
+	s := start(t, Config{DataDir: dataDir(t),
+		Settings: map[string]string{"fsync": "off", "listen_addresses": "*", "port": "1"}})
 	mustStore(t, s)
 	info, err := os.Stat(s.socketDir)
 	if err != nil {
@@ -141,7 +142,8 @@ func TestStartIsCancelled(t *testing.T) {
 func TestServerThatDoesNotStart(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
-	_, err := Start(t.Context(), Config{DataDir: dir, Settings: map[string]string{"fsync": "off", "no_such_setting": "1"}, download: noDownload})
+	_, err := Start(t.Context(),
+		Config{DataDir: dir, Settings: map[string]string{"fsync": "off", "no_such_setting": "1"}, download: noDownload})
 	if err == nil || !strings.Contains(err.Error(), `unrecognized configuration parameter "no_such_setting"`) {
 		t.Errorf("Start: %v", err)
 	}
@@ -158,7 +160,8 @@ func TestStrangersDirectoryIsLeftAlone(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Start(t.Context(), Config{DataDir: dir, download: noDownload}); err == nil || !strings.Contains(err.Error(), "left alone") {
+	if _, err := Start(t.Context(), Config{DataDir: dir, download: noDownload}); err == nil ||
+		!strings.Contains(err.Error(), "left alone") {
 		t.Errorf("Start: %v", err)
 	}
 	if _, err := os.Stat(file); err != nil {

@@ -136,7 +136,8 @@ func (d *Device) leafContent(t testing.TB, identity string, source uint8, bySour
 		vector(b, d.key.Public().(ed25519.PublicKey))
 		b.AddUint16(uint16(mls.CredentialTypeBasic))
 		vector(b, []byte(identity))
-		for _, capability := range [][]uint16{{uint16(mls.VersionMLS10)}, {uint16(Suite)}, {}, {uint16(mls.ProposalSelfRemove)}, {uint16(mls.CredentialTypeBasic)}} {
+		for _, capability := range [][]uint16{{uint16(mls.VersionMLS10)}, {uint16(Suite)}, {},
+			{uint16(mls.ProposalSelfRemove)}, {uint16(mls.CredentialTypeBasic)}} {
 			vector(b, u16s(capability...))
 		}
 		b.AddUint8(source)
@@ -251,7 +252,8 @@ func GroupInfoWith(t testing.TB, context, group []byte, epoch int64, members ...
 		vector(b, make([]byte, 32))
 		b.AddUint32(0)
 	})
-	return message(mls.WireFormatGroupInfo, append(info, encode(func(b *cryptobyte.Builder) { vector(b, members[0].sign("GroupInfoTBS", info)) })...))
+	return message(mls.WireFormatGroupInfo,
+		append(info, encode(func(b *cryptobyte.Builder) { vector(b, members[0].sign("GroupInfoTBS", info)) })...))
 }
 
 func message(format mls.WireFormat, object []byte) []byte {

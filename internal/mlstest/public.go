@@ -30,7 +30,8 @@ func ByReference(ref []byte) []byte  { return append([]byte{2}, opaque(ref)...) 
 func (d *Device) PublicProposal(t testing.TB, groupInfo []byte, leaf uint32, proposal []byte) (message, ref []byte) {
 	t.Helper()
 	signed := d.signedAs(t, groupInfo, mls.SenderTypeMember, leaf, mls.ContentTypeProposal, proposal)
-	sum := sha256.Sum256(slices.Concat(opaque([]byte("MLS 1.0 Proposal Reference")), opaque(slices.Concat(u16s(uint16(mls.WireFormatPublicMessage)), signed))))
+	sum := sha256.Sum256(slices.Concat(opaque([]byte("MLS 1.0 Proposal Reference")),
+		opaque(slices.Concat(u16s(uint16(mls.WireFormatPublicMessage)), signed))))
 	return publicMessage(signed, 1), sum[:]
 }
 
@@ -159,5 +160,6 @@ func (d *Device) ExternalCommit(t testing.TB, groupInfo []byte, first *Device, p
 	secrets := opaque(slices.Concat(opaque(hpkeKey(t)), opaque(make([]byte, 48))))
 	path := slices.Concat([]byte{1}, leaf, opaque(slices.Concat(opaque(rootKey), secrets)))
 	list := opaque(slices.Concat(ByValue(init), slices.Concat(proposals...)))
-	return publicMessage(d.signedAs(t, groupInfo, mls.SenderTypeNewMemberCommit, 0, mls.ContentTypeCommit, slices.Concat(list, path)), 1)
+	return publicMessage(d.signedAs(t, groupInfo, mls.SenderTypeNewMemberCommit, 0, mls.ContentTypeCommit,
+		slices.Concat(list, path)), 1)
 }

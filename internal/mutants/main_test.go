@@ -84,8 +84,9 @@ func pileSource(t *testing.T) *source {
 	t.Helper()
 	s := &source{root: "/m", files: map[string]*file{}, decls: map[string][]declaration{}}
 	for name, text := range map[string]string{
-		"pile/pile.go":        pile,
-		"other/other.go":      "package other\n\nimport \"encoding/base64\"\n\nfunc Total(p, n int) int { p += n; return p }\n\nvar Text = base64.StdEncoding\n",
+		"pile/pile.go": pile,
+		"other/other.go": "package other\n\nimport \"encoding/base64\"\n\nfunc Total(p, n int) int { p += n; return " +
+			"p }\n\nvar Text = base64.StdEncoding\n",
 		"pile/01_a.b.sql":     "CREATE FUNCTION f() -- makes f\nBEGIN\n    seq  :=  1;\nEND;\n",
 		"pile/inner/inner.go": "package inner\n\nvar a, b = 1, 2\n\nvar (\n\tc = 3\n\td = 4\n)\n",
 	} {
@@ -107,18 +108,25 @@ func TestApply(t *testing.T) {
 		file     string // pile/pile.go unless said
 		from, to string // of the file's text
 	}{
-		"method":                 {edit: edit{"pile.Pile.Push", `p.n += n`, `p.n -= n`}, from: "p.n += n", to: "p.n -= n"},
-		"function":               {edit: edit{"pile.Push", `return nil`, `return err`}, from: "return nil", to: "return err"},
-		"spaces":                 {edit: edit{"pile.Pile.Push", `p . n+=n`, `p.n = 0`}, from: "p.n += n", to: "p.n = 0"},
-		"comments":               {edit: edit{"pile.Pile.Push", `if n < 0 { return`, `if n < 1 { return`}, from: "if n < 0 { // not zero\n\t\treturn", to: "if n < 1 { return"},
-		"line breaks and commas": {edit: edit{"pile.Pile.Push", `Push(n, p.n)`, `Push(0, 0)`}, from: "Push(\n\t\tn,\n\t\tp.n,\n\t)", to: "Push(0, 0)"},
-		"ellipsis":               {edit: edit{"pile.Pile.Push", `if n < 0 { … }`, ``}, from: "if n < 0 { // not zero\n\t\treturn errors.New(\"negative\")\n\t}", to: ""},
-		"SQL in a string":        {edit: edit{"pile.query", `SELECT a, b FROM t WHERE a = $1`, `SELECT a`}, from: "SELECT a, b -- not c\n\tFROM t\n\tWHERE  a = $1", to: "SELECT a"},
-		"whole words":            {edit: edit{"pile.query", `$1`, `$2`}, from: "a = $1 AND", to: "a = $2 AND"},
-		"type":                   {edit: edit{"pile.Pile", `n int`, `n, m int`}, from: "{ n int", to: "{ n, m int"},
-		"variable of a group":    {edit: edit{"pile/inner.d", `= 4`, `= 5`}, file: "pile/inner/inner.go", from: "d = 4", to: "d = 5"},
-		"second name":            {edit: edit{"pile/inner.b", `2`, `3`}, file: "pile/inner/inner.go", from: "1, 2", to: "1, 3"},
-		"SQL file":               {edit: edit{"pile/01_a.b.sql", `BEGIN seq := 1`, `BEGIN seq := 2`}, file: "pile/01_a.b.sql", from: "BEGIN\n    seq  :=  1", to: "BEGIN seq := 2"},
+		"method":   {edit: edit{"pile.Pile.Push", `p.n += n`, `p.n -= n`}, from: "p.n += n", to: "p.n -= n"},
+		"function": {edit: edit{"pile.Push", `return nil`, `return err`}, from: "return nil", to: "return err"},
+		"spaces":   {edit: edit{"pile.Pile.Push", `p . n+=n`, `p.n = 0`}, from: "p.n += n", to: "p.n = 0"},
+		"comments": {edit: edit{"pile.Pile.Push", `if n < 0 { return`, `if n < 1 { return`},
+			from: "if n < 0 { // not zero\n\t\treturn", to: "if n < 1 { return"},
+		"line breaks and commas": {edit: edit{"pile.Pile.Push", `Push(n, p.n)`, `Push(0, 0)`},
+			from: "Push(\n\t\tn,\n\t\tp.n,\n\t)", to: "Push(0, 0)"},
+		"ellipsis": {edit: edit{"pile.Pile.Push", `if n < 0 { … }`, ``},
+			from: "if n < 0 { // not zero\n\t\treturn errors.New(\"negative\")\n\t}", to: ""},
+		"SQL in a string": {edit: edit{"pile.query", `SELECT a, b FROM t WHERE a = $1`, `SELECT a`},
+			from: "SELECT a, b -- not c\n\tFROM t\n\tWHERE  a = $1", to: "SELECT a"},
+		"whole words": {edit: edit{"pile.query", `$1`, `$2`}, from: "a = $1 AND", to: "a = $2 AND"},
+		"type":        {edit: edit{"pile.Pile", `n int`, `n, m int`}, from: "{ n int", to: "{ n, m int"},
+		"variable of a group": {edit: edit{"pile/inner.d", `= 4`, `= 5`}, file: "pile/inner/inner.go", from: "d = 4",
+			to: "d = 5"},
+		"second name": {edit: edit{"pile/inner.b", `2`, `3`}, file: "pile/inner/inner.go", from: "1, 2",
+			to: "1, 3"},
+		"SQL file": {edit: edit{"pile/01_a.b.sql", `BEGIN seq := 1`, `BEGIN seq := 2`}, file: "pile/01_a.b.sql",
+			from: "BEGIN\n    seq  :=  1", to: "BEGIN seq := 2"},
 	} {
 		if c.file == "" {
 			c.file = "pile/pile.go"
@@ -148,15 +156,19 @@ func TestNotFound(t *testing.T) {
 		edit  edit
 		wants []string
 	}{
-		"another text":        {edit{"pile.Pile.Push", `if n <= 0 { return nil`, ``}, []string{"pile.Pile.Push does not hold", "pile.Pile.Push, pile/pile.go:17: if n < 0 { // not zero"}},
-		"twice":               {edit{"pile.Push", `n,`, ``}, []string{"3 times", "pile/pile.go:28: fmt.Println(n, n, sum)"}},
-		"elsewhere":           {edit{"pile.Push", `p.n += n`, ``}, []string{"pile.Push does not hold", "pile.Pile.Push, pile/pile.go:20: p.n += n"}},
-		"no such declaration": {edit{"other.Push", `p += n`, ``}, []string{"no declaration other.Push", "\tpile.Push\n", "other.Total, other/other.go:5:"}},
-		"no such method":      {edit{"pile.Pile.Pop", `fmt.Println`, ``}, []string{"no declaration pile.Pile.Pop", "pile.Push, pile/pile.go:28"}},
-		"other case":          {edit{"pile.query", `select a`, ``}, []string{"does not hold"}},
-		"a part of a word":    {edit{"pile.Push", `Print`, ``}, []string{"does not hold"}},
-		"a comment":           {edit{"pile.query", `not c`, ``}, []string{"does not hold"}},
-		"nothing":             {edit{"pile.Push", ` `, ``}, []string{"names no text"}},
+		"another text": {edit{"pile.Pile.Push", `if n <= 0 { return nil`, ``},
+			[]string{"pile.Pile.Push does not hold", "pile.Pile.Push, pile/pile.go:17: if n < 0 { // not zero"}},
+		"twice": {edit{"pile.Push", `n,`, ``}, []string{"3 times", "pile/pile.go:28: fmt.Println(n, n, sum)"}},
+		"elsewhere": {edit{"pile.Push", `p.n += n`, ``},
+			[]string{"pile.Push does not hold", "pile.Pile.Push, pile/pile.go:20: p.n += n"}},
+		"no such declaration": {edit{"other.Push", `p += n`, ``},
+			[]string{"no declaration other.Push", "\tpile.Push\n", "other.Total, other/other.go:5:"}},
+		"no such method": {edit{"pile.Pile.Pop", `fmt.Println`, ``},
+			[]string{"no declaration pile.Pile.Pop", "pile.Push, pile/pile.go:28"}},
+		"other case":       {edit{"pile.query", `select a`, ``}, []string{"does not hold"}},
+		"a part of a word": {edit{"pile.Push", `Print`, ``}, []string{"does not hold"}},
+		"a comment":        {edit{"pile.query", `not c`, ``}, []string{"does not hold"}},
+		"nothing":          {edit{"pile.Push", ` `, ``}, []string{"names no text"}},
 	} {
 		_, err := s.apply(mutant{edits: []edit{c.edit}})
 		for _, want := range c.wants {
@@ -176,10 +188,12 @@ func TestImports(t *testing.T) {
 	s := pileSource(t)
 	changed, err := s.apply(mutant{edits: []edit{{"pile.Push", `fmt.Println(n, n, sum)`, `base64.NewDecoder(nil, nil)`}}})
 	text := changed["/m/pile/pile.go"]
-	if err != nil || !strings.HasPrefix(text, `package pile; import base64 "encoding/base64"`) || !strings.Contains(text, "\t_ \"fmt\"\n") {
+	if err != nil || !strings.HasPrefix(text, `package pile; import base64 "encoding/base64"`) ||
+		!strings.Contains(text, "\t_ \"fmt\"\n") {
 		t.Errorf("%v\n%s", err, text)
 	}
-	if _, err := s.apply(mutant{edits: []edit{{"pile.Push", `nil`, `unheard.Of()`}}}); err == nil || !strings.Contains(err.Error(), "unheard") {
+	if _, err := s.apply(mutant{edits: []edit{{"pile.Push", `nil`, `unheard.Of()`}}}); err == nil ||
+		!strings.Contains(err.Error(), "unheard") {
 		t.Errorf("a package that is not known: %v", err)
 	}
 }
@@ -281,9 +295,11 @@ func TestPush(t *testing.T) {
 	err := judge(t.Context(), root, list, &out)
 	text := fmt.Sprint(out.String(), err)
 	for _, want := range []string{
-		`caught +lines .*other_test.go:12: got 6, SELECT 1\n`, `caught +SQL .*got 3, SELECT 2\n`, `caught +SQL in a test .*: SELECT 2\n`,
+		`caught +lines .*other_test.go:12: got 6, SELECT 1\n`, `caught +SQL .*got 3, SELECT 2\n`,
+		`caught +SQL in a test .*: SELECT 2\n`,
 		`caught +inlined .*got 4, SELECT 1\n`,
-		`SURVIVED +nothing `, `BROKEN +no Go `, `no Go: the test was not judged: compile: .*\n.*_pile.go:17:.*mismatched types`, `2 of 7 survived: nothing, subtest`,
+		`SURVIVED +nothing `, `BROKEN +no Go `,
+		`no Go: the test was not judged: compile: .*\n.*_pile.go:17:.*mismatched types`, `2 of 7 survived: nothing, subtest`,
 	} {
 		if err == nil || !regexp.MustCompile(want).MatchString(text) {
 			t.Errorf("want %s in:\n%s", want, text)
@@ -291,7 +307,8 @@ func TestPush(t *testing.T) {
 	}
 	list[0].test, list[1].edits[0].in = "other.TestPop", "pile/other.sql"
 	err = check(t.Context(), root, list)
-	for _, want := range []string{`lines: there is no other\.TestPop`, `SQL: there is no declaration pile/other\.sql`, `no Go: .*mismatched types`} {
+	for _, want := range []string{`lines: there is no other\.TestPop`, `SQL: there is no declaration pile/other\.sql`,
+		`no Go: .*mismatched types`} {
 		if err == nil || !regexp.MustCompile(want).MatchString(err.Error()) {
 			t.Errorf("check: want %s in:\n%v", want, err)
 		}
@@ -304,7 +321,8 @@ func TestPush(t *testing.T) {
 // What a run of the rack found is in its report. A run that ended without a report found nothing.
 func TestRackVerdict(t *testing.T) {
 	t.Parallel()
-	report := "seed 7, 45s\nnote: slow\n12 faults\nlost 0, doubled 2, broken 1\n  doubled: a message\n  violated: a promise\n"
+	report := "seed 7, 45s\nnote: slow\n12 faults\nlost 0, doubled 2, broken 1\n  doubled: a message\n  violated: a " +
+		"promise\n"
 	for output, want := range map[string]string{
 		report: "lost 0, doubled 2, broken 1: doubled: a message",
 		"seed 7, 45s\nlost 0, doubled 0, broken 0\n": "",

@@ -20,9 +20,11 @@ func (n *Node) admin(access *operator.Access, pages *console.Console) http.Handl
 	var handle operator.Handle = func(pattern string, level operator.Level, h http.Handler) {
 		mux.Handle(pattern, access.Protect(level, h))
 	}
-	handle("GET /livez", operator.Open, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, log, http.StatusOK, "ok") }))
+	handle("GET /livez", operator.Open,
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, log, http.StatusOK, "ok") }))
 	handle("GET /readyz", operator.Open, n.readiness())
-	handle("GET /metrics", operator.Read, promhttp.HandlerFor(prometheus.Gatherers{n.reg, n.stored}, promhttp.HandlerOpts{EnableOpenMetrics: true}))
+	handle("GET /metrics", operator.Read,
+		promhttp.HandlerFor(prometheus.Gatherers{n.reg, n.stored}, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	handle("GET /check", operator.Read, &checker{n.db.maintenance, log, n.checks})
 	handle("GET /check/clients", operator.Read, clientFaults(n.db.maintenance, log))
 	handle("GET /debug/pprof/", operator.Write, http.HandlerFunc(pprof.Index))

@@ -97,7 +97,8 @@ func TestAlerts(t *testing.T) {
 			t.Errorf("%s is incomplete: %+v", r.Alert, r)
 		}
 		heading := strings.ToLower(r.Alert)
-		if got, want := r.Annotations["runbook_url"], "docs/OPERATING.md#"+heading; got != want || !strings.Contains(page, "\n### "+r.Alert+"\n") {
+		if got, want := r.Annotations["runbook_url"], "docs/OPERATING.md#"+heading; got != want ||
+			!strings.Contains(page, "\n### "+r.Alert+"\n") {
 			t.Errorf("%s: runbook_url is %q, want %q, and that heading must exist", r.Alert, got, want)
 		}
 		_, section, _ := strings.Cut(page, "\n### "+r.Alert+"\n")
@@ -107,7 +108,8 @@ func TestAlerts(t *testing.T) {
 				t.Errorf("docs/OPERATING.md lacks %q for %s", line, r.Alert)
 			}
 		}
-		if row := regexp.MustCompile("(?m)^\\| \\[`" + r.Alert + "`\\].* \\| " + r.Labels["severity"] + " \\|$"); !row.MatchString(page) {
+		if row := regexp.MustCompile("(?m)^\\| \\[`" + r.Alert + "`\\].* \\| " + r.Labels["severity"] +
+			" \\|$"); !row.MatchString(page) {
 			t.Errorf("docs/OPERATING.md does not say that %s is %s", r.Alert, r.Labels["severity"])
 		}
 	}
@@ -185,8 +187,10 @@ func TestSeriesOfAlertsExist(t *testing.T) {
 			}
 		}
 	}
-	want := []string{"mlsd_idempotency_total outcome=heartbeat_lost", "mlsd_push_jobs_total outcome=dead", "mlsd_push_jobs_total outcome=done"}
-	rows, err := n.db.requests.Query(t.Context(), `SELECT DISTINCT 'mlsd_invalid_transitions_total entity=' || entity FROM transitions`)
+	want := []string{"mlsd_idempotency_total outcome=heartbeat_lost", "mlsd_push_jobs_total outcome=dead",
+		"mlsd_push_jobs_total outcome=done"}
+	rows, err := n.db.requests.Query(t.Context(),
+		`SELECT DISTINCT 'mlsd_invalid_transitions_total entity=' || entity FROM transitions`)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -109,8 +109,10 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 	if err != nil {
 		return err
 	}
-	n.sessions = sessions.New(sessions.Config{DB: db.maintenance, Lookups: db.requests, Identities: n.identities, Log: log})
-	n.heads, err = transparency.New(transparency.Config{DB: db.requests, Service: cfg.ServiceDID.String(), Generation: generation, Log: log})
+	n.sessions = sessions.New(sessions.Config{DB: db.maintenance, Lookups: db.requests, Identities: n.identities,
+		Log: log})
+	n.heads, err = transparency.New(transparency.Config{DB: db.requests, Service: cfg.ServiceDID.String(),
+		Generation: generation, Log: log})
 	if err != nil {
 		return err
 	}
@@ -128,13 +130,15 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 	}
 	n.sweep = worker.Sweeper(metrics.Swept, n.sweeps(cfg)...)
 	n.operator = operator.New(operator.Config{
-		DB: db.maintenance, Log: log, Remover: n.remover, Accounts: n.accounts, Erasures: erasures, Changed: n.gate.Wake.Send, Wake: n.sequencer.Wake,
+		DB: db.maintenance, Log: log, Remover: n.remover, Accounts: n.accounts, Erasures: erasures, Changed: n.gate.Wake.Send,
+		Wake:  n.sequencer.Wake,
 		Heads: n.heads, Lifetimes: cfg.Lifetimes, Quotas: cfg.Quotas,
 	})
 	if n.push, err = n.pushWorker(cfg, writes, metrics); err != nil {
 		return err
 	}
-	n.messages = messages.NewLog(db.requests, cfg.EpochWindow, metrics, log, n.faults, messages.OnBatch(metrics.Batched), messages.OnReserved(db.reserved),
+	n.messages = messages.NewLog(db.requests, cfg.EpochWindow, metrics, log, n.faults, messages.OnBatch(metrics.Batched),
+		messages.OnReserved(db.reserved),
 		messages.Traced(n.tracer))
 	n.cursors = convos.NewCursors(db.requests, n.faults, convos.OnShown(n.cursorMoved))
 	n.deliveries = welcome.New(db.requests, cfg.Welcomes, metrics.WelcomeConfirmed, log, n.faults)
@@ -154,9 +158,10 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 		Erasing:   n.gate.Wake.Send,
 		Events:    n.hub,
 		Signals:   n.signals, EpochWindow: cfg.EpochWindow,
-		Heads:       n.heads,
-		Tickets:     events.NewTickets(db.requests),
-		Push:        push.Policy{APNs: cfg.APNs != (push.APNsKey{}), Webhooks: cfg.Webhooks, AllowLoopback: cfg.AllowLoopback},
+		Heads:   n.heads,
+		Tickets: events.NewTickets(db.requests),
+		Push: push.Policy{APNs: cfg.APNs != (push.APNsKey{}), Webhooks: cfg.Webhooks,
+			AllowLoopback: cfg.AllowLoopback},
 		Messages:    n.messages,
 		Attachments: n.attachments, AttachmentDeleted: n.attachmentDeleted,
 		Cursors:    n.cursors,
@@ -206,14 +211,16 @@ func (n *Node) authenticator(cfg Config, metrics *api.Metrics) (_ *serviceauth.V
 func (n *Node) assembleMaintenance(cfg Config, addr net.Addr, metrics *api.Metrics) {
 	db := n.db.maintenance
 	n.requests = requests.New(requests.Config{
-		DB: db, Log: n.log, Node: nodeName(addr), Sample: cfg.Requests.Sample, Keep: cfg.Requests.Keep, KeyConflict: mlsapi.ErrIdempotencyConflict,
+		DB: db, Log: n.log, Node: nodeName(addr), Sample: cfg.Requests.Sample, Keep: cfg.Requests.Keep,
+		KeyConflict: mlsapi.ErrIdempotencyConflict,
 	})
 	n.stored.MustRegister(dbmetrics.New(db, n.log, scrapeInterval))
 	n.checks = invariants.NewChecker(db)
 	n.remover = convos.NewRemover(db, n.faults)
 	metrics.Swept("messages", 0) // the series is there without a retention too
 	if cfg.MessageRetention > 0 {
-		n.messageSweeper = messages.NewSweeper(db, cfg.MessageRetention, func(n int64) { metrics.Swept("messages", n) }, n.heads.Keep)
+		n.messageSweeper = messages.NewSweeper(db, cfg.MessageRetention, func(n int64) { metrics.Swept("messages", n) },
+			n.heads.Keep)
 	}
 }
 
@@ -233,7 +240,8 @@ func nodeName(addr net.Addr) string {
 func (n *Node) assembleEvents(cfg Config) {
 	db, metrics := n.db.requests, api.NewStreamMetrics(n.reg)
 	n.presence = events.NewPresence(db, n.log, events.Runs(events.Release{Build: Version(), Schema: migrations.Newest()}))
-	n.hub = events.NewHub(events.HubConfig{DB: db, Reads: n.db.reads, Log: n.log, Metrics: metrics, Presence: n.presence, Tracer: n.tracer})
+	n.hub = events.NewHub(events.HubConfig{DB: db, Reads: n.db.reads, Log: n.log, Metrics: metrics, Presence: n.presence,
+		Tracer: n.tracer})
 	n.sequencer = events.NewSequencer(events.SequencerConfig{
 		DB: db, Log: n.log, Metrics: metrics, Retention: cfg.EventRetention, Moved: n.hub.Grown, Faults: n.faults,
 		Node: n.presence.Node,
@@ -252,7 +260,8 @@ func (n *Node) cursorMoved(convo uuid.UUID, did syntax.DID, at convos.Cursor) {
 }
 
 // viewers implements events.Viewers.
-func (n *Node) viewers(ctx context.Context, convo uuid.UUID, movers, viewers []syntax.DID) (func(viewer, mover syntax.DID) bool, error) {
+func (n *Node) viewers(ctx context.Context, convo uuid.UUID, movers,
+	viewers []syntax.DID) (func(viewer, mover syntax.DID) bool, error) {
 	v, err := consent.ViewersOf(ctx, n.db.requests, convo, movers, viewers)
 	return v.See, err
 }
@@ -284,7 +293,8 @@ func (n *Node) assembleRelay(cfg Config) (err error) {
 		return fmt.Errorf("MLSD_RELAY_URL: %w", err)
 	}
 	n.relay, err = relay.New(relay.Config{
-		DB: n.db.maintenance, Source: source, Store: n.accounts, Forget: n.identities.Forget, Stored: n.gate.Wake.Send, Metrics: metrics, Log: n.log,
+		DB: n.db.maintenance, Source: source, Store: n.accounts, Forget: n.identities.Forget, Stored: n.gate.Wake.Send,
+		Metrics: metrics, Log: n.log,
 	})
 	return err
 }
@@ -308,7 +318,8 @@ func (n *Node) assembleAttachments(cfg Config, writes *idem.Store) error {
 	}
 	operation := cfg.Lifetimes[nsid.CompleteAttachment]
 	n.attachments = attachments.New(attachments.Config{
-		DB: n.db.requests, Store: store, Writes: writes, ServiceDID: cfg.ServiceDID, MaxSize: cfg.Attachments.MaxSize, Life: operation.Life, Lease: operation.Lease, Log: n.log, Faults: n.faults,
+		DB: n.db.requests, Store: store, Writes: writes, ServiceDID: cfg.ServiceDID, MaxSize: cfg.Attachments.MaxSize,
+		Life: operation.Life, Lease: operation.Lease, Log: n.log, Faults: n.faults,
 	})
 	n.attachmentSweeper = attachments.NewSweeper(n.db.maintenance, n.attachments, n.log)
 	return nil
@@ -335,7 +346,8 @@ func (n *Node) assembleEraser() *erasure.Store {
 // up.
 func (n *Node) pushWorker(cfg Config, writes *idem.Store, metrics *api.Metrics) (*push.Worker, error) {
 	c := push.Config{
-		Operation: cfg.Lifetimes[idem.NSIDPush], DB: n.db.requests, Writes: writes, Withheld: n.gate.Withheld, Metrics: metrics, Log: n.log, Faults: n.faults,
+		Operation: cfg.Lifetimes[idem.NSIDPush], DB: n.db.requests, Writes: writes, Withheld: n.gate.Withheld,
+		Metrics: metrics, Log: n.log, Faults: n.faults,
 		Tracer: n.tracer,
 	}
 	if cfg.APNs != (push.APNsKey{}) {

@@ -14,14 +14,16 @@ import (
 )
 
 // ErrNotPrivate is for what is about the private PostgreSQL.
-var ErrNotPrivate = errors.New("this is for the private PostgreSQL, and MLSD_DATABASE_URL names another; docs/RESTORE.md has the commands for that one")
+var ErrNotPrivate = errors.New("this is for the private PostgreSQL, and MLSD_DATABASE_URL names another; " +
+	"docs/RESTORE.md has the commands for that one")
 
 // Check fails if settings cannot be used, or lack others, as far as that can be told without the
 // database and the network. It returns who may use the admin listener.
 func (c Config) Check(log *slog.Logger) (*operator.Access, error) {
 	access, err := operator.NewAccess(c.AdminListen, c.Admin.Hosts, c.Admin.Tokens, log)
 	return access, errors.Join(
-		c.checkServiceDID(), c.checkPublicURL(), c.checkArchive(), c.checkStandby(), c.checkAccounts(), c.checkAdmitFile(log), c.checkAPNs(), err)
+		c.checkServiceDID(), c.checkPublicURL(), c.checkArchive(), c.checkStandby(), c.checkAccounts(), c.checkAdmitFile(log),
+		c.checkAPNs(), err)
 }
 
 // checkServiceDID fails if other machines can reach a service whose DID is the default one, which
@@ -32,8 +34,10 @@ func (c Config) checkServiceDID() error {
 	case err != nil:
 		return fmt.Errorf("--listen (MLSD_LISTEN) is %q: %w", c.Listen, err)
 	case c.ServiceDID == "" && !addr.IP.IsLoopback():
-		return fmt.Errorf("--service-did (MLSD_SERVICE_DID) must be set, because --listen (MLSD_LISTEN) is %q, which other machines can reach: "+
-			"the default did:web:localhost is good on this one only; for https://mls.example.com it is did:web:mls.example.com", c.Listen)
+		return fmt.Errorf("--service-did (MLSD_SERVICE_DID) must be set, because --listen (MLSD_LISTEN) is %q, which "+
+			"other machines can reach: "+
+			"the default did:web:localhost is good on this one only; for https://mls.example.com it is did:web:mls.example.com",
+			c.Listen)
 	}
 	return nil
 }
@@ -41,7 +45,8 @@ func (c Config) checkServiceDID() error {
 // checkPublicURL fails unless the URL of the service is known. Tickets for WebSockets name it.
 func (c Config) checkPublicURL() error {
 	if c.PublicURL == "" && c.ServiceDID != "" && api.PublicURL(c.ServiceDID) == "" {
-		return fmt.Errorf("--public-url (MLSD_PUBLIC_URL) must be set: %s does not say where clients reach the service, as a did:web does", c.ServiceDID)
+		return fmt.Errorf("--public-url (MLSD_PUBLIC_URL) must be set: %s does not say where clients reach the service, "+
+			"as a did:web does", c.ServiceDID)
 	}
 	return nil
 }
@@ -57,7 +62,8 @@ func (c Config) checkArchive() error {
 // checkStandby fails if a standby is set for the private PostgreSQL, which has none.
 func (c Config) checkStandby() error {
 	if c.ReadDatabaseURL != "" && c.DatabaseURL == "" {
-		return errors.New("--read-database-url (MLSD_READ_DATABASE_URL) must not be set without MLSD_DATABASE_URL: it is a standby of that PostgreSQL")
+		return errors.New("--read-database-url (MLSD_READ_DATABASE_URL) must not be set without MLSD_DATABASE_URL: it is " +
+			"a standby of that PostgreSQL")
 	}
 	return nil
 }
@@ -87,7 +93,8 @@ func (c Config) checkAPNs() error {
 		return nil
 	}
 	if _, err := push.NewAPNs(c.APNs, c.APNsHost, nil); err != nil {
-		return fmt.Errorf("--apns-key-file, --apns-key-id, --apns-team-id (MLSD_APNS_KEY_FILE, MLSD_APNS_KEY_ID, MLSD_APNS_TEAM_ID): %w", err)
+		return fmt.Errorf("--apns-key-file, --apns-key-id, --apns-team-id (MLSD_APNS_KEY_FILE, MLSD_APNS_KEY_ID, "+
+			"MLSD_APNS_TEAM_ID): %w", err)
 	}
 	return nil
 }

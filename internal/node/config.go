@@ -195,7 +195,8 @@ func flags(env map[string]string) []cli.Flag {
 		if s.onOff {
 			out[i] = &switchFlag{Name: s.flag(), Usage: usage, Value: s.value, DefaultText: s.value, Sources: sources}
 		} else {
-			out[i] = &cli.StringFlag{Name: s.flag(), Usage: usage, Value: s.value, DefaultText: strconv.Quote(s.value), Sources: sources}
+			out[i] = &cli.StringFlag{Name: s.flag(), Usage: usage, Value: s.value, DefaultText: strconv.Quote(s.value),
+				Sources: sources}
 		}
 	}
 	return out
@@ -208,7 +209,8 @@ func environment(environ []string) (map[string]string, error) {
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
 		switch {
-		case !strings.HasPrefix(name, envPrefix), strings.HasPrefix(name, testPrefix), name == vectorsVariable, name == agentsVariable:
+		case !strings.HasPrefix(name, envPrefix), strings.HasPrefix(name, testPrefix), name == vectorsVariable,
+			name == agentsVariable:
 		case !known(name):
 			unknown = append(unknown, name)
 		default:
@@ -288,7 +290,8 @@ func configure(cmd *cli.Command) (Config, error) {
 	if least := c.EventRetention + 24*time.Hour; c.MessageRetention != 0 && c.MessageRetention < least {
 		// An event names a message, and a late retry needs the message's key. Both must find it.
 		// Events are deleted a day at a time.
-		return c, fmt.Errorf("--message-retention (MLSD_MESSAGE_RETENTION) must be 0 or at least %s, a day longer than MLSD_EVENT_RETENTION", least)
+		return c, fmt.Errorf("--message-retention (MLSD_MESSAGE_RETENTION) must be 0 or at least %s, a day longer than "+
+			"MLSD_EVENT_RETENTION", least)
 	}
 	if c.DataDir == "" && c.DatabaseURL == "" {
 		dir, err := localpg.DefaultDataDir()

@@ -29,7 +29,8 @@ type pools struct {
 
 // Start starts a node on a database that has the schema of this version. It serves the requests
 // that ServeHTTP gets from the listener at addr. tracer can be nil.
-func Start(ctx context.Context, cfg Config, databaseURL string, addr net.Addr, tracer *tracing.Tracer, log *slog.Logger) (*Node, error) {
+func Start(ctx context.Context, cfg Config, databaseURL string, addr net.Addr, tracer *tracing.Tracer,
+	log *slog.Logger) (*Node, error) {
 	n := &Node{tracer: tracer, log: log}
 	err := n.openPools(ctx, cfg, databaseURL)
 	if err == nil {
@@ -102,7 +103,8 @@ func (n *Node) readsFrom(primary *pgpool.Primary, primaryURL, standbyURL string)
 // could be refused. The others are the keys and ends of sessions, the keys that sign heads of logs,
 // the key with which the log hashes callers, and the schema.
 func (n *Node) load(ctx context.Context) error {
-	for _, load := range []func(context.Context) error{n.gate.Load, n.sessions.Load, n.heads.Load, n.requests.Load, n.schema.RunOnce} {
+	for _, load := range []func(context.Context) error{n.gate.Load, n.sessions.Load, n.heads.Load, n.requests.Load,
+		n.schema.RunOnce} {
 		if err := load(ctx); err != nil {
 			return err
 		}

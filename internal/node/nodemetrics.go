@@ -18,7 +18,8 @@ func (n *Node) registerNode() {
 	b := built()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "mlsd_build_info", Help: "1. The labels say what the program was built from, and with which version of Go.",
-		ConstLabels: prometheus.Labels{"version": b.version, "commit": cmp.Or(b.commit, "unknown"), "go_version": runtime.Version()},
+		ConstLabels: prometheus.Labels{"version": b.version, "commit": cmp.Or(b.commit, "unknown"),
+			"go_version": runtime.Version()},
 	})
 	build.Set(1)
 	ready := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -29,7 +30,8 @@ func (n *Node) registerNode() {
 		}
 		return 0
 	})
-	n.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), build, ready, n.rounds,
+	n.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		build, ready, n.rounds,
 		tracing.Metrics(n.tracer), dbmetrics.NewPools(map[string]*pgxpool.Pool{
 			"requests": n.db.requests, "reserved": n.db.reserved, "maintenance": n.db.maintenance,
 		}))

@@ -104,7 +104,8 @@ func bucket(usual int, field func(*Config) *api.Rate) func(*Config, string) erro
 		r := field(c)
 		r.Burst = usual
 		wanted := fmt.Errorf("want a number above 0, such as 20 or 0.5, and how many at once: 20/%d", usual)
-		if r.PerSecond, err = strconv.ParseFloat(perSecond, 64); err != nil || !(r.PerSecond > 0) || math.IsInf(r.PerSecond, 0) {
+		if r.PerSecond, err = strconv.ParseFloat(perSecond, 64); err != nil || !(r.PerSecond > 0) ||
+			math.IsInf(r.PerSecond, 0) {
 			return wanted
 		}
 		if !whole {
@@ -151,7 +152,8 @@ func checkDatabaseURL(v string) error {
 	case errors.As(err, &file):
 		return file
 	}
-	return errors.New("want a URL such as postgres://mlsd:password@db.example.com:5432/mlsd; special characters of a password are percent-encoded: @ is %40")
+	return errors.New("want a URL such as postgres://mlsd:password@db.example.com:5432/mlsd; special characters of a " +
+		"password are percent-encoded: @ is %40")
 }
 
 func checkURL(v string) error {

@@ -29,9 +29,10 @@ type lifecycle struct {
 	outages *outageLog // what log is of
 	stdout  io.Writer
 
-	tracer                    *tracing.Tracer // nil: none
-	databaseURL               string
-	databaseEnded             <-chan struct{} // closed when the private PostgreSQL ends; nil if the operator runs the database
+	tracer      *tracing.Tracer // nil: none
+	databaseURL string
+	// closed when the private PostgreSQL ends; nil if the operator runs the database
+	databaseEnded             <-chan struct{}
 	publicListen, adminListen net.Listener
 	access                    *operator.Access
 	node                      *Node
@@ -81,14 +82,16 @@ func (l *lifecycle) prepare(context.Context) (err error) {
 	}
 	tuneMemory(l.log)
 	if l.cfg.KeptUnasked {
-		l.log.Warn("messages are kept for ever; set MLSD_MESSAGE_RETENTION (a public service: 2160h), or to 0 if that is meant")
+		l.log.Warn("messages are kept for ever; set MLSD_MESSAGE_RETENTION (a public service: 2160h), or to 0 if that is " +
+			"meant")
 	}
 	return nil
 }
 
 // startTraces makes the tracer first, so that it closes last and sends the spans of the others.
 func (l *lifecycle) startTraces(ctx context.Context) (err error) {
-	l.tracer, err = tracing.New(tracing.Config{URL: l.cfg.TracesURL, Share: l.cfg.TracesSample, Version: Version(), Log: l.log})
+	l.tracer, err = tracing.New(tracing.Config{URL: l.cfg.TracesURL, Share: l.cfg.TracesSample, Version: Version(),
+		Log: l.log})
 	if err != nil {
 		return fmt.Errorf("MLSD_TRACES_URL: %w", err)
 	}
@@ -163,7 +166,8 @@ func (l *lifecycle) startHTTP(context.Context) error {
 
 // announce prints both addresses. Programs that start the server wait for these lines.
 func (l *lifecycle) announce(context.Context) error {
-	_, err := fmt.Fprintf(l.stdout, "mlsd admin on http://%s\nmlsd listening on http://%s\n", l.adminListen.Addr(), l.publicListen.Addr())
+	_, err := fmt.Fprintf(l.stdout, "mlsd admin on http://%s\nmlsd listening on http://%s\n", l.adminListen.Addr(),
+		l.publicListen.Addr())
 	if err != nil {
 		return fmt.Errorf("print that the server is ready: %w", err)
 	}

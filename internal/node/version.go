@@ -69,11 +69,13 @@ func Version() string {
 
 // versionCommand returns the command "version" of a program.
 func versionCommand(app *cli.Command) *cli.Command {
-	return &cli.Command{Name: "version", Usage: "print version, commit and date", Action: func(_ context.Context, cmd *cli.Command) error {
-		if cmd.Args().Present() {
-			return unknownArgument(cmd, cmd.Args().First())
-		}
-		_, err := fmt.Fprintf(app.Writer, "%s %s\n%s %s/%s\n", app.Name, built(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
-		return err
-	}}
+	return &cli.Command{Name: "version", Usage: "print version, commit and date",
+		Action: func(_ context.Context, cmd *cli.Command) error {
+			if cmd.Args().Present() {
+				return unknownArgument(cmd, cmd.Args().First())
+			}
+			_, err := fmt.Fprintf(app.Writer, "%s %s\n%s %s/%s\n", app.Name, built(), runtime.Version(), runtime.GOOS,
+				runtime.GOARCH)
+			return err
+		}}
 }

@@ -43,7 +43,8 @@ func (n *Node) workers() []func(context.Context) {
 	all := []func(context.Context){
 		n.rounds.Every("schema watch", schemaInterval, log, n.schema.RunOnce, worker.AfterInterval()).Run,
 		n.rounds.Every("sweeper", sweepInterval, log, n.sweep, worker.Limit(sweepTimeout)).Run,
-		n.rounds.Every("identity key sync", serviceauth.SyncInterval, log, n.identities.Sync, worker.AtEnd(n.identities.Sync)).Run,
+		n.rounds.Every("identity key sync", serviceauth.SyncInterval, log, n.identities.Sync,
+			worker.AtEnd(n.identities.Sync)).Run,
 		n.rounds.Every("session reader", sessions.Interval, log, n.sessions.RunOnce, worker.Wake(n.sessions.Wake, 0)).Run,
 		n.rounds.Every("session key rotation", sessions.RotateInterval, log, n.sessions.Rotate).Run,
 		n.rounds.Every("log key reader", transparency.KeysInterval, log, n.heads.ReadKeys).Run,
@@ -94,7 +95,8 @@ func (n *Node) followList(ctx context.Context) {
 			}
 		}
 	}()
-	n.rounds.Every("reader of the list of admitted accounts", listInterval, n.log, list.RunOnce, worker.Wake(list.Wake, 0)).Run(ctx)
+	n.rounds.Every("reader of the list of admitted accounts", listInterval, n.log, list.RunOnce,
+		worker.Wake(list.Wake, 0)).Run(ctx)
 }
 
 func withoutResult[T any](runOnce func(context.Context) (T, error)) func(context.Context) error {
@@ -111,7 +113,8 @@ func (n *Node) sweeps(cfg Config) []worker.Sweep {
 		welcome.Sweeps(db, cfg.Welcomes), keypackages.Sweeps(db), idem.Sweeps(db, api.RetireKeys), accounts.Sweeps(db),
 		reports.Sweeps(db, cfg.Quotas[quota.ReportBytes]),
 		[]worker.Sweep{
-			disputes.Sweep(db), serviceauth.SweepTokens(db), serviceauth.SweepKeys(db), sessions.Sweep(db), events.SweepTickets(db),
+			disputes.Sweep(db), serviceauth.SweepTokens(db), serviceauth.SweepKeys(db), sessions.Sweep(db),
+			events.SweepTickets(db),
 			events.SweepNodes(db), push.Sweep(db), quota.Sweep(db), n.requests.Sweep(), erasure.Sweep(db),
 		})
 	if n.attachments != nil {

@@ -26,10 +26,13 @@ func TestArrays(t *testing.T) {
 		times    []time.Time
 		empty    []string
 	)
-	err := db.QueryRow(t.Context(), `SELECT $1::uuid[], $2::text[], $3::text[], $4::bytea[], $5::bigint[], $6::smallint[], $7::timestamptz[], $8::text[]`,
+	err := db.QueryRow(t.Context(),
+		`SELECT $1::uuid[], $2::text[], $3::text[], $4::bytea[], $5::bigint[], $6::smallint[], $7::timestamptz[], $8::text[]`,
 		pgpool.Array[pgpool.UUID]{pgpool.UUID(id)}, pgpool.Array[pgpool.Text]{pgpool.Text(text), ""},
-		pgpool.Array[pgpool.OptionalText]{pgpool.Optional(nil), pgpool.Optional(&text)}, pgpool.Array[pgpool.Bytes]{{0, 255}, nil, {}},
-		pgpool.Array[pgpool.Int]{-1, 1 << 52}, pgpool.Array[pgpool.Int]{3}, pgpool.Array[pgpool.Time]{pgpool.Time(at)}, pgpool.Array[pgpool.Text]{},
+		pgpool.Array[pgpool.OptionalText]{pgpool.Optional(nil), pgpool.Optional(&text)},
+		pgpool.Array[pgpool.Bytes]{{0, 255}, nil, {}},
+		pgpool.Array[pgpool.Int]{-1, 1 << 52}, pgpool.Array[pgpool.Int]{3}, pgpool.Array[pgpool.Time]{pgpool.Time(at)},
+		pgpool.Array[pgpool.Text]{},
 	).Scan(&ids, &texts, &optional, &bodies, &ints, &shorts, &times, &empty)
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +44,8 @@ func TestArrays(t *testing.T) {
 		t.Errorf("texts %q", texts)
 	case len(optional) != 2 || optional[0] != nil || *optional[1] != text:
 		t.Errorf("optional texts %v", optional)
-	case len(bodies) != 3 || string(bodies[0]) != "\x00\xff" || bodies[1] != nil || bodies[2] == nil || len(bodies[2]) != 0:
+	case len(bodies) != 3 || string(bodies[0]) != "\x00\xff" || bodies[1] != nil || bodies[2] == nil ||
+		len(bodies[2]) != 0:
 		t.Errorf("bodies %v", bodies)
 	case len(ints) != 2 || ints[0] != -1 || ints[1] != 1<<52 || len(shorts) != 1 || shorts[0] != 3:
 		t.Errorf("integers %v, %v", ints, shorts)
@@ -50,7 +54,8 @@ func TestArrays(t *testing.T) {
 	case empty == nil || len(empty) != 0:
 		t.Errorf("empty %v", empty)
 	}
-	if err := db.QueryRow(t.Context(), `SELECT $1::smallint[]`, pgpool.Array[pgpool.Int]{1 << 20}).Scan(&shorts); err == nil {
+	if err := db.QueryRow(t.Context(), `SELECT $1::smallint[]`,
+		pgpool.Array[pgpool.Int]{1 << 20}).Scan(&shorts); err == nil {
 		t.Error("an integer that does not fit was sent")
 	}
 }
@@ -66,7 +71,8 @@ func TestArraysAllocateNothing(t *testing.T) {
 			ids[i], texts[i], bodies[i] = pgpool.UUID(uuid.New()), "text", pgpool.Bytes("body")
 		}
 		return testing.AllocsPerRun(10, func() {
-			for oid, array := range map[uint32]any{pgtype.UUIDArrayOID: ids, pgtype.TextArrayOID: texts, pgtype.ByteaArrayOID: bodies} {
+			for oid, array := range map[uint32]any{pgtype.UUIDArrayOID: ids, pgtype.TextArrayOID: texts,
+				pgtype.ByteaArrayOID: bodies} {
 				if _, err := m.Encode(oid, pgtype.BinaryFormatCode, array, buf); err != nil {
 					t.Fatal(err)
 				}

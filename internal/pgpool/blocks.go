@@ -17,7 +17,8 @@ type Blocks struct{ Table, From, To string }
 // begin: 0 if the table has no more.
 func NextBlocks(ctx context.Context, tx pgx.Tx, table string, from, n int64) (b Blocks, next int64, err error) {
 	var size int64
-	err = tx.QueryRow(ctx, `SELECT pg_relation_size($1::regclass) / current_setting('block_size')::bigint`, table).Scan(&size)
+	err = tx.QueryRow(ctx, `SELECT pg_relation_size($1::regclass) / current_setting('block_size')::bigint`,
+		table).Scan(&size)
 	if err != nil {
 		return b, 0, fmt.Errorf("read the size of %s: %w", table, err)
 	}

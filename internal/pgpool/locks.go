@@ -45,7 +45,8 @@ const (
 // lockSubjects takes the locks in one order, so that two transactions cannot deadlock.
 const lockSubjects = `
 	SELECT pg_advisory_xact_lock(key) FROM (
-		SELECT DISTINCT hashtextextended('mlsd.' || $1::text || ' ' || subject, 0) AS key FROM unnest($2::text[]) AS subject ORDER BY key
+		SELECT DISTINCT hashtextextended('mlsd.' || $1::text || ' ' || subject, 0) AS key FROM unnest($2::text[]) AS subject
+			ORDER BY key
 	) locks`
 
 // Queue adds to a batch the statement that waits for the locks of subjects.
@@ -53,7 +54,8 @@ func (l TxLock) Queue(b *pgx.Batch, subjects ...string) { b.Queue(lockSubjects, 
 
 // QueueShared is Queue for one subject, whose lock several transactions can share.
 func (l TxLock) QueueShared(b *pgx.Batch, subject string) {
-	b.Queue(`SELECT pg_advisory_xact_lock_shared(hashtextextended('mlsd.' || $1::text || ' ' || $2::text, 0))`, string(l), subject)
+	b.Queue(`SELECT pg_advisory_xact_lock_shared(hashtextextended('mlsd.' || $1::text || ' ' || $2::text, 0))`, string(l),
+		subject)
 }
 
 // Wait waits for the lock of a subject; "": there is only one.
@@ -66,7 +68,8 @@ func (l TxLock) Wait(ctx context.Context, tx pgx.Tx, subject string) error {
 
 // Try takes the lock if it is free.
 func (l TxLock) Try(ctx context.Context, tx pgx.Tx) (free bool, err error) {
-	err = tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(hashtextextended('mlsd.' || $1::text || ' ', 0))`, string(l)).Scan(&free)
+	err = tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(hashtextextended('mlsd.' || $1::text || ' ', 0))`,
+		string(l)).Scan(&free)
 	return free, err
 }
 

@@ -19,9 +19,11 @@ func TestParameters(t *testing.T) {
 	for _, size := range []int{0, 2 << 20, 10, 0, 5000} { // grows beyond what is kept, and shrinks
 		body := pgpool.Array[pgpool.Bytes]{[]byte(strings.Repeat("a", size)), nil, {}}
 		batch := &pgx.Batch{}
-		batch.Queue(`SELECT $1::text = '' AND $2::text IS NULL AND $3::interval = '2s' AND $4::interval = '2s' AND $5::bigint = 7`,
+		batch.Queue(`SELECT $1::text = '' AND $2::text IS NULL AND $3::interval = '2s' AND $4::interval = '2s' AND $5::bigint
+				= 7`,
 			"", none, &second, "2s", 7).QueryRow(isTrue(t))
-		batch.Queue(`SELECT $1::bytea[] = ARRAY[convert_to(repeat('a', $2), 'UTF8'), NULL, ''] AND $3::text = 'last'`, body, size, "last").QueryRow(isTrue(t))
+		batch.Queue(`SELECT $1::bytea[] = ARRAY[convert_to(repeat('a', $2), 'UTF8'), NULL, ''] AND $3::text = 'last'`, body,
+			size, "last").QueryRow(isTrue(t))
 		if err := pgpool.SendTx(t.Context(), db, batch, nil); err != nil {
 			t.Fatalf("%d bytes: %v", size, err)
 		}

@@ -233,7 +233,8 @@ func Unavailable(err error) bool {
 	}
 	var netErr net.Error
 	var connectErr *pgconn.ConnectError
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &connectErr) || errors.As(err, &netErr) || errors.Is(err, net.ErrClosed) ||
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &connectErr) ||
+		errors.As(err, &netErr) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, puddle.ErrClosedPool) || pgconn.SafeToRetry(err) || pgconn.Timeout(err)
 }
 
@@ -244,7 +245,8 @@ func Unavailable(err error) bool {
 func OutcomeUnknown(err error) bool {
 	var fromServer *pgconn.PgError
 	switch {
-	case err == nil, errors.As(err, new(pgx.ErrPreprocessingBatch)), errors.Is(err, ErrNotSent), errors.Is(err, pgx.ErrTxCommitRollback):
+	case err == nil, errors.As(err, new(pgx.ErrPreprocessingBatch)), errors.Is(err, ErrNotSent),
+		errors.Is(err, pgx.ErrTxCommitRollback):
 		return false // COMMIT was not sent, or the server answered it with ROLLBACK
 	case errors.As(err, &fromServer):
 		return fromServer.SeverityUnlocalized != "ERROR"

@@ -33,7 +33,8 @@ func TestSettings(t *testing.T) {
 		{"requests", pgpool.Open, url, "enable_seqscan", "off", 0},
 		{"requests", pgpool.Open, url + "&enable_seqscan=on", "enable_seqscan", "on", 0},
 		// X5: with another level a former member's commit was accepted.
-		{"requests", pgpool.Open, url + "&default_transaction_isolation=serializable", "transaction_isolation", "read committed", 0},
+		{"requests", pgpool.Open, url + "&default_transaction_isolation=serializable", "transaction_isolation",
+			"read committed", 0},
 		{"requests", pgpool.Open, url, "transaction_isolation", "read committed", 0},
 		{"reserved", pgpool.OpenReserved, url, "transaction_isolation", "read committed", 13},
 		{"requests", pgpool.Open, url + "&lock_timeout=7000&pool_max_conns=3", "lock_timeout", "7s", 3},
@@ -49,14 +50,16 @@ func TestSettings(t *testing.T) {
 		}
 		defer pool.Close()
 		var got string
-		if err := pool.QueryRow(t.Context(), `SELECT current_setting($1)`, c.setting).Scan(&got); err != nil || got != c.want {
+		if err := pool.QueryRow(t.Context(), `SELECT current_setting($1)`, c.setting).Scan(&got); err != nil ||
+			got != c.want {
 			t.Errorf("%s, %s: %s is %q, %v; want %q", c.name, c.url, c.setting, got, err, c.want)
 		}
 		if got := pool.Config().MaxConns; c.wantMaxConns != 0 && got != c.wantMaxConns {
 			t.Errorf("%s, %s: %d connections, want %d", c.name, c.url, got, c.wantMaxConns)
 		}
 	}
-	for _, open := range []func(context.Context, string, ...pgpool.Option) (*pgxpool.Pool, error){pgpool.Open, pgpool.OpenReserved, pgpool.OpenMaintenance} {
+	for _, open := range []func(context.Context, string, ...pgpool.Option) (*pgxpool.Pool, error){pgpool.Open,
+		pgpool.OpenReserved, pgpool.OpenMaintenance} {
 		if _, err := open(t.Context(), "postgres://%"); err == nil {
 			t.Error("an invalid URL was accepted")
 		}

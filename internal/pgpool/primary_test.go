@@ -102,7 +102,8 @@ func (h *fakeHost) answer(backend *pgproto3.Backend, message pgproto3.FrontendMe
 		}
 		if strings.Contains(m.String, "transaction_read_only") {
 			value := map[bool]string{true: "on", false: "off"}[readOnly]
-			backend.Send(&pgproto3.RowDescription{Fields: []pgproto3.FieldDescription{{Name: []byte("transaction_read_only"), DataTypeOID: 25}}})
+			backend.Send(&pgproto3.RowDescription{Fields: []pgproto3.FieldDescription{{Name: []byte("transaction_read_only"),
+				DataTypeOID: 25}}})
 			backend.Send(&pgproto3.DataRow{Values: [][]byte{[]byte(value)}})
 		}
 		backend.Send(&pgproto3.CommandComplete{CommandTag: []byte("SELECT 1")})
@@ -128,7 +129,8 @@ func (h *fakeHost) answer(backend *pgproto3.Backend, message pgproto3.FrontendMe
 func TestPrimaryHangs(t *testing.T) {
 	t.Parallel()
 	a, b := newFakeHost(t, false), newFakeHost(t, true)
-	url := fmt.Sprintf("postgres://mlsd@%s,%s/mlsd?sslmode=disable&target_session_attrs=read-write", a.listener.Addr(), b.listener.Addr())
+	url := fmt.Sprintf("postgres://mlsd@%s,%s/mlsd?sslmode=disable&target_session_attrs=read-write", a.listener.Addr(),
+		b.listener.Addr())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	primary, err := pgpool.NewPrimary(url, slog.New(slog.DiscardHandler))
@@ -180,7 +182,8 @@ func TestHangAtSettings(t *testing.T) {
 	host.hangsAtSettings = true
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	pool, err := pgpool.Open(ctx, fmt.Sprintf("postgres://mlsd@%s/mlsd?sslmode=disable&connect_timeout=1", host.listener.Addr()))
+	pool, err := pgpool.Open(ctx,
+		fmt.Sprintf("postgres://mlsd@%s/mlsd?sslmode=disable&connect_timeout=1", host.listener.Addr()))
 	if err != nil {
 		t.Fatal(err)
 	}

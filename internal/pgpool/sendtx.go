@@ -48,7 +48,8 @@ func ReadThenWrite(ctx context.Context, db *pgxpool.Pool, read *pgx.Batch, write
 }
 
 func sendTx(ctx context.Context, conn *pgx.Conn, queries []*pgx.QueuedQuery, writes Writes, before func() error) error {
-	p := &pipeline{types: conn.TypeMap(), statements: make(map[string]*pgconn.StatementDescription, len(queries)+len(writes.SQL))}
+	p := &pipeline{types: conn.TypeMap(),
+		statements: make(map[string]*pgconn.StatementDescription, len(queries)+len(writes.SQL))}
 	for _, q := range queries {
 		if err := p.prepare(ctx, conn, q.SQL); err != nil {
 			return fmt.Errorf("%w: %w", ErrNotSent, err)

@@ -31,8 +31,9 @@ func TestSendTx(t *testing.T) {
 		"function failed":  {second: `INSERT INTO x VALUES (2) RETURNING a`, fn: refused, want: refused, rows: 2},
 		"failed":           {second: `INSERT INTO x VALUES (1) RETURNING a`, code: "23505"},
 		"failed at COMMIT": {second: `INSERT INTO y VALUES (7) RETURNING a`, code: "23503"},
-		"not encoded":      {second: `INSERT INTO x VALUES ($1) RETURNING a`, args: []any{struct{}{}}, want: pgpool.ErrNotSent},
-		"no row":           {second: `SELECT a FROM x WHERE a = 9`, want: pgx.ErrNoRows, rows: 1},
+		"not encoded": {second: `INSERT INTO x VALUES ($1) RETURNING a`, args: []any{struct{}{}},
+			want: pgpool.ErrNotSent},
+		"no row": {second: `SELECT a FROM x WHERE a = 9`, want: pgx.ErrNoRows, rows: 1},
 	} {
 		for _, direct := range []bool{false, true} {
 			if direct && c.before != nil {

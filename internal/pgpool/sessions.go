@@ -13,13 +13,15 @@ import (
 // ErrSharedSessions means that several connections share a session of the database. A lock would
 // then belong to no node, a LISTEN would end unseen, and settings would leak.
 var ErrSharedSessions = errors.New("a pooler stands before the database and shares its sessions between connections " +
-	"(PgBouncer: pool_mode = transaction or statement); mlsd needs sessions of its own: set pool_mode = session for its database, " +
+	"(PgBouncer: pool_mode = transaction or statement); mlsd needs sessions of its own: set pool_mode = session for " +
+	"its database, " +
 	"or connect to PostgreSQL directly")
 
 // atStart are the parameters that are sent when a connection begins: those that PgBouncer accepts
 // there, and those that cannot be set later.
 var atStart = map[string]bool{
-	"application_name": true, "client_encoding": true, "DateStyle": true, "datestyle": true, "TimeZone": true, "timezone": true,
+	"application_name": true, "client_encoding": true, "DateStyle": true, "datestyle": true, "TimeZone": true,
+	"timezone":                    true,
 	"standard_conforming_strings": true, "options": true, "replication": true,
 }
 
@@ -73,7 +75,8 @@ func SetLater(cfg *pgx.ConnConfig) error {
 		}
 		ctx, cancel := context.WithTimeout(ctx, cfg.ConnectTimeout)
 		defer cancel()
-		_, err := conn.ExecParams(ctx, `SELECT count(set_config(key, value, false)) FROM json_each_text($1)`, [][]byte{settings}, nil, nil, nil).Close()
+		_, err := conn.ExecParams(ctx, `SELECT count(set_config(key, value, false)) FROM json_each_text($1)`,
+			[][]byte{settings}, nil, nil, nil).Close()
 		if err != nil {
 			return fmt.Errorf("set the session's settings: %w", err)
 		}

@@ -47,7 +47,8 @@ func TestPooler(t *testing.T) {
 			}
 			defer pool.Close()
 			var timeout, level string
-			err = pool.QueryRow(t.Context(), `SELECT current_setting('lock_timeout'), current_setting('transaction_isolation')`).Scan(&timeout, &level)
+			err = pool.QueryRow(t.Context(),
+				`SELECT current_setting('lock_timeout'), current_setting('transaction_isolation')`).Scan(&timeout, &level)
 			if err != nil || timeout != "2s" || level != "read committed" {
 				t.Errorf("lock_timeout %q, isolation %q, %v", timeout, level, err)
 			}
@@ -55,7 +56,8 @@ func TestPooler(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := migrate.QueryRow(t.Context(), `SELECT current_setting('statement_timeout')`).Scan(&timeout); err != nil || timeout != "0" {
+			if err := migrate.QueryRow(t.Context(), `SELECT current_setting('statement_timeout')`).Scan(&timeout); err != nil ||
+				timeout != "0" {
 				t.Errorf("statement_timeout %q, %v", timeout, err)
 			}
 			if err := migrate.Close(context.Background()); err != nil {
@@ -81,7 +83,8 @@ func TestDirectSession(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(pgpool.CheckSessions(t.Context(), conn), conn.Close(context.Background())); err != nil || connections != 1 {
+	if err := errors.Join(pgpool.CheckSessions(t.Context(), conn), conn.Close(context.Background())); err != nil ||
+		connections != 1 {
 		t.Errorf("%d connections, %v", connections, err)
 	}
 }
@@ -123,7 +126,8 @@ func newPooler(t *testing.T, target, mode string) *pooler {
 }
 
 func (p *pooler) url() string {
-	u := url.URL{Scheme: "postgres", User: url.User(p.target.User), Host: p.listen.Addr().String(), Path: "/" + p.target.Database, RawQuery: "sslmode=disable"}
+	u := url.URL{Scheme: "postgres", User: url.User(p.target.User), Host: p.listen.Addr().String(),
+		Path: "/" + p.target.Database, RawQuery: "sslmode=disable"}
 	return u.String()
 }
 
@@ -143,7 +147,8 @@ func (p *pooler) serve(conn net.Conn) {
 	}
 	for name := range start.Parameters {
 		switch name {
-		case "user", "database", "application_name", "client_encoding", "timezone", "DateStyle", "standard_conforming_strings":
+		case "user", "database", "application_name", "client_encoding", "timezone", "DateStyle",
+			"standard_conforming_strings":
 		default:
 			refuse("unsupported startup parameter: " + name)
 			return

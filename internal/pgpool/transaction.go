@@ -179,7 +179,8 @@ func (t *Transaction) Begin(ctx context.Context) (pgx.Tx, error) {
 }
 
 // CopyFrom implements pgx.Tx.
-func (t *Transaction) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
+func (t *Transaction) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string,
+	rows pgx.CopyFromSource) (int64, error) {
 	if err := t.begin(ctx); err != nil {
 		return 0, err
 	}

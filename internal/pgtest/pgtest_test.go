@@ -79,7 +79,8 @@ func TestAge(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.Exec(t.Context(), `INSERT INTO s.things SELECT 1, x, x, x::date, NULL FROM (SELECT $1::timestamptz AS x) v`, start); err != nil {
+	if _, err := db.Exec(t.Context(),
+		`INSERT INTO s.things SELECT 1, x, x, x::date, NULL FROM (SELECT $1::timestamptz AS x) v`, start); err != nil {
 		t.Fatal(err)
 	}
 	check := func(a, b time.Time) {

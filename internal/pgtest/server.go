@@ -126,7 +126,8 @@ func (s *server) dropAbandoned(ctx context.Context) error {
 			continue // in use; tryLock also succeeds for this process's own token
 		}
 		err = s.drop(ctx, name)
-		if _, unlockErr := s.tokens.Exec(ctx, `SELECT pg_advisory_unlock($1, $2)`, int32(lockSpace), int32(token)); err != nil || unlockErr != nil {
+		if _, unlockErr := s.tokens.Exec(ctx, `SELECT pg_advisory_unlock($1, $2)`, int32(lockSpace),
+			int32(token)); err != nil || unlockErr != nil {
 			return fmt.Errorf("drop abandoned databases: %w", errors.Join(err, unlockErr))
 		}
 	}
@@ -155,7 +156,8 @@ func (s *server) create(ctx context.Context, migrated bool) (string, error) {
 }
 
 func (s *server) createFrom(ctx context.Context, name, template string) error {
-	q := fmt.Sprintf(`CREATE DATABASE %s TEMPLATE %s ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'`, quote(name), quote(template))
+	q := fmt.Sprintf(`CREATE DATABASE %s TEMPLATE %s ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'`, quote(name),
+		quote(template))
 	if s.owned != nil {
 		q += ` STRATEGY file_copy` // needs a checkpoint, which takes no time without a disk, and writes no WAL
 	}

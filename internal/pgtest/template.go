@@ -55,7 +55,8 @@ var templateKey = sync.OnceValues(func() (string, error) {
 	root := filepath.Join(filepath.Dir(self), "..", "..")
 	sum := sha256.New()
 	sources := 0
-	for _, pattern := range []string{"migrations/*.sql", "migrations/*.go", "internal/localpg/*.go", "internal/pgpool/*.go", "internal/pgtest/template.go"} {
+	for _, pattern := range []string{"migrations/*.sql", "migrations/*.go", "internal/localpg/*.go",
+		"internal/pgpool/*.go", "internal/pgtest/template.go"} {
 		paths, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			return "", err
@@ -73,7 +74,8 @@ var templateKey = sync.OnceValues(func() (string, error) {
 		fmt.Fprintln(sum, rand.Text())
 	}
 	fmt.Fprintln(sum, os.Getenv("PATH"), time.Now().UTC().Format(time.DateOnly))
-	places := []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql@*/bin", "/usr/local/opt/postgresql@*/bin",
+	places := []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql@*/bin",
+		"/usr/local/opt/postgresql@*/bin",
 		"/home/linuxbrew/.linuxbrew/opt/postgresql@*/bin"}
 	for _, dir := range append(filepath.SplitList(os.Getenv("PATH")), places...) {
 		programs, err := filepath.Glob(filepath.Join(dir, "postgres"))

@@ -29,7 +29,8 @@ type Storage struct {
 func New() *Storage {
 	return &Storage{
 		engine: promql.NewEngine(promql.EngineOpts{
-			MaxSamples: 1e6, Timeout: time.Minute, NoStepSubqueryIntervalFn: func(int64) int64 { return time.Minute.Milliseconds() },
+			MaxSamples: 1e6, Timeout: time.Minute,
+			NoStepSubqueryIntervalFn: func(int64) int64 { return time.Minute.Milliseconds() },
 		}),
 		places: map[string]int{},
 	}
@@ -95,7 +96,8 @@ func (s *Storage) Query(ctx context.Context, expr string, at time.Time) (promql.
 func (s *Storage) Querier(_, _ int64) (storage.Querier, error) { return s, nil }
 
 // Select implements [storage.Querier].
-func (s *Storage) Select(_ context.Context, _ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
+func (s *Storage) Select(_ context.Context, _ bool, _ *storage.SelectHints,
+	matchers ...*labels.Matcher) storage.SeriesSet {
 	set := &seriesSet{at: -1}
 	for _, one := range s.series {
 		if !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(one.Metric.Get(m.Name)) }) {
@@ -107,12 +109,14 @@ func (s *Storage) Select(_ context.Context, _ bool, _ *storage.SelectHints, matc
 }
 
 // LabelValues implements [storage.Querier]. Queries do not use it.
-func (*Storage) LabelValues(context.Context, string, *storage.LabelHints, ...*labels.Matcher) ([]string, annotations.Annotations, error) {
+func (*Storage) LabelValues(context.Context, string, *storage.LabelHints, ...*labels.Matcher) ([]string,
+	annotations.Annotations, error) {
 	return nil, nil, nil
 }
 
 // LabelNames implements [storage.Querier]. Queries do not use it.
-func (*Storage) LabelNames(context.Context, *storage.LabelHints, ...*labels.Matcher) ([]string, annotations.Annotations, error) {
+func (*Storage) LabelNames(context.Context, *storage.LabelHints, ...*labels.Matcher) ([]string, annotations.Annotations,
+	error) {
 	return nil, nil, nil
 }
 

@@ -73,7 +73,8 @@ func newAPNs(key APNsKey, host string, roots *x509.CertPool, pings http.HTTP2Con
 
 func (a *APNs) call(ctx context.Context, j Job, t Target) error {
 	resp, err := a.clients[t.Environment].PushWithContext(ctx, &apns2.Notification{
-		ApnsID: j.ID.String(), DeviceToken: t.Address, Topic: t.Topic, CollapseID: collapseID, Payload: json.RawMessage(payload),
+		ApnsID: j.ID.String(), DeviceToken: t.Address, Topic: t.Topic, CollapseID: collapseID,
+		Payload: json.RawMessage(payload),
 	})
 	if err != nil {
 		return withoutURL(err)
@@ -82,7 +83,8 @@ func (a *APNs) call(ctx context.Context, j Job, t Target) error {
 	switch code := resp.StatusCode; {
 	case code == http.StatusOK:
 		return nil
-	case code == http.StatusGone, resp.Reason == apns2.ReasonBadDeviceToken, resp.Reason == apns2.ReasonDeviceTokenNotForTopic:
+	case code == http.StatusGone, resp.Reason == apns2.ReasonBadDeviceToken,
+		resp.Reason == apns2.ReasonDeviceTokenNotForTopic:
 		return &goneError{reason}
 	case code == http.StatusForbidden, code == http.StatusTooManyRequests, code/100 == 5:
 		return errors.New(reason) // 403 is the operator's key or clock, not the device

@@ -78,7 +78,8 @@ func iphone(t *testing.T) (*bench, *apple) {
 	b, a := newBench(t), newApple(t)
 	b.worker = b.newWorker(a.config(t))
 	b.exec(`DELETE FROM push_targets`)
-	b.register(push.Target{DID: bob, DeviceID: "iphone", Kind: push.KindAPNs, Address: token, Topic: "example.app", Environment: push.Sandbox})
+	b.register(push.Target{DID: bob, DeviceID: "iphone", Kind: push.KindAPNs, Address: token, Topic: "example.app",
+		Environment: push.Sandbox})
 	return b, a
 }
 
@@ -95,11 +96,13 @@ func TestAPNs(t *testing.T) {
 		t.Fatalf("%d calls, %+v", len(calls), j)
 	}
 	c := calls[0]
-	if proto != "HTTP/2.0" || c.path != "/3/device/"+token || !json.Valid(c.body) || !strings.Contains(string(c.body), `"loc-key":"new-message"`) {
+	if proto != "HTTP/2.0" || c.path != "/3/device/"+token || !json.Valid(c.body) ||
+		!strings.Contains(string(c.body), `"loc-key":"new-message"`) {
 		t.Errorf("%s %s %s", proto, c.path, c.body)
 	}
 	for name, want := range map[string]string{
-		"apns-topic": "example.app", "apns-id": j.ID.String(), "apns-collapse-id": "mlsd", "Idempotency-Key": "mlsd-" + j.ID.String(),
+		"apns-topic": "example.app", "apns-id": j.ID.String(), "apns-collapse-id": "mlsd",
+		"Idempotency-Key": "mlsd-" + j.ID.String(),
 	} {
 		if got := c.header.Get(name); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
@@ -123,7 +126,8 @@ func TestBadDeviceTokenRemovesTarget(t *testing.T) {
 			a.refuses(code, reason)
 			b.send("hello")
 			b.run()
-			if j := b.only(); j.State != "done" || !strings.Contains(j.Error, reason) || b.count(`SELECT count(*) FROM push_targets`) != 0 {
+			if j := b.only(); j.State != "done" || !strings.Contains(j.Error, reason) ||
+				b.count(`SELECT count(*) FROM push_targets`) != 0 {
 				t.Fatalf("%+v", j)
 			}
 			b.send("hello")
@@ -137,7 +141,8 @@ func TestBadDeviceTokenRemovesTarget(t *testing.T) {
 		t.Parallel()
 		b, a := iphone(t)
 		a.answers(func(rw http.ResponseWriter, _ *http.Request) {
-			b.register(push.Target{DID: bob, DeviceID: "iphone", Kind: push.KindAPNs, Address: "beef", Topic: "example.app", Environment: push.Sandbox})
+			b.register(push.Target{DID: bob, DeviceID: "iphone", Kind: push.KindAPNs, Address: "beef", Topic: "example.app",
+				Environment: push.Sandbox})
 			rw.WriteHeader(http.StatusGone)
 		})
 		b.send("hello")
@@ -155,7 +160,8 @@ func TestAPNsRefusals(t *testing.T) {
 		code          int
 		reason, state string
 	}{
-		{400, "BadTopic", "dead"}, {400, "\x00\xff" + strings.Repeat("é", 150), "dead"}, {413, "PayloadTooLarge", "dead"}, {403, "ExpiredProviderToken", "sending"},
+		{400, "BadTopic", "dead"}, {400, "\x00\xff" + strings.Repeat("é", 150), "dead"}, {413, "PayloadTooLarge", "dead"},
+		{403, "ExpiredProviderToken", "sending"},
 		{429, "TooManyRequests", "sending"}, {500, "InternalServerError", "sending"}, {503, "Shutdown", "sending"},
 	} {
 		t.Run(tc.reason, func(t *testing.T) {
@@ -164,7 +170,8 @@ func TestAPNsRefusals(t *testing.T) {
 			a.refuses(tc.code, tc.reason)
 			b.send("hello")
 			b.run()
-			if j := b.only(); j.State != tc.state || (len(tc.reason) < 50 && !strings.Contains(j.Error, tc.reason)) || b.count(`SELECT count(*) FROM push_targets`) != 1 {
+			if j := b.only(); j.State != tc.state || (len(tc.reason) < 50 && !strings.Contains(j.Error, tc.reason)) ||
+				b.count(`SELECT count(*) FROM push_targets`) != 1 {
 				t.Fatalf("%+v", j)
 			}
 		})

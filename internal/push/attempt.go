@@ -197,7 +197,8 @@ func (w *Worker) end(j Job, outcome idem.Outcome, state, reason string) idem.Don
 	return idem.Done{Outcome: outcome, Response: []byte(state), Effect: func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `
 			UPDATE push_jobs
-			SET state = $3, ended_at = clock_timestamp(), last_error = coalesce(nullif($4, ''), last_error), version = version + 1
+			SET state = $3, ended_at = clock_timestamp(), last_error = coalesce(nullif($4, ''), last_error), version = version +
+				1
 			WHERE did = $1 AND id = $2 AND state = 'sending'`, j.DID, j.ID, state, clip(reason))
 		if err != nil {
 			return fmt.Errorf("end the job: %w", err)

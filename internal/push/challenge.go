@@ -107,7 +107,8 @@ func (w *Worker) schedule(ctx context.Context, c challenge, wait time.Duration, 
 	tag, err := w.db.Exec(ctx, `
 		UPDATE push_targets
 		SET challenge_at = now() + $6::interval, challenge_attempts = challenge_attempts + CASE WHEN $7 THEN 1 ELSE 0 END
-		WHERE did = $1 AND device_id = $2 AND address = $3 AND secret = $4 AND challenge_attempts = $5 AND challenge_at <= now()`,
+		WHERE did = $1 AND device_id = $2 AND address = $3 AND secret = $4 AND challenge_attempts = $5 AND challenge_at <=
+			now()`,
 		c.target.DID, c.target.DeviceID, c.target.Address, c.target.Secret, c.attempt, wait, counts)
 	if err != nil {
 		return false, fmt.Errorf("schedule a challenge: %w", err)
@@ -184,7 +185,8 @@ func (w *Worker) activate(ctx context.Context, t Target) error {
 			RETURNING t.did, t.device_id, old.missed
 		)
 		INSERT INTO push_jobs (did, id, device_id, reason, next_attempt_at, created_at)
-		SELECT did, gen_random_uuid(), device_id, missed, clock_timestamp(), clock_timestamp() FROM activated WHERE missed IS NOT NULL
+		SELECT did, gen_random_uuid(), device_id, missed, clock_timestamp(), clock_timestamp() FROM activated WHERE missed IS
+			NOT NULL
 		ON CONFLICT (did, device_id) WHERE state = 'pending' DO NOTHING`, t.DID, t.DeviceID, t.Address, t.Secret)
 	if err != nil {
 		return fmt.Errorf("activate a target: %w", err)

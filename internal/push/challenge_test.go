@@ -21,7 +21,8 @@ func (b *bench) hook(device, url string) push.Target {
 
 func (b *bench) state(device string) (state string) {
 	b.t.Helper()
-	if err := b.db.QueryRow(b.t.Context(), `SELECT state FROM push_targets WHERE did = $1 AND device_id = $2`, bob, device).Scan(&state); err != nil {
+	if err := b.db.QueryRow(b.t.Context(), `SELECT state FROM push_targets WHERE did = $1 AND device_id = $2`, bob,
+		device).Scan(&state); err != nil {
 		b.t.Fatal(err)
 	}
 	return state
@@ -107,12 +108,20 @@ func TestChallenge(t *testing.T) {
 func TestWrongAnswers(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]http.HandlerFunc{
-		"nothing":         status(http.StatusOK),
-		"the body":        echo(func(body []byte, _ string) string { return string(body) }),
-		"more":            echo(func(_ []byte, challenge string) string { return "you sent " + challenge }),
-		"another":         echo(func(_ []byte, challenge string) string { return strings.ToLower(challenge) }),
-		"with an error":   func(rw http.ResponseWriter, r *http.Request) { rw.WriteHeader(http.StatusNotFound); echo(agree)(rw, r) },
-		"with a redirect": func(rw http.ResponseWriter, r *http.Request) { rw.WriteHeader(http.StatusFound); echo(agree)(rw, r) },
+		"nothing":  status(http.StatusOK),
+		"the body": echo(func(body []byte, _ string) string { return string(body) }),
+		"more":     echo(func(_ []byte, challenge string) string { return "you sent " + challenge }),
+		"another":  echo(func(_ []byte, challenge string) string { return strings.ToLower(challenge) }),
+		"with an error": func(rw http.ResponseWriter,
+			r *http.Request) {
+			rw.WriteHeader(http.StatusNotFound)
+			echo(agree)(rw, r)
+		},
+		"with a redirect": func(rw http.ResponseWriter,
+			r *http.Request) {
+			rw.WriteHeader(http.StatusFound)
+			echo(agree)(rw, r)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -171,7 +180,8 @@ func TestChallengesAreBounded(t *testing.T) {
 	b.exec(`DELETE FROM push_targets`)
 	b.exec(`
 		INSERT INTO push_targets (did, device_id, kind, address, secret, created_at, registration, state, challenge_at)
-		SELECT 'did:plc:m' || d, t, 'webhook', $1 || '/' || d || '/' || t, d || '-' || t, now(), gen_random_uuid(), 'pending', now()
+		SELECT 'did:plc:m' || d, t, 'webhook', $1 || '/' || d || '/' || t, d || '-' || t, now(), gen_random_uuid(), 'pending',
+			now()
 		FROM generate_series(1, 10) d, generate_series(1, 10) t`, b.phone.URL)
 	b.phone.answers(status(http.StatusNotFound))
 	for range 30 {

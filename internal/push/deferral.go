@@ -96,7 +96,8 @@ func (w *Worker) endConnected(ctx context.Context) (more bool, err error) {
 				WHERE state = 'pending' AND next_attempt_at <= now() AND heard_by IS NOT NULL AND EXISTS (
 					SELECT FROM presence p JOIN nodes n ON n.id = p.node
 					WHERE n.lease_expires_at > clock_timestamp() AND (p.did, p.device_id) = (d.did, d.device_id)
-						AND (p.since <= d.heard_by - $2::interval OR p.attached_since <= d.heard_from) AND n.synced_at - $3::interval >= d.heard_by)
+						AND (p.since <= d.heard_by - $2::interval OR p.attached_since <= d.heard_from) AND n.synced_at - $3::interval >=
+							d.heard_by)
 				ORDER BY next_attempt_at LIMIT $1 FOR UPDATE SKIP LOCKED
 			) due
 			WHERE j.did = due.did AND j.id = due.id`, sweepBatch, catchUpWithin, DetectWithin).

@@ -46,7 +46,8 @@ const takeConvos = `
 		SELECT convo_id, sender_did, row_number() OVER w AS place, sum(devices) OVER w AS total
 		FROM (
 			SELECT locked.*, (
-				SELECT count(*) FROM members m JOIN push_targets t ON t.did = m.did WHERE m.convo_id = locked.convo_id AND m.left_at IS NULL
+				SELECT count(*) FROM members m JOIN push_targets t ON t.did = m.did WHERE m.convo_id = locked.convo_id AND m.left_at
+					IS NULL
 			) AS devices
 			FROM locked
 		) l
@@ -101,7 +102,8 @@ func (w *Worker) fanOut(ctx context.Context) (left bool, err error) {
 			return err
 		}
 		var traced context.Context
-		traced, span = tracing.Shared(ctx, "push fan-out", len(convos), func(i int) tracing.Span { return w.tracer.WriterOf(convos[i], 0) })
+		traced, span = tracing.Shared(ctx, "push fan-out", len(convos),
+			func(i int) tracing.Span { return w.tracer.WriterOf(convos[i], 0) })
 		made, err := tx.Query(traced, enqueueSQL, convos, senders, nil, nil, deliverWithin, deferFor, began)
 		if err != nil {
 			return err

@@ -32,7 +32,8 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64
 // EraseSender puts the tombstone of a person into the row that waits for a convo's pushes: the other
 // members are still called.
 func EraseSender(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID) (int64, error) {
-	tag, err := tx.Exec(ctx, `UPDATE push_convos SET sender_did = $3 WHERE convo_id = $1 AND sender_did = $2`, convo, p.DID, p.In(convo))
+	tag, err := tx.Exec(ctx, `UPDATE push_convos SET sender_did = $3 WHERE convo_id = $1 AND sender_did = $2`, convo,
+		p.DID, p.In(convo))
 	if err != nil {
 		return 0, fmt.Errorf("erase a sender from waiting pushes: %w", err)
 	}

@@ -131,11 +131,13 @@ var policy = push.Policy{APNs: true, Webhooks: true, AllowLoopback: true, Target
 func newBench(t *testing.T, changes ...func(*push.Config)) *bench {
 	t.Helper()
 	b := &bench{
-		t: t, db: pgtest.Database(t, pgtest.MaxConns(20)), faults: failpoint.New(), convo: uuid.Must(uuid.NewV7()), phone: newReceiver(t),
+		t: t, db: pgtest.Database(t, pgtest.MaxConns(20)), faults: failpoint.New(), convo: uuid.Must(uuid.NewV7()),
+		phone: newReceiver(t),
 	}
 	b.log = messages.NewLog(b.db, 0, uncounted{}, slog.New(slog.DiscardHandler), b.faults)
 	b.worker = b.newWorker(changes...)
-	b.exec(`INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, $2, $3, 1, 5, now())`,
+	b.exec(`INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, $2, $3, 1, 5,
+			now())`,
 		b.convo, b.convo[:], alice)
 	b.exec(`
 		INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
@@ -184,7 +186,8 @@ func (b *bench) count(sql string, args ...any) (n int) {
 func (b *bench) register(target push.Target) push.Target {
 	b.t.Helper()
 	target = b.registerNew(target)
-	b.exec(`UPDATE push_targets SET state = 'active', challenge_at = NULL WHERE did = $1 AND device_id = $2`, target.DID, target.DeviceID)
+	b.exec(`UPDATE push_targets SET state = 'active', challenge_at = NULL WHERE did = $1 AND device_id = $2`, target.DID,
+		target.DeviceID)
 	return target
 }
 
@@ -204,7 +207,8 @@ func (b *bench) registerNew(target push.Target) push.Target {
 func (b *bench) draft(text string) messages.Draft {
 	return messages.Draft{
 		ConvoID: b.convo, GroupID: b.convo[:], Sender: alice, Key: rand.Text(), Kind: mls.ContentTypeApplication, Epoch: 5,
-		Body: mlstest.Message(b.convo[:], 5, text), Hash: idem.Content{{Name: "ciphertext", JSON: []byte(`"` + text + `"`)}}.Hash(),
+		Body: mlstest.Message(b.convo[:], 5, text),
+		Hash: idem.Content{{Name: "ciphertext", JSON: []byte(`"` + text + `"`)}}.Hash(),
 	}
 }
 
@@ -293,7 +297,8 @@ func (b *bench) lapse() {
 // waiting waits until n sessions wait for a lock.
 func (b *bench) waiting(n int) {
 	b.t.Helper()
-	for b.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) < n {
+	for b.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) <
+		n {
 		if b.t.Context().Err() != nil {
 			b.t.Fatal("no session waits")
 		}

@@ -53,9 +53,11 @@ func hang(t *testing.T) (*receiver, chan string) {
 // member adds a member to the convo who has registered n webhooks at a receiver.
 func (b *bench) member(did syntax.DID, at *receiver, n int) {
 	b.t.Helper()
-	b.exec(`INSERT INTO members (convo_id, did, role, joined_at, joined_seq) VALUES ($1, $2, 'member', now(), 0)`, b.convo, did)
+	b.exec(`INSERT INTO members (convo_id, did, role, joined_at, joined_seq) VALUES ($1, $2, 'member', now(), 0)`, b.convo,
+		did)
 	for i := range n {
-		b.register(push.Target{DID: did, DeviceID: strconv.Itoa(i), Kind: push.KindWebhook, Address: fmt.Sprintf("%s/%s/%d", at.URL, did, i)})
+		b.register(push.Target{DID: did, DeviceID: strconv.Itoa(i), Kind: push.KindWebhook,
+			Address: fmt.Sprintf("%s/%s/%d", at.URL, did, i)})
 	}
 }
 
@@ -79,7 +81,8 @@ func TestHangingWebhooks(t *testing.T) {
 	called := make(chan struct{}, 1)
 	b.phone.answers(func(http.ResponseWriter, *http.Request) { called <- struct{}{} })
 	b.register(push.Target{DID: bob, DeviceID: "phone", Kind: push.KindWebhook, Address: b.phone.URL + "/hook"})
-	b.exec(`UPDATE push_jobs SET next_attempt_at = next_attempt_at - interval '1 hour' WHERE state = 'pending'`) // all are due before bob's
+	// all are due before bob's
+	b.exec(`UPDATE push_jobs SET next_attempt_at = next_attempt_at - interval '1 hour' WHERE state = 'pending'`)
 	sent := time.Now()
 	b.send("for bob")
 	select {
@@ -105,7 +108,8 @@ func TestFanOutEnds(t *testing.T) {
 		END $$`)
 	b.send("hello")
 	b.exec(`INSERT INTO push_convos SELECT gen_random_uuid(), 'did:plc:alice', now() FROM generate_series(1, 31)`)
-	b.exec(`CREATE TRIGGER again AFTER DELETE ON push_convos REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION again()`)
+	b.exec(`CREATE TRIGGER again AFTER DELETE ON push_convos REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE
+			FUNCTION again()`)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	err := b.worker.RunOnce(ctx)
@@ -124,10 +128,12 @@ func TestFanOutIsBoundedInDevices(t *testing.T) {
 		SELECT 'did:plc:x' || n, 'phone', 'apns', n::text, now(), gen_random_uuid() FROM generate_series(1, 900) AS n`)
 	b.exec(`
 		INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at)
-		SELECT ('00000000-0000-7000-8000-' || lpad(c::text, 12, '0'))::uuid, int4send(c), 'did:plc:x1', 1, 1, now() FROM generate_series(1, 6) AS c`)
+		SELECT ('00000000-0000-7000-8000-' || lpad(c::text, 12, '0'))::uuid, int4send(c), 'did:plc:x1', 1, 1, now() FROM
+			generate_series(1, 6) AS c`)
 	b.exec(`
 		INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
-		SELECT c.id, 'did:plc:x' || n, CASE n WHEN 1 THEN 'creator' ELSE 'member' END, now(), 0 FROM convos c, generate_series(1, 900) AS n WHERE c.creator_did = 'did:plc:x1'`)
+		SELECT c.id, 'did:plc:x' || n, CASE n WHEN 1 THEN 'creator' ELSE 'member' END, now(), 0 FROM convos c,
+			generate_series(1, 900) AS n WHERE c.creator_did = 'did:plc:x1'`)
 	b.exec(`INSERT INTO push_convos SELECT id, 'did:plc:x1', now() FROM convos WHERE creator_did = 'did:plc:x1'`)
 	b.exec(`CREATE TABLE taken (n bigint)`)
 	b.exec(`
@@ -136,7 +142,8 @@ func TestFanOutIsBoundedInDevices(t *testing.T) {
 			INSERT INTO taken SELECT count(*) FROM gone;
 			RETURN NULL;
 		END $$`)
-	b.exec(`CREATE TRIGGER take AFTER DELETE ON push_convos REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION take()`)
+	b.exec(`CREATE TRIGGER take AFTER DELETE ON push_convos REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE
+			FUNCTION take()`)
 	if more, err := b.worker.FanOut(t.Context()); err != nil || more {
 		t.Fatalf("more %t, %v", more, err)
 	}
@@ -353,10 +360,12 @@ func TestManyJobsOfOneHost(t *testing.T) {
 	hanging, came := hang(t)
 	b.exec(`
 		INSERT INTO push_targets (did, device_id, kind, address, created_at, registration)
-		SELECT 'did:plc:m' || n, 'phone', 'webhook', $1 || '/' || n, now(), gen_random_uuid() FROM generate_series(1, 3000) n`, hanging.URL)
+		SELECT 'did:plc:m' || n, 'phone', 'webhook', $1 || '/' || n, now(), gen_random_uuid()
+		FROM generate_series(1, 3000) n`, hanging.URL)
 	b.exec(`
 		INSERT INTO push_jobs (did, id, device_id, reason, next_attempt_at, created_at)
-		SELECT did, gen_random_uuid(), device_id, 'message', now() - interval '1 hour', now() FROM push_targets WHERE did LIKE 'did:plc:m%'`)
+		SELECT did, gen_random_uuid(), device_id, 'message', now() - interval '1 hour', now() FROM push_targets WHERE did LIKE
+			'did:plc:m%'`)
 	called := make(chan struct{}, 1)
 	b.phone.answers(func(http.ResponseWriter, *http.Request) { called <- struct{}{} })
 	b.send("for bob")
@@ -381,15 +390,18 @@ func TestManyJobsOfManyHosts(t *testing.T) {
 	}
 	b.exec(`
 		INSERT INTO push_targets (did, device_id, kind, address, created_at, registration)
-		SELECT 'did:plc:m' || n, 'phone', 'webhook', 'http://127.1.' || n / 200 || '.' || n % 200 + 1 || ':' || $1 || '/', now(), gen_random_uuid()
+		SELECT 'did:plc:m' || n, 'phone', 'webhook', 'http://127.1.' || n / 200 || '.' || n % 200 + 1 || ':' || $1 || '/',
+			now(), gen_random_uuid()
 		FROM generate_series(1, 2000) n`, port)
 	b.exec(`
 		INSERT INTO push_jobs (did, id, device_id, reason, next_attempt_at, created_at)
-		SELECT did, gen_random_uuid(), device_id, 'message', now() - interval '1 hour', now() FROM push_targets WHERE did LIKE 'did:plc:m%'`)
+		SELECT did, gen_random_uuid(), device_id, 'message', now() - interval '1 hour', now() FROM push_targets WHERE did LIKE
+			'did:plc:m%'`)
 	called := make(chan struct{}, 2)
 	b.phone.answers(func(http.ResponseWriter, *http.Request) { called <- struct{}{} })
 	w := b.newWorker(func(c *push.Config) { c.Timeout = time.Minute })
-	first := b.count(`WITH away AS (UPDATE push_jobs SET next_attempt_at = now() + interval '1 hour' RETURNING 1) SELECT count(*) FROM away`)
+	first := b.count(`WITH away AS (UPDATE push_jobs SET next_attempt_at = now() + interval '1 hour' RETURNING 1) SELECT
+			count(*) FROM away`)
 	b.send("so that bob's receiver has answered")
 	if err := w.RunOnce(t.Context()); err != nil || first != 2000 {
 		t.Fatal(first, err)

@@ -119,13 +119,16 @@ func TestLimitsForget(t *testing.T) {
 	l := newLimits((&clock{time.Now()}).now)
 	for i := range maxRemembered + 100 {
 		for _, of := range []pool{poolWebhook, poolChallenge} {
-			p := admits(t, l, place{pool: of, did: syntax.DID(fmt.Sprintf("did:plc:m%d", i)), host: fmt.Sprintf("m%d.example", i)}, admitted)
+			p := admits(t, l, place{pool: of, did: syntax.DID(fmt.Sprintf("did:plc:m%d", i)),
+				host: fmt.Sprintf("m%d.example", i)}, admitted)
 			l.report(p, failed)
 			l.release(p)
 		}
 	}
-	if l.circuits.Len() != maxRemembered || l.challenges.Len() != maxRemembered || len(l.dids)+len(l.hosts)+l.unproven != 0 {
-		t.Errorf("%d circuits, %d budgets, %d accounts, %d hosts", l.circuits.Len(), l.challenges.Len(), len(l.dids), len(l.hosts))
+	if l.circuits.Len() != maxRemembered || l.challenges.Len() != maxRemembered ||
+		len(l.dids)+len(l.hosts)+l.unproven != 0 {
+		t.Errorf("%d circuits, %d budgets, %d accounts, %d hosts", l.circuits.Len(), l.challenges.Len(), len(l.dids),
+			len(l.hosts))
 	}
 }
 

@@ -71,7 +71,8 @@ func (m *presenceModel) act(quiet bool) {
 		m.send("hello")
 		m.lastSent = m.now()
 		for d := range m.devices {
-			m.undelivered = append(m.undelivered, delivery{d, m.now(), m.now() + time.Duration(m.random.Int64N(int64(modelStream)))})
+			m.undelivered = append(m.undelivered,
+				delivery{d, m.now(), m.now() + time.Duration(m.random.Int64N(int64(modelStream)))})
 		}
 	case n >= 8 && n < 20:
 		m.connections = append(m.connections, &connection{device: device, node: node, began: m.now()})
@@ -160,7 +161,8 @@ func (m *presenceModel) work() {
 func TestPresenceModel(t *testing.T) {
 	t.Parallel()
 	m := &presenceModel{
-		bench: newBench(t), random: rand.New(rand.NewPCG(*presenceSeed, 0)), begun: time.Now(), devices: []string{"phone", "tablet", "watch", "laptop"},
+		bench: newBench(t), random: rand.New(rand.NewPCG(*presenceSeed, 0)), begun: time.Now(),
+		devices:   []string{"phone", "tablet", "watch", "laptop"},
 		lastEnded: make([]time.Duration, 4),
 	}
 	for _, d := range m.devices {
@@ -178,5 +180,6 @@ func TestPresenceModel(t *testing.T) {
 		m.deliver()
 		m.work()
 	}
-	t.Logf("%d calls, and %d jobs that needed none", m.calls, m.count(`SELECT count(*) FROM push_jobs WHERE last_error = 'it was connected'`))
+	t.Logf("%d calls, and %d jobs that needed none", m.calls,
+		m.count(`SELECT count(*) FROM push_jobs WHERE last_error = 'it was connected'`))
 }

@@ -34,7 +34,8 @@ func Retry(ctx context.Context, tx pgx.Tx, did syntax.DID, id uuid.UUID) (due uu
 		err = tx.QueryRow(ctx, `
 			INSERT INTO push_jobs (did, id, device_id, reason, next_attempt_at, created_at)
 			VALUES ($1, gen_random_uuid(), $2, $3, clock_timestamp(), clock_timestamp())
-			ON CONFLICT (did, device_id) WHERE state = 'pending' DO UPDATE SET next_attempt_at = clock_timestamp(), heard_by = NULL
+			ON CONFLICT (did, device_id) WHERE state = 'pending' DO UPDATE SET next_attempt_at = clock_timestamp(), heard_by =
+				NULL
 			RETURNING id`, did, j.device, j.reason).Scan(&due)
 	default:
 		due = id
@@ -60,7 +61,8 @@ func Drop(ctx context.Context, tx pgx.Tx, did syntax.DID, id uuid.UUID) error {
 	}
 	_, err = tx.Exec(ctx, `
 		UPDATE push_jobs
-		SET attempts = greatest(attempts, $3), next_attempt_at = clock_timestamp(), last_error = $4, heard_by = NULL, version = version + 1
+		SET attempts = greatest(attempts, $3), next_attempt_at = clock_timestamp(), last_error = $4, heard_by = NULL, version
+			= version + 1
 		WHERE did = $1 AND id = $2`, did, id, maxAttempts, dropped)
 	if err != nil {
 		return fmt.Errorf("drop the job: %w", err)
@@ -73,7 +75,8 @@ type lockedJob struct{ state, device, reason string }
 
 // lockJob reads a job and locks its row. Error: ErrNoJob.
 func lockJob(ctx context.Context, tx pgx.Tx, did syntax.DID, id uuid.UUID) (j lockedJob, err error) {
-	err = tx.QueryRow(ctx, `SELECT state, device_id, reason FROM push_jobs WHERE did = $1 AND id = $2 FOR UPDATE`, did, id).
+	err = tx.QueryRow(ctx, `SELECT state, device_id, reason FROM push_jobs WHERE did = $1 AND id = $2 FOR UPDATE`, did,
+		id).
 		Scan(&j.state, &j.device, &j.reason)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -103,7 +106,8 @@ type ListedJob struct {
 // Waiting returns jobs that have not ended, in the order in which they are due, behind a place.
 func Waiting(ctx context.Context, tx pgx.Tx, after Place, limit int) ([]ListedJob, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT j.id, j.did, j.device_id, coalesce(t.kind, ''), j.reason, j.state, j.attempts, j.next_attempt_at, coalesce(j.last_error, ''),
+		SELECT j.id, j.did, j.device_id, coalesce(t.kind, ''), j.reason, j.state, j.attempts, j.next_attempt_at,
+			coalesce(j.last_error, ''),
 			j.created_at, j.ended_at, j.heard_by IS NOT NULL
 		FROM push_jobs j LEFT JOIN push_targets t ON t.did = j.did AND t.device_id = j.device_id
 		WHERE j.state IN ('pending', 'sending') AND (j.next_attempt_at, j.id) > ($1, $2)
@@ -121,7 +125,8 @@ const newestEnded = 20000
 // that ended before a place.
 func DeadLetters(ctx context.Context, tx pgx.Tx, before Place, limit int) ([]ListedJob, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT j.id, j.did, j.device_id, coalesce(t.kind, ''), j.reason, j.state, j.attempts, j.next_attempt_at, coalesce(j.last_error, ''),
+		SELECT j.id, j.did, j.device_id, coalesce(t.kind, ''), j.reason, j.state, j.attempts, j.next_attempt_at,
+			coalesce(j.last_error, ''),
 			j.created_at, j.ended_at, false
 		FROM (
 			SELECT * FROM push_jobs WHERE state IN ('done', 'dead') AND ended_at <= $1 ORDER BY ended_at DESC LIMIT $4

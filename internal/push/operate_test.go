@@ -16,7 +16,8 @@ import (
 func (b *bench) operate(change func(tx pgx.Tx, id uuid.UUID) error) error {
 	b.t.Helper()
 	var id uuid.UUID
-	if err := b.db.QueryRow(b.t.Context(), `SELECT id FROM push_jobs WHERE did = $1 ORDER BY created_at LIMIT 1`, bob).Scan(&id); err != nil {
+	if err := b.db.QueryRow(b.t.Context(), `SELECT id FROM push_jobs WHERE did = $1 ORDER BY created_at LIMIT 1`,
+		bob).Scan(&id); err != nil {
 		b.t.Fatal(err)
 	}
 	return pgx.BeginFunc(b.t.Context(), b.db, func(tx pgx.Tx) error { return change(tx, id) })
@@ -72,7 +73,8 @@ func TestDropAndRetryDead(t *testing.T) {
 	}
 	b.passed.Store(int64(time.Hour))
 	b.run()
-	if jobs := b.jobs(); len(b.phone.taken()) != 0 || len(jobs) != 1 || jobs[0].State != "dead" || jobs[0].Error != "dropped by an operator" {
+	if jobs := b.jobs(); len(b.phone.taken()) != 0 || len(jobs) != 1 || jobs[0].State != "dead" ||
+		jobs[0].Error != "dropped by an operator" {
 		t.Fatalf("after the drop: %+v", jobs)
 	}
 	if err := b.drop(); !errors.Is(err, push.ErrEnded) {
@@ -96,7 +98,8 @@ func TestLists(t *testing.T) {
 			INSERT INTO push_jobs (did, id, device_id, reason, state, attempts, next_attempt_at, created_at, ended_at) VALUES
 			($1, gen_random_uuid(), 'w' || $2::int, 'message', 'pending', 0, now() + $2::int * interval '1 s', now(), NULL),
 			($1, gen_random_uuid(), 'd' || $2::int, 'message', 'dead', 1, now(), now(), now() - $2::int * interval '1 s'),
-			($1, gen_random_uuid(), 'x' || $2::int, 'message', 'done', 1, now(), now(), now() - $2::int * interval '1 s')`, bob, i)
+			($1, gen_random_uuid(), 'x' || $2::int, 'message', 'done', 1, now(), now(), now() - $2::int * interval '1 s')`, bob,
+			i)
 	}
 	var seen string
 	err := pgx.BeginFunc(t.Context(), b.db, func(tx pgx.Tx) error {
@@ -110,7 +113,8 @@ func TestLists(t *testing.T) {
 			if err != nil || len(dead) != 1 {
 				t.Fatalf("%d jobs are dead: %v", len(dead), err)
 			}
-			after, before = push.Place{At: waiting[0].NextAttempt, ID: waiting[0].ID}, push.Place{At: *dead[0].EndedAt, ID: dead[0].ID}
+			after, before = push.Place{At: waiting[0].NextAttempt, ID: waiting[0].ID},
+				push.Place{At: *dead[0].EndedAt, ID: dead[0].ID}
 			seen += waiting[0].DeviceID + dead[0].DeviceID
 		}
 		return nil

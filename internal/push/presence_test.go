@@ -120,11 +120,13 @@ func TestConnectedDeviceIsNotCalled(t *testing.T) {
 		}
 		b.live(15*time.Second, here)
 		b.called(0, "connected")
-		if j := b.jobs()[i]; j.State != "done" || j.Attempts != 0 || j.Error != "it was connected" || ended.n["connected"] != i+1 {
+		if j := b.jobs()[i]; j.State != "done" || j.Attempts != 0 || j.Error != "it was connected" ||
+			ended.n["connected"] != i+1 {
 			t.Fatalf("after 50 s: %+v, %v", j, ended.n)
 		}
 	}
-	if n := b.count(`SELECT count(*) FROM audit_log WHERE (from_state, to_state, reason) = ('pending', 'done', 'connected')`); n != 2 {
+	if n := b.count(`SELECT count(*) FROM audit_log WHERE (from_state, to_state, reason) = ('pending', 'done',
+			'connected')`); n != 2 {
 		t.Errorf("%d lines of the audit log", n)
 	}
 }
@@ -361,7 +363,8 @@ func TestEndConnectedDuringFanout(t *testing.T) {
 		b.sync(here)
 	}
 	b.send("second")
-	resume := b.pause(failpoint.BeforeCommit, push.NSIDFanout, func() error { _, err := b.worker.FanOut(t.Context()); return err })
+	resume := b.pause(failpoint.BeforeCommit, push.NSIDFanout,
+		func() error { _, err := b.worker.FanOut(t.Context()); return err })
 	if err := b.newWorker().RunOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,8 @@ func TestPushAfterCommit(t *testing.T) {
 	b := newBench(t)
 	b.register(push.Target{DID: bob, DeviceID: "tablet", Kind: push.KindWebhook, Address: b.phone.URL + "/tablet"})
 	b.register(push.Target{DID: alice, DeviceID: "phone", Kind: push.KindWebhook, Address: b.phone.URL + "/alice"})
-	b.register(push.Target{DID: "did:plc:stranger", DeviceID: "phone", Kind: push.KindWebhook, Address: b.phone.URL + "/stranger"})
+	b.register(push.Target{DID: "did:plc:stranger", DeviceID: "phone", Kind: push.KindWebhook,
+		Address: b.phone.URL + "/stranger"})
 	if err := b.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Error); err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +52,8 @@ func TestPushAfterCommit(t *testing.T) {
 	for _, c := range b.phone.taken() {
 		paths = append(paths, c.path)
 	}
-	if len(paths) != 2 || !strings.Contains(strings.Join(paths, " "), "/hook") || !strings.Contains(strings.Join(paths, " "), "/tablet") {
+	if len(paths) != 2 || !strings.Contains(strings.Join(paths, " "), "/hook") ||
+		!strings.Contains(strings.Join(paths, " "), "/tablet") {
 		t.Fatalf("calls: %q", paths)
 	}
 	for _, j := range b.jobs() {
@@ -148,7 +150,8 @@ func TestPushRetryQueue(t *testing.T) {
 	b.phone.answers(status(http.StatusServiceUnavailable))
 	b.send("hello")
 	var key string
-	for i, want := range []time.Duration{time.Second, 3 * time.Second, 9 * time.Second, 27 * time.Second, 81 * time.Second} {
+	for i, want := range []time.Duration{time.Second, 3 * time.Second, 9 * time.Second, 27 * time.Second,
+		81 * time.Second} {
 		b.run()
 		calls, j := b.phone.taken(), b.only()
 		if len(calls) != 1 || j.State != "sending" || j.Attempts != i+1 || j.Error != "status 503" {
@@ -193,7 +196,8 @@ func TestPushNetworkFails(t *testing.T) {
 	b.phone.Close()
 	b.send("hello")
 	b.run()
-	if j := b.only(); j.State != "sending" || j.Wait <= 0 || !strings.Contains(j.Error, "refused") || strings.Contains(j.Error, "/hook") {
+	if j := b.only(); j.State != "sending" || j.Wait <= 0 || !strings.Contains(j.Error, "refused") ||
+		strings.Contains(j.Error, "/hook") {
 		t.Fatalf("%+v", j)
 	}
 }
@@ -224,7 +228,8 @@ func TestPushDeadLetter(t *testing.T) {
 	if calls := b.phone.taken(); len(calls) != 10 || j.State != "dead" || j.Attempts != 10 || j.Error != "status 502" {
 		t.Fatalf("%d calls, %+v", len(calls), j)
 	}
-	if n := b.count(`SELECT count(*) FROM idempotency_keys WHERE nsid = $1 AND key = $2 AND state = 'completed' AND outcome = 'failure'`,
+	if n := b.count(`SELECT count(*) FROM idempotency_keys WHERE nsid = $1 AND key = $2 AND state = 'completed' AND outcome
+			= 'failure'`,
 		idem.NSIDPush, j.ID.String()); n != 1 {
 		t.Fatal("the record does not say that it failed")
 	}
@@ -293,7 +298,8 @@ func TestPushCarriesNoContent(t *testing.T) {
 	b := newBench(t)
 	apple := newApple(t)
 	b.worker = b.newWorker(apple.config(t))
-	b.register(push.Target{DID: carol, DeviceID: "iphone", Kind: push.KindAPNs, Address: token, Topic: "example.app", Environment: push.Production})
+	b.register(push.Target{DID: carol, DeviceID: "iphone", Kind: push.KindAPNs, Address: token, Topic: "example.app",
+		Environment: push.Production})
 	b.send("the secret text")
 	b.run()
 	calls := append(b.phone.taken(), apple.taken()...)
@@ -306,7 +312,8 @@ func TestPushCarriesNoContent(t *testing.T) {
 			t.Fatal(err)
 		}
 		all := c.path + header.String() + string(c.body)
-		for _, secret := range []string{b.convo.String(), hex.EncodeToString(b.convo[:]), string(alice), "secret text", string(bob), string(carol)} {
+		for _, secret := range []string{b.convo.String(), hex.EncodeToString(b.convo[:]), string(alice), "secret text",
+			string(bob), string(carol)} {
 			if strings.Contains(all, secret) {
 				t.Errorf("%q is in %s", secret, all)
 			}
@@ -351,7 +358,8 @@ func TestWebhookDialer(t *testing.T) {
 	b := newBench(t, func(c *push.Config) { c.Webhooks = push.NewWebhooks(false) })
 	b.send("hello")
 	b.run()
-	if calls, j := b.phone.taken(), b.only(); len(calls) > 0 || j.State != "dead" || !strings.Contains(j.Error, "not public") {
+	if calls, j := b.phone.taken(), b.only(); len(calls) > 0 || j.State != "dead" ||
+		!strings.Contains(j.Error, "not public") {
 		t.Fatalf("%d calls, %+v", len(calls), j)
 	}
 }
@@ -364,7 +372,8 @@ func TestTargets(t *testing.T) {
 	hook := func(url string) push.Target {
 		return push.Target{DID: carol, DeviceID: "x", Kind: push.KindWebhook, Address: url}
 	}
-	apns := push.Target{DID: carol, DeviceID: "x", Kind: push.KindAPNs, Address: token, Topic: "example.app", Environment: push.Sandbox}
+	apns := push.Target{DID: carol, DeviceID: "x", Kind: push.KindAPNs, Address: token, Topic: "example.app",
+		Environment: push.Sandbox}
 	noTopic, noToken, wrongEnvironment := apns, apns, apns
 	noTopic.Topic, noToken.Address, wrongEnvironment.Environment = "", "../secret", "staging"
 	for _, tc := range []struct {
@@ -444,7 +453,8 @@ func TestLifetimes(t *testing.T) {
 	b.phone.answers(func(http.ResponseWriter, *http.Request) {
 		err := b.db.QueryRow(context.Background(), `
 			SELECT expires_at - started_at, lease_expires_at - started_at, next_attempt_at - started_at
-			FROM idempotency_keys k JOIN push_jobs j ON k.key = j.id::text WHERE k.nsid = 'mlsd.push'`).Scan(&life, &lease, &taken)
+			FROM idempotency_keys k JOIN push_jobs j ON k.key = j.id::text WHERE k.nsid = 'mlsd.push'`).Scan(&life, &lease,
+			&taken)
 		if err != nil {
 			t.Error(err)
 		}
@@ -452,7 +462,8 @@ func TestLifetimes(t *testing.T) {
 	b.send("hello")
 	b.run()
 	for what, of := range map[string]struct{ got, want time.Duration }{
-		"the record's lifetime": {life, 3 * time.Hour}, "the lease": {lease, 20 * time.Second}, "until another takes over": {taken, 21 * time.Second},
+		"the record's lifetime": {life, 3 * time.Hour}, "the lease": {lease, 20 * time.Second},
+		"until another takes over": {taken, 21 * time.Second},
 	} {
 		if (of.got - of.want).Abs() > time.Second/2 {
 			t.Errorf("%s: %s, want %s", what, of.got, of.want)

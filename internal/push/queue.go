@@ -95,7 +95,8 @@ func roundRobin(jobs []Job) {
 // stands for. Jobs of a pool without a place are left out.
 func (w *Worker) dueJobs(ctx context.Context) ([]Job, error) {
 	rows, err := w.db.Query(ctx, `
-		SELECT d.id, d.did, d.device_id, d.reason, d.attempts, d.version, coalesce(d.last_error, ''), coalesce(t.kind, ''), coalesce(t.address, '')
+		SELECT d.id, d.did, d.device_id, d.reason, d.attempts, d.version, coalesce(d.last_error, ''), coalesce(t.kind, ''),
+			coalesce(t.address, '')
 		FROM push_jobs d LEFT JOIN push_targets t ON t.did = d.did AND t.device_id = d.device_id AND t.state = 'active'
 		WHERE d.state IN ('pending', 'sending') AND next_attempt_at <= now() AND coalesce(t.kind, '') <> ALL ($2::text[])
 			AND (d.state = 'sending' OR NOT EXISTS (
@@ -136,7 +137,8 @@ func (w *Worker) take(ctx context.Context, start []Job) ([]Job, error) {
 	batch.Queue(`SELECT set_config('mlsd.reason', 'push', true)`)
 	batch.Queue(`
 		UPDATE push_jobs j
-		SET state = 'sending', attempts = attempts + 1, next_attempt_at = now() + $4::interval, heard_by = NULL, version = version + 1
+		SET state = 'sending', attempts = attempts + 1, next_attempt_at = now() + $4::interval, heard_by = NULL, version =
+			version + 1
 		FROM (
 			SELECT d.did, d.id FROM unnest($1::text[], $2::uuid[], $3::bigint[]) AS s (did, id, version)
 			JOIN push_jobs d ON d.did = s.did AND d.id = s.id AND d.version = s.version
@@ -205,7 +207,8 @@ func (w *Worker) skip(ctx context.Context, jobs []Job) error {
 	_, err := w.db.Exec(ctx, `
 		UPDATE push_jobs j SET attempts = attempts + 1, next_attempt_at = now() + due.wait, heard_by = NULL, last_error = $5
 		FROM (
-			SELECT d.did, d.id, s.wait FROM unnest($1::text[], $2::uuid[], $3::bigint[], $4::interval[]) AS s (did, id, version, wait)
+			SELECT d.did, d.id, s.wait FROM unnest($1::text[], $2::uuid[], $3::bigint[], $4::interval[]) AS s (did, id, version,
+				wait)
 			JOIN push_jobs d ON d.did = s.did AND d.id = s.id AND d.version = s.version
 			WHERE d.state IN ('pending', 'sending') AND d.next_attempt_at <= now() FOR UPDATE OF d SKIP LOCKED
 		) due

@@ -74,7 +74,8 @@ func TestMessageDuringFanout(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.send("first")
-	resume := b.pause(failpoint.BeforeCommit, push.NSIDFanout, func() error { _, err := b.worker.FanOut(t.Context()); return err })
+	resume := b.pause(failpoint.BeforeCommit, push.NSIDFanout,
+		func() error { _, err := b.worker.FanOut(t.Context()); return err })
 	sent := make(chan error, 1)
 	go func() {
 		_, err := b.log.Append(t.Context(), []messages.Draft{b.draft("second")})
@@ -168,7 +169,8 @@ func TestNewerJobSupersedes(t *testing.T) {
 	b.due()
 	b.run()
 	jobs := b.jobs()
-	if jobs[0].State != "done" || jobs[0].Attempts != 2 || jobs[1].State != "pending" || jobs[1].Attempts != 2 || jobs[1].Wait <= 0 {
+	if jobs[0].State != "done" || jobs[0].Attempts != 2 || jobs[1].State != "pending" || jobs[1].Attempts != 2 ||
+		jobs[1].Wait <= 0 {
 		t.Fatalf("%+v", jobs)
 	}
 	b.phone.answers(nil)
@@ -203,7 +205,8 @@ func TestLostFanout(t *testing.T) {
 func TestWorkerFails(t *testing.T) {
 	t.Parallel()
 	for point, calls := range map[string]int{
-		failpoint.BeforeReserve: 1, failpoint.AfterReserve: 1, failpoint.AfterWork: 2, failpoint.BeforeCommit: 2, failpoint.AfterCommit: 1,
+		failpoint.BeforeReserve: 1, failpoint.AfterReserve: 1, failpoint.AfterWork: 2, failpoint.BeforeCommit: 2,
+		failpoint.AfterCommit: 1,
 	} {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()
@@ -260,7 +263,8 @@ func TestZombieWorker(t *testing.T) {
 			if before.State != "done" || after != before {
 				t.Fatalf("before %+v, after %+v", before, after)
 			}
-			if n := b.count(`SELECT fence FROM idempotency_keys WHERE nsid = $1 AND state = 'completed'`, idem.NSIDPush); n != 2 {
+			if n := b.count(`SELECT fence FROM idempotency_keys WHERE nsid = $1 AND state = 'completed'`,
+				idem.NSIDPush); n != 2 {
 				t.Fatalf("fence %d", n)
 			}
 		})

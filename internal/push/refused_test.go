@@ -33,7 +33,8 @@ func TestRefusedAccountIsNotCalled(t *testing.T) {
 	b.send("meanwhile")
 	b.run()
 	b.run()
-	if n := b.count(`SELECT count(*) FROM push_jobs WHERE state = 'done'`); n != 2 || b.count(`SELECT count(*) FROM push_jobs`) != 2 {
+	if n := b.count(`SELECT count(*) FROM push_jobs WHERE state = 'done'`); n != 2 ||
+		b.count(`SELECT count(*) FROM push_jobs`) != 2 {
 		t.Errorf("%d jobs have ended", n)
 	}
 	refused = nil

@@ -100,7 +100,8 @@ func TestSilentConnection(t *testing.T) {
 	call := func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		return a.call(ctx, Job{ID: uuid.New()}, Target{Kind: KindAPNs, Address: "c0ffee", Topic: "example.app", Environment: Production})
+		return a.call(ctx, Job{ID: uuid.New()},
+			Target{Kind: KindAPNs, Address: "c0ffee", Topic: "example.app", Environment: Production})
 	}
 	if err := call(); err != nil {
 		t.Fatal(err)

@@ -106,7 +106,8 @@ func (p Policy) checkAPNs(t Target) error {
 		return &InvalidError{"this server has no key for APNs"}
 	case err != nil || len(token) == 0 || len(token) > maxToken:
 		return &InvalidError{"token must be an APNs device token in hexadecimal"}
-	case t.Topic == "" || len(t.Topic) > maxTopic || strings.ContainsFunc(t.Topic, func(r rune) bool { return r <= ' ' || r > '~' }):
+	case t.Topic == "" || len(t.Topic) > maxTopic ||
+		strings.ContainsFunc(t.Topic, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return &InvalidError{"topic must be the app's bundle id"}
 	case t.Environment != Production && t.Environment != Sandbox:
 		return &InvalidError{"environment must be production or sandbox"}
@@ -134,7 +135,8 @@ func (p Policy) checkWebhook(t Target) error {
 	if u.Scheme != "https" || u.Port() != "" && u.Port() != "443" {
 		return &InvalidError{"url must be https, on port 443"}
 	}
-	if ip, err := netip.ParseAddr(u.Hostname()); err == nil && !ssrf.MayDial("tcp4", net.JoinHostPort(ip.String(), "443"), false) {
+	if ip, err := netip.ParseAddr(u.Hostname()); err == nil &&
+		!ssrf.MayDial("tcp4", net.JoinHostPort(ip.String(), "443"), false) {
 		return &InvalidError{"url must be at a public address"}
 	}
 	return nil
@@ -175,7 +177,8 @@ func Register(ctx context.Context, tx pgx.Tx, p Policy, t Target) (Target, error
 	var others int
 	var known bool // the device is registered already
 	err := tx.QueryRow(ctx, `
-		SELECT count(*) FILTER (WHERE device_id <> $2), count(*) FILTER (WHERE device_id = $2) > 0 FROM push_targets WHERE did = $1`,
+		SELECT count(*) FILTER (WHERE device_id <> $2), count(*) FILTER (WHERE device_id = $2) > 0 FROM push_targets WHERE did
+			= $1`,
 		t.DID, t.DeviceID).Scan(&others, &known)
 	if err != nil {
 		return t, fmt.Errorf("count the devices: %w", err)
@@ -183,7 +186,8 @@ func Register(ctx context.Context, tx pgx.Tx, p Policy, t Target) (Target, error
 	if !known && others >= cmp.Or(p.Targets, DefaultTargets) {
 		return t, ErrTooManyTargets
 	}
-	if err := tx.QueryRow(ctx, registerSQL, t.DID, t.DeviceID, t.Kind, t.Address, t.Topic, t.Environment, t.Secret, t.mustAgree()).
+	if err := tx.QueryRow(ctx, registerSQL, t.DID, t.DeviceID, t.Kind, t.Address, t.Topic, t.Environment, t.Secret,
+		t.mustAgree()).
 		Scan(&t.Secret, &t.State); err != nil {
 		return t, fmt.Errorf("register the device: %w", err)
 	}
@@ -212,7 +216,8 @@ func (w *Worker) target(ctx context.Context, j Job) (t Target, found bool, err e
 	defer cancel()
 	t.DID, t.DeviceID = j.DID, j.DeviceID
 	err = w.db.QueryRow(ctx, `
-		SELECT kind, address, topic, environment, secret, state, registration FROM push_targets WHERE did = $1 AND device_id = $2`,
+		SELECT kind, address, topic, environment, secret, state, registration FROM push_targets WHERE did = $1 AND device_id =
+			$2`,
 		j.DID, j.DeviceID).Scan(&t.Kind, &t.Address, &t.Topic, &t.Environment, &t.Secret, &t.State, &t.registration)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return t, false, nil

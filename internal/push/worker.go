@@ -72,9 +72,11 @@ type Worker struct {
 // NewWorker returns a worker.
 func NewWorker(c Config) *Worker {
 	w := &Worker{
-		db: c.DB, writes: c.Writes, providers: map[Kind]provider{}, webhooks: c.Webhooks, metrics: c.Metrics, log: c.Log, faults: c.Faults, tracer: c.Tracer,
-		timeouts: map[Kind]time.Duration{KindAPNs: apnsTimeout, KindWebhook: c.Timeout}, jitter: c.Jitter, operation: c.Operation,
-		freed: worker.NewSignal(), withheld: c.Withheld,
+		db: c.DB, writes: c.Writes, providers: map[Kind]provider{}, webhooks: c.Webhooks, metrics: c.Metrics, log: c.Log,
+		faults: c.Faults, tracer: c.Tracer,
+		timeouts: map[Kind]time.Duration{KindAPNs: apnsTimeout, KindWebhook: c.Timeout}, jitter: c.Jitter,
+		operation: c.Operation,
+		freed:     worker.NewSignal(), withheld: c.Withheld,
 	}
 	if c.Timeout == 0 {
 		w.timeouts[KindWebhook] = webhookTimeout

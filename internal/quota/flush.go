@@ -88,7 +88,8 @@ func (c *Counter) collect(now time.Time, all bool) (writes []pending, reads []kn
 		sh := &c.shards[i]
 		sh.mu.RLock()
 		for who, a := range sh.accounts {
-			if since := a.since.Load(); since != 0 && (all || who.day < today || now.Unix()-since >= int64(heldBack.Seconds()) || c.many(who.kind, a)) {
+			if since := a.since.Load(); since != 0 &&
+				(all || who.day < today || now.Unix()-since >= int64(heldBack.Seconds()) || c.many(who.kind, a)) {
 				writes = append(writes, c.pending(who, a)...)
 			}
 			if a.active.Swap(false) && who.day == today {

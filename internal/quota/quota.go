@@ -62,19 +62,28 @@ type Quota struct {
 // All returns the table of quotas. Those of resources come first, in the order of the resources.
 func All() []Quota {
 	return []Quota{
-		Messages:        {"messages-per-day", "MLSD_QUOTA_MESSAGES", 50_000, false, "messages, proposals and commits of one DID in a day"},
-		Bytes:           {"bytes-per-day", "MLSD_QUOTA_BYTES", 512 << 20, true, "bytes of MLS objects and idempotency records that one DID stores in a day"},
-		Convos:          {"convos-per-day", "MLSD_QUOTA_CONVOS", 500, false, "convos that one DID creates in a day"},
-		Strangers:       {"strangers-invited-per-day", "MLSD_QUOTA_STRANGERS", 1_000, false, "people that one DID invites in a day and shares no convo with"},
-		Records:         {"records-per-day", "MLSD_QUOTA_RECORDS", 50_000, false, "idempotency records of one DID in a day"},
-		KeyPackages:     {"key-packages-per-day", "MLSD_QUOTA_KEY_PACKAGES", 2_000, false, "KeyPackages that one DID publishes in a day"},
-		Reports:         {"reports-per-day", "MLSD_QUOTA_REPORTS", 20, false, "reports of abuse of one DID in a day"},
-		AttachmentBytes: {"attachment-bytes-per-day", "MLSD_QUOTA_ATTACHMENT_BYTES", 1 << 30, true, "bytes of attachments that one DID announces in a day"},
-		UploadedBytes:   {"uploaded-bytes-per-day", "MLSD_QUOTA_UPLOADED_BYTES", 3 << 30, true, "bytes of parts of attachments that one DID sends in a day, also those sent again"},
+		Messages: {"messages-per-day", "MLSD_QUOTA_MESSAGES", 50_000, false,
+			"messages, proposals and commits of one DID in a day"},
+		Bytes: {"bytes-per-day", "MLSD_QUOTA_BYTES", 512 << 20, true,
+			"bytes of MLS objects and idempotency records that one DID stores in a day"},
+		Convos: {"convos-per-day", "MLSD_QUOTA_CONVOS", 500, false, "convos that one DID creates in a day"},
+		Strangers: {"strangers-invited-per-day", "MLSD_QUOTA_STRANGERS", 1_000, false,
+			"people that one DID invites in a day and shares no convo with"},
+		Records: {"records-per-day", "MLSD_QUOTA_RECORDS", 50_000, false, "idempotency records of one DID in a day"},
+		KeyPackages: {"key-packages-per-day", "MLSD_QUOTA_KEY_PACKAGES", 2_000, false,
+			"KeyPackages that one DID publishes in a day"},
+		Reports: {"reports-per-day", "MLSD_QUOTA_REPORTS", 20, false, "reports of abuse of one DID in a day"},
+		AttachmentBytes: {"attachment-bytes-per-day", "MLSD_QUOTA_ATTACHMENT_BYTES", 1 << 30, true,
+			"bytes of attachments that one DID announces in a day"},
+		UploadedBytes: {"uploaded-bytes-per-day", "MLSD_QUOTA_UPLOADED_BYTES", 3 << 30, true,
+			"bytes of parts of attachments that one DID sends in a day, also those sent again"},
 		{ConvoBytes, "MLSD_QUOTA_CONVO_BYTES", 4 << 30, true, "bytes of messages in one convo in a day"},
-		{OpenInvitations, "MLSD_QUOTA_OPEN_INVITATIONS", 200, false, "invitations that one person has not accepted, when a stranger invites it"},
-		{ReportBytes, "MLSD_QUOTA_REPORT_BYTES", 1 << 30, true, "bytes of open reports of abuse, of all DIDs together; as many again of closed ones"},
-		{AddressShare, "MLSD_QUOTA_ADDRESS_SHARE", 200, false, "how many times the daily quotas of a DID one address has (IPv6: its /64)"},
+		{OpenInvitations, "MLSD_QUOTA_OPEN_INVITATIONS", 200, false,
+			"invitations that one person has not accepted, when a stranger invites it"},
+		{ReportBytes, "MLSD_QUOTA_REPORT_BYTES", 1 << 30, true,
+			"bytes of open reports of abuse, of all DIDs together; as many again of closed ones"},
+		{AddressShare, "MLSD_QUOTA_ADDRESS_SHARE", 200, false,
+			"how many times the daily quotas of a DID one address has (IPv6: its /64)"},
 	}
 }
 
@@ -180,7 +189,8 @@ func (e *ExceededError) Error() string {
 	case e.Resets.IsZero():
 		return fmt.Sprintf("quota %s is used up: %d of %d", e.Quota, e.Used, e.Limit)
 	}
-	return fmt.Sprintf("quota %s is used up: %d of %d; resets at %s", e.Quota, e.Used, e.Limit, e.Resets.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("quota %s is used up: %d of %d; resets at %s", e.Quota, e.Used, e.Limit,
+		e.Resets.UTC().Format(time.RFC3339))
 }
 
 // stateRetry is how long a client waits for a quota that no day resets.

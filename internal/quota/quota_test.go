@@ -37,7 +37,8 @@ type node struct {
 func newNode(t testing.TB, db *pgxpool.Pool, limits quota.Limits, options ...quota.Option) *node {
 	n := &node{t: t}
 	n.at(noon)
-	n.Counter = quota.New(db, limits, slog.New(slog.DiscardHandler), append(options, quota.WithClock(func() time.Time { return *n.now.Load() }))...)
+	n.Counter = quota.New(db, limits, slog.New(slog.DiscardHandler),
+		append(options, quota.WithClock(func() time.Time { return *n.now.Load() }))...)
 	return n
 }
 
@@ -187,7 +188,8 @@ func TestAddressShare(t *testing.T) {
 func TestReturn(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	n := newNode(t, db, quota.Limits{"messages-per-day": 1, "bytes-per-day": 100, quota.ConvoBytes: 100, quota.AddressShare: 5})
+	n := newNode(t, db, quota.Limits{"messages-per-day": 1, "bytes-per-day": 100, quota.ConvoBytes: 100,
+		quota.AddressShare: 5})
 	convo := uuid.New()
 	for range 3 {
 		s := n.open(alice)
@@ -326,7 +328,8 @@ func TestDays(t *testing.T) {
 		UPDATE quota_counts SET day = (now() AT TIME ZONE 'UTC')::date - ('2026-01-03' - day)`); err != nil {
 		t.Fatal(err)
 	}
-	if done, left := pgtest.Sweep(t, quota.Sweep(db)), stored(t, db); done["quota_counts"] != 2 || len(left) != len(rows)-2 {
+	if done, left := pgtest.Sweep(t, quota.Sweep(db)), stored(t, db); done["quota_counts"] != 2 ||
+		len(left) != len(rows)-2 {
 		t.Errorf("after two days %v are deleted, and %v are left", done, left)
 	}
 }

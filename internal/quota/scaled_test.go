@@ -18,7 +18,8 @@ func TestScaled(t *testing.T) {
 		percent int
 		want    int64
 	}{
-		{50_000, 10, 5_000}, {20, 10, 2}, {20, 4, 1}, {1, 1, 1}, {150, 33, 49}, {0, 10, 0}, {0, 1000, 0}, {50_000, 1000, 500_000}, {7, 100, 7},
+		{50_000, 10, 5_000}, {20, 10, 2}, {20, 4, 1}, {1, 1, 1}, {150, 33, 49}, {0, 10, 0}, {0, 1000, 0},
+		{50_000, 1000, 500_000}, {7, 100, 7},
 		{math.MaxInt64, 100, math.MaxInt64}, {math.MaxInt64, 1000, math.MaxInt64}, {math.MaxInt64, 1, math.MaxInt64 / 100},
 	} {
 		if got := quota.Scaled(test.limit, test.percent); got != test.want {

@@ -68,7 +68,8 @@ func (s *Spending) take(k subjectKind, cost Cost) error {
 
 func (s *Spending) exceeded(quota string, used, limit int64) error {
 	resets := startOf(s.day + 1)
-	return &ExceededError{Quota: quota, Used: used, Limit: limit, Resets: resets, After: max(resets.Sub(s.c.now()), time.Second)}
+	return &ExceededError{Quota: quota, Used: used, Limit: limit, Resets: resets,
+		After: max(resets.Sub(s.c.now()), time.Second)}
 }
 
 // TakeMessage counts a message of size bytes for the caller and its address, or refuses it. It also

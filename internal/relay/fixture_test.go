@@ -193,7 +193,8 @@ func (f *fake) identity(seq int64, did syntax.DID) {
 func (f *fake) commit(seq int64, size int) {
 	f.t.Helper()
 	f.say(seq, encode(f.t, map[string]any{"op": int64(1), "t": "#commit"},
-		map[string]any{"seq": seq, "repo": carol.String(), "time": stamp(seq), "blocks": atdata.Bytes(make([]byte, size)), "ops": []any{}}))
+		map[string]any{"seq": seq, "repo": carol.String(), "time": stamp(seq), "blocks": atdata.Bytes(make([]byte, size)),
+			"ops": []any{}}))
 }
 
 // world is a database, a relay, and nodes that follow it.
@@ -210,7 +211,8 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, db: pgtest.Database(t, pgtest.MaxConns(16)), relay: newFake(t), store: accounts.NewStore(time.Hour)}
 	_, err := w.db.Exec(t.Context(), `
 		INSERT INTO push_targets (did, device_id, kind, address, created_at, registration)
-		SELECT did, 'phone', 'webhook', 'https://example.com', now(), gen_random_uuid() FROM unnest($1::text[]) AS named (did)`, []syntax.DID{alice, bob})
+		SELECT did, 'phone', 'webhook', 'https://example.com', now(), gen_random_uuid() FROM unnest($1::text[]) AS named
+			(did)`, []syntax.DID{alice, bob})
 	w.check(err)
 	return w
 }

@@ -103,7 +103,8 @@ type decoder struct {
 // indigo's generated types decode whole commits, and bring its repository code with them.
 func newDecoder(kind Kind, now func() time.Time) (*decoder, error) {
 	mode, err := cbor.DecOptions{
-		DupMapKey: cbor.DupMapKeyEnforcedAPF, IndefLength: cbor.IndefLengthForbidden, FieldNameMatching: cbor.FieldNameMatchingCaseSensitive,
+		DupMapKey: cbor.DupMapKeyEnforcedAPF, IndefLength: cbor.IndefLengthForbidden,
+		FieldNameMatching: cbor.FieldNameMatchingCaseSensitive,
 	}.DecMode()
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)

@@ -25,13 +25,18 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		connected: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "mlsd_relay_connected", Help: "1 if this node is connected to the relay."}),
 		last: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "mlsd_relay_last_event_timestamp_seconds", Help: "When this node last received an event of the relay; 0: never."}),
+			Name: "mlsd_relay_last_event_timestamp_seconds",
+			Help: "When this node last received an event of the relay; 0: never."}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_relay_events_total", Help: "Events received by kind: account, identity, other, info, invalid, oversized."}, []string{"kind"}),
+			Name: "mlsd_relay_events_total",
+			Help: "Events received by kind: account, identity, other, info, invalid, oversized."}, []string{"kind"}),
 		statuses: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_account_statuses_total", Help: "Statuses of accounts that were stored: active, deactivated, suspended, takendown, deleted."}, []string{"status"}),
+			Name: "mlsd_account_statuses_total",
+			Help: "Statuses of accounts that were stored: active, deactivated, suspended, takendown, deleted."},
+			[]string{"status"}),
 		forgotten: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "mlsd_account_keys_forgotten_total", Help: "Accounts whose keys were forgotten because their identity changed."}),
+			Name: "mlsd_account_keys_forgotten_total",
+			Help: "Accounts whose keys were forgotten because their identity changed."}),
 		gaps: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "mlsd_relay_gaps_total", Help: "Gaps in the events of the relay."}),
 	}
@@ -39,7 +44,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	for _, kind := range []string{kindAccount, kindIdentity, kindOther, kindInfo, kindInvalid, kindOversized} {
 		m.events.WithLabelValues(kind)
 	}
-	for _, status := range []accounts.Status{accounts.Active, accounts.Deactivated, accounts.Suspended, accounts.TakenDown, accounts.Deleted} {
+	for _, status := range []accounts.Status{accounts.Active, accounts.Deactivated, accounts.Suspended, accounts.TakenDown,
+		accounts.Deleted} {
 		m.statuses.WithLabelValues(string(status))
 	}
 	return m

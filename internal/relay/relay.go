@@ -120,7 +120,8 @@ func backOff(attempt int) time.Duration {
 // It is not a worker.Every: it ends when its session does, and not after a round.
 func (f *Follower) Run(ctx context.Context) {
 	if f.source.Exposed() {
-		f.log.WarnContext(ctx, "the relay is asked without TLS: others on the way can state that accounts are deleted", "relay", f.source.String())
+		f.log.WarnContext(ctx, "the relay is asked without TLS: others on the way can state that accounts are deleted",
+			"relay", f.source.String())
 	}
 	for ctx.Err() == nil {
 		if err := f.follow(ctx); err != nil && ctx.Err() == nil {
@@ -268,7 +269,8 @@ func (f *Follower) forgetKnown(ctx context.Context, conn *pgx.Conn, identities m
 }
 
 // setStatus stores changes, and the cursor after them, in one transaction.
-func (f *Follower) setStatus(ctx context.Context, conn *pgx.Conn, position int64, changes map[syntax.DID]accounts.Change) error {
+func (f *Follower) setStatus(ctx context.Context, conn *pgx.Conn, position int64,
+	changes map[syntax.DID]accounts.Change) error {
 	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
 	defer cancel()
 	all := make([]accounts.Change, 0, len(changes))
@@ -302,10 +304,12 @@ func (f *Follower) readCursor(ctx context.Context, conn *pgx.Conn) (cursor int64
 	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
 	defer cancel()
 	var age time.Duration
-	err = conn.QueryRow(ctx, `SELECT cursor, clock_timestamp() - updated_at FROM relay_cursors WHERE source = $1`, f.source.String()).
+	err = conn.QueryRow(ctx, `SELECT cursor, clock_timestamp() - updated_at FROM relay_cursors WHERE source = $1`,
+		f.source.String()).
 		Scan(&cursor, &age)
 	if errors.Is(err, pgx.ErrNoRows) {
-		f.log.InfoContext(ctx, "the relay is followed for the first time: what it said before is not known", "relay", f.source.String())
+		f.log.InfoContext(ctx, "the relay is followed for the first time: what it said before is not known", "relay",
+			f.source.String())
 		return 0, nil
 	}
 	if err != nil {
@@ -328,7 +332,8 @@ func (f *Follower) writeCursor(ctx context.Context, conn *pgx.Conn, cursor int64
 func (f *Follower) storeCursor(ctx context.Context, db accounts.DB, cursor int64) error {
 	_, err := db.Exec(ctx, `
 		INSERT INTO relay_cursors (source, cursor, updated_at) SELECT $1::text, $2::bigint, clock_timestamp() WHERE $2 > 0
-		ON CONFLICT (source) DO UPDATE SET cursor = excluded.cursor, updated_at = excluded.updated_at`, f.source.String(), cursor)
+		ON CONFLICT (source) DO UPDATE SET cursor = excluded.cursor, updated_at = excluded.updated_at`, f.source.String(),
+		cursor)
 	if err != nil {
 		return fmt.Errorf("store the cursor: %w", err)
 	}

@@ -145,7 +145,8 @@ func TestGaps(t *testing.T) {
 	w.relay.refuse = func(cursor string) [][]byte {
 		switch cursor {
 		case "50":
-			return [][]byte{encode(t, map[string]any{"op": int64(-1)}, map[string]any{"error": "FutureCursor", "message": "Cursor in the future."}), nil}
+			return [][]byte{encode(t, map[string]any{"op": int64(-1)},
+				map[string]any{"error": "FutureCursor", "message": "Cursor in the future."}), nil}
 		case "60":
 			return [][]byte{encode(t, map[string]any{"op": int64(1), "t": "#info"}, map[string]any{"name": "OutdatedCursor"})}
 		}
@@ -256,7 +257,8 @@ func TestLostSession(t *testing.T) {
 	var ended int
 	w.check(w.db.QueryRow(t.Context(), `
 		SELECT count(pg_terminate_backend(pid)) FROM pg_locks
-		WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&ended))
+		WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname =
+			current_database())`).Scan(&ended))
 	if ended != 1 {
 		t.Fatalf("%d sessions hold the lock", ended)
 	}
@@ -307,9 +309,11 @@ func TestJetstream(t *testing.T) {
 	say := func(at int64, text string) { w.relay.say(at, fmt.Appendf(nil, text, at)) }
 	say(1, `{"did":"`+carol.String()+`","time_us":%d,"kind":"commit","commit":{"operation":"create"}}`)
 	say(2, `{"time_us":%d`)
-	say(3, `{"did":"`+alice.String()+`","time_us":%d,"kind":"account","account":{"active":false,"did":"`+alice.String()+`","seq":9,"status":"takendown","time":"2026-11-01T12:00:00Z"}}`)
+	say(3, `{"did":"`+alice.String()+`","time_us":%d,"kind":"account","account":{"active":false,"did":"`+alice.String()+
+		`","seq":9,"status":"takendown","time":"2026-11-01T12:00:00Z"}}`)
 	n.stores()
-	say(4, `{"did":"`+bob.String()+`","time_us":%d,"kind":"identity","identity":{"did":"`+bob.String()+`","handle":"bob.test","seq":10,"time":"2026-11-01T12:00:01Z"}}`)
+	say(4, `{"did":"`+bob.String()+`","time_us":%d,"kind":"identity","identity":{"did":"`+bob.String()+
+		`","handle":"bob.test","seq":10,"time":"2026-11-01T12:00:01Z"}}`)
 	if did := n.forgetsNext(); did != bob {
 		t.Errorf("forgot %s", did)
 	}

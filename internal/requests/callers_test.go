@@ -65,7 +65,8 @@ func TestCallers(t *testing.T) {
 	for _, node := range []*requests.Recorder{a, b} {
 		node.Add(of("did:plc:a", time.Second, func(*requests.Request) {}))
 		node.Add(of("did:plc:a", time.Second/2, func(r *requests.Request) { r.Replayed = true }))
-		node.Add(of("did:plc:a", time.Second, func(r *requests.Request) { r.Expired, r.Error, r.Conflict = true, "EpochMismatch", true }))
+		node.Add(of("did:plc:a", time.Second,
+			func(r *requests.Request) { r.Expired, r.Error, r.Conflict = true, "EpochMismatch", true }))
 		node.Add(of("did:plc:a", time.Second, func(r *requests.Request) { r.Expired = true }))
 		node.Add(of("did:plc:b", time.Second, func(r *requests.Request) { r.Error = "NotMember" }))
 		node.Add(of("did:plc:b", time.Second, func(r *requests.Request) { r.Key, r.KeyUsed, r.NSID = "", false, "getEpoch" }))
@@ -175,7 +176,8 @@ func TestCallersAreKeptForAWeek(t *testing.T) {
 	}
 	var visible int
 	err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(t.Context(), `SELECT set_config('role', 'mlsd_app', true), set_config('mlsd.caller', 'did:plc:alice', true)`); err != nil {
+		if _, err := tx.Exec(t.Context(),
+			`SELECT set_config('role', 'mlsd_app', true), set_config('mlsd.caller', 'did:plc:alice', true)`); err != nil {
 			return err
 		}
 		return tx.QueryRow(t.Context(), `SELECT count(*) FROM caller_counts`).Scan(&visible)
@@ -200,7 +202,8 @@ func TestConflictsAreAudited(t *testing.T) {
 	audited := func() (lines []string) {
 		t.Helper()
 		rows, err := db.Query(t.Context(), `
-			SELECT format('%s %s: %s to %s, %s, %s', entity, entity_id, from_state, to_state, actor, version) FROM audit_log ORDER BY id`)
+			SELECT format('%s %s: %s to %s, %s, %s', entity, entity_id, from_state, to_state, actor, version) FROM audit_log
+				ORDER BY id`)
 		if err == nil {
 			lines, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		}

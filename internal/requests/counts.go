@@ -203,7 +203,8 @@ func (c *counter) newConflicts(t *top, hour time.Time) (audits conflictAudits) {
 			continue
 		}
 		c.audited[e.caller] = true
-		audits.ids, audits.dids, audits.ns = append(audits.ids, e.nsid+" "+e.key), append(audits.dids, e.did), append(audits.ns, e.n)
+		audits.ids, audits.dids, audits.ns = append(audits.ids, e.nsid+" "+e.key), append(audits.dids, e.did),
+			append(audits.ns, e.n)
 	}
 	return audits
 }

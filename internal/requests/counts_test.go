@@ -22,7 +22,8 @@ func newCounter(db *pgxpool.Pool) *requests.Recorder {
 
 // conflict is a request of a caller that was refused because of another one.
 func conflict(did, name, nsid, key string) requests.Request {
-	return requests.Request{Caller: did, Admitted: true, NSID: nsid, Key: key, KeyUsed: true, Error: name, Conflict: true, Took: time.Second}
+	return requests.Request{Caller: did, Admitted: true, NSID: nsid, Key: key, KeyUsed: true, Error: name, Conflict: true,
+		Took: time.Second}
 }
 
 // refused is a request of alice that was refused because of another one.

@@ -154,7 +154,8 @@ func (r *Recorder) Add(q Request) {
 		r.pending.leftOut++
 		return
 	}
-	q.Key, q.Caller, q.ID = strings.Clone(q.Key), strings.Clone(q.Caller), strings.Clone(q.ID) // keeps nothing else of the request
+	// keeps nothing else of the request
+	q.Key, q.Caller, q.ID = strings.Clone(q.Key), strings.Clone(q.Caller), strings.Clone(q.ID)
 	if !q.Known {
 		r.pending.others = append(r.pending.others, q)
 		return

@@ -48,7 +48,8 @@ func newRecorder(t *testing.T, db *pgxpool.Pool, sample int) *recorder {
 // refused is a request that was refused now.
 func (r *recorder) refused(caller string) requests.Request {
 	return requests.Request{
-		At: r.now, ID: "r1", NSID: "sendMessage", Status: 409, Error: "EpochMismatch", Message: "epoch 3 is stale", Caller: caller, Known: true,
+		At: r.now, ID: "r1", NSID: "sendMessage", Status: 409, Error: "EpochMismatch", Message: "epoch 3 is stale",
+		Caller: caller, Known: true,
 		Took: 5 * time.Millisecond,
 	}
 }
@@ -86,7 +87,8 @@ func TestTrace(t *testing.T) {
 	t.Parallel()
 	r := newRecorder(t, pgtest.Database(t), 0)
 	q := r.refused(alice)
-	q.Key, q.Convo, q.Bytes, q.Trace = "k1", uuid.MustParse("0192f3a4-0000-7000-8000-000000000000"), 70, "4bf92f3577b34da6a3ce929d0e0e4736"
+	q.Key, q.Convo, q.Bytes, q.Trace = "k1", uuid.MustParse("0192f3a4-0000-7000-8000-000000000000"), 70,
+		"4bf92f3577b34da6a3ce929d0e0e4736"
 	q.Detail, q.Message = []byte(`{"currentEpoch": 4}`), "epoch 3 is stale\x00\xff; "+strings.Repeat("x", 1000)
 	r.Add(q)
 	if err := r.Flush(t.Context()); err != nil {
@@ -98,10 +100,12 @@ func TestTrace(t *testing.T) {
 		Seconds, Age                                       float64
 	}
 	err := r.db.QueryRow(t.Context(), `
-		SELECT request_id, node, nsid, error, left(message, 18), caller_did, key, convo_id::text, (detail ->> 'currentEpoch')::int, seconds,
+		SELECT request_id, node, nsid, error, left(message, 18), caller_did, key, convo_id::text, (detail ->>
+			'currentEpoch')::int, seconds,
 			extract(epoch FROM clock_timestamp() - at)
 		FROM requests WHERE status = 409 AND length(message) < 500`).
-		Scan(&row.ID, &row.Node, &row.NSID, &row.Error, &row.Message, &row.Caller, &row.Key, &row.Convo, &row.Epoch, &row.Seconds, &row.Age)
+		Scan(&row.ID, &row.Node, &row.NSID, &row.Error, &row.Message, &row.Caller, &row.Key, &row.Convo, &row.Epoch,
+			&row.Seconds, &row.Age)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +114,8 @@ func TestTrace(t *testing.T) {
 	}
 	row.Age = 0
 	want := row
-	want.ID, want.Node, want.NSID, want.Error, want.Message = "r1", "a:1", "sendMessage", "EpochMismatch", "epoch 3 is stale; "
+	want.ID, want.Node, want.NSID, want.Error, want.Message = "r1", "a:1", "sendMessage", "EpochMismatch",
+		"epoch 3 is stale; "
 	want.Caller, want.Key, want.Convo, want.Epoch, want.Seconds = alice, "k1", q.Convo.String(), 4, 0.005
 	if diff := cmp.Diff(want, row); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -124,7 +129,8 @@ func TestTrace(t *testing.T) {
 	}
 	delete(lines[0], "time")
 	if diff := cmp.Diff(map[string]any{
-		"level": "INFO", "msg": "access", "request": "r1", "nsid": "sendMessage", "status": 409.0, "error": "EpochMismatch", "ms": 5.0,
+		"level": "INFO", "msg": "access", "request": "r1", "nsid": "sendMessage", "status": 409.0, "error": "EpochMismatch",
+		"ms":    5.0,
 		"bytes": 70.0, "caller": r.Hash(alice), "trace": "4bf92f3577b34da6a3ce929d0e0e4736",
 	}, lines[0]); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -229,7 +235,8 @@ func TestSweep(t *testing.T) {
 		return ids
 	}
 	_, err := r.db.Exec(t.Context(), `
-		INSERT INTO requests (id, at, request_id, node, nsid, status, error, message, caller_did, key, replayed, expired, seconds)
+		INSERT INTO requests (id, at, request_id, node, nsid, status, error, message, caller_did, key, replayed, expired,
+			seconds)
 		OVERRIDING SYSTEM VALUE
 		SELECT id, now() - age, 'r', 'n', 'x', 500, 'e', 'm', 'did:plc:alice', '', false, false, 1
 		FROM (SELECT id, interval '25 hours' FROM generate_series(1, 6000) AS of (id)

@@ -29,7 +29,8 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.Blocks) 
 	tag, err := tx.Exec(ctx, `
 		DELETE FROM requests
 		WHERE ctid >= $1::tid AND ctid < $2::tid
-			AND (caller_did = $3 OR strpos(message, $3) > 0 OR strpos(key, $3) > 0 OR strpos(request_id, $3) > 0 OR strpos(detail::text, $3) > 0)`,
+			AND (caller_did = $3 OR strpos(message, $3) > 0 OR strpos(key, $3) > 0 OR strpos(request_id, $3) > 0 OR
+				strpos(detail::text, $3) > 0)`,
 		b.From, b.To, p.DID.String())
 	if err != nil {
 		return 0, fmt.Errorf("erase requests: %w", err)

@@ -82,12 +82,16 @@ func (r *Recorder) insert(ctx context.Context, tx pgx.Tx, all []Request) error {
 		return err
 	}
 	_, err := tx.Exec(ctx, `
-		INSERT INTO requests (node, at, request_id, nsid, status, error, message, detail, caller_did, key, convo_id, replayed, expired, seconds)
-		SELECT $1, clock_timestamp() - age * interval '1 second', id, nsid, status, error, message, detail, did, key, convo, replayed, expired, seconds
-		FROM unnest($2::float8[], $3::text[], $4::text[], $5::integer[], $6::text[], $7::text[], $8::jsonb[], $9::text[], $10::text[],
+		INSERT INTO requests (node, at, request_id, nsid, status, error, message, detail, caller_did, key, convo_id, replayed,
+			expired, seconds)
+		SELECT $1, clock_timestamp() - age * interval '1 second', id, nsid, status, error, message, detail, did, key, convo,
+			replayed, expired, seconds
+		FROM unnest($2::float8[], $3::text[], $4::text[], $5::integer[], $6::text[], $7::text[], $8::jsonb[], $9::text[],
+			$10::text[],
 			$11::uuid[], $12::boolean[], $13::boolean[], $14::float8[])
 			AS of (age, id, nsid, status, error, message, detail, did, key, convo, replayed, expired, seconds)`,
-		r.cfg.Node, c.ages, c.ids, c.nsids, c.statuses, c.errors, c.messages, c.details, c.dids, c.keys, c.convos, c.replayed, c.expired, c.seconds)
+		r.cfg.Node, c.ages, c.ids, c.nsids, c.statuses, c.errors, c.messages, c.details, c.dids, c.keys, c.convos, c.replayed,
+		c.expired, c.seconds)
 	return err
 }
 
@@ -102,8 +106,10 @@ func (c *columns) add(q *Request, now time.Time) {
 		convo = &q.Convo
 	}
 	c.ages, c.ids, c.nsids = append(c.ages, now.Sub(q.At).Seconds()), append(c.ids, q.ID), append(c.nsids, q.NSID)
-	c.statuses, c.errors, c.messages = append(c.statuses, q.Status), append(c.errors, q.Error), append(c.messages, storable(q.Message))
-	c.details, c.dids, c.keys, c.convos = append(c.details, detail), append(c.dids, q.Caller), append(c.keys, q.Key), append(c.convos, convo)
+	c.statuses, c.errors, c.messages = append(c.statuses, q.Status), append(c.errors, q.Error),
+		append(c.messages, storable(q.Message))
+	c.details, c.dids, c.keys, c.convos = append(c.details, detail), append(c.dids, q.Caller), append(c.keys, q.Key),
+		append(c.convos, convo)
 	c.replayed, c.expired = append(c.replayed, q.Replayed), append(c.expired, q.Expired)
 	c.seconds = append(c.seconds, q.Took.Seconds())
 }

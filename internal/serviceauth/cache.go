@@ -222,7 +222,8 @@ func (c *CachedDirectory) lookup(ctx context.Context, did syntax.DID, refresh bo
 
 // shareFetch returns the result of fetch. Simultaneous calls for one flight share one fetch. A call
 // returns when its ctx ends; the fetch continues for the others.
-func shareFetch[T any](ctx context.Context, flights *singleflight.Group, flight string, fetch func(context.Context) (T, error)) (found T, err error) {
+func shareFetch[T any](ctx context.Context, flights *singleflight.Group, flight string,
+	fetch func(context.Context) (T, error)) (found T, err error) {
 	detached := context.WithoutCancel(ctx)
 	result := flights.DoChan(flight, func() (any, error) { return fetch(detached) })
 	select {
@@ -236,7 +237,8 @@ func shareFetch[T any](ctx context.Context, flights *singleflight.Group, flight 
 
 // load reads the key of did from the table or fetches it, and remembers the outcome. void says that
 // the outcome does not count, because did was forgotten meanwhile.
-func (c *CachedDirectory) load(ctx context.Context, did syntax.DID, refresh bool) (found cachedKey, void bool, err error) {
+func (c *CachedDirectory) load(ctx context.Context, did syntax.DID, refresh bool) (found cachedKey, void bool,
+	err error) {
 	l := c.begin(did)
 	r := c.shared.read(ctx, did)
 	found = cachedKey{key: r.key, fetched: c.now().Add(-r.age), version: r.version, stored: true}

@@ -26,10 +26,11 @@ type cacheFixture struct {
 func newCacheFixture(t *testing.T) *cacheFixture {
 	t.Helper()
 	f := &cacheFixture{now: time.Unix(1_800_000_000, 0), key: publicKey(t)}
-	f.CachedDirectory = newCachedDirectory(func() time.Time { return f.now }, func(context.Context, syntax.DID, bool) (atcrypto.PublicKey, error) {
-		f.fetches++
-		return f.key, f.err
-	}, nil)
+	f.CachedDirectory = newCachedDirectory(func() time.Time { return f.now },
+		func(context.Context, syntax.DID, bool) (atcrypto.PublicKey, error) {
+			f.fetches++
+			return f.key, f.err
+		}, nil)
 	return f
 }
 

@@ -96,6 +96,7 @@ const (
 	reasonIssuer    = "iss has no usable signing key"
 	reasonKey       = "alg does not match the key of iss"
 	reasonSignature = "signature does not verify"
-	reasonHighS     = "signature is High-S: normalise it (replace s by n - s where s is above n/2), as AT Protocol requires; Node and WebCrypto do not"
-	reasonReplay    = "token was used before"
+	reasonHighS     = "signature is High-S: normalise it (replace s by n - s where s is above n/2), as AT Protocol " +
+		"requires; Node and WebCrypto do not"
+	reasonReplay = "token was used before"
 )

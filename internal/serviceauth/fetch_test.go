@@ -38,7 +38,8 @@ func TestDNSRebinding(t *testing.T) {
 	var asked atomic.Int32
 	for _, allow := range []bool{false, true} {
 		client := publicClient(allow, fakeDNS(t, &asked, [4]byte{127, 0, 0, 1}))
-		_, err := newSource(client, lookups{perSecond: 1, burst: 1, inFlight: 1, strangers: 1}).get(t.Context(), lookup{url: "https://rebind.test:" + port + "/"})
+		_, err := newSource(client, lookups{perSecond: 1, burst: 1, inFlight: 1, strangers: 1}).get(t.Context(),
+			lookup{url: "https://rebind.test:" + port + "/"})
 		if forbidden := errors.Is(err, ssrf.ErrForbidden) && errors.Is(err, ErrIssuer); forbidden == allow || err == nil {
 			t.Errorf("loopback allowed: %t: %v", allow, err)
 		}
@@ -136,7 +137,8 @@ func TestTarpitsHoldFewSlots(t *testing.T) {
 		ask := func(domain string, n int) {
 			for range n {
 				wg.Go(func() {
-					if _, err := s.get(context.WithoutCancel(t.Context()), lookup{url: "https://" + domain, domain: domain}); err == nil {
+					if _, err := s.get(context.WithoutCancel(t.Context()),
+						lookup{url: "https://" + domain, domain: domain}); err == nil {
 						t.Error("the tarpit has answered")
 					}
 				})
@@ -174,7 +176,10 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 func TestSourceIsDown(t *testing.T) {
 	t.Parallel()
 	var status atomic.Int32
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(status.Load())) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		w.WriteHeader(int(status.Load()))
+	}))
 	defer server.Close()
 	s := newSource(plainClient(), lookups{perSecond: 0, burst: 2 * failuresOfOutage, inFlight: 1, strangers: 1})
 	for _, code := range []int32{http.StatusTooManyRequests, http.StatusServiceUnavailable} {

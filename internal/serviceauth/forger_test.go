@@ -34,12 +34,14 @@ func newNode(t *testing.T, ids ...*authtest.Identity) (*fixture, *plc, *servicea
 	server := httptest.NewServer(p)
 	t.Cleanup(server.Close)
 	f := newFixture(t)
-	dir, err := serviceauth.NewDirectory(serviceauth.DirectoryConfig{PLCURL: server.URL, Now: func() time.Time { return f.now }})
+	dir, err := serviceauth.NewDirectory(serviceauth.DirectoryConfig{PLCURL: server.URL,
+		Now: func() time.Time { return f.now }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.Validator, err = serviceauth.New(serviceauth.Config{
-		Audiences: serviceauth.Audiences(service), Directory: dir, Replays: f.replays, Urgent: send, Now: func() time.Time { return f.now },
+		Audiences: serviceauth.Audiences(service), Directory: dir, Replays: f.replays, Urgent: send,
+		Now: func() time.Time { return f.now },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +93,8 @@ func TestForgerLeavesLookups(t *testing.T) {
 	for i := range forged {
 		f.from = "forger"
 		mallory.DID = authtest.NewIdentity(t).DID
-		if _, err := f.call(t, mallory.Authorization(t, string(service), string(send), f.now), send); errors.Is(err, serviceauth.ErrSpent) {
+		if _, err := f.call(t, mallory.Authorization(t, string(service), string(send), f.now), send); errors.Is(err,
+			serviceauth.ErrSpent) {
 			spent++
 		}
 		if i%12 == 0 { // an honest account comes between
@@ -108,7 +111,8 @@ func TestForgerLeavesLookups(t *testing.T) {
 	}
 	// Ten seconds later the address has its budget again.
 	f.from, f.now = "forger", f.now.Add(10*time.Second)
-	if _, err := f.call(t, mallory.Authorization(t, string(service), string(send), f.now), send); errors.Is(err, serviceauth.ErrSpent) {
+	if _, err := f.call(t, mallory.Authorization(t, string(service), string(send), f.now), send); errors.Is(err,
+		serviceauth.ErrSpent) {
 		t.Error("the budget does not come back")
 	}
 }
@@ -126,7 +130,8 @@ func TestPDSOfNewUsers(t *testing.T) {
 	for w := range 20 {
 		wg.Go(func() {
 			for i := w; i < len(ids); i += 20 {
-				if did, err := f.call(t, ids[i].Authorization(t, string(service), string(send), f.now), send); err != nil || did != ids[i].DID {
+				if did, err := f.call(t, ids[i].Authorization(t, string(service), string(send), f.now), send); err != nil ||
+					did != ids[i].DID {
 					t.Errorf("user %d: %q, %v", i, did, err)
 				}
 			}

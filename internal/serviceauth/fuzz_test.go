@@ -18,7 +18,8 @@ func FuzzValidate(f *testing.F) {
 	fix := newFixture(f, alice)
 	good := alice.Token(f, string(service), string(read), fix.now)
 	f.Add("Bearer " + good)
-	f.Add("Bearer " + alice.Token(f, string(service), string(read), fix.now, authtest.Claim("iss", "did:web:a.example.com")))
+	f.Add("Bearer " + alice.Token(f, string(service), string(read), fix.now,
+		authtest.Claim("iss", "did:web:a.example.com")))
 	f.Add("Bearer " + alice.Token(f, string(service), string(read), fix.now, authtest.Header("alg", "ES256")))
 	f.Add("Bearer eyJhbGciOiJub25lIn0.e30.")
 	f.Add("Basic x")

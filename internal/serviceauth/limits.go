@@ -43,7 +43,8 @@ type currentLimit struct {
 }
 
 func newCurrentLimit(now func() time.Time) *currentLimit {
-	return &currentLimit{all: rate.NewLimiter(allCurrentRate, allCurrentBurst), dids: limit.NewBuckets[syntax.DID](currentDIDs, now), now: now}
+	return &currentLimit{all: rate.NewLimiter(allCurrentRate, allCurrentBurst),
+		dids: limit.NewBuckets[syntax.DID](currentDIDs, now), now: now}
 }
 
 // admit counts a look-up of did. Errors: ErrOften, ErrBusy.

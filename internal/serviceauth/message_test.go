@@ -15,7 +15,8 @@ func TestWrongAudienceNamesBoth(t *testing.T) {
 	id := authtest.NewIdentity(t)
 	f := newFixture(t, id)
 	for aud, want := range map[string]string{
-		"did:web:elsewhere.test":    `aud is not this service: "did:web:elsewhere.test" instead of ` + string(service) + " or " + string(service) + "#atproto_mls",
+		"did:web:elsewhere.test": `aud is not this service: "did:web:elsewhere.test" instead of ` + string(service) +
+			" or " + string(service) + "#atproto_mls",
 		strings.Repeat("x", 300):    `xxx"… instead of`,
 		"did:web:a\u202e\"<b>.test": `"did:web:a\u202e\"<b>.test" instead of`,
 	} {

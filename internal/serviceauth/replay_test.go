@@ -22,7 +22,8 @@ func TestReplay(t *testing.T) {
 	f.wantCaller(t, post, send, alice.DID)
 	f.wantRefused(t, post, send, replayed)
 	// The jti decides, not the whole token. Another caller may use the same jti.
-	f.wantRefused(t, alice.Authorization(t, string(service), string(send), f.now, authtest.Claim("jti", "1"), authtest.Claim("x", 1)), send, replayed)
+	f.wantRefused(t, alice.Authorization(t, string(service), string(send), f.now, authtest.Claim("jti", "1"),
+		authtest.Claim("x", 1)), send, replayed)
 	f.wantCaller(t, bob.Authorization(t, string(service), string(send), f.now, authtest.Claim("jti", "1")), send, bob.DID)
 
 	get := alice.Authorization(t, string(service), string(read), f.now)
@@ -83,7 +84,8 @@ func TestReplayStoreFailsClosed(t *testing.T) {
 	alice := authtest.NewIdentity(t)
 	f := newFixture(t, alice)
 	f.replays.Fail(errors.New("connection refused"))
-	if did, err := f.call(t, alice.Authorization(t, string(service), string(send), f.now), send); did != "" || !errors.Is(err, serviceauth.ErrUnavailable) {
+	if did, err := f.call(t, alice.Authorization(t, string(service), string(send), f.now), send); did != "" ||
+		!errors.Is(err, serviceauth.ErrUnavailable) {
 		t.Errorf("procedure: %q, %v, want ErrUnavailable", did, err)
 	}
 	f.wantCaller(t, alice.Authorization(t, string(service), string(read), f.now), read, alice.DID)
@@ -95,7 +97,8 @@ func TestSubImpersonation(t *testing.T) {
 	alice, mallory := authtest.NewIdentity(t), authtest.NewIdentity(t)
 	f := newFixture(t, alice, mallory)
 	for _, name := range []string{"sub", "act", "client_id", "did"} {
-		f.wantCaller(t, mallory.Authorization(t, string(service), string(send), f.now, authtest.Claim(name, alice.DID)), send, mallory.DID)
+		f.wantCaller(t, mallory.Authorization(t, string(service), string(send), f.now, authtest.Claim(name, alice.DID)), send,
+			mallory.DID)
 	}
 }
 

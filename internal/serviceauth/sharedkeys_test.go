@@ -118,7 +118,8 @@ func TestReturn(t *testing.T) {
 	db := pgtest.Database(t)
 	dids, keys := make([]syntax.DID, accounts), map[syntax.DID]atcrypto.PublicKey{}
 	some := []atcrypto.PublicKey{publicKey(t), publicKey(t), publicKey(t)}
-	before := newCachedDirectory(time.Now, func(_ context.Context, did syntax.DID, _ bool) (atcrypto.PublicKey, error) { return keys[did], nil }, db)
+	before := newCachedDirectory(time.Now,
+		func(_ context.Context, did syntax.DID, _ bool) (atcrypto.PublicKey, error) { return keys[did], nil }, db)
 	for i := range dids {
 		dids[i] = syntax.DID(fmt.Sprintf("did:plc:%024d", i))
 		keys[dids[i]] = some[i%len(some)]
@@ -133,7 +134,8 @@ func TestReturn(t *testing.T) {
 	if err := before.Forget(t.Context(), dids[0]); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.Exec(t.Context(), `UPDATE identity_keys SET key = 'nonsense' WHERE did = $1`, dids[1].String()); err != nil {
+	if _, err := db.Exec(t.Context(), `UPDATE identity_keys SET key = 'nonsense' WHERE did = $1`,
+		dids[1].String()); err != nil {
 		t.Fatal(err)
 	}
 	for node := range nodes {
@@ -168,7 +170,8 @@ func TestReturn(t *testing.T) {
 		_, forgotten := fetched.Load(dids[0])
 		_, broken := fetched.Load(dids[1])
 		if asked != 2 || !forgotten || !broken {
-			t.Errorf("node %d: the directory was asked for %d accounts, want the forgotten one and the one whose row is of no use", node, asked)
+			t.Errorf("node %d: the directory was asked for %d accounts, want the forgotten one and the one whose row is of "+
+				"no use", node, asked)
 		}
 		const few = 2 * accounts / readsOfCall
 		if n := held.queries.Load(); n > few {
@@ -294,7 +297,8 @@ func TestSweepKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	var left string
-	if err := db.QueryRow(t.Context(), `SELECT string_agg(did, ', ' ORDER BY did) FROM identity_keys`).Scan(&left); err != nil || left != "new, new mark" {
+	if err := db.QueryRow(t.Context(),
+		`SELECT string_agg(did, ', ' ORDER BY did) FROM identity_keys`).Scan(&left); err != nil || left != "new, new mark" {
 		t.Errorf("left: %s, %v", left, err)
 	}
 }

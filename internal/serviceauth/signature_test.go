@@ -128,7 +128,8 @@ func TestKeyRotationMeanwhile(t *testing.T) {
 	dir.once.Do(func() {})
 	now := time.Unix(1_800_000_000, 0)
 	v, err := serviceauth.New(serviceauth.Config{
-		Audiences: serviceauth.Audiences(service), Directory: dir, Replays: &authtest.Replays{}, Now: func() time.Time { return now },
+		Audiences: serviceauth.Audiences(service), Directory: dir, Replays: &authtest.Replays{},
+		Now: func() time.Time { return now },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -205,7 +206,9 @@ func TestHighSIsRefused(t *testing.T) {
 		if err := key.HashAndVerifyLenient([]byte(token[:dot]), sig); err != nil {
 			t.Fatalf("the high-S form should verify: %v", err)
 		}
-		f.wantRefused(t, "Bearer "+token[:dot+1]+base64.RawURLEncoding.EncodeToString(sig), send, "signature is High-S: normalise it (replace s by n - s where s is above n/2), as AT Protocol requires; Node and WebCrypto do not")
+		f.wantRefused(t, "Bearer "+token[:dot+1]+base64.RawURLEncoding.EncodeToString(sig), send,
+			"signature is High-S: normalise it (replace s by n - s where s is above n/2), as AT Protocol requires; Node and "+
+				"WebCrypto do not")
 		f.wantCaller(t, "Bearer "+token, send, id.DID)
 	}
 }

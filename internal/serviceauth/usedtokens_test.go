@@ -67,7 +67,9 @@ func TestTokenID(t *testing.T) {
 	f := newFixture(t, alice, bob)
 	method := send
 	id := func(who *authtest.Identity, jti string, changes ...authtest.Change) serviceauth.TokenID {
-		token, err := f.Validate(t.Context(), "", who.Authorization(t, string(service), string(method), f.now, append(changes, authtest.Claim("jti", jti))...), method, true, nil)
+		token, err := f.Validate(t.Context(), "",
+			who.Authorization(t, string(service), string(method), f.now, append(changes, authtest.Claim("jti", jti))...), method,
+			true, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

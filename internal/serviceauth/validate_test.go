@@ -26,19 +26,23 @@ func TestValidateAccepts(t *testing.T) {
 		aud     string
 		changes []authtest.Change
 	}{
-		"K-256":                    {alice, string(service), nil},
-		"P-256":                    {bob, string(service), nil},
-		"did:web":                  {web, string(service), nil},
-		"service audience":         {alice, string(service) + "#atproto_mls", nil},
-		"no typ":                   {alice, string(service), []authtest.Change{authtest.Header("typ", nil)}},
-		"kid":                      {alice, string(service), []authtest.Change{authtest.Header("kid", "#atproto")}},
-		"jti of 256 bytes":         {alice, string(service), []authtest.Change{authtest.Claim("jti", strings.Repeat("j", 256))}},
-		"one hour":                 {alice, string(service), []authtest.Change{authtest.Claim("exp", at.Add(time.Hour).Unix())}},
-		"expired 4 s ago":          {alice, string(service), []authtest.Change{authtest.Claim("iat", at.Unix()-60), authtest.Claim("exp", at.Unix()-4)}},
-		"issued in 30 s":           {alice, string(service), []authtest.Change{authtest.Claim("iat", at.Unix()+30)}},
-		"nbf now":                  {alice, string(service), []authtest.Change{authtest.Claim("nbf", at.Unix())}},
-		"claims we do not know":    {alice, string(service), []authtest.Change{authtest.Claim("x", map[string]any{"y": 1})}},
-		"embedded key is not read": {alice, string(service), []authtest.Change{authtest.Header("jwk", map[string]any{"kty": "EC"})}},
+		"K-256":            {alice, string(service), nil},
+		"P-256":            {bob, string(service), nil},
+		"did:web":          {web, string(service), nil},
+		"service audience": {alice, string(service) + "#atproto_mls", nil},
+		"no typ":           {alice, string(service), []authtest.Change{authtest.Header("typ", nil)}},
+		"kid":              {alice, string(service), []authtest.Change{authtest.Header("kid", "#atproto")}},
+		"jti of 256 bytes": {alice, string(service),
+			[]authtest.Change{authtest.Claim("jti", strings.Repeat("j", 256))}},
+		"one hour": {alice, string(service),
+			[]authtest.Change{authtest.Claim("exp", at.Add(time.Hour).Unix())}},
+		"expired 4 s ago": {alice, string(service),
+			[]authtest.Change{authtest.Claim("iat", at.Unix()-60), authtest.Claim("exp", at.Unix()-4)}},
+		"issued in 30 s":        {alice, string(service), []authtest.Change{authtest.Claim("iat", at.Unix()+30)}},
+		"nbf now":               {alice, string(service), []authtest.Change{authtest.Claim("nbf", at.Unix())}},
+		"claims we do not know": {alice, string(service), []authtest.Change{authtest.Claim("x", map[string]any{"y": 1})}},
+		"embedded key is not read": {alice, string(service),
+			[]authtest.Change{authtest.Header("jwk", map[string]any{"kty": "EC"})}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, nsid := range []syntax.NSID{send, read} {
@@ -71,8 +75,10 @@ func TestValidateRefusesCheaply(t *testing.T) {
 	f := newFixture(t, alice)
 	at := f.now
 	const (
-		typ, iss, lxm, times   = "typ is that of another kind of token", "iss must be a did:plc or did:web account", "lxm is not this method", "exp and iat are required, in whole seconds"
-		aud, jti, kid, alg     = "aud is not this service", "jti must have 1 to 256 bytes", "kid must be #atproto", "alg must be ES256 or ES256K"
+		typ, iss, lxm, times = "typ is that of another kind of token", "iss must be a did:plc or did:web account",
+			"lxm is not this method", "exp and iat are required, in whole seconds"
+		aud, jti, kid, alg = "aud is not this service", "jti must have 1 to 256 bytes", "kid must be #atproto",
+			"alg must be ES256 or ES256K"
 		malformed, crit        = "token claims are malformed", "crit is not supported"
 		future, expired, lives = "iat or nbf is in the future", "token has expired", "token must expire within 1 hour of iat"
 	)
@@ -201,7 +207,8 @@ func TestValidateRefusesForms(t *testing.T) {
 
 func TestNewRefusesIncompleteConfig(t *testing.T) {
 	t.Parallel()
-	good := serviceauth.Config{Audiences: []string{string(service)}, Directory: authtest.NewDirectory(t), Replays: &authtest.Replays{}}
+	good := serviceauth.Config{Audiences: []string{string(service)}, Directory: authtest.NewDirectory(t),
+		Replays: &authtest.Replays{}}
 	if _, err := serviceauth.New(good); err != nil {
 		t.Fatal(err)
 	}
@@ -238,10 +245,12 @@ func TestUrgent(t *testing.T) {
 	busy := f.Occupy(t)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := f.Validate(gone, "", alice.Authorization(t, string(service), string(read), f.now), read, false, nil); !errors.Is(err, serviceauth.ErrUnavailable) {
+	if _, err := f.Validate(gone, "", alice.Authorization(t, string(service), string(read), f.now), read, false,
+		nil); !errors.Is(err, serviceauth.ErrUnavailable) {
 		t.Errorf("while every slot is taken: %v, want ErrUnavailable", err)
 	}
-	if token, err := f.Validate(gone, "", alice.Authorization(t, string(service), string(send), f.now), send, true, nil); err != nil || token.Caller != alice.DID {
+	if token, err := f.Validate(gone, "", alice.Authorization(t, string(service), string(send), f.now), send, true,
+		nil); err != nil || token.Caller != alice.DID {
 		t.Errorf("the urgent method: %s, %v", token.Caller, err)
 	}
 	busy()

@@ -280,7 +280,8 @@ func (v *Validator) checkSignature(ctx context.Context, from string, tok *token)
 // verifyWithKeyOfIssuer verifies the signature and returns the key. If the signature does not
 // verify, or alg is of another curve, the caller may have rotated its key. The check is then
 // repeated with a newer key, if there is one.
-func (v *Validator) verifyWithKeyOfIssuer(ctx context.Context, charge *lookupCharge, tok *token) (atcrypto.PublicKey, error) {
+func (v *Validator) verifyWithKeyOfIssuer(ctx context.Context, charge *lookupCharge, tok *token) (atcrypto.PublicKey,
+	error) {
 	key, err := v.dir.Resolve(ctx, tok.claims.iss)
 	if err != nil {
 		return nil, err

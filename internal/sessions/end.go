@@ -29,7 +29,8 @@ func end(ctx context.Context, db Execer, dids []syntax.DID, device *string) erro
 	}
 	_, err := db.Exec(ctx, `
 		WITH open AS MATERIALIZED (
-			SELECT id FROM sessions WHERE did = ANY($1::text[]) AND ($2::text IS NULL OR device_id = $2) AND ended_version IS NULL
+			SELECT id FROM sessions WHERE did = ANY($1::text[]) AND ($2::text IS NULL OR device_id = $2) AND ended_version IS
+				NULL
 		), clock AS (
 			UPDATE session_clock SET version = version + 1 WHERE EXISTS (SELECT FROM open) RETURNING version
 		)
@@ -48,7 +49,8 @@ func EndSession(ctx context.Context, db Execer, session Session) error {
 		WITH clock AS (
 			UPDATE session_clock SET version = version + 1 RETURNING version
 		)
-		INSERT INTO sessions AS s (id, did, device_id, account_key, key_version, signed_with, issued_at, expires_at, ends_at, ended_version)
+		INSERT INTO sessions AS s (id, did, device_id, account_key, key_version, signed_with, issued_at, expires_at, ends_at,
+			ended_version)
 		SELECT $1, $2, $3, '', 0, 0, clock_timestamp(), $4, $4, version FROM clock
 		ON CONFLICT (id) DO UPDATE SET ended_version = coalesce(s.ended_version, excluded.ended_version)`,
 		session.ID, session.DID, session.Device, session.Expires)
@@ -90,7 +92,8 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64
 		WITH clock AS (
 			UPDATE session_clock SET version = version + 1 WHERE EXISTS (SELECT FROM sessions WHERE did = $1) RETURNING version
 		)
-		UPDATE sessions s SET did = NULL, device_id = NULL, account_key = '', ended_version = coalesce(s.ended_version, clock.version)
+		UPDATE sessions s SET did = NULL, device_id = NULL, account_key = '', ended_version = coalesce(s.ended_version,
+			clock.version)
 		FROM clock WHERE s.id IN (SELECT id FROM sessions WHERE did = $1 LIMIT $2)`, p.DID, limit)
 	if err != nil {
 		return 0, fmt.Errorf("erase sessions: %w", err)

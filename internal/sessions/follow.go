@@ -54,7 +54,8 @@ func (s *Service) RunOnce(ctx context.Context) error {
 		s.heard(began)
 		return nil
 	case version < since:
-		s.cfg.Log.ErrorContext(ctx, "the sessions of the database are older than those that this node has read: all sessions end",
+		s.cfg.Log.ErrorContext(ctx,
+			"the sessions of the database are older than those that this node has read: all sessions end",
 			"version", version, "read", since)
 		if err := replaceKeys(ctx, s.cfg.DB, &since); err != nil {
 			return err
@@ -128,7 +129,8 @@ func (s *Service) apply(found keys, ended map[uuid.UUID]time.Time, version int64
 	}
 	if len(s.ended) > s.cfg.MaxEnded {
 		s.ended = nil
-		s.cfg.Log.Warn("too many sessions have ended to remember them: the database is asked about each request with a session", "most", s.cfg.MaxEnded)
+		s.cfg.Log.Warn("too many sessions have ended to remember them: the database is asked about each request with a "+
+			"session", "most", s.cfg.MaxEnded)
 	}
 }
 

@@ -169,7 +169,8 @@ const (
 
 // refresh locks the row of the session, decides, and writes the new bearer. serial is that of the
 // refresh token.
-func (r *stored) refresh(ctx context.Context, tx pgx.Tx, serial int32, identity serviceauth.Identity, signer int32) (refreshOutcome, error) {
+func (r *stored) refresh(ctx context.Context, tx pgx.Tx, serial int32, identity serviceauth.Identity,
+	signer int32) (refreshOutcome, error) {
 	var accountKey string
 	var ended, over bool
 	var age time.Duration
@@ -194,7 +195,8 @@ func (r *stored) refresh(ctx context.Context, tx pgx.Tx, serial int32, identity 
 	}
 	r.serial, r.key = serial+1, signer
 	return refreshDone, tx.QueryRow(ctx, `
-		UPDATE sessions SET serial = $2, signed_with = $3, key_version = $4, issued_at = date_trunc('second', clock_timestamp()),
+		UPDATE sessions SET serial = $2, signed_with = $3, key_version = $4, issued_at = date_trunc('second',
+			clock_timestamp()),
 			expires_at = least(date_trunc('second', clock_timestamp()) + $5::interval, ends_at)
 		WHERE id = $1 RETURNING issued_at, expires_at`, r.id, r.serial, r.key, identity.Version, bearerLife).
 		Scan(&r.issued, &r.expires)

@@ -36,7 +36,8 @@ func newFixture(t testing.TB) *fixture {
 func (f *fixture) node(changes ...func(*sessions.Config)) *sessions.Service {
 	f.t.Helper()
 	c := sessions.Config{
-		DB: f.db, Identities: f.directory, Log: slog.New(slog.NewTextHandler(&f.log, nil)), Now: func() time.Time { return f.now },
+		DB: f.db, Identities: f.directory, Log: slog.New(slog.NewTextHandler(&f.log, nil)),
+		Now: func() time.Time { return f.now },
 	}
 	for _, change := range changes {
 		change(&c)
@@ -100,7 +101,8 @@ func (f *fixture) accepts(s *sessions.Service, bearer string) {
 func (f *fixture) grow(by time.Duration) {
 	f.t.Helper()
 	f.exec(`UPDATE session_keys SET created_at = created_at - $1::interval`, by)
-	f.exec(`UPDATE sessions SET issued_at = issued_at - $1::interval, expires_at = expires_at - $1::interval, ends_at = ends_at - $1::interval`, by)
+	f.exec(`UPDATE sessions SET issued_at = issued_at - $1::interval, expires_at = expires_at - $1::interval, ends_at =
+			ends_at - $1::interval`, by)
 }
 
 // The key changes every day. Nodes sign with the new one once all can have read it, and the old one
@@ -135,7 +137,8 @@ func TestRotation(t *testing.T) {
 	f.accepts(b, new)
 	f.exec(`UPDATE session_keys SET created_at = created_at - interval '64 minutes'`)
 	f.check(a.Rotate(t.Context()))
-	if n := f.count(`SELECT count(*) FROM session_keys`); n != 2 { // its last bearer could be good on a node whose clock is behind
+	// its last bearer could be good on a node whose clock is behind
+	if n := f.count(`SELECT count(*) FROM session_keys`); n != 2 {
 		t.Errorf("%d keys after 64 minutes", n)
 	}
 	f.exec(`UPDATE session_keys SET created_at = created_at - interval '2 minutes'`)
@@ -268,8 +271,10 @@ func BenchmarkVerify(b *testing.B) {
 	s := f.node()
 	bearer := f.buy(s, f.account())
 	f.exec(`
-		INSERT INTO sessions (id, did, device_id, account_key, key_version, signed_with, issued_at, expires_at, ends_at, ended_version)
-		SELECT gen_random_uuid(), 'did:plc:' || n, 'x', '', 0, 0, now(), now() + interval '1 hour', now() + interval '1 hour', 100 FROM generate_series(1, 1000) n`)
+		INSERT INTO sessions (id, did, device_id, account_key, key_version, signed_with, issued_at, expires_at, ends_at,
+			ended_version)
+		SELECT gen_random_uuid(), 'did:plc:' || n, 'x', '', 0, 0, now(), now() + interval '1 hour', now() + interval '1 hour',
+			100 FROM generate_series(1, 1000) n`)
 	f.exec(`UPDATE session_clock SET version = 100`)
 	f.check(s.RunOnce(b.Context()))
 	f.accepts(s, bearer)

@@ -12,8 +12,9 @@ import (
 
 func example(did syntax.DID) claims {
 	return claims{
-		key: 7, id: uuid.MustParse("0192f3a4-0000-4000-8000-000000000001"), serial: 3, issued: time.Unix(1_790_000_000, 0), expires: time.Unix(1_790_003_600, 0),
-		device: [deviceLen]byte{1, 2, 3}, did: did,
+		key: 7, id: uuid.MustParse("0192f3a4-0000-4000-8000-000000000001"), serial: 3, issued: time.Unix(1_790_000_000, 0),
+		expires: time.Unix(1_790_003_600, 0),
+		device:  [deviceLen]byte{1, 2, 3}, did: did,
 	}
 }
 
@@ -58,7 +59,8 @@ func FuzzParse(f *testing.F) {
 	keyOf := func(int32) *macKey { return key }
 	c := example("did:plc:ewvi7nxzyoun6zhxrhs64oiz")
 	signed := c.sign(bearerPrefix, key)
-	for _, seed := range []string{signed, signed[:40], c.sign(refreshPrefix, key), bearerPrefix, "", "eyJhbGciOiJFUzI1NiJ9.e30.x", signed + "=", signed[:len(signed)-1] + "!"} {
+	for _, seed := range []string{signed, signed[:40], c.sign(refreshPrefix, key), bearerPrefix, "",
+		"eyJhbGciOiJFUzI1NiJ9.e30.x", signed + "=", signed[:len(signed)-1] + "!"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, token string) {

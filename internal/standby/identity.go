@@ -19,7 +19,8 @@ var (
 	ErrNotStandby = errors.New("it accepts writes, so it is no standby")
 
 	// ErrNoRights means that reads of the standby may not see what those of the primary see.
-	ErrNoRights = errors.New("its account may not read what the primary's account may read: use the same account, or GRANT SELECT on the primary")
+	ErrNoRights = errors.New("its account may not read what the primary's account may read: use the same account, or " +
+		"GRANT SELECT on the primary")
 
 	errNotProven = errors.New("it has not replayed what this primary wrote when it became the primary")
 )
@@ -80,14 +81,16 @@ func prove(ctx context.Context, primary, standby *pgx.Conn) error {
 		SELECT g.id, g.begun_at
 		FROM (SELECT * FROM generations ORDER BY id DESC LIMIT 1) g, pg_control_system() s
 		WHERE g.system_identifier = s.system_identifier
-			AND g.timeline = ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint`).Scan(&here.id, &here.begun)
+			AND g.timeline = ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint`).Scan(&here.id,
+		&here.begun)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows): // a node records it within half a second
 		return errNotProven
 	case err != nil:
 		return fmt.Errorf("read the primary's generation: %w", err)
 	}
-	err = standby.QueryRow(ctx, `SELECT id, begun_at FROM generations ORDER BY id DESC LIMIT 1`).Scan(&there.id, &there.begun)
+	err = standby.QueryRow(ctx, `SELECT id, begun_at FROM generations ORDER BY id DESC LIMIT 1`).Scan(&there.id,
+		&there.begun)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return errNotProven

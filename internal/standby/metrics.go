@@ -14,13 +14,16 @@ type metrics struct {
 func newMetrics() *metrics {
 	m := &metrics{
 		reads: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_reads_total", Help: "Reads that may use a standby, by the server that answered: standby, primary."}, []string{"source"}),
+			Name: "mlsd_reads_total", Help: "Reads that may use a standby, by the server that answered: standby, primary."},
+			[]string{"source"}),
 		repeated: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "mlsd_reads_repeated_total", Help: "Reads that failed on the standby and were repeated on the primary."}),
 		lag: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "mlsd_standby_lag_bytes", Help: "WAL that the standby had not replayed after the last question, in bytes. 0: it had replayed all in time."}),
+			Name: "mlsd_standby_lag_bytes",
+			Help: "WAL that the standby had not replayed after the last question, in bytes. 0: it had replayed all in time."}),
 		state: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "mlsd_standby", Help: "1 for the standby's state: none, used, behind, unreachable, refused."}, []string{"state"}),
+			Name: "mlsd_standby", Help: "1 for the standby's state: none, used, behind, unreachable, refused."},
+			[]string{"state"}),
 	}
 	m.standby, m.primary = m.reads.WithLabelValues("standby"), m.reads.WithLabelValues("primary")
 	return m

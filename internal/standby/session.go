@@ -110,7 +110,8 @@ func (s *session) validate(ctx context.Context, conn *pgconn.PgConn) error {
 // is flushed, unless commits do not wait for it: then the WAL counts as far as it is written to
 // memory.
 const flushed = `
-	SELECT (CASE current_setting('synchronous_commit') WHEN 'off' THEN pg_current_wal_insert_lsn() ELSE pg_current_wal_flush_lsn() END
+	SELECT (CASE current_setting('synchronous_commit') WHEN 'off' THEN pg_current_wal_insert_lsn() ELSE
+		pg_current_wal_flush_lsn() END
 		- '0/0'::pg_lsn)::bigint`
 
 // replayed is whether the standby is one, and how far it has replayed the WAL, in bytes.

@@ -168,7 +168,8 @@ func (r *Reads) Run(ctx context.Context) {
 }
 
 func stateOf(err error) state {
-	if errors.Is(err, ErrOther) || errors.Is(err, ErrNotStandby) || errors.Is(err, ErrNoRights) || errors.Is(err, errNotProven) {
+	if errors.Is(err, ErrOther) || errors.Is(err, ErrNotStandby) || errors.Is(err, ErrNoRights) ||
+		errors.Is(err, errNotProven) {
 		return refused
 	}
 	return unreachable

@@ -72,7 +72,8 @@ func (w *world) awaitReplay() {
 	}
 	replay := pgtest.Session(w.t, w.Standby)
 	for deadline, replayed := time.Now().Add(patience), false; !replayed; {
-		if err := replay.QueryRow(w.t.Context(), `SELECT pg_last_wal_replay_lsn() >= $1::pg_lsn`, end).Scan(&replayed); err != nil {
+		if err := replay.QueryRow(w.t.Context(), `SELECT pg_last_wal_replay_lsn() >= $1::pg_lsn`,
+			end).Scan(&replayed); err != nil {
 			w.t.Fatal(err)
 		}
 		if time.Now().After(deadline) {
@@ -89,7 +90,8 @@ func (w *world) read(primary, standbyURL string) {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(db.Close)
-	w.reads = standby.New(standby.Config{DB: db, Primary: config(w.t, primary).ConnConfig, Standby: config(w.t, standbyURL), Log: slog.New(slog.NewTextHandler(w.log, nil))})
+	w.reads = standby.New(standby.Config{DB: db, Primary: config(w.t, primary).ConnConfig,
+		Standby: config(w.t, standbyURL), Log: slog.New(slog.NewTextHandler(w.log, nil))})
 	w.registry = prometheus.NewRegistry()
 	w.reads.Register(w.registry)
 	ctx, stop := context.WithCancel(w.t.Context())
@@ -155,7 +157,8 @@ func (w *world) wants(fromStandby bool, n int64) {
 
 // fromStandby runs a read that begins on the standby. It returns how often it ran, on the standby
 // and after that on the primary.
-func (w *world) fromStandby(ctx context.Context, read func(ctx context.Context, db *pgxpool.Pool, onStandby bool) error) (runs int, err error) {
+func (w *world) fromStandby(ctx context.Context,
+	read func(ctx context.Context, db *pgxpool.Pool, onStandby bool) error) (runs int, err error) {
 	w.t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		var where []bool

@@ -114,7 +114,8 @@ func TestCopyShared(t *testing.T) {
 		}
 	}
 	failed := errors.New("failed")
-	err := copyShared(base, "a", "1", t.TempDir(), func(dir string) error { return errors.Join(make("half")(dir), failed) })
+	err := copyShared(base, "a", "1", t.TempDir(),
+		func(dir string) error { return errors.Join(make("half")(dir), failed) })
 	if !errors.Is(err, failed) {
 		t.Errorf("a template that cannot be made: %v", err)
 	}

@@ -114,7 +114,8 @@ func Metrics(t *Tracer) prometheus.Collector {
 		t = &Tracer{queue: &queue{}}
 	}
 	return spanMetrics{t.queue, prometheus.NewDesc("mlsd_trace_spans_total",
-		"Spans by what has become of them: exported, dropped (too many waited), failed (the collector did not take them).", []string{"outcome"}, nil)}
+		"Spans by what has become of them: exported, dropped (too many waited), failed (the collector did not take them).",
+		[]string{"outcome"}, nil)}
 }
 
 type spanMetrics struct {
@@ -127,7 +128,8 @@ func (m spanMetrics) Describe(ch chan<- *prometheus.Desc) { ch <- m.desc }
 
 // Collect implements prometheus.Collector.
 func (m spanMetrics) Collect(ch chan<- prometheus.Metric) {
-	for outcome, n := range map[string]*atomic.Int64{"exported": &m.queue.exported, "dropped": &m.queue.dropped, "failed": &m.queue.failed} {
+	for outcome, n := range map[string]*atomic.Int64{"exported": &m.queue.exported, "dropped": &m.queue.dropped,
+		"failed": &m.queue.failed} {
 		ch <- prometheus.MustNewConstMetric(m.desc, prometheus.CounterValue, float64(n.Load()), outcome)
 	}
 }

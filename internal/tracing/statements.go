@@ -47,7 +47,8 @@ func (Statements) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, data pgx.Trace
 }
 
 // TraceAcquireStart implements pgxpool.AcquireTracer.
-func (Statements) TraceAcquireStart(ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireStartData) context.Context {
+func (Statements) TraceAcquireStart(ctx context.Context, _ *pgxpool.Pool,
+	_ pgxpool.TraceAcquireStartData) context.Context {
 	return start(ctx, "connection")
 }
 

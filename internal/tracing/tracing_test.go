@@ -121,7 +121,8 @@ func TestTraceparent(t *testing.T) {
 				t.Fatalf("%d spans", len(got))
 			}
 			span := got[0]
-			if kept := span.SpanContext.TraceID().String() == clientTrace && span.Parent.SpanID().String() == clientSpan; kept != tc.kept {
+			if kept := span.SpanContext.TraceID().String() == clientTrace &&
+				span.Parent.SpanID().String() == clientSpan; kept != tc.kept {
 				t.Errorf("the span is %s below %s", span.SpanContext.TraceID(), span.Parent.SpanID())
 			}
 			if !tc.kept && span.Parent.IsValid() {

@@ -20,7 +20,8 @@ func BenchmarkHeads(b *testing.B) {
 			convos := []uuid.UUID{w.convo}
 			for len(convos) < c.convos {
 				id := uuid.Must(uuid.NewV7())
-				w.exec(`INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, $2, 'did:plc:alice', 1, 1, now())`, id, id[:])
+				w.exec(`INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, $2,
+						'did:plc:alice', 1, 1, now())`, id, id[:])
 				convos = append(convos, id)
 			}
 			round := func() (took time.Duration) {
@@ -42,7 +43,8 @@ func BenchmarkHeads(b *testing.B) {
 			for b.Loop() {
 				w.exec(`
 					INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
-					SELECT id, last_seq + n, 1, 'did:plc:alice', 1, decode(repeat(md5(n::text), 64), 'hex'), (last_seq + n)::text, '', '2026-11-22T09:30:00Z'
+					SELECT id, last_seq + n, 1, 'did:plc:alice', 1, decode(repeat(md5(n::text), 64), 'hex'), (last_seq + n)::text, '',
+						'2026-11-22T09:30:00Z'
 					FROM convos, generate_series(1, $1::bigint) n`, c.per)
 				w.exec(`UPDATE convos SET last_seq = last_seq + $1`, c.per)
 				messages += c.per * len(convos)

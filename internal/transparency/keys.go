@@ -68,7 +68,8 @@ func insertKey(ctx context.Context, tx pgx.Tx) (id int32, err error) {
 	seed := make([]byte, ed25519.SeedSize)
 	rand.Read(seed) // never fails
 	public := ed25519.NewKeyFromSeed(seed).Public().(ed25519.PublicKey)
-	err = tx.QueryRow(ctx, `INSERT INTO log_keys (seed, public, created_at) VALUES ($1, $2, clock_timestamp()) RETURNING id`, seed, []byte(public)).Scan(&id)
+	err = tx.QueryRow(ctx, `INSERT INTO log_keys (seed, public, created_at) VALUES ($1, $2, clock_timestamp()) RETURNING
+			id`, seed, []byte(public)).Scan(&id)
 	return id, err
 }
 
@@ -148,7 +149,8 @@ func (s *Service) keepsPromise(ctx context.Context, q querier, t *tree) error {
 		if h.Size > t.edge.Size {
 			return s.broken(t)
 		}
-		root, err := tlog.TreeHash(h.Size, storedHashes{ctx: ctx, q: q, convo: t.convo, tail: t.tail, base: t.edge.Size - int64(len(t.tail))})
+		root, err := tlog.TreeHash(h.Size,
+			storedHashes{ctx: ctx, q: q, convo: t.convo, tail: t.tail, base: t.edge.Size - int64(len(t.tail))})
 		if err != nil {
 			return fmt.Errorf("compare with the last head: %w", err)
 		}
@@ -161,7 +163,8 @@ func (s *Service) keepsPromise(ctx context.Context, q querier, t *tree) error {
 }
 
 func (s *Service) broken(t *tree) error {
-	s.log.Error("the log in the database is not the one of which a head was signed", "convo", t.convo, "signed", t.promised.Size, "now", t.edge.Size)
+	s.log.Error("the log in the database is not the one of which a head was signed", "convo", t.convo, "signed",
+		t.promised.Size, "now", t.edge.Size)
 	return fmt.Errorf("%w: the log is not the one of which a head was signed", ErrNotReady)
 }
 
@@ -175,7 +178,8 @@ func (s *Service) sign(ctx context.Context, q querier, t *tree) error {
 		return errors.New("sign a head: the keys were not read")
 	}
 	h := &verifier.Head{
-		Service: s.cfg.Service, ConvoID: t.convo.String(), Size: t.edge.Size, Root: t.edge.Root(), Generation: t.generation, At: s.cfg.Now(),
+		Service: s.cfg.Service, ConvoID: t.convo.String(), Size: t.edge.Size, Root: t.edge.Root(), Generation: t.generation,
+		At: s.cfg.Now(),
 	}
 	text, err := verifier.Sign(h, ring.signers...)
 	if err != nil {

@@ -91,7 +91,8 @@ func load(ctx context.Context, q querier, trees []*tree, most bounds) (map[uuid.
 	return parts, nil
 }
 
-func loadEntries(ctx context.Context, q querier, trees []*tree, most bounds) (map[uuid.UUID]*part, map[sender]struct{}, error) {
+func loadEntries(ctx context.Context, q querier, trees []*tree, most bounds) (map[uuid.UUID]*part, map[sender]struct{},
+	error) {
 	convos, sizes, versions := make([]uuid.UUID, len(trees)), make([]int64, len(trees)), make([]string, len(trees))
 	for i, t := range trees {
 		convos[i], sizes[i], versions[i] = t.convo, t.edge.Size, t.version
@@ -121,7 +122,8 @@ func loadEntries(ctx context.Context, q querier, trees []*tree, most bounds) (ma
 		if seq == nil { // nothing is left to read
 			return nil
 		}
-		e := loaded{Entry: verifier.Entry{Seq: *seq, Kind: int(*kind), Epoch: *epoch, At: *at}, sender: *did, version: *version, known: body == nil}
+		e := loaded{Entry: verifier.Entry{Seq: *seq, Kind: int(*kind), Epoch: *epoch, At: *at}, sender: *did,
+			version: *version, known: body == nil}
 		if !e.known {
 			e.Body = verifier.Hash(body)
 			p.hashed += *length

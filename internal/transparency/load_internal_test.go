@@ -19,7 +19,8 @@ func TestReadingIsBoundedInSum(t *testing.T) {
 		convo := uuid.Must(uuid.NewV7())
 		_, err := db.Exec(t.Context(), `
 			WITH c AS (
-				INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at, last_seq) VALUES ($1, $2, 'did:plc:alice', 1, 1, now(), 3)
+				INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at, last_seq) VALUES ($1, $2,
+					'did:plc:alice', 1, 1, now(), 3)
 			), s AS (
 				INSERT INTO log_senders (convo_id, did, tag) VALUES ($1, 'did:plc:alice', $3)
 			), f AS (
@@ -59,7 +60,8 @@ func TestReadingIsBoundedInSum(t *testing.T) {
 			t.Errorf("round %d: %d logs are complete, %d were cut, %d bytes were hashed", round, complete, cut, hashed)
 		}
 	}
-	parts, err := load(t.Context(), db, []*tree{newTree(trees[0].convo), newTree(trees[1].convo)}, bounds{entries: 10, bytes: 1, sum: 1})
+	parts, err := load(t.Context(), db, []*tree{newTree(trees[0].convo), newTree(trees[1].convo)},
+		bounds{entries: 10, bytes: 1, sum: 1})
 	if p := parts[trees[0].convo]; err != nil || len(p.entries) != 1 || p.hashed != 1000 || !parts[trees[1].convo].cut {
 		t.Errorf("with small bounds the first log has %+v, %v", p, err)
 	}

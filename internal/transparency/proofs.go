@@ -12,7 +12,8 @@ import (
 
 // Inclusion proves that the entry seq is in the tree of the log's first size entries. It returns the
 // entry's leaf too. hashed is that of Head. Errors: ErrRange, ErrNotReady.
-func (s *Service) Inclusion(ctx context.Context, convo uuid.UUID, seq, size int64, hashed *int64) (leaf verifier.Hash, proof []verifier.Hash, err error) {
+func (s *Service) Inclusion(ctx context.Context, convo uuid.UUID, seq, size int64, hashed *int64) (leaf verifier.Hash,
+	proof []verifier.Hash, err error) {
 	err = s.prove(ctx, convo, hashed, func(r tlog.HashReader, end int64) error {
 		if seq < 1 || seq > size || size > end {
 			return ErrRange
@@ -33,7 +34,8 @@ func (s *Service) Inclusion(ctx context.Context, convo uuid.UUID, seq, size int6
 
 // Consistency proves that the log's first from entries are the beginning of its first size entries.
 // hashed is that of Head. Errors: ErrRange, ErrNotReady.
-func (s *Service) Consistency(ctx context.Context, convo uuid.UUID, from, size int64, hashed *int64) (proof []verifier.Hash, err error) {
+func (s *Service) Consistency(ctx context.Context, convo uuid.UUID, from, size int64,
+	hashed *int64) (proof []verifier.Hash, err error) {
 	err = s.prove(ctx, convo, hashed, func(r tlog.HashReader, end int64) (err error) {
 		if from < 1 || from > size || size > end {
 			return ErrRange
@@ -49,7 +51,8 @@ func (s *Service) Consistency(ctx context.Context, convo uuid.UUID, from, size i
 
 // prove calls use with the hashes of the whole log, and with its length. A proof reads as many rows
 // of hashes as the tree has levels of tiles, and one more for each side.
-func (s *Service) prove(ctx context.Context, convo uuid.UUID, hashed *int64, use func(r tlog.HashReader, end int64) error) error {
+func (s *Service) prove(ctx context.Context, convo uuid.UUID, hashed *int64,
+	use func(r tlog.HashReader, end int64) error) error {
 	return s.with(ctx, convo, hashed, func(t *tree) error {
 		r := storedHashes{ctx: ctx, q: s.cfg.DB, convo: convo, tail: t.tail, base: t.edge.Size - int64(len(t.tail))}
 		return use(r, t.edge.Size)

@@ -82,7 +82,8 @@ func (s *Service) RetireKey(ctx context.Context, tx pgx.Tx, id int32, early bool
 	}
 	r.Early = ring.at.Sub(r.Since) < Overlap
 	if r.Early && !early {
-		return r, &KeyError{fmt.Sprintf("the keys that would stay sign since %s: a device that was away for longer knows none of them. "+
+		return r, &KeyError{fmt.Sprintf("the keys that would stay sign since %s: a device that was away for longer knows "+
+			"none of them. "+
 			"Retire the key after %s, or with --now", r.Since.Format(time.RFC3339), r.Since.Add(Overlap).Format(time.RFC3339))}
 	}
 	if _, err := tx.Exec(ctx, `UPDATE log_keys SET seed = NULL WHERE id = $1`, id); err != nil {
@@ -136,7 +137,8 @@ func (r *keyring) canDoWithout(id int32) error {
 		rest = true
 	}
 	if rest {
-		return &KeyError{fmt.Sprintf("perhaps not every node signs with the other key yet: it is younger than %s. Try again then", known)}
+		return &KeyError{fmt.Sprintf("perhaps not every node signs with the other key yet: it is younger than %s. Try "+
+			"again then", known)}
 	}
 	return &KeyError{"no other key signs that new devices are given: add one first"}
 }

@@ -55,7 +55,8 @@ func (c *client) Consistency(ctx context.Context, _ string, from, size int64) ([
 // read shows the verifier the entries that it has not seen, and asks for a head.
 func (c *client) read() error {
 	rows, err := c.w.db.Query(c.w.t.Context(), `
-		SELECT seq, kind, epoch, created_at, sha256(body), sender_did FROM messages WHERE convo_id = $1 AND seq > $2 ORDER BY seq`, c.w.convo, c.Size())
+		SELECT seq, kind, epoch, created_at, sha256(body), sender_did FROM messages WHERE convo_id = $1 AND seq > $2 ORDER BY
+			seq`, c.w.convo, c.Size())
 	if err != nil {
 		return err
 	}
@@ -230,7 +231,8 @@ func TestAwayOverTheWholeRotation(t *testing.T) {
 	}
 	w.readKeys(w.Service)
 	var lie *verifier.Lie
-	if err := away.read(); !errors.As(err, &lie) || !strings.HasPrefix(lie.Sentence, "the server's head is not signed with the key that it had: ") {
+	if err := away.read(); !errors.As(err, &lie) ||
+		!strings.HasPrefix(lie.Sentence, "the server's head is not signed with the key that it had: ") {
 		t.Errorf("%v", err)
 	}
 	clients{w.client(w.Service)}.wantAll("when the app has begun anew")

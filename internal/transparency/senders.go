@@ -123,9 +123,11 @@ func ForgetSender(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid
 func Purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID, limit int) (n int64, err error) {
 	err = tx.QueryRow(ctx, `
 		WITH tiles AS (
-			DELETE FROM log_tiles WHERE (convo_id, level, n) IN (SELECT convo_id, level, n FROM log_tiles WHERE convo_id = $1 LIMIT $2) RETURNING n
+			DELETE FROM log_tiles WHERE (convo_id, level, n) IN (SELECT convo_id, level, n FROM log_tiles WHERE convo_id = $1
+				LIMIT $2) RETURNING n
 		), senders AS (
-			DELETE FROM log_senders WHERE (convo_id, did) IN (SELECT convo_id, did FROM log_senders WHERE convo_id = $1 LIMIT $2) RETURNING did
+			DELETE FROM log_senders WHERE (convo_id, did) IN (SELECT convo_id, did FROM log_senders WHERE convo_id = $1 LIMIT $2)
+				RETURNING did
 		)
 		SELECT (SELECT count(*) FROM tiles) + (SELECT count(*) FROM senders)`, convo, limit).Scan(&n)
 	if err != nil {

@@ -40,7 +40,8 @@ func putTile(ctx context.Context, tx pgx.Tx, convo uuid.UUID, n int64, leaves []
 	written, err := tx.Exec(ctx, `
 		INSERT INTO log_tiles (convo_id, level, n, hashes) VALUES ($1, 0, $2, $3)
 		ON CONFLICT (convo_id, level, n) DO UPDATE SET hashes = excluded.hashes
-		WHERE octet_length(log_tiles.hashes) < octet_length(excluded.hashes) AND starts_with(encode(excluded.hashes, 'hex'), encode(log_tiles.hashes, 'hex'))`,
+		WHERE octet_length(log_tiles.hashes) < octet_length(excluded.hashes) AND starts_with(encode(excluded.hashes, 'hex'),
+			encode(log_tiles.hashes, 'hex'))`,
 		convo, n, join(leaves))
 	if err == nil && written.RowsAffected() == 0 { // these are there, and perhaps more
 		err = compareTile(ctx, tx, convo, n, leaves)
@@ -55,7 +56,8 @@ func putTile(ctx context.Context, tx pgx.Tx, convo uuid.UUID, n int64, leaves []
 func compareTile(ctx context.Context, tx pgx.Tx, convo uuid.UUID, n int64, leaves []verifier.Hash) error {
 	var same bool
 	err := tx.QueryRow(ctx, `
-		SELECT substring(hashes, 1, octet_length($3::bytea)) = $3 FROM log_tiles WHERE convo_id = $1 AND level = 0 AND n = $2`,
+		SELECT substring(hashes, 1, octet_length($3::bytea)) = $3 FROM log_tiles
+		WHERE convo_id = $1 AND level = 0 AND n = $2`,
 		convo, n, join(leaves)).Scan(&same)
 	if err == nil && !same {
 		return fmt.Errorf("convo %s: the leaves behind entry %d are not those that were stored before", convo, n*tileHashes)
@@ -65,12 +67,14 @@ func compareTile(ctx context.Context, tx pgx.Tx, convo uuid.UUID, n int64, leave
 
 // putRoot appends the root of the tile n of the level below, unless it is there. It returns its row
 // and, if that is complete, the row's hashes.
-func putRoot(ctx context.Context, tx pgx.Tx, convo uuid.UUID, level int, n int64, root verifier.Hash) (row int64, hashes []verifier.Hash, err error) {
+func putRoot(ctx context.Context, tx pgx.Tx, convo uuid.UUID, level int, n int64, root verifier.Hash) (row int64,
+	hashes []verifier.Hash, err error) {
 	row, place := n/tileHashes, n%tileHashes
 	var data []byte
 	err = tx.QueryRow(ctx, `
 		INSERT INTO log_tiles AS t (convo_id, level, n, hashes) SELECT $1, $2, $3, $4
-		WHERE $5 = 0 OR EXISTS (SELECT FROM log_tiles WHERE convo_id = $1 AND level = $2 AND n = $3 AND octet_length(hashes) >= $5 * 32)
+		WHERE $5 = 0 OR EXISTS (SELECT FROM log_tiles WHERE convo_id = $1 AND level = $2 AND n = $3 AND octet_length(hashes)
+			>= $5 * 32)
 		ON CONFLICT (convo_id, level, n) DO UPDATE SET hashes = substring(t.hashes, 1, $5 * 32) || excluded.hashes
 			|| substring(t.hashes, $5 * 32 + 33)
 		RETURNING hashes`, convo, level, row, root[:], int(place)).Scan(&data)
@@ -84,7 +88,8 @@ func putRoot(ctx context.Context, tx pgx.Tx, convo uuid.UUID, level int, n int64
 // lastTile returns the last row of the leaves: its number, and its hashes. It has none if there is no
 // row.
 func lastTile(ctx context.Context, q querier, convo uuid.UUID) (n int64, leaves []verifier.Hash, err error) {
-	rows, err := q.Query(ctx, `SELECT n, hashes FROM log_tiles WHERE convo_id = $1 AND level = 0 ORDER BY n DESC LIMIT 1`, convo)
+	rows, err := q.Query(ctx, `SELECT n, hashes FROM log_tiles WHERE convo_id = $1 AND level = 0 ORDER BY n DESC LIMIT 1`,
+		convo)
 	var data []byte
 	if err == nil {
 		_, err = pgx.ForEachRow(rows, []any{&n, &data}, func() error { return nil })

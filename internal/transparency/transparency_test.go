@@ -117,7 +117,8 @@ func TestRetentionKeepsTheTree(t *testing.T) {
 		}
 	}
 	var left int
-	if err := w.db.QueryRow(t.Context(), `SELECT count(*) FROM messages WHERE convo_id = $1`, w.convo).Scan(&left); err != nil || left != 0 {
+	if err := w.db.QueryRow(t.Context(), `SELECT count(*) FROM messages WHERE convo_id = $1`,
+		w.convo).Scan(&left); err != nil || left != 0 {
 		t.Fatalf("%d messages are left, %v", left, err)
 	}
 	for _, s := range []*transparency.Service{w.Service, cold, w.node()} {
@@ -174,7 +175,8 @@ func TestErasureKeepsTheTree(t *testing.T) {
 			t.Errorf("known %v: members cannot compute the leaves any more", known)
 		}
 		var found int
-		err := w.db.QueryRow(t.Context(), `SELECT count(*) FROM log_senders WHERE did = $1 OR did LIKE 'did:erased:%' AND salt IS NOT NULL`, bob).Scan(&found)
+		err := w.db.QueryRow(t.Context(),
+			`SELECT count(*) FROM log_senders WHERE did = $1 OR did LIKE 'did:erased:%' AND salt IS NOT NULL`, bob).Scan(&found)
 		if err != nil || found != 0 {
 			t.Errorf("known %v: %d rows could lead to the person, %v", known, found, err)
 		}
@@ -202,7 +204,8 @@ func TestWentBack(t *testing.T) {
 	w.send(bob, 20)
 	w.exec(`
 		INSERT INTO generations (id, after_seq, system_identifier, timeline, cause, begun_at)
-		SELECT 9, 0, system_identifier, ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint, 'an operator', now() FROM pg_control_system()`)
+		SELECT 9, 0, system_identifier, ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint,
+			'an operator', now() FROM pg_control_system()`)
 	for _, s := range []*transparency.Service{w.Service, w.node()} {
 		if h := w.head(s); h.Size != 310 || h.Generation != 9 || h.Root != rootOf(w.leaves()) || before.Generation != 0 {
 			t.Errorf("the head of the new generation is %+v", h)
@@ -333,8 +336,10 @@ func TestKeepFailsWithTheDatabase(t *testing.T) {
 func (w *world) damaged() (bad uuid.UUID, remove func()) {
 	w.t.Helper()
 	bad = uuid.UUID{1} // before all others
-	w.exec(`INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, $2, $3, 1, 1, now())`, bad, bad[:], alice)
-	w.exec(`INSERT INTO log_tiles (convo_id, level, n, hashes) VALUES ($1, 0, 1, sha256(''))`, bad) // the tile before is missing
+	w.exec(`INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, $2, $3, 1, 1,
+			now())`, bad, bad[:], alice)
+	// the tile before is missing
+	w.exec(`INSERT INTO log_tiles (convo_id, level, n, hashes) VALUES ($1, 0, 1, sha256(''))`, bad)
 	return bad, func() {
 		for _, table := range []string{"log_tiles", "messages", "log_senders"} {
 			w.exec(`DELETE FROM `+table+` WHERE convo_id = $1`, bad)
@@ -394,7 +399,8 @@ func TestLongLog(t *testing.T) {
 	const entries = 70_000 // more than 256 tiles of 256
 	w.exec(`
 		INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
-		SELECT $1, n, 1, 'did:plc:alice', 1, int8send(n), n::text, '', '2026-11-22T09:30:00Z' FROM generate_series(1, $2::bigint) n`, w.convo, entries)
+		SELECT $1, n, 1, 'did:plc:alice', 1, int8send(n), n::text, '', '2026-11-22T09:30:00Z' FROM generate_series(1,
+			$2::bigint) n`, w.convo, entries)
 	w.exec(`UPDATE convos SET last_seq = $2 WHERE id = $1`, w.convo, entries)
 	for calls := 1; ; calls++ {
 		_, err := w.Head(t.Context(), w.convo, new(int64))

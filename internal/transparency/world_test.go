@@ -59,11 +59,14 @@ type world struct {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	w := &world{t: t, db: pgtest.Database(t, pgtest.MaxConns(10)), convo: uuid.Must(uuid.NewV7()), clock: time.Date(2026, 11, 22, 9, 30, 0, 0, time.UTC), logged: &bytes.Buffer{}}
+	w := &world{t: t, db: pgtest.Database(t, pgtest.MaxConns(10)), convo: uuid.Must(uuid.NewV7()),
+		clock: time.Date(2026, 11, 22, 9, 30, 0, 0, time.UTC), logged: &bytes.Buffer{}}
 	w.log = messages.NewLog(w.db, 0, uncounted{}, slog.New(slog.DiscardHandler), nil, messages.WithShards(1))
-	w.exec(`INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, $2, $3, 1, 1, now())`, w.convo, w.convo[:], alice)
+	w.exec(`INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, created_at) VALUES ($1, $2, $3, 1, 1,
+			now())`, w.convo, w.convo[:], alice)
 	for _, did := range []syntax.DID{alice, bob, carol} {
-		w.exec(`INSERT INTO members (convo_id, did, role, joined_at, joined_seq) VALUES ($1, $2, CASE WHEN $2 = 'did:plc:alice' THEN 'creator' ELSE 'member' END, now(), 0)`, w.convo, did)
+		w.exec(`INSERT INTO members (convo_id, did, role, joined_at, joined_seq) VALUES ($1, $2, CASE WHEN $2 =
+				'did:plc:alice' THEN 'creator' ELSE 'member' END, now(), 0)`, w.convo, did)
 	}
 	w.Service = w.node()
 	t.Cleanup(func() {
@@ -79,7 +82,8 @@ func newWorld(t testing.TB) *world {
 func (w *world) node() *transparency.Service {
 	w.t.Helper()
 	s, err := transparency.New(transparency.Config{
-		DB: w.db, Service: service, Log: slog.New(slog.NewTextHandler(w.logged, nil)), Now: func() time.Time { return w.clock },
+		DB: w.db, Service: service, Log: slog.New(slog.NewTextHandler(w.logged, nil)),
+		Now:        func() time.Time { return w.clock },
 		Generation: func(ctx context.Context, conn *pgxpool.Conn) (int64, error) { return events.Generation(ctx, conn) },
 	})
 	if err == nil {
@@ -183,7 +187,8 @@ func (w *world) open(text string) *verifier.Head {
 // leaves computes the leaves of the log from what members are shown, as clients do.
 func (w *world) leaves() (leaves []verifier.Hash) {
 	w.t.Helper()
-	rows, err := w.db.Query(w.t.Context(), `SELECT seq, kind, epoch, created_at, body, sender_did FROM messages WHERE convo_id = $1 ORDER BY seq`, w.convo)
+	rows, err := w.db.Query(w.t.Context(),
+		`SELECT seq, kind, epoch, created_at, body, sender_did FROM messages WHERE convo_id = $1 ORDER BY seq`, w.convo)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -34,7 +34,8 @@ func NewRounds() *Rounds { return &Rounds{byName: map[string]Round{}} }
 
 // Every is the function Every for a worker whose rounds are remembered. A round that the end of the
 // worker cuts off does not count.
-func (r *Rounds) Every(name string, interval time.Duration, log *slog.Logger, runOnce func(context.Context) error, options ...Option) *Worker {
+func (r *Rounds) Every(name string, interval time.Duration, log *slog.Logger, runOnce func(context.Context) error,
+	options ...Option) *Worker {
 	r.mu.Lock()
 	r.byName[name] = Round{Worker: name, Interval: interval}
 	r.mu.Unlock()

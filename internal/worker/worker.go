@@ -85,7 +85,8 @@ func AtEnd(last func(context.Context) error) Option { return func(w *Worker) { w
 // and 20 seconds, or after Limit. The next round then goes on with what is left.
 //
 // Errors are logged. A panic is not recovered.
-func Every(name string, interval time.Duration, log *slog.Logger, runOnce func(context.Context) error, options ...Option) *Worker {
+func Every(name string, interval time.Duration, log *slog.Logger, runOnce func(context.Context) error,
+	options ...Option) *Worker {
 	w := &Worker{name: name, interval: interval, limit: max(interval, shortestLimit), log: log, runOnce: runOnce}
 	for _, o := range options {
 		o(w)

@@ -27,7 +27,8 @@ func (r *rounds) add(context.Context) error {
 }
 
 // run runs a worker for d of the test's time, and returns its log.
-func run(t *testing.T, d time.Duration, interval time.Duration, runOnce func(context.Context) error, options ...worker.Option) string {
+func run(t *testing.T, d time.Duration, interval time.Duration, runOnce func(context.Context) error,
+	options ...worker.Option) string {
 	t.Helper()
 	var text bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&text, nil))
@@ -94,7 +95,8 @@ func TestAtEnd(t *testing.T) {
 				<-ctx.Done() // not the worker's context, which has ended
 				return ctx.Err()
 			}))
-			if took := time.Since(r.begin); took != 30*time.Second || ended != 1 || !strings.Contains(log, "the test worker failed at its end") {
+			if took := time.Since(r.begin); took != 30*time.Second || ended != 1 ||
+				!strings.Contains(log, "the test worker failed at its end") {
 				t.Errorf("every %s: %d calls at the end, after %s, log %q", interval, ended, took, log)
 			}
 		})
@@ -114,7 +116,8 @@ func TestErrors(t *testing.T) {
 			}
 			return errors.New("no luck")
 		})
-		if n != 3 || strings.Count(log, `level=ERROR msg="the test worker failed" error="no luck"`) != 2 || strings.Count(log, "\n") != 2 {
+		if n != 3 || strings.Count(log, `level=ERROR msg="the test worker failed" error="no luck"`) != 2 ||
+			strings.Count(log, "\n") != 2 {
 			t.Errorf("%d rounds, log %s", n, log)
 		}
 	})

@@ -112,7 +112,8 @@ func readOrder(w http.ResponseWriter, r *http.Request, req *Request) (o order, e
 	}
 	o.Method = methods[at]
 	if o.Write && !req.Write {
-		return o, &operator.Error{Status: http.StatusForbidden, Name: "ReadOnly", Message: "your token is for reading only: log in with the other one to change something"}
+		return o, &operator.Error{Status: http.StatusForbidden, Name: "ReadOnly",
+			Message: "your token is for reading only: log in with the other one to change something"}
 	}
 	for _, p := range o.Params {
 		f := orderField{Param: p, Sent: strings.TrimSpace(r.PostFormValue("param-" + p.Name))}

@@ -24,7 +24,8 @@ type checksPage struct {
 
 // checks shows the checks of the whole database, and checks one convo if the query names it.
 func (c *Console) checks(ctx context.Context, r *Request) (any, error) {
-	p := checksPage{Progress: c.Checks.State(), Results: c.Checks.Results(), Convo: strings.TrimSpace(r.Query.Get("convo"))}
+	p := checksPage{Progress: c.Checks.State(), Results: c.Checks.Results(),
+		Convo: strings.TrimSpace(r.Query.Get("convo"))}
 	p.Last = lastCheck(p.Results)
 	if !r.Query.Has("convo") {
 		return p, nil

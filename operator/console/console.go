@@ -127,7 +127,8 @@ const readTimeout = "5000"
 func (c *Console) read(ctx context.Context, look func(pgx.Tx) error) error {
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	return pgx.BeginTxFunc(ctx, c.DB, options, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `SELECT set_config('mlsd.maintenance', 'on', true), set_config('statement_timeout', $1, true)`, readTimeout)
+		_, err := tx.Exec(ctx, `SELECT set_config('mlsd.maintenance', 'on', true), set_config('statement_timeout', $1, true)`,
+			readTimeout)
 		if err != nil {
 			return err
 		}

@@ -31,7 +31,8 @@ func TestPolicyOfEveryPage(t *testing.T) {
 	check := func(path string) {
 		a := b.do(path, nil)
 		for name, want := range map[string]string{
-			"Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; " +
+			"Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; " +
+				"connect-src 'self'; " +
 				"form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
 			"X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin", "Cache-Control": "no-store",
 		} {
@@ -65,16 +66,19 @@ func TestPagesNeedTheToken(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, operator.Tokens{Write: writeToken, Read: readToken})
 	for _, path := range append(paths, "/live") {
-		if a := b.do(path, nil); a.status != http.StatusSeeOther || a.header.Get("Location") != "/login?next="+url.QueryEscape(path) {
+		if a := b.do(path, nil); a.status != http.StatusSeeOther ||
+			a.header.Get("Location") != "/login?next="+url.QueryEscape(path) {
 			t.Errorf("%s: %d %s", path, a.status, a.header.Get("Location"))
 		}
 	}
 	for _, path := range []string{"/", "/checks/begin", "/actions/confirm", "/actions/call"} {
-		if a := b.do(path, actor("method", "account.block", "param-did", alice)); a.status != http.StatusSeeOther || a.header.Get("Location") != "/login" {
+		if a := b.do(path, actor("method", "account.block", "param-did", alice)); a.status != http.StatusSeeOther ||
+			a.header.Get("Location") != "/login" {
 			t.Errorf("%s: %d %s", path, a.status, a.header.Get("Location"))
 		}
 	}
-	if a := b.do("/login", url.Values{"token": {"wrong"}, "next": {"//evil.example"}}); a.status != http.StatusUnauthorized ||
+	if a := b.do("/login", url.Values{"token": {"wrong"},
+		"next": {"//evil.example"}}); a.status != http.StatusUnauthorized ||
 		!strings.Contains(a.body, "This is not the admin listener") || !strings.Contains(a.body, `name="next" value="/"`) {
 		t.Errorf("a wrong token: %d %s", a.status, a.body)
 	}
@@ -101,7 +105,8 @@ func TestNoPageTellsDIDs(t *testing.T) {
 		if strings.Contains(body, alice) || strings.Contains(body, markup) {
 			t.Errorf("%s tells too much: %s", path, body)
 		}
-		if (path == "/queues" || path == "/actions") && (!strings.Contains(body, aliceShort) || !strings.Contains(body, "&lt;script&gt;")) {
+		if (path == "/queues" || path == "/actions") &&
+			(!strings.Contains(body, aliceShort) || !strings.Contains(body, "&lt;script&gt;")) {
 			t.Errorf("%s tells too little: %s", path, body)
 		}
 	}
@@ -129,7 +134,8 @@ func TestDIDsInFullAreRecorded(t *testing.T) {
 	if strings.Contains(b.get("/queues"), alice) {
 		t.Error("the next view is in full too")
 	}
-	if got, want := b.recorded()[1:], []string{"did.show | /queues after=x | olga | ticket 7 | done"}; !slices.Equal(got, want) {
+	if got, want := b.recorded()[1:],
+		[]string{"did.show | /queues after=x | olga | ticket 7 | done"}; !slices.Equal(got, want) {
 		t.Errorf("recorded: %q", got)
 	}
 }
@@ -147,19 +153,22 @@ func TestActions(t *testing.T) {
 	}
 	block := actor("method", "account.block", "param-did", alice)
 	a := b.do("/actions/confirm", block)
-	if a.status != http.StatusOK || !strings.Contains(a.body, "refuse every request of an account") || !strings.Contains(a.body, aliceShort) {
+	if a.status != http.StatusOK || !strings.Contains(a.body, "refuse every request of an account") ||
+		!strings.Contains(a.body, aliceShort) {
 		t.Errorf("before: %d %s", a.status, a.body)
 	}
 	if got := b.recorded(); got != nil {
 		t.Fatalf("before anybody has confirmed: %v", got)
 	}
-	if a := b.do("/actions/call", url.Values{"method": {"account.block"}, "param-did": {alice}}); a.status != http.StatusBadRequest {
+	if a := b.do("/actions/call",
+		url.Values{"method": {"account.block"}, "param-did": {alice}}); a.status != http.StatusBadRequest {
 		t.Errorf("without a reason: %d", a.status)
 	}
 	if a := b.do("/actions/call", block); a.status != http.StatusOK || !strings.Contains(a.body, "Done:") {
 		t.Errorf("after: %d %s", a.status, a.body)
 	}
-	if got, want := b.recorded(), []string{"account.block | " + alice + " | olga | ticket 7 | done"}; !slices.Equal(got, want) {
+	if got, want := b.recorded(),
+		[]string{"account.block | " + alice + " | olga | ticket 7 | done"}; !slices.Equal(got, want) {
 		t.Errorf("recorded: %q", got)
 	}
 	b.logIn(readToken)
@@ -176,11 +185,13 @@ func TestPushButtons(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, operator.Tokens{})
 	b.plant()
-	form := regexp.MustCompile(`name="method" value="([a-z.]+)"><input type="hidden" name="param-did" value="([^"]+)"><input type="hidden" name="param-id" value="([^"]+)">`)
+	form := regexp.MustCompile(`name="method" value="([a-z.]+)"><input type="hidden" name="param-did" ` +
+		`value="([^"]+)"><input type="hidden" name="param-id" value="([^"]+)">`)
 	for _, found := range form.FindAllStringSubmatch(b.get("/queues"), -1) {
 		order := actor("method", found[1], "param-did", found[2], "param-id", found[3])
 		for _, path := range []string{"/actions/confirm", "/actions/call"} {
-			if a := b.do(path, order); a.status != http.StatusOK || !strings.Contains(a.body, aliceShort) || strings.Contains(a.body, alice) {
+			if a := b.do(path, order); a.status != http.StatusOK || !strings.Contains(a.body, aliceShort) ||
+				strings.Contains(a.body, alice) {
 				t.Errorf("%s of %s: %d %s", path, found[1], a.status, a.body)
 			}
 		}
@@ -207,10 +218,12 @@ func TestDownload(t *testing.T) {
 		t.Errorf("without a reason: %d %v", a.status, a.header)
 	}
 	a := b.do("/actions/call", actor("method", "account.export", "param-did", alice))
-	if a.status != http.StatusOK || a.header.Get("Content-Type") != operator.ArchiveType || !strings.HasPrefix(a.header.Get("Content-Disposition"), "attachment") {
+	if a.status != http.StatusOK || a.header.Get("Content-Type") != operator.ArchiveType ||
+		!strings.HasPrefix(a.header.Get("Content-Disposition"), "attachment") {
 		t.Errorf("with a reason: %d %v", a.status, a.header)
 	}
-	if got, want := b.recorded(), []string{"did.show | account.export " + alice + " | olga | ticket 7 | done"}; !slices.Equal(got, want) {
+	if got, want := b.recorded(),
+		[]string{"did.show | account.export " + alice + " | olga | ticket 7 | done"}; !slices.Equal(got, want) {
 		t.Errorf("recorded: %q", got)
 	}
 }
@@ -220,14 +233,16 @@ func TestListsArePaged(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, operator.Tokens{})
 	for i := range 60 {
-		b.exec(`INSERT INTO admin_actions (at, operator, action, subject, reason, outcome) VALUES (now(), 'olga', 'a', 's', $1, 'done')`, fmt.Sprintf("reason-%d.", i))
+		b.exec(`INSERT INTO admin_actions (at, operator, action, subject, reason, outcome) VALUES (now(), 'olga', 'a', 's',
+				$1, 'done')`, fmt.Sprintf("reason-%d.", i))
 	}
 	first := b.get("/actions")
 	next := regexp.MustCompile(`href="(\?before=[^"#]+)`).FindStringSubmatch(first)
 	if next == nil || !strings.Contains(first, "reason-59.") || strings.Contains(first, "reason-9.") {
 		t.Fatalf("the first part, next %v", next)
 	}
-	if second := b.get("/actions" + next[1]); !strings.Contains(second, "reason-9.") || strings.Contains(second, "reason-10.") || strings.Contains(second, "?before=") {
+	if second := b.get("/actions" + next[1]); !strings.Contains(second, "reason-9.") ||
+		strings.Contains(second, "reason-10.") || strings.Contains(second, "?before=") {
 		t.Error("the second part")
 	}
 }
@@ -244,7 +259,8 @@ func TestCheckOnThePage(t *testing.T) {
 	if !strings.Contains(b.get("/checks"), "All promises are kept.") {
 		t.Error("the result is not shown")
 	}
-	if a := b.do("/checks?convo=x", nil); a.status != http.StatusBadRequest || !strings.Contains(a.body, "This is not the id of a convo") {
+	if a := b.do("/checks?convo=x", nil); a.status != http.StatusBadRequest ||
+		!strings.Contains(a.body, "This is not the id of a convo") {
 		t.Errorf("a convo that is none: %d", a.status)
 	}
 	if !strings.Contains(b.get("/checks?convo=1f0c9a5e-0000-4000-8000-000000000000"), "All promises are kept.") {
@@ -280,7 +296,8 @@ func TestLiveNumbers(t *testing.T) {
 	b.sends.Add(5)
 	events := 0
 	b.live(func(line string) bool {
-		if strings.HasPrefix(line, "data: {") && strings.Contains(line, `"sends.0"`) && strings.Contains(line, `"check":"no check runs"`) {
+		if strings.HasPrefix(line, "data: {") && strings.Contains(line, `"sends.0"`) &&
+			strings.Contains(line, `"check":"no check runs"`) {
 			events++
 		}
 		return events == 2

@@ -65,7 +65,8 @@ func draw(all []chart, samples []sample, live sample) []drawing {
 		}
 		for i, l := range c.Lines {
 			values := of(samples, at+i)
-			one := drawnLine{Key: fmt.Sprintf("%s.%d", c.Key, i), Name: l.Name, Now: c.unit.written(live.values[at+i]), Path: pathOf(samples, values, live.at, top)}
+			one := drawnLine{Key: fmt.Sprintf("%s.%d", c.Key, i), Name: l.Name, Now: c.unit.written(live.values[at+i]),
+				Path: pathOf(samples, values, live.at, top)}
 			for _, n := range rows {
 				one.Cells = append(one.Cells, c.unit.written(values[n]))
 			}

@@ -50,32 +50,36 @@ type line struct {
 // charts returns the drawings of the page Now.
 func charts() []chart {
 	return []chart{
-		{"sends", "Messages", "Messages that were sent for the first time, and uses of idempotency keys that got their first answer again or a conflict.", []line{
+		{"sends", "Messages", "Messages that were sent for the first time, and uses of idempotency keys that got their " +
+			"first answer again or a conflict.", []line{
 			{"sends", rate(keyUses, both(labelled("nsid", nsid.SendMessage), labelled("outcome", "first")))},
 			{"replays", rate(keyUses, labelled("outcome", "replay"))},
 			{"conflicts", rate(keyUses, labelled("outcome", "conflict"))},
 		}, perSecond},
-		{"latency", "Time to answer sendMessage", "How long sendMessage took: half, 95 % and 99 % of the answers were faster.", []line{
-			{"50 %", quantile(requestTime, labelled("nsid", nsid.SendMessage), .5)},
-			{"95 %", quantile(requestTime, labelled("nsid", nsid.SendMessage), .95)},
-			{"99 %", quantile(requestTime, labelled("nsid", nsid.SendMessage), .99)},
-		}, seconds},
+		{"latency", "Time to answer sendMessage",
+			"How long sendMessage took: half, 95 % and 99 % of the answers were faster.", []line{
+				{"50 %", quantile(requestTime, labelled("nsid", nsid.SendMessage), .5)},
+				{"95 %", quantile(requestTime, labelled("nsid", nsid.SendMessage), .95)},
+				{"99 %", quantile(requestTime, labelled("nsid", nsid.SendMessage), .99)},
+			}, seconds},
 		{"requests", "Requests", "All requests, those that were refused (4xx) and those that failed (5xx).", []line{
 			{"all", rate(requests, every)},
 			{"refused", rate(requests, status('4'))},
 			{"failed", rate(requests, status('5'))},
 		}, perSecond},
-		{"epochs", "Epochs", "Commits that began an epoch, and requests that came with another epoch than the convo's.", []line{
-			{"commits", rate(keyUses, both(isCommit, labelled("outcome", "first")))},
-			{"lost races", rate(lostRaces, every)},
-		}, perSecond},
+		{"epochs", "Epochs", "Commits that began an epoch, and requests that came with another epoch than the convo's.",
+			[]line{
+				{"commits", rate(keyUses, both(isCommit, labelled("outcome", "first")))},
+				{"lost races", rate(lostRaces, every)},
+			}, perSecond},
 		{"batch", "Messages in a transaction", "How many messages shared a transaction.", []line{
 			{"mean", func(before, now reading) float64 {
 				return now.histogram(batchSize, every).since(before.histogram(batchSize, every)).mean()
 			}},
 			{"95 %", func(before, now reading) float64 { return math.Ceil(quantile(batchSize, every, .95)(before, now)) }},
 		}, count},
-		{"lag", "Events", "How old events were when this node's subscriptions got them (delivered), and how long they had waited for their place in the stream (sequenced); 95 % were faster.", []line{
+		{"lag", "Events", "How old events were when this node's subscriptions got them (delivered), and how long they had " +
+			"waited for their place in the stream (sequenced); 95 % were faster.", []line{
 			{"delivered", quantile(streamLag, every, .95)},
 			{"sequenced", quantile(sequenceWait, every, .95)},
 		}, seconds},
@@ -91,7 +95,8 @@ func charts() []chart {
 			{"joined", rate(welcomeConfirms, labelled("outcome", "success"))},
 			{"failed", rate(welcomeConfirms, labelled("outcome", "failure"))},
 		}, perSecond},
-		{"limits", "Limits", "Requests that were refused because a quota was used up, and because of the limit of look-ups of DID documents.", []line{
+		{"limits", "Limits", "Requests that were refused because a quota was used up, and because of the limit of " +
+			"look-ups of DID documents.", []line{
 			{"quotas", rate(quotaRefusals, every)},
 			{"look-ups", rate(lookupsRefused, every)},
 		}, perSecond},
@@ -146,7 +151,8 @@ func quantile(name string, matches matcher, q float64) func(before, now reading)
 // Metrics returns the names of the metrics that the console reads, as a registry has them.
 func Metrics() []string {
 	names := []string{
-		requests, requestTime, keyUses, lostRaces, batchSize, streamLag, sequenceWait, pushAttempts, pushBacklog, pushOldest, streams,
+		requests, requestTime, keyUses, lostRaces, batchSize, streamLag, sequenceWait, pushAttempts, pushBacklog, pushOldest,
+		streams,
 		welcomeFetches, welcomeConfirms, quotaRefusals, lookupsRefused, leader, databaseUp,
 	}
 	for _, s := range stocks {

@@ -20,7 +20,8 @@ type file struct {
 }
 
 // kinds are the Content-Types of the files.
-var kinds = map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+var kinds = map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
+	".svg": "image/svg+xml"}
 
 // files returns the files by path.
 func files() map[string]file {

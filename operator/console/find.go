@@ -23,7 +23,8 @@ func (c *Console) find(w http.ResponseWriter, r *http.Request) {
 	}
 	did, err := req.readDID(r.PostFormValue("did"))
 	if err == nil {
-		err = c.Operator.RecordShown(r.Context(), path+" did="+did.String(), r.PostFormValue("operator"), r.PostFormValue("reason"))
+		err = c.Operator.RecordShown(r.Context(), path+" did="+did.String(), r.PostFormValue("operator"),
+			r.PostFormValue("reason"))
 	}
 	if err != nil {
 		c.show(w, r, view{Request: req, Page: c.pages()[at]}, err)

@@ -37,7 +37,8 @@ const (
 // paths are the pages of the console.
 var paths = []string{
 	"/", "/queues", "/checks", "/checks?convo=", "/actions",
-	"/welcomes", "/welcomes?state=available", "/welcomes?state=failed", "/idempotency", "/idempotency?request=r1", "/idempotency?did=" + alice,
+	"/welcomes", "/welcomes?state=available", "/welcomes?state=failed", "/idempotency", "/idempotency?request=r1",
+	"/idempotency?did=" + alice,
 	"/reports", "/reports?id=" + reported, "/convo", "/convo?id=" + planted, "/account", "/account?did=" + alice,
 }
 
@@ -69,12 +70,15 @@ func newBench(t *testing.T, tokens operator.Tokens) *bench {
 	b.up.Set(1)
 	node.MustRegister(sends)
 	stored.MustRegister(b.up)
-	node.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "read_total"}, func() float64 { return float64(b.read.Add(1)) }))
+	node.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "read_total"},
+		func() float64 { return float64(b.read.Add(1)) }))
 	b.checks = invariants.NewChecker(b.db)
 	b.console, err = console.New(console.Config{
-		Access: access, DB: b.db, Log: log, Version: "test", Node: node, Stored: stored, NodeID: uuid.New, Checks: b.checks, Rounds: worker.NewRounds(),
+		Access: access, DB: b.db, Log: log, Version: "test", Node: node, Stored: stored, NodeID: uuid.New, Checks: b.checks,
+		Rounds:    worker.NewRounds(),
 		Lifetimes: api.Lifetimes(), Quotas: quota.Defaults(),
-		Operator: operator.New(operator.Config{DB: b.db, Log: log, Accounts: accounts.NewStore(0), Changed: func() {}, Wake: func() {}}),
+		Operator: operator.New(operator.Config{DB: b.db, Log: log, Accounts: accounts.NewStore(0), Changed: func() {},
+			Wake: func() {}}),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -195,11 +199,13 @@ func (b *bench) recorded() (all []string) {
 // plant makes push jobs of alice, and an action, with markup in every text.
 func (b *bench) plant() {
 	b.t.Helper()
-	b.exec(`INSERT INTO admin_actions (at, operator, action, subject, reason, outcome) VALUES (now(), $1, 'account.block', $2, $1 || $2, 'done')`, markup, alice)
+	b.exec(`INSERT INTO admin_actions (at, operator, action, subject, reason, outcome) VALUES (now(), $1, 'account.block',
+			$2, $1 || $2, 'done')`, markup, alice)
 	for _, state := range []string{"pending", "dead"} {
 		b.exec(`
 			INSERT INTO push_jobs (did, id, device_id, state, reason, next_attempt_at, last_error, created_at, ended_at)
-			VALUES ($1, gen_random_uuid(), $2, $3, 'message', now() + interval '1 h', $2 || $1, now(), CASE WHEN $3 = 'dead' THEN now() END)`,
+			VALUES ($1, gen_random_uuid(), $2, $3, 'message', now() + interval '1 h', $2 || $1, now(), CASE WHEN $3 = 'dead' THEN
+				now() END)`,
 			alice, markup, state)
 	}
 	b.plantConvo(planted, alice, "did:plc:bobbobbobbobbobbobbobbob", 3)
@@ -214,8 +220,10 @@ const reported = "0192f3a4-0000-7000-8000-000000000101"
 func (b *bench) plantReports(n int) {
 	b.t.Helper()
 	b.exec(`
-		INSERT INTO abuse_reports (id, convo_id, reporter, reason, key_id, binding, digest, sealed, reported_at, state, closed_at, closed_by, note)
-		SELECT ('0192f3a4-0000-7000-8000-000000000' || lpad(to_hex(256 + n), 3, '0'))::uuid, $1, $2, $3, $3, sha256(n::text::bytea), sha256(''), 'SECRETS',
+		INSERT INTO abuse_reports (id, convo_id, reporter, reason, key_id, binding, digest, sealed, reported_at, state,
+			closed_at, closed_by, note)
+		SELECT ('0192f3a4-0000-7000-8000-000000000' || lpad(to_hex(256 + n), 3, '0'))::uuid, $1, $2, $3, $3,
+			sha256(n::text::bytea), sha256(''), 'SECRETS',
 			now() - (100 - n) * interval '1 hour', CASE n % 2 WHEN 1 THEN 'open' ELSE 'closed' END,
 			CASE n % 2 WHEN 0 THEN now() END, CASE n % 2 WHEN 0 THEN $3 END, CASE n % 2 WHEN 0 THEN $3 || $2 END
 		FROM generate_series(1, $4::integer) AS of (n)`, planted, alice, markup, n)

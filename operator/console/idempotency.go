@@ -90,7 +90,8 @@ func (c *Console) keyFigures(ctx context.Context, tx pgx.Tx, p *idempotencyPage)
 }
 
 // explain reads a part of the requests that are asked for, and the query of the next part.
-func explain(ctx context.Context, tx pgx.Tx, r *Request, of operator.RequestsOf, rows int) (found []operator.Explanation, next string, err error) {
+func explain(ctx context.Context, tx pgx.Tx, r *Request, of operator.RequestsOf,
+	rows int) (found []operator.Explanation, next string, err error) {
 	of.Rows = rows
 	if of.Before, err = strconv.ParseInt(r.Query.Get("before"), 10, 64); err != nil || of.Before < 0 {
 		of.Before = 0

@@ -19,10 +19,12 @@ func TestDIDs(t *testing.T) {
 	const alice = "did:plc:ewvi7nxzyoun6zhxrhs64oiz"
 	r := &Request{refKey: &[32]byte{1}, Query: map[string][]string{}}
 	for text, want := range map[string]string{
-		alice: "did:plc:ewvi…64oiz", "did:web:example.com": "did:web:exam…e.com", "did:web:a.test": "did:web:…", "did:erased:ab12": "did:erased:…",
-		"no DID": "no DID", "": "",
-		"of " + alice + ", " + alice + "#key.": "of did:plc:ewvi…64oiz, did:plc:ewvi…64oiz#key.",
-		"did:web:localhost%3A8080:user.":       "did:web:loca…user.", "/did%3Aplc%3Aewvi7nxzyoun6zhxrhs64oiz?x": "/did:plc:ewvi…64oiz?x",
+		alice: "did:plc:ewvi…64oiz", "did:web:example.com": "did:web:exam…e.com", "did:web:a.test": "did:web:…",
+		"did:erased:ab12": "did:erased:…",
+		"no DID":          "no DID", "": "",
+		"of " + alice + ", " + alice + "#key.":    "of did:plc:ewvi…64oiz, did:plc:ewvi…64oiz#key.",
+		"did:web:localhost%3A8080:user.":          "did:web:loca…user.",
+		"/did%3Aplc%3Aewvi7nxzyoun6zhxrhs64oiz?x": "/did:plc:ewvi…64oiz?x",
 	} {
 		if got := r.Text(text); got != want {
 			t.Errorf("%s: %s", text, got)
@@ -32,7 +34,8 @@ func TestDIDs(t *testing.T) {
 	if strings.Contains(ref, "ewvi") || ref != r.Ref(alice) || ref == r.Ref(alice+"2") {
 		t.Errorf("the reference %s", ref)
 	}
-	for text, want := range map[string]string{ref: alice, " " + alice + " ": alice, "": "", "x": "", ref + "AA": "", (&Request{refKey: &[32]byte{2}}).Ref(alice): ""} {
+	for text, want := range map[string]string{ref: alice, " " + alice + " ": alice, "": "", "x": "", ref + "AA": "",
+		(&Request{refKey: &[32]byte{2}}).Ref(alice): ""} {
 		r.Query.Set("did", text)
 		if got, err := r.ReadDID("did"); got.String() != want || (err == nil) != (want != "") {
 			t.Errorf("%s: %s, %v", text, got, err)
@@ -53,12 +56,14 @@ func TestTimes(t *testing.T) {
 	for name, c := range map[string]struct {
 		at   any
 		want string
-	}{"a moment": {at, want}, "a pointer": {&at, want}, "in another zone": {at.In(time.FixedZone("", 3600)), want}, "none": {missing, "–"}, "zero": {time.Time{}, "–"}} {
+	}{"a moment": {at, want}, "a pointer": {&at, want}, "in another zone": {at.In(time.FixedZone("", 3600)), want},
+		"none": {missing, "–"}, "zero": {time.Time{}, "–"}} {
 		if got := string(r.Time(c.at)); got != c.want {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
-	for d, want := range map[time.Duration]string{time.Second: "1 s ago", -90 * time.Minute: "in 1 h", 47 * time.Hour: "47 h ago", 50 * time.Hour: "2 d ago"} {
+	for d, want := range map[time.Duration]string{time.Second: "1 s ago", -90 * time.Minute: "in 1 h",
+		47 * time.Hour: "47 h ago", 50 * time.Hour: "2 d ago"} {
 		if got := Age(d); got != want {
 			t.Errorf("%s: %s", d, got)
 		}
@@ -69,7 +74,8 @@ func TestTimes(t *testing.T) {
 func TestLocalPath(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"/queues?after=1": "/queues?after=1", "/": "/", "": "/", "queues": "/", "//evil.example": "/", "https://evil.example/": "/", `/\evil.example`: "/",
+		"/queues?after=1": "/queues?after=1", "/": "/", "": "/", "queues": "/", "//evil.example": "/",
+		"https://evil.example/": "/", `/\evil.example`: "/",
 		"/\t/evil.example": "/", "javascript:alert(1)": "/", "///evil.example": "/", "/x#y": "/x",
 	} {
 		if got := localPath(text); got != want {
@@ -90,7 +96,8 @@ func newRegistered() registered {
 		prometheus.NewRegistry(),
 		prometheus.NewCounterVec(prometheus.CounterOpts{Name: keyUses}, []string{"nsid", "outcome"}),
 		prometheus.NewCounterVec(prometheus.CounterOpts{Name: requests}, []string{"nsid", "status", "error"}),
-		prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: requestTime, Buckets: []float64{.1, .2, .4}}, []string{"nsid"}),
+		prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: requestTime, Buckets: []float64{.1, .2, .4}},
+			[]string{"nsid"}),
 	}
 	r.MustRegister(r.uses, r.requests, r.took)
 	return r
@@ -143,7 +150,8 @@ func TestHistory(t *testing.T) {
 		key, name string
 		want      float64
 	}{
-		{"sends", "sends", 5}, {"sends", "replays", 1}, {"sends", "conflicts", 0}, {"requests", "all", 10}, {"requests", "refused", 3}, {"requests", "failed", 1},
+		{"sends", "sends", 5}, {"sends", "replays", 1}, {"sends", "conflicts", 0}, {"requests", "all", 10},
+		{"requests", "refused", 3}, {"requests", "failed", 1},
 		{"epochs", "commits", 2}, {"latency", "50 %", .15}, {"latency", "99 %", .199},
 	} {
 		if got := samples[0].of(c.key, c.name); math.Abs(got-c.want) > 1e-9 {
@@ -196,7 +204,8 @@ func TestDrawing(t *testing.T) {
 		samples = append(samples, sample{noon.Add(time.Duration(i) * 2 * time.Minute), []float64{v}})
 	}
 	d := draw(lines, samples, sample{noon.Add(10 * time.Minute), []float64{3}})[0]
-	if d.Top != "10" || d.Since != "10 min ago" || d.Lines[0].Now != "3" || d.Lines[0].Path != "M4.0 102.0h0L74.4 60.0M215.2 18.0h0" {
+	if d.Top != "10" || d.Since != "10 min ago" || d.Lines[0].Now != "3" ||
+		d.Lines[0].Path != "M4.0 102.0h0L74.4 60.0M215.2 18.0h0" {
 		t.Errorf("%+v", d)
 	}
 	if want := "In the last hour: one: now 3, at most 10."; d.Spoken != want {
@@ -218,7 +227,8 @@ func TestUnits(t *testing.T) {
 		got = append(got, seconds(v))
 	}
 	got = append(got, byteSize(512), byteSize(57.7*1024*1024), number(-1234567), number(12))
-	want := []string{"0/s", "<0.01/s", "0.02/s", "1/s", "2.50/s", "12.3/s", "123/s", "12,345/s", "0 s", "<1 ms", "23.4 ms", "1.50 s", "1 min", "2 h",
+	want := []string{"0/s", "<0.01/s", "0.02/s", "1/s", "2.50/s", "12.3/s", "123/s", "12,345/s", "0 s", "<1 ms", "23.4 ms",
+		"1.50 s", "1 min", "2 h",
 		"512 B", "57.7 MiB", "-1,234,567", "12"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)

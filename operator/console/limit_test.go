@@ -14,7 +14,8 @@ import (
 // ref finds the reference of an account in the form of a method.
 func (b *bench) ref(page, method string) string {
 	b.t.Helper()
-	found := regexp.MustCompile(`name="method" value="` + method + `"><input type="hidden" name="param-did" value="([^"]+)">`).FindStringSubmatch(page)
+	found := regexp.MustCompile(`name="method" value="` + method +
+		`"><input type="hidden" name="param-did" value="([^"]+)">`).FindStringSubmatch(page)
 	if found == nil {
 		b.t.Fatalf("no form of %s in\n%s", method, page)
 	}
@@ -42,15 +43,18 @@ func TestLimitOfAnAccount(t *testing.T) {
 	b.lacks(page, "limited the account", "Take the limit back")
 	b.press("method", "account.limit", "param-did", b.ref(page, "account.limit"), "param-percent", "10", "param-for", "7d")
 	page = b.get(at)
-	b.has(page, "olga limited the account to 10 % at ", ", until ", "ticket 7", `<td class="number">5,000</td>`, "Take the limit back")
+	b.has(page, "olga limited the account to 10 % at ", ", until ", "ticket 7", `<td class="number">5,000</td>`,
+		"Take the limit back")
 	b.logIn(readToken)
 	b.lacks(b.get(at), "Limit the account", "Take the limit back")
 	b.logIn(writeToken)
 	b.press("method", "account.limit", "param-did", b.ref(page, "account.limit"), "param-percent", "100")
 	b.lacks(b.get(at), "limited the account", "Take the limit back")
-	b.exec(`UPDATE accounts SET limit_percent = 10, limited_at = now(), limited_by = 'olga', limited_reason = 'floods', limit_until = now()`)
+	b.exec(`UPDATE accounts SET limit_percent = 10, limited_at = now(), limited_by = 'olga', limited_reason = 'floods',
+			limit_until = now()`)
 	b.lacks(b.get(at), "limited the account", `<td class="number">5,000</td>`)
-	want := []string{"account.limit | " + carol + " 10 7d | olga | ticket 7 | done", "account.limit | " + carol + " 100 | olga | ticket 7 | done"}
+	want := []string{"account.limit | " + carol + " 10 7d | olga | ticket 7 | done",
+		"account.limit | " + carol + " 100 | olga | ticket 7 | done"}
 	if diff := cmp.Diff(want, b.recorded()[1:]); diff != "" {
 		t.Errorf("recorded (-want +got):\n%s", diff)
 	}
@@ -66,7 +70,8 @@ func TestDisputeIsEnded(t *testing.T) {
 			($1, 2, $2, 'open', 3, 2, now() - interval '2 hours', now() - interval '2 hours'),
 			($1, 3, $2, 'open', 3, 2, now(), now() + interval '8 minutes')`, planted, alice)
 	b.exec(`UPDATE disputes SET state = 'ended', ended_at = now() WHERE epoch = 2`)
-	const button = `value="dispute.end"><input type="hidden" name="param-convo" value="` + planted + `"><input type="hidden" name="param-epoch" value="`
+	const button = `value="dispute.end"><input type="hidden" name="param-convo" value="` + planted +
+		`"><input type="hidden" name="param-epoch" value="`
 	at := "/convo?id=" + planted
 	b.logIn(readToken)
 	b.has(b.get(at), "Epoch 3: in dispute")

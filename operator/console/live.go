@@ -27,7 +27,8 @@ const (
 func (c *Console) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() {
-		worker.Every("sampler of the console", step, c.Log, func(context.Context) error { return c.history.add(time.Now()) }).Run(ctx)
+		worker.Every("sampler of the console", step, c.Log,
+			func(context.Context) error { return c.history.add(time.Now()) }).Run(ctx)
 	})
 	running.Go(func() {
 		worker.Every("live numbers of the console", liveInterval, c.Log, c.broadcast).Run(ctx)

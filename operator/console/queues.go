@@ -37,10 +37,12 @@ func (c *Console) queues(ctx context.Context, r *Request) (any, error) {
 		if p.Waiting, err = push.Waiting(ctx, tx, place(r.Query.Get("after"), push.Place{}), pageRows); err != nil {
 			return err
 		}
-		p.Dead, err = push.DeadLetters(ctx, tx, place(r.Query.Get("before"), push.Place{At: r.Now.Add(time.Minute)}), pageRows)
+		p.Dead, err = push.DeadLetters(ctx, tx, place(r.Query.Get("before"), push.Place{At: r.Now.Add(time.Minute)}),
+			pageRows)
 		return err
 	})
-	p.NextWaiting = next(p.Waiting, func(last push.ListedJob) string { return "?after=" + placeText(last.NextAttempt, last.ID) })
+	p.NextWaiting = next(p.Waiting,
+		func(last push.ListedJob) string { return "?after=" + placeText(last.NextAttempt, last.ID) })
 	p.NextDead = next(p.Dead, func(last push.ListedJob) string { return "?before=" + placeText(*last.EndedAt, last.ID) })
 	return p, err
 }

@@ -36,7 +36,8 @@ func readMetrics(from prometheus.Gatherer, at time.Time) (reading, error) {
 	for _, f := range families {
 		all := make([]metric, 0, len(f.Metric))
 		for _, m := range f.Metric {
-			one := metric{labels: make(map[string]string, len(m.Label)), value: m.GetCounter().GetValue() + m.GetGauge().GetValue()}
+			one := metric{labels: make(map[string]string, len(m.Label)),
+				value: m.GetCounter().GetValue() + m.GetGauge().GetValue()}
 			for _, l := range m.Label {
 				one.labels[l.GetName()] = l.GetValue()
 			}

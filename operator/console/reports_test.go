@@ -55,13 +55,15 @@ func TestOneReport(t *testing.T) {
 	b.lacks(page, alice, markup, "SECRETS")
 	b.logIn(readToken)
 	b.lacks(b.get(at), `value="account.block"`, `value="convo.close"`, `value="report.close"`)
-	for path, status := range map[string]int{"/reports?id=x": http.StatusBadRequest, "/reports?id=" + planted: http.StatusNotFound} {
+	for path, status := range map[string]int{"/reports?id=x": http.StatusBadRequest,
+		"/reports?id=" + planted: http.StatusNotFound} {
 		if a := b.do(path, nil); a.status != status {
 			t.Errorf("%s: %d", path, a.status)
 		}
 	}
 	b.logIn(writeToken)
-	fields := regexp.MustCompile(`name="method" value="report.close"><input type="hidden" name="param-id" value="([^"]+)"`).FindStringSubmatch(page)
+	fields := regexp.MustCompile(`name="method" value="report.close"><input type="hidden" name="param-id" ` +
+		`value="([^"]+)"`).FindStringSubmatch(page)
 	if fields == nil || fields[1] != reported {
 		t.Fatalf("the button closes %q", fields)
 	}
@@ -82,7 +84,8 @@ func TestSealedBytesAreNotShown(t *testing.T) {
 	b := newBench(t, operator.Tokens{})
 	b.plant()
 	b.lacks(b.get("/actions"), "report.fetch")
-	if a := b.do("/actions/call", url.Values{"method": {"report.fetch"}, "param-id": {reported}}); a.status != http.StatusBadRequest {
+	if a := b.do("/actions/call",
+		url.Values{"method": {"report.fetch"}, "param-id": {reported}}); a.status != http.StatusBadRequest {
 		t.Errorf("%d %s", a.status, a.body)
 	}
 }

@@ -36,7 +36,8 @@ type Request struct {
 
 func (c *Console) request(r *http.Request) *Request {
 	return &Request{
-		Path: r.URL.Path, Query: r.URL.Query(), Now: time.Now().UTC(), Write: operator.LevelOf(r.Context()) == operator.Write, refKey: &c.refKey,
+		Path: r.URL.Path, Query: r.URL.Query(), Now: time.Now().UTC(), Write: operator.LevelOf(r.Context()) == operator.Write,
+		refKey: &c.refKey,
 	}
 }
 
@@ -131,7 +132,8 @@ func (r *Request) readDID(text string) (syntax.DID, error) {
 	}
 	did, err := seal.Open(nil, sealed[:seal.NonceSize()], sealed[seal.NonceSize():], nil)
 	if err != nil {
-		return "", &operator.Error{Status: http.StatusNotFound, Name: "UnknownReference", Message: "This link is from before the node's last start, or from another node. Open the page that it was on again."}
+		return "", &operator.Error{Status: http.StatusNotFound, Name: "UnknownReference",
+			Message: "This link is from before the node's last start, or from another node. Open the page that it was on again."}
 	}
 	return syntax.DID(did), nil
 }

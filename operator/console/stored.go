@@ -63,7 +63,8 @@ func (s *stored) readNow(ctx context.Context) (found storedFacts) {
 		s.log.WarnContext(ctx, "the console could not list the nodes", "error", err)
 		found.Fault = "The nodes could not be listed: the server's log says why."
 	}
-	found.Facts = append(found.Facts, fact{Key: "nodes", Name: "Nodes that are alive", Value: count(float64(len(found.Nodes)))})
+	found.Facts = append(found.Facts,
+		fact{Key: "nodes", Name: "Nodes that are alive", Value: count(float64(len(found.Nodes)))})
 	return found
 }
 

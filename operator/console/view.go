@@ -36,7 +36,8 @@ var plain = []string{"login", "message", "confirm", "result"}
 // parseViews reads the template of each page.
 func parseViews(pages []page) (map[string]*template.Template, error) {
 	layout, err := template.New("layout").Funcs(template.FuncMap{
-		"number": number, "seconds": seconds, "sentence": sentence, "size": size, "share": share, "method": method, "short": short,
+		"number": number, "seconds": seconds, "sentence": sentence, "size": size, "share": share, "method": method,
+		"short": short,
 	}).ParseFS(views, "views/layout.html", "views/shared.html")
 	if err != nil {
 		return nil, err
@@ -137,5 +138,6 @@ func (c *Console) explain(ctx context.Context, p page, err error) *operator.Erro
 		return refusal
 	}
 	c.Log.ErrorContext(ctx, "a page of the console could not be read", "page", p.Path, "error", err)
-	return &operator.Error{Status: http.StatusInternalServerError, Name: "InternalServerError", Message: "The page could not be read: the server's log says why."}
+	return &operator.Error{Status: http.StatusInternalServerError, Name: "InternalServerError",
+		Message: "The page could not be read: the server's log says why."}
 }

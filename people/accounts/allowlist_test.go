@@ -78,7 +78,8 @@ func TestBrokenAllowlist(t *testing.T) {
 	t.Parallel()
 	l := newList(t, alice.String())
 	for text, want := range map[string]string{
-		bob.String() + "\nbob\n": "line 2", "": "no DID", "# all gone\n": "no DID", bob.String() + " " + carol.String(): "line 1",
+		bob.String() + "\nbob\n": "line 2", "": "no DID", "# all gone\n": "no DID",
+		bob.String() + " " + carol.String(): "line 1",
 	} {
 		l.write(text)
 		for range 2 {

@@ -16,7 +16,8 @@ import (
 func BenchmarkCheck(b *testing.B) {
 	db := pgtest.Database(b)
 	_, err := db.Exec(b.Context(), `
-		INSERT INTO accounts (did, blocked_at, blocked_by, version) SELECT 'did:plc:blocked' || n, now(), 'olga', 1 FROM generate_series(1, 1000) n`)
+		INSERT INTO accounts (did, blocked_at, blocked_by, version) SELECT 'did:plc:blocked' || n, now(), 'olga', 1 FROM
+			generate_series(1, 1000) n`)
 	if err != nil {
 		b.Fatal(err)
 	}

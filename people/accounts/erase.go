@@ -29,7 +29,8 @@ func (s *Store) StillDue(ctx context.Context, tx pgx.Tx, did syntax.DID, now tim
 	batch := &pgx.Batch{}
 	batch.Queue(`SELECT FROM account_clock FOR UPDATE`)
 	// A statement of its own, so that it sees what the lock has waited for.
-	batch.Queue(`SELECT EXISTS (SELECT FROM accounts WHERE did = $1 AND erase_after <= $2 AND erasing_at IS NULL)`, did, now).
+	batch.Queue(`SELECT EXISTS (SELECT FROM accounts WHERE did = $1 AND erase_after <= $2 AND erasing_at IS NULL)`, did,
+		now).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&due) })
 	err = tx.SendBatch(ctx, batch).Close()
 	if err != nil {
@@ -44,7 +45,8 @@ func (s *Store) BeginErasure(ctx context.Context, db DB, did syntax.DID) error {
 	_, err := db.Exec(ctx, `
 		WITH clock AS (UPDATE account_clock SET version = version + 1 RETURNING version)
 		INSERT INTO accounts AS a (did, erasing_at, version) SELECT $1, clock_timestamp(), version FROM clock
-		ON CONFLICT (did) DO UPDATE SET erasing_at = coalesce(a.erasing_at, excluded.erasing_at), version = excluded.version`, did)
+		ON CONFLICT (did) DO UPDATE SET erasing_at = coalesce(a.erasing_at, excluded.erasing_at), version = excluded.version`,
+		did)
 	if err != nil {
 		return fmt.Errorf("refuse an account that is being erased: %w", err)
 	}
@@ -69,14 +71,18 @@ func (s *Store) EndErasure(ctx context.Context, tx pgx.Tx, p tombstone.Person) e
 	batch.Queue(`
 		WITH clock AS (UPDATE account_clock SET version = version + 1 RETURNING version)
 		UPDATE accounts
-		SET did = $2, status = 'active', status_source = NULL, status_seq = NULL, status_at = NULL, erase_after = NULL, erasing_at = NULL,
-			erased_at = clock_timestamp(), blocked_reason = regexp_replace(blocked_reason, $3, $4, 'g'), limit_percent = NULL, limit_until = NULL,
+		SET did = $2, status = 'active', status_source = NULL, status_seq = NULL, status_at = NULL, erase_after = NULL,
+			erasing_at = NULL,
+			erased_at = clock_timestamp(), blocked_reason = regexp_replace(blocked_reason, $3, $4, 'g'), limit_percent = NULL,
+				limit_until = NULL,
 			limited_at = NULL, limited_by = NULL, limited_reason = NULL, version = clock.version
 		FROM clock WHERE did = $1`, p.DID, tombstone.Hash(p.DID), p.Pattern(), p.Anywhere())
 	batch.Queue(`
 		UPDATE accounts
-		SET blocked_reason = regexp_replace(blocked_reason, $2, $3, 'g'), limited_reason = regexp_replace(limited_reason, $2, $3, 'g')
-		WHERE (blocked_at IS NOT NULL OR limit_percent IS NOT NULL) AND (strpos(blocked_reason, $1) > 0 OR strpos(limited_reason, $1) > 0)`,
+		SET blocked_reason = regexp_replace(blocked_reason, $2, $3, 'g'), limited_reason = regexp_replace(limited_reason, $2,
+			$3, 'g')
+		WHERE (blocked_at IS NOT NULL OR limit_percent IS NOT NULL) AND (strpos(blocked_reason, $1) > 0 OR
+			strpos(limited_reason, $1) > 0)`,
 		p.DID.String(), p.Pattern(), p.Anywhere())
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("forget an account that was erased: %w", err)
@@ -105,7 +111,8 @@ func Sweeps(db *pgxpool.Pool) []worker.Sweep {
 				UPDATE account_clock SET version = version + 1 WHERE EXISTS (SELECT FROM ended) RETURNING version
 			)
 			UPDATE accounts a
-			SET limit_percent = NULL, limit_until = NULL, limited_at = NULL, limited_by = NULL, limited_reason = NULL, version = clock.version
+			SET limit_percent = NULL, limit_until = NULL, limited_at = NULL, limited_by = NULL, limited_reason = NULL, version =
+				clock.version
 			FROM clock WHERE did IN (SELECT did FROM ended) AND limit_until <= now()`),
 	}
 }

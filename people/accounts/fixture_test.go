@@ -48,7 +48,8 @@ func (f *fixture) known(dids ...syntax.DID) {
 	f.Helper()
 	_, err := f.db.Exec(f.Context(), `
 		INSERT INTO push_targets (did, device_id, kind, address, created_at, registration)
-		SELECT did, 'phone', 'webhook', 'https://example.com', now(), gen_random_uuid() FROM unnest($1::text[]) AS named (did)`, dids)
+		SELECT did, 'phone', 'webhook', 'https://example.com', now(), gen_random_uuid() FROM unnest($1::text[]) AS named
+			(did)`, dids)
 	f.check(err)
 }
 

@@ -189,7 +189,8 @@ func (g *Gate) read(ctx context.Context, dids []syntax.DID) (map[syntax.DID]erro
 	}
 	rows, err := g.cfg.Lookups.Query(ctx, `
 		SELECT did, status, blocked_at IS NOT NULL, erasing_at IS NOT NULL FROM accounts
-		WHERE did = ANY($1::text[] || $2::text[]) AND (status <> 'active' OR blocked_at IS NOT NULL OR erasing_at IS NOT NULL)`, dids, hashes)
+		WHERE did = ANY($1::text[] || $2::text[]) AND (status <> 'active' OR blocked_at IS NOT NULL OR erasing_at IS NOT
+			NULL)`, dids, hashes)
 	if err != nil {
 		return nil, fmt.Errorf("read whether accounts are refused: %w", err)
 	}
@@ -252,7 +253,8 @@ func (g *Gate) Load(ctx context.Context) error {
 	}
 	if len(refused) > g.cfg.MaxRefused {
 		refused = nil
-		g.cfg.Log.WarnContext(ctx, "there are too many refused accounts to remember: the database is asked about each caller", "most", g.cfg.MaxRefused)
+		g.cfg.Log.WarnContext(ctx, "there are too many refused accounts to remember: the database is asked about each caller",
+			"most", g.cfg.MaxRefused)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -280,7 +282,8 @@ func (g *Gate) RunOnce(ctx context.Context) error {
 	case err != nil:
 		return err
 	case version < since:
-		g.cfg.Log.ErrorContext(ctx, "the accounts of the database are older than those that this node has read", "version", version, "read", since)
+		g.cfg.Log.ErrorContext(ctx, "the accounts of the database are older than those that this node has read", "version",
+			version, "read", since)
 		return g.Load(ctx)
 	case version == since:
 		return nil
@@ -301,13 +304,15 @@ func (g *Gate) RunOnce(ctx context.Context) error {
 		}
 	}
 	if overflown {
-		g.cfg.Log.WarnContext(ctx, "there are too many refused accounts to remember: the database is asked about each caller", "most", g.cfg.MaxRefused)
+		g.cfg.Log.WarnContext(ctx, "there are too many refused accounts to remember: the database is asked about each caller",
+			"most", g.cfg.MaxRefused)
 	}
 	return nil
 }
 
 func (g *Gate) readChanges(ctx context.Context, since int64) (map[syntax.DID]error, error) {
-	rows, err := g.cfg.DB.Query(ctx, `SELECT did, status, blocked_at IS NOT NULL, erasing_at IS NOT NULL FROM accounts WHERE version > $1`, since)
+	rows, err := g.cfg.DB.Query(ctx,
+		`SELECT did, status, blocked_at IS NOT NULL, erasing_at IS NOT NULL FROM accounts WHERE version > $1`, since)
 	if err != nil {
 		return nil, fmt.Errorf("read changes of accounts: %w", err)
 	}

@@ -124,7 +124,8 @@ func (f *fixture) waits() {
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		var waiting bool
 		f.check(f.db.QueryRow(f.Context(), `
-			SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waiting))
+			SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).
+			Scan(&waiting))
 		if waiting {
 			return
 		}

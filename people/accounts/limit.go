@@ -36,7 +36,8 @@ type Limit struct {
 // Limit gives an account a limit, in place of the one that it has. Every node applies it within a
 // second of the commit. lasts is how long; 0: until it is taken back. It returns the end. Error:
 // ErrTooManyLimited.
-func (s *Store) Limit(ctx context.Context, db DB, did syntax.DID, percent int, lasts time.Duration, operator, reason string) (until *time.Time, err error) {
+func (s *Store) Limit(ctx context.Context, db DB, did syntax.DID, percent int, lasts time.Duration, operator,
+	reason string) (until *time.Time, err error) {
 	err = db.QueryRow(ctx, `
 		WITH clock AS (
 			UPDATE account_clock SET version = version + 1 RETURNING version
@@ -45,7 +46,8 @@ func (s *Store) Limit(ctx context.Context, db DB, did syntax.DID, percent int, l
 		SELECT $1, $2, clock_timestamp() + nullif($3::interval, '0'), clock_timestamp(), $4, $5, version
 		FROM clock WHERE (SELECT count(*) FROM accounts WHERE limit_percent IS NOT NULL AND did <> $1) < $6
 		ON CONFLICT (did) DO UPDATE SET limit_percent = excluded.limit_percent, limit_until = excluded.limit_until,
-			limited_at = excluded.limited_at, limited_by = excluded.limited_by, limited_reason = excluded.limited_reason, version = excluded.version
+			limited_at = excluded.limited_at, limited_by = excluded.limited_by, limited_reason = excluded.limited_reason,
+			version = excluded.version
 		RETURNING limit_until`, did, percent, lasts, operator, reason, maxLimited).Scan(&until)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, ErrTooManyLimited
@@ -61,7 +63,8 @@ func (s *Store) Unlimit(ctx context.Context, db DB, did syntax.DID) (was bool, e
 	tag, err := db.Exec(ctx, `
 		WITH clock AS (UPDATE account_clock SET version = version + 1 RETURNING version)
 		UPDATE accounts
-		SET limit_percent = NULL, limit_until = NULL, limited_at = NULL, limited_by = NULL, limited_reason = NULL, version = clock.version
+		SET limit_percent = NULL, limit_until = NULL, limited_at = NULL, limited_by = NULL, limited_reason = NULL, version =
+			clock.version
 		FROM clock WHERE did = $1 AND limit_percent IS NOT NULL`, did)
 	if err != nil {
 		return false, fmt.Errorf("take the limit of an account back: %w", err)
@@ -92,7 +95,8 @@ func (g *Gate) readLimited(ctx context.Context) (map[syntax.DID]limit, error) {
 	limited := map[syntax.DID]limit{}
 	var did syntax.DID
 	var l limit
-	rows, err := g.cfg.DB.Query(ctx, `SELECT did, limit_percent, limit_until FROM accounts WHERE limit_percent IS NOT NULL`)
+	rows, err := g.cfg.DB.Query(ctx,
+		`SELECT did, limit_percent, limit_until FROM accounts WHERE limit_percent IS NOT NULL`)
 	if err == nil {
 		_, err = pgx.ForEachRow(rows, []any{&did, &l.percent, &l.until}, func() error {
 			limited[did] = l

@@ -78,12 +78,14 @@ func TestLimitEnds(t *testing.T) {
 	f.limit(bob, 10, 0)
 	now := time.Now()
 	n := f.node(func(c *accounts.GateConfig) { c.Now = func() time.Time { return now } })
-	for at, want := range map[time.Time]int{now: 10, until.Add(-time.Millisecond): 10, *until: 100, until.Add(time.Hour): 100} {
+	for at, want := range map[time.Time]int{now: 10, until.Add(-time.Millisecond): 10, *until: 100,
+		until.Add(time.Hour): 100} {
 		now = at
 		n.wantPercents(want, 10, 100)
 	}
 	got := f.get(alice).Limit
-	if diff := cmp.Diff(&accounts.Limit{Percent: 10, Until: until, By: "olga", Reason: "floods"}, got, cmpopts.IgnoreFields(accounts.Limit{}, "At")); diff != "" {
+	if diff := cmp.Diff(&accounts.Limit{Percent: 10, Until: until, By: "olga", Reason: "floods"}, got,
+		cmpopts.IgnoreFields(accounts.Limit{}, "At")); diff != "" {
 		t.Errorf("stored (-want +got):\n%s", diff)
 	}
 	pgtest.Sweep(t, accounts.Sweeps(f.db)...)
@@ -131,12 +133,14 @@ func TestErasureEndsALimit(t *testing.T) {
 	var left int
 	f.check(f.db.QueryRow(t.Context(), `
 		SELECT count(*) FROM accounts
-		WHERE num_nonnulls(limit_percent, limit_until, limited_at, limited_by, limited_reason) > 0 AND did <> $1`, bob).Scan(&left))
+		WHERE num_nonnulls(limit_percent, limit_until, limited_at, limited_by, limited_reason) > 0 AND did <> $1`,
+		bob).Scan(&left))
 	if left != 0 {
 		t.Errorf("%d rows of others have a limit", left)
 	}
 	for _, reason := range []string{f.get(bob).Limit.Reason, f.get(carol).Block.Reason} {
-		if strings.Contains(strings.ReplaceAll(reason, alice.String()+"a", ""), alice.String()) || !strings.Contains(reason, "did:erased:") {
+		if strings.Contains(strings.ReplaceAll(reason, alice.String()+"a", ""), alice.String()) ||
+			!strings.Contains(reason, "did:erased:") {
 			t.Errorf("a reason is %q", reason)
 		}
 	}
@@ -154,7 +158,8 @@ func TestTooManyLimits(t *testing.T) {
 		INSERT INTO accounts (did, limit_percent, limited_at, limited_by, limited_reason, version)
 		SELECT 'did:plc:limited' || n, 10, now(), 'olga', 'floods', 1 FROM generate_series(1, 9999) n`)
 	f.check(err)
-	if _, err := f.store.Limit(t.Context(), f.db, bob, 10, 0, "olga", "floods"); !errors.Is(err, accounts.ErrTooManyLimited) {
+	if _, err := f.store.Limit(t.Context(), f.db, bob, 10, 0, "olga", "floods"); !errors.Is(err,
+		accounts.ErrTooManyLimited) {
 		t.Errorf("one more: %v", err)
 	}
 	f.limit(alice, 20, 0)

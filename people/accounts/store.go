@@ -73,7 +73,8 @@ func (s *Store) get(ctx context.Context, db DB, did syntax.DID) (Account, error)
 	var limit Limit
 	err := db.QueryRow(ctx, `
 		SELECT status, status_at, status_seq, blocked_at, blocked_by, blocked_reason, erase_after, erasing_at, erased_at,
-			CASE WHEN limit_until <= clock_timestamp() THEN NULL ELSE limit_percent END, limit_until, coalesce(limited_at, 'epoch'),
+			CASE WHEN limit_until <= clock_timestamp() THEN NULL ELSE limit_percent END, limit_until, coalesce(limited_at,
+				'epoch'),
 			coalesce(limited_by, ''), coalesce(limited_reason, '')
 		FROM accounts WHERE did = $1`, did).
 		Scan(&a.Status, &a.StatusAt, &a.StatusSeq, &blockedAt, &by, &reason, &a.EraseAfter, &a.ErasingAt, &a.ErasedAt,
@@ -115,7 +116,8 @@ var setStatusSQL string
 // statement that is older than the stored one has no effect. The DIDs must differ. The sessions of
 // accounts that are not active end.
 func (s *Store) SetStatus(ctx context.Context, db DB, source string, changes []Change) (stored []Change, err error) {
-	dids, statuses, ats, seqs := make([]string, len(changes)), make([]string, len(changes)), make([]time.Time, len(changes)), make([]int64, len(changes))
+	dids, statuses, ats, seqs := make([]string, len(changes)), make([]string, len(changes)),
+		make([]time.Time, len(changes)), make([]int64, len(changes))
 	byDID := make(map[syntax.DID]Change, len(changes))
 	for i, c := range changes {
 		dids[i], statuses[i], ats[i], seqs[i] = c.DID.String(), string(c.Status), c.At, c.Seq
@@ -166,7 +168,8 @@ func (s *Store) Known(ctx context.Context, db DB, dids []syntax.DID) ([]syntax.D
 // Due returns up to limit accounts whose data is to be erased now, the longest overdue first.
 func (s *Store) Due(ctx context.Context, db DB, now time.Time, limit int) ([]syntax.DID, error) {
 	rows, err := db.Query(ctx, `
-		SELECT did FROM accounts WHERE erase_after <= $1 AND erasing_at IS NULL ORDER BY erase_after, did LIMIT $2`, now, limit)
+		SELECT did FROM accounts WHERE erase_after <= $1 AND erasing_at IS NULL ORDER BY erase_after, did LIMIT $2`, now,
+		limit)
 	if err != nil {
 		return nil, fmt.Errorf("read which accounts are to be erased: %w", err)
 	}

@@ -19,7 +19,8 @@ func TestStatusOfUnknownAccountsIsNotStored(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.known(alice, bob)
-	stored := f.set(change(alice, accounts.TakenDown, 1), change(bob, accounts.Active, 2), change(carol, accounts.Deleted, 3))
+	stored := f.set(change(alice, accounts.TakenDown, 1), change(bob, accounts.Active, 2),
+		change(carol, accounts.Deleted, 3))
 	if diff := cmp.Diff([]syntax.DID{alice}, stored); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -40,7 +41,8 @@ func TestStatusOfUnknownAccountsIsNotStored(t *testing.T) {
 func TestOlderStatementsHaveNoEffect(t *testing.T) {
 	t.Parallel()
 	at := func(seq int64, second int) accounts.Change {
-		return accounts.Change{DID: alice, Status: accounts.Active, Seq: seq, At: noon.Add(time.Duration(second) * time.Second)}
+		return accounts.Change{DID: alice, Status: accounts.Active, Seq: seq,
+			At: noon.Add(time.Duration(second) * time.Second)}
 	}
 	const other = "jetstream wss://jetstream.example.com"
 	for name, c := range map[string]struct {
@@ -159,12 +161,14 @@ func TestBlockOutlivesErasure(t *testing.T) {
 		if err := node.check(bob); err != nil {
 			t.Errorf("%s: another: %v", name, err)
 		}
-		if withheld, err := node.Withheld(t.Context(), []syntax.DID{bob, alice}); err != nil || len(withheld) != 1 || withheld[0] != alice {
+		if withheld, err := node.Withheld(t.Context(), []syntax.DID{bob, alice}); err != nil || len(withheld) != 1 ||
+			withheld[0] != alice {
 			t.Errorf("%s withholds %v, %v", name, withheld, err)
 		}
 	}
 	var rows int
-	f.check(f.db.QueryRow(t.Context(), `SELECT count(*) FROM accounts a WHERE strpos(a::text, $1) > 0`, alice.String()).Scan(&rows))
+	f.check(f.db.QueryRow(t.Context(), `SELECT count(*) FROM accounts a WHERE strpos(a::text, $1) > 0`,
+		alice.String()).Scan(&rows))
 	if a := f.get(alice); rows != 0 || a.Block == nil || a.Block.By != "olga" {
 		t.Errorf("%d rows name alice, who is %+v", rows, a)
 	}
@@ -196,7 +200,8 @@ func TestReturnBeatsErasure(t *testing.T) {
 		}()
 		for waits := false; !waits; {
 			f.check(f.db.QueryRow(t.Context(), `
-				SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits))
+				SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`).
+				Scan(&waits))
 		}
 		return err
 	})

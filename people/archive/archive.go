@@ -57,7 +57,8 @@ type Reader struct {
 // refuses is not passed on, and Read ends. It returns where it has ended, and whether there are
 // possibly more rows. Each statement is bounded in the rows that it looks at and returns, and in
 // bytes. tx is one of Snapshot.
-func (r Reader) Read(ctx context.Context, tx pgx.Tx, from Position, each func(Row) bool) (end Position, more bool, err error) {
+func (r Reader) Read(ctx context.Context, tx pgx.Tx, from Position, each func(Row) bool) (end Position, more bool,
+	err error) {
 	if r.Now == nil {
 		r.Now = time.Now
 	}

@@ -36,7 +36,8 @@ var countSQL string
 
 // Count counts what is held about an account. tx sees the account's own records at least.
 func Count(ctx context.Context, tx pgx.Tx, did syntax.DID) (c Counts, err error) {
-	err = tx.QueryRow(ctx, countSQL, did).Scan(&c.Devices, &c.KeyPackages, &c.Available, &c.KeyPackageBytes, &c.LastPublished,
+	err = tx.QueryRow(ctx, countSQL, did).Scan(&c.Devices, &c.KeyPackages, &c.Available, &c.KeyPackageBytes,
+		&c.LastPublished,
 		&c.Convos, &c.Created, &c.OldestMembership, &c.PendingWelcomes, &c.PushTargets, &c.PushJobs,
 		&c.Records, &c.RecordBytes, &c.LastRecord, &c.Connected)
 	if err != nil {

@@ -28,7 +28,8 @@ var messagesSQL string
 // the operators did something and why is not either. A name stands in cursors: it stays.
 var parts = []part{
 	{"accounts", []column{{"at", smallKey}}, `
-		SELECT 1, (to_jsonb(t) - 'blocked_by' - 'blocked_reason' - 'limited_by' - 'limited_reason')::text FROM accounts t WHERE did = @did AND @at < 1 LIMIT @limit`},
+		SELECT 1, (to_jsonb(t) - 'blocked_by' - 'blocked_reason' - 'limited_by' - 'limited_reason')::text FROM accounts t
+			WHERE did = @did AND @at < 1 LIMIT @limit`},
 	{"identity_keys", []column{{"at", smallKey}}, `
 		SELECT 1, to_jsonb(t)::text FROM identity_keys t WHERE did = @did AND @at < 1 LIMIT @limit`},
 	{"key_packages", []column{{"ref", bytesKey}}, `
@@ -58,7 +59,8 @@ var parts = []part{
 		) t
 		WHERE sender_did = @did OR last ORDER BY convo_id LIMIT @limit`},
 	{"members", []column{{"convo_id", uuidKey}}, `
-		SELECT convo_id, to_jsonb(t)::text FROM members t WHERE did = @did AND convo_id > @convo_id ORDER BY convo_id LIMIT @limit`},
+		SELECT convo_id, to_jsonb(t)::text FROM members t WHERE did = @did AND convo_id > @convo_id ORDER BY convo_id LIMIT
+			@limit`},
 	{"convos created", []column{{"convo_id", uuidKey}}, `
 		SELECT m.convo_id, (to_jsonb(c) - 'reserved_for' - 'reserved_until')::text
 		FROM (
@@ -68,7 +70,8 @@ var parts = []part{
 		LEFT JOIN convos c ON c.id = m.convo_id AND c.creator_did = @did
 		WHERE c.id IS NOT NULL OR last ORDER BY m.convo_id LIMIT @limit`},
 	{"convos reserved", []column{{"convo_id", uuidKey}}, `
-		SELECT m.convo_id, CASE WHEN c.id IS NOT NULL THEN jsonb_build_object('id', c.id, 'reserved_until', c.reserved_until)::text END
+		SELECT m.convo_id, CASE WHEN c.id IS NOT NULL THEN jsonb_build_object('id', c.id, 'reserved_until',
+			c.reserved_until)::text END
 		FROM (
 			SELECT convo_id, lead(convo_id) OVER (ORDER BY convo_id) IS NULL AS last
 			FROM (SELECT convo_id FROM members WHERE did = @did AND convo_id > @convo_id ORDER BY convo_id LIMIT @window) w
@@ -76,7 +79,8 @@ var parts = []part{
 		LEFT JOIN convos c ON c.id = m.convo_id AND c.reserved_for = @did
 		WHERE c.id IS NOT NULL OR last ORDER BY m.convo_id LIMIT @limit`},
 	{"public_groups", []column{{"convo_id", uuidKey}}, `
-		SELECT m.convo_id, CASE WHEN g.convo_id IS NOT NULL THEN jsonb_build_object('convo_id', g.convo_id, 'epoch', g.epoch)::text END
+		SELECT m.convo_id, CASE WHEN g.convo_id IS NOT NULL THEN jsonb_build_object('convo_id', g.convo_id, 'epoch',
+			g.epoch)::text END
 		FROM (
 			SELECT convo_id, lead(convo_id) OVER (ORDER BY convo_id) IS NULL AS last
 			FROM (SELECT convo_id FROM members WHERE did = @did AND convo_id > @convo_id ORDER BY convo_id LIMIT @window) w
@@ -93,7 +97,8 @@ var parts = []part{
 		LEFT JOIN log_senders s ON s.convo_id = m.convo_id AND s.did = @did
 		WHERE s.did IS NOT NULL OR last ORDER BY m.convo_id LIMIT @limit`},
 	{"attachments", []column{{"id", uuidKey}}, `
-		SELECT id, (to_jsonb(t) - 'digest' - 'fence')::text FROM attachments t WHERE sender_did = @did AND id > @id ORDER BY id LIMIT @limit`},
+		SELECT id, (to_jsonb(t) - 'digest' - 'fence')::text FROM attachments t WHERE sender_did = @did AND id > @id ORDER BY
+			id LIMIT @limit`},
 	{"attachment_parts", []column{{"id", uuidKey}, {"part", smallKey}}, `
 		SELECT attachment_id, part, to_jsonb(p)::text FROM attachment_parts p
 		WHERE attachment_id IN (SELECT id FROM attachments WHERE sender_did = @did) AND (attachment_id, part) > (@id, @part)
@@ -110,14 +115,16 @@ var parts = []part{
 		) t
 		WHERE (data IS NOT NULL OR last) AND (convo_id, id) > (@convo_id, @id) ORDER BY convo_id, id LIMIT @limit`},
 	{"idempotency_keys", []column{{"nsid", textKey}, {"scope", textKey}, {"key", textKey}}, `
-		SELECT nsid, scope, key, (to_jsonb(t) - 'response' - 'last_error' || jsonb_build_object('response', convert_from(response, 'UTF8')))::text
+		SELECT nsid, scope, key, (to_jsonb(t) - 'response' - 'last_error' || jsonb_build_object('response',
+			convert_from(response, 'UTF8')))::text
 		FROM idempotency_keys t
 		WHERE caller_did = @did AND (nsid, scope, key) > (@nsid, @scope, @key) ORDER BY nsid, scope, key LIMIT @limit`},
 	{"subscription_tickets", []column{{"id", textKey}}, `
 		SELECT id, data FROM (
 			-- The hash of a hash, so that no cursor says anything of a ticket. Few tickets live at
 			-- a time.
-			SELECT encode(sha256(hash), 'hex') COLLATE "C" AS id, (to_jsonb(t) - 'hash')::text AS data FROM subscription_tickets t WHERE did = @did
+			SELECT encode(sha256(hash), 'hex') COLLATE "C" AS id, (to_jsonb(t) - 'hash')::text AS data FROM subscription_tickets
+				t WHERE did = @did
 		) t
 		WHERE id > @id ORDER BY id LIMIT @limit`},
 	{"sessions", []column{{"id", uuidKey}}, `
@@ -128,14 +135,16 @@ var parts = []part{
 		SELECT device_id, node, to_jsonb(t)::text FROM presence t
 		WHERE did = @did AND (device_id, node) > (@device_id, @node) ORDER BY device_id, node LIMIT @limit`},
 	{"outbox", []column{{"id", largeKey}}, `
-		SELECT id, CASE WHEN did = @did OR detail ->> 'by' = @did THEN (to_jsonb(t) - '{last,convo_ids,seqs,sizes}'::text[])::text END
+		SELECT id, CASE WHEN did = @did OR detail ->> 'by' = @did THEN (to_jsonb(t) -
+			'{last,convo_ids,seqs,sizes}'::text[])::text END
 		FROM (
 			SELECT *, lead(id) OVER (ORDER BY id) IS NULL AS last
 			FROM (SELECT * FROM outbox WHERE id > @id ORDER BY id LIMIT @window) w
 		) t
 		WHERE did = @did OR detail ->> 'by' = @did OR last ORDER BY id LIMIT @limit`},
 	{"events", []column{{"stream_seq", largeKey}}, `
-		SELECT stream_seq, CASE WHEN did = @did OR detail ->> 'by' = @did THEN (to_jsonb(t) - '{last,convo_ids,seqs,sizes}'::text[])::text END
+		SELECT stream_seq, CASE WHEN did = @did OR detail ->> 'by' = @did THEN (to_jsonb(t) -
+			'{last,convo_ids,seqs,sizes}'::text[])::text END
 		FROM (
 			SELECT *, lead(stream_seq) OVER (ORDER BY stream_seq) IS NULL AS last
 			FROM (SELECT * FROM events WHERE stream_seq > @stream_seq ORDER BY stream_seq LIMIT @window) w
@@ -168,7 +177,8 @@ var parts = []part{
 		) t ORDER BY id`},
 	{"quota_counts", []column{{"day", dateKey}, {"quota", textKey}}, `
 		SELECT q.day, q.quota, to_jsonb(q)::text
-		FROM generate_series((SELECT min(day) FROM quota_counts), (SELECT max(day) FROM quota_counts), interval '1 day') AS of (day)
+		FROM generate_series((SELECT min(day) FROM quota_counts), (SELECT max(day) FROM quota_counts), interval '1 day') AS of
+			(day)
 		JOIN quota_counts q ON q.day = of.day::date AND q.subject = @did
 		WHERE (q.day, q.quota) > (@day, @quota) ORDER BY q.day, q.quota LIMIT @limit`},
 	// A small table: a hundred callers of each hour and kind, of a week.
@@ -188,7 +198,8 @@ var parts = []part{
 	{"admin_actions", []column{{"id", largeKey}}, `
 		SELECT id, CASE WHEN own THEN (to_jsonb(t) - 'last' - 'own' - 'operator' - 'reason')::text END
 		FROM (
-			SELECT *, strpos(' ' || translate(subject, '=', ' ') || ' ', ' ' || @did || ' ') > 0 AS own, lead(id) OVER (ORDER BY id) IS NULL AS last
+			SELECT *, strpos(' ' || translate(subject, '=', ' ') || ' ', ' ' || @did || ' ') > 0 AS own, lead(id) OVER (ORDER BY
+				id) IS NULL AS last
 			FROM (SELECT * FROM admin_actions WHERE id > @id ORDER BY id LIMIT @window) w
 		) t
 		WHERE own OR last ORDER BY id LIMIT @limit`},

@@ -16,7 +16,8 @@ func TestSealedBytesAreNotRead(t *testing.T) {
 	db := pgtest.Database(t)
 	_, err := db.Exec(t.Context(), `
 		INSERT INTO abuse_reports (id, convo_id, reporter, reason, key_id, binding, digest, sealed, reported_at)
-		SELECT gen_random_uuid(), gen_random_uuid(), 'did:plc:bob', 'spam', 'key', sha256(n::text::bytea), sha256(''), convert_to(repeat('x', 250000), 'UTF8'), now()
+		SELECT gen_random_uuid(), gen_random_uuid(), 'did:plc:bob', 'spam', 'key', sha256(n::text::bytea), sha256(''),
+			convert_to(repeat('x', 250000), 'UTF8'), now()
 		FROM generate_series(1, 10) n`)
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +37,8 @@ func TestSealedBytesAreNotRead(t *testing.T) {
 		if err := json.Unmarshal([]byte(text), &row); err != nil {
 			return err
 		}
-		if row["bytes"] != 250000.0 || row["reporter"] != "did:plc:bob" || row["state"] != "open" || row["sealed"] != nil || row["note"] != nil {
+		if row["bytes"] != 250000.0 || row["reporter"] != "did:plc:bob" || row["state"] != "open" || row["sealed"] != nil ||
+			row["note"] != nil {
 			t.Errorf("a row is %s", text)
 		}
 		return nil
@@ -50,7 +52,8 @@ func TestSealedBytesAreNotRead(t *testing.T) {
 			Read int `json:"Shared Read Blocks"`
 		}
 	}
-	if err := db.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+parts[i].sql, args).Scan(&plan); err != nil {
+	if err := db.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+parts[i].sql,
+		args).Scan(&plan); err != nil {
 		t.Fatal(err)
 	}
 	// All sealed bytes stand on 310 pages.

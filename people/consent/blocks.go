@@ -55,9 +55,11 @@ func Unblock(ctx context.Context, tx pgx.Tx, did, blocked syntax.DID) error {
 
 // Blocks returns the DIDs behind after that did blocks, in their order, at most limit of them, and
 // says whether there are more. It is for did alone.
-func Blocks(ctx context.Context, q pgpool.Queryer, did, after syntax.DID, limit int) (blocks []Blocked, more bool, err error) {
+func Blocks(ctx context.Context, q pgpool.Queryer, did, after syntax.DID, limit int) (blocks []Blocked, more bool,
+	err error) {
 	rows, err := q.Query(ctx, `
-		SELECT blocked_did, created_at FROM blocks WHERE did = $1 AND blocked_did > $2 ORDER BY blocked_did LIMIT $3`, did, after, limit+1)
+		SELECT blocked_did, created_at FROM blocks WHERE did = $1 AND blocked_did > $2 ORDER BY blocked_did LIMIT $3`, did,
+		after, limit+1)
 	if err != nil {
 		return nil, false, fmt.Errorf("list blocks: %w", err)
 	}

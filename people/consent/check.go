@@ -66,7 +66,8 @@ type Invitation struct {
 // Invite decides about an invitation of dids into convo, or into a new one if convo is nil. The
 // caller is a member of convo, and has locked it. A block that was answered before is seen. Error
 // besides the database's: *BlockedError.
-func Invite(ctx context.Context, tx pgx.Tx, caller syntax.DID, dids []syntax.DID, convo *uuid.UUID) (Invitation, error) {
+func Invite(ctx context.Context, tx pgx.Tx, caller syntax.DID, dids []syntax.DID, convo *uuid.UUID) (Invitation,
+	error) {
 	batch := &pgx.Batch{}
 	pgpool.LockInvitations.QueueShared(batch, caller.String())
 	found, err := standings(ctx, tx, batch, caller, dids, convo, true)
@@ -87,7 +88,8 @@ func Invite(ctx context.Context, tx pgx.Tx, caller syntax.DID, dids []syntax.DID
 
 // Refusals returns those of dids who do not let the caller claim their KeyPackages, for convo or
 // for a convo that is not known. Error besides the database's: *BlockedError.
-func Refusals(ctx context.Context, tx pgx.Tx, caller syntax.DID, dids []syntax.DID, convo *uuid.UUID) (refused []syntax.DID, err error) {
+func Refusals(ctx context.Context, tx pgx.Tx, caller syntax.DID, dids []syntax.DID,
+	convo *uuid.UUID) (refused []syntax.DID, err error) {
 	found, err := standings(ctx, tx, &pgx.Batch{}, caller, dids, convo, false)
 	if err != nil {
 		return nil, fmt.Errorf("check the claim: %w", err)

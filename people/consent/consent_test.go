@@ -86,7 +86,8 @@ func TestInvitedWithManyConvos(t *testing.T) {
 	join := func(did syntax.DID, first, last int) {
 		_, err := db.Exec(t.Context(), `
 			INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
-			SELECT lpad(to_hex(n), 32, '0')::uuid, $1, 'member', now(), 0 FROM generate_series($2::integer, $3) AS n`, did, first, last)
+			SELECT lpad(to_hex(n), 32, '0')::uuid, $1, 'member', now(), 0 FROM generate_series($2::integer, $3) AS n`, did,
+			first, last)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +111,8 @@ func explain(t testing.TB, db *pgxpool.Pool, caller syntax.DID, dids []syntax.DI
 		t.Fatal(err)
 	}
 	defer requests.Close()
-	rows, err := requests.Query(t.Context(), "EXPLAIN (ANALYZE, BUFFERS) "+consent.ReadStandings, caller, dids, nil, true, consent.NewestConvos)
+	rows, err := requests.Query(t.Context(), "EXPLAIN (ANALYZE, BUFFERS) "+consent.ReadStandings, caller, dids, nil, true,
+		consent.NewestConvos)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,8 @@ func ShareCursors(ctx context.Context, tx pgx.Tx, did syntax.DID, s Sharing) (er
 // SharingOf returns who sees the cursors of did.
 func SharingOf(ctx context.Context, q pgpool.Queryer, did syntax.DID) (Sharing, error) {
 	var shares bool
-	if err := q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM cursor_policies WHERE did = $1)`, did).Scan(&shares); err != nil {
+	if err := q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM cursor_policies WHERE did = $1)`,
+		did).Scan(&shares); err != nil {
 		return "", fmt.Errorf("read who sees the cursors: %w", err)
 	}
 	if shares {
@@ -88,7 +89,8 @@ type Viewers struct {
 
 // See reports whether viewer sees the cursor of mover.
 func (v Viewers) See(viewer, mover syntax.DID) bool {
-	return v.sharing[viewer] && v.sharing[mover] && !v.blocks[[2]syntax.DID{viewer, mover}] && !v.blocks[[2]syntax.DID{mover, viewer}]
+	return v.sharing[viewer] && v.sharing[mover] && !v.blocks[[2]syntax.DID{viewer, mover}] &&
+		!v.blocks[[2]syntax.DID{mover, viewer}]
 }
 
 // ViewersOf reads which of viewers see the cursors of which movers in a convo. It reads the present
@@ -113,7 +115,8 @@ func ViewersOf(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, movers, v
 	if err != nil {
 		return Viewers{}, fmt.Errorf("read who has blocked whom: %w", err)
 	}
-	if _, err := pgx.ForEachRow(rows, []any{&did, &blocked}, func() error { v.blocks[[2]syntax.DID{did, blocked}] = true; return nil }); err != nil {
+	if _, err := pgx.ForEachRow(rows, []any{&did, &blocked},
+		func() error { v.blocks[[2]syntax.DID{did, blocked}] = true; return nil }); err != nil {
 		return Viewers{}, fmt.Errorf("read who has blocked whom: %w", err)
 	}
 	return v, nil

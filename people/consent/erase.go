@@ -14,9 +14,11 @@ import (
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (n int64, err error) {
 	err = tx.QueryRow(ctx, `
 		WITH own AS (
-			DELETE FROM blocks WHERE (did, blocked_did) IN (SELECT did, blocked_did FROM blocks WHERE did = $1 LIMIT $2) RETURNING did
+			DELETE FROM blocks WHERE (did, blocked_did) IN (SELECT did, blocked_did FROM blocks WHERE did = $1 LIMIT $2)
+				RETURNING did
 		), others AS (
-			DELETE FROM blocks WHERE (did, blocked_did) IN (SELECT did, blocked_did FROM blocks WHERE blocked_did = $1 LIMIT $2) RETURNING did
+			DELETE FROM blocks WHERE (did, blocked_did) IN (SELECT did, blocked_did FROM blocks WHERE blocked_did = $1 LIMIT $2)
+				RETURNING did
 		), policy AS (
 			DELETE FROM invitation_policies WHERE did = $1 RETURNING did
 		), sharing AS (

@@ -29,7 +29,8 @@ func SetPolicy(ctx context.Context, tx pgx.Tx, did syntax.DID, p Policy) (err er
 		_, err = tx.Exec(ctx, `DELETE FROM invitation_policies WHERE did = $1`, did)
 	case Shared, Nobody:
 		_, err = tx.Exec(ctx, `
-			INSERT INTO invitation_policies (did, policy) VALUES ($1, $2) ON CONFLICT (did) DO UPDATE SET policy = excluded.policy`, did, p)
+			INSERT INTO invitation_policies (did, policy) VALUES ($1, $2) ON CONFLICT (did) DO UPDATE SET policy =
+				excluded.policy`, did, p)
 	default:
 		return ErrUnknownPolicy
 	}

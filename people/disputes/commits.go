@@ -50,7 +50,8 @@ func ReportCommit(ctx context.Context, tx pgx.Tx, r CommitReport) (out CommitOut
 	}
 	var seq int64
 	var committer syntax.DID
-	err = tx.QueryRow(ctx, `SELECT seq, sender_did FROM messages WHERE convo_id = $1 AND kind = 3 AND epoch = $2`, r.ConvoID, r.Epoch).
+	err = tx.QueryRow(ctx, `SELECT seq, sender_did FROM messages WHERE convo_id = $1 AND kind = 3 AND epoch = $2`,
+		r.ConvoID, r.Epoch).
 		Scan(&seq, &committer)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return out, fmt.Errorf("find the commit: %w", err)
@@ -65,7 +66,8 @@ func ReportCommit(ctx context.Context, tx pgx.Tx, r CommitReport) (out CommitOut
 }
 
 // report inserts a report, and begins the dispute if it is the report that was missing.
-func (c locked) report(ctx context.Context, tx pgx.Tx, r CommitReport, seq int64, committer syntax.DID) (began bool, err error) {
+func (c locked) report(ctx context.Context, tx pgx.Tx, r CommitReport, seq int64, committer syntax.DID) (began bool,
+	err error) {
 	_, err = tx.Exec(ctx, `DELETE FROM commit_reports WHERE convo_id = $1 AND epoch <= $2`, c.id, c.epoch-KeepEpochs)
 	if err != nil {
 		return false, fmt.Errorf("forget old reports: %w", err)
@@ -187,7 +189,8 @@ func Rejoined(ctx context.Context, tx pgx.Tx, convo uuid.UUID, did syntax.DID, e
 // end ends a dispute, and tells the members.
 func (c locked) end(ctx context.Context, tx pgx.Tx, epoch int64, committer syntax.DID) error {
 	_, err := tx.Exec(ctx, `
-		UPDATE disputes SET state = 'ended', ended_at = clock_timestamp() WHERE convo_id = $1 AND epoch = $2 AND state = 'open'`, c.id, epoch)
+		UPDATE disputes SET state = 'ended', ended_at = clock_timestamp() WHERE convo_id = $1 AND epoch = $2 AND state =
+			'open'`, c.id, epoch)
 	if err != nil {
 		return fmt.Errorf("end the dispute: %w", err)
 	}

@@ -40,7 +40,8 @@ func lock(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (locked, error) {
 func member(ctx context.Context, tx pgx.Tx, convo uuid.UUID, did syntax.DID) (epoch int64, err error) {
 	var left bool
 	err = tx.QueryRow(ctx, `
-		SELECT c.epoch, m.left_at IS NOT NULL FROM convos c JOIN members m ON m.convo_id = c.id AND m.did = $2 WHERE c.id = $1`, convo, did).
+		SELECT c.epoch, m.left_at IS NOT NULL FROM convos c JOIN members m ON m.convo_id = c.id AND m.did = $2 WHERE c.id =
+			$1`, convo, did).
 		Scan(&epoch, &left)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -58,7 +59,8 @@ func member(ctx context.Context, tx pgx.Tx, convo uuid.UUID, did syntax.DID) (ep
 func (c locked) tell(ctx context.Context, tx pgx.Tx, change string, epoch int64, committer syntax.DID) error {
 	_, err := tx.Exec(ctx, `
 		INSERT INTO outbox (kind, convo_id, seq, detail, created_at)
-		VALUES ($1, $2, $3, jsonb_strip_nulls(jsonb_build_object('change', $4::text, 'epoch', $5::bigint, 'by', nullif($6::text, ''))), clock_timestamp())`,
+		VALUES ($1, $2, $3, jsonb_strip_nulls(jsonb_build_object('change', $4::text, 'epoch', $5::bigint, 'by',
+			nullif($6::text, ''))), clock_timestamp())`,
 		outbox.Dispute, c.id, c.lastSeq, change, epoch, committer)
 	if err != nil {
 		return fmt.Errorf("tell the members: %w", err)

@@ -66,7 +66,8 @@ func (c Count) Settled() bool { return c.Reports < fewest }
 // Only the creator can add voices, and the creator may remove members anyway. The committer is not
 // counted.
 func CountVoices(creator, committer syntax.DID, people []Person) Count {
-	speak := speakers{creator: creator, inviters: make(map[syntax.DID]syntax.DID, len(people)), found: make(map[syntax.DID]syntax.DID, len(people))}
+	speak := speakers{creator: creator, inviters: make(map[syntax.DID]syntax.DID, len(people)),
+		found: make(map[syntax.DID]syntax.DID, len(people))}
 	for _, p := range people {
 		speak.inviters[p.DID] = p.InvitedBy
 	}
@@ -134,10 +135,13 @@ type OpenError struct{ Dispute }
 func (e *OpenError) Error() string {
 	until := e.Until.UTC().Format(time.RFC3339)
 	if e.Caller {
-		return fmt.Sprintf("members could not process a commit of yours: you can commit again when they are back, or at %s", until)
+		return fmt.Sprintf("members could not process a commit of yours: you can commit again when they are back, or at %s",
+			until)
 	}
-	return fmt.Sprintf("members could not process the commit of epoch %d by %s: until they are back, or %s, the convo takes only external commits; "+
-		"read the log, and commit later; if you could not process it, use getGroupInfo and processExternalCommit", e.Epoch, e.Committer, until)
+	return fmt.Sprintf("members could not process the commit of epoch %d by %s: until they are back, or %s, the convo "+
+		"takes only external commits; "+
+		"read the log, and commit later; if you could not process it, use getGroupInfo and processExternalCommit", e.Epoch,
+		e.Committer, until)
 }
 
 // TooOld reports whether the convo is so far beyond an epoch that no reports of it are taken.

@@ -53,19 +53,26 @@ func TestCountVoices(t *testing.T) {
 		{"two of nine are less", "creator", direct(9, 2), disputes.Count{Voices: 9, Reports: 2}, false},
 		{"twelve of forty-nine are less", "creator", direct(49, 12), disputes.Count{Voices: 49, Reports: 12}, false},
 		{"thirteen of forty-nine", "creator", direct(49, 13), disputes.Count{Voices: 49, Reports: 13}, true},
-		{"the committer does not count, though it reports", "member0", direct(2, 2), disputes.Count{Voices: 2, Reports: 1}, false},
+		{"the committer does not count, though it reports", "member0", direct(2, 2), disputes.Count{Voices: 2, Reports: 1},
+			false},
 		{"the creator counts", "member2", direct(3, 1), disputes.Count{Voices: 3, Reports: 1}, false},
-		{"a liar and those it added are one voice", "creator", with(direct(3, 1), [2]syntax.DID{"a", "member0"}, [2]syntax.DID{"b", "member0"}),
+		{"a liar and those it added are one voice", "creator",
+			with(direct(3, 1), [2]syntax.DID{"a", "member0"}, [2]syntax.DID{"b", "member0"}),
 			disputes.Count{Voices: 3, Reports: 1}, false},
-		{"so are those that these added", "creator", with(direct(3, 1), [2]syntax.DID{"a", "member0"}, [2]syntax.DID{"b", "a"}, [2]syntax.DID{"c", "b"}),
+		{"so are those that these added", "creator",
+			with(direct(3, 1), [2]syntax.DID{"a", "member0"}, [2]syntax.DID{"b", "a"}, [2]syntax.DID{"c", "b"}),
 			disputes.Count{Voices: 3, Reports: 1}, false},
-		{"also when the liar has left", "creator", former(with(direct(3, 1), [2]syntax.DID{"a", "member0"}, [2]syntax.DID{"b", "member0"}), "member0"),
+		{"also when the liar has left", "creator",
+			former(with(direct(3, 1), [2]syntax.DID{"a", "member0"}, [2]syntax.DID{"b", "member0"}), "member0"),
 			disputes.Count{Voices: 3, Reports: 1}, false},
-		{"a circle has no voice", "creator", with(direct(3, 0), [2]syntax.DID{"a", "b"}, [2]syntax.DID{"b", "a"}, [2]syntax.DID{"c", "a"}),
+		{"a circle has no voice", "creator",
+			with(direct(3, 0), [2]syntax.DID{"a", "b"}, [2]syntax.DID{"b", "a"}, [2]syntax.DID{"c", "a"}),
 			disputes.Count{Voices: 3}, false},
-		{"those whom the committer added are one voice", "member0", with(direct(3, 0), [2]syntax.DID{"a", "member0"}, [2]syntax.DID{"b", "member0"}),
+		{"those whom the committer added are one voice", "member0",
+			with(direct(3, 0), [2]syntax.DID{"a", "member0"}, [2]syntax.DID{"b", "member0"}),
 			disputes.Count{Voices: 4, Reports: 1}, false},
-		{"former members do not count", "creator", former(direct(3, 2), "member0"), disputes.Count{Voices: 2, Reports: 1}, false},
+		{"former members do not count", "creator", former(direct(3, 2), "member0"), disputes.Count{Voices: 2, Reports: 1},
+			false},
 		{"an inviter that is not known", "creator", with(direct(2, 0), [2]syntax.DID{"a", ""}, [2]syntax.DID{"b", ""}),
 			disputes.Count{Voices: 4, Reports: 2}, true},
 	} {
@@ -95,7 +102,8 @@ func TestVoicesOfALongChain(t *testing.T) {
 		people = append(people, disputes.Person{DID: did, InvitedBy: by, Entitled: true, Reports: true})
 		by = did
 	}
-	if got, want := disputes.CountVoices("creator", "creator", people), (disputes.Count{Voices: 1, Reports: 1}); got != want {
+	if got, want := disputes.CountVoices("creator", "creator", people),
+		(disputes.Count{Voices: 1, Reports: 1}); got != want {
 		t.Errorf("a chain: %+v, want %+v", got, want)
 	}
 	people[1].InvitedBy = by
@@ -115,7 +123,8 @@ func TestOneLiarHasOneVoice(t *testing.T) {
 		people = append(people, disputes.Person{DID: "liar0", InvitedBy: "creator", Entitled: true, Reports: true})
 		for i, by := range inviters {
 			people = append(people, disputes.Person{
-				DID: syntax.DID(fmt.Sprintf("liar%d", i+1)), InvitedBy: syntax.DID(fmt.Sprintf("liar%d", by)), Entitled: true, Reports: true,
+				DID: syntax.DID(fmt.Sprintf("liar%d", i+1)), InvitedBy: syntax.DID(fmt.Sprintf("liar%d", by)), Entitled: true,
+				Reports: true,
 			})
 		}
 		tried++

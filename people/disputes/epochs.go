@@ -108,7 +108,8 @@ func ReportEpoch(ctx context.Context, tx pgx.Tx, r EpochReport) (out EpochOutcom
 // readKnown reads what is known of an epoch.
 func readKnown(ctx context.Context, tx pgx.Tx, r EpochReport, current int64) (k known, err error) {
 	err = tx.QueryRow(ctx, `
-		SELECT own.hash, (SELECT hash FROM epoch_reports WHERE convo_id = $1 AND epoch = $2 AND did <> $3 LIMIT 1), coalesce(own.offered, false),
+		SELECT own.hash, (SELECT hash FROM epoch_reports WHERE convo_id = $1 AND epoch = $2 AND did <> $3 LIMIT 1),
+			coalesce(own.offered, false),
 			EXISTS (SELECT FROM forked_epochs WHERE convo_id = $1 AND epoch = $2),
 			EXISTS (SELECT FROM commit_reports WHERE convo_id = $1 AND epoch <= $2 AND did = $3 AND settled_at IS NULL),
 			NOT EXISTS (SELECT FROM public_groups g WHERE g.convo_id = $1 AND g.epoch = $4 AND g.group_info IS NOT NULL)
@@ -163,7 +164,8 @@ func (out *EpochOutcome) compare(ctx context.Context, tx pgx.Tx, r EpochReport, 
 	var creator syntax.DID
 	var all []reporter
 	rows, err := tx.Query(ctx, `
-		SELECT c.creator_did, m.did, coalesce(m.invited_by, ''), m.left_at IS NULL, m.left_at IS NULL AND m.requested_at IS NULL, r.hash
+		SELECT c.creator_did, m.did, coalesce(m.invited_by, ''), m.left_at IS NULL, m.left_at IS NULL AND m.requested_at IS
+			NULL, r.hash
 		FROM convos c JOIN members m ON m.convo_id = c.id
 		LEFT JOIN epoch_reports r ON r.convo_id = c.id AND r.epoch = $2 AND r.did = m.did
 		WHERE c.id = $1`, r.ConvoID, r.Epoch)
@@ -214,7 +216,8 @@ func fork(ctx context.Context, tx pgx.Tx, r EpochReport) (forked, found bool, er
 		return false, false, err
 	}
 	tag, err := tx.Exec(ctx, `
-		INSERT INTO forked_epochs (convo_id, epoch, forked_at) VALUES ($1, $2, clock_timestamp()) ON CONFLICT DO NOTHING`, r.ConvoID, r.Epoch)
+		INSERT INTO forked_epochs (convo_id, epoch, forked_at) VALUES ($1, $2, clock_timestamp()) ON CONFLICT DO NOTHING`,
+		r.ConvoID, r.Epoch)
 	if err != nil {
 		return false, false, fmt.Errorf("record the fork: %w", err)
 	}
@@ -227,7 +230,8 @@ func fork(ctx context.Context, tx pgx.Tx, r EpochReport) (forked, found bool, er
 // Offered records that a GroupInfo of the caller's has replaced the stored one of an epoch. An account
 // replaces it once per epoch.
 func Offered(ctx context.Context, tx pgx.Tx, r EpochReport) error {
-	_, err := tx.Exec(ctx, `UPDATE epoch_reports SET offered = true WHERE convo_id = $1 AND epoch = $2 AND did = $3`, r.ConvoID, r.Epoch, r.Caller)
+	_, err := tx.Exec(ctx, `UPDATE epoch_reports SET offered = true WHERE convo_id = $1 AND epoch = $2 AND did = $3`,
+		r.ConvoID, r.Epoch, r.Caller)
 	if err != nil {
 		return fmt.Errorf("record the GroupInfo: %w", err)
 	}

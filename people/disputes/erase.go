@@ -20,7 +20,8 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID) 
 		), named AS (
 			UPDATE disputes SET committer = $3 WHERE convo_id = $1 AND committer = $2 RETURNING 1
 		)
-		SELECT (SELECT count(*) FROM epochs) + (SELECT count(*) FROM commits) + (SELECT count(*) FROM named)`, convo, p.DID, p.In(convo)).Scan(&n)
+		SELECT (SELECT count(*) FROM epochs) + (SELECT count(*) FROM commits) + (SELECT count(*) FROM named)`, convo, p.DID,
+		p.In(convo)).Scan(&n)
 	if err != nil {
 		return 0, fmt.Errorf("erase what a member has reported: %w", err)
 	}

@@ -22,7 +22,8 @@ func Sweep(db *pgxpool.Pool) worker.Sweep {
 			Epoch int64
 		}
 		rows, err := db.Query(ctx, `
-			SELECT convo_id, epoch FROM disputes WHERE state = 'open' AND ends_at <= now() ORDER BY ends_at LIMIT $1`, worker.SweepRows)
+			SELECT convo_id, epoch FROM disputes WHERE state = 'open' AND ends_at <= now() ORDER BY ends_at LIMIT $1`,
+			worker.SweepRows)
 		if err != nil {
 			return 0, false, fmt.Errorf("read the disputes: %w", err)
 		}
@@ -67,7 +68,8 @@ func End(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64) (changed 
 	}
 	var open bool
 	var committer syntax.DID
-	err = tx.QueryRow(ctx, `SELECT state = 'open', committer FROM disputes WHERE convo_id = $1 AND epoch = $2`, convo, epoch).Scan(&open, &committer)
+	err = tx.QueryRow(ctx, `SELECT state = 'open', committer FROM disputes WHERE convo_id = $1 AND epoch = $2`, convo,
+		epoch).Scan(&open, &committer)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, ErrNotFound
 	}

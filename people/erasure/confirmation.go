@@ -27,7 +27,8 @@ const (
 )
 
 // ErrConfirmation says that a confirmation token is not the newest one of the account, or expired.
-var ErrConfirmation = errors.New("the confirmationToken is not the newest one of this account, or more than ten minutes old: " +
+var ErrConfirmation = errors.New("the confirmationToken is not the newest one of this account, or more than ten " +
+	"minutes old: " +
 	"ask for another, without confirmationToken and with a new idempotencyKey")
 
 // Begun is an erasure that its account has confirmed.
@@ -38,7 +39,8 @@ type Begun struct {
 
 // AskToConfirm returns the token with which the account can begin its erasure. An earlier one is no
 // longer good.
-func (s *Store) AskToConfirm(ctx context.Context, tx pgx.Tx, did syntax.DID) (token string, expires time.Time, err error) {
+func (s *Store) AskToConfirm(ctx context.Context, tx pgx.Tx, did syntax.DID) (token string, expires time.Time,
+	err error) {
 	token = rand.Text()
 	err = tx.QueryRow(ctx, `
 		INSERT INTO erasure_confirmations (hash, did, expires_at)
@@ -57,7 +59,8 @@ func (s *Store) AskToConfirm(ctx context.Context, tx pgx.Tx, did syntax.DID) (to
 func (s *Store) Confirm(ctx context.Context, tx pgx.Tx, did syntax.DID, token string) (b Begun, err error) {
 	hash, used, expired := confirmationHash(did, token), (*uuid.UUID)(nil), false
 	err = tx.QueryRow(ctx, `
-		SELECT erasure, expires_at <= clock_timestamp() FROM erasure_confirmations WHERE hash = $1 FOR UPDATE`, hash).Scan(&used, &expired)
+		SELECT erasure, expires_at <= clock_timestamp() FROM erasure_confirmations WHERE hash = $1 FOR UPDATE`,
+		hash).Scan(&used, &expired)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return b, ErrConfirmation
@@ -72,7 +75,8 @@ func (s *Store) Confirm(ctx context.Context, tx pgx.Tx, did syntax.DID, token st
 	if err != nil {
 		return b, err
 	}
-	if _, err := tx.Exec(ctx, `UPDATE erasure_confirmations SET did = NULL, erasure = $2 WHERE hash = $1`, hash, id); err != nil {
+	if _, err := tx.Exec(ctx, `UPDATE erasure_confirmations SET did = NULL, erasure = $2 WHERE hash = $1`, hash,
+		id); err != nil {
 		return b, fmt.Errorf("use a confirmation up: %w", err)
 	}
 	return s.Confirmed(ctx, tx, did, token)

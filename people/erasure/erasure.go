@@ -63,7 +63,8 @@ func NewStore(a *accounts.Store) *Store { return &Store{accounts: a, settle: set
 const settle = 5 * time.Second
 
 // Begin makes a job, and makes every node refuse the account. If one is running, it is that one.
-func (s *Store) Begin(ctx context.Context, tx pgx.Tx, did syntax.DID, requestedBy, reason string) (id uuid.UUID, begun bool, err error) {
+func (s *Store) Begin(ctx context.Context, tx pgx.Tx, did syntax.DID, requestedBy, reason string) (id uuid.UUID,
+	begun bool, err error) {
 	fresh, err := uuid.NewV7()
 	if err != nil {
 		return id, false, fmt.Errorf("make the id of an erasure: %w", err)
@@ -75,7 +76,8 @@ func (s *Store) Begin(ctx context.Context, tx pgx.Tx, did syntax.DID, requestedB
 		tag, err := tx.Exec(ctx, `
 			INSERT INTO erasures (id, did, salt, requested_by, reason, not_before, begun_at)
 			VALUES ($1, $2, $3, $4, $5, clock_timestamp() + $6::interval, clock_timestamp())
-			ON CONFLICT (did) WHERE state = 'running' DO NOTHING`, fresh, did, tombstone.NewSalt(), requestedBy, reason, s.settle)
+			ON CONFLICT (did) WHERE state = 'running' DO NOTHING`, fresh, did, tombstone.NewSalt(), requestedBy, reason,
+			s.settle)
 		if err != nil {
 			return id, false, fmt.Errorf("begin an erasure: %w", err)
 		}
@@ -96,7 +98,8 @@ func (s *Store) Begin(ctx context.Context, tx pgx.Tx, did syntax.DID, requestedB
 // Get returns a job. Error: ErrNotFound.
 func (s *Store) Get(ctx context.Context, db accounts.DB, id uuid.UUID) (e Erasure, err error) {
 	err = db.QueryRow(ctx, `
-		SELECT id, state, step, pass, counts, remains, failures, requested_by, begun_at, finished_at FROM erasures WHERE id = $1`, id).
+		SELECT id, state, step, pass, counts, remains, failures, requested_by, begun_at, finished_at FROM erasures WHERE id =
+			$1`, id).
 		Scan(&e.ID, &e.State, &e.Step, &e.Pass, &e.Counts, &e.Remains, &e.Failures, &e.RequestedBy, &e.BegunAt, &e.FinishedAt)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return e, ErrNotFound

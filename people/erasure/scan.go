@@ -206,8 +206,10 @@ func named(ctx context.Context, tx pgx.Tx, all []column, b pgpool.Blocks, jobs [
 	}
 	rows, err := tx.Query(ctx, `
 		SELECT p.did, count(DISTINCT t.ctid)
-		FROM `+pgx.Identifier{b.Table}.Sanitize()+` AS t CROSS JOIN LATERAL (`+strings.Join(texts, " UNION ALL ")+`) AS piece (rest)
-			JOIN unnest($3::text[]) AS p (did) ON p.did = 'did:' || substring(piece.rest FROM '^[a-zA-Z0-9._:%-]*[a-zA-Z0-9_:%-]')
+		FROM `+pgx.Identifier{b.Table}.Sanitize()+` AS t CROSS JOIN LATERAL (`+strings.Join(texts, " UNION ALL ")+
+		`) AS piece (rest)
+			JOIN unnest($3::text[]) AS p (did) ON p.did = 'did:' || substring(piece.rest FROM
+				'^[a-zA-Z0-9._:%-]*[a-zA-Z0-9_:%-]')
 		WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
 		GROUP BY p.did`, b.From, b.To, dids)
 	if err != nil {

@@ -46,7 +46,8 @@ func newShelf(t *testing.T, blocks, people int) *shelf {
 	s.exec(`CREATE TABLE shelf (n integer NOT NULL, names text NOT NULL) WITH (autovacuum_enabled = off)`)
 	s.exec(`ALTER TABLE shelf ALTER names SET STORAGE PLAIN`)
 	for n := range blocks {
-		s.exec(`INSERT INTO shelf VALUES ($1, $2 || repeat(' ', 5000))`, n, fmt.Sprintf("%s and %s.", person(n%people), person((n+1)%people)))
+		s.exec(`INSERT INTO shelf VALUES ($1, $2 || repeat(' ', 5000))`, n,
+			fmt.Sprintf("%s and %s.", person(n%people), person((n+1)%people)))
 	}
 	return s
 }
@@ -80,7 +81,8 @@ func (s *shelf) erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpo
 			return 0, err
 		}
 	}
-	rows, err := tx.Query(ctx, `SELECT n FROM shelf WHERE ctid >= $1::tid AND ctid < $2::tid AND strpos(names, $3) > 0`, b.From, b.To, p.DID.String())
+	rows, err := tx.Query(ctx, `SELECT n FROM shelf WHERE ctid >= $1::tid AND ctid < $2::tid AND strpos(names, $3) > 0`,
+		b.From, b.To, p.DID.String())
 	if err != nil {
 		return 0, err
 	}
@@ -177,7 +179,8 @@ func TestOneOfManyErasuresFails(t *testing.T) {
 		t.Errorf("the round: %v", err)
 	}
 	var running []string
-	if err := s.db.QueryRow(t.Context(), `SELECT array_agg(did || ' ' || failures) FROM erasures WHERE state = 'running'`).Scan(&running); err != nil {
+	if err := s.db.QueryRow(t.Context(),
+		`SELECT array_agg(did || ' ' || failures) FROM erasures WHERE state = 'running'`).Scan(&running); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{person(2).String() + " 1"}, running); diff != "" {
@@ -222,14 +225,17 @@ func TestNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	texts := map[string]bool{ // whether it names alice
-		alice: true, "at://" + alice + "/app.bsky.feed.post/1": true, "by " + alice + ".": true, "(" + alice + "), did:plc:other": true,
-		"did:plc:other " + alice: true, "scope:" + alice: true, "did:plc:other:" + alice: true, "did: " + alice: true,
-		alice + "x": false, alice + ".example": false, alice + ":8080": false, alice + "%3A": false, alice[:len(alice)-1]: false,
-		alice[4:]: false, "did:" + alice[8:]: false, "": false,
+		alice: true, "at://" + alice + "/app.bsky.feed.post/1": true, "by " + alice + ".": true,
+		"(" + alice + "), did:plc:other": true,
+		"did:plc:other " + alice:         true, "scope:" + alice: true, "did:plc:other:" + alice: true, "did: " + alice: true,
+		alice + "x": false, alice + ".example": false, alice + ":8080": false, alice + "%3A": false,
+		alice[:len(alice)-1]: false,
+		alice[4:]:            false, "did:" + alice[8:]: false, "": false,
 	}
 	var want int64
 	for text, named := range texts {
-		for _, value := range []string{`(a) VALUES ($1)`, `(e) VALUES ($1)`, `(b) VALUES (convert_to($1, 'UTF8') || '\x00ff5c')`,
+		for _, value := range []string{`(a) VALUES ($1)`, `(e) VALUES ($1)`,
+			`(b) VALUES (convert_to($1, 'UTF8') || '\x00ff5c')`,
 			`(c) VALUES (jsonb_build_object('x', ARRAY[$1]))`, `(d) VALUES (ARRAY['', $1])`} {
 			if _, err := db.Exec(t.Context(), `INSERT INTO shelf `+value, text); err != nil {
 				t.Fatal(err)

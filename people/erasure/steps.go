@@ -43,9 +43,10 @@ type step struct {
 func steps(cfg Config) []step {
 	return []step{
 		{name: "forget key", run: forgetKey},
-		{name: "sessions", run: rows("subscription_tickets", func(ctx context.Context, tx pgx.Tx, p tombstone.Person, _ int) (int64, error) {
-			return events.EraseSessions(ctx, tx, p)
-		})},
+		{name: "sessions", run: rows("subscription_tickets",
+			func(ctx context.Context, tx pgx.Tx, p tombstone.Person, _ int) (int64, error) {
+				return events.EraseSessions(ctx, tx, p)
+			})},
 		{name: "direct sessions", run: rows("sessions", sessions.Erase)},
 		{name: "confirmations", run: rows("erasure_confirmations", eraseConfirmations)},
 		{name: "leave", run: leave},
@@ -88,7 +89,8 @@ func steps(cfg Config) []step {
 }
 
 // rows makes a step of batches that delete up to batchRows rows each.
-func rows(table string, erase func(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64, error)) func(context.Context, *job) (bool, error) {
+func rows(table string, erase func(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64,
+	error)) func(context.Context, *job) (bool, error) {
 	return func(ctx context.Context, j *job) (bool, error) {
 		n, err := erase(ctx, j.tx, j.person, batchRows)
 		j.add(table, n)
@@ -98,7 +100,8 @@ func rows(table string, erase func(ctx context.Context, tx pgx.Tx, p tombstone.P
 
 // eachConvo makes a step that calls erase for every convo of which the person is or was a member,
 // until erase has no more to do there.
-func eachConvo(erase func(ctx context.Context, j *job, convo uuid.UUID) (more bool, err error)) func(context.Context, *job) (bool, error) {
+func eachConvo(erase func(ctx context.Context, j *job, convo uuid.UUID) (more bool, err error)) func(context.Context,
+	*job) (bool, error) {
 	return func(ctx context.Context, j *job) (bool, error) {
 		after := uuid.Nil
 		if j.position != "" {

@@ -73,7 +73,8 @@ func TestPauseAfterAFailure(t *testing.T) {
 		{24 * time.Hour, longestRetry, longestRetry},
 	} {
 		_, err := db.Exec(t.Context(), `
-			UPDATE erasures SET not_before = clock_timestamp(), moved_at = clock_timestamp() - nullif($1::interval, interval '0')`, c.moved)
+			UPDATE erasures SET not_before = clock_timestamp(), moved_at = clock_timestamp() - nullif($1::interval, interval
+				'0')`, c.moved)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +101,8 @@ func TestSweep(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	_, err := db.Exec(t.Context(), `
-		INSERT INTO erasure_confirmations (hash, did, expires_at) VALUES ('a', 'did:plc:a', now() - interval '1 h'), ('b', 'did:plc:b', now() + interval '1 h')`)
+		INSERT INTO erasure_confirmations (hash, did, expires_at) VALUES ('a', 'did:plc:a', now() - interval '1 h'), ('b',
+			'did:plc:b', now() + interval '1 h')`)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -82,7 +82,8 @@ func Add(ctx context.Context, tx pgx.Tx, key *PublicKey, r Report, most int64) (
 
 // lookUp returns the receipt of a report, or the zero value if there is none yet.
 func lookUp(ctx context.Context, tx pgx.Tx, binding, digest []byte) (first Receipt, err error) {
-	err = tx.QueryRow(ctx, `SELECT id, reported_at, true FROM abuse_reports WHERE binding = $1 AND digest = $2`, binding, digest).
+	err = tx.QueryRow(ctx, `SELECT id, reported_at, true FROM abuse_reports WHERE binding = $1 AND digest = $2`, binding,
+		digest).
 		Scan(&first.ID, &first.At, &first.Repeated)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return Receipt{}, fmt.Errorf("look for the same report: %w", err)

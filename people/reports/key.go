@@ -49,7 +49,8 @@ func NewPrivateKey() (PrivateKey, error) {
 // ParsePublicKey reads what [PublicKey.String] has written.
 func ParsePublicKey(text string) (PublicKey, error) {
 	if strings.HasPrefix(text, privatePrefix) {
-		return PublicKey{}, errors.New("this is the private half, which must not be on the server; want the public one, " + publicPrefix + "…")
+		return PublicKey{}, errors.New("this is the private half, which must not be on the server; want the public one, " +
+			publicPrefix + "…")
 	}
 	raw, err := parseKey(text, publicPrefix)
 	if err != nil {

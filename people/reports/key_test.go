@@ -81,7 +81,8 @@ func TestSealedByTypeScript(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, err := reports.ReadContent(opened); err != nil || c.Text != "sealed by the TypeScript client" || len(opened) != 1024 {
+	if c, err := reports.ReadContent(opened); err != nil || c.Text != "sealed by the TypeScript client" ||
+		len(opened) != 1024 {
 		t.Errorf("%+v of %d bytes, %v", c, len(opened), err)
 	}
 }
@@ -102,10 +103,12 @@ func TestKeyTexts(t *testing.T) {
 	if err != nil || public.ID() != key.Public().ID() || len(public.ID()) != 16 {
 		t.Fatalf("%v, %v", public, err)
 	}
-	if _, err := reports.ParsePublicKey(text); err == nil || !strings.Contains(err.Error(), "private half") || strings.Contains(err.Error(), text) {
+	if _, err := reports.ParsePublicKey(text); err == nil || !strings.Contains(err.Error(), "private half") ||
+		strings.Contains(err.Error(), text) {
 		t.Errorf("the private half as the public one: %v", err)
 	}
-	for _, bad := range []string{"", public.String() + "A", strings.TrimSuffix(public.String(), "A")[:40], "mlsd-report-private-AAAA"} {
+	for _, bad := range []string{"", public.String() + "A", strings.TrimSuffix(public.String(), "A")[:40],
+		"mlsd-report-private-AAAA"} {
 		if _, err := reports.ParsePrivateKey(bad); err == nil {
 			t.Errorf("%q is a private key", bad)
 		}
@@ -115,9 +118,11 @@ func TestKeyTexts(t *testing.T) {
 // What a terminal would obey is escaped, and what people write is not.
 func TestPrintable(t *testing.T) {
 	t.Parallel()
-	raw := "{\"text\":\"g\u00fc\u00dfe \u4f60\u597d \U0001F600 \\u001b[2J \x7f\u009b31m \u202eabc \u2066 \u200b \ufeff \U000E0041\"}"
+	raw := "{\"text\":\"g\u00fc\u00dfe \u4f60\u597d \U0001F600 \\u001b[2J \x7f\u009b31m \u202eabc \u2066 \u200b \ufeff " +
+		"\U000E0041\"}"
 	got, err := reports.Printable([]byte(raw))
-	want := "{\n  \"text\": \"g\u00fc\u00dfe \u4f60\u597d \U0001F600 \\u001b[2J \\u007f\\u009b31m \\u202eabc \\u2066 \\u200b \\ufeff \\udb40\\udc41\"\n}"
+	want := "{\n  \"text\": \"g\u00fc\u00dfe \u4f60\u597d \U0001F600 \\u001b[2J \\u007f\\u009b31m \\u202eabc \\u2066 " +
+		"\\u200b \\ufeff \\udb40\\udc41\"\n}"
 	if err != nil || got != want {
 		t.Errorf("%v\n%q\n%q", err, got, want)
 	}

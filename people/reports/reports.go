@@ -56,11 +56,13 @@ const (
 // Errors of reports.
 var (
 	ErrDisabled   = errors.New("this service takes no reports: its operator has published no key")
-	ErrUnknownKey = errors.New("keyId: the operator has another key now; read it with getReportKey, and seal the report to it")
-	ErrNotSealed  = fmt.Errorf("sealedReport: want %d bytes of the encapsulated key and then the ciphertext, %d bytes in all at most", encSize, MaxSealed)
-	ErrReason     = fmt.Errorf("reason must be one of %s", strings.Join(words(Reasons()), ", "))
-	ErrNotFound   = errors.New("there is no report with this id")
-	ErrCleared    = errors.New("what the report reveals was deleted: it was closed long ago, or many were closed since")
+	ErrUnknownKey = errors.New("keyId: the operator has another key now; read it with getReportKey, and seal the " +
+		"report to it")
+	ErrNotSealed = fmt.Errorf("sealedReport: want %d bytes of the encapsulated key and then the ciphertext, %d bytes "+
+		"in all at most", encSize, MaxSealed)
+	ErrReason   = fmt.Errorf("reason must be one of %s", strings.Join(words(Reasons()), ", "))
+	ErrNotFound = errors.New("there is no report with this id")
+	ErrCleared  = errors.New("what the report reveals was deleted: it was closed long ago, or many were closed since")
 )
 
 func words(reasons []Reason) (out []string) {

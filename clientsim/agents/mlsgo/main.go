@@ -222,7 +222,8 @@ func stagedOf(group []byte, staged *mlsclient.Staged, err error) (answer, error)
 	if err != nil {
 		return answer{}, err
 	}
-	return answer{Group: group, Epoch: &staged.Epoch, Commit: staged.Commit, Welcome: staged.Welcome, GroupInfo: staged.GroupInfo}, nil
+	return answer{Group: group, Epoch: &staged.Epoch, Commit: staged.Commit, Welcome: staged.Welcome,
+		GroupInfo: staged.GroupInfo}, nil
 }
 
 func stateOf(group mlsclient.Group, err error) (answer, error) {

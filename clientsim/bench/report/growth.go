@@ -53,7 +53,8 @@ const leastSamples = 5
 
 // judge judges points of a run of a length.
 func (r rule) judge(points []point, length time.Duration) Growth {
-	g := Growth{Name: r.name, Before: none, After: none, Allowed: none, Limit: fmt.Sprintf("%g %% + %s", 100*r.limit.share, r.text(r.limit.plus))}
+	g := Growth{Name: r.name, Before: none, After: none, Allowed: none,
+		Limit: fmt.Sprintf("%g %% + %s", 100*r.limit.share, r.text(r.limit.plus))}
 	quarter := length / 4
 	in := func(from, to time.Duration) (values []float64) {
 		for _, p := range points {
@@ -86,7 +87,8 @@ func (s *Soak) Growths() (found []Growth) {
 
 // Kept reports whether nothing grew, and no promise was broken.
 func (s *Soak) Kept() bool {
-	return (s.End == nil || len(s.End.Broken) == 0) && !slices.ContainsFunc(s.Growths(), func(g Growth) bool { return g.Grew })
+	return (s.End == nil || len(s.End.Broken) == 0) &&
+		!slices.ContainsFunc(s.Growths(), func(g Growth) bool { return g.Grew })
 }
 
 const mib = 1 << 20
@@ -150,7 +152,8 @@ func (s *Soak) rules() []rule {
 			add(table+", bytes a row", quotient(tableSize(table), manyRows(table)), rowLimit, sizeText)
 			continue
 		}
-		all = append(all, rule{name: table + ", with its indexes", of: tableSize(table), limit: tableLimit, text: sizeText, table: true})
+		all = append(all, rule{name: table + ", with its indexes", of: tableSize(table), limit: tableLimit, text: sizeText,
+			table: true})
 	}
 	return all
 }

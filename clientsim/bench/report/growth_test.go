@@ -33,25 +33,29 @@ func TestGrowth(t *testing.T) {
 		"memory leaks 40 MiB an hour": {memoryLimit, 2 * time.Hour, func(at time.Duration, random *rand.Rand) float64 {
 			return noisy(60*mib, 0.1)(at, random) + 40*mib*at.Hours()
 		}, true},
-		"memory leaks 8 MiB an hour, for a night": {memoryLimit, 8 * time.Hour, func(at time.Duration, random *rand.Rand) float64 {
-			return noisy(60*mib, 0.1)(at, random) + 8*mib*at.Hours()
-		}, true},
+		"memory leaks 8 MiB an hour, for a night": {memoryLimit, 8 * time.Hour,
+			func(at time.Duration, random *rand.Rand) float64 {
+				return noisy(60*mib, 0.1)(at, random) + 8*mib*at.Hours()
+			}, true},
 		"caches fill in the warm-up": {memoryLimit, 2 * time.Hour, func(at time.Duration, random *rand.Rand) float64 {
 			return noisy(100*mib, 0.05)(at, random) * (1 - math.Exp(-at.Minutes()/10))
 		}, false},
-		"a goroutine leaks every five minutes": {handleLimit, 8 * time.Hour, func(at time.Duration, random *rand.Rand) float64 {
-			return 60 + math.Floor(at.Minutes()/5) + float64(random.IntN(10))
-		}, true},
+		"a goroutine leaks every five minutes": {handleLimit, 8 * time.Hour,
+			func(at time.Duration, random *rand.Rand) float64 {
+				return 60 + math.Floor(at.Minutes()/5) + float64(random.IntN(10))
+			}, true},
 		"a burst at the end": {handleLimit, 8 * time.Hour, func(at time.Duration, random *rand.Rand) float64 {
 			if at > 7*time.Hour+40*time.Minute {
 				return 400
 			}
 			return 60 + float64(random.IntN(10))
 		}, false},
-		"a table between two runs of the sweep of messages": {tableLimit, 2 * time.Hour, func(at time.Duration, _ *rand.Rand) float64 {
-			return 20*mib + 10*mib*math.Mod(at.Minutes(), 10)/10
-		}, false},
-		"a table that nobody cleans": {tableLimit, 2 * time.Hour, func(at time.Duration, _ *rand.Rand) float64 { return 12 * mib * at.Hours() }, true},
+		"a table between two runs of the sweep of messages": {tableLimit, 2 * time.Hour,
+			func(at time.Duration, _ *rand.Rand) float64 {
+				return 20*mib + 10*mib*math.Mod(at.Minutes(), 10)/10
+			}, false},
+		"a table that nobody cleans": {tableLimit, 2 * time.Hour,
+			func(at time.Duration, _ *rand.Rand) float64 { return 12 * mib * at.Hours() }, true},
 		"a table that is cleaned once an hour": {tableLimit, 2 * time.Hour, func(at time.Duration, _ *rand.Rand) float64 {
 			return 10*mib + 6*mib*math.Mod(at.Hours(), 1)
 		}, false},
@@ -76,7 +80,8 @@ func TestGrowth(t *testing.T) {
 // A run that is too short for a limit is not judged, also if it grows.
 func TestGrowthOfShortRuns(t *testing.T) {
 	t.Parallel()
-	rises := func(at time.Duration, _ *rand.Rand) float64 { return at.Hours() * 1000 * mib } // from zero, more than any limit
+	// from zero, more than any limit
+	rises := func(at time.Duration, _ *rand.Rand) float64 { return at.Hours() * 1000 * mib }
 	for _, test := range []struct {
 		limit  limit
 		length time.Duration
@@ -99,7 +104,8 @@ func TestGrowthSaysWhatItCompares(t *testing.T) {
 	// A quarter is an hour. The second one has the value 2, the last one the value 4.
 	points := seriesOver(4*time.Hour, func(at time.Duration, _ *rand.Rand) float64 { return math.Ceil(at.Hours()) })
 	g := rule{name: "steps", limit: limit{share: 0.25, plus: 1}, text: significant}.judge(points, 4*time.Hour)
-	if want := (Growth{Name: "steps", Before: "2", After: "4", Allowed: "3.50", Limit: "25 % + 1", Grew: true}); g != want {
+	if want := (Growth{Name: "steps", Before: "2", After: "4", Allowed: "3.50", Limit: "25 % + 1",
+		Grew: true}); g != want {
 		t.Errorf("%+v, want %+v", g, want)
 	}
 }
@@ -134,10 +140,16 @@ func TestRulesSeeTheirLeaks(t *testing.T) {
 		"send, p99":                                  {"send/p99": steps(0.05, 1)},
 		"event, p50":                                 {"event/p50": steps(0.005, 0.02)},
 		"wait of the oldest event for its number":    {"outbox-oldest": steps(0, 3)},
-		"WAL a message":                              {"wal": func(at time.Duration) float64 { return 2e8 * at.Hours() * (1 + at.Hours()) }},
-		"dead rows, all tables":                      {"dead/messages": steps(2000, 20_000)},
-		"messages, with its indexes":                 {"index/messages": steps(10*mib, 20*mib)},
-		"events, bytes a row":                        {"table/events": func(at time.Duration) float64 { return 300 * 72_000 * at.Hours() * (1 + at.Hours()) }},
+		"WAL a message": {"wal": func(at time.Duration) float64 {
+			return 2e8 * at.Hours() * (1 +
+				at.Hours())
+		}},
+		"dead rows, all tables":      {"dead/messages": steps(2000, 20_000)},
+		"messages, with its indexes": {"index/messages": steps(10*mib, 20*mib)},
+		"events, bytes a row": {"table/events": func(at time.Duration) float64 {
+			return 300 * 72_000 * at.Hours() *
+				(1 + at.Hours())
+		}},
 	} {
 		var grew []string
 		for _, g := range leaky(leaks).Growths() {

@@ -17,7 +17,8 @@ func fixed(variant string, turn int, asked Load, requests, us int64) Run {
 	return Run{
 		Variant: variant, Turn: turn, Load: asked, Took: 10 * time.Second,
 		Operations: map[string]*load.Operation{"sendMessage": {Done: requests, Latency: latency}},
-		Spent:      Spent{Server: time.Duration(requests) * 20 * time.Microsecond, Database: time.Duration(requests) * 10 * time.Microsecond},
+		Spent: Spent{Server: time.Duration(requests) * 20 * time.Microsecond,
+			Database: time.Duration(requests) * 10 * time.Microsecond},
 	}
 }
 
@@ -69,7 +70,8 @@ func TestRatiosAreOfOneTurn(t *testing.T) {
 // Of a storm only what the calm does too is compared.
 func TestStormIsComparedByItsSends(t *testing.T) {
 	t.Parallel()
-	calm, storm := fixed("calm", 0, Load{Rate: 100}, 1000, 100), against("calm", fixed("storm", 0, Load{Rate: 90, Faults: true}, 900, 400))
+	calm, storm := fixed("calm", 0, Load{Rate: 100}, 1000, 100),
+		against("calm", fixed("storm", 0, Load{Rate: 90, Faults: true}, 900, 400))
 	storm.Operations["getWelcome"] = &load.Operation{Done: 7000, Latency: latencies(9000, 7000)}
 	r := Report{Runs: []Run{calm, storm}}
 	if ratios := r.ratios(); len(ratios) != 1 || math.Abs(ratios[0].p99-4) > 0.02 || ratios[0].rate != 0.9 {
@@ -98,8 +100,10 @@ func TestTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"AMD EPYC 7B13, 2 cores, 24 GiB", "PostgreSQL 15.14, durable: each COMMIT waits", "128 in flight, 1 server, 1,000 convos, 3 turns of 10 s",
-		"20,000", "10,001–30,000", "5.00 ms", "Busy 6, Overloaded 1,500", "  getMessages  ", "1.50 ms", "new ÷ old", "4–4", "  64 in flight, 1 server",
+		"AMD EPYC 7B13, 2 cores, 24 GiB", "PostgreSQL 15.14, durable: each COMMIT waits",
+		"128 in flight, 1 server, 1,000 convos, 3 turns of 10 s",
+		"20,000", "10,001–30,000", "5.00 ms", "Busy 6, Overloaded 1,500", "  getMessages  ", "1.50 ms", "new ÷ old", "4–4",
+		"  64 in flight, 1 server",
 		"violated: convo 7: seq 3 after 4", "BROKEN: 2 lost, 0 doubled, 0 gaps, 1 violated", "again: " + r.Command,
 	} {
 		if !strings.Contains(text.String(), want) {
@@ -132,7 +136,8 @@ func TestNumbers(t *testing.T) {
 		{thousands(0), "0"}, {thousands(-1234567), "-1,234,567"}, {thousands(-123), "-123"}, {thousands(999), "999"},
 		{significant(99.97), "100"}, {significant(9.996), "10.0"}, {significant(0.0512), "0.051"}, {significant(3), "3"},
 		{significant(math.NaN()), none}, {significant(math.Inf(1)), none},
-		{latencyText(7), "7 µs"}, {latencyText(999.6), "1.00 ms"}, {latencyText(12345), "12.3 ms"}, {latencyText(2.5e6), "2.50 s"},
+		{latencyText(7), "7 µs"}, {latencyText(999.6), "1.00 ms"}, {latencyText(12345), "12.3 ms"},
+		{latencyText(2.5e6), "2.50 s"},
 		{bytesOf(512), "512 B"}, {bytesOf(24 << 30), "24 GiB"}, {plural(1, "convo"), "1 convo"},
 	} {
 		if test.got != test.want {

@@ -10,7 +10,8 @@ import (
 // WriteMarkdown writes the figures of the run.
 func (s *Soak) WriteMarkdown(w io.Writer) error {
 	var out bytes.Buffer
-	fmt.Fprintf(&out, "%s, %s, %d messages a second, seed %d, %s, %s.\n\n", s.Began.UTC().Format(time.DateTime+" MST"), s.length().Round(time.Second),
+	fmt.Fprintf(&out, "%s, %s, %d messages a second, seed %d, %s, %s.\n\n", s.Began.UTC().Format(time.DateTime+" MST"),
+		s.length().Round(time.Second),
 		s.Rate, s.Seed, plural(s.Cores, "core"), s.Go)
 	fmt.Fprintf(&out, "**%s.**\n\n", s.verdict())
 	if s.End != nil {

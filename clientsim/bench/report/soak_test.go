@@ -28,9 +28,12 @@ func plausibleSoak(length time.Duration) *Soak {
 			"send/p50": about(0.004, 0.3), "send/p99": 0.05 * math.Exp(0.6*random.NormFloat64()),
 			"event/p50": about(0.008, 0.3), "event/p99": 0.1 * math.Exp(0.6*random.NormFloat64()),
 			"outbox-oldest": 0, "backends": about(500*mib, 0.02), "connections": 31 + float64(random.IntN(3)),
-			"answers/5xx": 0, "answers/429": 3 * hours, "answers/none": 0, "cpu/load": 250 * hours, "cpu/database": 600 * hours, "resident/load": 40 * mib,
-			"table/messages": 20*mib + 8*mib*math.Mod(at.Minutes(), 10)/10, "index/messages": 10 * mib, "rows/messages": 20_000, "dead/messages": about(3000, 0.3),
-			"table/events": 200 * 72_000 * hours, "index/events": 50 * 72_000 * hours, "rows/events": 72_000 * hours, "dead/events": 0,
+			"answers/5xx": 0, "answers/429": 3 * hours, "answers/none": 0, "cpu/load": 250 * hours, "cpu/database": 600 * hours,
+			"resident/load":  40 * mib,
+			"table/messages": 20*mib + 8*mib*math.Mod(at.Minutes(), 10)/10, "index/messages": 10 * mib, "rows/messages": 20_000,
+			"dead/messages": about(3000, 0.3),
+			"table/events":  200 * 72_000 * hours, "index/events": 50 * 72_000 * hours, "rows/events": 72_000 * hours,
+			"dead/events": 0,
 		}
 		for _, node := range []string{"node1", "node2"} {
 			v["resident/"+node], v["next-gc/"+node], v["gc-percent/"+node] = about(90*mib, 0.05), about(100*mib, 0.1), 400
@@ -66,7 +69,8 @@ func TestReadSoak(t *testing.T) {
 	made := plausibleSoak(time.Minute)
 	whole := made.file(t).String()
 	s, err := ReadSoak(strings.NewReader(whole))
-	if err != nil || len(s.Samples) != 6 || s.Seed != 7 || s.End == nil || s.End.Rounds != 240 || s.length() != time.Minute {
+	if err != nil || len(s.Samples) != 6 || s.Seed != 7 || s.End == nil || s.End.Rounds != 240 ||
+		s.length() != time.Minute {
 		t.Fatalf("%+v, %v", s, err)
 	}
 	// A killed run has no end, and half a line.
@@ -98,7 +102,8 @@ func TestSoakMarkdown(t *testing.T) {
 	t.Parallel()
 	text := plausibleSoak(2 * time.Hour).markdown(t)
 	for _, want := range []string{
-		"0 of 19 measures grew; every promise kept", "2026-09-14 09:30:00 UTC, 2h0m0s, 20 messages a second, seed 7", "12 connections",
+		"0 of 19 measures grew; every promise kept", "2026-09-14 09:30:00 UTC, 2h0m0s, 20 messages a second, seed 7",
+		"12 connections",
 		"events, bytes a row", "250 B", "steady", "| goroutines, node1 | ", "- 240 rounds of scenarios\n",
 	} {
 		if !strings.Contains(text, want) {
@@ -121,7 +126,10 @@ func TestSoakOfLittle(t *testing.T) {
 
 func TestSoakOfABrokenRun(t *testing.T) {
 	t.Parallel()
-	s := leaky(map[string]func(time.Duration) float64{"goroutines/node1": func(at time.Duration) float64 { return 60 + 100*at.Hours() }})
+	s := leaky(map[string]func(time.Duration) float64{"goroutines/node1": func(at time.Duration) float64 {
+		return 60 +
+			100*at.Hours()
+	}})
 	s.End.Broken = []string{"round 3: lost"}
 	text := s.markdown(t)
 	for _, want := range []string{"1 of 19 measures grew; 1 promise broken", "GREW", "- broken: " + s.End.Broken[0]} {

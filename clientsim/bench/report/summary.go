@@ -83,7 +83,8 @@ func (r *Run) latency(name string) *load.Latency {
 // Text is the run in a line.
 func (r *Run) Text() string {
 	latency := r.latency(all)
-	return fmt.Sprintf("%s/s for %s, p50 %s, p99 %s", significant(r.rate(all)), r.Took.Round(time.Millisecond), quantile(latency, 50), quantile(latency, 99))
+	return fmt.Sprintf("%s/s for %s, p50 %s, p99 %s", significant(r.rate(all)), r.Took.Round(time.Millisecond),
+		quantile(latency, 50), quantile(latency, 99))
 }
 
 // rates returns the rates of the turns that have the operation.
@@ -240,5 +241,6 @@ func (r *Report) loadText() string {
 		took = append(took, run.Took.Seconds())
 	}
 	each := significant(math.Round(10*median(took)) / 10)
-	return joined(strings.Join(operations(r.groups()...), " and "), r.Runs[0].Load.text(), fmt.Sprintf("%s of %s s", plural(turns, "turn"), each))
+	return joined(strings.Join(operations(r.groups()...), " and "), r.Runs[0].Load.text(),
+		fmt.Sprintf("%s of %s s", plural(turns, "turn"), each))
 }

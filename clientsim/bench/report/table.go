@@ -110,7 +110,8 @@ func writeRatios(w io.Writer, ratios []ratio) error {
 	fmt.Fprint(table, "\nturn by turn\trate\tmin–max\tp50\tp99\tprocessor\tturns\t\n")
 	for _, r := range ratios {
 		fmt.Fprintf(table, "%s ÷ %s\t%s\t%s–%s\t%s\t%s\t%s\t%d\t\n", r.over, r.under, significant(r.rate),
-			significant(r.least), significant(r.most), significant(r.p50), significant(r.p99), significant(r.processors), r.turns)
+			significant(r.least), significant(r.most), significant(r.p50), significant(r.p99), significant(r.processors),
+			r.turns)
 	}
 	return table.Flush()
 }

@@ -122,7 +122,8 @@ func (v *Verdict) text() string {
 
 // counts gives the numbers behind the verdict.
 func (v *Verdict) counts() string {
-	return fmt.Sprintf("%s acknowledged, %s stored, %s of them never acknowledged; %s retried, %s answers dropped, %s sent twice, %s kills",
+	return fmt.Sprintf("%s acknowledged, %s stored, %s of them never acknowledged; %s retried, %s answers dropped, %s "+
+		"sent twice, %s kills",
 		thousands(v.Sent), thousands(v.Stored), thousands(v.Unknown), thousands(v.Retried), thousands(v.Dropped),
 		thousands(v.Duplicate), thousands(v.Kills))
 }

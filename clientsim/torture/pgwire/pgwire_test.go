@@ -87,7 +87,8 @@ func (b *bench) rows(t *testing.T) (n int) {
 	for others := true; others; {
 		if err := b.direct.QueryRow(t.Context(), `
 			SELECT count(*) > 0 FROM pg_stat_activity
-			WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'`).Scan(&others); err != nil {
+			WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'`).
+			Scan(&others); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -320,7 +321,8 @@ func TestCancel(t *testing.T) {
 	}()
 	for active := false; !active; {
 		err := b.direct.QueryRow(t.Context(), `
-			SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query LIKE '%pg_sleep%' AND pid <> pg_backend_pid() AND state = 'active'
+			SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query LIKE '%pg_sleep%' AND pid <> pg_backend_pid() AND state =
+				'active'
 			               AND datname = current_database())`).Scan(&active)
 		if err != nil {
 			t.Fatal(err)

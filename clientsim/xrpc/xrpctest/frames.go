@@ -28,8 +28,10 @@ func MessageFrame(t *testing.T, cursor, seq int64, convo string) []byte {
 	t.Helper()
 	return FrameOf(t, map[string]any{"op": int64(1), "t": "#messageEvent"}, map[string]any{
 		"cursor": cursor, "message": map[string]any{
-			"id": fmt.Sprint("id-", seq), "convoId": convo, "sender": Other.String(), "ciphertext": atdata.Bytes(fmt.Append(nil, convo, seq)),
-			"epoch": int64(7), "seq": seq, "createdAt": "2026-11-20T10:11:12.345Z", "messageType": "application", "unknown": []any{int64(1), nil},
+			"id": fmt.Sprint("id-", seq), "convoId": convo, "sender": Other.String(),
+			"ciphertext": atdata.Bytes(fmt.Append(nil, convo, seq)),
+			"epoch":      int64(7), "seq": seq, "createdAt": "2026-11-20T10:11:12.345Z", "messageType": "application",
+			"unknown": []any{int64(1), nil},
 		},
 	})
 }

@@ -54,7 +54,8 @@ func New(c Config) (*Store, error) {
 	}
 	transport.ResponseHeaderTimeout, transport.MaxIdleConnsPerHost = headerTimeout, idleConns
 	options := &minio.Options{
-		Creds: credentials.NewStaticV4(c.Key, c.Secret, ""), Secure: u.Scheme == "https", Region: c.Region, Transport: transport,
+		Creds: credentials.NewStaticV4(c.Key, c.Secret, ""), Secure: u.Scheme == "https", Region: c.Region,
+		Transport:    transport,
 		BucketLookup: minio.BucketLookupAuto, MaxRetries: 1, // the caller's client tries again
 	}
 	client, err := minio.New(u.Host, options)
@@ -115,7 +116,8 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]at
 	ctx, stop := context.WithCancel(ctx) // ends the listing behind the limit
 	defer stop()
 	var found []attachments.Object
-	for o := range s.client.ListObjects(ctx, s.bucket, minio.ListObjectsOptions{Prefix: prefix, StartAfter: after, Recursive: true, MaxKeys: limit}) {
+	for o := range s.client.ListObjects(ctx, s.bucket,
+		minio.ListObjectsOptions{Prefix: prefix, StartAfter: after, Recursive: true, MaxKeys: limit}) {
 		if o.Err != nil {
 			return nil, o.Err
 		}

@@ -18,7 +18,8 @@ func TestStore(t *testing.T) {
 		t.Skip("MLSD_TEST_S3_ENDPOINT is not set: internal/attachments/s3store/check.sh starts an S3 server and sets it")
 	}
 	s, err := s3store.New(s3store.Config{
-		Endpoint: endpoint, Bucket: os.Getenv("MLSD_TEST_S3_BUCKET"), Key: os.Getenv("MLSD_TEST_S3_ACCESS_KEY"), Secret: os.Getenv("MLSD_TEST_S3_SECRET_KEY"),
+		Endpoint: endpoint, Bucket: os.Getenv("MLSD_TEST_S3_BUCKET"), Key: os.Getenv("MLSD_TEST_S3_ACCESS_KEY"),
+		Secret: os.Getenv("MLSD_TEST_S3_SECRET_KEY"),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -40,7 +40,8 @@ type Memory struct {
 
 // NewMemory returns an empty store.
 func NewMemory() *Memory {
-	return &Memory{objects: map[string][]byte{}, at: map[string]time.Time{}, faults: map[string][]Fault{}, calls: map[string]int{}}
+	return &Memory{objects: map[string][]byte{}, at: map[string]time.Time{}, faults: map[string][]Fault{},
+		calls: map[string]int{}}
 }
 
 // Fail makes the next calls of a kind fail.

@@ -43,15 +43,18 @@ func (m *method) malformed() []Case {
 		{Name: "array", Rule: "type", Body: []byte("[" + good + "]")},
 		{Name: "string", Rule: "type", Body: encode(good)},
 		{Name: "number", Rule: "type", Body: []byte("1")},
-		{Name: "name twice", Rule: "duplicate", Field: first, Body: []byte(member(fmt.Sprintf("%q:%s", first, encode(m.value(first, m.props[first], true)))))},
+		{Name: "name twice", Rule: "duplicate", Field: first,
+			Body: []byte(member(fmt.Sprintf("%q:%s", first, encode(m.value(first, m.props[first], true)))))},
 		{Name: "name twice, once in escapes", Rule: "duplicate", Field: first,
-			Body: []byte(member(fmt.Sprintf("\"\\u%04x%s\":%s", first[0], first[1:], encode(m.value(first, m.props[first], true)))))},
+			Body: []byte(member(fmt.Sprintf("\"\\u%04x%s\":%s", first[0], first[1:],
+				encode(m.value(first, m.props[first], true)))))},
 		{Name: "unknown name twice", Rule: "duplicate", Body: []byte(member(`"zz":1,"zz":1`))},
 		{Name: "too many unknown names", Rule: "too-many", Body: []byte(member(manyNames(10_000)))},
 	}
 	if len(m.required) > 0 {
 		out = append(out, Case{Name: "empty object", Rule: "required", Field: slices.Min(m.required), Body: []byte("{}")},
-			Case{Name: "name in capitals", Rule: "required", Field: first, Body: []byte(strings.Replace(good, fmt.Sprintf("%q", first), fmt.Sprintf("%q", strings.ToUpper(first)), 1))})
+			Case{Name: "name in capitals", Rule: "required", Field: first,
+				Body: []byte(strings.Replace(good, fmt.Sprintf("%q", first), fmt.Sprintf("%q", strings.ToUpper(first)), 1))})
 	}
 	return out
 }
@@ -68,25 +71,27 @@ func manyNames(n int) string {
 func (m *method) badFields() []Case {
 	var out []Case
 	root := func() map[string]any { return m.object(m.fields(), false) }
-	m.eachField(m.fields(), "", func(v map[string]any) map[string]any { return v }, func(path string, f field, at func(map[string]any) map[string]any) {
-		add := func(name, field, rule string, bad any) {
-			v := root()
-			at(v)[f.name] = bad
-			out = append(out, Case{Name: path + ": " + name, Field: field, Rule: rule, Body: encode(v)})
-		}
-		if f.required {
-			v := root()
-			delete(at(v), f.name)
-			out = append(out, Case{Name: path + ": missing", Field: path, Rule: "required", Body: encode(v)})
-		}
-		m.badValues(path, f.name, f.def, add)
-	})
+	m.eachField(m.fields(), "", func(v map[string]any) map[string]any { return v },
+		func(path string, f field, at func(map[string]any) map[string]any) {
+			add := func(name, field, rule string, bad any) {
+				v := root()
+				at(v)[f.name] = bad
+				out = append(out, Case{Name: path + ": " + name, Field: field, Rule: rule, Body: encode(v)})
+			}
+			if f.required {
+				v := root()
+				delete(at(v), f.name)
+				out = append(out, Case{Name: path + ": missing", Field: path, Rule: "required", Body: encode(v)})
+			}
+			m.badValues(path, f.name, f.def, add)
+		})
 	return out
 }
 
 // eachField visits every field at every depth. at finds the object that holds the
 // field within a root value.
-func (m *method) eachField(fields []field, prefix string, at func(map[string]any) map[string]any, visit func(string, field, func(map[string]any) map[string]any)) {
+func (m *method) eachField(fields []field, prefix string, at func(map[string]any) map[string]any,
+	visit func(string, field, func(map[string]any) map[string]any)) {
 	for _, f := range fields {
 		path := prefix + f.name
 		visit(path, f, at)
@@ -144,7 +149,8 @@ func wrongTypes(path string, def lexicon.SchemaDef, add adder) {
 	for _, v := range []struct {
 		typ string
 		val any
-	}{{"boolean", true}, {"boolean", false}, {"number", 7}, {"string", "AAAA"}, {"array", []any{}}, {"object", map[string]any{}}} {
+	}{{"boolean", true}, {"boolean", false}, {"number", 7}, {"string", "AAAA"}, {"array", []any{}},
+		{"object", map[string]any{}}} {
 		if v.typ != own {
 			add(fmt.Sprintf("%s %v", v.typ, v.val), path, "type", v.val)
 		}
@@ -155,7 +161,8 @@ func badIntegers(path string, s lexicon.SchemaInteger, add adder) {
 	for _, text := range []string{"1.0", "1e3", "1.5", "-0", "1E0", "0.1e1"} {
 		add(text, path, "type", json.RawMessage(text))
 	}
-	for _, text := range []string{"9007199254740992", "18446744073709551616", strings.Repeat("9", 400), strings.Repeat("9", 100_000)} {
+	for _, text := range []string{"9007199254740992", "18446744073709551616", strings.Repeat("9", 400),
+		strings.Repeat("9", 100_000)} {
 		add(fmt.Sprintf("large, %d digits, %.4s", len(text), text), path, "max", json.RawMessage(text))
 	}
 	for _, text := range []string{"-9007199254740992", "-18446744073709551616", "-" + strings.Repeat("9", 400)} {
@@ -183,7 +190,8 @@ func badStrings(path, name string, s lexicon.SchemaString, add adder) {
 		add("not in the list", path, "enum", "applications")
 		add("empty", path, "enum", "")
 	case base64Name(name):
-		for _, v := range []string{"AAF=", "A", "AA=", "A===", "AAAA====", "+A_A", "AA AA", "AA\nAA", "AAAA\r\n", "ä", "AB", "=", "AA=A", "AAAA="} {
+		for _, v := range []string{"AAF=", "A", "AA=", "A===", "AAAA====", "+A_A", "AA AA", "AA\nAA", "AAAA\r\n", "ä", "AB",
+			"=", "AA=A", "AAAA="} {
 			add(fmt.Sprintf("not base64: %q", v), path, "format", v)
 		}
 	default:
@@ -207,17 +215,22 @@ func base64Name(name string) bool {
 
 func badFormats() map[string][]string {
 	return map[string][]string{
-		"did": {"", "did", "did:", "did:plc:", "DID:plc:abc", "did:PLC:abc", "alice.example.com", " " + exampleDID, exampleDID + "\n", exampleDID + "#k", "did:web:a/b"},
-		"datetime": {"", "2026-11-20", "2026-11-20T10:20:30", "2026-11-20 10:20:30Z", "2026-13-20T10:20:30Z", "2026-11-20T24:20:30Z",
-			"2026-11-20T10:20:30,5Z", "2026-11-20T10:20:30Z ", "1763634030", "9999-12-31T23:59:59-23:59", "0000-01-01T00:00:00+23:59", "20261120T102030Z"},
+		"did": {"", "did", "did:", "did:plc:", "DID:plc:abc", "did:PLC:abc", "alice.example.com", " " + exampleDID,
+			exampleDID + "\n", exampleDID + "#k", "did:web:a/b"},
+		"datetime": {"", "2026-11-20", "2026-11-20T10:20:30", "2026-11-20 10:20:30Z", "2026-13-20T10:20:30Z",
+			"2026-11-20T24:20:30Z",
+			"2026-11-20T10:20:30,5Z", "2026-11-20T10:20:30Z ", "1763634030", "9999-12-31T23:59:59-23:59",
+			"0000-01-01T00:00:00+23:59", "20261120T102030Z"},
 		"uri": {"", "example", "://x", "https:", "https://a b", "1https://x"},
 	}
 }
 
 func badBytes(path string, s lexicon.SchemaBytes, add adder) {
 	for name, text := range map[string]string{
-		"URL-safe alphabet": "AAE_", "URL-safe dash": "AA-A", "white space": "AA AA", "line break": "AA\nAA", "line break behind": "AAAA\r\n",
-		"stray bits": "AB", "stray bits, padded": "AAF=", "one character": "A", "padding too short": "AA=", "padding too long": "AAE==",
+		"URL-safe alphabet": "AAE_", "URL-safe dash": "AA-A", "white space": "AA AA", "line break": "AA\nAA",
+		"line break behind": "AAAA\r\n",
+		"stray bits":        "AB", "stray bits, padded": "AAF=", "one character": "A", "padding too short": "AA=",
+		"padding too long":     "AAE==",
 		"padding without need": "AAAA====", "padding alone": "=", "padding inside": "AA==AAAA", "not ASCII": "é",
 	} {
 		add(name, path, "format", map[string]any{"$bytes": text})

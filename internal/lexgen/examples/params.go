@@ -34,7 +34,8 @@ func (m *method) badParams() []Case {
 		if s.MaxLength != nil {
 			with("one too many", f.name, "max-length", strings.Split(strings.Repeat(good+" ", *s.MaxLength)+good, " ")...)
 		}
-		badParam(f.name+"[1]", f.name, s.Items, func(name, field, rule, bad string) { with("element "+name, field, rule, good, bad) })
+		badParam(f.name+"[1]", f.name, s.Items,
+			func(name, field, rule, bad string) { with("element "+name, field, rule, good, bad) })
 	}
 	return out
 }

@@ -26,7 +26,8 @@ func Reads(t testing.TB, db *pgxpool.Pool, servers *pgtest.Pair) *standby.Reads 
 		return cfg
 	}
 	reads := standby.New(standby.Config{
-		DB: db, Primary: config(servers.Primary).ConnConfig, Standby: config(servers.Standby), Log: slog.New(slog.DiscardHandler),
+		DB: db, Primary: config(servers.Primary).ConnConfig, Standby: config(servers.Standby),
+		Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup

@@ -29,9 +29,12 @@ func (v *Verifier) extends(ctx context.Context, text string, h *Head) error {
 		return err
 	}
 	if h.Size < before.Size {
-		return v.accuse(ctx, []string{v.s.Head, text}, "the head is stale: it has %d entries, and an earlier one %d", h.Size, before.Size)
+		return v.accuse(ctx, []string{v.s.Head, text}, "the head is stale: it has %d entries, and an earlier one %d", h.Size,
+			before.Size)
 	}
-	return v.accuse(ctx, []string{v.s.Head, text}, "the server has rewritten the log, or its proof is wrong: its head of %d entries does not begin with the %d of an earlier one", h.Size, before.Size)
+	return v.accuse(ctx, []string{v.s.Head, text},
+		"the server has rewritten the log, or its proof is wrong: its head of %d entries does not begin with the %d of an "+
+			"earlier one", h.Size, before.Size)
 }
 
 // continues checks that a head is of a log that begins with what was shown.
@@ -89,7 +92,8 @@ func (v *Verifier) explain(ctx context.Context, h *Head) string {
 			return fmt.Sprintf("%sentry %d is the first that differs in its bytes, sender, time or place", differs, seq)
 		}
 	}
-	return fmt.Sprintf("the proof is wrong: it does not lead from the %d entries that I was shown to the signed head of %d", v.s.Edge.Size, h.Size)
+	return fmt.Sprintf("the proof is wrong: it does not lead from the %d entries that I was shown to the signed head "+
+		"of %d", v.s.Edge.Size, h.Size)
 }
 
 // remember compares a head with the others of its generation: with what was shown, or later, when
@@ -114,7 +118,9 @@ func (v *Verifier) remember(ctx context.Context, text string, h *Head, from stri
 		v.s.Waiting = slices.Delete(v.s.Waiting, 0, 1)
 	}
 	if ok {
-		return v.doubt(ctx, []string{text}, "there are two logs: the head of %d entries that %s has is not that of the log that I was shown", h.Size, nameOf(from))
+		return v.doubt(ctx, []string{text},
+			"there are two logs: the head of %d entries that %s has is not that of the log that I was shown", h.Size,
+			nameOf(from))
 	}
 	return nil
 }
@@ -127,7 +133,8 @@ func (v *Verifier) adopt(text string, size int64) {
 }
 
 func (v *Verifier) twoHeads(w waiting, text string, h *Head, from string) error {
-	return v.lie([]string{w.Text, text}, "there are two heads of %d entries: %s has one, and %s another", h.Size, nameOf(w.From), nameOf(from))
+	return v.lie([]string{w.Text, text}, "there are two heads of %d entries: %s has one, and %s another", h.Size,
+		nameOf(w.From), nameOf(from))
 }
 
 // meet compares the heads that waited for the entry that was just shown.
@@ -147,7 +154,9 @@ func (v *Verifier) meet(ctx context.Context) error {
 		}
 		why := v.explain(ctx, h)
 		if w.From != "" {
-			return v.doubt(ctx, []string{w.Text}, "there are two logs: the head of %d entries that %s has is not that of the log that I was shown (%s)", w.Size, w.From, why)
+			return v.doubt(ctx, []string{w.Text},
+				"there are two logs: the head of %d entries that %s has is not that of the log that I was shown (%s)", w.Size,
+				w.From, why)
 		}
 		return v.doubt(ctx, []string{w.Text}, "%s", why)
 	}

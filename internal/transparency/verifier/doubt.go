@@ -16,7 +16,8 @@ func (v *Verifier) doubt(ctx context.Context, evidence []string, format string, 
 
 // doubtUnder is doubt, if there is a fresh head of the same generation. What the server has signed
 // before is never read again: a head that does not begin with it is a lie.
-func (v *Verifier) doubtUnder(ctx context.Context, text string, h *Head, evidence []string, format string, args ...any) error {
+func (v *Verifier) doubtUnder(ctx context.Context, text string, h *Head, evidence []string, format string,
+	args ...any) error {
 	if err := v.extends(ctx, text, h); err != nil {
 		return err
 	}
@@ -29,7 +30,9 @@ func (v *Verifier) doubtUnder(ctx context.Context, text string, h *Head, evidenc
 	}
 	for _, w := range v.s.Waiting {
 		if root, ok := v.rootAt(w.Size); ok && w.Size <= common && root != w.Root {
-			return v.lie([]string{w.Text, text}, "there are two logs: the head of %d entries that %s has is not that of the log that I was shown", w.Size, nameOf(w.From))
+			return v.lie([]string{w.Text, text},
+				"there are two logs: the head of %d entries that %s has is not that of the log that I was shown", w.Size,
+				nameOf(w.From))
 		}
 	}
 	if err := v.rewind(ctx, text, common); err != nil {
@@ -84,7 +87,8 @@ func (v *Verifier) rewind(ctx context.Context, text string, size int64) error {
 		return err
 	}
 	if edge.Root() != root {
-		return v.accuse(ctx, []string{s.Head, text}, "the proof is wrong: that of entry %d in the tree of %d entries", size, size)
+		return v.accuse(ctx, []string{s.Head, text}, "the proof is wrong: that of entry %d in the tree of %d entries", size,
+			size)
 	}
 	keep := int64(len(s.Leaves)) - (s.Edge.Size - size)
 	s.Leaves, s.Roots, s.Edge = s.Leaves[:keep], s.Roots[:keep], edge

@@ -30,9 +30,11 @@ type WentBack struct {
 
 func (w *WentBack) Error() string {
 	if w.Member != "" {
-		return fmt.Sprintf("the server went back, or has two logs: %s has a head of %d entries of an earlier generation, and the log does not begin with them (generation %d)", w.Member, w.From, w.Generation)
+		return fmt.Sprintf("the server went back, or has two logs: %s has a head of %d entries of an earlier generation, "+
+			"and the log does not begin with them (generation %d)", w.Member, w.From, w.Generation)
 	}
-	return fmt.Sprintf("the server went back from %d entries to %d; the first %d are the same (generation %d)", w.From, w.To, w.Common, w.Generation)
+	return fmt.Sprintf("the server went back from %d entries to %d; the first %d are the same (generation %d)", w.From,
+		w.To, w.Common, w.Generation)
 }
 
 // OtherKey says that a member has a head that is signed in the service's name with a key that the
@@ -47,7 +49,8 @@ type OtherKey struct {
 }
 
 func (o *OtherKey) Error() string {
-	return fmt.Sprintf("%s has a head that is signed with another key of the service (%08x): one of them has made it up", o.Member, o.KeyHash)
+	return fmt.Sprintf("%s has a head that is signed with another key of the service (%08x): one of them has made it up",
+		o.Member, o.KeyHash)
 }
 
 // ErrNotSigned says that a text that a member has sent is no head that the service has signed. It says

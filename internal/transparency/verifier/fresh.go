@@ -68,7 +68,8 @@ func (v *Verifier) unanswered(err error) error {
 	}
 	v.s.Unheaded++
 	if quiet := v.now().Sub(v.s.Silent); v.s.Unheaded >= SilentAfter && quiet >= SilentFor {
-		return v.lie([]string{v.s.Head}, "the server is silent: it shows entries, and has given no head for %s (%v)", quiet.Round(time.Second), err)
+		return v.lie([]string{v.s.Head}, "the server is silent: it shows entries, and has given no head for %s (%v)",
+			quiet.Round(time.Second), err)
 	}
 	return err
 }
@@ -82,7 +83,8 @@ func (v *Verifier) open(text string) (*Head, error) {
 	case h.Service != v.s.Service || h.ConvoID != v.s.ConvoID:
 		return nil, v.lie([]string{text}, "the server gives a head of another log: %s/%s", h.Service, h.ConvoID)
 	case h.Generation < v.s.Generation && v.s.Head != "":
-		return nil, v.lie([]string{v.s.Head, text}, "the server gives a head of generation %d after one of generation %d", h.Generation, v.s.Generation)
+		return nil, v.lie([]string{v.s.Head, text}, "the server gives a head of generation %d after one of generation %d",
+			h.Generation, v.s.Generation)
 	}
 	return h, nil
 }
@@ -121,7 +123,8 @@ func (v *Verifier) fresh(ctx context.Context, text string, h *Head, atLeast int6
 		}
 	}
 	if h.Size < atLeast {
-		return v.doubtUnder(ctx, text, h, []string{s.Head}, "the head is stale: it has %d entries, and the server has shown or acknowledged %d", h.Size, atLeast)
+		return v.doubtUnder(ctx, text, h, []string{s.Head},
+			"the head is stale: it has %d entries, and the server has shown or acknowledged %d", h.Size, atLeast)
 	}
 	if err := v.continues(ctx, text, h); err != nil {
 		return err

@@ -12,7 +12,8 @@ func (v *Verifier) newGeneration(ctx context.Context, text string, h *Head) erro
 	if err != nil {
 		return err
 	}
-	back := &WentBack{From: max(s.Edge.Size, s.Acked, s.HeadSize), To: h.Size, Common: common, Generation: h.Generation, Evidence: []string{s.Head, text}}
+	back := &WentBack{From: max(s.Edge.Size, s.Acked, s.HeadSize), To: h.Size, Common: common, Generation: h.Generation,
+		Evidence: []string{s.Head, text}}
 	lost := s.Started && common < s.Edge.Size || h.Size < s.Acked
 	if before := v.newest(); before != nil && !lost {
 		ok, err := v.isPrefix(ctx, h, before.Size, before.Root)
@@ -45,7 +46,8 @@ func (v *Verifier) common(ctx context.Context, h *Head) (int64, error) {
 	if !s.Started {
 		return 0, nil
 	}
-	low, high := s.Edge.Size-int64(len(s.Roots)), min(s.Edge.Size, h.Size) // the answer is in (low, high], or low is not known
+	// the answer is in (low, high], or low is not known
+	low, high := s.Edge.Size-int64(len(s.Roots)), min(s.Edge.Size, h.Size)
 	ok, err := v.isPrefix(ctx, h, s.Edge.Size, s.Edge.Root())
 	if err != nil || ok {
 		return s.Edge.Size, err

@@ -34,7 +34,8 @@ const (
 
 // Text is what is signed.
 func (h *Head) Text() string {
-	return fmt.Sprintf("%s/%s\n%d\n%s\n%s%d\n%s%s\n", h.Service, h.ConvoID, h.Size, base64.StdEncoding.EncodeToString(h.Root[:]),
+	return fmt.Sprintf("%s/%s\n%d\n%s\n%s%d\n%s%s\n", h.Service, h.ConvoID, h.Size,
+		base64.StdEncoding.EncodeToString(h.Root[:]),
 		generationLine, h.Generation, timeLine, h.At.UTC().Format(timeLayout))
 }
 

@@ -59,11 +59,13 @@ func (v *Verifier) memberHead(ctx context.Context, message, from string) error {
 	}
 	switch {
 	case h.Generation > v.s.Generation:
-		return v.lie([]string{v.s.Head, text}, "%s has a head of generation %d, and the server says it is in generation %d", from, h.Generation, v.s.Generation)
+		return v.lie([]string{v.s.Head, text}, "%s has a head of generation %d, and the server says it is in generation %d",
+			from, h.Generation, v.s.Generation)
 	case h.Generation < v.s.Generation:
 		err = v.earlier(ctx, text, h, from)
 	case h.Size > v.s.HeadSize:
-		return v.lie([]string{v.s.Head, text}, "%s has a head of %d entries, and the server says that there are %d", from, h.Size, v.s.HeadSize)
+		return v.lie([]string{v.s.Head, text}, "%s has a head of %d entries, and the server says that there are %d", from,
+			h.Size, v.s.HeadSize)
 	default:
 		if err = v.compare(ctx, text, h, from); err == nil {
 			err = v.remember(ctx, text, h, from)
@@ -114,7 +116,8 @@ func (v *Verifier) unknownKey(message, text string, keys []string, from string, 
 // log begins with it. Each head is reported once.
 func (v *Verifier) earlier(ctx context.Context, text string, h *Head, from string) error {
 	newest := v.newest()
-	if newest == nil || slices.ContainsFunc(v.s.Backs, func(b WentBack) bool { return b.Member == from && b.Evidence[0] == text }) {
+	if newest == nil || slices.ContainsFunc(v.s.Backs,
+		func(b WentBack) bool { return b.Member == from && b.Evidence[0] == text }) {
 		return nil
 	}
 	ok, err := v.isPrefix(ctx, newest, h.Size, h.Root)
@@ -124,7 +127,8 @@ func (v *Verifier) earlier(ctx context.Context, text string, h *Head, from strin
 	if _, _, err := v.again(ctx); err != nil {
 		return err
 	}
-	back := &WentBack{From: h.Size, To: newest.Size, Generation: newest.Generation, Evidence: []string{text, v.s.Head}, Member: from}
+	back := &WentBack{From: h.Size, To: newest.Size, Generation: newest.Generation, Evidence: []string{text, v.s.Head},
+		Member: from}
 	v.addBack(*back)
 	return back
 }
@@ -147,5 +151,7 @@ func (v *Verifier) compare(ctx context.Context, text string, h *Head, from strin
 	if err != nil || ok {
 		return err
 	}
-	return v.accuse(ctx, []string{v.s.Head, text}, "there are two logs: the server cannot prove that my head of %d entries continues the head of %d that %s has", newest.Size, h.Size, from)
+	return v.accuse(ctx, []string{v.s.Head, text},
+		"there are two logs: the server cannot prove that my head of %d entries continues the head of %d that %s has",
+		newest.Size, h.Size, from)
 }

@@ -35,8 +35,9 @@ func TestPage(t *testing.T) {
 		t.Errorf("the example of a head should be:\n%s", text)
 	}
 	e := verifier.Entry{
-		Seq: 7, Kind: verifier.Application, Epoch: 3, At: time.UnixMilli(1795426207000), Body: verifier.BodyHash([]byte("foo")),
-		Tag: verifier.TagOf(salt(bob), bob),
+		Seq: 7, Kind: verifier.Application, Epoch: 3, At: time.UnixMilli(1795426207000),
+		Body: verifier.BodyHash([]byte("foo")),
+		Tag:  verifier.TagOf(salt(bob), bob),
 	}
 	if !strings.Contains(part(t, "leaf"), "```\n"+string(e.Record())+"```\n") {
 		t.Errorf("the example of a leaf should be:\n%s", e.Record())

@@ -40,7 +40,8 @@ func (h *Head) CheckProof(seq int64, sender, text string) error {
 		}
 		hashes[i] = Hash(hash)
 	}
-	leaf := Entry{Seq: seq, Kind: p.Kind, Epoch: p.Epoch, At: p.CreatedAt, Body: Hash(p.BodyHash), Tag: TagOf(p.Salt, sender)}.Leaf()
+	leaf := Entry{Seq: seq, Kind: p.Kind, Epoch: p.Epoch, At: p.CreatedAt, Body: Hash(p.BodyHash),
+		Tag: TagOf(p.Salt, sender)}.Leaf()
 	if err := tlog.CheckRecord(hashes, h.Size, h.Root, seq-1, leaf); err != nil {
 		return errors.New("the log under the head has no such entry of this sender")
 	}

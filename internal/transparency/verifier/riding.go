@@ -34,7 +34,8 @@ func (v *Verifier) Head(ctx context.Context, text, from string) error {
 	}
 	switch {
 	case h.Generation > v.s.Generation:
-		return v.lie([]string{v.s.Head, text}, "the server has given a head of generation %d, and says it is in generation %d", h.Generation, v.s.Generation)
+		return v.lie([]string{v.s.Head, text},
+			"the server has given a head of generation %d, and says it is in generation %d", h.Generation, v.s.Generation)
 	case h.Generation < v.s.Generation:
 		return nil // it was on its way
 	}

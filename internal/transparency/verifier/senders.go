@@ -41,7 +41,9 @@ func (v *Verifier) tagOf(ctx context.Context, did string) (Hash, error) {
 func (v *Verifier) learnSender(one Sender) error {
 	switch erased := strings.HasPrefix(one.DID, erasedPrefix); {
 	case one.Salt == nil && !erased:
-		return v.lie([]string{v.s.Head}, "the server does not say why its tag stands for %s in the log: the salt is absent, and the account was not erased", one.DID)
+		return v.lie([]string{v.s.Head},
+			"the server does not say why its tag stands for %s in the log: the salt is absent, and the account was not erased",
+			one.DID)
 	case one.Salt != nil && (len(one.Salt) != saltSize || TagOf(one.Salt, one.DID) != one.Tag):
 		return v.lie([]string{v.s.Head}, "what the server says stands for %s in the log does not", one.DID)
 	}

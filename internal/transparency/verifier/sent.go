@@ -60,7 +60,8 @@ func (v *Verifier) checkSent(ctx context.Context, m Seen) error {
 	case sent.Sender != m.Sender:
 		return v.doubt(ctx, nil, "entry %d is mine, and is shown as one of %s", m.Seq, m.Sender)
 	case !sent.At.Equal(m.At):
-		return v.doubt(ctx, nil, "entry %d is mine, was acknowledged at %s and is shown with the time %s", m.Seq, stamp(sent.At), stamp(m.At))
+		return v.doubt(ctx, nil, "entry %d is mine, was acknowledged at %s and is shown with the time %s", m.Seq,
+			stamp(sent.At), stamp(m.At))
 	}
 	delete(v.s.Sent, m.Seq)
 	return nil

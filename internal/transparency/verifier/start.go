@@ -33,7 +33,8 @@ func (v *Verifier) start(ctx context.Context, size int64) error {
 		return err
 	}
 	if !ok {
-		return v.accuse(ctx, []string{v.s.Head}, "the proof is wrong: the %d entries before the first one that I was shown are not under the signed head", size)
+		return v.accuse(ctx, []string{v.s.Head},
+			"the proof is wrong: the %d entries before the first one that I was shown are not under the signed head", size)
 	}
 	v.s.Edge, v.s.Started = edge, true
 	v.s.Leaves, v.s.Roots = nil, nil
@@ -51,7 +52,8 @@ func (v *Verifier) edgeAt(ctx context.Context, size int64) (Edge, error) {
 	}
 	edge, err := EdgeOf(size, leaf, proof)
 	if err != nil {
-		return Edge{}, v.accuse(ctx, []string{v.s.Head}, "the proof is wrong: that of entry %d in the tree of %d entries: %v", size, size, err)
+		return Edge{}, v.accuse(ctx, []string{v.s.Head}, "the proof is wrong: that of entry %d in the tree of %d entries: %v",
+			size, size, err)
 	}
 	return edge, nil
 }

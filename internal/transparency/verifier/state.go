@@ -8,27 +8,28 @@ import (
 
 // state is what is stored between two starts of an app.
 type state struct {
-	Service    string          `json:"service"`
-	ConvoID    string          `json:"convoId"`
-	Keys       []string        `json:"keys"`
-	Started    bool            `json:"started"` // Edge is the tree up to the last entry that was shown
-	Generation int64           `json:"generation"`
-	Since      time.Time       `json:"since,omitzero"` // the time of the first head of the generation, if there was another one
-	Edge       Edge            `json:"edge"`
-	Leaves     []Hash          `json:"leaves"` // of the last entries
-	Roots      []Hash          `json:"roots"`  // of the trees that end with them
-	Head       string          `json:"head"`   // the newest one that was checked
-	HeadSize   int64           `json:"headSize"`
-	Waiting    []waiting       `json:"waiting,omitempty"`
-	Tags       map[string]Hash `json:"tags,omitempty"`
-	Sent       map[int64]Seen  `json:"sent,omitempty"`
-	Acked      int64           `json:"acked,omitempty"`    // the largest seq that was acknowledged
-	Unheaded   int             `json:"unheaded,omitempty"` // entries since the last head
-	Silent     time.Time       `json:"silent,omitzero"`    // since when heads are refused
-	Doubted    bool            `json:"doubted,omitempty"`  // entries are being read again
-	Backs      []WentBack      `json:"backs,omitempty"`
-	OtherKeys  []OtherKey      `json:"otherKeys,omitempty"`
-	Lie        *Lie            `json:"lie,omitempty"`
+	Service    string   `json:"service"`
+	ConvoID    string   `json:"convoId"`
+	Keys       []string `json:"keys"`
+	Started    bool     `json:"started"` // Edge is the tree up to the last entry that was shown
+	Generation int64    `json:"generation"`
+	// the time of the first head of the generation, if there was another one
+	Since     time.Time       `json:"since,omitzero"`
+	Edge      Edge            `json:"edge"`
+	Leaves    []Hash          `json:"leaves"` // of the last entries
+	Roots     []Hash          `json:"roots"`  // of the trees that end with them
+	Head      string          `json:"head"`   // the newest one that was checked
+	HeadSize  int64           `json:"headSize"`
+	Waiting   []waiting       `json:"waiting,omitempty"`
+	Tags      map[string]Hash `json:"tags,omitempty"`
+	Sent      map[int64]Seen  `json:"sent,omitempty"`
+	Acked     int64           `json:"acked,omitempty"`    // the largest seq that was acknowledged
+	Unheaded  int             `json:"unheaded,omitempty"` // entries since the last head
+	Silent    time.Time       `json:"silent,omitzero"`    // since when heads are refused
+	Doubted   bool            `json:"doubted,omitempty"`  // entries are being read again
+	Backs     []WentBack      `json:"backs,omitempty"`
+	OtherKeys []OtherKey      `json:"otherKeys,omitempty"`
+	Lie       *Lie            `json:"lie,omitempty"`
 }
 
 // waiting is a head with more entries than were shown.

@@ -145,7 +145,8 @@ func (r recorded) Head(ctx context.Context, convo string, senders []string) (ver
 	return answer, err
 }
 
-func (r recorded) Inclusion(ctx context.Context, convo string, seq, size int64) (verifier.Hash, []verifier.Hash, error) {
+func (r recorded) Inclusion(ctx context.Context, convo string, seq, size int64) (verifier.Hash, []verifier.Hash,
+	error) {
 	leaf, proof, err := r.Source.Inclusion(ctx, convo, seq, size)
 	r.asked(asking{Ask: "inclusion", Seq: seq, Size: size, Leaf: hexOf(leaf), Hashes: hexesOf(proof), Error: textOf(err)})
 	return leaf, proof, err
@@ -229,7 +230,8 @@ func hexesOf(all []verifier.Hash) []string {
 
 // runOf is the run of a device, with the entries in a row as one step.
 func runOf(name string, d *device) run {
-	r := run{Name: name, Service: service, ConvoID: convo, Size: d.Size(), Message: d.Message(), Found: len(d.Backs()) + len(d.OtherKeys())}
+	r := run{Name: name, Service: service, ConvoID: convo, Size: d.Size(), Message: d.Message(),
+		Found: len(d.Backs()) + len(d.OtherKeys())}
 	for _, s := range d.steps {
 		if s.Throws == "lie" {
 			r.Found++ // the same one, if there are more
@@ -320,7 +322,8 @@ func leavesOf(v *vectors) {
 		body, tag := verifier.BodyHash([]byte(sender)), verifier.TagOf(salt(sender), sender)
 		e := verifier.Entry{Seq: int64(7 + i*1000), Kind: kind, Epoch: int64(i), At: at, Body: body, Tag: tag}
 		v.Leaves = append(v.Leaves, leafVector{
-			e.Seq, kind, e.Epoch, at.UnixMilli(), hexOf(body), sender, hex.EncodeToString(salt(sender)), hexOf(tag), hexOf(e.Leaf()),
+			e.Seq, kind, e.Epoch, at.UnixMilli(), hexOf(body), sender, hex.EncodeToString(salt(sender)), hexOf(tag),
+			hexOf(e.Leaf()),
 		})
 	}
 }
@@ -349,7 +352,8 @@ func headsOf(t *testing.T, v *vectors) {
 	add(good+good[strings.LastIndex(good, "—"):], s.public)
 	signature := good[strings.LastIndex(good, "—"):]
 	for _, change := range [][2]string{
-		{"\n3\n", "\n4\n"}, {"\n\n", "\n"}, {"— ", "- "}, {signature, ""}, {signature, "— " + service + " AAAA\n"}, {"\n— ", "\n\n— "}, {"time", "ti\tme"},
+		{"\n3\n", "\n4\n"}, {"\n\n", "\n"}, {"— ", "- "}, {signature, ""}, {signature, "— " + service + " AAAA\n"},
+		{"\n— ", "\n\n— "}, {"time", "ti\tme"},
 		{signature, strings.TrimSuffix(signature, "\n")}, {signature, strings.Replace(signature, "=\n", "\n", 1)},
 	} {
 		add(strings.Replace(good, change[0], change[1], 1), s.public)
@@ -359,8 +363,10 @@ func headsOf(t *testing.T, v *vectors) {
 	add(good+strings.Repeat("— other AAAAAAAA\n", 200), s.public)
 	text, _, _ := strings.Cut(good, "\n\n")
 	for _, change := range [][2]string{
-		{"", ""}, {"\n3\n", "\n03\n"}, {"\n3\n", "\n+3\n"}, {"\n3\n", "\n-3\n"}, {"generation ", "generation  "}, {"generation ", "generation -"}, {"time ", "at "},
-		{"000Z", "0Z"}, {"000Z", "000+00:00"}, {"/", ""}, {"=\ngen", "\ngen"}, {"did:web:chat.example/", "did:web:chat.example//"}, {"\ntime", "\nmore\ntime"},
+		{"", ""}, {"\n3\n", "\n03\n"}, {"\n3\n", "\n+3\n"}, {"\n3\n", "\n-3\n"}, {"generation ", "generation  "},
+		{"generation ", "generation -"}, {"time ", "at "},
+		{"000Z", "0Z"}, {"000Z", "000+00:00"}, {"/", ""}, {"=\ngen", "\ngen"},
+		{"did:web:chat.example/", "did:web:chat.example//"}, {"\ntime", "\nmore\ntime"},
 	} {
 		signed, err := note.Sign(&note.Note{Text: strings.Replace(text, change[0], change[1], 1) + "\n"}, s.key)
 		if err != nil {

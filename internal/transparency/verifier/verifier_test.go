@@ -118,7 +118,8 @@ func (s *server) sign(n int) string {
 	if s.more != nil {
 		keys = append(keys, s.more.key)
 	}
-	text, err := verifier.Sign(&verifier.Head{Service: service, ConvoID: convo, Size: int64(n), Root: root, Generation: s.generation, At: s.now}, keys...)
+	text, err := verifier.Sign(&verifier.Head{Service: service, ConvoID: convo, Size: int64(n), Root: root,
+		Generation: s.generation, At: s.now}, keys...)
 	if err != nil {
 		panic(err)
 	}
@@ -268,7 +269,8 @@ var cheats = []cheat{
 			return all
 		})
 		return d.read()
-	}, "the log that I was shown is not the one that is signed: entry 11 is the first that differs in its bytes, sender, time or place"},
+	}, "the log that I was shown is not the one that is signed: entry 11 is the first that differs in its bytes, " +
+		"sender, time or place"},
 	{"replace bytes", func(t *testing.T, s *server, d *device) error {
 		s.add(t, bob, 3)
 		d.shown = changed(s, func(all []verifier.Seen) []verifier.Seen {
@@ -276,7 +278,8 @@ var cheats = []cheat{
 			return all
 		})
 		return d.read()
-	}, "the log that I was shown is not the one that is signed: entry 12 is the first that differs in its bytes, sender, time or place"},
+	}, "the log that I was shown is not the one that is signed: entry 12 is the first that differs in its bytes, " +
+		"sender, time or place"},
 	{"backdate", func(t *testing.T, s *server, d *device) error {
 		s.add(t, alice, 1)
 		if err := d.Sent(context.Background(), s.entries[10]); err != nil {
@@ -287,7 +290,8 @@ var cheats = []cheat{
 			return all
 		})
 		return d.read()
-	}, "entry 11 is mine, was acknowledged at 2026-11-22T09:30:11.000Z and is shown with the time 2026-11-22T08:30:11.000Z"},
+	}, "entry 11 is mine, was acknowledged at 2026-11-22T09:30:11.000Z and is shown with the time " +
+		"2026-11-22T08:30:11.000Z"},
 	{"other sender", func(t *testing.T, s *server, d *device) error {
 		s.add(t, bob, 2)
 		d.shown = changed(s, func(all []verifier.Seen) []verifier.Seen {
@@ -295,7 +299,8 @@ var cheats = []cheat{
 			return all
 		})
 		return d.read()
-	}, "the log that I was shown is not the one that is signed: entry 12 is the first that differs in its bytes, sender, time or place"},
+	}, "the log that I was shown is not the one that is signed: entry 12 is the first that differs in its bytes, " +
+		"sender, time or place"},
 	{"stale head", func(t *testing.T, s *server, d *device) error {
 		s.add(t, bob, 2)
 		s.head = func(sign func(int) string) (string, error) { return sign(10), nil }
@@ -318,7 +323,8 @@ var cheats = []cheat{
 		}
 		d.shown = changed(s, func(all []verifier.Seen) []verifier.Seen { return all[:12] })
 		return d.read()
-	}, "the server has rewritten the log, or its proof is wrong: its head of 15 entries does not begin with the 10 of an earlier one"},
+	}, "the server has rewritten the log, or its proof is wrong: its head of 15 entries does not begin with the 10 of " +
+		"an earlier one"},
 	{"silence", func(t *testing.T, s *server, d *device) error {
 		s.add(t, bob, 400)
 		s.head = func(func(int) string) (string, error) { return "", errors.New("404 MethodNotImplemented") }
@@ -329,7 +335,8 @@ var cheats = []cheat{
 		rewritten.add(t, alice, 8)
 		s.entries, s.stored = rewritten.entries, rewritten.stored
 		return d.read()
-	}, "the server has rewritten the log, or its proof is wrong: its head of 13 entries does not begin with the 10 of an earlier one"},
+	}, "the server has rewritten the log, or its proof is wrong: its head of 13 entries does not begin with the 10 of " +
+		"an earlier one"},
 	{"rewrite what the head of an event has promised", func(t *testing.T, s *server, d *device) error {
 		s.add(t, bob, 2)
 		riding := s.sign(12)
@@ -345,7 +352,8 @@ var cheats = []cheat{
 		rewritten.add(t, alice, 4)
 		s.entries, s.stored = rewritten.entries, rewritten.stored
 		return d.read()
-	}, "the server has rewritten the log, or its proof is wrong: its head of 14 entries does not begin with the 12 of an earlier one"},
+	}, "the server has rewritten the log, or its proof is wrong: its head of 14 entries does not begin with the 12 of " +
+		"an earlier one"},
 	{"a generation for each member", func(t *testing.T, s *server, d *device) error {
 		fork := s.copied(t, 10)
 		fork.generation = 3
@@ -361,7 +369,8 @@ var cheats = []cheat{
 			return fmt.Errorf("a generation with which nothing is lost is noted %d times: %w", len(d.Backs()), err)
 		}
 		return d.Head(context.Background(), other.Message(), bob)
-	}, "the server went back, or has two logs: did:plc:bob has a head of 13 entries of an earlier generation, and the log does not begin with them (generation 7)"},
+	}, "the server went back, or has two logs: did:plc:bob has a head of 13 entries of an earlier generation, and the " +
+		"log does not begin with them (generation 7)"},
 	{"a key for each member", func(t *testing.T, s *server, d *device) error {
 		fork := otherKey(t)
 		for _, m := range s.entries {
@@ -379,7 +388,8 @@ var cheats = []cheat{
 		s.salt = func(string) []byte { return nil }
 		s.add(t, alice, 1)
 		return d.read()
-	}, "the server does not say why its tag stands for did:plc:alice in the log: the salt is absent, and the account was not erased"},
+	}, "the server does not say why its tag stands for did:plc:alice in the log: the salt is absent, and the account " +
+		"was not erased"},
 	{"a salt of another size", func(t *testing.T, s *server, d *device) error {
 		// That of did:plc:alic and this salt is the same one.
 		s.salt = func(did string) []byte { return append(salt(did), "did:plc:"...) }
@@ -429,7 +439,8 @@ func TestCheatingServersAreCaught(t *testing.T) {
 			d, err := c.caught(t)
 			var lie *verifier.Lie
 			isLie := errors.As(err, &lie)
-			if !isLie && !errors.As(err, new(*verifier.WentBack)) && !errors.As(err, new(*verifier.OtherKey)) || !strings.HasPrefix(err.Error(), c.want) {
+			if !isLie && !errors.As(err, new(*verifier.WentBack)) && !errors.As(err, new(*verifier.OtherKey)) ||
+				!strings.HasPrefix(err.Error(), c.want) {
 				t.Fatalf("found %v, want: %s", err, c.want)
 			}
 			t.Logf("%s | %s", c.name, err)
@@ -518,7 +529,8 @@ func afterRestore(t *testing.T, lost int) *device {
 		if err != nil {
 			t.Fatalf("nothing was lost: %v", err)
 		}
-	} else if !errors.As(err, &back) || back.From != 20 || back.Common != int64(20-lost) || back.To != int64(25-lost) || back.Evidence[0] != before {
+	} else if !errors.As(err, &back) || back.From != 20 || back.Common != int64(20-lost) || back.To != int64(25-lost) ||
+		back.Evidence[0] != before {
 		t.Fatalf("%d lost: %v", lost, err)
 	}
 	if err := d.read(); err != nil || d.Size() != int64(25-lost) {
@@ -547,7 +559,8 @@ func TestEntriesReadBeforeAFailover(t *testing.T) {
 	now.generation = 7
 	now.add(t, alice, 10)
 	var back *verifier.WentBack
-	if again := d.Refresh(context.Background()); err != nil || !errors.As(again, &back) || back.From != 20 || back.Common != 15 {
+	if again := d.Refresh(context.Background()); err != nil || !errors.As(again, &back) || back.From != 20 ||
+		back.Common != 15 {
 		t.Fatalf("entries of a signed head were lost: %v, %v", err, again)
 	}
 	shown = old
@@ -567,7 +580,8 @@ func (s switching) Head(ctx context.Context, convo string, senders []string) (ve
 	return (*s.now).Head(ctx, convo, senders)
 }
 
-func (s switching) Inclusion(ctx context.Context, convo string, seq, size int64) (verifier.Hash, []verifier.Hash, error) {
+func (s switching) Inclusion(ctx context.Context, convo string, seq, size int64) (verifier.Hash, []verifier.Hash,
+	error) {
 	return (*s.now).Inclusion(ctx, convo, seq, size)
 }
 
@@ -594,13 +608,15 @@ func madeUpHead(t *testing.T) *device {
 	forger := otherKey(t)
 	forger.add(t, alice, 10)
 	var other *verifier.OtherKey
-	if err := d.Head(ctx, "key "+forger.public+"\n"+forger.sign(10), bob); !errors.As(err, &other) || !other.Signed || other.Member != bob {
+	if err := d.Head(ctx, "key "+forger.public+"\n"+forger.sign(10), bob); !errors.As(err, &other) || !other.Signed ||
+		other.Member != bob {
 		t.Errorf("a made-up head, with its key: %v", err)
 	}
 	if err := d.Head(ctx, forger.sign(10), bob); !errors.As(err, &other) || other.Signed || len(d.OtherKeys()) != 1 {
 		t.Errorf("a made-up head: %v, %v", err, d.OtherKeys())
 	}
-	if err := d.Head(ctx, strings.Replace(s.sign(10), "\n10\n", "\n11\n", 1), bob); !errors.Is(err, verifier.ErrNotSigned) {
+	if err := d.Head(ctx, strings.Replace(s.sign(10), "\n10\n", "\n11\n", 1), bob); !errors.Is(err,
+		verifier.ErrNotSigned) {
 		t.Errorf("a changed head: %v", err)
 	}
 	if err := d.Refresh(ctx); err != nil {
@@ -765,7 +781,8 @@ func TestHeadHasOneForm(t *testing.T) {
 	if err != nil || h.Size != 3 || h.Service != service || h.ConvoID != convo || !h.At.Equal(s.now) {
 		t.Fatalf("%+v, %v", h, err)
 	}
-	for _, change := range [][2]string{{"\n3\n", "\n03\n"}, {"\n3\n", "\n+3\n"}, {"\n3\n", "\n-3\n"}, {"generation 0", "generation  0"}, {"time ", "at "}, {"\n\n", "\nmore\n\n"}} {
+	for _, change := range [][2]string{{"\n3\n", "\n03\n"}, {"\n3\n", "\n+3\n"}, {"\n3\n", "\n-3\n"},
+		{"generation 0", "generation  0"}, {"time ", "at "}, {"\n\n", "\nmore\n\n"}} {
 		text, _, _ := strings.Cut(strings.Replace(good, change[0], change[1], 1), "\n\n")
 		signed, err := note.Sign(&note.Note{Text: text + "\n"}, s.key)
 		if err != nil {

@@ -182,11 +182,12 @@ func validate(catalog *lexicon.BaseCatalog, def any, body []byte) error {
 	if err != nil {
 		return err
 	}
-	file := lexicon.SchemaFile{Lexicon: 1, ID: name, Defs: map[string]lexicon.SchemaDef{"main": {Inner: lexicon.SchemaRecord{
-		Type: "record", Key: "any", Record: lexicon.SchemaObject{
-			Type: "object", Required: []string{"it"}, Properties: map[string]lexicon.SchemaDef{"it": {Inner: def}},
-		},
-	}}}}
+	file := lexicon.SchemaFile{Lexicon: 1, ID: name,
+		Defs: map[string]lexicon.SchemaDef{"main": {Inner: lexicon.SchemaRecord{
+			Type: "record", Key: "any", Record: lexicon.SchemaObject{
+				Type: "object", Required: []string{"it"}, Properties: map[string]lexicon.SchemaDef{"it": {Inner: def}},
+			},
+		}}}}
 	wrapped, err := load()
 	if err != nil {
 		return err
@@ -203,7 +204,8 @@ type client struct {
 	answer      []byte
 }
 
-func (c *client) LexDo(ctx context.Context, method, encoding, endpoint string, params map[string]any, body, out any) error {
+func (c *client) LexDo(ctx context.Context, method, encoding, endpoint string, params map[string]any, body,
+	out any) error {
 	query := url.Values{}
 	for name, value := range params {
 		if list, ok := value.([]string); ok {

@@ -1,0 +1,62 @@
+package imports_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+const mostColumns = 120
+
+// tables are files of which each row is one line.
+var tables = map[string]bool{
+	"internal/lexgen/breaking_test.go": true,
+	"internal/mutants/table.go":        true,
+	"internal/mutants/racktable.go":    true,
+	"lexicons/frozen_test.go":          true,
+}
+
+var generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
+
+// No line of Go that a person wrote is longer than 120 columns.
+func TestLines(t *testing.T) {
+	t.Parallel()
+	files := 0
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case e.IsDir() && e.Name() == "node_modules":
+			return filepath.SkipDir
+		case e.IsDir() || filepath.Ext(path) != ".go":
+			return nil
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		source, err := os.ReadFile(path)
+		if err != nil || tables[filepath.ToSlash(name)] || generated.Match(source) {
+			return err
+		}
+		files++
+		n := 0
+		for line := range strings.Lines(string(source)) {
+			n++
+			if columns := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); columns > mostColumns {
+				t.Errorf("%s:%d has %d columns, at most %d", name, n, columns, mostColumns)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files < 500 {
+		t.Errorf("only %d files were read", files)
+	}
+}
