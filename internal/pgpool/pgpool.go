@@ -245,11 +245,12 @@ func Unavailable(err error) bool {
 func OutcomeUnknown(err error) bool {
 	var fromServer *pgconn.PgError
 	switch {
-	case err == nil, errors.As(err, new(pgx.ErrPreprocessingBatch)), errors.Is(err, ErrNotSent),
-		errors.Is(err, pgx.ErrTxCommitRollback):
-		return false // COMMIT was not sent, or the server answered it with ROLLBACK
+	case err == nil, errors.Is(err, ErrNotSent):
+		return false
 	case errors.As(err, &fromServer):
 		return fromServer.SeverityUnlocalized != "ERROR"
+	case errors.As(err, new(pgx.ErrPreprocessingBatch)), errors.Is(err, pgx.ErrTxCommitRollback):
+		return false // COMMIT was not sent, or the server answered it with ROLLBACK
 	}
 	return true
 }
