@@ -136,9 +136,7 @@ var errorTable = []errorRow{
 	{name: mlsapi.ErrLastMember, match: is(convos.ErrLastMember)},
 	{name: mlsapi.ErrCommitRequired, match: is(convos.ErrCommitRequired)},
 	{name: mlsapi.ErrNotPermitted, match: is(convos.ErrNotPermitted)},
-	{name: errorlist.InvalidRequest,
-		match: is(convos.ErrTargetNotMember, convos.ErrSeqAhead, consent.ErrOwnBlock, consent.ErrUnknownPolicy,
-			consent.ErrUnknownSharing, disputes.ErrHash)},
+	{name: errorlist.InvalidRequest, match: is(convos.ErrTargetNotMember, convos.ErrSeqAhead, consent.ErrOwnBlock, consent.ErrUnknownPolicy, consent.ErrUnknownSharing, disputes.ErrHash)},
 	{name: mlsapi.ErrGroupInfoNotFound, match: is(convos.ErrNoGroupInfo)},
 	{name: mlsapi.ErrKeyPackageNotFound, match: is(keypackages.ErrNotFound)},
 	{name: errorlist.Blocked, match: as[*consent.BlockedError]()}, // the caller's own block
@@ -154,8 +152,7 @@ var errorTable = []errorRow{
 	{name: mlsapi.ErrInvalidConfirmation, match: is(erasure.ErrConfirmation)},
 	{name: mlsapi.ErrInvalidRefreshToken, match: as[*sessions.RefreshError]()},
 	{name: errorlist.InvalidRequest, match: is(sessions.ErrDevice, sessions.ErrDID)},
-	{name: errorlist.InvalidRequest, match: is(transparency.ErrRange),
-		message: "seq, from and size must be within the log, and size the largest"},
+	{name: errorlist.InvalidRequest, match: is(transparency.ErrRange), message: "seq, from and size must be within the log, and size the largest"},
 	{name: mlsapi.ErrTooManyPushTargets, match: is(push.ErrTooManyTargets)},
 	{name: mlsapi.ErrFutureCursor, match: is(events.ErrFutureCursor)},
 	{name: mlsapi.ErrConsumerTooSlow, match: is(events.ErrConsumerTooSlow)},
@@ -186,8 +183,7 @@ var errorTable = []errorRow{
 	{name: errorlist.ServiceUnavailable, match: as[busy](), more: busyAfter},
 	{name: errorlist.ServiceUnavailable, match: is(transparency.ErrNotReady), message: "the log's head is not ready yet"},
 	{name: errorlist.ServiceUnavailable,
-		match: is(messages.ErrOverloaded, messages.ErrBusy, messages.ErrClosed, events.ErrClosing, batch.ErrOverloaded,
-			batch.ErrClosed)},
+		match: is(messages.ErrOverloaded, messages.ErrBusy, messages.ErrClosed, events.ErrClosing, batch.ErrOverloaded, batch.ErrClosed)},
 	{name: errorlist.ServiceUnavailable,
 		match:   is(serviceauth.ErrHost), // the caller's fault, so not in the log
 		message: "the token cannot be checked now"},
@@ -375,8 +371,7 @@ func (s *Server) failureOf(c echo.Context, err error) failure {
 	if t, ok := pgpool.Transition(err); ok {
 		s.cfg.Metrics.transitions.WithLabelValues(t.Entity).Inc()
 	}
-	s.cfg.Log.Error("request failed", "error", err, "path", c.Path(), "request",
-		c.Response().Header().Get(echo.HeaderXRequestID))
+	s.cfg.Log.Error("request failed", "error", err, "path", c.Path(), "request", c.Response().Header().Get(echo.HeaderXRequestID))
 	return named(errorlist.InternalServerError, "internal error")
 }
 

@@ -139,50 +139,35 @@ const (
 var (
 	// leastAnswer is for writes whose own check prevents a second effect at any time, but answers
 	// a repetition with an error.
-	leastAnswer = idem.Floor{Life: time.Hour,
-		Because: "a token can be valid for an hour, so a copy of the request can arrive that late and must get its first " +
-			"answer"}
+	leastAnswer = idem.Floor{Life: time.Hour, Because: "a token can be valid for an hour, so a copy of the request can arrive that late and must get its first answer"}
 	// leastTarget is for writes whose repetition undoes a later one.
-	leastTarget = idem.Floor{Life: time.Hour,
-		Because: "a token can be valid for an hour, so a copy of the request can arrive that late and must not undo a " +
-			"later one"}
+	leastTarget = idem.Floor{Life: time.Hour, Because: "a token can be valid for an hour, so a copy of the request can arrive that late and must not undo a later one"}
 	// leastUpload is for completeAttachment, whose record has the fence.
-	leastUpload = idem.Floor{Life: 2 * attachments.UnfinishedLife,
-		Because: "an upload can go on for a day after its last part, and its record has the fence"}
+	leastUpload = idem.Floor{Life: 2 * attachments.UnfinishedLife, Because: "an upload can go on for a day after its last part, and its record has the fence"}
 	// leastClaim is for getKeyPackages: without its record a repetition claims other KeyPackages.
-	leastClaim = idem.Floor{Life: recordClaim,
-		Because: "without its record a repetition claims other KeyPackages while the first claim still lasts"}
+	leastClaim = idem.Floor{Life: recordClaim, Because: "without its record a repetition claims other KeyPackages while the first claim still lasts"}
 )
 
 // methods are all methods of the lexicons by NSID. A method's NSID is also its label in the
 // metrics. sendMessage has no record: the message itself is its record, and lasts as long.
 var methods = map[string]policy{
-	nsid.AcceptConvo: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay,
-		leastLife: leastTarget},
-	nsid.AddMembers: {maxBody: bodyCommit, answerMemory: answerSmall, dear: true, token: usedByDispatch,
-		recordLife: idem.DefaultLife, leastLife: leastAnswer,
+	nsid.AcceptConvo: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
+	nsid.AddMembers: {maxBody: bodyCommit, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer,
 		violations: []violation{{"didList", lexcodec.RuleMaxLength, mlsapi.ErrTooManyMembers}}},
-	nsid.BlockActor: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay,
-		leastLife: leastTarget},
-	nsid.CompleteAttachment: {maxBody: bodySmall, answerMemory: answerSmall, cost: costComplete, dear: true,
-		token: usedByDispatch, maxTime: maxComplete,
+	nsid.BlockActor: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
+	nsid.CompleteAttachment: {maxBody: bodySmall, answerMemory: answerSmall, cost: costComplete, dear: true, token: usedByDispatch, maxTime: maxComplete,
 		recordLife: idem.DefaultLife, leastLife: leastUpload, lease: leaseShort},
-	nsid.ConfirmWelcome: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
-	nsid.CreateAttachment: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay,
-		leastLife: leastAnswer},
-	nsid.CreateConvo: {maxBody: bodyCommit, answerMemory: answerRoster, dear: true, token: usedByDispatch,
-		recordLife: idem.DefaultLife, leastLife: leastAnswer,
+	nsid.ConfirmWelcome:   {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
+	nsid.CreateAttachment: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer},
+	nsid.CreateConvo: {maxBody: bodyCommit, answerMemory: answerRoster, dear: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer,
 		violations: []violation{{"initialMembers", lexcodec.RuleMaxLength, mlsapi.ErrTooManyMembers}}},
 	// A session cannot buy another: who has stolen one has it for an hour.
-	nsid.CreateSession: {maxBody: bodySmall, answerMemory: answerSmall, cost: costSession, token: usedByDispatch,
-		noSession: true},
-	nsid.DeleteAttachment: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay,
-		leastLife: leastAnswer},
-	nsid.DeleteSession: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
+	nsid.CreateSession:    {maxBody: bodySmall, answerMemory: answerSmall, cost: costSession, token: usedByDispatch, noSession: true},
+	nsid.DeleteAttachment: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer},
+	nsid.DeleteSession:    {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
 	// The record of the first step holds the token, so it does not last longer than it must. The
 	// token itself is the record of the second step.
-	nsid.EraseMyAccount: {maxBody: bodySmall, answerMemory: answerSmall, cost: costErase, token: usedByDispatch,
-		noSession:  true,
+	nsid.EraseMyAccount: {maxBody: bodySmall, answerMemory: answerSmall, cost: costErase, token: usedByDispatch, noSession: true,
 		recordLife: recordHour, leastLife: leastAnswer, serves: orErasing},
 	nsid.ExportMyData:        {answerMemory: answerPage, cost: costExport, serves: notActive, standby: true},
 	nsid.GetAttachment:       {answerMemory: answerBytes},
@@ -197,9 +182,8 @@ var methods = map[string]policy{
 	nsid.GetGroupInfo:        {answerMemory: answerObject, standby: true},
 	nsid.GetInvitationPolicy: {answerMemory: answerSmall},
 	nsid.GetKeyPackageStats:  {answerMemory: answerCounts, standby: true},
-	nsid.GetKeyPackages: {answerMemory: answerObject, dear: true, token: usedByHandler, recordLife: recordClaim,
-		leastLife: leastClaim,
-		mostLife:  keypackages.KeepEnded, // its records refer to KeyPackages
+	nsid.GetKeyPackages: {answerMemory: answerObject, dear: true, token: usedByHandler, recordLife: recordClaim, leastLife: leastClaim,
+		mostLife: keypackages.KeepEnded, // its records refer to KeyPackages
 		violations: []violation{
 			{"dids", lexcodec.RuleMaxLength, mlsapi.ErrTooManyDids},
 			{"dids", lexcodec.RuleFormat, mlsapi.ErrInvalidDid},
@@ -211,31 +195,25 @@ var methods = map[string]policy{
 	nsid.GetReportKey:          {answerMemory: answerSmall},
 	nsid.GetSubscriptionTicket: {answerMemory: answerSmall, token: usedByDispatch},
 	nsid.GetWelcome:            {answerMemory: answerObject, countOutcomes: true},
-	nsid.LeaveConvo: {maxBody: bodyCommit, answerMemory: answerSmall, dear: true, token: usedByDispatch,
-		recordLife: idem.DefaultLife, leastLife: leastAnswer},
-	nsid.ProcessExternalCommit: {maxBody: bodyCommit, answerMemory: answerSmall, dear: true, token: usedByDispatch,
-		recordLife: idem.DefaultLife, leastLife: leastAnswer},
-	nsid.PublishKeyPackage: {maxBody: bodySmall, answerMemory: answerSmall, dear: true, token: usedByDispatch,
-		recordLife: recordDay, leastLife: leastAnswer,
+	nsid.LeaveConvo:            {maxBody: bodyCommit, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
+	nsid.ProcessExternalCommit: {maxBody: bodyCommit, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
+	nsid.PublishKeyPackage: {maxBody: bodySmall, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer,
 		violations: []violation{
 			{"keyPackage", lexcodec.RuleMaxLength, mlsapi.ErrInvalidKeyPackage},
 			{"keyPackage", lexcodec.RuleFormat, mlsapi.ErrInvalidKeyPackage},
 		}},
-	nsid.PublishKeyPackages: {maxBody: bodyPackages, answerMemory: answerCounts, dear: true, token: usedByDispatch,
-		recordLife: recordDay, leastLife: leastAnswer,
+	nsid.PublishKeyPackages: {maxBody: bodyPackages, answerMemory: answerCounts, dear: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer,
 		violations: []violation{{"keyPackages", lexcodec.RuleMaxLength, mlsapi.ErrTooManyKeyPackages}}},
 	nsid.PutAttachmentPart: {maxBody: bodyPart, answerMemory: answerSmall, token: usedByDispatch, maxTime: maxUpload},
 	// Its session must be the request's. A service-auth token gets that far, and no farther.
 	nsid.RefreshSession: {maxBody: bodySmall, answerMemory: answerSmall, cost: costSession, token: usedByDispatch},
-	nsid.RegisterPushTarget: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay,
-		leastLife: leastTarget,
+	nsid.RegisterPushTarget: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget,
 		violations: []violation{
 			{"url", lexcodec.RuleMaxLength, mlsapi.ErrInvalidPushTarget},
 			{"token", lexcodec.RuleMaxLength, mlsapi.ErrInvalidPushTarget},
 			{"topic", lexcodec.RuleMaxLength, mlsapi.ErrInvalidPushTarget},
 		}},
-	nsid.ReportConvo: {maxBody: bodyReport, answerMemory: answerSmall, dear: true, token: usedByDispatch,
-		recordLife: recordDay, leastLife: leastAnswer},
+	nsid.ReportConvo:  {maxBody: bodyReport, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer},
 	nsid.ReportCommit: {maxBody: bodySmall, answerMemory: answerSmall, dear: true, token: usedByDispatch},
 	nsid.ReportEpoch:  {maxBody: bodyCommit, answerMemory: answerSmall, dear: true, token: usedByDispatch},
 	nsid.SendMessage: {maxBody: bodyMessage, answerMemory: answerSmall, token: usedByHandler,
@@ -247,21 +225,15 @@ var methods = map[string]policy{
 	// A signal that is dropped at once does not use its token up, which would write a row.
 	nsid.SendSignal: {maxBody: bodySignal, answerMemory: answerSmall, token: usedByHandler,
 		violations: []violation{{"payload", lexcodec.RuleMaxLength, mlsapi.ErrMessageTooLarge}}},
-	nsid.SetCursorPolicy: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch,
-		recordLife: recordDay, leastLife: leastTarget},
-	nsid.SetInvitationPolicy: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch,
-		recordLife: recordDay, leastLife: leastTarget},
-	nsid.StreamConvoEvents: {cost: costStream},
-	nsid.SubmitCommit: {maxBody: bodyCommit, answerMemory: answerSmall, dear: true, token: usedByDispatch,
-		recordLife: idem.DefaultLife, leastLife: leastAnswer},
+	nsid.SetCursorPolicy:      {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
+	nsid.SetInvitationPolicy:  {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
+	nsid.StreamConvoEvents:    {cost: costStream},
+	nsid.SubmitCommit:         {maxBody: bodyCommit, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
 	nsid.SubscribeConvoEvents: {cost: costStream},
-	nsid.UnblockActor: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch,
-		recordLife: recordDay, leastLife: leastTarget},
-	nsid.UnregisterPushTarget: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch,
-		recordLife: recordDay, leastLife: leastTarget},
-	nsid.UpdateCursor: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
-	nsid.WithdrawKeyPackages: {maxBody: bodySmall, answerMemory: answerSmall, dear: true, token: usedByDispatch,
-		recordLife: recordDay, leastLife: leastAnswer},
+	nsid.UnblockActor:         {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
+	nsid.UnregisterPushTarget: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
+	nsid.UpdateCursor:         {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
+	nsid.WithdrawKeyPackages:  {maxBody: bodySmall, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer},
 }
 
 // route is a method with the way to serve it and its policy.
@@ -301,8 +273,7 @@ func Lifetimes() idem.Lifetimes {
 	operations := []idem.Operation{idem.Default, idem.Push}
 	for name, p := range methods {
 		if p.recordLife != 0 {
-			operations = append(operations,
-				idem.Operation{NSID: name, Life: p.recordLife, Least: p.leastLife, Most: p.mostLife, Lease: p.lease})
+			operations = append(operations, idem.Operation{NSID: name, Life: p.recordLife, Least: p.leastLife, Most: p.mostLife, Lease: p.lease})
 		}
 	}
 	return idem.NewLifetimes(operations...)

@@ -51,91 +51,72 @@ func (s setting) flag() string {
 const envPrefix = "MLSD_"
 
 var settings = append([]setting{
-	one("MLSD_ENV_FILE", "file with settings, one NAME=VALUE a line; a variable or flag wins over it", "",
-		func(*Config, string) error {
-			return nil // choose reads it
-		}),
+	one("MLSD_ENV_FILE", "file with settings, one NAME=VALUE a line; a variable or flag wins over it", "", func(*Config, string) error {
+		return nil // choose reads it
+	}),
 	one("MLSD_LISTEN", "address of the public listener", "127.0.0.1:8080",
 		text(func(c *Config) *string { return &c.Listen }, checkAddress)),
 	one("MLSD_ADMIN_LISTEN", "address of the admin listener (metrics, health, profiles)", "127.0.0.1:8081",
 		text(func(c *Config) *string { return &c.AdminListen }, checkAddress)),
-	secret("MLSD_ADMIN_TOKEN",
-		"token for everything on the admin listener, or file:PATH; needed unless that is on loopback", adminToken, nil),
-	secret("MLSD_ADMIN_READ_TOKEN",
-		"token for what changes nothing there: metrics, checks, admin methods that read, or file:PATH", readToken, nil),
-	one("MLSD_ADMIN_HOSTS", "further names and addresses of the admin listener, comma separated", "",
-		func(c *Config, v string) error {
-			c.Admin.Hosts = strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' })
-			return nil
-		}),
+	secret("MLSD_ADMIN_TOKEN", "token for everything on the admin listener, or file:PATH; needed unless that is on loopback", adminToken, nil),
+	secret("MLSD_ADMIN_READ_TOKEN", "token for what changes nothing there: metrics, checks, admin methods that read, or file:PATH", readToken, nil),
+	one("MLSD_ADMIN_HOSTS", "further names and addresses of the admin listener, comma separated", "", func(c *Config, v string) error {
+		c.Admin.Hosts = strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' })
+		return nil
+	}),
 	one("MLSD_ADMIN_URL", "where mlsd admin finds the admin listener; empty: MLSD_ADMIN_LISTEN on this machine", "",
 		text(func(c *Config) *string { return &c.Admin.URL }, checkURL)),
-	secret("MLSD_DATABASE_URL", "PostgreSQL to use, or file:PATH; empty: one of mlsd's own", databaseURL,
-		checkDatabaseURL),
-	secret("MLSD_READ_DATABASE_URL",
-		"standby of that PostgreSQL, to read pages and exports from, or file:PATH; empty: none", readDatabaseURL,
-		checkDatabaseURL),
-	one("MLSD_WAIT_FOR_DATABASE", "how long that PostgreSQL may take to answer at the start, such as 60s; 0: one attempt",
-		"0s", func(c *Config, v string) (err error) {
-			c.WaitForDatabase, err = notNegative(v)
-			return err
-		}),
+	secret("MLSD_DATABASE_URL", "PostgreSQL to use, or file:PATH; empty: one of mlsd's own", databaseURL, checkDatabaseURL),
+	secret("MLSD_READ_DATABASE_URL", "standby of that PostgreSQL, to read pages and exports from, or file:PATH; empty: none", readDatabaseURL, checkDatabaseURL),
+	one("MLSD_WAIT_FOR_DATABASE", "how long that PostgreSQL may take to answer at the start, such as 60s; 0: one attempt", "0s", func(c *Config, v string) (err error) {
+		c.WaitForDatabase, err = notNegative(v)
+		return err
+	}),
 	one("MLSD_DATA_DIR", "directory of mlsd's own PostgreSQL; empty: the user's data directory", "",
 		text(func(c *Config) *string { return &c.DataDir }, nil)),
-	one("MLSD_WAL_ARCHIVE", "directory to which mlsd's own PostgreSQL copies its WAL, for restores to a moment; empty: "+
-		"none", "",
+	one("MLSD_WAL_ARCHIVE", "directory to which mlsd's own PostgreSQL copies its WAL, for restores to a moment; empty: none", "",
 		text(func(c *Config) *string { return &c.WALArchive }, nil)),
-	one("MLSD_SERVICE_DID", "DID that tokens are for; empty: did:web:localhost with the listener's port", "",
-		func(c *Config, v string) (err error) {
-			if v == "" {
-				return nil
-			}
-			if c.ServiceDID, err = syntax.ParseDID(v); err != nil {
-				return errors.New("want a DID such as did:web:mls.example.com")
-			}
+	one("MLSD_SERVICE_DID", "DID that tokens are for; empty: did:web:localhost with the listener's port", "", func(c *Config, v string) (err error) {
+		if v == "" {
 			return nil
-		}),
+		}
+		if c.ServiceDID, err = syntax.ParseDID(v); err != nil {
+			return errors.New("want a DID such as did:web:mls.example.com")
+		}
+		return nil
+	}),
 	one("MLSD_PUBLIC_URL", "where clients reach the service; empty: what a did:web says", "",
 		text(func(c *Config) *string { return &c.PublicURL }, checkURL)),
 	one("MLSD_PLC_URL", "PLC directory", "https://plc.directory", func(c *Config, v string) error {
 		c.PLCURL = v
-		// checks the URL before anything is started
-		_, err := serviceauth.NewDirectory(serviceauth.DirectoryConfig{PLCURL: v})
+		_, err := serviceauth.NewDirectory(serviceauth.DirectoryConfig{PLCURL: v}) // checks the URL before anything is started
 		return err
 	}),
-	onOff("MLSD_ALLOW_LOOPBACK", "fetch did:web documents from this machine too, and call webhooks on it (development)",
-		"false", func(c *Config) *bool { return &c.AllowLoopback }),
-	one("MLSD_WELCOME_GRACE", "how long a fetched Welcome waits for its confirmation", "5m",
-		func(c *Config, v string) (err error) {
-			c.Welcomes.Grace, err = positive(v)
-			return err
-		}),
-	one("MLSD_WELCOME_ON_GRACE_EXPIRY", "release or consume a Welcome that was not confirmed", string(welcome.Release),
-		func(c *Config, v string) error {
-			c.Welcomes.OnExpiry = welcome.ExpiryPolicy(v)
-			return oneOf(v, string(welcome.Release), string(welcome.Consume))
-		}),
-	one("MLSD_EVENT_RETENTION", "how long events are kept for subscribers that were away, at least", "168h",
-		func(c *Config, v string) (err error) {
-			c.EventRetention, err = positive(v)
-			return err
-		}),
-	one("MLSD_MESSAGE_RETENTION",
-		"how long messages are kept, a day longer than events at least; 0: for ever; empty: for ever, with a warning", "",
-		func(c *Config, v string) (err error) {
-			if c.KeptUnasked = v == ""; c.KeptUnasked {
-				return nil
-			}
-			c.MessageRetention, err = notNegative(v)
-			return err
-		}),
-	one("MLSD_ATTACHMENTS", "where attachments are kept: a directory, a bucket such as https://s3.example.com/BUCKET, "+
-		"or off; "+
+	onOff("MLSD_ALLOW_LOOPBACK", "fetch did:web documents from this machine too, and call webhooks on it (development)", "false", func(c *Config) *bool { return &c.AllowLoopback }),
+	one("MLSD_WELCOME_GRACE", "how long a fetched Welcome waits for its confirmation", "5m", func(c *Config, v string) (err error) {
+		c.Welcomes.Grace, err = positive(v)
+		return err
+	}),
+	one("MLSD_WELCOME_ON_GRACE_EXPIRY", "release or consume a Welcome that was not confirmed", string(welcome.Release), func(c *Config, v string) error {
+		c.Welcomes.OnExpiry = welcome.ExpiryPolicy(v)
+		return oneOf(v, string(welcome.Release), string(welcome.Consume))
+	}),
+	one("MLSD_EVENT_RETENTION", "how long events are kept for subscribers that were away, at least", "168h", func(c *Config, v string) (err error) {
+		c.EventRetention, err = positive(v)
+		return err
+	}),
+	one("MLSD_MESSAGE_RETENTION", "how long messages are kept, a day longer than events at least; 0: for ever; empty: for ever, with a warning", "", func(c *Config, v string) (err error) {
+		if c.KeptUnasked = v == ""; c.KeptUnasked {
+			return nil
+		}
+		c.MessageRetention, err = notNegative(v)
+		return err
+	}),
+	one("MLSD_ATTACHMENTS", "where attachments are kept: a directory, a bucket such as https://s3.example.com/BUCKET, or off; "+
 		"empty: MLSD_DATA_DIR with mlsd's own PostgreSQL, else off", "",
 		func(c *Config, v string) error { return c.Attachments.parse(v) }),
 	one("MLSD_ATTACHMENT_MAX_SIZE", "how large an attachment can be", "50MiB", func(c *Config, v string) (err error) {
-		if c.Attachments.MaxSize, err = amount(v, true); err == nil &&
-			(c.Attachments.MaxSize < 1 || c.Attachments.MaxSize > 1<<30) {
+		if c.Attachments.MaxSize, err = amount(v, true); err == nil && (c.Attachments.MaxSize < 1 || c.Attachments.MaxSize > 1<<30) {
 			err = errors.New("want 1 byte to 1GiB, such as 50MiB")
 		}
 		return err
@@ -143,18 +124,14 @@ var settings = append([]setting{
 	one("MLSD_S3_ACCESS_KEY", "access key of the bucket", "",
 		text(func(c *Config) *string { return &c.Attachments.S3.Key }, nil)),
 	secret("MLSD_S3_SECRET_KEY", "its secret key, or file:PATH", s3Secret, nil),
-	one("MLSD_IDEMPOTENCY_TTL",
-		"how long idempotency records last, by operation, comma separated: createConvo=48h,addMembers=24h", "",
-		func(c *Config, v string) (err error) {
-			c.Lifetimes, err = c.Lifetimes.WithLives(v)
-			return err
-		}),
-	one("MLSD_IDEMPOTENCY_LEASE",
-		"how long work outside the database is trusted without a heartbeat, by operation: push=1m,default=5m", "",
-		func(c *Config, v string) (err error) {
-			c.Lifetimes, err = c.Lifetimes.WithLeases(v)
-			return err
-		}),
+	one("MLSD_IDEMPOTENCY_TTL", "how long idempotency records last, by operation, comma separated: createConvo=48h,addMembers=24h", "", func(c *Config, v string) (err error) {
+		c.Lifetimes, err = c.Lifetimes.WithLives(v)
+		return err
+	}),
+	one("MLSD_IDEMPOTENCY_LEASE", "how long work outside the database is trusted without a heartbeat, by operation: push=1m,default=5m", "", func(c *Config, v string) (err error) {
+		c.Lifetimes, err = c.Lifetimes.WithLeases(v)
+		return err
+	}),
 	one("MLSD_APNS_KEY_FILE", "key (.p8) for Apple's push service; empty: none", "",
 		text(func(c *Config) *string { return &c.APNs.File }, nil)),
 	one("MLSD_APNS_KEY_ID", "id of that key", "",
@@ -163,68 +140,57 @@ var settings = append([]setting{
 		text(func(c *Config) *string { return &c.APNs.TeamID }, nil)),
 	one("MLSD_APNS_HOST", "URL that stands for Apple's push service (tests)", "",
 		text(func(c *Config) *string { return &c.APNsHost }, checkURL)),
-	onOff("MLSD_PUSH_WEBHOOKS", "let devices register a URL that is called for a push", "true",
-		func(c *Config) *bool { return &c.Webhooks }),
-	one("MLSD_MESSAGE_EPOCH_WINDOW", "how many epochs a message can be behind its convo", "0",
-		func(c *Config, v string) (err error) {
-			if c.EpochWindow, err = strconv.ParseInt(v, 10, 32); err != nil || c.EpochWindow < 0 {
-				return errors.New("want a whole number such as 3, or 0")
-			}
-			return nil
-		}),
+	onOff("MLSD_PUSH_WEBHOOKS", "let devices register a URL that is called for a push", "true", func(c *Config) *bool { return &c.Webhooks }),
+	one("MLSD_MESSAGE_EPOCH_WINDOW", "how many epochs a message can be behind its convo", "0", func(c *Config, v string) (err error) {
+		if c.EpochWindow, err = strconv.ParseInt(v, 10, 32); err != nil || c.EpochWindow < 0 {
+			return errors.New("want a whole number such as 3, or 0")
+		}
+		return nil
+	}),
 	one("MLSD_RATE_DID", "requests of one DID: per second, and at once", "20/400",
 		bucket(400, func(c *Config) *api.Rate { return &c.Rates.DID })),
 	one("MLSD_RATE_IP", "requests of one IP address: per second, and at once", "200/2000",
 		bucket(2000, func(c *Config) *api.Rate { return &c.Rates.IP })),
-	one("MLSD_ADMIT", "whose requests are served: open (everybody's), allowlist (those of MLSD_ADMIT_FILE) or closed "+
-		"(those of accounts that are known here)", string(accounts.ModeOpen), func(c *Config, v string) error {
+	one("MLSD_ADMIT", "whose requests are served: open (everybody's), allowlist (those of MLSD_ADMIT_FILE) or closed (those of accounts that are known here)", string(accounts.ModeOpen), func(c *Config, v string) error {
 		c.Admit = accounts.Mode(v)
 		return oneOf(v, string(accounts.ModeOpen), string(accounts.ModeAllowlist), string(accounts.ModeClosed))
 	}),
 	one("MLSD_ADMIT_FILE", "file with the DIDs that are served with MLSD_ADMIT=allowlist, one a line", "",
 		text(func(c *Config) *string { return &c.AdmitFile }, nil)),
-	one("MLSD_RELAY_URL", "relay, PDS or Jetstream that says which accounts are deactivated, taken down or deleted, "+
-		"and whose keys changed; empty: none is followed", "", func(c *Config, v string) (err error) {
+	one("MLSD_RELAY_URL", "relay, PDS or Jetstream that says which accounts are deactivated, taken down or deleted, and whose keys changed; empty: none is followed", "", func(c *Config, v string) (err error) {
 		if c.RelayURL = v; v != "" {
 			_, err = relay.ParseSource(v) // checks the URL before anything is started
 		}
 		return err
 	}),
-	one("MLSD_ERASE_AFTER", "how long after an account was deleted its data is to be erased; 0: never", "720h",
-		func(c *Config, v string) (err error) {
-			c.EraseAfter, err = notNegative(v)
-			return err
-		}),
-	one("MLSD_TRUSTED_PROXIES", "networks whose X-Forwarded-For is believed, comma separated", "",
-		func(c *Config, v string) error {
-			for _, text := range strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' }) {
-				network, err := netip.ParsePrefix(text)
-				if err != nil {
-					return fmt.Errorf("%q is no network: want networks such as 10.0.0.0/8,fd00::/8; one address is 192.0.2.7/32", text)
-				}
-				c.TrustedProxies = append(c.TrustedProxies, network)
+	one("MLSD_ERASE_AFTER", "how long after an account was deleted its data is to be erased; 0: never", "720h", func(c *Config, v string) (err error) {
+		c.EraseAfter, err = notNegative(v)
+		return err
+	}),
+	one("MLSD_TRUSTED_PROXIES", "networks whose X-Forwarded-For is believed, comma separated", "", func(c *Config, v string) error {
+		for _, text := range strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' }) {
+			network, err := netip.ParsePrefix(text)
+			if err != nil {
+				return fmt.Errorf("%q is no network: want networks such as 10.0.0.0/8,fd00::/8; one address is 192.0.2.7/32", text)
 			}
-			return nil
-		}),
-	one("MLSD_REPORT_KEY", "public key that reports of abuse are sealed to, as mlsd report-key writes it, or "+
-		"file:PATH; empty: no reports are taken", "",
+			c.TrustedProxies = append(c.TrustedProxies, network)
+		}
+		return nil
+	}),
+	one("MLSD_REPORT_KEY", "public key that reports of abuse are sealed to, as mlsd report-key writes it, or file:PATH; empty: no reports are taken", "",
 		textOrFile(func(c *Config) *string { return &c.ReportKey }, checkReportKey)),
-	one("MLSD_REQUEST_SAMPLE",
-		"one of so many successful requests is recorded, as all are that fail or take a second; 0: none", "100",
-		func(c *Config, v string) (err error) {
-			if c.Requests.Sample, err = strconv.Atoi(v); err != nil || c.Requests.Sample < 0 {
-				return errors.New("want a whole number such as 100, or 0")
-			}
-			return nil
-		}),
-	one("MLSD_REQUEST_RETENTION", "how long records of single requests are kept, 1h to 7d", "72h",
-		func(c *Config, v string) (err error) {
-			if c.Requests.Keep, err = positive(v); err == nil &&
-				(c.Requests.Keep < time.Hour || c.Requests.Keep > 7*24*time.Hour) {
-				err = errors.New("want 1h to 7d, such as 72h")
-			}
-			return err
-		}),
+	one("MLSD_REQUEST_SAMPLE", "one of so many successful requests is recorded, as all are that fail or take a second; 0: none", "100", func(c *Config, v string) (err error) {
+		if c.Requests.Sample, err = strconv.Atoi(v); err != nil || c.Requests.Sample < 0 {
+			return errors.New("want a whole number such as 100, or 0")
+		}
+		return nil
+	}),
+	one("MLSD_REQUEST_RETENTION", "how long records of single requests are kept, 1h to 7d", "72h", func(c *Config, v string) (err error) {
+		if c.Requests.Keep, err = positive(v); err == nil && (c.Requests.Keep < time.Hour || c.Requests.Keep > 7*24*time.Hour) {
+			err = errors.New("want 1h to 7d, such as 72h")
+		}
+		return err
+	}),
 	one("MLSD_LOG_LEVEL", "debug, info, warn or error", "info", func(c *Config, v string) error {
 		if c.LogLevel.UnmarshalText([]byte(v)) != nil {
 			return errors.New("want one of debug, info, warn, error")
@@ -235,13 +201,10 @@ var settings = append([]setting{
 		c.LogFormat = v
 		return oneOf(v, "json", "text")
 	}),
-	one("MLSD_TRACES_URL", "OTLP/HTTP endpoint that gets traces, such as http://127.0.0.1:4318/v1/traces; empty: none "+
-		"are made", "",
+	one("MLSD_TRACES_URL", "OTLP/HTTP endpoint that gets traces, such as http://127.0.0.1:4318/v1/traces; empty: none are made", "",
 		text(func(c *Config) *string { return &c.TracesURL }, checkURL)),
-	one("MLSD_TRACES_SAMPLE", "share of requests that are traced, from 0 to 1", "0.01",
-		share(func(c *Config) *float64 { return &c.TracesSample })),
-	onOff("MLSD_FAILPOINTS", "let the admin listener inject faults (tests)", "false",
-		func(c *Config) *bool { return &c.Failpoints }),
+	one("MLSD_TRACES_SAMPLE", "share of requests that are traced, from 0 to 1", "0.01", share(func(c *Config) *float64 { return &c.TracesSample })),
+	onOff("MLSD_FAILPOINTS", "let the admin listener inject faults (tests)", "false", func(c *Config) *bool { return &c.Failpoints }),
 }, quotaSettings()...)
 
 // quotaSettings returns the settings of the table of quotas.
