@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/atcrypto"
@@ -115,6 +116,10 @@ func TestKeyCacheRefresh(t *testing.T) {
 func TestKeyCacheCoalesces(t *testing.T) {
 	t.Parallel()
 	key := publicKey(t)
+	synctest.Test(t, func(t *testing.T) { testCoalesces(t, key) })
+}
+
+func testCoalesces(t *testing.T, key atcrypto.PublicKey) {
 	started, finish := make(chan struct{}), make(chan struct{})
 	var fetches atomic.Int32
 	c := newCachedDirectory(time.Now, func(ctx context.Context, _ syntax.DID, _ bool) (atcrypto.PublicKey, error) {
@@ -148,6 +153,7 @@ func TestKeyCacheCoalesces(t *testing.T) {
 			others <- err
 		}()
 	}
+	synctest.Wait() // all of them wait for the look-up
 	close(finish)
 	for range 10 {
 		if err := <-others; err != nil {
