@@ -194,7 +194,8 @@ func (p *Phone) Roster(ctx context.Context, convo string) ([]syntax.DID, error) 
 // CommitRemovals commits the removal of every account that has left. The account that leaves cannot
 // commit that itself.
 func (p *Phone) CommitRemovals(ctx context.Context, convo string) error {
-	for {
+	// While this phone drafts the removal, the account can be added again: then the server refuses it.
+	for refusals := 0; ; {
 		var gone syntax.DID
 		err := p.Commit(ctx, convo, func() (_ *Draft, err error) {
 			if gone, err = p.leaver(ctx, convo); err != nil || gone == "" {
@@ -202,6 +203,12 @@ func (p *Phone) CommitRemovals(ctx context.Context, convo string) error {
 			}
 			return p.DraftRemove(convo, gone)
 		})
+		if xrpc.ErrorName(err) == mlsapi.ErrNotPermitted && refusals < 5 {
+			refusals++
+			if err = p.Sync(ctx, convo); err == nil {
+				continue
+			}
+		}
 		if err != nil || gone == "" {
 			return err
 		}
