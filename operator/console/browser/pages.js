@@ -21,10 +21,10 @@ export const pages = [
   { name: "actions", path: "/actions" },
 ]
 
-/** The address of the first link in the first part of a page that has a text. Nodes write counts every 10 seconds, so it waits. */
+/** The address of the first link in the first part of a page that has a text and a link. It waits: nodes write counts every 10 seconds, and a reading is shown for a minute. */
 async function link(page, path, role, text, to = "/") {
-  const part = page.getByRole(role).filter({ hasText: text }).first()
-  const end = Date.now() + 30_000
+  const part = page.getByRole(role).filter({ hasText: text, has: page.locator(`a[href^="${to}"]`) }).first()
+  const end = Date.now() + 150_000
   do await page.goto(new URL(path, page.url()).href)
   while ((await part.count()) === 0 && Date.now() < end)
   return part.locator(`a[href^="${to}"]`).first().getAttribute("href")
