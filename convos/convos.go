@@ -89,7 +89,8 @@ type Convo struct {
 	Successor     []byte      // group_id of the group that replaces this one; nil: not known, or the convo is open
 	Request       bool        // the reader has not accepted it
 	InvitedBy     *syntax.DID // who added the reader last; nil: the reader created it, or it is not known
-	// application messages by others after the reader's cursor, counted up to 100 among the next 1,000 entries
+	// Unread counts application messages by others after the reader's cursor: at most 100, among the
+	// next 1,000 entries.
 	Unread int64
 }
 

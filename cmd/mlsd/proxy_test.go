@@ -87,8 +87,8 @@ type proxy struct {
 
 func (p *proxy) port() string { return p.address[strings.LastIndexByte(p.address, ':')+1:] }
 
-// startProxy starts a program before two nodes, with its configuration from deploy/ops/proxies, and returns
-// when the nodes answer through it. It ends with the test.
+// startProxy starts a program before two nodes, with its configuration from deploy/ops/proxies. It
+// returns when the nodes answer through it. The program ends with the test.
 func startProxy(t *testing.T, kind proxyKind, program string, nodes [2]string) *proxy {
 	t.Helper()
 	p := &proxy{kind: kind, address: freeAddress(t), dir: t.TempDir(), log: newOutput()}
