@@ -33,7 +33,8 @@ const (
 )
 
 // admission lets dear requests run a few at a time. So processors and connections of the database
-// stay free for cheap ones, which never wait here. Which methods are dear stands in methods.go.
+// stay free for cheap ones, which never wait here. Which methods are dear stands in methods.go. A
+// proposal of an external sender is dear too.
 //
 // The callers that wait take turns. The requests of one caller are admitted in their order.
 type admission struct {
@@ -135,6 +136,13 @@ func (r *dearRequest) leave() {
 // units is what the request costs because it was late.
 func (r *dearRequest) units() int {
 	return min(int(max(0, r.took-admittedFor)/unitLate), maxLateUnits)
+}
+
+// enterDear begins a dear request, and waits until it may run. Call leaveDear when it has ended.
+// Errors: those of enter.
+func (c *call) enterDear(a *admission) error {
+	c.dear = a.request(c.caller.String())
+	return c.dear.enter(c.ctx)
 }
 
 // outside calls f, which waits for something else than the database. The request holds no connection

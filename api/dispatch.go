@@ -70,7 +70,7 @@ type call struct {
 	reserved limit.Reservation // of the answer, until it is written
 	buffer   *[]byte           // of the answer, if it is large; goes back to the unused ones
 	spent    int               // units besides the method's cost
-	dear     *dearRequest      // nil: the method is not dear
+	dear     *dearRequest      // nil: the request is not dear
 
 	proposedBytes int // of the commit and its GroupInfo
 }
@@ -277,8 +277,7 @@ func (s *Server) call(cl *call, body []byte) error {
 	defer cancel()
 	cl.ctx = ctx
 	if cl.route.dear {
-		cl.dear = s.admission.request(cl.caller.String())
-		if err := cl.dear.enter(ctx); err != nil {
+		if err := cl.enterDear(s.handlers.admission); err != nil {
 			return err
 		}
 		defer cl.leaveDear()

@@ -144,26 +144,26 @@ func (s *Server) WaitingForPlaces() (n int) {
 
 // HoldDear makes dear requests wait, until release.
 func (s *Server) HoldDear() (release func()) {
-	early := &s.admission.early
+	early := &s.handlers.admission.early
 	early.TryAcquire("hold", early.Size)
 	return func() { early.Release("hold", early.Size) }
 }
 
 // DearWaiting returns how many dear requests wait.
 func (s *Server) DearWaiting() int {
-	_, waiting := s.admission.early.Used()
+	_, waiting := s.handlers.admission.early.Used()
 	return waiting
 }
 
 // ChargeNoTime charges dear requests nothing for their time. Call it before the first request.
 func (s *Server) ChargeNoTime() {
 	now := time.Now()
-	s.admission.now = func() time.Time { return now }
+	s.handlers.admission.now = func() time.Time { return now }
 }
 
 // DearLate returns how many dear requests are late.
 func (s *Server) DearLate() int {
-	running, _ := s.admission.running.Used()
-	early, waiting := s.admission.early.Used()
+	running, _ := s.handlers.admission.running.Used()
+	early, waiting := s.handlers.admission.early.Used()
 	return int(running-early) - waiting
 }

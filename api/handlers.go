@@ -51,8 +51,10 @@ type handlers struct {
 	auth     *serviceauth.Validator
 	sessions *sessions.Service
 	rates    *limiter
-	openings *openings
-	gate     Gate
+	// admission lets dear requests run a few at a time.
+	admission *admission
+	openings  *openings
+	gate      Gate
 	// places are taken by requests that verify signatures outside a transaction, by large pages and by
 	// exports.
 	places  places

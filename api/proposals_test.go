@@ -3,6 +3,7 @@ package api_test
 import (
 	"encoding/hex"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -299,4 +300,43 @@ func TestExternalProposal(t *testing.T) {
 	late := other.propose(c, other.Device.ExternalProposal(t, c.info, 1, mlstest.Remove(1)))
 	other.post(mlsapi.NSIDSendMessage, late).fails(http.StatusConflict, mlsapi.ErrEpochMismatch)
 	service.get(mlsapi.NSIDGetMessages, "convoId", c.id).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
+}
+
+// S7: the group is not parsed for who may not propose. While its state cannot be parsed, who may
+// propose gets an error of the server, and everybody else the answer that they always get.
+func TestStrangersProposalParsesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, faulty)
+	alice, bob, service, stranger := w.user(), w.user(), w.user(), w.user()
+	c := alice.knows(bob, mlstest.ExternalSenders(service.Device))
+	proposal := service.Device.ExternalProposal(t, c.info, 0, mlstest.Remove(1))
+	w.exec(`UPDATE public_groups SET state = 'x' || state WHERE convo_id = $1`, c.id)
+	stranger.post(mlsapi.NSIDSendMessage, stranger.propose(c, proposal)).fails(http.StatusNotFound,
+		mlsapi.ErrConvoNotFound)
+	bob.post(mlsapi.NSIDSendMessage, bob.propose(c, proposal)).fails(http.StatusBadRequest, mlsapi.ErrInvalidMessage)
+	service.post(mlsapi.NSIDSendMessage, service.propose(c, proposal)).fails(http.StatusInternalServerError,
+		"InternalServerError")
+	w.exec(`UPDATE public_groups SET state = substring(state FROM 2) WHERE convo_id = $1`, c.id)
+	service.post(mlsapi.NSIDSendMessage, service.propose(c, proposal)).ok()
+}
+
+// S7: a proposal of an external sender waits for its turn as other dear requests do.
+func TestExternalProposalIsDear(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob, stranger := w.user(), w.user(), w.user()
+	c := alice.knows(bob, mlstest.ExternalSenders(w.user().Device))
+	proposal := stranger.propose(c, stranger.Device.ExternalProposal(t, c.info, 0, mlstest.Remove(1)))
+	release := w.server.HoldDear()
+	answers := make(chan answer, 1)
+	go func() { answers <- stranger.post(mlsapi.NSIDSendMessage, proposal) }()
+	for w.server.DearWaiting() < 1 && len(answers) == 0 {
+		runtime.Gosched()
+	}
+	if len(answers) > 0 {
+		t.Error("the proposal did not wait")
+	}
+	alice.send(c.convo, "hello")
+	release()
+	(<-answers).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
 }

@@ -46,6 +46,10 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 	c.usedKey = key
 	send := h.messages.Send
 	if header.SenderType == mls.SenderTypeExternal {
+		if err := c.enterDear(h.admission); err != nil {
+			return err
+		}
+		defer c.leaveDear()
 		send = h.sendExternal
 	}
 	if err := h.openQuota(c); err != nil {
@@ -89,7 +93,7 @@ func (h *handlers) attachHead(c *call, convo uuid.UUID) {
 }
 
 // sendExternal sends a proposal of an external sender: a caller that is no member, but that the group
-// names. It is rare, and has a transaction of its own.
+// names. It is rare and dear, and has a transaction of its own.
 func (h *handlers) sendExternal(ctx context.Context, d messages.Draft) (sent messages.Receipt, err error) {
 	if d.Token != nil {
 		if err := d.Token.Use(ctx); err != nil {

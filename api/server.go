@@ -150,8 +150,6 @@ type Server struct {
 	routes   map[string]*route
 	handlers handlers
 	memory   memory
-	// admission lets the dear methods' requests run a few at a time.
-	admission *admission
 	// strangers is the log for lines that strangers can cause.
 	strangers *slog.Logger
 	echo      *echo.Echo
@@ -210,7 +208,7 @@ func New(cfg Config) (*Server, error) {
 	s.handlers.rates, s.handlers.openings = newLimiter(cfg.Rates, cfg.Gate.Percent), newOpenings()
 	s.handlers.attachments, s.handlers.attachmentDeleted = cfg.Attachments, cfg.AttachmentDeleted
 	s.handlers.erasures, s.handlers.erasing = cfg.Erasures, cfg.Erasing
-	s.admission = newAdmission(int(cfg.DB.Config().MaxConns), cfg.Metrics)
+	s.handlers.admission = newAdmission(int(cfg.DB.Config().MaxConns), cfg.Metrics)
 	s.handlers.places = newPlaces(runtime.GOMAXPROCS(0))
 	if s.handlers.socketURL, err = socketURL(cfg.PublicURL); err != nil {
 		return nil, err

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -50,17 +49,18 @@ func (e *InvalidProposalError) Error() string { return "ciphertext: " + e.Err.Er
 func (e *InvalidProposalError) Unwrap() error { return e.Err }
 
 // checkExternalSender checks that the group lists the caller as the external sender that signed the
-// proposal. It takes no lock, so that a stranger cannot delay the convo.
+// proposal. It takes no lock, so that a stranger cannot delay the convo. It asks for the listed
+// senders first, so that a stranger does not make the server read and parse the group.
 func checkExternalSender(ctx context.Context, tx pgx.Tx, d messages.Draft) error {
 	var (
-		c       = locked{id: d.ConvoID}
-		groupID []byte
-		member  bool
+		c              = locked{id: d.ConvoID}
+		groupID        []byte
+		member, listed bool
 	)
 	err := tx.QueryRow(ctx, `
-		SELECT epoch, group_id, EXISTS (SELECT FROM members WHERE convo_id = $1 AND did = $2) FROM convos WHERE id = $1`,
-		d.ConvoID, d.Sender).
-		Scan(&c.epoch, &groupID, &member)
+		SELECT c.epoch, c.group_id, EXISTS (SELECT FROM members WHERE convo_id = $1 AND did = $2),
+			EXISTS (SELECT FROM public_groups WHERE convo_id = $1 AND epoch = c.epoch AND $2 = ANY (external_senders))
+		FROM convos c WHERE c.id = $1`, d.ConvoID, d.Sender).Scan(&c.epoch, &groupID, &member, &listed)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return ErrNotFound
 	}
@@ -71,11 +71,14 @@ func checkExternalSender(ctx context.Context, tx pgx.Tx, d messages.Draft) error
 	if member {
 		stranger = ErrNotExternalSender
 	}
+	if !listed {
+		return stranger
+	}
 	group, err := c.publicGroup(ctx, tx)
 	if err != nil {
 		return err
 	}
-	if group.Group == nil || !slices.Contains(group.ExternalSenders(), d.Sender.String()) {
+	if group.Group == nil { // a commit came in between
 		return stranger
 	}
 	m, err := mls.ParseProposal(d.Body)

@@ -36,6 +36,17 @@ func (g publicGroup) has(did syntax.DID) bool {
 	return false
 }
 
+// externalProposers returns the DIDs among the group's external senders.
+func (g publicGroup) externalProposers() []syntax.DID {
+	dids := []syntax.DID{}
+	for _, sender := range g.ExternalSenders() {
+		if did, err := syntax.ParseDID(sender); err == nil { // nobody calls by another name
+			dids = append(dids, did)
+		}
+	}
+	return dids
+}
+
 // publicGroup reads the group's public state. The caller holds the convo's row lock.
 func (c *locked) publicGroup(ctx context.Context, tx pgx.Tx) (g publicGroup, err error) {
 	var state []byte
@@ -67,11 +78,12 @@ func keepGroup(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, g p
 		_, err = tx.Exec(ctx, `DELETE FROM public_groups WHERE convo_id = $1`, convo)
 	} else {
 		_, err = tx.Exec(ctx, `
-			INSERT INTO public_groups (convo_id, epoch, state, vouched_by, group_info) VALUES ($1, $2, $3, nullif($4, ''), $5)
+			INSERT INTO public_groups (convo_id, epoch, state, vouched_by, group_info, external_senders)
+			VALUES ($1, $2, $3, nullif($4, ''), $5, $6)
 			ON CONFLICT (convo_id) DO UPDATE
 			SET epoch = excluded.epoch, state = excluded.state, vouched_by = excluded.vouched_by, group_info =
-				excluded.group_info`,
-			convo, epoch, state, g.vouchedBy, groupInfo)
+				excluded.group_info, external_senders = excluded.external_senders`,
+			convo, epoch, state, g.vouchedBy, groupInfo, g.externalProposers())
 	}
 	if err != nil {
 		return fmt.Errorf("keep the public group: %w", err)

@@ -81,7 +81,8 @@ CREATE TABLE public_groups (
     epoch      bigint NOT NULL,                              -- the convo's
     state      bytea NOT NULL,                               -- GroupContext, confirmation_tag and ratchet_tree
     vouched_by text COLLATE "C",                             -- the member whose GroupInfo it is; NULL: verified, or the creator's
-    group_info bytea                                         -- of the same epoch, as it was sent; NULL: none was
+    group_info bytea,                                        -- of the same epoch, as it was sent; NULL: none was
+    external_senders text[] COLLATE "C" NOT NULL DEFAULT '{}' -- DIDs that may propose without being members (RFC 9420 §12.1.8.1)
 );
 ALTER TABLE public_groups ALTER COLUMN state SET STORAGE EXTERNAL;
 ALTER TABLE public_groups ALTER COLUMN group_info SET STORAGE EXTERNAL;

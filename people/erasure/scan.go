@@ -121,11 +121,12 @@ func (s *scan) begin(j *job, l lap) {
 	}
 }
 
-// objects are the columns that the search of a job passes over. They hold MLS objects, which other
-// members have signed or encrypted: nobody but they can change them. docs/ERASURE.md says how long
+// objects are the columns that the search of a job passes over. They hold MLS objects, or what these
+// say, which other members have signed or encrypted: nobody but they can change them. docs/ERASURE.md says how long
 // such an object can name the person.
 var objects = map[string]bool{
-	"messages.body": true, "public_groups.state": true, "public_groups.group_info": true, "welcome_bodies.body": true,
+	"messages.body": true, "public_groups.state": true, "public_groups.group_info": true,
+	"public_groups.external_senders": true, "welcome_bodies.body": true,
 }
 
 // kept are the rows that name the person until the job ends.
