@@ -233,13 +233,14 @@ type node struct {
 	registry  *prometheus.Registry
 	forgets   func(syntax.DID) error
 	db        *pgxpool.Pool
+	log       *slog.Logger
 }
 
 func (w *world) node(options ...func(*node)) *node {
 	w.t.Helper()
 	n := &node{
 		w: w, stored: make(chan struct{}, 1000), forgotten: make(chan syntax.DID, 1000), registry: prometheus.NewRegistry(),
-		forgets: func(syntax.DID) error { return nil }, db: w.db,
+		forgets: func(syntax.DID) error { return nil }, db: w.db, log: slog.New(slog.DiscardHandler),
 	}
 	for _, o := range options {
 		o(n)
@@ -251,7 +252,7 @@ func (w *world) node(options ...func(*node)) *node {
 	source, err := relay.ParseSource(address)
 	w.check(err)
 	follower, err := relay.New(relay.Config{
-		DB: n.db, Source: source, Store: w.store, Log: slog.New(slog.DiscardHandler), Metrics: relay.NewMetrics(n.registry),
+		DB: n.db, Source: source, Store: w.store, Log: n.log, Metrics: relay.NewMetrics(n.registry),
 		Forget: func(_ context.Context, did syntax.DID) error {
 			if err := n.forgets(did); err != nil {
 				return err

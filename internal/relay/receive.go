@@ -78,6 +78,7 @@ func (f *Follower) connection(ctx context.Context, cursor int64, out chan<- mess
 	go ping(ctx, cancel, ws)
 
 	var buffer bytes.Buffer
+	outdated := false // the relay has said so, and the log has it: more such frames say nothing new
 	for invalid := 0; invalid < maxInvalid; {
 		m, err := f.next(ctx, ws, &buffer)
 		if err != nil {
@@ -89,7 +90,8 @@ func (f *Follower) connection(ctx context.Context, cursor int64, out chan<- mess
 			invalid++
 			continue
 		case kindInfo:
-			if m.info == outdatedCursor {
+			if m.info == outdatedCursor && !outdated {
+				outdated = true
 				f.gap(ctx, "the relay no longer has the events after the cursor", cursor)
 			}
 			continue

@@ -1,9 +1,13 @@
 package relay_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -172,6 +176,31 @@ func TestGaps(t *testing.T) {
 	}
 	if got := n.metric("mlsd_relay_gaps_total", ""); got != 2 {
 		t.Errorf("%v gaps were counted", got)
+	}
+}
+
+// Finding S12: a relay that says the same in 3,000 frames fills no log. Each connection writes one line,
+// and counts one gap.
+func TestRelaySaysItOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	outdated := encode(t, map[string]any{"op": int64(1), "t": "#info"}, map[string]any{"name": "OutdatedCursor"})
+	w.relay.refuse = func(string) [][]byte { return slices.Repeat([][]byte{outdated}, 3000) }
+	var log bytes.Buffer
+	n := w.node(func(n *node) { n.log = slog.New(slog.NewTextHandler(&log, nil)) })
+	w.relay.connections(1)
+	w.relay.account(10, alice, "suspended")
+	n.stores()
+	w.relay.drop()
+	w.relay.connections(2)
+	w.relay.account(11, alice, "")
+	n.stores()
+	if got := n.metric("mlsd_relay_gaps_total", ""); got != 2 {
+		t.Errorf("%v gaps were counted on two connections", got)
+	}
+	n.stop()
+	if lines := strings.Count(log.String(), "events of the relay are lost"); lines != 2 {
+		t.Errorf("two connections wrote %d lines", lines)
 	}
 }
 
