@@ -62,8 +62,7 @@ func (t Tokens) check() error {
 
 // Access decides which requests the admin listener answers. It refuses
 //
-//   - requests whose Host is not an address or name of the listener. A page of a foreign name that
-//     resolves to the listener (DNS rebinding) sends its own name.
+//   - requests whose Host is not an address or name of the listener: see OwnHost.
 //   - requests that a page of another site makes.
 //   - requests without the token that they need.
 type Access struct {
@@ -92,7 +91,7 @@ func NewAccess(listen string, hosts []string, t Tokens, log *slog.Logger) (*Acce
 	if err != nil {
 		return nil, fmt.Errorf("read the admin listener's address: %w", err)
 	}
-	a := &Access{hosts: []string{"localhost"}, write: hashed(t.Write), read: hashed(t.Read), log: log,
+	a := &Access{write: hashed(t.Write), read: hashed(t.Read), log: log,
 		attempts: make(chan struct{}, wrongAtOnce)}
 	for _, h := range append(slices.Clip(hosts), host) {
 		if h != "" {
@@ -141,7 +140,7 @@ func (a *Access) Protect(level Level, h http.Handler) http.Handler {
 // own.
 func (a *Access) allow(level Level, r *http.Request) (Level, *Error) {
 	switch {
-	case !a.knows(r):
+	case !OwnHost(r, a.hosts):
 		return 0, &Error{http.StatusForbidden, "UnknownHost",
 			"the Host of the request is not one of the admin listener's: use its address, or name it in MLSD_ADMIN_HOSTS"}
 	case crossSite(r):
@@ -190,15 +189,16 @@ func (a *Access) levelOf(token string) (Level, bool) {
 	return 0, false
 }
 
-// knows reports whether the Host of a request is the listener's: a name or address of this machine
-// itself, the address that the connection was made to, or one that the operator has named.
-func (a *Access) knows(r *http.Request) bool {
+// OwnHost reports whether the Host of a request is the listener's: a name or address of this machine
+// itself, the address that the connection was made to, or one of names, which are in lower case. A
+// page of a foreign name that resolves to the listener (DNS rebinding) sends its own name.
+func OwnHost(r *http.Request, names []string) bool {
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
 	host = strings.ToLower(strings.Trim(host, "[]"))
-	if slices.Contains(a.hosts, host) {
+	if host == "localhost" || slices.Contains(names, host) {
 		return true
 	}
 	ip, err := netip.ParseAddr(host)

@@ -10,12 +10,14 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/urfave/cli/v3"
 
 	"mlsd/internal/devserver"
 	"mlsd/internal/node"
+	"mlsd/operator"
 )
 
 func main() { node.Main("mlsd-dev", run) }
@@ -110,6 +112,20 @@ func checkExposure(addr string, expose bool) error {
 	return nil
 }
 
+// ownHost returns whether the Host of a request is this server's: one of this machine, or the name in
+// its public URL. If others may reach it, they do so under addresses that it does not know, such as
+// that of a container's host. No page is called by an address that is not its own.
+func ownHost(publicURL string, expose bool) func(*http.Request) bool {
+	var names []string
+	if u, err := url.Parse(publicURL); err == nil {
+		names = []string{strings.ToLower(u.Hostname())}
+	}
+	return func(r *http.Request) bool {
+		host, err := url.Parse("http://" + r.Host)
+		return operator.OwnHost(r, names) || expose && err == nil && net.ParseIP(host.Hostname()) != nil
+	}
+}
+
 // dev runs the server for development until ctx ends. Its database is deleted at the end.
 func dev(ctx context.Context, cfg node.Config, expose bool, stdout, stderr io.Writer) (err error) {
 	if err := checkExposure(cfg.Listen, expose); err != nil {
@@ -137,7 +153,8 @@ func dev(ctx context.Context, cfg node.Config, expose bool, stdout, stderr io.Wr
 	}
 	defer func() { err = errors.Join(err, nodes.close(ctx)) }()
 	server := node.HTTPServer(devserver.New(devserver.Config{
-		URL: cfg.PLCURL, ServiceDID: cfg.ServiceDID, Version: node.Version(), Service: nodes, Reset: nodes.reset, Log: log,
+		URL: cfg.PLCURL, ServiceDID: cfg.ServiceDID, Version: node.Version(), Service: nodes,
+		OwnHost: ownHost(cfg.PublicURL, expose), Reset: nodes.reset, Log: log,
 	}), log)
 	server.ConnContext = devserver.ConnContext
 	return serve(ctx, server, listener, nodes, stdout, log)

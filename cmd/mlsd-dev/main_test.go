@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -322,6 +323,29 @@ func TestDevRefuses(t *testing.T) {
 		cancel()
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "secret") || served {
 			t.Errorf("%s %v: %v, want %q; it served: %v", c.env, c.args, err, c.want, served)
+		}
+	}
+}
+
+// Finding S8: the names of this server are those of its machine and of its public URL, and addresses if
+// others may reach it.
+func TestOwnHost(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		host   string
+		expose bool
+		want   bool
+	}{
+		{"localhost:8080", false, true}, {"127.0.0.1:8080", false, true}, {"[::1]:8080", false, true},
+		{"mlsd:8080", false, true}, {"MLSD", true, true},
+		{"192.0.2.7:8080", false, false}, {"192.0.2.7:8080", true, true}, {"[2001:db8::7]:8080", true, true},
+		{"evil.example:8080", false, false}, {"evil.example:8080", true, false}, {"192.0.2.7.evil.example", true, false},
+		{"", true, false},
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/dev", nil)
+		r.Host = c.host
+		if got := ownHost("http://mlsd:8080", c.expose)(r); got != c.want {
+			t.Errorf("%q, exposed %v: %v", c.host, c.expose, got)
 		}
 	}
 }

@@ -145,7 +145,7 @@ type traffic struct {
 	*world
 	alice, bob *user
 	convo      *convo
-	calls      chan string // of bob's webhook
+	calls      chan http.Header // of bob's webhook
 	events     *bufio.Reader
 }
 

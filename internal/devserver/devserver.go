@@ -44,6 +44,8 @@ type Config struct {
 	Version string
 	// Service serves XRPC.
 	Service http.Handler
+	// OwnHost reports whether the Host of a request is this server's.
+	OwnHost func(*http.Request) bool
 	// Reset replaces the service's state by an empty one.
 	Reset func(context.Context) error
 	Log   *slog.Logger
@@ -97,9 +99,7 @@ func New(cfg Config) *Server {
 			return nil, &refusal{http.StatusNotFound, "NotFound", "no such page; GET /dev says what there is"}
 		})
 	})
-	// A browser's page from elsewhere must not reset the server or get tokens.
-	own := http.NewCrossOriginProtection().Handler(mux)
-	directory := http.NewCrossOriginProtection().Handler(s.directory)
+	own, directory := s.protect(mux), s.protect(s.directory)
 	s.routes = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/did:") {
 			directory.ServeHTTP(w, r)
@@ -112,6 +112,21 @@ func New(cfg Config) *Server {
 		own.ServeHTTP(w, r)
 	})
 	return s
+}
+
+// protect refuses requests that pages from elsewhere make: they must not reset the server, or get keys
+// and tokens. CrossOriginProtection refuses the writes of other origins. OwnHost refuses everything of
+// a page whose name now resolves to this server, so that its browser takes it for the page's own.
+func (s *Server) protect(h http.Handler) http.Handler {
+	h = http.NewCrossOriginProtection().Handler(h)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.cfg.OwnHost(r) {
+			h.ServeHTTP(w, r)
+			return
+		}
+		writeJSON(w, s.cfg.Log, http.StatusForbidden, errorBody{"UnknownHost",
+			"the Host of the request is not one of this server's: use its address, or name it in --public-url"})
+	})
 }
 
 // ServeHTTP implements http.Handler.

@@ -42,7 +42,8 @@ func newFixture(t *testing.T) *fixture {
 	})
 	s := New(Config{
 		ServiceDID: serviceDID, Version: "test", Service: service, Log: slog.New(slog.DiscardHandler),
-		Reset: func(context.Context) error { f.resets.Add(1); return f.broken },
+		OwnHost: func(r *http.Request) bool { return strings.HasPrefix(r.Host, "127.0.0.1:") },
+		Reset:   func(context.Context) error { f.resets.Add(1); return f.broken },
 	})
 	server := httptest.NewUnstartedServer(s)
 	server.Config.ConnContext = ConnContext
@@ -60,6 +61,10 @@ func (f *fixture) do(verb, path, body string, header ...string) (int, http.Heade
 		f.t.Fatal(err)
 	}
 	for i := 0; i+1 < len(header); i += 2 {
+		if header[i] == "Host" {
+			req.Host = header[i+1]
+			continue
+		}
 		req.Header.Set(header[i], header[i+1])
 	}
 	resp, err := http.DefaultClient.Do(req)
@@ -190,6 +195,30 @@ func TestReset(t *testing.T) {
 	f.refuses(404, "AccountNotFound", "GET", "/"+a.DID.String(), "")
 	f.broken = errors.New("no database")
 	f.refuses(500, "no database", "POST", "/dev/reset", "{}")
+}
+
+// Finding S8: a page whose name now resolves to this machine gets no key, no token and no reset. It may
+// call the service, as it may any service.
+func TestForeignNames(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	alice := f.account()
+	for _, c := range [][3]string{
+		{"GET", "/dev", ""}, {"GET", "/dev/accounts", ""}, {"POST", "/dev/accounts", "{}"},
+		{"POST", "/dev/token", `{"did":"` + alice.DID.String() + `","lxm":"x.y.z"}`}, {"POST", "/dev/reset", "{}"},
+		{"DELETE", "/dev/faults", ""}, {"GET", "/dev/devices", ""}, {"GET", "/" + alice.DID.String(), ""},
+	} {
+		status, _, answer, err := f.do(c[0], c[1], c[2], "Host", "evil.example:8080")
+		if status != http.StatusForbidden || err != nil || strings.Contains(answer, alice.SigningKey) {
+			t.Errorf("%s %s: %d %s %v", c[0], c[1], status, answer, err)
+		}
+	}
+	if n := f.resets.Load(); n != 0 {
+		t.Errorf("%d resets", n)
+	}
+	if status, _, _, err := f.do("GET", "/xrpc/_health", "", "Host", "evil.example"); status != 200 || err != nil {
+		t.Errorf("the service: %d %v", status, err)
+	}
 }
 
 func TestRoutes(t *testing.T) {

@@ -32,7 +32,7 @@ func allowed() map[string][]string {
 			"migrations", "operator", "people/reports", "welcome",
 		},
 		"cmd/mlsd-dev": {"events", "internal/devserver", "internal/localpg", "internal/node", "internal/pgpool",
-			"migrations"},
+			"migrations", "operator"},
 		"internal/node": {
 			"api", "api/mlsapi", "convos", "events", "idem", "internal/attachments",
 			"internal/attachments/filestore", "internal/attachments/s3store", "internal/dbmetrics",

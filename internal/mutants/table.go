@@ -945,9 +945,11 @@ var mutants = []mutant{
 
 	// The operator's methods
 	{"DNS rebinding (H11)", "cmd/mlsd.TestBrowsersCannotReadTheAdminListener", []edit{
-		{"operator.Access.allow", `case !a.knows(r):`, `case r.Host == "":`}}},
+		{"operator.Access.allow", `case !OwnHost(r, a.hosts):`, `case r.Host == "":`}}},
 	{"pages of other sites (H11)", "cmd/mlsd.TestBrowsersCannotReadTheAdminListener", []edit{
 		{"operator.Access.allow", `case crossSite(r):`, `case crossSite(r) && r.Host == "":`}}},
+	{"DNS rebinding of mlsd-dev (S8)", "internal/devserver.TestForeignNames", []edit{
+		{"internal/devserver.Server.protect", `if s.cfg.OwnHost(r) {`, `if r.Host != "" {`}}},
 	{"the read token writes (H11)", "cmd/mlsd.TestAdminTokens", []edit{
 		{"operator.Access.allow", `case allowed < level:`, `case allowed < Read:`}}},
 	{"a browser's session has no end", "operator.TestSession", []edit{
@@ -1130,7 +1132,7 @@ var mutants = []mutant{
 	{"a fault meets every caller", "internal/devserver.TestFaultsOfACaller", []edit{
 		{"internal/devserver.faults.strike", `one.DID == caller`, `one.DID != caller`}}},
 	{"a website resets mlsd-dev", "internal/devserver.TestRoutes", []edit{
-		{"internal/devserver.New", `own := http.NewCrossOriginProtection().Handler(mux)`, `own := http.Handler(mux)`}}},
+		{"internal/devserver.Server.protect", `h = http.NewCrossOriginProtection().Handler(h)`, ``}}},
 
 	// Disputes
 	{"each account has a voice in a dispute", "TestOneLiarDisputesNothing", []edit{

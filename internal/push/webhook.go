@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"mlsd/internal/ssrf"
-	"mlsd/internal/tracing"
 )
 
 // maxAnswer is how much of an answer's body is read, in bytes. Only the answer to a challenge has a
@@ -70,7 +69,6 @@ func (h *Webhooks) post(ctx context.Context, t Target, key string, body []byte) 
 	req.Header.Set("Idempotency-Key", key)
 	req.Header.Set("X-Mlsd-Timestamp", timestamp)
 	req.Header.Set("X-Mlsd-Signature", sign(t.Secret, timestamp, body))
-	tracing.Inject(ctx, req.Header)
 	resp, err := h.client.Do(req)
 	if errors.Is(err, ssrf.ErrForbidden) {
 		return nil, &refusedError{ssrf.ErrForbidden.Error()}

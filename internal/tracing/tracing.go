@@ -182,12 +182,3 @@ func Detached(ctx context.Context) context.Context {
 	}
 	return trace.ContextWithSpan(ctx, nil)
 }
-
-// Inject adds the traceparent of ctx's span to the header of a call.
-func Inject(ctx context.Context, h http.Header) {
-	if s := trace.SpanFromContext(ctx); s.IsRecording() {
-		carrier := propagation.MapCarrier{}
-		propagation.TraceContext{}.Inject(trace.ContextWithSpan(context.Background(), s), carrier)
-		h.Set(header, carrier["traceparent"])
-	}
-}
