@@ -10,7 +10,6 @@ import (
 
 	"mlsd/api/errorlist"
 	"mlsd/api/mlsapi"
-	"mlsd/idem"
 	"mlsd/internal/nsid"
 	"mlsd/internal/push"
 	"mlsd/internal/quota"
@@ -220,8 +219,13 @@ func (m *Metrics) begin() {
 	for _, result := range []string{"passed", "failed"} {
 		m.challenges.WithLabelValues(result)
 	}
-	for _, outcome := range []string{"takeover", "heartbeat_lost", "in_progress"} {
-		m.idempotency.WithLabelValues(idem.NSIDPush, outcome)
+	for _, o := range Lifetimes() {
+		if o.Lease == 0 || o.NSID == "" {
+			continue
+		}
+		for _, outcome := range []string{"takeover", "heartbeat_lost", "in_progress"} {
+			m.idempotency.WithLabelValues(o.NSID, outcome)
+		}
 	}
 	for _, outcome := range []string{"ok", mlsapi.ErrWelcomeNotFound, errorlist.InternalServerError,
 		errorlist.ServiceUnavailable} {

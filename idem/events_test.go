@@ -51,7 +51,7 @@ func (e *events) all(t *testing.T) (all []event) {
 	return all
 }
 
-// The log has every step of a reservation.
+// Finding A26: the log has every step of a reservation, under the names that operators search for.
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	log, beats, counted := &events{}, make(chan time.Time), &counts{}
@@ -76,7 +76,7 @@ func TestEvents(t *testing.T) {
 	}
 	beats <- time.Time{}
 	beats <- time.Time{} // received only after the first heartbeat has been written
-	beaten := func(e event) bool { return e.Msg == "heartbeat" }
+	beaten := func(e event) bool { return e.Msg == "heartbeat_extended" }
 	if !slices.ContainsFunc(log.all(t), beaten) {
 		t.Error("no heartbeat")
 	}
@@ -101,12 +101,12 @@ func TestEvents(t *testing.T) {
 	}
 	want := []event{
 		of("INFO", "lock_acquired", "", 1),
-		of("INFO", "skipped_duplicate", "", 0),
-		of("INFO", "released", "none", 1),
+		of("INFO", "lock_skipped_duplicate", "", 0),
+		of("INFO", "lock_released", "none", 1),
 		of("INFO", "lock_acquired", "", 2), // the attempt that stops at the failpoint
 		of("WARN", "takeover", "", 3),
 		of("INFO", "lock_acquired", "", 3),
-		of("INFO", "released", "partial", 3),
+		of("INFO", "lock_released", "partial", 3),
 	}
 	if diff := cmp.Diff(want, slices.DeleteFunc(log.all(t), beaten)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -115,7 +115,7 @@ func (s *Store) acquire(ctx context.Context, req Request) (fence int64, first *A
 		if fence == 0 {
 			answer, err := s.replay(ctx, tx, req)
 			if errors.Is(err, ErrInProgress) {
-				s.log.InfoContext(ctx, "skipped_duplicate", "operation", req.NSID, "key", req.Key)
+				s.log.InfoContext(ctx, "lock_skipped_duplicate", "operation", req.NSID, "key", req.Key)
 			}
 			return 0, &answer, err
 		}
@@ -193,7 +193,7 @@ func (s *Store) keep(ctx context.Context, req Request, fence int64) (working con
 				return
 			case err == nil && ours:
 				extended = time.Now()
-				s.log.DebugContext(ctx, "heartbeat", "operation", req.NSID, "key", req.Key, "fence", fence)
+				s.log.DebugContext(ctx, "heartbeat_extended", "operation", req.NSID, "key", req.Key, "fence", fence)
 				continue
 			case err == nil:
 				s.metrics.HeartbeatLost(req.NSID)
@@ -259,7 +259,7 @@ func (s *Store) release(ctx context.Context, req Request, fence int64, cause err
 	if err := tx.Commit(ctx); err != nil {
 		return fmt.Errorf("release the reservation: %w", err)
 	}
-	s.log.InfoContext(ctx, "released", "operation", req.NSID, "key", req.Key, "fence", fence, "outcome", "none")
+	s.log.InfoContext(ctx, "lock_released", "operation", req.NSID, "key", req.Key, "fence", fence, "outcome", "none")
 	return nil
 }
 
@@ -294,7 +294,7 @@ func (s *Store) finish(ctx context.Context, req Request, fence int64, done Done)
 	if err := s.commit(ctx, tx, req.NSID); err != nil {
 		return s.resolveRun(ctx, req, fence, err)
 	}
-	s.log.InfoContext(ctx, "released", "operation", req.NSID, "key", req.Key, "fence", fence, "outcome", done.Outcome)
+	s.log.InfoContext(ctx, "lock_released", "operation", req.NSID, "key", req.Key, "fence", fence, "outcome", done.Outcome)
 	return Answer{Body: done.Response, Outcome: done.Outcome}, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"sync"
 
@@ -67,7 +68,6 @@ func startInstances(ctx context.Context, cfg node.Config, addr net.Addr, log *sl
 	if all.databases, err = startDatabases(ctx, cfg.DataDir, log); err != nil {
 		return nil, err
 	}
-	all.cfg.Attachments.Dir = filepath.Join(all.databases.dir, "attachments")
 	if all.current, err = all.build(ctx, ""); err != nil {
 		return nil, errors.Join(err, all.databases.close(ctx))
 	}
@@ -86,7 +86,13 @@ func (all *instances) build(ctx context.Context, database string) (_ *instance, 
 	if err != nil {
 		return nil, err
 	}
-	n, err := node.Start(ctx, all.cfg, all.databases.url(database), all.addr, nil, all.log)
+	// A store belongs to one database. The attachments of a former instance go with its rows.
+	cfg := all.cfg
+	cfg.Attachments.Dir = filepath.Join(all.databases.dir, "attachments", database)
+	if err := os.RemoveAll(cfg.Attachments.Dir); err != nil {
+		return nil, err
+	}
+	n, err := node.Start(ctx, cfg, all.databases.url(database), all.addr, nil, all.log)
 	return &instance{Node: n, database: database}, err
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
@@ -224,6 +225,36 @@ func (c devClient) stream(who devserver.Account) <-chan string {
 	return ended
 }
 
+// Finding G6: each database that is kept ready for a reset has a store of attachments of its own. In
+// one that they shared, the sweepers of all but one would find the claim of another database.
+func TestDevStores(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("long")
+	}
+	_, s := bootDev(t)
+	dir := regexp.MustCompile(`dir=(\S+/mlsd-dev-\d+)/postgres`).FindStringSubmatch(s.log.String())
+	if dir == nil {
+		t.Fatalf("the log does not name the directory:\n%s", &s.log)
+	}
+	claims := filepath.Join(dir[1], "attachments", "*", "databases", "*")
+	for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
+		found, err := filepath.Glob(claims)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(s.log.String(), "nothing is deleted from the store of attachments") {
+			t.Fatal("two databases share a store")
+		}
+		if len(found) == spares+1 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("claims: %q", found)
+		}
+	}
+}
+
 // An emptied database is as a new one, but for the generation of its event stream.
 func TestDevEmpties(t *testing.T) {
 	t.Parallel()
@@ -304,6 +335,7 @@ func TestDevRefuses(t *testing.T) {
 		{"MLSD_READ_DATABASE_URL=postgres://u:secret@db/mlsd", nil, "MLSD_READ_DATABASE_URL is set"},
 		{"MLSD_ADMIN_LISTEN=127.0.0.1:1", nil, "MLSD_ADMIN_LISTEN is set (it has no admin listener)"},
 		{"MLSD_ADMIN_TOKEN=secret", nil, "MLSD_ADMIN_TOKEN is set"},
+		{"MLSD_ADMIN_URL=http://127.0.0.1:1", nil, "MLSD_ADMIN_URL is set (it has no admin listener)"},
 		{"MLSD_FAILPOINTS=true", nil, "MLSD_FAILPOINTS is set"},
 		{"MLSD_APNS_KEY_FILE=key.p8", nil, "MLSD_APNS_KEY_FILE is set"},
 		{"", []string{"--listen", "0.0.0.0:0"}, "pass --expose"},

@@ -94,6 +94,21 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// Finding G5: no table is cut by a blank line. Rows without a heading above them are not a table.
+func TestTables(t *testing.T) {
+	t.Parallel()
+	rule := regexp.MustCompile(`^\|[ |:-]+$`)
+	for path, text := range pages(t) {
+		lines := strings.Split(text, "\n")
+		for i, line := range lines {
+			row := strings.HasPrefix(line, "|") && (i == 0 || !strings.HasPrefix(lines[i-1], "|"))
+			if row && (i+1 == len(lines) || !rule.MatchString(lines[i+1])) {
+				t.Errorf("%s:%d: rows of a table without its heading", path, i+1)
+			}
+		}
+	}
+}
+
 // Every file that a document names by its path exists.
 func TestPaths(t *testing.T) {
 	t.Parallel()

@@ -182,13 +182,21 @@ func TestSeriesOfAlertsExist(t *testing.T) {
 	var series []string
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
+			all := f.GetName()
 			for _, l := range m.GetLabel() {
 				series = append(series, f.GetName()+" "+l.GetName()+"="+l.GetValue())
+				all += " " + l.GetName() + "=" + l.GetValue()
 			}
+			series = append(series, all)
 		}
 	}
-	want := []string{"mlsd_idempotency_total outcome=heartbeat_lost", "mlsd_push_jobs_total outcome=dead",
-		"mlsd_push_jobs_total outcome=done"}
+	want := []string{"mlsd_push_jobs_total outcome=dead", "mlsd_push_jobs_total outcome=done"}
+	for _, o := range api.Lifetimes() { // finding G2: every operation that has a lease
+		if o.Lease != 0 && o.NSID != "" {
+			want = append(want, "mlsd_idempotency_total nsid="+o.NSID+" outcome=takeover",
+				"mlsd_idempotency_total nsid="+o.NSID+" outcome=heartbeat_lost")
+		}
+	}
 	rows, err := n.db.requests.Query(t.Context(),
 		`SELECT DISTINCT 'mlsd_invalid_transitions_total entity=' || entity FROM transitions`)
 	if err != nil {
