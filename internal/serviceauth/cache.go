@@ -155,7 +155,7 @@ func (c *CachedDirectory) Current(ctx context.Context, did syntax.DID) (Identity
 	found, err := c.lookup(ctx, did, true)
 	switch {
 	case err != nil:
-		return Identity{}, lookupError(err)
+		return Identity{}, lookupError(did, err)
 	case c.shared == nil:
 		return Identity{Key: found.key}, nil
 	case found.version == unread:

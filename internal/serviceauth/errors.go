@@ -1,8 +1,12 @@
 package serviceauth
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"strconv"
+
+	"github.com/go-json-experiment/json"
 )
 
 // ErrMissing means that a request has no Authorization header (AuthMissing, status 401).
@@ -67,11 +71,47 @@ func (e *InvalidError) Message() string {
 // Unwrap returns the cause.
 func (e *InvalidError) Unwrap() error { return e.Err }
 
-// invalid returns an InvalidError with reason and no cause.
-func invalid(reason string) error { return &InvalidError{Reason: reason} }
+// invalid returns an InvalidError with no cause: what was got, what is wanted, and what to do.
+func invalid(reason, detail string, args ...any) error {
+	return &InvalidError{Reason: reason, Detail: fmt.Sprintf(detail, args...)}
+}
+
+// malformed is the error of a header or of claims that cannot be read. The message names the place,
+// and the kind of what is there.
+func malformed(reason string, err error, want string) error {
+	got := "it is not JSON of unique names"
+	if wrong := new(json.SemanticError); errors.As(err, &wrong) && wrong.JSONKind != 0 {
+		got = "its " + cmp.Or(wrong.JSONPointer.LastToken(), "JSON") + " is a " + wrong.JSONKind.String()
+	}
+	return &InvalidError{Reason: reason, Err: err, Detail: got + ", instead of " + want}
+}
+
+func tooLong(raw string) error {
+	return invalid(reasonSize, "it has %d bytes, and at most %d are taken", len(raw), maxToken)
+}
+
+// quoted is a text of the token in quotes, cut if it is long, or none.
+func quoted(text string) string {
+	const longest = 256 // bytes of the text that are repeated
+	switch {
+	case text == "":
+		return "none"
+	case len(text) > longest:
+		return strconv.QuoteToASCII(text[:longest]) + "…"
+	}
+	return strconv.QuoteToASCII(text)
+}
+
+// number is a number of the token, or none.
+func number(n *int64) string {
+	if n == nil {
+		return "none"
+	}
+	return strconv.FormatInt(*n, 10)
+}
 
 // ErrReplayed is the [InvalidError] of a token that is already used up.
-var ErrReplayed = invalid(reasonReplay)
+var ErrReplayed = invalid(reasonReplay, "get a new one for each call of a procedure")
 
 // The reasons of an InvalidError.
 const (

@@ -1,7 +1,9 @@
 package serviceauth
 
 import (
+	"cmp"
 	"encoding/base64"
+	"errors"
 	"maps"
 	"math"
 	"slices"
@@ -89,11 +91,14 @@ func bearer(authorization string) (string, error) {
 	}
 	scheme, raw, ok := strings.Cut(authorization, " ")
 	if !ok || !strings.EqualFold(scheme, "Bearer") {
-		return "", invalid(reasonScheme)
+		if !ok { // it can be a token, which must not be repeated
+			scheme = ""
+		}
+		return "", invalid(reasonScheme, "the scheme is %s instead of Bearer", quoted(scheme))
 	}
 	raw = strings.Trim(raw, " ")
 	if len(raw) > maxToken {
-		return "", invalid(reasonSize)
+		return "", tooLong(raw)
 	}
 	return raw, nil
 }
@@ -103,18 +108,20 @@ func bearer(authorization string) (string, error) {
 // fully, and the form of the claims.
 func parseToken(raw string) (token, error) {
 	if len(raw) > maxToken {
-		return token{}, invalid(reasonSize)
+		return token{}, tooLong(raw)
 	}
 	head, rest, ok1 := strings.Cut(raw, ".")
 	body, sig, ok2 := strings.Cut(rest, ".")
 	if !ok1 || !ok2 || head == "" || body == "" || sig == "" || strings.Contains(sig, ".") {
-		return token{}, invalid(reasonForm)
+		return token{}, invalid(reasonForm, "%d parts instead of three with a dot between them, none of them empty",
+			strings.Count(raw, ".")+1)
 	}
 	var parts [3][]byte
 	for i, s := range []string{head, body, sig} {
 		b, err := decodeBase64URL(s)
 		if err != nil {
-			return token{}, err
+			return token{}, &InvalidError{Reason: reasonBase64, Err: err, Detail: "its " +
+				[...]string{"header", "claims", "signature"}[i] + ": use - and _, and no padding, spaces or line breaks"}
 		}
 		parts[i] = b
 	}
@@ -126,11 +133,11 @@ func parseToken(raw string) (token, error) {
 	if err != nil {
 		return token{}, err
 	}
-	if len(parts[2]) != signatureSize {
-		return token{}, invalid(reasonSignature)
+	if n := len(parts[2]); n != signatureSize {
+		return token{}, invalid(reasonSignature, "its length is %d bytes instead of %d, r and s", n, signatureSize)
 	}
 	if highS(alg, parts[2]) {
-		return token{}, invalid(reasonHighS)
+		return token{}, invalid(reasonHighS, "")
 	}
 	return token{alg: alg, claims: c, signed: raw[:len(head)+1+len(body)], signature: parts[2]}, nil
 }
@@ -141,30 +148,26 @@ var segmentEncoding = base64.RawURLEncoding.Strict() // Strict makes a copy each
 // breaks, which encoding/base64 ignores even in strict mode.
 func decodeBase64URL(s string) ([]byte, error) {
 	if strings.ContainsAny(s, "\r\n") {
-		return nil, invalid(reasonBase64)
+		return nil, errors.New("a line break")
 	}
-	b, err := segmentEncoding.DecodeString(s)
-	if err != nil {
-		return nil, &InvalidError{Reason: reasonBase64, Err: err}
-	}
-	return b, nil
+	return segmentEncoding.DecodeString(s)
 }
 
 // parseHeader returns the alg of a header that belongs to a service-auth token.
 func parseHeader(b []byte) (string, error) {
 	var h rawHeader
 	if err := json.Unmarshal(b, &h); err != nil {
-		return "", &InvalidError{Reason: reasonHeader, Err: err}
+		return "", malformed(reasonHeader, err, `{"typ":"JWT","alg":"ES256K"}`)
 	}
 	switch {
 	case h.Alg != algES256 && h.Alg != algES256K:
-		return "", invalid(reasonAlg)
+		return "", invalid(reasonAlg, "it is %s", quoted(h.Alg))
 	case h.Typ != nil && foreignType(*h.Typ):
-		return "", invalid(reasonTyp)
+		return "", invalid(reasonTyp, `%s instead of "JWT": send the token of getServiceAuth, not the session's`, quoted(*h.Typ))
 	case h.Kid != nil && *h.Kid != "#atproto":
-		return "", invalid(reasonKid)
+		return "", invalid(reasonKid, "it is %s: sign with the account's own key", quoted(*h.Kid))
 	case h.Crit != nil:
-		return "", invalid(reasonCrit)
+		return "", invalid(reasonCrit, "leave it out")
 	}
 	return h.Alg, nil
 }
@@ -183,17 +186,19 @@ func foreignType(typ string) bool {
 func parseClaims(b []byte) (claims, error) {
 	var r rawClaims
 	if err := json.Unmarshal(b, &r); err != nil {
-		return claims{}, &InvalidError{Reason: reasonClaims, Err: err}
+		return claims{}, malformed(reasonClaims, err,
+			`{"iss":DID,"aud":DID,"lxm":method,"jti":text,"iat":whole seconds,"exp":whole seconds}`)
 	}
 	iss, ok := parseIssuer(r.Iss)
 	if !ok {
-		return claims{}, invalid(reasonIss)
+		return claims{}, invalid(reasonIss, "it is %s", quoted(r.Iss))
 	}
 	if r.Jti == "" || len(r.Jti) > maxJTI {
-		return claims{}, invalid(reasonJti)
+		return claims{}, invalid(reasonJti, "it has %d: send 16 random bytes as text, new ones in each token", len(r.Jti))
 	}
 	if !isTime(r.Iat) || !isTime(r.Exp) || r.Nbf != nil && !isTime(r.Nbf) {
-		return claims{}, invalid(reasonTimes)
+		return claims{}, invalid(reasonTimes, "of Unix time: iat is %s, nbf %s, exp %s", number(r.Iat), number(r.Nbf),
+			number(r.Exp))
 	}
 	c := claims{iss: iss, aud: r.Aud, lxm: r.Lxm, jti: r.Jti, iat: *r.Iat, exp: *r.Exp}
 	if r.Nbf != nil {
@@ -206,34 +211,34 @@ func parseClaims(b []byte) (claims, error) {
 // every request, even if the token was verified before.
 func (c *claims) check(audiences map[string]struct{}, nsid syntax.NSID, now time.Time) error {
 	if _, ok := audiences[c.aud]; !ok {
-		return wrongAudience(c.aud, audiences)
+		accepted := strings.Join(slices.Sorted(maps.Keys(audiences)), " or ")
+		return invalid(reasonAud, "%s instead of %s", quoted(c.aud), accepted)
 	}
 	if c.lxm == "" || c.lxm != string(nsid) {
-		return invalid(reasonLxm)
+		return invalid(reasonLxm, "%s instead of %q: get a token for this method", quoted(c.lxm), nsid)
 	}
 	at := now.Unix()
 	switch {
 	case at >= c.exp+int64(expiryLeeway/time.Second):
-		return invalid(reasonExpired)
+		return invalid(reasonExpired, "%s: get a new one, and if it is new, set the clock that it was made by", c.times(now))
 	case c.iat > at+int64(clockSkew/time.Second), c.nbf > at+int64(clockSkew/time.Second):
-		return invalid(reasonFuture)
+		return invalid(reasonFuture, "%s: set the clock that it was made by", c.times(now))
 	case c.exp <= c.iat, c.exp-c.iat > int64(maxLifetime/time.Second):
 		// The lifetime starts at iat. So a token made for ten years is refused in its last hour
 		// too. With the check above, exp is at most maxLifetime + clockSkew ahead.
-		return invalid(reasonLifetime)
+		return invalid(reasonLifetime, "%s", c.times(now))
 	}
 	return nil
 }
 
-// wrongAudience returns the error that names the token's aud and those that are accepted.
-func wrongAudience(aud string, audiences map[string]struct{}) error {
-	const longest = 256 // bytes of aud that are repeated
-	named := strconv.QuoteToASCII(aud)
-	if len(aud) > longest {
-		named = strconv.QuoteToASCII(aud[:longest]) + "…"
+// times names the times of the token and that of the server.
+func (c *claims) times(now time.Time) string {
+	show := func(seconds int64) string { return time.Unix(seconds, 0).UTC().Format(time.RFC3339) }
+	text := "iat is " + show(c.iat) + ", exp " + show(c.exp)
+	if c.nbf != 0 {
+		text += ", nbf " + show(c.nbf)
 	}
-	accepted := strings.Join(slices.Sorted(maps.Keys(audiences)), " or ")
-	return &InvalidError{Reason: reasonAud, Detail: named + " instead of " + accepted}
+	return text + ", and the server's time " + show(now.Unix())
 }
 
 // expires returns the time from which check refuses the token.
@@ -300,10 +305,11 @@ func (t *token) verify(keys *k256.Keys, key atcrypto.PublicKey) error {
 		verify = func(content, signature []byte) error { return keys.HashAndVerify(key, content, signature) }
 	}
 	if alg == "" || t.alg != alg {
-		return invalid(reasonKey)
+		return invalid(reasonKey, "%s instead of %s", t.alg, cmp.Or(alg, "that of a key of P-256 or K-256"))
 	}
 	if err := verify([]byte(t.signed), t.signature); err != nil {
-		return &InvalidError{Reason: reasonSignature, Err: err}
+		return &InvalidError{Reason: reasonSignature, Err: err, Detail: "it is not of the #atproto key in the DID document of " +
+			t.claims.iss.String()}
 	}
 	return nil
 }

@@ -271,7 +271,7 @@ func (v *Validator) checkSignature(ctx context.Context, from string, tok *token)
 	}
 	charge.end(err == nil || ctx.Err() == nil && notTheCallersFault(err))
 	if err != nil {
-		return nil, lookupError(err)
+		return nil, lookupError(tok.claims.iss, err)
 	}
 	v.dir.Verified(tok.claims.iss, key)
 	return key, nil
@@ -362,12 +362,13 @@ func (v *Validator) newerKey(ctx context.Context, did syntax.DID) (atcrypto.Publ
 }
 
 // lookupError turns an error of the directory into one of Validate. Others stay as they are.
-func lookupError(err error) error {
+func lookupError(did syntax.DID, err error) error {
 	switch {
 	case errors.As(err, new(*InvalidError)), errors.Is(err, ErrBusy), errors.Is(err, ErrUnavailable):
 		return err
 	case errors.Is(err, ErrIssuer):
-		return &InvalidError{Reason: reasonIssuer, Err: err}
+		return &InvalidError{Reason: reasonIssuer, Err: err, Detail: "the DID document of " + did.String() +
+			" must exist, be public, and have a key #atproto"}
 	}
 	return fmt.Errorf("%w: looking up its issuer: %w", ErrUnavailable, err)
 }
