@@ -543,3 +543,34 @@ func TestWelcomeAtOnce(t *testing.T) {
 		t.Fatal("the Welcome was not consumed once")
 	}
 }
+
+// A18: a reason of 1,025 bytes was refused, and the failed join not recorded. Now a reason has any length
+// that a body can have. The first 1,024 bytes are kept, without a part of a character at the end.
+func TestLongReasonOfAFailedJoin(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob := w.user(), w.user()
+	c := alice.create(bob)
+	bob.fetch(c).ok()
+	for _, tc := range []struct {
+		details string
+		kept    int
+	}{
+		{strings.Repeat("x", 1024), 1024},
+		{strings.Repeat("x", 1025), 1024},
+		{"x" + strings.Repeat("é", 512), 1023},
+		{"xx" + strings.Repeat("\U0001f701", 60_000), 1022},
+	} {
+		pgtest.Age(t, w.db, "welcomes", time.Hour)
+		bob.fetch(c).ok() // a lease records one failure
+		in := &mlsapi.ConfirmWelcomeInput{ConvoID: c.id, ErrorDetails: &tc.details}
+		bob.post(mlsapi.NSIDConfirmWelcome, in).ok()
+		var kept string
+		if err := w.db.QueryRow(t.Context(), `SELECT last_error FROM welcomes WHERE convo_id = $1`, c.id).Scan(&kept); err != nil {
+			t.Fatal(err)
+		}
+		if kept != tc.details[:tc.kept] {
+			t.Errorf("of %d bytes %d are kept, want %d", len(tc.details), len(kept), tc.kept)
+		}
+	}
+}

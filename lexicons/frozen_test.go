@@ -92,6 +92,12 @@ streamConvoEvents#typingEvent | cursor! string..32, convoId! string, did! did, i
 streamConvoEvents#infoEvent | cursor! string..32, info! string..1024
 `
 
+// loosened are frozen fields of inputs whose limit the server no longer has, as they are now. What an old
+// client sends stays valid.
+var loosened = map[string]string{
+	"confirmWelcome input errorDetails": "? string", // a long reason was refused, and the failed join not recorded
+}
+
 const prefix = "blue.catbird.mls."
 
 func suites() []string {
@@ -186,6 +192,9 @@ func compare(t *testing.T, where, frozen string, got map[string]string) {
 		}
 		name, typ, _ := strings.Cut(f, " ")
 		want[name[:len(name)-1]] = name[len(name)-1:] + " " + typ
+		if now := loosened[where+" "+name[:len(name)-1]]; now != "" {
+			want[name[:len(name)-1]] = now
+		}
 	}
 	for name, spelt := range got {
 		if _, ok := want[name]; !ok && strings.HasPrefix(spelt, "?") {

@@ -18,7 +18,7 @@ type ConfirmWelcomeInput struct {
 	ConvoID string `json:"convoId"`
 	// The caller's device, if one DID has several.
 	DeviceID *string `json:"deviceId,omitzero"`
-	// Why joining failed, for the operator.
+	// Why joining failed, for the operator. The first 1,024 bytes are kept.
 	ErrorDetails *string `json:"errorDetails,omitzero"`
 	// KeyPackageRef of the KeyPackage that the Welcome is for. Lower-case hex.
 	KeyPackageRef *string `json:"keyPackageRef,omitzero"`
@@ -42,7 +42,7 @@ func (v *ConfirmWelcomeInput) decode(d *lexcodec.Decoder) {
 			v.DeviceID = lexcodec.Pointer(d.Text(0, 256))
 		case "errorDetails":
 			d.Field(&o, 2, "errorDetails")
-			v.ErrorDetails = lexcodec.Pointer(d.Text(0, 1024))
+			v.ErrorDetails = lexcodec.Pointer(d.Text(0, lexcodec.NoLimit))
 		case "keyPackageRef":
 			d.Field(&o, 3, "keyPackageRef")
 			v.KeyPackageRef = lexcodec.Pointer(d.Text(0, 128))

@@ -13,7 +13,7 @@ export class WelcomeLostError extends Error {
   override readonly name = "WelcomeLostError"
 }
 
-/** The server takes 1,024 bytes. */
+/** The server keeps 1,024 bytes. */
 const mostDetails = 200
 
 /** Joins convos. Each step is stored before the next one: a crash repeats a step, and loses nothing. */

@@ -1,7 +1,7 @@
 import Foundation
 
 extension Messenger {
-    /// The service takes 1,024 bytes of details of a failed join.
+    /// The service keeps 1,024 bytes of details of a failed join.
     private static let mostDetails = 200
 
     /// Enters a convo that the account was added to: fetch, store, join, confirm, read. If joining fails, it

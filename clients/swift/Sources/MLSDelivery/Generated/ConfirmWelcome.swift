@@ -14,7 +14,7 @@ public enum ConfirmWelcome: Procedure {
         public var success: Bool
         /// The caller's device, if one DID has several.
         public var deviceId: String?
-        /// Why joining failed, for the operator.
+        /// Why joining failed, for the operator. The first 1,024 bytes are kept.
         public var errorDetails: String?
         /// KeyPackageRef of the KeyPackage that the Welcome is for. Lower-case hex.
         public var keyPackageRef: String?
