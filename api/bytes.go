@@ -39,7 +39,7 @@ type upload struct {
 func (s *Server) upload(cl *call) error {
 	r := cl.http.Request()
 	if r.ContentLength > cl.route.maxBody {
-		return tooLarge(cl.route.maxBody)
+		return tooLarge(cl.route, r.ContentLength)
 	}
 	err := s.memory.streams.Reserve(r.Context(), &cl.body, cl.client(), uploadMemory, uploadMemory)
 	if err != nil {

@@ -34,7 +34,7 @@ func (h *handlers) CreateAttachment(c *call, in *mlsapi.CreateAttachmentInput) e
 	announced := attachments.Announcement{Caller: c.caller, Size: in.Size}
 	sum, err := hex.DecodeString(in.Sha256)
 	if err != nil || len(sum) != sha256.Size || strings.ToLower(in.Sha256) != in.Sha256 {
-		return badRequest("sha256 must be 64 lower-case hexadecimal digits")
+		return lexcodec.Malformed("sha256", "must be 64 lower-case hexadecimal digits", in.Sha256)
 	}
 	copy(announced.SHA256[:], sum)
 	c.uses(quota.Bytes, rosterBytes)

@@ -24,7 +24,7 @@ func (h *handlers) CreateConvo(c *call, in *mlsapi.CreateConvoInput) error {
 	}
 	groupID, err := hex.DecodeString(in.GroupID)
 	if err != nil || len(groupID) == 0 || hex.EncodeToString(groupID) != in.GroupID {
-		return badRequest("groupId must be lower-case hexadecimal of whole bytes")
+		return lexcodec.Malformed("groupId", "must be lower-case hexadecimal of whole bytes", in.GroupID)
 	}
 	input := content(in.Fields())
 	if key == "" {

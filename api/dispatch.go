@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -128,7 +129,7 @@ func (s *Server) handle(cl *call) error {
 		return nil
 	}
 	if cl.header != "" && !lexcodec.ValidIdempotencyKey(cl.header) {
-		return badRequest(headerKey + " must be 1 to 128 printable ASCII characters")
+		return lexcodec.Malformed(headerKey, lexcodec.KeyRule, cl.header)
 	}
 	if cl.route.Method.Streams {
 		return s.stream(cl)
@@ -156,7 +157,7 @@ func (s *Server) admit(cl *call) (verified bool, err error) {
 	r, name := cl.http.Request(), cl.http.Param("nsid")
 	route, ok := s.routes[name]
 	if !ok {
-		return false, named(errorlist.MethodNotImplemented, "no such method")
+		return false, named(errorlist.MethodNotImplemented, "there is no method "+shown(name)+"; a newer server may have it")
 	}
 	cl.route = route
 	if err := checkForm(cl.http, route.Method); err != nil {
@@ -224,23 +225,32 @@ func checkVerb(c echo.Context, method mlsapi.Method) error {
 		return checkUpgrade(c)
 	case mlsapi.Query:
 		if r.Method != http.MethodGet { // HEAD is refused too: some queries claim or lease
-			return badRequest("the method is a query: use GET")
+			return badRequest("the method is a query: use GET, not " + r.Method)
 		}
 		return nil
 	}
 	if r.Method != http.MethodPost {
-		return badRequest("the method is a procedure: use POST")
+		return badRequest("the method is a procedure: use POST, not " + r.Method)
 	}
 	if !method.HasInput && !method.BytesIn {
 		return nil
 	}
 	if method.HasInput && !plainJSON(r.Header.Get(echo.HeaderContentType)) {
-		return badRequest("Content-Type must be application/json")
+		return badRequest("Content-Type must be application/json, got " + shown(r.Header.Get(echo.HeaderContentType)))
 	}
 	if coding := r.Header.Get(echo.HeaderContentEncoding); coding != "" && coding != "identity" {
-		return badRequest("Content-Encoding must be identity")
+		return badRequest("Content-Encoding must be identity, got " + shown(coding))
 	}
 	return nil
+}
+
+// shown is a header's value in quotes, cut if it is long, or none.
+func shown(value string) string {
+	const longest = 64 // bytes
+	if value == "" {
+		return "none"
+	}
+	return strconv.QuoteToASCII(value[:min(len(value), longest)])
 }
 
 func plainJSON(contentType string) bool {
@@ -361,7 +371,8 @@ func (c *call) key(field *string) (key string, err error) {
 	case field == nil:
 		return c.header, nil
 	case c.header != "" && c.header != *field:
-		return "", badRequest("idempotencyKey differs from the " + headerKey + " header")
+		return "", badRequest("idempotencyKey differs from the " + headerKey + " header: send one of them, or the " +
+			"same key in both")
 	}
 	return *field, nil
 }

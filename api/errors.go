@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -65,6 +66,7 @@ type more struct {
 	// hexadecimal hashes of the first request and of this one.
 	Fields           []string `json:"fields,omitempty"`
 	FirstUsedAt      *string  `json:"firstUsedAt,omitempty"`
+	KeyExpiresAt     *string  `json:"keyExpiresAt,omitempty"` // when the key is free again, if that is set
 	FirstRequestHash string   `json:"firstRequestHash,omitempty"`
 	RequestHash      string   `json:"requestHash,omitempty"`
 }
@@ -74,12 +76,17 @@ func (f failure) Error() string { return f.name + ": " + f.message }
 // limited says that a rate limit is exceeded.
 type limited struct{ after time.Duration }
 
-func (limited) Error() string { return "too many requests" }
+func (l limited) Error() string {
+	return fmt.Sprintf("too many requests of this account or address; send the same bytes again after %d s",
+		max(1, seconds(l.after.Seconds())))
+}
 
 // busy says that the server cannot take the request now.
 type busy struct{ after time.Duration }
 
-func (busy) Error() string { return "the server cannot take the request now" }
+func (busy) Error() string {
+	return "the server cannot take the request now; wait, then send the same bytes again"
+}
 
 // errorRow says how errors are answered.
 type errorRow struct {
@@ -152,7 +159,7 @@ var errorTable = []errorRow{
 	{name: mlsapi.ErrInvalidConfirmation, match: is(erasure.ErrConfirmation)},
 	{name: mlsapi.ErrInvalidRefreshToken, match: as[*sessions.RefreshError]()},
 	{name: errorlist.InvalidRequest, match: is(sessions.ErrDevice, sessions.ErrDID)},
-	{name: errorlist.InvalidRequest, match: is(transparency.ErrRange), message: "seq, from and size must be within the log, and size the largest"},
+	{name: errorlist.InvalidRequest, match: is(transparency.ErrRange), message: "seq, from and size must be within the log, and size the largest; getLogHead names the log's size"},
 	{name: mlsapi.ErrTooManyPushTargets, match: is(push.ErrTooManyTargets)},
 	{name: mlsapi.ErrFutureCursor, match: is(events.ErrFutureCursor)},
 	{name: mlsapi.ErrConsumerTooSlow, match: is(events.ErrConsumerTooSlow)},
@@ -160,7 +167,7 @@ var errorTable = []errorRow{
 
 	// Authentication.
 	{name: errorlist.AuthMissing, match: is(serviceauth.ErrMissing),
-		message: "a service-auth token or a session is needed", header: echo.HeaderWWWAuthenticate, value: `Bearer`},
+		message: "there is no Authorization header; send a service-auth token or a session as Authorization: Bearer", header: echo.HeaderWWWAuthenticate, value: `Bearer`},
 	{name: errorlist.InvalidToken, match: as[*serviceauth.InvalidError](),
 		header: echo.HeaderWWWAuthenticate, value: `Bearer error="invalid_token"`, more: tokenReason},
 
@@ -254,6 +261,9 @@ func keyUsed(f *failure, err error) {
 	conflict, _ := find[*idem.ConflictError](err)
 	f.more.Fields = conflict.Fields
 	f.more.FirstUsedAt = lexcodec.Pointer(lexcodec.NewDatetime(conflict.At).String())
+	if !conflict.Expires.IsZero() {
+		f.more.KeyExpiresAt = lexcodec.Pointer(lexcodec.NewDatetime(conflict.Expires).String())
+	}
 	f.more.FirstRequestHash, f.more.RequestHash = hex.EncodeToString(conflict.First), hex.EncodeToString(conflict.Hash)
 }
 

@@ -157,7 +157,8 @@ func TestExplain(t *testing.T) {
 		}, "The device phone confirmed at T that it has joined with the Welcome into epoch 1."},
 		{"a refusal that explains itself", func(_ *testing.T, _ *world, alice, _ *user, _ *convo) answer {
 			return alice.get(mlsapi.NSIDGetEpoch, "convoId", uuid.NewString())
-		}, "The server answered ConvoNotFound: no such convo."},
+		}, "The server answered ConvoNotFound: no such convo, or the caller was never its member; getConvos lists the " +
+			"caller's."},
 		{"a retry", func(_ *testing.T, _ *world, alice, _ *user, c *convo) answer {
 			message := alice.message(c, "one")
 			alice.post(mlsapi.NSIDSendMessage, message).ok()

@@ -68,9 +68,27 @@ func RenamedRules() (names [][2]string) {
 }
 
 // Refusal is the answer to a domain error.
-func Refusal(err error) (status int, name string, ok bool) {
+func Refusal(err error) (status int, name, message string, ok bool) {
 	f, ok := refusal(err)
-	return f.status, f.name, ok
+	return f.status, f.name, f.message, ok
+}
+
+// Limited is the error of a rate limit.
+func Limited(after time.Duration) error { return limited{after} }
+
+// UntestedRows are the rows of errorTable whose error is the client's and that answer none of errs.
+func UntestedRows(errs []error) (rows []string) {
+	tested := map[*errorRow]bool{}
+	for _, err := range errs {
+		_, row, _ := answerTo(err)
+		tested[row] = true
+	}
+	for i := range errorTable {
+		if row := &errorTable[i]; StatusOf(row.name) < 500 && !tested[row] {
+			rows = append(rows, strconv.Itoa(i)+", "+row.name)
+		}
+	}
+	return rows
 }
 
 // StatusOf is the status of a named error.

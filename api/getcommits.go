@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/base64"
+	"fmt"
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
@@ -29,10 +30,13 @@ func (h *handlers) GetCommits(c *call, p *mlsapi.GetCommitsParams) error {
 	}
 	// A client that is up to date may ask for the next epoch, and gets an empty answer.
 	if p.ToEpoch != nil && p.FromEpoch > to {
-		return named(mlsapi.ErrInvalidEpochRange, "fromEpoch is greater than toEpoch")
+		return named(mlsapi.ErrInvalidEpochRange, fmt.Sprintf("fromEpoch is %d, and toEpoch %d; it must not be "+
+			"less", p.FromEpoch, to))
 	}
 	if p.FromEpoch > member.Epoch+1 {
-		return named(mlsapi.ErrInvalidEpochRange, "fromEpoch is beyond the convo's epoch")
+		return named(mlsapi.ErrInvalidEpochRange, fmt.Sprintf("fromEpoch is %d, and the convo's epoch %d; the next "+
+			"one is the last that can be asked for",
+			p.FromEpoch, member.Epoch))
 	}
 	answer, next, bytes, full := c.list(), p.FromEpoch, int64(0), false
 	read := func(maxBytes int64) error {

@@ -37,7 +37,7 @@ func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error
 	if p.ConvoID != nil {
 		convo, err := c.convoID(*p.ConvoID)
 		if err != nil {
-			return badRequest("convoId must be a convo's id")
+			return err
 		}
 		claim.ConvoID, scope = &convo, *p.ConvoID
 	}

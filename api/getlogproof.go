@@ -17,7 +17,7 @@ func (h *handlers) GetLogProof(c *call, p *mlsapi.GetLogProofParams) error {
 		return err
 	}
 	if (p.Seq == nil) == (p.From == nil) {
-		return badRequest("send seq or from")
+		return badRequest("send seq or from, and not both")
 	}
 	out := &mlsapi.GetLogProofOutput{}
 	var proof []verifier.Hash

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -76,13 +77,14 @@ func (c *call) convoID(text string) (id uuid.UUID, err error) {
 	return c.identity.convo, err
 }
 
-// convoID parses the id of a convo. A malformed id is answered like that of a convo that never
-// existed.
+// convoID parses the id of a convo. A malformed id tells the caller nothing about convos, so that it is
+// refused as such.
 func convoID(text string) (uuid.UUID, error) {
 	id, err := uuid.Parse(text)
 	// Parse takes other spellings too
 	if err != nil || len(text) != len("00000000-0000-0000-0000-000000000000") || strings.ContainsAny(text, "ABCDEF") {
-		return uuid.Nil, convos.ErrNotFound
+		return uuid.Nil, lexcodec.Malformed("convoId", "must be a UUID in lower case, such as "+
+			"0192f3a4-5b6c-7d8e-9f01-23456789abcd", text)
 	}
 	return id, nil
 }
@@ -91,7 +93,9 @@ func convoID(text string) (uuid.UUID, error) {
 func cipherSuite(name string) (mls.CipherSuite, error) {
 	suite, ok := mls.ParseCipherSuite(name)
 	if !ok {
-		return 0, named(mlsapi.ErrInvalidCipherSuite, "cipherSuite: not a cipher suite of RFC 9420 (§17.1)")
+		return 0, named(mlsapi.ErrInvalidCipherSuite, "cipherSuite: a text of "+strconv.Itoa(len(name))+" bytes that "+
+			"is no cipher suite of RFC 9420 (§17.1), such as "+
+			mls.CipherSuite(1).String())
 	}
 	return suite, nil
 }
@@ -180,7 +184,7 @@ func (c *call) device(id, ref *string) (welcome.Device, error) {
 	if ref != nil {
 		raw, err := hex.DecodeString(*ref)
 		if err != nil || len(raw) == 0 {
-			return d, badRequest("keyPackageRef must be hexadecimal")
+			return d, lexcodec.Malformed("keyPackageRef", "must be hexadecimal", *ref)
 		}
 		d.KeyPackageRef = raw
 	}

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"mlsd/api/mlsapi"
 )
 
@@ -94,7 +96,7 @@ func TestOversizedBodyIsDrained(t *testing.T) {
 	alice := w.user()
 	const pieces, size = 48, 64 << 10 // 3 MiB, where 256 KiB are allowed
 	piece := strings.Repeat("x", size)
-	good := encode(&mlsapi.UpdateCursorInput{ConvoID: "x"})
+	good := encode(&mlsapi.UpdateCursorInput{ConvoID: uuid.NewString()})
 	usable := func(l *line) {
 		t.Helper()
 		l.head(alice, mlsapi.NSIDUpdateCursor, fmt.Sprintf("Content-Length: %d", len(good)))

@@ -29,7 +29,8 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 		return err
 	}
 	if in.SenderDID != c.caller {
-		return named(mlsapi.ErrSenderMismatch, "senderDid is not the caller")
+		return named(mlsapi.ErrSenderMismatch,
+			fmt.Sprintf("senderDid is %.128s, and the caller %s; they must be the same", in.SenderDID, c.caller))
 	}
 	convo, err := c.convoID(in.ConvoID)
 	if err != nil {
@@ -135,7 +136,8 @@ func messageHeader(in *mlsapi.SendMessageInput) (mls.Header, error) {
 				"a member adds others with addMembers, and a member's own device joins with processExternalCommit (RFC 9420 "+
 				"§12.1.8.2)")
 	case int64(h.Epoch) != in.Epoch:
-		return h, named(mlsapi.ErrInvalidMessage, "epoch differs from the ciphertext's own")
+		return h, named(mlsapi.ErrInvalidMessage, fmt.Sprintf("epoch is %d, and the ciphertext's own %d; send the "+
+			"epoch that it was encrypted in", in.Epoch, h.Epoch))
 	}
 	return h, nil
 }

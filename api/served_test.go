@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"mlsd/api/mlsapi"
 	"mlsd/internal/pgtest"
@@ -35,7 +36,7 @@ func TestServed(t *testing.T) {
 	pgtest.Age(t, w.db, "idempotency_keys", 25*time.Hour, "expires_at")
 	alice.post(mlsapi.NSIDPublishKeyPackage, publication).ok()
 	alice.get(mlsapi.NSIDGetEpoch, "convoId", c.id).ok()
-	alice.get(mlsapi.NSIDGetEpoch, "convoId", "none").fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
+	alice.get(mlsapi.NSIDGetEpoch, "convoId", uuid.NewString()).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
 	if status := w.anonymous(mlsapi.NSIDGetEpoch); status != http.StatusUnauthorized {
 		t.Errorf("without a token: %d", status)
 	}

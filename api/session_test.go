@@ -528,7 +528,8 @@ func TestStreamsOfASession(t *testing.T) {
 		t.Errorf("the event stream got %+v", e)
 	}
 	w.counts(2, "mlsd_subscriptions_ended_total", "kind", "websocket", "reason", "session")
-	w.dial("", "ticket", unused.Ticket).fails("InvalidTicket", "the ticket is not valid")
+	w.dial("", "ticket", unused.Ticket).fails("InvalidTicket", "the ticket is not valid: it was used, is old, or "+
+		"is no ticket; get a new one with getSubscriptionTicket")
 }
 
 // A stream does not outlast the bearer that opened it, refreshed or not.

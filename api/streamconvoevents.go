@@ -38,7 +38,11 @@ func (h *handlers) StreamConvoEvents(c *call, p *mlsapi.StreamConvoEventsParams)
 	if p.ConvoID != nil {
 		convos = []string{*p.ConvoID}
 	}
-	sub, outdated, err := h.streams.subscription(c.ctx, request(c.caller, nil, seen, convos))
+	r, err := request(c.caller, nil, seen, convos)
+	if err != nil {
+		return err
+	}
+	sub, outdated, err := h.streams.subscription(c.ctx, r)
 	if err != nil {
 		return err
 	}

@@ -248,8 +248,8 @@ func (s *streams) subscription(ctx context.Context, r events.Request) (subscript
 }
 
 // request is the request for a subscription. convos are the ids of convos that the client names,
-// nil if it names none. A malformed id is ignored: no event concerns it.
-func request(caller syntax.DID, device *string, cursor *events.Cursor, convos []string) events.Request {
+// nil if it names none.
+func request(caller syntax.DID, device *string, cursor *events.Cursor, convos []string) (events.Request, error) {
 	r := events.Request{DID: caller, Cursor: cursor}
 	if device != nil {
 		r.DeviceID = *device
@@ -258,9 +258,11 @@ func request(caller syntax.DID, device *string, cursor *events.Cursor, convos []
 		r.Convos = []uuid.UUID{}
 	}
 	for _, text := range convos {
-		if id, err := convoID(text); err == nil {
-			r.Convos = append(r.Convos, id)
+		id, err := convoID(text)
+		if err != nil {
+			return r, err
 		}
+		r.Convos = append(r.Convos, id)
 	}
-	return r
+	return r, nil
 }

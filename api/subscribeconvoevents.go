@@ -7,6 +7,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/labstack/echo/v4"
 
+	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/events"
 	"mlsd/internal/serviceauth"
@@ -27,6 +28,10 @@ func (h *handlers) SubscribeConvoEvents(c *call, p *mlsapi.SubscribeConvoEventsP
 	if err == nil {
 		err = h.opens(c)
 	}
+	var r events.Request
+	if err == nil {
+		r, err = request(c.caller, p.DeviceID, cursor, p.ConvoIDs)
+	}
 	if err == nil && p.Ticket != nil {
 		_, err = h.tickets.Redeem(c.ctx, *p.Ticket, c.route.Method.NSID)
 	}
@@ -39,7 +44,7 @@ func (h *handlers) SubscribeConvoEvents(c *call, p *mlsapi.SubscribeConvoEventsP
 	if err != nil {
 		return err
 	}
-	sub, outdated, err := h.streams.subscription(c.ctx, request(c.caller, p.DeviceID, cursor, p.ConvoIDs))
+	sub, outdated, err := h.streams.subscription(c.ctx, r)
 	if errors.Is(err, events.ErrFutureCursor) {
 		return h.streams.refuse(c.http, err)
 	}
@@ -72,7 +77,7 @@ func beginning(number *int64, position *string) (*events.Cursor, error) {
 func cursorOf(name, text string) (*events.Cursor, error) {
 	c, err := events.ParseCursor(text)
 	if err != nil {
-		return nil, badRequest(name + " must be the cursor of an event")
+		return nil, lexcodec.Malformed(name, "must be the cursor of an event", text)
 	}
 	return &c, nil
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -42,7 +43,7 @@ const longUpload = 10 * time.Second
 func (s *Server) readBody(cl *call) (body []byte, err error) {
 	r, limit := cl.http.Request(), cl.route.maxBody
 	if r.ContentLength > limit {
-		return nil, tooLarge(limit)
+		return nil, tooLarge(cl.route, r.ContentLength)
 	}
 	most, growth := r.ContentLength, int64(bodyGrowth)
 	if r.ContentLength < 0 {
@@ -65,7 +66,7 @@ func (s *Server) readBody(cl *call) (body []byte, err error) {
 	switch {
 	case whole && int64(len(body)) > limit:
 		cl.bodyRead = false
-		return nil, tooLarge(limit)
+		return nil, tooLarge(cl.route, 0)
 	case whole:
 		return body, nil
 	case evicted:
@@ -104,8 +105,14 @@ func (c *call) receive(body []byte, most, growth int64) ([]byte, error) {
 	return body, nil
 }
 
-func tooLarge(limit int64) error {
-	return named(errorlist.PayloadTooLarge, "the body has more than "+strconv.FormatInt(limit, 10)+" bytes")
+// tooLarge is the error of a body that is too long. n is its length in bytes, 0 if it was not declared.
+func tooLarge(route *route, n int64) error {
+	got := "more"
+	if n != 0 {
+		got = strconv.FormatInt(n, 10)
+	}
+	return named(errorlist.PayloadTooLarge, fmt.Sprintf("the body of %s must have at most %d bytes, got %s",
+		route.Method.NSID, route.maxBody, got))
 }
 
 // write writes the answer. A client that reads too slowly loses the connection.

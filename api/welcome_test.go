@@ -566,7 +566,8 @@ func TestLongReasonOfAFailedJoin(t *testing.T) {
 		in := &mlsapi.ConfirmWelcomeInput{ConvoID: c.id, ErrorDetails: &tc.details}
 		bob.post(mlsapi.NSIDConfirmWelcome, in).ok()
 		var kept string
-		if err := w.db.QueryRow(t.Context(), `SELECT last_error FROM welcomes WHERE convo_id = $1`, c.id).Scan(&kept); err != nil {
+		if err := w.db.QueryRow(t.Context(), `SELECT last_error FROM welcomes WHERE convo_id = $1`,
+			c.id).Scan(&kept); err != nil {
 			t.Fatal(err)
 		}
 		if kept != tc.details[:tc.kept] {

@@ -102,8 +102,8 @@ func checkAdditions(ctx context.Context, tx pgx.Tx, c *locked, caller syntax.DID
 	if err != nil {
 		return nil, fmt.Errorf("read the roster: %w", err)
 	}
-	if total-len(present)+len(added) > MaxMembers {
-		return nil, ErrTooManyMembers
+	if n := total - len(present) + len(added); n > MaxMembers {
+		return nil, tooManyMembers(n)
 	}
 	if err := countInvited(ctx, tx, caller, distinct(added, present...), s); err != nil {
 		return nil, err

@@ -105,9 +105,9 @@ func (c *locked) checkCommit(ctx context.Context, tx pgx.Tx, by syntax.DID, comm
 	case err != nil:
 		return h, invalid(Commit, "%v", err)
 	case h.ContentType != mls.ContentTypeCommit:
-		return h, invalid(Commit, "content_type is %s (RFC 9420 §6)", h.ContentType)
+		return h, invalid(Commit, "content_type is %s, and not commit (RFC 9420 §6)", h.ContentType)
 	case !bytes.Equal(h.GroupID, c.groupID):
-		return h, invalid(Commit, "group_id is of another group")
+		return h, invalid(Commit, "group_id is %x, and the convo's %x", h.GroupID, c.groupID)
 	case int64(h.Epoch) != c.epoch:
 		winner, err := messages.CommitSeq(ctx, tx, c.id, int64(h.Epoch)+1)
 		if err != nil {
@@ -149,10 +149,10 @@ func addWelcome(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch i
 		return invalid(Welcome, "%v", err)
 	}
 	if int32(w.CipherSuite) != c.cipherSuite {
-		return invalid(Welcome, "cipher_suite is %s", w.CipherSuite)
+		return invalid(Welcome, "cipher_suite is %s, and the convo's %s", w.CipherSuite, mls.CipherSuite(c.cipherSuite))
 	}
 	if most := (len(added) + 1) * maxDevices; len(w.Refs) > most {
-		return invalid(Welcome, "names more than %d KeyPackages for so few people", most)
+		return invalid(Welcome, "names %d KeyPackages, and at most %d for so many people", len(w.Refs), most)
 	}
 	owners := distinct(append(slices.Clip(added), by), allowed.invited.Refused...)
 	devices, err := keypackages.Consume(ctx, tx, by, owners, w.CipherSuite, w.Refs)

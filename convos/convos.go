@@ -7,6 +7,7 @@
 package convos
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -27,15 +28,20 @@ var (
 	ErrNotFound           = messages.ErrConvoNotFound
 	ErrNotMember          = messages.ErrNotMember
 	ErrConvoClosed        = messages.ErrConvoClosed
-	ErrGroupAlreadyExists = errors.New("a convo with this groupId exists already")
-	ErrTooManyMembers     = fmt.Errorf("a convo has at most %d members", MaxMembers)
-	ErrLastMember         = errors.New("the last member cannot leave")
-	ErrCommitRequired     = errors.New("the change needs a commit")
-	ErrNotPermitted       = errors.New("only the creator removes another member, with leaveConvo")
-	ErrTargetNotMember    = errors.New("targetDid: was never a member of the convo")
-	ErrSeqAhead           = errors.New("seq: beyond the end of the log")
-	ErrNoGroupInfo        = errors.New("no GroupInfo of the current epoch is known")
+	ErrGroupAlreadyExists = errors.New("a convo with this groupId exists already; if getConvos does not list it, " +
+		"take another groupId")
+	ErrTooManyMembers = fmt.Errorf("a convo has at most %d members", MaxMembers)
+	ErrLastMember     = errors.New("the last member cannot leave; hide the convo in the app")
+	ErrCommitRequired = errors.New("there is no commit, and the change needs one; make it with the MLS library")
+	ErrNotPermitted   = errors.New("the caller is not the creator; only the creator removes another member, " +
+		"with leaveConvo")
+	ErrTargetNotMember = errors.New("targetDid: was never a member of the convo; getConvo lists the members")
+	ErrSeqAhead        = errors.New("seq: beyond the end of the log")
+	ErrNoGroupInfo     = errors.New("no GroupInfo of the current epoch is known; the next commit that brings " +
+		"one makes it known")
 )
+
+func tooManyMembers(n int) error { return fmt.Errorf("%w; it would have %d", ErrTooManyMembers, n) }
 
 // AlreadyMemberError names a DID that a commit adds although it is a member.
 type AlreadyMemberError struct {
@@ -44,10 +50,7 @@ type AlreadyMemberError struct {
 }
 
 func (e *AlreadyMemberError) Error() string {
-	if e.Reason == "" {
-		return e.DID.String() + " is a member already"
-	}
-	return e.DID.String() + " is a member already: " + e.Reason
+	return e.DID.String() + " is a member already: " + cmp.Or(e.Reason, "leave it out")
 }
 
 // InvalidObjectError says why an MLS object does not fit its request.

@@ -47,8 +47,8 @@ type judgement struct {
 // judged by Create.
 func (n *NewConvo) Judge() {
 	j := &judgement{others: distinct(n.Members, n.Creator)}
-	if len(j.others)+1 > MaxMembers {
-		j.err = ErrTooManyMembers
+	if members := len(j.others) + 1; members > MaxMembers {
+		j.err = tooManyMembers(members)
 	} else {
 		j.epoch, j.verdict, j.err = n.judge(j.others)
 	}

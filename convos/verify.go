@@ -329,11 +329,11 @@ func checkGroupInfo(groupInfo, groupID []byte, suite int32, epoch *int64) (mls.G
 	case err != nil:
 		return info, invalid(GroupInfo, "%v", err)
 	case !bytes.Equal(info.GroupID, groupID):
-		return info, invalid(GroupInfo, "group_id is of another group")
+		return info, invalid(GroupInfo, "group_id is %x, and not %x", info.GroupID, groupID)
 	case int32(info.CipherSuite) != suite:
-		return info, invalid(GroupInfo, "cipher_suite is %s", info.CipherSuite)
+		return info, invalid(GroupInfo, "cipher_suite is %s, and not %s", info.CipherSuite, mls.CipherSuite(suite))
 	case epoch != nil && int64(info.Epoch) != *epoch:
-		return info, invalid(GroupInfo, "epoch is %d, not %d", info.Epoch, *epoch)
+		return info, invalid(GroupInfo, "epoch is %d, and not %d", info.Epoch, *epoch)
 	}
 	return info, nil
 }

@@ -18,7 +18,8 @@ import (
 )
 
 // ErrInvalidTicket says that a ticket is unknown, used, expired, or for another method.
-var ErrInvalidTicket = errors.New("the ticket is not valid")
+var ErrInvalidTicket = errors.New("the ticket is not valid: it was used, is old, or is no ticket; get a new one " +
+	"with getSubscriptionTicket")
 
 const (
 	ticketLife = time.Minute

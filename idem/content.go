@@ -119,6 +119,7 @@ func (r record) conflict(req Request) error {
 		return nil
 	}
 	return &ConflictError{
-		Fields: differing(r.fieldHashes, req.Input.fieldHashes()), At: r.createdAt, First: r.requestHash, Hash: hash[:],
+		Fields: differing(r.fieldHashes, req.Input.fieldHashes()), At: r.createdAt, Expires: r.expiresAt,
+		First: r.requestHash, Hash: hash[:],
 	}
 }

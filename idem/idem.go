@@ -33,7 +33,8 @@ import (
 
 // ErrInProgress says that a request with the same key is still running. It is a *RunningError if
 // the server knows since when.
-var ErrInProgress = errors.New("a request with this idempotency key is still running")
+var ErrInProgress = errors.New("a request with this idempotency key is still running; wait, then send the same " +
+	"bytes again")
 
 // ErrUnknownOutcome says that the connection was lost during COMMIT, and that no record shows
 // whether the transaction was committed.
@@ -59,13 +60,20 @@ const timestamp = "2006-01-02T15:04:05.000Z07:00"
 type ConflictError struct {
 	Fields []string  // paths of the input fields that differ, sorted; never their values
 	At     time.Time // when the first request came
-	First  []byte    // hash of the first request
-	Hash   []byte    // hash of this request
+	// Expires is when the key is free again. Zero: as long as the row that is the record, which can be
+	// for ever.
+	Expires time.Time
+	First   []byte // hash of the first request
+	Hash    []byte // hash of this request
 }
 
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("the idempotency key was used for another request; differing fields: %s; first used at %s",
+	text := fmt.Sprintf("the idempotency key was used for another request; differing fields: %s; first used at %s",
 		strings.Join(e.Fields, ", "), e.At.UTC().Format(timestamp))
+	if !e.Expires.IsZero() {
+		text += "; keyExpiresAt=" + e.Expires.UTC().Format(timestamp)
+	}
+	return text + "; a new request needs a new key"
 }
 
 // Request names one write and says what was asked.

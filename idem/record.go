@@ -25,6 +25,7 @@ type record struct {
 	fieldHashes map[string]string
 	response    []byte
 	createdAt   time.Time
+	expiresAt   time.Time
 	state       state
 	outcome     Outcome
 	startedAt   *time.Time    // of work outside the database
@@ -86,12 +87,13 @@ func complete(tx *pgpool.Transaction, req Request, response []byte) {
 func lookup(ctx context.Context, q pgpool.Queryer, req Request) (r record, err error) {
 	var left *time.Duration
 	err = q.QueryRow(ctx, `
-		SELECT request_hash, field_hashes, response, created_at, state, outcome, started_at, lease_expires_at -
-			clock_timestamp(), fence
+		SELECT request_hash, field_hashes, response, created_at, expires_at, state, outcome, started_at,
+			lease_expires_at - clock_timestamp(), fence
 		FROM idempotency_keys
 		WHERE (caller_did, nsid, scope, key) = ($1, $2, $3, $4) AND expires_at > clock_timestamp()`,
 		req.Caller, req.NSID, req.Scope, req.Key).
-		Scan(&r.requestHash, &r.fieldHashes, &r.response, &r.createdAt, &r.state, &r.outcome, &r.startedAt, &left, &r.fence)
+		Scan(&r.requestHash, &r.fieldHashes, &r.response, &r.createdAt, &r.expiresAt, &r.state, &r.outcome, &r.startedAt,
+			&left, &r.fence)
 	if left != nil {
 		r.left = max(*left, 0)
 	}

@@ -72,7 +72,7 @@ var (
 		MaxAvailable, MaxUnclaimed)
 	ErrExpirationTooFar = errors.New("expires is more than 90 days ahead")
 	ErrNotFound         = errors.New("no KeyPackage of the added members and the group's cipher suite has this " +
-		"KeyPackageRef")
+		"KeyPackageRef; claim them with getKeyPackages")
 )
 
 // InvalidError says why a KeyPackage cannot be published.
@@ -86,7 +86,9 @@ type UnusableError struct {
 	Reason string
 }
 
-func (e *UnusableError) Error() string { return fmt.Sprintf("KeyPackage %s %s", e.Ref, e.Reason) }
+func (e *UnusableError) Error() string {
+	return fmt.Sprintf("KeyPackage %s %s; claim another with getKeyPackages", e.Ref, e.Reason)
+}
 
 // ClaimRequest asks for one KeyPackage for each device of each DID.
 type ClaimRequest struct {

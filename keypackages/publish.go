@@ -129,11 +129,12 @@ func (p *Publication) checkPublisher() error {
 	kp := p.checked.kp
 	switch {
 	case kp.CipherSuite != p.CipherSuite:
-		return &InvalidError{Reason: fmt.Sprintf("cipherSuite: the KeyPackage is of %s", kp.CipherSuite)}
+		return &InvalidError{Reason: fmt.Sprintf("cipherSuite is %s, and the KeyPackage of %s", p.CipherSuite,
+			kp.CipherSuite)}
 	case !kp.BelongsTo(p.Owner.String()):
-		return &InvalidError{Reason: "credential: its identity is not the publisher's DID"}
+		return &InvalidError{Reason: "credential: its identity is not the caller's DID, " + p.Owner.String()}
 	case p.Device != "" && kp.DeviceID() != p.Device:
-		return &InvalidError{Reason: "signature_key: of another device than the session"}
+		return &InvalidError{Reason: "signature_key: of device " + kp.DeviceID() + ", and the session is of " + p.Device}
 	}
 	return nil
 }
@@ -142,9 +143,11 @@ func (p *Publication) checkPublisher() error {
 func (p *Publication) validAt(now time.Time) error {
 	switch {
 	case p.Expires != nil && p.Expires.Sub(now) > MaxLifetime:
-		return ErrExpirationTooFar
+		return fmt.Errorf("%w: it is %s, and the server's time %s", ErrExpirationTooFar, p.Expires.UTC().Format(time.RFC3339),
+			now.UTC().Format(time.RFC3339))
 	case p.Expires != nil && !p.Expires.After(now):
-		return &InvalidError{Reason: "expires: in the past"}
+		return &InvalidError{Reason: fmt.Sprintf("expires is %s, and must be after the server's time, %s",
+			p.Expires.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))}
 	}
 	if err := p.checkPublisher(); err != nil {
 		return err

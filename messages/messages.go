@@ -17,12 +17,13 @@ import (
 
 // Refusals. A caller who was never a member gets ErrConvoNotFound, as for an id that never existed.
 var (
-	ErrConvoNotFound = errors.New("no such convo")
-	ErrNotMember     = errors.New("the caller is no longer a member of the convo")
-	ErrInvalidCursor = errors.New("the cursor is not a message of this convo")
-	ErrWrongGroup    = errors.New("the ciphertext belongs to another group")
-	ErrInvalidAsset  = errors.New("embedUri: the convo has no such attachment that is complete")
-	ErrConvoClosed   = errors.New("the convo is closed, and takes no more messages and commits; getConvo names its " +
+	ErrConvoNotFound = errors.New("no such convo, or the caller was never its member; getConvos lists the caller's")
+	ErrNotMember     = errors.New("the caller is no longer a member of the convo; a member can add it again")
+	ErrInvalidCursor = errors.New("the cursor is not a message of this convo; send one that this method gave, or none")
+	ErrWrongGroup    = errors.New("the ciphertext belongs to another group than the convo; send it to the convo " +
+		"of its group")
+	ErrInvalidAsset = errors.New("embedUri: the convo has no such attachment that is complete; complete it first")
+	ErrConvoClosed  = errors.New("the convo is closed, and takes no more messages and commits; getConvo names its " +
 		"successorGroupId if it has one")
 )
 

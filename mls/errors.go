@@ -61,7 +61,7 @@ func (e *ParseError) Unwrap() error { return e.Kind }
 // checkSize refuses msg if it has more than limit bytes.
 func checkSize(object string, msg []byte, limit int) error {
 	if len(msg) > limit {
-		return tooLarge(object, limit)
+		return tooLarge(object, len(msg), limit)
 	}
 	return nil
 }

@@ -87,7 +87,7 @@ func (r *reader) contextExtensions(field string) Extensions {
 	e := r.extensions(field)
 	if len(e) > MaxContextExtensionsSize {
 		r.in.section = ""
-		r.fail(ErrTooLarge, field, "more than "+strconv.Itoa(MaxContextExtensionsSize)+" bytes")
+		r.fail(ErrTooLarge, field, sizes(len(e), MaxContextExtensionsSize))
 	}
 	return e
 }

@@ -41,7 +41,7 @@ func ParseHeader(msg []byte) (Header, error) {
 	case h.WireFormat == WireFormatPrivateMessage:
 		r.privateMessage(&h, len(msg))
 	case h.WireFormat == WireFormatPublicMessage && len(msg) > MaxCommitSize:
-		return Header{}, tooLarge("PublicMessage", MaxCommitSize)
+		return Header{}, tooLarge("PublicMessage", len(msg), MaxCommitSize)
 	case h.WireFormat == WireFormatPublicMessage:
 		r.publicMessage(&h)
 	default:
@@ -69,7 +69,7 @@ func (r *reader) privateMessage(h *Header, size int) {
 	h.ContentType = r.contentType()
 	if h.ContentType != ContentTypeApplication && size > MaxCommitSize {
 		r.in.section = ""
-		r.fail(ErrTooLarge, "", "a handshake of more than "+strconv.Itoa(MaxCommitSize)+" bytes")
+		r.fail(ErrTooLarge, "", "a handshake of "+sizes(size, MaxCommitSize))
 	}
 	r.opaque("authenticated_data")
 	r.opaque("encrypted_sender_data")

@@ -62,7 +62,7 @@ func (r *reader) leafNode() (l leafNode) {
 	l.raw = r.since(start)
 	if len(l.raw) > MaxLeafNodeSize {
 		r.in.section = ""
-		r.fail(ErrTooLarge, "", "more than "+strconv.Itoa(MaxLeafNodeSize)+" bytes")
+		r.fail(ErrTooLarge, "", sizes(len(l.raw), MaxLeafNodeSize))
 	}
 	r.in = prev
 	return l

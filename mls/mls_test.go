@@ -45,7 +45,8 @@ func TestErrorText(t *testing.T) {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	_, err = ParseWelcome(make([]byte, MaxWelcomeSize+1))
-	if err == nil || err.Error() != "Welcome too large: more than 1048576 bytes" || !errors.Is(err, ErrTooLarge) {
+	if err == nil || err.Error() != "Welcome too large: 1048577 bytes, and at most 1048576 are taken" ||
+		!errors.Is(err, ErrTooLarge) {
 		t.Errorf("got %v", err)
 	}
 	// Errors must not repeat content.

@@ -208,9 +208,14 @@ func (r *reader) finish() error {
 	return nil
 }
 
-// tooLarge returns the error for an object over its limit in bytes.
-func tooLarge(object string, limit int) error {
-	return &ParseError{Object: object, Reason: "more than " + strconv.Itoa(limit) + " bytes", Kind: ErrTooLarge}
+// tooLarge returns the error for an object of n bytes, over its limit.
+func tooLarge(object string, n, limit int) error {
+	return &ParseError{Object: object, Reason: sizes(n, limit), Kind: ErrTooLarge}
+}
+
+// sizes names the size of what is too large, and the limit.
+func sizes(n, limit int) string {
+	return strconv.Itoa(n) + " bytes, and at most " + strconv.Itoa(limit) + " are taken"
 }
 
 // u16List is an encoded list of 16-bit code points.

@@ -50,8 +50,9 @@ const (
 var (
 	ErrConvoNotFound = messages.ErrConvoNotFound
 	ErrNotMember     = messages.ErrNotMember
-	ErrNotFound      = errors.New("no Welcome for this device")
-	ErrConsumed      = errors.New("the Welcome has been consumed")
+	ErrNotFound      = errors.New("no Welcome for this device; if it is not in the group, it can join by an " +
+		"external commit, or be invited again")
+	ErrConsumed = errors.New("the Welcome has been consumed")
 )
 
 // ExpiryPolicy says what happens to a Welcome that is not confirmed within the grace.

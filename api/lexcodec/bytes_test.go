@@ -164,7 +164,8 @@ func TestFieldsAreCanonical(t *testing.T) {
 func TestValidIdempotencyKey(t *testing.T) {
 	t.Parallel()
 	for key, want := range map[string]bool{
-		"": false, "k": true, " ~": true, "01890a5d-ac96-774b-bcce-b302099a8057": true, strings.Repeat("k", 128): true,
+		"": false, "k": true, "~": true, "a b": true, " k": false, "k ": false, " ": false,
+		"01890a5d-ac96-774b-bcce-b302099a8057": true, strings.Repeat("k", 128): true,
 		strings.Repeat("k", 129): false, "a\tb": false, "a\x7f": false, "é": false, "a\x00": false,
 	} {
 		if got := lexcodec.ValidIdempotencyKey(key); got != want {

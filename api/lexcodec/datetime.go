@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-var errDatetime = errors.New("must be an RFC 3339 datetime")
+var errDatetime = errors.New("must be an RFC 3339 datetime, such as 2026-01-02T15:04:05Z")
 
 // datetimeLayout always writes three digits, so that equal times are equal text.
 const datetimeLayout = "2006-01-02T15:04:05.000Z"

@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"io"
 	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -139,11 +140,26 @@ func (d *Decoder) expect(kind jsontext.Kind, what string) bool {
 		_, err := d.json.ReadToken()
 		d.syntax(err)
 	case jsontext.KindNull:
-		d.fail(RuleNull, "must not be null")
+		d.fail(RuleNull, "must be "+what+", got null")
 	default:
-		d.fail(RuleType, "must be "+what)
+		d.fail(RuleType, "must be "+what+", got "+kindName(got))
 	}
 	return false
+}
+
+// kindName is a kind of value as messages name it.
+func kindName(kind jsontext.Kind) string {
+	switch kind {
+	case jsontext.KindString:
+		return "a string"
+	case jsontext.KindNumber:
+		return "a number"
+	case jsontext.KindBeginObject:
+		return "an object"
+	case jsontext.KindBeginArray:
+		return "an array"
+	}
+	return "a boolean"
 }
 
 // raw reads one scalar and returns its text.
@@ -264,7 +280,7 @@ func (d *Decoder) stringText(max int) []byte {
 		return nil
 	}
 	if (len(raw)-2)/6 > max {
-		d.check(maximum(max, "bytes"))
+		d.check(maximum(max, "byte", more))
 		return nil
 	}
 	return d.unquote(raw)
@@ -276,7 +292,7 @@ func (d *Decoder) Text(min, max int) string {
 	if d.err != nil {
 		return ""
 	}
-	if !d.check(checkLength(len(text), min, max, "bytes")) {
+	if !d.check(checkLength(len(text), min, max, "byte")) {
 		return ""
 	}
 	s := string(text)
@@ -345,12 +361,12 @@ func (d *Decoder) Datetime() Datetime {
 // Base64 reads a base64 string. The limits count the characters as sent.
 func (d *Decoder) Base64(min, max int) Base64 {
 	text := d.stringText(max)
-	if d.err != nil || !d.check(checkLength(len(text), min, max, "characters")) {
+	if d.err != nil || !d.check(checkLength(len(text), min, max, "character")) {
 		return nil
 	}
 	out, err := ParseBase64(text)
 	if err != nil {
-		d.fail(RuleFormat, err.Error())
+		d.check(notText(RuleFormat, err.Error(), len(text)))
 	}
 	return out
 }
@@ -362,19 +378,20 @@ func (d *Decoder) Bytes(min, max int) Bytes {
 	}
 	text, ok := d.bytesText(max)
 	if !ok || d.err != nil {
-		d.fail(RuleFormat, errBytes.Error())
+		d.fail(RuleFormat, errBytes.Error()+", got another object")
 		return nil
 	}
 	if len(text) > maxBase64Len(max) {
-		d.check(maximum(max, "bytes"))
+		n := rawStandard.DecodedLen(len(bytes.TrimRight(text, "=")))
+		d.check(maximum(max, "byte", strconv.Itoa(n)))
 		return nil
 	}
 	out, err := ParseBytes(text)
 	if err != nil {
-		d.fail(RuleFormat, err.Error())
+		d.check(notText(RuleFormat, err.Error(), len(text)))
 		return nil
 	}
-	d.check(checkLength(len(out), min, max, "bytes"))
+	d.check(checkLength(len(out), min, max, "byte"))
 	return out
 }
 
@@ -395,7 +412,7 @@ func (d *Decoder) bytesText(max int) ([]byte, bool) {
 		return nil, false
 	}
 	if (len(raw)-2)/6 > maxBase64Len(max) {
-		d.check(maximum(max, "bytes"))
+		d.check(maximum(max, "byte", more))
 		return nil, false
 	}
 	text := d.unquote(raw)
@@ -475,12 +492,12 @@ func Array[T any](d *Decoder, min, max int, element func(*Decoder) T) []T {
 	for d.err == nil {
 		if d.json.PeekKind() == jsontext.KindEndArray {
 			d.token()
-			d.check(checkLength(len(out), min, max, "elements"))
+			d.check(checkLength(len(out), min, max, "element"))
 			break
 		}
 		if len(out) == max {
 			d.invalidToken()
-			d.check(maximum(max, "elements"))
+			d.check(maximum(max, "element", more))
 			break
 		}
 		d.path = append(d.path, segment{index: len(out)})

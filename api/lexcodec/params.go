@@ -58,7 +58,7 @@ func (p *Params) One(name string, required bool) (string, bool) {
 // Text checks a string. The limits count UTF-8 bytes.
 func (p *Params) Text(s string, min, max int) string {
 	if !utf8.ValidString(s) {
-		p.check(fault{RuleSyntax, "must be UTF-8"})
+		p.check(fault{RuleSyntax, "must be UTF-8, got other bytes"})
 	}
 	p.check(checkString(s, min, max))
 	return s
@@ -72,7 +72,7 @@ func (p *Params) Enum(s string, allowed ...string) string {
 
 // IdempotencyKey checks s as [ValidIdempotencyKey] does.
 func (p *Params) IdempotencyKey(s string) string {
-	p.check(checkLength(len(s), 1, idempotencyKeyMax, "bytes"))
+	p.check(checkLength(len(s), 1, idempotencyKeyMax, "byte"))
 	p.check(checkIdempotencyKey(s))
 	return s
 }
@@ -108,7 +108,7 @@ func (p *Params) Integer(s string, min, max int64) int64 {
 // Boolean parses true or false.
 func (p *Params) Boolean(s string) bool {
 	if s != "true" && s != "false" {
-		p.check(fault{RuleType, "must be true or false"})
+		p.check(notText(RuleType, "must be true or false", len(s)))
 	}
 	return s == "true"
 }
@@ -120,7 +120,7 @@ func ParamArray[T any](p *Params, name string, required bool, min, max int, elem
 	if p.Err != nil || len(vs) == 0 {
 		return nil
 	}
-	if !p.check(checkLength(len(vs), min, max, "elements")) {
+	if !p.check(checkLength(len(vs), min, max, "element")) {
 		return nil
 	}
 	out := make([]T, 0, len(vs))

@@ -17,19 +17,19 @@ const (
 	idempotencyKeyMax = 128
 )
 
-// ValidIdempotencyKey reports whether key is 1 to 128 printable ASCII characters.
-// The space counts as printable. A lexicon cannot express this rule; the decoders
-// apply it to every field and parameter named idempotencyKey.
+// KeyRule is what [ValidIdempotencyKey] wants.
+const KeyRule = "must be 1 to 128 printable ASCII characters, and neither begin nor end with a space"
+
+// ValidIdempotencyKey reports whether key keeps [KeyRule]. A header loses its outer spaces on the way,
+// and the field would then be another key. A lexicon cannot express this rule; the decoders apply it
+// to every field and parameter named idempotencyKey.
 func ValidIdempotencyKey(key string) bool {
-	if len(key) == 0 || len(key) > idempotencyKeyMax {
-		return false
-	}
-	for i := range len(key) {
-		if key[i] < 0x20 || key[i] > 0x7e {
-			return false
-		}
-	}
-	return true
+	return len(key) > 0 && len(key) <= idempotencyKeyMax && key == strings.Trim(key, " ") && unprintable(key) < 0
+}
+
+// unprintable is the place of the first character that is not printable ASCII, or -1.
+func unprintable(key string) int {
+	return strings.IndexFunc(key, func(r rune) bool { return r < 0x20 || r > 0x7e })
 }
 
 // A fault is a broken rule whose field is not known yet. The zero fault means
@@ -41,31 +41,45 @@ type fault struct {
 
 func (f fault) at(field string) *Violation { return violated(field, f.rule, "%s", f.text) }
 
-func minimum(min int, unit string) fault {
-	return fault{RuleMinLength, "must have at least " + strconv.Itoa(min) + " " + unit}
-}
+// more is a length that was not counted to its end.
+const more = "more"
 
-func maximum(max int, unit string) fault {
-	return fault{RuleMaxLength, "must have at most " + strconv.Itoa(max) + " " + unit}
+// maximum is the fault of what is too long. unit is singular.
+func maximum(max int, unit, got string) fault {
+	return fault{RuleMaxLength, "must have at most " + counted(max, unit) + ", got " + got}
 }
 
 func checkLength(n, min, max int, unit string) fault {
 	switch {
 	case n > max:
-		return maximum(max, unit)
+		return maximum(max, unit, strconv.Itoa(n))
 	case n < min:
-		return minimum(min, unit)
+		return fault{RuleMinLength, "must have at least " + counted(min, unit) + ", got " + strconv.Itoa(n)}
 	}
 	return fault{}
+}
+
+// counted is a number of things. unit is singular.
+func counted(n int, unit string) string {
+	if n != 1 {
+		unit += "s"
+	}
+	return strconv.Itoa(n) + " " + unit
+}
+
+// notText is the fault of a text that is not of its form. The message does not repeat the text, which
+// can be anything that a client sent in the wrong place.
+func notText(rule Rule, want string, n int) fault {
+	return fault{rule, want + ", got a text of " + counted(n, "byte")}
 }
 
 // checkString applies the rules of every string: the lexicon's limits, which
 // count UTF-8 bytes, and no U+0000.
 func checkString(s string, min, max int) fault {
-	if strings.IndexByte(s, 0) >= 0 {
-		return fault{RuleFormat, "must not hold U+0000"}
+	if i := strings.IndexByte(s, 0); i >= 0 {
+		return fault{RuleFormat, "must not hold U+0000, got it at byte " + strconv.Itoa(i)}
 	}
-	return checkLength(len(s), min, max, "bytes")
+	return checkLength(len(s), min, max, "byte")
 }
 
 func checkEnum(s string, allowed []string) fault {
@@ -74,27 +88,37 @@ func checkEnum(s string, allowed []string) fault {
 			return fault{}
 		}
 	}
-	return fault{RuleEnum, "must be one of " + strings.Join(allowed, ", ")}
+	return notText(RuleEnum, "must be one of "+strings.Join(allowed, ", "), len(s))
 }
 
 func checkIdempotencyKey(s string) fault {
-	if !ValidIdempotencyKey(s) {
-		return fault{RuleFormat, "must be 1 to 128 printable ASCII characters"}
+	if ValidIdempotencyKey(s) {
+		return fault{}
 	}
-	return fault{}
+	got := "such a space"
+	if i := unprintable(s); i >= 0 {
+		got = "another character at byte " + strconv.Itoa(i)
+	}
+	return fault{RuleFormat, KeyRule + ", got " + got}
+}
+
+// Malformed is the violation of a field whose text is not of its form, by a rule that no lexicon
+// expresses.
+func Malformed(field, want, text string) *Violation {
+	return notText(RuleFormat, want, len(text)).at(field)
 }
 
 func parseDID(s string) (syntax.DID, fault) {
 	did, err := syntax.ParseDID(s)
 	if err != nil {
-		return "", fault{RuleFormat, "must be a DID"}
+		return "", notText(RuleFormat, "must be a DID, did:plc:… or did:web:…, and no handle", len(s))
 	}
 	return did, fault{}
 }
 
 func parseURI(s string) (string, fault) {
 	if _, err := syntax.ParseURI(s); err != nil {
-		return "", fault{RuleFormat, "must be a URI"}
+		return "", notText(RuleFormat, "must be a URI, with a scheme such as https: or at:", len(s))
 	}
 	return s, fault{}
 }
@@ -102,7 +126,7 @@ func parseURI(s string) (string, fault) {
 func parseDatetime(s string) (Datetime, fault) {
 	d, err := ParseDatetime(s)
 	if err != nil {
-		return Datetime{}, fault{RuleFormat, err.Error()}
+		return Datetime{}, notText(RuleFormat, err.Error(), len(s))
 	}
 	return d, fault{}
 }
@@ -111,7 +135,11 @@ func parseDatetime(s string) (Datetime, fault) {
 // that a value has one spelling.
 func parseInteger(s string, min, max int64) (int64, fault) {
 	if !isInteger(s) {
-		return 0, fault{RuleType, "must be an integer in plain digits"}
+		got := "a text of " + counted(len(s), "byte")
+		if strings.Trim(s, "+-.0123456789Ee") == "" { // a number, but another spelling
+			got = cut(s)
+		}
+		return 0, fault{RuleType, "must be an integer in plain digits, got " + got}
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil { // out of int64's range; ParseInt returns the nearer end
@@ -122,11 +150,23 @@ func parseInteger(s string, min, max int64) (int64, fault) {
 	}
 	switch {
 	case n > max:
-		return 0, fault{RuleMax, "must be at most " + strconv.FormatInt(max, 10)}
+		return 0, fault{RuleMax, "must be at most " + strconv.FormatInt(max, 10) + ", got " + cut(s)}
 	case n < min:
-		return 0, fault{RuleMin, "must be at least " + strconv.FormatInt(min, 10)}
+		return 0, fault{RuleMin, "must be at least " + strconv.FormatInt(min, 10) + ", got " + cut(s)}
 	}
 	return n, fault{}
+}
+
+// cut returns a number as it was spelt, or its beginning.
+func cut(number string) string {
+	const longest = 12 // a longer one can be something else
+	switch {
+	case number == "":
+		return "nothing"
+	case len(number) > longest:
+		return number[:longest] + "…"
+	}
+	return number
 }
 
 // isInteger matches 0 or an optional minus and digits without a leading zero.

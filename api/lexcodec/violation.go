@@ -32,7 +32,8 @@ type Violation struct {
 	Field string
 	// Rule is the rule that was broken.
 	Rule Rule
-	// Message names the field and the rule, never the value.
+	// Message names the field, the rule, and the kind, the size or the number that was got. It repeats no
+	// text.
 	Message string
 }
 

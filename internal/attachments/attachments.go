@@ -50,10 +50,10 @@ const (
 
 // Errors of this package.
 var (
-	ErrNotFound     = errors.New("the convo has no such attachment")
+	ErrNotFound     = errors.New("the convo has no such attachment for the caller; check attachmentId and convoId")
 	ErrTooLarge     = errors.New("the attachment is too large")
-	ErrNotPermitted = errors.New("only who has announced an attachment deletes it")
-	ErrChecking     = errors.New("the attachment is being completed")
+	ErrNotPermitted = errors.New("the caller has not announced the attachment; only its sender deletes it")
+	ErrChecking     = errors.New("the attachment is being completed; wait for getAttachmentStatus")
 	ErrNoPart       = errors.New("the attachment has no part with this number")
 	ErrOtherSize    = errors.New("this content was announced with another size")
 	ErrEarlier      = errors.New("this content is from before the caller joined: encrypt the file under a fresh key")
@@ -87,10 +87,16 @@ type FailedError struct{ Reason string }
 func (e *FailedError) Error() string { return e.Reason }
 
 // PartLengthError says that a part does not have its length.
-type PartLengthError struct{ Want int64 }
+type PartLengthError struct {
+	Want int64
+	Got  int64 // 0: it has more than Want
+}
 
 func (e *PartLengthError) Error() string {
-	return fmt.Sprintf("the part must have %d bytes", e.Want)
+	if e.Got == 0 {
+		return fmt.Sprintf("the part must have %d bytes, got more", e.Want)
+	}
+	return fmt.Sprintf("the part must have %d bytes, got %d", e.Want, e.Got)
 }
 
 // Store holds objects outside the database. Their names are made by this package: lower-case letters,

@@ -25,7 +25,7 @@ type Announcement struct {
 // messages.ErrConvoNotFound and messages.ErrConvoClosed if the convo was deleted or closed.
 func (s *Service) Create(ctx context.Context, tx pgx.Tx, in Announcement) (_ *Attachment, made bool, err error) {
 	if in.Size > s.cfg.MaxSize {
-		return nil, false, fmt.Errorf("%w: %d bytes are allowed", ErrTooLarge, s.cfg.MaxSize)
+		return nil, false, fmt.Errorf("%w: %d bytes, and at most %d are taken", ErrTooLarge, in.Size, s.cfg.MaxSize)
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
@@ -81,7 +81,7 @@ func same(ctx context.Context, tx pgx.Tx, in Announcement) (*Attachment, error) 
 	case err != nil:
 		return nil, err
 	case a.Size != in.Size:
-		return nil, ErrOtherSize
+		return nil, fmt.Errorf("%w: %d bytes, and not %d", ErrOtherSize, a.Size, in.Size)
 	}
 	return a, nil
 }

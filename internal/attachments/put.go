@@ -37,7 +37,7 @@ func (s *Service) Put(ctx context.Context, w messages.Window, id uuid.UUID, part
 	length := a.length(part)
 	switch {
 	case length == 0:
-		return sum, ErrNoPart
+		return sum, fmt.Errorf("%w: its parts are 1 to %d, and this one is %d", ErrNoPart, a.Parts(), part)
 	case a.State == Complete:
 		stored, err := s.storedPart(ctx, id, part)
 		if err != nil {
@@ -290,7 +290,7 @@ func (r *partReader) Read(p []byte) (int, error) {
 	r.left -= int64(n)
 	switch {
 	case errors.Is(err, io.EOF) && r.left > 0:
-		r.err = &PartLengthError{Want: r.length}
+		r.err = &PartLengthError{Want: r.length, Got: r.length - r.left}
 		return n, io.ErrUnexpectedEOF
 	case err != nil && !errors.Is(err, io.EOF):
 		if !r.closed.Load() { // else the store has failed first
@@ -304,7 +304,7 @@ func (r *partReader) Read(p []byte) (int, error) {
 // end checks that the body ends where the part does.
 func (r *partReader) end() error {
 	if r.left > 0 {
-		return &PartLengthError{Want: r.length}
+		return &PartLengthError{Want: r.length, Got: r.length - r.left}
 	}
 	var one [1]byte
 	n, err := io.ReadFull(r.body, one[:])

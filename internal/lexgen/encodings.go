@@ -49,8 +49,8 @@ var encodingRules = []struct {
 		"it came", "text; `cursor` is an integer there", false},
 	{encodingSecret, "A text that only the server understands, and that opens something. Keep it where the system " +
 		"keeps keys", "–", false},
-	{encodingKey, "1 to 128 printable ASCII characters, for instance a UUID. Direct clients may send it as the header " +
-		"`Idempotency-Key` instead", "–", true},
+	{encodingKey, "1 to 128 printable ASCII characters without outer spaces, for instance a UUID. Direct clients may " +
+		"send it as the header `Idempotency-Key` instead", "–", true},
 	{encodingDID, "`\"did:plc:…\"`: a DID, never a handle", "text", true},
 	{encodingTime, "`\"2026-11-22T09:30:00.123Z\"`: RFC 3339. The server writes UTC, with milliseconds and `Z`", "text",
 		true},

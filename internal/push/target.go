@@ -45,7 +45,7 @@ const (
 const DefaultTargets = 10
 
 // ErrTooManyTargets says that the DID has as many targets as it may have.
-var ErrTooManyTargets = errors.New("as many devices are registered as one account may have")
+var ErrTooManyTargets = errors.New("too many devices of the account are registered; unregisterPushTarget removes one")
 
 // InvalidError says why a target cannot be registered.
 type InvalidError struct{ Reason string }
@@ -90,7 +90,7 @@ func (p Policy) Check(t Target) error {
 	case KindWebhook:
 		return p.checkWebhook(t)
 	}
-	return &InvalidError{"kind must be apns or webhook"}
+	return &InvalidError{fmt.Sprintf("kind must be apns or webhook, got %q", t.Kind)}
 }
 
 const (
@@ -110,7 +110,7 @@ func (p Policy) checkAPNs(t Target) error {
 		strings.ContainsFunc(t.Topic, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return &InvalidError{"topic must be the app's bundle id"}
 	case t.Environment != Production && t.Environment != Sandbox:
-		return &InvalidError{"environment must be production or sandbox"}
+		return &InvalidError{fmt.Sprintf("environment must be production or sandbox, got %q", t.Environment)}
 	}
 	return nil
 }
@@ -120,7 +120,7 @@ func (p Policy) checkWebhook(t Target) error {
 		return &InvalidError{"this server does not call webhooks"}
 	}
 	if len(t.Address) > maxURL {
-		return &InvalidError{fmt.Sprintf("url must not be longer than %d bytes", maxURL)}
+		return &InvalidError{fmt.Sprintf("url must have at most %d bytes, got %d", maxURL, len(t.Address))}
 	}
 	u, err := url.Parse(t.Address)
 	if err != nil || u.Hostname() == "" || u.Opaque != "" {
@@ -133,7 +133,7 @@ func (p Policy) checkWebhook(t Target) error {
 		return nil
 	}
 	if u.Scheme != "https" || u.Port() != "" && u.Port() != "443" {
-		return &InvalidError{"url must be https, on port 443"}
+		return &InvalidError{fmt.Sprintf("url must be https, on port 443, got %s:%s", u.Scheme, u.Port())}
 	}
 	if ip, err := netip.ParseAddr(u.Hostname()); err == nil &&
 		!ssrf.MayDial("tcp4", net.JoinHostPort(ip.String(), "443"), false) {
@@ -184,7 +184,7 @@ func Register(ctx context.Context, tx pgx.Tx, p Policy, t Target) (Target, error
 		return t, fmt.Errorf("count the devices: %w", err)
 	}
 	if !known && others >= cmp.Or(p.Targets, DefaultTargets) {
-		return t, ErrTooManyTargets
+		return t, fmt.Errorf("%w: %d of %d", ErrTooManyTargets, others, cmp.Or(p.Targets, DefaultTargets))
 	}
 	if err := tx.QueryRow(ctx, registerSQL, t.DID, t.DeviceID, t.Kind, t.Address, t.Topic, t.Environment, t.Secret,
 		t.mustAgree()).

@@ -163,7 +163,8 @@ func parseHeader(b []byte) (string, error) {
 	case h.Alg != algES256 && h.Alg != algES256K:
 		return "", invalid(reasonAlg, "it is %s", quoted(h.Alg))
 	case h.Typ != nil && foreignType(*h.Typ):
-		return "", invalid(reasonTyp, `%s instead of "JWT": send the token of getServiceAuth, not the session's`, quoted(*h.Typ))
+		return "", invalid(reasonTyp, `%s instead of "JWT": send the token of getServiceAuth, not the session's`,
+			quoted(*h.Typ))
 	case h.Kid != nil && *h.Kid != "#atproto":
 		return "", invalid(reasonKid, "it is %s: sign with the account's own key", quoted(*h.Kid))
 	case h.Crit != nil:
@@ -308,8 +309,8 @@ func (t *token) verify(keys *k256.Keys, key atcrypto.PublicKey) error {
 		return invalid(reasonKey, "%s instead of %s", t.alg, cmp.Or(alg, "that of a key of P-256 or K-256"))
 	}
 	if err := verify([]byte(t.signed), t.signature); err != nil {
-		return &InvalidError{Reason: reasonSignature, Err: err, Detail: "it is not of the #atproto key in the DID document of " +
-			t.claims.iss.String()}
+		return &InvalidError{Reason: reasonSignature, Err: err, Detail: "it is not of the #atproto key in the DID " +
+			"document of " + t.claims.iss.String()}
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ func (s *Service) Create(ctx context.Context, did syntax.DID, device string, tok
 func (s *Service) Refresh(ctx context.Context, session Session, refresh string) (Grant, error) {
 	c, err := parse(refreshPrefix, refresh, s.key)
 	if err != nil || c.id != session.ID {
-		return Grant{}, &RefreshError{"the refresh token is not this session's"}
+		return Grant{}, &RefreshError{"the refresh token is not this session's; buy a session with createSession"}
 	}
 	identity, err := s.cfg.Identities.Current(ctx, session.DID)
 	if err != nil {
@@ -144,7 +144,8 @@ func (s *Service) refreshed(ctx context.Context, session Session, r *stored, out
 			return Grant{}, err
 		}
 		s.Ended(session)
-		return Grant{}, &RefreshError{"the refresh token was used before: the session has ended"}
+		return Grant{}, &RefreshError{"the refresh token was used before: the session has ended; buy a new one with " +
+			"createSession"}
 	}
 	key := s.key(r.key)
 	if key == nil {
