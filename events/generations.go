@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
 	"mlsd/internal/pgpool"
 )
@@ -20,17 +22,25 @@ type generation struct {
 	by    server
 }
 
-// server is what writes a generation: a PostgreSQL, and its timeline. A promoted standby has another
-// timeline, a restored backup as well, and a dump that is read into another PostgreSQL another
-// identifier.
-type server struct {
-	system, timeline *int64 // nil: not known
+// server is what writes a generation: a database of a PostgreSQL, and its timeline. 0: not known. A
+// promoted standby has another timeline, and a restored backup as well. A restored dump has another
+// table, and mostly another database; both have OIDs that nothing else changes. A dump that is read
+// into another PostgreSQL has another identifier too.
+type server struct{ system, timeline, database, table zeronull.Int8 }
+
+// or is s, with what only o knows.
+func (s server) or(o server) server {
+	return server{cmp.Or(s.system, o.system), cmp.Or(s.timeline, o.timeline), cmp.Or(s.database, o.database),
+		cmp.Or(s.table, o.table)}
 }
 
-func (s server) known() bool { return s.system != nil && s.timeline != nil }
+// agrees reports whether s and o are one, by all that both know.
+func (s server) agrees(o server) bool { return s.or(o) == o.or(s) }
 
-func (s server) is(o server) bool {
-	return s.known() && o.known() && *s.system == *o.system && *s.timeline == *o.timeline
+// isFailover reports whether o can be s after a failover, or after a restore of its files.
+func (s server) isFailover(o server) bool {
+	s.timeline, o.timeline = 0, 0
+	return s.agrees(o)
 }
 
 // generations are all generations, the newest one last.
@@ -106,18 +116,14 @@ func readStream(ctx context.Context, db database) (s stream, err error) {
 	rows, err := db.Query(ctx, `
 		SELECT s.head, s.day, s.floor, (SELECT last FROM convo_events_end), coalesce((SELECT min(first_seq) FROM event_days),
 			s.head + 1),
-			g.id, g.after_seq, g.system_identifier, g.timeline
+			g.id, g.after_seq, g.system_identifier, g.timeline, g.database_oid, g.table_oid
 		FROM stream s, generations g ORDER BY g.id`)
 	if err != nil {
 		return stream{}, fmt.Errorf("read the ends of the stream: %w", err)
 	}
 	var g generation
-	_, err = pgx.ForEachRow(rows,
-		[]any{&s.head, &s.day, &s.floor, &s.indexed, &s.first, &g.id, &g.after, &g.by.system, &g.by.timeline}, func() error {
-			s.of = append(s.of, g)
-			g.by = server{} // the next row has pointers of its own
-			return nil
-		})
+	_, err = pgx.ForEachRow(rows, []any{&s.head, &s.day, &s.floor, &s.indexed, &s.first, &g.id, &g.after, &g.by.system,
+		&g.by.timeline, &g.by.database, &g.by.table}, func() error { s.of = append(s.of, g); return nil })
 	if err != nil {
 		return stream{}, fmt.Errorf("read the ends of the stream: %w", err)
 	}
@@ -131,19 +137,25 @@ const (
 	notSupported          = "0A000"
 )
 
-// readServer says which PostgreSQL a connection leads to. Every role may call these functions,
-// unless an administrator has revoked it. Then the server is not known, and generations begin only
-// with Restored and where the stream visibly goes back.
+// readServer says which database a connection leads to. Every role may call these functions, unless
+// an administrator has revoked it. Then system and timeline are not known: a failover is noticed only
+// where the stream visibly goes back, or by Restored.
 //
 // The timeline is that of the WAL which is written now. pg_control_checkpoint would give that of the
 // last checkpoint, and a promoted standby makes its first one only minutes later.
 func readServer(ctx context.Context, db rower) (s server, err error) {
 	err = db.QueryRow(ctx, `
+		SELECT oid::bigint, 'generations'::regclass::oid::bigint FROM pg_database WHERE datname = current_database()`).Scan(
+		&s.database, &s.table)
+	if err != nil {
+		return server{}, fmt.Errorf("ask for the database's OID: %w", err)
+	}
+	err = db.QueryRow(ctx, `
 		SELECT system_identifier, ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint
 		FROM pg_control_system()`).Scan(&s.system, &s.timeline)
 	switch pgpool.Code(err) {
 	case insufficientPrivilege, undefinedFunction, notSupported:
-		return server{}, nil
+		return s, nil
 	}
 	if err != nil {
 		return server{}, fmt.Errorf("ask for the database's timeline: %w", err)
@@ -151,7 +163,7 @@ func readServer(ctx context.Context, db rower) (s server, err error) {
 	return s, nil
 }
 
-// ErrUnsettled says that another PostgreSQL is there than the one that writes the newest generation:
+// ErrUnsettled says that another database is there than the one that writes the newest generation:
 // the next one is about to begin.
 var ErrUnsettled = errors.New("the stream's next generation has not begun")
 
@@ -160,15 +172,16 @@ var ErrUnsettled = errors.New("the stream's next generation has not begun")
 // ErrUnsettled.
 func Generation(ctx context.Context, db rower) (id int64, err error) {
 	var by, here server
-	err = db.QueryRow(ctx, `SELECT id, system_identifier, timeline FROM generations ORDER BY id DESC LIMIT 1`).Scan(&id,
-		&by.system, &by.timeline)
+	err = db.QueryRow(ctx, `
+		SELECT id, system_identifier, timeline, database_oid, table_oid FROM generations ORDER BY id DESC LIMIT 1`).Scan(&id,
+		&by.system, &by.timeline, &by.database, &by.table)
 	if err != nil {
 		return 0, fmt.Errorf("read the stream's generation: %w", err)
 	}
 	if here, err = readServer(ctx, db); err != nil {
 		return 0, err
 	}
-	if by.known() && here.known() && !by.is(here) {
+	if !by.agrees(here) {
 		return 0, ErrUnsettled
 	}
 	return id, nil
@@ -183,17 +196,17 @@ const (
 
 // beginGeneration begins a generation. It does nothing if known is not the newest one any more:
 // another node has begun one. The lock of the stream's end keeps the sequencer from giving places
-// meanwhile.
-func beginGeneration(ctx context.Context, db database, known int64, by server, cause string) error {
+// meanwhile. also is called in the same transaction, if it is not nil.
+func beginGeneration(ctx context.Context, db database, known int64, by server, cause string, also Hook) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `UPDATE stream SET floor = 0`); err != nil {
 			return fmt.Errorf("lock the end of the stream: %w", err)
 		}
 		tag, err := tx.Exec(ctx, `
-			INSERT INTO generations (id, after_seq, system_identifier, timeline, cause, begun_at)
+			INSERT INTO generations (id, after_seq, system_identifier, timeline, database_oid, table_oid, cause, begun_at)
 			SELECT greatest(max(id) + 1, extract(epoch FROM clock_timestamp() - '2026-01-01T00:00:00Z')::bigint / 60),
-				(SELECT head FROM stream), $2, $3, $4, clock_timestamp()
-			FROM generations HAVING max(id) = $1`, known, by.system, by.timeline, cause)
+				(SELECT head FROM stream), $2, $3, $4, $5, $6, clock_timestamp()
+			FROM generations HAVING max(id) = $1`, known, by.system, by.timeline, by.database, by.table, cause)
 		if err != nil {
 			return fmt.Errorf("begin a generation of the stream: %w", err)
 		}
@@ -203,15 +216,21 @@ func beginGeneration(ctx context.Context, db database, known int64, by server, c
 		if _, err := tx.Exec(ctx, `SELECT pg_notify($1, '')`, eventsChannel); err != nil {
 			return fmt.Errorf("announce a generation of the stream: %w", err)
 		}
-		return nil
+		if also == nil {
+			return nil
+		}
+		return also(ctx, tx)
 	})
 }
 
-// checkServer begins a generation if another PostgreSQL than the newest generation's is there. It
-// records the PostgreSQL of a generation for which it is not known. It returns all generations.
-func checkServer(ctx context.Context, conn *pgx.Conn, known generations) (generations, error) {
+// Hook is called in the transaction that records that the database is a restored dump.
+type Hook func(context.Context, pgx.Tx) error
+
+// checkServer begins a generation if another database than the newest generation's is there. It
+// records of a generation's database what is not known of it. It returns all generations.
+func checkServer(ctx context.Context, conn *pgx.Conn, known generations, onDump Hook) (generations, error) {
 	here, err := readServer(ctx, conn)
-	if err != nil || !here.known() || known.newest().by.is(here) {
+	if by := known.newest().by; err != nil || by.agrees(here) && by.or(here) == by {
 		return known, err
 	}
 	now, err := readStream(ctx, conn)
@@ -220,14 +239,15 @@ func checkServer(ctx context.Context, conn *pgx.Conn, known generations) (genera
 	}
 	newest := now.of.newest()
 	switch {
-	case newest.by.is(here):
-		return now.of, nil
-	case newest.by.known():
-		err = beginGeneration(ctx, conn, newest.id, here, causeServer)
-	default:
+	case newest.by.agrees(here):
 		_, err = conn.Exec(ctx, `
-			UPDATE generations SET system_identifier = $2, timeline = $3 WHERE id = $1 AND system_identifier IS NULL`, newest.id,
-			here.system, here.timeline)
+			UPDATE generations SET system_identifier = coalesce(system_identifier, $2), timeline = coalesce(timeline, $3),
+				database_oid = coalesce(database_oid, $4), table_oid = coalesce(table_oid, $5)
+			WHERE id = $1`, newest.id, here.system, here.timeline, here.database, here.table)
+	case newest.by.isFailover(here):
+		err = beginGeneration(ctx, conn, newest.id, here, causeServer, nil)
+	default:
+		err = beginGeneration(ctx, conn, newest.id, here, causeServer, onDump)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("record the stream's database: %w", err)
@@ -237,21 +257,24 @@ func checkServer(ctx context.Context, conn *pgx.Conn, known generations) (genera
 }
 
 // Restored begins a generation of the stream, and returns its id and the place after which it
-// begins. An operator calls it when the database has gone back and PostgreSQL does not show it: a
-// dump was restored into the same PostgreSQL, or its disk was replaced by an older copy.
+// begins. An operator calls it when the database has gone back and PostgreSQL does not show it: its
+// disk was replaced by an older copy.
 func Restored(ctx context.Context, db *pgx.Conn) (id, after int64, err error) {
 	before, err := readStream(ctx, db)
 	if err != nil {
 		return 0, 0, err
 	}
-	newest := before.of.newest()
-	if err := beginGeneration(ctx, db, newest.id, newest.by, causeOperator); err != nil {
+	here, err := readServer(ctx, db)
+	if err != nil {
+		return 0, 0, err
+	}
+	if err := beginGeneration(ctx, db, before.of.newest().id, here, causeOperator, nil); err != nil {
 		return 0, 0, err
 	}
 	now, err := readStream(ctx, db)
 	if err != nil {
 		return 0, 0, err
 	}
-	newest = now.of.newest()
+	newest := now.of.newest()
 	return newest.id, newest.after, nil
 }

@@ -42,9 +42,9 @@ func (w *world) disconnect(t *testing.T, name string, other *pgx.Conn) {
 }
 
 // backup copies the world's database, and returns a function that puts the copy in its place. The
-// copy was written by the same PostgreSQL, so restore looks like a disk that was replaced by an
-// older copy. If the copy must look as if another PostgreSQL has written it, foreign is set.
-func (w *world) backup(t *testing.T, foreign bool) (restore func()) {
+// copy is another database of the same PostgreSQL, as a restored dump is. Then a statement is run:
+// it can change what the copy knows of its original.
+func (w *world) backup(t *testing.T, then string) (restore func()) {
 	t.Helper()
 	name, other := w.database(t)
 	exec := func(format string, args ...any) {
@@ -60,10 +60,8 @@ func (w *world) backup(t *testing.T, foreign bool) (restore func()) {
 		w.disconnect(t, name, other)
 		exec(`DROP DATABASE %s`, name)
 		exec(`ALTER DATABASE %s RENAME TO %s`, name+"_back", name)
-		if foreign {
-			if _, err := w.db.Exec(t.Context(), `UPDATE generations SET timeline = timeline + 1`); err != nil {
-				t.Fatal(err)
-			}
+		if _, err := w.db.Exec(t.Context(), then); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
@@ -89,16 +87,24 @@ func (n *node) recover(t *testing.T) {
 	n.publish(t)
 }
 
+// sameDatabase makes a copy look like an older state of its original.
+const sameDatabase = `
+	UPDATE generations SET database_oid = (SELECT oid FROM pg_database WHERE datname = current_database())`
+
 // E3: a failover or a restore loses four events, and eight others get places, the first four of them
 // those of the lost ones. A subscriber that has lost events is told so, and gets all eight. One that
 // has none goes on and gets all eight. Both is so on the node whose hub remembers the lost events,
 // and on another one.
 func TestDatabaseGoesBack(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct{ foreign, operator bool }{
-		"another timeline": {true, false},
-		"an older copy":    {false, false}, // noticed by who remembers where the stream ended
-		"an operator":      {false, true},
+	for name, tc := range map[string]struct {
+		then               string
+		noticed, byCommand bool // by a node that remembers nothing, by an operator; else by who remembers the stream's end
+	}{
+		"another timeline": {sameDatabase + `, timeline = timeline + 1`, true, false},
+		"a restored dump":  {``, true, false}, // A27
+		"an older copy":    {sameDatabase, false, false},
+		"an operator":      {sameDatabase, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -110,19 +116,19 @@ func TestDatabaseGoesBack(t *testing.T) {
 			n.publish(t)
 			common := ends(t, n.subscribe(t, alice, 0), 6)
 			n.seq.Resign()
-			restore := w.backup(t, tc.foreign)
+			restore := w.backup(t, tc.then)
 			w.say(t, convo, alice, 4)
 			n.seq.TryNow()
 			n.publish(t)
 			s := n.subscribe(t, alice, 0)
 			lost := ends(t, s, 10)
 			restore()
-			if tc.operator {
+			if tc.byCommand {
 				w.restored(t)
 			}
 			w.say(t, convo, alice, 8)
 			sequencer := n // it remembers where the stream ended
-			if tc.foreign || tc.operator {
+			if tc.noticed || tc.byCommand {
 				n.seq.Resign()
 				sequencer = w.node(t)
 			}
@@ -273,6 +279,70 @@ func TestSequencerRecordsGeneration(t *testing.T) {
 	m.publish(t)
 	if got := generations(); !slices.Equal(got, []int64{0, 1, 2}) {
 		t.Errorf("generations begin after %d", got)
+	}
+}
+
+// A27: a database that was restored from a dump has other OIDs, also in the same PostgreSQL and where
+// the role may not ask which one that is. A generation begins, once, and the hook is called in its
+// transaction. What else gives a table another file changes no OID.
+func TestDumpIsNoticed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := w.db.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	count := func() (n int) {
+		t.Helper()
+		if err := w.db.QueryRow(t.Context(), `SELECT count(*) FROM generations`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	dumps := 0
+	onDump := func(ctx context.Context, tx pgx.Tx) error {
+		dumps++
+		_, err := tx.Exec(ctx, `SELECT FROM generations`)
+		return err
+	}
+	generations := 1
+	for _, tc := range []struct {
+		sql           string
+		begins, dumps int
+	}{
+		{`UPDATE generations SET database_oid = NULL, table_oid = NULL`, 0, 0}, // after the migration
+		{`VACUUM FULL generations`, 0, 0},
+		{`CLUSTER generations USING generations_pkey`, 0, 0},
+		{`CREATE TABLE c AS TABLE generations; TRUNCATE generations; INSERT INTO generations TABLE c; DROP TABLE c`, 0, 0},
+		{`UPDATE generations SET database_oid = 1`, 1, 1},
+		{`UPDATE generations SET table_oid = 1`, 1, 1},
+		{`CREATE TABLE other (LIKE generations INCLUDING ALL); INSERT INTO other TABLE generations; DROP TABLE generations;
+			ALTER TABLE other RENAME TO generations`, 1, 1}, // pg_restore --clean
+		{`UPDATE generations SET system_identifier = 1`, 1, 1},
+		{`UPDATE generations SET timeline = 7`, 1, 0}, // a failover
+		{`CREATE SCHEMA s; CREATE FUNCTION s.pg_control_system(OUT system_identifier bigint) LANGUAGE plpgsql AS
+			$$BEGIN RAISE insufficient_privilege; END$$;
+			DO $$BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = s, pg_catalog, public', current_database()); END$$`,
+			0, 0},
+		{`UPDATE generations SET system_identifier = 1`, 0, 0}, // nobody can know
+		{`UPDATE generations SET database_oid = 1`, 1, 1},
+		{`DO $$BEGIN EXECUTE format('ALTER DATABASE %I RESET search_path', current_database()); END$$`, 0, 0},
+	} {
+		exec(tc.sql)
+		w.db.Reset()
+		before := dumps
+		for range 2 {
+			n := w.node(t, func(c *events.HubConfig) { c.OnDump = onDump })
+			if _, err := n.hub.Round(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		generations += tc.begins
+		if n := count(); n != generations || dumps-before != tc.dumps {
+			t.Errorf("%s: %d generations, want %d; %d dumps", tc.sql, n, generations, dumps-before)
+		}
 	}
 }
 

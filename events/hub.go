@@ -47,6 +47,7 @@ type HubConfig struct {
 	Metrics  Metrics
 	Presence *Presence
 	Tracer   *tracing.Tracer // nil: none
+	OnDump   Hook            // nil: none
 	Buffer   int             // bytes of one subscription's buffer; default: 1 MiB
 	// Large is how many bytes of large log entries can be in use, counted once for each
 	// subscription. Default: 512 MiB.
@@ -64,6 +65,7 @@ type Hub struct {
 	metrics  Metrics
 	presence *Presence
 	tracer   *tracing.Tracer
+	onDump   Hook
 	buffer   int
 	patience time.Duration
 	now      func() time.Time // of how long a reader is behind; changed by tests
@@ -98,8 +100,8 @@ type share struct {
 func NewHub(c HubConfig) *Hub {
 	h := &Hub{
 		db: c.DB, reads: cmp.Or(c.Reads, standby.New(standby.Config{DB: c.DB})), log: c.Log, metrics: c.Metrics,
-		presence: c.Presence, tracer: c.Tracer, buffer: c.Buffer, patience: c.Patience, now: time.Now,
-		wake: worker.NewSignal(), started: make(chan struct{}),
+		presence: c.Presence, tracer: c.Tracer, onDump: c.OnDump, buffer: c.Buffer, patience: c.Patience,
+		now: time.Now, wake: worker.NewSignal(), started: make(chan struct{}),
 		all: map[*Subscription]struct{}{}, byDID: map[syntax.DID][]*Subscription{},
 		byConvo: map[uuid.UUID]map[*Subscription]struct{}{},
 		reading: make(chan struct{}, max(1, c.DB.Config().MaxConns/catchUpShare)), shared: map[int64]weak.Pointer[Event]{},

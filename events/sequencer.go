@@ -67,8 +67,9 @@ type Sequencer struct {
 	retention time.Duration
 	moved     func(int64)      // called when the stream has grown, with the newest place
 	node      func() uuid.UUID // nil: not known
-	wake      worker.Signal    // sent when the outbox has possibly grown
-	ahead     time.Duration    // added to the database's clock, for tests
+	onDump    Hook
+	wake      worker.Signal // sent when the outbox has possibly grown
+	ahead     time.Duration // added to the database's clock, for tests
 
 	leads   atomic.Bool // conn is not nil
 	written atomic.Bool // Wake was called since the leader on another node was woken
@@ -90,6 +91,7 @@ type SequencerConfig struct {
 	Retention time.Duration  // how long events are kept, at least
 	Moved     func(int64)    // called after each step that moved events, with the newest place; it must not block
 	Faults    *failpoint.Set // nil: none
+	OnDump    Hook           // nil: none
 	// Node returns the id of this node. A step notifies no other nodes if there are none. nil: it
 	// notifies them always.
 	Node func() uuid.UUID
@@ -99,7 +101,7 @@ type SequencerConfig struct {
 func NewSequencer(c SequencerConfig) *Sequencer {
 	return &Sequencer{
 		db: c.DB, log: c.Log, metrics: c.Metrics, retention: c.Retention, moved: c.Moved, node: c.Node, faults: c.Faults,
-		wake: worker.NewSignal(),
+		onDump: c.OnDump, wake: worker.NewSignal(),
 	}
 }
 
@@ -260,13 +262,13 @@ func (s *Sequencer) adopt(ctx context.Context, elected bool) error {
 	if err != nil {
 		return err
 	}
-	all, err := checkServer(ctx, s.conn, now.of)
+	all, err := checkServer(ctx, s.conn, now.of, s.onDump)
 	if err != nil {
 		return err
 	}
 	newest := all.newest()
 	if newest.id == s.generation && (now.head < s.head || !elected && now.head != s.head) {
-		if err := beginGeneration(ctx, s.conn, newest.id, newest.by, causeWentBack); err != nil {
+		if err := beginGeneration(ctx, s.conn, newest.id, newest.by, causeWentBack, nil); err != nil {
 			return err
 		}
 	}

@@ -88,7 +88,7 @@ func (h *Hub) start(ctx context.Context) error {
 		if s, err = readStream(ctx, conn); err != nil {
 			return err
 		}
-		if _, err = checkServer(ctx, conn.Conn(), s.of); err != nil { // before the first cursor is read
+		if _, err = checkServer(ctx, conn.Conn(), s.of, h.onDump); err != nil { // before the first cursor is read
 			return err
 		}
 		s, err = readStream(ctx, conn)
@@ -108,8 +108,8 @@ func (h *Hub) start(ctx context.Context) error {
 	return nil
 }
 
-// checkServer begins a generation if another PostgreSQL has taken the place of the one that wrote
-// the newest one. Every node does this, so that a new database is noticed also while none leads.
+// checkServer begins a generation if another database has taken the place of the one that wrote the
+// newest one. Every node does this, so that a new database is noticed also while none leads.
 func (h *Hub) checkServer(ctx context.Context) error {
 	if time.Since(h.checked) < checkEvery {
 		return nil
@@ -119,7 +119,7 @@ func (h *Hub) checkServer(ctx context.Context) error {
 		return fmt.Errorf("reach the database: %w", err)
 	}
 	defer conn.Release()
-	all, err := checkServer(ctx, conn.Conn(), h.of)
+	all, err := checkServer(ctx, conn.Conn(), h.of, h.onDump)
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (h *Hub) startAgain(ctx context.Context) error {
 		return err
 	}
 	if newest := s.of.newest(); newest.id == h.of.newest().id {
-		if err := beginGeneration(ctx, h.db, newest.id, newest.by, causeWentBack); err != nil {
+		if err := beginGeneration(ctx, h.db, newest.id, newest.by, causeWentBack, nil); err != nil {
 			return err
 		}
 		if s, err = readStream(ctx, h.db); err != nil {

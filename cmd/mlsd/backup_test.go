@@ -123,6 +123,30 @@ func (c *chat) wantFirst(n int) {
 	c.w.wantSound()
 }
 
+// lastCursor returns the cursor of the newest message's event.
+func (c *chat) lastCursor() (cursor string) {
+	c.w.t.Helper()
+	newest, stream := regexp.MustCompile(fmt.Sprintf(`"seq":%d\b`, len(c.sent))), c.bob.stream("cursor", "0")
+	for line := ""; !newest.MatchString(line); {
+		var err error
+		if line, err = stream.ReadString('\n'); err != nil {
+			c.w.t.Fatalf("a stream ended: %v", err)
+		}
+		if id, ok := strings.CutPrefix(line, "id: "); ok {
+			cursor = strings.TrimSpace(id)
+		}
+	}
+	return cursor
+}
+
+// wantOutdated gives others the places of lost events, and expects the subscriber with the cursor of
+// one of them to learn of its loss.
+func (c *chat) wantOutdated(lost string) {
+	c.w.t.Helper()
+	c.send(9)
+	awaitLine(c.w.t, c.bob.stream("cursor", lost), "OutdatedCursor")
+}
+
 // on starts a server of the world.
 func (w *world) on(args ...string) *server {
 	w.t.Helper()
@@ -179,21 +203,52 @@ func TestBackupOfAnother(t *testing.T) {
 	launch(t, nil, "restore", "--to", "monday", "/a").fails("monday")
 }
 
-// The commands for another PostgreSQL: a dump, and a new database on another server.
+// The commands for another PostgreSQL: a dump, and a new database from it. A27: on any server, and in
+// place of the one that was dumped, the node notices it without a command: a subscriber that has lost
+// events learns it, and sessions end.
 func TestDumpAndRestore(t *testing.T) {
 	t.Parallel()
-	target := newCluster(t)
-	w, database := newWorld(t), pgtest.URL(t)
-	s := w.on("--database-url", database)
-	c := w.chat()
-	c.send(5)
-	shell(t, typed(t, "dump", target.dir, time.Time{}), nil, "MLSD_DATABASE_URL="+database)
-	c.send(3)
-	s.stop()
-	data := target.start()
-	target.shell(data, typed(t, "undump", target.dir, time.Time{}))
-	w.on("--database-url", target.url("mlsd_restored"))
-	c.wantFirst(5)
+	for name, tc := range map[string]struct {
+		same   bool // the PostgreSQL
+		script func(undump string) string
+		into   string
+	}{
+		"another PostgreSQL": {false, func(undump string) string { return undump }, "mlsd_restored"},
+		"the same PostgreSQL": {true, func(undump string) string {
+			_, rest, _ := strings.Cut(undump, "\n") // the role is there
+			return rest
+		}, "mlsd_restored"},
+		"the same database": {true, func(undump string) string {
+			_, restore, _ := strings.Cut(undump, "pg_restore ")
+			return "psql --command='DROP SCHEMA public CASCADE; CREATE SCHEMA public' mlsd\npg_restore " +
+				strings.ReplaceAll(restore, "mlsd_restored", "mlsd")
+		}, "mlsd"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			target := newCluster(t)
+			data := target.start()
+			database := pgtest.URL(t)
+			if tc.same {
+				target.shell(data, `createdb --template=template0 --encoding=UTF8 --locale=C mlsd`)
+				database = target.url("mlsd")
+			}
+			w := newWorld(t)
+			s := w.on("--database-url", database)
+			c := w.chat()
+			session := c.alice.session().Session
+			c.send(5)
+			shell(t, typed(t, "dump", target.dir, time.Time{}), nil, "MLSD_DATABASE_URL="+database)
+			c.send(3)
+			lost := c.lastCursor()
+			s.stop()
+			target.shell(data, tc.script(typed(t, "undump", target.dir, time.Time{})))
+			s = w.on("--database-url", target.url(tc.into), "--rate-did", "1e6/1000000")
+			w.refusedWithin(s, session, time.Minute)
+			c.wantFirst(5)
+			c.wantOutdated(lost)
+		})
+	}
 }
 
 // The commands for another PostgreSQL: a base backup, an archive, and a restore to a moment.
@@ -210,6 +265,7 @@ func TestBaseBackupAndRestore(t *testing.T) {
 	p.shell(data, typed(t, "base", p.dir, time.Time{}))
 	to := c.send(3)
 	c.send(4)
+	lost := c.lastCursor()
 	s.stop()
 	p.shell(data, `pg_ctl stop --mode=fast`)
 
@@ -219,6 +275,34 @@ func TestBaseBackupAndRestore(t *testing.T) {
 		`do sleep 0.05; done`)
 	w.on("--database-url", p.url("mlsd"))
 	c.wantFirst(5)
+	c.wantOutdated(lost)
+}
+
+// A27: a disk that was replaced by an older copy is what no database can know. With the command of
+// the page subscribers learn it.
+func TestDiskSnapshot(t *testing.T) {
+	t.Parallel()
+	p := newCluster(t)
+	data := p.start()
+	p.shell(data, `createdb mlsd`)
+	w := newWorld(t)
+	s := w.on("--database-url", p.url("mlsd"))
+	c := w.chat()
+	c.send(2)
+	s.stop()
+	p.shell(data, `pg_ctl stop --mode=fast; cp -a "$PGDATA" "$PGDATA.old"; pg_ctl start --wait --log="$PGDATA/log"`)
+	s = w.on("--database-url", p.url("mlsd"))
+	c.send(3)
+	lost := c.lastCursor()
+	s.stop()
+	p.shell(data, `pg_ctl stop --mode=fast; rm -r "$PGDATA"; mv "$PGDATA.old" "$PGDATA"
+		pg_ctl start --wait --log="$PGDATA/log"`)
+	if s := launch(t, []string{"MLSD_DATABASE_URL=" + p.url("mlsd")}, "restored"); s.wait() != nil {
+		t.Fatalf("restored: %q", s.stderr)
+	}
+	w.on("--database-url", p.url("mlsd"))
+	c.wantFirst(2)
+	c.wantOutdated(lost)
 }
 
 // cluster is a PostgreSQL that the operator runs, with PostgreSQL's own programs.

@@ -176,8 +176,8 @@ func TestMigrate(t *testing.T) {
 	migrate("down", "-1").fails("-1")
 	migrate("down", "one").fails(`"one" is not a number`)
 	wantVersion(all)
-	migrate("down").fails("--yes-delete-data", "only a backup brings it back", fmt.Sprintf("%06d_", newestMigration(t)),
-		"DROP TABLE")
+	migrate("down", all).fails("--yes-delete-data", "only a backup brings it back",
+		fmt.Sprintf("%06d_", newestMigration(t)), "DROP TABLE")
 	wantVersion(all)
 	ok("down", "--yes-delete-data", all)
 	wantVersion("0")

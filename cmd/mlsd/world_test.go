@@ -270,11 +270,11 @@ func (u *user) message(c *convo, body string) *mlsapi.SendMessageInput {
 	}
 }
 
-// stream opens a stream of the user's events from now on.
-func (u *user) stream() *bufio.Reader {
+// stream opens a stream of the user's events: from now on, unless a parameter says something else.
+func (u *user) stream(params ...string) *bufio.Reader {
 	u.w.t.Helper()
-	r, err := http.NewRequestWithContext(u.w.t.Context(), http.MethodGet, u.w.public+"/xrpc/"+mlsapi.NSIDStreamConvoEvents,
-		nil)
+	r, err := http.NewRequestWithContext(u.w.t.Context(), http.MethodGet, u.w.public+"/xrpc/"+
+		mlsapi.NSIDStreamConvoEvents+"?"+u.query("", params...).q.Encode(), nil)
 	if err != nil {
 		u.w.t.Fatal(err)
 	}

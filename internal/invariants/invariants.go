@@ -114,17 +114,27 @@ const (
 	groupsPromise     = "public groups"
 )
 
-// checkGeneration compares the PostgreSQL that writes the stream's newest generation with the one
-// that is there. It finds nothing if the role may not ask which one that is.
+// checkGeneration compares the database that writes the stream's newest generation with the one that
+// is there. It leaves out what the role may not ask.
 func checkGeneration(ctx context.Context, tx pgx.Tx, found *findings) error {
+	var text string
+	add := func() { found.add("%s: %s", generationPromise, text) }
+	err := each(ctx, tx, `
+		SELECT format('generation %s was written by the database %s with the table %s, this is %s with %s',
+			g.id, g.database_oid, g.table_oid, d.oid, 'generations'::regclass::oid)
+		FROM (SELECT * FROM generations ORDER BY id DESC LIMIT 1) g, pg_database d
+		WHERE d.datname = current_database()
+			AND (g.database_oid, g.table_oid) <> (d.oid::bigint, 'generations'::regclass::oid::bigint)`, nil, []any{&text}, add)
+	if err != nil {
+		return err
+	}
 	var may bool
-	err := tx.QueryRow(ctx, `
+	err = tx.QueryRow(ctx, `
 		SELECT bool_and(has_function_privilege(f, 'execute'))
 		FROM unnest('{pg_control_system(), pg_walfile_name(pg_lsn), pg_current_wal_lsn()}'::text[]) AS f`).Scan(&may)
 	if err != nil || !may {
 		return err
 	}
-	var text string
 	return each(ctx, tx, `
 		SELECT format('generation %s was written by PostgreSQL %s on timeline %s, this is %s on timeline %s',
 			g.id, g.system_identifier, g.timeline, here.system_identifier, here.timeline)
@@ -132,8 +142,7 @@ func checkGeneration(ctx context.Context, tx pgx.Tx, found *findings) error {
 			SELECT system_identifier, ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint AS timeline
 			FROM pg_control_system()
 		) here
-		WHERE (g.system_identifier, g.timeline) <> (here.system_identifier, here.timeline)`, nil, []any{&text},
-		func() { found.add("%s: %s", generationPromise, text) })
+		WHERE (g.system_identifier, g.timeline) <> (here.system_identifier, here.timeline)`, nil, []any{&text}, add)
 }
 
 // checkConvos verifies the convo with the id, or all convos if id is nil.

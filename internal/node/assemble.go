@@ -13,6 +13,7 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -240,11 +241,13 @@ func nodeName(addr net.Addr) string {
 func (n *Node) assembleEvents(cfg Config) {
 	db, metrics := n.db.requests, api.NewStreamMetrics(n.reg)
 	n.presence = events.NewPresence(db, n.log, events.Runs(events.Release{Build: Version(), Schema: migrations.Newest()}))
+	// A dump does not know which sessions have ended since.
+	endSessions := func(ctx context.Context, tx pgx.Tx) error { return sessions.Restored(ctx, tx) }
 	n.hub = events.NewHub(events.HubConfig{DB: db, Reads: n.db.reads, Log: n.log, Metrics: metrics, Presence: n.presence,
-		Tracer: n.tracer})
+		Tracer: n.tracer, OnDump: endSessions})
 	n.sequencer = events.NewSequencer(events.SequencerConfig{
 		DB: db, Log: n.log, Metrics: metrics, Retention: cfg.EventRetention, Moved: n.hub.Grown, Faults: n.faults,
-		Node: n.presence.Node,
+		Node: n.presence.Node, OnDump: endSessions,
 	})
 	n.signals = events.NewSignals(events.SignalsConfig{
 		DB: db, Hub: n.hub, Log: n.log, Metrics: api.NewSignalMetrics(n.reg), Busy: n.sendsMuch, Viewers: n.viewers,

@@ -1,0 +1,3 @@
+ALTER TABLE generations
+    DROP COLUMN database_oid,
+    DROP COLUMN table_oid;
