@@ -80,7 +80,7 @@ type call struct {
 func (s *Server) serve(c echo.Context) error {
 	r := c.(*httpRequest) // observe made it
 	cl := &call{
-		ctx: c.Request().Context(), http: r, header: c.Request().Header.Get(headerKey), address: network(c.RealIP()),
+		ctx: c.Request().Context(), http: r, header: c.Request().Header.Get(headerKey), address: limit.Network(c.RealIP()),
 		begun: time.Now(),
 	}
 	r.call = cl

@@ -7,6 +7,7 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
+	"mlsd/internal/requests"
 	"mlsd/people/archive"
 )
 
@@ -36,6 +37,9 @@ func (h *handlers) ExportMyData(c *call, p *mlsapi.ExportMyDataParams) error {
 	begun := time.Now()
 	defer func() { c.spend(int(time.Since(begun) / unitExport)) }()
 
+	if err := requests.RecordExport(c.ctx, h.db, c.caller, mlsapi.NSIDExportMyData); err != nil {
+		return err
+	}
 	answer, out := c.list(), &mlsapi.ExportMyDataOutput{}
 	err := archive.Snapshot(c.ctx, c.db, func(tx pgx.Tx) error {
 		end, more, err := archive.Reader{DID: c.caller, Rows: int(p.Limit), Time: exportTime}.Read(c.ctx, tx, from,

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"net/netip"
 	"strconv"
 	"time"
 
@@ -123,14 +122,4 @@ func seconds(s float64) int { return int(math.Ceil(s)) }
 // setRetryAfter sets the header in whole seconds, at least one.
 func setRetryAfter(h http.Header, after time.Duration) {
 	h.Set("Retry-After", strconv.Itoa(max(1, seconds(after.Seconds()))))
-}
-
-// network returns the /64 of an IPv6 address, because one host usually has all of it. Any other
-// address stays as it is.
-func network(caller string) string {
-	addr, err := netip.ParseAddr(caller)
-	if err != nil || !addr.Is6() || addr.Is4In6() {
-		return caller
-	}
-	return netip.PrefixFrom(addr.WithZone(""), 64).Masked().String()
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -13,6 +12,9 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
+
+	"mlsd/internal/limit"
 )
 
 // Level is what a request to the admin listener needs.
@@ -23,10 +25,12 @@ const (
 	Open Level = iota
 	// Login is for the page that asks for the token, and its files. It needs none.
 	Login
-	// Read is for what changes nothing. It needs one of the tokens, if tokens are set.
+	// Metrics is for what tells nothing of single people. It needs one of the tokens, if tokens are set.
+	Metrics
+	// Read is for what changes nothing. It needs Tokens.Read or Tokens.Write, if tokens are set.
 	Read
-	// Write is for what changes something, and for what can stop a node (profiles, failpoints). It
-	// needs Tokens.Write, if tokens are set.
+	// Write is for what changes something, what can stop a node (profiles, failpoints), and what gives a
+	// file with everything of a person. It needs Tokens.Write, if tokens are set.
 	Write
 )
 
@@ -35,27 +39,29 @@ const leastToken = 16
 
 // Tokens are the secrets of the admin listener. "": none.
 type Tokens struct {
-	Write string // for everything
-	Read  string // for Read only
+	Write   string // for everything
+	Read    string // for Read and Metrics only
+	Metrics string // for Metrics only
 }
 
 // check returns an error unless the tokens can be used.
 func (t Tokens) check() error {
-	switch {
-	case t.Read != "" && t.Write == "":
-		return errors.New("MLSD_ADMIN_READ_TOKEN is set and MLSD_ADMIN_TOKEN is not: without it nobody could write, so " +
-			"set both")
-	case t.Read != "" && t.Read == t.Write:
-		return errors.New("MLSD_ADMIN_READ_TOKEN and MLSD_ADMIN_TOKEN must differ")
-	}
-	for name, token := range map[string]string{"MLSD_ADMIN_TOKEN": t.Write, "MLSD_ADMIN_READ_TOKEN": t.Read} {
-		if token == "" {
+	used := map[string]string{}
+	for _, one := range [][2]string{{"MLSD_ADMIN_TOKEN", t.Write}, {"MLSD_ADMIN_READ_TOKEN", t.Read},
+		{"MLSD_ADMIN_METRICS_TOKEN", t.Metrics}} {
+		name, token := one[0], one[1]
+		switch {
+		case token == "":
 			continue
-		}
-		if len(token) < leastToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		case len(token) < leastToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }):
 			return fmt.Errorf("%s must have at least %d characters, printable ASCII without spaces: openssl rand -hex 32 "+
 				"makes one", name, leastToken)
+		case t.Write == "":
+			return fmt.Errorf("%s is set and MLSD_ADMIN_TOKEN is not: without it nobody could write, so set both", name)
+		case used[token] != "":
+			return fmt.Errorf("%s and %s must differ", name, used[token])
 		}
+		used[token] = name
 	}
 	return nil
 }
@@ -66,10 +72,10 @@ func (t Tokens) check() error {
 //   - requests that a page of another site makes.
 //   - requests without the token that they need.
 type Access struct {
-	hosts       []string // lower case, without ports
-	write, read *[sha256.Size]byte
-	attempts    chan struct{} // to log in; a wrong one stays in it for wrongPause
-	log         *slog.Logger
+	hosts  []string                      // lower case, without ports
+	tokens [Write + 1]*[sha256.Size]byte // hashes by level; nil: there is none
+	wrong  *limit.Buckets[string]        // wrong tokens, by address
+	log    *slog.Logger
 }
 
 // NewAccess returns the rules of a listener on the address listen (host:port). hosts are further
@@ -91,8 +97,8 @@ func NewAccess(listen string, hosts []string, t Tokens, log *slog.Logger) (*Acce
 	if err != nil {
 		return nil, fmt.Errorf("read the admin listener's address: %w", err)
 	}
-	a := &Access{write: hashed(t.Write), read: hashed(t.Read), log: log,
-		attempts: make(chan struct{}, wrongAtOnce)}
+	a := &Access{log: log, wrong: limit.NewBuckets[string](maxAddresses, time.Now)}
+	a.tokens[Write], a.tokens[Read], a.tokens[Metrics] = hashed(t.Write), hashed(t.Read), hashed(t.Metrics)
 	for _, h := range append(slices.Clip(hosts), host) {
 		if h != "" {
 			a.hosts = append(a.hosts, strings.ToLower(h))
@@ -145,7 +151,7 @@ func (a *Access) allow(level Level, r *http.Request) (Level, *Error) {
 			"the Host of the request is not one of the admin listener's: use its address, or name it in MLSD_ADMIN_HOSTS"}
 	case crossSite(r):
 		return 0, &Error{http.StatusForbidden, "CrossSite", "the admin listener answers no page of another site"}
-	case a.write == nil:
+	case !a.NeedsToken():
 		return Write, nil // the listener is on loopback
 	}
 	allowed, err := a.caller(r)
@@ -154,6 +160,8 @@ func (a *Access) allow(level Level, r *http.Request) (Level, *Error) {
 		return max(allowed, Login), nil
 	case err != nil:
 		return 0, err
+	case allowed == Metrics && level > Metrics:
+		return 0, &Error{http.StatusForbidden, "MetricsOnly", "this token is for metrics only"}
 	case allowed < level:
 		return 0, &Error{http.StatusForbidden, "ReadOnly", "this token is for reading only"}
 	}
@@ -170,23 +178,34 @@ func (a *Access) caller(r *http.Request) (Level, *Error) {
 		return 0, &Error{http.StatusUnauthorized, "AuthenticationRequired",
 			"the admin listener needs Authorization: Bearer, with its token"}
 	}
-	level, known := a.levelOf(given)
-	if !known {
-		return 0, &Error{http.StatusUnauthorized, "AuthenticationRequired", "the token is not the admin listener's"}
-	}
-	return level, nil
+	return a.levelOf(r, given)
 }
 
-// levelOf returns what a token allows.
-func (a *Access) levelOf(token string) (Level, bool) {
+const (
+	// maxAddresses is how many addresses with wrong tokens are remembered.
+	maxAddresses = 1000
+	// wrongAtOnce and wrongPerSecond are how many wrong tokens of an address are answered as such.
+	wrongAtOnce, wrongPerSecond = 20, 1
+)
+
+// levelOf returns what a token allows. A right one always passes, so that nobody locks the operator
+// out. So what protects a token is its length, and not the limit of wrong ones.
+func (a *Access) levelOf(r *http.Request, token string) (Level, *Error) {
 	sum := sha256.Sum256([]byte(token))
-	switch {
-	case a.write != nil && subtle.ConstantTimeCompare(sum[:], a.write[:]) == 1:
-		return Write, true
-	case a.read != nil && subtle.ConstantTimeCompare(sum[:], a.read[:]) == 1:
-		return Read, true
+	for level, hash := range a.tokens {
+		if hash != nil && subtle.ConstantTimeCompare(sum[:], hash[:]) == 1 {
+			return Level(level), nil
+		}
 	}
-	return 0, false
+	address := r.RemoteAddr
+	if host, _, err := net.SplitHostPort(address); err == nil {
+		address = limit.Network(host)
+	}
+	if _, ok := a.wrong.Take(address, limit.Rate{PerSecond: wrongPerSecond, Burst: wrongAtOnce}, 1); !ok {
+		return 0, &Error{http.StatusTooManyRequests, "TooManyAttempts",
+			"too many wrong tokens came from this address: wait a second, then try again"}
+	}
+	return 0, &Error{http.StatusUnauthorized, "AuthenticationRequired", "this is not the admin listener's token"}
 }
 
 // OwnHost reports whether the Host of a request is the listener's: a name or address of this machine

@@ -8,7 +8,8 @@ import (
 )
 
 var inspectAudit = question("audit", "what was done to the entity ID, or transitions by number", audit,
-	Param{Name: "id", Usage: "a convo's or Welcome's id, a KeyPackageRef in hex, or \"METHOD KEY\" of a reservation",
+	Param{Name: "id",
+		Usage:    "a convo's or Welcome's id, a KeyPackageRef in hex, a DID, or \"METHOD KEY\" of a reservation",
 		Optional: true, Place: true})
 
 // TransitionCounts are the transitions of the last hour.
@@ -57,7 +58,7 @@ func audit(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
 	}
 	found, err := list[Transition](ctx, tx, `
 		SELECT a.at, a.entity, '', a.from_state, a.to_state, a.version, a.actor, a.reason, coalesce(a.details, '')
-		FROM (SELECT entity FROM transitions UNION VALUES ('convo'), ('record')) e
+		FROM (SELECT entity FROM transitions UNION VALUES ('convo'), ('record'), ('account')) e
 		CROSS JOIN LATERAL (
 			SELECT * FROM audit_log WHERE entity = e.entity AND entity_id = $1 ORDER BY at DESC LIMIT $2
 		) a

@@ -15,7 +15,7 @@ import (
 
 var accountExport = Method{
 	Noun: "account", Verb: "export", Usage: "everything that is held about an account, as JSON Lines",
-	Params: []Param{didParam}, Archive: true,
+	Params: []Param{didParam}, Write: true, Archive: true,
 	run: func(_ context.Context, s *Service, _ pgx.Tx, c Call) (any, error) { return export{s, c.did()}, nil },
 }
 

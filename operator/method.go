@@ -45,7 +45,7 @@ type Method struct {
 	Noun, Verb string
 	Usage      string
 	Params     []Param
-	Write      bool // it changes something: it needs the write token, an operator and a reason
+	Write      bool // it needs the write token, an operator and a reason, and leaves a row in admin_actions
 	Final      bool // there is no way back
 	Archive    bool // its result is an Archive
 	Command    bool // the console has no form for it

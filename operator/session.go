@@ -18,30 +18,22 @@ const (
 	SessionLife = 12 * time.Hour
 	// sessionCookie is the name of the cookie that a browser sends instead of a token.
 	sessionCookie = "mlsd_admin"
-	// wrongAtOnce wrong tokens are answered in each wrongPause. Further attempts are refused unread.
-	wrongAtOnce = 4
-	wrongPause  = time.Second
 )
 
 // Login returns the cookie that a browser sends instead of a token, because it cannot send
-// Authorization. Error: the token is wrong, or too many wrong ones came in the last second.
+// Authorization. Error: the token is wrong, or for metrics only.
 //
 // The cookie holds the level and the end of the session, with a MAC. Its key is the token's hash. So
 // all nodes with the same token accept it, a new token ends it, and no node stores anything. Logging
 // out takes the cookie from the browser only.
 func (a *Access) Login(r *http.Request, token string) (*http.Cookie, error) {
-	select {
-	case a.attempts <- struct{}{}:
-	default:
-		return nil, &Error{http.StatusTooManyRequests, "TooManyAttempts",
-			"too many wrong tokens: wait a second, then try again"}
+	level, err := a.levelOf(r, token)
+	switch {
+	case err != nil:
+		return nil, err
+	case level < Read:
+		return nil, &Error{http.StatusForbidden, "MetricsOnly", "this token is for metrics only"}
 	}
-	level, known := a.levelOf(token)
-	if !known {
-		time.AfterFunc(wrongPause, func() { <-a.attempts })
-		return nil, &Error{http.StatusUnauthorized, "AuthenticationRequired", "this is not the admin listener's token"}
-	}
-	<-a.attempts
 	text := fmt.Sprintf("%d.%d", level, time.Now().Add(SessionLife).Unix())
 	c := a.cookie(r)
 	c.Value, c.MaxAge = text+"."+a.mac(level, text), int(SessionLife/time.Second)
@@ -71,15 +63,11 @@ func LoginPath(r *http.Request) string {
 }
 
 // NeedsToken reports whether the listener has a token.
-func (a *Access) NeedsToken() bool { return a.write != nil }
+func (a *Access) NeedsToken() bool { return a.tokens[Write] != nil }
 
 // mac signs the text of a session with the token of its level.
 func (a *Access) mac(level Level, text string) string {
-	key := a.write
-	if level == Read {
-		key = a.read
-	}
-	h := hmac.New(sha256.New, key[:])
+	h := hmac.New(sha256.New, a.tokens[level][:])
 	h.Write([]byte("mlsd admin session " + text))
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }
@@ -101,7 +89,7 @@ func (a *Access) session(r *http.Request) (Level, bool) {
 		return 0, false
 	}
 	for _, level := range []Level{Read, Write} {
-		if number == strconv.Itoa(int(level)) && (level == Write || a.read != nil) {
+		if number == strconv.Itoa(int(level)) && a.tokens[level] != nil {
 			return level, hmac.Equal([]byte(mac), []byte(a.mac(level, text)))
 		}
 	}

@@ -71,21 +71,24 @@ func TestBrowsersCannotReadTheAdminListener(t *testing.T) {
 }
 
 // H11: with tokens, nothing but the health checks is answered without one, and the read token
-// changes nothing.
+// changes nothing. Finding S10: the token for metrics reads metrics only, and neither of the two reads
+// what is held about an account.
 func TestAdminTokens(t *testing.T) {
 	t.Parallel()
-	const write, readOnly = "the-admin-token-of-this-test", "the-read-token-of-this-test"
+	const write, readOnly, metrics = "the-admin-token-of-this-test", "the-read-token-of-this-test",
+		"the-metrics-token-of-this-test"
 	file := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(file, []byte(write+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := boot(t, []string{"MLSD_ADMIN_READ_TOKEN=" + readOnly}, "--database-url", pgtest.URL(t), "--admin-token",
-		"file:"+file, "--failpoints")
+	s := boot(t, []string{"MLSD_ADMIN_READ_TOKEN=" + readOnly, "MLSD_ADMIN_METRICS_TOKEN=" + metrics},
+		"--database-url", pgtest.URL(t), "--admin-token", "file:"+file, "--failpoints")
 	for _, page := range []string{"/livez", "/readyz"} {
 		if got := ask(t, http.MethodGet, s.admin+page); got != http.StatusOK {
 			t.Errorf("%s without a token: %d", page, got)
 		}
 	}
+	const export = "/admin/account/export"
 	const arm = "/failpoints?point=after-commit&method=x&action=error"
 	for _, c := range []struct {
 		verb, page string
@@ -97,7 +100,19 @@ func TestAdminTokens(t *testing.T) {
 		{http.MethodGet, "/admin/account/show?did=did:web:a.example", http.StatusOK},
 		{http.MethodGet, "/debug/pprof/", http.StatusForbidden},
 		{http.MethodPost, arm, http.StatusForbidden},
+		{http.MethodPost, export, http.StatusForbidden},
 	} {
+		want := http.StatusForbidden
+		if c.page == "/metrics" {
+			want = http.StatusOK
+		}
+		if got := ask(t, c.verb, s.admin+c.page, "Authorization", "Bearer "+metrics); got != want {
+			t.Errorf("%s with the token for metrics: %d", c.page, got)
+		}
+		admins := http.StatusOK
+		if c.page == export {
+			admins = http.StatusBadRequest // it lacks its body
+		}
 		for _, refused := range []string{"", "Bearer wrong", "Bearer ", "Basic " + write, write, "Bearer " + write + "x"} {
 			if got := ask(t, c.verb, s.admin+c.page, "Authorization", refused); got != http.StatusUnauthorized {
 				t.Errorf("%s with %q: %d", c.page, refused, got)
@@ -106,7 +121,7 @@ func TestAdminTokens(t *testing.T) {
 		if got := ask(t, c.verb, s.admin+c.page, "Authorization", "Bearer "+readOnly); got != c.reads {
 			t.Errorf("%s with the read token: %d", c.page, got)
 		}
-		if got := ask(t, c.verb, s.admin+c.page, "Authorization", "Bearer "+write); got != http.StatusOK {
+		if got := ask(t, c.verb, s.admin+c.page, "Authorization", "Bearer "+write); got != admins {
 			t.Errorf("%s with the admin token: %d", c.page, got)
 		}
 		if got := ask(t, c.verb, s.admin+c.page, "Authorization", "Bearer "+write, "Host",

@@ -2,7 +2,10 @@ package main
 
 import (
 	"encoding/hex"
+	"errors"
+	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -121,6 +124,68 @@ func TestAdminAccountShow(t *testing.T) {
 	w.operate("account", "show", "bob").fails("account.show", "InvalidRequest", "did")
 	w.operate("account", "show").fails("did is missing")
 	wantActions(t, actions(t, database)) // reads leave no row
+}
+
+// Finding S10: reading an export leaves a record on every path: the command, the admin API and the
+// console one with who and why; the account's own method one in an hour, which the account can read too.
+func TestReadingAnExportIsRecorded(t *testing.T) {
+	t.Parallel()
+	w, database := operated(t)
+	bob := w.user()
+	bob.publication().must().ok()
+	did := bob.did().String()
+	exported := func(kind, page, body string) int {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.admin+page, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", kind)
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(resp.Body)
+		if err := errors.Join(err, resp.Body.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if has := strings.Contains(string(text), `"key_packages"`); has != (resp.StatusCode == http.StatusOK) {
+			t.Errorf("%s answers %d and has rows: %v", page, resp.StatusCode, has)
+		}
+		return resp.StatusCode
+	}
+	const method, form = "/admin/account/export", "application/x-www-form-urlencoded"
+	if got := ask(t, http.MethodGet, w.admin+method+"?did="+did); got == http.StatusOK {
+		t.Error("an export without who and why")
+	}
+	if got := exported("application/json", method, `{"did":"`+did+`"}`); got != http.StatusBadRequest {
+		t.Errorf("an export without who and why: %d", got)
+	}
+	if got := exported("application/json", method,
+		`{"did":"`+did+`","operator":"olga","reason":"ticket 7"}`); got != http.StatusOK {
+		t.Errorf("the admin API: %d", got)
+	}
+	if got := exported(form, "/actions/call", url.Values{"method": {"account.export"}, "param-did": {did},
+		"operator": {"olga"}, "reason": {"ticket 7"}}.Encode()); got != http.StatusOK {
+		t.Errorf("the console: %d", got)
+	}
+	if s := w.operate("account", "export", did); s.wait() != nil || !strings.Contains(s.stdout.String(), "key_packages") {
+		t.Errorf("the command: %s", s.stderr)
+	}
+	row := operator.Action{Action: "account.export", Subject: did, Outcome: "done"}
+	wantActions(t, actions(t, database), row, row, row)
+
+	for range 3 {
+		bob.query(mlsapi.NSIDExportMyData).must().ok()
+	}
+	trail := lookJSON[operator.Trail](t, database, "audit", "--dids", did).Transitions
+	if len(trail) != 1 || trail[0].Actor != did || trail[0].To != "exported" ||
+		trail[0].Reason != mlsapi.NSIDExportMyData {
+		t.Errorf("the audit log: %+v", trail)
+	}
+	if own := string(bob.query(mlsapi.NSIDExportMyData).must().ok()); !strings.Contains(own, `exported`) {
+		t.Error("bob cannot see that somebody has read its data")
+	}
 }
 
 func TestAdminAccountBlock(t *testing.T) {

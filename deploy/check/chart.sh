@@ -51,13 +51,17 @@ for kind in Ingress NetworkPolicy ServiceMonitor; do
 	grep -q "^kind: $kind$" "$WORK/rendered.yaml" || fail "the chart with all values has no $kind"
 done
 
+# Prometheus gets the token for metrics, and no other.
+sed -n '/^kind: ServiceMonitor$/,/^---/p' "$WORK/rendered.yaml" | grep -q '^ *key: metrics-token$' || fail "Prometheus gets another token"
+
 # mlsd knows every setting, and starts with them but for what a cluster has.
 sed -n 's/.*name: \(MLSD_[A-Z_]*\).*/\1/p' "$WORK/rendered.yaml" | sort -u | while read -r setting; do
 	grep -q "^| \`$setting\`" docs/SETTINGS.md || fail "the chart sets $setting, which does not exist"
 done
 
 # What is wrong is noticed: by the values' schema, and by Kubernetes'.
-for wrong in serviceDID=example.com replicas=0 replica=2 settings.MLSD_DATABASE_URL=x settings.LANG=C trustedProxies={everybody}; do
+for wrong in serviceDID=example.com replicas=0 replica=2 settings.MLSD_DATABASE_URL=x settings.LANG=C trustedProxies={everybody} \
+	admin.metricsTokenKey=; do
 	if "$helm" template chat "$chart" --kube-version $kubernetes --values deploy/check/values-all.yaml --set "$wrong" >/dev/null 2>&1; then
 		fail "the chart takes --set $wrong"
 	fi
@@ -67,4 +71,4 @@ for mistake in 's/readinessProbe/readynessProbe/' 's/maxUnavailable: 1/maxUnavai
 	if cmp -s "$WORK/rendered.yaml" "$WORK/wrong.yaml"; then fail "nothing to change for $mistake"; fi
 	if conforms "$WORK/wrong.yaml" >/dev/null 2>&1; then fail "kubeconform does not notice $mistake"; fi
 done
-echo "chart: six wrong values and three wrong fields were refused"
+echo "chart: seven wrong values and three wrong fields were refused"

@@ -89,12 +89,12 @@ func allowed() map[string][]string {
 		"operator": domain("people/accounts", "people/archive", "convos", "people/disputes", "people/erasure",
 			"internal/duration", "messages", "people/reports", "internal/transparency", "internal/sessions",
 			"internal/tombstone", "events", "keypackages", "internal/push", "welcome", "idem", "internal/quota",
-			"internal/redact"),
+			"internal/limit", "internal/redact"),
 		"operator/console": {"operator", "events", "idem", "internal/invariants", "internal/nsid", "internal/quota",
 			"internal/redact", "internal/worker", "internal/push", "people/accounts", "people/reports"},
 		"operator/console/browser": {"internal/localpg"}, // for operator/console/check.sh
 		"people/accounts":          {"internal/sessions", "internal/tombstone", "internal/worker"},
-		"people/archive":           {},
+		"people/archive":           {"internal/redact"},
 		"people/erasure": {
 			"people/accounts", "internal/attachments", "people/consent", "convos", "events", "idem", "internal/failpoint",
 			"internal/pgpool", "internal/quota", "internal/requests", "internal/serviceauth",
@@ -150,7 +150,7 @@ func allowed() map[string][]string {
 		"internal/lexgen":     {"api/errorlist", "lexicons"},
 		"internal/localpg":    {},
 		"internal/nsid":       {},
-		"internal/redact":     {},
+		"internal/redact":     {"internal/nsid"},
 		"internal/pgpool":     {"internal/tracing", "internal/worker"},
 		"internal/batch":      {"internal/tracing"},
 		"internal/tracing":    {},

@@ -23,7 +23,7 @@ func (n *Node) admin(access *operator.Access, pages *console.Console) http.Handl
 	handle("GET /livez", operator.Open,
 		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, log, http.StatusOK, "ok") }))
 	handle("GET /readyz", operator.Open, n.readiness())
-	handle("GET /metrics", operator.Read,
+	handle("GET /metrics", operator.Metrics,
 		promhttp.HandlerFor(prometheus.Gatherers{n.reg, n.stored}, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	handle("GET /check", operator.Read, &checker{n.db.maintenance, log, n.checks})
 	handle("GET /check/clients", operator.Read, clientFaults(n.db.maintenance, log))

@@ -34,7 +34,7 @@ type Config struct {
 	// AdminListen (MLSD_ADMIN_LISTEN) is the address of the admin listener: metrics, health,
 	// profiles, and what the command admin calls.
 	AdminListen string
-	// Admin: who may use the admin listener (MLSD_ADMIN_TOKEN, MLSD_ADMIN_READ_TOKEN or their files,
+	// Admin: who may use the admin listener (MLSD_ADMIN_TOKEN, _READ_TOKEN, _METRICS_TOKEN,
 	// MLSD_ADMIN_HOSTS), and where the command admin finds it (MLSD_ADMIN_URL).
 	Admin AdminConfig
 	// DatabaseURL (MLSD_DATABASE_URL) is a PostgreSQL that the operator runs. Empty: mlsd runs one

@@ -59,7 +59,8 @@ var settings = append([]setting{
 	one("MLSD_ADMIN_LISTEN", "address of the admin listener (metrics, health, profiles)", "127.0.0.1:8081",
 		text(func(c *Config) *string { return &c.AdminListen }, checkAddress)),
 	secret("MLSD_ADMIN_TOKEN", "token for everything on the admin listener, or file:PATH; needed unless that is on loopback", adminToken, nil),
-	secret("MLSD_ADMIN_READ_TOKEN", "token for what changes nothing there: metrics, checks, admin methods that read, or file:PATH", readToken, nil),
+	secret("MLSD_ADMIN_READ_TOKEN", "token for what changes nothing there: checks, admin methods that read, or file:PATH", readToken, nil),
+	secret("MLSD_ADMIN_METRICS_TOKEN", "token for metrics and nothing else there, or file:PATH", metricsToken, nil),
 	one("MLSD_ADMIN_HOSTS", "further names and addresses of the admin listener, comma separated", "", func(c *Config, v string) error {
 		c.Admin.Hosts = strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' })
 		return nil
@@ -227,3 +228,4 @@ func databaseURL(c *Config) *string     { return &c.DatabaseURL }
 func readDatabaseURL(c *Config) *string { return &c.ReadDatabaseURL }
 func adminToken(c *Config) *string      { return &c.Admin.Tokens.Write }
 func readToken(c *Config) *string       { return &c.Admin.Tokens.Read }
+func metricsToken(c *Config) *string    { return &c.Admin.Tokens.Metrics }

@@ -46,7 +46,7 @@ type orderField struct {
 	Value string // what it means
 }
 
-// confirmPage asks before a method changes something, or gives a file with DIDs in full. resultPage
+// confirmPage asks before a method changes something, or gives a file of an account. resultPage
 // shows what a method has answered.
 var (
 	confirmPage = page{Path: "/actions/confirm", Title: "Confirm", name: "confirm"}
@@ -71,16 +71,15 @@ func (c *Console) call(w http.ResponseWriter, r *http.Request) {
 	}
 	operator, reason := r.PostFormValue("operator"), r.PostFormValue("reason")
 	call, err := o.newCall(operator, reason)
-	if err == nil && o.Archive {
-		err = c.Operator.RecordShown(r.Context(), o.Name()+" "+call.Params["did"], operator, reason)
-		w.Header().Set("Content-Disposition", `attachment; filename="account.jsonl"`)
-	}
 	if err != nil {
-		w.Header().Del("Content-Disposition")
 		answer(o, err)
 		return
 	}
+	if o.Archive {
+		w.Header().Set("Content-Disposition", `attachment; filename="account.jsonl"`)
+	}
 	c.Operator.Answer(w, r, o.Method, call, func(out any, err error) {
+		w.Header().Del("Content-Disposition") // it is no file
 		if err == nil {
 			o.Result, err = fieldsOf(out)
 		}

@@ -209,7 +209,7 @@ func TestPushButtons(t *testing.T) {
 	}
 }
 
-// A file with DIDs in full is recorded as such a page.
+// A file of an account is recorded.
 func TestDownload(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, operator.Tokens{})
@@ -223,7 +223,7 @@ func TestDownload(t *testing.T) {
 		t.Errorf("with a reason: %d %v", a.status, a.header)
 	}
 	if got, want := b.recorded(),
-		[]string{"did.show | account.export " + alice + " | olga | ticket 7 | done"}; !slices.Equal(got, want) {
+		[]string{"account.export | " + alice + " | olga | ticket 7 | done"}; !slices.Equal(got, want) {
 		t.Errorf("recorded: %q", got)
 	}
 }

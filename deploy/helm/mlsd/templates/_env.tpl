@@ -6,6 +6,9 @@
 {{- with .Values.admin.readTokenKey }}
 - {name: MLSD_ADMIN_READ_TOKEN, value: {{ printf "file:/run/secrets/admin/%s" . | quote }}}
 {{- end }}
+{{- with .Values.admin.metricsTokenKey }}
+- {name: MLSD_ADMIN_METRICS_TOKEN, value: {{ printf "file:/run/secrets/admin/%s" . | quote }}}
+{{- end }}
 - {name: MLSD_SERVICE_DID, value: {{ .Values.serviceDID | quote }}}
 {{- with .Values.publicURL }}
 - {name: MLSD_PUBLIC_URL, value: {{ . | quote }}}

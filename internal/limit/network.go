@@ -1,0 +1,13 @@
+package limit
+
+import "net/netip"
+
+// Network returns the /64 of an IPv6 address, because one host usually has all of it. Any other
+// address stays as it is.
+func Network(caller string) string {
+	addr, err := netip.ParseAddr(caller)
+	if err != nil || !addr.Is6() || addr.Is4In6() {
+		return caller
+	}
+	return netip.PrefixFrom(addr.WithZone(""), 64).Masked().String()
+}
