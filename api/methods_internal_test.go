@@ -1,8 +1,10 @@
 package api
 
 import (
+	"encoding/json"
 	"maps"
 	"net/http"
+	"regexp"
 	"slices"
 	"testing"
 
@@ -10,6 +12,8 @@ import (
 
 	"mlsd/api/errorlist"
 	"mlsd/api/mlsapi"
+	"mlsd/internal/redact"
+	"mlsd/lexicons"
 )
 
 // The table has exactly the methods of the lexicons, and each row fits its method.
@@ -39,6 +43,41 @@ func TestMethods(t *testing.T) {
 	}
 	if diff := cmp.Diff(nsids, slices.Sorted(maps.Keys(methods))); diff != "" {
 		t.Errorf("methods (-lexicons +table):\n%s", diff)
+	}
+}
+
+// Finding S1: the methods whose answers have a secret are those of which an export has no answer. What
+// is a secret, its name says.
+func TestSecretAnswersAreListed(t *testing.T) {
+	t.Parallel()
+	secret := regexp.MustCompile(`(?i)(secret|token|ticket|session|password|seed)$`)
+	var secrets []string
+	for nsid := range methods {
+		text, err := lexicons.Files.ReadFile(lexicons.Path(nsid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var file struct {
+			Defs struct {
+				Main struct {
+					Output struct {
+						Schema struct{ Properties map[string]any }
+					}
+				}
+			}
+		}
+		if err := json.Unmarshal(text, &file); err != nil {
+			t.Fatal(err)
+		}
+		for name := range file.Defs.Main.Output.Schema.Properties {
+			if secret.MatchString(name) && !slices.Contains(secrets, nsid) {
+				secrets = append(secrets, nsid)
+			}
+		}
+	}
+	slices.Sort(secrets)
+	if diff := cmp.Diff(secrets, slices.Sorted(slices.Values(redact.SecretAnswers()))); diff != "" {
+		t.Errorf("methods that answer with a secret (-lexicons +redact):\n%s", diff)
 	}
 }
 

@@ -961,7 +961,18 @@ var mutants = []mutant{
 	{"a browser's session is not signed", "operator.TestForgedSessions", []edit{
 		{"operator.Access.session", `hmac.Equal([]byte(mac), []byte(a.mac(level, text)))`, `mac != "" || text == ""`}}},
 	{"wrong tokens cost no time", "operator.TestWrongTokensAreSlowed", []edit{
-		{"operator.Access.Login", `time.AfterFunc(wrongPause, func() { <-a.attempts })`, `<-a.attempts`}}},
+		{"operator.Access.levelOf", `; !ok {`, `; !ok && token == "" {`}}},
+	{"wrong tokens of one address count for all (S14)", "operator.TestWrongTokensAreSlowed", []edit{
+		{"operator.Access.levelOf", `address = limit.Network(host)`, `address = host[:0]`}}},
+	{"an export has the secrets of answers (S1)", "cmd/mlsd.TestNoSecretLeaves", []edit{
+		{"internal/redact.SecretAnswers", `nsid.RegisterPushTarget}`, `}`}}},
+	{"a former member sees the convo move (S2)", "cmd/mlsd.TestFormerMemberSeesNothingMove", []edit{
+		{"internal/redact.Hidden", `slices.Concat([]string{}, c[nobody], c[members])`, `append([]string{}, c[nobody]...)`}}},
+	{"an export leaves no record (S10)", "cmd/mlsd.TestReadingAnExportIsRecorded", []edit{
+		{"operator.accountExport", `Write: true, Archive: true`, `Archive: true`}}},
+	{"the token for metrics reads (S10)", "operator.TestMetricsToken", []edit{
+		{"operator.Access.allow", `case allowed == Metrics && level > Metrics:`, `case allowed == Metrics && level > Read:`},
+		{"operator.Access.allow", `case allowed < level:`, `case allowed < level && allowed != Metrics:`}}},
 	{"the console tells DIDs", "operator/console.TestNoPageTellsDIDs", []edit{
 		{"operator/console.Request.DID", `if r.Full || len(parts) < 3`, `if !r.Full || len(parts) < 3`}}},
 	{"inspect tells DIDs", "cmd/mlsd.TestInspectReservations", []edit{

@@ -1,4 +1,5 @@
-// Package redact finds DIDs in texts, so that logs, reports and pages need not tell them.
+// Package redact says what must not leave the server, and to whom: DIDs in texts of logs, reports and
+// pages, and the columns and answers that an export leaves out.
 package redact
 
 import "regexp"

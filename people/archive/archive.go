@@ -8,11 +8,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/redact"
 )
 
 const (
@@ -101,7 +104,10 @@ func (r Reader) Read(ctx context.Context, tx pgx.Tx, from Position, each func(Ro
 func (p part) read(
 	ctx context.Context, tx pgx.Tx, did syntax.DID, key []any, limit int, each func(key []any, data *string) bool,
 ) (found bool, err error) {
-	args := pgx.NamedArgs{"did": did.String(), "limit": limit, "window": window, "bytes": batchBytes}
+	table, _, _ := strings.Cut(p.name, " ")
+	hidden, after := redact.Hidden(table)
+	args := pgx.NamedArgs{"did": did.String(), "limit": limit, "window": window, "bytes": batchBytes,
+		"hidden": hidden, "hidden_after": after, "secret_answers": redact.SecretAnswers()}
 	for i, k := range p.keys {
 		args[k.name] = k.least()
 		if key != nil {

@@ -13,7 +13,7 @@ import _ "embed"
 // NULL if it does not belong to the account. A key ends up in a cursor, which is no secret: it must
 // not name others who have nothing to do with the account.
 type part struct {
-	name string
+	name string // its table, and in what way
 	keys []column
 	sql  string
 }
@@ -24,16 +24,17 @@ type part struct {
 var messagesSQL string
 
 // parts are all parts. Of rows that belong to others too, only what is the person's own is there: no
-// ciphertext of others, and no group's state. A secret with which we sign is not theirs, and who of
-// the operators did something and why is not either. A name stands in cursors: it stays.
+// ciphertext of others, and no group's state. Which columns are left out, and which answers, stands
+// in package redact; @hidden_after is for who is no longer a member. A name stands in cursors: it
+// stays. An event of a dispute (kind 7) is the convo's: the person's part is in disputes.
 var parts = []part{
 	{"accounts", []column{{"at", smallKey}}, `
-		SELECT 1, (to_jsonb(t) - 'blocked_by' - 'blocked_reason' - 'limited_by' - 'limited_reason')::text FROM accounts t
+		SELECT 1, (to_jsonb(t) - @hidden::text[])::text FROM accounts t
 			WHERE did = @did AND @at < 1 LIMIT @limit`},
 	{"identity_keys", []column{{"at", smallKey}}, `
 		SELECT 1, to_jsonb(t)::text FROM identity_keys t WHERE did = @did AND @at < 1 LIMIT @limit`},
 	{"key_packages", []column{{"ref", bytesKey}}, `
-		SELECT ref, (to_jsonb(t) - 'body' - 'claimed_by' || jsonb_build_object('body', encode(body, 'base64')))::text
+		SELECT ref, (to_jsonb(t) - 'body' - @hidden::text[] || jsonb_build_object('body', encode(body, 'base64')))::text
 		FROM key_packages t WHERE did = @did AND ref > @ref ORDER BY ref LIMIT @limit`},
 	{"key_packages claimed", []column{{"owner", textKey}, {"ref", bytesKey}}, `
 		SELECT did, ref, jsonb_build_object('did', did, 'ref', encode(ref, 'hex'), 'claimed_at', claimed_at)::text
@@ -46,7 +47,7 @@ var parts = []part{
 		WHERE did = @did AND (device_id, cipher_suite, kind) > (@device_id, @cipher_suite, @kind)
 		ORDER BY device_id, cipher_suite, kind LIMIT @limit`},
 	{"push_targets", []column{{"device_id", textKey}}, `
-		SELECT device_id, (to_jsonb(t) - 'secret')::text FROM push_targets t
+		SELECT device_id, (to_jsonb(t) - @hidden::text[])::text FROM push_targets t
 		WHERE did = @did AND device_id > @device_id ORDER BY device_id LIMIT @limit`},
 	{"push_jobs", []column{{"id", uuidKey}}, `
 		SELECT id, to_jsonb(t)::text FROM push_jobs t WHERE did = @did AND id > @id ORDER BY id LIMIT @limit`},
@@ -62,10 +63,14 @@ var parts = []part{
 		SELECT convo_id, to_jsonb(t)::text FROM members t WHERE did = @did AND convo_id > @convo_id ORDER BY convo_id LIMIT
 			@limit`},
 	{"convos created", []column{{"convo_id", uuidKey}}, `
-		SELECT m.convo_id, (to_jsonb(c) - 'reserved_for' - 'reserved_until')::text
+		SELECT m.convo_id,
+			(to_jsonb(c) - CASE WHEN m.left_at IS NULL THEN @hidden::text[] ELSE @hidden_after::text[] END)::text
 		FROM (
-			SELECT convo_id, lead(convo_id) OVER (ORDER BY convo_id) IS NULL AS last
-			FROM (SELECT convo_id FROM members WHERE did = @did AND convo_id > @convo_id ORDER BY convo_id LIMIT @window) w
+			SELECT convo_id, left_at, lead(convo_id) OVER (ORDER BY convo_id) IS NULL AS last
+			FROM (
+				SELECT convo_id, left_at FROM members
+				WHERE did = @did AND convo_id > @convo_id ORDER BY convo_id LIMIT @window
+			) w
 		) m
 		LEFT JOIN convos c ON c.id = m.convo_id AND c.creator_did = @did
 		WHERE c.id IS NOT NULL OR last ORDER BY m.convo_id LIMIT @limit`},
@@ -79,11 +84,15 @@ var parts = []part{
 		LEFT JOIN convos c ON c.id = m.convo_id AND c.reserved_for = @did
 		WHERE c.id IS NOT NULL OR last ORDER BY m.convo_id LIMIT @limit`},
 	{"public_groups", []column{{"convo_id", uuidKey}}, `
-		SELECT m.convo_id, CASE WHEN g.convo_id IS NOT NULL THEN jsonb_build_object('convo_id', g.convo_id, 'epoch',
-			g.epoch)::text END
+		SELECT m.convo_id, CASE WHEN g.convo_id IS NOT NULL THEN (
+			jsonb_build_object('convo_id', g.convo_id, 'epoch', g.epoch) -
+			CASE WHEN m.left_at IS NULL THEN @hidden::text[] ELSE @hidden_after::text[] END)::text END
 		FROM (
-			SELECT convo_id, lead(convo_id) OVER (ORDER BY convo_id) IS NULL AS last
-			FROM (SELECT convo_id FROM members WHERE did = @did AND convo_id > @convo_id ORDER BY convo_id LIMIT @window) w
+			SELECT convo_id, left_at, lead(convo_id) OVER (ORDER BY convo_id) IS NULL AS last
+			FROM (
+				SELECT convo_id, left_at FROM members
+				WHERE did = @did AND convo_id > @convo_id ORDER BY convo_id LIMIT @window
+			) w
 		) m
 		LEFT JOIN public_groups g ON g.convo_id = m.convo_id AND g.vouched_by = @did
 		WHERE g.convo_id IS NOT NULL OR last ORDER BY m.convo_id LIMIT @limit`},
@@ -97,8 +106,10 @@ var parts = []part{
 		LEFT JOIN log_senders s ON s.convo_id = m.convo_id AND s.did = @did
 		WHERE s.did IS NOT NULL OR last ORDER BY m.convo_id LIMIT @limit`},
 	{"attachments", []column{{"id", uuidKey}}, `
-		SELECT id, (to_jsonb(t) - 'digest' - 'fence')::text FROM attachments t WHERE sender_did = @did AND id > @id ORDER BY
-			id LIMIT @limit`},
+		SELECT id, (to_jsonb(t) - CASE WHEN EXISTS (
+			SELECT FROM members m WHERE m.convo_id = t.convo_id AND m.did = @did AND m.left_at IS NULL)
+			THEN @hidden::text[] ELSE @hidden_after::text[] END)::text
+		FROM attachments t WHERE sender_did = @did AND id > @id ORDER BY id LIMIT @limit`},
 	{"attachment_parts", []column{{"id", uuidKey}, {"part", smallKey}}, `
 		SELECT attachment_id, part, to_jsonb(p)::text FROM attachment_parts p
 		WHERE attachment_id IN (SELECT id FROM attachments WHERE sender_did = @did) AND (attachment_id, part) > (@id, @part)
@@ -115,41 +126,42 @@ var parts = []part{
 		) t
 		WHERE (data IS NOT NULL OR last) AND (convo_id, id) > (@convo_id, @id) ORDER BY convo_id, id LIMIT @limit`},
 	{"idempotency_keys", []column{{"nsid", textKey}, {"scope", textKey}, {"key", textKey}}, `
-		SELECT nsid, scope, key, (to_jsonb(t) - 'response' - 'last_error' || jsonb_build_object('response',
-			convert_from(response, 'UTF8')))::text
+		SELECT nsid, scope, key, (to_jsonb(t) - @hidden::text[] || jsonb_build_object('response',
+			CASE WHEN nsid <> ALL (@secret_answers::text[]) THEN convert_from(response, 'UTF8') END))::text
 		FROM idempotency_keys t
 		WHERE caller_did = @did AND (nsid, scope, key) > (@nsid, @scope, @key) ORDER BY nsid, scope, key LIMIT @limit`},
 	{"subscription_tickets", []column{{"id", textKey}}, `
 		SELECT id, data FROM (
 			-- The hash of a hash, so that no cursor says anything of a ticket. Few tickets live at
 			-- a time.
-			SELECT encode(sha256(hash), 'hex') COLLATE "C" AS id, (to_jsonb(t) - 'hash')::text AS data FROM subscription_tickets
-				t WHERE did = @did
+			SELECT encode(sha256(hash), 'hex') COLLATE "C" AS id, (to_jsonb(t) - @hidden::text[])::text AS data
+			FROM subscription_tickets t WHERE did = @did
 		) t
 		WHERE id > @id ORDER BY id LIMIT @limit`},
 	{"sessions", []column{{"id", uuidKey}}, `
 		SELECT id, to_jsonb(t)::text FROM sessions t WHERE did = @did AND id > @id ORDER BY id LIMIT @limit`},
 	{"erasure_confirmations", []column{{"at", smallKey}}, `
-		SELECT 1, (to_jsonb(t) - 'hash')::text FROM erasure_confirmations t WHERE did = @did AND @at < 1 LIMIT @limit`},
+		SELECT 1, (to_jsonb(t) - @hidden::text[])::text FROM erasure_confirmations t
+		WHERE did = @did AND @at < 1 LIMIT @limit`},
 	{"presence", []column{{"device_id", textKey}, {"node", uuidKey}}, `
 		SELECT device_id, node, to_jsonb(t)::text FROM presence t
 		WHERE did = @did AND (device_id, node) > (@device_id, @node) ORDER BY device_id, node LIMIT @limit`},
 	{"outbox", []column{{"id", largeKey}}, `
-		SELECT id, CASE WHEN did = @did OR detail ->> 'by' = @did THEN (to_jsonb(t) -
-			'{last,convo_ids,seqs,sizes}'::text[])::text END
+		SELECT id, CASE WHEN own THEN (to_jsonb(t) - '{own,last}'::text[] - @hidden::text[])::text END
 		FROM (
-			SELECT *, lead(id) OVER (ORDER BY id) IS NULL AS last
+			SELECT *, did = @did OR kind <> 7 AND detail ->> 'by' = @did AS own,
+				lead(id) OVER (ORDER BY id) IS NULL AS last
 			FROM (SELECT * FROM outbox WHERE id > @id ORDER BY id LIMIT @window) w
 		) t
-		WHERE did = @did OR detail ->> 'by' = @did OR last ORDER BY id LIMIT @limit`},
+		WHERE own OR last ORDER BY id LIMIT @limit`},
 	{"events", []column{{"stream_seq", largeKey}}, `
-		SELECT stream_seq, CASE WHEN did = @did OR detail ->> 'by' = @did THEN (to_jsonb(t) -
-			'{last,convo_ids,seqs,sizes}'::text[])::text END
+		SELECT stream_seq, CASE WHEN own THEN (to_jsonb(t) - '{own,last}'::text[] - @hidden::text[])::text END
 		FROM (
-			SELECT *, lead(stream_seq) OVER (ORDER BY stream_seq) IS NULL AS last
+			SELECT *, did = @did OR kind <> 7 AND detail ->> 'by' = @did AS own,
+				lead(stream_seq) OVER (ORDER BY stream_seq) IS NULL AS last
 			FROM (SELECT * FROM events WHERE stream_seq > @stream_seq ORDER BY stream_seq LIMIT @window) w
 		) t
-		WHERE did = @did OR detail ->> 'by' = @did OR last ORDER BY stream_seq LIMIT @limit`},
+		WHERE own OR last ORDER BY stream_seq LIMIT @limit`},
 	{"blocks", []column{{"blocked_did", textKey}}, `
 		SELECT blocked_did, to_jsonb(t)::text FROM blocks t
 		WHERE did = @did AND blocked_did > @blocked_did ORDER BY blocked_did LIMIT @limit`},
@@ -157,16 +169,21 @@ var parts = []part{
 		SELECT convo_id, epoch, (to_jsonb(t) || jsonb_build_object('hash', encode(hash, 'hex')))::text FROM epoch_reports t
 		WHERE did = @did AND (convo_id, epoch) > (@convo_id, @epoch) ORDER BY convo_id, epoch LIMIT @limit`},
 	{"commit_reports", []column{{"convo_id", uuidKey}, {"epoch", largeKey}}, `
-		SELECT convo_id, epoch, to_jsonb(t)::text FROM commit_reports t
+		SELECT convo_id, epoch, (to_jsonb(t) - CASE WHEN EXISTS (
+			SELECT FROM members m WHERE m.convo_id = t.convo_id AND m.did = @did AND m.left_at IS NULL)
+			THEN @hidden::text[] ELSE @hidden_after::text[] END)::text
+		FROM commit_reports t
 		WHERE did = @did AND (convo_id, epoch) > (@convo_id, @epoch) ORDER BY convo_id, epoch LIMIT @limit`},
 	{"disputes", []column{{"convo_id", uuidKey}, {"epoch", largeKey}}, `
-		SELECT convo_id, epoch, to_jsonb(t)::text FROM disputes t
+		SELECT convo_id, epoch, (to_jsonb(t) - CASE WHEN EXISTS (
+			SELECT FROM members m WHERE m.convo_id = t.convo_id AND m.did = @did AND m.left_at IS NULL)
+			THEN @hidden::text[] ELSE @hidden_after::text[] END)::text
+		FROM disputes t
 		WHERE committer = @did AND (convo_id, epoch) > (@convo_id, @epoch) ORDER BY convo_id, epoch LIMIT @limit`},
 	{"invitation_policies", []column{{"at", smallKey}}, `
 		SELECT 1, to_jsonb(t)::text FROM invitation_policies t WHERE did = @did AND @at < 1 LIMIT @limit`},
 	{"cursor_policies", []column{{"at", smallKey}}, `
 		SELECT 1, to_jsonb(t)::text FROM cursor_policies t WHERE did = @did AND @at < 1 LIMIT @limit`},
-	// Without the sealed bytes: nobody but the operator can read them.
 	// Without the sealed bytes: nobody but the operator can read them. Its columns are named, so that
 	// the statement does not read them from the disk either.
 	{"abuse_reports", []column{{"id", uuidKey}}, `
@@ -186,7 +203,8 @@ var parts = []part{
 		SELECT hour, kind, nsid, to_jsonb(t)::text FROM caller_counts t
 		WHERE caller_did = @did AND (hour, kind, nsid) > (@hour, @kind, @nsid) ORDER BY hour, kind, nsid LIMIT @limit`},
 	{"requests", []column{{"id", largeKey}}, `
-		SELECT id, to_jsonb(t)::text FROM requests t WHERE caller_did = @did AND id > @id ORDER BY id LIMIT @limit`},
+		SELECT id, (to_jsonb(t) - @hidden::text[])::text FROM requests t
+		WHERE caller_did = @did AND id > @id ORDER BY id LIMIT @limit`},
 	{"audit_log", []column{{"at", timeKey}, {"id", largeKey}}, `
 		SELECT at, id, CASE WHEN actor = @did THEN (to_jsonb(t) - 'last')::text END
 		FROM (
@@ -196,7 +214,7 @@ var parts = []part{
 		WHERE actor = @did OR last ORDER BY at, id LIMIT @limit`},
 	// A subject is words, or names and values: "did:plc:a phone", "/account did=did:plc:a".
 	{"admin_actions", []column{{"id", largeKey}}, `
-		SELECT id, CASE WHEN own THEN (to_jsonb(t) - 'last' - 'own' - 'operator' - 'reason')::text END
+		SELECT id, CASE WHEN own THEN (to_jsonb(t) - '{own,last}'::text[] - @hidden::text[])::text END
 		FROM (
 			SELECT *, strpos(' ' || translate(subject, '=', ' ') || ' ', ' ' || @did || ' ') > 0 AS own, lead(id) OVER (ORDER BY
 				id) IS NULL AS last
@@ -204,6 +222,6 @@ var parts = []part{
 		) t
 		WHERE own OR last ORDER BY id LIMIT @limit`},
 	{"erasures", []column{{"id", uuidKey}}, `
-		SELECT id, (to_jsonb(t) - 'salt' - 'requested_by' - 'reason')::text FROM erasures t
+		SELECT id, (to_jsonb(t) - @hidden::text[])::text FROM erasures t
 		WHERE did = @did AND state = 'running' AND id > @id ORDER BY id LIMIT @limit`},
 }
