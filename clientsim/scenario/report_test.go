@@ -80,15 +80,3 @@ func TestLongListsAreCut(t *testing.T) {
 		t.Errorf("%d lines are listed:\n%s", got, out.String())
 	}
 }
-
-func TestProgressWithoutATerminal(t *testing.T) {
-	t.Parallel()
-	var out bytes.Buffer
-	p := NewProgress(&out)
-	p.Now("dropped")
-	p.Line("kept %d", 1)
-	p.Clear()
-	if out.String() != "kept 1\n" {
-		t.Errorf("printed %q", out.String())
-	}
-}

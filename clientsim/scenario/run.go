@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"mlsd/clientsim/testbed"
+	"mlsd/internal/terminal"
 )
 
 // Config says what to run, and against what.
@@ -41,25 +42,25 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	progress := NewProgress(c.Progress)
-	progress.Line("seed %d", c.Seed)
-	to, stop, err := c.connect(ctx, progress)
+	lines := terminal.New(c.Progress)
+	lines.Line("seed %d", c.Seed)
+	to, stop, err := c.connect(ctx, lines)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 	report := &Report{Seed: c.Seed}
 	for i, s := range chosen {
-		progress.Now("[%d/%d] %s", i+1, len(chosen), s.Name)
-		result := c.play(ctx, s, to, progress)
+		lines.Now("[%d/%d] %s", i+1, len(chosen), s.Name)
+		result := c.play(ctx, s, to, lines)
 		if ctx.Err() != nil { // the findings of an interrupted scenario mean nothing
-			progress.Clear()
+			lines.Clear()
 			return report, context.Cause(ctx)
 		}
 		report.Results = append(report.Results, result)
-		progress.Line("[%d/%d] %s", i+1, len(chosen), verdict(result))
+		lines.Line("[%d/%d] %s", i+1, len(chosen), verdict(result))
 	}
-	progress.Clear()
+	lines.Clear()
 	return report, nil
 }
 
@@ -90,7 +91,7 @@ func verdict(r Result) string {
 }
 
 // play runs one scenario in its own world and checks everything.
-func (c *Config) play(ctx context.Context, s Scenario, to testbed.Target, progress *Progress) Result {
+func (c *Config) play(ctx context.Context, s Scenario, to testbed.Target, lines *terminal.Progress) Result {
 	result := Result{Scenario: s.Name}
 	if s.Control && to.Server == nil {
 		result.Skipped = "needs a server of its own"
@@ -113,7 +114,7 @@ func (c *Config) play(ctx context.Context, s Scenario, to testbed.Target, progre
 	ctx, cancel := context.WithTimeout(ctx, scenarioLimit+c.For+time.Duration(c.Failovers)*failoverLimit)
 	defer cancel()
 	start := time.Now()
-	w := testbed.NewWorld(to, c.Options, salt(s.Name), func(now string) { progress.Now("%s: %s", s.Name, now) })
+	w := testbed.NewWorld(to, c.Options, salt(s.Name), func(now string) { lines.Now("%s: %s", s.Name, now) })
 	s.Play(ctx, w)
 	if to.Server != nil && len(w.Found()) > 0 {
 		// After a failure, the next scenario gets a running server with the usual settings and no

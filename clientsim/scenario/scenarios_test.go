@@ -10,6 +10,7 @@ import (
 	"mlsd/clientsim/testbed/testbedtest"
 	"mlsd/clientsim/xrpc"
 	"mlsd/internal/pgtest"
+	"mlsd/internal/terminal"
 )
 
 // bootServer starts a mlsd for a whole test.
@@ -33,7 +34,7 @@ func playNamed(t *testing.T, name string, to testbed.Target, o testbed.Options) 
 		t.Fatal(err)
 	}
 	c := Config{Options: o}
-	return c.play(context.WithoutCancel(t.Context()), chosen[0], to, NewProgress(nil))
+	return c.play(context.WithoutCancel(t.Context()), chosen[0], to, terminal.New(nil))
 }
 
 // Without agents, the scenario of other MLS libraries is skipped and says what it needs. A folder

@@ -11,6 +11,7 @@ import (
 
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/terminal"
 )
 
 // loadFrom is the length from which a run is a load, in which accounts send more than people do. Its
@@ -18,7 +19,9 @@ import (
 const loadFrom = time.Minute
 
 // connect connects to the given server, or starts one.
-func (c *Config) connect(ctx context.Context, progress *Progress) (_ testbed.Target, stop func() error, err error) {
+func (c *Config) connect(
+	ctx context.Context, lines *terminal.Progress,
+) (_ testbed.Target, stop func() error, err error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 256
 	transport.Proxy = nil
@@ -34,10 +37,10 @@ func (c *Config) connect(ctx context.Context, progress *Progress) (_ testbed.Tar
 		if err := healthy(ctx, c.Server, transport); err != nil {
 			return to, nil, errors.Join(err, stop())
 		}
-		progress.Line("server %s, which has to resolve DIDs at %s", c.Server, to.Dir.URL)
+		lines.Line("server %s, which has to resolve DIDs at %s", c.Server, to.Dir.URL)
 		return to, stop, nil
 	}
-	progress.Now("starting mlsd")
+	lines.Now("starting mlsd")
 	e, err := testbed.NewEnvironment(ctx, c.PLCListen, testbed.Binary{Path: c.Binary})
 	if err != nil {
 		return to, nil, err
@@ -58,7 +61,7 @@ func (c *Config) connect(ctx context.Context, progress *Progress) (_ testbed.Tar
 		return to, nil, errors.Join(err, stop())
 	}
 	to.Base = to.Server.URL()
-	progress.Line("server %s, its data in %s", to.Base, e.Home)
+	lines.Line("server %s, its data in %s", to.Base, e.Home)
 	return to, stop, nil
 }
 

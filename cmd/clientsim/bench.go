@@ -14,12 +14,12 @@ import (
 
 	"mlsd/clientsim/bench"
 	"mlsd/clientsim/bench/report"
-	"mlsd/clientsim/scenario"
 	"mlsd/clientsim/testbed"
+	"mlsd/internal/terminal"
 )
 
 // measure is the subcommand bench.
-func measure(out, progress io.Writer) *cli.Command {
+func measure(out, stderr io.Writer) *cli.Command {
 	usual := bench.Default()
 	return &cli.Command{
 		Name:      "bench",
@@ -64,7 +64,7 @@ func measure(out, progress io.Writer) *cli.Command {
 			if c.Args().Len() != 1 {
 				return errors.New("bench takes one scenario; --list names them")
 			}
-			return runBenchmark(ctx, c, out, progress)
+			return runBenchmark(ctx, c, out, stderr)
 		},
 	}
 }
@@ -78,8 +78,8 @@ func listBenchmarks(out io.Writer) error {
 	return nil
 }
 
-func runBenchmark(ctx context.Context, c *cli.Command, out, progress io.Writer) error {
-	lines := scenario.NewProgress(progress)
+func runBenchmark(ctx context.Context, c *cli.Command, out, stderr io.Writer) error {
+	lines := terminal.New(stderr)
 	config := bench.Config{
 		Scenario: c.Args().First(), Seed: c.Uint64("seed"),
 		InFlight: c.Int("in-flight"), Rate: c.Float("rate"), Turns: c.Int("turns"), For: c.Duration("for"),

@@ -12,12 +12,12 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"mlsd/clientsim/bench/report"
-	"mlsd/clientsim/scenario"
 	"mlsd/clientsim/soak"
+	"mlsd/internal/terminal"
 )
 
 // soaks is the subcommand soak.
-func soaks(out, progress io.Writer) *cli.Command {
+func soaks(out, stderr io.Writer) *cli.Command {
 	return &cli.Command{
 		Name:  "soak",
 		Usage: "run everything for hours at a moderate load, and look for what grows",
@@ -39,7 +39,7 @@ func soaks(out, progress io.Writer) *cli.Command {
 			}
 			var err error
 			if !c.Bool("judge") {
-				err = runSoak(ctx, c, progress)
+				err = runSoak(ctx, c, stderr)
 			}
 			return errors.Join(err, reportSoak(c, out))
 		},
@@ -49,8 +49,8 @@ func soaks(out, progress io.Writer) *cli.Command {
 // errGrew ends a run in which a measure grew.
 var errGrew = errors.New("something grew")
 
-func runSoak(ctx context.Context, c *cli.Command, progress io.Writer) error {
-	lines := scenario.NewProgress(progress)
+func runSoak(ctx context.Context, c *cli.Command, stderr io.Writer) error {
+	lines := terminal.New(stderr)
 	config := soak.Config{
 		For: c.Duration("for"), Rate: c.Int("rate"), Every: c.Duration("every"), Keep: c.Duration("keep"),
 		Seed: c.Uint64("seed"), Binary: c.String("mlsd"),

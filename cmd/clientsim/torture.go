@@ -10,12 +10,12 @@ import (
 
 	"github.com/urfave/cli/v3"
 
-	"mlsd/clientsim/scenario"
 	"mlsd/clientsim/torture"
+	"mlsd/internal/terminal"
 )
 
 // tortures is the subcommand torture.
-func tortures(out, progress io.Writer) *cli.Command {
+func tortures(out, stderr io.Writer) *cli.Command {
 	return &cli.Command{
 		Name:  "torture",
 		Usage: "let connections, servers and PostgreSQL fail all the time, and check every write",
@@ -35,13 +35,13 @@ func tortures(out, progress io.Writer) *cli.Command {
 			if c.Args().Present() {
 				return fmt.Errorf("unexpected argument %q", c.Args().First())
 			}
-			return runTorture(ctx, c, out, progress)
+			return runTorture(ctx, c, out, stderr)
 		},
 	}
 }
 
-func runTorture(ctx context.Context, c *cli.Command, out, progress io.Writer) error {
-	lines := scenario.NewProgress(progress)
+func runTorture(ctx context.Context, c *cli.Command, out, stderr io.Writer) error {
+	lines := terminal.New(stderr)
 	config := torture.Config{
 		Seed: c.Uint64("seed"), For: c.Duration("for"), Nodes: c.Int("nodes"), Binary: c.String("mlsd"),
 		Shrink:    c.Duration("shrink"),

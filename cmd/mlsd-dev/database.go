@@ -45,7 +45,9 @@ const devPrefix = "mlsd-dev-"
 
 // startDatabases starts PostgreSQL and makes the empty database. A PostgreSQL that is downloaded goes
 // to dataDir, to stay.
-func startDatabases(ctx context.Context, dataDir string, log *slog.Logger) (_ *databases, err error) {
+func startDatabases(
+	ctx context.Context, dataDir string, log *slog.Logger, step localpg.Step,
+) (_ *databases, err error) {
 	if err := removeLeftovers(os.TempDir()); err != nil {
 		return nil, err
 	}
@@ -62,7 +64,7 @@ func startDatabases(ctx context.Context, dataDir string, log *slog.Logger) (_ *d
 		return nil, err
 	}
 	d.pg, err = localpg.Start(ctx, localpg.Config{
-		DataDir: d.dir, DownloadDir: filepath.Join(dataDir, "pgbin"), Logger: log,
+		DataDir: d.dir, DownloadDir: filepath.Join(dataDir, "pgbin"), Logger: log, Step: step,
 		Settings: map[string]string{
 			"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off", "wal_level": "minimal",
 			"max_wal_senders":            "0",
@@ -77,6 +79,7 @@ func startDatabases(ctx context.Context, dataDir string, log *slog.Logger) (_ *d
 	if err := d.pg.EnsureDatabase(ctx); err != nil {
 		return nil, err
 	}
+	step("making the schema", "")
 	if err := migrations.Up(ctx, d.url(localpg.Database)); err != nil {
 		return nil, err
 	}

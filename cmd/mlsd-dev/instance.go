@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"mlsd/internal/localpg"
 	"mlsd/internal/node"
 )
 
@@ -60,12 +61,14 @@ type instances struct {
 const spares = 2
 
 // startInstances starts PostgreSQL and the first instance.
-func startInstances(ctx context.Context, cfg node.Config, addr net.Addr, log *slog.Logger) (_ *instances, err error) {
+func startInstances(
+	ctx context.Context, cfg node.Config, addr net.Addr, log *slog.Logger, step localpg.Step,
+) (_ *instances, err error) {
 	all := &instances{
 		cfg: cfg, addr: addr, log: log,
 		ready: make(chan *instance, spares), former: make(chan *instance, spares), failed: make(chan error, 1),
 	}
-	if all.databases, err = startDatabases(ctx, cfg.DataDir, log); err != nil {
+	if all.databases, err = startDatabases(ctx, cfg.DataDir, log, step); err != nil {
 		return nil, err
 	}
 	if all.current, err = all.build(ctx, ""); err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"mlsd/internal/devserver"
 	"mlsd/internal/node"
+	"mlsd/internal/terminal"
 	"mlsd/operator"
 )
 
@@ -131,7 +132,10 @@ func dev(ctx context.Context, cfg node.Config, expose bool, stdout, stderr io.Wr
 	if err := checkExposure(cfg.Listen, expose); err != nil {
 		return err
 	}
-	log := cfg.Logger(stderr)
+	shown := terminal.New(stderr)
+	started := shown.Show()
+	defer started()
+	log := cfg.Logger(shown)
 	if expose {
 		log.Warn("anyone who reaches this address can sign as any account and erase everything", "listen", cfg.Listen)
 	}
@@ -143,7 +147,8 @@ func dev(ctx context.Context, cfg node.Config, expose bool, stdout, stderr io.Wr
 	if err := forDevelopment(&cfg, listener.Addr()); err != nil {
 		return err
 	}
-	nodes, err := startInstances(ctx, cfg, listener.Addr(), log)
+	nodes, err := startInstances(ctx, cfg, listener.Addr(), log, shown.Step)
+	started()
 	if err != nil && ctx.Err() != nil {
 		log.Warn("stopped while starting", "error", err)
 		return nil

@@ -32,14 +32,14 @@ func allowed() map[string][]string {
 			"migrations", "operator", "people/reports", "welcome",
 		},
 		"cmd/mlsd-dev": {"events", "internal/devserver", "internal/localpg", "internal/node", "internal/pgpool",
-			"migrations", "operator"},
+			"internal/terminal", "migrations", "operator"},
 		"internal/node": {
 			"api", "api/mlsapi", "convos", "events", "idem", "internal/attachments",
 			"internal/attachments/filestore", "internal/attachments/s3store", "internal/dbmetrics",
 			"internal/duration", "internal/failpoint", "internal/invariants", "internal/localpg",
 			"internal/nsid", "internal/pgpool", "internal/push", "internal/quota",
 			"internal/redact", "internal/relay", "internal/requests", "internal/serviceauth",
-			"internal/sessions", "internal/standby", "internal/tracing", "internal/transparency",
+			"internal/sessions", "internal/standby", "internal/terminal", "internal/tracing", "internal/transparency",
 			"internal/worker", "keypackages", "messages", "migrations", "operator",
 			"operator/console", "people/accounts", "people/consent", "people/disputes", "people/erasure",
 			"people/reports", "welcome",
@@ -47,7 +47,7 @@ func allowed() map[string][]string {
 		"internal/devserver": {"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/mlsclient", "clientsim/xrpc"},
 		"cmd/clientsim": {
 			"clientsim/attack", "clientsim/bench", "clientsim/bench/report", "clientsim/scenario", "clientsim/testbed",
-			"clientsim/soak", "clientsim/torture", "clientsim/xrpc",
+			"clientsim/soak", "clientsim/torture", "clientsim/xrpc", "internal/terminal",
 		},
 		// The simulator is a black box: it talks HTTP. Each of its packages imports only packages
 		// above it in this list.
@@ -62,7 +62,7 @@ func allowed() map[string][]string {
 		"clientsim/scenario": {
 			"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/history", "clientsim/load", "clientsim/mlsclient",
 			"clientsim/testbed",
-			"clientsim/traffic", "clientsim/xrpc",
+			"clientsim/traffic", "clientsim/xrpc", "internal/terminal",
 		},
 		"clientsim/attack": {"api/mlsapi", "clientsim/load", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc",
 			"mls"},
@@ -146,6 +146,7 @@ func allowed() map[string][]string {
 		"internal/dbmetrics":  {},
 		"internal/ssrf":       {},
 		"internal/worker":     {},
+		"internal/terminal":   {},
 		"internal/invariants": {"mls", "internal/nsid"},
 		"internal/lexgen":     {"api/errorlist", "lexicons"},
 		"internal/localpg":    {},

@@ -45,6 +45,7 @@ type finder struct {
 	downloads string   // where downloads go
 	download  func(ctx context.Context, major int, dir string) error
 	log       *slog.Logger
+	step      Step
 	account   *account
 }
 

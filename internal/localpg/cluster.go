@@ -23,6 +23,7 @@ const initPrefix = "postgres.init-"
 type cluster struct {
 	dir      string // DataDir/postgres, absolute and free of symbolic links
 	log      *slog.Logger
+	step     Step
 	settings map[string]string
 	account  *account
 	bin      binaries
@@ -71,6 +72,7 @@ func (c *cluster) initialise(ctx context.Context) (err error) {
 		args = append(args, "--no-sync")
 	}
 	c.log.Info("making a new PostgreSQL cluster", "dir", c.dir, "version", c.bin.major)
+	c.step.is("making a new PostgreSQL cluster", "")
 	if err := c.initdb(ctx, tmp, args); err != nil {
 		return err
 	}

@@ -29,6 +29,8 @@ const (
 	downloadsPrefix = "tmp-"
 
 	lockPoll = 50 * time.Millisecond // between attempts to lock while another process downloads
+
+	downloading = "downloading PostgreSQL" // a step
 )
 
 // fetch downloads an installation and checks that it runs. Its major version is want, or
@@ -65,6 +67,7 @@ func (f *finder) fetch(ctx context.Context, want int) (_ binaries, err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
 
 	f.log.Warn("no PostgreSQL is installed: downloading one", "version", major, "into", f.downloads)
+	f.step.is(downloading, "")
 	if err := f.download(ctx, major, tmp); err != nil {
 		return binaries{}, err
 	}
@@ -102,6 +105,7 @@ func (f *finder) awaitLock(ctx context.Context) (*lockFile, error) {
 		}
 		if !waiting {
 			f.log.Warn("no PostgreSQL is installed: waiting for another process that downloads one", "into", f.downloads)
+			f.step.is("waiting for another process that downloads PostgreSQL", "")
 		}
 		select {
 		case <-tick.C:
@@ -136,7 +140,7 @@ const maxArchive = 128 << 20
 // downloader returns a Download that fetches zonky's archives from a Maven repository. It unpacks
 // an archive only if its checksum is the one in pins.
 func downloader(
-	repository string, pins map[archive]string, log *slog.Logger,
+	repository string, pins map[archive]string, log *slog.Logger, step Step,
 ) func(ctx context.Context, major int, dir string) error {
 	return func(ctx context.Context, major int, dir string) error {
 		a, sum, err := pin(pins, major)
@@ -144,7 +148,7 @@ func downloader(
 			return err
 		}
 		jar, err := fetch(ctx, repository+"/io/zonky/test/postgres/embedded-postgres-binaries-"+a.platform+"/"+a.version+
-			"/embedded-postgres-binaries-"+a.platform+"-"+a.version+".jar", log)
+			"/embedded-postgres-binaries-"+a.platform+"-"+a.version+".jar", log, step)
 		if err != nil {
 			return err
 		}
@@ -152,12 +156,13 @@ func downloader(
 			return fmt.Errorf("the archive %s-%s has the SHA-256 %x, want %s: it was not unpacked",
 				a.platform, a.version, got, sum)
 		}
+		step.is("unpacking PostgreSQL", "")
 		return unpack(ctx, jar, dir)
 	}
 }
 
 // fetch gets an archive into memory.
-func fetch(ctx context.Context, url string, log *slog.Logger) (_ []byte, err error) {
+func fetch(ctx context.Context, url string, log *slog.Logger, step Step) (_ []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
@@ -170,7 +175,7 @@ func fetch(ctx context.Context, url string, log *slog.Logger) (_ []byte, err err
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%s: status %d", url, resp.StatusCode)
 	}
-	said := &progress{from: resp.Body, all: resp.ContentLength, log: log}
+	said := &progress{from: resp.Body, all: resp.ContentLength, log: log, step: step}
 	body, err := io.ReadAll(io.LimitReader(said, maxArchive+1))
 	if err == nil && len(body) > maxArchive {
 		err = fmt.Errorf("%s is larger than %d bytes", url, maxArchive)
@@ -181,17 +186,19 @@ func fetch(ctx context.Context, url string, log *slog.Logger) (_ []byte, err err
 // progressStep is how many bytes come between two lines of the log.
 const progressStep = 5 << 20
 
-// progress tells the log how much of a download has come.
+// progress tells the log and a step how much of a download has come.
 type progress struct {
 	from            io.Reader
 	all, read, said int64 // bytes; all is -1 if it is not known
 	log             *slog.Logger
+	step            Step
 }
 
 // Read implements io.Reader.
 func (p *progress) Read(b []byte) (int, error) {
 	n, err := p.from.Read(b)
 	p.read += int64(n)
+	p.step.is(downloading, fmt.Sprintf("%d of %d MB, ", p.read/1e6, max(p.all, 0)/1e6))
 	if p.read >= p.said+progressStep {
 		p.said = p.read
 		p.log.Info("downloading PostgreSQL", "mb", p.read/1e6, "of", max(p.all, 0)/1e6)

@@ -143,7 +143,7 @@ func TestDownloader(t *testing.T) {
 	t.Parallel()
 	f := newFinder(t)
 	url, pins := repository(t)
-	f.download = downloader(url, pins, discard())
+	f.download = downloader(url, pins, discard(), nil)
 	dir := t.TempDir()
 	if err := f.download(t.Context(), 18, dir); err != nil {
 		t.Fatal(err)
@@ -190,7 +190,7 @@ func TestDownloaderFailures(t *testing.T) {
 				t.Skip("no checksum is known for this system")
 			}
 			dir := t.TempDir()
-			if err := downloader(tc.url, tc.pins, discard())(tc.ctx, tc.major, dir); err == nil ||
+			if err := downloader(tc.url, tc.pins, discard(), nil)(tc.ctx, tc.major, dir); err == nil ||
 				!strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want %s", err, tc.want)
 			}
@@ -223,12 +223,17 @@ func TestDownloadSaysHowFarItIs(t *testing.T) {
 	t.Parallel()
 	var said strings.Builder
 	const all = 12 << 20
-	p := &progress{from: bytes.NewReader(make([]byte, all)), all: all, log: slog.New(slog.NewTextHandler(&said, nil))}
+	var step string
+	p := &progress{from: bytes.NewReader(make([]byte, all)), all: all, log: slog.New(slog.NewTextHandler(&said, nil)),
+		step: func(_, detail string) { step = detail }}
 	if n, err := io.Copy(io.Discard, p); n != all || err != nil {
 		t.Fatal(n, err)
 	}
 	if got := strings.Count(said.String(), "downloading PostgreSQL"); got != 2 ||
 		!strings.Contains(said.String(), "mb=10 of=12") {
 		t.Errorf("%d lines:\n%s", got, said.String())
+	}
+	if step != "12 of 12 MB, " {
+		t.Errorf("the step is at %q", step)
 	}
 }

@@ -58,6 +58,9 @@ type Config struct {
 	// Logger receives this package's messages and the server's own log. Nil discards them.
 	Logger *slog.Logger
 
+	// Step is told what is under way while it takes time, and how far it is. It can be nil.
+	Step Step
+
 	// Settings are extra PostgreSQL settings, as with -c on its command line. They cannot change
 	// where the server listens. With fsync=off, initdb does not sync either.
 	Settings map[string]string
@@ -75,6 +78,15 @@ type Config struct {
 	// dir, if no binaries are installed. Nil downloads from Maven Central. Only tests set these.
 	installed []string
 	download  func(ctx context.Context, major int, dir string) error
+}
+
+// Step is told what is under way, and how far it is.
+type Step func(step, detail string)
+
+func (s Step) is(step, detail string) {
+	if s != nil {
+		s(step, detail)
+	}
 }
 
 // Server is a running PostgreSQL. It is safe for concurrent use.
@@ -126,7 +138,7 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 
 // startLocked is Start after the lock on the directory is acquired.
 func startLocked(ctx context.Context, cfg Config, log *slog.Logger, dir string) (*Server, error) {
-	c := &cluster{dir: filepath.Join(dir, "postgres"), log: log}
+	c := &cluster{dir: filepath.Join(dir, "postgres"), log: log, step: cfg.Step}
 	major, err := c.major()
 	if err != nil {
 		return nil, err
@@ -157,7 +169,8 @@ func startLocked(ctx context.Context, cfg Config, log *slog.Logger, dir string) 
 // prepare chooses the binaries and the settings. It returns the absolute path of the archive.
 func (c *cluster) prepare(ctx context.Context, cfg Config, dataDir string, major int) (archive string, err error) {
 	f := &finder{
-		installed: cfg.installed, downloads: cfg.DownloadDir, download: cfg.download, log: c.log, account: c.account,
+		installed: cfg.installed, downloads: cfg.DownloadDir, download: cfg.download, log: c.log, step: c.step,
+		account: c.account,
 	}
 	if f.installed == nil {
 		f.installed = installedDirs()
@@ -166,7 +179,7 @@ func (c *cluster) prepare(ctx context.Context, cfg Config, dataDir string, major
 		f.downloads = filepath.Join(dataDir, "pgbin")
 	}
 	if f.download == nil {
-		f.download = downloader(mavenCentral, pinned, c.log)
+		f.download = downloader(mavenCentral, pinned, c.log, c.step)
 	}
 	if c.bin, err = f.find(ctx, major); err != nil {
 		return "", err
@@ -199,6 +212,7 @@ func (c *cluster) start(ctx context.Context, dataDir string) (*Server, error) {
 	if s.socketDir, err = makeSocketDir(s.run, c.account); err != nil {
 		return nil, err
 	}
+	c.step.is("starting PostgreSQL", "")
 	if err = c.writeAuth(); err == nil {
 		s.child, err = c.run(ctx, s.socketDir)
 	}

@@ -13,6 +13,7 @@ import (
 	"mlsd/internal/localpg"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/standby"
+	"mlsd/internal/terminal"
 	"mlsd/internal/worker"
 )
 
@@ -25,11 +26,13 @@ const stopTimeout = 30 * time.Second
 
 // database returns the URL of the database to use. If mlsd runs a private PostgreSQL, database
 // returns that too. The caller stops it.
-func database(ctx context.Context, cfg Config, log *slog.Logger) (string, *localpg.Server, error) {
+func database(
+	ctx context.Context, cfg Config, log *slog.Logger, step localpg.Step,
+) (string, *localpg.Server, error) {
 	if cfg.DatabaseURL != "" {
 		return cfg.DatabaseURL, nil, awaitDatabase(ctx, cfg, log)
 	}
-	own, err := localpg.Start(ctx, localpg.Config{DataDir: cfg.DataDir, Logger: log, Archive: cfg.WALArchive})
+	own, err := localpg.Start(ctx, localpg.Config{DataDir: cfg.DataDir, Logger: log, Archive: cfg.WALArchive, Step: step})
 	if err != nil {
 		return "", nil, fmt.Errorf("start the private PostgreSQL: %w", err)
 	}
@@ -48,7 +51,10 @@ func stopDatabase(ctx context.Context, own *localpg.Server) error {
 
 // WithDatabase calls do with the URL of the database to use.
 func WithDatabase(ctx context.Context, cfg Config, stderr io.Writer, do func(url string) error) (err error) {
-	url, own, err := database(ctx, cfg, cfg.Logger(stderr))
+	shown := terminal.New(stderr)
+	end := shown.Show()
+	url, own, err := database(ctx, cfg, cfg.Logger(shown), shown.Step)
+	end()
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"mlsd/internal/pgpool"
+	"mlsd/internal/terminal"
 	"mlsd/internal/tracing"
 	"mlsd/migrations"
 	"mlsd/operator"
@@ -28,6 +29,8 @@ type lifecycle struct {
 	log     *slog.Logger
 	outages *outageLog // what log is of
 	stdout  io.Writer
+	shown   *terminal.Progress // what the start does
+	started func()             // ends what is shown
 
 	tracer      *tracing.Tracer // nil: none
 	databaseURL string
@@ -46,8 +49,11 @@ type lifecycle struct {
 // Serve runs the server until ctx ends and then shuts it down. If ctx ends during the start, that
 // is no error.
 func Serve(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) {
-	outages := newOutageLog(cfg.Logger(stderr))
-	l := &lifecycle{cfg: cfg, log: outages.Logger, outages: outages, stdout: stdout, failed: make(chan error, 2)}
+	shown := terminal.New(stderr)
+	outages := newOutageLog(cfg.Logger(shown))
+	l := &lifecycle{cfg: cfg, log: outages.Logger, outages: outages, stdout: stdout, shown: shown, started: shown.Show(),
+		failed: make(chan error, 2)}
+	defer l.started()
 	defer func() { err = errors.Join(err, l.Close(ctx)) }()
 	for _, start := range []func(context.Context) error{
 		l.prepare,
@@ -107,7 +113,7 @@ func (l *lifecycle) startTraces(ctx context.Context) (err error) {
 }
 
 func (l *lifecycle) startDatabase(ctx context.Context) error {
-	url, own, err := database(ctx, l.cfg, l.log)
+	url, own, err := database(ctx, l.cfg, l.log, l.shown.Step)
 	if err != nil {
 		return err
 	}
@@ -120,6 +126,7 @@ func (l *lifecycle) startDatabase(ctx context.Context) error {
 }
 
 func (l *lifecycle) migrate(ctx context.Context) error {
+	l.shown.Step("making the schema", "")
 	return migrations.Up(ctx, l.databaseURL, migrations.Log(l.log))
 }
 
@@ -166,6 +173,7 @@ func (l *lifecycle) startHTTP(context.Context) error {
 
 // announce prints both addresses. Programs that start the server wait for these lines.
 func (l *lifecycle) announce(context.Context) error {
+	l.started()
 	_, err := fmt.Fprintf(l.stdout, "mlsd admin on http://%s\nmlsd listening on http://%s\n", l.adminListen.Addr(),
 		l.publicListen.Addr())
 	if err != nil {
