@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -17,9 +18,10 @@ func blocks(page string) map[string]string {
 	return found
 }
 
-// testPage runs the commands of a page, one after the other. Each "# → text" must come next in the
-// output. The command that starts the server must be the one that this test uses.
-func (c devClient) testPage(path string) func(*testing.T) {
+// testPage runs the commands of a page, one after the other, and all of them so many times in one
+// shell. Each "# → text" must come next in the output. The command that starts the server must be the
+// one that this test uses; the port is another one than the page's.
+func (c devClient) testPage(path string, times int) func(*testing.T) {
 	return func(t *testing.T) {
 		c.t = t
 		for _, tool := range []string{"bash", "curl", "sed"} {
@@ -32,7 +34,7 @@ func (c devClient) testPage(path string) func(*testing.T) {
 		if start := script["sh"]; start != "go run ./cmd/mlsd-dev\n" {
 			t.Errorf("the page starts it otherwise: %q", start)
 		}
-		walk := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script["bash"])
+		walk := exec.CommandContext(t.Context(), "bash", "-c", strings.Repeat("set -euo pipefail\n"+script["bash"], times))
 		walk.Env = append(os.Environ(), "MLSD="+c.url, "mlsd="+c.url)
 		output, err := walk.CombinedOutput()
 		if err != nil {
@@ -43,7 +45,7 @@ func (c devClient) testPage(path string) func(*testing.T) {
 		if len(expected) < 10 {
 			t.Errorf("the page says what comes only %d times", len(expected))
 		}
-		for _, m := range expected {
+		for _, m := range slices.Repeat(expected, times) {
 			_, after, ok := strings.Cut(rest, m[1])
 			if !ok {
 				t.Fatalf("no %q in what is left of the output:\n%s\nwhole output:\n%s", m[1], rest, output)

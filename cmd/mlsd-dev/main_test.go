@@ -100,8 +100,8 @@ func TestDev(t *testing.T) {
 	t.Run("reset", c.testReset)
 	t.Run("devices", c.testDevices)
 	t.Run("refusals", c.testRefusals)
-	t.Run("README", c.testPage("README.md"))
-	t.Run("DEV", c.testPage("docs/clients/DEV.md"))
+	t.Run("README", c.testPage("README.md", 2))
+	t.Run("DEV", c.testPage("docs/clients/DEV.md", 1))
 	t.Run("reference", c.testReference)
 	s.stop()
 	if dir == nil {

@@ -2,6 +2,7 @@ package devserver
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 	"net/http"
@@ -28,6 +29,8 @@ type Operation struct {
 	Count int `json:"count"`
 	// After is the seq after which messages are shown.
 	After int64 `json:"after"`
+	// Welcome is an answer of getWelcome.
+	Welcome json.RawMessage `json:"welcome"`
 }
 
 // Place is where a device is in a convo after an operation.
@@ -91,6 +94,7 @@ var operations = map[string]operation{
 	"create":  {"dids?", create},
 	"invite":  {"convoId dids", invite},
 	"join":    {"convoId?", join},
+	"open":    {"welcome", open},
 	"send":    {"convoId text|data", send},
 	"encrypt": {"convoId text|data", encrypt},
 	"read":    {"convoId after?", readLog},
@@ -136,7 +140,7 @@ func (s *Server) operate(r *http.Request) (any, error) {
 func (in *Operation) check(fields string) error {
 	given := map[string]bool{
 		"convoId": in.ConvoID != "", "dids": len(in.DIDs) > 0, "text": in.Text != nil, "data": in.Data != nil,
-		"count": in.Count != 0, "after": in.After != 0,
+		"count": in.Count != 0, "after": in.After != 0, "welcome": in.Welcome != nil,
 	}
 	for _, field := range strings.Fields(fields) {
 		name, optional := strings.CutSuffix(field, "?")
@@ -237,6 +241,18 @@ func join(ctx context.Context, p *client.Phone, in Operation) (any, error) {
 		joined.Joined = append(joined.Joined, place)
 	}
 	return joined, nil
+}
+
+// open joins by a Welcome that the caller has fetched, and will confirm.
+func open(_ context.Context, p *client.Phone, in Operation) (any, error) {
+	out, err := xrpc.Decode[mlsapi.GetWelcomeOutput](in.Welcome)
+	if err != nil || out.KeyPackageRef == nil {
+		return nil, badRequest("welcome is no answer of getWelcome: %v", err)
+	}
+	if err := p.SaveWelcome(out); err != nil {
+		return nil, err
+	}
+	return after(p, out.ConvoID, p.JoinSaved(out.ConvoID))
 }
 
 // waiting returns the account's convos that the device has not joined.
