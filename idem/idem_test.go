@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -427,5 +428,35 @@ func TestContentHash(t *testing.T) {
 	}
 	if got := a.DerivedKey(); len(got) != len("sha256:")+64 {
 		t.Errorf("derived key %q", got)
+	}
+}
+
+// A16: contents that look alike have different hashes, and so have a hundred thousand others.
+func TestHashesDoNotCollide(t *testing.T) {
+	t.Parallel()
+	seen := map[string]string{}
+	add := func(fields ...string) {
+		t.Helper()
+		var c idem.Content
+		for i := 0; i < len(fields); i += 2 {
+			c = append(c, idem.Field{Name: fields[i], JSON: []byte(fields[i+1])})
+		}
+		if other, ok := seen[c.DerivedKey()]; ok {
+			t.Errorf("%q has the hash of %s", fields, other)
+		}
+		seen[c.DerivedKey()] = fmt.Sprintf("%q", fields)
+	}
+	add()
+	for _, value := range []string{`null`, `""`, `"1"`, `1`, `11`, `"1,1"`, `[]`, `[1]`, `[1,1]`, `["1"]`, `[[1],1]`,
+		`[1,[1]]`, `{}`, `{"b":1}`, `{"b":"1"}`, `"b"`, `"\",\"b\":\"1"`} {
+		add("a", value)
+		add("b", value)
+		add("a", value, "b", value)
+		add("b", value, "a", value)
+		add("ab", value)
+		add("a", `{"b":`+value+`,"c":2}`)
+	}
+	for i := range 100_000 {
+		add("n", strconv.Itoa(1000+i))
 	}
 }
