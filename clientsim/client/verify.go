@@ -128,7 +128,7 @@ func (p *Phone) saveVerifier(convo string, v *verifier.Verifier, changes map[str
 }
 
 // verify shows the verifier what was read of a convo since the last time. The error is a
-// *verifier.Lie or a *verifier.OtherKey: everything else is tried again with the next Sync.
+// *verifier.Lie, *verifier.OtherKey or *verifier.OtherSender: everything else is tried again with the next Sync.
 func (p *Phone) verify(ctx context.Context, thread *Thread) error {
 	if !p.Verifies {
 		return nil
@@ -158,7 +158,8 @@ func (p *Phone) storeVerified(ctx context.Context, v *verifier.Verifier, thread 
 	if errors.As(err, &back) {
 		p.stats.WentBack.Add(1)
 	}
-	if errors.As(err, new(*verifier.Lie)) || errors.As(err, new(*verifier.OtherKey)) {
+	if errors.As(err, new(*verifier.Lie)) || errors.As(err, new(*verifier.OtherKey)) ||
+		errors.As(err, new(*verifier.OtherSender)) {
 		return fmt.Errorf("%s: the log of %s: %w", p.Name, thread.ConvoID, err)
 	}
 	return nil

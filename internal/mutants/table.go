@@ -955,7 +955,7 @@ var mutants = []mutant{
 	{"DNS rebinding of mlsd-dev (S8)", "internal/devserver.TestForeignNames", []edit{
 		{"internal/devserver.Server.protect", `if s.cfg.OwnHost(r) {`, `if r.Host != "" {`}}},
 	{"the read token writes (H11)", "cmd/mlsd.TestAdminTokens", []edit{
-		{"operator.Access.allow", `case allowed < level:`, `case allowed < Read:`}}},
+		{"operator.Access.allow", `case allowed < level:`, `case allowed < min(level, Read):`}}},
 	{"a browser's session has no end", "operator.TestSession", []edit{
 		{"operator.Access.session", `time.Now().Unix() >= expiry`, `expiry == 0`}}},
 	{"a browser's session is not signed", "operator.TestForgedSessions", []edit{
@@ -964,6 +964,10 @@ var mutants = []mutant{
 		{"operator.Access.levelOf", `; !ok {`, `; !ok && token == "" {`}}},
 	{"wrong tokens of one address count for all (S14)", "operator.TestWrongTokensAreSlowed", []edit{
 		{"operator.Access.levelOf", `address = limit.Network(host)`, `address = host[:0]`}}},
+	{"a tombstone for one member, an account for another (S15)", "internal/transparency/verifier.TestCheatingServersAreCaught", []edit{
+		{"internal/transparency/verifier.Verifier.memberHead", `err = v.compareSenders(ctx, tombstones, from)`, `_ = tombstones`}}},
+	{"who was erased meanwhile is an accusation (S15)", "internal/transparency/verifier.TestErasedBetweenTwoReaders", []edit{
+		{"internal/transparency/verifier.Verifier.compareSenders", `if !strings.HasPrefix(mine, erasedPrefix) {`, `if mine == "" {`}}},
 	{"an export has the secrets of answers (S1)", "cmd/mlsd.TestNoSecretLeaves", []edit{
 		{"internal/redact.SecretAnswers", `nsid.RegisterPushTarget}`, `}`}}},
 	{"a former member sees the convo move (S2)", "cmd/mlsd.TestFormerMemberSeesNothingMove", []edit{

@@ -3,7 +3,7 @@
 import { keyHashText } from "./log-head.js"
 
 /** What a verifier has found. `sentence` says it, and `evidence` has signed heads. */
-export type Finding = LieFinding | WentBackFinding | OtherKeyFinding
+export type Finding = LieFinding | WentBackFinding | OtherKeyFinding | OtherSenderFinding
 
 /** The server has lied. It stays. */
 export interface LieFinding {
@@ -48,6 +48,21 @@ export interface OtherKeyFinding {
   readonly keyHash: number
   /** The member has sent the key, and the head is signed with it. */
   readonly signed: boolean
+}
+
+/**
+ * A member was shown another sender of entries than this device was: a tombstone, which has no salt that
+ * binds it. Either the member has made it up, or the server shows one tag as an account's to one of
+ * them and as a tombstone to the other.
+ */
+export interface OtherSenderFinding {
+  readonly kind: "otherSender"
+  readonly sentence: string
+  readonly evidence: readonly string[]
+  readonly member: string
+  readonly mine: string
+  readonly theirs: string
+  readonly tag: string
 }
 
 /** A finding, as a verifier throws it. */
@@ -95,4 +110,10 @@ export function otherKey(of: Omit<OtherKeyFinding, "kind" | "sentence">): OtherK
   const key = keyHashText(of.keyHash)
   const sentence = `${of.member} has a head that is signed with another key of the service (${key}): one of them has made it up`
   return { kind: "otherKey", sentence, ...of }
+}
+
+/** Makes the finding of another sender. */
+export function otherSender(of: Omit<OtherSenderFinding, "kind" | "sentence" | "evidence">): OtherSenderFinding {
+  const sentence = `${of.member} was shown entries as by ${of.theirs} that I was shown as by ${of.mine}, or has made it up`
+  return { kind: "otherSender", sentence, evidence: [], ...of }
 }

@@ -1,7 +1,7 @@
 // What a verifier of a log remembers between two starts of the app.
 
 import { base64url, fromBase64url, fromHex, hex } from "./bytes.js"
-import type { LieFinding, OtherKeyFinding, WentBackFinding } from "./log-findings.js"
+import type { LieFinding, OtherKeyFinding, OtherSenderFinding, WentBackFinding } from "./log-findings.js"
 import { append, type Edge, emptyEdge, type Hash, isEdge, rootOf } from "./log-tree.js"
 
 /** An entry as the server shows or acknowledges it. */
@@ -65,6 +65,7 @@ export class State {
   doubted = false
   backs: WentBackFinding[] = []
   otherKeys: OtherKeyFinding[] = []
+  otherSenders: OtherSenderFinding[] = []
   lie: LieFinding | undefined
 
   constructor(

@@ -1,6 +1,6 @@
 // Checks the log of a convo for one device: docs/TRANSPARENCY.md. It needs @noble/curves.
 
-import { type Finding, FindingError, NotSignedError, otherKey, ReadAgainError, wentBack } from "./log-findings.js"
+import { type Finding, FindingError, NotSignedError, otherKey, otherSender, ReadAgainError, wentBack } from "./log-findings.js"
 import { type Head, HeadError, openHead, readHead } from "./log-head.js"
 import { type Seen, State, type WaitingHead } from "./log-state.js"
 import { type Edge, edgeOf, emptyEdge, type Hash, isContinued, isIncluded, kinds, leafHash, recordOf, rootOf, tagOf } from "./log-tree.js"
@@ -14,10 +14,12 @@ const silentFor = 60_000
 const mostWaiting = 16 // heads ahead of the entries
 const mostSent = 1024 // acknowledged messages that were not shown yet
 const mostFindings = 64 // of each kind: the newest ones
+const mostTombstones = 64 // of a message to members
 
 const erasedPrefix = "did:erased:" // of the tombstones of erased accounts
 const saltSize = 16
 const keyLine = "key "
+const senderLine = "sender " // of a tombstone: its tag, and its DID
 const noProof = "the server has rewritten the log, or its proof is wrong"
 const differs = "the log that I was shown is not the one that is signed: "
 
@@ -89,16 +91,19 @@ export class Verifier {
 
   /** What was found so far, also the restores with which nothing was lost. */
   get findings(): Finding[] {
-    const { lie, backs, otherKeys } = this.s
-    return [...(lie === undefined ? [] : [lie]), ...backs, ...otherKeys]
+    const { lie, backs, otherKeys, otherSenders } = this.s
+    return [...(lie === undefined ? [] : [lie]), ...backs, ...otherKeys, ...otherSenders]
   }
 
   /**
    * What is sent to other members inside an encrypted message: the keys that the device has for the
-   * service, and the newest head that was checked. Their verifiers take it with {@link head}.
+   * service, which tombstones it was shown, and the newest head that was checked. Their verifiers take it
+   * with {@link head}.
    */
   get message(): string {
-    return this.s.keys.map((key) => `${keyLine}${key}\n`).join("") + this.s.head
+    const { keys, tags, head } = this.s
+    const tombstones = Object.keys(tags).filter(isTombstone).sort().slice(0, mostTombstones)
+    return [...keys.map((key) => keyLine + key), ...tombstones.map((did) => `${senderLine}${tags[did]} ${did}`), head].join("\n")
   }
 
   /**
@@ -329,7 +334,7 @@ export class Verifier {
   // DIDs. An account that was erased and has returned has another one.
   private async learnSender({ did, salt, tag }: LogSender): Promise<void> {
     const { s } = this
-    if (salt === undefined && !did.startsWith(erasedPrefix)) {
+    if (salt === undefined && !isTombstone(did)) {
       throw this.lie([s.head], `the server does not say why its tag stands for ${did} in the log: the salt is absent, and the account was not erased`)
     }
     if (salt !== undefined && (salt.length !== saltSize || (await tagOf(salt, did)) !== tag)) {
@@ -484,7 +489,7 @@ export class Verifier {
   // memberHead checks what a member has sent.
   private async memberHead(message: string, from: string): Promise<void> {
     const { s } = this
-    const { keys, text } = partsOf(message)
+    const { keys, tombstones, text } = partsOf(message)
     const head = await this.openMembers(text).catch((err: unknown) => this.unknownKey(message, text, keys, from, err))
     if (head.service !== s.service || head.convoId !== s.convoId) throw new NotSignedError("it is of another log")
     let back: FindingError | undefined // the member's head is compared nevertheless
@@ -503,8 +508,28 @@ export class Verifier {
     } else {
       await this.compare(text, head, from)
       await this.remember(text, head, from)
+      for (const { did, tag } of tombstones) await this.compareSender(did, tag, from)
     }
     if (back !== undefined) throw back
+  }
+
+  // compareSender compares a tombstone that a member was shown with what this device was shown. If that
+  // is an account, it was perhaps erased meanwhile: then the server has its salt no more.
+  private async compareSender(theirs: string, tag: Hash, member: string): Promise<void> {
+    const { s } = this
+    for (const mine of Object.keys(s.tags).sort()) {
+      if (mine === theirs || s.tags[mine] !== tag) continue
+      if (!isTombstone(mine)) {
+        delete s.tags[mine]
+        await this.askFor([mine])
+        if (s.tags[mine] !== tag) continue
+      }
+      const found = otherSender({ member, mine, theirs, tag })
+      if (!s.otherSenders.some(({ sentence }) => sentence === found.sentence) && s.otherSenders.length < mostFindings) {
+        s.otherSenders = [...s.otherSenders, found]
+      }
+      throw new FindingError(found)
+    }
   }
 
   // openMembers opens a member's head. If its key is not known, the service could have another one now.
@@ -657,15 +682,24 @@ async function isOpenedBy(text: string, keys: readonly string[]): Promise<boolea
   return openHead(text, keys).then(() => true, () => false)
 }
 
-// partsOf takes what a member has sent apart: keys, and a head.
-function partsOf(message: string): { keys: string[]; text: string } {
+// partsOf takes what a member has sent apart: keys, tombstones, and a head.
+function partsOf(message: string): { keys: string[]; tombstones: { did: string; tag: Hash }[]; text: string } {
   const keys: string[] = []
+  const tombstones: { did: string; tag: Hash }[] = []
   let text = message
-  for (let end = text.indexOf("\n"); end >= 0 && text.startsWith(keyLine); end = text.indexOf("\n")) {
-    keys.push(text.slice(keyLine.length, end))
+  for (let end = text.indexOf("\n"); end >= 0; end = text.indexOf("\n")) {
+    const line = text.slice(0, end)
+    if (line.startsWith(keyLine)) keys.push(line.slice(keyLine.length))
+    else if (!line.startsWith(senderLine)) break
+    const [, tag, did] = /^sender ([0-9a-f]{64}) (did:erased:.*)$/.exec(line) ?? []
+    if (tag !== undefined && did !== undefined && tombstones.length < mostTombstones) tombstones.push({ did, tag })
     text = text.slice(end + 1)
   }
-  return { keys, text }
+  return { keys, tombstones, text }
+}
+
+function isTombstone(did: string): boolean {
+  return did.startsWith(erasedPrefix)
 }
 
 function twoLogs(size: number, from: string): string {

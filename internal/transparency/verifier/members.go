@@ -14,30 +14,36 @@ import (
 const keyLine = "key "
 
 // Message is what is sent to other members inside an encrypted message: the keys that the device has
-// for the service, and the newest head that was checked. Their verifiers take it with Head.
+// for the service, which tombstones it was shown, and the newest head that was checked. Their verifiers
+// take it with Head.
 func (v *Verifier) Message() string {
 	var b strings.Builder
 	for _, key := range v.s.Keys {
 		b.WriteString(keyLine + key + "\n")
 	}
-	return b.String() + v.s.Head
+	return b.String() + v.tombstones() + v.s.Head
 }
 
 // parts takes a Message apart.
-func parts(message string) (keys []string, head string) {
+func parts(message string) (keys []string, tombstones []Sender, head string) {
 	for {
 		line, rest, ok := strings.Cut(message, "\n")
 		key, isKey := strings.CutPrefix(line, keyLine)
-		if !ok || !isKey {
-			return keys, message
+		text, isSender := strings.CutPrefix(line, senderLine)
+		if !ok || !isKey && !isSender {
+			return keys, tombstones, message
 		}
-		keys, message = append(keys, key), rest
+		if message = rest; isKey {
+			keys = append(keys, key)
+		} else if s, ok := parseTombstone(text); ok && len(tombstones) < mostTombstones {
+			tombstones = append(tombstones, s)
+		}
 	}
 }
 
 // memberHead checks what a member has sent.
 func (v *Verifier) memberHead(ctx context.Context, message, from string) error {
-	keys, text := parts(message)
+	keys, tombstones, text := parts(message)
 	h, err := Open(text, keyList(v.s.Keys))
 	if err != nil && v.otherKey(text) != 0 { // the service could have another key now
 		if err := v.refresh(ctx, nil); err != nil {
@@ -69,6 +75,9 @@ func (v *Verifier) memberHead(ctx context.Context, message, from string) error {
 	default:
 		if err = v.compare(ctx, text, h, from); err == nil {
 			err = v.remember(ctx, text, h, from)
+		}
+		if err == nil {
+			err = v.compareSenders(ctx, tombstones, from)
 		}
 	}
 	if err == nil && back != nil {

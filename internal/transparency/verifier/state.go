@@ -30,6 +30,8 @@ type state struct {
 	Backs     []WentBack      `json:"backs,omitempty"`
 	OtherKeys []OtherKey      `json:"otherKeys,omitempty"`
 	Lie       *Lie            `json:"lie,omitempty"`
+
+	OtherSenders []OtherSender `json:"otherSenders,omitempty"`
 }
 
 // waiting is a head with more entries than were shown.

@@ -90,7 +90,7 @@ type step struct {
 	Text   string   `json:"text,omitempty"`
 	From   string   `json:"from,omitempty"`
 	Asks   []asking `json:"asks,omitempty"`
-	Throws string   `json:"throws,omitempty"` // lie, wentBack, otherKey, readAgain, notSigned, or source
+	Throws string   `json:"throws,omitempty"` // lie, wentBack, otherKey, otherSender, readAgain, notSigned, or source
 	Says   string   `json:"says,omitempty"`
 }
 
@@ -199,6 +199,8 @@ func kindOf(err error) string {
 		return "wentBack"
 	case errors.As(err, new(*verifier.OtherKey)):
 		return "otherKey"
+	case errors.As(err, new(*verifier.OtherSender)):
+		return "otherSender"
 	case errors.Is(err, verifier.ErrReadAgain):
 		return "readAgain"
 	case errors.Is(err, verifier.ErrNotSigned):
@@ -231,7 +233,7 @@ func hexesOf(all []verifier.Hash) []string {
 // runOf is the run of a device, with the entries in a row as one step.
 func runOf(name string, d *device) run {
 	r := run{Name: name, Service: service, ConvoID: convo, Size: d.Size(), Message: d.Message(),
-		Found: len(d.Backs()) + len(d.OtherKeys())}
+		Found: len(d.Backs()) + len(d.OtherKeys()) + len(d.OtherSenders())}
 	for _, s := range d.steps {
 		if s.Throws == "lie" {
 			r.Found++ // the same one, if there are more
@@ -391,6 +393,7 @@ func runsOf(t *testing.T, v *vectors) {
 		{"a made-up head of a member", madeUpHead},
 		{"a second key", secondKey},
 		{"an erased account returns", erasedReturns},
+		{"an account was erased between two readers", erasedBetween},
 	} {
 		v.Runs = append(v.Runs, runOf(honest.name, honest.run(t)))
 	}

@@ -21,7 +21,7 @@ const (
 	mostWaiting = 16
 	// mostSent are the acknowledged messages that are kept until they are shown.
 	mostSent = 1024
-	// mostBacks bounds Backs, and OtherKeys: the newest ones are kept.
+	// mostBacks bounds Backs and OtherKeys, whose newest ones are kept, and OtherSenders.
 	mostBacks = 64
 )
 
@@ -65,6 +65,9 @@ func (v *Verifier) Size() int64 { return v.s.Edge.Size }
 
 // Backs are the changes of the generation, also those with which nothing was lost.
 func (v *Verifier) Backs() []WentBack { return v.s.Backs }
+
+// OtherSenders are what members were shown of senders otherwise than the device.
+func (v *Verifier) OtherSenders() []OtherSender { return v.s.OtherSenders }
 
 // OtherKeys are the members' heads with keys that the device does not know.
 func (v *Verifier) OtherKeys() []OtherKey { return v.s.OtherKeys }

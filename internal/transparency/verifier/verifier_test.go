@@ -149,6 +149,9 @@ func (s *server) Head(_ context.Context, _ string, senders []string) (a verifier
 		if other, ok := s.senders[did]; ok {
 			one = other
 		}
+		if one.DID == "" { // it was erased
+			continue
+		}
 		a.Senders = append(a.Senders, one)
 	}
 	return a, err
@@ -222,6 +225,42 @@ func honest(s *server) func() []verifier.Seen { return func() []verifier.Seen { 
 // changed shows the entries of a server after a change.
 func changed(s *server, change func([]verifier.Seen) []verifier.Seen) func() []verifier.Seen {
 	return func() []verifier.Seen { return change(slices.Clone(s.entries)) }
+}
+
+// asTombstone is a device to which a server shows bob's entries as those of a tombstone.
+func asTombstone(t *testing.T, s *server) *device {
+	t.Helper()
+	const tombstone = "did:erased:0123"
+	shown := s.copied(t, len(s.entries))
+	shown.senders = map[string]verifier.Sender{
+		tombstone: {DID: tombstone, Tag: verifier.TagOf(salt(bob), bob)},
+	}
+	return newDevice(shown, changed(shown, func(all []verifier.Seen) []verifier.Seen {
+		for i := range all {
+			all[i].Sender = tombstone
+		}
+		return all
+	}))
+}
+
+// erasedBetween is a device that has read an account's entries before it was erased. It gets the
+// message of one that has read them afterwards, and finds nothing.
+func erasedBetween(t *testing.T) *device {
+	t.Helper()
+	s := newServer(t)
+	s.add(t, bob, 5)
+	d := newDevice(s, honest(s))
+	other := asTombstone(t, s)
+	if err := errors.Join(d.read(), other.read()); err != nil {
+		t.Fatal(err)
+	}
+	s.senders = map[string]verifier.Sender{bob: {}}
+	for range 2 {
+		if err := d.Head(t.Context(), other.Message(), alice); err != nil {
+			t.Errorf("an account was erased: %v", err)
+		}
+	}
+	return d
 }
 
 // cheat is a way to cheat.
@@ -384,6 +423,14 @@ var cheats = []cheat{
 		}
 		return d.Head(context.Background(), other.Message(), bob)
 	}, "did:plc:bob has a head that is signed with another key of the service ("},
+	// Finding S15: the leaves are the same, and no salt says whose they are.
+	{"an account's entries as a tombstone's for some", func(t *testing.T, s *server, d *device) error {
+		other := asTombstone(t, s)
+		if err := other.read(); err != nil {
+			return err
+		}
+		return d.Head(context.Background(), other.Message(), alice)
+	}, "did:plc:alice was shown entries as by did:erased:0123 that I was shown as by did:plc:bob, or has made it up"},
 	{"a tag without a salt for an account that was not erased", func(t *testing.T, s *server, d *device) error {
 		s.salt = func(string) []byte { return nil }
 		s.add(t, alice, 1)
@@ -429,6 +476,15 @@ func otherKey(t *testing.T) *server {
 	return serverWith(t, ed25519.NewKeyFromSeed(seed))
 }
 
+// Finding S15: who has read an account's entries before it was erased, and gets the tombstone from who has
+// read them afterwards, accuses nobody.
+func TestErasedBetweenTwoReaders(t *testing.T) {
+	t.Parallel()
+	if d := erasedBetween(t); len(d.OtherSenders()) > 0 {
+		t.Errorf("found %+v", d.OtherSenders())
+	}
+}
+
 // Each way to cheat is found, with a sentence that says what it was, and evidence where there is any.
 // Before, the same device finds nothing.
 func TestCheatingServersAreCaught(t *testing.T) {
@@ -439,7 +495,8 @@ func TestCheatingServersAreCaught(t *testing.T) {
 			d, err := c.caught(t)
 			var lie *verifier.Lie
 			isLie := errors.As(err, &lie)
-			if !isLie && !errors.As(err, new(*verifier.WentBack)) && !errors.As(err, new(*verifier.OtherKey)) ||
+			if !isLie && !errors.As(err, new(*verifier.WentBack)) && !errors.As(err, new(*verifier.OtherKey)) &&
+				!errors.As(err, new(*verifier.OtherSender)) ||
 				!strings.HasPrefix(err.Error(), c.want) {
 				t.Fatalf("found %v, want: %s", err, c.want)
 			}
