@@ -49,7 +49,7 @@ func labelValues() map[string][]string {
 			"push backlog", "push worker", "request recorder", "quota counter", "presence writer", "index of the stream",
 			"account gate", "attachment sweeper", "message sweeper",
 			"reader of the list of admitted accounts"),
-		"entity": words("welcome key_package reservation push_job record dispute attachment"),
+		"entity": words("welcome key_package reservation push_job record dispute attachment account"),
 		"limit":  words("address caller node time"),
 		"result": words("delivered gone refused retry passed failed"), "pool": words("requests reserved maintenance"),
 	}
