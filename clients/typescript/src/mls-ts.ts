@@ -201,8 +201,10 @@ export class TsMls implements Mls {
     return { commit, groupInfo, state: encodeGroupState(state) }
   }
 
+  // read decodes a copy: encodeAndErase overwrites keys in it, and the caller may use the state again, if
+  // what is made of it here is not stored.
   private read(state: Uint8Array): ClientState {
-    const decoded = decodeGroupState(state, 0)
+    const decoded = decodeGroupState(state.slice(), 0)
     if (decoded === undefined) throw new Error("not a state of ts-mls")
     return { ...decoded[0], clientConfig: this.config }
   }
