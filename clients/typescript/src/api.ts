@@ -2,7 +2,8 @@
 
 import type { l } from "@atproto/lex-schema"
 import type { Clock } from "./clock.js"
-import { backoff } from "./clock.js"
+import { hex } from "./bytes.js"
+import { backoff, systemClock } from "./clock.js"
 import { NoAnswerError, verdictOf, XrpcError } from "./errors.js"
 import { lexParse, lexStringify, type LexValue } from "./json.js"
 import type { Call, Transport } from "./transport.js"
@@ -19,11 +20,22 @@ export type Input<M extends Method> = l.InferMethodInputBody<M>
 /** The answer of a method. */
 export type Output<M extends Method> = l.InferMethodOutputBody<M>
 
+/** Gives the input of a write a fresh key, unless it has one. Store it before the first attempt: a retry needs the same. */
+export function withIdempotencyKey<T extends { readonly idempotencyKey?: string | undefined }>(
+  input: T, clock: Clock = systemClock,
+): T & { readonly idempotencyKey: string } {
+  return { ...input, idempotencyKey: input.idempotencyKey ?? hex(clock.randomBytes(16)) }
+}
+
+/** Throws if the input of a procedure breaks the lexicon. */
+export function checkInput<M extends l.Procedure>(method: M, input: Input<M>): void {
+  method.input.schema?.validate(input)
+}
+
 /** Encodes the input of a procedure, and refuses one that breaks the lexicon. */
 export function encodeInput<M extends l.Procedure>(method: M, input: Input<M>): string {
-  const schema = method.input.schema
-  if (schema === undefined) return ""
-  schema.validate(input)
+  if (method.input.schema === undefined) return ""
+  checkInput(method, input)
   return lexStringify(input as LexValue)
 }
 

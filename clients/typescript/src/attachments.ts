@@ -15,7 +15,7 @@ import * as mls from "#lexicons"
 export interface FilePointer {
   readonly id: string
   /** For embedUri. */
-  readonly uri: string
+  readonly uri: `${string}:${string}`
   /** The AES-256-GCM key, base64url. */
   readonly key: string
   /** Its nonce, base64url. */

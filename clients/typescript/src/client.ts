@@ -3,7 +3,8 @@
 import { Api } from "./api.js"
 import { hex } from "./bytes.js"
 import { type Clock, systemClock } from "./clock.js"
-import type { Core, Did, Envelope } from "./core.js"
+import type { Core, Envelope } from "./core.js"
+import { asDid, type ConvoId, type Did } from "./ids.js"
 import { idLength, usualEnvelope } from "./envelope.js"
 import { type Dispute, Disputes, type Position } from "./disputes.js"
 import { errorName, OutOfStepError, StuckError, verdictOf, XrpcError } from "./errors.js"
@@ -20,7 +21,7 @@ import type { Group, Mls } from "./mls.js"
 import { Outbox, type OutboxEvents } from "./outbox.js"
 import { isStuck, type Item, lockOf, mustRead, names, rejoinQueue, type Thread } from "./records.js"
 import { Recovery } from "./recovery.js"
-import { type Changes, get, getAll, type Store } from "./store.js"
+import { type Changes, get, getAll, naming, type Store } from "./store.js"
 import type { Transport } from "./transport.js"
 import { type MemberCursor, Signals } from "./signals.js"
 import { WelcomeLostError, Welcomes } from "./welcome.js"
@@ -33,35 +34,35 @@ import * as mls from "#lexicons"
 /** What an app hears of a client. */
 export interface ClientEvents extends OutboxEvents {
   /** Entries of a convo's log were read and stored. */
-  onItems?(convo: string, items: Item[]): void
+  onItems?(convo: ConvoId, items: Item[]): void
   /**
    * A Welcome of this device has another state, in the server's words (docs/WELCOME.md): `available`,
    * `in_flight` once this device has it, `consumed` after this device has joined.
    */
-  onWelcome?(convo: string, state: string): void
+  onWelcome?(convo: ConvoId, state: string): void
   /** This device has joined a convo. */
-  onJoined?(convo: string): void
+  onJoined?(convo: ConvoId): void
   /**
    * This device cannot join with its Welcome, and cannot come back by itself: a member must add the
    * person again.
    */
-  onWelcomeLost?(convo: string, err: Error): void
+  onWelcomeLost?(convo: ConvoId, err: Error): void
   /**
    * Members cannot process a commit, or the group is split: docs/clients/DISPUTES.md. The client does
    * what is needed by itself. An app shows it, with the committer's name.
    */
-  onDispute?(convo: string, dispute: Dispute): void
+  onDispute?(convo: ConvoId, dispute: Dispute): void
   /** Any event of the stream, after the client has done what it asks for. */
   onEvent?(event: StreamEvent): void
   /**
    * A member, by its DID, has sent a signal, and is connected as this device is: {@link Client.signal}.
    * Signals can get lost, so what they say must end by itself.
    */
-  onSignal?(convo: string, did: string, content: Uint8Array): void
+  onSignal?(convo: ConvoId, did: string, content: Uint8Array): void
   /** Members who share their cursors, as this person does, have moved them. */
-  onCursors?(convo: string, cursors: readonly MemberCursor[]): void
+  onCursors?(convo: ConvoId, cursors: readonly MemberCursor[]): void
   /** The checks of a convo's log have found something: tell the user. {@link LogChecks.findings} keeps it. */
-  onFinding?(convo: string, finding: Finding): void
+  onFinding?(convo: ConvoId, finding: Finding): void
   /** The event stream is connected. */
   onConnect?(): void
   /** The event stream has lost its connection, and connects again. */
@@ -98,8 +99,9 @@ export interface Sending {
   /** The message's own id, which its entry of the log has too. */
   readonly id: string
   /**
-   * Resolves when the service has it. Rejects with an {@link XrpcError} if it refuses it for good: it
-   * is then in `outbox.refused()` too, and nobody need wait here.
+   * Resolves when the service has it. Rejects with an {@link XrpcError} if it refuses it for good, or a
+   * {@link SealError} if it cannot be encrypted: it is then in `outbox.refused()` too, and nobody need
+   * wait here.
    */
   readonly sent: Promise<SentMessage>
 }
@@ -133,7 +135,10 @@ export class Client {
 
   /** Opens the client of a device. It goes on with what an earlier life has not finished. */
   static async open(options: ClientOptions): Promise<Client> {
-    const { did, store, transport, mls: library, events = {}, clock = systemClock, envelope = usualEnvelope } = options
+    const { did, transport, mls: library, clock = systemClock, envelope = usualEnvelope } = options
+    asDid(did)
+    const store = naming(options.store)
+    const events = harmless(options.events ?? {})
     const closing = new AbortController()
     const locks = new Locks()
     const api = new Api(transport, clock, closing.signal)
@@ -163,9 +168,10 @@ export class Client {
 
   /** Ends everything, and leaves the store open. What is not done waits for the next life. */
   async close(): Promise<void> {
+    const closed = this.outbox.close() // first: what the abort ends is no failure of a write
     this.closing.abort()
     await this.stream?.close()
-    await this.outbox.close()
+    await closed
     await this.logChecks?.idle()
   }
 
@@ -179,12 +185,14 @@ export class Client {
   /**
    * Makes a convo, and returns its id. Each member must have published KeyPackages.
    *
+   * @throws LexValidationError if an argument breaks the lexicon: nothing is stored then. That holds
+   *   for all methods
    * @throws XrpcError `KeyPackageNotFound` if somebody has none for this person
    */
-  async createConvo(members: readonly Did[], metadata: { name?: string; description?: string } = {}): Promise<string> {
+  async createConvo(members: readonly Did[], metadata: { name?: string; description?: string } = {}): Promise<ConvoId> {
     const groupId = this.newId()
     const content: CreateContent = { groupId, members, claim: this.newId(), ...metadata }
-    const { convoId } = (await this.write(`create:${groupId}`, "create", content)) as { convoId: string }
+    const { convoId } = (await this.write(`create:${groupId}`, "create", content)) as { convoId: ConvoId }
     return convoId
   }
 
@@ -194,33 +202,33 @@ export class Client {
   }
 
   /** The MLS group behind a convo, as this device has it. */
-  async group(convo: string): Promise<Group> {
+  async group(convo: ConvoId): Promise<Group> {
     return this.core.mls.describe(await mustRead(this.core.store, names.group(convo)))
   }
 
   /** Adds people. With `again` it replaces the leaves of people that never joined. */
-  async add(convo: string, dids: readonly Did[], again = false): Promise<Committed> {
+  async add(convo: ConvoId, dids: readonly Did[], again = false): Promise<Committed> {
     const content: AddContent = { dids, claim: this.newId(), ...(again && { again }) }
     return (await this.write(convo, "add", content)) as unknown as Committed
   }
 
   /** Removes a person with all its devices. */
-  async remove(convo: string, did: Did): Promise<Committed> {
+  async remove(convo: ConvoId, did: Did): Promise<Committed> {
     return (await this.write(convo, "remove", { did })) as unknown as Committed
   }
 
   /** Renews this device's keys in the group. */
-  async update(convo: string): Promise<Committed> {
+  async update(convo: ConvoId): Promise<Committed> {
     return (await this.write(convo, "update", {})) as unknown as Committed
   }
 
   /** Leaves a convo, and blocks who invited this person if `block` is set. */
-  async leave(convo: string, block = false): Promise<void> {
+  async leave(convo: ConvoId, block = false): Promise<void> {
     await this.write(convo, "leave", { block })
   }
 
   /** Comes back into a convo of this person by an external commit. */
-  async rejoin(convo: string): Promise<void> {
+  async rejoin(convo: ConvoId): Promise<void> {
     await this.write(rejoinQueue(convo), "rejoin", { convoId: convo })
     await this.sync(convo)
   }
@@ -228,13 +236,18 @@ export class Client {
   // Messages
 
   /**
-   * Stores a message, and sends it as soon as it can. When it returns, the message cannot get lost.
+   * Stores a message, and sends it as soon as it can. When it returns, the message cannot get lost: it
+   * arrives, or it is in `outbox.refused()`. If it rejects, nothing is stored.
    *
+   * @throws UnknownConvoError if this device is in no such convo
    * @param options.changes records of the app that are stored in the same step, under names that begin
    *   with `app/`: for example, that the draft is gone. So a crash cannot make the app send it twice.
    */
-  async send(convo: string, content: Uint8Array, options: SendOptions = {}): Promise<Sending> {
-    const { changes, ...embed } = options
+  async send(convo: ConvoId, content: Uint8Array, options: SendOptions = {}): Promise<Sending> {
+    const { changes = new Map(), ...embed } = options
+    for (const name of changes.keys()) {
+      if (!name.startsWith("app/")) throw new TypeError(`the record ${name} of the app must begin with app/`)
+    }
     const id = this.newId()
     const body: SendContent = { id, content, ...embed }
     const { settled } = await this.outbox.add(convo, "send", body as unknown as LexValue, new Map(changes))
@@ -242,7 +255,7 @@ export class Client {
   }
 
   /** The entries of a convo's log that this device has read, after a seq. */
-  async items(convo: string, after = 0): Promise<Item[]> {
+  async items(convo: ConvoId, after = 0): Promise<Item[]> {
     const items: Item[] = []
     const from = names.item(convo, after)
     for (const name of await this.core.store.list(names.items(convo))) {
@@ -253,19 +266,19 @@ export class Client {
   }
 
   /** What this device has read and the server has lost, until it comes back. */
-  lostItems(convo: string): Promise<Item[]> {
+  lostItems(convo: ConvoId): Promise<Item[]> {
     return getAll<Item>(this.core.store, names.loose(convo))
   }
 
   /** Forgets the entries of a convo up to a seq, when the app has them in a store of its own. */
-  async forget(convo: string, upTo: number): Promise<void> {
+  async forget(convo: ConvoId, upTo: number): Promise<void> {
     const last = names.item(convo, upTo)
     const old = (await this.core.store.list(names.items(convo))).filter((name) => name <= last)
     await this.core.store.write(new Map(old.map((name) => [name, undefined])))
   }
 
   /** Reads a convo's log to its end. */
-  async sync(convo: string): Promise<void> {
+  async sync(convo: ConvoId): Promise<void> {
     try {
       const thread = await this.core.locks.run(lockOf(convo), () => this.log.read(convo))
       if (thread.lost) this.lost(convo, new OutOfStepError("the server has lost writes"))
@@ -285,16 +298,16 @@ export class Client {
   }
 
   /** Tells the server that this person has read a convo up to a seq. */
-  async markRead(convo: string, seq: number): Promise<void> {
+  async markRead(convo: ConvoId, seq: number): Promise<void> {
     await this.moveCursor(convo, { seq })
   }
 
   /** Tells the server that this device has got a convo's log up to a seq. */
-  async markDelivered(convo: string, seq: number): Promise<void> {
+  async markDelivered(convo: ConvoId, seq: number): Promise<void> {
     await this.moveCursor(convo, { seq: 0, delivered: seq })
   }
 
-  private async moveCursor(convo: string, position: Position): Promise<void> {
+  private async moveCursor(convo: ConvoId, position: Position): Promise<void> {
     if (await this.disputes.moveCursor(convo, position)) this.later(this.disputes.compare(convo))
   }
 
@@ -305,7 +318,7 @@ export class Client {
    * encrypted as a message is. Nobody keeps it, and it can get lost. Returns whether the server passes
    * it on: false if it is busy, or if this device has sent many since its last message.
    */
-  signal(convo: string, content: Uint8Array): Promise<boolean> {
+  signal(convo: ConvoId, content: Uint8Array): Promise<boolean> {
     return this.signals.send(convo, content)
   }
 
@@ -315,7 +328,7 @@ export class Client {
   }
 
   /** How far the members are who share their cursors, if this person shares its own. */
-  cursors(convo: string): Promise<MemberCursor[]> {
+  cursors(convo: ConvoId): Promise<MemberCursor[]> {
     return this.signals.cursors(convo)
   }
 
@@ -327,7 +340,7 @@ export class Client {
    *
    * @throws WelcomeLostError if that is not possible either
    */
-  async join(convo: string): Promise<void> {
+  async join(convo: ConvoId): Promise<void> {
     try {
       await this.core.locks.run(lockOf(convo), () => this.welcomes.join(convo))
     } catch (err) {
@@ -338,7 +351,7 @@ export class Client {
     await this.sync(convo)
   }
 
-  private async comeBack(convo: string, lost: WelcomeLostError): Promise<void> {
+  private async comeBack(convo: ConvoId, lost: WelcomeLostError): Promise<void> {
     try {
       await this.rejoin(convo)
       await this.core.store.write(new Map([[names.welcome(convo), undefined]]))
@@ -354,14 +367,14 @@ export class Client {
     const waiting = new Set(await this.welcomes.unfinished())
     for (let cursor: string | undefined; ; ) {
       const page = await this.core.api.query(mls.getConvos.main, { ...(cursor !== undefined && { cursor }) })
-      for (const { id } of page.conversations) if (!joined.has(id)) waiting.add(id)
+      for (const convo of page.conversations.map(({ id }) => id as ConvoId)) if (!joined.has(convo)) waiting.add(convo)
       cursor = page.cursor
       if (cursor === undefined) break
     }
     for (const convo of waiting) await this.joinIfInvited(convo)
   }
 
-  private async joinIfInvited(convo: string): Promise<void> {
+  private async joinIfInvited(convo: ConvoId): Promise<void> {
     try {
       await this.join(convo)
     } catch (err) {
@@ -370,7 +383,7 @@ export class Client {
   }
 
   /** Accepts a convo to which a stranger has invited this person. */
-  async accept(convo: string): Promise<void> {
+  async accept(convo: ConvoId): Promise<void> {
     await this.core.api.procedure(mls.acceptConvo.main, { convoId: convo })
   }
 
@@ -403,20 +416,20 @@ export class Client {
   private async onEvent(event: StreamEvent): Promise<void> {
     switch (event.type) {
       case "messageEvent":
-        await this.reach(event.body.message.convoId, event.body.message.seq, event.body.logHead)
+        await this.reach(of(event.body.message), event.body.message.seq, event.body.logHead)
         break
       case "commitEvent":
-        await this.reach(event.body.convoId, event.body.seq, event.body.logHead)
+        await this.reach(of(event.body), event.body.seq, event.body.logHead)
         break
       case "membershipEvent":
-        await this.onMembership(event.body.convoId, event.body.did, event.body.commitNeeded === true)
+        await this.onMembership(of(event.body), event.body.did, event.body.commitNeeded === true)
         break
       case "welcomeEvent":
-        if (event.body.deviceId === (await this.deviceId())) await this.onWelcome(event.body.convoId, event.body.keyPackageRef)
+        if (event.body.deviceId === (await this.deviceId())) await this.onWelcome(of(event.body), event.body.keyPackageRef)
         break
       case "disputeEvent":
-        await this.reach(event.body.convoId, event.body.seq, undefined)
-        this.later(this.disputes.take(event.body))
+        await this.reach(of(event.body), event.body.seq, undefined)
+        this.later(this.disputes.take(of(event.body), event.body))
         break
       case "keyPackagesEvent":
         if (event.body.deviceId === (await this.deviceId())) await this.replenish()
@@ -433,7 +446,7 @@ export class Client {
 
   // onWelcome joins, unless the device has joined with this Welcome: the event can come again, and the
   // device can have found the convo by itself.
-  private async onWelcome(convo: string, ref: string | undefined): Promise<void> {
+  private async onWelcome(convo: ConvoId, ref: string | undefined): Promise<void> {
     const thread = await this.log.thread(convo)
     const isIn = thread !== undefined && !thread.left && !thread.stuck
     const unfinished = (await this.core.store.read(names.welcome(convo))) !== undefined
@@ -443,20 +456,20 @@ export class Client {
   }
 
   // reach reads a convo's log, if it is not read up to a seq yet.
-  private async reach(convo: string, seq: number, logHead: string | undefined): Promise<void> {
+  private async reach(convo: ConvoId, seq: number, logHead: string | undefined): Promise<void> {
     const thread = await this.log.thread(convo)
     if (thread !== undefined && thread.cursor < seq) await this.syncUnlessGone(convo)
     if (logHead !== undefined) this.logChecks?.soon(convo, logHead)
   }
 
-  private async onMembership(convo: string, did: string, commitNeeded: boolean): Promise<void> {
+  private async onMembership(convo: ConvoId, did: string, commitNeeded: boolean): Promise<void> {
     if ((await this.log.thread(convo)) === undefined) return
     await this.syncUnlessGone(convo)
     // All members try it. One commit wins, and the others find nothing left to do.
     if (commitNeeded && did !== this.core.did) await this.outbox.add(convo, "remove", { did })
   }
 
-  private async syncUnlessGone(convo: string): Promise<void> {
+  private async syncUnlessGone(convo: ConvoId): Promise<void> {
     try {
       await this.sync(convo)
     } catch (err) {
@@ -465,7 +478,7 @@ export class Client {
   }
 
   private lost(queue: string, err: Error): void {
-    const convo = lockOf(queue)
+    const convo = lockOf(queue) as ConvoId
     if (err instanceof StuckError) return this.later(this.disputes.comeBack(convo))
     this.events.onLost?.(convo, err)
     this.later(this.recovery.start(convo))
@@ -482,7 +495,7 @@ export class Client {
    * Makes good what the server has lost of a convo (docs/RECOVERY.md), or comes back from a commit that
    * could not be processed (docs/clients/DISPUTES.md). The client does it by itself.
    */
-  async recover(convo: string): Promise<void> {
+  async recover(convo: ConvoId): Promise<void> {
     if (isStuck(await this.log.thread(convo))) await this.disputes.comeBack(convo)
     else await this.recovery.start(convo)
   }
@@ -495,6 +508,27 @@ export class Client {
   private newId(): string {
     return hex(this.core.clock.randomBytes(idLength))
   }
+}
+
+// harmless passes what a handler of the app throws on to onFailure, so that no step fails by it.
+function harmless(events: ClientEvents): ClientEvents {
+  return new Proxy(events, {
+    get(target, name, receiver) {
+      const handler: unknown = Reflect.get(target, name, receiver)
+      if (typeof handler !== "function" || name === "onFailure") return handler
+      return (...args: unknown[]) => {
+        try {
+          handler.apply(target, args)
+        } catch (err) {
+          target.onFailure?.(err)
+        }
+      }
+    },
+  })
+}
+
+function of({ convoId }: { readonly convoId: string }): ConvoId {
+  return convoId as ConvoId
 }
 
 function isLost(err: unknown): boolean {

@@ -2,12 +2,10 @@
 
 import type { Api } from "./api.js"
 import type { Clock } from "./clock.js"
+import type { Did } from "./ids.js"
 import type { Locks } from "./locks.js"
 import type { Mls } from "./mls.js"
 import type { Store } from "./store.js"
-
-/** A DID, as the lexicons have it. */
-export type Did = `did:${string}:${string}`
 
 /** What the parts of a client share. */
 export interface Core {

@@ -6,6 +6,7 @@ import type { Core } from "./core.js"
 import { errorName, XrpcError } from "./errors.js"
 import type { StreamEvent } from "./events.js"
 import { isUnusable } from "./external-commits.js"
+import type { ConvoId } from "./ids.js"
 import { once } from "./locks.js"
 import type { Log } from "./log.js"
 import { didOf } from "./mls.js"
@@ -45,9 +46,9 @@ interface Present {
 
 /** What disputes call. */
 export interface DisputesHandler {
-  onDispute(convo: string, dispute: Dispute): void
+  onDispute(convo: ConvoId, dispute: Dispute): void
   /** Reads the log. It does not throw if the device is stuck or the person is not a member any more. */
-  sync(convo: string): Promise<void>
+  sync(convo: ConvoId): Promise<void>
 }
 
 /** Brings a device back that is stuck, and compares its epochs with those of others. */
@@ -65,12 +66,13 @@ export class Disputes {
   ) {}
 
   /** Brings a device back if it is stuck, and sends what has waited for that. */
-  comeBack(convo: string): Promise<void> {
+  comeBack(convo: ConvoId): Promise<void> {
     return once(this.returning, convo, () => this.enterAll(convo))
   }
 
   /** Does what an event asks for. The log has been read up to it. */
-  async take({ convoId, change, epoch, committer }: Extract<StreamEvent, { type: "disputeEvent" }>["body"]): Promise<void> {
+  async take(convoId: ConvoId, event: Extract<StreamEvent, { type: "disputeEvent" }>["body"]): Promise<void> {
+    const { change, epoch, committer } = event
     this.handler.onDispute(convoId, { change, epoch, ...(committer && { committer }) })
     if (change === "disputed") this.outbox.hold(convoId)
     if (change === "ended") [convoId, rejoinQueue(convoId)].forEach((queue) => this.outbox.release(queue))
@@ -81,7 +83,7 @@ export class Disputes {
    * Moves a cursor, and reports the device's epoch with it, once per epoch. Returns whether another
    * member reports another group: then call {@link compare}.
    */
-  async moveCursor(convoId: string, position: Position): Promise<boolean> {
+  async moveCursor(convoId: ConvoId, position: Position): Promise<boolean> {
     const present = await this.present(convoId)
     const news = present !== undefined && this.reported.get(convoId) !== present.epoch
     const { forked } = await this.core.api.procedure(mls.updateCursor.main, {
@@ -92,14 +94,14 @@ export class Disputes {
   }
 
   /** Reports the device's epoch, and brings the device back if it is in the smaller part of a fork. */
-  async compare(convo: string): Promise<void> {
+  async compare(convo: ConvoId): Promise<void> {
     await once(this.comparing, convo, () => this.report(convo))
     if (isStuck(await this.log.thread(convo))) await this.comeBack(convo)
   }
 
   // enterAll enters the group until the device can follow the log: the next commit can fail too, and
   // the GroupInfo can be that of the smaller part of a fork.
-  private async enterAll(convo: string): Promise<void> {
+  private async enterAll(convo: ConvoId): Promise<void> {
     for (let thread = await this.log.thread(convo); isStuck(thread); thread = await this.log.thread(convo)) {
       const failed = thread?.failed
       if (failed !== undefined) this.handler.onDispute(convo, { change: "failed", ...failed })
@@ -114,7 +116,7 @@ export class Disputes {
 
   // enter enters the group by external commit, also by one that an earlier life has begun. It returns
   // false if the person is not a member any more.
-  private async enter(convo: string): Promise<boolean> {
+  private async enter(convo: ConvoId): Promise<boolean> {
     const queue = rejoinQueue(convo)
     for (;;) {
       const begun = this.outbox.pending(queue)[0]
@@ -130,7 +132,7 @@ export class Disputes {
     }
   }
 
-  private async leave(convo: string): Promise<false> {
+  private async leave(convo: ConvoId): Promise<false> {
     await this.change(convo, ({ stuck: _, failed: __, ...thread }) => ({ ...thread, left: true }))
     return false
   }
@@ -138,7 +140,7 @@ export class Disputes {
   // report reports the device's epoch. If more members differ than agree, the device is stuck from now
   // on. If the convo is in dispute, and the server's GroupInfo is missing or the committer's, the device
   // provides its own one, as soon as another member agrees.
-  private async report(convoId: string): Promise<void> {
+  private async report(convoId: ConvoId): Promise<void> {
     const { clock, did, mls: library } = this.core
     for (let bound = firstBound; ; bound = Math.min(2 * bound, mostBound)) {
       const present = await this.present(convoId)
@@ -159,14 +161,14 @@ export class Disputes {
     }
   }
 
-  private async reportEpoch(convoId: string, report: Omit<Input<typeof mls.reportEpoch.main>, "convoId">) {
+  private async reportEpoch(convoId: ConvoId, report: Omit<Input<typeof mls.reportEpoch.main>, "convoId">) {
     const answer = await this.core.api.procedure(mls.reportEpoch.main, { convoId, ...report })
     this.reported.set(convoId, report.epoch)
     return answer
   }
 
   // lacksGroupInfo reports whether others need a GroupInfo of this epoch by another than the committer.
-  private async lacksGroupInfo(convoId: string, committer: string, epoch: number): Promise<boolean> {
+  private async lacksGroupInfo(convoId: ConvoId, committer: string, epoch: number): Promise<boolean> {
     try {
       const { groupInfo } = await this.core.api.query(mls.getGroupInfo.main, { convoId })
       const info = this.core.mls.infoOf(groupInfo)
@@ -178,14 +180,14 @@ export class Disputes {
     }
   }
 
-  private leaveFork(convo: string, { epoch }: Present): Promise<void> {
+  private leaveFork(convo: ConvoId, { epoch }: Present): Promise<void> {
     return this.change(convo, async (thread) => {
       const present = await this.present(convo)
       return present?.epoch === epoch ? { ...thread, stuck: true } : thread
     })
   }
 
-  private change(convo: string, changed: (thread: Thread) => Thread | Promise<Thread>): Promise<void> {
+  private change(convo: ConvoId, changed: (thread: Thread) => Thread | Promise<Thread>): Promise<void> {
     return this.core.locks.run(lockOf(convo), async () => {
       const thread = await this.log.thread(convo)
       if (thread !== undefined) await this.log.save(await changed(thread))
@@ -193,7 +195,7 @@ export class Disputes {
   }
 
   // present returns the epoch that the device is in, and nothing if it is not in the group.
-  private async present(convo: string): Promise<Present | undefined> {
+  private async present(convo: ConvoId): Promise<Present | undefined> {
     const thread = await this.log.thread(convo)
     const state = await this.core.store.read(names.group(convo))
     if (thread === undefined || thread.stuck || thread.lost || thread.left || state === undefined) return undefined

@@ -32,6 +32,26 @@ export class StuckError extends OutOfStepError {
   override readonly name = "StuckError"
 }
 
+/** This device is in no convo of this id. */
+export class UnknownConvoError extends Error {
+  override readonly name = "UnknownConvoError"
+}
+
+/** The request of a write cannot be made: the lexicon or the MLS library refuses what it is made of. */
+export class SealError extends Error {
+  override readonly name = "SealError"
+}
+
+/** The app has discarded a write that was not accepted yet. */
+export class DiscardedError extends Error {
+  override readonly name = "DiscardedError"
+}
+
+/** The store failed. Open it and the client again. */
+export class StoreError extends Error {
+  override readonly name = "StoreError"
+}
+
 /** The name of the error that a service answered, or `""`. */
 export function errorName(err: unknown): string {
   return err instanceof XrpcError ? err.error : ""
@@ -79,10 +99,11 @@ export const retryTable: readonly Rule[] = [
   { status: 408, then: "again" },
 ]
 
-/** Says what to do after a failed call. An error that is no answer of the service is thrown again. */
+/** Says what to do after a failed step of a write. An error of another kind is thrown again. */
 export function verdictOf(err: unknown): Verdict {
   if (err instanceof NoAnswerError) return "again"
   if (err instanceof OutOfStepError) return "lost"
+  if (err instanceof SealError) return "refused"
   if (!(err instanceof XrpcError)) throw err
   if (err.status >= 500 && err.status !== 501) return "again"
   const rule = retryTable.find((line) => fits(line, err))

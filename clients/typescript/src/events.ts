@@ -3,6 +3,7 @@
 import type { Core } from "./core.js"
 import { backoff } from "./clock.js"
 import { errorName, NoAnswerError, OutOfStepError, verdictOf, XrpcError } from "./errors.js"
+import type { ConvoId } from "./ids.js"
 import { deviceIdOf } from "./keypackages.js"
 import { names } from "./records.js"
 import { type Changes, get, put } from "./store.js"
@@ -24,8 +25,8 @@ export type StreamEvent =
 
 /** An event that is not kept: it has no place, and comes only while this device is connected. */
 export type SignalEvent =
-  | { readonly type: "typingEvent"; readonly convoId: string; readonly payload: Uint8Array }
-  | { readonly type: "cursorEvent"; readonly convoId: string; readonly cursors: readonly MemberCursor[] }
+  | { readonly type: "typingEvent"; readonly convoId: ConvoId; readonly payload: Uint8Array }
+  | { readonly type: "cursorEvent"; readonly convoId: ConvoId; readonly cursors: readonly MemberCursor[] }
 
 type Placeless<E> = Omit<E, "cursor" | "position" | "$type">
 
@@ -208,11 +209,11 @@ export function readEvent(name: string, body: object): StreamEvent | undefined {
 export function readSignal(name: string, body: Record<string, unknown>): SignalEvent | undefined {
   if (name === "typingEvent") {
     const { convoId, payload } = mls.subscribeConvoEvents.typingEvent.parse(body)
-    return { type: name, convoId, payload }
+    return { type: name, convoId: convoId as ConvoId, payload }
   }
   if (name === "cursorEvent") {
     const { convoId, cursors } = mls.subscribeConvoEvents.cursorEvent.parse(body)
-    return { type: name, convoId, cursors }
+    return { type: name, convoId: convoId as ConvoId, cursors }
   }
   return undefined
 }

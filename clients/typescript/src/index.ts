@@ -4,19 +4,22 @@ export { Client, type ClientEvents, type ClientOptions, type Sending, type SendO
 export {
   Attachments, FileChangedError, type FilePointer, openFile, type SealedFile, sealFile, type TransferOptions,
 } from "./attachments.js"
-export type { Did, Envelope, Message } from "./core.js"
+export type { Envelope, Message } from "./core.js"
+export { LexValidationError } from "@atproto/lex-schema"
+export { asConvoId, asDid, type ConvoId, type Did } from "./ids.js"
 export type { Dispute } from "./disputes.js"
 export { type Clock, systemClock } from "./clock.js"
 export {
-  errorName, NoAnswerError, OutOfStepError, retryTable, type Rule, StuckError, type Verdict, verdictOf, XrpcError,
+  DiscardedError, errorName, NoAnswerError, OutOfStepError, retryTable, type Rule, SealError, StoreError, StuckError,
+  UnknownConvoError, type Verdict, verdictOf, XrpcError,
 } from "./errors.js"
-export { Api, type Input, type Method, type Output, type Params } from "./api.js"
+export { Api, type Input, type Method, type Output, type Params, withIdempotencyKey } from "./api.js"
 export { type Call, DirectTransport, type Fetch, type PdsAgent, PdsTransport, type Transport } from "./transport.js"
 export { SessionTransport } from "./transport-session.js"
 export { type Changes, MemoryStore, type Store } from "./store.js"
 export { IndexedDBStore } from "./store-indexeddb.js"
 export {
-  type Added, Outbox, type OutboxEvents, type OutboxParts, type Plan, type RefusedWrite, type Sealed, type SealedWrite, StoreError,
+  type Added, Outbox, type OutboxEvents, type OutboxParts, type Plan, type RefusedWrite, type Sealed, type SealedWrite,
   type Write, type Writer,
 } from "./outbox.js"
 export type { Kept, KeptWrite } from "./kept.js"

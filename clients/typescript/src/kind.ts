@@ -1,9 +1,10 @@
 // What all kinds of writes have.
 
 import type { l } from "@atproto/lex-schema"
-import { decodeAnswer, encodeInput, type Input, type Output } from "./api.js"
-import { hex, sha256 } from "./bytes.js"
+import { decodeAnswer, encodeInput, type Input, type Output, withIdempotencyKey } from "./api.js"
+import { sha256 } from "./bytes.js"
 import type { Core } from "./core.js"
+import { UnknownConvoError } from "./errors.js"
 import type { ExternalCommits } from "./external-commits.js"
 import type { LexValue } from "./json.js"
 import type { Log } from "./log.js"
@@ -26,6 +27,8 @@ export interface Done {
 export interface Kind {
   /** Set if `seal` waits for other members. It runs without the lock, and changes no records of others. */
   readonly waits?: true
+  /** Throws if the lexicon or this device's store says that the write can never be made. */
+  check?(parts: Parts, queue: string, content: LexValue): Promise<void>
   seal(parts: Parts, write: Write): Promise<Plan>
   done(parts: Parts, write: SealedWrite, answer: string, logHead?: string): Promise<Done>
   /** Takes back what `seal` changed: the server has not taken the request, and never will. */
@@ -38,10 +41,14 @@ export interface Kind {
 export async function sealed<M extends l.Procedure>(
   parts: Core, method: M, input: Omit<Input<M>, "idempotencyKey">, object?: { bytes: Uint8Array; epoch: number },
 ): Promise<Sealed> {
-  const idempotencyKey = hex(parts.clock.randomBytes(16))
-  const body = encodeInput(method, { ...input, idempotencyKey } as unknown as Input<M>)
+  const body = encodeInput(method, withIdempotencyKey(input, parts.clock) as unknown as Input<M>)
   if (object === undefined) return { method: method.nsid, body }
   return { method: method.nsid, body, epoch: object.epoch, digest: await sha256(object.bytes) }
+}
+
+/** A write to a convo is for one that this device is or was in. */
+export async function mustBeIn(parts: Parts, convo: string): Promise<void> {
+  if ((await parts.log.thread(convo)) === undefined) throw new UnknownConvoError(`this device is not in convo ${convo}`)
 }
 
 /** Reads the answer to a write. */

@@ -3,7 +3,8 @@
 import { type Output } from "./api.js"
 import { sha256 } from "./bytes.js"
 import type { Core } from "./core.js"
-import { errorName, OutOfStepError, StuckError } from "./errors.js"
+import { errorName, OutOfStepError, StuckError, UnknownConvoError } from "./errors.js"
+import type { ConvoId } from "./ids.js"
 import type { Seen } from "./log-state.js"
 import { kinds } from "./log-tree.js"
 import { didOf, type Header } from "./mls.js"
@@ -30,7 +31,7 @@ interface Reading {
 export class Log {
   constructor(
     private readonly core: Core,
-    private readonly onItems: (convo: string, items: Item[]) => void,
+    private readonly onItems: (convo: ConvoId, items: Item[]) => void,
   ) {}
 
   /** What this device knows of a convo. */
@@ -55,7 +56,7 @@ export class Log {
   async read(convo: string): Promise<Thread> {
     for (;;) {
       const thread = await this.thread(convo)
-      if (thread === undefined) throw new Error(`this device is not in convo ${convo}`)
+      if (thread === undefined) throw new UnknownConvoError(`this device is not in convo ${convo}`)
       if (isStuck(thread)) throw new StuckError(`convo ${convo}: this device cannot follow the log`)
       if (thread.stuck) throw new OutOfStepError(`convo ${convo}: a commit could not be processed`)
       const page = await this.page(thread)

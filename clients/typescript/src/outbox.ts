@@ -4,12 +4,14 @@
 //     ▲               │ │
 //     └──its epoch is over  └──refused──▶ refused
 //
+// A queued write is refused too if its request cannot be made.
+//
 // queued: what shall be written is stored, and no bytes yet. sent: bytes and key are stored, and an
 // attempt may have arrived; only these bytes are sent, until the server has said what became of them.
 
 import { waitOf } from "./api.js"
 import type { Clock } from "./clock.js"
-import { resetsAt, verdictOf, XrpcError } from "./errors.js"
+import { DiscardedError, NoAnswerError, OutOfStepError, resetsAt, SealError, StoreError, verdictOf, XrpcError } from "./errors.js"
 import type { LexValue } from "./json.js"
 import { Kept } from "./kept.js"
 import type { Locks } from "./locks.js"
@@ -53,11 +55,13 @@ export type Plan =
   | { readonly result: LexValue; readonly changes: Changes }
 
 /**
- * Makes the requests of an outbox. `seal`, `done`, `unseal` and `refused` run with the lock of the
+ * Makes the requests of an outbox. `check` runs before anything is stored. `seal`, `done`, `unseal` and `refused` run with the lock of the
  * write's queue, and their changes are stored in one step with the write's new state. Only a `seal`
  * that {@link waits} runs without the lock.
  */
 export interface Writer {
+  /** Throws if a write can never be sealed or accepted, whatever the service has. */
+  check?(queue: string, kind: string, content: LexValue): Promise<void>
   /** Reports whether `seal` waits for other members. */
   waits?(write: Write): boolean
   /** Reports whether a write is a commit: it waits for the end of a dispute. */
@@ -78,13 +82,18 @@ export interface Writer {
    */
   unseal(write: SealedWrite): Promise<Changes>
   /** Says what a refused write changes. */
-  refused(write: Write, err: XrpcError): Promise<Changes>
+  refused(write: Write, err: XrpcError | SealError): Promise<Changes>
 }
 
-/** A write that the service refused for good. It stays until the app discards it. */
+/**
+ * A write that the service refused for good, or whose request cannot be made. It stays until the app
+ * discards it.
+ */
 export interface RefusedWrite {
   readonly write: Write
+  /** Of the answer, or 0 if the request cannot be made. */
   readonly status: number
+  /** Of the answer, or `SealError`. */
   readonly error: string
   readonly text: string
 }
@@ -106,7 +115,10 @@ export interface OutboxEvents {
   onHeld?(write: Write, err: XrpcError): void
   /** A write waits until a time, in milliseconds of Unix time, because a quota is used up. */
   onQuota?(write: Write, until: number, err: XrpcError): void
-  /** The store or the writer failed. The outbox sends nothing until it is opened again. */
+  /**
+   * After a {@link StoreError} the outbox sends nothing until it is opened again. After another error
+   * the queue of the write waits for `resume`.
+   */
   onFailure?(err: unknown): void
 }
 
@@ -130,13 +142,17 @@ const quotaWait = 3_600_000 // if the answer does not say how long, and at most 
 /** A write that is stored. */
 export interface Added {
   readonly write: Write
-  /** Resolves to the write's result. Rejects with an {@link XrpcError} if it is refused for good. */
+  /**
+   * Resolves to the write's result. Rejects with an {@link XrpcError} or a {@link SealError} if it is
+   * refused for good, and with a {@link DiscardedError} if it is discarded before.
+   */
   readonly settled: Promise<LexValue>
 }
 
 /** A write that waits for its end. */
 interface Waiting {
   readonly settled: Promise<LexValue>
+  readonly discarded: AbortController
   resolve(result: LexValue): void
   reject(err: unknown): void
 }
@@ -150,7 +166,7 @@ export class Outbox {
   private readonly held = new Map<string, AbortController>()
   private readonly closing = new AbortController()
   private wake = new AbortController()
-  private stopped: unknown
+  private stopped: XrpcError | StoreError | undefined
   private lastId = 0
 
   private constructor(
@@ -163,11 +179,17 @@ export class Outbox {
   static async open(parts: OutboxParts): Promise<Outbox> {
     const outbox = new Outbox(parts, await Kept.open(parts.store, parts.clock))
     for (const write of await getAll<Write>(parts.store, outboxPrefix)) outbox.enqueue(write)
+    for (const name of await parts.store.list(refusedPrefix)) outbox.passId(name.slice(refusedPrefix.length))
     return outbox
   }
 
-  /** Stores a write, with other changes in the same step, and sends it as soon as it can. */
+  /**
+   * Checks a write, stores it, with other changes in the same step, and sends it as soon as it can. If
+   * it rejects, nothing is stored.
+   */
   async add(queue: string, kind: string, content: LexValue, changes: Changes = new Map()): Promise<Added> {
+    // The lock keeps the order of the calls.
+    await this.parts.locks.run(`add/${queue}`, async () => this.parts.writer.check?.(queue, kind, content))
     const now = this.parts.clock.now()
     this.lastId = Math.max(this.lastId + 1, now * 1000)
     const write: Write = { id: String(this.lastId).padStart(16, "0"), queue, kind, content, createdAt: now }
@@ -191,14 +213,26 @@ export class Outbox {
     return [...all].sort((a, b) => (a.id < b.id ? -1 : 1))
   }
 
-  /** The writes that the service refused for good. */
+  /** The writes that were refused for good. */
   refused(): Promise<RefusedWrite[]> {
     return getAll<RefusedWrite>(this.parts.store, refusedPrefix)
   }
 
-  /** Forgets a refused write. */
+  /**
+   * Forgets a refused or a pending write. A pending one whose request is made may have arrived: then
+   * the log shows it.
+   */
   async discard(id: string): Promise<void> {
-    await this.save(new Map([[refusedPrefix + id, undefined]]))
+    const write = this.pending().find((one) => one.id === id)
+    const waiting = write && this.remove(write) // a step that is under way stores nothing of it any more
+    await this.save(new Map([[refusedPrefix + id, undefined], [outboxPrefix + id, undefined]]))
+    if (write === undefined) return
+    const discarded = new DiscardedError(`write ${id} was discarded`)
+    waiting?.reject(discarded)
+    waiting?.discarded.abort(discarded)
+    this.parts.events.onChange?.(write.queue)
+    this.parked.delete(write.queue)
+    this.drive(write.queue)
   }
 
   /** Sends what waits, at once: after a start, a stop, or when the network is back. */
@@ -242,12 +276,17 @@ export class Outbox {
   }
 
   private enqueue(write: Write): Promise<LexValue> {
-    this.lastId = Math.max(this.lastId, Number(write.id))
+    this.passId(write.id)
     this.queues.set(write.queue, [...(this.queues.get(write.queue) ?? []), write])
     const { promise, resolve, reject } = deferred<LexValue>()
     promise.catch(() => {}) // nobody need wait for it
-    this.waiting.set(write.id, { settled: promise, resolve, reject })
+    this.waiting.set(write.id, { settled: promise, discarded: new AbortController(), resolve, reject })
     return promise
+  }
+
+  // passId makes later writes have greater ids, also if the clock went back since the last life.
+  private passId(id: string): void {
+    this.lastId = Math.max(this.lastId, Number(id))
   }
 
   private drive(queue: string): void {
@@ -267,7 +306,8 @@ export class Outbox {
         attempt = (await this.step(write, attempt)) ? 1 : attempt + 1
       }
     } catch (err) {
-      this.stopped = err
+      if (err instanceof StoreError) this.stopped = err
+      else this.parked.add(queue)
       this.parts.events.onFailure?.(err)
     }
   }
@@ -290,13 +330,19 @@ export class Outbox {
       else await this.locked(write, () => this.seal(write))
       return true
     } catch (err) {
-      if (this.closing.signal.aborted) return false
-      return this.react(write, err, attempt)
+      try {
+        return await this.react(write, err, attempt)
+      } catch (second) {
+        return this.react(write, second, attempt) // what ended the epoch could not be read
+      }
     }
   }
 
   private async seal(write: Write): Promise<void> {
-    const plan = await this.parts.writer.seal(write)
+    const plan = await this.parts.writer.seal(write).catch((err: unknown) => {
+      throw passes(err) ? err : new SealError(String(err), { cause: err })
+    })
+    if (!this.waiting.has(write.id)) return
     if ("result" in plan) return this.finish(write, plan.result, plan.changes)
     await this.replace({ ...write, sealed: plan.sealed }, plan.changes)
   }
@@ -305,7 +351,8 @@ export class Outbox {
     const { method, body } = write.sealed
     let logHead: string | undefined
     const wants = this.parts.wantsLogHeads && { onLogHead: (head: string) => (logHead = head) }
-    const answer = await this.parts.transport.call({ method, body, signal: this.closing.signal, ...wants })
+    const signal = this.until(write, this.closing.signal)
+    const answer = await this.parts.transport.call({ method, body, signal, ...wants })
     await this.locked(write, async () => {
       const { result, changes } = await this.parts.writer.done(write, answer, logHead)
       this.kept.add(write, changes)
@@ -314,11 +361,13 @@ export class Outbox {
   }
 
   private async react(write: Write, err: unknown, attempt: number): Promise<boolean> {
+    if (this.closing.signal.aborted) return false
+    if (!this.waiting.has(write.id)) return true // it was discarded
     const verdict = verdictOf(err)
     if (verdict === "again") {
       const wait = waitOf(err, this.parts.clock, attempt)
       this.parts.events.onRetry?.(write, wait, err)
-      await this.pause(wait)
+      await this.pause(write, wait)
       return false
     }
     if (verdict === "lost") {
@@ -326,29 +375,29 @@ export class Outbox {
       this.parts.events.onLost?.(write.queue, err instanceof Error ? err : new Error(String(err)))
       return false
     }
-    if (!(err instanceof XrpcError)) throw err
-    switch (verdict) {
-      case "later":
-        await this.waitForQuota(write, err)
-        return false
-      case "stale":
-        if (!isSealed(write)) throw err
-        await this.locked(write, () => this.unseal(write))
-        return true
-      case "disputed":
-        if (!isSealed(write) || !this.parts.writer.commits?.(write)) throw err // the server refuses commits only
-        this.hold(write.queue)
-        await this.locked(write, () => this.unseal(write))
-        this.parts.events.onHeld?.(write, err)
-        return true
-      case "stop":
-        this.stopped = err
-        this.parts.events.onStop?.(err)
-        return false
-      case "refused":
-        await this.locked(write, () => this.refuse(write, err))
-        return true
-    }
+    if (err instanceof XrpcError) {
+      switch (verdict) {
+        case "later":
+          await this.waitForQuota(write, err)
+          return false
+        case "stale":
+          if (!isSealed(write)) break
+          await this.locked(write, () => this.unseal(write))
+          return true
+        case "disputed":
+          if (!isSealed(write) || !this.parts.writer.commits?.(write)) break // the server refuses commits only
+          this.hold(write.queue)
+          await this.locked(write, () => this.unseal(write))
+          this.parts.events.onHeld?.(write, err)
+          return true
+        case "stop":
+          this.stopped = err
+          this.parts.events.onStop?.(err)
+          return false
+      }
+    } else if (!(err instanceof SealError)) throw err
+    await this.locked(write, () => this.refuse(write, err))
+    return true
   }
 
   private async unseal(write: SealedWrite): Promise<void> {
@@ -356,11 +405,11 @@ export class Outbox {
     await this.replace(queued, await this.parts.writer.unseal(write))
   }
 
-  private async refuse(write: Write, err: XrpcError): Promise<void> {
+  private async refuse(write: Write, err: XrpcError | SealError): Promise<void> {
     const changes = await this.parts.writer.refused(write, err)
-    const { status, error, text } = err
+    const { status, error, text } = err instanceof XrpcError ? err : { status: 0, error: err.name, text: err.message }
     const refused: RefusedWrite = { write, status, error, text }
-    put(changes, refusedPrefix + write.id, refused)
+    if (this.waiting.has(write.id)) put(changes, refusedPrefix + write.id, refused)
     changes.set(outboxPrefix + write.id, undefined)
     await this.save(changes)
     this.remove(write)?.reject(err)
@@ -375,10 +424,10 @@ export class Outbox {
   }
 
   private async replace(write: Write, changes: Changes): Promise<void> {
-    put(changes, outboxPrefix + write.id, write)
+    if (this.waiting.has(write.id)) put(changes, outboxPrefix + write.id, write)
     await this.save(changes)
     const queue = this.queues.get(write.queue) ?? []
-    this.queues.set(write.queue, queue.map((other) => (other.id === write.id ? write : other)))
+    if (this.waiting.has(write.id)) this.queues.set(write.queue, queue.map((other) => (other.id === write.id ? write : other)))
     this.parts.events.onChange?.(write.queue)
   }
 
@@ -395,11 +444,17 @@ export class Outbox {
     const { clock, events } = this.parts
     const until = resetsAt(err) ?? clock.now() + (err.retryAfter ?? quotaWait)
     events.onQuota?.(write, until, err)
-    await this.pause(Math.min(Math.max(until - clock.now(), 1000), quotaWait))
+    await this.pause(write, Math.min(Math.max(until - clock.now(), 1000), quotaWait))
   }
 
-  private pause(ms: number): Promise<void> {
-    return this.parts.clock.sleep(ms, this.wake.signal)
+  private pause(write: Write, ms: number): Promise<void> {
+    return this.parts.clock.sleep(ms, this.until(write, this.wake.signal))
+  }
+
+  // until is a signal that aborts with another one, or when a write is discarded.
+  private until(write: Write, signal: AbortSignal): AbortSignal {
+    const discarded = this.waiting.get(write.id)?.discarded.signal
+    return discarded === undefined ? signal : AbortSignal.any([signal, discarded])
   }
 
   private locked(write: Write, fn: () => Promise<void>): Promise<void> {
@@ -408,19 +463,19 @@ export class Outbox {
 
   // save stores changes. After a failure nobody knows what is stored, so nothing is sent any more.
   private async save(changes: Changes): Promise<void> {
-    if (this.stopped !== undefined && !(this.stopped instanceof XrpcError)) throw this.stopped
+    if (this.stopped instanceof StoreError) throw this.stopped
     try {
       await this.parts.store.write(changes)
     } catch (err) {
-      this.stopped = new StoreError("the store failed", { cause: err })
+      this.stopped = err instanceof StoreError ? err : new StoreError("the store failed", { cause: err })
       throw this.stopped
     }
   }
 }
 
-/** The store failed. Open it and the client again. */
-export class StoreError extends Error {
-  override readonly name = "StoreError"
+// passes reports whether an error of a seal says something else than that the write is at fault.
+function passes(err: unknown): boolean {
+  return [XrpcError, NoAnswerError, OutOfStepError, StoreError].some((kind) => err instanceof kind)
 }
 
 function isSealed(write: Write): write is SealedWrite {

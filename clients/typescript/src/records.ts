@@ -1,10 +1,11 @@
 // The records of a client's store.
 
+import type { ConvoId } from "./ids.js"
 import type { Store } from "./store.js"
 
 /** What a device knows of one convo. */
 export interface Thread {
-  readonly convoId: string
+  readonly convoId: ConvoId
   /** Hexadecimal. */
   readonly groupId: string
   /** The first and the last seq that were read, or 0. */
@@ -81,7 +82,7 @@ export interface Own {
 
 /** A fetched Welcome. It is stored before the device joins with it. */
 export interface SavedWelcome {
-  readonly convoId: string
+  readonly convoId: ConvoId
   readonly welcome: Uint8Array
   readonly ref?: string
   readonly joined?: true
@@ -115,6 +116,7 @@ export const names = {
   acknowledgedOf: (convo: string) => `acknowledged/${convo}/`,
   acknowledged: (convo: string, seq: number) => `acknowledged/${convo}/${String(seq).padStart(16, "0")}`,
   cursor: "cursor",
+  device: "device",
 } as const
 
 /** The queue of the external commit that brings a device back into a convo. */

@@ -1,6 +1,7 @@
 // Making good what a server has lost: docs/RECOVERY.md.
 
-import type { Core, Did } from "./core.js"
+import type { Core } from "./core.js"
+import type { Did } from "./ids.js"
 import { errorName, OutOfStepError, verdictOf, XrpcError } from "./errors.js"
 import type { LexValue } from "./json.js"
 import { deviceIdOf, publishQueue } from "./keypackages.js"

@@ -1,7 +1,7 @@
 // Reports of abuse, sealed to the operator's key: docs/clients/REPORTS.md. It needs @hpke/core.
 
 import { Aes256Gcm, CipherSuite, DhkemX25519HkdfSha256, HkdfSha256 } from "@hpke/core"
-import type { Did } from "./core.js"
+import type { Did } from "./ids.js"
 
 /** What a report reveals. The operator reads exactly this. */
 export interface ReportContent {

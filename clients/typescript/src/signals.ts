@@ -1,7 +1,7 @@
 // Signals: what members say to those who are connected, and nobody keeps. docs/clients/SIGNALS.md.
 
 import type { Core } from "./core.js"
-import { verdictOf, XrpcError } from "./errors.js"
+import { UnknownConvoError, verdictOf, XrpcError } from "./errors.js"
 import { didOf } from "./mls.js"
 import { lockOf, names } from "./records.js"
 import { type Changes, get, put } from "./store.js"
@@ -35,6 +35,7 @@ export class Signals {
    * Encrypts a signal and sends it once. Returns whether the server passes it on.
    *
    * @throws XrpcError if the person may not, as for a message
+   * @throws UnknownConvoError if this device is in no such convo
    */
   async send(convo: string, content: Uint8Array): Promise<boolean> {
     const payload = await this.core.locks.run(lockOf(convo), () => this.encrypt(convo, content))
@@ -50,7 +51,7 @@ export class Signals {
   // encrypt uses up a key, and stores the state without it before anything is sent.
   private async encrypt(convo: string, content: Uint8Array): Promise<Uint8Array | undefined> {
     const state = await this.core.store.read(names.group(convo))
-    if (state === undefined) return undefined
+    if (state === undefined) throw new UnknownConvoError(`this device is not in convo ${convo}`)
     const { epoch } = this.core.mls.describe(state)
     const before = await get<SentSignals>(this.core.store, names.signals(convo))
     const count = before?.epoch === epoch ? before.count : 0

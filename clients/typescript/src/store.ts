@@ -1,5 +1,6 @@
 // Durable storage of a client.
 
+import { StoreError } from "./errors.js"
 import { lexParse, lexStringify, type LexValue } from "./json.js"
 
 /** The records that one write changes, by name. `undefined` removes a record. */
@@ -18,12 +19,25 @@ export interface Store {
   /** Returns the names that begin with `prefix`, in the order of their UTF-16 code units. */
   list(prefix: string): Promise<string[]>
   /**
-   * Changes all given records, or none. When it returns, the changes survive the end of the process.
+   * Changes all given records, or none, in the order of the calls. When it returns, the changes survive the end of the process.
    * After an error nobody knows whether they were made: the caller must open the store again.
    */
   write(changes: Changes): Promise<void>
   /** Releases what the store holds. */
   close(): Promise<void>
+}
+
+/** A store that does the same, and whose failures are {@link StoreError}s. */
+export function naming(store: Store): Store {
+  const fail = (err: unknown): never => {
+    throw new StoreError("the store failed", { cause: err })
+  }
+  return {
+    read: (name) => store.read(name).catch(fail),
+    list: (prefix) => store.list(prefix).catch(fail),
+    write: (changes) => store.write(changes).catch(fail),
+    close: () => store.close(),
+  }
 }
 
 /** A store that ends with the process, for tests. */

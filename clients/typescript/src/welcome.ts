@@ -3,6 +3,7 @@
 import { fromBase64url, hex } from "./bytes.js"
 import type { Core } from "./core.js"
 import { errorName, verdictOf, XrpcError } from "./errors.js"
+import type { ConvoId } from "./ids.js"
 import { deviceIdOf } from "./keypackages.js"
 import { names, type SavedKeyPackage, type SavedWelcome, type Thread } from "./records.js"
 import { type Changes, get, getAll, put } from "./store.js"
@@ -21,11 +22,11 @@ export class Welcomes {
   /** @param onState hears the states that the server tells */
   constructor(
     private readonly core: Core,
-    private readonly onState: (convo: string, state: string) => void,
+    private readonly onState: (convo: ConvoId, state: string) => void,
   ) {}
 
   /** The convos whose Welcome is stored and not confirmed yet: after a crash, call {@link join}. */
-  async unfinished(): Promise<string[]> {
+  async unfinished(): Promise<ConvoId[]> {
     return (await getAll<SavedWelcome>(this.core.store, names.welcomes)).map(({ convoId }) => convoId)
   }
 
@@ -35,7 +36,7 @@ export class Welcomes {
    *
    * @throws WelcomeLostError if the second Welcome is of no use either, or there is none any more
    */
-  async join(convo: string): Promise<void> {
+  async join(convo: ConvoId): Promise<void> {
     let failed: unknown
     for (let attempt = 0; attempt < 2; attempt++) {
       const saved = (await this.saved(convo, attempt)) ?? (await this.fetch(convo))
@@ -52,11 +53,11 @@ export class Welcomes {
   }
 
   // saved is the Welcome of an earlier life. Only the first attempt uses it.
-  private async saved(convo: string, attempt: number): Promise<SavedWelcome | undefined> {
+  private async saved(convo: ConvoId, attempt: number): Promise<SavedWelcome | undefined> {
     return attempt > 0 ? undefined : get<SavedWelcome>(this.core.store, names.welcome(convo))
   }
 
-  private async fetch(convoId: string): Promise<SavedWelcome> {
+  private async fetch(convoId: ConvoId): Promise<SavedWelcome> {
     const deviceId = await deviceIdOf(this.core)
     try {
       const { welcome, keyPackageRef, state } = await this.core.api.query(mls.getWelcome.main, { convoId, deviceId })

@@ -2,9 +2,10 @@
 // the messages of the epoch that it ends.
 
 import { base64url, fromBase64url, same } from "./bytes.js"
-import type { Did } from "./core.js"
+import type { Did } from "./ids.js"
 import { XrpcError } from "./errors.js"
-import { answerOf, type Done, type Kind, type Parts, sealed } from "./kind.js"
+import { checkInput } from "./api.js"
+import { answerOf, type Done, type Kind, mustBeIn, type Parts, sealed } from "./kind.js"
 import { type Change, didOf, type Group, type Staged } from "./mls.js"
 import type { Plan, Sealed, Write } from "./outbox.js"
 import { mustRead, names, type Pending } from "./records.js"
@@ -56,6 +57,11 @@ async function catchUp(parts: Parts, write: Write): Promise<void> {
 }
 
 const add: Kind = {
+  async check(parts, convoId, content) {
+    const { dids } = content as unknown as AddContent
+    checkInput(mls.addMembers.main, { convoId, didList: [...dids] })
+    await mustBeIn(parts, convoId)
+  },
   async seal(parts, write) {
     const { dids, claim, again } = write.content as unknown as AddContent
     await readPending(parts, write.queue)
@@ -81,6 +87,11 @@ const add: Kind = {
 }
 
 const remove: Kind = {
+  async check(parts, convoId, content) {
+    const { did } = content as unknown as RemoveContent
+    checkInput(mls.leaveConvo.main, { convoId, targetDid: did })
+    await mustBeIn(parts, convoId)
+  },
   async seal(parts, write) {
     const { did } = write.content as unknown as RemoveContent
     await readPending(parts, write.queue)
@@ -101,6 +112,7 @@ const remove: Kind = {
 }
 
 const update: Kind = {
+  check: mustBeIn,
   async seal(parts, write) {
     await readPending(parts, write.queue)
     return stage(parts, write, {}, (staged, epoch) =>
@@ -131,14 +143,15 @@ function leavesOf(group: Group, did: string) {
 }
 
 /**
- * Claims a KeyPackage of each device of each person. The same key gets the same ones again.
+ * Claims a KeyPackage of each device of each person. The same key gets the same ones again. The outbox
+ * repeats it: so the convo's lock is free meanwhile, and the write can be discarded.
  *
  * @throws XrpcError `KeyPackageNotFound` if somebody has none for this caller
  */
 export async function claimPackages(
   parts: Parts, dids: readonly Did[], claim: string, convoId?: string,
 ): Promise<Uint8Array[]> {
-  const { keyPackages, missing = [] } = await parts.api.query(mls.getKeyPackages.main, {
+  const { keyPackages, missing = [] } = await parts.api.queryOnce(mls.getKeyPackages.main, {
     dids: [...dids], cipherSuite: parts.mls.cipherSuite, idempotencyKey: claim, ...(convoId && { convoId }),
   })
   if (missing.length > 0) {

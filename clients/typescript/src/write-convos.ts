@@ -1,8 +1,9 @@
 // Convos: making one, leaving one, and coming back into one.
 
 import { base64url, fromHex, hex } from "./bytes.js"
-import type { Did } from "./core.js"
-import { answerOf, type Done, type Kind, type Parts, sealed } from "./kind.js"
+import { asConvoId, type ConvoId, type Did } from "./ids.js"
+import { checkInput } from "./api.js"
+import { answerOf, type Done, type Kind, mustBeIn, type Parts, sealed } from "./kind.js"
 import type { Plan, SealedWrite, Write } from "./outbox.js"
 import { type Item, mustRead, names, type Thread } from "./records.js"
 import { type Changes, get, put } from "./store.js"
@@ -28,22 +29,34 @@ export interface LeaveContent {
 
 /** What a write of the kind `rejoin` holds. */
 export interface RejoinContent {
-  readonly convoId: string
+  readonly convoId: ConvoId
+}
+
+// asked is what the app asks for in a createConvo.
+function asked(parts: Parts, { groupId, members, name, description }: CreateContent) {
+  const metadata = { ...(name !== undefined && { name }), ...(description !== undefined && { description }) }
+  return {
+    groupId, cipherSuite: parts.mls.cipherSuite, initialMembers: [...members],
+    ...(Object.keys(metadata).length > 0 && { metadata }),
+  }
 }
 
 const create: Kind = {
+  async check(parts, _queue, content) {
+    checkInput(mls.createConvo.main, asked(parts, content as unknown as CreateContent))
+  },
+
   async seal(parts: Parts, write: Write): Promise<Plan> {
-    const { groupId, members, claim, name, description } = write.content as unknown as CreateContent
+    const content = write.content as unknown as CreateContent
+    const { groupId, members, claim } = content
     const alone = await parts.mls.create(fromHex(groupId))
     const packages = members.length === 0 ? [] : await claimPackages(parts, members, claim)
     const founded = packages.length === 0
       ? { state: alone, groupInfo: await parts.mls.groupInfo(alone), welcome: undefined }
       : await parts.mls.stage(alone, { add: packages })
-    const metadata = { ...(name !== undefined && { name }), ...(description !== undefined && { description }) }
     const request = await sealed(parts, mls.createConvo.main, {
-      groupId, cipherSuite: parts.mls.cipherSuite, initialMembers: [...members], groupInfo: founded.groupInfo,
+      ...asked(parts, content), groupInfo: founded.groupInfo,
       ...(founded.welcome && { welcomeMessage: base64url(founded.welcome) }),
-      ...(Object.keys(metadata).length > 0 && { metadata }),
     })
     const { epoch } = parts.mls.describe(founded.state)
     return { sealed: { ...request, epoch }, changes: new Map([[names.founded(groupId), founded.state]]) }
@@ -51,7 +64,7 @@ const create: Kind = {
 
   async done(parts: Parts, write: SealedWrite, answer: string): Promise<Done> {
     const { groupId } = write.content as unknown as CreateContent
-    const { id } = answerOf(mls.createConvo.main, answer)
+    const id = answerOf(mls.createConvo.main, answer).id as ConvoId
     const state = await mustRead(parts.store, names.founded(groupId))
     const changes: Changes = new Map([[names.founded(groupId), undefined], [names.group(id), state]])
     const entered = write.sealed.epoch ?? 0
@@ -67,6 +80,10 @@ const create: Kind = {
 }
 
 const leave: Kind = {
+  async check(parts, convoId, content) {
+    checkInput(mls.leaveConvo.main, { convoId, ...(content as unknown as LeaveContent) })
+    await mustBeIn(parts, convoId)
+  },
   async seal(parts, write) {
     const { block } = write.content as unknown as LeaveContent
     const request = await sealed(parts, mls.leaveConvo.main, { convoId: write.queue, ...(block && { block }) })
@@ -86,6 +103,9 @@ const leave: Kind = {
 // entries, so it starts to read after its own commit.
 const rejoin: Kind = {
   waits: true,
+  async check(_parts, _queue, content) {
+    asConvoId((content as unknown as RejoinContent).convoId)
+  },
   async seal(parts, write) {
     const { convoId } = write.content as unknown as RejoinContent
     const staged = await parts.externalCommits.stage(convoId)
@@ -131,7 +151,7 @@ function enterFrom(before: Thread, own: Item, entered: number, changes: Changes)
 
 // enterAt begins to read at the device's own commit. What it has read before stays.
 function enterAt(
-  convoId: string, groupId: string, own: Item, entered: number, changes: Changes,
+  convoId: ConvoId, groupId: string, own: Item, entered: number, changes: Changes,
 ): void {
   const { seq } = own
   const thread: Thread = { convoId, groupId, first: seq, cursor: seq, last: "", entered }

@@ -1,6 +1,7 @@
 // Messages.
 
-import { answerOf, type Done, type Kind, type Parts, sealed } from "./kind.js"
+import { checkInput } from "./api.js"
+import { answerOf, type Done, type Kind, mustBeIn, type Parts, sealed } from "./kind.js"
 import type { LexValue } from "./json.js"
 import type { Acknowledged, Seen } from "./log-state.js"
 import type { Plan, SealedWrite, Write } from "./outbox.js"
@@ -25,6 +26,12 @@ export interface SentMessage {
 }
 
 export const kindOfMessages: Kind = {
+  async check(parts, convoId, content) {
+    const { id: _, content: ciphertext, ...embed } = content as unknown as SendContent // a ciphertext is longer
+    checkInput(mls.sendMessage.main, { convoId, senderDid: parts.did, epoch: 0, ciphertext, ...embed })
+    await mustBeIn(parts, convoId)
+  },
+
   async seal(parts: Parts, write: Write): Promise<Plan> {
     const { id, content, ...embed } = write.content as unknown as SendContent
     await readPending(parts, write.queue)

@@ -1,6 +1,7 @@
 // Makes the requests of a client's outbox. Each kind of write has its own file.
 
-import { OutOfStepError, type XrpcError } from "./errors.js"
+import { OutOfStepError, type SealError, type XrpcError } from "./errors.js"
+import type { LexValue } from "./json.js"
 import type { Done, Kind, Parts } from "./kind.js"
 import type { Plan, SealedWrite, Write, Writer } from "./outbox.js"
 import { lockOf } from "./records.js"
@@ -22,6 +23,10 @@ export class ClientWriter implements Writer {
   constructor(private readonly parts: Parts) {}
 
   readonly lockOf = lockOf
+
+  async check(queue: string, kind: string, content: LexValue): Promise<void> {
+    await kindOf({ kind }).check?.(this.parts, queue, content)
+  }
 
   waits(write: Write): boolean {
     return kindOf(write).waits === true
@@ -50,12 +55,12 @@ export class ClientWriter implements Writer {
     return kind.undo(this.parts, write)
   }
 
-  refused(write: Write, _err: XrpcError): Promise<Changes> {
+  refused(write: Write, _err: XrpcError | SealError): Promise<Changes> {
     return kindOf(write).undo(this.parts, write)
   }
 }
 
-function kindOf(write: Write): Kind {
+function kindOf(write: Pick<Write, "kind">): Kind {
   const kind = kinds[write.kind]
   if (kind === undefined) throw new Error(`no kind of write ${write.kind}`)
   return kind

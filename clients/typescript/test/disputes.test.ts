@@ -6,7 +6,7 @@ import { test } from "node:test"
 import { Api } from "../src/api.js"
 import type { Client, ClientEvents, ClientOptions } from "../src/client.js"
 import { type Clock, systemClock } from "../src/clock.js"
-import type { Did } from "../src/core.js"
+import type { ConvoId, Did } from "../src/ids.js"
 import type { Dispute } from "../src/disputes.js"
 import type { Mls } from "../src/mls.js"
 import { TsMls } from "../src/mls-ts.js"
@@ -48,7 +48,7 @@ async function open(did: Did, more: Partial<ClientOptions> = {}, store = new Mem
 }
 
 // group lets the first device invite the others, all of whom write, by which they accept.
-async function group(devices: readonly Device[]): Promise<string> {
+async function group(devices: readonly Device[]): Promise<ConvoId> {
   const [first, ...others] = devices
   assert.ok(first)
   await Promise.all(others.map(({ client }) => client.replenish()))
@@ -62,7 +62,7 @@ async function group(devices: readonly Device[]): Promise<string> {
 }
 
 // assertOne checks that devices are in one group, and returns its epoch.
-async function assertOne(devices: readonly Device[], convo: string): Promise<number> {
+async function assertOne(devices: readonly Device[], convo: ConvoId): Promise<number> {
   for (const { client } of devices) await client.sync(convo)
   const [first, ...others] = await Promise.all(devices.map(({ client }) => client.group(convo)))
   for (const other of others) assert.deepEqual(other, first)
@@ -156,14 +156,14 @@ test("a device that alone cannot process a commit comes back alone", options, as
 })
 
 // dispute lets two members report a commit that is in order.
-async function dispute(liars: readonly Device[], convo: string, epoch: number): Promise<void> {
+async function dispute(liars: readonly Device[], convo: ConvoId, epoch: number): Promise<void> {
   for (const { did } of liars) {
     await apiOf(did).procedure(mls.reportCommit.main, { convoId: convo, epoch, reason: "other" })
   }
 }
 
 // endDispute lets a member say that it is in the present epoch.
-async function endDispute(device: Device, convo: string): Promise<void> {
+async function endDispute(device: Device, convo: ConvoId): Promise<void> {
   await device.client.sync(convo)
   const { epoch, authenticator } = await device.client.group(convo)
   const authenticatorHash = createHash("sha256").update(authenticator).digest()

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict"
 import { test } from "node:test"
 import type { Client, ClientEvents } from "../src/client.js"
-import type { Did } from "../src/core.js"
+import type { ConvoId, Did } from "../src/ids.js"
 import { lexParse, lexStringify, type LexValue } from "../src/json.js"
 import { type Finding, logChecks, NotSignedError } from "../src/log-checks.js"
 import { readHead } from "../src/log-head.js"
@@ -67,11 +67,11 @@ async function checking(did: Did, store: Store = new MemoryStore(), server?: Ser
   return Object.assign(phone, { client })
 }
 
-async function say(phone: Phone, convo: string, ...texts: string[]): Promise<void> {
+async function say(phone: Phone, convo: ConvoId, ...texts: string[]): Promise<void> {
   for (const text of texts) await (await phone.client.send(convo, bytesOf(text))).sent
 }
 
-async function read(phone: Phone, convo: string): Promise<void> {
+async function read(phone: Phone, convo: ConvoId): Promise<void> {
   await phone.client.sync(convo)
   await phone.client.logChecks?.idle()
 }
@@ -86,7 +86,7 @@ async function pair(storeOfBob?: Store) {
   return { alice, bob, a, b, convo }
 }
 
-const sizeOf = async (phone: Phone, convo: string) => readHead((await phone.client.logChecks?.message(convo))?.replace(/^(key .*\n)*/, "") ?? "").size
+const sizeOf = async (phone: Phone, convo: ConvoId) => readHead((await phone.client.logChecks?.message(convo))?.replace(/^(key .*\n)*/, "") ?? "").size
 
 test("two members compare heads, and find nothing", needsServer, async () => {
   const stored = new MemoryStore()

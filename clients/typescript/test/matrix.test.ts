@@ -11,7 +11,7 @@ import { join } from "node:path"
 import { after, test } from "node:test"
 import { fileURLToPath } from "node:url"
 import type { Client } from "../src/client.js"
-import type { Did } from "../src/core.js"
+import type { ConvoId, Did } from "../src/ids.js"
 import { FileStore } from "../src/store-file.js"
 import { MemoryStore } from "../src/store.js"
 import type { Call, Transport } from "../src/transport.js"
@@ -59,7 +59,7 @@ function faulty(did: Did, faults: Row["faults"], chance: () => number): Transpor
 }
 
 /** Two people in one convo. */
-async function pair(row: Row, seed: number): Promise<{ alice: Client; bob: Client; convo: string; store: FileStore }> {
+async function pair(row: Row, seed: number): Promise<{ alice: Client; bob: Client; convo: ConvoId; store: FileStore }> {
   const [one, two] = await newAccounts(2)
   assert.ok(one && two)
   const chance = chanceOf(seed)
@@ -73,7 +73,7 @@ async function pair(row: Row, seed: number): Promise<{ alice: Client; bob: Clien
 }
 
 /** Commits until it is told to stop, and returns how often. */
-async function race(phone: Client, convo: string, stop: AbortSignal): Promise<number> {
+async function race(phone: Client, convo: ConvoId, stop: AbortSignal): Promise<number> {
   let commits = 0
   for (; !stop.aborted; commits++) {
     await phone.update(convo)
@@ -85,7 +85,7 @@ async function race(phone: Client, convo: string, stop: AbortSignal): Promise<nu
 const textsFor = (name: string, n: number) => Array.from({ length: n }, (_, i) => `${name} ${i}`)
 
 /** Checks that a phone has read each text of a sender once, in order. */
-async function check(phone: Client, convo: string, sender: string, want: number): Promise<void> {
+async function check(phone: Client, convo: ConvoId, sender: string, want: number): Promise<void> {
   await phone.sync(convo)
   const texts = (await textsOf(phone, convo)).filter((text) => text.startsWith(sender))
   assert.deepEqual(texts, textsFor(sender, want))

@@ -4,10 +4,10 @@
 
 import assert from "node:assert/strict"
 import { test } from "node:test"
-import { NoAnswerError, XrpcError } from "../src/errors.js"
+import { DiscardedError, NoAnswerError, XrpcError } from "../src/errors.js"
 import { lexParse, lexStringify, type LexValue } from "../src/json.js"
 import { Locks } from "../src/locks.js"
-import { Outbox, type Plan, type SealedWrite, type Write, type Writer } from "../src/outbox.js"
+import { Outbox, type OutboxParts, type Plan, type SealedWrite, type Write, type Writer } from "../src/outbox.js"
 import { type Changes, get, MemoryStore, put, type Store } from "../src/store.js"
 import type { Call, Transport } from "../src/transport.js"
 import { chanceOf, testClock } from "./support/chance.js"
@@ -227,6 +227,88 @@ test("an app hears of every state of a write", async () => {
   await outbox.idle()
   const retries = ["text again in 250: NoAnswerError: lost", "text again in 7000: XrpcError: 503 : "]
   assert.deepEqual(heard, ["queued", "sent", ...retries, "done"])
+  await outbox.close()
+})
+
+/** A moment that a test waits for, or holds something back until. */
+class Moment {
+  come!: () => void
+  readonly came = new Promise<void>((resolve) => (this.come = resolve))
+}
+
+// Each is a step at which a write is discarded: there it waits until the test has discarded it.
+const steps = ["its request is being made", "the call is under way", "it waits for another attempt", "the end of its epoch is being read"] as const
+
+for (const step of steps) {
+  test(`a write is discarded while ${step}, and what stands behind it passes`, async () => {
+    const store = new MemoryStore()
+    const service = new ModelService(() => 1, () => {})
+    const writer = new ModelWriter(store, service, () => 1)
+    const [there, gone] = [new Moment(), new Moment()]
+    const holdsBack = async (here: (typeof steps)[number], write: unknown, signal?: AbortSignal) => {
+      if (step !== here || write !== "first") return
+      there.come()
+      await (signal ? new Promise((resolve) => signal.addEventListener("abort", resolve)) : gone.came)
+    }
+    const parts: OutboxParts = {
+      store, locks: new Locks(), events: {},
+      writer: Object.assign(Object.create(writer) as Writer, {
+        seal: async (write: Write) => {
+          await holdsBack(steps[0], write.content)
+          return writer.seal(write)
+        },
+        unseal: async (write: SealedWrite) => {
+          await holdsBack(steps[3], write.content)
+          return writer.unseal(write)
+        },
+      }),
+      transport: {
+        call: async (call) => {
+          const { text } = lexParse(call.body ?? "") as unknown as Body
+          await holdsBack(steps[1], text, call.signal)
+          if (text === "first" && step === steps[3]) throw new XrpcError(409, "EpochMismatch", "epoch 0 is stale")
+          if (text === "first") throw new NoAnswerError("lost")
+          return service.call(call)
+        },
+      },
+      clock: { ...testClock(() => 0), sleep: (_, signal) => holdsBack(steps[2], "first", signal) },
+    }
+    const outbox = await Outbox.open(parts)
+    const first = await outbox.add("a", "send", "first")
+    await there.came
+    const second = await outbox.add("a", "send", "second")
+    await outbox.discard(first.write.id)
+    gone.come()
+    await assert.rejects(first.settled, DiscardedError)
+    await second.settled
+    assert.deepEqual(service.convo("a").log, ["second"])
+    await outbox.close()
+    assert.deepEqual((await Outbox.open(parts)).pending(), [], "the next life does not have it")
+    assert.equal((await get<Ratchet>(store, "ratchet/a"))?.generation, step === steps[0] || step === steps[3] ? 1 : 2)
+  })
+}
+
+test("a write whose answer cannot be taken holds up its queue only, until it is discarded", async () => {
+  const store = new MemoryStore()
+  const service = new ModelService(() => 1, () => {})
+  const writer = new ModelWriter(store, service, () => 1)
+  const failing: Writer = Object.assign(Object.create(writer) as Writer, {
+    done: (write: SealedWrite, answer: string) => {
+      if (write.content === "first") throw new Error("cannot be taken")
+      return writer.done(write, answer)
+    },
+  })
+  const failed = new Moment()
+  const outbox = await Outbox.open({
+    store, transport: service, writer: failing, locks: new Locks(), clock: testClock(() => 0), events: { onFailure: failed.come },
+  })
+  const first = await outbox.add("a", "send", "first")
+  await failed.came
+  const behind = await outbox.add("a", "send", "behind")
+  await (await outbox.add("b", "send", "elsewhere")).settled
+  assert.deepEqual(outbox.pending("a").map(({ content }) => content), ["first", "behind"])
+  await outbox.discard(first.write.id)
+  await behind.settled
   await outbox.close()
 })
 

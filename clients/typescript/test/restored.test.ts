@@ -6,6 +6,7 @@
 import assert from "node:assert/strict"
 import { test } from "node:test"
 import type { Client } from "../src/client.js"
+import type { ConvoId } from "../src/ids.js"
 import { logChecks } from "../src/log-checks.js"
 import { MemoryStore } from "../src/store.js"
 import { needsServer, newAccounts, transportOf } from "./support/dev.js"
@@ -17,7 +18,7 @@ const clock = hastyClock(5)
 
 const count = Number(process.env.TEST_MESSAGES ?? 15)
 
-async function send(phone: Client, convo: string, name: string, from: number, to: number): Promise<void> {
+async function send(phone: Client, convo: ConvoId, name: string, from: number, to: number): Promise<void> {
   for (let i = from; i < to; i++) await (await phone.send(convo, bytesOf(`${name} ${i}`))).sent
 }
 

@@ -1,6 +1,6 @@
 // A chat as a person sees it: what is in the log, and behind it what is on its way there.
 
-import type { Item, SendContent, Write } from "mlsd-client"
+import type { ConvoId, Item, SendContent, Write } from "mlsd-client"
 import { type Content, decode, encode } from "./content.js"
 import type { Phone } from "./phone.js"
 import { names, readText, textChange } from "./records.js"
@@ -32,7 +32,7 @@ export class Chat {
 
   constructor(
     private readonly phone: Phone,
-    readonly convo: string,
+    readonly convo: ConvoId,
   ) {}
 
   /** Forgets what it has read of the log: the server has lost a part of it. */

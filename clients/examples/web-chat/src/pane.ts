@@ -1,6 +1,6 @@
 // One person's app.
 
-import { type ClientEvents, type Did, errorName, type Write } from "mlsd-client"
+import { asDid, type ClientEvents, errorName, type Write } from "mlsd-client"
 import { Chat } from "./chat.js"
 import { Composer } from "./composer.js"
 import { button, el } from "./dom.js"
@@ -61,7 +61,7 @@ export class Pane {
   /** Opens the person's device, and shows what it has. */
   async open(service: string): Promise<void> {
     try {
-      this.phone = await openPhone(this.person.did as Did, service, this.clientEvents())
+      this.phone = await openPhone(asDid(this.person.did), service, this.clientEvents())
       const { client } = this.phone
       addEventListener("online", () => client.resume())
       document.addEventListener("visibilitychange", () => this.draw())
@@ -128,7 +128,7 @@ export class Pane {
     if (this.phone === undefined || isStarting(this.phone)) return
     this.alert.hidden = true
     try {
-      await this.phone.client.createConvo([this.other.did as Did])
+      await this.phone.client.createConvo([asDid(this.other.did)])
     } catch (err) {
       if (errorName(err) !== "KeyPackageNotFound") throw err
       this.fail(new Error(`${this.other.name} cannot be invited yet: no device has published KeyPackages`))

@@ -1,7 +1,7 @@
 // A server for tests: `mlsd-dev`, at the URL in TEST_SERVER.
 
 import assert from "node:assert/strict"
-import type { Did } from "../../src/core.js"
+import type { Did } from "../../src/ids.js"
 import { DirectTransport } from "../../src/transport.js"
 
 const base = process.env.TEST_SERVER

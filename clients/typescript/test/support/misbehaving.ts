@@ -2,7 +2,7 @@
 
 import { type CryptoProvider, createCommit, decodeGroupState, encodeGroupState, encodeMlsMessage, getCiphersuiteFromName, nobleCryptoProvider } from "ts-mls"
 import { defaultClientConfig } from "ts-mls/clientConfig.js"
-import type { Did } from "../../src/core.js"
+import type { Did } from "../../src/ids.js"
 import type { Mls } from "../../src/mls.js"
 import { TsMls } from "../../src/mls-ts.js"
 import { suite } from "./phone.js"

@@ -6,7 +6,7 @@
 
 import { FileStore } from "../../src/store-file.js"
 import { get, put } from "../../src/store.js"
-import type { Did } from "../../src/core.js"
+import { asConvoId, asDid } from "../../src/ids.js"
 import { transportOf } from "./dev.js"
 import { bytesOf, openPhone } from "./phone.js"
 import { Steps } from "./steps.js"
@@ -15,8 +15,8 @@ const [did = "", file = "", kill = "0", convo = "", count = "0", text = ""] = pr
 
 const steps = new Steps(Number(kill))
 const store = steps.store(await FileStore.open(file))
-const phone = await openPhone(did as Did, store, {
-  transport: steps.transport(transportOf(did as Did)),
+const phone = await openPhone(asDid(did), store, {
+  transport: steps.transport(transportOf(asDid(did))),
   events: {
     onFailure: (err) => fail(err),
     onStop: (err) => fail(err),
@@ -35,10 +35,10 @@ else {
   for (let i = sent; i < Number(count); i++) {
     const changes = new Map<string, Uint8Array | undefined>()
     put(changes, "app/sent", { sent: i + 1 })
-    await phone.send(convo, bytesOf(`${text} ${i}`), { changes })
+    await phone.send(asConvoId(convo), bytesOf(`${text} ${i}`), { changes })
   }
   await phone.outbox.idle()
-  await phone.sync(convo)
+  await phone.sync(asConvoId(convo))
 }
 await phone.close()
 await store.close()

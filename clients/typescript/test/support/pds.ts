@@ -6,7 +6,7 @@ import { copyFile, mkdtemp, rm, symlink } from "node:fs/promises"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { createInterface } from "node:readline"
-import type { Did } from "../../src/core.js"
+import type { Did } from "../../src/ids.js"
 import type { PdsAgent } from "../../src/transport.js"
 import { serverURL } from "./dev.js"
 

@@ -3,7 +3,7 @@
 import { Client, type ClientOptions } from "../../src/client.js"
 import type { Clock } from "../../src/clock.js"
 import { systemClock } from "../../src/clock.js"
-import type { Did } from "../../src/core.js"
+import type { ConvoId, Did } from "../../src/ids.js"
 import { TsMls } from "../../src/mls-ts.js"
 import type { Store } from "../../src/store.js"
 import { transportOf } from "./dev.js"
@@ -35,13 +35,13 @@ const decoder = new TextDecoder()
 export const bytesOf = (text: string) => encoder.encode(text)
 
 /** The texts of a convo's messages, as a device has read them. */
-export async function textsOf(phone: Client, convo: string): Promise<string[]> {
+export async function textsOf(phone: Client, convo: ConvoId): Promise<string[]> {
   const items = await phone.items(convo)
   return items.filter(({ content }) => content !== undefined).map(({ content }) => decoder.decode(content))
 }
 
 /** Waits until a phone has read so many messages. */
-export function readsAll(phone: { client?: Client; onItems?: () => void }, convo: string, count: number): Promise<void> {
+export function readsAll(phone: { client?: Client; onItems?: () => void }, convo: ConvoId, count: number): Promise<void> {
   return new Promise((resolve, reject) => {
     const look = () => {
       if (phone.client === undefined) return
