@@ -1,9 +1,7 @@
 // A person's device: a store, keys, and a client. This is all that an app needs to begin.
 
-import { Client, type ClientEvents, type Did, IndexedDBStore, type PdsAgent, PdsTransport, type Store } from "mlsd-client"
-import { TsMls } from "mlsd-client/ts-mls"
-
-const cipherSuite = "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"
+import { type Client, type ClientEvents, type Did, IndexedDBStore, type PdsAgent, PdsTransport, type Store } from "mlsd-client"
+import { openDevice } from "mlsd-client/device"
 
 export interface Phone {
   readonly did: Did
@@ -20,20 +18,11 @@ export interface Phone {
  */
 export async function openPhone(did: Did, service: string, events: ClientEvents): Promise<Phone> {
   const store = await IndexedDBStore.open(`web-chat/${did}`)
-  const client = await Client.open({
-    did, store, events, mls: await deviceOf(did, store), transport: new PdsTransport(agentOf(did), service),
+  const client = await openDevice({
+    did, store, events, transport: new PdsTransport(agentOf(did), service),
     fullStock: 9, // these people are invited once: a real app leaves this out
   })
   return { did, client, store }
-}
-
-/** The device's signature key: from the store, or a new one. */
-async function deviceOf(did: Did, store: Store): Promise<TsMls> {
-  const saved = await store.read("app/device")
-  if (saved !== undefined) return TsMls.import(saved)
-  const device = await TsMls.create(did, cipherSuite)
-  await store.write(new Map([["app/device", device.export()]]))
-  return device
 }
 
 /** In a real app: an OAuth session, or an `Agent` of @atproto/api. Here the page's server is the PDS. */
