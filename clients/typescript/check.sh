@@ -55,10 +55,10 @@ fi
 export TEST_SERVER TEST_BINARY TEST_PDS
 npm test --silent
 
-# The pages for app developers: the first packs and installs the client, the second tests its app
-# with a server that it starts itself. npm has all their packages since its first run.
+# The pages for app developers: the first packs and installs the client, the second has more apps, the third
+# tests the first one's app with a server that it starts itself. npm has all their packages since its first run.
 export npm_config_prefer_offline=true npm_config_audit=false npm_config_fund=false
 port=$(node -e 'const s = require("net").createServer().listen(0, "127.0.0.1", () => { console.log(s.address().port); s.close() })')
 cd ../..
-go run ./internal/guide -folder "$folder/guide" -server "$TEST_SERVER" docs/clients/TYPESCRIPT.md
+go run ./internal/guide -folder "$folder/guide" -server "$TEST_SERVER" docs/clients/TYPESCRIPT.md docs/clients/RECIPES.md
 MLSD=http://127.0.0.1:$port go run ./internal/guide -folder "$folder/guide" -server "http://127.0.0.1:$port" docs/clients/TESTING.md
