@@ -21,10 +21,9 @@ export type Input<M extends Method> = l.InferMethodInputBody<M>
 export type Output<M extends Method> = l.InferMethodOutputBody<M>
 
 /** Gives the input of a write a fresh key, unless it has one. Store it before the first attempt: a retry needs the same. */
-export function withIdempotencyKey<T extends { readonly idempotencyKey?: string | undefined }>(
-  input: T, clock: Clock = systemClock,
-): T & { readonly idempotencyKey: string } {
-  return { ...input, idempotencyKey: input.idempotencyKey ?? hex(clock.randomBytes(16)) }
+export function withIdempotencyKey<T extends object>(input: T, clock: Clock = systemClock): T & { readonly idempotencyKey: string } {
+  const { idempotencyKey = hex(clock.randomBytes(16)) } = input as { readonly idempotencyKey?: string }
+  return { ...input, idempotencyKey }
 }
 
 /** Throws if the input of a procedure breaks the lexicon. */
