@@ -188,7 +188,7 @@ func TestPresenceRun(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
-		p.Run(ctx, worker.NewRounds(), time.Hour)
+		p.Run(ctx, worker.NewRounds(worker.Clock{}), time.Hour)
 		close(ended)
 	}()
 	p.Connected("did:plc:alice", "phone")

@@ -101,7 +101,7 @@ func TestPresenceOverASilentConnection(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		p.Run(ctx, worker.NewRounds(), time.Second)
+		p.Run(ctx, worker.NewRounds(worker.Clock{}), time.Second)
 	}()
 	defer func() { cancel(); <-ended }()
 	p.Connected(alice, "phone")

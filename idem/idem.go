@@ -29,6 +29,7 @@ import (
 
 	"mlsd/internal/failpoint"
 	"mlsd/internal/pgpool"
+	"mlsd/internal/worker"
 )
 
 // ErrInProgress says that a request with the same key is still running. It is a *RunningError if
@@ -141,10 +142,7 @@ func WithLease(lease time.Duration) Option {
 // New returns a store on db. faults can be nil.
 func New(db *pgxpool.Pool, metrics Metrics, log *slog.Logger, faults *failpoint.Set, options ...Option) *Store {
 	s := &Store{db: db, faults: faults, metrics: metrics, log: log, retire: noRows, lease: DefaultLease,
-		beats: func(every time.Duration) (<-chan time.Time, func()) {
-			t := time.NewTicker(every)
-			return t.C, t.Stop
-		}}
+		beats: worker.Clock{}.System().Ticker}
 	for _, o := range options {
 		o(s)
 	}

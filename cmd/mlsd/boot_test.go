@@ -82,6 +82,13 @@ type server struct {
 // launch calls run with free ports and args. The server stops at the end of the test.
 func launch(t testing.TB, environ []string, args ...string) *server {
 	t.Helper()
+	return launchAs(t, run, environ, args...)
+}
+
+// launchAs is launch for a program other than run.
+func launchAs(t testing.TB, run func(context.Context, []string, []string, io.Writer, io.Writer) error,
+	environ []string, args ...string) *server {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &server{t: t, stdout: newOutput(), stderr: newOutput(), cancel: cancel, ended: make(chan struct{})}
 	args = append([]string{"mlsd", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--log-format", "text"},

@@ -149,7 +149,12 @@ func killAt(parent *testing.T, point string, done int, env ...string) {
 // arm kills the server when the next write of a method reaches a point.
 func arm(t *testing.T, w *world, point, nsid string) {
 	t.Helper()
-	q := url.Values{"point": {point}, "method": {nsid}, "action": {string(failpoint.Kill)}}
+	armWith(t, w, failpoint.Kill, point, nsid)
+}
+
+func armWith(t *testing.T, w *world, action failpoint.Action, point, nsid string) {
+	t.Helper()
+	q := url.Values{"point": {point}, "method": {nsid}, "action": {string(action)}}
 	resp, err := http.Post(w.admin+"/failpoints?"+q.Encode(), "", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -7,9 +7,7 @@ package ops_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -20,9 +18,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/common/model"
-	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql/parser"
 	"go.yaml.in/yaml/v3"
+
+	"mlsd/internal/promtest"
 )
 
 // S11: every rule is evaluated on sample series. Every alert fires when it should, and is silent
@@ -48,7 +47,7 @@ func TestCasesNotice(t *testing.T) {
 	t.Parallel()
 	for _, file := range ruleFiles(t) {
 		for i, rule := range file.rules {
-			t.Run(rule.name(), func(t *testing.T) {
+			t.Run(rule.Name(), func(t *testing.T) {
 				t.Parallel()
 				cases := slices.DeleteFunc(slices.Clone(file.cases.Tests), func(c ruleCase) bool { return !c.concerns(rule) })
 				others := neighbours(t, rule)
@@ -100,14 +99,9 @@ func TestEveryAlertHasCases(t *testing.T) {
 // ruleFile is a file of rules, with its cases.
 type ruleFile struct {
 	name  string
-	rules []rule
+	rules []promtest.Rule
 	cases caseFile
 }
-
-type rule struct{ rulefmt.Rule }
-
-// name is the name of the alert, or of the recorded series.
-func (r rule) name() string { return r.Alert + r.Record }
 
 // caseFile is a file of cases, in the format of promtool.
 type caseFile struct {
@@ -156,14 +150,8 @@ func ruleFiles(t *testing.T) (files []ruleFile) {
 			continue
 		}
 		file := ruleFile{name: path}
-		groups, errs := rulefmt.ParseFile(path, false, model.UTF8Validation)
-		if err := errors.Join(errs...); err != nil {
+		if file.rules, err = promtest.ReadRules(path); err != nil {
 			t.Fatal(err)
-		}
-		for _, g := range groups.Groups {
-			for _, r := range g.Rules {
-				file.rules = append(file.rules, rule{r})
-			}
 		}
 		f, err := os.Open(base + "_test.yml")
 		if err != nil {
@@ -188,7 +176,7 @@ func ruleFiles(t *testing.T) (files []ruleFile) {
 }
 
 // concerns reports whether the case is about r.
-func (c ruleCase) concerns(r rule) bool {
+func (c ruleCase) concerns(r promtest.Rule) bool {
 	for _, a := range c.Alerts {
 		if a.Name == r.Alert {
 			return true
@@ -204,15 +192,15 @@ func (c ruleCase) concerns(r rule) bool {
 
 // check evaluates the rules that the case concerns once a minute, as Prometheus does, and returns
 // an error if they do not do what the case expects.
-func (c ruleCase) check(ctx context.Context, rules []rule) error {
+func (c ruleCase) check(ctx context.Context, rules []promtest.Rule) error {
 	e, err := newEvaluation(c)
 	if err != nil {
 		return err
 	}
-	rules = slices.DeleteFunc(slices.Clone(rules), func(r rule) bool { return !c.concerns(r) })
+	rules = slices.DeleteFunc(slices.Clone(rules), func(r promtest.Rule) bool { return !c.concerns(r) })
 	var end time.Duration
 	for _, a := range c.Alerts {
-		if !slices.ContainsFunc(rules, func(r rule) bool { return r.Alert == a.Name }) {
+		if !slices.ContainsFunc(rules, func(r promtest.Rule) bool { return r.Alert == a.Name }) {
 			return fmt.Errorf("there is no alert %s", a.Name)
 		}
 		end = max(end, time.Duration(a.At))
@@ -223,9 +211,9 @@ func (c ruleCase) check(ctx context.Context, rules []rule) error {
 	for now := time.Duration(0); now <= end; now += time.Minute {
 		firing := map[string][]map[string]string{}
 		for _, r := range rules {
-			active, err := e.rule(ctx, r, now)
+			active, err := e.Rule(ctx, r, at(now))
 			if err != nil {
-				return fmt.Errorf("%s at %s: %w", r.name(), now, err)
+				return fmt.Errorf("at %s: %w", now, err)
 			}
 			firing[r.Alert] = active
 		}
@@ -235,7 +223,7 @@ func (c ruleCase) check(ctx context.Context, rules []rule) error {
 			}
 			var want []map[string]string
 			for _, x := range a.Expected {
-				want = append(want, flat(a.Name, x.Labels, x.Annotations))
+				want = append(want, promtest.Alert(a.Name, x.Labels, x.Annotations))
 			}
 			if diff := cmp.Diff(want, firing[a.Name]); diff != "" {
 				return fmt.Errorf("%s at %s (-want +fires):\n%s", a.Name, now, diff)
@@ -253,7 +241,7 @@ func (c ruleCase) check(ctx context.Context, rules []rule) error {
 				}
 				want[metric.String()] = fmt.Sprintf("%.6g", x.Value)
 			}
-			vector, err := e.query(ctx, s.Expr, now)
+			vector, err := e.Series.Query(ctx, s.Expr, at(now))
 			if err != nil {
 				return err
 			}
@@ -268,21 +256,8 @@ func (c ruleCase) check(ctx context.Context, rules []rule) error {
 	return nil
 }
 
-// flat is an alert: its labels, and its annotations with a colon before their names.
-func flat(name string, labels, annotations map[string]string) map[string]string {
-	all := maps.Clone(labels)
-	if all == nil {
-		all = map[string]string{}
-	}
-	all["alertname"] = name
-	for n, text := range annotations {
-		all[":"+n] = text
-	}
-	return all
-}
-
 // neighbours are rules that differ from r in one respect.
-func neighbours(t *testing.T, r rule) (all []rule) {
+func neighbours(t *testing.T, r promtest.Rule) (all []promtest.Rule) {
 	t.Helper()
 	for i := 0; ; i++ { // the i-th change
 		expr, err := parser.ParseExpr(r.Expr)

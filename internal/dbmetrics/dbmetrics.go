@@ -43,6 +43,7 @@ type Collector struct {
 	db       *pgxpool.Pool
 	log      *slog.Logger
 	interval time.Duration
+	now      func() time.Time
 	up       *prometheus.Desc
 	all      []metric
 
@@ -62,10 +63,10 @@ type metric struct {
 	args   []any // if there is no table
 }
 
-// New returns a collector that reads the database at most once in each interval.
-func New(db *pgxpool.Pool, log *slog.Logger, interval time.Duration) *Collector {
+// New returns a collector that reads the database at most once in each interval, by the clock now.
+func New(db *pgxpool.Pool, log *slog.Logger, interval time.Duration, now func() time.Time) *Collector {
 	return &Collector{
-		db: db, log: log, interval: interval, all: metrics(),
+		db: db, log: log, interval: interval, now: now, all: metrics(),
 		up: prometheus.NewDesc("mlsd_database_up", "1 if the database could be read at the last attempt, else 0.", nil, nil),
 	}
 }
@@ -219,7 +220,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.read.IsZero() || time.Since(c.read) >= c.interval {
+	if c.read.IsZero() || c.now().Sub(c.read) >= c.interval {
 		c.readDatabase()
 	}
 	for _, m := range c.last {
@@ -237,7 +238,7 @@ func (c *Collector) readDatabase() {
 		metrics, up = nil, 0
 	}
 	c.last = append(metrics, prometheus.MustNewConstMetric(c.up, prometheus.GaugeValue, up))
-	c.read = time.Now()
+	c.read = c.now()
 }
 
 // settings are those of one reading. It sees the rows of all callers, has 2 s for each statement,

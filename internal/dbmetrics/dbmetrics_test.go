@@ -68,7 +68,7 @@ func want(t *testing.T, got, want map[string]float64) {
 func TestFigures(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	c := dbmetrics.New(db, slog.New(slog.DiscardHandler), 0)
+	c := dbmetrics.New(db, slog.New(slog.DiscardHandler), 0, time.Now)
 	want(t, scrape(t, c), map[string]float64{
 		"mlsd_database_up": 1, "mlsd_reservations processing": 0, "mlsd_reservations_stuck": 0, "mlsd_records_expired": 0,
 		"mlsd_welcomes available": 0, "mlsd_welcome_oldest_in_flight_seconds": 0, "mlsd_key_packages available": 0,
@@ -159,7 +159,7 @@ func TestFigures(t *testing.T) {
 func TestRepeatedMessages(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	c := dbmetrics.New(db, slog.New(slog.DiscardHandler), 0)
+	c := dbmetrics.New(db, slog.New(slog.DiscardHandler), 0, time.Now)
 	want(t, scrape(t, c), map[string]float64{"mlsd_messages_repeated": 0})
 	execute(t, db, `CREATE TABLE events_20200101 PARTITION OF events FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')`, `
 		INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
@@ -197,7 +197,7 @@ func TestUnderRowSecurity(t *testing.T) {
 		INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at,
 			expires_at)
 		SELECT 'did:plc:' || n, 'add', '', '', '', '{}', 'x', now(), now() FROM generate_series(1, 6) n`)
-	want(t, scrape(t, dbmetrics.New(open("mlsd_app"), slog.New(slog.DiscardHandler), 0)), map[string]float64{
+	want(t, scrape(t, dbmetrics.New(open("mlsd_app"), slog.New(slog.DiscardHandler), 0, time.Now)), map[string]float64{
 		"mlsd_database_up": 1, "mlsd_records add": 6, "mlsd_records_expired": 6,
 	})
 }
@@ -211,7 +211,7 @@ func TestSample(t *testing.T) {
 		INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, state, created_at)
 		SELECT 'did:plc:a', n::text::bytea, '', 1, repeat('x', 200)::bytea, now(), false,
 			CASE WHEN n % 4 = 0 THEN 'consumed' ELSE 'available' END, now() FROM generate_series(1, 60000) n`)
-	got := scrape(t, dbmetrics.New(db, slog.New(slog.DiscardHandler), 0))
+	got := scrape(t, dbmetrics.New(db, slog.New(slog.DiscardHandler), 0, time.Now))
 	for state, share := range map[string]float64{"available": .75, "consumed": .25} {
 		if counted := got["mlsd_key_packages "+state]; counted < .7*n*share || counted > 1.3*n*share || counted == n*share {
 			t.Errorf("%v are %s, of %v", counted, state, n*share)
@@ -223,8 +223,8 @@ func TestSample(t *testing.T) {
 func TestReadingIsRareAndHonest(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	rare, often := dbmetrics.New(db, slog.New(slog.DiscardHandler), time.Hour),
-		dbmetrics.New(db, slog.New(slog.DiscardHandler), 0)
+	rare, often := dbmetrics.New(db, slog.New(slog.DiscardHandler), time.Hour, time.Now),
+		dbmetrics.New(db, slog.New(slog.DiscardHandler), 0, time.Now)
 	for _, c := range []*dbmetrics.Collector{rare, often} {
 		want(t, scrape(t, c), map[string]float64{"mlsd_database_up": 1, "mlsd_key_package_signals low": 0})
 	}
@@ -255,7 +255,7 @@ func TestArchiveFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	c := dbmetrics.New(db, slog.New(slog.DiscardHandler), 0)
+	c := dbmetrics.New(db, slog.New(slog.DiscardHandler), 0, time.Now)
 	want(t, scrape(t, c), map[string]float64{"mlsd_wal_archive_failing": 0})
 	if err := os.RemoveAll(archive); err != nil {
 		t.Fatal(err)

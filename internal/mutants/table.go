@@ -161,6 +161,8 @@ var mutants = []mutant{
 		{"internal/standby.prove", `AND g.timeline =`, `OR g.timeline =`}}},
 	{"a standby of another database is read", "internal/standby.TestCheck", []edit{
 		{"internal/standby.compare", `case here.system != there.system, here.database != there.database:`, `case here.system != there.system:`}}},
+	{"rounds of workers are not counted (G1)", "cmd/mlsd.TestAlertsAreSilent", []edit{
+		{"internal/worker.Rounds.add", `one.Rounds+1`, `one.Rounds`}}},
 	{"a standby of another PostgreSQL is read", "cmd/mlsd.TestStandbyOfAnotherDatabase", []edit{
 		{"internal/node.lifecycle.checkStandby", `errors.Is(err, standby.ErrNotStandby)`, `err != nil`}}},
 	{"a read fails with the standby", "internal/standby.TestStandbyStops", []edit{

@@ -96,7 +96,8 @@ type Node struct {
 // assemble makes the parts of a node that listens on addr. None of them runs yet.
 func (n *Node) assemble(cfg Config, addr net.Addr) error {
 	db, log := n.db, n.log
-	n.rounds, n.reg, n.stored = worker.NewRounds(), prometheus.NewRegistry(), prometheus.NewRegistry()
+	cfg.Clock = cfg.Clock.System()
+	n.rounds, n.reg, n.stored = worker.NewRounds(cfg.Clock), prometheus.NewRegistry(), prometheus.NewRegistry()
 	n.schema = newSchemaWatch(db.requests, migrations.Newest(), log)
 	n.registerNode()
 	if cfg.Failpoints {
@@ -119,7 +120,7 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 	}
 	n.assembleMaintenance(cfg, addr, metrics)
 	writes := idem.New(db.requests, metrics, log, n.faults, idem.WithRetire(api.RetireKeys),
-		idem.WithLease(cfg.Lifetimes[idem.Default.NSID].Lease))
+		idem.WithLease(cfg.Lifetimes[idem.Default.NSID].Lease), idem.WithBeats(cfg.Clock.Ticker))
 	n.assembleEvents(cfg)
 	if err := errors.Join(n.assembleGate(cfg), n.assembleRelay(cfg)); err != nil {
 		return err
@@ -215,7 +216,7 @@ func (n *Node) assembleMaintenance(cfg Config, addr net.Addr, metrics *api.Metri
 		DB: db, Log: n.log, Node: nodeName(addr), Sample: cfg.Requests.Sample, Keep: cfg.Requests.Keep,
 		KeyConflict: mlsapi.ErrIdempotencyConflict,
 	})
-	n.stored.MustRegister(dbmetrics.New(db, n.log, scrapeInterval))
+	n.stored.MustRegister(dbmetrics.New(db, n.log, scrapeInterval, cfg.Clock.Now))
 	n.checks = invariants.NewChecker(db)
 	n.remover = convos.NewRemover(db, n.faults)
 	metrics.Swept("messages", 0) // the series is there without a retention too
@@ -351,7 +352,7 @@ func (n *Node) pushWorker(cfg Config, writes *idem.Store, metrics *api.Metrics) 
 	c := push.Config{
 		Operation: cfg.Lifetimes[idem.NSIDPush], DB: n.db.requests, Writes: writes, Withheld: n.gate.Withheld,
 		Metrics: metrics, Log: n.log, Faults: n.faults,
-		Tracer: n.tracer,
+		Tracer: n.tracer, Now: cfg.Clock.Now,
 	}
 	if cfg.APNs != (push.APNsKey{}) {
 		var err error

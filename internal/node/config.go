@@ -22,6 +22,7 @@ import (
 	"mlsd/internal/localpg"
 	"mlsd/internal/push"
 	"mlsd/internal/quota"
+	"mlsd/internal/worker"
 	"mlsd/operator"
 	"mlsd/people/accounts"
 	"mlsd/welcome"
@@ -115,6 +116,8 @@ type Config struct {
 	// TracesSample (MLSD_TRACES_SAMPLE) is the share of requests that are traced.
 	TracesURL    string
 	TracesSample float64
+	// Clock is not a setting: by it workers work, leases are extended, and scrapes read the database.
+	Clock worker.Clock
 	// Failpoints (MLSD_FAILPOINTS) lets the admin listener stop writes at named points (POST
 	// /failpoints). For fault tests only.
 	Failpoints bool

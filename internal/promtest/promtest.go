@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"time"
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/textparse"
+	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
@@ -22,7 +24,9 @@ import (
 type Storage struct {
 	engine *promql.Engine
 	series []promql.Series
-	places map[string]int // in series, by the labels
+	places map[string]int             // in series, by the labels
+	fresh  map[string][]labels.Labels // of the last scrape, by its target
+	named  map[string][]int           // places in series, by the metric's name
 }
 
 // New returns a storage without series.
@@ -32,20 +36,21 @@ func New() *Storage {
 			MaxSamples: 1e6, Timeout: time.Minute,
 			NoStepSubqueryIntervalFn: func(int64) int64 { return time.Minute.Milliseconds() },
 		}),
-		places: map[string]int{},
+		places: map[string]int{}, named: map[string][]int{}, fresh: map[string][]labels.Labels{},
 	}
 }
 
 // Append adds a value to the series of metric. The values of a series come in the order of their times.
-func (s *Storage) Append(metric labels.Labels, at time.Time, value float64) {
+func (s *Storage) Append(metric labels.Labels, at time.Time, v float64) {
 	name := metric.String()
 	i, known := s.places[name]
 	if !known {
 		i = len(s.series)
 		s.places[name] = i
+		s.named[metric.Get(model.MetricNameLabel)] = append(s.named[metric.Get(model.MetricNameLabel)], i)
 		s.series = append(s.series, promql.Series{Metric: metric})
 	}
-	s.series[i].Floats = append(s.series[i].Floats, promql.FPoint{T: at.UnixMilli(), F: value})
+	s.series[i].Floats = append(s.series[i].Floats, promql.FPoint{T: at.UnixMilli(), F: v})
 }
 
 // Record adds the result of a recording rule of that name.
@@ -55,8 +60,26 @@ func (s *Storage) Record(name string, result promql.Vector, at time.Time) {
 	}
 }
 
-// Scrape adds the samples of a page in the text format of Prometheus, with further labels.
+// Scrape adds the samples of a page in the text format of Prometheus, with the labels of its target,
+// and that the target is up. A series that the page before had, and this one lacks, ends. page nil:
+// the target does not answer.
 func (s *Storage) Scrape(page []byte, at time.Time, target labels.Labels) error {
+	before := s.fresh[target.String()]
+	s.fresh[target.String()] = nil
+	up, err := 0.0, error(nil)
+	if page != nil {
+		up, err = 1, s.read(page, at, target)
+	}
+	s.Append(labels.NewBuilder(target).Set(model.MetricNameLabel, "up").Labels(), at, up)
+	for _, metric := range before {
+		if place := s.series[s.places[metric.String()]]; place.Floats[len(place.Floats)-1].T != at.UnixMilli() {
+			s.Append(metric, at, math.Float64frombits(value.StaleNaN))
+		}
+	}
+	return err
+}
+
+func (s *Storage) read(page []byte, at time.Time, target labels.Labels) error {
 	parser := textparse.NewPromParser(page, labels.NewSymbolTable(), false)
 	for {
 		entry, err := parser.Next()
@@ -70,10 +93,11 @@ func (s *Storage) Scrape(page []byte, at time.Time, target labels.Labels) error 
 		}
 		var metric labels.Labels
 		parser.Labels(&metric)
-		_, _, value := parser.Series()
+		_, _, v := parser.Series()
 		all := labels.NewBuilder(metric)
 		target.Range(func(l labels.Label) { all.Set(l.Name, l.Value) })
-		s.Append(all.Labels(), at, value)
+		s.Append(all.Labels(), at, v)
+		s.fresh[target.String()] = append(s.fresh[target.String()], all.Labels())
 	}
 }
 
@@ -99,13 +123,24 @@ func (s *Storage) Querier(_, _ int64) (storage.Querier, error) { return s, nil }
 func (s *Storage) Select(_ context.Context, _ bool, _ *storage.SelectHints,
 	matchers ...*labels.Matcher) storage.SeriesSet {
 	set := &seriesSet{at: -1}
-	for _, one := range s.series {
+	for _, i := range s.named[nameIn(matchers)] {
+		one := s.series[i]
 		if !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(one.Metric.Get(m.Name)) }) {
 			set.all = append(set.all, one)
 		}
 	}
 	slices.SortFunc(set.all, func(a, b promql.Series) int { return labels.Compare(a.Metric, b.Metric) })
 	return set
+}
+
+// nameIn is the metric that a selector names. Those of rules and dashboards name one.
+func nameIn(matchers []*labels.Matcher) string {
+	for _, m := range matchers {
+		if m.Name == model.MetricNameLabel && m.Type == labels.MatchEqual {
+			return m.Value
+		}
+	}
+	return ""
 }
 
 // LabelValues implements [storage.Querier]. Queries do not use it.

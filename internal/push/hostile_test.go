@@ -27,7 +27,7 @@ func (b *bench) begin(w *push.Worker) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		w.Run(ctx, worker.NewRounds(), 20*time.Millisecond)
+		w.Run(ctx, worker.NewRounds(worker.Clock{}), 20*time.Millisecond)
 	}()
 	b.t.Cleanup(func() {
 		cancel()

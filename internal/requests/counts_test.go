@@ -109,7 +109,7 @@ func TestLastCounts(t *testing.T) {
 	c.Add(refused("RequestInProgress", "createConvo"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	c.Run(ctx, worker.NewRounds())
+	c.Run(ctx, worker.NewRounds(worker.Clock{}))
 	if n, _ := total(t, db, "RequestInProgress"); n != 1 {
 		t.Errorf("%d conflicts", n)
 	}

@@ -217,7 +217,7 @@ func TestLastFlush(t *testing.T) {
 	r.Add(r.refused(alice))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	r.Run(ctx, worker.NewRounds())
+	r.Run(ctx, worker.NewRounds(worker.Clock{}))
 	if _, rows := r.flush(); rows != 1 {
 		t.Errorf("%d rows", rows)
 	}

@@ -14,7 +14,8 @@ import (
 
 // Rounds remembers the last round of each worker of a node.
 type Rounds struct {
-	mu     sync.Mutex
+	clock  Clock
+	mu     sync.Mutex // guards byName
 	byName map[string]Round
 }
 
@@ -29,8 +30,8 @@ type Round struct {
 	FailedAt time.Time // when the last round began that failed; zero: none has
 }
 
-// NewRounds returns an empty memory.
-func NewRounds() *Rounds { return &Rounds{byName: map[string]Round{}} }
+// NewRounds returns an empty memory. Its workers go by the clock.
+func NewRounds(clock Clock) *Rounds { return &Rounds{clock: clock, byName: map[string]Round{}} }
 
 // Every is the function Every for a worker whose rounds are remembered. A round that the end of the
 // worker cuts off does not count.
@@ -46,7 +47,7 @@ func (r *Rounds) Every(name string, interval time.Duration, log *slog.Logger, ru
 			r.add(name, begun, err)
 		}
 		return err
-	}, options...)
+	}, append(options, By(r.clock))...)
 }
 
 func (r *Rounds) add(name string, begun time.Time, err error) {

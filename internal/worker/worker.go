@@ -26,6 +26,7 @@ type Worker struct {
 
 	limit time.Duration // of a round
 	late  bool          // the first round begins after one interval
+	clock Clock
 	wake  Signal        // nil: none
 	delay time.Duration // from a wake to the round
 	atEnd func(context.Context) error
@@ -37,6 +38,29 @@ type Option func(*Worker)
 // Limit sets the time limit of a round. A worker has one if others take its node for dead when it
 // stands still.
 func Limit(limit time.Duration) Option { return func(w *Worker) { w.limit = limit } }
+
+// Clock is the time by which work is repeated. The zero Clock is the system's.
+type Clock struct {
+	Now    func() time.Time
+	Ticker func(every time.Duration) (ticks <-chan time.Time, stop func())
+}
+
+// System returns c, or the system's clock if c is the zero Clock.
+func (c Clock) System() Clock {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Ticker == nil {
+		c.Ticker = func(every time.Duration) (<-chan time.Time, func()) {
+			t := time.NewTicker(every)
+			return t.C, t.Stop
+		}
+	}
+	return c
+}
+
+// By makes the intervals those of a clock.
+func By(clock Clock) Option { return func(w *Worker) { w.clock = clock } }
 
 // AfterInterval delays the first round by one interval. Without it, the first round begins at once.
 func AfterInterval() Option { return func(w *Worker) { w.late = true } }
@@ -96,12 +120,12 @@ func Every(name string, interval time.Duration, log *slog.Logger, runOnce func(c
 
 // Run works until ctx ends. It returns when the last round is over.
 func (w *Worker) Run(ctx context.Context) {
-	tick := time.NewTicker(w.interval)
-	defer tick.Stop()
-	due := !w.late || w.pause(ctx, tick.C)
+	tick, stop := w.clock.System().Ticker(w.interval)
+	defer stop()
+	due := !w.late || w.pause(ctx, tick)
 	for due {
 		w.round(ctx)
-		due = w.pause(ctx, tick.C)
+		due = w.pause(ctx, tick)
 	}
 	if w.atEnd == nil {
 		return

@@ -176,7 +176,7 @@ func TestRoundsAreRemembered(t *testing.T) {
 			time.Sleep(time.Second)
 			return nil
 		}
-		rounds := worker.NewRounds()
+		rounds := worker.NewRounds(worker.Clock{})
 		ctx, stop := context.WithCancel(t.Context())
 		time.AfterFunc(35*time.Second, stop)
 		rounds.Every("tester", 10*time.Second, slog.New(slog.DiscardHandler), runOnce).Run(ctx)

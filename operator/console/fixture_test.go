@@ -75,7 +75,7 @@ func newBench(t *testing.T, tokens operator.Tokens) *bench {
 	b.checks = invariants.NewChecker(b.db)
 	b.console, err = console.New(console.Config{
 		Access: access, DB: b.db, Log: log, Version: "test", Node: node, Stored: stored, NodeID: uuid.New, Checks: b.checks,
-		Rounds:    worker.NewRounds(),
+		Rounds:    worker.NewRounds(worker.Clock{}),
 		Lifetimes: api.Lifetimes(), Quotas: quota.Defaults(),
 		Operator: operator.New(operator.Config{DB: b.db, Log: log, Accounts: accounts.NewStore(0), Changed: func() {},
 			Wake: func() {}}),
