@@ -201,10 +201,13 @@ var errorTable = []errorRow{
 		message: "the store of attachments does not answer now; retry", log: "the store of attachments failed"},
 	{name: errorlist.ServiceUnavailable,
 		match:   databaseDown,
-		message: "the write or read cannot be completed now; retry", log: "the database is unavailable"},
+		message: "the write or read cannot be completed now; retry", log: databaseLog},
 	{name: errorlist.ServiceUnavailable,
 		match: is(context.Canceled, context.DeadlineExceeded), message: "the request ran out of time"},
 }
+
+// databaseLog is what the log says if the database is why a request fails.
+const databaseLog = "the database is unavailable"
 
 // is matches errors that wrap one of the targets.
 func is(targets ...error) func(error) error {
@@ -369,6 +372,9 @@ func (s *Server) failureOf(c echo.Context, err error) failure {
 	s.cfg.Metrics.lookupRefused(err)
 	f, row, ok := answerTo(err)
 	if ok {
+		if row != nil && row.log == databaseLog {
+			s.cfg.Metrics.storageFailed(err)
+		}
 		if row != nil && row.log != "" {
 			s.strangers.Warn(row.log, "error", err)
 		}
@@ -378,6 +384,7 @@ func (s *Server) failureOf(c echo.Context, err error) failure {
 	if wrong, ok := find[*echo.HTTPError](err); ok && wrong.Code < http.StatusInternalServerError {
 		return failure{status: wrong.Code, name: errorlist.InvalidRequest, message: http.StatusText(wrong.Code)}
 	}
+	s.cfg.Metrics.storageFailed(err)
 	if t, ok := pgpool.Transition(err); ok {
 		s.cfg.Metrics.transitions.WithLabelValues(t.Entity).Inc()
 	}

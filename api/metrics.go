@@ -10,7 +10,9 @@ import (
 
 	"mlsd/api/errorlist"
 	"mlsd/api/mlsapi"
+	"mlsd/idem"
 	"mlsd/internal/nsid"
+	"mlsd/internal/pgpool"
 	"mlsd/internal/push"
 	"mlsd/internal/quota"
 	"mlsd/internal/requests"
@@ -23,6 +25,9 @@ type Metrics struct {
 	requests    *prometheus.CounterVec
 	duration    *prometheus.HistogramVec
 	idempotency *prometheus.CounterVec
+	keyLookups  prometheus.Histogram
+	commits     prometheus.Histogram
+	storage     *prometheus.CounterVec
 	swept       *prometheus.CounterVec
 	fetches     *prometheus.CounterVec
 	confirms    *prometheus.CounterVec
@@ -74,6 +79,17 @@ const (
 	nativeBuckets = 160
 )
 
+// Kinds of failures of the database, in metrics.
+const (
+	storageUnknown     = "unknown_outcome"
+	storageUnavailable = "unavailable"
+	storageContended   = "contended"
+	storageError       = "error"
+)
+
+// databaseBuckets are for a round trip or two.
+var databaseBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}
+
 // Kinds of transfers, in metrics.
 const (
 	transferBody   = "body"
@@ -97,6 +113,20 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Uses of idempotency keys by method and what became of them: first, replay, conflict, in_progress, " +
 				"expired; and of work outside the database: takeover, heartbeat_lost."},
 			[]string{"nsid", "outcome"}),
+		keyLookups: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "mlsd_idempotency_lookup_seconds",
+			Help:    "Time to take an idempotency key, or to find that it was used. sendMessage's is part of its transaction.",
+			Buckets: databaseBuckets, NativeHistogramBucketFactor: nativeFactor,
+			NativeHistogramMaxBucketNumber: nativeBuckets}),
+		commits: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "mlsd_commit_seconds",
+			Help:    "Time to store a write's answer and to commit. sendMessage's is part of its transaction.",
+			Buckets: databaseBuckets, NativeHistogramBucketFactor: nativeFactor,
+			NativeHistogramMaxBucketNumber: nativeBuckets}),
+		storage: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_storage_failures_total",
+			Help: "Requests that failed in the database, by kind: unknown_outcome (the answer to a COMMIT was lost), " +
+				"unavailable, contended (a lock, a deadlock), error (a defect)."}, []string{"kind"}),
 		swept: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_swept_rows_total",
 			Help: "Rows that this node has deleted or changed because their time was over, such as welcomes_expired."},
@@ -146,14 +176,18 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "mlsd_message_batch_size", Help: "Messages that shared a transaction.",
 			Buckets: prometheus.ExponentialBuckets(1, 2, 9)}),
 		pushAttempts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_push_attempts_total", Help: "Calls of devices by kind and result: delivered, gone, refused, retry."},
-			[]string{"kind", "result"}),
+			Name: "mlsd_push_attempts_total",
+			Help: "Calls of devices by kind, result (delivered, gone, refused, retry) and reason: what failed (status, " +
+				"forbidden, timeout, name, tls, connection, other)."},
+			[]string{"kind", "result", "reason"}),
 		pushJobs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_push_jobs_total",
 			Help: "Push jobs that have ended: done, dead, superseded by a newer one of the device, connected: its device " +
 				"needed no call."}, []string{"outcome"}),
 		challenges: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_push_challenges_total", Help: "Challenges of webhooks by result: passed, failed."}, []string{"result"}),
+			Name: "mlsd_push_challenges_total",
+			Help: "Challenges of webhooks by result (passed, failed) and reason: as of calls, or challenge (a wrong answer)."},
+			[]string{"result", "reason"}),
 		pushBacklog: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "mlsd_push_backlog", Help: "Push jobs that have not ended, of all nodes."}),
 		pushOldest: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -175,7 +209,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.transitions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "mlsd_invalid_transitions_total", Help: "State transitions that the database refused: a defect."},
 		[]string{"entity"})
-	reg.MustRegister(m.transitions, m.requests, m.duration, m.idempotency, m.swept, m.fetches, m.confirms, m.epochs,
+	reg.MustRegister(m.transitions, m.requests, m.duration, m.idempotency, m.keyLookups, m.commits, m.storage,
+		m.swept, m.fetches, m.confirms, m.epochs,
 		m.forks, m.disputes,
 		m.quotaRefusals, m.quotaUse, m.lookups, m.lookupsRefused, m.transfersCut, m.dearWaiting, m.dearRefused,
 		m.batches, m.pushAttempts, m.pushJobs, m.challenges, m.pushBacklog, m.pushOldest, m.streams, m.streamsEnded,
@@ -216,8 +251,12 @@ func (m *Metrics) begin() {
 	for _, outcome := range []string{"done", "dead", "superseded", "connected"} {
 		m.pushJobs.WithLabelValues(outcome)
 	}
-	for _, result := range []string{"passed", "failed"} {
-		m.challenges.WithLabelValues(result)
+	m.challenges.WithLabelValues("passed", "")
+	for _, reason := range push.Reasons() {
+		m.challenges.WithLabelValues("failed", reason)
+	}
+	for _, kind := range []string{storageUnknown, storageUnavailable, storageContended, storageError} {
+		m.storage.WithLabelValues(kind)
 	}
 	for _, o := range Lifetimes() {
 		if o.Lease == 0 || o.NSID == "" {
@@ -236,7 +275,8 @@ func (m *Metrics) begin() {
 	}
 	for _, kind := range []string{kindWebSocket, kindServerSent} {
 		m.streams.WithLabelValues(kind)
-		for _, reason := range []string{"client", "too_slow", "no_pong", "protocol", "replaced", "restart", "error"} {
+		for _, reason := range []string{"client", "too_slow", "no_pong", "protocol", "replaced", "restart", "refused",
+			"session", "error"} {
 			m.streamsEnded.WithLabelValues(kind, reason)
 		}
 		m.streamsEvents.WithLabelValues(kind)
@@ -295,6 +335,26 @@ func (m *Metrics) HeartbeatLost(nsid string) {
 	m.idempotency.WithLabelValues(nsid, "heartbeat_lost").Inc()
 }
 
+// KeyLookedUp observes how long the look-up of a key took.
+func (m *Metrics) KeyLookedUp(took time.Duration) { m.keyLookups.Observe(took.Seconds()) }
+
+// Committed observes how long the end of a write took.
+func (m *Metrics) Committed(took time.Duration) { m.commits.Observe(took.Seconds()) }
+
+// storageFailed counts a request that failed with err in the database.
+func (m *Metrics) storageFailed(err error) {
+	switch code := pgpool.Code(err); {
+	case errors.Is(err, idem.ErrUnknownOutcome):
+		m.storage.WithLabelValues(storageUnknown).Inc()
+	case pgpool.LockTimeout(err), code == "40P01", code == "40001":
+		m.storage.WithLabelValues(storageContended).Inc()
+	case pgpool.Unavailable(err):
+		m.storage.WithLabelValues(storageUnavailable).Inc()
+	case code != "":
+		m.storage.WithLabelValues(storageError).Inc()
+	}
+}
+
 // WelcomeConfirmed counts one confirmation of a Welcome.
 func (m *Metrics) WelcomeConfirmed(o welcome.Outcome) { m.confirms.WithLabelValues(string(o)).Inc() }
 
@@ -302,15 +362,17 @@ func (m *Metrics) WelcomeConfirmed(o welcome.Outcome) { m.confirms.WithLabelValu
 func (m *Metrics) Batched(messages int) { m.batches.Observe(float64(messages)) }
 
 // PushAttempted implements push.Metrics.
-func (m *Metrics) PushAttempted(kind push.Kind, result string) {
-	m.pushAttempts.WithLabelValues(string(kind), result).Inc()
+func (m *Metrics) PushAttempted(kind push.Kind, result, reason string) {
+	m.pushAttempts.WithLabelValues(string(kind), result, reason).Inc()
 }
 
 // PushEnded implements push.Metrics.
 func (m *Metrics) PushEnded(outcome string) { m.pushJobs.WithLabelValues(outcome).Inc() }
 
 // PushChallenged implements push.Metrics.
-func (m *Metrics) PushChallenged(result string) { m.challenges.WithLabelValues(result).Inc() }
+func (m *Metrics) PushChallenged(result, reason string) {
+	m.challenges.WithLabelValues(result, reason).Inc()
+}
 
 // PushBacklog implements push.Metrics.
 func (m *Metrics) PushBacklog(jobs int64, oldest time.Duration) {

@@ -123,6 +123,7 @@ type Store struct {
 	log     *slog.Logger
 	lease   time.Duration // of requests that state none
 	retire  Retire
+	timed   Timed
 	beats   func(every time.Duration) (beat <-chan time.Time, stop func())
 }
 
@@ -134,6 +135,15 @@ func WithBeats(beats func(every time.Duration) (beat <-chan time.Time, stop func
 	return func(s *Store) { s.beats = beats }
 }
 
+// Timed are called with the times of the steps of a write by [Store.Do].
+type Timed struct {
+	LookedUp  func(time.Duration) // to take the key, or to find that it was used, with what is waited for
+	Committed func(time.Duration) // to store the answer and to commit, also if that fails
+}
+
+// WithTimed sets what is told the times.
+func WithTimed(timed Timed) Option { return func(s *Store) { s.timed = timed } }
+
 // WithLease sets the lease of requests that state none. 0 is DefaultLease.
 func WithLease(lease time.Duration) Option {
 	return func(s *Store) { s.lease = cmp.Or(lease, DefaultLease) }
@@ -142,7 +152,8 @@ func WithLease(lease time.Duration) Option {
 // New returns a store on db. faults can be nil.
 func New(db *pgxpool.Pool, metrics Metrics, log *slog.Logger, faults *failpoint.Set, options ...Option) *Store {
 	s := &Store{db: db, faults: faults, metrics: metrics, log: log, retire: noRows, lease: DefaultLease,
-		beats: worker.Clock{}.System().Ticker}
+		beats: worker.Clock{}.System().Ticker,
+		timed: Timed{LookedUp: func(time.Duration) {}, Committed: func(time.Duration) {}}}
 	for _, o := range options {
 		o(s)
 	}
@@ -166,7 +177,10 @@ func (s *Store) Do(ctx context.Context, req Request, effect Effect) (Answer, err
 	answer := Answer{Outcome: Success}
 	if req.Key != "" {
 		var first *Answer
-		if first, answer.Expired, err = s.claim(ctx, tx, req); err != nil {
+		began := time.Now()
+		first, answer.Expired, err = s.claim(ctx, tx, req)
+		s.timed.LookedUp(time.Since(began))
+		if err != nil {
 			return Answer{}, err
 		}
 		if first != nil {
@@ -188,7 +202,10 @@ func (s *Store) Do(ctx context.Context, req Request, effect Effect) (Answer, err
 	// From here on a caller that hangs up must not make the outcome unknown.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
-	if err := s.commit(ctx, tx, req.NSID); err != nil {
+	began := time.Now()
+	err = s.commit(ctx, tx, req.NSID)
+	s.timed.Committed(time.Since(began))
+	if err != nil {
 		if answer, err = s.resolve(ctx, req, answer, err); err != nil {
 			return Answer{}, err
 		}

@@ -10,6 +10,10 @@ import (
 // AllOthers stands for the callers of an hour that are not counted by name.
 const AllOthers = "(all others)"
 
+// anyMethod is the method of the row of all others. They have one row, so that it leaves room for
+// callers.
+const anyMethod = "(every method)"
+
 // callersParam asks records and conflicts for callers.
 func callersParam(usage string) Param {
 	return Param{Name: "by-caller", Usage: usage, Kind: Flag, Optional: true}
@@ -40,7 +44,7 @@ type CallerUse struct {
 // seconds. The first hour is the one in which the window begins.
 func callers(ctx context.Context, tx pgx.Tx, c Call) (any, error) {
 	found, err := list[CallerUse](ctx, tx, `
-		SELECT coalesce(nullif(caller_did, ''), $3), nsid, sum(n)::bigint,
+		SELECT coalesce(nullif(caller_did, ''), $3), CASE caller_did WHEN '' THEN $4 ELSE nsid END AS method, sum(n)::bigint,
 			coalesce(sum(n) FILTER (WHERE kind = 'first'), 0)::bigint, coalesce(sum(n) FILTER (WHERE kind = 'replay'),
 				0)::bigint,
 			coalesce(sum(n) FILTER (WHERE kind = 'expired'), 0)::bigint, coalesce(sum(n) FILTER (WHERE kind =
@@ -49,7 +53,8 @@ func callers(ctx context.Context, tx pgx.Tx, c Call) (any, error) {
 				'EpochMismatch'), 0)::bigint,
 			sum(seconds) / sum(n), sum(seconds)
 		FROM caller_counts WHERE hour > now() - $1::interval - interval '1 hour'
-		GROUP BY caller_did, nsid ORDER BY sum(n) DESC, caller_did, nsid LIMIT $2`, c.window(), c.rows(), AllOthers)
+		GROUP BY caller_did, method ORDER BY sum(n) DESC, caller_did, method LIMIT $2`, c.window(), c.rows(), AllOthers,
+		anyMethod)
 	return CallerUses{c.window().Seconds(), found}, err
 }
 
@@ -71,11 +76,13 @@ type RefusedUse struct {
 // Refused lists the callers and methods with the most refused requests.
 func Refused(ctx context.Context, tx pgx.Tx, since time.Duration, rows int) ([]RefusedUse, error) {
 	return list[RefusedUse](ctx, tx, `
-		SELECT coalesce(nullif(caller_did, ''), $3), kind, nsid, sum(n)::bigint, max(hour)
+		SELECT coalesce(nullif(caller_did, ''), $3), kind, CASE caller_did WHEN '' THEN $4 ELSE nsid END AS method,
+			sum(n)::bigint, max(hour)
 		FROM caller_counts
 		WHERE hour > now() - $1::interval - interval '1 hour' AND kind IN ('IdempotencyConflict', 'RequestInProgress',
 			'EpochMismatch')
-		GROUP BY caller_did, kind, nsid ORDER BY sum(n) DESC, caller_did, kind, nsid LIMIT $2`, since, rows, AllOthers)
+		GROUP BY caller_did, kind, method ORDER BY sum(n) DESC, caller_did, kind, method LIMIT $2`, since, rows, AllOthers,
+		anyMethod)
 }
 
 // HitRate is the share of requests with a used key whose answer was the first one. 0: there were no

@@ -27,7 +27,8 @@ type Lifetime struct {
 	LeastSeconds  float64  `json:"leastLifeSeconds" text:"at least"` // that MLSD_IDEMPOTENCY_TTL can set
 	LeaseSeconds  float64  `json:"leaseSeconds" text:"lease"`        // of work outside the database; else 0
 	Records       int64    `json:"records"`
-	Expired       int64    `json:"expired" text:"expired, kept"` // not removed yet
+	MeanSeconds   *float64 `json:"meanLifeSeconds" text:"mean life"` // of these records
+	Expired       int64    `json:"expired" text:"expired, kept"`     // not removed yet
 	NextSeconds   *float64 `json:"nextSeconds" text:"next expires in"`
 	AnswerBytes   int64    `json:"answerBytes" text:"-"`
 	OldestSeconds float64  `json:"oldestSeconds" text:"-"`
@@ -42,10 +43,11 @@ func ReadLifetimes(ctx context.Context, tx pgx.Tx, settings idem.Lifetimes, perc
 	counts, err := list[struct {
 		Method                  string
 		Records, Expired, Bytes int64
-		Next                    *float64
+		Mean, Next              *float64
 		Oldest                  float64
 	}](ctx, tx, `
 		SELECT nsid, count(*), count(*) FILTER (WHERE expires_at <= now()), coalesce(sum(octet_length(response)), 0)::bigint,
+			extract(epoch FROM avg(expires_at - created_at))::float8,
 			extract(epoch FROM min(expires_at) FILTER (WHERE expires_at > now()) - now())::float8,
 			extract(epoch FROM now() - min(created_at))::float8
 		FROM idempotency_keys TABLESAMPLE SYSTEM ($1) GROUP BY nsid ORDER BY nsid`, percent)
@@ -66,7 +68,7 @@ func ReadLifetimes(ctx context.Context, tx pgx.Tx, settings idem.Lifetimes, perc
 		}
 		l := &all[n]
 		l.Records, l.Expired, l.AnswerBytes = scaled(c.Records, percent), scaled(c.Expired, percent), scaled(c.Bytes, percent)
-		l.NextSeconds, l.OldestSeconds = c.Next, c.Oldest
+		l.MeanSeconds, l.NextSeconds, l.OldestSeconds = c.Mean, c.Next, c.Oldest
 	}
 	all[0].Method = defaultMethods
 	return all, nil

@@ -311,10 +311,12 @@ var faults = []fault{
 			func() bool { return scrape(w.t, w.nodes[0])["mlsd_relay_connected"] == 1 })
 		return nil
 	}},
-	{alerts: []string{"MlsdAccountsDeleted"}, flags: []string{"--relay-url", jetstreamHere}, cause: func(w *watched) func() {
+	{alerts: []string{"MlsdAccountsDeleted"}, flags: []string{"--relay-url", jetstreamHere}, cause: func(
+		w *watched) func() {
 		const accounts = 150
 		w.exec(`INSERT INTO accounts (did, version)
-			SELECT 'did:plc:' || lpad(translate(n::text, '0189', 'abcd'), 24, 'z'), 1 FROM generate_series(1, $1) AS n`, accounts)
+			SELECT 'did:plc:' || lpad(translate(n::text, '0189', 'abcd'), 24, 'z'), 1 FROM generate_series(1, $1) AS n`,
+			accounts)
 		rows, err := w.db.Query(w.t.Context(), `SELECT did FROM accounts`)
 		if err != nil {
 			w.t.Fatal(err)

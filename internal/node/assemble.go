@@ -120,7 +120,8 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 	}
 	n.assembleMaintenance(cfg, addr, metrics)
 	writes := idem.New(db.requests, metrics, log, n.faults, idem.WithRetire(api.RetireKeys),
-		idem.WithLease(cfg.Lifetimes[idem.Default.NSID].Lease), idem.WithBeats(cfg.Clock.Ticker))
+		idem.WithLease(cfg.Lifetimes[idem.Default.NSID].Lease), idem.WithBeats(cfg.Clock.Ticker),
+		idem.WithTimed(idem.Timed{LookedUp: metrics.KeyLookedUp, Committed: metrics.Committed}))
 	n.assembleEvents(cfg)
 	if err := errors.Join(n.assembleGate(cfg), n.assembleRelay(cfg)); err != nil {
 		return err

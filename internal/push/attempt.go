@@ -3,8 +3,11 @@ package push
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/url"
 	"time"
 
@@ -14,6 +17,7 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/pgpool"
+	"mlsd/internal/ssrf"
 	"mlsd/internal/tracing"
 )
 
@@ -126,18 +130,18 @@ func (w *Worker) work(ctx context.Context, j Job) (idem.Done, error) {
 	var refused *refusedError
 	switch {
 	case err == nil:
-		w.metrics.PushAttempted(t.Kind, "delivered")
+		w.metrics.PushAttempted(t.Kind, "delivered", "")
 		return w.end(j, idem.Success, done, ""), nil
 	case errors.As(err, &gone):
-		w.metrics.PushAttempted(t.Kind, "gone")
+		w.metrics.PushAttempted(t.Kind, "gone", reasonOf(err))
 		d := w.end(j, idem.Failure, done, err.Error())
 		d.Effect = both(d.Effect, deleteTarget(t))
 		return d, nil
 	case errors.As(err, &refused):
-		w.metrics.PushAttempted(t.Kind, "refused")
+		w.metrics.PushAttempted(t.Kind, "refused", reasonOf(err))
 		return w.end(j, idem.Failure, dead, err.Error()), nil
 	}
-	w.metrics.PushAttempted(t.Kind, "retry")
+	w.metrics.PushAttempted(t.Kind, "retry", reasonOf(err))
 	if j.attempt >= maxAttempts && ctx.Err() == nil {
 		return w.end(j, idem.Failure, dead, err.Error()), nil
 	}
@@ -177,6 +181,53 @@ func resultOf(err error) result {
 		return succeeded
 	}
 	return failed
+}
+
+// Reasons why a call failed, in metrics. Their number is bounded: a receiver cannot add any.
+const (
+	reasonStatus     = "status"     // the receiver answered with an error
+	reasonForbidden  = "forbidden"  // its address may not be called
+	reasonTimeout    = "timeout"    // it did not answer in time
+	reasonName       = "name"       // its name leads nowhere
+	reasonTLS        = "tls"        // its certificate is not good
+	reasonConnection = "connection" // it cannot be reached
+	reasonChallenge  = "challenge"  // it answered a challenge with something else
+	reasonOther      = "other"
+)
+
+// Reasons are all reasons why a call can fail.
+func Reasons() []string {
+	return []string{reasonStatus, reasonForbidden, reasonTimeout, reasonName, reasonTLS, reasonConnection, reasonChallenge,
+		reasonOther}
+}
+
+// reasonOf says why a call failed with err.
+func reasonOf(err error) string {
+	var gone *goneError
+	var refused *refusedError
+	var busy *busyError
+	var name *net.DNSError
+	var certificate *tls.CertificateVerificationError
+	var handshake tls.RecordHeaderError
+	var timeout net.Error
+	var connection *net.OpError
+	switch {
+	case errors.As(err, &refused) && refused.reason == ssrf.ErrForbidden.Error():
+		return reasonForbidden
+	case errors.As(err, &gone), errors.As(err, &refused), errors.As(err, &busy):
+		return reasonStatus
+	case errors.Is(err, errWrongAnswer):
+		return reasonChallenge
+	case errors.As(err, &certificate), errors.As(err, &handshake):
+		return reasonTLS
+	case errors.As(err, &name):
+		return reasonName
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return reasonTimeout
+	case errors.As(err, &connection), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return reasonConnection
+	}
+	return reasonOther
 }
 
 // effect is a part of the transaction that ends a job.

@@ -124,10 +124,10 @@ func (w *Worker) challenge(ctx context.Context, c challenge) {
 	cause := w.challengeOnce(ctx, c)
 	var err error
 	if cause == nil {
-		w.metrics.PushChallenged("passed")
+		w.metrics.PushChallenged("passed", "")
 		err = w.activate(ctx, c.target)
 	} else {
-		w.metrics.PushChallenged("failed")
+		w.metrics.PushChallenged("failed", reasonOf(cause))
 		err = w.refute(ctx, c, cause)
 	}
 	if err != nil {

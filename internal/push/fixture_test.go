@@ -37,17 +37,17 @@ const (
 
 type uncounted struct{}
 
-func (uncounted) First(string)                     {}
-func (uncounted) Replayed(string)                  {}
-func (uncounted) Conflicted(string)                {}
-func (uncounted) InProgress(string)                {}
-func (uncounted) Expired(string)                   {}
-func (uncounted) TakenOver(string)                 {}
-func (uncounted) HeartbeatLost(string)             {}
-func (uncounted) PushAttempted(push.Kind, string)  {}
-func (uncounted) PushEnded(string)                 {}
-func (uncounted) PushChallenged(string)            {}
-func (uncounted) PushBacklog(int64, time.Duration) {}
+func (uncounted) First(string)                            {}
+func (uncounted) Replayed(string)                         {}
+func (uncounted) Conflicted(string)                       {}
+func (uncounted) InProgress(string)                       {}
+func (uncounted) Expired(string)                          {}
+func (uncounted) TakenOver(string)                        {}
+func (uncounted) HeartbeatLost(string)                    {}
+func (uncounted) PushAttempted(push.Kind, string, string) {}
+func (uncounted) PushEnded(string)                        {}
+func (uncounted) PushChallenged(string, string)           {}
+func (uncounted) PushBacklog(int64, time.Duration)        {}
 
 // received is a call as the receiver got it.
 type received struct {

@@ -20,10 +20,10 @@ import (
 
 // Metrics counts jobs and calls. Methods are safe for concurrent use.
 type Metrics interface {
-	PushAttempted(kind Kind, result string)       // one call: delivered, gone, refused, retry
-	PushChallenged(result string)                 // one challenge of a webhook: passed, failed
-	PushEnded(outcome string)                     // one job: done, dead, superseded, connected
-	PushBacklog(jobs int64, oldest time.Duration) // jobs to be called, and the age of the oldest
+	PushAttempted(kind Kind, result, reason string) // one call: delivered, gone, refused, retry
+	PushChallenged(result, reason string)           // one challenge of a webhook: passed, failed
+	PushEnded(outcome string)                       // one job: done, dead, superseded, connected
+	PushBacklog(jobs int64, oldest time.Duration)   // jobs to be called, and the age of the oldest
 }
 
 // Config configures a Worker.
