@@ -145,6 +145,8 @@ func settingCases(t *testing.T) map[string]struct {
 			"0123456789abcdef", "fedcba9876543210", "", nil},
 		"MLSD_ADMIN_READ_TOKEN": {"0123456789abcdef", "fedcba9876543210", func(c Config) any { return c.Admin.Tokens.Read },
 			"0123456789abcdef", "fedcba9876543210", "", nil},
+		"MLSD_ADMIN_METRICS_TOKEN": {"0123456789abcdef", "fedcba9876543210",
+			func(c Config) any { return c.Admin.Tokens.Metrics }, "0123456789abcdef", "fedcba9876543210", "", nil},
 		"MLSD_ADMIN_HOSTS": {"a.example", "b.example, 192.0.2.1",
 			func(c Config) any { return strings.Join(c.Admin.Hosts, "+") }, "a.example", "b.example+192.0.2.1", "", nil},
 		"MLSD_ADMIN_URL": {"http://a.example:1", "https://b.example", func(c Config) any { return c.Admin.URL },

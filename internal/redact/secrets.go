@@ -32,7 +32,7 @@ var columns = map[string]map[audience][]string{
 	"idempotency_keys":      {nobody: {"response", "last_error"}}, // see SecretAnswers
 	"key_packages":          {nobody: {"claimed_by"}},
 	"outbox":                {nobody: {"convo_ids", "seqs", "sizes"}},
-	"public_groups":         {nobody: {"state", "group_info", "vouched_by"}, members: {"epoch"}},
+	"public_groups":         {nobody: {"state", "group_info", "vouched_by", "external_senders"}, members: {"epoch"}},
 	"push_targets":          {nobody: {"secret"}},
 	"requests":              {nobody: {"node"}},
 	"subscription_tickets":  {nobody: {"hash"}},
