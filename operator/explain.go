@@ -30,11 +30,6 @@ type Explanations struct {
 
 // text writes the requests one below the other.
 func (all Explanations) text(w io.Writer) {
-	if len(all.Requests) == 0 {
-		Line(w, "none: a known caller's request leaves a row if it is refused, fails or is slow, and a sample of the "+
-			"others does; "+
-			"a stranger's leaves only a line in the log; rows are kept for MLSD_REQUEST_RETENTION")
-	}
 	for n := range all.Requests {
 		if n > 0 {
 			Line(w)

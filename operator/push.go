@@ -48,7 +48,6 @@ var inspectPush = question("push", "push jobs that wait", countPushJobs)
 
 // PushJobs are the push jobs by state.
 type PushJobs struct {
-	Tables     bool           `json:"tables" text:"-"` // false: this database has no push tables
 	Jobs       []PushJobCount `json:"jobs"`
 	LastErrors []ErrorCount   `json:"lastErrors"` // of jobs that are not done
 }
@@ -62,20 +61,9 @@ type PushJobCount struct {
 	Attempts      int64   `json:"attempts"`
 }
 
-// nothing is the text if there are no jobs.
-func (p PushJobs) nothing() string {
-	if !p.Tables {
-		return "no push tables"
-	}
-	return "none"
-}
-
 func countPushJobs(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
-	r := PushJobs{Jobs: []PushJobCount{}, LastErrors: []ErrorCount{}}
-	err := tx.QueryRow(ctx, `SELECT to_regclass('push_jobs') IS NOT NULL`).Scan(&r.Tables)
-	if err != nil || !r.Tables {
-		return r, err
-	}
+	var r PushJobs
+	var err error
 	r.Jobs, err = list[PushJobCount](ctx, tx, `
 		SELECT state, count(*), count(*) FILTER (WHERE state IN ('pending', 'sending') AND next_attempt_at <= now()),
 			extract(epoch FROM now() - min(created_at))::float8, sum(attempts)

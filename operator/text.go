@@ -14,15 +14,19 @@ import (
 
 // WriteText writes a result for people: a line for each field, and a table for each list that is
 // not empty. A field's name is that of the JSON, as words. The tag text:"NAME|FORMAT" says another
-// one, and how the value is written; text:"-" leaves it out. Of JSON it writes each field.
-func WriteText(w io.Writer, result any) error {
+// one, and how the value is written; text:"-" leaves it out. Of lists that are all empty it writes the
+// text nothing. Of JSON it writes each field.
+func WriteText(w io.Writer, result any, nothing string) error {
 	table := NewTable(w)
-	switch own := result.(type) {
-	case json.RawMessage:
-		if err := Fields(own, func(name, value string) { Line(table, name, value) }); err != nil {
+	body, isJSON := result.(json.RawMessage)
+	switch own, isOwn := result.(interface{ text(io.Writer) }); {
+	case isJSON:
+		if err := Fields(body, func(name, value string) { Line(table, name, value) }); err != nil {
 			return fmt.Errorf("read the answer: %w", err)
 		}
-	case interface{ text(io.Writer) }:
+	case foundNothing(result):
+		Line(table, nothing)
+	case isOwn:
 		own.text(table)
 	default:
 		writeFields(table, result)
@@ -30,9 +34,9 @@ func WriteText(w io.Writer, result any) error {
 	return table.Flush()
 }
 
-// writeFields writes a struct. If there is nothing to write, it says so.
+// writeFields writes a struct.
 func writeFields(w io.Writer, result any) {
-	v, empty := reflect.ValueOf(result), true
+	v := reflect.ValueOf(result)
 	for _, c := range columns(v.Type()) {
 		field := v.Field(c.field)
 		switch {
@@ -40,19 +44,8 @@ func writeFields(w io.Writer, result any) {
 			Line(w, c.name, c.written(field))
 		case field.Len() > 0:
 			writeTable(w, field)
-		default:
-			continue
 		}
-		empty = false
 	}
-	if !empty {
-		return
-	}
-	text := "none"
-	if says, ok := result.(interface{ nothing() string }); ok {
-		text = says.nothing()
-	}
-	Line(w, text)
 }
 
 // writeTable writes the structs of a list. One that has cells says itself what is in its row.

@@ -46,11 +46,10 @@ func TestWriteText(t *testing.T) {
 				"-           0s         -     0001-01-01 00:00  -\n",
 		},
 		"what is missing": {shown{Caller: "x"}, "caller    x\nwhy       -\nended at  -\n"},
-		"no rows":         {nothing{}, "none\n"},
-		"no tables":       {PushJobs{}, "no push tables\n"},
+		"no rows":         {nothing{}, "nothing: look there\n"},
 	} {
 		var got strings.Builder
-		if err := WriteText(&got, c.result); err != nil {
+		if err := WriteText(&got, c.result, "nothing: look there"); err != nil {
 			t.Error(err)
 		}
 		if diff := cmp.Diff(c.want, got.String()); diff != "" {

@@ -58,7 +58,7 @@ func inspect(ctx context.Context, cfg node.Config, cmd *cli.Command, stdout io.W
 	}
 	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
 	service := operator.New(operator.Config{Lifetimes: cfg.Lifetimes, Quotas: cfg.Quotas})
-	answers := make([]any, len(questions))
+	answers, nothing := make([]any, len(questions)), make([]string, len(questions))
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err = pgx.BeginTxFunc(ctx, conn, options, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT set_config('mlsd.maintenance', 'on', true)`); err != nil {
@@ -67,6 +67,7 @@ func inspect(ctx context.Context, cfg node.Config, cmd *cli.Command, stdout io.W
 		for n, m := range questions {
 			call, err := m.NewCall(givenTo(cmd, m))
 			if err == nil {
+				nothing[n] = m.Nothing(call)
 				answers[n], err = service.Ask(ctx, tx, m, call)
 			}
 			if err != nil {
@@ -81,7 +82,7 @@ func inspect(ctx context.Context, cfg node.Config, cmd *cli.Command, stdout io.W
 	if cmd.Bool("json") {
 		return writeJSON(stdout, questions, answers)
 	}
-	return writeTexts(stdout, questions, answers)
+	return writeTexts(stdout, questions, answers, nothing)
 }
 
 // connectToInspect connects to the database that cfg names, or to the private PostgreSQL of the
@@ -124,13 +125,14 @@ func writeJSON(w io.Writer, questions []operator.Method, answers []any) error {
 	return out.Encode(all)
 }
 
-func writeTexts(w io.Writer, questions []operator.Method, answers []any) error {
+// writeTexts writes the answers. nothing are the texts of those that found nothing.
+func writeTexts(w io.Writer, questions []operator.Method, answers []any, nothing []string) error {
 	var out bytes.Buffer
 	for i, m := range questions {
 		if len(questions) > 1 {
 			fmt.Fprintf(&out, "== %s: %s\n", m.Verb, m.Usage)
 		}
-		if err := operator.WriteText(&out, answers[i]); err != nil {
+		if err := operator.WriteText(&out, answers[i], nothing[i]); err != nil {
 			return err
 		}
 		if i < len(questions)-1 {

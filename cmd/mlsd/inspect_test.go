@@ -181,7 +181,9 @@ func TestInspectQuotas(t *testing.T) {
 		"quotas --did did:plc:alicealice": {
 			"subject | quota | used | limit | share", "did:plc:alicealice | messages-per-day | 47500 | 50000 | 95%",
 		},
-		"quotas --did did:plc:carol": {"none"},
+		"quotas --did did:plc:carol": {"nothing found for --did did:plc:carol: uses are counted from 00:00 UTC, and " +
+			"by the full " +
+			"DID; inspect records --by-caller has single methods"},
 	} {
 		got := launch(t, []string{"MLSD_QUOTA_RECORDS=0"},
 			append([]string{"--database-url", database, "inspect"}, strings.Fields(args)...)...)
@@ -346,7 +348,7 @@ func TestInspectRequest(t *testing.T) {
 		all[0].Caller != alice.did().String() {
 		t.Errorf("refused: %+v", all)
 	}
-	if got := look(t, database, "request", "none"); !strings.HasPrefix(got, "none: ") {
+	if got := look(t, database, "request", "none"); !strings.HasPrefix(got, "nothing found for none: ") {
 		t.Errorf("an unknown id: %s", got)
 	}
 	wantAccessLine(t, s.stderr.String(), id)
@@ -403,6 +405,51 @@ func TestQuestionsOfTheListener(t *testing.T) {
 		"push?by-caller=true"} {
 		if status, body := ask(path); status != http.StatusBadRequest {
 			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+}
+
+// A question that finds nothing says for what it looked, and where else to look (issue 31, 5). Those that
+// count always have an answer.
+func TestInspectFindsNothing(t *testing.T) {
+	t.Parallel()
+	database := pgtest.URL(t)
+	const did, id = "did:plc:ewvi7nxzyoun6zhxrhs64oiz", "0192f3a4-5b6c-7d8e-9f01-23456789abcd"
+	asked := map[string]bool{}
+	for args, want := range map[string]string{
+		"request " + id:            "nothing found for " + id + ": ",
+		"request --did " + did:     "nothing found for --did " + did + ": ",
+		"request --refused":        "nothing found for --refused: ",
+		"records --since 24h":      "nothing found for --since 24h: ",
+		"conflicts":                "nothing found: ",
+		"quotas --did " + did:      "nothing found for --did " + did + ": ",
+		"disputes " + id:           "nothing found for " + id + ": ",
+		"audit " + id:              "nothing found for " + id + ": ",
+		"audit":                    "nothing found: ",
+		"actions " + did:           "nothing found for " + did + ": ",
+		"push":                     "nothing found: ",
+		"reservations":             "processing",
+		"welcomes --failed":        "oldest in flight",
+		"keypackages":              "DIDs below the threshold",
+		"lifetimes":                "method",
+		"conflicts --by-caller":    "nothing found for --by-caller: ",
+		"records --by-caller":      "nothing found for --by-caller: ",
+		"disputes --rows 3 --dids": "nothing found for --dids --rows 3: ",
+	} {
+		verb, _, _ := strings.Cut(args, " ")
+		asked[verb] = true
+		got := look(t, database, strings.Fields(args)...)
+		if !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %q, want %q", args, got, want)
+		}
+		if strings.HasPrefix(want, "nothing") && !strings.Contains(got, "inspect ") && !strings.Contains(got, "mlsd admin") &&
+			!strings.Contains(got, "the log ") {
+			t.Errorf("%s: %q names no other place", args, got)
+		}
+	}
+	for _, m := range operator.Methods() {
+		if m.Question() && (!asked[m.Verb] || strings.HasSuffix(m.Nothing(operator.Call{}), ": ")) {
+			t.Errorf("inspect %s was not asked, or has no other place to name", m.Verb)
 		}
 	}
 }

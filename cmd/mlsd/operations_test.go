@@ -335,13 +335,9 @@ func TestRunbookOfFailedWelcomes(t *testing.T) {
 	launch(t, nil, "--database-url", database, "inspect", "welcomes", "--state", "lost").fails("--state", "in_flight")
 }
 
-// inspect reports push jobs if the database has tables for them.
 func TestInspectPush(t *testing.T) {
 	t.Parallel()
 	database := pgtest.EmptyURL(t)
-	if got := look(t, database, "push"); got != "no push tables\n" {
-		t.Errorf("without tables: %q", got)
-	}
 	db, err := pgpool.Open(t.Context(), database)
 	if err != nil {
 		t.Fatal(err)

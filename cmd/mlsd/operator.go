@@ -183,7 +183,7 @@ func callMethod(ctx context.Context, cfg node.Config, m operator.Method, c opera
 		_, err := out.WriteTo(stdout)
 		return err
 	}
-	return operator.WriteText(stdout, json.RawMessage(body))
+	return operator.WriteText(stdout, json.RawMessage(body), "")
 }
 
 // adminURL is where the admin listener is.
