@@ -156,7 +156,7 @@ func TestDomainErrorsHaveAnswers(t *testing.T) {
 		{sessions.ErrDevice, "deviceId", "must be 64 lower-case hexadecimal digits"},
 		{transparency.ErrRange, "seq, from and size", "must be within the log"},
 		{push.ErrTooManyTargets, "too many devices", "unregisterPushTarget removes one"},
-		{&push.InvalidError{Reason: "kind must be apns or webhook, got \"x\""}, `got "x"`, "must be apns or webhook"},
+		{&push.InvalidError{Reason: "kind must be apns or webhook, and is neither"}, "is neither", "must be apns or webhook"},
 		{events.ErrFutureCursor, "ahead of the stream", "connect without one"},
 		{events.ErrConsumerTooSlow, "faster than they are read", "connect again at the last cursor"},
 		{events.ErrInvalidTicket, "not valid", "get a new one with getSubscriptionTicket"},

@@ -85,6 +85,12 @@ var mutants = []mutant{
 		{"idem.Store.Do", `answer.Body, err = effect(ctx, tx); err != nil {`, `answer.Body, err = effect(ctx, tx); err != nil {
 		complete(tx, req, []byte(err.Error()))
 		_ = tx.Commit(ctx)`}}},
+	{"one hash for two requests", "TestDifferentRequestsHaveDifferentHashes", []edit{
+		{"idem.Content.Hash", `h.Write(f.JSON)`, `h.Write(f.JSON[:min(len(f.JSON), 12)])`}}},
+	{"a conflict without the key's end", "TestConflictSaysWhenTheKeyIsFree", []edit{
+		{"idem.record.conflict", `Expires: r.expiresAt,`, ``}}},
+	{"SQL made of a device's id", "TestSQLInAnyField", []edit{
+		{"internal/push.Unregister", "device_id = $2`, did, device)", "device_id = '` + device + `'`, did)"}}},
 	{"hash-changed", "TestRequestHashes", []edit{
 		{"idem.Content.Hash", `h := sha256.New()`, `h := sha256.New()
 	h.Write([]byte("v2"))`}}},

@@ -90,7 +90,7 @@ func (p Policy) Check(t Target) error {
 	case KindWebhook:
 		return p.checkWebhook(t)
 	}
-	return &InvalidError{fmt.Sprintf("kind must be apns or webhook, got %q", t.Kind)}
+	return &InvalidError{"kind must be apns or webhook, and is neither"}
 }
 
 const (
@@ -110,7 +110,7 @@ func (p Policy) checkAPNs(t Target) error {
 		strings.ContainsFunc(t.Topic, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return &InvalidError{"topic must be the app's bundle id"}
 	case t.Environment != Production && t.Environment != Sandbox:
-		return &InvalidError{fmt.Sprintf("environment must be production or sandbox, got %q", t.Environment)}
+		return &InvalidError{"environment must be production or sandbox, and is neither"}
 	}
 	return nil
 }
@@ -133,7 +133,7 @@ func (p Policy) checkWebhook(t Target) error {
 		return nil
 	}
 	if u.Scheme != "https" || u.Port() != "" && u.Port() != "443" {
-		return &InvalidError{fmt.Sprintf("url must be https, on port 443, got %s:%s", u.Scheme, u.Port())}
+		return &InvalidError{"url must be https, on port 443, and has another scheme or port"}
 	}
 	if ip, err := netip.ParseAddr(u.Hostname()); err == nil &&
 		!ssrf.MayDial("tcp4", net.JoinHostPort(ip.String(), "443"), false) {
