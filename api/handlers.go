@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"log/slog"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -93,9 +92,8 @@ func convoID(text string) (uuid.UUID, error) {
 func cipherSuite(name string) (mls.CipherSuite, error) {
 	suite, ok := mls.ParseCipherSuite(name)
 	if !ok {
-		return 0, named(mlsapi.ErrInvalidCipherSuite, "cipherSuite: a text of "+strconv.Itoa(len(name))+" bytes that "+
-			"is no cipher suite of RFC 9420 (§17.1), such as "+
-			mls.CipherSuite(1).String())
+		return 0, named(mlsapi.ErrInvalidCipherSuite, lexcodec.Malformed("cipherSuite",
+			"must be a cipher suite of RFC 9420 (§17.1), such as "+mls.CipherSuite(1).String(), name).Message)
 	}
 	return suite, nil
 }

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,9 @@ type wrongInput struct {
 	error       string
 	got, wanted string
 }
+
+// wrongCount matches a count whose noun has the wrong number.
+var wrongCount = regexp.MustCompile(`\b1 (bytes|characters|elements|members|parts|KeyPackages)\b`)
 
 // Each answer to a wrong input says what was got and what is wanted (issue 31, 5). -v prints them.
 func TestWrongInputs(t *testing.T) {
@@ -77,6 +81,8 @@ func TestWrongInputs(t *testing.T) {
 			`it is "alice.test"`, "must be a did:plc or did:web account"},
 		{"a session of a PDS", token(authtest.Header("typ", "at+jwt")), http.StatusUnauthorized, invalidToken,
 			`"at+jwt" instead`, "send the token of getServiceAuth"},
+		{"no token behind Bearer", w.do(http.MethodPost, mlsapi.NSIDSendMessage, nil, encode(message), "Bearer token"),
+			http.StatusUnauthorized, invalidToken, "the number of its parts is 1", "instead of 3"},
 		{"the wrong scheme", w.do(http.MethodPost, mlsapi.NSIDSendMessage, nil, encode(message), "Basic YTpi"),
 			http.StatusUnauthorized, invalidToken, `"Basic" instead`, "of Bearer"},
 
@@ -149,7 +155,7 @@ func TestWrongInputs(t *testing.T) {
 			CipherSuite: mlstest.Suite.String(), InitialMembers: people}), bad, mlsapi.ErrTooManyMembers, "got more",
 			"at most 100 elements"},
 		{"an unknown suite", alice.post(mlsapi.NSIDCreateConvo, &mlsapi.CreateConvoInput{GroupID: "00",
-			CipherSuite: "AES"}), bad, mlsapi.ErrInvalidCipherSuite, "a text of 3 bytes", "such as MLS_128_"},
+			CipherSuite: "AES"}), bad, mlsapi.ErrInvalidCipherSuite, "got a text of 3 bytes", "such as MLS_128_"},
 		{"a groupId in capitals", alice.post(mlsapi.NSIDCreateConvo, &mlsapi.CreateConvoInput{GroupID: "AB",
 			CipherSuite: mlstest.Suite.String()}), bad, invalidRequest, "got a text of 2 bytes", "lower-case hexadecimal"},
 		{"nobody to add", body(mlsapi.NSIDAddMembers, `{"convoId":"`+c.id+`","didList":[]}`), bad, invalidRequest, "got 0",
@@ -163,6 +169,9 @@ func TestWrongInputs(t *testing.T) {
 	for _, in := range inputs {
 		said := in.answer.fails(in.status, in.error)
 		t.Logf("%-32s %d %s: %s", in.name, in.status, in.error, said)
+		if wrongCount.MatchString(said) {
+			t.Errorf("%s: %q has a count of one with a plural", in.name, said)
+		}
 		for what, piece := range map[string]string{"got": in.got, "wanted": in.wanted} {
 			if piece == "" || !strings.Contains(said, piece) {
 				unsaid[what]++

@@ -89,14 +89,15 @@ func (e *FailedError) Error() string { return e.Reason }
 // PartLengthError says that a part does not have its length.
 type PartLengthError struct {
 	Want int64
-	Got  int64 // 0: it has more than Want
+	More bool  // than Want
+	Got  int64 // unless More
 }
 
 func (e *PartLengthError) Error() string {
-	if e.Got == 0 {
-		return fmt.Sprintf("the part must have %d bytes, got more", e.Want)
+	if e.More {
+		return fmt.Sprintf("the part's length in bytes must be %d, got more", e.Want)
 	}
-	return fmt.Sprintf("the part must have %d bytes, got %d", e.Want, e.Got)
+	return fmt.Sprintf("the part's length in bytes must be %d, got %d", e.Want, e.Got)
 }
 
 // Store holds objects outside the database. Their names are made by this package: lower-case letters,

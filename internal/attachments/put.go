@@ -310,7 +310,7 @@ func (r *partReader) end() error {
 	n, err := io.ReadFull(r.body, one[:])
 	switch {
 	case n > 0:
-		return &PartLengthError{Want: r.length}
+		return &PartLengthError{Want: r.length, More: true}
 	case errors.Is(err, io.EOF):
 		return nil
 	}

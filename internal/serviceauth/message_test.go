@@ -43,7 +43,7 @@ func TestRefusalsNameBoth(t *testing.T) {
 		{"scheme", "Basic YTpi", `"Basic"`, "instead of Bearer"},
 		{"a token alone", good, "the scheme is none", "instead of Bearer"},
 		{"size", "Bearer " + strings.Repeat("a", 5000), "it has 5000 bytes", "at most 4096 are taken"},
-		{"form", "Bearer a.b", "2 parts", "three with a dot between them"},
+		{"form", "Bearer a.b", "the number of its parts is 2", "instead of 3, with a dot between them"},
 		{"base64", "Bearer " + good + "==", "its signature", "use - and _, and no padding"},
 		{"header", with(header("alg", 1)), "its alg is a number", `instead of {"typ":"JWT"`},
 		{"claims", with(claim("exp", "soon")), "its exp is a string", `"exp":whole seconds}`},
@@ -73,7 +73,7 @@ func TestRefusalsNameBoth(t *testing.T) {
 			`","aud":"`+string(service)+`","lxm":"`+string(send)+`","jti":"x","iat":1800000000,"exp":1800000060}`),
 			"ES256K instead", "of ES256"},
 		{"signature", signed(1), "it is not of", "the #atproto key in the DID document of " + alice.DID.String()},
-		{"a short signature", "Bearer " + good[:len(good)-2], "its length is 63 bytes", "instead of 64"},
+		{"a short signature", "Bearer " + good[:len(good)-2], "its length in bytes is 63", "instead of 64"},
 		{"High-S", signed(0xff), "signature is High-S", "replace s by n - s"},
 		{"replay", used, "was used before", "get a new one for each call"},
 	} {

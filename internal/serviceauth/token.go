@@ -113,7 +113,8 @@ func parseToken(raw string) (token, error) {
 	head, rest, ok1 := strings.Cut(raw, ".")
 	body, sig, ok2 := strings.Cut(rest, ".")
 	if !ok1 || !ok2 || head == "" || body == "" || sig == "" || strings.Contains(sig, ".") {
-		return token{}, invalid(reasonForm, "%d parts instead of three with a dot between them, none of them empty",
+		return token{}, invalid(reasonForm, "the number of its parts is %d instead of 3, with a dot between them "+
+			"and none empty",
 			strings.Count(raw, ".")+1)
 	}
 	var parts [3][]byte
@@ -134,7 +135,7 @@ func parseToken(raw string) (token, error) {
 		return token{}, err
 	}
 	if n := len(parts[2]); n != signatureSize {
-		return token{}, invalid(reasonSignature, "its length is %d bytes instead of %d, r and s", n, signatureSize)
+		return token{}, invalid(reasonSignature, "its length in bytes is %d instead of %d, r and s", n, signatureSize)
 	}
 	if highS(alg, parts[2]) {
 		return token{}, invalid(reasonHighS, "")
