@@ -6,6 +6,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/bluesky-social/indigo/atproto/lexicon"
@@ -15,6 +16,7 @@ import (
 const (
 	swiftDir    = "clients/swift/Sources/MLSDelivery/Generated"
 	swiftSuffix = ".swift"
+	swiftInput  = "Input"
 )
 
 // generateSwift returns the Swift form of the lexicons, by path in the module: one file per
@@ -26,6 +28,7 @@ const (
 func generateSwift(set schemas) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	var methods []*method
+	sent := set.sent()
 	for _, sf := range set {
 		m := methodOf(sf)
 		if m != nil && (m.kind == "Subscription" || isBytes(m.input) || isBytes(m.output)) {
@@ -34,7 +37,7 @@ func generateSwift(set schemas) (map[string][]byte, error) {
 		if m != nil {
 			methods = append(methods, m)
 		}
-		g := &swiftSource{nsid: sf.ID}
+		g := &swiftSource{nsid: sf.ID, sent: sent}
 		if err := g.lexicon(sf, m); err != nil {
 			return nil, fmt.Errorf("%s: %w", sf.ID, err)
 		}
@@ -47,6 +50,41 @@ func generateSwift(set schemas) (map[string][]byte, error) {
 	return files, nil
 }
 
+// sent lists the definitions that inputs use, directly or inside others.
+func (s schemas) sent() map[string]bool {
+	defs := map[string]*lexicon.SchemaDef{}
+	for _, sf := range s {
+		for name, def := range sf.Defs {
+			defs[fullRef(sf.ID, "#"+name)] = &def
+		}
+	}
+	sent := map[string]bool{}
+	var walk func(nsid string, inner any)
+	walk = func(nsid string, inner any) {
+		switch v := inner.(type) {
+		case lexicon.SchemaObject:
+			for _, property := range v.Properties {
+				walk(nsid, property.Inner)
+			}
+		case lexicon.SchemaArray:
+			walk(nsid, v.Items.Inner)
+		case lexicon.SchemaRef:
+			ref := fullRef(nsid, v.Ref)
+			if def := defs[ref]; def != nil && !sent[ref] {
+				sent[ref] = true
+				owner, _, _ := strings.Cut(ref, "#")
+				walk(owner, def.Inner)
+			}
+		}
+	}
+	for _, sf := range s {
+		if m := methodOf(sf); m != nil && m.input != nil && m.input.Schema != nil {
+			walk(sf.ID, m.input.Schema.Inner)
+		}
+	}
+	return sent
+}
+
 // swiftType is the Swift name of a lexicon.
 func swiftType(nsid string) string { return upperFirst(lastSegment(nsid)) }
 
@@ -57,6 +95,7 @@ type swiftSource struct {
 	buf    bytes.Buffer
 	nsid   string
 	indent int
+	sent   map[string]bool // the definitions that inputs use
 }
 
 // p writes a line. A line that ends with "{" indents what follows, one that begins with "}" ends
@@ -117,7 +156,7 @@ func (g *swiftSource) lexicon(sf *schema, m *method) error {
 		if !ok {
 			return errUnsupported("a definition that is no object", def)
 		}
-		if err := g.object(upperFirst(def), text(object.Description), object); err != nil {
+		if err := g.object(upperFirst(def), text(object.Description), object, g.sent[fullRef(g.nsid, "#"+def)]); err != nil {
 			return err
 		}
 	}
@@ -139,7 +178,7 @@ func (g *swiftSource) method(m *method) error {
 	case m.kind == "Procedure" && m.params != nil:
 		return errUnsupported("parameters of a procedure", m.nsid)
 	case m.kind == "Procedure":
-		err = g.body("Input", m.input)
+		err = g.body(swiftInput, m.input)
 	case m.params != nil:
 		err = g.parameters(*m.params)
 	default:
@@ -168,7 +207,7 @@ func (g *swiftSource) body(name string, b *lexicon.SchemaBody) error {
 		g.p("public typealias %s = %s", name, g.ref(s.Ref))
 		return nil
 	case lexicon.SchemaObject:
-		return g.object(name, "", s)
+		return g.object(name, "", s, name == swiftInput)
 	}
 	return errUnsupported("a body that is no object", name)
 }
@@ -185,6 +224,8 @@ type swiftField struct {
 	required       bool
 	values         []string // of its own open enumeration, if it has one
 	array          bool
+	checked        bool     // whether its type has limits of its own
+	checks         []string // what the lexicon allows, as arguments of the client's Field
 }
 
 func (f swiftField) declared() string {
@@ -231,10 +272,13 @@ func (g *swiftSource) fieldType(f *swiftField, def lexicon.SchemaDef) error {
 		f.typ = "Bool"
 	case lexicon.SchemaInteger:
 		f.typ = "Int"
+		f.limit("in", s.Minimum, s.Maximum)
 	case lexicon.SchemaBytes:
 		f.typ = "Bytes"
+		f.limit("bytes", s.MinLength, s.MaxLength)
 	case lexicon.SchemaRef:
 		f.typ = g.ref(s.Ref)
+		f.checked = true
 	case lexicon.SchemaString:
 		f.values = append(slices.Clone(s.Enum), s.KnownValues...)
 		return f.stringType(s)
@@ -246,6 +290,7 @@ func (g *swiftSource) fieldType(f *swiftField, def lexicon.SchemaDef) error {
 			return errUnsupported("an array of arrays or of known values", f.name)
 		}
 		f.typ, f.array = "["+f.typ+"]", true
+		f.limit("count", s.MinLength, s.MaxLength)
 	default:
 		return errUnsupported(fmt.Sprintf("%T", def.Inner), f.name)
 	}
@@ -256,25 +301,46 @@ func (f *swiftField) stringType(s lexicon.SchemaString) error {
 	readable := !slices.ContainsFunc(f.values, func(v string) bool { return !plainValue.MatchString(v) })
 	switch format := text(s.Format); {
 	case format == "did":
-		f.typ = "DID"
+		f.typ, f.checked = "DID", true
 	case format == "datetime":
 		f.typ = "Timestamp"
 	case format != "" && format != "uri":
 		return errUnsupported("format "+format, f.name)
 	case base64Fields[f.name]:
 		f.typ = "Base64Text"
+		f.limit("bytes", s.MinLength, s.MaxLength)
 	case len(f.values) > 0 && readable:
 		f.typ = upperFirst(f.name)
 		return nil
 	default:
 		f.typ = "String"
+		f.limit("bytes", s.MinLength, s.MaxLength)
+		if format == "uri" {
+			f.checks = append(f.checks, "isURI: true")
+		}
 	}
 	f.values = nil
 	return nil
 }
 
-// object writes a struct that JSONEncoder and JSONDecoder know. They ignore unknown fields.
-func (g *swiftSource) object(name, doc string, s lexicon.SchemaObject) error {
+// limit adds a check of a number, or of a length in bytes or elements.
+func (f *swiftField) limit(label string, least, most *int) {
+	if least == nil && most == nil {
+		return
+	}
+	low, high := "0", "Int.max"
+	if least != nil {
+		low = strconv.Itoa(*least)
+	}
+	if most != nil {
+		high = strconv.Itoa(*most)
+	}
+	f.checks = append(f.checks, label+": "+low+"..."+high)
+}
+
+// object writes a struct that JSONEncoder and JSONDecoder know. They ignore unknown fields. One that
+// is sent can check itself.
+func (g *swiftSource) object(name, doc string, s lexicon.SchemaObject, sent bool) error {
 	if len(s.Nullable) > 0 {
 		return errUnsupported("nullable", name)
 	}
@@ -284,12 +350,18 @@ func (g *swiftSource) object(name, doc string, s lexicon.SchemaObject) error {
 	}
 	g.p("")
 	g.comment(doc)
-	keyed := ""
-	if _, ok := s.Properties[idempotencyKeyField]; ok {
-		keyed = ", Keyed"
+	more := ""
+	if sent {
+		more = ", Checked"
 	}
-	g.p("public struct %s: Codable, Hashable, Sendable%s {", name, keyed)
+	if _, ok := s.Properties[idempotencyKeyField]; ok {
+		more += ", Keyed"
+	}
+	g.p("public struct %s: Codable, Hashable, Sendable%s {", name, more)
 	g.properties(fields)
+	if sent {
+		g.check(fields)
+	}
 	g.p("}")
 	return nil
 }
@@ -306,7 +378,10 @@ func (g *swiftSource) properties(fields []swiftField) {
 	arguments := make([]string, len(fields))
 	for i, f := range fields {
 		arguments[i] = f.name + ": " + f.declared()
-		if !f.required {
+		switch {
+		case f.name == idempotencyKeyField:
+			arguments[i] += " = newIdempotencyKey()"
+		case !f.required:
 			arguments[i] += " = nil"
 		}
 	}
@@ -322,6 +397,20 @@ func (g *swiftSource) properties(fields []swiftField) {
 	}
 	for _, f := range fields {
 		g.p("self.%s = %s", f.name, f.name)
+	}
+	g.p("}")
+}
+
+// check writes the function that compares an input with the lexicon.
+func (g *swiftSource) check(fields []swiftField) {
+	fields = slices.DeleteFunc(slices.Clone(fields), func(f swiftField) bool { return !f.checked && len(f.checks) == 0 })
+	if len(fields) == 0 {
+		return
+	}
+	g.p("")
+	g.p("public func check() throws {")
+	for _, f := range fields {
+		g.p("try Field(%q).check(%s)", f.name, strings.Join(append([]string{f.name}, f.checks...), ", "))
 	}
 	g.p("}")
 }
@@ -354,6 +443,7 @@ func (g *swiftSource) parameters(s lexicon.SchemaParams) error {
 	g.p("")
 	g.p("public struct Parameters: QueryParameters, Hashable {")
 	g.properties(fields)
+	g.check(fields)
 	g.p("")
 	g.p("public var items: [URLQueryItem] {")
 	g.p("var list = QueryItems()")

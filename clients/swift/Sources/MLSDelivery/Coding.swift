@@ -88,13 +88,25 @@ public struct NoBody: Codable, Hashable, Sendable {
 
 private enum NoKeys: CodingKey {}
 
-/// An input that may carry an idempotency key.
+/// An input that may carry an idempotency key. It is made with a new one: whoever sends the same
+/// input again sends the same key.
 public protocol Keyed {
     var idempotencyKey: String? { get set }
 }
 
+/// A key that was never used.
+public func newIdempotencyKey() -> String { UUID().uuidString.lowercased() }
+
+/// The input with its key, or with a new one if it has none. Store what it returns before the first
+/// attempt.
+public func withIdempotencyKey<Input: Keyed>(_ input: Input) -> Input {
+    var keyed = input
+    keyed.idempotencyKey = input.idempotencyKey ?? newIdempotencyKey()
+    return keyed
+}
+
 /// The parameters of a query.
-public protocol QueryParameters: Sendable {
+public protocol QueryParameters: Checked, Sendable {
     var items: [URLQueryItem] { get }
 }
 
@@ -132,7 +144,7 @@ public protocol Query: Method {
 
 /// A method that is called with POST.
 public protocol Procedure: Method {
-    associatedtype Input: Codable & Hashable & Sendable
+    associatedtype Input: Checked & Codable & Hashable & Sendable
     associatedtype Output: Decodable & Sendable
 }
 

@@ -1,13 +1,21 @@
 import Foundation
 
 extension Messenger {
-    /// Makes a commit for the plan and puts it into the outbox. It is applied when it is accepted. It returns
-    /// nil if the group is so already.
-    func commit(_ plan: Plan, _ convo: String) async throws -> Write? {
-        try await sync(convo)
-        return try await turn.take {
-            guard let draft = try await self.draftCommit(plan, convo) else { return nil }
-            return try await self.outbox.add(draft, with: self.changes(for: draft))
+    /// Makes a commit for the plan and puts it into the outbox. It is applied when it is accepted.
+    /// It returns nil if the group is so already. MLS stages one commit, so a pending one is waited
+    /// for; a recovery does not wait, because the pending one waits for it, and is made anew after
+    /// it.
+    func commit(_ plan: Plan, _ convo: String, recovering: Bool = false) async throws -> Write? {
+        while true {
+            try await sync(convo)
+            let (write, before): (Write?, Write?) = try await turn.take {
+                let pending = await self.outbox.pending
+                if !recovering, let before = pending.first(where: { $0.lane == convo && $0.isCommit }) { return (nil, before) }
+                guard let draft = try await self.draftCommit(plan, convo) else { return (nil, nil) }
+                return (try await self.outbox.add(draft, with: self.changes(for: draft)), nil)
+            }
+            guard let before else { return write }
+            _ = try await outbox.finished(before.id)
         }
     }
 
@@ -25,20 +33,20 @@ extension Messenger {
         guard let staged = try await mls.stage(plan.change, in: thread.groupId) else { return nil }
         let note = try encoded(plan)
         let epoch = staged.epoch - 1
-        let (info, key) = (Bytes(staged.groupInfo), surroundings.newKey)
+        let info = Bytes(staged.groupInfo)
         if let member = plan.remove {
             let input = LeaveConvo.Input(convoId: convo, commit: Base64Text(staged.commit), groupInfo: info, targetDid: member)
-            return try Draft(LeaveConvo.self, input, lane: convo, epoch: epoch, object: staged.commit, note: note, newKey: key)
+            return try Draft(LeaveConvo.self, input, lane: convo, epoch: epoch, object: staged.commit, note: note)
         }
         let welcome = staged.welcome.map(Base64Text.init)
         if plan.add.isEmpty {
             let input = SubmitCommit.Input(commit: Bytes(staged.commit), convoId: convo, groupInfo: info, welcomeMessage: welcome)
-            return try Draft(SubmitCommit.self, input, lane: convo, epoch: epoch, object: staged.commit, note: note, newKey: key)
+            return try Draft(SubmitCommit.self, input, lane: convo, epoch: epoch, object: staged.commit, note: note)
         }
         let input = AddMembers.Input(
             convoId: convo, didList: plan.add, commit: Base64Text(staged.commit), groupInfo: info, welcomeMessage: welcome
         )
-        return try Draft(AddMembers.self, input, lane: convo, epoch: epoch, object: staged.commit, note: note, newKey: key)
+        return try Draft(AddMembers.self, input, lane: convo, epoch: epoch, object: staged.commit, note: note)
     }
 
     /// Enters a convo of the account by external commit, and reads on from there.
@@ -58,7 +66,7 @@ extension Messenger {
             ProcessExternalCommit.self,
             .init(commit: Bytes(staged.commit), convoId: convo, groupInfo: Bytes(staged.groupInfo)),
             lane: "external/" + convo, epoch: staged.epoch - 1, object: staged.commit,
-            note: encoded(External(groupId: staged.groupID, convoId: convo)), newKey: surroundings.newKey
+            note: encoded(External(groupId: staged.groupID, convoId: convo))
         )
     }
 
@@ -70,14 +78,29 @@ extension Messenger {
     // MARK: Author
 
     func rewrite(_ write: Write, because error: ServiceError?) async throws -> Rewrite {
+        do { return try await rewritten(write) } catch {
+            if error is ServiceError || error is NoAnswer { throw error }
+            if await isInterruption(error) { throw error }
+            return .never("it cannot be made anew: \(error)")
+        }
+    }
+
+    /// Whether the work was cut off, by the storage or because it was cancelled. Any other error
+    /// comes again.
+    private func isInterruption(_ error: any Error) async -> Bool {
+        if error is CancellationError { return true }
+        return await records.failed
+    }
+
+    private func rewritten(_ write: Write) async throws -> Rewrite {
         if write.nsid == ProcessExternalCommit.nsid {
             let external = try JSONDecoder().decode(External.self, from: write.note)
             let info = try await ask(GetGroupInfo.self, .init(convoId: external.convoId)).groupInfo.data
             return try await storing { try await self.draftExternal(external.convoId, info) }
         }
-        try await sync(write.lane)
+        try await catchUp(with: write.lane)
         if write.forked, let digest = write.digest, await records.data(Name.own(digest)) == nil { return .asItIs } // the log has it
-        if write.nsid == SendMessage.nsid { return try await storing { try await self.draftMessage(write.note, write.lane) } }
+        if write.nsid == SendMessage.nsid { return try await storing { try await self.draftAnew(write) } }
         let plan = try JSONDecoder().decode(Plan.self, from: write.note)
         return try await storing { try await self.draftCommit(plan, write.lane) }
     }
@@ -88,7 +111,7 @@ extension Messenger {
         try await turn.take {
             guard let draft = try await make() else {
                 try await self.records.write(self.mls.takeChanges())
-                return .never
+                return .never("nothing is left to do")
             }
             try await self.records.write(self.changes(for: draft))
             return .anew(draft)
@@ -96,6 +119,13 @@ extension Messenger {
     }
 
     func accepted(_ write: Write, answer: Data) async throws {
+        do { try await apply(write, answer) } catch {
+            if await isInterruption(error) { throw error }
+            tell(.failed("an accepted write cannot be applied: \(error)"))
+        }
+    }
+
+    private func apply(_ write: Write, _ answer: Data) async throws {
         switch write.nsid {
         case CreateConvo.nsid: try await opened(write, answer)
         case ProcessExternalCommit.nsid: try await entered(write, answer)
@@ -150,8 +180,8 @@ extension Messenger {
     func refused(_ write: Write, because error: ServiceError) async throws {
         guard let digest = write.digest else { return }
         try await turn.take {
-            if write.isCommit, write.nsid != ProcessExternalCommit.nsid {
-                try await self.mls.discard(groupID: self.thread(write.lane).groupId)
+            if write.isCommit, let thread = try await self.records.read(Thread.self, Thread.prefix + write.lane) {
+                do { try await self.mls.discard(groupID: thread.groupId) } catch { await self.tell(.failed("\(error)")) }
             }
             var changes = try await self.mls.takeChanges()
             changes[Name.own(digest)] = .some(nil)

@@ -33,9 +33,12 @@ extension Messenger {
     }
 
     private func syncLater(_ convo: String) {
-        later { messenger in
-            do { try await messenger.sync(convo) } catch MessengerError.forked { try await messenger.makeGood(convo) }
-        }
+        later { try await $0.catchUp(with: convo) }
+    }
+
+    /// Reads the log. After a fork the device enters the group again, which takes its time.
+    func catchUp(with convo: String) async throws {
+        do { try await sync(convo) } catch MessengerError.forked { try await makeGood(convo) }
     }
 
     /// An account can be in a convo with another device only: then there is no Welcome for this one.

@@ -75,14 +75,23 @@ extension Messenger {
         }
         let isCommit = view.messageType == .commit
         let epoch = try await mls.epoch(of: thread.groupId) ?? 0
-        if let note = await records.data(Name.own(digest)) {
+        let own = await records.data(Name.own(digest))
+        if let note = own {
             changes[Name.own(digest)] = .some(nil)
             if !isCommit { return .own(note) }
             if view.epoch < epoch { return .commit } // confirmed by its answer
         }
         if thread.rewound, isCommit, view.epoch + 1 >= thread.entered, view.epoch < epoch { return nil }
         if view.epoch < thread.entered || thread.rewound && view.epoch < epoch { return isCommit ? .commit : .unreadable }
-        switch try await mls.process(view.ciphertext.data, in: thread.groupId) {
+        let received: Received
+        do { received = try await mls.process(view.ciphertext.data, in: thread.groupId) } catch {
+            if own != nil { // a commit that was discarded, and arrived later
+                changes.removeValue(forKey: Name.own(digest))
+                return nil
+            }
+            throw MessengerError.unreadable(convoId: thread.convoId, seq: view.seq, String(describing: error))
+        }
+        switch received {
         case .application(let plaintext): return .message(plaintext)
         case .proposal: return .proposal
         case .commit: return .commit

@@ -43,6 +43,14 @@ extension Messenger {
     }
 
     private func goThroughPhases(_ convo: String) async throws {
+        do { try await makeGoodInPhases(convo) } catch {
+            if !(error is CancellationError) { await outbox.recovered(convo) }
+            throw error
+        }
+        await outbox.recovered(convo)
+    }
+
+    private func makeGoodInPhases(_ convo: String) async throws {
         try await makeGoodPackages()
         for phase in RecoveryPhase.allCases {
             let random = surroundings.random()
@@ -53,7 +61,6 @@ extension Messenger {
             } while step.progress && step.waiting
             if !step.waiting { break }
         }
-        await outbox.resume(lane: convo)
     }
 
     /// One step. The log is read before and after it.
@@ -151,7 +158,7 @@ extension Messenger {
                 step.waiting = true
             } else {
                 try await turn.take {
-                    let draft = try await self.draftMessage(write.note, convo)
+                    let draft = try await self.draftAnew(write)
                     var changes = try await self.changes(for: draft)
                     changes[Name.own(digest)] = .some(nil)
                     changes[Name.loose(convo, digest)] = .some(nil)
@@ -165,6 +172,7 @@ extension Messenger {
     private func addAnew(_ members: [DID], _ convo: String) async throws {
         let roster = try await ask(GetConvo.self, .init(convoId: convo)).convo.members.map(\.did)
         let gone = members.filter { !roster.contains($0) }
-        if !gone.isEmpty { _ = try await add(gone, to: convo) }
+        if gone.isEmpty { return }
+        _ = try await commit(Plan(add: gone, packages: claim(gone, convo: convo)), convo, recovering: true)
     }
 }

@@ -4,10 +4,13 @@ extension Messenger {
     /// The service keeps 1,024 bytes of details of a failed join.
     private static let mostDetails = 200
 
-    /// Enters a convo that the account was added to: fetch, store, join, confirm, read. If joining fails, it
-    /// says so to the service, keeps the bytes, and fetches once more. If that fails too, it comes back by
-    /// an external commit. It can be called again after a kill at any point. Error: `needsInvitation`.
+    /// Enters a convo that the account was added to: fetch, store, join, confirm, read. A Welcome
+    /// that is stored needs no service: then the device has joined when this returns, and confirms
+    /// as soon as it can. If joining fails, it says so to the service, keeps the bytes, and fetches
+    /// once more. If that fails too, it comes back by an external commit. It can be called again
+    /// after a kill at any point. Errors: `needsInvitation`, `unknownConvo`.
     public func join(_ convo: String) async throws {
+        try await checkID(convo)
         if let running = joining[convo] { return try await running.value }
         let task = Task { try await self.joinNow(convo) }
         joining[convo] = task
@@ -16,13 +19,21 @@ extension Messenger {
     }
 
     private func joinNow(_ convo: String) async throws {
+        var stored = try await records.read(KeptWelcome.self, KeptWelcome.prefix + convo)
         for _ in 0..<2 {
-            guard let kept = try await keptWelcome(convo) else {
+            guard let kept = if let stored { stored } else { try await fetchWelcome(convo) } else {
                 if try await records.read(Thread.self, Thread.prefix + convo) != nil { return } // it has joined
                 break
             }
-            if try await joined(kept) {
-                try await confirm(kept)
+            stored = nil
+            guard try await joined(kept) else { continue }
+            let isNewest: Bool
+            do { isNewest = try await confirm(kept) { [service] in try await service.call(ConfirmWelcome.self, $0) } } catch {
+                guard RetryRule.verdict(on: error) == .again else { throw error }
+                tell(.joined(convoId: convo))
+                return later { try await $0.confirmLater(kept) }
+            }
+            if isNewest {
                 tell(.joined(convoId: convo))
                 return try await sync(convo)
             }
@@ -36,20 +47,16 @@ extension Messenger {
         try await sync(convo)
     }
 
-    /// The Welcome in the storage if the device has joined with it, else what the service has. nil if it is
-    /// gone on both sides.
-    private func keptWelcome(_ convo: String) async throws -> KeptWelcome? {
-        let name = KeptWelcome.prefix + convo
-        let before = try await records.read(KeptWelcome.self, name)
-        if let before, before.joined { return before }
+    /// What the service has. nil if it is gone.
+    private func fetchWelcome(_ convo: String) async throws -> KeptWelcome? {
         do {
             let device = try await mls.deviceID
             let fetched = try await ask(GetWelcome.self, .init(convoId: convo, deviceId: device))
             let kept = KeptWelcome(convoId: convo, welcome: fetched.welcome.data, keyPackageRef: fetched.keyPackageRef)
-            try await records.write([name: try encoded(kept)])
+            try await records.write([kept.name: try encoded(kept)])
             return kept
         } catch let error as ServiceError where error.name == .welcomeConsumed || error.name == .welcomeNotFound {
-            return before
+            return nil
         }
     }
 
@@ -74,20 +81,24 @@ extension Messenger {
         }
         guard let failure else { return true }
         let details = String(decoding: failure.utf8.prefix(Self.mostDetails), as: UTF8.self)
-        try await report(kept, success: false, details: details)
+        let input = ConfirmWelcome.Input(convoId: kept.convoId, success: false, errorDetails: details, keyPackageRef: kept.keyPackageRef)
+        _ = try await patiently { try await $0.call(ConfirmWelcome.self, input) }
         return false
     }
 
-    private func confirm(_ kept: KeptWelcome) async throws {
-        try await report(kept, success: true, details: nil)
+    /// Says that the device has joined. It returns false if a newer Welcome has taken the place of
+    /// this one.
+    private func confirm(
+        _ kept: KeptWelcome, by call: (ConfirmWelcome.Input) async throws -> ConfirmWelcome.Output
+    ) async throws -> Bool {
+        let answer = try await call(.init(convoId: kept.convoId, success: true, keyPackageRef: kept.keyPackageRef))
         try await records.write([kept.name: nil])
+        return answer.state != .superseded
     }
 
-    private func report(_ kept: KeptWelcome, success: Bool, details: String?) async throws {
-        let input = ConfirmWelcome.Input(
-            convoId: kept.convoId, success: success, errorDetails: details, keyPackageRef: kept.keyPackageRef
-        )
-        _ = try await patiently { try await $0.call(ConfirmWelcome.self, input) }
+    private func confirmLater(_ kept: KeptWelcome) async throws {
+        let isNewest = try await confirm(kept) { input in try await patiently { try await $0.call(ConfirmWelcome.self, input) } }
+        if isNewest { try await sync(kept.convoId) } else { try await join(kept.convoId) }
     }
 
     // MARK: KeyPackages
@@ -120,7 +131,7 @@ extension Messenger {
                     PublishKeyPackages.Item(cipherSuite: suite, keyPackage: Base64Text($0))
                 }
                 let draft = try Draft(
-                    PublishKeyPackages.self, .init(keyPackages: items), lane: lane, newKey: self.surroundings.newKey
+                    PublishKeyPackages.self, .init(keyPackages: items), lane: lane
                 )
                 try await self.outbox.add(draft, with: changes)
                 changes = [:]

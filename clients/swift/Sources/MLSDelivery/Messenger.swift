@@ -28,6 +28,8 @@ public enum MessengerError: Error, Hashable {
     case needsInvitation(convoId: String)
     /// The claim returned no KeyPackage of the account.
     case noKeyPackage(DID)
+    /// MLS cannot read an entry of the log.
+    case unreadable(convoId: String, seq: Int, String)
 }
 
 /// A device of an account: its convos, its outbox, its stock of KeyPackages, its events.
@@ -115,7 +117,15 @@ public actor Messenger {
 
     private func follow(_ event: OutboxEvent) async {
         tell(.outbox(event))
-        if case .held(let lane, .recover, _) = event { later { try await $0.makeGood(lane) } }
+        guard case .held(let lane, .recover, _) = event else { return }
+        later { messenger in
+            // What the device was never in cannot be lost.
+            if try await messenger.records.read(Thread.self, Thread.prefix + lane) == nil {
+                await messenger.outbox.recovered(lane)
+            } else {
+                try await messenger.makeGood(lane)
+            }
+        }
     }
 
     /// Calls a query until it has an answer. Errors: ``ServiceError`` that do not pass.
@@ -147,14 +157,25 @@ public actor Messenger {
         return thread
     }
 
-    /// Encrypts a message and puts it into the outbox. When it has returned, the message is sent, whatever
-    /// happens to the app. `message` should carry an id of its own: docs/RECOVERY.md. `changes` are values of the
-    /// app, with names that begin with `app/`, which are stored in the same write: for example that this
-    /// message is in the outbox.
+    /// Throws if the text cannot be the id of a convo. Whether there is one that the device has not
+    /// joined, such as a request, only the service knows.
+    func checkID(_ convo: String) async throws {
+        if try await records.read(Thread.self, Thread.prefix + convo) == nil, UUID(uuidString: convo) == nil {
+            throw MessengerError.unknownConvo(convo)
+        }
+    }
+
+    /// Encrypts a message and puts it into the outbox. When it has returned, the message is sent,
+    /// whatever happens to the app. `message` should carry an id of its own: docs/RECOVERY.md.
+    /// `changes` are values of the app, with names that begin with `app/`, which are stored in the
+    /// same write: for example that this message is in the outbox. Errors: ``InvalidInput``,
+    /// `unknownConvo`, and those of the storage and of MLS; then nothing is stored.
     @discardableResult
-    public func send(_ message: Data, to convo: String, with changes: Changes = [:]) async throws -> Write {
+    public func send(
+        _ message: Data, to convo: String, embedType: String? = nil, embedUri: String? = nil, with changes: Changes = [:]
+    ) async throws -> Write {
         try await turn.take {
-            let draft = try await self.draftMessage(message, convo)
+            let draft = try await self.draftMessage(message, convo, embedType, embedUri)
             let all = try await self.changes(for: draft).merging(changes) { _, new in new }
             return try await self.outbox.add(draft, with: all)
         }
@@ -164,21 +185,28 @@ public actor Messenger {
     public func value(_ name: String) async -> Data? { await records.data(name) }
 
     /// The caller has the turn.
-    func draftMessage(_ message: Data, _ convo: String) async throws -> Draft {
+    func draftMessage(_ message: Data, _ convo: String, _ embedType: String?, _ embedUri: String?) async throws -> Draft {
         let thread = try await thread(convo)
         guard let epoch = try await mls.epoch(of: thread.groupId) else { throw MessengerError.unknownConvo(convo) }
-        let ciphertext = try await mls.encrypt(message, in: thread.groupId)
-        return try Draft(
-            SendMessage.self,
-            .init(ciphertext: Bytes(ciphertext), convoId: convo, epoch: epoch, senderDid: account),
-            lane: convo, epoch: epoch, object: ciphertext, note: message, newKey: surroundings.newKey
+        var input = SendMessage.Input(
+            ciphertext: Bytes(Data()), convoId: convo, epoch: epoch, senderDid: account, embedType: embedType, embedUri: embedUri
         )
+        try input.check() // a refused call uses up no key
+        input.ciphertext = Bytes(try await mls.encrypt(message, in: thread.groupId))
+        return try Draft(SendMessage.self, input, lane: convo, epoch: epoch, object: input.ciphertext.data, note: message)
     }
 
-    /// Creates a convo with the members, of each of whom it claims KeyPackages. The answer of the write
-    /// names the convo.
+    /// The message of a write, encrypted again. The caller has the turn.
+    func draftAnew(_ write: Write) async throws -> Draft {
+        let before = try JSONDecoder().decode(SendMessage.Input.self, from: write.body)
+        return try await draftMessage(write.note, write.lane, before.embedType, before.embedUri)
+    }
+
+    /// Creates a convo with the members, of each of whom it claims KeyPackages: for that it waits
+    /// until the service answers. The answer of the write names the convo.
     @discardableResult
     public func create(with members: [DID], metadata: Defs.ConvoMetadata? = nil) async throws -> Write {
+        try CreateConvo.Input(cipherSuite: "", groupId: "", initialMembers: members, metadata: metadata).check()
         let packages = try await claim(members, convo: nil)
         let groupID = Data((0..<16).map { _ in UInt8.random(in: 0...255) })
         return try await turn.take {
@@ -192,7 +220,7 @@ public actor Messenger {
                     groupInfo: Bytes(info), initialMembers: members, metadata: metadata,
                     welcomeMessage: staged?.welcome.map(Base64Text.init)
                 ),
-                lane: "", note: groupID, newKey: self.surroundings.newKey
+                lane: "create/" + hexadecimal(groupID), note: groupID // no convo waits for another
             )
             return try await self.outbox.add(draft, with: self.mls.takeChanges())
         }
@@ -201,13 +229,16 @@ public actor Messenger {
     /// Adds accounts.
     @discardableResult
     public func add(_ members: [DID], to convo: String) async throws -> Write? {
-        try await commit(Plan(add: members, packages: claim(members, convo: convo)), convo)
+        try AddMembers.Input(convoId: convo, didList: members).check()
+        _ = try await thread(convo)
+        return try await commit(Plan(add: members, packages: claim(members, convo: convo)), convo)
     }
 
     /// Removes accounts: a right of the convo's creator, and everybody's once they have left.
     @discardableResult
     public func remove(_ member: DID, from convo: String) async throws -> Write? {
-        try await commit(Plan(remove: member), convo)
+        try LeaveConvo.Input(convoId: convo, targetDid: member).check()
+        return try await commit(Plan(remove: member), convo)
     }
 
     /// Changes the keys of the device.
@@ -217,20 +248,21 @@ public actor Messenger {
     /// Leaves the convo.
     @discardableResult
     public func leave(_ convo: String) async throws -> Write {
-        try await outbox.add(Draft(LeaveConvo.self, .init(convoId: convo), lane: convo, newKey: surroundings.newKey))
+        try await checkID(convo)
+        return try await outbox.add(Draft(LeaveConvo.self, .init(convoId: convo), lane: convo))
     }
 
     /// Accepts a request.
     @discardableResult
     public func accept(_ convo: String) async throws -> Write {
-        try await outbox.add(Draft(AcceptConvo.self, .init(convoId: convo), lane: convo, newKey: surroundings.newKey))
+        try await checkID(convo)
+        return try await outbox.add(Draft(AcceptConvo.self, .init(convoId: convo), lane: convo))
     }
 
-    private func claim(_ members: [DID], convo: String?) async throws -> [Data] {
+    func claim(_ members: [DID], convo: String?) async throws -> [Data] {
         if members.isEmpty { return [] }
         let suite = try await mls.cipherSuite
-        let key = surroundings.newKey()
-        let claimed = try await ask(GetKeyPackages.self, .init(dids: members, cipherSuite: suite, convoId: convo, idempotencyKey: key))
+        let claimed = try await ask(GetKeyPackages.self, .init(dids: members, cipherSuite: suite, convoId: convo))
         for member in members where !claimed.keyPackages.contains(where: { $0.did == member }) {
             throw MessengerError.noKeyPackage(member)
         }

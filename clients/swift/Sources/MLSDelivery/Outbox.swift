@@ -2,9 +2,10 @@ import Foundation
 
 /// Who makes the writes, and what becomes of them.
 public protocol Author: Sendable {
-    /// The epoch of the write is over, or its branch of the group (then there is no error). Bring the
-    /// group up to date, and make the write anew in the present epoch under a new key. An error is
-    /// taken for a passing one.
+    /// The epoch of the write is over, or its branch of the group (then there is no error). Bring
+    /// the group up to date, and make the write anew in the present epoch under a new key. A
+    /// ``ServiceError`` counts as the answer to the write; any other error is taken for a passing
+    /// one.
     func rewrite(_ write: Write, because error: ServiceError?) async throws -> Rewrite
     /// The write was accepted: a commit is applied now. Only then is the answer stored, so after a kill it
     /// is called again for the same write.
@@ -18,7 +19,8 @@ public enum Rewrite: Sendable {
     case anew(Draft)
     /// The same bytes: they are in the log, and their answer is still to be had.
     case asItIs
-    case never
+    /// Nothing: the write is refused, with this reason.
+    case never(String)
 }
 
 /// What happens in an outbox.
@@ -48,6 +50,11 @@ public actor Outbox {
         var worker: Task<Void, Never>?
         var sleep: Task<Void, any Error>?
         var held: Verdict?
+        /// Writes up to this id have been through a recovery: what the service says of them now is
+        /// final.
+        var recovered = 0
+        /// Whether the worker stays away, because its write is discarded now.
+        var paused = false
     }
 
     private let service: Service
@@ -118,7 +125,6 @@ public actor Outbox {
         return write
     }
 
-
     // MARK: Running
 
     /// Sends what is pending, and what comes, until `stop`.
@@ -149,8 +155,14 @@ public actor Outbox {
         }
     }
 
+    /// Goes on with a lane whose losses were made good, as far as they can be.
+    func recovered(_ lane: String) {
+        if lanes[lane]?.held == .recover { lanes[lane]?.recovered = nextID - 1 }
+        resume(lane: lane)
+    }
+
     private func wake(_ lane: String) {
-        guard running, lanes[lane]?.worker == nil, lanes[lane]?.held == nil, next(lane) != nil else { return }
+        guard running, lanes[lane]?.worker == nil, lanes[lane]?.held == nil, lanes[lane]?.paused != true, next(lane) != nil else { return }
         lanes[lane, default: Lane()].worker = Task { await self.drain(lane) }
     }
 
@@ -171,7 +183,7 @@ public actor Outbox {
                 let answer = try await service.post(write.nsid, body: write.body, checked: procedures[write.nsid])
                 try await accept(write, answer)
                 attempts = 0
-            } catch let error as StorageFailure {
+            } catch let error as StorageFailure where !(error.cause is CancellationError) {
                 lanes[lane]?.held = .hold
                 tell(.storageFailed(String(describing: error.cause)))
             } catch {
@@ -195,7 +207,7 @@ public actor Outbox {
                 return true
             case .newEpoch:
                 return try await makeAnew(write, because: answer, attempts: attempts)
-            case .refuse:
+            case .recover where write.id <= lanes[write.lane]?.recovered ?? 0, .refuse:
                 try await refuse(write, because: answer)
             case let verdict:
                 lanes[write.lane]?.held = verdict
@@ -219,7 +231,9 @@ public actor Outbox {
     /// It returns whether the same write is tried again.
     private func makeAnew(_ write: Write, because error: ServiceError?, attempts: Int) async throws -> Bool {
         let rewrite: Rewrite
-        do { rewrite = try await author.rewrite(write, because: error) } catch {
+        do { rewrite = try await author.rewrite(write, because: error) } catch let error as ServiceError {
+            return await handle(error, of: write, attempts: attempts)
+        } catch {
             await wait(write.lane, surroundings.backoff(after: attempts, error), .again)
             return true
         }
@@ -231,9 +245,9 @@ public actor Outbox {
             next.lane = write.lane
             try await orStorageFailure { try await store(next) }
         case .asItIs: try await orStorageFailure { try await store(next) }
-        case .never:
-            let reason = error ?? ServiceError(status: 0, name: ErrorName(rawValue: ""), message: "nothing is left to do")
-            try await orStorageFailure { try await refuse(write, because: reason) }
+        case .never(let reason):
+            let refusal = ServiceError(status: error?.status ?? 0, name: error?.name ?? ErrorName(rawValue: ""), message: reason)
+            try await orStorageFailure { try await refuse(write, because: refusal) }
         }
         return false
     }
@@ -321,6 +335,31 @@ public actor Outbox {
             if write.state != .pending { return write }
         }
         throw CancellationError()
+    }
+
+    /// Gives up a pending write: it becomes refused, and those behind it go on. An attempt whose
+    /// answer did not come may have taken effect: then the log shows it. It returns the write as it
+    /// is after that: accepted, if the answer came meanwhile.
+    @discardableResult
+    public func discard(_ id: Int) async throws -> Write? {
+        guard let lane = writes[id]?.lane, stored.contains(id) else { return nil }
+        if queues[lane]?.first == id {
+            lanes[lane, default: Lane()].paused = true
+            lanes[lane]?.worker?.cancel()
+            await lanes[lane]?.worker?.value
+            lanes[lane]?.paused = false
+        }
+        defer { wake(lane) }
+        guard var write = writes[id], write.state == .pending else { return writes[id] }
+        queues[lane]?.removeAll { $0 == id } // not to be sent while it is stored
+        write.state = .refused(ServiceError(status: 0, name: ErrorName(rawValue: ""), message: "discarded by the app"))
+        do { try await store(write) } catch {
+            queues[lane, default: []].append(id)
+            queues[lane]?.sort()
+            throw error
+        }
+        tell(.refused(write))
+        return write
     }
 
     /// Forgets writes that were refused or accepted.

@@ -94,11 +94,17 @@ actor Records {
     private let storage: any Storage
     private var values: [String: Data]
     private let turn = Turn()
+    /// Whether the last write failed.
+    private(set) var failed = false
 
     init(_ storage: any Storage, _ values: [String: Data]) { (self.storage, self.values) = (storage, values) }
 
     func write(_ changes: Changes) async throws {
-        try await turn.take { try await self.storage.write(changes) }
+        do { try await turn.take { try await self.storage.write(changes) } } catch {
+            failed = true
+            throw error
+        }
+        failed = false
         for (name, value) in changes { values[name] = value }
     }
 

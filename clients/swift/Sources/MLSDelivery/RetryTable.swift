@@ -55,6 +55,7 @@ public struct RetryRule: Sendable {
 
     /// What the outcome of an attempt asks for.
     public static func verdict(on error: any Error) -> Verdict {
+        if error is InvalidInput { return .refuse }
         guard let answer = error as? ServiceError else { return .again }
         let rule = table.first { rule in
             rule.status == answer.status && (rule.name ?? answer.name) == answer.name
@@ -71,15 +72,13 @@ public struct Surroundings: Sendable {
     public var sleep: @Sendable (_ seconds: Double) async throws -> Void
     /// A number from 0 to 1.
     public var random: @Sendable () -> Double
-    public var newKey: @Sendable () -> String
 
     public init(
         now: @escaping @Sendable () -> Date = { Date() },
         sleep: @escaping @Sendable (Double) async throws -> Void = { try await Task.sleep(nanoseconds: UInt64($0 * 1e9)) },
-        random: @escaping @Sendable () -> Double = { .random(in: 0...1) },
-        newKey: @escaping @Sendable () -> String = { UUID().uuidString.lowercased() }
+        random: @escaping @Sendable () -> Double = { .random(in: 0...1) }
     ) {
-        (self.now, self.sleep, self.random, self.newKey) = (now, sleep, random, newKey)
+        (self.now, self.sleep, self.random) = (now, sleep, random)
     }
 
     /// Seconds to wait before the next attempt: twice as long each time, half of it at random, and at

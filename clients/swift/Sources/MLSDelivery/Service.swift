@@ -43,15 +43,17 @@ public struct Service: Sendable {
         self.transport = transport
     }
 
-    /// Calls a query. Errors: ``ServiceError``, ``NoAnswer``.
+    /// Calls a query. Errors: ``ServiceError``, ``NoAnswer``, ``InvalidInput``.
     public func query<Q: Query>(_ method: Q.Type, _ parameters: Q.Parameters) async throws -> Q.Output {
+        try parameters.check()
         let body = try await renewing { try await send(request("GET", Q.nsid, items: parameters.items)) }
         return try Self.read(Q.Output.self, body)
     }
 
-    /// Calls a procedure. Errors: ``ServiceError``, ``NoAnswer``.
+    /// Calls a procedure. Errors: ``ServiceError``, ``NoAnswer``, ``InvalidInput``.
     public func call<P: Procedure>(_ method: P.Type, _ input: P.Input) async throws -> P.Output {
-        try Self.read(P.Output.self, try await post(P.nsid, body: encoded(input)))
+        try input.check()
+        return try Self.read(P.Output.self, try await post(P.nsid, body: encoded(input)))
     }
 
     /// Sends a procedure's body as it is, and returns the body of the 2xx. `checked` is the procedure

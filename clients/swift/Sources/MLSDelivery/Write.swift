@@ -15,16 +15,17 @@ public struct Draft: Sendable {
     /// The app's own, such as the plaintext: what it needs to make the write anew.
     public let note: Data
 
-    /// `object` is the message or the commit. An input without a key gets a new one.
+    /// `object` is the message or the commit. An input without a key gets a new one. Error:
+    /// ``InvalidInput``.
     public init<P: Procedure>(
-        _ procedure: P.Type, _ input: P.Input, lane: String, epoch: Int? = nil, object: Data? = nil, note: Data = Data(),
-        newKey: () -> String = Surroundings().newKey
+        _ procedure: P.Type, _ input: P.Input, lane: String, epoch: Int? = nil, object: Data? = nil, note: Data = Data()
     ) throws {
+        try input.check()
         var input = input
         var key = ""
-        if var keyed = input as? any Keyed {
-            key = keyed.idempotencyKey ?? newKey()
-            keyed.idempotencyKey = key
+        if let given = input as? any Keyed {
+            let keyed = withIdempotencyKey(given)
+            key = keyed.idempotencyKey ?? ""
             input = keyed as? P.Input ?? input
         }
         self.nsid = P.nsid

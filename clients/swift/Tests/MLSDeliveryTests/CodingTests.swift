@@ -33,8 +33,61 @@ final class CodingTests: XCTestCase {
         let input = UpdateCursor.Input(convoId: "c/d", seq: 7)
         XCTAssertEqual(String(decoding: try encoded(input), as: UTF8.self), #"{"convoId":"c/d","seq":7}"#)
         XCTAssertEqual(String(decoding: try encoded(NoBody()), as: UTF8.self), "{}")
-        let parameters = GetKeyPackages.Parameters(dids: [DID("did:plc:a"), DID("did:plc:b")], convoId: "c")
+        let parameters = GetKeyPackages.Parameters(dids: [DID("did:plc:a"), DID("did:plc:b")], convoId: "c", idempotencyKey: nil)
         XCTAssertEqual(parameters.items.map { $0.name + "=" + ($0.value ?? "") }.sorted(), ["convoId=c", "dids=did:plc:a", "dids=did:plc:b"])
+    }
+
+    /// Every input that takes a key has a new one from the start: the same input sent again is the
+    /// same request.
+    func testInputsHaveAKeyByDefault() throws {
+        let keys = [
+            BlockActor.Input(did: DID("did:plc:a")).idempotencyKey, LeaveConvo.Input(convoId: "c").idempotencyKey,
+            GetKeyPackages.Parameters(dids: []).idempotencyKey, GetKeyPackages.Parameters(dids: []).idempotencyKey,
+        ].compactMap { $0 }
+        XCTAssertEqual(Set(keys).count, 4)
+        XCTAssertNotNil(UUID(uuidString: keys[0]))
+        let without = BlockActor.Input(did: DID("did:plc:a"), idempotencyKey: nil)
+        XCTAssertNotNil(withIdempotencyKey(without).idempotencyKey)
+        XCTAssertEqual(withIdempotencyKey(LeaveConvo.Input(convoId: "c", idempotencyKey: "mine")).idempotencyKey, "mine")
+        let folder = URL(fileURLWithPath: #filePath).deletingLastPathComponent().appendingPathComponent("../../Sources/MLSDelivery/Generated")
+        for name in try FileManager.default.contentsOfDirectory(atPath: folder.path) {
+            let text = try String(contentsOf: folder.appendingPathComponent(name), encoding: .utf8)
+            XCTAssertFalse(text.contains("idempotencyKey: String? = nil"), name)
+        }
+    }
+
+    /// What the lexicon does not allow, and what is said of it: what was got, and what is wanted.
+    func testChecks() {
+        func complaint(_ input: some Checked) -> String? {
+            do { try input.check() } catch { return "\(error)" }
+            return nil
+        }
+        let did = DID("did:plc:a")
+        XCTAssertNil(complaint(CreateConvo.Input(cipherSuite: "s", groupId: "00", initialMembers: [did], metadata: .init(name: String(repeating: "é", count: 64)))))
+        XCTAssertEqual(
+            complaint(CreateConvo.Input(cipherSuite: "s", groupId: "00", metadata: .init(name: String(repeating: "é", count: 65)))),
+            "metadata.name has 130 bytes of UTF-8, and must have at most 128"
+        )
+        XCTAssertEqual(
+            complaint(CreateConvo.Input(cipherSuite: "s", groupId: "00", initialMembers: [did, DID("alice.test")])),
+            #"initialMembers[1] is "alice.test", and must be a DID, such as did:plc:…"#
+        )
+        XCTAssertEqual(complaint(AddMembers.Input(convoId: "c", didList: [])), "didList has 0 elements, and must have at least 1")
+        XCTAssertEqual(complaint(GetMessages.Parameters(convoId: "c", limit: 101)), "limit is 101, and must be at most 100")
+        XCTAssertEqual(complaint(BlockActor.Input(did: did, idempotencyKey: "")), "idempotencyKey has 0 bytes of UTF-8, and must have at least 1")
+        XCTAssertEqual(complaint(SendSignal.Input(convoId: "c", payload: Bytes(Data(count: 1025)))), "payload has 1025 bytes, and must have at most 1024")
+        let item = PublishKeyPackages.Item(cipherSuite: "s", keyPackage: Base64Text(Data(count: 1)))
+        XCTAssertEqual(complaint(PublishKeyPackages.Input(keyPackages: Array(repeating: item, count: 101))), "keyPackages has 101 elements, and must have at most 100")
+        XCTAssertEqual(complaint(WithdrawKeyPackages.Input(deviceId: "d", keyPackageRefs: [""])), "keyPackageRefs[0] has 0 bytes of UTF-8, and must have at least 1")
+        for good in ["did:plc:a", "did:web:a.example%3A8080", "did:erased:1", "did:x:a:b", "did:x:_"] { XCTAssertNil(complaint(DID(good)), good) }
+        for bad in ["", "did:plc:", "did:plc:a:", "did:PLC:a", "did:plc:a b", "did:plc:a\n", "did:plc:a#k", "xdid:plc:a", "did:plc:" + String(repeating: "a", count: 2048)] {
+            XCTAssertNotNil(complaint(DID(bad)), bad)
+        }
+        func uri(_ text: String) -> String? {
+            complaint(SendMessage.Input(ciphertext: Bytes(Data()), convoId: "c", epoch: 0, senderDid: did, embedUri: text))
+        }
+        for good in ["https://a", "mlsd:attachment/0", "at://did:plc:a/x/y"] { XCTAssertNil(uri(good), good) }
+        for bad in ["not a:uri", "a", "A:b", "a:", "a:b c", "a:b\n", "a:" + String(repeating: "b", count: 8192)] { XCTAssertNotNil(uri(bad), bad) }
     }
 
     func testErrors() {

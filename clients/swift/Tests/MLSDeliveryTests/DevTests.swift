@@ -162,6 +162,14 @@ final class DevTests: XCTestCase {
         }
         try await alice.send(Data("hello".utf8), to: convo)
         try await expect(bob, convo, "hello")
+        // What the server refuses is refused, and does not stay in the way.
+        let nowhere = UUID().uuidString.lowercased()
+        let refused = [
+            try await alice.send(Data("no attachment".utf8), to: convo, embedUri: "mlsd:attachment/" + nowhere), try await alice.leave(nowhere),
+        ]
+        for write in refused {
+            guard case .refused = try await alice.outbox.finished(write.id).state else { return XCTFail("\(write.nsid) was not refused") }
+        }
         try await alice.rotate(convo)
         try await bob.send(Data("and back".utf8), to: convo)
         try await expect(alice, convo, "and back")

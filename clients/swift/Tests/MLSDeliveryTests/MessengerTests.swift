@@ -22,7 +22,7 @@ final class MessengerTests: XCTestCase {
             let (server, storage) = (ModelServer(seed: 1), MemoryStorage())
             await server.addConvo(convo)
             await server.commit(convo)
-            try await server.addWelcome(convo, FakeMLS.state(Data(hexadecimal: convo)!, 1))
+            try await server.addWelcome(convo, FakeMLS.state(WrongCallsTests.group(convo), 1))
             let life = Life(seed: 0, at: step)
             let first = try await messenger(server, storage, life, seed: 2)
             do { try await first.join(convo) } catch { let over = await life.isOver; XCTAssertTrue(over, "\(error)") }
@@ -42,6 +42,56 @@ final class MessengerTests: XCTestCase {
             XCTAssertEqual(welcome?.failures, 0)
             if !killed { return XCTAssertGreaterThan(step, 8) }
         }
+    }
+
+    /// A stored Welcome needs no service (A20): the app was killed after the fetch, and starts
+    /// again without a network. The device joins, and its message waits; with the network back it
+    /// confirms and sends. Before, it could only join once the service had answered.
+    func testJoinFromStoredWelcomeOffline() async throws {
+        let (server, storage) = (ModelServer(seed: 1), MemoryStorage())
+        await server.addConvo(convo)
+        await server.commit(convo)
+        let welcome = try FakeMLS.state(WrongCallsTests.group(convo), 1)
+        await server.addWelcome(convo, welcome)
+        let kept = KeptWelcome(convoId: convo, welcome: welcome, keyPackageRef: "00")
+        try await storage.write([kept.name: encoded(kept)])
+        await server.set(WrongCallsTests.offline)
+        let phone = try await messenger(server, storage, Life(seed: 0), seed: 2)
+        let events = await phone.events()
+        try await phone.join(convo)
+        let joined = try await phone.convos()
+        XCTAssertEqual(joined, [convo])
+        for await event in events { if event == .joined(convoId: convo) { break } }
+        try await phone.start(listening: false)
+        try await phone.send(Data("hello".utf8), to: convo)
+        let before = await server.welcomes[convo]
+        XCTAssertEqual([before?.fetched, before?.failures], [0, 0])
+        await server.set(.init())
+        try await untilEmpty(phone)
+        try await phone.join(convo) // returns when it is confirmed
+        let after = await server.welcomes[convo]
+        XCTAssertEqual([after?.consumed, after?.fetched == 0], [true, true])
+        let texts = try await server.texts(convo)
+        XCTAssertEqual(texts, ["hello"])
+        await phone.stop()
+    }
+
+    /// A stored Welcome that a newer one has replaced meanwhile: the device joins with it, learns
+    /// that when it confirms, and joins with the newer one.
+    func testStoredWelcomeIsReplaced() async throws {
+        let (server, storage) = (ModelServer(seed: 1), MemoryStorage())
+        await server.addConvo(convo)
+        for _ in 0..<3 { await server.commit(convo) }
+        let kept = KeptWelcome(convoId: convo, welcome: try FakeMLS.state(WrongCallsTests.group(convo), 1), keyPackageRef: "old")
+        try await storage.write([kept.name: encoded(kept)])
+        await server.addWelcome(convo, try FakeMLS.state(WrongCallsTests.group(convo), 3))
+        let phone = try await messenger(server, storage, Life(seed: 0), seed: 2)
+        try await phone.join(convo)
+        let entered = try await phone.thread(convo).entered
+        XCTAssertEqual(entered, 3)
+        let welcome = await server.welcomes[convo]
+        XCTAssertEqual(welcome?.consumed, true)
+        await phone.stop()
     }
 
     /// A damaged Welcome: two fetches, two reports, and then back by an external commit.
@@ -64,7 +114,6 @@ final class MessengerTests: XCTestCase {
         XCTAssertEqual(texts, ["message 0"])
         await phone.stop()
     }
-
 
     /// Lost answers do not lead to more KeyPackages than are needed, and none is made twice.
     func testStock() async throws {

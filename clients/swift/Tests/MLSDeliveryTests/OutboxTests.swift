@@ -5,7 +5,7 @@ import XCTest
 /// The outbox's property: whatever fails, and wherever the app is killed, each message is in the log exactly
 /// once, in its order.
 final class OutboxTests: XCTestCase {
-    static let convo = "0192f3a4aaaabbbb"
+    static let convo = WrongCallsTests.convo
     static let account = DID("did:plc:alice")
 
     /// One life of the app.
@@ -35,7 +35,7 @@ final class OutboxTests: XCTestCase {
     static func begin(seed: UInt64) async throws -> (ModelServer, MemoryStorage) {
         let (server, storage) = (ModelServer(seed: seed), MemoryStorage())
         await server.addConvo(convo)
-        try await storage.write(firstValues(convo: convo, groupID: Data(hexadecimal: convo)!))
+        try await storage.write(firstValues(convo: convo, groupID: WrongCallsTests.group(convo)))
         return (server, storage)
     }
 

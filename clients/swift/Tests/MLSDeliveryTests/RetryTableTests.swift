@@ -43,6 +43,7 @@ final class RetryTableTests: XCTestCase {
             XCTAssertEqual(RetryRule.verdict(on: ServiceError(status: status, name: ErrorName(rawValue: ""), message: "")), .again)
         }
         XCTAssertEqual(RetryRule.verdict(on: NoAnswer(URLError(.timedOut))), .again)
+        XCTAssertEqual(RetryRule.verdict(on: InvalidInput(field: "did", reason: "")), .refuse)
         for (status, name, want) in [
             (401, "InvalidToken", Verdict.hold), (403, "Blocked", .hold), (403, "AccountInactive", .hold), (404, "ConvoNotFound", .recover),
             (400, "InvalidRequest", .refuse), (403, "NotMember", .refuse), (413, "MessageTooLarge", .refuse), (501, "MethodNotImplemented", .refuse),

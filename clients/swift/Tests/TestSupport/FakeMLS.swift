@@ -7,6 +7,7 @@ public actor FakeMLS: MLSDevice {
     private struct Group: Codable {
         var epoch = 0
         var staged: Data?
+        var made: Set<Data>? // commits of the device, which it can only confirm
         var external: Data?
         var generation = 0 // of the ratchet: a message that is read twice is an error
         var seen: Set<Data> = []
@@ -17,6 +18,10 @@ public actor FakeMLS: MLSDevice {
     private var groups: [Data: Group] = [:]
     private var changed: Set<Data> = []
     private var random: Random
+    private var confirms = true
+
+    /// From now on it cannot confirm a staged commit.
+    public func failToConfirm() { confirms = false }
 
     public init(_ values: [String: Data], device: String, seed: UInt64) throws {
         deviceID = device
@@ -27,7 +32,10 @@ public actor FakeMLS: MLSDevice {
         }
     }
 
-    public enum Failure: Error { case unknownGroup, notAMessage, readTwice, wrongEpoch(Int, Int) }
+    /// A message that begins so cannot be encrypted after epoch 0.
+    public static let once = "once: "
+
+    public enum Failure: Error { case unknownGroup, notAMessage, readTwice, wrongEpoch(Int, Int), cannotEncrypt, notStaged }
 
     private func group(_ id: Data) throws -> Group {
         guard let group = groups[id] else { throw Failure.unknownGroup }
@@ -63,6 +71,7 @@ public actor FakeMLS: MLSDevice {
 
     public func encrypt(_ plaintext: Data, in groupID: Data) throws -> Data {
         var group = try group(groupID)
+        if group.epoch > 0 && plaintext.starts(with: Data(Self.once.utf8)) { throw Failure.cannotEncrypt }
         group.generation += 1
         set(groupID, group)
         return Self.message(1, groupID, group.epoch, plaintext + random.bytes(8))
@@ -74,6 +83,7 @@ public actor FakeMLS: MLSDevice {
         guard parsed.groupID == groupID else { throw Failure.unknownGroup }
         guard parsed.epoch == group.epoch else { throw Failure.wrongEpoch(parsed.epoch, group.epoch) }
         if parsed.content == 3 {
+            if group.made?.contains(message) == true, group.staged != message { throw Failure.notStaged }
             set(groupID, Group(epoch: group.epoch + 1))
             return .commit
         }
@@ -86,6 +96,7 @@ public actor FakeMLS: MLSDevice {
         var group = try group(groupID)
         let commit = Self.message(3, groupID, group.epoch, random.bytes(16))
         group.staged = commit
+        group.made = (group.made ?? []).union([commit])
         set(groupID, group)
         let next = try Self.state(groupID, group.epoch + 1)
         return StagedCommit(
@@ -94,6 +105,7 @@ public actor FakeMLS: MLSDevice {
     }
 
     public func confirm(groupID: Data) throws {
+        if !confirms { throw Failure.notStaged }
         let group = try group(groupID)
         if group.staged != nil { set(groupID, Group(epoch: group.epoch + 1)) }
     }

@@ -4,6 +4,9 @@ import MLSDelivery
 /// A server as docs/CLIENTS.md describes it, for one account and its convos, in memory, with faults. It is
 /// written without the client's code, so that both agree on the contract and not on a mistake.
 public actor ModelServer: Transport {
+    /// Whose requests it gets.
+    public static let caller = "did:plc:alice"
+
     public struct Entry: Sendable {
         public var id: String
         public var ciphertext: Data
@@ -12,6 +15,8 @@ public actor ModelServer: Transport {
     }
 
     struct Convo {
+        var group: Data
+        var members: Set<String> = [ModelServer.caller]
         var epoch = 0
         var log: [Entry] = []
         var groupInfo: Data?
@@ -57,7 +62,9 @@ public actor ModelServer: Transport {
     public init(seed: UInt64) { random = Random(seed: seed) }
 
     public func set(_ faults: Faults) { self.faults = faults }
-    public func addConvo(_ id: String) { convos[id] = Convo() }
+    public func addConvo(_ id: String) {
+        convos[id] = Convo(group: Data(hexadecimal: id.replacingOccurrences(of: "-", with: "")) ?? Data())
+    }
     public func addWelcome(_ convo: String, _ bytes: Data) { welcomes[convo] = Welcome(bytes: bytes) }
     public func log(_ convo: String) -> [Entry] { convos[convo]?.log ?? [] }
     public func epoch(_ convo: String) -> Int { convos[convo]?.epoch ?? -1 }
@@ -75,16 +82,22 @@ public actor ModelServer: Transport {
         if let snapshot { (convos, records, bodies) = snapshot }
     }
 
+    /// The server loses the convo for good.
+    public func lose(_ convo: String) { convos[convo] = nil }
+
     /// Another member's commit.
     public func commit(_ convo: String) { race(convo) }
 
     private func race(_ id: String) {
-        guard var convo = convos[id], let group = Data(hexadecimal: id) else { return }
-        let commit = FakeMLS.message(3, group, convo.epoch, random.bytes(16))
+        guard var convo = convos[id] else { return }
+        advance(&convo, FakeMLS.message(3, convo.group, convo.epoch, random.bytes(16)))
+        convos[id] = convo
+    }
+
+    private func advance(_ convo: inout Convo, _ commit: Data) {
         append(&convo, commit, isCommit: true)
         convo.epoch += 1
-        convo.groupInfo = FakeMLS.message(3, group, convo.epoch, Data())
-        convos[id] = convo
+        convo.groupInfo = FakeMLS.message(3, convo.group, convo.epoch, Data())
     }
 
     private func append(_ convo: inout Convo, _ bytes: Data, isCommit: Bool) {
@@ -143,33 +156,67 @@ public actor ModelServer: Transport {
 
     private func parameters(_ url: URL) -> [String: Any] {
         var out: [String: Any] = [:]
-        for item in URLComponents(url: url, resolvingAgainstBaseURL: false)?.queryItems ?? [] { out[item.name] = item.value }
+        for item in URLComponents(url: url, resolvingAgainstBaseURL: false)?.queryItems ?? [] {
+            if item.name == "dids" {
+                out[item.name] = (out[item.name] as? [String] ?? []) + [item.value ?? ""]
+            } else {
+                out[item.name] = item.value
+            }
+        }
         return out
     }
 
+    /// The refusal of an input that the lexicon does not allow.
+    private func invalid(_ input: [String: Any]) -> Answer? {
+        func matches(_ text: String, _ pattern: String) -> Bool { text.range(of: pattern, options: .regularExpression) != nil }
+        let dids = ["dids", "didList", "initialMembers"].flatMap { input[$0] as? [String] ?? [] } + ["senderDid", "targetDid"].compactMap { input[$0] as? String }
+        for did in dids where !matches(did, "^did:[a-z]+:[a-zA-Z0-9._:%-]*[a-zA-Z0-9._-]$") { return refusal(400, "InvalidRequest", "\(did): must be a DID") }
+        if let uri = input["embedUri"] as? String, !matches(uri, "^[a-z][a-z.-]{0,80}:[!-~]+$") { return refusal(400, "InvalidAsset", "embedUri: must be a URI") }
+        let metadata = input["metadata"] as? [String: String]
+        if (metadata?["name"] ?? "").utf8.count > 128 { return refusal(400, "InvalidRequest", "metadata.name: must have at most 128 bytes") }
+        return nil
+    }
+
     private func run(_ nsid: String, _ id: String, _ input: [String: Any]) throws -> Answer {
-        if nsid == PublishKeyPackages.nsid { return publish(input) }
-        if nsid == GetKeyPackageStats.nsid { return stats(input) }
-        if nsid == GetWelcome.nsid || nsid == ConfirmWelcome.nsid { return welcome(nsid, id, input) }
-        guard var convo = convos[id] else { return refusal(404, "ConvoNotFound", "no such convo") }
+        if let refusal = invalid(input) { return refusal }
         switch nsid {
-        case SendMessage.nsid, SubmitCommit.nsid, ProcessExternalCommit.nsid:
-            let isCommit = nsid != SendMessage.nsid
-            let field = input[isCommit ? "commit" : "ciphertext"] as? [String: String]
-            let bytes = Data(base64Encoded: field?["$bytes"] ?? "") ?? Data()
-            let parsed = try FakeMLS.parse(bytes)
+        case PublishKeyPackages.nsid: return publish(input)
+        case GetKeyPackageStats.nsid: return stats(input)
+        case GetKeyPackages.nsid: return claim(input)
+        case CreateConvo.nsid: return try create(input)
+        case GetWelcome.nsid, ConfirmWelcome.nsid: return welcome(nsid, id, input)
+        default: break
+        }
+        guard var convo = convos[id] else { return refusal(404, "ConvoNotFound", "no such convo") }
+        guard convo.members.contains(Self.caller) else { return refusal(403, "NotMember", "the caller has left") }
+        switch nsid {
+        case SendMessage.nsid, SubmitCommit.nsid, ProcessExternalCommit.nsid, AddMembers.nsid, LeaveConvo.nsid:
+            if nsid == LeaveConvo.nsid, input["commit"] == nil {
+                convo.members.remove(Self.caller)
+                convos[id] = convo
+                return ok(["success": true, "newEpoch": convo.epoch])
+            }
+            let field = input[nsid == SendMessage.nsid ? "ciphertext" : "commit"]
+            let bytes = Data(base64Encoded: (field as? [String: String])?["$bytes"] ?? field as? String ?? "") ?? Data()
+            guard let parsed = try? FakeMLS.parse(bytes) else { return refusal(400, "InvalidMessage", "does not parse") }
             if parsed.epoch != convo.epoch {
                 let side = parsed.epoch < convo.epoch ? "stale" : "ahead"
                 return refusal(409, "EpochMismatch", "epoch \(parsed.epoch) is \(side); currentEpoch=\(convo.epoch)")
             }
-            append(&convo, bytes, isCommit: isCommit)
-            if isCommit {
-                convo.epoch += 1
-                convo.groupInfo = FakeMLS.message(3, parsed.groupID, convo.epoch, Data())
+            if nsid == SendMessage.nsid {
+                if input["embedUri"] as? String == Self.noAttachment { return refusal(400, "InvalidAsset", "no such attachment") }
+                append(&convo, bytes, isCommit: false)
+                convos[id] = convo
+                return ok(["messageId": "m\(serial)", "receivedAt": "2026-11-22T09:30:00.123Z", "seq": convo.log.count, "epoch": convo.epoch])
             }
+            let added = input["didList"] as? [String] ?? []
+            if added.contains(where: convo.members.contains) { return refusal(409, "AlreadyMember", "a member already") }
+            convo.members.formUnion(added)
+            if let removed = input["targetDid"] as? String { convo.members.remove(removed) }
+            advance(&convo, bytes)
             convos[id] = convo
-            if isCommit { return ok(["newEpoch": convo.epoch, "seq": convo.log.count]) }
-            return ok(["messageId": "m\(serial)", "receivedAt": "2026-11-22T09:30:00.123Z", "seq": convo.log.count, "epoch": convo.epoch])
+            return ok(["success": true, "newEpoch": convo.epoch, "seq": convo.log.count])
+        case AcceptConvo.nsid: return ok(["accepted": true])
         case GetMessages.nsid: return messages(id, convo, input)
         case GetEpoch.nsid: return ok(["convoId": id, "currentEpoch": convo.epoch])
         case GetGroupInfo.nsid:
@@ -200,6 +247,31 @@ public actor ModelServer: Transport {
         return ok(answer)
     }
 
+    /// An attachment that no convo has.
+    public static let noAttachment = "mlsd:attachment/0"
+    /// Accounts whose DID begins so have no KeyPackages.
+    public static let withoutKeyPackages = "did:plc:none"
+
+    private func claim(_ input: [String: Any]) -> Answer {
+        let dids = (input["dids"] as? [String] ?? []).filter { !$0.hasPrefix(Self.withoutKeyPackages) }
+        return ok(["keyPackages": dids.map { ["did": $0, "keyPackage": "AAAA", "cipherSuite": "suite"] }])
+    }
+
+    private func create(_ input: [String: Any]) throws -> Answer {
+        let text = input["groupId"] as? String ?? ""
+        var convo = Convo(group: Data(hexadecimal: text) ?? Data())
+        if convos.values.contains(where: { $0.group == convo.group }) { return refusal(409, "GroupAlreadyExists", "taken") }
+        convo.members.formUnion(input["initialMembers"] as? [String] ?? [])
+        convo.epoch = input["currentEpoch"] as? Int ?? 0
+        serial += 1
+        let id = "0192f3a4-0000-7000-8000-" + String(format: "%012x", serial)
+        convos[id] = convo
+        return ok([
+            "id": id, "groupId": text, "creator": Self.caller, "members": [Any](), "epoch": convo.epoch, "cipherSuite": "suite",
+            "createdAt": "2026-11-22T09:30:00.123Z",
+        ])
+    }
+
     private func publish(_ input: [String: Any]) -> Answer {
         let items = input["keyPackages"] as? [[String: Any]] ?? []
         let results = items.map { item -> [String: Any] in
@@ -222,6 +294,7 @@ public actor ModelServer: Transport {
         guard var welcome = welcomes[id] else { return refusal(404, "WelcomeNotFound", "none") }
         defer { welcomes[id] = welcome }
         if nsid == ConfirmWelcome.nsid {
+            if input["keyPackageRef"] as? String != "00" { return ok(["confirmed": true, "state": "superseded"]) }
             let success = input["success"] as? Bool == true
             if success { welcome.consumed = true } else { welcome.failures += 1 }
             return ok(["confirmed": true])

@@ -80,8 +80,7 @@ public func simulated(seed: UInt64, life: Life? = nil) -> Surroundings {
             numbers.pass(seconds)
             await Task.yield()
         },
-        random: { numbers.number() },
-        newKey: { numbers.key() }
+        random: { numbers.number() }
     )
 }
 
@@ -94,5 +93,4 @@ private final class Numbers: @unchecked Sendable {
     func now() -> Date { lock.withLock { time } }
     func pass(_ seconds: Double) { lock.withLock { time += seconds } }
     func number() -> Double { lock.withLock { .random(in: 0...1, using: &random) } }
-    func key() -> String { lock.withLock { random.bytes(16).hexadecimal } }
 }

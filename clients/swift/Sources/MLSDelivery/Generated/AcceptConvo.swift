@@ -7,7 +7,7 @@ import Foundation
 public enum AcceptConvo: Procedure {
     public static let nsid = "blue.catbird.mls.acceptConvo"
 
-    public struct Input: Codable, Hashable, Sendable, Keyed {
+    public struct Input: Codable, Hashable, Sendable, Checked, Keyed {
         /// Id of the convo.
         public var convoId: String
         /// Names this attempt: a repeated request with the same key gets the first answer and has
@@ -15,9 +15,13 @@ public enum AcceptConvo: Procedure {
         /// belongs to the caller, the method and the convo.
         public var idempotencyKey: String?
 
-        public init(convoId: String, idempotencyKey: String? = nil) {
+        public init(convoId: String, idempotencyKey: String? = newIdempotencyKey()) {
             self.convoId = convoId
             self.idempotencyKey = idempotencyKey
+        }
+
+        public func check() throws {
+            try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
         }
     }
 

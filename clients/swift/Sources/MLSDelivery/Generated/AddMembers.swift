@@ -7,7 +7,7 @@ import Foundation
 public enum AddMembers: Procedure {
     public static let nsid = "blue.catbird.mls.addMembers"
 
-    public struct Input: Codable, Hashable, Sendable, Keyed {
+    public struct Input: Codable, Hashable, Sendable, Checked, Keyed {
         /// Id of the convo.
         public var convoId: String
         /// Accounts to add.
@@ -33,7 +33,7 @@ public enum AddMembers: Procedure {
             didList: [DID],
             commit: Base64Text? = nil,
             groupInfo: Bytes? = nil,
-            idempotencyKey: String? = nil,
+            idempotencyKey: String? = newIdempotencyKey(),
             keyPackageHashes: [Defs.KeyPackageHashEntry]? = nil,
             welcomeMessage: Base64Text? = nil
         ) {
@@ -44,6 +44,13 @@ public enum AddMembers: Procedure {
             self.idempotencyKey = idempotencyKey
             self.keyPackageHashes = keyPackageHashes
             self.welcomeMessage = welcomeMessage
+        }
+
+        public func check() throws {
+            try Field("didList").check(didList, count: 1...50)
+            try Field("groupInfo").check(groupInfo, bytes: 0...1048576)
+            try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
+            try Field("keyPackageHashes").check(keyPackageHashes)
         }
     }
 

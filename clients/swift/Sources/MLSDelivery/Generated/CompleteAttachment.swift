@@ -9,7 +9,7 @@ import Foundation
 public enum CompleteAttachment: Procedure {
     public static let nsid = "blue.catbird.mls.completeAttachment"
 
-    public struct Input: Codable, Hashable, Sendable {
+    public struct Input: Codable, Hashable, Sendable, Checked {
         /// Id of the attachment.
         public var attachmentId: String
         /// Id of the convo.
@@ -18,6 +18,10 @@ public enum CompleteAttachment: Procedure {
         public init(attachmentId: String, convoId: String) {
             self.attachmentId = attachmentId
             self.convoId = convoId
+        }
+
+        public func check() throws {
+            try Field("attachmentId").check(attachmentId, bytes: 0...64)
         }
     }
 

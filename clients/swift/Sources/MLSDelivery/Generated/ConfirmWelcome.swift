@@ -6,7 +6,7 @@ import Foundation
 public enum ConfirmWelcome: Procedure {
     public static let nsid = "blue.catbird.mls.confirmWelcome"
 
-    public struct Input: Codable, Hashable, Sendable {
+    public struct Input: Codable, Hashable, Sendable, Checked {
         /// Id of the convo.
         public var convoId: String
         /// True once the group is joined and stored on the device; false: the Welcome stays
@@ -31,6 +31,11 @@ public enum ConfirmWelcome: Procedure {
             self.deviceId = deviceId
             self.errorDetails = errorDetails
             self.keyPackageRef = keyPackageRef
+        }
+
+        public func check() throws {
+            try Field("deviceId").check(deviceId, bytes: 0...256)
+            try Field("keyPackageRef").check(keyPackageRef, bytes: 0...128)
         }
     }
 

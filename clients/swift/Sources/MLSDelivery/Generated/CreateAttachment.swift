@@ -8,7 +8,7 @@ import Foundation
 public enum CreateAttachment: Procedure {
     public static let nsid = "blue.catbird.mls.createAttachment"
 
-    public struct Input: Codable, Hashable, Sendable, Keyed {
+    public struct Input: Codable, Hashable, Sendable, Checked, Keyed {
         /// Id of the convo.
         public var convoId: String
         /// SHA-256 of the ciphertext, as lower-case hex.
@@ -20,11 +20,22 @@ public enum CreateAttachment: Procedure {
         /// belongs to the caller, the method and the convo.
         public var idempotencyKey: String?
 
-        public init(convoId: String, sha256: String, size: Int, idempotencyKey: String? = nil) {
+        public init(
+            convoId: String,
+            sha256: String,
+            size: Int,
+            idempotencyKey: String? = newIdempotencyKey()
+        ) {
             self.convoId = convoId
             self.sha256 = sha256
             self.size = size
             self.idempotencyKey = idempotencyKey
+        }
+
+        public func check() throws {
+            try Field("sha256").check(sha256, bytes: 64...64)
+            try Field("size").check(size, in: 1...Int.max)
+            try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
         }
     }
 

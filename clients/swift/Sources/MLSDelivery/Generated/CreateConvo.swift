@@ -6,7 +6,7 @@ import Foundation
 public enum CreateConvo: Procedure {
     public static let nsid = "blue.catbird.mls.createConvo"
 
-    public struct Input: Codable, Hashable, Sendable, Keyed {
+    public struct Input: Codable, Hashable, Sendable, Checked, Keyed {
         /// The group's MLS cipher suite.
         public var cipherSuite: String
         /// MLS group_id as lower-case hex.
@@ -35,7 +35,7 @@ public enum CreateConvo: Procedure {
             groupId: String,
             currentEpoch: Int? = nil,
             groupInfo: Bytes? = nil,
-            idempotencyKey: String? = nil,
+            idempotencyKey: String? = newIdempotencyKey(),
             initialMembers: [DID]? = nil,
             keyPackageHashes: [Defs.KeyPackageHashEntry]? = nil,
             metadata: Defs.ConvoMetadata? = nil,
@@ -50,6 +50,16 @@ public enum CreateConvo: Procedure {
             self.keyPackageHashes = keyPackageHashes
             self.metadata = metadata
             self.welcomeMessage = welcomeMessage
+        }
+
+        public func check() throws {
+            try Field("groupId").check(groupId, bytes: 0...128)
+            try Field("currentEpoch").check(currentEpoch, in: 0...Int.max)
+            try Field("groupInfo").check(groupInfo, bytes: 0...1048576)
+            try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
+            try Field("initialMembers").check(initialMembers, count: 0...100)
+            try Field("keyPackageHashes").check(keyPackageHashes)
+            try Field("metadata").check(metadata)
         }
     }
     public typealias Output = Defs.ConvoView

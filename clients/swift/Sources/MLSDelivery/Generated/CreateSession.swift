@@ -9,12 +9,16 @@ import Foundation
 public enum CreateSession: Procedure {
     public static let nsid = "blue.catbird.mls.createSession"
 
-    public struct Input: Codable, Hashable, Sendable {
+    public struct Input: Codable, Hashable, Sendable, Checked {
         /// The device: the SHA-256 of its KeyPackages' signature key, in lower-case hexadecimal.
         public var deviceId: String
 
         public init(deviceId: String) {
             self.deviceId = deviceId
+        }
+
+        public func check() throws {
+            try Field("deviceId").check(deviceId, bytes: 64...64)
         }
     }
 

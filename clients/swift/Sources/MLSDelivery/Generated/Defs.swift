@@ -6,7 +6,7 @@ import Foundation
 public enum Defs {
 
     /// Plain-text labels of a convo. The server can read them.
-    public struct ConvoMetadata: Codable, Hashable, Sendable {
+    public struct ConvoMetadata: Codable, Hashable, Sendable, Checked {
         /// Purpose, in UTF-8 bytes at most the limit.
         public var description: String?
         /// Title, in UTF-8 bytes at most the limit.
@@ -15,6 +15,11 @@ public enum Defs {
         public init(description: String? = nil, name: String? = nil) {
             self.description = description
             self.name = name
+        }
+
+        public func check() throws {
+            try Field("description").check(description, bytes: 0...512)
+            try Field("name").check(name, bytes: 0...128)
         }
     }
 
@@ -124,7 +129,7 @@ public enum Defs {
 
     /// Which KeyPackage a member was added with. It is accepted but not needed: a Welcome names
     /// its KeyPackageRefs itself.
-    public struct KeyPackageHashEntry: Codable, Hashable, Sendable {
+    public struct KeyPackageHashEntry: Codable, Hashable, Sendable, Checked {
         /// Whose KeyPackage was used.
         public var did: DID
         /// KeyPackageRef of the KeyPackage. Lower-case hex.
@@ -133,6 +138,10 @@ public enum Defs {
         public init(did: DID, hash: String) {
             self.did = did
             self.hash = hash
+        }
+
+        public func check() throws {
+            try Field("did").check(did)
         }
     }
 

@@ -7,7 +7,7 @@ import Foundation
 public enum DeleteAttachment: Procedure {
     public static let nsid = "blue.catbird.mls.deleteAttachment"
 
-    public struct Input: Codable, Hashable, Sendable, Keyed {
+    public struct Input: Codable, Hashable, Sendable, Checked, Keyed {
         /// Id of the attachment.
         public var attachmentId: String
         /// Id of the convo.
@@ -17,10 +17,15 @@ public enum DeleteAttachment: Procedure {
         /// belongs to the caller, the method and the convo.
         public var idempotencyKey: String?
 
-        public init(attachmentId: String, convoId: String, idempotencyKey: String? = nil) {
+        public init(attachmentId: String, convoId: String, idempotencyKey: String? = newIdempotencyKey()) {
             self.attachmentId = attachmentId
             self.convoId = convoId
             self.idempotencyKey = idempotencyKey
+        }
+
+        public func check() throws {
+            try Field("attachmentId").check(attachmentId, bytes: 0...64)
+            try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
         }
     }
 

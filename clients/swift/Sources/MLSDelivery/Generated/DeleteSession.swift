@@ -9,12 +9,16 @@ import Foundation
 public enum DeleteSession: Procedure {
     public static let nsid = "blue.catbird.mls.deleteSession"
 
-    public struct Input: Codable, Hashable, Sendable {
+    public struct Input: Codable, Hashable, Sendable, Checked {
         /// With a service-auth token: end the sessions of this device only.
         public var deviceId: String?
 
         public init(deviceId: String? = nil) {
             self.deviceId = deviceId
+        }
+
+        public func check() throws {
+            try Field("deviceId").check(deviceId, bytes: 64...64)
         }
     }
 

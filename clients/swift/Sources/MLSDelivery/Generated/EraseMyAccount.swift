@@ -12,7 +12,7 @@ import Foundation
 public enum EraseMyAccount: Procedure {
     public static let nsid = "blue.catbird.mls.eraseMyAccount"
 
-    public struct Input: Codable, Hashable, Sendable, Keyed {
+    public struct Input: Codable, Hashable, Sendable, Checked, Keyed {
         /// The token that the first step answered. It is good once, for ten minutes, for the
         /// account that asked for it, until the account asks for another.
         public var confirmationToken: String?
@@ -22,9 +22,14 @@ public enum EraseMyAccount: Procedure {
         /// has its own key.
         public var idempotencyKey: String?
 
-        public init(confirmationToken: String? = nil, idempotencyKey: String? = nil) {
+        public init(confirmationToken: String? = nil, idempotencyKey: String? = newIdempotencyKey()) {
             self.confirmationToken = confirmationToken
             self.idempotencyKey = idempotencyKey
+        }
+
+        public func check() throws {
+            try Field("confirmationToken").check(confirmationToken, bytes: 1...128)
+            try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
         }
     }
 

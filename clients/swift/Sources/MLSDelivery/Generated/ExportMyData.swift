@@ -21,6 +21,10 @@ public enum ExportMyData: Query {
             self.limit = limit
         }
 
+        public func check() throws {
+            try Field("limit").check(limit, in: 1...500)
+        }
+
         public var items: [URLQueryItem] {
             var list = QueryItems()
             list.add("cursor", cursor)

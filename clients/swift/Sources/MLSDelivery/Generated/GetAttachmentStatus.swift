@@ -17,6 +17,10 @@ public enum GetAttachmentStatus: Query {
             self.convoId = convoId
         }
 
+        public func check() throws {
+            try Field("attachmentId").check(attachmentId, bytes: 0...64)
+        }
+
         public var items: [URLQueryItem] {
             var list = QueryItems()
             list.add("attachmentId", attachmentId)

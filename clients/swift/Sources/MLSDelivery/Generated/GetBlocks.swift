@@ -18,6 +18,10 @@ public enum GetBlocks: Query {
             self.limit = limit
         }
 
+        public func check() throws {
+            try Field("limit").check(limit, in: 1...100)
+        }
+
         public var items: [URLQueryItem] {
             var list = QueryItems()
             list.add("cursor", cursor)

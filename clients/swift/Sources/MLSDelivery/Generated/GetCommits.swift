@@ -21,6 +21,11 @@ public enum GetCommits: Query {
             self.toEpoch = toEpoch
         }
 
+        public func check() throws {
+            try Field("fromEpoch").check(fromEpoch, in: 0...Int.max)
+            try Field("toEpoch").check(toEpoch, in: 0...Int.max)
+        }
+
         public var items: [URLQueryItem] {
             var list = QueryItems()
             list.add("convoId", convoId)

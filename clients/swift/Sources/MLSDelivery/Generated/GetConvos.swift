@@ -20,6 +20,10 @@ public enum GetConvos: Query {
             self.requests = requests
         }
 
+        public func check() throws {
+            try Field("limit").check(limit, in: 1...100)
+        }
+
         public var items: [URLQueryItem] {
             var list = QueryItems()
             list.add("cursor", cursor)

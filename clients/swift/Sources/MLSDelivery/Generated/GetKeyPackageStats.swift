@@ -17,6 +17,10 @@ public enum GetKeyPackageStats: Query {
             self.deviceId = deviceId
         }
 
+        public func check() throws {
+            try Field("deviceId").check(deviceId, bytes: 0...256)
+        }
+
         public var items: [URLQueryItem] {
             var list = QueryItems()
             list.add("cipherSuite", cipherSuite)

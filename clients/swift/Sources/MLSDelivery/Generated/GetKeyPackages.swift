@@ -24,12 +24,17 @@ public enum GetKeyPackages: Query {
             dids: [DID],
             cipherSuite: String? = nil,
             convoId: String? = nil,
-            idempotencyKey: String? = nil
+            idempotencyKey: String? = newIdempotencyKey()
         ) {
             self.dids = dids
             self.cipherSuite = cipherSuite
             self.convoId = convoId
             self.idempotencyKey = idempotencyKey
+        }
+
+        public func check() throws {
+            try Field("dids").check(dids, count: 1...100)
+            try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
         }
 
         public var items: [URLQueryItem] {

@@ -18,6 +18,10 @@ public enum GetLogHead: Query {
             self.senders = senders
         }
 
+        public func check() throws {
+            try Field("senders").check(senders, count: 0...100)
+        }
+
         public var items: [URLQueryItem] {
             var list = QueryItems()
             list.add("convoId", convoId)

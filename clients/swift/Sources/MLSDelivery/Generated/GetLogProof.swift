@@ -24,6 +24,12 @@ public enum GetLogProof: Query {
             self.seq = seq
         }
 
+        public func check() throws {
+            try Field("size").check(size, in: 1...Int.max)
+            try Field("from").check(from, in: 1...Int.max)
+            try Field("seq").check(seq, in: 1...Int.max)
+        }
+
         public var items: [URLQueryItem] {
             var list = QueryItems()
             list.add("convoId", convoId)

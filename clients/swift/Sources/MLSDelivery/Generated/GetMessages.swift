@@ -42,6 +42,11 @@ public enum GetMessages: Query {
             self.sinceSeq = sinceSeq
         }
 
+        public func check() throws {
+            try Field("limit").check(limit, in: 1...100)
+            try Field("sinceSeq").check(sinceSeq, in: 0...Int.max)
+        }
+
         public var items: [URLQueryItem] {
             var list = QueryItems()
             list.add("convoId", convoId)

@@ -21,6 +21,11 @@ public enum GetWelcome: Query {
             self.keyPackageRef = keyPackageRef
         }
 
+        public func check() throws {
+            try Field("deviceId").check(deviceId, bytes: 0...256)
+            try Field("keyPackageRef").check(keyPackageRef, bytes: 0...128)
+        }
+
         public var items: [URLQueryItem] {
             var list = QueryItems()
             list.add("convoId", convoId)

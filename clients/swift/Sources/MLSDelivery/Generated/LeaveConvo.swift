@@ -6,7 +6,7 @@ import Foundation
 public enum LeaveConvo: Procedure {
     public static let nsid = "blue.catbird.mls.leaveConvo"
 
-    public struct Input: Codable, Hashable, Sendable, Keyed {
+    public struct Input: Codable, Hashable, Sendable, Checked, Keyed {
         /// Id of the convo.
         public var convoId: String
         /// Also block the account that invited the caller, as blockActor does. Only when the
@@ -32,7 +32,7 @@ public enum LeaveConvo: Procedure {
             block: Bool? = nil,
             commit: Base64Text? = nil,
             groupInfo: Bytes? = nil,
-            idempotencyKey: String? = nil,
+            idempotencyKey: String? = newIdempotencyKey(),
             targetDid: DID? = nil
         ) {
             self.convoId = convoId
@@ -41,6 +41,12 @@ public enum LeaveConvo: Procedure {
             self.groupInfo = groupInfo
             self.idempotencyKey = idempotencyKey
             self.targetDid = targetDid
+        }
+
+        public func check() throws {
+            try Field("groupInfo").check(groupInfo, bytes: 0...1048576)
+            try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
+            try Field("targetDid").check(targetDid)
         }
     }
 

@@ -7,7 +7,7 @@ import Foundation
 public enum ProcessExternalCommit: Procedure {
     public static let nsid = "blue.catbird.mls.processExternalCommit"
 
-    public struct Input: Codable, Hashable, Sendable, Keyed {
+    public struct Input: Codable, Hashable, Sendable, Checked, Keyed {
         /// The external commit, a PublicMessage made from the GroupInfo of the convo's current
         /// epoch.
         public var commit: Bytes
@@ -21,11 +21,22 @@ public enum ProcessExternalCommit: Procedure {
         /// belongs to the caller, the method and the convo.
         public var idempotencyKey: String?
 
-        public init(commit: Bytes, convoId: String, groupInfo: Bytes? = nil, idempotencyKey: String? = nil) {
+        public init(
+            commit: Bytes,
+            convoId: String,
+            groupInfo: Bytes? = nil,
+            idempotencyKey: String? = newIdempotencyKey()
+        ) {
             self.commit = commit
             self.convoId = convoId
             self.groupInfo = groupInfo
             self.idempotencyKey = idempotencyKey
+        }
+
+        public func check() throws {
+            try Field("commit").check(commit, bytes: 0...1048576)
+            try Field("groupInfo").check(groupInfo, bytes: 0...1048576)
+            try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
         }
     }
 

@@ -6,7 +6,7 @@ import Foundation
 public enum PublishKeyPackage: Procedure {
     public static let nsid = "blue.catbird.mls.publishKeyPackage"
 
-    public struct Input: Codable, Hashable, Sendable, Keyed {
+    public struct Input: Codable, Hashable, Sendable, Checked, Keyed {
         /// The KeyPackage's MLS cipher suite.
         public var cipherSuite: String
         /// The KeyPackage, as an MLSMessage or bare; the limit counts characters. Base64 text:
@@ -24,12 +24,17 @@ public enum PublishKeyPackage: Procedure {
             cipherSuite: String,
             keyPackage: Base64Text,
             expires: Timestamp? = nil,
-            idempotencyKey: String? = nil
+            idempotencyKey: String? = newIdempotencyKey()
         ) {
             self.cipherSuite = cipherSuite
             self.keyPackage = keyPackage
             self.expires = expires
             self.idempotencyKey = idempotencyKey
+        }
+
+        public func check() throws {
+            try Field("keyPackage").check(keyPackage, bytes: 0...65536)
+            try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
         }
     }
 

@@ -7,7 +7,7 @@ import Foundation
 public enum PublishKeyPackages: Procedure {
     public static let nsid = "blue.catbird.mls.publishKeyPackages"
 
-    public struct Input: Codable, Hashable, Sendable, Keyed {
+    public struct Input: Codable, Hashable, Sendable, Checked, Keyed {
         /// The KeyPackages.
         public var keyPackages: [PublishKeyPackages.Item]
         /// Names this attempt: a repeated request with the same key gets the first answer and has
@@ -15,9 +15,14 @@ public enum PublishKeyPackages: Procedure {
         /// belongs to the caller, the method and the convo.
         public var idempotencyKey: String?
 
-        public init(keyPackages: [PublishKeyPackages.Item], idempotencyKey: String? = nil) {
+        public init(keyPackages: [PublishKeyPackages.Item], idempotencyKey: String? = newIdempotencyKey()) {
             self.keyPackages = keyPackages
             self.idempotencyKey = idempotencyKey
+        }
+
+        public func check() throws {
+            try Field("keyPackages").check(keyPackages, count: 1...100)
+            try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
         }
     }
 
@@ -31,7 +36,7 @@ public enum PublishKeyPackages: Procedure {
     }
 
     /// One KeyPackage to publish.
-    public struct Item: Codable, Hashable, Sendable {
+    public struct Item: Codable, Hashable, Sendable, Checked {
         /// The KeyPackage's MLS cipher suite.
         public var cipherSuite: String
         /// The KeyPackage, as an MLSMessage or bare; the limit counts characters. Base64 text:
@@ -45,6 +50,10 @@ public enum PublishKeyPackages: Procedure {
             self.cipherSuite = cipherSuite
             self.keyPackage = keyPackage
             self.expires = expires
+        }
+
+        public func check() throws {
+            try Field("keyPackage").check(keyPackage, bytes: 0...65536)
         }
     }
 

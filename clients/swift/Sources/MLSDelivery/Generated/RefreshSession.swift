@@ -10,12 +10,16 @@ import Foundation
 public enum RefreshSession: Procedure {
     public static let nsid = "blue.catbird.mls.refreshSession"
 
-    public struct Input: Codable, Hashable, Sendable {
+    public struct Input: Codable, Hashable, Sendable, Checked {
         /// The refresh token that came with the newest session.
         public var refreshToken: String
 
         public init(refreshToken: String) {
             self.refreshToken = refreshToken
+        }
+
+        public func check() throws {
+            try Field("refreshToken").check(refreshToken, bytes: 1...512)
         }
     }
 

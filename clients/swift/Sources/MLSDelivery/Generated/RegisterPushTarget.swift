@@ -7,7 +7,7 @@ import Foundation
 public enum RegisterPushTarget: Procedure {
     public static let nsid = "blue.catbird.mls.registerPushTarget"
 
-    public struct Input: Codable, Hashable, Sendable, Keyed {
+    public struct Input: Codable, Hashable, Sendable, Checked, Keyed {
         /// The device: preferably the deviceId of its KeyPackages, else any name that only this
         /// device has.
         public var deviceId: String
@@ -45,7 +45,7 @@ public enum RegisterPushTarget: Procedure {
             deviceId: String,
             kind: Kind,
             environment: Environment? = nil,
-            idempotencyKey: String? = nil,
+            idempotencyKey: String? = newIdempotencyKey(),
             token: String? = nil,
             topic: String? = nil,
             url: String? = nil
@@ -57,6 +57,14 @@ public enum RegisterPushTarget: Procedure {
             self.token = token
             self.topic = topic
             self.url = url
+        }
+
+        public func check() throws {
+            try Field("deviceId").check(deviceId, bytes: 1...256)
+            try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
+            try Field("token").check(token, bytes: 0...400)
+            try Field("topic").check(topic, bytes: 0...256)
+            try Field("url").check(url, bytes: 0...2048)
         }
     }
 

@@ -9,7 +9,7 @@ import Foundation
 public enum ReportCommit: Procedure {
     public static let nsid = "blue.catbird.mls.reportCommit"
 
-    public struct Input: Codable, Hashable, Sendable {
+    public struct Input: Codable, Hashable, Sendable, Checked {
         /// Id of the convo.
         public var convoId: String
         /// The epoch that the commit created.
@@ -24,6 +24,11 @@ public enum ReportCommit: Procedure {
             self.convoId = convoId
             self.epoch = epoch
             self.reason = reason
+        }
+
+        public func check() throws {
+            try Field("epoch").check(epoch, in: 1...Int.max)
+            try Field("reason").check(reason, bytes: 0...64)
         }
     }
 

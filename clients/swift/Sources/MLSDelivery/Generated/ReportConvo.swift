@@ -9,7 +9,7 @@ import Foundation
 public enum ReportConvo: Procedure {
     public static let nsid = "blue.catbird.mls.reportConvo"
 
-    public struct Input: Codable, Hashable, Sendable, Keyed {
+    public struct Input: Codable, Hashable, Sendable, Checked, Keyed {
         /// The convo.
         public var convoId: String
         /// The key that it is sealed to, from getReportKey.
@@ -29,13 +29,20 @@ public enum ReportConvo: Procedure {
             keyId: String,
             reason: String,
             sealedReport: Bytes,
-            idempotencyKey: String? = nil
+            idempotencyKey: String? = newIdempotencyKey()
         ) {
             self.convoId = convoId
             self.keyId = keyId
             self.reason = reason
             self.sealedReport = sealedReport
             self.idempotencyKey = idempotencyKey
+        }
+
+        public func check() throws {
+            try Field("keyId").check(keyId, bytes: 0...64)
+            try Field("reason").check(reason, bytes: 0...64)
+            try Field("sealedReport").check(sealedReport, bytes: 0...262144)
+            try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
         }
     }
 

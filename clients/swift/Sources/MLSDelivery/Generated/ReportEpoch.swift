@@ -8,7 +8,7 @@ import Foundation
 public enum ReportEpoch: Procedure {
     public static let nsid = "blue.catbird.mls.reportEpoch"
 
-    public struct Input: Codable, Hashable, Sendable {
+    public struct Input: Codable, Hashable, Sendable, Checked {
         /// The 32 bytes of SHA-256 of the epoch_authenticator (RFC 9420, section 8.7) of that
         /// epoch.
         public var authenticatorHash: Bytes
@@ -27,6 +27,12 @@ public enum ReportEpoch: Procedure {
             self.convoId = convoId
             self.epoch = epoch
             self.groupInfo = groupInfo
+        }
+
+        public func check() throws {
+            try Field("authenticatorHash").check(authenticatorHash, bytes: 0...32)
+            try Field("epoch").check(epoch, in: 0...Int.max)
+            try Field("groupInfo").check(groupInfo, bytes: 0...1048576)
         }
     }
 

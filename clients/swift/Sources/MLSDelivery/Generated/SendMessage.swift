@@ -7,7 +7,7 @@ import Foundation
 public enum SendMessage: Procedure {
     public static let nsid = "blue.catbird.mls.sendMessage"
 
-    public struct Input: Codable, Hashable, Sendable, Keyed {
+    public struct Input: Codable, Hashable, Sendable, Checked, Keyed {
         /// The MLSMessage holding a PrivateMessage with application data, or a proposal in either
         /// framing. Commits have methods of their own.
         public var ciphertext: Bytes
@@ -34,7 +34,7 @@ public enum SendMessage: Procedure {
             senderDid: DID,
             embedType: String? = nil,
             embedUri: String? = nil,
-            idempotencyKey: String? = nil
+            idempotencyKey: String? = newIdempotencyKey()
         ) {
             self.ciphertext = ciphertext
             self.convoId = convoId
@@ -43,6 +43,15 @@ public enum SendMessage: Procedure {
             self.embedType = embedType
             self.embedUri = embedUri
             self.idempotencyKey = idempotencyKey
+        }
+
+        public func check() throws {
+            try Field("ciphertext").check(ciphertext, bytes: 0...10485760)
+            try Field("epoch").check(epoch, in: 0...Int.max)
+            try Field("senderDid").check(senderDid)
+            try Field("embedType").check(embedType, bytes: 0...256)
+            try Field("embedUri").check(embedUri, isURI: true)
+            try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
         }
     }
 

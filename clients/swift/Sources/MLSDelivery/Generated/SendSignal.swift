@@ -7,7 +7,7 @@ import Foundation
 public enum SendSignal: Procedure {
     public static let nsid = "blue.catbird.mls.sendSignal"
 
-    public struct Input: Codable, Hashable, Sendable {
+    public struct Input: Codable, Hashable, Sendable, Checked {
         /// Id of the convo.
         public var convoId: String
         /// What the signal says: an MLSMessage with a PrivateMessage whose content is application
@@ -17,6 +17,10 @@ public enum SendSignal: Procedure {
         public init(convoId: String, payload: Bytes) {
             self.convoId = convoId
             self.payload = payload
+        }
+
+        public func check() throws {
+            try Field("payload").check(payload, bytes: 0...1024)
         }
     }
 

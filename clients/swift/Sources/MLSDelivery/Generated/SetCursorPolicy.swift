@@ -7,7 +7,7 @@ import Foundation
 public enum SetCursorPolicy: Procedure {
     public static let nsid = "blue.catbird.mls.setCursorPolicy"
 
-    public struct Input: Codable, Hashable, Sendable, Keyed {
+    public struct Input: Codable, Hashable, Sendable, Checked, Keyed {
         /// nobody: no one, as at the beginning. members: the members of the caller's convos who
         /// share theirs with members too.
         public var shareCursors: ShareCursors
@@ -23,9 +23,13 @@ public enum SetCursorPolicy: Procedure {
             public static let members = Self(rawValue: "members")
         }
 
-        public init(shareCursors: ShareCursors, idempotencyKey: String? = nil) {
+        public init(shareCursors: ShareCursors, idempotencyKey: String? = newIdempotencyKey()) {
             self.shareCursors = shareCursors
             self.idempotencyKey = idempotencyKey
+        }
+
+        public func check() throws {
+            try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
         }
     }
 

@@ -7,7 +7,7 @@ import Foundation
 public enum SetInvitationPolicy: Procedure {
     public static let nsid = "blue.catbird.mls.setInvitationPolicy"
 
-    public struct Input: Codable, Hashable, Sendable, Keyed {
+    public struct Input: Codable, Hashable, Sendable, Checked, Keyed {
         /// everyone: invitations of people who share no convo with the caller are requests.
         /// shared: only members of a convo that the caller is in and has accepted. nobody: no one.
         public var policy: Policy
@@ -24,9 +24,13 @@ public enum SetInvitationPolicy: Procedure {
             public static let nobody = Self(rawValue: "nobody")
         }
 
-        public init(policy: Policy, idempotencyKey: String? = nil) {
+        public init(policy: Policy, idempotencyKey: String? = newIdempotencyKey()) {
             self.policy = policy
             self.idempotencyKey = idempotencyKey
+        }
+
+        public func check() throws {
+            try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
         }
     }
 

@@ -21,6 +21,10 @@ public enum StreamConvoEvents: EventQuery {
             self.cursor = cursor
         }
 
+        public func check() throws {
+            try Field("cursor").check(cursor, bytes: 0...32)
+        }
+
         public var items: [URLQueryItem] {
             var list = QueryItems()
             list.add("convoId", convoId)

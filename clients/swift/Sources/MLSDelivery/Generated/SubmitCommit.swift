@@ -7,7 +7,7 @@ import Foundation
 public enum SubmitCommit: Procedure {
     public static let nsid = "blue.catbird.mls.submitCommit"
 
-    public struct Input: Codable, Hashable, Sendable, Keyed {
+    public struct Input: Codable, Hashable, Sendable, Checked, Keyed {
         /// The commit, as an MLSMessage made in the convo's current epoch.
         public var commit: Bytes
         /// Id of the convo.
@@ -27,7 +27,7 @@ public enum SubmitCommit: Procedure {
             commit: Bytes,
             convoId: String,
             groupInfo: Bytes? = nil,
-            idempotencyKey: String? = nil,
+            idempotencyKey: String? = newIdempotencyKey(),
             welcomeMessage: Base64Text? = nil
         ) {
             self.commit = commit
@@ -35,6 +35,12 @@ public enum SubmitCommit: Procedure {
             self.groupInfo = groupInfo
             self.idempotencyKey = idempotencyKey
             self.welcomeMessage = welcomeMessage
+        }
+
+        public func check() throws {
+            try Field("commit").check(commit, bytes: 0...1048576)
+            try Field("groupInfo").check(groupInfo, bytes: 0...1048576)
+            try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
         }
     }
 

@@ -6,7 +6,7 @@ import Foundation
 public enum UnblockActor: Procedure {
     public static let nsid = "blue.catbird.mls.unblockActor"
 
-    public struct Input: Codable, Hashable, Sendable, Keyed {
+    public struct Input: Codable, Hashable, Sendable, Checked, Keyed {
         /// The account.
         public var did: DID
         /// Names this attempt: a repeated request with the same key gets the first answer and has
@@ -14,9 +14,14 @@ public enum UnblockActor: Procedure {
         /// belongs to the caller, the method and the convo.
         public var idempotencyKey: String?
 
-        public init(did: DID, idempotencyKey: String? = nil) {
+        public init(did: DID, idempotencyKey: String? = newIdempotencyKey()) {
             self.did = did
             self.idempotencyKey = idempotencyKey
+        }
+
+        public func check() throws {
+            try Field("did").check(did)
+            try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
         }
     }
 

@@ -6,7 +6,7 @@ import Foundation
 public enum UnregisterPushTarget: Procedure {
     public static let nsid = "blue.catbird.mls.unregisterPushTarget"
 
-    public struct Input: Codable, Hashable, Sendable, Keyed {
+    public struct Input: Codable, Hashable, Sendable, Checked, Keyed {
         /// The device: preferably the deviceId of its KeyPackages, else any name that only this
         /// device has.
         public var deviceId: String
@@ -15,9 +15,14 @@ public enum UnregisterPushTarget: Procedure {
         /// belongs to the caller, the method and the convo.
         public var idempotencyKey: String?
 
-        public init(deviceId: String, idempotencyKey: String? = nil) {
+        public init(deviceId: String, idempotencyKey: String? = newIdempotencyKey()) {
             self.deviceId = deviceId
             self.idempotencyKey = idempotencyKey
+        }
+
+        public func check() throws {
+            try Field("deviceId").check(deviceId, bytes: 1...256)
+            try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
         }
     }
 

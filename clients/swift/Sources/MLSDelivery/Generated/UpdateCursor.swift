@@ -7,7 +7,7 @@ import Foundation
 public enum UpdateCursor: Procedure {
     public static let nsid = "blue.catbird.mls.updateCursor"
 
-    public struct Input: Codable, Hashable, Sendable {
+    public struct Input: Codable, Hashable, Sendable, Checked {
         /// Id of the convo.
         public var convoId: String
         /// Log position of the last entry read.
@@ -34,6 +34,13 @@ public enum UpdateCursor: Procedure {
             self.authenticatorHash = authenticatorHash
             self.delivered = delivered
             self.epoch = epoch
+        }
+
+        public func check() throws {
+            try Field("seq").check(seq, in: 0...Int.max)
+            try Field("authenticatorHash").check(authenticatorHash, bytes: 0...32)
+            try Field("delivered").check(delivered, in: 0...Int.max)
+            try Field("epoch").check(epoch, in: 0...Int.max)
         }
     }
 

@@ -8,7 +8,7 @@ import Foundation
 public enum WithdrawKeyPackages: Procedure {
     public static let nsid = "blue.catbird.mls.withdrawKeyPackages"
 
-    public struct Input: Codable, Hashable, Sendable, Keyed {
+    public struct Input: Codable, Hashable, Sendable, Checked, Keyed {
         /// The device.
         public var deviceId: String
         /// Names this attempt: a repeated request with the same key gets the first answer and has
@@ -19,10 +19,20 @@ public enum WithdrawKeyPackages: Procedure {
         /// names no KeyPackage of the device is ignored. Absent: all of the device.
         public var keyPackageRefs: [String]?
 
-        public init(deviceId: String, idempotencyKey: String? = nil, keyPackageRefs: [String]? = nil) {
+        public init(
+            deviceId: String,
+            idempotencyKey: String? = newIdempotencyKey(),
+            keyPackageRefs: [String]? = nil
+        ) {
             self.deviceId = deviceId
             self.idempotencyKey = idempotencyKey
             self.keyPackageRefs = keyPackageRefs
+        }
+
+        public func check() throws {
+            try Field("deviceId").check(deviceId, bytes: 1...256)
+            try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
+            try Field("keyPackageRefs").check(keyPackageRefs, bytes: 1...128, count: 1...500)
         }
     }
 
