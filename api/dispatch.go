@@ -266,7 +266,8 @@ func plainJSON(contentType string) bool {
 // charged if the directory or our database failed, or if it has been charged already.
 func chargesAddress(err error) bool {
 	switch {
-	case errors.Is(err, context.Canceled), errors.Is(err, serviceauth.ErrHost), errors.Is(err, serviceauth.ErrSpent):
+	case errors.Is(err, context.Canceled), errors.Is(err, serviceauth.ErrHost), errors.Is(err, serviceauth.ErrSpent),
+		errors.Is(err, serviceauth.ErrRefresh):
 		return true
 	case errors.Is(err, events.ErrInvalidTicket), errors.Is(err, serviceauth.ErrUnavailable),
 		errors.Is(err, serviceauth.ErrBusy),

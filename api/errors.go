@@ -182,7 +182,7 @@ var errorTable = []errorRow{
 	{name: errorlist.RateLimitExceeded, match: is(events.ErrTooMany), retryAfter: retryTooMany},
 	{name: errorlist.QuotaExceeded, match: as[*quota.ExceededError](), more: quotaResets},
 	{name: errorlist.RateLimitExceeded, match: is(serviceauth.ErrSpent),
-		message: "too many tokens of unknown accounts from this address"},
+		message: "too many tokens of unknown accounts, or requests for sessions, came from this address"},
 	{name: errorlist.RateLimitExceeded, match: is(serviceauth.ErrOften), retryAfter: retryOften,
 		message: "too many sessions of this account were bought or refreshed; service-auth tokens work meanwhile"},
 

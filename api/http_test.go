@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"mlsd/api"
 	"mlsd/api/mlsapi"
 )
 
@@ -294,6 +295,25 @@ func TestCORS(t *testing.T) {
 			!strings.Contains(a.header.Get("Access-Control-Expose-Headers"), "Retry-After") {
 			t.Errorf("the answer %d has the headers %v", a.status, a.header)
 		}
+	}
+}
+
+// S13: pages that need no token are charged to the address, apart from requests of methods: neither
+// uses up what the other has.
+func TestPagesHaveARate(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.rates.IP = api.Rate{PerSecond: 1e-3, Burst: 4} })
+	for range 4 {
+		w.do(http.MethodGet, mlsapi.NSIDGetConvos, nil, nil, "").fails(http.StatusUnauthorized, "AuthMissing")
+	}
+	page := func(path string) answer { return w.answer(w.server, httptest.NewRequest(http.MethodGet, path, nil)) }
+	page("/xrpc/_health").ok()
+	page("/xrpc/_health").ok()
+	page("/.well-known/did.json").ok()
+	page("/nothing").fails(http.StatusNotFound, "NotFound")
+	a := page("/xrpc/_health")
+	if a.fails(http.StatusTooManyRequests, "RateLimitExceeded"); a.header.Get("Retry-After") == "" {
+		t.Error("it does not say when there is a page again")
 	}
 }
 

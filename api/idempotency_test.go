@@ -3,6 +3,7 @@ package api_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -25,8 +26,11 @@ import (
 // token: anyone with a key read another's answer.
 func TestReplayBeforeAuth(t *testing.T) {
 	t.Parallel()
+	forgers := 0
 	each(t, keyed, newKey, func(t *testing.T, w *world, r request) {
 		r.send(w.server).ok()
+		forgers++ // each has an address of its own, and so enough look-ups
+		w.from = fmt.Sprintf("198.51.100.%d:1", forgers)
 		forger := *r.by.Identity
 		forger.Key = authtest.K256(t)
 		forged := r

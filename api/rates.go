@@ -85,6 +85,20 @@ func (l *limiter) checkAddress(c echo.Context, address string) error {
 // chargeAddress charges an address for one request without a verified caller.
 func (l *limiter) chargeAddress(address string) { l.ips.Charge(address, l.rates.IP, 1) }
 
+// page is handle for requests without a caller, which are charged to their address. They have a
+// bucket of their own: what strangers send to methods stops nobody from asking whether the node is
+// there.
+func (l *limiter) page(handle echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		address := "page " + limit.Network(c.RealIP())
+		if err := l.checkAddress(c, address); err != nil {
+			return err
+		}
+		l.chargeAddress(address)
+		return handle(c)
+	}
+}
+
 // describe sets the headers of an answer.
 func describe(c echo.Context, level limit.Level) {
 	left := max(0, level.Left)

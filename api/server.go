@@ -259,16 +259,17 @@ func (s *Server) build() *echo.Echo {
 		chain = around(chain)
 	}
 	e.Use(func(echo.HandlerFunc) echo.HandlerFunc { return chain })
-	e.GET("/xrpc/_health", s.health)
-	e.HEAD("/xrpc/_health", s.health)
-	e.GET("/.well-known/did.json", s.didDocument)
+	page := s.handlers.rates.page
+	e.GET("/xrpc/_health", page(s.health))
+	e.HEAD("/xrpc/_health", page(s.health))
+	e.GET("/.well-known/did.json", page(s.didDocument))
 	e.Any("/xrpc/:nsid", s.serve)
-	e.RouteNotFound("/xrpc/*", func(echo.Context) error {
+	e.RouteNotFound("/xrpc/*", page(func(echo.Context) error {
 		return named(errorlist.MethodNotImplemented, "no such method")
-	})
-	e.RouteNotFound("/*", func(echo.Context) error {
+	}))
+	e.RouteNotFound("/*", page(func(echo.Context) error {
 		return failure{status: http.StatusNotFound, name: "NotFound", message: "no such page"}
-	})
+	}))
 	return e
 }
 

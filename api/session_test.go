@@ -366,7 +366,7 @@ func TestWhatAStolenSessionCannotDo(t *testing.T) {
 	}
 	alice.post(mlsapi.NSIDRefreshSession,
 		&mlsapi.RefreshSessionInput{RefreshToken: s.RefreshToken}).fails(http.StatusUnauthorized, "InvalidToken")
-	w.exec(`UPDATE sessions SET ends_at = now()`)
+	w.exec(`UPDATE sessions SET ends_at = expires_at`)
 	w.refresh(s.Session, s.RefreshToken).fails(http.StatusBadRequest, "InvalidRefreshToken")
 }
 

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -64,6 +65,7 @@ type world struct {
 	directory *authtest.Directory
 	policy    welcome.Policy
 	rates     api.Rates
+	from      string            // address and port of the clients; "": those of httptest
 	messages  *messages.Log     // of the node that was booted last
 	store     attachments.Store // of the nodes; nil: one is made
 	noStore   bool
@@ -364,6 +366,7 @@ func (w *world) do(verb, nsid string, q url.Values, body []byte, authorization s
 func (w *world) request(verb, nsid string, q url.Values, body []byte, authorization string,
 	headers ...string) *http.Request {
 	r := httptest.NewRequest(verb, "/xrpc/"+nsid+"?"+q.Encode(), bytes.NewReader(body))
+	r.RemoteAddr = cmp.Or(w.from, r.RemoteAddr)
 	if verb == http.MethodPost {
 		r.Header.Set("Content-Type", "application/json")
 	}

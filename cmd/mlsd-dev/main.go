@@ -160,7 +160,7 @@ func dev(ctx context.Context, cfg node.Config, expose bool, stdout, stderr io.Wr
 	server := node.HTTPServer(devserver.New(devserver.Config{
 		URL: cfg.PLCURL, ServiceDID: cfg.ServiceDID, Version: node.Version(), Service: nodes,
 		OwnHost: ownHost(cfg.PublicURL, expose), Reset: nodes.reset, Log: log,
-	}), log)
+	}), cfg.TrustedProxies, log)
 	server.ConnContext = devserver.ConnContext
 	return serve(ctx, server, listener, nodes, stdout, log)
 }

@@ -609,7 +609,7 @@ var mutants = []mutant{
 	{"a PDS pays for its users", "internal/serviceauth.TestPDSOfNewUsers", []edit{
 		{"internal/serviceauth.addressLimits.admit", `if giveBack {`, `if giveBack && from == "" {`}}},
 	{"bad signatures cost no look-up", "internal/serviceauth.TestBadSignaturesSpendTheBudget", []edit{
-		{"internal/serviceauth.Validator.verifyWithKeyOfIssuer", `if charge.admit(ctx) != nil {`, `if charge == nil {`}}},
+		{"internal/serviceauth.Validator.verifyWithKeyOfIssuer", `if err := charge.admit(ctx); err != nil {`, `if err := ctx.Err(); err != nil {`}}},
 	{"a stale key while the server is busy", "internal/serviceauth.TestStaleKeyWhileBusy", []edit{
 		{"internal/serviceauth.outage", `&& !errors.Is(err, ErrBusy)`, ``}}},
 	{"5,000 who return are 5,000 reads", "internal/serviceauth.TestReturn", []edit{
@@ -628,6 +628,26 @@ var mutants = []mutant{
 		{"internal/serviceauth.Validator.remembered", `key != nil && key.Equal(t.key)`, `key != nil || ok`}}},
 	{"tarpits hold all slots", "internal/serviceauth.TestTarpitsHoldFewSlots", []edit{
 		{"internal/limit.Queue.fits", `l.used+units <= q.Share`, `units <= q.Share`}}},
+	{"known accounts of a domain use up those of all", "internal/serviceauth.TestKnownAccountsOfOneDomain", []edit{ // S4
+		{"internal/serviceauth.source.admit", `if l.domain != "" {`, `if l.domain != "" && !l.known {`}}},
+	{"sessions of a domain use up those of all", "internal/serviceauth.TestKnownAccountsOfOneDomain", []edit{ // S4
+		{"internal/serviceauth.currentShares", `did.Method() == "web"`, `did == ""`}}},
+	{"tarpits that verified hold all slots", "internal/serviceauth.TestTarpitsThatVerified", []edit{ // S4
+		{"internal/serviceauth.source.get", `s.buckets.Charge(slowAnswers+l.domain, slowOfDomain, 1)`, ``}}},
+	{"sessions of an address use up those of all", "internal/serviceauth.TestSessionsAreDividedByAddress", []edit{ // S6
+		{"internal/serviceauth.currentShares", `"address " + from`, `"address " + did.String()`}}},
+	{"a refused session is charged to its account", "internal/serviceauth.TestSessionsAreDividedByAddress", []edit{ // S6
+		{"internal/serviceauth.takeAll", `buckets.Give(taken.key, taken.rate, 1)`, `_ = taken`}}},
+	{"an address holds all connections", "internal/node.TestWaitingConnectionsOfAnAddress", []edit{ // S13
+		{"internal/node.waiting.add", `of.Len() > w.mostOfAddress && !proxy`, `of.Len() > w.most && !proxy`}}},
+	{"a proxy's connections are those of one client", "internal/node.TestWaitingConnectionsOfAll", []edit{ // S13
+		{"internal/node.waiting.add", `&& !proxy`, `&& (proxy || !proxy)`}}},
+	{"_health costs nothing", "api.TestPagesHaveARate", []edit{ // S13
+		{"api.limiter.page", `l.chargeAddress(address)`, ``}}},
+	{"a limit makes a signature wrong", "internal/serviceauth.TestBadSignaturesOfManyDIDs", []edit{ // S11
+		{"internal/serviceauth.Validator.verifyWithKeyOfIssuer", `case errors.Is(err, ErrIssuer), errors.Is(err, ErrBusy):`, `case errors.Is(err, ErrIssuer):`}}},
+	{"forgers use up the refreshes of all", "internal/serviceauth.TestRotationBesideForgers", []edit{ // S11
+		{"internal/serviceauth.Validator.mayRefresh", `"address " + from`, `"address " + did.String()`}}},
 	{"a failing host costs its caller nothing", "api.TestFailedLookupsAreCharged", []edit{
 		{"api.chargesAddress", `errors.Is(err, serviceauth.ErrHost), `, ``}}},
 	{"an outage is charged to callers", "api.TestFailedLookupsAreCharged", []edit{
@@ -1089,6 +1109,10 @@ var mutants = []mutant{
 		{"internal/sessions.Service.Create", `!identity.Key.Equal(token)`, `token == nil`}}},
 	{"a session outlives its account's key", "TestSessionsEndWithTheirAccount", []edit{
 		{"internal/sessions/end_replaced.sql", `account_key IS DISTINCT FROM k.key`, `account_key < k.key AND account_key > k.key`}}},
+	{"a session is refreshed for a week", "internal/sessions.TestSessionLastsHours", []edit{ // S5
+		{"internal/sessions.sessionLife", `6 * time.Hour`, `7 * 24 * time.Hour`}}},
+	{"ended sessions are never remembered again", "internal/sessions.TestTooManyEndedSessions", []edit{ // S6
+		{"internal/sessions.Service.forgetExpired", `s.version = 0`, ``}}},
 	{"a refresh token is good twice", "TestRefreshSession", []edit{
 		{"internal/sessions.stored.refresh", `case r.serial != serial:`, `case r.serial < serial:`}}},
 	{"a stream outlives its session", "TestStreamsOfASession", []edit{

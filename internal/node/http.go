@@ -5,14 +5,15 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/labstack/echo/v4"
 )
 
 // HTTPServer returns a server for h. Package api sets deadlines of its own for bodies, large answers
-// and streams.
-func HTTPServer(h http.Handler, log *slog.Logger) *http.Server {
+// and streams. The connections of proxies may be those of many clients.
+func HTTPServer(h http.Handler, proxies []netip.Prefix, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 10 * time.Second,
@@ -20,6 +21,7 @@ func HTTPServer(h http.Handler, log *slog.Logger) *http.Server {
 		WriteTimeout:      60 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    32 << 10,
+		ConnState:         newWaiting(proxies).changed,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 }

@@ -165,7 +165,8 @@ func (l *lifecycle) startConsole(ctx context.Context) (err error) {
 }
 
 func (l *lifecycle) startHTTP(context.Context) error {
-	l.public, l.admin = HTTPServer(l.node, l.log), HTTPServer(l.node.admin(l.access, l.console), l.log)
+	l.public = HTTPServer(l.node, l.cfg.TrustedProxies, l.log)
+	l.admin = HTTPServer(l.node.admin(l.access, l.console), nil, l.log)
 	go func() { l.failed <- l.public.Serve(l.publicListen) }()
 	go func() { l.failed <- l.admin.Serve(l.adminListen) }()
 	return nil

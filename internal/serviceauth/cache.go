@@ -11,6 +11,8 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"golang.org/x/sync/singleflight"
+
+	"mlsd/internal/limit"
 )
 
 const (
@@ -47,7 +49,7 @@ type CachedDirectory struct {
 	now    func() time.Time
 	shared *sharedKeys // nil: keys are only in memory
 	flight singleflight.Group
-	asked  *currentLimit
+	asked  *limit.Buckets[string] // by Current
 
 	mu sync.Mutex // guards the rest
 	// Accounts one of whose tokens verified never give way to others: those cost nothing.
@@ -86,7 +88,7 @@ func newCachedDirectory(now func() time.Time, fetch fetchKey, db Database) *Cach
 		verified: newLRU[syntax.DID, cachedKey](verifiedKeys),
 		others:   newLRU[syntax.DID, cachedKey](otherKeys),
 		failures: newLRU[syntax.DID, cachedFailure](cachedFailures),
-		asked:    newCurrentLimit(now),
+		asked:    limit.NewBuckets[string](sharesKept, now),
 		loading:  map[syntax.DID]*load{},
 		pending:  map[syntax.DID]cachedKey{},
 	}
@@ -144,12 +146,11 @@ type Identity struct {
 }
 
 // Current looks the key of did up now, whatever is remembered. A look-up of did that is under way
-// counts. The key is stored at once, so that its replacement is noticed on every node: a token of did
-// must have verified. One account causes 20 look-ups at once and one a minute later, all together 50 a
-// second.
-// Errors: those of [Validator.Validate] without ErrMissing, and [ErrOften].
-func (c *CachedDirectory) Current(ctx context.Context, did syntax.DID) (Identity, error) {
-	if err := c.asked.admit(did); err != nil {
+// counts. The key is stored at once, so that its replacement is noticed on every node: a token of
+// did must have verified. from is the client's address, or its network: see currentShares. Errors:
+// those of [Validator.Validate] without ErrMissing, and [ErrOften].
+func (c *CachedDirectory) Current(ctx context.Context, did syntax.DID, from string) (Identity, error) {
+	if err := takeAll(c.asked, currentShares(did, from)...); err != nil {
 		return Identity{}, err
 	}
 	found, err := c.lookup(ctx, did, true)

@@ -21,12 +21,17 @@ var ErrUnavailable = errors.New("serviceauth: cannot check the token now")
 var ErrBusy = errors.New("serviceauth: too many identity look-ups")
 
 // ErrSpent is the [ErrBusy] of one address: tokens from it caused too many look-ups that led to no
-// verified caller (RateLimitExceeded with Retry-After). Other addresses are not concerned.
+// verified caller, or sessions too many (RateLimitExceeded with Retry-After). Other addresses are
+// not concerned.
 var ErrSpent = fmt.Errorf("%w from one address", ErrBusy)
 
 // ErrOften is the [ErrBusy] of one account: its sessions caused too many look-ups
 // (RateLimitExceeded with Retry-After).
 var ErrOften = fmt.Errorf("%w of one account", ErrBusy)
+
+// ErrRefresh is the [ErrBusy] of a token whose signature does not verify: its issuer may have
+// replaced its key, and the limit of such look-ups is reached.
+var ErrRefresh = fmt.Errorf("%w after bad signatures", ErrBusy)
 
 // ErrHost means that the host of a did:web account failed to serve its DID document. The caller
 // chose the host, so the caller is at fault. [ErrUnavailable] without ErrHost means that the PLC

@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"mlsd/internal/limit"
 	"mlsd/internal/ssrf"
 )
@@ -27,6 +25,9 @@ const (
 	// slotWait is the longest time that a look-up waits for a slot, and requestTimeout the longest
 	// time of its request. Together they are less than lookupTimeout.
 	slotWait, requestTimeout = 1200 * time.Millisecond, 2500 * time.Millisecond
+	// slowAnswer is the time of a request after which its host counts as slow. Hosts answer in a few
+	// hundred milliseconds, with DNS and the TLS handshake.
+	slowAnswer = time.Second
 	// failuresOfOutage are the failed requests in a row after which the PLC directory is down.
 	failuresOfOutage = 8
 )
@@ -35,29 +36,38 @@ var errDown = errors.New("the PLC directory fails")
 
 // lookups are the limits of look-ups of DIDs that are not in the cache.
 type lookups struct {
-	perSecond rate.Limit // of accounts none of whose tokens has verified; of the others as many again
-	burst     int        // at once, before perSecond applies
-	inFlight  int64
-	strangers int64 // of inFlight, for accounts none of whose tokens has verified
+	known    limit.Rate // of accounts one of whose tokens has verified
+	unknown  limit.Rate // of the others
+	inFlight int64
+	// strangers are those of inFlight for accounts none of whose tokens has verified, and for hosts
+	// that answered slowly.
+	strangers int64
 	// ofDomain are those of inFlight for the did:web accounts of one registered domain, and domain is
-	// the rate of those of them none of whose tokens has verified: anybody can name accounts of a
+	// the rate of its known accounts, and once more of the others: anybody can name accounts of a
 	// domain that do not exist. Zero: there are no domains.
 	ofDomain int64
 	domain   limit.Rate
 }
 
-// domainsKept are how many registered domains are remembered.
+// domainsKept are how many registered domains are remembered, with up to three buckets each.
 const domainsKept = 16_384
+
+// slowOfDomain are the slow answers after which a registered domain has slots beside strangers only.
+var slowOfDomain = limit.Rate{PerSecond: 1.0 / 60, Burst: 1}
 
 // plcLookups are the limits for the PLC directory.
 func plcLookups() lookups {
-	return lookups{perSecond: 100, burst: 1000, inFlight: 32, strangers: 24}
+	all := limit.Rate{PerSecond: 100, Burst: 1000}
+	return lookups{known: all, unknown: all, inFlight: 32, strangers: 24}
 }
 
 // webLookups are the limits for the hosts of did:web accounts.
 func webLookups() lookups {
 	return lookups{
-		perSecond: 20, burst: 200, inFlight: 32, strangers: 24,
+		// It takes ten domains to use up the rate of known accounts. Tarpits hold the slots that strangers
+		// do not have if they are on eight domains that have not been slow for a minute.
+		known: limit.Rate{PerSecond: 100, Burst: 1000}, unknown: limit.Rate{PerSecond: 20, Burst: 200},
+		inFlight: 64, strangers: 32,
 		// Above the rate of one address, so that a forger does not use up a domain of others.
 		ofDomain: 4, domain: limit.Rate{PerSecond: 2 * lookupsOfAddress.PerSecond, Burst: 2 * lookupsOfAddress.Burst},
 	}
@@ -73,15 +83,14 @@ type lookup struct {
 // source fetches DID documents within limits.
 //
 // Anybody can name any number of accounts, and answer slowly for accounts of their own. Accounts
-// that verified before therefore have a rate of their own, and slots that no other account takes.
-// The accounts of one registered domain share few slots. Who registered it has any number of
-// accounts in it, and decides how slowly their documents come.
+// that verified before therefore have a rate of their own, and slots that no other account takes
+// while their hosts answer quickly. The accounts of one registered domain share a rate and few
+// slots. Who registered it has any number of accounts in it, also some that verified before, and
+// decides how slowly their documents come.
 type source struct {
-	client   *http.Client
-	known    *rate.Limiter
-	unknown  *rate.Limiter
-	domain   limit.Rate
-	ofDomain *limit.Buckets[string]
+	client  *http.Client
+	limits  lookups
+	buckets *limit.Buckets[string]
 	// The slots, by registered domain.
 	domains, strangers, slots *limit.Queue
 	failed                    atomic.Int32 // requests in a row that failed
@@ -90,10 +99,8 @@ type source struct {
 func newSource(client *http.Client, l lookups) *source {
 	return &source{
 		client:    client,
-		known:     rate.NewLimiter(l.perSecond, l.burst),
-		unknown:   rate.NewLimiter(l.perSecond, l.burst),
-		domain:    l.domain,
-		ofDomain:  limit.NewBuckets[string](domainsKept, time.Now),
+		limits:    l,
+		buckets:   limit.NewBuckets[string](3*domainsKept, time.Now),
 		domains:   &limit.Queue{Share: l.ofDomain},
 		strangers: &limit.Queue{Size: l.strangers},
 		slots:     &limit.Queue{Size: l.inFlight},
@@ -114,7 +121,11 @@ func (s *source) get(ctx context.Context, l lookup) ([]byte, error) {
 	// something about the host, and nothing about this server.
 	ctx, cancel = context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
+	begun := time.Now()
 	body, err := s.request(ctx, l.url)
+	if l.domain != "" && time.Since(begun) >= slowAnswer {
+		s.buckets.Charge(slowAnswers+l.domain, slowOfDomain, 1)
+	}
 	if err == nil || !outage(err) {
 		s.failed.Store(0)
 	} else {
@@ -136,20 +147,25 @@ func (s *source) busy() error {
 	return ErrBusy
 }
 
+// slowAnswers begins the keys of the buckets of slow answers.
+const slowAnswers = "slow "
+
 // admit waits for the slots that l needs. A slot that all need is taken last, so that nobody keeps
 // it while waiting for another.
 func (s *source) admit(ctx context.Context, l lookup) (release func(), err error) {
-	limiter, needed := s.unknown, []*limit.Queue{s.domains, s.strangers, s.slots}
+	who, rate, needed := "unknown ", s.limits.unknown, []*limit.Queue{s.domains, s.strangers, s.slots}
 	if l.known {
-		limiter, needed = s.known, []*limit.Queue{s.domains, s.slots}
-	}
-	if l.domain != "" && !l.known {
-		if _, ok := s.ofDomain.Take(l.domain, s.domain, 1); !ok {
-			return nil, ErrBusy
+		who, rate = "known ", s.limits.known
+		if s.buckets.Level(slowAnswers+l.domain, slowOfDomain).Left >= 1 {
+			needed = []*limit.Queue{s.domains, s.slots}
 		}
 	}
-	if !limiter.Allow() {
-		return nil, s.busy()
+	shares := []share{{who, rate, s.busy()}}
+	if l.domain != "" {
+		shares = []share{{who + l.domain, s.limits.domain, ErrBusy}, shares[0]}
+	}
+	if err := takeAll(s.buckets, shares...); err != nil {
+		return nil, err
 	}
 	for n, slots := range needed {
 		if slots.Acquire(ctx, l.domain, 1) != nil {

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
+	"mlsd/internal/limit"
 	"mlsd/internal/ssrf"
 )
 
@@ -38,8 +39,8 @@ func TestDNSRebinding(t *testing.T) {
 	var asked atomic.Int32
 	for _, allow := range []bool{false, true} {
 		client := publicClient(allow, fakeDNS(t, &asked, [4]byte{127, 0, 0, 1}))
-		_, err := newSource(client, lookups{perSecond: 1, burst: 1, inFlight: 1, strangers: 1}).get(t.Context(),
-			lookup{url: "https://rebind.test:" + port + "/"})
+		one := lookups{unknown: limit.Rate{PerSecond: 1, Burst: 1}, inFlight: 1, strangers: 1}
+		_, err := newSource(client, one).get(t.Context(), lookup{url: "https://rebind.test:" + port + "/"})
 		if forbidden := errors.Is(err, ssrf.ErrForbidden) && errors.Is(err, ErrIssuer); forbidden == allow || err == nil {
 			t.Errorf("loopback allowed: %t: %v", allow, err)
 		}
@@ -97,7 +98,7 @@ func TestSourceLimits(t *testing.T) {
 		_, _ = io.WriteString(w, "{}")
 	}))
 	defer server.Close()
-	s := newSource(plainClient(), lookups{perSecond: 0, burst: 2, inFlight: 1, strangers: 1})
+	s := newSource(plainClient(), lookups{unknown: limit.Rate{Burst: 2}, inFlight: 1, strangers: 1})
 	first := make(chan error)
 	go func() {
 		_, err := s.get(t.Context(), lookup{url: server.URL})
@@ -181,7 +182,7 @@ func TestSourceIsDown(t *testing.T) {
 		w.WriteHeader(int(status.Load()))
 	}))
 	defer server.Close()
-	s := newSource(plainClient(), lookups{perSecond: 0, burst: 2 * failuresOfOutage, inFlight: 1, strangers: 1})
+	s := newSource(plainClient(), lookups{unknown: limit.Rate{Burst: 2 * failuresOfOutage}, inFlight: 1, strangers: 1})
 	for _, code := range []int32{http.StatusTooManyRequests, http.StatusServiceUnavailable} {
 		status.Store(code)
 		for range failuresOfOutage {

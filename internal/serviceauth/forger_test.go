@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -144,8 +145,10 @@ func TestPDSOfNewUsers(t *testing.T) {
 }
 
 // H4: bad signatures of accounts that exist, which cause look-ups too, spend the address's budget.
+// S11: beyond it the answer is not that the signature is wrong.
 func TestBadSignaturesSpendTheBudget(t *testing.T) {
 	t.Parallel()
+	const most, budget = 10, 50
 	var ids []*authtest.Identity
 	for range 60 {
 		ids = append(ids, authtest.NewIdentity(t))
@@ -157,12 +160,52 @@ func TestBadSignaturesSpendTheBudget(t *testing.T) {
 	}
 	f.from = "forger"
 	mallory := authtest.NewIdentity(t)
+	for i, id := range ids {
+		want := serviceauth.ErrRefresh
+		switch {
+		case i < most:
+			f.wantRefused(t, forge(t, id, mallory, f), send, badSignature)
+			continue
+		case i >= budget:
+			want = serviceauth.ErrSpent
+		}
+		if _, err := f.call(t, forge(t, id, mallory, f), send); !errors.Is(err, want) {
+			t.Fatalf("the %d. bad signature: %v, want %v", i+1, err, want)
+		}
+	}
+	if got := p.asked("") - len(ids); got != most {
+		t.Errorf("%d refreshes, want %d", got, most)
+	}
+}
+
+// S11: 20 addresses forge 180 tokens per second of accounts that verified before. An account that
+// has replaced its key is served.
+func TestRotationBesideForgers(t *testing.T) {
+	t.Parallel()
+	const seconds, addresses, perSecond = 5, 20, 180
+	alice, mallory := authtest.NewIdentity(t), authtest.NewIdentity(t)
+	ids := []*authtest.Identity{alice}
+	for range seconds * perSecond {
+		ids = append(ids, authtest.NewIdentity(t))
+	}
+	f, p, _ := newNode(t, ids...)
+	f.from = "honest"
 	for _, id := range ids {
-		f.wantRefused(t, forge(t, id, mallory, f), send, badSignature)
+		f.wantCaller(t, id.Authorization(t, string(service), string(send), f.now), send, id.DID)
 	}
-	if got := p.asked("") - len(ids); got != 50 {
-		t.Errorf("%d refreshes, want 50", got)
+	alice.Key = authtest.P256(t)
+	p.mu.Lock()
+	p.keys[alice.DID] = alice.PublicKey(t).Multibase()
+	p.mu.Unlock()
+	for i := range seconds * perSecond {
+		f.from = strconv.Itoa(i % addresses)
+		if _, err := f.call(t, forge(t, ids[1+i], mallory, f), send); err == nil {
+			t.Fatal("a forged token passed")
+		}
+		f.now = f.now.Add(time.Second / perSecond)
 	}
+	f.from = "honest"
+	f.wantCaller(t, alice.Authorization(t, string(service), string(send), f.now), send, alice.DID)
 }
 
 // After Forget a replaced key dies at once, even for a query's token that passed before.

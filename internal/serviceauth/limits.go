@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
-	"golang.org/x/time/rate"
 
 	"mlsd/internal/limit"
 )
@@ -19,43 +18,54 @@ const (
 	addressWait = 2 * time.Second
 	// addresses are how many addresses are remembered.
 	addresses = 65_536
-	// allCurrentRate and allCurrentBurst are the look-ups that the sessions of all accounts may cause,
-	// per second and at once. They are less than those of known accounts (plcLookups), so that buying
-	// sessions delays no token.
-	allCurrentRate, allCurrentBurst = 50, 500
-	// currentDIDs is for how many accounts the look-ups of their sessions are remembered.
-	currentDIDs = 65_536
+	// sharesKept are how many buckets of sessions' look-ups are remembered.
+	sharesKept = 65_536
 )
 
 var (
 	// lookupsOfAddress are the look-ups that tokens from one address may cause if no verified caller
 	// follows from them.
 	lookupsOfAddress = limit.Rate{PerSecond: 5, Burst: 50}
-	// currentOfDID are the look-ups that the sessions of one account may cause.
-	currentOfDID = limit.Rate{PerSecond: 1.0 / 60, Burst: 20}
+	// The look-ups that sessions may cause: those of one account, of one address, of the accounts of
+	// one registered domain, and of all accounts of a DID method. All together are fewer than those of
+	// known accounts (plcLookups, webLookups), so that buying sessions delays no token. An address or a
+	// domain has a tenth of them at most. Sessions come from clients and not from a PDS, once an hour
+	// each: an address has room for 18,000.
+	currentOfDID     = limit.Rate{PerSecond: 1.0 / 60, Burst: 20}
+	currentOfAddress = limit.Rate{PerSecond: 5, Burst: 50}
+	currentOfDomain  = limit.Rate{PerSecond: 2, Burst: 20}
+	currentOfMethod  = limit.Rate{PerSecond: 50, Burst: 500}
 )
 
-// currentLimit bounds the look-ups of [CachedDirectory.Current].
-type currentLimit struct {
-	all  *rate.Limiter
-	dids *limit.Buckets[syntax.DID]
-	now  func() time.Time
+// share is a token bucket of which a look-up takes a unit. err says that it is empty.
+type share struct {
+	key  string
+	rate limit.Rate
+	err  error
 }
 
-func newCurrentLimit(now func() time.Time) *currentLimit {
-	return &currentLimit{all: rate.NewLimiter(allCurrentRate, allCurrentBurst),
-		dids: limit.NewBuckets[syntax.DID](currentDIDs, now), now: now}
-}
-
-// admit counts a look-up of did. Errors: ErrOften, ErrBusy.
-func (l *currentLimit) admit(did syntax.DID) error {
-	if _, ok := l.dids.Take(did, currentOfDID, 1); !ok {
-		return ErrOften
-	}
-	if !l.all.AllowN(l.now(), 1) {
-		return ErrBusy
+// takeAll takes a unit of each share, or of none: a look-up that one refuses is not charged to the
+// others. The narrowest comes first. Nobody else then misses what it has had for a moment.
+func takeAll(buckets *limit.Buckets[string], shares ...share) error {
+	for i, s := range shares {
+		if _, ok := buckets.Take(s.key, s.rate, 1); !ok {
+			for _, taken := range shares[:i] {
+				buckets.Give(taken.key, taken.rate, 1)
+			}
+			return s.err
+		}
 	}
 	return nil
+}
+
+// currentShares are the shares of a look-up of did for a session. from is the address of the
+// request.
+func currentShares(did syntax.DID, from string) []share {
+	shares := []share{{did.String(), currentOfDID, ErrOften}, {"address " + from, currentOfAddress, ErrSpent}}
+	if did.Method() == "web" {
+		shares = append(shares, share{"domain " + registrable(did.Identifier()), currentOfDomain, ErrBusy})
+	}
+	return append(shares, share{"did:" + did.Method(), currentOfMethod, ErrBusy})
 }
 
 // addressLimits bound the look-ups that tokens from one address cause.

@@ -15,8 +15,9 @@
 // leads to no verified caller is charged to the address that the request came from (limits.go), so
 // that a forger uses up its own look-ups and nobody else's. If a signature
 // does not verify, the caller may have rotated its key. The key is then looked up again, at most
-// once a minute per DID and within a limit for all DIDs together. The jti is used up last, so that
-// only the owner of a token can use up its jti. A message uses its jti up in its own transaction.
+// once a minute per DID, and within limits of the address and of all DIDs together. The jti is used
+// up last, so that only the owner of a token can use up its jti. A message uses its jti up in its
+// own transaction.
 //
 // A token's way: [Validator.Validate] (validator.go) parses and checks it (token.go), verifies its
 // signature with the issuer's key, and returns it as [Verified]. Use or the transaction of its
@@ -37,7 +38,6 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	lru "github.com/hashicorp/golang-lru/v2"
 	"golang.org/x/sync/singleflight"
-	"golang.org/x/time/rate"
 
 	"mlsd/internal/k256"
 	"mlsd/internal/limit"
@@ -51,16 +51,22 @@ const (
 )
 
 const (
-	// refreshRate and refreshBurst limit the refreshes of all DIDs together, per second and at
-	// once.
-	refreshRate, refreshBurst = 10, 100
 	// refreshedDIDs is for how many DIDs the time of the last refresh is remembered.
 	refreshedDIDs = 16_384
 )
 
-// refreshOfDID is how often one DID's key is refreshed because of bad signatures. If others keep
-// forging a caller's tokens, a caller that just rotated its key waits a minute at most.
-var refreshOfDID = limit.Rate{PerSecond: 1.0 / 60, Burst: 1}
+var (
+	// refreshOfDID is how often one DID's key is refreshed because of bad signatures. If others keep
+	// forging a caller's tokens, a caller that just rotated its key waits a minute at most.
+	refreshOfDID = limit.Rate{PerSecond: 1.0 / 60, Burst: 1}
+	// refreshesOfAddress are those for one address that lead to no verified caller: few of all,
+	// whomever it names.
+	refreshesOfAddress = limit.Rate{PerSecond: 1, Burst: 10}
+	// refreshesOfKnown are those of all accounts that verified before, refreshesOfOthers those of all
+	// others: they cannot use up those of accounts that replace their keys.
+	refreshesOfKnown  = limit.Rate{PerSecond: 50, Burst: 500}
+	refreshesOfOthers = limit.Rate{PerSecond: 10, Burst: 100}
+)
 
 // Directory finds the #atproto signing key of a DID. Its error is [ErrIssuer] if the DID certainly
 // has no key, [ErrBusy] if the limit of look-ups is reached, and any other if the directory could
@@ -124,8 +130,7 @@ type Validator struct {
 	// tokens of queries only, because a procedure's token comes once.
 	verified   *lru.Cache[[sha256.Size]byte, verifiedToken]
 	addresses  *addressLimits
-	refreshed  *limit.Buckets[syntax.DID]
-	refreshes  *rate.Limiter      // of all DIDs together
+	refreshed  *limit.Buckets[string]
 	refreshing singleflight.Group // by DID
 	keys       *k256.Keys
 	urgent     syntax.NSID
@@ -160,14 +165,14 @@ func New(cfg Config) (*Validator, error) {
 	}
 	v := &Validator{
 		audiences: audiences, dir: cfg.Directory, replays: cfg.Replays, now: cfg.Now,
-		verified: verified, refreshes: rate.NewLimiter(refreshRate, refreshBurst), keys: keys,
+		verified: verified, keys: keys,
 		urgent: cfg.Urgent, checking: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
 	}
 	if v.now == nil {
 		v.now = time.Now
 	}
 	v.addresses = newAddressLimits(v.now)
-	v.refreshed = limit.NewBuckets[syntax.DID](refreshedDIDs, v.now)
+	v.refreshed = limit.NewBuckets[string](refreshedDIDs, v.now)
 	return v, nil
 }
 
@@ -290,19 +295,23 @@ func (v *Validator) verifyWithKeyOfIssuer(ctx context.Context, charge *lookupCha
 	if failure == nil || errors.Is(failure, ErrUnavailable) {
 		return key, failure
 	}
-	if charge.admit(ctx) != nil {
-		return nil, failure
+	// If a limit prevents the look-up, the signature may still be right.
+	if err := charge.admit(ctx); err != nil {
+		return nil, err
 	}
-	newer, err := v.newerKey(ctx, tok.claims.iss)
+	newer, err := v.newerKey(ctx, tok.claims.iss, charge.from)
 	switch {
-	case errors.Is(err, ErrIssuer):
+	case errors.Is(err, ErrIssuer), errors.Is(err, ErrBusy):
 		return nil, err
 	case err != nil || newer.Equal(key):
 		// If the look-up failed, the signature is still wrong by the known key. The server is not
 		// at fault.
 		return nil, failure
 	}
-	return newer, v.verify(ctx, tok, newer)
+	if err = v.verify(ctx, tok, newer); err == nil {
+		v.refreshed.Give("address "+charge.from, refreshesOfAddress, 1)
+	}
+	return newer, err
 }
 
 // lookupCharge is the look-up that one request is charged for. A second look-up of the request is
@@ -331,7 +340,8 @@ func (c *lookupCharge) end(giveBack bool) {
 // notTheCallersFault reports whether this server's limits, the PLC directory or the database are
 // the reason why a token could not be checked.
 func notTheCallersFault(err error) bool {
-	return !errors.Is(err, ErrIssuer) && !errors.Is(err, ErrHost) && !errors.As(err, new(*InvalidError))
+	return !errors.Is(err, ErrIssuer) && !errors.Is(err, ErrHost) && !errors.Is(err, ErrRefresh) &&
+		!errors.As(err, new(*InvalidError))
 }
 
 // verify verifies the signature with key. If the token's method is not urgent, it first waits until
@@ -352,10 +362,13 @@ func (v *Validator) verify(ctx context.Context, tok *token, key atcrypto.PublicK
 // newerKey refreshes the key of did, if the limit allows it. Simultaneous calls share one refresh.
 // So after a rotation no request is refused because another request's refresh is under way. Later
 // requests find the new key in the directory.
-func (v *Validator) newerKey(ctx context.Context, did syntax.DID) (atcrypto.PublicKey, error) {
+func (v *Validator) newerKey(ctx context.Context, did syntax.DID, from string) (atcrypto.PublicKey, error) {
 	return shareFetch(ctx, &v.refreshing, did.String(), func(ctx context.Context) (atcrypto.PublicKey, error) {
-		if !v.mayRefresh(did) {
+		switch err := v.mayRefresh(did, from); {
+		case errors.Is(err, ErrOften): // the key is of the last minute
 			return v.dir.Resolve(ctx, did)
+		case err != nil:
+			return nil, err
 		}
 		return v.dir.Refresh(ctx, did)
 	})
@@ -373,16 +386,14 @@ func lookupError(did syntax.DID, err error) error {
 	return fmt.Errorf("%w: looking up its issuer: %w", ErrUnavailable, err)
 }
 
-// mayRefresh reports whether the key of did may be refreshed, and counts the refresh. Without this
-// limit, N forged tokens would cost N look-ups at the PLC directory, or at a host of the forger's
-// choice.
-func (v *Validator) mayRefresh(did syntax.DID) bool {
-	if _, ok := v.refreshed.Take(did, refreshOfDID, 1); !ok {
-		return false
+// mayRefresh counts a refresh of the key of did for an address. Without this limit, N forged tokens
+// would cost N look-ups at the PLC directory, or at a host of the forger's choice. The error is
+// ErrOften if the key was refreshed a moment ago, or ErrRefresh.
+func (v *Validator) mayRefresh(did syntax.DID, from string) error {
+	all := share{"others", refreshesOfOthers, ErrRefresh}
+	if v.dir.Known(did).Verified {
+		all = share{"known", refreshesOfKnown, ErrRefresh}
 	}
-	if !v.refreshes.AllowN(v.now(), 1) {
-		v.refreshed.Give(did, refreshOfDID, 1)
-		return false
-	}
-	return true
+	return takeAll(v.refreshed, share{did.String(), refreshOfDID, ErrOften},
+		share{"address " + from, refreshesOfAddress, ErrRefresh}, all)
 }

@@ -18,8 +18,8 @@ const (
 	firstLook = 2 * bearerLife
 )
 
-// Load reads the keys and which sessions have ended. The first node makes the first key. A later call
-// begins anew.
+// Load reads the keys and which sessions have ended. The first node makes the first key. A later
+// call begins anew.
 func (s *Service) Load(ctx context.Context) error {
 	if err := s.Rotate(ctx); err != nil {
 		return err
@@ -71,7 +71,7 @@ func (s *Service) RunOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.apply(found, ended, version)
+	s.apply(found, ended, since, version)
 	s.heard(began)
 	return nil
 }
@@ -112,12 +112,13 @@ func (s *Service) readEnded(ctx context.Context, since int64) (map[uuid.UUID]tim
 	return ended, nil
 }
 
-// apply remembers the keys and ended sessions up to version, and tells those who watch the sessions.
-func (s *Service) apply(found keys, ended map[uuid.UUID]time.Time, version int64) {
+// apply remembers the keys, and the sessions that have ended after since and up to version, and
+// tells those who watch the sessions. After 0 are all that have ended.
+func (s *Service) apply(found keys, ended map[uuid.UUID]time.Time, since, version int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.keys = found
-	if s.read.IsZero() {
+	if since == 0 {
 		s.ended = map[uuid.UUID]time.Time{}
 	}
 	s.version = version
@@ -151,11 +152,15 @@ func (s *Service) endWatched() {
 	}
 }
 
-// forgetExpired forgets ended sessions whose bearers have expired.
+// forgetExpired forgets ended sessions whose bearers have expired. If they were too many to
+// remember, the next RunOnce reads them all again.
 func (s *Service) forgetExpired() {
 	now := s.cfg.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.ended == nil {
+		s.version = 0
+	}
 	for id, until := range s.ended {
 		if now.After(until) {
 			delete(s.ended, id)

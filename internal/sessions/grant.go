@@ -31,7 +31,7 @@ type Grant struct {
 	Bearer  string
 	Expires time.Time
 	Refresh string
-	Ends    time.Time // the session is not refreshed beyond
+	Ends    time.Time // of the session; a bearer that is good until then is the last one
 	// Repeated says that the refresh token had been used, a moment ago.
 	Repeated bool
 }
@@ -59,13 +59,14 @@ func (r *stored) grant(key *macKey) Grant {
 //go:embed create.sql
 var createSQL string
 
-// Create makes a session of a device. token is the key that verified the account's service-auth
-// token. The account's key is looked up: a token that is signed with a replaced key buys
-// nothing, and sessions that were bought with one end. If the account has maxSessions already,
-// its oldest ones end. Sessions that are bought at the same moment can exceed that number for a
-// moment. Errors: ErrDevice, ErrDID, *serviceauth.InvalidError, serviceauth.ErrOften,
-// serviceauth.ErrBusy, serviceauth.ErrUnavailable, the database's.
-func (s *Service) Create(ctx context.Context, did syntax.DID, device string, token atcrypto.PublicKey) (Grant, error) {
+// Create makes a session of a device. from is the client's address or its network, and token the key
+// that verified the account's service-auth token. The account's key is looked up: a token that is
+// signed with a replaced key buys nothing, and sessions that were bought with one end. If the
+// account has maxSessions already, its oldest ones end. Sessions that are bought at the same moment
+// can exceed that number for a moment. Errors: ErrDevice, ErrDID, *serviceauth.InvalidError,
+// serviceauth.ErrOften, serviceauth.ErrBusy, serviceauth.ErrUnavailable, the database's.
+func (s *Service) Create(ctx context.Context, did syntax.DID, from, device string,
+	token atcrypto.PublicKey) (Grant, error) {
 	r := stored{did: did}
 	var ok bool
 	if r.device, ok = parseDevice(device); !ok {
@@ -74,7 +75,7 @@ func (s *Service) Create(ctx context.Context, did syntax.DID, device string, tok
 	if len(did) > maxDID {
 		return Grant{}, ErrDID
 	}
-	identity, err := s.cfg.Identities.Current(ctx, did)
+	identity, err := s.cfg.Identities.Current(ctx, did, from)
 	if err != nil {
 		return Grant{}, err
 	}
@@ -101,12 +102,12 @@ func (s *Service) Create(ctx context.Context, did syntax.DID, device string, tok
 // Refresh replaces the tokens of a session, which must be the caller's. A refresh token is good
 // once. For repeatFor after its use a repetition gets the first answer. Later it ends the
 // session: two clients have the token. Errors: *RefreshError, and those of Create.
-func (s *Service) Refresh(ctx context.Context, session Session, refresh string) (Grant, error) {
+func (s *Service) Refresh(ctx context.Context, session Session, from, refresh string) (Grant, error) {
 	c, err := parse(refreshPrefix, refresh, s.key)
 	if err != nil || c.id != session.ID {
 		return Grant{}, &RefreshError{"the refresh token is not this session's; buy a session with createSession"}
 	}
-	identity, err := s.cfg.Identities.Current(ctx, session.DID)
+	identity, err := s.cfg.Identities.Current(ctx, session.DID, from)
 	if err != nil {
 		return Grant{}, err
 	}
@@ -132,7 +133,7 @@ func (s *Service) refreshed(ctx context.Context, session Session, r *stored, out
 	case refreshEnded:
 		return Grant{}, invalid(reasonEnded)
 	case refreshOver:
-		return Grant{}, &RefreshError{"the session was bought too long ago: buy a new one with createSession"}
+		return Grant{}, &RefreshError{"the session ends with its bearer: buy a new one with createSession"}
 	case refreshReplaced:
 		if err := EndSession(ctx, s.cfg.Lookups, session); err != nil {
 			return Grant{}, err
@@ -177,7 +178,7 @@ func (r *stored) refresh(ctx context.Context, tx pgx.Tx, serial int32, identity 
 	var age time.Duration
 	err := tx.QueryRow(ctx, `
 		SELECT account_key, serial, signed_with, issued_at, expires_at, ends_at, ended_version IS NOT NULL,
-			ends_at <= clock_timestamp(), clock_timestamp() - issued_at
+			expires_at >= ends_at, clock_timestamp() - issued_at
 		FROM sessions WHERE id = $1 FOR UPDATE`, r.id).
 		Scan(&accountKey, &r.serial, &r.key, &r.issued, &r.expires, &r.ends, &ended, &over, &age)
 	switch {

@@ -31,9 +31,10 @@ import (
 )
 
 const (
-	// bearerLife is how long a bearer is good. sessionLife is how long its session can be refreshed.
+	// bearerLife is how long a bearer is good. sessionLife is how long its session is: then the account
+	// must show again, by a service-auth token, that its host still serves it. No relay has to say so.
 	bearerLife  = time.Hour
-	sessionLife = 7 * 24 * time.Hour
+	sessionLife = 6 * time.Hour
 	// maxSessions are the sessions of one account. If there are more, the oldest end.
 	maxSessions = 50
 	// repeatFor is how long a repetition with a used refresh token gets the first answer.
@@ -75,7 +76,7 @@ type DB interface {
 // Identities looks keys of accounts up. *serviceauth.CachedDirectory is the one that asks the
 // network.
 type Identities interface {
-	Current(ctx context.Context, did syntax.DID) (serviceauth.Identity, error)
+	Current(ctx context.Context, did syntax.DID, from string) (serviceauth.Identity, error)
 }
 
 // Config configures a Service. All fields without a default are required.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/pgtest"
@@ -69,7 +70,7 @@ func (f *fixture) count(sql string) (n int) {
 // buy buys a session of an account on a node.
 func (f *fixture) buy(s *sessions.Service, id *authtest.Identity) string {
 	f.t.Helper()
-	g, err := s.Create(context.Background(), id.DID, device, id.PublicKey(f.t))
+	g, err := s.Create(context.Background(), id.DID, "198.51.100.1", device, id.PublicKey(f.t))
 	f.check(err)
 	return g.Bearer
 }
@@ -166,8 +167,8 @@ func TestStaleNode(t *testing.T) {
 	}
 }
 
-// If the database goes back to an earlier state, all sessions end on every node that notices: the end
-// of one can be lost.
+// If the database goes back to an earlier state, all sessions end on every node that notices: the
+// end of one can be lost.
 func TestDatabaseGoesBack(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -205,11 +206,57 @@ func TestDatabaseGoesBack(t *testing.T) {
 	f.refuses(a, again, "not one of this service")
 }
 
-// A node that cannot remember all ended sessions asks the database.
+// counted is a database that counts its queries of one row.
+type counted struct {
+	sessions.DB
+	asked int
+}
+
+func (c *counted) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	c.asked++
+	return c.DB.QueryRow(ctx, sql, args...)
+}
+
+// S5: nobody refreshes a session for longer than hours, however often: its account must get another
+// service-auth token. Where no relay is followed, that is how long an account lives that was taken
+// down.
+func TestSessionLastsHours(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	s, id := f.node(), f.account()
+	const from, most, between = "198.51.100.1", 6 * time.Hour, 50 * time.Minute
+	g, err := s.Create(t.Context(), id.DID, from, device, id.PublicKey(t))
+	f.check(err)
+	refreshes := 0
+	for refused := new(sessions.RefreshError); ; refreshes++ {
+		f.grow(between)
+		session, err := s.Verify(t.Context(), g.Bearer)
+		f.check(err)
+		next, err := s.Refresh(t.Context(), session, from, g.Refresh)
+		if errors.As(err, &refused) {
+			break
+		}
+		f.check(err)
+		if g = next; refreshes > int(most/between) {
+			t.Fatalf("the session is refreshed after %s", time.Duration(refreshes)*between)
+		}
+	}
+	left := time.Duration(f.count(`SELECT extract(epoch FROM expires_at - now())::int FROM sessions`)) * time.Second
+	if life := time.Duration(refreshes+1)*between + left; (life - most).Abs() > 5*time.Minute {
+		t.Errorf("the last bearer ends after %s, want %s", life, most)
+	}
+	again, err := s.Create(t.Context(), id.DID, from, device, id.PublicKey(t)) // which clients do then
+	f.check(err)
+	f.accepts(s, again.Bearer)
+}
+
+// A node that cannot remember all ended sessions asks the database. S6: once they are fewer, it
+// remembers them again.
 func TestTooManyEndedSessions(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	s := f.node(func(c *sessions.Config) { c.MaxEnded = 2 })
+	lookups := &counted{DB: f.db}
+	s := f.node(func(c *sessions.Config) { c.MaxEnded, c.Lookups = 2, lookups })
 	var bearers []string
 	for range 4 {
 		bearers = append(bearers, f.buy(s, f.account()))
@@ -224,10 +271,36 @@ func TestTooManyEndedSessions(t *testing.T) {
 		f.refuses(s, bearer, "ended")
 	}
 	f.accepts(s, bearers[3])
+
+	remembers := func() bool {
+		f.check(s.Rotate(t.Context()))
+		f.check(s.RunOnce(t.Context()))
+		before := lookups.asked
+		f.accepts(s, bearers[3])
+		return lookups.asked == before
+	}
+	if remembers() {
+		t.Error("the node remembers more than it may")
+	}
+	f.exec(`
+		UPDATE sessions SET expires_at = now() - interval '1 hour'
+		WHERE id IN (SELECT id FROM sessions WHERE ended_version IS NOT NULL LIMIT 2)`)
+	if !remembers() {
+		t.Error("the node asks about each request, although one session has ended")
+	}
+	refused := 0
+	for _, bearer := range bearers[:3] {
+		if _, err := s.Verify(t.Context(), bearer); err != nil {
+			refused++
+		}
+	}
+	if refused != 1 {
+		t.Errorf("it refuses %d of those whose ends it can know, want 1", refused)
+	}
 }
 
-// A session that is the first to use its account's new key outlives the news of that key. One that was
-// bought with the key before ends, and so does one whose key is forgotten later.
+// A session that is the first to use its account's new key outlives the news of that key. One that
+// was bought with the key before ends, and so does one whose key is forgotten later.
 func TestReplacedKeys(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

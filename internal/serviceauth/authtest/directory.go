@@ -83,7 +83,7 @@ func (d *Directory) Refresh(_ context.Context, did syntax.DID) (atcrypto.PublicK
 }
 
 // Current looks did up without the cache. Its version is always 0.
-func (d *Directory) Current(_ context.Context, did syntax.DID) (serviceauth.Identity, error) {
+func (d *Directory) Current(_ context.Context, did syntax.DID, _ string) (serviceauth.Identity, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	key, err := d.lookup(did)
