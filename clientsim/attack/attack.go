@@ -52,7 +52,7 @@ func (c Claim) Kept() bool { return c.Value <= c.Limit }
 // Attacks returns all attacks in the order of their findings.
 func Attacks() []Attack {
 	return slices.Concat(
-		costly(), pages(), bodies(), forgedTokens(), openings(), webhooks(), claims(), failedLookups(), fills(),
+		costly(), pages(), bodies(), forgedTokens(), openings(), webhooks(), claims(), failedLookups(), sessions(), fills(),
 		answersAndLogs(), timings(),
 	)
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -321,30 +320,25 @@ func (h *honest) push(ctx context.Context, i int) (time.Duration, error) {
 }
 
 // webNewcomer is a new account with a did:web, which makes its first request.
-func (h *honest) webNewcomer(ctx context.Context, _ int) (time.Duration, error) {
-	var account *xrpc.Account
-	site, err := serve(honestAddress, func(w http.ResponseWriter, _ *http.Request) {
-		document, err := account.Document("webnewcomer.test")
-		if err == nil {
-			err = json.NewEncoder(w).Encode(document)
-		}
-		if err != nil {
-			w.WriteHeader(http.StatusInternalServerError)
-		}
-	})
+func (h *honest) webNewcomer(context.Context, int) (time.Duration, error) {
+	account, site, err := h.webAccount(nil)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = site.Close() }() // its port may stay in use
-	did, err := syntax.ParseDID("did:web:localhost%3A" + site.URL[strings.LastIndex(site.URL, ":")+1:])
-	if err != nil {
-		return 0, err
-	}
-	if account, err = xrpc.NewAccountOf(did, int(h.nth.Add(1))); err != nil {
-		return 0, err
-	}
-	_, err = h.client.Once(ctx, account, xrpc.ConvosCall("", 20))
+	_, err = h.client.Once(context.Background(), account, xrpc.ConvosCall("", 20))
 	return 0, err
+}
+
+// serveDocument answers with the document of a did:web account.
+func serveDocument(w http.ResponseWriter, account *xrpc.Account) {
+	document, err := account.Document("web.test")
+	if err == nil {
+		err = json.NewEncoder(w).Encode(document)
+	}
+	if err != nil {
+		w.WriteHeader(http.StatusInternalServerError)
+	}
 }
 
 // hooks receives the pushes of honest users.

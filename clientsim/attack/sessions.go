@@ -1,0 +1,140 @@
+package attack
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/xrpc"
+)
+
+// S4, S6: accounts that have verified before buy sessions. Each causes a look-up.
+func sessions() []Attack {
+	return []Attack{
+		{"sessions", "S6", "400 accounts of one address buy sessions, 200 per second", manySessions},
+		{"sessions-web", "S4", "64 did:web accounts, each of its own domain and address, buy sessions, 64 per second",
+			webSessions(64, 64, nil)},
+		{"tarpits-known", "S4", "32 did:web accounts that verified before buy sessions while their hosts do not answer",
+			webSessions(32, 32, neverServes)},
+	}
+}
+
+// sessionCall buys a session for a device that nobody has.
+func sessionCall() xrpc.Call {
+	device := hex.EncodeToString(mlsclient.RandomBytes(32))
+	return xrpc.Procedure(mlsapi.NSIDCreateSession, "", "", &mlsapi.CreateSessionInput{DeviceID: device})
+}
+
+// buySessions is what honest accounts do that buy sessions, two per second.
+func (h *honest) buySessions(name string, accounts []*xrpc.Account) Operation {
+	return Operation{name, 2, func(_ context.Context, i int) (time.Duration, error) {
+		_, err := h.client.Once(context.Background(), accounts[i%len(accounts)], sessionCall())
+		return 0, err
+	}}
+}
+
+// manySessions buys sessions of many accounts. Honest users buy some too.
+func manySessions(_ context.Context, t *Target) (*Prepared, error) {
+	const accounts, perSecond = 400, 200
+	all, err := t.accounts(accounts)
+	if err != nil {
+		return nil, err
+	}
+	t.Bystanders = append(t.Bystanders, t.honest.buySessions("session", t.honest.people))
+	client := t.client(0)
+	return &Prepared{Run: func(ctx context.Context) error {
+		pace(ctx, perSecond, lanesFor(perSecond), func(ctx context.Context, i int) {
+			_, _ = t.once(ctx, client, all[i%accounts], sessionCall()) // counted
+		})
+		return nil
+	}}, nil
+}
+
+// neverServes answers a request for a document when its client hangs up.
+func neverServes(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+
+// webSessions buys sessions of did:web accounts at hosts of the attacker's that serve their documents
+// until the attack begins, and then as during says. Honest did:web accounts buy some too.
+func webSessions(hosts int, perSecond float64, during http.HandlerFunc) func(context.Context, *Target) (*Prepared,
+	error) {
+	return func(ctx context.Context, t *Target) (*Prepared, error) {
+		var attacking atomic.Bool
+		instead := func() http.HandlerFunc {
+			if attacking.Load() {
+				return during
+			}
+			return nil
+		}
+		theirs, clients := make([]*xrpc.Account, hosts), make([]*xrpc.Client, hosts)
+		for i := range theirs {
+			var err error
+			if theirs[i], err = t.webAccount(instead); err != nil {
+				return nil, err
+			}
+			clients[i] = t.client(i)
+			if _, err := clients[i].Once(ctx, theirs[i], xrpc.ConvosCall("", 1)); err != nil {
+				return nil, fmt.Errorf("a did:web account verifies: %w", err)
+			}
+		}
+		const honest = 8
+		ours := make([]*xrpc.Account, honest)
+		for i := range ours {
+			var err error
+			if ours[i], err = t.webAccount(nil); err != nil {
+				return nil, err
+			}
+		}
+		t.Bystanders = append(t.Bystanders, t.honest.buySessions("did:web session", ours))
+		return &Prepared{Run: func(ctx context.Context) error {
+			attacking.Store(true)
+			pace(ctx, perSecond, hosts, func(ctx context.Context, i int) {
+				_, _ = t.once(ctx, clients[i%hosts], theirs[i%hosts], sessionCall()) // counted
+			})
+			return nil
+		}}, nil
+	}
+}
+
+// webAccount is honest.webAccount until the measurement ends.
+func (t *Target) webAccount(instead func() http.HandlerFunc) (*xrpc.Account, error) {
+	account, site, err := t.honest.webAccount(instead)
+	if err == nil {
+		t.atEnd(site.Close)
+	}
+	return account, err
+}
+
+// webAccount makes an account with a did:web and the host that serves its document. The host does what
+// instead returns in its place, unless that is nil.
+func (h *honest) webAccount(instead func() http.HandlerFunc) (*xrpc.Account, *xrpc.Site, error) {
+	var account *xrpc.Account
+	site, err := serve(honestAddress, func(w http.ResponseWriter, r *http.Request) {
+		if instead != nil {
+			if other := instead(); other != nil {
+				other(w, r)
+				return
+			}
+		}
+		serveDocument(w, account)
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	did, err := syntax.ParseDID("did:web:localhost%3A" + site.URL[strings.LastIndex(site.URL, ":")+1:])
+	if err == nil {
+		account, err = xrpc.NewAccountOf(did, int(h.nth.Add(1)))
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, site.Close())
+	}
+	return account, site, nil
+}
