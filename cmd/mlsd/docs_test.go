@@ -186,6 +186,34 @@ func TestComparisonPage(t *testing.T) {
 	shownByTests(t, "docs/COMPARISON.md", pages(t)["docs/COMPARISON.md"], 20)
 }
 
+// Every page of promises ends with the tests that would break with them. There is a row for each of
+// its sections, and every test exists.
+func TestPromisesAreShown(t *testing.T) {
+	t.Parallel()
+	all := pages(t)
+	for _, of := range []struct {
+		path     string
+		promises int
+		none     []string // anchors of sections without a promise
+	}{
+		{"SECURITY.md", 16, []string{"report"}},
+		{"docs/ACCOUNTS.md", 12, nil},
+		{"docs/ERASURE.md", 10, nil},
+		{"docs/LIMITS.md", 28, nil},
+		{"docs/TRANSPARENCY.md", 9, nil},
+		{"docs/clients/SESSIONS.md", 10, nil},
+		{"docs/operating/TRACES.md", 7, nil},
+	} {
+		page, shown, _ := strings.Cut(all[of.path], "\n## Shown by\n")
+		shownByTests(t, of.path, shown, of.promises)
+		for _, anchor := range headings(page)[1:] { // below the title
+			if !slices.Contains(of.none, anchor) && !strings.Contains(shown, "(#"+anchor+")") {
+				t.Errorf("%s says of no promise of #%s what shows it", of.path, anchor)
+			}
+		}
+	}
+}
+
 // shownByTests expects at least so many rows in the tables of a text. The last column of each names
 // tests, and those exist.
 func shownByTests(t *testing.T, path, text string, least int) {
