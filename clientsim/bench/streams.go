@@ -92,7 +92,7 @@ func (b *bench) subscribe(ctx context.Context, accounts []*xrpc.Account, n int) 
 }
 
 // addresses is how many loopback addresses accounts connect from. A server lets only a part of the
-// streams that wait be of one address.
+// streams that wait, and of the sessions that are bought, be of one address.
 const addresses = 100
 
 // home is a loopback address; nil, which is any, where there is only one.

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"net/http"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -92,12 +93,15 @@ func (b *bench) useSessions(ctx context.Context, use bool) error {
 	return nil
 }
 
-// buySession buys a session of a sender. Its device is made up: no request of the load names one.
+// buySession buys a session of a sender, from its address. Its device is made up: no request of the
+// load names one.
 func (b *bench) buySession(ctx context.Context, sender int) (string, error) {
 	device := sha256.Sum256([]byte(b.senders[sender].DID))
 	call := xrpc.Procedure(mlsapi.NSIDCreateSession, "", "",
 		&mlsapi.CreateSessionInput{DeviceID: hex.EncodeToString(device[:])})
-	out, err := xrpc.Ask[mlsapi.CreateSessionOutput](ctx, b.env.client, b.senders[sender], call)
+	web := &http.Transport{DialContext: dialer{from: home(sender % addresses)}.dial, DisableKeepAlives: true}
+	client := xrpc.NewClient(b.env.servers[0].URL(), xrpc.DefaultServiceDID, web, &xrpc.Stats{})
+	out, err := xrpc.Ask[mlsapi.CreateSessionOutput](ctx, client, b.senders[sender], call)
 	if err != nil {
 		return "", fmt.Errorf("buy a session: %w", err)
 	}
