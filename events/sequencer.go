@@ -27,10 +27,10 @@ const (
 	mostPause   = 10 * time.Millisecond // also after a slow step
 	stepTimeout = 10 * time.Second      // of one round
 
-	leaderPoll  = 500 * time.Millisecond  // how often the leader reads the outbox without a wake-up
-	electEvery  = 500 * time.Millisecond  // how often another node tries to lead
-	electSoon   = 20 * time.Millisecond   // until it tries again after it ended the leader's session
-	leaderStall = 1500 * time.Millisecond // a leader that is idle for longer is taken for dead
+	leaderPoll  = time.Second            // how often the leader reads the outbox without a wake-up
+	electEvery  = 500 * time.Millisecond // how often another node tries to lead
+	electSoon   = 20 * time.Millisecond  // until it tries again after it ended the leader's session
+	leaderStall = 2 * time.Second        // a leader that is idle for longer is taken for dead
 	// how often another node looks whether the leader is: that reads all sessions and locks
 	lookEvery = time.Second
 

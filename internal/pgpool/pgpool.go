@@ -69,6 +69,9 @@ const (
 	// maintenanceConns is the size of a maintenance pool. A check and the expiry of messages can
 	// keep one connection each for minutes.
 	maintenanceConns = 4
+	// maintenanceIdle is after how long without use a connection of a maintenance pool is pinged
+	// first. The workers use one every second. If it has been closed, a round of theirs fails.
+	maintenanceIdle = 5 * time.Second
 )
 
 // pingTimeout is how long a connection that was idle for a second may take to answer before it is
@@ -117,6 +120,7 @@ func OpenMaintenance(ctx context.Context, url string, options ...Option) (*pgxpo
 		return nil, err
 	}
 	cfg.MaxConns = maintenanceConns
+	cfg.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > maintenanceIdle }
 	return open(ctx, cfg, options)
 }
 

@@ -77,12 +77,15 @@ func (s *Service) Ended(session Session) {
 var endReplacedSQL string
 
 // endReplaced ends the sessions of accounts whose keys were forgotten or replaced lately, after the
-// sessions were bought.
-func (s *Service) endReplaced(ctx context.Context, lately time.Duration) error {
-	if _, err := s.cfg.DB.Exec(ctx, endReplacedSQL, lately); err != nil {
-		return fmt.Errorf("end the sessions of replaced keys: %w", err)
+// sessions were bought. In the same round trip it reads the version of the sessions.
+func (s *Service) endReplaced(ctx context.Context, lately time.Duration) (version int64, err error) {
+	var both pgx.Batch
+	both.Queue(endReplacedSQL, lately)
+	both.Queue(`SELECT version FROM session_clock`).QueryRow(func(row pgx.Row) error { return row.Scan(&version) })
+	if err := s.cfg.DB.SendBatch(ctx, &both).Close(); err != nil {
+		return 0, fmt.Errorf("end the sessions of replaced keys, and read the version of the sessions: %w", err)
 	}
-	return nil
+	return version, nil
 }
 
 // Erase forgets whose the sessions of an account were, up to limit, and returns how many. They have

@@ -43,10 +43,7 @@ func (s *Service) RunOnce(ctx context.Context) error {
 	if !last.IsZero() {
 		look = keyOverlap + began.Sub(last)
 	}
-	if err := s.endReplaced(ctx, look); err != nil {
-		return err
-	}
-	version, err := s.readVersion(ctx)
+	version, err := s.endReplaced(ctx, look)
 	switch {
 	case err != nil:
 		return err
@@ -81,13 +78,6 @@ func (s *Service) heard(began time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.read = began
-}
-
-func (s *Service) readVersion(ctx context.Context) (version int64, err error) {
-	if err := s.cfg.DB.QueryRow(ctx, `SELECT version FROM session_clock`).Scan(&version); err != nil {
-		return 0, fmt.Errorf("read the version of the sessions: %w", err)
-	}
-	return version, nil
 }
 
 // readEnded reads the sessions that have ended since a version, and how long their bearers could

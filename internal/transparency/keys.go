@@ -19,7 +19,7 @@ import (
 )
 
 // KeysInterval is how often ReadKeys is to be called.
-const KeysInterval = time.Second
+const KeysInterval = 5 * time.Second
 
 // Key is a key that signs heads, or has signed some.
 type Key struct {
