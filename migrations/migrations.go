@@ -28,8 +28,10 @@ import (
 	"mlsd/internal/worker"
 )
 
+// SQL has the files of the migrations, named as golang-migrate wants them.
+//
 //go:embed *.sql
-var files embed.FS
+var SQL embed.FS
 
 // ErrDirty means that another program ended in the middle of a migration: mlsd commits no dirty
 // mark. A person must say which version the database has.
@@ -102,7 +104,7 @@ func Force(ctx context.Context, databaseURL string, version uint, options ...Opt
 
 // Newest returns the number of the newest migration that this binary knows.
 func Newest() uint {
-	r := runner{files: files}
+	r := runner{files: SQL}
 	if err := r.load(); err != nil {
 		panic(err) // the files are part of the binary, and a test reads them
 	}
@@ -126,7 +128,7 @@ type runner struct {
 func with(ctx context.Context, databaseURL string, options []Option,
 	do func(*runner, context.Context) error) (err error) {
 	r := &runner{
-		files: files, attempts: attempts, firstPause: firstPause,
+		files: SQL, attempts: attempts, firstPause: firstPause,
 		driver: driver{ctx: ctx, log: slog.New(slog.DiscardHandler), lockTimeout: lockTimeout},
 	}
 	for _, o := range options {

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -48,14 +49,18 @@ func copyTemplate(ctx context.Context, name, dataDir string) error {
 	return testdir.CopyShared(name, key, dataDir, func(dir string) error { return makeTemplate(ctx, dir) })
 }
 
-// templateKey is a hash of what decides how a template is made: the sources of the packages that make
-// it, the programs of PostgreSQL, and the day, because some rows have times.
+// templateKey is a hash of what decides how a template is made: the migrations in this binary, the
+// sources of the packages that make it, the programs of PostgreSQL, and the day, because some rows
+// have times.
 var templateKey = sync.OnceValues(func() (string, error) {
 	_, self, _, _ := runtime.Caller(0)
 	root := filepath.Join(filepath.Dir(self), "..", "..")
 	sum := sha256.New()
+	if err := hashMigrations(sum); err != nil {
+		return "", err
+	}
 	sources := 0
-	for _, pattern := range []string{"migrations/*.sql", "migrations/*.go", "internal/localpg/*.go",
+	for _, pattern := range []string{"migrations/*.go", "internal/localpg/*.go",
 		"internal/pgpool/*.go", "internal/pgtest/template.go"} {
 		paths, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
@@ -90,6 +95,23 @@ var templateKey = sync.OnceValues(func() (string, error) {
 	}
 	return hex.EncodeToString(sum.Sum(nil))[:16], nil
 })
+
+// hashMigrations hashes the migrations that are embedded. Those on the disk can differ: a mutant's
+// are elsewhere.
+func hashMigrations(sum io.Writer) error {
+	files, err := migrations.SQL.ReadDir(".")
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		text, err := migrations.SQL.ReadFile(file.Name())
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(sum, "%s %d\n%s", file.Name(), len(text), text)
+	}
+	return nil
+}
 
 // makeTemplate makes a cluster in a data directory, with the database of mlsd.
 func makeTemplate(ctx context.Context, dir string) (err error) {
