@@ -537,7 +537,9 @@ func TestSweepOfACopiedDatabase(t *testing.T) {
 			newer()
 			set(at.age)
 			// A sweeper lists on behind the last object that it saw, so two rounds see all.
-			first, second := sweep(), sweep()
+			first := sweep()
+			afterFirst := left()
+			second := sweep()
 			switch at.want {
 			case none:
 				if first != nil || second != nil || left() != 0 {
@@ -548,8 +550,8 @@ func TestSweepOfACopiedDatabase(t *testing.T) {
 					t.Errorf("the claim is of %s", now)
 				}
 			case "takes over": // and deletes from the next round on
-				if first != nil || second != nil || left() != 0 {
-					t.Errorf("%v, %v; %d objects are left", first, second, left())
+				if first != nil || second != nil || afterFirst != 1 || left() != 0 {
+					t.Errorf("%v, %v; %d objects are left after the first round, and %d", first, second, afterFirst, left())
 				}
 				newer()
 				set(0) // of two that take it over at the same time, the other was the last

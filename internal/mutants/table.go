@@ -1033,7 +1033,7 @@ var mutants = []mutant{
 
 	// Upgrades
 	{"a migration without its version (X1)", "migrations.TestKilledAtCommit", []edit{
-		{"migrations.driver.Run", `d.tx.Exec(d.ctx, string(sql))`, `d.tx.Exec(d.ctx, "COMMIT;"+string(sql)+";BEGIN")`}}},
+		{"migrations.driver.Run", `d.tx.Exec(d.ctx, string(sql))`, `d.tx.Exec(d.ctx, "COMMIT;"+string(sql)+";COMMIT;BEGIN")`}}},
 	{"data is deleted under a node (X9)", "cmd/mlsd.TestDownUnderARunningServer", []edit{
 		{"migrations.runner.down", `if r.refuse != nil {`, `if r.refuse != nil && n > 1 {`}}},
 	{"an old mlsd serves with any schema (O10)", "migrations.TestNewerSchema", []edit{
