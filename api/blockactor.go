@@ -7,17 +7,18 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/people/consent"
+	"mlsd/convos"
 )
 
-// BlockActor: blue.catbird.mls.blockActor. Without a key the block's row prevents a double effect.
+// BlockActor: blue.catbird.mls.blockActor. Without a key the block's row prevents a double effect, and
+// what is declined is no longer open.
 func (h *handlers) BlockActor(c *call, in *mlsapi.BlockActorInput) error {
 	key, err := c.key(in.IdempotencyKey)
 	if err != nil {
 		return err
 	}
 	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
-		at, err := consent.Block(ctx, tx, c.caller, in.DID)
+		at, err := convos.Block(ctx, tx, c.caller, in.DID)
 		if err != nil {
 			return nil, err
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/api/mlsapi"
+	"mlsd/internal/failpoint"
 	"mlsd/internal/mlstest"
 	"mlsd/mls"
 )
@@ -421,6 +423,32 @@ func TestBlockIsHonouredAtOnce(t *testing.T) {
 			t.Errorf("%d convos when the block was answered, %d now, %d made", atBlock, now, made)
 		}
 	}
+}
+
+// S3: a block waits for an invitation that is under way, and declines it.
+func TestBlockDeclinesWhatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob := w.user(), w.user()
+	if err := w.faults.Arm(failpoint.BeforeCommit, mlsapi.NSIDCreateConvo, failpoint.Pause); err != nil {
+		t.Fatal(err)
+	}
+	in := alice.creation(newGroup(t), bob)
+	created, blocked := make(chan answer, 1), make(chan answer, 1)
+	go func() { created <- alice.post(mlsapi.NSIDCreateConvo, in) }()
+	<-w.faults.Reached(failpoint.BeforeCommit, mlsapi.NSIDCreateConvo)
+	go func() { blocked <- bob.post(mlsapi.NSIDBlockActor, &mlsapi.BlockActorInput{DID: alice.did()}) }()
+	for len(blocked) == 0 && w.count(`
+		SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 0 {
+		runtime.Gosched()
+	}
+	if len(blocked) > 0 {
+		t.Error("the block did not wait for the invitation")
+	}
+	w.faults.Resume(failpoint.BeforeCommit, mlsapi.NSIDCreateConvo)
+	c := read[mlsapi.ConvoView](t, (<-created).ok())
+	(<-blocked).ok()
+	bob.get(mlsapi.NSIDGetEpoch, "convoId", c.ID).fails(http.StatusForbidden, mlsapi.ErrNotMember)
 }
 
 // The list of blocks has pages, is the caller's alone, and is bounded.

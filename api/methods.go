@@ -154,7 +154,7 @@ var methods = map[string]policy{
 	nsid.AcceptConvo: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
 	nsid.AddMembers: {maxBody: bodyCommit, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer,
 		violations: []violation{{"didList", lexcodec.RuleMaxLength, mlsapi.ErrTooManyMembers}}},
-	nsid.BlockActor: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
+	nsid.BlockActor: {maxBody: bodySmall, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
 	nsid.CompleteAttachment: {maxBody: bodySmall, answerMemory: answerSmall, cost: costComplete, dear: true, token: usedByDispatch, maxTime: maxComplete,
 		recordLife: idem.DefaultLife, leastLife: leastUpload, lease: leaseShort},
 	nsid.ConfirmWelcome:   {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},

@@ -112,8 +112,9 @@ func TestQuotas(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range quota.Names() {
 		switch strings.TrimPrefix(name, "address-") {
-		// TestOpenInvitations, TestReportBytes, TestUploadQuota
-		case quota.OpenInvitations, quota.ReportBytes, "uploaded-bytes-per-day":
+		// TestOpenInvitations, TestInvitationsOfOneInviter, TestInvitationsOfAnAddress, TestReportBytes, TestUploadQuota
+		case quota.OpenInvitations, quota.OneInviter, "address-" + quota.OneInviter, quota.ReportBytes,
+			"uploaded-bytes-per-day":
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
@@ -258,7 +259,7 @@ func TestOpenInvitations(t *testing.T) {
 	last := w.user().on(node)
 	open := last.create(victim)
 	a := invite(w.user())
-	if got := a.fails(http.StatusTooManyRequests, "QuotaExceeded"); got != "quota open-invitations is used up: 2 of 2" {
+	if got := a.fails(http.StatusTooManyRequests, "QuotaExceeded"); got != "quota open-invitations is used up" {
 		t.Error(got)
 	}
 	if got := a.header.Get("Retry-After"); got != "3600" {
@@ -272,6 +273,149 @@ func TestOpenInvitations(t *testing.T) {
 	victim.accept(open)
 	victim.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: open.id}).ok()
 	invite(last).ok()
+}
+
+// S3: one inviter, whatever it does, has at most three invitations of a stranger open or declined in a
+// day. The answer has no numbers. A retry gets its first answer, and everybody else can invite.
+func TestInvitationsOfOneInviter(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.limits = quota.Defaults()
+	node := w.boot()
+	victim, friend, mallory := w.user().on(node), w.user().on(node), w.user().on(node)
+	refused := func(a answer) {
+		t.Helper()
+		if got := a.fails(http.StatusTooManyRequests, "QuotaExceeded"); got != "quota invitations-to-one-person is used up" {
+			t.Error(got)
+		}
+		if got := a.header.Get("Retry-After"); got != "3600" {
+			t.Errorf("Retry-After %q", got)
+		}
+	}
+	leave := func(c *convo) {
+		t.Helper()
+		victim.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).ok()
+	}
+	first := mallory.creation(newGroup(t), victim)
+	created := mallory.post(mlsapi.NSIDCreateConvo, first)
+	c := &convo{id: read[mlsapi.ConvoView](t, created.ok()).ID}
+	leave(c)
+	leave(mallory.create(victim)) // it declines each
+	open := mallory.create(victim)
+	own := mallory.create() // a convo of mallory's own does not count
+	refused(creating(mallory, victim).send(node))
+	refused(mallory.post(mlsapi.NSIDAddMembers, mallory.addition(own, victim)))
+	mallory.post(mlsapi.NSIDCreateConvo, first).replays(created)
+	creating(friend, victim).send(node).ok()
+
+	// What was accepted does not count, also when the person has left.
+	victim.accept(open)
+	leave(open)
+	leave(mallory.create(victim))
+	refused(creating(mallory, victim).send(node))
+
+	// A day later the declined ones are forgotten, the open ones are not.
+	w.exec(`UPDATE invitations SET created_at = created_at - interval '1 day'`)
+	mallory.create(victim)
+	mallory.create(victim)
+	leave(mallory.create(victim))
+	refused(creating(mallory, victim).send(node))
+	w.exec(`UPDATE invitations SET created_at = created_at - interval '1 day'`)
+	mallory.create(victim)
+	refused(creating(mallory, victim).send(node))
+}
+
+// S3: to be put again into a convo that one has left counts, and so does to be taken out by the inviter.
+func TestInvitationsIntoOneConvo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.limits = quota.Defaults()
+	node := w.boot()
+	victim, mallory := w.user().on(node), w.user().on(node)
+	c := mallory.create()
+	for range 3 {
+		mallory.add(c, victim)
+		victim.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).ok()
+	}
+	mallory.post(mlsapi.NSIDAddMembers, mallory.addition(c, victim)).fails(http.StatusTooManyRequests, "QuotaExceeded")
+}
+
+// S3: the invitations of one inviter that arrive at the same moment count each other.
+func TestInvitationsAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.limits = quota.Defaults()
+	node := w.boot()
+	victim, mallory := w.user(), w.user()
+	calls := make([]request, 8)
+	for i := range calls {
+		calls[i] = creating(mallory, victim)
+	}
+	stored := 0
+	for _, a := range together(len(calls), func(i int) answer { return calls[i].send(node) }) {
+		if a.status == http.StatusOK {
+			stored++
+		}
+	}
+	if stored != 3 {
+		t.Errorf("%d invitations are stored, want 3", stored)
+	}
+}
+
+// S3: the DIDs of one address fill at most a tenth of a person's open invitations in a day. Others can
+// still invite the person.
+func TestInvitationsOfAnAddress(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.limits = quota.Limits{quota.OpenInvitations: 40, quota.OneInviter: 3}
+	node := w.boot()
+	victim := w.user()
+	for range 4 {
+		creating(w.user(), victim).send(node).ok()
+	}
+	a := creating(w.user(), victim).send(node)
+	if got := a.fails(http.StatusTooManyRequests, "QuotaExceeded"); got !=
+		"quota address-invitations-to-one-person is used up" {
+		t.Error(got)
+	}
+	creating(w.user(), w.user()).send(node).ok()
+	w.exec(`UPDATE invitations SET address = '198.51.100.1'`)
+	creating(w.user(), victim).send(node).ok()
+}
+
+// S3: a block declines the open invitations of the blocked, those of others stay.
+func TestBlockDeclines(t *testing.T) {
+	t.Parallel()
+	for name, block := range map[string]func(victim, mallory *user, c *convo){
+		"blockActor": func(victim, mallory *user, _ *convo) {
+			victim.post(mlsapi.NSIDBlockActor, &mlsapi.BlockActorInput{DID: mallory.did()}).ok()
+		},
+		"leaveConvo": func(victim, _ *user, c *convo) {
+			yes := true
+			victim.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id, Block: &yes}).ok()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.limits = quota.Limits{quota.OpenInvitations: 4}
+			node := w.boot()
+			victim, mallory, friend, stranger := w.user().on(node), w.user().on(node), w.user().on(node), w.user().on(node)
+			accepted := mallory.create(victim)
+			open := []*convo{mallory.create(victim), mallory.create(victim), mallory.create(victim)}
+			victim.accept(accepted)
+			kept := friend.create(victim)
+			creating(stranger, victim).send(node).fails(http.StatusTooManyRequests, "QuotaExceeded")
+			block(victim, mallory, open[1])
+			for _, c := range open {
+				victim.get(mlsapi.NSIDGetEpoch, "convoId", c.id).fails(http.StatusForbidden, mlsapi.ErrNotMember)
+			}
+			for _, c := range []*convo{accepted, kept} {
+				victim.get(mlsapi.NSIDGetEpoch, "convoId", c.id).ok()
+			}
+			creating(stranger, victim).send(node).ok()
+		})
+	}
 }
 
 // H10: a write that fails has used nothing.

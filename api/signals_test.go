@@ -49,6 +49,7 @@ func TestSendSignal(t *testing.T) {
 	w := newWorld(t, func(w *world) { w.signals = book })
 	alice, bob, carol, dave := w.user(), w.user(), w.user(), w.user()
 	c := alice.create(bob, carol)
+	carol.accept(c)
 	carol.post(mlsapi.NSIDBlockActor, &mlsapi.BlockActorInput{DID: alice.did()}).ok()
 	dave.post(mlsapi.NSIDBlockActor, &mlsapi.BlockActorInput{DID: alice.did()}).ok() // no member
 	before := w.rows()
@@ -84,6 +85,7 @@ func TestSignalOfABlockedMember(t *testing.T) {
 		if !out.Carried || len(book.sent) != i+1 || len(book.sent[i].Hidden) != i {
 			t.Fatalf("after %d blocks: %+v, %+v", i, out, book.sent)
 		}
+		u.accept(c)
 		u.post(mlsapi.NSIDBlockActor, &mlsapi.BlockActorInput{DID: alice.did()}).ok()
 	}
 	out := read[mlsapi.SendSignalOutput](t, alice.post(mlsapi.NSIDSendSignal, alice.signal(c, "x")).ok())

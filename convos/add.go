@@ -105,7 +105,7 @@ func checkAdditions(ctx context.Context, tx pgx.Tx, c *locked, caller syntax.DID
 	if n := total - len(present) + len(added); n > MaxMembers {
 		return nil, tooManyMembers(n)
 	}
-	if err := countInvited(ctx, tx, caller, distinct(added, present...), s); err != nil {
+	if err := countInvited(ctx, tx, caller, c.id, distinct(added, present...), s); err != nil {
 		return nil, err
 	}
 	if len(present) == 0 {

@@ -66,7 +66,11 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 		return Convo{}, err
 	}
 	others, epoch, v := n.judged.others, n.judged.epoch, n.judged.verdict
-	if err := countInvited(ctx, tx, n.Creator, others, n.Quota); err != nil {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return Convo{}, fmt.Errorf("mint a convo id: %w", err)
+	}
+	if err := countInvited(ctx, tx, n.Creator, id, others, n.Quota); err != nil {
 		return Convo{}, err
 	}
 	invited, err := consent.Invite(ctx, tx, n.Creator, others, nil)
@@ -75,10 +79,6 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 	}
 	if n.Welcome == nil && len(invited.Refused) > 0 { // a Welcome names KeyPackages, and those who refuse have none
 		return Convo{}, keypackages.ErrNotFound
-	}
-	id, err := uuid.NewV7()
-	if err != nil {
-		return Convo{}, fmt.Errorf("mint a convo id: %w", err)
 	}
 	var inserted bool
 	var created Convo

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/events/outbox"
-	"mlsd/people/consent"
+	"mlsd/internal/pgpool"
 	"mlsd/welcome"
 )
 
@@ -33,6 +33,11 @@ type Departure struct {
 // ErrCommitRequired, ErrTargetNotMember, *messages.EpochMismatchError, *InvalidObjectError, and
 // those of consent.Block.
 func Leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
+	if d.Block {
+		if err := pgpool.LockBlocks.Wait(ctx, tx, d.Caller.String()); err != nil {
+			return Advanced{}, err
+		}
+	}
 	advanced, err := leave(ctx, tx, d)
 	if err == nil && d.Block {
 		advanced.Blocked, err = blockInviter(ctx, tx, d.ConvoID, d.Caller)
@@ -41,7 +46,7 @@ func Leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
 }
 
 // blockInviter makes did block the person that invited it into the convo. It returns that person, or
-// "" if it is not known. It comes after the convo's lock, as consent.Block demands.
+// "" if it is not known. It comes after the locks of blocks and of the convo.
 func blockInviter(ctx context.Context, tx pgx.Tx, convo uuid.UUID, did syntax.DID) (syntax.DID, error) {
 	var inviter *syntax.DID
 	err := tx.QueryRow(ctx, `SELECT invited_by FROM members WHERE convo_id = $1 AND did = $2`, convo, did).Scan(&inviter)
@@ -51,7 +56,7 @@ func blockInviter(ctx context.Context, tx pgx.Tx, convo uuid.UUID, did syntax.DI
 	if inviter == nil || *inviter == did {
 		return "", nil
 	}
-	_, err = consent.Block(ctx, tx, did, *inviter)
+	_, err = Block(ctx, tx, did, *inviter)
 	return *inviter, err
 }
 

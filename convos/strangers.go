@@ -1,14 +1,20 @@
 package convos
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"fmt"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/pgpool"
 	"mlsd/internal/quota"
+	"mlsd/internal/tombstone"
+	"mlsd/internal/worker"
 	"mlsd/people/consent"
 )
 
@@ -17,28 +23,71 @@ import (
 //go:embed strangers.sql
 var readStrangers string
 
-// countInvited counts the strangers among the people whom by puts on a roster, and refuses if there
-// are too many, or if one of them has too many open invitations. It does not say who. The statement
-// reads the newest memberships of the invited, by index. Error: *quota.ExceededError.
-func countInvited(ctx context.Context, tx pgx.Tx, by syntax.DID, invited []syntax.DID, s *quota.Spending) error {
-	bounded, most := s.Invitations()
-	if len(invited) == 0 || !bounded && most == 0 {
+// countInvited counts the strangers among the people whom by invites into convo, and refuses if there
+// are too many, or if one of them has too many invitations. It does not say who. The statement reads
+// the newest memberships and invitations of the invited, by index. The inviter's lock lets its
+// invitations count each other. Error: *quota.ExceededError.
+func countInvited(ctx context.Context, tx pgx.Tx, by syntax.DID, convo uuid.UUID, invited []syntax.DID,
+	s *quota.Spending) error {
+	bounds := s.Invitations()
+	if len(invited) == 0 || !bounds.Strangers && bounds.Open == 0 && bounds.OneInviter == 0 {
 		return nil
 	}
-	rows, err := tx.Query(ctx, readStrangers, by, invited, most, consent.NewestConvos)
-	var strangers, open, highest int64
-	if err == nil {
-		_, err = pgx.ForEachRow(rows, []any{&open}, func() error {
-			strangers++
-			highest = max(highest, open)
-			return nil
+	var strangers []syntax.DID
+	var refused error
+	batch := &pgx.Batch{}
+	pgpool.LockInvitations.Queue(batch, by.String())
+	batch.Queue(readStrangers, by, invited, cmp.Or(bounds.Open, consent.NewestConvos), consent.NewestConvos,
+		bounds.Address).
+		Query(func(rows pgx.Rows) error {
+			var did syntax.DID
+			var open, ofInviter, ofAddress int64
+			_, err := pgx.ForEachRow(rows, []any{&did, &open, &ofInviter, &ofAddress}, func() error {
+				strangers = append(strangers, did)
+				refused = cmp.Or(refused, bounds.Check(open, ofInviter, ofAddress))
+				return nil
+			})
+			return err
 		})
-	}
-	if err != nil {
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("look for strangers among the invited: %w", err)
 	}
-	if most != 0 && highest >= most {
-		return quota.TooManyInvitations(highest, most)
+	if refused != nil {
+		return refused
 	}
-	return s.Take(quota.Cost{Of: quota.Strangers, N: strangers})
+	if err := s.Take(quota.Cost{Of: quota.Strangers, N: int64(len(strangers))}); err != nil {
+		return err
+	}
+	if len(strangers) == 0 || bounds.OneInviter == 0 {
+		return nil
+	}
+	_, err := tx.Exec(ctx, `
+		INSERT INTO invitations (did, inviter, address, convo_id, created_at)
+		SELECT did, $2, $3, $4, clock_timestamp() FROM unnest($1::text[]) AS did`, strangers, by, bounds.Address, convo)
+	if err != nil {
+		return fmt.Errorf("record the invitations: %w", err)
+	}
+	return nil
+}
+
+// SweepInvitations deletes the invitations that no longer count.
+func SweepInvitations(db *pgxpool.Pool) worker.Sweep {
+	return worker.Statement(db, "invitations", `
+		DELETE FROM invitations WHERE (did, created_at, inviter, convo_id) IN (
+			SELECT did, created_at, inviter, convo_id FROM invitations WHERE created_at <= now() - interval '1 day'
+			ORDER BY created_at LIMIT $1 FOR UPDATE SKIP LOCKED)`)
+}
+
+// EraseInvitations deletes up to limit invitations that a person has made or has got. It returns how
+// many it has deleted; 0: none is left.
+func EraseInvitations(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64, error) {
+	tag, err := tx.Exec(ctx, `
+		DELETE FROM invitations WHERE (did, created_at, inviter, convo_id) IN (
+			(SELECT did, created_at, inviter, convo_id FROM invitations WHERE did = $1 LIMIT $2)
+			UNION ALL
+			(SELECT did, created_at, inviter, convo_id FROM invitations WHERE inviter = $1 LIMIT $2))`, p.DID, limit)
+	if err != nil {
+		return 0, fmt.Errorf("erase invitations: %w", err)
+	}
+	return tag.RowsAffected(), nil
 }

@@ -1,11 +1,13 @@
 -- Of the invited $2, those who share no convo with the inviter $1: how many open invitations each has,
--- counted up to $3. A convo is shared if the invited has accepted it: otherwise a first invitation
--- would make everybody known who did not ask for it. An invitation is open until it is accepted.
+-- counted up to $3; and how many of the inviter and of its address $5 it has not accepted. A convo is
+-- shared if the invited has accepted it: otherwise a first invitation would make everybody known who
+-- did not ask for it. An invitation is open until it is accepted. One of the last day counts for its
+-- inviter and its address also after it was declined.
 --
--- It reads the $4 newest convos of each of the invited, and of each one row by key. Lateral joins with
--- LIMIT keep the planner from another order, which would read the whole rosters of the inviter's
--- convos.
-SELECT open.n
+-- It reads the $4 newest convos and invitations of each of the invited, and of each one row by key.
+-- Lateral joins with LIMIT keep the planner from another order, which would read the whole rosters of
+-- the inviter's convos.
+SELECT i.did, open.n, greatest(open.of_inviter, day.of_inviter), day.of_address
 FROM unnest($2::text[]) AS i (did)
 LEFT JOIN LATERAL (
     SELECT true AS found
@@ -21,10 +23,19 @@ LEFT JOIN LATERAL (
     LIMIT 1
 ) known ON true
 CROSS JOIN LATERAL (
-    SELECT count(*) AS n FROM (
-        SELECT FROM members m
+    SELECT count(*) AS n, count(*) FILTER (WHERE invited_by = $1) AS of_inviter FROM (
+        SELECT invited_by FROM members m
         WHERE known.found IS NULL AND m.did = i.did AND m.left_at IS NULL AND m.requested_at IS NOT NULL
         LIMIT $3
     ) requests
 ) open
+CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE inviter = $1) AS of_inviter, count(*) FILTER (WHERE address = $5) AS of_address FROM (
+        SELECT inviter, address, convo_id FROM invitations
+        WHERE known.found IS NULL AND did = i.did AND created_at > now() - interval '1 day'
+        ORDER BY created_at DESC LIMIT $4
+    ) made
+    WHERE (inviter = $1 OR address = $5)
+        AND NOT EXISTS (SELECT FROM members WHERE convo_id = made.convo_id AND did = i.did AND requested_at IS NULL)
+) day
 WHERE known.found IS NULL

@@ -41,7 +41,8 @@ func TestStrangersAreFoundByIndex(t *testing.T) {
 		for n := range 50 {
 			dids = append(dids, fmt.Sprint(who, n+1))
 		}
-		rows, err := db.Query(t.Context(), readStrangers, "inviter", dids, 200, consent.NewestConvos)
+		rows, err := db.Query(t.Context(), `SELECT n FROM (`+readStrangers+`) s`, "inviter", dids, 200,
+			consent.NewestConvos, "192.0.2.1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -75,7 +76,7 @@ func TestInvitedWithManyConvos(t *testing.T) {
 	}
 	strangers := func() (n int) {
 		err := db.QueryRow(t.Context(), `SELECT count(*) FROM (`+readStrangers+`) s`, "inviter", []string{"busy"}, 200,
-			consent.NewestConvos).Scan(&n)
+			consent.NewestConvos, "192.0.2.1").Scan(&n)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +108,7 @@ func pagesRead(ctx context.Context, t *testing.T, query func(context.Context, st
 		}
 	}
 	if err := query(ctx, "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+strings.TrimSpace(readStrangers), "inviter", dids, 200,
-		consent.NewestConvos).Scan(&plan); err != nil {
+		consent.NewestConvos, "192.0.2.1").Scan(&plan); err != nil {
 		t.Fatal(err)
 	}
 	return plan[0].Plan.Pages

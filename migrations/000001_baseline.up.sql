@@ -608,6 +608,19 @@ CREATE TABLE blocks (
 );
 CREATE INDEX blocks_of_did ON blocks (blocked_did);          -- for the erasure of an account
 
+-- Who has invited whom in the last day, of those who shared no convo: how often one inviter, and one
+-- address, can invite a person. A row does not count once the person has accepted the convo.
+CREATE TABLE invitations (
+    did        text COLLATE "C" NOT NULL,                    -- the invited person
+    inviter    text COLLATE "C" NOT NULL,
+    address    text NOT NULL,                                -- the inviter's, or its /64
+    convo_id   uuid NOT NULL,
+    created_at timestamptz NOT NULL,
+    PRIMARY KEY (did, created_at, inviter, convo_id)
+);
+CREATE INDEX invitations_of_inviter ON invitations (inviter, created_at, did, convo_id); -- exports and erasures
+CREATE INDEX invitations_by_age ON invitations (created_at);
+
 -- Who may invite a person. Everyone may invite a person without a row.
 CREATE TABLE invitation_policies (
     did    text COLLATE "C" PRIMARY KEY,

@@ -14,8 +14,9 @@ const NSIDBlockActor = nsid.BlockActor
 
 // BlockActorInput is the input of blue.catbird.mls.blockActor. Block an
 // account: it cannot invite the caller, and gets none of the caller's
-// KeyPackages. It is not told. Convos that both are in stay as they are.
-// Blocking again changes nothing.
+// KeyPackages. It is not told. Invitations of the account that the caller has
+// not accepted are declined; other convos that both are in stay as they are.
+// Blocking again changes nothing else.
 type BlockActorInput struct {
 	// The account.
 	DID syntax.DID `json:"did"`

@@ -153,8 +153,9 @@ type Handler[C any] interface {
 	// delivered if and only if the commit is accepted.
 	AddMembers(c C, in *AddMembersInput) error
 	// BlockActor: Block an account: it cannot invite the caller, and gets none of
-	// the caller's KeyPackages. It is not told. Convos that both are in stay as
-	// they are. Blocking again changes nothing.
+	// the caller's KeyPackages. It is not told. Invitations of the account that the
+	// caller has not accepted are declined; other convos that both are in stay as
+	// they are. Blocking again changes nothing else.
 	BlockActor(c C, in *BlockActorInput) error
 	// CompleteAttachment: Say that all parts are there. The server reads them and
 	// compares their SHA-256 with the announced one. It takes no key: the

@@ -41,7 +41,7 @@ func labelValues() map[string][]string {
 			key_packages_expired key_packages_orphaned key_packages_deleted key_package_signals idempotency_keys audit_log
 			accounts_erased accounts_limited abuse_reports abuse_reports_cleared disputes_ended used_tokens identity_keys
 			sessions
-			subscription_tickets nodes push_jobs quota_counts requests erasure_confirmations attachments_unfinished
+			subscription_tickets nodes push_jobs quota_counts invitations requests erasure_confirmations attachments_unfinished
 			attachments_expired`),
 		"worker": append(words("welcomes key_packages records used_tokens tickets sweeper"), "schema watch",
 			"identity key sync",

@@ -303,7 +303,17 @@ var mutants = []mutant{
 		{"convos.Create", `n.Welcome == nil && len(invited.Refused) > 0`, `false`}}},
 	{"a policy shuts members out", "TestPolicyWithinAConvo", []edit{
 		{"people/consent.standing.refuses", `s.Accepted != nil && *s.Accepted`, `false`}}},
-	{"an invitation overtakes a block", "TestBlockIsHonouredAtOnce", []edit{
+	{"an inviter's declined invitations do not count (S3)", "TestInvitationsOfOneInviter", []edit{
+		{"convos/strangers.sql", `greatest(open.of_inviter, day.of_inviter)`, `open.of_inviter`}}},
+	{"an inviter's open invitations count for a day (S3)", "TestInvitationsOfOneInviter", []edit{
+		{"convos/strangers.sql", `greatest(open.of_inviter, day.of_inviter)`, `day.of_inviter`}}},
+	{"invitations at once do not count each other (S3)", "TestInvitationsAtOnce", []edit{
+		{"convos.countInvited", `pgpool.LockInvitations.Queue(batch, by.String())`, ``}}},
+	{"an address invites with any number of DIDs (S3)", "TestInvitationsOfAnAddress", []edit{
+		{"convos/strangers.sql", `day.of_address`, `0`}}},
+	{"a block declines nothing (S3)", "TestBlockDeclines", []edit{
+		{"convos.decline", `WHERE m.did = $1 AND`, `WHERE false AND m.did = $1 AND`}}},
+	{"an invitation overtakes a block", "TestBlockDeclinesWhatIsUnderWay", []edit{
 		{"people/consent.Block", `pgpool.LockInvitations.Queue(batch, blocked.String())`, ``}}},
 	{"to commit does not accept", "TestRequestUntilAccepted", []edit{
 		{"convos.locked.advance", "batch.Queue(`UPDATE members SET requested_at = NULL WHERE convo_id = $1 AND did = $2 AND requested_at IS NOT NULL`, c.id, by)", ``}}},
@@ -405,6 +415,8 @@ var mutants = []mutant{
 	case s.recorded != nil:`}}},
 	{"anyone is an external sender (M5)", "TestExternalProposal", []edit{
 		{"convos.checkExternalSender", `case did != d.Sender.String():`, `case did == "":`}}},
+	{"a stranger's proposal parses the group (S7)", "TestStrangersProposalParsesNothing", []edit{
+		{"convos.checkExternalSender", `if !listed {`, `if false {`}}},
 	{"member-list-leak", "TestMemberListLeak", []edit{
 		{"convos.Create", `if !inserted || deleted { return Convo{}, ErrGroupAlreadyExists`, `if !inserted {
 		var existing uuid.UUID

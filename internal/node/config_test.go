@@ -175,6 +175,7 @@ func settingCases(t *testing.T) map[string]struct {
 		"MLSD_QUOTA_REPORTS":          limits("reports-per-day", 20, false),
 		"MLSD_QUOTA_CONVO_BYTES":      limits(quota.ConvoBytes, 4<<30, true),
 		"MLSD_QUOTA_OPEN_INVITATIONS": limits(quota.OpenInvitations, 200, false),
+		"MLSD_QUOTA_INVITATIONS":      limits(quota.OneInviter, 3, false),
 		"MLSD_QUOTA_REPORT_BYTES":     limits(quota.ReportBytes, 1<<30, true),
 		"MLSD_QUOTA_ATTACHMENT_BYTES": limits("attachment-bytes-per-day", 1<<30, true),
 		"MLSD_QUOTA_UPLOADED_BYTES":   limits("uploaded-bytes-per-day", 3<<30, true),

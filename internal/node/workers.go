@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"mlsd/api"
+	"mlsd/convos"
 	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/attachments"
@@ -115,7 +116,8 @@ func (n *Node) sweeps(cfg Config) []worker.Sweep {
 		[]worker.Sweep{
 			disputes.Sweep(db), serviceauth.SweepTokens(db), serviceauth.SweepKeys(db), sessions.Sweep(db),
 			events.SweepTickets(db),
-			events.SweepNodes(db), push.Sweep(db), quota.Sweep(db), n.requests.Sweep(), erasure.Sweep(db),
+			events.SweepNodes(db), push.Sweep(db), quota.Sweep(db), convos.SweepInvitations(db), n.requests.Sweep(),
+			erasure.Sweep(db),
 		})
 	if n.attachments != nil {
 		all = append(all, attachments.Sweeps(db, cfg.MessageRetention)...)

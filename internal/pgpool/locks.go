@@ -19,9 +19,9 @@ type TxLock string
 const (
 	// LockBlocks is for each person that blocks others: its blocks are counted one after the other.
 	LockBlocks TxLock = "blocks"
-	// LockInvitations is for each inviter. Its invitations share the lock, and a block of the inviter
-	// takes it alone. So a block waits for the invitations that have not seen it: once it is answered,
-	// none of them commits.
+	// LockInvitations is for each inviter. Its invitations count each other, one after the other; those
+	// that are not counted share the lock. A block of the inviter waits for the invitations that have
+	// not seen it: once it is answered, none of them commits.
 	LockInvitations TxLock = "invitations"
 	// LockClaims is for each caller. A claim must see what the one before it took from the budget. It is
 	// not a lock for each DID asked for: a few large claims at once would fill the lock table.

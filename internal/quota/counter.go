@@ -115,16 +115,16 @@ type shard struct {
 // of each subject the counts of the last flush interval, or up to one per cent of a limit from the
 // last minute.
 type Counter struct {
-	db      *pgxpool.Pool
-	log     *slog.Logger
-	now     func() time.Time
-	use     func(quota string, share float64)
-	percent func(did syntax.DID) int
-	limits  [kinds][resources]int64
-	names   [kinds][resources]string
-	open    int64 // limit of open invitations
-	reports int64 // limit of the bytes of reports that are open
-	limited bool  // any limit by day is set
+	db          *pgxpool.Pool
+	log         *slog.Logger
+	now         func() time.Time
+	use         func(quota string, share float64)
+	percent     func(did syntax.DID) int
+	limits      [kinds][resources]int64
+	names       [kinds][resources]string
+	invitations Invitations
+	reports     int64 // limit of the bytes of reports that are open
+	limited     bool  // any limit by day is set
 
 	seed    maphash.Seed
 	shards  [shards]shard
@@ -157,7 +157,7 @@ func ScaledBy(percent func(did syntax.DID) int) Option {
 func New(db *pgxpool.Pool, limits Limits, log *slog.Logger, options ...Option) *Counter {
 	c := &Counter{
 		db: db, log: log, now: time.Now, use: func(string, float64) {}, percent: func(syntax.DID) int { return 100 },
-		names: storedNames(), open: limits[OpenInvitations], reports: limits[ReportBytes],
+		names: storedNames(), invitations: limits.invitations(), reports: limits[ReportBytes],
 		seed: maphash.MakeSeed(), most: maxAccounts / shards, wake: worker.NewSignal(),
 	}
 	for k := range c.limits {
@@ -179,7 +179,7 @@ func New(db *pgxpool.Pool, limits Limits, log *slog.Logger, options ...Option) *
 // node does not know it. The error is one of the database.
 func (c *Counter) Open(ctx context.Context, did syntax.DID, address string) (*Spending, error) {
 	now := c.now()
-	s := &Spending{c: c, now: now.Unix(), day: dayOf(now)}
+	s := &Spending{c: c, now: now.Unix(), day: dayOf(now), address: address}
 	if !c.limited {
 		return s, nil
 	}

@@ -34,7 +34,9 @@ const (
 const (
 	ConvoBytes      = "convo-bytes-per-day"
 	OpenInvitations = "open-invitations"
-	ReportBytes     = "report-bytes"
+	// OneInviter bounds the invitations of one inviter to one person.
+	OneInviter  = "invitations-to-one-person"
+	ReportBytes = "report-bytes"
 	// AddressShare is how many times the quotas of a DID one address has.
 	AddressShare = "address-share"
 )
@@ -42,9 +44,10 @@ const (
 const (
 	// LargestReport is the size of the largest report of abuse, in bytes.
 	LargestReport = 256 << 10
-	// reportShare is the part of ReportBytes that one address can fill in a day: a tenth. With more of
-	// it, one person with many DIDs could stop everybody's reports.
-	reportShare = 10
+	// addressPart is the part of ReportBytes, and of a person's OpenInvitations, that one address can
+	// fill in a day: a tenth. With more of it, one person with many DIDs could stop everybody's
+	// reports, or everybody's invitations of somebody.
+	addressPart = 10
 )
 
 // addressPrefix makes the name of an address's quota from that of a DID's.
@@ -80,6 +83,8 @@ func All() []Quota {
 		{ConvoBytes, "MLSD_QUOTA_CONVO_BYTES", 4 << 30, true, "bytes of messages in one convo in a day"},
 		{OpenInvitations, "MLSD_QUOTA_OPEN_INVITATIONS", 200, false,
 			"invitations that one person has not accepted, when a stranger invites it"},
+		{OneInviter, "MLSD_QUOTA_INVITATIONS", 3, false,
+			"invitations of one DID to one stranger that are open, or were made in the last day and not accepted"},
 		{ReportBytes, "MLSD_QUOTA_REPORT_BYTES", 1 << 30, true,
 			"bytes of open reports of abuse, of all DIDs together; as many again of closed ones"},
 		{AddressShare, "MLSD_QUOTA_ADDRESS_SHARE", 200, false,
@@ -142,7 +147,7 @@ func (l Limits) of(k subjectKind, r Resource) int64 {
 	case addressSubject:
 		limit := l.ofAddress(l[All()[r].Name])
 		if most := l[ReportBytes]; r == Reports && most != 0 {
-			limit = min(limit, max(l[All()[r].Name], most/reportShare/LargestReport))
+			limit = min(limit, max(l[All()[r].Name], most/addressPart/LargestReport))
 		}
 		return limit
 	}
@@ -170,7 +175,7 @@ func Names() (names []string) {
 			}
 		}
 	}
-	return append(names, OpenInvitations, ReportBytes)
+	return append(names, OpenInvitations, OneInviter, addressPrefix+OneInviter, ReportBytes)
 }
 
 // ExceededError says that a quota is used up.
@@ -196,9 +201,40 @@ func (e *ExceededError) Error() string {
 // stateRetry is how long a client waits for a quota that no day resets.
 const stateRetry = time.Hour
 
-// TooManyInvitations is the error for a person with open invitations.
-func TooManyInvitations(open, limit int64) *ExceededError {
-	return &ExceededError{Quota: OpenInvitations, Used: open, Limit: limit, After: stateRetry}
+// Invitations are the bounds of invitations of strangers. 0: any number. The person's own numbers
+// are in no error: they are not the inviter's matter.
+type Invitations struct {
+	Address    string // the inviter's, or its /64
+	Strangers  bool   // how many people a DID invites in a day is bounded
+	Open       int64  // of one person that are open
+	OneInviter int64  // of one inviter to one person
+	OneAddress int64  // of one address to one person
+}
+
+// Check compares what one person has with the bounds. Error: *ExceededError.
+func (i Invitations) Check(open, ofInviter, ofAddress int64) error {
+	for _, b := range []struct {
+		quota       string
+		used, limit int64
+	}{
+		{OneInviter, ofInviter, i.OneInviter},
+		{addressPrefix + OneInviter, ofAddress, i.OneAddress},
+		{OpenInvitations, open, i.Open},
+	} {
+		if b.limit != 0 && b.used >= b.limit {
+			return &ExceededError{Quota: b.quota, After: stateRetry}
+		}
+	}
+	return nil
+}
+
+// invitations returns the bounds of invitations, without an address.
+func (l Limits) invitations() Invitations {
+	i := Invitations{Strangers: l.of(didSubject, Strangers) != 0, Open: l[OpenInvitations], OneInviter: l[OneInviter]}
+	if i.Open != 0 && i.OneInviter != 0 {
+		i.OneAddress = max(i.OneInviter, i.Open/addressPart)
+	}
+	return i
 }
 
 // TooManyReports is the error for a report of abuse when as many are open as may be.

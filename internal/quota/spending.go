@@ -17,6 +17,7 @@ type Cost struct {
 type Spending struct {
 	c        *Counter
 	now, day int64
+	address  string
 	accounts [kinds]*account // nil: not counted
 	taken    [kinds][resources]int64
 	message  bool // TakeMessage has counted it
@@ -183,13 +184,14 @@ func (s *Spending) Return() {
 	}
 }
 
-// Invitations reports whether the number of invited strangers is bounded, and how many open
-// invitations a person may have (0: any number).
-func (s *Spending) Invitations() (strangers bool, open int64) {
+// Invitations returns the bounds of the caller's invitations.
+func (s *Spending) Invitations() Invitations {
 	if s == nil {
-		return false, 0
+		return Invitations{}
 	}
-	return s.c.limits[didSubject][Strangers] != 0, s.c.open
+	i := s.c.invitations
+	i.Address = s.address
+	return i
 }
 
 // ReportBytes is how many bytes of reports can be open, of all callers together. 0: any number.

@@ -19,7 +19,8 @@ type Blocked struct {
 
 // Block makes did block another DID, and returns when it first did so. To block again changes
 // nothing. It takes the lock of the blocked DID's invitations. A transaction that locks a convo
-// locks it before that. Errors besides the database's: ErrOwnBlock, ErrTooManyBlocks.
+// locks it before that. convos.Block also declines what is open. Errors besides the database's:
+// ErrOwnBlock, ErrTooManyBlocks.
 func Block(ctx context.Context, tx pgx.Tx, did, blocked syntax.DID) (at time.Time, err error) {
 	if did == blocked {
 		return at, ErrOwnBlock

@@ -53,6 +53,7 @@ func steps(cfg Config) []step {
 		{name: "KeyPackages", run: rows("key_packages", keypackages.Erase)},
 		{name: "push", run: rows("push_jobs", push.Erase)},
 		{name: "blocks", run: rows("blocks", consent.Erase)},
+		{name: "invitations", run: rows("invitations", convos.EraseInvitations)},
 		{name: "reports", run: rows("abuse_reports", reports.Erase)},
 		{name: "attachments", run: rows("attachments", attachments.Erase)},
 		{name: "log", run: eachConvo(eraseLog)},

@@ -3,7 +3,8 @@
 import Foundation
 
 /// Block an account: it cannot invite the caller, and gets none of the caller's KeyPackages. It is
-/// not told. Convos that both are in stay as they are. Blocking again changes nothing.
+/// not told. Invitations of the account that the caller has not accepted are declined; other
+/// convos that both are in stay as they are. Blocking again changes nothing else.
 public enum BlockActor: Procedure {
     public static let nsid = "blue.catbird.mls.blockActor"
 
