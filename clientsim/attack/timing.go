@@ -50,11 +50,15 @@ func measureAnswers(ctx context.Context, t *Target) (*Prepared, error) {
 	if err != nil {
 		return nil, err
 	}
-	others, err := t.accounts(2)
+	others, err := t.accounts(3)
 	if err != nil {
 		return nil, err
 	}
 	blocker, empty := others[0], others[1]
+	large, err := t.largeGroup(ctx, others[2])
+	if err != nil {
+		return nil, err
+	}
 	c := t.client(0)
 	if err := publishFat(ctx, c, blocker); err != nil {
 		return nil, err
@@ -78,6 +82,10 @@ func measureAnswers(ctx context.Context, t *Target) (*Prepared, error) {
 		convoCalls("sendMessage", known, made, func(who *xrpc.Account, c honestConvo) xrpc.Call {
 			return xrpc.SendCall(c.id, who.DID, 1, mlsclient.FakeMessage(c.group, 1, smallMessage), xrpc.NewKey())
 		}),
+		convoCalls("an external proposal", large, honestConvo{id: made.id, group: large.group},
+			func(who *xrpc.Account, c honestConvo) xrpc.Call {
+				return xrpc.SendCall(c.id, who.DID, 2, externalProposal(c.group), "")
+			}),
 		{
 			what:   "getKeyPackages",
 			hidden: func(*xrpc.Account) xrpc.Call { return claimOf(blocker.DID) },

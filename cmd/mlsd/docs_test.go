@@ -180,10 +180,12 @@ func headings(text string) (anchors []string) {
 	return anchors
 }
 
-// Every row of the comparison names what shows it, and every test that it names exists.
+// Every row of the comparison and of the threats names what shows it, and every test that it names
+// exists.
 func TestComparisonPage(t *testing.T) {
 	t.Parallel()
 	shownByTests(t, "docs/COMPARISON.md", pages(t)["docs/COMPARISON.md"], 20)
+	shownByTests(t, "docs/THREATS.md", pages(t)["docs/THREATS.md"], 15)
 }
 
 // Every page of promises ends with the tests that would break with them. There is a row for each of
@@ -229,18 +231,18 @@ func shownByTests(t *testing.T, path, text string, least int) {
 			t.Errorf("%s: nothing shows %s", path, row[0])
 		}
 		for _, m := range named {
-			if strings.HasPrefix(m[1], "Test") && !declared[m[1]] {
+			if (strings.HasPrefix(m[1], "Test") || strings.HasPrefix(m[1], "Fuzz")) && !declared[m[1]] {
 				t.Errorf("%s: there is no test %s", path, m[1])
 			}
 		}
 	}
 }
 
-// declaredTests returns the names of all tests in Go.
+// declaredTests returns the names of all tests and fuzz targets in Go.
 func declaredTests(t *testing.T) map[string]bool {
 	t.Helper()
 	declared := map[string]bool{}
-	name := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	name := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || !strings.HasSuffix(path, "_test.go") {
 			return err

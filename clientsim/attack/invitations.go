@@ -1,0 +1,57 @@
+package attack
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/clientsim/mlsclient"
+)
+
+// S3: accounts that cost nothing use up the invitations that a person can have open.
+func invitations() []Attack {
+	return []Attack{
+		{"invitations-one", "S3", "one DID invites one person as fast as it may", inviteOne(1, 3)},
+		{"invitations-address", "S3", "200 DIDs of one address invite one person as fast as they may", inviteOne(200, 20)},
+	}
+}
+
+// newcomersInvite is how many newcomers invite the person in a second. They all have the honest
+// address, whose share they must not use up in a run.
+const newcomersInvite = 0.4
+
+// inviteOne invites a person who accepts nothing, most times at most. Newcomers invite it too.
+func inviteOne(dids int, most float64) func(context.Context, *Target) (*Prepared, error) {
+	return func(_ context.Context, t *Target) (*Prepared, error) {
+		accounts, err := t.accounts(dids)
+		if err != nil {
+			return nil, err
+		}
+		h, person := t.honest, []syntax.DID{unknownDID()}
+		t.Bystanders = append(t.Bystanders, Operation{"newcomer's invitation", newcomersInvite,
+			func(ctx context.Context, _ int) (time.Duration, error) {
+				a, err := h.env.Account(int(h.nth.Add(1)))
+				if err != nil {
+					return 0, err
+				}
+				_, err = h.client.Once(ctx, a, createCall(mlsclient.RandomBytes(16), person))
+				return 0, err
+			}})
+		c, got := t.client(0), atomic.Int64{}
+		return &Prepared{
+			Run: func(ctx context.Context) error {
+				pace(ctx, 100, 8, func(ctx context.Context, i int) {
+					if _, err := t.once(ctx, c, accounts[i%dids], createCall(mlsclient.RandomBytes(16), person)); err == nil {
+						got.Add(1)
+					}
+				})
+				return nil
+			},
+			Judge: func(context.Context, Effects) []Claim {
+				return []Claim{{"invitations of the attacker that the person has", float64(got.Load()), most}}
+			},
+		}, nil
+	}
+}
