@@ -911,7 +911,7 @@ var mutants = []mutant{
 	{"a full memory forgets counts", "internal/quota.TestMemoryIsBounded", []edit{
 		{"internal/quota.Counter.evict", `case a.since.Load() != 0:`, `case a.since.Load() < 0:`}}},
 	{"an invitation looks at all convos of the invited", "convos.TestInvitedWithManyConvos", []edit{
-		{"convos/strangers.sql", `LIMIT $4`, `LIMIT $4 + 1`}}},
+		{"convos/strangers.sql", `ORDER BY convo_id DESC LIMIT $4`, `ORDER BY convo_id DESC LIMIT $4 + 1`}}},
 	{"the invited are known", "TestInvitedAgainIsStillAStranger", []edit{
 		{"convos/strangers.sql", `WHERE m.requested_at IS NULL`, `WHERE m.requested_at IS NULL OR true`}}},
 	{"who has left is known", "TestInvitedAgainIsStillAStranger", []edit{

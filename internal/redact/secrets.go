@@ -30,6 +30,7 @@ var columns = map[string]map[audience][]string{
 	"erasures":              {nobody: {"salt", "requested_by", "reason"}},
 	"events":                {nobody: {"convo_ids", "seqs", "sizes"}},
 	"idempotency_keys":      {nobody: {"response", "last_error"}}, // see SecretAnswers
+	"invitations":           {nobody: {"address"}},
 	"key_packages":          {nobody: {"claimed_by"}},
 	"outbox":                {nobody: {"convo_ids", "seqs", "sizes"}},
 	"public_groups":         {nobody: {"state", "group_info", "vouched_by", "external_senders"}, members: {"epoch"}},

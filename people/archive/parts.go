@@ -165,13 +165,12 @@ var parts = []part{
 	{"blocks", []column{{"blocked_did", textKey}}, `
 		SELECT blocked_did, to_jsonb(t)::text FROM blocks t
 		WHERE did = @did AND blocked_did > @blocked_did ORDER BY blocked_did LIMIT @limit`},
-	// Those that the account has got are without the address of another person.
 	{"invitations", []column{{"created_at", timeKey}, {"inviter", textKey}, {"convo_id", uuidKey}}, `
-		SELECT created_at, inviter, convo_id, (to_jsonb(t) - 'address')::text FROM invitations t
+		SELECT created_at, inviter, convo_id, (to_jsonb(t) - @hidden::text[])::text FROM invitations t
 		WHERE did = @did AND (created_at, inviter, convo_id) > (@created_at, @inviter, @convo_id)
 		ORDER BY created_at, inviter, convo_id LIMIT @limit`},
 	{"invitations made", []column{{"created_at", timeKey}, {"invited", textKey}, {"convo_id", uuidKey}}, `
-		SELECT created_at, did, convo_id, to_jsonb(t)::text FROM invitations t
+		SELECT created_at, did, convo_id, (to_jsonb(t) - @hidden::text[])::text FROM invitations t
 		WHERE inviter = @did AND (created_at, did, convo_id) > (@created_at, @invited, @convo_id)
 		ORDER BY created_at, did, convo_id LIMIT @limit`},
 	{"epoch_reports", []column{{"convo_id", uuidKey}, {"epoch", largeKey}}, `
