@@ -31,6 +31,7 @@ type crashCase struct {
 func crashCases(w *world) []crashCase {
 	alice, bob, carol, dave := w.user(), w.user(), w.user(), w.user()
 	c := alice.create(bob)
+	bob.procedure(mlsapi.NSIDAcceptConvo, &mlsapi.AcceptConvoInput{ConvoID: c.id}).must().ok()
 	creation, group := alice.creation(dave)
 	message := alice.message(c, "the message")
 	fetched, confirmed := alice.create(bob), alice.create(bob)

@@ -68,9 +68,9 @@ var faults = []fault{
 	}},
 	// The database takes a second for a statement.
 	{alerts: []string{"MlsdSlow"}, step: 4 * time.Minute, cause: func(w *watched) func() {
-		alice, bob := w.user(), w.user()
+		alice := w.user()
 		w.delay("INSERT", "convos", 1.1)
-		return func() { alice.create(bob) }
+		return func() { alice.create(w.user()) }
 	}},
 	{alerts: []string{"MlsdStaleReservations"}, cause: func(w *watched) func() {
 		w.reserved(-time.Minute)

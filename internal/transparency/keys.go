@@ -19,7 +19,7 @@ import (
 )
 
 // KeysInterval is how often ReadKeys is to be called.
-const KeysInterval = 5 * time.Second
+const KeysInterval = time.Second
 
 // Key is a key that signs heads, or has signed some.
 type Key struct {
