@@ -70,6 +70,12 @@ func withSibling(ctx context.Context, w *testbed.World, play func(*testbed.Proc,
 	check(w.WithSibling(ctx, func(p *testbed.Proc, c *xrpc.Client) error { return attempt(func() { play(p, c) }) }))
 }
 
+// unlimited is [testbed.Unlimited] for steps. A load has few people, who invite each other more often
+// than the quotas allow.
+func unlimited(ctx context.Context, w *testbed.World) map[string]string {
+	return must(testbed.Unlimited(ctx, w.Server.Binary()))
+}
+
 // withCluster is [testbed.World.WithCluster] for steps.
 func withCluster(ctx context.Context, w *testbed.World, o testbed.ClusterOptions, play func(*testbed.Cluster)) {
 	check(w.WithCluster(ctx, o, func(f *testbed.Cluster) error { return attempt(func() { play(f) }) }))
