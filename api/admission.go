@@ -138,7 +138,7 @@ func (r *dearRequest) units() int {
 	return min(int(max(0, r.took-admittedFor)/unitLate), maxLateUnits)
 }
 
-// enterDear begins a dear request, and waits until it may run. Call leaveDear when it has ended.
+// enterDear begins an expensive request, and waits until it may run. Call leaveDear at its end.
 // Errors: those of enter.
 func (c *call) enterDear(a *admission) error {
 	c.dear = a.request(c.caller.String())

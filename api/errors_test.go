@@ -90,8 +90,8 @@ func TestErrorStatuses(t *testing.T) {
 }
 
 // Every error of the domain packages has an answer, however it is wrapped, and none of them is the
-// server's fault. Its message says what was got or found, and what is wanted or to be done (issue 31,
-// 5). No row of the table of errors is left out, but those of the server's own failures.
+// server's fault. Its message says what was got or found, and what is wanted or to be done. No row
+// of the table of errors is left out, but those of the server's own failures.
 func TestDomainErrorsHaveAnswers(t *testing.T) {
 	t.Parallel()
 	const did = syntax.DID("did:plc:ewvi7nxzyoun6zhxrhs64oiz")

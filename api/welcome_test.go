@@ -544,8 +544,8 @@ func TestWelcomeAtOnce(t *testing.T) {
 	}
 }
 
-// A18: a reason of 1,025 bytes was refused, and the failed join not recorded. Now a reason has any length
-// that a body can have. The first 1,024 bytes are kept, without a part of a character at the end.
+// A18: a reason of 1,025 bytes was refused, and the failed join was not recorded. Now a reason can be
+// as long as a body. The server keeps its first 1,024 bytes, and cuts no character in two.
 func TestLongReasonOfAFailedJoin(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -29,7 +29,7 @@ type wrongInput struct {
 // wrongCount matches a count whose noun has the wrong number.
 var wrongCount = regexp.MustCompile(`\b1 (bytes|characters|elements|members|parts|KeyPackages)\b`)
 
-// Each answer to a wrong input says what was got and what is wanted (issue 31, 5). -v prints them.
+// Each answer to a wrong input says what was got and what is wanted. -v prints them.
 func TestWrongInputs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -128,7 +128,8 @@ func (p *Phone) saveVerifier(convo string, v *verifier.Verifier, changes map[str
 }
 
 // verify shows the verifier what was read of a convo since the last time. The error is a
-// *verifier.Lie, *verifier.OtherKey or *verifier.OtherSender: everything else is tried again with the next Sync.
+// *verifier.Lie, *verifier.OtherKey or *verifier.OtherSender. The next Sync tries anything else
+// again.
 func (p *Phone) verify(ctx context.Context, thread *Thread) error {
 	if !p.Verifies {
 		return nil

@@ -409,7 +409,7 @@ func TestQuestionsOfTheListener(t *testing.T) {
 	}
 }
 
-// A question that finds nothing says for what it looked, and where else to look (issue 31, 5). Those that
+// A question that finds nothing says for what it looked, and where else to look. Questions that
 // count always have an answer.
 func TestInspectFindsNothing(t *testing.T) {
 	t.Parallel()

@@ -202,7 +202,7 @@ func (s *secretive) metrics() string {
 }
 
 // Finding S1. Nothing that the server has issued, and nothing with which it signs, leaves by an export,
-// whoever asks for it, or by the log, traces, metrics or calls of webhooks.
+// any caller of an export, or by the log, traces, metrics or calls of webhooks.
 func TestNoSecretLeaves(t *testing.T) {
 	t.Parallel()
 	s := newSecretive(t)

@@ -7,8 +7,7 @@ import (
 )
 
 // audience says to whom an export gives a column of a row of the account's. A column that columns does
-// not name is given whoever asks for the account's data: the account itself, under each of its
-// sessions, or an operator.
+// not name is given to the account itself, under each of its sessions, and to an operator.
 type audience int
 
 const (

@@ -476,8 +476,8 @@ func otherKey(t *testing.T) *server {
 	return serverWith(t, ed25519.NewKeyFromSeed(seed))
 }
 
-// Finding S15: who has read an account's entries before it was erased, and gets the tombstone from who has
-// read them afterwards, accuses nobody.
+// Finding S15: a member read an account's entries before the erasure, and another one read the
+// tombstone afterwards. When they compare, nobody is accused.
 func TestErasedBetweenTwoReaders(t *testing.T) {
 	t.Parallel()
 	if d := erasedBetween(t); len(d.OtherSenders()) > 0 {
