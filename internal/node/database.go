@@ -73,7 +73,8 @@ func awaitDatabase(ctx context.Context, cfg Config, log *slog.Logger) error {
 	end := time.Now().Add(cfg.WaitForDatabase)
 	for said := false; ; {
 		err := reach(ctx, cfg.DatabaseURL, reachTimeout)
-		if err == nil || ctx.Err() != nil || !pgpool.Unavailable(err) || time.Now().After(end) {
+		waits := pgpool.Unavailable(err) && !pgpool.LoginRefused(err)
+		if err == nil || ctx.Err() != nil || !waits || time.Now().After(end) {
 			return err
 		}
 		if !said {
@@ -141,7 +142,8 @@ func (c Config) reachStandby(ctx context.Context) error {
 // is wrong with it can pass: until then reads use the primary.
 func (l *lifecycle) checkStandby(ctx context.Context) error {
 	err := l.cfg.reachStandby(ctx)
-	if pgpool.Unavailable(err) || errors.Is(err, standby.ErrNotStandby) || errors.Is(err, standby.ErrNoRights) {
+	passing := pgpool.Unavailable(err) && !pgpool.LoginRefused(err)
+	if passing || errors.Is(err, standby.ErrNotStandby) || errors.Is(err, standby.ErrNoRights) {
 		l.log.Warn("the standby cannot be read: reads use the primary until it can", "error", err)
 		return nil
 	}

@@ -2,12 +2,9 @@ package node
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
@@ -155,7 +152,7 @@ func (l *outageLog) takes(write func()) bool {
 func aboutDatabase(r slog.Record) (found bool) {
 	r.Attrs(func(a slog.Attr) bool {
 		if err, ok := a.Value.Any().(error); ok && a.Key == "error" {
-			found = pgpool.Unavailable(err) || errors.As(err, new(*pgconn.ConnectError))
+			found = pgpool.Unavailable(err)
 		}
 		return !found
 	})

@@ -231,15 +231,24 @@ func Transition(err error) (*TransitionError, bool) {
 // Unavailable reports whether err says that the database cannot be reached, is shutting down or is
 // overloaded. The request can succeed later. Unless OutcomeUnknown(err), it has done nothing.
 func Unavailable(err error) bool {
+	if errors.As(err, new(*pgconn.ConnectError)) { // whatever the server said, there is no session
+		return true
+	}
 	if code := Code(err); code != "" {
 		return code[:2] == "08" || code[:2] == "53" || code[:2] == "57" || code == "25006" || code == "25P03" ||
 			code == "40P01" || code == "40001" || LockTimeout(err)
 	}
 	var netErr net.Error
-	var connectErr *pgconn.ConnectError
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &connectErr) ||
-		errors.As(err, &netErr) || errors.Is(err, net.ErrClosed) ||
-		errors.Is(err, puddle.ErrClosedPool) || pgconn.SafeToRetry(err) || pgconn.Timeout(err)
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &netErr) ||
+		errors.Is(err, net.ErrClosed) || errors.Is(err, puddle.ErrClosedPool) ||
+		pgconn.SafeToRetry(err) || pgconn.Timeout(err)
+}
+
+// LoginRefused reports whether err says that the server refuses the account or has no such database.
+// Waiting does not mend that.
+func LoginRefused(err error) bool {
+	code := Code(err)
+	return strings.HasPrefix(code, "28") || code == "3D000"
 }
 
 // OutcomeUnknown reports whether err, which a COMMIT or an autocommitted statement returned, leaves

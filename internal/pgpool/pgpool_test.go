@@ -154,6 +154,15 @@ func TestUnavailable(t *testing.T) {
 		_, err := pgx.Connect(t.Context(), "postgres://mlsd@127.0.0.1:1/mlsd?sslmode=disable")
 		return err
 	}
+	noDatabase := func() error { // one that refuses connections, as ALLOW_CONNECTIONS false makes it
+		config, err := pgx.ParseConfig(pgtest.EmptyURL(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.Database = "template0"
+		_, err = pgx.ConnectConfig(t.Context(), config)
+		return err
+	}
 	closed := func() error {
 		pool, err := pgpool.Open(t.Context(), pgtest.EmptyURL(t))
 		if err != nil {
@@ -169,6 +178,7 @@ func TestUnavailable(t *testing.T) {
 		"closed pool":        {closed(), true},
 		"terminated backend": {terminated(), true},
 		"connection refused": {refused(), true},
+		"no connections":     {noDatabase(), true},
 		"statement timeout":  {exec(`SET statement_timeout = 1; SELECT pg_sleep(60)`), true},
 		"raised too busy":    {exec(`DO $$ BEGIN RAISE SQLSTATE '53300'; END $$`), true},
 		"lock timeout":       {&pgconn.PgError{Code: "55P03"}, true},
