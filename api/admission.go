@@ -10,31 +10,32 @@ import (
 )
 
 const (
-	// admittedShare is the part of the database's connections for requests that dear ones take: one
-	// in so many.
+	// admittedShare is the part of the database's connections for requests that expensive ones
+	// take: one in so many.
 	admittedShare = 2
-	// admittedFor is how long a dear request is one of these. One that takes longer is late: it mostly
-	// waits for a lock. It goes on, and the next request is admitted.
+	// admittedFor is how long an expensive request is one of these. One that takes longer is late:
+	// it mostly waits for a lock. It goes on, and the next request is admitted.
 	admittedFor = 25 * time.Millisecond
-	// cheapConnections are the database's connections for requests that late ones leave to cheap ones.
+	// cheapConnections are the database's connections for requests that late ones leave to cheap
+	// ones.
 	cheapConnections = 2
-	// maxRunningOfCaller is how many dear requests of a caller run, late ones included. More would
-	// mostly wait for each other's locks, each with a connection of the database.
+	// maxRunningOfCaller is how many expensive requests of a caller run, late ones included. More
+	// would mostly wait for each other's locks, each with a connection of the database.
 	maxRunningOfCaller = 2
 
-	// unitLate is how much time of a late request costs a unit, and maxLateUnits what it costs at most:
-	// the lock that it waits for can be another caller's.
+	// unitLate is how much time of a late request costs a unit, and maxLateUnits what it costs at
+	// most: the lock that it waits for can be another caller's.
 	unitLate     = 10 * time.Millisecond
 	maxLateUnits = 8
 
 	maxAdmissionWait   = 5 * time.Second
-	maxWaiting         = 1024 // dear requests that wait, and as many more of callers who have none
+	maxWaiting         = 1024 // expensive requests that wait, and as many more of callers who have none
 	maxWaitingOfCaller = 64   // each holds the memory of its body
 )
 
-// admission lets dear requests run a few at a time. So processors and connections of the database
-// stay free for cheap ones, which never wait here. Which methods are dear stands in methods.go. A
-// proposal of an external sender is dear too.
+// admission lets expensive requests run a few at a time. So processors and connections of the
+// database stay free for cheap ones, which never wait here. Which methods are expensive stands in
+// methods.go. A proposal of an external sender is expensive too.
 //
 // The callers that wait take turns. The requests of one caller are admitted in their order.
 type admission struct {
@@ -57,9 +58,9 @@ func newAdmission(connections int, metrics *Metrics) *admission {
 	}
 }
 
-// dearRequest is a request that runs from enter to leave, once or several times. The nil
-// *dearRequest is a request that is not dear. It is not safe for concurrent use.
-type dearRequest struct {
+// expensiveRequest is a request that runs from begin to end, once or several times. The nil
+// *expensiveRequest is a request that is not expensive. It is not safe for concurrent use.
+type expensiveRequest struct {
 	*admission
 	caller string
 	runs   bool
@@ -69,18 +70,18 @@ type dearRequest struct {
 	next   func()        // lets the next request run, once
 }
 
-// request returns a dear request of the caller, which does not run yet.
-func (a *admission) request(caller string) *dearRequest {
-	return &dearRequest{admission: a, caller: caller}
+// request returns an expensive request of the caller, which does not run yet.
+func (a *admission) request(caller string) *expensiveRequest {
+	return &expensiveRequest{admission: a, caller: caller}
 }
 
-// enter waits until the request may run. Call leave when it has ended. Errors: limited, if too many
+// begin waits until the request may run. Call end when it has ended. Errors: limited, if too many
 // of the caller's requests wait; busy, if too many wait in all, or the request has waited for
 // maxAdmissionWait; ctx's.
-func (r *dearRequest) enter(ctx context.Context) error {
-	r.metrics.dearWaiting.Inc()
+func (r *expensiveRequest) begin(ctx context.Context) error {
+	r.metrics.expensiveWaiting.Inc()
 	err := r.acquire(ctx)
-	r.metrics.dearWaiting.Dec()
+	r.metrics.expensiveWaiting.Dec()
 	if err != nil {
 		return r.refusal(ctx, err)
 	}
@@ -90,7 +91,7 @@ func (r *dearRequest) enter(ctx context.Context) error {
 	return nil
 }
 
-func (r *dearRequest) acquire(ctx context.Context) error {
+func (r *expensiveRequest) acquire(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, maxAdmissionWait)
 	defer cancel()
 	if err := r.running.Acquire(ctx, r.caller, 1); err != nil {
@@ -117,12 +118,12 @@ func (a *admission) refusal(ctx context.Context, err error) error {
 	default:
 		err = busy{after: time.Second}
 	}
-	a.metrics.dearRefused.WithLabelValues(reached).Inc()
+	a.metrics.expensiveRefused.WithLabelValues(reached).Inc()
 	return err
 }
 
-// leave ends the running of the request. It does nothing if the request does not run.
-func (r *dearRequest) leave() {
+// end ends the running of the request. It does nothing if the request does not run.
+func (r *expensiveRequest) end() {
 	if r == nil || !r.runs {
 		return
 	}
@@ -134,29 +135,29 @@ func (r *dearRequest) leave() {
 }
 
 // units is what the request costs because it was late.
-func (r *dearRequest) units() int {
+func (r *expensiveRequest) units() int {
 	return min(int(max(0, r.took-admittedFor)/unitLate), maxLateUnits)
 }
 
-// enterDear begins an expensive request, and waits until it may run. Call leaveDear at its end.
-// Errors: those of enter.
-func (c *call) enterDear(a *admission) error {
-	c.dear = a.request(c.caller.String())
-	return c.dear.enter(c.ctx)
+// beginExpensive begins an expensive request, and waits until it may run. Call endExpensive at its
+// end. Errors: those of begin.
+func (c *call) beginExpensive(a *admission) error {
+	c.expensive = a.request(c.caller.String())
+	return c.expensive.begin(c.ctx)
 }
 
-// outside calls f, which waits for something else than the database. The request holds no connection
-// of it, and does not run meanwhile if it is dear. Errors: f's; those of enter.
+// outside calls f, which waits for something else than the database. The request holds no
+// connection of it, and does not run meanwhile if it is expensive. Errors: f's; those of begin.
 func (c *call) outside(f func() error) error {
-	c.dear.leave()
-	if err := f(); err != nil || c.dear == nil {
+	c.expensive.end()
+	if err := f(); err != nil || c.expensive == nil {
 		return err
 	}
-	return c.dear.enter(c.ctx)
+	return c.expensive.begin(c.ctx)
 }
 
-// leaveDear ends a dear request. The caller pays for the time in which it was late.
-func (c *call) leaveDear() {
-	c.dear.leave()
-	c.spend(c.dear.units())
+// endExpensive ends an expensive request. The caller pays for the time in which it was late.
+func (c *call) endExpensive() {
+	c.expensive.end()
+	c.spend(c.expensive.units())
 }

@@ -31,19 +31,19 @@ func (a *admission) entered(t *testing.T, all *sync.WaitGroup, caller, name stri
 	t.Helper()
 	all.Go(func() {
 		r := a.request(caller)
-		if err := r.enter(t.Context()); err != nil {
+		if err := r.begin(t.Context()); err != nil {
 			t.Errorf("%s: %v", name, err)
 			return
 		}
 		*order = append(*order, name) // one request runs at a time
 		<-end
-		r.leave()
+		r.end()
 	})
 	synctest.Wait()
 }
 
-// Only so many dear requests run at a time. Callers take turns, and the requests of one keep their
-// order.
+// Only so many expensive requests run at a time. Callers take turns, and the requests of one keep
+// their order.
 func TestAdmissionTakesTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -72,10 +72,10 @@ func TestAdmissionOfThoseWhoWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const admitted, slots = 4, 4*admittedShare - cheapConnections
 		a, begun := newAdmission(admitted*admittedShare, NewMetrics(prometheus.NewRegistry())), time.Now()
-		var all []*dearRequest
+		var all []*expensiveRequest
 		for i := range slots {
 			r := a.request("did:plc:" + strconv.Itoa(i))
-			if err := r.enter(t.Context()); err != nil {
+			if err := r.begin(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			if want := time.Duration(i/admitted) * admittedFor; time.Since(begun) != want {
@@ -84,8 +84,8 @@ func TestAdmissionOfThoseWhoWait(t *testing.T) {
 			all = append(all, r)
 		}
 		for _, r := range all {
-			r.leave()
-			r.leave() // does nothing
+			r.end()
+			r.end() // does nothing
 		}
 		a.empty(t)
 	})
@@ -97,21 +97,21 @@ func TestLateRequestsAreBounded(t *testing.T) {
 	t.Parallel()
 	for connections, want := range map[int]int{1: 1, 2: 1, 3: 1, 4: 2, 8: 6, 20: 18} {
 		if got := int(newAdmission(connections, nil).running.Size); got != want {
-			t.Errorf("of %d connections dear requests have %d, want %d", connections, got, want)
+			t.Errorf("of %d connections expensive requests have %d, want %d", connections, got, want)
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
 		a, ended := newAdmission(8, NewMetrics(prometheus.NewRegistry())), make(chan struct{})
 		var all sync.WaitGroup
-		enters := func(caller string) *dearRequest {
+		enters := func(caller string) *expensiveRequest {
 			r := a.request(caller)
 			all.Go(func() {
-				if err := r.enter(t.Context()); err != nil {
+				if err := r.begin(t.Context()); err != nil {
 					t.Errorf("%s: %v", caller, err)
 					return
 				}
 				<-ended
-				r.leave()
+				r.end()
 			})
 			synctest.Wait()
 			return r
@@ -142,26 +142,26 @@ func TestOutsideMakesWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAdmission(1, NewMetrics(prometheus.NewRegistry())) // one at a time
-		alice, bob := &call{ctx: t.Context(), dear: a.request("did:plc:alice")}, a.request("did:plc:bob")
-		if err := alice.dear.enter(t.Context()); err != nil {
+		alice, bob := &call{ctx: t.Context(), expensive: a.request("did:plc:alice")}, a.request("did:plc:bob")
+		if err := alice.expensive.begin(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		begun := time.Now()
 		err := alice.outside(func() error {
-			if err := bob.enter(t.Context()); err != nil || time.Since(begun) != 0 {
+			if err := bob.begin(t.Context()); err != nil || time.Since(begun) != 0 {
 				t.Errorf("meanwhile another request is admitted after %s: %v", time.Since(begun), err)
 			}
-			time.AfterFunc(time.Second, bob.leave)
+			time.AfterFunc(time.Second, bob.end)
 			return nil
 		})
-		if err != nil || time.Since(begun) != time.Second || !alice.dear.runs {
-			t.Errorf("it runs again after %s: %t, %v", time.Since(begun), alice.dear.runs, err)
+		if err != nil || time.Since(begun) != time.Second || !alice.expensive.runs {
+			t.Errorf("it runs again after %s: %t, %v", time.Since(begun), alice.expensive.runs, err)
 		}
 		refusal := errors.New("refused")
-		if err := alice.outside(func() error { return refusal }); !errors.Is(err, refusal) || alice.dear.runs {
-			t.Errorf("after an error it runs: %t, %v", alice.dear.runs, err)
+		if err := alice.outside(func() error { return refusal }); !errors.Is(err, refusal) || alice.expensive.runs {
+			t.Errorf("after an error it runs: %t, %v", alice.expensive.runs, err)
 		}
-		alice.leaveDear()
+		alice.endExpensive()
 		if alice.spent != 0 {
 			t.Errorf("a second outside costs %d units", alice.spent)
 		}
@@ -177,12 +177,13 @@ func TestLateRequestsAreCharged(t *testing.T) {
 		admittedFor + maxLateUnits*unitLate: maxLateUnits, maxRequest: maxLateUnits,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			c := &call{ctx: t.Context(), dear: newAdmission(8, NewMetrics(prometheus.NewRegistry())).request("did:plc:mallory")}
-			if err := c.dear.enter(t.Context()); err != nil {
+			a := newAdmission(8, NewMetrics(prometheus.NewRegistry()))
+			c := &call{ctx: t.Context(), expensive: a.request("did:plc:mallory")}
+			if err := c.expensive.begin(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(took)
-			c.leaveDear()
+			c.endExpensive()
 			if c.spent != want {
 				t.Errorf("a request of %s costs %d units more, want %d", took, c.spent, want)
 			}
@@ -201,49 +202,49 @@ func TestAdmissionIsBounded(t *testing.T) {
 		ctx, hangUp := context.WithCancel(t.Context())
 		for i := range maxWaiting {
 			all.Go(func() {
-				if err := a.request("did:plc:" + strconv.Itoa(i/maxWaitingOfCaller)).enter(ctx); !errors.Is(err, context.Canceled) {
+				if err := a.request("did:plc:" + strconv.Itoa(i/maxWaitingOfCaller)).begin(ctx); !errors.Is(err, context.Canceled) {
 					t.Errorf("who hangs up: %v", err)
 				}
 			})
 		}
 		synctest.Wait()
-		if err := a.request("did:plc:0").enter(t.Context()); !errors.As(err, new(limited)) {
+		if err := a.request("did:plc:0").begin(t.Context()); !errors.As(err, new(limited)) {
 			t.Errorf("one too many of a caller: %v", err)
 		}
 		// A caller who has none waiting still gets a turn, and no more than one.
 		for i := range maxWaiting - maxWaiting/maxWaitingOfCaller {
 			all.Go(func() {
-				if err := a.request("did:web:" + strconv.Itoa(i)).enter(ctx); !errors.Is(err, context.Canceled) {
+				if err := a.request("did:web:" + strconv.Itoa(i)).begin(ctx); !errors.Is(err, context.Canceled) {
 					t.Errorf("who has none waiting: %v", err)
 				}
 			})
 			if i == 0 {
 				synctest.Wait()
-				if err := a.request("did:web:0").enter(t.Context()); !errors.As(err, new(busy)) {
+				if err := a.request("did:web:0").begin(t.Context()); !errors.As(err, new(busy)) {
 					t.Errorf("one too many of all: %v", err)
 				}
 			}
 		}
 		synctest.Wait()
-		if err := a.request("did:plc:alice").enter(t.Context()); !errors.As(err, new(busy)) {
+		if err := a.request("did:plc:alice").begin(t.Context()); !errors.As(err, new(busy)) {
 			t.Errorf("one turn too many: %v", err)
 		}
 		_, waiting := a.running.Used()
-		if got := testutil.ToFloat64(a.metrics.dearWaiting); got != float64(waiting) || got < maxWaiting {
+		if got := testutil.ToFloat64(a.metrics.expensiveWaiting); got != float64(waiting) || got < maxWaiting {
 			t.Errorf("the metric says that %v wait, and %d do", got, waiting)
 		}
 		hangUp()
 		all.Wait()
 		begun := time.Now()
-		if err := a.request("did:plc:alice").enter(t.Context()); !errors.As(err, new(busy)) ||
+		if err := a.request("did:plc:alice").begin(t.Context()); !errors.As(err, new(busy)) ||
 			time.Since(begun) != maxAdmissionWait {
 			t.Errorf("after %s: %v", time.Since(begun), err)
 		}
-		if got := testutil.ToFloat64(a.metrics.dearWaiting); got != 0 {
+		if got := testutil.ToFloat64(a.metrics.expensiveWaiting); got != 0 {
 			t.Errorf("the metric says that %v wait", got)
 		}
 		for limit, want := range map[string]float64{limitCaller: 1, limitNode: 2, limitTime: 1} {
-			if got := testutil.ToFloat64(a.metrics.dearRefused.WithLabelValues(limit)); got != want {
+			if got := testutil.ToFloat64(a.metrics.expensiveRefused.WithLabelValues(limit)); got != want {
 				t.Errorf("%v requests were refused because of the limit %s, want %v", got, limit, want)
 			}
 		}
@@ -258,7 +259,7 @@ func TestAdmissionOfTheGone(t *testing.T) {
 		a.early.TryAcquire("did:plc:eve", a.early.Size)
 		ctx, hangUp := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, hangUp)
-		if err := a.request("did:plc:alice").enter(ctx); !errors.Is(err, context.Canceled) {
+		if err := a.request("did:plc:alice").begin(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("who hangs up: %v", err)
 		}
 		a.early.Release("did:plc:eve", a.early.Size)

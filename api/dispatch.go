@@ -37,7 +37,8 @@ const (
 )
 
 // headerLogHead asks sendMessage for a signed head of the log, with any value, and has it in the
-// answer, in base64url. It is no field of the body: a repetition gets the first body, byte for byte.
+// answer, in base64url. It is no field of the body: a repetition gets the first body, byte for
+// byte.
 const headerLogHead = "X-Log-Head"
 
 // call is one request on its way through its handler.
@@ -59,19 +60,19 @@ type call struct {
 	cost     []quota.Cost    // what the write uses, besides its record
 	db       *pgxpool.Pool   // to read from, if the method may read from a standby; else nil
 
-	answer   []byte
-	usedKey  string // the key of the write's record; "": it has none
-	replayed bool
-	found    bool      // answer is the record's: the answer to the COMMIT was lost
-	expired  bool      // the key had been used, and the lifetime of its record is over
-	bytes    *upload   // the body of a method whose input is bytes
-	content  *download // the answer of a method whose output is bytes
-	body     limit.Reservation
-	bodyRead bool              // nothing is left of the body, or the client does not send the rest
-	reserved limit.Reservation // of the answer, until it is written
-	buffer   *[]byte           // of the answer, if it is large; goes back to the unused ones
-	spent    int               // units besides the method's cost
-	dear     *dearRequest      // nil: the request is not dear
+	answer    []byte
+	usedKey   string // the key of the write's record; "": it has none
+	replayed  bool
+	found     bool      // answer is the record's: the answer to the COMMIT was lost
+	expired   bool      // the key had been used, and the lifetime of its record is over
+	bytes     *upload   // the body of a method whose input is bytes
+	content   *download // the answer of a method whose output is bytes
+	body      limit.Reservation
+	bodyRead  bool              // nothing is left of the body, or the client does not send the rest
+	reserved  limit.Reservation // of the answer, until it is written
+	buffer    *[]byte           // of the answer, if it is large; goes back to the unused ones
+	spent     int               // units besides the method's cost
+	expensive *expensiveRequest // nil: the request is not expensive
 
 	proposedBytes int // of the commit and its GroupInfo
 }
@@ -191,8 +192,8 @@ func (s *Server) admit(cl *call) (verified bool, err error) {
 	return true, nil
 }
 
-// mayCall fails unless a verified caller may send a request now. Its rate limit comes first, so that
-// a caller who is refused cannot send more requests than others.
+// mayCall fails unless a verified caller may send a request now. Its rate limit comes first, so
+// that a caller who is refused cannot send more requests than others.
 func (h *handlers) mayCall(c *call, did syntax.DID) (err error) {
 	defer func() { c.identity.set(did, err, c.standing) }()
 	if err := h.rates.take(c.http, did, c.route.cost); err != nil {
@@ -261,9 +262,9 @@ func plainJSON(contentType string) bool {
 	return err == nil && mediaType == echo.MIMEApplicationJSON
 }
 
-// chargesAddress reports whether a request whose token was not verified is charged to its address. A
-// client that hangs up is charged, and one whose own host does not serve its DID document. It is not
-// charged if the directory or our database failed, or if it has been charged already.
+// chargesAddress reports whether a request whose token was not verified is charged to its address.
+// A client that hangs up is charged, and one whose own host does not serve its DID document. It is
+// not charged if the directory or our database failed, or if it has been charged already.
 func chargesAddress(err error) bool {
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, serviceauth.ErrHost), errors.Is(err, serviceauth.ErrSpent),
@@ -277,8 +278,8 @@ func chargesAddress(err error) bool {
 	return !pgpool.Unavailable(err)
 }
 
-// maxRequest bounds the time of a request after its body was read, unless its method says otherwise:
-// a PDS gives up after ten seconds. A COMMIT that has begun still ends.
+// maxRequest bounds the time of a request after its body was read, unless its method says
+// otherwise: a PDS gives up after ten seconds. A COMMIT that has begun still ends.
 const maxRequest = 9 * time.Second
 
 // call decodes the request and calls its handler. The answer's memory is reserved until the client
@@ -287,11 +288,11 @@ func (s *Server) call(cl *call, body []byte) error {
 	ctx, cancel := context.WithTimeout(cl.ctx, cmp.Or(cl.route.maxTime, maxRequest))
 	defer cancel()
 	cl.ctx = ctx
-	if cl.route.dear {
-		if err := cl.enterDear(s.handlers.admission); err != nil {
+	if cl.route.expensive {
+		if err := cl.beginExpensive(s.handlers.admission); err != nil {
 			return err
 		}
-		defer cl.leaveDear()
+		defer cl.endExpensive()
 	}
 	n := cl.route.answerMemory
 	pool := s.memory.answers
@@ -333,17 +334,18 @@ func (s *Server) call(cl *call, body []byte) error {
 }
 
 // read calls the handler of a method that only reads, with the database to read from. If a standby
-// fails, it calls the handler again, with the primary. The caller pays for the dearer of the two.
+// fails, it calls the handler again, with the primary. The caller pays for the more expensive of
+// the two.
 func (s *Server) read(cl *call) error {
-	before, dearest := cl.spent, cl.spent
+	before, most := cl.spent, cl.spent
 	err := s.cfg.Reads.Read(cl.ctx, func(ctx context.Context, db *pgxpool.Pool) error {
 		cl.ctx, cl.db, cl.spent = ctx, db, before
 		cl.giveBuffer()
 		err := cl.route.Serve(&s.handlers, cl, params(cl), nil)
-		dearest = max(dearest, cl.spent)
+		most = max(most, cl.spent)
 		return err
 	})
-	cl.spent = dearest
+	cl.spent = most
 	return err
 }
 

@@ -160,27 +160,27 @@ func (s *Server) WaitingForPlaces() (n int) {
 	return n
 }
 
-// HoldDear makes dear requests wait, until release.
-func (s *Server) HoldDear() (release func()) {
+// HoldExpensive makes expensive requests wait, until release.
+func (s *Server) HoldExpensive() (release func()) {
 	early := &s.handlers.admission.early
 	early.TryAcquire("hold", early.Size)
 	return func() { early.Release("hold", early.Size) }
 }
 
-// DearWaiting returns how many dear requests wait.
-func (s *Server) DearWaiting() int {
+// ExpensiveWaiting returns how many expensive requests wait.
+func (s *Server) ExpensiveWaiting() int {
 	_, waiting := s.handlers.admission.early.Used()
 	return waiting
 }
 
-// ChargeNoTime charges dear requests nothing for their time. Call it before the first request.
+// ChargeNoTime charges expensive requests nothing for their time. Call it before the first request.
 func (s *Server) ChargeNoTime() {
 	now := time.Now()
 	s.handlers.admission.now = func() time.Time { return now }
 }
 
-// DearLate returns how many dear requests are late.
-func (s *Server) DearLate() int {
+// ExpensiveLate returns how many expensive requests are late.
+func (s *Server) ExpensiveLate() int {
 	running, _ := s.handlers.admission.running.Used()
 	early, waiting := s.handlers.admission.early.Used()
 	return int(running-early) - waiting

@@ -51,12 +51,12 @@ type handlers struct {
 	auth     *serviceauth.Validator
 	sessions *sessions.Service
 	rates    *limiter
-	// admission lets dear requests run a few at a time.
+	// admission lets expensive requests run a few at a time.
 	admission *admission
 	openings  *openings
 	gate      Gate
-	// places are taken by requests that verify signatures outside a transaction, by large pages and by
-	// exports.
+	// places are taken by requests that verify signatures outside a transaction, by large pages and
+	// by exports.
 	places  places
 	metrics *Metrics
 	// reportKey is what reports of abuse are sealed to; nil: none are taken.
@@ -76,8 +76,8 @@ func (c *call) convoID(text string) (id uuid.UUID, err error) {
 	return c.identity.convo, err
 }
 
-// convoID parses the id of a convo. A malformed id tells the caller nothing about convos, so that it is
-// refused as such.
+// convoID parses the id of a convo. A malformed id tells the caller nothing about convos, so that
+// it is refused as such.
 func convoID(text string) (uuid.UUID, error) {
 	id, err := uuid.Parse(text)
 	// Parse takes other spellings too
@@ -110,7 +110,8 @@ func content(fields []lexcodec.Field) idem.Content {
 // write runs effect once for the call's key and answers with what effect returned the first time.
 // Without a key it runs effect each time. scope is the convo that the request names, or "".
 //
-// Quotas are judged after the key: a repetition gets its first answer even if they are used up since.
+// Quotas are judged after the key: a repetition gets its first answer even if they are used up
+// since.
 func (h *handlers) write(c *call, scope, key string, input idem.Content,
 	effect func(context.Context, pgx.Tx) (lexcodec.Appender, error)) error {
 	req := idem.Request{
@@ -143,8 +144,8 @@ func (h *handlers) write(c *call, scope, key string, input idem.Content,
 	return nil
 }
 
-// rosterBytes is what a change of the roster counts for in the quota of bytes: a member's row and its
-// event, about.
+// rosterBytes is what a change of the roster counts for in the quota of bytes: a member's row and
+// its event, about.
 const rosterBytes = 256
 
 // openQuota prepares the counting of what the request uses.

@@ -27,10 +27,10 @@ type policy struct {
 	// cost is what a request takes from its caller's rate limit, in units. 0 stands for 1. What a
 	// request really spends is added: see [call.spend].
 	cost int
-	// dear says that a request takes several times as long, here and in the database, as that for a
-	// message or a page. See [admission].
-	dear  bool
-	token tokenUse
+	// expensive says that a request takes several times as long, here and in the database, as that
+	// for a message or a page. See [admission].
+	expensive bool
+	token     tokenUse
 	// noSession says that a session does not do: the method takes service-auth tokens only.
 	noSession bool
 	// recordLife is the lifetime of the method's idempotency records, unless the operator sets
@@ -40,8 +40,9 @@ type policy struct {
 	mostLife   time.Duration // the longest that an operator can set; 0: idem.MostLife
 	// violations are the rules of the lexicon whose violation has an error name of its own.
 	violations []violation
-	// serves are the states of accounts, besides active, whose requests are served: an account has a
-	// right to its data, whatever its host says of it. What the operator has blocked is not served.
+	// serves are the states of accounts, besides active, whose requests are served: an account has
+	// a right to its data, whatever its host says of it. What the operator has blocked is not
+	// served.
 	serves []accounts.Status
 	// countOutcomes says that mlsd_welcome_fetches_total counts the method's answers.
 	countOutcomes bool
@@ -102,18 +103,19 @@ const (
 // costStream is what a method that holds a connection costs, in units of the rate limit of a DID.
 const costStream = 4
 
-// What the methods about the caller's own data cost, in units. What the reading of an export takes is
-// added: see unitExport.
+// What the methods about the caller's own data cost, in units. What the reading of an export takes
+// is added: see unitExport.
 const (
 	costExport = 5
 	costErase  = 20
 )
 
-// costHead is what a head of a log or a proof costs, in units: some reads, and a signature. What the
-// server has to hash for it costs more, by its bytes.
+// costHead is what a head of a log or a proof costs, in units: some reads, and a signature. What
+// the server has to hash for it costs more, by its bytes.
 const costHead = 2
 
-// costComplete is what completing an attachment costs, in units. What it reads was paid when it came.
+// costComplete is what completing an attachment costs, in units. What it reads was paid when it
+// came.
 const costComplete = 4
 
 // costSession is what buying or refreshing a session costs, in units: a look-up of a DID document.
@@ -152,14 +154,14 @@ var (
 // metrics. sendMessage has no record: the message itself is its record, and lasts as long.
 var methods = map[string]policy{
 	nsid.AcceptConvo: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
-	nsid.AddMembers: {maxBody: bodyCommit, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer,
+	nsid.AddMembers: {maxBody: bodyCommit, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer,
 		violations: []violation{{"didList", lexcodec.RuleMaxLength, mlsapi.ErrTooManyMembers}}},
-	nsid.BlockActor: {maxBody: bodySmall, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
-	nsid.CompleteAttachment: {maxBody: bodySmall, answerMemory: answerSmall, cost: costComplete, dear: true, token: usedByDispatch, maxTime: maxComplete,
+	nsid.BlockActor: {maxBody: bodySmall, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
+	nsid.CompleteAttachment: {maxBody: bodySmall, answerMemory: answerSmall, cost: costComplete, expensive: true, token: usedByDispatch, maxTime: maxComplete,
 		recordLife: idem.DefaultLife, leastLife: leastUpload, lease: leaseShort},
 	nsid.ConfirmWelcome:   {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
 	nsid.CreateAttachment: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer},
-	nsid.CreateConvo: {maxBody: bodyCommit, answerMemory: answerRoster, dear: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer,
+	nsid.CreateConvo: {maxBody: bodyCommit, answerMemory: answerRoster, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer,
 		violations: []violation{{"initialMembers", lexcodec.RuleMaxLength, mlsapi.ErrTooManyMembers}}},
 	// A session cannot buy another: who has stolen one has it for an hour.
 	nsid.CreateSession:    {maxBody: bodySmall, answerMemory: answerSmall, cost: costSession, token: usedByDispatch, noSession: true},
@@ -175,34 +177,34 @@ var methods = map[string]policy{
 	nsid.GetBlocks:           {answerMemory: answerCounts, standby: true},
 	nsid.GetCommits:          {answerMemory: answerPage, standby: true},
 	nsid.GetConvo:            {answerMemory: answerRoster, standby: true},
-	nsid.GetConvos:           {answerMemory: answerPage, dear: true, standby: true},
+	nsid.GetConvos:           {answerMemory: answerPage, expensive: true, standby: true},
 	nsid.GetCursorPolicy:     {answerMemory: answerSmall},
 	nsid.GetCursors:          {answerMemory: answerRoster, standby: true},
 	nsid.GetEpoch:            {answerMemory: answerSmall},
 	nsid.GetGroupInfo:        {answerMemory: answerObject, standby: true},
 	nsid.GetInvitationPolicy: {answerMemory: answerSmall},
 	nsid.GetKeyPackageStats:  {answerMemory: answerCounts, standby: true},
-	nsid.GetKeyPackages: {answerMemory: answerObject, dear: true, token: usedByHandler, recordLife: recordClaim, leastLife: leastClaim,
+	nsid.GetKeyPackages: {answerMemory: answerObject, expensive: true, token: usedByHandler, recordLife: recordClaim, leastLife: leastClaim,
 		mostLife: keypackages.KeepEnded, // its records refer to KeyPackages
 		violations: []violation{
 			{"dids", lexcodec.RuleMaxLength, mlsapi.ErrTooManyDids},
 			{"dids", lexcodec.RuleFormat, mlsapi.ErrInvalidDid},
 		}},
 	// A head reads the log behind the last one, and signs.
-	nsid.GetLogHead:            {answerMemory: answerCounts, dear: true, cost: costHead},
-	nsid.GetLogProof:           {answerMemory: answerSmall, dear: true, cost: costHead},
+	nsid.GetLogHead:            {answerMemory: answerCounts, expensive: true, cost: costHead},
+	nsid.GetLogProof:           {answerMemory: answerSmall, expensive: true, cost: costHead},
 	nsid.GetMessages:           {answerMemory: answerPage, standby: true},
 	nsid.GetReportKey:          {answerMemory: answerSmall},
 	nsid.GetSubscriptionTicket: {answerMemory: answerSmall, token: usedByDispatch},
 	nsid.GetWelcome:            {answerMemory: answerObject, countOutcomes: true},
-	nsid.LeaveConvo:            {maxBody: bodyCommit, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
-	nsid.ProcessExternalCommit: {maxBody: bodyCommit, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
-	nsid.PublishKeyPackage: {maxBody: bodySmall, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer,
+	nsid.LeaveConvo:            {maxBody: bodyCommit, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
+	nsid.ProcessExternalCommit: {maxBody: bodyCommit, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
+	nsid.PublishKeyPackage: {maxBody: bodySmall, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer,
 		violations: []violation{
 			{"keyPackage", lexcodec.RuleMaxLength, mlsapi.ErrInvalidKeyPackage},
 			{"keyPackage", lexcodec.RuleFormat, mlsapi.ErrInvalidKeyPackage},
 		}},
-	nsid.PublishKeyPackages: {maxBody: bodyPackages, answerMemory: answerCounts, dear: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer,
+	nsid.PublishKeyPackages: {maxBody: bodyPackages, answerMemory: answerCounts, expensive: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer,
 		violations: []violation{{"keyPackages", lexcodec.RuleMaxLength, mlsapi.ErrTooManyKeyPackages}}},
 	nsid.PutAttachmentPart: {maxBody: bodyPart, answerMemory: answerSmall, token: usedByDispatch, maxTime: maxUpload},
 	// Its session must be the request's. A service-auth token gets that far, and no farther.
@@ -213,9 +215,9 @@ var methods = map[string]policy{
 			{"token", lexcodec.RuleMaxLength, mlsapi.ErrInvalidPushTarget},
 			{"topic", lexcodec.RuleMaxLength, mlsapi.ErrInvalidPushTarget},
 		}},
-	nsid.ReportConvo:  {maxBody: bodyReport, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer},
-	nsid.ReportCommit: {maxBody: bodySmall, answerMemory: answerSmall, dear: true, token: usedByDispatch},
-	nsid.ReportEpoch:  {maxBody: bodyCommit, answerMemory: answerSmall, dear: true, token: usedByDispatch},
+	nsid.ReportConvo:  {maxBody: bodyReport, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer},
+	nsid.ReportCommit: {maxBody: bodySmall, answerMemory: answerSmall, expensive: true, token: usedByDispatch},
+	nsid.ReportEpoch:  {maxBody: bodyCommit, answerMemory: answerSmall, expensive: true, token: usedByDispatch},
 	nsid.SendMessage: {maxBody: bodyMessage, answerMemory: answerSmall, token: usedByHandler,
 		violations: []violation{
 			{"ciphertext", lexcodec.RuleMaxLength, mlsapi.ErrMessageTooLarge},
@@ -228,12 +230,12 @@ var methods = map[string]policy{
 	nsid.SetCursorPolicy:      {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
 	nsid.SetInvitationPolicy:  {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
 	nsid.StreamConvoEvents:    {cost: costStream},
-	nsid.SubmitCommit:         {maxBody: bodyCommit, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
+	nsid.SubmitCommit:         {maxBody: bodyCommit, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
 	nsid.SubscribeConvoEvents: {cost: costStream},
 	nsid.UnblockActor:         {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
 	nsid.UnregisterPushTarget: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
 	nsid.UpdateCursor:         {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
-	nsid.WithdrawKeyPackages:  {maxBody: bodySmall, answerMemory: answerSmall, dear: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer},
+	nsid.WithdrawKeyPackages:  {maxBody: bodySmall, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer},
 }
 
 // route is a method with the way to serve it and its policy.

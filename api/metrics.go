@@ -39,11 +39,11 @@ type Metrics struct {
 	quotaRefusals *prometheus.CounterVec
 	quotaUse      *prometheus.GaugeVec
 
-	lookups        *prometheus.HistogramVec
-	lookupsRefused *prometheus.CounterVec
-	transfersCut   *prometheus.CounterVec
-	dearWaiting    prometheus.Gauge
-	dearRefused    *prometheus.CounterVec
+	lookups          *prometheus.HistogramVec
+	lookupsRefused   *prometheus.CounterVec
+	transfersCut     *prometheus.CounterVec
+	expensiveWaiting prometheus.Gauge
+	expensiveRefused *prometheus.CounterVec
 
 	batches      prometheus.Histogram
 	pushAttempts *prometheus.CounterVec
@@ -64,8 +64,8 @@ const (
 	kindServerSent = "sse"
 )
 
-// Limits of look-ups and of dear requests, in metrics: those of an address, of a caller, of the node,
-// and of the time to wait.
+// Limits of look-ups and of expensive requests, in metrics: those of an address, of a caller, of
+// the node, and of the time to wait.
 const (
 	limitAddress = "address"
 	limitCaller  = "caller"
@@ -73,7 +73,8 @@ const (
 	limitTime    = "time"
 )
 
-// The native histogram beside the buckets: buckets grow by a tenth, and a series has so many at most.
+// The native histogram beside the buckets: buckets grow by a tenth, and a series has so many at
+// most.
 const (
 	nativeFactor  = 1.1
 	nativeBuckets = 160
@@ -165,11 +166,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "mlsd_transfers_cut_total",
 			Help: "Transfers that were cut to make space for others, or because their address had too many slow ones: body, " +
 				"answer, drain (the rest of a refused body)."}, []string{"kind"}),
-		dearWaiting: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "mlsd_dear_requests_waiting", Help: "Dear requests that wait to be admitted."}),
-		dearRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_dear_requests_refused_total",
-			Help: "Dear requests that were not admitted, by the limit that was reached: caller (429), node, time (503)."},
+		expensiveWaiting: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "mlsd_expensive_requests_waiting", Help: "Expensive requests that wait to be admitted."}),
+		expensiveRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_expensive_requests_refused_total",
+			Help: "Expensive requests that were not admitted, by the limit that was reached: caller (429), node, time (503)."},
 			[]string{"limit"}),
 
 		batches: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -212,7 +213,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	reg.MustRegister(m.transitions, m.requests, m.duration, m.idempotency, m.keyLookups, m.commits, m.storage,
 		m.swept, m.fetches, m.confirms, m.epochs,
 		m.forks, m.disputes,
-		m.quotaRefusals, m.quotaUse, m.lookups, m.lookupsRefused, m.transfersCut, m.dearWaiting, m.dearRefused,
+		m.quotaRefusals, m.quotaUse, m.lookups, m.lookupsRefused, m.transfersCut, m.expensiveWaiting, m.expensiveRefused,
 		m.batches, m.pushAttempts, m.pushJobs, m.challenges, m.pushBacklog, m.pushOldest, m.streams, m.streamsEnded,
 		m.streamsEvents, m.streamsBytes)
 	m.begin()
@@ -240,7 +241,7 @@ func (m *Metrics) begin() {
 		m.lookupsRefused.WithLabelValues(limit)
 	}
 	for _, limit := range []string{limitCaller, limitNode, limitTime} {
-		m.dearRefused.WithLabelValues(limit)
+		m.expensiveRefused.WithLabelValues(limit)
 	}
 	for _, outcome := range serviceauth.LookupOutcomes() {
 		m.lookups.WithLabelValues(string(outcome))

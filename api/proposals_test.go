@@ -320,17 +320,17 @@ func TestStrangersProposalParsesNothing(t *testing.T) {
 	service.post(mlsapi.NSIDSendMessage, service.propose(c, proposal)).ok()
 }
 
-// S7: a proposal of an external sender waits for its turn as other dear requests do.
-func TestExternalProposalIsDear(t *testing.T) {
+// S7: a proposal of an external sender waits for its turn as other expensive requests do.
+func TestExternalProposalIsExpensive(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, bob, stranger := w.user(), w.user(), w.user()
 	c := alice.knows(bob, mlstest.ExternalSenders(w.user().Device))
 	proposal := stranger.propose(c, stranger.Device.ExternalProposal(t, c.info, 0, mlstest.Remove(1)))
-	release := w.server.HoldDear()
+	release := w.server.HoldExpensive()
 	answers := make(chan answer, 1)
 	go func() { answers <- stranger.post(mlsapi.NSIDSendMessage, proposal) }()
-	for w.server.DearWaiting() < 1 && len(answers) == 0 {
+	for w.server.ExpensiveWaiting() < 1 && len(answers) == 0 {
 		runtime.Gosched()
 	}
 	if len(answers) > 0 {

@@ -14,8 +14,8 @@ import (
 	"mlsd/internal/standby/standbytest"
 )
 
-// A read that fails on the standby and is repeated on the primary costs its caller what the dearer of
-// the two cost, once.
+// A read that fails on the standby and is repeated on the primary costs its caller what the more
+// expensive of the two cost, once.
 func TestRepeatedReadIsChargedOnce(t *testing.T) {
 	t.Parallel()
 	servers := pgtest.NewPair(t)

@@ -47,10 +47,10 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 	c.usedKey = key
 	send := h.messages.Send
 	if header.SenderType == mls.SenderTypeExternal {
-		if err := c.enterDear(h.admission); err != nil {
+		if err := c.beginExpensive(h.admission); err != nil {
 			return err
 		}
-		defer c.leaveDear()
+		defer c.endExpensive()
 		send = h.sendExternal
 	}
 	if err := h.openQuota(c); err != nil {
@@ -93,8 +93,8 @@ func (h *handlers) attachHead(c *call, convo uuid.UUID) {
 	}
 }
 
-// sendExternal sends a proposal of an external sender: a caller that is no member, but that the group
-// names. It is rare and dear, and has a transaction of its own.
+// sendExternal sends a proposal of an external sender: a caller that is no member, but that the
+// group names. It is rare and expensive, and has a transaction of its own.
 func (h *handlers) sendExternal(ctx context.Context, d messages.Draft) (sent messages.Receipt, err error) {
 	if d.Token != nil {
 		if err := d.Token.Use(ctx); err != nil {

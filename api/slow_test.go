@@ -70,8 +70,8 @@ func TestSlowReadersLoseTheirPlace(t *testing.T) {
 	}
 }
 
-// H2: large pages are made one after another, so that many at once do not stop everybody. Small ones
-// do not wait, and a page for which others wait is shorter. Nothing is left out.
+// H2: large pages are made one after another, so that many at once do not stop everybody. Small
+// ones do not wait, and a page for which others wait is shorter. Nothing is left out.
 func TestLargePagesTakePlaces(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -109,18 +109,18 @@ func TestLargePagesTakePlaces(t *testing.T) {
 	}
 }
 
-// While other dear requests run, a claim waits. Messages, pages, cursors and Welcomes do not wait with
-// it.
-func TestCheapPassesDear(t *testing.T) {
+// While other expensive requests run, a claim waits. Messages, pages, cursors and Welcomes do not
+// wait with it.
+func TestCheapPassesExpensive(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, bob := w.user(), w.user()
 	bob.publish()
 	c := alice.create(bob)
-	release := w.server.HoldDear()
+	release := w.server.HoldExpensive()
 	claims := make(chan answer, 1)
 	go func() { claims <- alice.get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String()) }()
-	for w.server.DearWaiting() < 1 && len(claims) == 0 {
+	for w.server.ExpensiveWaiting() < 1 && len(claims) == 0 {
 		runtime.Gosched()
 	}
 	sent := alice.send(c, "hello")
@@ -134,8 +134,8 @@ func TestCheapPassesDear(t *testing.T) {
 	(<-claims).ok()
 }
 
-// A caller's claims wait for each other's lock in the database. Two of them hold connections, however
-// long they wait, and others are served.
+// A caller's claims wait for each other's lock in the database. Two of them hold connections,
+// however long they wait, and others are served.
 func TestClaimsBehindALock(t *testing.T) {
 	t.Parallel()
 	const claims = 12
@@ -155,12 +155,12 @@ func TestClaimsBehindALock(t *testing.T) {
 		answers <- together(claims,
 			func(int) answer { return mallory.get(mlsapi.NSIDGetKeyPackages, "dids", alice.did().String()) })
 	}()
-	for w.server.DearLate() < 2 {
+	for w.server.ExpensiveLate() < 2 {
 		runtime.Gosched()
 	}
 	bob.claimed(alice)
 	bob.send(c, "hello")
-	if late, acquired := w.server.DearLate(), w.db.Stat().AcquiredConns(); late != 2 || acquired > 3 {
+	if late, acquired := w.server.ExpensiveLate(), w.db.Stat().AcquiredConns(); late != 2 || acquired > 3 {
 		t.Errorf("%d claims of one caller are late, and %d connections are in use", late, acquired)
 	}
 	if err := lock.Rollback(t.Context()); err != nil {

@@ -26,8 +26,8 @@ type Limits struct {
 	Timeout time.Duration // of one batch
 	Cost    int           // of one batch, as Weigh's function counts it; an item that costs more is alone
 	// Rests says that the next batch begins only after a pause as long as the last one took, and of
-	// maxRest at most. So dear batches keep a connection busy for half of the time, however many items
-	// wait.
+	// maxRest at most. So expensive batches keep a connection busy for half of the time, however
+	// many items wait.
 	Rests bool
 }
 

@@ -158,7 +158,7 @@ var mutants = []mutant{
 	{"a standby is asked whose account may not read", "internal/standby.TestAccountWithoutRights", []edit{
 		{"internal/standby.session.failed", `s.deny()`, ``}}},
 	{"a read that is repeated costs nothing on the standby", "TestRepeatedReadIsChargedOnce", []edit{
-		{"api.Server.read", `max(dearest, cl.spent)`, `cl.spent`}}},
+		{"api.Server.read", `max(most, cl.spent)`, `cl.spent`}}},
 	{"a promoted standby is read", "internal/standby.TestStandbyIsPromoted", []edit{
 		{"internal/standby.session.lacks", `if !standby {`, `if false {`}}},
 	{"a standby of the primary before is read", "internal/standby.TestStandbyOfThePrimaryBefore", []edit{
@@ -664,16 +664,16 @@ var mutants = []mutant{
 		{"api.chargesAddress", `errors.Is(err, serviceauth.ErrHost), `, ``}}},
 	{"an outage is charged to callers", "api.TestFailedLookupsAreCharged", []edit{
 		{"internal/serviceauth.Validator.checkSignature", `|| ctx.Err() == nil && notTheCallersFault(err)`, ``}}},
-	{"messages wait with claims", "api.TestCheapPassesDear", []edit{
-		{"api.Server.call", `if cl.route.dear {`, `if cl.route.dear || cl.route.Method.NSID != "" {`}}},
-	{"claims do not wait", "api.TestCheapPassesDear", []edit{
-		{"api.Server.call", `if cl.route.dear {`, `if cl.route.dear && cl.route.Method.NSID == "" {`}}},
+	{"messages wait with claims", "api.TestCheapPassesExpensive", []edit{
+		{"api.Server.call", `if cl.route.expensive {`, `if cl.route.expensive || cl.route.Method.NSID != "" {`}}},
+	{"claims do not wait", "api.TestCheapPassesExpensive", []edit{
+		{"api.Server.call", `if cl.route.expensive {`, `if cl.route.expensive && cl.route.Method.NSID == "" {`}}},
 	{"one caller has all turns", "api.TestAdmissionTakesTurns", []edit{
 		{"internal/limit.Queue.next", `q.turns = append(q.turns, l)`, `q.turns = append([]*line{l}, q.turns...)`}}},
 	{"requests that wait for a lock keep all others waiting", "api.TestAdmissionOfThoseWhoWait", []edit{
-		{"api.dearRequest.enter", `time.AfterFunc(admittedFor, r.next)`, `time.AfterFunc(time.Hour, r.next)`}}},
-	{"a dear request never makes way", "api.TestAdmissionOfThoseWhoWait", []edit{
-		{"api.dearRequest.enter", `r.early.Release(r.caller, 1)`, ``}}},
+		{"api.expensiveRequest.begin", `time.AfterFunc(admittedFor, r.next)`, `time.AfterFunc(time.Hour, r.next)`}}},
+	{"an expensive request never makes way", "api.TestAdmissionOfThoseWhoWait", []edit{
+		{"api.expensiveRequest.begin", `r.early.Release(r.caller, 1)`, ``}}},
 	{"late requests of a caller have no bound", "api.TestClaimsBehindALock", []edit{
 		{"api.newAdmission", `Share: maxRunningOfCaller,`, ``}}},
 	{"late requests of all callers have no bound", "api.TestLateRequestsAreBounded", []edit{
@@ -687,16 +687,16 @@ var mutants = []mutant{
 	{"rejected KeyPackages count nothing", "api.TestRejectedKeyPackagesCount", []edit{
 		{"api.giveBack", `r.Status == statusDuplicate`, `r.Status != statusPublished`}}},
 	{"late requests cost nothing", "api.TestLateRequestsAreCharged", []edit{
-		{"api.call.leaveDear", `c.spend(c.dear.units())`, ``}}},
+		{"api.call.endExpensive", `c.spend(c.expensive.units())`, ``}}},
 	{"a long lock costs a caller all its units", "api.TestLateRequestsAreCharged", []edit{
-		{"api.dearRequest.units", `min(int(max(0, r.took-admittedFor)/unitLate), maxLateUnits)`, `int(max(0, r.took-admittedFor)/unitLate)`}}},
-	{"a verification counts as a dear request that runs", "api.TestOutsideMakesWay", []edit{
-		{"api.call.outside", `c.dear.leave()`, ``}}},
+		{"api.expensiveRequest.units", `min(int(max(0, r.took-admittedFor)/unitLate), maxLateUnits)`, `int(max(0, r.took-admittedFor)/unitLate)`}}},
+	{"a verification counts as an expensive request that runs", "api.TestOutsideMakesWay", []edit{
+		{"api.call.outside", `c.expensive.end()`, ``}}},
 	{"who hangs up is admitted for ever", "api.TestAdmissionOfTheGone", []edit{
-		{"api.dearRequest.acquire", `r.running.Release(r.caller, 1)`, ``}}},
-	{"the queue of dear requests has no end", "api.TestAdmissionIsBounded", []edit{
+		{"api.expensiveRequest.acquire", `r.running.Release(r.caller, 1)`, ``}}},
+	{"the queue of expensive requests has no end", "api.TestAdmissionIsBounded", []edit{
 		{"api.newAdmission", `MaxWaiting: maxWaiting,`, `MaxWaiting: 2*maxWaiting,`}}},
-	{"one caller fills the queue of dear requests", "api.TestAdmissionIsBounded", []edit{
+	{"one caller fills the queue of expensive requests", "api.TestAdmissionIsBounded", []edit{
 		{"api.newAdmission", `, MaxWaitingOfKey: maxWaitingOfCaller`, ``}}},
 	{"a batch of Welcomes takes no rest", "internal/batch.TestRests", []edit{
 		{"internal/batch.Batcher.runAll", `b.limits.Rests && b.Waiting() > 0`, `false`}}},

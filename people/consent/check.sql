@@ -5,9 +5,9 @@
 -- $5 how many of a person's newest convos are looked at
 --
 -- Whether two people share a convo is asked only where the answer counts. It costs a look-up for
--- each convo that the other person is in, up to $5: a caller cannot make it dearer with convos of
--- its own, nor with people who are in thousands. A lateral join with LIMIT makes the planner use an
--- index, even if it has no statistics of the table.
+-- each convo that the other person is in, up to $5: a caller cannot make it more expensive with
+-- convos of its own, nor with people who are in thousands. A lateral join with LIMIT makes the
+-- planner use an index, even if it has no statistics of the table.
 WITH company AS MATERIALIZED (
     -- Everyone whom the invited people would meet, besides the caller.
     SELECT unnest($2::text[]) AS did WHERE $4
