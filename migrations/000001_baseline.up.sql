@@ -463,7 +463,11 @@ CREATE TABLE generations (
     system_identifier bigint,                                -- of the PostgreSQL that writes the generation; NULL: not known
     timeline          bigint,                                -- of that PostgreSQL; NULL: not known
     cause             text NOT NULL,                         -- first, another database, went back, or an operator
-    begun_at          timestamptz NOT NULL
+    begun_at          timestamptz NOT NULL,
+    -- A restored dump has another OID of the database or of this table: so nodes notice it. NULL: not
+    -- known yet. A node records it.
+    database_oid      bigint,
+    table_oid         bigint
 );
 INSERT INTO generations (id, after_seq, cause, begun_at) VALUES (0, 0, 'first', now());
 

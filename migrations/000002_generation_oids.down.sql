@@ -1,3 +1,0 @@
-ALTER TABLE generations
-    DROP COLUMN database_oid,
-    DROP COLUMN table_oid;
