@@ -15,15 +15,15 @@ import (
 // ridingHead returns the signed head of a convo's log that goes out with the event of an entry, or "".
 type ridingHead func(convo uuid.UUID, seq int64) string
 
-// frameOf encodes an event for subscribeConvoEvents. request says that the reader has not accepted
-// its convo. It returns nil for a kind that only newer versions of the server know.
+// frameOf encodes an event for subscribeConvoEvents, as a WebSocket frame. request says that the
+// reader has not accepted its convo. It returns nil for a kind that only newer versions of the server know.
 func frameOf(e *events.Event, request bool, head ridingHead) []byte {
 	encode := func(e *events.Event) []byte {
 		m := message(e, request, head)
 		if m == nil {
 			return nil
 		}
-		return lexcodec.AppendFrame(nil, m)
+		return frame(m)
 	}
 	if request {
 		return e.Encoded(events.RequestFrame, encode)

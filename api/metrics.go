@@ -56,6 +56,8 @@ type Metrics struct {
 	streamsEnded  *prometheus.CounterVec
 	streamsEvents *prometheus.CounterVec
 	streamsBytes  *prometheus.CounterVec
+	webSockets    sentCounters // of streamsEvents and streamsBytes
+	serverSent    sentCounters
 }
 
 // Kinds of streams, in metrics.
@@ -274,14 +276,13 @@ func (m *Metrics) begin() {
 	for _, outcome := range []welcome.Outcome{welcome.Success, welcome.Failure, welcome.Unchanged, welcome.Unknown} {
 		m.confirms.WithLabelValues(string(outcome))
 	}
+	m.webSockets, m.serverSent = m.sentCounters(kindWebSocket), m.sentCounters(kindServerSent)
 	for _, kind := range []string{kindWebSocket, kindServerSent} {
 		m.streams.WithLabelValues(kind)
 		for _, reason := range []string{"client", "too_slow", "no_pong", "protocol", "replaced", "restart", "refused",
 			"session", "error"} {
 			m.streamsEnded.WithLabelValues(kind, reason)
 		}
-		m.streamsEvents.WithLabelValues(kind)
-		m.streamsBytes.WithLabelValues(kind)
 	}
 	for name, p := range methods {
 		if p.recordLife == 0 && name != nsid.SendMessage {
@@ -415,10 +416,17 @@ func (m *Metrics) streamEnded(kind, reason string) {
 	m.streamsEnded.WithLabelValues(kind, reason).Inc()
 }
 
-// streamSent counts a sent event.
-func (m *Metrics) streamSent(kind string, bytes int) {
-	m.streamsEvents.WithLabelValues(kind).Inc()
-	m.streamsBytes.WithLabelValues(kind).Add(float64(bytes))
+// sentCounters count what the streams of one kind have sent. The counters are looked up once.
+type sentCounters struct{ events, bytes prometheus.Counter }
+
+func (m *Metrics) sentCounters(kind string) sentCounters {
+	return sentCounters{m.streamsEvents.WithLabelValues(kind), m.streamsBytes.WithLabelValues(kind)}
+}
+
+// sent counts the events of a write and their bytes.
+func (c sentCounters) sent(events, bytes int) {
+	c.events.Add(float64(events))
+	c.bytes.Add(float64(bytes))
 }
 
 // Swept counts n rows that a sweep has ended.

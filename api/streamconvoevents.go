@@ -112,7 +112,7 @@ func (s *streams) answer(ctx context.Context, c *httpRequest, sub subscription, 
 	return nil
 }
 
-// send writes events until it cannot, and returns why.
+// send writes events until it cannot, and returns why. Events that wait are written together.
 func (e *eventStream) send(ctx context.Context, outdated bool) error {
 	var begin []byte // empty: only the headers are sent
 	if outdated {
@@ -121,6 +121,8 @@ func (e *eventStream) send(ctx context.Context, outdated bool) error {
 	if err := e.write(begin); err != nil {
 		return err
 	}
+	var wires [][]byte // that are written together
+	var n int          // bytes
 	for {
 		event, err := e.sub.Next(ctx)
 		if cause := context.Cause(ctx); cause != nil {
@@ -132,21 +134,27 @@ func (e *eventStream) send(ctx context.Context, outdated bool) error {
 		if err != nil {
 			return err
 		}
-		wire := e.encode(event, e.sub.Request(ctx))
-		if len(wire) == 0 {
+		wires, n = wires[:0], 0
+		for ; event != nil; event = another(e.sub, n) {
+			if wire := e.encode(event, e.sub.Request(ctx)); len(wire) > 0 {
+				wires, n = append(wires, wire), n+len(wire)
+			}
+			if event.Signal == nil {
+				e.last = cursorText(event)
+			}
+		}
+		if n == 0 {
 			continue
 		}
-		err = e.write(wire)
+		err = e.write(wires...)
+		clear(wires)
 		if errors.Is(err, events.ErrConsumerTooSlow) {
 			e.sub.Slow()
 		}
 		if err != nil {
 			return err
 		}
-		if event.Signal == nil {
-			e.last = cursorText(event)
-		}
-		e.streams.metrics.streamSent(kindServerSent, len(wire))
+		e.streams.metrics.serverSent.sent(len(wires), n)
 	}
 }
 
@@ -165,19 +173,28 @@ func (e *eventStream) info(name, message string) []byte {
 }
 
 // write is socket.write for an event stream, with the same errors.
-func (e *eventStream) write(wire []byte) error {
+func (e *eventStream) write(wires ...[]byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.flush(wire)
+	return e.flush(wires...)
 }
 
-func (e *eventStream) flush(wire []byte) error {
-	allowed, begun := e.streams.pace.allows(len(wire)), time.Now()
+func (e *eventStream) flush(wires ...[]byte) error {
+	n := 0
+	for _, wire := range wires {
+		n += len(wire)
+	}
+	allowed, begun := e.streams.pace.allows(n), time.Now()
 	deadline := e.streams.deadline(begun.Add(2 * allowed))
 	if err := e.control.SetWriteDeadline(deadline); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return errGone
 	}
-	_, err := e.w.Write(wire)
+	var err error
+	for _, wire := range wires {
+		if _, err = e.w.Write(wire); err != nil {
+			break
+		}
+	}
 	if err == nil {
 		err = e.control.Flush()
 	}

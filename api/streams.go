@@ -44,12 +44,24 @@ type subscriber func(context.Context, events.Request) (s subscription, outdated 
 // subscription is the part of events.Subscription that a stream uses.
 type subscription interface {
 	Next(context.Context) (*events.Event, error)
+	More() *events.Event
 	Request(context.Context) bool
 	Began() int64
 	Slow()
 	Doubt()
 	Trust()
 	Close()
+}
+
+// writtenTogether is how many bytes of waiting events one write has, besides its last event.
+const writtenTogether = 64 * kib
+
+// another returns the next event if it waits already and a write that has n bytes takes it along.
+func another(s subscription, n int) *events.Event {
+	if n >= writtenTogether {
+		return nil
+	}
+	return s.More()
 }
 
 // subscribeTo is the subscriber of a hub.

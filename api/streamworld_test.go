@@ -105,6 +105,15 @@ func (s *subscription) Next(ctx context.Context) (*events.Event, error) {
 	}
 }
 
+func (s *subscription) More() *events.Event {
+	select {
+	case e := <-s.events:
+		return e
+	default:
+		return nil
+	}
+}
+
 // Request says that every convo is accepted.
 func (s *subscription) Request(context.Context) bool { return false }
 

@@ -2,10 +2,14 @@ package api
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"net"
 	"net/http"
 	"sync/atomic"
@@ -24,6 +28,12 @@ import (
 // socketBuffer is the kernel's send buffer, in bytes. With a larger one the server would notice
 // late that a client does not read.
 const socketBuffer = 256 << 10
+
+// frameBuffer is the size of the two buffers of a connection, in bytes. One is for what the client
+// sends, which is control frames only. The other is for the control frames of the server: each is
+// written at once, so that it never ends up within an event. The longest control frame of a server
+// has 127 bytes, that of a client 131.
+const frameBuffer = 256
 
 // checkUpgrade refuses a request that is no opening handshake of a WebSocket (RFC 6455, section
 // 4.2.1).
@@ -54,6 +64,10 @@ func checkUpgrade(c echo.Context) error {
 
 // socket is one WebSocket. It has two goroutines, which outlive the HTTP request: one writes
 // events, the other reads. Only pongs and the close frame may come from the client.
+//
+// Events are written to conn, whole frames with one call. ws makes the opening and the closing
+// handshake, reads, and writes control frames. Both may write at the same time: a call of
+// net.Conn.Write is never within another one.
 type socket struct {
 	streams *streams
 	ws      *websocket.Conn
@@ -61,12 +75,23 @@ type socket struct {
 	sub     subscription
 	ctx     context.Context // ends, with a cause, when no more events are to be sent
 	cancel  context.CancelCauseFunc
-	writing atomic.Bool // during the write of an event
+	frames  [][]byte // that wait to be written; owned by send
+
+	opened time.Time
+	// until is when the write of events that is under way has to end, as time since opened. 0: there
+	// is none.
+	until    atomic.Int64
+	watching atomic.Bool // watchdog runs
+	watchdog *time.Timer // calls watch
 }
+
+// writing reports whether events are being written.
+func (k *socket) writing() bool { return k.until.Load() != 0 }
 
 // accept answers the opening handshake. After it the connection does not depend on the request.
 func (s *streams) accept(c echo.Context) (*socket, error) {
-	k := &socket{streams: s}
+	k := &socket{streams: s, opened: time.Now()}
+	k.watchdog = time.AfterFunc(math.MaxInt64, k.watch) // write starts it
 	k.ctx, k.cancel = context.WithCancelCause(context.Background())
 	w := &hijacker{ResponseWriter: c.Response()}
 	ws, err := websocket.Accept(w, c.Request(), &websocket.AcceptOptions{
@@ -74,7 +99,7 @@ func (s *streams) accept(c echo.Context) (*socket, error) {
 		OnPingReceived: func(context.Context, []byte) bool {
 			// During the write of an event there is no pong: it would wait for the event, and the
 			// event shows that the server is alive.
-			return !k.writing.Load()
+			return !k.writing()
 		},
 	})
 	if err != nil {
@@ -90,7 +115,8 @@ func (s *streams) accept(c echo.Context) (*socket, error) {
 	return k, nil
 }
 
-// hijacker keeps the connection that Hijack returns.
+// hijacker keeps the connection that Hijack returns, and gives it buffers of frameBuffer bytes
+// instead of those for HTTP.
 type hijacker struct {
 	http.ResponseWriter
 	conn net.Conn
@@ -98,8 +124,19 @@ type hijacker struct {
 
 func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(h.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
 	h.conn = conn
-	return conn, rw, err
+	early, err := rw.Peek(rw.Reader.Buffered()) // what the client sent behind its request
+	if err != nil {
+		return nil, nil, err
+	}
+	r := bufio.NewReaderSize(io.MultiReader(bytes.NewReader(early), conn), max(frameBuffer, len(early)))
+	if _, err := r.Peek(len(early)); err != nil {
+		return nil, nil, err
+	}
+	return conn, bufio.NewReadWriter(r, bufio.NewWriterSize(conn, frameBuffer)), nil
 }
 
 // refuse accepts the handshake and sends why as an error frame: a browser cannot read why a
@@ -135,14 +172,16 @@ func (k *socket) serve(sub subscription, outdated bool) {
 	})
 }
 
-// send writes events until it cannot, and returns why.
+// send writes events until it cannot, and returns why. Events that wait are written together.
 func (k *socket) send(outdated bool) error {
 	if outdated {
-		info := lexcodec.AppendFrame(nil, &mlsapi.InfoEvent{Name: outdatedCursor, Message: present(outdatedMessage)})
+		info := frame(&mlsapi.InfoEvent{Name: outdatedCursor, Message: present(outdatedMessage)})
 		if err := k.write(info); err != nil {
 			return err
 		}
 	}
+	var frames [][]byte // that are written together
+	var n int           // bytes
 	for {
 		e, err := k.sub.Next(k.ctx)
 		if k.ctx.Err() != nil {
@@ -151,42 +190,101 @@ func (k *socket) send(outdated bool) error {
 		if err != nil {
 			return err
 		}
-		wire := frameOf(e, k.sub.Request(k.ctx), k.streams.heads)
-		if len(wire) == 0 {
+		frames, n = frames[:0], 0
+		for ; e != nil; e = another(k.sub, n) {
+			if wire := frameOf(e, k.sub.Request(k.ctx), k.streams.heads); len(wire) > 0 {
+				frames, n = append(frames, wire), n+len(wire)
+			}
+		}
+		if n == 0 {
 			continue
 		}
-		err = k.write(wire)
+		err = k.write(frames...)
+		clear(frames) // for the memory of the events
 		if errors.Is(err, events.ErrConsumerTooSlow) {
 			k.sub.Slow()
 		}
 		if err != nil {
 			return err
 		}
-		k.streams.metrics.streamSent(kindWebSocket, len(wire))
+		k.streams.metrics.webSockets.sent(len(frames), n)
 	}
 }
 
-// write writes a frame. Errors: events.ErrConsumerTooSlow if it took longer than pace allows;
-// errStuck if it did not end within twice that time; errGone; and the cause of the end of k.ctx.
-func (k *socket) write(wire []byte) error {
-	allowed := k.streams.pace.allows(len(wire))
-	ctx, cancel := context.WithTimeout(context.Background(), 2*allowed)
-	defer cancel()
-	begun := time.Now()
-	k.writing.Store(true)
-	err := k.ws.Write(ctx, websocket.MessageBinary, wire)
-	k.writing.Store(false)
-	switch {
-	case err != nil && ctx.Err() != nil:
+// frameHeader is the longest header of a server's frame, in bytes.
+const frameHeader = 10
+
+// frame is the WebSocket frame of a message: header and payload.
+func frame(m lexcodec.Message) []byte {
+	return framed(lexcodec.AppendFrame(make([]byte, frameHeader, 512), m))
+}
+
+// framed makes a whole frame from frameHeader bytes of space and a payload. A server's frames are not
+// masked (RFC 6455, sections 5.1 and 5.2).
+func framed(b []byte) []byte {
+	switch n := len(b) - frameHeader; {
+	case n <= 125:
+		b = b[frameHeader-2:]
+		b[1] = byte(n)
+	case n <= math.MaxUint16:
+		b = b[frameHeader-4:]
+		b[1] = 126
+		binary.BigEndian.PutUint16(b[2:], uint16(n))
+	default:
+		b[1] = 127
+		binary.BigEndian.PutUint64(b[2:], uint64(n))
+	}
+	b[0] = 0x82 // the only fragment of a binary message
+	return b
+}
+
+// write writes frames. Errors: events.ErrConsumerTooSlow if it took longer than pace allows;
+// errStuck if it did not end within about twice that time; errGone; and the cause of the end of
+// k.ctx.
+func (k *socket) write(frames ...[]byte) error {
+	n := 0
+	for _, f := range frames {
+		n += len(f)
+	}
+	allowed, begun := k.streams.pace.allows(n), time.Now()
+	k.until.Store(int64(begun.Sub(k.opened) + 2*allowed))
+	if k.watching.CompareAndSwap(false, true) {
+		k.watchdog.Reset(2 * allowed)
+	}
+	var err error
+	if len(frames) == 1 {
+		_, err = k.conn.Write(frames[0])
+	} else {
+		all := net.Buffers(frames)
+		_, err = all.WriteTo(k.conn)
+	}
+	k.until.Store(0)
+	switch took := time.Since(begun); {
+	case err != nil && took >= 2*allowed:
 		return errStuck
 	case err != nil && k.ctx.Err() != nil:
 		return context.Cause(k.ctx)
 	case err != nil:
 		return errGone
-	case time.Since(begun) > allowed:
+	case took > allowed:
 		return events.ErrConsumerTooSlow
 	}
 	return nil
+}
+
+// watch ends the connection if the write that is under way has taken too long. It runs once for many
+// writes: a deadline for each would cost more than the rest of the write in this process.
+func (k *socket) watch() {
+	k.watching.Store(false)
+	until := k.until.Load()
+	left := time.Duration(until) - time.Since(k.opened)
+	switch {
+	case until == 0:
+	case left <= 0:
+		k.sever()
+	case k.watching.CompareAndSwap(false, true):
+		k.watchdog.Reset(left)
+	}
 }
 
 // end tells the client why the stream ends, if it still reads. The close frame repeats the name,
@@ -196,7 +294,7 @@ func (k *socket) end(why error) {
 	switch {
 	case errors.Is(why, errGone), errors.Is(why, errStuck), errors.Is(why, errSilent):
 	case refused:
-		if err := k.write(lexcodec.AppendErrorFrame(nil, f.name, f.message)); err == nil ||
+		if err := k.write(framed(lexcodec.AppendErrorFrame(make([]byte, frameHeader), f.name, f.message))); err == nil ||
 			errors.Is(err, events.ErrConsumerTooSlow) {
 			k.close(websocket.StatusPolicyViolation, f.name)
 		}
@@ -233,7 +331,7 @@ func (k *socket) read() {
 // ping checks that the client is alive. During the write of an event it sends no ping; until the
 // client answers the next one, its device counts as perhaps disconnected.
 func (k *socket) ping() {
-	if k.writing.Load() {
+	if k.writing() {
 		k.sub.Doubt()
 		return
 	}
@@ -242,7 +340,7 @@ func (k *socket) ping() {
 	switch err := k.ws.Ping(ctx); {
 	case err == nil:
 		k.sub.Trust()
-	case k.writing.Load():
+	case k.writing():
 		k.sub.Doubt()
 	default:
 		k.cancel(errSilent)
@@ -266,6 +364,7 @@ func (k *socket) sever() {
 
 // cut ends the WebSocket without a closing handshake.
 func (k *socket) cut() {
+	k.watchdog.Stop()
 	k.cancel(errGone)
 	k.sever()
 	_ = k.ws.CloseNow() // frees its memory; the connection is closed already

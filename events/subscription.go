@@ -44,6 +44,7 @@ type Subscription struct {
 	mu       sync.Mutex // locked after the hub's lock; guards what follows
 	live     bool       // the hub puts events into queue; written under the hub's lock as well
 	queue    []*Event
+	one      [1]*Event     // where queue begins
 	queued   int           // cost of the events in queue, in bytes
 	position int64         // if not live: events up to here have been read from the table
 	behind   time.Time     // since when it catches up after its buffer was full; or zero
@@ -69,6 +70,7 @@ func (h *Hub) Subscribe(ctx context.Context, r Request) (*Subscription, error) {
 	}
 	s := &Subscription{hub: h, did: r.DID, device: r.DeviceID, named: r.DeviceID, only: r.Convos,
 		ready: make(chan struct{}, 1)}
+	s.queue = s.one[:0]
 	if r.Convos != nil {
 		s.device = "" // the device must be pushed to because of its other convos
 	}
@@ -187,6 +189,23 @@ func (s *Subscription) Next(ctx context.Context) (*Event, error) {
 	}
 }
 
+// More returns the event after the one that Next or More returned last, if it is there and small.
+// Otherwise it returns nil, and Next waits for it. Like Next it is for the one reader.
+func (s *Subscription) More() *Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failed != nil || len(s.queue) == 0 {
+		return nil
+	}
+	e := s.queue[0]
+	if e.Size > largeEvent || e.Kind.LogEntry() && e.Message() == nil {
+		return nil
+	}
+	s.pop()
+	s.requests.last = e
+	return e
+}
+
 // take returns the event that was taken and not returned, else the next event of the queue. It
 // returns nil if the queue is empty.
 func (s *Subscription) take() (e *Event, live bool, err error) {
@@ -203,15 +222,20 @@ func (s *Subscription) take() (e *Event, live bool, err error) {
 		}
 		return nil, s.live, nil
 	}
-	e = s.queue[0]
+	s.taken = s.pop()
+	return s.taken, s.live, nil
+}
+
+// pop takes the first event out of the queue. The caller holds mu.
+func (s *Subscription) pop() *Event {
+	e := s.queue[0]
 	s.queue[0] = nil
 	s.queue = s.queue[1:]
 	s.queued -= e.cost()
 	if len(s.queue) == 0 {
-		s.queue = nil // an idle subscription keeps no memory
+		s.queue = s.one[:0] // an idle subscription keeps no more memory
 	}
-	s.taken = e
-	return e, s.live, nil
+	return e
 }
 
 // acquireLarge waits until the limits for large events, of the DID and of the hub, have space for

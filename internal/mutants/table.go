@@ -616,8 +616,17 @@ var mutants = []mutant{
 	{"messages wait for other tokens", "internal/serviceauth.TestUrgent", []edit{
 		{"internal/serviceauth.Validator.verify", `tok.claims.lxm == v.urgent.String()`, `tok == nil`}}},
 	{"a forger uses up all look-ups", "internal/serviceauth.TestForgerLeavesLookups", []edit{
-		{"internal/serviceauth.addressLimits.admit", `lookupsOfAddress, 1); !ok {`, `lookupsOfAddress, 1); !ok && from == "" {`},
+		{"internal/serviceauth.addressLimits.admit", `shares := []share{{from, lookupsOfAddress, ErrSpent}}`, `var shares []share`},
 		{"internal/serviceauth.addressLimits.admit", `l.slots.UsedBy(from) == 0 {`, `l.slots.UsedBy(from) < 0 {`}}},
+	{"forgers of many addresses use up all look-ups", "internal/serviceauth.TestForgersOfManyAddresses", []edit{
+		{"internal/serviceauth.addressLimits.admit", `shares = append(shares, share{"did:"`, `_ = append(shares, share{"did:"`}}},
+	{"a write takes an event along and does not send it", "TestWaitingEvents", []edit{
+		{"api.another", `if n >= writtenTogether { return nil }`, `if n >= writtenTogether { s.More(); return nil }`}}},
+	{"a write that takes too long is not cut", "TestSlowReaders", []edit{
+		{"api.socket.watch", `k.sever()`, ``}}},
+	{"what came with the handshake is dropped", "TestFrameWithTheHandshake", []edit{
+		{"api.hijacker.Hijack", `io.MultiReader(bytes.NewReader(early), conn)`, `conn`},
+		{"api.hijacker.Hijack", `r.Peek(len(early))`, `r.Peek(0)`}}},
 	{"a PDS pays for its users", "internal/serviceauth.TestPDSOfNewUsers", []edit{
 		{"internal/serviceauth.addressLimits.admit", `if giveBack {`, `if giveBack && from == "" {`}}},
 	{"bad signatures cost no look-up", "internal/serviceauth.TestBadSignaturesSpendTheBudget", []edit{
