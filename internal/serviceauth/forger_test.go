@@ -3,6 +3,7 @@ package serviceauth_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -115,6 +116,35 @@ func TestForgerLeavesLookups(t *testing.T) {
 	if _, err := f.call(t, mallory.Authorization(t, string(service), string(send), f.now), send); errors.Is(err,
 		serviceauth.ErrSpent) {
 		t.Error("the budget does not come back")
+	}
+}
+
+// H4: 25 addresses that forge tokens of made-up DIDs leave half of the look-ups to newcomers at
+// addresses that do not.
+func TestForgersOfManyAddresses(t *testing.T) {
+	t.Parallel()
+	var ids []*authtest.Identity
+	for range 100 {
+		ids = append(ids, authtest.NewIdentity(t))
+	}
+	f, _, _ := newNode(t, ids...)
+	mallory := authtest.NewIdentity(t)
+	busy := 0
+	for i := range 25 * 60 {
+		f.from = "forger " + strconv.Itoa(i%25)
+		mallory.DID = syntax.DID("did:plc:" + strings.Map(func(digit rune) rune { return digit - '0' + 'a' },
+			fmt.Sprintf("%024d", i)))
+		if _, err := f.call(t, mallory.Authorization(t, string(service), string(send), f.now), send); errors.Is(err,
+			serviceauth.ErrBusy) {
+			busy++
+		}
+	}
+	if busy == 0 {
+		t.Error("the forgers never used up what they share")
+	}
+	for i, id := range ids {
+		f.from = "newcomer " + strconv.Itoa(i)
+		f.wantCaller(t, id.Authorization(t, string(service), string(send), f.now), send, id.DID)
 	}
 }
 

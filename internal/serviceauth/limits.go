@@ -18,6 +18,8 @@ const (
 	addressWait = 2 * time.Second
 	// addresses are how many addresses are remembered.
 	addresses = 65_536
+	// noisyAfter is how many look-ups an address may have lost lately and is not noisy.
+	noisyAfter = 5
 	// sharesKept are how many buckets of sessions' look-ups are remembered.
 	sharesKept = 65_536
 )
@@ -26,6 +28,11 @@ var (
 	// lookupsOfAddress are the look-ups that tokens from one address may cause if no verified caller
 	// follows from them.
 	lookupsOfAddress = limit.Rate{PerSecond: 5, Burst: 50}
+	// lookupsOfNoisy are the look-ups for all noisy addresses together, by DID method. They are half of
+	// those for accounts that are not known, so that the other half stays for newcomers, however many
+	// addresses forge tokens. An address is noisy after more than noisyAfter look-ups that were not
+	// given back.
+	lookupsOfNoisy = map[string]limit.Rate{"plc": half(plcLookups().unknown), "web": half(webLookups().unknown)}
 	// The look-ups that sessions may cause: those of one account, of one address, of the accounts of
 	// one registered domain, and of all accounts of a DID method. All together are fewer than those of
 	// known accounts (plcLookups, webLookups), so that buying sessions delays no token. An address or a
@@ -36,6 +43,8 @@ var (
 	currentOfDomain  = limit.Rate{PerSecond: 2, Burst: 20}
 	currentOfMethod  = limit.Rate{PerSecond: 50, Burst: 500}
 )
+
+func half(r limit.Rate) limit.Rate { return limit.Rate{PerSecond: r.PerSecond / 2, Burst: r.Burst / 2} }
 
 // share is a token bucket of which a look-up takes a unit. err says that it is empty.
 type share struct {
@@ -78,12 +87,12 @@ func newAddressLimits(now func() time.Time) *addressLimits {
 	return &addressLimits{limit.NewBuckets[string](addresses, now), &limit.Queue{Share: addressInFlight}}
 }
 
-// admit waits until a token from the address may cause a look-up. The look-up is charged to the
-// address, unless done gives it back because the token verified, or because the caller is not the
+// admit waits until a token of did from the address may cause a look-up. The look-up is charged to
+// the address, unless done gives it back because the token verified, or because the caller is not the
 // reason why it did not. All users of a PDS share its address, so an address whose tokens verify
-// never uses its look-ups up. The error is ErrSpent if they are used up, ErrBusy if the address has
-// too many under way, or ctx's.
-func (l *addressLimits) admit(ctx context.Context, from string) (done func(giveBack bool), err error) {
+// never uses its look-ups up. The error is ErrSpent if they are used up; ErrBusy if the address has
+// too many under way, or if it is noisy and others are too; or ctx's.
+func (l *addressLimits) admit(ctx context.Context, did syntax.DID, from string) (done func(giveBack bool), err error) {
 	if l.buckets.Level(from, lookupsOfAddress).Left < 1 && l.slots.UsedBy(from) == 0 { // none is given back soon
 		return nil, ErrSpent
 	}
@@ -95,13 +104,19 @@ func (l *addressLimits) admit(ctx context.Context, from string) (done func(giveB
 		}
 		return nil, ErrBusy
 	}
-	if _, ok := l.buckets.Take(from, lookupsOfAddress, 1); !ok {
+	shares := []share{{from, lookupsOfAddress, ErrSpent}}
+	if l.buckets.Level(from, lookupsOfAddress).Left < float64(lookupsOfAddress.Burst-noisyAfter) {
+		shares = append(shares, share{"did:" + did.Method(), lookupsOfNoisy[did.Method()], ErrBusy})
+	}
+	if err := takeAll(l.buckets, shares...); err != nil {
 		l.slots.Release(from, 1)
-		return nil, ErrSpent
+		return nil, err
 	}
 	return func(giveBack bool) {
 		if giveBack {
-			l.buckets.Give(from, lookupsOfAddress, 1)
+			for _, s := range shares {
+				l.buckets.Give(s.key, s.rate, 1)
+			}
 		}
 		l.slots.Release(from, 1)
 	}, nil

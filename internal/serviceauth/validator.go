@@ -265,7 +265,7 @@ func (v *Validator) forgetExpired(sum [sha256.Size]byte, c *claims) {
 // needed, the limit of the address decides whether there is one. Accounts that verified before are
 // looked up without it: there are few of them, once an hour each.
 func (v *Validator) checkSignature(ctx context.Context, from string, tok *token) (atcrypto.PublicKey, error) {
-	charge := &lookupCharge{limits: v.addresses, from: from}
+	charge := &lookupCharge{limits: v.addresses, did: tok.claims.iss, from: from}
 	var key atcrypto.PublicKey
 	var err error
 	if known := v.dir.Known(tok.claims.iss); known.Key == nil && known.Err == nil && !known.Verified {
@@ -318,6 +318,7 @@ func (v *Validator) verifyWithKeyOfIssuer(ctx context.Context, charge *lookupCha
 // not charged.
 type lookupCharge struct {
 	limits *addressLimits
+	did    syntax.DID
 	from   string
 	done   func(giveBack bool)
 }
@@ -325,7 +326,7 @@ type lookupCharge struct {
 // admit waits until the request may cause a look-up.
 func (c *lookupCharge) admit(ctx context.Context) (err error) {
 	if c.done == nil {
-		c.done, err = c.limits.admit(ctx, c.from)
+		c.done, err = c.limits.admit(ctx, c.did, c.from)
 	}
 	return err
 }
