@@ -55,6 +55,37 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// Every subscriber gets every event, over WebSockets and as server-sent events, and the floor is
+// measured beside them.
+func TestFanout(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("boots servers")
+	}
+	c := small(t, "fanout")
+	c.Convos, c.Members, c.Rate, c.Subscribers = 1, c.Senders, 20, 24
+	r, err := Run(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Verdict.Kept() || len(r.Runs) != 3 {
+		t.Fatalf("%d runs, %+v", len(r.Runs), r.Verdict)
+	}
+	for _, run := range r.Runs {
+		events := run.Operations[opEvent]
+		if events == nil || events.Done == 0 || run.Spent.Server == 0 || run.Per != opEvent {
+			t.Fatalf("%s: %+v, %+v", run.Variant, events, run.Spent)
+		}
+		if last := run.Operations[opLast]; run.Variant != bareWrites && (last == nil || last.Done == 0) {
+			t.Errorf("%s: no event has reached all subscribers", run.Variant)
+		}
+	}
+	c.Subscribers = maxStreams*c.Senders + 1
+	if _, err := Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), "--senders") {
+		t.Errorf("more streams than the accounts may open: %v", err)
+	}
+}
+
 // Servers take turns as variants, at the same address and on the same database.
 func TestServersTakeTurns(t *testing.T) {
 	t.Parallel()

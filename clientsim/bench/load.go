@@ -30,6 +30,7 @@ type phase struct {
 	// storm runs meanwhile, and the phase lasts until it ends. It counts its own operations.
 	storm       func(context.Context, *load.Counter) error
 	subscribers int
+	audience    *audience // notes when the events arrive; nil: nobody listens
 }
 
 // window is the time in which what is due counts.
@@ -108,6 +109,10 @@ func (b *bench) play(ctx context.Context, s phase) (_ *report.Run, err error) {
 		Members:   s.convos.members,
 		BodyBytes: s.convos.body, Faults: b.c.Faults, Senders: len(s.convos.senders), Subscribers: s.subscribers,
 	}}
+	if s.audience != nil {
+		s.audience.win.Store(win)
+		r.Per = opEvent
+	}
 	driving, stop := context.WithCancel(ctx)
 	var driver sync.WaitGroup
 	driver.Go(func() {

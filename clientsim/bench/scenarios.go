@@ -26,6 +26,8 @@ func Scenarios() []Scenario {
 		{"claim-storm", "1,000 KeyPackages are claimed at once during sends", false, true, false, sized(1000, 2), claimStorm},
 		{"reconnect-storm", "5,000 streams drop and reconnect at once during sends", false, false, false, listened(5000),
 			reconnectStorm},
+		{"fanout", "events to 1,000 subscribers, WebSockets and server-sent events, beside bare writes", false, true,
+			false, fannedOut, fanout},
 		{"half", "as fast as possible, and then at half that rate", false, false, false, sized(1000, 2), half},
 		{"growth-members", "one convo of 2, 10, 100, 1,000 members", false, false, false, sized(1, 0), growMembers},
 		{"scale", "1, 2, 4 and 8 servers, with and without a standby that they read from", true, false, true, scaled, scale},
@@ -51,6 +53,14 @@ func listened(subscribers int) func(*Config) {
 		if c.Subscribers == 0 {
 			c.Subscribers = subscribers
 		}
+	}
+}
+
+// fannedOut sets the defaults for an audience: every account is a member of each convo.
+func fannedOut(c *Config) {
+	sized(1, c.Senders)(c)
+	if c.Subscribers == 0 {
+		c.Subscribers = 1000
 	}
 }
 

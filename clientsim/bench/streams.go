@@ -21,12 +21,20 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// streams are subscribers on WebSockets. They count events, and resume when their connection has
+// The kinds of streams.
+const (
+	webSockets = "WebSockets"
+	serverSent = "server-sent events"
+)
+
+// streams are subscribers. They count events. Those on WebSockets resume when their connection has
 // ended.
 type streams struct {
-	b      *bench
-	all    []*stream
-	events atomic.Int64
+	b       *bench
+	kind    string
+	all     []*stream
+	events  atomic.Int64
+	arrived func(n int64, wire []byte, read func([]byte) (xrpc.Event, error)) // called for the n-th event of a stream
 
 	mu   sync.Mutex // guards drop
 	drop context.CancelFunc
@@ -50,8 +58,11 @@ const openingLanes = 16
 // maxFrame is the largest event, in bytes.
 const maxFrame = 16 << 20
 
-// devices is how many streams an account has. A server allows sixteen.
-const devices = 4
+// devices is how many streams an account has in a storm; maxStreams is how many a server allows.
+const (
+	devices    = 4
+	maxStreams = 16
+)
 
 // subscribers opens n streams of the senders, and of more accounts if needed.
 func (b *bench) subscribers(ctx context.Context, n int) (*streams, error) {
@@ -63,14 +74,18 @@ func (b *bench) subscribers(ctx context.Context, n int) (*streams, error) {
 		}
 		accounts = slices.Concat(accounts, more)
 	}
-	return b.subscribe(ctx, accounts, n)
+	return b.subscribe(ctx, accounts, n, webSockets, func(int64, []byte, func([]byte) (xrpc.Event, error)) {})
 }
 
 // subscribe opens n streams of the accounts, by turns and spread over the servers.
-func (b *bench) subscribe(ctx context.Context, accounts []*xrpc.Account, n int) (*streams, error) {
-	b.say("opening %d streams", n)
-	s := &streams{b: b}
-	tokens, err := signAll(accounts, mlsapi.NSIDSubscribeConvoEvents)
+func (b *bench) subscribe(ctx context.Context, accounts []*xrpc.Account, n int, kind string,
+	arrived func(int64, []byte, func([]byte) (xrpc.Event, error))) (*streams, error) {
+	b.say("opening %d streams of %s", n, kind)
+	s, method := &streams{b: b, kind: kind, arrived: arrived}, mlsapi.NSIDSubscribeConvoEvents
+	if kind == serverSent {
+		method = mlsapi.NSIDStreamConvoEvents
+	}
+	tokens, err := signAll(accounts, method)
 	if err != nil {
 		return nil, err
 	}
@@ -138,6 +153,9 @@ func (s *streams) insist(ctx, listening context.Context, one *stream, failed fun
 
 // connect opens a stream, which listens until listening ends or the server ends it.
 func (s *streams) connect(ctx, listening context.Context, one *stream) error {
+	if s.kind == serverSent {
+		return s.listen(listening, one)
+	}
 	address := one.base + "/xrpc/" + mlsapi.NSIDSubscribeConvoEvents
 	if one.cursor > 0 {
 		address += "?cursor=" + strconv.FormatInt(one.cursor, 10)
@@ -155,7 +173,7 @@ func (s *streams) connect(ctx, listening context.Context, one *stream) error {
 	s.done.Go(func() {
 		defer func() { _ = conn.CloseNow() }() // a phone's connection also ends without a closing handshake
 		var last, next bytes.Buffer            // frames; only the last one is decoded
-		for {
+		for n := int64(0); ; n++ {
 			_, r, err := conn.Reader(listening)
 			if err == nil {
 				next.Reset()
@@ -166,6 +184,7 @@ func (s *streams) connect(ctx, listening context.Context, one *stream) error {
 			}
 			last, next = next, last
 			s.events.Add(1)
+			s.arrived(n, last.Bytes(), xrpc.ReadFrame)
 		}
 		if listening.Err() == nil {
 			one.broke.Add(1)

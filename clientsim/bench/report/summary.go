@@ -127,8 +127,8 @@ type cost struct{ server, database, load float64 }
 
 func (c cost) total() float64 { return c.server + c.database + c.load }
 
-// costOf divides all processor time of some runs by their successful requests. So failures make
-// these more expensive.
+// costOf divides all processor time of some runs by their successful requests, or by those that
+// Run.Per names. So failures make these more expensive.
 func costOf(runs ...*Run) cost {
 	var spent Spent
 	var done int64
@@ -136,7 +136,7 @@ func costOf(runs ...*Run) cost {
 		spent.Server += run.Spent.Server
 		spent.Database += run.Spent.Database
 		spent.Load += run.Spent.Load
-		done += run.done(all)
+		done += run.done(run.Per)
 	}
 	per := func(d time.Duration) float64 { return micros(d) / float64(done) }
 	return cost{per(spent.Server), per(spent.Database), per(spent.Load)}

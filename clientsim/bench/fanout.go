@@ -1,0 +1,276 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/bench/report"
+	"mlsd/clientsim/load"
+	"mlsd/clientsim/xrpc"
+)
+
+// The operations of a fan-out, besides the sends: each event at each subscriber, by its age, and the
+// first and the last subscriber that gets an event.
+const (
+	opEvent = "event"
+	opFirst = "event at the first subscriber"
+	opLast  = "event at the last subscriber"
+)
+
+// fanoutRate is the default number of messages a second.
+const fanoutRate = 10
+
+// bareWrites is the variant that only writes.
+const bareWrites = "bare writes"
+
+// fanout measures what an event costs at many subscribers: those of WebSockets, those of server-sent
+// events, and bare writes of as many bytes to as many connections, which is the least that it can
+// cost.
+func fanout(ctx context.Context, b *bench) error {
+	c := b.c
+	if c.Subscribers > maxStreams*c.Senders {
+		return fmt.Errorf("%d senders open %d streams at most, and subscribers is %d: ask for more --senders and --members",
+			c.Senders, maxStreams*c.Senders, c.Subscribers)
+	}
+	if c.Members < c.Senders {
+		return fmt.Errorf("all %d senders subscribe, and members is %d: ask for as many", c.Senders, c.Members)
+	}
+	if c.Rate == 0 {
+		c.Rate = fanoutRate
+	}
+	s, err := b.usualConvos(ctx)
+	if err != nil {
+		return err
+	}
+	b.note("the age of an event counts from its createdAt, which has milliseconds; µs are those per event and " +
+		"subscriber, with what the sends cost")
+	b.note("bare writes: the processor time of the thread that writes, which has the kernel's work for the receiver in it")
+	frame := 0 // bytes of an event
+	for turn := range c.Turns {
+		for i, server := range c.servers() {
+			if _, err := b.env.use(ctx, i); err != nil {
+				return err
+			}
+			for _, w := range b.workers { // another server possibly listens there now
+				w.close()
+			}
+			for _, kind := range []string{webSockets, serverSent} {
+				n, err := b.deliver(ctx, s, turn, i, kind, join(kind, server), join(kind, c.servers()[0]))
+				if err != nil {
+					return fmt.Errorf("%s: %w", join(kind, server), err)
+				}
+				if kind == webSockets {
+					frame = n
+				}
+			}
+		}
+		if err := b.writeBare(ctx, turn, frame); err != nil {
+			return fmt.Errorf("%s: %w", bareWrites, err)
+		}
+	}
+	return nil
+}
+
+// deliver measures one turn of one kind of streams, and returns how many bytes the last event had.
+func (b *bench) deliver(
+	ctx context.Context, s *convoSet, turn, binary int, kind, variant, against string,
+) (int, error) {
+	heard := &audience{size: int64(b.c.Subscribers)}
+	streams, err := b.subscribe(ctx, b.senders, b.c.Subscribers, kind, heard.arrived)
+	if err != nil {
+		return 0, err
+	}
+	_, err = b.run(ctx, phase{variant: variant, against: against, turn: turn, binary: binary, convos: s, rate: b.c.Rate,
+		subscribers: b.c.Subscribers, audience: heard})
+	streams.end()
+	if broke := streams.ended(); err == nil && broke > 0 {
+		err = fmt.Errorf("the server ended %d of %d streams", broke, b.c.Subscribers)
+	}
+	return int(heard.bytes.Load()), errors.Join(err, heard.failure())
+}
+
+// audience notes when the events of a phase arrive. All subscribers get the same events in the same
+// order, so the n-th event of each stream is the same one.
+type audience struct {
+	size  int64
+	win   atomic.Pointer[window]
+	bytes atomic.Int64 // of the last event
+
+	mu     sync.Mutex // guards what follows
+	events []*arrivals
+	failed error
+}
+
+// arrivals are those of one event.
+type arrivals struct {
+	decoded sync.Once
+	created time.Time
+	n       atomic.Int64
+}
+
+// arrived counts the n-th event of a stream, from 0. read decodes it.
+func (a *audience) arrived(n int64, wire []byte, read func([]byte) (xrpc.Event, error)) {
+	now := time.Now()
+	e := a.event(n)
+	e.decoded.Do(func() {
+		event, err := read(wire)
+		if err != nil {
+			a.fail(err)
+		}
+		e.created = event.At
+		a.bytes.Store(int64(len(wire)))
+	})
+	k := e.n.Add(1)
+	win := a.win.Load()
+	if win == nil {
+		return
+	}
+	count, age := win.count(now), now.Sub(e.created)
+	if count == nil {
+		return
+	}
+	count.Done(opEvent, age)
+	if k == 1 {
+		count.Done(opFirst, age)
+	}
+	if k == a.size {
+		count.Done(opLast, age)
+	}
+}
+
+func (a *audience) event(n int64) *arrivals {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for int64(len(a.events)) <= n {
+		a.events = append(a.events, &arrivals{})
+	}
+	return a.events[n]
+}
+
+func (a *audience) fail(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.failed = errors.Join(a.failed, err)
+}
+
+func (a *audience) failure() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.failed
+}
+
+// listen opens a stream of server-sent events, which listens until listening ends or the server ends
+// it.
+func (s *streams) listen(listening context.Context, one *stream) error {
+	req, err := http.NewRequestWithContext(listening, http.MethodGet, one.base+"/xrpc/"+mlsapi.NSIDStreamConvoEvents, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+one.token)
+	resp, err := one.web.Do(req)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return errors.Join(fmt.Errorf("listen: %s", resp.Status), resp.Body.Close())
+	}
+	s.done.Go(func() {
+		defer func() { _ = resp.Body.Close() }() // the server sees the end
+		lines, n := bufio.NewReaderSize(resp.Body, 8<<10), int64(0)
+		var id, event string
+		read := func(data []byte) (xrpc.Event, error) { return xrpc.ReadServerSent(id, event, data) }
+		for {
+			line, err := lines.ReadBytes('\n')
+			if err != nil {
+				break
+			}
+			switch name, value, _ := bytes.Cut(bytes.TrimSpace(line), []byte(": ")); string(name) {
+			case "id":
+				id = string(value)
+			case "event":
+				event = string(value)
+			case "data":
+				s.arrived(n, value, read)
+				n++
+			}
+		}
+		if listening.Err() == nil {
+			one.broke.Add(1)
+		}
+	})
+	return nil
+}
+
+// writeBare measures bare writes for one turn.
+func (b *bench) writeBare(ctx context.Context, turn, frame int) error {
+	runtime.LockOSThread() // its processor time is what is measured
+	defer runtime.UnlockOSThread()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	defer func() { _ = listener.Close() }()
+	conns := make([]net.Conn, b.c.Subscribers)
+	for i := range conns {
+		reads, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			return err
+		}
+		readers.Go(func() {
+			_, _ = io.Copy(io.Discard, struct{ io.Reader }{reads}) // until the other end is closed
+			_ = reads.Close()
+		})
+		if conns[i], err = listener.Accept(); err != nil {
+			return err
+		}
+		defer func() { _ = conns[i].Close() }()
+	}
+	payload, count := make([]byte, frame), load.NewCounter()
+	began, spent := time.Now(), threadTime()
+	for n := 0; ctx.Err() == nil && time.Since(began) < b.c.For; n++ {
+		due := began.Add(time.Duration(float64(n) / b.c.Rate * float64(time.Second)))
+		time.Sleep(time.Until(due))
+		for _, conn := range conns {
+			if _, err := conn.Write(payload); err != nil {
+				return err
+			}
+			count.Done(opEvent, time.Since(due))
+		}
+	}
+	b.report.Runs = append(b.report.Runs, report.Run{
+		Variant: bareWrites, Turn: turn, Took: time.Since(began), Per: opEvent,
+		Load:       report.Load{Rate: b.c.Rate, BodyBytes: frame, Subscribers: b.c.Subscribers},
+		Operations: count.Operations(), Spent: report.Spent{Server: threadTime() - spent},
+	})
+	return ctx.Err()
+}
+
+// threadTime is the processor time of this thread, or 0 where it is not known.
+func threadTime() time.Duration {
+	text, err := os.ReadFile("/proc/thread-self/schedstat")
+	if err != nil {
+		return 0
+	}
+	first, _, _ := strings.Cut(string(text), " ")
+	ns, err := strconv.ParseInt(first, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return time.Duration(ns)
+}
