@@ -75,7 +75,6 @@ type socket struct {
 	sub     subscription
 	ctx     context.Context // ends, with a cause, when no more events are to be sent
 	cancel  context.CancelCauseFunc
-	frames  [][]byte // that wait to be written; owned by send
 
 	opened time.Time
 	// until is when the write of events that is under way has to end, as time since opened. 0: there
