@@ -28,6 +28,7 @@ finish() {
 	exit 1
 }
 trap finish EXIT
+trap 'exit 1' HUP INT TERM # without it, the status in finish is that of the last step
 
 # step NAME COMMAND… runs one step. A line of its output that begins with SKIPPED says what it could
 # not check.
