@@ -58,7 +58,7 @@ func newAdmission(connections int, metrics *Metrics) *admission {
 	}
 }
 
-// expensiveRequest is a request that runs from begin to end, once or several times. The nil
+// expensiveRequest is a request that runs from start to end, once or several times. The nil
 // *expensiveRequest is a request that is not expensive. It is not safe for concurrent use.
 type expensiveRequest struct {
 	*admission
@@ -75,10 +75,10 @@ func (a *admission) request(caller string) *expensiveRequest {
 	return &expensiveRequest{admission: a, caller: caller}
 }
 
-// begin waits until the request may run. Call end when it has ended. Errors: limited, if too many
+// start waits until the request may run. Call end when it has ended. Errors: limited, if too many
 // of the caller's requests wait; busy, if too many wait in all, or the request has waited for
 // maxAdmissionWait; ctx's.
-func (r *expensiveRequest) begin(ctx context.Context) error {
+func (r *expensiveRequest) start(ctx context.Context) error {
 	r.metrics.expensiveWaiting.Inc()
 	err := r.acquire(ctx)
 	r.metrics.expensiveWaiting.Dec()
@@ -140,20 +140,20 @@ func (r *expensiveRequest) units() int {
 }
 
 // beginExpensive begins an expensive request, and waits until it may run. Call endExpensive at its
-// end. Errors: those of begin.
+// end. Errors: those of start.
 func (c *call) beginExpensive(a *admission) error {
 	c.expensive = a.request(c.caller.String())
-	return c.expensive.begin(c.ctx)
+	return c.expensive.start(c.ctx)
 }
 
 // outside calls f, which waits for something else than the database. The request holds no
-// connection of it, and does not run meanwhile if it is expensive. Errors: f's; those of begin.
+// connection of it, and does not run meanwhile if it is expensive. Errors: f's; those of start.
 func (c *call) outside(f func() error) error {
 	c.expensive.end()
 	if err := f(); err != nil || c.expensive == nil {
 		return err
 	}
-	return c.expensive.begin(c.ctx)
+	return c.expensive.start(c.ctx)
 }
 
 // endExpensive ends an expensive request. The caller pays for the time in which it was late.

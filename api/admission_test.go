@@ -31,7 +31,7 @@ func (a *admission) entered(t *testing.T, all *sync.WaitGroup, caller, name stri
 	t.Helper()
 	all.Go(func() {
 		r := a.request(caller)
-		if err := r.begin(t.Context()); err != nil {
+		if err := r.start(t.Context()); err != nil {
 			t.Errorf("%s: %v", name, err)
 			return
 		}
@@ -75,7 +75,7 @@ func TestAdmissionOfThoseWhoWait(t *testing.T) {
 		var all []*expensiveRequest
 		for i := range slots {
 			r := a.request("did:plc:" + strconv.Itoa(i))
-			if err := r.begin(t.Context()); err != nil {
+			if err := r.start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			if want := time.Duration(i/admitted) * admittedFor; time.Since(begun) != want {
@@ -106,7 +106,7 @@ func TestLateRequestsAreBounded(t *testing.T) {
 		enters := func(caller string) *expensiveRequest {
 			r := a.request(caller)
 			all.Go(func() {
-				if err := r.begin(t.Context()); err != nil {
+				if err := r.start(t.Context()); err != nil {
 					t.Errorf("%s: %v", caller, err)
 					return
 				}
@@ -143,12 +143,12 @@ func TestOutsideMakesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAdmission(1, NewMetrics(prometheus.NewRegistry())) // one at a time
 		alice, bob := &call{ctx: t.Context(), expensive: a.request("did:plc:alice")}, a.request("did:plc:bob")
-		if err := alice.expensive.begin(t.Context()); err != nil {
+		if err := alice.expensive.start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		begun := time.Now()
 		err := alice.outside(func() error {
-			if err := bob.begin(t.Context()); err != nil || time.Since(begun) != 0 {
+			if err := bob.start(t.Context()); err != nil || time.Since(begun) != 0 {
 				t.Errorf("meanwhile another request is admitted after %s: %v", time.Since(begun), err)
 			}
 			time.AfterFunc(time.Second, bob.end)
@@ -179,7 +179,7 @@ func TestLateRequestsAreCharged(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			a := newAdmission(8, NewMetrics(prometheus.NewRegistry()))
 			c := &call{ctx: t.Context(), expensive: a.request("did:plc:mallory")}
-			if err := c.expensive.begin(t.Context()); err != nil {
+			if err := c.expensive.start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(took)
@@ -202,31 +202,31 @@ func TestAdmissionIsBounded(t *testing.T) {
 		ctx, hangUp := context.WithCancel(t.Context())
 		for i := range maxWaiting {
 			all.Go(func() {
-				if err := a.request("did:plc:" + strconv.Itoa(i/maxWaitingOfCaller)).begin(ctx); !errors.Is(err, context.Canceled) {
+				if err := a.request("did:plc:" + strconv.Itoa(i/maxWaitingOfCaller)).start(ctx); !errors.Is(err, context.Canceled) {
 					t.Errorf("who hangs up: %v", err)
 				}
 			})
 		}
 		synctest.Wait()
-		if err := a.request("did:plc:0").begin(t.Context()); !errors.As(err, new(limited)) {
+		if err := a.request("did:plc:0").start(t.Context()); !errors.As(err, new(limited)) {
 			t.Errorf("one too many of a caller: %v", err)
 		}
 		// A caller who has none waiting still gets a turn, and no more than one.
 		for i := range maxWaiting - maxWaiting/maxWaitingOfCaller {
 			all.Go(func() {
-				if err := a.request("did:web:" + strconv.Itoa(i)).begin(ctx); !errors.Is(err, context.Canceled) {
+				if err := a.request("did:web:" + strconv.Itoa(i)).start(ctx); !errors.Is(err, context.Canceled) {
 					t.Errorf("who has none waiting: %v", err)
 				}
 			})
 			if i == 0 {
 				synctest.Wait()
-				if err := a.request("did:web:0").begin(t.Context()); !errors.As(err, new(busy)) {
+				if err := a.request("did:web:0").start(t.Context()); !errors.As(err, new(busy)) {
 					t.Errorf("one too many of all: %v", err)
 				}
 			}
 		}
 		synctest.Wait()
-		if err := a.request("did:plc:alice").begin(t.Context()); !errors.As(err, new(busy)) {
+		if err := a.request("did:plc:alice").start(t.Context()); !errors.As(err, new(busy)) {
 			t.Errorf("one turn too many: %v", err)
 		}
 		_, waiting := a.running.Used()
@@ -236,7 +236,7 @@ func TestAdmissionIsBounded(t *testing.T) {
 		hangUp()
 		all.Wait()
 		begun := time.Now()
-		if err := a.request("did:plc:alice").begin(t.Context()); !errors.As(err, new(busy)) ||
+		if err := a.request("did:plc:alice").start(t.Context()); !errors.As(err, new(busy)) ||
 			time.Since(begun) != maxAdmissionWait {
 			t.Errorf("after %s: %v", time.Since(begun), err)
 		}
@@ -259,7 +259,7 @@ func TestAdmissionOfTheGone(t *testing.T) {
 		a.early.TryAcquire("did:plc:eve", a.early.Size)
 		ctx, hangUp := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, hangUp)
-		if err := a.request("did:plc:alice").begin(ctx); !errors.Is(err, context.Canceled) {
+		if err := a.request("did:plc:alice").start(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("who hangs up: %v", err)
 		}
 		a.early.Release("did:plc:eve", a.early.Size)

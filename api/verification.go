@@ -12,7 +12,7 @@ const (
 
 // verify calls f, which verifies signatures in objects of n bytes. The request must not hold a
 // connection of the database: it can wait for a place. The caller is charged for the time. The
-// errors are those of [place.acquire] and of [expensiveRequest.begin].
+// errors are those of [place.acquire] and of [expensiveRequest.start].
 func (h *handlers) verify(c *call, n int, f func()) error {
 	places := h.places.small
 	if n > maxSmallObjects {

@@ -680,9 +680,9 @@ var mutants = []mutant{
 	{"one caller has all turns", "api.TestAdmissionTakesTurns", []edit{
 		{"internal/limit.Queue.next", `q.turns = append(q.turns, l)`, `q.turns = append([]*line{l}, q.turns...)`}}},
 	{"requests that wait for a lock keep all others waiting", "api.TestAdmissionOfThoseWhoWait", []edit{
-		{"api.expensiveRequest.begin", `time.AfterFunc(admittedFor, r.next)`, `time.AfterFunc(time.Hour, r.next)`}}},
+		{"api.expensiveRequest.start", `time.AfterFunc(admittedFor, r.next)`, `time.AfterFunc(time.Hour, r.next)`}}},
 	{"an expensive request never makes way", "api.TestAdmissionOfThoseWhoWait", []edit{
-		{"api.expensiveRequest.begin", `r.early.Release(r.caller, 1)`, ``}}},
+		{"api.expensiveRequest.start", `r.early.Release(r.caller, 1)`, ``}}},
 	{"late requests of a caller have no bound", "api.TestClaimsBehindALock", []edit{
 		{"api.newAdmission", `Share: maxRunningOfCaller,`, ``}}},
 	{"late requests of all callers have no bound", "api.TestLateRequestsAreBounded", []edit{
