@@ -44,14 +44,14 @@ func TestWaitingEvents(t *testing.T) {
 func TestPingsAfterAnEvent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.server.Hurry(api.Pace{Write: 10 * time.Millisecond, Ping: 30 * time.Millisecond, Pong: time.Minute})
+	w.server.Hurry(api.Pace{Write: 250 * time.Millisecond, Ping: 30 * time.Millisecond, Pong: time.Minute})
 	h, alice := w.pretend(), w.user()
 	k := alice.dial()
 	s := h.next(t)
 	s.events <- welcomeEvent(1)
 	k.wants(welcomeHeader(), welcomeBody(1))
 	go func() { _, _, _ = k.ws.Reader(t.Context()) }() // which answers pings
-	for range 4 {
+	for range 20 { // for longer than a write may take
 		select {
 		case <-k.pinged:
 		case <-s.closed:
