@@ -51,7 +51,7 @@ func TestPingsAfterAnEvent(t *testing.T) {
 	s.events <- welcomeEvent(1)
 	k.wants(welcomeHeader(), welcomeBody(1))
 	go func() { _, _, _ = k.ws.Reader(t.Context()) }() // which answers pings
-	for range 20 { // for longer than a write may take
+	for range 20 {                                     // for longer than a write may take
 		select {
 		case <-k.pinged:
 		case <-s.closed:
