@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -302,7 +303,13 @@ func TestSixteenWriters(t *testing.T) {
 					if seen == total {
 						break
 					}
-					e, err := s.Next(ctx)
+					e, err := (*events.Event)(nil), error(nil)
+					if rng.IntN(2) == 0 {
+						e = s.More()
+					}
+					if e == nil {
+						e, err = s.Next(ctx)
+					}
 					if err != nil {
 						t.Error(err)
 						return
@@ -410,6 +417,61 @@ func TestEndedContext(t *testing.T) {
 	}
 	want(t, next(t, s, 1), "2")
 	nothing(t, s)
+}
+
+// TestMore: More hands out what waits, in order. It leaves an event for Next that is large, so that it
+// is counted, and one whose log entry is still to be read.
+func TestMore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.node(t, func(c *events.HubConfig) { c.Buffer = 16 << 20 })
+	n.publish(t)
+	convo := w.convo(t, alice)
+	n.publish(t)
+	s := n.subscribe(t, alice)
+	nothing(t, s)
+	send := func(sizes ...int) {
+		t.Helper()
+		for _, size := range sizes {
+			if _, err := w.send(t.Context(), convo, alice, strconv.Itoa(size), strings.Repeat("x", size)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.publish(t)
+	}
+	// wants expects an entry from Next, those after it from More, and then none from More.
+	wants := func(seqs ...int64) {
+		t.Helper()
+		e, err := s.Next(t.Context())
+		for _, seq := range seqs {
+			if err != nil || e == nil || e.Seq != seq || e.Message() == nil {
+				t.Fatalf("got %+v, %v; want entry %d", e, err, seq)
+			}
+			e = s.More()
+		}
+		if e != nil {
+			t.Fatalf("after entry %d: More returned entry %d", seqs[len(seqs)-1], e.Seq)
+		}
+	}
+	send(10, 20, 100<<10, 30)
+	wants(1, 2)
+	wants(3, 4)
+	// The hub reads ahead all but the fifth: 8 MiB are full.
+	const most = 2<<20 - 4<<10
+	send(most, most+1, most+2, most+3, 60<<10, 40)
+	for seq := range int64(4) {
+		wants(5 + seq)
+	}
+	wants(9, 10)
+	nothing(t, s)
+	if _, err := w.send(t.Context(), convo, alice, "last", "x"); err != nil {
+		t.Fatal(err)
+	}
+	n.publish(t)
+	s.Close()
+	if e := s.More(); e != nil {
+		t.Errorf("after Close: %+v", e)
+	}
 }
 
 // TestPatience: a subscription that stays behind ends with ErrConsumerTooSlow.

@@ -622,6 +622,10 @@ var mutants = []mutant{
 		{"internal/serviceauth.addressLimits.admit", `shares = append(shares, share{"did:"`, `_ = append(shares, share{"did:"`}}},
 	{"a write takes an event along and does not send it", "TestWaitingEvents", []edit{
 		{"api.another", `if n >= writtenTogether { return nil }`, `if n >= writtenTogether { s.More(); return nil }`}}},
+	{"a large event is not counted", "events.TestMore", []edit{
+		{"events.Subscription.More", `e.Size > largeEvent ||`, ``}}},
+	{"an event is sent without its log entry", "events.TestMore", []edit{
+		{"events.Subscription.More", `|| e.Kind.LogEntry() && e.Message() == nil`, ``}}},
 	{"a write that takes too long is not cut", "TestSlowReaders", []edit{
 		{"api.socket.watch", `k.sever()`, ``}}},
 	{"what came with the handshake is dropped", "TestFrameWithTheHandshake", []edit{
