@@ -204,6 +204,7 @@ func (s *streams) listen(listening context.Context, one *stream) error {
 			case "event":
 				event = string(value)
 			case "data":
+				s.events.Add(1)
 				s.arrived(n, value, read)
 				n++
 			}
@@ -215,10 +216,9 @@ func (s *streams) listen(listening context.Context, one *stream) error {
 	return nil
 }
 
-// writeBare measures bare writes for one turn.
+// writeBare measures bare writes for one turn. What counts is the processor time of the thread that
+// writes.
 func (b *bench) writeBare(ctx context.Context, turn, frame int) error {
-	runtime.LockOSThread() // its processor time is what is measured
-	defer runtime.UnlockOSThread()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -242,23 +242,34 @@ func (b *bench) writeBare(ctx context.Context, turn, frame int) error {
 		defer func() { _ = conns[i].Close() }()
 	}
 	payload, count := make([]byte, frame), load.NewCounter()
-	began, spent := time.Now(), threadTime()
-	for n := 0; ctx.Err() == nil && time.Since(began) < b.c.For; n++ {
-		due := began.Add(time.Duration(float64(n) / b.c.Rate * float64(time.Second)))
-		time.Sleep(time.Until(due))
+	began := time.Now()
+	writing, stop := context.WithTimeout(ctx, b.c.For)
+	defer stop()
+	var spent time.Duration
+	var failed error
+	drive := load.Driver{Rate: b.c.Rate, Lanes: 1, Exact: true}
+	drive.Run(writing, func(r load.Request) {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		ages, before := make([]time.Duration, 0, len(conns)), threadTime()
 		for _, conn := range conns {
 			if _, err := conn.Write(payload); err != nil {
-				return err
+				failed = err
+				return
 			}
-			count.Done(opEvent, time.Since(due))
+			ages = append(ages, time.Since(r.Due))
 		}
-	}
+		spent += threadTime() - before
+		for _, age := range ages {
+			count.Done(opEvent, age)
+		}
+	})
 	b.report.Runs = append(b.report.Runs, report.Run{
 		Variant: bareWrites, Turn: turn, Took: time.Since(began), Per: opEvent,
 		Load:       report.Load{Rate: b.c.Rate, BodyBytes: frame, Subscribers: b.c.Subscribers},
-		Operations: count.Operations(), Spent: report.Spent{Server: threadTime() - spent},
+		Operations: count.Operations(), Spent: report.Spent{Server: spent},
 	})
-	return ctx.Err()
+	return errors.Join(failed, ctx.Err())
 }
 
 // threadTime is the processor time of this thread, or 0 where it is not known.

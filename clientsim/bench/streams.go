@@ -34,12 +34,15 @@ type streams struct {
 	kind    string
 	all     []*stream
 	events  atomic.Int64
-	arrived func(n int64, wire []byte, read func([]byte) (xrpc.Event, error)) // called for the n-th event of a stream
+	arrived arrival
 
 	mu   sync.Mutex // guards drop
 	drop context.CancelFunc
 	done sync.WaitGroup
 }
+
+// arrival is called for the n-th event of a stream, from 0. read decodes it.
+type arrival func(n int64, wire []byte, read func([]byte) (xrpc.Event, error))
 
 // stream is one subscriber.
 type stream struct {
@@ -79,7 +82,7 @@ func (b *bench) subscribers(ctx context.Context, n int) (*streams, error) {
 
 // subscribe opens n streams of the accounts, by turns and spread over the servers.
 func (b *bench) subscribe(ctx context.Context, accounts []*xrpc.Account, n int, kind string,
-	arrived func(int64, []byte, func([]byte) (xrpc.Event, error))) (*streams, error) {
+	arrived arrival) (*streams, error) {
 	b.say("opening %d streams of %s", n, kind)
 	s, method := &streams{b: b, kind: kind, arrived: arrived}, mlsapi.NSIDSubscribeConvoEvents
 	if kind == serverSent {
