@@ -12,11 +12,13 @@ import (
 	"mlsd/mls"
 )
 
-// ridingHead returns the signed head of a convo's log that goes out with the event of an entry, or "".
+// ridingHead returns the signed head of a convo's log that goes out with the event of an entry, or
+// "".
 type ridingHead func(convo uuid.UUID, seq int64) string
 
 // frameOf encodes an event for subscribeConvoEvents, as a WebSocket frame. request says that the
-// reader has not accepted its convo. It returns nil for a kind that only newer versions of the server know.
+// reader has not accepted its convo. It returns nil for a kind that only newer versions of the
+// server know.
 func frameOf(e *events.Event, request bool, head ridingHead) []byte {
 	encode := func(e *events.Event) []byte {
 		m := message(e, request, head)

@@ -129,11 +129,11 @@ func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	h.conn = conn
 	early, err := rw.Peek(rw.Reader.Buffered()) // what the client sent behind its request
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, errors.Join(err, conn.Close())
 	}
 	r := bufio.NewReaderSize(io.MultiReader(bytes.NewReader(early), conn), max(frameBuffer, len(early)))
-	if _, err := r.Peek(len(early)); err != nil {
-		return nil, nil, err
+	if _, err := r.Peek(len(early)); err != nil { // websocket.Accept reads on behind what is buffered
+		return nil, nil, errors.Join(err, conn.Close())
 	}
 	return conn, bufio.NewReadWriter(r, bufio.NewWriterSize(conn, frameBuffer)), nil
 }
