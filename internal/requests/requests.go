@@ -33,7 +33,7 @@ const (
 	maxKnown   = 200 // requests of known callers
 	maxSampled = 10  // of those, samples of successes
 	maxFailed  = 10  // of those, with a status of 500 or more: in an outage all fail, for one reason
-	maxOthers  = 20  // requests of everybody else: they leave a line, and no row
+	maxOthers  = 4   // requests of everybody else: they leave a line, and no row
 
 	// serverFault is the first status of HTTP that is a fault of the server.
 	serverFault = 500

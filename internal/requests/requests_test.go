@@ -167,10 +167,10 @@ func TestFlood(t *testing.T) {
 	}
 	r.Add(r.refused("did:plc:bob"))
 	lines, rows := r.flush()
-	if rows != 51 || len(lines) != 51+20+1 {
-		t.Errorf("%d rows and %d lines; want 50 of alice, one of bob and 20 of strangers", rows, len(lines))
+	if rows != 51 || len(lines) != 51+4+1 {
+		t.Errorf("%d rows and %d lines; want 50 of alice, one of bob and 4 of strangers", rows, len(lines))
 	}
-	if n := lines[len(lines)-1]["left_out"]; n != 3001.0-71 {
+	if n := lines[len(lines)-1]["left_out"]; n != 3001.0-55 {
 		t.Errorf("%v were left out", n)
 	}
 	r.Add(r.refused(alice))
