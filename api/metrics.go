@@ -104,7 +104,7 @@ const (
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_requests_total", Help: "Requests by method, status and error name."},
+			Name: "mlsd_requests_total", Help: "Requests by method, status and error name, subscriptions too."},
 			[]string{"nsid", "status", "error"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "mlsd_request_seconds", Help: "Time to answer, by method.",
@@ -113,12 +113,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			NativeHistogramMaxBucketNumber: nativeBuckets}, []string{"nsid"}),
 		idempotency: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_idempotency_total",
-			Help: "Uses of idempotency keys by method and what became of them: first, replay, conflict, in_progress, " +
-				"expired; and of work outside the database: takeover, heartbeat_lost."},
+			Help: "Uses of idempotency keys by method and what became of them: first (a write took effect), replay (a hit), " +
+				"conflict, in_progress, expired (used anew after the record's lifetime); and of work outside the database " +
+				"(mlsd.push, completeAttachment): takeover, heartbeat_lost."},
 			[]string{"nsid", "outcome"}),
 		keyLookups: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "mlsd_idempotency_lookup_seconds",
-			Help:    "Time to take an idempotency key, or to find that it was used. sendMessage's is part of its transaction.",
+			Name: "mlsd_idempotency_lookup_seconds",
+			Help: "Time to take an idempotency key, or to find that it was used, waiting included. sendMessage's is part of " +
+				"its transaction.",
 			Buckets: databaseBuckets, NativeHistogramBucketFactor: nativeFactor,
 			NativeHistogramMaxBucketNumber: nativeBuckets}),
 		commits: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -128,11 +130,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			NativeHistogramMaxBucketNumber: nativeBuckets}),
 		storage: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_storage_failures_total",
-			Help: "Requests that failed in the database, by kind: unknown_outcome (the answer to a COMMIT was lost), " +
+			Help: "Requests that failed in the database, by kind: unknown_outcome (the answer to a COMMIT was lost, and no record shows what it did), " +
 				"unavailable, contended (a lock, a deadlock), error (a defect)."}, []string{"kind"}),
 		swept: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_swept_rows_total",
-			Help: "Rows that this node has deleted or changed because their time was over, such as welcomes_expired."},
+			Help: "Rows that this node has deleted or changed because their time was over, such as welcomes_released, " +
+				"welcomes_consumed (without a confirmation), key_packages_orphaned, idempotency_keys and messages."},
 			[]string{"rows"}),
 		fetches: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_welcome_fetches_total", Help: "getWelcome by outcome: the error's name, or ok."}, []string{"outcome"}),
@@ -153,11 +156,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		quotaUse: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "mlsd_quota_highest_use",
 			Help: "The highest share of a quota that a DID, address or convo has used today, of those that this node knows: " +
-				"1 is all of it."}, []string{"quota"}),
+				"1 is all of it; take the max."}, []string{"quota"}),
 
 		lookups: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "mlsd_identity_lookup_seconds",
-			Help:    "Time of look-ups of DID documents, by outcome: found, invalid, busy (a limit was reached), failed.",
+			Help:    "Time of look-ups of DID documents, by outcome: found, invalid (no document, or a useless one), busy (a limit was reached), failed.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5}, NativeHistogramBucketFactor: nativeFactor,
 			NativeHistogramMaxBucketNumber: nativeBuckets}, []string{"outcome"}),
 		lookupsRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -172,7 +175,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "mlsd_expensive_requests_waiting", Help: "Expensive requests that wait to be admitted."}),
 		expensiveRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_expensive_requests_refused_total",
-			Help: "Expensive requests that were not admitted, by the limit that was reached: caller (429), node, time (503)."},
+			Help: "Expensive requests that were not admitted, by the limit that was reached: caller (too many of its requests " +
+				"wait: 429), node (too many wait: 503), time (it waited for 5 s: 503)."},
 			[]string{"limit"}),
 
 		batches: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -180,8 +184,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Buckets: prometheus.ExponentialBuckets(1, 2, 9)}),
 		pushAttempts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_push_attempts_total",
-			Help: "Calls of devices by kind, result (delivered, gone, refused, retry) and reason: what failed (status, " +
-				"forbidden, timeout, name, tls, connection, other)."},
+			Help: "Calls of devices by kind, result (delivered, gone, refused, retry) and reason: what failed (status of " +
+				"HTTP, forbidden: the address may not be called, timeout, name of the host, tls, connection, other)."},
 			[]string{"kind", "result", "reason"}),
 		pushJobs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_push_jobs_total",
@@ -192,16 +196,17 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Challenges of webhooks by result (passed, failed) and reason: as of calls, or challenge (a wrong answer)."},
 			[]string{"result", "reason"}),
 		pushBacklog: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "mlsd_push_backlog", Help: "Push jobs that have not ended, of all nodes."}),
+			Name: "mlsd_push_backlog", Help: "Push jobs that have neither ended nor are deferred, of all nodes, once a minute; take the max."}),
 		pushOldest: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "mlsd_push_backlog_seconds", Help: "Age of the oldest push job that has not ended."}),
+			Name: "mlsd_push_backlog_seconds", Help: "Age of the oldest job of mlsd_push_backlog; take the max."}),
 
 		streams: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "mlsd_subscriptions", Help: "Subscriptions that are open, by kind: websocket, sse."}, []string{"kind"}),
 		streamsEnded: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_subscriptions_ended_total",
-			Help: "Subscriptions that have ended, by kind and reason: client, too_slow, no_pong, protocol, replaced, " +
-				"restart, refused, error."},
+			Help: "Subscriptions that have ended, by kind and reason: client (it went away), too_slow (to read), no_pong, " +
+				"protocol (it sent something), replaced (by a newer one of its device), restart (of the node), refused (the " +
+				"account may no longer use the node), session (it has ended or expired), error (see the log)."},
 			[]string{"kind", "reason"}),
 		streamsEvents: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_subscription_events_total", Help: "Events that were sent, by kind of subscription."}, []string{"kind"}),

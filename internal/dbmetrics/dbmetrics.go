@@ -177,11 +177,11 @@ func metrics() []metric {
 		{desc: desc("mlsd_attachment_deletions",
 			"Deleted attachments whose objects are still to be deleted from the store, up to 10000."), sql: `
 			SELECT count(*) FROM (SELECT FROM attachments WHERE state = 'deleted' LIMIT $1) waiting`, args: []any{countLimit}},
-		{desc: desc("mlsd_attachment_deletion_bytes", "Bytes of those attachments, as they were announced."), sql: `
+		{desc: desc("mlsd_attachment_deletion_bytes", "Bytes of the attachments of mlsd_attachment_deletions, as they were announced."), sql: `
 			SELECT coalesce(sum(size), 0) FROM (SELECT size FROM attachments WHERE state = 'deleted' LIMIT $1) waiting`,
 			args: []any{countLimit}},
 		{desc: desc("mlsd_attachment_deletion_oldest_seconds",
-			"How long the one of those attachments has waited that has waited the longest; 0 if there is none."), sql: `
+			"How long the first of mlsd_attachment_deletions has waited; 0 if there is none."), sql: `
 			SELECT coalesce(extract(epoch FROM now() - min(touched_at)), 0)
 			FROM (SELECT touched_at FROM attachments WHERE state = 'deleted' LIMIT $1) waiting`, args: []any{countLimit}},
 		{desc: desc("mlsd_wal_archive_failing",

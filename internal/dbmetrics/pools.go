@@ -39,7 +39,7 @@ func NewPools(pools map[string]*pgxpool.Pool) *Pools {
 		{desc("mlsd_pool_waits_total", "Times that a connection was acquired after a wait, because none was idle.", "pool"),
 			prometheus.CounterValue,
 			func(s *pgxpool.Stat) float64 { return float64(s.EmptyAcquireCount()) }},
-		{desc("mlsd_pool_wait_seconds_total", "Time of these waits.", "pool"), prometheus.CounterValue,
+		{desc("mlsd_pool_wait_seconds_total", "Time of the waits of mlsd_pool_waits_total.", "pool"), prometheus.CounterValue,
 			func(s *pgxpool.Stat) float64 { return s.EmptyAcquireWaitTime().Seconds() }},
 	}}
 }

@@ -20,7 +20,7 @@ func TestRecordingRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := operatingPage(t)
+	page := readPage(t, metricsPage)
 	var file struct {
 		Groups []struct {
 			Name  string
@@ -58,7 +58,7 @@ func TestRecordingRules(t *testing.T) {
 			}
 		}
 		if !strings.Contains(page, "`"+r.Record+"`") {
-			t.Errorf("docs/OPERATING.md lacks %s", r.Record)
+			t.Errorf("docs/operating/METRICS.md lacks %s", r.Record)
 		}
 	}
 }
