@@ -130,7 +130,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			NativeHistogramMaxBucketNumber: nativeBuckets}),
 		storage: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_storage_failures_total",
-			Help: "Requests that failed in the database, by kind: unknown_outcome (the answer to a COMMIT was lost, and no record shows what it did), " +
+			Help: "Requests that failed in the database, by kind: unknown_outcome (the answer to a COMMIT was lost, and " +
+				"no record shows what it did), " +
 				"unavailable, contended (a lock, a deadlock), error (a defect)."}, []string{"kind"}),
 		swept: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_swept_rows_total",
@@ -159,8 +160,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 				"1 is all of it; take the max."}, []string{"quota"}),
 
 		lookups: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "mlsd_identity_lookup_seconds",
-			Help:    "Time of look-ups of DID documents, by outcome: found, invalid (no document, or a useless one), busy (a limit was reached), failed.",
+			Name: "mlsd_identity_lookup_seconds",
+			Help: "Time of look-ups of DID documents, by outcome: found, invalid (no document, or a useless one), " +
+				"busy (a limit was reached), failed.",
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5}, NativeHistogramBucketFactor: nativeFactor,
 			NativeHistogramMaxBucketNumber: nativeBuckets}, []string{"outcome"}),
 		lookupsRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -196,7 +198,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Challenges of webhooks by result (passed, failed) and reason: as of calls, or challenge (a wrong answer)."},
 			[]string{"result", "reason"}),
 		pushBacklog: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "mlsd_push_backlog", Help: "Push jobs that have neither ended nor are deferred, of all nodes, once a minute; take the max."}),
+			Name: "mlsd_push_backlog", Help: "Push jobs that have neither ended nor are deferred, of all nodes, once a " +
+				"minute; take the max."}),
 		pushOldest: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "mlsd_push_backlog_seconds", Help: "Age of the oldest job of mlsd_push_backlog; take the max."}),
 

@@ -39,7 +39,8 @@ func NewStreamMetrics(reg prometheus.Registerer) *StreamMetrics {
 		pages: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "mlsd_catch_up_pages_total", Help: "Pages that subscriptions behind the end of the stream have read."}),
 		caughtUp: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "mlsd_catch_up_events_total", Help: "Events in the pages that subscriptions behind the end of the stream have read."}),
+			Name: "mlsd_catch_up_events_total", Help: "Events in the pages that subscriptions behind the end of the " +
+				"stream have read."}),
 		behind: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "mlsd_subscriptions_behind_total",
 			Help: "Times that a subscription's buffer was full and it had to catch up."}),

@@ -177,7 +177,8 @@ func metrics() []metric {
 		{desc: desc("mlsd_attachment_deletions",
 			"Deleted attachments whose objects are still to be deleted from the store, up to 10000."), sql: `
 			SELECT count(*) FROM (SELECT FROM attachments WHERE state = 'deleted' LIMIT $1) waiting`, args: []any{countLimit}},
-		{desc: desc("mlsd_attachment_deletion_bytes", "Bytes of the attachments of mlsd_attachment_deletions, as they were announced."), sql: `
+		{desc: desc("mlsd_attachment_deletion_bytes", "Bytes of the attachments of mlsd_attachment_deletions, as they "+
+			"were announced."), sql: `
 			SELECT coalesce(sum(size), 0) FROM (SELECT size FROM attachments WHERE state = 'deleted' LIMIT $1) waiting`,
 			args: []any{countLimit}},
 		{desc: desc("mlsd_attachment_deletion_oldest_seconds",

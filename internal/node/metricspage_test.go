@@ -88,7 +88,7 @@ func TestMetricsPage(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(want.String(), got); diff != "" {
-		t.Errorf("docs/%s is not what the program says; go test ./internal/node -run TestMetricsPage -update (-want +got):\n%s",
-			metricsPage, diff)
+		t.Errorf("docs/%s differs from what the program says (-want +got):\n%s\nto write it: "+
+			"go test ./internal/node -run TestMetricsPage -update", metricsPage, diff)
 	}
 }
