@@ -162,13 +162,13 @@ func TestFramesOfSignals(t *testing.T) {
 	s.events <- welcomeEvent(7)
 	s.events <- moved
 	for _, want := range []sent{
-		{event: "typingEvent", data: `{"convoId":"` + uuid.Max.String() +
+		{event: "typingEvent", data: typed("typingEvent") + `"convoId":"` + uuid.Max.String() +
 			`","cursor":"5","did":"did:plc:bob","isTyping":false,"payload":{"$bytes":"` +
 			base64.RawStdEncoding.EncodeToString(payload) + `"}}`},
 		{event: "welcomeEvent", id: "7",
-			data: `{"convoId":"` + uuid.Max.String() +
+			data: typed("welcomeEvent") + `"convoId":"` + uuid.Max.String() +
 				`","createdAt":"2026-11-20T10:20:30.400Z","cursor":"7","deviceId":"phone","epoch":2,"keyPackageRef":"00ff"}`},
-		{event: "cursorEvent", data: `{"convoId":"` + uuid.Max.String() +
+		{event: "cursorEvent", data: typed("cursorEvent") + `"convoId":"` + uuid.Max.String() +
 			`","cursor":"7","cursors":[{"delivered":4,"did":"did:plc:bob","read":3}]}`},
 	} {
 		if got := stream.event(); got != want {

@@ -374,7 +374,8 @@ func TestCursorsOutOfRange(t *testing.T) {
 	r := alice.stream(query("cursor", "3"))
 	h.next(t).events <- welcomeEvent(5)
 	if got, want := r.event(),
-		(sent{event: "infoEvent", data: `{"cursor":"3","info":"OutdatedCursor: ` + message + `"}`}); got != want {
+		(sent{event: "infoEvent", data: typed("infoEvent") + `"cursor":"3","info":"OutdatedCursor: ` + message +
+			`"}`}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if e := r.event(); e.id != "5" || e.event != "welcomeEvent" {
@@ -405,7 +406,7 @@ func TestStreamsDrain(t *testing.T) {
 	}
 	e := r.event()
 	if e.event != "infoEvent" || e.retry == "" || e.id != "" ||
-		e.data != `{"cursor":"41","info":"Restarting: reconnect after `+e.retry+` ms"}` {
+		e.data != typed("infoEvent")+`"cursor":"41","info":"Restarting: reconnect after `+e.retry+` ms"}` {
 		t.Errorf("got %+v", e)
 	}
 	r.ends()
@@ -430,7 +431,8 @@ func TestStreamFails(t *testing.T) {
 	}
 	r := alice.stream(nil)
 	h.next(t).fails <- errors.New("SELECT secret FROM pg_authid")
-	if e := r.event(); e.data != `{"cursor":"5","info":"InternalServerError: the stream cannot go on now; reconnect"}` {
+	if e := r.event(); e.data != typed("infoEvent")+
+		`"cursor":"5","info":"InternalServerError: the stream cannot go on now; reconnect"}` {
 		t.Errorf("got %+v", e)
 	}
 	r.ends()
@@ -577,7 +579,8 @@ func TestSlowReadersOfEventStreams(t *testing.T) {
 	_ = never
 	quick.fails <- events.ErrConsumerTooSlow
 	if e := fast.event(); !strings.HasPrefix(e.data,
-		`{"cursor":"20","info":"ConsumerTooSlow: the events come faster than they are read; connect again`) {
+		typed("infoEvent")+`"cursor":"20","info":"ConsumerTooSlow: the events come faster than they are read; `+
+			`connect again`) {
 		t.Errorf("got %+v", e)
 	}
 	fast.ends()
@@ -604,7 +607,8 @@ func TestEventStream(t *testing.T) {
 	}
 	s.events <- welcomeEvent(7)
 	want := sent{event: "welcomeEvent", id: "7",
-		data: `{"convoId":"ffffffff-ffff-ffff-ffff-ffffffffffff","createdAt":"2026-11-20T10:20:30.400Z",` +
+		data: typed("welcomeEvent") +
+			`"convoId":"ffffffff-ffff-ffff-ffff-ffffffffffff","createdAt":"2026-11-20T10:20:30.400Z",` +
 			`"cursor":"7","deviceId":"phone","epoch":2,"keyPackageRef":"00ff"}`}
 	if got := r.event(); got != want {
 		t.Errorf("got %+v\nwant %+v", got, want)

@@ -354,6 +354,11 @@ func (u *user) stream(q url.Values, headers ...string) *reader {
 	return &reader{u.w.t, resp, bufio.NewReader(resp.Body)}
 }
 
+// typed is how the data of an event begins: with its type, as members of a union have it in JSON.
+func typed(event string) string {
+	return `{"$type":"` + mlsapi.NSIDStreamConvoEvents + "#" + event + `",`
+}
+
 // next reads one event, or one comment.
 func (r *reader) next() (s sent) {
 	r.t.Helper()

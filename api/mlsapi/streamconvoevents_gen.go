@@ -78,7 +78,7 @@ type StreamConvoEventsCommitEvent struct {
 
 // AppendJSON implements [lexcodec.Appender].
 func (v *StreamConvoEventsCommitEvent) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
+	dst = append(dst, "{\"$type\":\"blue.catbird.mls.streamConvoEvents#commitEvent\","...)
 	dst = append(dst, "\"commitData\":"...)
 	dst = append(v.CommitData.AppendJSON(dst), ',')
 	dst = append(dst, "\"convoId\":"...)
@@ -126,7 +126,7 @@ type StreamConvoEventsCursorEvent struct {
 
 // AppendJSON implements [lexcodec.Appender].
 func (v *StreamConvoEventsCursorEvent) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
+	dst = append(dst, "{\"$type\":\"blue.catbird.mls.streamConvoEvents#cursorEvent\","...)
 	dst = append(dst, "\"convoId\":"...)
 	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
 	dst = append(dst, "\"cursor\":"...)
@@ -168,7 +168,7 @@ type StreamConvoEventsDisputeEvent struct {
 
 // AppendJSON implements [lexcodec.Appender].
 func (v *StreamConvoEventsDisputeEvent) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
+	dst = append(dst, "{\"$type\":\"blue.catbird.mls.streamConvoEvents#disputeEvent\","...)
 	dst = append(dst, "\"change\":"...)
 	dst = append(lexcodec.AppendString(dst, v.Change), ',')
 	if v.Committer != nil {
@@ -207,7 +207,7 @@ type StreamConvoEventsInfoEvent struct {
 
 // AppendJSON implements [lexcodec.Appender].
 func (v *StreamConvoEventsInfoEvent) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
+	dst = append(dst, "{\"$type\":\"blue.catbird.mls.streamConvoEvents#infoEvent\","...)
 	dst = append(dst, "\"cursor\":"...)
 	dst = append(lexcodec.AppendString(dst, v.Cursor), ',')
 	dst = append(dst, "\"info\":"...)
@@ -241,7 +241,7 @@ type StreamConvoEventsKeyPackagesEvent struct {
 
 // AppendJSON implements [lexcodec.Appender].
 func (v *StreamConvoEventsKeyPackagesEvent) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
+	dst = append(dst, "{\"$type\":\"blue.catbird.mls.streamConvoEvents#keyPackagesEvent\","...)
 	if v.Available != nil {
 		dst = append(dst, "\"available\":"...)
 		dst = append(lexcodec.AppendInteger(dst, *v.Available), ',')
@@ -294,7 +294,7 @@ type StreamConvoEventsMembershipEvent struct {
 
 // AppendJSON implements [lexcodec.Appender].
 func (v *StreamConvoEventsMembershipEvent) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
+	dst = append(dst, "{\"$type\":\"blue.catbird.mls.streamConvoEvents#membershipEvent\","...)
 	if v.By != nil {
 		dst = append(dst, "\"by\":"...)
 		dst = append(lexcodec.AppendText(dst, *v.By), ',')
@@ -347,7 +347,7 @@ type StreamConvoEventsMessageEvent struct {
 
 // AppendJSON implements [lexcodec.Appender].
 func (v *StreamConvoEventsMessageEvent) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
+	dst = append(dst, "{\"$type\":\"blue.catbird.mls.streamConvoEvents#messageEvent\","...)
 	dst = append(dst, "\"cursor\":"...)
 	dst = append(lexcodec.AppendString(dst, v.Cursor), ',')
 	if v.LogHead != nil {
@@ -388,7 +388,7 @@ type StreamConvoEventsReactionEvent struct {
 
 // AppendJSON implements [lexcodec.Appender].
 func (v *StreamConvoEventsReactionEvent) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
+	dst = append(dst, "{\"$type\":\"blue.catbird.mls.streamConvoEvents#reactionEvent\","...)
 	dst = append(dst, "\"action\":"...)
 	dst = append(lexcodec.AppendString(dst, v.Action), ',')
 	dst = append(dst, "\"convoId\":"...)
@@ -430,7 +430,7 @@ type StreamConvoEventsTypingEvent struct {
 
 // AppendJSON implements [lexcodec.Appender].
 func (v *StreamConvoEventsTypingEvent) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
+	dst = append(dst, "{\"$type\":\"blue.catbird.mls.streamConvoEvents#typingEvent\","...)
 	dst = append(dst, "\"convoId\":"...)
 	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
 	dst = append(dst, "\"cursor\":"...)
@@ -477,7 +477,7 @@ type StreamConvoEventsWelcomeEvent struct {
 
 // AppendJSON implements [lexcodec.Appender].
 func (v *StreamConvoEventsWelcomeEvent) AppendJSON(dst []byte) []byte {
-	dst = append(dst, '{')
+	dst = append(dst, "{\"$type\":\"blue.catbird.mls.streamConvoEvents#welcomeEvent\","...)
 	dst = append(dst, "\"convoId\":"...)
 	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
 	dst = append(dst, "\"createdAt\":"...)

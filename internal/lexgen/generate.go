@@ -220,10 +220,14 @@ func (g *source) schema(sf *schema, taken map[string]string) error {
 		g.p("")
 		full := sf.ID + "#" + def
 		c := codecs{decode: g.decoded[full], json: true, cbor: g.framed[full], anonymous: prefix != ""}
+		event := slices.Contains(events, "#"+def)
+		if event && m.messages == nil { // a frame says its type in its header
+			c.typed = full
+		}
 		if err := g.object(name, doc, s, c); err != nil {
 			return err
 		}
-		if slices.Contains(events, "#"+def) {
+		if event {
 			g.eventName(m, name, def)
 		}
 	}

@@ -128,10 +128,11 @@ func (g *source) values(typeName string, f field) {
 // codecs says which encoders and decoders an object has: those that the server calls.
 // Clients of the generated types read and write JSON with reflection.
 type codecs struct {
-	decode    bool // it is in inputs
-	json      bool // it is in answers and events, or in the fields of inputs
-	cbor      bool // it is in frames
-	anonymous bool // its known values have names elsewhere
+	decode    bool   // it is in inputs
+	json      bool   // it is in answers and events, or in the fields of inputs
+	cbor      bool   // it is in frames
+	anonymous bool   // its known values have names elsewhere
+	typed     string // the $type of its JSON, as members of a union have it; "": none
 }
 
 // object writes a struct with its encoders and its decoder.
@@ -161,7 +162,7 @@ func (g *source) object(name, doc string, s lexicon.SchemaObject, c codecs) erro
 		g.decodeMethod(name, fields)
 	}
 	if c.json {
-		g.appendMethod(name, fields)
+		g.appendMethod(name, c.typed, fields)
 	}
 	if c.cbor {
 		return g.binaryMethod(name, fields)
@@ -199,10 +200,14 @@ func (g *source) decodeMethod(name string, fields []field) {
 	g.p("}")
 }
 
-func (g *source) appendMethod(name string, fields []field) {
+func (g *source) appendMethod(name, typed string, fields []field) {
 	g.p("\n// AppendJSON implements [lexcodec.Appender].")
 	g.p("func (v *%s) AppendJSON(dst []byte) []byte {", name)
-	g.p("dst = append(dst, '{')")
+	if typed == "" {
+		g.p("dst = append(dst, '{')")
+	} else {
+		g.p("dst = append(dst, %q...)", `{"$type":"`+typed+`",`)
+	}
 	for _, f := range fields {
 		g.ifPresent(f, func() {
 			g.p("dst = append(dst, %s...)", strconv.Quote(strconv.Quote(f.json)+":"))
