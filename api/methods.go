@@ -194,6 +194,7 @@ var methods = map[string]policy{
 	nsid.GetLogHead:            {answerMemory: answerCounts, expensive: true, cost: costHead},
 	nsid.GetLogProof:           {answerMemory: answerSmall, expensive: true, cost: costHead},
 	nsid.GetMessages:           {answerMemory: answerPage, standby: true},
+	nsid.GetOwnKeyPackages:     {answerMemory: answerCounts},
 	nsid.GetReportKey:          {answerMemory: answerSmall},
 	nsid.GetSubscriptionTicket: {answerMemory: answerSmall, token: usedByDispatch},
 	nsid.GetWelcome:            {answerMemory: answerObject, countOutcomes: true},

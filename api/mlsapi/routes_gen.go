@@ -115,6 +115,7 @@ func Methods() []Method {
 		{NSID: NSIDGetLogHead, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
 		{NSID: NSIDGetLogProof, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
 		{NSID: NSIDGetMessages, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidCursor}},
+		{NSID: NSIDGetOwnKeyPackages, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrInvalidCursor}},
 		{NSID: NSIDGetReportKey, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrReportsDisabled}},
 		{NSID: NSIDGetSubscriptionTicket, Kind: Procedure, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{}},
 		{NSID: NSIDGetWelcome, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrWelcomeNotFound, ErrWelcomeConsumed}},
@@ -252,6 +253,11 @@ type Handler[C any] interface {
 	// GetMessages: Read a convo's log, oldest first. A page may hold fewer entries
 	// than limit. The page without a cursor is the last.
 	GetMessages(c C, p *GetMessagesParams) error
+	// GetOwnKeyPackages: List the caller's own KeyPackages, without their bytes, in
+	// the order of their KeyPackageRefs. A device compares them with the private
+	// keys that it holds: it withdraws those whose keys it has lost, and publishes
+	// those again that the server does not have.
+	GetOwnKeyPackages(c C, p *GetOwnKeyPackagesParams) error
 	// GetReportKey: Get the public key of the service's operator, to which reports
 	// of abuse are sealed. The server does not have the private one.
 	GetReportKey(c C) error
@@ -384,29 +390,30 @@ func Routes[C any]() []Route[C] {
 		withParams(m[25], DecodeGetLogHeadParams, Handler[C].GetLogHead),
 		withParams(m[26], DecodeGetLogProofParams, Handler[C].GetLogProof),
 		withParams(m[27], DecodeGetMessagesParams, Handler[C].GetMessages),
-		bare(m[28], Handler[C].GetReportKey),
-		bare(m[29], Handler[C].GetSubscriptionTicket),
-		withParams(m[30], DecodeGetWelcomeParams, Handler[C].GetWelcome),
-		withInput(m[31], DecodeLeaveConvoInput, Handler[C].LeaveConvo),
-		withInput(m[32], DecodeProcessExternalCommitInput, Handler[C].ProcessExternalCommit),
-		withInput(m[33], DecodePublishKeyPackageInput, Handler[C].PublishKeyPackage),
-		withInput(m[34], DecodePublishKeyPackagesInput, Handler[C].PublishKeyPackages),
-		withParams(m[35], DecodePutAttachmentPartParams, Handler[C].PutAttachmentPart),
-		withInput(m[36], DecodeRefreshSessionInput, Handler[C].RefreshSession),
-		withInput(m[37], DecodeRegisterPushTargetInput, Handler[C].RegisterPushTarget),
-		withInput(m[38], DecodeReportCommitInput, Handler[C].ReportCommit),
-		withInput(m[39], DecodeReportConvoInput, Handler[C].ReportConvo),
-		withInput(m[40], DecodeReportEpochInput, Handler[C].ReportEpoch),
-		withInput(m[41], DecodeSendMessageInput, Handler[C].SendMessage),
-		withInput(m[42], DecodeSendSignalInput, Handler[C].SendSignal),
-		withInput(m[43], DecodeSetCursorPolicyInput, Handler[C].SetCursorPolicy),
-		withInput(m[44], DecodeSetInvitationPolicyInput, Handler[C].SetInvitationPolicy),
-		withParams(m[45], DecodeStreamConvoEventsParams, Handler[C].StreamConvoEvents),
-		withInput(m[46], DecodeSubmitCommitInput, Handler[C].SubmitCommit),
-		withParams(m[47], DecodeSubscribeConvoEventsParams, Handler[C].SubscribeConvoEvents),
-		withInput(m[48], DecodeUnblockActorInput, Handler[C].UnblockActor),
-		withInput(m[49], DecodeUnregisterPushTargetInput, Handler[C].UnregisterPushTarget),
-		withInput(m[50], DecodeUpdateCursorInput, Handler[C].UpdateCursor),
-		withInput(m[51], DecodeWithdrawKeyPackagesInput, Handler[C].WithdrawKeyPackages),
+		withParams(m[28], DecodeGetOwnKeyPackagesParams, Handler[C].GetOwnKeyPackages),
+		bare(m[29], Handler[C].GetReportKey),
+		bare(m[30], Handler[C].GetSubscriptionTicket),
+		withParams(m[31], DecodeGetWelcomeParams, Handler[C].GetWelcome),
+		withInput(m[32], DecodeLeaveConvoInput, Handler[C].LeaveConvo),
+		withInput(m[33], DecodeProcessExternalCommitInput, Handler[C].ProcessExternalCommit),
+		withInput(m[34], DecodePublishKeyPackageInput, Handler[C].PublishKeyPackage),
+		withInput(m[35], DecodePublishKeyPackagesInput, Handler[C].PublishKeyPackages),
+		withParams(m[36], DecodePutAttachmentPartParams, Handler[C].PutAttachmentPart),
+		withInput(m[37], DecodeRefreshSessionInput, Handler[C].RefreshSession),
+		withInput(m[38], DecodeRegisterPushTargetInput, Handler[C].RegisterPushTarget),
+		withInput(m[39], DecodeReportCommitInput, Handler[C].ReportCommit),
+		withInput(m[40], DecodeReportConvoInput, Handler[C].ReportConvo),
+		withInput(m[41], DecodeReportEpochInput, Handler[C].ReportEpoch),
+		withInput(m[42], DecodeSendMessageInput, Handler[C].SendMessage),
+		withInput(m[43], DecodeSendSignalInput, Handler[C].SendSignal),
+		withInput(m[44], DecodeSetCursorPolicyInput, Handler[C].SetCursorPolicy),
+		withInput(m[45], DecodeSetInvitationPolicyInput, Handler[C].SetInvitationPolicy),
+		withParams(m[46], DecodeStreamConvoEventsParams, Handler[C].StreamConvoEvents),
+		withInput(m[47], DecodeSubmitCommitInput, Handler[C].SubmitCommit),
+		withParams(m[48], DecodeSubscribeConvoEventsParams, Handler[C].SubscribeConvoEvents),
+		withInput(m[49], DecodeUnblockActorInput, Handler[C].UnblockActor),
+		withInput(m[50], DecodeUnregisterPushTargetInput, Handler[C].UnregisterPushTarget),
+		withInput(m[51], DecodeUpdateCursorInput, Handler[C].UpdateCursor),
+		withInput(m[52], DecodeWithdrawKeyPackagesInput, Handler[C].WithdrawKeyPackages),
 	}
 }

@@ -97,6 +97,7 @@ func makeCalls(t *testing.T, to testbed.Target, serial uint64) []call {
 	c.add(alice, c.draft(alice.DraftSend(convo, "by a generated client")))
 	c.add(alice, xrpc.ClaimCall(testbed.DIDs(others[3:]), c.w.Suite, convo, xrpc.NewKey()))
 	c.add(grace, xrpc.StatsCall())
+	c.add(grace, query(mlsapi.NSIDGetOwnKeyPackages, url.Values{"limit": {"2"}}))
 	packages := c.claim(alice, "", dave)
 	c.add(alice, c.draft(alice.DraftCreate(testbed.DIDs(others[:1]), packages)))
 	packages = c.claim(alice, convo, erin)

@@ -33,6 +33,7 @@ const (
 	GetLogHead            = "blue.catbird.mls.getLogHead"
 	GetLogProof           = "blue.catbird.mls.getLogProof"
 	GetMessages           = "blue.catbird.mls.getMessages"
+	GetOwnKeyPackages     = "blue.catbird.mls.getOwnKeyPackages"
 	GetReportKey          = "blue.catbird.mls.getReportKey"
 	GetSubscriptionTicket = "blue.catbird.mls.getSubscriptionTicket"
 	GetWelcome            = "blue.catbird.mls.getWelcome"

@@ -1,0 +1,52 @@
+package keypackages
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/pgpool"
+	"mlsd/mls"
+)
+
+// Own is a KeyPackage as its owner sees it.
+type Own struct {
+	Ref         mls.KeyPackageRef
+	DeviceID    string
+	CipherSuite mls.CipherSuite
+	LastResort  bool
+	State       string     // as Count has it: by the clock, even if the sweeper has not stored that yet
+	CreatedAt   time.Time  // whole milliseconds, like the others
+	NotAfter    time.Time  // the end of its lifetime
+	ClaimedAt   *time.Time // nil: nobody has claimed it
+}
+
+// List returns the KeyPackages of an owner, or of one device ("": of all), whose refs are behind
+// after, in the order of their refs: at most limit of them, and whether there are more.
+func List(ctx context.Context, q pgpool.Queryer, owner syntax.DID, device string, after mls.KeyPackageRef, limit int) (
+	own []Own, more bool, err error) {
+	rows, err := q.Query(ctx, `
+		SELECT ref, device_id, cipher_suite, last_resort,
+			CASE
+				WHEN state = 'available' AND not_after <= now THEN 'expired'
+				WHEN state = 'claimed' AND claim_expires_at <= now THEN 'orphaned'
+				ELSE state
+			END,
+			created_at, not_after, claimed_at
+		FROM key_packages, (SELECT clock_timestamp() AS now) AS clock
+		WHERE did = $1 AND ref > $2 AND ($3 = '' OR device_id = $3)
+		ORDER BY ref LIMIT $4`, owner, append([]byte{}, after...), device, limit+1)
+	if err != nil {
+		return nil, false, fmt.Errorf("list KeyPackages: %w", err)
+	}
+	if own, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Own]); err != nil {
+		return nil, false, fmt.Errorf("list KeyPackages: %w", err)
+	}
+	if len(own) > limit {
+		return own[:limit], true, nil
+	}
+	return own, false, nil
+}
