@@ -1,14 +1,21 @@
 // The keeper of the stock of KeyPackages: docs/KEYPACKAGES.md.
 
-import { sha256 } from "./bytes.js"
+import { hex, sha256 } from "./bytes.js"
 import type { Core } from "./core.js"
 import type { LexValue } from "./json.js"
 import type { Outbox } from "./outbox.js"
+import { names } from "./records.js"
 import { mostAtOnce, type PublishContent } from "./write-keypackages.js"
 import * as mls from "#lexicons"
 
 /** The queue of publications. */
 export const publishQueue = "keypackages"
+
+/** The most KeyPackages in one list, or in one withdrawal. */
+const pageSize = 250
+
+/** The states in which a Welcome can still name a KeyPackage. */
+const usable = new Set(["available", "claimed", "orphaned"])
 
 /** The device's id: the SHA-256 of its signature key, in hexadecimal. */
 export function deviceIdOf(core: Core): Promise<string> {
@@ -24,14 +31,19 @@ export class KeyPackageStock {
     private readonly full = mostAtOnce - 1,
   ) {}
 
+  private compared = false
+
   /**
    * Asks how many are available, and publishes what is missing if the server says that more are needed
-   * or none is of last resort. Call it after the start, once a day, and at a `#keyPackagesEvent`.
+   * or none is of last resort. The first time it also withdraws those that this device cannot use.
+   * Call it after the start, once a day, and at a `#keyPackagesEvent`.
    *
    * @returns how many were published
    */
   async keep(): Promise<number> {
     if (this.outbox.pending(publishQueue).length > 0) return 0
+    if (!this.compared) await this.withdrawLost()
+    this.compared = true
     const device = await this.counts()
     if (device !== undefined && !device.needsReplenish && device.lastResort > 0) return 0
     return this.publish(Math.max(0, this.full - (device?.available ?? 0)), (device?.lastResort ?? 0) === 0)
@@ -44,6 +56,29 @@ export class KeyPackageStock {
     const { settled } = await this.outbox.add(publishQueue, "publish", { ...content } satisfies LexValue)
     const { published } = (await settled) as { published: number }
     return published
+  }
+
+  // withdrawLost withdraws those whose private parts this device has lost, as with an older copy of its
+  // store: nobody could welcome it by them. What the server has lost it asks for by needsReplenish.
+  private async withdrawLost(): Promise<void> {
+    const deviceId = await deviceIdOf(this.core)
+    const held = new Set(await this.core.store.list(names.keyPackage("")))
+    const lost: string[] = []
+    for (let cursor: string | undefined; ; ) {
+      const page = await this.core.api.query(mls.getOwnKeyPackages.main, {
+        deviceId, limit: pageSize, ...(cursor !== undefined && { cursor }),
+      })
+      for (const { keyPackageRef, state } of page.keyPackages) {
+        if (usable.has(state) && !held.has(names.keyPackage(keyPackageRef))) lost.push(keyPackageRef)
+      }
+      cursor = page.cursor
+      if (cursor === undefined) break
+    }
+    for (let i = 0; i < lost.length; i += pageSize) {
+      await this.core.api.procedure(mls.withdrawKeyPackages.main, {
+        deviceId, keyPackageRefs: lost.slice(i, i + pageSize), idempotencyKey: hex(this.core.clock.randomBytes(16)),
+      })
+    }
   }
 
   private async counts() {
