@@ -129,11 +129,12 @@ func TestFrames(t *testing.T) {
 func TestServerSentEvents(t *testing.T) {
 	t.Parallel()
 	e := &mlsapi.StreamConvoEventsInfoEvent{Cursor: "7", Info: "a\nb"}
-	want := "event: infoEvent\nid: 7\ndata: {\"cursor\":\"7\",\"info\":\"a\\nb\"}\n\n"
+	data := `data: {"$type":"blue.catbird.mls.streamConvoEvents#infoEvent","cursor":"7","info":"a\nb"}` + "\n\n"
+	want := "event: infoEvent\nid: 7\n" + data
 	if got := string(lexcodec.AppendServerSentEvent(nil, "7", e)); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	want = "event: infoEvent\ndata: {\"cursor\":\"7\",\"info\":\"a\\nb\"}\n\n"
+	want = "event: infoEvent\n" + data
 	if got := string(lexcodec.AppendServerSentEvent(nil, "", e)); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
