@@ -119,6 +119,7 @@ func Methods() []Method {
 		{NSID: NSIDGetReportKey, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrReportsDisabled}},
 		{NSID: NSIDGetSubscriptionTicket, Kind: Procedure, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{}},
 		{NSID: NSIDGetWelcome, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrWelcomeNotFound, ErrWelcomeConsumed}},
+		{NSID: NSIDGetWelcomeStatus, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidCursor}},
 		{NSID: NSIDLeaveConvo, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrLastMember, ErrNotPermitted, ErrCommitRequired, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed, ErrTooManyBlocks, ErrConvoDisputed}},
 		{NSID: NSIDProcessExternalCommit, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrGroupInfoNotFound, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed, ErrConvoDisputed}},
 		{NSID: NSIDPublishKeyPackage, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrInvalidKeyPackage, ErrInvalidCipherSuite, ErrExpirationTooFar, ErrTooManyKeyPackages, ErrIdempotencyConflict, ErrRequestInProgress}},
@@ -268,6 +269,10 @@ type Handler[C any] interface {
 	// GetWelcome: Fetch the caller's Welcome. It stays available until
 	// confirmWelcome reports success.
 	GetWelcome(c C, p *GetWelcomeParams) error
+	// GetWelcomeStatus: Tell an inviter whether its Welcomes have arrived: those
+	// that the caller has sent with a commit, or by creating the convo. Nobody
+	// learns of the Welcomes of others.
+	GetWelcomeStatus(c C, p *GetWelcomeStatusParams) error
 	// LeaveConvo: Leave a convo, or remove another member. Leaving again answers as
 	// the first time.
 	LeaveConvo(c C, in *LeaveConvoInput) error
@@ -394,26 +399,27 @@ func Routes[C any]() []Route[C] {
 		bare(m[29], Handler[C].GetReportKey),
 		bare(m[30], Handler[C].GetSubscriptionTicket),
 		withParams(m[31], DecodeGetWelcomeParams, Handler[C].GetWelcome),
-		withInput(m[32], DecodeLeaveConvoInput, Handler[C].LeaveConvo),
-		withInput(m[33], DecodeProcessExternalCommitInput, Handler[C].ProcessExternalCommit),
-		withInput(m[34], DecodePublishKeyPackageInput, Handler[C].PublishKeyPackage),
-		withInput(m[35], DecodePublishKeyPackagesInput, Handler[C].PublishKeyPackages),
-		withParams(m[36], DecodePutAttachmentPartParams, Handler[C].PutAttachmentPart),
-		withInput(m[37], DecodeRefreshSessionInput, Handler[C].RefreshSession),
-		withInput(m[38], DecodeRegisterPushTargetInput, Handler[C].RegisterPushTarget),
-		withInput(m[39], DecodeReportCommitInput, Handler[C].ReportCommit),
-		withInput(m[40], DecodeReportConvoInput, Handler[C].ReportConvo),
-		withInput(m[41], DecodeReportEpochInput, Handler[C].ReportEpoch),
-		withInput(m[42], DecodeSendMessageInput, Handler[C].SendMessage),
-		withInput(m[43], DecodeSendSignalInput, Handler[C].SendSignal),
-		withInput(m[44], DecodeSetCursorPolicyInput, Handler[C].SetCursorPolicy),
-		withInput(m[45], DecodeSetInvitationPolicyInput, Handler[C].SetInvitationPolicy),
-		withParams(m[46], DecodeStreamConvoEventsParams, Handler[C].StreamConvoEvents),
-		withInput(m[47], DecodeSubmitCommitInput, Handler[C].SubmitCommit),
-		withParams(m[48], DecodeSubscribeConvoEventsParams, Handler[C].SubscribeConvoEvents),
-		withInput(m[49], DecodeUnblockActorInput, Handler[C].UnblockActor),
-		withInput(m[50], DecodeUnregisterPushTargetInput, Handler[C].UnregisterPushTarget),
-		withInput(m[51], DecodeUpdateCursorInput, Handler[C].UpdateCursor),
-		withInput(m[52], DecodeWithdrawKeyPackagesInput, Handler[C].WithdrawKeyPackages),
+		withParams(m[32], DecodeGetWelcomeStatusParams, Handler[C].GetWelcomeStatus),
+		withInput(m[33], DecodeLeaveConvoInput, Handler[C].LeaveConvo),
+		withInput(m[34], DecodeProcessExternalCommitInput, Handler[C].ProcessExternalCommit),
+		withInput(m[35], DecodePublishKeyPackageInput, Handler[C].PublishKeyPackage),
+		withInput(m[36], DecodePublishKeyPackagesInput, Handler[C].PublishKeyPackages),
+		withParams(m[37], DecodePutAttachmentPartParams, Handler[C].PutAttachmentPart),
+		withInput(m[38], DecodeRefreshSessionInput, Handler[C].RefreshSession),
+		withInput(m[39], DecodeRegisterPushTargetInput, Handler[C].RegisterPushTarget),
+		withInput(m[40], DecodeReportCommitInput, Handler[C].ReportCommit),
+		withInput(m[41], DecodeReportConvoInput, Handler[C].ReportConvo),
+		withInput(m[42], DecodeReportEpochInput, Handler[C].ReportEpoch),
+		withInput(m[43], DecodeSendMessageInput, Handler[C].SendMessage),
+		withInput(m[44], DecodeSendSignalInput, Handler[C].SendSignal),
+		withInput(m[45], DecodeSetCursorPolicyInput, Handler[C].SetCursorPolicy),
+		withInput(m[46], DecodeSetInvitationPolicyInput, Handler[C].SetInvitationPolicy),
+		withParams(m[47], DecodeStreamConvoEventsParams, Handler[C].StreamConvoEvents),
+		withInput(m[48], DecodeSubmitCommitInput, Handler[C].SubmitCommit),
+		withParams(m[49], DecodeSubscribeConvoEventsParams, Handler[C].SubscribeConvoEvents),
+		withInput(m[50], DecodeUnblockActorInput, Handler[C].UnblockActor),
+		withInput(m[51], DecodeUnregisterPushTargetInput, Handler[C].UnregisterPushTarget),
+		withInput(m[52], DecodeUpdateCursorInput, Handler[C].UpdateCursor),
+		withInput(m[53], DecodeWithdrawKeyPackagesInput, Handler[C].WithdrawKeyPackages),
 	}
 }

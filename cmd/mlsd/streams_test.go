@@ -65,8 +65,8 @@ func TestShutdownEndsStreams(t *testing.T) {
 		t.Errorf("the WebSocket ended with %v", err)
 	}
 	if text := <-received; !strings.HasPrefix(text, "retry: ") ||
-		!strings.Contains(text, "event: infoEvent\ndata: {\"$type\":\"blue.catbird.mls.streamConvoEvents#infoEvent\",\"cursor\":\"0\","+
-			"\"info\":\"Restarting: ") {
+		!strings.Contains(text, "event: infoEvent\n"+
+			`data: {"$type":"blue.catbird.mls.streamConvoEvents#infoEvent","cursor":"0","info":"Restarting: `) {
 		t.Errorf("the event stream ended with %q", text)
 	}
 }

@@ -37,6 +37,7 @@ const (
 	GetReportKey          = "blue.catbird.mls.getReportKey"
 	GetSubscriptionTicket = "blue.catbird.mls.getSubscriptionTicket"
 	GetWelcome            = "blue.catbird.mls.getWelcome"
+	GetWelcomeStatus      = "blue.catbird.mls.getWelcomeStatus"
 	LeaveConvo            = "blue.catbird.mls.leaveConvo"
 	ProcessExternalCommit = "blue.catbird.mls.processExternalCommit"
 	PublishKeyPackage     = "blue.catbird.mls.publishKeyPackage"

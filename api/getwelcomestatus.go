@@ -1,0 +1,42 @@
+package api
+
+import (
+	"github.com/google/uuid"
+
+	"mlsd/api/lexcodec"
+	"mlsd/api/mlsapi"
+	"mlsd/convos"
+)
+
+// GetWelcomeStatus: blue.catbird.mls.getWelcomeStatus. A page's cursor is the last
+// Welcome that was looked at.
+func (h *handlers) GetWelcomeStatus(c *call, p *mlsapi.GetWelcomeStatusParams) error {
+	convo, err := c.convoID(p.ConvoID)
+	if err != nil {
+		return err
+	}
+	var after uuid.UUID
+	if p.Cursor != nil {
+		if after, err = uuid.Parse(*p.Cursor); err != nil {
+			return named(mlsapi.ErrInvalidCursor, "cursor is not one that this method gave: begin again without one")
+		}
+	}
+	if _, err := convos.Authorise(c.ctx, h.db, convo, c.caller); err != nil {
+		return err
+	}
+	all, next, err := h.welcomes.Statuses(c.ctx, h.db, convo, c.caller, after, int(p.Limit))
+	if err != nil {
+		return err
+	}
+	out := &mlsapi.GetWelcomeStatusOutput{Welcomes: make([]mlsapi.WelcomeStatus, len(all))}
+	for i, w := range all {
+		out.Welcomes[i] = mlsapi.WelcomeStatus{
+			DID: w.DID, DeviceID: w.DeviceID, KeyPackageRef: w.Ref.String(), Epoch: w.Epoch, State: string(w.State),
+			Since: lexcodec.NewDatetime(w.Since),
+		}
+	}
+	if next != nil {
+		out.Cursor = lexcodec.Pointer(next.String())
+	}
+	return c.reply(out)
+}

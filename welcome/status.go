@@ -1,0 +1,112 @@
+package welcome
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/pgpool"
+	"mlsd/mls"
+)
+
+// Failed is a State that only a Status has: the device has said that it could not join.
+const Failed State = "failed"
+
+// Status is what an inviter may know of the Welcome for one device.
+type Status struct {
+	DID      syntax.DID
+	DeviceID string
+	Ref      mls.KeyPackageRef
+	Epoch    int64
+	State    State     // by the clock, even if the sweeper has not stored that yet
+	Since    time.Time // when it began; when the Welcome was made, if it is Superseded or Expired
+}
+
+// kept is a row of welcomes, and what hides it from the inviter.
+type kept struct {
+	ID             uuid.UUID
+	DID            syntax.DID
+	DeviceID       string
+	Ref            mls.KeyPackageRef
+	Epoch          int64
+	State          State
+	CreatedAt      time.Time
+	FetchedAt      *time.Time
+	GraceExpiresAt *time.Time
+	ConfirmedAt    *time.Time
+	Failed         bool // in the present lease
+	LastFailedAt   *time.Time
+	Sent           bool       // by the inviter
+	HiddenSince    *time.Time // the convo is a request, or the person blocks the inviter
+	Replaced       bool       // the device has a Welcome of a later epoch
+	Now            time.Time
+}
+
+// Statuses looks at the convo's Welcomes behind after, at most limit of them in the order in which
+// they were made, and returns those that the inviter's commits have sent, or its creation of the
+// convo. next is the last one that it has looked at, or nil at the end. The caller has authorised the
+// inviter as a member.
+//
+// What a person does while the convo is a request, or after a block of the inviter, does not show: the
+// Welcome looks as if the device had not fetched it.
+func (s *Service) Statuses(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, inviter syntax.DID, after uuid.UUID,
+	limit int) (all []Status, next *uuid.UUID, err error) {
+	rows, err := q.Query(ctx, `
+		SELECT w.id, w.recipient_did, w.device_id, w.key_package_ref, w.epoch, w.state, w.created_at, w.fetched_at,
+			w.grace_expires_at, w.confirmed_at, w.last_error IS NOT NULL, w.last_failed_at,
+			coalesce(commit.sender_did, c.creator_did) = $2,
+			least(m.requested_at, (SELECT created_at FROM blocks WHERE did = m.did AND blocked_did = $2)),
+			EXISTS (SELECT FROM welcomes later WHERE later.convo_id = w.convo_id AND later.recipient_did = w.recipient_did
+				AND later.device_id = w.device_id AND later.epoch > w.epoch),
+			clock_timestamp()
+		FROM convos c
+		JOIN welcomes w ON w.convo_id = c.id
+		JOIN members m ON m.convo_id = c.id AND m.did = w.recipient_did
+		LEFT JOIN messages commit ON commit.convo_id = c.id AND commit.kind = 3 AND commit.epoch = w.epoch
+		WHERE c.id = $1 AND w.id > $3
+		ORDER BY w.id LIMIT $4`, convo, inviter, after, limit+1)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the states of Welcomes: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[kept])
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the states of Welcomes: %w", err)
+	}
+	if len(found) > limit {
+		found = found[:limit]
+		next = &found[limit-1].ID
+	}
+	for _, k := range found {
+		if k.Sent {
+			one := Status{DID: k.DID, DeviceID: k.DeviceID, Ref: k.Ref, Epoch: k.Epoch}
+			one.State, one.Since = k.shown(s.policy.OnExpiry)
+			all = append(all, one)
+		}
+	}
+	return all, next, nil
+}
+
+// shown returns the state that the inviter sees, and since when.
+func (k *kept) shown(onExpiry ExpiryPolicy) (State, time.Time) {
+	switch {
+	case k.ConfirmedAt != nil && (k.HiddenSince == nil || k.ConfirmedAt.Before(*k.HiddenSince)):
+		return Consumed, *k.ConfirmedAt
+	case k.Replaced || k.State == Superseded:
+		return Superseded, k.CreatedAt
+	case k.State == Expired || k.Now.Sub(k.CreatedAt) >= keepUnfetched:
+		return Expired, k.CreatedAt
+	case k.HiddenSince != nil:
+		return Available, k.CreatedAt
+	case k.Failed:
+		return Failed, *k.LastFailedAt
+	case k.State == InFlight && k.Now.Before(*k.GraceExpiresAt):
+		return InFlight, *k.FetchedAt
+	case k.State == InFlight && onExpiry == Consume:
+		return Consumed, *k.GraceExpiresAt
+	}
+	return Available, k.CreatedAt
+}
