@@ -143,6 +143,7 @@ var errorTable = []errorRow{
 	{name: mlsapi.ErrLastMember, match: is(convos.ErrLastMember)},
 	{name: mlsapi.ErrCommitRequired, match: is(convos.ErrCommitRequired)},
 	{name: mlsapi.ErrNotPermitted, match: is(convos.ErrNotPermitted)},
+	{name: mlsapi.ErrNotPermitted, match: is(convos.ErrForked)},
 	{name: errorlist.InvalidRequest, match: is(convos.ErrTargetNotMember, convos.ErrSeqAhead, consent.ErrOwnBlock, consent.ErrUnknownPolicy, consent.ErrUnknownSharing, disputes.ErrHash)},
 	{name: mlsapi.ErrGroupInfoNotFound, match: is(convos.ErrNoGroupInfo)},
 	{name: mlsapi.ErrKeyPackageNotFound, match: is(keypackages.ErrNotFound)},

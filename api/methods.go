@@ -201,6 +201,7 @@ var methods = map[string]policy{
 	nsid.GetWelcomeStatus:      {answerMemory: answerCounts},
 	nsid.LeaveConvo:            {maxBody: bodyCommit, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
 	nsid.ProcessExternalCommit: {maxBody: bodyCommit, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
+	nsid.PublishGroupInfo:      {maxBody: bodyCommit, answerMemory: answerSmall, expensive: true, token: usedByDispatch},
 	nsid.PublishKeyPackage: {maxBody: bodySmall, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer,
 		violations: []violation{
 			{"keyPackage", lexcodec.RuleMaxLength, mlsapi.ErrInvalidKeyPackage},

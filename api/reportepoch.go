@@ -44,22 +44,15 @@ func (h *handlers) ReportEpoch(c *call, in *mlsapi.ReportEpochInput) error {
 // between two transactions. encode makes the answer.
 func (h *handlers) reportEpoch(c *call, r convos.Report,
 	encode func(disputes.EpochOutcome, bool) lexcodec.Appender) (out disputes.EpochOutcome, err error) {
-	for {
-		err = h.write(c, r.ConvoID.String(), "", nil, func(ctx context.Context, tx pgx.Tx) (_ lexcodec.Appender, err error) {
+	err = h.verified(c, len(r.GroupInfo), func() error {
+		return h.write(c, r.ConvoID.String(), "", nil, func(ctx context.Context, tx pgx.Tx) (_ lexcodec.Appender, err error) {
 			var stored bool
 			if out, stored, err = convos.ReportEpoch(ctx, tx, r); err != nil {
 				return nil, err
 			}
 			return encode(out, stored), nil
 		})
-		unverified, many := find[*convos.UnverifiedError](err)
-		if !many {
-			break
-		}
-		if err := h.verify(c, len(r.GroupInfo), unverified.Verify); err != nil {
-			return out, err
-		}
-	}
+	})
 	if err == nil && out.Found {
 		h.forked(c, r.ConvoID, r.Epoch)
 	}

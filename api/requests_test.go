@@ -244,6 +244,14 @@ var unkeyed = []write{
 		return request{by: alice, nsid: mlsapi.NSIDReportEpoch, in: entry(c, c.epoch, "one"),
 			effects: `SELECT count(*) FROM epoch_reports WHERE convo_id = $1`, args: []any{c.id}}
 	}},
+	{"publishGroupInfo", func(w *world, _ *string) request {
+		bob := w.phone()
+		c := w.phone().found(bob)
+		w.exec(`UPDATE public_groups SET group_info = NULL`)
+		return request{by: bob.user, nsid: mlsapi.NSIDPublishGroupInfo,
+			in:      &mlsapi.PublishGroupInfoInput{ConvoID: c.id, GroupInfo: must(bob.group.GroupInfo())(w)},
+			effects: `SELECT count(*) FROM public_groups WHERE convo_id = $1 AND group_info IS NOT NULL`, args: []any{c.id}}
+	}},
 	{"reportCommit", func(w *world, _ *string) request {
 		alice, bob := w.user(), w.user()
 		c := alice.create(bob)

@@ -1,6 +1,10 @@
 package api
 
-import "time"
+import (
+	"time"
+
+	"mlsd/convos"
+)
 
 const (
 	// maxSmallObjects separates requests with small objects of a group from those with large ones,
@@ -29,4 +33,19 @@ func (h *handlers) verify(c *call, n int, f func()) error {
 		c.spend(int(time.Since(begun) / unitVerification))
 		return nil
 	})
+}
+
+// verified runs write until it needs no more verifications. Many signatures of objects of n bytes are
+// verified between two transactions.
+func (h *handlers) verified(c *call, n int, write func() error) error {
+	for {
+		err := write()
+		unverified, many := find[*convos.UnverifiedError](err)
+		if !many {
+			return err
+		}
+		if err := h.verify(c, n, unverified.Verify); err != nil {
+			return err
+		}
+	}
 }

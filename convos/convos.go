@@ -33,12 +33,14 @@ var (
 	ErrTooManyMembers = fmt.Errorf("a convo has at most %d members", MaxMembers)
 	ErrLastMember     = errors.New("the last member cannot leave; hide the convo in the app")
 	ErrCommitRequired = errors.New("there is no commit, and the change needs one; make it with the MLS library")
-	ErrNotPermitted   = errors.New("the caller is not the creator; only the creator removes another member, " +
+	ErrForked         = errors.New("members have reported different authenticators of this epoch; offer the GroupInfo " +
+		"with reportEpoch, which asks what most of them say")
+	ErrNotPermitted = errors.New("the caller is not the creator; only the creator removes another member, " +
 		"with leaveConvo")
 	ErrTargetNotMember = errors.New("targetDid: was never a member of the convo; getConvo lists the members")
 	ErrSeqAhead        = errors.New("seq: beyond the end of the log")
-	ErrNoGroupInfo     = errors.New("no GroupInfo of the current epoch is known; the next commit that brings " +
-		"one makes it known")
+	ErrNoGroupInfo     = errors.New("no GroupInfo of the current epoch is known; a member can offer one with " +
+		"publishGroupInfo, or the next commit that brings one makes it known")
 )
 
 func tooManyMembers(n int) error { return fmt.Errorf("%w; it would have %d", ErrTooManyMembers, n) }

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/messages"
 	"mlsd/mls"
 	"mlsd/people/disputes"
 )
@@ -40,31 +43,75 @@ func ReportEpoch(ctx context.Context, tx pgx.Tx, r Report) (out disputes.EpochOu
 	case c.epoch != r.Epoch || c.closed:
 		return out, false, nil // the convo has gone on meanwhile
 	}
-	if err := c.replaceGroupInfo(ctx, tx, r); err != nil {
+	info, err := checkGroupInfo(r.GroupInfo, c.groupID, c.cipherSuite, &c.epoch)
+	if err != nil {
+		return out, false, err
+	}
+	if err := c.replaceGroupInfo(ctx, tx, &info, Offer{r.ConvoID, r.Caller, r.GroupInfo, r.Verified}, true); err != nil {
 		return out, false, err
 	}
 	return out, true, disputes.Offered(ctx, tx, r.EpochReport)
 }
 
-// replaceGroupInfo replaces the GroupInfo of the present epoch.
-func (c *locked) replaceGroupInfo(ctx context.Context, tx pgx.Tx, r Report) error {
-	info, err := checkGroupInfo(r.GroupInfo, c.groupID, c.cipherSuite, &c.epoch)
-	if err != nil {
-		return err
+// Offer is a GroupInfo of the present epoch that a member offers without a commit.
+type Offer struct {
+	ConvoID   uuid.UUID
+	Caller    syntax.DID
+	GroupInfo []byte
+	Verified  *Verified // as in Proposed
+}
+
+// PublishGroupInfo stores a member's GroupInfo of the present epoch, which it returns. So devices can
+// enter an epoch whose committer has sent none. The last one wins. It is refused as in ReportEpoch, and
+// also if it contradicts what another member has claimed of the group. In a dispute, and of a forked
+// epoch, a GroupInfo needs what ReportEpoch asks. Errors: ErrNotFound,
+// ErrNotMember, ErrConvoClosed, ErrForked, *disputes.OpenError, *messages.EpochMismatchError,
+// *InvalidObjectError, and *UnverifiedError.
+func PublishGroupInfo(ctx context.Context, tx pgx.Tx, o Offer) (epoch int64, err error) {
+	c, err := lockConvo(ctx, tx, o.ConvoID, o.Caller)
+	switch {
+	case err != nil:
+		return 0, err
+	case c.leftEpoch != nil:
+		return 0, ErrNotMember
+	case c.closed:
+		return 0, ErrConvoClosed
 	}
+	info, err := checkGroupInfo(o.GroupInfo, c.groupID, c.cipherSuite, nil)
+	switch {
+	case err != nil:
+		return 0, err
+	case int64(info.Epoch) != c.epoch:
+		return 0, &messages.EpochMismatchError{Epoch: int64(info.Epoch), Current: c.epoch}
+	case c.dispute != nil:
+		return 0, &disputes.OpenError{Dispute: *c.dispute}
+	}
+	forked, err := disputes.Forked(ctx, tx, c.id, c.epoch)
+	switch {
+	case err != nil:
+		return 0, err
+	case forked:
+		return 0, ErrForked
+	}
+	return c.epoch, c.replaceGroupInfo(ctx, tx, &info, o, false)
+}
+
+// replaceGroupInfo replaces the GroupInfo of the present epoch by info. overrules says that it may
+// contradict what another member has claimed of the group.
+func (c *locked) replaceGroupInfo(ctx context.Context, tx pgx.Tx, info *mls.GroupInfo, o Offer, overrules bool) error {
 	group, err := c.publicGroup(ctx, tx)
 	if err != nil {
 		return err
 	}
 	if group.Group != nil {
-		err := group.Matches(&info)
+		err := group.Matches(info)
 		if err == nil {
-			err = checkSigner(&info, group.Tree, r.Caller)
+			err = checkSigner(info, group.Tree, o.Caller)
 		}
 		switch {
 		case err == nil:
-			return c.setGroupInfo(ctx, tx, r.GroupInfo)
-		case group.vouchedBy == "":
+			return c.setGroupInfo(ctx, tx, o.GroupInfo)
+		case group.vouchedBy == "", !overrules && group.vouchedBy != o.Caller:
 			return invalid(GroupInfo, "%v", err)
 		}
 	}
@@ -72,16 +119,16 @@ func (c *locked) replaceGroupInfo(ctx context.Context, tx pgx.Tx, r Report) erro
 	if err != nil {
 		return err
 	}
-	tree, err := checkTree(&info, r.Caller, people)
+	tree, err := checkTree(info, o.Caller, people)
 	if err != nil {
 		return err
 	}
 	devices := len(slices.Collect(tree.Members()))
-	learnt, err := r.Verified.tree(c.epoch, devices, func() (*mls.Group, error) { return info.Verify(tree) })
+	learnt, err := o.Verified.tree(c.epoch, devices, func() (*mls.Group, error) { return info.Verify(tree) })
 	if err != nil {
 		return invalidGroupInfo(err)
 	}
-	return keepGroup(ctx, tx, c.id, c.epoch, publicGroup{learnt, r.Caller}, bytes.Clone(r.GroupInfo))
+	return keepGroup(ctx, tx, c.id, c.epoch, publicGroup{learnt, o.Caller}, bytes.Clone(o.GroupInfo))
 }
 
 // setGroupInfo replaces the GroupInfo by another one of the same group.

@@ -122,6 +122,7 @@ func Methods() []Method {
 		{NSID: NSIDGetWelcomeStatus, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidCursor}},
 		{NSID: NSIDLeaveConvo, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrLastMember, ErrNotPermitted, ErrCommitRequired, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed, ErrTooManyBlocks, ErrConvoDisputed}},
 		{NSID: NSIDProcessExternalCommit, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrGroupInfoNotFound, ErrInvalidCommit, ErrInvalidGroupInfo, ErrEpochMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed, ErrConvoDisputed}},
+		{NSID: NSIDPublishGroupInfo, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrInvalidGroupInfo, ErrEpochMismatch, ErrConvoClosed, ErrConvoDisputed}},
 		{NSID: NSIDPublishKeyPackage, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrInvalidKeyPackage, ErrInvalidCipherSuite, ErrExpirationTooFar, ErrTooManyKeyPackages, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDPublishKeyPackages, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrTooManyKeyPackages, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDPutAttachmentPart, Kind: Procedure, HasInput: false, BytesIn: true, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrAttachmentNotFound, ErrRequestInProgress, ErrInvalidAsset}},
@@ -280,6 +281,11 @@ type Handler[C any] interface {
 	// 12.4.3.2): for a present member's new device, or one that lost its state.
 	// Former members and strangers cannot.
 	ProcessExternalCommit(c C, in *ProcessExternalCommitInput) error
+	// PublishGroupInfo: Offer the GroupInfo of the current epoch without a commit,
+	// for devices that have to join by external commit. A committer that sent none
+	// leaves the convo without a way in; any member repairs that. The last
+	// GroupInfo wins.
+	PublishGroupInfo(c C, in *PublishGroupInfoInput) error
 	// PublishKeyPackage: Publish one KeyPackage, to be handed out once.
 	PublishKeyPackage(c C, in *PublishKeyPackageInput) error
 	// PublishKeyPackages: Publish several KeyPackages. Each is checked on its own:
@@ -402,24 +408,25 @@ func Routes[C any]() []Route[C] {
 		withParams(m[32], DecodeGetWelcomeStatusParams, Handler[C].GetWelcomeStatus),
 		withInput(m[33], DecodeLeaveConvoInput, Handler[C].LeaveConvo),
 		withInput(m[34], DecodeProcessExternalCommitInput, Handler[C].ProcessExternalCommit),
-		withInput(m[35], DecodePublishKeyPackageInput, Handler[C].PublishKeyPackage),
-		withInput(m[36], DecodePublishKeyPackagesInput, Handler[C].PublishKeyPackages),
-		withParams(m[37], DecodePutAttachmentPartParams, Handler[C].PutAttachmentPart),
-		withInput(m[38], DecodeRefreshSessionInput, Handler[C].RefreshSession),
-		withInput(m[39], DecodeRegisterPushTargetInput, Handler[C].RegisterPushTarget),
-		withInput(m[40], DecodeReportCommitInput, Handler[C].ReportCommit),
-		withInput(m[41], DecodeReportConvoInput, Handler[C].ReportConvo),
-		withInput(m[42], DecodeReportEpochInput, Handler[C].ReportEpoch),
-		withInput(m[43], DecodeSendMessageInput, Handler[C].SendMessage),
-		withInput(m[44], DecodeSendSignalInput, Handler[C].SendSignal),
-		withInput(m[45], DecodeSetCursorPolicyInput, Handler[C].SetCursorPolicy),
-		withInput(m[46], DecodeSetInvitationPolicyInput, Handler[C].SetInvitationPolicy),
-		withParams(m[47], DecodeStreamConvoEventsParams, Handler[C].StreamConvoEvents),
-		withInput(m[48], DecodeSubmitCommitInput, Handler[C].SubmitCommit),
-		withParams(m[49], DecodeSubscribeConvoEventsParams, Handler[C].SubscribeConvoEvents),
-		withInput(m[50], DecodeUnblockActorInput, Handler[C].UnblockActor),
-		withInput(m[51], DecodeUnregisterPushTargetInput, Handler[C].UnregisterPushTarget),
-		withInput(m[52], DecodeUpdateCursorInput, Handler[C].UpdateCursor),
-		withInput(m[53], DecodeWithdrawKeyPackagesInput, Handler[C].WithdrawKeyPackages),
+		withInput(m[35], DecodePublishGroupInfoInput, Handler[C].PublishGroupInfo),
+		withInput(m[36], DecodePublishKeyPackageInput, Handler[C].PublishKeyPackage),
+		withInput(m[37], DecodePublishKeyPackagesInput, Handler[C].PublishKeyPackages),
+		withParams(m[38], DecodePutAttachmentPartParams, Handler[C].PutAttachmentPart),
+		withInput(m[39], DecodeRefreshSessionInput, Handler[C].RefreshSession),
+		withInput(m[40], DecodeRegisterPushTargetInput, Handler[C].RegisterPushTarget),
+		withInput(m[41], DecodeReportCommitInput, Handler[C].ReportCommit),
+		withInput(m[42], DecodeReportConvoInput, Handler[C].ReportConvo),
+		withInput(m[43], DecodeReportEpochInput, Handler[C].ReportEpoch),
+		withInput(m[44], DecodeSendMessageInput, Handler[C].SendMessage),
+		withInput(m[45], DecodeSendSignalInput, Handler[C].SendSignal),
+		withInput(m[46], DecodeSetCursorPolicyInput, Handler[C].SetCursorPolicy),
+		withInput(m[47], DecodeSetInvitationPolicyInput, Handler[C].SetInvitationPolicy),
+		withParams(m[48], DecodeStreamConvoEventsParams, Handler[C].StreamConvoEvents),
+		withInput(m[49], DecodeSubmitCommitInput, Handler[C].SubmitCommit),
+		withParams(m[50], DecodeSubscribeConvoEventsParams, Handler[C].SubscribeConvoEvents),
+		withInput(m[51], DecodeUnblockActorInput, Handler[C].UnblockActor),
+		withInput(m[52], DecodeUnregisterPushTargetInput, Handler[C].UnregisterPushTarget),
+		withInput(m[53], DecodeUpdateCursorInput, Handler[C].UpdateCursor),
+		withInput(m[54], DecodeWithdrawKeyPackagesInput, Handler[C].WithdrawKeyPackages),
 	}
 }

@@ -40,6 +40,7 @@ const (
 	GetWelcomeStatus      = "blue.catbird.mls.getWelcomeStatus"
 	LeaveConvo            = "blue.catbird.mls.leaveConvo"
 	ProcessExternalCommit = "blue.catbird.mls.processExternalCommit"
+	PublishGroupInfo      = "blue.catbird.mls.publishGroupInfo"
 	PublishKeyPackage     = "blue.catbird.mls.publishKeyPackage"
 	PublishKeyPackages    = "blue.catbird.mls.publishKeyPackages"
 	PutAttachmentPart     = "blue.catbird.mls.putAttachmentPart"

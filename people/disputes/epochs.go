@@ -227,6 +227,16 @@ func fork(ctx context.Context, tx pgx.Tx, r EpochReport) (forked, found bool, er
 	return true, true, c.tell(ctx, tx, outbox.Forked, r.Epoch, "")
 }
 
+// Forked reports whether members have reported different authenticators of the epoch.
+func Forked(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, epoch int64) (forked bool, err error) {
+	err = q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM forked_epochs WHERE convo_id = $1 AND epoch = $2)`, convo, epoch).
+		Scan(&forked)
+	if err != nil {
+		return false, fmt.Errorf("look for a fork: %w", err)
+	}
+	return forked, nil
+}
+
 // Offered records that a GroupInfo of the caller's has replaced the stored one of an epoch. An account
 // replaces it once per epoch.
 func Offered(ctx context.Context, tx pgx.Tx, r EpochReport) error {

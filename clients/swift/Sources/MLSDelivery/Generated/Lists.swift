@@ -119,6 +119,7 @@ let procedures: [String: any Procedure.Type] = [
     "blue.catbird.mls.getSubscriptionTicket": GetSubscriptionTicket.self,
     "blue.catbird.mls.leaveConvo": LeaveConvo.self,
     "blue.catbird.mls.processExternalCommit": ProcessExternalCommit.self,
+    "blue.catbird.mls.publishGroupInfo": PublishGroupInfo.self,
     "blue.catbird.mls.publishKeyPackage": PublishKeyPackage.self,
     "blue.catbird.mls.publishKeyPackages": PublishKeyPackages.self,
     "blue.catbird.mls.refreshSession": RefreshSession.self,
