@@ -631,6 +631,18 @@ var mutants = []mutant{
 	{"what came with the handshake is dropped", "TestFrameWithTheHandshake", []edit{
 		{"api.hijacker.Hijack", `io.MultiReader(bytes.NewReader(early), conn)`, `conn`},
 		{"api.hijacker.Hijack", `r.Peek(len(early))`, `r.Peek(0)`}}},
+	{"a confirmation after a block shows", "TestGetWelcomeStatus", []edit{
+		{"welcome.kept.shown", `&& (k.HiddenSince == nil || k.ConfirmedAt.Before(*k.HiddenSince))`, ``}}},
+	{"a join that fails in a request shows", "TestWelcomeStatusOfARequest", []edit{
+		{"welcome.kept.shown", `k.HiddenSince != nil:`, `k.HiddenSince != nil && false:`}}},
+	{"everybody learns of a Welcome", "TestGetWelcomeStatus", []edit{
+		{"welcome.Service.Statuses", `if k.Sent {`, `if true {`}}},
+	{"one member decides about a forked epoch", "TestPublishGroupInfoNeedsAgreement", []edit{
+		{"convos.PublishGroupInfo", `case forked:`, `case forked && false:`}}},
+	{"one member overrules another's claim", "TestPublishGroupInfoNeedsAgreement", []edit{
+		{"convos.locked.replaceGroupInfo", `, !overrules && group.vouchedBy != o.Caller:`, `:`}}},
+	{"others' KeyPackages are listed", "TestOwnKeyPackagesAreTheCallers", []edit{
+		{"keypackages.List", `WHERE did = $1 AND`, `WHERE ($1 <> '') AND`}}},
 	{"a PDS pays for its users", "internal/serviceauth.TestPDSOfNewUsers", []edit{
 		{"internal/serviceauth.addressLimits.admit", `if giveBack {`, `if giveBack && from == "" {`}}},
 	{"bad signatures cost no look-up", "internal/serviceauth.TestBadSignaturesSpendTheBudget", []edit{
