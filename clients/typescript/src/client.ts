@@ -24,7 +24,7 @@ import { Recovery } from "./recovery.js"
 import { type Changes, get, getAll, naming, type Store } from "./store.js"
 import type { Transport } from "./transport.js"
 import { type MemberCursor, Signals } from "./signals.js"
-import { WelcomeLostError, Welcomes } from "./welcome.js"
+import { type InvitedDevice, WelcomeLostError, Welcomes } from "./welcome.js"
 import { type AddContent, type Committed } from "./write-commits.js"
 import type { CreateContent } from "./write-convos.js"
 import type { SendContent, SentMessage } from "./write-messages.js"
@@ -385,6 +385,14 @@ export class Client {
   /** Accepts a convo to which a stranger has invited this person. */
   async accept(convo: ConvoId): Promise<void> {
     await this.core.api.procedure(mls.acceptConvo.main, { convoId: convo })
+  }
+
+  /**
+   * Says whether the Welcomes that this person has sent have arrived: one for each device that it has
+   * added, the oldest first. `consumed` means that the device has joined.
+   */
+  invited(convo: ConvoId): Promise<InvitedDevice[]> {
+    return this.welcomes.invited(convo)
   }
 
   /** Publishes KeyPackages, if this device needs more. Returns how many. */

@@ -32,6 +32,6 @@ export type { Finding, LieFinding, OtherKeyFinding, WentBackFinding } from "./lo
 export type { SignalEvent, StreamEvent } from "./events.js"
 export { type MemberCursor, mostSignals } from "./signals.js"
 export type { OpenSocket, Socket } from "./events-socket.js"
-export { WelcomeLostError } from "./welcome.js"
+export { type InvitedDevice, WelcomeLostError } from "./welcome.js"
 export type { Committed } from "./write-commits.js"
 export type { SendContent, SentMessage } from "./write-messages.js"

@@ -1,6 +1,7 @@
 // Joining with a Welcome: docs/WELCOME.md.
 
 import { fromBase64url, hex } from "./bytes.js"
+import type { Output } from "./api.js"
 import type { Core } from "./core.js"
 import { errorName, verdictOf, XrpcError } from "./errors.js"
 import type { ConvoId } from "./ids.js"
@@ -17,6 +18,9 @@ export class WelcomeLostError extends Error {
 /** The server keeps 1,024 bytes. */
 const mostDetails = 200
 
+/** The Welcome of a device that this person has added, and its state. */
+export type InvitedDevice = Output<typeof mls.getWelcomeStatus.main>["welcomes"][number]
+
 /** Joins convos. Each step is stored before the next one: a crash repeats a step, and loses nothing. */
 export class Welcomes {
   /** @param onState hears the states that the server tells */
@@ -24,6 +28,17 @@ export class Welcomes {
     private readonly core: Core,
     private readonly onState: (convo: ConvoId, state: string) => void,
   ) {}
+
+  /** The Welcomes that this person has sent to a convo, the oldest first. */
+  async invited(convoId: string): Promise<InvitedDevice[]> {
+    const all: InvitedDevice[] = []
+    for (let cursor: string | undefined; ; ) {
+      const page = await this.core.api.query(mls.getWelcomeStatus.main, { convoId, ...(cursor !== undefined && { cursor }) })
+      all.push(...page.welcomes)
+      cursor = page.cursor
+      if (cursor === undefined) return all
+    }
+  }
 
   /** The convos whose Welcome is stored and not confirmed yet: after a crash, call {@link join}. */
   async unfinished(): Promise<ConvoId[]> {

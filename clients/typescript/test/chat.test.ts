@@ -14,7 +14,11 @@ test("two people chat", needsServer, async () => {
   assert.equal(await b.replenish(), 6, "five one-time KeyPackages and one of last resort")
   assert.equal(await b.replenish(), 0)
   const convo = await a.createConvo([bob], { name: "tea" })
+  const states = async () => (await a.invited(convo)).map(({ did, state }) => [did, state])
+  assert.deepEqual(await states(), [[bob, "available"]])
   await b.join(convo)
+  assert.deepEqual(await states(), [[bob, "consumed"]])
+  assert.deepEqual(await b.invited(convo), [])
   await (await a.send(convo, bytesOf("hello"))).sent
   await b.sync(convo)
   await (await b.send(convo, bytesOf("hi"))).sent

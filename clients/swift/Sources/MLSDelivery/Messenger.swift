@@ -259,6 +259,20 @@ public actor Messenger {
         return try await outbox.add(Draft(AcceptConvo.self, .init(convoId: convo), lane: convo))
     }
 
+    /// Says whether the Welcomes that this person has sent have arrived: one for each device that it has
+    /// added, the oldest first. `consumed` means that the device has joined.
+    public func invited(to convo: String) async throws -> [GetWelcomeStatus.WelcomeStatus] {
+        try await checkID(convo)
+        var all: [GetWelcomeStatus.WelcomeStatus] = []
+        var cursor: String?
+        repeat {
+            let page = try await ask(GetWelcomeStatus.self, .init(convoId: convo, cursor: cursor))
+            all += page.welcomes
+            cursor = page.cursor
+        } while cursor != nil
+        return all
+    }
+
     func claim(_ members: [DID], convo: String?) async throws -> [Data] {
         if members.isEmpty { return [] }
         let suite = try await mls.cipherSuite
