@@ -131,6 +131,7 @@ func TestDomainErrorsHaveAnswers(t *testing.T) {
 		{convos.ErrLastMember, "the last member cannot leave", "hide the convo"},
 		{convos.ErrCommitRequired, "there is no commit", "make it with the MLS library"},
 		{convos.ErrNotPermitted, "the caller is not the creator", "only the creator removes"},
+		{convos.ErrForked, "have reported different authenticators", "offer the GroupInfo with reportEpoch"},
 		{convos.ErrTargetNotMember, "was never a member", "getConvo lists the members"},
 		{convos.ErrNoGroupInfo, "no GroupInfo", "the next commit that brings one"},
 		{&convos.AlreadyMemberError{DID: did}, did.String() + " is a member already", "leave it out"},

@@ -141,7 +141,7 @@ func (w *world) listen() (address string) {
 		return w.address
 	}
 	web := httptest.NewUnstartedServer(w.server)
-	web.Config.ReadTimeout, web.Config.WriteTimeout = time.Second, time.Second // which streams outlive
+	web.Config.ReadTimeout, web.Config.WriteTimeout = w.deadline, w.deadline
 	web.Start()
 	w.t.Cleanup(web.Close)
 	w.address = web.Listener.Addr().String()

@@ -81,6 +81,7 @@ type world struct {
 	hub       *events.Hub
 	signals   api.Signaller // of the node that is booted next; nil: all is dropped
 	address   string        // once the server listens on TCP
+	deadline  time.Duration // of a request that comes over TCP, as of net/http; streams outlive it
 	registry  *prometheus.Registry
 	server    *api.Server
 	ctx       context.Context // of the requests; nil is one that does not end
@@ -124,8 +125,8 @@ func newWorld(t *testing.T, changes ...func(*world)) *world {
 	t.Helper()
 	w := &world{
 		t: t, faults: failpoint.New(), served: &served{}, directory: authtest.NewDirectory(t),
-		policy: welcome.Policy{Grace: 5 * time.Minute, OnExpiry: welcome.Release},
-		rates:  api.Rates{DID: api.Rate{PerSecond: 1e6, Burst: 1e6}, IP: api.Rate{PerSecond: 1e6, Burst: 1e6}},
+		policy: welcome.Policy{Grace: 5 * time.Minute, OnExpiry: welcome.Release}, deadline: time.Minute,
+		rates: api.Rates{DID: api.Rate{PerSecond: 1e6, Burst: 1e6}, IP: api.Rate{PerSecond: 1e6, Burst: 1e6}},
 	}
 	key, err := reports.NewPrivateKey()
 	if err != nil {

@@ -73,6 +73,9 @@ func (l *link) begin() bool {
 			}
 			continue
 		}
+		if code == codeCancel && l.proxy.orphans.Load() > 0 {
+			return false // who was cut off cancels nothing either; pgx tries to
+		}
 		if _, err := l.server.Write(m); err != nil {
 			return false
 		}
@@ -185,6 +188,8 @@ func (l *link) swallow(d time.Duration, from *bufio.Reader) {
 // orphan ends the client's connection, so that no answer comes, sends m to the server, and waits until
 // the server has taken it: a server whose connection is reset can lose what it has not read.
 func (l *link) orphan(m []byte) {
+	l.proxy.orphans.Add(1)
+	defer l.proxy.orphans.Add(-1)
 	l.orphaned.Store(true)
 	_ = l.client.Close()
 	if _, err := l.server.Write(m); err != nil {
@@ -206,6 +211,8 @@ func (l *link) deliverLate(d time.Duration, m message) {
 		}
 		rest = append(rest, m...)
 	}
+	l.proxy.orphans.Add(1)
+	defer l.proxy.orphans.Add(-1)
 	l.orphaned.Store(true)
 	_ = l.client.Close()
 	l.sleep(d)

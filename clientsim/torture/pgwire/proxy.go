@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -23,6 +24,7 @@ type Proxy struct {
 	address string
 	healed  chan struct{} // closed by Heal
 	done    sync.WaitGroup
+	orphans atomic.Int64 // links whose client was cut off while the server works on
 
 	mu     sync.Mutex // guards what follows
 	armed  []Fault
