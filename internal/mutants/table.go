@@ -643,6 +643,8 @@ var mutants = []mutant{
 		{"convos.locked.replaceGroupInfo", `, !overrules && group.vouchedBy != o.Caller:`, `:`}}},
 	{"others' KeyPackages are listed", "TestOwnKeyPackagesAreTheCallers", []edit{
 		{"keypackages.List", `WHERE did = $1 AND`, `WHERE ($1 <> '') AND`}}},
+	{"answers that fit no request are a defect", "internal/pgpool.TestOutOfStep", []edit{
+		{"internal/pgpool.Unavailable", `|| outOfStep(err)`, ``}}},
 	{"a PDS pays for its users", "internal/serviceauth.TestPDSOfNewUsers", []edit{
 		{"internal/serviceauth.addressLimits.admit", `if giveBack {`, `if giveBack && from == "" {`}}},
 	{"bad signatures cost no look-up", "internal/serviceauth.TestBadSignaturesSpendTheBudget", []edit{

@@ -241,7 +241,13 @@ func Unavailable(err error) bool {
 	var netErr net.Error
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &netErr) ||
 		errors.Is(err, net.ErrClosed) || errors.Is(err, puddle.ErrClosedPool) ||
-		pgconn.SafeToRetry(err) || pgconn.Timeout(err)
+		pgconn.SafeToRetry(err) || pgconn.Timeout(err) || outOfStep(err)
+}
+
+// outOfStep reports whether the server's messages did not fit the requests, as after a pooler has
+// mixed up sessions. pgx has closed the connection, and has no type for the error.
+func outOfStep(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "received unexpected message type")
 }
 
 // LoginRefused reports whether err says that the server refuses the account or has no such database.

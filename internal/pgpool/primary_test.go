@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/pgpool"
 )
@@ -21,6 +23,8 @@ type fakeHost struct {
 	received chan string // statements that contain "write"
 	// endsAtExecute makes it end a connection instead of executing a prepared statement.
 	endsAtExecute bool
+	// outOfStep makes it answer one message too early, as a pooler does that mixes up sessions.
+	outOfStep bool
 
 	// hangsAtSettings makes it hang as soon as a connection sets its session settings.
 	hangsAtSettings bool
@@ -65,7 +69,8 @@ func (h *fakeHost) set(readOnly, hangs bool) {
 func (h *fakeHost) serve(conn net.Conn) {
 	defer func() { _ = conn.Close() }() // what the client sees is what the test is about
 	backend := pgproto3.NewBackend(conn, conn)
-	if _, err := backend.ReceiveStartupMessage(); err != nil {
+	first, err := backend.ReceiveStartupMessage()
+	if _, cancels := first.(*pgproto3.CancelRequest); err != nil || cancels {
 		return
 	}
 	backend.Send(&pgproto3.AuthenticationOk{})
@@ -113,7 +118,9 @@ func (h *fakeHost) answer(backend *pgproto3.Backend, message pgproto3.FrontendMe
 	case *pgproto3.Bind:
 		backend.Send(&pgproto3.BindComplete{})
 	case *pgproto3.Describe:
-		if m.ObjectType == 'S' {
+		if h.outOfStep {
+			backend.Send(&pgproto3.BindComplete{})
+		} else if m.ObjectType == 'S' {
 			backend.Send(&pgproto3.ParameterDescription{})
 		}
 		backend.Send(&pgproto3.NoData{})
@@ -204,5 +211,25 @@ func TestConnectTimeout(t *testing.T) {
 		if err != nil || cfg.ConnConfig.ConnectTimeout != want {
 			t.Errorf("%s: %s, %v; want %s", url, cfg.ConnConfig.ConnectTimeout, err, want)
 		}
+	}
+}
+
+// A server whose answers do not fit the requests is one that cannot be reached: nothing was sent that
+// could have had an effect, and another connection may do.
+func TestOutOfStep(t *testing.T) {
+	t.Parallel()
+	h := newFakeHost(t, false)
+	h.outOfStep = true
+	pool, err := pgxpool.New(t.Context(), fmt.Sprintf("postgres://mlsd@%s/mlsd?sslmode=disable", h.listener.Addr()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	batch := &pgx.Batch{}
+	batch.Queue(`SELECT $1`, "a")
+	err = pool.SendBatch(t.Context(), batch).Close()
+	if err == nil || !pgpool.Unavailable(err) || pgpool.OutcomeUnknown(err) {
+		t.Errorf("a batch: %v: unavailable %v, outcome unknown %v", err, pgpool.Unavailable(err),
+			pgpool.OutcomeUnknown(err))
 	}
 }
