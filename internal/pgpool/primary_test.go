@@ -23,7 +23,7 @@ type fakeHost struct {
 	received chan string // statements that contain "write"
 	// endsAtExecute makes it end a connection instead of executing a prepared statement.
 	endsAtExecute bool
-	// outOfStep makes it answer one message too early, as a pooler does that mixes up sessions.
+	// outOfStep makes it send one message too early, as a pooler does that mixes up sessions, and end.
 	outOfStep bool
 
 	// hangsAtSettings makes it hang as soon as a connection sets its session settings.
@@ -91,6 +91,11 @@ func (h *fakeHost) serve(conn net.Conn) {
 		if _, ok := message.(*pgproto3.Execute); ok && h.endsAtExecute {
 			return
 		}
+		if _, ok := message.(*pgproto3.Describe); ok && h.outOfStep {
+			backend.Send(&pgproto3.BindComplete{})
+			_ = backend.Flush() // what the client sees is what the test is about
+			return
+		}
 		if parse, ok := message.(*pgproto3.Parse); ok && h.hangsAtSettings && strings.Contains(parse.Query, "set_config") {
 			h.set(readOnly, true)
 			continue
@@ -118,9 +123,7 @@ func (h *fakeHost) answer(backend *pgproto3.Backend, message pgproto3.FrontendMe
 	case *pgproto3.Bind:
 		backend.Send(&pgproto3.BindComplete{})
 	case *pgproto3.Describe:
-		if h.outOfStep {
-			backend.Send(&pgproto3.BindComplete{})
-		} else if m.ObjectType == 'S' {
+		if m.ObjectType == 'S' {
 			backend.Send(&pgproto3.ParameterDescription{})
 		}
 		backend.Send(&pgproto3.NoData{})
