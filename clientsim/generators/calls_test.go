@@ -123,10 +123,12 @@ func makeCalls(t *testing.T, to testbed.Target, serial uint64) []call {
 	c.session(grace)
 	c.attachment(alice, convo)
 	hash := sha256.Sum256(group.Authenticator())
-	offered, err := group.GroupInfo()
+	still, err := alice.Group(invited) // no call above commits in this convo
 	c.must(err)
-	c.add(alice, xrpc.Procedure(mlsapi.NSIDPublishGroupInfo, convo, "",
-		&mlsapi.PublishGroupInfoInput{ConvoID: convo, GroupInfo: offered}))
+	info, err = still.GroupInfo()
+	c.must(err)
+	c.add(alice, xrpc.Procedure(mlsapi.NSIDPublishGroupInfo, invited, "",
+		&mlsapi.PublishGroupInfoInput{ConvoID: invited, GroupInfo: info}))
 	c.add(alice, xrpc.ReportEpochCall(convo, group.Epoch(), hash[:], nil))
 	c.add(bob, xrpc.ReportCommitCall(convo, group.Epoch(), "undecryptable"))
 	c.add(alice, query(mlsapi.NSIDExportMyData, url.Values{"limit": {"10"}}))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"mlsd/internal/pgpool"
+	"mlsd/internal/ratelog"
 	"mlsd/internal/worker"
 )
 
@@ -25,7 +26,8 @@ const (
 // pgpool.Unavailable), or that nobody may connect. outageLog holds such a record, and tries to
 // reach the database itself. If it can, it writes the record. If it cannot, an outage begins,
 // which ends when the database can be reached again. Meanwhile outageLog counts such records, and
-// writes none.
+// writes none. A record that stands for others (ratelog.LeftOut) counts for so many, and is left out
+// for some time after the outage too.
 type outageLog struct {
 	*slog.Logger
 	next *slog.Logger
@@ -36,6 +38,7 @@ type outageLog struct {
 	out     bool       // the database cannot be reached
 	held    []func()   // write the records that wait
 	leftOut int        // records of the outage
+	ended   time.Time  // the last outage
 }
 
 // newOutageLog returns a log that writes to next.
@@ -89,7 +92,7 @@ func (l *outageLog) outage(ctx context.Context, ping func(context.Context) error
 	worker.Pause(ctx, pingEvery) // for records of work that the outage has ended
 	l.mu.Lock()
 	leftOut := l.leftOut
-	l.out, l.leftOut = false, 0
+	l.out, l.leftOut, l.ended = false, 0, time.Now()
 	l.mu.Unlock()
 	l.next.WarnContext(ctx, "the database is back", "after", took.Round(time.Millisecond), "left_out", leftOut)
 }
@@ -132,31 +135,38 @@ func (l *outageLog) stop() {
 	l.release()
 }
 
-// takes reports whether outageLog keeps a record about the database. write writes it.
-func (l *outageLog) takes(write func()) bool {
+// takes reports whether outageLog keeps a record about the database, which stands for others too. write
+// writes it.
+func (l *outageLog) takes(others int, write func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case !l.running, !l.out && len(l.held) >= maxHeld:
-		return false
 	case l.out:
-		l.leftOut++
+		l.leftOut += max(1, others)
 		return true
+	case others > 0 && time.Since(l.ended) <= ratelog.Every: // its records are of the outage
+		return true
+	case !l.running, len(l.held) >= maxHeld:
+		return false
 	}
 	l.held = append(l.held, write)
 	l.wake.Send()
 	return true
 }
 
-// aboutDatabase reports whether a record is about a database that cannot be reached.
-func aboutDatabase(r slog.Record) (found bool) {
+// aboutDatabase reports whether a record is about a database that cannot be reached, and for how many
+// others it stands.
+func aboutDatabase(r slog.Record) (found bool, others int) {
 	r.Attrs(func(a slog.Attr) bool {
 		if err, ok := a.Value.Any().(error); ok && a.Key == "error" {
 			found = pgpool.Unavailable(err)
 		}
-		return !found
+		if a.Key == ratelog.LeftOut {
+			others = int(a.Value.Int64())
+		}
+		return true
 	})
-	return found
+	return found, others
 }
 
 // outageHandler is a slog.Handler that asks an outageLog about each record.
@@ -172,10 +182,10 @@ func (h *outageHandler) Enabled(ctx context.Context, level slog.Level) bool {
 
 // Handle implements slog.Handler.
 func (h *outageHandler) Handle(ctx context.Context, r slog.Record) error {
-	if aboutDatabase(r) {
+	if found, others := aboutDatabase(r); found {
 		kept := r.Clone()
 		write := func() { _ = h.next.Handle(context.WithoutCancel(ctx), kept) } // an error of the log has nowhere to go
-		if h.log.takes(write) {
+		if h.log.takes(others, write) {
 			return nil
 		}
 	}

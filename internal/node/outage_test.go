@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"mlsd/internal/ratelog"
 )
 
 // lines is a log in memory. Run writes to it as well.
@@ -100,6 +102,41 @@ level=WARN msg="the database is back" after=5m30.5s left_out=2641
 		synctest.Wait()
 		if !strings.HasPrefix(out.String(), `level=ERROR msg="the database cannot be reached"`) {
 			t.Errorf("the next outage is %q", out)
+		}
+		stop()
+		synctest.Wait()
+	})
+}
+
+// A log that leaves out what comes too often, as those of strangers' requests do, adds no line to an
+// outage. The lines that it has left out are counted.
+func TestOutageOfLimitedLines(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		out, next := newLines()
+		log, db := newOutageLog(next), &fakeDatabase{}
+		ctx, stop := context.WithCancel(t.Context())
+		go log.Run(ctx, db.ping)
+		synctest.Wait()
+		limited := ratelog.New(log.Logger)
+		gone := error(io.ErrUnexpectedEOF)
+		db.away.Store(&gone)
+		time.Sleep(10 * time.Millisecond) // so that nothing happens at the same moment
+		const failed = 270
+		for range failed {
+			limited.Warn("it failed", "error", fmt.Errorf("write: %w", gone))
+			time.Sleep(130 * time.Millisecond)
+		}
+		db.away.Store(nil)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := out.String(); strings.Count(got, "\n") != 2 || !strings.HasPrefix(got,
+			`level=ERROR msg="the database cannot be reached"`) || !strings.Contains(got, "left_out=241\n") {
+			t.Errorf("%d failures in 35 seconds leave\n%s", failed, got)
+		}
+		limited.Warn("it failed", "error", "of another kind")
+		if !strings.Contains(out.String(), "of another kind") {
+			t.Errorf("after the outage the log is\n%s", out)
 		}
 		stop()
 		synctest.Wait()

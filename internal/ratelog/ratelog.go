@@ -13,6 +13,8 @@ const (
 	Lines = 10
 	// Every is the time after which as many may be written again.
 	Every = 10 * time.Second
+	// LeftOut is the attribute that says how many records were left out.
+	LeftOut = "left_out"
 
 	// maxMessages bounds the messages that are counted apart. All others are counted together.
 	maxMessages = 256
@@ -20,7 +22,8 @@ const (
 
 // New returns a logger that writes to log, but at most Lines records with the same message in each
 // Every. If it left some out, it writes one more record with that message at the end, whose
-// attribute left_out is their number. Attributes do not count: only the message's text does.
+// attribute left_out is their number, with the attribute error of the last one. Attributes do not
+// count: only the message's text does.
 func New(log *slog.Logger) *slog.Logger {
 	return slog.New(&handler{next: log.Handler(), counts: &counts{next: log.Handler(), byMessage: map[string]*count{}}})
 }
@@ -41,7 +44,10 @@ type counts struct {
 }
 
 // count counts the records with one message.
-type count struct{ written, leftOut int }
+type count struct {
+	written, leftOut int
+	failure          []any // the attribute error of the last one that was left out; empty: it had none
+}
 
 // Enabled implements slog.Handler.
 func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
@@ -50,7 +56,7 @@ func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
 
 // Handle implements slog.Handler.
 func (h *handler) Handle(ctx context.Context, r slog.Record) error {
-	if !h.counts.add(r.Level, r.Message) {
+	if !h.counts.add(r) {
 		return nil
 	}
 	return h.next.Handle(ctx, r)
@@ -67,7 +73,8 @@ func (h *handler) WithGroup(name string) slog.Handler {
 }
 
 // add counts a record and reports whether it may be written.
-func (c *counts) add(level slog.Level, message string) bool {
+func (c *counts) add(r slog.Record) bool {
+	message := r.Message
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := c.byMessage[message]
@@ -78,13 +85,20 @@ func (c *counts) add(level slog.Level, message string) bool {
 	if n == nil {
 		n = &count{}
 		c.byMessage[message] = n
-		time.AfterFunc(Every, func() { c.end(level, message) })
+		time.AfterFunc(Every, func() { c.end(r.Level, message) })
 	}
 	if n.written < Lines {
 		n.written++
 		return true
 	}
 	n.leftOut++
+	n.failure = nil
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "error" {
+			n.failure = []any{a}
+		}
+		return n.failure == nil
+	})
 	return false
 }
 
@@ -92,13 +106,14 @@ func (c *counts) add(level slog.Level, message string) bool {
 // log has nowhere to go.
 func (c *counts) end(level slog.Level, message string) {
 	c.mu.Lock()
-	leftOut := c.byMessage[message].leftOut
+	n := c.byMessage[message]
 	delete(c.byMessage, message)
 	c.mu.Unlock()
-	if leftOut == 0 {
+	if n.leftOut == 0 {
 		return
 	}
 	r := slog.NewRecord(time.Now(), level, message, 0)
-	r.AddAttrs(slog.Int("left_out", leftOut))
+	r.Add(LeftOut, n.leftOut)
+	r.Add(n.failure...)
 	_ = c.next.Handle(context.Background(), r)
 }
