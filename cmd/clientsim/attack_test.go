@@ -52,7 +52,7 @@ func TestAttack(t *testing.T) {
 	var out bytes.Buffer
 	err := run(t.Context(), []string{
 		"clientsim", "attack", "groupinfo", "--leaves", "48", "--memory", "1", "--mlsd", testbedtest.Binary(t),
-		"--calm", "500ms", "--for", "500ms", "--after", "0s", "--json", file,
+		"--calm", "500ms", "--for", "2s", "--after", "0s", "--json", file,
 	}, &out, io.Discard)
 	if !errors.Is(err, errNotWithstood) {
 		t.Errorf("run = %v, want errNotWithstood\n%s", err, out.String())
