@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"mlsd/api/mlsapi"
+	"mlsd/internal/pgtest"
 )
 
 // sees returns the states of the Welcomes that the user is told of, by pages of two, as "person
@@ -77,8 +78,10 @@ func TestGetWelcomeStatus(t *testing.T) {
 	// What they do after a block does not show. What they did before stays.
 	bob.blocks(alice)
 	carol.blocks(alice)
-	see("bob consumed, carol available, dave available")
+	see("bob consumed, carol in_flight, dave available")
 	carol.confirm(c, true, nil).ok()
+	see("bob consumed, carol in_flight, dave available")
+	pgtest.Age(t, w.db, "welcomes", 6*time.Minute, "grace_expires_at")
 	see("bob consumed, carol available, dave available")
 
 	w.age(91 * 24 * time.Hour)

@@ -51,8 +51,7 @@ type kept struct {
 // convo. next is the last one that it has looked at, or nil at the end. The caller has authorised the
 // inviter as a member.
 //
-// What a person does while the convo is a request, or after a block of the inviter, does not show: the
-// Welcome looks as if the device had not fetched it.
+// What a person does while the convo is a request, or after a block of the inviter, does not show.
 func (s *Service) Statuses(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, inviter syntax.DID, after uuid.UUID,
 	limit int) (all []Status, next *uuid.UUID, err error) {
 	rows, err := q.Query(ctx, `
@@ -90,22 +89,24 @@ func (s *Service) Statuses(ctx context.Context, q pgpool.Queryer, convo uuid.UUI
 	return all, next, nil
 }
 
-// shown returns the state that the inviter sees, and since when.
+// shown returns the state that the inviter sees, and since when: what would be if the person had done
+// nothing since HiddenSince.
 func (k *kept) shown(onExpiry ExpiryPolicy) (State, time.Time) {
+	seen := func(at *time.Time) bool { return at != nil && (k.HiddenSince == nil || at.Before(*k.HiddenSince)) }
+	joined, fetched, failed := seen(k.ConfirmedAt), seen(k.FetchedAt), seen(k.LastFailedAt)
+	leased := k.State == InFlight || k.State == Consumed
 	switch {
-	case k.ConfirmedAt != nil && (k.HiddenSince == nil || k.ConfirmedAt.Before(*k.HiddenSince)):
+	case joined:
 		return Consumed, *k.ConfirmedAt
 	case k.Replaced || k.State == Superseded:
 		return Superseded, k.CreatedAt
 	case k.State == Expired || k.Now.Sub(k.CreatedAt) >= keepUnfetched:
 		return Expired, k.CreatedAt
-	case k.HiddenSince != nil:
-		return Available, k.CreatedAt
-	case k.Failed:
+	case failed && (k.Failed || !fetched):
 		return Failed, *k.LastFailedAt
-	case k.State == InFlight && k.Now.Before(*k.GraceExpiresAt):
+	case leased && fetched && k.Now.Before(*k.GraceExpiresAt):
 		return InFlight, *k.FetchedAt
-	case k.State == InFlight && onExpiry == Consume:
+	case leased && fetched && onExpiry == Consume:
 		return Consumed, *k.GraceExpiresAt
 	}
 	return Available, k.CreatedAt

@@ -87,8 +87,8 @@ type WelcomeStatus struct {
 	// available: the device has not fetched it, or not yet. in_flight: the device
 	// has fetched it. consumed: the device has joined. failed: the device could not
 	// join with it, and may try again. superseded: a newer Welcome has taken its
-	// place. expired: nobody fetched it in time. While the convo is a request, or
-	// the person blocks the caller, it looks available.
+	// place. expired: nobody fetched it in time. What the person does while the
+	// convo is a request, or after it has blocked the caller, does not show.
 	State string `json:"state"`
 }
 

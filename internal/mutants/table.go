@@ -632,9 +632,11 @@ var mutants = []mutant{
 		{"api.hijacker.Hijack", `io.MultiReader(bytes.NewReader(early), conn)`, `conn`},
 		{"api.hijacker.Hijack", `r.Peek(len(early))`, `r.Peek(0)`}}},
 	{"a confirmation after a block shows", "TestGetWelcomeStatus", []edit{
-		{"welcome.kept.shown", `&& (k.HiddenSince == nil || k.ConfirmedAt.Before(*k.HiddenSince))`, ``}}},
+		{"welcome.kept.shown", `case joined:`, `case joined || k.ConfirmedAt != nil:`}}},
+	{"a block ends a lease at once", "TestGetWelcomeStatus", []edit{
+		{"welcome.kept.shown", `leased := k.State == InFlight || k.State == Consumed`, `leased := k.State == InFlight`}}},
 	{"a join that fails in a request shows", "TestWelcomeStatusOfARequest", []edit{
-		{"welcome.kept.shown", `k.HiddenSince != nil:`, `k.HiddenSince != nil && false:`}}},
+		{"welcome.kept.shown", `seen(k.LastFailedAt)`, `k.LastFailedAt != nil`}}},
 	{"everybody learns of a Welcome", "TestGetWelcomeStatus", []edit{
 		{"welcome.Service.Statuses", `if k.Sent {`, `if true {`}}},
 	{"one member decides about a forked epoch", "TestPublishGroupInfoNeedsAgreement", []edit{

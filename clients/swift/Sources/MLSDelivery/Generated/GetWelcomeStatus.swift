@@ -65,8 +65,8 @@ public enum GetWelcomeStatus: Query {
         /// available: the device has not fetched it, or not yet. in_flight: the device has fetched
         /// it. consumed: the device has joined. failed: the device could not join with it, and may
         /// try again. superseded: a newer Welcome has taken its place. expired: nobody fetched it
-        /// in time. While the convo is a request, or the person blocks the caller, it looks
-        /// available.
+        /// in time. What the person does while the convo is a request, or after it has blocked the
+        /// caller, does not show.
         public var state: State
 
         public struct State: OpenEnum {
