@@ -37,7 +37,7 @@ func allowed() map[string][]string {
 			"api", "api/mlsapi", "convos", "events", "idem", "internal/attachments",
 			"internal/attachments/filestore", "internal/attachments/s3store", "internal/dbmetrics",
 			"internal/duration", "internal/failpoint", "internal/invariants", "internal/localpg",
-			"internal/nsid", "internal/pgpool", "internal/push", "internal/quota",
+			"internal/nsid", "internal/pgpool", "internal/push", "internal/quota", "internal/ratelog",
 			"internal/redact", "internal/relay", "internal/requests", "internal/serviceauth",
 			"internal/sessions", "internal/standby", "internal/terminal", "internal/tracing", "internal/transparency",
 			"internal/worker", "keypackages", "messages", "migrations", "operator",
