@@ -1,0 +1,119 @@
+package lexicons_test
+
+import (
+	"flag"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/bluesky-social/indigo/atproto/lexicon"
+	"github.com/google/go-cmp/cmp"
+
+	"mlsd/api/mlsapi"
+)
+
+var update = flag.Bool("update", false, "write the table of "+scopesPage)
+
+// scopesPage has the table of methods and permission sets, between two marks.
+const scopesPage = "../docs/clients/OAUTH.md"
+
+const namespace = "blue.catbird.mls."
+
+// sets are the permission sets (https://atproto.com/specs/permission), from the least to all. Each has
+// what the one before has.
+var sets = []string{"authRead", "authMessaging", "authFull"}
+
+// methodsOf returns the methods that a permission set lets an app call.
+func methodsOf(t *testing.T, set string) []string {
+	t.Helper()
+	sf, ok := files(t)[namespace+set]
+	if !ok {
+		t.Fatalf("there is no permission set %s", set)
+	}
+	main, ok := sf.Defs["main"].Inner.(lexicon.SchemaPermissionSet)
+	if !ok || main.Title == nil || *main.Title == "" || main.Detail == nil || *main.Detail == "" ||
+		len(main.Permissions) != 1 {
+		t.Fatalf("%s is %+v", set, main)
+	}
+	p := main.Permissions[0]
+	if p.Resource != "rpc" || !p.InheritAud || !slices.IsSorted(p.LXM) {
+		t.Errorf("%s: the permission is %+v", set, p)
+	}
+	return p.LXM
+}
+
+// Each method belongs to a permission set. An app that may only read changes nothing and claims
+// nothing, and who may only chat cannot buy a session, which would be good for every method, nor change
+// who may invite, nor export or erase anything.
+func TestPermissionSets(t *testing.T) {
+	t.Parallel()
+	var of [][]string
+	for _, set := range sets {
+		of = append(of, methodsOf(t, set))
+	}
+	table := "| method | `" + strings.Join(sets, "` | `") + "` |\n|---" + strings.Repeat("|---", len(sets)) + "|\n"
+	for _, m := range mlsapi.Methods() {
+		name := m.NSID[strings.LastIndexByte(m.NSID, '.')+1:]
+		row := "| " + name
+		for i, methods := range of {
+			has := slices.Contains(methods, m.NSID)
+			if i > 0 && slices.Contains(of[i-1], m.NSID) && !has {
+				t.Errorf("%s lacks %s, which the set before it has", sets[i], name)
+			}
+			row += map[bool]string{true: " | yes", false: " | "}[has]
+		}
+		table += row + " |\n"
+		if !slices.Contains(of[2], m.NSID) {
+			t.Errorf("%s is in no permission set", name)
+		}
+		changes := m.Kind == mlsapi.Procedure && name != "getSubscriptionTicket" ||
+			slices.Contains([]string{"getWelcome", "getKeyPackages", "exportMyData"}, name)
+		if changes && slices.Contains(of[0], m.NSID) {
+			t.Errorf("authRead has %s, which changes or claims something", name)
+		}
+		administers := slices.Contains([]string{"createSession", "refreshSession", "deleteSession", "eraseMyAccount",
+			"exportMyData", "setCursorPolicy", "setInvitationPolicy"}, name)
+		if administers == slices.Contains(of[1], m.NSID) {
+			t.Errorf("authMessaging has %s: %v", name, !administers)
+		}
+	}
+	for i, methods := range of {
+		for _, nsid := range methods {
+			if !slices.ContainsFunc(mlsapi.Methods(), func(m mlsapi.Method) bool { return m.NSID == nsid }) {
+				t.Errorf("%s has %s, which is no method", sets[i], nsid)
+			}
+		}
+	}
+	scopesTable(t, table)
+}
+
+// scopesTable compares the page's table with want.
+func scopesTable(t *testing.T, want string) {
+	t.Helper()
+	text, err := os.ReadFile(scopesPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const begins, ends = "<!-- generated -->\n", "<!-- end -->\n"
+	before, rest, found := strings.Cut(string(text), begins)
+	got, after, closed := strings.Cut(rest, ends)
+	if !found || !closed {
+		t.Fatalf("%s lacks the marks of its table", scopesPage)
+	}
+	if *update {
+		got = want
+		if err := os.WriteFile(scopesPage, []byte(before+begins+got+ends+after), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s differs from the sets (-want +got):\n%s\nto write it: go test ./lexicons -run TestPermissionSets -update",
+			scopesPage, diff)
+	}
+	for _, set := range sets {
+		if scope := "include:" + namespace + set + "?aud="; !strings.Contains(before, scope) {
+			t.Errorf("%s does not show the scope %s", scopesPage, scope)
+		}
+	}
+}
