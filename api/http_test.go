@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -315,6 +316,27 @@ func TestPagesHaveARate(t *testing.T) {
 	if a.fails(http.StatusTooManyRequests, "RateLimitExceeded"); a.header.Get("Retry-After") == "" {
 		t.Error("it does not say when there is a page again")
 	}
+}
+
+// A proxy of the operator's checks health as often as it likes: a node that refused it would be taken
+// out of service. Its clients have their own addresses, and their limits.
+func TestHealthChecksOfProxies(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) {
+		w.rates.IP, w.proxies = api.Rate{PerSecond: 1e-3, Burst: 4}, []netip.Prefix{netip.MustParsePrefix("192.0.2.7/32")}
+	})
+	health := func(address string) answer {
+		r := httptest.NewRequest(http.MethodGet, "/xrpc/_health", nil)
+		r.RemoteAddr = address + ":1234"
+		return w.answer(w.server, r)
+	}
+	for range 20 {
+		health("192.0.2.7").ok()
+	}
+	for range 4 {
+		health("192.0.2.8").ok()
+	}
+	health("192.0.2.8").fails(http.StatusTooManyRequests, "RateLimitExceeded")
 }
 
 // Health and the DID document need no token.

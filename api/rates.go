@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -42,11 +44,12 @@ type limiter struct {
 	percent func(did syntax.DID) int // of the rate that an account has
 	dids    *limit.Buckets[syntax.DID]
 	ips     *limit.Buckets[string] // by call.address
+	proxies []netip.Prefix
 }
 
-func newLimiter(rates Rates, percent func(syntax.DID) int) *limiter {
+func newLimiter(rates Rates, percent func(syntax.DID) int, proxies []netip.Prefix) *limiter {
 	return &limiter{
-		rates: rates, percent: percent,
+		rates: rates, percent: percent, proxies: proxies,
 		dids: limit.NewBuckets[syntax.DID](maxBuckets, time.Now), ips: limit.NewBuckets[string](maxBuckets, time.Now),
 	}
 }
@@ -87,9 +90,13 @@ func (l *limiter) chargeAddress(address string) { l.ips.Charge(address, l.rates.
 
 // page is handle for requests without a caller, which are charged to their address. They have a
 // bucket of their own: what strangers send to methods stops nobody from asking whether the node is
-// there.
+// there. The health checks of the operator's proxies have no limit: a node that refuses them is taken
+// out of service.
 func (l *limiter) page(handle echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
+		if l.isProxy(c.RealIP()) {
+			return handle(c)
+		}
 		address := "page " + limit.Network(c.RealIP())
 		if err := l.checkAddress(c, address); err != nil {
 			return err
@@ -97,6 +104,11 @@ func (l *limiter) page(handle echo.HandlerFunc) echo.HandlerFunc {
 		l.chargeAddress(address)
 		return handle(c)
 	}
+}
+
+func (l *limiter) isProxy(address string) bool {
+	ip, err := netip.ParseAddr(address)
+	return err == nil && slices.ContainsFunc(l.proxies, func(p netip.Prefix) bool { return p.Contains(ip.Unmap()) })
 }
 
 // describe sets the headers of an answer.

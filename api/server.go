@@ -14,6 +14,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"runtime"
 	"strconv"
 	"strings"
@@ -142,6 +143,8 @@ type Config struct {
 	Rates      Rates
 	// IP finds the address of a request. Default: the connection's address; headers do not count.
 	IP echo.IPExtractor
+	// Proxies are the networks of the operator's proxies, whose health checks have no limit.
+	Proxies []netip.Prefix
 }
 
 // Server serves the public listener.
@@ -205,7 +208,7 @@ func New(cfg Config) (*Server, error) {
 		s.handlers.heads, s.handlers.streams.heads = cfg.Heads, cfg.Heads.RidingOn
 	}
 	var err error
-	s.handlers.rates, s.handlers.openings = newLimiter(cfg.Rates, cfg.Gate.Percent), newOpenings()
+	s.handlers.rates, s.handlers.openings = newLimiter(cfg.Rates, cfg.Gate.Percent, cfg.Proxies), newOpenings()
 	s.handlers.attachments, s.handlers.attachmentDeleted = cfg.Attachments, cfg.AttachmentDeleted
 	s.handlers.erasures, s.handlers.erasing = cfg.Erasures, cfg.Erasing
 	s.handlers.admission = newAdmission(int(cfg.DB.Config().MaxConns), cfg.Metrics)

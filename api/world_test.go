@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -65,6 +66,7 @@ type world struct {
 	directory *authtest.Directory
 	policy    welcome.Policy
 	rates     api.Rates
+	proxies   []netip.Prefix    // of the operator
 	from      string            // address and port of the clients; "": those of httptest
 	messages  *messages.Log     // of the node that was booted last
 	store     attachments.Store // of the nodes; nil: one is made
@@ -207,6 +209,7 @@ func (w *world) boot() *api.Server {
 		Answered: w.answered(log),
 		Tickets:  w.tickets, Events: w.hub, Committed: committed,
 		DB: w.db, Reads: w.reads, Auth: auth, Metrics: metrics, Log: log, Push: push.Policy{Webhooks: true}, Rates: w.rates,
+		Proxies:    w.proxies,
 		ServiceDID: service,
 		PublicURL:  "https://mls.example.com", Version: "test",
 		Sessions: w.newSessions(log), ReportKey: w.reportKey(),

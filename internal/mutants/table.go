@@ -647,6 +647,8 @@ var mutants = []mutant{
 		{"keypackages.List", `WHERE did = $1 AND`, `WHERE ($1 <> '') AND`}}},
 	{"answers that fit no request are a defect", "internal/pgpool.TestOutOfStep", []edit{
 		{"internal/pgpool.Unavailable", `|| outOfStep(err)`, ``}}},
+	{"a proxy's health checks use up its address", "TestHealthChecksOfProxies", []edit{
+		{"api.limiter.page", `if l.isProxy(c.RealIP()) {`, `if false {`}}},
 	{"a PDS pays for its users", "internal/serviceauth.TestPDSOfNewUsers", []edit{
 		{"internal/serviceauth.addressLimits.admit", `if giveBack {`, `if giveBack && from == "" {`}}},
 	{"bad signatures cost no look-up", "internal/serviceauth.TestBadSignaturesSpendTheBudget", []edit{

@@ -171,6 +171,7 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 		Welcomes:   n.deliveries,
 		ReportKey:  reportKey,
 		ServiceDID: cfg.ServiceDID, PublicURL: cfg.PublicURL, Version: Version(), Rates: cfg.Rates, IP: extractor(cfg),
+		Proxies: cfg.TrustedProxies,
 	})
 	return err
 }
