@@ -108,8 +108,8 @@ func scopesTable(t *testing.T, want string) {
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("%s differs from the sets (-want +got):\n%s\nto write it: go test ./lexicons -run TestPermissionSets -update",
-			scopesPage, diff)
+		t.Errorf("%s differs from the sets (-want +got):\n%s\nto write it: "+
+			"go test ./lexicons -run TestPermissionSets -update", scopesPage, diff)
 	}
 	for _, set := range sets {
 		if scope := "include:" + namespace + set + "?aud="; !strings.Contains(before, scope) {
