@@ -64,7 +64,8 @@ func Invalid(nsid string) []Case {
 func NSIDs() []string {
 	names := []string{}
 	for nsid, sf := range files() {
-		if _, ok := sf.Defs["main"]; ok {
+		main, ok := sf.Defs["main"]
+		if _, set := main.Inner.(lexicon.SchemaPermissionSet); ok && !set {
 			names = append(names, nsid)
 		}
 	}
