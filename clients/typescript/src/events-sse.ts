@@ -34,6 +34,7 @@ function read(block: string): Incoming | undefined {
   if (data === undefined) return undefined // a comment that keeps the connection alive
   const name = (fields.get("event") ?? "").replace(/^#/, "")
   const body = lexParse(data) as Record<string, unknown>
+  delete body["$type"] // the name says it; the schemas that read the body are those of subscribeConvoEvents
   if (name === "infoEvent") return infoOf(String(body.info))
   if (name === "typingEvent" && body.payload === undefined) return undefined // of a server that has no payloads
   const signal = readSignal(name, body)

@@ -62,18 +62,20 @@ export class KeyPackageStock {
   // store: nobody could welcome it by them. What the server has lost it asks for by needsReplenish.
   private async withdrawLost(): Promise<void> {
     const deviceId = await deviceIdOf(this.core)
-    const held = new Set(await this.core.store.list(names.keyPackage("")))
-    const lost: string[] = []
+    const known: string[] = []
     for (let cursor: string | undefined; ; ) {
       const page = await this.core.api.query(mls.getOwnKeyPackages.main, {
         deviceId, limit: pageSize, ...(cursor !== undefined && { cursor }),
       })
       for (const { keyPackageRef, state } of page.keyPackages) {
-        if (usable.has(state) && !held.has(names.keyPackage(keyPackageRef))) lost.push(keyPackageRef)
+        if (usable.has(state)) known.push(keyPackageRef)
       }
       cursor = page.cursor
       if (cursor === undefined) break
     }
+    // Private parts are stored before their KeyPackages are sent: read now, the store has them all.
+    const held = new Set(await this.core.store.list(names.keyPackage("")))
+    const lost = known.filter((ref) => !held.has(names.keyPackage(ref)))
     for (let i = 0; i < lost.length; i += pageSize) {
       await this.core.api.procedure(mls.withdrawKeyPackages.main, {
         deviceId, keyPackageRefs: lost.slice(i, i + pageSize), idempotencyKey: hex(this.core.clock.randomBytes(16)),
