@@ -340,6 +340,9 @@ func named(name, message string) failure {
 	return failure{status: e.Status, name: name, message: message, retryAfter: e.RetryAfter}
 }
 
+// errCursor refuses the cursor of a list.
+var errCursor error = named(mlsapi.ErrInvalidCursor, "cursor is not one that this method gave: begin again without one")
+
 func badRequest(message string) error { return named(errorlist.InvalidRequest, message) }
 
 // everyMethod reports whether every method may answer with name.

@@ -14,7 +14,7 @@ func (h *handlers) GetBlocks(c *call, p *mlsapi.GetBlocksParams) error {
 	if p.Cursor != nil {
 		var err error
 		if after, err = syntax.ParseDID(*p.Cursor); err != nil {
-			return named(mlsapi.ErrInvalidCursor, "cursor is not one that this method gave: begin again without one")
+			return errCursor
 		}
 	}
 	blocks, more, err := consent.Blocks(c.ctx, c.db, c.caller, after, int(p.Limit))

@@ -13,7 +13,7 @@ func (h *handlers) GetConvos(c *call, p *mlsapi.GetConvosParams) error {
 	if p.Cursor != nil {
 		var err error
 		if after, err = uuid.Parse(*p.Cursor); err != nil || after == uuid.Nil {
-			return named(mlsapi.ErrInvalidCursor, "cursor is not one that this method gave: begin again without one")
+			return errCursor
 		}
 	}
 	filter := convos.All

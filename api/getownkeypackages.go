@@ -22,7 +22,7 @@ func (h *handlers) GetOwnKeyPackages(c *call, p *mlsapi.GetOwnKeyPackagesParams)
 	if p.Cursor != nil {
 		var err error
 		if after, err = hex.DecodeString(*p.Cursor); err != nil {
-			return named(mlsapi.ErrInvalidCursor, "cursor is not one that this method gave: begin again without one")
+			return errCursor
 		}
 	}
 	own, more, err := keypackages.List(c.ctx, h.db, c.caller, device, after, int(p.Limit))

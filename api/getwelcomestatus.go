@@ -18,7 +18,7 @@ func (h *handlers) GetWelcomeStatus(c *call, p *mlsapi.GetWelcomeStatusParams) e
 	var after uuid.UUID
 	if p.Cursor != nil {
 		if after, err = uuid.Parse(*p.Cursor); err != nil {
-			return named(mlsapi.ErrInvalidCursor, "cursor is not one that this method gave: begin again without one")
+			return errCursor
 		}
 	}
 	if _, err := convos.Authorise(c.ctx, h.db, convo, c.caller); err != nil {

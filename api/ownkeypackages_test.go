@@ -40,7 +40,7 @@ func (u *user) own(params ...string) (states map[string]string) {
 }
 
 // getOwnKeyPackages says of each of the caller's KeyPackages what the ledger holds it for, and by the
-// clock: whoever holds the private keys learns which of them still matter.
+// clock. So the device that holds the private keys learns which of them still matter.
 func TestGetOwnKeyPackages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

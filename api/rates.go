@@ -5,7 +5,6 @@ import (
 	"math"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strconv"
 	"time"
 
@@ -94,7 +93,7 @@ func (l *limiter) chargeAddress(address string) { l.ips.Charge(address, l.rates.
 // out of service.
 func (l *limiter) page(handle echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		if l.isProxy(c.RealIP()) {
+		if ip, err := netip.ParseAddr(c.RealIP()); err == nil && limit.Within(ip, l.proxies) {
 			return handle(c)
 		}
 		address := "page " + limit.Network(c.RealIP())
@@ -104,11 +103,6 @@ func (l *limiter) page(handle echo.HandlerFunc) echo.HandlerFunc {
 		l.chargeAddress(address)
 		return handle(c)
 	}
-}
-
-func (l *limiter) isProxy(address string) bool {
-	ip, err := netip.ParseAddr(address)
-	return err == nil && slices.ContainsFunc(l.proxies, func(p netip.Prefix) bool { return p.Contains(ip.Unmap()) })
 }
 
 // describe sets the headers of an answer.

@@ -26,8 +26,8 @@ type Status struct {
 	Since    time.Time // when it began; when the Welcome was made, if it is Superseded or Expired
 }
 
-// kept is a row of welcomes, and what hides it from the inviter.
-type kept struct {
+// statusRow is a row of welcomes, and what hides it from the inviter.
+type statusRow struct {
 	ID             uuid.UUID
 	DID            syntax.DID
 	DeviceID       string
@@ -71,7 +71,7 @@ func (s *Service) Statuses(ctx context.Context, q pgpool.Queryer, convo uuid.UUI
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the states of Welcomes: %w", err)
 	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[kept])
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[statusRow])
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the states of Welcomes: %w", err)
 	}
@@ -79,10 +79,10 @@ func (s *Service) Statuses(ctx context.Context, q pgpool.Queryer, convo uuid.UUI
 		found = found[:limit]
 		next = &found[limit-1].ID
 	}
-	for _, k := range found {
-		if k.Sent {
-			one := Status{DID: k.DID, DeviceID: k.DeviceID, Ref: k.Ref, Epoch: k.Epoch}
-			one.State, one.Since = k.shown(s.policy.OnExpiry)
+	for _, r := range found {
+		if r.Sent {
+			one := Status{DID: r.DID, DeviceID: r.DeviceID, Ref: r.Ref, Epoch: r.Epoch}
+			one.State, one.Since = r.shown(s.policy.OnExpiry)
 			all = append(all, one)
 		}
 	}
@@ -91,23 +91,23 @@ func (s *Service) Statuses(ctx context.Context, q pgpool.Queryer, convo uuid.UUI
 
 // shown returns the state that the inviter sees, and since when: what would be if the person had done
 // nothing since HiddenSince.
-func (k *kept) shown(onExpiry ExpiryPolicy) (State, time.Time) {
-	seen := func(at *time.Time) bool { return at != nil && (k.HiddenSince == nil || at.Before(*k.HiddenSince)) }
-	joined, fetched, failed := seen(k.ConfirmedAt), seen(k.FetchedAt), seen(k.LastFailedAt)
-	leased := k.State == InFlight || k.State == Consumed
+func (r *statusRow) shown(onExpiry ExpiryPolicy) (State, time.Time) {
+	seen := func(at *time.Time) bool { return at != nil && (r.HiddenSince == nil || at.Before(*r.HiddenSince)) }
+	joined, fetched, failed := seen(r.ConfirmedAt), seen(r.FetchedAt), seen(r.LastFailedAt)
+	leased := r.State == InFlight || r.State == Consumed
 	switch {
 	case joined:
-		return Consumed, *k.ConfirmedAt
-	case k.Replaced || k.State == Superseded:
-		return Superseded, k.CreatedAt
-	case k.State == Expired || k.Now.Sub(k.CreatedAt) >= keepUnfetched:
-		return Expired, k.CreatedAt
-	case failed && (k.Failed || !fetched):
-		return Failed, *k.LastFailedAt
-	case leased && fetched && k.Now.Before(*k.GraceExpiresAt):
-		return InFlight, *k.FetchedAt
+		return Consumed, *r.ConfirmedAt
+	case r.Replaced || r.State == Superseded:
+		return Superseded, r.CreatedAt
+	case r.State == Expired || r.Now.Sub(r.CreatedAt) >= keepUnfetched:
+		return Expired, r.CreatedAt
+	case failed && (r.Failed || !fetched):
+		return Failed, *r.LastFailedAt
+	case leased && fetched && r.Now.Before(*r.GraceExpiresAt):
+		return InFlight, *r.FetchedAt
 	case leased && fetched && onExpiry == Consume:
-		return Consumed, *k.GraceExpiresAt
+		return Consumed, *r.GraceExpiresAt
 	}
-	return Available, k.CreatedAt
+	return Available, r.CreatedAt
 }

@@ -36,7 +36,7 @@ func allowed() map[string][]string {
 		"internal/node": {
 			"api", "api/mlsapi", "convos", "events", "idem", "internal/attachments",
 			"internal/attachments/filestore", "internal/attachments/s3store", "internal/dbmetrics",
-			"internal/duration", "internal/failpoint", "internal/invariants", "internal/localpg",
+			"internal/duration", "internal/failpoint", "internal/invariants", "internal/limit", "internal/localpg",
 			"internal/nsid", "internal/pgpool", "internal/push", "internal/quota", "internal/ratelog",
 			"internal/redact", "internal/relay", "internal/requests", "internal/serviceauth",
 			"internal/sessions", "internal/standby", "internal/terminal", "internal/tracing", "internal/transparency",

@@ -1,6 +1,9 @@
 package limit
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // Network returns the /64 of an IPv6 address, because one host usually has all of it. Any other
 // address stays as it is.
@@ -10,4 +13,9 @@ func Network(caller string) string {
 		return caller
 	}
 	return netip.PrefixFrom(addr.WithZone(""), 64).Masked().String()
+}
+
+// Within reports whether an address is in one of the networks. An IPv4 address may be mapped to IPv6.
+func Within(ip netip.Addr, networks []netip.Prefix) bool {
+	return slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(ip.Unmap()) })
 }

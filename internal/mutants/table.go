@@ -632,13 +632,13 @@ var mutants = []mutant{
 		{"api.hijacker.Hijack", `io.MultiReader(bytes.NewReader(early), conn)`, `conn`},
 		{"api.hijacker.Hijack", `r.Peek(len(early))`, `r.Peek(0)`}}},
 	{"a confirmation after a block shows", "TestGetWelcomeStatus", []edit{
-		{"welcome.kept.shown", `case joined:`, `case joined || k.ConfirmedAt != nil:`}}},
+		{"welcome.statusRow.shown", `case joined:`, `case joined || r.ConfirmedAt != nil:`}}},
 	{"a block ends a lease at once", "TestGetWelcomeStatus", []edit{
-		{"welcome.kept.shown", `leased := k.State == InFlight || k.State == Consumed`, `leased := k.State == InFlight`}}},
+		{"welcome.statusRow.shown", `leased := r.State == InFlight || r.State == Consumed`, `leased := r.State == InFlight`}}},
 	{"a join that fails in a request shows", "TestWelcomeStatusOfARequest", []edit{
-		{"welcome.kept.shown", `seen(k.LastFailedAt)`, `k.LastFailedAt != nil`}}},
+		{"welcome.statusRow.shown", `seen(r.LastFailedAt)`, `r.LastFailedAt != nil`}}},
 	{"everybody learns of a Welcome", "TestGetWelcomeStatus", []edit{
-		{"welcome.Service.Statuses", `if k.Sent {`, `if true {`}}},
+		{"welcome.Service.Statuses", `if r.Sent {`, `if true {`}}},
 	{"one member decides about a forked epoch", "TestPublishGroupInfoNeedsAgreement", []edit{
 		{"convos.PublishGroupInfo", `case forked:`, `case forked && false:`}}},
 	{"one member overrules another's claim", "TestPublishGroupInfoNeedsAgreement", []edit{
@@ -648,7 +648,7 @@ var mutants = []mutant{
 	{"answers that fit no request are a defect", "internal/pgpool.TestOutOfStep", []edit{
 		{"internal/pgpool.Unavailable", `|| outOfStep(err)`, ``}}},
 	{"a proxy's health checks use up its address", "TestHealthChecksOfProxies", []edit{
-		{"api.limiter.page", `if l.isProxy(c.RealIP()) {`, `if false {`}}},
+		{"api.limiter.page", `err == nil && limit.Within(ip, l.proxies)`, `err == nil && false && limit.Within(ip, l.proxies)`}}},
 	{"a PDS pays for its users", "internal/serviceauth.TestPDSOfNewUsers", []edit{
 		{"internal/serviceauth.addressLimits.admit", `if giveBack {`, `if giveBack && from == "" {`}}},
 	{"bad signatures cost no look-up", "internal/serviceauth.TestBadSignaturesSpendTheBudget", []edit{

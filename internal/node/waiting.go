@@ -4,10 +4,11 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"slices"
 	"sync"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"mlsd/internal/limit"
 )
 
 const (
@@ -99,6 +100,6 @@ func (w *waiting) address(c net.Conn) (address netip.Prefix, proxy bool) {
 		return address, false
 	}
 	ip := tcp.AddrPort().Addr().Unmap()
-	proxy = slices.ContainsFunc(w.proxies, func(p netip.Prefix) bool { return p.Contains(ip) })
+	proxy = limit.Within(ip, w.proxies)
 	return netip.PrefixFrom(ip.WithZone(""), min(ip.BitLen(), 64)).Masked(), proxy
 }
