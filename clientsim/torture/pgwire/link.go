@@ -188,16 +188,21 @@ func (l *link) swallow(d time.Duration, from *bufio.Reader) {
 // orphan ends the client's connection, so that no answer comes, sends m to the server, and waits until
 // the server has taken it: a server whose connection is reset can lose what it has not read.
 func (l *link) orphan(m []byte) {
-	l.proxy.orphans.Add(1)
-	defer l.proxy.orphans.Add(-1)
-	l.orphaned.Store(true)
-	_ = l.client.Close()
+	defer l.abandon()()
 	if _, err := l.server.Write(m); err != nil {
 		return
 	}
 	if half, ok := l.server.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		<-l.closed // the server ends the connection
 	}
+}
+
+// abandon ends the client's connection. done is called when the server needs the link no longer.
+func (l *link) abandon() (done func()) {
+	l.proxy.orphans.Add(1)
+	l.orphaned.Store(true)
+	_ = l.client.Close() // it ends, whatever Close says
+	return func() { l.proxy.orphans.Add(-1) }
 }
 
 // deliverLate ends the client's connection. After d it sends the rest of the client's request,
@@ -211,10 +216,7 @@ func (l *link) deliverLate(d time.Duration, m message) {
 		}
 		rest = append(rest, m...)
 	}
-	l.proxy.orphans.Add(1)
-	defer l.proxy.orphans.Add(-1)
-	l.orphaned.Store(true)
-	_ = l.client.Close()
+	defer l.abandon()()
 	l.sleep(d)
 	if _, err := l.server.Write(append(rest, terminate...)); err != nil {
 		return
