@@ -50,7 +50,7 @@ func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error
 	if err != nil {
 		return err
 	}
-	var first *mlsapi.GetKeyPackagesOutput
+	var first keypackages.ClaimResult
 	err = h.write(c, scope, key, content(p.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 		if used != nil {
 			return nil, used
@@ -59,7 +59,7 @@ func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error
 		if err != nil {
 			return nil, err
 		}
-		first = claimAnswer(taken)
+		first = taken
 		return recordOf(taken)
 	})
 	if err != nil {
@@ -68,7 +68,7 @@ func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error
 	if c.replayed || c.found { // a repetition can have claimed the same KeyPackages, for another time
 		return h.replayClaim(c)
 	}
-	return c.reply(first)
+	return c.replyClaim(first)
 }
 
 // useForClaim uses the caller's token up. used is ErrReplayed if the token was used before. A claim
@@ -86,6 +86,15 @@ func (c *call) useForClaim(key string) (keyOfClaim string, used, err error) {
 		return "", nil, used
 	}
 	return key, used, nil
+}
+
+// replyClaim sets the answer to a claim.
+func (c *call) replyClaim(r keypackages.ClaimResult) error {
+	size := 0
+	for _, k := range r.Claimed {
+		size += len(k.Body)
+	}
+	return c.replyObject(size, claimAnswer(r))
 }
 
 func claimAnswer(r keypackages.ClaimResult) *mlsapi.GetKeyPackagesOutput {
@@ -151,8 +160,7 @@ func (h *handlers) replayClaim(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.reply(claimAnswer(keypackages.ClaimResult{Claimed: claimed, Missing: record.Missing,
-		Limited: record.Limited}))
+	return c.replyClaim(keypackages.ClaimResult{Claimed: claimed, Missing: record.Missing, Limited: record.Limited})
 }
 
 func claimedView(k keypackages.Claimed) mlsapi.KeyPackageRef {

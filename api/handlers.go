@@ -88,12 +88,13 @@ func convoID(text string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// cipherSuite parses the name of a cipher suite of RFC 9420. The server verifies objects of all.
+// cipherSuite parses the name of a cipher suite. The server verifies objects of all that it knows.
 func cipherSuite(name string) (mls.CipherSuite, error) {
 	suite, ok := mls.ParseCipherSuite(name)
 	if !ok {
 		return 0, named(mlsapi.ErrInvalidCipherSuite, lexcodec.Malformed("cipherSuite",
-			"must be a cipher suite of RFC 9420 (§17.1), such as "+mls.CipherSuite(1).String(), name).Message)
+			"must be a cipher suite of RFC 9420 (§17.1), such as "+mls.CipherSuite(1).String()+
+				", or a post-quantum one, such as "+mls.SuiteXWing.String(), name).Message)
 	}
 	return suite, nil
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"encoding/base64"
 	"slices"
 	"sync"
 
@@ -95,6 +96,15 @@ func (c *call) replyLarge(v lexcodec.Appender) error {
 	c.answer = v.AppendJSON(*c.buffer)
 	*c.buffer = c.answer
 	return nil
+}
+
+// replyObject is reply for an answer with n bytes of MLS objects, which were read. It first holds the
+// memory for them and for their base64.
+func (c *call) replyObject(n int, v lexcodec.Appender) error {
+	if err := c.hold(n + answerSmall + base64.StdEncoding.EncodedLen(n)); err != nil {
+		return err
+	}
+	return c.reply(v)
 }
 
 // Sizes of reused buffers, in bytes: of a new one, and of the largest that is kept. A page of 100

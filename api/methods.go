@@ -78,8 +78,8 @@ const (
 	bodySignal   = 16 * kib
 	bodySmall    = 256 * kib
 	bodyReport   = 512 * kib // 256 KiB of a sealed report, in base64
-	bodyPackages = 1 * mib   // 100 KeyPackages of 4 KiB each, in base64
-	bodyCommit   = 5 * mib   // a commit, a Welcome and a GroupInfo of 1 MiB each, in base64
+	bodyPackages = 3 * mib   // 100 KeyPackages of 20 KiB each, in base64
+	bodyCommit   = 14 * mib  // a commit, a Welcome and a GroupInfo of 10 MiB together, in base64
 	bodyPart     = attachments.PartSize
 	bodyMessage  = 15 * mib // 10 MiB of ciphertext in base64, and the other fields
 )
@@ -89,7 +89,7 @@ const (
 	answerSmall  = 4 * kib
 	answerCounts = 128 * kib   // one entry for each KeyPackage, cipher suite or device
 	answerRoster = 256 * kib   // a convo with 1,000 members
-	answerObject = 4 * mib     // a Welcome, a GroupInfo, or the KeyPackages of a claim
+	answerObject = 4 * mib     // a Welcome, a GroupInfo, or the KeyPackages of a claim; larger ones take more: see replyObject
 	answerPage   = 512 * kib   // at first: it grows as its rows come
 	answerBytes  = answerPiece // at a time
 )

@@ -144,8 +144,8 @@ func TestWrongInputs(t *testing.T) {
 		{"a body of 300 KiB", body(mlsapi.NSIDUpdateCursor, strings.Repeat(" ", 300<<10)),
 			http.StatusRequestEntityTooLarge, "PayloadTooLarge", "got 307200",
 			"the body of " + mlsapi.NSIDUpdateCursor + " must have at most 262144 bytes"},
-		{"a commit of 1 MiB and more", alice.post(mlsapi.NSIDSubmitCommit, &mlsapi.SubmitCommitInput{ConvoID: c.id,
-			Commit: make([]byte, 1<<20+1)}), bad, invalidRequest, "got 1048577", "commit must have at most 1048576 bytes"},
+		{"a commit of 3 MiB and more", alice.post(mlsapi.NSIDSubmitCommit, &mlsapi.SubmitCommitInput{ConvoID: c.id,
+			Commit: make([]byte, 3<<20+1)}), bad, invalidRequest, "got 3145729", "commit must have at most 3145728 bytes"},
 		{"a proposal of 1 MiB and more", sent(func(in *mlsapi.SendMessageInput) {
 			in.Ciphertext = mlstest.Proposal(c.group, c.epoch, strings.Repeat("x", 1<<20))
 		}), http.StatusRequestEntityTooLarge, mlsapi.ErrMessageTooLarge, "a handshake of 1048", "at most 1048576 are taken"},

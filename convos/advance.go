@@ -101,9 +101,13 @@ func (c *locked) checkCommit(ctx context.Context, tx pgx.Tx, by syntax.DID, comm
 	error) {
 	h, err := mls.ParseHeader(commit)
 	refused := c.checkDispute(by, allowed)
+	most := mls.CipherSuite(c.cipherSuite).Limits().Commit
 	switch {
 	case err != nil:
 		return h, invalid(Commit, "%v", err)
+	case len(commit) > most:
+		return h, invalid(Commit, "%d bytes, and a commit of %s has at most %d", len(commit),
+			mls.CipherSuite(c.cipherSuite), most)
 	case h.ContentType != mls.ContentTypeCommit:
 		return h, invalid(Commit, "content_type is %s, and not commit (RFC 9420 §6)", h.ContentType)
 	case !bytes.Equal(h.GroupID, c.groupID):

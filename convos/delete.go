@@ -46,7 +46,7 @@ const NSIDDelete = "mlsd.convos.delete"
 const (
 	purgeBatch    = 1000     // rows of each table
 	purgeBytes    = 64 << 20 // of log entries, or one entry
-	purgeWelcomes = 64       // rows of welcome_bodies, of 1 MiB each at most
+	purgeWelcomes = 64       // rows of welcome_bodies, of 3 MiB each at most
 )
 
 // deleteSQL deletes the rows of a convo that say that it exists.

@@ -66,15 +66,15 @@ func (c *locked) publicGroup(ctx context.Context, tx pgx.Tx) (g publicGroup, err
 }
 
 // keepGroup stores the public state of the convo's group at epoch, with the GroupInfo if one was
-// sent. If the state is not known or too large, keepGroup deletes the older one. Later commits are
-// then checked by their form only.
+// sent. If the state is not known, or larger than a GroupInfo can be, keepGroup deletes the older
+// one. Later commits are then checked by their form only.
 func keepGroup(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, g publicGroup, groupInfo []byte) error {
 	var state []byte
 	if g.Group != nil {
 		state = g.Encode()
 	}
 	var err error
-	if state == nil || len(state) > mls.MaxGroupInfoSize {
+	if state == nil || len(state) > g.CipherSuite.Limits().GroupInfo {
 		_, err = tx.Exec(ctx, `DELETE FROM public_groups WHERE convo_id = $1`, convo)
 	} else {
 		_, err = tx.Exec(ctx, `

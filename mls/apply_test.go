@@ -57,7 +57,7 @@ func testApply(t *testing.T, g *groupSpec, n uint32) {
 	apply("psk alone", &commitSpec{noPath: true, proposals: [][]byte{pskProposal(g.suite.hashSize(), "id")}})
 	// The external committer takes the leaf of a member that the same commit removes.
 	joiner := *carol
-	externalInit := byValue(cat(u16(6), vec(newHPKEKey(t, g.suite))))
+	externalInit := byValue(cat(u16(6), vec(newKEMOutput(t, g.suite))))
 	g.members[n] = &joiner
 	c := apply("resync", &commitSpec{external: &joiner, proposals: [][]byte{externalInit, removeOf(n)}})
 	if !c.External || c.Committer != n || len(c.Adds) != 1 || len(c.Removes) != 1 {
@@ -88,7 +88,7 @@ func TestApplyRefuses(t *testing.T) {
 	t.Parallel()
 	stranger := newSpec(t, SuiteX25519AES128)
 	other := newSpec(t, SuiteX25519AES128)
-	external := byValue(cat(u16(6), vec(newHPKEKey(t, SuiteX25519AES128))))
+	external := byValue(cat(u16(6), vec(newKEMOutput(t, SuiteX25519AES128))))
 	broken := newSpec(t, SuiteX25519AES128).build(t)
 	broken[len(broken)-1] ^= 1
 	const list, path = "Commit.proposals", "Commit.path"

@@ -2,14 +2,20 @@ package mls
 
 import (
 	"crypto"
+	"crypto/ecdh"
 	"crypto/ecdsa"
 	"crypto/ed25519"
+	"crypto/mlkem"
 	"crypto/rand"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/cloudflare/circl/sign"
 	"github.com/cloudflare/circl/sign/ed448"
+	"github.com/cloudflare/circl/sign/mldsa/mldsa44"
+	"github.com/cloudflare/circl/sign/mldsa/mldsa65"
+	"github.com/cloudflare/circl/sign/mldsa/mldsa87"
 	"golang.org/x/crypto/cryptobyte"
 )
 
@@ -82,45 +88,68 @@ func newSpec(t testing.TB, suite CipherSuite) *keyPackageSpec {
 		leafExts:    ext(0x2a2a, 1, 2, 3),
 		packageExts: ext(0x4a4a),
 	}
-	if p := suite.params(); p.sign.curve != nil {
-		key, err := ecdsa.GenerateKey(p.sign.curve, rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.signer = key
-		if s.sigKey, err = key.PublicKey.Bytes(); err != nil {
-			t.Fatal(err)
-		}
-		return s
-	} else if p.sign.keySize == ed448.PublicKeySize {
-		pub, key, err := ed448.GenerateKey(rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.signer, s.sigKey = key, pub
-		return s
-	}
-	pub, key, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.signer, s.sigKey = key, pub
+	s.signer, s.sigKey = newSigner(t, suite)
 	return s
 }
 
+func newSigner(t testing.TB, suite CipherSuite) (signer crypto.Signer, public []byte) {
+	t.Helper()
+	switch p := suite.params(); {
+	case p.sign.curve != nil:
+		key := must(ecdsa.GenerateKey(p.sign.curve, rand.Reader))(t)
+		return key, must(key.PublicKey.Bytes())(t)
+	case p.sign.keySize == ed25519.PublicKeySize:
+		pub, key, err := ed25519.GenerateKey(rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return key, pub
+	default:
+		for _, s := range []sign.Scheme{ed448.Scheme(), mldsa44.Scheme(), mldsa65.Scheme(), mldsa87.Scheme()} {
+			if s.PublicKeySize() == p.sign.keySize {
+				pub, key, err := s.GenerateKey()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return key.(crypto.Signer), must(pub.MarshalBinary())(t)
+			}
+		}
+		t.Fatalf("no signer for %s", suite)
+		return nil, nil
+	}
+}
+
+// newHPKEKey returns a new public key of the suite's KEM.
 func newHPKEKey(t testing.TB, suite CipherSuite) []byte {
 	t.Helper()
-	form := suite.params().kem
-	if form.curve == nil { // X448: every key of 56 bytes is one
-		key := make([]byte, form.size)
-		rand.Read(key)
-		return key
+	curves := map[int]ecdh.Curve{32: ecdh.X25519(), 65: ecdh.P256(), 97: ecdh.P384(), 133: ecdh.P521()}
+	switch size := suite.params().kem.keySize; size {
+	case 56: // X448: any bytes
+		return random(56)
+	case mlkem.EncapsulationKeySize768:
+		return must(mlkem.GenerateKey768())(t).EncapsulationKey().Bytes()
+	case mlkem.EncapsulationKeySize1024:
+		return must(mlkem.GenerateKey1024())(t).EncapsulationKey().Bytes()
+	case mlkem.EncapsulationKeySize768 + 32: // X-Wing
+		return cat(must(mlkem.GenerateKey768())(t).EncapsulationKey().Bytes(), random(32))
+	default:
+		return must(curves[size].GenerateKey(rand.Reader))(t).PublicKey().Bytes()
 	}
-	key, err := form.curve.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
+}
+
+// newKEMOutput returns what encrypting to a key of the suite could put in front of the ciphertext.
+func newKEMOutput(t testing.TB, suite CipherSuite) []byte {
+	t.Helper()
+	if p := suite.params(); p.kem.outputSize != p.kem.keySize {
+		return random(p.kem.outputSize)
 	}
-	return key.PublicKey().Bytes()
+	return newHPKEKey(t, suite)
+}
+
+func random(size int) []byte {
+	b := make([]byte, size)
+	rand.Read(b)
+	return b
 }
 
 func basic(identity string) []byte { return cat(u16(1), vec([]byte(identity))) }
@@ -131,9 +160,10 @@ func (s *keyPackageSpec) sign(t testing.TB, label string, content []byte) []byte
 	message := cat(vec([]byte("MLS 1.0 "+label)), vec(content))
 	opts := crypto.Hash(0)
 	if p := CipherSuite(s.suite).params(); p != nil && p.sign.curve != nil {
-		h := p.hash.New()
+		opts = map[int]crypto.Hash{65: crypto.SHA256, 97: crypto.SHA384, 133: crypto.SHA512}[p.sign.keySize]
+		h := opts.New()
 		h.Write(message)
-		message, opts = h.Sum(nil), p.hash
+		message = h.Sum(nil)
 	}
 	sig, err := s.signer.Sign(rand.Reader, message, opts)
 	if err != nil {

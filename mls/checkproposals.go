@@ -119,7 +119,7 @@ func (a *applier) checkProposal(p sentProposal, touched map[uint32]struct{}, psk
 			return refuse("PreSharedKeyID", "12.2", "one PSK twice")
 		}
 	case ProposalExternalInit:
-		if !a.g.CipherSuite.validHPKEKey(p.kemOutput) {
+		if !a.g.CipherSuite.validKEMOutput(p.kemOutput) {
 			return refuse("ExternalInit.kem_output", "8.3", "not an output of the suite's KEM")
 		}
 	}

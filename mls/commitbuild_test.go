@@ -150,7 +150,7 @@ func (c *commitSpec) path(t testing.TB, g *groupSpec, signer *keyPackageSpec) []
 		var secrets [][]byte
 		a.tree.resolve(steps[i].copath, func(x nodeIndex) bool {
 			if !x.isLeaf() || !contains(a.added, x.leaf()) {
-				secrets = append(secrets, cat(vec(newHPKEKey(t, g.suite)), vec(make([]byte, g.suite.hashSize()+16))))
+				secrets = append(secrets, cat(vec(newKEMOutput(t, g.suite)), vec(make([]byte, g.suite.hashSize()+16))))
 			}
 			return true
 		})

@@ -55,29 +55,3 @@
 // one of [ErrMalformed], [ErrUnsupported], [ErrTooLarge], [ErrExpired], [ErrLifetimeTooLong] and
 // [ErrBadSignature].
 package mls
-
-// Limits on the encoded size of each object, in bytes. They apply before anything is parsed. There
-// is one exception: MaxMessageSize applies to a PrivateMessage first, and MaxCommitSize once its
-// content type is known to be a handshake.
-const (
-	MaxKeyPackageSize = 4 << 10
-	MaxCommitSize     = 1 << 20
-	MaxWelcomeSize    = 1 << 20
-	MaxGroupInfoSize  = 1 << 20
-	MaxMessageSize    = 10 << 20
-)
-
-// Limits on parts that cost every member of a group: a leaf stays in the tree, and a context is
-// hashed for each signature. A leaf starts as a part of a KeyPackage.
-const (
-	MaxLeafNodeSize          = MaxKeyPackageSize
-	MaxContextExtensionsSize = 64 << 10
-)
-
-// MaxGroupIDSize is the longest group_id accepted, in bytes: 128 hexadecimal
-// characters on the XRPC surface.
-const MaxGroupIDSize = 64
-
-// MaxEpoch is the highest epoch accepted: 2^53-1, the largest integer that every JSON parser reads
-// exactly. RFC 9420 itself has 64 bits.
-const MaxEpoch = 1<<53 - 1

@@ -27,7 +27,7 @@ func TestSelfRemove(t *testing.T) {
 		forged, byForged := proposalOf(t, g, proposeAs(t, g, g.members[1], member(2), u16(10)))
 		update, byUpdate := proposalOf(t, g, proposeAs(t, g, g.members[2], member(2), updateOf(t, g, 2)))
 		all := []*ProposalMessage{two, three, own, forged, update}
-		externalInit := byValue(cat(u16(6), vec(newHPKEKey(t, suite))))
+		externalInit := byValue(cat(u16(6), vec(newKEMOutput(t, suite))))
 		joiner := newSpec(t, suite)
 		for name, c := range map[string]struct {
 			spec    commitSpec

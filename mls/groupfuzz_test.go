@@ -42,7 +42,8 @@ func FuzzCommit(f *testing.F) {
 	for _, c := range []*commitSpec{
 		{}, {proposals: [][]byte{addOf(f, newSpec(f, g.suite)), removeOf(2)}},
 		{noPath: true, proposals: [][]byte{pskProposal(32, "x")}},
-		{external: newSpec(f, g.suite), proposals: [][]byte{byValue(cat(u16(6), vec(newHPKEKey(f, g.suite)))), removeOf(4)}},
+		{external: newSpec(f, g.suite), proposals: [][]byte{
+			byValue(cat(u16(6), vec(newKEMOutput(f, g.suite)))), removeOf(4)}},
 	} {
 		f.Add(c.build(f, g))
 	}

@@ -42,6 +42,9 @@ func ParseGroupInfo(msg []byte) (GroupInfo, error) {
 	if err := r.finish(); err != nil {
 		return GroupInfo{}, err
 	}
+	if err := checkSize("GroupInfo", msg, g.CipherSuite.Limits().GroupInfo); err != nil {
+		return GroupInfo{}, err
+	}
 	if tree, ok := g.Extensions.Get(ExtensionRatchetTree); ok {
 		g.HasRatchetTree = true
 		if err := checkRatchetTree(tree); err != nil {
@@ -105,7 +108,7 @@ func checkExternalPub(suite CipherSuite, data []byte) error {
 	if r.err == nil {
 		reason = strconv.Itoa(len(r.s)) + " bytes after the key"
 	}
-	if p := suite.params(); p != nil && len(data) == p.kem.size {
+	if p := suite.params(); p != nil && len(data) == p.kem.keySize {
 		reason = strconv.Itoa(len(data)) +
 			" bytes without their length, as ts-mls writes them; write opaque external_pub<V>: the length, then the key"
 	}

@@ -78,7 +78,7 @@ func ParseProposal(msg []byte) (*ProposalMessage, error) {
 }
 
 func parseHandshake(object string, msg []byte, want ContentType) (h Header, parts handshake, err error) {
-	if err := checkSize(object, msg, MaxCommitSize); err != nil {
+	if err := checkSize(object, msg, maxHandshakeSize(want)); err != nil {
 		return h, parts, err
 	}
 	r := newReader(object, msg)

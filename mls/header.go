@@ -39,8 +39,8 @@ func ParseHeader(msg []byte) (Header, error) {
 	switch {
 	case r.err != nil:
 	case h.WireFormat == WireFormatPrivateMessage:
-		r.privateMessage(&h, len(msg))
-	case h.WireFormat == WireFormatPublicMessage && len(msg) > MaxCommitSize:
+		r.privateMessage(&h)
+	case h.WireFormat == WireFormatPublicMessage && len(msg) > MaxCommitSize: // before its parts are read
 		return Header{}, tooLarge("PublicMessage", len(msg), MaxCommitSize)
 	case h.WireFormat == WireFormatPublicMessage:
 		r.publicMessage(&h)
@@ -49,6 +49,10 @@ func ParseHeader(msg []byte) (Header, error) {
 	}
 	if err := r.finish(); err != nil {
 		return Header{}, err
+	}
+	if most := maxHandshakeSize(h.ContentType); h.ContentType != ContentTypeApplication && len(msg) > most {
+		return Header{}, &ParseError{Object: h.WireFormat.String(), Reason: "a handshake of " + sizes(len(msg), most),
+			Kind: ErrTooLarge}
 	}
 	return h, nil
 }
@@ -60,17 +64,13 @@ func (r *reader) mlsMessage() WireFormat {
 	return WireFormat(r.u16("wire_format"))
 }
 
-// privateMessage reads a PrivateMessage (§6.3) of size bytes into h.
-func (r *reader) privateMessage(h *Header, size int) {
+// privateMessage reads a PrivateMessage (§6.3) into h.
+func (r *reader) privateMessage(h *Header) {
 	r.object = "PrivateMessage"
 	r.in = place{"PrivateMessage", "6.3"}
 	h.GroupID = r.groupID()
 	h.Epoch = r.epoch()
 	h.ContentType = r.contentType()
-	if h.ContentType != ContentTypeApplication && size > MaxCommitSize {
-		r.in.section = ""
-		r.fail(ErrTooLarge, "", "a handshake of "+sizes(size, MaxCommitSize))
-	}
 	r.opaque("authenticated_data")
 	r.opaque("encrypted_sender_data")
 	r.opaque("ciphertext")

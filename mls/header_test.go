@@ -87,7 +87,8 @@ func TestParseHeaderRefuses(t *testing.T) {
 		"content type 0":       {private([]byte("g"), 1, 0), ErrMalformed, "PrivateMessage.content_type"},
 		"content type 4":       {private([]byte("g"), 1, 4), ErrMalformed, "PrivateMessage.content_type"},
 		"message too large":    {make([]byte, MaxMessageSize+1), ErrTooLarge, ""},
-		"private commit large": {privateMessage(1, 3, MaxCommitSize), ErrTooLarge, "PrivateMessage"},
+		"private commit large": {privateMessage(1, 3, MaxCommitSize), ErrTooLarge, ""},
+		"proposal too large":   {privateMessage(1, 2, MaxProposalSize), ErrTooLarge, ""},
 		"public too large":     {append(publicCommit(1, testCommit(t)), make([]byte, MaxCommitSize)...), ErrTooLarge, ""},
 
 		"sender type 0": {framed(1, content(1, cat(u8(0), u32(0)), 3, nil)), ErrMalformed,

@@ -15,14 +15,14 @@ type hostileInput struct {
 }
 
 // hostileInputs returns inputs of about size bytes for every parser, and for the checks of a parsed
-// object. All are well-formed. KeyPackages have at most MaxKeyPackageSize bytes.
+// object. All are well-formed. KeyPackages have at most the size that their suite allows.
 func hostileInputs(t testing.TB, size int) (all []hostileInput) {
 	for parser, inputs := range map[string]map[string][]byte{
 		"ParseHeader":     hostileHandshakes(size),
 		"ParseCommit":     hostileCommits(size),
 		"ParseProposal":   hostileProposals(size),
 		"ParseWelcome":    hostileWelcomes(size),
-		"ParseKeyPackage": hostileKeyPackages(min(size, MaxKeyPackageSize)),
+		"ParseKeyPackage": hostileKeyPackages(min(size, SuiteX25519AES128.Limits().KeyPackage)),
 		"ParseGroupInfo":  hostileGroupInfos(size),
 		"ParseTree":       hostileTrees(size),
 	} {
@@ -68,7 +68,7 @@ var smallestLeaf = cat(vec(), vec(), basic(""), vec(), vec(), vec(), vec(), vec(
 // fullLeaves returns LeafNodes of about size bytes, within the limit. Each has a long list of one
 // kind.
 func fullLeaves(size int) map[string][]byte {
-	size = min(size, MaxLeafNodeSize-100)
+	size = min(size, SuiteX25519AES128.Limits().KeyPackage-100)
 	leaf := func(credential, capability, extensions []byte) []byte {
 		return cat(vec(), vec(), credential, vec(), vec(), vec(capability), vec(), vec(), u8(2), vec(extensions), vec())
 	}

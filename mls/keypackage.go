@@ -51,6 +51,9 @@ func ParseKeyPackage(msg []byte) (*KeyPackage, error) {
 	if err := r.finish(); err != nil {
 		return nil, err
 	}
+	if err := checkSize("KeyPackage", msg, k.CipherSuite.Limits().KeyPackage); err != nil {
+		return nil, err
+	}
 	k.setDerived()
 	return &k, nil
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -13,10 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-var supportedSuites = []CipherSuite{
-	SuiteX25519AES128, SuiteP256AES128, SuiteX25519ChaCha20, SuiteX448AES256, SuiteP521AES256, SuiteX448ChaCha20,
-	SuiteP384AES256,
-}
+var supportedSuites = slices.Sorted(maps.Keys(suites))
 
 func mustParse(t testing.TB, data []byte) *KeyPackage {
 	t.Helper()

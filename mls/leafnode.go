@@ -60,9 +60,9 @@ func (r *reader) leafNode() (l leafNode) {
 	l.tbs = r.since(start)
 	l.signature = r.opaque("signature")
 	l.raw = r.since(start)
-	if len(l.raw) > MaxLeafNodeSize {
+	if len(l.raw) > MaxKeyPackageSize {
 		r.in.section = ""
-		r.fail(ErrTooLarge, "", sizes(len(l.raw), MaxLeafNodeSize))
+		r.fail(ErrTooLarge, "", sizes(len(l.raw), MaxKeyPackageSize))
 	}
 	r.in = prev
 	return l
@@ -97,8 +97,11 @@ func (r *reader) capabilities() (c capabilities) {
 	return c
 }
 
-// verifyLeaf verifies a leaf's signature at its place in a group (§7.2).
+// verifyLeaf checks a leaf's size, and its signature at its place in a group (§7.2).
 func (c CipherSuite) verifyLeaf(l *leafNode, groupID []byte, index uint32) error {
+	if err := checkSize("LeafNode", l.raw, c.Limits().KeyPackage); err != nil {
+		return err
+	}
 	verify := c.verifier(l.signatureKey)
 	if verify == nil {
 		return refuseTree(ErrMalformed, "LeafNode.signature_key", "5.1.1", c.wrongSignatureKey(l.signatureKey))

@@ -22,6 +22,22 @@ func TestCipherSuiteNames(t *testing.T) {
 			t.Errorf("%s: %d %v", name, c, ok)
 		}
 	}
+	for c, name := range map[CipherSuite]string{
+		0x0042: "MLS_192_MLKEM1024_AES256GCM_SHA384_P384",
+		0x004D: "MLS_256_XWING_CHACHA20POLY1305_SHA256_Ed25519",
+		0x004E: "MLS_128_MLKEM768X25519_AES256GCM_SHA384_Ed25519",
+		0x004F: "MLS_128_MLKEM768X25519_AES128GCM_SHA256_Ed25519",
+		0x0050: "MLS_128_MLKEM768_AES256GCM_SHA384_P256",
+		0x0051: "MLS_192_MLKEM768_AES256GCM_SHA384_MLDSA65",
+		0x0052: "MLS_128_MLKEM768X25519_CHACHA20POLY1305_SHA384_MLDSA44",
+		0x0906: "MLS_256_MLKEM1024_AES256GCM_SHA512_MLDSA87",
+		0x0907: "MLS_256_MLKEM1024_AES256GCM_SHA384_MLDSA87",
+		0xF042: "MLS_128_MLKEM768_AES256GCM_SHA384_Ed25519",
+	} {
+		if got, ok := ParseCipherSuite(name); !ok || got != c || c.String() != name {
+			t.Errorf("%s: %d %v", name, got, ok)
+		}
+	}
 	for _, name := range []string{"", "0x7", "0x8", "mls_128_dhkemp256_aes128gcm_sha256_p256"} {
 		if c, ok := ParseCipherSuite(name); ok {
 			t.Errorf("%q is suite %d", name, c)
@@ -45,7 +61,7 @@ func TestErrorText(t *testing.T) {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	_, err = ParseWelcome(make([]byte, MaxWelcomeSize+1))
-	if err == nil || err.Error() != "Welcome too large: 1048577 bytes, and at most 1048576 are taken" ||
+	if err == nil || err.Error() != "Welcome too large: 3145729 bytes, and at most 3145728 are taken" ||
 		!errors.Is(err, ErrTooLarge) {
 		t.Errorf("got %v", err)
 	}

@@ -13,7 +13,7 @@ import (
 // because the list has a length.
 //
 // In a PublicMessage of its own, it is followed by a signature and a membership_tag. These are found
-// from the end. The suite says how long the tag is, and how long an EdDSA signature is. An ECDSA
+// from the end. The suite says how long the tag is, and how long an EdDSA or ML-DSA signature is. An ECDSA
 // signature is found by its DER encoding. More than one reading is possible, because the content can
 // end with bytes that look like the start of a signature. Then the reading that verifies is the
 // right one. All readings have the same ProposalRef, because it covers content and signature
@@ -25,7 +25,7 @@ func (r *reader) opaqueProposal(h *Header, start cryptobyte.String, parts *hands
 	parts.opaque = start
 	parts.typeEnd = len(start) - len(r.s)
 	for c := range suites {
-		if c > 0 && len(parts.readings(CipherSuite(c), h.SenderType)) > 0 {
+		if len(parts.readings(c, h.SenderType)) > 0 {
 			r.s = nil
 			return
 		}

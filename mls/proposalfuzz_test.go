@@ -83,7 +83,7 @@ func FuzzApply(f *testing.F) {
 		f.Add((&commitSpec{proposals: [][]byte{ref, removeOf(1)}, pending: []*ProposalMessage{m}}).build(f, g), p)
 		f.Add((&commitSpec{noPath: true, proposals: [][]byte{byRef}}).build(f, g), p)
 	}
-	externalInit := byValue(cat(u16(6), vec(newHPKEKey(f, g.suite))))
+	externalInit := byValue(cat(u16(6), vec(newKEMOutput(f, g.suite))))
 	f.Add((&commitSpec{external: joiner, proposals: [][]byte{externalInit, removeOf(4)}}).build(f, g), proposals[0])
 	tree := g.group.Tree.Encode()
 	f.Fuzz(func(t *testing.T, commit, proposal []byte) {

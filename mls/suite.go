@@ -2,19 +2,15 @@ package mls
 
 import (
 	"crypto"
-	"crypto/ecdh"
-	"crypto/ecdsa"
-	"crypto/ed25519"
 	"crypto/elliptic"
-	_ "crypto/sha256" // SHA-256, as a crypto.Hash
-	_ "crypto/sha512" // SHA-384 and SHA-512
 	"hash"
 	"strconv"
 
 	"github.com/cloudflare/circl/sign/ed448"
 )
 
-// CipherSuite is a code point of RFC 9420 §17.1.
+// CipherSuite is a code point of the registry of RFC 9420 §17.1, or one that
+// libraries use for a post-quantum suite of a draft.
 type CipherSuite uint16
 
 // The cipher suites of RFC 9420. The lexicons name all but the last as known values.
@@ -28,69 +24,63 @@ const (
 	SuiteP384AES256     CipherSuite = 7
 )
 
-// suiteParams is what the RFC says of one suite, as far as it is needed without secrets.
+// SuiteXWing is the post-quantum suite of draft-mahy-mls-xwing, as OpenMLS and Catbird have it. The
+// others have no constant: see the table.
+const SuiteXWing CipherSuite = 0x004D
+
+// suiteParams is what this package needs of one suite. It needs no secrets, so no AEAD.
 type suiteParams struct {
 	name string
 	hash crypto.Hash
-	kem  keyForm   // of the KEM's public keys and outputs (RFC 9180 §7.1)
+	kem  kem
 	sign signature // of leaves
 }
 
-// keyForm is the form of an HPKE public key. X448 keys are any 56 bytes.
-type keyForm struct {
-	size  int        // in bytes
-	curve ecdh.Curve // nil for X448
+// kem is the form of a KEM's public keys and of its outputs (kem_output).
+type kem struct {
+	keySize, outputSize   int                 // in bytes
+	validKey, validOutput func(b []byte) bool // b has the size
 }
 
 // signature is a signature algorithm (RFC 9420 §5.1.2).
 type signature struct {
-	keySize  int            // of a public key, in bytes
-	size     int            // of a signature, in bytes; 0 for ECDSA, whose DER encodings differ in size
-	curve    elliptic.Curve // ECDSA only
-	verifyBy func(key, content, signature []byte) bool
+	keySize int            // of a public key, in bytes
+	size    int            // of a signature, in bytes; 0 for ECDSA, whose DER encodings differ in size
+	curve   elliptic.Curve // ECDSA only
+	// verifier returns a function that verifies signatures of a key of keySize bytes, or nil if the
+	// key is none of the algorithm.
+	verifier func(key []byte) func(content, signature []byte) bool
 }
 
-// suites are the cipher suites of RFC 9420 §17.1 by code point.
-var suites = [...]suiteParams{
-	SuiteX25519AES128: {"MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519", crypto.SHA256, x25519, ed25519Signature},
-	SuiteP256AES128: {"MLS_128_DHKEMP256_AES128GCM_SHA256_P256", crypto.SHA256, p256,
-		signature{keySize: 65, curve: elliptic.P256()}},
-	SuiteX25519ChaCha20: {"MLS_128_DHKEMX25519_CHACHA20POLY1305_SHA256_Ed25519", crypto.SHA256, x25519, ed25519Signature},
-	SuiteX448AES256:     {"MLS_256_DHKEMX448_AES256GCM_SHA512_Ed448", crypto.SHA512, x448, ed448Signature},
-	SuiteP521AES256: {"MLS_256_DHKEMP521_AES256GCM_SHA512_P521", crypto.SHA512, p521,
-		signature{keySize: 133, curve: elliptic.P521()}},
-	SuiteX448ChaCha20: {"MLS_256_DHKEMX448_CHACHA20POLY1305_SHA512_Ed448", crypto.SHA512, x448, ed448Signature},
-	SuiteP384AES256: {"MLS_256_DHKEMP384_AES256GCM_SHA384_P384", crypto.SHA384, p384,
-		signature{keySize: 97, curve: elliptic.P384()}},
+// suites are the cipher suites by code point: those of RFC 9420 §17.1, then those of OpenMLS 0.9
+// (draft-ietf-mls-pq-ciphersuites and its predecessors, which have no registered code points yet).
+// ts-mls 2 has post-quantum suites in the range for private use; between services they mean nothing,
+// and one has the name of another number, so they are not here. It can be given any of these.
+var suites = map[CipherSuite]*suiteParams{
+	SuiteX25519AES128:   {"MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519", crypto.SHA256, x25519, signEd25519},
+	SuiteP256AES128:     {"MLS_128_DHKEMP256_AES128GCM_SHA256_P256", crypto.SHA256, p256, signP256},
+	SuiteX25519ChaCha20: {"MLS_128_DHKEMX25519_CHACHA20POLY1305_SHA256_Ed25519", crypto.SHA256, x25519, signEd25519},
+	SuiteX448AES256:     {"MLS_256_DHKEMX448_AES256GCM_SHA512_Ed448", crypto.SHA512, x448, signEd448},
+	SuiteP521AES256:     {"MLS_256_DHKEMP521_AES256GCM_SHA512_P521", crypto.SHA512, p521, signP521},
+	SuiteX448ChaCha20:   {"MLS_256_DHKEMX448_CHACHA20POLY1305_SHA512_Ed448", crypto.SHA512, x448, signEd448},
+	SuiteP384AES256:     {"MLS_256_DHKEMP384_AES256GCM_SHA384_P384", crypto.SHA384, p384, signP384},
+
+	0x0042:     {"MLS_192_MLKEM1024_AES256GCM_SHA384_P384", crypto.SHA384, mlkem1024, signP384},
+	SuiteXWing: {"MLS_256_XWING_CHACHA20POLY1305_SHA256_Ed25519", crypto.SHA256, xwing, signEd25519},
+	0x004E:     {"MLS_128_MLKEM768X25519_AES256GCM_SHA384_Ed25519", crypto.SHA384, xwing, signEd25519},
+	0x004F:     {"MLS_128_MLKEM768X25519_AES128GCM_SHA256_Ed25519", crypto.SHA256, xwing, signEd25519},
+	0x0050:     {"MLS_128_MLKEM768_AES256GCM_SHA384_P256", crypto.SHA384, mlkem768, signP256},
+	0x0051:     {"MLS_192_MLKEM768_AES256GCM_SHA384_MLDSA65", crypto.SHA384, mlkem768, signMLDSA65},
+	0x0052:     {"MLS_128_MLKEM768X25519_CHACHA20POLY1305_SHA384_MLDSA44", crypto.SHA384, xwing, signMLDSA44},
+	0x0906:     {"MLS_256_MLKEM1024_AES256GCM_SHA512_MLDSA87", crypto.SHA512, mlkem1024, signMLDSA87},
+	0x0907:     {"MLS_256_MLKEM1024_AES256GCM_SHA384_MLDSA87", crypto.SHA384, mlkem1024, signMLDSA87},
+	0xF042:     {"MLS_128_MLKEM768_AES256GCM_SHA384_Ed25519", crypto.SHA384, mlkem768, signEd25519},
 }
 
-var (
-	x25519 = keyForm{32, ecdh.X25519()}
-	x448   = keyForm{56, nil}
-	p256   = keyForm{65, ecdh.P256()}
-	p384   = keyForm{97, ecdh.P384()}
-	p521   = keyForm{133, ecdh.P521()}
+// params returns the suite's parameters, or nil if the table does not have it.
+func (c CipherSuite) params() *suiteParams { return suites[c] }
 
-	ed25519Signature = signature{
-		keySize: ed25519.PublicKeySize, size: ed25519.SignatureSize,
-		verifyBy: func(key, content, signature []byte) bool { return ed25519.Verify(key, content, signature) },
-	}
-	ed448Signature = signature{ // with an empty context, as RFC 9420 §5.1.2 has no other
-		keySize: ed448.PublicKeySize, size: ed448.SignatureSize,
-		verifyBy: func(key, content, signature []byte) bool { return ed448.Verify(key, content, signature, "") },
-	}
-)
-
-// params returns what the RFC says of the suite, or nil if the RFC does not define it.
-func (c CipherSuite) params() *suiteParams {
-	if c == 0 || int(c) >= len(suites) {
-		return nil
-	}
-	return &suites[c]
-}
-
-// String returns the name in the RFC, or the number in hexadecimal if it has no
-// name.
+// String returns the suite's name, or the number in hexadecimal if the table does not have it.
 func (c CipherSuite) String() string {
 	if p := c.params(); p != nil {
 		return p.name
@@ -98,21 +88,20 @@ func (c CipherSuite) String() string {
 	return "0x" + strconv.FormatUint(uint64(c), 16)
 }
 
-// ParseCipherSuite returns the suite of RFC 9420 with this name. Names are case-sensitive.
+// ParseCipherSuite returns the suite with this name. Names are case-sensitive.
 func ParseCipherSuite(name string) (CipherSuite, bool) {
-	for c := range suites {
-		if c > 0 && suites[c].name == name {
-			return CipherSuite(c), true
+	for c, p := range suites {
+		if p.name == name {
+			return c, true
 		}
 	}
 	return 0, false
 }
 
-// Supported reports whether this package can verify objects of the suite: whether RFC 9420 defines
-// it.
+// Supported reports whether this package can verify objects of the suite.
 func (c CipherSuite) Supported() bool { return c.params() != nil }
 
-// newHash returns the suite's hash, or nil for a suite that the RFC does not define.
+// newHash returns the suite's hash, or nil for an unknown suite.
 func (c CipherSuite) newHash() hash.Hash {
 	if p := c.params(); p != nil {
 		return p.hash.New()
@@ -128,48 +117,33 @@ func (c CipherSuite) hashSize() int {
 	return 0
 }
 
-// validHPKEKey reports whether key has the form of a public key of the suite's KEM (RFC 9180
-// §7.1.1): 32 or 56 bytes, or an uncompressed point on the curve.
+// validHPKEKey reports whether key is a public key of the suite's KEM: of an elliptic curve (RFC 9180
+// §7.1.1), of ML-KEM (FIPS 203 §7.2) or of both.
 func (c CipherSuite) validHPKEKey(key []byte) bool {
 	p := c.params()
-	if p == nil || len(key) != p.kem.size {
-		return false
-	}
-	if p.kem.curve == nil {
-		return true
-	}
-	_, err := p.kem.curve.NewPublicKey(key)
-	return err == nil
+	return p != nil && len(key) == p.kem.keySize && p.kem.validKey(key)
+}
+
+// validKEMOutput reports whether output has the form of an output of the suite's KEM: that of a
+// public key of an elliptic curve, or any bytes of the right length.
+func (c CipherSuite) validKEMOutput(output []byte) bool {
+	p := c.params()
+	return p != nil && len(output) == p.kem.outputSize && p.kem.validOutput(output)
 }
 
 // verifier returns a function that verifies signatures of key with the suite's algorithm (RFC 9420
-// §5.1.2). It returns nil if key is not a public key of the algorithm. That is Ed25519 or Ed448 with
-// signatures R ‖ S, or ECDSA with an uncompressed point as key and DER signatures over the suite's
-// hash.
+// §5.1.2). It returns nil if key is not a public key of the algorithm.
 func (c CipherSuite) verifier(key []byte) func(content, signature []byte) bool {
 	p := c.params()
 	if p == nil || len(key) != p.sign.keySize {
 		return nil
 	}
-	if p.sign.curve == nil {
-		return func(content, signature []byte) bool {
-			return len(signature) == p.sign.size && p.sign.verifyBy(key, content, signature)
-		}
-	}
-	pub, err := ecdsa.ParseUncompressedPublicKey(p.sign.curve, key)
-	if err != nil {
-		return nil
-	}
-	return func(content, signature []byte) bool {
-		h := p.hash.New()
-		h.Write(content)
-		return ecdsa.VerifyASN1(pub, h.Sum(nil), signature)
-	}
+	return p.sign.verifier(key)
 }
 
 // wrongHPKEKey and wrongSignatureKey say what is wrong with a public key of the suite. Both say
 // what to do about forms that known libraries write.
-func (c CipherSuite) wrongHPKEKey(key []byte) string { return wrongKey(key, c.params().kem.size) }
+func (c CipherSuite) wrongHPKEKey(key []byte) string { return wrongKey(key, c.params().kem.keySize) }
 func (c CipherSuite) wrongSignatureKey(key []byte) string {
 	return wrongKey(key, c.params().sign.keySize)
 }

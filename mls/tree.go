@@ -8,7 +8,7 @@ import (
 )
 
 // MaxTreeLeaves is the most leaves of a ratchet tree, with blank ones. So many members do not fit
-// in MaxGroupInfoSize. The limit is against trees of blank nodes, which have one byte each and must
+// in a GroupInfo. The limit is against trees of blank nodes, which have one byte each and must
 // all be hashed.
 const MaxTreeLeaves = 8192
 
@@ -53,7 +53,7 @@ func (m Member) DeviceID() string { return deviceID(m.SignatureKey) }
 //
 // Errors: ErrMalformed, ErrTooLarge, ErrUnsupported (an unknown suite; more than MaxTreeLeaves).
 func ParseTree(suite CipherSuite, data []byte) (*Tree, error) {
-	if err := checkSize("ratchet_tree", data, MaxGroupInfoSize); err != nil {
+	if err := checkSize("ratchet_tree", data, suite.Limits().GroupInfo); err != nil {
 		return nil, err
 	}
 	if suite.hashSize() == 0 {

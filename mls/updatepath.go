@@ -104,7 +104,7 @@ func (a *applier) checkSecrets(list []byte, want int) error {
 	r.in = place{"UpdatePathNode", "7.6"}
 	for ; len(r.s) > 0 && want > 0; want-- {
 		kem, ciphertext := r.opaque("kem_output"), r.opaque("ciphertext")
-		if r.err == nil && (!suite.validHPKEKey(kem) || len(ciphertext) != suite.hashSize()+tag) {
+		if r.err == nil && (!suite.validKEMOutput(kem) || len(ciphertext) != suite.hashSize()+tag) {
 			r.malformed("encrypted_path_secret", "not an HPKE ciphertext of the suite")
 		}
 	}

@@ -24,6 +24,9 @@ func ParseWelcome(msg []byte) (Welcome, error) {
 	if err := r.finish(); err != nil {
 		return Welcome{}, err
 	}
+	if err := checkSize("Welcome", msg, w.CipherSuite.Limits().Welcome); err != nil {
+		return Welcome{}, err
+	}
 	return w, nil
 }
 

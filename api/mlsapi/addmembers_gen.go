@@ -55,7 +55,7 @@ func (v *AddMembersInput) decode(d *lexcodec.Decoder) {
 			v.DIDList = lexcodec.Array(d, 1, 50, func(d *lexcodec.Decoder) syntax.DID { return d.DID() })
 		case "groupInfo":
 			d.Field(&o, 3, "groupInfo")
-			v.GroupInfo = d.Bytes(0, 1048576)
+			v.GroupInfo = d.Bytes(0, 4194304)
 		case "idempotencyKey":
 			d.Field(&o, 4, "idempotencyKey")
 			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())

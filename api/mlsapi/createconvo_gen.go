@@ -58,7 +58,7 @@ func (v *CreateConvoInput) decode(d *lexcodec.Decoder) {
 			v.GroupID = d.Text(0, 128)
 		case "groupInfo":
 			d.Field(&o, 3, "groupInfo")
-			v.GroupInfo = d.Bytes(0, 1048576)
+			v.GroupInfo = d.Bytes(0, 4194304)
 		case "idempotencyKey":
 			d.Field(&o, 4, "idempotencyKey")
 			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())

@@ -54,7 +54,7 @@ func (v *LeaveConvoInput) decode(d *lexcodec.Decoder) {
 			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		case "groupInfo":
 			d.Field(&o, 3, "groupInfo")
-			v.GroupInfo = d.Bytes(0, 1048576)
+			v.GroupInfo = d.Bytes(0, 4194304)
 		case "idempotencyKey":
 			d.Field(&o, 4, "idempotencyKey")
 			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())

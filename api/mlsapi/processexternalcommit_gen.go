@@ -38,13 +38,13 @@ func (v *ProcessExternalCommitInput) decode(d *lexcodec.Decoder) {
 		switch string(d.Name()) {
 		case "commit":
 			d.Field(&o, 0, "commit")
-			v.Commit = d.Bytes(0, 1048576)
+			v.Commit = d.Bytes(0, 3145728)
 		case "convoId":
 			d.Field(&o, 1, "convoId")
 			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		case "groupInfo":
 			d.Field(&o, 2, "groupInfo")
-			v.GroupInfo = d.Bytes(0, 1048576)
+			v.GroupInfo = d.Bytes(0, 4194304)
 		case "idempotencyKey":
 			d.Field(&o, 3, "idempotencyKey")
 			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())

@@ -33,7 +33,7 @@ func (v *PublishGroupInfoInput) decode(d *lexcodec.Decoder) {
 			v.ConvoID = d.Text(0, lexcodec.NoLimit)
 		case "groupInfo":
 			d.Field(&o, 1, "groupInfo")
-			v.GroupInfo = d.Bytes(0, 1048576)
+			v.GroupInfo = d.Bytes(0, 4194304)
 		default:
 			d.Skip(&o)
 		}

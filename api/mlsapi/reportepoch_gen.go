@@ -51,7 +51,7 @@ func (v *ReportEpochInput) decode(d *lexcodec.Decoder) {
 			v.Epoch = d.Integer(0, lexcodec.MaxInteger)
 		case "groupInfo":
 			d.Field(&o, 3, "groupInfo")
-			v.GroupInfo = d.Bytes(0, 1048576)
+			v.GroupInfo = d.Bytes(0, 4194304)
 		default:
 			d.Skip(&o)
 		}

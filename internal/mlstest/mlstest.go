@@ -7,6 +7,7 @@ package mlstest
 import (
 	"crypto/ecdh"
 	"crypto/ed25519"
+	"crypto/mlkem"
 	"crypto/rand"
 	"slices"
 	"sync"
@@ -18,13 +19,14 @@ import (
 	"mlsd/mls"
 )
 
-// Suite is the cipher suite of everything built here.
+// Suite is the cipher suite of everything built here, unless a device is given another.
 const Suite = mls.SuiteX25519AES128
 
 // Device is a client with its own signature key.
 type Device struct {
-	DID string
-	key ed25519.PrivateKey
+	DID   string
+	Suite mls.CipherSuite // one with Ed25519 signatures
+	key   ed25519.PrivateKey
 
 	once  sync.Once
 	place []byte // its leaf in the trees of GroupInfo
@@ -37,7 +39,7 @@ func NewDevice(t testing.TB, did string) *Device {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Device{DID: did, key: key}
+	return &Device{DID: did, Suite: Suite, key: key}
 }
 
 // Option changes a KeyPackage before it is signed.
@@ -68,7 +70,8 @@ func Identity(identity string) Option { return func(s *spec) { s.identity = iden
 func (d *Device) KeyPackage(t testing.TB, options ...Option) ([]byte, mls.KeyPackageRef) {
 	t.Helper()
 	now := time.Now()
-	s := spec{notBefore: now.Add(-time.Hour), notAfter: now.Add(30 * 24 * time.Hour), initKey: hpkeKey(t), identity: d.DID}
+	s := spec{notBefore: now.Add(-time.Hour), notAfter: now.Add(30 * 24 * time.Hour), initKey: hpkeKey(t, d.Suite),
+		identity: d.DID}
 	for _, o := range options {
 		o(&s)
 	}
@@ -82,7 +85,7 @@ func (d *Device) KeyPackage(t testing.TB, options ...Option) ([]byte, mls.KeyPac
 	}
 	body := encode(func(b *cryptobyte.Builder) {
 		b.AddUint16(uint16(mls.VersionMLS10))
-		b.AddUint16(uint16(Suite))
+		b.AddUint16(uint16(d.Suite))
 		vector(b, s.initKey)
 		b.AddBytes(leaf)
 		vector(b, extensions)
@@ -132,11 +135,11 @@ const (
 func (d *Device) leafContent(t testing.TB, identity string, source uint8, bySource func(*cryptobyte.Builder)) []byte {
 	t.Helper()
 	return encode(func(b *cryptobyte.Builder) {
-		vector(b, hpkeKey(t))
+		vector(b, hpkeKey(t, d.Suite))
 		vector(b, d.key.Public().(ed25519.PublicKey))
 		b.AddUint16(uint16(mls.CredentialTypeBasic))
 		vector(b, []byte(identity))
-		for _, capability := range [][]uint16{{uint16(mls.VersionMLS10)}, {uint16(Suite)}, {},
+		for _, capability := range [][]uint16{{uint16(mls.VersionMLS10)}, {uint16(d.Suite)}, {},
 			{uint16(mls.ProposalSelfRemove)}, {uint16(mls.CredentialTypeBasic)}} {
 			vector(b, u16s(capability...))
 		}
@@ -147,7 +150,7 @@ func (d *Device) leafContent(t testing.TB, identity string, source uint8, bySour
 }
 
 // Again returns the same device with a new leaf, as after a group removed it and added it again.
-func (d *Device) Again() *Device { return &Device{DID: d.DID, key: d.key} }
+func (d *Device) Again() *Device { return &Device{DID: d.DID, Suite: d.Suite, key: d.key} }
 
 // Update gives the device a new leaf, made for its place in the group.
 func (d *Device) Update(t testing.TB, group []byte, index uint32) {
@@ -193,6 +196,16 @@ func private(group []byte, epoch int64, kind mls.ContentType, body string) []byt
 // Welcome returns a Welcome for the KeyPackages.
 func Welcome(t testing.TB, refs ...mls.KeyPackageRef) []byte {
 	t.Helper()
+	return WelcomeIn(t, Suite, refs...)
+}
+
+// WelcomeIn is Welcome for a group of another suite.
+func WelcomeIn(t testing.TB, suite mls.CipherSuite, refs ...mls.KeyPackageRef) []byte {
+	t.Helper()
+	output := hpkeKey(t, Suite)
+	if suite == mls.SuiteXWing {
+		output = make([]byte, 1120)
+	}
 	random := make([]byte, 64)
 	if _, err := rand.Read(random); err != nil {
 		t.Fatal(err)
@@ -200,12 +213,12 @@ func Welcome(t testing.TB, refs ...mls.KeyPackageRef) []byte {
 	secrets := encode(func(b *cryptobyte.Builder) {
 		for _, ref := range refs {
 			vector(b, ref)
-			vector(b, random[:32])
+			vector(b, output)
 			vector(b, random)
 		}
 	})
 	return message(mls.WireFormatWelcome, encode(func(b *cryptobyte.Builder) {
-		b.AddUint16(uint16(Suite))
+		b.AddUint16(uint16(suite))
 		vector(b, secrets)
 		vector(b, random)
 	}))
@@ -233,13 +246,13 @@ func GroupInfoWith(t testing.TB, context, group []byte, epoch int64, members ...
 		nodes = append(append(nodes, 1, 1), m.place...)
 	}
 	tree := encode(func(b *cryptobyte.Builder) { vector(b, nodes) })
-	parsed, err := mls.ParseTree(Suite, tree)
+	parsed, err := mls.ParseTree(members[0].Suite, tree)
 	if err != nil {
 		t.Fatalf("the tree that was built does not parse: %v", err)
 	}
 	info := encode(func(b *cryptobyte.Builder) {
 		b.AddUint16(uint16(mls.VersionMLS10))
-		b.AddUint16(uint16(Suite))
+		b.AddUint16(uint16(members[0].Suite))
 		vector(b, group)
 		b.AddUint64(uint64(epoch))
 		vector(b, parsed.Hash())
@@ -260,13 +273,21 @@ func message(format mls.WireFormat, object []byte) []byte {
 	return slices.Concat(u16s(uint16(mls.VersionMLS10), uint16(format)), object)
 }
 
-func hpkeKey(t testing.TB) []byte {
+// hpkeKey returns a new public key of the suite's KEM: X25519, with ML-KEM-768 before it in X-Wing.
+func hpkeKey(t testing.TB, suite mls.CipherSuite) []byte {
 	t.Helper()
 	key, err := ecdh.X25519().GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return key.PublicKey().Bytes()
+	if suite != mls.SuiteXWing {
+		return key.PublicKey().Bytes()
+	}
+	pq, err := mlkem.GenerateKey768()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(pq.EncapsulationKey().Bytes(), key.PublicKey().Bytes()...)
 }
 
 // opaque encodes opaque<V>.

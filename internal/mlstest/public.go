@@ -149,15 +149,15 @@ func (d *Device) ExternalCommit(t testing.TB, groupInfo []byte, first *Device, p
 	info := parse(t, groupInfo)
 	init := encode(func(b *cryptobyte.Builder) {
 		b.AddUint16(uint16(mls.ProposalExternalInit))
-		vector(b, hpkeKey(t))
+		vector(b, hpkeKey(t, Suite))
 	})
-	rootKey := hpkeKey(t)
+	rootKey := hpkeKey(t, Suite)
 	sibling := sha256.Sum256(slices.Concat([]byte{1, 0, 0, 0, 0, 1}, first.place))
 	parentHash := sha256.Sum256(slices.Concat(opaque(rootKey), opaque(nil), opaque(sibling[:])))
 	leaf := d.leafContent(t, d.DID, leafFromCommit, func(b *cryptobyte.Builder) { vector(b, parentHash[:]) })
 	place := append(opaque(info.GroupID), 0, 0, 0, 1)
 	leaf = append(leaf, opaque(d.sign("LeafNodeTBS", slices.Concat(leaf, place)))...)
-	secrets := opaque(slices.Concat(opaque(hpkeKey(t)), opaque(make([]byte, 48))))
+	secrets := opaque(slices.Concat(opaque(hpkeKey(t, Suite)), opaque(make([]byte, 48))))
 	path := slices.Concat([]byte{1}, leaf, opaque(slices.Concat(opaque(rootKey), secrets)))
 	list := opaque(slices.Concat(ByValue(init), slices.Concat(proposals...)))
 	return publicMessage(d.signedAs(t, groupInfo, mls.SenderTypeNewMemberCommit, 0, mls.ContentTypeCommit,

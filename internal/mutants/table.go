@@ -387,6 +387,20 @@ var mutants = []mutant{
 	{"starvation", "TestNobodyStarves", []edit{
 		{"convos.lockConvo", `reserved_for <> $2`, `reserved_for = $2`}}},
 
+	// Post-quantum suites
+	{"a KeyPackage of any suite has the largest size", "mls.TestLimitsFollowTheSuite", []edit{
+		{"mls.ParseKeyPackage", `k.CipherSuite.Limits().KeyPackage`, `MaxKeyPackageSize`}}},
+	{"a GroupInfo of any suite has the largest size", "mls.TestLimitsFollowTheSuite", []edit{
+		{"mls.ParseGroupInfo", `g.CipherSuite.Limits().GroupInfo`, `MaxGroupInfoSize`}}},
+	{"a leaf of any suite has the largest size", "mls.TestLimitsFollowTheSuite", []edit{
+		{"mls.CipherSuite.verifyLeaf", `c.Limits().KeyPackage`, `MaxKeyPackageSize`}}},
+	{"a commit of any suite has the largest size", "api.TestCommitOfAnotherSuite", []edit{
+		{"convos.locked.checkCommit", `len(commit) > most`, `len(commit) > mls.MaxCommitSize`}}},
+	{"a coefficient of ML-KEM may be q", "mls.TestMLKEMKeys", []edit{
+		{"mls.isReduced", `uint16(b[1])>>4|uint16(b[2])<<4 >= q`, `uint16(b[1])>>4|uint16(b[2])<<4 > q`}}},
+	{"a KEM's output is a public key", "mls.TestApply", []edit{
+		{"mls.CipherSuite.validKEMOutput", `p.kem.outputSize && p.kem.validOutput(output)`, `p.kem.keySize && p.kem.validKey(output)`}}},
+
 	// What real clients send (M1, M2, M3)
 	{"SelfRemove is opaque (M1)", "TestSelfRemove", []edit{
 		{"mls.reader.proposal", `case ProposalSelfRemove:`, `case 0xffff:`}}},
@@ -1006,7 +1020,7 @@ var mutants = []mutant{
 	{"a claim without a key has no key", "TestTokenOfAClaim", []edit{
 		{"api.call.useForClaim", `key = "token:" + hex.EncodeToString(id[:])`, `_ = hex.EncodeToString(id[:])`}}},
 	{"the record of a claim is its answer", "TestClaimRecordIsSmall", []edit{
-		{"api.handlers.GetKeyPackages", `return recordOf(taken)`, `return first, nil`}}},
+		{"api.handlers.GetKeyPackages", `return recordOf(taken)`, `return claimAnswer(taken), nil`}}},
 	{"strangers are not counted together", "keypackages.TestStrangers", []edit{
 		{"keypackages/claim.sql", `AND claimed_by_stranger`, `AND claimed_by_stranger AND claimed_by = $3`}}},
 	{"claims of strangers are counted beyond the budget", "keypackages.TestClaimCountsByIndex", []edit{

@@ -48,7 +48,7 @@ public enum AddMembers: Procedure {
 
         public func check() throws {
             try Field("didList").check(didList, count: 1...50)
-            try Field("groupInfo").check(groupInfo, bytes: 0...1048576)
+            try Field("groupInfo").check(groupInfo, bytes: 0...4194304)
             try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
             try Field("keyPackageHashes").check(keyPackageHashes)
         }

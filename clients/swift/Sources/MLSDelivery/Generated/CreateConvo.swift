@@ -55,7 +55,7 @@ public enum CreateConvo: Procedure {
         public func check() throws {
             try Field("groupId").check(groupId, bytes: 0...128)
             try Field("currentEpoch").check(currentEpoch, in: 0...Int.max)
-            try Field("groupInfo").check(groupInfo, bytes: 0...1048576)
+            try Field("groupInfo").check(groupInfo, bytes: 0...4194304)
             try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
             try Field("initialMembers").check(initialMembers, count: 0...100)
             try Field("keyPackageHashes").check(keyPackageHashes)

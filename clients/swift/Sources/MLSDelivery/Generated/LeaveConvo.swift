@@ -44,7 +44,7 @@ public enum LeaveConvo: Procedure {
         }
 
         public func check() throws {
-            try Field("groupInfo").check(groupInfo, bytes: 0...1048576)
+            try Field("groupInfo").check(groupInfo, bytes: 0...4194304)
             try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
             try Field("targetDid").check(targetDid)
         }

@@ -20,7 +20,7 @@ public enum PublishGroupInfo: Procedure {
         }
 
         public func check() throws {
-            try Field("groupInfo").check(groupInfo, bytes: 0...1048576)
+            try Field("groupInfo").check(groupInfo, bytes: 0...4194304)
         }
     }
 

@@ -32,7 +32,7 @@ public enum ReportEpoch: Procedure {
         public func check() throws {
             try Field("authenticatorHash").check(authenticatorHash, bytes: 0...32)
             try Field("epoch").check(epoch, in: 0...Int.max)
-            try Field("groupInfo").check(groupInfo, bytes: 0...1048576)
+            try Field("groupInfo").check(groupInfo, bytes: 0...4194304)
         }
     }
 

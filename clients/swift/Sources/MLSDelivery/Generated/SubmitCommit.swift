@@ -38,8 +38,8 @@ public enum SubmitCommit: Procedure {
         }
 
         public func check() throws {
-            try Field("commit").check(commit, bytes: 0...1048576)
-            try Field("groupInfo").check(groupInfo, bytes: 0...1048576)
+            try Field("commit").check(commit, bytes: 0...3145728)
+            try Field("groupInfo").check(groupInfo, bytes: 0...4194304)
             try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
         }
     }

@@ -1,0 +1,63 @@
+package mls
+
+// Limits on the encoded size of an object of any suite, in bytes. They apply before anything is
+// parsed, except that what a PublicMessage or a PrivateMessage holds is only known then. Most suites
+// have lower limits: see [CipherSuite.Limits].
+const (
+	MaxKeyPackageSize = 20 << 10
+	MaxProposalSize   = 1 << 20
+	MaxCommitSize     = 3 << 20
+	MaxWelcomeSize    = 3 << 20
+	MaxGroupInfoSize  = 4 << 20
+	MaxMessageSize    = 10 << 20
+)
+
+// maxHandshakeSize returns the limit on a message with this content, other than application data.
+func maxHandshakeSize(t ContentType) int {
+	if t == ContentTypeProposal {
+		return MaxProposalSize
+	}
+	return MaxCommitSize
+}
+
+// MaxContextExtensionsSize is the limit on the extensions of a GroupContext, in bytes. A context is
+// hashed for each signature.
+const MaxContextExtensionsSize = 64 << 10
+
+// MaxGroupIDSize is the longest group_id accepted, in bytes: 128 hexadecimal
+// characters on the XRPC surface.
+const MaxGroupIDSize = 64
+
+// MaxEpoch is the highest epoch accepted: 2^53-1, the largest integer that every JSON parser reads
+// exactly. RFC 9420 itself has 64 bits.
+const MaxEpoch = 1<<53 - 1
+
+// Limits are limits on the encoded size of the objects of one suite, in bytes. A leaf has the limit
+// of a KeyPackage, because it starts as a part of one and stays in the tree. GroupInfo is also the
+// limit on a ratchet tree.
+type Limits struct{ KeyPackage, Commit, Welcome, GroupInfo int }
+
+// Limits returns the limits of the suite. Those of RFC 9420 have 4 KiB for a KeyPackage, and 1 MiB
+// for everything else. A post-quantum suite has as much more as its longer keys and signatures take:
+// in a KeyPackage once, in a commit and a Welcome an output of the KEM for each of a thousand members,
+// in a GroupInfo a leaf and a parent for each. No suite has more than the limits of any suite, so
+// groups with ML-DSA signatures can be as large as a GroupInfo of 4 MiB. An unknown suite has the
+// limits of RFC 9420.
+func (c CipherSuite) Limits() Limits {
+	const members = 1000
+	l := Limits{KeyPackage: 4 << 10, Commit: 1 << 20, Welcome: 1 << 20, GroupInfo: 1 << 20}
+	p := c.params()
+	if p == nil {
+		return l
+	}
+	longest := p521.keySize // of RFC 9420; its signatures have at most six bytes more
+	key, output := max(0, p.kem.keySize-longest), max(0, p.kem.outputSize-longest)
+	identity := max(0, p.sign.keySize-longest) + max(0, p.sign.size-longest)
+	signature := max(0, p.sign.size-longest)
+	return Limits{
+		KeyPackage: min(l.KeyPackage+2*key+identity+signature, MaxKeyPackageSize),
+		Commit:     min(l.Commit+members*output, MaxCommitSize),
+		Welcome:    min(l.Welcome+members*output, MaxWelcomeSize),
+		GroupInfo:  min(l.GroupInfo+members*(2*key+identity), MaxGroupInfoSize),
+	}
+}
