@@ -10,11 +10,12 @@ package mlsclient
 // Suite is an MLS cipher suite by its IANA number (RFC 9420 §17.1).
 type Suite uint16
 
-// The suites which both the server and the library verify.
+// The suites of the simulator. The library of this process has the first three, the agents have all.
 const (
 	SuiteX25519   Suite = 1
 	SuiteP256     Suite = 2
 	SuiteChaCha20 Suite = 3
+	SuiteXWing    Suite = 0x004D
 )
 
 // Name returns the registered name, as the contract's cipherSuite field
@@ -27,6 +28,8 @@ func (s Suite) Name() string {
 		return "MLS_128_DHKEMP256_AES128GCM_SHA256_P256"
 	case SuiteChaCha20:
 		return "MLS_128_DHKEMX25519_CHACHA20POLY1305_SHA256_Ed25519"
+	case SuiteXWing:
+		return "MLS_256_XWING_CHACHA20POLY1305_SHA256_Ed25519"
 	}
 	return "unknown"
 }

@@ -112,7 +112,7 @@ func (d *goDevice) signPackage(kp *keypackages.KeyPackage) error {
 // await keeps a KeyPackage's private half until its Welcome comes.
 func (d *goDevice) await(w *waitingPackage) KeyPackage {
 	raw := w.public.Marshal()
-	ref := refOf(raw, d.suite)
+	ref := refOf(raw)
 	d.waiting[ref] = w
 	return KeyPackage{Message: wrap(formatKeyPackage, raw), Ref: ref}
 }

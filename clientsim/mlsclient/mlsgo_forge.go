@@ -117,7 +117,7 @@ func forgePackage(d Device, change func(*keypackages.KeyPackage) error) (KeyPack
 		return KeyPackage{}, err
 	}
 	raw := public.Marshal()
-	return KeyPackage{Message: wrap(formatKeyPackage, raw), Ref: refOf(raw, forger.suite)}, nil
+	return KeyPackage{Message: wrap(formatKeyPackage, raw), Ref: refOf(raw)}, nil
 }
 
 // ReplayInitKey makes a KeyPackage with the init_key of another one.

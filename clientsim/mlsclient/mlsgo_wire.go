@@ -2,6 +2,7 @@ package mlsclient
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -12,7 +13,6 @@ import (
 	mlsext "github.com/thomas-vilte/mls-go/extensions"
 	"github.com/thomas-vilte/mls-go/group"
 	"github.com/thomas-vilte/mls-go/keypackages"
-	"github.com/thomas-vilte/mls-go/treesync"
 )
 
 // copyGroup clones a group by serialising it. The copy lacks the secrets of past epochs, which are
@@ -84,38 +84,69 @@ func IsLastResort(message []byte) (bool, error) {
 	}), nil
 }
 
-// readGroupInfo parses a framed GroupInfo and its tree.
-func readGroupInfo(message []byte) (*group.Info, *treesync.RatchetTree, error) {
+// readGroupInfo reads a GroupInfo and finds its ratchet tree, which it does not read.
+func readGroupInfo(message []byte) (info *group.Info, tree []byte, err error) {
 	raw, err := unwrap(formatGroupInfo, message)
 	if err != nil {
 		return nil, nil, err
 	}
-	info, err := group.UnmarshalGroupInfo(raw)
-	if err != nil {
+	if info, err = group.UnmarshalGroupInfo(raw); err != nil {
 		return nil, nil, err
 	}
 	for _, ext := range info.Extensions {
 		if ext.Type == mlsext.ExtensionTypeRatchetTree {
-			tree, err := treesync.UnmarshalTreeFromExtension(ext.Data, info.GroupContext.CipherSuite)
-			return info, tree, err
+			return info, ext.Data, nil
 		}
 	}
 	return nil, nil, errors.New("no ratchet tree in the GroupInfo")
 }
 
-// leavesOf lists the devices in a tree.
-func leavesOf(tree *treesync.RatchetTree) []Leaf {
-	var leaves []Leaf
-	for i := range tree.NumLeaves {
-		node := tree.GetLeaf(treesync.LeafIndex(i))
-		if node == nil || node.LeafData == nil || node.State != treesync.NodeStatePresent {
+// leavesOf lists the devices in the data of a ratchet_tree extension (RFC 9420 §12.4.3.3). It reads
+// no keys, because the library does not know all suites' keys.
+func leavesOf(extension []byte) (leaves []Leaf, err error) {
+	nodes, _, err := cutVector(extension)
+	one := func() byte { // the next byte
+		if err == nil && len(nodes) == 0 {
+			err = errors.New("a node that is cut off")
+		}
+		if err != nil {
+			return 0
+		}
+		defer func() { nodes = nodes[1:] }()
+		return nodes[0]
+	}
+	vectors := func(n int) (last []byte) { // the content of the last of the next n
+		for i := 0; i < n && err == nil; i++ {
+			last, nodes, err = cutVector(nodes)
+		}
+		return last
+	}
+	for index := uint32(0); err == nil && len(nodes) > 0; index++ {
+		const parent, fromKeyPackage, fromCommit = 2, 1, 3
+		switch {
+		case one() == 0: // blank
+			continue
+		case one() == parent:
+			vectors(3) // encryption_key, parent_hash, unmerged_leaves
 			continue
 		}
-		leaves = append(leaves, Leaf{
-			Index: i, Identity: string(node.LeafData.Credential.Identity), SignatureKey: node.LeafData.SigKeyBytes(),
-		})
+		leaf := Leaf{Index: index / 2, SignatureKey: vectors(2)} // after encryption_key
+		one()
+		one() // credential_type
+		leaf.Identity = string(vectors(1))
+		vectors(5) // capabilities
+		switch one() {
+		case fromKeyPackage:
+			for range 16 { // lifetime
+				one()
+			}
+		case fromCommit:
+			vectors(1) // parent_hash
+		}
+		vectors(2) // extensions, signature
+		leaves = append(leaves, leaf)
 	}
-	return leaves
+	return leaves, err
 }
 
 // ReadInfo reads a GroupInfo without the group's secrets.
@@ -124,8 +155,10 @@ func ReadInfo(groupInfo []byte) (*Info, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read a GroupInfo: %w", err)
 	}
-	read := &Info{GroupID: info.GroupContext.GroupID.AsSlice(), Epoch: info.GroupContext.Epoch.AsUint64(),
-		Leaves: leavesOf(tree)}
+	read := &Info{GroupID: info.GroupContext.GroupID.AsSlice(), Epoch: info.GroupContext.Epoch.AsUint64()}
+	if read.Leaves, err = leavesOf(tree); err != nil {
+		return nil, fmt.Errorf("read a GroupInfo's tree: %w", err)
+	}
 	for _, leaf := range read.Leaves {
 		if leaf.Index == uint32(info.Signer) {
 			read.Signer = leaf.Identity
@@ -136,17 +169,16 @@ func ReadInfo(groupInfo []byte) (*Info, error) {
 
 // PackageRef is the KeyPackageRef of a framed KeyPackage.
 func PackageRef(message []byte) ([]byte, error) {
-	kp, err := readPackage(message)
-	if err != nil {
+	if _, err := readPackage(message); err != nil {
 		return nil, fmt.Errorf("key package: %w", err)
 	}
-	return hex.DecodeString(refOf(message[len(wrap(formatKeyPackage, nil)):], kp.CipherSuite))
+	return hex.DecodeString(refOf(message[len(wrap(formatKeyPackage, nil)):]))
 }
 
 // refOf is the KeyPackageRef (RFC 9420 §5.2) of a KeyPackage without its MLSMessage header. The
-// library's KeyPackage.Hash is something else.
-func refOf(bare []byte, cs ciphersuite.CipherSuite) string {
-	return hex.EncodeToString(ciphersuite.MakeKeyPackageRef(bare, cs.HashFunction()).AsSlice())
+// library's KeyPackage.Hash is something else. All suites of the simulator have SHA-256.
+func refOf(bare []byte) string {
+	return hex.EncodeToString(ciphersuite.MakeKeyPackageRef(bare, sha256.New).AsSlice())
 }
 
 // IsPublic reports whether a handshake is a PublicMessage.

@@ -12,6 +12,8 @@ use openmls::{
     schedule::{ExternalPsk, PreSharedKeyId, Psk},
 };
 use openmls_basic_credential::SignatureKeyPair;
+use openmls_libcrux_crypto::Provider as Libcrux;
+use openmls_memory_storage::MemoryStorage;
 use openmls_rust_crypto::OpenMlsRustCrypto;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -129,9 +131,14 @@ struct Leaf {
     signature_key: Bytes,
 }
 
-/// One installation of an app, with storage of its own.
-struct Device {
-    provider: OpenMlsRustCrypto,
+/// The cryptography of a device, with storage of its own. OpenMLS has two, and each lacks a suite.
+trait Provider: OpenMlsProvider<StorageProvider = MemoryStorage> + Default {}
+impl Provider for OpenMlsRustCrypto {}
+impl Provider for Libcrux {}
+
+/// One installation of an app.
+struct Device<P> {
+    provider: P,
     identity: String,
     suite: Ciphersuite,
     signer: SignatureKeyPair,
@@ -143,14 +150,13 @@ struct Device {
     joining: HashMap<Bytes, MlsGroup>,
 }
 
-impl Device {
-    fn new(identity: &str, suite: u16, signer: Option<SignatureKeyPair>) -> Result<Self, Failure> {
-        let suite = Ciphersuite::try_from(suite)?;
+impl<P: Provider> Device<P> {
+    fn new(identity: &str, suite: Ciphersuite, signer: Option<SignatureKeyPair>) -> Result<Self, Failure> {
         let signer = match signer {
             Some(signer) => signer,
             None => SignatureKeyPair::new(suite.signature_algorithm())?,
         };
-        let provider = OpenMlsRustCrypto::default();
+        let provider = P::default();
         signer.store(provider.storage())?;
         let identity = identity.to_owned();
         let capabilities = Capabilities::builder()
@@ -347,24 +353,50 @@ fn state(group: &MlsGroup) -> Result<State, Failure> {
     })
 }
 
-/// Serves one request.
-fn serve(devices: &mut HashMap<String, Device>, request: &Request) -> Result<Answer, Failure> {
-    let mut answer = Answer::default();
-    if request.op == "device" {
-        let signer = match request.former.is_empty() {
-            true => None,
-            false => {
-                let former = devices.get(&request.former).ok_or("no such former device")?;
-                let public = former.signer.public();
-                SignatureKeyPair::read(former.provider.storage(), public, former.suite.signature_algorithm())
-            }
-        };
-        let device = Device::new(&request.identity, request.suite, signer)?;
-        answer.signature_key = Some(Bytes(device.signer.to_public_vec()));
-        devices.insert(request.device.clone(), device);
-        return Ok(answer);
+/// What a device does whatever its cryptography.
+trait Operations {
+    /// The signature key, as it is stored.
+    fn signer(&self) -> Option<SignatureKeyPair>;
+    /// Serves one request to the device.
+    fn serve(&mut self, request: &Request) -> Result<Answer, Failure>;
+}
+
+impl<P: Provider> Operations for Device<P> {
+    fn signer(&self) -> Option<SignatureKeyPair> {
+        SignatureKeyPair::read(self.provider.storage(), self.signer.public(), self.suite.signature_algorithm())
     }
-    let device = devices.get_mut(&request.device).ok_or("no such device")?;
+
+    fn serve(&mut self, request: &Request) -> Result<Answer, Failure> {
+        operate(self, request)
+    }
+}
+
+/// Serves one request.
+fn serve(devices: &mut HashMap<String, Box<dyn Operations>>, request: &Request) -> Result<Answer, Failure> {
+    if request.op != "device" {
+        return devices.get_mut(&request.device).ok_or("no such device")?.serve(request);
+    }
+    let signer = match request.former.is_empty() {
+        true => None,
+        false => devices.get(&request.former).ok_or("no such former device")?.signer(),
+    };
+    let suite = Ciphersuite::try_from(request.suite)?;
+    let (public, device): (_, Box<dyn Operations>) = match suite {
+        Ciphersuite::MLS_256_XWING_CHACHA20POLY1305_SHA256_Ed25519 => {
+            let device = Device::<Libcrux>::new(&request.identity, suite, signer)?;
+            (device.signer.to_public_vec(), Box::new(device))
+        }
+        _ => {
+            let device = Device::<OpenMlsRustCrypto>::new(&request.identity, suite, signer)?;
+            (device.signer.to_public_vec(), Box::new(device))
+        }
+    };
+    devices.insert(request.device.clone(), device);
+    Ok(Answer { signature_key: Some(Bytes(public)), ..Default::default() })
+}
+
+fn operate<P: Provider>(device: &mut Device<P>, request: &Request) -> Result<Answer, Failure> {
+    let mut answer = Answer::default();
     let group = device.groups.get_mut(&request.group).ok_or("no such group");
     match request.op.as_str() {
         "keyPackage" => answer.output = Some(device.key_package()?),
