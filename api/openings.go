@@ -6,17 +6,15 @@ import (
 	"runtime"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"mlsd/internal/limit"
 )
 
-// The rate at which streams are opened. When all clients reconnect at once, it leaves the
-// processors to those who write.
+// Streams are opened at a rate. When all clients reconnect at once, it leaves the processors to those
+// who write.
 const (
-	openingsPerSecond = 400              // for each processor
-	openingsAtOnce    = 16               // for each processor
-	longestOpening    = 10 * time.Second // a client does not wait longer
+	openingsAtOnce = 16                    // for each processor
+	openingPlace   = 40 * time.Millisecond // how long an opening keeps its place: 400 a second for each processor
+	longestOpening = 10 * time.Second      // a client does not wait longer
 
 	// maxOpeningsOfDID is how many openings of one DID wait.
 	maxOpeningsOfDID = 16
@@ -26,53 +24,47 @@ const (
 	hangUpCost = 10
 )
 
-// openings are the streams that are about to begin. Their callers are known.
+// openings are the streams that are about to begin. Their callers are known, and take turns: one
+// with many openings does not delay another with one (H5).
 type openings struct {
-	rate            *rate.Limiter
-	dids, addresses limit.Queue // places to wait in
+	places    limit.Queue // an opening has one for openingPlace
+	addresses limit.Queue // of those that wait
 }
 
 func newOpenings() *openings {
-	processors := runtime.GOMAXPROCS(0)
+	places := openingsAtOnce * runtime.GOMAXPROCS(0)
+	waiting := places * int(longestOpening/openingPlace)
 	return &openings{
-		rate: rate.NewLimiter(rate.Limit(openingsPerSecond*processors), openingsAtOnce*processors),
-		dids: limit.Queue{Share: maxOpeningsOfDID},
-		addresses: limit.Queue{Share: int64(openingsPerSecond*processors) * int64(longestOpening/time.Second) /
-			openingsShare},
+		// As many more of callers who have none waiting, so half.
+		places:    limit.Queue{Size: int64(places), MaxWaiting: waiting / 2, MaxWaitingOfKey: maxOpeningsOfDID},
+		addresses: limit.Queue{Share: int64(waiting / openingsShare)},
 	}
 }
 
 // wait waits until another stream may be opened. Errors: limited, if too many of the caller or of
-// its address wait already; busy, if too many wait in all; ctx's.
+// its address wait already; busy, if too many wait in all or this one has waited too long; ctx's.
 func (o *openings) wait(ctx context.Context, did, address string) error {
-	opening := o.rate.Reserve()
-	delay := opening.Delay()
-	if delay == 0 {
-		return nil
+	if !o.places.TryAcquire(did, 1) {
+		if !o.addresses.TryAcquire(address, 1) {
+			return limited{after: time.Second}
+		}
+		defer o.addresses.Release(address, 1)
+		longest, cancel := context.WithTimeout(ctx, longestOpening)
+		defer cancel()
+		err := o.places.Acquire(longest, did, 1)
+		r, _ := find[*limit.Refused](err)
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case r.Own && r.Err == nil:
+			return limited{after: time.Second}
+		default:
+			return busy{after: longestOpening}
+		}
 	}
-	if delay > longestOpening {
-		opening.Cancel()
-		return busy{after: longestOpening}
-	}
-	if !o.dids.TryAcquire(did, 1) {
-		opening.Cancel()
-		return limited{after: time.Second}
-	}
-	defer o.dids.Release(did, 1)
-	if !o.addresses.TryAcquire(address, 1) {
-		opening.Cancel()
-		return limited{after: time.Second}
-	}
-	defer o.addresses.Release(address, 1)
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		opening.Cancel()
-		return ctx.Err()
-	}
+	time.AfterFunc(openingPlace, func() { o.places.Release(did, 1) })
+	return nil
 }
 
 // opens waits until the caller may open a stream. A caller that hangs up meanwhile pays for its

@@ -3,48 +3,78 @@ package api
 import (
 	"context"
 	"errors"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"mlsd/internal/limit"
 )
 
-// If many clients open streams at once, they are admitted one after the other. A client that would
+// If many clients open streams at once, they are admitted as places become free. A client that would
 // wait too long is refused. A client that hangs up does not count.
 func TestOpenings(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		openings, begun := &openings{rate: rate.NewLimiter(10, 2)}, time.Now()
-		for i, want := range []time.Duration{0, 0, 100, 200} {
-			if err := openings.wait(t.Context(), "did:plc:alice", "192.0.2.1"); err != nil {
+		o, begun := &openings{places: limit.Queue{Size: 2, MaxWaiting: 10}}, time.Now()
+		for i, want := range []time.Duration{0, 0, openingPlace, openingPlace, 2 * openingPlace} {
+			if err := o.wait(t.Context(), "did:plc:alice", "192.0.2.1"); err != nil {
 				t.Fatal(err)
 			}
-			if at := time.Since(begun).Round(time.Millisecond); at != want*time.Millisecond {
-				t.Errorf("the %dth is let in after %s, want %dms", i+1, at, want)
+			if at := time.Since(begun); at != want {
+				t.Errorf("the %dth is let in after %s, want %s", i+1, at, want)
+			}
+		}
+		time.Sleep(openingPlace)
+		synctest.Wait()
+		for range 2 {
+			if !o.places.TryAcquire("did:plc:eve", 1) { // for good
+				t.Fatal("places are not given back")
 			}
 		}
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
 		for range 1000 { // none of them counts
-			if err := openings.wait(gone, "did:plc:mallory", "192.0.2.2"); !errors.Is(err, context.Canceled) {
+			if err := o.wait(gone, "did:plc:mallory", "192.0.2.2"); !errors.Is(err, context.Canceled) {
 				t.Fatalf("a client that has gone: %v", err)
 			}
 		}
-		if err := openings.wait(t.Context(), "did:plc:alice", "192.0.2.1"); err != nil {
+		before := time.Now()
+		if err := o.wait(t.Context(), "did:plc:alice", "192.0.2.1"); !errors.As(err, new(busy)) ||
+			time.Since(before) != longestOpening {
+			t.Errorf("behind those who keep their places: %v after %s, want busy", err, time.Since(before))
+		}
+		o.places.Release("did:plc:eve", 1)
+		if err := o.wait(t.Context(), "did:plc:alice", "192.0.2.1"); err != nil {
+			t.Errorf("after those who went away: %v", err)
+		}
+	})
+}
+
+// H5: forty accounts with sixteen openings each that wait, and one caller comes with one. It waits for
+// one of each, not for all: the callers take turns. In the order of their arrival it waited for 640.
+func TestOpeningsTakeTurns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const accounts = 40
+		o := newOpenings()
+		ctx, hangUp := context.WithCancel(t.Context())
+		defer hangUp()
+		for i := range accounts {
+			for range maxOpeningsOfDID + 1 {
+				go func() { _ = o.wait(ctx, "did:plc:mallory"+strconv.Itoa(i), "192.0.2."+strconv.Itoa(i)) }()
+			}
+		}
+		synctest.Wait()
+		before := time.Now()
+		if err := o.wait(t.Context(), "did:plc:alice", "198.51.100.1"); err != nil {
 			t.Fatal(err)
 		}
-		if at := time.Since(begun).Round(time.Millisecond); at != 300*time.Millisecond {
-			t.Errorf("after those who went away it took until %s, want 300ms", at)
+		rounds := time.Duration(accounts/o.places.Size + 1)
+		if waited := time.Since(before); waited > rounds*openingPlace {
+			t.Errorf("waited %s, want at most %s", waited, rounds*openingPlace)
 		}
-		for range 150 {
-			openings.rate.Reserve()
-		}
-		if err := openings.wait(t.Context(), "did:plc:alice", "192.0.2.1"); !errors.As(err, new(busy)) {
-			t.Errorf("behind 15 s of others: %v, want busy", err)
-		}
+		hangUp()
 	})
 }
 
@@ -52,8 +82,7 @@ func TestOpenings(t *testing.T) {
 func TestWaitingOpenings(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		o := &openings{rate: rate.NewLimiter(10, 1), dids: limit.Queue{Share: maxOpeningsOfDID},
-			addresses: limit.Queue{Share: 20}}
+		o := &openings{places: limit.Queue{Size: 1, MaxWaitingOfKey: maxOpeningsOfDID}, addresses: limit.Queue{Share: 20}}
 		ctx, hangUp := context.WithCancel(t.Context())
 		defer hangUp()
 		wait := func(did, address string, n int) (refused int) {
@@ -81,10 +110,9 @@ func TestWaitingOpenings(t *testing.T) {
 		}
 		hangUp()
 		synctest.Wait()
-		for _, q := range []*limit.Queue{&o.dids, &o.addresses} {
-			if n, _ := q.Used(); n != 0 {
-				t.Errorf("they have hung up, and %d still wait", n)
-			}
+		_, waiting := o.places.Used()
+		if n, _ := o.addresses.Used(); n != 0 || waiting != 0 {
+			t.Errorf("they have hung up, and %d of %d still wait", n, waiting)
 		}
 	})
 }
