@@ -30,8 +30,8 @@ func (l *Log) Lost(ctx context.Context, began time.Time, drafts ...Draft) []Resu
 
 // Queued returns how many drafts wait for a transaction.
 func (l *Log) Queued() (drafts int) {
-	for _, shard := range l.lanes.shards {
-		drafts += shard.Waiting()
+	for _, b := range append(l.lanes.shards[:len(l.lanes.shards):len(l.lanes.shards)], l.lanes.large) {
+		drafts += b.Waiting()
 	}
 	return drafts
 }

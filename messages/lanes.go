@@ -16,8 +16,9 @@ import (
 const (
 	maxShards    = 4               // by default; more shards do not write faster
 	batchDrafts  = 256             // of one transaction
-	batchBytes   = 8 << 20         // of their bodies; a larger body is alone in its transaction
-	busyLanes    = 8               // busy convos that are written at a time
+	batchBytes   = 2 << 20         // of their bodies; a larger body is alone in its transaction
+	largeBody    = 64 << 10        // bytes; larger ones share no transaction with smaller ones
+	busyLanes    = 8               // lanes that write at a time, besides the shards
 	batchTimeout = 8 * time.Second // of one transaction with all its attempts
 )
 
@@ -30,12 +31,16 @@ const (
 // other convos. The messages of such a busy convo go on to a lane of its own, which waits for the
 // lock. Messages that arrive later may overtake them.
 //
-// Every message passes a shard first, also if its convo has a lane: only members' messages are passed
+// Large messages of all convos have a lane instead of the shards, so that small ones do not wait for
+// their bytes. A large message and a small one that are sent to a convo at once come in any order.
+//
+// Every message passes a shard or the large lane first, also if its convo has a lane: only members' messages are passed
 // over, so nobody else waits with them, or learns from a wait that the convo exists.
 type lanes struct {
 	seed   maphash.Seed
 	shards []*batcher
-	slots  chan struct{} // a busy convo's lane holds one while it writes
+	large  *batcher
+	slots  chan struct{} // a lane holds one while it writes
 
 	mu   sync.Mutex // guards what follows
 	busy map[uuid.UUID]*lane
@@ -56,16 +61,17 @@ func defaultShards() int { return min(max(runtime.GOMAXPROCS(0)/2, 1), maxShards
 func (l *Log) newShards(n int) []*batcher {
 	shards := make([]*batcher, n)
 	for i := range shards {
-		shards[i] = l.newBatcher(false)
+		shards[i] = l.newBatcher(false, false)
 	}
 	return shards
 }
 
-// newBatcher returns a batcher of a shard or, if wait is true, of a busy convo.
-func (l *Log) newBatcher(wait bool) *batcher {
+// newBatcher returns a batcher that waits for locked convos, or passes over them. That of a lane
+// takes a slot.
+func (l *Log) newBatcher(wait, lane bool) *batcher {
 	limits := batch.Limits{Batch: batchDrafts, Cost: batchBytes, Queue: mostSends, Timeout: batchTimeout}
 	write := func(ctx context.Context, drafts []Draft) ([]Result, error) {
-		if wait {
+		if lane {
 			l.lanes.slots <- struct{}{}
 			defer func() { <-l.lanes.slots }()
 		}
@@ -73,6 +79,14 @@ func (l *Log) newBatcher(wait bool) *batcher {
 		return l.write(ctx, drafts, wait), nil
 	}
 	return batch.New(limits, write).Weigh(func(d Draft) int { return len(d.Body) })
+}
+
+// first returns the batcher that a message passes first.
+func (l *Log) first(d *Draft) *batcher {
+	if len(d.Body) > largeBody {
+		return l.lanes.large
+	}
+	return l.shardOf(d.ConvoID)
 }
 
 func (l *Log) shardOf(convo uuid.UUID) *batcher {
@@ -85,7 +99,7 @@ func (l *Log) sendBusy(ctx context.Context, d Draft) (Result, error) {
 	all.mu.Lock()
 	ln := all.busy[d.ConvoID]
 	if ln == nil {
-		ln = &lane{batcher: l.newBatcher(true)}
+		ln = &lane{batcher: l.newBatcher(true, true)}
 		all.busy[d.ConvoID] = ln
 	}
 	ln.users++

@@ -133,8 +133,8 @@ func NewLog(db *pgxpool.Pool, epochWindow int64, metrics idem.Metrics, log *slog
 		db: db, batches: db, window: epochWindow, metrics: metrics, log: log, faults: faults, onBatch: func(int) {},
 		sends: sends{keys: map[requestKey]int{}, none: make(chan struct{})},
 	}
-	l.lanes = lanes{seed: maphash.MakeSeed(), shards: l.newShards(defaultShards()), slots: make(chan struct{}, busyLanes),
-		busy: map[uuid.UUID]*lane{}}
+	l.lanes = lanes{seed: maphash.MakeSeed(), shards: l.newShards(defaultShards()), large: l.newBatcher(false, true),
+		slots: make(chan struct{}, busyLanes), busy: map[uuid.UUID]*lane{}}
 	for _, o := range options {
 		o(l)
 	}
@@ -163,7 +163,7 @@ func (l *Log) Send(ctx context.Context, d Draft) (Receipt, error) {
 		ctx, cancel = context.WithTimeoutCause(ctx, duplicateTimeout, idem.ErrInProgress)
 		defer cancel()
 	}
-	r, err := l.shardOf(d.ConvoID).Do(ctx, d)
+	r, err := l.first(&d).Do(ctx, d)
 	if errors.Is(r.Err, ErrBusy) {
 		r, err = l.sendBusy(ctx, d)
 	}

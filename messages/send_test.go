@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -47,11 +48,17 @@ func (f *fixture) later(ctx context.Context, d messages.Draft) <-chan outcome {
 // waits with it.
 func (f *fixture) pause(t *testing.T, convo uuid.UUID) (paused <-chan outcome, resume func()) {
 	t.Helper()
+	return f.pauseAt(t, f.draft(convo, alice, "paused", "paused"))
+}
+
+// pauseAt is pause with a message of the caller's.
+func (f *fixture) pauseAt(t *testing.T, d messages.Draft) (paused <-chan outcome, resume func()) {
+	t.Helper()
 	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Pause); err != nil {
 		t.Fatal(err)
 	}
 	reached := f.faults.Reached(failpoint.BeforeCommit, nsid.SendMessage)
-	paused = f.later(t.Context(), f.draft(convo, alice, "paused", "paused"))
+	paused = f.later(t.Context(), d)
 	<-reached
 	resume = sync.OnceFunc(func() { f.faults.Resume(failpoint.BeforeCommit, nsid.SendMessage) })
 	t.Cleanup(resume)
@@ -171,14 +178,14 @@ func TestCallerHangsUp(t *testing.T) {
 // TestQueueIsBounded: the messages that wait are bounded by count and by bytes.
 func TestQueueIsBounded(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct{ size, fit int }{
-		"count": {size: 1, fit: messages.MostSends - 1}, // besides the one that is paused
-		"bytes": {size: 10 << 20, fit: messages.MostSendBytes / (10 << 20)},
+	for name, test := range map[string]struct{ paused, size, fit int }{ // besides the one that is paused
+		"count": {paused: 1, size: 1, fit: messages.MostSends - 1},
+		"bytes": {paused: 100 << 10, size: 10 << 20, fit: messages.MostSendBytes / (10 << 20)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, 0)
-			paused, resume := f.pause(t, f.convos[0])
+			paused, resume := f.pauseAt(t, f.draft(f.convos[0], alice, "paused", strings.Repeat("x", test.paused)))
 			ctx, hangUp := context.WithCancel(t.Context())
 			defer hangUp()
 			body := make([]byte, test.size)
@@ -229,6 +236,20 @@ func TestOtherShardGoesOn(t *testing.T) {
 	}
 	resume()
 	<-paused
+}
+
+// TestLargeMessages: small messages do not wait for the transaction of large ones (H10).
+func TestLargeMessages(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, 0)
+	large, resume := f.pauseAt(t, f.draft(f.convos[0], alice, "large", strings.Repeat("x", 100<<10)))
+	if r, err := f.Send(t.Context(), f.draft(f.convos[1], alice, "small", "x")); err != nil || r.Seq != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	resume()
+	if got := <-large; got.err != nil {
+		t.Error(got.err)
+	}
 }
 
 // busy has the ways to make a convo busy: lock the convo's row, or its row in push_convos.

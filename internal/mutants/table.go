@@ -387,6 +387,9 @@ var mutants = []mutant{
 	{"starvation", "TestNobodyStarves", []edit{
 		{"convos.lockConvo", `reserved_for <> $2`, `reserved_for = $2`}}},
 
+	{"large messages share the shards", "messages.TestLargeMessages", []edit{
+		{"messages.Log.first", `len(d.Body) > largeBody`, `len(d.Body) > 1<<30`}}},
+
 	// Post-quantum suites
 	{"a KeyPackage of any suite has the largest size", "mls.TestLimitsFollowTheSuite", []edit{
 		{"mls.ParseKeyPackage", `k.CipherSuite.Limits().KeyPackage`, `MaxKeyPackageSize`}}},
