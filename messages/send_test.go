@@ -242,8 +242,12 @@ func TestOtherShardGoesOn(t *testing.T) {
 func TestLargeMessages(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
+	f.Log = messages.NewLog(f.db, 0, uncounted{}, slog.New(slog.DiscardHandler), f.faults, messages.WithShards(1),
+		f.onReserved(t))
 	large, resume := f.pauseAt(t, f.draft(f.convos[0], alice, "large", strings.Repeat("x", 100<<10)))
-	if r, err := f.Send(t.Context(), f.draft(f.convos[1], alice, "small", "x")); err != nil || r.Seq != 1 {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if r, err := f.Send(ctx, f.draft(f.convos[1], alice, "small", "x")); err != nil || r.Seq != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	resume()
