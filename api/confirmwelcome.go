@@ -1,6 +1,8 @@
 package api
 
 import (
+	"github.com/jackc/pgx/v5"
+
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
 )
@@ -26,7 +28,8 @@ func (h *handlers) ConfirmWelcome(c *call, in *mlsapi.ConfirmWelcomeInput) error
 		return err
 	}
 	if request && in.Success {
-		if err := convos.Accept(c.ctx, h.db, convo, c.caller); err != nil {
+		accept := func(tx pgx.Tx) error { return convos.Accept(c.ctx, tx, convo, c.caller) }
+		if err := pgx.BeginFunc(c.ctx, h.db, accept); err != nil {
 			return err
 		}
 	}

@@ -97,6 +97,11 @@ func message(e *events.Event, request bool, head ridingHead) lexcodec.Message {
 			Committer: present(d.By),
 			CreatedAt: at, Request: present(request),
 		}
+	case outbox.Arrival:
+		return &mlsapi.ArrivalEvent{
+			Cursor: cursor, Position: position, ConvoID: e.ConvoID.String(), DID: d.By, Epoch: d.Epoch, State: d.Change,
+			CreatedAt: at,
+		}
 	}
 	return nil
 }
@@ -159,6 +164,10 @@ func serverSentEvent(e *events.Event, request bool, head ridingHead) lexcodec.Se
 		return &mlsapi.StreamConvoEventsDisputeEvent{
 			Cursor: cursor, ConvoID: m.ConvoID, Change: m.Change, Epoch: m.Epoch, Seq: m.Seq, Committer: m.Committer,
 			CreatedAt: m.CreatedAt, Request: m.Request,
+		}
+	case *mlsapi.ArrivalEvent:
+		return &mlsapi.StreamConvoEventsArrivalEvent{
+			Cursor: cursor, ConvoID: m.ConvoID, DID: m.DID, Epoch: m.Epoch, State: m.State, CreatedAt: m.CreatedAt,
 		}
 	}
 	return nil

@@ -141,11 +141,11 @@ func TestEventsByTheLexicon(t *testing.T) {
 	pretendedEvents(h.next(t))
 	stream = carol.stream(query("cursor", "1"))
 	pretendedEvents(h.next(t))
-	for range 6 {
+	for range 7 {
 		frames.frame(socket.read())
 		lines.serverSent(stream.event())
 	}
-	want := []string{"#commitEvent", "#cursorEvent", "#disputeEvent", "#infoEvent", "#keyPackagesEvent",
+	want := []string{"#arrivalEvent", "#commitEvent", "#cursorEvent", "#disputeEvent", "#infoEvent", "#keyPackagesEvent",
 		"#membershipEvent", "#messageEvent", "#typingEvent", "#welcomeEvent"} // and #reactionEvent, which is never sent
 	for _, d := range []*eventDecoder{frames, lines} {
 		if got := slices.Sorted(maps.Keys(d.seen)); !slices.Equal(got, want) {
@@ -162,6 +162,8 @@ func pretendedEvents(s *subscription) {
 		Detail: outbox.Detail{DeviceID: "phone", CipherSuite: 1, Change: "low", Available: 3}}
 	s.events <- &events.Event{StreamSeq: 9, Kind: outbox.Dispute, ConvoID: uuid.Max, Seq: 4, At: streamAt,
 		Detail: outbox.Detail{Change: "disputed", Epoch: 3, By: "did:plc:bob"}}
+	s.events <- &events.Event{StreamSeq: 10, Kind: outbox.Arrival, ConvoID: uuid.Max, DID: "did:plc:alice", At: streamAt,
+		Detail: outbox.Detail{Change: "consumed", Epoch: 3, By: "did:plc:bob"}}
 	s.events <- &events.Event{ConvoID: uuid.Max,
 		Signal: &events.Signal{ConvoID: uuid.Max, Sender: "did:plc:bob", Payload: []byte{1}}}
 	s.events <- &events.Event{ConvoID: uuid.Max,

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"slices"
@@ -110,6 +111,57 @@ func TestWelcomeStatusOfARequest(t *testing.T) {
 		step.do()
 		if got := alice.sees(c, people); got != step.want {
 			t.Errorf("%s: alice sees %q, want %q", fmt.Sprint(i), got, step.want)
+		}
+	}
+}
+
+// The inviter gets an event once a device has joined or could not, the other members none. A person
+// who hides from the inviter is told of once it does not any more, if it accepts.
+func TestArrival(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, live, release)
+	alice, bob, carol, dave, erin := w.user(), w.user(), w.user(), w.user(), w.user()
+	c := alice.create(bob, carol, dave, erin)
+	stream, frames, others := alice.stream(query("cursor", "0")), alice.dial("cursor", "0"), bob.stream(query("cursor", "0"))
+	next := func(r *reader) sent { // of arrivals and messages
+		for {
+			if e := r.event(); e.event == "arrivalEvent" || e.event == "messageEvent" {
+				return e
+			}
+		}
+	}
+	nextFrame := func() []byte {
+		for {
+			if f := frames.read(); bytes.Contains(f, []byte("#arrivalEvent")) || bytes.Contains(f, []byte("#messageEvent")) {
+				return f
+			}
+		}
+	}
+	bob.accept(c)
+	carol.accept(c)
+	erin.accept(c)
+	erin.blocks(alice)
+	for _, u := range []*user{bob, carol, dave, erin} {
+		u.fetched(c)
+		u.confirm(c, u != carol, nil).ok() // dave's is a request, which the confirmation accepts
+	}
+	bob.confirm(c, true, nil).ok() // again
+	for _, want := range []struct {
+		who   *user
+		state string
+	}{{bob, "consumed"}, {carol, "failed"}, {dave, "consumed"}} {
+		e, frame := next(stream), nextFrame()
+		got := read[mlsapi.StreamConvoEventsArrivalEvent](t, []byte(e.data))
+		if e.event != "arrivalEvent" || got.ConvoID != c.id || got.DID != want.who.did() || got.State != want.state ||
+			got.Epoch != c.epoch || !bytes.Contains(frame, []byte("#arrivalEvent")) {
+			t.Errorf("%s %s, want %s of %s", e.event, e.data, want.state, want.who.did())
+		}
+	}
+	alice.send(c, "welcome") // nothing has come between, for erin
+	late := bob.stream(query("cursor", "0"))
+	for name, s := range map[string]*reader{"the inviter": stream, "another member": others, "a late one": late} {
+		if e := next(s); e.event != "messageEvent" {
+			t.Errorf("%s gets %s %s", name, e.event, e.data)
 		}
 	}
 }

@@ -9,20 +9,22 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/internal/pgpool"
+	"mlsd/welcome"
 )
 
-// Accept makes a request of did's an accepted membership. To accept again changes nothing. It does
-// not touch the convo's row: it changes who is pushed, not who can append. Errors: ErrNotFound,
-// ErrNotMember.
-func Accept(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, did syntax.DID) error {
-	var left bool
-	err := q.QueryRow(ctx, `
+// Accept makes a request of did's an accepted membership, and tells those who have invited it that
+// its devices have joined. To accept again changes nothing. It does not touch the convo's row: it
+// changes who is pushed, not who can append. Errors: ErrNotFound, ErrNotMember.
+func Accept(ctx context.Context, tx pgx.Tx, convo uuid.UUID, did syntax.DID) error {
+	var left, accepted bool
+	err := tx.QueryRow(ctx, `
 		WITH accepted AS (
 			UPDATE members SET requested_at = NULL
 			WHERE convo_id = $1 AND did = $2 AND left_at IS NULL AND requested_at IS NOT NULL
+			RETURNING true
 		)
-		SELECT left_at IS NOT NULL FROM members WHERE convo_id = $1 AND did = $2`, convo, did).Scan(&left)
+		SELECT left_at IS NOT NULL, EXISTS (SELECT FROM accepted) FROM members WHERE convo_id = $1 AND did = $2`,
+		convo, did).Scan(&left, &accepted)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return ErrNotFound
@@ -30,6 +32,8 @@ func Accept(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, did syntax.D
 		return fmt.Errorf("accept the convo: %w", err)
 	case left:
 		return ErrNotMember
+	case accepted:
+		return welcome.Accepted(ctx, tx, convo, did)
 	}
 	return nil
 }

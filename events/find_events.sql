@@ -10,7 +10,7 @@ SELECT stream_seq, day, kind, convo_id, seq, did, size, detail, created_at FROM 
 	FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS m (convo_id, after, upto)
 	CROSS JOIN LATERAL (
 		SELECT * FROM events
-		WHERE convo_id = m.convo_id AND stream_seq > m.after AND stream_seq <= m.upto AND day >= $4 AND day <= $5 AND kind <> 5
+		WHERE convo_id = m.convo_id AND stream_seq > m.after AND stream_seq <= m.upto AND day >= $4 AND day <= $5 AND kind NOT IN (5, 8)
 		ORDER BY stream_seq LIMIT $6
 	) e
 	UNION ALL
@@ -26,7 +26,7 @@ SELECT stream_seq, day, kind, convo_id, seq, did, size, detail, created_at FROM 
 	) e
 	UNION ALL
 	(SELECT stream_seq, day, kind, convo_id, seq, did, size, detail, created_at FROM events
-	WHERE did = $7 AND stream_seq > $8 AND stream_seq <= $9 AND day >= $4 AND day <= $5 AND kind IN (5, 6)
+	WHERE did = $7 AND stream_seq > $8 AND stream_seq <= $9 AND day >= $4 AND day <= $5 AND kind IN (5, 6, 8)
 	ORDER BY stream_seq LIMIT $6)
 ) found
 ORDER BY stream_seq LIMIT $6

@@ -140,6 +140,7 @@ func TestModel(t *testing.T) {
 					}
 				case 8:
 					w.welcome(t, convo, p)
+					w.arrival(t, convo, p)
 					if rng.IntN(2) == 0 {
 						w.signal(t, p)
 					}
@@ -198,7 +199,7 @@ func TestModel(t *testing.T) {
 						in[r.convo] = true
 					}
 					gets := in[r.convo]
-					if r.kind == outbox.Welcome || r.kind == outbox.KeyPackages {
+					if r.kind == outbox.Welcome || r.kind == outbox.KeyPackages || r.kind == outbox.Arrival {
 						gets = r.did == l.did
 					}
 					if mine && r.change != outbox.Joined {

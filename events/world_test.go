@@ -330,6 +330,18 @@ func (w *world) welcome(t testing.TB, convo uuid.UUID, did syntax.DID) {
 	}
 }
 
+// arrival outboxes that did's Welcome to alice has been consumed.
+func (w *world) arrival(t testing.TB, convo uuid.UUID, did syntax.DID) {
+	t.Helper()
+	_, err := w.db.Exec(t.Context(), `
+		INSERT INTO outbox (kind, convo_id, did, detail, created_at)
+		VALUES ($1, $2, $3, '{"change": "consumed", "by": "did:plc:alice", "epoch": 1}', clock_timestamp())`,
+		outbox.Arrival, convo, did)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // signal outboxes a signal that a stock of did's is low.
 func (w *world) signal(t testing.TB, did syntax.DID) {
 	t.Helper()

@@ -386,7 +386,7 @@ CREATE INDEX sessions_expiry ON sessions (expires_at);
 
 CREATE TABLE outbox (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    kind       smallint NOT NULL CHECK (kind BETWEEN 1 AND 7),
+    kind       smallint NOT NULL CHECK (kind BETWEEN 1 AND 8),
     convo_id   uuid,
     seq        bigint,                                       -- of the log entry, or of the newest one then
     did        text COLLATE "C",                             -- the person whom the event concerns; NULL: not one person

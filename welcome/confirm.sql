@@ -3,6 +3,7 @@
 -- $1 convo, $2 recipient, $3 device or '', $4 KeyPackageRef or NULL
 -- $5 method, for the audit log
 -- $6 success, $7 why the join failed
+-- $8 outbox.Arrival
 --
 -- A failure counts once per lease. A retry of it replaces the words only, because a confirmation
 -- has no key. The count, the last words and their time stay on the row across later leases.
@@ -43,7 +44,18 @@ WITH audit AS MATERIALIZED (
         version = w.version + 1
     FROM locked
     WHERE w.convo_id = $1 AND w.id = locked.id
-    RETURNING w.id, w.state, w.version, w.attempts, w.failures, locked.failed
+    RETURNING w.id, w.epoch, w.state, w.version, w.attempts, w.failures, locked.failed
+), told AS (
+    -- Whose commit has sent the Welcome, or who has created the convo, unless the person hides from it.
+    INSERT INTO outbox (kind, convo_id, did, detail, created_at)
+    SELECT $8, $1, inviter.did, jsonb_build_object('change', CASE WHEN $6 THEN 'consumed' ELSE 'failed' END, 'by', $2::text,
+        'epoch', confirmed.epoch), clock_timestamp()
+    FROM confirmed
+    JOIN convos c ON c.id = $1
+    LEFT JOIN messages commit ON commit.convo_id = $1 AND commit.kind = 3 AND commit.epoch = confirmed.epoch
+    JOIN members inviter ON inviter.convo_id = $1 AND inviter.did = coalesce(commit.sender_did, c.creator_did)
+    WHERE ($6 OR confirmed.failed) AND inviter.left_at IS NULL AND NOT (SELECT request FROM recipient)
+        AND NOT EXISTS (SELECT FROM blocks WHERE did = $2 AND blocked_did = inviter.did)
 ), audited AS (
     INSERT INTO audit_log (entity, entity_id, actor, from_state, to_state, reason, version, details)
     SELECT 'welcome', id::text, $2, state, state, $5, version, left($7, 256) FROM confirmed WHERE failed

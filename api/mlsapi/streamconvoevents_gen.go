@@ -45,6 +45,49 @@ func DecodeStreamConvoEventsParams(query url.Values) (*StreamConvoEventsParams, 
 	return v, nil
 }
 
+// StreamConvoEventsArrivalEvent is
+// blue.catbird.mls.streamConvoEvents#arrivalEvent. A Welcome that the caller
+// has sent has arrived, or a device could not join with it. getWelcomeStatus
+// has the devices. It does not come for what a person does while the convo is a
+// request, or after a block of the caller; once the person accepts, it comes.
+type StreamConvoEventsArrivalEvent struct {
+	// The convo.
+	ConvoID string `json:"convoId"`
+	// When it happened.
+	CreatedAt lexcodec.Datetime `json:"createdAt"`
+	// Position of the event in the stream. It is also the event's id, for the
+	// Last-Event-ID header.
+	Cursor string `json:"cursor"`
+	// The person for whom the Welcome was.
+	DID syntax.DID `json:"did"`
+	// The epoch that the Welcome joins.
+	Epoch int64 `json:"epoch"`
+	// What has become of the Welcome. consumed: a device has joined. failed: a
+	// device could not join with it, and may try again.
+	State string `json:"state"`
+}
+
+// AppendJSON implements [lexcodec.Appender].
+func (v *StreamConvoEventsArrivalEvent) AppendJSON(dst []byte) []byte {
+	dst = append(dst, "{\"$type\":\"blue.catbird.mls.streamConvoEvents#arrivalEvent\","...)
+	dst = append(dst, "\"convoId\":"...)
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
+	dst = append(dst, "\"createdAt\":"...)
+	dst = append(v.CreatedAt.AppendJSON(dst), ',')
+	dst = append(dst, "\"cursor\":"...)
+	dst = append(lexcodec.AppendString(dst, v.Cursor), ',')
+	dst = append(dst, "\"did\":"...)
+	dst = append(lexcodec.AppendText(dst, v.DID), ',')
+	dst = append(dst, "\"epoch\":"...)
+	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
+	dst = append(dst, "\"state\":"...)
+	dst = append(lexcodec.AppendString(dst, v.State), ',')
+	return lexcodec.EndObject(dst)
+}
+
+// EventName implements [lexcodec.ServerSentEvent].
+func (*StreamConvoEventsArrivalEvent) EventName() string { return "arrivalEvent" }
+
 // StreamConvoEventsCommitEvent is
 // blue.catbird.mls.streamConvoEvents#commitEvent. A commit was accepted: its
 // convo is in another epoch.

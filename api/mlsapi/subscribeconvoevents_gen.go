@@ -63,6 +63,89 @@ func DecodeSubscribeConvoEventsParams(query url.Values) (*SubscribeConvoEventsPa
 	return v, nil
 }
 
+// ArrivalEvent is blue.catbird.mls.subscribeConvoEvents#arrivalEvent. A Welcome
+// that the caller has sent has arrived, or a device could not join with it.
+// getWelcomeStatus has the devices. It does not come for what a person does
+// while the convo is a request, or after a block of the caller; once the person
+// accepts, it comes.
+type ArrivalEvent struct {
+	// The convo.
+	ConvoID string `json:"convoId"`
+	// When it happened.
+	CreatedAt lexcodec.Datetime `json:"createdAt"`
+	// Number of the event in the stream. A subscription from this number begins
+	// with this event, one from the next number with the events after it.
+	Cursor int64 `json:"cursor"`
+	// The person for whom the Welcome was.
+	DID syntax.DID `json:"did"`
+	// The epoch that the Welcome joins.
+	Epoch int64 `json:"epoch"`
+	// Position of the event in the stream, as an opaque text. A subscription with
+	// this position begins after this event.
+	Position *string `json:"position,omitzero"`
+	// What has become of the Welcome. consumed: a device has joined. failed: a
+	// device could not join with it, and may try again.
+	State string `json:"state"`
+}
+
+// Known values of ArrivalEvent.State.
+const (
+	ArrivalEventStateConsumed = "consumed"
+	ArrivalEventStateFailed   = "failed"
+)
+
+// AppendJSON implements [lexcodec.Appender].
+func (v *ArrivalEvent) AppendJSON(dst []byte) []byte {
+	dst = append(dst, '{')
+	dst = append(dst, "\"convoId\":"...)
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
+	dst = append(dst, "\"createdAt\":"...)
+	dst = append(v.CreatedAt.AppendJSON(dst), ',')
+	dst = append(dst, "\"cursor\":"...)
+	dst = append(lexcodec.AppendInteger(dst, v.Cursor), ',')
+	dst = append(dst, "\"did\":"...)
+	dst = append(lexcodec.AppendText(dst, v.DID), ',')
+	dst = append(dst, "\"epoch\":"...)
+	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
+	if v.Position != nil {
+		dst = append(dst, "\"position\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.Position), ',')
+	}
+	dst = append(dst, "\"state\":"...)
+	dst = append(lexcodec.AppendString(dst, v.State), ',')
+	return lexcodec.EndObject(dst)
+}
+
+// AppendCBOR appends the value's DAG-CBOR to dst: nothing optional that is
+// absent, and no $type.
+func (v *ArrivalEvent) AppendCBOR(dst []byte) []byte {
+	n := 6
+	if v.Position != nil {
+		n++
+	}
+	dst = lexcodec.AppendCBORMap(dst, n)
+	dst = lexcodec.AppendCBORText(dst, "did")
+	dst = lexcodec.AppendCBORText(dst, v.DID)
+	dst = lexcodec.AppendCBORText(dst, "epoch")
+	dst = lexcodec.AppendCBORInteger(dst, v.Epoch)
+	dst = lexcodec.AppendCBORText(dst, "state")
+	dst = lexcodec.AppendCBORText(dst, v.State)
+	dst = lexcodec.AppendCBORText(dst, "cursor")
+	dst = lexcodec.AppendCBORInteger(dst, v.Cursor)
+	dst = lexcodec.AppendCBORText(dst, "convoId")
+	dst = lexcodec.AppendCBORText(dst, v.ConvoID)
+	if v.Position != nil {
+		dst = lexcodec.AppendCBORText(dst, "position")
+		dst = lexcodec.AppendCBORText(dst, *v.Position)
+	}
+	dst = lexcodec.AppendCBORText(dst, "createdAt")
+	dst = v.CreatedAt.AppendCBOR(dst)
+	return dst
+}
+
+// FrameType implements [lexcodec.Message].
+func (*ArrivalEvent) FrameType() string { return "#arrivalEvent" }
+
 // CommitEvent is blue.catbird.mls.subscribeConvoEvents#commitEvent. A commit
 // was accepted: its convo is in another epoch.
 type CommitEvent struct {

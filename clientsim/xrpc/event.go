@@ -56,6 +56,7 @@ const (
 	EventMembership  = "membership"
 	EventKeyPackages = "keyPackages"
 	EventDispute     = "dispute"
+	EventArrival     = "arrival"
 	EventInfo        = "info"
 	EventTyping      = "typing"
 	EventMoved       = "cursor" // cursors of other members
@@ -86,6 +87,7 @@ type eventFields struct {
 	By            string         `json:"by"`
 	Committer     string         `json:"committer"`
 	Change        string         `json:"change"`
+	State         string         `json:"state"`
 	CommitNeeded  bool           `json:"commitNeeded"`
 	DeviceID      string         `json:"deviceId"`
 	KeyPackageRef string         `json:"keyPackageRef"`
@@ -114,8 +116,11 @@ func (f *eventFields) event(kind string, cursor int64) Event {
 		DID: f.DID, By: f.By, Change: f.Change, CommitNeeded: f.CommitNeeded, Device: f.DeviceID, Ref: f.KeyPackageRef,
 		Suite: f.CipherSuite, Available: f.Available, Created: f.CreatedAt, Payload: f.Payload, Cursors: f.Cursors,
 	}
-	if kind == EventDispute {
+	switch kind {
+	case EventDispute:
 		e.By = f.Committer
+	case EventArrival:
+		e.Change = f.State
 	}
 	if m := f.Message; kind == EventMessage && m != nil {
 		e.ID, e.Convo, e.Sender, e.Body, e.MessageType = m.ID, m.ConvoID, m.Sender, m.Ciphertext, m.MessageType
@@ -242,8 +247,8 @@ func readLastItem(data []byte, v any) error {
 func kindOf(definition string) (string, bool) {
 	kind, ok := strings.CutSuffix(definition, "Event")
 	switch kind {
-	case EventMessage, EventCommit, EventWelcome, EventMembership, EventKeyPackages, EventDispute, EventInfo, EventTyping,
-		EventMoved:
+	case EventMessage, EventCommit, EventWelcome, EventMembership, EventKeyPackages, EventDispute, EventArrival, EventInfo,
+		EventTyping, EventMoved:
 		return kind, ok
 	}
 	return "", false
@@ -268,6 +273,8 @@ func (e *Event) check() (err error) {
 		missing = firstEmpty("convoId", e.Convo, "deviceId", e.Device)
 	case EventDispute:
 		missing = firstEmpty("convoId", e.Convo, "change", e.Change)
+	case EventArrival:
+		missing = firstEmpty("convoId", e.Convo, "did", e.DID, "state", e.Change)
 	case EventKeyPackages:
 		missing = firstEmpty("deviceId", e.Device, "cipherSuite", e.Suite, "change", e.Change)
 	case EventTyping:

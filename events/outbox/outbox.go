@@ -21,6 +21,7 @@ const (
 	Welcome     Kind = 5
 	KeyPackages Kind = 6
 	Dispute     Kind = 7 // of a convo: a fork, or the begin or end of a dispute
+	Arrival     Kind = 8 // for an inviter: what has become of a Welcome that it has sent
 )
 
 // LogEntry reports whether an event of this kind is about an entry of a convo's log.
@@ -43,13 +44,14 @@ const (
 // Detail is the part of an event that has no column of its own. The kind decides which fields are
 // set.
 type Detail struct {
-	// Change is Joined, Left or Removed for a Membership, the kind of signal for KeyPackages, and
-	// Forked, Disputed or DisputeEnded for a Dispute.
+	// Change is Joined, Left or Removed for a Membership, the kind of signal for KeyPackages, Forked,
+	// Disputed or DisputeEnded for a Dispute, and a state of a Welcome for an Arrival.
 	Change string `json:"change,omitzero"`
-	// By is who changed a Membership, and the committer whom a Dispute names.
+	// By is who changed a Membership, the committer whom a Dispute names, and the person for whom the
+	// Welcome of an Arrival was.
 	By syntax.DID `json:"by,omitzero"`
 	// Epoch is the convo's epoch after a change of Membership or a closing Commit, and the epoch that
-	// a Welcome leads into. Of a Dispute it is the epoch that is forked or disputed.
+	// a Welcome leads into, also that of an Arrival. Of a Dispute it is the epoch that is forked or disputed.
 	Epoch int64 `json:"epoch"`
 	// CommitNeeded says that a member who left still has a leaf.
 	CommitNeeded bool `json:"commitNeeded,omitzero"`

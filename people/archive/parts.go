@@ -149,7 +149,7 @@ var parts = []part{
 	{"outbox", []column{{"id", largeKey}}, `
 		SELECT id, CASE WHEN own THEN (to_jsonb(t) - '{own,last}'::text[] - @hidden::text[])::text END
 		FROM (
-			SELECT *, did = @did OR kind <> 7 AND detail ->> 'by' = @did AS own,
+			SELECT *, did = @did OR kind NOT IN (7, 8) AND detail ->> 'by' = @did AS own,
 				lead(id) OVER (ORDER BY id) IS NULL AS last
 			FROM (SELECT * FROM outbox WHERE id > @id ORDER BY id LIMIT @window) w
 		) t
@@ -157,7 +157,7 @@ var parts = []part{
 	{"events", []column{{"stream_seq", largeKey}}, `
 		SELECT stream_seq, CASE WHEN own THEN (to_jsonb(t) - '{own,last}'::text[] - @hidden::text[])::text END
 		FROM (
-			SELECT *, did = @did OR kind <> 7 AND detail ->> 'by' = @did AS own,
+			SELECT *, did = @did OR kind NOT IN (7, 8) AND detail ->> 'by' = @did AS own,
 				lead(stream_seq) OVER (ORDER BY stream_seq) IS NULL AS last
 			FROM (SELECT * FROM events WHERE stream_seq > @stream_seq ORDER BY stream_seq LIMIT @window) w
 		) t

@@ -40,6 +40,11 @@ export interface ClientEvents extends OutboxEvents {
    * `in_flight` once this device has it, `consumed` after this device has joined.
    */
   onWelcome?(convo: ConvoId, state: string): void
+  /**
+   * A person whom this one has added, by its DID, has joined with a device (`consumed`), or could not
+   * (`failed`). {@link Client.invited} has the devices.
+   */
+  onArrived?(convo: ConvoId, did: string, state: string): void
   /** This device has joined a convo. */
   onJoined?(convo: ConvoId): void
   /**
@@ -441,6 +446,9 @@ export class Client {
         break
       case "keyPackagesEvent":
         if (event.body.deviceId === (await this.deviceId())) await this.replenish()
+        break
+      case "arrivalEvent":
+        this.events.onArrived?.(of(event.body), event.body.did, event.body.state)
         break
     }
     this.events.onEvent?.(event)

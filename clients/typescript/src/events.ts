@@ -22,6 +22,7 @@ export type StreamEvent =
   | { readonly type: "membershipEvent"; readonly body: Placeless<mls.subscribeConvoEvents.MembershipEvent> }
   | { readonly type: "keyPackagesEvent"; readonly body: Placeless<mls.subscribeConvoEvents.KeyPackagesEvent> }
   | { readonly type: "disputeEvent"; readonly body: Placeless<mls.subscribeConvoEvents.DisputeEvent> }
+  | { readonly type: "arrivalEvent"; readonly body: Placeless<mls.subscribeConvoEvents.ArrivalEvent> }
 
 /** An event that is not kept: it has no place, and comes only while this device is connected. */
 export type SignalEvent =
@@ -192,7 +193,9 @@ function isFinal(err: unknown): boolean {
   }
 }
 
-const eventNames = ["messageEvent", "commitEvent", "welcomeEvent", "membershipEvent", "keyPackagesEvent", "disputeEvent"] as const
+const eventNames = [
+  "messageEvent", "commitEvent", "welcomeEvent", "membershipEvent", "keyPackagesEvent", "disputeEvent", "arrivalEvent",
+] as const
 
 /**
  * Reads an event by its name. An event that this package does not know is `undefined`: newer servers

@@ -39,6 +39,8 @@ export function describeEvent(event: StreamEvent): string {
       return event.body.change
     case "disputeEvent":
       return `${event.body.change}, epoch ${event.body.epoch}`
+    case "arrivalEvent":
+      return `a Welcome is ${event.body.state}`
   }
 }
 

@@ -61,6 +61,7 @@ extension Messenger {
                 joinLater(event.convoId)
             }
         case .membershipEvent(let event): tell(.membership(event))
+        case .arrivalEvent(let event): tell(.arrived(event))
         case .keyPackagesEvent: later { try await $0.restock() }
         case .infoEvent(let event):
             guard event.info.hasPrefix("OutdatedCursor") else { break }

@@ -11,6 +11,8 @@ public enum MessengerEvent: Sendable, Hashable {
     /// The device cannot join, nor come back by itself: a member has to add the account again.
     case needsInvitation(convoId: String)
     case membership(StreamConvoEvents.MembershipEvent)
+    /// A person whom the account has added has joined with a device, or could not.
+    case arrived(StreamConvoEvents.ArrivalEvent)
     case outbox(OutboxEvent)
     /// Another event, such as that somebody types.
     case other(StreamConvoEvents.Event)

@@ -42,6 +42,7 @@ public enum StreamConvoEvents: EventQuery {
         case reactionEvent(StreamConvoEvents.ReactionEvent)
         case typingEvent(StreamConvoEvents.TypingEvent)
         case disputeEvent(StreamConvoEvents.DisputeEvent)
+        case arrivalEvent(StreamConvoEvents.ArrivalEvent)
         case cursorEvent(StreamConvoEvents.CursorEvent)
         case infoEvent(StreamConvoEvents.InfoEvent)
         /// An event of a kind that this version of the client does not know.
@@ -59,10 +60,54 @@ public enum StreamConvoEvents: EventQuery {
                 case "reactionEvent": self = .reactionEvent(try decoder.decode(StreamConvoEvents.ReactionEvent.self, from: data))
                 case "typingEvent": self = .typingEvent(try decoder.decode(StreamConvoEvents.TypingEvent.self, from: data))
                 case "disputeEvent": self = .disputeEvent(try decoder.decode(StreamConvoEvents.DisputeEvent.self, from: data))
+                case "arrivalEvent": self = .arrivalEvent(try decoder.decode(StreamConvoEvents.ArrivalEvent.self, from: data))
                 case "cursorEvent": self = .cursorEvent(try decoder.decode(StreamConvoEvents.CursorEvent.self, from: data))
                 case "infoEvent": self = .infoEvent(try decoder.decode(StreamConvoEvents.InfoEvent.self, from: data))
                 default: self = .unknown(name: name, data: data)
             }
+        }
+    }
+
+    /// A Welcome that the caller has sent has arrived, or a device could not join with it.
+    /// getWelcomeStatus has the devices. It does not come for what a person does while the convo
+    /// is a request, or after a block of the caller; once the person accepts, it comes.
+    public struct ArrivalEvent: Codable, Hashable, Sendable {
+        /// The convo.
+        public var convoId: String
+        /// When it happened.
+        public var createdAt: Timestamp
+        /// Position of the event in the stream. It is also the event's id, for the Last-Event-ID
+        /// header.
+        public var cursor: String
+        /// The person for whom the Welcome was.
+        public var did: DID
+        /// The epoch that the Welcome joins.
+        public var epoch: Int
+        /// What has become of the Welcome. consumed: a device has joined. failed: a device could
+        /// not join with it, and may try again.
+        public var state: State
+
+        public struct State: OpenEnum {
+            public let rawValue: String
+            public init(rawValue: String) { self.rawValue = rawValue }
+            public static let consumed = Self(rawValue: "consumed")
+            public static let failed = Self(rawValue: "failed")
+        }
+
+        public init(
+            convoId: String,
+            createdAt: Timestamp,
+            cursor: String,
+            did: DID,
+            epoch: Int,
+            state: State
+        ) {
+            self.convoId = convoId
+            self.createdAt = createdAt
+            self.cursor = cursor
+            self.did = did
+            self.epoch = epoch
+            self.state = state
         }
     }
 
