@@ -122,7 +122,8 @@ func TestArrival(t *testing.T) {
 	w := newWorld(t, live, release)
 	alice, bob, carol, dave, erin := w.user(), w.user(), w.user(), w.user(), w.user()
 	c := alice.create(bob, carol, dave, erin)
-	stream, frames, others := alice.stream(query("cursor", "0")), alice.dial("cursor", "0"), bob.stream(query("cursor", "0"))
+	stream, frames := alice.stream(query("cursor", "0")), alice.dial("cursor", "0")
+	others := bob.stream(query("cursor", "0"))
 	next := func(r *reader) sent { // of arrivals and messages
 		for {
 			if e := r.event(); e.event == "arrivalEvent" || e.event == "messageEvent" {
