@@ -67,6 +67,7 @@ type answer struct {
 	Error     string   `json:"error,omitempty"`
 	Output    []byte   `json:"output,omitempty"`
 	Outputs   [][]byte `json:"outputs,omitempty"`
+	Refs      []string `json:"refs,omitempty"`
 	Group     []byte   `json:"group,omitempty"`
 	Epoch     *uint64  `json:"epoch,omitempty"`
 	DeviceID  string   `json:"deviceId,omitempty"`
@@ -92,6 +93,8 @@ func (a *agent) do(r *request) (answer, error) {
 		return answer{Output: state}, err
 	case "keyPackages":
 		return a.keyPackages(r)
+	case "refs":
+		return answer{Refs: a.device.Refs()}, nil
 	case "create":
 		_, err := a.device.Create(r.Group)
 		return answer{}, err

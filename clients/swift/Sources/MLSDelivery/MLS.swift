@@ -15,6 +15,9 @@ public protocol MLSDevice: Sendable {
 
     /// Makes KeyPackages; with `lastResort`, such as may be used again and again (extension 0x000A).
     func makeKeyPackages(_ count: Int, lastResort: Bool) async throws -> [Data]
+    /// The KeyPackageRefs (RFC 9420 §5.2) of all KeyPackages whose private halves the device has, in
+    /// lower-case hexadecimal.
+    func keyPackageRefs() async throws -> Set<String>
 
     /// Starts a group of one, at epoch 0.
     func create(groupID: Data) async throws

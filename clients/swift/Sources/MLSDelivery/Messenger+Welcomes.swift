@@ -107,14 +107,40 @@ extension Messenger {
     public static let stock = 100
 
     /// Publishes KeyPackages if the service has too few of this device, and a last-resort one if it has none.
-    /// Through the outbox: a lost answer costs nothing.
+    /// Through the outbox: a lost answer costs nothing. The first time it also withdraws those whose private
+    /// halves the device has lost.
     public func restock(atLeast: Int = 0) async throws {
         let device = try await mls.deviceID
+        try await withdrawLost(of: device)
         let stats = try await ask(GetKeyPackageStats.self, .init(deviceId: device))
         let own = stats.byDevice.first { $0.deviceId == device }
         let low = own?.needsReplenish ?? true
         let count = low ? Self.stock - min(Self.stock, own?.available ?? 0) : atLeast
         try await publish(count, lastResort: (own?.lastResort ?? 0) == 0)
+    }
+
+    /// The most KeyPackages in one list, or in one withdrawal.
+    private static let page = 250
+
+    /// Withdraws the KeyPackages whose private halves the device has lost, as with an older copy of its
+    /// storage: nobody could welcome it by them.
+    private func withdrawLost(of device: String) async throws {
+        guard !compared else { return }
+        var known: [String] = [], cursor: String?
+        repeat {
+            let list = try await ask(GetOwnKeyPackages.self, .init(cursor: cursor, deviceId: device, limit: Self.page))
+            known += list.keyPackages.filter { [.available, .claimed, .orphaned].contains($0.state) }.map(\.keyPackageRef)
+            cursor = list.cursor
+        } while cursor != nil
+        // Private halves are stored before their KeyPackages are sent: the device has those of all by now.
+        let held = try await turn.take { try await self.mls.keyPackageRefs() }
+        let lost = known.filter { !held.contains($0) }
+        for first in stride(from: 0, to: lost.count, by: Self.page) {
+            let refs = Array(lost[first..<min(first + Self.page, lost.count)])
+            let input = WithdrawKeyPackages.Input(deviceId: device, keyPackageRefs: refs)
+            _ = try await patiently { try await $0.call(WithdrawKeyPackages.self, input) }
+        }
+        compared = true
     }
 
     private func publish(_ count: Int, lastResort: Bool) async throws {

@@ -51,6 +51,7 @@ public actor Messenger {
     let turn = Turn()
     private let author: AuthorOfMessenger
     private var tasks: [UUID: Task<Void, Never>] = [:]
+    var compared = false // the KeyPackages that the service has with those of the device
     var joining: [String: Task<Void, any Error>] = [:] // convos that are joined now
     var recovering: [String: Task<Void, any Error>] = [:] // convos whose losses are made good now
     private var syncing: [String: Bool] = [:] // convos that are read now; true: read once more

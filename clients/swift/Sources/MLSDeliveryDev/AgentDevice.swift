@@ -15,6 +15,7 @@ public actor AgentDevice: MLSDevice {
         var error: String?
         var output: Data?
         var outputs: [Data]?
+        var refs: [String]?
         var group: Data?
         var epoch: Int?
         var deviceId: String?
@@ -59,6 +60,7 @@ public actor AgentDevice: MLSDevice {
     public func makeKeyPackages(_ count: Int, lastResort: Bool) async throws -> [Data] {
         try await change("keyPackages", ["count": count, "lastResort": lastResort]).outputs ?? []
     }
+    public func keyPackageRefs() async throws -> Set<String> { Set(try await ask("refs").refs ?? []) }
     private func change(_ op: String, _ more: [String: any Sendable]) async throws -> Reply { try await change(op, Data(), input: Data(), more) }
 
     public func create(groupID: Data) async throws { _ = try await change("create", groupID) }

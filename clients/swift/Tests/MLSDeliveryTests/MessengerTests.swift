@@ -136,6 +136,32 @@ final class MessengerTests: XCTestCase {
         await phone.stop()
     }
 
+    /// The device or the service has lost a part of the stock, or both have. Afterwards there is none that
+    /// the device could not be welcomed by, and enough.
+    func testLostStock() async throws {
+        for seed in 1...UInt64(200) {
+            let (server, storage) = (ModelServer(seed: seed), MemoryStorage())
+            var random = Random(seed: seed)
+            for life in 0...1 {
+                let phone = try await messenger(server, storage, Life(seed: seed + UInt64(life)), seed: seed * 2 + UInt64(life))
+                try await phone.start(listening: false)
+                if life == 1 {
+                    let published = await server.refs
+                    let lost = { (of: Int, random: inout Random) in Set(published.filter { _ in Int.random(in: 0..<10, using: &random) < of }) }
+                    await server.lose(lost(Int(seed % 4) * 3, &random))
+                    await (phone.mls as? FakeMLS)?.lose(lost(Int(seed / 4 % 4) * 3, &random))
+                }
+                try await phone.restock()
+                for write in await phone.outbox.pending { _ = try await phone.outbox.finished(write.id) }
+                let held = try await (phone.mls as? FakeMLS)?.keyPackageRefs() ?? []
+                let served = await server.refs
+                XCTAssertTrue(Set(served).isSubset(of: held), "seed \(seed): the service serves what the device has lost")
+                XCTAssertGreaterThanOrEqual(served.count, 20, "seed \(seed)")
+                await phone.stop()
+            }
+        }
+    }
+
     /// The server goes back by a few hundred entries, other members' commits among them: every message is in
     /// the log once in the end.
     func testRestoredServer() async throws {

@@ -17,6 +17,9 @@ public actor FakeMLS: MLSDevice {
     public let cipherSuite = "MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519"
     private var groups: [Data: Group] = [:]
     private var changed: Set<Data> = []
+    private static let packages = "mls/key packages"
+    private var keyPackages: Set<String> = []
+    private var keyPackagesChanged = false
     private var random: Random
     private var confirms = true
 
@@ -27,6 +30,10 @@ public actor FakeMLS: MLSDevice {
         deviceID = device
         random = Random(seed: seed)
         for (name, value) in values {
+            if name == Self.packages {
+                keyPackages = try JSONDecoder().decode(Set<String>.self, from: value)
+                continue
+            }
             let id = Data(base64Encoded: String(name.dropFirst(4)).replacingOccurrences(of: "_", with: "/"))
             groups[id ?? Data()] = try JSONDecoder().decode(Group.self, from: value)
         }
@@ -52,10 +59,25 @@ public actor FakeMLS: MLSDevice {
             changes["mls/" + id.base64EncodedString().replacingOccurrences(of: "/", with: "_")] = try JSONEncoder().encode(groups[id])
         }
         changed = []
+        if keyPackagesChanged { changes[Self.packages] = try JSONEncoder().encode(keyPackages) }
+        keyPackagesChanged = false
         return changes
     }
 
-    public func makeKeyPackages(_ count: Int, lastResort: Bool) -> [Data] { (0..<count).map { _ in random.bytes(64) } }
+    public func makeKeyPackages(_ count: Int, lastResort: Bool) -> [Data] {
+        let made = (0..<count).map { _ in random.bytes(64) }
+        keyPackages.formUnion(made.map(Self.ref))
+        keyPackagesChanged = true
+        return made
+    }
+    public func keyPackageRefs() -> Set<String> { keyPackages }
+    /// The KeyPackageRef of a KeyPackage.
+    public static func ref(_ keyPackage: Data) -> String { keyPackage.prefix(32).map { String(format: "%02x", $0) }.joined() }
+    /// Loses the private halves of some KeyPackages.
+    public func lose(_ lost: Set<String>) {
+        keyPackages.subtract(lost)
+        keyPackagesChanged = true
+    }
     public func create(groupID: Data) { set(groupID, Group()) }
     public func epoch(of groupID: Data) -> Int? { groups[groupID]?.epoch }
     public func groupInfo(of groupID: Data) throws -> Data { try Self.state(groupID, group(groupID).epoch) }

@@ -182,6 +182,8 @@ public actor ModelServer: Transport {
         switch nsid {
         case PublishKeyPackages.nsid: return publish(input)
         case GetKeyPackageStats.nsid: return stats(input)
+        case GetOwnKeyPackages.nsid: return list(input)
+        case WithdrawKeyPackages.nsid: return withdraw(input)
         case GetKeyPackages.nsid: return claim(input)
         case CreateConvo.nsid: return try create(input)
         case GetWelcome.nsid, ConfirmWelcome.nsid: return welcome(nsid, id, input)
@@ -279,6 +281,29 @@ public actor ModelServer: Transport {
             return ["status": new ? "published" : "duplicate", "keyPackageRef": "00"]
         }
         return ok(["results": results])
+    }
+
+    /// The KeyPackageRefs of the stock, sorted.
+    public var refs: [String] { keyPackages.map(Self.ref).sorted() }
+    private static func ref(_ keyPackage: String) -> String { FakeMLS.ref(Data(base64Encoded: keyPackage) ?? Data()) }
+
+    /// Loses some of the stock.
+    public func lose(_ lost: Set<String>) { keyPackages = keyPackages.filter { !lost.contains(Self.ref($0)) } }
+
+    private func list(_ input: [String: Any]) -> Answer {
+        let after = input["cursor"] as? String ?? ""
+        let page = refs.filter { $0 > after }.prefix(30)
+        let items = page.map { ref -> [String: Any] in
+            ["keyPackageRef": ref, "deviceId": input["deviceId"] ?? "", "cipherSuite": "", "state": "available", "lastResort": false,
+             "createdAt": "2026-11-20T10:20:30Z", "expires": "2027-01-20T10:20:30Z"]
+        }
+        return ok(["keyPackages": items].merging(page.count < 30 ? [:] : ["cursor": page.last ?? ""]) { _, new in new })
+    }
+
+    private func withdraw(_ input: [String: Any]) -> Answer {
+        let before = keyPackages.count
+        lose(Set(input["keyPackageRefs"] as? [String] ?? []))
+        return ok(["withdrawn": before - keyPackages.count])
     }
 
     private func stats(_ input: [String: Any]) -> Answer {
