@@ -41,6 +41,7 @@ func TestSettings(t *testing.T) {
 		{"reserved", pgpool.OpenReserved, url, "plan_cache_mode", "force_generic_plan", 13},
 		{"reserved", pgpool.OpenReserved, url + "&lock_timeout=7000&pool_max_conns=3", "lock_timeout", "250ms", 13},
 		{"maintenance", pgpool.OpenMaintenance, url, "lock_timeout", "2s", 4},
+		{"maintenance", pgpool.OpenMaintenance, url, "jit", "off", 4},
 		{"maintenance", pgpool.OpenMaintenance, url, "enable_seqscan", "on", 4},
 		{"maintenance", pgpool.OpenMaintenance, url, "plan_cache_mode", "auto", 4},
 	} {
