@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/events/outbox"
 	"mlsd/internal/pgtest"
 	"mlsd/mls"
 	"mlsd/welcome"
@@ -67,7 +68,7 @@ func TestManyWelcomes(t *testing.T) {
 	}
 	for sql, args := range map[string][]any{
 		welcome.OpenLease:       {convo, bob, "none", []byte(nil), "getWelcome", grace},
-		welcome.ConfirmDelivery: {convo, bob, "none", []byte(nil), "confirmWelcome", true, ""},
+		welcome.ConfirmDelivery: {convo, bob, "none", []byte(nil), "confirmWelcome", true, "", outbox.Arrival},
 		welcome.LockOpen:        {convo, []syntax.DID{bob}},
 	} {
 		if rows := rowsRead(t, db, sql, args...); rows > all {

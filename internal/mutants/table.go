@@ -594,12 +594,12 @@ var mutants = []mutant{
 	{"unbounded queue", "messages.TestQueueIsBounded", []edit{
 		{"messages.sends.begin", `case s.n > 0 &&`, `case s.n < 0 &&`}}},
 	{"a stranger waits in the lane", "messages.TestStrangerPassesTheLane", []edit{
-		{"messages.Log.Send", `r, err := l.shardOf(d.ConvoID).Do(ctx, d)`, `r, err := Result{Err: ErrBusy}, error(nil)
+		{"messages.Log.Send", `r, err := l.first(&d).Do(ctx, d)`, `r, err := Result{Err: ErrBusy}, error(nil)
 	l.lanes.mu.Lock()
 	waits := l.lanes.busy[d.ConvoID] != nil
 	l.lanes.mu.Unlock()
 	if !waits {
-		r, err = l.shardOf(d.ConvoID).Do(ctx, d)
+		r, err = l.first(&d).Do(ctx, d)
 	}`}}},
 	{"one shard", "messages.TestOtherShardGoesOn", []edit{
 		{"messages.Log.shardOf", `uint64(len(l.lanes.shards))`, `uint64(len(l.lanes.shards)/2)`}}},
