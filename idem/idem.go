@@ -94,8 +94,8 @@ type Answer struct {
 	Body     []byte // the response, exactly as it was first sent
 	Replayed bool
 	// Found says that the answer to the COMMIT was lost, and Body was read from the record. If not
-	// Replayed, Body equals what the effect returned. Nevertheless a repetition can have done the
-	// write, and nothing else that the effect has read or made may be used.
+	// Replayed, Body equals what the effect returned, but a repetition can have done the write. So the
+	// caller may use Body, and nothing else that its effect has read or made.
 	Found   bool
 	Expired bool    // the key had been used before, so long ago that its record's lifetime was over
 	Outcome Outcome // of work outside the database; Success for every other write

@@ -40,9 +40,8 @@ type Limits struct{ KeyPackage, Commit, Welcome, GroupInfo int }
 // Limits returns the limits of the suite. Those of RFC 9420 have 4 KiB for a KeyPackage, and 1 MiB
 // for everything else. A post-quantum suite has as much more as its longer keys and signatures take:
 // in a KeyPackage once, in a commit and a Welcome an output of the KEM for each of a thousand members,
-// in a GroupInfo a leaf and a parent for each. No suite has more than the limits of any suite, so
-// groups with ML-DSA signatures can be as large as a GroupInfo of 4 MiB. An unknown suite has the
-// limits of RFC 9420.
+// in a GroupInfo a leaf and a parent for each. The constants above bound that: a group with ML-DSA
+// signatures can grow until its GroupInfo has 4 MiB. An unknown suite has the limits of RFC 9420.
 func (c CipherSuite) Limits() Limits {
 	const members = 1000
 	l := Limits{KeyPackage: 4 << 10, Commit: 1 << 20, Welcome: 1 << 20, GroupInfo: 1 << 20}

@@ -9,8 +9,8 @@ import (
 	"github.com/cloudflare/circl/sign/ed448"
 )
 
-// CipherSuite is a code point of the registry of RFC 9420 §17.1, or one that
-// libraries use for a post-quantum suite of a draft.
+// CipherSuite is a code point of the registry of RFC 9420 §17.1, or one that libraries use for a
+// post-quantum suite of a draft.
 type CipherSuite uint16
 
 // The cipher suites of RFC 9420. The lexicons name all but the last as known values.
@@ -54,8 +54,8 @@ type signature struct {
 
 // suites are the cipher suites by code point: those of RFC 9420 §17.1, then those of OpenMLS 0.9
 // (draft-ietf-mls-pq-ciphersuites and its predecessors, which have no registered code points yet).
-// ts-mls 2 has post-quantum suites in the range for private use; between services they mean nothing,
-// and one has the name of another number, so they are not here. It can be given any of these.
+// The post-quantum suites of ts-mls 2 are not here: their numbers are for private use, and one has
+// the name of another number. An app can give ts-mls the suites of this table.
 var suites = map[CipherSuite]*suiteParams{
 	SuiteX25519AES128:   {"MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519", crypto.SHA256, x25519, signEd25519},
 	SuiteP256AES128:     {"MLS_128_DHKEMP256_AES128GCM_SHA256_P256", crypto.SHA256, p256, signP256},

@@ -122,6 +122,35 @@ func TestPaths(t *testing.T) {
 	}
 }
 
+// What a document says is in a Go file, as in "`judge` in `messages/judge.go`", is declared there.
+func TestNamesInFiles(t *testing.T) {
+	t.Parallel()
+	place := regexp.MustCompile("`(\\w+)`(?: and `(\\w+)`)? in `([a-z][\\w.-]*/[\\w./-]+\\.go)`")
+	found := 0
+	for page, text := range pages(t) {
+		for _, m := range place.FindAllStringSubmatch(text, -1) {
+			source, err := os.ReadFile(filepath.Join(root, m[3]))
+			if err != nil {
+				continue // TestPaths says so
+			}
+			for _, name := range m[1:3] {
+				if name == "" {
+					continue
+				}
+				found++
+				declared := regexp.MustCompile(`(?m)^func (?:\(.*?\) )?` + name + `\b|^(?:type|var|const) ` + name +
+					`\b|^\t` + name + `\s+[\w=*\[]`)
+				if !declared.Match(source) {
+					t.Errorf("%s: %s is not declared in %s", page, name, m[3])
+				}
+			}
+		}
+	}
+	if found < 50 {
+		t.Errorf("only %d names were found", found)
+	}
+}
+
 // Every command that a document tells to type exists, with its subcommands and flags. Words in
 // capitals stand for values.
 func TestCommands(t *testing.T) {

@@ -64,8 +64,8 @@ func plcLookups() lookups {
 // webLookups are the limits for the hosts of did:web accounts.
 func webLookups() lookups {
 	return lookups{
-		// It takes ten domains to use up the rate of known accounts. Tarpits hold the slots that strangers
-		// do not have if they are on eight domains that have not been slow for a minute.
+		// It takes ten domains to use up the rate of known accounts. It takes tarpits on eight domains,
+		// none of them slow in the last minute, to hold all the slots that are not for strangers.
 		known: limit.Rate{PerSecond: 100, Burst: 1000}, unknown: limit.Rate{PerSecond: 20, Burst: 200},
 		inFlight: 64, strangers: 32,
 		// Above the rate of one address, so that a forger does not use up a domain of others.
