@@ -1,8 +1,6 @@
 package api
 
 import (
-	"github.com/jackc/pgx/v5"
-
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
 )
@@ -28,8 +26,7 @@ func (h *handlers) ConfirmWelcome(c *call, in *mlsapi.ConfirmWelcomeInput) error
 		return err
 	}
 	if request && in.Success {
-		accept := func(tx pgx.Tx) error { return convos.Accept(c.ctx, tx, convo, c.caller) }
-		if err := pgx.BeginFunc(c.ctx, h.db, accept); err != nil {
+		if err := convos.Accept(c.ctx, h.db, convo, c.caller); err != nil {
 			return err
 		}
 	}

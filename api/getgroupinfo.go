@@ -15,5 +15,5 @@ func (h *handlers) GetGroupInfo(c *call, p *mlsapi.GetGroupInfoParams) error {
 	if err != nil {
 		return err
 	}
-	return c.replyObject(len(info), &mlsapi.GetGroupInfoOutput{GroupInfo: info, Epoch: epoch})
+	return c.replyObjects(len(info), &mlsapi.GetGroupInfoOutput{GroupInfo: info, Epoch: epoch})
 }

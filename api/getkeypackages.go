@@ -60,6 +60,9 @@ func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error
 			return nil, err
 		}
 		first = taken
+		if err := c.holdObjects(sizeOf(taken)); err != nil { // a refusal undoes the claim
+			return nil, err
+		}
 		return recordOf(taken)
 	})
 	if err != nil {
@@ -90,11 +93,15 @@ func (c *call) useForClaim(key string) (keyOfClaim string, used, err error) {
 
 // replyClaim sets the answer to a claim.
 func (c *call) replyClaim(r keypackages.ClaimResult) error {
-	size := 0
+	return c.replyObjects(sizeOf(r), claimAnswer(r))
+}
+
+// sizeOf is the size of the KeyPackages of a claim, in bytes.
+func sizeOf(r keypackages.ClaimResult) (size int) {
 	for _, k := range r.Claimed {
 		size += len(k.Body)
 	}
-	return c.replyObject(size, claimAnswer(r))
+	return size
 }
 
 func claimAnswer(r keypackages.ClaimResult) *mlsapi.GetKeyPackagesOutput {

@@ -32,7 +32,7 @@ func (h *handlers) GetWelcome(c *call, p *mlsapi.GetWelcomeParams) error {
 		return err
 	}
 	ref, state, grace := w.KeyPackageRef.String(), string(w.State), lexcodec.NewDatetime(w.GraceExpiresAt)
-	return c.replyObject(len(w.Body), &mlsapi.GetWelcomeOutput{
+	return c.replyObjects(len(w.Body), &mlsapi.GetWelcomeOutput{
 		ConvoID: p.ConvoID, Welcome: w.Body, KeyPackageRef: &ref, State: &state, GraceExpiresAt: &grace, Epoch: &w.Epoch,
 		Request: present(w.Request),
 	})

@@ -2,7 +2,6 @@ package api
 
 import (
 	"bytes"
-	"encoding/base64"
 	"slices"
 	"sync"
 
@@ -98,13 +97,19 @@ func (c *call) replyLarge(v lexcodec.Appender) error {
 	return nil
 }
 
-// replyObject is reply for an answer with n bytes of MLS objects, which were read. It first holds the
-// memory for them and for their base64.
-func (c *call) replyObject(n int, v lexcodec.Appender) error {
-	if err := c.hold(n + answerSmall + base64.StdEncoding.EncodedLen(n)); err != nil {
+// holdObjects holds the memory for n bytes of MLS objects, which were read, and for their base64.
+func (c *call) holdObjects(n int) error { return c.hold(n + encodedObjects(n)) }
+
+// encodedObjects is the size of an answer with n bytes of MLS objects.
+func encodedObjects(n int) int { return n + n/2 + answerSmall }
+
+// replyObjects is reply for an answer with n bytes of MLS objects.
+func (c *call) replyObjects(n int, v lexcodec.Appender) error {
+	if err := c.holdObjects(n); err != nil {
 		return err
 	}
-	return c.reply(v)
+	c.answer = v.AppendJSON(make([]byte, 0, encodedObjects(n)))
+	return nil
 }
 
 // Sizes of reused buffers, in bytes: of a new one, and of the largest that is kept. A page of 100

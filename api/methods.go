@@ -89,7 +89,7 @@ const (
 	answerSmall  = 4 * kib
 	answerCounts = 128 * kib   // one entry for each KeyPackage, cipher suite or device
 	answerRoster = 256 * kib   // a convo with 1,000 members
-	answerObject = 4 * mib     // a Welcome, a GroupInfo, or the KeyPackages of a claim; larger ones take more: see replyObject
+	answerObject = 4 * mib     // a Welcome, a GroupInfo, or the KeyPackages of a claim; larger ones take more: see holdObjects
 	answerPage   = 512 * kib   // at first: it grows as its rows come
 	answerBytes  = answerPiece // at a time
 )

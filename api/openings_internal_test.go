@@ -57,7 +57,7 @@ func TestOpeningsTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const accounts = 40
-		o := newOpenings()
+		o := &openings{places: limit.Queue{Size: 16, MaxWaiting: 1000, MaxWaitingOfKey: maxOpeningsOfDID}}
 		ctx, hangUp := context.WithCancel(t.Context())
 		defer hangUp()
 		for i := range accounts {

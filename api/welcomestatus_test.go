@@ -115,13 +115,15 @@ func TestWelcomeStatusOfARequest(t *testing.T) {
 	}
 }
 
-// The inviter gets an event once a device has joined or could not, the other members none. A person
-// who hides from the inviter is told of once it does not any more, if it accepts.
+// The inviter gets an event once a device has joined or could not: the member whose commit has sent the
+// Welcome, or the creator, and nobody else. A person who blocks the inviter does not show, and neither
+// does a failure in a request. To join a request accepts it, which shows.
 func TestArrival(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, live, release)
 	alice, bob, carol, dave, erin := w.user(), w.user(), w.user(), w.user(), w.user()
-	c := alice.create(bob, carol, dave, erin)
+	frank, gina := w.user(), w.user()
+	c := alice.create(bob, carol, dave, erin, gina)
 	stream, frames := alice.stream(query("cursor", "0")), alice.dial("cursor", "0")
 	others := bob.stream(query("cursor", "0"))
 	next := func(r *reader) sent { // of arrivals and messages
@@ -142,9 +144,11 @@ func TestArrival(t *testing.T) {
 	carol.accept(c)
 	erin.accept(c)
 	erin.blocks(alice)
+	gina.fetched(c)
+	gina.confirm(c, false, nil).ok() // in a request
 	for _, u := range []*user{bob, carol, dave, erin} {
 		u.fetched(c)
-		u.confirm(c, u != carol, nil).ok() // dave's is a request, which the confirmation accepts
+		u.confirm(c, u != carol, nil).ok() // dave's is a request
 	}
 	bob.confirm(c, true, nil).ok() // again
 	for _, want := range []struct {
@@ -159,8 +163,20 @@ func TestArrival(t *testing.T) {
 		}
 	}
 	alice.send(c, "welcome") // nothing has come between, for erin
-	late := bob.stream(query("cursor", "0"))
+	late := carol.stream(query("cursor", "0"))
 	for name, s := range map[string]*reader{"the inviter": stream, "another member": others, "a late one": late} {
+		if e := next(s); e.event != "messageEvent" {
+			t.Errorf("%s gets %s %s", name, e.event, e.data)
+		}
+	}
+	bob.add(c, frank)
+	frank.fetched(c)
+	frank.confirm(c, true, nil).ok()
+	bob.send(c, "bob's friend")
+	if e := next(others); e.event != "arrivalEvent" || !strings.Contains(e.data, string(frank.did())) {
+		t.Errorf("who has added gets %s %s", e.event, e.data)
+	}
+	for name, s := range map[string]*reader{"the creator": stream, "another member": late} {
 		if e := next(s); e.event != "messageEvent" {
 			t.Errorf("%s gets %s %s", name, e.event, e.data)
 		}

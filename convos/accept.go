@@ -9,22 +9,20 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/welcome"
+	"mlsd/internal/pgpool"
 )
 
-// Accept makes a request of did's an accepted membership, and tells those who have invited it that
-// its devices have joined. To accept again changes nothing. It does not touch the convo's row: it
-// changes who is pushed, not who can append. Errors: ErrNotFound, ErrNotMember.
-func Accept(ctx context.Context, tx pgx.Tx, convo uuid.UUID, did syntax.DID) error {
-	var left, accepted bool
-	err := tx.QueryRow(ctx, `
+// Accept makes a request of did's an accepted membership. To accept again changes nothing. It does
+// not touch the convo's row: it changes who is pushed, not who can append. Errors: ErrNotFound,
+// ErrNotMember.
+func Accept(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, did syntax.DID) error {
+	var left bool
+	err := q.QueryRow(ctx, `
 		WITH accepted AS (
 			UPDATE members SET requested_at = NULL
 			WHERE convo_id = $1 AND did = $2 AND left_at IS NULL AND requested_at IS NOT NULL
-			RETURNING true
 		)
-		SELECT left_at IS NOT NULL, EXISTS (SELECT FROM accepted) FROM members WHERE convo_id = $1 AND did = $2`,
-		convo, did).Scan(&left, &accepted)
+		SELECT left_at IS NOT NULL FROM members WHERE convo_id = $1 AND did = $2`, convo, did).Scan(&left)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return ErrNotFound
@@ -32,8 +30,6 @@ func Accept(ctx context.Context, tx pgx.Tx, convo uuid.UUID, did syntax.DID) err
 		return fmt.Errorf("accept the convo: %w", err)
 	case left:
 		return ErrNotMember
-	case accepted:
-		return welcome.Accepted(ctx, tx, convo, did)
 	}
 	return nil
 }

@@ -17,8 +17,8 @@ const (
 	maxShards    = 4               // by default; more shards do not write faster
 	batchDrafts  = 256             // of one transaction
 	batchBytes   = 2 << 20         // of their bodies; a larger body is alone in its transaction
-	largeBody    = 64 << 10        // bytes; larger ones share no transaction with smaller ones
-	busyLanes    = 8               // lanes that write at a time, besides the shards
+	largeBody    = 64 << 10        // bytes; larger ones do not share the shards' transactions
+	busyLanes    = 8               // busy convos that are written at a time
 	batchTimeout = 8 * time.Second // of one transaction with all its attempts
 )
 
@@ -40,7 +40,7 @@ type lanes struct {
 	seed   maphash.Seed
 	shards []*batcher
 	large  *batcher
-	slots  chan struct{} // a lane holds one while it writes
+	slots  chan struct{} // a busy convo's lane holds one while it writes
 
 	mu   sync.Mutex // guards what follows
 	busy map[uuid.UUID]*lane
@@ -61,17 +61,17 @@ func defaultShards() int { return min(max(runtime.GOMAXPROCS(0)/2, 1), maxShards
 func (l *Log) newShards(n int) []*batcher {
 	shards := make([]*batcher, n)
 	for i := range shards {
-		shards[i] = l.newBatcher(false, false)
+		shards[i] = l.newBatcher(false)
 	}
 	return shards
 }
 
-// newBatcher returns a batcher that waits for locked convos, or passes over them. That of a lane
-// takes a slot.
-func (l *Log) newBatcher(wait, lane bool) *batcher {
+// newBatcher returns a batcher of a busy convo, which waits for its lock, or one that passes over
+// convos that are locked.
+func (l *Log) newBatcher(wait bool) *batcher {
 	limits := batch.Limits{Batch: batchDrafts, Cost: batchBytes, Queue: mostSends, Timeout: batchTimeout}
 	write := func(ctx context.Context, drafts []Draft) ([]Result, error) {
-		if lane {
+		if wait {
 			l.lanes.slots <- struct{}{}
 			defer func() { <-l.lanes.slots }()
 		}
@@ -99,7 +99,7 @@ func (l *Log) sendBusy(ctx context.Context, d Draft) (Result, error) {
 	all.mu.Lock()
 	ln := all.busy[d.ConvoID]
 	if ln == nil {
-		ln = &lane{batcher: l.newBatcher(true, true)}
+		ln = &lane{batcher: l.newBatcher(true)}
 		all.busy[d.ConvoID] = ln
 	}
 	ln.users++

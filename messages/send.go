@@ -110,7 +110,7 @@ func WithShards(n int) Option {
 
 // OnReserved runs the transactions that messages share on a pool of their own: a batch of hundreds
 // must not wait for a connection behind hundreds of single requests. It needs one connection for
-// each shard, and busyLanes more.
+// each shard, one for large messages, and busyLanes more.
 func OnReserved(pool *pgxpool.Pool) Option {
 	return func(l *Log) { l.batches = pool }
 }
@@ -133,7 +133,7 @@ func NewLog(db *pgxpool.Pool, epochWindow int64, metrics idem.Metrics, log *slog
 		db: db, batches: db, window: epochWindow, metrics: metrics, log: log, faults: faults, onBatch: func(int) {},
 		sends: sends{keys: map[requestKey]int{}, none: make(chan struct{})},
 	}
-	l.lanes = lanes{seed: maphash.MakeSeed(), shards: l.newShards(defaultShards()), large: l.newBatcher(false, true),
+	l.lanes = lanes{seed: maphash.MakeSeed(), shards: l.newShards(defaultShards()), large: l.newBatcher(false),
 		slots: make(chan struct{}, busyLanes), busy: map[uuid.UUID]*lane{}}
 	for _, o := range options {
 		o(l)

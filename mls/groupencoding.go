@@ -1,7 +1,7 @@
 package mls
 
 // Encode returns the group in a form for storage: its GroupContext, its confirmation_tag, and its
-// ratchet_tree. ParseGroup parses it. A tree can grow until the result exceeds the suite's limit on a
+// ratchet_tree. ParseGroup parses it. A tree can grow until it exceeds the suite's limit on a
 // GroupInfo, which ParseGroup refuses.
 func (g *Group) Encode() []byte {
 	return append(appendOpaque(g.Context(), g.ConfirmationTag), g.Tree.Encode()...)

@@ -39,8 +39,8 @@ type Limits struct{ KeyPackage, Commit, Welcome, GroupInfo int }
 
 // Limits returns the limits of the suite. Those of RFC 9420 have 4 KiB for a KeyPackage, and 1 MiB
 // for everything else. A post-quantum suite has as much more as its longer keys and signatures take:
-// in a KeyPackage once, in a commit and a Welcome an output of the KEM for each of a thousand members,
-// in a GroupInfo a leaf and a parent for each. The constants above bound that: a group with ML-DSA
+// in a KeyPackage once; for each of a thousand members an output of the KEM in a Welcome, the same and a
+// KeyPackage in a commit, and a leaf and a parent in a GroupInfo. The constants above bound that: a group with ML-DSA
 // signatures can grow until its GroupInfo has 4 MiB. An unknown suite has the limits of RFC 9420.
 func (c CipherSuite) Limits() Limits {
 	const members = 1000
@@ -52,10 +52,10 @@ func (c CipherSuite) Limits() Limits {
 	longest := p521.keySize // of RFC 9420; its signatures have at most six bytes more
 	key, output := max(0, p.kem.keySize-longest), max(0, p.kem.outputSize-longest)
 	identity := max(0, p.sign.keySize-longest) + max(0, p.sign.size-longest)
-	signature := max(0, p.sign.size-longest)
+	keyPackage := 2*key + identity + max(0, p.sign.size-longest)
 	return Limits{
-		KeyPackage: min(l.KeyPackage+2*key+identity+signature, MaxKeyPackageSize),
-		Commit:     min(l.Commit+members*output, MaxCommitSize),
+		KeyPackage: min(l.KeyPackage+keyPackage, MaxKeyPackageSize),
+		Commit:     min(l.Commit+members*(output+keyPackage), MaxCommitSize),
 		Welcome:    min(l.Welcome+members*output, MaxWelcomeSize),
 		GroupInfo:  min(l.GroupInfo+members*(2*key+identity), MaxGroupInfoSize),
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"unicode/utf8"
 
-	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
@@ -41,26 +40,6 @@ type confirmation struct {
 	to      Device
 	success bool
 	details string // why the join failed
-}
-
-// Accepted tells those who have sent a person Welcomes to a convo that it has joined: it did so while
-// the convo was a request, which did not show.
-func Accepted(ctx context.Context, tx pgx.Tx, convo uuid.UUID, did syntax.DID) error {
-	_, err := tx.Exec(ctx, `
-		INSERT INTO outbox (kind, convo_id, did, detail, created_at)
-		SELECT DISTINCT ON (w.epoch) $3::smallint, w.convo_id, inviter.did,
-			jsonb_build_object('change', 'consumed', 'by', w.recipient_did, 'epoch', w.epoch), clock_timestamp()
-		FROM welcomes w
-		JOIN convos c ON c.id = w.convo_id
-		LEFT JOIN messages commit ON commit.convo_id = w.convo_id AND commit.kind = 3 AND commit.epoch = w.epoch
-		JOIN members inviter ON inviter.convo_id = w.convo_id AND inviter.did = coalesce(commit.sender_did, c.creator_did)
-		WHERE w.convo_id = $1 AND w.recipient_did = $2 AND w.state = 'consumed' AND inviter.left_at IS NULL
-			AND NOT EXISTS (SELECT FROM blocks WHERE did = $2 AND blocked_did = inviter.did)`,
-		convo, did, outbox.Arrival)
-	if err != nil {
-		return fmt.Errorf("tell inviters of an acceptance: %w", err)
-	}
-	return nil
 }
 
 // Confirm ends a delivery and returns the Welcome's state, and whether the recipient's membership is

@@ -46,7 +46,8 @@ WITH audit AS MATERIALIZED (
     WHERE w.convo_id = $1 AND w.id = locked.id
     RETURNING w.id, w.epoch, w.state, w.version, w.attempts, w.failures, locked.failed
 ), told AS (
-    -- Whose commit has sent the Welcome, or who has created the convo, unless the person hides from it.
+    -- Whose commit has sent the Welcome, or who has created the convo, unless the person hides from it: by a
+    -- block, or because the convo is a request. To join a request accepts it.
     INSERT INTO outbox (kind, convo_id, did, detail, created_at)
     SELECT $8, $1, inviter.did, jsonb_build_object('change', CASE WHEN $6 THEN 'consumed' ELSE 'failed' END, 'by', $2::text,
         'epoch', confirmed.epoch), clock_timestamp()
@@ -54,7 +55,7 @@ WITH audit AS MATERIALIZED (
     JOIN convos c ON c.id = $1
     LEFT JOIN messages commit ON commit.convo_id = $1 AND commit.kind = 3 AND commit.epoch = confirmed.epoch
     JOIN members inviter ON inviter.convo_id = $1 AND inviter.did = coalesce(commit.sender_did, c.creator_did)
-    WHERE ($6 OR confirmed.failed) AND inviter.left_at IS NULL AND NOT (SELECT request FROM recipient)
+    WHERE ($6 OR confirmed.failed AND NOT (SELECT request FROM recipient)) AND inviter.left_at IS NULL
         AND NOT EXISTS (SELECT FROM blocks WHERE did = $2 AND blocked_did = inviter.did)
 ), audited AS (
     INSERT INTO audit_log (entity, entity_id, actor, from_state, to_state, reason, version, details)

@@ -48,8 +48,8 @@ func DecodeStreamConvoEventsParams(query url.Values) (*StreamConvoEventsParams, 
 // StreamConvoEventsArrivalEvent is
 // blue.catbird.mls.streamConvoEvents#arrivalEvent. A Welcome that the caller
 // has sent has arrived, or a device could not join with it. getWelcomeStatus
-// has the devices. It does not come for what a person does while the convo is a
-// request, or after a block of the caller; once the person accepts, it comes.
+// has the devices. It does not come for a failure while the convo is a request,
+// or for what a person does after a block of the caller.
 type StreamConvoEventsArrivalEvent struct {
 	// The convo.
 	ConvoID string `json:"convoId"`

@@ -65,9 +65,8 @@ func DecodeSubscribeConvoEventsParams(query url.Values) (*SubscribeConvoEventsPa
 
 // ArrivalEvent is blue.catbird.mls.subscribeConvoEvents#arrivalEvent. A Welcome
 // that the caller has sent has arrived, or a device could not join with it.
-// getWelcomeStatus has the devices. It does not come for what a person does
-// while the convo is a request, or after a block of the caller; once the person
-// accepts, it comes.
+// getWelcomeStatus has the devices. It does not come for a failure while the
+// convo is a request, or for what a person does after a block of the caller.
 type ArrivalEvent struct {
 	// The convo.
 	ConvoID string `json:"convoId"`

@@ -390,12 +390,12 @@ var mutants = []mutant{
 	{"large messages share the shards", "messages.TestLargeMessages", []edit{
 		{"messages.Log.first", `len(d.Body) > largeBody`, `len(d.Body) > 1<<30`}}},
 
-	{"an arrival in a request shows", "api.TestArrival", []edit{
-		{"welcome/confirm.sql", `AND NOT (SELECT request FROM recipient)`, ``}}},
+	{"a failure in a request shows", "api.TestArrival", []edit{
+		{"welcome/confirm.sql", `confirmed.failed AND NOT (SELECT request FROM recipient)`, `confirmed.failed`}}},
+	{"the creator learns of the Welcomes of others", "api.TestArrival", []edit{
+		{"welcome/confirm.sql", `coalesce(commit.sender_did, c.creator_did)`, `c.creator_did`}}},
 	{"an arrival shows to who is blocked", "api.TestArrival", []edit{
 		{"welcome/confirm.sql", `AND NOT EXISTS (SELECT FROM blocks WHERE did = $2 AND blocked_did = inviter.did)`, ``}}},
-	{"an acceptance tells nobody", "api.TestArrival", []edit{
-		{"convos.Accept", `return welcome.Accepted(ctx, tx, convo, did)`, `return nil`}}},
 	{"all members learn of an arrival", "events.TestModel", []edit{
 		{"events/find_events.sql", `kind NOT IN (5, 8)`, `kind <> 5`}}},
 

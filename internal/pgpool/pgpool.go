@@ -66,9 +66,9 @@ var lookups = map[string]string{
 const batchLockTimeout = "250"
 
 const (
-	// reservedConns is the size of a reserved pool: the lanes of the message log, four and eight,
-	// and one for the uses of tokens.
-	reservedConns = 13
+	// reservedConns is the size of a reserved pool: the lanes of the message log, four, one and
+	// eight, and one for the uses of tokens.
+	reservedConns = 14
 	// maintenanceConns is the size of a maintenance pool. A check and the expiry of messages can
 	// keep one connection each for minutes.
 	maintenanceConns = 4
@@ -102,7 +102,7 @@ type Option func(*pgxpool.Config)
 // Traced makes spans of a pool's statements, below the spans of their contexts.
 func Traced(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = tracing.Statements{} }
 
-// OpenReserved returns a pool of 13 connections for batches that many requests share. A batch does
+// OpenReserved returns a pool of 14 connections for batches that many requests share. A batch does
 // not queue for a connection behind single requests. It waits for a lock for 250 ms at most.
 func OpenReserved(ctx context.Context, url string, options ...Option) (*pgxpool.Pool, error) {
 	cfg, err := config(url, limits, lookups)

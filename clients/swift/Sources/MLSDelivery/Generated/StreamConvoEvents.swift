@@ -69,8 +69,8 @@ public enum StreamConvoEvents: EventQuery {
     }
 
     /// A Welcome that the caller has sent has arrived, or a device could not join with it.
-    /// getWelcomeStatus has the devices. It does not come for what a person does while the convo
-    /// is a request, or after a block of the caller; once the person accepts, it comes.
+    /// getWelcomeStatus has the devices. It does not come for a failure while the convo is a
+    /// request, or for what a person does after a block of the caller.
     public struct ArrivalEvent: Codable, Hashable, Sendable {
         /// The convo.
         public var convoId: String
