@@ -33,9 +33,9 @@ const (
 	maxWaitingOfCaller = 64   // each holds the memory of its body
 )
 
-// admission lets expensive requests run a few at a time. So processors and connections of the
-// database stay free for cheap ones, which never wait here. Which methods are expensive stands in
-// methods.go. A proposal of an external sender is expensive too.
+// admission lets expensive requests run a few at a time, so that processors and connections of the
+// database stay free for cheap ones, which never wait here. methods.go says which methods are
+// expensive. A proposal of an external sender is expensive too.
 //
 // The callers that wait take turns. The requests of one caller are admitted in their order.
 type admission struct {

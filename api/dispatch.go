@@ -36,9 +36,9 @@ const (
 	headerExpired  = "X-Idempotency-Expired"
 )
 
-// headerLogHead asks sendMessage for a signed head of the log, with any value, and has it in the
-// answer, in base64url. It is no field of the body: a repetition gets the first body, byte for
-// byte.
+// headerLogHead, with any value, asks sendMessage for a signed head of the log. The answer has the
+// head in the same header, in base64url. The head is not a field of the body, because a repetition
+// gets the first body, byte for byte.
 const headerLogHead = "X-Log-Head"
 
 // call is one request on its way through its handler.
@@ -282,8 +282,9 @@ func chargesAddress(err error) bool {
 // otherwise: a PDS gives up after ten seconds. A COMMIT that has begun still ends.
 const maxRequest = 9 * time.Second
 
-// call decodes the request and calls its handler. The answer's memory is reserved until the client
-// has read it, then in the answer's true size.
+// call decodes the request and calls its handler. It first reserves memory for the answer. After
+// the handler, the reservation shrinks to the answer's true size, except for a download. It lasts
+// until the client has read the answer.
 func (s *Server) call(cl *call, body []byte) error {
 	ctx, cancel := context.WithTimeout(cl.ctx, cmp.Or(cl.route.maxTime, maxRequest))
 	defer cancel()

@@ -46,6 +46,9 @@ func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error
 		return err
 	}
 	claim.Withheld = withheld
+	if err := c.outside(func() error { return c.holdObjects(mostClaimed(claim)) }); err != nil {
+		return err
+	}
 	key, used, err := c.useForClaim(key)
 	if err != nil {
 		return err
@@ -60,9 +63,6 @@ func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error
 			return nil, err
 		}
 		first = taken
-		if err := c.holdObjects(sizeOf(taken)); err != nil { // a refusal undoes the claim
-			return nil, err
-		}
 		return recordOf(taken)
 	})
 	if err != nil {
@@ -91,17 +91,23 @@ func (c *call) useForClaim(key string) (keyOfClaim string, used, err error) {
 	return key, used, nil
 }
 
-// replyClaim sets the answer to a claim.
-func (c *call) replyClaim(r keypackages.ClaimResult) error {
-	return c.replyObjects(sizeOf(r), claimAnswer(r))
+// mostClaimed is the most bytes that the KeyPackages of a claim have. Their memory is held before
+// the claim, so that no KeyPackage is spent on an answer that is then refused.
+func mostClaimed(r keypackages.ClaimRequest) int {
+	each := mls.MaxKeyPackageSize
+	if r.CipherSuite != 0 {
+		each = r.CipherSuite.Limits().KeyPackage
+	}
+	return keypackages.MostClaimed(len(r.DIDs)) * each
 }
 
-// sizeOf is the size of the KeyPackages of a claim, in bytes.
-func sizeOf(r keypackages.ClaimResult) (size int) {
+// replyClaim sets the answer to a claim.
+func (c *call) replyClaim(r keypackages.ClaimResult) error {
+	size := 0
 	for _, k := range r.Claimed {
 		size += len(k.Body)
 	}
-	return size
+	return c.replyObjects(size, claimAnswer(r))
 }
 
 func claimAnswer(r keypackages.ClaimResult) *mlsapi.GetKeyPackagesOutput {

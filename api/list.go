@@ -60,7 +60,8 @@ func (l *list) add(element lexcodec.Appender, size int) bool {
 	return l.err == nil
 }
 
-// replyList sets the answer: around, whose one array is empty, with the elements in that array.
+// replyList sets the answer: the JSON of around, with the elements of l put into its one array,
+// which is empty in around.
 func (c *call) replyList(l *list, around lexcodec.Appender) error {
 	if l.err != nil {
 		return l.err

@@ -9,8 +9,8 @@ import (
 	"mlsd/internal/limit"
 )
 
-// Streams are opened at a rate. When all clients reconnect at once, it leaves the processors to those
-// who write.
+// Streams are opened at a limited rate. When all clients reconnect at once, the limit keeps the
+// processors free for those who write.
 const (
 	openingsAtOnce = 16                    // for each processor
 	openingPlace   = 40 * time.Millisecond // how long an opening keeps its place: 400 a second for each processor
@@ -35,7 +35,7 @@ func newOpenings() *openings {
 	places := openingsAtOnce * runtime.GOMAXPROCS(0)
 	waiting := places * int(longestOpening/openingPlace)
 	return &openings{
-		// As many more of callers who have none waiting, so half.
+		// Half, because MaxWaiting lets as many more wait whose callers have none waiting.
 		places:    limit.Queue{Size: int64(places), MaxWaiting: waiting / 2, MaxWaitingOfKey: maxOpeningsOfDID},
 		addresses: limit.Queue{Share: int64(waiting / openingsShare)},
 	}

@@ -11,8 +11,8 @@ import (
 	"mlsd/internal/limit"
 )
 
-// If many clients open streams at once, they are admitted as places become free. A client that would
-// wait too long is refused. A client that hangs up does not count.
+// If many clients open streams at once, they are admitted as places become free. A client that has
+// waited too long is refused. A client that hangs up does not count.
 func TestOpenings(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -51,8 +51,8 @@ func TestOpenings(t *testing.T) {
 	})
 }
 
-// H5: forty accounts with sixteen openings each that wait, and one caller comes with one. It waits for
-// one of each, not for all: the callers take turns. In the order of their arrival it waited for 640.
+// H5: sixteen openings each of forty accounts wait when another caller comes with one. The callers
+// take turns, so it waits for one opening of each account, and not for all 640.
 func TestOpeningsTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

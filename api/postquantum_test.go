@@ -12,9 +12,9 @@ import (
 	"mlsd/mls"
 )
 
-// TestXWingConvo: 99 people with ten devices each are in a group of the post-quantum suite X-Wing from
-// its start. Its GroupInfo and its Welcome have more than 1 MiB, which is the most in a suite of RFC
-// 9420. Each device gets the Welcome, and members get the GroupInfo, byte for byte.
+// TestXWingConvo: 99 people with ten devices each are in a group of the suite X-Wing from its start.
+// Its GroupInfo and its Welcome have more than 1 MiB, the most that a suite of RFC 9420 has. Devices
+// get the Welcome, and members get the GroupInfo, byte for byte.
 func TestXWingConvo(t *testing.T) {
 	t.Parallel()
 	const people, devices = 99, 10
@@ -73,8 +73,8 @@ func TestXWingConvo(t *testing.T) {
 	}
 }
 
-// TestCommitOfAnotherSuite: a commit that only a post-quantum suite can have is refused in a suite of
-// RFC 9420. The refusal says both sizes.
+// TestCommitOfAnotherSuite: a commit as large as only a post-quantum suite allows is refused in a
+// suite of RFC 9420. The refusal says both sizes.
 func TestCommitOfAnotherSuite(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

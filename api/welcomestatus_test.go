@@ -115,9 +115,10 @@ func TestWelcomeStatusOfARequest(t *testing.T) {
 	}
 }
 
-// The inviter gets an event once a device has joined or could not: the member whose commit has sent the
-// Welcome, or the creator, and nobody else. A person who blocks the inviter does not show, and neither
-// does a failure in a request. To join a request accepts it, which shows.
+// The inviter gets an event once a device has joined, or could not. That is the member whose commit
+// has sent the Welcome, or the creator; nobody else gets it. What a person does after a block of the
+// inviter does not show, and neither does a failure in a request. To join accepts a request, and
+// shows.
 func TestArrival(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, live, release)

@@ -142,9 +142,9 @@ func (c *locked) checkDispute(by syntax.DID, allowed rights) error {
 }
 
 // addWelcome consumes the KeyPackages that a Welcome names and makes the Welcome available to their
-// devices. The Welcome must reach each added member. It can also name other devices of its maker's,
-// and no others. It must fit what is known of the commit. KeyPackages of people who refuse the
-// invitation are not found.
+// devices. The Welcome must reach each added member. Besides devices of added members, it may name
+// only other devices of the committer. It must agree with what is known of the commit. KeyPackages
+// of people who refuse the invitation are not found.
 func addWelcome(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch int64, body []byte, allowed rights,
 	v verdict) error {
 	added := allowed.adds

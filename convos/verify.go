@@ -44,7 +44,8 @@ type rights struct {
 	device   string             // the one that joins; "": any
 }
 
-// people are those whose Welcomes a commit of by's can end: it supersedes those of some devices.
+// people returns the people whose Welcomes a commit can end. by is the committer. The commit
+// supersedes the Welcomes of some of their devices.
 func (r rights) people(by syntax.DID, superseded []welcome.Device) []syntax.DID {
 	all := append([]syntax.DID{by}, r.adds...)
 	if r.removes != "" {
@@ -441,8 +442,8 @@ func (v verdict) superseded(replaced []syntax.DID) (devices []welcome.Device) {
 }
 
 // checkRecipients checks that a Welcome is for the devices that its commit adds. Only the
-// committer's own devices can join without a KeyPackage that this server knows. Of the people whose
-// leaves the commit replaces, no device remains that the Welcome is not for.
+// committer's own devices can join without a KeyPackage that this server knows. If the commit
+// replaces a person's leaves, the Welcome must be for every device of that person in the new group.
 func (v verdict) checkRecipients(by syntax.DID, to []welcome.Recipient, replaced []syntax.DID) error {
 	for _, ref := range v.adds {
 		if !slices.ContainsFunc(to, func(r welcome.Recipient) bool { return bytes.Equal(r.Ref, ref) }) {

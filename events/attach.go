@@ -67,8 +67,8 @@ func (h *Hub) detach(s *Subscription) {
 }
 
 // attach makes a subscription live. The subscription has all events up to its position, and convos
-// are the convos of its DID there. attach fails if the hub no longer remembers the events since
-// then.
+// are the convos of its DID at that position. attach fails if the subscription has ended, or if the
+// hub no longer remembers all events after that position.
 func (h *Hub) attach(s *Subscription, convos map[uuid.UUID]struct{}) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -29,8 +29,8 @@ const (
 	maxOfNode   = 50_000                // subscriptions on this node
 	bufferBytes = 1 << 20               // of a subscription's buffer; its first event can be larger
 	checkEvery  = tailPoll / 2          // how often the hub asks which database is there
-	// catchUpShare is the part of the database's connections for requests with which subscriptions
-	// read the table: one in so many. Senders need the database too.
+	// catchUpShare limits the subscriptions that read the table at one time: they use one in so
+	// many of the database's connections for requests. Senders need the database too.
 	catchUpShare = 4
 
 	largeEvent = 64 << 10  // bytes; subscriptions share larger events in memory

@@ -37,7 +37,7 @@ type Subscription struct {
 	began   int64 // where it began: the cursor of the last event before it
 
 	// Protected by the hub's lock.
-	from    int64                  // the hub offers only events behind this place
+	from    int64                  // the hub offers only events after this place
 	convos  map[uuid.UUID]struct{} // if live: the convos at the hub's head
 	doubted bool                   // the reader is possibly not connected any more
 
@@ -265,7 +265,8 @@ func (s *Subscription) acquireLarge(ctx context.Context, e *Event) error {
 	return nil
 }
 
-// excuse gives the reader the time since began to catch up besides the hub's patience.
+// excuse gives the reader more time to catch up than the hub's patience: the time since began is
+// added.
 func (s *Subscription) excuse(began time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -61,8 +61,8 @@ const timestamp = "2006-01-02T15:04:05.000Z07:00"
 type ConflictError struct {
 	Fields []string  // paths of the input fields that differ, sorted; never their values
 	At     time.Time // when the first request came
-	// Expires is when the key is free again. Zero: as long as the row that is the record, which can be
-	// for ever.
+	// Expires is when the key is free again. Zero: the key stays used for as long as the row that
+	// serves as its record exists, which can be forever.
 	Expires time.Time
 	First   []byte // hash of the first request
 	Hash    []byte // hash of this request
@@ -82,7 +82,7 @@ type Request struct {
 	Caller syntax.DID
 	NSID   string
 	Scope  string  // the convo that the method names, or ""
-	Key    string  // "" leaves no record: the write itself has its effect once only
+	Key    string  // "" leaves no record: the write by itself takes effect only once
 	Input  Content // what was asked, without the key
 
 	Life  time.Duration // lifetime of the record; 0: DefaultLife
@@ -94,8 +94,8 @@ type Answer struct {
 	Body     []byte // the response, exactly as it was first sent
 	Replayed bool
 	// Found says that the answer to the COMMIT was lost, and Body was read from the record. If not
-	// Replayed, Body equals what the effect returned, but a repetition can have done the write. So the
-	// caller may use Body, and nothing else that its effect has read or made.
+	// Replayed, Body equals what the effect returned, but a repetition can have done the write. So
+	// the caller may use Body, and nothing else that its effect has read or made.
 	Found   bool
 	Expired bool    // the key had been used before, so long ago that its record's lifetime was over
 	Outcome Outcome // of work outside the database; Success for every other write
@@ -137,11 +137,11 @@ func WithBeats(beats func(every time.Duration) (beat <-chan time.Time, stop func
 
 // Timed are called with the times of the steps of a write by [Store.Do].
 type Timed struct {
-	LookedUp  func(time.Duration) // to take the key, or to find that it was used, with what is waited for
+	LookedUp  func(time.Duration) // taking the key, or finding it used, including any wait
 	Committed func(time.Duration) // to store the answer and to commit, also if that fails
 }
 
-// WithTimed sets what is told the times.
+// WithTimed sets the functions that are called with the times.
 func WithTimed(timed Timed) Option { return func(s *Store) { s.timed = timed } }
 
 // WithLease sets the lease of requests that state none. 0 is DefaultLease.
@@ -291,9 +291,9 @@ func (s *Store) replay(ctx context.Context, q pgpool.Queryer, req Request) (Answ
 }
 
 // resolve looks up the outcome of a COMMIT whose answer was lost. If the record is there, the write
-// was done, and resolve returns the answer. A repetition that ran at the same time can have done it
-// in place of this transaction. If its answer is another one, the answer is a replay. If the record
-// is not there, the outcome is unknown.
+// was done, and resolve returns the recorded answer. A repetition that ran at the same time can
+// have done the write in place of this transaction. If the recorded answer differs from this
+// transaction's, it counts as a replay. If the record is not there, the outcome is unknown.
 func (s *Store) resolve(ctx context.Context, req Request, answer Answer, cause error) (Answer, error) {
 	if !pgpool.OutcomeUnknown(cause) {
 		return Answer{}, fmt.Errorf("commit: %w", cause)

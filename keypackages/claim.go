@@ -83,6 +83,9 @@ const (
 	maxClaimed = 500
 )
 
+// MostClaimed is how many KeyPackages a claim of so many DIDs serves at most.
+func MostClaimed(dids int) int { return min(dids*maxDevices, maxClaimed) }
+
 // claimSQL claims the KeyPackages. It needs pgpool.LockClaims before it.
 //
 //go:embed claim.sql

@@ -18,6 +18,7 @@ import (
 )
 
 // maxAttempts is how often a transaction is tried if it fails because of concurrent transactions.
+// It does not bound the attempts after a failure that usedMeanwhile reports.
 const maxAttempts = 4
 
 // write appends drafts in one transaction, and returns the result of each. If wait is false, the
@@ -59,8 +60,8 @@ func failed(drafts []Draft, err error) []Result {
 	return results
 }
 
-// takeQuota counts the drafts before they are judged. judge refuses those that have no quota left,
-// unless it has another answer for them.
+// takeQuota counts the drafts before they are judged, except those with an invalid asset. judge
+// refuses a draft with an invalid asset or with no quota left, unless it has another answer for it.
 func takeQuota(drafts []Draft) {
 	for i := range drafts {
 		d := &drafts[i]
@@ -81,8 +82,8 @@ func returnUnused(drafts []Draft, results []Result) {
 	}
 }
 
-// writeJoined writes the drafts that are still busy in a transaction that waits for convos: their
-// senders joined after lockConvos looked.
+// writeJoined takes the drafts whose result is still ErrBusy, because their senders joined after
+// lockConvos looked. It writes them in another transaction that waits for convos.
 func (l *Log) writeJoined(ctx context.Context, drafts []Draft, results []Result) {
 	var joined []Draft
 	var places []int

@@ -31,11 +31,12 @@ const (
 // other convos. The messages of such a busy convo go on to a lane of its own, which waits for the
 // lock. Messages that arrive later may overtake them.
 //
-// Large messages of all convos have a lane instead of the shards, so that small ones do not wait for
-// their bytes. A large message and a small one that are sent to a convo at once come in any order.
+// Large messages of all convos have one lane instead of the shards, so that small ones do not wait
+// for their bytes. If a large and a small message are sent to a convo at once, either can be first.
 //
-// Every message passes a shard or the large lane first, also if its convo has a lane: only members' messages are passed
-// over, so nobody else waits with them, or learns from a wait that the convo exists.
+// Every message goes through a shard or the large lane first, even if its convo has a lane. Only
+// members' messages are passed over there and go on to the convo's lane. So nobody else waits in
+// that lane, or learns from a wait that the convo exists.
 type lanes struct {
 	seed   maphash.Seed
 	shards []*batcher

@@ -27,9 +27,10 @@ func (e *lostError) Unwrap() error { return e.cause }
 const lookupTimeout = 5 * time.Second
 
 // resolve looks up the outcome of the drafts of a lost transaction, and returns their final results.
-// A refusal needs no commit, so it is final. A message was appended if the log has its key with the
-// same content: it makes no difference which request appended it. If the log has no such message,
-// the outcome is unknown, because the old session is possibly still committing.
+// A refusal needs no commit, so it is final, unless it is a conflict with a message of the same
+// transaction that was possibly not appended. A message was appended if the log has its key with
+// the same content, no matter which request appended it. If the log has no such message, the
+// outcome is unknown, because the old session is possibly still committing.
 func (l *Log) resolve(ctx context.Context, drafts []Draft, results []Result, lost *lostError) []Result {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookupTimeout)
 	defer cancel()

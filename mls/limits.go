@@ -1,8 +1,8 @@
 package mls
 
 // Limits on the encoded size of an object of any suite, in bytes. They apply before anything is
-// parsed, except that what a PublicMessage or a PrivateMessage holds is only known then. Most suites
-// have lower limits: see [CipherSuite.Limits].
+// parsed, with one exception: what a PublicMessage or a PrivateMessage holds is known only after
+// parsing. Most suites have lower limits: see [CipherSuite.Limits].
 const (
 	MaxKeyPackageSize = 20 << 10
 	MaxProposalSize   = 1 << 20
@@ -37,11 +37,17 @@ const MaxEpoch = 1<<53 - 1
 // limit on a ratchet tree.
 type Limits struct{ KeyPackage, Commit, Welcome, GroupInfo int }
 
-// Limits returns the limits of the suite. Those of RFC 9420 have 4 KiB for a KeyPackage, and 1 MiB
-// for everything else. A post-quantum suite has as much more as its longer keys and signatures take:
-// in a KeyPackage once; for each of a thousand members an output of the KEM in a Welcome, the same and a
-// KeyPackage in a commit, and a leaf and a parent in a GroupInfo. The constants above bound that: a group with ML-DSA
-// signatures can grow until its GroupInfo has 4 MiB. An unknown suite has the limits of RFC 9420.
+// Limits returns the limits of the suite. The suites of RFC 9420 have 4 KiB for a KeyPackage, and
+// 1 MiB for everything else. A post-quantum suite has more, because its keys and signatures are
+// longer. The limits grow by the extra bytes of:
+//
+//   - a KeyPackage: its own keys and signatures
+//   - a Welcome: one KEM output for each of a thousand members
+//   - a commit: one KEM output and one KeyPackage for each of a thousand members
+//   - a GroupInfo: one leaf and one parent for each of a thousand members
+//
+// No limit exceeds the constants above, so a group with ML-DSA signatures can grow until its
+// GroupInfo has 4 MiB. An unknown suite has the limits of RFC 9420.
 func (c CipherSuite) Limits() Limits {
 	const members = 1000
 	l := Limits{KeyPackage: 4 << 10, Commit: 1 << 20, Welcome: 1 << 20, GroupInfo: 1 << 20}

@@ -12,12 +12,12 @@ import (
 // ends (RFC 9420 §12.1). In a commit it hides the rest of the list of proposals, and nothing else,
 // because the list has a length.
 //
-// In a PublicMessage of its own, it is followed by a signature and a membership_tag. These are found
-// from the end. The suite says how long the tag is, and how long an EdDSA or ML-DSA signature is. An ECDSA
-// signature is found by its DER encoding. More than one reading is possible, because the content can
-// end with bytes that look like the start of a signature. Then the reading that verifies is the
-// right one. All readings have the same ProposalRef, because it covers content and signature
-// together.
+// In a PublicMessage of its own, it is followed by a signature and a membership_tag. These are
+// found from the end. The suite says how long the tag is, and how long an EdDSA or ML-DSA signature
+// is. An ECDSA signature is found by its DER encoding. More than one reading is possible, because
+// the content can end with bytes that look like the start of a signature. Then the reading that
+// verifies is the right one. All readings have the same ProposalRef, because it covers content and
+// signature together.
 
 // opaqueProposal takes what is left of the message: the content of an opaque proposal, its signature
 // and its membership_tag. start is where the FramedContent began.

@@ -117,8 +117,8 @@ func (c CipherSuite) hashSize() int {
 	return 0
 }
 
-// validHPKEKey reports whether key is a public key of the suite's KEM: of an elliptic curve (RFC 9180
-// §7.1.1), of ML-KEM (FIPS 203 §7.2) or of both.
+// validHPKEKey reports whether key is a public key of the suite's KEM: of an elliptic curve
+// (RFC 9180 §7.1.1), of ML-KEM (FIPS 203 §7.2) or of both.
 func (c CipherSuite) validHPKEKey(key []byte) bool {
 	p := c.params()
 	return p != nil && len(key) == p.kem.keySize && p.kem.validKey(key)

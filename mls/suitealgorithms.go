@@ -16,8 +16,8 @@ import (
 	"github.com/cloudflare/circl/sign/mldsa/mldsa87"
 )
 
-// The KEMs: of curves (RFC 9180 §7.1), ML-KEM (FIPS 203), and X-Wing (draft-connolly-cfrg-xwing-kem),
-// whose keys and outputs are those of ML-KEM-768 and then those of X25519.
+// The KEMs: of curves (RFC 9180 §7.1), ML-KEM (FIPS 203), and X-Wing
+// (draft-connolly-cfrg-xwing-kem), whose keys and outputs are those of ML-KEM-768, then of X25519.
 var (
 	x25519    = curveKEM(32, ecdh.X25519())
 	x448      = kem{56, 56, anyBytes, anyBytes}
@@ -53,9 +53,9 @@ func isKey[K any](parse func([]byte) (K, error)) func([]byte) bool {
 }
 
 // isReduced makes the modulus check of an ML-KEM key (FIPS 203 §7.2): each of its coefficients of
-// twelve bits is below q. A seed of 32 bytes follows them. crypto/mlkem makes the check too, and then
-// expands the seed, which costs twenty times as much. A commit in a group of a thousand devices has
-// two thousand keys to check, under the convo's lock.
+// twelve bits is below q. A seed of 32 bytes follows them. crypto/mlkem makes the check too, but
+// also expands the seed, which costs twenty times as much. A commit in a group of a thousand
+// devices has two thousand keys to check, under the convo's lock.
 func isReduced(key []byte) bool {
 	const q, seed = 3329, 32
 	for b := key[:len(key)-seed]; len(b) >= 3; b = b[3:] {

@@ -42,11 +42,11 @@ type confirmation struct {
 	details string // why the join failed
 }
 
-// Confirm ends a delivery and returns the Welcome's state, and whether the recipient's membership is
-// a request. Success consumes the Welcome. A failure
-// is recorded with its details, of which at most 1,024 bytes are kept, and the Welcome can be
-// fetched again. A confirmation that comes twice or late does not change the state. Confirmations
-// that arrive at the same time share a transaction.
+// Confirm ends a delivery. It returns the Welcome's state, and whether the recipient's membership
+// is a request. Success consumes the Welcome. A failure is recorded with its details, of which at
+// most 1,024 bytes are kept, and the Welcome can be fetched again. A confirmation that is repeated,
+// or that comes after the Welcome has ended, does not change the state. Confirmations that arrive
+// at the same time share a transaction.
 //
 // Errors: ErrConvoNotFound, ErrNotMember, ErrNotFound (also if the Welcome was never fetched),
 // batch.ErrOverloaded, batch.ErrClosed, idem.ErrUnknownOutcome, those of ctx and of the database.

@@ -46,8 +46,8 @@ WITH audit AS MATERIALIZED (
     WHERE w.convo_id = $1 AND w.id = locked.id
     RETURNING w.id, w.epoch, w.state, w.version, w.attempts, w.failures, locked.failed
 ), told AS (
-    -- Whose commit has sent the Welcome, or who has created the convo, unless the person hides from it: by a
-    -- block, or because the convo is a request. To join a request accepts it.
+    -- An event for the inviter: the sender of the commit, or the creator of the convo. A person who blocks
+    -- the inviter does not show. In a request a failure does not either; to join accepts it.
     INSERT INTO outbox (kind, convo_id, did, detail, created_at)
     SELECT $8, $1, inviter.did, jsonb_build_object('change', CASE WHEN $6 THEN 'consumed' ELSE 'failed' END, 'by', $2::text,
         'epoch', confirmed.epoch), clock_timestamp()

@@ -13,8 +13,9 @@ import (
 	"mlsd/internal/worker"
 )
 
-// Sweeps end leases whose grace is over, expire old Welcomes and erase bytes that are no longer
-// needed, in this order. If silence counts as success, the end of a lease consumes the Welcome.
+// Sweeps returns the sweeps that end leases whose grace is over, expire old Welcomes and erase
+// bytes that are no longer needed, in this order. If silence counts as success, the end of a lease
+// consumes the Welcome, unless a failure was reported.
 func Sweeps(db *pgxpool.Pool, policy Policy) []worker.Sweep {
 	consume := policy.OnExpiry == Consume
 	bodies := &bodySweep{db: db}

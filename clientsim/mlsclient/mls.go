@@ -10,7 +10,7 @@ package mlsclient
 // Suite is an MLS cipher suite by its IANA number (RFC 9420 §17.1).
 type Suite uint16
 
-// The suites of the simulator. The library of this process has the first three, the agents have all.
+// The suites of the simulator. The library of this process has the first three, agents have all.
 const (
 	SuiteX25519   Suite = 1
 	SuiteP256     Suite = 2

@@ -44,14 +44,15 @@ const (
 // Detail is the part of an event that has no column of its own. The kind decides which fields are
 // set.
 type Detail struct {
-	// Change is Joined, Left or Removed for a Membership, the kind of signal for KeyPackages, Forked,
-	// Disputed or DisputeEnded for a Dispute, and a state of a Welcome for an Arrival.
+	// Change is Joined, Left or Removed for a Membership; the kind of signal for KeyPackages;
+	// Forked, Disputed or DisputeEnded for a Dispute; and "consumed" or "failed" for an Arrival.
 	Change string `json:"change,omitzero"`
-	// By is who changed a Membership, the committer whom a Dispute names, and the person for whom the
-	// Welcome of an Arrival was.
+	// By is the person who changed a Membership, the committer whom a Dispute names, or the
+	// recipient of the Welcome of an Arrival.
 	By syntax.DID `json:"by,omitzero"`
-	// Epoch is the convo's epoch after a change of Membership or a closing Commit, and the epoch that
-	// a Welcome leads into, also that of an Arrival. Of a Dispute it is the epoch that is forked or disputed.
+	// Epoch is the convo's epoch after a change of Membership or a closing Commit. Of a Welcome and
+	// of an Arrival it is the epoch that the Welcome leads into. Of a Dispute it is the epoch that
+	// is forked or disputed.
 	Epoch int64 `json:"epoch"`
 	// CommitNeeded says that a member who left still has a leaf.
 	CommitNeeded bool `json:"commitNeeded,omitzero"`

@@ -59,8 +59,8 @@ func NewMemory(bounds ...Bound) *Memory {
 	return m
 }
 
-// Client is who a reservation is for. The address has no share of the memory, but its slow
-// transfers have.
+// Client is who a reservation is for. The memory that one address holds is not limited, but the
+// memory that its slow transfers hold is.
 type Client struct{ Key, Address string }
 
 // Reserve reserves n bytes for a request that may need most, and sets r. The error is *[Refused].
@@ -120,8 +120,8 @@ func (m *Memory) makeSpace(ctx context.Context) {
 }
 
 // cutSlow cuts slow transfers: those with which an address exceeds its share, and others until the
-// bytes come free for which requests wait. Those go first who hold much for their address and move
-// little. The caller holds mu.
+// bytes come free that requests wait for. The more the slow transfers of its address hold, and the
+// slower it is itself, the earlier a transfer is cut. The caller holds mu.
 func (m *Memory) cutSlow(now time.Time) {
 	m.checked = now
 	var slow []*Reservation

@@ -15,7 +15,8 @@ func Network(caller string) string {
 	return netip.PrefixFrom(addr.WithZone(""), 64).Masked().String()
 }
 
-// Within reports whether an address is in one of the networks. An IPv4 address may be mapped to IPv6.
+// Within reports whether an address is in one of the networks. An IPv4 address may be mapped to
+// IPv6.
 func Within(ip netip.Addr, networks []netip.Prefix) bool {
 	return slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(ip.Unmap()) })
 }

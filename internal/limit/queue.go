@@ -15,8 +15,9 @@ import (
 type Queue struct {
 	Size  int64 // 0: any number
 	Share int64 // 0: as Size
-	// MaxWaiting is how many requests wait, and how many more of keys that have none waiting. 0: any
-	// number. MaxWaitingOfKey is the same for one key.
+	// MaxWaiting is how many requests may wait. When that many wait, a request may still wait if
+	// its key has none waiting, until MaxWaiting keys wait for units of other keys. MaxWaitingOfKey
+	// is how many requests of one key may wait. 0 in either: any number.
 	MaxWaiting, MaxWaitingOfKey int
 
 	mu      sync.Mutex // guards what follows

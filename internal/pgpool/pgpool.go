@@ -40,9 +40,9 @@ var limits = map[string]string{
 	"tcp_keepalives_idle":     "15",
 	"tcp_keepalives_interval": "5",
 	"tcp_keepalives_count":    "3",
-	// The planner's costs of our statements are wrong by thousands, because it does not know how many
-	// rows an array has. So PostgreSQL compiled the statement that indexes events each time, for half
-	// a second of processor time.
+	// The planner's costs of our statements are wrong by thousands, because it does not know how
+	// many rows an array has. With jit it compiles the statement that indexes events each time, for
+	// half a second of processor time.
 	"jit":              "off",
 	"timezone":         "UTC",
 	"application_name": "mlsd",

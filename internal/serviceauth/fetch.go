@@ -64,8 +64,8 @@ func plcLookups() lookups {
 // webLookups are the limits for the hosts of did:web accounts.
 func webLookups() lookups {
 	return lookups{
-		// It takes ten domains to use up the rate of known accounts. It takes tarpits on eight domains,
-		// none of them slow in the last minute, to hold all the slots that are not for strangers.
+		// It takes ten domains to use up the rate of known accounts. To hold all the slots that are
+		// not for strangers, it takes tarpits on eight domains that were not slow in the last minute.
 		known: limit.Rate{PerSecond: 100, Burst: 1000}, unknown: limit.Rate{PerSecond: 20, Burst: 200},
 		inFlight: 64, strangers: 32,
 		// Above the rate of one address, so that a forger does not use up a domain of others.
