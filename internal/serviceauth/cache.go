@@ -50,6 +50,8 @@ type CachedDirectory struct {
 	shared *sharedKeys // nil: keys are only in memory
 	flight singleflight.Group
 	asked  *limit.Buckets[string] // by Current
+	// services is what Services returns; nil in tests that make a directory of their own.
+	services *Services
 
 	mu sync.Mutex // guards the rest
 	// Accounts one of whose tokens verified never give way to others: those cost nothing.
@@ -97,6 +99,9 @@ func newCachedDirectory(now func() time.Time, fetch fetchKey, db Database) *Cach
 	}
 	return c
 }
+
+// Services finds delivery services, with the sources and the limits of this directory.
+func (c *CachedDirectory) Services() *Services { return c.services }
 
 // Known implements [Directory].
 func (c *CachedDirectory) Known(did syntax.DID) Known {
@@ -189,6 +194,9 @@ func (c *CachedDirectory) Verified(did syntax.DID, key atcrypto.PublicKey) {
 // possibly keep the key, so that the call must be repeated.
 func (c *CachedDirectory) Forget(ctx context.Context, did syntax.DID) error {
 	c.drop(did)
+	if c.services != nil {
+		c.services.Forget(did)
+	}
 	if c.shared == nil {
 		return nil
 	}

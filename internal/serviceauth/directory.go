@@ -70,7 +70,9 @@ func NewDirectory(cfg DirectoryConfig) (*CachedDirectory, error) {
 	if cfg.OnLookup != nil {
 		fetch = observed(r.key, cfg.OnLookup)
 	}
-	return newCachedDirectory(cfg.Now, fetch, cfg.DB), nil
+	c := newCachedDirectory(cfg.Now, fetch, cfg.DB)
+	c.services = newServices(r, cfg.Now)
+	return c, nil
 }
 
 // LookupOutcome is how a look-up of a DID document ended.
@@ -119,12 +121,16 @@ func checkPLCURL(u *url.URL) error {
 	if u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
 		return errors.New("want scheme, host and port only")
 	}
-	ip := net.ParseIP(u.Hostname())
-	switch loopback := u.Hostname() == "localhost" || ip != nil && ip.IsLoopback(); {
-	case u.Scheme == "https", u.Scheme == "http" && loopback:
+	if u.Scheme == "https" || u.Scheme == "http" && loopbackHost(u.Hostname()) {
 		return nil
 	}
 	return errors.New("want https, or http on loopback")
+}
+
+// loopbackHost reports whether a host of a URL is this machine.
+func loopbackHost(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // resolver fetches DID documents and reads their keys.
@@ -144,8 +150,15 @@ type document struct {
 // error is ErrIssuer if the document was found and is of no use, or does not exist; ErrHost if the
 // host of a did:web failed; ErrBusy if a limit is reached.
 func (r *resolver) key(ctx context.Context, did syntax.DID, known bool) (atcrypto.PublicKey, error) {
-	var body []byte
-	var err error
+	body, err := r.document(ctx, did, known)
+	if err != nil {
+		return nil, err
+	}
+	return parseDocument(body, did)
+}
+
+// document fetches the DID document of did. Its errors are those of key.
+func (r *resolver) document(ctx context.Context, did syntax.DID, known bool) (body []byte, err error) {
 	switch did.Method() {
 	case "plc":
 		body, err = r.plc.get(ctx, lookup{url: r.plcURL + "/" + did.String(), known: known})
@@ -161,10 +174,7 @@ func (r *resolver) key(ctx context.Context, did syntax.DID, known bool) (atcrypt
 	default:
 		err = fmt.Errorf("%w: DID method %q", ErrIssuer, did.Method())
 	}
-	if err != nil {
-		return nil, err
-	}
-	return parseDocument(body, did)
+	return body, err
 }
 
 // parseDocument returns the #atproto key in the DID document of did. The document must name did as

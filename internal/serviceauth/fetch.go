@@ -237,6 +237,11 @@ func newClient(dialer *net.Dialer) *http.Client {
 	}
 }
 
+// statusError is an answer with another status than 200.
+type statusError int
+
+func (s statusError) Error() string { return fmt.Sprintf("status %d", int(s)) }
+
 // read returns the body of resp. The error is [ErrIssuer] if the DID has no document.
 func read(resp *http.Response) ([]byte, error) {
 	switch resp.StatusCode {
@@ -248,7 +253,7 @@ func read(resp *http.Response) ([]byte, error) {
 		// causes look-ups could cause it.
 		return nil, fmt.Errorf("%w: status %d", ErrBusy, resp.StatusCode)
 	default: // redirects too
-		return nil, fmt.Errorf("status %d", resp.StatusCode)
+		return nil, statusError(resp.StatusCode)
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxDocument+1))
 	if err != nil {

@@ -1,0 +1,249 @@
+package serviceauth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/atcrypto"
+	"github.com/bluesky-social/indigo/atproto/identity"
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+	"golang.org/x/sync/singleflight"
+)
+
+// ProfileNSID is the collection of the record in which a person names its delivery service. The
+// record's key is "self" (lexicons/blue/catbird/mls/profile.json).
+const ProfileNSID = "blue.catbird.mls.profile"
+
+// ErrNoService means that a DID is certainly not that of a delivery service: it does not exist, or
+// its DID document has no #atproto_mls with an address that this server connects to.
+var ErrNoService = errors.New("the DID is not that of a delivery service")
+
+// Service is a delivery service, as its DID document describes it.
+type Service struct {
+	DID      syntax.DID
+	Endpoint string // of its XRPC methods, without a slash at the end
+	// Keys are those that sign receipts of claims, by the fragment of their id: #mls_service_1.
+	Keys map[string]atcrypto.PublicKey
+}
+
+// servicesKept are how many services are remembered, and how many people's. A service that a
+// stranger names is remembered beside those that people use.
+const servicesKept = 16_384
+
+// serviceKey begins the ids of the keys that sign receipts.
+const serviceKey = "#mls_service"
+
+// Services finds delivery services, and the service of a person. It remembers what it finds for an
+// hour, and for two minutes that there is nothing. Its look-ups have the limits of those for did:web
+// accounts: strangers choose the hosts. [CachedDirectory.Services] makes one.
+type Services struct {
+	r        *resolver
+	services *found[Service]
+	homes    *found[syntax.DID]
+}
+
+func newServices(r *resolver, now func() time.Time) *Services {
+	return &Services{r: r, services: newFound[Service](now), homes: newFound[syntax.DID](now)}
+}
+
+// Service returns the service with the DID. Errors: ErrNoService, ErrBusy, and any other if the
+// document could not be fetched.
+func (s *Services) Service(ctx context.Context, did syntax.DID) (Service, error) {
+	return s.services.get(ctx, did, func(ctx context.Context) (Service, error) { return s.r.service(ctx, did) })
+}
+
+// Refresh looks a service up again, because a key of it is not known. It does so at most once a
+// minute for each service, and otherwise returns what is remembered. The errors are Service's.
+func (s *Services) Refresh(ctx context.Context, did syntax.DID) (Service, error) {
+	s.services.expire(did, refreshOfService)
+	return s.Service(ctx, did)
+}
+
+// refreshOfService is how old what is remembered of a service is before Refresh looks it up again.
+const refreshOfService = time.Minute
+
+// Home returns the delivery service of a person: what the record names that the person's PDS has. It
+// is "" if the person does not exist or has no such record. Errors: ErrBusy, and any other if the DID
+// document or the record could not be fetched.
+func (s *Services) Home(ctx context.Context, did syntax.DID) (syntax.DID, error) {
+	home, err := s.homes.get(ctx, did, func(ctx context.Context) (syntax.DID, error) { return s.r.home(ctx, did) })
+	if errors.Is(err, ErrIssuer) {
+		return "", nil
+	}
+	return home, err
+}
+
+// Forget drops what this node remembers of the person's service, because its record has changed.
+func (s *Services) Forget(did syntax.DID) {
+	s.homes.expire(did, 0)
+	s.services.expire(did, 0)
+}
+
+// service fetches a service's DID document.
+func (r *resolver) service(ctx context.Context, did syntax.DID) (Service, error) {
+	doc, err := r.parsed(ctx, did)
+	if err != nil {
+		if errors.Is(err, ErrIssuer) {
+			err = fmt.Errorf("%w: %w", ErrNoService, err)
+		}
+		return Service{}, err
+	}
+	ident := identity.ParseIdentity(&doc)
+	s := Service{DID: did, Endpoint: ident.GetServiceEndpoint("atproto_mls"), Keys: map[string]atcrypto.PublicKey{}}
+	if s.Endpoint, _, err = r.host(s.Endpoint); err != nil {
+		return Service{}, fmt.Errorf("%w: #atproto_mls: %w", ErrNoService, err)
+	}
+	for id := range ident.Keys {
+		if key, err := ident.GetPublicKey(id); err == nil && strings.HasPrefix("#"+id, serviceKey) {
+			s.Keys["#"+id] = key
+		}
+	}
+	return s, nil
+}
+
+// home fetches the record in which a person names its service. The error is ErrIssuer if there is
+// none.
+func (r *resolver) home(ctx context.Context, did syntax.DID) (syntax.DID, error) {
+	doc, err := r.parsed(ctx, did)
+	if err != nil {
+		return "", err
+	}
+	ident := identity.ParseIdentity(&doc)
+	pds, domain, err := r.host(ident.PDSEndpoint())
+	if err != nil {
+		return "", fmt.Errorf("%w: #atproto_pds: %w", ErrIssuer, err)
+	}
+	query := url.Values{"repo": {did.String()}, "collection": {ProfileNSID}, "rkey": {"self"}}
+	body, err := r.web.get(ctx, lookup{url: pds + "/xrpc/com.atproto.repo.getRecord?" + query.Encode(), domain: domain})
+	if status, ok := errors.AsType[statusError](err); ok && status == http.StatusBadRequest { // RecordNotFound
+		return "", fmt.Errorf("%w: %w", ErrIssuer, err)
+	}
+	if err != nil {
+		return "", err
+	}
+	var record struct {
+		Value struct {
+			DeliveryService string `json:"deliveryService"`
+		} `json:"value"`
+	}
+	if err := json.Unmarshal(body, &record); err != nil {
+		return "", fmt.Errorf("%w: %s: %w", ErrIssuer, ProfileNSID, err)
+	}
+	home, ok := parseIssuer(record.Value.DeliveryService)
+	if !ok {
+		return "", fmt.Errorf("%w: %s: deliveryService is not a DID of a service", ErrIssuer, ProfileNSID)
+	}
+	return home, nil
+}
+
+// parsed fetches the DID document of did, for what is not its signing key.
+func (r *resolver) parsed(ctx context.Context, did syntax.DID) (doc identity.DIDDocument, err error) {
+	body, err := r.document(ctx, did, false)
+	if err != nil {
+		return doc, err
+	}
+	if err := json.Unmarshal(body, &doc); err != nil {
+		return doc, fmt.Errorf("%w: reading DID document: %w", ErrIssuer, err)
+	}
+	if doc.DID != did {
+		return doc, fmt.Errorf("%w: DID document is of another DID", ErrIssuer)
+	}
+	return doc, nil
+}
+
+// host returns the origin of an endpoint in a DID document, and the domain that counts its look-ups.
+// An endpoint is https with a host name and nothing else; on this machine also http and a port, if
+// that is allowed.
+func (r *resolver) host(endpoint string) (origin, domain string, err error) {
+	u, err := url.Parse(endpoint)
+	switch {
+	case err != nil || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
+		return "", "", errors.New("want https and a host")
+	case r.allowLoopback && loopbackHost(u.Hostname()) && (u.Scheme == "http" || u.Scheme == "https"):
+		return u.Scheme + "://" + u.Host, u.Host, nil
+	}
+	host, err := syntax.ParseHandle(u.Host)
+	if err != nil || u.Scheme != "https" || !host.AllowedTLD() {
+		return "", "", errors.New("want https and a public host without a port")
+	}
+	return "https://" + strings.ToLower(u.Host), registrable(u.Host), nil
+}
+
+// found remembers the outcomes of look-ups by DID. Simultaneous calls for one DID share one. While the
+// host fails, what was found is used for a day.
+type found[T any] struct {
+	now    func() time.Time
+	flight singleflight.Group
+
+	mu  sync.Mutex // guards the rest
+	all *simplelru.LRU[syntax.DID, outcome[T]]
+}
+
+// outcome is the outcome of a look-up.
+type outcome[T any] struct {
+	value T
+	err   error
+	at    time.Time
+	until time.Time // it is used without another look-up
+}
+
+// life is how long the outcome of a look-up is used. A failure that says something about the DID is
+// remembered for longer than others.
+func life(err error) time.Duration {
+	switch {
+	case err == nil:
+		return keyFresh
+	case errors.Is(err, ErrIssuer), errors.Is(err, ErrNoService):
+		return noKeyFor
+	}
+	return failedFor
+}
+
+func newFound[T any](now func() time.Time) *found[T] {
+	return &found[T]{now: now, all: newLRU[syntax.DID, outcome[T]](servicesKept)}
+}
+
+func (f *found[T]) get(ctx context.Context, did syntax.DID, fetch func(context.Context) (T, error)) (T, error) {
+	f.mu.Lock()
+	known, ok := f.all.Get(did)
+	f.mu.Unlock()
+	if ok && f.now().Before(known.until) {
+		return known.value, known.err
+	}
+	return shareFetch(ctx, &f.flight, did.String(), func(ctx context.Context) (T, error) {
+		ctx, cancel := context.WithTimeout(ctx, 2*lookupTimeout)
+		defer cancel()
+		now := f.now()
+		o := outcome[T]{at: now}
+		o.value, o.err = fetch(ctx)
+		o.until = now.Add(life(o.err))
+		switch {
+		case life(o.err) != failedFor:
+		case ok && known.err == nil && now.Sub(known.at) < keyStale:
+			o.value, o.err, o.at = known.value, nil, known.at
+		case errors.Is(o.err, ErrBusy): // nobody was asked
+			return o.value, o.err
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.all.Add(did, o)
+		return o.value, o.err
+	})
+}
+
+// expire forgets what is known of a DID if it is at least so old.
+func (f *found[T]) expire(did syntax.DID, age time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if known, ok := f.all.Peek(did); ok && f.now().Sub(known.at) >= age {
+		f.all.Remove(did)
+	}
+}
