@@ -29,8 +29,16 @@ func (h *handlers) AddMembers(c *call, in *mlsapi.AddMembersInput) error {
 		ConvoID: convo, Caller: c.caller, DIDs: in.DIDList,
 		Proposed: c.proposed(key, input, in.Commit, in.WelcomeMessage, in.GroupInfo),
 	}
+	receipts, err := h.receipts(c, in.Receipts)
+	if err != nil {
+		return err
+	}
+	add.Foreign = receipts.all
 	c.uses(quota.Bytes, rosterBytes*len(in.DIDList))
 	return h.commit(c, convo, key, input, func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
+		if receipts.refused != nil {
+			return nil, receipts.refused
+		}
 		add.Quota = c.quota
 		advanced, err := convos.Add(ctx, tx, add)
 		if err != nil {

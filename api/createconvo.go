@@ -34,6 +34,11 @@ func (h *handlers) CreateConvo(c *call, in *mlsapi.CreateConvoInput) error {
 		Creator: c.caller, GroupID: groupID, CipherSuite: suite, Members: in.InitialMembers, Welcome: in.WelcomeMessage,
 		GroupInfo: in.GroupInfo, CurrentEpoch: in.CurrentEpoch, Key: key,
 	}
+	receipts, err := h.receipts(c, in.Receipts)
+	if err != nil {
+		return err
+	}
+	n.Foreign = receipts.all
 	if in.Metadata != nil {
 		n.Name, n.Description = in.Metadata.Name, in.Metadata.Description
 	}
@@ -45,6 +50,9 @@ func (h *handlers) CreateConvo(c *call, in *mlsapi.CreateConvoInput) error {
 		}
 	}
 	return h.write(c, "", key, input, func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
+		if receipts.refused != nil {
+			return nil, receipts.refused
+		}
 		n.Quota = c.quota
 		convo, err := convos.Create(ctx, tx, n)
 		if err != nil {

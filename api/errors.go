@@ -19,6 +19,7 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/attachments"
 	"mlsd/internal/batch"
+	"mlsd/internal/network"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/push"
 	"mlsd/internal/quota"
@@ -128,6 +129,7 @@ var errorTable = []errorRow{
 	{name: mlsapi.ErrAlreadyMember, match: as[*convos.AlreadyMemberError]()},
 	{name: mlsapi.ErrInvalidWelcome, match: as[*keypackages.UnusableError]()},
 	{name: mlsapi.ErrInvalidKeyPackage, match: as[*keypackages.InvalidError]()},
+	{name: mlsapi.ErrInvalidReceipt, match: as[*network.ReceiptError]()},
 	{name: mlsapi.ErrInvalidPushTarget, match: as[*push.InvalidError]()},
 	{name: mlsapi.ErrInvalidCommit, match: invalidObject(convos.Commit)},
 	{name: mlsapi.ErrInvalidWelcome, match: invalidObject(convos.Welcome)},
@@ -192,6 +194,8 @@ var errorTable = []errorRow{
 	{name: errorlist.ServiceUnavailable, match: is(transparency.ErrNotReady), message: "the log's head is not ready yet"},
 	{name: errorlist.ServiceUnavailable,
 		match: is(messages.ErrOverloaded, messages.ErrBusy, messages.ErrClosed, events.ErrClosing, batch.ErrOverloaded, batch.ErrClosed)},
+	{name: errorlist.ServiceUnavailable, match: is(network.ErrLookup), // the host is chosen by callers, so not in the log
+		message: "the delivery service of a person, or the person's own host, cannot be asked now; send the same bytes again"},
 	{name: errorlist.ServiceUnavailable,
 		match:   is(serviceauth.ErrHost), // the caller's fault, so not in the log
 		message: "the token cannot be checked now"},

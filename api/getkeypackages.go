@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
@@ -13,6 +14,7 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/idem"
+	"mlsd/internal/network"
 	"mlsd/internal/serviceauth"
 	"mlsd/keypackages"
 	"mlsd/mls"
@@ -53,6 +55,7 @@ func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error
 	if err != nil {
 		return err
 	}
+	receipts, at := p.Receipts != nil && *p.Receipts, time.Now()
 	var first keypackages.ClaimResult
 	err = h.write(c, scope, key, content(p.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 		if used != nil {
@@ -63,15 +66,15 @@ func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error
 			return nil, err
 		}
 		first = taken
-		return recordOf(taken)
+		return recordOf(taken, at)
 	})
 	if err != nil {
 		return err
 	}
 	if c.replayed || c.found { // a repetition can have claimed the same KeyPackages, for another time
-		return h.replayClaim(c)
+		return h.replayClaim(c, receipts)
 	}
-	return c.replyClaim(first)
+	return h.replyClaim(c, first, receipts, at)
 }
 
 // useForClaim uses the caller's token up. used is ErrReplayed if the token was used before. A claim
@@ -101,13 +104,20 @@ func mostClaimed(r keypackages.ClaimRequest) int {
 	return keypackages.MostClaimed(len(r.DIDs)) * each
 }
 
-// replyClaim sets the answer to a claim.
-func (c *call) replyClaim(r keypackages.ClaimResult) error {
+// replyClaim sets the answer to a claim that was made at the time at.
+func (h *handlers) replyClaim(c *call, r keypackages.ClaimResult, receipts bool, at time.Time) error {
 	size := 0
 	for _, k := range r.Claimed {
 		size += len(k.Body)
 	}
-	return c.replyObjects(size, claimAnswer(r))
+	out := claimAnswer(r)
+	if receipts {
+		if err := h.withReceipts(c, out, r.Claimed, at); err != nil {
+			return err
+		}
+		size += len(r.Claimed) * network.MaxReceipt
+	}
+	return c.replyObjects(size, out)
 }
 
 func claimAnswer(r keypackages.ClaimResult) *mlsapi.GetKeyPackagesOutput {
@@ -123,6 +133,7 @@ func claimAnswer(r keypackages.ClaimResult) *mlsapi.GetKeyPackagesOutput {
 // claimRecord is what the record of a claim holds in place of the answer, which can have megabytes:
 // the KeyPackages without their content, as JSON.
 type claimRecord struct {
+	At      int64        `json:"at"` // of the claim, Unix seconds: receipts say it
 	Claimed []claimOfDID `json:"claimed"`
 	Missing []syntax.DID `json:"missing,omitempty"`
 	Limited []syntax.DID `json:"limited,omitempty"`
@@ -134,9 +145,9 @@ type claimOfDID struct {
 	Refs []mls.KeyPackageRef `json:"refs"`
 }
 
-// recordOf returns the record of a claim.
-func recordOf(r keypackages.ClaimResult) (encoded, error) {
-	record := claimRecord{Missing: r.Missing, Limited: r.Limited}
+// recordOf returns the record of a claim that was made at the time at.
+func recordOf(r keypackages.ClaimResult, at time.Time) (encoded, error) {
+	record := claimRecord{At: at.Unix(), Missing: r.Missing, Limited: r.Limited}
 	for i, k := range r.Claimed {
 		if i == 0 || k.DID != r.Claimed[i-1].DID {
 			record.Claimed = append(record.Claimed, claimOfDID{DID: k.DID})
@@ -155,7 +166,7 @@ func (e encoded) AppendJSON(b []byte) []byte { return append(b, e...) }
 
 // replayClaim makes the first answer again from the record in c.answer. It is lost if one of its
 // KeyPackages was deleted before its time.
-func (h *handlers) replayClaim(c *call) error {
+func (h *handlers) replayClaim(c *call, receipts bool) error {
 	var record claimRecord
 	if err := json.Unmarshal(c.answer, &record); err != nil {
 		return fmt.Errorf("read the record of a claim: %w", err)
@@ -173,7 +184,8 @@ func (h *handlers) replayClaim(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.replyClaim(keypackages.ClaimResult{Claimed: claimed, Missing: record.Missing, Limited: record.Limited})
+	first := keypackages.ClaimResult{Claimed: claimed, Missing: record.Missing, Limited: record.Limited}
+	return h.replyClaim(c, first, receipts, time.Unix(record.At, 0))
 }
 
 func claimedView(k keypackages.Claimed) mlsapi.KeyPackageRef {

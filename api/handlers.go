@@ -18,6 +18,7 @@ import (
 	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/attachments"
+	"mlsd/internal/network"
 	"mlsd/internal/push"
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
@@ -62,6 +63,7 @@ type handlers struct {
 	// reportKey is what reports of abuse are sealed to; nil: none are taken.
 	reportKey         *reports.PublicKey
 	heads             *transparency.Service
+	network           *network.Service
 	erasures          *erasure.Store
 	attachments       *attachments.Service // nil: not set up
 	attachmentDeleted func()

@@ -118,6 +118,9 @@ const costHead = 2
 // came.
 const costComplete = 4
 
+// costFind is what a look-up of a person's delivery service costs, in units: at most three documents.
+const costFind = 10
+
 // costSession is what buying or refreshing a session costs, in units: a look-up of a DID document.
 const costSession = 10
 
@@ -180,6 +183,8 @@ var methods = map[string]policy{
 	nsid.GetConvos:           {answerMemory: answerPage, expensive: true, standby: true},
 	nsid.GetCursorPolicy:     {answerMemory: answerSmall},
 	nsid.GetCursors:          {answerMemory: answerRoster, standby: true},
+	// It can cause look-ups at hosts that strangers choose.
+	nsid.GetDeliveryService:  {answerMemory: answerSmall, cost: costFind},
 	nsid.GetEpoch:            {answerMemory: answerSmall},
 	nsid.GetGroupInfo:        {answerMemory: answerObject, standby: true},
 	nsid.GetInvitationPolicy: {answerMemory: answerSmall},

@@ -31,6 +31,7 @@ import (
 	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/attachments"
+	"mlsd/internal/network"
 	"mlsd/internal/push"
 	"mlsd/internal/quota"
 	"mlsd/internal/ratelog"
@@ -124,6 +125,8 @@ type Config struct {
 	ReportKey *reports.PublicKey
 	// Heads signs heads of logs. Without it getLogHead and getLogProof fail.
 	Heads *transparency.Service
+	// Network is this service among others: it signs receipts and verifies those of others. Required.
+	Network *network.Service
 	// Lifetimes of idempotency records, by method. Default: those of Lifetimes.
 	Lifetimes idem.Lifetimes
 	// Committed is called after each committed write. It must not block. Default: nothing is
@@ -204,6 +207,7 @@ func New(cfg Config) (*Server, error) {
 		memory:    newMemory(),
 		strangers: strangers,
 	}
+	s.handlers.network = cfg.Network
 	if cfg.Heads != nil {
 		s.handlers.heads, s.handlers.streams.heads = cfg.Heads, cfg.Heads.RidingOn
 	}

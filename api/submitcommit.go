@@ -28,7 +28,15 @@ func (h *handlers) SubmitCommit(c *call, in *mlsapi.SubmitCommitInput) error {
 		ConvoID: convo, Caller: c.caller,
 		Proposed: c.proposed(key, input, in.Commit, in.WelcomeMessage, in.GroupInfo),
 	}
+	receipts, err := h.receipts(c, in.Receipts)
+	if err != nil {
+		return err
+	}
+	s.Foreign = receipts.all
 	return h.commit(c, convo, key, input, func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
+		if receipts.refused != nil {
+			return nil, receipts.refused
+		}
 		advanced, err := convos.Submit(ctx, tx, s)
 		if err != nil {
 			return nil, err

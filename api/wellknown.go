@@ -16,7 +16,7 @@ func (s *Server) health(c echo.Context) error {
 }
 
 // didDocument says where the service is (https://atproto.com/specs/did), and which keys sign heads of
-// logs. Only a did:web has its document here.
+// logs, receipts, and its requests to other services. Only a did:web has its document here.
 func (s *Server) didDocument(c echo.Context) error {
 	if s.cfg.ServiceDID.Method() != "web" {
 		return failure{status: http.StatusNotFound, name: "NotFound", message: "no such page"}
@@ -37,6 +37,16 @@ func (s *Server) didDocument(c echo.Context) error {
 	for _, k := range s.cfg.Heads.Published() {
 		methods = append(methods,
 			method{ID: did + "#mlsd_log_" + strconv.Itoa(int(k.ID)), Type: "Multikey", Controller: did, Key: k.Multikey})
+	}
+	keys, err := s.cfg.Network.Keys()
+	if err != nil {
+		return err
+	}
+	for _, k := range keys {
+		methods = append(methods, method{ID: did + k.ID, Type: "Multikey", Controller: did, Key: k.Multikey})
+		if k.Signs {
+			methods = append(methods, method{ID: did + "#atproto", Type: "Multikey", Controller: did, Key: k.Multikey})
+		}
 	}
 	return c.JSON(http.StatusOK, struct {
 		Context []string  `json:"@context"`

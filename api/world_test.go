@@ -36,6 +36,7 @@ import (
 	"mlsd/internal/failpoint"
 	"mlsd/internal/invariants"
 	"mlsd/internal/mlstest"
+	"mlsd/internal/network"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/push"
@@ -60,6 +61,7 @@ const service = "did:web:mls.example.com"
 // the whole database.
 type world struct {
 	heads     *transparency.Service // of the newest node
+	network   *network.Service      // of the newest node
 	t         *testing.T
 	db        *pgxpool.Pool
 	faults    *failpoint.Set
@@ -97,6 +99,9 @@ type world struct {
 	gate      *accounts.Gate
 	clock     func() time.Time    // of sessions; nil: the real one
 	sessions  *sessions.Service   // of the node that was booted last
+	self      syntax.DID          // the service's DID
+	services  network.Services    // of the node that is booted next; nil: there are no other services
+	trust     network.Trust       // of the node that is booted next
 	servers   *pgtest.Pair        // the database's, if it has a standby; else nil
 	reads     *standby.Reads      // of the node that is booted next; nil: it reads from the primary
 	operator  *reports.PrivateKey // of the node that is booted next; nil: it takes no reports
@@ -126,7 +131,7 @@ func (s *served) take() []requests.Request {
 func newWorld(t *testing.T, changes ...func(*world)) *world {
 	t.Helper()
 	w := &world{
-		t: t, faults: failpoint.New(), served: &served{}, directory: authtest.NewDirectory(t),
+		t: t, self: service, services: noServices{}, faults: failpoint.New(), served: &served{}, directory: authtest.NewDirectory(t),
 		policy: welcome.Policy{Grace: 5 * time.Minute, OnExpiry: welcome.Release}, deadline: time.Minute,
 		rates: api.Rates{DID: api.Rate{PerSecond: 1e6, Burst: 1e6}, IP: api.Rate{PerSecond: 1e6, Burst: 1e6}},
 	}
@@ -179,7 +184,7 @@ func (w *world) boot() *api.Server {
 	w.t.Helper()
 	log := slog.New(slog.NewTextHandler(testLog{w}, nil))
 	auth, err := serviceauth.New(serviceauth.Config{
-		Audiences: serviceauth.Audiences(service), Directory: w.directory, Replays: serviceauth.NewUsedTokens(w.db),
+		Audiences: serviceauth.Audiences(w.self), Directory: w.directory, Replays: serviceauth.NewUsedTokens(w.db),
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -199,9 +204,12 @@ func (w *world) boot() *api.Server {
 	}
 	w.quotas = quota.New(w.db, w.limits, log, options...)
 	writes := idem.New(w.db, metrics, log, w.faults, idem.WithRetire(api.RetireKeys))
+	heads := w.newHeads(log)
+	w.network = network.New(network.Config{DID: w.self, Services: w.services, Seeds: heads.Seeds, Trust: w.trust})
 	server, err := api.New(api.Config{
 		Attachments: w.newAttachments(writes, log), AttachmentDeleted: w.deleted,
-		Heads:    w.newHeads(log),
+		Heads:    heads,
+		Network:  w.network,
 		Signals:  w.signals,
 		Quotas:   w.quotas,
 		Gate:     gate,
@@ -210,7 +218,7 @@ func (w *world) boot() *api.Server {
 		Tickets:  w.tickets, Events: w.hub, Committed: committed,
 		DB: w.db, Reads: w.reads, Auth: auth, Metrics: metrics, Log: log, Push: push.Policy{Webhooks: true}, Rates: w.rates,
 		Proxies:    w.proxies,
-		ServiceDID: service,
+		ServiceDID: w.self,
 		PublicURL:  "https://mls.example.com", Version: "test",
 		Sessions: w.newSessions(log), ReportKey: w.reportKey(),
 		Writes:   writes,
@@ -254,7 +262,7 @@ func (w *world) answered(log *slog.Logger) func(requests.Request) {
 func (w *world) newHeads(log *slog.Logger) *transparency.Service {
 	w.t.Helper()
 	heads, err := transparency.New(transparency.Config{
-		DB: w.db, Service: service, Log: log,
+		DB: w.db, Service: w.self.String(), Log: log,
 		Generation: func(ctx context.Context, conn *pgxpool.Conn) (int64, error) { return events.Generation(ctx, conn) },
 	})
 	if err == nil {
@@ -358,7 +366,7 @@ func query(params ...string) url.Values {
 }
 
 func (u *user) authorization(nsid string) string {
-	return u.Authorization(u.w.t, service, nsid, time.Now())
+	return u.Authorization(u.w.t, u.w.self.String(), nsid, time.Now())
 }
 
 // do sends a request as it is. headers are pairs of name and value.

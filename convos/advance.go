@@ -10,6 +10,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/network"
 	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/mls"
@@ -20,8 +21,9 @@ import (
 // Proposed is a commit as a member sends it, with the objects that belong to it.
 type Proposed struct {
 	Commit    []byte
-	Welcome   []byte // nil if the commit adds no device
-	GroupInfo []byte // of the epoch it creates; nil if not sent
+	Welcome   []byte                // nil if the commit adds no device
+	GroupInfo []byte                // of the epoch it creates; nil if not sent
+	Foreign   []keypackages.Foreign // of other services, that the Welcome can name
 
 	// Verified is where verifications outside the transaction leave their results. If it is nil, all
 	// signatures are verified inside the transaction. Otherwise the methods that take a Proposed can
@@ -55,6 +57,7 @@ func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Propos
 	if err != nil {
 		return Advanced{}, err
 	}
+	allowed.foreign = p.Foreign
 	next := c.epoch + 1
 	seq, _, err := messages.AppendCommit(ctx, tx, messages.CommitEntry{
 		ConvoID: c.id, Sender: by, Key: p.Key, Hash: p.Hash, Epoch: next, Body: p.Commit, Successor: successor,
@@ -159,8 +162,11 @@ func addWelcome(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch i
 		return invalid(Welcome, "names %d KeyPackages, and at most %d for so many people", len(w.Refs), most)
 	}
 	owners := distinct(append(slices.Clip(added), by), allowed.invited.Refused...)
-	devices, err := keypackages.Consume(ctx, tx, by, owners, w.CipherSuite, w.Refs)
+	devices, used, err := keypackages.Consume(ctx, tx, by, owners, w.CipherSuite, w.Refs, allowed.foreign)
 	if err != nil {
+		return err
+	}
+	if err := network.Invite(ctx, tx, network.Invitation{ConvoID: c.id, Inviter: by, Epoch: epoch, For: used}); err != nil {
 		return err
 	}
 	to := make([]welcome.Recipient, len(devices))

@@ -25,6 +25,7 @@ type NewConvo struct {
 	Members      []syntax.DID // besides the creator
 	Welcome      []byte       // for Members; nil if addMembers adds them to the group later
 	GroupInfo    []byte
+	Foreign      []keypackages.Foreign // of other services, that the Welcome can name
 	CurrentEpoch *int64
 	Name         *string
 	Description  *string
@@ -127,8 +128,9 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 		return Convo{}, ErrGroupAlreadyExists
 	}
 	if n.Welcome != nil {
+		allowed := rights{adds: others, invited: invited, foreign: n.Foreign}
 		c := locked{id: id, groupID: n.GroupID, cipherSuite: int32(n.CipherSuite), epoch: epoch}
-		if err := addWelcome(ctx, tx, c, n.Creator, epoch, n.Welcome, rights{adds: others, invited: invited}, v); err != nil {
+		if err := addWelcome(ctx, tx, c, n.Creator, epoch, n.Welcome, allowed, v); err != nil {
 			return Convo{}, err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/tombstone"
+	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/mls"
 	"mlsd/people/consent"
@@ -36,12 +37,13 @@ const (
 // add devices of the committer's. It can remove other devices of the committer's, devices of
 // members who have left, and devices that propose their own removal.
 type rights struct {
-	adds     []syntax.DID       // the commit must add at least one device of each
-	replaces []syntax.DID       // those of adds whose older leaves the commit must remove
-	invited  consent.Invitation // what consent says of adds
-	removes  syntax.DID         // the commit must remove all its devices; "" is none
-	joins    bool               // an external commit adds a device of the committer's (RFC 9420 §12.4.3.2)
-	device   string             // the one that joins; "": any
+	adds     []syntax.DID          // the commit must add at least one device of each
+	replaces []syntax.DID          // those of adds whose older leaves the commit must remove
+	invited  consent.Invitation    // what consent says of adds
+	foreign  []keypackages.Foreign // of other services, that the Welcome can name
+	removes  syntax.DID            // the commit must remove all its devices; "" is none
+	joins    bool                  // an external commit adds a device of the committer's (RFC 9420 §12.4.3.2)
+	device   string                // the one that joins; "": any
 }
 
 // people returns the people whose Welcomes a commit can end. by is the committer. The commit

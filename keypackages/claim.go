@@ -110,7 +110,7 @@ type claimedRows struct {
 }
 
 func (c *claimedRows) queue(batch *pgx.Batch, r ClaimRequest) {
-	batch.Queue(claimSQL, r.claimable(), int32(r.CipherSuite), r.Caller, claimLifetime,
+	batch.Queue(claimSQL, r.claimable(), int32(r.CipherSuite), r.Caller, ClaimLifetime,
 		maxClaimed, maxDevices, Budget, budgetPeriod, Threshold+thresholdMargin, StrangersBudget,
 		consent.NewestConvos).Query(c.scan)
 }

@@ -1,8 +1,10 @@
 package keypackages
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
@@ -14,9 +16,10 @@ import (
 // belong to. caller made the Welcome, owners are the DIDs that it can be for, and suite is the
 // group's. An unclaimed KeyPackage can be used, because its owner can have sent it to the caller
 // directly. A KeyPackage that the caller claimed can be used even after the claim has lapsed or the
-// KeyPackage has expired. Errors: ErrNotFound, *UnusableError.
+// KeyPackage has expired. Those that are not here are among foreign: they are returned as used, and
+// the caller records their use. Errors: ErrNotFound, *UnusableError.
 func Consume(ctx context.Context, tx pgx.Tx, caller syntax.DID, owners []syntax.DID, suite mls.CipherSuite,
-	refs []mls.KeyPackageRef) ([]Recipient, error) {
+	refs []mls.KeyPackageRef, foreign []Foreign) (recipients []Recipient, used []Foreign, err error) {
 	raw := make([][]byte, len(refs))
 	for i, ref := range refs {
 		raw[i] = ref
@@ -27,22 +30,45 @@ func Consume(ctx context.Context, tx pgx.Tx, caller syntax.DID, owners []syntax.
 		FROM key_packages WHERE did = ANY($1) AND ref = ANY($2) AND cipher_suite = $4
 		ORDER BY did, ref FOR UPDATE`, owners, raw, caller, int32(suite))
 	if err != nil {
-		return nil, fmt.Errorf("lock the KeyPackages: %w", err)
+		return nil, nil, fmt.Errorf("lock the KeyPackages: %w", err)
 	}
-	recipients, err := pgx.CollectRows(rows, scanRecipient)
+	recipients, err = pgx.CollectRows(rows, scanRecipient)
 	if err != nil {
-		return nil, fmt.Errorf("lock the KeyPackages: %w", err)
+		return nil, nil, fmt.Errorf("lock the KeyPackages: %w", err)
 	}
 	if len(recipients) < len(refs) {
-		return nil, ErrNotFound
+		if used, err = elsewhere(recipients, owners, suite, refs, foreign); err != nil {
+			return nil, nil, err
+		}
+		for _, f := range used {
+			recipients = append(recipients, f.Recipient)
+		}
 	}
 	_, err = tx.Exec(ctx, `
 		UPDATE key_packages SET state = 'consumed', consumed_at = clock_timestamp(), claimed_by = coalesce(claimed_by, $3)
 		WHERE did = ANY($1) AND ref = ANY($2) AND NOT last_resort`, owners, raw, caller)
 	if err != nil {
-		return nil, fmt.Errorf("consume the KeyPackages: %w", err)
+		return nil, nil, fmt.Errorf("consume the KeyPackages: %w", err)
 	}
-	return recipients, nil
+	return recipients, used, nil
+}
+
+// elsewhere returns those of foreign that refs names and that are not here. Error: ErrNotFound.
+func elsewhere(here []Recipient, owners []syntax.DID, suite mls.CipherSuite, refs []mls.KeyPackageRef,
+	foreign []Foreign) (used []Foreign, err error) {
+	for _, ref := range refs {
+		if slices.ContainsFunc(here, func(r Recipient) bool { return bytes.Equal(r.Ref, ref) }) {
+			continue
+		}
+		at := slices.IndexFunc(foreign, func(f Foreign) bool {
+			return bytes.Equal(f.Ref, ref) && f.CipherSuite == suite && slices.Contains(owners, f.DID)
+		})
+		if at < 0 {
+			return nil, ErrNotFound
+		}
+		used = append(used, foreign[at])
+	}
+	return used, nil
 }
 
 // scanRecipient reads a locked KeyPackage, and refuses one that the caller cannot use.

@@ -45,9 +45,9 @@ const (
 // MaxLifetime is how far ahead a publisher can set the expiry of a KeyPackage.
 const MaxLifetime = 90 * 24 * time.Hour
 
-// claimLifetime is how long a claim lasts until it lapses. A lapsed claim does not make the
+// ClaimLifetime is how long a claim lasts until it lapses. A lapsed claim does not make the
 // KeyPackage available again.
-const claimLifetime = 30 * time.Minute
+const ClaimLifetime = 30 * time.Minute
 
 // A caller gets at most Budget one-time KeyPackages of one device within budgetPeriod, used or not.
 // So no caller can empty a device's stock alone.
@@ -132,4 +132,12 @@ type Recipient struct {
 	DID      syntax.DID
 	DeviceID string
 	Ref      mls.KeyPackageRef
+}
+
+// Foreign is a KeyPackage that the caller claimed at another service, of which it has a receipt. Its
+// owner has chosen that service.
+type Foreign struct {
+	Recipient
+	CipherSuite mls.CipherSuite
+	Service     syntax.DID
 }

@@ -19,6 +19,7 @@ DROP TABLE sessions, session_clock, session_keys;
 DROP TABLE used_tokens, identity_keys;
 DROP TABLE idempotency_keys;
 DROP TABLE welcomes, welcome_bodies;
+DROP TABLE sent_invitations;
 DROP TABLE key_packages, key_package_init_keys, key_package_signals;
 DROP TABLE messages, log_floors;
 DROP TABLE convos, members, public_groups, deleted_convos;

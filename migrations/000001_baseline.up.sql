@@ -130,6 +130,23 @@ CREATE TABLE log_floors (
 ) WITH (fillfactor = 70);                                    -- raised in place
 
 
+-- ==== Other services ====
+
+-- The KeyPackages of other services that Welcomes here name: each once.
+CREATE TABLE sent_invitations (
+    did          text COLLATE "C" NOT NULL,                  -- whose KeyPackage it is
+    ref          bytea NOT NULL,
+    service      text COLLATE "C" NOT NULL,                  -- the home of did
+    device_id    text COLLATE "C" NOT NULL,
+    cipher_suite integer NOT NULL,
+    convo_id     uuid NOT NULL,
+    inviter      text COLLATE "C" NOT NULL,
+    epoch        bigint NOT NULL,                            -- that the Welcome leads into
+    created_at   timestamptz NOT NULL,
+    PRIMARY KEY (did, ref)
+);
+
+
 -- ==== KeyPackages ====
 
 CREATE TABLE key_packages (

@@ -69,6 +69,7 @@ var All = []Error{
 	{Name: "InvalidKeyPackage", Status: http.StatusBadRequest},
 	{Name: "InvalidMessage", Status: http.StatusBadRequest},
 	{Name: "InvalidPushTarget", Status: http.StatusBadRequest},
+	{Name: "InvalidReceipt", Status: http.StatusBadRequest},
 	{Name: "InvalidRefreshToken", Status: http.StatusBadRequest},
 	{Name: "InvalidTicket", Status: http.StatusBadRequest},
 	{Name: "InvalidWelcome", Status: http.StatusBadRequest},

@@ -31,6 +31,10 @@ type AddMembersInput struct {
 	IdempotencyKey *string `json:"idempotencyKey,omitzero"`
 	// KeyPackages that the new members were added with.
 	KeyPackageHashes []KeyPackageHashEntry `json:"keyPackageHashes,omitzero"`
+	// Receipts of the KeyPackages that the Welcome names and that the caller
+	// claimed at other services, as their getKeyPackages answered them. Each
+	// KeyPackage's owner must have chosen that service.
+	Receipts []string `json:"receipts,omitzero"`
 	// Welcome for the new members, as an MLSMessage; without one they could not
 	// join, and the answer is InvalidWelcome. It may also reach other devices of
 	// the caller. Base64 text: standard or URL-safe alphabet, padded or not.
@@ -64,8 +68,11 @@ func (v *AddMembersInput) decode(d *lexcodec.Decoder) {
 			v.KeyPackageHashes = lexcodec.Array(d, 0, lexcodec.NoLimit, func(d *lexcodec.Decoder) KeyPackageHashEntry {
 				return lexcodec.Nested(d, (*KeyPackageHashEntry).decode)
 			})
+		case "receipts":
+			d.Field(&o, 6, "receipts")
+			v.Receipts = lexcodec.Array(d, 0, 500, func(d *lexcodec.Decoder) string { return d.Text(0, 2048) })
 		case "welcomeMessage":
-			d.Field(&o, 6, "welcomeMessage")
+			d.Field(&o, 7, "welcomeMessage")
 			v.WelcomeMessage = d.Base64(0, lexcodec.NoLimit)
 		default:
 			d.Skip(&o)
@@ -78,7 +85,7 @@ func (v *AddMembersInput) decode(d *lexcodec.Decoder) {
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *AddMembersInput) Fields() []lexcodec.Field {
-	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 6)}
+	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 7)}
 	if v.Commit != nil {
 		l.Add("commit", v.Commit.AppendJSON(l.Buffer))
 	}
@@ -89,6 +96,9 @@ func (v *AddMembersInput) Fields() []lexcodec.Field {
 	}
 	if v.KeyPackageHashes != nil {
 		l.Add("keyPackageHashes", lexcodec.AppendArray(l.Buffer, v.KeyPackageHashes, func(dst []byte, v *KeyPackageHashEntry) []byte { return v.AppendJSON(dst) }))
+	}
+	if v.Receipts != nil {
+		l.Add("receipts", lexcodec.AppendArray(l.Buffer, v.Receipts, func(dst []byte, v *string) []byte { return lexcodec.AppendString(dst, *v) }))
 	}
 	if v.WelcomeMessage != nil {
 		l.Add("welcomeMessage", v.WelcomeMessage.AppendJSON(l.Buffer))

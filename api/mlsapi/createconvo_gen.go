@@ -35,6 +35,10 @@ type CreateConvoInput struct {
 	KeyPackageHashes []KeyPackageHashEntry `json:"keyPackageHashes,omitzero"`
 	// Name and purpose of the convo.
 	Metadata *ConvoMetadata `json:"metadata,omitzero"`
+	// Receipts of the KeyPackages that the Welcome names and that the caller
+	// claimed at other services, as their getKeyPackages answered them. Each
+	// KeyPackage's owner must have chosen that service.
+	Receipts []string `json:"receipts,omitzero"`
 	// Welcome for the first members, as an MLSMessage. Base64 text: standard or
 	// URL-safe alphabet, padded or not.
 	WelcomeMessage lexcodec.Base64 `json:"welcomeMessage,omitzero"`
@@ -73,8 +77,11 @@ func (v *CreateConvoInput) decode(d *lexcodec.Decoder) {
 		case "metadata":
 			d.Field(&o, 7, "metadata")
 			v.Metadata = lexcodec.Pointer(lexcodec.Nested(d, (*ConvoMetadata).decode))
+		case "receipts":
+			d.Field(&o, 8, "receipts")
+			v.Receipts = lexcodec.Array(d, 0, 500, func(d *lexcodec.Decoder) string { return d.Text(0, 2048) })
 		case "welcomeMessage":
-			d.Field(&o, 8, "welcomeMessage")
+			d.Field(&o, 9, "welcomeMessage")
 			v.WelcomeMessage = d.Base64(0, lexcodec.NoLimit)
 		default:
 			d.Skip(&o)
@@ -87,7 +94,7 @@ func (v *CreateConvoInput) decode(d *lexcodec.Decoder) {
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *CreateConvoInput) Fields() []lexcodec.Field {
-	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 8)}
+	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 9)}
 	l.Add("cipherSuite", lexcodec.AppendString(l.Buffer, v.CipherSuite))
 	if v.CurrentEpoch != nil {
 		l.Add("currentEpoch", lexcodec.AppendInteger(l.Buffer, *v.CurrentEpoch))
@@ -104,6 +111,9 @@ func (v *CreateConvoInput) Fields() []lexcodec.Field {
 	}
 	if v.Metadata != nil {
 		l.Add("metadata", v.Metadata.AppendJSON(l.Buffer))
+	}
+	if v.Receipts != nil {
+		l.Add("receipts", lexcodec.AppendArray(l.Buffer, v.Receipts, func(dst []byte, v *string) []byte { return lexcodec.AppendString(dst, *v) }))
 	}
 	if v.WelcomeMessage != nil {
 		l.Add("welcomeMessage", v.WelcomeMessage.AppendJSON(l.Buffer))

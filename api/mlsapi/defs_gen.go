@@ -253,6 +253,10 @@ type KeyPackageRef struct {
 	KeyPackageRef *string `json:"keyPackageRef,omitzero"`
 	// True for a KeyPackage that may be handed out more than once.
 	LastResort *bool `json:"lastResort,omitzero"`
+	// Shows to another service that the caller has claimed the KeyPackage here: a
+	// compact JWS (RFC 7515) by a key #mls_service_… of this service's DID
+	// document. Only if it was asked for.
+	Receipt *string `json:"receipt,omitzero"`
 }
 
 // AppendJSON implements [lexcodec.Appender].
@@ -279,6 +283,10 @@ func (v *KeyPackageRef) AppendJSON(dst []byte) []byte {
 	if v.LastResort != nil {
 		dst = append(dst, "\"lastResort\":"...)
 		dst = append(lexcodec.AppendBoolean(dst, *v.LastResort), ',')
+	}
+	if v.Receipt != nil {
+		dst = append(dst, "\"receipt\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.Receipt), ',')
 	}
 	return lexcodec.EndObject(dst)
 }

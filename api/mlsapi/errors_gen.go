@@ -60,7 +60,7 @@ const (
 	// ErrInvalidCursor: The cursor is not one that this method gave: begin again
 	// without one.
 	ErrInvalidCursor = "InvalidCursor"
-	// ErrInvalidDid: One of the dids is not a DID.
+	// ErrInvalidDid: The did is not a DID.
 	ErrInvalidDid = "InvalidDid"
 	// ErrInvalidEpochRange: toEpoch is below fromEpoch, or an epoch is out of
 	// range.
@@ -76,6 +76,10 @@ const (
 	// ErrInvalidPushTarget: The target is not valid, or this server does not
 	// support its kind.
 	ErrInvalidPushTarget = "InvalidPushTarget"
+	// ErrInvalidReceipt: A receipt is forged, for another claimant, over, of a
+	// service that this one does not deal with, or not of the service that the
+	// KeyPackage's owner has chosen. The message says which.
+	ErrInvalidReceipt = "InvalidReceipt"
 	// ErrInvalidRefreshToken: The refresh token is not the session's, it was used
 	// before, or the session cannot be refreshed any more. Buy a new session with a
 	// service-auth token.

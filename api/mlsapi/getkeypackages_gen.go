@@ -29,6 +29,9 @@ type GetKeyPackagesParams struct {
 	// answer and has no second effect. 1 to 128 printable ASCII characters,
 	// preferably a UUIDv7. The key belongs to the caller, the method and the convo.
 	IdempotencyKey *string
+	// Answer a receipt with each KeyPackage: a convo of another service takes it
+	// with the Welcome.
+	Receipts *bool
 }
 
 // DecodeGetKeyPackagesParams reads and checks query parameters.
@@ -46,6 +49,9 @@ func DecodeGetKeyPackagesParams(query url.Values) (*GetKeyPackagesParams, error)
 	if s, ok := p.One("idempotencyKey", false); ok {
 		v.IdempotencyKey = lexcodec.Pointer(p.IdempotencyKey(s))
 	}
+	if s, ok := p.One("receipts", false); ok {
+		v.Receipts = lexcodec.Pointer(p.Boolean(s))
+	}
 	if p.Err != nil {
 		return nil, p.Err
 	}
@@ -55,7 +61,7 @@ func DecodeGetKeyPackagesParams(query url.Values) (*GetKeyPackagesParams, error)
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *GetKeyPackagesParams) Fields() []lexcodec.Field {
-	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 3)}
+	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 4)}
 	if v.CipherSuite != nil {
 		l.Add("cipherSuite", lexcodec.AppendString(l.Buffer, *v.CipherSuite))
 	}
@@ -63,6 +69,9 @@ func (v *GetKeyPackagesParams) Fields() []lexcodec.Field {
 		l.Add("convoId", lexcodec.AppendString(l.Buffer, *v.ConvoID))
 	}
 	l.Add("dids", lexcodec.AppendArray(l.Buffer, v.DIDs, func(dst []byte, v *syntax.DID) []byte { return lexcodec.AppendText(dst, *v) }))
+	if v.Receipts != nil {
+		l.Add("receipts", lexcodec.AppendBoolean(l.Buffer, *v.Receipts))
+	}
 	return l.Fields
 }
 

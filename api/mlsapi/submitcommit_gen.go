@@ -26,6 +26,10 @@ type SubmitCommitInput struct {
 	// answer and has no second effect. 1 to 128 printable ASCII characters,
 	// preferably a UUIDv7. The key belongs to the caller, the method and the convo.
 	IdempotencyKey *string `json:"idempotencyKey,omitzero"`
+	// Receipts of the KeyPackages that the Welcome names and that the caller
+	// claimed at other services, as their getKeyPackages answered them. Each
+	// KeyPackage's owner must have chosen that service.
+	Receipts []string `json:"receipts,omitzero"`
 	// Welcome for the caller's devices that the commit adds, as an MLSMessage.
 	// Base64 text: standard or URL-safe alphabet, padded or not.
 	WelcomeMessage lexcodec.Base64 `json:"welcomeMessage,omitzero"`
@@ -50,8 +54,11 @@ func (v *SubmitCommitInput) decode(d *lexcodec.Decoder) {
 		case "idempotencyKey":
 			d.Field(&o, 3, "idempotencyKey")
 			v.IdempotencyKey = lexcodec.Pointer(d.IdempotencyKey())
+		case "receipts":
+			d.Field(&o, 4, "receipts")
+			v.Receipts = lexcodec.Array(d, 0, 500, func(d *lexcodec.Decoder) string { return d.Text(0, 2048) })
 		case "welcomeMessage":
-			d.Field(&o, 4, "welcomeMessage")
+			d.Field(&o, 5, "welcomeMessage")
 			v.WelcomeMessage = d.Base64(0, lexcodec.NoLimit)
 		default:
 			d.Skip(&o)
@@ -64,11 +71,14 @@ func (v *SubmitCommitInput) decode(d *lexcodec.Decoder) {
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *SubmitCommitInput) Fields() []lexcodec.Field {
-	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 4)}
+	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 5)}
 	l.Add("commit", v.Commit.AppendJSON(l.Buffer))
 	l.Add("convoId", lexcodec.AppendString(l.Buffer, v.ConvoID))
 	if v.GroupInfo != nil {
 		l.Add("groupInfo", v.GroupInfo.AppendJSON(l.Buffer))
+	}
+	if v.Receipts != nil {
+		l.Add("receipts", lexcodec.AppendArray(l.Buffer, v.Receipts, func(dst []byte, v *string) []byte { return lexcodec.AppendString(dst, *v) }))
 	}
 	if v.WelcomeMessage != nil {
 		l.Add("welcomeMessage", v.WelcomeMessage.AppendJSON(l.Buffer))

@@ -43,8 +43,11 @@ func load(files fs.FS) (schemas, error) {
 		if want := lexicons.Path(sf.ID); name != want {
 			return nil, fmt.Errorf("%s: should be named %s", name, want)
 		}
-		if _, ok := sf.Defs["main"].Inner.(lexicon.SchemaPermissionSet); ok {
-			continue // it names methods, and has no types
+		switch sf.Defs["main"].Inner.(type) {
+		case lexicon.SchemaPermissionSet: // it names methods, and has no types
+			continue
+		case lexicon.SchemaRecord: // a client writes it at a PDS, and serviceauth reads it
+			continue
 		}
 		set = append(set, sf)
 	}

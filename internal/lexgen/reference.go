@@ -25,7 +25,7 @@ const (
 var groups = []string{
 	"Convos", "Messages", "Signals and cursors", "Attachments", "Commits", "Proofs of the log", "KeyPackages", "Welcomes",
 	"Events", "Push",
-	"Requests and blocks", "Reports of abuse", "Sessions", "The account's data",
+	"Requests and blocks", "Other services", "Reports of abuse", "Sessions", "The account's data",
 }
 
 // reference writes the pages of the reference: one per method, an index, the shared definitions,

@@ -28,6 +28,7 @@ import (
 	"mlsd/internal/dbmetrics"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/invariants"
+	"mlsd/internal/network"
 	"mlsd/internal/nsid"
 	"mlsd/internal/push"
 	"mlsd/internal/quota"
@@ -68,6 +69,7 @@ type Node struct {
 	identities        *serviceauth.CachedDirectory
 	sessions          *sessions.Service
 	heads             *transparency.Service
+	network           *network.Service
 	messages          *messages.Log
 	cursors           *convos.Cursors
 	deliveries        *welcome.Service
@@ -118,6 +120,8 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 	if err != nil {
 		return err
 	}
+	n.network = network.New(network.Config{DID: cfg.ServiceDID, Services: n.identities.Services(), Seeds: n.heads.Seeds,
+		Trust: cfg.Services})
 	n.assembleMaintenance(cfg, addr, metrics)
 	writes := idem.New(db.requests, metrics, log, n.faults, idem.WithRetire(api.RetireKeys),
 		idem.WithLease(cfg.Lifetimes[idem.Default.NSID].Lease), idem.WithBeats(cfg.Clock.Ticker),
@@ -162,6 +166,7 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 		Events:    n.hub,
 		Signals:   n.signals, EpochWindow: cfg.EpochWindow,
 		Heads:   n.heads,
+		Network: n.network,
 		Tickets: events.NewTickets(db.requests),
 		Push: push.Policy{APNs: cfg.APNs != (push.APNsKey{}), Webhooks: cfg.Webhooks,
 			AllowLoopback: cfg.AllowLoopback},

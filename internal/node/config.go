@@ -20,6 +20,7 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/attachments/s3store"
 	"mlsd/internal/localpg"
+	"mlsd/internal/network"
 	"mlsd/internal/push"
 	"mlsd/internal/quota"
 	"mlsd/internal/worker"
@@ -59,6 +60,8 @@ type Config struct {
 	PublicURL string
 	// PLCURL (MLSD_PLC_URL) is the PLC directory.
 	PLCURL string
+	// Services (MLSD_SERVICES) are the other services that this one deals with.
+	Services network.Trust
 	// AllowLoopback (MLSD_ALLOW_LOOPBACK) allows did:web documents and webhooks on this machine.
 	// For development only.
 	AllowLoopback bool

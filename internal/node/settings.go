@@ -11,6 +11,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/api"
+	"mlsd/internal/network"
 	"mlsd/internal/quota"
 	"mlsd/internal/relay"
 	"mlsd/internal/serviceauth"
@@ -91,6 +92,10 @@ var settings = append([]setting{
 	one("MLSD_PLC_URL", "PLC directory", "https://plc.directory", func(c *Config, v string) error {
 		c.PLCURL = v
 		_, err := serviceauth.NewDirectory(serviceauth.DirectoryConfig{PLCURL: v}) // checks the URL before anything is started
+		return err
+	}),
+	one("MLSD_SERVICES", "other services that this one deals with: all, none, only DID …, or except DID …", "all", func(c *Config, v string) (err error) {
+		c.Services, err = network.ParseTrust(v)
 		return err
 	}),
 	onOff("MLSD_ALLOW_LOOPBACK", "fetch did:web documents from this machine too, and call webhooks on it (development)", "false", func(c *Config) *bool { return &c.AllowLoopback }),

@@ -25,6 +25,7 @@ const (
 	GetConvos             = "blue.catbird.mls.getConvos"
 	GetCursorPolicy       = "blue.catbird.mls.getCursorPolicy"
 	GetCursors            = "blue.catbird.mls.getCursors"
+	GetDeliveryService    = "blue.catbird.mls.getDeliveryService"
 	GetEpoch              = "blue.catbird.mls.getEpoch"
 	GetGroupInfo          = "blue.catbird.mls.getGroupInfo"
 	GetInvitationPolicy   = "blue.catbird.mls.getInvitationPolicy"

@@ -35,6 +35,7 @@ type Key struct {
 type keyring struct {
 	keys    []Key
 	signers []note.Signer
+	seeds   []Seed    // of the keys that sign and are not withheld
 	at      time.Time // the database's clock
 }
 
@@ -106,6 +107,9 @@ func (s *Service) loadKeys(ctx context.Context, q querier) (*keyring, error) {
 		if seed == nil {
 			return nil
 		}
+		if !k.Withheld {
+			ring.seeds = append(ring.seeds, Seed{k.ID, k.CreatedAt, seed})
+		}
 		signer, err := verifier.Signer(s.cfg.Service, ed25519.NewKeyFromSeed(seed))
 		ring.signers = append(ring.signers, signer)
 		return err
@@ -130,6 +134,23 @@ func (s *Service) Keys() (texts []string) {
 // Published are the keys that sign and are not withheld: those of the service's DID document.
 func (s *Service) Published() []Key {
 	return slices.DeleteFunc(s.given(), func(k Key) bool { return !k.Signs })
+}
+
+// Seed is the secret of a key that signs. The service's other keys are derived from it (package
+// network).
+type Seed struct {
+	ID        int32
+	CreatedAt time.Time
+	Seed      []byte
+}
+
+// Seeds are the secrets of the published keys, the oldest first: none before Load.
+func (s *Service) Seeds() []Seed {
+	ring := s.ring.Load()
+	if ring == nil {
+		return nil
+	}
+	return slices.Clone(ring.seeds)
 }
 
 // given are the keys that clients get: none before Load.

@@ -23,6 +23,10 @@ public enum AddMembers: Procedure {
         public var idempotencyKey: String?
         /// KeyPackages that the new members were added with.
         public var keyPackageHashes: [Defs.KeyPackageHashEntry]?
+        /// Receipts of the KeyPackages that the Welcome names and that the caller claimed at other
+        /// services, as their getKeyPackages answered them. Each KeyPackage's owner must have
+        /// chosen that service.
+        public var receipts: [String]?
         /// Welcome for the new members, as an MLSMessage; without one they could not join, and the
         /// answer is InvalidWelcome. It may also reach other devices of the caller. Base64 text:
         /// standard or URL-safe alphabet, padded or not.
@@ -35,6 +39,7 @@ public enum AddMembers: Procedure {
             groupInfo: Bytes? = nil,
             idempotencyKey: String? = newIdempotencyKey(),
             keyPackageHashes: [Defs.KeyPackageHashEntry]? = nil,
+            receipts: [String]? = nil,
             welcomeMessage: Base64Text? = nil
         ) {
             self.convoId = convoId
@@ -43,6 +48,7 @@ public enum AddMembers: Procedure {
             self.groupInfo = groupInfo
             self.idempotencyKey = idempotencyKey
             self.keyPackageHashes = keyPackageHashes
+            self.receipts = receipts
             self.welcomeMessage = welcomeMessage
         }
 
@@ -51,6 +57,7 @@ public enum AddMembers: Procedure {
             try Field("groupInfo").check(groupInfo, bytes: 0...4194304)
             try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
             try Field("keyPackageHashes").check(keyPackageHashes)
+            try Field("receipts").check(receipts, bytes: 0...2048, count: 0...500)
         }
     }
 

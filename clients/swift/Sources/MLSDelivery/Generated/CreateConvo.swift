@@ -26,6 +26,10 @@ public enum CreateConvo: Procedure {
         public var keyPackageHashes: [Defs.KeyPackageHashEntry]?
         /// Name and purpose of the convo.
         public var metadata: Defs.ConvoMetadata?
+        /// Receipts of the KeyPackages that the Welcome names and that the caller claimed at other
+        /// services, as their getKeyPackages answered them. Each KeyPackage's owner must have
+        /// chosen that service.
+        public var receipts: [String]?
         /// Welcome for the first members, as an MLSMessage. Base64 text: standard or URL-safe
         /// alphabet, padded or not.
         public var welcomeMessage: Base64Text?
@@ -39,6 +43,7 @@ public enum CreateConvo: Procedure {
             initialMembers: [DID]? = nil,
             keyPackageHashes: [Defs.KeyPackageHashEntry]? = nil,
             metadata: Defs.ConvoMetadata? = nil,
+            receipts: [String]? = nil,
             welcomeMessage: Base64Text? = nil
         ) {
             self.cipherSuite = cipherSuite
@@ -49,6 +54,7 @@ public enum CreateConvo: Procedure {
             self.initialMembers = initialMembers
             self.keyPackageHashes = keyPackageHashes
             self.metadata = metadata
+            self.receipts = receipts
             self.welcomeMessage = welcomeMessage
         }
 
@@ -60,6 +66,7 @@ public enum CreateConvo: Procedure {
             try Field("initialMembers").check(initialMembers, count: 0...100)
             try Field("keyPackageHashes").check(keyPackageHashes)
             try Field("metadata").check(metadata)
+            try Field("receipts").check(receipts, bytes: 0...2048, count: 0...500)
         }
     }
     public typealias Output = Defs.ConvoView

@@ -161,6 +161,10 @@ public enum Defs {
         public var keyPackageRef: String?
         /// True for a KeyPackage that may be handed out more than once.
         public var lastResort: Bool?
+        /// Shows to another service that the caller has claimed the KeyPackage here: a compact JWS
+        /// (RFC 7515) by a key #mls_service_… of this service's DID document. Only if it was
+        /// asked for.
+        public var receipt: String?
 
         public init(
             cipherSuite: String,
@@ -169,7 +173,8 @@ public enum Defs {
             claimExpiresAt: Timestamp? = nil,
             deviceId: String? = nil,
             keyPackageRef: String? = nil,
-            lastResort: Bool? = nil
+            lastResort: Bool? = nil,
+            receipt: String? = nil
         ) {
             self.cipherSuite = cipherSuite
             self.did = did
@@ -178,6 +183,7 @@ public enum Defs {
             self.deviceId = deviceId
             self.keyPackageRef = keyPackageRef
             self.lastResort = lastResort
+            self.receipt = receipt
         }
     }
 

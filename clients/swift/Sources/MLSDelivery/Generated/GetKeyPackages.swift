@@ -19,17 +19,22 @@ public enum GetKeyPackages: Query {
         /// no second effect. 1 to 128 printable ASCII characters, preferably a UUIDv7. The key
         /// belongs to the caller, the method and the convo.
         public var idempotencyKey: String?
+        /// Answer a receipt with each KeyPackage: a convo of another service takes it with the
+        /// Welcome.
+        public var receipts: Bool?
 
         public init(
             dids: [DID],
             cipherSuite: String? = nil,
             convoId: String? = nil,
-            idempotencyKey: String? = newIdempotencyKey()
+            idempotencyKey: String? = newIdempotencyKey(),
+            receipts: Bool? = nil
         ) {
             self.dids = dids
             self.cipherSuite = cipherSuite
             self.convoId = convoId
             self.idempotencyKey = idempotencyKey
+            self.receipts = receipts
         }
 
         public func check() throws {
@@ -43,6 +48,7 @@ public enum GetKeyPackages: Query {
             list.add("cipherSuite", cipherSuite)
             list.add("convoId", convoId)
             list.add("idempotencyKey", idempotencyKey)
+            list.add("receipts", receipts)
             return list.items
         }
     }

@@ -50,7 +50,7 @@ extension ErrorName {
     public static let invalidConfirmation = Self(rawValue: "InvalidConfirmation")
     /// The cursor is not one that this method gave: begin again without one.
     public static let invalidCursor = Self(rawValue: "InvalidCursor")
-    /// One of the dids is not a DID.
+    /// The did is not a DID.
     public static let invalidDid = Self(rawValue: "InvalidDid")
     /// toEpoch is below fromEpoch, or an epoch is out of range.
     public static let invalidEpochRange = Self(rawValue: "InvalidEpochRange")
@@ -63,6 +63,9 @@ extension ErrorName {
     public static let invalidMessage = Self(rawValue: "InvalidMessage")
     /// The target is not valid, or this server does not support its kind.
     public static let invalidPushTarget = Self(rawValue: "InvalidPushTarget")
+    /// A receipt is forged, for another claimant, over, of a service that this one does not deal
+    /// with, or not of the service that the KeyPackage's owner has chosen. The message says which.
+    public static let invalidReceipt = Self(rawValue: "InvalidReceipt")
     /// The refresh token is not the session's, it was used before, or the session cannot be
     /// refreshed any more. Buy a new session with a service-auth token.
     public static let invalidRefreshToken = Self(rawValue: "InvalidRefreshToken")

@@ -19,6 +19,10 @@ public enum SubmitCommit: Procedure {
         /// no second effect. 1 to 128 printable ASCII characters, preferably a UUIDv7. The key
         /// belongs to the caller, the method and the convo.
         public var idempotencyKey: String?
+        /// Receipts of the KeyPackages that the Welcome names and that the caller claimed at other
+        /// services, as their getKeyPackages answered them. Each KeyPackage's owner must have
+        /// chosen that service.
+        public var receipts: [String]?
         /// Welcome for the caller's devices that the commit adds, as an MLSMessage. Base64 text:
         /// standard or URL-safe alphabet, padded or not.
         public var welcomeMessage: Base64Text?
@@ -28,12 +32,14 @@ public enum SubmitCommit: Procedure {
             convoId: String,
             groupInfo: Bytes? = nil,
             idempotencyKey: String? = newIdempotencyKey(),
+            receipts: [String]? = nil,
             welcomeMessage: Base64Text? = nil
         ) {
             self.commit = commit
             self.convoId = convoId
             self.groupInfo = groupInfo
             self.idempotencyKey = idempotencyKey
+            self.receipts = receipts
             self.welcomeMessage = welcomeMessage
         }
 
@@ -41,6 +47,7 @@ public enum SubmitCommit: Procedure {
             try Field("commit").check(commit, bytes: 0...3145728)
             try Field("groupInfo").check(groupInfo, bytes: 0...4194304)
             try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
+            try Field("receipts").check(receipts, bytes: 0...2048, count: 0...500)
         }
     }
 

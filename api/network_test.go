@@ -1,0 +1,348 @@
+package api_test
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/atcrypto"
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/mlsapi"
+	"mlsd/internal/mlstest"
+	"mlsd/internal/network"
+	"mlsd/internal/pgtest"
+	"mlsd/internal/serviceauth"
+	"mlsd/mls"
+)
+
+// noServices are the services of a world that knows no other ones.
+type noServices struct{}
+
+func (noServices) Service(context.Context, syntax.DID) (serviceauth.Service, error) {
+	return serviceauth.Service{}, serviceauth.ErrNoService
+}
+
+func (n noServices) Refresh(ctx context.Context, did syntax.DID) (serviceauth.Service, error) {
+	return n.Service(ctx, did)
+}
+
+func (noServices) Home(context.Context, syntax.DID) (syntax.DID, error) { return "", nil }
+
+// registry are services that are worlds, and the records of people.
+type registry struct {
+	t      *testing.T
+	mu     sync.Mutex // guards the rest
+	worlds map[syntax.DID]*world
+	homes  map[syntax.DID]syntax.DID
+	fails  error // of look-ups
+}
+
+// newRegistry returns worlds with these DIDs. They know each other.
+func newRegistry(t *testing.T, dids ...syntax.DID) (*registry, []*world) {
+	t.Helper()
+	r := &registry{t: t, worlds: map[syntax.DID]*world{}, homes: map[syntax.DID]syntax.DID{}}
+	var worlds []*world
+	for _, did := range dids {
+		w := newWorld(t, func(w *world) { w.self, w.services = did, r })
+		if len(worlds) > 0 {
+			w.directory = worlds[0].directory // of one PLC directory
+			w.server = w.boot()
+		}
+		r.worlds[did] = w
+		worlds = append(worlds, w)
+	}
+	return r, worlds
+}
+
+// Service reads the service's DID document.
+func (r *registry) Service(_ context.Context, did syntax.DID) (s serviceauth.Service, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := r.worlds[did]
+	switch {
+	case r.fails != nil:
+		return s, r.fails
+	case w == nil:
+		return s, serviceauth.ErrNoService
+	}
+	a := httptest.NewRecorder()
+	w.server.ServeHTTP(a, httptest.NewRequest(http.MethodGet, "/.well-known/did.json", nil))
+	var doc struct {
+		VerificationMethod []struct{ ID, PublicKeyMultibase string }
+	}
+	if err := json.Unmarshal(a.Body.Bytes(), &doc); err != nil {
+		return s, err
+	}
+	s = serviceauth.Service{DID: did, Endpoint: "https://mls.example.com", Keys: map[string]atcrypto.PublicKey{}}
+	for _, m := range doc.VerificationMethod {
+		if _, id, _ := strings.Cut(m.ID, "#"); strings.HasPrefix(id, "mls_service") {
+			if s.Keys["#"+id], err = atcrypto.ParsePublicMultibase(m.PublicKeyMultibase); err != nil {
+				return s, err
+			}
+		}
+	}
+	return s, nil
+}
+
+func (r *registry) Refresh(ctx context.Context, did syntax.DID) (serviceauth.Service, error) {
+	return r.Service(ctx, did)
+}
+
+func (r *registry) Home(_ context.Context, did syntax.DID) (syntax.DID, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.homes[did], r.fails
+}
+
+// at is the same person talking to another service.
+func (u *user) at(w *world) *user { return &user{Identity: u.Identity, Device: u.Device, w: w} }
+
+// lives makes a service the person's home.
+func (r *registry) lives(u *user, home *world) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.homes[u.did()] = home.self
+}
+
+// abroad claims a KeyPackage of each of the others at their home, with receipts.
+func (u *user) abroad(home *world, others ...*user) (refs []mls.KeyPackageRef, receipts []string) {
+	u.w.t.Helper()
+	params := []string{"receipts", "true"}
+	for _, o := range others {
+		params = append(params, "dids", o.did().String())
+	}
+	out := read[mlsapi.GetKeyPackagesOutput](u.w.t, u.at(home).get(mlsapi.NSIDGetKeyPackages, params...).ok())
+	for _, k := range out.KeyPackages {
+		ref, err := hex.DecodeString(*k.KeyPackageRef)
+		if err != nil || k.Receipt == nil {
+			u.w.t.Fatalf("%+v: %v", k, err)
+		}
+		refs, receipts = append(refs, ref), append(receipts, *k.Receipt)
+	}
+	return refs, receipts
+}
+
+// adding is the input that adds a person of another service.
+func (u *user) adding(c *convo, o *user, refs []mls.KeyPackageRef, receipts []string) *mlsapi.AddMembersInput {
+	return &mlsapi.AddMembersInput{
+		ConvoID: c.id, IdempotencyKey: newKey(), DIDList: []syntax.DID{o.did()}, Receipts: receipts,
+		Commit:         mlstest.Commit(c.group, c.epoch, "add "+o.did().String()+*newKey()),
+		WelcomeMessage: mlstest.Welcome(u.w.t, refs...),
+	}
+}
+
+// Alice's convo is at her service, and Bob's KeyPackages are at his. She claims one there, and her
+// service takes it with the receipt. Bob fetches the Welcome at her service, and sends.
+func TestConvoAcrossServices(t *testing.T) {
+	t.Parallel()
+	r, worlds := newRegistry(t, service, "did:web:mls.example.net")
+	here, there := worlds[0], worlds[1]
+	alice, bob, carol := here.user(), there.user(), there.user()
+	r.lives(alice, here)
+	r.lives(bob, there)
+	r.lives(carol, there)
+	for _, o := range []*user{bob, carol} {
+		o.publish()
+	}
+	refs, receipts := alice.abroad(there, bob)
+	in := alice.creation(newGroup(t))
+	in.InitialMembers, in.WelcomeMessage, in.Receipts = []syntax.DID{bob.did()}, mlstest.Welcome(t, refs...), receipts
+	first := alice.post(mlsapi.NSIDCreateConvo, in).ok()
+	view := read[mlsapi.ConvoView](t, first)
+	group, _ := hex.DecodeString(in.GroupID)
+	c := &convo{id: view.ID, group: group, epoch: view.Epoch}
+
+	refs, receipts = alice.abroad(there, carol)
+	out := read[mlsapi.AddMembersOutput](t, alice.post(mlsapi.NSIDAddMembers, alice.adding(c, carol, refs, receipts)).ok())
+	c.epoch = out.NewEpoch
+
+	for _, o := range []*user{bob, carol} {
+		o.at(here).post(mlsapi.NSIDAcceptConvo, &mlsapi.AcceptConvoInput{ConvoID: c.id}).ok()
+		o.at(here).get(mlsapi.NSIDGetWelcome, "convoId", c.id, "deviceId", o.deviceID()).ok()
+		o.at(here).post(mlsapi.NSIDConfirmWelcome, &mlsapi.ConfirmWelcomeInput{ConvoID: c.id, DeviceID: ptr(o.deviceID()), Success: true}).ok()
+		o.at(here).send(c, "hello from another service")
+	}
+
+	// A repetition gets its first answer, also when the claim is over and the other service is away.
+	r.fails = errors.New("the other service is away")
+	if again := alice.post(mlsapi.NSIDCreateConvo, in).ok(); string(again) != string(first) {
+		t.Errorf("first %s, then %s", first, again)
+	}
+}
+
+// Each refusal of a receipt has its name, and says what to do. Nothing of the request happens.
+func TestReceiptsRefused(t *testing.T) {
+	t.Parallel()
+	r, worlds := newRegistry(t, service, "did:web:mls.example.net", "did:web:mls.example.org")
+	here, there, elsewhere := worlds[0], worlds[1], worlds[2]
+	alice, mallory, bob := here.user(), here.user(), there.user()
+	r.lives(bob, there)
+	c := alice.create()
+	stock := func(w *world) { bob.at(w).publish() }
+	fresh := func(w *world, by *user) (refs []mls.KeyPackageRef, receipts []string) {
+		stock(w)
+		return by.abroad(w, bob)
+	}
+	forge := func(receipt string) string { // with the signature of another service
+		parts := strings.Split(receipt, ".")
+		stock(elsewhere)
+		_, theirs := alice.abroad(elsewhere, bob)
+		other := strings.Split(theirs[0], ".")
+		return parts[0] + "." + parts[1] + "." + other[2]
+	}
+	refuse := func(name, wantName, want string, refs []mls.KeyPackageRef, receipts []string) {
+		t.Helper()
+		before := here.digest()
+		a := alice.post(mlsapi.NSIDAddMembers, alice.adding(c, bob, refs, receipts))
+		var e struct{ Error, Message string }
+		if err := json.Unmarshal(a.body, &e); err != nil || e.Error != wantName || !strings.Contains(e.Message, want) {
+			t.Errorf("%s: %d %s, want %s with %q", name, a.status, a.body, wantName, want)
+		}
+		if here.digest() != before {
+			t.Errorf("%s: something has changed", name)
+		}
+	}
+	refs, receipts := fresh(there, alice)
+	refuse("no receipt", "KeyPackageNotFound", "getKeyPackages", refs, nil)
+	refuse("not a receipt", "InvalidReceipt", "compact JWS", refs, []string{"x"})
+	refuse("a token", "InvalidReceipt", "alg ES256", refs, []string{strings.TrimPrefix(alice.Authorization(t, service, mlsapi.NSIDAddMembers, time.Now()), "Bearer ")})
+	refuse("forged", "InvalidReceipt", "its signature is not of the key", refs, []string{forge(receipts[0])})
+	_, others := fresh(there, mallory)
+	refuse("another claimant's", "InvalidReceipt", "it is for the claimant "+mallory.did().String(), refs, others)
+	wrong, _ := fresh(there, alice)
+	refuse("of another KeyPackage", "KeyPackageNotFound", "", wrong, receipts)
+	strange, theirs := fresh(elsewhere, alice)
+	refuse("of a service that is not the owner's", "InvalidReceipt", "has not chosen did:web:mls.example.org", strange, theirs)
+	r.mu.Lock()
+	delete(r.worlds, there.self)
+	r.mu.Unlock()
+	refuse("of no service", "InvalidReceipt", "is no delivery service", refs, receipts)
+	r.mu.Lock()
+	r.worlds[there.self] = there
+	r.mu.Unlock()
+	r.fails = serviceauth.ErrHost
+	refuse("of a service that cannot be looked up", "ServiceUnavailable", "", refs, receipts)
+	r.fails = nil
+	here.trust, _ = network.ParseTrust("except " + there.self.String())
+	here.server = here.boot()
+	refuse("of a service that the operator denies", "InvalidReceipt", "takes no receipts of", refs, receipts)
+	here.trust = network.Trust{}
+	here.server = here.boot()
+
+	// The key that signed is retired: its receipts are refused.
+	rotated := there.rotate()
+	refuse("of a key that was retired", "InvalidReceipt", "has no key #mls_service_1", refs, receipts)
+	if signs, err := rotated.Keys(); err != nil || len(signs) != 1 || signs[0].ID != "#mls_service_2" {
+		t.Errorf("the keys now: %v, %v", signs, err)
+	}
+
+	// Used once, it is used.
+	refs, receipts = fresh(there, alice)
+	out := read[mlsapi.AddMembersOutput](t, alice.post(mlsapi.NSIDAddMembers, alice.adding(c, bob, refs, receipts)).ok())
+	c.epoch = out.NewEpoch
+	second := alice.create()
+	a := alice.post(mlsapi.NSIDAddMembers, alice.adding(second, bob, refs, receipts))
+	a.fails(http.StatusBadRequest, "InvalidWelcome")
+	if !strings.Contains(string(a.body), "has been consumed by another Welcome") {
+		t.Errorf("used twice: %s", a.body)
+	}
+}
+
+// rotate replaces the service's key at once.
+func (w *world) rotate() *network.Service {
+	w.t.Helper()
+	w.exec(`INSERT INTO log_keys (seed, public, created_at)
+		SELECT sha256(seed), sha256(public), clock_timestamp() FROM log_keys`)
+	w.exec(`UPDATE log_keys SET seed = NULL WHERE id = 1`)
+	w.server = w.boot()
+	return w.network
+}
+
+// A claim that is repeated gets the same receipts, byte for byte, and one without the parameter none.
+func TestReceiptsOfAClaim(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob := w.user(), w.user()
+	bob.publish()
+	bob.publish(mlstest.LastResort)
+	params := []string{"dids", bob.did().String(), "receipts", "true", "idempotencyKey", "once"}
+	first := alice.get(mlsapi.NSIDGetKeyPackages, params...).ok()
+	if again := alice.get(mlsapi.NSIDGetKeyPackages, params...).ok(); string(first) != string(again) {
+		t.Errorf("first %s, then %s", first, again)
+	}
+	if plain := alice.get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String()).ok(); strings.Contains(string(plain), "receipt") {
+		t.Errorf("not asked for: %s", plain)
+	}
+}
+
+// getDeliveryService answers what the person's record and the service's DID document say.
+func TestGetDeliveryService(t *testing.T) {
+	t.Parallel()
+	r, worlds := newRegistry(t, service)
+	alice, bob := worlds[0].user(), worlds[0].user()
+	find := func() map[string]string {
+		t.Helper()
+		return read[map[string]string](t, alice.get(mlsapi.NSIDGetDeliveryService, "did", bob.did().String()).ok())
+	}
+	want := map[string]string{"did": bob.did().String()}
+	if got := find(); !maps.Equal(got, want) {
+		t.Errorf("no record: %v", got)
+	}
+	r.homes[bob.did()] = "did:web:nowhere.example.com"
+	want["deliveryService"] = "did:web:nowhere.example.com"
+	if got := find(); !maps.Equal(got, want) {
+		t.Errorf("a service without a document: %v", got)
+	}
+	r.lives(bob, worlds[0])
+	want["deliveryService"], want["endpoint"] = service, "https://mls.example.com"
+	if got := find(); !maps.Equal(got, want) {
+		t.Errorf("got %v", got)
+	}
+	r.fails = serviceauth.ErrHost
+	alice.get(mlsapi.NSIDGetDeliveryService, "did", bob.did().String()).fails(http.StatusServiceUnavailable, "ServiceUnavailable")
+}
+
+// The DID document has the service's keys under their numbers, and the one that signs also as #atproto:
+// other services verify its requests like those of an account. A new key signs after an hour, when
+// others have had the time to learn it.
+func TestDIDDocumentHasTheServiceKeys(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	document := func() map[string]string {
+		t.Helper()
+		page := w.answer(w.server, httptest.NewRequest(http.MethodGet, "/.well-known/did.json", nil)).ok()
+		keys := map[string]string{}
+		for _, m := range read[struct {
+			VerificationMethod []struct{ ID, PublicKeyMultibase string }
+		}](t, page).VerificationMethod {
+			if _, id, _ := strings.Cut(m.ID, "#"); !strings.HasPrefix(id, "mlsd_log_") {
+				keys[id] = m.PublicKeyMultibase
+			}
+		}
+		return keys
+	}
+	first := document()
+	if len(first) != 2 || first["mls_service_1"] == "" || first["atproto"] != first["mls_service_1"] {
+		t.Errorf("one key: %v", first)
+	}
+	w.exec(`INSERT INTO log_keys (seed, public, created_at) SELECT sha256(seed), sha256(public), clock_timestamp() FROM log_keys`)
+	w.server = w.boot()
+	second := document()
+	if len(second) != 3 || second["atproto"] != first["mls_service_1"] || second["mls_service_2"] == "" {
+		t.Errorf("with a new key: %v", second)
+	}
+	pgtest.Age(t, w.db, "log_keys", time.Hour)
+	w.server = w.boot()
+	if third := document(); third["atproto"] != second["mls_service_2"] {
+		t.Errorf("an hour later: %v", third)
+	}
+}

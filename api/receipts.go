@@ -1,0 +1,43 @@
+package api
+
+import (
+	"time"
+
+	"mlsd/api/mlsapi"
+	"mlsd/keypackages"
+)
+
+// foreign are the KeyPackages of other services that a request has receipts of.
+type foreign struct {
+	all []keypackages.Foreign
+	// refused is why the request cannot be accepted, or nil. A repeated request gets its first answer
+	// all the same, so the transaction returns it.
+	refused error
+}
+
+// receipts verifies the receipts of a request. That makes look-ups, for which no connection of the
+// database is held. The caller is charged for the signatures.
+func (h *handlers) receipts(c *call, texts []string) (f foreign, err error) {
+	if len(texts) == 0 {
+		return f, nil
+	}
+	err = c.outside(func() error {
+		begun := time.Now()
+		f.all, f.refused = h.network.Verify(c.ctx, c.caller, texts)
+		c.spend(int(time.Since(begun) / unitVerification))
+		return c.ctx.Err()
+	})
+	return f, err
+}
+
+// withReceipts adds receipts to the answer of a claim that was made at the time at.
+func (h *handlers) withReceipts(c *call, out *mlsapi.GetKeyPackagesOutput, claimed []keypackages.Claimed, at time.Time) error {
+	receipts, err := h.network.Receipts(claimed, c.caller, at)
+	if err != nil {
+		return err
+	}
+	for i := range receipts {
+		out.KeyPackages[i].Receipt = &receipts[i]
+	}
+	return nil
+}
