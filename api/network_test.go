@@ -168,7 +168,8 @@ func TestConvoAcrossServices(t *testing.T) {
 	for _, o := range []*user{bob, carol} {
 		o.at(here).post(mlsapi.NSIDAcceptConvo, &mlsapi.AcceptConvoInput{ConvoID: c.id}).ok()
 		o.at(here).get(mlsapi.NSIDGetWelcome, "convoId", c.id, "deviceId", o.deviceID()).ok()
-		o.at(here).post(mlsapi.NSIDConfirmWelcome, &mlsapi.ConfirmWelcomeInput{ConvoID: c.id, DeviceID: ptr(o.deviceID()), Success: true}).ok()
+		o.at(here).post(mlsapi.NSIDConfirmWelcome,
+			&mlsapi.ConfirmWelcomeInput{ConvoID: c.id, DeviceID: ptr(o.deviceID()), Success: true}).ok()
 		o.at(here).send(c, "hello from another service")
 	}
 
@@ -214,14 +215,16 @@ func TestReceiptsRefused(t *testing.T) {
 	refs, receipts := fresh(there, alice)
 	refuse("no receipt", "KeyPackageNotFound", "getKeyPackages", refs, nil)
 	refuse("not a receipt", "InvalidReceipt", "compact JWS", refs, []string{"x"})
-	refuse("a token", "InvalidReceipt", "alg ES256", refs, []string{strings.TrimPrefix(alice.Authorization(t, service, mlsapi.NSIDAddMembers, time.Now()), "Bearer ")})
+	token := strings.TrimPrefix(alice.Authorization(t, service, mlsapi.NSIDAddMembers, time.Now()), "Bearer ")
+	refuse("a token", "InvalidReceipt", "alg ES256", refs, []string{token})
 	refuse("forged", "InvalidReceipt", "its signature is not of the key", refs, []string{forge(receipts[0])})
 	_, others := fresh(there, mallory)
 	refuse("another claimant's", "InvalidReceipt", "it is for the claimant "+mallory.did().String(), refs, others)
 	wrong, _ := fresh(there, alice)
 	refuse("of another KeyPackage", "KeyPackageNotFound", "", wrong, receipts)
 	strange, theirs := fresh(elsewhere, alice)
-	refuse("of a service that is not the owner's", "InvalidReceipt", "has not chosen did:web:mls.example.org", strange, theirs)
+	refuse("of a service that is not the owner's", "InvalidReceipt", "has not chosen did:web:mls.example.org", strange,
+		theirs)
 	r.mu.Lock()
 	delete(r.worlds, there.self)
 	r.mu.Unlock()
@@ -279,7 +282,8 @@ func TestReceiptsOfAClaim(t *testing.T) {
 	if again := alice.get(mlsapi.NSIDGetKeyPackages, params...).ok(); string(first) != string(again) {
 		t.Errorf("first %s, then %s", first, again)
 	}
-	if plain := alice.get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String()).ok(); strings.Contains(string(plain), "receipt") {
+	plain := alice.get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String()).ok()
+	if strings.Contains(string(plain), "receipt") {
 		t.Errorf("not asked for: %s", plain)
 	}
 }
@@ -308,7 +312,8 @@ func TestGetDeliveryService(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 	r.fails = serviceauth.ErrHost
-	alice.get(mlsapi.NSIDGetDeliveryService, "did", bob.did().String()).fails(http.StatusServiceUnavailable, "ServiceUnavailable")
+	alice.get(mlsapi.NSIDGetDeliveryService, "did", bob.did().String()).
+		fails(http.StatusServiceUnavailable, "ServiceUnavailable")
 }
 
 // The DID document has the service's keys under their numbers, and the one that signs also as #atproto:
@@ -334,7 +339,8 @@ func TestDIDDocumentHasTheServiceKeys(t *testing.T) {
 	if len(first) != 2 || first["mls_service_1"] == "" || first["atproto"] != first["mls_service_1"] {
 		t.Errorf("one key: %v", first)
 	}
-	w.exec(`INSERT INTO log_keys (seed, public, created_at) SELECT sha256(seed), sha256(public), clock_timestamp() FROM log_keys`)
+	w.exec(`INSERT INTO log_keys (seed, public, created_at)
+		SELECT sha256(seed), sha256(public), clock_timestamp() FROM log_keys`)
 	w.server = w.boot()
 	second := document()
 	if len(second) != 3 || second["atproto"] != first["mls_service_1"] || second["mls_service_2"] == "" {

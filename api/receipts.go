@@ -31,7 +31,8 @@ func (h *handlers) receipts(c *call, texts []string) (f foreign, err error) {
 }
 
 // withReceipts adds receipts to the answer of a claim that was made at the time at.
-func (h *handlers) withReceipts(c *call, out *mlsapi.GetKeyPackagesOutput, claimed []keypackages.Claimed, at time.Time) error {
+func (h *handlers) withReceipts(c *call, out *mlsapi.GetKeyPackagesOutput, claimed []keypackages.Claimed,
+	at time.Time) error {
 	receipts, err := h.network.Receipts(claimed, c.caller, at)
 	if err != nil {
 		return err

@@ -131,7 +131,8 @@ func (s *served) take() []requests.Request {
 func newWorld(t *testing.T, changes ...func(*world)) *world {
 	t.Helper()
 	w := &world{
-		t: t, self: service, services: noServices{}, faults: failpoint.New(), served: &served{}, directory: authtest.NewDirectory(t),
+		t: t, self: service, services: noServices{},
+		faults: failpoint.New(), served: &served{}, directory: authtest.NewDirectory(t),
 		policy: welcome.Policy{Grace: 5 * time.Minute, OnExpiry: welcome.Release}, deadline: time.Minute,
 		rates: api.Rates{DID: api.Rate{PerSecond: 1e6, Burst: 1e6}, IP: api.Rate{PerSecond: 1e6, Burst: 1e6}},
 	}

@@ -166,7 +166,8 @@ func addWelcome(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch i
 	if err != nil {
 		return err
 	}
-	if err := network.Invite(ctx, tx, network.Invitation{ConvoID: c.id, Inviter: by, Epoch: epoch, For: used}); err != nil {
+	err = network.Invite(ctx, tx, network.Invitation{ConvoID: c.id, Inviter: by, Epoch: epoch, For: used})
+	if err != nil {
 		return err
 	}
 	to := make([]welcome.Recipient, len(devices))

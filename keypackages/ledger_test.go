@@ -470,7 +470,8 @@ func TestExpired(t *testing.T) {
 	pgtest.Age(t, db, "key_packages", 31*day, "not_after")
 	consume := func(ref mls.KeyPackageRef) error {
 		_, err := inTx(t, db, func(tx pgx.Tx) ([]keypackages.Recipient, error) {
-			return here(keypackages.Consume(t.Context(), tx, alice, []syntax.DID{bob}, mlstest.Suite, []mls.KeyPackageRef{ref}, nil))
+			return here(keypackages.Consume(t.Context(), tx, alice, []syntax.DID{bob}, mlstest.Suite,
+				[]mls.KeyPackageRef{ref}, nil))
 		})
 		return err
 	}
@@ -514,7 +515,8 @@ func TestEndedAreDeleted(t *testing.T) {
 		}
 	}
 	_, err := inTx(t, db, func(tx pgx.Tx) ([]keypackages.Recipient, error) {
-		return here(keypackages.Consume(t.Context(), tx, alice, []syntax.DID{bob}, mlstest.Suite, []mls.KeyPackageRef{consumed}, nil))
+		return here(keypackages.Consume(t.Context(), tx, alice, []syntax.DID{bob}, mlstest.Suite,
+			[]mls.KeyPackageRef{consumed}, nil))
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -782,7 +784,8 @@ func TestOthersCostNothing(t *testing.T) {
 			cheap("a publication", err)
 			_, err = keypackages.Claim(t.Context(), tx, bobs(alice))
 			cheap("a claim", err)
-			_, _, err = keypackages.Consume(t.Context(), tx, alice, []syntax.DID{bob}, mlstest.Suite, refs[6*round+i:6*round+i+1], nil)
+			_, _, err = keypackages.Consume(t.Context(), tx, alice, []syntax.DID{bob}, mlstest.Suite,
+				refs[6*round+i:6*round+i+1], nil)
 			cheap("a use", err)
 			_, err = keypackages.Count(t.Context(), tx, bob, keypackages.Filter{})
 			cheap("a count", err)

@@ -71,8 +71,8 @@ var encodingsByName = func() map[string]encoding {
 		encodingID:       "convoId convoIds messageId id erasureId reportId attachmentId",
 		encodingPosition: "cursor position sinceMessage",
 		encodingSecret:   "session refreshToken ticket confirmationToken secret",
-		encodingText: "description name errorDetails embedType error message info reaction receipt receipts topic type data token url " +
-			"algorithm head keys logHead failure",
+		encodingText: "description name errorDetails embedType error message info reaction receipt receipts topic type " +
+			"data token url algorithm head keys logHead failure",
 	} {
 		for _, name := range strings.Fields(names) {
 			all[name] = e

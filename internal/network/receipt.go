@@ -207,7 +207,8 @@ func parseReceipt(raw string) (u unverified, err error) {
 	case err != nil:
 		return u, errors.New("it is not a compact JWS with alg ES256: send what getKeyPackages answered")
 	case t.Method != jwt.SigningMethodES256, t.Header["typ"] != typ:
-		return u, fmt.Errorf("its alg is %q and its typ %q, and a receipt's ES256 and %q", t.Header["alg"], t.Header["typ"], typ)
+		return u, fmt.Errorf("its alg is %q and its typ %q, and a receipt's ES256 and %q", t.Header["alg"], t.Header["typ"],
+			typ)
 	}
 	u.kid, _ = t.Header["kid"].(string)
 	u.signed = parts[0] + "." + parts[1]

@@ -189,12 +189,16 @@ func (f *fake) identity(seq int64, did syntax.DID) {
 		map[string]any{"seq": seq, "did": did.String(), "time": stamp(seq)}))
 }
 
-// commit is a frame that the follower does not read.
-func (f *fake) commit(seq int64, size int) {
+// commit is a commit of alice's that changes the records at these paths.
+func (f *fake) commit(seq int64, size int, paths ...string) {
 	f.t.Helper()
+	ops := []any{}
+	for _, path := range paths {
+		ops = append(ops, map[string]any{"action": "create", "path": path})
+	}
 	f.say(seq, encode(f.t, map[string]any{"op": int64(1), "t": "#commit"},
-		map[string]any{"seq": seq, "repo": carol.String(), "time": stamp(seq), "blocks": atdata.Bytes(make([]byte, size)),
-			"ops": []any{}}))
+		map[string]any{"seq": seq, "repo": alice.String(), "time": stamp(seq), "blocks": atdata.Bytes(make([]byte, size)),
+			"ops": ops}))
 }
 
 // world is a database, a relay, and nodes that follow it.

@@ -10,14 +10,15 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/fxamacker/cbor/v2"
 
+	"mlsd/internal/serviceauth"
 	"mlsd/people/accounts"
 )
 
 // Kinds of messages, in metrics.
 const (
 	kindAccount   = "account"
-	kindIdentity  = "identity"
-	kindOther     = "other"     // such as commits, which are not read
+	kindIdentity  = "identity"  // or the record that names the account's delivery service
+	kindOther     = "other"     // such as commits of other records than profiles
 	kindInfo      = "info"      // about the stream
 	kindInvalid   = "invalid"   // it could not be read
 	kindOversized = "oversized" // it was too long to be read
@@ -144,6 +145,25 @@ func (d *decoder) repos(frame []byte) (m message, err error) {
 		}
 		err := d.cbor.Unmarshal(body, &b)
 		return message{kind: kindInfo, info: b.Name}, err
+	case h.T == "#commit":
+		var b struct {
+			Seq  int64  `cbor:"seq"`
+			Repo string `cbor:"repo"`
+			Ops  []struct {
+				Path string `cbor:"path"`
+			} `cbor:"ops"`
+		}
+		if err := d.cbor.Unmarshal(body, &b); err != nil {
+			return m, fmt.Errorf("the body: %w", err)
+		}
+		m = message{kind: kindOther, cursor: b.Seq}
+		for _, op := range b.Ops {
+			if strings.HasPrefix(op.Path, serviceauth.ProfileNSID+"/") {
+				m.kind = kindIdentity
+				m.identity, err = syntax.ParseDID(b.Repo)
+			}
+		}
+		return m, err
 	case h.T == "#account", h.T == "#identity":
 		var b statement
 		if err := d.cbor.Unmarshal(body, &b); err != nil {
@@ -162,10 +182,14 @@ func (d *decoder) repos(frame []byte) (m message, err error) {
 
 // jetstreamEvent is an event of a Jetstream. Its cursor is a time.
 type jetstreamEvent struct {
+	DID      string     `json:"did"`
 	TimeUS   int64      `json:"time_us"`
 	Kind     string     `json:"kind"`
 	Account  *statement `json:"account"`
 	Identity *statement `json:"identity"`
+	Commit   *struct {
+		Collection string `json:"collection"`
+	} `json:"commit"`
 }
 
 func (d *decoder) jetstream(frame []byte) (m message, err error) {
@@ -180,6 +204,9 @@ func (d *decoder) jetstream(frame []byte) (m message, err error) {
 		m, err = e.Account.read(kindAccount, d.now())
 	case e.Kind == kindIdentity && e.Identity != nil:
 		m, err = e.Identity.read(kindIdentity, d.now())
+	case e.Commit != nil && e.Commit.Collection == serviceauth.ProfileNSID:
+		m.kind = kindIdentity
+		m.identity, err = syntax.ParseDID(e.DID)
 	default:
 		m = message{kind: kindOther}
 	}

@@ -107,6 +107,11 @@ func TestIdentities(t *testing.T) {
 		t.Errorf("forgot %s", did)
 	}
 	t.Logf("forgotten %s after it was said", time.Since(began))
+	w.relay.commit(5, 100, "app.bsky.feed.post/3k", "blue.catbird.mls.profiles/self")
+	w.relay.commit(6, 100, "app.bsky.feed.post/3k", "blue.catbird.mls.profile/self")
+	if did := n.forgetsNext(); did != alice {
+		t.Errorf("forgot %s, and not who has chosen another delivery service", did)
+	}
 }
 
 // After a lost connection, and after a crash of the node, no event is left out.
@@ -349,9 +354,14 @@ func TestJetstream(t *testing.T) {
 	if got := w.status(alice); got != accounts.TakenDown {
 		t.Errorf("alice is %s", got)
 	}
-	w.cursor(4)
+	say(5, `{"did":"`+alice.String()+`","time_us":%d,"kind":"commit","commit":{"operation":"update","collection":`+
+		`"blue.catbird.mls.profile","rkey":"self"}}`)
+	if did := n.forgetsNext(); did != alice {
+		t.Errorf("forgot %s, and not who has chosen another delivery service", did)
+	}
+	w.cursor(5)
 	w.relay.drop()
-	if cursor := w.relay.connections(2); cursor != "4" {
+	if cursor := w.relay.connections(2); cursor != "5" {
 		t.Errorf("the second connection begins after %q", cursor)
 	}
 	if got := n.metric("mlsd_relay_events_total", "invalid"); got != 1 {

@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+
+	"mlsd/internal/serviceauth"
 )
 
 // Kind is the protocol of a source.
@@ -20,9 +22,6 @@ const (
 const (
 	reposPath     = "/xrpc/com.atproto.sync.subscribeRepos"
 	jetstreamPath = "/subscribe"
-	// noCollection is a collection without records. Jetstream then sends events of accounts and
-	// identities only, which it sends whatever is wanted.
-	noCollection = "blue.catbird.mls.none"
 )
 
 // Source is where the events come from.
@@ -75,7 +74,8 @@ func (s Source) Exposed() bool {
 func (s Source) from(cursor int64) string {
 	u, q := s.url, url.Values{}
 	if s.kind == Jetstream {
-		q.Set("wantedCollections", noCollection)
+		// Events of accounts and identities come whatever is wanted.
+		q.Set("wantedCollections", serviceauth.ProfileNSID)
 	}
 	if cursor > 0 {
 		q.Set("cursor", strconv.FormatInt(cursor, 10))

@@ -194,9 +194,6 @@ func (c *CachedDirectory) Verified(did syntax.DID, key atcrypto.PublicKey) {
 // possibly keep the key, so that the call must be repeated.
 func (c *CachedDirectory) Forget(ctx context.Context, did syntax.DID) error {
 	c.drop(did)
-	if c.services != nil {
-		c.services.Forget(did)
-	}
 	if c.shared == nil {
 		return nil
 	}
@@ -336,6 +333,9 @@ func (c *CachedDirectory) remove(did syntax.DID) {
 
 // drop forgets did on this node. A look-up that is under way does not count.
 func (c *CachedDirectory) drop(did syntax.DID) {
+	if c.services != nil {
+		c.services.Forget(did)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.remove(did)

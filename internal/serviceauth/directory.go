@@ -118,13 +118,21 @@ func observed(fetch fetchKey, report func(LookupOutcome, time.Duration)) fetchKe
 // checkPLCURL refuses a URL that is unsafe or ambiguous. Over plain http, anyone between the two
 // hosts could replace the keys.
 func checkPLCURL(u *url.URL) error {
-	if u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
-		return errors.New("want scheme, host and port only")
+	if err := checkOrigin(u); err != nil {
+		return err
 	}
 	if u.Scheme == "https" || u.Scheme == "http" && loopbackHost(u.Hostname()) {
 		return nil
 	}
 	return errors.New("want https, or http on loopback")
+}
+
+// checkOrigin refuses a URL with more than a scheme, a host and a port.
+func checkOrigin(u *url.URL) error {
+	if u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
+		return errors.New("want scheme, host and port only")
+	}
+	return nil
 }
 
 // loopbackHost reports whether a host of a URL is this machine.

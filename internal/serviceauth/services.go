@@ -165,7 +165,7 @@ func (r *resolver) parsed(ctx context.Context, did syntax.DID) (doc identity.DID
 func (r *resolver) host(endpoint string) (origin, domain string, err error) {
 	u, err := url.Parse(endpoint)
 	switch {
-	case err != nil || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
+	case err != nil || checkOrigin(u) != nil:
 		return "", "", errors.New("want https and a host")
 	case r.allowLoopback && loopbackHost(u.Hostname()) && (u.Scheme == "http" || u.Scheme == "https"):
 		return u.Scheme + "://" + u.Host, u.Host, nil

@@ -64,8 +64,8 @@ func Invalid(nsid string) []Case {
 func NSIDs() []string {
 	names := []string{}
 	for nsid, sf := range files() {
-		main, ok := sf.Defs["main"]
-		if _, set := main.Inner.(lexicon.SchemaPermissionSet); ok && !set {
+		switch sf.Defs["main"].Inner.(type) {
+		case lexicon.SchemaQuery, lexicon.SchemaProcedure, lexicon.SchemaSubscription:
 			names = append(names, nsid)
 		}
 	}
