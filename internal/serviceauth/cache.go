@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	// verifiedKeys are how many keys are remembered of accounts one of whose tokens verified,
-	// otherKeys how many of others, and cachedFailures how many failures.
+	// verifiedKeys, otherKeys and cachedFailures bound what is remembered: keys of accounts with a
+	// verified token, keys of others, and failures.
 	verifiedKeys, otherKeys, cachedFailures = 65_536, 16_384, 16_384
-	// keyFresh is how long a key is used without a new look-up. For as long, a key that its owner
-	// replaced can still sign, unless Forget is called. The new key is found at once, by a refresh.
+	// keyFresh is how long a key is used without a new look-up, and thus how long a replaced key
+	// can still sign, unless Forget is called. The new key is found at once, by a refresh.
 	keyFresh = time.Hour
 	// keyStale is how long a key is used while the PLC directory or the host of a did:web fails.
 	keyStale = 24 * time.Hour
@@ -28,22 +28,20 @@ const (
 	noKeyFor = 2 * time.Minute
 	// failedFor is how long a DID is refused without a look-up after a look-up that failed.
 	failedFor = 5 * time.Second
-	// lookupTimeout is the longest time of one look-up, waiting included. A request makes at most
-	// two (resolve, refresh), and a PDS gives up after 10 s.
+	// lookupTimeout bounds one look-up, waiting included. A request makes at most two, and a PDS
+	// gives up after 10 s.
 	lookupTimeout = 4 * time.Second
 )
 
 // CachedDirectory is a [Directory] that remembers keys. Make one with [NewDirectory].
 //
-// It promises: a key is used for an hour after it was fetched. While the PLC directory or the host
-// of a did:web fails, it is used for a day. It is never used for longer than an hour because this
-// server is busy or its limits are reached: the error is then [ErrBusy]. After [Forget] it is not
-// used at all, and other nodes use it for two seconds more, the interval of [Sync].
+// A key is used for an hour after it was fetched; for a day, while the PLC directory or the host of
+// a did:web fails, but not because this server is busy or its limits are reached (the error is
+// [ErrBusy]). After [Forget] it is not used; other nodes use it for [SyncInterval] more.
 //
-// indigo's CacheDirectory does not do, for three reasons. First, a request that goes away fails the
-// look-up that it started, and the failure is cached for everyone: any stranger could lock out any
-// caller. Second, failures and keys share one LRU, so that made-up DIDs push out real ones. Third,
-// a purged key is gone even if the next look-up fails.
+// indigo's CacheDirectory will not do: a request that goes away fails its look-up and caches the
+// failure for everyone, so anybody could lock out any caller; failures and keys share one LRU, so
+// made-up DIDs push out real ones; and a purged key is gone even if the next look-up fails.
 type CachedDirectory struct {
 	fetch  fetchKey
 	now    func() time.Time
@@ -150,10 +148,10 @@ type Identity struct {
 	Version int64
 }
 
-// Current looks the key of did up now, whatever is remembered. A look-up of did that is under way
-// counts. The key is stored at once, so that its replacement is noticed on every node: a token of
-// did must have verified. from is the client's address, or its network: see currentShares. Errors:
-// those of [Validator.Validate] without ErrMissing, and [ErrOften].
+// Current looks the key of did up now, or joins a look-up of did that is under way. It stores the
+// key at once, so that every node notices a replacement: a token of did must have verified. from is
+// the client's address or network (currentShares). Errors: those of [Validator.Validate] without
+// ErrMissing, and [ErrOften].
 func (c *CachedDirectory) Current(ctx context.Context, did syntax.DID, from string) (Identity, error) {
 	if err := takeAll(c.asked, currentShares(did, from)...); err != nil {
 		return Identity{}, err
@@ -189,9 +187,8 @@ func (c *CachedDirectory) Verified(did syntax.DID, key atcrypto.PublicKey) {
 	}
 }
 
-// Forget drops the key of did, in memory and on every node within seconds, because the network says
-// that the account changed. The next token of did causes a look-up. An error means that other nodes
-// possibly keep the key, so that the call must be repeated.
+// Forget drops the key of did, in memory and on every node within seconds, because the account
+// changed. After an error other nodes may keep the key: call it again.
 func (c *CachedDirectory) Forget(ctx context.Context, did syntax.DID) error {
 	c.drop(did)
 	if c.shared == nil {
@@ -200,12 +197,12 @@ func (c *CachedDirectory) Forget(ctx context.Context, did syntax.DID) error {
 	return c.shared.forget(ctx, did)
 }
 
-// outage reports whether err says that a directory failed, and not that this server is busy or that
+// outage reports whether err means that a directory failed, not that this server is busy or that
 // there is no key.
 func outage(err error) bool { return !errors.Is(err, ErrIssuer) && !errors.Is(err, ErrBusy) }
 
-// lookup fetches the key of did and remembers the outcome. Simultaneous calls share one fetch. The
-// fetch continues if a caller goes away. Without refresh, the key may come from another node.
+// lookup fetches the key of did and remembers the outcome. Without refresh, the key may come from
+// another node.
 func (c *CachedDirectory) lookup(ctx context.Context, did syntax.DID, refresh bool) (cachedKey, error) {
 	flight := "resolve " + did.String()
 	if refresh {
@@ -226,8 +223,8 @@ func (c *CachedDirectory) lookup(ctx context.Context, did syntax.DID, refresh bo
 	})
 }
 
-// shareFetch returns the result of fetch. Simultaneous calls for one flight share one fetch. A call
-// returns when its ctx ends; the fetch continues for the others.
+// shareFetch returns the result of fetch, which simultaneous calls for one flight share. A call
+// returns when its ctx ends; the fetch continues.
 func shareFetch[T any](ctx context.Context, flights *singleflight.Group, flight string,
 	fetch func(context.Context) (T, error)) (found T, err error) {
 	detached := context.WithoutCancel(ctx)
@@ -241,8 +238,8 @@ func shareFetch[T any](ctx context.Context, flights *singleflight.Group, flight 
 	}
 }
 
-// load reads the key of did from the table or fetches it, and remembers the outcome. void says that
-// the outcome does not count, because did was forgotten meanwhile.
+// load reads the key of did from the table or fetches it, and remembers the outcome, unless did was
+// forgotten meanwhile (void).
 func (c *CachedDirectory) load(ctx context.Context, did syntax.DID, refresh bool) (found cachedKey, void bool,
 	err error) {
 	l := c.begin(did)

@@ -19,14 +19,13 @@ const (
 	maxDocument = 64 << 10
 	// maxResponseHeader is the most bytes of a response's header.
 	maxResponseHeader = 16 << 10
-	// connectTimeout is the longest time to connect, and the longest time of the TLS handshake.
-	// requestTimeout applies to the whole request.
+	// connectTimeout bounds the connection, and then the TLS handshake.
 	connectTimeout = 2 * time.Second
-	// slotWait is the longest time that a look-up waits for a slot, and requestTimeout the longest
-	// time of its request. Together they are less than lookupTimeout.
+	// slotWait bounds the wait for a slot, requestTimeout the whole request. Together they are less
+	// than lookupTimeout.
 	slotWait, requestTimeout = 1200 * time.Millisecond, 2500 * time.Millisecond
-	// slowAnswer is the time of a request after which its host counts as slow. Hosts answer in a few
-	// hundred milliseconds, with DNS and the TLS handshake.
+	// slowAnswer is the time of a request after which its host counts as slow. Hosts answer in a
+	// few hundred milliseconds, DNS and TLS included.
 	slowAnswer = time.Second
 	// failuresOfOutage are the failed requests in a row after which the PLC directory is down.
 	failuresOfOutage = 8
@@ -39,12 +38,12 @@ type lookups struct {
 	known    limit.Rate // of accounts one of whose tokens has verified
 	unknown  limit.Rate // of the others
 	inFlight int64
-	// strangers are those of inFlight for accounts none of whose tokens has verified, and for hosts
-	// that answered slowly.
+	// strangers bounds those of inFlight for accounts without a verified token, and for hosts that
+	// answered slowly.
 	strangers int64
-	// ofDomain are those of inFlight for the did:web accounts of one registered domain, and domain is
-	// the rate of its known accounts, and once more of the others: anybody can name accounts of a
-	// domain that do not exist. Zero: there are no domains.
+	// ofDomain bounds those of inFlight for the did:web accounts of one registered domain. domain
+	// is the rate of its known accounts; its other accounts, which anybody can make up, have a
+	// second rate of this size. Zero: there are no domains.
 	ofDomain int64
 	domain   limit.Rate
 }
@@ -64,8 +63,8 @@ func plcLookups() lookups {
 // webLookups are the limits for the hosts of did:web accounts.
 func webLookups() lookups {
 	return lookups{
-		// It takes ten domains to use up the rate of known accounts. To hold all the slots that are
-		// not for strangers, it takes tarpits on eight domains that were not slow in the last minute.
+		// Ten domains use up the rate of known accounts. Tarpits on eight domains that were not
+		// slow in the last minute hold all slots that are not for strangers.
 		known: limit.Rate{PerSecond: 100, Burst: 1000}, unknown: limit.Rate{PerSecond: 20, Burst: 200},
 		inFlight: 64, strangers: 32,
 		// Above the rate of one address, so that a forger does not use up a domain of others.
@@ -82,11 +81,10 @@ type lookup struct {
 
 // source fetches DID documents within limits.
 //
-// Anybody can name any number of accounts, and answer slowly for accounts of their own. Accounts
-// that verified before therefore have a rate of their own, and slots that no other account takes
-// while their hosts answer quickly. The accounts of one registered domain share a rate and few
-// slots. Who registered it has any number of accounts in it, also some that verified before, and
-// decides how slowly their documents come.
+// Anybody can name any number of accounts, and answer slowly for their own. So accounts that
+// verified before have a rate of their own, and slots that no other account takes while their hosts
+// answer quickly. The accounts of one registered domain share a rate and few slots, because its
+// owner makes accounts and slow answers at will.
 type source struct {
 	client  *http.Client
 	limits  lookups
@@ -107,8 +105,8 @@ func newSource(client *http.Client, l lookups) *source {
 	}
 }
 
-// get returns the body at l.url. It returns ErrBusy if a rate limit is reached, or if no slot
-// becomes free in time.
+// get returns the body at l.url, or ErrBusy if a rate limit is reached or no slot becomes free in
+// time.
 func (s *source) get(ctx context.Context, l lookup) ([]byte, error) {
 	waiting, cancel := context.WithTimeout(ctx, slotWait)
 	defer cancel()
@@ -117,8 +115,7 @@ func (s *source) get(ctx context.Context, l lookup) ([]byte, error) {
 		return nil, err
 	}
 	defer release()
-	// Its time does not depend on how long it waited. So a request that runs out of time says
-	// something about the host, and nothing about this server.
+	// Not reduced by the wait for a slot, so running out of it is the fault of the host.
 	ctx, cancel = context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	begun := time.Now()
@@ -138,8 +135,8 @@ func (s *source) get(ctx context.Context, l lookup) ([]byte, error) {
 // accounts fail for reasons of their own.
 func (s *source) down() bool { return s.domains.Share == 0 && s.failed.Load() >= failuresOfOutage }
 
-// busy is the error of a look-up for which there is no place. While the source is down, requests
-// that run out of time keep the places, and known keys stay in use.
+// busy is the error of a look-up without a slot. If the source is down, its slow requests keep the
+// slots, and known keys stay in use.
 func (s *source) busy() error {
 	if s.down() {
 		return errDown
@@ -150,8 +147,8 @@ func (s *source) busy() error {
 // slowAnswers begins the keys of the buckets of slow answers.
 const slowAnswers = "slow "
 
-// admit waits for the slots that l needs. A slot that all need is taken last, so that nobody keeps
-// it while waiting for another.
+// admit waits for the slots that l needs. The slot that all need is taken last, so that nobody
+// holds it while waiting.
 func (s *source) admit(ctx context.Context, l lookup) (release func(), err error) {
 	who, rate, needed := "unknown ", s.limits.unknown, []*limit.Queue{s.domains, s.strangers, s.slots}
 	if l.known {
@@ -211,8 +208,8 @@ func plainClient() *http.Client {
 	return newClient(&net.Dialer{Timeout: connectTimeout})
 }
 
-// publicClient returns a client for hosts that a stranger chooses. Its dialer connects to public
-// addresses only.
+// publicClient returns a client for hosts that anybody chooses: it connects to public addresses
+// only.
 func publicClient(allowLoopback bool, dns *net.Resolver) *http.Client {
 	return newClient(&net.Dialer{Timeout: connectTimeout, Resolver: dns, Control: ssrf.Control(allowLoopback)})
 }
@@ -249,8 +246,8 @@ func read(resp *http.Response) ([]byte, error) {
 	case http.StatusNotFound, http.StatusGone: // a PLC tombstone is 410
 		return nil, fmt.Errorf("%w: status %d", ErrIssuer, resp.StatusCode)
 	case http.StatusTooManyRequests:
-		// We asked too often. That is no outage, during which known keys stay in use: a stranger who
-		// causes look-ups could cause it.
+		// We asked too often. That is no outage, or anybody who causes look-ups could keep old keys
+		// in use.
 		return nil, fmt.Errorf("%w: status %d", ErrBusy, resp.StatusCode)
 	default: // redirects too
 		return nil, statusError(resp.StatusCode)

@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	// SyncInterval is how often [CachedDirectory.Sync] is to be called: how long a node uses a key
-	// that another node forgot.
+	// SyncInterval is how often [CachedDirectory.Sync] is to be called: a node uses a key for so
+	// long after another node forgot it.
 	SyncInterval = 2 * time.Second
 	// maxPending are the keys that wait for Sync at most. A key beyond them is only in memory.
 	maxPending = 4096
-	// syncMarks are the forgotten DIDs that one Sync reads. If there are more, the node forgets all
+	// syncMarks bounds the forgotten DIDs that one Sync reads. With more, the node forgets all
 	// keys.
 	syncMarks = 4096
-	// markOverlap is how far a Sync reads back beyond the last one: a mark of a transaction that
-	// was still under way has an earlier time.
+	// markOverlap is how far a Sync reads back beyond the last one: a transaction under way then
+	// has earlier marks.
 	markOverlap = 30 * time.Second
 	// keepMark is how long a forgotten DID without a verified token keeps its row. A node that
 	// could not Sync for half as long forgets all keys.
@@ -38,8 +38,8 @@ const (
 	maxIdentities = 1_000_000
 	// readTimeout is the longest time to read a row. Afterwards the directory is asked.
 	readTimeout = time.Second
-	// readsOfCall are the rows that one call reads, and readsWaiting those that wait for the next
-	// calls: as many as the keys that a node remembers.
+	// readsOfCall bounds the rows of one call, and readsWaiting the rows that wait for the next
+	// calls.
 	readsOfCall, readsWaiting = 512, verifiedKeys
 )
 
@@ -86,8 +86,8 @@ type row struct {
 	verified bool // a token of the account has verified before
 }
 
-// read returns the row of did. It shares a round trip with the reads that come at the same time: the
-// accounts that return to a new node are many. If the table cannot be read, the version is unread.
+// read returns the row of did. Simultaneous reads share a round trip, because many accounts return
+// to a new node at once. If the table cannot be read, the version is unread.
 func (s *sharedKeys) read(ctx context.Context, did syntax.DID) row {
 	if s == nil {
 		return row{version: unread}

@@ -29,13 +29,11 @@ const (
 )
 
 const (
-	// maxLifetime is the longest allowed time from iat to exp. A PDS issues 60 s by default and 1 h
-	// at most.
+	// maxLifetime bounds exp - iat. A PDS issues 60 s by default and 1 h at most.
 	maxLifetime = time.Hour
 	// clockSkew is how far a PDS's clock may be ahead of ours.
 	clockSkew = 30 * time.Second
-	// expiryLeeway is how far a PDS's clock may be behind ours, and how long a token may travel
-	// after its exp.
+	// expiryLeeway covers a PDS's slow clock, and the way of the token.
 	expiryLeeway = 5 * time.Second
 )
 
@@ -45,8 +43,8 @@ const (
 	algES256K = "ES256K" // ECDSA on secp256k1 (K-256) with SHA-256
 )
 
-// token is a well-formed token. Its content is untrusted until its claims are checked and its
-// signature is verified.
+// token is a well-formed token. Do not trust it before its claims are checked and its signature is
+// verified.
 type token struct {
 	alg       string
 	claims    claims
@@ -54,8 +52,7 @@ type token struct {
 	signature []byte // signatureSize bytes
 }
 
-// claims are the claims that decide. sub is not among them, and no other claim than iss that could
-// name a caller.
+// claims are the claims that decide. Only iss names a caller.
 type claims struct {
 	iss           syntax.DID
 	aud, lxm, jti string
@@ -63,7 +60,7 @@ type claims struct {
 }
 
 // rawHeader is the JOSE header (RFC 7515 §4). It has no field for keys and key locations (jwk, jku,
-// x5c …): they are never read.
+// x5c …), so that they are never read.
 type rawHeader struct {
 	Alg  string         `json:"alg"`
 	Typ  *string        `json:"typ"`
@@ -71,9 +68,8 @@ type rawHeader struct {
 	Crit jsontext.Value `json:"crit"`
 }
 
-// rawClaims is the claims set as JSON has it (RFC 7519 §4.1, and lxm of AT Protocol). An aud that
-// is an array is refused: each of several services could replay the token to the others. Times are
-// whole seconds: no issuer sends fractions.
+// rawClaims is the claims set as JSON has it (RFC 7519 §4.1, and lxm of AT Protocol). aud cannot be
+// an array: each of several services could replay the token to the others. Times are whole seconds.
 type rawClaims struct {
 	Iss string `json:"iss"`
 	Aud string `json:"aud"`
@@ -103,9 +99,9 @@ func bearer(authorization string) (string, error) {
 	return raw, nil
 }
 
-// parseToken parses a compact JWS. It refuses everything that two parsers could read differently:
-// duplicate names, other spellings of a name, trailing data, loose base64. It checks the header
-// fully, and the form of the claims.
+// parseToken parses a compact JWS, and checks its header and the form of its claims. It refuses
+// everything that two parsers could read differently: duplicate names, other spellings of a name,
+// trailing data, loose base64.
 func parseToken(raw string) (token, error) {
 	if len(raw) > maxToken {
 		return token{}, tooLong(raw)
@@ -174,17 +170,15 @@ func parseHeader(b []byte) (string, error) {
 	return h.Alg, nil
 }
 
-// foreignType reports whether typ names an OAuth or session token. Such a token is signed for
-// another purpose and must not pass for service auth. The prefix application/ is optional, and case
-// does not matter (RFC 7515 §4.1.9).
+// foreignType reports whether typ names an OAuth or session token, which is signed for another
+// purpose. The prefix application/ is optional, and case does not matter (RFC 7515 §4.1.9).
 func foreignType(typ string) bool {
 	typ, _, _ = strings.Cut(strings.ToLower(typ), ";")
 	typ = strings.TrimPrefix(strings.TrimSpace(typ), "application/")
 	return typ == "at+jwt" || typ == "refresh+jwt" || typ == "dpop+jwt"
 }
 
-// parseClaims parses a claims set and checks its form. [claims.check] checks whether the token is
-// for this service and valid now.
+// parseClaims parses a claims set and checks its form, but not its meaning: see [claims.check].
 func parseClaims(b []byte) (claims, error) {
 	var r rawClaims
 	if err := json.Unmarshal(b, &r); err != nil {
@@ -209,8 +203,8 @@ func parseClaims(b []byte) (claims, error) {
 	return c, nil
 }
 
-// check checks whether the claims allow a call of method nsid at now. It is cheap and runs for
-// every request, even if the token was verified before.
+// check checks whether the claims allow a call of method nsid at now. It runs for every request,
+// even if the token was verified before.
 func (c *claims) check(audiences map[string]struct{}, nsid syntax.NSID, now time.Time) error {
 	if _, ok := audiences[c.aud]; !ok {
 		accepted := strings.Join(slices.Sorted(maps.Keys(audiences)), " or ")
@@ -226,8 +220,8 @@ func (c *claims) check(audiences map[string]struct{}, nsid syntax.NSID, now time
 	case c.iat > at+int64(clockSkew/time.Second), c.nbf > at+int64(clockSkew/time.Second):
 		return invalid(reasonFuture, "%s: set the clock that it was made by", c.times(now))
 	case c.exp <= c.iat, c.exp-c.iat > int64(maxLifetime/time.Second):
-		// The lifetime starts at iat. So a token made for ten years is refused in its last hour
-		// too. With the check above, exp is at most maxLifetime + clockSkew ahead.
+		// So a token made for ten years is refused in its last hour too, and with the check above
+		// exp is at most maxLifetime + clockSkew ahead.
 		return invalid(reasonLifetime, "%s", c.times(now))
 	}
 	return nil
@@ -254,9 +248,8 @@ func isTime(t *int64) bool {
 }
 
 // parseIssuer accepts the DIDs of accounts: a did:plc, or a did:web that is a bare hostname
-// (https://atproto.com/specs/did). It refuses a fragment: that names a service with its own key,
-// and services have no conversations. It accepts a port for did:web:localhost only; the directory
-// decides whether this server allows that.
+// (https://atproto.com/specs/did). A fragment names a service, and services have no conversations.
+// Only did:web:localhost may have a port; the directory decides whether this server allows that.
 func parseIssuer(s string) (syntax.DID, bool) {
 	if id, ok := strings.CutPrefix(s, "did:plc:"); ok {
 		return syntax.DID(s), len(id) == 24 && strings.Trim(id, "abcdefghijklmnopqrstuvwxyz234567") == ""
@@ -282,8 +275,7 @@ const (
 		"\x5d\x57\x6e\x73\x57\xa4\x50\x1d\xdf\xe9\x2f\x46\x68\x1b\x20\xa0"
 )
 
-// highS reports whether a signature has a high s. Then it never verifies, and no look-up is needed to
-// say so.
+// highS reports whether a signature has a high s, and so can never verify.
 func highS(alg string, signature []byte) bool {
 	half := halfOrderP256
 	if alg == algES256K {

@@ -11,18 +11,15 @@
 //	   no memory     no I/O      no signature      one look-up    one refresh       one row
 //	                                               per DID        per DID and min   (procedures)
 //
-// A token that is expired, or meant for another service or method, costs no look-up. A look-up that
-// leads to no verified caller is charged to the address that the request came from (limits.go), so
-// that a forger uses up its own look-ups and nobody else's. If a signature
-// does not verify, the caller may have rotated its key. The key is then looked up again, at most
-// once a minute per DID, and within limits of the address and of all DIDs together. The jti is used
-// up last, so that only the owner of a token can use up its jti. A message uses its jti up in its
-// own transaction.
+// An expired token, or one for another service or method, costs no look-up. A look-up that leads to
+// no verified caller is charged to the address of the request (limits.go), so a forger uses up only
+// its own. After a bad signature the key is looked up again, because the caller may have rotated
+// it. The jti is used up last, so that only the owner of a token can use it up.
 //
-// A token's way: [Validator.Validate] (validator.go) parses and checks it (token.go), verifies its
-// signature with the issuer's key, and returns it as [Verified]. Use or the transaction of its
-// effect then uses it up (usedtokens.go). A key's way: from the DID document (directory.go,
-// fetch.go) or another node (sharedkeys.go) into memory (cache.go).
+// A token goes from [Validator.Validate] (validator.go) through the parser (token.go) to
+// [Verified], and is used up by Use or by the transaction of its effect (usedtokens.go). A key
+// comes from the DID document (directory.go, fetch.go) or from another node (sharedkeys.go) into
+// memory (cache.go).
 package serviceauth
 
 import (
@@ -56,14 +53,14 @@ const (
 )
 
 var (
-	// refreshOfDID is how often one DID's key is refreshed because of bad signatures. If others keep
-	// forging a caller's tokens, a caller that just rotated its key waits a minute at most.
+	// refreshOfDID limits refreshes of one DID's key after bad signatures. While others forge a
+	// caller's tokens, a caller that rotated its key waits a minute at most.
 	refreshOfDID = limit.Rate{PerSecond: 1.0 / 60, Burst: 1}
-	// refreshesOfAddress are those for one address that lead to no verified caller: few of all,
-	// whomever it names.
+	// refreshesOfAddress limits refreshes for one address that lead to no verified caller, whomever
+	// it names.
 	refreshesOfAddress = limit.Rate{PerSecond: 1, Burst: 10}
-	// refreshesOfKnown are those of all accounts that verified before, refreshesOfOthers those of all
-	// others: they cannot use up those of accounts that replace their keys.
+	// refreshesOfKnown is for all accounts that verified before, refreshesOfOthers for all others,
+	// so that these cannot use up the refreshes of accounts that replace their keys.
 	refreshesOfKnown  = limit.Rate{PerSecond: 50, Burst: 500}
 	refreshesOfOthers = limit.Rate{PerSecond: 10, Burst: 100}
 )
@@ -76,8 +73,8 @@ type Directory interface {
 	Known(did syntax.DID) Known
 	// Resolve returns the key, from a cache if there is one.
 	Resolve(ctx context.Context, did syntax.DID) (atcrypto.PublicKey, error)
-	// Refresh looks the key up again, after a signature that does not verify. Strangers can cause
-	// that. If the look-up fails, the directory must therefore remember the key it has.
+	// Refresh looks the key up again after a bad signature. Anybody can cause that, so if the
+	// look-up fails, the directory must keep the key that it has.
 	Refresh(ctx context.Context, did syntax.DID) (atcrypto.PublicKey, error)
 	// Verified says that a token of the DID has verified with key.
 	Verified(did syntax.DID, key atcrypto.PublicKey)
@@ -106,9 +103,8 @@ type Config struct {
 	Directory Directory
 	// Replays remembers used tokens. Required.
 	Replays ReplayStore
-	// Urgent is the method whose tokens' signatures are checked at once. At most one signature per two
-	// processors is checked for all other methods together; further ones wait. So many requests of
-	// other methods do not delay the urgent one. Default: no method is urgent.
+	// Urgent is the method whose tokens' signatures are checked at once. For all other methods
+	// together, at most one signature per two processors is checked at a time. Default: none.
 	Urgent syntax.NSID
 	// Now is the clock for the times in tokens. Default: time.Now.
 	Now func() time.Time
@@ -126,8 +122,7 @@ type Validator struct {
 	dir       Directory
 	replays   ReplayStore
 	now       func() time.Time
-	// verified holds tokens whose signature verified, by the SHA-256 of the whole token. It holds
-	// tokens of queries only, because a procedure's token comes once.
+	// verified holds tokens of queries by their SHA-256. A procedure's token comes only once.
 	verified   *lru.Cache[[sha256.Size]byte, verifiedToken]
 	addresses  *addressLimits
 	refreshed  *limit.Buckets[string]
@@ -185,12 +180,12 @@ type verifiedToken struct {
 // Validate checks the token of a request for the method nsid and returns it verified. authorization
 // is the whole Authorization header.
 //
-// from is the client's address, or its network. Requests with the same from share the look-ups that
-// lead to no verified caller.
+// from is the client's address or network, which is charged for look-ups that lead to no verified
+// caller.
 //
-// once is true for procedures (POST). The request must then have no effect before the token is used
-// up, by [Verified.Use] or in the transaction of its effect. Without once, the claims are
-// remembered, because a PDS may send a GET again.
+// once is true for procedures (POST): the request must have no effect before the token is used up,
+// by [Verified.Use] or in the transaction of its effect. Without once, the claims are remembered,
+// because a PDS may repeat a GET.
 //
 // admit, unless nil, is called with the verified caller. Validate returns its error unchanged.
 //
@@ -253,17 +248,17 @@ func (v *Validator) remembered(sum [sha256.Size]byte) (claims, atcrypto.PublicKe
 	return t.claims, key, key != nil && key.Equal(t.key)
 }
 
-// forgetExpired drops a remembered token that can never pass again. It keeps one that was refused
-// for another reason, such as a wrong method.
+// forgetExpired drops a remembered token that can never pass again, but not one refused for another
+// reason, such as a wrong method.
 func (v *Validator) forgetExpired(sum [sha256.Size]byte, c *claims) {
 	if !v.now().Before(c.expires()) {
 		v.verified.Remove(sum)
 	}
 }
 
-// checkSignature checks the signature with the key of iss, and returns the key. If a look-up is
-// needed, the limit of the address decides whether there is one. Accounts that verified before are
-// looked up without it: there are few of them, once an hour each.
+// checkSignature checks the signature with the key of iss, and returns the key. A look-up counts
+// against the limit of the address, except for accounts that verified before: they are few, and
+// looked up once an hour.
 func (v *Validator) checkSignature(ctx context.Context, from string, tok *token) (atcrypto.PublicKey, error) {
 	charge := &lookupCharge{limits: v.addresses, did: tok.claims.iss, from: from}
 	var key atcrypto.PublicKey
@@ -282,9 +277,8 @@ func (v *Validator) checkSignature(ctx context.Context, from string, tok *token)
 	return key, nil
 }
 
-// verifyWithKeyOfIssuer verifies the signature and returns the key. If the signature does not
-// verify, or alg is of another curve, the caller may have rotated its key. The check is then
-// repeated with a newer key, if there is one.
+// verifyWithKeyOfIssuer verifies the signature and returns the key. If the signature or its curve
+// is wrong, it tries once more with a newer key, because the caller may have rotated it.
 func (v *Validator) verifyWithKeyOfIssuer(ctx context.Context, charge *lookupCharge, tok *token) (atcrypto.PublicKey,
 	error) {
 	key, err := v.dir.Resolve(ctx, tok.claims.iss)
@@ -304,8 +298,7 @@ func (v *Validator) verifyWithKeyOfIssuer(ctx context.Context, charge *lookupCha
 	case errors.Is(err, ErrIssuer), errors.Is(err, ErrBusy):
 		return nil, err
 	case err != nil || newer.Equal(key):
-		// If the look-up failed, the signature is still wrong by the known key. The server is not
-		// at fault.
+		// The look-up failed, but the signature is wrong by the known key: not our fault.
 		return nil, failure
 	}
 	if err = v.verify(ctx, tok, newer); err == nil {
@@ -314,8 +307,7 @@ func (v *Validator) verifyWithKeyOfIssuer(ctx context.Context, charge *lookupCha
 	return newer, err
 }
 
-// lookupCharge is the look-up that one request is charged for. A second look-up of the request is
-// not charged.
+// lookupCharge is the one look-up that a request is charged for.
 type lookupCharge struct {
 	limits *addressLimits
 	did    syntax.DID
@@ -338,15 +330,14 @@ func (c *lookupCharge) end(giveBack bool) {
 	}
 }
 
-// notTheCallersFault reports whether this server's limits, the PLC directory or the database are
-// the reason why a token could not be checked.
+// notTheCallersFault reports whether our limits, the PLC directory or the database prevented the
+// check of a token.
 func notTheCallersFault(err error) bool {
 	return !errors.Is(err, ErrIssuer) && !errors.Is(err, ErrHost) && !errors.Is(err, ErrRefresh) &&
 		!errors.As(err, new(*InvalidError))
 }
 
-// verify verifies the signature with key. If the token's method is not urgent, it first waits until
-// a signature may be checked.
+// verify verifies the signature with key. If the method is not urgent, it first waits for its turn.
 func (v *Validator) verify(ctx context.Context, tok *token, key atcrypto.PublicKey) error {
 	if tok.claims.lxm == v.urgent.String() {
 		return tok.verify(v.keys, key)
@@ -360,9 +351,8 @@ func (v *Validator) verify(ctx context.Context, tok *token, key atcrypto.PublicK
 	}
 }
 
-// newerKey refreshes the key of did, if the limit allows it. Simultaneous calls share one refresh.
-// So after a rotation no request is refused because another request's refresh is under way. Later
-// requests find the new key in the directory.
+// newerKey refreshes the key of did, if the limit allows it. Simultaneous calls share one refresh,
+// so that no request fails because of another request's refresh.
 func (v *Validator) newerKey(ctx context.Context, did syntax.DID, from string) (atcrypto.PublicKey, error) {
 	return shareFetch(ctx, &v.refreshing, did.String(), func(ctx context.Context) (atcrypto.PublicKey, error) {
 		switch err := v.mayRefresh(did, from); {
@@ -387,9 +377,9 @@ func lookupError(did syntax.DID, err error) error {
 	return fmt.Errorf("%w: looking up its issuer: %w", ErrUnavailable, err)
 }
 
-// mayRefresh counts a refresh of the key of did for an address. Without this limit, N forged tokens
-// would cost N look-ups at the PLC directory, or at a host of the forger's choice. The error is
-// ErrOften if the key was refreshed a moment ago, or ErrRefresh.
+// mayRefresh counts a refresh for an address: without this limit, N forged tokens would cost N
+// look-ups at a host of the forger's choice. The error is ErrOften if the key was refreshed a
+// moment ago, or ErrRefresh.
 func (v *Validator) mayRefresh(did syntax.DID, from string) error {
 	all := share{"others", refreshesOfOthers, ErrRefresh}
 	if v.dir.Known(did).Verified {
