@@ -79,11 +79,9 @@ type change struct {
 // stream.
 const notYet = 1<<63 - 1
 
-// begin finds out which convos the DID is entitled to between two places of the stream.
-//
-// One statement reads the roster, the stream and the outbox in one snapshot. The roster says where
-// the DID is a member now. To rewind the changes since position gives its memberships at position:
-// before it joined it was no member, and before it left it was one.
+// begin finds out which convos the DID is entitled to between two places of the stream. One
+// statement reads roster, stream and outbox in one snapshot: rewinding the changes since position
+// from the present roster gives the memberships at position.
 func (s *Subscription) begin(ctx context.Context, position, upto int64) (*catchUp, error) {
 	c := &catchUp{s: s, position: position, upto: upto, window: firstWindow, convos: map[uuid.UUID]struct{}{}}
 	rows, err := s.hub.db.Query(ctx, `SELECT day, first_seq FROM event_days ORDER BY day`)
@@ -217,9 +215,9 @@ func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error
 	return page, c.position >= c.upto, nil
 }
 
-// move moves position behind a page, and makes the next window fit. full says that the window
-// possibly holds more than the page. The next window is twice the part that filled this page. If it
-// was not full, the window grows: to search an empty part costs only the look-ups.
+// move moves position behind a page. full says that the window may hold more than the page: the
+// next window is then twice the part that filled the page. Otherwise it grows, because an empty
+// part costs only the look-ups.
 func (c *catchUp) move(page []*Event, end int64, full bool) {
 	if !full {
 		c.position, c.window = end, min(4*c.window, mostWindow)
@@ -229,8 +227,8 @@ func (c *catchUp) move(page []*Event, end int64, full bool) {
 	c.position, c.window = last, 2*(last-c.position)
 }
 
-// find finds the next events, up to the place end. The index leads to those of the table. The hub
-// remembers those that are not indexed. full says that there are possibly more up to end.
+// find finds the next events, up to the place end: in the table by its index, and in the hub those
+// that are not indexed. full says that there may be more up to end.
 func (c *catchUp) find(ctx context.Context) (found []*Event, end int64, full bool, err error) {
 	h := c.s.hub
 	h.mu.Lock()
@@ -255,10 +253,9 @@ func (c *catchUp) find(ctx context.Context) (found []*Event, end int64, full boo
 
 // findInTable finds the first events of the window that ends with end.
 //
-// Each convo is searched in the window by the index, so that a page costs a look-up for each convo
-// besides its events. Without the window each convo would give as many events as the page holds,
-// and nearly all of them would be read again for the next one. The window follows what the last
-// page found.
+// The index searches each convo in the window, so that a page costs a look-up for each convo
+// besides its events. Without a window each convo would give a whole page of events, which would be
+// read again for the next page.
 func (c *catchUp) findInTable(ctx context.Context, end int64) (found []*Event, _ int64, full bool, err error) {
 	var convos []uuid.UUID
 	var from, to []int64

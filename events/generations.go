@@ -22,10 +22,9 @@ type generation struct {
 	by    server
 }
 
-// server is what writes a generation: a database of a PostgreSQL, and its timeline. 0: not known. A
-// promoted standby has another timeline, and a restored backup as well. A restored dump has another
-// table, and mostly another database; both have OIDs that nothing else changes. A dump that is read
-// into another PostgreSQL has another identifier too.
+// server is the database and timeline that write a generation. 0: not known. A promoted standby or
+// a restored backup has another timeline. A restored dump has another table OID, mostly another
+// database OID, and in another PostgreSQL another system identifier.
 type server struct{ system, timeline, database, table zeronull.Int8 }
 
 // or is s, with what only o knows.
@@ -59,8 +58,8 @@ func (g generations) of(seq int64) generation {
 }
 
 // resolve finds the place of a cursor in a stream from first to head: the subscription begins after
-// it. outdated says that there are events between them that the client does not have and cannot
-// get, or that it has events that are lost. Errors: ErrFutureCursor.
+// it. outdated says that the client lacks events that it cannot get, or has events that are lost.
+// Errors: ErrFutureCursor.
 func (g generations) resolve(c Cursor, first, head int64) (place int64, outdated bool, err error) {
 	if c == oldest {
 		return first - 1, false, nil
@@ -137,12 +136,12 @@ const (
 	notSupported          = "0A000"
 )
 
-// readServer says which database a connection leads to. Every role may call these functions, unless
-// an administrator has revoked it. Then system and timeline are not known: a failover is noticed only
-// where the stream visibly goes back, or by Restored.
+// readServer says which database a connection leads to. If an administrator revoked the functions,
+// system and timeline are unknown: then a failover shows only when the stream visibly goes back, or
+// by Restored.
 //
-// The timeline is that of the WAL which is written now. pg_control_checkpoint would give that of the
-// last checkpoint, and a promoted standby makes its first one only minutes later.
+// The timeline is that of the current WAL: pg_control_checkpoint has the last checkpoint's, and a
+// promoted standby makes one only minutes later.
 func readServer(ctx context.Context, db rower) (s server, err error) {
 	err = db.QueryRow(ctx, `
 		SELECT oid::bigint, 'generations'::regclass::oid::bigint FROM pg_database WHERE datname = current_database()`).Scan(
@@ -194,9 +193,9 @@ const (
 	causeOperator = "an operator"
 )
 
-// beginGeneration begins a generation. It does nothing if known is not the newest one any more:
-// another node has begun one. The lock of the stream's end keeps the sequencer from giving places
-// meanwhile. also is called in the same transaction, if it is not nil.
+// beginGeneration begins a generation, unless another node did since known was read. The lock of
+// the stream's end keeps the sequencer from giving places meanwhile. also, unless nil, is called in
+// the same transaction.
 func beginGeneration(ctx context.Context, db database, known int64, by server, cause string, also Hook) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `UPDATE stream SET floor = 0`); err != nil {
@@ -226,8 +225,8 @@ func beginGeneration(ctx context.Context, db database, known int64, by server, c
 // Hook is called in the transaction that records that the database is a restored dump.
 type Hook func(context.Context, pgx.Tx) error
 
-// checkServer begins a generation if another database than the newest generation's is there. It
-// records of a generation's database what is not known of it. It returns all generations.
+// checkServer begins a generation if the database is not that of the newest one, adds what was not
+// known of that one's database, and returns all generations.
 func checkServer(ctx context.Context, conn *pgx.Conn, known generations, onDump Hook) (generations, error) {
 	here, err := readServer(ctx, conn)
 	if by := known.newest().by; err != nil || by.agrees(here) && by.or(here) == by {
@@ -256,9 +255,9 @@ func checkServer(ctx context.Context, conn *pgx.Conn, known generations, onDump 
 	return now.of, err
 }
 
-// Restored begins a generation of the stream, and returns its id and the place after which it
-// begins. An operator calls it when the database has gone back and PostgreSQL does not show it: its
-// disk was replaced by an older copy.
+// Restored begins a generation, and returns its id and the place after which it begins. An operator
+// calls it when the database went back without a trace in PostgreSQL: its disk was replaced by an
+// older copy.
 func Restored(ctx context.Context, db *pgx.Conn) (id, after int64, err error) {
 	before, err := readStream(ctx, db)
 	if err != nil {

@@ -29,8 +29,8 @@ const (
 // Presence stores which devices are connected to this node, in the tables nodes and presence.
 // Package push reads them, and does not call connected devices.
 //
-// The rows of a node count until its lease lapses. They are written in the transaction that renews
-// the lease, so the rows of a node that cannot write them soon stop counting.
+// The rows count until the lease of the node lapses. Rows and lease are written in one transaction,
+// so the rows of a node that cannot write soon stop counting.
 type Presence struct {
 	db  *pgxpool.Pool
 	log *slog.Logger
@@ -101,17 +101,15 @@ func (p *Presence) Node() uuid.UUID {
 	return p.node
 }
 
-// Connected says that a connection of a device has caught up and gets every event from now on. If
-// the connection dies, Disconnected must be called within push.DetectWithin. A connection without a
-// deviceID has no effect. Connected only changes memory.
+// Connected says that a connection of a device gets every event from now on. If the connection
+// dies, Disconnected must be called within push.DetectWithin. Without a deviceID it has no effect.
+// It only changes memory.
 func (p *Presence) Connected(did syntax.DID, deviceID string) { p.connect(did, deviceID, true) }
 
-// Attached is Connected for a connection without a cursor. What was there before it is not
-// delivered to it.
+// Attached is Connected for a connection without a cursor, which gets no earlier events.
 func (p *Presence) Attached(did syntax.DID, deviceID string) { p.connect(did, deviceID, false) }
 
-// Disconnected says that a connection has ended for which Connected was called. It only changes
-// memory.
+// Disconnected ends what Connected began. It only changes memory.
 func (p *Presence) Disconnected(did syntax.DID, deviceID string) { p.disconnect(did, deviceID, true) }
 
 // Detached is Disconnected for a connection for which Attached was called.
@@ -161,9 +159,9 @@ func (p *Presence) change(d device) {
 	p.wake.Send()
 }
 
-// Run writes changes, and renews the lease every interval, until ctx ends. Then it deletes the
-// node's row, so that its devices no longer count as connected. A round may take one interval: a
-// connection that has become silent must not outlast the lease.
+// Run writes changes, and renews the lease every interval, until ctx ends; then it deletes the
+// node's row. A round may take one interval: a connection that has become silent must not outlast
+// the lease.
 func (p *Presence) Run(ctx context.Context, rounds *worker.Rounds, interval time.Duration) {
 	rounds.Every("presence writer", interval, p.log, p.RunOnce, worker.Limit(interval), worker.Wake(p.wake, writeDelay),
 		worker.AtEnd(p.remove)).Run(ctx)
@@ -185,8 +183,7 @@ func SweepNodes(db *pgxpool.Pool) worker.Sweep {
 }
 
 // sync writes in one transaction. It renews the lease first, so that what it then reads from memory
-// is newer than synced_at. After an error the outcome of the COMMIT does not matter: sync writes
-// the same again, which changes nothing.
+// is newer than synced_at. After a lost COMMIT it writes the same again, which changes nothing.
 func (p *Presence) sync(ctx context.Context) (err error) {
 	var written map[device]bool
 	defer func() {
@@ -204,10 +201,10 @@ func (p *Presence) sync(ctx context.Context) (err error) {
 	})
 }
 
-// renew renews the lease and sets synced_at. synced_at is the present time, but no later than the
-// oldest event that has not been handed to this node's connections. If the lease has lapsed or the
-// row is missing, other nodes take this node for dead. Then it starts again under a new id. All its
-// connections count as begun now, because the node has possibly missed the end of some.
+// renew renews the lease and sets synced_at: now, but no later than the oldest event that this
+// node's connections have not got. If the lease has lapsed or the row is missing, other nodes take
+// this node for dead, so it starts again under a new id. All its connections count as begun now,
+// because the node may have missed the end of some.
 func (p *Presence) renew(ctx context.Context, tx pgx.Tx) error {
 	var head int64
 	if p.hub != nil {
@@ -293,8 +290,7 @@ func (p *Presence) markChanged(devices map[device]bool) {
 	}
 }
 
-// run writes the rows of presence. The transaction holds the lock of the node's row in nodes, so no
-// other transaction writes rows of this node.
+// run writes the rows of presence, under the lock of the node's row in nodes.
 func (w writes) run(ctx context.Context, tx pgx.Tx) error {
 	batch := &pgx.Batch{}
 	var deleted deviceList
@@ -329,8 +325,8 @@ func (w writes) run(ctx context.Context, tx pgx.Tx) error {
 	return push.CallDisconnected(ctx, tx, deleted.dids, deleted.ids)
 }
 
-// remove deletes the node's row, and with it its rows of presence. Deferred jobs of its devices
-// stay deferred: most of these devices connect to another node now.
+// remove deletes the node's row, and with it its presence. Jobs of its devices stay deferred: most
+// devices connect to another node now.
 func (p *Presence) remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()

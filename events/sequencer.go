@@ -48,17 +48,16 @@ const (
 	devicesChannel = "mlsd_devices"
 )
 
-// Sequencer moves committed rows from the outbox into the stream. Every node runs one. One of them
-// leads. The others wake the leader when their own node has committed something.
+// Sequencer moves committed rows from the outbox into the stream. Every node runs one. One leads,
+// and the others wake it after a commit on their node.
 //
-// The leader holds an advisory lock in the session in which it works. A leader that loses the
-// session loses the lock as well, and can write nothing. So no node acts as leader by mistake.
+// The leader works in the session that holds an advisory lock, so a node that lost the lock can
+// write nothing.
 //
-// A step deletes the rows that it moves. It skips no row, however long its transaction took: the
-// floor that it starts from is behind all rows that can still come. A row gets its place in the
-// stream when it is moved, which is after its commit. So no event appears before a place that a
-// reader has passed. A write that waited for another one, as writes to one convo wait for the row
-// lock, has the higher outbox id. So it comes after the other one.
+// A step deletes the rows that it moves, and skips none, however long its transaction took: the
+// floor that it starts from is behind all rows that can still come. A row gets its place after its
+// commit, so no event appears before a place that a reader has passed. Writes to one convo wait for
+// its row lock, so their outbox ids, and their places, follow that order.
 type Sequencer struct {
 	db        *pgxpool.Pool
 	log       *slog.Logger
@@ -92,8 +91,8 @@ type SequencerConfig struct {
 	Moved     func(int64)    // called after each step that moved events, with the newest place; it must not block
 	Faults    *failpoint.Set // nil: none
 	OnDump    Hook           // nil: none
-	// Node returns the id of this node. A step notifies no other nodes if there are none. nil: it
-	// notifies them always.
+	// Node returns the id of this node. A step notifies other nodes only if there are any. nil:
+	// always.
 	Node func() uuid.UUID
 }
 
@@ -105,7 +104,7 @@ func NewSequencer(c SequencerConfig) *Sequencer {
 	}
 }
 
-// Wake says that this node has possibly written to the outbox. It does not block. Any goroutine can
+// Wake says that this node may have written to the outbox. It does not block. Any goroutine can
 // call it.
 func (s *Sequencer) Wake() {
 	s.written.Store(true)
@@ -119,10 +118,8 @@ func (s *Sequencer) wakeLeading() {
 	}
 }
 
-// Run leads, or tries to lead and wakes the leader, until ctx ends.
-//
-// It is not a worker.Every: how long it waits depends on whether it leads, and on how many events
-// it has just moved.
+// Run leads, or tries to lead and wakes the leader, until ctx ends. It is not a worker.Every,
+// because its waits depend on what a round did.
 func (s *Sequencer) Run(ctx context.Context) {
 	defer s.resign()
 	for ctx.Err() == nil {
@@ -145,8 +142,7 @@ func (s *Sequencer) Run(ctx context.Context) {
 	}
 }
 
-// pauseAfter is how long the pause after a step is that took so long. A quick step is followed by
-// another soon. On a busy database there are fewer.
+// pauseAfter is the pause after a step: short after a quick step, longer on a busy database.
 func pauseAfter(took time.Duration) time.Duration { return min(max(took, leastPause), mostPause) }
 
 // wait waits for a wake-up or a timeout.
@@ -164,8 +160,7 @@ func (s *Sequencer) wait(ctx context.Context) {
 	}
 }
 
-// round does one round, and returns how many events it moved. The leader moves events. Another node
-// tries to lead, and passes wake-ups on to the leader.
+// round does one round as leader or as another node, and returns how many events it moved.
 func (s *Sequencer) round(ctx context.Context) (moved int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
@@ -223,8 +218,7 @@ func (s *Sequencer) setLeads(leads bool) {
 	s.metrics.Leading(leads)
 }
 
-// elect takes the lock if it is free. If a stalled leader holds it, elect ends that leader's
-// session.
+// elect takes the lock if it is free, and ends a stalled leader's session.
 func (s *Sequencer) elect(ctx context.Context) error {
 	conn, err := pgpool.LockSequencer.Hold(ctx, s.db)
 	if err != nil {
@@ -252,11 +246,10 @@ func (s *Sequencer) elect(ctx context.Context) error {
 // generation.
 var errWentBack = errors.New("the stream has gone back, or has a new generation")
 
-// adopt records the generation in which the leader's session numbers events, and where the stream
-// ends. A session leads to one PostgreSQL, whose timeline does not change while it accepts writes.
-// So a new leader asks once which one it is. If the stream has gone back since this node last saw
-// it, adopt begins a generation. A new leader can find that others have moved events meanwhile; for
-// the one that holds the lock, the end must be where it left it.
+// adopt records the generation of the session, and where the stream ends. The timeline of a
+// PostgreSQL does not change while it accepts writes, so a new leader asks once. If the stream has
+// gone back since this node last saw it, adopt begins a generation. Others may have moved events
+// before an election; after it the end must be where the leader left it.
 func (s *Sequencer) adopt(ctx context.Context, elected bool) error {
 	now, err := readStream(ctx, s.conn)
 	if err != nil {
@@ -283,9 +276,9 @@ func (s *Sequencer) adopt(ctx context.Context, elected bool) error {
 	return nil
 }
 
-// endStalledLeader ends the session of a leader that holds the lock and is idle for longer than
-// leaderStall. Its process has been stopped, or its network is lost: a working leader runs a
-// statement at least every leaderPoll. A session that runs a statement is not ended.
+// endStalledLeader ends the session of a leader that was idle for longer than leaderStall: its
+// process was stopped, or its network is lost, because a working leader runs a statement every
+// leaderPoll.
 func (s *Sequencer) endStalledLeader(ctx context.Context) (ended bool, err error) {
 	tag, err := s.db.Exec(ctx, `
 		SELECT pg_terminate_backend(a.pid)
@@ -326,11 +319,11 @@ func (s *Sequencer) self() *uuid.UUID {
 
 // step moves up to stepLimit committed rows in one transaction, and returns the number of their
 // events: the messages of a row get places one after another. If the answer to its COMMIT is lost,
-// no event is moved twice: the same transaction deleted the rows from the outbox. All events of a
-// step get the same day. The day never goes back, even if the clock does.
+// no event is moved twice, because the transaction deleted the rows from the outbox. All events of
+// a step get the same day, which never goes back.
 //
-// step moves nothing and returns errWentBack if the stream does not end where the last step left it,
-// or has another generation.
+// step returns errWentBack if the stream does not end where the last step left it, or has another
+// generation.
 func (s *Sequencer) step(ctx context.Context) (n int, err error) {
 	var waited time.Duration
 	var head, generation int64

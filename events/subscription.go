@@ -23,7 +23,7 @@ import (
 // the hub. It stops being live when its buffer is full.
 type Subscription struct {
 	// Outdated says that events after the cursor are not kept, or that the client has events which
-	// are lost. The subscription begins with the oldest event that the client possibly lacks.
+	// are lost. The subscription begins with the oldest event that the client may lack.
 	Outdated bool
 
 	hub    *Hub
@@ -99,9 +99,9 @@ func (h *Hub) Subscribe(ctx context.Context, r Request) (*Subscription, error) {
 }
 
 // replace ends a subscription of the same DID, so that s can begin: the oldest one that the same
-// device has opened, or that possibly has no reader any more. A device that has lost its network
-// leaves connections that look open for half a minute. replace reports whether there was one. The
-// caller holds the hub's lock.
+// device opened, or whose reader may be gone, since a device that lost its network leaves
+// connections that look open for half a minute. It reports whether there was one. The caller holds
+// the hub's lock.
 func (h *Hub) replace(s *Subscription) bool {
 	for _, o := range h.byDID[s.did] {
 		if o.doubted || s.named != "" && o.named == s.named {
@@ -146,10 +146,9 @@ func (s *Subscription) wants(convo uuid.UUID) bool {
 	return s.only == nil || slices.Contains(s.only, convo)
 }
 
-// Next waits for the next event and returns it. If the database is unavailable, Next tries again
-// for as long as the hub's Patience. Errors: ErrConsumerTooSlow, ErrReplaced, ErrClosing, ctx's, the
-// database's. After an error of ctx or of the database, the next call returns the event that this
-// one would have returned.
+// Next waits for the next event. If the database is unavailable, it tries again for the hub's
+// Patience. Errors: ErrConsumerTooSlow, ErrReplaced, ErrClosing, ctx's, the database's. After one
+// of the last two, the next call returns the event that this one would have returned.
 func (s *Subscription) Next(ctx context.Context) (*Event, error) {
 	s.releaseLarge()
 	for {
@@ -189,8 +188,8 @@ func (s *Subscription) Next(ctx context.Context) (*Event, error) {
 	}
 }
 
-// More returns the event after the one that Next or More returned last, if it is there and small.
-// Otherwise it returns nil, and Next waits for it. Like Next it is for the one reader.
+// More returns the event after the last one of Next or More, if it is there and small; else nil. It
+// is for the reader of Next.
 func (s *Subscription) More() *Event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,8 +205,7 @@ func (s *Subscription) More() *Event {
 	return e
 }
 
-// take returns the event that was taken and not returned, else the next event of the queue. It
-// returns nil if the queue is empty.
+// take returns the event that was taken and not returned, else the next of the queue, else nil.
 func (s *Subscription) take() (e *Event, live bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -238,9 +236,8 @@ func (s *Subscription) pop() *Event {
 	return e
 }
 
-// acquireLarge waits until the limits for large events, of the DID and of the hub, have space for
-// this one. The next call of Next releases it. The wait does not count as slowness of the reader,
-// because others cause it.
+// acquireLarge waits for space for a large event, in the limits of the DID and of the hub, until
+// the next call of Next. Others cause the wait, so the reader does not count as slow.
 func (s *Subscription) acquireLarge(ctx context.Context, e *Event) error {
 	if e.Size <= largeEvent {
 		return nil
@@ -265,8 +262,7 @@ func (s *Subscription) acquireLarge(ctx context.Context, e *Event) error {
 	return nil
 }
 
-// excuse gives the reader more time to catch up than the hub's patience: the time since began is
-// added.
+// excuse extends the time that the reader has to catch up by the time since began.
 func (s *Subscription) excuse(began time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -333,8 +329,8 @@ func (s *Subscription) advance(ctx context.Context) error {
 	return nil
 }
 
-// read reads the next page of the table. Only a few subscriptions read at once (catchUpShare), and of
-// one DID only one: a page costs a look-up for each of its convos.
+// read reads the next page of the table. Few subscriptions read at once (catchUpShare), and one of
+// a DID: a page costs a look-up for each convo.
 func (s *Subscription) read(ctx context.Context, position int64) (page []*Event, done bool, err error) {
 	for _, places := range []chan struct{}{s.share.turn, s.hub.reading} {
 		select {
@@ -372,8 +368,7 @@ func (s *Subscription) retry(ctx context.Context, do func() error) error {
 	}
 }
 
-// Doubt says that the reader is possibly not connected any more. Its device is pushed to until
-// Trust.
+// Doubt says that the reader may be gone. Its device is pushed to until Trust.
 func (s *Subscription) Doubt() { s.setDoubted(true) }
 
 // Trust says that the reader has shown that it is connected.
@@ -446,8 +441,8 @@ func (s *Subscription) endLocked(why error) {
 	}
 }
 
-// fail makes Next return an error. If it is called again, the first error stays. The buffer is
-// dropped. The caller holds mu.
+// fail makes Next return an error, the first one that it got, and drops the buffer. The caller
+// holds mu.
 func (s *Subscription) fail(err error) {
 	if s.failed == nil {
 		s.failed = err
