@@ -24,18 +24,18 @@ type Level string
 const (
 	// LevelHeader: a PrivateMessage. Only group and epoch can be read.
 	LevelHeader Level = "header"
-	// LevelStructure: a PublicMessage, but the server does not know the group's tree, or a proposal
-	// that the commit refers to, or the type of a proposal. The commit's form and the KeyPackages that
-	// it adds were checked, and its sender's signature if the tree is known.
+	// LevelStructure: a PublicMessage, but the server does not know the group's tree, a proposal
+	// that the commit refers to, or a proposal's type. Checked: the form, the added KeyPackages,
+	// and the sender's signature if the tree is known.
 	LevelStructure Level = "structure"
 	// LevelVerified: a PublicMessage in a group whose tree is known. The roster was checked, and
 	// everything that RFC 9420 lets a server without the group's secrets check.
 	LevelVerified Level = "verified"
 )
 
-// rights are the changes to the group's members that a method allows its commit. Every commit can
-// add devices of the committer's. It can remove other devices of the committer's, devices of
-// members who have left, and devices that propose their own removal.
+// rights are the changes to members that a method allows its commit. Every commit can add and
+// remove the committer's devices, and remove devices of members who have left or that propose their
+// own removal.
 type rights struct {
 	adds     []syntax.DID          // the commit must add at least one device of each
 	replaces []syntax.DID          // those of adds whose older leaves the commit must remove
@@ -46,8 +46,7 @@ type rights struct {
 	device   string                // the one that joins; "": any
 }
 
-// people returns the people whose Welcomes a commit can end. by is the committer. The commit
-// supersedes the Welcomes of some of their devices.
+// people returns the people whose Welcomes a commit by the committer can end.
 func (r rights) people(by syntax.DID, superseded []welcome.Device) []syntax.DID {
 	all := append([]syntax.DID{by}, r.adds...)
 	if r.removes != "" {
@@ -69,9 +68,8 @@ type verdict struct {
 	reInit *mls.ReInit         // another group replaces this one; nil: none that is known
 }
 
-// judge checks a commit, whose header is h, and its GroupInfo, as far as the known state of the
-// group allows. It checks who made the commit, and that the changes to the group's members are
-// allowed.
+// judge checks a commit with header h and its GroupInfo, as far as the known state of the group
+// allows: who made it, and whether its changes are allowed.
 func (c *locked) judge(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed, h mls.Header,
 	allowed rights) (verdict, error) {
 	before, err := c.publicGroup(ctx, tx)
@@ -129,8 +127,7 @@ func (c *locked) judgePublic(
 	case errors.Is(err, mls.ErrUnsupported): // a proposal is encrypted, or of a type that is not known
 		return c.judgeStructure(ctx, tx, by, commit, pending, before, allowed)
 	case before.vouchedBy != "" && before.vouchedBy != by && !allowed.joins && !errors.As(err, new(*UnverifiedError)):
-		// The commit contradicts the state that another member vouched for. The server cannot know
-		// which of them is right.
+		// The commit contradicts the state that another member vouched for. Either can be right.
 		return c.judgeStructure(ctx, tx, by, commit, pending, publicGroup{}, allowed)
 	case errors.As(err, new(*InvalidObjectError)), errors.As(err, new(*UnverifiedError)):
 		return verdict{}, err
@@ -211,10 +208,9 @@ func (c *locked) cannotJoin(h mls.Header, before publicGroup) error {
 		"be verifiable (RFC 9420 §12.4.3.2)")
 }
 
-// judgeGroupInfo checks the GroupInfo that came with a commit. If the commit could not be verified,
-// judgeGroupInfo learns the group's state from the GroupInfo. The GroupInfo must be of the epoch
-// that the commit creates, hold the tree, and be signed by a device of the committer's. commit is
-// nil if it is encrypted.
+// judgeGroupInfo checks the GroupInfo of a commit, and learns the group's state from it if the
+// commit could not be verified. It must be of the new epoch, hold the tree, and be signed by a
+// device of the committer. commit is nil if it is encrypted.
 func (c *locked) judgeGroupInfo(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed, commit *mls.Commit,
 	before publicGroup, v *verdict, allowed rights) error {
 	next := c.epoch + 1
@@ -258,9 +254,9 @@ func (c *locked) judgeGroupInfo(ctx context.Context, tx pgx.Tx, by syntax.DID, p
 	return c.permit(ctx, tx, by, v.change, allowed)
 }
 
-// checkTree makes the cheap checks of a GroupInfo of a group whose earlier state is not known. A
-// device of by's must have signed it, and every leaf of its tree must belong to one of people. The
-// tree that it returns can hold thousands of signatures: GroupInfo.Verify verifies them.
+// checkTree makes the cheap checks of a GroupInfo of a group without a known state: a device of by
+// signed it, and every leaf belongs to one of people. GroupInfo.Verify verifies the signatures of
+// the tree, which can be thousands.
 func checkTree(info *mls.GroupInfo, by syntax.DID, people []syntax.DID) (*mls.Tree, error) {
 	tree, err := info.Tree()
 	if err != nil {
@@ -297,9 +293,9 @@ func checkSigner(info *mls.GroupInfo, tree *mls.Tree, by syntax.DID) error {
 // maxDevices bounds the devices of one person in a group that a member vouches for.
 const maxDevices = 50
 
-// checkPeople checks that every leaf belongs to one of people, and that each of them has at most
-// maxDevices. The leaves of members who were erased stay until a member removes them: as many DIDs
-// can be unknown as people has tombstones.
+// checkPeople checks that every leaf belongs to one of people, each with at most maxDevices. The
+// leaves of erased members stay until a member removes them: as many DIDs can be unknown as people
+// has tombstones.
 func checkPeople(tree *mls.Tree, people []syntax.DID) error {
 	devices := make(map[string]int, len(people))
 	erased := 0
@@ -423,7 +419,7 @@ func (c *locked) everMembers(ctx context.Context, tx pgx.Tx) ([]syntax.DID, erro
 	return people, nil
 }
 
-// superseded lists the devices whose older Welcomes are of no use after the commit: those that it
+// superseded lists the devices whose older Welcomes are useless after the commit: those that it
 // removes, the one that joins by it, and all of the people whose leaves it replaces.
 func (v verdict) superseded(replaced []syntax.DID) (devices []welcome.Device) {
 	for _, did := range replaced {
@@ -444,8 +440,8 @@ func (v verdict) superseded(replaced []syntax.DID) (devices []welcome.Device) {
 }
 
 // checkRecipients checks that a Welcome is for the devices that its commit adds. Only the
-// committer's own devices can join without a KeyPackage that this server knows. If the commit
-// replaces a person's leaves, the Welcome must be for every device of that person in the new group.
+// committer's own devices can join without a KeyPackage known here. If the commit replaces a
+// person's leaves, the Welcome must be for all of that person's devices in the new group.
 func (v verdict) checkRecipients(by syntax.DID, to []welcome.Recipient, replaced []syntax.DID) error {
 	for _, ref := range v.adds {
 		if !slices.ContainsFunc(to, func(r welcome.Recipient) bool { return bytes.Equal(r.Ref, ref) }) {

@@ -3,14 +3,12 @@
 // repetition finds the record and gets the first answer, byte for byte. docs/IDEMPOTENCY.md has the
 // lifetimes, docs/STATES.md the states.
 //
-// Do is for a write inside the database: all its effects are in PostgreSQL. It needs no lease. The
-// record is inserted first, and its unique index is the lock: a concurrent repetition waits for the
-// first request. If the first request commits, the repetition reads its record. If the first
-// request rolls back, the repetition runs in its place. A refused request (a 4xx) rolls back and
-// leaves no record, so its repetition is judged again.
+// Do is for a write whose effects are all in PostgreSQL. It inserts the record first, and its
+// unique index is the lock: a concurrent repetition waits, and then reads the record, or runs if
+// the first request rolled back. A refused request (a 4xx) rolls back and leaves no record.
 //
-// Run is for work outside the database, such as a call of a push service. The record is written
-// before the work begins, and a lease protects it during the work: see lease.go.
+// Run is for work outside the database, such as a call of a push service. It writes the record
+// before the work, and a lease protects it during the work: see lease.go.
 package idem
 
 import (
@@ -61,8 +59,8 @@ const timestamp = "2006-01-02T15:04:05.000Z07:00"
 type ConflictError struct {
 	Fields []string  // paths of the input fields that differ, sorted; never their values
 	At     time.Time // when the first request came
-	// Expires is when the key is free again. Zero: the key stays used for as long as the row that
-	// serves as its record exists, which can be forever.
+	// Expires is when the key is free again. Zero: when the row that serves as its record is
+	// deleted, or never.
 	Expires time.Time
 	First   []byte // hash of the first request
 	Hash    []byte // hash of this request
@@ -94,8 +92,8 @@ type Answer struct {
 	Body     []byte // the response, exactly as it was first sent
 	Replayed bool
 	// Found says that the answer to the COMMIT was lost, and Body was read from the record. If not
-	// Replayed, Body equals what the effect returned, but a repetition can have done the write. So
-	// the caller may use Body, and nothing else that its effect has read or made.
+	// Replayed, Body equals what the effect returned, but a repetition can have done the write: use
+	// Body, and nothing else that the effect has read or made.
 	Found   bool
 	Expired bool    // the key had been used before, so long ago that its record's lifetime was over
 	Outcome Outcome // of work outside the database; Success for every other write
@@ -165,8 +163,7 @@ func New(db *pgxpool.Pool, metrics Metrics, log *slog.Logger, faults *failpoint.
 // commits these transactions.
 //
 // Errors besides effect's own: *ConflictError, ErrInProgress, ErrKeyTaken, ErrUnknownOutcome, and
-// those of the database. If effect fails, Answer.Expired is still set: it says whether the key had a
-// record whose lifetime is over.
+// those of the database. Answer.Expired is set even if effect fails.
 func (s *Store) Do(ctx context.Context, req Request, effect Effect) (Answer, error) {
 	tx, err := s.begin(ctx, req)
 	if err != nil {
@@ -258,8 +255,7 @@ func (s *Store) claim(ctx context.Context, tx pgx.Tx, req Request) (first *Answe
 // outcome.
 const commitTimeout = 10 * time.Second
 
-// commit commits tx. The failpoint after it simulates the loss of the connection after the database
-// has committed.
+// commit commits tx. The failpoint after it simulates a connection that is lost after the COMMIT.
 func (s *Store) commit(ctx context.Context, tx pgx.Tx, nsid string) error {
 	if err := tx.Commit(ctx); err != nil {
 		return err
@@ -290,10 +286,10 @@ func (s *Store) replay(ctx context.Context, q pgpool.Queryer, req Request) (Answ
 	return Answer{Body: rec.response, Replayed: true, Outcome: rec.outcome}, nil
 }
 
-// resolve looks up the outcome of a COMMIT whose answer was lost. If the record is there, the write
-// was done, and resolve returns the recorded answer. A repetition that ran at the same time can
-// have done the write in place of this transaction. If the recorded answer differs from this
-// transaction's, it counts as a replay. If the record is not there, the outcome is unknown.
+// resolve looks up the outcome of a COMMIT whose answer was lost. If there is a record, the write
+// was done, and resolve returns the recorded answer. That counts as a replay if it differs from
+// this transaction's: a simultaneous repetition did the write. Without a record the outcome is
+// unknown.
 func (s *Store) resolve(ctx context.Context, req Request, answer Answer, cause error) (Answer, error) {
 	if !pgpool.OutcomeUnknown(cause) {
 		return Answer{}, fmt.Errorf("commit: %w", cause)
@@ -328,8 +324,8 @@ func (s *Store) lookupCommitted(ctx context.Context, req Request) (rec record, e
 	return lookup(ctx, tx, req)
 }
 
-// rollback ends a transaction that was not committed. A failure is only logged: pgx closes a
-// connection that cannot roll back, and PostgreSQL then rolls back by itself.
+// rollback ends a transaction. A failure is only logged: pgx then closes the connection, and
+// PostgreSQL rolls back.
 func (s *Store) rollback(ctx context.Context, tx pgx.Tx) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()

@@ -12,14 +12,12 @@
 //	            └──────▶ expired
 //	              its lifetime is over, or its owner or an operator has withdrawn it
 //
-// A withdrawal ends a claimed or orphaned KeyPackage too, so that a device that was lost gets no
-// Welcome that names it.
+// A withdrawal ends a claimed or orphaned KeyPackage too, so that a lost device gets no Welcome.
 //
-// A claimed KeyPackage is never served again. An orphaned one can still be used by the caller that
-// claimed it, and by no one else. Last-resort KeyPackages are not claimed: they stay available
-// until they expire. Every statement compares times itself and does not wait for a sweep to
-// store the new state. Consumed, expired and orphaned KeyPackages are deleted after a while. Of a
-// deleted one only its init_key is kept.
+// A claimed KeyPackage is never served again; once orphaned, only its claimer can still use it.
+// Last-resort KeyPackages are not claimed: they stay available until they expire. Statements
+// compare times themselves and wait for no sweep. Of a KeyPackage that was deleted after its end
+// only the init_key is kept.
 //
 // docs/KEYPACKAGES.md tells clients and operators the same, with the budgets and signals.
 package keypackages
@@ -57,8 +55,8 @@ const (
 )
 
 // StrangersBudget is how many one-time KeyPackages of one device all strangers together get within
-// 24 hours. DIDs cost nothing, so a budget of each of them would not stop who has many. It leaves
-// most of a full stock to people whom the owner knows, and an ordinary account does not meet it.
+// 24 hours: DIDs cost nothing, so a budget for each would stop nobody. It leaves most of a full
+// stock to people whom the owner knows.
 const StrangersBudget = 40
 
 // Threshold is how many one-time KeyPackages a device should have available in each cipher suite in
@@ -108,8 +106,8 @@ func (r ClaimRequest) claimable() []syntax.DID {
 	return slices.DeleteFunc(slices.Clone(r.DIDs), func(did syntax.DID) bool { return slices.Contains(r.Withheld, did) })
 }
 
-// ClaimResult is the result of a claim. Each DID asked for is in Claimed or in Missing. It is in
-// Limited as well if a budget of one of the DID's devices is used up for the caller.
+// ClaimResult is the result of a claim. Each DID asked for is in Claimed or in Missing; in Limited
+// as well, if the caller has used up a budget of one of its devices.
 type ClaimResult struct {
 	Claimed []Claimed
 	Missing []syntax.DID // DIDs that have nothing to claim
