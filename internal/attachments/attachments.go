@@ -1,15 +1,13 @@
 // Package attachments keeps encrypted files of convos. Clients encrypt: the server has ciphertext and
 // its SHA-256. docs/clients/ATTACHMENTS.md tells clients how.
 //
-// A file arrives in parts of a fixed size. Each part is an object of its own in the store, and stays
-// one: nothing is put together, so nothing can be half put together. An object is written once and
-// never changed. A part that is sent again is another object, and the row of the part names the one
-// that counts. So an upload that arrives late, from a node that was believed dead, changes nothing
-// that was checked.
+// A file arrives in parts of a fixed size. Each part is and stays an object of its own in the
+// store, written once and never changed: nothing can be half put together. A part that is sent
+// again is another object, and the row of the part names the one that counts. So a late upload,
+// from a node believed dead, changes nothing that was checked.
 //
-// Completing is work outside the database (idem.Store.Run): it reads all parts and compares their
-// SHA-256 with the announced one. After each part it records how far it has come, under its fence.
-// Another holder goes on from there.
+// Completing is work outside the database (idem.Store.Run): it compares the SHA-256 of all parts
+// with the announced one, and records its progress after each part, where another holder goes on.
 package attachments
 
 import (
@@ -29,8 +27,8 @@ import (
 	"mlsd/messages"
 )
 
-// PartSize is the size of the parts of new attachments, in bytes. It is small enough for proxies'
-// usual limits, and for a slow client behind a PDS, which waits 30 s for a body.
+// PartSize is the size of the parts of new attachments, in bytes: within the usual limits of
+// proxies, and quick enough for a slow client behind a PDS, which waits 30 s for a body.
 const PartSize = 1 << 20
 
 // DefaultMaxSize is how large an attachment can be unless the operator sets another limit.
@@ -103,9 +101,8 @@ func (e *PartLengthError) Error() string {
 // Store holds objects outside the database. Their names are made by this package: lower-case letters,
 // digits, dashes, dots and slashes.
 type Store interface {
-	// Put stores size bytes of body under a name. It stores all of them or fails. After a failure the
-	// object may be there. An object that has the name is replaced: readers get the old one or the new
-	// one, whole.
+	// Put stores size bytes of body under a name, all or none; after a failure the object may be
+	// there. It replaces an object of that name as a whole.
 	Put(ctx context.Context, name string, body io.Reader, size int64) error
 	// Open reads n bytes of an object from an offset. ErrNoObject: there is no such object.
 	Open(ctx context.Context, name string, offset, n int64) (io.ReadCloser, error)

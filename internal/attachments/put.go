@@ -23,11 +23,11 @@ import (
 // NSIDPut names the storing of a part for failpoints.
 const NSIDPut = "mlsd.attachments.put"
 
-// Put stores one part, which it reads from body, and returns its SHA-256. The same part sent again
-// does no harm. Once the attachment is complete, body is not read, and the answer is that of the
-// stored part, unless the store has lost that. Nothing reads body after Put has returned. Put calls
-// pay with the number of bytes that it is about to read; pay can refuse them. Errors: ErrNotFound,
-// ErrNoPart, ErrChecking, *FailedError, *PartLengthError, those of pay, of body and of the store.
+// Put stores one part, which it reads from body, and returns its SHA-256. Sending the same part
+// again does no harm. Once the attachment is complete, it answers from the stored part without
+// reading body, unless the store has lost the part. Nothing reads body after Put has returned. pay
+// gets the number of bytes before they are read, and can refuse. Errors: ErrNotFound, ErrNoPart,
+// ErrChecking, *FailedError, *PartLengthError, those of pay, of body and of the store.
 func (s *Service) Put(ctx context.Context, w messages.Window, id uuid.UUID, part int, body io.Reader,
 	pay func(bytes int64) error) (sum [sha256.Size]byte, err error) {
 	a, err := find(ctx, s.cfg.DB, w, id)
@@ -81,8 +81,8 @@ func (s *Service) Put(ctx context.Context, w messages.Window, id uuid.UUID, part
 // recordTimeout bounds the record of a part, and then the look-up of what has become of it.
 const recordTimeout = 10 * time.Second
 
-// keep makes an object that was stored the part of an attachment. An object that becomes no part is
-// deleted, also if the client has hung up: no quota counts it.
+// keep makes a stored object the part of an attachment. If it does not become the part, it is
+// deleted, even if the client has hung up: no quota counts it.
 func (s *Service) keep(ctx context.Context, a *Attachment, p partRow) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
@@ -111,9 +111,8 @@ func (s *Service) keep(ctx context.Context, a *Attachment, p partRow) error {
 	return err
 }
 
-// discardUnnamed deletes an object unless a row names it. A record whose COMMIT is not over yet holds
-// the lock of the attachment, and is waited for. If the database does not answer, the object stays,
-// and the sweeper looks after it.
+// discardUnnamed deletes an object unless a row names it. It waits for a record whose COMMIT is not
+// over. If the database does not answer, the object is left to the sweeper.
 func (s *Service) discardUnnamed(ctx context.Context, a *Attachment, p partRow) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
@@ -141,8 +140,8 @@ func (a *Attachment) refusal() error {
 	return ErrChecking
 }
 
-// record makes an object the part of an attachment, and returns the one that is not needed any more:
-// the one before, or the new one if its content is the same.
+// record makes an object the part of an attachment, and returns the one that is now needless: the
+// former part, or the object if its content is the same.
 func (s *Service) record(ctx context.Context, a *Attachment, p partRow) (needless string, err error) {
 	err = pgx.BeginFunc(ctx, s.cfg.DB, func(tx pgx.Tx) error {
 		// The row's lock orders this before or behind the beginning of the completion.
@@ -190,8 +189,8 @@ func (s *Service) record(ctx context.Context, a *Attachment, p partRow) (needles
 // errOtherPart says that a part of a complete attachment was sent again with another content.
 var errOtherPart = &FailedError{"the part is not the one that the attachment was completed with"}
 
-// replace makes an object the part of a complete attachment, in place of one that the store has lost.
-// Its content must be the same. It returns the lost one, or the new one if another request was faster.
+// replace makes an object the part of a complete attachment, in place of a lost one with the same
+// content. It returns the lost object, or the new one if another request was faster.
 func (s *Service) replace(ctx context.Context, a *Attachment, p partRow) (needless string, err error) {
 	old, err := s.storedPart(ctx, a.ID, p.part)
 	switch {
@@ -253,10 +252,11 @@ func (s *Service) discard(ctx context.Context, object string) {
 // errUnread says that a store has not read what it says that it has stored.
 var errUnread = errors.New("the store has answered before it had read the part")
 
-// partReader reads a part and computes its hash. Its own error, of the body or that the body is too
-// short, stays in err: stores return their own words for it.
+// partReader reads a part and computes its hash. err keeps its own error, of the body or its
+// length, because stores return other words for it.
 //
-// A store that sends the part over HTTP can go on to read after its Put has returned: the service
+// An HTTP store can read on after its Put has returned, if the service answered early. close ends
+// that.
 // has answered early. close ends that.
 type partReader struct {
 	closed atomic.Bool
@@ -268,8 +268,8 @@ type partReader struct {
 	err          error
 }
 
-// close makes every further Read fail. It waits for the one that is under way, which is as long as a
-// client may send nothing. To cut it would end the connection, and with it what the client still sends.
+// close makes further Reads fail. It waits for a Read under way, as long as a client may send
+// nothing: cutting it would end the connection.
 func (r *partReader) close() {
 	r.closed.Store(true)
 	r.mu.Lock()

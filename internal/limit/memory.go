@@ -17,8 +17,8 @@ const (
 // Limits of slow clients. A transfer is slow once it lasts slowAfter.
 const (
 	slowAfter = time.Second
-	// slowShare is the part of a pool that the slow transfers of one address can hold: one in so
-	// many. Quick ones have no such limit, because all users of a PDS share its address.
+	// slowShare is the part of a pool (one in so many) that slow transfers of one address can hold.
+	// Quick transfers have no such limit: all users of a PDS share its address.
 	slowShare = 4
 	// maxSlowOfAddress is how many slow transfers an address can have in one pool.
 	maxSlowOfAddress = 256
@@ -26,10 +26,9 @@ const (
 	checkSlowEvery = 100 * time.Millisecond
 )
 
-// Memory is a pool of bytes. It bounds what requests hold at one time: those of all callers
-// together, and those of each caller. Large requests have a part of it, so that some always stays
-// for small ones. If it is full, slow transfers are cut, so that clients that do not read or do not
-// send cannot stop the others.
+// Memory is a pool of bytes that bounds what requests hold at one time, of all callers and of each.
+// Large requests have a part of it, so that some stays for small ones. When it is full, slow
+// transfers are cut, so that slow clients cannot stop the others.
 type Memory struct {
 	bounds []*bound // of all requests first, of the largest last
 
@@ -59,8 +58,7 @@ func NewMemory(bounds ...Bound) *Memory {
 	return m
 }
 
-// Client is who a reservation is for. The memory that one address holds is not limited, but the
-// memory that its slow transfers hold is.
+// Client is who a reservation is for. Of an address, only the memory of slow transfers is limited.
 type Client struct{ Key, Address string }
 
 // Reserve reserves n bytes for a request that may need most, and sets r. The error is *[Refused].
@@ -119,9 +117,9 @@ func (m *Memory) makeSpace(ctx context.Context) {
 	}
 }
 
-// cutSlow cuts slow transfers: those with which an address exceeds its share, and others until the
-// bytes come free that requests wait for. The more the slow transfers of its address hold, and the
-// slower it is itself, the earlier a transfer is cut. The caller holds mu.
+// cutSlow cuts slow transfers: those beyond the share of their address, and others until the
+// waiting requests fit. The more the slow transfers of its address hold, and the slower it is, the
+// earlier a transfer is cut. The caller holds mu.
 func (m *Memory) cutSlow(now time.Time) {
 	m.checked = now
 	var slow []*Reservation
@@ -210,8 +208,8 @@ func (r *Reservation) Grow(ctx context.Context, n int64) error {
 	return r.grow(ctx, n, maxWait, (*Queue).Acquire)
 }
 
-// GrowSoon is Grow for a request that holds a connection of the database. It does not wait for the
-// caller's other requests, and not for long.
+// GrowSoon is Grow for a request that holds a database connection: it waits only briefly, and not
+// for the caller's other requests.
 func (r *Reservation) GrowSoon(ctx context.Context, n int64) error {
 	return r.grow(ctx, n, maxGrowthWait, (*Queue).AcquireOfOthers)
 }

@@ -58,9 +58,9 @@ const (
 )
 
 // CallDisconnected makes the deferred jobs of devices due, unless the device is connected to
-// another node. The caller has deleted their rows of presence in the same transaction, by an
-// earlier statement. dids and devices are parallel. Locked jobs are passed over, so that no node
-// waits for a sender. They are called when they are due.
+// another node. The caller has deleted their presence earlier in the same transaction. dids and
+// devices are parallel. Locked jobs are skipped, so that no node waits for a sender; they are
+// called when they are due.
 func CallDisconnected(ctx context.Context, tx pgx.Tx, dids []syntax.DID, devices []string) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE push_jobs SET heard_by = NULL, next_attempt_at = clock_timestamp()
@@ -81,8 +81,8 @@ func CallDisconnected(ctx context.Context, tx pgx.Tx, dids []syntax.DID, devices
 // connected is the outcome of a job that ended without a call.
 const connected = "connected"
 
-// endConnected ends the deferred jobs that are due and of which a connection of the device was
-// alive at heard_by. It works in bounded transactions. more says that jobs are possibly left.
+// endConnected ends the due, deferred jobs of devices with a connection that was alive at heard_by,
+// in bounded transactions. more says that jobs may be left.
 func (w *Worker) endConnected(ctx context.Context) (more bool, err error) {
 	for range roundBatches {
 		var n int64

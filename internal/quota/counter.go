@@ -53,8 +53,8 @@ func dayOf(t time.Time) int64 { return t.Unix() / secondsOfDay }
 // startOf is the beginning of a day.
 func startOf(day int64) time.Time { return time.Unix(day*secondsOfDay, 0).UTC() }
 
-// count is what a subject has used of one resource: written, the sum over all nodes as this node read
-// it last, and fresh, what this node has not written yet.
+// count is the use of one resource: written is the sum over all nodes at the last read, fresh what
+// this node has not written yet.
 type count struct{ written, fresh atomic.Int64 }
 
 func (c *count) used() int64 { return c.written.Load() + c.fresh.Load() }
@@ -67,8 +67,8 @@ type account struct {
 	since   atomic.Int64 // Unix time in seconds of the first count that is not written; 0: none
 }
 
-// take counts n of r, or refuses if the limit would be exceeded. Two calls at once that exceed the
-// limit together can both be refused.
+// take counts n of r, or refuses if that exceeds the limit. Of two simultaneous calls that exceed
+// it together, both can be refused.
 func (a *account) take(r Resource, n, limit, now int64) (used int64, ok bool) {
 	c := &a.counts[r]
 	fresh := c.fresh.Add(n)
@@ -107,13 +107,11 @@ type shard struct {
 
 // Counter counts and checks what callers use. Methods are safe for concurrent use.
 //
-// On one node no quota is exceeded, however many requests arrive at once. Several nodes can exceed
-// it together, each by what it admits before it reads the sum of the others: within one
-// FlushInterval, and by one per cent of the limit that each of the others holds back.
+// One node never exceeds a quota. Several can exceed it together, each by what it admits within one
+// FlushInterval, and by the one per cent of the limit that each of the others holds back.
 //
-// If a node ends without a last flush, what it had not written is forgotten, in the user's favour:
-// of each subject the counts of the last flush interval, or up to one per cent of a limit from the
-// last minute.
+// A node that ends without a last flush forgets what it had not written, in the favour of the
+// users.
 type Counter struct {
 	db          *pgxpool.Pool
 	log         *slog.Logger
@@ -144,8 +142,7 @@ func WithClock(now func() time.Time) Option { return func(c *Counter) { c.now = 
 // WithAccounts bounds the subjects that the counter remembers.
 func WithAccounts(n int) Option { return func(c *Counter) { c.most = max(n/shards, 1) } }
 
-// OnUse calls f at every flush with the highest share of each quota that a subject has used: 1 is all
-// of it.
+// OnUse calls f at every flush with the highest used share of each quota, from 0 to 1.
 func OnUse(f func(quota string, share float64)) Option { return func(c *Counter) { c.use = f } }
 
 // ScaledBy makes the limits of a DID percent(did) per cent of the limits of the others.
@@ -175,8 +172,8 @@ func New(db *pgxpool.Pool, limits Limits, log *slog.Logger, options ...Option) *
 	return c
 }
 
-// Open prepares the counting of one request of did from address. It reads what both have used if the
-// node does not know it. The error is one of the database.
+// Open prepares the counting of one request of did from address, and reads what both have used if
+// the node does not know it. The error is of the database.
 func (c *Counter) Open(ctx context.Context, did syntax.DID, address string) (*Spending, error) {
 	now := c.now()
 	s := &Spending{c: c, now: now.Unix(), day: dayOf(now), address: address}
@@ -217,8 +214,8 @@ func (c *Counter) limit(k subjectKind, a *account, r Resource) int64 {
 // openAttempts is how often remember makes the accounts of a request, if one gives way for another.
 const openAttempts = 4
 
-// remember makes the accounts that are missing, until all of the request's are remembered at the same
-// time: what is counted in an account that was forgotten is lost.
+// remember makes the missing accounts, until all of the request are remembered at the same time: a
+// forgotten account loses its counts.
 func (c *Counter) remember(ctx context.Context, s *Spending, all, missing []subject) error {
 	for attempt := 0; len(missing) > 0 && attempt < openAttempts; attempt++ {
 		if err := c.addMissing(ctx, s, missing); err != nil {
@@ -260,8 +257,8 @@ func (c *Counter) find(who subject) *account {
 	return a
 }
 
-// add makes an account of what was read. If every account has counts that are not written, it writes
-// them first, so that no count is lost for want of memory.
+// add makes an account of what was read. If every account has unwritten counts, it writes them
+// first.
 func (c *Counter) add(ctx context.Context, s *Spending, who subject, sums map[row]int64) (*account, error) {
 	a := &account{}
 	a.percent.Store(100)
@@ -283,8 +280,8 @@ func (c *Counter) add(ctx context.Context, s *Spending, who subject, sums map[ro
 	return a, nil // others took the place at once: the request is checked, and not counted
 }
 
-// keep remembers a, unless there is another account of the subject. It returns the one that is
-// remembered, or nil if there is no place. The other accounts of the request do not give way.
+// keep remembers a, unless the subject has another account. It returns the remembered one, or nil
+// if there is no place. The other accounts of the request are not evicted.
 func (c *Counter) keep(s *Spending, who subject, a *account) *account {
 	sh := c.shardOf(who)
 	sh.mu.Lock()
@@ -299,9 +296,9 @@ func (c *Counter) keep(s *Spending, who subject, a *account) *account {
 	return a
 }
 
-// evict forgets an account of which everything is written: its next request reads it again. Accounts
-// in use give way after others, and those that have used up a quota last. So nobody gains anything by
-// filling the memory with other DIDs. Those of spared stay. evict reports whether there was one.
+// evict forgets a fully written account, which its next request reads again: unused accounts first,
+// and those that used up a quota last, so that nobody gains by filling the memory with other DIDs.
+// It spares spared, and reports whether it found one.
 func (c *Counter) evict(sh *shard, spared []*account) bool {
 	var active, usedUp *subject
 	unwritten := 0

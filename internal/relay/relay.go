@@ -4,12 +4,12 @@
 //	relay ──WebSocket──▶ receive (receive.go) ──▶ lead (relay.go) ──▶ PostgreSQL: accounts, cursor
 //	                       reads frames (message.go)     └──▶ Config.Forget: keys of accounts
 //
-// One node follows at a time. It writes in the session that holds an advisory lock, so a node that
-// has lost the session can write nothing. What a frame says and the cursor after it are committed
-// together, or the cursor later. So after a crash frames are read again, and none is left out.
+// One node follows at a time, in the session that holds an advisory lock. What a frame says is
+// committed with, or before, the cursor after it: after a crash frames are read again, and none is
+// left out.
 //
-// A relay can state what it likes. What it says of an account that this service does not know has no
-// effect. An account has one row, however much a relay says of it.
+// A relay can state what it likes. Of an account that this service does not know, it has no effect;
+// an account has one row, however much a relay says of it.
 package relay
 
 import (
@@ -40,9 +40,9 @@ const (
 	maxBatch   = 500  // messages of one transaction
 	firstDelay = time.Second
 	lastDelay  = time.Minute
-	// forgetRate and forgetBurst limit the keys that are forgotten, per second and at once. Each
-	// costs a look-up later. An honest relay stays far below, because it counts accounts that this
-	// service knows. Package serviceauth forgets all keys if there are more than 4,096 in 30 s.
+	// forgetRate and forgetBurst limit the keys that are forgotten, per second and at once: each
+	// costs a look-up later. Package serviceauth forgets all keys if there are more than 4,096 in
+	// 30 s.
 	forgetRate, forgetBurst = 50, 500
 	// jetstreamKeeps is how long a Jetstream keeps events by default. It does not say so if its
 	// events have been lost.
@@ -115,9 +115,8 @@ func backOff(attempt int) time.Duration {
 	return longest/4 + rand.N(longest*3/4)
 }
 
-// Run follows, or tries to, until ctx ends.
-//
-// It is not a worker.Every: it ends when its session does, and not after a round.
+// Run follows, or tries to, until ctx ends. It is not a worker.Every, because it ends with its
+// session.
 func (f *Follower) Run(ctx context.Context) {
 	if f.source.Exposed() {
 		f.log.WarnContext(ctx, "the relay is asked without TLS: others on the way can state that accounts are deleted",

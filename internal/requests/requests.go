@@ -1,10 +1,10 @@
-// Package requests keeps what became of requests. It counts those of all callers by the hour, and
-// records single ones: with an access line in the log, and a row of the table requests. It records
-// every request that was refused or failed, every slow one, and a sample of the others.
+// Package requests keeps what became of requests: counts of all callers by the hour, and single
+// requests, as an access line in the log and a row of the table requests. Single requests are those
+// that were refused or failed, slow ones, and a sample of the others.
 //
-// A request only appends to a buffer. A worker writes the buffer once in a second. The buffer is
-// bounded, and so is what one caller can put there: a flood fills neither the log nor the table. A
-// line says how many were left out.
+// A request only appends to a buffer, which a worker writes once in a second. The buffer is
+// bounded, and so is the share of one caller, so that a flood fills neither the log nor the table.
+// A line says how many were left out.
 package requests
 
 import (
@@ -128,8 +128,8 @@ func (r *Recorder) Load(ctx context.Context) error {
 	return nil
 }
 
-// Hash is the name of a caller in access lines: 12 hexadecimal digits, the same on all nodes. Nobody
-// finds the DID in it who does not have the database.
+// Hash is the name of a caller in access lines: 12 hexadecimal digits, the same on all nodes. Only
+// somebody with the database finds the DID in it.
 func (r *Recorder) Hash(did string) string {
 	if did == "" {
 		return ""

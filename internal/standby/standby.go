@@ -3,10 +3,9 @@
 // The rule: a read uses the standby only if the primary said, after the read had arrived, how far
 // its WAL is flushed, and the standby then said that it has replayed that much.
 //
-// What was answered before a read arrived, on any node, is flushed by then. So a read misses
-// nothing that anybody can know of: not the caller's own writes, and no removal, block or erasure.
-// One question serves all reads that arrived before it was asked. A read that cannot have such an
-// answer soon uses the primary.
+// What was answered before a read arrived, on any node, is flushed by then, so a read misses
+// nothing that anybody can know of. One question serves all reads that arrived before it. A read
+// without a quick answer uses the primary.
 //
 // Positions in the WAL of two servers can only be compared if they have the same WAL. See
 // identity.go.
@@ -28,13 +27,13 @@ import (
 )
 
 const (
-	// patience is how long reads wait for the standby. If it has not replayed enough by then, they use
-	// the primary, and so do others until it has caught up.
+	// patience is how long reads wait for the standby. After it they, and all others until it has
+	// caught up, use the primary.
 	patience = 100 * time.Millisecond
-	// answerTime is how long a server may take to accept a connection, and to answer. After it, a
-	// standby counts as lost, and the reads that it has are repeated on the primary.
+	// answerTime bounds a connection and an answer. After it the standby counts as lost, and its
+	// reads are repeated on the primary.
 	answerTime = 500 * time.Millisecond
-	// readTime is how long a read may take there. After it, it is repeated on the primary, which has the
+	// readTime bounds a read on the standby. After it the read is repeated on the primary, in the
 	// rest of the request's time.
 	readTime = 4 * time.Second
 	// lookEvery is the time between two questions while no read waits, and between attempts to
@@ -101,9 +100,9 @@ func New(cfg Config) *Reads {
 // Register registers the metrics.
 func (r *Reads) Register(reg prometheus.Registerer) { r.metrics.register(reg) }
 
-// Read calls read with the pool of a server that has everything that was committed before Read was
-// called. If that is the standby, and it fails, Read calls read again, with the primary's pool:
-// read begins anew then. Its context ends when the standby is lost. read must not write.
+// Read calls read with the pool of a server that has everything committed before the call. If the
+// standby fails or is lost, Read calls read again from the start, with the primary's pool. read
+// must not write.
 func (r *Reads) Read(ctx context.Context, read func(context.Context, *pgxpool.Pool) error) error {
 	if s := r.await(ctx); s != nil {
 		err := s.read(ctx, read)
