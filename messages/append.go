@@ -21,9 +21,8 @@ import (
 // It does not bound the attempts after a failure that usedMeanwhile reports.
 const maxAttempts = 4
 
-// write appends drafts in one transaction, and returns the result of each. If wait is false, the
-// result of a draft is ErrBusy when another transaction has locked its convo. If wait is true, it is
-// ErrHeld when the convo was not free within the lock timeout.
+// write appends drafts in one transaction, and returns their results. If another transaction has
+// locked a convo, the result is ErrBusy without wait; with wait ErrHeld, after the lock timeout.
 func (l *Log) write(ctx context.Context, drafts []Draft, wait bool) []Result {
 	takeQuota(drafts)
 	results, err := l.transact(ctx, drafts, wait)
@@ -60,8 +59,8 @@ func failed(drafts []Draft, err error) []Result {
 	return results
 }
 
-// takeQuota counts the drafts before they are judged, except those with an invalid asset. judge
-// refuses a draft with an invalid asset or with no quota left, unless it has another answer for it.
+// takeQuota counts the drafts, except those with an invalid asset, before they are judged: judge
+// refuses a draft without quota only if it has no other answer.
 func takeQuota(drafts []Draft) {
 	for i := range drafts {
 		d := &drafts[i]
@@ -122,16 +121,16 @@ func worthAnotherTry(err error) bool {
 	return code == "40P01" || code == "40001"
 }
 
-// usedMeanwhile reports whether another transaction has used up a token after this one had read
-// that it is fresh. The next attempt reads that it is used.
+// usedMeanwhile reports whether another transaction used up a token after this one had read that it
+// was fresh. The next attempt sees that.
 func usedMeanwhile(err error) bool {
 	var refused *pgconn.PgError
 	return errors.As(err, &refused) && refused.ConstraintName == usedTokensKey
 }
 
-// transact judges and writes drafts in one transaction of two round trips. The error is a *lostError
-// if the transaction is possibly committed, and then the results are those of a commit. With any
-// other error nothing was written.
+// transact judges and writes drafts in one transaction of two round trips. After a *lostError the
+// transaction may be committed, and the results are those of a commit. After any other error
+// nothing was written.
 func (l *Log) transact(ctx context.Context, drafts []Draft, wait bool) ([]Result, error) {
 	began := time.Now()
 	t := newTransaction(drafts, l.window)
@@ -153,8 +152,8 @@ func (l *Log) transact(ctx context.Context, drafts []Draft, wait bool) ([]Result
 	return t.results, err
 }
 
-// AppendEntitled appends one message in the caller's transaction, which locks the convo here. The
-// caller has decided that the sender may send it, without being a member. It must be of the convo's
+// AppendEntitled appends one message in the caller's transaction, and locks the convo. The caller
+// has decided that the sender, who need not be a member, may send it. It must be of the convo's
 // epoch. d.Token is not used up.
 //
 // Errors: ErrConvoNotFound, *idem.ConflictError, ErrConvoClosed, ErrWrongGroup, *EpochMismatchError,

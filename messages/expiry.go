@@ -24,14 +24,13 @@ const (
 // Sweeper deletes application messages that are older than the retention. One node of a database
 // expires at a time.
 //
-// Proposals and commits stay as long as the convo. They are few and small, and a device that was
-// away needs all of them, epoch by epoch, to read the group's messages again.
+// Proposals and commits stay as long as the convo: they are few and small, and a device that was
+// away needs all of them.
 //
-// A log expires from its beginning, and log_floors says how far. Above the floor seq is dense,
-// below it only proposals and commits are left. Both seq and created_at grow under the convo's row
-// lock, so the old messages are the beginning of the log, and the primary key finds them. An index
-// on created_at would cost every message, and is not needed. The convo needs no lock: only the
-// sweeper writes its oldest entries and the floors.
+// A log expires from its beginning, and log_floors says how far: above the floor seq is dense,
+// below it are only proposals and commits. seq and created_at grow together under the convo's row
+// lock, so the primary key finds the old messages without an index on created_at. The convo needs
+// no lock: only the sweeper writes its oldest entries and the floors.
 type Sweeper struct {
 	db        *pgxpool.Pool
 	retention time.Duration
@@ -43,12 +42,12 @@ type Sweeper struct {
 	after uuid.UUID // where the next round goes on, if this one is cut short
 }
 
-// NewSweeper returns a sweeper of messages that are older than retention. It calls expired after each
-// transaction, with the number of messages that the transaction has deleted.
+// NewSweeper returns a sweeper of messages that are older than retention. It calls expired after
+// each transaction, with the number of deleted messages.
 //
-// If keep is not nil, it is called before messages of convos are deleted. It stores their leaves, and
-// returns the convos without those whose leaves cannot be stored. Of those that it returns, the
-// messages are deleted whose leaves are in log_tiles. Nothing of the others is.
+// keep, unless nil, is called before messages are deleted. It stores their leaves, and returns the
+// convos whose leaves could be stored. Of these, messages with leaves in log_tiles are deleted; of
+// others, none.
 func NewSweeper(db *pgxpool.Pool, retention time.Duration, expired func(messages int64), keep keeper) *Sweeper {
 	return &Sweeper{db: db, retention: retention, expired: expired, pace: worker.Pause, keep: keep}
 }

@@ -22,21 +22,20 @@ const (
 	batchTimeout = 8 * time.Second // of one transaction with all its attempts
 )
 
-// lanes are the batchers of a log: messages that arrive during a transaction share the next one. The
-// first message is written at once, alone, and the slower the disk, the larger the batches. A convo
-// belongs to one shard, so its messages are written in the order in which they arrive, unless the
-// convo is busy.
+// lanes are the batchers of a log: messages that arrive during a transaction share the next one.
+// The first message is written at once, alone; the slower the disk, the larger the batches. A convo
+// belongs to one shard, so its messages are written in the order in which they arrive, unless it is
+// busy.
 //
-// A transaction of a shard passes over convos that others have locked, so that they do not delay
-// other convos. The messages of such a busy convo go on to a lane of its own, which waits for the
-// lock. Messages that arrive later may overtake them.
+// A shard's transaction skips convos that others have locked. The messages of such a busy convo go
+// on to its own lane, which waits for the lock; later messages may overtake them.
 //
 // Large messages of all convos have one lane instead of the shards, so that small ones do not wait
-// for their bytes. If a large and a small message are sent to a convo at once, either can be first.
+// for their bytes. A large and a small message sent at once to a convo can be written in either
+// order.
 //
-// Every message goes through a shard or the large lane first, even if its convo has a lane. Only
-// members' messages are passed over there and go on to the convo's lane. So nobody else waits in
-// that lane, or learns from a wait that the convo exists.
+// Every message first goes through a shard or the large lane, where only members' messages are
+// skipped. So nobody else waits in a convo's lane, or learns from a wait that the convo exists.
 type lanes struct {
 	seed   maphash.Seed
 	shards []*batcher

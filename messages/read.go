@@ -72,9 +72,9 @@ var (
 
 // Read calls each with the messages of p in log order, and returns where the page ended. The
 // message is valid until each returns. If each returns false, the page ends before that message,
-// which must not be the first one. Errors: ErrConvoNotFound for strangers and for convos that do
-// not exist, ErrNotMember for former members, ErrInvalidCursor, those of p.Large. After an error the
-// caller drops what each got.
+// which must not be the first. Errors: ErrConvoNotFound for strangers and for convos that do not
+// exist, ErrNotMember for former members, ErrInvalidCursor, those of p.Large. After an error drop
+// what each got.
 func Read(ctx context.Context, q pgpool.Queryer, p Page, each func(*Message) bool) (end End, err error) {
 	r := reading{Page: p, each: each, upTo: math.MaxInt64, seqs: seqsOf(p.ConvoID), senders: map[string]syntax.DID{}}
 	if p.Behind != nil {
@@ -116,8 +116,8 @@ type reading struct {
 	senders map[string]syntax.DID
 }
 
-// runSmall reads messages up to the first one whose body is so large that a page of such bodies
-// could exceed SmallBytes. cut reports whether there is one.
+// runSmall reads messages up to the first large body: a page of such bodies could exceed
+// SmallBytes. cut reports whether there is one.
 func (r *reading) runSmall(ctx context.Context, q pgpool.Queryer) (cut bool, err error) {
 	limit, largest := r.Limit+1, r.SmallBytes/int64(r.Limit+1)
 	if r.Entries == CommitsOnly {
@@ -139,8 +139,7 @@ func (r *reading) runLarge(ctx context.Context, q pgpool.Queryer, bytes int64) (
 	return err
 }
 
-// read reads the rows of one of the statements. cut reports whether it has come to a body that the
-// statement left out.
+// read reads the rows of a statement. cut reports whether the statement left a body out.
 func (r *reading) read(rows pgx.Rows, err error) (cut bool, _ error) {
 	if err != nil {
 		return false, err
@@ -230,8 +229,8 @@ func (r *reading) senderOf(text []byte) syntax.DID {
 }
 
 // Commits calls each with the commits that create the epochs from ≤ epoch ≤ to, in order: at least
-// one, and no more than maxBytes of bodies. The commit is valid until each returns. If each returns
-// false, the commits end before it. After an error the caller drops what each got.
+// one, and no more than maxBytes of bodies. The commit is valid until each returns; if it returns
+// false, the commits end before it. After an error drop what each got.
 func Commits(
 	ctx context.Context, q pgpool.Queryer, w Window, from, to int64, limit int, maxBytes int64, each func(*Message) bool,
 ) (err error) {

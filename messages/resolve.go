@@ -26,11 +26,10 @@ func (e *lostError) Unwrap() error { return e.cause }
 // can be over by then.
 const lookupTimeout = 5 * time.Second
 
-// resolve looks up the outcome of the drafts of a lost transaction, and returns their final results.
-// A refusal needs no commit, so it is final, unless it is a conflict with a message of the same
-// transaction that was possibly not appended. A message was appended if the log has its key with
-// the same content, no matter which request appended it. If the log has no such message, the
-// outcome is unknown, because the old session is possibly still committing.
+// resolve looks up the outcome of the drafts of a lost transaction. A refusal is final, unless it
+// is a conflict with a message of the same transaction, which may not have been appended. A message
+// was appended if the log has its key with the same content, whichever request did it. Otherwise
+// the outcome is unknown, because the old session may still be committing.
 func (l *Log) resolve(ctx context.Context, drafts []Draft, results []Result, lost *lostError) []Result {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookupTimeout)
 	defer cancel()

@@ -39,12 +39,12 @@ type Draft struct {
 	Token     *serviceauth.Verified // used up in the transaction that judges the draft; nil: no token
 	Quota     *quota.Spending       // counts the message; nil: no quota
 
-	// InvalidAsset is ErrInvalidAsset or nil. It refuses the message if all else permits it, and no
-	// earlier request has sent it.
+	// InvalidAsset is ErrInvalidAsset or nil. It is checked last, so that a retry still gets its
+	// first answer.
 	InvalidAsset error
 
-	// Also queues statements that run behind the append, in its transaction. They also run if the draft
-	// is refused, or is a repetition. nil: there are none.
+	// Also, unless nil, queues statements that run after the append in its transaction, even if the
+	// draft is refused or is a repetition.
 	Also func(*pgx.Batch)
 
 	refusal error // of InvalidAsset or Quota
@@ -68,10 +68,10 @@ type Receipt struct {
 	Replayed bool      // an earlier request with the same key and content appended the message
 }
 
-// Result is the outcome of one draft. Err is nil, one of the refusals ErrConvoNotFound,
-// ErrNotMember, ErrConvoClosed, ErrWrongGroup, *EpochMismatchError, *quota.ExceededError,
-// *idem.ConflictError and serviceauth.ErrReplayed, or the reason why the draft was not judged:
-// ErrBusy, idem.ErrInProgress, idem.ErrUnknownOutcome, an error of the database.
+// Result is the outcome of one draft. Err is nil; a refusal (ErrConvoNotFound, ErrNotMember,
+// ErrConvoClosed, ErrWrongGroup, *EpochMismatchError, *quota.ExceededError, *idem.ConflictError,
+// serviceauth.ErrReplayed); or the reason why the draft was not judged (ErrBusy,
+// idem.ErrInProgress, idem.ErrUnknownOutcome, an error of the database).
 type Result struct {
 	Receipt
 	Err error
@@ -102,15 +102,15 @@ type Log struct {
 // Option changes a Log.
 type Option func(*Log)
 
-// WithShards sets how many transactions with messages the node can have in flight, besides those of
-// busy convos.
+// WithShards sets how many transactions with messages can be in flight, besides those of busy
+// convos.
 func WithShards(n int) Option {
 	return func(l *Log) { l.lanes.shards = l.newShards(n) }
 }
 
-// OnReserved runs the transactions that messages share on a pool of their own: a batch of hundreds
-// must not wait for a connection behind hundreds of single requests. It needs one connection for
-// each shard, one for large messages, and busyLanes more.
+// OnReserved runs shared transactions on a pool of their own, so that a batch of hundreds does not
+// wait for a connection behind single requests. It needs a connection for each shard, one for large
+// messages, and busyLanes more.
 func OnReserved(pool *pgxpool.Pool) Option {
 	return func(l *Log) { l.batches = pool }
 }
@@ -141,15 +141,13 @@ func NewLog(db *pgxpool.Pool, epochWindow int64, metrics idem.Metrics, log *slog
 	return l
 }
 
-// duplicateTimeout is how long a request waits for an equal one that is being written. It is as
-// long as the sessions' lock_timeout, which bounds the same wait where the other request is on
-// another node.
+// duplicateTimeout is how long a request waits for an equal one that is being written: as long as
+// lock_timeout, which bounds the wait if that one is on another node.
 const duplicateTimeout = 2 * time.Second
 
-// Send appends one message, in a transaction that it shares with messages that arrive at the same
-// time. It returns once the message is durable. The error is one of a Result, ErrOverloaded,
-// ErrClosed or ctx's. If ctx ends while the message waits, it is not written. If ctx ends later,
-// the transaction goes on.
+// Send appends one message, in a transaction that it shares with simultaneous messages, and returns
+// once the message is durable. The error is one of a Result, ErrOverloaded, ErrClosed or that of
+// ctx. If ctx ends while the message waits, it is not written; later, the transaction goes on.
 func (l *Log) Send(ctx context.Context, d Draft) (Receipt, error) {
 	ctx, span := tracing.Start(ctx, "append")
 	defer span.End()
@@ -179,10 +177,9 @@ func (l *Log) Send(ctx context.Context, d Draft) (Receipt, error) {
 	return r.Receipt, r.Err
 }
 
-// Append writes drafts in one transaction and returns a result for each, in order, once they are
-// durable. It waits for convos that other transactions have locked. The error is the first one of a
-// draft that could not be judged. It is for callers that have whole batches; a request to send one
-// message calls Send.
+// Append writes drafts in one transaction and returns their results, in order, once they are
+// durable. It waits for locked convos. The error is the first one of a draft that could not be
+// judged. Callers have whole batches; for one message see Send.
 func (l *Log) Append(ctx context.Context, drafts []Draft) ([]Result, error) {
 	results := l.write(ctx, drafts, true)
 	for _, r := range results {

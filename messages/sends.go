@@ -13,9 +13,9 @@ const (
 	mostSendBytes = 64 << 20 // of their bodies, or one message
 )
 
-// A node is busy while more than sendsOfCPU messages for each processor wait for their answers, and for
-// busyFor after that: the messages of a transaction are answered together, and for a moment few wait.
-// At half of the node's greatest rate, a tenth as many wait.
+// A node is busy while more than sendsOfCPU messages for each processor wait for their answers, and
+// for busyFor after that, because a transaction answers its messages together. At half of the
+// greatest rate of a node, a tenth as many wait.
 const (
 	sendsOfCPU = 16
 	busyFor    = 500 * time.Millisecond

@@ -28,10 +28,10 @@ const (
 	mostBlocking = 1000 // in all
 )
 
-// AuthoriseSignal judges a signal as judge judges a message: the sender is a member, the convo
-// is open, and the ciphertext is of its group and not more than window epochs behind. It returns the
-// members who have blocked the sender and must not get it. nobody says that too many people have:
-// then no member gets it. It locks and writes nothing. Errors: ErrConvoNotFound, ErrNotMember,
+// AuthoriseSignal judges a signal as judge judges a message: the sender is a member, the convo is
+// open, and the ciphertext is of its group and at most window epochs behind. It returns the members
+// who have blocked the sender and must not get it; nobody says that they are too many, and no
+// member gets it. It locks and writes nothing. Errors: ErrConvoNotFound, ErrNotMember,
 // ErrConvoClosed, ErrWrongGroup, *EpochMismatchError.
 func AuthoriseSignal(ctx context.Context, q pgpool.Queryer, s Signal, window int64) (hidden []syntax.DID, nobody bool,
 	err error) {

@@ -1,20 +1,19 @@
 package messages
 
-// A transaction that appends messages has two round trips. The first locks convos, and then reads by
-// what the drafts are judged: a statement keeps the snapshot that it began with, so the second one
-// sees what other transactions had committed before the locks were free. The second round trip
-// writes, and commits.
+// A transaction that appends messages has two round trips. The first locks convos, and then reads
+// what drafts are judged by, in a second statement, whose snapshot is newer than the locks. The
+// second round trip writes and commits.
 //
-// All transactions lock in the same order, so that they cannot deadlock: convos by their ids, tokens
-// by their ids, rows of push_convos by their keys.
+// All transactions lock in the same order, so that they cannot deadlock: convos and tokens by their
+// ids, rows of push_convos by their keys.
 
 // waitLonger lets the transaction of a busy convo wait for locks longer than a batch that convos
 // share does (pgpool.OpenReserved).
 const waitLonger = `SELECT set_config('lock_timeout', $1, true)`
 
-// lockFreeConvos locks the convos whose members the senders are, but not those that another
-// transaction has locked. A convo of which a sender is no member stays unlocked: a stranger cannot
-// delay a convo, and cannot learn from a wait that it exists. The rows are as of the lock.
+// lockFreeConvos locks the convos of which the senders are members, except those that another
+// transaction has locked. So a stranger cannot delay a convo, or learn from a wait that it exists.
+// The rows are as of the lock.
 //
 // A lateral join with LIMIT makes the planner use an index, even if it has no statistics.
 const lockFreeConvos = `
