@@ -36,9 +36,8 @@ const (
 var trim string
 
 // Add makes the Welcome that leads into epoch available to each recipient, inside the transaction
-// of its commit. It supersedes older Welcomes of the same devices, and of those that have ended it
-// keeps the newest keepEnded of each person. The Welcome does not depend on the KeyPackage from here
-// on. The caller holds the convo's lock.
+// of its commit. It supersedes older Welcomes of the same devices, and keeps the newest keepEnded
+// that have ended of each person. The caller holds the convo's lock.
 func Add(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, body []byte, to []Recipient) error {
 	n := len(to)
 	ids, dids, devices, refs := make([]uuid.UUID, n), make([]syntax.DID, n), make([]string, n), make([][]byte, n)

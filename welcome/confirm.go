@@ -43,10 +43,9 @@ type confirmation struct {
 }
 
 // Confirm ends a delivery. It returns the Welcome's state, and whether the recipient's membership
-// is a request. Success consumes the Welcome. A failure is recorded with its details, of which at
-// most 1,024 bytes are kept, and the Welcome can be fetched again. A confirmation that is repeated,
-// or that comes after the Welcome has ended, does not change the state. Confirmations that arrive
-// at the same time share a transaction.
+// is a request. Success consumes the Welcome. A failure is recorded with its details, cut to 1,024
+// bytes, and the Welcome can be fetched again. A repeated or late confirmation changes nothing.
+// Simultaneous confirmations share a transaction.
 //
 // Errors: ErrConvoNotFound, ErrNotMember, ErrNotFound (also if the Welcome was never fetched),
 // batch.ErrOverloaded, batch.ErrClosed, idem.ErrUnknownOutcome, those of ctx and of the database.
@@ -89,8 +88,8 @@ func cut(details string) string {
 	return details[:end]
 }
 
-// confirmTogether confirms in one transaction, each in a statement of its own: the audit log names
-// one recipient at a time, and a statement sees what the one before it did to the same Welcome.
+// confirmTogether confirms in one transaction, each in its own statement: the audit log names one
+// recipient at a time, and a statement sees what the one before did to the same Welcome.
 func (s *Service) confirmTogether(ctx context.Context, all []confirmation) ([]confirmed, error) {
 	statements := &pgx.Batch{}
 	results := make([]confirmed, len(all))

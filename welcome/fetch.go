@@ -21,9 +21,9 @@ const reasonFetch = "getWelcome"
 //go:embed openlease.sql
 var openLease string
 
-// Fetch gives the recipient its newest Welcome and opens a lease on it. While the lease is open,
-// Fetch gives the same bytes under the same lease, and does not restart the grace. Fetches that
-// arrive at the same time share a transaction.
+// Fetch gives the recipient its newest Welcome and opens a lease on it. Until the lease ends, Fetch
+// gives the same bytes under it, and does not restart the grace. Simultaneous fetches share a
+// transaction.
 //
 // Errors: ErrConvoNotFound, ErrNotMember, ErrNotFound, ErrConsumed, batch.ErrOverloaded,
 // batch.ErrClosed, idem.ErrUnknownOutcome, those of ctx and of the database.
