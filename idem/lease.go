@@ -22,8 +22,8 @@ const (
 	Failure Outcome = "failure" // the work was refused, and that is final
 )
 
-// ErrLeaseLost says that another attempt has taken the reservation over, or can do so because no
-// heartbeat was written in time. It is the cause with which the work's context ends.
+// ErrLeaseLost says that another attempt has, or can have, taken the reservation over, because no
+// heartbeat was written in time. It is the cause with which the context of the work ends.
 var ErrLeaseLost = errors.New("the lease was lost: another has taken the work over")
 
 // Done is the end of work outside the database.
@@ -36,16 +36,15 @@ type Done struct {
 }
 
 // Work does something outside the database. ctx ends when the lease is lost. An error means that
-// the work has no final outcome: the reservation is released, and the next attempt can begin at
-// once. Each holder of the key has a higher fence than the one before, so that the outside system
-// can refuse an old holder.
+// there is no final outcome, and the next attempt can begin at once. Each holder of the key has a
+// higher fence than the one before, so that the outside system can refuse an old holder.
 type Work func(ctx context.Context, fence int64) (Done, error)
 
-// Run is Do for work outside the database. It reserves the key in a transaction of its own before
-// the work begins. The holder extends the lease during the work, and records the outcome and its
-// effects in one transaction. If the holder dies, another takes over when the lease has expired,
-// with a higher fence. If the first holder is still alive, its heartbeat and its completion match
-// no row. So the outside system can see the work twice, and must recognise it by the key. Only the
+// Run is Do for work outside the database. It reserves the key in a transaction of its own, extends
+// the lease during the work, and records the outcome and its effects in one transaction. If the
+// holder dies, another takes over when the lease has expired, with a higher fence; a heartbeat or
+// completion of the first one then matches no row. So the outside system can see the work twice,
+// and must recognise it by the key. Only the database's clock counts.
 // database's clock counts.
 //
 // Errors besides the work's own: *ConflictError, *RunningError, ErrLeaseLost, ErrUnknownOutcome,
@@ -129,8 +128,8 @@ func (s *Store) acquire(ctx context.Context, req Request) (fence int64, first *A
 }
 
 // takeOver takes over a reservation that was released or whose lease has expired, and returns the
-// new fence. It returns 0 if there is another holder, or an answer. It is one compare-and-set: of
-// two attempts at once, one succeeds.
+// new fence; 0 if there is another holder, or an answer. It is one compare-and-set: of two attempts
+// at once, one succeeds.
 func (s *Store) takeOver(ctx context.Context, tx pgx.Tx, req Request) (fence int64, err error) {
 	hash := req.Input.Hash()
 	var expired bool
@@ -170,8 +169,8 @@ func (s *Store) takeOver(ctx context.Context, tx pgx.Tx, req Request) (fence int
 }
 
 // keep extends the lease every third of its length until end is called. The context ends with
-// ErrLeaseLost when another attempt has taken over, or when no heartbeat was written for the length
-// of a lease.
+// ErrLeaseLost when another attempt has taken over, or after the length of a lease without a
+// heartbeat.
 func (s *Store) keep(ctx context.Context, req Request, fence int64) (working context.Context, end func()) {
 	lease := req.Lease
 	working, cancel := context.WithCancelCause(ctx)
@@ -238,8 +237,8 @@ func (s *Store) extend(ctx context.Context, req Request, fence int64) (ours bool
 // maxLastError bounds the text of last_error, in characters.
 const maxLastError = 200
 
-// release ends the reservation after an attempt without a final outcome, and records why. If
-// another attempt has taken over, it does nothing.
+// release ends the reservation after an attempt without a final outcome, and records why, unless
+// another attempt has taken over.
 func (s *Store) release(ctx context.Context, req Request, fence int64, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
@@ -263,8 +262,8 @@ func (s *Store) release(ctx context.Context, req Request, fence int64, cause err
 	return nil
 }
 
-// finish records the outcome in one transaction with its effect. It checks the fence first: a
-// holder that has lost the lease changes nothing.
+// finish records the outcome in one transaction with its effect, unless the holder has lost the
+// lease (fence).
 func (s *Store) finish(ctx context.Context, req Request, fence int64, done Done) (Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
