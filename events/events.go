@@ -4,11 +4,11 @@
 //	outbox ──Sequencer──▶ events ──Hub──▶ Subscriptions
 //	                         └──catchUp──▶─────┘
 //
-// One node at a time is the leader. Its Sequencer moves committed rows from the outbox into the
-// table events. There each gets its place in the stream: stream_seq 1, 2, 3 …. The Hub of every node
-// reads the end of that table once for all its subscriptions, and hands each event to those that it
-// concerns. A Subscription that is behind reads the table itself (catchUp). Once it has caught up it
-// is live: the Hub hands it its events. No event is missed or repeated at this change.
+// One node at a time leads: its Sequencer moves committed rows from the outbox into the table
+// events, where each gets its place in the stream: stream_seq 1, 2, 3 …. The Hub of every node
+// reads the end of that table once for all its subscriptions. A Subscription that is behind reads
+// the table itself (catchUp) until it is live, and gets its events from the Hub. No event is missed
+// or repeated at this change.
 //
 // The stream alone decides who is entitled to an event of a convo: those whose last membership
 // event before it says that they joined. The roster is read only for people whose membership has
@@ -77,8 +77,8 @@ func (e *Event) withoutEntry() *Event {
 	}
 }
 
-// Message returns the log entry of the event, or nil if its kind has none. The entry is loaded once
-// Next has returned the event.
+// Message returns the log entry of the event, or nil if its kind has none. It is loaded once Next
+// has returned the event.
 func (e *Event) Message() *messages.Message { return e.entry.Load() }
 
 // Number is the event's cursor as an integer. Numbers ascend, over generations too.
