@@ -1,7 +1,7 @@
 // Package idem makes a write safe to repeat. A request that carries an idempotency key leaves a
 // record in the same transaction as its effect, so that neither can exist without the other. A
 // repetition finds the record and gets the first answer, byte for byte. docs/IDEMPOTENCY.md has the
-// lifetimes, docs/STATES.md the states.
+// lifetimes, docs/ARCHITECTURE.md the states.
 //
 // Do is for a write whose effects are all in PostgreSQL. It inserts the record first, and its
 // unique index is the lock: a concurrent repetition waits, and then reads the record, or runs if

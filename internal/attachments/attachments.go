@@ -34,7 +34,7 @@ const PartSize = 1 << 20
 // DefaultMaxSize is how large an attachment can be unless the operator sets another limit.
 const DefaultMaxSize = 50 << 20
 
-// State is the state of an attachment: see docs/STATES.md.
+// State is the state of an attachment: see docs/ARCHITECTURE.md.
 type State string
 
 // The states.

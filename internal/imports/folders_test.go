@@ -1,11 +1,11 @@
 package imports_test
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -32,54 +32,47 @@ func TestTopLevelFolders(t *testing.T) {
 	}
 }
 
-var quoted = regexp.MustCompile("`([^`]+)`")
-
-// The page's table of folders names each package, or a folder above it, and each table's owner.
+// The page's table of packages has each package, and what its comment says first. It does not run
+// beside TestTables: with -update both write the page.
 func TestFolders(t *testing.T) {
-	t.Parallel()
-	text, err := os.ReadFile(filepath.Join(root, tablesPage))
+	const begins, ends = "\n## Packages\n", "<!-- end -->\n"
+	name := filepath.Join(root, tablesPage)
+	text, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := splitPage(string(text))
-	if err != nil {
-		t.Fatal(err)
+	before, section, found := strings.Cut(string(text), begins)
+	intro, section, marked := strings.Cut(section, generatedMark)
+	got, after, closed := strings.Cut(section, ends)
+	if !found || !marked || !closed {
+		t.Fatalf("%s has no section Packages with a generated table", tablesPage)
 	}
-	_, section, found := strings.Cut(string(text), "\n## Folders\n")
-	section, _, ends := strings.Cut(section, "\n## ")
-	if !found || !ends {
-		t.Fatalf("%s has no section Folders, or it is the last one", tablesPage)
-	}
-	owners := map[string]string{}
-	var folders []string
-	for line := range strings.Lines(section) {
-		cells := strings.Split(strings.TrimSpace(line), "|")
-		if len(cells) != 5 || !strings.HasPrefix(cells[1], " `") {
-			continue
-		}
-		for i, name := range quoted.FindAllStringSubmatch(cells[1], -1) {
-			folders = append(folders, name[1])
-			for _, table := range quoted.FindAllStringSubmatch(cells[3], -1) {
-				if i == 0 {
-					owners[table[1]] = name[1]
-				}
-			}
-		}
-	}
-	for _, folder := range folders {
-		if info, err := os.Stat(filepath.Join(root, folder)); err != nil || !info.IsDir() {
-			t.Errorf("%s names %s, which is no folder", tablesPage, folder)
-		}
-	}
+	var want strings.Builder
+	want.WriteString("| package | it |\n|---|---|\n")
 	for _, p := range list(t, "./...") {
-		if !slices.ContainsFunc(folders, func(folder string) bool { return below(p.name(), folder) }) {
-			t.Errorf("%s, table of folders: neither %s nor a folder above it is there", tablesPage, p.name())
+		if p.Doc != "" {
+			_, says, _ := strings.Cut(strings.TrimPrefix(p.Doc, "Package "), " ")
+			if rest, command := strings.CutPrefix(p.Doc, "Command "); command {
+				_, says, _ = strings.Cut(rest, " ")
+			}
+			fmt.Fprintf(&want, "| `%s` | %s |\n", p.name(), strings.TrimRight(says, ".:"))
 		}
 	}
-	if diff := cmp.Diff(page.owners(), owners); diff != "" {
-		t.Errorf("%s: owners by the table of tables (-) and by that of folders (+):\n%s", tablesPage, diff)
+	if *update {
+		got = want.String()
+		page := before + begins + intro + generatedMark + got + ends + after
+		if err := os.WriteFile(name, []byte(page), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(want.String(), got); diff != "" {
+		t.Errorf("%s differs from the comments of packages (-want +got):\n%s\nto write it: "+
+			"go test ./internal/imports -run TestFolders -update", tablesPage, diff)
 	}
 }
+
+// generatedMark stands above a table that a test writes.
+const generatedMark = "<!-- generated -->\n"
 
 var started = regexp.MustCompile(`\brounds\.Every\("([^"]+)"`)
 

@@ -228,6 +228,7 @@ type foreignRule struct {
 // pkg is what go list prints of a package.
 type pkg struct {
 	ImportPath                         string
+	Doc                                string // the first sentence of its comment
 	Imports, TestImports, XTestImports []string
 }
 
@@ -344,7 +345,8 @@ func TestViolations(t *testing.T) {
 // list runs go list in the module's root.
 func list(t *testing.T, args ...string) []pkg {
 	t.Helper()
-	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Imports,TestImports,XTestImports"}, args...)...)
+	const fields = "-json=ImportPath,Doc,Imports,TestImports,XTestImports"
+	cmd := exec.Command("go", append([]string{"list", fields}, args...)...)
 	cmd.Dir = "../.."
 	lookAtSources(t, cmd.Dir)
 	out, err := cmd.Output()

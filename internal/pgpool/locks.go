@@ -11,8 +11,8 @@ import (
 )
 
 // TxLock is an advisory lock that a transaction holds until its end: one lock for each subject, such
-// as an account. docs/INTERNALS.md says in which order locks are taken. A statement behind the lock
-// sees what it has waited for, the statement that waits does not.
+// as an account. docs/ARCHITECTURE.md says in which order locks are taken. A statement behind the
+// lock sees what it has waited for, the statement that waits does not.
 type TxLock string
 
 // The locks of transactions. All are here, so that no two have one key.
