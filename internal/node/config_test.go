@@ -2,12 +2,11 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -420,25 +419,34 @@ func TestEnvFile(t *testing.T) {
 	}
 }
 
-// The page of settings has every setting, in the order of --help, and no other.
+// The page of settings has every setting, its default, and the text of --help about it.
 func TestSettingsPage(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/SETTINGS.md")
-	if err != nil {
-		t.Fatal(err)
+	const name = "SETTINGS.md"
+	before, rest, begins := strings.Cut(readPage(t, name), tableBegins)
+	got, after, ends := strings.Cut(rest, tableEnds)
+	if !begins || !ends {
+		t.Fatalf("docs/%s lacks the marks of its table", name)
 	}
-	var want []string
+	var want strings.Builder
+	want.WriteString("| variable | default | meaning |\n|---|---|---|\n")
 	for _, s := range settings {
-		want = append(want, s.env)
+		value := "none"
+		if s.value != "" {
+			value = "`" + s.value + "`"
+		}
+		fmt.Fprintf(&want, "| `%s` | %s | %s |\n", s.env, value, s.usage)
 	}
-	var got []string
-	for _, row := range regexp.MustCompile("(?m)^\\| `(MLSD_[A-Z0-9_]+)` \\|").FindAllStringSubmatch(string(page), -1) {
-		got = append(got, row[1])
+	if *update {
+		got = want.String()
+		page := before + tableBegins + got + tableEnds + after
+		if err := os.WriteFile(filepath.Join("../../docs", name), []byte(page), 0o666); err != nil {
+			t.Fatal(err)
+		}
 	}
-	slices.Sort(want)
-	slices.Sort(got)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("docs/SETTINGS.md lists other settings (-settings +page):\n%s", diff)
+	if diff := cmp.Diff(want.String(), got); diff != "" {
+		t.Errorf("docs/%s differs from what the program says (-want +got):\n%s\nto write it: "+
+			"go test ./internal/node -run TestSettingsPage -update", name, diff)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-var update = flag.Bool("update", false, "write the table of docs/"+metricsPage)
+var update = flag.Bool("update", false, "write the tables of docs/"+metricsPage+" and docs/SETTINGS.md")
 
 // metricsPage is the page of metrics, in docs. Its table stands between two marks.
 const (

@@ -55,26 +55,26 @@ var settings = append([]setting{
 	one("MLSD_ENV_FILE", "file with settings, one NAME=VALUE a line; a variable or flag wins over it", "", func(*Config, string) error {
 		return nil // choose reads it
 	}),
-	one("MLSD_LISTEN", "address of the public listener", "127.0.0.1:8080",
+	one("MLSD_LISTEN", "address of the public listener; unless it is on loopback, MLSD_SERVICE_DID must be set", "127.0.0.1:8080",
 		text(func(c *Config) *string { return &c.Listen }, checkAddress)),
-	one("MLSD_ADMIN_LISTEN", "address of the admin listener (metrics, health, profiles)", "127.0.0.1:8081",
+	one("MLSD_ADMIN_LISTEN", "address of the admin listener: console, metrics, health, checks, profiles; unless it is on loopback, MLSD_ADMIN_TOKEN must be set", "127.0.0.1:8081",
 		text(func(c *Config) *string { return &c.AdminListen }, checkAddress)),
-	secret("MLSD_ADMIN_TOKEN", "token for everything on the admin listener, or file:PATH; needed unless that is on loopback", adminToken, nil),
+	secret("MLSD_ADMIN_TOKEN", "token for everything on the admin listener, 16 characters or more, or file:PATH", adminToken, nil),
 	secret("MLSD_ADMIN_READ_TOKEN", "token for what changes nothing there: checks, admin methods that read, or file:PATH", readToken, nil),
 	secret("MLSD_ADMIN_METRICS_TOKEN", "token for metrics and nothing else there, or file:PATH", metricsToken, nil),
-	one("MLSD_ADMIN_HOSTS", "further names and addresses of the admin listener, comma separated", "", func(c *Config, v string) error {
+	one("MLSD_ADMIN_HOSTS", "further names and addresses of the admin listener, comma separated; a request with another Host is refused", "", func(c *Config, v string) error {
 		c.Admin.Hosts = strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' })
 		return nil
 	}),
 	one("MLSD_ADMIN_URL", "where mlsd admin finds the admin listener; empty: MLSD_ADMIN_LISTEN on this machine", "",
 		text(func(c *Config) *string { return &c.Admin.URL }, checkURL)),
-	secret("MLSD_DATABASE_URL", "PostgreSQL to use, or file:PATH; empty: one of mlsd's own", databaseURL, checkDatabaseURL),
+	secret("MLSD_DATABASE_URL", "PostgreSQL to use, or file:PATH; several hosts: a primary and its standbys; empty: one of mlsd's own", databaseURL, checkDatabaseURL),
 	secret("MLSD_READ_DATABASE_URL", "standby of that PostgreSQL, to read pages and exports from, or file:PATH; empty: none", readDatabaseURL, checkDatabaseURL),
 	one("MLSD_WAIT_FOR_DATABASE", "how long that PostgreSQL may take to answer at the start, such as 60s; 0: one attempt", "0s", func(c *Config, v string) (err error) {
 		c.WaitForDatabase, err = notNegative(v)
 		return err
 	}),
-	one("MLSD_DATA_DIR", "directory of mlsd's own PostgreSQL; empty: the user's data directory", "",
+	one("MLSD_DATA_DIR", "directory of mlsd's own PostgreSQL; empty: mlsd in XDG_DATA_HOME or ~/.local/share, as root /var/lib/mlsd", "",
 		text(func(c *Config) *string { return &c.DataDir }, nil)),
 	one("MLSD_WAL_ARCHIVE", "directory to which mlsd's own PostgreSQL copies its WAL, for restores to a moment; empty: none", "",
 		text(func(c *Config) *string { return &c.WALArchive }, nil)),
@@ -87,7 +87,7 @@ var settings = append([]setting{
 		}
 		return nil
 	}),
-	one("MLSD_PUBLIC_URL", "where clients reach the service; empty: what a did:web says", "",
+	one("MLSD_PUBLIC_URL", "where clients reach the service; empty: what a did:web says; another DID needs it", "",
 		text(func(c *Config) *string { return &c.PublicURL }, checkURL)),
 	one("MLSD_PLC_URL", "PLC directory", "https://plc.directory", func(c *Config, v string) error {
 		c.PLCURL = v
@@ -103,15 +103,15 @@ var settings = append([]setting{
 		c.Welcomes.Grace, err = positive(v)
 		return err
 	}),
-	one("MLSD_WELCOME_ON_GRACE_EXPIRY", "release or consume a Welcome that was not confirmed", string(welcome.Release), func(c *Config, v string) error {
+	one("MLSD_WELCOME_ON_GRACE_EXPIRY", "what happens to a Welcome that was not confirmed: release (it can be fetched again) or consume (silence counts as success)", string(welcome.Release), func(c *Config, v string) error {
 		c.Welcomes.OnExpiry = welcome.ExpiryPolicy(v)
 		return oneOf(v, string(welcome.Release), string(welcome.Consume))
 	}),
-	one("MLSD_EVENT_RETENTION", "how long events are kept for subscribers that were away, at least", "168h", func(c *Config, v string) (err error) {
+	one("MLSD_EVENT_RETENTION", "how long events are kept for subscribers that were away, at least; up to a day more", "168h", func(c *Config, v string) (err error) {
 		c.EventRetention, err = positive(v)
 		return err
 	}),
-	one("MLSD_MESSAGE_RETENTION", "how long messages are kept, a day longer than events at least; 0: for ever; empty: for ever, with a warning", "", func(c *Config, v string) (err error) {
+	one("MLSD_MESSAGE_RETENTION", "how long application messages are kept, a day longer than events at least; 0: for ever; empty: for ever, with a warning", "", func(c *Config, v string) (err error) {
 		if c.KeptUnasked = v == ""; c.KeptUnasked {
 			return nil
 		}
@@ -121,24 +121,24 @@ var settings = append([]setting{
 	one("MLSD_ATTACHMENTS", "where attachments are kept: a directory, a bucket such as https://s3.example.com/BUCKET, or off; "+
 		"empty: MLSD_DATA_DIR with mlsd's own PostgreSQL, else off", "",
 		func(c *Config, v string) error { return c.Attachments.parse(v) }),
-	one("MLSD_ATTACHMENT_MAX_SIZE", "how large an attachment can be", "50MiB", func(c *Config, v string) (err error) {
+	one("MLSD_ATTACHMENT_MAX_SIZE", "how large an attachment can be, 1GiB at most", "50MiB", func(c *Config, v string) (err error) {
 		if c.Attachments.MaxSize, err = amount(v, true); err == nil && (c.Attachments.MaxSize < 1 || c.Attachments.MaxSize > 1<<30) {
 			err = errors.New("want 1 byte to 1GiB, such as 50MiB")
 		}
 		return err
 	}),
-	one("MLSD_S3_ACCESS_KEY", "access key of the bucket", "",
+	one("MLSD_S3_ACCESS_KEY", "access key of the bucket, which may put, get, delete and list objects", "",
 		text(func(c *Config) *string { return &c.Attachments.S3.Key }, nil)),
 	secret("MLSD_S3_SECRET_KEY", "its secret key, or file:PATH", s3Secret, nil),
 	one("MLSD_IDEMPOTENCY_TTL", "how long idempotency records last, by operation, comma separated: createConvo=48h,addMembers=24h", "", func(c *Config, v string) (err error) {
 		c.Lifetimes, err = c.Lifetimes.WithLives(v)
 		return err
 	}),
-	one("MLSD_IDEMPOTENCY_LEASE", "how long work outside the database is trusted without a heartbeat, by operation: push=1m,default=5m", "", func(c *Config, v string) (err error) {
+	one("MLSD_IDEMPOTENCY_LEASE", "how long work outside the database is trusted without a heartbeat, by operation, 15s to 1h: push=1m,default=5m", "", func(c *Config, v string) (err error) {
 		c.Lifetimes, err = c.Lifetimes.WithLeases(v)
 		return err
 	}),
-	one("MLSD_APNS_KEY_FILE", "key (.p8) for Apple's push service; empty: none", "",
+	one("MLSD_APNS_KEY_FILE", "key (.p8) for Apple's push service; set all three or none", "",
 		text(func(c *Config) *string { return &c.APNs.File }, nil)),
 	one("MLSD_APNS_KEY_ID", "id of that key", "",
 		text(func(c *Config) *string { return &c.APNs.KeyID }, nil)),
@@ -146,22 +146,22 @@ var settings = append([]setting{
 		text(func(c *Config) *string { return &c.APNs.TeamID }, nil)),
 	one("MLSD_APNS_HOST", "URL that stands for Apple's push service (tests)", "",
 		text(func(c *Config) *string { return &c.APNsHost }, checkURL)),
-	onOff("MLSD_PUSH_WEBHOOKS", "let devices register a URL that is called for a push", "true", func(c *Config) *bool { return &c.Webhooks }),
+	onOff("MLSD_PUSH_WEBHOOKS", "let devices register a URL that is called for a push: https, public hosts, port 443", "true", func(c *Config) *bool { return &c.Webhooks }),
 	one("MLSD_MESSAGE_EPOCH_WINDOW", "how many epochs a message can be behind its convo", "0", func(c *Config, v string) (err error) {
 		if c.EpochWindow, err = strconv.ParseInt(v, 10, 32); err != nil || c.EpochWindow < 0 {
 			return errors.New("want a whole number such as 3, or 0")
 		}
 		return nil
 	}),
-	one("MLSD_RATE_DID", "requests of one DID: per second, and at once", "20/400",
+	one("MLSD_RATE_DID", "units of one DID: per second, and at once; most requests cost one", "20/400",
 		bucket(400, func(c *Config) *api.Rate { return &c.Rates.DID })),
-	one("MLSD_RATE_IP", "requests of one IP address: per second, and at once", "200/2000",
+	one("MLSD_RATE_IP", "requests of one address whose caller is not known: per second, and at once", "200/2000",
 		bucket(2000, func(c *Config) *api.Rate { return &c.Rates.IP })),
-	one("MLSD_ADMIT", "whose requests are served: open (everybody's), allowlist (those of MLSD_ADMIT_FILE) or closed (those of accounts that are known here)", string(accounts.ModeOpen), func(c *Config, v string) error {
+	one("MLSD_ADMIT", "whose requests are served: open (everybody's), allowlist (those of MLSD_ADMIT_FILE) or closed (those of accounts that have something here)", string(accounts.ModeOpen), func(c *Config, v string) error {
 		c.Admit = accounts.Mode(v)
 		return oneOf(v, string(accounts.ModeOpen), string(accounts.ModeAllowlist), string(accounts.ModeClosed))
 	}),
-	one("MLSD_ADMIT_FILE", "file with the DIDs that are served with MLSD_ADMIT=allowlist, one a line", "",
+	one("MLSD_ADMIT_FILE", "file with the DIDs that are served with MLSD_ADMIT=allowlist, one a line; read again when it changes, and on SIGHUP", "",
 		text(func(c *Config) *string { return &c.AdmitFile }, nil)),
 	one("MLSD_RELAY_URL", "relay, PDS or Jetstream that says which accounts are deactivated, taken down or deleted, and whose keys changed; empty: none is followed", "", func(c *Config, v string) (err error) {
 		if c.RelayURL = v; v != "" {
@@ -173,7 +173,7 @@ var settings = append([]setting{
 		c.EraseAfter, err = notNegative(v)
 		return err
 	}),
-	one("MLSD_TRUSTED_PROXIES", "networks whose X-Forwarded-For is believed, comma separated", "", func(c *Config, v string) error {
+	one("MLSD_TRUSTED_PROXIES", "networks whose X-Forwarded-For is believed, comma separated: 10.0.0.0/8,fd00::/8", "", func(c *Config, v string) error {
 		for _, text := range strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' }) {
 			network, err := netip.ParsePrefix(text)
 			if err != nil {
@@ -191,7 +191,7 @@ var settings = append([]setting{
 		}
 		return nil
 	}),
-	one("MLSD_REQUEST_RETENTION", "how long records of single requests are kept, 1h to 7d", "72h", func(c *Config, v string) (err error) {
+	one("MLSD_REQUEST_RETENTION", "how long records of single requests are kept, 1h to 7d; a million rows at most", "72h", func(c *Config, v string) (err error) {
 		if c.Requests.Keep, err = positive(v); err == nil && (c.Requests.Keep < time.Hour || c.Requests.Keep > 7*24*time.Hour) {
 			err = errors.New("want 1h to 7d, such as 72h")
 		}
