@@ -43,10 +43,10 @@ func pages(t *testing.T) map[string]string {
 	return found
 }
 
-// The page for operators has the lifetime and the floor of every operation. Finding S5.
+// The page about keys has the lifetime and the floor of every operation. Finding S5.
 func TestLifetimesPage(t *testing.T) {
 	t.Parallel()
-	page := pages(t)["docs/OPERATING.md"]
+	page := pages(t)["docs/IDEMPOTENCY.md"]
 	rows := regexp.MustCompile("(?m)^\\| (`.+) \\| `(\\w+)` \\| `(\\w+)` \\| .+ \\|$").FindAllStringSubmatch(page, -1)
 	for _, o := range api.Lifetimes().All() {
 		if o.NSID == "" {
@@ -59,7 +59,7 @@ func TestLifetimesPage(t *testing.T) {
 				least == o.Least.Life
 		})
 		if !found {
-			t.Errorf("docs/OPERATING.md does not say that a record of %s lasts %s, and at least %s", o.Name(), o.Life,
+			t.Errorf("docs/IDEMPOTENCY.md does not say that a record of %s lasts %s, and at least %s", o.Name(), o.Life,
 				o.Least.Life)
 		}
 	}
