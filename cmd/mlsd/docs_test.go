@@ -1,6 +1,8 @@
 package main
 
 import (
+	"flag"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -11,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/urfave/cli/v3"
 
 	"mlsd/api"
@@ -18,6 +21,8 @@ import (
 )
 
 const root = "../.."
+
+var update = flag.Bool("update", false, "write the generated tables of docs")
 
 // pages returns the documents by their paths from the module's root.
 func pages(t *testing.T) map[string]string {
@@ -180,6 +185,71 @@ func TestCommands(t *testing.T) {
 	}
 	if checked < 5 {
 		t.Errorf("only %d commands in the documents", checked)
+	}
+}
+
+// The pages for operators have a row for every command of mlsd admin and of mlsd inspect, with what
+// --help says of it.
+func TestCommandsPage(t *testing.T) {
+	admin := adminCommand(nil, io.Discard)
+	var rows strings.Builder
+	for _, noun := range admin.Commands {
+		for _, c := range noun.Commands {
+			final := slices.ContainsFunc(operator.Methods(), func(m operator.Method) bool {
+				return m.Noun == noun.Name && m.Verb == c.Name && m.Final
+			})
+			rows.WriteString(commandRow(noun.Name+" ", c, final))
+		}
+	}
+	generated(t, "docs/ADMIN.md", "Commands", "| command | does |\n|---|---|\n"+rows.String())
+	rows.Reset()
+	for _, c := range inspectCommand(io.Discard).Commands {
+		rows.WriteString(commandRow("", c, false))
+	}
+	generated(t, "docs/OPERATING.md", "mlsd inspect", "| question | answer |\n|---|---|\n"+rows.String())
+}
+
+// commandRow is a row about a command. After a final one there is no way back.
+func commandRow(prefix string, c *cli.Command, final bool) string {
+	typed, says := prefix+c.Name, c.Usage
+	for _, f := range c.Flags {
+		name := f.Names()[0]
+		if _, onOff := f.(*cli.BoolFlag); onOff {
+			typed += " [--" + name + "]"
+		} else {
+			typed += " [--" + name + " " + strings.ToUpper(name) + "]"
+		}
+	}
+	if c.ArgsUsage != "" {
+		typed += " " + c.ArgsUsage
+	}
+	if final {
+		says += ". There is no way back"
+	}
+	return fmt.Sprintf("| `%s` | %s |\n", typed, says)
+}
+
+// generated expects a table between marks in a section of a page. With -update it writes it.
+func generated(t *testing.T, path, heading, want string) {
+	t.Helper()
+	const begins, ends = "<!-- generated -->\n", "<!-- end -->\n"
+	page := pages(t)[path]
+	before, section, found := strings.Cut(page, "\n## "+heading+"\n")
+	intro, rest, marked := strings.Cut(section, begins)
+	got, after, closed := strings.Cut(rest, ends)
+	if !found || !marked || !closed {
+		t.Fatalf("%s has no generated table below %q", path, heading)
+	}
+	if *update {
+		got = want
+		page = before + "\n## " + heading + "\n" + intro + begins + got + ends + after
+		if err := os.WriteFile(filepath.Join(root, path), []byte(page), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s, %s, differs from what the program says (-want +got):\n%s\nto write it: "+
+			"go test ./cmd/mlsd -run %s -update", path, heading, diff, t.Name())
 	}
 }
 

@@ -633,15 +633,3 @@ func TestAdminPush(t *testing.T) {
 	w.operate("push", "drop", did, waiting.String()).fails("PushJobEnded")
 	w.operate("push", "retry", did, uuid.NewString()).fails("PushJobNotFound")
 }
-
-// The page for operators has a row for every command.
-func TestAdminPage(t *testing.T) {
-	t.Parallel()
-	page := pages(t)["docs/ADMIN.md"]
-	for _, m := range operator.Methods() {
-		command := "| `" + m.Noun + " " + m.Verb
-		if !m.Command && !strings.Contains(page, command+" ") && !strings.Contains(page, command+"`") {
-			t.Errorf("docs/ADMIN.md has no row %s", command)
-		}
-	}
-}
