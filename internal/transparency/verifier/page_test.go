@@ -1,22 +1,37 @@
 package verifier_test
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"mlsd/internal/transparency/verifier"
 )
+
+const (
+	pageName = "../../../docs/TRANSPARENCY.md"
+	// Its table of cheating servers stands between these.
+	tableBegins = "## What it says\n\n<!-- generated -->\n"
+	tableEnds   = "<!-- end -->\n"
+)
+
+func page(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(pageName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
 
 // part returns what the page has behind a mark, up to the next heading.
 func part(t *testing.T, mark string) string {
 	t.Helper()
-	page, err := os.ReadFile("../../../docs/TRANSPARENCY.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, text, ok := strings.Cut(string(page), "<!-- checked: "+mark+" -->\n")
+	_, text, ok := strings.Cut(page(t), "<!-- checked: "+mark+" -->\n")
 	if !ok {
 		t.Fatalf("docs/TRANSPARENCY.md has no mark %q", mark)
 	}
@@ -42,10 +57,24 @@ func TestPage(t *testing.T) {
 	if !strings.Contains(part(t, "leaf"), "```\n"+string(e.Record())+"```\n") {
 		t.Errorf("the example of a leaf should be:\n%s", e.Record())
 	}
-	table := part(t, "cheats")
+	var want strings.Builder
+	want.WriteString("| a server that cheats | the client says |\n|---|---|\n")
 	for _, c := range cheats {
-		if !strings.Contains(table, "\n| "+c.name+" | "+c.want+" |\n") {
-			t.Errorf("the table lacks: | %s | %s |", c.name, c.want)
+		fmt.Fprintf(&want, "| %s | %s |\n", c.name, c.want)
+	}
+	before, rest, begins := strings.Cut(page(t), tableBegins)
+	got, after, ends := strings.Cut(rest, tableEnds)
+	if !begins || !ends {
+		t.Fatal("docs/TRANSPARENCY.md lacks the marks of its table")
+	}
+	if *update {
+		got = want.String()
+		if err := os.WriteFile(pageName, []byte(before+tableBegins+got+tableEnds+after), 0o666); err != nil {
+			t.Fatal(err)
 		}
+	}
+	if diff := cmp.Diff(want.String(), got); diff != "" {
+		t.Errorf("the table of docs/TRANSPARENCY.md (-want +got):\n%s\nto write it: "+
+			"go test ./internal/transparency/verifier -run TestPage -update", diff)
 	}
 }

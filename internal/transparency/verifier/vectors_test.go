@@ -20,7 +20,7 @@ import (
 	"mlsd/internal/transparency/verifier"
 )
 
-var update = flag.Bool("update", false, "write testdata/vectors.json")
+var update = flag.Bool("update", false, "write testdata/vectors.json and the table of docs/TRANSPARENCY.md")
 
 // vectors is what verifiers in other languages are tested with. Hashes and salts are in hexadecimal,
 // times in milliseconds. The runs say what each verifier asks, in which order, and what it finds.

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// promise is a promise of a page, in a few words, and the tests that would break with it.
+type promise struct{ says, tests string }
+
+// promises returns the promises of pages, which stand there below "Shown by".
+func promises() map[string][]promise {
+	return map[string][]promise{
+		"SECURITY.md": {
+			{"[entitlement](#in-scope): strangers and former members", "TestStrangers TestFormerMemberSeesNothingMove TestRemovedMemberReadsNothing TestGlobalKey TestEntitlement"},
+			{"exactly once", "TestHundredAtOnce TestKillBetweenCommitAndAnswer TestKillAtRandom"},
+			{"MLS at the server", "TestVerifiedCommit TestOneCommitPerEpoch TestPublishRefusals TestGhost"},
+			{"tokens and sessions", "TestValidateRefusesForms TestUseAcrossNodes TestForgedSessions TestOldSessions TestDeleteSession TestSessionOfAnotherDevice"},
+			{"the server as a weapon", "TestDNSRebinding TestRedirectIsNotFollowed TestWebhookDialer TestChallenge TestChallengesAreBounded"},
+			{"resources", "TestSlowestIsCut TestForgerLeavesLookups TestKnownAccountsOfOneDomain TestNobodyStarves TestQuotas"},
+			{"secrets in logs, answers and spans", "TestNoSecretLeaves TestLogNamesNobody TestAuditHoldsNoContent TestStreamFails TestTraceOfMessage"},
+			{"[1, 2](#trust-model): what the server sees", "TestAuditHoldsNoContent TestStoredHashes"},
+			{"3: a caller is the `iss`; what a session stands for", "TestSubImpersonation TestReplayBeforeAuth TestSession TestWhatAStolenSessionCannotDo TestSessionLastsHours"},
+			{"4: who says what an account is", "TestResolve TestForget TestLifeOfAnAccount"},
+			{"5: a PDS acts for its users", "TestThroughAPDS"},
+			{"6: what is checked of commits; a server that lies is noticed", "TestVerifiedCommit TestCheatingServersAreCaught"},
+			{"7: keys that sign sessions and heads", "TestRotation TestRestored TestClientsFollowARotation TestLogNamesNobody"},
+			{"8: the admin listener, and who reads exports", "TestReadingAnExportIsRecorded TestWrongTokensAreSlowed TestBrowsersCannotReadTheAdminListener TestAdminTokens TestOpenAdminListenerNeedsAToken TestSessionCookie TestOtherSitesAreRefused"},
+			{"9: pushes carry no content", "TestPushCarriesNoContent"},
+			{"10: `X-Forwarded-For`", "TestProxies TestWaitingConnectionsOfAll"},
+		},
+		"docs/ACCOUNTS.md": {
+			{"a request of an account that is refused has no effect", "TestRefusedAccounts TestRefusedTokenIsNotUsedUp TestGateRefusesEverybodyUntilItIsLoaded TestWhoLeavesNoRow"},
+			{"within a second: tickets, sessions, streams, pushes, KeyPackages", "TestSubscriptionThatBeginsTooLate TestSessionsEndWithTheirAccount TestStreamsOfRefusedAccounts TestRefusedAccountIsNotCalled TestKeyPackagesOfRefusedAccounts TestGateOfTwoNodes"},
+			{"exports and erasures of accounts that are refused", "TestMyDataOfRefusedAccounts"},
+			{"a part of the rate", "TestLimitedAccount TestAdminAccountLimit"},
+			{"more refused accounts than a node remembers", "TestGateWithTooManyRefused TestGateWithoutItsDatabase"},
+			{"[whom the node admits](#whom-the-node-admits)", "TestModeAllowlist TestAllowlist TestBrokenAllowlist TestAllowlistAgain TestBrokenAdmitFile TestModeClosed TestClosedNode"},
+			{"[what the network says](#what-the-network-says-of-accounts): events and their effect", "TestLifeOfAnAccount TestStatesOfCopiesHaveNoEffect TestIdentities TestJetstream TestAccountsOfAPDS TestBlockAndStatusAreApart"},
+			{"one node follows, and goes on where another ended", "TestOneNodeFollows TestReconnect TestLostSession"},
+			{"what a relay can do", "TestStatusOfUnknownAccountsIsNotStored TestOlderStatementsHaveNoEffect TestGarbage"},
+			{"what it does not say: tokens end within an hour, sessions within six", "TestValidateRefusesCheaply TestSessionLastsHours"},
+			{"gaps are counted", "TestGaps"},
+			{"[the tables](#the-tables): no row means active", "TestAdminAccountShow TestErasureEndsALimit"},
+		},
+		"docs/ERASURE.md": {
+			{"[what an erasure does](#what-an-erasure-does): nothing names the account; others keep theirs", "TestAdminAccountErase TestEraseMyAccount TestErasureOfManyWelcomes TestErasureKeepsTheTree TestAttachmentErasure TestNamed TestPrivacyPage"},
+			{"the account is refused meanwhile, and can begin anew", "TestErasing TestBegunWhileOneEnds TestBlockOutlivesErasure TestErasureEndsALimit"},
+			{"[what it does not do](#what-it-does-not-do)", "TestAdminAccountErase TestErasureSparesOtherDevices"},
+			{"[when](#when-an-account-is-erased): after a deletion, unless the account comes back", "TestDeletedAccountIsErased TestErasureIsDueAfterADelay TestReturnBeatsErasure TestErasureCanBeSwitchedOff"},
+			{"[the two steps](#how-an-account-erases-itself): tokens, repetitions, keys, quotas", "TestConfirmationTokens TestEraseStepsHaveKeysOfTheirOwn TestConfirmedAtOnce TestEraseWithoutQuota TestSweep"},
+			{"whom both methods serve", "TestMyDataOfRefusedAccounts"},
+			{"[a job](#a-job) loses and repeats nothing; many share their reading", "TestErasureKilled TestErasuresOnSeveralNodes TestErasuresReadTogether TestOneOfManyErasuresFails TestPauseAfterAFailure TestNoBatchIsCutOff"},
+			{"[for clients](#for-clients): answers to retries", "TestEraseMyAccount"},
+			{"[an export](#export) has all that is held, and nothing of others", "TestNoSecretLeaves TestFormerMemberSeesNothingMove TestReadingAnExportIsRecorded TestAdminAccountExport TestExportMyData TestExportSaysNothingOfOthers TestExportHidesTheStore TestSealedBytesAreNotRead"},
+			{"its pages: order, bounds, cursors, price", "TestExportOfManyRows TestExportOfLargeMessages TestExportCursors TestPositions TestExportIsCharged"},
+		},
+		"docs/LIMITS.md": {
+			{"[rates](#rates) of a DID, of an address, of pages; a debt is one bucket", "TestRateLimits TestPagesHaveARate TestBucketsDebt TestBuckets"},
+			{"what a request costs; a failed one pays too; a question comes before the work", "TestStrangersProposalParsesNothing TestExternalProposalIsExpensive TestCosts TestMethods TestDownloadIsCharged TestExportIsCharged TestHeadsAreCharged TestVerificationIsCharged TestLateRequestsAreCharged TestFailedLookupsAreCharged TestStrangersOpenings"},
+			{"an account's own rate", "TestLimitedAccount"},
+			{"[requests](#requests): sizes of bodies and objects, members of a convo", "TestLargestMessage TestHostileSize TestOversizedBodyIsDrained"},
+			{"connections that wait", "TestWaitingConnectionsOfAnAddress TestWaitingConnectionsOfAll"},
+			{"speeds of bodies and answers; the rest of a refused body", "TestTransferPace TestUploadDeadline TestSlowReadersLoseTheirPlace TestDrainDeadline"},
+			{"memory of bodies and answers, by caller, address and size", "TestMemory TestLargeRequestsLeaveMemory TestSlowUploads TestDeclaredBodiesTakeNothing TestSlowestIsCut TestSlowShareOfAddress TestDownloadsHaveTheirOwnMemory TestPausesDoNotHideSlowTransfers"},
+			{"a page", "TestPageBytes TestConvoBytes TestLargePagesTakePlaces TestLargePagesAsk"},
+			{"request ids, log lines", "TestRequestIDs TestLeftOut TestManyMessages"},
+			{"look-ups of unknown accounts, by address", "TestForgerLeavesLookups TestForgersOfManyAddresses TestPDSOfNewUsers TestForgerIsLimited TestTarpitsHoldFewSlots TestSourceLimits"},
+			{"look-ups of accounts that verified before, by domain", "TestKnownAccountsOfOneDomain TestTarpitsThatVerified"},
+			{"look-ups after bad signatures, by address", "TestBadSignaturesAreNoAmplifier TestBadSignaturesOfManyDIDs TestBadSignaturesSpendTheBudget TestRotationBesideForgers"},
+			{"look-ups for sessions, by account, address and domain", "TestSessionsAreDividedByAddress TestKnownAccountsOfOneDomain"},
+			{"sessions, and those that have ended", "TestSessionsOfAnAccountAreBounded TestTooManyEndedSessions"},
+			{"keys in memory and in the database", "TestVerifiedKeysStay TestSweepKeys"},
+			{"tokens that are checked at once", "TestUrgent"},
+			{"signals and cursors", "TestLimitsOfSignals TestOneCallerCannotTakeAllSignals TestSignalsLeaveSpaceForEvents TestMovedCursors"},
+			{"expensive requests", "TestAdmissionTakesTurns TestAdmissionOfThoseWhoWait TestLateRequestsAreBounded TestAdmissionIsBounded TestOutsideMakesWay TestCheapPassesExpensive TestClaimsBehindALock"},
+			{"verifications", "TestVerificationPlaces TestCostlyGroupInfo TestCostlyCommit TestCostlyKeyPackages TestMoreLeavesThanKeyPackages"},
+			{"heads, pages of exports, confirmation tokens", "TestReadingIsBoundedInSum TestExportOfManyRows TestConfirmationTokens"},
+			{"claims and their records; KeyPackages of a device", "TestTokenOfAClaim TestClaimRecordIsSmall TestBudget TestDrain TestInvitedWithManyConvos"},
+			{"[accounts](#accounts)", "TestGateWithTooManyRefused TestTooManyLimits TestPauseAfterAFailure TestErasuresReadTogether"},
+			{"[writes](#writes-per-node)", "TestQueueIsBounded TestLargeMessages TestExpiryInBatches TestHundredCursors TestUsesOfOneCall TestCost"},
+			{"[events and push](#events-and-push): openings, subscriptions, tickets", "TestOpenings TestOpeningsTakeTurns TestWaitingOpenings TestLimits TestOldestGivesWay TestTicketsOfOneDID TestRefusedTicketStays"},
+			{"readers that are slow; large events; catch-ups", "TestPatience TestSlowReaders TestSlowReadersOfEventStreams TestLargeEventsOfOneDID TestWaitForLargeEventsIsExcused TestCatchUpsOfOneAccountTakeTurns"},
+			{"reports, disputes, blocks", "TestReportsAreBounded TestTwoLiarsCannotHoldAConvo TestBlocks TestReportBytes"},
+			{"calls and challenges of webhooks", "TestPlaces TestHangingWebhooks TestChallengeRates TestChallengesAreBounded TestCircuit TestLimitsForget TestFanOutIsBoundedInDevices"},
+			{"[the relay](#the-relay)", "TestGarbage TestSlowDatabase TestStatusOfUnknownAccountsIsNotStored"},
+			{"[operators' requests](#operators-requests)", "TestCheckOutlivesTimeouts TestWrongTokensAreSlowed TestPurgeInBatches TestAdminConvoDelete"},
+		},
+		"docs/TRANSPARENCY.md": {
+			{"[what a member can be sure of](#what-a-member-can-be-sure-of)", "TestCheatingServersAreCaught TestHonestServerIsNotAccused TestRandomHonestServiceIsNotAccused TestMadeUpHeadOfAMember TestMembersVerifyTheLog"},
+			{"[a head](#a-head), [a leaf](#a-leaf): their bytes", "TestPage TestVectors TestHeadHasOneForm"},
+			{"tags: each convo has salts of its own, and an erasure deletes them", "TestErasureKeepsTheTree TestErasedAccountReturns"},
+			{"[what a client does](#what-a-client-does): heads of answers and events; proofs", "TestHeadsRideOnSendMessage TestRiding TestOldHeadsThatRide TestLogProofRange TestEdgeAgreesWithTlog TestHeadIsThatOfTheLog"},
+			{"[what it says](#what-it-says) of each way to cheat", "TestCheatingServersAreCaught"},
+			{"[after a restore](#after-a-restore)", "TestRestoreIsNoLie TestWentBack TestEntriesReadBeforeAFailover TestFailoverBetweenTwoQuestions TestKeysAreLost"},
+			{"[another key](#another-key)", "TestClientsFollowARotation TestAwayOverTheWholeRotation TestRetireIsRefused TestSecondKeyIsLearned TestWithheldKey TestAdminLogKeys"},
+			{"the keys of the DID document", "TestMultikey TestDIDDocumentHasTheLogKeys"},
+			{"[what the server keeps](#what-the-server-keeps)", "TestRetentionKeepsTheTree TestStoredLeavesStay TestKeepFailsWithTheDatabase TestLongLog TestLastEntryIsHashedOnce"},
+		},
+	}
+}
+
+// The pages have the promises of the table.
+func TestPromisesPage(t *testing.T) {
+	for path, all := range promises() {
+		rows := "| promise | tests |\n|---|---|\n"
+		for _, p := range all {
+			rows += "| " + p.says + " | `" + strings.Join(strings.Fields(p.tests), "`, `") + "` |\n"
+		}
+		generated(t, path, "Shown by", rows)
+	}
+}
