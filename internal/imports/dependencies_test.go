@@ -1,44 +1,54 @@
 package imports_test
 
 import (
+	"fmt"
 	"os"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-// docs/DEPENDENCIES.md says of each direct requirement why it is there, and of no other module.
+// A direct requirement of go.mod has a comment that says why it is there, and docs/DEPENDENCIES.md has
+// all of them.
 func TestDependenciesAreDocumented(t *testing.T) {
 	t.Parallel()
+	const name, ends = "../../docs/DEPENDENCIES.md", "<!-- end -->\n"
 	mod, err := os.ReadFile("../../go.mod")
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile("../../docs/DEPENDENCIES.md")
+	page, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var required, documented []string
+	var want strings.Builder
+	want.WriteString("| module | why |\n|---|---|\n")
 	for line := range strings.Lines(string(mod)) {
-		fields := strings.Fields(strings.TrimPrefix(line, "require "))
-		if len(fields) == 2 && strings.HasPrefix(fields[1], "v") {
-			required = append(required, fields[0])
+		requirement, comment, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "require "), " // ")
+		module, version, isRequirement := strings.Cut(requirement, " ")
+		if !isRequirement || !strings.HasPrefix(version, "v") || comment == "indirect" {
+			continue
+		}
+		if !strings.Contains(comment, "; kept by: ") || !strings.Contains(comment, "; instead: ") {
+			t.Errorf("go.mod, %s: its comment does not say why it is there, who keeps it, and what would replace it",
+				module)
+		}
+		fmt.Fprintf(&want, "| `%s` | %s |\n", module, comment)
+	}
+	before, rest, begins := strings.Cut(string(page), generatedMark)
+	got, after, closed := strings.Cut(rest, ends)
+	if !begins || !closed {
+		t.Fatalf("%s lacks the marks of its table", name)
+	}
+	if *update {
+		got = want.String()
+		if err := os.WriteFile(name, []byte(before+generatedMark+got+ends+after), 0o666); err != nil {
+			t.Fatal(err)
 		}
 	}
-	for _, row := range regexp.MustCompile("(?m)^\\| `([^` ]+)` \\|(.*)\\|$").FindAllStringSubmatch(string(page), -1) {
-		documented = append(documented, row[1])
-		for _, cell := range strings.Split(row[2], "|") {
-			if strings.TrimSpace(cell) == "" {
-				t.Errorf("%s: a cell is empty", row[1])
-			}
-		}
-	}
-	slices.Sort(required)
-	slices.Sort(documented)
-	if diff := cmp.Diff(required, documented); diff != "" {
-		t.Errorf("direct requirements of go.mod (-) and docs/DEPENDENCIES.md (+):\n%s", diff)
+	if diff := cmp.Diff(want.String(), got); diff != "" {
+		t.Errorf("%s differs from go.mod (-want +got):\n%s\nto write it: "+
+			"go test ./internal/imports -run TestDependenciesAreDocumented -update", name, diff)
 	}
 }
