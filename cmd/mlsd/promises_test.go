@@ -86,6 +86,12 @@ func promises() map[string][]promise {
 			{"[the relay](#the-relay)", "TestGarbage TestSlowDatabase TestStatusOfUnknownAccountsIsNotStored"},
 			{"[operators' requests](#operators-requests)", "TestCheckOutlivesTimeouts TestWrongTokensAreSlowed TestPurgeInBatches TestAdminConvoDelete"},
 		},
+		"docs/QUOTAS.md": {
+			{"[what counts](#what-counts)", "TestQuotas TestAddressShare TestConvoQuota TestAttachmentQuota TestUploadQuota TestRejectedKeyPackagesCount TestRepeatedReportsCount"},
+			{"invitations", "TestOpenInvitations TestInvitationsOfOneInviter TestInvitationsIntoOneConvo TestInvitationsAtOnce TestInvitationsOfAnAddress"},
+			{"reports", "TestReportBytes TestClosedReportsMakeRoom TestReportsOfAnAddress"},
+			{"[what a day can fill](#what-a-day-can-fill)", "TestDiskOfADay"},
+		},
 		"docs/TRANSPARENCY.md": {
 			{"[what a member can be sure of](#what-a-member-can-be-sure-of)", "TestCheatingServersAreCaught TestHonestServerIsNotAccused TestRandomHonestServiceIsNotAccused TestMadeUpHeadOfAMember TestMembersVerifyTheLog"},
 			{"[a head](#a-head), [a leaf](#a-leaf): their bytes", "TestPage TestVectors TestHeadHasOneForm"},
