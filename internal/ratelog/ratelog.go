@@ -1,4 +1,4 @@
-// Package ratelog bounds the log lines that strangers can cause.
+// Package ratelog bounds the log lines that unauthenticated callers can cause.
 package ratelog
 
 import (
