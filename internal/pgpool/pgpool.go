@@ -123,6 +123,8 @@ func OpenMaintenance(ctx context.Context, url string, options ...Option) (*pgxpo
 		return nil, err
 	}
 	cfg.MaxConns = maintenanceConns
+	// A check can read for minutes, and acknowledges nothing: it is cancelled.
+	cfg.BeforeConnect = func(_ context.Context, conn *pgx.ConnConfig) error { return SetLater(conn) }
 	cfg.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > maintenanceIdle }
 	return open(ctx, cfg, options)
 }
@@ -175,7 +177,10 @@ func config(url string, settings ...map[string]string) (*pgxpool.Config, error) 
 	// Statements rely on a snapshot of their own. Neither the URL nor the settings of a database or a
 	// role may change that.
 	cfg.ConnConfig.RuntimeParams["default_transaction_isolation"] = "read committed"
-	cfg.BeforeConnect = func(_ context.Context, conn *pgx.ConnConfig) error { return SetLater(conn) }
+	cfg.BeforeConnect = func(_ context.Context, conn *pgx.ConnConfig) error {
+		neverCancel(conn)
+		return SetLater(conn)
+	}
 	return cfg, nil
 }
 
