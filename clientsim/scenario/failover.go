@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"mlsd/clientsim/testbed"
@@ -24,8 +23,8 @@ const (
 // write is there once, at its seq, and is replayed. Every subscriber sees everything once, in order.
 func Failover(ctx context.Context, w *testbed.World) {
 	withPair(ctx, w, true, func(f *testbed.Cluster, pair *testbed.Pair) {
-		r := &failoverRun{pair: pair, written: make([]time.Time, len(f.Nodes))}
-		r.liveRun = newLiveRun(ctx, w, f, traffic.Options{Judged: true, Answered: r.answered})
+		r := &failoverRun{pair: pair, writes: newWriteTimes(len(f.Nodes))}
+		r.liveRun = newLiveRun(ctx, w, f, traffic.Options{Judged: true, Answered: r.writes.answered})
 		n := orDefault(w.Failovers, failoversUsual)
 		r.length = time.Duration(n) * failoverLimit
 		r.disturb = func(ctx, writing context.Context, _ time.Duration) { r.failOver(ctx, writing, n) }
@@ -43,10 +42,7 @@ type failoverRun struct {
 	*liveRun
 	pair   *testbed.Pair
 	faults []failoverFault
-
-	mu      sync.Mutex  // guards what follows
-	written []time.Time // by node: when it last acknowledged a write
-	gap     time.Duration
+	writes *writeTimes
 }
 
 // failoverFault is what one failover took.
@@ -56,21 +52,6 @@ type failoverFault struct {
 	nodes    []time.Duration // from then until each node acknowledged a write
 	gap      time.Duration   // longest time between two acknowledged writes
 	rejoined time.Duration   // how long pg_rewind and catching up took
-}
-
-// answered records an acknowledged write.
-func (r *failoverRun) answered(node int, call xrpc.Call) {
-	if call.Key == "" {
-		return
-	}
-	now := time.Now()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	last := slices.MaxFunc(r.written, time.Time.Compare)
-	if !last.IsZero() {
-		r.gap = max(r.gap, now.Sub(last))
-	}
-	r.written[node] = now
 }
 
 // failOver does n failovers, and then ends the writing. The primary crashes and hangs by turns.
@@ -92,9 +73,7 @@ func (r *failoverRun) failOver(ctx, writing context.Context, n int) {
 // failOnce ends or freezes the primary, promotes the standby, waits until every node writes again,
 // and brings the old primary back as the standby.
 func (r *failoverRun) failOnce(ctx context.Context, crash bool) {
-	r.mu.Lock()
-	r.gap = 0
-	r.mu.Unlock()
+	r.writes.reset()
 	begun, fault := time.Now(), r.pair.Freeze
 	if crash {
 		fault = r.pair.Crash
@@ -102,18 +81,12 @@ func (r *failoverRun) failOnce(ctx context.Context, crash bool) {
 	check(errors.Join(fault(), r.pair.Promote(ctx)))
 	promoted := time.Now()
 	one := failoverFault{crashed: crash, promoted: promoted.Sub(begun)}
-	err := xrpc.Until(ctx, failoverLimit, func() (bool, error) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		for node := len(one.nodes); node < len(r.written) && r.written[node].After(promoted); node++ {
-			one.nodes = append(one.nodes, r.written[node].Sub(promoted))
-		}
-		one.gap = r.gap
-		return len(one.nodes) == len(r.written), nil
-	})
+	var err error
+	one.nodes, err = r.writes.await(ctx, promoted, failoverLimit)
 	if err != nil {
 		fail("a node does not write on the promoted standby: %w", err)
 	}
+	one.gap = r.writes.longest()
 	returning := time.Now()
 	check(r.pair.Rejoin(ctx))
 	one.rejoined = time.Since(returning)
