@@ -26,15 +26,38 @@ const (
 // what they keep. Some devices come back later, and one never does.
 func RestoredBackup(ctx context.Context, w *testbed.World) {
 	r := &restored{w: w}
-	for i := range restoredConvos {
-		r.makeGroup(ctx, i)
-	}
+	r.makeGroups(ctx)
 	w.Progress("making a backup")
 	backups := must(w.NewBackups(ctx))
 	to := must(r.busy(ctx))
 	w.Progress("restoring the backup")
 	check(backups.Restore(ctx, to))
-	lost := 0
+	r.afterwards(ctx)
+}
+
+// RestoredBackrest is RestoredBackup with a PostgreSQL whose backups pgBackRest makes. It is restored
+// into another directory, and the server must notice that by itself.
+func RestoredBackrest(ctx context.Context, w *testbed.World) {
+	r := &restored{w: w}
+	database := must(w.NewBackrest(ctx))
+	r.makeGroups(ctx)
+	w.Progress("making a backup")
+	check(database.Backup(ctx))
+	to := must(r.busy(ctx))
+	w.Progress("restoring the backup")
+	check(database.Restore(ctx, to))
+	r.afterwards(ctx)
+}
+
+func (r *restored) makeGroups(ctx context.Context) {
+	for i := range restoredConvos {
+		r.makeGroup(ctx, i)
+	}
+}
+
+// afterwards lets the clients make good what was lost, and judges it.
+func (r *restored) afterwards(ctx context.Context) {
+	w, lost := r.w, 0
 	for _, c := range w.Model.Snapshot() {
 		lost += c.Gone.Count()
 	}

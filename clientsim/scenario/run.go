@@ -3,6 +3,7 @@
 package scenario
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,7 +112,18 @@ func (c *Config) play(ctx context.Context, s Scenario, to testbed.Target, lines 
 			return result
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, scenarioLimit+c.For+time.Duration(c.Failovers)*failoverLimit)
+	if s.Patroni {
+		if c.Patroni == "" {
+			result.Skipped = "needs --patroni, a network of its own, and Debian's packages: deploy/patroni/check.sh"
+			return result
+		}
+		if err := testbed.PatroniPrograms(); err != nil {
+			result.Skipped = "SKIPPED: " + err.Error()
+			return result
+		}
+	}
+	failovers := time.Duration(c.Failovers) * cmp.Or(s.Failover, failoverLimit)
+	ctx, cancel := context.WithTimeout(ctx, scenarioLimit+c.For+failovers)
 	defer cancel()
 	start := time.Now()
 	w := testbed.NewWorld(to, c.Options, salt(s.Name), func(now string) { lines.Now("%s: %s", s.Name, now) })

@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"context"
+	"time"
 
 	"mlsd/clientsim/testbed"
 )
@@ -21,7 +22,11 @@ type Scenario struct {
 	Upgrade bool
 	// Standby is set for a scenario that needs an installed PostgreSQL, to make a standby.
 	Standby bool
-	Run     func(context.Context, *testbed.World)
+	// Patroni is set for a scenario that needs Patroni, etcd, and a network of its own.
+	Patroni bool
+	// Failover bounds one failover of the scenario; 0: failoverLimit.
+	Failover time.Duration
+	Run      func(context.Context, *testbed.World)
 }
 
 // Scenarios lists every scenario, in the order in which they run.
@@ -79,7 +84,9 @@ func Scenarios() []Scenario {
 		{Name: "rolling-upgrade", About: "two servers are replaced by other versions, one at a time, under load, and one goes back", Control: true, Upgrade: true, Run: RollingUpgrade},
 		{Name: "failover", About: "the primary of two servers crashes or hangs under load, again and again; its synchronous standby takes over", Control: true, Standby: true, Run: Failover},
 		{Name: "failover-async", About: "the standby takes over without the newest writes: how many are lost, and who is told", Control: true, Standby: true, Run: FailoverAsync},
+		{Name: "patroni", About: "three PostgreSQL under Patroni: the primary is killed, frozen, full, cut off, switched over", Control: true, Patroni: true, Failover: patroniEach, Run: Patroni},
 		{Name: "restored-backup", About: "the server is restored to an earlier moment, and its clients make good what it lost", Control: true, Run: RestoredBackup},
+		{Name: "restored-pgbackrest", About: "pgBackRest restores an outside PostgreSQL to an earlier moment, in another directory", Control: true, Patroni: true, Run: RestoredBackrest},
 		{Name: "long-conversation", About: "random joins, leaves, messages and faults, from the printed seed", Run: LongConversation},
 	}...)
 }

@@ -66,6 +66,11 @@ func (b *Backups) Restore(ctx context.Context, to time.Time) error {
 	if err := w.Server.Start(ctx, nil); err != nil {
 		return err
 	}
+	return w.recordAllRestored(ctx)
+}
+
+// recordAllRestored tells the model what the server has after a restore.
+func (w *World) recordAllRestored(ctx context.Context) error {
 	w.ledger.Restored()
 	for _, c := range w.Model.Snapshot() {
 		if err := w.recordRestored(ctx, &c); err != nil {

@@ -71,8 +71,13 @@ type Options struct {
 	Agents string // folder with agents of other MLS libraries, or ""
 	// Upgrade are the binaries that rolling-upgrade replaces the server's with, one after the other.
 	Upgrade []string
-	// Failovers is how often the primary fails in failover and failover-async.
+	// Failovers is how often the primary fails in failover and failover-async, and each fault happens in
+	// patroni.
 	Failovers int
+	// Patroni is a folder with the files of deploy/patroni, or "". Faulty are the names of the faults
+	// that are played; none means all.
+	Patroni string
+	Faulty  []string
 }
 
 // Target is the server that a run talks to.

@@ -76,7 +76,9 @@ func command(out, progress io.Writer) *cli.Command {
 			&cli.StringFlag{Name: "agents", Usage: "`FOLDER` with agents of other MLS libraries, for mls-libraries"},
 			&cli.StringFlag{Name: "upgrade",
 				Usage: "`PATH[,PATH]` of the servers that replace --mlsd in rolling-upgrade, one after the other"},
-			&cli.IntFlag{Name: "failovers", Value: 2, Usage: "how often the primary fails in failover and failover-async"},
+			&cli.IntFlag{Name: "failovers", Value: 2, Usage: "how often the primary fails in failover and failover-async, and each fault happens in patroni"},
+			&cli.StringFlag{Name: "patroni", Usage: "`FOLDER` of the files with which patroni is configured, for patroni"},
+			&cli.StringFlag{Name: "fault", Usage: "`NAME[,NAME]` of the faults in patroni; default: all"},
 			&cli.BoolFlag{Name: "json", Usage: "print the report as JSON"},
 			&cli.BoolFlag{Name: "list", Usage: "list the scenarios and exit"},
 		},
@@ -112,12 +114,16 @@ func play(ctx context.Context, c *cli.Command, out, progress io.Writer) error {
 			Writers: c.Int("writers"), Convos: c.Int("convos"), Subscribers: c.Int("subscribers"), For: c.Duration("for"),
 			Rate: c.Int("rate"), Calm: c.Bool("calm"), Idle: c.Int("idle"), Audience: c.Int("audience"),
 			Uploads: c.Int("uploads"), Agents: c.String("agents"), Failovers: c.Int("failovers"),
+			Patroni: c.String("patroni"),
 		},
 		Server: c.String("server"), ServiceDID: c.String("service-did"),
 		PLCListen: c.String("plc-listen"), Binary: c.String("mlsd"), Progress: progress,
 	}
 	if !c.IsSet("seed") {
 		config.Seed = uint64(rand.Uint32())
+	}
+	if names := c.String("fault"); names != "" {
+		config.Faulty = strings.Split(names, ",")
 	}
 	if paths := c.String("upgrade"); paths != "" {
 		config.Upgrade = strings.Split(paths, ",")

@@ -1,0 +1,423 @@
+package testbed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/xrpc"
+)
+
+// Patroni is three PostgreSQL, each with a Patroni and an etcd, as on three machines: each has a
+// network namespace and a disk of its own. Patroni decides who is the primary. Everything is
+// configured by the files in deploy/patroni.
+type Patroni struct {
+	config   string // folder of patroni.yml and etcd.env
+	programs string // directory of initdb
+	home     string
+	secret   string // all passwords
+	owner    *syscall.Stat_t
+	machines []*machine
+	silent   string // name of the machine that is killed or frozen; "": none
+}
+
+// machine is one of the three.
+type machine struct {
+	name, address string
+	disk          *SmallDisk // of the database; etcd's is another one
+	log           *lastLines
+}
+
+// Addresses of the files in deploy/patroni. hubAddress is that of the servers and clients.
+const (
+	hubAddress     = "10.0.0.1"
+	machineAddress = "10.0.0.1%d"
+	patroniLimit   = 3 * time.Minute // of a failover, and of the return of a machine
+	askLimit       = 2 * time.Second // of one question to one PostgreSQL
+)
+
+// PatroniPrograms returns an error if a program is missing, or if this process's network is not its own.
+func PatroniPrograms() error {
+	if os.Geteuid() != 0 {
+		return errors.New("needs root")
+	}
+	for _, program := range []string{"patroni", "patronictl", "etcd", "pgbackrest", "ip", "iptables", "runuser"} {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Errorf("needs %s", program)
+		}
+	}
+	_, err := StandbyPrograms()
+	return err
+}
+
+// WithPatroni runs play on two servers that use such a database. Their URL names all three
+// PostgreSQL. The world's own server runs on, without anything to do.
+func (w *World) WithPatroni(ctx context.Context, play func(*Cluster, *Patroni) error) (err error) {
+	p := &Patroni{config: w.Patroni, secret: fmt.Sprintf("%x", mlsclient.RandomBytes(16))}
+	defer func() {
+		if err != nil {
+			for _, m := range p.machines {
+				w.Note("machine %s: %s", m.name, m.log)
+			}
+		}
+		err = errors.Join(err, p.close())
+	}()
+	if err := p.create(ctx); err != nil {
+		return err
+	}
+	settings, err := Unlimited(ctx, w.Server.Binary())
+	if err != nil {
+		return err
+	}
+	var hosts []string
+	for _, m := range p.machines {
+		hosts = append(hosts, m.address+":5432")
+	}
+	url := fmt.Sprintf("postgres://mlsd:%s@%s/mlsd?sslmode=disable&target_session_attrs=read-write", p.secret,
+		strings.Join(hosts, ","))
+	o := ClusterOptions{Nodes: 2, Settings: settings}
+	return w.withNodes(ctx, url, o, &Cluster{}, func(f *Cluster) error { return play(f, p) })
+}
+
+// create makes the machines, and the database once they have a primary.
+func (p *Patroni) create(ctx context.Context) (err error) {
+	if p.programs, err = StandbyPrograms(); err != nil {
+		return err
+	}
+	if p.owner, err = databaseAccount(); err != nil {
+		return err
+	}
+	if p.home, err = os.MkdirTemp("", "clientsim-patroni-"); err != nil {
+		return err
+	}
+	if err := os.Chmod(p.home, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o600); err != nil {
+		return err
+	}
+	for i, name := range []string{"a", "b", "c"} {
+		m := &machine{name: name, address: fmt.Sprintf(machineAddress, i+1), log: newLastLines(100)}
+		if err := p.addMachine(ctx, m); err != nil {
+			return fmt.Errorf("machine %s: %w", name, err)
+		}
+		p.machines = append(p.machines, m)
+	}
+	for _, m := range p.machines {
+		if err := p.start(m); err != nil {
+			return err
+		}
+	}
+	if _, err := p.AwaitWhole(ctx); err != nil {
+		return err
+	}
+	primary, err := p.Primary(ctx, "")
+	if err != nil {
+		return err
+	}
+	if err := InDatabase(ctx, p.superuser(primary), func(db *pgx.Conn) error {
+		for _, sql := range []string{
+			`CREATE ROLE mlsd LOGIN PASSWORD '` + p.secret + `'`,
+			`CREATE DATABASE mlsd OWNER mlsd TEMPLATE template0 ENCODING 'UTF8'`,
+		} {
+			if _, err := db.Exec(ctx, sql); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	// The driver does not go on to the next host if one says that it has no such database.
+	for _, m := range p.machines {
+		if err := p.awaitDatabase(ctx, m.name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitDatabase waits until a machine has the database.
+func (p *Patroni) awaitDatabase(ctx context.Context, name string) error {
+	return xrpc.Until(ctx, patroniLimit, func() (exists bool, _ error) {
+		_ = p.ask(ctx, name, func(ctx context.Context, db *pgx.Conn) error { // it is asked again
+			return db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_database WHERE datname = 'mlsd')`).Scan(&exists)
+		})
+		return exists, nil
+	})
+}
+
+// addMachine makes a machine's network, disk and files.
+func (p *Patroni) addMachine(ctx context.Context, m *machine) (err error) {
+	for _, command := range []string{
+		"ip netns add @NAME@",
+		"ip link add hub-@NAME@ type veth peer name eth0 netns @NAME@",
+		"ip address add " + hubAddress + "/32 dev hub-@NAME@",
+		"ip link set hub-@NAME@ up",
+		"ip route add @ADDRESS@ dev hub-@NAME@",
+		"ip -netns @NAME@ link set lo up",
+		"ip -netns @NAME@ address add @ADDRESS@/32 dev eth0",
+		"ip -netns @NAME@ link set eth0 up",
+		"ip -netns @NAME@ route add " + hubAddress + " dev eth0",
+		"ip -netns @NAME@ route add default via " + hubAddress,
+	} {
+		if err := runProgram(ctx, strings.Fields(p.fill(m, command))...); err != nil {
+			return err
+		}
+	}
+	for _, dir := range []string{p.path(m, "disk"), p.path(m, "etcd")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	if m.disk, err = NewSmallDisk(p.path(m, "disk")); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(filepath.Join(p.config, "patroni.yml"))
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(p.path(m, "patroni.yml"), []byte(p.fill(m, string(text))), 0o600); err != nil {
+		return err
+	}
+	for _, name := range []string{"", "disk", "etcd", "patroni.yml"} {
+		if err := os.Chown(p.path(m, name), int(p.owner.Uid), int(p.owner.Gid)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *Patroni) path(m *machine, name string) string { return filepath.Join(p.home, m.name, name) }
+
+// fill puts a machine's values into a file or a command.
+func (p *Patroni) fill(m *machine, text string) string {
+	return strings.NewReplacer(
+		"@NAME@", m.name, "@ADDRESS@", m.address, "@SECRET@", p.secret,
+		"/var/lib/postgresql/15/mlsd", p.path(m, "disk/mlsd"), "/var/lib/postgresql", p.path(m, ""),
+		"/var/run/postgresql", p.path(m, ""), "/usr/lib/postgresql/15/bin", p.programs,
+		"/var/lib/etcd/mlsd", p.path(m, "etcd"),
+	).Replace(text)
+}
+
+// runProgram runs a program to its end.
+func runProgram(ctx context.Context, args ...string) error {
+	if out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+// start starts a machine's etcd and Patroni.
+func (p *Patroni) start(m *machine) error {
+	text, err := os.ReadFile(filepath.Join(p.config, "etcd.env"))
+	if err != nil {
+		return err
+	}
+	env := []string{"PATH=" + p.programs + ":/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "TZ=UTC"}
+	for line := range strings.Lines(p.fill(m, string(text))) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			env = append(env, line)
+		}
+	}
+	for _, args := range [][]string{{"etcd"}, {"patroni", p.path(m, "patroni.yml")}} {
+		cmd := exec.Command("ip", slices.Concat([]string{"netns", "exec", m.name, "runuser", "-u", "postgres", "--"}, args)...)
+		cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = env, p.path(m, ""), m.log, m.log, time.Second
+		if _, err := startChild(args[0]+" of "+m.name, cmd, m.log, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Kill kills everything on a machine at once, as a loss of power does.
+func (p *Patroni) Kill(ctx context.Context, name string) error {
+	p.silent = name
+	return xrpc.Until(ctx, stopLimit, func() (bool, error) {
+		n, err := signalMachine(ctx, name, syscall.SIGKILL)
+		return n == 0, err
+	})
+}
+
+// Freeze stops everything on a machine where it is, until Thaw. Its kernel still accepts connections.
+func (p *Patroni) Freeze(ctx context.Context, name string) error {
+	p.silent = name
+	return signalTwice(ctx, name, syscall.SIGSTOP)
+}
+
+// Thaw ends Freeze.
+func (p *Patroni) Thaw(ctx context.Context, name string) error {
+	p.silent = ""
+	return signalTwice(ctx, name, syscall.SIGCONT)
+}
+
+// signalTwice also reaches what a process started before it got the signal.
+func signalTwice(ctx context.Context, name string, s syscall.Signal) error {
+	_, err := signalMachine(ctx, name, s)
+	if err == nil {
+		_, err = signalMachine(ctx, name, s)
+	}
+	return err
+}
+
+// signalMachine signals all processes of a machine, and says how many there were.
+func signalMachine(ctx context.Context, name string, s syscall.Signal) (int, error) {
+	out, err := exec.CommandContext(ctx, "ip", "netns", "pids", name).Output()
+	if err != nil {
+		return 0, fmt.Errorf("processes of %s: %w", name, err)
+	}
+	pids := strings.Fields(string(out))
+	for _, text := range pids {
+		pid, err := strconv.Atoi(text)
+		if err != nil {
+			return 0, err
+		}
+		if err := syscall.Kill(pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return 0, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return len(pids), nil
+}
+
+// Restart starts a machine again after Kill.
+func (p *Patroni) Restart(name string) error {
+	p.silent = ""
+	return p.start(p.machine(name))
+}
+
+// FillDisk makes the disk of a machine's database full, until FreeDisk.
+func (p *Patroni) FillDisk(name string) error { return p.machine(name).disk.Fill() }
+
+// FreeDisk ends FillDisk.
+func (p *Patroni) FreeDisk(name string) error { return p.machine(name).disk.Free() }
+
+// Cut drops all packets between a machine and others, without a word to any, until Mend. Servers and
+// clients reach all of them.
+func (p *Patroni) Cut(ctx context.Context, name string, others ...string) error {
+	var errs []error
+	a := p.machine(name).address
+	for _, other := range others {
+		b := p.machine(other).address
+		for _, way := range [][2]string{{a, b}, {b, a}} {
+			errs = append(errs, runProgram(ctx, "iptables", "--append", "FORWARD", "--source", way[0], "--destination", way[1],
+				"--jump", "DROP"))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Mend ends every Cut.
+func (p *Patroni) Mend(ctx context.Context) error {
+	return runProgram(ctx, "iptables", "--flush", "FORWARD")
+}
+
+// Switchover asks Patroni to make another machine the primary, as an operator does.
+func (p *Patroni) Switchover(ctx context.Context, name, other string) error {
+	return runProgram(ctx, "patronictl", "-c", p.path(p.machine(name), "patroni.yml"), "switchover", "mlsd",
+		"--leader", name, "--candidate", other, "--force")
+}
+
+func (p *Patroni) machine(name string) *machine {
+	return p.machines[slices.IndexFunc(p.machines, func(m *machine) bool { return m.name == name })]
+}
+
+// Others returns the names of the other machines.
+func (p *Patroni) Others(name string) (others []string) {
+	for _, m := range p.machines {
+		if m.name != name {
+			others = append(others, m.name)
+		}
+	}
+	return others
+}
+
+// Primary waits for a primary that is not the given machine.
+func (p *Patroni) Primary(ctx context.Context, not string) (name string, err error) {
+	var last error
+	err = xrpc.Until(ctx, patroniLimit, func() (bool, error) {
+		for _, m := range p.machines {
+			if m.name == not || m.name == p.silent {
+				continue
+			}
+			standby := true
+			last = p.ask(ctx, m.name, func(ctx context.Context, db *pgx.Conn) error {
+				return db.QueryRow(ctx, `SELECT pg_is_in_recovery()`).Scan(&standby)
+			})
+			if !standby {
+				name = m.name
+				return true, nil
+			}
+		}
+		return false, nil
+	})
+	if err != nil {
+		return "", fmt.Errorf("no machine but %q becomes the primary: %w", not, errors.Join(err, last))
+	}
+	return name, nil
+}
+
+// Whole is a cluster in which nothing is missing.
+type Whole struct{ Primary, Synchronous string }
+
+// AwaitWhole waits until both standbys follow the primary, one of them synchronously.
+func (p *Patroni) AwaitWhole(ctx context.Context) (whole Whole, err error) {
+	var last error
+	err = xrpc.Until(ctx, patroniLimit, func() (bool, error) {
+		for _, m := range p.machines {
+			var standbys int
+			var synchronous string
+			last = p.ask(ctx, m.name, func(ctx context.Context, db *pgx.Conn) error {
+				return db.QueryRow(ctx, `
+					SELECT count(*), coalesce(max(application_name) FILTER (WHERE sync_state = 'sync'), '')
+					FROM pg_stat_replication WHERE state = 'streaming' AND usename = 'replicator'
+						AND application_name IN ('a', 'b', 'c')`).Scan(&standbys, &synchronous)
+			})
+			if standbys == len(p.machines)-1 && synchronous != "" {
+				whole = Whole{m.name, synchronous}
+				return true, nil
+			}
+		}
+		return false, nil
+	})
+	if err != nil {
+		return whole, fmt.Errorf("the cluster does not become whole: %w", errors.Join(err, last))
+	}
+	return whole, nil
+}
+
+// ask asks one machine's PostgreSQL as the superuser.
+func (p *Patroni) ask(ctx context.Context, name string, do func(context.Context, *pgx.Conn) error) error {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	if err := InDatabase(ctx, p.superuser(name), func(db *pgx.Conn) error { return do(ctx, db) }); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// superuser is the URL of one machine's PostgreSQL for its superuser.
+func (p *Patroni) superuser(name string) string {
+	return fmt.Sprintf("postgres://postgres:%s@%s:5432/postgres?sslmode=disable", p.secret, p.machine(name).address)
+}
+
+// close ends all machines and removes their files. The networks end with the process's own.
+func (p *Patroni) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
+	defer cancel()
+	var errs []error
+	for _, m := range p.machines {
+		errs = append(errs, p.Kill(ctx, m.name), m.disk.Close(), runProgram(ctx, "ip", "netns", "delete", m.name))
+	}
+	return errors.Join(append(errs, os.RemoveAll(p.home))...)
+}

@@ -1,0 +1,224 @@
+package testbed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/xrpc"
+)
+
+// Backrest is a PostgreSQL whose backups and WAL pgBackRest keeps, as deploy/patroni/pgbackrest.conf
+// says. The world's server uses it.
+type Backrest struct {
+	w        *World
+	template string // the text of pgbackrest.conf
+	programs string // directory of initdb
+	home     string
+	password string
+	owner    *syscall.Stat_t
+	port     int
+	dir      string // data directory
+	postgres *Postmaster
+
+	newest int64 // generation of the event stream when the backup was made
+}
+
+// NewBackrest starts such a PostgreSQL, and the world's server on it.
+func (w *World) NewBackrest(ctx context.Context) (b *Backrest, err error) {
+	b = &Backrest{w: w, password: fmt.Sprintf("%x", mlsclient.RandomBytes(16))}
+	text, err := os.ReadFile(filepath.Join(w.Patroni, "pgbackrest.conf"))
+	if err != nil {
+		return nil, err
+	}
+	b.template = string(text)
+	if b.programs, err = StandbyPrograms(); err != nil {
+		return nil, err
+	}
+	if b.owner, err = databaseAccount(); err != nil {
+		return nil, err
+	}
+	if b.port, err = freePort(); err != nil {
+		return nil, err
+	}
+	if b.home, err = os.MkdirTemp("", "clientsim-pgbackrest-"); err != nil {
+		return nil, err
+	}
+	w.AtEnd(b.close)
+	if err := os.Chown(b.home, int(b.owner.Uid), int(b.owner.Gid)); err != nil {
+		return nil, err
+	}
+	if err := b.create(ctx); err != nil {
+		return nil, err
+	}
+	return b, w.Restart(ctx, b.settings())
+}
+
+func (b *Backrest) settings() map[string]string {
+	return map[string]string{"MLSD_DATABASE_URL": b.url("mlsd")}
+}
+
+func (b *Backrest) url(database string) string {
+	return fmt.Sprintf("postgres://postgres:%s@127.0.0.1:%d/%s?sslmode=disable", b.password, b.port, database)
+}
+
+// create makes the cluster with an archive, and the repository.
+func (b *Backrest) create(ctx context.Context) error {
+	b.dir = filepath.Join(b.home, "first")
+	secret := filepath.Join(b.home, "password")
+	if err := os.WriteFile(secret, []byte(b.password), 0o644); err != nil {
+		return err
+	}
+	if err := b.configure(); err != nil {
+		return err
+	}
+	if err := b.run(ctx, "initdb", "--no-sync", "--data-checksums", "--encoding=UTF8", "--locale=C", "--username=postgres",
+		"--pgdata="+b.dir, "--pwfile="+secret, "--auth-host=scram-sha-256", "--auth-local=peer"); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(filepath.Join(b.dir, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(file, "archive_mode = on\narchive_timeout = 60\nmax_connections = 200\n"+
+		"archive_command = 'pgbackrest --config=%s --stanza=mlsd archive-push %%p'\n", b.config())
+	if err := errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	if err := b.start(ctx); err != nil {
+		return err
+	}
+	if err := InDatabase(ctx, b.url("postgres"), func(db *pgx.Conn) error {
+		_, err := db.Exec(ctx, `CREATE DATABASE mlsd TEMPLATE template0 ENCODING 'UTF8'`)
+		return err
+	}); err != nil {
+		return err
+	}
+	return b.pgbackrest(ctx, "stanza-create")
+}
+
+func (b *Backrest) config() string { return filepath.Join(b.home, "pgbackrest.conf") }
+
+// configure writes the configuration of pgBackRest for the data directory.
+func (b *Backrest) configure() error {
+	text := strings.NewReplacer("/var/lib/postgresql/15/mlsd", b.dir, "/var/", b.home+"/").Replace(b.template)
+	return os.WriteFile(b.config(), []byte(strings.ReplaceAll(text, b.home+"/run/postgresql", b.home)+
+		"pg1-port="+strconv.Itoa(b.port)+"\n"), 0o644)
+}
+
+// start starts PostgreSQL in the data directory, at the port that it always has.
+func (b *Backrest) start(ctx context.Context) error {
+	b.postgres = &Postmaster{
+		args: []string{filepath.Join(b.programs, "postgres"), "-D", b.dir, "-c", "port=" + strconv.Itoa(b.port),
+			"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=" + b.home},
+		owner: b.owner, url: b.url("postgres"), log: newLastLines(40),
+	}
+	return b.postgres.Start(ctx)
+}
+
+func (b *Backrest) pgbackrest(ctx context.Context, args ...string) error {
+	return b.run(ctx, "pgbackrest", append([]string{"--config=" + b.config(), "--stanza=mlsd"}, args...)...)
+}
+
+// run runs a program as PostgreSQL's account.
+func (b *Backrest) run(ctx context.Context, program string, args ...string) error {
+	path := "PATH=" + b.programs + ":/usr/bin:/bin"
+	cmd := exec.CommandContext(ctx, "/usr/bin/env", append([]string{program}, args...)...)
+	cmd.Dir, cmd.Env = b.home, []string{path, "LC_ALL=C", "TZ=UTC"}
+	runAs(cmd, b.owner)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", program, err, out)
+	}
+	return nil
+}
+
+// Backup makes a full backup.
+func (b *Backrest) Backup(ctx context.Context) (err error) {
+	if b.newest, _, err = b.generation(ctx); err != nil {
+		return err
+	}
+	return b.pgbackrest(ctx, "--type=full", "backup")
+}
+
+// Restore restores what the database had at a moment, into another directory as on a new machine. The
+// old one is not used. The model learns what is gone. The server must notice by itself.
+func (b *Backrest) Restore(ctx context.Context, to time.Time) error {
+	w := b.w
+	w.CloseIdle()
+	// Its end archives the last segment.
+	if err := errors.Join(w.Server.Stop(), b.postgres.Stop()); err != nil {
+		return err
+	}
+	b.dir = filepath.Join(b.home, "second")
+	if err := b.configure(); err != nil {
+		return err
+	}
+	if err := b.run(ctx, "mkdir", "--mode=700", b.dir); err != nil {
+		return err
+	}
+	if err := b.pgbackrest(ctx, "--type=time", "--target="+to.UTC().Format("2006-01-02 15:04:05.999999+00"),
+		"--target-action=promote", "restore"); err != nil {
+		return err
+	}
+	if err := errors.Join(b.start(ctx), b.awaitPromotion(ctx), w.Server.Start(ctx, b.settings())); err != nil {
+		return err
+	}
+	if err := b.awaitNoticed(ctx); err != nil {
+		return err
+	}
+	return w.recordAllRestored(ctx)
+}
+
+// awaitNoticed waits until the server has begun a generation of the event stream.
+func (b *Backrest) awaitNoticed(ctx context.Context) error {
+	var id int64
+	var cause string
+	started := time.Now()
+	err := xrpc.Until(ctx, startLimit, func() (_ bool, err error) {
+		id, cause, err = b.generation(ctx)
+		return id > b.newest, err
+	})
+	if err != nil {
+		return fmt.Errorf("the server has not noticed the restore: %w", err)
+	}
+	b.w.Note("noticed within %s of its start: generation %d of the event stream, cause %q",
+		time.Since(started).Round(time.Second/10), id, cause)
+	return nil
+}
+
+// awaitPromotion waits until the restored server accepts writes.
+func (b *Backrest) awaitPromotion(ctx context.Context) error {
+	return InDatabase(ctx, b.url("postgres"), func(db *pgx.Conn) error {
+		return xrpc.Until(ctx, startLimit, func() (writes bool, err error) {
+			err = db.QueryRow(ctx, `SELECT NOT pg_is_in_recovery()`).Scan(&writes)
+			return writes, err
+		})
+	})
+}
+
+// generation returns the newest generation of the event stream, and its cause.
+func (b *Backrest) generation(ctx context.Context) (id int64, cause string, err error) {
+	err = InDatabase(ctx, b.url("mlsd"), func(db *pgx.Conn) error {
+		return db.QueryRow(ctx, `SELECT id, cause FROM generations ORDER BY id DESC LIMIT 1`).Scan(&id, &cause)
+	})
+	return id, cause, err
+}
+
+// close stops the server, which would not find its database, and PostgreSQL. It removes their files.
+func (b *Backrest) close() error {
+	errs := []error{b.w.Server.Stop()}
+	if b.postgres != nil {
+		errs = append(errs, b.postgres.Stop())
+	}
+	return errors.Join(append(errs, b.w.Server.Start(context.Background(), nil), os.RemoveAll(b.home))...)
+}
