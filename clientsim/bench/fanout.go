@@ -89,13 +89,26 @@ func fanout(ctx context.Context, b *bench) error {
 func (b *bench) deliver(
 	ctx context.Context, s *convoSet, turn, binary int, kind, variant, against string,
 ) (int, error) {
-	heard := &audience{size: int64(b.c.Subscribers)}
+	heard, sent := &audience{size: int64(b.c.Subscribers)}, b.acknowledged.Load()
+	before, err := b.env.servers[0].Memory(ctx)
+	if err != nil {
+		return 0, err
+	}
 	streams, err := b.subscribe(ctx, b.senders, b.c.Subscribers, kind, heard.arrived)
 	if err != nil {
 		return 0, err
 	}
-	_, err = b.run(ctx, phase{variant: variant, against: against, turn: turn, binary: binary, convos: s, rate: b.c.Rate,
+	after, err := b.env.servers[0].Memory(ctx)
+	if err == nil && turn == 0 {
+		kib := func(a, b int64) float64 { return float64(a-b) / 1024 / float64(streams.atFirst()) }
+		b.note("%s: an idle stream costs the first server %.1f KiB resident, %.1f of heap, %.1f of stacks", variant,
+			kib(after.Resident, before.Resident), kib(after.Heap, before.Heap), kib(after.Stacks, before.Stacks))
+	}
+	_, runErr := b.run(ctx, phase{variant: variant, against: against, turn: turn, binary: binary, convos: s, rate: b.c.Rate,
 		subscribers: b.c.Subscribers, audience: heard})
+	if err = errors.Join(err, runErr); err == nil {
+		err = heard.await(ctx, b.acknowledged.Load()-sent)
+	}
 	streams.end()
 	if broke := streams.ended(); err == nil && broke > 0 {
 		err = fmt.Errorf("the server ended %d of %d streams", broke, b.c.Subscribers)
@@ -159,6 +172,18 @@ func (a *audience) event(n int64) *arrivals {
 		a.events = append(a.events, &arrivals{})
 	}
 	return a.events[n]
+}
+
+// await waits until each subscriber has the events of so many messages. The first may also have one of
+// the change that made the convo.
+func (a *audience) await(ctx context.Context, messages int64) error {
+	err := xrpc.Until(ctx, xrpc.CallTimeout, func() (bool, error) {
+		return messages == 0 || a.event(messages-1).n.Load() == a.size, nil
+	})
+	if err != nil {
+		return fmt.Errorf("a subscriber misses events: %w", err)
+	}
+	return nil
 }
 
 func (a *audience) fail(err error) {

@@ -230,6 +230,11 @@ func (s *streams) end() {
 	s.done.Wait()
 }
 
+// atFirst is how many streams are at the first server.
+func (s *streams) atFirst() int {
+	return (len(s.all) + len(s.b.env.servers) - 1) / len(s.b.env.servers)
+}
+
 // ended is how many connections the servers or the network ended.
 func (s *streams) ended() (n int64) {
 	for _, one := range s.all {

@@ -63,8 +63,6 @@ type Options struct {
 	For         time.Duration // how long they write in live
 	Rate        int           // messages a second in live; 0: as many as possible
 	Calm        bool          // nothing goes wrong in live, and no roster changes
-	Idle        int           // subscribers without a convo in live-idle
-	Audience    int           // subscribers of one message in live-idle
 
 	Uploads int // in attachments
 

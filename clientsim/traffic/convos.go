@@ -62,16 +62,12 @@ func (t *Traffic) create(ctx context.Context, rng *rand.Rand, steady bool) error
 			r.nonMembers = append(r.nonMembers, t.Listeners[at])
 		}
 	}
-	return t.unexpected(t.found(ctx, rng, r, testbed.DIDsOf(others)))
-}
-
-// found creates a convo of its first writer and others.
-func (t *Traffic) found(ctx context.Context, rng *rand.Rand, r *Convo, dids []syntax.DID) error {
+	dids := testbed.DIDsOf(others)
 	r.Creator, r.group = r.writers[0], mlsclient.RandomBytes(16)
 	call := xrpc.CreateCall(r.group, t.w.Suite, dids, &mlsclient.Staged{}, xrpc.NewKey())
 	out, err := ask[mlsapi.CreateConvoOutput](ctx, t.calls, rng, r.Creator, call)
 	if err != nil {
-		return err
+		return t.unexpected(err)
 	}
 	r.ID, r.log = out.ID, client.NewLogReader(r.Creator, out.ID)
 	t.Model.Created(r.ID, r.group, 0, false, r.Creator.DID, dids)
@@ -79,41 +75,6 @@ func (t *Traffic) found(ctx context.Context, rng *rand.Rand, r *Convo, dids []sy
 	defer t.mu.Unlock()
 	t.convos = append(t.convos, r)
 	return nil
-}
-
-// Bounds of the contract.
-const (
-	atCreation = 100 // members that createConvo takes
-	atOnce     = 50  // that addMembers takes
-)
-
-// Gather makes a convo of an author and any number of new listeners, which do not listen yet.
-func (t *Traffic) Gather(ctx context.Context, author *xrpc.Account, n int) (*Convo, []*Listener, error) {
-	r := &Convo{writers: []*xrpc.Account{author}}
-	for range n {
-		p, err := t.NewListener(ctx)
-		if err != nil {
-			return nil, nil, err
-		}
-		r.members = append(r.members, p)
-	}
-	founders, late := r.members[:min(n, atCreation)], r.members[min(n, atCreation):]
-	if err := t.found(ctx, t.w.RNG, r, didsOf(founders)); err != nil {
-		return nil, nil, err
-	}
-	for some := range slices.Chunk(late, atOnce) {
-		if err := t.admit(ctx, t.w.RNG, r, some...); err != nil {
-			return nil, nil, err
-		}
-	}
-	return r, r.members, nil
-}
-
-func didsOf(people []*Listener) (dids []syntax.DID) {
-	for _, p := range people {
-		dids = append(dids, p.DID)
-	}
-	return dids
 }
 
 // message makes a message of one of the convo's writers. Some have no idempotency key: their bytes
@@ -181,13 +142,9 @@ func (t *Traffic) deliver(ctx context.Context, rng *rand.Rand, m pendingSend) er
 	return nil
 }
 
-// Send sends a message to a random convo.
+// Send sends a message by one of the writers of a random convo.
 func (t *Traffic) Send(ctx context.Context, rng *rand.Rand) error {
-	return t.SendTo(ctx, rng, t.some(rng))
-}
-
-// SendTo sends a message by one of a convo's writers.
-func (t *Traffic) SendTo(ctx context.Context, rng *rand.Rand, r *Convo) error {
+	r := t.some(rng)
 	if !r.steady {
 		r.mu.RLock()
 		defer r.mu.RUnlock()
@@ -370,38 +327,24 @@ func (t *Traffic) remove(ctx context.Context, rng *rand.Rand, r *Convo) error {
 	return nil
 }
 
-// add makes the creator add an account, or add a former member again.
+// add makes the creator add an account, or add a former member again, by a commit with a Welcome.
 func (t *Traffic) add(ctx context.Context, rng *rand.Rand, r *Convo) error {
 	p := take(rng, &r.nonMembers)
 	r.members = append(r.members, p)
-	if err := t.admit(ctx, rng, r, p); err != nil {
-		return t.unexpected(err)
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.invited = append(t.invited, invited{r, p})
-	return nil
-}
-
-// admit adds accounts by one commit with a Welcome.
-func (t *Traffic) admit(ctx context.Context, rng *rand.Rand, r *Convo, people ...*Listener) error {
-	var refs [][]byte
-	for _, p := range people {
-		refs = append(refs, p.ref)
-	}
-	s := r.fakeCommit()
-	s.Welcome = mlsclient.FakeWelcome(t.w.Suite, refs...)
-	call := xrpc.AddCall(r.ID, didsOf(people), s, xrpc.NewKey())
+	dids, s := []syntax.DID{p.DID}, r.fakeCommit()
+	s.Welcome = mlsclient.FakeWelcome(t.w.Suite, p.ref)
+	call := xrpc.AddCall(r.ID, dids, s, xrpc.NewKey())
 	begun := t.welcomes.now()
 	seq, err := t.committed(ctx, rng, r, s, r.Creator, &call)
 	if err != nil {
-		return err
+		return t.unexpected(err)
 	}
-	t.Model.Joined(r.ID, r.Creator.DID, seq, didsOf(people))
-	for _, p := range people {
-		t.welcomes.add(welcomeOf(r, p), begun, welcomeInput{deliver, history.DigestOf(s.Welcome)}, nil)
-		t.Model.History.Welcomed(p.DID, r.ID, p.Device, int64(s.Epoch))
-	}
+	t.Model.Joined(r.ID, r.Creator.DID, seq, dids)
+	t.welcomes.add(welcomeOf(r, p), begun, welcomeInput{deliver, history.DigestOf(s.Welcome)}, nil)
+	t.Model.History.Welcomed(p.DID, r.ID, p.Device, int64(s.Epoch))
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.invited = append(t.invited, invited{r, p})
 	return nil
 }
 

@@ -167,30 +167,24 @@ func (t *Traffic) inLanes(n int, do func(rng *rand.Rand, i int) error) error {
 	})
 }
 
-// NewListener makes an account with a device that can be added to any number of convos.
-func (t *Traffic) NewListener(ctx context.Context) (*Listener, error) {
+// addListener makes an account with a device that can be added to any number of convos.
+func (t *Traffic) addListener(ctx context.Context, i int) error {
 	account, err := t.w.P256Account()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	phone, err := client.NewPhone("listener", account, t.w.Suite, t.cluster.Clients[0], t.Model)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	p := &Listener{Account: account, Device: phone.DeviceID()}
 	if p.pkg, err = phone.Device.LastResort(); err != nil {
-		return nil, err
+		return err
 	}
 	if p.ref, err = mlsclient.PackageRef(p.pkg.Message); err != nil {
-		return nil, err
+		return err
 	}
-	_, err = t.calls.do(ctx, t.w.RNG, account, xrpc.PublishCall(p.pkg, t.w.Suite, xrpc.NewKey()))
-	return p, err
-}
-
-func (t *Traffic) addListener(ctx context.Context, i int) error {
-	p, err := t.NewListener(ctx)
-	if err != nil {
+	if _, err := t.calls.do(ctx, t.w.RNG, account, xrpc.PublishCall(p.pkg, t.w.Suite, xrpc.NewKey())); err != nil {
 		return err
 	}
 	t.Listeners = append(t.Listeners, p)
