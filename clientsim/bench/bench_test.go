@@ -158,7 +158,6 @@ func TestScenarios(t *testing.T) {
 		"welcome-storm":   {"calm storm", []string{"sendMessage", "getWelcome", "confirmWelcome"}},
 		"claim-storm":     {"calm storm", []string{"sendMessage", "getKeyPackages"}},
 		"reconnect-storm": {"calm storm", []string{"sendMessage", "subscribeConvoEvents"}},
-		"half":            {"maximum half", []string{"sendMessage"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -3,8 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"math"
-	"slices"
 )
 
 // Scenario is one benchmark.
@@ -28,7 +26,6 @@ func Scenarios() []Scenario {
 			reconnectStorm},
 		{"fanout", "events to 1,000 subscribers, WebSockets and server-sent events, beside bare writes", false, true,
 			false, fannedOut, fanout},
-		{"half", "as fast as possible, and then at half that rate", false, false, false, sized(1000, 2), half},
 		{"growth-members", "one convo of 2, 10, 100, 1,000 members", false, false, false, sized(1, 0), growMembers},
 		{"scale", "1, 2, 4 and 8 servers, with and without a standby that they read from", true, false, true, scaled, scale},
 	}
@@ -114,25 +111,6 @@ func join(variant, server string) string {
 		return variant
 	}
 	return variant + ", " + server
-}
-
-// half finds the greatest rate, and then measures at half of it. The two do not take turns, because
-// then each turn would have its own rate.
-func half(ctx context.Context, b *bench) error {
-	s, err := b.usualConvos(ctx)
-	if err != nil {
-		return err
-	}
-	const most = "maximum"
-	var rates []float64
-	for turn := range b.c.Turns {
-		if _, err := b.run(ctx, phase{variant: most, turn: turn, convos: s}); err != nil {
-			return err
-		}
-		rates = append(rates, b.rates[most])
-	}
-	slices.Sort(rates)
-	return b.turns(ctx, phase{variant: "half", against: most, convos: s, rate: math.Round(rates[len(rates)/2] / 2)})
 }
 
 // growMembers compares convos of different sizes. The same two accounts send to each.
