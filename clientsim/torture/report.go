@@ -26,7 +26,6 @@ type Report struct {
 	Events     int64 // that came to subscribers
 	Notes      []string
 	Violations []history.Violation
-	Shrunk     *Report // a smaller run that failed as well
 }
 
 // count counts the violations of a kind.
@@ -46,7 +45,7 @@ func (r *Report) faults() (n int) {
 	return n
 }
 
-// mostShown is how many sorts of violations, and faults of a shrunk run, a report shows.
+// mostShown is how many sorts of violations a report shows.
 const mostShown = 20
 
 // longestNote is how much of a note a report shows, in characters. The log of a server is a note.
@@ -85,9 +84,6 @@ func (r *Report) Write(out io.Writer) error {
 	}
 	p.line("lost %d, doubled %d, broken %d", r.count(history.Lost), r.count(history.Duplicated), r.count(history.Broken))
 	r.writeViolations(p)
-	if r.Shrunk != nil {
-		r.Shrunk.writeShrunk(p)
-	}
 	return p.err
 }
 
@@ -114,18 +110,6 @@ func (r *Report) writeViolations(p *printer) {
 	}
 	if more := len(sorts) - mostShown; more > 0 {
 		p.line("  and %d more sorts", more)
-	}
-}
-
-// writeShrunk writes a smaller run that failed as well.
-func (r *Report) writeShrunk(p *printer) {
-	p.line("a smaller run fails as well: %s, %d operations, %d faults:", r.For.Round(time.Millisecond), r.Operations,
-		len(r.Plan))
-	for _, s := range r.Plan[:min(len(r.Plan), mostShown)] {
-		p.line("  %s", s)
-	}
-	for _, v := range r.Violations[:min(len(r.Violations), 3)] {
-		p.line("  %s", v)
 	}
 }
 

@@ -1,6 +1,6 @@
 // Package torture plays clients against several servers while the connections to PostgreSQL, the
 // servers and PostgreSQL itself fail all the time. Then it heals everything, and judges whether
-// each acknowledged write is there once. A failure is shrunk to fewer faults.
+// each acknowledged write is there once.
 package torture
 
 import (
@@ -25,13 +25,11 @@ type Config struct {
 	// all nodes reach it without.
 	PgBouncer string
 	// Clocks builds a server whose clock can be wrong, if one is to be built.
-	Clocks bool
-	// Shrink bounds the time of shrinking after a failure. 0: it is not shrunk.
-	Shrink   time.Duration
+	Clocks   bool
 	Progress func(string) // gets lines about what is going on
 }
 
-// Run plays one run, and shrinks it if it fails. It returns an error if the run could not be
+// Run plays one run. It returns an error if the run could not be
 // played. Broken promises are in the report.
 func Run(ctx context.Context, c Config) (*Report, error) {
 	home, err := os.MkdirTemp("", "mlsd-torture-")
@@ -47,19 +45,8 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	report := c.newReport(c.For, NewPlan(c.Seed, c.For, c.Nodes))
-	if err := c.play(ctx, report); err != nil {
-		return report, err
-	}
-	if len(report.Violations) == 0 || c.Shrink == 0 {
-		return report, nil
-	}
-	report.Shrunk, err = c.shrink(ctx, report)
-	return report, err
-}
-
-func (c *Config) newReport(length time.Duration, plan []Step) *Report {
-	return &Report{Seed: c.Seed, For: length, Plan: plan}
+	report := &Report{Seed: c.Seed, For: c.For, Plan: NewPlan(c.Seed, c.For, c.Nodes)}
+	return report, c.play(ctx, report)
 }
 
 // internalError is the answer to what the server did not expect. It is no name of the lexicons,

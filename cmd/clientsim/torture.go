@@ -28,8 +28,6 @@ func tortures(out, stderr io.Writer) *cli.Command {
 			&cli.BoolFlag{Name: "clocks", Usage: "if a server is built, build one whose clock can be wrong"},
 			&cli.StringFlag{Name: "pgbouncer", Usage: "`PATH` of a PgBouncer, through which the last server reaches PostgreSQL",
 				Sources: cli.EnvVars("MLSD_TEST_PGBOUNCER")},
-			&cli.DurationFlag{Name: "shrink", Value: 5 * time.Minute,
-				Usage: "after a failure, how long to look for a smaller run that fails; 0: not at all"},
 		},
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if c.Args().Present() {
@@ -44,7 +42,6 @@ func runTorture(ctx context.Context, c *cli.Command, out, stderr io.Writer) erro
 	lines := terminal.New(stderr)
 	config := torture.Config{
 		Seed: c.Uint64("seed"), For: c.Duration("for"), Nodes: c.Int("nodes"), Binary: c.String("mlsd"),
-		Shrink:    c.Duration("shrink"),
 		PgBouncer: c.String("pgbouncer"), Clocks: c.Bool("clocks"),
 		Progress: func(now string) { lines.Now("torture: %s", now) },
 	}

@@ -78,7 +78,7 @@ func torture(ctx context.Context, clientsim, server string, seed uint64) (why st
 	ctx, cancel := context.WithTimeout(ctx, rackLongest)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, clientsim, "torture", "--mlsd", server,
-		"--for", rackRun.String(), "--shrink", "0", "--seed", strconv.FormatUint(seed, 10))
+		"--for", rackRun.String(), "--seed", strconv.FormatUint(seed, 10))
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 30 * time.Second
 	raw, err := cmd.CombinedOutput()
