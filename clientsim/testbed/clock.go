@@ -3,7 +3,6 @@ package testbed
 import (
 	"bytes"
 	"context"
-	"debug/buildinfo"
 	_ "embed"
 	"encoding/binary"
 	"encoding/json"
@@ -21,9 +20,6 @@ import (
 // so a library such as libfaketime does not reach it. Instead a server is built with another
 // package time, which adds what a file says. The source of the server stays as it is.
 
-// clockTag is the build tag by which a server with a movable clock is known.
-const clockTag = "movableclock"
-
 // clockVariable names the file of a server's Clock in its environment.
 const clockVariable = "CLOCK_AHEAD"
 
@@ -37,7 +33,7 @@ func BuildMovable(ctx context.Context, dir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("build a server with a movable clock: %w", err)
 	}
-	return BuildServer(ctx, dir, "-tags", clockTag, "-overlay", overlay)
+	return BuildServer(ctx, dir, "-overlay", overlay)
 }
 
 // clockOverlay writes what go build's -overlay needs for another package time into dir.
@@ -70,20 +66,6 @@ func clockOverlay(ctx context.Context, dir string) (string, error) {
 	}
 	overlay := filepath.Join(dir, "overlay.json")
 	return overlay, os.WriteFile(overlay, raw, 0o600)
-}
-
-// HasMovableClock reports whether BuildMovable has built a server.
-func HasMovableClock(server string) (bool, error) {
-	info, err := buildinfo.ReadFile(server)
-	if err != nil {
-		return false, fmt.Errorf("server: %w", err)
-	}
-	for _, s := range info.Settings {
-		if s.Key == "-tags" && s.Value == clockTag {
-			return true, nil
-		}
-	}
-	return false, nil
 }
 
 // Clock moves the clock of one server, also while it runs. The server must be built by

@@ -32,18 +32,14 @@ type equipment struct {
 	proxies []*pgwire.Proxy // of the nodes, in their order
 	disk    *testbed.SmallDisk
 	bouncer *testbed.PgBouncer
-	clocks  bool
 	skipped map[Kind]string // why a kind of fault cannot happen
 }
 
 // prepare makes what does not need the cluster.
 func (c *Config) prepare(ctx context.Context) (_ *equipment, err error) {
 	e := &equipment{skipped: map[Kind]string{}}
-	if e.clocks, err = testbed.HasMovableClock(c.Binary); err != nil {
-		return nil, err
-	}
-	if !e.clocks {
-		e.skipped[MoveClock] = "the server is not built with --clocks"
+	if !c.Clocks {
+		e.skipped[MoveClock] = "no server is built with --clocks"
 	}
 	if c.PgBouncer == "" {
 		e.skipped[KillPgBouncer] = "--pgbouncer names none"
@@ -112,7 +108,7 @@ func (c *Config) play(ctx context.Context, report *Report) (err error) {
 	defer transport.CloseIdleConnections()
 	w := e.World(server, transport, testbed.Options{Seed: c.Seed, For: report.For}, 0x70, c.Progress)
 	err = w.WithCluster(ctx, testbed.ClusterOptions{
-		Nodes: c.Nodes, Settings: settings, Transport: transport, Clocks: e.clocks,
+		Nodes: c.Nodes, Settings: settings, Transport: transport, Clocks: c.Clocks,
 		Through: func(f *testbed.Cluster, databaseURL string) (string, error) { return c.connect(ctx, e, f, databaseURL) },
 	}, func(f *testbed.Cluster) error {
 		defer transport.CloseIdleConnections()

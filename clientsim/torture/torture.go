@@ -37,7 +37,7 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(home)
-	if c.Clocks && c.Binary == "" {
+	if c.Clocks = c.Clocks && c.Binary == ""; c.Clocks {
 		c.Binary, err = testbed.BuildMovable(ctx, home)
 	} else {
 		c.Binary, err = testbed.FindServer(ctx, c.Binary, home)
