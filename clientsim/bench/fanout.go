@@ -104,8 +104,8 @@ func (b *bench) deliver(
 		b.note("%s: an idle stream costs the first server %.1f KiB resident, %.1f of heap, %.1f of stacks", variant,
 			kib(after.Resident, before.Resident), kib(after.Heap, before.Heap), kib(after.Stacks, before.Stacks))
 	}
-	_, runErr := b.run(ctx, phase{variant: variant, against: against, turn: turn, binary: binary, convos: s, rate: b.c.Rate,
-		subscribers: b.c.Subscribers, audience: heard})
+	_, runErr := b.run(ctx, phase{variant: variant, against: against, turn: turn, binary: binary, convos: s,
+		rate: b.c.Rate, subscribers: b.c.Subscribers, audience: heard})
 	if err = errors.Join(err, runErr); err == nil {
 		err = heard.await(ctx, b.acknowledged.Load()-sent)
 	}
