@@ -5,9 +5,6 @@
 // directory. Its settings are fast and not safe in a crash. It migrates one template database, and
 // clones the others from that. The server ends with the process. A helper removes its directory. If
 // the helper fails, the next process removes it.
-//
-// If MLSD_TEST_DATABASE_URL is set, that server is used instead. Its user must be allowed to create
-// databases.
 package pgtest
 
 import (
@@ -113,7 +110,7 @@ func create(t testing.TB, migrated bool) string {
 			t.Errorf("pgtest: %v", err)
 		}
 	})
-	return s.url(name)
+	return s.pg.ConnString(name)
 }
 
 // connect opens a pool. The end of the test closes it. The test fails if it did not release a
