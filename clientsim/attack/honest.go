@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
-	"github.com/coder/websocket"
 	"golang.org/x/sync/errgroup"
 
 	"mlsd/api/mlsapi"
+	"mlsd/clientsim/client"
 	"mlsd/clientsim/mlsclient"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
@@ -50,7 +50,6 @@ type honest struct {
 	convos []honestConvo
 	page   honestConvo // whose log is large
 	hooks  *hooks
-	web    *http.Client // as client's
 	nth    atomic.Int64 // newcomers so far
 }
 
@@ -68,7 +67,6 @@ func newHonest(t *Target, rate float64) (*honest, error) {
 	t.atEnd(func() error { transport.CloseIdleConnections(); return nil })
 	h := &honest{client: xrpc.NewClient(t.Base, t.Audience, transport, &xrpc.Stats{}), env: t.env,
 		hooks: &hooks{waiting: map[string][]chan struct{}{}}}
-	h.web = h.client.HTTP
 	site, err := serve(honestAddress, h.hooks.serve)
 	if err != nil {
 		return nil, err
@@ -231,48 +229,16 @@ func (h *honest) claim(of syntax.DID) (int, error) {
 	return len(out.KeyPackages), err
 }
 
-// maxFrame is the largest event, in bytes.
-const maxFrame = 16 << 20
-
-// refusedWithin is how long a server may take to refuse a WebSocket that it has accepted.
-const refusedWithin = 100 * time.Millisecond
-
 // openSocket opens a WebSocket. A server may accept the handshake and then refuse by an error
 // frame.
 func (h *honest) openSocket(ctx context.Context, i int) (time.Duration, error) {
 	began := time.Now()
-	token, err := h.people[i%len(h.people)].Token(h.client.Audience, syntax.NSID(mlsapi.NSIDSubscribeConvoEvents))
+	token, err := h.client.Token(h.people[i%len(h.people)], client.NSIDSubscribe)
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, xrpc.AttemptLimit)
-	defer cancel()
-	ws, resp, err := websocket.Dial(ctx, h.client.Base+"/xrpc/"+mlsapi.NSIDSubscribeConvoEvents, &websocket.DialOptions{
-		HTTPHeader: http.Header{"Authorization": {"Bearer " + token}}, HTTPClient: &http.Client{Transport: h.web.Transport},
-	})
-	if err != nil {
-		if resp != nil {
-			return 0, xrpc.ReadError(mlsapi.NSIDSubscribeConvoEvents, resp, nil)
-		}
-		return 0, err
-	}
-	took := time.Since(began)
-	defer func() { _ = ws.CloseNow() }()
-	ws.SetReadLimit(maxFrame)
-	reading, stop := context.WithTimeout(ctx, refusedWithin)
-	defer stop()
-	for {
-		_, frame, err := ws.Read(reading)
-		if reading.Err() != nil {
-			return took, nil
-		}
-		if err == nil {
-			_, err = xrpc.ReadFrame(frame)
-		}
-		if err != nil {
-			return 0, err
-		}
-	}
+	opened, err := client.OpenStream(ctx, h.client, token, nil)
+	return opened.Sub(began), err
 }
 
 // openEventStream opens a stream of server-sent events.
@@ -288,7 +254,7 @@ func (h *honest) openEventStream(ctx context.Context, i int) (time.Duration, err
 		return 0, err
 	}
 	req.Header.Set("Authorization", "Bearer "+token)
-	resp, err := h.web.Do(req)
+	resp, err := h.client.HTTP.Do(req)
 	if err != nil {
 		return 0, err
 	}

@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"sync"
+	"strings"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/api/mlsapi"
+	"mlsd/clientsim/xrpc"
 )
 
 // H4: tokens of accounts that nobody knows make the server look them up.
@@ -36,7 +36,7 @@ func failedLookups() []Attack {
 		{"failing-unknown", "H9", "one address names accounts that do not exist, 800 times per second",
 			forgers(800, 1, ofNobody, chargedAfterBurst)},
 		{"tarpits", "H9", "one address names did:web accounts at 64 hosts that never answer",
-			webHosts(64, neverAnswers, chargedAfterBurst)},
+			webHosts(64, never, chargedAfterBurst)},
 		{"tarpits-slow", "H9", "one address names did:web accounts at 64 hosts that send a byte per second",
 			webHosts(64, answersSlowly, chargedAfterBurst)},
 	}
@@ -103,69 +103,39 @@ func (t *Target) forgeries(rate float64, addresses int, issuer issuerOf, judge j
 
 // webHosts forges tokens of did:web accounts at hosts of the attacker's. Honest newcomers with a
 // did:web come at the same time.
-func webHosts(rate float64, serve func(net.Conn), judge judgeOf) func(context.Context, *Target) (*Prepared, error) {
+func webHosts(rate float64, serves http.HandlerFunc, judge judgeOf) func(context.Context, *Target) (*Prepared, error) {
 	const hosts = 64
 	return func(_ context.Context, t *Target) (*Prepared, error) {
 		var dids []syntax.DID
 		for range hosts {
-			port, err := t.listen(serve)
+			site, err := serve(honestAddress, serves)
 			if err != nil {
 				return nil, err
 			}
-			dids = append(dids, syntax.DID(fmt.Sprintf("did:web:localhost%%3A%d", port)))
+			t.atEnd(site.Close)
+			dids = append(dids, didAt(site))
 		}
 		t.Bystanders = append(t.Bystanders, Operation{"did:web newcomer", 1, t.honest.webNewcomer})
 		return t.forgeries(rate, 1, func(_ *Target, i int) syntax.DID { return dids[i%hosts] }, judge), nil
 	}
 }
 
-// listen accepts connections on a port of this machine until the measurement ends.
-func (t *Target) listen(serve func(net.Conn)) (port int, err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	var mu sync.Mutex // guards open
-	open := map[net.Conn]bool{}
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			mu.Lock()
-			open[conn] = true
-			mu.Unlock()
-			serving.Go(func() {
-				serve(conn)
-				mu.Lock()
-				defer mu.Unlock()
-				delete(open, conn)
-				_ = conn.Close()
-			})
-		}
-	})
-	t.atEnd(func() error {
-		err := l.Close()
-		mu.Lock()
-		for conn := range open {
-			_ = conn.Close()
-		}
-		mu.Unlock()
-		serving.Wait()
-		return err
-	})
-	return l.Addr().(*net.TCPAddr).Port, nil
+// didAt is the did:web of a site on this machine.
+func didAt(site *xrpc.Site) syntax.DID {
+	return syntax.DID("did:web:localhost%3A" + site.URL[strings.LastIndexByte(site.URL, ':')+1:])
 }
 
-// What the attacker's hosts do with a connection.
-func hangsUp(net.Conn) {}
+// What the attacker's hosts do with a request, besides not answering: see never.
+func hangsUp(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 
-func neverAnswers(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }
-
-func answersSlowly(conn net.Conn) {
-	ctx, stop := context.WithCancel(context.Background())
+// answersSlowly sends a byte of an answer per second.
+func answersSlowly(w http.ResponseWriter, r *http.Request) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return // then the host hangs up
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, stop := context.WithCancel(r.Context())
 	defer stop()
 	go feed(ctx, conn, "H")
 	_, _ = io.Copy(io.Discard, conn)

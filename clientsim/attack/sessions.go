@@ -6,11 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"sync/atomic"
 	"time"
-
-	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
@@ -24,7 +21,7 @@ func sessions() []Attack {
 		{"sessions-web", "S4", "64 did:web accounts, each of its own domain and address, buy sessions, 64 per second",
 			webSessions(64, 64, nil)},
 		{"tarpits-known", "S4", "32 did:web accounts that verified before buy sessions while their hosts do not answer",
-			webSessions(32, 32, neverServes)},
+			webSessions(32, 32, never)},
 	}
 }
 
@@ -58,9 +55,6 @@ func manySessions(_ context.Context, t *Target) (*Prepared, error) {
 		return nil
 	}}, nil
 }
-
-// neverServes answers a request for a document when its client hangs up.
-func neverServes(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 
 // webSessions buys sessions of did:web accounts at hosts of the attacker's that serve their documents
 // until the attack begins, and then as during says. Honest did:web accounts buy some too.
@@ -129,11 +123,7 @@ func (h *honest) webAccount(instead func() http.HandlerFunc) (*xrpc.Account, *xr
 	if err != nil {
 		return nil, nil, err
 	}
-	did, err := syntax.ParseDID("did:web:localhost%3A" + site.URL[strings.LastIndex(site.URL, ":")+1:])
-	if err == nil {
-		account, err = xrpc.NewAccountOf(did, int(h.nth.Add(1)))
-	}
-	if err != nil {
+	if account, err = xrpc.NewAccountOf(didAt(site), int(h.nth.Add(1))); err != nil {
 		return nil, nil, errors.Join(err, site.Close())
 	}
 	return account, site, nil

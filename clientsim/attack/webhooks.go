@@ -16,9 +16,9 @@ import (
 // else's host many times.
 func webhooks() []Attack {
 	return []Attack{
-		{"webhooks", "H6", "two DIDs with up to 100 webhooks each that do not answer", webhooksOf(2, 100, 1, hangs)},
+		{"webhooks", "H6", "two DIDs with up to 100 webhooks each that do not answer", webhooksOf(2, 100, 1, never)},
 		{"webhooks-many", "H6", "20 DIDs with up to 10 webhooks each at hosts of their own that do not answer",
-			webhooksOf(20, 10, 20, hangs)},
+			webhooksOf(20, 10, 20, never)},
 		{"webhooks-slow", "H6", "two DIDs with up to 100 webhooks each that answer after 2.5 seconds",
 			webhooksOf(2, 100, 1, answersLate)},
 		{"webhooks-broken", "H6", "two DIDs with up to 100 webhooks each that answer 500",
@@ -29,7 +29,7 @@ func webhooks() []Attack {
 }
 
 // What the attacker's webhooks do with a call, besides answering a challenge.
-func hangs(_ http.ResponseWriter, r *http.Request)     { <-r.Context().Done() }
+func never(_ http.ResponseWriter, r *http.Request)     { <-r.Context().Done() }
 func answersAtOnce(http.ResponseWriter, *http.Request) {}
 func answersBroken(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusInternalServerError)

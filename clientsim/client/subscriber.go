@@ -268,8 +268,9 @@ func (s *Subscriber) open(ctx context.Context, node *xrpc.Client, params url.Val
 	return conn, nil
 }
 
-// OpenStream opens a stream, waits a moment for an error frame, and closes it.
-func OpenStream(ctx context.Context, c *xrpc.Client, token string, params url.Values) error {
+// OpenStream opens a stream, waits a moment for an error frame, and closes it. It returns when the
+// stream was open.
+func OpenStream(ctx context.Context, c *xrpc.Client, token string, params url.Values) (opened time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, xrpc.AttemptLimit)
 	defer cancel()
 	header := http.Header{}
@@ -279,20 +280,25 @@ func OpenStream(ctx context.Context, c *xrpc.Client, token string, params url.Va
 	conn, resp, err := websocket.Dial(ctx, c.Base+"/xrpc/"+NSIDSubscribe.String()+"?"+params.Encode(),
 		&websocket.DialOptions{HTTPHeader: header, HTTPClient: streamClient})
 	if err != nil {
-		return refusedUpgrade(resp, err)
+		return opened, refusedUpgrade(resp, err)
 	}
+	opened = time.Now()
 	defer func() { _ = conn.CloseNow() }()
+	conn.SetReadLimit(maxFrame)
 	moment, cancel := context.WithTimeout(ctx, QuietTime)
 	defer cancel()
-	_, frame, err := conn.Read(moment)
-	if err != nil && moment.Err() != nil {
-		return nil // no error came
+	for {
+		_, frame, err := conn.Read(moment)
+		if err != nil && moment.Err() != nil {
+			return opened, nil // no error came
+		}
+		if err == nil {
+			_, err = xrpc.ReadFrame(frame)
+		}
+		if err != nil {
+			return opened, err
+		}
 	}
-	if err != nil {
-		return err
-	}
-	_, err = xrpc.ReadFrame(frame)
-	return err
 }
 
 // streamClient opens one connection per stream. slowClient has a small receive buffer, so that the

@@ -121,23 +121,23 @@ func LiveBasic(ctx context.Context, w *testbed.World) {
 // refused.
 func (s *streamTest) refused(ctx context.Context, p *client.Phone) {
 	ticket := must(client.Ticket(ctx, s.w.Net, p.Account))
-	if err := client.OpenStream(ctx, s.w.Net, "", url.Values{"ticket": {ticket.Ticket}}); err != nil {
+	if _, err := client.OpenStream(ctx, s.w.Net, "", url.Values{"ticket": {ticket.Ticket}}); err != nil {
 		fail("with a ticket: %w", err)
 	}
-	if err := client.OpenStream(ctx, s.w.Net, "", url.Values{"ticket": {ticket.Ticket}}); !isNamed(err,
+	if _, err := client.OpenStream(ctx, s.w.Net, "", url.Values{"ticket": {ticket.Ticket}}); !isNamed(err,
 		mlsapi.ErrInvalidTicket) {
 		s.w.Broken("a ticket that was used was answered with %v", err)
 	}
-	if err := client.OpenStream(ctx, s.w.Net, "", url.Values{"ticket": {"nonsense"}}); !isNamed(err,
+	if _, err := client.OpenStream(ctx, s.w.Net, "", url.Values{"ticket": {"nonsense"}}); !isNamed(err,
 		mlsapi.ErrInvalidTicket) {
 		s.w.Broken("a ticket that does not exist was answered with %v", err)
 	}
 	token := must(p.Account.Token(s.w.Net.Audience, client.NSIDSubscribe))
-	if err := client.OpenStream(ctx, s.w.Net, token, url.Values{"cursor": {"9007199254740991"}}); !isNamed(err,
+	if _, err := client.OpenStream(ctx, s.w.Net, token, url.Values{"cursor": {"9007199254740991"}}); !isNamed(err,
 		mlsapi.ErrFutureCursor) {
 		s.w.Broken("a cursor ahead of the stream was answered with %v", err)
 	}
-	if err := client.OpenStream(ctx, s.w.Net, "", nil); !isNamed(err, "AuthMissing") {
+	if _, err := client.OpenStream(ctx, s.w.Net, "", nil); !isNamed(err, "AuthMissing") {
 		s.w.Broken("a stream without credentials was answered with %v", err)
 	}
 }

@@ -64,8 +64,8 @@ func allowed() map[string][]string {
 			"clientsim/testbed",
 			"clientsim/traffic", "clientsim/xrpc", "internal/terminal",
 		},
-		"clientsim/attack": {"api/mlsapi", "clientsim/load", "clientsim/mlsclient", "clientsim/testbed", "clientsim/xrpc",
-			"mls"},
+		"clientsim/attack": {"api/mlsapi", "clientsim/client", "clientsim/load", "clientsim/mlsclient", "clientsim/testbed",
+			"clientsim/xrpc", "mls"},
 		"clientsim/bench": {
 			"api/mlsapi", "clientsim/bench/report", "clientsim/load", "clientsim/mlsclient", "clientsim/testbed",
 			"clientsim/xrpc",
