@@ -142,8 +142,7 @@ type bench struct {
 	senders    []*xrpc.Account
 	sendTokens []*tokens // of the senders
 	readers    []string  // the same, for getMessages
-	convos     []*convo
-	convoSets  []*convoSet
+	convos     *convoSet
 	sessions   []string // of the senders; nil: they have none yet
 	workers    []*worker
 	rates      map[string]float64 // sends a second, by variant, in the last phase
@@ -244,7 +243,7 @@ func (b *bench) prepare(ctx context.Context, s *phase) error {
 	share := make([]float64, len(b.senders)) // of all requests, by sender
 	workers := b.workers[:s.inFlight]
 	var active []int
-	for sender, drafts := range s.convos.drafts {
+	for sender, drafts := range b.convos.drafts {
 		if len(drafts) > 0 {
 			active = append(active, sender)
 		}
@@ -258,7 +257,7 @@ func (b *bench) prepare(ctx context.Context, s *phase) error {
 		w.jobs, w.at = w.jobs[:0], 0
 		for _, sender := range mine {
 			share[sender] += 1 / float64(len(mine)*len(workers))
-			for _, d := range s.convos.drafts[sender] {
+			for _, d := range b.convos.drafts[sender] {
 				w.jobs = append(w.jobs, job{draft: d, tokens: b.sendTokens[sender], reader: b.readers[sender]})
 			}
 		}
@@ -278,7 +277,7 @@ func (b *bench) prepare(ctx context.Context, s *phase) error {
 // expect returns how many tokens a phase may need.
 func (b *bench) expect(s *phase) float64 {
 	// Without a known rate: as many requests, or as many bytes, as are possible here.
-	guess := min(20_000, 200e6/float64(s.convos.body))
+	guess := min(20_000, 200e6/float64(b.c.Body))
 	if s.rate > 0 {
 		guess = s.rate
 	} else if known := b.rates[s.variant]; known > 0 {
@@ -383,19 +382,4 @@ func (b *bench) note(format string, args ...any) {
 	if line := fmt.Sprintf(format, args...); !slices.Contains(b.report.Notes, line) {
 		b.report.Notes = append(b.report.Notes, line)
 	}
-}
-
-// makeConvos makes the convos of a plan, and notes what their ciphertexts are.
-func (b *bench) makeConvos(ctx context.Context, p convoPlan) (*convoSet, error) {
-	b.say("making %d convos of %d members", p.convos, p.members)
-	s, err := b.newConvoSet(ctx, p, b.senders)
-	if err != nil {
-		return nil, err
-	}
-	b.convoSets = append(b.convoSets, s)
-	b.note("ciphertexts: an MLS header and random bytes; sent in turn, each time under another idempotency key")
-	if p.members > mostSending {
-		b.note("in convos of more than %d members, the others do not send", mostSending)
-	}
-	return s, nil
 }

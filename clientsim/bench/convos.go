@@ -8,39 +8,23 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// convoSet is a set of convos with their senders and ciphertexts.
+// convoSet is the convos with their senders and ciphertexts.
 type convoSet struct {
-	senders []*xrpc.Account
-	convos  []*convo
-	drafts  [][]*draft // by sender
-	members int
-	body    int
-}
-
-// convoPlan says how a convoSet is to be.
-type convoPlan struct {
-	convos  int
-	members int // of each convo
-	body    int // bytes of a ciphertext
-	// pool is how many ciphertexts each sender has in each convo.
-	pool int
-	// senders is how many members of a convo send; 0: up to mostSending.
-	senders int
+	convos []*convo
+	drafts [][]*draft // by sender
 }
 
 // mostSending is how many members of one convo send. The others are only on the roster.
 const mostSending = 64
 
-// newConvoSet makes the convos of a plan, and what is sent to them.
-func (b *bench) newConvoSet(ctx context.Context, p convoPlan, senders []*xrpc.Account) (*convoSet, error) {
-	s := &convoSet{senders: senders, convos: make([]*convo, p.convos), drafts: make([][]*draft, len(senders)),
-		members: p.members, body: p.body}
-	made := make([][]*draft, p.convos)
-	sending := min(p.members, len(senders), mostSending)
-	if p.senders > 0 {
-		sending = min(sending, p.senders)
-	}
-	err := eachOf(setupLanes, p.convos, func(i int) error {
+// makeConvos makes the convos, and what is sent to them.
+func (b *bench) makeConvos(ctx context.Context) error {
+	c, senders := b.c, b.senders
+	b.say("making %d convos of %d members", c.Convos, c.Members)
+	s := &convoSet{convos: make([]*convo, c.Convos), drafts: make([][]*draft, len(senders))}
+	made := make([][]*draft, c.Convos)
+	sending := min(c.Members, len(senders), mostSending)
+	err := eachOf(setupLanes, c.Convos, func(i int) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -49,37 +33,40 @@ func (b *bench) newConvoSet(ctx context.Context, p convoPlan, senders []*xrpc.Ac
 			at[k] = (i + k*(1+i/len(senders)%(len(senders)/sending))) % len(senders)
 			accounts[k] = senders[at[k]]
 		}
-		c, err := b.env.newConvo(ctx, accounts, p.members)
-		if err != nil {
+		var err error
+		if s.convos[i], err = b.env.newConvo(ctx, accounts, c.Members); err != nil {
 			return err
 		}
-		s.convos[i] = c
-		made[i], err = draftsFor(c, accounts, at, p)
+		made[i], err = draftsFor(s.convos[i], accounts, at, c)
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	b.convos = append(b.convos, s.convos...)
 	for _, drafts := range made {
 		for _, d := range drafts {
 			s.drafts[d.sender] = append(s.drafts[d.sender], d)
 		}
 	}
-	rng := rand.New(rand.NewPCG(b.c.Seed, uint64(len(b.convos))))
+	rng := rand.New(rand.NewPCG(b.c.Seed, uint64(len(s.convos))))
 	for _, drafts := range s.drafts {
 		rng.Shuffle(len(drafts), func(i, j int) { drafts[i], drafts[j] = drafts[j], drafts[i] })
 	}
-	return s, nil
+	b.note("ciphertexts: an MLS header and random bytes; sent in turn, each time under another idempotency key")
+	if c.Members > mostSending {
+		b.note("in convos of more than %d members, the others do not send", mostSending)
+	}
+	b.convos = s
+	return nil
 }
 
 // draftsFor makes the messages that the accounts send to a convo. Their ciphertexts are fake: an MLS
 // header and random bytes. The server cannot see that.
-func draftsFor(c *convo, accounts []*xrpc.Account, at []int, p convoPlan) (drafts []*draft, err error) {
-	around := len(mlsclient.FakeMessage(c.group, c.epoch, p.body)) - p.body
+func draftsFor(c *convo, accounts []*xrpc.Account, at []int, o *Config) (drafts []*draft, err error) {
+	around := len(mlsclient.FakeMessage(c.group, c.epoch, o.Body)) - o.Body
 	for k, account := range accounts {
-		for range p.pool {
-			d, err := newDraft(c, at[k], account, mlsclient.FakeMessage(c.group, c.epoch, p.body-around))
+		for range o.pool() {
+			d, err := newDraft(c, at[k], account, mlsclient.FakeMessage(c.group, c.epoch, o.Body-around))
 			if err != nil {
 				return nil, err
 			}

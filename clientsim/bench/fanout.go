@@ -52,8 +52,7 @@ func fanout(ctx context.Context, b *bench) error {
 	if c.Rate == 0 {
 		c.Rate = fanoutRate
 	}
-	s, err := b.usualConvos(ctx)
-	if err != nil {
+	if err := b.makeConvos(ctx); err != nil {
 		return err
 	}
 	b.note("the age of an event counts from its createdAt, which has milliseconds; µs are those per event and " +
@@ -69,7 +68,7 @@ func fanout(ctx context.Context, b *bench) error {
 				w.close()
 			}
 			for _, kind := range []string{webSockets, serverSent} {
-				n, err := b.deliver(ctx, s, turn, i, kind, join(kind, server), join(kind, c.servers()[0]))
+				n, err := b.deliver(ctx, turn, i, kind, join(kind, server), join(kind, c.servers()[0]))
 				if err != nil {
 					return fmt.Errorf("%s: %w", join(kind, server), err)
 				}
@@ -87,7 +86,7 @@ func fanout(ctx context.Context, b *bench) error {
 
 // deliver measures one turn of one kind of streams, and returns how many bytes the last event had.
 func (b *bench) deliver(
-	ctx context.Context, s *convoSet, turn, binary int, kind, variant, against string,
+	ctx context.Context, turn, binary int, kind, variant, against string,
 ) (int, error) {
 	heard, sent := &audience{size: int64(b.c.Subscribers)}, b.acknowledged.Load()
 	before, err := b.env.servers[0].Memory(ctx)
@@ -104,7 +103,7 @@ func (b *bench) deliver(
 		b.note("%s: an idle stream costs the first server %.1f KiB resident, %.1f of heap, %.1f of stacks", variant,
 			kib(after.Resident, before.Resident), kib(after.Heap, before.Heap), kib(after.Stacks, before.Stacks))
 	}
-	_, runErr := b.run(ctx, phase{variant: variant, against: against, turn: turn, binary: binary, convos: s,
+	_, runErr := b.run(ctx, phase{variant: variant, against: against, turn: turn, binary: binary,
 		rate: b.c.Rate, subscribers: b.c.Subscribers, audience: heard})
 	if err = errors.Join(err, runErr); err == nil {
 		err = heard.await(ctx, b.acknowledged.Load()-sent)

@@ -19,9 +19,8 @@ type phase struct {
 	variant  string
 	against  string // the variant that it is compared with
 	turn     int
-	binary   int    // index of the binary that the servers run
-	auth     string // how senders say who they are; "": by service-auth tokens
-	convos   *convoSet
+	binary   int     // index of the binary that the servers run
+	auth     string  // how senders say who they are; "": by service-auth tokens
 	rate     float64 // requests begun per second; 0: as many as possible
 	inFlight int     // unanswered requests at any time; 0: as configured
 	span     time.Duration
@@ -105,9 +104,8 @@ func (b *bench) play(ctx context.Context, s phase) (_ *report.Run, err error) {
 	runtime.GC() // now, so that it does not run during the measurement
 	win := &window{counter: load.NewCounter()}
 	r := &report.Run{Variant: s.variant, Against: s.against, Turn: s.turn, Load: report.Load{
-		InFlight: s.inFlight, Rate: s.rate, Servers: len(b.env.servers), Convos: len(s.convos.convos),
-		Members:   s.convos.members,
-		BodyBytes: s.convos.body, Faults: b.c.Faults, Senders: len(s.convos.senders), Subscribers: s.subscribers,
+		InFlight: s.inFlight, Rate: s.rate, Servers: len(b.env.servers), Convos: len(b.convos.convos),
+		Members: b.c.Members, BodyBytes: b.c.Body, Faults: b.c.Faults, Senders: len(b.senders), Subscribers: s.subscribers,
 	}}
 	if s.audience != nil {
 		s.audience.win.Store(win)

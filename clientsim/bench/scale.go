@@ -62,15 +62,14 @@ const (
 
 // scale measures each arrangement, by turns. Half of a rate is measured when all rates are known.
 func scale(ctx context.Context, b *bench) error {
-	s, err := b.usualConvos(ctx)
-	if err != nil {
+	if err := b.makeConvos(ctx); err != nil {
 		return err
 	}
-	if err := b.fill(ctx, s); err != nil {
+	if err := b.fill(ctx); err != nil {
 		return err
 	}
 	rates := map[arrangement][]float64{}
-	err = b.arrangedTurns(ctx, s, func(a arrangement, p phase) error {
+	err := b.arrangedTurns(ctx, func(a arrangement, p phase) error {
 		p.variant = scaleSend + a.String()
 		if _, err := b.run(ctx, p); err != nil {
 			return err
@@ -83,7 +82,7 @@ func scale(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	return b.arrangedTurns(ctx, s, func(a arrangement, p phase) error {
+	return b.arrangedTurns(ctx, func(a arrangement, p phase) error {
 		slices.Sort(rates[a])
 		p.variant, p.rate = scaleHalf+a.String(), max(math.Round(rates[a][len(rates[a])/2]/2), 1)
 		_, err := b.run(ctx, p)
@@ -95,10 +94,10 @@ func scale(ctx context.Context, b *bench) error {
 const pageOfFill = 50
 
 // fill writes until every convo has about a page of messages.
-func (b *bench) fill(ctx context.Context, s *convoSet) error {
-	for b.acknowledged.Load() < int64(pageOfFill*len(s.convos)) {
+func (b *bench) fill(ctx context.Context) error {
+	for b.acknowledged.Load() < int64(pageOfFill*b.c.Convos) {
 		before := b.acknowledged.Load()
-		_, err := b.play(ctx, phase{variant: "fill", auth: b.c.Auth[0], convos: s, span: b.c.For, inFlight: b.c.InFlight})
+		_, err := b.play(ctx, phase{variant: "fill", auth: b.c.Auth[0], span: b.c.For, inFlight: b.c.InFlight})
 		if err != nil {
 			return err
 		}
@@ -110,13 +109,13 @@ func (b *bench) fill(ctx context.Context, s *convoSet) error {
 }
 
 // arrangedTurns calls measure for each arrangement, by turns.
-func (b *bench) arrangedTurns(ctx context.Context, s *convoSet, measure func(arrangement, phase) error) error {
+func (b *bench) arrangedTurns(ctx context.Context, measure func(arrangement, phase) error) error {
 	for turn := range b.c.Turns {
 		for _, standby := range b.c.Standby {
 			for _, nodes := range b.c.Nodes {
 				a := arrangement{nodes, standby}
 				p := phase{
-					turn: turn, convos: s, auth: b.c.Auth[0], inFlight: b.c.InFlight * nodes, warm: max(b.c.Warm, b.c.WarmStart),
+					turn: turn, auth: b.c.Auth[0], inFlight: b.c.InFlight * nodes, warm: max(b.c.Warm, b.c.WarmStart),
 				}
 				err := b.arrange(ctx, a)
 				if err == nil {

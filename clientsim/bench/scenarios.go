@@ -1,9 +1,6 @@
 package bench
 
-import (
-	"context"
-	"fmt"
-)
+import "context"
 
 // Scenario is one benchmark.
 type Scenario struct {
@@ -26,7 +23,6 @@ func Scenarios() []Scenario {
 			reconnectStorm},
 		{"fanout", "events to 1,000 subscribers, WebSockets and server-sent events, beside bare writes", false, true,
 			false, fannedOut, fanout},
-		{"growth-members", "one convo of 2, 10, 100, 1,000 members", false, false, false, sized(1, 0), growMembers},
 		{"scale", "1, 2, 4 and 8 servers, with and without a standby that they read from", true, false, true, scaled, scale},
 	}
 }
@@ -62,31 +58,22 @@ func fannedOut(c *Config) {
 }
 
 // pool returns how many ciphertexts each sender has in a convo. All together have at most 64 MiB.
-func (c *Config) pool(convos, members, body int) int {
+func (c *Config) pool() int {
 	const all, most = 2048, 64 << 20
-	devices := convos * min(members, c.Senders, mostSending)
-	return max(1, min(all, most/body)/devices)
-}
-
-// usualConvos makes the convos that the configuration asks for.
-func (b *bench) usualConvos(ctx context.Context) (*convoSet, error) {
-	c := b.c
-	return b.makeConvos(ctx,
-		convoPlan{convos: c.Convos, members: c.Members, body: c.Body, pool: c.pool(c.Convos, c.Members, c.Body)})
+	devices := c.Convos * min(c.Members, c.Senders, mostSending)
+	return max(1, min(all, most/c.Body)/devices)
 }
 
 // sendBy compares servers, or what senders say who they are by.
 func sendBy(ctx context.Context, b *bench) error {
-	s, err := b.usualConvos(ctx)
-	if err != nil {
+	if err := b.makeConvos(ctx); err != nil {
 		return err
 	}
 	var all []phase
 	for i, server := range b.c.servers() {
 		for _, auth := range b.c.Auth {
 			all = append(all, phase{
-				variant: join(auth, server), against: join(auth, b.c.servers()[0]), binary: i, auth: auth, convos: s,
-				rate: b.c.Rate,
+				variant: join(auth, server), against: join(auth, b.c.servers()[0]), binary: i, auth: auth, rate: b.c.Rate,
 			})
 		}
 	}
@@ -111,23 +98,4 @@ func join(variant, server string) string {
 		return variant
 	}
 	return variant + ", " + server
-}
-
-// growMembers compares convos of different sizes. The same two accounts send to each.
-func growMembers(ctx context.Context, b *bench) error {
-	c := b.c
-	var all []phase
-	for _, members := range []int{2, 10, 100, 1000} {
-		s, err := b.makeConvos(ctx,
-			convoPlan{convos: c.Convos, members: members, body: c.Body, pool: c.pool(c.Convos, 2, c.Body), senders: 2})
-		if err != nil {
-			return err
-		}
-		p := phase{variant: fmt.Sprintf("%d members", members), convos: s, rate: c.Rate}
-		if len(all) > 0 {
-			p.against = all[0].variant
-		}
-		all = append(all, p)
-	}
-	return b.turns(ctx, all...)
 }

@@ -33,7 +33,7 @@ type stormFunc = func(context.Context, *load.Counter) error
 
 // measureStorm measures sends at a fixed rate, without a storm and during one, by turns. ready
 // prepares each storm before the load begins.
-func (b *bench) measureStorm(ctx context.Context, s *convoSet, subscribers int,
+func (b *bench) measureStorm(ctx context.Context, subscribers int,
 	ready func(context.Context) (stormFunc, error)) error {
 	rate := b.c.Rate
 	if rate == 0 {
@@ -41,7 +41,7 @@ func (b *bench) measureStorm(ctx context.Context, s *convoSet, subscribers int,
 	}
 	play := func(turn, binary int, server string) error {
 		without, with := join(calm, server), join(storm, server)
-		if _, err := b.run(ctx, phase{variant: without, turn: turn, binary: binary, convos: s, rate: rate,
+		if _, err := b.run(ctx, phase{variant: without, turn: turn, binary: binary, rate: rate,
 			subscribers: subscribers}); err != nil {
 			return fmt.Errorf("%s: %w", without, err)
 		}
@@ -51,7 +51,7 @@ func (b *bench) measureStorm(ctx context.Context, s *convoSet, subscribers int,
 		}
 		// The phase lasts as long as the storm, so that nothing after it counts.
 		r, err := b.run(ctx, phase{
-			variant: with, against: without, turn: turn, binary: binary, convos: s, rate: rate, subscribers: subscribers,
+			variant: with, against: without, turn: turn, binary: binary, rate: rate, subscribers: subscribers,
 			storm: comes, span: 100 * time.Millisecond,
 		})
 		if err != nil {
@@ -78,13 +78,12 @@ type joiner struct {
 
 // welcomeStorm makes many devices join at once. Each fetches its Welcome and confirms it.
 func welcomeStorm(ctx context.Context, b *bench) error {
-	s, err := b.usualConvos(ctx)
-	if err != nil {
+	if err := b.makeConvos(ctx); err != nil {
 		return err
 	}
 	b.say("making %d devices", b.c.Joins)
 	people := make([]joiner, b.c.Joins)
-	err = eachOf(setupLanes, len(people), func(i int) error {
+	err := eachOf(setupLanes, len(people), func(i int) error {
 		account, err := b.env.account(i)
 		if err != nil {
 			return err
@@ -98,7 +97,7 @@ func welcomeStorm(ctx context.Context, b *bench) error {
 	}
 	b.note("%d devices join at once, %d to each convo, each on a connection of its own: getWelcome, then confirmWelcome",
 		b.c.Joins, foundersAtOnce)
-	return b.measureStorm(ctx, s, 0, func(ctx context.Context) (stormFunc, error) {
+	return b.measureStorm(ctx, 0, func(ctx context.Context) (stormFunc, error) {
 		return b.invite(ctx, people)
 	})
 }
@@ -200,8 +199,7 @@ const perTarget = 20
 
 // claimStorm claims many KeyPackages at once.
 func claimStorm(ctx context.Context, b *bench) error {
-	s, err := b.usualConvos(ctx)
-	if err != nil {
+	if err := b.makeConvos(ctx); err != nil {
 		return err
 	}
 	targets, err := b.env.accounts((b.c.Joins + perTarget - 1) / perTarget)
@@ -216,7 +214,7 @@ func claimStorm(ctx context.Context, b *bench) error {
 	}
 	b.note("%d getKeyPackages at once, each on a connection of its own, for the KeyPackages of %d accounts", b.c.Joins,
 		len(targets))
-	return b.measureStorm(ctx, s, 0, func(ctx context.Context) (stormFunc, error) {
+	return b.measureStorm(ctx, 0, func(ctx context.Context) (stormFunc, error) {
 		return b.publishForClaims(ctx, targets, devices)
 	})
 }
@@ -266,8 +264,7 @@ func (b *bench) publishForClaims(ctx context.Context, targets []*xrpc.Account, d
 
 // reconnectStorm drops all streams at once, and they reconnect.
 func reconnectStorm(ctx context.Context, b *bench) error {
-	s, err := b.usualConvos(ctx)
-	if err != nil {
+	if err := b.makeConvos(ctx); err != nil {
 		return err
 	}
 	streams, err := b.subscribers(ctx, b.c.Subscribers)
@@ -277,6 +274,6 @@ func reconnectStorm(ctx context.Context, b *bench) error {
 	defer streams.close()
 	b.note("%d subscribers, those who send among them, drop their connections at once and come back from where they were",
 		b.c.Subscribers)
-	return b.measureStorm(ctx, s, b.c.Subscribers,
+	return b.measureStorm(ctx, b.c.Subscribers,
 		func(context.Context) (stormFunc, error) { return streams.reconnect, nil })
 }

@@ -45,14 +45,12 @@ func (b *bench) verify(ctx context.Context) error {
 		t.receipts = nil
 	}
 	drafts := map[*convo][]*draft{}
-	for _, s := range b.convoSets {
-		for _, some := range s.drafts {
-			for _, d := range some {
-				drafts[d.convo] = append(drafts[d.convo], d)
-			}
+	for _, some := range b.convos.drafts {
+		for _, d := range some {
+			drafts[d.convo] = append(drafts[d.convo], d)
 		}
 	}
-	b.say("reading %d convos", len(b.convos))
+	b.say("reading %d convos", len(b.convos.convos))
 	began := time.Now()
 	did := func(i int) string { return b.senders[i].DID.String() }
 	var mu sync.Mutex // guards total
@@ -62,8 +60,8 @@ func (b *bench) verify(ctx context.Context) error {
 		defer w.close()
 		wires <- w
 	}
-	err := eachOf(verifyLanes, len(b.convos), func(i int) error {
-		c := b.convos[i]
+	err := eachOf(verifyLanes, len(b.convos.convos), func(i int) error {
+		c := b.convos.convos[i]
 		w := <-wires
 		defer func() { wires <- w }()
 		var found report.Verdict

@@ -39,7 +39,7 @@ func TestBenchmarkRefuses(t *testing.T) {
 		"comes twice":            {"send-hot", "--mlsd", "a=/x,a=/y"},
 		"of on and off":          {"scale", "--standby", "maybe"},
 		"nodes are [17]":         {"scale", "--nodes", "17"},
-		"measures one server":    {"growth-members", "--mlsd", "a=/x", "--mlsd", "b=/y"},
+		"measures one server":    {"reconnect-storm", "--mlsd", "a=/x", "--mlsd", "b=/y"},
 	} {
 		err := run(t.Context(), append([]string{"clientsim", "bench"}, args...), io.Discard, io.Discard)
 		if err == nil || !strings.Contains(err.Error(), want) {
