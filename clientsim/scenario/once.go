@@ -12,17 +12,6 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// HundredAtOnce sends one message a hundred times at once: one row, one seq, a hundred identical
-// answers.
-func HundredAtOnce(ctx context.Context, w *testbed.World) {
-	phones, convo := must2(w.Convo(ctx, 2))
-	d := must(phones[0].DraftSend(convo, "a hundred times"))
-	answers := must(w.AtOnce(ctx, phones[0], d.Call, 100))
-	w.CheckOneOriginal("sendMessage", answers)
-	check(phones[0].Acknowledge(ctx, d, answers[0]))
-	check(phones[1].Send(ctx, convo, "and it stood there once"))
-}
-
 // ClaimAtOnce makes eight callers claim from an account with four KeyPackages. Four callers get one
 // each. Another request under the same key is the same claim.
 func ClaimAtOnce(ctx context.Context, w *testbed.World) {

@@ -38,7 +38,7 @@ func writeFaults() []writeFault {
 			about:   "the answer to every kind of write is lost, and the app dies before it asks again",
 			deliver: appKilled, join: appKilledAtJoin,
 		},
-		{name: "twice-at-once", about: "every write arrives twice at the same time", deliver: twice},
+		{name: "twice-at-once", about: "every write arrives twice at the same time, and a message a hundred times", deliver: twice},
 		killedAt("killed-before-commit", testbed.BeforeCommit,
 			"the server is killed before COMMIT, restarted, and asked again"),
 		killedAt("killed-after-commit", testbed.AfterCommit,
@@ -163,9 +163,13 @@ func appKilledAtJoin(ctx context.Context, w *testbed.World, p *client.Phone, con
 	w.CheckConsumed(ctx, p, convo)
 }
 
-// twice delivers a draft twice at the same time.
+// twice delivers a draft twice at the same time, and a message a hundred times.
 func twice(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Draft) {
-	answers := must(w.AtOnce(ctx, p, d.Call, 2))
+	times := 2
+	if d.Call.Method.String() == mlsapi.NSIDSendMessage {
+		times = 100
+	}
+	answers := must(w.AtOnce(ctx, p, d.Call, times))
 	w.CheckOneOriginal(d.Call.Method.String(), answers)
 	check(p.Acknowledge(ctx, d, answers[0]))
 }
