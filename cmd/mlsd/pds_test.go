@@ -124,10 +124,10 @@ func newPDS(t *testing.T, folder, plcURL string) *pds {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	cmd := exec.CommandContext(ctx, "node", program)
+	cmd := exec.CommandContext(ctx, filepath.Join(folder, "node_modules", ".bin", "node"), program)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(),
-		"PDS_HOSTNAME=localhost", "PDS_PORT=0", "PDS_DATA_DIRECTORY="+dir,
+		"PDS_HOSTNAME=localhost", "PDS_DATA_DIRECTORY="+dir,
 		"PDS_BLOBSTORE_DISK_LOCATION="+filepath.Join(dir, "blobs"),
 		"PDS_DID_PLC_URL="+plcURL, "PDS_JWT_SECRET=jwt-secret", "PDS_ADMIN_PASSWORD="+adminPassword, "PDS_DEV_MODE=true",
 		"PDS_INVITE_REQUIRED=false",

@@ -30,7 +30,7 @@ export class Pds {
     const child = spawn("node", [join(folder, "pds.mjs")], {
       cwd: folder, stdio: ["pipe", "pipe", "inherit"],
       env: {
-        ...process.env, PATH: `${bin}:${process.env.PATH}`, NODE_OPTIONS: "", PDS_HOSTNAME: "localhost", PDS_PORT: "0", PDS_DATA_DIRECTORY: folder,
+        ...process.env, PATH: `${bin}:${process.env.PATH}`, NODE_OPTIONS: "", PDS_HOSTNAME: "localhost", PDS_DATA_DIRECTORY: folder,
         PDS_BLOBSTORE_DISK_LOCATION: join(folder, "blobs"), PDS_DID_PLC_URL: serverURL(), PDS_JWT_SECRET: "jwt-secret",
         PDS_ADMIN_PASSWORD: "admin-password", PDS_DEV_MODE: "true", PDS_INVITE_REQUIRED: "false", PDS_SERVICE_HANDLE_DOMAINS: ".test",
         PDS_PLC_ROTATION_KEY_K256_PRIVATE_KEY_HEX: "11".repeat(32), LOG_ENABLED: "false",
