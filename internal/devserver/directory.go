@@ -16,7 +16,8 @@ import (
 
 // directory is the part of a PLC directory that a PDS uses
 // (https://web.plc.directory/spec/v0.1/did-plc). It believes every operation: it checks no signature
-// and not that the DID is that of the first operation.
+// and not that the DID is that of the first operation. Pages of any origin may read it, as they may read
+// plc.directory: an app in a browser that signs in with OAuth does.
 //
 //	POST /{did}           takes an operation
 //	GET  /{did}           the DID document
@@ -49,7 +50,10 @@ func newDirectory(accounts *accounts, log *slog.Logger) *directory {
 }
 
 // ServeHTTP implements http.Handler.
-func (d *directory) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.routes.ServeHTTP(w, r) }
+func (d *directory) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Access-Control-Allow-Origin", "*")
+	d.routes.ServeHTTP(w, r)
+}
 
 func (d *directory) forget() {
 	d.mu.Lock()

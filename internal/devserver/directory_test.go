@@ -28,6 +28,10 @@ func TestDirectory(t *testing.T) {
 	}, doc); diff != "" {
 		t.Error(diff)
 	}
+	_, header, _, err := f.do("GET", "/"+did, "", "Origin", "https://app.example.com")
+	if got := header.Get("Access-Control-Allow-Origin"); got != "*" || err != nil {
+		t.Errorf("a page of another origin may read it: %q %v", got, err)
+	}
 	if data := ask[plcData](f, 200, "GET", "/"+did+"/data", ""); data.DID != did ||
 		data.RotationKeys[0] != "did:key:zQ3r" {
 		t.Errorf("data: %+v", data)
