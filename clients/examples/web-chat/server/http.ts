@@ -2,7 +2,8 @@
 
 import { readFile } from "node:fs/promises"
 import { type IncomingMessage, type Server, type ServerResponse } from "node:http"
-import { extname, join, normalize } from "node:path"
+import { dirname, extname, join, normalize } from "node:path"
+import { fileURLToPath } from "node:url"
 import { type Line, type Pds, read } from "./pds.js"
 import type { Service } from "./processes.js"
 
@@ -27,13 +28,15 @@ interface Change {
   readonly line?: Partial<Line>
 }
 
+/** The page's files. */
+export const pageFolder = join(dirname(fileURLToPath(import.meta.url)), "../page")
+
 const types: Readonly<Record<string, string>> = {
   ".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".map": "application/json", ".svg": "image/svg+xml",
 }
 
 export class Web {
   constructor(
-    private readonly folder: string,
     private readonly pds: Pds,
     private readonly service: Service,
     private readonly people: readonly Person[],
@@ -59,7 +62,7 @@ export class Web {
     if (!isOwn(request)) response.writeHead(403).end("another site's page, or another name of this host")
     else if (first === "pds") await this.pds.answer(decodeURIComponent(did ?? ""), `/${rest.join("/")}${search}`, request, response)
     else if (first === "world") await this.world(request, response)
-    else await this.file(pathname === "/" ? "/index.html" : pathname, response)
+    else await sendFile(pathname === "/" ? "/index.html" : pathname, response)
   }
 
   private async world(request: IncomingMessage, response: ServerResponse): Promise<void> {
@@ -76,20 +79,23 @@ export class Web {
     if (running === true) await this.service.start()
     if (did !== undefined && line !== undefined) this.pds.change(did, line)
   }
+}
 
-  private async file(path: string, response: ServerResponse): Promise<void> {
-    try {
-      const content = await readFile(join(this.folder, normalize(path)))
-      response.writeHead(200, { "content-type": types[extname(path)] ?? "text/plain", "cache-control": "no-store" }).end(content)
-    } catch {
-      response.writeHead(404).end("not found")
-    }
+/** Answers with a file of the page. */
+export async function sendFile(path: string, response: ServerResponse): Promise<void> {
+  try {
+    const content = await readFile(join(pageFolder, normalize(path)))
+    response.writeHead(200, { "content-type": types[extname(path)] ?? "text/plain", "cache-control": "no-store" }).end(content)
+  } catch {
+    response.writeHead(404).end("not found")
   }
 }
 
-// isOwn reports whether a request comes from a page of this server, under its own name: nobody else
-// may sign for the people, or kill the service.
-function isOwn({ headers }: IncomingMessage): boolean {
+/**
+ * Reports whether a request comes from a page of this server, under its own name: nobody else may sign
+ * for the people, or kill the service.
+ */
+export function isOwn({ headers }: IncomingMessage): boolean {
   const host = headers.host ?? ""
   return /^(localhost|127\.0\.0\.1)(:\d+)?$/.test(host) && (headers.origin ?? `http://${host}`) === `http://${host}`
 }

@@ -42,6 +42,11 @@ export class Network {
     return (await this.post<{ token: string }>("/dev/token", { did, aud, lxm })).token
   }
 
+  /** Writes into the directory where a service is. */
+  async place(did: string, url: string): Promise<void> {
+    await this.post(`/${did}`, { services: { atproto_mls: { type: "AtprotoMlsService", endpoint: url } } })
+  }
+
   stop(): Promise<void> {
     return end(this.child, "SIGTERM")
   }
@@ -61,18 +66,22 @@ export class Service {
     private readonly binary: string,
     private readonly folder: string,
     readonly port: number,
+    /** The audience of tokens. */
+    readonly did: string,
     private readonly settings: NodeJS.ProcessEnv,
   ) {}
 
   /**
-   * @param publicUrl where browsers reach it
    * @param directory where the people's keys are
+   * @param options its DID, and where browsers reach it, if not at its own port
    */
-  static async start(binary: string, publicUrl: string, directory: string): Promise<Service> {
+  static async start(binary: string, directory: string, options: { did?: string; publicUrl?: string }): Promise<Service> {
+    const port = await freePort()
     const folder = await mkdtemp(join(tmpdir(), "web-chat-"))
     await chmod(folder, 0o711) // as root, PostgreSQL runs as another account
-    const service = new Service(binary, folder, await freePort(), {
-      MLSD_DATA_DIR: join(folder, "data"), MLSD_ADMIN_LISTEN: "127.0.0.1:0", MLSD_PUBLIC_URL: publicUrl, MLSD_PLC_URL: directory,
+    const service = new Service(binary, folder, port, options.did ?? `did:web:localhost%3A${port}`, {
+      MLSD_DATA_DIR: join(folder, "data"), MLSD_ADMIN_LISTEN: "127.0.0.1:0", MLSD_PLC_URL: directory,
+      MLSD_PUBLIC_URL: options.publicUrl ?? `http://localhost:${port}`,
     })
     await service.start()
     return service
@@ -80,11 +89,6 @@ export class Service {
 
   get url(): string {
     return `http://127.0.0.1:${this.port}`
-  }
-
-  /** The audience of tokens. */
-  get did(): string {
-    return `did:web:localhost%3A${this.port}`
   }
 
   get running(): boolean {
@@ -110,12 +114,12 @@ export class Service {
   async kill(): Promise<void> {
     const child = this.child
     this.child = undefined
-    if (child !== undefined) await end(child, "SIGKILL")
+    await end(child, "SIGKILL")
   }
 
   /** Stops it, and deletes its data. */
   async stop(): Promise<void> {
-    if (this.child !== undefined) await end(this.child, "SIGTERM")
+    await end(this.child, "SIGTERM")
     await rm(this.folder, { recursive: true })
   }
 
@@ -135,8 +139,9 @@ function run(binary: string, args: string[], settings: NodeJS.ProcessEnv) {
   return spawn(binary, args, { stdio: ["ignore", "pipe", "inherit"], env })
 }
 
-async function end(child: ChildProcess, signal: NodeJS.Signals): Promise<void> {
-  if (child.exitCode !== null || child.signalCode !== null) return
+/** Ends a process. */
+export async function end(child: ChildProcess | undefined, signal: NodeJS.Signals): Promise<void> {
+  if (child === undefined || child.exitCode !== null || child.signalCode !== null) return
   const exit = once(child, "exit")
   child.kill(signal)
   await exit

@@ -9,7 +9,8 @@ import { Pds } from "./pds.js"
 import { Network, Service } from "./processes.js"
 
 const build = join(dirname(fileURLToPath(import.meta.url)), "..")
-const repository = join(build, "../../../..")
+/** The folder of mlsd's source. */
+export const repository = join(build, "../../../..")
 
 /** A running page. */
 export interface Running {
@@ -33,15 +34,27 @@ export async function start(binaries: string, wanted: number): Promise<Running> 
   const { server, port } = await listen(wanted)
   const url = `http://localhost:${port}`
   const network = await Network.start(join(binaries, "mlsd-dev"))
-  const service = await Service.start(join(binaries, "mlsd"), url, network.url)
+  const service = await Service.start(join(binaries, "mlsd"), network.url, { publicUrl: url })
   const people: Person[] = []
   for (const name of ["Alice", "Bob"]) people.push({ name, did: await network.person(name.toLowerCase()) })
   const pds = new Pds(network, service, people.map(({ did }) => did))
-  new Web(join(build, "page"), pds, service, people).serve(server)
+  new Web(pds, service, people).serve(server)
   const stop = async () => {
     server.close()
     server.closeAllConnections()
     await Promise.all([service.stop(), network.stop()])
   }
   return { url, stop }
+}
+
+/** Stops everything when the process gets SIGINT or SIGTERM. */
+export function stopAtSignal(stop: () => Promise<void>): void {
+  for (const signal of ["SIGINT", "SIGTERM"] as const) {
+    process.once(signal, () => {
+      stop().then(() => process.exit(0), (err: unknown) => {
+        console.error(err)
+        process.exit(1)
+      })
+    })
+  }
 }

@@ -44,6 +44,13 @@ export function describeEvent(event: StreamEvent): string {
   }
 }
 
+/** Says what has failed. A PDS names the scope that is missing: docs/clients/OAUTH.md. */
+export function sentenceOf(err: unknown): string {
+  if (!(err instanceof XrpcError && err.error === "ScopeMissingError")) return err instanceof Error ? err.message : String(err)
+  const method = /rpc:blue\.catbird\.mls\.(\w+)/.exec(err.text)?.[1] ?? "this"
+  return `Your PDS has refused ${method}: you have not allowed this app to do that.`
+}
+
 /** Says why an attempt has failed. */
 export function describeFailure(err: unknown): string {
   if (err instanceof XrpcError) return `${err.status} ${err.error}`

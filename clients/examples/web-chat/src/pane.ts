@@ -4,10 +4,10 @@ import { asDid, type ClientEvents, errorName, type Write } from "mlsd-client"
 import { Chat } from "./chat.js"
 import { Composer } from "./composer.js"
 import { button, el } from "./dom.js"
-import { describeEvent, describeFailure, EventList } from "./event-list.js"
+import { describeEvent, describeFailure, EventList, sentenceOf } from "./event-list.js"
 import { LineButtons } from "./line-buttons.js"
 import { MessageList } from "./message-list.js"
-import { openPhone, type Phone } from "./phone.js"
+import type { Phone } from "./phone.js"
 import { names, readText, textChange } from "./records.js"
 import { WelcomeSteps } from "./welcome-steps.js"
 import { lookAtWorld, type Person, type World } from "./world.js"
@@ -17,7 +17,7 @@ export class Pane {
   private readonly status = el("p", { class: "status", role: "status" }, "opening")
   private readonly again = button("Try now", () => this.phone?.client.resume(), { class: "link", hidden: "" })
   private readonly alert = el("p", { class: "alert", role: "alert", hidden: "" })
-  private readonly line: LineButtons
+  private readonly line: LineButtons | undefined
   private readonly start: HTMLButtonElement
   private readonly empty: HTMLElement
   private readonly hint = el("p", {}, "No chat yet")
@@ -32,14 +32,19 @@ export class Pane {
   private drawing: Promise<void> | undefined
   private old = false
 
+  /**
+   * @param openPhone opens the person's device
+   * @param onWorld hears what the buttons for the person's line have broken. Without it there are none
+   */
   constructor(
     private readonly person: Person,
     private readonly other: Person,
-    private readonly onWorld: (world: World) => void,
+    private readonly openPhone: (events: ClientEvents) => Promise<Phone>,
+    private readonly onWorld?: (world: World) => void,
   ) {
     const { name } = person
     const onFailure = (err: unknown) => this.fail(err)
-    this.line = new LineButtons(person, { onWorld, onFailure, onOnline: () => this.phone?.client.resume() })
+    this.line = onWorld && new LineButtons(person, { onWorld, onFailure, onOnline: () => this.phone?.client.resume() })
     this.start = button(`Start a chat with ${other.name}`, () => this.startChat().catch(onFailure), { class: "main" })
     this.empty = el("div", { class: "empty", hidden: "" }, this.hint, this.start)
     this.messages = new MessageList(`Messages that ${name} sees`, this.welcome.element)
@@ -54,14 +59,14 @@ export class Pane {
       el("header", {},
         el("span", { class: "avatar", "aria-hidden": "true" }, name.slice(0, 1)),
         el("div", { class: "who" }, heading, el("div", { class: "line" }, this.status, this.again)),
-        this.line.element),
+        ...(this.line === undefined ? [] : [this.line.element])),
       this.alert, this.messages.element, this.empty, this.composer.element, this.events.element)
   }
 
   /** Opens the person's device, and shows what it has. */
-  async open(service: string): Promise<void> {
+  async open(): Promise<void> {
     try {
-      this.phone = await openPhone(asDid(this.person.did), service, this.clientEvents())
+      this.phone = await this.openPhone(this.clientEvents())
       const { client } = this.phone
       addEventListener("online", () => client.resume())
       document.addEventListener("visibilitychange", () => this.draw())
@@ -76,7 +81,7 @@ export class Pane {
 
   /** Shows what is broken. */
   show(world: World): void {
-    this.line.show(world)
+    this.line?.show(world)
   }
 
   private clientEvents(): ClientEvents {
@@ -104,7 +109,7 @@ export class Pane {
     this.retrying.add(write.id)
     this.events.add(write.kind, `${describeFailure(err)}; the same bytes again in ${(wait / 1000).toFixed(1)} s`)
     this.draw()
-    lookAtWorld().then(this.onWorld, (failed: unknown) => this.fail(failed))
+    if (this.onWorld !== undefined) lookAtWorld().then(this.onWorld, (failed: unknown) => this.fail(failed))
   }
 
   private onWelcome(convo: string, state: string): void {
@@ -172,7 +177,7 @@ export class Pane {
   }
 
   private fail(err: unknown): void {
-    this.alert.textContent = err instanceof Error ? err.message : String(err)
+    this.alert.textContent = sentenceOf(err)
     this.alert.hidden = false
   }
 }

@@ -1,23 +1,17 @@
 // The page in a real browser: what both people see, whatever is broken.
 
 import assert from "node:assert/strict"
-import { mkdir, readFile } from "node:fs/promises"
-import { createRequire } from "node:module"
-import { join } from "node:path"
 import { after, before, test } from "node:test"
 import type { Browser, Page, Route } from "playwright-core"
 import { compile, type Running, start } from "../server/world.js"
+import { accessible, picture } from "./look.js"
 import { agree, PaneOf } from "./pane.js"
 import { openBrowser, Stage } from "./stage.js"
 
 let world: Running
 let browser: Browser
-let axe: string
-const pictures = process.env.SCREENSHOTS
 
 before(async () => {
-  axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8")
-  if (pictures !== undefined) await mkdir(pictures, { recursive: true })
   world = await start(process.env.MLSD_BINARIES ?? compile(), 0)
   browser = await openBrowser()
 })
@@ -26,21 +20,6 @@ after(async () => {
   await browser.close()
   await world.stop()
 })
-
-async function picture(page: Page, name: string): Promise<void> {
-  if (pictures !== undefined) await page.screenshot({ path: join(pictures, `${name}.png`), animations: "disabled" })
-}
-
-/** Checks the page with axe, once nothing moves: a message that fades in has too little contrast. It must be sure of everything. */
-async function accessible(page: Page): Promise<void> {
-  await page.evaluate(() => Promise.allSettled(document.getAnimations().map(({ finished }) => finished)))
-  await page.evaluate(axe)
-  const found = await page.evaluate(async () => {
-    const { violations, incomplete } = await (window as unknown as { axe: typeof import("axe-core") }).axe.run()
-    return [...violations, ...incomplete].map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" ")}`)
-  })
-  assert.deepEqual(found, [])
-}
 
 function pathOf(method: string): string {
   return `**/xrpc/blue.catbird.mls.${method}`

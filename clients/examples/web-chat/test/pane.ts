@@ -3,8 +3,6 @@
 import assert from "node:assert/strict"
 import type { Locator, Page } from "playwright-core"
 
-export type Name = "Alice" | "Bob"
-
 /** A message as a pane shows it. */
 export interface Shown {
   readonly text: string
@@ -17,7 +15,7 @@ export class PaneOf {
 
   constructor(
     private readonly page: Page,
-    readonly name: Name,
+    readonly name: string,
   ) {
     this.pane = page.getByRole("region", { name, exact: true })
     this.input = page.getByLabel(`Message from ${name}`)
