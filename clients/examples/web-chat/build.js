@@ -16,8 +16,8 @@ const tsMlsTree = {
 
 await cp("page", "build/page", { recursive: true })
 const { metafile } = await build({
-  entryPoints: ["src/main.ts"],
-  outfile: "build/page/main.js",
+  entryPoints: ["src/main.ts", "src/oauth.ts"],
+  outdir: "build/page",
   bundle: true,
   format: "esm",
   target: "es2022",

@@ -1,9 +1,18 @@
 #!/usr/bin/env bash
 # Compiles the web chat, and plays it in a real Chromium with a service that is killed on the way.
-# SCREENSHOTS names a folder for pictures, and CHROMIUM another browser than /usr/bin/chromium.
 #
-# Without Node, its packages or Chromium, a line that begins with SKIPPED says so.
+#   check.sh           two people beside each other
+#   check.sh --oauth   people who sign in with OAuth at a real PDS
+#
+# SCREENSHOTS names a folder for pictures, and CHROMIUM another browser than /usr/bin/chromium.
+# Without Node, its packages, Chromium or the PDS, a line that begins with SKIPPED says so.
 set -euo pipefail
+case ${1-} in
+"") test=chat ;;
+--oauth) test=oauth ;;
+*) echo "usage: check.sh [--oauth]" >&2; exit 2 ;;
+esac
+[[ -z ${SCREENSHOTS-} ]] || SCREENSHOTS=$(realpath -m "$SCREENSHOTS")
 cd "$(dirname "$0")"
 
 skip() {
@@ -15,6 +24,12 @@ skip() {
 install() {
 	npm ci --silent --no-audit --no-fund || skip "its packages cannot be downloaded"
 }
+
+if [[ $test == oauth ]]; then
+	WEB_CHAT_PDS=$(../../../cmd/mlsd/installpds.sh)
+	[[ $WEB_CHAT_PDS != SKIPPED* ]] || skip "${WEB_CHAT_PDS#SKIPPED }"
+	export WEB_CHAT_PDS
+fi
 
 # The client's own check leaves it built.
 client=../../typescript
@@ -31,4 +46,4 @@ MLSD_BINARIES=$PWD/build
 (cd ../../.. && go build -o "$MLSD_BINARIES/" ./cmd/mlsd ./cmd/mlsd-dev)
 export MLSD_BINARIES
 # A test that failed can leave a stream open.
-node --test --test-force-exit build/test/chat.test.js
+node --test --test-force-exit "build/test/$test.test.js"

@@ -1,0 +1,206 @@
+// Signing in at a real PDS, in a real browser.
+
+import assert from "node:assert/strict"
+import { readdir, readFile } from "node:fs/promises"
+import { join } from "node:path"
+import { after, before, test } from "node:test"
+import { build } from "esbuild"
+import type { Browser } from "playwright-core"
+import { type OAuthWorld, startOAuth } from "../server/oauth.js"
+import { type Account, installPds } from "../server/real-pds.js"
+import { compile, repository } from "../server/world.js"
+import { type SetName, sets } from "../src/sign-in.js"
+import { accessible, picture } from "./look.js"
+import { agree } from "./pane.js"
+import { openBrowser } from "./stage.js"
+import { Visitor } from "./visitor.js"
+
+const lexicons = join(repository, "lexicons/blue/catbird/mls")
+const createSession = "blue.catbird.mls.createSession"
+
+let world: OAuthWorld
+let browser: Browser
+let [alice, bob]: Account[] = []
+
+before(async () => {
+  world = await startOAuth(process.env.MLSD_BINARIES ?? compile(), process.env.WEB_CHAT_PDS ?? installPds(), 0)
+  ;[alice, bob] = world.settings.people
+  browser = await openBrowser()
+})
+
+after(async () => {
+  await browser.close()
+  await world.stop()
+})
+
+function visit(account: Account | undefined): Promise<Visitor> {
+  assert.ok(account)
+  return Visitor.open(browser, world.url, account)
+}
+
+test("two people sign in, and chat: through the PDS, and directly", async () => {
+  const [hers, his] = [await visit(alice), await visit(bob)]
+  await lookAt(hers, "sign-in")
+  await consent(hers, "authMessaging")
+  await his.signIn(sets.authMessaging)
+  await Promise.all([hers, his].flatMap(({ pane }) => [pane.connected(), pane.published()]))
+  await hers.pane.press("Start a chat with bob.test")
+  await Promise.all([hers.pane.input.waitFor(), his.pane.input.waitFor()])
+  await hers.pane.say("Is this your PDS, or mine?")
+  await his.pane.reaches("Is this your PDS", "received")
+  await his.pane.say("Ours: it signs for both of us.")
+  await agree(hers.pane, his.pane, ["Is this your PDS, or mine?", "Ours: it signs for both of us."])
+  await lookAt(hers, "through-the-pds")
+  wantThroughThePds(hers)
+  wantThroughThePds(his)
+
+  await hers.page.getByRole("button", { name: "Directly" }).click()
+  const alert = hers.page.locator("body > .alert")
+  await alert.getByText("Your PDS has refused createSession: you have not allowed this app to do that. Sign out,").waitFor()
+  await lookAt(hers, "refused")
+  assert.deepEqual(directCalls(hers), [])
+  await hers.pane.say("It did not let me around it.")
+  await his.pane.reaches("It did not let me around it.", "received")
+
+  await hers.signOut()
+  await consent(hers, "authFull")
+  await hers.pane.connected()
+  const before = hers.requests.length
+  await hers.page.getByRole("button", { name: "Directly", pressed: false }).click()
+  await hers.page.getByRole("button", { name: "Directly", pressed: true }).waitFor()
+  await hers.pane.connected()
+  await hers.pane.say("Now it does.")
+  const texts = ["Is this your PDS, or mine?", "Ours: it signs for both of us.", "It did not let me around it.", "Now it does."]
+  await agree(hers.pane, his.pane, texts)
+  await lookAt(hers, "directly")
+  wantDirect(hers, before)
+  await Promise.all([hers.close(), his.close()])
+})
+
+test("who refuses gives no access", async () => {
+  const hers = await visit(alice)
+  await hers.ask(sets.authFull)
+  await hers.answer("Deny access")
+  await hers.page.getByText("Your PDS has given this app no access: you have refused it.").waitFor()
+  await hers.page.getByRole("button", { name: "Sign in" }).waitFor()
+  await lookAt(hers, "denied")
+  assert.deepEqual(hers.calls(), [])
+  await hers.close()
+})
+
+test("an app that may read cannot write", async () => {
+  const his = await visit(bob)
+  await his.signIn(sets.authRead)
+  await his.pane.pane.getByText("Your PDS has refused publishKeyPackages: you have not allowed this app to do that.").waitFor()
+  await picture(his.page, "read-only")
+  await his.close()
+})
+
+// If this fails, PDSes have mended it: then docs/clients/OAUTH.md and server/oauth.ts need not say it.
+test("at a service whose DID has a port, a PDS allows nothing", async () => {
+  const hers = await visit(alice)
+  const service = "did:web:localhost%3A8080#atproto_mls"
+  await hers.context.route("**/settings", (route) => route.fulfill({ json: { ...world.settings, service } }))
+  await hers.page.reload()
+  await hers.signIn(sets.authFull)
+  await hers.pane.pane.getByText("Your PDS has refused getOwnKeyPackages: you have not allowed this app to do that.").waitFor()
+  await hers.close()
+})
+
+test("a PDS allows the methods that the table has", async () => {
+  const bundle = await build({ entryPoints: ["build/test/probe.js"], bundle: true, format: "esm", write: false })
+  const methods = await verbs()
+  const allowed: Partial<Record<SetName, string[]>> = {}
+  for (const set of Object.keys(sets) as SetName[]) {
+    const hers = await visit(alice)
+    await hers.signIn(sets[set])
+    await hers.page.getByRole("button", { name: "Sign out" }).waitFor()
+    await hers.context.route("**/probe.js", (route) => route.fulfill({ contentType: "text/javascript", body: bundle.outputFiles[0]?.text ?? "" }))
+    allowed[set] = await hers.page.evaluate(async ({ settings, methods }) => {
+      const probe = (await import(`${location.origin}/probe.js`)) as typeof import("./probe.js")
+      return probe.allowed(settings, methods)
+    }, { settings: world.settings, methods })
+    await hers.close()
+  }
+  const rows = Object.keys(methods).map((nsid) => {
+    const cells = (Object.keys(sets) as SetName[]).map((set) => (allowed[set]?.includes(nsid) ? "yes" : ""))
+    return `| ${[nsid.replace("blue.catbird.mls.", ""), ...cells].join(" | ")} |`
+  })
+  console.log(["What the PDS has allowed:", `| method | ${Object.keys(sets).join(" | ")} |`, ...rows].join("\n"))
+  const guide = await readFile(join(repository, "docs/clients/OAUTH.md"), "utf8")
+  assert.deepEqual(rows, guide.split("\n").filter((line) => /^\| \w+ \|( yes| ) \|( yes| ) \|( yes| ) \|$/.test(line)))
+})
+
+test("the PDS has called nobody outside of this machine", async () => {
+  const called = (await world.pds.log()).flatMap(({ uri }) => (typeof uri === "string" && !uri.startsWith("at:") ? [uri] : []))
+  assert.ok(called.length > 0, "it has called somebody")
+  assert.deepEqual(called.filter((uri) => !/^http:\/\/(localhost|127\.0\.0\.1):/.test(uri)), [])
+})
+
+/** The verb of each method. */
+async function verbs(): Promise<Record<string, "GET" | "POST">> {
+  const found: Record<string, "GET" | "POST"> = {}
+  for (const name of (await readdir(lexicons)).filter((name) => name.endsWith(".json")).sort()) {
+    const { id, defs } = JSON.parse(await readFile(join(lexicons, name), "utf8")) as { id: string; defs: { main?: { type: string } } }
+    if (defs.main?.type === "procedure") found[id] = "POST"
+    if (defs.main?.type === "query" || defs.main?.type === "subscription") found[id] = "GET"
+  }
+  return found
+}
+
+/** Grants a set on the consent page, which says what it is in the words of its lexicon. */
+async function consent(visitor: Visitor, set: SetName): Promise<void> {
+  const { page } = visitor
+  await visitor.ask(sets[set])
+  const { defs } = JSON.parse(await readFile(join(lexicons, `${set}.json`), "utf8")) as { defs: { main: { title: string; detail: string } } }
+  assert.equal(defs.main.title, sets[set])
+  await page.getByRole("heading", { name: defs.main.title, exact: true }).waitFor()
+  await page.getByText(defs.main.detail, { exact: true }).waitFor()
+  await picture(page, `consent-${set}`)
+  await page.emulateMedia({ colorScheme: "dark" })
+  await picture(page, `consent-${set}-dark`)
+  await page.emulateMedia({ colorScheme: "light" })
+  await visitor.answer("Authorize")
+}
+
+/** Checks our page in both themes, and on a phone. */
+async function lookAt({ page }: Visitor, name: string): Promise<void> {
+  await accessible(page)
+  await picture(page, name)
+  await page.emulateMedia({ colorScheme: "dark" })
+  await accessible(page)
+  await picture(page, `${name}-dark`)
+  await page.setViewportSize({ width: 390, height: 844 })
+  await accessible(page)
+  assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "nothing sticks out at 390 px")
+  await picture(page, `${name}-phone`)
+  await page.emulateMedia({ colorScheme: "light" })
+  await page.setViewportSize({ width: 1040, height: 720 })
+}
+
+/** Calls at the service itself. The stream of events is one in any case. */
+function directCalls(visitor: Visitor, since = 0): string[] {
+  const at = visitor.calls(since).map((request) => request.url()).filter((url) => url.startsWith(world.settings.url))
+  return at.filter((url) => !url.includes("subscribeConvoEvents"))
+}
+
+function wantThroughThePds(visitor: Visitor): void {
+  const calls = visitor.calls().filter((request) => request.url().startsWith(`${world.settings.pds}/`))
+  assert.ok(calls.some((request) => request.url().includes(".sendMessage")))
+  for (const request of calls) assert.equal(request.headers()["atproto-proxy"], world.settings.service)
+  assert.deepEqual(directCalls(visitor), [])
+}
+
+function wantDirect(visitor: Visitor, since: number): void {
+  const calls = visitor.calls(since).filter((request) => request.url().startsWith(world.settings.url))
+  assert.ok(calls.some((request) => request.url().includes(".sendMessage")))
+  for (const request of calls) {
+    const bought = request.url().endsWith(createSession)
+    assert.match(request.headers().authorization ?? "", bought ? /^Bearer ey/ : /^Bearer mlss1_/, request.url())
+  }
+  const tokens = visitor.requests.slice(since).flatMap((request) => {
+    const { pathname, searchParams } = new URL(request.url())
+    return pathname.endsWith("getServiceAuth") && request.method() === "GET" ? [searchParams.get("lxm")] : []
+  })
+  assert.deepEqual([...new Set(tokens)], [createSession])
+}
