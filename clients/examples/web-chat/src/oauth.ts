@@ -32,7 +32,8 @@ function askForSignIn(): void {
 }
 
 async function chat(session: OAuthSession): Promise<void> {
-  const [person, other] = settings.people.toSorted((one) => (one.did === session.did ? -1 : 1))
+  const person = settings.people.find(({ did }) => did === session.did)
+  const other = settings.people.find(({ did }) => did !== session.did)
   if (person === undefined || other === undefined) throw new Error("nobody to chat with")
   const direct = new URLSearchParams(location.search).get("way") === "direct"
   const way = direct ? directly(session, settings) : throughPds(session, settings)

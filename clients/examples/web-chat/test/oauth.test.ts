@@ -103,7 +103,8 @@ test("at a service whose DID has a port, a PDS allows nothing", async () => {
   await hers.context.route("**/settings", (route) => route.fulfill({ json: { ...world.settings, service } }))
   await hers.page.reload()
   await hers.signIn(sets.authFull)
-  await hers.pane.pane.getByText("Your PDS has refused getOwnKeyPackages: you have not allowed this app to do that.").waitFor()
+  await hers.page.getByRole("button", { name: "Directly" }).click()
+  await hers.page.getByText("Your PDS has refused createSession").waitFor()
   await hers.close()
 })
 

@@ -30,7 +30,7 @@ export class Visitor {
 
   static async open(browser: Browser, url: string, account: Account): Promise<Visitor> {
     const context = await browser.newContext({ viewport: { width: 1040, height: 720 }, locale: "en-GB", colorScheme: "light" })
-    context.setDefaultTimeout(60_000)
+    context.setDefaultTimeout(120_000)
     const visitor = new Visitor(url, account, context, await context.newPage())
     await visitor.page.goto(url)
     return visitor
