@@ -50,13 +50,17 @@ const readAtOnce = 4 << 20
 /** How often an upload is completed whose parts the store loses. */
 const maxCompletions = 5
 
-/** Encrypts a file under a fresh key. */
-export async function sealFile(plain: Uint8Array): Promise<SealedFile> {
+/**
+ * Encrypts a file under a fresh key.
+ *
+ * @param boundTo additional data, without which it does not open
+ */
+export async function sealFile(plain: Uint8Array, boundTo: Uint8Array = new Uint8Array()): Promise<SealedFile> {
   const key = crypto.getRandomValues(new Uint8Array(keyBytes))
   const nonce = crypto.getRandomValues(new Uint8Array(nonceBytes))
   const aes = await crypto.subtle.importKey("raw", key, "AES-GCM", false, ["encrypt"])
   const ciphertext = new Uint8Array(
-    await crypto.subtle.encrypt({ name: "AES-GCM", iv: nonce }, aes, plain as Uint8Array<ArrayBuffer>),
+    await crypto.subtle.encrypt(gcm(nonce, boundTo), aes, plain as Uint8Array<ArrayBuffer>),
   )
   return {
     key: base64url(key), nonce: base64url(nonce), sha256: await sha256(ciphertext), size: ciphertext.length, ciphertext,
@@ -69,18 +73,24 @@ export async function sealFile(plain: Uint8Array): Promise<SealedFile> {
  *
  * @throws FileChangedError if the ciphertext is not the one that the pointer names
  */
-export async function openFile(pointer: Omit<FilePointer, "id" | "uri">, ciphertext: Uint8Array): Promise<Uint8Array> {
+export async function openFile(
+  pointer: Omit<FilePointer, "id" | "uri">, ciphertext: Uint8Array, boundTo: Uint8Array = new Uint8Array(),
+): Promise<Uint8Array> {
   if (ciphertext.length !== pointer.size || (await sha256(ciphertext)) !== pointer.sha256) {
     throw new FileChangedError("the attachment is not the one that was sent")
   }
-  const key = fromBase64url(pointer.key) as Uint8Array<ArrayBuffer>
-  const aes = await crypto.subtle.importKey("raw", key, "AES-GCM", false, ["decrypt"])
-  const iv = fromBase64url(pointer.nonce) as Uint8Array<ArrayBuffer>
   try {
-    return new Uint8Array(await crypto.subtle.decrypt({ name: "AES-GCM", iv }, aes, ciphertext as Uint8Array<ArrayBuffer>))
+    const key = fromBase64url(pointer.key) as Uint8Array<ArrayBuffer>
+    const aes = await crypto.subtle.importKey("raw", key, "AES-GCM", false, ["decrypt"])
+    const algorithm = gcm(fromBase64url(pointer.nonce), boundTo)
+    return new Uint8Array(await crypto.subtle.decrypt(algorithm, aes, ciphertext as Uint8Array<ArrayBuffer>))
   } catch (err) {
     throw new FileChangedError("the attachment cannot be decrypted", { cause: err })
   }
+}
+
+function gcm(iv: Uint8Array, additionalData: Uint8Array): AesGcmParams {
+  return { name: "AES-GCM", iv: iv as Uint8Array<ArrayBuffer>, additionalData: additionalData as Uint8Array<ArrayBuffer> }
 }
 
 /** Options of an upload or a download. */
@@ -88,6 +98,8 @@ export interface TransferOptions {
   readonly signal?: AbortSignal
   /** Is called with the bytes that have moved. */
   readonly progress?: (bytes: number) => void
+  /** Additional data of the file that is downloaded, if it was sealed with some. */
+  readonly boundTo?: Uint8Array
 }
 
 /** Uploads and downloads encrypted files. It repeats what the retry table says until its signal aborts. */
@@ -125,7 +137,7 @@ export class Attachments {
    *
    * @throws FileChangedError if it is not the one that the pointer names
    */
-  async download(convoId: string, pointer: FilePointer, options: TransferOptions = {}): Promise<Uint8Array> {
+  async download(convoId: string, pointer: Omit<FilePointer, "uri">, options: TransferOptions = {}): Promise<Uint8Array> {
     const ciphertext = new Uint8Array(pointer.size)
     for (let at = 0; at < pointer.size; ) {
       const params = new URLSearchParams({
@@ -140,7 +152,7 @@ export class Attachments {
       at += piece.length
       options.progress?.(at)
     }
-    return openFile(pointer, ciphertext)
+    return openFile(pointer, ciphertext, options.boundTo)
   }
 
   private async putMissing(convoId: string, attachmentId: string, partSize: number, file: SealedFile, options: TransferOptions) {

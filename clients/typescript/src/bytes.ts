@@ -37,3 +37,14 @@ export async function sha256Bytes(bytes: Uint8Array): Promise<Uint8Array> {
 export function same(a: Uint8Array, b: Uint8Array): boolean {
   return a.length === b.length && a.every((byte, i) => byte === b[i])
 }
+
+/** Byte strings one behind the other. */
+export function concat(all: readonly Uint8Array[]): Uint8Array {
+  const bytes = new Uint8Array(all.reduce((sum, { length }) => sum + length, 0))
+  let at = 0
+  for (const one of all) {
+    bytes.set(one, at)
+    at += one.length
+  }
+  return bytes
+}

@@ -13,6 +13,7 @@ import type { OpenSocket } from "./events-socket.js"
 import { ExternalCommits } from "./external-commits.js"
 import type { LexValue } from "./json.js"
 import { deviceIdOf, KeyPackageStock } from "./keypackages.js"
+import { History, type HistoryEvents } from "./history.js"
 import { Locks } from "./locks.js"
 import { Log } from "./log.js"
 import type { LogChecks, MakeLogChecks } from "./log-checks.js"
@@ -32,7 +33,7 @@ import { ClientWriter } from "./writer.js"
 import * as mls from "#lexicons"
 
 /** What an app hears of a client. */
-export interface ClientEvents extends OutboxEvents {
+export interface ClientEvents extends OutboxEvents, Omit<HistoryEvents, "onFailure"> {
   /** Entries of a convo's log were read and stored. */
   onItems?(convo: ConvoId, items: Item[]): void
   /**
@@ -130,6 +131,8 @@ export class Client {
     private readonly closing: AbortController,
     /** Checks that all members are shown the same log, if `ClientOptions` has it. */
     readonly logChecks: LogChecks | undefined,
+    /** Messages from before this device joined: docs/clients/HISTORY.md. */
+    readonly history: History,
   ) {
     this.signals = new Signals(core)
     this.disputes = new Disputes(core, log, outbox, closing.signal, {
@@ -149,23 +152,30 @@ export class Client {
     const api = new Api(transport, clock, closing.signal)
     const wantsLogHeads = options.logChecks !== undefined
     const core: Core = { did, store, api, mls: library, clock, locks, envelope, checksLogs: wantsLogHeads }
-    const log = new Log(core, (convo, items) => events.onItems?.(convo, items))
+    let history: History | undefined // it needs the outbox, which needs the log
+    const log = new Log(core, (convo, items) => {
+      events.onItems?.(convo, items)
+      client?.later(history?.heard(convo, items) ?? Promise.resolve())
+    }, async (convo, items, changes) => history?.alongside(convo, items, changes))
     const writer = new ClientWriter({ ...core, log, externalCommits: new ExternalCommits(core, closing.signal) })
     let client: Client | undefined
     const onLost = (queue: string, err: Error) => client?.lost(queue, err)
     const outbox = await Outbox.open({ store, transport, writer, locks, clock, events: { ...events, onLost }, wantsLogHeads })
+    history = new History(core, outbox, events, closing.signal)
     client = new Client(
       core, log, outbox, new Recovery(core, log, outbox, closing.signal),
       new Welcomes(core, (convo, state) => events.onWelcome?.(convo, state)),
       new KeyPackageStock(core, outbox, options.fullStock), events, options.openSocket, closing,
-      options.logChecks?.(core, events))
+      options.logChecks?.(core, events), history)
     await client.begin()
     return client
   }
 
   private async begin(): Promise<void> {
     this.outbox.resume()
-    for (const thread of await this.convos()) {
+    const threads = await this.convos()
+    await this.history.resume(threads.map(({ convoId }) => convoId))
+    for (const thread of threads) {
       if (isStuck(thread)) this.later(this.disputes.comeBack(thread.convoId))
       else if (thread.lost || thread.stuck) this.lost(thread.convoId, new OutOfStepError("the server has lost writes"))
     }
@@ -178,6 +188,7 @@ export class Client {
     await this.stream?.close()
     await closed
     await this.logChecks?.idle()
+    await this.history.idle()
   }
 
   /** This device's id, for `registerPushTarget`. */

@@ -7,6 +7,9 @@ export {
 export type { Envelope, Message } from "./core.js"
 export { LexValidationError } from "@atproto/lex-schema"
 export { asConvoId, asDid, type ConvoId, type Did } from "./ids.js"
+export {
+  type History, type HistoryBundle, HistoryError, type HistoryEvents, type HistoryRequest, type ImportedItem, isHistory,
+} from "./history.js"
 export type { Dispute } from "./disputes.js"
 export { type Clock, systemClock } from "./clock.js"
 export {

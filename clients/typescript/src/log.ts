@@ -32,6 +32,8 @@ export class Log {
   constructor(
     private readonly core: Core,
     private readonly onItems: (convo: ConvoId, items: Item[]) => void,
+    /** Adds to the changes of a page what its items bring with them. */
+    private readonly alongside: (convo: ConvoId, items: readonly Item[], changes: Changes) => Promise<void> = async () => {},
   ) {}
 
   /** What this device knows of a convo. */
@@ -97,6 +99,7 @@ export class Log {
     put(changes, names.thread(thread.convoId), reading.thread)
     changes.set(names.group(thread.convoId), reading.state)
     for (const item of items) put(changes, names.item(thread.convoId, item.seq), item)
+    await this.alongside(thread.convoId, items, changes)
     await store.write(changes)
     if (items.length > 0) this.onItems(thread.convoId, items)
     if (outOfStep !== undefined) throw outOfStep
@@ -111,7 +114,8 @@ export class Log {
         reading.items.push(item)
         const { thread } = reading
         if (this.core.checksLogs) put(reading.changes, names.seen(thread.convoId, item.seq), seenOf(entry, item.digest))
-        reading.thread = { ...thread, first: thread.first || item.seq, cursor: item.seq, last: item.id }
+        const readFrom = thread.readFrom ?? (item.state === "read" ? item.seq : undefined)
+        reading.thread = { ...thread, first: thread.first || item.seq, cursor: item.seq, last: item.id, ...(readFrom && { readFrom }) }
         if (thread.stuck) break
       } catch (err) {
         if (err instanceof OutOfStepError) return err
@@ -134,8 +138,8 @@ export class Log {
     }
     const loose = await this.takeLoose(reading, digest)
     if (loose !== undefined) return { ...loose, seq: entry.seq, id: entry.id, createdAt: entry.createdAt }
-    const { seq, id, createdAt, sender } = entry
-    const base = { seq, id, createdAt, sender, digest, own: false, state: "read" as const }
+    const { seq, id, createdAt, sender, embedUri } = entry
+    const base = { seq, id, createdAt, sender, digest, own: false, state: "read" as const, ...(embedUri && { embedUri }) }
     if (reading.pending?.digest === digest) {
       reading.state = reading.pending.state
       reading.pending = undefined

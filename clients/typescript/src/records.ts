@@ -21,6 +21,8 @@ export interface Thread {
   readonly lost?: true
   /** The digest of the commit that added this device, if the server has lost it. */
   readonly addedBy?: string
+  /** The seq of the first entry that this device could read: it reads all that follow. */
+  readonly readFrom?: number
   /** The KeyPackageRef of the Welcome that was joined with. */
   readonly joinedWith?: string
   /** Set if the device cannot follow the log: only an external commit brings it back. */
@@ -65,6 +67,8 @@ export interface Item {
   /** The message's own id and its content, of an application message that was read. */
   readonly messageId?: string
   readonly content?: Uint8Array
+  /** What its sender has told the server of what it embeds. */
+  readonly embedUri?: string
 }
 
 /** A commit of this device that the log has not shown yet. */
@@ -115,6 +119,15 @@ export const names = {
   seen: (convo: string, seq: number) => `seen/${convo}/${String(seq).padStart(16, "0")}`,
   acknowledgedOf: (convo: string) => `acknowledged/${convo}/`,
   acknowledged: (convo: string, seq: number) => `acknowledged/${convo}/${String(seq).padStart(16, "0")}`,
+  imports: (convo: string) => `imported/${convo}/`,
+  imported: (convo: string, seq: number) => `imported/${convo}/${String(seq).padStart(16, "0")}`,
+  historyRequests: (convo: string) => `history/request/${convo}/`,
+  historyRequest: (convo: string, id: string) => `history/request/${convo}/${id}`,
+  bundles: (convo: string) => `history/bundle/${convo}/`,
+  bundle: (convo: string, id: string) => `history/bundle/${convo}/${id}`,
+  shares: "history/share/",
+  share: (bundle: string) => `history/share/${bundle}`,
+  sealedPart: (bundle: string) => `history/part/${bundle}`,
   cursor: "cursor",
   device: "device",
 } as const
