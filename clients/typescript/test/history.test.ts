@@ -3,11 +3,14 @@
 // TEST_HISTORY is how many messages the large bundle has, 300 by default.
 
 import assert from "node:assert/strict"
+import { readFile, writeFile } from "node:fs/promises"
 import { monitorEventLoopDelay } from "node:perf_hooks"
 import { test } from "node:test"
-import { Attachments } from "../src/attachments.js"
+import { Attachments, openFile, sealFile } from "../src/attachments.js"
 import type { Client } from "../src/client.js"
-import { encodeMessage } from "../src/history-format.js"
+import {
+  boundTo, checkBundle, decodeMessage, decodePart, encodeEntry, encodeMessage, encodePart, type HistoryEntry, type PartPointer,
+} from "../src/history-format.js"
 import { HistoryError, type HistoryRequest, type ImportedItem, isHistory } from "../src/history.js"
 import type { ConvoId } from "../src/ids.js"
 import { MemoryStore } from "../src/store.js"
@@ -425,3 +428,62 @@ test("a bundle of one convo is not imported into another", needsServer, async ()
   assert.deepEqual(await textsOf(phone, second).then((texts) => texts.filter((text) => text.startsWith("message"))), [])
   await closeAll(phone, alice, bob)
 })
+
+/** A bundle as one of the clients has written it: clients/vectors. Bytes are base64. */
+interface Vector {
+  readonly convo: string
+  readonly seq: number
+  readonly message: string
+  readonly parts: readonly string[]
+  readonly entries: readonly (Omit<HistoryEntry, "plaintext"> & { readonly plaintext: string })[]
+}
+
+const toBase64 = (bytes: Uint8Array) => Buffer.from(bytes).toString("base64")
+const fromBase64 = (text: string) => new Uint8Array(Buffer.from(text, "base64"))
+
+const vectors = new URL("../../../vectors/", import.meta.url)
+
+test("one format: bundles that either client has written are read, and encoded to the same bytes", async () => {
+  if (process.env.HISTORY_VECTORS === "write") {
+    await writeFile(new URL("history-typescript.json", vectors), JSON.stringify(await newVector(), undefined, 1) + "\n")
+  }
+  for (const name of ["history-typescript.json", "history-swift.json"]) {
+    const vector = JSON.parse(await readFile(new URL(name, vectors), "utf8")) as Vector
+    const message = decodeMessage(fromBase64(vector.message))
+    assert.ok(message?.type === "bundle", name)
+    checkBundle(message.parts, message.entries, vector.seq)
+    const all: HistoryEntry[] = []
+    for (const [i, part] of message.parts.entries()) {
+      const plain = await openFile(part, fromBase64(vector.parts[i]!), boundTo(vector.convo, message.id, i + 1))
+      const entries = decodePart(plain, part)
+      assert.deepEqual(encodePart(entries.map(encodeEntry)), plain, name)
+      all.push(...entries)
+    }
+    const got = all.map((entry) => ({ ...entry, plaintext: toBase64(entry.plaintext) }))
+    const want = vector.entries.map((entry) => ({ ...entry, plaintext: toBase64(fromBase64(entry.plaintext)) }))
+    assert.deepEqual(got, want, name)
+    assert.equal(all.length, 5)
+  }
+})
+
+async function newVector(): Promise<Vector> {
+  const [convo, id, request] = ["0192f3a4-aaaa-7bbb-8ccc-000000000001", "0".repeat(31) + "1", "0".repeat(31) + "2"]
+  const entries = Array.from({ length: 5 }, (_, at): HistoryEntry => {
+    const i = at + 1
+    const plaintext = bytesOf(i === 4 ? "short" : `0123456789abcdefhello ${i}, from TypeScript: grüezi 👋`)
+    return {
+      seq: i * 3, id: `0192f3a4-0000-7000-8000-00000000000${i}`, sender: `did:plc:person${i}`, createdAt: 1_767_225_600_000 + i,
+      digest: `0${i}`.repeat(32), relayed: i === 2, embedUri: i === 3 ? "mlsd:attachment/0192f3a4" : "", plaintext,
+    }
+  })
+  const [parts, ciphertexts]: [PartPointer[], string[]] = [[], []]
+  for (const [i, chunk] of [entries.slice(0, 2), entries.slice(2)].entries()) {
+    const { ciphertext, key, nonce, sha256, size } = await sealFile(encodePart(chunk.map(encodeEntry)), boundTo(convo, id, i + 1))
+    ciphertexts.push(toBase64(ciphertext))
+    parts.push({
+      id: `attachment-${i + 1}`, key, nonce, sha256, size, entries: chunk.length, from: chunk[0]!.seq, to: chunk.at(-1)!.seq,
+    })
+  }
+  const message = toBase64(encodeMessage({ type: "bundle", request, id, entries: entries.length, parts }))
+  return { convo, seq: 20, message, parts: ciphertexts, entries: entries.map((entry) => ({ ...entry, plaintext: toBase64(entry.plaintext) })) }
+}

@@ -41,6 +41,7 @@ extension Messenger {
     private func take(_ page: [Defs.MessageView], _ thread: inout Thread) async throws {
         var changes: Changes = [:]
         var forked: MessengerError?
+        var heard: [MessengerEvent] = []
         for view in page {
             guard view.seq == thread.seq + 1 || thread.seq == 0 else {
                 throw MessengerError.gap(convoId: thread.convoId, after: thread.seq)
@@ -50,7 +51,11 @@ extension Messenger {
                 forked = .forked(convoId: thread.convoId)
                 break
             }
-            let entry = Entry(convoId: thread.convoId, seq: view.seq, messageId: view.id, sender: view.sender, content: content)
+            let entry = Entry(
+                convoId: thread.convoId, seq: view.seq, messageId: view.id, sender: view.sender,
+                content: try await hear(content, view, &changes, &heard), createdAt: view.createdAt, digest: digest, embedUri: view.embedUri
+            )
+            if thread.readFrom == nil, view.epoch >= thread.entered { thread.readFrom = view.seq }
             changes[entry.name] = try encoded(entry)
             changes[ReadMark.name(thread.convoId, view.seq)] = try encoded(ReadMark(seq: view.seq, messageId: view.id, digest: digest))
             changes[ReadMark.name(thread.convoId, view.seq - ReadMark.most)] = .some(nil)
@@ -61,6 +66,7 @@ extension Messenger {
         changes.merge(try await mls.takeChanges()) { _, new in new }
         try await records.write(changes)
         tell(.received(convoId: thread.convoId))
+        for event in heard { tell(event) }
         if let forked { throw forked }
     }
 

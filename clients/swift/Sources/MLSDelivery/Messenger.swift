@@ -14,6 +14,10 @@ public enum MessengerEvent: Sendable, Hashable {
     /// A person whom the account has added has joined with a device, or could not.
     case arrived(StreamConvoEvents.ArrivalEvent)
     case outbox(OutboxEvent)
+    /// A device asks for the history of a convo: the app asks its person, and calls `agree`.
+    case historyRequest(HistoryRequest)
+    /// Somebody has made a bundle of history, or it was cancelled.
+    case historyBundle(HistoryBundle)
     /// Another event, such as that somebody types.
     case other(StreamConvoEvents.Event)
     /// The work failed and is not tried again by itself.
@@ -49,6 +53,9 @@ public actor Messenger {
     /// One operation on the MLS state at a time, with the write of its changes: an older state never follows a
     /// newer one into the storage.
     let turn = Turn()
+    /// One batch of imported messages at a time: two bundles do not bring the same message.
+    let importTurn = Turn()
+    var busyWithHistory: Set<String> = [] // bundles that are made or imported now
     private let author: AuthorOfMessenger
     private var tasks: [UUID: Task<Void, Never>] = [:]
     var compared = false // the KeyPackages that the service has with those of the device

@@ -9,6 +9,8 @@ struct Thread: Codable, Hashable {
     /// The last entry of the log that was read.
     var seq = 0
     var messageId: String?
+    /// The first entry that the device could read: it reads all that follow.
+    var readFrom: Int?
     /// Set once the server has lost entries that this device had read.
     var rewound = false
 
@@ -39,6 +41,8 @@ public struct Entry: Codable, Hashable, Sendable {
         case unreadable
         /// An entry that was read before, under this id, and has another place after a loss.
         case moved(from: String)
+        /// A message between devices about history, which the messenger has read: docs/clients/HISTORY.md.
+        case history
     }
 
     public var convoId: String
@@ -46,6 +50,12 @@ public struct Entry: Codable, Hashable, Sendable {
     public var messageId: String
     public var sender: DID
     public var content: Content
+    /// When the service stored it.
+    public var createdAt: Timestamp
+    /// The SHA-256 of the log's entry.
+    public var digest: Data
+    /// What its sender has told the service of what it embeds.
+    public var embedUri: String?
 
     static let prefix = "inbox/"
     var name: String { Self.prefix + convoId + "/" + ordered(seq) }

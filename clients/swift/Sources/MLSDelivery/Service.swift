@@ -69,6 +69,22 @@ public struct Service: Sendable {
         return answer
     }
 
+    /// Sends bytes to a procedure that takes them as they are. Errors: ``ServiceError``, ``NoAnswer``.
+    func put(_ nsid: String, items: [URLQueryItem], bytes: Data) async throws {
+        let answer = try await renewing {
+            var request = try await request("POST", nsid, items: items)
+            request.headers["Content-Type"] = "application/octet-stream"
+            request.body = bytes
+            return try await send(request)
+        }
+        do { _ = try JSONSerialization.jsonObject(with: answer) } catch { throw NoAnswer(error) } // a captive portal
+    }
+
+    /// Calls a query whose answer is bytes. Errors: ``ServiceError``, ``NoAnswer``.
+    func get(_ nsid: String, items: [URLQueryItem]) async throws -> Data {
+        try await renewing { try await send(request("GET", nsid, items: items)) }
+    }
+
     private static func check<P: Procedure>(_ procedure: P.Type, _ answer: Data) throws {
         _ = try read(P.Output.self, answer)
     }

@@ -12,6 +12,18 @@ public actor ModelServer: Transport {
         public var ciphertext: Data
         public var epoch: Int
         public var isCommit: Bool
+        public var sender = ModelServer.caller
+        public var embedUri: String?
+    }
+
+    /// An attachment of a convo.
+    struct Attachment {
+        var convo: String
+        var size: Int
+        var sha256: String
+        var parts: [Int: Data] = [:]
+        var isComplete = false
+        var bytes: Data { parts.keys.sorted().reduce(into: Data()) { $0 += parts[$1] ?? Data() } }
     }
 
     struct Convo {
@@ -53,6 +65,7 @@ public actor ModelServer: Transport {
     public var welcomes: [String: Welcome] = [:]
     public private(set) var keyPackages: Set<String> = []
     private var convos: [String: Convo] = [:]
+    var attachments: [String: Attachment] = [:]
     private var records: [String: Data] = [:] // answers by method, convo and key
     private var bodies: [String: Data] = [:]
     private var random: Random
@@ -100,9 +113,17 @@ public actor ModelServer: Transport {
         convo.groupInfo = FakeMLS.message(3, convo.group, convo.epoch, Data())
     }
 
-    private func append(_ convo: inout Convo, _ bytes: Data, isCommit: Bool) {
+    /// Another member's message, or another device's.
+    public func post(_ plaintext: Data, to id: String, by sender: String = ModelServer.caller, embedUri: String? = nil) {
+        guard var convo = convos[id] else { return }
+        let message = FakeMLS.message(1, convo.group, convo.epoch, plaintext + random.bytes(8))
+        append(&convo, message, isCommit: false, sender, embedUri)
+        convos[id] = convo
+    }
+
+    private func append(_ convo: inout Convo, _ bytes: Data, isCommit: Bool, _ sender: String = ModelServer.caller, _ embedUri: String? = nil) {
         serial += 1
-        convo.log.append(Entry(id: "m\(serial)", ciphertext: bytes, epoch: convo.epoch, isCommit: isCommit))
+        convo.log.append(Entry(id: "m\(serial)", ciphertext: bytes, epoch: convo.epoch, isCommit: isCommit, sender: sender, embedUri: embedUri))
     }
 
     // MARK: Transport
@@ -141,6 +162,7 @@ public actor ModelServer: Transport {
     private func ok(_ object: [String: Any]) -> Answer { Answer(status: 200, body: json(object)) }
 
     private func handle(_ nsid: String, _ request: Request) throws -> Answer {
+        if nsid == "blue.catbird.mls.putAttachmentPart" { return put(parameters(request.url), request.body ?? Data()) }
         let input = try request.body.map { try JSONSerialization.jsonObject(with: $0) as? [String: Any] ?? [:] } ?? parameters(request.url)
         let convo = input["convoId"] as? String ?? ""
         guard let key = input["idempotencyKey"] as? String, request.method == "POST" else { return try run(nsid, convo, input) }
@@ -207,7 +229,7 @@ public actor ModelServer: Transport {
             }
             if nsid == SendMessage.nsid {
                 if input["embedUri"] as? String == Self.noAttachment { return refusal(400, "InvalidAsset", "no such attachment") }
-                append(&convo, bytes, isCommit: false)
+                append(&convo, bytes, isCommit: false, Self.caller, input["embedUri"] as? String)
                 convos[id] = convo
                 return ok(["messageId": "m\(serial)", "receivedAt": "2026-11-22T09:30:00.123Z", "seq": convo.log.count, "epoch": convo.epoch])
             }
@@ -218,6 +240,8 @@ public actor ModelServer: Transport {
             advance(&convo, bytes)
             convos[id] = convo
             return ok(["success": true, "newEpoch": convo.epoch, "seq": convo.log.count])
+        case CreateAttachment.nsid, GetAttachmentStatus.nsid, CompleteAttachment.nsid, DeleteAttachment.nsid, "blue.catbird.mls.getAttachment":
+            return attachment(nsid, id, input)
         case AcceptConvo.nsid: return ok(["accepted": true])
         case GetMessages.nsid: return messages(id, convo, input)
         case GetEpoch.nsid: return ok(["convoId": id, "currentEpoch": convo.epoch])
@@ -239,15 +263,53 @@ public actor ModelServer: Transport {
         var answer: [String: Any] = ["lastSeq": convo.log.count]
         answer["messages"] = page.map { index, entry -> [String: Any] in
             [
-                "id": entry.id, "convoId": id, "sender": "did:plc:alice", "epoch": entry.epoch, "seq": index + 1,
+                "id": entry.id, "convoId": id, "sender": entry.sender, "epoch": entry.epoch, "seq": index + 1,
                 "createdAt": "2026-11-22T09:30:00.123Z", "messageType": entry.isCommit ? "commit" : "application",
                 // Unpadded, as the service answers, and with a field of a later version.
                 "ciphertext": ["$bytes": entry.ciphertext.base64EncodedString().replacingOccurrences(of: "=", with: "")], "new": 1,
-            ]
+            ].merging(entry.embedUri.map { ["embedUri": $0] } ?? [:]) { _, new in new }
         }
         if from + page.count < convo.log.count, let last = page.last { answer["cursor"] = last.element.id }
         return ok(answer)
     }
+
+    private static let partSize = 1 << 20
+
+    private func put(_ input: [String: Any], _ bytes: Data) -> Answer {
+        let (id, part) = (input["attachmentId"] as? String ?? "", Int(input["part"] as? String ?? "") ?? 0)
+        guard attachments[id] != nil else { return refusal(404, "AttachmentNotFound", "no such attachment") }
+        attachments[id]?.parts[part] = bytes
+        return ok(["part": part, "sha256": ""])
+    }
+
+    private func attachment(_ nsid: String, _ convo: String, _ input: [String: Any]) -> Answer {
+        let id = nsid == CreateAttachment.nsid ? String((input["sha256"] as? String ?? "").prefix(32)) : input["attachmentId"] as? String ?? ""
+        if nsid == CreateAttachment.nsid, attachments[id] == nil {
+            attachments[id] = Attachment(convo: convo, size: input["size"] as? Int ?? 0, sha256: input["sha256"] as? String ?? "")
+        }
+        guard let attachment = attachments[id], attachment.convo == convo else { return refusal(404, "AttachmentNotFound", "no such attachment") }
+        let count = (attachment.size + Self.partSize - 1) / Self.partSize
+        switch nsid {
+        case DeleteAttachment.nsid:
+            attachments[id] = nil
+            return ok(["deleted": true])
+        case CompleteAttachment.nsid:
+            if attachment.parts.count < count { return refusal(400, "AttachmentIncomplete", "parts are missing") }
+            attachments[id]?.isComplete = true
+            return ok(["attachmentId": id, "uri": "mlsd:attachment/" + id, "size": attachment.size, "state": "complete"])
+        case "blue.catbird.mls.getAttachment":
+            let (offset, length) = (Int(input["offset"] as? String ?? "") ?? 0, Int(input["length"] as? String ?? "") ?? 0)
+            return Answer(status: 200, body: Data(attachment.bytes.dropFirst(offset).prefix(length)))
+        default:
+            return ok([
+                "attachmentId": id, "uri": "mlsd:attachment/" + id, "partSize": Self.partSize, "partCount": count, "size": attachment.size,
+                "state": attachment.isComplete ? "complete" : "uploading", "parts": attachment.parts.keys.sorted(),
+            ])
+        }
+    }
+
+    /// Whether a convo has an attachment.
+    public func has(_ attachment: String) -> Bool { attachments[attachment] != nil }
 
     /// An attachment that no convo has.
     public static let noAttachment = "mlsd:attachment/0"

@@ -1,12 +1,16 @@
 // A person with messages, and a new device of it that has none: for tests of history.
 
 import assert from "node:assert/strict"
+import { Api, withIdempotencyKey } from "../../src/api.js"
 import { Attachments, type FilePointer, sealFile } from "../../src/attachments.js"
 import type { Client, ClientOptions } from "../../src/client.js"
+import { systemClock } from "../../src/clock.js"
 import { boundTo, encodeEntry, encodeMessage, encodePart, type HistoryEntry, type PartPointer } from "../../src/history-format.js"
 import type { HistoryBundle, HistoryRequest } from "../../src/history.js"
 import type { ConvoId, Did } from "../../src/ids.js"
-import { MemoryStore, type Store } from "../../src/store.js"
+import { mustRead, names } from "../../src/records.js"
+import { type Changes, MemoryStore, put, type Store } from "../../src/store.js"
+import * as mls from "#lexicons"
 import { newAccounts, transportOf } from "./dev.js"
 import { bytesOf, openPhone, textsOf } from "./phone.js"
 
@@ -21,6 +25,8 @@ export interface Scene {
 
 /** The most messages that one person sends at once without meeting its rate. */
 const mostAtOnce = 370
+/** Of many messages only so many are encrypted, which takes its time. The log's others have true headers only, and are planted as read. */
+const [mostWritten, mostEncrypted] = [1000, 50]
 
 /** Makes a convo of so many people at least, in which messages are sent; to the first of them some name files. */
 export async function scene(people: number, messages: number, files: number, store: Store = new MemoryStore()): Promise<Scene> {
@@ -33,13 +39,45 @@ export async function scene(people: number, messages: number, files: number, sto
   for (const phone of phones.slice(1)) await phone.join(convo)
   const made: Scene = { convo, dids, phones, texts: [], files: [] }
   for (let i = 0; i < files; i++) await sendFile(made, i)
+  const isFilled = messages > mostWritten
+  const encrypted = (isFilled ? mostEncrypted : messages) - files
   await Promise.all(phones.map(async (phone, p) => {
-    for (let i = p; i < messages - files; i += phones.length) await (await phone.send(convo, bytesOf(`message ${i}`))).sent
+    for (let i = p; i < encrypted; i += phones.length) await (await phone.send(convo, bytesOf(`message ${i}`))).sent
   }))
+  if (isFilled) await fill(made, messages - mostEncrypted)
   await first.sync(convo)
+  if (isFilled) await plant(first, convo)
   made.texts.push(...(await textsOf(first, convo)))
   assert.equal(made.texts.length, messages)
   return made
+}
+
+// fill sends messages that nobody can decrypt.
+async function fill({ convo, dids, phones }: Scene, count: number): Promise<void> {
+  const { mls: library, store } = phones[0]!["core"]
+  const state = await mustRead(store, names.group(convo))
+  const { message } = await library.encrypt(state, bytesOf("something that nobody reads"))
+  const { epoch } = library.describe(state)
+  await Promise.all(dids.map(async (did, d) => {
+    const api = new Api(transportOf(did), systemClock, new AbortController().signal)
+    for (let i = d; i < count; i += dids.length) {
+      const ciphertext = message.slice()
+      ciphertext.set(crypto.getRandomValues(new Uint8Array(8)), ciphertext.length - 8)
+      await api.procedure(mls.sendMessage.main, withIdempotencyKey({ convoId: convo, senderDid: did, epoch, ciphertext }))
+    }
+  }))
+}
+
+// plant makes a device have read what it could not.
+async function plant(phone: Client, convo: ConvoId): Promise<void> {
+  const { store } = phone["core"]
+  const changes: Changes = new Map()
+  for (const item of await phone.items(convo)) {
+    if (item.state !== "unreadable") continue
+    const content = bytesOf(`message ${item.seq} of somebody: some words, as many as people say at once, more or less`)
+    put(changes, names.item(convo, item.seq), { ...item, state: "read", messageId: item.digest.slice(32), content })
+  }
+  await store.write(changes)
 }
 
 async function sendFile({ convo, dids, phones, files }: Scene, i: number): Promise<void> {
