@@ -6,12 +6,13 @@
 # compile what has changed.
 #
 #   check.sh           what .ci/nightly runs
-#   check.sh --long    the same with ten seeds for each test of faults, and 1,000 messages in all of them
+#   check.sh --long    the same with ten seeds for each test of faults, 1,000 messages in all of them, and 10,000 in a
+#                      bundle of history
 set -euo pipefail
 cd "$(dirname "$0")"
 
-runs=2 dev_runs=1 dev_messages=300
-if [[ ${1-} == --long ]]; then runs=10 dev_runs=5 dev_messages=1000; fi
+runs=2 dev_runs=1 dev_messages=300 history=1000
+if [[ ${1-} == --long ]]; then runs=10 dev_runs=5 dev_messages=1000 history=10000; fi
 
 status=0
 ./toolchain.sh swift --version || status=$?
@@ -48,7 +49,7 @@ if [[ -z $url ]]; then
 fi
 
 if ! ./toolchain.sh env MLSD_DEV_URL="$url" MLSD_AGENT="$PWD/.build/mlsgo" MLSD_SWIFT_RUNS=$runs MLSD_SWIFT_DEV_RUNS=$dev_runs \
-	MLSD_SWIFT_DEV_MESSAGES=$dev_messages swift test --skip-build; then
+	MLSD_SWIFT_DEV_MESSAGES=$dev_messages MLSD_SWIFT_HISTORY=$history swift test --skip-build; then
 	tail -50 "$folder/log"
 	exit 1
 fi

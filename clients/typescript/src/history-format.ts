@@ -188,23 +188,26 @@ export function encodePart(entries: readonly Uint8Array[]): Uint8Array {
 }
 
 /**
- * Decodes the plaintext of a part. The plaintexts of its entries are views of it.
+ * Decodes the plaintext of a part, one entry after the other. The plaintexts of its entries are views of it.
  *
- * @throws HistoryError if it is not what the pointer says. Nothing of the part is used then
+ * @throws HistoryError if it is not what the pointer says, which can be found at the end: nothing of the
+ *   part is used then
  */
-export function decodePart(bytes: Uint8Array, { entries, from, to }: Pick<PartPointer, "entries" | "from" | "to">): HistoryEntry[] {
+export function* decodePart(
+  bytes: Uint8Array, { entries, from, to }: Pick<PartPointer, "entries" | "from" | "to">,
+): Generator<HistoryEntry, void> {
   if (!same(bytes.subarray(0, partMagic.length), partMagic)) throw new HistoryError("this is no part of a bundle")
   if (bytes[partMagic.length] !== version) throw new HistoryError(`version ${bytes[partMagic.length]}`)
-  const all: HistoryEntry[] = []
   const reader = new Reader(bytes, headBytes)
-  for (let last = from - 1; reader.left > 0; ) {
+  let [count, last] = [0, from - 1]
+  for (; reader.left > 0; count++) {
     const entry = reader.entry()
-    if (entry.seq <= last || entry.seq > to || all.length === entries) throw new HistoryError("a message is not in its place")
+    if (entry.seq <= last || entry.seq > to || count === entries) throw new HistoryError("a message is not in its place")
+    if (count === 0 && entry.seq !== from) break
     last = entry.seq
-    all.push(entry)
+    yield entry
   }
-  if (all.length !== entries || all[0]?.seq !== from || all.at(-1)?.seq !== to) throw new HistoryError("messages are missing")
-  return all
+  if (count !== entries || last !== to) throw new HistoryError("messages are missing")
 }
 
 class Reader {

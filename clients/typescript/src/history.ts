@@ -375,7 +375,10 @@ export class History {
     const { parts, entry: done } = await this.bundle(convo, id)
     const pointer = parts[part] as PartPointer
     const bytes = await this.attachments.download(convo, pointer, { signal, boundTo: boundTo(convo, id, part + 1) })
-    const entries = decodePart(bytes, pointer)
+    const entries: HistoryEntry[] = []
+    for (const entry of decodePart(bytes, pointer)) {
+      if (entries.push(entry) % batch === 0) await this.breathe(signal)
+    }
     for (let at = done; at < entries.length; at += batch) {
       await this.breathe(signal)
       const last = at + batch >= entries.length

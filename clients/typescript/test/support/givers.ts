@@ -1,16 +1,14 @@
 // A person with messages, and a new device of it that has none: for tests of history.
 
 import assert from "node:assert/strict"
-import { Api, withIdempotencyKey } from "../../src/api.js"
 import { Attachments, type FilePointer, sealFile } from "../../src/attachments.js"
 import type { Client, ClientOptions } from "../../src/client.js"
-import { systemClock } from "../../src/clock.js"
 import { boundTo, encodeEntry, encodeMessage, encodePart, type HistoryEntry, type PartPointer } from "../../src/history-format.js"
 import type { HistoryBundle, HistoryRequest } from "../../src/history.js"
 import type { ConvoId, Did } from "../../src/ids.js"
-import { mustRead, names } from "../../src/records.js"
+import { type Item, names } from "../../src/records.js"
 import { type Changes, MemoryStore, put, type Store } from "../../src/store.js"
-import * as mls from "#lexicons"
+import type { Transport } from "../../src/transport.js"
 import { newAccounts, transportOf } from "./dev.js"
 import { bytesOf, openPhone, textsOf } from "./phone.js"
 
@@ -23,14 +21,9 @@ export interface Scene {
   readonly files: { readonly pointer: FilePointer; readonly plain: Uint8Array }[]
 }
 
-/** The most messages that one person sends at once without meeting its rate. */
-const mostAtOnce = 370
-/** Of many messages only so many are encrypted, which takes its time. The log's others have true headers only, and are planted as read. */
-const [mostWritten, mostEncrypted] = [1000, 50]
-
-/** Makes a convo of so many people at least, in which messages are sent; to the first of them some name files. */
+/** Makes a convo of so many people, in which messages are sent. The first ones name files. */
 export async function scene(people: number, messages: number, files: number, store: Store = new MemoryStore()): Promise<Scene> {
-  const dids = await newAccounts(Math.max(people, Math.ceil(messages / mostAtOnce)))
+  const dids = await newAccounts(people)
   const phones = await Promise.all(dids.map((did, i) => openPhone(did, i === 0 ? store : new MemoryStore())))
   for (const phone of phones.slice(1)) await phone.replenish()
   const [first] = phones
@@ -39,53 +32,66 @@ export async function scene(people: number, messages: number, files: number, sto
   for (const phone of phones.slice(1)) await phone.join(convo)
   const made: Scene = { convo, dids, phones, texts: [], files: [] }
   for (let i = 0; i < files; i++) await sendFile(made, i)
-  const isFilled = messages > mostWritten
-  const encrypted = (isFilled ? mostEncrypted : messages) - files
   await Promise.all(phones.map(async (phone, p) => {
-    for (let i = p; i < encrypted; i += phones.length) await (await phone.send(convo, bytesOf(`message ${i}`))).sent
+    for (let i = p; i < messages - files; i += phones.length) await (await phone.send(convo, bytesOf(`message ${i}`))).sent
   }))
-  if (isFilled) await fill(made, messages - mostEncrypted)
   await first.sync(convo)
-  if (isFilled) await plant(first, convo)
   made.texts.push(...(await textsOf(first, convo)))
   assert.equal(made.texts.length, messages)
   return made
 }
 
-// fill sends messages that nobody can decrypt.
-async function fill({ convo, dids, phones }: Scene, count: number): Promise<void> {
-  const { mls: library, store } = phones[0]!["core"]
-  const state = await mustRead(store, names.group(convo))
-  const { message } = await library.encrypt(state, bytesOf("something that nobody reads"))
-  const { epoch } = library.describe(state)
-  await Promise.all(dids.map(async (did, d) => {
-    const api = new Api(transportOf(did), systemClock, new AbortController().signal)
-    for (let i = d; i < count; i += dids.length) {
-      const ciphertext = message.slice()
-      ciphertext.set(crypto.getRandomValues(new Uint8Array(8)), ciphertext.length - 8)
-      await api.procedure(mls.sendMessage.main, withIdempotencyKey({ convoId: convo, senderDid: did, epoch, ciphertext }))
-    }
-  }))
+/** A convo whose log seems to begin with so many messages, of which the first ones name files. */
+export async function largeScene(messages: number, files: number): Promise<Scene> {
+  const dids = await newAccounts(2)
+  const first = await openPhone(dids[0]!, new MemoryStore(), { transport: shifted(transportOf(dids[0]!), messages) })
+  const made: Scene = { convo: await first.createConvo([]), dids, phones: [first], texts: [], files: [] }
+  for (let i = 0; i < files; i++) made.files.push(await uploads(made, i))
+  await first.sync(made.convo)
+  await plant(first, made, messages)
+  return made
 }
 
-// plant makes a device have read what it could not.
-async function plant(phone: Client, convo: ConvoId): Promise<void> {
-  const { store } = phone["core"]
-  const changes: Changes = new Map()
-  for (const item of await phone.items(convo)) {
-    if (item.state !== "unreadable") continue
-    const content = bytesOf(`message ${item.seq} of somebody: some words, as many as people say at once, more or less`)
-    put(changes, names.item(convo, item.seq), { ...item, state: "read", messageId: item.digest.slice(32), content })
+/** A way to a server whose log seems to have so many entries before its first one. */
+export function shifted(way: Transport, by: number): Transport {
+  return {
+    call: async (call) => {
+      const params = new URLSearchParams(call.params)
+      if (params.has("sinceSeq")) params.set("sinceSeq", String(Math.max(0, Number(params.get("sinceSeq")) - by)))
+      const answer = await way.call({ ...call, ...(call.params && { params }) })
+      return answer.replace(/"(seq|lastSeq)":(\d+)/g, (_, name: string, seq: string) => `"${name}":${Number(seq) + by}`)
+    },
+    receive: (call) => way.receive!(call),
   }
-  await store.write(changes)
 }
 
-async function sendFile({ convo, dids, phones, files }: Scene, i: number): Promise<void> {
-  const plain = Uint8Array.from({ length: 300_000 + i }, (_, at) => (at * 7 + i) & 255)
-  const pointer = await new Attachments(transportOf(dids[0]!)).upload(convo, await sealFile(plain))
+// plant makes a device have read the entries that the log only seems to have. Some name files.
+async function plant(phone: Client, { convo, dids, files, texts }: Scene, count: number): Promise<void> {
+  const changes: Changes = new Map()
+  for (let seq = 1; seq <= count; seq++) {
+    const pointer = files[seq - 1]?.pointer
+    texts.push(pointer ? JSON.stringify({ type: "file", ...pointer }) : `message ${seq} of somebody: some words, as many as people say at once`)
+    const digest = seq.toString(16).padStart(64, "0")
+    const item: Item = {
+      seq, id: `0192f3a4-0000-7000-8000-${digest.slice(52)}`, kind: "application", sender: dids[seq % dids.length]!, digest, own: false,
+      createdAt: new Date(1_767_225_600_000 + seq).toISOString(), state: "read", messageId: digest.slice(32), content: bytesOf(texts.at(-1)!),
+      ...(pointer && { embedUri: pointer.uri }),
+    }
+    put(changes, names.item(convo, seq), item)
+  }
+  await phone["core"].store.write(changes)
+}
+
+async function sendFile(made: Scene, i: number): Promise<void> {
+  const { pointer, plain } = await uploads(made, i)
   const content = bytesOf(JSON.stringify({ type: "file", ...pointer }))
-  await (await phones[0]!.send(convo, content, { embedUri: pointer.uri })).sent
-  files.push({ pointer, plain })
+  await (await made.phones[0]!.send(made.convo, content, { embedUri: pointer.uri })).sent
+  made.files.push({ pointer, plain })
+}
+
+async function uploads({ convo, dids }: Scene, i: number): Promise<Scene["files"][number]> {
+  const plain = Uint8Array.from({ length: 300_000 + i }, (_, at) => (at * 7 + i) & 255)
+  return { plain, pointer: await new Attachments(transportOf(dids[0]!)).upload(convo, await sealFile(plain)) }
 }
 
 /** Another device of a person, that enters by an external commit and has no older messages. */
