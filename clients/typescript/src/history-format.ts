@@ -199,15 +199,15 @@ export function* decodePart(
   if (!same(bytes.subarray(0, partMagic.length), partMagic)) throw new HistoryError("this is no part of a bundle")
   if (bytes[partMagic.length] !== version) throw new HistoryError(`version ${bytes[partMagic.length]}`)
   const reader = new Reader(bytes, headBytes)
-  let [count, last] = [0, from - 1]
+  let [count, first, last] = [0, from, from - 1]
   for (; reader.left > 0; count++) {
     const entry = reader.entry()
     if (entry.seq <= last || entry.seq > to || count === entries) throw new HistoryError("a message is not in its place")
-    if (count === 0 && entry.seq !== from) break
+    if (count === 0) first = entry.seq
     last = entry.seq
     yield entry
   }
-  if (count !== entries || last !== to) throw new HistoryError("messages are missing")
+  if (count !== entries || first !== from || last !== to) throw new HistoryError("messages are missing")
 }
 
 class Reader {
