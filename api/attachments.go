@@ -32,6 +32,28 @@ func (h *handlers) attachment(ctx context.Context, c *call, q pgpool.Queryer, co
 	return m.Window, attachments.ParseID(text), err
 }
 
+// mostPredecessors is how many resets back an attachment is looked for.
+const mostPredecessors = 16
+
+// acrossResets calls read with the caller's window of a convo. If the convo has no such attachment,
+// it goes on with the convos that were reset before, as long as the caller is their member too.
+func acrossResets(ctx context.Context, c *call, q pgpool.Queryer, w messages.Window,
+	read func(messages.Window) error) error {
+	err := read(w)
+	for n := 0; errors.Is(err, attachments.ErrNotFound) && n < mostPredecessors; n++ {
+		before, ok, failed := convos.Predecessor(ctx, q, w.ConvoID, c.caller)
+		if failed != nil {
+			return failed
+		}
+		if !ok {
+			return err
+		}
+		w = before
+		err = read(w)
+	}
+	return err
+}
+
 // namedAttachment returns the attachment that a message's embedUri names. It costs other messages
 // nothing.
 func namedAttachment(uri *string) (id uuid.UUID, ok bool) {
@@ -49,7 +71,9 @@ func (h *handlers) checkNamed(c *call, convo, id uuid.UUID) (unfit, err error) {
 		return messages.ErrInvalidAsset, nil // the message's own judgement comes first
 	}
 	if err == nil {
-		err = attachments.CanName(c.ctx, h.db, m.Window, id)
+		err = acrossResets(c.ctx, c, h.db, m.Window, func(w messages.Window) error {
+			return attachments.CanName(c.ctx, h.db, w, id)
+		})
 	}
 	if errors.Is(err, attachments.ErrNotFound) {
 		return messages.ErrInvalidAsset, nil

@@ -62,6 +62,7 @@ type failure struct {
 type more struct {
 	CurrentEpoch        *int64  `json:"currentEpoch,omitempty"`
 	Seq                 *int64  `json:"seq,omitempty"`                 // of the accepted commit
+	SuccessorConvoID    *string `json:"successorConvoId,omitempty"`    // of the convo that was reset
 	ProcessingStartedAt *string `json:"processingStartedAt,omitempty"` // of the running request
 	// Of a conflict: the paths of the fields that differ, when the key was first used, and the
 	// hexadecimal hashes of the first request and of this one.
@@ -136,6 +137,7 @@ var errorTable = []errorRow{
 	{name: mlsapi.ErrInvalidGroupInfo, match: invalidObject(convos.GroupInfo)},
 	{name: mlsapi.ErrConvoNotFound, match: is(messages.ErrConvoNotFound)},
 	{name: mlsapi.ErrNotMember, match: is(messages.ErrNotMember)},
+	{name: mlsapi.ErrConvoClosed, match: as[*messages.ClosedError](), more: goesOn},
 	{name: mlsapi.ErrConvoClosed, match: is(messages.ErrConvoClosed)},
 	{name: mlsapi.ErrInvalidCursor, match: is(messages.ErrInvalidCursor)},
 	{name: mlsapi.ErrInvalidMessage, match: is(messages.ErrWrongGroup, convos.ErrNotExternalSender)},
@@ -263,6 +265,11 @@ func epochMismatch(f *failure, err error) {
 	if mismatch.WonBy != 0 {
 		f.more.Seq = &mismatch.WonBy
 	}
+}
+
+func goesOn(f *failure, err error) {
+	closed, _ := find[*messages.ClosedError](err)
+	f.more.SuccessorConvoID = lexcodec.Pointer(closed.Successor.String())
 }
 
 func keyUsed(f *failure, err error) {

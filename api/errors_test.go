@@ -106,6 +106,7 @@ func TestDomainErrorsHaveAnswers(t *testing.T) {
 		{messages.ErrInvalidCursor, "not a message of this convo", "one that this method gave, or none"},
 		{messages.ErrWrongGroup, "another group than the convo", "the convo of its group"},
 		{messages.ErrConvoClosed, "is closed", "getConvo names its successorGroupId"},
+		{&messages.ClosedError{}, "was reset", "go on in another one; successorConvoId="},
 		{messages.ErrInvalidAsset, "no such attachment that is complete", "complete it first"},
 		{&messages.EpochMismatchError{Epoch: 6, Current: 7}, "epoch 6 is stale", "currentEpoch=7"},
 		{&disputes.OpenError{Dispute: disputes.Dispute{Epoch: 6, Committer: did}}, "epoch 6 by " + did.String(),

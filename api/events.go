@@ -102,8 +102,22 @@ func message(e *events.Event, request bool, head ridingHead) lexcodec.Message {
 			Cursor: cursor, Position: position, ConvoID: e.ConvoID.String(), DID: d.By, Epoch: d.Epoch, State: d.Change,
 			CreatedAt: at,
 		}
+	case outbox.Reset:
+		return &mlsapi.ResetEvent{
+			Cursor: cursor, Position: position, ConvoID: e.ConvoID.String(), Seq: e.Seq, Epoch: d.Epoch, By: d.By,
+			Reason: d.Reason, SuccessorConvoID: shownID(d.SuccessorID), SuccessorGroupID: present(d.SuccessorGroupID),
+			PredecessorConvoID: shownID(d.PredecessorID), CreatedAt: at, Request: present(request),
+		}
 	}
 	return nil
+}
+
+// shownID is the text of an id, nil for uuid.Nil.
+func shownID(id uuid.UUID) *string {
+	if id == uuid.Nil {
+		return nil
+	}
+	return lexcodec.Pointer(id.String())
 }
 
 // signal is message for an event that is not kept. It has no cursor.
@@ -168,6 +182,12 @@ func serverSentEvent(e *events.Event, request bool, head ridingHead) lexcodec.Se
 	case *mlsapi.ArrivalEvent:
 		return &mlsapi.StreamConvoEventsArrivalEvent{
 			Cursor: cursor, ConvoID: m.ConvoID, DID: m.DID, Epoch: m.Epoch, State: m.State, CreatedAt: m.CreatedAt,
+		}
+	case *mlsapi.ResetEvent:
+		return &mlsapi.StreamConvoEventsResetEvent{
+			Cursor: cursor, ConvoID: m.ConvoID, Seq: m.Seq, Epoch: m.Epoch, By: m.By, Reason: m.Reason,
+			SuccessorConvoID: m.SuccessorConvoID, SuccessorGroupID: m.SuccessorGroupID, PredecessorConvoID: m.PredecessorConvoID,
+			CreatedAt: m.CreatedAt, Request: m.Request,
 		}
 	}
 	return nil

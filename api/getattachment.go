@@ -10,6 +10,8 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"mlsd/api/mlsapi"
+	"mlsd/internal/attachments"
+	"mlsd/messages"
 )
 
 // maxDownload bounds a download: a client as slow as downloadPace allows takes a quarter of it for
@@ -23,7 +25,11 @@ func (h *handlers) GetAttachment(c *call, p *mlsapi.GetAttachmentParams) error {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(c.http.Request().Context(), maxDownload) // of the answer, not of the handler
-	a, err := h.attachments.Open(ctx, h.db, window, id)
+	var a *attachments.Content
+	err = acrossResets(ctx, c, h.db, window, func(w messages.Window) (err error) {
+		a, err = h.attachments.Open(ctx, h.db, w, id)
+		return err
+	})
 	if err != nil {
 		cancel()
 		return err

@@ -61,6 +61,12 @@ func showConvo(v *mlsapi.ConvoView, c *convos.Convo) {
 	if c.Successor != nil {
 		v.SuccessorGroupID = lexcodec.Pointer(hex.EncodeToString(c.Successor))
 	}
+	if c.SuccessorID.Valid {
+		v.SuccessorConvoID = lexcodec.Pointer(c.SuccessorID.UUID.String())
+	}
+	if c.PredecessorID.Valid {
+		v.PredecessorConvoID = lexcodec.Pointer(c.PredecessorID.UUID.String())
+	}
 	if c.Name != nil || c.Description != nil {
 		v.Metadata = &mlsapi.ConvoMetadata{Name: c.Name, Description: c.Description}
 	}

@@ -73,10 +73,11 @@ func messageView(m *messages.Message) mlsapi.MessageView {
 }
 
 // kindTexts are the names of the kinds of log entries.
-var kindTexts = func() (texts [mls.ContentTypeCommit + 1]string) {
+var kindTexts = func() (texts [messages.KindReset + 1]string) {
 	for k := range texts {
 		texts[k] = mls.ContentType(k).String()
 	}
+	texts[messages.KindReset] = mlsapi.MessageViewMessageTypeReset
 	return texts
 }()
 

@@ -15,7 +15,8 @@ func TestExpiredHeader(t *testing.T) {
 	t.Parallel()
 	const replay = "the first answer"
 	want := map[string]string{
-		"createConvo": mlsapi.ErrGroupAlreadyExists, "addMembers": mlsapi.ErrEpochMismatch,
+		"createConvo": mlsapi.ErrGroupAlreadyExists, "resetConvo": mlsapi.ErrConvoClosed,
+		"addMembers":            mlsapi.ErrEpochMismatch,
 		"submitCommit":          mlsapi.ErrEpochMismatch,
 		"processExternalCommit": mlsapi.ErrEpochMismatch, "leaveConvo with a commit": mlsapi.ErrEpochMismatch,
 		"leaveConvo": replay, "publishKeyPackage": replay, "publishKeyPackages": "", "getKeyPackages": "",
@@ -65,7 +66,7 @@ func TestTTLPerOperation(t *testing.T) {
 	day := 24 * time.Hour
 	want := map[string]time.Duration{
 		"createConvo": 7 * day, "addMembers": 7 * day, "submitCommit": 7 * day, "processExternalCommit": 7 * day,
-		"leaveConvo":               7 * day,
+		"leaveConvo": 7 * day, "resetConvo": 7 * day,
 		"leaveConvo with a commit": 7 * day, "publishKeyPackage": day, "publishKeyPackages": day,
 		"getKeyPackages":     30 * time.Minute,
 		"registerPushTarget": day, "unregisterPushTarget": day, "withdrawKeyPackages": day,

@@ -226,6 +226,7 @@ var methods = map[string]policy{
 	nsid.ReportConvo:  {maxBody: bodyReport, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer},
 	nsid.ReportCommit: {maxBody: bodySmall, answerMemory: answerSmall, expensive: true, token: usedByDispatch},
 	nsid.ReportEpoch:  {maxBody: bodyCommit, answerMemory: answerSmall, expensive: true, token: usedByDispatch},
+	nsid.ResetConvo:   {maxBody: bodyCommit, answerMemory: answerRoster, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
 	nsid.SendMessage: {maxBody: bodyMessage, answerMemory: answerSmall, token: usedByHandler,
 		violations: []violation{
 			{"ciphertext", lexcodec.RuleMaxLength, mlsapi.ErrMessageTooLarge},

@@ -79,6 +79,13 @@ func spends() map[string]spend {
 				effects: `SELECT count(*) FROM abuse_reports WHERE sealed = $1`, args: []any{[]byte(in.SealedReport)}}
 		}},
 	}
+	all["resets-per-day"] = spend{make: func(by *user, _ *convo) request {
+		c := by.create()
+		in := &mlsapi.ResetConvoInput{ConvoID: c.id, Reason: "other", IdempotencyKey: newKey(),
+			GroupInfo: by.groupInfo(newGroup(by.w.t), 0)}
+		return request{by: by, nsid: mlsapi.NSIDResetConvo, in: in,
+			effects: `SELECT count(*) FROM convos WHERE predecessor_id = $1`, args: []any{c.id}}
+	}}
 	all["attachment-bytes-per-day"] = spend{
 		make: func(by *user, shared *convo) request {
 			in := announcement(shared, newFile(by.w.t, 100_000))
@@ -89,7 +96,7 @@ func spends() map[string]spend {
 	}
 	for _, name := range []string{"messages-per-day", "bytes-per-day", "convos-per-day", "records-per-day",
 		"strangers-invited-per-day", "key-packages-per-day",
-		"reports-per-day", "attachment-bytes-per-day"} {
+		"reports-per-day", "attachment-bytes-per-day", "resets-per-day"} {
 		all["address-"+name] = all[name]
 	}
 	all[quota.ConvoBytes] = spend{make: sending, size: ciphertext}
@@ -112,9 +119,10 @@ func TestQuotas(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range quota.Names() {
 		switch strings.TrimPrefix(name, "address-") {
-		// TestOpenInvitations, TestInvitationsOfOneInviter, TestInvitationsOfAnAddress, TestReportBytes, TestUploadQuota
+		// TestOpenInvitations, TestInvitationsOfOneInviter, TestInvitationsOfAnAddress, TestReportBytes, TestUploadQuota,
+		// TestResetOfAReset
 		case quota.OpenInvitations, quota.OneInviter, "address-" + quota.OneInviter, quota.ReportBytes,
-			"uploaded-bytes-per-day":
+			"uploaded-bytes-per-day", quota.ResetsOfConvo:
 			continue
 		}
 		t.Run(name, func(t *testing.T) {

@@ -65,6 +65,17 @@ var keyed = []write{
 		return request{by: alice, nsid: mlsapi.NSIDAddMembers, in: in,
 			effects: `SELECT count(*) FROM messages WHERE convo_id = $1 AND kind = 3`, args: []any{c.id}}
 	}},
+	{"resetConvo", func(w *world, key *string) request {
+		alice, bob := w.user(), w.user()
+		c := alice.create(bob)
+		bob.publish()
+		in := &mlsapi.ResetConvoInput{
+			ConvoID: c.id, Reason: "forked", IdempotencyKey: key, GroupInfo: alice.groupInfo(newGroup(w.t), 1, bob),
+			WelcomeMessage: mlstest.Welcome(w.t, alice.claim(bob)...),
+		}
+		return request{by: alice, nsid: mlsapi.NSIDResetConvo, in: in,
+			effects: `SELECT count(*) FROM convos WHERE predecessor_id = $1`, args: []any{c.id}}
+	}},
 	{"sendMessage", func(w *world, key *string) request {
 		alice := w.user()
 		c := alice.create()

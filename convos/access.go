@@ -43,6 +43,23 @@ func Authorise(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, did synta
 	return m, nil
 }
 
+// Predecessor returns the window of the convo whose reset opened this one, if did is its member still.
+func Predecessor(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, did syntax.DID) (w messages.Window, ok bool,
+	err error) {
+	err = q.QueryRow(ctx, `
+		SELECT p.id, m.joined_seq, p.last_seq
+		FROM convos c JOIN convos p ON p.id = c.predecessor_id
+		JOIN members m ON m.convo_id = p.id AND m.did = $2 AND m.left_at IS NULL
+		WHERE c.id = $1`, convo, did).Scan(&w.ConvoID, &w.First, &w.Last)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return w, false, nil
+	}
+	if err != nil {
+		return w, false, fmt.Errorf("look for the predecessor: %w", err)
+	}
+	return w, true, nil
+}
+
 // locked is a convo under its row lock, as the caller sees it.
 type locked struct {
 	id          uuid.UUID
@@ -53,8 +70,17 @@ type locked struct {
 	lastSeq     int64
 	leftEpoch   *int64 // in which the caller left; nil for a current member
 	closed      bool
+	successor   uuid.NullUUID  // of a closed convo that was reset
 	reserved    *time.Duration // how much longer the next commit is reserved for another member
 	dispute     *disputes.Dispute
+}
+
+// refuseClosed returns the refusal of a write to a closed convo, nil if it is open.
+func (c *locked) refuseClosed() error {
+	if !c.closed {
+		return nil
+	}
+	return messages.Closed(c.successor.UUID)
 }
 
 // lockConvo takes the row lock that orders all writers of the convo. It then reads the caller's
@@ -74,11 +100,11 @@ func lockConvo(ctx context.Context, tx pgx.Tx, convo uuid.UUID, caller syntax.DI
 	}
 	batch := &pgx.Batch{}
 	batch.Queue(`
-		SELECT group_id, creator_did, cipher_suite, epoch, last_seq, closed_at IS NOT NULL,
+		SELECT group_id, creator_did, cipher_suite, epoch, last_seq, closed_at IS NOT NULL, successor_id,
 			CASE WHEN reserved_for <> $2 AND reserved_until > clock_timestamp() THEN reserved_until - clock_timestamp() END
 		FROM convos WHERE id = $1 FOR NO KEY UPDATE`, convo, caller).
 		QueryRow(func(row pgx.Row) error {
-			return row.Scan(&c.groupID, &c.creator, &c.cipherSuite, &c.epoch, &c.lastSeq, &c.closed, &c.reserved)
+			return row.Scan(&c.groupID, &c.creator, &c.cipherSuite, &c.epoch, &c.lastSeq, &c.closed, &c.successor, &c.reserved)
 		})
 	batch.Queue(`SELECT left_epoch FROM members WHERE convo_id = $1 AND did = $2`, convo, caller).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&c.leftEpoch) })

@@ -35,8 +35,8 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 	if c.leftEpoch != nil {
 		return Advanced{}, ErrNotMember
 	}
-	if c.closed {
-		return Advanced{}, ErrConvoClosed
+	if err := c.refuseClosed(); err != nil {
+		return Advanced{}, err
 	}
 	if a.Commit == nil {
 		return Advanced{}, ErrCommitRequired

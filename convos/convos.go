@@ -90,10 +90,12 @@ type Convo struct {
 	Name          *string
 	Description   *string
 	LastSeq       int64
-	ClosedAt      *time.Time  // nil: it is open
-	Successor     []byte      // group_id of the group that replaces this one; nil: not known, or the convo is open
-	Request       bool        // the reader has not accepted it
-	InvitedBy     *syntax.DID // who added the reader last; nil: the reader created it, or it is not known
+	ClosedAt      *time.Time    // nil: it is open
+	Successor     []byte        // group_id of the group that replaces this one; nil: not known, or the convo is open
+	SuccessorID   uuid.NullUUID // of a convo that was reset: the one that goes on
+	PredecessorID uuid.NullUUID // the convo whose reset opened this one
+	Request       bool          // the reader has not accepted it
+	InvitedBy     *syntax.DID   // who added the reader last; nil: the reader created it, or it is not known
 	// Unread counts application messages by others after the reader's cursor: at most 100, among the
 	// next 1,000 entries.
 	Unread int64

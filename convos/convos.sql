@@ -7,7 +7,7 @@
 -- would cost more. Unread messages are counted up to 100 among the next 1,000 entries, so that the
 -- cost does not grow with the log.
 SELECT c.id, c.group_id, c.creator_did, c.cipher_suite, c.epoch, c.created_at, c.commit_level, c.last_message_at, c.name, c.description,
-    c.last_seq, c.closed_at, c.successor_group_id, unread.n, me.request, me.invited_by, roster.dids, roster.joined, me.more
+    c.last_seq, c.closed_at, c.successor_group_id, c.successor_id, c.predecessor_id, unread.n, me.request, nullif(me.invited_by, $1), roster.dids, roster.joined, me.more
 FROM (
     SELECT convo_id, cursor_seq, joined_seq, requested_at IS NOT NULL AS request, invited_by,
         lead(true) OVER (ORDER BY convo_id DESC) IS NOT NULL AS more

@@ -74,7 +74,7 @@ func leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
 		return Advanced{}, ErrNotMember
 	}
 	if c.closed && (!self || d.Commit != nil) {
-		return Advanced{}, ErrConvoClosed
+		return Advanced{}, c.refuseClosed()
 	}
 	present, err := c.isMember(ctx, tx, d.Target)
 	if errors.Is(err, ErrTargetNotMember) {

@@ -75,7 +75,7 @@ func PublishGroupInfo(ctx context.Context, tx pgx.Tx, o Offer) (epoch int64, err
 	case c.leftEpoch != nil:
 		return 0, ErrNotMember
 	case c.closed:
-		return 0, ErrConvoClosed
+		return 0, c.refuseClosed()
 	}
 	info, err := checkGroupInfo(o.GroupInfo, c.groupID, c.cipherSuite, nil)
 	switch {

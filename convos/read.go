@@ -112,7 +112,8 @@ func (s *scan) row(row pgx.CollectableRow) error {
 	)
 	err := row.Scan(&s.ID, &s.GroupID, &s.Creator, &suite, &s.Epoch, &s.CreatedAt, &s.CommitLevel, &s.LastMessageAt,
 		&s.Name,
-		&s.Description, &s.LastSeq, &s.ClosedAt, &s.Successor, &s.Unread, &s.Request, &s.InvitedBy, &dids, &s.joined, &s.more)
+		&s.Description, &s.LastSeq, &s.ClosedAt, &s.Successor, &s.SuccessorID, &s.PredecessorID,
+		&s.Unread, &s.Request, &s.InvitedBy, &dids, &s.joined, &s.more)
 	if err != nil {
 		return err
 	}

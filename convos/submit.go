@@ -40,8 +40,8 @@ func submit(ctx context.Context, tx pgx.Tx, s Submission, allowed rights) (Advan
 	if c.leftEpoch != nil {
 		return Advanced{}, ErrNotMember
 	}
-	if c.closed {
-		return Advanced{}, ErrConvoClosed
+	if err := c.refuseClosed(); err != nil {
+		return Advanced{}, err
 	}
 	return c.advance(ctx, tx, s.Caller, s.Proposed, allowed)
 }

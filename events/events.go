@@ -115,7 +115,7 @@ func (e *Event) cost() int { return overhead + e.Size }
 
 // ofConvo reports whether the event is for the members of a convo. Other events are for one person.
 func (e *Event) ofConvo() bool {
-	return e.Kind.LogEntry() || e.Kind == outbox.Membership || e.Kind == outbox.Dispute
+	return e.Kind.LogEntry() || e.Kind == outbox.Membership || e.Kind == outbox.Dispute || e.Kind == outbox.Reset
 }
 
 // scanShared reads the columns that scan reads, and convo_ids, seqs and sizes, which a row has

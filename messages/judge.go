@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
+
 	"mlsd/idem"
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
@@ -25,10 +27,11 @@ type state struct {
 
 // convo is the row of a convo that the transaction has locked.
 type convo struct {
-	groupID  []byte
-	epoch    int64
-	lastSeq  int64
-	isClosed bool
+	groupID   []byte
+	epoch     int64
+	lastSeq   int64
+	isClosed  bool
+	successor uuid.UUID // of a closed convo that was reset
 }
 
 // recorded is a message that was appended under a key.
@@ -62,7 +65,7 @@ func judge(d *Draft, s *state, window int64) *Result {
 	case !s.isMember:
 		return &Result{Err: ErrConvoNotFound}
 	case s.convo.isClosed:
-		return &Result{Err: ErrConvoClosed}
+		return &Result{Err: Closed(s.convo.successor)}
 	case !bytes.Equal(d.GroupID, s.convo.groupID):
 		return &Result{Err: ErrWrongGroup}
 	case d.Epoch > s.convo.epoch || d.Epoch < s.convo.epoch-window:

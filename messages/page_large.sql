@@ -13,7 +13,7 @@ LEFT JOIN LATERAL (
 		sum(octet_length(body)) OVER so_far AS total, row_number() OVER so_far AS nth
 	FROM messages
 	WHERE convo_id = $1 AND me.left_at IS NULL
-		AND seq BETWEEN greatest(me.joined_seq, $3::bigint + 1) AND least(c.last_seq, $5) AND (kind <> 3 OR $8)
+		AND seq BETWEEN greatest(me.joined_seq, $3::bigint + 1) AND least(c.last_seq, $5) AND (kind < 3 OR $8)
 	WINDOW so_far AS (ORDER BY seq ROWS UNBOUNDED PRECEDING)
 	ORDER BY seq LIMIT $6
 ) page ON page.total <= $7 OR (page.nth = 1 AND $9)

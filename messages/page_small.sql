@@ -17,7 +17,7 @@ LEFT JOIN LATERAL (
 	SELECT seq, kind, sender_did, epoch, CASE WHEN octet_length(body) <= $7 THEN body END AS body, embed_type, embed_uri, created_at
 	FROM messages
 	WHERE convo_id = $1 AND me.left_at IS NULL
-		AND seq BETWEEN greatest(me.joined_seq, $3::bigint + 1) AND least(c.last_seq, $5) AND (kind <> 3 OR $8)
+		AND seq BETWEEN greatest(me.joined_seq, $3::bigint + 1) AND least(c.last_seq, $5) AND (kind < 3 OR $8)
 	ORDER BY seq LIMIT $6
 ) page ON true
 WHERE me.convo_id = $1 AND me.did = $2

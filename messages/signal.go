@@ -38,14 +38,15 @@ func AuthoriseSignal(ctx context.Context, q pgpool.Queryer, s Signal, window int
 	var group []byte
 	var epoch int64
 	var closed, left, many bool
+	var successor uuid.NullUUID
 	err = q.QueryRow(ctx, `
-		SELECT c.group_id, c.epoch, c.closed_at IS NOT NULL, m.left_at IS NOT NULL,
+		SELECT c.group_id, c.epoch, c.closed_at IS NOT NULL, c.successor_id, m.left_at IS NOT NULL,
 			ARRAY(SELECT b.did FROM (SELECT did FROM blocks WHERE blocked_did = $2 LIMIT $4) b
 				WHERE EXISTS (SELECT FROM members WHERE convo_id = $1 AND did = b.did AND left_at IS NULL) LIMIT $3),
 			(SELECT count(*) FROM (SELECT FROM blocks WHERE blocked_did = $2 LIMIT $4) b) = $4
 		FROM convos c JOIN members m ON m.convo_id = c.id AND m.did = $2
-		WHERE c.id = $1`, s.ConvoID, s.Sender, mostHidden+1, mostBlocking+1).Scan(&group, &epoch, &closed, &left, &hidden,
-		&many)
+		WHERE c.id = $1`, s.ConvoID, s.Sender, mostHidden+1, mostBlocking+1).Scan(&group, &epoch, &closed, &successor, &left,
+		&hidden, &many)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, false, ErrConvoNotFound
@@ -54,7 +55,7 @@ func AuthoriseSignal(ctx context.Context, q pgpool.Queryer, s Signal, window int
 	case left:
 		return nil, false, ErrNotMember
 	case closed:
-		return nil, false, ErrConvoClosed
+		return nil, false, Closed(successor.UUID)
 	case !bytes.Equal(group, s.GroupID):
 		return nil, false, ErrWrongGroup
 	case s.Epoch > epoch || s.Epoch < epoch-window:

@@ -17,7 +17,7 @@ const waitLonger = `SELECT set_config('lock_timeout', $1, true)`
 //
 // A lateral join with LIMIT makes the planner use an index, even if it has no statistics.
 const lockFreeConvos = `
-	SELECT id, group_id, epoch, last_seq, closed_at IS NOT NULL FROM convos
+	SELECT id, group_id, epoch, last_seq, closed_at IS NOT NULL, successor_id FROM convos
 	WHERE id = ANY (ARRAY(
 		SELECT m.convo_id
 		FROM unnest($1::uuid[], $2::text[]) AS d (convo_id, sender_did)
@@ -28,7 +28,7 @@ const lockFreeConvos = `
 
 // lockConvos is lockFreeConvos, but waits for other transactions.
 const lockConvos = `
-	SELECT id, group_id, epoch, last_seq, closed_at IS NOT NULL FROM convos
+	SELECT id, group_id, epoch, last_seq, closed_at IS NOT NULL, successor_id FROM convos
 	WHERE id = ANY (ARRAY(
 		SELECT m.convo_id
 		FROM unnest($1::uuid[], $2::text[]) AS d (convo_id, sender_did)
@@ -39,7 +39,7 @@ const lockConvos = `
 
 // lockConvo locks one convo.
 const lockConvo = `
-	SELECT id, group_id, epoch, last_seq, closed_at IS NOT NULL FROM convos WHERE id = $1 FOR NO KEY UPDATE`
+	SELECT id, group_id, epoch, last_seq, closed_at IS NOT NULL, successor_id FROM convos WHERE id = $1 FOR NO KEY UPDATE`
 
 // readStates reads for each draft the membership of its sender and the message under its key. The
 // hash of the stored body is computed only for a conflict.

@@ -79,6 +79,7 @@ func (t *transaction) readConvos(rows pgx.Rows) error {
 		raw := rows.RawValues()
 		t.convos[uuid.UUID(raw[0])] = &convo{
 			groupID: bytes.Clone(raw[1]), epoch: bigint(raw[2]), lastSeq: bigint(raw[3]), isClosed: boolean(raw[4]),
+			successor: orNil(raw[5]),
 		}
 	}
 	return rows.Err()
@@ -270,6 +271,12 @@ func bigint(raw []byte) int64 {
 
 // boolean decodes a boolean. NULL is false.
 func boolean(raw []byte) bool { return len(raw) == 1 && raw[0] == 1 }
+
+// orNil decodes a uuid in the binary format: uuid.Nil for NULL.
+func orNil(raw []byte) (id uuid.UUID) {
+	copy(id[:], raw)
+	return id
+}
 
 // timestamp decodes a timestamptz in the binary format: microseconds since the year 2000.
 func timestamp(raw []byte) time.Time {

@@ -27,10 +27,14 @@ CREATE TABLE convos (
     reserved_for       text COLLATE "C",                     -- the member whose commit comes next, after too many lost races
     reserved_until     timestamptz,                          -- the end of that reservation
     key_retired        boolean NOT NULL DEFAULT false,
-    closed_at          timestamptz,                          -- when a commit with ReInit, or an operator, closed it; NULL: open
-    successor_group_id bytea,                                -- of a commit with ReInit: group_id of the next group (RFC 9420 §11.2)
-    CHECK ((reserved_for IS NULL) = (reserved_until IS NULL))
+    closed_at          timestamptz,                          -- when ReInit, a reset or an operator closed it; NULL: open
+    successor_group_id bytea,                                -- of a reset or ReInit: group_id of the next group (RFC 9420 §11.2)
+    successor_id       uuid,                                 -- of a reset: the convo that goes on
+    predecessor_id     uuid,                                 -- the convo whose reset opened this one
+    CHECK ((reserved_for IS NULL) = (reserved_until IS NULL)),
+    CHECK (successor_id IS NULL OR closed_at IS NOT NULL AND successor_group_id IS NOT NULL)
 ) WITH (fillfactor = 70);                                    -- last_seq changes with every message: leave space for HOT updates
+CREATE UNIQUE INDEX convos_one_successor ON convos (predecessor_id) WHERE predecessor_id IS NOT NULL;
 CREATE UNIQUE INDEX convos_idempotency_key ON convos (creator_did, idempotency_key) WHERE NOT key_retired;
 COMMENT ON COLUMN convos.key_retired IS 'the record of idempotency_key has ended: the key can be used again';
 
@@ -103,7 +107,7 @@ CREATE INDEX deleted_convos_unfinished ON deleted_convos (deleted_at) WHERE purg
 CREATE TABLE messages (
     convo_id        uuid NOT NULL,
     seq             bigint NOT NULL CHECK (seq > 0),
-    kind            smallint NOT NULL CHECK (kind IN (1, 2, 3)), -- MLS content type: application, proposal, commit (RFC 9420 §6)
+    kind            smallint NOT NULL CHECK (kind IN (1, 2, 3, 9)), -- MLS content type: application, proposal, commit (RFC 9420 §6); 9: a reset
     sender_did      text COLLATE "C" NOT NULL,
     epoch           bigint NOT NULL,                         -- of a commit: the epoch that it creates
     body            bytea NOT NULL,
@@ -403,7 +407,7 @@ CREATE INDEX sessions_expiry ON sessions (expires_at);
 
 CREATE TABLE outbox (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    kind       smallint NOT NULL CHECK (kind BETWEEN 1 AND 8),
+    kind       smallint NOT NULL CHECK (kind BETWEEN 1 AND 9),
     convo_id   uuid,
     seq        bigint,                                       -- of the log entry, or of the newest one then
     did        text COLLATE "C",                             -- the person whom the event concerns; NULL: not one person

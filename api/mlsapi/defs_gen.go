@@ -84,11 +84,15 @@ type ConvoView struct {
 	Members []MemberView `json:"members"`
 	// The creator's name and purpose for the convo. Not encrypted.
 	Metadata *ConvoMetadata `json:"metadata,omitzero"`
+	// The convo whose reset opened this one.
+	PredecessorConvoID *string `json:"predecessorConvoId,omitzero"`
 	// True if the convo is a request: somebody who shared no convo with the caller
 	// invited it, and it has not accepted. Absent otherwise.
 	Request *bool `json:"request,omitzero"`
-	// MLS group_id, as lower-case hex, of the group that replaces this one by
-	// ReInit. Its convo may not exist yet.
+	// Of a convo that was reset: the convo that goes on.
+	SuccessorConvoID *string `json:"successorConvoId,omitzero"`
+	// MLS group_id, as lower-case hex, of the group that replaces this one by a
+	// reset or by ReInit. After ReInit its convo may not exist yet.
 	SuccessorGroupID *string `json:"successorGroupId,omitzero"`
 	// Application messages by others beyond the caller's cursor, counted up to 100
 	// among the next 1,000 entries.
@@ -143,9 +147,17 @@ func (v *ConvoView) AppendJSON(dst []byte) []byte {
 		dst = append(dst, "\"metadata\":"...)
 		dst = append(v.Metadata.AppendJSON(dst), ',')
 	}
+	if v.PredecessorConvoID != nil {
+		dst = append(dst, "\"predecessorConvoId\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.PredecessorConvoID), ',')
+	}
 	if v.Request != nil {
 		dst = append(dst, "\"request\":"...)
 		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
+	}
+	if v.SuccessorConvoID != nil {
+		dst = append(dst, "\"successorConvoId\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.SuccessorConvoID), ',')
 	}
 	if v.SuccessorGroupID != nil {
 		dst = append(dst, "\"successorGroupId\":"...)
@@ -337,8 +349,9 @@ type MessageView struct {
 	Epoch int64 `json:"epoch"`
 	// Id of the message, a UUIDv7; also a cursor for getMessages.
 	ID string `json:"id"`
-	// What the entry is: an application message, a proposal, or the commit that
-	// ended its epoch.
+	// What the entry is: an application message, a proposal, the commit that ended
+	// its epoch, or an entry of a reset. The last is no MLS message: its ciphertext
+	// is a text by the server that names the other convo.
 	MessageType *string `json:"messageType,omitzero"`
 	// The authenticated account that sent it.
 	Sender syntax.DID `json:"sender"`
@@ -352,6 +365,7 @@ const (
 	MessageViewMessageTypeApplication = "application"
 	MessageViewMessageTypeProposal    = "proposal"
 	MessageViewMessageTypeCommit      = "commit"
+	MessageViewMessageTypeReset       = "reset"
 )
 
 // AppendJSON implements [lexcodec.Appender].

@@ -132,6 +132,7 @@ func Methods() []Method {
 		{NSID: NSIDReportCommit, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrEpochMismatch}},
 		{NSID: NSIDReportConvo, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrReportsDisabled, ErrUnknownReportKey, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDReportEpoch, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrEpochMismatch, ErrInvalidGroupInfo}},
+		{NSID: NSIDResetConvo, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrNotPermitted, ErrConvoClosed, ErrConvoDisputed, ErrKeyPackageNotFound, ErrTooManyMembers, ErrGroupAlreadyExists, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDSendMessage, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidAsset, ErrEpochMismatch, ErrMessageTooLarge, ErrInvalidMessage, ErrSenderMismatch, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed}},
 		{NSID: NSIDSendSignal, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrInvalidMessage, ErrMessageTooLarge, ErrEpochMismatch, ErrConvoClosed}},
 		{NSID: NSIDSetCursorPolicy, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrIdempotencyConflict, ErrRequestInProgress}},
@@ -329,6 +330,12 @@ type Handler[C any] interface {
 	// epoch are in different groups. All devices of an account are one voice. A
 	// repetition changes nothing.
 	ReportEpoch(c C, in *ReportEpochInput) error
+	// ResetConvo: Replace a convo whose group is beyond repair: it is closed for
+	// good, and a successor with a new MLS group goes on with the same members.
+	// Members who have no device in the new group join by external commit, or are
+	// added later. Not for the ordinary: a device that lost its state rejoins with
+	// processExternalCommit.
+	ResetConvo(c C, in *ResetConvoInput) error
 	// SendMessage: Append an application message or a proposal to a convo's log.
 	// Resend the same bytes after a lost answer; never encrypt anew under the same
 	// key.
@@ -422,16 +429,17 @@ func Routes[C any]() []Route[C] {
 		withInput(m[42], DecodeReportCommitInput, Handler[C].ReportCommit),
 		withInput(m[43], DecodeReportConvoInput, Handler[C].ReportConvo),
 		withInput(m[44], DecodeReportEpochInput, Handler[C].ReportEpoch),
-		withInput(m[45], DecodeSendMessageInput, Handler[C].SendMessage),
-		withInput(m[46], DecodeSendSignalInput, Handler[C].SendSignal),
-		withInput(m[47], DecodeSetCursorPolicyInput, Handler[C].SetCursorPolicy),
-		withInput(m[48], DecodeSetInvitationPolicyInput, Handler[C].SetInvitationPolicy),
-		withParams(m[49], DecodeStreamConvoEventsParams, Handler[C].StreamConvoEvents),
-		withInput(m[50], DecodeSubmitCommitInput, Handler[C].SubmitCommit),
-		withParams(m[51], DecodeSubscribeConvoEventsParams, Handler[C].SubscribeConvoEvents),
-		withInput(m[52], DecodeUnblockActorInput, Handler[C].UnblockActor),
-		withInput(m[53], DecodeUnregisterPushTargetInput, Handler[C].UnregisterPushTarget),
-		withInput(m[54], DecodeUpdateCursorInput, Handler[C].UpdateCursor),
-		withInput(m[55], DecodeWithdrawKeyPackagesInput, Handler[C].WithdrawKeyPackages),
+		withInput(m[45], DecodeResetConvoInput, Handler[C].ResetConvo),
+		withInput(m[46], DecodeSendMessageInput, Handler[C].SendMessage),
+		withInput(m[47], DecodeSendSignalInput, Handler[C].SendSignal),
+		withInput(m[48], DecodeSetCursorPolicyInput, Handler[C].SetCursorPolicy),
+		withInput(m[49], DecodeSetInvitationPolicyInput, Handler[C].SetInvitationPolicy),
+		withParams(m[50], DecodeStreamConvoEventsParams, Handler[C].StreamConvoEvents),
+		withInput(m[51], DecodeSubmitCommitInput, Handler[C].SubmitCommit),
+		withParams(m[52], DecodeSubscribeConvoEventsParams, Handler[C].SubscribeConvoEvents),
+		withInput(m[53], DecodeUnblockActorInput, Handler[C].UnblockActor),
+		withInput(m[54], DecodeUnregisterPushTargetInput, Handler[C].UnregisterPushTarget),
+		withInput(m[55], DecodeUpdateCursorInput, Handler[C].UpdateCursor),
+		withInput(m[56], DecodeWithdrawKeyPackagesInput, Handler[C].WithdrawKeyPackages),
 	}
 }

@@ -450,6 +450,77 @@ func (v *StreamConvoEventsReactionEvent) AppendJSON(dst []byte) []byte {
 // EventName implements [lexcodec.ServerSentEvent].
 func (*StreamConvoEventsReactionEvent) EventName() string { return "reactionEvent" }
 
+// StreamConvoEventsResetEvent is blue.catbird.mls.streamConvoEvents#resetEvent.
+// A convo was reset. The event comes twice: of the convo that is closed, and of
+// its successor. A welcomeEvent of the successor follows, for devices that are
+// in its group.
+type StreamConvoEventsResetEvent struct {
+	// Who has reset the convo.
+	By syntax.DID `json:"by"`
+	// The convo whose log has the entry.
+	ConvoID string `json:"convoId"`
+	// When it happened.
+	CreatedAt lexcodec.Datetime `json:"createdAt"`
+	// Position of the event in the stream. It is also the event's id, for the
+	// Last-Event-ID header.
+	Cursor string `json:"cursor"`
+	// The convo's epoch.
+	Epoch int64 `json:"epoch"`
+	// Of the successor: the convo that was closed.
+	PredecessorConvoID *string `json:"predecessorConvoId,omitzero"`
+	// Why.
+	Reason string `json:"reason"`
+	// True if the convo is a request: the caller has not accepted it. Absent
+	// otherwise.
+	Request *bool `json:"request,omitzero"`
+	// Log position of the entry: the last one of a convo that was closed, the first
+	// one of its successor.
+	Seq int64 `json:"seq"`
+	// Of the closed convo: the convo that goes on.
+	SuccessorConvoID *string `json:"successorConvoId,omitzero"`
+	// Of the closed convo: MLS group_id of the successor, as lower-case hex.
+	SuccessorGroupID *string `json:"successorGroupId,omitzero"`
+}
+
+// AppendJSON implements [lexcodec.Appender].
+func (v *StreamConvoEventsResetEvent) AppendJSON(dst []byte) []byte {
+	dst = append(dst, "{\"$type\":\"blue.catbird.mls.streamConvoEvents#resetEvent\","...)
+	dst = append(dst, "\"by\":"...)
+	dst = append(lexcodec.AppendText(dst, v.By), ',')
+	dst = append(dst, "\"convoId\":"...)
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
+	dst = append(dst, "\"createdAt\":"...)
+	dst = append(v.CreatedAt.AppendJSON(dst), ',')
+	dst = append(dst, "\"cursor\":"...)
+	dst = append(lexcodec.AppendString(dst, v.Cursor), ',')
+	dst = append(dst, "\"epoch\":"...)
+	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
+	if v.PredecessorConvoID != nil {
+		dst = append(dst, "\"predecessorConvoId\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.PredecessorConvoID), ',')
+	}
+	dst = append(dst, "\"reason\":"...)
+	dst = append(lexcodec.AppendString(dst, v.Reason), ',')
+	if v.Request != nil {
+		dst = append(dst, "\"request\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
+	}
+	dst = append(dst, "\"seq\":"...)
+	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
+	if v.SuccessorConvoID != nil {
+		dst = append(dst, "\"successorConvoId\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.SuccessorConvoID), ',')
+	}
+	if v.SuccessorGroupID != nil {
+		dst = append(dst, "\"successorGroupId\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.SuccessorGroupID), ',')
+	}
+	return lexcodec.EndObject(dst)
+}
+
+// EventName implements [lexcodec.ServerSentEvent].
+func (*StreamConvoEventsResetEvent) EventName() string { return "resetEvent" }
+
 // StreamConvoEventsTypingEvent is
 // blue.catbird.mls.streamConvoEvents#typingEvent. A member has sent a signal:
 // payload says what, and only members can read it. The event has no id and is

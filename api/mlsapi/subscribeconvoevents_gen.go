@@ -750,6 +750,150 @@ func (v *MessageEvent) AppendCBOR(dst []byte) []byte {
 // FrameType implements [lexcodec.Message].
 func (*MessageEvent) FrameType() string { return "#messageEvent" }
 
+// ResetEvent is blue.catbird.mls.subscribeConvoEvents#resetEvent. A convo was
+// reset. The event comes twice: of the convo that is closed, and of its
+// successor. A welcomeEvent of the successor follows, for devices that are in
+// its group.
+type ResetEvent struct {
+	// Who has reset the convo.
+	By syntax.DID `json:"by"`
+	// The convo whose log has the entry.
+	ConvoID string `json:"convoId"`
+	// When it happened.
+	CreatedAt lexcodec.Datetime `json:"createdAt"`
+	// Number of the event in the stream. A subscription from this number begins
+	// with this event, one from the next number with the events after it.
+	Cursor int64 `json:"cursor"`
+	// The convo's epoch.
+	Epoch int64 `json:"epoch"`
+	// Position of the event in the stream, as an opaque text. A subscription with
+	// this position begins after this event.
+	Position *string `json:"position,omitzero"`
+	// Of the successor: the convo that was closed.
+	PredecessorConvoID *string `json:"predecessorConvoId,omitzero"`
+	// Why.
+	Reason string `json:"reason"`
+	// True if the convo is a request: the caller has not accepted it. Absent
+	// otherwise.
+	Request *bool `json:"request,omitzero"`
+	// Log position of the entry: the last one of a convo that was closed, the first
+	// one of its successor.
+	Seq int64 `json:"seq"`
+	// Of the closed convo: the convo that goes on.
+	SuccessorConvoID *string `json:"successorConvoId,omitzero"`
+	// Of the closed convo: MLS group_id of the successor, as lower-case hex.
+	SuccessorGroupID *string `json:"successorGroupId,omitzero"`
+}
+
+// Known values of ResetEvent.Reason.
+const (
+	ResetEventReasonForked        = "forked"
+	ResetEventReasonUndecryptable = "undecryptable"
+	ResetEventReasonCompromised   = "compromised"
+	ResetEventReasonSuite         = "suite"
+	ResetEventReasonOther         = "other"
+)
+
+// AppendJSON implements [lexcodec.Appender].
+func (v *ResetEvent) AppendJSON(dst []byte) []byte {
+	dst = append(dst, '{')
+	dst = append(dst, "\"by\":"...)
+	dst = append(lexcodec.AppendText(dst, v.By), ',')
+	dst = append(dst, "\"convoId\":"...)
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
+	dst = append(dst, "\"createdAt\":"...)
+	dst = append(v.CreatedAt.AppendJSON(dst), ',')
+	dst = append(dst, "\"cursor\":"...)
+	dst = append(lexcodec.AppendInteger(dst, v.Cursor), ',')
+	dst = append(dst, "\"epoch\":"...)
+	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
+	if v.Position != nil {
+		dst = append(dst, "\"position\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.Position), ',')
+	}
+	if v.PredecessorConvoID != nil {
+		dst = append(dst, "\"predecessorConvoId\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.PredecessorConvoID), ',')
+	}
+	dst = append(dst, "\"reason\":"...)
+	dst = append(lexcodec.AppendString(dst, v.Reason), ',')
+	if v.Request != nil {
+		dst = append(dst, "\"request\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
+	}
+	dst = append(dst, "\"seq\":"...)
+	dst = append(lexcodec.AppendInteger(dst, v.Seq), ',')
+	if v.SuccessorConvoID != nil {
+		dst = append(dst, "\"successorConvoId\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.SuccessorConvoID), ',')
+	}
+	if v.SuccessorGroupID != nil {
+		dst = append(dst, "\"successorGroupId\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.SuccessorGroupID), ',')
+	}
+	return lexcodec.EndObject(dst)
+}
+
+// AppendCBOR appends the value's DAG-CBOR to dst: nothing optional that is
+// absent, and no $type.
+func (v *ResetEvent) AppendCBOR(dst []byte) []byte {
+	n := 7
+	if v.Request != nil {
+		n++
+	}
+	if v.Position != nil {
+		n++
+	}
+	if v.SuccessorConvoID != nil {
+		n++
+	}
+	if v.SuccessorGroupID != nil {
+		n++
+	}
+	if v.PredecessorConvoID != nil {
+		n++
+	}
+	dst = lexcodec.AppendCBORMap(dst, n)
+	dst = lexcodec.AppendCBORText(dst, "by")
+	dst = lexcodec.AppendCBORText(dst, v.By)
+	dst = lexcodec.AppendCBORText(dst, "seq")
+	dst = lexcodec.AppendCBORInteger(dst, v.Seq)
+	dst = lexcodec.AppendCBORText(dst, "epoch")
+	dst = lexcodec.AppendCBORInteger(dst, v.Epoch)
+	dst = lexcodec.AppendCBORText(dst, "cursor")
+	dst = lexcodec.AppendCBORInteger(dst, v.Cursor)
+	dst = lexcodec.AppendCBORText(dst, "reason")
+	dst = lexcodec.AppendCBORText(dst, v.Reason)
+	dst = lexcodec.AppendCBORText(dst, "convoId")
+	dst = lexcodec.AppendCBORText(dst, v.ConvoID)
+	if v.Request != nil {
+		dst = lexcodec.AppendCBORText(dst, "request")
+		dst = lexcodec.AppendCBORBoolean(dst, *v.Request)
+	}
+	if v.Position != nil {
+		dst = lexcodec.AppendCBORText(dst, "position")
+		dst = lexcodec.AppendCBORText(dst, *v.Position)
+	}
+	dst = lexcodec.AppendCBORText(dst, "createdAt")
+	dst = v.CreatedAt.AppendCBOR(dst)
+	if v.SuccessorConvoID != nil {
+		dst = lexcodec.AppendCBORText(dst, "successorConvoId")
+		dst = lexcodec.AppendCBORText(dst, *v.SuccessorConvoID)
+	}
+	if v.SuccessorGroupID != nil {
+		dst = lexcodec.AppendCBORText(dst, "successorGroupId")
+		dst = lexcodec.AppendCBORText(dst, *v.SuccessorGroupID)
+	}
+	if v.PredecessorConvoID != nil {
+		dst = lexcodec.AppendCBORText(dst, "predecessorConvoId")
+		dst = lexcodec.AppendCBORText(dst, *v.PredecessorConvoID)
+	}
+	return dst
+}
+
+// FrameType implements [lexcodec.Message].
+func (*ResetEvent) FrameType() string { return "#resetEvent" }
+
 // TypingEvent is blue.catbird.mls.subscribeConvoEvents#typingEvent. A member
 // has sent a signal: that it types, or is there. The event has no cursor and is
 // not kept.

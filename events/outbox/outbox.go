@@ -22,9 +22,11 @@ const (
 	KeyPackages Kind = 6
 	Dispute     Kind = 7 // of a convo: a fork, or the begin or end of a dispute
 	Arrival     Kind = 8 // for an inviter: what has become of a Welcome that it has sent
+	Reset       Kind = 9 // an entry of a convo's log that is no MLS message: it was closed, or opened, by a reset
 )
 
-// LogEntry reports whether an event of this kind is about an entry of a convo's log.
+// LogEntry reports whether an event of this kind carries an entry of a convo's log. A Reset is about
+// an entry too, and says all of it in its detail.
 func (k Kind) LogEntry() bool { return k >= Application && k <= Commit }
 
 // Changes of a membership.
@@ -47,7 +49,7 @@ type Detail struct {
 	// Change is Joined, Left or Removed for a Membership; the kind of signal for KeyPackages;
 	// Forked, Disputed or DisputeEnded for a Dispute; and "consumed" or "failed" for an Arrival.
 	Change string `json:"change,omitzero"`
-	// By is the person who changed a Membership, the committer whom a Dispute names, or the
+	// By is the person who changed a Membership or made a Reset, the committer whom a Dispute names, or the
 	// recipient of the Welcome of an Arrival.
 	By syntax.DID `json:"by,omitzero"`
 	// Epoch is the convo's epoch after a change of Membership or a closing Commit. Of a Welcome and
@@ -59,9 +61,14 @@ type Detail struct {
 	// Request says of a Joined member, or of a Welcome's recipient, that its membership was a request
 	// then. Only that person may learn it.
 	Request bool `json:"request,omitzero"`
-	// SuccessorGroupID is, for a Commit that closes its convo, the group_id of the group that replaces
-	// it, in hexadecimal.
+	// SuccessorGroupID is, for a Commit or a Reset that closes its convo, the group_id of the group that
+	// replaces it, in hexadecimal.
 	SuccessorGroupID string `json:"successorGroupId,omitzero"`
+	// SuccessorID is, for the Reset that closes a convo, the convo that goes on. PredecessorID is, for
+	// the Reset that opens it, the one that was closed. Reason is why, of both.
+	SuccessorID   uuid.UUID `json:"successorConvoId,omitzero"`
+	PredecessorID uuid.UUID `json:"predecessorConvoId,omitzero"`
+	Reason        string    `json:"reason,omitzero"`
 	// DeviceID is the device of a Welcome, and the device of KeyPackages.
 	DeviceID string `json:"deviceId,omitzero"`
 	// KeyPackageRef is that of a Welcome, in hexadecimal.

@@ -35,7 +35,9 @@ func (s *Service) Create(ctx context.Context, tx pgx.Tx, in Announcement) (_ *At
 		PartSize: PartSize, State: Uploading}
 	// The lock keeps the convo from being deleted until the row is there for the deletion to find.
 	var closed bool
-	err = tx.QueryRow(ctx, `SELECT closed_at IS NOT NULL FROM convos WHERE id = $1 FOR KEY SHARE`, a.ConvoID).Scan(&closed)
+	var successor uuid.NullUUID
+	err = tx.QueryRow(ctx, `SELECT closed_at IS NOT NULL, successor_id FROM convos WHERE id = $1 FOR KEY SHARE`,
+		a.ConvoID).Scan(&closed, &successor)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, false, messages.ErrConvoNotFound
 	}
@@ -43,7 +45,7 @@ func (s *Service) Create(ctx context.Context, tx pgx.Tx, in Announcement) (_ *At
 		return nil, false, fmt.Errorf("lock the convo: %w", err)
 	}
 	if closed {
-		return nil, false, messages.ErrConvoClosed
+		return nil, false, messages.Closed(successor.UUID)
 	}
 	for {
 		tag, err := tx.Exec(ctx, `

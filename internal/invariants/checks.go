@@ -9,9 +9,9 @@ type check struct{ promise, sql string }
 // of the stream stands for those rows, as far as it has been written; the check of the index compares
 // the two.
 const entryEvents = `
-				SELECT convo_id, 0 AS later, stream_seq AS place, 0 AS ord, seq FROM single_events WHERE kind <= 3 AND $1::uuid IS
-					NULL
-				UNION ALL SELECT convo_id, 0, stream_seq, 0, seq FROM events WHERE kind <= 3 AND convo_id = $1
+				SELECT convo_id, 0 AS later, stream_seq AS place, 0 AS ord, seq FROM single_events
+				WHERE (kind <= 3 OR kind = 9) AND $1::uuid IS NULL
+				UNION ALL SELECT convo_id, 0, stream_seq, 0, seq FROM events WHERE (kind <= 3 OR kind = 9) AND convo_id = $1
 				UNION ALL
 				SELECT i.convo_id, 0, m.place, 0, m.seq FROM convo_events i CROSS JOIN LATERAL unnest(i.places, i.seqs) AS m (place,
 					seq)
@@ -21,7 +21,8 @@ const entryEvents = `
 				FROM events e CROSS JOIN LATERAL unnest(e.convo_ids, e.seqs) WITH ORDINALITY AS m (convo_id, seq, ord)
 				WHERE e.seqs IS NOT NULL AND e.stream_seq > (SELECT last FROM convo_events_end) AND m.convo_id = $1
 				UNION ALL
-				SELECT convo_id, 1, id, ord, seq FROM single_outbox WHERE kind <= 3 AND ($1::uuid IS NULL OR convo_id = $1)
+				SELECT convo_id, 1, id, ord, seq FROM single_outbox
+				WHERE (kind <= 3 OR kind = 9) AND ($1::uuid IS NULL OR convo_id = $1)
 			`
 
 // convoChecks take the id of a convo, or NULL for all convos. For all convos, a check reads each
@@ -104,10 +105,31 @@ var convoChecks = []check{
 			AND NOT CASE WHEN m.kind = 2 AND octet_length(m.body) > 78 AND substr(m.body, 1, 4) = '\x00010001'
 				THEN get_byte(m.body, CASE WHEN get_byte(m.body, 4) < 64 THEN 13 + get_byte(m.body, 4) ELSE 78 END) = 2
 				ELSE false END`},
-	{"a closed convo ends with its commit", `
+	{"a closed convo ends with its commit or its reset", `
 		SELECT c.id, format('closed at %s, and its last entry is of kind %s', c.closed_at, m.kind)
 		FROM convos c JOIN messages m ON m.convo_id = c.id AND m.seq = c.last_seq
-		WHERE ($1::uuid IS NULL OR c.id = $1) AND c.successor_group_id IS NOT NULL AND m.kind <> 3`},
+		WHERE ($1::uuid IS NULL OR c.id = $1) AND c.successor_group_id IS NOT NULL
+			AND m.kind <> CASE WHEN c.successor_id IS NULL THEN 3 ELSE 9 END`},
+	{"a reset has two sides", `
+		SELECT c.id, format('closed at %s, and its successor %s has the predecessor %s', c.closed_at, c.successor_id,
+			s.predecessor_id)
+		FROM convos c LEFT JOIN convos s ON s.id = c.successor_id
+		WHERE ($1::uuid IS NULL OR c.id = $1) AND c.successor_id IS NOT NULL
+			AND (c.closed_at IS NULL OR s.predecessor_id IS DISTINCT FROM c.id OR s.group_id <> c.successor_group_id)
+			AND NOT EXISTS (SELECT FROM deleted_convos WHERE id = c.successor_id)
+		UNION ALL
+		SELECT c.id, format('opened by the reset of %s, which has the successor %s, and begins with an entry of kind %s',
+			c.predecessor_id, p.successor_id, m.kind)
+		FROM convos c LEFT JOIN convos p ON p.id = c.predecessor_id
+		LEFT JOIN messages m ON m.convo_id = c.id AND m.seq = 1
+		WHERE ($1::uuid IS NULL OR c.id = $1) AND c.predecessor_id IS NOT NULL AND (m.kind IS DISTINCT FROM 9
+			OR p.successor_id IS DISTINCT FROM c.id AND NOT EXISTS (SELECT FROM deleted_convos WHERE id = c.predecessor_id))
+		UNION ALL
+		SELECT c.id, format('%s is on the roster since the reset, and was no member before', m.did)
+		FROM convos c JOIN convos p ON p.id = c.predecessor_id JOIN members m ON m.convo_id = c.id AND m.joined_seq = 0
+		WHERE ($1::uuid IS NULL OR c.id = $1)
+			AND NOT EXISTS (SELECT FROM members WHERE convo_id = p.id AND (did = m.did OR did LIKE 'did:erased:%'))
+			AND m.did NOT LIKE 'did:erased:%'`},
 	{"every log entry has its event", `
 		SELECT id, format('entry %s has %s', seq, published)
 		FROM (

@@ -181,7 +181,8 @@ func checkObjects(ctx context.Context, tx pgx.Tx, id *uuid.UUID, found *findings
 	row := []any{&convo, &seq, &kind, &epoch, &body, &groupID}
 	return each(ctx, tx, `
 		SELECT c.id, m.seq, m.kind, m.epoch, m.body, c.group_id
-		FROM convos c JOIN messages m ON m.convo_id = c.id WHERE ($1::uuid IS NULL OR c.id = $1)`, []any{id}, row, func() {
+		FROM convos c JOIN messages m ON m.convo_id = c.id
+		WHERE ($1::uuid IS NULL OR c.id = $1) AND m.kind <> 9`, []any{id}, row, func() {
 		if mls.ContentType(kind) == mls.ContentTypeCommit {
 			epoch-- // the row has the epoch that the commit creates, its header the epoch before
 		}

@@ -68,7 +68,7 @@ var encodingsByName = func() map[string]encoding {
 	all := map[string]encoding{idempotencyKeyField: encodingKey}
 	for e, names := range map[encoding]string{
 		encodingHex:      "groupId successorGroupId keyPackageRef keyPackageRefs hash deviceId keyId sha256",
-		encodingID:       "convoId convoIds messageId id erasureId reportId attachmentId",
+		encodingID:       "convoId convoIds successorConvoId predecessorConvoId messageId id erasureId reportId attachmentId",
 		encodingPosition: "cursor position sinceMessage",
 		encodingSecret:   "session refreshToken ticket confirmationToken secret",
 		encodingText: "description name errorDetails embedType error message info reaction receipt receipts topic type " +

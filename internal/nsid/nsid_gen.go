@@ -50,6 +50,7 @@ const (
 	ReportCommit          = "blue.catbird.mls.reportCommit"
 	ReportConvo           = "blue.catbird.mls.reportConvo"
 	ReportEpoch           = "blue.catbird.mls.reportEpoch"
+	ResetConvo            = "blue.catbird.mls.resetConvo"
 	SendMessage           = "blue.catbird.mls.sendMessage"
 	SendSignal            = "blue.catbird.mls.sendSignal"
 	SetCursorPolicy       = "blue.catbird.mls.setCursorPolicy"

@@ -27,6 +27,7 @@ const (
 	Reports                         // of abuse
 	AttachmentBytes                 // of announced attachments
 	UploadedBytes                   // of parts of attachments, as they come
+	Resets                          // of convos
 	resources
 )
 
@@ -37,6 +38,8 @@ const (
 	// OneInviter bounds the invitations of one inviter to one person.
 	OneInviter  = "invitations-to-one-person"
 	ReportBytes = "report-bytes"
+	// ResetsOfConvo bounds how often a convo and its successors are reset. It has no setting.
+	ResetsOfConvo = "resets-of-convo"
 	// AddressShare is how many times the quotas of a DID one address has.
 	AddressShare = "address-share"
 )
@@ -80,6 +83,7 @@ func All() []Quota {
 			"bytes of attachments that one DID announces in a day, each as 64 KiB at least"},
 		UploadedBytes: {"uploaded-bytes-per-day", "MLSD_QUOTA_UPLOADED_BYTES", 3 << 30, true,
 			"bytes of parts of attachments that one DID sends in a day, also those sent again or refused"},
+		Resets: {"resets-per-day", "MLSD_QUOTA_RESETS", 20, false, "convos that one DID resets in a day"},
 		{ConvoBytes, "MLSD_QUOTA_CONVO_BYTES", 4 << 30, true,
 			"bytes written to one convo in a day; commits count and are never refused"},
 		{OpenInvitations, "MLSD_QUOTA_OPEN_INVITATIONS", 200, false,
@@ -176,7 +180,7 @@ func Names() (names []string) {
 			}
 		}
 	}
-	return append(names, OpenInvitations, OneInviter, addressPrefix+OneInviter, ReportBytes)
+	return append(names, OpenInvitations, OneInviter, addressPrefix+OneInviter, ReportBytes, ResetsOfConvo)
 }
 
 // ExceededError says that a quota is used up.

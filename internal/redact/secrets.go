@@ -23,7 +23,7 @@ var columns = map[string]map[audience][]string{
 	"attachments":    {nobody: {"digest", "fence"}, members: {"seq", "kept_from"}},
 	"commit_reports": {members: {"settled_at"}},
 	"convos": {nobody: {"reserved_for", "reserved_until"}, members: {"epoch", "last_seq", "last_message_at",
-		"commit_level", "key_retired", "closed_at", "successor_group_id"}},
+		"commit_level", "key_retired", "closed_at", "successor_group_id", "successor_id", "predecessor_id"}},
 	"disputes":              {members: {"state", "ends_at", "ended_at"}},
 	"erasure_confirmations": {nobody: {"hash"}},
 	"erasures":              {nobody: {"salt", "requested_by", "reason"}},

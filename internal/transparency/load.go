@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"mlsd/internal/transparency/verifier"
 )
@@ -20,6 +21,7 @@ var loadSQL string
 
 // querier is a connection or a transaction.
 type querier interface {
+	Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
 	Query(context.Context, string, ...any) (pgx.Rows, error)
 }
 

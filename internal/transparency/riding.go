@@ -154,7 +154,7 @@ func (s *Service) round(ctx context.Context, trees []*tree) error {
 	known := make([]*tree, 0, len(trees))
 	for _, t := range trees {
 		if !t.known || t.generation != generation {
-			if err := s.begin(ctx, conn, t); err != nil {
+			if err := begin(ctx, conn, t); err != nil {
 				if err := s.skip(ctx, conn, t, "cannot prepare a head", err); err != nil {
 					return err
 				}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/tombstone"
 	"mlsd/internal/transparency/verifier"
@@ -23,7 +22,7 @@ type Sender struct {
 }
 
 // makeTags gives tags to senders that have none, of all parts in one transaction.
-func makeTags(ctx context.Context, conn *pgxpool.Conn, parts map[uuid.UUID]*part) error {
+func makeTags(ctx context.Context, conn querier, parts map[uuid.UUID]*part) error {
 	var convos []uuid.UUID
 	var dids []string
 	var salts, tags [][]byte

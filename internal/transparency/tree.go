@@ -144,7 +144,7 @@ func (s *Service) catchUp(ctx context.Context, conn *pgxpool.Conn, t *tree, hash
 	restarts := 0
 	for range mostSteps {
 		if !t.known {
-			if err := s.begin(ctx, conn, t); err != nil {
+			if err := begin(ctx, conn, t); err != nil {
 				return err
 			}
 			t.generation = generation
@@ -196,7 +196,7 @@ func (s *Service) accept(ctx context.Context, conn *pgxpool.Conn, t *tree, p *pa
 }
 
 // begin reads the end of the tree from log_tiles.
-func (s *Service) begin(ctx context.Context, conn *pgxpool.Conn, t *tree) error {
+func begin(ctx context.Context, conn querier, t *tree) error {
 	t.forget()
 	n, tail, err := lastTile(ctx, conn, t.convo)
 	if err != nil {

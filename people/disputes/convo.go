@@ -99,3 +99,17 @@ func QueueOpen(batch *pgx.Batch, convo uuid.UUID, caller syntax.DID, d **Dispute
 		return nil
 	})
 }
+
+// QueueReports queues the question whether the caller reports a commit that is in dispute, and has a
+// voice there. It sets reports.
+func QueueReports(batch *pgx.Batch, convo uuid.UUID, caller syntax.DID, reports *bool) {
+	batch.Queue(`
+		SELECT EXISTS (
+			SELECT FROM disputes d
+			JOIN commit_reports r ON r.convo_id = d.convo_id AND r.epoch = d.epoch AND r.did = $2 AND r.settled_at IS NULL
+			JOIN messages c ON c.convo_id = d.convo_id AND c.kind = 3 AND c.epoch = d.epoch
+			JOIN members m ON m.convo_id = d.convo_id AND m.did = $2
+			WHERE d.convo_id = $1 AND d.state = 'open' AND d.ends_at > clock_timestamp() AND m.joined_seq < c.seq
+				AND m.left_at IS NULL AND m.requested_at IS NULL)`, convo, caller).
+		QueryRow(func(row pgx.Row) error { return row.Scan(reports) })
+}

@@ -56,11 +56,15 @@ public enum Defs {
         public var lastSeq: Int?
         /// The creator's name and purpose for the convo. Not encrypted.
         public var metadata: Defs.ConvoMetadata?
+        /// The convo whose reset opened this one.
+        public var predecessorConvoId: String?
         /// True if the convo is a request: somebody who shared no convo with the caller invited
         /// it, and it has not accepted. Absent otherwise.
         public var request: Bool?
-        /// MLS group_id, as lower-case hex, of the group that replaces this one by ReInit. Its
-        /// convo may not exist yet.
+        /// Of a convo that was reset: the convo that goes on.
+        public var successorConvoId: String?
+        /// MLS group_id, as lower-case hex, of the group that replaces this one by a reset or by
+        /// ReInit. After ReInit its convo may not exist yet.
         public var successorGroupId: String?
         /// Application messages by others beyond the caller's cursor, counted up to 100 among the
         /// next 1,000 entries.
@@ -88,7 +92,9 @@ public enum Defs {
             lastMessageAt: Timestamp? = nil,
             lastSeq: Int? = nil,
             metadata: Defs.ConvoMetadata? = nil,
+            predecessorConvoId: String? = nil,
             request: Bool? = nil,
+            successorConvoId: String? = nil,
             successorGroupId: String? = nil,
             unread: Int? = nil
         ) {
@@ -105,7 +111,9 @@ public enum Defs {
             self.lastMessageAt = lastMessageAt
             self.lastSeq = lastSeq
             self.metadata = metadata
+            self.predecessorConvoId = predecessorConvoId
             self.request = request
+            self.successorConvoId = successorConvoId
             self.successorGroupId = successorGroupId
             self.unread = unread
         }
@@ -227,8 +235,9 @@ public enum Defs {
         public var embedType: String?
         /// Where the embedded thing is.
         public var embedUri: String?
-        /// What the entry is: an application message, a proposal, or the commit that ended its
-        /// epoch.
+        /// What the entry is: an application message, a proposal, the commit that ended its epoch,
+        /// or an entry of a reset. The last is no MLS message: its ciphertext is a text by the
+        /// server that names the other convo.
         public var messageType: MessageType?
 
         public struct MessageType: OpenEnum {
@@ -237,6 +246,7 @@ public enum Defs {
             public static let application = Self(rawValue: "application")
             public static let proposal = Self(rawValue: "proposal")
             public static let commit = Self(rawValue: "commit")
+            public static let reset = Self(rawValue: "reset")
         }
 
         public init(

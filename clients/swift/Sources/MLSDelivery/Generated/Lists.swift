@@ -130,6 +130,7 @@ let procedures: [String: any Procedure.Type] = [
     "blue.catbird.mls.reportCommit": ReportCommit.self,
     "blue.catbird.mls.reportConvo": ReportConvo.self,
     "blue.catbird.mls.reportEpoch": ReportEpoch.self,
+    "blue.catbird.mls.resetConvo": ResetConvo.self,
     "blue.catbird.mls.sendMessage": SendMessage.self,
     "blue.catbird.mls.sendSignal": SendSignal.self,
     "blue.catbird.mls.setCursorPolicy": SetCursorPolicy.self,

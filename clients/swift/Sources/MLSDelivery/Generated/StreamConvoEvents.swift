@@ -43,6 +43,7 @@ public enum StreamConvoEvents: EventQuery {
         case typingEvent(StreamConvoEvents.TypingEvent)
         case disputeEvent(StreamConvoEvents.DisputeEvent)
         case arrivalEvent(StreamConvoEvents.ArrivalEvent)
+        case resetEvent(StreamConvoEvents.ResetEvent)
         case cursorEvent(StreamConvoEvents.CursorEvent)
         case infoEvent(StreamConvoEvents.InfoEvent)
         /// An event of a kind that this version of the client does not know.
@@ -61,6 +62,7 @@ public enum StreamConvoEvents: EventQuery {
                 case "typingEvent": self = .typingEvent(try decoder.decode(StreamConvoEvents.TypingEvent.self, from: data))
                 case "disputeEvent": self = .disputeEvent(try decoder.decode(StreamConvoEvents.DisputeEvent.self, from: data))
                 case "arrivalEvent": self = .arrivalEvent(try decoder.decode(StreamConvoEvents.ArrivalEvent.self, from: data))
+                case "resetEvent": self = .resetEvent(try decoder.decode(StreamConvoEvents.ResetEvent.self, from: data))
                 case "cursorEvent": self = .cursorEvent(try decoder.decode(StreamConvoEvents.CursorEvent.self, from: data))
                 case "infoEvent": self = .infoEvent(try decoder.decode(StreamConvoEvents.InfoEvent.self, from: data))
                 default: self = .unknown(name: name, data: data)
@@ -407,6 +409,71 @@ public enum StreamConvoEvents: EventQuery {
             self.did = did
             self.messageId = messageId
             self.reaction = reaction
+        }
+    }
+
+    /// A convo was reset. The event comes twice: of the convo that is closed, and of its
+    /// successor. A welcomeEvent of the successor follows, for devices that are in its group.
+    public struct ResetEvent: Codable, Hashable, Sendable {
+        /// Who has reset the convo.
+        public var by: DID
+        /// The convo whose log has the entry.
+        public var convoId: String
+        /// When it happened.
+        public var createdAt: Timestamp
+        /// Position of the event in the stream. It is also the event's id, for the Last-Event-ID
+        /// header.
+        public var cursor: String
+        /// The convo's epoch.
+        public var epoch: Int
+        /// Why.
+        public var reason: Reason
+        /// Log position of the entry: the last one of a convo that was closed, the first one of
+        /// its successor.
+        public var seq: Int
+        /// Of the successor: the convo that was closed.
+        public var predecessorConvoId: String?
+        /// True if the convo is a request: the caller has not accepted it. Absent otherwise.
+        public var request: Bool?
+        /// Of the closed convo: the convo that goes on.
+        public var successorConvoId: String?
+        /// Of the closed convo: MLS group_id of the successor, as lower-case hex.
+        public var successorGroupId: String?
+
+        public struct Reason: OpenEnum {
+            public let rawValue: String
+            public init(rawValue: String) { self.rawValue = rawValue }
+            public static let forked = Self(rawValue: "forked")
+            public static let undecryptable = Self(rawValue: "undecryptable")
+            public static let compromised = Self(rawValue: "compromised")
+            public static let suite = Self(rawValue: "suite")
+            public static let other = Self(rawValue: "other")
+        }
+
+        public init(
+            by: DID,
+            convoId: String,
+            createdAt: Timestamp,
+            cursor: String,
+            epoch: Int,
+            reason: Reason,
+            seq: Int,
+            predecessorConvoId: String? = nil,
+            request: Bool? = nil,
+            successorConvoId: String? = nil,
+            successorGroupId: String? = nil
+        ) {
+            self.by = by
+            self.convoId = convoId
+            self.createdAt = createdAt
+            self.cursor = cursor
+            self.epoch = epoch
+            self.reason = reason
+            self.seq = seq
+            self.predecessorConvoId = predecessorConvoId
+            self.request = request
+            self.successorConvoId = successorConvoId
+            self.successorGroupId = successorGroupId
         }
     }
 

@@ -1,0 +1,37 @@
+-- Opens the successor of a convo that is reset, with the members that the convo has, and tells them.
+-- Returns whether the group_id was free.
+--
+-- $1 the successor, $2 its group_id, $3 its creator, $4 cipher suite, $5 epoch, $6 commit level
+-- $7 the convo, $8 its creator, $9 who resets it, $10 the kind of a membership event, $11 its change
+--
+-- Consent goes on: a request stays one. A voice in disputes does too (people/disputes): of whoever
+-- came through a person who has left nobody speaks, which invited_by says by naming the member
+-- itself. So a reset makes no voices, and no row names a person who is not on the roster.
+WITH old AS (
+    SELECT did, requested_at, invited_by, row_number() OVER (ORDER BY joined_seq, role, did) AS ord
+    FROM members WHERE convo_id = $7 AND left_at IS NULL
+), convo AS (
+    INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, name, description, commit_level, predecessor_id, created_at)
+    SELECT $1, $2, $3, $4, $5, name, description, $6, id, date_trunc('milliseconds', clock_timestamp()) FROM convos WHERE id = $7
+    ON CONFLICT (group_id) DO NOTHING
+    RETURNING id, created_at
+), roster AS (
+    INSERT INTO members (convo_id, did, role, joined_at, joined_seq, requested_at, invited_by)
+    SELECT convo.id, old.did, CASE old.did WHEN $3 THEN 'creator' ELSE 'member' END, convo.created_at, 0, old.requested_at,
+        CASE
+            WHEN old.did = $3 OR old.invited_by IS NULL THEN NULL
+            WHEN old.invited_by IN (SELECT did FROM old) THEN old.invited_by
+            WHEN old.invited_by = $8 THEN NULL
+            ELSE old.did
+        END
+    FROM convo, old
+    ORDER BY old.ord
+    RETURNING convo_id, did, requested_at IS NOT NULL AS request
+), event AS (
+    INSERT INTO outbox (kind, convo_id, seq, did, detail, created_at)
+    SELECT $10, convo_id, 0, did,
+        jsonb_build_object('change', $11::text, 'by', $9::text, 'epoch', $5::bigint, 'commitNeeded', false, 'request', request),
+        clock_timestamp()
+    FROM roster
+)
+SELECT EXISTS (SELECT FROM convo)

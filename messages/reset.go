@@ -1,0 +1,78 @@
+package messages
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/events/outbox"
+	"mlsd/mls"
+)
+
+// KindReset is the kind of the two log entries of a reset, which are no MLS messages: the last one of
+// the convo that it closes, and the first one of the convo that it opens. Each names the other convo.
+const KindReset = mls.ContentType(outbox.Reset)
+
+// ClosedError refuses a write to a convo that was reset. It is an ErrConvoClosed.
+type ClosedError struct {
+	Successor uuid.UUID // the convo that goes on
+}
+
+// Error has the fixed form that clients behind a PDS parse.
+func (e *ClosedError) Error() string {
+	return fmt.Sprintf("the convo was reset: read it to its end, and go on in another one; successorConvoId=%s",
+		e.Successor)
+}
+
+// Is makes errors.Is find ErrConvoClosed.
+func (e *ClosedError) Is(target error) bool { return target == ErrConvoClosed }
+
+// Closed is the refusal of a write to a closed convo. successor is uuid.Nil unless it was reset.
+func Closed(successor uuid.UUID) error {
+	if successor == uuid.Nil {
+		return ErrConvoClosed
+	}
+	return &ClosedError{successor}
+}
+
+// ResetEntry is one of the log entries of a reset.
+type ResetEntry struct {
+	ConvoID uuid.UUID
+	Sender  syntax.DID
+	Epoch   int64 // of the convo
+	Body    []byte
+	Hash    [sha256.Size]byte // of the request
+	Opens   bool              // it is the first entry of the successor
+	Detail  outbox.Detail     // of its event
+}
+
+// AppendReset writes e as the next entry of its log, with its event, and returns its seq. The caller's
+// transaction holds the row lock of the convo. The keys of these entries are none that a client can
+// send.
+func AppendReset(ctx context.Context, tx pgx.Tx, e ResetEntry) (seq int64, at time.Time, err error) {
+	key := "\x01closes"
+	if e.Opens {
+		key = "\x01opens"
+	}
+	err = tx.QueryRow(ctx, `
+		WITH convo AS (
+			UPDATE convos SET last_seq = last_seq + 1 WHERE id = $1 RETURNING last_seq
+		), appended AS (
+			INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
+			SELECT $1, convo.last_seq, $2, $3, $4, $5, $6, $7, date_trunc('milliseconds', clock_timestamp()) FROM convo
+			RETURNING convo_id, seq, kind, created_at
+		), outboxed AS (
+			INSERT INTO outbox (kind, convo_id, seq, detail, created_at) SELECT kind, convo_id, seq, $8, created_at FROM appended
+		)
+		SELECT seq, created_at FROM appended`,
+		e.ConvoID, int16(KindReset), e.Sender, e.Epoch, e.Body, key, e.Hash[:], e.Detail).Scan(&seq, &at)
+	if err != nil {
+		return 0, at, fmt.Errorf("append the entry of a reset: %w", err)
+	}
+	return seq, at, nil
+}
