@@ -79,6 +79,7 @@ func (l *logClient) readAll() {
 			mlsapi.MessageViewMessageTypeApplication: verifier.Application,
 			mlsapi.MessageViewMessageTypeProposal:    verifier.Proposal,
 			mlsapi.MessageViewMessageTypeCommit:      verifier.Commit,
+			mlsapi.MessageViewMessageTypeReset:       verifier.Reset,
 		}[*m.MessageType]
 		err := l.Entry(l.u.w.t.Context(), verifier.Seen{
 			Seq: m.Seq, Kind: kind, Epoch: m.Epoch, At: m.CreatedAt.Time, Body: verifier.BodyHash(m.Ciphertext),

@@ -363,3 +363,68 @@ func TestResetLeavesWelcomes(t *testing.T) {
 	}
 	carol.comeBack(next)
 }
+
+// The first entry of the successor names the size and the root of the old log, with its last entry.
+// Members check both logs with the heads that the server signs.
+func TestResetNamesTheOldHead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob := w.phone(), w.phone()
+	c := alice.found(bob)
+	for n := range 300 { // more than a row of leaves
+		alice.send(c, fmt.Sprint(n))
+	}
+	bob.send(c, "the last one")
+	next, _ := bob.resets(c, alice)
+	alice.send(next, "after")
+	old, opened := alice.user.verifies(c), alice.user.verifies(next)
+	for range 4 { // pages
+		old.readAll()
+	}
+	opened.readAll()
+	head := strings.Split(old.Newest(), "\n") // origin, size, root
+	first := string(alice.page(next, "messageType", "all").Messages[0].Ciphertext)
+	if want := "\nsize 302\nroot " + head[2] + "\n"; head[1] != "302" || !strings.Contains(first, want) {
+		t.Errorf("the old head is of %s entries, and the new log begins with %q, want %q", head[1], first, want)
+	}
+	if opened.Size() != 2 {
+		t.Errorf("%d entries of the new log were checked", opened.Size())
+	}
+}
+
+// Who is a member of both reads the attachments of the old convo from the successor too, and can name
+// them there. Who came later cannot.
+func TestResetKeepsAttachments(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, inMemory)
+	alice, bob, later := w.user(), w.user(), w.user()
+	c := alice.create(bob)
+	hers := alice.attach(c, 300)
+	unsent := alice.attach(c, 400)
+	next := &convo{group: newGroup(t)}
+	bob.publish()
+	next.id = read[mlsapi.ResetConvoOutput](t, alice.post(mlsapi.NSIDResetConvo, &mlsapi.ResetConvoInput{
+		ConvoID: c.id, Reason: "other", IdempotencyKey: newKey(), GroupInfo: alice.groupInfo(next.group, 1, bob),
+		WelcomeMessage: mlstest.Welcome(t, alice.claim(bob)...),
+	}).ok()).Convo.ID
+	next.epoch = 1
+	alice.post(mlsapi.NSIDCreateAttachment, announcement(c, make([]byte, 10))).goesOn(next)
+	alice.add(next, later)
+	hers.readable(bob)
+	for _, f := range []*file{hers, unsent} {
+		moved := *f
+		moved.convo = next
+		moved.readable(bob)
+		moved.get(later).fails(http.StatusNotFound, mlsapi.ErrAttachmentNotFound)
+		in := alice.message(next, f.id)
+		in.EmbedURI = ptr("mlsd:attachment/" + f.id)
+		alice.post(mlsapi.NSIDSendMessage, in).ok()
+	}
+	in := later.message(next, "not mine")
+	in.EmbedURI = ptr("mlsd:attachment/" + hers.id)
+	later.post(mlsapi.NSIDSendMessage, in).fails(http.StatusBadRequest, mlsapi.ErrInvalidAsset)
+	bob.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).ok() // of the closed one
+	moved := *hers
+	moved.convo = next
+	moved.get(bob).fails(http.StatusNotFound, mlsapi.ErrAttachmentNotFound)
+}

@@ -141,12 +141,12 @@ func TestEventsByTheLexicon(t *testing.T) {
 	pretendedEvents(h.next(t))
 	stream = carol.stream(query("cursor", "1"))
 	pretendedEvents(h.next(t))
-	for range 7 {
+	for range 8 {
 		frames.frame(socket.read())
 		lines.serverSent(stream.event())
 	}
 	want := []string{"#arrivalEvent", "#commitEvent", "#cursorEvent", "#disputeEvent", "#infoEvent", "#keyPackagesEvent",
-		"#membershipEvent", "#messageEvent", "#typingEvent", "#welcomeEvent"} // and #reactionEvent, which is never sent
+		"#membershipEvent", "#messageEvent", "#resetEvent", "#typingEvent", "#welcomeEvent"} // and #reactionEvent, which is never sent
 	for _, d := range []*eventDecoder{frames, lines} {
 		if got := slices.Sorted(maps.Keys(d.seen)); !slices.Equal(got, want) {
 			t.Errorf("%s has sent %v, want %v", d.nsid, got, want)
@@ -164,6 +164,9 @@ func pretendedEvents(s *subscription) {
 		Detail: outbox.Detail{Change: "disputed", Epoch: 3, By: "did:plc:bob"}}
 	s.events <- &events.Event{StreamSeq: 10, Kind: outbox.Arrival, ConvoID: uuid.Max, DID: "did:plc:alice", At: streamAt,
 		Detail: outbox.Detail{Change: "consumed", Epoch: 3, By: "did:plc:bob"}}
+	s.events <- &events.Event{StreamSeq: 11, Kind: outbox.Reset, ConvoID: uuid.Max, Seq: 5, At: streamAt,
+		Detail: outbox.Detail{By: "did:plc:bob", Epoch: 3, Reason: "forked", SuccessorID: uuid.Max, SuccessorGroupID: "00",
+			PredecessorID: uuid.Max}}
 	s.events <- &events.Event{ConvoID: uuid.Max,
 		Signal: &events.Signal{ConvoID: uuid.Max, Sender: "did:plc:bob", Payload: []byte{1}}}
 	s.events <- &events.Event{ConvoID: uuid.Max,

@@ -89,6 +89,7 @@ func TestModel(t *testing.T) {
 			}
 			heads[a], heads[b] = head(), head()
 			var all []*listener
+			reset := map[uuid.UUID]bool{}
 			day := 0
 			for range 250 {
 				convo, p := convos[rng.IntN(3)], people[rng.IntN(3)]
@@ -141,6 +142,10 @@ func TestModel(t *testing.T) {
 				case 8:
 					w.welcome(t, convo, p)
 					w.arrival(t, convo, p)
+					if !reset[convo] {
+						reset[convo] = true
+						w.reset(t, convo, mallory)
+					}
 					if rng.IntN(2) == 0 {
 						w.signal(t, p)
 					}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -276,9 +277,9 @@ func brief(e *events.Event) string {
 	case e.Kind.LogEntry():
 		return fmt.Sprintf("%d", e.Seq)
 	case e.Kind == outbox.Membership:
-		return fmt.Sprintf("%s %s", e.DID[len("did:plc:"):], e.Detail.Change)
+		return fmt.Sprintf("%s %s", strings.TrimPrefix(e.DID.String(), "did:plc:"), e.Detail.Change)
 	}
-	return fmt.Sprintf("kind %d of %s", e.Kind, e.DID[len("did:plc:"):])
+	return fmt.Sprintf("kind %d of %s", e.Kind, strings.TrimPrefix(e.DID.String(), "did:plc:"))
 }
 
 // patience is how long a test waits for an event that must come.
@@ -326,6 +327,19 @@ func (w *world) welcome(t testing.TB, convo uuid.UUID, did syntax.DID) {
 	batch := &pgx.Batch{}
 	outbox.QueueWelcomes(batch, convo, 1, []syntax.DID{did}, []string{"phone"}, [][]byte{{1, 2}}, []bool{false})
 	if err := w.db.SendBatch(t.Context(), batch).Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reset appends the last entry of a reset by did to a convo's log. The convo stays open.
+func (w *world) reset(t testing.TB, convo uuid.UUID, did syntax.DID) {
+	t.Helper()
+	err := pgx.BeginFunc(t.Context(), w.db, func(tx pgx.Tx) error {
+		_, _, err := messages.AppendReset(t.Context(), tx, messages.ResetEntry{
+			ConvoID: convo, Sender: did, Epoch: 1, Body: []byte("reset"), Detail: outbox.Detail{By: did, Reason: "forked"}})
+		return err
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 }

@@ -132,6 +132,9 @@ func newErased(t *testing.T) *erased {
 	}
 	e.left = alice.create(bob, carol)
 	bob.procedure(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: e.left.id}).must().ok()
+	reset := bob.create(alice) // and goes on in another convo
+	bob.procedure(mlsapi.NSIDResetConvo, &mlsapi.ResetConvoInput{ConvoID: reset.id, Reason: "other",
+		GroupInfo: mlstest.GroupInfo(t, []byte("bob's new group"), 0, bob.Device)}).must().ok()
 	e.alone = &convo{id: read[mlsapi.ConvoView](t, bob.procedure(mlsapi.NSIDCreateConvo, &mlsapi.CreateConvoInput{
 		GroupID: hex.EncodeToString([]byte("bob alone")), CipherSuite: mlstest.Suite.String(), IdempotencyKey: newKey(),
 	}).must().ok()).ID}
@@ -272,7 +275,7 @@ func (e *erased) finish(id fmt.Stringer, workers int) erasure.Erasure {
 // and every promise holds.
 func (e *erased) wantErased() {
 	e.t.Helper()
-	if diff := cmp.Diff(map[string]int64{"public_groups": 1}, e.found(e.bob)); diff != "" {
+	if diff := cmp.Diff(map[string]int64{"public_groups": 2}, e.found(e.bob)); diff != "" {
 		e.t.Errorf("rows that name bob (-want +got):\n%s", diff)
 	}
 	e.wantSound()
@@ -577,7 +580,7 @@ func TestEraseMyAccount(t *testing.T) {
 	second := boot(t, nil, e.flags("--database-url", e.database)...)
 	first := read[mlsapi.EraseMyAccountOutput](t,
 		e.bob.procedure(mlsapi.NSIDEraseMyAccount, &mlsapi.EraseMyAccountInput{IdempotencyKey: newKey()}).must().ok())
-	if first.Erasing || first.Held == nil || first.Held.Convos != 3 || first.ConfirmationToken == nil {
+	if first.Erasing || first.Held == nil || first.Held.Convos != 5 || first.ConfirmationToken == nil {
 		t.Fatalf("the first step answers %+v", first)
 	}
 	admin, public := e.admin, e.public

@@ -292,6 +292,9 @@ func TestBrokenPromises(t *testing.T) {
 			UPDATE messages SET epoch = 9 WHERE seq = 4`, nil},
 		{"every sender was a member", `DELETE FROM members WHERE did = 'did:plc:bob'`, nil},
 		{"a closed convo ends with its commit", `UPDATE convos SET closed_at = now(), successor_group_id = 'next'`, nil},
+		{"a reset has two sides", `UPDATE convos SET closed_at = now(), successor_group_id = 'next', successor_id =
+			gen_random_uuid()`, nil},
+		{"a reset has two sides", `UPDATE convos SET predecessor_id = gen_random_uuid()`, nil},
 		{"a roster that can be", `UPDATE members SET left_at = now(), left_seq = 4, left_epoch = 3`, nil},
 		{"a roster that can be", `UPDATE members SET role = 'creator'`, nil},
 		{"positions within the log", `UPDATE members SET cursor_seq = 99 WHERE did = 'did:plc:bob'`, nil},

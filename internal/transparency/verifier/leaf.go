@@ -17,11 +17,12 @@ import (
 // Hash is a SHA-256.
 type Hash = tlog.Hash
 
-// Kinds of entries: the content types of RFC 9420 §6.
+// Kinds of entries: the content types of RFC 9420 §6, and the entries of a reset.
 const (
 	Application = 1
 	Proposal    = 2
 	Commit      = 3
+	Reset       = 9
 )
 
 // Entry is what a leaf says of an entry of the log.
