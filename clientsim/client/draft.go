@@ -211,7 +211,7 @@ func (p *Phone) Drop(d *Draft) error {
 	switch d.Kind {
 	case kindSend:
 		p.Model.Refused(d.Convo(), d.Digest)
-	case kindCreate:
+	case kindCreate, kindReset:
 		p.Device.Forget(d.GroupID)
 	case kindAdd, kindRemove, kindCommit:
 		p.Model.Refused(d.Convo(), d.Digest)
@@ -241,6 +241,8 @@ func (p *Phone) Acknowledge(ctx context.Context, d *Draft, answer xrpc.Answer) e
 		_, err = xrpc.Decode[mlsapi.PublishKeyPackagesOutput](answer.Body)
 	case kindCreate:
 		err = p.acknowledgeCreate(d, answer, changes)
+	case kindReset:
+		err = p.acknowledgeReset(d, answer, changes)
 	case kindSend:
 		err = p.acknowledgeSend(ctx, d, answer)
 	case kindAdd:

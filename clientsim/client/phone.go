@@ -64,6 +64,8 @@ type Thread struct {
 	// Stuck is set while the device cannot process the commit after Cursor. Its group is not in the
 	// convo's epoch until the device has entered it again: see Return.
 	Stuck bool `json:"stuck,omitempty"`
+	// Successor is the convo that goes on in this one's place, if that was read in the log.
+	Successor string `json:"successor,omitempty"`
 	// AddedBy is the commit that added this device, if the server has lost it.
 	AddedBy history.Digest `json:"addedBy,omitzero"`
 }
@@ -238,6 +240,12 @@ func (p *Phone) Flush(ctx context.Context) error {
 			if err := p.Send(ctx, draft.Convo(), draft.Text); err != nil {
 				return err
 			}
+		case SuccessorIn(err) != "" && draft.Kind == kindSend:
+			if _, err := p.SendOn(ctx, draft.Convo(), draft.Text); err != nil {
+				return err
+			}
+		case SuccessorIn(err) != "":
+			// Another reset was first.
 		case xrpc.ErrorName(err) == mlsapi.ErrEpochMismatch:
 			// The commit lost its epoch. The caller may make a new one.
 		default:

@@ -138,6 +138,11 @@ func (p *Phone) take(thread *Thread, view *mlsapi.MessageView, changes map[strin
 		item.Own, item.Text, item.Data = true, string(text), binary(text)
 		return item, nil
 	}
+	if xrpc.IsReset(view) {
+		item.Text = string(view.Ciphertext)
+		thread.Successor = successorIn(item.Text)
+		return item, nil
+	}
 	epoch, err := mlsclient.HeaderEpoch(view.Ciphertext)
 	if err != nil {
 		return history.Item{}, err

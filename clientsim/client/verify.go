@@ -91,6 +91,8 @@ func seen(view *mlsapi.MessageView) verifier.Seen {
 			m.Kind = verifier.Proposal
 		case mlsapi.MessageViewMessageTypeCommit:
 			m.Kind = verifier.Commit
+		case mlsapi.MessageViewMessageTypeReset:
+			m.Kind = verifier.Reset
 		}
 	}
 	return m

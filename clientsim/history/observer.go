@@ -140,7 +140,7 @@ func (v *Observer) Observe(h xrpc.Event) bool {
 	v.last.Body = nil
 	v.events++
 	switch h.Kind {
-	case xrpc.EventMessage, xrpc.EventCommit:
+	case xrpc.EventMessage, xrpc.EventCommit, xrpc.EventReset:
 		v.observeEntry(&h)
 	case xrpc.EventMembership:
 		v.observeRosterChange(&h)

@@ -58,6 +58,7 @@ func Scenarios() []Scenario {
 		{Name: "removed-cannot-return", About: "a removed member and a stranger try external commits and GroupInfos", Run: RemovedCannotReturn},
 		{Name: "hidden-handshakes", About: "encrypted and readable commits, with and without GroupInfo: what the server could check", Run: HiddenHandshakes},
 		{Name: "disputed", About: "an encrypted commit is garbage to half of 8 to 50 members: they report it, and come back by external commit", Run: Disputed},
+		{Name: "reset", About: "30 members, a split group, lost answers and a kill: several members reset it at once, and all go on in one successor", Control: true, Run: Reset},
 		{Name: "mls-libraries", About: "groups whose members use different MLS libraries, with readable, encrypted and mixed handshakes", Agents: true, Run: Libraries},
 		{Name: "malicious-commit", About: "a member submits commits of another time, group or member, damaged, or beyond its rights", Run: MaliciousCommit},
 		{Name: "malicious-add", About: "a member adds accounts that it does not name, with wrong KeyPackages and Welcomes", Run: MaliciousAdd},

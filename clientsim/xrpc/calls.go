@@ -69,6 +69,14 @@ func AddCall(convo string, dids []syntax.DID, staged *mlsclient.Staged, key stri
 	})
 }
 
+// ResetCall replaces a convo's group by a new one.
+func ResetCall(convo, reason string, founded *mlsclient.Staged, key string) Call {
+	return Procedure(mlsapi.NSIDResetConvo, convo, key, &mlsapi.ResetConvoInput{
+		ConvoID: convo, Reason: reason, IdempotencyKey: optional(key), WelcomeMessage: founded.Welcome,
+		GroupInfo: founded.GroupInfo,
+	})
+}
+
 // LeaveCall makes the caller leave.
 func LeaveCall(convo, key string) Call {
 	return Procedure(mlsapi.NSIDLeaveConvo, convo, key,
@@ -302,6 +310,11 @@ func Show[T any](field *T) string {
 		return "nothing"
 	}
 	return fmt.Sprintf("%#v", *field)
+}
+
+// IsReset reports whether a log entry is one of a reset, which is no MLS message.
+func IsReset(entry *mlsapi.MessageView) bool {
+	return entry.MessageType != nil && *entry.MessageType == mlsapi.MessageViewMessageTypeReset
 }
 
 // IsCommit reports whether a log entry is a commit.

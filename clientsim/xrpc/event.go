@@ -57,6 +57,7 @@ const (
 	EventKeyPackages = "keyPackages"
 	EventDispute     = "dispute"
 	EventArrival     = "arrival"
+	EventReset       = "reset"
 	EventInfo        = "info"
 	EventTyping      = "typing"
 	EventMoved       = "cursor" // cursors of other members
@@ -247,8 +248,8 @@ func readLastItem(data []byte, v any) error {
 func kindOf(definition string) (string, bool) {
 	kind, ok := strings.CutSuffix(definition, "Event")
 	switch kind {
-	case EventMessage, EventCommit, EventWelcome, EventMembership, EventKeyPackages, EventDispute, EventArrival, EventInfo,
-		EventTyping, EventMoved:
+	case EventMessage, EventCommit, EventWelcome, EventMembership, EventKeyPackages, EventDispute, EventArrival, EventReset,
+		EventInfo, EventTyping, EventMoved:
 		return kind, ok
 	}
 	return "", false
@@ -275,6 +276,8 @@ func (e *Event) check() (err error) {
 		missing = firstEmpty("convoId", e.Convo, "change", e.Change)
 	case EventArrival:
 		missing = firstEmpty("convoId", e.Convo, "did", e.DID, "state", e.Change)
+	case EventReset:
+		missing = firstEmpty("convoId", e.Convo, "by", e.By)
 	case EventKeyPackages:
 		missing = firstEmpty("deviceId", e.Device, "cipherSuite", e.Suite, "change", e.Change)
 	case EventTyping:
