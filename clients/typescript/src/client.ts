@@ -14,7 +14,7 @@ import { ExternalCommits } from "./external-commits.js"
 import type { LexValue } from "./json.js"
 import { deviceIdOf, KeyPackageStock } from "./keypackages.js"
 import { History, type HistoryEvents } from "./history.js"
-import { Locks } from "./locks.js"
+import { Locks, once } from "./locks.js"
 import { Log } from "./log.js"
 import type { LogChecks, MakeLogChecks } from "./log-checks.js"
 import type { Finding } from "./log-findings.js"
@@ -33,7 +33,7 @@ import { ClientWriter } from "./writer.js"
 import * as mls from "#lexicons"
 
 /** What an app hears of a client. */
-export interface ClientEvents extends OutboxEvents, Omit<HistoryEvents, "onFailure"> {
+export interface ClientEvents extends Omit<OutboxEvents, "onMoved">, Omit<HistoryEvents, "onFailure"> {
   /** Entries of a convo's log were read and stored. */
   onItems?(convo: ConvoId, items: Item[]): void
   /**
@@ -58,6 +58,11 @@ export interface ClientEvents extends OutboxEvents, Omit<HistoryEvents, "onFailu
    * what is needed by itself. An app shows it, with the committer's name.
    */
   onDispute?(convo: ConvoId, dispute: Dispute): void
+  /**
+   * A convo was reset, and goes on under another id: this device is in its successor. Messages that
+   * waited go there. The old convo can be read.
+   */
+  onMoved?(convo: ConvoId, successor: ConvoId): void
   /** Any event of the stream, after the client has done what it asks for. */
   onEvent?(event: StreamEvent): void
   /**
@@ -117,6 +122,7 @@ export class Client {
   private stream: EventStream | undefined
   private readonly signals: Signals
   private readonly disputes: Disputes
+  private readonly following = new Map<string, Promise<void>>()
 
   private constructor(
     private readonly core: Core,
@@ -160,7 +166,10 @@ export class Client {
     const writer = new ClientWriter({ ...core, log, externalCommits: new ExternalCommits(core, closing.signal) })
     let client: Client | undefined
     const onLost = (queue: string, err: Error) => client?.lost(queue, err)
-    const outbox = await Outbox.open({ store, transport, writer, locks, clock, events: { ...events, onLost }, wantsLogHeads })
+    const onMoved = (queue: string, next: string) => client?.moved(lockOf(queue) as ConvoId, next as ConvoId)
+    const outbox = await Outbox.open({
+      store, transport, writer, locks, clock, events: { ...events, onLost, onMoved }, wantsLogHeads,
+    })
     history = new History(core, outbox, events, closing.signal)
     client = new Client(
       core, log, outbox, new Recovery(core, log, outbox, closing.signal),
@@ -176,6 +185,7 @@ export class Client {
     const threads = await this.convos()
     await this.history.resume(threads.map(({ convoId }) => convoId))
     for (const thread of threads) {
+      if (thread.successor !== undefined) continue
       if (isStuck(thread)) this.later(this.disputes.comeBack(thread.convoId))
       else if (thread.lost || thread.stuck) this.lost(thread.convoId, new OutOfStepError("the server has lost writes"))
     }
@@ -299,6 +309,7 @@ export class Client {
       const thread = await this.core.locks.run(lockOf(convo), () => this.log.read(convo))
       if (thread.lost) this.lost(convo, new OutOfStepError("the server has lost writes"))
       this.logChecks?.soon(convo)
+      if (thread.successor === undefined && !thread.left) await this.lookForSuccessor(thread)
     } catch (err) {
       if (err instanceof OutOfStepError || isLost(err)) this.lost(convo, err as Error)
       else throw err
@@ -309,7 +320,7 @@ export class Client {
   async syncAll(): Promise<void> {
     await this.joinAll()
     for (const thread of await this.convos()) {
-      if (!thread.left) await this.syncUnlessGone(thread.convoId)
+      if (!thread.left && thread.successor === undefined) await this.syncUnlessGone(thread.convoId)
     }
   }
 
@@ -458,6 +469,10 @@ export class Client {
       case "keyPackagesEvent":
         if (event.body.deviceId === (await this.deviceId())) await this.replenish()
         break
+      case "resetEvent":
+        await this.reach(of(event.body), event.body.seq, undefined)
+        if (event.body.successorConvoId) this.moved(of(event.body), event.body.successorConvoId as ConvoId)
+        break
       case "arrivalEvent":
         this.events.onArrived?.(of(event.body), event.body.did, event.body.state)
         break
@@ -504,8 +519,48 @@ export class Client {
     }
   }
 
+  // lookForSuccessor reads whether the log ends with the entry of a reset.
+  private async lookForSuccessor({ convoId, cursor }: Thread): Promise<void> {
+    const last = await get<Item>(this.core.store, names.item(convoId, cursor))
+    if (last?.kind !== "reset") return
+    const { convo } = await this.core.api.query(mls.getConvo.main, { convoId })
+    if (convo.successorConvoId !== undefined) this.moved(convoId, convo.successorConvoId as ConvoId)
+  }
+
+  private moved(convo: ConvoId, successor: ConvoId): void {
+    this.later(once(this.following, convo, () => this.goOn(convo, successor)))
+  }
+
+  // goOn enters the convo that goes on in the place of one that was reset, with this device's Welcome or
+  // by external commit. A crash repeats it: the log's last entry stays.
+  private async goOn(convo: ConvoId, successor: ConvoId): Promise<void> {
+    const before = await this.log.thread(convo)
+    if (before === undefined || before.left) return
+    if ((await this.log.thread(successor)) === undefined) {
+      try {
+        await this.join(successor)
+      } catch (err) {
+        if (errorName(err) !== "WelcomeNotFound") throw err
+        await this.rejoin(successor)
+        this.events.onJoined?.(successor)
+      }
+    }
+    for (const { write } of await this.outbox.refused()) {
+      if (write.queue === rejoinQueue(convo)) await this.outbox.discard(write.id) // no way back is needed
+    }
+    await this.outbox.move(convo, successor)
+    const first = await this.core.locks.run(lockOf(convo), async () => {
+      const thread = await this.log.thread(convo)
+      if (thread === undefined || thread.successor !== undefined) return false
+      await this.log.save({ ...thread, successor })
+      return true
+    })
+    if (first) this.events.onMoved?.(convo, successor)
+  }
+
   private lost(queue: string, err: Error): void {
     const convo = lockOf(queue) as ConvoId
+    if (this.following.has(convo)) return
     if (err instanceof StuckError) return this.later(this.disputes.comeBack(convo))
     this.events.onLost?.(convo, err)
     this.later(this.recovery.start(convo))

@@ -3,7 +3,7 @@
 import { fromHex, sha256 } from "./bytes.js"
 import type { Input } from "./api.js"
 import type { Core } from "./core.js"
-import { errorName, XrpcError } from "./errors.js"
+import { errorName, XrpcError, successorIn } from "./errors.js"
 import type { StreamEvent } from "./events.js"
 import { isUnusable } from "./external-commits.js"
 import type { ConvoId } from "./ids.js"
@@ -127,6 +127,7 @@ export class Disputes {
       } catch (err) {
         await this.outbox.discard(write.id)
         if (errorName(err) === "NotMember") return this.leave(convo)
+        if (successorIn(String(err)) !== undefined) return false // the client goes on there
         if (!isUnusable(err)) throw err
       }
     }

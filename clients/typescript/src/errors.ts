@@ -1,5 +1,7 @@
 // What a service answered, and what a client does then. See docs/CLIENTS.md.
 
+import type { ConvoId } from "./ids.js"
+
 /** An answer that is not 2xx. */
 export class XrpcError extends Error {
   override readonly name = "XrpcError"
@@ -52,6 +54,11 @@ export class StoreError extends Error {
   override readonly name = "StoreError"
 }
 
+/** The convo that goes on in the place of one that was reset, if an answer or the last entry of a log names it. */
+export function successorIn(text: string): ConvoId | undefined {
+  return /successorConvoId[= ]([0-9a-f-]{36})/.exec(text)?.[1] as ConvoId | undefined
+}
+
 /** The name of the error that a service answered, or `""`. */
 export function errorName(err: unknown): string {
   return err instanceof XrpcError ? err.error : ""
@@ -67,10 +74,11 @@ export function errorName(err: unknown): string {
  * | `stale` | the epoch is over: it reads the log, and makes the write anew under a new key |
  * | `lost` | the server is behind this device, and has lost writes: docs/RECOVERY.md. Or the device is stuck |
  * | `disputed` | the commit is not accepted while another one is in dispute: it is made anew after that |
+ * | `moved` | the convo was reset: messages go into its successor, in fresh bytes, and other writes are refused |
  * | `stop` | the account may not use the service now: it stops everything, and keeps everything |
  * | `refused` | to repeat it does not help |
  */
-export type Verdict = "again" | "later" | "stale" | "lost" | "disputed" | "stop" | "refused"
+export type Verdict = "again" | "later" | "stale" | "lost" | "disputed" | "moved" | "stop" | "refused"
 
 /** One line of the retry table. What is left out fits every answer. */
 export interface Rule {
@@ -96,6 +104,7 @@ export const retryTable: readonly Rule[] = [
   { status: 409, error: "EpochMismatch", text: /is ahead/, then: "lost" },
   { status: 409, error: "EpochMismatch", then: "stale" },
   { status: 409, error: "ConvoDisputed", then: "disputed" },
+  { status: 409, error: "ConvoClosed", text: /successorConvoId=/, then: "moved" },
   { status: 408, then: "again" },
 ]
 

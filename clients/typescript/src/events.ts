@@ -23,6 +23,7 @@ export type StreamEvent =
   | { readonly type: "keyPackagesEvent"; readonly body: Placeless<mls.subscribeConvoEvents.KeyPackagesEvent> }
   | { readonly type: "disputeEvent"; readonly body: Placeless<mls.subscribeConvoEvents.DisputeEvent> }
   | { readonly type: "arrivalEvent"; readonly body: Placeless<mls.subscribeConvoEvents.ArrivalEvent> }
+  | { readonly type: "resetEvent"; readonly body: Placeless<mls.subscribeConvoEvents.ResetEvent> }
 
 /** An event that is not kept: it has no place, and comes only while this device is connected. */
 export type SignalEvent =
@@ -195,6 +196,7 @@ function isFinal(err: unknown): boolean {
 
 const eventNames = [
   "messageEvent", "commitEvent", "welcomeEvent", "membershipEvent", "keyPackagesEvent", "disputeEvent", "arrivalEvent",
+  "resetEvent",
 ] as const
 
 /**

@@ -6,7 +6,7 @@ import { fromHex, sha256 } from "./bytes.js"
 export type Hash = string
 
 /** Kinds of entries: the content types of RFC 9420, §6. */
-export const kinds = { application: 1, proposal: 2, commit: 3 } as const
+export const kinds = { application: 1, proposal: 2, commit: 3, reset: 9 } as const
 
 /** What a leaf says of an entry. */
 export interface Leaf {

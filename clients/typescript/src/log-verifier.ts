@@ -122,7 +122,7 @@ export class Verifier {
     const shown = s.leafAt(m.seq)
     if (shown === undefined || (m.seq > 1 && (await s.rootAt(m.seq - 1)) === undefined)) return
     const tag = await this.tag(m.sender)
-    for (const kind of m.kind === 0 ? Object.values(kinds) : [m.kind]) {
+    for (const kind of m.kind === 0 ? [kinds.application, kinds.proposal, kinds.commit] : [m.kind]) {
       if ((await leafOf({ ...m, kind }, tag)) === shown) return
     }
     s.sent[m.seq] = m

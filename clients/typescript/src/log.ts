@@ -140,6 +140,7 @@ export class Log {
     if (loose !== undefined) return { ...loose, seq: entry.seq, id: entry.id, createdAt: entry.createdAt }
     const { seq, id, createdAt, sender, embedUri } = entry
     const base = { seq, id, createdAt, sender, digest, own: false, state: "read" as const, ...(embedUri && { embedUri }) }
+    if (entry.messageType === "reset") return { ...base, kind: "reset" }
     if (reading.pending?.digest === digest) {
       reading.state = reading.pending.state
       reading.pending = undefined
@@ -215,7 +216,7 @@ export class Log {
 
 /** An entry as the server shows it, for the checks of logs. */
 export function seenOf({ seq, epoch, createdAt, sender, messageType }: Entry, body: string): Seen {
-  const kind = messageType === "commit" ? kinds.commit : messageType === "proposal" ? kinds.proposal : kinds.application
+  const kind = kinds[messageType as keyof typeof kinds] ?? kinds.application
   return { seq, kind, epoch, at: Date.parse(createdAt), body, sender }
 }
 

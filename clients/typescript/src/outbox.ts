@@ -11,7 +11,7 @@
 
 import { waitOf } from "./api.js"
 import type { Clock } from "./clock.js"
-import { DiscardedError, NoAnswerError, OutOfStepError, resetsAt, SealError, StoreError, verdictOf, XrpcError } from "./errors.js"
+import { DiscardedError, NoAnswerError, OutOfStepError, resetsAt, SealError, StoreError, successorIn, verdictOf, XrpcError } from "./errors.js"
 import type { LexValue } from "./json.js"
 import { Kept } from "./kept.js"
 import type { Locks } from "./locks.js"
@@ -66,6 +66,8 @@ export interface Writer {
   waits?(write: Write): boolean
   /** Reports whether a write is a commit: it waits for the end of a dispute. */
   commits?(write: Write): boolean
+  /** Reports whether a write goes into the convo that goes on in the place of its own. */
+  moves?(write: Write): boolean
   /** The lock of a queue. Queues that change the same records have one lock. */
   lockOf(queue: string): string
   /** Makes the request of a write, under a new key. */
@@ -113,6 +115,8 @@ export interface OutboxEvents {
   onLost?(queue: string, err: Error): void
   /** A commit waits for the end of a dispute, after which it is made anew: docs/clients/DISPUTES.md. */
   onHeld?(write: Write, err: XrpcError): void
+  /** The convo of a queue was reset, and its writes wait: see {@link Outbox.move}. */
+  onMoved?(queue: string, successor: string): void
   /** A write waits until a time, in milliseconds of Unix time, because a quota is used up. */
   onQuota?(write: Write, until: number, err: XrpcError): void
   /**
@@ -233,6 +237,29 @@ export class Outbox {
     this.parts.events.onChange?.(write.queue)
     this.parked.delete(write.queue)
     this.drive(write.queue)
+  }
+
+  /**
+   * Puts the messages that wait in a queue into another one, behind what waits there. One whose request
+   * is made may have arrived: it and those behind it stay until the service has answered.
+   */
+  async move(from: string, to: string): Promise<void> {
+    await this.parts.locks.run(this.parts.writer.lockOf(from), async () => {
+      const all = this.queues.get(from) ?? []
+      const made = all.findIndex(isSealed)
+      const moved = (made < 0 ? all : all.slice(0, made)).filter((write) => this.parts.writer.moves?.(write))
+      const changes: Changes = new Map()
+      for (const write of moved) put(changes, outboxPrefix + write.id, { ...write, queue: to })
+      await this.save(changes)
+      const rest = all.filter((write) => !moved.includes(write))
+      if (rest.length > 0) this.queues.set(from, rest)
+      else this.queues.delete(from)
+      if (moved.length > 0) this.queues.set(to, [...(this.queues.get(to) ?? []), ...moved.map((write) => ({ ...write, queue: to }))])
+    })
+    for (const queue of [from, to]) {
+      this.parts.events.onChange?.(queue)
+      this.resume(queue)
+    }
   }
 
   /** Sends what waits, at once: after a start, a stop, or when the network is back. */
@@ -390,6 +417,11 @@ export class Outbox {
           await this.locked(write, () => this.unseal(write))
           this.parts.events.onHeld?.(write, err)
           return true
+        case "moved":
+          await this.locked(write, () => this.hand(write, err))
+          this.parked.add(write.queue)
+          this.parts.events.onMoved?.(write.queue, successorIn(err.text) ?? "")
+          return true
         case "stop":
           this.stopped = err
           this.parts.events.onStop?.(err)
@@ -398,6 +430,13 @@ export class Outbox {
     } else if (!(err instanceof SealError)) throw err
     await this.locked(write, () => this.refuse(write, err))
     return true
+  }
+
+  // hand takes a message back that goes into another convo, and refuses every other write.
+  private async hand(write: Write, err: XrpcError): Promise<void> {
+    if (!this.parts.writer.moves?.(write)) return this.refuse(write, err)
+    const { sealed: _, ...queued } = write
+    await this.replace(queued, await this.parts.writer.refused(write, err))
   }
 
   private async unseal(write: SealedWrite): Promise<void> {

@@ -29,6 +29,8 @@ export interface Thread {
   readonly stuck?: true
   /** The commit that a stuck device could not process. It is absent if the group is split. */
   readonly failed?: FailedCommit
+  /** The convo that goes on in this one's place, once this device is in it: this one was reset. */
+  readonly successor?: ConvoId
   /** Set if the person left the convo or was removed. */
   readonly left?: true
 }
@@ -51,7 +53,7 @@ export interface Item {
   readonly seq: number
   /** The messageId. It is empty for the device's own external commit. */
   readonly id: string
-  readonly kind: "application" | "proposal" | "commit"
+  readonly kind: "application" | "proposal" | "commit" | "reset"
   /** The DID in the sender's credential; the one that the server says, where there is no key. */
   readonly sender: string
   readonly createdAt: string

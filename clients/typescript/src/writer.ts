@@ -36,6 +36,10 @@ export class ClientWriter implements Writer {
     return committing.has(write.kind)
   }
 
+  moves(write: Write): boolean {
+    return write.kind === "send"
+  }
+
   seal(write: Write): Promise<Plan> {
     return kindOf(write).seal(this.parts, write)
   }

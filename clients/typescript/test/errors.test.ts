@@ -20,6 +20,7 @@ const cases: readonly (readonly [number, string, string, Verdict])[] = [
   [409, "ConvoDisputed", "members could not process the commit of epoch 8 by did:plc:x", "disputed"],
   [404, "ConvoNotFound", "", "lost"],
   [409, "ConvoClosed", "", "refused"],
+  [409, "ConvoClosed", "the convo was reset; successorConvoId=0192f3a4-5b6c-7d8e-9f01-23456789abcd", "moved"],
   [409, "IdempotencyConflict", "", "refused"],
   [403, "NotMember", "", "refused"],
   [403, "Blocked", "the account is blocked here", "stop"],

@@ -41,6 +41,8 @@ export function describeEvent(event: StreamEvent): string {
       return `${event.body.change}, epoch ${event.body.epoch}`
     case "arrivalEvent":
       return `a Welcome is ${event.body.state}`
+    case "resetEvent":
+      return `a reset: ${event.body.reason}`
   }
 }
 
