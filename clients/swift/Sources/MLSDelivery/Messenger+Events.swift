@@ -62,6 +62,9 @@ extension Messenger {
             }
         case .membershipEvent(let event): tell(.membership(event))
         case .arrivalEvent(let event): tell(.arrived(event))
+        case .resetEvent(let event):
+            try await known(event.convoId)
+            if let successor = event.successorConvoId { goOnLater(event.convoId, successor) }
         case .keyPackagesEvent: later { try await $0.restock() }
         case .infoEvent(let event):
             guard event.info.hasPrefix("OutdatedCursor") else { break }

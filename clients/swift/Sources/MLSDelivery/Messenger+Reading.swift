@@ -67,6 +67,11 @@ extension Messenger {
         try await records.write(changes)
         tell(.received(convoId: thread.convoId))
         for event in heard { tell(event) }
+        if let last = page.last, last.messageType == .reset,
+            let successor = Self.successor(in: String(decoding: last.ciphertext.data, as: UTF8.self))
+        {
+            goOnLater(thread.convoId, successor)
+        }
         if let forked { throw forked }
     }
 
@@ -79,6 +84,7 @@ extension Messenger {
             changes[loose] = .some(nil)
             return .moved(from: before.messageId)
         }
+        if view.messageType == .reset { return .reset }
         let isCommit = view.messageType == .commit
         let epoch = try await mls.epoch(of: thread.groupId) ?? 0
         let own = await records.data(Name.own(digest))

@@ -11,6 +11,9 @@ public enum MessengerEvent: Sendable, Hashable {
     /// The device cannot join, nor come back by itself: a member has to add the account again.
     case needsInvitation(convoId: String)
     case membership(StreamConvoEvents.MembershipEvent)
+    /// The convo was reset, and goes on under another id: the device is in its successor. Messages that waited go
+    /// there. The old convo can be read.
+    case moved(convoId: String, successor: String)
     /// A person whom the account has added has joined with a device, or could not.
     case arrived(StreamConvoEvents.ArrivalEvent)
     case outbox(OutboxEvent)
@@ -101,6 +104,7 @@ public actor Messenger {
         let outboxEvents = await outbox.events()
         tasks[UUID()] = Task { for await event in outboxEvents { await self.follow(event) } }
         await outbox.start()
+        await moveRefused()
         for kept in try await records.list(KeptWelcome.self, KeptWelcome.prefix) { later { try await $0.join(kept.convoId) } }
         if listening { later { try await $0.listen() } }
     }
@@ -127,6 +131,7 @@ public actor Messenger {
 
     private func follow(_ event: OutboxEvent) async {
         tell(.outbox(event))
+        if case .refused(let write) = event { follow(refused: write) }
         guard case .held(let lane, .recover, _) = event else { return }
         later { messenger in
             // What the device was never in cannot be lost.

@@ -400,6 +400,14 @@ public actor Outbox {
         try await add(draft, with: changes)
     }
 
+    /// Puts a draft into the outbox in the place of a refused write, in one step.
+    func move(_ write: Write, _ draft: Draft, with changes: Changes = [:]) async throws {
+        var changes = changes
+        changes[write.name] = .some(nil)
+        try await add(draft, with: changes)
+        writes[write.id] = nil
+    }
+
     /// Marks kept writes as those of a branch that the device has left.
     func markForked(_ ids: [Int]) async throws {
         for id in ids {

@@ -13,6 +13,8 @@ struct Thread: Codable, Hashable {
     var readFrom: Int?
     /// Set once the server has lost entries that this device had read.
     var rewound = false
+    /// The convo that goes on in this one's place, once the app was told of it.
+    var successor: String?
 
     static let prefix = "thread/"
     var name: String { Self.prefix + convoId }
@@ -37,6 +39,8 @@ public struct Entry: Codable, Hashable, Sendable {
         case own(Data)
         case proposal
         case commit
+        /// The convo was reset: the first entry of a convo, or its last one.
+        case reset
         /// The device has no keys for it.
         case unreadable
         /// An entry that was read before, under this id, and has another place after a loss.
