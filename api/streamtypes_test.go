@@ -146,7 +146,8 @@ func TestEventsByTheLexicon(t *testing.T) {
 		lines.serverSent(stream.event())
 	}
 	want := []string{"#arrivalEvent", "#commitEvent", "#cursorEvent", "#disputeEvent", "#infoEvent", "#keyPackagesEvent",
-		"#membershipEvent", "#messageEvent", "#resetEvent", "#typingEvent", "#welcomeEvent"} // and #reactionEvent, which is never sent
+		"#membershipEvent", "#messageEvent", "#resetEvent", "#typingEvent",
+		"#welcomeEvent"} // and #reactionEvent, which is never sent
 	for _, d := range []*eventDecoder{frames, lines} {
 		if got := slices.Sorted(maps.Keys(d.seen)); !slices.Equal(got, want) {
 			t.Errorf("%s has sent %v, want %v", d.nsid, got, want)

@@ -212,8 +212,8 @@ func (r *resetting) judge(ctx context.Context) {
 		check(p.Sync(ctx, successor))
 		r.read(p, successor)
 	}
-	r.w.Note("%d members, %d could not process the commit; 1 reset won, %d lost; %d entered with a Welcome, %d by external "+
-		"commit; %d messages went into the successor", resetMembers, len(r.stuck), r.lost, byWelcome,
+	r.w.Note("%d members, %d could not process the commit; 1 reset won, %d lost; %d entered with a Welcome, "+
+		"%d by external commit; %d messages went into the successor", resetMembers, len(r.stuck), r.lost, byWelcome,
 		len(r.honest)-byWelcome, r.moved)
 }
 

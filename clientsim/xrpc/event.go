@@ -248,8 +248,8 @@ func readLastItem(data []byte, v any) error {
 func kindOf(definition string) (string, bool) {
 	kind, ok := strings.CutSuffix(definition, "Event")
 	switch kind {
-	case EventMessage, EventCommit, EventWelcome, EventMembership, EventKeyPackages, EventDispute, EventArrival, EventReset,
-		EventInfo, EventTyping, EventMoved:
+	case EventMessage, EventCommit, EventWelcome, EventMembership, EventKeyPackages, EventDispute, EventArrival,
+		EventReset, EventInfo, EventTyping, EventMoved:
 		return kind, ok
 	}
 	return "", false
