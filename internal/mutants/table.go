@@ -434,7 +434,13 @@ var mutants = []mutant{
 	{"messages in a closed convo (M3)", "TestReInitCloses", []edit{
 		{"messages.judge", `case s.convo.isClosed:`, `case s.convo.isClosed && s.hasLeft:`}}},
 	{"commits in a closed convo (M3)", "TestReInitCloses", []edit{
-		{"convos.submit", `if c.closed {`, `if c.closed && c.epoch < 0 {`}}},
+		{"convos.submit", `err := c.refuseClosed(); err != nil {`, `err := c.refuseClosed(); err != nil && c.epoch < 0 {`}}},
+	{"a stranger is in the new group of a reset", "TestResetRefusals", []edit{
+		{"convos.ResetConvo", `if i < 0 {`, `if i < -1 {`}}},
+	{"a reset ignores a dispute", "TestResetInADispute", []edit{
+		{"convos.locked.mayReset", `c.dispute != nil && (c.dispute.Caller || !reports)`, `c.dispute != nil && c.dispute.Caller`}}},
+	{"a refusal does not name the successor", "TestReset", []edit{
+		{"messages.Closed", `if successor == uuid.Nil {`, `if successor != uuid.Nil {`}}},
 	{"closed before the key (M3)", "TestReInitCloses", []edit{
 		{"messages.judge", `case s.recorded != nil:`, `case s.convo != nil && s.convo.isClosed:
 		return &Result{Err: ErrConvoClosed}
