@@ -19,6 +19,9 @@ const (
 	patroniNone  = 5 * time.Second  // without a write: then somebody decides that the full disk is full
 )
 
+// internalError is the name of an answer that no fault of a database may cause. It is none of the lexicons.
+const internalError = "InternalServerError"
+
 // patroniFault is a fault of a machine, and what ends it.
 type patroniFault struct {
 	name  string
@@ -123,6 +126,11 @@ func (r *patroniRun) play(ctx context.Context, n int) {
 	replayed := 0
 	r.finish = func(ctx context.Context) { replayed = must(r.Judge(ctx)).Replayed }
 	r.playAndStop(ctx)
+	failures := r.Counts().Failures
+	if n := failures[internalError]; n > 0 {
+		r.w.Broken("%s: %d requests were answered with %s", r.fault.name, n, internalError)
+	}
+	r.w.Note("%s: requests that were repeated, by the answer: %v", r.fault.name, failures)
 	r.w.Note("%-21s %5d %13d %8d %17s %23s %10s", r.fault.name, len(r.gaps), replayed, len(r.w.Found())-before,
 		seconds(r.gaps), seconds(r.nodes), seconds(r.whole))
 }

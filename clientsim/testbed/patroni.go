@@ -232,7 +232,8 @@ func (p *Patroni) start(m *machine) error {
 		}
 	}
 	for _, args := range [][]string{{"etcd"}, {"patroni", p.path(m, "patroni.yml")}} {
-		cmd := exec.Command("ip", slices.Concat([]string{"netns", "exec", m.name, "runuser", "-u", "postgres", "--"}, args)...)
+		inside := []string{"netns", "exec", m.name, "runuser", "-u", "postgres", "--"}
+		cmd := exec.Command("ip", append(inside, args...)...)
 		cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = env, p.path(m, ""), m.log, m.log, time.Second
 		if _, err := startChild(args[0]+" of "+m.name, cmd, m.log, nil); err != nil {
 			return err

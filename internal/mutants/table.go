@@ -336,6 +336,8 @@ var mutants = []mutant{
 		{"internal/pgpool.compareSessions", `now != session`, `now == 0`}}},
 	{"a primary that hangs keeps its statements", "internal/pgpool.TestPrimaryHangs", []edit{ // E7
 		{"internal/pgpool.Primary.promoted", `c.address != address`, `false`}}},
+	{"a COMMIT that waits for its standby is cancelled", "internal/pgpool.TestCommitIsNotCancelled", []edit{
+		{"internal/pgpool.neverCancel", `connected.Load()`, `false`}}},
 	{"parameters that a pooler refuses", "internal/pgpool.TestPooler", []edit{ // E11
 		{"internal/pgpool.SetLater", `!atStart[name]`, `false`}}},
 	{"a restore without the archive", "internal/localpg.TestRestoreToAMoment", []edit{

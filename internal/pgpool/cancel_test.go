@@ -95,7 +95,8 @@ func awaitSyncRep(t *testing.T, db pgpool.Queryer) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		var waiting bool
-		err := db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')`).Scan(&waiting)
+		err := db.QueryRow(t.Context(), `
+			SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')`).Scan(&waiting)
 		if err != nil {
 			t.Fatal(err)
 		}
