@@ -64,7 +64,8 @@ func (t *writeTimes) awaitNone(ctx context.Context, still, limit time.Duration) 
 }
 
 // await waits until each node has acknowledged a write after a moment, and returns how long after it.
-func (t *writeTimes) await(ctx context.Context, from time.Time, limit time.Duration) (after []time.Duration, err error) {
+func (t *writeTimes) await(ctx context.Context, from time.Time, limit time.Duration) (after []time.Duration,
+	err error) {
 	t.mu.Lock()
 	t.from = from
 	clear(t.first)
