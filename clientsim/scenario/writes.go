@@ -38,7 +38,11 @@ func writeFaults() []writeFault {
 			about:   "the answer to every kind of write is lost, and the app dies before it asks again",
 			deliver: appKilled, join: appKilledAtJoin,
 		},
-		{name: "twice-at-once", about: "every write arrives twice at the same time, and a message a hundred times", deliver: twice},
+		{
+			name:    "twice-at-once",
+			about:   "every write arrives twice at the same time, and a message a hundred times",
+			deliver: twice,
+		},
 		killedAt("killed-before-commit", testbed.BeforeCommit,
 			"the server is killed before COMMIT, restarted, and asked again"),
 		killedAt("killed-after-commit", testbed.AfterCommit,

@@ -37,9 +37,11 @@ type accounts struct {
 	made   int        // since the last reset
 	people map[syntax.DID]person
 	order  []syntax.DID // as they were made
+
+	pds string // the #atproto_pds of their documents; "": one that does not exist
 }
 
-func newAccounts() *accounts { return &accounts{people: map[syntax.DID]person{}} }
+func newAccounts(pds string) *accounts { return &accounts{people: map[syntax.DID]person{}, pds: pds} }
 
 func (a *accounts) forget() {
 	a.mu.Lock()
@@ -92,6 +94,9 @@ func (a *accounts) add(handle syntax.Handle) (person, error) {
 	if p.document, err = account.Document(handle); err != nil {
 		return person{}, err
 	}
+	if a.pds != "" {
+		p.document.Service[0].ServiceEndpoint = a.pds
+	}
 	a.people[p.DID] = p
 	a.order = append(a.order, p.DID)
 	return p, nil
@@ -115,6 +120,28 @@ func show(people ...person) Accounts {
 		shown.Accounts = append(shown.Accounts, Account{p.DID, p.handle, p.SigningKey()})
 	}
 	return shown
+}
+
+// record answers, as the PDS of each account, that it has chosen this service (com.atproto.repo.getRecord).
+func (s *Server) record(r *http.Request) (any, error) {
+	q := r.URL.Query()
+	p, err := s.accounts.of(syntax.DID(q.Get("repo")))
+	if err != nil {
+		return nil, err
+	}
+	const collection = "blue.catbird.mls.profile"
+	if q.Get("collection") != collection || q.Get("rkey") != "self" {
+		return nil, &refusal{http.StatusBadRequest, "RecordNotFound",
+			"each account has the record " + collection + "/self only"}
+	}
+	type profile struct {
+		Type            string     `json:"$type"`
+		DeliveryService syntax.DID `json:"deliveryService"`
+	}
+	return struct {
+		URI   string  `json:"uri"`
+		Value profile `json:"value"`
+	}{"at://" + p.DID.String() + "/" + collection + "/self", profile{collection, s.cfg.ServiceDID}}, nil
 }
 
 // NewAccounts is the body of POST /dev/accounts.

@@ -12,6 +12,7 @@
 //	POST   /dev/devices/{id}/{operation}  lets it join, send, read, commit: see Operation
 //	GET    /{did}         the DID document of an account, as a PLC directory serves it. A PDS that
 //	                      has this directory can make accounts of its own: see directory
+//	GET    /xrpc/com.atproto.repo.getRecord  as the PDS of each account: it has chosen this service
 //
 // Bodies and answers are JSON. An error is {"error", "message"}, as XRPC has it. All other requests
 // go to the service, and meet the planned faults on their way.
@@ -75,7 +76,7 @@ type Info struct {
 
 // New returns a Server.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, faults: &faults{}, accounts: newAccounts(), devices: newDevices(cfg.URL, cfg.ServiceDID)}
+	s := &Server{cfg: cfg, faults: &faults{}, accounts: newAccounts(cfg.URL), devices: newDevices(cfg.URL, cfg.ServiceDID)}
 	s.directory = newDirectory(s.accounts, cfg.Log)
 	mux := http.NewServeMux()
 	for pattern, do := range map[string]func(*http.Request) (any, error){
@@ -91,6 +92,8 @@ func New(cfg Config) *Server {
 		"GET /dev/devices":   s.listDevices,
 
 		"POST /dev/devices/{id}/{operation}": s.operate,
+
+		"GET /xrpc/com.atproto.repo.getRecord": s.record,
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { answer(w, r, cfg.Log, do) })
 	}

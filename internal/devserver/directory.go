@@ -32,7 +32,7 @@ type directory struct {
 }
 
 // NewDirectory returns a PLC directory that has the accounts of PDSes only. It believes them.
-func NewDirectory(log *slog.Logger) http.Handler { return newDirectory(newAccounts(), log) }
+func NewDirectory(log *slog.Logger) http.Handler { return newDirectory(newAccounts(""), log) }
 
 func newDirectory(accounts *accounts, log *slog.Logger) *directory {
 	d := &directory{madeUp: accounts.of, last: map[syntax.DID]plcOperation{}}

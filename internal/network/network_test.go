@@ -79,8 +79,8 @@ func seed(id int32, made time.Time) transparency.Seed {
 
 func receiptOf(t testing.TB, s *Service) string {
 	t.Helper()
-	all, err := s.Receipts([]keypackages.Claimed{{DID: bob, DeviceID: "phone", Ref: []byte("0123456789abcdef"), CipherSuite: 1}},
-		alice, claimedAt)
+	claimed := []keypackages.Claimed{{DID: bob, DeviceID: "phone", Ref: []byte("0123456789abcdef"), CipherSuite: 1}}
+	all, err := s.Receipts(claimed, alice, claimedAt)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -176,6 +176,7 @@ func settingCases(t *testing.T) map[string]struct {
 		"MLSD_QUOTA_RECORDS":          limits("records-per-day", 50_000, false),
 		"MLSD_QUOTA_KEY_PACKAGES":     limits("key-packages-per-day", 2_000, false),
 		"MLSD_QUOTA_REPORTS":          limits("reports-per-day", 20, false),
+		"MLSD_QUOTA_RESETS":           limits("resets-per-day", 20, false),
 		"MLSD_QUOTA_CONVO_BYTES":      limits(quota.ConvoBytes, 4<<30, true),
 		"MLSD_QUOTA_OPEN_INVITATIONS": limits(quota.OpenInvitations, 200, false),
 		"MLSD_QUOTA_INVITATIONS":      limits(quota.OneInviter, 3, false),

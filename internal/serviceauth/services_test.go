@@ -50,7 +50,8 @@ func newNetwork(t *testing.T) *network {
 		}
 		did := syntax.DID(strings.TrimPrefix(r.URL.Path, "/"))
 		doc := identity.DIDDocument{DID: did}
-		signs := identity.DocVerificationMethod{Type: "Multikey", Controller: did.String(), PublicKeyMultibase: key.Multibase()}
+		signs := identity.DocVerificationMethod{Type: "Multikey", Controller: did.String(),
+			PublicKeyMultibase: key.Multibase()}
 		switch did {
 		case mls:
 			for _, id := range []string{"#mls_service_7", "#atproto"} {
