@@ -280,7 +280,7 @@ func TestLifetimeMessages(t *testing.T) {
 		"MLSD_IDEMPOTENCY_TTL=sendMessage=1h": `--idempotency-ttl (MLSD_IDEMPOTENCY_TTL) is "sendMessage=1h": unknown ` +
 			`operation "sendMessage": want one of acceptConvo, addMembers, blockActor, completeAttachment, createAttachment, ` +
 			`createConvo, deleteAttachment, eraseMyAccount, getKeyPackages, leaveConvo, ` +
-			`processExternalCommit, publishKeyPackage, publishKeyPackages, push, registerPushTarget, reportConvo, ` +
+			`processExternalCommit, publishKeyPackage, publishKeyPackages, push, registerPushTarget, reportConvo, resetConvo, ` +
 			`setCursorPolicy, setInvitationPolicy, submitCommit, unblockActor, unregisterPushTarget, withdrawKeyPackages`,
 		"MLSD_IDEMPOTENCY_TTL=2h": `--idempotency-ttl (MLSD_IDEMPOTENCY_TTL) is "2h": "2h" is not a pair ` +
 			`such as acceptConvo=24h`,
