@@ -30,6 +30,7 @@ var ErrNoService = errors.New("the DID is not that of a delivery service")
 type Service struct {
 	DID      syntax.DID
 	Endpoint string // of its XRPC methods, without a slash at the end
+	Domain   string // the registered domain of Endpoint
 	// Keys are those that sign receipts of claims, by the fragment of their id: #mls_service_1.
 	Keys map[string]atcrypto.PublicKey
 }
@@ -98,7 +99,7 @@ func (r *resolver) service(ctx context.Context, did syntax.DID) (Service, error)
 	}
 	ident := identity.ParseIdentity(&doc)
 	s := Service{DID: did, Endpoint: ident.GetServiceEndpoint("atproto_mls"), Keys: map[string]atcrypto.PublicKey{}}
-	if s.Endpoint, _, err = r.host(s.Endpoint); err != nil {
+	if s.Endpoint, s.Domain, err = r.host(s.Endpoint); err != nil {
 		return Service{}, fmt.Errorf("%w: #atproto_mls: %w", ErrNoService, err)
 	}
 	for id := range ident.Keys {
