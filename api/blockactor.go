@@ -8,6 +8,7 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
+	"mlsd/internal/network"
 )
 
 // BlockActor: blue.catbird.mls.blockActor. Without a key the block's row prevents a double effect, and
@@ -20,6 +21,9 @@ func (h *handlers) BlockActor(c *call, in *mlsapi.BlockActorInput) error {
 	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 		at, err := convos.Block(ctx, tx, c.caller, in.DID)
 		if err != nil {
+			return nil, err
+		}
+		if err := network.Refuse(ctx, tx, c.caller, in.DID); err != nil {
 			return nil, err
 		}
 		return &mlsapi.BlockActorOutput{BlockedAt: lexcodec.NewDatetime(at)}, nil

@@ -203,6 +203,9 @@ func (h *handlers) mayCall(c *call, did syntax.DID) (err error) {
 	if inactive, ok := find[*accounts.InactiveError](err); ok && slices.Contains(c.route.serves, inactive.Status) {
 		c.standing, err = inactive, nil
 	}
+	if c.route.services && errors.Is(err, accounts.ErrNotAdmitted) {
+		return nil
+	}
 	return err
 }
 

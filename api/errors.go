@@ -131,6 +131,9 @@ var errorTable = []errorRow{
 	{name: mlsapi.ErrInvalidWelcome, match: as[*keypackages.UnusableError]()},
 	{name: mlsapi.ErrInvalidKeyPackage, match: as[*keypackages.InvalidError]()},
 	{name: mlsapi.ErrInvalidReceipt, match: as[*network.ReceiptError]()},
+	{name: mlsapi.ErrInvalidInvitation, match: as[*network.InvitationError]()},
+	{name: mlsapi.ErrInvitationNotFound, match: is(network.ErrNoInvitation)},
+	{name: mlsapi.ErrNotPermitted, match: as[*network.DistrustError]()},
 	{name: mlsapi.ErrInvalidPushTarget, match: as[*push.InvalidError]()},
 	{name: mlsapi.ErrInvalidCommit, match: invalidObject(convos.Commit)},
 	{name: mlsapi.ErrInvalidWelcome, match: invalidObject(convos.Welcome)},
@@ -186,6 +189,7 @@ var errorTable = []errorRow{
 	{name: errorlist.RateLimitExceeded, match: as[limited](), more: limitedAfter},
 	{name: errorlist.RateLimitExceeded, match: is(events.ErrTooMany), retryAfter: retryTooMany},
 	{name: errorlist.QuotaExceeded, match: as[*quota.ExceededError](), more: quotaResets},
+	{name: errorlist.RateLimitExceeded, match: as[*network.BudgetError](), more: budgetAfter},
 	{name: errorlist.RateLimitExceeded, match: is(serviceauth.ErrSpent),
 		message: "too many tokens of unknown accounts, or requests for sessions, came from this address"},
 	{name: errorlist.RateLimitExceeded, match: is(serviceauth.ErrOften), retryAfter: retryOften,
@@ -301,6 +305,11 @@ func limitedAfter(f *failure, err error) {
 func quotaResets(f *failure, err error) {
 	exceeded, _ := find[*quota.ExceededError](err)
 	f.retryAfter = max(f.retryAfter, exceeded.After)
+}
+
+func budgetAfter(f *failure, err error) {
+	spent, _ := find[*network.BudgetError](err)
+	f.retryAfter = max(f.retryAfter, spent.After)
 }
 
 func busyAfter(f *failure, err error) {

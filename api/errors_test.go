@@ -22,6 +22,7 @@ import (
 	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/attachments"
+	"mlsd/internal/network"
 	"mlsd/internal/push"
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
@@ -71,7 +72,8 @@ func TestErrorStatuses(t *testing.T) {
 	t.Parallel()
 	want := map[string]int{
 		"NotMember": 403, "NotPermitted": 403, "SenderMismatch": 403,
-		"ConvoNotFound": 404, "WelcomeNotFound": 404, "KeyPackageNotFound": 404, "GroupInfoNotFound": 404,
+		"ConvoNotFound": 404, "WelcomeNotFound": 404,
+		"InvitationNotFound": 404, "KeyPackageNotFound": 404, "GroupInfoNotFound": 404,
 		"EpochMismatch": 409, "GroupAlreadyExists": 409, "AlreadyMember": 409, "LastMember": 409, "IdempotencyConflict": 409,
 		"RequestInProgress": 409, "ConvoClosed": 409, "WelcomeConsumed": 410, "MessageTooLarge": 413,
 		"AttachmentNotFound": 404, "AttachmentIncomplete": 409, "AttachmentTooLarge": 413, "ConvoDisputed": 409,
@@ -139,6 +141,11 @@ func TestDomainErrorsHaveAnswers(t *testing.T) {
 		{&convos.InvalidObjectError{Object: convos.Commit, Reason: "epoch is 1, and not 2"}, "commit: epoch is 1", "not 2"},
 		{&convos.InvalidObjectError{Object: convos.Welcome, Reason: "names no one"}, "welcomeMessage:", "names"},
 		{&convos.InvalidObjectError{Object: convos.GroupInfo, Reason: "epoch is 1, and not 2"}, "groupInfo: epoch", "not 2"},
+		{&network.ReceiptError{Reason: "the claim has ended: claim another"}, "receipts[0]: the claim", "claim another"},
+		{&network.InvitationError{Reason: "the inviter has not claimed the KeyPackage"}, "has not claimed", "the KeyPackage"},
+		{network.ErrNoInvitation, "there is no invitation", "to this convo"},
+		{&network.DistrustError{DID: did, Reason: "is no delivery service"}, did.String(), "is no delivery service"},
+		{&network.BudgetError{After: time.Second}, "no more invitations of yours", "deliver it again later"},
 		{keypackages.ErrTooMany, "KeyPackages of an account", "at most"},
 		{keypackages.ErrExpirationTooFar, "expires", "90 days"},
 		{keypackages.ErrNotFound, "no KeyPackage", "claim them with getKeyPackages"},

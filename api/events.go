@@ -108,6 +108,11 @@ func message(e *events.Event, request bool, head ridingHead) lexcodec.Message {
 			Reason: d.Reason, SuccessorConvoID: shownID(d.SuccessorID), SuccessorGroupID: present(d.SuccessorGroupID),
 			PredecessorConvoID: shownID(d.PredecessorID), CreatedAt: at, Request: present(request),
 		}
+	case outbox.Invitation:
+		return &mlsapi.InvitationEvent{
+			Cursor: cursor, Position: position, Service: d.Service, ConvoID: d.ConvoID, Inviter: d.By, DeviceID: d.DeviceID,
+			KeyPackageRef: d.KeyPackageRef, Epoch: d.Epoch, Request: present(d.Request), CreatedAt: at,
+		}
 	}
 	return nil
 }
@@ -188,6 +193,11 @@ func serverSentEvent(e *events.Event, request bool, head ridingHead) lexcodec.Se
 			Cursor: cursor, ConvoID: m.ConvoID, Seq: m.Seq, Epoch: m.Epoch, By: m.By, Reason: m.Reason,
 			SuccessorConvoID: m.SuccessorConvoID, SuccessorGroupID: m.SuccessorGroupID, PredecessorConvoID: m.PredecessorConvoID,
 			CreatedAt: m.CreatedAt, Request: m.Request,
+		}
+	case *mlsapi.InvitationEvent:
+		return &mlsapi.StreamConvoEventsInvitationEvent{
+			Cursor: cursor, Service: m.Service, ConvoID: m.ConvoID, Inviter: m.Inviter, DeviceID: m.DeviceID,
+			KeyPackageRef: m.KeyPackageRef, Epoch: m.Epoch, Request: m.Request, CreatedAt: m.CreatedAt,
 		}
 	}
 	return nil

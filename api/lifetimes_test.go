@@ -22,6 +22,7 @@ func TestExpiredHeader(t *testing.T) {
 		"leaveConvo": replay, "publishKeyPackage": replay, "publishKeyPackages": "", "getKeyPackages": "",
 		"sendMessage": replay, "registerPushTarget": "", "unregisterPushTarget": "", "withdrawKeyPackages": "",
 		"acceptConvo": replay, "leaveConvo with a block": replay, "blockActor": replay, "unblockActor": replay,
+		"acceptInvitation": replay, "declineInvitation": replay,
 		"setInvitationPolicy": replay, "setCursorPolicy": replay, "reportConvo": replay,
 		"eraseMyAccount": "", "eraseMyAccount, confirmed": replay,
 	}
@@ -70,6 +71,7 @@ func TestTTLPerOperation(t *testing.T) {
 		"leaveConvo with a commit": 7 * day, "publishKeyPackage": day, "publishKeyPackages": day,
 		"getKeyPackages":     30 * time.Minute,
 		"registerPushTarget": day, "unregisterPushTarget": day, "withdrawKeyPackages": day,
+		"acceptInvitation": day, "declineInvitation": day,
 		"acceptConvo": day, "leaveConvo with a block": 7 * day, "blockActor": day, "unblockActor": day,
 		"setInvitationPolicy": day, "setCursorPolicy": day, "reportConvo": day,
 		"eraseMyAccount": time.Hour, "eraseMyAccount, confirmed": time.Hour,

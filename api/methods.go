@@ -44,6 +44,9 @@ type policy struct {
 	// a right to its data, whatever its host says of it. What the operator has blocked is not
 	// served.
 	serves []accounts.Status
+	// services says that other services call the method. Whom the node admits does not matter for it: it
+	// asks package network whom it deals with.
+	services bool
 	// countOutcomes says that mlsd_welcome_fetches_total counts the method's answers.
 	countOutcomes bool
 	// standby says that the method only reads, and may read from a standby: its handler reads from
@@ -159,7 +162,8 @@ var methods = map[string]policy{
 	nsid.AcceptConvo: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
 	nsid.AddMembers: {maxBody: bodyCommit, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer,
 		violations: []violation{{"didList", lexcodec.RuleMaxLength, mlsapi.ErrTooManyMembers}}},
-	nsid.BlockActor: {maxBody: bodySmall, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
+	nsid.AcceptInvitation: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
+	nsid.BlockActor:       {maxBody: bodySmall, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
 	nsid.CompleteAttachment: {maxBody: bodySmall, answerMemory: answerSmall, cost: costComplete, expensive: true, token: usedByDispatch, maxTime: maxComplete,
 		recordLife: idem.DefaultLife, leastLife: leastUpload, lease: leaseShort},
 	nsid.ConfirmWelcome:   {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
@@ -167,9 +171,11 @@ var methods = map[string]policy{
 	nsid.CreateConvo: {maxBody: bodyCommit, answerMemory: answerRoster, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer,
 		violations: []violation{{"initialMembers", lexcodec.RuleMaxLength, mlsapi.ErrTooManyMembers}}},
 	// A session cannot buy another: who has stolen one has it for an hour.
-	nsid.CreateSession:    {maxBody: bodySmall, answerMemory: answerSmall, cost: costSession, token: usedByDispatch, noSession: true},
-	nsid.DeleteAttachment: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer},
-	nsid.DeleteSession:    {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
+	nsid.CreateSession:     {maxBody: bodySmall, answerMemory: answerSmall, cost: costSession, token: usedByDispatch, noSession: true},
+	nsid.DeclineInvitation: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
+	nsid.DeleteAttachment:  {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer},
+	nsid.DeliverInvitation: {maxBody: bodySmall, answerMemory: answerSmall, expensive: true, token: usedByDispatch, noSession: true, services: true},
+	nsid.DeleteSession:     {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
 	// The record of the first step holds the token, so it does not last longer than it must. The
 	// token itself is the record of the second step.
 	nsid.EraseMyAccount: {maxBody: bodySmall, answerMemory: answerSmall, cost: costErase, token: usedByDispatch, noSession: true,
@@ -188,6 +194,7 @@ var methods = map[string]policy{
 	nsid.GetEpoch:            {answerMemory: answerSmall},
 	nsid.GetGroupInfo:        {answerMemory: answerObject, standby: true},
 	nsid.GetInvitationPolicy: {answerMemory: answerSmall},
+	nsid.GetInvitations:      {answerMemory: answerCounts, standby: true},
 	nsid.GetKeyPackageStats:  {answerMemory: answerCounts, standby: true},
 	nsid.GetKeyPackages: {answerMemory: answerObject, expensive: true, token: usedByHandler, recordLife: recordClaim, leastLife: leastClaim,
 		mostLife: keypackages.KeepEnded, // its records refer to KeyPackages
@@ -279,9 +286,9 @@ func (p *policy) nameOf(v *lexcodec.Violation) string {
 }
 
 // Lifetimes returns the lifetimes of all operations as they are unless the operator sets others:
-// the default, the methods that write records, and push jobs.
+// the default, the methods that write records, push jobs and invitations.
 func Lifetimes() idem.Lifetimes {
-	operations := []idem.Operation{idem.Default, idem.Push}
+	operations := []idem.Operation{idem.Default, idem.Push, idem.Invitation}
 	for name, p := range methods {
 		if p.recordLife != 0 {
 			operations = append(operations, idem.Operation{NSID: name, Life: p.recordLife, Least: p.leastLife, Most: p.mostLife, Lease: p.lease})

@@ -49,6 +49,7 @@ type Metrics struct {
 	pushAttempts *prometheus.CounterVec
 	pushJobs     *prometheus.CounterVec
 	challenges   *prometheus.CounterVec
+	invitations  *prometheus.CounterVec
 	pushBacklog  prometheus.Gauge
 	pushOldest   prometheus.Gauge
 
@@ -115,7 +116,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "mlsd_idempotency_total",
 			Help: "Uses of idempotency keys by method and what became of them: first (a write took effect), replay (a hit), " +
 				"conflict, in_progress, expired (used anew after the record's lifetime); and of work outside the database " +
-				"(mlsd.push, completeAttachment): takeover, heartbeat_lost."},
+				"(mlsd.push, mlsd.invitation, completeAttachment): takeover, heartbeat_lost."},
 			[]string{"nsid", "outcome"}),
 		keyLookups: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "mlsd_idempotency_lookup_seconds",
@@ -197,6 +198,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "mlsd_push_challenges_total",
 			Help: "Challenges of webhooks by result (passed, failed) and reason: as of calls, or challenge (a wrong answer)."},
 			[]string{"result", "reason"}),
+		invitations: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mlsd_invitations_total",
+			Help: "Invitations to people of other services: done (their home has taken it), dead (it has refused it for " +
+				"good), retry (an attempt that is made again)."}, []string{"outcome"}),
 		pushBacklog: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "mlsd_push_backlog", Help: "Push jobs that have neither ended nor are deferred, of all nodes, once a " +
 				"minute; take the max."}),
@@ -224,7 +229,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		m.swept, m.fetches, m.confirms, m.epochs,
 		m.forks, m.disputes,
 		m.quotaRefusals, m.quotaUse, m.lookups, m.lookupsRefused, m.transfersCut, m.expensiveWaiting, m.expensiveRefused,
-		m.batches, m.pushAttempts, m.pushJobs, m.challenges, m.pushBacklog, m.pushOldest, m.streams, m.streamsEnded,
+		m.batches, m.pushAttempts, m.pushJobs, m.challenges, m.invitations, m.pushBacklog, m.pushOldest, m.streams,
+		m.streamsEnded,
 		m.streamsEvents, m.streamsBytes)
 	m.begin()
 	return m
@@ -241,7 +247,8 @@ func KeyOutcomes() []string { return []string{"first", "replay", "conflict", "in
 // begin makes series before their first count: a rate does not see the count that a series begins
 // with.
 func (m *Metrics) begin() {
-	for _, entity := range []string{"welcome", "key_package", "reservation", "push_job", "dispute", "attachment"} {
+	for _, entity := range []string{"welcome", "key_package", "reservation", "push_job", "sent_invitation",
+		"dispute", "attachment"} {
 		m.transitions.WithLabelValues(entity)
 	}
 	for _, name := range quota.Names() {
@@ -261,6 +268,9 @@ func (m *Metrics) begin() {
 	}
 	for _, outcome := range []string{"done", "dead", "superseded", "connected"} {
 		m.pushJobs.WithLabelValues(outcome)
+	}
+	for _, outcome := range []string{"done", "dead", "retry"} {
+		m.invitations.WithLabelValues(outcome)
 	}
 	m.challenges.WithLabelValues("passed", "")
 	for _, reason := range push.Reasons() {
@@ -378,6 +388,9 @@ func (m *Metrics) PushAttempted(kind push.Kind, result, reason string) {
 
 // PushEnded implements push.Metrics.
 func (m *Metrics) PushEnded(outcome string) { m.pushJobs.WithLabelValues(outcome).Inc() }
+
+// InvitationSent implements network.SenderMetrics.
+func (m *Metrics) InvitationSent(outcome string) { m.invitations.WithLabelValues(outcome).Inc() }
 
 // PushChallenged implements push.Metrics.
 func (m *Metrics) PushChallenged(result, reason string) {

@@ -24,10 +24,16 @@ import (
 	"mlsd/mls"
 )
 
-// noServices are the services of a world that knows no other ones.
+// peer is a service that every world knows.
+const peer syntax.DID = "did:web:mls.example.org"
+
+// noServices are the services of a world that knows no other ones but peer.
 type noServices struct{}
 
-func (noServices) Service(context.Context, syntax.DID) (serviceauth.Service, error) {
+func (noServices) Service(_ context.Context, did syntax.DID) (serviceauth.Service, error) {
+	if did == peer {
+		return serviceauth.Service{DID: did, Endpoint: "https://mls.example.org", Domain: "example.org"}, nil
+	}
 	return serviceauth.Service{}, serviceauth.ErrNoService
 }
 
@@ -43,13 +49,15 @@ type registry struct {
 	mu     sync.Mutex // guards the rest
 	worlds map[syntax.DID]*world
 	homes  map[syntax.DID]syntax.DID
-	fails  error // of look-ups
+	fronts map[syntax.DID]*front // of those that answer over HTTP
+	fails  error                 // of look-ups
 }
 
 // newRegistry returns worlds with these DIDs. They know each other.
 func newRegistry(t *testing.T, dids ...syntax.DID) (*registry, []*world) {
 	t.Helper()
-	r := &registry{t: t, worlds: map[syntax.DID]*world{}, homes: map[syntax.DID]syntax.DID{}}
+	r := &registry{t: t, worlds: map[syntax.DID]*world{}, homes: map[syntax.DID]syntax.DID{},
+		fronts: map[syntax.DID]*front{}}
 	var worlds []*world
 	for _, did := range dids {
 		w := newWorld(t, func(w *world) { w.self, w.services = did, r })
@@ -82,7 +90,11 @@ func (r *registry) Service(_ context.Context, did syntax.DID) (s serviceauth.Ser
 	if err := json.Unmarshal(a.Body.Bytes(), &doc); err != nil {
 		return s, err
 	}
-	s = serviceauth.Service{DID: did, Endpoint: "https://mls.example.com", Keys: map[string]atcrypto.PublicKey{}}
+	s = serviceauth.Service{DID: did, Endpoint: "https://mls.example.com",
+		Domain: strings.TrimPrefix(did.String(), "did:web:mls."), Keys: map[string]atcrypto.PublicKey{}}
+	if f := r.fronts[did]; f != nil {
+		s.Endpoint = f.url
+	}
 	for _, m := range doc.VerificationMethod {
 		if _, id, _ := strings.Cut(m.ID, "#"); strings.HasPrefix(id, "mls_service") {
 			if s.Keys["#"+id], err = atcrypto.ParsePublicMultibase(m.PublicKeyMultibase); err != nil {

@@ -84,6 +84,12 @@ var keyed = []write{
 		return request{by: alice, nsid: mlsapi.NSIDSendMessage, in: in,
 			effects: `SELECT count(*) FROM messages WHERE convo_id = $1`, args: []any{c.id}}
 	}},
+	answers(mlsapi.NSIDAcceptInvitation, "accepted", func(convo string, key *string) any {
+		return &mlsapi.AcceptInvitationInput{Service: peer, ConvoID: convo, IdempotencyKey: key}
+	}),
+	answers(mlsapi.NSIDDeclineInvitation, "declined", func(convo string, key *string) any {
+		return &mlsapi.DeclineInvitationInput{Service: peer, ConvoID: convo, IdempotencyKey: key}
+	}),
 	{"publishKeyPackage", func(w *world, key *string) request {
 		alice := w.user()
 		body, _ := alice.KeyPackage(w.t)
@@ -225,8 +231,23 @@ var keyed = []write{
 	}},
 }
 
+// answers are the answers to an invitation of another service.
+func answers(nsid, state string, in func(convo string, key *string) any) write {
+	return write{nsid[strings.LastIndexByte(nsid, '.')+1:], func(w *world, key *string) request {
+		bob, of := w.invited()
+		return request{by: bob, nsid: nsid, in: in(of.ConvoID, key),
+			effects: `SELECT count(*) FROM received_invitations WHERE did = $1 AND state = $2`, args: []any{bob.did(), state}}
+	}}
+}
+
 // unkeyed are the writes that take no key, because they are safe to repeat without one.
 var unkeyed = []write{
+	{"deliverInvitation", func(w *world, _ *string) request {
+		bob := w.user()
+		return request{by: w.peer(), nsid: mlsapi.NSIDDeliverInvitation,
+			in:      w.user().delivery(bob, bob.publish(mlstest.LastResort)),
+			effects: `SELECT count(*) FROM received_invitations WHERE did = $1`, args: []any{bob.did()}}
+	}},
 	{"getWelcome", func(w *world, _ *string) request {
 		bob := w.user()
 		c := w.user().create(bob)

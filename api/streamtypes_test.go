@@ -145,8 +145,8 @@ func TestEventsByTheLexicon(t *testing.T) {
 		frames.frame(socket.read())
 		lines.serverSent(stream.event())
 	}
-	want := []string{"#arrivalEvent", "#commitEvent", "#cursorEvent", "#disputeEvent", "#infoEvent", "#keyPackagesEvent",
-		"#membershipEvent", "#messageEvent", "#resetEvent", "#typingEvent",
+	want := []string{"#arrivalEvent", "#commitEvent", "#cursorEvent", "#disputeEvent", "#infoEvent", "#invitationEvent",
+		"#keyPackagesEvent", "#membershipEvent", "#messageEvent", "#resetEvent", "#typingEvent",
 		"#welcomeEvent"} // and #reactionEvent, which is never sent
 	for _, d := range []*eventDecoder{frames, lines} {
 		if got := slices.Sorted(maps.Keys(d.seen)); !slices.Equal(got, want) {
@@ -168,6 +168,9 @@ func pretendedEvents(s *subscription) {
 	s.events <- &events.Event{StreamSeq: 11, Kind: outbox.Reset, ConvoID: uuid.Max, Seq: 5, At: streamAt,
 		Detail: outbox.Detail{By: "did:plc:bob", Epoch: 3, Reason: "forked", SuccessorID: uuid.Max, SuccessorGroupID: "00",
 			PredecessorID: uuid.Max}}
+	s.events <- &events.Event{StreamSeq: 12, Kind: outbox.Invitation, DID: "did:plc:alice", At: streamAt,
+		Detail: outbox.Detail{Service: "did:web:mls.example.net", ConvoID: uuid.Max.String(), By: "did:plc:bob",
+			DeviceID: "phone", KeyPackageRef: "00", Epoch: 1, Request: true}}
 	s.events <- &events.Event{ConvoID: uuid.Max,
 		Signal: &events.Signal{ConvoID: uuid.Max, Sender: "did:plc:bob", Payload: []byte{1}}}
 	s.events <- &events.Event{ConvoID: uuid.Max,

@@ -304,7 +304,7 @@ func (l testLog) Write(p []byte) (int, error) {
 }
 
 // expected matches the log lines that the server of a faulty world can write.
-var expected = regexp.MustCompile(`request failed|a stream has ended|msg=panic`)
+var expected = regexp.MustCompile(`request failed|a stream has ended|msg=panic|is left for another worker`)
 
 // faulty allows errors in the server's log, for tests that make writes fail.
 func faulty(w *world) { w.faulty = true }

@@ -71,7 +71,7 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.Blocks) 
 		UPDATE events e
 		SET did = CASE e.did WHEN $4 THEN u.stone ELSE e.did END,
 			detail = regexp_replace(
-				CASE WHEN e.kind IN (5, 6) AND e.did = $4 THEN e.detail - 'deviceId' - 'keyPackageRef' ELSE e.detail END::text,
+				CASE WHEN e.kind IN (5, 6, 10) AND e.did = $4 THEN e.detail - 'deviceId' - 'keyPackageRef' ELSE e.detail END::text,
 				$5, u.stone, 'g')::jsonb
 		FROM unnest($1::bigint[], $2::date[], $3::text[]) AS u (stream_seq, day, stone)
 		WHERE e.stream_seq = u.stream_seq AND e.day = u.day`, seqs, days, stones, p.DID.String(), p.Pattern())

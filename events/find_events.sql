@@ -26,7 +26,7 @@ SELECT stream_seq, day, kind, convo_id, seq, did, size, detail, created_at FROM 
 	) e
 	UNION ALL
 	(SELECT stream_seq, day, kind, convo_id, seq, did, size, detail, created_at FROM events
-	WHERE did = $7 AND stream_seq > $8 AND stream_seq <= $9 AND day >= $4 AND day <= $5 AND kind IN (5, 6, 8)
+	WHERE did = $7 AND stream_seq > $8 AND stream_seq <= $9 AND day >= $4 AND day <= $5 AND kind IN (5, 6, 8, 10)
 	ORDER BY stream_seq LIMIT $6)
 ) found
 ORDER BY stream_seq LIMIT $6

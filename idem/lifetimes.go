@@ -72,6 +72,12 @@ const NSIDPush = "mlsd.push"
 var Push = Operation{NSID: NSIDPush, Life: 24 * time.Hour, Lease: time.Minute,
 	Least: Floor{2 * time.Hour, "the next attempt at a job can be an hour away, and its record has the fence"}}
 
+// NSIDInvitation names the operation of invitations to people of other services.
+const NSIDInvitation = "mlsd.invitation"
+
+// Invitation is the operation of a job that delivers an invitation (package network).
+var Invitation = Operation{NSID: NSIDInvitation, Life: 24 * time.Hour, Lease: time.Minute, Least: Push.Least}
+
 // Lifetimes are the operations that have lifetimes, by NSID.
 type Lifetimes map[string]Operation
 

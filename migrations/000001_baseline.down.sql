@@ -19,14 +19,14 @@ DROP TABLE sessions, session_clock, session_keys;
 DROP TABLE used_tokens, identity_keys;
 DROP TABLE idempotency_keys;
 DROP TABLE welcomes, welcome_bodies;
-DROP TABLE sent_invitations;
+DROP TABLE sent_invitations, received_invitations, invitation_budgets;
 DROP TABLE key_packages, key_package_init_keys, key_package_signals;
 DROP TABLE messages, log_floors;
 DROP TABLE convos, members, public_groups, deleted_convos;
 DROP TABLE audit_log, transitions;
 
 DROP FUNCTION audit, audit_convo, audit_key_package, audit_welcome, audit_reservation,
-    audit_push_job, audit_attachment, audit_dispute;
+    audit_push_job, audit_sent_invitation, audit_attachment, audit_dispute;
 
 DO $$
 BEGIN

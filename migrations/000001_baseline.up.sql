@@ -136,19 +136,78 @@ CREATE TABLE log_floors (
 
 -- ==== Other services ====
 
--- The KeyPackages of other services that Welcomes here name: each once.
+-- The KeyPackages of other services that Welcomes here name: each once. A row is also the job that
+-- tells the home of the KeyPackage's owner.
 CREATE TABLE sent_invitations (
-    did          text COLLATE "C" NOT NULL,                  -- whose KeyPackage it is
+    did             text COLLATE "C" NOT NULL,               -- whose KeyPackage it is
+    ref             bytea NOT NULL,
+    id              uuid NOT NULL,                           -- of the job
+    service         text COLLATE "C" NOT NULL,               -- the home of did
+    device_id       text COLLATE "C" NOT NULL,
+    cipher_suite    integer NOT NULL,
+    convo_id        uuid NOT NULL,
+    inviter         text COLLATE "C" NOT NULL,
+    epoch           bigint NOT NULL,                         -- that the Welcome leads into
+    created_at      timestamptz NOT NULL,
+    state           text NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'sending', 'done', 'dead')),
+    attempts        integer NOT NULL DEFAULT 0,
+    next_attempt_at timestamptz NOT NULL,                    -- of a sending job: from then on another worker may take it
+    last_error      text,
+    version         bigint NOT NULL DEFAULT 0,               -- goes up when a worker takes the job
+    ended_at        timestamptz,
+    PRIMARY KEY (did, ref),
+    CHECK ((state IN ('done', 'dead')) = (ended_at IS NOT NULL))
+);
+CREATE INDEX sent_invitations_due ON sent_invitations (service, next_attempt_at) WHERE state IN ('pending', 'sending');
+CREATE INDEX sent_invitations_of_inviter ON sent_invitations (inviter, did, ref); -- exports and erasures
+CREATE INDEX sent_invitations_age ON sent_invitations (created_at) WHERE state IN ('pending', 'sending'); -- for the sweep
+CREATE INDEX sent_invitations_retention ON sent_invitations (ended_at) WHERE ended_at IS NOT NULL;
+
+CREATE FUNCTION audit_sent_invitation() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM audit('sent_invitation', NEW.id::text, OLD.state, NEW.state, NEW.version);
+    RETURN NEW;
+END
+$$;
+CREATE TRIGGER audit AFTER UPDATE OF state ON sent_invitations FOR EACH ROW
+    WHEN (OLD.state IS DISTINCT FROM NEW.state) EXECUTE FUNCTION audit_sent_invitation();
+
+-- What other services say of people whose home this is: a Welcome there names a KeyPackage of a
+-- device. A KeyPackage that is not a last resort is in one row.
+CREATE TABLE received_invitations (
+    did          text COLLATE "C" NOT NULL,                  -- the invited person
+    id           uuid NOT NULL,                              -- UUIDv7
+    service      text COLLATE "C" NOT NULL,                  -- where the convo is
+    domain       text COLLATE "C" NOT NULL,                  -- that of the service
+    convo_id     uuid NOT NULL,                              -- as that service names it
     ref          bytea NOT NULL,
-    service      text COLLATE "C" NOT NULL,                  -- the home of did
     device_id    text COLLATE "C" NOT NULL,
     cipher_suite integer NOT NULL,
-    convo_id     uuid NOT NULL,
     inviter      text COLLATE "C" NOT NULL,
     epoch        bigint NOT NULL,                            -- that the Welcome leads into
+    expires_at   timestamptz,                                -- of the Welcome, as the service says
+    request      boolean NOT NULL,                           -- the inviter was a stranger
+    hidden       boolean NOT NULL,                           -- the person refuses the inviter: nobody sees the row
+    state        text COLLATE "C" NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'accepted', 'declined')),
     created_at   timestamptz NOT NULL,
-    PRIMARY KEY (did, ref)
+    answered_at  timestamptz,
+    PRIMARY KEY (did, id),
+    CHECK ((state = 'open') = (answered_at IS NULL))
 );
+CREATE UNIQUE INDEX received_invitations_content ON received_invitations (did, service, convo_id, ref);
+CREATE INDEX received_invitations_ref ON received_invitations (did, ref);
+CREATE INDEX received_invitations_of_inviter ON received_invitations (inviter, did, id); -- exports and erasures
+CREATE INDEX received_invitations_retention ON received_invitations (coalesce(answered_at, created_at)) WHERE state <> 'accepted';
+
+-- How many strangers' invitations a service, or all services of a registered domain, can deliver in a
+-- day.
+CREATE TABLE invitation_budgets (
+    subject    text COLLATE "C" PRIMARY KEY,                 -- a DID, or domain:NAME
+    per_day    bigint NOT NULL CHECK (per_day > 0),          -- grows with accepted invitations, shrinks with declined ones
+    used       double precision NOT NULL CHECK (used >= 0),  -- as of counted_at; a day takes per_day away
+    counted_at timestamptz NOT NULL
+) WITH (fillfactor = 70);
+CREATE INDEX invitation_budgets_unused ON invitation_budgets (counted_at);
 
 
 -- ==== KeyPackages ====
@@ -407,7 +466,7 @@ CREATE INDEX sessions_expiry ON sessions (expires_at);
 
 CREATE TABLE outbox (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    kind       smallint NOT NULL CHECK (kind BETWEEN 1 AND 9),
+    kind       smallint NOT NULL CHECK (kind BETWEEN 1 AND 10),
     convo_id   uuid,
     seq        bigint,                                       -- of the log entry, or of the newest one then
     did        text COLLATE "C",                             -- the person whom the event concerns; NULL: not one person
@@ -1047,6 +1106,10 @@ INSERT INTO transitions VALUES
     ('push_job', 'pending', 'done'),                         -- the device was connected
     ('push_job', 'sending', 'done'),
     ('push_job', 'sending', 'dead'),
+    ('sent_invitation', 'pending', 'sending'),
+    ('sent_invitation', 'pending', 'dead'),                  -- its home was away for a week
+    ('sent_invitation', 'sending', 'done'),
+    ('sent_invitation', 'sending', 'dead'),
     ('attachment', 'uploading', 'checking'),
     ('attachment', 'uploading', 'deleted'),
     ('attachment', 'checking', 'uploading'),                 -- a part in the store is broken

@@ -100,7 +100,7 @@ func (r *statusRow) shown(onExpiry ExpiryPolicy) (State, time.Time) {
 		return Consumed, *r.ConfirmedAt
 	case r.Replaced || r.State == Superseded:
 		return Superseded, r.CreatedAt
-	case r.State == Expired || r.Now.Sub(r.CreatedAt) >= keepUnfetched:
+	case r.State == Expired || r.Now.Sub(r.CreatedAt) >= KeepUnfetched:
 		return Expired, r.CreatedAt
 	case failed && (r.Failed || !fetched):
 		return Failed, *r.LastFailedAt

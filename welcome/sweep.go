@@ -37,7 +37,7 @@ func Sweeps(db *pgxpool.Pool, policy Policy) []worker.Sweep {
 			WHERE (convo_id, id) IN (
 				SELECT convo_id, id FROM welcomes
 				WHERE state IN ('available', 'in_flight') AND created_at <= now() - $2::interval
-				ORDER BY created_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, keepUnfetched),
+				ORDER BY created_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, KeepUnfetched),
 		{Rows: "welcome_bodies", Batch: bodies.batch},
 	}
 }

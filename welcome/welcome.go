@@ -43,7 +43,7 @@ const (
 // Retention.
 const (
 	keepConsumedBytes = 24 * time.Hour      // of the bytes, after the last confirmation
-	keepUnfetched     = 90 * 24 * time.Hour // of a Welcome that is not consumed
+	KeepUnfetched     = 90 * 24 * time.Hour // of a Welcome that is not consumed
 )
 
 // Errors of Fetch and Confirm. ErrConvoNotFound and ErrNotMember are those of the message log.

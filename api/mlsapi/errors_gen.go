@@ -68,6 +68,9 @@ const (
 	// ErrInvalidGroupInfo: The GroupInfo does not parse, belongs to another group
 	// or epoch, or is not signed by a device of the caller that is in its tree.
 	ErrInvalidGroupInfo = "InvalidGroupInfo"
+	// ErrInvalidInvitation: This service does not take the invitation: the message
+	// says why. It will not take it later either.
+	ErrInvalidInvitation = "InvalidInvitation"
 	// ErrInvalidKeyPackage: The KeyPackage does not parse or fails verification.
 	ErrInvalidKeyPackage = "InvalidKeyPackage"
 	// ErrInvalidMessage: The ciphertext is not an application message or a proposal
@@ -89,6 +92,8 @@ const (
 	// ErrInvalidWelcome: The Welcome does not parse, or does not name just the
 	// KeyPackages that the commit adds.
 	ErrInvalidWelcome = "InvalidWelcome"
+	// ErrInvitationNotFound: The caller has no invitation to this convo.
+	ErrInvitationNotFound = "InvitationNotFound"
 	// ErrKeyPackageNotFound: A KeyPackage that the request refers to does not
 	// exist.
 	ErrKeyPackageNotFound = "KeyPackageNotFound"

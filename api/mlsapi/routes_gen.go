@@ -88,6 +88,7 @@ func withInput[C, I any](m Method, decode func([]byte) (*I, error), call func(Ha
 func Methods() []Method {
 	return []Method{
 		{NSID: NSIDAcceptConvo, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrIdempotencyConflict, ErrRequestInProgress}},
+		{NSID: NSIDAcceptInvitation, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrInvitationNotFound, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDAddMembers, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrKeyPackageNotFound, ErrAlreadyMember, ErrTooManyMembers, ErrCommitRequired, ErrInvalidCommit, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrEpochMismatch, ErrInvalidReceipt, ErrIdempotencyConflict, ErrRequestInProgress, ErrConvoClosed, ErrConvoDisputed}},
 		{NSID: NSIDBlockActor, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrTooManyBlocks, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDCompleteAttachment, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrAttachmentNotFound, ErrAttachmentIncomplete, ErrInvalidAsset, ErrRequestInProgress}},
@@ -95,8 +96,10 @@ func Methods() []Method {
 		{NSID: NSIDCreateAttachment, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrConvoClosed, ErrAttachmentTooLarge, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDCreateConvo, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrInvalidCipherSuite, ErrKeyPackageNotFound, ErrTooManyMembers, ErrGroupAlreadyExists, ErrInvalidWelcome, ErrInvalidGroupInfo, ErrInvalidReceipt, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDCreateSession, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{}},
+		{NSID: NSIDDeclineInvitation, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrInvitationNotFound, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDDeleteAttachment, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrAttachmentNotFound, ErrNotPermitted, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDDeleteSession, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{}},
+		{NSID: NSIDDeliverInvitation, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrInvalidInvitation, ErrKeyPackageNotFound, ErrInvalidCipherSuite}},
 		{NSID: NSIDEraseMyAccount, Kind: Procedure, HasInput: true, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrInvalidConfirmation, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDExportMyData, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrInvalidCursor}},
 		{NSID: NSIDGetAttachment, Kind: Query, HasInput: false, BytesIn: false, BytesOut: true, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrAttachmentNotFound, ErrAttachmentIncomplete, ErrInvalidAsset}},
@@ -111,6 +114,7 @@ func Methods() []Method {
 		{NSID: NSIDGetEpoch, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
 		{NSID: NSIDGetGroupInfo, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember, ErrGroupInfoNotFound}},
 		{NSID: NSIDGetInvitationPolicy, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{}},
+		{NSID: NSIDGetInvitations, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrInvalidCursor}},
 		{NSID: NSIDGetKeyPackageStats, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrInvalidCipherSuite}},
 		{NSID: NSIDGetKeyPackages, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrTooManyDids, ErrInvalidDid, ErrInvalidCipherSuite, ErrIdempotencyConflict, ErrRequestInProgress}},
 		{NSID: NSIDGetLogHead, Kind: Query, HasInput: false, BytesIn: false, BytesOut: false, Streams: false, Errors: []string{ErrConvoNotFound, ErrNotMember}},
@@ -154,6 +158,11 @@ type Handler[C any] interface {
 	// no convo with it. From then on the convo is not a request any more, and is
 	// pushed. Accepting again changes nothing.
 	AcceptConvo(c C, in *AcceptConvoInput) error
+	// AcceptInvitation: Record that the caller accepts the invitations to a convo
+	// of another service. The convo's service does not learn it from here: the
+	// caller calls acceptConvo there. Later invitations by the same inviter are no
+	// requests.
+	AcceptInvitation(c C, in *AcceptInvitationInput) error
 	// AddMembers: Add members, with the commit that adds them. Their Welcome is
 	// delivered if and only if the commit is accepted.
 	AddMembers(c C, in *AddMembersInput) error
@@ -185,6 +194,10 @@ type Handler[C any] interface {
 	// names another device is refused. A repeated call buys another session. The
 	// caller's DID document is looked up for it.
 	CreateSession(c C, in *CreateSessionInput) error
+	// DeclineInvitation: Record that the caller declines the invitations to a convo
+	// of another service. The convo's service does not learn it from here: the
+	// caller calls leaveConvo there. The service's budget of invitations shrinks.
+	DeclineInvitation(c C, in *DeclineInvitationInput) error
 	// DeleteAttachment: Delete an attachment, complete or not. Only who has
 	// announced it can. Messages that name it stay.
 	DeleteAttachment(c C, in *DeleteAttachmentInput) error
@@ -194,6 +207,11 @@ type Handler[C any] interface {
 	// caller, or those of one device. Repeating it with a service-auth token does
 	// nothing; a session that has ended cannot call.
 	DeleteSession(c C, in *DeleteSessionInput) error
+	// DeliverInvitation: Deliver an invitation to a person's home: a Welcome at the
+	// calling service names a KeyPackage that this service has handed out. Only
+	// delivery services call it, each for its own convos. The answer does not say
+	// whether the person sees the invitation. To deliver it again changes nothing.
+	DeliverInvitation(c C, in *DeliverInvitationInput) error
 	// EraseMyAccount: Erase everything that this service holds of the caller, for
 	// ever, in two steps. Without confirmationToken nothing is erased: the answer
 	// has a token, and says what would go. With the token the erasure begins, and
@@ -244,6 +262,10 @@ type Handler[C any] interface {
 	GetGroupInfo(c C, p *GetGroupInfoParams) error
 	// GetInvitationPolicy: Read who may invite the caller.
 	GetInvitationPolicy(c C) error
+	// GetInvitations: List the invitations to convos of other services, the newest
+	// first. A person whose several devices are invited has one for each.
+	// Invitations that are not accepted go after 90 days.
+	GetInvitations(c C, p *GetInvitationsParams) error
 	// GetKeyPackageStats: Count the caller's own KeyPackages, to know when to
 	// publish more.
 	GetKeyPackageStats(c C, p *GetKeyPackageStatsParams) error
@@ -385,61 +407,65 @@ func Routes[C any]() []Route[C] {
 	m := Methods()
 	return []Route[C]{
 		withInput(m[0], DecodeAcceptConvoInput, Handler[C].AcceptConvo),
-		withInput(m[1], DecodeAddMembersInput, Handler[C].AddMembers),
-		withInput(m[2], DecodeBlockActorInput, Handler[C].BlockActor),
-		withInput(m[3], DecodeCompleteAttachmentInput, Handler[C].CompleteAttachment),
-		withInput(m[4], DecodeConfirmWelcomeInput, Handler[C].ConfirmWelcome),
-		withInput(m[5], DecodeCreateAttachmentInput, Handler[C].CreateAttachment),
-		withInput(m[6], DecodeCreateConvoInput, Handler[C].CreateConvo),
-		withInput(m[7], DecodeCreateSessionInput, Handler[C].CreateSession),
-		withInput(m[8], DecodeDeleteAttachmentInput, Handler[C].DeleteAttachment),
-		withInput(m[9], DecodeDeleteSessionInput, Handler[C].DeleteSession),
-		withInput(m[10], DecodeEraseMyAccountInput, Handler[C].EraseMyAccount),
-		withParams(m[11], DecodeExportMyDataParams, Handler[C].ExportMyData),
-		withParams(m[12], DecodeGetAttachmentParams, Handler[C].GetAttachment),
-		withParams(m[13], DecodeGetAttachmentStatusParams, Handler[C].GetAttachmentStatus),
-		withParams(m[14], DecodeGetBlocksParams, Handler[C].GetBlocks),
-		withParams(m[15], DecodeGetCommitsParams, Handler[C].GetCommits),
-		withParams(m[16], DecodeGetConvoParams, Handler[C].GetConvo),
-		withParams(m[17], DecodeGetConvosParams, Handler[C].GetConvos),
-		bare(m[18], Handler[C].GetCursorPolicy),
-		withParams(m[19], DecodeGetCursorsParams, Handler[C].GetCursors),
-		withParams(m[20], DecodeGetDeliveryServiceParams, Handler[C].GetDeliveryService),
-		withParams(m[21], DecodeGetEpochParams, Handler[C].GetEpoch),
-		withParams(m[22], DecodeGetGroupInfoParams, Handler[C].GetGroupInfo),
-		bare(m[23], Handler[C].GetInvitationPolicy),
-		withParams(m[24], DecodeGetKeyPackageStatsParams, Handler[C].GetKeyPackageStats),
-		withParams(m[25], DecodeGetKeyPackagesParams, Handler[C].GetKeyPackages),
-		withParams(m[26], DecodeGetLogHeadParams, Handler[C].GetLogHead),
-		withParams(m[27], DecodeGetLogProofParams, Handler[C].GetLogProof),
-		withParams(m[28], DecodeGetMessagesParams, Handler[C].GetMessages),
-		withParams(m[29], DecodeGetOwnKeyPackagesParams, Handler[C].GetOwnKeyPackages),
-		bare(m[30], Handler[C].GetReportKey),
-		bare(m[31], Handler[C].GetSubscriptionTicket),
-		withParams(m[32], DecodeGetWelcomeParams, Handler[C].GetWelcome),
-		withParams(m[33], DecodeGetWelcomeStatusParams, Handler[C].GetWelcomeStatus),
-		withInput(m[34], DecodeLeaveConvoInput, Handler[C].LeaveConvo),
-		withInput(m[35], DecodeProcessExternalCommitInput, Handler[C].ProcessExternalCommit),
-		withInput(m[36], DecodePublishGroupInfoInput, Handler[C].PublishGroupInfo),
-		withInput(m[37], DecodePublishKeyPackageInput, Handler[C].PublishKeyPackage),
-		withInput(m[38], DecodePublishKeyPackagesInput, Handler[C].PublishKeyPackages),
-		withParams(m[39], DecodePutAttachmentPartParams, Handler[C].PutAttachmentPart),
-		withInput(m[40], DecodeRefreshSessionInput, Handler[C].RefreshSession),
-		withInput(m[41], DecodeRegisterPushTargetInput, Handler[C].RegisterPushTarget),
-		withInput(m[42], DecodeReportCommitInput, Handler[C].ReportCommit),
-		withInput(m[43], DecodeReportConvoInput, Handler[C].ReportConvo),
-		withInput(m[44], DecodeReportEpochInput, Handler[C].ReportEpoch),
-		withInput(m[45], DecodeResetConvoInput, Handler[C].ResetConvo),
-		withInput(m[46], DecodeSendMessageInput, Handler[C].SendMessage),
-		withInput(m[47], DecodeSendSignalInput, Handler[C].SendSignal),
-		withInput(m[48], DecodeSetCursorPolicyInput, Handler[C].SetCursorPolicy),
-		withInput(m[49], DecodeSetInvitationPolicyInput, Handler[C].SetInvitationPolicy),
-		withParams(m[50], DecodeStreamConvoEventsParams, Handler[C].StreamConvoEvents),
-		withInput(m[51], DecodeSubmitCommitInput, Handler[C].SubmitCommit),
-		withParams(m[52], DecodeSubscribeConvoEventsParams, Handler[C].SubscribeConvoEvents),
-		withInput(m[53], DecodeUnblockActorInput, Handler[C].UnblockActor),
-		withInput(m[54], DecodeUnregisterPushTargetInput, Handler[C].UnregisterPushTarget),
-		withInput(m[55], DecodeUpdateCursorInput, Handler[C].UpdateCursor),
-		withInput(m[56], DecodeWithdrawKeyPackagesInput, Handler[C].WithdrawKeyPackages),
+		withInput(m[1], DecodeAcceptInvitationInput, Handler[C].AcceptInvitation),
+		withInput(m[2], DecodeAddMembersInput, Handler[C].AddMembers),
+		withInput(m[3], DecodeBlockActorInput, Handler[C].BlockActor),
+		withInput(m[4], DecodeCompleteAttachmentInput, Handler[C].CompleteAttachment),
+		withInput(m[5], DecodeConfirmWelcomeInput, Handler[C].ConfirmWelcome),
+		withInput(m[6], DecodeCreateAttachmentInput, Handler[C].CreateAttachment),
+		withInput(m[7], DecodeCreateConvoInput, Handler[C].CreateConvo),
+		withInput(m[8], DecodeCreateSessionInput, Handler[C].CreateSession),
+		withInput(m[9], DecodeDeclineInvitationInput, Handler[C].DeclineInvitation),
+		withInput(m[10], DecodeDeleteAttachmentInput, Handler[C].DeleteAttachment),
+		withInput(m[11], DecodeDeleteSessionInput, Handler[C].DeleteSession),
+		withInput(m[12], DecodeDeliverInvitationInput, Handler[C].DeliverInvitation),
+		withInput(m[13], DecodeEraseMyAccountInput, Handler[C].EraseMyAccount),
+		withParams(m[14], DecodeExportMyDataParams, Handler[C].ExportMyData),
+		withParams(m[15], DecodeGetAttachmentParams, Handler[C].GetAttachment),
+		withParams(m[16], DecodeGetAttachmentStatusParams, Handler[C].GetAttachmentStatus),
+		withParams(m[17], DecodeGetBlocksParams, Handler[C].GetBlocks),
+		withParams(m[18], DecodeGetCommitsParams, Handler[C].GetCommits),
+		withParams(m[19], DecodeGetConvoParams, Handler[C].GetConvo),
+		withParams(m[20], DecodeGetConvosParams, Handler[C].GetConvos),
+		bare(m[21], Handler[C].GetCursorPolicy),
+		withParams(m[22], DecodeGetCursorsParams, Handler[C].GetCursors),
+		withParams(m[23], DecodeGetDeliveryServiceParams, Handler[C].GetDeliveryService),
+		withParams(m[24], DecodeGetEpochParams, Handler[C].GetEpoch),
+		withParams(m[25], DecodeGetGroupInfoParams, Handler[C].GetGroupInfo),
+		bare(m[26], Handler[C].GetInvitationPolicy),
+		withParams(m[27], DecodeGetInvitationsParams, Handler[C].GetInvitations),
+		withParams(m[28], DecodeGetKeyPackageStatsParams, Handler[C].GetKeyPackageStats),
+		withParams(m[29], DecodeGetKeyPackagesParams, Handler[C].GetKeyPackages),
+		withParams(m[30], DecodeGetLogHeadParams, Handler[C].GetLogHead),
+		withParams(m[31], DecodeGetLogProofParams, Handler[C].GetLogProof),
+		withParams(m[32], DecodeGetMessagesParams, Handler[C].GetMessages),
+		withParams(m[33], DecodeGetOwnKeyPackagesParams, Handler[C].GetOwnKeyPackages),
+		bare(m[34], Handler[C].GetReportKey),
+		bare(m[35], Handler[C].GetSubscriptionTicket),
+		withParams(m[36], DecodeGetWelcomeParams, Handler[C].GetWelcome),
+		withParams(m[37], DecodeGetWelcomeStatusParams, Handler[C].GetWelcomeStatus),
+		withInput(m[38], DecodeLeaveConvoInput, Handler[C].LeaveConvo),
+		withInput(m[39], DecodeProcessExternalCommitInput, Handler[C].ProcessExternalCommit),
+		withInput(m[40], DecodePublishGroupInfoInput, Handler[C].PublishGroupInfo),
+		withInput(m[41], DecodePublishKeyPackageInput, Handler[C].PublishKeyPackage),
+		withInput(m[42], DecodePublishKeyPackagesInput, Handler[C].PublishKeyPackages),
+		withParams(m[43], DecodePutAttachmentPartParams, Handler[C].PutAttachmentPart),
+		withInput(m[44], DecodeRefreshSessionInput, Handler[C].RefreshSession),
+		withInput(m[45], DecodeRegisterPushTargetInput, Handler[C].RegisterPushTarget),
+		withInput(m[46], DecodeReportCommitInput, Handler[C].ReportCommit),
+		withInput(m[47], DecodeReportConvoInput, Handler[C].ReportConvo),
+		withInput(m[48], DecodeReportEpochInput, Handler[C].ReportEpoch),
+		withInput(m[49], DecodeResetConvoInput, Handler[C].ResetConvo),
+		withInput(m[50], DecodeSendMessageInput, Handler[C].SendMessage),
+		withInput(m[51], DecodeSendSignalInput, Handler[C].SendSignal),
+		withInput(m[52], DecodeSetCursorPolicyInput, Handler[C].SetCursorPolicy),
+		withInput(m[53], DecodeSetInvitationPolicyInput, Handler[C].SetInvitationPolicy),
+		withParams(m[54], DecodeStreamConvoEventsParams, Handler[C].StreamConvoEvents),
+		withInput(m[55], DecodeSubmitCommitInput, Handler[C].SubmitCommit),
+		withParams(m[56], DecodeSubscribeConvoEventsParams, Handler[C].SubscribeConvoEvents),
+		withInput(m[57], DecodeUnblockActorInput, Handler[C].UnblockActor),
+		withInput(m[58], DecodeUnregisterPushTargetInput, Handler[C].UnregisterPushTarget),
+		withInput(m[59], DecodeUpdateCursorInput, Handler[C].UpdateCursor),
+		withInput(m[60], DecodeWithdrawKeyPackagesInput, Handler[C].WithdrawKeyPackages),
 	}
 }

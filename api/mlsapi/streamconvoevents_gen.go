@@ -261,6 +261,62 @@ func (v *StreamConvoEventsInfoEvent) AppendJSON(dst []byte) []byte {
 // EventName implements [lexcodec.ServerSentEvent].
 func (*StreamConvoEventsInfoEvent) EventName() string { return "infoEvent" }
 
+// StreamConvoEventsInvitationEvent is
+// blue.catbird.mls.streamConvoEvents#invitationEvent. The caller was invited to
+// a convo of another service. getInvitations lists the invitations.
+type StreamConvoEventsInvitationEvent struct {
+	// The convo, at that service.
+	ConvoID string `json:"convoId"`
+	// When this service got the invitation.
+	CreatedAt lexcodec.Datetime `json:"createdAt"`
+	// Position of the event in the stream. It is also the event's id, for the
+	// Last-Event-ID header.
+	Cursor string `json:"cursor"`
+	// The caller's device that the Welcome is for.
+	DeviceID string `json:"deviceId"`
+	// The epoch that the Welcome joins.
+	Epoch int64 `json:"epoch"`
+	// The member that has invited the caller.
+	Inviter syntax.DID `json:"inviter"`
+	// KeyPackageRef (RFC 9420, section 5.2) of the KeyPackage that the Welcome is
+	// for. Lower-case hex.
+	KeyPackageRef string `json:"keyPackageRef"`
+	// The inviter was a stranger: it shared no accepted convo with the caller here,
+	// and the caller had accepted none of its invitations.
+	Request *bool `json:"request,omitzero"`
+	// The service where the convo is. Its DID document says where it answers.
+	Service syntax.DID `json:"service"`
+}
+
+// AppendJSON implements [lexcodec.Appender].
+func (v *StreamConvoEventsInvitationEvent) AppendJSON(dst []byte) []byte {
+	dst = append(dst, "{\"$type\":\"blue.catbird.mls.streamConvoEvents#invitationEvent\","...)
+	dst = append(dst, "\"convoId\":"...)
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
+	dst = append(dst, "\"createdAt\":"...)
+	dst = append(v.CreatedAt.AppendJSON(dst), ',')
+	dst = append(dst, "\"cursor\":"...)
+	dst = append(lexcodec.AppendString(dst, v.Cursor), ',')
+	dst = append(dst, "\"deviceId\":"...)
+	dst = append(lexcodec.AppendString(dst, v.DeviceID), ',')
+	dst = append(dst, "\"epoch\":"...)
+	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
+	dst = append(dst, "\"inviter\":"...)
+	dst = append(lexcodec.AppendText(dst, v.Inviter), ',')
+	dst = append(dst, "\"keyPackageRef\":"...)
+	dst = append(lexcodec.AppendString(dst, v.KeyPackageRef), ',')
+	if v.Request != nil {
+		dst = append(dst, "\"request\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
+	}
+	dst = append(dst, "\"service\":"...)
+	dst = append(lexcodec.AppendText(dst, v.Service), ',')
+	return lexcodec.EndObject(dst)
+}
+
+// EventName implements [lexcodec.ServerSentEvent].
+func (*StreamConvoEventsInvitationEvent) EventName() string { return "invitationEvent" }
+
 // StreamConvoEventsKeyPackagesEvent is
 // blue.catbird.mls.streamConvoEvents#keyPackagesEvent. The KeyPackages of one
 // of the caller's devices need attention.

@@ -455,6 +455,107 @@ func (v *InfoEvent) AppendCBOR(dst []byte) []byte {
 // FrameType implements [lexcodec.Message].
 func (*InfoEvent) FrameType() string { return "#infoEvent" }
 
+// InvitationEvent is blue.catbird.mls.subscribeConvoEvents#invitationEvent. The
+// caller was invited to a convo of another service. getInvitations lists the
+// invitations.
+type InvitationEvent struct {
+	// The convo, at that service.
+	ConvoID string `json:"convoId"`
+	// When this service got the invitation.
+	CreatedAt lexcodec.Datetime `json:"createdAt"`
+	// Number of the event in the stream. A subscription from this number begins
+	// with this event, one from the next number with the events after it.
+	Cursor int64 `json:"cursor"`
+	// The caller's device that the Welcome is for.
+	DeviceID string `json:"deviceId"`
+	// The epoch that the Welcome joins.
+	Epoch int64 `json:"epoch"`
+	// The member that has invited the caller.
+	Inviter syntax.DID `json:"inviter"`
+	// KeyPackageRef (RFC 9420, section 5.2) of the KeyPackage that the Welcome is
+	// for. Lower-case hex.
+	KeyPackageRef string `json:"keyPackageRef"`
+	// Position of the event in the stream, as an opaque text. A subscription with
+	// this position begins after this event.
+	Position *string `json:"position,omitzero"`
+	// The inviter was a stranger: it shared no accepted convo with the caller here,
+	// and the caller had accepted none of its invitations.
+	Request *bool `json:"request,omitzero"`
+	// The service where the convo is. Its DID document says where it answers.
+	Service syntax.DID `json:"service"`
+}
+
+// AppendJSON implements [lexcodec.Appender].
+func (v *InvitationEvent) AppendJSON(dst []byte) []byte {
+	dst = append(dst, '{')
+	dst = append(dst, "\"convoId\":"...)
+	dst = append(lexcodec.AppendString(dst, v.ConvoID), ',')
+	dst = append(dst, "\"createdAt\":"...)
+	dst = append(v.CreatedAt.AppendJSON(dst), ',')
+	dst = append(dst, "\"cursor\":"...)
+	dst = append(lexcodec.AppendInteger(dst, v.Cursor), ',')
+	dst = append(dst, "\"deviceId\":"...)
+	dst = append(lexcodec.AppendString(dst, v.DeviceID), ',')
+	dst = append(dst, "\"epoch\":"...)
+	dst = append(lexcodec.AppendInteger(dst, v.Epoch), ',')
+	dst = append(dst, "\"inviter\":"...)
+	dst = append(lexcodec.AppendText(dst, v.Inviter), ',')
+	dst = append(dst, "\"keyPackageRef\":"...)
+	dst = append(lexcodec.AppendString(dst, v.KeyPackageRef), ',')
+	if v.Position != nil {
+		dst = append(dst, "\"position\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.Position), ',')
+	}
+	if v.Request != nil {
+		dst = append(dst, "\"request\":"...)
+		dst = append(lexcodec.AppendBoolean(dst, *v.Request), ',')
+	}
+	dst = append(dst, "\"service\":"...)
+	dst = append(lexcodec.AppendText(dst, v.Service), ',')
+	return lexcodec.EndObject(dst)
+}
+
+// AppendCBOR appends the value's DAG-CBOR to dst: nothing optional that is
+// absent, and no $type.
+func (v *InvitationEvent) AppendCBOR(dst []byte) []byte {
+	n := 8
+	if v.Request != nil {
+		n++
+	}
+	if v.Position != nil {
+		n++
+	}
+	dst = lexcodec.AppendCBORMap(dst, n)
+	dst = lexcodec.AppendCBORText(dst, "epoch")
+	dst = lexcodec.AppendCBORInteger(dst, v.Epoch)
+	dst = lexcodec.AppendCBORText(dst, "cursor")
+	dst = lexcodec.AppendCBORInteger(dst, v.Cursor)
+	dst = lexcodec.AppendCBORText(dst, "convoId")
+	dst = lexcodec.AppendCBORText(dst, v.ConvoID)
+	dst = lexcodec.AppendCBORText(dst, "inviter")
+	dst = lexcodec.AppendCBORText(dst, v.Inviter)
+	if v.Request != nil {
+		dst = lexcodec.AppendCBORText(dst, "request")
+		dst = lexcodec.AppendCBORBoolean(dst, *v.Request)
+	}
+	dst = lexcodec.AppendCBORText(dst, "service")
+	dst = lexcodec.AppendCBORText(dst, v.Service)
+	dst = lexcodec.AppendCBORText(dst, "deviceId")
+	dst = lexcodec.AppendCBORText(dst, v.DeviceID)
+	if v.Position != nil {
+		dst = lexcodec.AppendCBORText(dst, "position")
+		dst = lexcodec.AppendCBORText(dst, *v.Position)
+	}
+	dst = lexcodec.AppendCBORText(dst, "createdAt")
+	dst = v.CreatedAt.AppendCBOR(dst)
+	dst = lexcodec.AppendCBORText(dst, "keyPackageRef")
+	dst = lexcodec.AppendCBORText(dst, v.KeyPackageRef)
+	return dst
+}
+
+// FrameType implements [lexcodec.Message].
+func (*InvitationEvent) FrameType() string { return "#invitationEvent" }
+
 // KeyPackagesEvent is blue.catbird.mls.subscribeConvoEvents#keyPackagesEvent.
 // The KeyPackages of one of the caller's devices need attention.
 type KeyPackagesEvent struct {

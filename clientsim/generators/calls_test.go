@@ -109,6 +109,7 @@ func makeCalls(t *testing.T, to testbed.Target, serial uint64) []call {
 	c.must(err)
 	c.add(carol, c.draft(tablet.DraftRejoin(rejoin, info)))
 	c.add(bob, c.draft(bob.DraftLeave(rejoin)))
+	c.add(alice, query(mlsapi.NSIDGetInvitations, url.Values{"limit": {"10"}}))
 	c.add(alice, query(mlsapi.NSIDGetWelcomeStatus, url.Values{"convoId": {convo}}))
 	c.add(frank, xrpc.WelcomeCall(invited, ""))
 	c.add(frank, xrpc.ConfirmCall(invited, "", true, ""))

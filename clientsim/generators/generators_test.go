@@ -32,6 +32,9 @@ type generator struct {
 // compile these.
 var ofBytes = []string{mlsapi.NSIDPutAttachmentPart, mlsapi.NSIDGetAttachment}
 
+// ofServices are the methods that succeed only beside another service. The programs compile them.
+var ofServices = []string{mlsapi.NSIDDeliverInvitation, mlsapi.NSIDAcceptInvitation, mlsapi.NSIDDeclineInvitation}
+
 // M4: clients of all generators compile, and every method answers them with what its lexicon says.
 func TestGenerators(t *testing.T) {
 	t.Parallel()
@@ -53,7 +56,7 @@ func TestGenerators(t *testing.T) {
 		calls := makeCalls(t, to, uint64(i))
 		called := play(t, g.name, command, dir, to.Base, calls)
 		for _, m := range mlsapi.Methods() {
-			if !called[m.NSID] && !slices.Contains(ofBytes, m.NSID) {
+			if !called[m.NSID] && !slices.Contains(ofBytes, m.NSID) && !slices.Contains(ofServices, m.NSID) {
 				t.Errorf("%s: %s was not called with success; makeCalls makes the calls", g.name, m.NSID)
 			}
 		}

@@ -20,9 +20,10 @@ const (
 	Membership  Kind = 4
 	Welcome     Kind = 5
 	KeyPackages Kind = 6
-	Dispute     Kind = 7 // of a convo: a fork, or the begin or end of a dispute
-	Arrival     Kind = 8 // for an inviter: what has become of a Welcome that it has sent
-	Reset       Kind = 9 // an entry of a convo's log that is no MLS message: it was closed, or opened, by a reset
+	Dispute     Kind = 7  // of a convo: a fork, or the begin or end of a dispute
+	Arrival     Kind = 8  // for an inviter: what has become of a Welcome that it has sent
+	Reset       Kind = 9  // an entry of a convo's log that is no MLS message: it was closed, or opened, by a reset
+	Invitation  Kind = 10 // for a person: it was invited to a convo of another service
 )
 
 // LogEntry reports whether an event of this kind carries an entry of a convo's log. A Reset is about
@@ -49,11 +50,14 @@ type Detail struct {
 	// Change is Joined, Left or Removed for a Membership; the kind of signal for KeyPackages;
 	// Forked, Disputed or DisputeEnded for a Dispute; and "consumed" or "failed" for an Arrival.
 	Change string `json:"change,omitzero"`
-	// By is the person who changed a Membership or made a Reset, the committer whom a Dispute names, or the
-	// recipient of the Welcome of an Arrival.
+	// By is the person who changed a Membership or made a Reset, the committer whom a Dispute names, the
+	// recipient of the Welcome of an Arrival, or the inviter of an Invitation.
 	By syntax.DID `json:"by,omitzero"`
-	// Epoch is the convo's epoch after a change of Membership or a closing Commit. Of a Welcome and
-	// of an Arrival it is the epoch that the Welcome leads into. Of a Dispute it is the epoch that
+	// Service is, of an Invitation, the service that has the convo, and ConvoID the convo there.
+	Service syntax.DID `json:"service,omitzero"`
+	ConvoID string     `json:"convoId,omitzero"`
+	// Epoch is the convo's epoch after a change of Membership or a closing Commit. Of a Welcome,
+	// an Invitation and an Arrival it is the epoch that the Welcome leads into. Of a Dispute it is the epoch that
 	// is forked or disputed.
 	Epoch int64 `json:"epoch"`
 	// CommitNeeded says that a member who left still has a leaf.
@@ -69,9 +73,9 @@ type Detail struct {
 	SuccessorID   uuid.UUID `json:"successorConvoId,omitzero"`
 	PredecessorID uuid.UUID `json:"predecessorConvoId,omitzero"`
 	Reason        string    `json:"reason,omitzero"`
-	// DeviceID is the device of a Welcome, and the device of KeyPackages.
+	// DeviceID is the device of a Welcome or an Invitation, and the device of KeyPackages.
 	DeviceID string `json:"deviceId,omitzero"`
-	// KeyPackageRef is that of a Welcome, in hexadecimal.
+	// KeyPackageRef is that of a Welcome or an Invitation, in hexadecimal.
 	KeyPackageRef string `json:"keyPackageRef,omitzero"`
 	// CipherSuite and Available are of KeyPackages. Available counts the one-time ones left.
 	CipherSuite int32 `json:"cipherSuite,omitzero"`
@@ -90,4 +94,11 @@ func QueueWelcomes(batch *pgx.Batch, convo uuid.UUID, epoch int64, dids []syntax
 			clock_timestamp()
 		FROM unnest($4::text[], $5::text[], $6::bytea[], $7::boolean[]) AS r (did, device_id, ref, request)`,
 		int16(Welcome), convo, epoch, dids, devices, refs, requests)
+}
+
+// QueueInvitation adds to the batch of an invitation's transaction the event for the invited person. It
+// names no convo of this service.
+func QueueInvitation(batch *pgx.Batch, did syntax.DID, d Detail) {
+	batch.Queue(`INSERT INTO outbox (kind, did, detail, created_at) VALUES ($1, $2, $3, clock_timestamp())`,
+		int16(Invitation), did, d)
 }

@@ -297,12 +297,23 @@ var globalChecks = []check{
 		SELECT format('push job %s of %s waits, and the person has accepted no convo', j.id, j.reason)
 		FROM push_jobs j
 		WHERE j.state = 'pending' AND NOT EXISTS (SELECT FROM members m WHERE m.did = j.did AND m.requested_at IS NULL)
+			AND NOT EXISTS (SELECT FROM received_invitations r WHERE r.did = j.did AND NOT r.request)
 			-- A job from before the last request may be for a convo that has become one again.
 			AND j.created_at > (SELECT max(m.requested_at) FROM members m WHERE m.did = j.did)`},
 	{"a push job's record and its effect are one", `
 		SELECT format('push job %s is %s, and its record says that it has ended', j.id, j.state)
 		FROM push_jobs j JOIN idempotency_keys k ON k.caller_did = 'mlsd' AND k.nsid = 'mlsd.push' AND k.scope = '' AND k.key
 			= j.id::text
+		WHERE j.state IN ('pending', 'sending') AND k.state = 'completed'`},
+	{"a KeyPackage is in one invitation of another service, which has consumed it", `
+		SELECT format('KeyPackage %s of %s is %s, and in %s invitations', encode(k.ref, 'hex'), k.did, k.state, count(*))
+		FROM received_invitations r JOIN key_packages k USING (did, ref)
+		WHERE NOT k.last_resort GROUP BY k.did, k.ref, k.state
+		HAVING count(*) > 1 OR k.state NOT IN ('consumed', 'expired')`},
+	{"an invitation's record and its effect are one", `
+		SELECT format('invitation %s is %s, and its record says that it has ended', j.id, j.state)
+		FROM sent_invitations j JOIN idempotency_keys k ON k.caller_did = 'mlsd' AND k.nsid = 'mlsd.invitation'
+			AND k.scope = '' AND k.key = j.id::text
 		WHERE j.state IN ('pending', 'sending') AND k.state = 'completed'`},
 	{"a dense stream", `
 		WITH places AS (SELECT stream_seq, day FROM single_events)

@@ -21,14 +21,15 @@ type Invitation struct {
 }
 
 // Invite records in the Welcome's transaction that it uses KeyPackages of other services. Each is used
-// once here: the primary key of sent_invitations. Error besides the database's:
+// once here: the primary key of sent_invitations. A Sender tells their homes. Error besides the database's:
 // *keypackages.UnusableError.
 func Invite(ctx context.Context, tx pgx.Tx, i Invitation) error {
 	slices.SortFunc(i.For, func(a, b keypackages.Foreign) int { return slices.Compare(a.Ref, b.Ref) }) // no deadlock
 	for _, f := range i.For {
 		tag, err := tx.Exec(ctx, `
-			INSERT INTO sent_invitations (did, ref, service, device_id, cipher_suite, convo_id, inviter, epoch, created_at)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, clock_timestamp())
+			INSERT INTO sent_invitations (did, ref, id, service, device_id, cipher_suite, convo_id, inviter, epoch, created_at,
+				next_attempt_at)
+			VALUES ($1, $2, gen_random_uuid(), $3, $4, $5, $6, $7, $8, clock_timestamp(), clock_timestamp())
 			ON CONFLICT (did, ref) DO NOTHING`,
 			f.DID, []byte(f.Ref), f.Service, f.DeviceID, int32(f.CipherSuite), i.ConvoID, i.Inviter, i.Epoch)
 		if err != nil {

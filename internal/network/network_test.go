@@ -17,37 +17,37 @@ import (
 )
 
 const (
-	home  syntax.DID = "did:web:home.example.com"
-	alice syntax.DID = "did:plc:alicealicealicealicealic"
-	bob   syntax.DID = "did:plc:bobbobbobbobbobbobbobbob"
+	bobsHome syntax.DID = "did:web:home.example.com"
+	alice    syntax.DID = "did:plc:alicealicealicealicealic"
+	bob      syntax.DID = "did:plc:bobbobbobbobbobbobbobbob"
 )
 
 func TestTrust(t *testing.T) {
 	t.Parallel()
 	other := syntax.DID("did:web:other.example.com")
-	for text, allows := range map[string][2]bool{ // home, other
+	for text, allows := range map[string][2]bool{ // the home, another
 		"all": {true, true}, "none": {false, false},
-		"only " + home.String():                          {true, false},
-		"except " + home.String():                        {false, true},
-		"except " + home.String() + " " + other.String(): {false, false},
+		"only " + bobsHome.String():                          {true, false},
+		"except " + bobsHome.String():                        {false, true},
+		"except " + bobsHome.String() + " " + other.String(): {false, false},
 	} {
 		trust, err := ParseTrust(text)
-		if err != nil || trust.Allows(home) != allows[0] || trust.Allows(other) != allows[1] || trust.String() != text {
-			t.Errorf("%q: %v, %v %v", text, err, trust.Allows(home), trust.Allows(other))
+		if err != nil || trust.Allows(bobsHome) != allows[0] || trust.Allows(other) != allows[1] || trust.String() != text {
+			t.Errorf("%q: %v, %v %v", text, err, trust.Allows(bobsHome), trust.Allows(other))
 		}
 	}
-	for _, text := range []string{"", "only", "except", "all " + home.String(), "only x", home.String()} {
+	for _, text := range []string{"", "only", "except", "all " + bobsHome.String(), "only x", bobsHome.String()} {
 		if _, err := ParseTrust(text); err == nil {
 			t.Errorf("%q is taken", text)
 		}
 	}
 }
 
-// known are services that are one: home, whose keys are those of s.
+// known are services that are one: the home of bob, whose keys are those of s.
 type known struct{ s *Service }
 
 func (k known) Service(_ context.Context, did syntax.DID) (serviceauth.Service, error) {
-	if did != home {
+	if did != bobsHome {
 		return serviceauth.Service{}, serviceauth.ErrNoService
 	}
 	keys, err := k.s.Keys()
@@ -62,14 +62,14 @@ func (k known) Refresh(ctx context.Context, did syntax.DID) (serviceauth.Service
 	return k.Service(ctx, did)
 }
 
-func (k known) Home(context.Context, syntax.DID) (syntax.DID, error) { return home, nil }
+func (k known) Home(context.Context, syntax.DID) (syntax.DID, error) { return bobsHome, nil }
 
 var claimedAt = time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
 
 // services are the home of bob, and a service that takes its receipts ten minutes after the claim.
 func services(seeds ...transparency.Seed) (issuer, taker *Service) {
 	now := func() time.Time { return claimedAt.Add(10 * time.Minute) }
-	issuer = New(Config{DID: home, Seeds: func() []transparency.Seed { return seeds }, Now: now})
+	issuer = New(Config{DID: bobsHome, Seeds: func() []transparency.Seed { return seeds }, Now: now})
 	return issuer, New(Config{DID: "did:web:here.example.com", Services: known{issuer}, Now: now})
 }
 
@@ -93,7 +93,7 @@ func TestReceipt(t *testing.T) {
 	issuer, taker := services(seed(1, claimedAt.Add(-24*time.Hour)))
 	receipt := receiptOf(t, issuer)
 	got, err := taker.Verify(t.Context(), alice, []string{receipt})
-	if err != nil || len(got) != 1 || got[0].DID != bob || got[0].DeviceID != "phone" || got[0].Service != home ||
+	if err != nil || len(got) != 1 || got[0].DID != bob || got[0].DeviceID != "phone" || got[0].Service != bobsHome ||
 		string(got[0].Ref) != "0123456789abcdef" || got[0].CipherSuite != 1 {
 		t.Fatalf("got %+v, %v", got, err)
 	}
@@ -159,7 +159,7 @@ func TestNewKeySigns(t *testing.T) {
 	}
 }
 
-// FuzzReceipt: whatever a stranger sends, it is a receipt of home's or it is refused.
+// FuzzReceipt: whatever a stranger sends, it is a receipt of the home or it is refused.
 func FuzzReceipt(f *testing.F) {
 	issuer, taker := services(seed(1, claimedAt.Add(-24*time.Hour)))
 	valid := receiptOf(f, issuer)

@@ -81,6 +81,7 @@ type Node struct {
 	admitted          *accounts.Allowlist // nil unless Config.Admit is accounts.ModeAllowlist
 	presence          *events.Presence
 	push              *push.Worker
+	invitations       *network.Sender
 	requests          *requests.Recorder
 	quotas            *quota.Counter
 	sweep             func(context.Context) error
@@ -144,6 +145,9 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 	if n.push, err = n.pushWorker(cfg, writes, metrics); err != nil {
 		return err
 	}
+	n.invitations = network.NewSender(network.SenderConfig{Network: n.network, DB: db.requests, Writes: writes,
+		Metrics: metrics, Log: log, Faults: n.faults, AllowLoopback: cfg.AllowLoopback,
+		Operation: cfg.Lifetimes[idem.NSIDInvitation], Now: cfg.Clock.Now})
 	n.messages = messages.NewLog(db.requests, cfg.EpochWindow, metrics, log, n.faults, messages.OnBatch(metrics.Batched),
 		messages.OnReserved(db.reserved),
 		messages.Traced(n.tracer))

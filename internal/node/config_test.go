@@ -278,8 +278,9 @@ func TestLifetimeMessages(t *testing.T) {
 			`getKeyPackages=29m: must be at least 30m0s: without its record a repetition claims other KeyPackages while the ` +
 			`first claim still lasts`,
 		"MLSD_IDEMPOTENCY_TTL=sendMessage=1h": `--idempotency-ttl (MLSD_IDEMPOTENCY_TTL) is "sendMessage=1h": unknown ` +
-			`operation "sendMessage": want one of acceptConvo, addMembers, blockActor, completeAttachment, createAttachment, ` +
-			`createConvo, deleteAttachment, eraseMyAccount, getKeyPackages, leaveConvo, ` +
+			`operation "sendMessage": want one of acceptConvo, acceptInvitation, addMembers, blockActor, ` +
+			`completeAttachment, createAttachment, ` +
+			`createConvo, declineInvitation, deleteAttachment, eraseMyAccount, getKeyPackages, invitation, leaveConvo, ` +
 			`processExternalCommit, publishKeyPackage, publishKeyPackages, push, registerPushTarget, reportConvo, resetConvo, ` +
 			`setCursorPolicy, setInvitationPolicy, submitCommit, unblockActor, unregisterPushTarget, withdrawKeyPackages`,
 		"MLSD_IDEMPOTENCY_TTL=2h": `--idempotency-ttl (MLSD_IDEMPOTENCY_TTL) is "2h": "2h" is not a pair ` +
@@ -287,7 +288,7 @@ func TestLifetimeMessages(t *testing.T) {
 		"MLSD_IDEMPOTENCY_LEASE=default=2h": `--idempotency-lease (MLSD_IDEMPOTENCY_LEASE) is "default=2h": ` +
 			`default=2h: must be from 15s to 1h0m0s`,
 		"MLSD_IDEMPOTENCY_LEASE=addMembers=1m": `--idempotency-lease (MLSD_IDEMPOTENCY_LEASE) is "addMembers=1m": unknown ` +
-			`operation "addMembers": want one of completeAttachment, default, push`,
+			`operation "addMembers": want one of completeAttachment, default, invitation, push`,
 	} {
 		if _, err := parse(t, []string{setting}); err == nil || err.Error() != want {
 			t.Errorf("%s:\n%v, want\n%s", setting, err, want)

@@ -13,6 +13,7 @@ import (
 	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/attachments"
+	"mlsd/internal/network"
 	"mlsd/internal/push"
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
@@ -54,6 +55,7 @@ func (n *Node) workers() []func(context.Context) {
 		n.rounds.Every("eraser of accounts", erasure.Interval, log, n.eraser.RunOnce, worker.Limit(erasure.RoundTimeout)).Run,
 		n.rounds.Every("push backlog", backlogInterval, log, n.push.CountBacklog).Run,
 		func(ctx context.Context) { n.push.Run(ctx, n.rounds, pushInterval) },
+		func(ctx context.Context) { n.invitations.Run(ctx, n.rounds, pushInterval) },
 		func(ctx context.Context) { n.requests.Run(ctx, n.rounds) },
 		func(ctx context.Context) { n.quotas.Run(ctx, n.rounds) },
 		n.sequencer.Run,
@@ -112,7 +114,7 @@ func (n *Node) sweeps(cfg Config) []worker.Sweep {
 	db := n.db.maintenance
 	all := slices.Concat(
 		welcome.Sweeps(db, cfg.Welcomes), keypackages.Sweeps(db), idem.Sweeps(db, api.RetireKeys), accounts.Sweeps(db),
-		reports.Sweeps(db, cfg.Quotas[quota.ReportBytes]),
+		reports.Sweeps(db, cfg.Quotas[quota.ReportBytes]), network.Sweeps(db),
 		[]worker.Sweep{
 			disputes.Sweep(db), serviceauth.SweepTokens(db), serviceauth.SweepKeys(db), sessions.Sweep(db),
 			events.SweepTickets(db),

@@ -6,6 +6,7 @@ package nsid
 // The methods.
 const (
 	AcceptConvo           = "blue.catbird.mls.acceptConvo"
+	AcceptInvitation      = "blue.catbird.mls.acceptInvitation"
 	AddMembers            = "blue.catbird.mls.addMembers"
 	BlockActor            = "blue.catbird.mls.blockActor"
 	CompleteAttachment    = "blue.catbird.mls.completeAttachment"
@@ -13,8 +14,10 @@ const (
 	CreateAttachment      = "blue.catbird.mls.createAttachment"
 	CreateConvo           = "blue.catbird.mls.createConvo"
 	CreateSession         = "blue.catbird.mls.createSession"
+	DeclineInvitation     = "blue.catbird.mls.declineInvitation"
 	DeleteAttachment      = "blue.catbird.mls.deleteAttachment"
 	DeleteSession         = "blue.catbird.mls.deleteSession"
+	DeliverInvitation     = "blue.catbird.mls.deliverInvitation"
 	EraseMyAccount        = "blue.catbird.mls.eraseMyAccount"
 	ExportMyData          = "blue.catbird.mls.exportMyData"
 	GetAttachment         = "blue.catbird.mls.getAttachment"
@@ -29,6 +32,7 @@ const (
 	GetEpoch              = "blue.catbird.mls.getEpoch"
 	GetGroupInfo          = "blue.catbird.mls.getGroupInfo"
 	GetInvitationPolicy   = "blue.catbird.mls.getInvitationPolicy"
+	GetInvitations        = "blue.catbird.mls.getInvitations"
 	GetKeyPackageStats    = "blue.catbird.mls.getKeyPackageStats"
 	GetKeyPackages        = "blue.catbird.mls.getKeyPackages"
 	GetLogHead            = "blue.catbird.mls.getLogHead"

@@ -34,7 +34,9 @@ var columns = map[string]map[audience][]string{
 	"outbox":                {nobody: {"convo_ids", "seqs", "sizes"}},
 	"public_groups":         {nobody: {"state", "group_info", "vouched_by", "external_senders"}, members: {"epoch"}},
 	"push_targets":          {nobody: {"secret"}},
+	"received_invitations":  {nobody: {"domain", "hidden"}},
 	"requests":              {nobody: {"node"}},
+	"sent_invitations":      {nobody: {"last_error"}},
 	"subscription_tickets":  {nobody: {"hash"}},
 }
 

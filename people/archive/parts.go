@@ -26,7 +26,8 @@ var messagesSQL string
 // parts are all parts. Of rows that belong to others too, only what is the person's own is there: no
 // ciphertext of others, and no group's state. Which columns are left out, and which answers, stands
 // in package redact; @hidden_after is for who is no longer a member. A name stands in cursors: it
-// stays. An event of a dispute (kind 7) is the convo's: the person's part is in disputes.
+// stays. An event of a dispute (kind 7) is the convo's: the person's part is in disputes. An invitation
+// (kind 10) is the invited person's.
 var parts = []part{
 	{"accounts", []column{{"at", smallKey}}, `
 		SELECT 1, (to_jsonb(t) - @hidden::text[])::text FROM accounts t
@@ -149,7 +150,7 @@ var parts = []part{
 	{"outbox", []column{{"id", largeKey}}, `
 		SELECT id, CASE WHEN own THEN (to_jsonb(t) - '{own,last}'::text[] - @hidden::text[])::text END
 		FROM (
-			SELECT *, did = @did OR kind NOT IN (7, 8) AND detail ->> 'by' = @did AS own,
+			SELECT *, did = @did OR kind NOT IN (7, 8, 10) AND detail ->> 'by' = @did AS own,
 				lead(id) OVER (ORDER BY id) IS NULL AS last
 			FROM (SELECT * FROM outbox WHERE id > @id ORDER BY id LIMIT @window) w
 		) t
@@ -157,7 +158,7 @@ var parts = []part{
 	{"events", []column{{"stream_seq", largeKey}}, `
 		SELECT stream_seq, CASE WHEN own THEN (to_jsonb(t) - '{own,last}'::text[] - @hidden::text[])::text END
 		FROM (
-			SELECT *, did = @did OR kind NOT IN (7, 8) AND detail ->> 'by' = @did AS own,
+			SELECT *, did = @did OR kind NOT IN (7, 8, 10) AND detail ->> 'by' = @did AS own,
 				lead(stream_seq) OVER (ORDER BY stream_seq) IS NULL AS last
 			FROM (SELECT * FROM events WHERE stream_seq > @stream_seq ORDER BY stream_seq LIMIT @window) w
 		) t
@@ -173,6 +174,20 @@ var parts = []part{
 		SELECT created_at, did, convo_id, (to_jsonb(t) - @hidden::text[])::text FROM invitations t
 		WHERE inviter = @did AND (created_at, did, convo_id) > (@created_at, @invited, @convo_id)
 		ORDER BY created_at, did, convo_id LIMIT @limit`},
+	{"received_invitations", []column{{"id", uuidKey}}, `
+		SELECT id, (to_jsonb(t) - @hidden::text[] || jsonb_build_object('ref', encode(ref, 'hex')))::text
+		FROM received_invitations t WHERE did = @did AND id > @id ORDER BY id LIMIT @limit`},
+	{"received_invitations made", []column{{"invited", textKey}, {"id", uuidKey}}, `
+		SELECT did, id, jsonb_build_object('did', did, 'service', service, 'convo_id', convo_id, 'created_at',
+			created_at)::text
+		FROM received_invitations WHERE inviter = @did AND (did, id) > (@invited, @id) ORDER BY did, id LIMIT @limit`},
+	{"sent_invitations", []column{{"ref", bytesKey}}, `
+		SELECT ref, (to_jsonb(t) - @hidden::text[] || jsonb_build_object('ref', encode(ref, 'hex')))::text
+		FROM sent_invitations t WHERE did = @did AND ref > @ref ORDER BY ref LIMIT @limit`},
+	{"sent_invitations made", []column{{"invited", textKey}, {"ref", bytesKey}}, `
+		SELECT did, ref, jsonb_build_object('did', did, 'service', service, 'convo_id', convo_id, 'created_at',
+			created_at)::text
+		FROM sent_invitations WHERE inviter = @did AND (did, ref) > (@invited, @ref) ORDER BY did, ref LIMIT @limit`},
 	{"epoch_reports", []column{{"convo_id", uuidKey}, {"epoch", largeKey}}, `
 		SELECT convo_id, epoch, (to_jsonb(t) || jsonb_build_object('hash', encode(hash, 'hex')))::text FROM epoch_reports t
 		WHERE did = @did AND (convo_id, epoch) > (@convo_id, @epoch) ORDER BY convo_id, epoch LIMIT @limit`},

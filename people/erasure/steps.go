@@ -13,6 +13,7 @@ import (
 	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/attachments"
+	"mlsd/internal/network"
 	"mlsd/internal/push"
 	"mlsd/internal/quota"
 	"mlsd/internal/requests"
@@ -54,6 +55,7 @@ func steps(cfg Config) []step {
 		{name: "push", run: rows("push_jobs", push.Erase)},
 		{name: "blocks", run: rows("blocks", consent.Erase)},
 		{name: "invitations", run: rows("invitations", convos.EraseInvitations)},
+		{name: "invitations between services", run: rows("received_invitations", network.Erase)},
 		{name: "reports", run: rows("abuse_reports", reports.Erase)},
 		{name: "attachments", run: rows("attachments", attachments.Erase)},
 		{name: "log", run: eachConvo(eraseLog)},

@@ -57,6 +57,9 @@ extension ErrorName {
     /// The GroupInfo does not parse, belongs to another group or epoch, or is not signed by a
     /// device of the caller that is in its tree.
     public static let invalidGroupInfo = Self(rawValue: "InvalidGroupInfo")
+    /// This service does not take the invitation: the message says why. It will not take it later
+    /// either.
+    public static let invalidInvitation = Self(rawValue: "InvalidInvitation")
     /// The KeyPackage does not parse or fails verification.
     public static let invalidKeyPackage = Self(rawValue: "InvalidKeyPackage")
     /// The ciphertext is not an application message or a proposal of this group and epoch.
@@ -71,6 +74,8 @@ extension ErrorName {
     public static let invalidRefreshToken = Self(rawValue: "InvalidRefreshToken")
     /// The Welcome does not parse, or does not name just the KeyPackages that the commit adds.
     public static let invalidWelcome = Self(rawValue: "InvalidWelcome")
+    /// The caller has no invitation to this convo.
+    public static let invitationNotFound = Self(rawValue: "InvitationNotFound")
     /// A KeyPackage that the request refers to does not exist.
     public static let keyPackageNotFound = Self(rawValue: "KeyPackageNotFound")
     /// The last member cannot leave.
@@ -109,6 +114,7 @@ extension ErrorName {
 /// The procedures of the lexicons, by NSID.
 let procedures: [String: any Procedure.Type] = [
     "blue.catbird.mls.acceptConvo": AcceptConvo.self,
+    "blue.catbird.mls.acceptInvitation": AcceptInvitation.self,
     "blue.catbird.mls.addMembers": AddMembers.self,
     "blue.catbird.mls.blockActor": BlockActor.self,
     "blue.catbird.mls.completeAttachment": CompleteAttachment.self,
@@ -116,8 +122,10 @@ let procedures: [String: any Procedure.Type] = [
     "blue.catbird.mls.createAttachment": CreateAttachment.self,
     "blue.catbird.mls.createConvo": CreateConvo.self,
     "blue.catbird.mls.createSession": CreateSession.self,
+    "blue.catbird.mls.declineInvitation": DeclineInvitation.self,
     "blue.catbird.mls.deleteAttachment": DeleteAttachment.self,
     "blue.catbird.mls.deleteSession": DeleteSession.self,
+    "blue.catbird.mls.deliverInvitation": DeliverInvitation.self,
     "blue.catbird.mls.eraseMyAccount": EraseMyAccount.self,
     "blue.catbird.mls.getSubscriptionTicket": GetSubscriptionTicket.self,
     "blue.catbird.mls.leaveConvo": LeaveConvo.self,

@@ -44,6 +44,7 @@ public enum StreamConvoEvents: EventQuery {
         case disputeEvent(StreamConvoEvents.DisputeEvent)
         case arrivalEvent(StreamConvoEvents.ArrivalEvent)
         case resetEvent(StreamConvoEvents.ResetEvent)
+        case invitationEvent(StreamConvoEvents.InvitationEvent)
         case cursorEvent(StreamConvoEvents.CursorEvent)
         case infoEvent(StreamConvoEvents.InfoEvent)
         /// An event of a kind that this version of the client does not know.
@@ -63,6 +64,7 @@ public enum StreamConvoEvents: EventQuery {
                 case "disputeEvent": self = .disputeEvent(try decoder.decode(StreamConvoEvents.DisputeEvent.self, from: data))
                 case "arrivalEvent": self = .arrivalEvent(try decoder.decode(StreamConvoEvents.ArrivalEvent.self, from: data))
                 case "resetEvent": self = .resetEvent(try decoder.decode(StreamConvoEvents.ResetEvent.self, from: data))
+                case "invitationEvent": self = .invitationEvent(try decoder.decode(StreamConvoEvents.InvitationEvent.self, from: data))
                 case "cursorEvent": self = .cursorEvent(try decoder.decode(StreamConvoEvents.CursorEvent.self, from: data))
                 case "infoEvent": self = .infoEvent(try decoder.decode(StreamConvoEvents.InfoEvent.self, from: data))
                 default: self = .unknown(name: name, data: data)
@@ -244,6 +246,53 @@ public enum StreamConvoEvents: EventQuery {
         public init(cursor: String, info: String) {
             self.cursor = cursor
             self.info = info
+        }
+    }
+
+    /// The caller was invited to a convo of another service. getInvitations lists the invitations.
+    public struct InvitationEvent: Codable, Hashable, Sendable {
+        /// The convo, at that service.
+        public var convoId: String
+        /// When this service got the invitation.
+        public var createdAt: Timestamp
+        /// Position of the event in the stream. It is also the event's id, for the Last-Event-ID
+        /// header.
+        public var cursor: String
+        /// The caller's device that the Welcome is for.
+        public var deviceId: String
+        /// The epoch that the Welcome joins.
+        public var epoch: Int
+        /// The member that has invited the caller.
+        public var inviter: DID
+        /// KeyPackageRef (RFC 9420, section 5.2) of the KeyPackage that the Welcome is for.
+        /// Lower-case hex.
+        public var keyPackageRef: String
+        /// The service where the convo is. Its DID document says where it answers.
+        public var service: DID
+        /// The inviter was a stranger: it shared no accepted convo with the caller here, and the
+        /// caller had accepted none of its invitations.
+        public var request: Bool?
+
+        public init(
+            convoId: String,
+            createdAt: Timestamp,
+            cursor: String,
+            deviceId: String,
+            epoch: Int,
+            inviter: DID,
+            keyPackageRef: String,
+            service: DID,
+            request: Bool? = nil
+        ) {
+            self.convoId = convoId
+            self.createdAt = createdAt
+            self.cursor = cursor
+            self.deviceId = deviceId
+            self.epoch = epoch
+            self.inviter = inviter
+            self.keyPackageRef = keyPackageRef
+            self.service = service
+            self.request = request
         }
     }
 

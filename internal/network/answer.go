@@ -1,0 +1,105 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/pgpool"
+	"mlsd/mls"
+)
+
+// ErrNoInvitation says that a person has no invitation to a convo.
+var ErrNoInvitation = errors.New("there is no invitation to this convo")
+
+// State is what a person has answered to an invitation.
+type State string
+
+// The states of an invitation.
+const (
+	Open     State = "open"
+	Accepted State = "accepted"
+	Declined State = "declined"
+)
+
+// Listed is an invitation as its person sees it.
+type Listed struct {
+	ID        uuid.UUID // of the row
+	Service   syntax.DID
+	ConvoID   uuid.UUID
+	Inviter   syntax.DID
+	DeviceID  string
+	Ref       mls.KeyPackageRef
+	Epoch     int64
+	Request   bool
+	State     State
+	CreatedAt time.Time
+	ExpiresAt *time.Time
+}
+
+// List returns the invitations of a person that are older than the one with the id before, the newest
+// first, at most limit of them, and says whether there are more. before is uuid.Max for the first page.
+func List(ctx context.Context, q pgpool.Queryer, did syntax.DID, before uuid.UUID, limit int) (all []Listed, more bool,
+	err error) {
+	rows, err := q.Query(ctx, `
+		SELECT id, service, convo_id, inviter, device_id, ref, epoch, request, state, created_at, expires_at
+		FROM received_invitations WHERE did = $1 AND id < $2 AND NOT hidden ORDER BY id DESC LIMIT $3`, did, before, limit+1)
+	if err == nil {
+		all, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Listed])
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("list invitations: %w", err)
+	}
+	if len(all) > limit {
+		return all[:limit], true, nil
+	}
+	return all, false, nil
+}
+
+// Answer records what a person answers to its invitations to a convo of another service. A first answer
+// to a stranger's changes the service's budget. Error besides the database's: ErrNoInvitation.
+func Answer(ctx context.Context, tx pgx.Tx, did, service syntax.DID, convo uuid.UUID, answer State) error {
+	var rows int64
+	var first bool
+	var domain string
+	err := tx.QueryRow(ctx, `
+		WITH locked AS MATERIALIZED (
+			SELECT did, id, domain, state, request FROM received_invitations
+			WHERE did = $1 AND service = $2 AND convo_id = $3 AND NOT hidden ORDER BY id FOR UPDATE
+		), changed AS (
+			UPDATE received_invitations r SET state = $4, answered_at = clock_timestamp()
+			FROM locked WHERE (r.did, r.id) = (locked.did, locked.id) AND r.state <> $4
+		)
+		SELECT count(*), coalesce(bool_and(state = 'open') AND bool_or(request), false), coalesce(max(domain), '')
+		FROM locked`, did, service, convo, string(answer)).Scan(&rows, &first, &domain)
+	if err != nil {
+		return fmt.Errorf("answer an invitation: %w", err)
+	}
+	if rows == 0 {
+		return ErrNoInvitation
+	}
+	if !first {
+		return nil
+	}
+	return answered(ctx, tx, service, domain, answer == Accepted)
+}
+
+// Refuse hides what did has not accepted of the invitations of a person whom it blocks.
+func Refuse(ctx context.Context, tx pgx.Tx, did, inviter syntax.DID) error {
+	_, err := tx.Exec(ctx, `
+		WITH locked AS MATERIALIZED (
+			SELECT did, id FROM received_invitations
+			WHERE inviter = $2 AND did = $1 AND state <> 'accepted' AND NOT hidden ORDER BY id FOR UPDATE
+		)
+		UPDATE received_invitations r SET hidden = true FROM locked WHERE (r.did, r.id) = (locked.did, locked.id)`,
+		did, inviter)
+	if err != nil {
+		return fmt.Errorf("hide the invitations of the blocked: %w", err)
+	}
+	return nil
+}

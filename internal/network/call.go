@@ -1,0 +1,156 @@
+package network
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/golang-jwt/jwt/v5"
+
+	"mlsd/internal/nsid"
+	"mlsd/internal/ssrf"
+)
+
+const (
+	// callTimeout bounds a call of another service, with its look-up. A service answers within 9 s.
+	callTimeout = 12 * time.Second
+	// tokenLife is how long a token of this service is good for.
+	tokenLife = time.Minute
+	// maxAnswer is how much of an answer is read, in bytes.
+	maxAnswer = 4 << 10
+)
+
+// refusedError says that a service will never take an invitation.
+type refusedError struct{ reason string }
+
+func (e *refusedError) Error() string { return "refused: " + e.reason }
+
+// busyError says that a service cannot take an invitation now.
+type busyError struct {
+	after  time.Duration // that it asks for; 0: it does not
+	reason string
+	works  bool // the service itself works: it has had enough of these
+}
+
+func (e *busyError) Error() string { return e.reason }
+
+// final are the errors with which a service refuses an invitation for good. Any other one is of the
+// moment: an old version, a key that it does not know yet, a defect.
+var final = []string{"InvalidInvitation", "KeyPackageNotFound", "InvalidCipherSuite", "InvalidRequest", "NotPermitted",
+	"Blocked"}
+
+// newClient returns a client for hosts that others choose, as that of webhooks: public addresses only,
+// and on this machine if that is allowed.
+func newClient(allowLoopback bool) *http.Client {
+	dialer := &net.Dialer{Timeout: 3 * time.Second, Control: ssrf.Control(allowLoopback)}
+	return &http.Client{
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport: &http.Transport{
+			DialContext:            dialer.DialContext,
+			TLSHandshakeTimeout:    3 * time.Second,
+			ForceAttemptHTTP2:      true,
+			MaxResponseHeaderBytes: 16 << 10,
+			DisableCompression:     true,
+			MaxIdleConns:           64,
+			MaxIdleConnsPerHost:    perHome,
+			IdleConnTimeout:        30 * time.Second,
+		},
+	}
+}
+
+// requestClaims are the claims of a token with which this service calls another.
+type requestClaims struct {
+	jwt.RegisteredClaims
+	Audience string `json:"aud"`
+	Method   string `json:"lxm"`
+}
+
+// token returns a service-auth token of this service's.
+func (s *Service) token(aud syntax.DID, lxm string) (string, error) {
+	keys, err := s.signers()
+	if err != nil {
+		return "", err
+	}
+	if len(keys) == 0 {
+		return "", errors.New("the service's keys were not read")
+	}
+	key, now := keys[0], s.cfg.Now()
+	key.id = "#atproto" // as a token of an account: the home verifies both in one way
+	return key.jws("JWT", requestClaims{
+		RegisteredClaims: jwt.RegisteredClaims{Issuer: s.cfg.DID.String(), ID: rand.Text(), IssuedAt: jwt.NewNumericDate(now),
+			ExpiresAt: jwt.NewNumericDate(now.Add(tokenLife))},
+		Audience: aud.String(), Method: lxm,
+	})
+}
+
+// call delivers an invitation. Errors: *refusedError, *busyError, and any other if the service did not
+// answer.
+func (w *Sender) call(ctx context.Context, j job) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	s := w.cfg.Network
+	if !s.cfg.Trust.Allows(j.Service) {
+		return &refusedError{"this service does not deal with " + j.Service.String()}
+	}
+	home, err := s.cfg.Services.Service(ctx, j.Service)
+	if err != nil {
+		return err
+	}
+	token, err := s.token(j.Service, nsid.DeliverInvitation)
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(j.delivery())
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, home.Endpoint+"/xrpc/"+nsid.DeliverInvitation,
+		bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "mlsd")
+	resp, err := w.client.Do(req)
+	if err != nil {
+		return err
+	}
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err := errors.Join(err, resp.Body.Close()); err != nil {
+		return err
+	}
+	return outcome(resp, answer)
+}
+
+// outcome returns the error that an answer means, or nil.
+func outcome(resp *http.Response, answer []byte) error {
+	if resp.StatusCode == http.StatusOK {
+		return nil
+	}
+	var e struct {
+		Error   string `json:"error"`
+		Message string `json:"message"`
+	}
+	_ = json.Unmarshal(answer, &e) // an answer that is not of a delivery service names no error
+	reason := fmt.Sprintf("status %d %s: %s", resp.StatusCode, e.Error, e.Message)
+	if resp.StatusCode/100 == 4 && slices.Contains(final, e.Error) {
+		return &refusedError{reason}
+	}
+	seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
+	if err != nil || seconds < 0 {
+		seconds = 0
+	}
+	return &busyError{time.Duration(min(seconds, int(lastDelay/time.Second))) * time.Second, reason,
+		resp.StatusCode == http.StatusTooManyRequests}
+}

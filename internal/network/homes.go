@@ -1,0 +1,114 @@
+package network
+
+import (
+	"sync"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+)
+
+const (
+	// allCalls bounds the calls of one node at a time, and perHome those of one service.
+	allCalls = 32
+	perHome  = 4
+	// unproven bounds the calls at a time of services whose last call failed, or that were never called.
+	// Each has one. So services that answer always have places.
+	unproven = allCalls / 2
+	// maxHomes bounds the services that a node remembers. A forgotten one counts as never called.
+	maxHomes = 8192
+
+	// A service that does not answer is not called for a time that doubles with each failure.
+	firstPause = time.Second
+	lastPause  = 5 * time.Minute
+)
+
+// home is what a node knows of a service that it calls.
+type home struct {
+	running  int
+	proven   bool      // its last call was answered
+	failures int       // calls in a row that were not
+	until    time.Time // it is not called before
+}
+
+// homes say which service can be called now. Methods are safe for concurrent use.
+type homes struct {
+	now    func() time.Time
+	jitter func(time.Duration) time.Duration
+
+	mu       sync.Mutex // guards the rest
+	byDID    *simplelru.LRU[syntax.DID, *home]
+	running  int
+	unproven int // of running
+}
+
+func newHomes(now func() time.Time, jitter func(time.Duration) time.Duration) *homes {
+	byDID, err := simplelru.NewLRU[syntax.DID, *home](maxHomes, nil)
+	if err != nil {
+		panic(err) // maxHomes is positive
+	}
+	return &homes{now: now, jitter: jitter, byDID: byDID}
+}
+
+// acquire takes a place for a call of a service. proven says how it counts until release.
+func (h *homes) acquire(did syntax.DID) (proven, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	of, known := h.byDID.Get(did)
+	if !known {
+		of = &home{}
+		h.byDID.Add(did, of)
+	}
+	switch {
+	case h.running >= allCalls, of.running >= perHome, h.now().Before(of.until):
+		return false, false
+	case !of.proven && (of.running > 0 || h.unproven >= unproven):
+		return false, false
+	}
+	of.running++
+	h.running++
+	if !of.proven {
+		h.unproven++
+	}
+	return of.proven, true
+}
+
+// release gives a place back. called says whether the service was called, and answered whether it has
+// answered.
+func (h *homes) release(did syntax.DID, proven, called, answered bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.running--
+	if !proven {
+		h.unproven--
+	}
+	of, known := h.byDID.Get(did)
+	if !known {
+		return
+	}
+	of.running = max(0, of.running-1)
+	switch {
+	case !called:
+	case answered:
+		of.proven, of.failures, of.until = true, 0, time.Time{}
+	default:
+		of.proven = false
+		pause := min(firstPause<<min(of.failures, 16), lastPause)
+		of.failures++
+		of.until = h.now().Add(pause/2 + h.jitter(pause/2))
+	}
+}
+
+// paused returns the services that are not called now.
+func (h *homes) paused() []syntax.DID {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := []syntax.DID{}
+	for _, did := range h.byDID.Keys() {
+		of, _ := h.byDID.Peek(did)
+		if h.now().Before(of.until) || of.running >= perHome || !of.proven && of.running > 0 {
+			all = append(all, did)
+		}
+	}
+	return all
+}

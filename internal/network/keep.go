@@ -1,0 +1,72 @@
+package network
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/tombstone"
+	"mlsd/internal/worker"
+)
+
+// How long rows are kept. Those of accepted invitations stay: they say where a person has convos.
+const (
+	keepSent     = 30 * day // after the job's end: as long as its KeyPackage
+	keepReceived = 90 * day // without an answer, or declined: as long as a Welcome
+	keepBudget   = 90 * day // that nothing was counted for
+)
+
+// Sweeps give up what could not be delivered for a week, and delete what is no longer needed.
+func Sweeps(db *pgxpool.Pool) []worker.Sweep {
+	return []worker.Sweep{
+		worker.Statement(db, "sent_invitations_given_up", `
+			UPDATE sent_invitations SET state = 'dead', ended_at = clock_timestamp(), version = version + 1
+			WHERE (did, ref) IN (
+				SELECT did, ref FROM sent_invitations
+				WHERE state IN ('pending', 'sending') AND created_at <= now() - $2::interval
+				ORDER BY created_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, triedFor),
+		worker.Statement(db, "sent_invitations", `
+			DELETE FROM sent_invitations WHERE (did, ref) IN (
+				SELECT did, ref FROM sent_invitations WHERE ended_at <= now() - $2::interval
+				ORDER BY ended_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, keepSent),
+		worker.Statement(db, "received_invitations", `
+			DELETE FROM received_invitations WHERE (did, id) IN (
+				SELECT did, id FROM received_invitations
+				WHERE state <> 'accepted' AND coalesce(answered_at, created_at) <= now() - $2::interval
+				ORDER BY coalesce(answered_at, created_at) LIMIT $1 FOR UPDATE SKIP LOCKED)`, keepReceived),
+		worker.Statement(db, "invitation_budgets", `
+			DELETE FROM invitation_budgets WHERE subject IN (
+				SELECT subject FROM invitation_budgets WHERE counted_at <= now() - $2::interval
+				ORDER BY counted_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, keepBudget),
+	}
+}
+
+// Erase deletes up to limit invitations that a person has got or made. It returns how many it has
+// deleted; 0: none is left. Those that others have got of the person keep a tombstone of the inviter.
+func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (n int64, err error) {
+	err = tx.QueryRow(ctx, `
+		WITH sent AS (
+			DELETE FROM sent_invitations WHERE (did, ref) IN (
+				(SELECT did, ref FROM sent_invitations WHERE did = $1 LIMIT $2)
+				UNION ALL
+				(SELECT did, ref FROM sent_invitations WHERE inviter = $1 LIMIT $2))
+			RETURNING did
+		), received AS (
+			DELETE FROM received_invitations
+			WHERE (did, id) IN (SELECT did, id FROM received_invitations WHERE did = $1 LIMIT $2) RETURNING did
+		), made AS (
+			UPDATE received_invitations SET inviter = $3
+			WHERE (did, id) IN (SELECT did, id FROM received_invitations WHERE inviter = $1 AND did <> $1 LIMIT $2) RETURNING did
+		)
+		SELECT (SELECT count(*) FROM sent) + (SELECT count(*) FROM received) + (SELECT count(*) FROM made)`,
+		p.DID, limit, p.Anywhere()).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("erase invitations between services: %w", err)
+	}
+	return n, nil
+}
+
+// triedFor is how long a job is tried. A KeyPackage's home forgets it a month after its claim.
+const triedFor = 7 * day

@@ -1,0 +1,180 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/events/outbox"
+	"mlsd/internal/push"
+	"mlsd/internal/quota"
+	"mlsd/internal/serviceauth"
+	"mlsd/keypackages"
+	"mlsd/mls"
+	"mlsd/people/consent"
+)
+
+// DistrustError says why this service does not deal with a caller.
+type DistrustError struct {
+	DID    syntax.DID
+	Reason string
+}
+
+func (e *DistrustError) Error() string { return e.DID.String() + " " + e.Reason }
+
+// InvitationError says why an invitation is refused for good.
+type InvitationError struct{ Reason string }
+
+func (e *InvitationError) Error() string { return e.Reason }
+
+// Peer is another service that calls this one.
+type Peer struct {
+	DID    syntax.DID
+	Domain string // the registered domain of its endpoint
+}
+
+// Peer finds out whether a verified caller is a delivery service that this one deals with. It makes a
+// look-up if the service is not remembered. Errors: *DistrustError, ErrLookup.
+func (s *Service) Peer(ctx context.Context, caller syntax.DID) (Peer, error) {
+	service, err := s.cfg.Services.Service(ctx, caller)
+	switch {
+	case errors.Is(err, serviceauth.ErrNoService):
+		return Peer{}, &DistrustError{caller, "is no delivery service"}
+	case err != nil:
+		return Peer{}, fmt.Errorf("%w: %s: %w", ErrLookup, caller, err)
+	case caller == s.cfg.DID || !s.cfg.Trust.Allows(caller):
+		return Peer{}, &DistrustError{caller, "is a service that this one does not deal with"}
+	}
+	return Peer{DID: caller, Domain: service.Domain}, nil
+}
+
+// Received is an invitation as another service delivers it.
+type Received struct {
+	From Peer
+	// To is the device that the Welcome is for, and its KeyPackage here.
+	To          keypackages.Recipient
+	CipherSuite mls.CipherSuite
+	ConvoID     uuid.UUID
+	Inviter     syntax.DID
+	Epoch       int64
+	ExpiresAt   *time.Time
+	// Withheld says that the inviter may not use this service now.
+	Withheld bool
+}
+
+// Receive stores an invitation, consumes its KeyPackage, and tells the person. If the person refuses
+// the inviter, nobody sees the row, and the service gets the same answer. Invitations of strangers
+// count for the budgets of the service, and for the bounds of one person. An invitation that is there
+// already changes nothing. Errors besides the database's: keypackages.ErrNotFound, *InvitationError,
+// *BudgetError, *quota.ExceededError.
+func Receive(ctx context.Context, tx pgx.Tx, r Received, bounds quota.Invitations) error {
+	allowed, err := consent.Invite(ctx, tx, r.Inviter, []syntax.DID{r.To.DID}, nil)
+	blocks := errors.As(err, new(*consent.BlockedError)) // the inviter itself: it sees no invitation either
+	if err != nil && !blocks {
+		return err
+	}
+	key, err := keypackages.LockElsewhere(ctx, tx, r.To, r.CipherSuite)
+	if err != nil {
+		return err
+	}
+	before, err := r.before(ctx, tx)
+	switch {
+	case err != nil:
+		return err
+	case before.Same:
+		return nil
+	case before.Used && !key.LastResort:
+		return &InvitationError{"the KeyPackage was consumed by another Welcome"}
+	}
+	if refused := key.By(r.Inviter); refused != "" {
+		return &InvitationError{refused}
+	}
+	hidden := blocks || r.Withheld || len(allowed.Refused) > 0
+	request := len(allowed.Requests) > 0 && !before.Known
+	if request && !before.Invited {
+		if err := bounds.Check(before.Open, before.OfInviter, before.OfDomain); err != nil {
+			return err
+		}
+		if err := spend(ctx, tx, r.From); err != nil {
+			return err
+		}
+	}
+	if err := keypackages.ConsumeElsewhere(ctx, tx, r.To); err != nil {
+		return err
+	}
+	return r.store(ctx, tx, request, hidden)
+}
+
+// before is what a person has of earlier invitations. Those to one convo count as one.
+type before struct {
+	Same      bool  // this invitation is there
+	Used      bool  // the KeyPackage is in another one
+	Invited   bool  // another device was invited into the convo
+	Known     bool  // the person has accepted one of the inviter's
+	Open      int64 // requests that the person has not answered
+	OfInviter int64 // requests of the inviter that are open, or of the last day and not accepted
+	OfDomain  int64 // those of the last day of the service's domain that are not accepted
+}
+
+// newestReceived is how many of a person's invitations are looked at: the newest ones.
+const newestReceived = 1000
+
+func (r Received) before(ctx context.Context, tx pgx.Tx) (b before, err error) {
+	rows, err := tx.Query(ctx, `
+		WITH newest AS MATERIALIZED (
+			SELECT service, convo_id, inviter, domain, request, state, created_at > now() - interval '1 day' AS today
+			FROM received_invitations WHERE did = $1 ORDER BY id DESC LIMIT $7
+		)
+		SELECT
+			EXISTS (SELECT FROM received_invitations WHERE (did, service, convo_id, ref) = ($1, $2, $3, $4)),
+			EXISTS (SELECT FROM received_invitations WHERE (did, ref) = ($1, $4)),
+			EXISTS (SELECT FROM received_invitations WHERE (did, service, convo_id) = ($1, $2, $3)),
+			EXISTS (SELECT FROM received_invitations WHERE (inviter, did) = ($5, $1) AND state = 'accepted'),
+			count(DISTINCT (service, convo_id)) FILTER (WHERE state = 'open'),
+			count(DISTINCT (service, convo_id))
+				FILTER (WHERE inviter = $5 AND (state = 'open' OR today AND state <> 'accepted')),
+			count(DISTINCT (service, convo_id)) FILTER (WHERE domain = $6 AND today AND state <> 'accepted')
+		FROM newest WHERE request`,
+		r.To.DID, r.From.DID, r.ConvoID, []byte(r.To.Ref), r.Inviter, r.From.Domain, newestReceived)
+	if err == nil {
+		b, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[before])
+	}
+	if err != nil {
+		return b, fmt.Errorf("look for earlier invitations: %w", err)
+	}
+	return b, nil
+}
+
+// store inserts the row, and unless nobody may see it, its event. It makes the push job unless it is a
+// request, as for a Welcome of this service.
+func (r Received) store(ctx context.Context, tx pgx.Tx, request, hidden bool) error {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return fmt.Errorf("mint an invitation's id: %w", err)
+	}
+	batch := &pgx.Batch{}
+	batch.Queue(`
+		INSERT INTO received_invitations (did, id, service, domain, convo_id, ref, device_id, cipher_suite, inviter, epoch,
+			expires_at, request, hidden, created_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, date_trunc('milliseconds', clock_timestamp()))`,
+		r.To.DID, id, r.From.DID, r.From.Domain, r.ConvoID, []byte(r.To.Ref), r.To.DeviceID, int32(r.CipherSuite), r.Inviter,
+		r.Epoch, r.ExpiresAt, request, hidden)
+	if !hidden {
+		outbox.QueueInvitation(batch, r.To.DID, outbox.Detail{
+			Service: r.From.DID, ConvoID: r.ConvoID.String(), By: r.Inviter, DeviceID: r.To.DeviceID,
+			KeyPackageRef: r.To.Ref.String(), Epoch: r.Epoch, Request: request,
+		})
+		if !request {
+			push.QueueWelcome(batch, []syntax.DID{r.To.DID}, []string{r.To.DeviceID})
+		}
+	}
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("store the invitation: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,298 @@
+package network
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/idem"
+	"mlsd/internal/failpoint"
+	"mlsd/internal/pgpool"
+	"mlsd/internal/worker"
+	"mlsd/mls"
+	"mlsd/welcome"
+)
+
+const (
+	// firstDelay is the longest pause before a second attempt. It doubles with each attempt, up to
+	// lastDelay.
+	firstDelay = 2 * time.Second
+	lastDelay  = time.Hour
+	// databaseTimeout bounds each statement of a round.
+	databaseTimeout = 5 * time.Second
+	// takeOverAfterLease is how long after the lease of a job's record another worker takes the job.
+	takeOverAfterLease = 5 * time.Second
+)
+
+// SenderMetrics counts deliveries. Methods are safe for concurrent use.
+type SenderMetrics interface {
+	InvitationSent(outcome string) // an attempt, or the end of a job: done, dead, retry
+}
+
+// SenderConfig configures a Sender. All fields without a default are required.
+type SenderConfig struct {
+	Network       *Service
+	DB            *pgxpool.Pool
+	Writes        *idem.Store
+	Metrics       SenderMetrics
+	Log           *slog.Logger
+	Faults        *failpoint.Set // nil: none
+	AllowLoopback bool           // services on this machine are called, too
+	// Operation has the lifetimes of jobs' records and leases. Default: idem.Invitation.
+	Operation idem.Operation
+	// Jitter picks a delay up to longest. The default picks at random.
+	Jitter func(longest time.Duration) time.Duration
+	// Now is the clock of the pauses of services. Default: time.Now. What is stored has the database's
+	// clock.
+	Now func() time.Time
+}
+
+// Sender delivers invitations to the homes of people. Any number of nodes can run one: they pass over
+// each other's rows.
+type Sender struct {
+	cfg     SenderConfig
+	client  *http.Client
+	homes   *homes
+	freed   worker.Signal // a call has ended
+	running sync.WaitGroup
+}
+
+// NewSender returns a sender.
+func NewSender(c SenderConfig) *Sender {
+	if c.Operation.NSID == "" {
+		c.Operation = idem.Invitation
+	}
+	if c.Jitter == nil {
+		c.Jitter = rand.N[time.Duration]
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return &Sender{cfg: c, client: newClient(c.AllowLoopback), homes: newHomes(c.Now, c.Jitter), freed: worker.NewSignal()}
+}
+
+// Run works until ctx ends, and then waits for the running calls, which end with ctx. It looks for due
+// jobs every interval, and whenever a call has ended.
+func (w *Sender) Run(ctx context.Context, rounds *worker.Rounds, interval time.Duration) {
+	defer w.running.Wait()
+	// A call can last longer than the round that starts it, so it has the context of Run.
+	start := func(round context.Context) error { return w.round(round, ctx) }
+	rounds.Every("invitation sender", interval, w.cfg.Log, start, worker.Wake(w.freed, 0)).Run(ctx)
+}
+
+// RunOnce starts what is due and has a place, and waits for its calls.
+func (w *Sender) RunOnce(ctx context.Context) error {
+	err := w.round(ctx, ctx)
+	w.running.Wait()
+	return err
+}
+
+// job is an invitation to be delivered, as due.sql reads it.
+type job struct {
+	DID         syntax.DID
+	Ref         mls.KeyPackageRef
+	ID          uuid.UUID
+	Service     syntax.DID
+	DeviceID    string
+	CipherSuite mls.CipherSuite
+	ConvoID     uuid.UUID
+	Inviter     syntax.DID
+	Epoch       int64
+	CreatedAt   time.Time
+	Attempt     int
+	Version     int64
+}
+
+// delivery is the input of deliverInvitation.
+type delivery struct {
+	Kind          string     `json:"kind"`
+	ConvoID       string     `json:"convoId"`
+	Inviter       syntax.DID `json:"inviter"`
+	Recipient     syntax.DID `json:"recipient"`
+	DeviceID      string     `json:"deviceId"`
+	KeyPackageRef string     `json:"keyPackageRef"`
+	CipherSuite   string     `json:"cipherSuite"`
+	Epoch         int64      `json:"epoch"`
+	ExpiresAt     string     `json:"expiresAt"`
+}
+
+func (j job) delivery() delivery {
+	return delivery{
+		Kind: "invited", ConvoID: j.ConvoID.String(), Inviter: j.Inviter, Recipient: j.DID, DeviceID: j.DeviceID,
+		KeyPackageRef: j.Ref.String(), CipherSuite: j.CipherSuite.String(), Epoch: j.Epoch,
+		ExpiresAt: j.CreatedAt.Add(welcome.KeepUnfetched).UTC().Format(time.RFC3339),
+	}
+}
+
+// due reads due jobs.
+//
+//go:embed due.sql
+var due string
+
+// round starts the due jobs for which there is a place. The calls have the context calls.
+func (w *Sender) round(ctx, calls context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
+	defer cancel()
+	rows, err := w.cfg.DB.Query(ctx, due, perHome, w.homes.paused(), 2*allCalls)
+	if err != nil {
+		return fmt.Errorf("look for invitations: %w", err)
+	}
+	jobs, err := pgx.CollectRows(rows, pgx.RowToStructByPos[job])
+	if err != nil {
+		return fmt.Errorf("look for invitations: %w", err)
+	}
+	for _, j := range jobs {
+		proven, ok := w.homes.acquire(j.Service)
+		if !ok {
+			continue
+		}
+		taken, err := w.take(ctx, j)
+		if err != nil || !taken {
+			w.homes.release(j.Service, proven, false, false)
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		j.Attempt++
+		j.Version++
+		w.running.Go(func() {
+			called, answered := w.attempt(calls, j)
+			w.homes.release(j.Service, proven, called, answered)
+			w.freed.Send()
+		})
+	}
+	return nil
+}
+
+// take commits that this worker delivers the job, unless another one has taken it.
+func (w *Sender) take(ctx context.Context, j job) (taken bool, err error) {
+	batch := &pgx.Batch{} // one transaction
+	batch.Queue(`SELECT set_config('mlsd.reason', 'deliver an invitation', true)`)
+	batch.Queue(`
+		UPDATE sent_invitations
+		SET state = 'sending', attempts = attempts + 1, next_attempt_at = now() + $4::interval, version = version + 1
+		WHERE did = $1 AND ref = $2 AND version = $3 AND state IN ('pending', 'sending') AND next_attempt_at <= now()`,
+		j.DID, []byte(j.Ref), j.Version, w.cfg.Operation.Lease+takeOverAfterLease).Exec(func(tag pgconn.CommandTag) error {
+		taken = tag.RowsAffected() == 1
+		return nil
+	})
+	if err := w.cfg.DB.SendBatch(ctx, batch).Close(); err != nil {
+		return false, fmt.Errorf("take an invitation: %w", err)
+	}
+	return taken, nil
+}
+
+// retryError ends an attempt after which another is made.
+type retryError struct{ cause error }
+
+func (e *retryError) Error() string { return "to be tried again: " + e.cause.Error() }
+func (e *retryError) Unwrap() error { return e.cause }
+
+// attempt makes one attempt at a job that this worker has taken. It says whether the service was
+// called, and whether it has answered.
+func (w *Sender) attempt(ctx context.Context, j job) (called, answered bool) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout+2*databaseTimeout)
+	defer cancel()
+	err := w.cfg.Faults.Hit(ctx, failpoint.BeforeReserve, idem.NSIDInvitation)
+	if err == nil {
+		_, err = w.cfg.Writes.Run(ctx, idem.Request{
+			Caller: "mlsd", NSID: w.cfg.Operation.NSID, Key: j.ID.String(), Life: w.cfg.Operation.Life,
+			Lease: w.cfg.Operation.Lease, Input: idem.Content{{Name: "job", JSON: []byte(`"` + j.ID.String() + `"`)}},
+		}, func(ctx context.Context, _ int64) (done idem.Done, err error) {
+			called = true
+			done, answered, err = w.work(ctx, j)
+			return done, err
+		})
+	}
+	retry, isRetry := errors.AsType[*retryError](err)
+	running, isRunning := errors.AsType[*idem.RunningError](err)
+	switch {
+	case err == nil:
+		return called, answered
+	case isRetry:
+		w.cfg.Metrics.InvitationSent("retry")
+		err = w.postpone(ctx, j, w.delay(j.Attempt, retry.cause), retry.cause.Error())
+	case isRunning: // the job's last worker is overdue, but its lease has not lapsed
+		err = w.postpone(ctx, j, running.Left, "")
+	case errors.Is(err, idem.ErrLeaseLost):
+		w.cfg.Log.WarnContext(ctx, "an invitation was taken over", "job", j.ID)
+		return called, answered
+	}
+	if err != nil {
+		w.cfg.Log.ErrorContext(ctx, "an invitation is left for another worker", "job", j.ID, "error", err)
+	}
+	return called, answered
+}
+
+// work makes the call and returns its outcome. answered says whether the service works.
+func (w *Sender) work(ctx context.Context, j job) (done idem.Done, answered bool, err error) {
+	err = w.call(ctx, j)
+	busy, isBusy := errors.AsType[*busyError](err)
+	switch {
+	case err == nil:
+		return w.end(j, idem.Success, "done", ""), true, nil
+	case errors.As(err, new(*refusedError)):
+		return w.end(j, idem.Failure, "dead", err.Error()), true, nil
+	}
+	return idem.Done{}, isBusy && busy.works, &retryError{err}
+}
+
+// end returns the effect that ends a job. The fence of its record protects the row too.
+func (w *Sender) end(j job, outcome idem.Outcome, state, reason string) idem.Done {
+	return idem.Done{Outcome: outcome, Response: []byte(state), Effect: func(ctx context.Context, tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, `
+			UPDATE sent_invitations
+			SET state = $3, ended_at = clock_timestamp(), last_error = coalesce(nullif($4, ''), last_error),
+				version = version + 1
+			WHERE did = $1 AND ref = $2 AND state = 'sending'`, j.DID, []byte(j.Ref), state, clip(reason))
+		if err != nil {
+			return fmt.Errorf("end the invitation: %w", err)
+		}
+		if tag.RowsAffected() == 1 { // else its person was erased
+			w.cfg.Metrics.InvitationSent(state)
+		}
+		return nil
+	}}
+}
+
+// postpone stores that a job is tried again after a delay. It also runs while the server stops. A job
+// that another worker has taken is not changed.
+func (w *Sender) postpone(ctx context.Context, j job, delay time.Duration, reason string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), databaseTimeout)
+	defer cancel()
+	_, err := w.cfg.DB.Exec(ctx, `
+		UPDATE sent_invitations
+		SET next_attempt_at = clock_timestamp() + $4::interval, last_error = coalesce(nullif($5, ''), last_error)
+		WHERE did = $1 AND ref = $2 AND state = 'sending' AND version = $3`,
+		j.DID, []byte(j.Ref), j.Version, delay, clip(reason))
+	if err != nil {
+		return fmt.Errorf("postpone the invitation: %w", err)
+	}
+	return nil
+}
+
+// delay is how long to wait after an attempt: back-off with full jitter, and at least what the service
+// asks for.
+func (w *Sender) delay(attempt int, cause error) time.Duration {
+	delay := w.cfg.Jitter(min(firstDelay<<min(attempt-1, 16), lastDelay))
+	if busy, ok := errors.AsType[*busyError](cause); ok {
+		delay = max(delay, busy.after)
+	}
+	return delay
+}
+
+// clip shortens what another service says, and makes it text that the database accepts.
+func clip(reason string) string { return pgpool.Storable(reason[:min(len(reason), 200)]) }
