@@ -152,6 +152,8 @@ func (v *Observer) Observe(h xrpc.Event) bool {
 		if v.convos[h.Convo] == nil {
 			v.report(Broken, h.Convo, "an arrival of %s in a convo that the subscriber has not been in", h.DID)
 		}
+	case xrpc.EventInvitation:
+		v.report(Broken, h.Convo, "an invitation of %s, and there is one service", h.DID)
 	default:
 		v.observePersonal(&h)
 	}

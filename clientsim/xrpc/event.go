@@ -58,6 +58,7 @@ const (
 	EventDispute     = "dispute"
 	EventArrival     = "arrival"
 	EventReset       = "reset"
+	EventInvitation  = "invitation"
 	EventInfo        = "info"
 	EventTyping      = "typing"
 	EventMoved       = "cursor" // cursors of other members
@@ -87,6 +88,8 @@ type eventFields struct {
 	DID           string         `json:"did"`
 	By            string         `json:"by"`
 	Committer     string         `json:"committer"`
+	Inviter       string         `json:"inviter"`
+	Service       string         `json:"service"`
 	Change        string         `json:"change"`
 	State         string         `json:"state"`
 	CommitNeeded  bool           `json:"commitNeeded"`
@@ -122,6 +125,8 @@ func (f *eventFields) event(kind string, cursor int64) Event {
 		e.By = f.Committer
 	case EventArrival:
 		e.Change = f.State
+	case EventInvitation:
+		e.DID, e.By = f.Service, f.Inviter
 	}
 	if m := f.Message; kind == EventMessage && m != nil {
 		e.ID, e.Convo, e.Sender, e.Body, e.MessageType = m.ID, m.ConvoID, m.Sender, m.Ciphertext, m.MessageType
@@ -249,7 +254,7 @@ func kindOf(definition string) (string, bool) {
 	kind, ok := strings.CutSuffix(definition, "Event")
 	switch kind {
 	case EventMessage, EventCommit, EventWelcome, EventMembership, EventKeyPackages, EventDispute, EventArrival,
-		EventReset, EventInfo, EventTyping, EventMoved:
+		EventReset, EventInvitation, EventInfo, EventTyping, EventMoved:
 		return kind, ok
 	}
 	return "", false
@@ -278,6 +283,8 @@ func (e *Event) check() (err error) {
 		missing = firstEmpty("convoId", e.Convo, "did", e.DID, "state", e.Change)
 	case EventReset:
 		missing = firstEmpty("convoId", e.Convo, "by", e.By)
+	case EventInvitation:
+		missing = firstEmpty("service", e.DID, "convoId", e.Convo, "inviter", e.By, "deviceId", e.Device)
 	case EventKeyPackages:
 		missing = firstEmpty("deviceId", e.Device, "cipherSuite", e.Suite, "change", e.Change)
 	case EventTyping:

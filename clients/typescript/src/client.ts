@@ -476,6 +476,8 @@ export class Client {
       case "arrivalEvent":
         this.events.onArrived?.(of(event.body), event.body.did, event.body.state)
         break
+      case "invitationEvent": // to a convo of another service: the app gets it from onEvent
+        break
     }
     this.events.onEvent?.(event)
   }

@@ -24,6 +24,7 @@ export type StreamEvent =
   | { readonly type: "disputeEvent"; readonly body: Placeless<mls.subscribeConvoEvents.DisputeEvent> }
   | { readonly type: "arrivalEvent"; readonly body: Placeless<mls.subscribeConvoEvents.ArrivalEvent> }
   | { readonly type: "resetEvent"; readonly body: Placeless<mls.subscribeConvoEvents.ResetEvent> }
+  | { readonly type: "invitationEvent"; readonly body: Placeless<mls.subscribeConvoEvents.InvitationEvent> }
 
 /** An event that is not kept: it has no place, and comes only while this device is connected. */
 export type SignalEvent =
@@ -197,6 +198,7 @@ function isFinal(err: unknown): boolean {
 const eventNames = [
   "messageEvent", "commitEvent", "welcomeEvent", "membershipEvent", "keyPackagesEvent", "disputeEvent", "arrivalEvent",
   "resetEvent",
+  "invitationEvent",
 ] as const
 
 /**

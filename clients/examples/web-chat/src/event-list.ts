@@ -43,6 +43,8 @@ export function describeEvent(event: StreamEvent): string {
       return `a Welcome is ${event.body.state}`
     case "resetEvent":
       return `a reset: ${event.body.reason}`
+    case "invitationEvent":
+      return `${event.body.inviter} invites at ${event.body.service}`
   }
 }
 

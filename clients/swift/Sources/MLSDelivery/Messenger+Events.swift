@@ -70,7 +70,7 @@ extension Messenger {
             guard event.info.hasPrefix("OutdatedCursor") else { break }
             try await catchUp()
             for convo in try await convos() { later { try await $0.makeGood(convo) } }
-        case .reactionEvent, .typingEvent, .cursorEvent, .disputeEvent, .unknown: tell(.other(streamed.event))
+        case .reactionEvent, .typingEvent, .cursorEvent, .disputeEvent, .invitationEvent, .unknown: tell(.other(streamed.event))
         }
         if let id = streamed.id { try await records.write([Name.cursor: Data(id.utf8)]) }
     }
