@@ -88,6 +88,7 @@ func makeCalls(t *testing.T, to testbed.Target, serial uint64) []call {
 	c.add(bob, query(mlsapi.NSIDGetReportKey, url.Values{}))
 	c.add(bob, report(convo, c.reportKey(bob)))
 	c.add(alice, xrpc.EpochCall(convo))
+	c.add(alice, query(mlsapi.NSIDGetDeliveryService, url.Values{"did": {bob.Account.DID.String()}}))
 	c.add(alice, xrpc.GroupInfoCall(convo))
 	c.add(alice, xrpc.MessagesCall(convo, "all", 0, 10))
 	c.add(alice, xrpc.LogHeadCall(convo))

@@ -35,7 +35,7 @@ func TestAdminLogKeys(t *testing.T) {
 		w.use(w.admin, public)
 		log := read[mlsapi.GetLogHeadOutput](t, alice.query(mlsapi.NSIDGetLogHead, "convoId", c.id).must().ok())
 		_, document := fetch(t, public+"/.well-known/did.json")
-		good := strings.Count(log.Head, "\n— ") == len(keys) && strings.Count(document, "publicKeyMultibase") == len(keys)
+		good := strings.Count(log.Head, "\n— ") == len(keys) && strings.Count(document, "#mlsd_log_") == len(keys)
 		for _, k := range keys {
 			_, err := verifier.OpenProven(log.Head, []string{k.Text})
 			good = good && err == nil && strings.Contains(document, `"`+k.Multikey+`"`)

@@ -1040,7 +1040,7 @@ var mutants = []mutant{
 	{"a claim without a key has no key", "TestTokenOfAClaim", []edit{
 		{"api.call.useForClaim", `key = "token:" + hex.EncodeToString(id[:])`, `_ = hex.EncodeToString(id[:])`}}},
 	{"the record of a claim is its answer", "TestClaimRecordIsSmall", []edit{
-		{"api.handlers.GetKeyPackages", `return recordOf(taken)`, `return claimAnswer(taken), nil`}}},
+		{"api.handlers.GetKeyPackages", `return recordOf(taken, at)`, `return claimAnswer(taken), nil`}}},
 	{"strangers are not counted together", "keypackages.TestStrangers", []edit{
 		{"keypackages/claim.sql", `AND claimed_by_stranger`, `AND claimed_by_stranger AND claimed_by = $3`}}},
 	{"claims of strangers are counted beyond the budget", "keypackages.TestClaimCountsByIndex", []edit{
