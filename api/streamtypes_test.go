@@ -141,7 +141,7 @@ func TestEventsByTheLexicon(t *testing.T) {
 	pretendedEvents(h.next(t))
 	stream = carol.stream(query("cursor", "1"))
 	pretendedEvents(h.next(t))
-	for range 8 {
+	for range 9 {
 		frames.frame(socket.read())
 		lines.serverSent(stream.event())
 	}

@@ -512,7 +512,7 @@ func TestAdminAccountExport(t *testing.T) {
 			t.Errorf("%s has %d rows with the DID, and the export none: %v", table, found[table], lines)
 		}
 	}
-	if lines["messages"] != 3 || lines["members"] != 4 {
+	if lines["messages"] != 5 || lines["members"] != 6 {
 		t.Errorf("lines: %v", lines)
 	}
 }

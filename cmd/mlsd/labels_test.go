@@ -17,7 +17,7 @@ import (
 // labelValues are the values that each label can have.
 func labelValues() map[string][]string {
 	words := strings.Fields
-	methods, failures := []string{"other", idem.NSIDPush}, []string{"", "NotFound"}
+	methods, failures := []string{"other", idem.NSIDPush, idem.NSIDInvitation}, []string{"", "NotFound"}
 	for _, m := range mlsapi.Methods() {
 		methods, failures = append(methods, m.NSID), append(failures, m.Errors...)
 	}
@@ -29,7 +29,7 @@ func labelValues() map[string][]string {
 		"status": words("101 200 204 400 401 403 404 405 409 413 415 426 429 500 501 502 503"),
 		"outcome": slices.Concat(failures, words(`first replay conflict in_progress expired takeover heartbeat_lost ok success
 				failure unchanged unknown
-			done dead superseded connected found invalid busy failed exported dropped`)),
+			done dead retry superseded connected found invalid busy failed exported dropped`)),
 		"state": words("processing released completed available in_flight consumed superseded expired last_resort " +
 			"claimed orphaned none used behind unreachable refused"),
 		"source": words("standby primary"),
@@ -41,15 +41,17 @@ func labelValues() map[string][]string {
 			key_packages_expired key_packages_orphaned key_packages_deleted key_package_signals idempotency_keys audit_log
 			accounts_erased accounts_limited abuse_reports abuse_reports_cleared disputes_ended used_tokens identity_keys
 			sessions
-			subscription_tickets nodes push_jobs quota_counts invitations requests erasure_confirmations attachments_unfinished
+			subscription_tickets nodes
+			push_jobs quota_counts invitations requests sent_invitations
+			sent_invitations_given_up received_invitations invitation_budgets erasure_confirmations attachments_unfinished
 			attachments_expired`),
 		"worker": append(words("welcomes key_packages records used_tokens tickets sweeper"), "schema watch",
 			"identity key sync",
 			"session reader", "session key rotation", "log key reader", "log head signer", "convo sweeper", "eraser of accounts",
-			"push backlog", "push worker", "request recorder", "quota counter", "presence writer", "index of the stream",
+			"push backlog", "push worker", "invitation sender", "request recorder", "quota counter", "presence writer", "index of the stream",
 			"account gate", "attachment sweeper", "message sweeper",
 			"reader of the list of admitted accounts"),
-		"entity": words("welcome key_package reservation push_job record dispute attachment account"),
+		"entity": words("welcome key_package reservation push_job sent_invitation record dispute attachment account"),
 		"limit":  words("address caller node time"),
 		"result": words("delivered gone refused retry passed failed"), "pool": words("requests reserved maintenance"),
 	}
