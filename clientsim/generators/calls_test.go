@@ -133,7 +133,7 @@ func makeCalls(t *testing.T, to testbed.Target, serial uint64) []call {
 		&mlsapi.PublishGroupInfoInput{ConvoID: invited, GroupInfo: info}))
 	c.add(alice, xrpc.ReportEpochCall(convo, group.Epoch(), hash[:], nil))
 	c.add(bob, xrpc.ReportCommitCall(convo, group.Epoch(), "undecryptable"))
-	fresh, err := alice.Device.Create([]byte("the next group"))
+	fresh, err := alice.Device.Create([]byte("instead of " + invited))
 	c.must(err)
 	next, err := fresh.GroupInfo()
 	c.must(err)
