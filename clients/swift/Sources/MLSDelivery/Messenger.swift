@@ -312,6 +312,7 @@ public actor Messenger {
 
     /// Reads the convo's log to its end. Calls during a run lead to one more run.
     public func sync(_ convo: String) async throws {
+        _ = try await thread(convo) // an unknown convo is refused, also while another call is about to be
         if syncing[convo] != nil {
             syncing[convo] = true
             return
