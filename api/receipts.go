@@ -10,8 +10,8 @@ import (
 // foreign are the KeyPackages of other services that a request has receipts of.
 type foreign struct {
 	all []keypackages.Foreign
-	// refused is why the request cannot be accepted, or nil. A repeated request gets its first answer
-	// all the same, so the transaction returns it.
+	// refused is why the request cannot be accepted, or nil. The transaction returns it, because a
+	// repeated request still gets its first answer.
 	refused error
 }
 

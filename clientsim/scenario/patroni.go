@@ -19,7 +19,7 @@ const (
 	patroniNone  = 5 * time.Second  // without a write: then somebody decides that the full disk is full
 )
 
-// internalError is the name of an answer that no fault of a database may cause. It is none of the lexicons.
+// internalError is the name of an answer that no fault of a database may cause. No lexicon has it.
 const internalError = "InternalServerError"
 
 // patroniFault is a fault of a machine, and what ends it.

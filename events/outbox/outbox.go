@@ -56,9 +56,9 @@ type Detail struct {
 	// Service is, of an Invitation, the service that has the convo, and ConvoID the convo there.
 	Service syntax.DID `json:"service,omitzero"`
 	ConvoID string     `json:"convoId,omitzero"`
-	// Epoch is the convo's epoch after a change of Membership or a closing Commit. Of a Welcome,
-	// an Invitation and an Arrival it is the epoch that the Welcome leads into. Of a Dispute it is the epoch that
-	// is forked or disputed.
+	// Epoch is the convo's epoch after a change of Membership or a closing Commit. Of a Welcome, an
+	// Invitation and an Arrival it is the epoch that the Welcome leads into. Of a Dispute it is the
+	// epoch that is forked or disputed.
 	Epoch int64 `json:"epoch"`
 	// CommitNeeded says that a member who left still has a leaf.
 	CommitNeeded bool `json:"commitNeeded,omitzero"`

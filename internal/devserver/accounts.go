@@ -122,7 +122,8 @@ func show(people ...person) Accounts {
 	return shown
 }
 
-// record answers, as the PDS of each account, that it has chosen this service (com.atproto.repo.getRecord).
+// record answers for the PDS of each account: the account has chosen this service
+// (com.atproto.repo.getRecord).
 func (s *Server) record(r *http.Request) (any, error) {
 	q := r.URL.Query()
 	p, err := s.accounts.of(syntax.DID(q.Get("repo")))

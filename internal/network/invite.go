@@ -21,8 +21,8 @@ type Invitation struct {
 }
 
 // Invite records in the Welcome's transaction that it uses KeyPackages of other services. Each is used
-// once here: the primary key of sent_invitations. A Sender tells their homes. Error besides the database's:
-// *keypackages.UnusableError.
+// once here: the primary key of sent_invitations. A Sender tells their homes. Error besides the
+// database's: *keypackages.UnusableError.
 func Invite(ctx context.Context, tx pgx.Tx, i Invitation) error {
 	slices.SortFunc(i.For, func(a, b keypackages.Foreign) int { return slices.Compare(a.Ref, b.Ref) }) // no deadlock
 	for _, f := range i.For {

@@ -90,10 +90,10 @@ func TestCommitIsNotCancelled(t *testing.T) {
 	exec(`SELECT pg_reload_conf()`)
 }
 
-// awaitSyncRep waits until a session waits for a synchronous standby.
+// awaitSyncRep asks the server until a session waits for a synchronous standby: nothing signals that.
 func awaitSyncRep(t *testing.T, db pgpool.Queryer) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		var waiting bool
 		err := db.QueryRow(t.Context(), `
 			SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')`).Scan(&waiting)

@@ -80,7 +80,7 @@ export interface ImportedItem {
   readonly bundle: string
   /** Set if that person was given it too. */
   readonly relayed?: true
-  /** Set if the log has this entry at this place, of this sender. What it said is the giver's word all the same. */
+  /** Set if the log has this entry at this place, of this sender. What it said is still only the giver's word. */
   readonly inLog?: true
 }
 
