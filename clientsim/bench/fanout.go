@@ -103,9 +103,11 @@ func (b *bench) deliver(
 		b.note("%s: an idle stream costs the first server %.1f KiB resident, %.1f of heap, %.1f of stacks", variant,
 			kib(after.Resident, before.Resident), kib(after.Heap, before.Heap), kib(after.Stacks, before.Stacks))
 	}
-	_, runErr := b.run(ctx, phase{variant: variant, against: against, turn: turn, binary: binary,
-		rate: b.c.Rate, subscribers: b.c.Subscribers, audience: heard})
-	if err = errors.Join(err, runErr); err == nil {
+	p := phase{variant: variant, against: against, turn: turn, binary: binary,
+		rate: b.c.Rate, subscribers: b.c.Subscribers, audience: heard}
+	stop := b.profile(ctx, &p)
+	_, runErr := b.run(ctx, p)
+	if err = errors.Join(err, runErr, stop()); err == nil {
 		err = heard.await(ctx, b.acknowledged.Load()-sent)
 	}
 	streams.end()
