@@ -30,6 +30,7 @@ type streams struct {
 	pings      *heartbeats
 	keepAlives *heartbeats
 	heads      ridingHead
+	delivery   delivery
 
 	mu      sync.Mutex // guards what follows
 	running int        // goroutines and handlers
@@ -44,7 +45,10 @@ type subscriber func(context.Context, events.Request) (s subscription, outdated 
 // subscription is the part of events.Subscription that a stream uses.
 type subscription interface {
 	Next(context.Context) (*events.Event, error)
+	Ready(context.Context) (*events.Event, error)
 	More() *events.Event
+	Park(ctx context.Context, wake func()) bool
+	Wake()
 	Request(context.Context) bool
 	Began() int64
 	Slow()

@@ -727,7 +727,7 @@ func TestStreamsComeToAnEnd(t *testing.T) {
 	}
 }
 
-// An idle subscriber costs less than 32 KiB, with its goroutines, its buffers and its data in the
+// An idle subscriber costs less than 16 KiB, with its goroutines, its buffers and its data in the
 // hub. The test is not parallel, because it measures memory.
 func TestIdleSubscribersAreCheap(t *testing.T) {
 	if raceEnabled {
@@ -772,7 +772,7 @@ func TestIdleSubscribersAreCheap(t *testing.T) {
 	time.Sleep(500 * time.Millisecond) // until they have caught up
 	got := (used() - before) / (people*each - 1)
 	t.Logf("%d bytes each, with the test's end of the connection", got)
-	if got > 32<<10 {
+	if got > 16<<10 {
 		t.Errorf("an idle subscriber costs %d bytes", got)
 	}
 }

@@ -53,7 +53,7 @@ func (h *hub) subscribe(_ context.Context, r events.Request) (api.Subscription, 
 		return nil, false, h.refuses
 	}
 	s := &subscription{events: make(chan *events.Event, 1000), fails: make(chan error, 1), slow: make(chan bool, 1),
-		closed: make(chan bool)}
+		closed: make(chan bool), woken: make(chan bool, 1)}
 	h.begun <- s
 	return s, h.outdated, nil
 }
@@ -82,7 +82,11 @@ type subscription struct {
 	fails  chan error
 	slow   chan bool
 	closed chan bool
+	woken  chan bool
 	once   sync.Once
+
+	event *events.Event // that ended Park
+	fail  error
 
 	believed atomic.Int32 // 1: trusted, -1: doubted, by the last call
 }
@@ -90,10 +94,8 @@ type subscription struct {
 func (s *subscription) Began() int64 { return 5 }
 
 func (s *subscription) Next(ctx context.Context) (*events.Event, error) {
-	select {
-	case e := <-s.events:
+	if e := s.More(); e != nil {
 		return e, nil
-	default:
 	}
 	select {
 	case e := <-s.events:
@@ -105,12 +107,53 @@ func (s *subscription) Next(ctx context.Context) (*events.Event, error) {
 	}
 }
 
+func (s *subscription) Ready(context.Context) (*events.Event, error) {
+	if e := s.More(); e != nil {
+		return e, nil
+	}
+	select {
+	case s.fail = <-s.fails:
+		return s.More(), nil // the event that came before, if it did
+	default:
+		return nil, s.fail
+	}
+}
+
 func (s *subscription) More() *events.Event {
+	if e := s.event; e != nil {
+		s.event = nil
+		return e
+	}
 	select {
 	case e := <-s.events:
 		return e
 	default:
 		return nil
+	}
+}
+
+func (s *subscription) Park(ctx context.Context, wake func()) bool {
+	if ctx.Err() != nil || s.fail != nil || len(s.events)+len(s.fails) > 0 {
+		return false
+	}
+	go func() {
+		select {
+		case s.event = <-s.events:
+		case s.fail = <-s.fails:
+			s.event = s.More()
+		case <-s.woken:
+		case <-s.closed:
+			return
+		}
+		wake()
+	}()
+	return true
+}
+
+func (s *subscription) Wake() {
+	select {
+	case s.woken <- true:
+	default:
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -62,17 +63,19 @@ func checkUpgrade(c echo.Context) error {
 	return nil
 }
 
-// socket is one WebSocket. It has two goroutines, which outlive the HTTP request: one writes
-// events, the other reads. Only pongs and the close frame may come from the client.
+// socket is one WebSocket. It outlives the HTTP request. One goroutine reads: only pongs and the
+// close frame may come from the client. Events that the connection takes at once are written by the
+// goroutines of delivery, which all sockets share. A socket has a goroutine of its own for writing
+// while it catches up, while its client reads slowly, and at its end.
 //
 // Events are written to conn, whole frames with one call. ws makes the opening and the closing
-// handshake, reads, and writes control frames. Both may write at the same time: a call of
-// net.Conn.Write is never within another one.
+// handshake, reads, and writes control frames, through conn too.
 type socket struct {
 	streams *streams
 	ws      *websocket.Conn
-	conn    net.Conn // under ws; closing it ends all reads and writes at once
+	conn    *wholeWrites // under ws; closing it ends all reads and writes at once
 	sub     subscription
+	left    []func()        // what is to be done when the stream has ended
 	ctx     context.Context // ends, with a cause, when no more events are to be sent
 	cancel  context.CancelCauseFunc
 
@@ -106,7 +109,7 @@ func (s *streams) accept(c echo.Context) (*socket, error) {
 	}
 	ws.SetReadLimit(1)
 	k.ws, k.conn = ws, w.conn
-	if tcp, ok := w.conn.(*net.TCPConn); ok {
+	if tcp, ok := w.conn.Conn.(*net.TCPConn); ok {
 		if err := tcp.SetWriteBuffer(socketBuffer); err != nil {
 			s.log.Debug("a socket's buffer size was not set", "error", err)
 		}
@@ -118,13 +121,17 @@ func (s *streams) accept(c echo.Context) (*socket, error) {
 // instead of those for HTTP.
 type hijacker struct {
 	http.ResponseWriter
-	conn net.Conn
+	conn *wholeWrites
 }
 
 func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, rw, err := http.NewResponseController(h.ResponseWriter).Hijack()
+	hijacked, rw, err := http.NewResponseController(h.ResponseWriter).Hijack()
 	if err != nil {
 		return nil, nil, err
+	}
+	conn, err := newWholeWrites(hijacked)
+	if err != nil {
+		return nil, nil, errors.Join(err, hijacked.Close())
 	}
 	h.conn = conn
 	early, err := rw.Peek(rw.Reader.Buffered()) // what the client sent behind its request
@@ -155,59 +162,98 @@ func (s *streams) refuse(c echo.Context, why error) error {
 // serve sends the events of sub until the client or the server ends the stream.
 func (k *socket) serve(sub subscription, outdated bool) {
 	k.sub = sub
+	k.left = []func(){
+		k.cut, sub.Close, k.streams.metrics.streamBegins(kindWebSocket), k.streams.pings.add(k.ping), k.streams.opened(k),
+	}
+	context.AfterFunc(k.ctx, sub.Wake) // it has one writer again, which learns the cause
 	k.streams.run(k.read)
+	k.send(func() error {
+		if !outdated {
+			return nil
+		}
+		return k.write(frame(&mlsapi.InfoEvent{Name: outdatedCursor, Message: present(outdatedMessage)}))
+	})
+}
+
+// send makes a goroutine that calls first and then writes events, until there are none: delivery
+// writes what comes after that. When the stream ends, the goroutine tells the client why.
+func (k *socket) send(first func() error) {
 	k.streams.run(func() {
-		defer k.cut()
-		defer sub.Close()
-		defer k.streams.metrics.streamBegins(kindWebSocket)()
-		defer k.streams.pings.add(k.ping)()
-		defer k.streams.opened(k)()
-		err := k.send(outdated)
+		parked := false
+		defer func() {
+			if !parked {
+				k.leave()
+			}
+		}()
+		err := first()
+		if err == nil {
+			err = k.sendAll()
+		}
+		if parked = err == nil; parked {
+			return
+		}
 		// Before the closing handshake: it frees memory, and the device counts as disconnected at
 		// once.
-		sub.Close()
+		k.sub.Close()
 		k.streams.metrics.streamEnded(kindWebSocket, reasonOf(err))
 		k.end(err)
 	})
 }
 
-// send writes events until it cannot, and returns why. Events that wait are written together.
-func (k *socket) send(outdated bool) error {
-	if outdated {
-		info := frame(&mlsapi.InfoEvent{Name: outdatedCursor, Message: present(outdatedMessage)})
-		if err := k.write(info); err != nil {
-			return err
-		}
+// leave does what remains when the stream has ended.
+func (k *socket) leave() {
+	for _, do := range slices.Backward(k.left) {
+		do()
 	}
+}
+
+// sendAll writes events until the subscription is parked, and returns nil, or until it cannot, and
+// returns why. Events that wait are written together.
+func (k *socket) sendAll() error {
 	var frames [][]byte // that are written together
-	var n int           // bytes
 	for {
-		e, err := k.sub.Next(k.ctx)
-		if k.ctx.Err() != nil {
+		e, err := k.sub.Ready(k.ctx)
+		switch {
+		case k.ctx.Err() != nil:
 			return context.Cause(k.ctx)
-		}
-		if err != nil {
+		case err != nil:
 			return err
+		case e == nil && k.sub.Park(k.ctx, k.ready):
+			return nil
 		}
-		frames, n = frames[:0], 0
-		for ; e != nil; e = another(k.sub, n) {
-			if wire := frameOf(e, k.sub.Request(k.ctx), k.streams.heads); len(wire) > 0 {
-				frames, n = append(frames, wire), n+len(wire)
-			}
-		}
+		var n int // bytes
+		frames, n = k.encode(frames[:0], e)
 		if n == 0 {
 			continue
 		}
-		err = k.write(frames...)
+		err = k.wrote(k.write(frames...), len(frames), n)
 		clear(frames) // for the memory of the events
-		if errors.Is(err, events.ErrConsumerTooSlow) {
-			k.sub.Slow()
-		}
 		if err != nil {
 			return err
 		}
-		k.streams.metrics.webSockets.sent(len(frames), n)
 	}
+}
+
+// wrote counts frames that were written, or tells the hub that the client is too slow for them.
+func (k *socket) wrote(err error, frames, bytes int) error {
+	switch {
+	case err == nil:
+		k.streams.metrics.webSockets.sent(frames, bytes)
+	case errors.Is(err, events.ErrConsumerTooSlow):
+		k.sub.Slow()
+	}
+	return err
+}
+
+// encode appends the frames of e and of the events that wait after it, and returns their bytes.
+func (k *socket) encode(frames [][]byte, e *events.Event) ([][]byte, int) {
+	n := 0
+	for ; e != nil; e = another(k.sub, n) {
+		if wire := frameOf(e, k.sub.Request(k.ctx), k.streams.heads); len(wire) > 0 {
+			frames, n = append(frames, wire), n+len(wire)
+		}
+	}
+	return frames, n
 }
 
 // frameHeader is the longest header of a server's frame, in bytes.
@@ -241,6 +287,13 @@ func framed(b []byte) []byte {
 // errStuck if it did not end within about twice that time; errGone; and the cause of the end of
 // k.ctx.
 func (k *socket) write(frames ...[]byte) error {
+	k.conn.mu.Lock()
+	return k.writeLocked(frames...)
+}
+
+// writeLocked is write for a caller that has locked conn. It unlocks it.
+func (k *socket) writeLocked(frames ...[]byte) error {
+	defer k.conn.mu.Unlock()
 	n := 0
 	for _, f := range frames {
 		n += len(f)
@@ -252,10 +305,10 @@ func (k *socket) write(frames ...[]byte) error {
 	}
 	var err error
 	if len(frames) == 1 {
-		_, err = k.conn.Write(frames[0])
+		_, err = k.conn.Conn.Write(frames[0])
 	} else {
 		all := net.Buffers(frames)
-		_, err = all.WriteTo(k.conn)
+		_, err = all.WriteTo(k.conn.Conn)
 	}
 	k.until.Store(0)
 	switch took := time.Since(begun); {

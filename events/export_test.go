@@ -2,7 +2,6 @@ package events
 
 import (
 	"context"
-	"errors"
 	"strconv"
 	"testing"
 	"time"
@@ -110,34 +109,6 @@ func (s *Subscription) Position() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.position
-}
-
-// NextNow returns the next event, or nil if the subscription is live and has no more. All events have
-// been handed out before.
-func (s *Subscription) NextNow(ctx context.Context) (*Event, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	type result struct {
-		e   *Event
-		err error
-	}
-	came := make(chan result, 1)
-	go func() {
-		e, err := s.Next(ctx)
-		came <- result{e, err}
-	}()
-	s.notify()
-	select {
-	case r := <-came:
-		return r.e, r.err
-	case s.ready <- struct{}{}: // Next has read the signal before this one: it waits, and the queue is empty
-	}
-	cancel()
-	r := <-came
-	if errors.Is(r.err, context.Canceled) {
-		return nil, nil
-	}
-	return r.e, r.err
 }
 
 // SetClock sets the clock by which readers are behind.

@@ -37,7 +37,7 @@ func (l *listener) pump(t *testing.T, n int, wait time.Duration) {
 	ctx, cancel := context.WithTimeout(t.Context(), wait)
 	defer cancel()
 	for range n {
-		e, err := l.s.NextNow(ctx)
+		e, err := l.s.Ready(ctx)
 		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatal(err)
 		}

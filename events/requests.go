@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
@@ -69,6 +70,12 @@ func (s *Subscription) Request(ctx context.Context) bool {
 		delete(r.convos, e.ConvoID) // it has left
 	}
 	return request
+}
+
+// stale reports whether Request possibly reads the roster for an event.
+func (r *requests) stale(did syntax.DID, e *Event) bool {
+	mine := e.DID == did && e.Detail.Request
+	return (mine || len(r.convos) > 0) && time.Since(r.readAt) >= readRequests
 }
 
 // readRequests reads the person's requests from the roster.

@@ -17,7 +17,8 @@ import (
 	"mlsd/internal/worker"
 )
 
-// Subscription gets the events of one person. Next is for one goroutine.
+// Subscription gets the events of one person. Next, Ready, More and Park are for one reader at a
+// time.
 //
 // A subscription that is not live reads the table events itself. A live one gets its events from
 // the hub. It stops being live when its buffer is full.
@@ -50,11 +51,12 @@ type Subscription struct {
 	behind   time.Time     // since when it catches up after its buffer was full; or zero
 	failed   error         // why it has ended
 	ready    chan struct{} // signalled when queue, live or failed has changed
+	parked   func()        // called instead of that; nil: the reader has not parked
 
-	catch *catchUp // owned by Next: reads the table
-	taken *Event   // owned by Next: out of the queue, and not returned yet; or nil
+	catch *catchUp // owned by Ready: reads the table
+	taken *Event   // owned by Ready: out of the queue, and not returned yet; or nil
 
-	requests requests // owned by Next and Request
+	requests requests // owned by Ready, More and Request
 
 	large atomic.Int64 // bytes of the hub's large events that this subscription uses
 	share *share
@@ -146,63 +148,94 @@ func (s *Subscription) wants(convo uuid.UUID) bool {
 	return s.only == nil || slices.Contains(s.only, convo)
 }
 
-// Next waits for the next event. If the database is unavailable, it tries again for the hub's
-// Patience. Errors: ErrConsumerTooSlow, ErrReplaced, ErrClosing, ctx's, the database's. After one
-// of the last two, the next call returns the event that this one would have returned.
+// Next waits for the next event. Errors as of Ready.
 func (s *Subscription) Next(ctx context.Context) (*Event, error) {
-	s.releaseLarge()
 	for {
-		e, live, err := s.take()
-		if err != nil {
-			return nil, err
+		if e, err := s.Ready(ctx); e != nil || err != nil {
+			return e, err
 		}
-		switch {
-		case e != nil:
-			if err := s.acquireLarge(ctx, e); err != nil {
-				return nil, err
-			}
-			if err := s.retry(ctx, func() error { return s.loadEntry(ctx, e) }); err != nil {
-				return nil, err
-			}
-			if e.Kind.LogEntry() && e.Message() == nil {
-				// A large log entry has expired, or its convo was deleted (catchUp.page leaves the
-				// small ones out).
-				s.hub.log.InfoContext(ctx, "an event's log entry has expired", "stream_seq", e.StreamSeq)
-				s.taken = nil
-				continue
-			}
-			s.taken = nil
-			s.requests.last = e
-			return e, nil
-		case live:
-			select {
-			case <-s.ready:
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			}
-		default:
-			if err := s.retry(ctx, func() error { return s.advance(ctx) }); err != nil {
-				return nil, err
-			}
+		select {
+		case <-s.ready:
+		case <-ctx.Done():
+			return nil, ctx.Err()
 		}
 	}
 }
 
-// More returns the event after the last one of Next or More, if it is there and small; else nil. It
-// is for the reader of Next.
+// Ready returns the next event, and nil if the subscription is live and has none. It reads the table
+// until one of them is true. If the database is unavailable, it tries again for the hub's Patience.
+// Errors: ErrConsumerTooSlow, ErrReplaced, ErrClosing, ctx's, the database's. After one of the last
+// two, the next call returns the event that this one would have returned.
+func (s *Subscription) Ready(ctx context.Context) (*Event, error) {
+	s.releaseLarge()
+	for {
+		e, live, err := s.take()
+		switch {
+		case err != nil:
+			return nil, err
+		case e == nil && live:
+			return nil, nil
+		case e == nil:
+			if err := s.retry(ctx, func() error { return s.advance(ctx) }); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if err := s.acquireLarge(ctx, e); err != nil {
+			return nil, err
+		}
+		if err := s.retry(ctx, func() error { return s.loadEntry(ctx, e) }); err != nil {
+			return nil, err
+		}
+		s.taken = nil
+		if e.Kind.LogEntry() && e.Message() == nil {
+			// A large log entry has expired, or its convo was deleted (catchUp.page leaves the
+			// small ones out).
+			s.hub.log.InfoContext(ctx, "an event's log entry has expired", "stream_seq", e.StreamSeq)
+			continue
+		}
+		s.requests.last = e
+		return e, nil
+	}
+}
+
+// More returns the event after the last one of Next or More, if it is there, small, and needs nothing
+// of the database; else nil.
 func (s *Subscription) More() *Event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.failed != nil || len(s.queue) == 0 {
+	if s.failed != nil || s.taken != nil || len(s.queue) == 0 {
 		return nil
 	}
 	e := s.queue[0]
-	if e.Size > largeEvent || e.Kind.LogEntry() && e.Message() == nil {
+	if e.Size > largeEvent || e.Kind.LogEntry() && e.Message() == nil || s.requests.stale(s.did, e) {
 		return nil
 	}
 	s.pop()
 	s.requests.last = e
 	return e
+}
+
+// Park leaves a live subscription that has no event without a reader, and reports whether it did.
+// wake is called once when there is an event again, when the subscription has ended, and at Wake: it
+// must not block, and its caller holds locks of the subscription. A context that has ended parks
+// nothing.
+func (s *Subscription) Park(ctx context.Context, wake func()) bool {
+	s.releaseLarge()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ctx.Err() != nil || s.failed != nil || !s.live || s.taken != nil || len(s.queue) > 0 {
+		return false
+	}
+	s.behind, s.parked, s.requests.last = time.Time{}, wake, nil
+	return true
+}
+
+// Wake calls the function of Park if the reader has parked. Any goroutine can call it.
+func (s *Subscription) Wake() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.notify()
 }
 
 // take returns the event that was taken and not returned, else the next of the queue, else nil.
@@ -457,7 +490,13 @@ func (s *Subscription) failure() error {
 	return s.failed
 }
 
+// notify tells the reader that queue, live or failed has changed. The caller holds mu.
 func (s *Subscription) notify() {
+	if wake := s.parked; wake != nil {
+		s.parked = nil
+		wake()
+		return
+	}
 	select {
 	case s.ready <- struct{}{}:
 	default: // Next has not read the last one yet

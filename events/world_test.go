@@ -313,7 +313,7 @@ func nothing(t testing.TB, s *events.Subscription) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if e, err := s.NextNow(ctx); e != nil || err != nil {
+	if e, err := s.Ready(ctx); e != nil || err != nil {
 		t.Fatalf("there was an event: %+v, %v", e, err)
 	}
 }

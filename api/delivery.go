@@ -1,0 +1,163 @@
+package api
+
+import (
+	"bytes"
+	"net"
+	"runtime"
+	"sync"
+	"syscall"
+)
+
+// delivery writes events to the sockets that are parked. A write is a system call that does not
+// wait, so a few goroutines serve all sockets, and a client that does not read delays no other one.
+type delivery struct {
+	mu      sync.Mutex // guards what follows
+	waiting []*socket
+	writers int // goroutines
+}
+
+// ready implements the wake-up of a parked subscription: the next free writer takes the socket.
+func (k *socket) ready() {
+	d := &k.streams.delivery
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.waiting = append(d.waiting, k)
+	if d.writers < runtime.GOMAXPROCS(0) {
+		d.writers++
+		k.streams.run(func() { d.write() })
+	}
+}
+
+// write writes until no socket waits.
+func (d *delivery) write() {
+	w := &writer{}
+	w.attempt = w.try
+	var all []*socket
+	for {
+		d.mu.Lock()
+		n := min((len(d.waiting)+d.writers-1)/d.writers, 64) // the others take the rest
+		all = append(all[:0], d.waiting[:n]...)
+		clear(d.waiting[:n])
+		if d.waiting = d.waiting[n:]; n == 0 {
+			d.waiting = nil
+			d.writers--
+		}
+		d.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		for _, k := range all {
+			w.serve(k)
+		}
+	}
+}
+
+// writer is what a goroutine of delivery uses again for each write.
+type writer struct {
+	frames  [][]byte
+	joined  []byte
+	attempt func(fd uintptr) bool // try
+
+	out     []byte // what try writes
+	written int    // what it has written
+}
+
+// serve is deliver, and ends the stream at a panic.
+func (w *writer) serve(k *socket) {
+	orderly := false
+	defer func() {
+		if !orderly {
+			k.leave()
+		}
+	}()
+	defer k.streams.rescue()
+	w.deliver(k)
+	orderly = true
+}
+
+// deliver writes the events that wait for a socket, and parks it again. What would make the writer
+// wait, it leaves to a goroutine of the socket: an event that is to be read from the database, what
+// the connection does not take at once, and the end of the stream.
+func (w *writer) deliver(k *socket) {
+	defer func() { clear(w.frames) }() // for the memory of the events
+	for {
+		e := k.sub.More()
+		if e == nil {
+			if !k.sub.Park(k.ctx, k.ready) {
+				k.send(func() error { return nil })
+			}
+			return
+		}
+		var n int // bytes
+		w.frames, n = k.encode(w.frames[:0], e)
+		if n == 0 {
+			continue
+		}
+		sent := len(w.frames)
+		if unfinished := w.write(k); unfinished != nil {
+			k.send(func() error { return k.wrote(unfinished(), sent, n) })
+			return
+		}
+		_ = k.wrote(nil, sent, n)
+	}
+}
+
+// write writes frames if the connection takes them at once. Else it returns what finishes the write,
+// and waits for it.
+func (w *writer) write(k *socket) (finish func() error) {
+	w.out, w.written = w.frames[0], 0
+	if len(w.frames) > 1 {
+		w.joined = w.joined[:0]
+		for _, f := range w.frames {
+			w.joined = append(w.joined, f...)
+		}
+		w.out = w.joined
+	}
+	if !k.conn.mu.TryLock() { // a control frame is being written
+		all := bytes.Clone(w.out)
+		return func() error { return k.write(all) }
+	}
+	if k.conn.raw != nil {
+		_ = k.conn.raw.Write(w.attempt) // who finishes the write gets the same error
+	}
+	if w.written == len(w.out) {
+		k.conn.mu.Unlock()
+		return nil
+	}
+	rest := bytes.Clone(w.out[w.written:])
+	return func() error { return k.writeLocked(rest) } // nothing may be written in between
+}
+
+// try is for syscall.RawConn.Write. It does not wait until the connection takes more.
+func (w *writer) try(fd uintptr) bool {
+	if n, err := syscall.Write(int(fd), w.out); err == nil {
+		w.written = n
+	}
+	return true
+}
+
+// wholeWrites is a connection whose writes are whole: none is within another one.
+type wholeWrites struct {
+	net.Conn
+	raw syscall.RawConn // nil: it has none, so each write may wait
+
+	mu sync.Mutex // locked during a write
+}
+
+func newWholeWrites(conn net.Conn) (*wholeWrites, error) {
+	w := &wholeWrites{Conn: conn}
+	if c, ok := conn.(syscall.Conn); ok {
+		var err error
+		if w.raw, err = c.SyscallConn(); err != nil {
+			return nil, err
+		}
+	}
+	return w, nil
+}
+
+// Write implements net.Conn.
+func (w *wholeWrites) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.Conn.Write(b)
+}
