@@ -65,7 +65,7 @@ func promises() map[string][]promise {
 			{"memory of bodies and answers, by caller, address and size", "TestMemory TestLargeRequestsLeaveMemory TestSlowUploads TestDeclaredBodiesTakeNothing TestSlowestIsCut TestSlowShareOfAddress TestDownloadsHaveTheirOwnMemory TestPausesDoNotHideSlowTransfers"},
 			{"a page", "TestPageBytes TestConvoBytes TestLargePagesTakePlaces TestLargePagesAsk"},
 			{"request ids, log lines", "TestRequestIDs TestLeftOut TestManyMessages"},
-			{"look-ups of unknown accounts, by address", "TestForgerLeavesLookups TestForgersOfManyAddresses TestPDSOfNewUsers TestForgerIsLimited TestTarpitsHoldFewSlots TestSourceLimits"},
+			{"[look-ups](#look-ups) of unknown accounts, by address", "TestForgerLeavesLookups TestForgersOfManyAddresses TestPDSOfNewUsers TestForgerIsLimited TestTarpitsHoldFewSlots TestSourceLimits"},
 			{"look-ups of accounts that verified before, by domain", "TestKnownAccountsOfOneDomain TestTarpitsThatVerified"},
 			{"look-ups after bad signatures, by address", "TestBadSignaturesAreNoAmplifier TestBadSignaturesOfManyDIDs TestBadSignaturesSpendTheBudget TestRotationBesideForgers"},
 			{"look-ups for sessions, by account, address and domain", "TestSessionsAreDividedByAddress TestKnownAccountsOfOneDomain"},

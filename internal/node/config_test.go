@@ -424,12 +424,6 @@ func TestEnvFile(t *testing.T) {
 // The page of settings has every setting, its default, and the text of --help about it.
 func TestSettingsPage(t *testing.T) {
 	t.Parallel()
-	const name = "SETTINGS.md"
-	before, rest, begins := strings.Cut(readPage(t, name), tableBegins)
-	got, after, ends := strings.Cut(rest, tableEnds)
-	if !begins || !ends {
-		t.Fatalf("docs/%s lacks the marks of its table", name)
-	}
 	var want strings.Builder
 	want.WriteString("| variable | default | meaning |\n|---|---|---|\n")
 	for _, s := range settings {
@@ -439,17 +433,7 @@ func TestSettingsPage(t *testing.T) {
 		}
 		fmt.Fprintf(&want, "| `%s` | %s | %s |\n", s.env, value, s.usage)
 	}
-	if *update {
-		got = want.String()
-		page := before + tableBegins + got + tableEnds + after
-		if err := os.WriteFile(filepath.Join("../../docs", name), []byte(page), 0o666); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if diff := cmp.Diff(want.String(), got); diff != "" {
-		t.Errorf("docs/%s differs from what the program says (-want +got):\n%s\nto write it: "+
-			"go test ./internal/node -run TestSettingsPage -update", name, diff)
-	}
+	wantTable(t, "SETTINGS.md", want.String())
 }
 
 func TestBuild(t *testing.T) {

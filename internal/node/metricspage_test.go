@@ -69,26 +69,31 @@ func metricNames(t *testing.T) (names []string) {
 // The page of metrics has every metric, its labels, and the program's own text about it.
 func TestMetricsPage(t *testing.T) {
 	t.Parallel()
-	page := readPage(t, metricsPage)
-	before, rest, begins := strings.Cut(page, tableBegins)
-	got, after, ends := strings.Cut(rest, tableEnds)
-	if !begins || !ends {
-		t.Fatalf("docs/%s lacks the marks of its table", metricsPage)
-	}
 	var want strings.Builder
 	want.WriteString("| metric | labels | |\n|---|---|---|\n")
 	for _, d := range descriptions(t) {
 		fmt.Fprintf(&want, "| `%s` | %s | %s |\n", d.name, strings.ReplaceAll(d.labels, ",", ", "), d.help)
 	}
+	wantTable(t, metricsPage, want.String())
+}
+
+// wantTable expects the table between the marks of a page. With -update it writes it.
+func wantTable(t *testing.T, name, want string) {
+	t.Helper()
+	before, rest, begins := strings.Cut(readPage(t, name), tableBegins)
+	got, after, ends := strings.Cut(rest, tableEnds)
+	if !begins || !ends {
+		t.Fatalf("docs/%s lacks the marks of its table", name)
+	}
 	if *update {
-		got = want.String()
+		got = want
 		text := before + tableBegins + got + tableEnds + after
-		if err := os.WriteFile(filepath.Join("../../docs", metricsPage), []byte(text), 0o666); err != nil {
+		if err := os.WriteFile(filepath.Join("../../docs", name), []byte(text), 0o666); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if diff := cmp.Diff(want.String(), got); diff != "" {
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("docs/%s differs from what the program says (-want +got):\n%s\nto write it: "+
-			"go test ./internal/node -run TestMetricsPage -update", metricsPage, diff)
+			"go test ./internal/node -run %s -update", name, diff, t.Name())
 	}
 }
