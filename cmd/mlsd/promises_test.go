@@ -103,6 +103,27 @@ func promises() map[string][]promise {
 			{"the keys of the DID document", "TestMultikey TestDIDDocumentHasTheLogKeys"},
 			{"[what the server keeps](#what-the-server-keeps)", "TestRetentionKeepsTheTree TestStoredLeavesStay TestKeepFailsWithTheDatabase TestLongLog TestLastEntryIsHashedOnce"},
 		},
+		"docs/clients/SESSIONS.md": {
+			{"[what to do](#what-to-do): a refresh that is repeated; `InvalidRefreshToken`; another session", "TestSession TestRefreshSession TestLateRepetitionOfRefresh TestSessionLastsHours TestDeleteSession TestDeleteLostSession"},
+			{"[what a session is not good for](#what-a-session-is-not-good-for)", "TestWhatAStolenSessionCannotDo TestSessionOfAnotherDevice TestSessionJoinsWithItsDevice TestDeviceOfASession TestNoSecretLeaves"},
+			{"[replays](#replays) meet the idempotency key", "TestSession TestRetryChangesNothing"},
+			{"[when it ends](#when-it-ends): its hour, its six hours", "TestOldSessions TestSessionLastsHours"},
+			{"`deleteSession`, on all nodes", "TestDeleteSession TestSessionsOfTwoNodes"},
+			{"with its account, with its key, with the fiftieth, with a stolen refresh token", "TestSessionsEndWithTheirAccount TestReplacedKeys TestSessionsOfAReplacedKey TestSessionsOfAnAccountAreBounded TestRefreshSession"},
+			{"after a restore; on a node that reads nothing", "TestDatabaseGoesBack TestStaleNode"},
+			{"[streams](#streams) end with it", "TestStreamsOfASession TestStreamEndsWithItsBearer"},
+			{"a request under a session uses up no token", "TestSession"},
+			{"[what a thief can do](#what-a-thief-can-do)", "TestWhatAStolenSessionCannotDo TestSessionsOfAReplacedKey TestLateRepetitionOfRefresh"},
+		},
+		"docs/operating/TRACES.md": {
+			{"a message is one trace", "TestTraceOfMessage"},
+			{"without `MLSD_TRACES_URL` nothing is spent", "TestOffCostsNothing"},
+			{"[the server decides](#what-to-know) what is traced", "TestStrangersDoNotSample TestTraceparent TestHostileTraceparent"},
+			{"a batch has one trace; what follows on the same node", "TestShared TestCauses TestDetached"},
+			{"a span says nothing about people", "TestTraceOfMessage TestFailedStatement TestBeginning"},
+			{"a collector that is away costs nothing but its spans; its headers stay secret", "TestCollectorHangs TestCollectorNeverAnswers TestAnswersOfCollectors TestBadHeaders"},
+			{"[from a latency to its trace](#from-a-latency-to-its-trace)", "TestTraceOfMessage"},
+		},
 	}
 }
 
