@@ -1,7 +1,7 @@
 // The README's table has every export.
 
 import assert from "node:assert/strict"
-import { readFile } from "node:fs/promises"
+import { readFile, writeFile } from "node:fs/promises"
 import { test } from "node:test"
 import { fileURLToPath } from "node:url"
 import ts from "typescript"
@@ -24,17 +24,16 @@ function exportsOf(file: string): string[] {
 
 test("the README's table has every export, and no other names", async () => {
   const { exports } = JSON.parse(await readFile(new URL("package.json", folder), "utf8")) as Manifest
-  const readme = await readFile(new URL("README.md", folder), "utf8")
-  const rows = readme.slice(readme.indexOf("| import | exports |")).split("\n").map((row) => row.split("|").map((cell) => cell.trim()))
+  const readme = new URL("README.md", folder)
+  const text = await readFile(readme, "utf8")
+  let table = "| import | exports |\n|---|---|\n"
   for (const [path, at] of Object.entries(exports)) {
     const file = typeof at === "string" ? undefined : /^\.\/dist\/(.*)\.d\.ts$/.exec(at.types)?.[1]
     if (file === undefined) continue // generated, or no code
-    const entry = path.replace(/^\./, "mlsd-client")
-    const first = rows.findIndex(([, name]) => name === `\`${entry}\``)
-    assert.ok(first >= 0, `a row of ${entry}`)
-    let end = first + 1
-    while (rows[end]?.[1] === "") end++
-    const names = rows.slice(first, end).flatMap(([, , text = ""]) => [...text.matchAll(/`(\w+)`/g)].map(([, name]) => name))
-    assert.deepEqual(names.sort(), exportsOf(`src/${file}.ts`).sort(), entry)
+    const names = exportsOf(`src/${file}.ts`).sort()
+    table += `| \`${path.replace(/^\./, "mlsd-client")}\` | ${names.map((name) => `\`${name}\``).join(", ")} |\n`
   }
+  const marked = /(<!-- generated -->\n)([^]*)(<!-- end -->)/
+  if (process.env.UPDATE) await writeFile(readme, text.replace(marked, `$1${table}$3`))
+  else assert.equal(marked.exec(text)?.[2], table, "to write it: UPDATE=1 npm test")
 })
