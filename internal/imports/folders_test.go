@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,20 +34,8 @@ func TestTopLevelFolders(t *testing.T) {
 }
 
 // The page's table of packages has each package, and what its comment says first. It does not run
-// beside TestTables: with -update both write the page.
+// beside TestTables and TestWorkers: with -update they write the page, too.
 func TestFolders(t *testing.T) {
-	const begins, ends = "\n## Packages\n", "<!-- end -->\n"
-	name := filepath.Join(root, tablesPage)
-	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, section, found := strings.Cut(string(text), begins)
-	intro, section, marked := strings.Cut(section, generatedMark)
-	got, after, closed := strings.Cut(section, ends)
-	if !found || !marked || !closed {
-		t.Fatalf("%s has no section Packages with a generated table", tablesPage)
-	}
 	var want strings.Builder
 	want.WriteString("| package | it |\n|---|---|\n")
 	for _, p := range list(t, "./...") {
@@ -58,49 +47,62 @@ func TestFolders(t *testing.T) {
 			fmt.Fprintf(&want, "| `%s` | %s |\n", p.name(), strings.TrimRight(says, ".:"))
 		}
 	}
+	wantSection(t, "Packages", want.String())
+}
+
+// wantSection expects the generated table of a section of the page. With -update it writes it.
+func wantSection(t *testing.T, heading, want string) {
+	t.Helper()
+	begins, ends := "\n## "+heading+"\n", "<!-- end -->\n"
+	name := filepath.Join(root, tablesPage)
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, section, found := strings.Cut(string(text), begins)
+	intro, section, marked := strings.Cut(section, generatedMark)
+	got, after, closed := strings.Cut(section, ends)
+	if !found || !marked || !closed {
+		t.Fatalf("%s has no section %s with a generated table", tablesPage, heading)
+	}
 	if *update {
-		got = want.String()
+		got = want
 		page := before + begins + intro + generatedMark + got + ends + after
 		if err := os.WriteFile(name, []byte(page), 0o666); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if diff := cmp.Diff(want.String(), got); diff != "" {
-		t.Errorf("%s differs from the comments of packages (-want +got):\n%s\nto write it: "+
-			"go test ./internal/imports -run TestFolders -update", tablesPage, diff)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s, %s, differs from the source (-want +got):\n%s\nto write it: "+
+			"go test ./internal/imports -run %s -update", tablesPage, heading, diff, t.Name())
 	}
 }
 
 // generatedMark stands above a table that a test writes.
 const generatedMark = "<!-- generated -->\n"
 
-var started = regexp.MustCompile(`\brounds\.Every\("([^"]+)"`)
+var started = regexp.MustCompile(`\brounds\.Every\("([^"]+)",\s*([\w.]+)`)
 
-// The page's table of workers names each worker of a node.
+// The page's table of workers has each worker of a node, its interval and the file that starts it.
 func TestWorkers(t *testing.T) {
-	t.Parallel()
-	page, err := os.ReadFile(filepath.Join(root, tablesPage))
-	if err != nil {
-		t.Fatal(err)
-	}
-	workers := 0
-	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+	var rows []string
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
 		}
 		source, err := os.ReadFile(path)
-		for _, name := range started.FindAllStringSubmatch(string(source), -1) {
-			workers++
-			if !strings.Contains(string(page), "\n| "+name[1]+" |") {
-				t.Errorf("%s, table of workers: %q of %s is missing", tablesPage, name[1], path)
-			}
+		file := filepath.ToSlash(strings.TrimPrefix(path, root+string(filepath.Separator)))
+		for _, found := range started.FindAllStringSubmatch(string(source), -1) {
+			rows = append(rows, fmt.Sprintf("| %s | `%s` | `%s` |\n", found[1], found[2], file))
 		}
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if workers < 15 {
-		t.Errorf("the program starts %d workers: the test finds too few", workers)
+	if len(rows) < 15 {
+		t.Errorf("the program starts %d workers: the test finds too few", len(rows))
 	}
+	slices.Sort(rows)
+	wantSection(t, "Workers", "| worker | interval | file |\n|---|---|---|\n"+strings.Join(rows, ""))
 }
