@@ -57,7 +57,7 @@ func promises() map[string][]promise {
 		},
 		"docs/LIMITS.md": {
 			{"[rates](#rates) of a DID, of an address, of pages; a debt is one bucket", "TestRateLimits TestPagesHaveARate TestBucketsDebt TestBuckets"},
-			{"what a request costs; a failed one pays too; a question comes before the work", "TestStrangersProposalParsesNothing TestExternalProposalIsExpensive TestCosts TestMethods TestDownloadIsCharged TestExportIsCharged TestHeadsAreCharged TestVerificationIsCharged TestLateRequestsAreCharged TestFailedLookupsAreCharged TestStrangersOpenings"},
+			{"what a request of [each method](#methods) costs; a failed one pays too; a question comes before the work", "TestStrangersProposalParsesNothing TestExternalProposalIsExpensive TestCosts TestMethods TestDownloadIsCharged TestExportIsCharged TestHeadsAreCharged TestVerificationIsCharged TestLateRequestsAreCharged TestFailedLookupsAreCharged TestStrangersOpenings"},
 			{"an account's own rate", "TestLimitedAccount"},
 			{"[requests](#requests): sizes of bodies and objects, members of a convo", "TestLargestMessage TestHostileSize TestOversizedBodyIsDrained"},
 			{"connections that wait", "TestWaitingConnectionsOfAnAddress TestWaitingConnectionsOfAll"},
