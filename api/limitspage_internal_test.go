@@ -41,8 +41,8 @@ func TestLimitsPage(t *testing.T) {
 		if p.maxTime > 0 {
 			most = p.maxTime
 		}
-		fmt.Fprintf(&want, "| `%s` | %d | %s | %s | %s |\n", strings.TrimPrefix(nsid, "blue.catbird.mls."), max(1, p.cost), body,
-			expensive, most)
+		method := strings.TrimPrefix(nsid, "blue.catbird.mls.")
+		fmt.Fprintf(&want, "| `%s` | %d | %s | %s | %s |\n", method, max(1, p.cost), body, expensive, most)
 	}
 	if *update {
 		got = want.String()
