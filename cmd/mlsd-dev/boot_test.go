@@ -53,11 +53,23 @@ type server struct {
 // bootDev starts mlsd-dev. It ends with the test.
 func bootDev(t testing.TB) (devClient, *server) {
 	t.Helper()
+	text, s := boot(t)
+	found := regexp.MustCompile(`^mlsd-dev on (http://127\.0\.0\.1:\d+)\n$`).FindStringSubmatch(<-text)
+	if found == nil {
+		t.Fatal("it prints something else")
+	}
+	return devClient{t, found[1]}, s
+}
+
+// boot starts mlsd-dev, and returns what it prints: the first text is there.
+func boot(t testing.TB, args ...string) (readiness, *server) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &server{t: t, cancel: cancel, ended: make(chan error, 1)}
-	ready := make(readiness, 1)
+	printed := make(readiness, 100)
+	args = append([]string{"mlsd-dev", "--listen", "127.0.0.1:0", "--log-format", "text"}, args...)
 	go func() {
-		s.ended <- run(ctx, []string{"mlsd-dev", "--listen", "127.0.0.1:0", "--log-format", "text"}, nil, ready, &s.log)
+		s.ended <- run(ctx, args, nil, printed, &s.log)
 		close(s.ended)
 	}()
 	t.Cleanup(func() {
@@ -68,18 +80,14 @@ func bootDev(t testing.TB) (devClient, *server) {
 		}
 	})
 	select {
-	case text := <-ready:
-		found := regexp.MustCompile(`^mlsd-dev on (http://127\.0\.0\.1:\d+)\n$`).FindStringSubmatch(text)
-		if found == nil {
-			t.Fatalf("it prints %q", text)
-		}
-		return devClient{t, found[1]}, s
+	case text := <-printed:
+		printed <- text
 	case err := <-s.ended:
 		t.Fatalf("run: %v, before it was ready", err)
 	case <-time.After(deadline):
 		t.Fatalf("it is not ready after %v", deadline)
 	}
-	return devClient{}, nil
+	return printed, s
 }
 
 // stop shuts the server down.

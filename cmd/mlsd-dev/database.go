@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -20,8 +22,9 @@ import (
 )
 
 // databases is a private PostgreSQL in a temporary directory, whose databases are copies of an
-// empty one. It does not flush to disk. It is not safe for concurrent use.
+// empty one. It does not flush to disk. create and empty are safe for concurrent use.
 type databases struct {
+	mu         sync.Mutex // guards the rest once startDatabases has returned
 	dir        string
 	pg         *localpg.Server
 	admin      *pgx.Conn            // to a database that nobody else uses
@@ -43,10 +46,13 @@ const stopTimeout = 30 * time.Second
 // devPrefix begins the names of the temporary directories.
 const devPrefix = "mlsd-dev-"
 
-// startDatabases starts PostgreSQL and makes the empty database. A PostgreSQL that is downloaded goes
-// to dataDir, to stay.
+// connections bounds those of one service: of several nodes at a time, see instances.
+const connections = 500
+
+// startDatabases starts PostgreSQL for so many services, and makes the empty database. A PostgreSQL that
+// is downloaded goes to dataDir, to stay.
 func startDatabases(
-	ctx context.Context, dataDir string, log *slog.Logger, step localpg.Step,
+	ctx context.Context, dataDir string, services int, log *slog.Logger, step localpg.Step,
 ) (_ *databases, err error) {
 	if err := removeLeftovers(os.TempDir()); err != nil {
 		return nil, err
@@ -68,7 +74,7 @@ func startDatabases(
 		Settings: map[string]string{
 			"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off", "wal_level": "minimal",
 			"max_wal_senders":            "0",
-			"max_connections":            "500", // several nodes at a time: see instances
+			"max_connections":            strconv.Itoa(connections * services),
 			"checkpoint_timeout":         "1h",
 			"dynamic_shared_memory_type": "mmap", // /dev/shm has 64 MB in many containers
 		},
@@ -130,18 +136,30 @@ func (d *databases) url(name string) string { return d.pg.ConnString(name) }
 
 // create makes an empty database.
 func (d *databases) create(ctx context.Context) (name string, err error) {
+	name, err = d.copy(ctx)
+	if err != nil {
+		return "", err
+	}
+	return name, d.empty(ctx, name)
+}
+
+func (d *databases) copy(ctx context.Context) (name string, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.last++
 	name = fmt.Sprintf("%s%d", localpg.Database, d.last)
 	_, err = d.admin.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE "+localpg.Database)
 	if err != nil {
 		return "", fmt.Errorf("make an empty database: %w", err)
 	}
-	return name, d.empty(ctx, name)
+	return name, nil
 }
 
 // empty makes a database empty that nobody uses any more. Its event stream has a generation that no
 // database had before, so that cursors from before are out of date.
 func (d *databases) empty(ctx context.Context, name string) (err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	conn := d.conns[name]
 	if conn == nil {
 		if conn, err = d.connect(ctx, name); err != nil {

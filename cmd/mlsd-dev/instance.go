@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"sync"
 
-	"mlsd/internal/localpg"
 	"mlsd/internal/node"
 )
 
@@ -44,7 +43,7 @@ type instances struct {
 	cfg       node.Config
 	addr      net.Addr // of the server
 	log       *slog.Logger
-	databases *databases // of the goroutine of keepBuilding, once that runs
+	databases *databases
 
 	mu      sync.RWMutex // guards current
 	current *instance
@@ -60,19 +59,16 @@ type instances struct {
 // spares is how many instances wait to be used, or are being closed.
 const spares = 2
 
-// startInstances starts PostgreSQL and the first instance.
+// startInstances starts the first instance of a service.
 func startInstances(
-	ctx context.Context, cfg node.Config, addr net.Addr, log *slog.Logger, step localpg.Step,
+	ctx context.Context, cfg node.Config, addr net.Addr, databases *databases, log *slog.Logger,
 ) (_ *instances, err error) {
 	all := &instances{
-		cfg: cfg, addr: addr, log: log,
+		cfg: cfg, addr: addr, databases: databases, log: log,
 		ready: make(chan *instance, spares), former: make(chan *instance, spares), failed: make(chan error, 1),
 	}
-	if all.databases, err = startDatabases(ctx, cfg.DataDir, log, step); err != nil {
-		return nil, err
-	}
 	if all.current, err = all.build(ctx, ""); err != nil {
-		return nil, errors.Join(err, all.databases.close(ctx))
+		return nil, err
 	}
 	ctx, all.stop = context.WithCancel(context.WithoutCancel(ctx))
 	all.building.Go(func() { all.keepBuilding(ctx) })
@@ -158,8 +154,8 @@ func (all *instances) reset(ctx context.Context) error {
 	}
 }
 
-// close ends all instances, stops PostgreSQL and removes its directory. No reset ends after it.
-func (all *instances) close(ctx context.Context) error {
+// close ends all instances. No reset ends after it.
+func (all *instances) close(ctx context.Context) {
 	all.resetting.Lock()
 	all.stop()
 	all.building.Wait()
@@ -170,5 +166,4 @@ func (all *instances) close(ctx context.Context) error {
 	for len(all.ready) > 0 {
 		all.end(ctx, <-all.ready)
 	}
-	return all.databases.close(context.WithoutCancel(ctx))
 }

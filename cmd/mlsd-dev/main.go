@@ -7,15 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/urfave/cli/v3"
 
-	"mlsd/internal/devserver"
 	"mlsd/internal/node"
 	"mlsd/internal/terminal"
 	"mlsd/operator"
@@ -25,10 +24,13 @@ func main() { node.Main("mlsd-dev", run) }
 
 // run is main with its inputs and outputs as parameters.
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
+	services, args := takeServices(args)
 	return node.Run(ctx, &cli.Command{
 		Name: "mlsd-dev",
 		Usage: "mlsd for development and tests: with a database that is gone at the end, made-up accounts, and faults " +
 			"(docs/clients/DEV.md)",
+		Description: "With a number, --services serves a network of so many services, each on a port of its own. " +
+			"People live at one of them, in turn.",
 		Writer:    stdout,
 		ErrWriter: stderr,
 		Flags: []cli.Flag{&cli.BoolFlag{
@@ -39,7 +41,10 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 			if err := checkDevelopment(cfg, cmd); err != nil {
 				return err
 			}
-			return dev(ctx, cfg, cmd.Bool("expose"), stdout, stderr)
+			if err := checkServices(cfg, services); err != nil {
+				return err
+			}
+			return dev(ctx, cfg, services, cmd.Bool("expose"), stdout, stderr)
 		}),
 	}, args, environ)
 }
@@ -94,6 +99,47 @@ func checkDevelopment(cfg node.Config, cmd *cli.Command) error {
 	return errors.Join(errs...)
 }
 
+// mostServices bounds the services of one process. Each has three nodes: see instances.
+const mostServices = 8
+
+// takeServices takes --services N out of the arguments. With another value it is a setting: with which
+// services this one deals.
+func takeServices(args []string) (services int, rest []string) {
+	services = 1
+	for i := 0; i < len(args); i++ {
+		name, value, joined := strings.Cut(args[i], "=")
+		if name != "--services" && name != "-services" {
+			rest = append(rest, args[i])
+			continue
+		}
+		if !joined && i+1 < len(args) {
+			value = args[i+1]
+		}
+		n, err := strconv.Atoi(value)
+		if err != nil {
+			rest = append(rest, args[i])
+			continue
+		}
+		services = n
+		if !joined {
+			i++
+		}
+	}
+	return services, rest
+}
+
+// checkServices fails if there cannot be so many services.
+func checkServices(cfg node.Config, services int) error {
+	switch {
+	case services < 1 || services > mostServices:
+		return fmt.Errorf("--services must be from 1 to %d", mostServices)
+	case services > 1 && (cfg.ServiceDID != "" || cfg.PublicURL != ""):
+		return errors.New("with --services each one has a DID and an address of its own: leave --service-did and " +
+			"--public-url out")
+	}
+	return nil
+}
+
 // checkExposure fails if others than this machine could reach addr and nobody has said that they
 // may.
 func checkExposure(addr string, expose bool) error {
@@ -127,8 +173,8 @@ func ownHost(publicURL string, expose bool) func(*http.Request) bool {
 	}
 }
 
-// dev runs the server for development until ctx ends. Its database is deleted at the end.
-func dev(ctx context.Context, cfg node.Config, expose bool, stdout, stderr io.Writer) (err error) {
+// dev runs services for development until ctx ends. Their databases are deleted at the end.
+func dev(ctx context.Context, cfg node.Config, services int, expose bool, stdout, stderr io.Writer) (err error) {
 	if err := checkExposure(cfg.Listen, expose); err != nil {
 		return err
 	}
@@ -139,15 +185,12 @@ func dev(ctx context.Context, cfg node.Config, expose bool, stdout, stderr io.Wr
 	if expose {
 		log.Warn("anyone who reaches this address can sign as any account and erase everything", "listen", cfg.Listen)
 	}
-	listener, err := node.Listen("listen", cfg.Listen)
+	listeners, err := listenAll(cfg.Listen, services)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = listener.Close() }() // the server has closed it, if there is one
-	if err := forDevelopment(&cfg, listener.Addr()); err != nil {
-		return err
-	}
-	nodes, err := startInstances(ctx, cfg, listener.Addr(), log, shown.Step)
+	defer closeAll(listeners) // the servers have closed them, if there are any
+	all, err := startNetwork(ctx, cfg, listeners, log, shown.Step)
 	started()
 	if err != nil && ctx.Err() != nil {
 		log.Warn("stopped while starting", "error", err)
@@ -156,49 +199,29 @@ func dev(ctx context.Context, cfg node.Config, expose bool, stdout, stderr io.Wr
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, nodes.close(ctx)) }()
-	server := node.HTTPServer(devserver.New(devserver.Config{
-		URL: cfg.PLCURL, ServiceDID: cfg.ServiceDID, Version: node.Version(), Service: nodes,
-		OwnHost: ownHost(cfg.PublicURL, expose), Reset: nodes.reset, Log: log,
-	}), cfg.TrustedProxies, log)
-	server.ConnContext = devserver.ConnContext
-	return serve(ctx, server, listener, nodes, stdout, log)
+	defer func() { err = errors.Join(err, all.close(ctx)) }()
+	all.handle(expose, stdout)
+	return all.serve(ctx, stdout)
 }
 
-// forDevelopment completes the configuration of a server that listens on addr.
-func forDevelopment(cfg *node.Config, addr net.Addr) error {
+// forDevelopment completes the configuration of a server that listens on addr. plcURL is where the
+// network's directory is.
+func forDevelopment(cfg *node.Config, addr net.Addr, plcURL string) error {
+	cfg.PLCURL = plcURL
+	cfg.AllowLoopback = true // webhooks of the app under test, and services of this network
+	cfg.ReportKey = reportKey
+	return cfg.Complete(addr)
+}
+
+// urlOf is where this process reaches a server that listens on addr.
+func urlOf(addr net.Addr) (string, error) {
 	_, port, err := net.SplitHostPort(addr.String())
 	if err != nil {
-		return fmt.Errorf("read the listener's port: %w", err)
+		return "", fmt.Errorf("read the listener's port: %w", err)
 	}
 	host := "127.0.0.1"
 	if at, ok := addr.(*net.TCPAddr); ok && at.IP.IsLoopback() {
 		host = at.IP.String()
 	}
-	cfg.PLCURL = "http://" + net.JoinHostPort(host, port)
-	cfg.AllowLoopback = true // webhooks of the app under test
-	cfg.ReportKey = reportKey
-	return cfg.Complete(addr)
-}
-
-// serve serves until ctx ends.
-func serve(ctx context.Context, server *http.Server, listen net.Listener, nodes *instances, stdout io.Writer,
-	log *slog.Logger) error {
-	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(listen) }()
-	if _, err := fmt.Fprintf(stdout, "mlsd-dev on http://%s\n", listen.Addr()); err != nil {
-		return errors.Join(fmt.Errorf("print that the server is ready: %w", err), server.Close())
-	}
-	var err error
-	select {
-	case <-ctx.Done():
-	case err = <-failed:
-		err = fmt.Errorf("serve: %w", err)
-	case err = <-nodes.failed:
-		err = fmt.Errorf("make an empty state: %w", err)
-	case <-nodes.databases.pg.Done():
-		err = errors.New("the private PostgreSQL has ended")
-	}
-	log.Info("shutting down")
-	return errors.Join(err, server.Close())
+	return "http://" + net.JoinHostPort(host, port), nil
 }

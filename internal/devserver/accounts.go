@@ -29,6 +29,7 @@ type person struct {
 	*xrpc.Account
 	handle   syntax.Handle
 	document identity.DIDDocument
+	chosen   profile
 }
 
 // accounts are the people of the server. It is safe for concurrent use.
@@ -71,8 +72,18 @@ func (a *accounts) list() (all []person) {
 	return all
 }
 
-// add makes an account. Without a handle it gets one.
-func (a *accounts) add(handle syntax.Handle) (person, error) {
+// choose changes which service an account has chosen.
+func (a *accounts) choose(did syntax.DID, chosen profile) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if p, ok := a.people[did]; ok {
+		p.chosen = chosen
+		a.people[did] = p
+	}
+}
+
+// add makes an account, which has chosen one of the services: in turn. Without a handle it gets one.
+func (a *accounts) add(handle syntax.Handle, services []*Server) (person, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	taken := func(h syntax.Handle) bool {
@@ -90,7 +101,8 @@ func (a *accounts) add(handle syntax.Handle) (person, error) {
 	if err != nil {
 		return person{}, err
 	}
-	p := person{Account: account, handle: handle}
+	p := person{Account: account, handle: handle, chosen: profile{
+		profileCollection, services[(a.made-1)%len(services)].cfg.ServiceDID, syntax.DatetimeNow().String()}}
 	if p.document, err = account.Document(handle); err != nil {
 		return person{}, err
 	}
@@ -107,6 +119,8 @@ type Account struct {
 	DID        syntax.DID    `json:"did"`
 	Handle     syntax.Handle `json:"handle"`
 	SigningKey string        `json:"signingKey"` // the private key, as a multikey
+	// DeliveryService is the service that it has chosen, where its KeyPackages are.
+	DeliveryService syntax.DID `json:"deliveryService,omitempty"`
 }
 
 // Accounts is the answer of POST and GET /dev/accounts.
@@ -117,32 +131,76 @@ type Accounts struct {
 func show(people ...person) Accounts {
 	shown := Accounts{Accounts: []Account{}}
 	for _, p := range people {
-		shown.Accounts = append(shown.Accounts, Account{p.DID, p.handle, p.SigningKey()})
+		shown.Accounts = append(shown.Accounts, Account{p.DID, p.handle, p.SigningKey(), p.chosen.DeliveryService})
 	}
 	return shown
 }
 
-// record answers for the PDS of each account: the account has chosen this service
-// (com.atproto.repo.getRecord).
+// profile is the record by which an account chooses a service. Each account has this record only.
+type profile struct {
+	Type            string     `json:"$type"`
+	DeliveryService syntax.DID `json:"deliveryService"`
+	CreatedAt       string     `json:"createdAt"`
+}
+
+const (
+	profileCollection = "blue.catbird.mls.profile"
+	profileKey        = "self"
+)
+
+func profileURI(did syntax.DID) string {
+	return "at://" + did.String() + "/" + profileCollection + "/" + profileKey
+}
+
+// record answers for the PDS of each account which service it has chosen (com.atproto.repo.getRecord).
 func (s *Server) record(r *http.Request) (any, error) {
 	q := r.URL.Query()
 	p, err := s.accounts.of(syntax.DID(q.Get("repo")))
 	if err != nil {
 		return nil, err
 	}
-	const collection = "blue.catbird.mls.profile"
-	if q.Get("collection") != collection || q.Get("rkey") != "self" {
+	if q.Get("collection") != profileCollection || q.Get("rkey") != profileKey {
 		return nil, &refusal{http.StatusBadRequest, "RecordNotFound",
-			"each account has the record " + collection + "/self only"}
-	}
-	type profile struct {
-		Type            string     `json:"$type"`
-		DeliveryService syntax.DID `json:"deliveryService"`
+			"each account has the record " + profileCollection + "/" + profileKey + " only"}
 	}
 	return struct {
 		URI   string  `json:"uri"`
 		Value profile `json:"value"`
-	}{"at://" + p.DID.String() + "/" + collection + "/self", profile{collection, s.cfg.ServiceDID}}, nil
+	}{profileURI(p.DID), p.chosen}, nil
+}
+
+// NewRecord is the body of com.atproto.repo.putRecord.
+type NewRecord struct {
+	Repo       syntax.DID `json:"repo"`
+	Collection string     `json:"collection"`
+	RKey       string     `json:"rkey"`
+	Validate   *bool      `json:"validate"`
+	Record     profile    `json:"record"`
+}
+
+// putRecord takes for the PDS of an account which service it chooses now. The caller must be the account:
+// a token of POST /dev/token says so.
+func (s *Server) putRecord(r *http.Request) (any, error) {
+	var in NewRecord
+	if err := read(r, &in); err != nil {
+		return nil, err
+	}
+	p, err := s.accounts.of(in.Repo)
+	switch {
+	case err != nil:
+		return nil, err
+	case callerOf(r) != p.DID:
+		return nil, &refusal{http.StatusUnauthorized, "AuthMissing", "the caller is not " + p.DID.String()}
+	case in.Collection != profileCollection || in.RKey != profileKey || in.Record.Type != profileCollection:
+		return nil, badRequest("only the record %s/%s is kept here", profileCollection, profileKey)
+	}
+	if _, err := syntax.ParseDID(in.Record.DeliveryService.String()); err != nil {
+		return nil, badRequest("deliveryService: %v", err)
+	}
+	s.accounts.choose(p.DID, in.Record)
+	return struct {
+		URI string `json:"uri"`
+	}{profileURI(p.DID)}, nil
 }
 
 // NewAccounts is the body of POST /dev/accounts.
@@ -171,9 +229,12 @@ func (s *Server) makeAccounts(r *http.Request) (any, error) {
 	}
 	var made []person
 	for range count {
-		p, err := s.accounts.add(handle)
+		p, err := s.accounts.add(handle, s.services)
 		if err != nil {
 			return nil, err
+		}
+		if s.cfg.OnAccount != nil {
+			s.cfg.OnAccount(show(p).Accounts[0])
 		}
 		made = append(made, p)
 	}

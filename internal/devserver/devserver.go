@@ -12,8 +12,10 @@
 //	POST   /dev/devices/{id}/{operation}  lets it join, send, read, commit: see Operation
 //	GET    /{did}         the DID document of an account, as a PLC directory serves it. A PDS that
 //	                      has this directory can make accounts of its own: see directory
-//	GET    /xrpc/com.atproto.repo.getRecord  as the PDS of each account: it has chosen this service
+//	GET    /xrpc/com.atproto.repo.getRecord  as the PDS of each account: which service it has chosen
+//	POST   /xrpc/com.atproto.repo.putRecord  chooses another one
 //
+// The services of one network have one Server each. They share people, directory and PDS.
 // Bodies and answers are JSON. An error is {"error", "message"}, as XRPC has it. All other requests
 // go to the service, and meet the planned faults on their way.
 package devserver
@@ -47,9 +49,13 @@ type Config struct {
 	Service http.Handler
 	// OwnHost reports whether the Host of a request is this server's.
 	OwnHost func(*http.Request) bool
-	// Reset replaces the service's state by an empty one.
+	// Reset replaces the state of all services of the network by an empty one.
 	Reset func(context.Context) error
 	Log   *slog.Logger
+	// First is the first service of the network that this one belongs to. Nil: this is the first one.
+	First *Server
+	// OnAccount hears of each new account, and where it lives. Nil: nobody does.
+	OnAccount func(Account)
 }
 
 // Server serves /dev, the directory and the service. It is safe for concurrent use.
@@ -58,10 +64,16 @@ type Server struct {
 	routes http.Handler
 	faults *faults
 
+	*network
+	devices *devices
+}
+
+// network is what services share. All but accounts and directory is complete before the first request.
+type network struct {
 	resetting sync.Mutex // held by a reset
 	accounts  *accounts
-	devices   *devices
 	directory *directory
+	services  []*Server
 }
 
 // Info is the answer of GET /dev.
@@ -72,12 +84,26 @@ type Info struct {
 	Aud       string     `json:"aud"` // for tokens
 	URL       string     `json:"url"` // of the service, as the client reached it
 	Directory string     `json:"directory"`
+	// Services are those of the network, in their order. A single service names none.
+	Services []Neighbor `json:"services,omitempty"`
+}
+
+// Neighbor is a service of the network.
+type Neighbor struct {
+	DID syntax.DID `json:"did"`
+	URL string     `json:"url"`
 }
 
 // New returns a Server.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, faults: &faults{}, accounts: newAccounts(cfg.URL), devices: newDevices(cfg.URL, cfg.ServiceDID)}
-	s.directory = newDirectory(s.accounts, cfg.Log)
+	s := &Server{cfg: cfg, faults: &faults{}, devices: newDevices(cfg.URL, cfg.ServiceDID)}
+	if cfg.First != nil {
+		s.network = cfg.First.network
+	} else {
+		s.network = &network{accounts: newAccounts(cfg.URL)}
+		s.directory = newDirectory(s.accounts, cfg.Log)
+	}
+	s.services = append(s.services, s)
 	mux := http.NewServeMux()
 	for pattern, do := range map[string]func(*http.Request) (any, error){
 		"GET /dev":           s.info,
@@ -93,7 +119,8 @@ func New(cfg Config) *Server {
 
 		"POST /dev/devices/{id}/{operation}": s.operate,
 
-		"GET /xrpc/com.atproto.repo.getRecord": s.record,
+		"GET /xrpc/com.atproto.repo.getRecord":  s.record,
+		"POST /xrpc/com.atproto.repo.putRecord": s.putRecord,
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { answer(w, r, cfg.Log, do) })
 	}
@@ -192,13 +219,19 @@ func read(r *http.Request, v any) error {
 
 func (s *Server) info(r *http.Request) (any, error) {
 	url := "http://" + r.Host
-	return Info{
+	info := Info{
 		Service: "mlsd-dev", Version: s.cfg.Version, DID: s.cfg.ServiceDID, Aud: s.cfg.ServiceDID.String(), URL: url,
 		Directory: url,
-	}, nil
+	}
+	if len(s.services) > 1 {
+		for _, one := range s.services {
+			info.Services = append(info.Services, Neighbor{one.cfg.ServiceDID, one.cfg.URL})
+		}
+	}
+	return info, nil
 }
 
-// reset forgets everything: the service's state, accounts, devices and faults.
+// reset forgets everything: the services' state, accounts, devices and faults.
 func (s *Server) reset(r *http.Request) (any, error) {
 	if err := read(r, &struct{}{}); err != nil {
 		return nil, err
@@ -210,7 +243,9 @@ func (s *Server) reset(r *http.Request) (any, error) {
 	}
 	s.accounts.forget()
 	s.directory.forget()
-	s.devices.forget()
-	s.faults.forget()
+	for _, one := range s.services {
+		one.devices.forget()
+		one.faults.forget()
+	}
 	return struct{}{}, nil
 }

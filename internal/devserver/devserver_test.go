@@ -241,3 +241,48 @@ func TestRoutes(t *testing.T) {
 		t.Errorf("a reset from another origin: %d %v", status, err)
 	}
 }
+
+// An account's record names the service that it has chosen. Only the account changes it.
+func TestProfile(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	alice, bob := f.account(), f.account()
+	chosen := func() any {
+		f.t.Helper()
+		record := ask[struct {
+			URI   string
+			Value map[string]any
+		}](f, 200, "GET",
+			"/xrpc/com.atproto.repo.getRecord?repo="+alice.DID.String()+"&collection=blue.catbird.mls.profile&rkey=self", "")
+		return record.Value["deliveryService"]
+	}
+	if got := chosen(); got != serviceDID {
+		t.Errorf("she begins at %v", got)
+	}
+	put := func(as Account, collection, service string) int {
+		f.t.Helper()
+		token := ask[Token](f, 200, "POST", "/dev/token",
+			`{"did":"`+as.DID.String()+`","lxm":"com.atproto.repo.putRecord"}`)
+		status, _, _, err := f.do("POST", "/xrpc/com.atproto.repo.putRecord",
+			`{"repo":"`+alice.DID.String()+`","collection":"`+collection+`","rkey":"self","record":{`+
+				`"$type":"blue.catbird.mls.profile","deliveryService":"`+service+`","createdAt":"2026-11-27T12:00:00Z"}}`,
+			"Authorization", "Bearer "+token.Token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return status
+	}
+	const profile, other = "blue.catbird.mls.profile", "did:web:other.example"
+	for name, status := range map[string]int{
+		"bob":                put(bob, profile, other),
+		"another collection": put(alice, "app.bsky.actor.profile", other),
+		"no DID":             put(alice, profile, "other.example"),
+	} {
+		if status < 400 || status >= 500 || chosen() != serviceDID {
+			t.Errorf("%s: %d, and she is at %v", name, status, chosen())
+		}
+	}
+	if status := put(alice, profile, other); status != 200 || chosen() != other {
+		t.Errorf("status %d, and she is at %v", status, chosen())
+	}
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+
+	"mlsd/internal/devserver"
+	"mlsd/internal/localpg"
+	"mlsd/internal/node"
+)
+
+// network is the services of this process. Each has an address, a DID and a database of its own. They
+// share PostgreSQL, people and their directory.
+type network struct {
+	databases *databases
+	services  []*service
+	log       *slog.Logger
+}
+
+type service struct {
+	listener net.Listener
+	url      string // where this process reaches it
+	cfg      node.Config
+	nodes    *instances
+	server   *http.Server
+}
+
+// listenAll listens on so many ports: on those that follow the address's own, or on free ones.
+func listenAll(address string, services int) (listeners []net.Listener, err error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	first, err := net.LookupPort("tcp", port)
+	if err != nil {
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	for i := range services {
+		if first != 0 {
+			address = net.JoinHostPort(host, strconv.Itoa(first+i))
+		}
+		l, err := node.Listen("listen", address)
+		if err != nil {
+			closeAll(listeners)
+			return nil, err
+		}
+		listeners = append(listeners, l)
+	}
+	return listeners, nil
+}
+
+func closeAll(listeners []net.Listener) {
+	for _, l := range listeners {
+		_ = l.Close() // it can be closed already
+	}
+}
+
+// startNetwork starts PostgreSQL, and a service for each listener. The first one has the directory.
+func startNetwork(
+	ctx context.Context, cfg node.Config, listeners []net.Listener, log *slog.Logger, step localpg.Step,
+) (_ *network, err error) {
+	all := &network{log: log}
+	if all.databases, err = startDatabases(ctx, cfg.DataDir, len(listeners), log, step); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, all.close(ctx))
+		}
+	}()
+	for i, l := range listeners {
+		one := &service{listener: l, cfg: cfg}
+		if one.url, err = urlOf(l.Addr()); err != nil {
+			return nil, err
+		}
+		directory := one.url
+		if i > 0 {
+			directory = all.services[0].url
+		}
+		if err := forDevelopment(&one.cfg, l.Addr(), directory); err != nil {
+			return nil, err
+		}
+		if one.nodes, err = startInstances(ctx, one.cfg, l.Addr(), all.databases, log); err != nil {
+			return nil, err
+		}
+		all.services = append(all.services, one)
+	}
+	return all, nil
+}
+
+// handle makes the servers. New people are printed if they can live at several services.
+func (all *network) handle(expose bool, stdout io.Writer) {
+	var first *devserver.Server
+	var onAccount func(devserver.Account)
+	if len(all.services) > 1 {
+		onAccount = func(a devserver.Account) {
+			// Who reads the output no more does not stop the services.
+			_, _ = fmt.Fprintf(stdout, "%s (%s) lives at %s\n", a.Handle, a.DID, a.DeliveryService)
+		}
+	}
+	for _, one := range all.services {
+		s := devserver.New(devserver.Config{
+			URL: one.url, ServiceDID: one.cfg.ServiceDID, Version: node.Version(), Service: one.nodes,
+			OwnHost: ownHost(one.cfg.PublicURL, expose), Reset: all.reset, Log: all.log, First: first, OnAccount: onAccount,
+		})
+		if first == nil {
+			first = s
+		}
+		one.server = node.HTTPServer(s, one.cfg.TrustedProxies, all.log)
+		one.server.ConnContext = devserver.ConnContext
+	}
+}
+
+// reset replaces the instances of all services.
+func (all *network) reset(ctx context.Context) error {
+	for _, one := range all.services {
+		if err := one.nodes.reset(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// serve serves until ctx ends.
+func (all *network) serve(ctx context.Context, stdout io.Writer) error {
+	failed := make(chan error, 2*len(all.services))
+	ready := ""
+	for i, one := range all.services {
+		go func() { failed <- fmt.Errorf("serve: %w", one.server.Serve(one.listener)) }()
+		go func() {
+			select {
+			case err := <-one.nodes.failed:
+				failed <- fmt.Errorf("make an empty state: %w", err)
+			case <-ctx.Done():
+			}
+		}()
+		name := "mlsd-dev"
+		if i > 0 {
+			name = fmt.Sprintf("service %d", i+1)
+		}
+		ready += fmt.Sprintf("%s on http://%s\n", name, one.listener.Addr())
+	}
+	if _, err := io.WriteString(stdout, ready); err != nil {
+		return errors.Join(fmt.Errorf("print that the servers are ready: %w", err), all.shutdown())
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	case <-all.databases.pg.Done():
+		err = errors.New("the private PostgreSQL has ended")
+	}
+	all.log.Info("shutting down")
+	return errors.Join(err, all.shutdown())
+}
+
+func (all *network) shutdown() (err error) {
+	for _, one := range all.services {
+		err = errors.Join(err, one.server.Close())
+	}
+	return err
+}
+
+// close ends all instances, stops PostgreSQL and removes its directory.
+func (all *network) close(ctx context.Context) error {
+	for _, one := range all.services {
+		one.nodes.close(ctx)
+	}
+	return all.databases.close(context.WithoutCancel(ctx))
+}
