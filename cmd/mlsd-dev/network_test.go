@@ -49,14 +49,31 @@ func TestNetwork(t *testing.T) {
 		}
 	}
 	alice := people[0]
-	if a, err := services[0].call(http.MethodPost, mlsapi.NSIDCreateConvo, alice, creationBody("k")); err != nil {
+	created, err := services[0].call(http.MethodPost, mlsapi.NSIDCreateConvo, alice, creationBody("k"))
+	if err != nil {
 		t.Fatal(err)
-	} else {
-		a.ok()
 	}
+	created.ok()
 	if n := len(services[0].convos(alice)); n != 1 || len(services[1].convos(alice)) != 0 {
 		t.Errorf("%d convos at her service, and %d at another", n, len(services[1].convos(alice)))
 	}
+	bob := people[1]
+	services[1].device(bob, "bob")
+	nsid := mlsapi.NSIDGetKeyPackages
+	token := read[devserver.Token](t, services[1].dev("token", `{"did":"`+alice.DID.String()+`","lxm":"`+nsid+`"}`))
+	a, err := services[1].do(http.MethodGet, "/xrpc/"+nsid+"?receipts=true&dids="+bob.DID.String(), token.Token, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	claimed := read[mlsapi.GetKeyPackagesOutput](t, a.ok()).KeyPackages
+	if len(claimed) != 1 || claimed[0].Receipt == nil {
+		t.Fatalf("claimed %+v", claimed)
+	}
+	with := strings.TrimSuffix(strings.Replace(creationBody("with a receipt"), "0102", "0103", 1), "}") + `,"receipts":["` + *claimed[0].Receipt + `"]}`
+	if a, err = services[0].call(http.MethodPost, mlsapi.NSIDCreateConvo, alice, with); err != nil {
+		t.Fatal(err)
+	}
+	a.ok()
 	services[2].dev("reset", "{}")
 	if got := get[devserver.Accounts](services[0], "/dev/accounts").Accounts; len(got) != 0 {
 		t.Errorf("after a reset elsewhere there are %v", got)
