@@ -23,36 +23,42 @@ elif ! npm ci --silent --no-audit --no-fund; then
 fi
 
 folder=$(mktemp -d)
-server=
+servers=()
 finish() {
-	if [[ -n $server ]]; then
-		kill "$server"
+	for server in "${servers[@]}"; do
+		kill "$server" 2>/dev/null || true
 		wait "$server" || true
-	fi
+	done
 	rm -rf "$folder"
 }
 trap finish EXIT
 
-(cd ../.. && go build -o "$folder/" ./cmd/mlsd ./cmd/mlsd-dev)
-"$folder/mlsd-dev" --listen 127.0.0.1:0 >"$folder/url" 2>"$folder/log" &
-server=$!
-until grep -q "^mlsd-dev on " "$folder/url"; do
-	if ! kill -0 "$server" 2>/dev/null; then
-		cat "$folder/log"
-		server=
-		exit 1
-	fi
-	sleep 0.1
-done
+# start starts mlsd-dev, whose output goes to a file of the folder.
+start() {
+	local out=$folder/$1
+	"$folder/mlsd-dev" --listen 127.0.0.1:0 "${@:2}" >"$out" 2>"$out.log" &
+	servers+=($!)
+	until grep -q "^mlsd-dev on " "$out"; do
+		if ! kill -0 "${servers[-1]}" 2>/dev/null; then
+			cat "$out.log"
+			exit 1
+		fi
+		sleep 0.1
+	done
+}
 
-TEST_SERVER=$(sed -n 's/^mlsd-dev on //p' "$folder/url")
+(cd ../.. && go build -o "$folder/" ./cmd/mlsd ./cmd/mlsd-dev)
+start one
+TEST_SERVER=$(sed -n 's/^mlsd-dev on //p' "$folder/one")
+start network --services 3
+TEST_NETWORK=$(sed -n 's/^mlsd-dev on //p' "$folder/network")
 TEST_BINARY=$folder/mlsd
 TEST_PDS=$(../../cmd/mlsd/installpds.sh)
 if [[ $TEST_PDS == SKIPPED* ]]; then
 	echo "$TEST_PDS"
 	TEST_PDS=
 fi
-export TEST_SERVER TEST_BINARY TEST_PDS
+export TEST_SERVER TEST_NETWORK TEST_BINARY TEST_PDS
 npm test --silent
 
 # The pages for app developers: the first packs and installs the client, the second has more apps, the third

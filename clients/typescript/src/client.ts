@@ -1,10 +1,10 @@
 // A device of a person: everything that an app does with a service.
 
-import { Api } from "./api.js"
-import { hex } from "./bytes.js"
+import { Api, withIdempotencyKey } from "./api.js"
+import { hex, sha256 } from "./bytes.js"
 import { type Clock, systemClock } from "./clock.js"
 import type { Core, Envelope } from "./core.js"
-import { asDid, type ConvoId, type Did } from "./ids.js"
+import { asConvoId, asDid, type ConvoId, type Did } from "./ids.js"
 import { idLength, usualEnvelope } from "./envelope.js"
 import { type Dispute, Disputes, type Position } from "./disputes.js"
 import { errorName, OutOfStepError, StuckError, verdictOf, XrpcError } from "./errors.js"
@@ -23,7 +23,8 @@ import { Outbox, type OutboxEvents } from "./outbox.js"
 import { isStuck, type Item, lockOf, mustRead, names, rejoinQueue, type Thread } from "./records.js"
 import { Recovery } from "./recovery.js"
 import { type Changes, get, getAll, naming, type Store } from "./store.js"
-import type { Transport } from "./transport.js"
+import { type Invitation, type OtherServices, Services } from "./services.js"
+import { type PdsAgent, textOf, type Transport } from "./transport.js"
 import { type MemberCursor, Signals } from "./signals.js"
 import { type InvitedDevice, WelcomeLostError, Welcomes } from "./welcome.js"
 import { type AddContent, type Committed } from "./write-commits.js"
@@ -63,6 +64,11 @@ export interface ClientEvents extends Omit<OutboxEvents, "onMoved">, Omit<Histor
    * waited go there. The old convo can be read.
    */
   onMoved?(convo: ConvoId, successor: ConvoId): void
+  /**
+   * A person of another service has invited this device: {@link Client.invitations} lists what waits.
+   * `request` says that it is a stranger.
+   */
+  onInvitation?(invitation: Invitation): void
   /** Any event of the stream, after the client has done what it asks for. */
   onEvent?(event: StreamEvent): void
   /**
@@ -78,6 +84,8 @@ export interface ClientEvents extends Omit<OutboxEvents, "onMoved">, Omit<Histor
   onConnect?(): void
   /** The event stream has lost its connection, and connects again. */
   onReconnect?(err: unknown): void
+  /** The event stream of another service is connected, or has lost its connection by `err`, and connects again. */
+  onService?(service: Did, err?: unknown): void
 }
 
 /** What a client works with. */
@@ -86,7 +94,10 @@ export interface ClientOptions {
   readonly did: Did
   /** Storage of this device alone. */
   readonly store: Store
+  /** The way to the person's own service. */
   readonly transport: Transport
+  /** Ways to other services, for people and convos there: docs/NETWORK.md. Without it there are none. */
+  readonly services?: OtherServices
   readonly mls: Mls
   readonly events?: ClientEvents
   /** How a plaintext holds the message's id. All clients of a convo must have the same form. */
@@ -117,9 +128,20 @@ export interface Sending {
   readonly sent: Promise<SentMessage>
 }
 
+/** An invitation that was accepted. */
+export interface Accepted {
+  /**
+   * Resolves when this device is in the convo. Rejects if it cannot join. If the convo's service is away,
+   * that takes as long as it is, also in later lives of the client: nobody need wait here.
+   */
+  readonly joined: Promise<void>
+}
+
 /** A device of a person. All its methods can be called at any time, and at the same time. */
 export class Client {
-  private stream: EventStream | undefined
+  private listening = false
+  private readonly streams = new Map<Did | undefined, EventStream>()
+  private readonly entering = new Map<string, Promise<void>>()
   private readonly signals: Signals
   private readonly disputes: Disputes
   private readonly following = new Map<string, Promise<void>>()
@@ -155,9 +177,12 @@ export class Client {
     const events = harmless(options.events ?? {})
     const closing = new AbortController()
     const locks = new Locks()
-    const api = new Api(transport, clock, closing.signal)
+    const services = await Services.open({
+      store, transport, others: options.services, deviceId: await sha256(library.signatureKey), clock, signal: closing.signal,
+    })
+    const api = new Api(services.transport, clock, closing.signal)
     const wantsLogHeads = options.logChecks !== undefined
-    const core: Core = { did, store, api, mls: library, clock, locks, envelope, checksLogs: wantsLogHeads }
+    const core: Core = { did, store, api, services, mls: library, clock, locks, envelope, checksLogs: wantsLogHeads }
     let history: History | undefined // it needs the outbox, which needs the log
     const log = new Log(core, (convo, items) => {
       events.onItems?.(convo, items)
@@ -168,7 +193,8 @@ export class Client {
     const onLost = (queue: string, err: Error) => client?.lost(queue, err)
     const onMoved = (queue: string, next: string) => client?.moved(lockOf(queue) as ConvoId, next as ConvoId)
     const outbox = await Outbox.open({
-      store, transport, writer, locks, clock, events: { ...events, onLost, onMoved }, wantsLogHeads,
+      store, transport: services.transport, writer, locks, clock, events: { ...events, onLost, onMoved }, wantsLogHeads,
+      serviceOf: (convo) => services.of(convo),
     })
     history = new History(core, outbox, events, closing.signal)
     client = new Client(
@@ -189,16 +215,25 @@ export class Client {
       if (isStuck(thread)) this.later(this.disputes.comeBack(thread.convoId))
       else if (thread.lost || thread.stuck) this.lost(thread.convoId, new OutOfStepError("the server has lost writes"))
     }
+    for (const { convoId, service, declined } of this.core.services.convos()) {
+      if (declined) this.later(this.refuse(convoId))
+      else if ((await this.log.thread(convoId)) === undefined) this.later(this.enter(convoId, service))
+    }
   }
 
   /** Ends everything, and leaves the store open. What is not done waits for the next life. */
   async close(): Promise<void> {
     const closed = this.outbox.close() // first: what the abort ends is no failure of a write
     this.closing.abort()
-    await this.stream?.close()
+    await Promise.all([...this.streams.values()].map((stream) => stream.close()))
     await closed
     await this.logChecks?.idle()
     await this.history.idle()
+  }
+
+  /** The way to the services: a call with a convo goes to the convo's service. For {@link Attachments}, and other calls. */
+  get transport(): Transport {
+    return this.core.api.transport
   }
 
   /** This device's id, for `registerPushTarget`. */
@@ -316,10 +351,16 @@ export class Client {
     }
   }
 
-  /** Reads all convos, and joins those whose Welcomes wait. */
+  /** Reads all convos, and joins those whose Welcomes wait. It waits for services that are away. */
   async syncAll(): Promise<void> {
-    await this.joinAll()
+    const services = new Set([undefined, ...this.core.services.convos().map(({ service }) => service)])
+    await Promise.all([...services].map((service) => this.syncAt(service)))
+  }
+
+  private async syncAt(service: Did | undefined): Promise<void> {
+    await this.joinAll(service)
     for (const thread of await this.convos()) {
+      if (this.core.services.of(thread.convoId) !== service) continue
       if (!thread.left && thread.successor === undefined) await this.syncUnlessGone(thread.convoId)
     }
   }
@@ -388,13 +429,21 @@ export class Client {
     }
   }
 
-  // joinAll joins what an earlier life has begun to join, and the convos that this device is not in.
-  private async joinAll(): Promise<void> {
+  // joinAll joins what an earlier life has begun to join, and the convos that this device is not in. Of
+  // another service those alone whose invitations were accepted.
+  private async joinAll(service: Did | undefined): Promise<void> {
     const joined = new Set((await this.convos()).filter(({ left }) => !left).map(({ convoId }) => convoId))
-    const waiting = new Set(await this.welcomes.unfinished())
+    const isHere = (convo: ConvoId) => this.core.services.of(convo) === service
+    const waiting = new Set((await this.welcomes.unfinished()).filter(isHere))
+    if (service !== undefined) {
+      for (const convo of waiting) await this.joinIfInvited(convo)
+      return
+    }
     for (let cursor: string | undefined; ; ) {
       const page = await this.core.api.query(mls.getConvos.main, { ...(cursor !== undefined && { cursor }) })
-      for (const convo of page.conversations.map(({ id }) => id as ConvoId)) if (!joined.has(convo)) waiting.add(convo)
+      for (const convo of page.conversations.map(({ id }) => id as ConvoId)) {
+        if (!joined.has(convo) && isHere(convo)) waiting.add(convo)
+      }
       cursor = page.cursor
       if (cursor === undefined) break
     }
@@ -414,6 +463,100 @@ export class Client {
     await this.core.api.procedure(mls.acceptConvo.main, { convoId: convo })
   }
 
+  // Other services
+
+  /** The invitations of this device to convos of other services, the newest first. */
+  async invitations(): Promise<Invitation[]> {
+    const deviceId = await this.deviceId()
+    const all: Invitation[] = []
+    for (let cursor: string | undefined; ; ) {
+      const page = await this.core.api.query(mls.getInvitations.main, { ...(cursor !== undefined && { cursor }) })
+      all.push(...page.invitations.filter((one) => one.deviceId === deviceId))
+      cursor = page.cursor
+      if (cursor === undefined) return all
+    }
+  }
+
+  /**
+   * Accepts an invitation. When it returns, that is stored, and the person's own service knows it. Then the
+   * client joins at the convo's service, and follows its event stream.
+   *
+   * @throws Error if the convo's id is that of a convo elsewhere, or there are no `services`
+   */
+  async acceptInvitation({ service, convoId }: Pick<Invitation, "service" | "convoId">): Promise<Accepted> {
+    const [at, convo] = [service as Did, asConvoId(convoId)]
+    await this.core.services.place({ convoId: convo, service: at })
+    await this.answer(mls.acceptInvitation.main, convo, at)
+    const joined = this.enter(convo, at)
+    this.later(joined)
+    return { joined }
+  }
+
+  /** Declines an invitation. The convo's service hears it too, as soon as it can. */
+  async declineInvitation({ service, convoId }: Pick<Invitation, "service" | "convoId">): Promise<void> {
+    const [at, convo] = [service as Did, asConvoId(convoId)]
+    if ((await this.log.thread(convo)) !== undefined) throw new Error(`this device is in convo ${convo}: leave it`)
+    await this.core.services.place({ convoId: convo, service: at, declined: true })
+    await this.answer(mls.declineInvitation.main, convo, at)
+    this.later(this.refuse(convo))
+  }
+
+  /**
+   * Says in this person's repository that its KeyPackages are at its own service, so that people of other
+   * services find them.
+   *
+   * @param pds the person's session at its PDS
+   */
+  async publishProfile(pds: PdsAgent): Promise<void> {
+    const { did, clock, services: { home } } = this.core
+    if (home === undefined) throw new Error("the client does not know its service's DID: pass `services`")
+    const collection = mls.profile.$nsid
+    const record = { $type: collection, deliveryService: home, createdAt: new Date(clock.now()).toISOString() }
+    await textOf(await pds.fetchHandler("/xrpc/com.atproto.repo.putRecord", {
+      method: "POST", headers: { "content-type": "application/json" },
+      body: JSON.stringify({ repo: did, collection, rkey: "self", record }),
+    }))
+  }
+
+  // answer tells the person's own service what the person says to an invitation.
+  private async answer(
+    method: typeof mls.acceptInvitation.main | typeof mls.declineInvitation.main, convo: ConvoId, service: Did,
+  ): Promise<void> {
+    try {
+      await this.core.services.at(undefined).procedure(method, withIdempotencyKey({ service, convoId: convo }, this.core.clock))
+    } catch (err) {
+      if (isRefusal(err) && (await this.log.thread(convo)) === undefined) await this.core.services.forget(convo)
+      throw err
+    }
+  }
+
+  // enter joins a convo of another service, after the person has accepted. A crash repeats it.
+  private enter(convo: ConvoId, service: Did): Promise<void> {
+    return once(this.entering, convo, async () => {
+      const thread = await this.log.thread(convo)
+      try {
+        if (thread === undefined || thread.left || thread.stuck) {
+          await this.accept(convo)
+          await this.join(convo)
+        }
+      } catch (err) {
+        if (isRefusal(err) && thread === undefined) await this.core.services.forget(convo) // it has ended
+        throw err
+      }
+      this.follow(service)
+    })
+  }
+
+  // refuse tells a convo's service that the person does not want to be in it. A crash repeats it.
+  private async refuse(convo: ConvoId): Promise<void> {
+    try {
+      await this.core.api.procedure(mls.leaveConvo.main, withIdempotencyKey({ convoId: convo }, this.core.clock))
+    } catch (err) {
+      if (!isRefusal(err)) throw err // it has ended
+    }
+    await this.core.services.forget(convo)
+  }
+
   /**
    * Says whether the Welcomes that this person has sent have arrived: one for each device that it has
    * added, the oldest first. `consumed` means that the device has joined.
@@ -429,26 +572,48 @@ export class Client {
 
   // The event stream
 
-  /** Follows the event stream: the client reads, joins and publishes what its events ask for. */
+  /**
+   * Follows the event streams, one of each service: the client reads, joins and publishes what their
+   * events ask for. The app hears all of them in one place.
+   */
   listen(): void {
-    this.stream ??= new EventStream(this.core, {
-      onEvent: (event) => this.onEvent(event),
-      onMissing: () => this.syncAll(),
-      onSignal: (signal) => this.onSignal(signal),
-      onConnect: () => this.events.onConnect?.(),
-      onReconnect: (err) => this.events.onReconnect?.(err),
-      onStop: (err) => err instanceof XrpcError && this.events.onStop?.(err),
-    }, this.openSocket)
-    this.stream.start()
+    this.listening = true
+    this.follow(undefined)
+    this.later(this.followAll())
+  }
+
+  private async followAll(): Promise<void> {
+    for (const { convoId, left } of await this.convos()) {
+      const service = this.core.services.of(convoId)
+      if (service !== undefined && !left) this.follow(service)
+    }
+  }
+
+  private follow(service: Did | undefined): void {
+    if (!this.listening || this.closing.signal.aborted || this.streams.has(service)) return
+    const core = { ...this.core, api: this.core.services.at(service) }
+    const stream = new EventStream(core, {
+      onEvent: (event) => this.onEvent(event, service),
+      onMissing: () => this.syncAt(service),
+      onSignal: async (signal) => {
+        if (this.core.services.of(signal.convoId) === service) await this.onSignal(signal)
+      },
+      onConnect: () => (service ? this.events.onService?.(service) : this.events.onConnect?.()),
+      onReconnect: (err) => (service ? this.events.onService?.(service, err) : this.events.onReconnect?.(err)),
+      onStop: (err) => err instanceof XrpcError && this.events.onStop?.(err, service),
+    }, this.openSocket, service && names.cursorAt(service))
+    this.streams.set(service, stream)
+    stream.start()
   }
 
   /** Tries everything again at once: the network is back, the app is shown again, or a user asks. */
   resume(): void {
     this.outbox.resume()
-    this.stream?.reconnect()
+    for (const stream of this.streams.values()) stream.reconnect()
   }
 
-  private async onEvent(event: StreamEvent): Promise<void> {
+  private async onEvent(event: StreamEvent, service: Did | undefined): Promise<void> {
+    if (!this.mayTell(event, service)) return
     switch (event.type) {
       case "messageEvent":
         await this.reach(of(event.body.message), event.body.message.seq, event.body.logHead)
@@ -476,10 +641,19 @@ export class Client {
       case "arrivalEvent":
         this.events.onArrived?.(of(event.body), event.body.did, event.body.state)
         break
-      case "invitationEvent": // to a convo of another service: the app gets it from onEvent
+      case "invitationEvent":
+        if (event.body.deviceId === (await this.deviceId())) this.events.onInvitation?.({ ...event.body, state: "open" })
         break
     }
     this.events.onEvent?.(event)
+  }
+
+  // mayTell reports whether a service speaks of what is its own: of its convos, and the person's own
+  // service of KeyPackages and invitations.
+  private mayTell(event: StreamEvent, service: Did | undefined): boolean {
+    if (event.type === "keyPackagesEvent" || event.type === "invitationEvent") return service === undefined
+    const { convoId } = event.type === "messageEvent" ? event.body.message : event.body
+    return this.core.services.of(convoId) === service
   }
 
   private async onSignal(signal: SignalEvent): Promise<void> {
@@ -491,6 +665,7 @@ export class Client {
   // onWelcome joins, unless the device has joined with this Welcome: the event can come again, and the
   // device can have found the convo by itself.
   private async onWelcome(convo: ConvoId, ref: string | undefined): Promise<void> {
+    await this.entering.get(convo)?.catch(() => {})
     const thread = await this.log.thread(convo)
     const isIn = thread !== undefined && !thread.left && !thread.stuck
     const unfinished = (await this.core.store.read(names.welcome(convo))) !== undefined
@@ -538,6 +713,7 @@ export class Client {
   private async goOn(convo: ConvoId, successor: ConvoId): Promise<void> {
     const before = await this.log.thread(convo)
     if (before === undefined || before.left) return
+    await this.core.services.succeed(convo, successor)
     if ((await this.log.thread(successor)) === undefined) {
       try {
         await this.join(successor)

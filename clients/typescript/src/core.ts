@@ -5,13 +5,16 @@ import type { Clock } from "./clock.js"
 import type { Did } from "./ids.js"
 import type { Locks } from "./locks.js"
 import type { Mls } from "./mls.js"
+import type { Services } from "./services.js"
 import type { Store } from "./store.js"
 
 /** What the parts of a client share. */
 export interface Core {
   readonly did: Did
   readonly store: Store
+  /** The methods of the services. A call with a convo goes to the convo's service, any other one home. */
   readonly api: Api
+  readonly services: Services
   readonly mls: Mls
   readonly clock: Clock
   readonly locks: Locks

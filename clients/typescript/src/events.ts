@@ -72,6 +72,8 @@ export class EventStream {
     private readonly core: Core,
     private readonly handler: StreamHandler,
     private readonly openSocket?: OpenSocket,
+    /** The record of the place in the stream. */
+    private readonly cursor: string = names.cursor,
   ) {}
 
   /** Begins to follow the stream. */
@@ -112,7 +114,7 @@ export class EventStream {
   private async follow(works: () => void): Promise<void> {
     const connection = new AbortController()
     try {
-      const place = await get<Place>(this.core.store, names.cursor)
+      const place = await get<Place>(this.core.store, this.cursor)
       const events = await this.open(place, AbortSignal.any([this.closing.signal, this.wake.signal, connection.signal]))
       this.handler.onConnect?.()
       if (place === undefined) await this.handler.onMissing()
@@ -154,8 +156,8 @@ export class EventStream {
 
   private store(place: Place | undefined): Promise<void> {
     const changes: Changes = new Map()
-    if (place === undefined) changes.set(names.cursor, undefined)
-    else put(changes, names.cursor, place)
+    if (place === undefined) changes.set(this.cursor, undefined)
+    else put(changes, this.cursor, place)
     return this.core.store.write(changes)
   }
 }

@@ -1,6 +1,6 @@
 // A client of mlsd. See README.md.
 
-export { Client, type ClientEvents, type ClientOptions, type Sending, type SendOptions } from "./client.js"
+export { type Accepted, Client, type ClientEvents, type ClientOptions, type Sending, type SendOptions } from "./client.js"
 export {
   Attachments, FileChangedError, type FilePointer, openFile, type SealedFile, sealFile, type TransferOptions,
 } from "./attachments.js"
@@ -18,6 +18,7 @@ export {
 } from "./errors.js"
 export { Api, type Input, type Method, type Output, type Params, withIdempotencyKey } from "./api.js"
 export { type Call, DirectTransport, type Fetch, type PdsAgent, PdsTransport, type Transport } from "./transport.js"
+export { endpointOf, type Invitation, type OtherServices } from "./services.js"
 export { SessionTransport } from "./transport-session.js"
 export { type Changes, MemoryStore, type Store } from "./store.js"
 export { IndexedDBStore } from "./store-indexeddb.js"

@@ -32,7 +32,8 @@ export type MakeLogChecks = (core: Core, events: LogCheckEvents) => LogChecks
 /**
  * Checks the logs of a client's convos: pass it to `Client.open`.
  *
- * @param service the service's DID, such as `did:web:mls.example.com`
+ * @param service the DID of the person's service, such as `did:web:mls.example.com`. Convos of other
+ *   services are checked against theirs
  */
 export function logChecks(service: string): MakeLogChecks {
   return (core, events) => new LogChecks(core, service, events)
@@ -154,7 +155,7 @@ export class LogChecks {
       const kept = await get<Kept>(store, names.verifier(convo))
       const time = () => clock.now()
       const verifier = kept === undefined
-        ? Verifier.create(this.service, convo, this.source, time)
+        ? Verifier.create(this.core.services.of(convo) ?? this.service, convo, this.source, time)
         : Verifier.restore(kept.state, this.source, time)
       const check: Check = { convo, verifier, thread, changes: new Map(), again: kept?.again === true }
       if (verifier.findings.some(({ kind }) => kind === "lie")) return this.forgetSeen(check)

@@ -13,6 +13,7 @@ import { waitOf } from "./api.js"
 import type { Clock } from "./clock.js"
 import { DiscardedError, NoAnswerError, OutOfStepError, resetsAt, SealError, StoreError, successorIn, verdictOf, XrpcError } from "./errors.js"
 import type { LexValue } from "./json.js"
+import type { Did } from "./ids.js"
 import { Kept } from "./kept.js"
 import type { Locks } from "./locks.js"
 import { type Changes, getAll, put, type Store } from "./store.js"
@@ -109,8 +110,11 @@ export interface OutboxEvents {
   onChange?(queue: string): void
   /** An attempt has failed for now. The next one, of the same bytes, begins in `wait` milliseconds. */
   onRetry?(write: Write, wait: number, err: unknown): void
-  /** The account may not use the service now, or is not signed in. Call `resume` to try again. */
-  onStop?(err: XrpcError): void
+  /**
+   * The account may not use the service now, or is not signed in. Call `resume` to try again. Another
+   * service than the person's own is named: only its convos wait.
+   */
+  onStop?(err: XrpcError, service?: Did): void
   /** The server has lost writes of a queue, which waits for `resume`: docs/RECOVERY.md. */
   onLost?(queue: string, err: Error): void
   /** A commit waits for the end of a dispute, after which it is made anew: docs/clients/DISPUTES.md. */
@@ -136,6 +140,8 @@ export interface OutboxParts {
   readonly events: OutboxEvents
   /** Whether answers shall bring signed heads of the log. */
   readonly wantsLogHeads?: boolean
+  /** The service of a convo, if it is another one than the person's own. */
+  readonly serviceOf?: (convo: string) => Did | undefined
 }
 
 const outboxPrefix = "outbox/"
@@ -423,13 +429,20 @@ export class Outbox {
           this.parts.events.onMoved?.(write.queue, successorIn(err.text) ?? "")
           return true
         case "stop":
-          this.stopped = err
-          this.parts.events.onStop?.(err)
+          this.stop(write, err)
           return false
       }
     } else if (!(err instanceof SealError)) throw err
     await this.locked(write, () => this.refuse(write, err))
     return true
+  }
+
+  // stop ends all sending. If another service than the person's own refuses, only its queue waits.
+  private stop({ queue }: Write, err: XrpcError): void {
+    const service = this.parts.serviceOf?.(this.parts.writer.lockOf(queue))
+    if (service === undefined) this.stopped = err
+    else this.parked.add(queue)
+    this.parts.events.onStop?.(err, service)
   }
 
   // hand takes a message back that goes into another convo, and refuses every other write.

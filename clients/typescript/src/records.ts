@@ -130,7 +130,10 @@ export const names = {
   shares: "history/share/",
   share: (bundle: string) => `history/share/${bundle}`,
   sealedPart: (bundle: string) => `history/part/${bundle}`,
+  services: "service/",
+  service: (convo: string) => `service/${convo}`,
   cursor: "cursor",
+  cursorAt: (service: string) => `cursor/${service}`,
   device: "device",
 } as const
 

@@ -32,12 +32,12 @@ export class SessionTransport implements Transport {
   private noneBefore = 0
 
   /**
-   * @param service the service's URL
+   * @param service the service's URL, or what finds it: see {@link endpointOf}
    * @param deviceId the device's id: {@link Client.deviceId}, or the SHA-256 of its signature key
    * @param token makes a service-auth token for a method, each time another one
    */
   constructor(
-    service: string,
+    service: string | (() => Promise<string>),
     private readonly deviceId: string,
     token: (method: string) => Promise<string>,
     fetch?: Fetch,

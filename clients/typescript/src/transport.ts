@@ -50,17 +50,21 @@ const logHeadHeader = "x-log-head"
 
 /** Sends calls to a service with service-auth tokens of the user. */
 export class DirectTransport implements Transport {
+  private readonly find: () => Promise<string>
+
   /**
-   * @param service the service's URL, such as `https://mls.example.com`
+   * @param service the service's URL, such as `https://mls.example.com`, or what finds it: see {@link endpointOf}
    * @param token makes a service-auth token for a method, each time another one, for example with
    *   `com.atproto.server.getServiceAuth`. If it throws an {@link XrpcError} with status 401, the client
    *   stops; after any other error it tries again
    */
   constructor(
-    private readonly service: string,
+    service: string | (() => Promise<string>),
     private readonly token: (method: string) => Promise<string>,
     private readonly fetch: Fetch = (input, init) => globalThis.fetch(input, init),
-  ) {}
+  ) {
+    this.find = found(service)
+  }
 
   async call(call: Call): Promise<string> {
     const response = await this.send(call, timeoutOf(call))
@@ -78,9 +82,22 @@ export class DirectTransport implements Transport {
   }
 
   private async send(call: Call, signal?: AbortSignal): Promise<Response> {
+    const service = await this.find()
     const authorization = `Bearer ${await tokenOf(this.token(call.method))}`
     const headers = { authorization, ...(call.onLogHead && { [logHeadHeader]: "1" }) }
-    return request(this.fetch, new URL(pathOf(call), this.service).href, call, headers, signal)
+    return request(this.fetch, new URL(pathOf(call), service).href, call, headers, signal)
+  }
+}
+
+// found remembers what a function has found.
+function found(service: string | (() => Promise<string>)): () => Promise<string> {
+  let url: string | undefined
+  return async () => {
+    try {
+      return (url ??= typeof service === "string" ? service : await service())
+    } catch (err) {
+      throw new NoAnswerError("the service is not found", { cause: err })
+    }
   }
 }
 

@@ -3,7 +3,6 @@
 
 import { base64url, fromBase64url, same } from "./bytes.js"
 import type { Did } from "./ids.js"
-import { XrpcError } from "./errors.js"
 import { checkInput } from "./api.js"
 import { answerOf, type Done, type Kind, mustBeIn, type Parts, sealed } from "./kind.js"
 import { type Change, didOf, type Group, type Staged } from "./mls.js"
@@ -69,13 +68,13 @@ const add: Kind = {
     const wanted = again ? dids : dids.filter((did) => leavesOf(group, did).length === 0)
     if (wanted.length === 0) return { result: { epoch: group.epoch, seq: 0 }, changes: new Map() }
     const remove = wanted.flatMap((did) => leavesOf(group, did))
-    const packages = await claimPackages(parts, wanted, claim, write.queue)
+    const { packages, receipts } = await claimPackages(parts, wanted, claim, write.queue)
     // Some libraries cannot remove and add one signature key in one commit.
     const fresh = packages.filter((one) => !remove.some(({ signatureKey }) => same(signatureKey, parts.mls.signatureKeyOf(one))))
     return stage(parts, write, { add: fresh, remove: remove.map(({ index }) => index) }, (staged, epoch) =>
       sealed(parts, mls.addMembers.main, {
         convoId: write.queue, didList: [...wanted], commit: base64url(staged.commit), groupInfo: staged.groupInfo,
-        welcomeMessage: base64url(staged.welcome ?? new Uint8Array()),
+        welcomeMessage: base64url(staged.welcome ?? new Uint8Array()), ...(receipts.length > 0 && { receipts: [...receipts] }),
       }, { bytes: staged.commit, epoch }))
   },
   async done(_parts, _write, answer) {
@@ -143,19 +142,12 @@ function leavesOf(group: Group, did: string) {
 }
 
 /**
- * Claims a KeyPackage of each device of each person. The same key gets the same ones again. The outbox
- * repeats it: so the convo's lock is free meanwhile, and the write can be discarded.
- *
- * @throws XrpcError `KeyPackageNotFound` if somebody has none for this caller
+ * Claims a KeyPackage of each device of each person: see {@link Services.claim}. The outbox repeats it: so
+ * the convo's lock is free meanwhile, and the write can be discarded.
  */
 export async function claimPackages(
   parts: Parts, dids: readonly Did[], claim: string, convoId?: string,
-): Promise<Uint8Array[]> {
-  const { keyPackages, missing = [] } = await parts.api.queryOnce(mls.getKeyPackages.main, {
-    dids: [...dids], cipherSuite: parts.mls.cipherSuite, idempotencyKey: claim, ...(convoId && { convoId }),
-  })
-  if (missing.length > 0) {
-    throw new XrpcError(404, "KeyPackageNotFound", `no KeyPackages of ${missing.join(", ")}`)
-  }
-  return keyPackages.map(({ keyPackage }) => fromBase64url(keyPackage))
+): Promise<{ packages: Uint8Array[]; receipts: readonly string[] }> {
+  const { keyPackages, receipts } = await parts.services.claim(dids, parts.mls.cipherSuite, claim, convoId)
+  return { packages: keyPackages.map((one) => fromBase64url(one)), receipts }
 }

@@ -50,13 +50,14 @@ const create: Kind = {
     const content = write.content as unknown as CreateContent
     const { groupId, members, claim } = content
     const alone = await parts.mls.create(fromHex(groupId))
-    const packages = members.length === 0 ? [] : await claimPackages(parts, members, claim)
+    const { packages, receipts } = await claimPackages(parts, members, claim)
     const founded = packages.length === 0
       ? { state: alone, groupInfo: await parts.mls.groupInfo(alone), welcome: undefined }
       : await parts.mls.stage(alone, { add: packages })
     const request = await sealed(parts, mls.createConvo.main, {
       ...asked(parts, content), groupInfo: founded.groupInfo,
       ...(founded.welcome && { welcomeMessage: base64url(founded.welcome) }),
+      ...(receipts.length > 0 && { receipts: [...receipts] }),
     })
     const { epoch } = parts.mls.describe(founded.state)
     return { sealed: { ...request, epoch }, changes: new Map([[names.founded(groupId), founded.state]]) }

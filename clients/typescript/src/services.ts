@@ -1,0 +1,216 @@
+// The services of a person's convos: docs/NETWORK.md. A convo lives at one of them. The person's home
+// has the KeyPackages, and the invitations to convos of the others.
+
+import { Api, type Output } from "./api.js"
+import type { Clock } from "./clock.js"
+import { SealError, verdictOf, XrpcError } from "./errors.js"
+import type { ConvoId, Did } from "./ids.js"
+import { names } from "./records.js"
+import { type Changes, getAll, put, type Store } from "./store.js"
+import type { Call, Transport } from "./transport.js"
+import * as mls from "#lexicons"
+
+/** An invitation to a convo of another service. */
+export type Invitation = Output<typeof mls.getInvitations.main>["invitations"][number]
+
+/** How a client reaches other services than the one that its transport reaches. */
+export interface OtherServices {
+  /** The DID of the service that the client's transport reaches: the person's home. */
+  readonly home: Did
+  /**
+   * Makes a way to another service. {@link endpointOf} finds where it answers. A client asks once in its
+   * life for each service.
+   */
+  way(service: Did, deviceId: string): Transport
+}
+
+/** A convo of another service, from the time when this person has answered the invitation. */
+export interface Elsewhere {
+  readonly convoId: ConvoId
+  readonly service: Did
+  /** Set until the service knows that this person does not want to be in the convo. */
+  readonly declined?: true
+}
+
+/** What services work with. */
+export interface ServicesParts {
+  readonly store: Store
+  readonly transport: Transport
+  readonly others: OtherServices | undefined
+  readonly deviceId: string
+  readonly clock: Clock
+  readonly signal: AbortSignal
+}
+
+/** The services that a client knows. `undefined` is the home. */
+export class Services {
+  /** Passes each call on to the service of its convo, and any other call to the home. */
+  readonly transport: Transport
+  private readonly apis = new Map<Did | undefined, Api>()
+
+  private constructor(
+    private readonly parts: ServicesParts,
+    private readonly elsewhere: Map<string, Elsewhere>,
+  ) {
+    const { transport, others } = parts
+    this.transport = others === undefined ? transport : this.router(transport)
+  }
+
+  static async open(parts: ServicesParts): Promise<Services> {
+    const all = await getAll<Elsewhere>(parts.store, names.services)
+    return new Services(parts, new Map(all.map((one) => [one.convoId, one])))
+  }
+
+  /** The home's DID, if there are other services. */
+  get home(): Did | undefined {
+    return this.parts.others?.home
+  }
+
+  /** The service of a convo. */
+  of(convo: string): Did | undefined {
+    return this.elsewhere.get(convo)?.service
+  }
+
+  /** All convos of other services. */
+  convos(): Elsewhere[] {
+    return [...this.elsewhere.values()]
+  }
+
+  /** The methods of a service. */
+  at(service: Did | undefined): Api {
+    const { clock, signal } = this.parts
+    const known = service === this.home ? undefined : service
+    const api = this.apis.get(known) ?? new Api(this.way(known), clock, signal)
+    this.apis.set(known, api)
+    return api
+  }
+
+  /**
+   * Remembers where a convo is. Its calls go there from now on.
+   *
+   * @throws Error if the convo is one of another service: no service speaks for those of others
+   */
+  async place(entry: Elsewhere): Promise<void> {
+    const { convoId, service } = entry
+    if (this.parts.others === undefined) throw new Error("this client has no way to other services")
+    if (service === this.home) throw new Error(`${service} is this person's own service`)
+    const before = this.of(convoId)
+    const taken = before === undefined && (await this.parts.store.read(names.thread(convoId))) !== undefined
+    if (taken || (before !== undefined && before !== service)) {
+      throw new Error(`${service} invites to convo ${convoId}, which is at another service`)
+    }
+    const changes: Changes = new Map()
+    put(changes, names.service(convoId), entry)
+    await this.parts.store.write(changes)
+    this.elsewhere.set(convoId, entry)
+  }
+
+  /** Remembers that a convo goes on as another one, at the same service. */
+  async succeed(convo: ConvoId, successor: ConvoId): Promise<void> {
+    const service = this.of(convo)
+    if (service !== undefined) return this.place({ convoId: successor, service })
+    if (this.of(successor) !== undefined) throw new Error(`convo ${convo} goes on as ${successor}, which is at another service`)
+  }
+
+  /** Forgets a convo that this device did not enter. */
+  async forget(convo: ConvoId): Promise<void> {
+    await this.parts.store.write(new Map([[names.service(convo), undefined]]))
+    this.elsewhere.delete(convo)
+  }
+
+  /**
+   * Claims a KeyPackage of each device of each person, at the person's home. The same key gets the same
+   * ones again.
+   *
+   * @param convo a convo that there is already
+   * @returns receipts of what was claimed at other services than the convo's
+   * @throws XrpcError `KeyPackageNotFound` if somebody has none for this caller
+   */
+  async claim(dids: readonly Did[], cipherSuite: string, claim: string, convo?: string): Promise<Claimed> {
+    const here = (convo === undefined ? undefined : this.of(convo)) ?? this.home
+    const claimed: { keyPackages: string[]; receipts: string[] } = { keyPackages: [], receipts: [] }
+    for (const [service, people] of await this.homesOf(dids, here)) {
+      const elsewhere = service !== here
+      const params = { dids: people, cipherSuite, idempotencyKey: claim, ...(elsewhere ? { receipts: true } : convo && { convoId: convo }) }
+      const claiming = this.at(service).queryOnce(mls.getKeyPackages.main, params)
+      const { keyPackages, missing = [] } = await (elsewhere ? claiming.catch((err: unknown) => refusedBy(service, err)) : claiming)
+      if (missing.length > 0) throw new XrpcError(404, "KeyPackageNotFound", `no KeyPackages of ${missing.join(", ")}`)
+      claimed.keyPackages.push(...keyPackages.map(({ keyPackage }) => keyPackage))
+      if (elsewhere) claimed.receipts.push(...keyPackages.flatMap(({ receipt }) => receipt ?? []))
+    }
+    return claimed
+  }
+
+  // homesOf asks the convo's service where people have their KeyPackages. Who has not said so has them
+  // there, if anywhere.
+  private async homesOf(dids: readonly Did[], here: Did | undefined): Promise<Map<Did | undefined, Did[]>> {
+    if (this.parts.others === undefined) return new Map(dids.length === 0 ? [] : [[undefined, [...dids]]])
+    const homes = new Map<Did | undefined, Did[]>()
+    for (const did of dids) {
+      const { deliveryService } = await this.at(here).queryOnce(mls.getDeliveryService.main, { did })
+      const home = (deliveryService as Did | undefined) ?? here
+      homes.set(home, [...(homes.get(home) ?? []), did])
+    }
+    return homes
+  }
+
+  private way(service: Did | undefined): Transport {
+    const { transport, others, deviceId } = this.parts
+    if (service === undefined) return transport
+    if (others === undefined) throw new Error("this client has no way to other services")
+    return others.way(service, deviceId)
+  }
+
+  private router({ receive }: Transport): Transport {
+    const to = (call: Call) => this.at(this.of(convoOf(call))).transport
+    return {
+      call: (call) => to(call).call(call),
+      ...(receive && { receive: async (call: Call) => receiveBy(to(call), call) }),
+    }
+  }
+}
+
+/** KeyPackages, and receipts of those that were claimed at other services. */
+export interface Claimed {
+  /** base64url. */
+  readonly keyPackages: readonly string[]
+  readonly receipts: readonly string[]
+}
+
+// What another service refuses is no word of the person's own: it must not stop the client.
+function refusedBy(service: Did | undefined, err: unknown): never {
+  if (err instanceof XrpcError && verdictOf(err) === "stop") throw new SealError(`${service}: ${err.message}`, { cause: err })
+  throw err
+}
+
+function receiveBy(transport: Transport, call: Call): Promise<Uint8Array> {
+  if (transport.receive === undefined) throw new Error("the transport receives no bytes")
+  return transport.receive(call)
+}
+
+// convoOf finds the convo of a call. Quotes within texts of JSON are escaped, so the pattern is a member.
+function convoOf({ params, body }: Call): string {
+  return params?.get("convoId") ?? /"convoId":"([^"\\]*)"/.exec(body ?? "")?.[1] ?? ""
+}
+
+/**
+ * Finds where a service answers, by its DID document. Only `did:web` and `did:plc` are known.
+ *
+ * @param directory the PLC directory
+ */
+export async function endpointOf(service: Did, directory = "https://plc.directory"): Promise<string> {
+  const answer = await fetch(documentOf(service, directory), { redirect: "error" })
+  if (!answer.ok) throw new Error(`the DID document of ${service}: status ${answer.status}`)
+  const { id, service: entries = [] } = (await answer.json()) as { id?: string; service?: { id?: string; serviceEndpoint?: unknown }[] }
+  const entry = entries.find((one) => one.id === "#atproto_mls" || one.id === `${service}#atproto_mls`)
+  if (id !== service || typeof entry?.serviceEndpoint !== "string") throw new Error(`${service} names no delivery service`)
+  return entry.serviceEndpoint
+}
+
+function documentOf(service: Did, directory: string): string {
+  const [, method, name = ""] = /^did:(web|plc):([^:]+)$/.exec(service) ?? []
+  if (method === "plc") return `${directory}/${service}`
+  if (method !== "web") throw new Error(`${service} is no DID of a service`)
+  const host = decodeURIComponent(name)
+  return `${/^localhost(:|$)/.test(host) ? "http" : "https"}://${host}/.well-known/did.json`
+}
