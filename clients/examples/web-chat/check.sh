@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Compiles the web chat, and plays it in a real Chromium with a service that is killed on the way.
 #
-#   check.sh           two people beside each other
+#   check.sh           two people beside each other, at one service and at two
 #   check.sh --oauth   people who sign in with OAuth at a real PDS
 #
 # SCREENSHOTS names a folder for pictures, and CHROMIUM another browser than /usr/bin/chromium.
 # Without Node, its packages, Chromium or the PDS, a line that begins with SKIPPED says so.
 set -euo pipefail
 case ${1-} in
-"") test=chat ;;
---oauth) test=oauth ;;
+"") tests=(chat two) ;;
+--oauth) tests=(oauth) ;;
 *) echo "usage: check.sh [--oauth]" >&2; exit 2 ;;
 esac
 [[ -z ${SCREENSHOTS-} ]] || SCREENSHOTS=$(realpath -m "$SCREENSHOTS")
@@ -25,7 +25,7 @@ install() {
 	npm ci --silent --no-audit --no-fund || skip "its packages cannot be downloaded"
 }
 
-if [[ $test == oauth ]]; then
+if [[ ${tests[0]} == oauth ]]; then
 	WEB_CHAT_PDS=$(../../../cmd/mlsd/installpds.sh)
 	[[ $WEB_CHAT_PDS != SKIPPED* ]] || skip "${WEB_CHAT_PDS#SKIPPED }"
 	export WEB_CHAT_PDS
@@ -46,4 +46,4 @@ MLSD_BINARIES=$PWD/build
 (cd ../../.. && go build -o "$MLSD_BINARIES/" ./cmd/mlsd ./cmd/mlsd-dev)
 export MLSD_BINARIES
 # A test that failed can leave a stream open.
-node --test --test-force-exit "build/test/$test.test.js"
+for test in "${tests[@]}"; do node --test --test-force-exit "build/test/$test.test.js"; done

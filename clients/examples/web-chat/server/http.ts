@@ -9,9 +9,9 @@ import type { Service } from "./processes.js"
 
 /** What the page asks first. */
 export interface World {
-  /** The service's DID and its id, for the header atproto-proxy. */
-  readonly service: string
   readonly running: boolean
+  /** With two services: whether the line between them is cut. */
+  readonly cut?: boolean
   readonly people: readonly (Person & Line)[]
 }
 
@@ -19,11 +19,14 @@ export interface World {
 export interface Person {
   readonly name: string
   readonly did: string
+  /** The DID of the person's service. */
+  readonly home: string
 }
 
 /** What the buttons change. */
 interface Change {
   readonly running?: boolean
+  readonly cut?: boolean
   readonly did?: string
   readonly line?: Partial<Line>
 }
@@ -38,7 +41,8 @@ const types: Readonly<Record<string, string>> = {
 export class Web {
   constructor(
     private readonly pds: Pds,
-    private readonly service: Service,
+    /** The service that can be killed, if there is only one. */
+    private readonly service: Service | undefined,
     private readonly people: readonly Person[],
   ) {}
 
@@ -68,15 +72,16 @@ export class Web {
   private async world(request: IncomingMessage, response: ServerResponse): Promise<void> {
     if (request.method === "POST") await this.change(JSON.parse((await read(request)).toString()) as Change)
     const world: World = {
-      service: `${this.service.did}#atproto_mls`, running: this.service.running,
+      running: this.service?.running ?? true, ...(this.service === undefined && { cut: this.pds.cut }),
       people: this.people.map((person) => ({ ...person, ...(this.pds.line(person.did) ?? { online: true, loses: false }) })),
     }
     response.writeHead(200, { "content-type": "application/json" }).end(JSON.stringify(world))
   }
 
-  private async change({ running, did, line }: Change): Promise<void> {
-    if (running === false) await this.service.kill()
-    if (running === true) await this.service.start()
+  private async change({ running, cut, did, line }: Change): Promise<void> {
+    if (running === false) await this.service?.kill()
+    if (running === true) await this.service?.start()
+    if (cut !== undefined) await this.pds.sever(cut)
     if (did !== undefined && line !== undefined) this.pds.change(did, line)
   }
 }

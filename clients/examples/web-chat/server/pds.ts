@@ -4,7 +4,7 @@
 import type { IncomingMessage, ServerResponse } from "node:http"
 import { connect } from "node:net"
 import type { Duplex } from "node:stream"
-import type { Network, Service } from "./processes.js"
+import type { Network, Place } from "./processes.js"
 
 /** The line of one person. */
 export interface Line {
@@ -17,16 +17,35 @@ const send = "blue.catbird.mls.sendMessage"
 const getTicket = "blue.catbird.mls.getSubscriptionTicket"
 
 export class Pds {
-  private readonly lines = new Map<string, Line & { readonly sockets: Set<Duplex> }>()
-  /** Whose the tickets are with which WebSockets are opened. */
-  private readonly tickets = new Map<string, string>()
+  private readonly lines = new Map<string, Line & { readonly home: string; readonly sockets: Map<Duplex, Place> }>()
+  /** Whose the tickets are with which WebSockets are opened, and of which service. */
+  private readonly tickets = new Map<string, { did: string; service: Place }>()
+  private severed = false
 
   constructor(
     private readonly network: Network,
-    private readonly service: Service,
-    people: readonly string[],
+    /** The first one is for requests that name none. */
+    private readonly services: readonly [Place, ...Place[]],
+    people: readonly { readonly did: string; readonly home: string }[],
   ) {
-    for (const did of people) this.lines.set(did, { online: true, loses: false, sockets: new Set() })
+    for (const { did, home } of people) this.lines.set(did, { home, online: true, loses: false, sockets: new Map() })
+  }
+
+  /** Whether the line between the services is cut. Then nobody reaches another service than its own. */
+  get cut(): boolean {
+    return this.severed
+  }
+
+  /** Cuts the line between the services, or mends it. */
+  async sever(cut: boolean): Promise<void> {
+    const [one, other] = this.services
+    if (other === undefined || cut === this.severed) return
+    this.severed = cut
+    await this.network.cut(one, other, cut)
+    if (!cut) return
+    for (const line of this.lines.values()) {
+      for (const [socket, { did }] of line.sockets) if (did !== line.home) socket.destroy()
+    }
   }
 
   /** The line of a person, or `undefined` if nobody has the DID. */
@@ -41,7 +60,7 @@ export class Pds {
     if (line === undefined) return
     line.online = change.online ?? line.online
     line.loses = change.loses ?? line.loses
-    if (!line.online) line.sockets.forEach((socket) => socket.destroy())
+    if (!line.online) for (const socket of line.sockets.keys()) socket.destroy()
   }
 
   /** Answers a request of a person: /xrpc/METHOD?PARAMETERS. */
@@ -50,10 +69,13 @@ export class Pds {
     if (!line?.online) return void request.socket.destroy()
     const method = /^\/xrpc\/([A-Za-z0-9.-]+)/.exec(path)?.[1] ?? ""
     const body = request.method === "POST" ? await read(request) : undefined
-    const answer = await this.pass(did, method, path, request, body)
+    const [aud] = String(request.headers["atproto-proxy"] ?? this.network.url).split("#", 1)
+    const service = this.services.find((one) => one.did === aud)
+    const isCut = this.severed && service !== undefined && service.did !== line.home
+    const answer = isCut ? undefined : await this.pass(did, method, path, request, body, service)
     if (answer === undefined) return upstreamFailure(response)
-    const text = await answer.text()
-    if (method === getTicket && answer.ok) this.tickets.set((JSON.parse(text) as { ticket: string }).ticket, did)
+    let text = await answer.text()
+    if (method === getTicket && answer.ok && service !== undefined) text = this.keepTicket(text, did, service, request)
     const lost = line.loses && method === send && answer.ok
     if (lost) line.loses = false
     reply(response, answer, text, lost)
@@ -61,12 +83,13 @@ export class Pds {
 
   /** Passes a WebSocket on to the service. Its ticket says whose it is. */
   upgrade(request: IncomingMessage, socket: Duplex, head: Buffer): void {
-    const ticket = new URL(request.url ?? "/", this.service.url).searchParams.get("ticket") ?? ""
-    const line = this.lines.get(this.tickets.get(ticket) ?? "")
+    const ticket = new URL(request.url ?? "/", this.network.url).searchParams.get("ticket") ?? ""
+    const { did = "", service } = this.tickets.get(ticket) ?? {}
+    const line = this.lines.get(did)
     this.tickets.delete(ticket)
-    if (!line?.online) return void socket.destroy()
-    line.sockets.add(socket)
-    const upstream = connect(this.service.port, "127.0.0.1")
+    if (!line?.online || service === undefined || (this.severed && service.did !== line.home)) return void socket.destroy()
+    line.sockets.set(socket, service)
+    const upstream = connect(Number(new URL(service.url).port), "127.0.0.1")
     upstream.write(headOf(request))
     upstream.write(head)
     socket.pipe(upstream).pipe(socket)
@@ -77,14 +100,24 @@ export class Pds {
     socket.on("close", () => line.sockets.delete(socket))
   }
 
-  // pass returns what the service answers, or undefined if it does not answer.
+  // keepTicket remembers whose a ticket is. Its address is that of the page, which may call no other.
+  private keepTicket(text: string, did: string, service: Place, { headers }: IncomingMessage): string {
+    const answer = JSON.parse(text) as { ticket: string; url: string }
+    this.tickets.set(answer.ticket, { did, service })
+    const url = new URL(answer.url)
+    url.host = headers.host ?? ""
+    return JSON.stringify({ ...answer, url: url.href })
+  }
+
+  // pass returns what the service answers, or undefined if it does not answer. A request for no service
+  // is for the PDS itself, whose part mlsd-dev plays.
   private async pass(
     did: string, lxm: string, path: string, { method = "GET", headers }: IncomingMessage, body: Buffer<ArrayBuffer> | undefined,
+    service: Place = { did: this.services[0].did, url: this.network.url },
   ): Promise<Response | undefined> {
-    const [aud = ""] = String(headers["atproto-proxy"]).split("#", 1)
-    const token = await this.network.token(did, aud, lxm)
+    const token = await this.network.token(did, service.did, lxm)
     try {
-      return await fetch(this.service.url + path, {
+      return await fetch(service.url + path, {
         method, ...(body && { body }),
         headers: { authorization: `Bearer ${token}`, ...(headers["content-type"] && { "content-type": headers["content-type"] }) },
       })

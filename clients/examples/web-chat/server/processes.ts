@@ -12,6 +12,12 @@ import { freePort } from "./listen.js"
 /** How long a process may take until it answers, in milliseconds. */
 const longestStart = 120_000
 
+/** Where a service is. */
+export interface Place {
+  readonly did: string
+  readonly url: string
+}
+
 /** `mlsd-dev`: a directory of made-up people, and their keys. */
 export class Network {
   private constructor(
@@ -20,21 +26,38 @@ export class Network {
     readonly url: string,
   ) {}
 
-  static async start(binary: string): Promise<Network> {
-    const child = run(binary, ["--listen", "127.0.0.1:0"], {})
+  /** @param services how many services are in its network */
+  static async start(binary: string, services = 1): Promise<Network> {
+    const child = run(binary, ["--listen", "127.0.0.1:0", "--services", String(services)], {})
     for await (const line of createInterface({ input: child.stdout })) {
       const url = /^mlsd-dev on (\S+)$/.exec(line)?.[1]
-      if (url !== undefined) return new Network(child, url)
+      if (url === undefined) continue
+      child.stdout.resume()
+      return new Network(child, url)
     }
     throw new Error("mlsd-dev has ended")
   }
 
-  /** Makes a person, and returns its DID. */
-  async person(handle: string): Promise<string> {
-    const { accounts } = await this.post<{ accounts: { did: string }[] }>("/dev/accounts", { handle })
+  /** Makes a person. People live at one service of the network after the other. */
+  async person(handle: string): Promise<{ did: string; home: string }> {
+    const { accounts } = await this.post<{ accounts: { did: string; deliveryService: string }[] }>("/dev/accounts", { handle })
     const [account] = accounts
     if (account === undefined) throw new Error(`mlsd-dev made no ${handle}`)
-    return account.did
+    return { did: account.did, home: account.deliveryService }
+  }
+
+  /** The services of a network of several. */
+  async services(): Promise<Place[]> {
+    const { services = [] } = (await (await fetch(new URL("/dev", this.url))).json()) as { services?: Place[] }
+    return services
+  }
+
+  /** Cuts the line between two services, or mends it: neither takes a request of the other. */
+  async cut(one: Place, other: Place, cut: boolean): Promise<void> {
+    for (const [at, from] of [[one, other], [other, one]] as const) {
+      if (cut) await this.post("/dev/faults", { kind: "cut", times: 0, did: from.did }, at.url)
+      else await fetch(new URL("/dev/faults", at.url), { method: "DELETE" })
+    }
   }
 
   /** Makes a service-auth token of a person. */
@@ -51,8 +74,8 @@ export class Network {
     return end(this.child, "SIGTERM")
   }
 
-  private async post<T>(path: string, body: object): Promise<T> {
-    const answer = await fetch(new URL(path, this.url), { method: "POST", body: JSON.stringify(body) })
+  private async post<T>(path: string, body: object, at = this.url): Promise<T> {
+    const answer = await fetch(new URL(path, at), { method: "POST", body: JSON.stringify(body) })
     if (!answer.ok) throw new Error(`${path}: ${answer.status} ${await answer.text()}`)
     return (await answer.json()) as T
   }

@@ -29,20 +29,26 @@ export function compile(): string {
  *
  * @param binaries the folder of the programs mlsd and mlsd-dev
  * @param wanted the port of the page; 0 is a free one
+ * @param services 1: a service of both people, which can be killed. 2: one of each, in mlsd-dev
  */
-export async function start(binaries: string, wanted: number): Promise<Running> {
+export async function start(binaries: string, wanted: number, services: 1 | 2 = 1): Promise<Running> {
   const { server, port } = await listen(wanted)
   const url = `http://localhost:${port}`
-  const network = await Network.start(join(binaries, "mlsd-dev"))
-  const service = await Service.start(join(binaries, "mlsd"), network.url, { publicUrl: url })
+  const network = await Network.start(join(binaries, "mlsd-dev"), services)
+  const service = services === 1 ? await Service.start(join(binaries, "mlsd"), network.url, { publicUrl: url }) : undefined
   const people: Person[] = []
-  for (const name of ["Alice", "Bob"]) people.push({ name, did: await network.person(name.toLowerCase()) })
-  const pds = new Pds(network, service, people.map(({ did }) => did))
+  for (const name of ["Alice", "Bob"]) {
+    const { did, home } = await network.person(name.toLowerCase())
+    people.push({ name, did, home: service?.did ?? home })
+  }
+  const [first, ...others] = service === undefined ? await network.services() : [service]
+  if (first === undefined) throw new Error("mlsd-dev names no services")
+  const pds = new Pds(network, [first, ...others], people)
   new Web(pds, service, people).serve(server)
   const stop = async () => {
     server.close()
     server.closeAllConnections()
-    await Promise.all([service.stop(), network.stop()])
+    await Promise.all([service?.stop(), network.stop()])
   }
   return { url, stop }
 }

@@ -35,9 +35,10 @@ async function chat(session: OAuthSession): Promise<void> {
   const person = settings.people.find(({ did }) => did === session.did)
   const other = settings.people.find(({ did }) => did !== session.did)
   if (person === undefined || other === undefined) throw new Error("nobody to chat with")
+  const home = settings.service.replace(/#.*/, "") // of both
   const direct = new URLSearchParams(location.search).get("way") === "direct"
   const way = direct ? directly(session, settings) : throughPds(session, settings)
-  const pane = new Pane({ name: person.handle, did: person.did }, { name: other.handle, did: other.did },
+  const pane = new Pane({ name: person.handle, did: person.did, home }, { name: other.handle, did: other.did, home },
     (events) => openPhone(asDid(session.did), way, events))
   const pds = button("Through the PDS", () => (location.search = ""), { "aria-pressed": String(!direct) })
   const service = button("Directly", () => void goDirectly(session), { "aria-pressed": String(direct) })

@@ -1,6 +1,6 @@
 // One person's app.
 
-import { asDid, type ClientEvents, errorName, type Write } from "mlsd-client"
+import { asDid, type ClientEvents, errorName, type Invitation, type Write } from "mlsd-client"
 import { Chat } from "./chat.js"
 import { Composer } from "./composer.js"
 import { button, el } from "./dom.js"
@@ -16,11 +16,17 @@ export class Pane {
   readonly element: HTMLElement
   private readonly status = el("p", { class: "status", role: "status" }, "opening")
   private readonly again = button("Try now", () => this.phone?.client.resume(), { class: "link", hidden: "" })
+  /** Where the person's service is, if there are several. */
+  private readonly service = el("p", { class: "service", hidden: "" })
   private readonly alert = el("p", { class: "alert", role: "alert", hidden: "" })
   private readonly line: LineButtons | undefined
   private readonly start: HTMLButtonElement
   private readonly empty: HTMLElement
   private readonly hint = el("p", {}, "No chat yet")
+  private readonly answers = el("div", { class: "answers", hidden: "" },
+    button("Accept", () => this.answer(true), { class: "main" }), button("Decline", () => this.answer(false)))
+  private readonly away = el("p", { class: "away", role: "status", hidden: "" })
+  private invitation: Invitation | undefined
   private readonly welcome = new WelcomeSteps()
   private readonly messages: MessageList
   private readonly composer: Composer
@@ -46,7 +52,7 @@ export class Pane {
     const onFailure = (err: unknown) => this.fail(err)
     this.line = onWorld && new LineButtons(person, { onWorld, onFailure, onOnline: () => this.phone?.client.resume() })
     this.start = button(`Start a chat with ${other.name}`, () => this.startChat().catch(onFailure), { class: "main" })
-    this.empty = el("div", { class: "empty", hidden: "" }, this.hint, this.start)
+    this.empty = el("div", { class: "empty", hidden: "" }, this.hint, this.start, this.answers)
     this.messages = new MessageList(`Messages that ${name} sees`, this.welcome.element)
     this.composer = new Composer(name, async (text) => this.chat?.send(text))
     this.events = new EventList(`Events of ${name}`)
@@ -58,9 +64,9 @@ export class Pane {
     return el("section", { class: "pane", "aria-labelledby": heading.id, "data-person": name },
       el("header", {},
         el("span", { class: "avatar", "aria-hidden": "true" }, name.slice(0, 1)),
-        el("div", { class: "who" }, heading, el("div", { class: "line" }, this.status, this.again)),
+        el("div", { class: "who" }, heading, el("div", { class: "line" }, this.status, this.again), this.service),
         ...(this.line === undefined ? [] : [this.line.element])),
-      this.alert, this.messages.element, this.empty, this.composer.element, this.events.element)
+      this.alert, this.away, this.messages.element, this.empty, this.composer.element, this.events.element)
   }
 
   /** Opens the person's device, and shows what it has. */
@@ -72,6 +78,7 @@ export class Pane {
       document.addEventListener("visibilitychange", () => this.draw())
       this.draw()
       client.listen()
+      await this.lookForInvitation(this.phone)
       const published = await client.replenish()
       if (published > 0) this.events.add("KeyPackages", `published: ${published}`)
     } catch (err) {
@@ -82,6 +89,37 @@ export class Pane {
   /** Shows what is broken. */
   show(world: World): void {
     this.line?.show(world)
+    this.service.hidden = world.cut === undefined
+    this.service.textContent = `at ${nameOf(this.person.home)}`
+  }
+
+  /** Tries everything again at once. */
+  resume(): void {
+    this.phone?.client.resume()
+  }
+
+  private async lookForInvitation({ client }: Phone): Promise<void> {
+    if (this.person.home === this.other.home) return
+    const open = (await client.invitations()).find(({ state }) => state === "open")
+    if (open !== undefined) this.onInvitation(open)
+  }
+
+  private onInvitation(invitation: Invitation): void {
+    this.invitation = invitation
+    this.hint.textContent = `${this.other.name} of ${nameOf(invitation.service)} invites ${this.person.name}`
+    this.start.hidden = true
+    this.answers.hidden = false
+  }
+
+  private answer(accepts: boolean): void {
+    const { phone, invitation } = this
+    if (phone === undefined || invitation === undefined) return
+    this.answers.hidden = true
+    this.messages.element.focus()
+    this.hint.textContent = accepts ? `Joining at ${nameOf(invitation.service)} …` : "Declined"
+    const { client } = phone
+    const answered = accepts ? client.acceptInvitation(invitation).then(({ joined }) => joined) : client.declineInvitation(invitation)
+    answered.catch((err: unknown) => this.fail(err))
   }
 
   private clientEvents(): ClientEvents {
@@ -92,6 +130,8 @@ export class Pane {
       onRetry: (write, wait, err) => this.onRetry(write, wait, err),
       onWelcome: (convo, state) => this.onWelcome(convo, state),
       onEvent: (event) => this.events.add(event.type, describeEvent(event)),
+      onInvitation: (invitation) => this.onInvitation(invitation),
+      onService: (service, err) => this.onService(service, err),
       onDispute: (_, { change, epoch }) => {
         if (change === "failed") this.events.add("commit", `of epoch ${epoch} could not be processed: this device enters the group again`)
         if (change === "returned") this.events.add("commit", "this device is in the group again")
@@ -127,6 +167,13 @@ export class Pane {
     this.element.toggleAttribute("data-connected", connected)
     this.again.hidden = connected
     this.events.add(status, why)
+  }
+
+  // onService hears of the other service, where the chat is.
+  private onService(service: string, err: unknown): void {
+    this.away.hidden = err === undefined
+    this.away.textContent = `${nameOf(service)} does not answer: the chat waits there`
+    this.events.add(nameOf(service), err === undefined ? "connected" : describeFailure(err))
   }
 
   private async startChat(): Promise<void> {
@@ -180,6 +227,11 @@ export class Pane {
     this.alert.textContent = sentenceOf(err)
     this.alert.hidden = false
   }
+}
+
+// nameOf is a service as people read it: did:web:localhost%3A8081 is localhost:8081.
+function nameOf(service: string): string {
+  return decodeURIComponent(service.replace(/^did:web:/, ""))
 }
 
 function isStarting({ client }: Phone): boolean {

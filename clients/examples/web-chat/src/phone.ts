@@ -1,6 +1,6 @@
 // A person's device: a store, keys, and a client. This is all that an app needs to begin.
 
-import { type Client, type ClientEvents, type Did, IndexedDBStore, type Store, type Transport } from "mlsd-client"
+import { type Client, type ClientEvents, type Did, IndexedDBStore, type OtherServices, type Store, type Transport } from "mlsd-client"
 import { openDevice } from "mlsd-client/device"
 
 /** A way to the service, or what makes it for the device's id. */
@@ -17,12 +17,13 @@ export interface Phone {
  * Opens the device of a person in this browser, or makes it.
  *
  * @param transport a way to the service, or what makes it for the device's id
+ * @param services ways to other services, if there are any
  * @throws Error if another tab has the device open
  */
-export async function openPhone(did: Did, transport: Way, events: ClientEvents): Promise<Phone> {
+export async function openPhone(did: Did, transport: Way, events: ClientEvents, services?: OtherServices): Promise<Phone> {
   const store = await IndexedDBStore.open(`web-chat/${did}`)
   const client = await openDevice({
-    did, store, events, transport,
+    did, store, events, transport, ...(services && { services }),
     fullStock: 9, // these people are invited once: a real app leaves this out
   })
   return { did, client, store }

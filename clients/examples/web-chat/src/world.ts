@@ -15,6 +15,11 @@ export function runService(running: boolean): Promise<World> {
   return change({ running })
 }
 
+/** Cuts the line between two services, or mends it. */
+export function cutServices(cut: boolean): Promise<World> {
+  return change({ cut })
+}
+
 /** Changes the line of a person to its PDS. */
 export function changeLine(did: string, line: Partial<Line>): Promise<World> {
   return change({ did, line })
