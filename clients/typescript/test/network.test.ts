@@ -6,7 +6,8 @@ import { asConvoId, type ConvoId, type Did } from "../src/ids.js"
 import { names } from "../src/records.js"
 import { endpointOf } from "../src/services.js"
 import { MemoryStore } from "../src/store.js"
-import { ask, clearAt, Device, needsNetwork, pdsOf, planAt, services } from "./support/network.js"
+import type { Transport } from "../src/transport.js"
+import { ask, clearAt, Device, needsNetwork, othersOf, pdsOf, planAt, services } from "./support/network.js"
 import { bytesOf, openPhone, textsOf } from "./support/phone.js"
 
 const say = async ({ client }: Device, convo: ConvoId, text: string) => (await client.send(convo, bytesOf(text))).sent
@@ -166,6 +167,36 @@ test("no service speaks for another one's convos", needsNetwork, async () => {
   await assert.rejects(single.acceptInvitation({ service: here.did, convoId: asConvoId(convo) }), /no way to other services/)
   await single.close()
   await close(alice, bob)
+})
+
+test("the stream of a service says nothing of another one's convos", needsNetwork, async () => {
+  const { alice, bob, convo } = await pair()
+  const own = await bob.client.createConvo([])
+  await bob.client.close()
+  const event = (name: string, body: object) => `event: #${name}\nid: 1\ndata: ${JSON.stringify({ cursor: 1, ...body })}\n\n`
+  const change = { did: alice.did, change: "left", epoch: 1, seq: 1, createdAt: "2026-11-27T12:00:00Z", commitNeeded: false }
+  const forged = [
+    event("membershipEvent", { convoId: own, ...change }),
+    event("resetEvent", { convoId: own, successorConvoId: convo, seq: 1, epoch: 1, by: alice.did, reason: "forked", createdAt: change.createdAt }),
+    event("invitationEvent", {
+      service: bob.account.deliveryService, convoId: own, inviter: alice.did, deviceId: await bob.client.deviceId(), keyPackageRef: "00", epoch: 1,
+      createdAt: change.createdAt,
+    }),
+  ]
+  const lines = new TextEncoder().encode([...forged, event("membershipEvent", { convoId: convo, ...change })].join(""))
+  const { home, way } = othersOf(bob.account)
+  const lying = (service: Did): Transport => {
+    const honest = way(service, "")
+    return { call: (call) => honest.call(call), stream: async () => new ReadableStream({ start: (to) => to.enqueue(lines) }) }
+  }
+  const again = await Device.open(bob, { services: { home, way: lying } })
+  again.client.listen()
+  const leaves = () => again.heard.flatMap(({ type, body }) => (type === "membershipEvent" && body.change === "left" ? [body.convoId] : []))
+  await again.until(() => leaves().find((one) => one === convo)) // the last event of the stream
+  assert.deepEqual(leaves(), [convo])
+  assert.ok(again.heard.every(({ type }) => type !== "resetEvent" && type !== "invitationEvent"))
+  assert.deepEqual(again.invitations, [])
+  await close(alice, again)
 })
 
 test("a person names its service in its repository", needsNetwork, async () => {

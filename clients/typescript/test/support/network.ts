@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict"
 import type { Client, ClientEvents, ClientOptions } from "../../src/client.js"
+import type { StreamEvent } from "../../src/events.js"
 import type { ConvoId, Did } from "../../src/ids.js"
 import type { Item } from "../../src/records.js"
 import { endpointOf, type Invitation, type OtherServices } from "../../src/services.js"
@@ -79,7 +80,7 @@ export class Device {
   readonly joined: ConvoId[] = []
   readonly invitations: Invitation[] = []
   readonly stops: (Did | undefined)[] = []
-  readonly away: Did[] = []
+  readonly heard: StreamEvent[] = []
   private wake = () => {}
 
   private constructor(
@@ -130,7 +131,7 @@ export class Device {
       onInvitation: hear((one: Invitation) => this.invitations.push(one)),
       onItems: hear((_convo: ConvoId, _items: Item[]) => {}),
       onStop: hear((_err: unknown, service?: Did) => this.stops.push(service)),
-      onService: hear((service: Did, err?: unknown) => err !== undefined && this.away.push(service)),
+      onEvent: hear((event: StreamEvent) => this.heard.push(event)),
       onRetry: hear(() => {}),
       onFailure: (err) => assert.fail(String(err)),
     }
