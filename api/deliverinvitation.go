@@ -42,10 +42,9 @@ func (h *handlers) DeliverInvitation(c *call, in *mlsapi.DeliverInvitationInput)
 
 // received parses an invitation.
 func received(in *mlsapi.DeliverInvitationInput) (r network.Received, err error) {
-	if in.Kind != mlsapi.DeliverInvitationInputKindInvited {
-		return r, &network.InvitationError{
-			Reason: "kind: this service knows " + mlsapi.DeliverInvitationInputKindInvited + " only",
-		}
+	r.Kind = network.Kind(in.Kind)
+	if r.Kind != network.Invited && r.Kind != network.Withdrawn && r.Kind != network.Ended {
+		return r, &network.InvitationError{Reason: "kind: this service knows invited, withdrawn and ended"}
 	}
 	if r.ConvoID, err = convoID(in.ConvoID); err != nil {
 		return r, err

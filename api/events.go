@@ -111,7 +111,7 @@ func message(e *events.Event, request bool, head ridingHead) lexcodec.Message {
 	case outbox.Invitation:
 		return &mlsapi.InvitationEvent{
 			Cursor: cursor, Position: position, Service: d.Service, ConvoID: d.ConvoID, Inviter: d.By, DeviceID: d.DeviceID,
-			KeyPackageRef: d.KeyPackageRef, Epoch: d.Epoch, Request: present(d.Request), CreatedAt: at,
+			KeyPackageRef: d.KeyPackageRef, Epoch: d.Epoch, Request: present(d.Request), State: present(d.Change), CreatedAt: at,
 		}
 	}
 	return nil
@@ -197,7 +197,7 @@ func serverSentEvent(e *events.Event, request bool, head ridingHead) lexcodec.Se
 	case *mlsapi.InvitationEvent:
 		return &mlsapi.StreamConvoEventsInvitationEvent{
 			Cursor: cursor, Service: m.Service, ConvoID: m.ConvoID, Inviter: m.Inviter, DeviceID: m.DeviceID,
-			KeyPackageRef: m.KeyPackageRef, Epoch: m.Epoch, Request: m.Request, CreatedAt: m.CreatedAt,
+			KeyPackageRef: m.KeyPackageRef, Epoch: m.Epoch, Request: m.Request, State: m.State, CreatedAt: m.CreatedAt,
 		}
 	}
 	return nil

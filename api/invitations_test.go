@@ -390,8 +390,8 @@ func TestRefusedInvitations(t *testing.T) {
 		func(in *input) { in.Recipient = mallory.did() })
 	refuse("another suite", 404, "KeyPackageNotFound", "",
 		func(in *input) { in.CipherSuite = "MLS_128_DHKEMP256_AES128GCM_SHA256_P256" })
-	refuse("an unknown kind", 400, "InvalidInvitation", "knows invited only",
-		func(in *input) { in.Kind = "ended" })
+	refuse("an unknown kind", 400, "InvalidInvitation", "knows invited, withdrawn and ended",
+		func(in *input) { in.Kind = "moved" })
 	refuse("no convo", 400, "InvalidRequest", "convoId",
 		func(in *input) { in.ConvoID = "x" })
 	alice.at(there).post(mlsapi.NSIDDeliverInvitation, alice.delivery(bob, ref)).fails(403, "NotPermitted")

@@ -169,8 +169,8 @@ func pretendedEvents(s *subscription) {
 		Detail: outbox.Detail{By: "did:plc:bob", Epoch: 3, Reason: "forked", SuccessorID: uuid.Max, SuccessorGroupID: "00",
 			PredecessorID: uuid.Max}}
 	s.events <- &events.Event{StreamSeq: 12, Kind: outbox.Invitation, DID: "did:plc:alice", At: streamAt,
-		Detail: outbox.Detail{Service: "did:web:mls.example.net", ConvoID: uuid.Max.String(), By: "did:plc:bob",
-			DeviceID: "phone", KeyPackageRef: "00", Epoch: 1, Request: true}}
+		Detail: outbox.Detail{Change: "ended", Service: "did:web:mls.example.net", ConvoID: uuid.Max.String(),
+			By: "did:plc:bob", DeviceID: "phone", KeyPackageRef: "00", Epoch: 1, Request: true}}
 	s.events <- &events.Event{ConvoID: uuid.Max,
 		Signal: &events.Signal{ConvoID: uuid.Max, Sender: "did:plc:bob", Payload: []byte{1}}}
 	s.events <- &events.Event{ConvoID: uuid.Max,

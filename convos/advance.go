@@ -81,8 +81,13 @@ func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Propos
 	if err := keepGroup(ctx, tx, c.id, next, v.group, p.GroupInfo); err != nil {
 		return Advanced{}, err
 	}
-	if err := welcome.Supersede(ctx, tx, c.id, superseded...); err != nil {
+	if err := c.endWelcomes(ctx, tx, superseded...); err != nil {
 		return Advanced{}, err
+	}
+	if successor != nil {
+		if err := network.End(ctx, tx, c.id); err != nil {
+			return Advanced{}, err
+		}
 	}
 	if p.Welcome != nil {
 		if err := addWelcome(ctx, tx, *c, by, next, p.Welcome, allowed, v); err != nil {

@@ -17,6 +17,7 @@ import (
 	"mlsd/idem"
 	"mlsd/internal/attachments"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/network"
 	"mlsd/internal/nsid"
 	"mlsd/internal/transparency"
 	"mlsd/messages"
@@ -36,7 +37,7 @@ func Close(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (at time.Time, err e
 	if err != nil {
 		return at, fmt.Errorf("close the convo: %w", err)
 	}
-	return at, nil
+	return at, network.End(ctx, tx, convo)
 }
 
 // NSIDDelete names the transactions of a deletion for failpoints.
@@ -101,6 +102,9 @@ func (r *Remover) Remove(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (remov
 		return 0, err
 	}
 	if err := disputes.Forget(ctx, tx, convo); err != nil {
+		return 0, err
+	}
+	if err := network.End(ctx, tx, convo); err != nil {
 		return 0, err
 	}
 	group := sha256.Sum256(groupID)

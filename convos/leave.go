@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/events/outbox"
+	"mlsd/internal/network"
 	"mlsd/internal/pgpool"
 	"mlsd/welcome"
 )
@@ -113,7 +114,16 @@ func leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
 	if err := c.removeFromRoster(ctx, tx, d.Target, d.Caller, leaf); err != nil {
 		return Advanced{}, err
 	}
-	return advanced, welcome.Supersede(ctx, tx, c.id, welcome.Device{DID: d.Target})
+	return advanced, c.endWelcomes(ctx, tx, welcome.Device{DID: d.Target})
+}
+
+// endWelcomes ends the Welcomes that are on their way to devices. Homes of people at other services
+// learn of it.
+func (c *locked) endWelcomes(ctx context.Context, tx pgx.Tx, devices ...welcome.Device) error {
+	if err := welcome.Supersede(ctx, tx, c.id, devices...); err != nil {
+		return err
+	}
+	return network.Withdraw(ctx, tx, c.id, devices...)
 }
 
 // isMember reports whether did is a current member. Error: ErrTargetNotMember.

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/events/outbox"
+	"mlsd/internal/network"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/quota"
 	"mlsd/internal/transparency"
@@ -245,7 +246,7 @@ func (c *locked) close(ctx context.Context, tx pgx.Tx, r Reset, successor uuid.U
 	if err != nil {
 		return fmt.Errorf("close the convo: %w", err)
 	}
-	return nil
+	return network.End(ctx, tx, c.id)
 }
 
 // open inserts the successor with its roster and the first entry of its log. Error:

@@ -138,4 +138,5 @@ type Foreign struct {
 	Recipient
 	CipherSuite mls.CipherSuite
 	Service     syntax.DID
+	LastResort  bool // any number of Welcomes can name it
 }

@@ -136,12 +136,14 @@ CREATE TABLE log_floors (
 
 -- ==== Other services ====
 
--- The KeyPackages of other services that Welcomes here name: each once. A row is also the job that
--- tells the home of the KeyPackage's owner.
+-- The KeyPackages of other services that Welcomes here name: each once, unless it is a last resort. A
+-- row is also the job that tells the home of the KeyPackage's owner: first of the invitation, and once
+-- more if that has ended.
 CREATE TABLE sent_invitations (
+    id              uuid PRIMARY KEY,
     did             text COLLATE "C" NOT NULL,               -- whose KeyPackage it is
     ref             bytea NOT NULL,
-    id              uuid NOT NULL,                           -- of the job
+    last_resort     boolean NOT NULL,
     service         text COLLATE "C" NOT NULL,               -- the home of did
     device_id       text COLLATE "C" NOT NULL,
     cipher_suite    integer NOT NULL,
@@ -149,18 +151,22 @@ CREATE TABLE sent_invitations (
     inviter         text COLLATE "C" NOT NULL,
     epoch           bigint NOT NULL,                         -- that the Welcome leads into
     created_at      timestamptz NOT NULL,
+    kind            text COLLATE "C" NOT NULL DEFAULT 'invited' CHECK (kind IN ('invited', 'withdrawn', 'ended')), -- what the home is told
+    queued_at       timestamptz NOT NULL,                    -- when the job of this kind began
     state           text NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'sending', 'done', 'dead')),
     attempts        integer NOT NULL DEFAULT 0,
     next_attempt_at timestamptz NOT NULL,                    -- of a sending job: from then on another worker may take it
     last_error      text,
-    version         bigint NOT NULL DEFAULT 0,               -- goes up when a worker takes the job
+    version         bigint NOT NULL DEFAULT 0,               -- goes up when a worker takes the job, or it gets another kind
     ended_at        timestamptz,
-    PRIMARY KEY (did, ref),
     CHECK ((state IN ('done', 'dead')) = (ended_at IS NOT NULL))
 );
 CREATE INDEX sent_invitations_due ON sent_invitations (service, next_attempt_at) WHERE state IN ('pending', 'sending');
-CREATE INDEX sent_invitations_of_inviter ON sent_invitations (inviter, did, ref); -- exports and erasures
-CREATE INDEX sent_invitations_age ON sent_invitations (created_at) WHERE state IN ('pending', 'sending'); -- for the sweep
+CREATE UNIQUE INDEX sent_invitations_once ON sent_invitations (did, ref) WHERE NOT last_resort;
+CREATE INDEX sent_invitations_of_person ON sent_invitations (did, id); -- exports, erasures and withdrawals
+CREATE INDEX sent_invitations_of_inviter ON sent_invitations (inviter, id); -- exports and erasures
+CREATE INDEX sent_invitations_of_convo ON sent_invitations (convo_id) WHERE kind = 'invited';
+CREATE INDEX sent_invitations_age ON sent_invitations (queued_at) WHERE state IN ('pending', 'sending'); -- for the sweep
 CREATE INDEX sent_invitations_retention ON sent_invitations (ended_at) WHERE ended_at IS NOT NULL;
 
 CREATE FUNCTION audit_sent_invitation() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -188,13 +194,14 @@ CREATE TABLE received_invitations (
     expires_at   timestamptz,                                -- of the Welcome, as the service says
     request      boolean NOT NULL,                           -- the inviter was a stranger
     hidden       boolean NOT NULL,                           -- the person refuses the inviter: nobody sees the row
-    state        text COLLATE "C" NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'accepted', 'declined')),
+    state        text COLLATE "C" NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'accepted', 'declined')), -- the person's answer
+    ended        text COLLATE "C" CHECK (ended IN ('withdrawn', 'ended')), -- what the service has said since
     created_at   timestamptz NOT NULL,
     answered_at  timestamptz,
     PRIMARY KEY (did, id),
     CHECK ((state = 'open') = (answered_at IS NULL))
 );
-CREATE UNIQUE INDEX received_invitations_content ON received_invitations (did, service, convo_id, ref);
+CREATE UNIQUE INDEX received_invitations_content ON received_invitations (did, service, convo_id, ref, epoch);
 CREATE INDEX received_invitations_ref ON received_invitations (did, ref);
 CREATE INDEX received_invitations_of_inviter ON received_invitations (inviter, did, id); -- exports and erasures
 CREATE INDEX received_invitations_retention ON received_invitations (coalesce(answered_at, created_at)) WHERE state <> 'accepted';
@@ -1110,6 +1117,8 @@ INSERT INTO transitions VALUES
     ('sent_invitation', 'pending', 'dead'),                  -- its home was away for a week
     ('sent_invitation', 'sending', 'done'),
     ('sent_invitation', 'sending', 'dead'),
+    ('sent_invitation', 'sending', 'pending'),               -- the invitation has ended meanwhile
+    ('sent_invitation', 'done', 'pending'),                  -- and is to be told
     ('attachment', 'uploading', 'checking'),
     ('attachment', 'uploading', 'deleted'),
     ('attachment', 'checking', 'uploading'),                 -- a part in the store is broken

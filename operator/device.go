@@ -4,9 +4,11 @@ import (
 	"context"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/events"
+	"mlsd/internal/network"
 	"mlsd/internal/push"
 	"mlsd/internal/sessions"
 	"mlsd/keypackages"
@@ -41,6 +43,9 @@ func revokeDevice(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (_ any, er
 	}
 	if out.KeyPackages, err = keypackages.Withdraw(ctx, tx,
 		keypackages.Withdrawal{Owner: did, DeviceID: device}); err != nil {
+		return nil, err
+	}
+	if err := network.Withdraw(ctx, tx, uuid.Nil, welcome.Device{DID: did, DeviceID: device}); err != nil {
 		return nil, err
 	}
 	if out.PushTarget, err = push.Unregister(ctx, tx, did, device); err != nil {

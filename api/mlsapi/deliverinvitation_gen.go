@@ -14,9 +14,11 @@ const NSIDDeliverInvitation = nsid.DeliverInvitation
 
 // DeliverInvitationInput is the input of blue.catbird.mls.deliverInvitation.
 // Deliver an invitation to a person's home: a Welcome at the calling service
-// names a KeyPackage that this service has handed out. Only delivery services
-// call it, each for its own convos. The answer does not say whether the person
-// sees the invitation. To deliver it again changes nothing.
+// names a KeyPackage that this service has handed out. Or say that an
+// invitation has ended. Only delivery services call it, each for its own
+// convos. The answer does not say whether the person sees the invitation. To
+// deliver it again changes nothing. What arrives after the end of an invitation
+// changes nothing either.
 type DeliverInvitationInput struct {
 	// The group's MLS cipher suite.
 	CipherSuite string `json:"cipherSuite"`
@@ -34,7 +36,8 @@ type DeliverInvitationInput struct {
 	// for. Lower-case hex.
 	KeyPackageRef string `json:"keyPackageRef"`
 	// What has happened. invited: a Welcome for the device waits at the calling
-	// service.
+	// service. withdrawn: this Welcome is good no more, or the device has left the
+	// group again. ended: the convo was closed or deleted.
 	Kind string `json:"kind"`
 	// The person, whose KeyPackage it is.
 	Recipient syntax.DID `json:"recipient"`
@@ -42,7 +45,9 @@ type DeliverInvitationInput struct {
 
 // Known values of DeliverInvitationInput.Kind.
 const (
-	DeliverInvitationInputKindInvited = "invited"
+	DeliverInvitationInputKindInvited   = "invited"
+	DeliverInvitationInputKindWithdrawn = "withdrawn"
+	DeliverInvitationInputKindEnded     = "ended"
 )
 
 func (v *DeliverInvitationInput) decode(d *lexcodec.Decoder) {

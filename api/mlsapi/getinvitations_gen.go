@@ -83,19 +83,24 @@ type Invitation struct {
 	// for. Lower-case hex.
 	KeyPackageRef string `json:"keyPackageRef"`
 	// The inviter was a stranger: it shared no accepted convo with the caller here,
-	// and the caller had accepted none of its invitations.
+	// and the caller had accepted none of its invitations; or the KeyPackage is a
+	// last resort.
 	Request *bool `json:"request,omitzero"`
 	// The service where the convo is. Its DID document says where it answers.
 	Service syntax.DID `json:"service"`
-	// What the caller has answered. open: nothing yet.
+	// What the caller has answered. open: nothing yet. withdrawn, ended: the
+	// Welcome is good no more, or the convo was closed or deleted, whatever the
+	// caller has answered.
 	State string `json:"state"`
 }
 
 // Known values of Invitation.State.
 const (
-	InvitationStateOpen     = "open"
-	InvitationStateAccepted = "accepted"
-	InvitationStateDeclined = "declined"
+	InvitationStateOpen      = "open"
+	InvitationStateAccepted  = "accepted"
+	InvitationStateDeclined  = "declined"
+	InvitationStateWithdrawn = "withdrawn"
+	InvitationStateEnded     = "ended"
 )
 
 // AppendJSON implements [lexcodec.Appender].

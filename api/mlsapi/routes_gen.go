@@ -208,9 +208,11 @@ type Handler[C any] interface {
 	// nothing; a session that has ended cannot call.
 	DeleteSession(c C, in *DeleteSessionInput) error
 	// DeliverInvitation: Deliver an invitation to a person's home: a Welcome at the
-	// calling service names a KeyPackage that this service has handed out. Only
-	// delivery services call it, each for its own convos. The answer does not say
-	// whether the person sees the invitation. To deliver it again changes nothing.
+	// calling service names a KeyPackage that this service has handed out. Or say
+	// that an invitation has ended. Only delivery services call it, each for its
+	// own convos. The answer does not say whether the person sees the invitation.
+	// To deliver it again changes nothing. What arrives after the end of an
+	// invitation changes nothing either.
 	DeliverInvitation(c C, in *DeliverInvitationInput) error
 	// EraseMyAccount: Erase everything that this service holds of the caller, for
 	// ever, in two steps. Without confirmationToken nothing is erased: the answer

@@ -263,7 +263,8 @@ func (*StreamConvoEventsInfoEvent) EventName() string { return "infoEvent" }
 
 // StreamConvoEventsInvitationEvent is
 // blue.catbird.mls.streamConvoEvents#invitationEvent. The caller was invited to
-// a convo of another service. getInvitations lists the invitations.
+// a convo of another service, or such an invitation has ended. getInvitations
+// lists the invitations.
 type StreamConvoEventsInvitationEvent struct {
 	// The convo, at that service.
 	ConvoID string `json:"convoId"`
@@ -282,10 +283,14 @@ type StreamConvoEventsInvitationEvent struct {
 	// for. Lower-case hex.
 	KeyPackageRef string `json:"keyPackageRef"`
 	// The inviter was a stranger: it shared no accepted convo with the caller here,
-	// and the caller had accepted none of its invitations.
+	// and the caller had accepted none of its invitations; or the KeyPackage is a
+	// last resort.
 	Request *bool `json:"request,omitzero"`
 	// The service where the convo is. Its DID document says where it answers.
 	Service syntax.DID `json:"service"`
+	// What has become of an invitation of before: withdrawn or ended, as
+	// getInvitations has it. Absent: it is a new one.
+	State *string `json:"state,omitzero"`
 }
 
 // AppendJSON implements [lexcodec.Appender].
@@ -311,6 +316,10 @@ func (v *StreamConvoEventsInvitationEvent) AppendJSON(dst []byte) []byte {
 	}
 	dst = append(dst, "\"service\":"...)
 	dst = append(lexcodec.AppendText(dst, v.Service), ',')
+	if v.State != nil {
+		dst = append(dst, "\"state\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.State), ',')
+	}
 	return lexcodec.EndObject(dst)
 }
 

@@ -456,8 +456,8 @@ func (v *InfoEvent) AppendCBOR(dst []byte) []byte {
 func (*InfoEvent) FrameType() string { return "#infoEvent" }
 
 // InvitationEvent is blue.catbird.mls.subscribeConvoEvents#invitationEvent. The
-// caller was invited to a convo of another service. getInvitations lists the
-// invitations.
+// caller was invited to a convo of another service, or such an invitation has
+// ended. getInvitations lists the invitations.
 type InvitationEvent struct {
 	// The convo, at that service.
 	ConvoID string `json:"convoId"`
@@ -479,11 +479,21 @@ type InvitationEvent struct {
 	// this position begins after this event.
 	Position *string `json:"position,omitzero"`
 	// The inviter was a stranger: it shared no accepted convo with the caller here,
-	// and the caller had accepted none of its invitations.
+	// and the caller had accepted none of its invitations; or the KeyPackage is a
+	// last resort.
 	Request *bool `json:"request,omitzero"`
 	// The service where the convo is. Its DID document says where it answers.
 	Service syntax.DID `json:"service"`
+	// What has become of an invitation of before: withdrawn or ended, as
+	// getInvitations has it. Absent: it is a new one.
+	State *string `json:"state,omitzero"`
 }
+
+// Known values of InvitationEvent.State.
+const (
+	InvitationEventStateWithdrawn = "withdrawn"
+	InvitationEventStateEnded     = "ended"
+)
 
 // AppendJSON implements [lexcodec.Appender].
 func (v *InvitationEvent) AppendJSON(dst []byte) []byte {
@@ -512,6 +522,10 @@ func (v *InvitationEvent) AppendJSON(dst []byte) []byte {
 	}
 	dst = append(dst, "\"service\":"...)
 	dst = append(lexcodec.AppendText(dst, v.Service), ',')
+	if v.State != nil {
+		dst = append(dst, "\"state\":"...)
+		dst = append(lexcodec.AppendString(dst, *v.State), ',')
+	}
 	return lexcodec.EndObject(dst)
 }
 
@@ -519,6 +533,9 @@ func (v *InvitationEvent) AppendJSON(dst []byte) []byte {
 // absent, and no $type.
 func (v *InvitationEvent) AppendCBOR(dst []byte) []byte {
 	n := 8
+	if v.State != nil {
+		n++
+	}
 	if v.Request != nil {
 		n++
 	}
@@ -528,6 +545,10 @@ func (v *InvitationEvent) AppendCBOR(dst []byte) []byte {
 	dst = lexcodec.AppendCBORMap(dst, n)
 	dst = lexcodec.AppendCBORText(dst, "epoch")
 	dst = lexcodec.AppendCBORInteger(dst, v.Epoch)
+	if v.State != nil {
+		dst = lexcodec.AppendCBORText(dst, "state")
+		dst = lexcodec.AppendCBORText(dst, *v.State)
+	}
 	dst = lexcodec.AppendCBORText(dst, "cursor")
 	dst = lexcodec.AppendCBORInteger(dst, v.Cursor)
 	dst = lexcodec.AppendCBORText(dst, "convoId")

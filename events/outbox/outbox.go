@@ -48,7 +48,8 @@ const (
 // set.
 type Detail struct {
 	// Change is Joined, Left or Removed for a Membership; the kind of signal for KeyPackages;
-	// Forked, Disputed or DisputeEnded for a Dispute; and "consumed" or "failed" for an Arrival.
+	// Forked, Disputed or DisputeEnded for a Dispute; "consumed" or "failed" for an Arrival; and for an
+	// Invitation "withdrawn" or "ended", or "" if it is new.
 	Change string `json:"change,omitzero"`
 	// By is the person who changed a Membership or made a Reset, the committer whom a Dispute names, the
 	// recipient of the Welcome of an Arrival, or the inviter of an Invitation.

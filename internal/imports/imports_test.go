@@ -89,7 +89,7 @@ func allowed() map[string][]string {
 		"operator": domain("people/accounts", "people/archive", "convos", "people/disputes", "people/erasure",
 			"internal/duration", "messages", "people/reports", "internal/transparency", "internal/sessions",
 			"internal/tombstone", "events", "keypackages", "internal/push", "welcome", "idem", "internal/quota",
-			"internal/limit", "internal/redact"),
+			"internal/limit", "internal/network", "internal/redact"),
 		"operator/console": {"operator", "events", "idem", "internal/invariants", "internal/nsid", "internal/quota",
 			"internal/redact", "internal/worker", "internal/push", "people/accounts", "people/reports"},
 		"operator/console/browser": {"internal/localpg"}, // for operator/console/check.sh

@@ -313,7 +313,7 @@ var globalChecks = []check{
 	{"an invitation's record and its effect are one", `
 		SELECT format('invitation %s is %s, and its record says that it has ended', j.id, j.state)
 		FROM sent_invitations j JOIN idempotency_keys k ON k.caller_did = 'mlsd' AND k.nsid = 'mlsd.invitation'
-			AND k.scope = '' AND k.key = j.id::text
+			AND k.scope = '' AND k.key = j.id || ' ' || j.kind
 		WHERE j.state IN ('pending', 'sending') AND k.state = 'completed'`},
 	{"a dense stream", `
 		WITH places AS (SELECT stream_seq, day FROM single_events)

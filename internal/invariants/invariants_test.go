@@ -380,14 +380,14 @@ func TestBrokenPromises(t *testing.T) {
 			FROM (SELECT * FROM key_packages WHERE NOT last_resort LIMIT 1) k, generate_series(1, 2)`, nil},
 		{"an invitation's record and its effect are one", `
 			WITH job AS (
-				INSERT INTO sent_invitations (did, ref, id, service, device_id, cipher_suite, convo_id, inviter, epoch, created_at,
-					next_attempt_at)
-				VALUES ('did:plc:bob', '', gen_random_uuid(), 'did:web:mls.example.net', 'phone', 1, gen_random_uuid(),
-					'did:plc:alice', 1, now(), now()) RETURNING id
+				INSERT INTO sent_invitations (id, did, ref, last_resort, service, device_id, cipher_suite, convo_id, inviter, epoch,
+					created_at, queued_at, next_attempt_at)
+				VALUES (gen_random_uuid(), 'did:plc:bob', '', false, 'did:web:mls.example.net', 'phone', 1, gen_random_uuid(),
+					'did:plc:alice', 1, now(), now(), now()) RETURNING id
 			)
 			INSERT INTO idempotency_keys (caller_did, nsid, scope, key, request_hash, field_hashes, response, created_at,
 				expires_at)
-			SELECT 'mlsd', 'mlsd.invitation', '', id::text, '', '{}', 'done', now(), now() FROM job`, nil},
+			SELECT 'mlsd', 'mlsd.invitation', '', id || ' invited', '', '{}', 'done', now(), now() FROM job`, nil},
 		{"every log entry has its event", `DELETE FROM events WHERE kind = 1`, nil},
 		{"every log entry has its event", `DELETE FROM outbox WHERE kind <= 3`, nil},
 		{"every log entry has its event", `

@@ -17,10 +17,10 @@ import (
 // ErrNoInvitation says that a person has no invitation to a convo.
 var ErrNoInvitation = errors.New("there is no invitation to this convo")
 
-// State is what a person has answered to an invitation.
+// State is what has become of an invitation: what its person has answered, or the Kind of its end.
 type State string
 
-// The states of an invitation.
+// The states that a person brings about.
 const (
 	Open     State = "open"
 	Accepted State = "accepted"
@@ -47,7 +47,8 @@ type Listed struct {
 func List(ctx context.Context, q pgpool.Queryer, did syntax.DID, before uuid.UUID, limit int) (all []Listed, more bool,
 	err error) {
 	rows, err := q.Query(ctx, `
-		SELECT id, service, convo_id, inviter, device_id, ref, epoch, request, state, created_at, expires_at
+		SELECT id, service, convo_id, inviter, device_id, ref, epoch, request,
+			coalesce(ended, CASE WHEN state = 'open' AND expires_at <= now() THEN 'withdrawn' END, state), created_at, expires_at
 		FROM received_invitations WHERE did = $1 AND id < $2 AND NOT hidden ORDER BY id DESC LIMIT $3`, did, before, limit+1)
 	if err == nil {
 		all, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Listed])

@@ -9,8 +9,8 @@ WITH RECURSIVE homes AS (
         WHERE n.state IN ('pending', 'sending') AND n.service > homes.service ORDER BY n.service LIMIT 1)
     FROM homes WHERE homes.service IS NOT NULL
 )
-SELECT due.did, due.ref, due.id, homes.service, due.device_id, due.cipher_suite, due.convo_id, due.inviter, due.epoch, due.created_at,
-    due.attempts, due.version
+SELECT due.id, due.kind, due.did, due.ref, homes.service, due.device_id, due.cipher_suite, due.convo_id, due.inviter, due.epoch,
+    due.created_at, due.attempts, due.version
 FROM homes CROSS JOIN LATERAL (
     SELECT *, row_number() OVER (ORDER BY next_attempt_at) AS nth
     FROM (

@@ -9,13 +9,14 @@ import (
 
 	"mlsd/internal/tombstone"
 	"mlsd/internal/worker"
+	"mlsd/welcome"
 )
 
 // How long rows are kept. Those of accepted invitations stay: they say where a person has convos.
 const (
-	keepSent     = 30 * day // after the job's end: as long as its KeyPackage
-	keepReceived = 90 * day // without an answer, or declined: as long as a Welcome
-	keepBudget   = 90 * day // that nothing was counted for
+	keepSent     = welcome.KeepUnfetched // after the job's end: the Welcome can still be withdrawn
+	keepReceived = 90 * day              // without an answer, or declined: as long as a Welcome
+	keepBudget   = 90 * day              // that nothing was counted for
 )
 
 // Sweeps give up what could not be delivered for a week, and delete what is no longer needed.
@@ -23,13 +24,13 @@ func Sweeps(db *pgxpool.Pool) []worker.Sweep {
 	return []worker.Sweep{
 		worker.Statement(db, "sent_invitations_given_up", `
 			UPDATE sent_invitations SET state = 'dead', ended_at = clock_timestamp(), version = version + 1
-			WHERE (did, ref) IN (
-				SELECT did, ref FROM sent_invitations
-				WHERE state IN ('pending', 'sending') AND created_at <= now() - $2::interval
-				ORDER BY created_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, triedFor),
+			WHERE id IN (
+				SELECT id FROM sent_invitations
+				WHERE state IN ('pending', 'sending') AND queued_at <= now() - $2::interval
+				ORDER BY queued_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, triedFor),
 		worker.Statement(db, "sent_invitations", `
-			DELETE FROM sent_invitations WHERE (did, ref) IN (
-				SELECT did, ref FROM sent_invitations WHERE ended_at <= now() - $2::interval
+			DELETE FROM sent_invitations WHERE id IN (
+				SELECT id FROM sent_invitations WHERE ended_at <= now() - $2::interval
 				ORDER BY ended_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, keepSent),
 		worker.Statement(db, "received_invitations", `
 			DELETE FROM received_invitations WHERE (did, id) IN (
@@ -48,10 +49,10 @@ func Sweeps(db *pgxpool.Pool) []worker.Sweep {
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (n int64, err error) {
 	err = tx.QueryRow(ctx, `
 		WITH sent AS (
-			DELETE FROM sent_invitations WHERE (did, ref) IN (
-				(SELECT did, ref FROM sent_invitations WHERE did = $1 LIMIT $2)
+			DELETE FROM sent_invitations WHERE id IN (
+				(SELECT id FROM sent_invitations WHERE did = $1 LIMIT $2)
 				UNION ALL
-				(SELECT did, ref FROM sent_invitations WHERE inviter = $1 LIMIT $2))
+				(SELECT id FROM sent_invitations WHERE inviter = $1 LIMIT $2))
 			RETURNING did
 		), received AS (
 			DELETE FROM received_invitations

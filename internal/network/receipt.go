@@ -34,6 +34,7 @@ type receipt struct {
 	Ref         string `json:"keyPackageRef"` // lower-case hexadecimal
 	CipherSuite int32  `json:"cipherSuite"`   // of RFC 9420 §17.1
 	Claimant    string `json:"claimant"`      // the DID that claimed it, who alone can use it
+	LastResort  bool   `json:"lastResort,omitzero"`
 }
 
 // ReceiptError says why a receipt is refused.
@@ -66,6 +67,7 @@ func (s *Service) Receipts(claimed []keypackages.Claimed, claimant syntax.DID, a
 			RegisteredClaims: jwt.RegisteredClaims{Issuer: s.cfg.DID.String(), Subject: c.DID.String(),
 				IssuedAt: jwt.NewNumericDate(at), ExpiresAt: jwt.NewNumericDate(end)},
 			DeviceID: c.DeviceID, Ref: c.Ref.String(), CipherSuite: int32(c.CipherSuite), Claimant: claimant.String(),
+			LastResort: c.LastResort,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("sign a receipt: %w", err)
@@ -228,6 +230,7 @@ func parseReceipt(raw string) (u unverified, err error) {
 		return u, fmt.Errorf("it needs exp and a deviceId of at most %d bytes", maxDeviceID)
 	}
 	u.DeviceID, u.CipherSuite, u.end = r.DeviceID, mls.CipherSuite(r.CipherSuite), r.ExpiresAt.Time
+	u.LastResort = r.LastResort
 	return u, nil
 }
 

@@ -53,9 +53,10 @@ func (s *Service) Peer(ctx context.Context, caller syntax.DID) (Peer, error) {
 	return Peer{DID: caller, Domain: service.Domain}, nil
 }
 
-// Received is an invitation as another service delivers it.
+// Received is what another service says of an invitation.
 type Received struct {
 	From Peer
+	Kind Kind
 	// To is the device that the Welcome is for, and its KeyPackage here.
 	To          keypackages.Recipient
 	CipherSuite mls.CipherSuite
@@ -70,7 +71,10 @@ type Received struct {
 // Receive stores an invitation, consumes its KeyPackage, and tells the person. If the person refuses
 // the inviter, nobody sees the row, and the service gets the same answer. Invitations of strangers
 // count for the budgets of the service, and for the bounds of one person. An invitation that is there
-// already changes nothing. Errors besides the database's: keypackages.ErrNotFound, *InvitationError,
+// already changes nothing.
+//
+// The end of an invitation is stored in its row. If there is none yet, nobody sees the invitation, also
+// if it arrives later. The first end counts. Errors besides the database's: keypackages.ErrNotFound, *InvitationError,
 // *BudgetError, *quota.ExceededError.
 func Receive(ctx context.Context, tx pgx.Tx, r Received, bounds quota.Invitations) error {
 	allowed, err := consent.Invite(ctx, tx, r.Inviter, []syntax.DID{r.To.DID}, nil)
@@ -79,7 +83,16 @@ func Receive(ctx context.Context, tx pgx.Tx, r Received, bounds quota.Invitation
 		return err
 	}
 	key, err := keypackages.LockElsewhere(ctx, tx, r.To, r.CipherSuite)
-	if err != nil {
+	forgotten := errors.Is(err, keypackages.ErrNotFound) // an invitation can be older than what is kept of KeyPackages
+	if err != nil && !(forgotten && r.Kind != Invited) {
+		return err
+	}
+	if r.Kind != Invited {
+		if there, err := r.end(ctx, tx); err != nil || there {
+			return err
+		}
+	}
+	if forgotten {
 		return err
 	}
 	before, err := r.before(ctx, tx)
@@ -94,8 +107,9 @@ func Receive(ctx context.Context, tx pgx.Tx, r Received, bounds quota.Invitation
 	if refused := key.By(r.Inviter); refused != "" {
 		return &InvitationError{refused}
 	}
-	hidden := blocks || r.Withheld || len(allowed.Refused) > 0
-	request := len(allowed.Requests) > 0 && !before.Known
+	hidden := blocks || r.Withheld || len(allowed.Refused) > 0 || r.Kind != Invited
+	// A last-resort KeyPackage has no claim that shows who the inviter is.
+	request := len(allowed.Requests) > 0 && !before.Known || key.LastResort
 	if request && !before.Invited {
 		if err := bounds.Check(before.Open, before.OfInviter, before.OfDomain); err != nil {
 			return err
@@ -108,6 +122,45 @@ func Receive(ctx context.Context, tx pgx.Tx, r Received, bounds quota.Invitation
 		return err
 	}
 	return r.store(ctx, tx, request, hidden)
+}
+
+// end stores the end of an invitation, and tells the person if it sees the invitation. It returns
+// whether the invitation is there.
+func (r Received) end(ctx context.Context, tx pgx.Tx) (there bool, err error) {
+	var request, hidden, before bool
+	err = tx.QueryRow(ctx, `
+		WITH locked AS MATERIALIZED (
+			SELECT did, id, request, hidden, ended FROM received_invitations
+			WHERE (did, service, convo_id, ref, epoch) = ($1, $2, $3, $4, $5) FOR UPDATE
+		), changed AS (
+			UPDATE received_invitations r SET ended = $6 FROM locked
+			WHERE (r.did, r.id) = (locked.did, locked.id) AND locked.ended IS NULL
+		)
+		SELECT request, hidden, ended IS NOT NULL FROM locked`,
+		r.To.DID, r.From.DID, r.ConvoID, []byte(r.To.Ref), r.Epoch, string(r.Kind)).Scan(&request, &hidden, &before)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("end the invitation: %w", err)
+	}
+	if hidden || before {
+		return true, nil
+	}
+	batch := &pgx.Batch{}
+	r.queueEvent(batch, request, r.Kind)
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return false, fmt.Errorf("end the invitation: %w", err)
+	}
+	return true, nil
+}
+
+// queueEvent adds the event for the invited person. kind is "" of a new invitation.
+func (r Received) queueEvent(batch *pgx.Batch, request bool, kind Kind) {
+	outbox.QueueInvitation(batch, r.To.DID, outbox.Detail{
+		Change: string(kind), Service: r.From.DID, ConvoID: r.ConvoID.String(), By: r.Inviter, DeviceID: r.To.DeviceID,
+		KeyPackageRef: r.To.Ref.String(), Epoch: r.Epoch, Request: request,
+	})
 }
 
 // before is what a person has of earlier invitations. Those to one convo count as one.
@@ -127,20 +180,20 @@ const newestReceived = 1000
 func (r Received) before(ctx context.Context, tx pgx.Tx) (b before, err error) {
 	rows, err := tx.Query(ctx, `
 		WITH newest AS MATERIALIZED (
-			SELECT service, convo_id, inviter, domain, request, state, created_at > now() - interval '1 day' AS today
+			SELECT service, convo_id, inviter, domain, request, state, ended, created_at > now() - interval '1 day' AS today
 			FROM received_invitations WHERE did = $1 ORDER BY id DESC LIMIT $7
 		)
 		SELECT
-			EXISTS (SELECT FROM received_invitations WHERE (did, service, convo_id, ref) = ($1, $2, $3, $4)),
+			EXISTS (SELECT FROM received_invitations WHERE (did, service, convo_id, ref, epoch) = ($1, $2, $3, $4, $8)),
 			EXISTS (SELECT FROM received_invitations WHERE (did, ref) = ($1, $4)),
 			EXISTS (SELECT FROM received_invitations WHERE (did, service, convo_id) = ($1, $2, $3)),
 			EXISTS (SELECT FROM received_invitations WHERE (inviter, did) = ($5, $1) AND state = 'accepted'),
-			count(DISTINCT (service, convo_id)) FILTER (WHERE state = 'open'),
+			count(DISTINCT (service, convo_id)) FILTER (WHERE state = 'open' AND ended IS NULL),
 			count(DISTINCT (service, convo_id))
-				FILTER (WHERE inviter = $5 AND (state = 'open' OR today AND state <> 'accepted')),
+				FILTER (WHERE inviter = $5 AND (state = 'open' AND ended IS NULL OR today AND state <> 'accepted')),
 			count(DISTINCT (service, convo_id)) FILTER (WHERE domain = $6 AND today AND state <> 'accepted')
 		FROM newest WHERE request`,
-		r.To.DID, r.From.DID, r.ConvoID, []byte(r.To.Ref), r.Inviter, r.From.Domain, newestReceived)
+		r.To.DID, r.From.DID, r.ConvoID, []byte(r.To.Ref), r.Inviter, r.From.Domain, newestReceived, r.Epoch)
 	if err == nil {
 		b, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[before])
 	}
@@ -160,15 +213,13 @@ func (r Received) store(ctx context.Context, tx pgx.Tx, request, hidden bool) er
 	batch := &pgx.Batch{}
 	batch.Queue(`
 		INSERT INTO received_invitations (did, id, service, domain, convo_id, ref, device_id, cipher_suite, inviter, epoch,
-			expires_at, request, hidden, created_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, date_trunc('milliseconds', clock_timestamp()))`,
+			expires_at, request, hidden, ended, created_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, nullif($14, 'invited'),
+			date_trunc('milliseconds', clock_timestamp()))`,
 		r.To.DID, id, r.From.DID, r.From.Domain, r.ConvoID, []byte(r.To.Ref), r.To.DeviceID, int32(r.CipherSuite), r.Inviter,
-		r.Epoch, r.ExpiresAt, request, hidden)
+		r.Epoch, r.ExpiresAt, request, hidden, string(r.Kind))
 	if !hidden {
-		outbox.QueueInvitation(batch, r.To.DID, outbox.Detail{
-			Service: r.From.DID, ConvoID: r.ConvoID.String(), By: r.Inviter, DeviceID: r.To.DeviceID,
-			KeyPackageRef: r.To.Ref.String(), Epoch: r.Epoch, Request: request,
-		})
+		r.queueEvent(batch, request, "")
 		if !request {
 			push.QueueWelcome(batch, []syntax.DID{r.To.DID}, []string{r.To.DeviceID})
 		}

@@ -101,9 +101,10 @@ func (w *Sender) RunOnce(ctx context.Context) error {
 
 // job is an invitation to be delivered, as due.sql reads it.
 type job struct {
+	ID          uuid.UUID
+	Kind        Kind
 	DID         syntax.DID
 	Ref         mls.KeyPackageRef
-	ID          uuid.UUID
 	Service     syntax.DID
 	DeviceID    string
 	CipherSuite mls.CipherSuite
@@ -117,7 +118,7 @@ type job struct {
 
 // delivery is the input of deliverInvitation.
 type delivery struct {
-	Kind          string     `json:"kind"`
+	Kind          Kind       `json:"kind"`
 	ConvoID       string     `json:"convoId"`
 	Inviter       syntax.DID `json:"inviter"`
 	Recipient     syntax.DID `json:"recipient"`
@@ -128,9 +129,12 @@ type delivery struct {
 	ExpiresAt     string     `json:"expiresAt"`
 }
 
+// key names the job's record. The two deliveries of a row are two jobs.
+func (j job) key() string { return j.ID.String() + " " + string(j.Kind) }
+
 func (j job) delivery() delivery {
 	return delivery{
-		Kind: "invited", ConvoID: j.ConvoID.String(), Inviter: j.Inviter, Recipient: j.DID, DeviceID: j.DeviceID,
+		Kind: j.Kind, ConvoID: j.ConvoID.String(), Inviter: j.Inviter, Recipient: j.DID, DeviceID: j.DeviceID,
 		KeyPackageRef: j.Ref.String(), CipherSuite: j.CipherSuite.String(), Epoch: j.Epoch,
 		ExpiresAt: j.CreatedAt.Add(welcome.KeepUnfetched).UTC().Format(time.RFC3339),
 	}
@@ -183,9 +187,9 @@ func (w *Sender) take(ctx context.Context, j job) (taken bool, err error) {
 	batch.Queue(`SELECT set_config('mlsd.reason', 'deliver an invitation', true)`)
 	batch.Queue(`
 		UPDATE sent_invitations
-		SET state = 'sending', attempts = attempts + 1, next_attempt_at = now() + $4::interval, version = version + 1
-		WHERE did = $1 AND ref = $2 AND version = $3 AND state IN ('pending', 'sending') AND next_attempt_at <= now()`,
-		j.DID, []byte(j.Ref), j.Version, w.cfg.Operation.Lease+takeOverAfterLease).Exec(func(tag pgconn.CommandTag) error {
+		SET state = 'sending', attempts = attempts + 1, next_attempt_at = now() + $3::interval, version = version + 1
+		WHERE id = $1 AND version = $2 AND state IN ('pending', 'sending') AND next_attempt_at <= now()`,
+		j.ID, j.Version, w.cfg.Operation.Lease+takeOverAfterLease).Exec(func(tag pgconn.CommandTag) error {
 		taken = tag.RowsAffected() == 1
 		return nil
 	})
@@ -209,8 +213,8 @@ func (w *Sender) attempt(ctx context.Context, j job) (called, answered bool) {
 	err := w.cfg.Faults.Hit(ctx, failpoint.BeforeReserve, idem.NSIDInvitation)
 	if err == nil {
 		_, err = w.cfg.Writes.Run(ctx, idem.Request{
-			Caller: "mlsd", NSID: w.cfg.Operation.NSID, Key: j.ID.String(), Life: w.cfg.Operation.Life,
-			Lease: w.cfg.Operation.Lease, Input: idem.Content{{Name: "job", JSON: []byte(`"` + j.ID.String() + `"`)}},
+			Caller: "mlsd", NSID: w.cfg.Operation.NSID, Key: j.key(), Life: w.cfg.Operation.Life,
+			Lease: w.cfg.Operation.Lease, Input: idem.Content{{Name: "job", JSON: []byte(`"` + j.key() + `"`)}},
 		}, func(ctx context.Context, _ int64) (done idem.Done, err error) {
 			called = true
 			done, answered, err = w.work(ctx, j)
@@ -257,11 +261,11 @@ func (w *Sender) end(j job, outcome idem.Outcome, state, reason string) idem.Don
 			UPDATE sent_invitations
 			SET state = $3, ended_at = clock_timestamp(), last_error = coalesce(nullif($4, ''), last_error),
 				version = version + 1
-			WHERE did = $1 AND ref = $2 AND state = 'sending'`, j.DID, []byte(j.Ref), state, clip(reason))
+			WHERE id = $1 AND kind = $2 AND state = 'sending'`, j.ID, string(j.Kind), state, clip(reason))
 		if err != nil {
 			return fmt.Errorf("end the invitation: %w", err)
 		}
-		if tag.RowsAffected() == 1 { // else its person was erased
+		if tag.RowsAffected() == 1 { // else it has another kind, or its person was erased
 			w.cfg.Metrics.InvitationSent(state)
 		}
 		return nil
@@ -275,9 +279,9 @@ func (w *Sender) postpone(ctx context.Context, j job, delay time.Duration, reaso
 	defer cancel()
 	_, err := w.cfg.DB.Exec(ctx, `
 		UPDATE sent_invitations
-		SET next_attempt_at = clock_timestamp() + $4::interval, last_error = coalesce(nullif($5, ''), last_error)
-		WHERE did = $1 AND ref = $2 AND state = 'sending' AND version = $3`,
-		j.DID, []byte(j.Ref), j.Version, delay, clip(reason))
+		SET next_attempt_at = clock_timestamp() + $3::interval, last_error = coalesce(nullif($4, ''), last_error)
+		WHERE id = $1 AND state = 'sending' AND version = $2`,
+		j.ID, j.Version, delay, clip(reason))
 	if err != nil {
 		return fmt.Errorf("postpone the invitation: %w", err)
 	}

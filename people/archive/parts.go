@@ -181,13 +181,13 @@ var parts = []part{
 		SELECT did, id, jsonb_build_object('did', did, 'service', service, 'convo_id', convo_id, 'created_at',
 			created_at)::text
 		FROM received_invitations WHERE inviter = @did AND (did, id) > (@invited, @id) ORDER BY did, id LIMIT @limit`},
-	{"sent_invitations", []column{{"ref", bytesKey}}, `
-		SELECT ref, (to_jsonb(t) - @hidden::text[] || jsonb_build_object('ref', encode(ref, 'hex')))::text
-		FROM sent_invitations t WHERE did = @did AND ref > @ref ORDER BY ref LIMIT @limit`},
-	{"sent_invitations made", []column{{"invited", textKey}, {"ref", bytesKey}}, `
-		SELECT did, ref, jsonb_build_object('did', did, 'service', service, 'convo_id', convo_id, 'created_at',
+	{"sent_invitations", []column{{"id", uuidKey}}, `
+		SELECT id, (to_jsonb(t) - @hidden::text[] || jsonb_build_object('ref', encode(ref, 'hex')))::text
+		FROM sent_invitations t WHERE did = @did AND id > @id ORDER BY id LIMIT @limit`},
+	{"sent_invitations made", []column{{"id", uuidKey}}, `
+		SELECT id, jsonb_build_object('did', did, 'service', service, 'convo_id', convo_id, 'created_at',
 			created_at)::text
-		FROM sent_invitations WHERE inviter = @did AND (did, ref) > (@invited, @ref) ORDER BY did, ref LIMIT @limit`},
+		FROM sent_invitations WHERE inviter = @did AND id > @id ORDER BY id LIMIT @limit`},
 	{"epoch_reports", []column{{"convo_id", uuidKey}, {"epoch", largeKey}}, `
 		SELECT convo_id, epoch, (to_jsonb(t) || jsonb_build_object('hash', encode(hash, 'hex')))::text FROM epoch_reports t
 		WHERE did = @did AND (convo_id, epoch) > (@convo_id, @epoch) ORDER BY convo_id, epoch LIMIT @limit`},

@@ -3,9 +3,10 @@
 import Foundation
 
 /// Deliver an invitation to a person's home: a Welcome at the calling service names a KeyPackage
-/// that this service has handed out. Only delivery services call it, each for its own convos. The
-/// answer does not say whether the person sees the invitation. To deliver it again changes
-/// nothing.
+/// that this service has handed out. Or say that an invitation has ended. Only delivery services
+/// call it, each for its own convos. The answer does not say whether the person sees the
+/// invitation. To deliver it again changes nothing. What arrives after the end of an invitation
+/// changes nothing either.
 public enum DeliverInvitation: Procedure {
     public static let nsid = "blue.catbird.mls.deliverInvitation"
 
@@ -24,6 +25,8 @@ public enum DeliverInvitation: Procedure {
         /// Lower-case hex.
         public var keyPackageRef: String
         /// What has happened. invited: a Welcome for the device waits at the calling service.
+        /// withdrawn: this Welcome is good no more, or the device has left the group again. ended:
+        /// the convo was closed or deleted.
         public var kind: Kind
         /// The person, whose KeyPackage it is.
         public var recipient: DID
@@ -34,6 +37,8 @@ public enum DeliverInvitation: Procedure {
             public let rawValue: String
             public init(rawValue: String) { self.rawValue = rawValue }
             public static let invited = Self(rawValue: "invited")
+            public static let withdrawn = Self(rawValue: "withdrawn")
+            public static let ended = Self(rawValue: "ended")
         }
 
         public init(

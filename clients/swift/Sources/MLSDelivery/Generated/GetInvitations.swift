@@ -59,13 +59,14 @@ public enum GetInvitations: Query {
         public var keyPackageRef: String
         /// The service where the convo is. Its DID document says where it answers.
         public var service: DID
-        /// What the caller has answered. open: nothing yet.
+        /// What the caller has answered. open: nothing yet. withdrawn, ended: the Welcome is good
+        /// no more, or the convo was closed or deleted, whatever the caller has answered.
         public var state: State
         /// When the Welcome can no longer be fetched, as the convo's service says; absent: at no
         /// set time.
         public var expiresAt: Timestamp?
         /// The inviter was a stranger: it shared no accepted convo with the caller here, and the
-        /// caller had accepted none of its invitations.
+        /// caller had accepted none of its invitations; or the KeyPackage is a last resort.
         public var request: Bool?
 
         public struct State: OpenEnum {
@@ -74,6 +75,8 @@ public enum GetInvitations: Query {
             public static let open = Self(rawValue: "open")
             public static let accepted = Self(rawValue: "accepted")
             public static let declined = Self(rawValue: "declined")
+            public static let withdrawn = Self(rawValue: "withdrawn")
+            public static let ended = Self(rawValue: "ended")
         }
 
         public init(

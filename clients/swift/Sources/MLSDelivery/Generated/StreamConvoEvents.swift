@@ -249,7 +249,8 @@ public enum StreamConvoEvents: EventQuery {
         }
     }
 
-    /// The caller was invited to a convo of another service. getInvitations lists the invitations.
+    /// The caller was invited to a convo of another service, or such an invitation has ended.
+    /// getInvitations lists the invitations.
     public struct InvitationEvent: Codable, Hashable, Sendable {
         /// The convo, at that service.
         public var convoId: String
@@ -270,8 +271,18 @@ public enum StreamConvoEvents: EventQuery {
         /// The service where the convo is. Its DID document says where it answers.
         public var service: DID
         /// The inviter was a stranger: it shared no accepted convo with the caller here, and the
-        /// caller had accepted none of its invitations.
+        /// caller had accepted none of its invitations; or the KeyPackage is a last resort.
         public var request: Bool?
+        /// What has become of an invitation of before: withdrawn or ended, as getInvitations has
+        /// it. Absent: it is a new one.
+        public var state: State?
+
+        public struct State: OpenEnum {
+            public let rawValue: String
+            public init(rawValue: String) { self.rawValue = rawValue }
+            public static let withdrawn = Self(rawValue: "withdrawn")
+            public static let ended = Self(rawValue: "ended")
+        }
 
         public init(
             convoId: String,
@@ -282,7 +293,8 @@ public enum StreamConvoEvents: EventQuery {
             inviter: DID,
             keyPackageRef: String,
             service: DID,
-            request: Bool? = nil
+            request: Bool? = nil,
+            state: State? = nil
         ) {
             self.convoId = convoId
             self.createdAt = createdAt
@@ -293,6 +305,7 @@ public enum StreamConvoEvents: EventQuery {
             self.keyPackageRef = keyPackageRef
             self.service = service
             self.request = request
+            self.state = state
         }
     }
 
