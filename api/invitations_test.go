@@ -92,7 +92,7 @@ func (w *world) sender(now func() time.Time) *network.Sender {
 	log, metrics := slog.New(slog.NewTextHandler(testLog{w}, nil)), api.NewMetrics(prometheus.NewRegistry())
 	return network.NewSender(network.SenderConfig{
 		Network: w.network, DB: w.db, Writes: idem.New(w.db, metrics, log, w.faults), Metrics: metrics, Log: log,
-		Faults: w.faults, AllowLoopback: true, Jitter: func(longest time.Duration) time.Duration { return longest }, Now: now,
+		Faults: w.faults, Jitter: func(longest time.Duration) time.Duration { return longest }, Now: now,
 	})
 }
 

@@ -41,7 +41,15 @@ func (n noServices) Refresh(ctx context.Context, did syntax.DID) (serviceauth.Se
 	return n.Service(ctx, did)
 }
 
-func (noServices) Home(context.Context, syntax.DID) (syntax.DID, error) { return "", nil }
+// homed is a person whose home is peer.
+const homed syntax.DID = "did:web:homed.example.org"
+
+func (noServices) Home(_ context.Context, did syntax.DID) (home syntax.DID, err error) {
+	if did == homed {
+		home = peer
+	}
+	return home, nil
+}
 
 // registry are services that are worlds, and the records of people.
 type registry struct {

@@ -242,6 +242,14 @@ func answers(nsid, state string, in func(convo string, key *string) any) write {
 
 // unkeyed are the writes that take no key, because they are safe to repeat without one.
 var unkeyed = []write{
+	{"deliverErasure", func(w *world, _ *string) request {
+		alice := w.user()
+		in := alice.creation(newGroup(w.t))
+		in.InitialMembers = append(in.InitialMembers, homed)
+		alice.post(mlsapi.NSIDCreateConvo, in).ok()
+		return request{by: w.peer(), nsid: mlsapi.NSIDDeliverErasure, in: &mlsapi.DeliverErasureInput{DID: homed},
+			effects: `SELECT count(*) FROM erasures WHERE did = $1`, args: []any{homed}}
+	}},
 	{"deliverInvitation", func(w *world, _ *string) request {
 		bob := w.user()
 		return request{by: w.peer(), nsid: mlsapi.NSIDDeliverInvitation,

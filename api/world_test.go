@@ -206,7 +206,8 @@ func (w *world) boot() *api.Server {
 	w.quotas = quota.New(w.db, w.limits, log, options...)
 	writes := idem.New(w.db, metrics, log, w.faults, idem.WithRetire(api.RetireKeys))
 	heads := w.newHeads(log)
-	w.network = network.New(network.Config{DID: w.self, Services: w.services, Seeds: heads.Seeds, Trust: w.trust})
+	w.network = network.New(network.Config{DID: w.self, Services: w.services, Seeds: heads.Seeds, Trust: w.trust,
+		AllowLoopback: true})
 	server, err := api.New(api.Config{
 		Attachments: w.newAttachments(writes, log), AttachmentDeleted: w.deleted,
 		Heads:    heads,

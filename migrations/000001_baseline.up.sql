@@ -779,7 +779,7 @@ CREATE TABLE erasures (
     id           uuid PRIMARY KEY,
     did          text COLLATE "C" NOT NULL,                  -- of a finished job: a tombstone
     salt         bytea,                                      -- of the tombstones; NULL: finished
-    requested_by text NOT NULL,                              -- operator NAME, account, or network
+    requested_by text NOT NULL,                              -- operator NAME, account, network, or home
     reason       text NOT NULL,
     state        text NOT NULL DEFAULT 'running' CHECK (state IN ('running', 'finished')),
     step         text COLLATE "C" NOT NULL DEFAULT '',       -- the name of the present step; '': the first one
@@ -787,6 +787,7 @@ CREATE TABLE erasures (
     pass         integer NOT NULL DEFAULT 1,                 -- a search that finds something begins another pass
     counts       jsonb NOT NULL DEFAULT '{}',                -- rows deleted or changed, by table
     remains      jsonb NOT NULL DEFAULT '{}',                -- rows that the last search found, by table
+    services     jsonb NOT NULL DEFAULT '{}',                -- other services that were asked, and the outcome
     failures     integer NOT NULL DEFAULT 0,                 -- failed batches
     not_before   timestamptz NOT NULL,                       -- of the next batch
     begun_at     timestamptz NOT NULL,

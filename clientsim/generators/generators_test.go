@@ -33,7 +33,8 @@ type generator struct {
 var ofBytes = []string{mlsapi.NSIDPutAttachmentPart, mlsapi.NSIDGetAttachment}
 
 // ofServices are the methods that succeed only beside another service. The programs compile them.
-var ofServices = []string{mlsapi.NSIDDeliverInvitation, mlsapi.NSIDAcceptInvitation, mlsapi.NSIDDeclineInvitation}
+var ofServices = []string{mlsapi.NSIDDeliverErasure, mlsapi.NSIDDeliverInvitation, mlsapi.NSIDAcceptInvitation,
+	mlsapi.NSIDDeclineInvitation}
 
 // M4: clients of all generators compile, and every method answers them with what its lexicon says.
 func TestGenerators(t *testing.T) {

@@ -17,7 +17,6 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/golang-jwt/jwt/v5"
 
-	"mlsd/internal/nsid"
 	"mlsd/internal/ssrf"
 )
 
@@ -30,12 +29,12 @@ const (
 	maxAnswer = 4 << 10
 )
 
-// refusedError says that a service will never take an invitation.
+// refusedError says that a service will never take a request.
 type refusedError struct{ reason string }
 
 func (e *refusedError) Error() string { return "refused: " + e.reason }
 
-// busyError says that a service cannot take an invitation now.
+// busyError says that a service cannot take a request now.
 type busyError struct {
 	after  time.Duration // that it asks for; 0: it does not
 	reason string
@@ -44,7 +43,7 @@ type busyError struct {
 
 func (e *busyError) Error() string { return e.reason }
 
-// final are the errors with which a service refuses an invitation for good. Any other one is of the
+// final are the errors with which a service refuses a request for good. Any other one is of the
 // moment: an old version, a key that it does not know yet, a defect.
 var final = []string{"InvalidInvitation", "KeyPackageNotFound", "InvalidCipherSuite", "InvalidRequest", "NotPermitted",
 	"Blocked"}
@@ -93,36 +92,34 @@ func (s *Service) token(aud syntax.DID, lxm string) (string, error) {
 	})
 }
 
-// call delivers an invitation. Errors: *refusedError, *busyError, and any other if the service did not
-// answer.
-func (w *Sender) call(ctx context.Context, j job) error {
+// call calls a method of another service. Errors: *refusedError, *busyError, and any other if the
+// service did not answer.
+func (s *Service) call(ctx context.Context, to syntax.DID, lxm string, input any) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	s := w.cfg.Network
-	if !s.cfg.Trust.Allows(j.Service) {
-		return &refusedError{"this service does not deal with " + j.Service.String()}
+	if !s.cfg.Trust.Allows(to) {
+		return &refusedError{"this service does not deal with " + to.String()}
 	}
-	home, err := s.cfg.Services.Service(ctx, j.Service)
+	service, err := s.cfg.Services.Service(ctx, to)
 	if err != nil {
 		return err
 	}
-	token, err := s.token(j.Service, nsid.DeliverInvitation)
+	token, err := s.token(to, lxm)
 	if err != nil {
 		return err
 	}
-	body, err := json.Marshal(j.delivery())
+	body, err := json.Marshal(input)
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, home.Endpoint+"/xrpc/"+nsid.DeliverInvitation,
-		bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, service.Endpoint+"/xrpc/"+lxm, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
 	req.Header.Set("Authorization", "Bearer "+token)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "mlsd")
-	resp, err := w.client.Do(req)
+	resp, err := s.client.Do(req)
 	if err != nil {
 		return err
 	}

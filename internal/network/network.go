@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -31,19 +32,24 @@ type Config struct {
 	Services Services
 	Seeds    func() []transparency.Seed // of the service's keys that sign and are published
 	Trust    Trust
+	// AllowLoopback lets the service call services on this machine, too.
+	AllowLoopback bool
 	// Now is the clock. Default: time.Now.
 	Now func() time.Time
 }
 
 // Service is this service among others. Methods are safe for concurrent use.
-type Service struct{ cfg Config }
+type Service struct {
+	cfg    Config
+	client *http.Client
+}
 
 // New returns a service.
 func New(c Config) *Service {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	return &Service{c}
+	return &Service{c, newClient(c.AllowLoopback)}
 }
 
 // Trust says which other services this one deals with: with all, with those of a list alone, or with

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net/http"
 	"sync"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 
 	"mlsd/idem"
 	"mlsd/internal/failpoint"
+	"mlsd/internal/nsid"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
 	"mlsd/mls"
@@ -43,13 +43,12 @@ type SenderMetrics interface {
 
 // SenderConfig configures a Sender. All fields without a default are required.
 type SenderConfig struct {
-	Network       *Service
-	DB            *pgxpool.Pool
-	Writes        *idem.Store
-	Metrics       SenderMetrics
-	Log           *slog.Logger
-	Faults        *failpoint.Set // nil: none
-	AllowLoopback bool           // services on this machine are called, too
+	Network *Service
+	DB      *pgxpool.Pool
+	Writes  *idem.Store
+	Metrics SenderMetrics
+	Log     *slog.Logger
+	Faults  *failpoint.Set // nil: none
 	// Operation has the lifetimes of jobs' records and leases. Default: idem.Invitation.
 	Operation idem.Operation
 	// Jitter picks a delay up to longest. The default picks at random.
@@ -63,7 +62,6 @@ type SenderConfig struct {
 // each other's rows.
 type Sender struct {
 	cfg     SenderConfig
-	client  *http.Client
 	homes   *homes
 	freed   worker.Signal // a call has ended
 	running sync.WaitGroup
@@ -80,7 +78,7 @@ func NewSender(c SenderConfig) *Sender {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	return &Sender{cfg: c, client: newClient(c.AllowLoopback), homes: newHomes(c.Now, c.Jitter), freed: worker.NewSignal()}
+	return &Sender{cfg: c, homes: newHomes(c.Now, c.Jitter), freed: worker.NewSignal()}
 }
 
 // Run works until ctx ends, and then waits for the running calls, which end with ctx. It looks for due
@@ -243,7 +241,7 @@ func (w *Sender) attempt(ctx context.Context, j job) (called, answered bool) {
 
 // work makes the call and returns its outcome. answered says whether the service works.
 func (w *Sender) work(ctx context.Context, j job) (done idem.Done, answered bool, err error) {
-	err = w.call(ctx, j)
+	err = w.cfg.Network.call(ctx, j.Service, nsid.DeliverInvitation, j.delivery())
 	busy, isBusy := errors.AsType[*busyError](err)
 	switch {
 	case err == nil:

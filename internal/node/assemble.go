@@ -122,7 +122,7 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 		return err
 	}
 	n.network = network.New(network.Config{DID: cfg.ServiceDID, Services: n.identities.Services(), Seeds: n.heads.Seeds,
-		Trust: cfg.Services})
+		Trust: cfg.Services, AllowLoopback: cfg.AllowLoopback})
 	n.assembleMaintenance(cfg, addr, metrics)
 	writes := idem.New(db.requests, metrics, log, n.faults, idem.WithRetire(api.RetireKeys),
 		idem.WithLease(cfg.Lifetimes[idem.Default.NSID].Lease), idem.WithBeats(cfg.Clock.Ticker),
@@ -146,7 +146,7 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 		return err
 	}
 	n.invitations = network.NewSender(network.SenderConfig{Network: n.network, DB: db.requests, Writes: writes,
-		Metrics: metrics, Log: log, Faults: n.faults, AllowLoopback: cfg.AllowLoopback,
+		Metrics: metrics, Log: log, Faults: n.faults,
 		Operation: cfg.Lifetimes[idem.NSIDInvitation], Now: cfg.Clock.Now})
 	n.messages = messages.NewLog(db.requests, cfg.EpochWindow, metrics, log, n.faults, messages.OnBatch(metrics.Batched),
 		messages.OnReserved(db.reserved),
@@ -353,6 +353,7 @@ func (n *Node) assembleEraser() *erasure.Store {
 	n.eraser = erasure.NewWorker(erasure.Config{
 		DB: n.db.maintenance, Log: n.log, Jobs: jobs, Accounts: n.accounts, Remover: n.remover, Forget: n.identities.Forget,
 		EraseActions: operator.EraseActions, Changed: n.gate.Wake.Send, Wake: n.sequencer.Wake, Faults: n.faults,
+		Tell: n.network.TellErasure,
 	})
 	return jobs
 }

@@ -17,6 +17,7 @@ const (
 	DeclineInvitation     = "blue.catbird.mls.declineInvitation"
 	DeleteAttachment      = "blue.catbird.mls.deleteAttachment"
 	DeleteSession         = "blue.catbird.mls.deleteSession"
+	DeliverErasure        = "blue.catbird.mls.deliverErasure"
 	DeliverInvitation     = "blue.catbird.mls.deliverInvitation"
 	EraseMyAccount        = "blue.catbird.mls.eraseMyAccount"
 	ExportMyData          = "blue.catbird.mls.exportMyData"

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/convos"
 	"mlsd/internal/tombstone"
 	"mlsd/people/accounts"
 )
@@ -24,6 +25,7 @@ import (
 const (
 	ByAccount = "account" // its owner
 	ByNetwork = "network" // the account was deleted
+	ByHome    = "home"    // the service that the account has chosen
 )
 
 // ErrNotFound says that there is no erasure with an id.
@@ -37,16 +39,19 @@ const (
 
 // Erasure is a job and how far it has come.
 type Erasure struct {
-	ID          uuid.UUID        `json:"id"`
-	State       string           `json:"state"`
-	Step        string           `json:"step"`    // that is under way
-	Pass        int              `json:"pass"`    // a search that finds something begins another pass
-	Counts      map[string]int64 `json:"counts"`  // rows that were deleted or changed, by table
-	Remains     map[string]int64 `json:"remains"` // rows that the last search found, by table
-	Failures    int              `json:"failures"`
-	RequestedBy string           `json:"requestedBy"`
-	BegunAt     time.Time        `json:"begunAt"`
-	FinishedAt  *time.Time       `json:"finishedAt,omitempty"`
+	ID      uuid.UUID        `json:"id"`
+	State   string           `json:"state"`
+	Step    string           `json:"step"`    // that is under way
+	Pass    int              `json:"pass"`    // a search that finds something begins another pass
+	Counts  map[string]int64 `json:"counts"`  // rows that were deleted or changed, by table
+	Remains map[string]int64 `json:"remains"` // rows that the last search found, by table
+	// Services says of each service where the account had accepted an invitation what has become of the
+	// request to erase it there: Told, Refused or NotReached.
+	Services    map[syntax.DID]string `json:"services,omitempty"`
+	Failures    int                   `json:"failures"`
+	RequestedBy string                `json:"requestedBy"`
+	BegunAt     time.Time             `json:"begunAt"`
+	FinishedAt  *time.Time            `json:"finishedAt,omitempty"`
 }
 
 // Store makes and reads jobs.
@@ -95,12 +100,24 @@ func (s *Store) Begin(ctx context.Context, tx pgx.Tx, did syntax.DID, requestedB
 	}
 }
 
+// BeginForHome begins the erasure of an account that its home, another service, erases. There is none of
+// an account that was never in a convo here. The caller has checked that it is its home.
+func (s *Store) BeginForHome(ctx context.Context, tx pgx.Tx, did, home syntax.DID) error {
+	_, known, err := convos.NextOf(ctx, tx, tombstone.Person{DID: did}, uuid.Nil)
+	if err != nil || !known {
+		return err
+	}
+	_, _, err = s.Begin(ctx, tx, did, ByHome, home.String()+" erases it")
+	return err
+}
+
 // Get returns a job. Error: ErrNotFound.
 func (s *Store) Get(ctx context.Context, db accounts.DB, id uuid.UUID) (e Erasure, err error) {
 	err = db.QueryRow(ctx, `
-		SELECT id, state, step, pass, counts, remains, failures, requested_by, begun_at, finished_at FROM erasures WHERE id =
-			$1`, id).
-		Scan(&e.ID, &e.State, &e.Step, &e.Pass, &e.Counts, &e.Remains, &e.Failures, &e.RequestedBy, &e.BegunAt, &e.FinishedAt)
+		SELECT id, state, step, pass, counts, remains, services, failures, requested_by, begun_at, finished_at
+		FROM erasures WHERE id = $1`, id).
+		Scan(&e.ID, &e.State, &e.Step, &e.Pass, &e.Counts, &e.Remains, &e.Services, &e.Failures, &e.RequestedBy,
+			&e.BegunAt, &e.FinishedAt)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return e, ErrNotFound
 	}

@@ -92,7 +92,7 @@ func (s *scan) gather(ctx context.Context, j *job, most int) (lap, error) {
 		s.begin(j, l)
 	}
 	rows, err := j.tx.Query(ctx, `
-		SELECT id, did, salt, position, pass, counts, remains FROM erasures
+		SELECT id, did, salt, position, pass, counts, remains, services FROM erasures
 		WHERE state = 'running' AND step = $1 AND id <> $2 AND not_before <= clock_timestamp()
 			AND (position = '' OR split_part(position, ' ', 1) = $3)
 		ORDER BY id LIMIT $4 FOR UPDATE SKIP LOCKED`, j.step, j.id, l.at.String(), most-1)
@@ -101,7 +101,7 @@ func (s *scan) gather(ctx context.Context, j *job, most int) (lap, error) {
 	}
 	j.with, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (*job, error) {
 		k := &job{w: j.w, tx: j.tx, step: j.step}
-		err := row.Scan(&k.id, &k.person.DID, &k.person.Salt, &k.position, &k.pass, &k.counts, &k.remains)
+		err := row.Scan(&k.id, &k.person.DID, &k.person.Salt, &k.position, &k.pass, &k.counts, &k.remains, &k.services)
 		if k.position == "" {
 			s.begin(k, begin(l.at))
 		}

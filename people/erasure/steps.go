@@ -55,6 +55,7 @@ func steps(cfg Config) []step {
 		{name: "push", run: rows("push_jobs", push.Erase)},
 		{name: "blocks", run: rows("blocks", consent.Erase)},
 		{name: "invitations", run: rows("invitations", convos.EraseInvitations)},
+		{name: "other services", run: tellServices},
 		{name: "invitations between services", run: rows("received_invitations", network.Erase)},
 		{name: "reports", run: rows("abuse_reports", reports.Erase)},
 		{name: "attachments", run: rows("attachments", attachments.Erase)},

@@ -61,6 +61,8 @@ type Config struct {
 	Remover  *convos.Remover
 	// Forget makes every node forget the key of an account.
 	Forget func(ctx context.Context, did syntax.DID) error
+	// Tell asks another service to erase an account whose home this is. refused: it never will.
+	Tell func(ctx context.Context, service, did syntax.DID) (refused bool, err error)
 	// EraseActions puts the tombstone into a part of the record of operators' actions.
 	EraseActions func(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.Blocks) (int64, error)
 	// Changed is called after a commit that changes who is refused, and Wake after one that has
@@ -150,7 +152,8 @@ type job struct {
 	pass     int
 	counts   map[string]int64
 	remains  map[string]int64
-	wait     time.Duration // until the next batch
+	services map[syntax.DID]string // that were asked
+	wait     time.Duration         // until the next batch
 	finished bool
 	with     []*job // read the same part of a table in this batch
 }
@@ -214,11 +217,11 @@ func (w *Worker) take(ctx context.Context, tx pgx.Tx) (*job, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare a batch: %w", err)
 	}
-	j := &job{w: w, tx: tx, counts: map[string]int64{}}
+	j := &job{w: w, tx: tx, counts: map[string]int64{}, services: map[syntax.DID]string{}}
 	err = tx.QueryRow(ctx, `
-		SELECT id, did, salt, step, position, pass, counts, remains FROM erasures
+		SELECT id, did, salt, step, position, pass, counts, remains, services FROM erasures
 		WHERE state = 'running' AND not_before <= clock_timestamp() ORDER BY not_before LIMIT 1 FOR UPDATE SKIP LOCKED`).
-		Scan(&j.id, &j.person.DID, &j.person.Salt, &j.step, &j.position, &j.pass, &j.counts, &j.remains)
+		Scan(&j.id, &j.person.DID, &j.person.Salt, &j.step, &j.position, &j.pass, &j.counts, &j.remains, &j.services)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil //nolint:nilnil // no job is an ordinary answer
 	}
@@ -274,9 +277,9 @@ func (j *job) save(ctx context.Context) error {
 		return nil
 	}
 	_, err := j.tx.Exec(ctx, `
-		UPDATE erasures SET step = $2, position = $3, pass = $4, counts = $5, remains = $6,
+		UPDATE erasures SET step = $2, position = $3, pass = $4, counts = $5, remains = $6, services = $8,
 			not_before = greatest(clock_timestamp() + $7::interval, not_before), moved_at = clock_timestamp()
-		WHERE id = $1`, j.id, j.step, j.position, j.pass, j.counts, j.remains, j.wait)
+		WHERE id = $1`, j.id, j.step, j.position, j.pass, j.counts, j.remains, j.wait, j.services)
 	if err != nil {
 		return fmt.Errorf("save the progress: %w", err)
 	}

@@ -125,6 +125,7 @@ let procedures: [String: any Procedure.Type] = [
     "blue.catbird.mls.declineInvitation": DeclineInvitation.self,
     "blue.catbird.mls.deleteAttachment": DeleteAttachment.self,
     "blue.catbird.mls.deleteSession": DeleteSession.self,
+    "blue.catbird.mls.deliverErasure": DeliverErasure.self,
     "blue.catbird.mls.deliverInvitation": DeliverInvitation.self,
     "blue.catbird.mls.eraseMyAccount": EraseMyAccount.self,
     "blue.catbird.mls.getSubscriptionTicket": GetSubscriptionTicket.self,

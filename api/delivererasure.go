@@ -1,0 +1,37 @@
+package api
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/api/lexcodec"
+	"mlsd/api/mlsapi"
+	"mlsd/people/accounts"
+)
+
+// DeliverErasure: blue.catbird.mls.deliverErasure. A person's home calls it. What it erases already, a
+// service does not begin again.
+func (h *handlers) DeliverErasure(c *call, in *mlsapi.DeliverErasureInput) error {
+	err := c.outside(func() error {
+		if _, err := h.network.Peer(c.ctx, c.caller); err != nil {
+			return err
+		}
+		return h.network.CheckHome(c.ctx, c.caller, in.DID)
+	})
+	if err != nil {
+		return err
+	}
+	// What an operator has blocked here, it erases itself.
+	if err := h.gate.Check(c.ctx, in.DID); errors.Is(err, accounts.ErrBlocked) || errors.Is(err, accounts.ErrUnavailable) {
+		return err
+	}
+	err = h.write(c, "", "", content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
+		return &mlsapi.DeliverErasureOutput{Success: true}, h.erasures.BeginForHome(ctx, tx, in.DID, c.caller)
+	})
+	if err == nil {
+		h.erasing()
+	}
+	return err
+}
