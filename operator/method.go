@@ -36,6 +36,7 @@ func Methods() []Method {
 		inspectRequest, inspectReservations, inspectRecords, inspectConflicts, inspectWelcomes, inspectKeyPackages,
 		inspectLifetimes,
 		inspectQuotas, inspectDisputes, inspectAudit, inspectActions, inspectPush,
+		inspectServices,
 	}
 }
 

@@ -26,6 +26,8 @@ var elsewhere = map[string]string{
 	"push": "jobs that are sent are deleted; mlsd_push_attempts_total counts them, and mlsd admin account show " +
 		"DID lists " +
 		"an account's devices",
+	"services": "budgets are there from a service's first invitation to 90 days after its last one; inspect request " +
+		"--refused has what was refused",
 }
 
 // Nothing is the text of an answer to a question that found nothing: what was looked for, and where

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"net/http"
 	"regexp"
 	"slices"
@@ -95,6 +96,43 @@ func inspected(t *testing.T, statements ...string) (database string, db *pgxpool
 		}
 	}
 	return database, db
+}
+
+// inspect says what other services have used of their budgets, and which homes have not taken invitations.
+func TestInspectServices(t *testing.T) {
+	t.Parallel()
+	database, _ := inspected(t, `
+		INSERT INTO invitation_budgets (subject, per_day, used, counted_at) VALUES
+			('did:web:mls.example.net', 100, 51, now() - interval '86 minutes 24 seconds'),
+			('domain:example.net', 200, 210, now()), ('did:web:mls.example.org', 10, 10, now() - interval '2 days')`, `
+		INSERT INTO sent_invitations (id, did, ref, last_resort, service, device_id, cipher_suite, convo_id, inviter, epoch,
+			created_at, queued_at, next_attempt_at, attempts, last_error)
+		SELECT gen_random_uuid(), 'did:plc:bob', int4send(n), false, 'did:web:mls.example.edu', 'phone', 1, gen_random_uuid(),
+			'did:plc:alice', 1, now(), now() - interval '1 hour', now(), n, 'status 502 : '
+		FROM generate_series(0, 2) AS n`)
+	got := lookJSON[operator.Services](t, database, "services", "--dids")
+	for i := range got.Budgets {
+		got.Budgets[i].Last = time.Time{}
+		got.Budgets[i].Share = math.Round(100*got.Budgets[i].Share) / 100
+	}
+	for i := range got.Homes {
+		got.Homes[i].OldestSeconds = math.Floor(got.Homes[i].OldestSeconds / 3600)
+	}
+	want := operator.Services{
+		Budgets: []operator.ServiceBudget{
+			{Subject: "domain:example.net", Used: 210, PerDay: 200, Share: 1.05},
+			{Subject: "did:web:mls.example.net", Used: 45, PerDay: 100, Share: 0.45},
+			{Subject: "did:web:mls.example.org", Used: 0, PerDay: 10},
+		},
+		Homes: []operator.WaitingHome{{Service: "did:web:mls.example.edu", Waiting: 2, OldestSeconds: 1, Attempts: 2,
+			LastError: "status 502 : "}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if text := look(t, database, "services"); !strings.Contains(text, "105%") || strings.Contains(text, "mls.example.edu") {
+		t.Errorf("as text: %s", text)
+	}
 }
 
 // Finding S3: inspect prints callers in windows of time. Finding A13: all others have one row, whatever
@@ -432,6 +470,7 @@ func TestInspectFindsNothing(t *testing.T) {
 		"audit":                    "nothing found: ",
 		"actions " + did:           "nothing found for " + did + ": ",
 		"push":                     "nothing found: ",
+		"services":                 "nothing found: ",
 		"reservations":             "processing",
 		"welcomes --failed":        "oldest in flight",
 		"keypackages":              "DIDs below the threshold",

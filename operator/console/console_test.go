@@ -109,6 +109,9 @@ func TestNoPageTellsDIDs(t *testing.T) {
 			(!strings.Contains(body, aliceShort) || !strings.Contains(body, "&lt;script&gt;")) {
 			t.Errorf("%s tells too little: %s", path, body)
 		}
+		if path == "/queues" && (!strings.Contains(body, "domain:example.net") || !strings.Contains(body, "MLSD_SERVICES")) {
+			t.Errorf("%s does not say how to stop a service: %s", path, body)
+		}
 	}
 	a := b.do("/actions/call", url.Values{"method": {"account.show"}, "param-did": {alice}})
 	if strings.Contains(a.body, alice) || !strings.Contains(a.body, aliceShort) {

@@ -12,6 +12,7 @@ import (
 
 	"mlsd/internal/push"
 	"mlsd/internal/worker"
+	"mlsd/operator"
 )
 
 // pageRows is how many rows a list shows at a time.
@@ -21,12 +22,13 @@ const pageRows = 50
 type queuesPage struct {
 	Waiting, Dead         []push.ListedJob
 	NextWaiting, NextDead string // the query of the next rows; "": there are none
+	Services              operator.Services
 	Stored                storedFacts
 	Backlog, Oldest       string // of the push jobs, as the sweep has counted them
 	Workers               []worker.Round
 }
 
-// queues shows what waits: push jobs, dead ones, events, and the workers' rounds.
+// queues shows what waits: push jobs, dead ones, other services, events, and the workers' rounds.
 func (c *Console) queues(ctx context.Context, r *Request) (any, error) {
 	last := c.history.newest()
 	p := queuesPage{
@@ -35,6 +37,9 @@ func (c *Console) queues(ctx context.Context, r *Request) (any, error) {
 	}
 	err := c.read(ctx, func(tx pgx.Tx) (err error) {
 		if p.Waiting, err = push.Waiting(ctx, tx, place(r.Query.Get("after"), push.Place{}), pageRows); err != nil {
+			return err
+		}
+		if p.Services, err = operator.ReadServices(ctx, tx, pageRows); err != nil {
 			return err
 		}
 		p.Dead, err = push.DeadLetters(ctx, tx, place(r.Query.Get("before"), push.Place{At: r.Now.Add(time.Minute)}),
