@@ -18,6 +18,7 @@ import (
 	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/attachments"
+	"mlsd/internal/limit"
 	"mlsd/internal/network"
 	"mlsd/internal/push"
 	"mlsd/internal/quota"
@@ -59,6 +60,7 @@ type handlers struct {
 	// places are taken by requests that verify signatures outside a transaction, by large pages and
 	// by exports.
 	places  places
+	finders *limit.Queue // getDeliveryService, by address
 	metrics *Metrics
 	// reportKey is what reports of abuse are sealed to; nil: none are taken.
 	reportKey         *reports.PublicKey

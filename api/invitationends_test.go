@@ -195,3 +195,27 @@ func TestInvitationEndsInAnyOrder(t *testing.T) {
 	pgtest.Age(t, w.db, "received_invitations", 2*time.Hour)
 	bob.expect("expired", "ended withdrawn withdrawn ", "new ended new withdrawn new ")
 }
+
+// A last-resort KeyPackage has no claim that shows who the inviter is: its invitation is a request, also
+// of somebody whom the person knows, and pushes nothing.
+func TestLastResortIsARequest(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alice, bob, evil := w.user(), w.user(), w.peer()
+	alice.accept(bob.create(alice))
+	w.exec(`INSERT INTO push_targets (did, device_id, kind, address, created_at, registration)
+		VALUES ($1, $2, 'webhook', 'https://push.example.com', now(), gen_random_uuid())`, bob.did(), bob.deviceID())
+	deliver := func(ref mls.KeyPackageRef) (request bool) {
+		t.Helper()
+		evil.post(mlsapi.NSIDDeliverInvitation, alice.delivery(bob, ref)).ok()
+		return bob.invitations().Invitations[0].Request != nil
+	}
+	before := bob.jobs()
+	if !deliver(bob.publish(mlstest.LastResort)) || bob.jobs() != before {
+		t.Errorf("by a last resort it is no request, or pushed: %d jobs", bob.jobs()-before)
+	}
+	bob.publish()
+	if request := deliver(alice.claim(bob)[0]); request || bob.jobs() == before {
+		t.Errorf("by a claimed one: a request %v, %d jobs", request, bob.jobs()-before)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -59,6 +60,7 @@ type registry struct {
 	homes  map[syntax.DID]syntax.DID
 	fronts map[syntax.DID]*front // of those that answer over HTTP
 	fails  error                 // of look-ups
+	asked  func()                // is called when a home is looked up
 }
 
 // newRegistry returns worlds with these DIDs. They know each other.
@@ -118,6 +120,9 @@ func (r *registry) Refresh(ctx context.Context, did syntax.DID) (serviceauth.Ser
 }
 
 func (r *registry) Home(_ context.Context, did syntax.DID) (syntax.DID, error) {
+	if r.asked != nil {
+		r.asked()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.homes[did], r.fails
@@ -334,6 +339,44 @@ func TestGetDeliveryService(t *testing.T) {
 	r.fails = serviceauth.ErrHost
 	alice.get(mlsapi.NSIDGetDeliveryService, "did", bob.did().String()).
 		fails(http.StatusServiceUnavailable, "ServiceUnavailable")
+}
+
+// Those who look for people whose hosts do not answer do not hold the look-ups of other addresses.
+func TestSlowHomes(t *testing.T) {
+	t.Parallel()
+	const most = 8
+	r, worlds := newRegistry(t, service)
+	w := worlds[0]
+	users := make([]*user, most+2)
+	for i := range users {
+		users[i] = w.user()
+	}
+	asked, released := make(chan struct{}, most), make(chan struct{})
+	slow := true
+	r.asked = func() {
+		if slow {
+			asked <- struct{}{}
+			<-released
+		}
+	}
+	find := func(i int, address string) answer {
+		q := w.request(http.MethodGet, mlsapi.NSIDGetDeliveryService, url.Values{"did": {users[0].did().String()}}, nil,
+			users[i].authorization(mlsapi.NSIDGetDeliveryService))
+		q.RemoteAddr = address + ":1234"
+		return w.answer(w.server, q)
+	}
+	var waiting sync.WaitGroup
+	for i := range most {
+		waiting.Go(func() { find(i, "203.0.113.1").ok() })
+	}
+	for range most {
+		<-asked
+	}
+	slow = false
+	find(most, "203.0.113.1").fails(http.StatusTooManyRequests, "RateLimitExceeded")
+	find(most+1, "203.0.113.2").ok()
+	close(released)
+	waiting.Wait()
 }
 
 // The DID document has the service's keys under their numbers, and the one that signs also as #atproto:

@@ -31,6 +31,7 @@ import (
 	"mlsd/events"
 	"mlsd/idem"
 	"mlsd/internal/attachments"
+	"mlsd/internal/limit"
 	"mlsd/internal/network"
 	"mlsd/internal/push"
 	"mlsd/internal/quota"
@@ -217,6 +218,7 @@ func New(cfg Config) (*Server, error) {
 	s.handlers.erasures, s.handlers.erasing = cfg.Erasures, cfg.Erasing
 	s.handlers.admission = newAdmission(int(cfg.DB.Config().MaxConns), cfg.Metrics)
 	s.handlers.places = newPlaces(runtime.GOMAXPROCS(0))
+	s.handlers.finders = &limit.Queue{Share: findersOfAddress}
 	if s.handlers.socketURL, err = socketURL(cfg.PublicURL); err != nil {
 		return nil, err
 	}

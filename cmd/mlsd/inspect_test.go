@@ -98,7 +98,7 @@ func inspected(t *testing.T, statements ...string) (database string, db *pgxpool
 	return database, db
 }
 
-// inspect says what other services have used of their budgets, and which homes have not taken invitations.
+// inspect says what services have used of their budgets, and which homes have not taken invitations.
 func TestInspectServices(t *testing.T) {
 	t.Parallel()
 	database, _ := inspected(t, `
@@ -130,7 +130,8 @@ func TestInspectServices(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if text := look(t, database, "services"); !strings.Contains(text, "105%") || strings.Contains(text, "mls.example.edu") {
+	text := look(t, database, "services")
+	if !strings.Contains(text, "105%") || strings.Contains(text, "mls.example.edu") {
 		t.Errorf("as text: %s", text)
 	}
 }

@@ -213,8 +213,8 @@ func (b *bench) plant() {
 	b.exec(`
 		INSERT INTO sent_invitations (id, did, ref, last_resort, service, device_id, cipher_suite, convo_id, inviter, epoch,
 			created_at, queued_at, next_attempt_at, attempts, last_error)
-		VALUES (gen_random_uuid(), $1, '', false, 'did:web:mls.example.net', 'phone', 1, gen_random_uuid(), $1, 1, now(), now(),
-			now(), 2, $2 || $1)`, alice, markup)
+		VALUES (gen_random_uuid(), $1, '', false, 'did:web:mls.example.net', 'phone', 1, gen_random_uuid(), $1, 1, now(),
+			now(), now(), 2, $2 || $1)`, alice, markup)
 	b.plantConvo(planted, alice, "did:plc:bobbobbobbobbobbobbobbob", 3)
 	b.plantReports(2)
 }
