@@ -53,7 +53,7 @@ func (c Claim) Kept() bool { return c.Value <= c.Limit }
 func Attacks() []Attack {
 	return slices.Concat(
 		costly(), pages(), bodies(), forgedTokens(), openings(), webhooks(), claims(), failedLookups(), sessions(), fills(),
-		answersAndLogs(), timings(), invitations(), proposals(),
+		answersAndLogs(), timings(), invitations(), proposals(), hostileServices(),
 	)
 }
 

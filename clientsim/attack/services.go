@@ -1,0 +1,472 @@
+package attack
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/atcrypto"
+	"github.com/bluesky-social/indigo/atproto/identity"
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/api/mlsapi"
+	"mlsd/clientsim/mlsclient"
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
+)
+
+// N1: another delivery service is hostile. On loopback each address is a registered domain of its own.
+func hostileServices() []Attack {
+	return []Attack{
+		{"service-floods", "N1", "a service delivers invitations of made-up inviters to 40 people, 100 per second",
+			serviceFloods(40, 101)},
+		{"service-person", "N1", "a service delivers invitations of made-up inviters to one person, 100 per second",
+			serviceFloods(1, 20)},
+		{"service-forged", "N1", "a service delivers invitations whose inviters have claimed nothing, 100 per second",
+			serviceForges},
+		{"service-receipts", "N1", "a service repeats 8 receipts, and signs receipts of people of this one",
+			serviceRepeatsReceipts},
+		{"service-hangs", "N1", "16 homes never answer when they are told of invitations", homesHang},
+		{"service-slow", "N1", "20 DIDs look up people at 64 hosts that send a byte per second", lookUps(answersSlowly)},
+		{"service-huge", "N1", "20 DIDs look up people at 64 hosts that answer without end", lookUps(answersEndlessly)},
+		{"service-record", "N1", "20 DIDs look up people at 64 hosts whose records have no end", lookUpRecords},
+	}
+}
+
+// service is a delivery service on this machine. It is also a person, whose home it is.
+type service struct {
+	*xrpc.Account
+	site *xrpc.Site
+	key  atcrypto.PrivateKeyExportable
+}
+
+// service starts a service that ends with the measurement.
+func (t *Target) service(methods, record http.HandlerFunc) (*service, error) {
+	s, err := newService(methods, record)
+	if err == nil {
+		t.atEnd(s.site.Close)
+	}
+	return s, err
+}
+
+// newService starts a service. methods answers what is no look-up; record answers for the record, nil: as
+// it has to be.
+func newService(methods, record http.HandlerFunc) (*service, error) {
+	s := &service{}
+	site, err := serve(honestAddress, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/.well-known/did.json":
+			s.document(w)
+		case r.URL.Path != "/xrpc/com.atproto.repo.getRecord":
+			methods(w, r)
+		case record != nil:
+			record(w, r)
+		default:
+			_ = json.NewEncoder(w).Encode(map[string]any{"value": map[string]any{"deliveryService": s.DID}})
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.site = site
+	if s.Account, err = xrpc.NewAccountOf(didAt(site), p256); err == nil {
+		s.key, err = atcrypto.ParsePrivateMultibase(s.SigningKey())
+	}
+	if err != nil {
+		return nil, errors.Join(err, site.Close())
+	}
+	return s, nil
+}
+
+// document answers with the service's DID document.
+func (s *service) document(w http.ResponseWriter) {
+	doc, err := s.Document("service.test")
+	if err != nil {
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	signs := doc.VerificationMethod[0]
+	signs.ID = s.DID.String() + "#mls_service_1"
+	doc.VerificationMethod = append(doc.VerificationMethod, signs)
+	doc.Service = []identity.DocService{
+		{ID: "#atproto_pds", Type: "AtprotoPersonalDataServer", ServiceEndpoint: s.address()},
+		{ID: "#atproto_mls", Type: "AtprotoMLSDeliveryService", ServiceEndpoint: s.address()},
+	}
+	_ = json.NewEncoder(w).Encode(doc)
+}
+
+// address is the service's origin.
+func (s *service) address() string {
+	u, err := url.Parse(s.site.URL)
+	if err != nil {
+		return ""
+	}
+	return "http://localhost:" + u.Port()
+}
+
+// receipt is a receipt of a claim that never was.
+func (s *service) receipt(owner, claimant syntax.DID, ref []byte) (string, error) {
+	now := time.Now().Unix()
+	claims, err := json.Marshal(map[string]any{
+		"iss": s.DID, "sub": owner, "iat": now, "exp": now + 1800, "deviceId": "phone", "claimant": claimant,
+		"keyPackageRef": hex.EncodeToString(ref), "cipherSuite": int(mlsclient.SuiteX25519),
+	})
+	if err != nil {
+		return "", err
+	}
+	encode := base64.RawURLEncoding.EncodeToString
+	signed := encode([]byte(`{"alg":"ES256","typ":"mls-claim+jwt","kid":"#mls_service_1"}`)) + "." + encode(claims)
+	signature, err := s.key.HashAndSign([]byte(signed))
+	return signed + "." + encode(signature), err
+}
+
+// invites makes a convo with a person of a service, by a receipt.
+func invites(person syntax.DID, ref []byte, receipt string) xrpc.Call {
+	return xrpc.Procedure(mlsapi.NSIDCreateConvo, "", "", &mlsapi.CreateConvoInput{
+		GroupID: hex.EncodeToString(mlsclient.RandomBytes(16)), CipherSuite: mlsclient.SuiteX25519.Name(),
+		InitialMembers: []syntax.DID{person}, Receipts: []string{receipt},
+		WelcomeMessage: mlsclient.FakeWelcome(mlsclient.SuiteX25519, ref),
+	})
+}
+
+// notHere answers a call of a method.
+func notHere(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }
+
+// delivery is the invitation of a person for whom a KeyPackage was handed out.
+func delivery(kp mlsapi.KeyPackageRef, inviter syntax.DID) xrpc.Call {
+	return xrpc.Procedure(mlsapi.NSIDDeliverInvitation, "", "", &mlsapi.DeliverInvitationInput{
+		Kind: "invited", ConvoID: newConvoID(), Inviter: inviter, Recipient: kp.DID, DeviceID: *kp.DeviceID,
+		KeyPackageRef: *kp.KeyPackageRef, CipherSuite: mlsclient.SuiteX25519.Name(), Epoch: 1,
+	})
+}
+
+// newConvoID is the id of a convo that nobody has.
+func newConvoID() string {
+	id := hex.EncodeToString(mlsclient.RandomBytes(16))
+	return id[:8] + "-" + id[8:12] + "-" + id[12:16] + "-" + id[16:20] + "-" + id[20:]
+}
+
+// handedOut are KeyPackages of new people, one of each: of last resort, or one-time ones.
+func (t *Target) handedOut(ctx context.Context, people int, lastResort bool) (all []mlsapi.KeyPackageRef, err error) {
+	h := t.honest
+	for range people {
+		person, err := h.env.Account(p256)
+		if err != nil {
+			return nil, err
+		}
+		oneTime := 1
+		if lastResort {
+			oneTime = 0
+		}
+		if _, err := testbed.Publish(ctx, h.client, person, oneTime, lastResort); err != nil {
+			return nil, err
+		}
+		answer, err := h.client.Once(ctx, h.people[0], claimOf(person.DID))
+		if err != nil {
+			return nil, err
+		}
+		out, err := xrpc.Decode[mlsapi.GetKeyPackagesOutput](answer.Body)
+		if err != nil {
+			return nil, err
+		}
+		if len(out.KeyPackages) != 1 {
+			return nil, fmt.Errorf("%d KeyPackages of one person", len(out.KeyPackages))
+		}
+		all = append(all, out.KeyPackages[0])
+	}
+	return all, nil
+}
+
+// deliveries delivers invitations as fast as the server takes them, at most most.
+func (t *Target) deliveries(kps []mlsapi.KeyPackageRef, most float64) (*Prepared, error) {
+	evil, err := t.service(notHere, nil)
+	if err != nil {
+		return nil, err
+	}
+	c, got := t.client(0), atomic.Int64{}
+	return &Prepared{
+		Run: func(ctx context.Context) error {
+			pace(ctx, 100, 8, func(ctx context.Context, i int) {
+				if _, err := t.once(ctx, c, evil.Account, delivery(kps[i%len(kps)], unknownDID())); err == nil {
+					got.Add(1)
+				}
+			})
+			return nil
+		},
+		Judge: func(context.Context, Effects) []Claim {
+			return []Claim{{"invitations that were taken", float64(got.Load()), most}}
+		},
+	}, nil
+}
+
+func serviceFloods(people int, most float64) func(context.Context, *Target) (*Prepared, error) {
+	return func(ctx context.Context, t *Target) (*Prepared, error) {
+		kps, err := t.handedOut(ctx, people, true)
+		if err != nil {
+			return nil, err
+		}
+		return t.deliveries(kps, most)
+	}
+}
+
+func serviceForges(ctx context.Context, t *Target) (*Prepared, error) {
+	kps, err := t.handedOut(ctx, 20, false)
+	if err != nil {
+		return nil, err
+	}
+	return t.deliveries(kps, 0)
+}
+
+// serviceRepeatsReceipts uses each of a few receipts again and again, and in turn one of a person that has
+// not chosen the service.
+func serviceRepeatsReceipts(_ context.Context, t *Target) (*Prepared, error) {
+	const receipts = 8
+	evil, err := t.service(notHere, nil)
+	if err != nil {
+		return nil, err
+	}
+	accounts, err := t.accounts(receipts)
+	if err != nil {
+		return nil, err
+	}
+	calls := make([]func() xrpc.Call, 2*receipts)
+	for i, who := range accounts {
+		for j, owner := range []syntax.DID{evil.DID, t.Victims[i%len(t.Victims)]} {
+			ref := mlsclient.RandomBytes(32)
+			receipt, err := evil.receipt(owner, who.DID, ref)
+			if err != nil {
+				return nil, err
+			}
+			calls[2*i+j] = func() xrpc.Call { return invites(owner, ref, receipt) }
+		}
+	}
+	c := t.client(0)
+	var own, others atomic.Int64
+	return &Prepared{
+		Run: func(ctx context.Context) error {
+			pace(ctx, 50, 8, func(ctx context.Context, i int) {
+				n := i % len(calls)
+				if _, err := t.once(ctx, c, accounts[n/2], calls[n]()); err != nil {
+					return
+				}
+				if n%2 == 0 {
+					own.Add(1)
+				} else {
+					others.Add(1)
+				}
+			})
+			return nil
+		},
+		Judge: func(context.Context, Effects) []Claim {
+			return []Claim{
+				{"convos by 8 receipts", float64(own.Load()), receipts},
+				{"convos by receipts of people of another home", float64(others.Load()), 0},
+			}
+		},
+	}, nil
+}
+
+// homesHang fills the queue of invitations with homes that never answer. A home that answers must get its
+// invitations.
+func homesHang(ctx context.Context, t *Target) (*Prepared, error) {
+	const homes = 16
+	evil := make([]*service, homes)
+	for i := range evil {
+		var err error
+		if evil[i], err = t.service(never, nil); err != nil {
+			return nil, err
+		}
+	}
+	accounts, err := t.accounts(homes)
+	if err != nil {
+		return nil, err
+	}
+	honest, err := t.newHonestHome()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := honest.invite(ctx, 0); err != nil { // it is known from now on
+		return nil, err
+	}
+	t.Bystanders = append(t.Bystanders, Operation{"invitation to another home", 0.5, honest.invite})
+	c := t.client(0)
+	return &Prepared{Run: func(ctx context.Context) error {
+		pace(ctx, 20, 8, func(ctx context.Context, i int) {
+			who, home, ref := accounts[i%homes], evil[i%homes], mlsclient.RandomBytes(32)
+			if receipt, err := home.receipt(home.DID, who.DID, ref); err == nil {
+				_, _ = t.once(ctx, c, who, invites(home.DID, ref, receipt)) // it is counted
+			}
+		})
+		return nil
+	}}, nil
+}
+
+// honestHome is another service that takes invitations.
+type honestHome struct {
+	*service
+	h *honest
+
+	mu      sync.Mutex // guards waiting
+	waiting map[string]chan struct{}
+}
+
+func (t *Target) newHonestHome() (*honestHome, error) {
+	home := &honestHome{h: t.honest, waiting: map[string]chan struct{}{}}
+	var err error
+	home.service, err = t.service(func(w http.ResponseWriter, r *http.Request) {
+		var in mlsapi.DeliverInvitationInput
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&in); err != nil {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		home.mu.Lock()
+		defer home.mu.Unlock()
+		if arrived := home.waiting[in.KeyPackageRef]; arrived != nil {
+			close(arrived)
+			delete(home.waiting, in.KeyPackageRef)
+		}
+	}, nil)
+	return home, err
+}
+
+// invite invites the person of the home, and waits until the home knows.
+func (home *honestHome) invite(ctx context.Context, _ int) (time.Duration, error) {
+	who, err := home.h.env.Account(int(home.h.nth.Add(1)))
+	if err != nil {
+		return 0, err
+	}
+	ref := mlsclient.RandomBytes(32)
+	receipt, err := home.receipt(home.DID, who.DID, ref)
+	if err != nil {
+		return 0, err
+	}
+	arrived := make(chan struct{})
+	home.mu.Lock()
+	home.waiting[hex.EncodeToString(ref)] = arrived
+	home.mu.Unlock()
+	if _, err := home.h.client.Once(ctx, who, invites(home.DID, ref, receipt)); err != nil {
+		return 0, err
+	}
+	begun := time.Now()
+	timer := time.NewTimer(pushLimit)
+	defer timer.Stop()
+	select {
+	case <-arrived:
+		return time.Since(begun), nil
+	case <-timer.C:
+		return 0, errors.New("the home was not told")
+	}
+}
+
+// mostLookUps is how often the server may call the attacker's hosts for each of its requests: for the DID
+// document, the record, and the service's document.
+const mostLookUps = 3
+
+// lookUps asks for the services of people whose hosts answer so. Honest users look people up too.
+func lookUps(answer http.HandlerFunc) func(context.Context, *Target) (*Prepared, error) {
+	return func(_ context.Context, t *Target) (*Prepared, error) {
+		return t.lookUps(func(counted func(http.HandlerFunc) http.HandlerFunc) (syntax.DID, error) {
+			site, err := serve(honestAddress, counted(answer))
+			if err != nil {
+				return "", err
+			}
+			t.atEnd(site.Close)
+			return didAt(site), nil
+		})
+	}
+}
+
+func lookUpRecords(_ context.Context, t *Target) (*Prepared, error) {
+	return t.lookUps(func(counted func(http.HandlerFunc) http.HandlerFunc) (syntax.DID, error) {
+		s, err := t.service(notHere, counted(answersEndlessly))
+		if err != nil {
+			return "", err
+		}
+		return s.DID, nil
+	})
+}
+
+// lookUps asks for the services of 64 people, each at a host of its own that host starts.
+func (t *Target) lookUps(host func(counted func(http.HandlerFunc) http.HandlerFunc) (syntax.DID, error)) (*Prepared,
+	error) {
+	const hosts, dids = 64, 20
+	var asked, lookedUp atomic.Int64
+	counted := func(h http.HandlerFunc) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			lookedUp.Add(1)
+			h(w, r)
+		}
+	}
+	people := make([]syntax.DID, hosts)
+	for i := range people {
+		var err error
+		if people[i], err = host(counted); err != nil {
+			return nil, err
+		}
+	}
+	accounts, err := t.accounts(dids)
+	if err != nil {
+		return nil, err
+	}
+	tokens, err := t.tokens(accounts, mlsapi.NSIDGetDeliveryService)
+	if err != nil {
+		return nil, err
+	}
+	t.Bystanders = append(t.Bystanders, Operation{"look-up of a home", 1, t.findHome})
+	web := t.web(0)
+	return &Prepared{
+		Run: func(ctx context.Context) error {
+			pace(ctx, 200, 64, func(ctx context.Context, i int) {
+				asked.Add(1)
+				t.send(ctx, web, http.MethodGet,
+					path(mlsapi.NSIDGetDeliveryService)+"?did="+url.QueryEscape(people[i%hosts].String()), tokens[i%dids], nil)
+			})
+			return nil
+		},
+		Judge: func(context.Context, Effects) []Claim {
+			share := float64(lookedUp.Load()) / math.Max(1, float64(asked.Load()))
+			return []Claim{{"calls of the attacker's hosts for each request", math.Round(100*share) / 100, mostLookUps}}
+		},
+	}, nil
+}
+
+// findHome looks up the home of a person whom nobody has looked up before.
+func (t *Target) findHome(ctx context.Context, i int) (time.Duration, error) {
+	s, err := newService(notHere, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = s.site.Close() }() // its port may stay in use
+	who := t.honest.people[i%len(t.honest.people)]
+	answer, err := t.honest.client.Once(ctx, who, xrpc.Call{Method: mlsapi.NSIDGetDeliveryService,
+		Query: url.Values{"did": {s.DID.String()}}})
+	if err != nil {
+		return 0, err
+	}
+	out, err := xrpc.Decode[mlsapi.GetDeliveryServiceOutput](answer.Body)
+	if err == nil && (out.DeliveryService == nil || *out.DeliveryService != s.DID) {
+		err = fmt.Errorf("another home: %s", answer.Body)
+	}
+	return 0, err
+}
+
+// answersEndlessly sends an answer that does not end.
+func answersEndlessly(w http.ResponseWriter, _ *http.Request) {
+	chunk := make([]byte, 64<<10)
+	_, _ = rand.Read(chunk)
+	for {
+		if _, err := w.Write(chunk); err != nil {
+			return
+		}
+	}
+}
