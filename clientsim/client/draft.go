@@ -145,8 +145,8 @@ func ProposalText(message []byte) string {
 func ownName(d history.Digest) string { return fmt.Sprintf("%s%x", ownPrefix, d[:]) }
 
 // DraftCreate starts a group and journals its convo. packages are the KeyPackages that were claimed
-// for the members.
-func (p *Phone) DraftCreate(members []syntax.DID, packages [][]byte) (*Draft, error) {
+// for the members, and receipts those of other services.
+func (p *Phone) DraftCreate(members []syntax.DID, packages [][]byte, receipts ...string) (*Draft, error) {
 	if p.Device == nil {
 		return nil, ErrKilled
 	}
@@ -172,7 +172,7 @@ func (p *Phone) DraftCreate(members []syntax.DID, packages [][]byte) (*Draft, er
 	}
 	return p.Journal(&Draft{
 		Kind: kindCreate, GroupID: groupID, DIDs: members, Epoch: founded.Epoch, WithInfo: founded.GroupInfo != nil,
-		Call: xrpc.CreateCall(groupID, p.Suite, members, founded, xrpc.NewKey()),
+		Call: xrpc.CreateCall(groupID, p.Suite, members, founded, xrpc.NewKey(), receipts...),
 	}, nil)
 }
 

@@ -11,11 +11,14 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// DraftAdd stages the commit that adds members and journals it.
-func (p *Phone) DraftAdd(convo string, dids []syntax.DID, packages [][]byte) (*Draft, error) {
+// DraftAdd stages the commit that adds members and journals it. receipts are those of KeyPackages of
+// other services.
+func (p *Phone) DraftAdd(convo string, dids []syntax.DID, packages [][]byte, receipts ...string) (*Draft, error) {
 	return p.draftCommit(convo, &Draft{Kind: kindAdd, DIDs: dids},
 		func(group mlsclient.Group) (*mlsclient.Staged, error) { return group.StageAdd(packages...) },
-		func(staged *mlsclient.Staged, key string) xrpc.Call { return xrpc.AddCall(convo, dids, staged, key) })
+		func(staged *mlsclient.Staged, key string) xrpc.Call {
+			return xrpc.AddCall(convo, dids, staged, key, receipts...)
+		})
 }
 
 // DraftInviteAgain stages the commit that replaces the leaves of a member that never joined, and

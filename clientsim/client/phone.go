@@ -42,7 +42,11 @@ type Phone struct {
 	// Verifies makes this phone check the log of its convos against the server's signed heads.
 	Verifies bool
 
-	// What follows is the app's memory. It is gone when the app is killed.
+	*App
+}
+
+// App is the memory of a phone's app. It is gone when the app is killed.
+type App struct {
 	Device  mlsclient.Device
 	Threads map[string]*Thread // by convo id
 }
@@ -87,8 +91,15 @@ func NewPhone(name string, account *xrpc.Account, suite mlsclient.Suite, net *xr
 func NewPhoneWith(name string, account *xrpc.Account, suite mlsclient.Suite, device mlsclient.Device, net *xrpc.Client,
 	model *history.Model) (*Phone, error) {
 	p := &Phone{Name: name, Account: account, Net: net, Model: model, stats: net.Stats, Suite: suite, Disk: NewDisk()}
-	p.Device, p.Threads = device, map[string]*Thread{}
+	p.App = &App{Device: device, Threads: map[string]*Thread{}}
 	return p, p.Save(nil)
+}
+
+// At is the same device and app at another service. Both have one memory and one disk.
+func (p *Phone) At(net *xrpc.Client, model *history.Model) *Phone {
+	there := *p
+	there.Net, there.Model, there.stats = net, model, net.Stats
+	return &there
 }
 
 // Kill ends the app without warning, as a phone's system does.

@@ -26,9 +26,9 @@ type History struct {
 // personalEvent is an event about one account's own device.
 type personalEvent struct {
 	kind   string
-	convo  string // welcome
+	convo  string // welcome, invitation
 	device string
-	epoch  int64  // welcome
+	epoch  int64  // welcome, invitation
 	change string // keyPackages
 }
 
@@ -142,6 +142,11 @@ func (c *History) Left(convo, change string, by, did syntax.DID, seq int64) {
 // Welcomed records that a Welcome waits for a device.
 func (c *History) Welcomed(did syntax.DID, convo, device string, epoch int64) {
 	c.addPersonal(did, personalEvent{kind: xrpc.EventWelcome, convo: convo, device: device, epoch: epoch})
+}
+
+// Invited records that the home of did learns of a Welcome at another service.
+func (c *History) Invited(did syntax.DID, convo, device string, epoch int64) {
+	c.addPersonal(did, personalEvent{kind: xrpc.EventInvitation, convo: convo, device: device, epoch: epoch})
 }
 
 // KeyPackagesChanged records that the server must report on a device's KeyPackages.

@@ -28,7 +28,7 @@ type Observer struct {
 	fresh       bool       // this connection has had no event yet
 	readAgain   bool       // it has read its convos again; the stream can begin within a membership
 	convos      map[string]*observedConvo
-	personal    []xrpc.Event // Welcomes, KeyPackages
+	personal    []xrpc.Event // Welcomes, invitations, KeyPackages
 	events      int64        // without repeated ones
 	entries     int64        // of logs
 	found       []Violation
@@ -152,8 +152,6 @@ func (v *Observer) Observe(h xrpc.Event) bool {
 		if v.convos[h.Convo] == nil {
 			v.report(Broken, h.Convo, "an arrival of %s in a convo that the subscriber has not been in", h.DID)
 		}
-	case xrpc.EventInvitation:
-		v.report(Broken, h.Convo, "an invitation of %s, and there is one service", h.DID)
 	default:
 		v.observePersonal(&h)
 	}
@@ -337,7 +335,7 @@ func (v *Observer) Judge(c *History) []Violation {
 	return found
 }
 
-// judgePersonal checks that every Welcome is reported once. Only the server knows exactly when
+// judgePersonal checks that every Welcome and every invitation is reported once. Only the server knows exactly when
 // KeyPackages run low, so more such events than expected are allowed.
 func (v *Observer) judgePersonal(want []personalEvent) {
 	got := v.personalEvents()
@@ -345,8 +343,9 @@ func (v *Observer) judgePersonal(want []personalEvent) {
 		v.report(Lost, o.convo, "a %s event did not come: device %s, epoch %d, %s", o.kind, o.device, o.epoch, o.change)
 	}
 	for _, o := range without(got, want) {
-		if o.kind == xrpc.EventWelcome {
-			v.report(Duplicated, o.convo, "a Welcome of device %s into epoch %d came once too often", o.device, o.epoch)
+		if o.kind != xrpc.EventKeyPackages {
+			v.report(Duplicated, o.convo, "a %s event of device %s into epoch %d came once too often", o.kind, o.device,
+				o.epoch)
 		}
 	}
 }

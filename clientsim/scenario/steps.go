@@ -81,6 +81,11 @@ func withCluster(ctx context.Context, w *testbed.World, o testbed.ClusterOptions
 	check(w.WithCluster(ctx, o, func(f *testbed.Cluster) error { return attempt(func() { play(f) }) }))
 }
 
+// withServices is [testbed.World.WithServices] for steps.
+func withServices(ctx context.Context, w *testbed.World, o testbed.ServicesOptions, play func([]*testbed.Service)) {
+	check(w.WithServices(ctx, o, func(all []*testbed.Service) error { return attempt(func() { play(all) }) }))
+}
+
 // withPair is [testbed.World.WithPair] for steps.
 func withPair(ctx context.Context, w *testbed.World, synchronous bool, play func(*testbed.Cluster, *testbed.Pair)) {
 	check(w.WithPair(ctx, synchronous,

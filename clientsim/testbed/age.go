@@ -60,5 +60,8 @@ func (p *Proc) EndLeases(ctx context.Context) error {
 		UPDATE idempotency_keys SET lease_expires_at = lease_expires_at - interval '1 hour' WHERE state = 'processing'`)
 	_, jobs := p.age(ctx, `
 		UPDATE push_jobs SET next_attempt_at = next_attempt_at - interval '2 hours' WHERE state IN ('pending', 'sending')`)
-	return errors.Join(leases, jobs)
+	_, invitations := p.age(ctx, `
+		UPDATE sent_invitations SET next_attempt_at = next_attempt_at - interval '2 hours'
+		WHERE state IN ('pending', 'sending')`)
+	return errors.Join(leases, jobs, invitations)
 }

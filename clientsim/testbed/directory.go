@@ -3,6 +3,7 @@ package testbed
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"sync"
 
 	"github.com/bluesky-social/indigo/atproto/identity"
@@ -12,19 +13,22 @@ import (
 )
 
 // Directory is a PLC directory on loopback. GET /{did} returns the DID document of a registered
-// account. It is safe for concurrent use.
+// account. It is also the PDS of the accounts that have chosen a delivery service, and has the records
+// in which they name it. It is safe for concurrent use.
 type Directory struct {
 	*xrpc.Site
 
-	mu   sync.Mutex // guards docs
-	docs map[syntax.DID]identity.DIDDocument
+	mu    sync.Mutex // guards what follows
+	docs  map[syntax.DID]identity.DIDDocument
+	homes map[syntax.DID]syntax.DID
 }
 
 // NewDirectory serves on addr, such as "127.0.0.1:0", until Close.
 func NewDirectory(addr string) (_ *Directory, err error) {
-	d := &Directory{docs: map[syntax.DID]identity.DIDDocument{}}
+	d := &Directory{docs: map[syntax.DID]identity.DIDDocument{}, homes: map[syntax.DID]syntax.DID{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{did}", d.serveDocument)
+	mux.HandleFunc("GET /xrpc/com.atproto.repo.getRecord", d.serveRecord)
 	if d.Site, err = xrpc.Serve(addr, mux); err != nil {
 		return nil, err
 	}
@@ -41,6 +45,34 @@ func (d *Directory) Register(a *xrpc.Account) error {
 	defer d.mu.Unlock()
 	d.docs[a.DID] = doc
 	return nil
+}
+
+// Choose makes a service the home of a registered account.
+func (d *Directory) Choose(did, home syntax.DID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	doc := d.docs[did]
+	doc.Service = slices.Clone(doc.Service)
+	doc.Service[0].ServiceEndpoint = d.URL
+	d.docs[did], d.homes[did] = doc, home
+}
+
+// serveRecord serves the only record that a repository has.
+func (d *Directory) serveRecord(w http.ResponseWriter, r *http.Request) {
+	did := syntax.DID(r.FormValue("repo"))
+	d.mu.Lock()
+	home, ok := d.homes[did]
+	d.mu.Unlock()
+	profile := xrpc.NSID("profile").String()
+	if !ok || r.FormValue("collection") != profile || r.FormValue("rkey") != "self" {
+		http.Error(w, `{"error":"RecordNotFound"}`, http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"uri":   "at://" + did.String() + "/" + profile + "/self",
+		"value": map[string]string{"$type": profile, "deliveryService": home.String()},
+	})
 }
 
 func (d *Directory) serveDocument(w http.ResponseWriter, r *http.Request) {

@@ -18,8 +18,10 @@ const (
 	AfterWork     = "after-work"
 )
 
-// What failpoints call the server's push work.
+// What failpoints call the server's work for pushes and invitations.
 const (
+	NSIDInvitation = "mlsd.invitation"
+
 	NSIDPushJob    = "mlsd.push"
 	NSIDPushFanout = "mlsd.push.fanout"
 )

@@ -41,11 +41,17 @@ func (w *World) WithSibling(ctx context.Context, play func(sibling *Proc, client
 
 // onDatabase prepares another mlsd on a database.
 func (p *Proc) onDatabase(database, suffix string) *Proc {
+	s := p.another(suffix)
+	s.env["MLSD_DATABASE_URL"] = database
+	return s
+}
+
+// another prepares another mlsd with files, and by default a PostgreSQL, of its own.
+func (p *Proc) another(suffix string) *Proc {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := &Proc{binary: p.binary, data: p.data + suffix, log: newLastLines(40), env: maps.Clone(p.env)}
 	s.env["MLSD_DATA_DIR"] = s.data
-	s.env["MLSD_DATABASE_URL"] = database
 	s.env["MLSD_LISTEN"] = "127.0.0.1:0"
 	return s
 }

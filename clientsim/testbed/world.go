@@ -60,11 +60,12 @@ type Options struct {
 	Writers     int           // accounts that write at once in live
 	Convos      int           // in live
 	Subscribers int           // in live
-	For         time.Duration // how long they write in live
-	Rate        int           // messages a second in live; 0: as many as possible
+	For         time.Duration // how long they write in live, and people go on in network
+	Rate        int           // messages a second in live, and steps in network; 0: as many as possible, and usual
 	Calm        bool          // nothing goes wrong in live, and no roster changes
 
 	Uploads int // in attachments
+	People  int // in network
 
 	Agents string // folder with agents of other MLS libraries, or ""
 	// Upgrade are the binaries that rolling-upgrade replaces the server's with, one after the other.

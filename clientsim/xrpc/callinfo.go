@@ -5,17 +5,18 @@ import "context"
 // CallInfo is what the transports need to know about a request besides its HTTP form.
 type CallInfo struct {
 	Call     Call
-	Who      *Account
+	Who      *Account // nil: whoever has made its token
 	Audience string
 }
 
 type callInfoKey struct{}
 
-func withCallInfo(ctx context.Context, t CallInfo) context.Context {
+// WithCallInfo puts it into a request's context, for CallInfoFrom.
+func WithCallInfo(ctx context.Context, t CallInfo) context.Context {
 	return context.WithValue(ctx, callInfoKey{}, t)
 }
 
-// CallInfoFrom returns what Once has put into a request's context.
+// CallInfoFrom returns what was put into a request's context.
 func CallInfoFrom(ctx context.Context) (CallInfo, bool) {
 	t, ok := ctx.Value(callInfoKey{}).(CallInfo)
 	return t, ok

@@ -50,21 +50,22 @@ func PublishManyCall(packages []mlsclient.KeyPackage, suite mlsclient.Suite, key
 // StatsCall asks for the caller's KeyPackage counts.
 func StatsCall() Call { return query(mlsapi.NSIDGetKeyPackageStats, "", "") }
 
-// CreateCall announces a new group: its epoch, and the Welcome for the members that were added.
+// CreateCall announces a new group: its epoch, and the Welcome for the members that were added, with
+// the receipts of those of other services.
 func CreateCall(groupID []byte, suite mlsclient.Suite, members []syntax.DID, founded *mlsclient.Staged,
-	key string) Call {
+	key string, receipts ...string) Call {
 	epoch := int64(founded.Epoch)
 	return Procedure(mlsapi.NSIDCreateConvo, "", key, &mlsapi.CreateConvoInput{
 		GroupID: hex.EncodeToString(groupID), CipherSuite: suite.Name(),
-		InitialMembers: members, IdempotencyKey: optional(key),
+		InitialMembers: members, IdempotencyKey: optional(key), Receipts: receipts,
 		WelcomeMessage: founded.Welcome, GroupInfo: founded.GroupInfo, CurrentEpoch: &epoch,
 	})
 }
 
-// AddCall adds members by a staged commit.
-func AddCall(convo string, dids []syntax.DID, staged *mlsclient.Staged, key string) Call {
+// AddCall adds members by a staged commit, with the receipts of those of other services.
+func AddCall(convo string, dids []syntax.DID, staged *mlsclient.Staged, key string, receipts ...string) Call {
 	return Procedure(mlsapi.NSIDAddMembers, convo, key, &mlsapi.AddMembersInput{
-		ConvoID: convo, DIDList: dids, IdempotencyKey: optional(key),
+		ConvoID: convo, DIDList: dids, IdempotencyKey: optional(key), Receipts: receipts,
 		Commit: staged.Commit, WelcomeMessage: staged.Welcome, GroupInfo: staged.GroupInfo,
 	})
 }
@@ -232,6 +233,35 @@ func ClaimCall(dids []syntax.DID, suite mlsclient.Suite, convo, key string) Call
 		pairs = append(pairs, "dids", did.String())
 	}
 	return query(mlsapi.NSIDGetKeyPackages, convo, key, pairs...)
+}
+
+// ReceiptsCall is ClaimCall for people whose home is not the service of the convo.
+func ReceiptsCall(dids []syntax.DID, suite mlsclient.Suite, key string) Call {
+	call := ClaimCall(dids, suite, "", key)
+	call.Query.Set("receipts", "true")
+	return call
+}
+
+// HomeCall asks which delivery service a person has chosen.
+func HomeCall(did syntax.DID) Call {
+	return query(mlsapi.NSIDGetDeliveryService, "", "", "did", did.String())
+}
+
+// InvitationsCall lists the caller's invitations to convos of other services, after a cursor.
+func InvitationsCall(cursor string, limit int) Call {
+	return query(mlsapi.NSIDGetInvitations, "", "", "cursor", cursor, "limit", strconv.Itoa(limit))
+}
+
+// AcceptInvitationCall accepts the invitations to a convo of another service.
+func AcceptInvitationCall(service syntax.DID, convo, key string) Call {
+	return Procedure(mlsapi.NSIDAcceptInvitation, convo, key,
+		&mlsapi.AcceptInvitationInput{Service: service, ConvoID: convo, IdempotencyKey: optional(key)})
+}
+
+// DeclineInvitationCall declines them.
+func DeclineInvitationCall(service syntax.DID, convo, key string) Call {
+	return Procedure(mlsapi.NSIDDeclineInvitation, convo, key,
+		&mlsapi.DeclineInvitationInput{Service: service, ConvoID: convo, IdempotencyKey: optional(key)})
 }
 
 // MessagesCall reads the log after a seq. kind is "all", "" and so on, as the contract has it.

@@ -1,6 +1,7 @@
 package xrpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -42,7 +43,7 @@ func ErrorName(err error) string {
 // Every other answer is a verdict and is returned. So is QuotaExceeded: the quota is free again the
 // next day.
 func (c *Client) Do(ctx context.Context, who *Account, call Call) (Answer, error) {
-	return Retry(ctx, CallTimeout, RetryAfter, func(ctx context.Context, again bool) (Answer, error) {
+	return Retry(ctx, cmp.Or(c.Limit, CallTimeout), RetryAfter, func(ctx context.Context, again bool) (Answer, error) {
 		if again {
 			c.Stats.Retried.Add(1)
 		}

@@ -84,6 +84,8 @@ type Client struct {
 	Audience string // the server's service DID
 	HTTP     *http.Client
 	Stats    *Stats
+	// Limit is the longest that Do goes on. 0: CallTimeout.
+	Limit time.Duration
 	// Clock is the server's, by which tokens are made. nil: it is right.
 	Clock Clock
 }
@@ -142,7 +144,7 @@ func (c *Client) Once(ctx context.Context, who *Account, call Call) (Answer, err
 	if call.Query != nil {
 		address += "?" + call.Query.Encode()
 	}
-	ctx = withCallInfo(ctx, CallInfo{Call: call, Who: who, Audience: c.Audience})
+	ctx = WithCallInfo(ctx, CallInfo{Call: call, Who: who, Audience: c.Audience})
 	req, err := http.NewRequestWithContext(ctx, verb, address, bytes.NewReader(call.Body))
 	if err != nil {
 		return Answer{}, fmt.Errorf("%s: %w", call.Method, err)

@@ -1,0 +1,198 @@
+package testbed
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"maps"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"mlsd/clientsim/client"
+	"mlsd/clientsim/xrpc"
+)
+
+// Service is one of several delivery services. Its server has a database of its own.
+type Service struct {
+	*World // its server, and what clients do there
+	DID    syntax.DID
+	// Link is the network between the other services and this one.
+	Link  *FaultyTransport
+	front *xrpc.Site
+}
+
+// ServicesOptions say what services there are.
+type ServicesOptions struct {
+	Services int
+	Settings map[string]string // of their servers
+	// Transport returns what the clients of a service use, over wire. nil: wire.
+	Transport func(service int, wire http.RoundTripper) http.RoundTripper
+}
+
+// WithServices runs play on several services, which know each other by their DID documents. People of
+// this world can choose one of them, and the world's own server has no part in it. Everything that
+// their clients did is checked afterwards.
+func (w *World) WithServices(ctx context.Context, o ServicesOptions, play func([]*Service) error) (err error) {
+	all := make([]*Service, o.Services)
+	defer func() {
+		for i, s := range all {
+			if s == nil {
+				continue
+			}
+			if err != nil {
+				w.Note("service %d: %s", i+1, s.Server.log)
+			}
+			s.CloseIdle()
+			err = errors.Join(err, s.Server.Stop(), s.front.Close())
+		}
+	}()
+	var starting errgroup.Group
+	for i := range all {
+		starting.Go(func() (err error) {
+			all[i], err = w.startService(ctx, i, o)
+			return err
+		})
+	}
+	if err := starting.Wait(); err != nil {
+		return err
+	}
+	if err := play(all); err != nil {
+		return err
+	}
+	for _, s := range all {
+		s.Check(ctx)
+		w.Report(s.Found()...)
+		w.Stats.Sent.Add(s.Stats.Sent.Load())
+		w.Stats.Delivered.Add(s.Stats.Delivered.Load())
+		w.Stats.Retried.Add(s.Stats.Retried.Load())
+		w.Stats.Replays.Add(s.Stats.Replays.Load())
+	}
+	return nil
+}
+
+func (w *World) startService(ctx context.Context, i int, o ServicesOptions) (*Service, error) {
+	server := w.Server.another(fmt.Sprintf("-service-%d", i+1))
+	maps.Copy(server.env, o.Settings)
+	s := &Service{Link: NewFaultyTransport(Unrepeated{FastTransport()})}
+	var err error
+	if s.front, err = xrpc.Serve("127.0.0.1:0", s.answer(server)); err != nil {
+		return nil, err
+	}
+	at, err := url.Parse(s.front.URL)
+	if err != nil {
+		return nil, errors.Join(err, s.front.Close())
+	}
+	s.DID = syntax.DID("did:web:localhost%3A" + at.Port())
+	server.env["MLSD_SERVICE_DID"] = s.DID.String()
+	if err := server.Start(ctx, nil); err != nil {
+		return nil, errors.Join(err, s.front.Close())
+	}
+	var wire http.RoundTripper = Unrepeated{FastTransport()}
+	if o.Transport != nil {
+		wire = o.Transport(i, wire)
+	}
+	s.World = NewWorld(Target{Base: server.URL(), Audience: s.DID.String(), Transport: wire, Server: server, Dir: w.dir},
+		w.Options, uint64(i), w.Progress)
+	s.Suite = w.Suite
+	return s, nil
+}
+
+// answer is what other services reach at the address that the service's DID document has.
+func (s *Service) answer(server *Proc) http.Handler {
+	proxy := &httputil.ReverseProxy{
+		Transport: s.Link,
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host = "http", strings.TrimPrefix(server.URL(), "http://")
+		},
+		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+		ErrorLog:     log.New(io.Discard, "", 0), // what the link does is no error
+	}
+	return http.HandlerFunc(func(a http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		call := xrpc.Call{Method: syntax.NSID(path.Base(r.URL.Path))}
+		if r.Method != http.MethodGet {
+			call.Body = body
+		}
+		proxy.ServeHTTP(a, r.WithContext(xrpc.WithCallInfo(r.Context(), xrpc.CallInfo{Call: call})))
+	})
+}
+
+// Settle makes the service the home of a phone, and returns the phone there.
+func (s *Service) Settle(name string) (*client.Phone, error) {
+	p, err := s.Phone(name)
+	if err == nil {
+		s.dir.Choose(p.Account.DID, s.DID)
+	}
+	return p, err
+}
+
+// Visit returns a phone of another service at this one. The final checks look at its convos here.
+func (s *Service) Visit(p *client.Phone) *client.Phone {
+	there := p.At(s.Net, s.Model)
+	s.phones = append(s.phones, there)
+	return there
+}
+
+// SentInvitation is a row of the service that has the convo, and ReceivedInvitation one of a home.
+type (
+	SentInvitation struct {
+		DID     syntax.DID
+		Ref     string
+		Home    syntax.DID
+		ConvoID string
+		State   string
+		Reason  string    // of the last failure
+		From    time.Time // of the Welcome
+		To      time.Time // of the home's answer
+	}
+	ReceivedInvitation struct {
+		DID     syntax.DID
+		Ref     string
+		Service syntax.DID
+		ConvoID string
+		Hidden  bool
+		Used    bool // the KeyPackage is consumed
+	}
+)
+
+// SentInvitations reads what the service has to tell the homes of people.
+func (s *Service) SentInvitations(ctx context.Context) ([]SentInvitation, error) {
+	return invitationsOf[SentInvitation](ctx, s.Server, `
+		SELECT did, encode(ref, 'hex'), service, convo_id::text, state, coalesce(last_error, ''),
+			created_at, coalesce(ended_at, now())
+		FROM sent_invitations`)
+}
+
+// ReceivedInvitations reads what the service was told of its people.
+func (s *Service) ReceivedInvitations(ctx context.Context) ([]ReceivedInvitation, error) {
+	return invitationsOf[ReceivedInvitation](ctx, s.Server, `
+		SELECT r.did, encode(r.ref, 'hex'), service, convo_id::text, hidden, coalesce(k.state = 'consumed', false)
+		FROM received_invitations r LEFT JOIN key_packages k ON (k.did, k.ref) = (r.did, r.ref)`)
+}
+
+func invitationsOf[T any](ctx context.Context, p *Proc, sql string) (all []T, err error) {
+	err = p.inDatabase(ctx, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, sql)
+		if err != nil {
+			return err
+		}
+		all, err = pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+		return err
+	})
+	return all, err
+}
