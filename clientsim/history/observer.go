@@ -340,11 +340,11 @@ func (v *Observer) Judge(c *History) []Violation {
 func (v *Observer) judgePersonal(want []personalEvent) {
 	got := v.personalEvents()
 	for _, o := range without(want, got) {
-		v.report(Lost, o.convo, "a %s event did not come: device %s, epoch %d, %s", o.kind, o.device, o.epoch, o.change)
+		v.report(Lost, o.convo, "an event %s did not come: device %s, epoch %d, %s", o.kind, o.device, o.epoch, o.change)
 	}
 	for _, o := range without(got, want) {
 		if o.kind != xrpc.EventKeyPackages {
-			v.report(Duplicated, o.convo, "a %s event of device %s into epoch %d came once too often", o.kind, o.device,
+			v.report(Duplicated, o.convo, "an event %s of device %s into epoch %d came once too often", o.kind, o.device,
 				o.epoch)
 		}
 	}

@@ -62,6 +62,8 @@ func soundStream(t *testing.T) (*History, []xrpc.Event) {
 	turned("two", xrpctest.Listener, "removed", 4)
 	entry("two", xrpc.EventMessage, 5, false)
 	entry("one", xrpc.EventMessage, 3, true)
+	c.Invited(xrpctest.Listener, "of another service", "phone", 7)
+	add(xrpc.Event{Kind: xrpc.EventInvitation, Convo: "of another service", Device: "phone", Epoch: 7})
 	return c, events
 }
 
@@ -95,15 +97,21 @@ func TestObserverSeesSeededViolations(t *testing.T) {
 		want string
 	}{
 		"a lost message":      {drop(2), Lost, "seq 3 comes after 1"},
-		"a lost last message": {drop(soundEvents - 1), Lost, "its log ends at seq 3, and it saw up to 2"},
+		"a lost last message": {drop(soundEvents - 2), Lost, "its log ends at seq 3, and it saw up to 2"},
 		"a lost joining":      {drop(0), Broken, "comes to one who is not in the convo"},
 		"a lost late joining": {drop(3), Broken, "the message at seq 3 comes to one who is not in the convo"},
-		"a lost Welcome":      {drop(4), Lost, "a welcome event did not come: device phone, epoch 1"},
+		"a lost Welcome":      {drop(4), Lost, "an event welcome did not come: device phone, epoch 1"},
 		"a Welcome twice": {func(events []xrpc.Event) []xrpc.Event {
 			again := events[4]
 			again.Cursor++
 			return slices.Insert(events, 5, again)
-		}, Duplicated, "a Welcome of device phone into epoch 1 came once too often"},
+		}, Duplicated, "an event welcome of device phone into epoch 1 came once too often"},
+		"a lost invitation": {drop(soundEvents - 1), Lost, "an event invitation did not come: device phone, epoch 7"},
+		"an invitation twice": {func(events []xrpc.Event) []xrpc.Event {
+			again := events[soundEvents-1]
+			again.Cursor++
+			return append(events, again)
+		}, Duplicated, "an event invitation of device phone into epoch 7 came once too often"},
 		"a lost change":  {drop(6), Lost, "the roster changed 2 times, and it saw 1"},
 		"a lost removal": {drop(8), Lost, "it did not see that it left at seq 4"},
 		"a lost removing commit": {drop(7), Lost,
@@ -216,7 +224,7 @@ func TestObserverReadsAgain(t *testing.T) {
 }
 
 // soundEvents is how many events a correct stream has.
-const soundEvents = 10
+const soundEvents = 11
 
 func TestObserverResumes(t *testing.T) {
 	t.Parallel()

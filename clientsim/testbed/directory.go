@@ -47,14 +47,11 @@ func (d *Directory) Register(a *xrpc.Account) error {
 	return nil
 }
 
-// Choose makes a service the home of a registered account.
+// Choose makes a service the home of a registered account, whose PDS is the directory from now on.
 func (d *Directory) Choose(did, home syntax.DID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	doc := d.docs[did]
-	doc.Service = slices.Clone(doc.Service)
-	doc.Service[0].ServiceEndpoint = d.URL
-	d.docs[did], d.homes[did] = doc, home
+	d.homes[did] = home
 }
 
 // serveRecord serves the only record that a repository has.
@@ -78,6 +75,10 @@ func (d *Directory) serveRecord(w http.ResponseWriter, r *http.Request) {
 func (d *Directory) serveDocument(w http.ResponseWriter, r *http.Request) {
 	d.mu.Lock()
 	doc, ok := d.docs[syntax.DID(r.PathValue("did"))]
+	if _, here := d.homes[doc.DID]; here {
+		doc.Service = slices.Clone(doc.Service)
+		doc.Service[0].ServiceEndpoint = d.URL
+	}
 	d.mu.Unlock()
 	if !ok {
 		http.Error(w, `{"message":"DID not registered"}`, http.StatusNotFound)

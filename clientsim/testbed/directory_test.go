@@ -1,6 +1,7 @@
 package testbed_test
 
 import (
+	"encoding/json"
 	"net/http"
 	"testing"
 	"time"
@@ -81,4 +82,45 @@ func registered(t *testing.T, d *testbed.Directory, serial int) *xrpc.Account {
 		t.Fatal(err)
 	}
 	return a
+}
+
+// Who has chosen a service has the directory for a PDS, also after its key has changed. It has the
+// record that names the service, and nobody else has one.
+func TestDirectoryHasTheRecordOfWhoHasChosen(t *testing.T) {
+	t.Parallel()
+	dir := testbedtest.Directory(t)
+	alice, bob := registered(t, dir, 0), registered(t, dir, 1)
+	const home = "did:web:mls.example.org"
+	dir.Choose(alice.DID, home)
+	if err := dir.Register(alice); err != nil {
+		t.Fatal(err)
+	}
+	record := func(who *xrpc.Account) (int, string) {
+		ident, err := resolver(dir).LookupDID(t.Context(), who.DID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if chosen := ident.PDSEndpoint() == dir.URL; chosen != (who == alice) {
+			t.Errorf("the PDS of %s is %s", who.DID, ident.PDSEndpoint())
+		}
+		resp, err := http.Get(dir.URL +
+			"/xrpc/com.atproto.repo.getRecord?collection=blue.catbird.mls.profile&rkey=self&repo=" + who.DID.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		var out struct {
+			Value struct{ DeliveryService string }
+		}
+		if err := json.NewDecoder(resp.Body).Decode(&out); err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, out.Value.DeliveryService
+	}
+	if status, got := record(alice); status != http.StatusOK || got != home {
+		t.Errorf("the record of who has chosen: %d %q", status, got)
+	}
+	if status, got := record(bob); status != http.StatusBadRequest || got != "" {
+		t.Errorf("the record of who has not: %d %q", status, got)
+	}
 }

@@ -1,6 +1,7 @@
 package testbed
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/http"
@@ -63,6 +64,32 @@ func TestFaults(t *testing.T) {
 				t.Error("a token was sent twice")
 			}
 		})
+	}
+}
+
+// A request whose token another process has made arrives twice with that token.
+func TestRepeatOfAnother(t *testing.T) {
+	t.Parallel()
+	fake, server := xrpctest.Serve(t, xrpctest.Say(200, "{}"))
+	faults := NewFaultyTransport(server.Client().Transport)
+	faults.Use((&ListedFaults{}).On(xrpctest.Call().Method, Fault{Kind: Repeat}))
+	call := xrpctest.Call()
+	req, err := http.NewRequestWithContext(xrpc.WithCallInfo(t.Context(), xrpc.CallInfo{Call: call}), http.MethodPost,
+		server.URL, bytes.NewReader(call.Body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer theirs")
+	resp, err := faults.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := xrpc.Drain(resp); err != nil {
+		t.Error(err)
+	}
+	arrived, fresh := fake.Seen()
+	if diff := cmp.Diff([]string{string(call.Body), string(call.Body)}, arrived); diff != "" || fresh {
+		t.Errorf("arrived with new tokens: %t (-want +got):\n%s", fresh, diff)
 	}
 }
 

@@ -1,0 +1,135 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	"mlsd/clientsim/history"
+	"mlsd/clientsim/testbed"
+	"mlsd/clientsim/xrpc"
+)
+
+// finish lets everything arrive when nothing fails any more, and everybody answer.
+func (n *network) finish(ctx context.Context) {
+	start := time.Now()
+	for _, s := range n.services {
+		check(s.Server.EndLeases(ctx))
+	}
+	err := xrpc.Until(ctx, networkDrain, func() (bool, error) {
+		var missing int64
+		for i, s := range n.services {
+			missing += n.streams[i].Missing(s.Model.History)
+			for _, sent := range must(s.SentInvitations(ctx)) {
+				if sent.State == "pending" || sent.State == "sending" {
+					missing++
+				}
+			}
+		}
+		return missing == 0, nil
+	})
+	if err != nil {
+		n.w.Broken("not everything has arrived: %v", err)
+	}
+	n.w.Note("the last invitation arrived %s after the last fault", time.Since(start).Round(time.Millisecond))
+	for _, p := range n.people {
+		check(attempt(func() {
+			for n.answer(ctx, p) {
+				check(ctx.Err())
+			}
+		}))
+	}
+	for i, s := range n.services {
+		check(s.AwaitAndJudge(ctx, n.streams[i], s.Model.History, networkDrain))
+	}
+}
+
+// invitationRows are what is stored or shown of invitations, by the person and the KeyPackageRef.
+type invitationRows map[string][]string
+
+func invitationKey(did syntax.DID, ref string) string { return did.String() + " " + ref }
+
+func (r invitationRows) add(did syntax.DID, ref, format string, args ...any) {
+	key := invitationKey(did, ref)
+	r[key] = append(r[key], fmt.Sprintf(format, args...))
+}
+
+// judge compares all invitations with what was acknowledged.
+func (n *network) judge(ctx context.Context) {
+	sent, received, listed := invitationRows{}, invitationRows{}, invitationRows{}
+	times := n.collect(ctx, sent, received, listed)
+	hidden, joined, declined := 0, 0, 0
+	for _, i := range n.invited {
+		key, from := invitationKey(i.who.Account.DID, i.ref), n.services[i.at].DID
+		n.same("sent_invitations", key, sent, fmt.Sprintf("%s of %s to %s, done", i.convo, from, n.services[i.who.home].DID))
+		n.same("received_invitations", key, received,
+			fmt.Sprintf("%s of %s, hidden %t, consumed true", i.convo, from, i.blocked))
+		_, inside := i.who.Threads[i.convo]
+		switch {
+		case i.blocked:
+			hidden++
+			n.same("getInvitations", key, listed)
+			if inside {
+				n.w.Broken("%s is in %s, whose maker it has blocked", i.who.Name, i.convo)
+			}
+			continue
+		case i.who.declined[i.convo]:
+			declined++
+		case inside:
+			joined++
+		default:
+			n.w.Report(history.Violation{Kind: history.Lost, Convo: i.convo, Who: i.who.Name, What: "never joined"})
+		}
+		n.same("getInvitations", key, listed, fmt.Sprintf("%s of %s", i.convo, from))
+	}
+	for _, rows := range []invitationRows{sent, received, listed} {
+		for key, what := range rows {
+			n.w.Report(history.Violation{Kind: history.Duplicated, What: fmt.Sprintf("nobody made %s: %s", key, what)})
+		}
+	}
+	n.w.Note("%d people, %d convos; %d claims, %d more that a block at home refused; %d invitations: %d joined, "+
+		"%d declined, %d hidden; %d people were added by two at once; %d kills",
+		len(n.people), len(n.where), n.claims, n.held, len(n.invited), joined, declined, hidden, n.late, n.kills)
+	n.times.note(n, times)
+}
+
+// collect reads the rows of the services that sent and received invitations, and what people are shown.
+func (n *network) collect(ctx context.Context, sent, received, listed invitationRows) (all []testbed.SentInvitation) {
+	for _, s := range n.services {
+		for _, i := range must(s.SentInvitations(ctx)) {
+			if i.State != "done" {
+				i.State += ": " + i.Reason
+			}
+			sent.add(i.DID, i.Ref, "%s of %s to %s, %s", i.ConvoID, s.DID, i.Home, i.State)
+			all = append(all, i)
+		}
+		for _, i := range must(s.ReceivedInvitations(ctx)) {
+			received.add(i.DID, i.Ref, "%s of %s, hidden %t, consumed %t", i.ConvoID, i.Service, i.Hidden, i.Used)
+		}
+	}
+	for _, p := range n.people {
+		for _, i := range must(p.Invitations(ctx)) {
+			listed.add(p.Account.DID, i.KeyPackageRef, "%s of %s", i.ConvoID, i.Service)
+		}
+	}
+	return all
+}
+
+// same takes a row out of rows, and reports it unless it is there as it has to be, once.
+func (n *network) same(where, key string, rows invitationRows, want ...string) {
+	got := rows[key]
+	delete(rows, key)
+	kind := history.Broken
+	switch {
+	case slices.Equal(got, want):
+		return
+	case len(got) < len(want):
+		kind = history.Lost
+	case len(got) > len(want):
+		kind = history.Duplicated
+	}
+	n.w.Report(history.Violation{Kind: kind, What: fmt.Sprintf("%s of %s: %q, want %q", where, key, got, want)})
+}

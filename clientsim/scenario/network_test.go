@@ -1,0 +1,40 @@
+package scenario
+
+import (
+	"testing"
+
+	"mlsd/clientsim/history"
+	"mlsd/clientsim/testbed"
+)
+
+// An invitation that is not there is lost, one that is there twice is doubled, and any other
+// difference breaks a promise. A row that was compared is taken out.
+func TestNetworkComparesRows(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		got, want []string
+		kind      history.ViolationKind // "": none
+	}{
+		"as it has to be":      {[]string{"a"}, []string{"a"}, ""},
+		"nowhere, as it has":   {nil, nil, ""},
+		"lost":                 {nil, []string{"a"}, history.Lost},
+		"twice":                {[]string{"a", "a"}, []string{"a"}, history.Duplicated},
+		"shown and not hidden": {[]string{"a"}, nil, history.Duplicated},
+		"another convo":        {[]string{"b"}, []string{"a"}, history.Broken},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := &network{w: testbed.NewWorld(testbed.Target{}, testbed.Options{}, 1, func(string) {})}
+			rows := invitationRows{"key": tt.got}
+			n.same("somewhere", "key", rows, tt.want...)
+			var kind history.ViolationKind
+			for _, v := range n.w.Found() {
+				kind = v.Kind
+			}
+			if kind != tt.kind || len(rows) != 0 {
+				t.Errorf("found %q, want %q; left %v", kind, tt.kind, rows)
+			}
+		})
+	}
+}
