@@ -162,12 +162,12 @@ func (n *network) record(convo string, service int, epoch int64, by *resident, p
 }
 
 // answer answers the oldest Welcome or invitation that the person has heard of, if the services answer
-// that have to do with it. It reports whether there was one.
-func (n *network) answer(ctx context.Context, p *resident) bool {
+// that have to do with it. Otherwise it waits.
+func (n *network) answer(ctx context.Context, p *resident) {
 	p.mu.Lock()
 	if len(p.heard) == 0 {
 		p.mu.Unlock()
-		return false
+		return
 	}
 	h := p.heard[0]
 	p.heard = p.heard[1:]
@@ -178,7 +178,7 @@ func (n *network) answer(ctx context.Context, p *resident) bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.heard = append(p.heard, h)
-		return true
+		return
 	}
 	if h.Kind == xrpc.EventInvitation {
 		of, call := syntax.DID(h.DID), xrpc.AcceptInvitationCall
@@ -190,7 +190,7 @@ func (n *network) answer(ctx context.Context, p *resident) bool {
 		}
 		must(n.services[p.home].Net.Do(ctx, p.Account, call(of, h.Convo, xrpc.NewKey())))
 		if p.declined[h.Convo] {
-			return true
+			return
 		}
 	}
 	at := p.at[service]
@@ -200,5 +200,4 @@ func (n *network) answer(ctx context.Context, p *resident) bool {
 		err = at.Rejoin(ctx, h.Convo)
 	}
 	check(err)
-	return true
 }
