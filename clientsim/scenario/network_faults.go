@@ -125,12 +125,12 @@ type roundTripper func(*http.Request) (*http.Response, error)
 func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
 // note adds to the report what the services did beside the one that was away.
-func (t *networkTimes) note(n *network, sent []testbed.SentInvitation) {
+func (t *networkTimes) note(n *network, sent []testbed.Invitation) {
 	gone := n.services[t.victim].DID
 	for _, window := range []string{calm, away} {
 		bounds, delivered := t.bounds[window], load.NewLatency()
 		for _, i := range sent {
-			if from := n.services[n.where[i.ConvoID]].DID; from != gone && i.Home != gone &&
+			if from := n.services[n.where[i.ConvoID]].DID; from != gone && i.Other != gone &&
 				i.From.After(bounds[0]) && i.From.Before(bounds[1]) {
 				delivered.Record(i.To.Sub(i.From))
 			}

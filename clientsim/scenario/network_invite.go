@@ -41,12 +41,14 @@ func (n *network) invite(ctx context.Context, p *resident) {
 	if len(packages) == 1 && convo == "" && p.rng.IntN(4) == 0 {
 		n.block(ctx, p, packages[0], service)
 	}
+	n.mu.Lock()
 	for _, k := range packages {
 		pair := [2]syntax.DID{p.Account.DID, k.DID}
-		n.mu.Lock()
-		n.pairs[pair] = n.pairs[pair]
-		n.mu.Unlock()
+		if _, known := n.pairs[pair]; !known {
+			n.pairs[pair] = false
+		}
 	}
+	n.mu.Unlock()
 	convo, epoch, err := n.welcome(ctx, p, at, convo, packages)
 	if name := xrpc.ErrorName(err); name == mlsapi.ErrAlreadyMember || err == nil && epoch == 0 {
 		n.mu.Lock()

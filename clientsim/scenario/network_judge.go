@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -23,8 +24,8 @@ func (n *network) finish(ctx context.Context) {
 		var missing int64
 		for i, s := range n.services {
 			missing += n.streams[i].Missing(s.Model.History)
-			for _, sent := range must(s.SentInvitations(ctx)) {
-				if sent.State == "pending" || sent.State == "sending" {
+			for _, sent := range must(s.Sent(ctx)) {
+				if sent.State != "done" && !strings.HasPrefix(sent.State, "dead") {
 					missing++
 				}
 			}
@@ -68,8 +69,11 @@ func (n *network) judge(ctx context.Context) {
 	for _, i := range n.invited {
 		key, from := invitationKey(i.who.Account.DID, i.ref), n.services[i.at].DID
 		n.same("sent_invitations", key, sent, fmt.Sprintf("%s of %s to %s, done", i.convo, from, n.services[i.who.home].DID))
-		n.same("received_invitations", key, received,
-			fmt.Sprintf("%s of %s, hidden %t, consumed true", i.convo, from, i.blocked))
+		state := "shown, consumed"
+		if i.blocked {
+			state = "hidden, consumed"
+		}
+		n.same("received_invitations", key, received, fmt.Sprintf("%s of %s, %s", i.convo, from, state))
 		_, inside := i.who.Threads[i.convo]
 		switch {
 		case i.blocked:
@@ -100,17 +104,14 @@ func (n *network) judge(ctx context.Context) {
 }
 
 // collect reads the rows of the services that sent and received invitations, and what people are shown.
-func (n *network) collect(ctx context.Context, sent, received, listed invitationRows) (all []testbed.SentInvitation) {
+func (n *network) collect(ctx context.Context, sent, received, listed invitationRows) (all []testbed.Invitation) {
 	for _, s := range n.services {
-		for _, i := range must(s.SentInvitations(ctx)) {
-			if i.State != "done" {
-				i.State += ": " + i.Reason
-			}
-			sent.add(i.DID, i.Ref, "%s of %s to %s, %s", i.ConvoID, s.DID, i.Home, i.State)
+		for _, i := range must(s.Sent(ctx)) {
+			sent.add(i.DID, i.Ref, "%s of %s to %s, %s", i.ConvoID, s.DID, i.Other, i.State)
 			all = append(all, i)
 		}
-		for _, i := range must(s.ReceivedInvitations(ctx)) {
-			received.add(i.DID, i.Ref, "%s of %s, hidden %t, consumed %t", i.ConvoID, i.Service, i.Hidden, i.Used)
+		for _, i := range must(s.Received(ctx)) {
+			received.add(i.DID, i.Ref, "%s of %s, %s", i.ConvoID, i.Other, i.State)
 		}
 	}
 	for _, p := range n.people {

@@ -17,7 +17,6 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
-	"golang.org/x/sync/errgroup"
 
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/xrpc"
@@ -44,12 +43,9 @@ type ServicesOptions struct {
 // this world can choose one of them, and the world's own server has no part in it. Everything that
 // their clients did is checked afterwards.
 func (w *World) WithServices(ctx context.Context, o ServicesOptions, play func([]*Service) error) (err error) {
-	all := make([]*Service, o.Services)
+	var all []*Service
 	defer func() {
 		for i, s := range all {
-			if s == nil {
-				continue
-			}
 			if err != nil {
 				w.Note("service %d: %s", i+1, s.Server.log)
 			}
@@ -57,15 +53,12 @@ func (w *World) WithServices(ctx context.Context, o ServicesOptions, play func([
 			err = errors.Join(err, s.Server.Stop(), s.front.Close())
 		}
 	}()
-	var starting errgroup.Group
-	for i := range all {
-		starting.Go(func() (err error) {
-			all[i], err = w.startService(ctx, i, o)
+	for i := range o.Services {
+		s, err := w.startService(ctx, i, o)
+		if err != nil {
 			return err
-		})
-	}
-	if err := starting.Wait(); err != nil {
-		return err
+		}
+		all = append(all, s)
 	}
 	if err := play(all); err != nil {
 		return err
@@ -148,50 +141,41 @@ func (s *Service) Visit(p *client.Phone) *client.Phone {
 	return there
 }
 
-// SentInvitation is a row of the service that has the convo, and ReceivedInvitation one of a home.
-type (
-	SentInvitation struct {
-		DID     syntax.DID
-		Ref     string
-		Home    syntax.DID
-		ConvoID string
-		State   string
-		Reason  string    // of the last failure
-		From    time.Time // of the Welcome
-		To      time.Time // of the home's answer
-	}
-	ReceivedInvitation struct {
-		DID     syntax.DID
-		Ref     string
-		Service syntax.DID
-		ConvoID string
-		Hidden  bool
-		Used    bool // the KeyPackage is consumed
-	}
-)
+// Invitation is a row of the service that has the convo, or of a home.
+type Invitation struct {
+	DID      syntax.DID // the invited person
+	Ref      string
+	Other    syntax.DID // the home, or the service that has the convo
+	ConvoID  string
+	State    string
+	From, To time.Time // the Welcome, and the home's answer
+}
 
-// SentInvitations reads what the service has to tell the homes of people.
-func (s *Service) SentInvitations(ctx context.Context) ([]SentInvitation, error) {
-	return invitationsOf[SentInvitation](ctx, s.Server, `
-		SELECT did, encode(ref, 'hex'), service, convo_id::text, state, coalesce(last_error, ''),
+// Sent reads what the service has told the homes of people. The state is "done", or has the last
+// error.
+func (s *Service) Sent(ctx context.Context) ([]Invitation, error) {
+	return invitations(ctx, s.Server, `
+		SELECT did, encode(ref, 'hex'), service, convo_id::text,
+			CASE state WHEN 'done' THEN state ELSE state || ': ' || coalesce(last_error, '') END,
 			created_at, coalesce(ended_at, now())
 		FROM sent_invitations`)
 }
 
-// ReceivedInvitations reads what the service was told of its people.
-func (s *Service) ReceivedInvitations(ctx context.Context) ([]ReceivedInvitation, error) {
-	return invitationsOf[ReceivedInvitation](ctx, s.Server, `
-		SELECT r.did, encode(r.ref, 'hex'), service, convo_id::text, hidden, coalesce(k.state = 'consumed', false)
+// Received reads what the service was told of its people. The state says whether the row is hidden,
+// and what became of the KeyPackage.
+func (s *Service) Received(ctx context.Context) ([]Invitation, error) {
+	return invitations(ctx, s.Server, `
+		SELECT r.did, encode(r.ref, 'hex'), service, convo_id::text,
+			CASE WHEN hidden THEN 'hidden, ' ELSE 'shown, ' END || coalesce(k.state, 'unknown'), r.created_at, r.created_at
 		FROM received_invitations r LEFT JOIN key_packages k ON (k.did, k.ref) = (r.did, r.ref)`)
 }
 
-func invitationsOf[T any](ctx context.Context, p *Proc, sql string) (all []T, err error) {
+func invitations(ctx context.Context, p *Proc, sql string) (all []Invitation, err error) {
 	err = p.inDatabase(ctx, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, sql)
-		if err != nil {
-			return err
+		if err == nil {
+			all, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Invitation])
 		}
-		all, err = pgx.CollectRows(rows, pgx.RowToStructByPos[T])
 		return err
 	})
 	return all, err
