@@ -69,7 +69,8 @@ func TestNetwork(t *testing.T) {
 	if len(claimed) != 1 || claimed[0].Receipt == nil {
 		t.Fatalf("claimed %+v", claimed)
 	}
-	with := strings.TrimSuffix(strings.Replace(creationBody("with a receipt"), "0102", "0103", 1), "}") + `,"receipts":["` + *claimed[0].Receipt + `"]}`
+	with := strings.Replace(creationBody("with a receipt"), `{"groupId":"0102"`,
+		`{"receipts":["`+*claimed[0].Receipt+`"],"groupId":"0103"`, 1)
 	if a, err = services[0].call(http.MethodPost, mlsapi.NSIDCreateConvo, alice, with); err != nil {
 		t.Fatal(err)
 	}
