@@ -191,12 +191,12 @@ var mutants = []mutant{
 		{"internal/requests/forget_callers.sql", `SELECT hour, kind, '', nsid, sum(n), sum(seconds), 0 FROM over WHERE`, `SELECT hour, kind, '', nsid, sum(n), sum(seconds), 0 FROM over WHERE false AND`}}},
 	{"callers without bound in the table", "internal/requests.TestManyCallers", []edit{
 		{"internal/requests/trim_callers.sql", `r.place > $2`, `r.place > 1000 * $2`}}},
-	{"the newest callers win", "internal/requests.TestManyCallers", []edit{
-		{"internal/requests.top.add", `e.caller, e.sum = c, sum{}`, `e.caller, e.sum, e.weight = c, sum{}, 1<<40`}}},
+	{"the callers with the fewest requests win", "internal/requests.TestManyCallers", []edit{
+		{"internal/requests.top.sorted", `cmp.Compare(b.n, a.n)`, `cmp.Compare(a.n, b.n)`}}},
 	{"many callers hide a steady one", "internal/requests.TestSteadyCaller", []edit{
 		{"internal/requests/write_callers.sql", `coalesce(given_up.weight, 0)`, `0 * coalesce(given_up.weight, 0)`}}},
 	{"requests of others are not counted", "internal/requests.TestManyCallers", []edit{
-		{"internal/requests.top.add", `t.others[e.nsid] = t.others[e.nsid].plus(e.sum)`, ``}}},
+		{"internal/requests.callerColumns", `t.others[e.nsid] = t.others[e.nsid].plus(e.sum)`, `_ = e`}}},
 	{"a row of the audit log for each conflict", "internal/requests.TestConflictsAreAudited", []edit{
 		{"internal/requests.counter.newConflicts", `c.audited[e.caller] || len(c.audited) == auditedPerHour`, `false`}}},
 	{"a reused key leaves no trace", "idem.TestReuseIsAudited", []edit{

@@ -18,8 +18,9 @@ const (
 	// CountsInterval is how often the counts are written.
 	CountsInterval = 10 * time.Second
 	// tracked is how many callers a node counts by name between two writes, for each kind. A caller
-	// counts once for each of its methods.
-	tracked = 500
+	// counts once for each of its methods. Those with the most requests, written at most, are
+	// written by name.
+	tracked, written = 5000, 500
 	// listed is how many callers of an hour the database keeps by name, for each kind.
 	listed = 100
 	// auditedPerHour bounds the rows that a node writes into the audit log in an hour.
@@ -172,7 +173,11 @@ func callerColumns(callers map[string]*top) (rows callerRows) {
 		rows.ns, rows.seconds = append(rows.ns, s.n), append(rows.seconds, s.took.Seconds())
 	}
 	for kind, t := range callers {
-		for _, e := range t.entries {
+		all := t.sorted()
+		for _, e := range all[min(written, len(all)):] {
+			t.others[e.nsid] = t.others[e.nsid].plus(e.sum)
+		}
+		for _, e := range all[:min(written, len(all))] {
 			add(kind, e.did, e.nsid, e.sum)
 		}
 		for nsid, s := range t.others {
