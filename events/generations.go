@@ -92,14 +92,8 @@ func (g generations) resolve(c Cursor, first, head int64) (place int64, outdated
 
 // database is a connection, or a pool of them.
 type database interface {
-	Query(context.Context, string, ...any) (pgx.Rows, error)
-	QueryRow(context.Context, string, ...any) pgx.Row
+	pgpool.Queryer
 	Begin(context.Context) (pgx.Tx, error)
-}
-
-// rower is a connection, a pool or a transaction.
-type rower interface {
-	QueryRow(context.Context, string, ...any) pgx.Row
 }
 
 // stream is the state of the stream at one moment.
@@ -142,7 +136,7 @@ const (
 //
 // The timeline is that of the current WAL: pg_control_checkpoint has the last checkpoint's, and a
 // promoted standby makes one only minutes later.
-func readServer(ctx context.Context, db rower) (s server, err error) {
+func readServer(ctx context.Context, db pgpool.Queryer) (s server, err error) {
 	err = db.QueryRow(ctx, `
 		SELECT oid::bigint, 'generations'::regclass::oid::bigint FROM pg_database WHERE datname = current_database()`).Scan(
 		&s.database, &s.table)
@@ -169,7 +163,7 @@ var ErrUnsettled = errors.New("the stream's next generation has not begun")
 // Generation returns the id of the newest generation, read from the server that db leads to. What is
 // read on the same connection after it belongs to that generation or to a later one. Error:
 // ErrUnsettled.
-func Generation(ctx context.Context, db rower) (id int64, err error) {
+func Generation(ctx context.Context, db pgpool.Queryer) (id int64, err error) {
 	var by, here server
 	err = db.QueryRow(ctx, `
 		SELECT id, system_identifier, timeline, database_oid, table_oid FROM generations ORDER BY id DESC LIMIT 1`).Scan(&id,

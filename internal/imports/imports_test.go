@@ -93,7 +93,7 @@ func allowed() map[string][]string {
 		"operator/console": {"operator", "events", "idem", "internal/invariants", "internal/nsid", "internal/quota",
 			"internal/redact", "internal/worker", "internal/push", "people/accounts", "people/reports"},
 		"operator/console/browser": {"internal/localpg"}, // for operator/console/check.sh
-		"people/accounts":          {"internal/sessions", "internal/tombstone", "internal/worker"},
+		"people/accounts":          {"internal/pgpool", "internal/sessions", "internal/tombstone", "internal/worker"},
 		"people/archive":           {"internal/redact"},
 		"people/erasure": {
 			"people/accounts", "internal/attachments", "people/consent", "convos", "events", "idem", "internal/failpoint",
@@ -163,7 +163,7 @@ func allowed() map[string][]string {
 		"internal/limit":      {},
 		"internal/ratelog":    {},
 		"internal/k256":       {},
-		"internal/sessions":   {"internal/serviceauth", "internal/tombstone", "internal/worker"},
+		"internal/sessions":   {"internal/pgpool", "internal/serviceauth", "internal/tombstone", "internal/worker"},
 		"internal/serviceauth": {"internal/tombstone", "internal/batch", "internal/k256", "internal/limit",
 			"internal/pgpool", "internal/ratelog", "internal/ssrf", "internal/tracing", "internal/worker"},
 		"internal/attachments":           domain("internal/tombstone", "messages", "idem", "internal/failpoint"),

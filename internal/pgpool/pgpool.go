@@ -201,6 +201,17 @@ type Queryer interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
+// Execer is a pool, a connection or a transaction, to write with.
+type Execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+// DB is a pool, a connection or a transaction.
+type DB interface {
+	Execer
+	Queryer
+}
+
 // Storable returns text without what PostgreSQL does not store: NUL is left out, and bytes that are
 // not UTF-8 become U+FFFD.
 func Storable(text string) string {

@@ -328,7 +328,7 @@ func (f *Follower) writeCursor(ctx context.Context, conn *pgx.Conn, cursor int64
 }
 
 // storeCursor stores the cursor, unless the relay has sent none yet.
-func (f *Follower) storeCursor(ctx context.Context, db accounts.DB, cursor int64) error {
+func (f *Follower) storeCursor(ctx context.Context, db pgpool.DB, cursor int64) error {
 	_, err := db.Exec(ctx, `
 		INSERT INTO relay_cursors (source, cursor, updated_at) SELECT $1::text, $2::bigint, clock_timestamp() WHERE $2 > 0
 		ON CONFLICT (source) DO UPDATE SET cursor = excluded.cursor, updated_at = excluded.updated_at`, f.source.String(),

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"mlsd/internal/limit"
+	"mlsd/internal/pgpool"
 )
 
 const (
@@ -82,7 +83,7 @@ type load struct {
 	void bool // the DID was forgotten meanwhile
 }
 
-func newCachedDirectory(now func() time.Time, fetch fetchKey, db Database) *CachedDirectory {
+func newCachedDirectory(now func() time.Time, fetch fetchKey, db pgpool.DB) *CachedDirectory {
 	c := &CachedDirectory{
 		fetch: fetch, now: now,
 		verified: newLRU[syntax.DID, cachedKey](verifiedKeys),

@@ -15,6 +15,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"golang.org/x/net/publicsuffix"
 
+	"mlsd/internal/pgpool"
 	"mlsd/internal/tracing"
 )
 
@@ -30,7 +31,7 @@ type DirectoryConfig struct {
 	AllowLoopback bool
 	// DB shares keys between nodes and across restarts, in the table identity_keys. nil: keys are
 	// only in memory, and a Forget concerns this node only.
-	DB Database
+	DB pgpool.DB
 	// Now is the clock of the cache. Default: time.Now.
 	Now func() time.Time
 	// OnLookup is called after each look-up of a DID document, with its outcome and how long it took.

@@ -59,12 +59,12 @@ const unread = -1
 //
 // Only a key with which a token verified gets into it. All times are of the database's clock.
 type sharedKeys struct {
-	db      Database
+	db      pgpool.DB
 	reads   *batch.Batcher[syntax.DID, storedKey]
 	timeout time.Duration // of a read; readTimeout, but in tests
 }
 
-func newSharedKeys(db Database) *sharedKeys {
+func newSharedKeys(db pgpool.DB) *sharedKeys {
 	s := &sharedKeys{db: db, timeout: readTimeout}
 	s.reads = batch.New(batch.Limits{Batch: readsOfCall, Queue: readsWaiting, Timeout: readTimeout}, s.readAll)
 	return s

@@ -6,19 +6,12 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/batch"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
 )
-
-// Database is what UsedTokens asks of one: a *pgxpool.Pool is one.
-type Database interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
 
 // UsedTokens is the [ReplayStore] that all nodes share, in the table
 //
@@ -32,7 +25,7 @@ type Database interface {
 // then be used once more until it expires, and the idempotency record of the
 // write it carried is what keeps that from having an effect.
 type UsedTokens struct {
-	db   Database
+	db   pgpool.DB
 	uses *batch.Batcher[use, bool]
 }
 
@@ -50,7 +43,7 @@ const (
 )
 
 // NewUsedTokens returns the store on db, which the caller owns.
-func NewUsedTokens(db Database) *UsedTokens {
+func NewUsedTokens(db pgpool.DB) *UsedTokens {
 	u := &UsedTokens{db: db}
 	u.uses = batch.New(batch.Limits{Batch: usesOfCall, Queue: usesWaiting, Timeout: useTimeout}, u.record)
 	return u

@@ -10,20 +10,23 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/pgpool"
 	"mlsd/internal/tombstone"
 	"mlsd/internal/worker"
 )
 
 // End ends all sessions of accounts, on every node within a second of the commit. It holds the lock
 // of session_clock until the transaction ends, so it belongs at its end.
-func End(ctx context.Context, db Execer, dids ...syntax.DID) error { return end(ctx, db, dids, nil) }
+func End(ctx context.Context, db pgpool.Execer, dids ...syntax.DID) error {
+	return end(ctx, db, dids, nil)
+}
 
 // EndDevice is End for one device of an account.
-func EndDevice(ctx context.Context, db Execer, did syntax.DID, device string) error {
+func EndDevice(ctx context.Context, db pgpool.Execer, did syntax.DID, device string) error {
 	return end(ctx, db, []syntax.DID{did}, &device)
 }
 
-func end(ctx context.Context, db Execer, dids []syntax.DID, device *string) error {
+func end(ctx context.Context, db pgpool.Execer, dids []syntax.DID, device *string) error {
 	if len(dids) == 0 {
 		return nil
 	}
@@ -44,7 +47,7 @@ func end(ctx context.Context, db Execer, dids []syntax.DID, device *string) erro
 
 // EndSession is End for one session. If the database has lost it, it gets a row that says that it has
 // ended.
-func EndSession(ctx context.Context, db Execer, session Session) error {
+func EndSession(ctx context.Context, db pgpool.Execer, session Session) error {
 	_, err := db.Exec(ctx, `
 		WITH clock AS (
 			UPDATE session_clock SET version = version + 1 RETURNING version

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"mlsd/internal/pgpool"
+
 	"github.com/jackc/pgx/v5"
 )
 
@@ -142,11 +144,11 @@ func (s *Service) Rotate(ctx context.Context) error {
 
 // Restored makes all sessions end, because the database has gone back to an earlier state: it could
 // have lost the ends of some. They were signed with keys that are then gone.
-func Restored(ctx context.Context, db Execer) error { return replaceKeys(ctx, db, nil) }
+func Restored(ctx context.Context, db pgpool.Execer) error { return replaceKeys(ctx, db, nil) }
 
 // replaceKeys replaces all keys by a new one, unless the clock is past seen already. A clock that has
 // gone back becomes newer than seen, so that every node reads the new key. nil: replace them anyway.
-func replaceKeys(ctx context.Context, db Execer, seen *int64) error {
+func replaceKeys(ctx context.Context, db pgpool.Execer, seen *int64) error {
 	_, err := db.Exec(ctx, `
 		WITH clock AS (
 			UPDATE session_clock SET version = greatest(version, coalesce($1::bigint, 0)) + 1

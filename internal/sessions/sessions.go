@@ -23,8 +23,7 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/worker"
@@ -60,20 +59,6 @@ const (
 	keepExpired = 10 * time.Minute
 )
 
-// Execer is a pool, a connection or a transaction.
-type Execer interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-}
-
-// DB is a pool.
-type DB interface {
-	Execer
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-	Begin(ctx context.Context) (pgx.Tx, error)
-	SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults
-}
-
 // Identities looks keys of accounts up. *serviceauth.CachedDirectory is the one that asks the
 // network.
 type Identities interface {
@@ -82,8 +67,8 @@ type Identities interface {
 
 // Config configures a Service. All fields without a default are required.
 type Config struct {
-	DB         DB // for RunOnce, Rotate and Sweep
-	Lookups    DB // for what a request waits for. Default: DB
+	DB         *pgxpool.Pool // for RunOnce, Rotate and Sweep
+	Lookups    *pgxpool.Pool // for what a request waits for. Default: DB
 	Identities Identities
 	Log        *slog.Logger
 	// Now is the clock of bearers. Default: time.Now.

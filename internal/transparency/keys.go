@@ -90,7 +90,7 @@ func (s *Service) ReadKeys(ctx context.Context) error {
 	return nil
 }
 
-func (s *Service) loadKeys(ctx context.Context, q querier) (*keyring, error) {
+func (s *Service) loadKeys(ctx context.Context, q pgpool.DB) (*keyring, error) {
 	rows, err := q.Query(ctx, `SELECT id, created_at, withheld, seed, public, clock_timestamp() FROM log_keys ORDER BY id`)
 	if err != nil {
 		return nil, err
@@ -165,7 +165,7 @@ func (s *Service) given() []Key {
 // keepsPromise checks that a tree that was begun anew begins with the last head that this node has
 // signed in the generation. Otherwise somebody has changed the log in the database, and a second head
 // would only prove it: there is none. Error: ErrNotReady.
-func (s *Service) keepsPromise(ctx context.Context, q querier, t *tree) error {
+func (s *Service) keepsPromise(ctx context.Context, q pgpool.DB, t *tree) error {
 	if h := t.promised; !t.checked && h != nil && h.Generation == t.generation && h.Size > 0 {
 		if h.Size > t.edge.Size {
 			return s.broken(t)
@@ -190,7 +190,7 @@ func (s *Service) broken(t *tree) error {
 }
 
 // sign signs what the tree is now. Errors: ErrNotReady.
-func (s *Service) sign(ctx context.Context, q querier, t *tree) error {
+func (s *Service) sign(ctx context.Context, q pgpool.DB, t *tree) error {
 	if err := s.keepsPromise(ctx, q, t); err != nil {
 		return err
 	}

@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
+	"mlsd/internal/pgpool"
 	"mlsd/internal/transparency/verifier"
 )
 
@@ -18,12 +18,6 @@ import (
 //
 //go:embed load.sql
 var loadSQL string
-
-// querier is a connection or a transaction.
-type querier interface {
-	Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
-	Query(context.Context, string, ...any) (pgx.Rows, error)
-}
 
 // bounds are how much one reading takes.
 type bounds struct {
@@ -59,7 +53,7 @@ type sender struct {
 
 // load reads the parts of logs that begin with the last entries of the trees, by convo. A convo that
 // does not exist has none. A part ends before the first entry whose sender has no tag yet.
-func load(ctx context.Context, q querier, trees []*tree, most bounds) (map[uuid.UUID]*part, error) {
+func load(ctx context.Context, q pgpool.DB, trees []*tree, most bounds) (map[uuid.UUID]*part, error) {
 	parts, senders, err := loadEntries(ctx, q, trees, most)
 	if err != nil {
 		return nil, fmt.Errorf("read entries: %w", err)
@@ -93,8 +87,8 @@ func load(ctx context.Context, q querier, trees []*tree, most bounds) (map[uuid.
 	return parts, nil
 }
 
-func loadEntries(ctx context.Context, q querier, trees []*tree, most bounds) (map[uuid.UUID]*part, map[sender]struct{},
-	error) {
+func loadEntries(ctx context.Context, q pgpool.DB, trees []*tree, most bounds) (map[uuid.UUID]*part,
+	map[sender]struct{}, error) {
 	convos, sizes, versions := make([]uuid.UUID, len(trees)), make([]int64, len(trees)), make([]string, len(trees))
 	for i, t := range trees {
 		convos[i], sizes[i], versions[i] = t.convo, t.edge.Size, t.version
@@ -139,7 +133,7 @@ func loadEntries(ctx context.Context, q querier, trees []*tree, most bounds) (ma
 	return parts, senders, err
 }
 
-func loadTags(ctx context.Context, q querier, senders map[sender]struct{}) (map[sender]verifier.Hash, error) {
+func loadTags(ctx context.Context, q pgpool.DB, senders map[sender]struct{}) (map[sender]verifier.Hash, error) {
 	convos, dids := make([]uuid.UUID, 0, len(senders)), make([]string, 0, len(senders))
 	for s := range senders {
 		convos, dids = append(convos, s.convo), append(dids, s.did)

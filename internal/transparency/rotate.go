@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"mlsd/internal/pgpool"
+
 	"github.com/jackc/pgx/v5"
 )
 
@@ -29,7 +31,7 @@ type KeyError struct{ Why string }
 func (e *KeyError) Error() string { return e.Why }
 
 // ListKeys returns all keys, the oldest first.
-func (s *Service) ListKeys(ctx context.Context, q querier) ([]Key, error) {
+func (s *Service) ListKeys(ctx context.Context, q pgpool.DB) ([]Key, error) {
 	ring, err := s.loadKeys(ctx, q)
 	if err != nil {
 		return nil, fmt.Errorf("list the keys of log heads: %w", err)

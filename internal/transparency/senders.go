@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/pgpool"
 	"mlsd/internal/tombstone"
 	"mlsd/internal/transparency/verifier"
 )
@@ -22,7 +23,7 @@ type Sender struct {
 }
 
 // makeTags gives tags to senders that have none, of all parts in one transaction.
-func makeTags(ctx context.Context, conn querier, parts map[uuid.UUID]*part) error {
+func makeTags(ctx context.Context, conn pgpool.DB, parts map[uuid.UUID]*part) error {
 	var convos []uuid.UUID
 	var dids []string
 	var salts, tags [][]byte

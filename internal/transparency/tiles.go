@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/mod/sumdb/tlog"
 
+	"mlsd/internal/pgpool"
 	"mlsd/internal/transparency/verifier"
 )
 
@@ -87,7 +88,7 @@ func putRoot(ctx context.Context, tx pgx.Tx, convo uuid.UUID, level int, n int64
 
 // lastTile returns the last row of the leaves: its number, and its hashes. It has none if there is no
 // row.
-func lastTile(ctx context.Context, q querier, convo uuid.UUID) (n int64, leaves []verifier.Hash, err error) {
+func lastTile(ctx context.Context, q pgpool.DB, convo uuid.UUID) (n int64, leaves []verifier.Hash, err error) {
 	rows, err := q.Query(ctx, `SELECT n, hashes FROM log_tiles WHERE convo_id = $1 AND level = 0 ORDER BY n DESC LIMIT 1`,
 		convo)
 	var data []byte
@@ -107,7 +108,7 @@ func lastTile(ctx context.Context, q querier, convo uuid.UUID) (n int64, leaves 
 // others from log_tiles, in one statement.
 type storedHashes struct {
 	ctx   context.Context
-	q     querier
+	q     pgpool.DB
 	convo uuid.UUID
 	tail  []verifier.Hash
 	base  int64 // how many leaves there are before tail

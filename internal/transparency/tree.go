@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/mod/sumdb/tlog"
 
+	"mlsd/internal/pgpool"
 	"mlsd/internal/transparency/verifier"
 )
 
@@ -196,7 +197,7 @@ func (s *Service) accept(ctx context.Context, conn *pgxpool.Conn, t *tree, p *pa
 }
 
 // begin reads the end of the tree from log_tiles.
-func begin(ctx context.Context, conn querier, t *tree) error {
+func begin(ctx context.Context, conn pgpool.DB, t *tree) error {
 	t.forget()
 	n, tail, err := lastTile(ctx, conn, t.convo)
 	if err != nil {
@@ -217,7 +218,7 @@ func begin(ctx context.Context, conn querier, t *tree) error {
 }
 
 // edgeAt reads the edge of the tree at a size that is a number of complete tiles.
-func edgeAt(ctx context.Context, q querier, convo uuid.UUID, size int64) (verifier.Edge, error) {
+func edgeAt(ctx context.Context, q pgpool.DB, convo uuid.UUID, size int64) (verifier.Edge, error) {
 	e := verifier.Edge{Size: size}
 	var indexes []int64
 	for lo, level := int64(0), 62; level >= 0; level-- {

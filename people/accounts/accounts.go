@@ -7,13 +7,10 @@
 package accounts
 
 import (
-	"context"
 	"errors"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Status is the state of an account in the network.
@@ -87,11 +84,4 @@ type Block struct {
 	At     time.Time
 	By     string // the operator
 	Reason string
-}
-
-// DB is a pool, a connection or a transaction.
-type DB interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }

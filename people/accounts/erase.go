@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/pgpool"
 	"mlsd/internal/sessions"
 	"mlsd/internal/tombstone"
 	"mlsd/internal/worker"
@@ -41,7 +42,7 @@ func (s *Store) StillDue(ctx context.Context, tx pgx.Tx, did syntax.DID, now tim
 
 // BeginErasure makes every node refuse an account, within a second of the commit, until EndErasure.
 // Its sessions end.
-func (s *Store) BeginErasure(ctx context.Context, db DB, did syntax.DID) error {
+func (s *Store) BeginErasure(ctx context.Context, db pgpool.DB, did syntax.DID) error {
 	_, err := db.Exec(ctx, `
 		WITH clock AS (UPDATE account_clock SET version = version + 1 RETURNING version)
 		INSERT INTO accounts AS a (did, erasing_at, version) SELECT $1, clock_timestamp(), version FROM clock

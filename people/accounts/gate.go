@@ -11,6 +11,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/pgpool"
 	"mlsd/internal/tombstone"
 	"mlsd/internal/worker"
 )
@@ -34,9 +35,9 @@ const (
 
 // GateConfig configures a Gate.
 type GateConfig struct {
-	DB DB // for Load and RunOnce
+	DB pgpool.DB // for Load and RunOnce
 	// Lookups is for what a request waits for. Default: DB.
-	Lookups DB
+	Lookups pgpool.DB
 	// Mode says whom the node admits. Default: Open.
 	Mode Mode
 	// List are the admitted accounts of ModeAllowlist.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"mlsd/internal/pgpool"
+
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 )
@@ -36,7 +38,7 @@ type Limit struct {
 // Limit gives an account a limit, in place of the one that it has. Every node applies it within a
 // second of the commit. lasts is how long; 0: until it is taken back. It returns the end. Error:
 // ErrTooManyLimited.
-func (s *Store) Limit(ctx context.Context, db DB, did syntax.DID, percent int, lasts time.Duration, operator,
+func (s *Store) Limit(ctx context.Context, db pgpool.DB, did syntax.DID, percent int, lasts time.Duration, operator,
 	reason string) (until *time.Time, err error) {
 	err = db.QueryRow(ctx, `
 		WITH clock AS (
@@ -59,7 +61,7 @@ func (s *Store) Limit(ctx context.Context, db DB, did syntax.DID, percent int, l
 }
 
 // Unlimit takes a limit back. was says that there was one.
-func (s *Store) Unlimit(ctx context.Context, db DB, did syntax.DID) (was bool, err error) {
+func (s *Store) Unlimit(ctx context.Context, db pgpool.DB, did syntax.DID) (was bool, err error) {
 	tag, err := db.Exec(ctx, `
 		WITH clock AS (UPDATE account_clock SET version = version + 1 RETURNING version)
 		UPDATE accounts

@@ -10,6 +10,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/pgpool"
 	"mlsd/internal/sessions"
 	"mlsd/internal/tombstone"
 )
@@ -24,7 +25,7 @@ func NewStore(eraseAfter time.Duration) *Store { return &Store{eraseAfter} }
 
 // Block blocks an account. If it is blocked already, the new operator and reason replace the old
 // ones. Every node refuses the account within a second of the commit, and its sessions end.
-func (s *Store) Block(ctx context.Context, db DB, did syntax.DID, operator, reason string) error {
+func (s *Store) Block(ctx context.Context, db pgpool.DB, did syntax.DID, operator, reason string) error {
 	_, err := db.Exec(ctx, `
 		WITH clock AS (UPDATE account_clock SET version = version + 1 RETURNING version)
 		INSERT INTO accounts (did, blocked_at, blocked_by, blocked_reason, version)
@@ -38,7 +39,7 @@ func (s *Store) Block(ctx context.Context, db DB, did syntax.DID, operator, reas
 }
 
 // Unblock takes an operator's block back. was says that there was one.
-func (s *Store) Unblock(ctx context.Context, db DB, did syntax.DID) (was bool, err error) {
+func (s *Store) Unblock(ctx context.Context, db pgpool.DB, did syntax.DID) (was bool, err error) {
 	tag, err := db.Exec(ctx, `
 		WITH clock AS (UPDATE account_clock SET version = version + 1 RETURNING version)
 		UPDATE accounts SET blocked_at = NULL, blocked_by = NULL, blocked_reason = NULL, version = clock.version
@@ -51,7 +52,7 @@ func (s *Store) Unblock(ctx context.Context, db DB, did syntax.DID) (was bool, e
 
 // Get returns an account. An account without a row is active and not blocked. A block outlives the
 // erasure of the account.
-func (s *Store) Get(ctx context.Context, db DB, did syntax.DID) (Account, error) {
+func (s *Store) Get(ctx context.Context, db pgpool.DB, did syntax.DID) (Account, error) {
 	a, err := s.get(ctx, db, did)
 	if err != nil || a.Block != nil && a.ErasedAt != nil {
 		return a, err
@@ -65,7 +66,7 @@ func (s *Store) Get(ctx context.Context, db DB, did syntax.DID) (Account, error)
 }
 
 // get reads one row.
-func (s *Store) get(ctx context.Context, db DB, did syntax.DID) (Account, error) {
+func (s *Store) get(ctx context.Context, db pgpool.DB, did syntax.DID) (Account, error) {
 	a := Account{DID: did}
 	var blockedAt *time.Time
 	var by, reason *string
@@ -115,7 +116,8 @@ var setStatusSQL string
 // makes no row for an account that is active, or that this service does not know (Known). A
 // statement that is older than the stored one has no effect. The DIDs must differ. The sessions of
 // accounts that are not active end.
-func (s *Store) SetStatus(ctx context.Context, db DB, source string, changes []Change) (stored []Change, err error) {
+func (s *Store) SetStatus(ctx context.Context, db pgpool.DB, source string, changes []Change) (stored []Change,
+	err error) {
 	dids, statuses, ats, seqs := make([]string, len(changes)), make([]string, len(changes)),
 		make([]time.Time, len(changes)), make([]int64, len(changes))
 	byDID := make(map[syntax.DID]Change, len(changes))
@@ -147,7 +149,7 @@ func (s *Store) SetStatus(ctx context.Context, db DB, source string, changes []C
 
 // Known returns those of the accounts that this service knows: that are members of a convo, have a
 // KeyPackage, a push target or a row of accounts, or have called in the last 30 days.
-func (s *Store) Known(ctx context.Context, db DB, dids []syntax.DID) ([]syntax.DID, error) {
+func (s *Store) Known(ctx context.Context, db pgpool.DB, dids []syntax.DID) ([]syntax.DID, error) {
 	rows, err := db.Query(ctx, `
 		SELECT did FROM unnest($1::text[]) AS named (did)
 		WHERE EXISTS (SELECT FROM accounts a WHERE a.did = named.did)
@@ -166,7 +168,7 @@ func (s *Store) Known(ctx context.Context, db DB, dids []syntax.DID) ([]syntax.D
 }
 
 // Due returns up to limit accounts whose data is to be erased now, the longest overdue first.
-func (s *Store) Due(ctx context.Context, db DB, now time.Time, limit int) ([]syntax.DID, error) {
+func (s *Store) Due(ctx context.Context, db pgpool.DB, now time.Time, limit int) ([]syntax.DID, error) {
 	rows, err := db.Query(ctx, `
 		SELECT did FROM accounts WHERE erase_after <= $1 AND erasing_at IS NULL ORDER BY erase_after, did LIMIT $2`, now,
 		limit)

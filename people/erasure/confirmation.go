@@ -13,9 +13,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/pgpool"
 	"mlsd/internal/tombstone"
 	"mlsd/internal/worker"
-	"mlsd/people/accounts"
 )
 
 const (
@@ -83,7 +83,7 @@ func (s *Store) Confirm(ctx context.Context, tx pgx.Tx, did syntax.DID, token st
 }
 
 // Confirmed returns the erasure that the account has begun with the token. Error: ErrConfirmation.
-func (s *Store) Confirmed(ctx context.Context, db accounts.DB, did syntax.DID, token string) (b Begun, err error) {
+func (s *Store) Confirmed(ctx context.Context, db pgpool.DB, did syntax.DID, token string) (b Begun, err error) {
 	err = db.QueryRow(ctx, `
 		SELECT e.id, e.begun_at FROM erasure_confirmations c JOIN erasures e ON e.id = c.erasure WHERE c.hash = $1`,
 		confirmationHash(did, token)).Scan(&b.ID, &b.At)

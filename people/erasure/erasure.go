@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/convos"
+	"mlsd/internal/pgpool"
 	"mlsd/internal/tombstone"
 	"mlsd/people/accounts"
 )
@@ -112,7 +113,7 @@ func (s *Store) BeginForHome(ctx context.Context, tx pgx.Tx, did, home syntax.DI
 }
 
 // Get returns a job. Error: ErrNotFound.
-func (s *Store) Get(ctx context.Context, db accounts.DB, id uuid.UUID) (e Erasure, err error) {
+func (s *Store) Get(ctx context.Context, db pgpool.DB, id uuid.UUID) (e Erasure, err error) {
 	err = db.QueryRow(ctx, `
 		SELECT id, state, step, pass, counts, remains, services, failures, requested_by, begun_at, finished_at
 		FROM erasures WHERE id = $1`, id).
