@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"go/scanner"
 	"go/token"
-	"maps"
 	"path"
 	"path/filepath"
 	"slices"
@@ -113,10 +112,9 @@ func (s *source) find(e edit) (span, error) {
 		return span{}, fmt.Errorf("%s holds this text %d times, not once; make the text longer:\n\t%s\nIt is in%s",
 			e.in, len(found), e.old, lines.String())
 	case len(decls) == 0:
-		return span{}, fmt.Errorf("there is no declaration %s; its text was:\n\t%s%s%s",
-			e.in, e.old, s.similarNames(e.in), s.nearest(e, old))
+		return span{}, fmt.Errorf("there is no declaration %s; its text was:\n\t%s", e.in, e.old)
 	}
-	return span{}, fmt.Errorf("%s does not hold this text:\n\t%s%s", e.in, e.old, s.nearest(e, old))
+	return span{}, fmt.Errorf("%s does not hold this text:\n\t%s", e.in, e.old)
 }
 
 // match returns how many words, from the first, are old, and 0 if they are not. An ellipsis stands
@@ -138,59 +136,6 @@ func match(words, old []word) int {
 	return len(old)
 }
 
-// similarNames lists declarations that are called like name: the same last part, anywhere in the
-// module.
-func (s *source) similarNames(name string) string {
-	last := func(name string) string { return name[strings.LastIndexAny(name, "./")+1:] }
-	var similar strings.Builder
-	for _, d := range slices.Sorted(maps.Keys(s.decls)) {
-		if strings.EqualFold(last(d), last(name)) && !strings.HasSuffix(name, ".sql") {
-			similar.WriteString("\n\t" + d)
-		}
-	}
-	if similar.Len() == 0 {
-		return ""
-	}
-	return "\nDeclarations of that name:" + similar.String()
-}
-
-// nearest lists the places that are most like old, the best first: those of e's declaration and
-// package count more.
-func (s *source) nearest(e edit, old []word) string {
-	type place struct {
-		decl  declaration
-		begin int
-		like  float64 // the part of old's words that stand there
-	}
-	var places []place
-	for name, decls := range s.decls {
-		for _, d := range decls {
-			at, common := mostCommon(d.words, old)
-			like := float64(common) / float64(len(old))
-			if like < 0.6 {
-				continue
-			}
-			if name == e.in {
-				like += 0.3
-			} else if strings.HasPrefix(name, packageOf(e.in)) {
-				like += 0.1
-			}
-			places = append(places, place{d, d.words[at].begin, like})
-		}
-	}
-	slices.SortFunc(places, func(a, b place) int {
-		return cmp.Or(cmp.Compare(b.like, a.like), strings.Compare(a.decl.name, b.decl.name))
-	})
-	if len(places) == 0 {
-		return "\nNothing in the module is like it."
-	}
-	var list strings.Builder
-	for _, p := range places[:min(3, len(places))] {
-		fmt.Fprintf(&list, "\n\t%s, %s", p.decl.name, p.decl.file.line(p.begin))
-	}
-	return "\nNearest:" + list.String()
-}
-
 // packageOf is the directory of a declaration's package.
 func packageOf(decl string) string {
 	if strings.HasSuffix(decl, ".sql") {
@@ -199,33 +144,6 @@ func packageOf(decl string) string {
 	slash := strings.LastIndex(decl, "/") + 1
 	name, _, _ := strings.Cut(decl[slash:], ".")
 	return decl[:slash] + name
-}
-
-// mostCommon finds the stretch of words, as long as old, that has most words in common with it. Of
-// equals, one that begins alike.
-func mostCommon(words, old []word) (at, common int) {
-	want := map[string]int{}
-	for _, w := range old {
-		want[w.text]++
-	}
-	now := 0
-	for i, w := range words {
-		if want[w.text] > 0 {
-			now++
-		}
-		want[w.text]--
-		if out := i - len(old); out >= 0 {
-			want[words[out].text]++
-			if want[words[out].text] > 0 {
-				now--
-			}
-		}
-		begin := max(0, i-len(old)+1)
-		if now > common || now == common && words[begin].text == old[0].text && words[at].text != old[0].text {
-			at, common = begin, now
-		}
-	}
-	return at, common
 }
 
 // applyAll is apply for each of list. The error names all that do not fit.

@@ -39,10 +39,10 @@
 //
 // # After a refactoring
 //
-// Run -check. For each entry that does not fit, it lists the nearest places, each with its
-// declaration's name as the table wants it. If the place only moved, write the new name into the
-// entry. If the code is new, put the same bug into the new code. Then run the entry by its name: it
-// must be caught. An entry is deleted only with the behaviour that its test checks.
+// Run -check. If the place of an entry that does not fit only moved, write the name of its new
+// declaration into the entry. If the code is new, put the same bug into the new code. Then run the
+// entry by its name: it must be caught. An entry is deleted only with the behaviour that its test
+// checks.
 package main
 
 import (

@@ -148,7 +148,7 @@ func TestApply(t *testing.T) {
 // squeeze removes empty lines.
 func squeeze(text string) string { return regexp.MustCompile(`\n+`).ReplaceAllString(text, "\n") }
 
-// An edit whose place is not there once is an error that helps to bring it up to date.
+// An edit whose place is not there once is an error.
 func TestNotFound(t *testing.T) {
 	t.Parallel()
 	s := pileSource(t)
@@ -157,14 +157,14 @@ func TestNotFound(t *testing.T) {
 		wants []string
 	}{
 		"another text": {edit{"pile.Pile.Push", `if n <= 0 { return nil`, ``},
-			[]string{"pile.Pile.Push does not hold", "pile.Pile.Push, pile/pile.go:17: if n < 0 { // not zero"}},
+			[]string{"pile.Pile.Push does not hold"}},
 		"twice": {edit{"pile.Push", `n,`, ``}, []string{"3 times", "pile/pile.go:28: fmt.Println(n, n, sum)"}},
 		"elsewhere": {edit{"pile.Push", `p.n += n`, ``},
-			[]string{"pile.Push does not hold", "pile.Pile.Push, pile/pile.go:20: p.n += n"}},
+			[]string{"pile.Push does not hold"}},
 		"no such declaration": {edit{"other.Push", `p += n`, ``},
-			[]string{"no declaration other.Push", "\tpile.Push\n", "other.Total, other/other.go:5:"}},
+			[]string{"no declaration other.Push"}},
 		"no such method": {edit{"pile.Pile.Pop", `fmt.Println`, ``},
-			[]string{"no declaration pile.Pile.Pop", "pile.Push, pile/pile.go:28"}},
+			[]string{"no declaration pile.Pile.Pop"}},
 		"other case":       {edit{"pile.query", `select a`, ``}, []string{"does not hold"}},
 		"a part of a word": {edit{"pile.Push", `Print`, ``}, []string{"does not hold"}},
 		"a comment":        {edit{"pile.query", `not c`, ``}, []string{"does not hold"}},
