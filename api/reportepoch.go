@@ -27,7 +27,7 @@ func (h *handlers) ReportEpoch(c *call, in *mlsapi.ReportEpochInput) error {
 	if in.GroupInfo != nil {
 		c.uses(quota.Bytes, len(in.GroupInfo))
 	}
-	_, err = h.reportEpoch(c, r, func(out disputes.EpochOutcome, stored bool) lexcodec.Appender {
+	return h.reportEpoch(c, r, func(out disputes.EpochOutcome, stored bool) lexcodec.Appender {
 		answer := &mlsapi.ReportEpochOutput{
 			Recorded: out.Recorded, Agreeing: present(int64(out.Agreeing)), Differing: present(int64(out.Differing)),
 			Forked: out.Forked, Disputed: out.Open != nil, GroupInfoStored: present(stored),
@@ -37,14 +37,14 @@ func (h *handlers) ReportEpoch(c *call, in *mlsapi.ReportEpochInput) error {
 		}
 		return answer
 	})
-	return err
 }
 
 // reportEpoch records what the caller says of an epoch. Many signatures of a GroupInfo are verified
 // between two transactions. encode makes the answer.
 func (h *handlers) reportEpoch(c *call, r convos.Report,
-	encode func(disputes.EpochOutcome, bool) lexcodec.Appender) (out disputes.EpochOutcome, err error) {
-	err = h.verified(c, len(r.GroupInfo), func() error {
+	encode func(disputes.EpochOutcome, bool) lexcodec.Appender) error {
+	var out disputes.EpochOutcome
+	err := h.verified(c, len(r.GroupInfo), func() error {
 		return h.write(c, r.ConvoID.String(), "", nil, func(ctx context.Context, tx pgx.Tx) (_ lexcodec.Appender, err error) {
 			var stored bool
 			if out, stored, err = convos.ReportEpoch(ctx, tx, r); err != nil {
@@ -56,7 +56,7 @@ func (h *handlers) reportEpoch(c *call, r convos.Report,
 	if err == nil && out.Found {
 		h.forked(c, r.ConvoID, r.Epoch)
 	}
-	return out, err
+	return err
 }
 
 // forked counts and logs a fork that was found.

@@ -34,7 +34,7 @@ func (h *handlers) UpdateCursor(c *call, in *mlsapi.UpdateCursorInput) error {
 	}
 	r := convos.Report{EpochReport: disputes.EpochReport{ConvoID: convo, Caller: c.caller, Epoch: *in.Epoch,
 		Hash: in.AuthenticatorHash}}
-	_, err = h.reportEpoch(c, r, func(out disputes.EpochOutcome, _ bool) lexcodec.Appender {
+	err = h.reportEpoch(c, r, func(out disputes.EpochOutcome, _ bool) lexcodec.Appender {
 		moved.Forked = present(out.Forked)
 		return &moved
 	})

@@ -108,7 +108,7 @@ func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Propos
 func (c *locked) checkCommit(ctx context.Context, tx pgx.Tx, by syntax.DID, commit []byte, allowed rights) (mls.Header,
 	error) {
 	h, err := mls.ParseHeader(commit)
-	refused := c.checkDispute(by, allowed)
+	refused := c.checkDispute(allowed)
 	most := mls.CipherSuite(c.cipherSuite).Limits().Commit
 	switch {
 	case err != nil:
@@ -139,7 +139,7 @@ func (c *locked) checkCommit(ctx context.Context, tx pgx.Tx, by syntax.DID, comm
 // checkDispute refuses a commit while the convo is in dispute, unless it is an external one by a
 // member whom no open dispute names. It comes after the check of the epoch: ConvoDisputed says that
 // the commit can be sent again later, and one of an epoch before cannot.
-func (c *locked) checkDispute(by syntax.DID, allowed rights) error {
+func (c *locked) checkDispute(allowed rights) error {
 	if c.dispute == nil {
 		return nil
 	}

@@ -22,12 +22,11 @@ import (
 // MaxMembers bounds the members of one convo.
 const MaxMembers = 1000
 
-// Errors of access and of commits. ErrNotFound, ErrNotMember and ErrConvoClosed are
-// those of the message log.
+// Errors of access and of commits. ErrNotFound and ErrNotMember are those of the
+// message log.
 var (
 	ErrNotFound           = messages.ErrConvoNotFound
 	ErrNotMember          = messages.ErrNotMember
-	ErrConvoClosed        = messages.ErrConvoClosed
 	ErrGroupAlreadyExists = errors.New("a convo with this groupId exists already; if getConvos does not list it, " +
 		"take another groupId")
 	ErrTooManyMembers = fmt.Errorf("a convo has at most %d members", MaxMembers)

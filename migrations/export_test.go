@@ -3,6 +3,8 @@ package migrations
 import (
 	"io/fs"
 	"time"
+
+	"mlsd/internal/failpoint"
 )
 
 // Files replaces the migrations.
@@ -13,3 +15,7 @@ func Files(files fs.FS) Option { return func(r *runner) { r.files = files } }
 func Patience(lock time.Duration, attempts int, pause time.Duration) Option {
 	return func(r *runner) { r.driver.lockTimeout, r.attempts, r.firstPause = lock, attempts, pause }
 }
+
+// Faults sets the failpoints. Their points are failpoint.BeforeCommit and failpoint.AfterCommit, and
+// their methods "up 2" and "down 2".
+func Faults(faults *failpoint.Set) Option { return func(r *runner) { r.driver.faults = faults } }

@@ -23,7 +23,6 @@ import (
 	"github.com/golang-migrate/migrate/v4/source"
 	"github.com/golang-migrate/migrate/v4/source/iofs"
 
-	"mlsd/internal/failpoint"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
 )
@@ -51,10 +50,6 @@ type Option func(*runner)
 
 // Log sets where waits and applied migrations are logged. The default is nowhere.
 func Log(log *slog.Logger) Option { return func(r *runner) { r.driver.log = log } }
-
-// Faults sets the failpoints. Their points are failpoint.BeforeCommit and failpoint.AfterCommit, and
-// their methods "up 2" and "down 2".
-func Faults(faults *failpoint.Set) Option { return func(r *runner) { r.driver.faults = faults } }
 
 // Unless makes Down ask before its first step, under the migration lock. An error of refuse is
 // Down's.

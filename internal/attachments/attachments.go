@@ -31,9 +31,6 @@ import (
 // proxies, and quick enough for a slow client behind a PDS, which waits 30 s for a body.
 const PartSize = 1 << 20
 
-// DefaultMaxSize is how large an attachment can be unless the operator sets another limit.
-const DefaultMaxSize = 50 << 20
-
 // State is the state of an attachment: see docs/ARCHITECTURE.md.
 type State string
 

@@ -234,10 +234,6 @@ func LockTimeout(err error) bool { return Code(err) == "55P03" }
 // that its writer expected. Triggers of the database refuse the write.
 type TransitionError struct{ Entity, From, To string }
 
-func (e *TransitionError) Error() string {
-	return fmt.Sprintf("%s cannot go from %s to %s", e.Entity, e.From, e.To)
-}
-
 // Transition returns err as a *TransitionError if that is what the server sent.
 func Transition(err error) (*TransitionError, bool) {
 	var pgErr *pgconn.PgError

@@ -122,7 +122,7 @@ func TestRetentionKeepsTheTree(t *testing.T) {
 		t.Fatalf("%d messages are left, %v", left, err)
 	}
 	for _, s := range []*transparency.Service{w.Service, cold, w.node()} {
-		if h := w.head(s); !h.SameTree(before) {
+		if h := w.head(s); !sameTree(h, before) {
 			t.Fatalf("after the retention the head is %+v, and before %+v", h, before)
 		}
 		proof, err := s.Consistency(t.Context(), w.convo, first.Size, before.Size, new(int64))
@@ -131,7 +131,7 @@ func TestRetentionKeepsTheTree(t *testing.T) {
 		}
 	}
 	w.send(carol, 200)
-	if a, b := w.head(w.Service), w.head(w.node()); !a.SameTree(b) || a.Size != 600 {
+	if a, b := w.head(w.Service), w.head(w.node()); !sameTree(a, b) || a.Size != 600 {
 		t.Errorf("then %+v and %+v", a, b)
 	}
 }
@@ -167,7 +167,7 @@ func TestErasureKeepsTheTree(t *testing.T) {
 			if before == nil {
 				before = h
 			}
-			if !h.SameTree(before) {
+			if !sameTree(h, before) {
 				t.Fatalf("known %v: the head has changed", known)
 			}
 		}
@@ -422,3 +422,6 @@ func TestLongLog(t *testing.T) {
 	w.exec(`UPDATE convos SET last_seq = 0 WHERE id = $1`, w.convo)
 	w.exec(`DELETE FROM log_tiles`)
 }
+
+// sameTree reports whether two heads say the same of the log.
+func sameTree(a, b *verifier.Head) bool { return a.Size == b.Size && a.Root == b.Root }

@@ -26,9 +26,6 @@ func (e *Edge) Append(leaf Hash) {
 	e.Size++
 }
 
-// Clone returns a copy that shares nothing.
-func (e *Edge) Clone() Edge { return Edge{e.Size, slices.Clone(e.Hashes)} }
-
 // Root is the root of the tree.
 func (e *Edge) Root() Hash {
 	n := len(e.Hashes)

@@ -39,9 +39,6 @@ func (h *Head) Text() string {
 		generationLine, h.Generation, timeLine, h.At.UTC().Format(timeLayout))
 }
 
-// SameTree reports whether two heads say the same of the log.
-func (h *Head) SameTree(o *Head) bool { return h.Size == o.Size && h.Root == o.Root }
-
 // Sign returns the signed text of a head.
 func Sign(h *Head, keys ...note.Signer) (string, error) {
 	text, err := note.Sign(&note.Note{Text: h.Text()}, keys...)
