@@ -13,11 +13,7 @@ import (
 // AcceptConvo: blue.catbird.mls.acceptConvo. Without a key the member's row prevents a double
 // effect.
 func (h *handlers) AcceptConvo(c *call, in *mlsapi.AcceptConvoInput) error {
-	key, err := c.key(in.IdempotencyKey)
-	if err != nil {
-		return err
-	}
-	convo, err := c.convoID(in.ConvoID)
+	key, convo, err := c.keyAndConvo(in.IdempotencyKey, in.ConvoID)
 	if err != nil {
 		return err
 	}

@@ -13,11 +13,7 @@ import (
 
 // AddMembers: blue.catbird.mls.addMembers.
 func (h *handlers) AddMembers(c *call, in *mlsapi.AddMembersInput) error {
-	key, err := c.key(in.IdempotencyKey)
-	if err != nil {
-		return err
-	}
-	convo, err := c.convoID(in.ConvoID)
+	key, convo, err := c.keyAndConvo(in.IdempotencyKey, in.ConvoID)
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/labstack/echo/v4"
 
@@ -382,6 +383,14 @@ func (c *call) key(field *string) (key string, err error) {
 			"same key in both")
 	}
 	return *field, nil
+}
+
+// keyAndConvo returns the key of the request, and the convo that it names.
+func (c *call) keyAndConvo(field *string, text string) (key string, convo uuid.UUID, err error) {
+	if key, err = c.key(field); err == nil {
+		convo, err = c.convoID(text)
+	}
+	return key, convo, err
 }
 
 // smallAnswer is the first size of an answer's buffer, in bytes. Most answers fit into it.

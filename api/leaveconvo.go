@@ -12,11 +12,7 @@ import (
 
 // LeaveConvo: blue.catbird.mls.leaveConvo.
 func (h *handlers) LeaveConvo(c *call, in *mlsapi.LeaveConvoInput) error {
-	key, err := c.key(in.IdempotencyKey)
-	if err != nil {
-		return err
-	}
-	convo, err := c.convoID(in.ConvoID)
+	key, convo, err := c.keyAndConvo(in.IdempotencyKey, in.ConvoID)
 	if err != nil {
 		return err
 	}

@@ -12,11 +12,7 @@ import (
 
 // ProcessExternalCommit: blue.catbird.mls.processExternalCommit.
 func (h *handlers) ProcessExternalCommit(c *call, in *mlsapi.ProcessExternalCommitInput) error {
-	key, err := c.key(in.IdempotencyKey)
-	if err != nil {
-		return err
-	}
-	convo, err := c.convoID(in.ConvoID)
+	key, convo, err := c.keyAndConvo(in.IdempotencyKey, in.ConvoID)
 	if err != nil {
 		return err
 	}

@@ -15,11 +15,7 @@ import (
 // ReportConvo: blue.catbird.mls.reportConvo. Without a key the sealed bytes prevent a double effect:
 // no two seals are equal.
 func (h *handlers) ReportConvo(c *call, in *mlsapi.ReportConvoInput) error {
-	key, err := c.key(in.IdempotencyKey)
-	if err != nil {
-		return err
-	}
-	convo, err := c.convoID(in.ConvoID)
+	key, convo, err := c.keyAndConvo(in.IdempotencyKey, in.ConvoID)
 	if err != nil {
 		return err
 	}

@@ -15,11 +15,7 @@ import (
 
 // ResetConvo: blue.catbird.mls.resetConvo.
 func (h *handlers) ResetConvo(c *call, in *mlsapi.ResetConvoInput) error {
-	key, err := c.key(in.IdempotencyKey)
-	if err != nil {
-		return err
-	}
-	convo, err := c.convoID(in.ConvoID)
+	key, convo, err := c.keyAndConvo(in.IdempotencyKey, in.ConvoID)
 	if err != nil {
 		return err
 	}

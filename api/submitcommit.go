@@ -12,11 +12,7 @@ import (
 
 // SubmitCommit: blue.catbird.mls.submitCommit.
 func (h *handlers) SubmitCommit(c *call, in *mlsapi.SubmitCommitInput) error {
-	key, err := c.key(in.IdempotencyKey)
-	if err != nil {
-		return err
-	}
-	convo, err := c.convoID(in.ConvoID)
+	key, convo, err := c.keyAndConvo(in.IdempotencyKey, in.ConvoID)
 	if err != nil {
 		return err
 	}
