@@ -23,8 +23,10 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/pgpool"
 	"mlsd/internal/serviceauth"
 	"mlsd/internal/worker"
 )
@@ -65,10 +67,16 @@ type Identities interface {
 	Current(ctx context.Context, did syntax.DID, from string) (serviceauth.Identity, error)
 }
 
+// DB is a pool.
+type DB interface {
+	pgpool.DB
+	Begin(ctx context.Context) (pgx.Tx, error)
+}
+
 // Config configures a Service. All fields without a default are required.
 type Config struct {
 	DB         *pgxpool.Pool // for RunOnce, Rotate and Sweep
-	Lookups    *pgxpool.Pool // for what a request waits for. Default: DB
+	Lookups    DB            // for what a request waits for. Default: DB
 	Identities Identities
 	Log        *slog.Logger
 	// Now is the clock of bearers. Default: time.Now.

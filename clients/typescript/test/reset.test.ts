@@ -105,6 +105,7 @@ test("a message whose answer was lost stays in the old convo", options, async ()
   await alice.client.replenish()
   const convo = await alice.client.createConvo([b])
   await bob.client.join(convo)
+  await clearFaults() // of other tests
   await plan({ lxm: "blue.catbird.mls.sendMessage", did: b, kind: "loseAnswer", times: 1 })
   const first = await bob.client.send(convo, bytesOf("arrived"))
   await first.sent
