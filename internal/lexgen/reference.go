@@ -271,10 +271,15 @@ func (p *page) index() error {
 	listed := 0
 	for _, group := range groups {
 		p.p("| **%s** | |", group)
+		last := ""
 		for _, name := range names {
 			if p.notes[name].group != group {
 				continue
 			}
+			if last != "" && p.notes[last].place == p.notes[name].place {
+				return fmt.Errorf("%s and %s have the same place in the group %s", last, name, group)
+			}
+			last = name
 			listed++
 			p.p("| [%s](%s.md) | %s |", name, name, cell(strings.TrimRight(summary.FindString(p.methods[name].doc), ".: ")))
 		}
