@@ -114,9 +114,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			NativeHistogramMaxBucketNumber: nativeBuckets}, []string{"nsid"}),
 		idempotency: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_idempotency_total",
-			Help: "Uses of idempotency keys by method and what became of them: first (a write took effect), replay (a hit), " +
-				"conflict, in_progress, expired (used anew after the record's lifetime); and of work outside the database " +
-				"(mlsd.push, mlsd.invitation, completeAttachment): takeover, heartbeat_lost."},
+			Help: "Uses of idempotency keys by method and outcome: first (a write took effect), replay (a hit), conflict, " +
+				"in_progress, expired (used anew after the record's lifetime). Work outside the database (mlsd.push, " +
+				"mlsd.invitation, completeAttachment) also has takeover and heartbeat_lost."},
 			[]string{"nsid", "outcome"}),
 		keyLookups: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "mlsd_idempotency_lookup_seconds",
@@ -157,8 +157,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "mlsd_quota_refusals_total", Help: "QuotaExceeded answers, by quota."}, []string{"quota"}),
 		quotaUse: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "mlsd_quota_highest_use",
-			Help: "The highest share of a quota that a DID, address or convo has used today, of those that this node knows: " +
-				"1 is all of it; take the max."}, []string{"quota"}),
+			Help: "The highest share of a quota that any DID, address or convo known to this node has used today. 1 is the " +
+				"whole quota; take the max."}, []string{"quota"}),
 
 		lookups: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "mlsd_identity_lookup_seconds",
@@ -168,8 +168,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			NativeHistogramMaxBucketNumber: nativeBuckets}, []string{"outcome"}),
 		lookupsRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_lookups_refused_total",
-			Help: "Requests that were refused because a limit of look-ups of DID documents is reached, by whose: address " +
-				"(429), node (503)."}, []string{"limit"}),
+			Help: "Requests that were refused because a limit of look-ups of DID documents is reached: the limit of an " +
+				"address (429), or of the node (503)."}, []string{"limit"}),
 		transfersCut: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_transfers_cut_total",
 			Help: "Transfers that were cut to make space for others, or because their address had too many slow ones: body, " +
@@ -187,8 +187,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Buckets: prometheus.ExponentialBuckets(1, 2, 9)}),
 		pushAttempts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_push_attempts_total",
-			Help: "Calls of devices by kind, result (delivered, gone, refused, retry) and reason: what failed (status of " +
-				"HTTP, forbidden: the address may not be called, timeout, name of the host, tls, connection, other)."},
+			Help: "Push calls to devices by kind, result (delivered, gone, refused, retry) and reason. Reasons are the status " +
+				"of HTTP, forbidden (the address may not be called), timeout, name (of the host), tls, connection, other."},
 			[]string{"kind", "result", "reason"}),
 		pushJobs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_push_jobs_total",
@@ -196,7 +196,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 				"needed no call."}, []string{"outcome"}),
 		challenges: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_push_challenges_total",
-			Help: "Challenges of webhooks by result (passed, failed) and reason: as of calls, or challenge (a wrong answer)."},
+			Help: "Challenges of webhooks by result (passed, failed) and reason. Reasons are those of " +
+				"mlsd_push_attempts_total, and challenge (a wrong answer)."},
 			[]string{"result", "reason"}),
 		invitations: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_invitations_total",

@@ -23,7 +23,7 @@ func NewSignalMetrics(reg prometheus.Registerer) *SignalMetrics {
 			Help: "Signals and moved cursors that this node has put into subscriptions' buffers."}),
 		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "mlsd_signals_dropped_total",
-			Help: "Signals, or deliveries of one to a subscription, that this node has dropped, by reason: busy (messages " +
+			Help: "Signals that this node has dropped for all subscriptions or for one, by reason: busy (messages " +
 				"come first), rate, convo (the limits of a node and of a convo), offline (no connection to the database), long, " +
 				"behind (the subscription has much to read), failed."},
 			[]string{"reason"}),

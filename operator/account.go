@@ -102,7 +102,7 @@ type Blocked struct {
 
 var accountLimit = Method{
 	Noun: "account", Verb: "limit",
-	Usage: "give an account a part of the rate of requests and of the daily quotas that others have, or a multiple",
+	Usage: "set an account's rate of requests and its daily quotas, in percent of what others have",
 	Params: []Param{
 		didParam,
 		{Name: "percent", Usage: "per cent of what others have, from 1 to 1000; 100 takes a limit back"},

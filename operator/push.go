@@ -14,7 +14,7 @@ import (
 var jobParams = []Param{didParam, {Name: "id", Usage: "the push job's id", Kind: ID}}
 
 var pushRetry = Method{
-	Noun: "push", Verb: "retry", Usage: "call a device now whose push job waits; one whose job is dead gets a new job",
+	Noun: "push", Verb: "retry", Usage: "call a device now instead of later; a dead job is replaced by a new one",
 	Params: jobParams, Write: true,
 	run: func(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
 		due, err := push.Retry(ctx, tx, c.did(), c.id("id"))

@@ -86,7 +86,7 @@ func metrics() []metric {
 			sql: `
 			SELECT count(*) FROM idempotency_keys WHERE state = 'processing' AND lease_expires_at <= now()`},
 		{desc: desc("mlsd_reservation_oldest_lapsed_seconds",
-			"How long ago the lease ended of the reservation that has been stuck the longest; 0 if there is none."), sql: `
+			"Time since the lease of the longest stuck reservation ended; 0 if there is none."), sql: `
 			SELECT coalesce(extract(epoch FROM now() - min(lease_expires_at)), 0) FROM idempotency_keys
 			WHERE state = 'processing' AND lease_expires_at <= now()`},
 		{desc: desc("mlsd_records", "Idempotency records by method; an estimate if there are many.", "nsid"), labels: 1,
@@ -104,7 +104,7 @@ func metrics() []metric {
 			WHERE state <> 'in_flight' GROUP BY state
 			UNION ALL SELECT 'in_flight', count(*) FROM welcomes WHERE state = 'in_flight'`},
 		{desc: desc("mlsd_welcome_oldest_in_flight_seconds",
-			"How long ago the Welcome was fetched that has been in flight the longest; 0 if there is none."), sql: `
+			"Time since the fetch of the Welcome that has been in flight the longest; 0 if there is none."), sql: `
 			SELECT coalesce((SELECT extract(epoch FROM now() - fetched_at) FROM welcomes
 				WHERE state = 'in_flight' ORDER BY grace_expires_at LIMIT 1), 0)`},
 		{desc: desc("mlsd_welcomes_many_attempts",
@@ -112,16 +112,16 @@ func metrics() []metric {
 			SELECT count(*) FROM (SELECT FROM welcomes
 				WHERE state IN ('available', 'in_flight') AND attempts >= 5 LIMIT $1) many`, args: []any{countLimit}},
 		{desc: desc("mlsd_key_packages",
-			"KeyPackages by state, the available ones without and with (last_resort) those of last resort; estimates if "+
-				"there are many.", "state"), labels: 1,
+			"KeyPackages by state. Available ones of last resort count as last_resort only. Estimates if there are many.",
+			"state"), labels: 1,
 			table: "key_packages", zero: []string{"available", "last_resort", "claimed", "consumed", "orphaned", "expired"},
 			sql: `
 			SELECT CASE WHEN state = 'available' AND last_resort THEN 'last_resort' ELSE state END AS state, round(count(*) /
 				$1::float8)
 			FROM key_packages TABLESAMPLE SYSTEM (100 * $1::float8) GROUP BY 1`},
 		{desc: desc("mlsd_key_package_signals",
-			"Stocks of KeyPackages by what their owners should know: low, last_resort, orphaned; estimates if there are many.",
-			"kind"), labels: 1,
+			"Stocks of KeyPackages with a signal to their owners, by kind: low, last_resort, orphaned; estimates if there "+
+				"are many.", "kind"), labels: 1,
 			table: "key_package_signals", zero: []string{"low", "last_resort", "orphaned"}, sql: `
 			SELECT kind, round(count(*) / $1::float8) FROM key_package_signals TABLESAMPLE SYSTEM (100 * $1::float8) GROUP BY
 				kind`},
@@ -137,8 +137,8 @@ func metrics() []metric {
 			SELECT entity, round(count(*) * scale) FROM newest, span GROUP BY entity, scale`, args: []any{countLimit}},
 		// As repeatedMessages of package invariants, which explains how equal messages are recognised.
 		{desc: desc("mlsd_messages_repeated",
-			"Application messages among the newest 2000 events whose bytes their sender had sent to the convo before: a "+
-				"client has lost its idempotency keys."), sql: `
+			"Application messages, among the newest 2000 events, with bytes that the same sender had sent to the convo "+
+				"before. A client has lost its idempotency keys."), sql: `
 			SELECT coalesce(sum(copies - 1), 0) FROM (
 				SELECT count(*) AS copies
 				FROM (SELECT kind, convo_id, seq FROM single_events WHERE row_seq > (SELECT head FROM stream) - $1) n
@@ -161,8 +161,7 @@ func metrics() []metric {
 		{desc: desc("mlsd_erasures_running", "Erasures of accounts that have not ended."), sql: `
 			SELECT count(*) FROM erasures WHERE state = 'running'`},
 		{desc: desc("mlsd_erasure_oldest_batch_seconds",
-			"How long ago the last batch was committed of the running erasure whose last batch is the oldest; 0 if none is "+
-				"running."), sql: `
+			"Time since the last batch of a running erasure, for the one that has waited longest; 0 if none is running."), sql: `
 			SELECT coalesce(extract(epoch FROM now() - min(coalesce(moved_at, begun_at))), 0) FROM erasures WHERE state =
 				'running'`},
 		{desc: desc("mlsd_abuse_reports_open", "Reports of abuse that no operator has closed, up to 10000."), sql: `
@@ -189,7 +188,8 @@ func metrics() []metric {
 			"1 if PostgreSQL failed to archive a part of its WAL since it last archived one, else 0."), sql: `
 			SELECT coalesce(last_failed_time > coalesce(last_archived_time, '-infinity'), false)::int FROM pg_stat_archiver`},
 		{desc: desc("mlsd_overdue_rows",
-			"Rows that have been due for 5 minutes and more, up to 10000, by who should see to them.", "worker"), labels: 1,
+			"Rows that have been due for 5 minutes and more, up to 10000, by the worker that should handle them.",
+			"worker"), labels: 1,
 			sql: `
 			SELECT 'welcomes', count(*) FROM (SELECT FROM welcomes
 				WHERE state = 'in_flight' AND grace_expires_at <= now() - $1::interval LIMIT $3) due

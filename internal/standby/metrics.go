@@ -20,7 +20,7 @@ func newMetrics() *metrics {
 			Name: "mlsd_reads_repeated_total", Help: "Reads that failed on the standby and were repeated on the primary."}),
 		lag: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "mlsd_standby_lag_bytes",
-			Help: "WAL that the standby had not replayed after the last question, in bytes. 0: it had replayed all in time."}),
+			Help: "WAL in bytes that the standby had not replayed at the last check. 0: it had replayed all in time."}),
 		state: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "mlsd_standby", Help: "1 for the standby's state: none, used, behind, unreachable, refused."},
 			[]string{"state"}),
