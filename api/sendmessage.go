@@ -62,7 +62,7 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 		Epoch: int64(header.Epoch), Body: in.Ciphertext, EmbedType: in.EmbedType, EmbedURI: in.EmbedURI, Token: c.token,
 		Quota: c.quota,
 	}
-	if attachment, names := namedAttachment(in.EmbedURI); names {
+	if attachment, ok := namedAttachment(in.EmbedURI); ok {
 		if draft.InvalidAsset, err = h.checkNamed(c, convo, attachment); err != nil {
 			return err
 		}
@@ -74,7 +74,8 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 	}
 	h.committed()
 	c.replayed = sent.Replayed
-	// A repetition can come from a former member, and an external sender is none: they get no head.
+	// Heads are for members. An external sender is not a member, and a repetition can come from a
+	// former one.
 	if !sent.Replayed && header.SenderType != mls.SenderTypeExternal {
 		h.attachHead(c, convo)
 	}
@@ -83,7 +84,7 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 	})
 }
 
-// attachHead gives a client that asks for it the newest head of the log that is at hand.
+// attachHead adds the newest signed head of the log that this node has, if the client asks for one.
 func (h *handlers) attachHead(c *call, convo uuid.UUID) {
 	if h.heads == nil || c.http.Request().Header.Get(headerLogHead) == "" {
 		return
@@ -93,7 +94,7 @@ func (h *handlers) attachHead(c *call, convo uuid.UUID) {
 	}
 }
 
-// sendExternal sends a proposal of an external sender: a caller that is no member, but that the
+// sendExternal sends a proposal of an external sender: a caller that is not a member, but that the
 // group names. It is rare and expensive, and has a transaction of its own.
 func (h *handlers) sendExternal(ctx context.Context, d messages.Draft) (sent messages.Receipt, err error) {
 	if d.Token != nil {
@@ -101,7 +102,7 @@ func (h *handlers) sendExternal(ctx context.Context, d messages.Draft) (sent mes
 			return sent, err
 		}
 	}
-	var failure error // before the COMMIT
+	var failure error // of the function below, so that the COMMIT was not tried
 	err = pgx.BeginFunc(ctx, h.db, func(tx pgx.Tx) error {
 		sent, failure = convos.ProposeExternally(ctx, tx, d)
 		return failure

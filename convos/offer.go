@@ -19,15 +19,16 @@ import (
 type Report struct {
 	disputes.EpochReport
 	GroupInfo []byte    // nil: none
-	Verified  *Verified // as in Proposed
+	Verified  *Verified // as Proposed.Verified
 }
 
-// ReportEpoch records what a member says of an epoch. If the member offers a GroupInfo of the present
-// epoch, and may replace the stored one (disputes.EpochOutcome.Trusted), it does so, and stored is
-// true. So devices can enter an epoch whose committer has sent no GroupInfo, or a useless one.
+// ReportEpoch records what a member says of an epoch. A GroupInfo that the member offers replaces
+// the stored one if it is of the present epoch and the member may replace it
+// (disputes.EpochOutcome.Trusted). Then stored is true. So devices can enter an epoch whose
+// committer has sent no GroupInfo, or a useless one.
 //
-// A GroupInfo is refused if it contradicts what the server has verified. What a member has only
-// claimed does not count for that. Errors: those of disputes.ReportEpoch, *InvalidObjectError, and
+// A GroupInfo is refused if it contradicts what the server has verified. It may contradict what a
+// member has only claimed. Errors: those of disputes.ReportEpoch, *InvalidObjectError, and
 // *UnverifiedError.
 func ReportEpoch(ctx context.Context, tx pgx.Tx, r Report) (out disputes.EpochOutcome, stored bool, err error) {
 	out, err = disputes.ReportEpoch(ctx, tx, r.EpochReport)
@@ -58,14 +59,17 @@ type Offer struct {
 	ConvoID   uuid.UUID
 	Caller    syntax.DID
 	GroupInfo []byte
-	Verified  *Verified // as in Proposed
+	Verified  *Verified // as Proposed.Verified
 }
 
-// PublishGroupInfo stores a member's GroupInfo of the present epoch, which it returns. So devices can
-// enter an epoch whose committer has sent none. The last one wins. It is refused as in ReportEpoch, and
-// also if it contradicts what another member has claimed of the group. In a dispute, and of a forked
-// epoch, a GroupInfo needs what ReportEpoch asks. Errors: ErrNotFound,
-// ErrNotMember, ErrConvoClosed, ErrForked, *disputes.OpenError, *messages.EpochMismatchError,
+// PublishGroupInfo stores a member's GroupInfo of the present epoch, and returns that epoch. A
+// later GroupInfo replaces an earlier one. So devices can enter an epoch whose committer has sent
+// none.
+//
+// A GroupInfo is refused if it contradicts what the server has verified, or what another member has
+// claimed of the group. During a dispute, and in a forked epoch, every GroupInfo is refused:
+// ReportEpoch takes one under conditions of its own. Errors: ErrNotFound, ErrNotMember,
+// ErrConvoClosed, ErrForked, *disputes.OpenError, *messages.EpochMismatchError,
 // *InvalidObjectError, and *UnverifiedError.
 func PublishGroupInfo(ctx context.Context, tx pgx.Tx, o Offer) (epoch int64, err error) {
 	c, err := lockConvo(ctx, tx, o.ConvoID, o.Caller)
@@ -96,7 +100,7 @@ func PublishGroupInfo(ctx context.Context, tx pgx.Tx, o Offer) (epoch int64, err
 	return c.epoch, c.replaceGroupInfo(ctx, tx, &info, o, false)
 }
 
-// replaceGroupInfo replaces the GroupInfo of the present epoch by info. overrules says that it may
+// replaceGroupInfo replaces the GroupInfo of the present epoch by info. With overrules, info may
 // contradict what another member has claimed of the group.
 func (c *locked) replaceGroupInfo(ctx context.Context, tx pgx.Tx, info *mls.GroupInfo, o Offer, overrules bool) error {
 	group, err := c.publicGroup(ctx, tx)

@@ -39,11 +39,11 @@ func (c *Counts) add(d Counts) {
 // Stats describe the KeyPackages of an owner.
 type Stats struct {
 	Counts
-	NeedsReplenish bool       // one of the devices does, or nothing is available at all
+	NeedsReplenish bool       // a device needs more KeyPackages, or the owner has none left
 	DepletesAt     *time.Time // the earliest DepletesAt of the devices
 	Suites         []SuiteStats
-	// Devices are at most maxDeviceStats, those that published last first. The other fields count
-	// all devices.
+	// Devices has up to maxDeviceStats devices; the one that published last comes first. The other
+	// fields count all devices.
 	Devices []DeviceStats
 }
 
@@ -64,8 +64,8 @@ type DeviceStats struct {
 // maxDeviceStats bounds the answer.
 const maxDeviceStats = 100
 
-// The forecast takes the rate of claims over forecastPeriod. For a device whose first publication
-// is more recent it takes the time since then, but at least forecastFloor.
+// The forecast assumes that claims go on at the rate of the last forecastPeriod. If a device first
+// published later than that, the rate is taken over the time since, but at least forecastFloor.
 const (
 	forecastPeriod = 7 * 24 * time.Hour
 	forecastFloor  = time.Hour

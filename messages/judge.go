@@ -14,12 +14,13 @@ import (
 	"mlsd/internal/serviceauth"
 )
 
-// state is what a draft is judged by: what the database holds, and what the batch holds before it.
+// state is what a draft is judged by: what the database holds, and what earlier drafts of the batch
+// have changed.
 type state struct {
 	convo     *convo    // nil: the transaction has not locked it
 	isMember  bool      // the sender is a member
-	hasLeft   bool      // it was one
-	isRequest bool      // the sender has not accepted the membership
+	hasLeft   bool      // the sender was a member
+	isRequest bool      // the membership is a request: the sender has not accepted it
 	recorded  *recorded // the message under the draft's key; nil: there is none
 	isUsed    bool      // the draft's token is used up, or expired too long ago
 	now       time.Time // of the database, after the locks
@@ -40,18 +41,18 @@ type recorded struct {
 	at                  time.Time
 	hash                []byte // of the request
 	epoch               int64
-	bodyHash            []byte  // SHA-256; nil if the draft has the same request hash
+	bodyHash            []byte  // SHA-256; nil unless the request hashes differ: only a conflict needs it
 	embedType, embedURI *string // nil: none
 }
 
 // judge returns the result of a draft that is not appended, or nil if it is to be appended.
 //
 // The order of the questions is part of the contract. The token comes first. The key comes before
-// the membership and the epoch, so that a retry gets its first answer even if these have changed, or
-// the convo was closed. The quota comes last: a stranger does not learn from a convo's quota that the
-// convo exists.
+// the membership and the epoch, so that a retry gets its first answer even if these have changed,
+// or the convo was closed. The quota comes last, so that a convo's quota tells nobody but members
+// that the convo exists.
 //
-// window is how many epochs behind the convo's a message may be.
+// window is how many epochs a message may be behind its convo.
 func judge(d *Draft, s *state, window int64) *Result {
 	switch {
 	case s.isMember && s.convo == nil:
@@ -89,7 +90,7 @@ func refused(err error) bool {
 		errors.As(err, new(*quota.ExceededError))
 }
 
-// repetition is the result of a draft under whose key r was appended.
+// repetition returns the result of a draft whose key r has: the first answer, or a conflict.
 func (r *recorded) repetition(d *Draft) *Result {
 	if bytes.Equal(r.hash, d.Hash[:]) {
 		return &Result{Receipt: receipt(d, r.seq, r.at, true)}
@@ -124,7 +125,7 @@ func receipt(d *Draft, seq int64, at time.Time, replayed bool) Receipt {
 type judgment struct {
 	results  []Result
 	appended []int      // the drafts that are appended, in their order
-	tokens   []tokenUse // in the order of their ids, in which all transactions lock them
+	tokens   []tokenUse // ordered by id: all transactions lock tokens in this order
 }
 
 // tokenUse is a token that a transaction uses up.
@@ -133,8 +134,9 @@ type tokenUse struct {
 	expires time.Time
 }
 
-// judgeAll judges drafts in their order. A draft repeats, or conflicts with, an earlier one that has
-// its key and is appended. Of drafts with the same token, only the first is judged.
+// judgeAll judges drafts in their order. If an earlier draft with the same key is appended, the
+// later one is a repetition of it or a conflict with it. Of drafts with the same token, only the
+// first one can use it.
 func judgeAll(drafts []Draft, states []state, window int64) judgment {
 	j := judgment{results: make([]Result, len(drafts))}
 	tokens := make(map[serviceauth.TokenID]bool, len(drafts))
@@ -166,7 +168,7 @@ func judgeAll(drafts []Draft, states []state, window int64) judgment {
 	return j
 }
 
-// recordOf is what d, which is appended in the same transaction, leaves under its key.
+// recordOf returns the record of d, which the same transaction appends. r is its result.
 func recordOf(d *Draft, r *Result) *recorded {
 	body := sha256.Sum256(d.Body)
 	return &recorded{seq: r.Seq, at: r.At, hash: d.Hash[:], epoch: d.Epoch, bodyHash: body[:], embedType: d.EmbedType,

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// MaxTreeLeaves is the most leaves of a ratchet tree, with blank ones. So many members do not fit
-// in a GroupInfo. The limit is against trees of blank nodes, which have one byte each and must
-// all be hashed.
+// MaxTreeLeaves is the most leaves that a ratchet tree can have, including blank ones. The limit is
+// against trees of blank nodes: each has only one byte, but must be hashed. Real groups do not
+// reach it, because so many members do not fit into a GroupInfo.
 const MaxTreeLeaves = 8192
 
 // Tree is the public ratchet tree of a group at one epoch (RFC 9420 §7). It is immutable and safe

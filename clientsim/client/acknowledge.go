@@ -33,7 +33,7 @@ func (p *Phone) acknowledgeSend(ctx context.Context, d *Draft, answer xrpc.Answe
 	if err != nil {
 		return err
 	}
-	return p.sentLog(ctx, d.Convo(), verifier.Seen{
+	return p.verifySent(ctx, d.Convo(), verifier.Seen{
 		Seq: *out.Seq, Epoch: *out.Epoch, At: out.ReceivedAt.Time, Body: verifier.Hash(d.Digest),
 		Sender: p.Account.DID.String(),
 	})

@@ -16,10 +16,10 @@ import (
 // headsEvery is how many entries a phone reads before it asks for a head.
 const headsEvery = 10
 
-// headText begins a message that carries a head to the other members, inside its encryption.
+// headText begins the plaintext of a message that carries a head to the other members.
 const headText = "log head\n"
 
-// logSource asks the server for a phone.
+// logSource reads a log's heads and proofs from the server, with the account of a phone.
 type logSource struct{ p *Phone }
 
 func (s logSource) Head(ctx context.Context, convo string, senders []string) (a verifier.Answer, err error) {
@@ -73,12 +73,12 @@ func (s logSource) proof(ctx context.Context, call xrpc.Call) (out *mlsapi.GetLo
 
 func hashOf(b []byte) (h verifier.Hash, err error) {
 	if len(b) != len(h) {
-		return h, fmt.Errorf("%d bytes are no hash", len(b))
+		return h, fmt.Errorf("a hash has %d bytes, not %d", len(h), len(b))
 	}
 	return verifier.Hash(b), nil
 }
 
-// seen is an entry as the verifier takes it.
+// seen converts a log entry into the form that the verifier takes.
 func seen(view *mlsapi.MessageView) verifier.Seen {
 	m := verifier.Seen{
 		Seq: view.Seq, Kind: verifier.Application, Epoch: view.Epoch, At: view.CreatedAt.Time,
@@ -98,7 +98,7 @@ func seen(view *mlsapi.MessageView) verifier.Seen {
 	return m
 }
 
-// seenName names the file of an entry that was read and waits for the verifier.
+// seenName names the file of an entry that the phone has read, but not yet shown to the verifier.
 func seenName(convo string, seq int64) string {
 	return fmt.Sprintf("%s%s/%012d", seenPrefix, convo, seq)
 }
@@ -129,9 +129,9 @@ func (p *Phone) saveVerifier(convo string, v *verifier.Verifier, changes map[str
 	return nil
 }
 
-// verify shows the verifier what was read of a convo since the last time. The error is a
-// *verifier.Lie, *verifier.OtherKey or *verifier.OtherSender. The next Sync tries anything else
-// again.
+// verify shows the verifier what the phone has read of a convo since the last time. Errors besides
+// those of loading and saving the verifier: *verifier.Lie, *verifier.OtherKey and
+// *verifier.OtherSender. Any other error of the verifier is dropped: the next Sync tries again.
 func (p *Phone) verify(ctx context.Context, thread *Thread) error {
 	if !p.Verifies {
 		return nil
@@ -148,7 +148,8 @@ func (p *Phone) verify(ctx context.Context, thread *Thread) error {
 	return p.storeVerified(ctx, v, thread, changes, err)
 }
 
-// storeVerified reads again what the verifier asks for, and stores it. The error is as that of verify.
+// storeVerified stores the verifier. err is what the verifier has returned: if it asks to read the
+// log again, storeVerified does so first. Its error is one of those of verify.
 func (p *Phone) storeVerified(ctx context.Context, v *verifier.Verifier, thread *Thread, changes map[string][]byte,
 	err error) error {
 	if errors.Is(err, verifier.ErrReadAgain) {
@@ -185,7 +186,7 @@ func (p *Phone) showAll(ctx context.Context, v *verifier.Verifier, thread *Threa
 		if err := json.Unmarshal(data, &m); err != nil {
 			return err
 		}
-		if v.Size() > 0 && seq > v.Size()+1 { // a device that entered anew has not read what was between
+		if v.Size() > 0 && seq > v.Size()+1 { // a device that left and came back has not read the entries between
 			if err := v.Skip(ctx, seq-1); err != nil {
 				return err
 			}
@@ -205,7 +206,7 @@ func (p *Phone) showAll(ctx context.Context, v *verifier.Verifier, thread *Threa
 	return p.compareHeads(ctx, v, thread.ConvoID)
 }
 
-// readAgain reads what does not fit a head again, from the server.
+// readAgain reads the entries behind the size of v again from the server, as v has asked.
 func (p *Phone) readAgain(ctx context.Context, v *verifier.Verifier, thread *Thread) error {
 	for {
 		page, err := xrpc.Ask[mlsapi.GetMessagesOutput](ctx, p.Net, p.Account,
@@ -224,8 +225,8 @@ func (p *Phone) readAgain(ctx context.Context, v *verifier.Verifier, thread *Thr
 	}
 }
 
-// compareHeads compares the newest heads of the other phones with this one's, and leaves its own. In
-// the app, they are in encrypted messages: see SendHead.
+// compareHeads compares the newest heads of the other phones with this one's, and gives its own to
+// them through the model. Apps send heads in encrypted messages: see SendHead.
 func (p *Phone) compareHeads(ctx context.Context, v *verifier.Verifier, convo string) error {
 	for name, head := range p.Model.ExchangeHeads(convo, p.Name, v.Message()) {
 		if err := v.Head(ctx, head, name); err != nil { // all phones are honest
@@ -267,8 +268,8 @@ func (p *Phone) CompareReceived(ctx context.Context, convo string) (n int, err e
 	return n, errors.Join(err, p.saveVerifier(convo, v, nil))
 }
 
-// sentLog tells the verifier what the server has acknowledged.
-func (p *Phone) sentLog(ctx context.Context, convo string, m verifier.Seen) error {
+// verifySent tells the verifier what the server has acknowledged.
+func (p *Phone) verifySent(ctx context.Context, convo string, m verifier.Seen) error {
 	if !p.Verifies {
 		return nil
 	}

@@ -27,7 +27,7 @@ func LongConversation(ctx context.Context, w *testbed.World) {
 	for _, p := range all[1:founders] {
 		check(p.Join(ctx, convo))
 	}
-	startSideConvo(ctx, w, all[:founders])
+	startSideConvos(ctx, w, all[:founders])
 	t := &conversation{w: w, convo: convo, inside: slices.Clone(all[:founders]), outside: slices.Clone(all[founders:])}
 	w.Faults.Use(testbed.NewRandomFaults(w.RNG.Uint64(), faultChance))
 	for round := 1; w.Stats.Sent.Load() < int64(w.Messages); round++ {
@@ -41,9 +41,9 @@ func LongConversation(ctx context.Context, w *testbed.World) {
 	check(all[0].CommitRemovals(ctx, convo))
 }
 
-// startSideConvo makes more convos of some founders, so that their lists have several pages. One is
-// never joined, one is read, and one is left.
-func startSideConvo(ctx context.Context, w *testbed.World, founders []*client.Phone) {
+// startSideConvos makes three more convos of some founders, so that their lists have several pages.
+// One is never joined, one is read, and one is left.
+func startSideConvos(ctx context.Context, w *testbed.World, founders []*client.Phone) {
 	creator, member := founders[0], founders[1]
 	check(member.Publish(ctx, 3))
 	for i := range 3 {
@@ -61,7 +61,7 @@ func startSideConvo(ctx context.Context, w *testbed.World, founders []*client.Ph
 	}
 }
 
-// conversation is a long conversation between two rounds.
+// conversation is the state of a long conversation. Rounds change it.
 type conversation struct {
 	w     *testbed.World
 	convo string
@@ -70,15 +70,15 @@ type conversation struct {
 	inside, outside []*client.Phone
 }
 
-// turnPlan is what one phone does in a round.
-type turnPlan struct {
+// phonePlan is what one phone does in a round.
+type phonePlan struct {
 	phone    *client.Phone
 	rng      *rand.Rand
-	messages int
-	hidden   bool // commits in PrivateMessages
-	tidy     bool
-	rotate   bool
-	lose     bool
+	messages int           // how many it sends
+	hidden   bool          // commits in PrivateMessages
+	tidy     bool          // commits the removal of members that have left
+	rotate   bool          // commits a new key
+	lose     bool          // first loses its state, and recovers
 	tablet   *client.Phone // a further device of the same account
 	add      *client.Phone // a phone from outside
 	remove   *client.Phone // only the creator may
@@ -88,112 +88,112 @@ type turnPlan struct {
 // round draws the plans, plays them at the same time, and updates the lists of phones inside and
 // outside.
 func (t *conversation) round(ctx context.Context, number int) {
-	parts := t.planRound()
-	t.makePhones(parts, number)
+	plans := t.planRound()
+	t.maybeAddDevice(plans, number)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	errs := make([]error, len(parts)+1)
+	errs := make([]error, len(plans)+1)
 	var all sync.WaitGroup
 	if t.w.Server != nil && t.w.RNG.IntN(4) == 0 {
 		point := []string{testbed.BeforeCommit, testbed.AfterCommit}[t.w.RNG.IntN(2)]
-		parts[0].messages++ // the failpoint needs a message
+		plans[0].messages++ // the failpoint needs a message
 		check(t.w.Server.Arm(ctx, point, xrpc.NSID("sendMessage"), "kill"))
-		all.Go(func() { errs[len(parts)] = attempt(func() { t.restorePhones(ctx) }) })
+		all.Go(func() { errs[len(plans)] = attempt(func() { t.restartServer(ctx) }) })
 	}
-	for i, part := range parts {
-		all.Go(func() { errs[i] = attempt(func() { t.play(ctx, part, number) }) })
+	for i, plan := range plans {
+		all.Go(func() { errs[i] = attempt(func() { t.play(ctx, plan, number) }) })
 	}
 	all.Wait()
 	check(errors.Join(errs...))
-	for _, part := range parts {
-		t.playRound(part)
+	for _, plan := range plans {
+		t.update(plan)
 	}
 }
 
-// makePhones now and then gives a member that stays another device.
-func (t *conversation) makePhones(parts []*turnPlan, number int) {
-	part := parts[t.w.RNG.IntN(len(parts))]
+// maybeAddDevice now and then gives a further device to a member that does not leave.
+func (t *conversation) maybeAddDevice(plans []*phonePlan, number int) {
+	plan := plans[t.w.RNG.IntN(len(plans))]
 	devices := 0
 	for _, p := range t.inside {
-		if p.Account == part.phone.Account {
+		if p.Account == plan.phone.Account {
 			devices++
 		}
 	}
-	if t.w.RNG.IntN(3) > 0 || devices >= mostDevices || part.leave {
+	if t.w.RNG.IntN(3) > 0 || devices >= maxDevices || plan.leave {
 		return
 	}
-	part.tablet = must(t.w.SecondDevice(part.phone, fmt.Sprintf("%s+%d", part.phone.Name, number)))
+	plan.tablet = must(t.w.SecondDevice(plan.phone, fmt.Sprintf("%s+%d", plan.phone.Name, number)))
 }
 
-// mostDevices is how many devices of one account take part at most.
-const mostDevices = 3
+// maxDevices is how many devices of one account take part at most.
+const maxDevices = 3
 
-func (t *conversation) restorePhones(ctx context.Context) {
+func (t *conversation) restartServer(ctx context.Context) {
 	check(t.w.Server.Died())
 	check(t.w.Server.Start(ctx, nil))
 }
 
-func (t *conversation) planRound() []*turnPlan {
+func (t *conversation) planRound() []*phonePlan {
 	rng := t.w.RNG
-	parts := make([]*turnPlan, len(t.inside))
+	plans := make([]*phonePlan, len(t.inside))
 	for i, p := range t.inside {
-		parts[i] = &turnPlan{
+		plans[i] = &phonePlan{
 			phone: p, rng: rand.New(rand.NewPCG(rng.Uint64(), 0)), messages: rng.IntN(4),
 			hidden: rng.IntN(2) == 0, tidy: rng.IntN(4) == 0, rotate: rng.IntN(4) == 0, lose: rng.IntN(10) == 0,
 		}
 	}
 	if len(t.outside) > 0 && rng.IntN(3) > 0 {
-		parts[rng.IntN(len(parts))].add = t.outside[rng.IntN(len(t.outside))]
+		plans[rng.IntN(len(plans))].add = t.outside[rng.IntN(len(t.outside))]
 	}
-	if gone := parts[rng.IntN(len(parts))]; t.mayLeave(parts, gone.phone) {
+	if gone := plans[rng.IntN(len(plans))]; t.mayLeave(plans, gone.phone) {
 		switch rng.IntN(2) {
 		case 0:
 			gone.leave = true
-			parts = others(parts, gone.phone, gone)
+			plans = dropAccount(plans, gone.phone, gone)
 		case 1:
-			parts[0].remove = gone.phone
-			parts = others(parts, gone.phone, nil)
+			plans[0].remove = gone.phone
+			plans = dropAccount(plans, gone.phone, nil)
 		}
 	}
-	return parts
+	return plans
 }
 
 // mayLeave decides whether a phone leaves. Enough members must stay. The creator stays, and so does
 // a phone that is about to add another.
-func (t *conversation) mayLeave(parts []*turnPlan, p *client.Phone) bool {
+func (t *conversation) mayLeave(plans []*phonePlan, p *client.Phone) bool {
 	people := map[*xrpc.Account]bool{}
-	for _, part := range parts {
-		people[part.phone.Account] = true
-		if part.phone.Account == p.Account && part.add != nil {
+	for _, plan := range plans {
+		people[plan.phone.Account] = true
+		if plan.phone.Account == p.Account && plan.add != nil {
 			return false
 		}
 	}
 	return len(people) > 3 && p.Account != t.inside[0].Account && t.w.RNG.IntN(2) == 0
 }
 
-// others returns the plans of other accounts, without except.
-func others(parts []*turnPlan, p *client.Phone, except *turnPlan) []*turnPlan {
-	return slices.DeleteFunc(parts, func(q *turnPlan) bool { return q.phone.Account == p.Account && q != except })
+// dropAccount returns plans without those of an account's phones, but keeps except.
+func dropAccount(plans []*phonePlan, p *client.Phone, except *phonePlan) []*phonePlan {
+	return slices.DeleteFunc(plans, func(q *phonePlan) bool { return q.phone.Account == p.Account && q != except })
 }
 
-// playRound updates the lists after a plan was played.
-func (t *conversation) playRound(part *turnPlan) {
-	if part.tablet != nil {
-		t.inside = append(t.inside, part.tablet)
+// update updates the lists of phones after a plan was played.
+func (t *conversation) update(plan *phonePlan) {
+	if plan.tablet != nil {
+		t.inside = append(t.inside, plan.tablet)
 	}
-	if part.add != nil {
-		t.inside = append(t.inside, part.add)
-		t.outside = slices.DeleteFunc(t.outside, func(p *client.Phone) bool { return p == part.add })
+	if plan.add != nil {
+		t.inside = append(t.inside, plan.add)
+		t.outside = slices.DeleteFunc(t.outside, func(p *client.Phone) bool { return p == plan.add })
 	}
-	if part.leave {
-		t.recordLeave(part.phone)
+	if plan.leave {
+		t.recordLeave(plan.phone)
 	}
-	if part.remove != nil {
-		t.recordLeave(part.remove)
+	if plan.remove != nil {
+		t.recordLeave(plan.remove)
 	}
 }
 
-// recordLeave takes an account out. One of its devices may come back.
+// recordLeave moves gone outside, from where it may come back. Other devices of its account retire.
 func (t *conversation) recordLeave(gone *client.Phone) {
 	t.inside = slices.DeleteFunc(t.inside, func(p *client.Phone) bool {
 		if p.Account == gone.Account && p != gone {

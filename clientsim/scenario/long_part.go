@@ -9,63 +9,63 @@ import (
 )
 
 // play plays one phone's plan of a round.
-func (t *conversation) play(ctx context.Context, part *turnPlan, round int) {
-	p := part.phone
-	p.Device.HideHandshakes(part.hidden)
-	if part.lose {
-		check(p.Recover(ctx, part.rng.IntN(2) == 0))
+func (t *conversation) play(ctx context.Context, plan *phonePlan, round int) {
+	p := plan.phone
+	p.Device.HideHandshakes(plan.hidden)
+	if plan.lose {
+		check(p.Recover(ctx, plan.rng.IntN(2) == 0))
 	}
-	for i := range part.messages {
-		t.maybeKill(ctx, part)
+	for i := range plan.messages {
+		t.maybeKill(ctx, plan)
 		check(p.Send(ctx, t.convo, fmt.Sprintf("round %d, %s, %d", round, p.Name, i)))
 	}
-	t.commits(ctx, part)
-	if part.leave {
+	t.commits(ctx, plan)
+	if plan.leave {
 		check(p.Leave(ctx, t.convo))
 		return
 	}
 	check(p.Sync(ctx, t.convo))
-	if part.rng.IntN(2) > 0 { // an older report arrives after a newer one
-		check(p.MarkReadBehind(ctx, t.convo, part.rng.Int64N(5)))
+	if plan.rng.IntN(2) > 0 { // an older report arrives after a newer one
+		check(p.MarkReadBehind(ctx, t.convo, plan.rng.Int64N(5)))
 	}
 }
 
 // commits makes the commits of a plan.
-func (t *conversation) commits(ctx context.Context, part *turnPlan) {
-	p := part.phone
-	if part.tidy || part.add != nil {
+func (t *conversation) commits(ctx context.Context, plan *phonePlan) {
+	p := plan.phone
+	if plan.tidy || plan.add != nil {
 		check(p.CommitRemovals(ctx, t.convo))
 	}
-	if part.rotate {
+	if plan.rotate {
 		check(p.Rotate(ctx, t.convo))
 	}
-	if part.tablet != nil {
-		t.bring(ctx, part)
+	if plan.tablet != nil {
+		t.bring(ctx, plan)
 	}
-	if part.add != nil {
-		t.invite(ctx, part)
+	if plan.add != nil {
+		t.invite(ctx, plan)
 	}
-	if part.remove != nil {
-		check(p.Remove(ctx, t.convo, part.remove.Account.DID))
+	if plan.remove != nil {
+		check(p.Remove(ctx, t.convo, plan.remove.Account.DID))
 	}
 }
 
 // bring adds another device of a member. Either the member adds it, or it joins by external commit.
-func (t *conversation) bring(ctx context.Context, part *turnPlan) {
-	if part.rng.IntN(2) == 0 {
-		check(part.tablet.Rejoin(ctx, t.convo))
+func (t *conversation) bring(ctx context.Context, plan *phonePlan) {
+	if plan.rng.IntN(2) == 0 {
+		check(plan.tablet.Rejoin(ctx, t.convo))
 		return
 	}
-	check(part.tablet.Publish(ctx, 1))
-	check(part.phone.AddOwn(ctx, t.convo, part.tablet))
-	check(part.tablet.Join(ctx, t.convo))
+	check(plan.tablet.Publish(ctx, 1))
+	check(plan.phone.AddOwn(ctx, t.convo, plan.tablet))
+	check(plan.tablet.Join(ctx, t.convo))
 }
 
 // invite adds a phone, which joins at once. Its app may be killed on the way.
-func (t *conversation) invite(ctx context.Context, part *turnPlan) {
-	joiner := part.add
+func (t *conversation) invite(ctx context.Context, plan *phonePlan) {
+	joiner := plan.add
 	check(joiner.Publish(ctx, 1))
-	check(part.phone.Add(ctx, t.convo, joiner.Account.DID))
+	check(plan.phone.Add(ctx, t.convo, joiner.Account.DID))
 	out, err := joiner.FetchWelcome(ctx, t.convo)
 	if xrpc.ErrorName(err) == mlsapi.ErrWelcomeNotFound && joiner.FormerKey != nil {
 		// Its KeyPackage belongs to a state that the device has lost.
@@ -73,7 +73,7 @@ func (t *conversation) invite(ctx context.Context, part *turnPlan) {
 		return
 	}
 	check(err)
-	if part.rng.IntN(3) == 0 {
+	if plan.rng.IntN(3) == 0 {
 		joiner.Kill()
 		check(joiner.Launch())
 		out = must(joiner.FetchWelcome(ctx, t.convo))
@@ -84,9 +84,9 @@ func (t *conversation) invite(ctx context.Context, part *turnPlan) {
 
 // maybeKill kills the app now and then: idle, or with a message in its outbox that was sent once
 // with an unknown outcome.
-func (t *conversation) maybeKill(ctx context.Context, part *turnPlan) {
-	p := part.phone
-	switch part.rng.IntN(12) {
+func (t *conversation) maybeKill(ctx context.Context, plan *phonePlan) {
+	p := plan.phone
+	switch plan.rng.IntN(12) {
 	case 0:
 		p.Kill()
 	case 1:

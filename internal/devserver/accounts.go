@@ -52,7 +52,7 @@ func (a *accounts) forget() {
 }
 
 // of returns an account that was made.
-func (a *accounts) of(did syntax.DID) (person, error) {
+func (a *accounts) find(did syntax.DID) (person, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p, ok := a.people[did]
@@ -155,7 +155,7 @@ func profileURI(did syntax.DID) string {
 // record answers for the PDS of each account which service it has chosen (com.atproto.repo.getRecord).
 func (s *Server) record(r *http.Request) (any, error) {
 	q := r.URL.Query()
-	p, err := s.accounts.of(syntax.DID(q.Get("repo")))
+	p, err := s.accounts.find(syntax.DID(q.Get("repo")))
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +185,7 @@ func (s *Server) putRecord(r *http.Request) (any, error) {
 	if err := read(r, &in); err != nil {
 		return nil, err
 	}
-	p, err := s.accounts.of(in.Repo)
+	p, err := s.accounts.find(in.Repo)
 	switch {
 	case err != nil:
 		return nil, err
@@ -281,7 +281,7 @@ func (s *Server) token(r *http.Request) (any, error) {
 	if in.Lxm == "" {
 		return nil, badRequest("lxm is missing")
 	}
-	p, err := s.accounts.of(in.DID)
+	p, err := s.accounts.find(in.DID)
 	if err != nil {
 		return nil, err
 	}

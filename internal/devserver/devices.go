@@ -23,14 +23,15 @@ import (
 // one as well.
 const firstPackages = 2
 
-// mostDevices is how many devices there can be. Each has its MLS state in memory.
-const mostDevices = 1000
+// maxDevices is how many devices there can be. Each has its MLS state in memory.
+const maxDevices = 1000
 
-// suites are those that a device can have, by name. The first one is the default.
+// suites are the cipher suites that a device can have. The first one is the default.
 var suites = []mlsclient.Suite{mlsclient.SuiteX25519, mlsclient.SuiteP256, mlsclient.SuiteChaCha20}
 
-// device is a device of an account: a counterpart for an app under test. It calls the service as any
-// client does, by HTTP, so that planned faults meet it too, and it repeats what was not answered.
+// device is a device of an account: a counterpart for an app under test. It calls the service by
+// HTTP as any client does, so that planned faults hit its requests too. It repeats requests that
+// got no answer.
 type device struct {
 	id string
 
@@ -38,14 +39,14 @@ type device struct {
 	phone *client.Phone
 }
 
-// devices are all devices. It is safe for concurrent use.
+// devices is the registry of devices. It is safe for concurrent use.
 type devices struct {
 	net *xrpc.Client
 
-	mu    sync.Mutex // guards the rest
-	last  int        // number of the newest id
-	all   map[string]*device
-	order []string // as they were made
+	mu    sync.Mutex         // guards what follows
+	last  int                // number of the newest id that add has chosen
+	all   map[string]*device // by id
+	order []string           // ids, the oldest device first
 }
 
 func newDevices(url string, service syntax.DID) *devices {
@@ -60,15 +61,15 @@ func (d *devices) forget() {
 	clear(d.all)
 }
 
-func (d *devices) of(id string) (*device, error) {
+func (d *devices) find(id string) (*device, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	one, ok := d.all[id]
+	dev, ok := d.all[id]
 	if !ok {
 		return nil, &refusal{http.StatusNotFound, "DeviceNotFound",
 			fmt.Sprintf("no device %q: POST /dev/devices makes one", id)}
 	}
-	return one, nil
+	return dev, nil
 }
 
 func (d *devices) list() (all []*device) {
@@ -80,28 +81,28 @@ func (d *devices) list() (all []*device) {
 	return all
 }
 
-// add gives a device an id, unless it has one.
-func (d *devices) add(one *device) error {
+// add registers a device. It chooses an id for a device without one.
+func (d *devices) add(dev *device) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.all) == mostDevices {
-		return badRequest("there are %d devices: POST /dev/reset forgets them", mostDevices)
+	if len(d.all) == maxDevices {
+		return badRequest("there are %d devices: POST /dev/reset forgets them", maxDevices)
 	}
-	for one.id == "" {
+	for dev.id == "" {
 		d.last++
 		if id := "d" + strconv.Itoa(d.last); d.all[id] == nil {
-			one.id = id
+			dev.id = id
 		}
 	}
-	if d.all[one.id] != nil {
-		return &refusal{http.StatusConflict, "DeviceExists", fmt.Sprintf("there is a device %q", one.id)}
+	if d.all[dev.id] != nil {
+		return &refusal{http.StatusConflict, "DeviceExists", fmt.Sprintf("there is a device %q", dev.id)}
 	}
-	d.all[one.id] = one
-	d.order = append(d.order, one.id)
+	d.all[dev.id] = dev
+	d.order = append(d.order, dev.id)
 	return nil
 }
 
-// remove takes back a device that could not publish KeyPackages.
+// remove undoes add, for a device that could not publish KeyPackages.
 func (d *devices) remove(id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -140,6 +141,7 @@ func (d *device) show() Device {
 		CipherSuite: d.phone.Suite.Name()}
 }
 
+// validID also matches the empty id, for which add chooses one.
 var validID = regexp.MustCompile(`^[A-Za-z0-9._-]{0,64}$`)
 
 // makeDevice makes a device that others can add: it has published KeyPackages.
@@ -151,7 +153,7 @@ func (s *Server) makeDevice(r *http.Request) (any, error) {
 	if !validID.MatchString(in.ID) {
 		return nil, badRequest("id must have 1 to 64 letters, digits, dots, underscores and hyphens")
 	}
-	owner, err := s.accounts.of(in.DID)
+	owner, err := s.accounts.find(in.DID)
 	if err != nil {
 		return nil, err
 	}
@@ -164,15 +166,15 @@ func (s *Server) makeDevice(r *http.Request) (any, error) {
 		return nil, err
 	}
 	phone.HasSiblings = true // the app under test can be another device of the account
-	one := &device{id: in.ID, phone: phone}
-	if err := s.devices.add(one); err != nil {
+	dev := &device{id: in.ID, phone: phone}
+	if err := s.devices.add(dev); err != nil {
 		return nil, err
 	}
 	if err := phone.PublishMany(context.WithoutCancel(r.Context()), firstPackages, true); err != nil {
-		s.devices.remove(one.id)
+		s.devices.remove(dev.id)
 		return nil, refusalOf(err)
 	}
-	return one.show(), nil
+	return dev.show(), nil
 }
 
 func suiteOf(name string) (mlsclient.Suite, error) {
@@ -192,8 +194,8 @@ func suiteOf(name string) (mlsclient.Suite, error) {
 
 func (s *Server) listDevices(*http.Request) (any, error) {
 	shown := Devices{Devices: []Device{}}
-	for _, one := range s.devices.list() {
-		shown.Devices = append(shown.Devices, one.show())
+	for _, dev := range s.devices.list() {
+		shown.Devices = append(shown.Devices, dev.show())
 	}
 	return shown, nil
 }

@@ -35,7 +35,7 @@ type directory struct {
 func NewDirectory(log *slog.Logger) http.Handler { return newDirectory(newAccounts(""), log) }
 
 func newDirectory(accounts *accounts, log *slog.Logger) *directory {
-	d := &directory{madeUp: accounts.of, last: map[syntax.DID]plcOperation{}}
+	d := &directory{madeUp: accounts.find, last: map[syntax.DID]plcOperation{}}
 	mux := http.NewServeMux()
 	for pattern, do := range map[string]func(*http.Request) (any, error){
 		"POST /{did}":         d.take,

@@ -118,7 +118,7 @@ func (s *Server) operate(r *http.Request) (any, error) {
 		return nil, &refusal{http.StatusNotFound, "NotFound",
 			"a device can " + strings.Join(slices.Sorted(maps.Keys(operations)), ", ")}
 	}
-	one, err := s.devices.of(r.PathValue("id"))
+	one, err := s.devices.find(r.PathValue("id"))
 	if err != nil {
 		return nil, err
 	}

@@ -24,7 +24,7 @@ type Listed struct {
 	Reporter syntax.DID `json:"reporter"`
 	Reason   Reason     `json:"reason"`
 	KeyID    string     `json:"keyId"`
-	Bytes    int64      `json:"bytes"` // of what is sealed; 0: it was deleted
+	Bytes    int64      `json:"bytes"` // how many are sealed; 0: they were deleted
 	At       time.Time  `json:"reportedAt"`
 	State    State      `json:"state"`
 	ClosedAt *time.Time `json:"closedAt,omitempty"`
@@ -132,8 +132,8 @@ func Delete(ctx context.Context, tx pgx.Tx, id uuid.UUID) (int64, error) {
 	return tag.RowsAffected(), nil
 }
 
-// Clear deletes all open reports of a person, and returns how many there were. The quota of a day and
-// Keep bound them. Closed ones stay.
+// Clear deletes all open reports of a person, and returns how many there were. Closed ones stay.
+// There cannot be many: a quota bounds the reports of a day, and no report stays longer than Keep.
 func Clear(ctx context.Context, tx pgx.Tx, reporter syntax.DID) (int64, error) {
 	tag, err := tx.Exec(ctx, `DELETE FROM abuse_reports WHERE reporter = $1 AND state = 'open'`, reporter)
 	if err != nil {
@@ -142,10 +142,11 @@ func Clear(ctx context.Context, tx pgx.Tx, reporter syntax.DID) (int64, error) {
 	return tag.RowsAffected(), nil
 }
 
-// Sweeps delete reports that were kept long enough, open or closed, and what closed ones reveal: of those
-// that were closed KeepSealed ago, and, while the sum of the closed ones is above most, of those that
-// were closed first. most is in bytes; 0: no limit.
-func Sweeps(db *pgxpool.Pool, most int64) []worker.Sweep {
+// Sweeps returns two sweeps. The first deletes reports that are older than Keep, open or closed.
+// The second deletes the sealed bytes of reports that were closed more than KeepSealed ago. If
+// closed reports still have more than maxClosed bytes in all, it also deletes the bytes of those
+// that were closed first. maxClosed is 0 for no limit.
+func Sweeps(db *pgxpool.Pool, maxClosed int64) []worker.Sweep {
 	return []worker.Sweep{
 		worker.Statement(db, "abuse_reports", `
 			DELETE FROM abuse_reports WHERE id IN (
@@ -155,10 +156,10 @@ func Sweeps(db *pgxpool.Pool, most int64) []worker.Sweep {
 			UPDATE abuse_reports SET sealed = '' WHERE id IN (
 				SELECT id FROM abuse_reports WHERE id = ANY (ARRAY(
 					SELECT id FROM (
-						SELECT id, closed_at, sum(greatest(octet_length(sealed), $4)) OVER (ORDER BY closed_at DESC, id DESC) AS since
+						SELECT id, closed_at, sum(greatest(octet_length(sealed), $4)) OVER (ORDER BY closed_at DESC, id DESC) AS total
 						FROM abuse_reports WHERE state = 'closed' AND octet_length(sealed) > 0
 					) closed
-					WHERE closed_at < now() - $2::interval OR ($3 <> 0 AND since > $3) ORDER BY closed_at LIMIT $1
-				)) FOR UPDATE SKIP LOCKED)`, KeepSealed, most, leastCharge),
+					WHERE closed_at < now() - $2::interval OR ($3 <> 0 AND total > $3) ORDER BY closed_at LIMIT $1
+				)) FOR UPDATE SKIP LOCKED)`, KeepSealed, maxClosed, leastCharge),
 	}
 }

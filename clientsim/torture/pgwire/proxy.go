@@ -24,7 +24,7 @@ type Proxy struct {
 	address string
 	healed  chan struct{} // closed by Heal
 	done    sync.WaitGroup
-	orphans atomic.Int64 // links whose client was cut off while the server works on
+	orphans atomic.Int64 // links whose client is gone, while the server still runs its statement
 
 	mu     sync.Mutex // guards what follows
 	armed  []Fault
@@ -62,8 +62,8 @@ func (p *Proxy) Through(databaseURL string) (string, error) {
 	return u.String(), nil
 }
 
-// Arm makes the next message at the fault's point suffer the fault, once, on whichever connection
-// it comes.
+// Arm makes the fault hit the next message at its point, once, on whichever connection that message
+// comes.
 func (p *Proxy) Arm(f Fault) error {
 	if !f.Valid() {
 		return fmt.Errorf("pgwire: %s cannot happen", f.Name())
@@ -102,7 +102,7 @@ func (p *Proxy) Fired() map[string]int {
 	return maps.Clone(p.fired)
 }
 
-// Heal disarms all faults and ends those that last. It is called once.
+// Heal disarms all faults and ends the faults that are in effect. It is called once.
 func (p *Proxy) Heal() {
 	p.Disarm()
 	close(p.healed)
