@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// delivery writes events to the sockets that are parked. A write is a system call that does not
+// delivery writes events to parked sockets. A write is a system call that does not
 // wait, so a few goroutines serve all sockets, and a client that does not read delays no other one.
 type delivery struct {
 	mu      sync.Mutex // guards what follows
@@ -35,7 +35,7 @@ func (d *delivery) write() {
 	var all []*socket
 	for {
 		d.mu.Lock()
-		n := min((len(d.waiting)+d.writers-1)/d.writers, 64) // the others take the rest
+		n := min((len(d.waiting)+d.writers-1)/d.writers, 64) // the other writers take the rest
 		all = append(all[:0], d.waiting[:n]...)
 		clear(d.waiting[:n])
 		if d.waiting = d.waiting[n:]; n == 0 {
@@ -52,32 +52,32 @@ func (d *delivery) write() {
 	}
 }
 
-// writer is what a goroutine of delivery uses again for each write.
+// writer has the buffers that a goroutine of delivery reuses for each write.
 type writer struct {
 	frames  [][]byte
 	joined  []byte
-	attempt func(fd uintptr) bool // try
+	attempt func(fd uintptr) bool // the method try
 
 	out     []byte // what try writes
 	written int    // what it has written
 }
 
-// serve is deliver, and ends the stream at a panic.
+// serve calls deliver, and ends the stream if it panics.
 func (w *writer) serve(k *socket) {
-	orderly := false
+	returned := false
 	defer func() {
-		if !orderly {
-			k.leave()
+		if !returned {
+			k.cleanUp()
 		}
 	}()
 	defer k.streams.rescue()
 	w.deliver(k)
-	orderly = true
+	returned = true
 }
 
-// deliver writes the events that wait for a socket, and parks it again. What would make the writer
-// wait, it leaves to a goroutine of the socket: an event that is to be read from the database, what
-// the connection does not take at once, and the end of the stream.
+// deliver writes the events that wait for a socket, and parks it again. It never waits for one
+// client. So a goroutine of the socket (send) does the rest: events that must be read from the
+// database, bytes that the connection does not take at once, and the end of the stream.
 func (w *writer) deliver(k *socket) {
 	defer func() { clear(w.frames) }() // for the memory of the events
 	for {
@@ -102,8 +102,8 @@ func (w *writer) deliver(k *socket) {
 	}
 }
 
-// write writes frames if the connection takes them at once. Else it returns what finishes the write,
-// and waits for it.
+// write writes w.frames if the connection takes them at once. Otherwise it returns a function that
+// finishes the write, and may wait.
 func (w *writer) write(k *socket) (finish func() error) {
 	w.out, w.written = w.frames[0], 0
 	if len(w.frames) > 1 {
@@ -118,17 +118,18 @@ func (w *writer) write(k *socket) (finish func() error) {
 		return func() error { return k.write(all) }
 	}
 	if k.conn.raw != nil {
-		_ = k.conn.raw.Write(w.attempt) // who finishes the write gets the same error
+		_ = k.conn.raw.Write(w.attempt) // finish gets the same error
 	}
 	if w.written == len(w.out) {
 		k.conn.mu.Unlock()
 		return nil
 	}
 	rest := bytes.Clone(w.out[w.written:])
-	return func() error { return k.writeLocked(rest) } // nothing may be written in between
+	return func() error { return k.writeLocked(rest) } // conn.mu stays locked: nothing may come in between
 }
 
-// try is for syscall.RawConn.Write. It does not wait until the connection takes more.
+// try writes w.out, as far as the connection takes it. It is for syscall.RawConn.Write, and returns
+// true so that RawConn.Write does not wait until the connection takes more.
 func (w *writer) try(fd uintptr) bool {
 	if n, err := syscall.Write(int(fd), w.out); err == nil {
 		w.written = n
@@ -136,12 +137,12 @@ func (w *writer) try(fd uintptr) bool {
 	return true
 }
 
-// wholeWrites is a connection whose writes are whole: none is within another one.
+// wholeWrites is a connection whose writes do not mix: each ends before the next one begins.
 type wholeWrites struct {
 	net.Conn
-	raw syscall.RawConn // nil: it has none, so each write may wait
+	raw syscall.RawConn // nil: the connection has none, so each write may wait
 
-	mu sync.Mutex // locked during a write
+	mu sync.Mutex // held during a write
 }
 
 func newWholeWrites(conn net.Conn) (*wholeWrites, error) {

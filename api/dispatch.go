@@ -45,33 +45,33 @@ const headerLogHead = "X-Log-Head"
 // call is one request on its way through its handler.
 type call struct {
 	ctx    context.Context
-	http   *httpRequest // a stream writes its answer itself
+	http   *httpRequest // only a stream writes to its response directly
 	route  *route
 	header string     // Idempotency-Key, or ""
 	caller syntax.DID // the token's verified issuer
 	// address is that of the client, or its /64 if it is IPv6.
 	address string
 	begun   time.Time
-	// standing is why the account's requests are refused by other methods, or nil.
+	// standing says why other methods would refuse the account's requests; nil: they would not.
 	standing *accounts.InactiveError
 	token    *serviceauth.Verified // for a handler that uses it up itself; nil: the caller has a session
 	session  *sessions.Session     // nil: the caller has a service-auth token
 	identity identity
-	quota    *quota.Spending // what the request uses, of a write
+	quota    *quota.Spending // what a write uses
 	cost     []quota.Cost    // what the write uses, besides its record
 	db       *pgxpool.Pool   // to read from, if the method may read from a standby; else nil
 
 	answer    []byte
 	usedKey   string // the key of the write's record; "": it has none
 	replayed  bool
-	found     bool      // answer is the record's: the answer to the COMMIT was lost
+	found     bool      // the answer to the COMMIT was lost, and answer was read from the record
 	expired   bool      // the key had been used, and the lifetime of its record is over
 	bytes     *upload   // the body of a method whose input is bytes
 	content   *download // the answer of a method whose output is bytes
 	body      limit.Reservation
 	bodyRead  bool              // nothing is left of the body, or the client does not send the rest
 	reserved  limit.Reservation // of the answer, until it is written
-	buffer    *[]byte           // of the answer, if it is large; goes back to the unused ones
+	buffer    *[]byte           // of a large answer; giveBuffer returns it for the next one
 	spent     int               // units besides the method's cost
 	expensive *expensiveRequest // nil: the request is not expensive
 
@@ -99,7 +99,7 @@ func (s *Server) serve(c echo.Context) error {
 	}
 	defer cl.releaseAnswer() // once the client has read the answer
 	if cl.bytes != nil {
-		s.drain(cl) // a part that was there already was not read
+		s.drain(cl) // a part that is stored already is not read
 	}
 	if cl.content != nil {
 		defer cl.content.close()
@@ -249,7 +249,8 @@ func checkVerb(c echo.Context, method mlsapi.Method) error {
 	return nil
 }
 
-// shown is a header's value in quotes, cut if it is long, or none.
+// shown returns a header's value in quotes, cut if it is long. An empty value is none, without
+// quotes.
 func shown(value string) string {
 	const longest = 64 // bytes
 	if value == "" {
@@ -267,8 +268,8 @@ func plainJSON(contentType string) bool {
 }
 
 // chargesAddress reports whether a request whose token was not verified is charged to its address.
-// A client that hangs up is charged, and one whose own host does not serve its DID document. It is
-// not charged if the directory or our database failed, or if it has been charged already.
+// It is if the client hangs up, or if the client's own host does not serve its DID document. It is
+// not if the directory or our database failed, or if the address has been charged already.
 func chargesAddress(err error) bool {
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, serviceauth.ErrHost), errors.Is(err, serviceauth.ErrSpent),
@@ -283,7 +284,7 @@ func chargesAddress(err error) bool {
 }
 
 // maxRequest bounds the time of a request after its body was read, unless its method says
-// otherwise: a PDS gives up after ten seconds. A COMMIT that has begun still ends.
+// otherwise: a PDS gives up after ten seconds. It does not cut off a COMMIT that has begun.
 const maxRequest = 9 * time.Second
 
 // call decodes the request and calls its handler. It first reserves memory for the answer. After
@@ -338,19 +339,19 @@ func (s *Server) call(cl *call, body []byte) error {
 	return nil
 }
 
-// read calls the handler of a method that only reads, with the database to read from. If a standby
-// fails, it calls the handler again, with the primary. The caller pays for the more expensive of
-// the two.
+// read calls the handler of a method that only reads, with a standby or the primary. If a standby
+// fails, it calls the handler again, with the primary. The caller then pays for the more expensive
+// call of the two.
 func (s *Server) read(cl *call) error {
-	before, most := cl.spent, cl.spent
+	before, highest := cl.spent, cl.spent
 	err := s.cfg.Reads.Read(cl.ctx, func(ctx context.Context, db *pgxpool.Pool) error {
 		cl.ctx, cl.db, cl.spent = ctx, db, before
 		cl.giveBuffer()
 		err := cl.route.Serve(&s.handlers, cl, params(cl), nil)
-		most = max(most, cl.spent)
+		highest = max(highest, cl.spent)
 		return err
 	})
-	cl.spent = most
+	cl.spent = highest
 	return err
 }
 

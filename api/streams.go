@@ -57,12 +57,14 @@ type subscription interface {
 	Close()
 }
 
-// writtenTogether is how many bytes of waiting events one write has, besides its last event.
-const writtenTogether = 64 * kib
+// batchBytes bounds the events that share a write: a write that has as many bytes takes no further
+// event.
+const batchBytes = 64 * kib
 
-// another returns the next event if it waits already and a write that has n bytes takes it along.
+// another returns the next event for a write that has n bytes already. It returns nil if no event
+// waits, or if the write is large enough.
 func another(s subscription, n int) *events.Event {
-	if n >= writtenTogether {
+	if n >= batchBytes {
 		return nil
 	}
 	return s.More()
@@ -79,8 +81,8 @@ func subscribeTo(hub *events.Hub) subscriber {
 	}
 }
 
-// checked is a subscriber that asks gate again once the subscription exists. An account that is
-// refused meanwhile has its subscriptions ended, but this one did not exist then.
+// checked is a subscriber that asks gate again once the subscription exists. An account can be
+// blocked before that: then its subscriptions are ended, but this one is not among them yet.
 func checked(subscribe subscriber, gate Gate) subscriber {
 	return func(ctx context.Context, r events.Request) (subscription, bool, error) {
 		s, outdated, err := subscribe(ctx, r)
@@ -98,13 +100,13 @@ func checked(subscribe subscriber, gate Gate) subscriber {
 // pace is how fast a client has to be.
 type pace struct {
 	write     time.Duration // for an event
-	perChunk  time.Duration // for each chunkSize of the event besides
+	perChunk  time.Duration // added for each chunkSize bytes of the event
 	hurry     time.Duration // for all writes when the server is closing
 	close     time.Duration // for the close handshake
 	ping      time.Duration // between two pings of a WebSocket
 	pong      time.Duration // for the answer to a ping
 	keepAlive time.Duration // between two comments in an event stream
-	restart   time.Duration // at most, until a client reconnects to a server that restarts
+	restart   time.Duration // over which clients spread their reconnections to a restarting server
 }
 
 // chunkSize is the unit of pace.perChunk, in bytes.
@@ -118,8 +120,8 @@ var defaultPace = pace{
 // allows is how long the client may take for n bytes. After twice as long the connection is cut.
 func (p pace) allows(n int) time.Duration { return p.write + time.Duration(n/chunkSize)*p.perChunk }
 
-// reconnect is the time until a client should reconnect, in milliseconds. It is random, so that not
-// all come at once.
+// reconnect is the time until a client should reconnect, in milliseconds. It is random, so that
+// clients do not all come at once.
 func (p pace) reconnect() int64 { return rand.Int64N(p.restart.Milliseconds() + 1) }
 
 func newStreams(subscribe subscriber, p pace, metrics *Metrics, log *slog.Logger) *streams {
@@ -188,7 +190,7 @@ func (s *streams) rescue() {
 	}
 }
 
-// begun counts a goroutine or handler, until ended.
+// begun counts a goroutine or handler, until ended is called.
 func (s *streams) begun() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,7 +223,7 @@ func (s *streams) opened(k sender) (closed func()) {
 	}
 }
 
-// deadline is the deadline of a write that may take until then. It is earlier if the server is
+// deadline returns the deadline of a write: then, or the earlier deadline of a server that is
 // closing.
 func (s *streams) deadline(then time.Time) time.Time {
 	s.mu.Lock()

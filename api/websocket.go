@@ -31,12 +31,12 @@ import (
 const socketBuffer = 256 << 10
 
 // frameBuffer is the size of the two buffers of a connection, in bytes. One is for what the client
-// sends, which is control frames only. The other is for the control frames of the server: each is
-// written at once, so that it never ends up within an event. The longest control frame of a server
-// has 127 bytes, that of a client 131.
+// sends, which is control frames only. The other is for the control frames of the server: each
+// leaves it with one write, so that it never stands inside an event's frame. The longest control
+// frame of a server has 127 bytes, the longest of a client 131.
 const frameBuffer = 256
 
-// checkUpgrade refuses a request that is no opening handshake of a WebSocket (RFC 6455, section
+// checkUpgrade refuses a request that is not an opening handshake of a WebSocket (RFC 6455, section
 // 4.2.1).
 func checkUpgrade(c echo.Context) error {
 	r, h := c.Request(), c.Response().Header()
@@ -75,13 +75,13 @@ type socket struct {
 	ws      *websocket.Conn
 	conn    *wholeWrites // under ws; closing it ends all reads and writes at once
 	sub     subscription
-	left    []func()        // what is to be done when the stream has ended
+	cleanup []func()        // called when the stream has ended, the last one first
 	ctx     context.Context // ends, with a cause, when no more events are to be sent
 	cancel  context.CancelCauseFunc
 
 	opened time.Time
-	// until is when the write of events that is under way has to end, as time since opened. 0: there
-	// is none.
+	// until is when the present write of events has to end, as the time since opened. 0: no events
+	// are being written.
 	until    atomic.Int64
 	watching atomic.Bool // watchdog runs
 	watchdog *time.Timer // calls watch
@@ -139,14 +139,14 @@ func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		return nil, nil, errors.Join(err, conn.Close())
 	}
 	r := bufio.NewReaderSize(io.MultiReader(bytes.NewReader(early), conn), max(frameBuffer, len(early)))
-	if _, err := r.Peek(len(early)); err != nil { // websocket.Accept reads on behind what is buffered
+	if _, err := r.Peek(len(early)); err != nil { // websocket.Accept drops what is not buffered
 		return nil, nil, errors.Join(err, conn.Close())
 	}
 	return conn, bufio.NewReadWriter(r, bufio.NewWriterSize(conn, frameBuffer)), nil
 }
 
-// refuse accepts the handshake and sends why as an error frame: a browser cannot read why a
-// handshake failed. It returns why.
+// refuse accepts the handshake, sends the error why as an error frame, and returns it. Without the
+// handshake, a browser would not see the error.
 func (s *streams) refuse(c echo.Context, why error) error {
 	k, err := s.accept(c)
 	if err != nil {
@@ -162,10 +162,10 @@ func (s *streams) refuse(c echo.Context, why error) error {
 // serve sends the events of sub until the client or the server ends the stream.
 func (k *socket) serve(sub subscription, outdated bool) {
 	k.sub = sub
-	k.left = []func(){
+	k.cleanup = []func(){
 		k.cut, sub.Close, k.streams.metrics.streamBegins(kindWebSocket), k.streams.pings.add(k.ping), k.streams.opened(k),
 	}
-	context.AfterFunc(k.ctx, sub.Wake) // it has one writer again, which learns the cause
+	context.AfterFunc(k.ctx, sub.Wake) // a parked subscription gets a writer again, which learns the cause
 	k.streams.run(k.read)
 	k.send(func() error {
 		if !outdated {
@@ -175,14 +175,14 @@ func (k *socket) serve(sub subscription, outdated bool) {
 	})
 }
 
-// send makes a goroutine that calls first and then writes events, until there are none: delivery
-// writes what comes after that. When the stream ends, the goroutine tells the client why.
+// send starts a goroutine that calls first, and then writes events until none waits. Later events
+// are written by delivery. If the stream ends, the goroutine tells the client why.
 func (k *socket) send(first func() error) {
 	k.streams.run(func() {
 		parked := false
 		defer func() {
 			if !parked {
-				k.leave()
+				k.cleanUp()
 			}
 		}()
 		err := first()
@@ -192,25 +192,24 @@ func (k *socket) send(first func() error) {
 		if parked = err == nil; parked {
 			return
 		}
-		// Before the closing handshake: it frees memory, and the device counts as disconnected at
-		// once.
+		// This comes before the closing handshake, which can take long: it frees memory, and the
+		// device counts as disconnected at once.
 		k.sub.Close()
 		k.streams.metrics.streamEnded(kindWebSocket, reasonOf(err))
 		k.end(err)
 	})
 }
 
-// leave does what remains when the stream has ended.
-func (k *socket) leave() {
-	for _, do := range slices.Backward(k.left) {
+func (k *socket) cleanUp() {
+	for _, do := range slices.Backward(k.cleanup) {
 		do()
 	}
 }
 
-// sendAll writes events until the subscription is parked, and returns nil, or until it cannot, and
-// returns why. Events that wait are written together.
+// sendAll writes events. Events that wait at the same time share a write. It returns nil once the
+// subscription is parked, or the reason why the stream ends.
 func (k *socket) sendAll() error {
-	var frames [][]byte // that are written together
+	var frames [][]byte
 	for {
 		e, err := k.sub.Ready(k.ctx)
 		switch {
@@ -291,7 +290,7 @@ func (k *socket) write(frames ...[]byte) error {
 	return k.writeLocked(frames...)
 }
 
-// writeLocked is write for a caller that has locked conn. It unlocks it.
+// writeLocked is write for a caller that has locked conn.mu. It unlocks conn.mu.
 func (k *socket) writeLocked(frames ...[]byte) error {
 	defer k.conn.mu.Unlock()
 	n := 0
@@ -324,8 +323,8 @@ func (k *socket) writeLocked(frames ...[]byte) error {
 	return nil
 }
 
-// watch ends the connection if the write that is under way has taken too long. It runs once for many
-// writes: a deadline for each would cost more than the rest of the write in this process.
+// watch ends the connection if the present write has taken too long. It runs once for many writes:
+// to set a deadline for each would cost this process more than the write itself.
 func (k *socket) watch() {
 	k.watching.Store(false)
 	until := k.until.Load()
@@ -380,8 +379,8 @@ func (k *socket) read() {
 	k.sever()
 }
 
-// ping checks that the client is alive. During the write of an event it sends no ping; until the
-// client answers the next one, its device counts as perhaps disconnected.
+// ping checks that the client is alive. During the write of an event it sends no ping. Then the
+// client's device counts as possibly disconnected, until the client answers a later ping.
 func (k *socket) ping() {
 	if k.writing() {
 		k.sub.Doubt()

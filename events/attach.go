@@ -6,7 +6,7 @@ import (
 	"mlsd/events/outbox"
 )
 
-// addConvo makes a live subscription get the events of a convo, if it wants them.
+// addConvo adds a convo to a live subscription, if that asked for its events.
 func (h *Hub) addConvo(s *Subscription, convo uuid.UUID) {
 	if !s.wants(convo) {
 		return

@@ -17,8 +17,8 @@ import (
 const (
 	pageEvents  = 200
 	pageBytes   = 256 << 10 // of log entries in one page; the first entry of a page can be larger
-	firstWindow = 1 << 14   // places of the stream in which the first page is looked for
-	mostWindow  = 1 << 40   // more than a stream has
+	firstWindow = 1 << 14   // places of the stream that are searched for the first page
+	maxWindow   = 1 << 40   // more than a stream has
 
 	indexPause = 100 * time.Millisecond // of a reader that waits for the index
 )
@@ -36,7 +36,7 @@ type catchUp struct {
 	s           *Subscription
 	position    int64 // the last place that has been read
 	upto        int64
-	window      int64                  // places of the stream in which the next page is looked for
+	window      int64                  // places of the stream that are searched for the next page
 	days        []day                  // the oldest one first
 	memberships []membership           // of the DID, between position and upto
 	convos      map[uuid.UUID]struct{} // the convos of the DID at position; after replay, at upto
@@ -72,7 +72,7 @@ type change struct {
 	at     int64 // its place in the stream, or notYet
 	joined bool
 
-	request bool // the person has not accepted the convo: only of the roster
+	request bool // the person has not accepted the convo: set only for rows of the roster
 }
 
 // notYet is the place of an event that is still in the outbox. It is behind all events of the
@@ -199,7 +199,7 @@ func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error
 		return nil, false, fmt.Errorf("catch up: %w", err)
 	}
 	c.move(page, end, len(page) < len(found) || full)
-	// Entries that have expired, or whose convo was deleted, are gone: their events lead nowhere.
+	// Entries that have expired, or whose convo was deleted, are gone: their events are left out.
 	var gone int
 	page = slices.DeleteFunc(page, func(e *Event) bool {
 		if e.Kind.LogEntry() && e.Size <= largeEvent && e.Message() == nil {
@@ -220,7 +220,7 @@ func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error
 // part costs only the look-ups.
 func (c *catchUp) move(page []*Event, end int64, full bool) {
 	if !full {
-		c.position, c.window = end, min(4*c.window, mostWindow)
+		c.position, c.window = end, min(4*c.window, maxWindow)
 		return
 	}
 	last := page[len(page)-1].StreamSeq

@@ -217,5 +217,5 @@ type Metrics interface {
 	Sequenced(events int, oldest time.Duration) // events of one step, and how long the first waited
 	Published(events int, lag time.Duration)    // events of one round, and the age of the newest; 0: nobody subscribes
 	CatchUp(events int)                         // one page that a subscription read by itself
-	FellBehind()                                // a subscription's buffer is full
+	FellBehind()                                // a subscription's buffer was full
 }

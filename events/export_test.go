@@ -197,7 +197,7 @@ var (
 func (h *Hub) HoldTurn(did syntax.DID) (release func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	turn := h.shares[did].turn
+	turn := h.shares[did].reading
 	turn <- struct{}{}
 	return func() { <-turn }
 }

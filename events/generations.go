@@ -18,22 +18,22 @@ import (
 // twice.
 type generation struct {
 	id    int64
-	after int64 // its first event is the next one
-	by    server
+	after int64  // its first event is the next one
+	by    server // that writes it
 }
 
-// server is the database and timeline that write a generation. 0: not known. A promoted standby or
-// a restored backup has another timeline. A restored dump has another table OID, mostly another
-// database OID, and in another PostgreSQL another system identifier.
+// server identifies the database and timeline that write a generation. 0: not known. A promoted
+// standby or a restored backup has another timeline. A restored dump has another table OID, mostly
+// another database OID, and in another PostgreSQL another system identifier.
 type server struct{ system, timeline, database, table zeronull.Int8 }
 
-// or is s, with what only o knows.
+// or returns s, with the fields that only o knows.
 func (s server) or(o server) server {
 	return server{cmp.Or(s.system, o.system), cmp.Or(s.timeline, o.timeline), cmp.Or(s.database, o.database),
 		cmp.Or(s.table, o.table)}
 }
 
-// agrees reports whether s and o are one, by all that both know.
+// agrees reports whether s and o can be the same: no field that both know differs.
 func (s server) agrees(o server) bool { return s.or(o) == o.or(s) }
 
 // isFailover reports whether o can be s after a failover, or after a restore of its files.
@@ -123,7 +123,7 @@ func readStream(ctx context.Context, db database) (s stream, err error) {
 	return s, nil
 }
 
-// SQLSTATEs of a PostgreSQL that does not say who it is.
+// SQLSTATEs of a PostgreSQL that does not identify itself.
 const (
 	insufficientPrivilege = "42501"
 	undefinedFunction     = "42883"
@@ -156,8 +156,8 @@ func readServer(ctx context.Context, db pgpool.Queryer) (s server, err error) {
 	return s, nil
 }
 
-// ErrUnsettled says that another database is there than the one that writes the newest generation:
-// the next one is about to begin.
+// ErrUnsettled says that the database is not the one that writes the newest generation, so that the
+// next generation is about to begin.
 var ErrUnsettled = errors.New("the stream's next generation has not begun")
 
 // Generation returns the id of the newest generation, read from the server that db leads to. What is
@@ -219,8 +219,8 @@ func beginGeneration(ctx context.Context, db database, known int64, by server, c
 // Hook is called in the transaction that records that the database is a restored dump.
 type Hook func(context.Context, pgx.Tx) error
 
-// checkServer begins a generation if the database is not that of the newest one, adds what was not
-// known of that one's database, and returns all generations.
+// checkServer begins a generation if the database is not the one that writes the newest. If it is,
+// checkServer records what was not known of it. It returns all generations.
 func checkServer(ctx context.Context, conn *pgx.Conn, known generations, onDump Hook) (generations, error) {
 	here, err := readServer(ctx, conn)
 	if by := known.newest().by; err != nil || by.agrees(here) && by.or(here) == by {

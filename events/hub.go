@@ -29,14 +29,14 @@ const (
 	maxOfNode   = 50_000                // subscriptions on this node
 	bufferBytes = 1 << 20               // of a subscription's buffer; its first event can be larger
 	checkEvery  = tailPoll / 2          // how often the hub asks which database is there
-	// catchUpShare limits the subscriptions that read the table at one time: they use one in so
-	// many of the database's connections for requests. Senders need the database too.
+	// At one time, one subscription for every catchUpShare connections of the pool can read the
+	// table. Senders need the other connections.
 	catchUpShare = 4
 
 	largeEvent = 64 << 10  // bytes; subscriptions share larger events in memory
 	largeBytes = 512 << 20 // of large events in use, counted once for each subscription
-	largeShare = 8         // one DID can use one part in so many of them
-	leastShare = 24 << 20  // bytes; or so many: two of the largest events
+	largeShare = 8         // one DID can use 1/largeShare of them
+	minShare   = 24 << 20  // but at least so many bytes: two of the largest events
 )
 
 // HubConfig configures a Hub.
@@ -76,7 +76,7 @@ type Hub struct {
 	checked  time.Time           // when checkServer last asked; owned by Run
 	reading  chan struct{}       // has a place for each catch-up that reads the table
 	large    *semaphore.Weighted // bytes of large log entries in use
-	ofDID    int64               // how many of them one DID can use
+	ofDID    int64               // how many bytes of large one DID can use
 	closing  context.Context     // ends with Close
 	close    context.CancelFunc
 
@@ -92,8 +92,8 @@ type Hub struct {
 
 // share is what the subscriptions of one DID can use together.
 type share struct {
-	large *semaphore.Weighted // of the hub's large: ofDID
-	turn  chan struct{}       // of the hub's places for readers: one
+	large   *semaphore.Weighted // bytes of the hub's large: up to ofDID
+	reading chan struct{}       // has one place: only one of them reads the table at one time
 }
 
 // NewHub returns a hub.
@@ -108,7 +108,7 @@ func NewHub(c HubConfig) *Hub {
 		shares: map[syntax.DID]*share{},
 	}
 	large := cmp.Or(c.Large, largeBytes)
-	h.large, h.ofDID = semaphore.NewWeighted(large), max(large/largeShare, leastShare)
+	h.large, h.ofDID = semaphore.NewWeighted(large), max(large/largeShare, minShare)
 	h.closing, h.close = context.WithCancel(context.Background())
 	h.presence.hub = h
 	if h.buffer == 0 {

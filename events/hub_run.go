@@ -92,11 +92,11 @@ func (h *Hub) round(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	h.grown.Store(0)
-	batch, goesOn, err := h.read(ctx)
+	batch, continues, err := h.read(ctx)
 	if err != nil {
 		return false, err
 	}
-	if !goesOn {
+	if !continues {
 		return true, h.startAgain(ctx)
 	}
 	if len(batch) == 0 {

@@ -14,7 +14,7 @@ const (
 	IndexInterval = 5 * time.Second
 
 	indexPart = 1 << 13       // places of the stream that one transaction indexes, at least
-	indexSpan = 2 * indexPart // at most: so far apart are the first and the last place of a row
+	indexSpan = 2 * indexPart // between the first and the last place of a row, at most
 	indexRow  = 256           // messages of a row, at most
 )
 

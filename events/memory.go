@@ -10,22 +10,23 @@ import (
 
 const (
 	keepEvents = 1 << 15        // newest events that a hub remembers
-	mostEvents = 4 * keepEvents // if that many more are not indexed
+	maxEvents  = 4 * keepEvents // that it remembers if more than keepEvents are not indexed
 )
 
 // memory is the newest events of the stream, with no gap.
 type memory struct {
 	events  []*Event
-	ofConvo map[uuid.UUID][]*Event  // those of the convo's members
-	ofDID   map[syntax.DID][]*Event // those of one person
+	ofConvo map[uuid.UUID][]*Event  // for the convo's members
+	ofDID   map[syntax.DID][]*Event // for one person
 }
 
 func (m *memory) add(e *Event) {
 	m.events = append(m.events, e)
-	m.sort(e)
+	m.group(e)
 }
 
-func (m *memory) sort(e *Event) {
+// group adds e to the events of its convo or person.
+func (m *memory) group(e *Event) {
 	if m.ofConvo == nil {
 		m.ofConvo, m.ofDID = map[uuid.UUID][]*Event{}, map[syntax.DID][]*Event{}
 	}
@@ -37,11 +38,11 @@ func (m *memory) sort(e *Event) {
 }
 
 // forget forgets all but the newest keepEvents events, and those after the place indexed, but keeps
-// no more than mostEvents. It does so only when there are so many that it is worth the work.
+// no more than maxEvents. It waits until there are twice as many, so that it runs rarely.
 func (m *memory) forget(indexed int64) {
 	keep := keepEvents
 	if n := len(m.events); n > 0 {
-		keep = int(min(max(keepEvents, m.events[n-1].StreamSeq-indexed), mostEvents))
+		keep = int(min(max(keepEvents, m.events[n-1].StreamSeq-indexed), maxEvents))
 	}
 	if len(m.events) <= 2*keep {
 		return
@@ -49,7 +50,7 @@ func (m *memory) forget(indexed int64) {
 	m.events = slices.Clone(m.events[len(m.events)-keep:])
 	m.ofConvo, m.ofDID = nil, nil
 	for _, e := range m.events {
-		m.sort(e)
+		m.group(e)
 	}
 }
 

@@ -54,7 +54,8 @@ func (s *Sequencer) maintainPartitions(ctx context.Context) error {
 var dailyTables = []string{"events", "convo_events"}
 
 // createPartition creates the partition of a day. It attaches a new table, because CREATE TABLE …
-// PARTITION OF would lock readers out. A row of 256 messages stays in one piece.
+// PARTITION OF would lock readers out. With this toast_tuple_target a row of 256 messages is not
+// split.
 func (s *Sequencer) createPartition(ctx context.Context, table string, day time.Time) error {
 	name, from, to := partition(table, day), day.Format(time.DateOnly), day.AddDate(0, 0, 1).Format(time.DateOnly)
 	err := s.alter(ctx,

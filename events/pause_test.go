@@ -10,7 +10,7 @@ import (
 func TestPauseAfter(t *testing.T) {
 	t.Parallel()
 	for took, want := range map[time.Duration]time.Duration{
-		0: leastPause, leastPause / 2: leastPause, 3 * time.Millisecond: 3 * time.Millisecond, time.Second: mostPause,
+		0: minPause, minPause / 2: minPause, 3 * time.Millisecond: 3 * time.Millisecond, time.Second: maxPause,
 	} {
 		if got := pauseAfter(took); got != want {
 			t.Errorf("after a step of %s the pause is %s, want %s", took, got, want)

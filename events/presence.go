@@ -61,7 +61,7 @@ type connections struct {
 // group is a number of connections.
 type group struct {
 	n      int
-	since  time.Time // a connection that still exists began no later
+	since  time.Time // the oldest connection that still exists began then, or earlier
 	newest time.Time // when the newest connection began
 }
 

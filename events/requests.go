@@ -14,8 +14,8 @@ import (
 
 // requests are the convos of one person that it has not accepted. The stream says where a
 // membership begins as a request. It does not say when the person accepts, because that is for the
-// person alone. So the roster is read again, at most every readRequests, and only while events of
-// such convos come.
+// person alone. So the roster is read again, at most every readRosterEvery, and only while events
+// of such convos come.
 type requests struct {
 	convos map[uuid.UUID]struct{}
 	upto   int64     // convos has what the stream says up to here
@@ -23,8 +23,8 @@ type requests struct {
 	last   *Event    // that Next returned last
 }
 
-// readRequests is how long the events of a convo can be marked after its person has accepted it.
-const readRequests = 5 * time.Second
+// readRosterEvery is how long the events of a convo can be marked after its person has accepted it.
+const readRosterEvery = 5 * time.Second
 
 // set replaces the convos by those of the roster, which was read when the stream ended at upto or
 // later.
@@ -53,13 +53,13 @@ func (s *Subscription) Request(ctx context.Context) bool {
 	switch {
 	case mine && e.Detail.Request && e.StreamSeq > r.upto:
 		r.add(e.ConvoID)
-	case e.Kind.LogEntry() && e.Message().Sender == s.did: // who writes has accepted
+	case e.Kind.LogEntry() && e.Message().Sender == s.did: // a person who writes has accepted
 		delete(r.convos, e.ConvoID)
 	}
 	if _, request := r.convos[e.ConvoID]; !request {
 		return false
 	}
-	if time.Since(r.readAt) >= readRequests {
+	if time.Since(r.readAt) >= readRosterEvery {
 		r.readAt = time.Now()
 		if err := s.readRequests(ctx); err != nil {
 			s.hub.log.WarnContext(ctx, "the subscriber's requests could not be read", "error", err)
@@ -72,10 +72,10 @@ func (s *Subscription) Request(ctx context.Context) bool {
 	return request
 }
 
-// stale reports whether Request possibly reads the roster for an event.
+// stale reports whether Request can have to read the roster for an event.
 func (r *requests) stale(did syntax.DID, e *Event) bool {
 	mine := e.DID == did && e.Detail.Request
-	return (mine || len(r.convos) > 0) && time.Since(r.readAt) >= readRequests
+	return (mine || len(r.convos) > 0) && time.Since(r.readAt) >= readRosterEvery
 }
 
 // readRequests reads the person's requests from the roster.

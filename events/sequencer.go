@@ -23,15 +23,15 @@ const NSIDSequencer = "mlsd.events.sequencer"
 const (
 	stepLimit   = 2000                  // rows of the outbox that one transaction moves
 	stepFull    = 40                    // after a step with more events the pause is twice as long
-	leastPause  = time.Millisecond      // after a step that moved events
-	mostPause   = 10 * time.Millisecond // also after a slow step
+	minPause    = time.Millisecond      // after a step that moved events
+	maxPause    = 10 * time.Millisecond // even after a slow step
 	stepTimeout = 10 * time.Second      // of one round
 
 	leaderPoll  = time.Second            // how often the leader reads the outbox without a wake-up
 	electEvery  = 500 * time.Millisecond // how often another node tries to lead
-	electSoon   = 20 * time.Millisecond  // until it tries again after it ended the leader's session
+	electSoon   = 20 * time.Millisecond  // until a node that ended the leader's session tries again
 	leaderStall = 2 * time.Second        // a leader that is idle for longer is taken for dead
-	// how often another node looks whether the leader is: that reads all sessions and locks
+	// how often another node looks whether the leader is dead, which reads all sessions and locks
 	lookEvery = time.Second
 
 	maintainEvery = 10 * time.Minute // how often the partitions are maintained
@@ -143,7 +143,7 @@ func (s *Sequencer) Run(ctx context.Context) {
 }
 
 // pauseAfter is the pause after a step: short after a quick step, longer on a busy database.
-func pauseAfter(took time.Duration) time.Duration { return min(max(took, leastPause), mostPause) }
+func pauseAfter(took time.Duration) time.Duration { return min(max(took, minPause), maxPause) }
 
 // wait waits for a wake-up or a timeout.
 func (s *Sequencer) wait(ctx context.Context) {

@@ -8,9 +8,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// Signal is what members who are connected get and nobody keeps: either a ciphertext of its sender,
-// or cursors that have moved. It has no place in the stream, moves no cursor and is never repeated.
-// It is JSON as it travels between nodes.
+// Signal goes to members who are connected, and is not kept. It is either a ciphertext of its
+// sender, or cursors that have moved. It has no place in the stream, moves no cursor and is never
+// repeated. It is JSON as it travels between nodes.
 type Signal struct {
 	ConvoID uuid.UUID  `json:"convo"`
 	Sender  syntax.DID `json:"sender,omitempty"`
@@ -18,8 +18,8 @@ type Signal struct {
 	// Hidden are members who do not get the ciphertext: they have blocked its sender.
 	Hidden []syntax.DID `json:"hidden,omitempty"`
 	Moves  []Move       `json:"moves,omitempty"`
-	// Nobody says that none of the others may get the ciphertext. The limits count it like any other,
-	// so that the answers do not tell its sender. Then it is left out.
+	// If Nobody is true, no other member may get the ciphertext. The limits count such a signal
+	// like any other, so that the answers do not tell its sender. It is dropped after that.
 	Nobody bool `json:"-"`
 }
 
@@ -47,8 +47,9 @@ func (s *Signal) event() *Event {
 // noticeBytes is the longest payload of a NOTIFY: PostgreSQL takes less than 8,000 bytes.
 const noticeBytes = 7900
 
-// pack puts signals into as few payloads of NOTIFY as follow from their order. A payload is JSON: an
-// array. Signals that are too long for one are left out, and counted.
+// pack puts signals, in their order, into payloads of NOTIFY, and fills each before it begins the
+// next. A payload is a JSON array. Signals that are too long for a payload are left out, and
+// counted.
 func pack(signals []*Signal) (payloads []string, tooLong int) {
 	var open []byte
 	for _, s := range signals {

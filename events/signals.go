@@ -29,7 +29,7 @@ const (
 	signalEvery     = 20 * time.Millisecond
 	movesEvery      = time.Second      // how often moved cursors are passed on
 	movesWaiting    = 10_000           // moved cursors that wait for that
-	movesLive       = 10 * time.Second // those that have waited for so long are dropped
+	movesLive       = 10 * time.Second // how long a moved cursor waits until it is dropped
 	movesOfSignal   = 20               // cursors in one signal: they fit into a NOTIFY with the longest DIDs
 	signalsOfMoves  = 100              // signals with cursors that are passed on at once
 	signalTimeout   = 2 * time.Second
@@ -45,12 +45,12 @@ var (
 // Reasons why a signal is dropped, or a subscription does not get it.
 const (
 	DroppedBusy    = "busy"    // the node has much to do: messages come first
-	DroppedRate    = "rate"    // the node takes no more, or no more from the caller
+	DroppedRate    = "rate"    // the node takes no more at present, or no more from the caller
 	DroppedConvo   = "convo"   // the node takes no more for the convo
 	DroppedOffline = "offline" // the node cannot reach the others
 	DroppedLong    = "long"    // it does not fit into a NOTIFY
 	DroppedBehind  = "behind"  // a subscription's buffer is more than half full
-	DroppedFailed  = "failed"  // it could not be looked up who sees a cursor
+	DroppedFailed  = "failed"  // who sees a cursor could not be looked up
 )
 
 // DropReasons returns all reasons.
@@ -158,7 +158,7 @@ func (s *Signals) session(ctx context.Context) error {
 			return ctx.Err()
 		case n != nil:
 			s.deliver(ctx, n.Payload)
-		case wait == listenCheck && interrupted.Err() == nil: // it was silent for so long
+		case wait == listenCheck && interrupted.Err() == nil: // it was silent for listenCheck
 			if err := l.ping(ctx); err != nil {
 				return err
 			}
@@ -184,8 +184,8 @@ func (s *Signals) setOnline(online bool) {
 	}
 }
 
-// wait returns how long Run can wait for a notification, and a context that ends before that if there
-// is something to be passed on.
+// wait returns how long Run can wait for a notification. The context that it returns ends earlier
+// if there is something to pass on.
 func (s *Signals) wait(ctx context.Context, last passed) (time.Duration, context.Context) {
 	interrupted, interrupt := context.WithCancel(ctx)
 	s.mu.Lock()

@@ -78,8 +78,8 @@ func (s *Signals) dropLookUps() {
 	}
 }
 
-// deliverMoves gives moved cursors to those who see them. If it cannot look up who does, it also drops
-// those that wait: the database has other things to do.
+// deliverMoves gives moved cursors to the people who see them. If it cannot look up who does, it
+// also drops the cursors that wait: the database is busy.
 func (s *Signals) deliverMoves(ctx context.Context, l lookUp) {
 	ctx, cancel := context.WithTimeout(ctx, signalTimeout)
 	defer cancel()
@@ -91,7 +91,7 @@ func (s *Signals) deliverMoves(ctx context.Context, l lookUp) {
 		s.dropLookUps()
 		return
 	}
-	// Nearly always all who share their cursors see all of them, and share one event.
+	// Nearly always every viewer sees all of the cursors. Such viewers share one event.
 	all, seen := l.signal.event(), map[syntax.DID]*Event{}
 	for _, viewer := range viewers {
 		moves := slices.DeleteFunc(slices.Clone(l.signal.Moves), func(m Move) bool { return !see(viewer, m.DID) })
@@ -135,9 +135,9 @@ func (h *Hub) liveDIDs(convo uuid.UUID) (dids []syntax.DID) {
 	return dids
 }
 
-// offerSignal offers each live subscription of a convo the event that of returns for its person; nil:
-// none. It returns how many have taken it, and how many have not because they are behind: their
-// buffers are more than half full.
+// offerSignal offers an event to each live subscription of a convo. of returns the event for a
+// person, or nil. offered is how many subscriptions have taken theirs. behind is how many have not,
+// because their buffers are more than half full.
 func (h *Hub) offerSignal(convo uuid.UUID, of func(syntax.DID) *Event) (offered, behind int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

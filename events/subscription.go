@@ -29,8 +29,8 @@ type Subscription struct {
 
 	hub    *Hub
 	did    syntax.DID
-	device string      // that it counts as connected; "": none
-	named  string      // the device that the client named, or ""
+	device string      // that counts as connected while this is live; "": none
+	named  string      // device that the client named, or ""
 	only   []uuid.UUID // convos; nil: all
 	of     generations // of the stream when it began
 	// resumed says that it began at a cursor. Without one, it delivers nothing from before it began.
@@ -45,13 +45,13 @@ type Subscription struct {
 	mu       sync.Mutex // locked after the hub's lock; guards what follows
 	live     bool       // the hub puts events into queue; written under the hub's lock as well
 	queue    []*Event
-	one      [1]*Event     // where queue begins
+	one      [1]*Event     // the memory of a short queue
 	queued   int           // cost of the events in queue, in bytes
 	position int64         // if not live: events up to here have been read from the table
 	behind   time.Time     // since when it catches up after its buffer was full; or zero
 	failed   error         // why it has ended
 	ready    chan struct{} // signalled when queue, live or failed has changed
-	parked   func()        // called instead of that; nil: the reader has not parked
+	parked   func()        // called instead of a signal on ready; nil: the reader has not parked
 
 	catch *catchUp // owned by Ready: reads the table
 	taken *Event   // owned by Ready: out of the queue, and not returned yet; or nil
@@ -91,7 +91,7 @@ func (h *Hub) Subscribe(ctx context.Context, r Request) (*Subscription, error) {
 		return nil, ErrTooMany
 	}
 	if h.shares[s.did] == nil {
-		h.shares[s.did] = &share{large: semaphore.NewWeighted(h.ofDID), turn: make(chan struct{}, 1)}
+		h.shares[s.did] = &share{large: semaphore.NewWeighted(h.ofDID), reading: make(chan struct{}, 1)}
 	}
 	s.share = h.shares[s.did]
 	h.all[s] = struct{}{}
@@ -132,7 +132,7 @@ func (s *Subscription) start(ctx context.Context, cursor *Cursor) error {
 		return nil
 	}
 	s.position, s.Outdated, err = now.of.resolve(*cursor, now.first, now.head)
-	if err != nil && now.head < before { // no cursor is ahead, the stream has gone back
+	if err != nil && now.head < before { // the cursor is not ahead: the stream has gone back
 		s.hub.Wake()
 		return ErrClosing
 	}
@@ -162,10 +162,10 @@ func (s *Subscription) Next(ctx context.Context) (*Event, error) {
 	}
 }
 
-// Ready returns the next event, and nil if the subscription is live and has none. It reads the table
-// until one of them is true. If the database is unavailable, it tries again for the hub's Patience.
-// Errors: ErrConsumerTooSlow, ErrReplaced, ErrClosing, ctx's, the database's. After one of the last
-// two, the next call returns the event that this one would have returned.
+// Ready returns the next event, or nil if the subscription is live and has none. Until it has an
+// event or is live, it reads the table. If the database is unavailable, it tries again for the
+// hub's patience. Errors: ErrConsumerTooSlow, ErrReplaced, ErrClosing, ctx's, the database's. After
+// one of the last two, the next call returns the event that this one would have returned.
 func (s *Subscription) Ready(ctx context.Context) (*Event, error) {
 	s.releaseLarge()
 	for {
@@ -199,8 +199,8 @@ func (s *Subscription) Ready(ctx context.Context) (*Event, error) {
 	}
 }
 
-// More returns the event after the last one of Next or More, if it is there, small, and needs nothing
-// of the database; else nil.
+// More returns the event after the one that Next, Ready or More returned last. It returns nil if
+// there is none yet, if it is large, or if it needs something of the database.
 func (s *Subscription) More() *Event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,9 +217,8 @@ func (s *Subscription) More() *Event {
 }
 
 // Park leaves a live subscription that has no event without a reader, and reports whether it did.
-// wake is called once when there is an event again, when the subscription has ended, and at Wake: it
-// must not block, and its caller holds locks of the subscription. A context that has ended parks
-// nothing.
+// It does not if ctx has ended. wake is called once: when there is an event, when the subscription
+// ends, or at Wake. It must not block: its caller holds locks of the subscription.
 func (s *Subscription) Park(ctx context.Context, wake func()) bool {
 	s.releaseLarge()
 	s.mu.Lock()
@@ -238,7 +237,8 @@ func (s *Subscription) Wake() {
 	s.notify()
 }
 
-// take returns the event that was taken and not returned, else the next of the queue, else nil.
+// take returns the event that was taken and not returned; if there is none, the next of the queue;
+// or nil.
 func (s *Subscription) take() (e *Event, live bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -270,7 +270,7 @@ func (s *Subscription) pop() *Event {
 }
 
 // acquireLarge waits for space for a large event, in the limits of the DID and of the hub, until
-// the next call of Next. Others cause the wait, so the reader does not count as slow.
+// the next call of Next. Other subscriptions cause the wait, so the reader does not count as slow.
 func (s *Subscription) acquireLarge(ctx context.Context, e *Event) error {
 	if e.Size <= largeEvent {
 		return nil
@@ -343,7 +343,7 @@ func (s *Subscription) advance(ctx context.Context) error {
 		return err
 	}
 	if s.catch.waits {
-		worker.Pause(ctx, indexPause) // without one of the hub's places for readers
+		worker.Pause(ctx, indexPause) // while it waits, others can read the table
 		return nil
 	}
 	s.mu.Lock()
@@ -365,7 +365,7 @@ func (s *Subscription) advance(ctx context.Context) error {
 // read reads the next page of the table. Few subscriptions read at once (catchUpShare), and one of
 // a DID: a page costs a look-up for each convo.
 func (s *Subscription) read(ctx context.Context, position int64) (page []*Event, done bool, err error) {
-	for _, places := range []chan struct{}{s.share.turn, s.hub.reading} {
+	for _, places := range []chan struct{}{s.share.reading, s.hub.reading} {
 		select {
 		case places <- struct{}{}:
 			defer func() { <-places }()

@@ -19,9 +19,9 @@ type tail struct {
 	memory  memory      // of the events up to head, at least of those that are not indexed
 }
 
-// read reads the next events. goesOn says that they follow the hub's head: the stream has no newer
-// generation, and has not gone back.
-func (h *Hub) read(ctx context.Context) (batch []*Event, goesOn bool, err error) {
+// read reads the next events. continues says that they follow the hub's head: the stream has no
+// newer generation, and has not gone back.
+func (h *Hub) read(ctx context.Context) (batch []*Event, continues bool, err error) {
 	batch, now, err := h.tail.next(ctx, h.db)
 	if err != nil {
 		return nil, false, err
@@ -47,8 +47,8 @@ func (t *tail) next(ctx context.Context, db *pgxpool.Pool) (batch []*Event, now 
 		return err
 	})
 	// After the events: the generation of an event is recorded before the event. The newest event is
-	// where the stream ends. The row that says so has a version for each step, and PostgreSQL keeps
-	// all of them while a snapshot is open.
+	// where the stream ends. The table stream says so too, but its row has a version for each step,
+	// and PostgreSQL keeps all of them while a snapshot is open.
 	both.Queue(`
 		SELECT (SELECT max(id) FROM generations), coalesce((SELECT max(stream_seq) FROM events), 0), (SELECT last FROM
 			convo_events_end)`).
@@ -62,7 +62,7 @@ func (t *tail) next(ctx context.Context, db *pgxpool.Pool) (batch []*Event, now 
 // remember reads the events of a stream that are not indexed, up to its end.
 func (h *Hub) remember(ctx context.Context, s stream) (tail, error) {
 	t := tail{of: s.of, head: s.head, day: s.day, indexed: s.indexed}
-	if from := max(s.indexed, s.head-mostEvents, s.first-1); from < s.head {
+	if from := max(s.indexed, s.head-maxEvents, s.first-1); from < s.head {
 		t.head, t.day = from, time.Time{}
 	}
 	for t.head < s.head {
@@ -108,8 +108,8 @@ func (h *Hub) start(ctx context.Context) error {
 	return nil
 }
 
-// checkServer begins a generation if another database has taken the place of the one that wrote the
-// newest one. Every node does this, so that a new database is noticed also while none leads.
+// checkServer begins a generation if the database is not the one that wrote the newest generation.
+// Every node does this, so that a new database is also noticed while no node leads.
 func (h *Hub) checkServer(ctx context.Context) error {
 	if time.Since(h.checked) < checkEvery {
 		return nil

@@ -26,7 +26,7 @@ const (
 	maxTickets = 100 // unused tickets of one DID
 )
 
-// Tickets issues and redeems tickets. A client that cannot send an Authorization header shows a
+// Tickets issues and redeems tickets. A client that cannot send an Authorization header sends a
 // ticket instead. A ticket opens one subscription of one person. All nodes share the table
 // subscription_tickets, which stores only hashes.
 type Tickets struct{ db *pgxpool.Pool }
@@ -34,7 +34,7 @@ type Tickets struct{ db *pgxpool.Pool }
 // Holder is who has a ticket.
 type Holder struct {
 	DID syntax.DID
-	// Session is the session that has bought it. nil: a service-auth token has.
+	// Session is the session with which the ticket was bought. nil: with a service-auth token.
 	Session *HolderSession
 }
 
@@ -42,7 +42,7 @@ type Holder struct {
 type HolderSession struct {
 	ID       uuid.UUID
 	DeviceID string
-	Expires  time.Time // the bearer that has bought the ticket
+	Expires  time.Time // of the bearer token that has bought the ticket
 }
 
 // NewTickets returns the tickets stored in db.
@@ -81,7 +81,7 @@ func (s *HolderSession) columns() (id *uuid.UUID, device *string, expires *time.
 	return &s.ID, &s.DeviceID, &s.Expires
 }
 
-// Owner returns the holder of a ticket, which it leaves as it is. Errors besides the database's:
+// Owner returns the holder of a ticket. The ticket stays valid. Errors besides the database's:
 // ErrInvalidTicket.
 func (t *Tickets) Owner(ctx context.Context, ticket, scope string) (h Holder, err error) {
 	var session *uuid.UUID

@@ -80,7 +80,7 @@ func differing(a, b map[string]string) []string {
 	return paths
 }
 
-// differingIn is differing for the fields whose paths are prefix and a name.
+// differingIn is differing for fields whose paths consist of prefix and one name.
 func differingIn(prefix string, a, b map[string]string) (paths []string) {
 	seen := map[string]bool{}
 	for _, hashes := range []map[string]string{a, b} {

@@ -133,9 +133,9 @@ func WithBeats(beats func(every time.Duration) (beat <-chan time.Time, stop func
 	return func(s *Store) { s.beats = beats }
 }
 
-// Timed are called with the times of the steps of a write by [Store.Do].
+// Timed has functions that [Store.Do] calls with the times of a write's steps.
 type Timed struct {
-	LookedUp  func(time.Duration) // taking the key, or finding it used, including any wait
+	LookedUp  func(time.Duration) // to take the key or to find it used, including any wait
 	Committed func(time.Duration) // to store the answer and to commit, also if that fails
 }
 

@@ -45,7 +45,6 @@ type Work func(ctx context.Context, fence int64) (Done, error)
 // holder dies, another takes over when the lease has expired, with a higher fence; a heartbeat or
 // completion of the first one then matches no row. So the outside system can see the work twice,
 // and must recognise it by the key. Only the database's clock counts.
-// database's clock counts.
 //
 // Errors besides the work's own: *ConflictError, *RunningError, ErrLeaseLost, ErrUnknownOutcome,
 // and those of the database.
@@ -168,9 +167,9 @@ func (s *Store) takeOver(ctx context.Context, tx pgx.Tx, req Request) (fence int
 	return fence, nil
 }
 
-// keep extends the lease every third of its length until end is called. The context ends with
-// ErrLeaseLost when another attempt has taken over, or after the length of a lease without a
-// heartbeat.
+// keep extends the lease until end is called, three times in the length of a lease. The context
+// working ends with ErrLeaseLost when another attempt has taken over, or after the length of a
+// lease without a heartbeat.
 func (s *Store) keep(ctx context.Context, req Request, fence int64) (working context.Context, end func()) {
 	lease := req.Lease
 	working, cancel := context.WithCancelCause(ctx)

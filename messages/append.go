@@ -22,12 +22,13 @@ import (
 const maxAttempts = 4
 
 // write appends drafts in one transaction, and returns their results. If another transaction has
-// locked a convo, the result is ErrBusy without wait; with wait ErrHeld, after the lock timeout.
+// locked a convo, the result is ErrBusy at once. With wait, it is ErrHeld after the lock timeout.
 func (l *Log) write(ctx context.Context, drafts []Draft, wait bool) []Result {
 	takeQuota(drafts)
 	results, err := l.transact(ctx, drafts, wait)
 	for attempt := 1; usedMeanwhile(err) || attempt < maxAttempts && worthAnotherTry(err); attempt++ {
-		// At random, so that transactions that met do not meet again. If ctx ends, transact returns its error.
+		// The pause is random, so that transactions that collided do not collide again. If ctx
+		// ends, transact returns its error.
 		worker.Pause(ctx, rand.N(time.Duration(attempt)*5*time.Millisecond))
 		results, err = l.transact(ctx, drafts, wait)
 	}
@@ -59,8 +60,8 @@ func failed(drafts []Draft, err error) []Result {
 	return results
 }
 
-// takeQuota counts the drafts, except those with an invalid asset, before they are judged: judge
-// refuses a draft without quota only if it has no other answer.
+// takeQuota counts the drafts against their quotas, except drafts with an invalid asset. It comes
+// before judge, and only keeps the refusal: judge gives every other answer first.
 func takeQuota(drafts []Draft) {
 	for i := range drafts {
 		d := &drafts[i]
@@ -70,7 +71,8 @@ func takeQuota(drafts []Draft) {
 	}
 }
 
-// returnUnused takes back what was counted for drafts that have stored nothing, or possibly nothing.
+// returnUnused returns the quota of drafts that stored nothing, and of drafts of which that is not
+// known.
 func returnUnused(drafts []Draft, results []Result) {
 	for i, r := range results {
 		if d := &drafts[i]; r.Err != nil || r.Replayed {
@@ -81,8 +83,8 @@ func returnUnused(drafts []Draft, results []Result) {
 	}
 }
 
-// writeJoined takes the drafts whose result is still ErrBusy, because their senders joined after
-// lockConvos looked. It writes them in another transaction that waits for convos.
+// writeJoined writes the drafts again whose result is ErrBusy although write waited for locks:
+// their senders joined after lockConvos had read the members.
 func (l *Log) writeJoined(ctx context.Context, drafts []Draft, results []Result) {
 	var joined []Draft
 	var places []int
@@ -99,7 +101,6 @@ func (l *Log) writeJoined(ctx context.Context, drafts []Draft, results []Result)
 	}
 }
 
-// count counts what became of the drafts' keys.
 func (l *Log) count(results []Result) {
 	for _, r := range results {
 		switch {
@@ -115,14 +116,15 @@ func (l *Log) count(results []Result) {
 	}
 }
 
-// worthAnotherTry reports whether the same transaction may succeed now.
+// worthAnotherTry reports whether a transaction failed by a deadlock or a serialization failure, so
+// that the same transaction may succeed now.
 func worthAnotherTry(err error) bool {
 	code := pgpool.Code(err)
 	return code == "40P01" || code == "40001"
 }
 
 // usedMeanwhile reports whether another transaction used up a token after this one had read that it
-// was fresh. The next attempt sees that.
+// was fresh. The next attempt reads that it is used.
 func usedMeanwhile(err error) bool {
 	var refused *pgconn.PgError
 	return errors.As(err, &refused) && refused.ConstraintName == usedTokensKey
@@ -141,7 +143,7 @@ func (l *Log) transact(ctx context.Context, drafts []Draft, wait bool) ([]Result
 		lock = lockConvos
 	}
 	t.queueReads(reads, lock, t.convoIDs, t.senders)
-	err := pgpool.ReadThenWrite(ctx, l.batches, reads, pgpool.Writes{SQL: t.writing(), Queue: t.queueWrites},
+	err := pgpool.ReadThenWrite(ctx, l.batches, reads, pgpool.Writes{SQL: t.writeStatements(), Queue: t.queueWrites},
 		l.faults.Hook(ctx, failpoint.BeforeCommit, nsid.SendMessage))
 	if err == nil {
 		err = l.faults.Hit(ctx, failpoint.AfterCommit, nsid.SendMessage)
@@ -153,8 +155,8 @@ func (l *Log) transact(ctx context.Context, drafts []Draft, wait bool) ([]Result
 }
 
 // AppendEntitled appends one message in the caller's transaction, and locks the convo. The caller
-// has decided that the sender, who need not be a member, may send it. It must be of the convo's
-// epoch. d.Token is not used up.
+// has decided that the sender, who need not be a member, may send it. The message must be of the
+// convo's epoch. d.Token is not used up.
 //
 // Errors: ErrConvoNotFound, *idem.ConflictError, ErrConvoClosed, ErrWrongGroup, *EpochMismatchError,
 // *quota.ExceededError. If the transaction fails, the caller returns the quota.
@@ -167,7 +169,7 @@ func AppendEntitled(ctx context.Context, tx pgx.Tx, d Draft) (Receipt, error) {
 	reads, writes := &pgx.Batch{}, &pgx.Batch{}
 	t.queueReads(reads, lockConvo, d.ConvoID)
 	if err := tx.SendBatch(ctx, reads).Close(); err != nil {
-		return Receipt{}, fmt.Errorf("read by what a message is judged: %w", err)
+		return Receipt{}, fmt.Errorf("read what a message is judged by: %w", err)
 	}
 	t.queueWrites(writes)
 	if err := tx.SendBatch(ctx, writes).Close(); err != nil {

@@ -16,7 +16,7 @@ import (
 type CommitEntry struct {
 	ConvoID uuid.UUID
 	Sender  syntax.DID
-	Key     string // with the method's name in front: commits come from several methods
+	Key     string // as CommitKey makes it
 	Hash    [sha256.Size]byte
 	Epoch   int64 // that the commit creates
 	Body    []byte

@@ -11,7 +11,7 @@ import (
 func TestCrowded(t *testing.T) {
 	t.Parallel()
 	l := &Log{sends: sends{keys: map[requestKey]int{}}}
-	few := sendsOfCPU * runtime.GOMAXPROCS(0)
+	few := sendsPerCPU * runtime.GOMAXPROCS(0)
 	for range few {
 		if _, err := l.sends.begin(&Draft{}); err != nil {
 			t.Fatal(err)

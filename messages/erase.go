@@ -13,8 +13,9 @@ import (
 
 // EraseSender puts the tombstone of a person into its log entries of a convo, up to limit commits
 // and limit others, and returns how many, and whether there may be more. Commits whose idempotency
-// record may exist change together: the transaction must have deleted their records (idem.Forget).
-// The entries stay: the log has no gaps, and members need commits to follow the group.
+// record may exist change all at once, whatever limit is: the transaction must have deleted their
+// records (idem.Forget). The entries stay: the log has no gaps, and members need commits to follow
+// the group.
 func EraseSender(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID, limit int64) (n int64, more bool,
 	err error) {
 	stone, pattern := p.In(convo), p.Pattern()

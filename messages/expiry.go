@@ -14,11 +14,11 @@ import (
 	"mlsd/internal/worker"
 )
 
-// Bounds of what a sweeper does in one statement.
+// Bounds of one statement of a sweeper.
 const (
-	expireConvos   = 500  // whose oldest messages it reads
-	expireEntries  = 2000 // that it passes in one transaction
-	expirePerConvo = 256  // that it passes of one convo, so that a long log does not delay the others
+	expireConvos   = 500  // convos whose oldest message it reads
+	expireEntries  = 2000 // log entries that it passes, in all
+	expirePerConvo = 256  // log entries of one convo, so that a long log does not delay the others
 )
 
 // Sweeper deletes application messages that are older than the retention. One node of a database
@@ -36,18 +36,18 @@ type Sweeper struct {
 	retention time.Duration
 	expired   func(messages int64)
 	ahead     time.Duration // of the database's clock, in tests
-	// waits for as long as the work took: half of one connection is used
+	// pace waits for as long as the work took, so that the sweeper uses half of one connection
 	pace  func(ctx context.Context, took time.Duration)
-	keep  keeper    // nil: nothing is kept
+	keep  keeper    // nil: no leaves are stored
 	after uuid.UUID // where the next round goes on, if this one is cut short
 }
 
 // NewSweeper returns a sweeper of messages that are older than retention. It calls expired after
 // each transaction, with the number of deleted messages.
 //
-// keep, unless nil, is called before messages are deleted. It stores their leaves, and returns the
-// convos whose leaves could be stored. Of these, messages with leaves in log_tiles are deleted; of
-// others, none.
+// keep, unless nil, is called before messages are deleted. It stores their leaves in log_tiles, and
+// returns the convos for which this succeeded. Of these convos, messages whose leaves are stored
+// are deleted; of other convos, none.
 func NewSweeper(db *pgxpool.Pool, retention time.Duration, expired func(messages int64), keep keeper) *Sweeper {
 	return &Sweeper{db: db, retention: retention, expired: expired, pace: worker.Pause, keep: keep}
 }
@@ -90,8 +90,8 @@ func (e *Sweeper) round(ctx context.Context, conn *pgx.Conn) (total int64, err e
 	}
 }
 
-// dueConvos reads the next convos after an id. It returns those whose oldest message is old, and
-// the last one that it has read, or nil if there are no more.
+// dueConvos reads the next convos after an id. It returns those whose oldest message is older than
+// cutoff, and the last convo that it has read, or nil if there are no more.
 func dueConvos(ctx context.Context, conn *pgx.Conn, after uuid.UUID, cutoff time.Time) (due []uuid.UUID,
 	last *uuid.UUID, err error) {
 	err = conn.QueryRow(ctx, `
@@ -136,8 +136,8 @@ func (e *Sweeper) expire(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID
 //go:embed expire_batch.sql
 var expireEntriesOf string
 
-// expireBatch deletes old messages in one transaction, if onlyKept those whose leaves are stored. It
-// returns how many, and the convos that possibly have more.
+// expireBatch deletes old messages in one transaction. With onlyKept, it deletes only messages
+// whose leaves are stored. It returns how many, and the convos that possibly have more.
 func expireBatch(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID, cutoff time.Time,
 	onlyKept bool) (deleted int64, more []uuid.UUID, err error) {
 	err = conn.QueryRow(ctx, expireEntriesOf, convos, cutoff, expireEntries, expirePerConvo, onlyKept).Scan(&deleted,

@@ -9,8 +9,8 @@ import (
 
 // Bounds of the messages that wait.
 const (
-	MostSends     = mostSends
-	MostSendBytes = mostSendBytes
+	MostSends     = maxSends
+	MostSendBytes = maxSendBytes
 )
 
 // Write is Append, but its errors are those of the drafts.

@@ -30,7 +30,8 @@ func (s *seqs) id(seq int64, at time.Time) uuid.UUID {
 	return id
 }
 
-// seq returns the only seq whose message can have this id. The caller checks with id that it has.
+// seq returns the only seq whose message can have this id. The caller checks with s.id whether that
+// message has it.
 func (s *seqs) seq(id uuid.UUID) int64 {
 	return int64((binary.BigEndian.Uint64(id[8:]) - binary.BigEndian.Uint64(s.digest[:])) & (1<<randBBits - 1))
 }

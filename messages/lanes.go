@@ -18,7 +18,7 @@ const (
 	batchDrafts  = 256             // of one transaction
 	batchBytes   = 2 << 20         // of their bodies; a larger body is alone in its transaction
 	largeBody    = 64 << 10        // bytes; larger ones do not share the shards' transactions
-	busyLanes    = 8               // busy convos that are written at a time
+	busyLanes    = 8               // busy convos that are written at one time
 	batchTimeout = 8 * time.Second // of one transaction with all its attempts
 )
 
@@ -54,8 +54,8 @@ type lane struct {
 	users int
 }
 
-// defaultShards is one for every two processors. A second shard on two processors halves the
-// batches, and a message then costs a database on the same machine half as much again.
+// defaultShards is one for every two processors. On two processors a second shard halves the size
+// of batches. If the database is on the same machine, a message then costs it 1.5 times as much.
 func defaultShards() int { return min(max(runtime.GOMAXPROCS(0)/2, 1), maxShards) }
 
 func (l *Log) newShards(n int) []*batcher {
@@ -66,10 +66,10 @@ func (l *Log) newShards(n int) []*batcher {
 	return shards
 }
 
-// newBatcher returns a batcher of a busy convo, which waits for its lock, or one that passes over
-// convos that are locked.
+// newBatcher returns a batcher. With wait it is for a busy convo, and waits for its lock. Without,
+// it skips locked convos.
 func (l *Log) newBatcher(wait bool) *batcher {
-	limits := batch.Limits{Batch: batchDrafts, Cost: batchBytes, Queue: mostSends, Timeout: batchTimeout}
+	limits := batch.Limits{Batch: batchDrafts, Cost: batchBytes, Queue: maxSends, Timeout: batchTimeout}
 	write := func(ctx context.Context, drafts []Draft) ([]Result, error) {
 		if wait {
 			l.lanes.slots <- struct{}{}
@@ -81,7 +81,7 @@ func (l *Log) newBatcher(wait bool) *batcher {
 	return batch.New(limits, write).Weigh(func(d Draft) int { return len(d.Body) })
 }
 
-// first returns the batcher that a message passes first.
+// first returns the batcher that a message goes through first.
 func (l *Log) first(d *Draft) *batcher {
 	if len(d.Body) > largeBody {
 		return l.lanes.large

@@ -47,7 +47,7 @@ type Page struct {
 	// SmallBytes is how many bytes of bodies are read without asking Large, at most MaxBytes.
 	SmallBytes int64
 	// Large is called before more is read, and returns how many bytes more the page can have. Read
-	// has no connection meanwhile. nil: up to MaxBytes in all.
+	// holds no database connection meanwhile. nil: up to MaxBytes in all.
 	Large func() (maxBytes int64, err error)
 }
 
@@ -72,9 +72,9 @@ var (
 
 // Read calls each with the messages of p in log order, and returns where the page ended. The
 // message is valid until each returns. If each returns false, the page ends before that message,
-// which must not be the first. Errors: ErrConvoNotFound for strangers and for convos that do not
-// exist, ErrNotMember for former members, ErrInvalidCursor, those of p.Large. After an error drop
-// what each got.
+// which must not be the first. Errors: ErrConvoNotFound for readers who were never members, and for
+// convos that do not exist, ErrNotMember for former members, ErrInvalidCursor, those of p.Large.
+// After an error drop what each got.
 func Read(ctx context.Context, q pgpool.Queryer, p Page, each func(*Message) bool) (end End, err error) {
 	r := reading{Page: p, each: each, upTo: math.MaxInt64, seqs: seqsOf(p.ConvoID), senders: map[string]syntax.DID{}}
 	if p.Behind != nil {
@@ -84,15 +84,15 @@ func Read(ctx context.Context, q pgpool.Queryer, p Page, each func(*Message) boo
 	cut, err := r.runSmall(ctx, q)
 	if err == nil && cut {
 		r.upTo = r.LastSeq
-		most := p.MaxBytes - r.bytes
+		left := p.MaxBytes - r.bytes
 		if p.Large != nil {
 			allowed, err := p.Large()
 			if err != nil {
 				return End{}, err
 			}
-			most = min(most, allowed)
+			left = min(left, allowed)
 		}
-		err = r.runLarge(ctx, q, most)
+		err = r.runLarge(ctx, q, left)
 	}
 	switch {
 	case errors.Is(err, ErrConvoNotFound), errors.Is(err, ErrNotMember), errors.Is(err, ErrInvalidCursor):

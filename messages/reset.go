@@ -14,8 +14,9 @@ import (
 	"mlsd/mls"
 )
 
-// KindReset is the kind of the two log entries of a reset, which are no MLS messages: the last one of
-// the convo that it closes, and the first one of the convo that it opens. Each names the other convo.
+// KindReset is the kind of the two log entries of a reset, which are not MLS messages: the last one
+// of the convo that it closes, and the first one of the convo that it opens. Each names the other
+// convo.
 const KindReset = mls.ContentType(outbox.Reset)
 
 // ClosedError refuses a write to a convo that was reset. It is an ErrConvoClosed.
@@ -52,8 +53,7 @@ type ResetEntry struct {
 }
 
 // AppendReset writes e as the next entry of its log, with its event, and returns its seq. The caller's
-// transaction holds the row lock of the convo. The keys of these entries are none that a client can
-// send.
+// transaction holds the row lock of the convo. No client can send the keys of these entries.
 func AppendReset(ctx context.Context, tx pgx.Tx, e ResetEntry) (seq int64, at time.Time, err error) {
 	key := "\x01closes"
 	if e.Opens {

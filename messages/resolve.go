@@ -22,8 +22,8 @@ type lostError struct {
 func (e *lostError) Error() string { return "the outcome of a commit was lost: " + e.cause.Error() }
 func (e *lostError) Unwrap() error { return e.cause }
 
-// lookupTimeout bounds the look-up of a transaction's outcome. The time of the transaction itself
-// can be over by then.
+// lookupTimeout bounds the look-up of a transaction's outcome. The timeout of the batch does not
+// count for it: it may have passed.
 const lookupTimeout = 5 * time.Second
 
 // resolve looks up the outcome of the drafts of a lost transaction. A refusal is final, unless it
@@ -62,7 +62,7 @@ func (l *Log) resolve(ctx context.Context, drafts []Draft, results []Result, los
 type found struct {
 	seq int64
 	at  time.Time
-	age time.Duration // when the database answered, and up to a millisecond more
+	age time.Duration // when the database answered; up to 1 ms too long, because at is cut to milliseconds
 }
 
 // lookup returns what the log has of the drafts, by the index of the draft.

@@ -131,7 +131,7 @@ func NewLog(db *pgxpool.Pool, epochWindow int64, metrics idem.Metrics, log *slog
 	options ...Option) *Log {
 	l := &Log{
 		db: db, batches: db, window: epochWindow, metrics: metrics, log: log, faults: faults, onBatch: func(int) {},
-		sends: sends{keys: map[requestKey]int{}, none: make(chan struct{})},
+		sends: sends{keys: map[requestKey]int{}, idle: make(chan struct{})},
 	}
 	l.lanes = lanes{seed: maphash.MakeSeed(), shards: l.newShards(defaultShards()), large: l.newBatcher(false),
 		slots: make(chan struct{}, busyLanes), busy: map[uuid.UUID]*lane{}}
@@ -141,13 +141,14 @@ func NewLog(db *pgxpool.Pool, epochWindow int64, metrics idem.Metrics, log *slog
 	return l
 }
 
-// duplicateTimeout is how long a request waits for an equal one that is being written: as long as
-// lock_timeout, which bounds the wait if that one is on another node.
+// duplicateTimeout is how long a request waits for an equal one that this node is writing. It
+// equals lock_timeout, which bounds the wait for an equal one on another node.
 const duplicateTimeout = 2 * time.Second
 
 // Send appends one message, in a transaction that it shares with simultaneous messages, and returns
 // once the message is durable. The error is one of a Result, ErrOverloaded, ErrClosed or that of
-// ctx. If ctx ends while the message waits, it is not written; later, the transaction goes on.
+// ctx. If ctx ends while the message waits, the message is not written. If ctx ends after that, the
+// transaction goes on.
 func (l *Log) Send(ctx context.Context, d Draft) (Receipt, error) {
 	ctx, span := tracing.Start(ctx, "append")
 	defer span.End()

@@ -9,16 +9,16 @@ import (
 
 // Bounds of the messages that wait for their answers on this node.
 const (
-	mostSends     = 4096
-	mostSendBytes = 64 << 20 // of their bodies, or one message
+	maxSends     = 4096
+	maxSendBytes = 64 << 20 // of their bodies; a message that is alone may be larger
 )
 
-// A node is busy while more than sendsOfCPU messages for each processor wait for their answers, and
-// for busyFor after that, because a transaction answers its messages together. At half of the
+// A node is busy while more than sendsPerCPU messages for each processor wait for their answers,
+// and for busyFor after that, because a transaction answers its messages together. At half of the
 // greatest rate of a node, a tenth as many wait.
 const (
-	sendsOfCPU = 16
-	busyFor    = 500 * time.Millisecond
+	sendsPerCPU = 16
+	busyFor     = 500 * time.Millisecond
 )
 
 // sends are the messages that wait for their answers.
@@ -27,9 +27,9 @@ type sends struct {
 	n       int
 	bytes   int                // of their bodies
 	keys    map[requestKey]int // how many have the key
-	crowded time.Time          // when more than sendsOfCPU of each processor last waited
+	crowded time.Time          // when more than sendsPerCPU for each processor last waited
 	closed  bool
-	none    chan struct{} // closed once the log is closed and no message waits
+	idle    chan struct{} // closed once the log is closed and no message waits
 }
 
 // begin counts a message until end is called with it. repeats says that another one with its key
@@ -40,13 +40,13 @@ func (s *sends) begin(d *Draft) (repeats bool, err error) {
 	switch {
 	case s.closed:
 		return false, ErrClosed
-	case s.n > 0 && (s.n >= mostSends || s.bytes+len(d.Body) > mostSendBytes):
+	case s.n > 0 && (s.n >= maxSends || s.bytes+len(d.Body) > maxSendBytes):
 		return false, ErrOverloaded
 	}
 	s.n++
 	s.bytes += len(d.Body)
 	s.keys[d.requestKey()]++
-	if s.n > sendsOfCPU*runtime.GOMAXPROCS(0) {
+	if s.n > sendsPerCPU*runtime.GOMAXPROCS(0) {
 		s.crowded = time.Now()
 	}
 	return s.keys[d.requestKey()] > 1, nil
@@ -63,10 +63,10 @@ func (s *sends) end(d *Draft) {
 	s.finish()
 }
 
-// finish closes none if the log is closed and no message waits.
+// finish closes idle if the log is closed and no message waits.
 func (s *sends) finish() {
 	if s.closed && s.n == 0 {
-		close(s.none)
+		close(s.idle)
 	}
 }
 
@@ -78,7 +78,7 @@ func (s *sends) close(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	select {
-	case <-s.none:
+	case <-s.idle:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

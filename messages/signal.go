@@ -24,15 +24,15 @@ type Signal struct {
 
 // Bounds of the people who have blocked a sender. If there are more, nobody gets its signals.
 const (
-	mostHidden   = 16   // who are members of the convo
-	mostBlocking = 1000 // in all
+	maxHidden   = 16   // who are members of the convo
+	maxBlockers = 1000 // in all
 )
 
 // AuthoriseSignal judges a signal as judge judges a message: the sender is a member, the convo is
-// open, and the ciphertext is of its group and at most window epochs behind. It returns the members
-// who have blocked the sender and must not get it; nobody says that they are too many, and no
-// member gets it. It locks and writes nothing. Errors: ErrConvoNotFound, ErrNotMember,
-// ErrConvoClosed, ErrWrongGroup, *EpochMismatchError.
+// open, and the ciphertext is of its group and at most window epochs behind. hidden are the members
+// who have blocked the sender and must not get the signal. If nobody is true, they are too many to
+// list, and no member gets it. AuthoriseSignal locks and writes nothing. Errors: ErrConvoNotFound,
+// ErrNotMember, ErrConvoClosed, ErrWrongGroup, *EpochMismatchError.
 func AuthoriseSignal(ctx context.Context, q pgpool.Queryer, s Signal, window int64) (hidden []syntax.DID, nobody bool,
 	err error) {
 	var group []byte
@@ -45,7 +45,7 @@ func AuthoriseSignal(ctx context.Context, q pgpool.Queryer, s Signal, window int
 				WHERE EXISTS (SELECT FROM members WHERE convo_id = $1 AND did = b.did AND left_at IS NULL) LIMIT $3),
 			(SELECT count(*) FROM (SELECT FROM blocks WHERE blocked_did = $2 LIMIT $4) b) = $4
 		FROM convos c JOIN members m ON m.convo_id = c.id AND m.did = $2
-		WHERE c.id = $1`, s.ConvoID, s.Sender, mostHidden+1, mostBlocking+1).Scan(&group, &epoch, &closed, &successor, &left,
+		WHERE c.id = $1`, s.ConvoID, s.Sender, maxHidden+1, maxBlockers+1).Scan(&group, &epoch, &closed, &successor, &left,
 		&hidden, &many)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -61,5 +61,5 @@ func AuthoriseSignal(ctx context.Context, q pgpool.Queryer, s Signal, window int
 	case s.Epoch > epoch || s.Epoch < epoch-window:
 		return nil, false, &EpochMismatchError{Epoch: s.Epoch, Current: epoch}
 	}
-	return hidden, many || len(hidden) > mostHidden, nil
+	return hidden, many || len(hidden) > maxHidden, nil
 }

@@ -7,13 +7,13 @@ package messages
 // All transactions lock in the same order, so that they cannot deadlock: convos and tokens by their
 // ids, rows of push_convos by their keys.
 
-// waitLonger lets the transaction of a busy convo wait for locks longer than a batch that convos
-// share does (pgpool.OpenReserved).
+// waitLonger sets the lock_timeout of the transaction of a busy convo. Batches that several convos
+// share have a shorter one (pgpool.OpenReserved).
 const waitLonger = `SELECT set_config('lock_timeout', $1, true)`
 
 // lockFreeConvos locks the convos of which the senders are members, except those that another
-// transaction has locked. So a stranger cannot delay a convo, or learn from a wait that it exists.
-// The rows are as of the lock.
+// transaction has locked. So a caller who is not a member cannot delay a convo, or learn from a
+// wait that it exists. The rows are as of the lock.
 //
 // A lateral join with LIMIT makes the planner use an index, even if it has no statistics.
 const lockFreeConvos = `
@@ -80,7 +80,7 @@ const advanceConvos = `
 	UPDATE convos SET last_seq = log.last_seq, last_message_at = $3
 	FROM unnest($1::uuid[], $2::bigint[]) AS log (convo_id, last_seq) WHERE id = log.convo_id`
 
-// acceptConvos accepts the requests of senders: who sends into a convo accepts it.
+// acceptConvos accepts the requests of senders: a person who sends into a convo accepts it.
 const acceptConvos = `
 	UPDATE members SET requested_at = NULL
 	FROM unnest($1::uuid[], $2::text[]) AS s (convo_id, sender_did) WHERE members.convo_id = s.convo_id AND did =
@@ -90,8 +90,8 @@ const acceptConvos = `
 const outboxTogether = `
 	INSERT INTO outbox (kind, convo_ids, seqs, sizes, created_at) VALUES ($1, $2::uuid[], $3::bigint[], $4::integer[], $5)`
 
-// outboxEach is an event row for each log entry: for a message that is alone, and if a proposal is
-// among the entries, which must keep its place.
+// outboxEach is an event row for each log entry. It is used for a single message, and if there is a
+// proposal among the entries, which must keep its place.
 const outboxEach = `
 	INSERT INTO outbox (kind, convo_id, seq, size, created_at)
 	SELECT e.*, $5 FROM unnest($1::smallint[], $2::uuid[], $3::bigint[], $4::integer[]) AS e`

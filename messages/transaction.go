@@ -23,13 +23,13 @@ type transaction struct {
 	drafts   []Draft
 	window   int64
 	entitled bool       // the caller has decided that the senders may send without being members
-	also     *pgx.Batch // what the drafts want besides
+	also     *pgx.Batch // what Also of the drafts has queued
 
-	convoIDs      pgpool.Array[pgpool.UUID] // of the drafts, as are the next ones
+	convoIDs      pgpool.Array[pgpool.UUID] // this and the next three have one element for each draft
 	senders, keys pgpool.Array[pgpool.Text]
 	hashes        pgpool.Array[pgpool.Bytes]
 
-	convos     map[uuid.UUID]*convo // that are locked
+	convos     map[uuid.UUID]*convo // those that are locked
 	states     []state
 	used       map[serviceauth.TokenID]bool
 	now        time.Time // of the database, after the locks; whole milliseconds
@@ -85,8 +85,8 @@ func (t *transaction) readConvos(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-// readStates reads the rows of readStates, which come in any order. Most have no recorded message.
-// They are read from the connection's buffer.
+// readStates reads the rows of the statement readStates, which come in any order. It decodes them
+// from the connection's buffer, without Scan. Most of them have no recorded message.
 func (t *transaction) readStates(rows pgx.Rows) error {
 	defer rows.Close()
 	n := 0
@@ -120,8 +120,8 @@ func (t *transaction) readUsedTokens(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-// writing returns all statements that queueWrites can queue.
-func (t *transaction) writing() []string {
+// writeStatements returns all statements that queueWrites can queue.
+func (t *transaction) writeStatements() []string {
 	all := []string{insertMessages, advanceConvos, acceptConvos, outboxTogether, outboxEach, queuePushes}
 	if t.used != nil {
 		all = append(all, useTokens)
@@ -203,13 +203,12 @@ func (t *transaction) queueConvos(batch *pgx.Batch) {
 	}
 	batch.Queue(advanceConvos, convos, seqs, t.now)
 	if len(requested) > 0 {
-		convos, senders := t.places(requested)
+		convos, senders := t.convosAndSenders(requested)
 		batch.Queue(acceptConvos, convos, senders)
 	}
 }
 
-// places returns the convos and senders of drafts.
-func (t *transaction) places(drafts []int) (convos pgpool.Array[pgpool.UUID], senders pgpool.Array[pgpool.Text]) {
+func (t *transaction) convosAndSenders(drafts []int) (convos pgpool.Array[pgpool.UUID], senders pgpool.Array[pgpool.Text]) {
 	for _, i := range drafts {
 		convos, senders = append(convos, t.convoIDs[i]), append(senders, t.senders[i])
 	}

@@ -20,14 +20,14 @@ type Recipient struct {
 	DID      syntax.DID
 	DeviceID string
 	Ref      mls.KeyPackageRef
-	Request  bool // its DID has not accepted the convo: the device is not pushed
+	Request  bool // its DID has not accepted the convo: the device gets no push
 }
 
 // Bounds of the Welcomes of a person in a convo that have ended. Fetches, confirmations and commits
 // read all of them.
 const (
 	keepEnded = 500  // the newest: 10 of each of 50 devices
-	trimEnded = 1000 // deleted of a person by an Add at most; an account has 500 KeyPackages to add
+	trimEnded = 1000 // the most that one Add deletes of a person; it adds at most 500, one for each KeyPackage
 )
 
 // trim deletes Welcomes of people who have more than keepEnded.

@@ -16,7 +16,7 @@ import (
 // reasonConfirm is the method that confirms, as the audit log names it.
 const reasonConfirm = "confirmWelcome"
 
-// maxDetails bounds what is kept of a device's words about a failed join, in bytes.
+// maxDetails bounds the details of a failed join that are kept, in bytes.
 const maxDetails = 1024
 
 // Outcome says what a confirmation did.
@@ -25,7 +25,7 @@ type Outcome string
 const (
 	Success   Outcome = "success"   // the device has joined: the Welcome is consumed now
 	Failure   Outcome = "failure"   // the device could not join: recorded, once per lease
-	Unchanged Outcome = "unchanged" // nothing: it came twice, or late
+	Unchanged Outcome = "unchanged" // nothing has changed: the confirmation was repeated, or late
 	Unknown   Outcome = "unknown"   // the caller has fetched no Welcome to confirm
 )
 
@@ -69,7 +69,7 @@ func (s *Service) Confirm(ctx context.Context, convo uuid.UUID, to Device, succe
 	}
 	state, outcome, err := result.state(success)
 	s.count(outcome)
-	if outcome == Failure { // no DID, and none of the client's words
+	if outcome == Failure { // the line names no DID and quotes nothing that the client sent
 		s.log.WarnContext(ctx, "a device could not join with its Welcome",
 			"welcome", *result.id, "convo", convo, "attempts", *result.attempts, "failures", *result.failures)
 	}

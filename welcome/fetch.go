@@ -44,7 +44,7 @@ func (s *Service) Fetch(ctx context.Context, convo uuid.UUID, to Device) (Delive
 	return f.delivery()
 }
 
-// fetch is whose Welcome is fetched, and from which convo.
+// fetch is a call of Fetch in a batch.
 type fetch struct {
 	convo uuid.UUID
 	to    Device

@@ -36,10 +36,10 @@ var errBusy = fmt.Errorf("%w: other transactions keep changing the Welcome", mes
 // Service delivers Welcomes to their recipients. It is safe for concurrent use.
 //
 // The statement of a transition chooses a Welcome, locks it and changes it. It skips a Welcome that
-// another transaction has locked or changed, because a statement that waits for a lock has chosen
-// by what it saw before the wait. A skipped Welcome is busy, and so is one whose grace is over. The
-// next attempt first waits for the locks and ends leases whose grace is over, in a statement of its
-// own.
+// another transaction has locked or changed, because a statement that waits for a lock has made its
+// choice from the rows as they were before the wait. A skipped Welcome is busy, and so is one whose
+// grace is over. The next attempt first waits for the locks and ends leases whose grace is over, in
+// a statement of its own.
 type Service struct {
 	db       *pgxpool.Pool
 	policy   Policy
@@ -82,7 +82,7 @@ func attempt(ctx context.Context, try func(wait bool) (busy bool, err error)) er
 			return err
 		case pgpool.ConnectionLost(err):
 			err = fmt.Errorf("%w: %w", idem.ErrUnknownOutcome, err)
-		case n > 1: // the failure of the first try can be that of another caller
+		case n > 1: // the first try shares a transaction, and can fail because of another caller
 			return err
 		}
 		if n == maxAttempts {
@@ -127,8 +127,8 @@ func (s *Service) transact(ctx context.Context, nsid string, statements *pgx.Bat
 	return s.faults.Hit(ctx, failpoint.AfterCommit, nsid)
 }
 
-// checkMember returns an error unless the recipient can have Welcomes. member is nil for a stranger
-// to the convo, and false for a former member.
+// checkMember returns an error unless the recipient is a member. member is nil if it never was one,
+// and false for a former member.
 func checkMember(member *bool) error {
 	switch {
 	case member == nil:

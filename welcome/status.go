@@ -46,12 +46,13 @@ type statusRow struct {
 	Now            time.Time
 }
 
-// Statuses looks at the convo's Welcomes behind after, at most limit of them in the order in which
-// they were made, and returns those that the inviter's commits have sent, or its creation of the
-// convo. next is the last one that it has looked at, or nil at the end. The caller has authorised the
-// inviter as a member.
+// Statuses reads up to limit of the convo's Welcomes with ids above after, in the order in which
+// they were made. It returns those that the inviter has sent, with a commit or by creating the
+// convo. next is the id of the last one that it has read, or nil if there are no more. The caller
+// has authorised the inviter as a member.
 //
-// What a person does while the convo is a request, or after a block of the inviter, does not show.
+// The inviter does not see what a person does while the convo is a request, or after that person
+// has blocked the inviter.
 func (s *Service) Statuses(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, inviter syntax.DID, after uuid.UUID,
 	limit int) (all []Status, next *uuid.UUID, err error) {
 	rows, err := q.Query(ctx, `
@@ -81,16 +82,16 @@ func (s *Service) Statuses(ctx context.Context, q pgpool.Queryer, convo uuid.UUI
 	}
 	for _, r := range found {
 		if r.Sent {
-			one := Status{DID: r.DID, DeviceID: r.DeviceID, Ref: r.Ref, Epoch: r.Epoch}
-			one.State, one.Since = r.shown(s.policy.OnExpiry)
-			all = append(all, one)
+			status := Status{DID: r.DID, DeviceID: r.DeviceID, Ref: r.Ref, Epoch: r.Epoch}
+			status.State, status.Since = r.shown(s.policy.OnExpiry)
+			all = append(all, status)
 		}
 	}
 	return all, next, nil
 }
 
-// shown returns the state that the inviter sees, and since when: what would be if the person had done
-// nothing since HiddenSince.
+// shown returns the state that the inviter sees, and when it began: the state that the Welcome
+// would have if the person had done nothing since HiddenSince.
 func (r *statusRow) shown(onExpiry ExpiryPolicy) (State, time.Time) {
 	seen := func(at *time.Time) bool { return at != nil && (r.HiddenSince == nil || at.Before(*r.HiddenSince)) }
 	joined, fetched, failed := seen(r.ConfirmedAt), seen(r.FetchedAt), seen(r.LastFailedAt)

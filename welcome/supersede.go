@@ -11,10 +11,10 @@ import (
 
 // The Welcomes of a person in a convo are locked in the order of their ids, by every statement that
 // locks several. Otherwise two transactions could each wait for a Welcome that the other has locked.
-// Who locks Welcomes of several people holds the convo's lock.
+// A transaction that locks Welcomes of several people holds the convo's lock.
 
 // supersede ends the Welcomes that are on their way to devices in the convo $1. $2 and $3 are the
-// devices' DIDs and ids, in parallel. The id ” is any device.
+// devices' DIDs and ids, in parallel. An empty id is any device.
 const supersede = `
 	WITH locked AS MATERIALIZED (
 		SELECT w.id

@@ -43,7 +43,7 @@ func Sweeps(db *pgxpool.Pool, policy Policy) []worker.Sweep {
 }
 
 // looksPerRound bounds how many statements of a round look at Welcome bytes, each at
-// worker.SweepRows. Bytes stay for as long as a device can fetch them. So there can be many, and a
+// worker.SweepRows. Bytes stay for as long as a device can fetch them, so there can be many. A
 // round goes on where the last one ended.
 const looksPerRound = 20
 

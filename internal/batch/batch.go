@@ -6,6 +6,7 @@ package batch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -24,10 +25,10 @@ type Limits struct {
 	Batch   int           // items of one batch
 	Queue   int           // items that wait
 	Timeout time.Duration // of one batch
-	Cost    int           // of one batch, as Weigh's function counts it; an item that costs more is alone
-	// Rests says that the next batch begins only after a pause as long as the last one took, and of
-	// maxRest at most. So expensive batches keep a connection busy for half of the time, however
-	// many items wait.
+	Cost    int           // of one batch, by the function of Weigh; an item that costs more has a batch of its own
+	// Rests makes the Batcher pause after each batch, for as long as the batch took, but at most
+	// for maxRest. So expensive batches use a connection for half of the time, however many items
+	// wait.
 	Rests bool
 }
 
@@ -165,7 +166,7 @@ func (b *Batcher[T, R]) runBatch(entries []*entry[T, R]) {
 	span.Number("batch.size", len(items))
 	results, err := b.run(ctx, items)
 	if err == nil && len(results) != len(items) {
-		err = errors.New("batch: not one result for each item")
+		err = fmt.Errorf("batch: %d results for %d items", len(results), len(items))
 	}
 	for i, e := range entries {
 		if e.err = err; err == nil {

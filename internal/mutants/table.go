@@ -158,7 +158,7 @@ var mutants = []mutant{
 	{"a standby is asked whose account may not read", "internal/standby.TestAccountWithoutRights", []edit{
 		{"internal/standby.session.failed", `s.deny()`, ``}}},
 	{"a read that is repeated costs nothing on the standby", "TestRepeatedReadIsChargedOnce", []edit{
-		{"api.Server.read", `max(most, cl.spent)`, `cl.spent`}}},
+		{"api.Server.read", `max(highest, cl.spent)`, `cl.spent`}}},
 	{"a promoted standby is read", "internal/standby.TestStandbyIsPromoted", []edit{
 		{"internal/standby.session.lacks", `if !standby {`, `if false {`}}},
 	{"a standby of the primary before is read", "internal/standby.TestStandbyOfThePrimaryBefore", []edit{
@@ -655,7 +655,7 @@ var mutants = []mutant{
 	{"forgers of many addresses use up all look-ups", "internal/serviceauth.TestForgersOfManyAddresses", []edit{
 		{"internal/serviceauth.addressLimits.admit", `shares = append(shares, share{"did:"`, `_ = append(shares, share{"did:"`}}},
 	{"a write takes an event along and does not send it", "TestWaitingEvents", []edit{
-		{"api.another", `if n >= writtenTogether { return nil }`, `if n >= writtenTogether { s.More(); return nil }`}}},
+		{"api.another", `if n >= batchBytes { return nil }`, `if n >= batchBytes { s.More(); return nil }`}}},
 	{"a large event is not counted", "events.TestMore", []edit{
 		{"events.Subscription.More", `e.Size > largeEvent ||`, ``}}},
 	{"an event is sent without its log entry", "events.TestMore", []edit{
@@ -772,7 +772,7 @@ var mutants = []mutant{
 	{"poison for all (fetches)", "welcome.TestFetchedTogether", []edit{
 		{"welcome.attempt", `case n > 1:`, `case n > 0:`}}},
 	{"a slow step is followed by as long a pause", "events.TestPauseAfter", []edit{
-		{"events.pauseAfter", `min(max(took, leastPause), mostPause)`, `max(took, leastPause)`}}},
+		{"events.pauseAfter", `min(max(took, minPause), maxPause)`, `max(took, minPause)`}}},
 	{"messages wait for the memory of pages", "api.TestLargeRequestsLeaveMemory", []edit{
 		{"api.newMemory", `limit.Bound{Above: maxSmall, Size: 512 * mib, Share: 64 * mib}`, `limit.Bound{Above: maxSmall, Size: 576 * mib, Share: 64 * mib}`}}},
 	{"messages wait for the memory of larger bodies", "api.TestLargeRequestsLeaveMemory", []edit{
@@ -850,7 +850,7 @@ var mutants = []mutant{
 	{"the index goes on over the end of a day", "events.TestIndex", []edit{
 		{"events/index_events.sql", `AND day = next.day`, ``}}},
 	{"the window grows out of its type", "events.TestWindowHasABound", []edit{
-		{"events.catchUp.move", `min(4*c.window, mostWindow)`, `4*c.window`}}},
+		{"events.catchUp.move", `min(4*c.window, maxWindow)`, `4*c.window`}}},
 	{"the index stands still after dropped days", "events.TestIndexAfterDroppedDays", []edit{
 		{"events/index_events.sql", `stream_seq > next.before AND stream_seq <= next.before + $2`, `stream_seq > done.last AND stream_seq <= done.last + $2`}}},
 	{"a reader goes on without the index", "events.TestReaderWaitsForIndex", []edit{
@@ -924,7 +924,7 @@ var mutants = []mutant{
 	{"a page of events without entries loads each alone", "events.TestCatchUpOfADeletedConvo", []edit{
 		{"events.catchUp.page", `e.Message() == nil {`, `e.Message() == nil && false {`}}},
 	{"one account's subscriptions take all places for readers", "events.TestCatchUpsOfOneAccountTakeTurns", []edit{
-		{"events.Subscription.read", `{s.share.turn, s.hub.reading}`, `{s.hub.reading}`}}},
+		{"events.Subscription.read", `{s.share.reading, s.hub.reading}`, `{s.hub.reading}`}}},
 	{"a block that ends at once is not found", "people/consent.TestBlockWhileItEnds", []edit{
 		{"people/consent.Block", `DO UPDATE SET did = excluded.did RETURNING`, `DO UPDATE SET did = excluded.did WHERE false RETURNING`}}},
 	{"a content that is deleted at once is not found", "internal/attachments.TestAnnouncedWhileItIsDeleted", []edit{
