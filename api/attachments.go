@@ -32,15 +32,15 @@ func (h *handlers) attachment(ctx context.Context, c *call, q pgpool.Queryer, co
 	return m.Window, attachments.ParseID(text), err
 }
 
-// mostPredecessors is how many resets back an attachment is looked for.
-const mostPredecessors = 16
+// maxPredecessors is how many resets back an attachment is looked for.
+const maxPredecessors = 16
 
 // acrossResets calls read with the caller's window of a convo. If the convo has no such attachment,
 // it goes on with the convos that were reset before, as long as the caller is their member too.
 func acrossResets(ctx context.Context, c *call, q pgpool.Queryer, w messages.Window,
 	read func(messages.Window) error) error {
 	err := read(w)
-	for n := 0; errors.Is(err, attachments.ErrNotFound) && n < mostPredecessors; n++ {
+	for n := 0; errors.Is(err, attachments.ErrNotFound) && n < maxPredecessors; n++ {
 		before, ok, failed := convos.Predecessor(ctx, q, w.ConvoID, c.caller)
 		if failed != nil {
 			return failed

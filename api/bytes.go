@@ -131,7 +131,7 @@ func (s *Server) download(cl *call) error {
 	s.cfg.Metrics.transferEnded(transferAnswer, evicted)
 	s.handlers.rates.charge(cl.caller, int(sent/unitBytes)) // too late for the headers that say what is left
 	if !complete {
-		s.strangers.Warn("an attachment was not read to its end", "evicted", evicted, "error", err)
+		s.bounded.Warn("an attachment was not read to its end", "evicted", evicted, "error", err)
 		return nil // net/http closes the connection, so that the client notices
 	}
 	s.setDeadline(control.SetWriteDeadline, time.Now().Add(downloadPace.Grace))

@@ -400,7 +400,7 @@ func (s *Server) failureOf(c echo.Context, err error) failure {
 			s.cfg.Metrics.storageFailed(err)
 		}
 		if row != nil && row.log != "" {
-			s.strangers.Warn(row.log, "error", err)
+			s.bounded.Warn(row.log, "error", err)
 		}
 		return f
 	}

@@ -61,7 +61,7 @@ func (h *handlers) GetAttachment(c *call, p *mlsapi.GetAttachmentParams) error {
 	header.Set("Accept-Ranges", "bytes")
 	header.Set("Etag", `"`+hex.EncodeToString(a.SHA256[:])+`"`)
 	header.Set(echo.HeaderCacheControl, "private")
-	// A browser must not take a stranger's bytes for a page of ours.
+	// A browser must not take the bytes of an attachment for a page of ours.
 	header.Set(echo.HeaderXContentTypeOptions, "nosniff")
 	header.Set(echo.HeaderContentDisposition, "attachment")
 	c.content = &download{body: a, length: a.Length, status: status, header: header, close: func() {

@@ -190,7 +190,7 @@ var methods = map[string]policy{
 	nsid.GetConvos:           {answerMemory: answerPage, expensive: true, standby: true},
 	nsid.GetCursorPolicy:     {answerMemory: answerSmall},
 	nsid.GetCursors:          {answerMemory: answerRoster, standby: true},
-	// It can cause look-ups at hosts that strangers choose.
+	// It can cause look-ups at hosts that callers choose.
 	nsid.GetDeliveryService:  {answerMemory: answerSmall, cost: costFind},
 	nsid.GetEpoch:            {answerMemory: answerSmall},
 	nsid.GetGroupInfo:        {answerMemory: answerObject, standby: true},

@@ -88,9 +88,9 @@ func (l *limiter) checkAddress(c echo.Context, address string) error {
 func (l *limiter) chargeAddress(address string) { l.ips.Charge(address, l.rates.IP, 1) }
 
 // page is handle for requests without a caller, which are charged to their address. They have a
-// bucket of their own: what strangers send to methods stops nobody from asking whether the node is
-// there. The health checks of the operator's proxies have no limit: a node that refuses them is taken
-// out of service.
+// bucket of their own: what unauthenticated callers send to methods stops nobody from asking
+// whether the node is there. The health checks of the operator's proxies have no limit: a node that
+// refuses them is taken out of service.
 func (l *limiter) page(handle echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if ip, err := netip.ParseAddr(c.RealIP()); err == nil && limit.Within(ip, l.proxies) {

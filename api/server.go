@@ -138,7 +138,7 @@ type Config struct {
 	Answered func(requests.Request)
 	// Tracer makes spans of requests. Default: none.
 	Tracer *tracing.Tracer
-	// Log gets a bounded number of lines that strangers cause: see [ratelog.New].
+	// Log gets a bounded number of lines that unauthenticated callers cause: see [ratelog.New].
 	Log *slog.Logger
 
 	ServiceDID syntax.DID
@@ -157,9 +157,9 @@ type Server struct {
 	routes   map[string]*route
 	handlers handlers
 	memory   memory
-	// strangers is the log for lines that strangers can cause.
-	strangers *slog.Logger
-	echo      *echo.Echo
+	// bounded is the log for lines that unauthenticated callers can cause.
+	bounded *slog.Logger
+	echo    *echo.Echo
 }
 
 // New returns a server.
@@ -188,7 +188,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Signals == nil {
 		cfg.Signals = noSignals{}
 	}
-	strangers := ratelog.New(cfg.Log)
+	bounded := ratelog.New(cfg.Log)
 	if err := cfg.Rates.check(); err != nil {
 		return nil, err
 	}
@@ -196,7 +196,7 @@ func New(cfg Config) (*Server, error) {
 		cfg:    cfg,
 		routes: routes(cfg.Lifetimes),
 		handlers: handlers{
-			db: cfg.DB, log: strangers, writes: cfg.Writes, quotas: cfg.Quotas, messages: cfg.Messages, cursors: cfg.Cursors,
+			db: cfg.DB, log: bounded, writes: cfg.Writes, quotas: cfg.Quotas, messages: cfg.Messages, cursors: cfg.Cursors,
 			welcomes: cfg.Welcomes,
 			push:     cfg.Push, committed: cfg.Committed,
 			gate:    cfg.Gate,
@@ -205,8 +205,8 @@ func New(cfg Config) (*Server, error) {
 			sessions: cfg.Sessions, signals: cfg.Signals, epochWindow: cfg.EpochWindow, reportKey: cfg.ReportKey,
 			metrics: cfg.Metrics,
 		},
-		memory:    newMemory(),
-		strangers: strangers,
+		memory:  newMemory(),
+		bounded: bounded,
 	}
 	s.handlers.network = cfg.Network
 	if cfg.Heads != nil {

@@ -71,7 +71,7 @@ func takeQuota(drafts []Draft) {
 	}
 }
 
-// returnUnused returns the quota of drafts that stored nothing, and of drafts of which that is not
+// returnUnused returns the quota of drafts that stored nothing, and of drafts whose outcome is not
 // known.
 func returnUnused(drafts []Draft, results []Result) {
 	for i, r := range results {

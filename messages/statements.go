@@ -11,7 +11,7 @@ package messages
 // share have a shorter one (pgpool.OpenReserved).
 const waitLonger = `SELECT set_config('lock_timeout', $1, true)`
 
-// lockFreeConvos locks the convos of which the senders are members, except those that another
+// lockFreeConvos locks the convos whose members have sent the drafts, except convos that another
 // transaction has locked. So a caller who is not a member cannot delay a convo, or learn from a
 // wait that it exists. The rows are as of the lock.
 //

@@ -203,12 +203,12 @@ func (t *transaction) queueConvos(batch *pgx.Batch) {
 	}
 	batch.Queue(advanceConvos, convos, seqs, t.now)
 	if len(requested) > 0 {
-		convos, senders := t.convosAndSenders(requested)
+		convos, senders := t.sendersOf(requested)
 		batch.Queue(acceptConvos, convos, senders)
 	}
 }
 
-func (t *transaction) convosAndSenders(drafts []int) (convos pgpool.Array[pgpool.UUID], senders pgpool.Array[pgpool.Text]) {
+func (t *transaction) sendersOf(drafts []int) (convos pgpool.Array[pgpool.UUID], senders pgpool.Array[pgpool.Text]) {
 	for _, i := range drafts {
 		convos, senders = append(convos, t.convoIDs[i]), append(senders, t.senders[i])
 	}

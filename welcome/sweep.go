@@ -47,7 +47,7 @@ func Sweeps(db *pgxpool.Pool, policy Policy) []worker.Sweep {
 // round goes on where the last one ended.
 const looksPerRound = 20
 
-// bodySweep goes through all Welcome bytes, in the order of their age, and then begins anew.
+// bodySweep goes through all Welcome bytes, in the order of their age, and then begins again.
 type bodySweep struct {
 	db     *pgxpool.Pool
 	looked place // of the last bytes that it looked at

@@ -87,7 +87,8 @@ const pingTimeout = 2 * time.Second
 func requestConns() int32 { return int32(min(max(4*runtime.GOMAXPROCS(0), 8), 32)) }
 
 // Open returns the pool for requests on the database at url. It does not wait for the database to
-// answer.
+// answer. A request that finds no free connection waits for one until its own deadline, and fails
+// with an error that is Unavailable.
 func Open(ctx context.Context, url string, options ...Option) (*pgxpool.Pool, error) {
 	cfg, err := Config(url)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -172,10 +173,26 @@ func TestUnavailable(t *testing.T) {
 		pool.Close()
 		return pool.Ping(t.Context())
 	}
+	noConnection := func() error { // the only connection is never free before the deadline
+		pool, err := pgpool.Open(t.Context(), pgtest.EmptyURL(t)+"&pool_max_conns=1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		conn, err := pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Release()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		return pool.Ping(ctx)
+	}
 	for name, c := range map[string]struct {
 		err  error
 		want bool
 	}{
+		"no connection free": {noConnection(), true},
 		"closed pool":        {closed(), true},
 		"terminated backend": {terminated(), true},
 		"connection refused": {refused(), true},
