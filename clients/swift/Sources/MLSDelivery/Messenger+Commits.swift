@@ -127,7 +127,11 @@ extension Messenger {
 
     private func apply(_ write: Write, _ answer: Data) async throws {
         switch write.nsid {
-        case CreateConvo.nsid: try await opened(write, answer)
+        case CreateConvo.nsid: try await opened(write, Service.read(CreateConvo.Output.self, answer))
+        case ResetConvo.nsid:
+            let successor = try Service.read(ResetConvo.Output.self, answer).convo
+            try await opened(write, successor)
+            try await followOwn(write, to: successor.id)
         case ProcessExternalCommit.nsid: try await entered(write, answer)
         case AddMembers.nsid, SubmitCommit.nsid, LeaveConvo.nsid:
             if write.digest == nil { return } // leaving needs no commit
@@ -143,8 +147,7 @@ extension Messenger {
         }
     }
 
-    private func opened(_ write: Write, _ answer: Data) async throws {
-        let convo = try Service.read(CreateConvo.Output.self, answer)
+    private func opened(_ write: Write, _ convo: Defs.ConvoView) async throws {
         try await turn.take {
             if try await self.records.read(Thread.self, Thread.prefix + convo.id) != nil { return } // before a kill
             try await self.mls.confirm(groupID: write.note)
@@ -178,6 +181,7 @@ extension Messenger {
     }
 
     func refused(_ write: Write, because error: ServiceError) async throws {
+        if write.nsid == ResetConvo.nsid { return try await discardGroup(of: write) }
         guard let digest = write.digest else { return }
         try await turn.take {
             if write.isCommit, let thread = try await self.records.read(Thread.self, Thread.prefix + write.lane) {

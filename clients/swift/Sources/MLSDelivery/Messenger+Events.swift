@@ -23,6 +23,8 @@ extension Messenger {
                     syncLater(convo.id)
                 } else if convo.request == true {
                     tell(.request(convoId: convo.id))
+                } else if let old = convo.predecessorConvoId, try await records.read(Thread.self, Thread.prefix + old) != nil {
+                    goOnLater(old, convo.id)
                 } else {
                     joinLater(convo.id)
                 }
@@ -46,6 +48,8 @@ extension Messenger {
         later { messenger in
             do { try await messenger.join(convo) } catch MessengerError.needsInvitation {
                 // The app has been told.
+            } catch let error as ServiceError where error.name == .convoClosed {
+                // The device was never in it, and cannot enter it any more.
             }
         }
     }
@@ -64,7 +68,10 @@ extension Messenger {
         case .arrivalEvent(let event): tell(.arrived(event))
         case .resetEvent(let event):
             try await known(event.convoId)
-            if let successor = event.successorConvoId { goOnLater(event.convoId, successor) }
+            if let successor = event.successorConvoId {
+                try await note(successor, of: event.convoId) // before the cursor moves
+                goOnLater(event.convoId, successor)
+            }
         case .keyPackagesEvent: later { try await $0.restock() }
         case .infoEvent(let event):
             guard event.info.hasPrefix("OutdatedCursor") else { break }

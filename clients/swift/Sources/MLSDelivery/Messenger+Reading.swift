@@ -42,6 +42,9 @@ extension Messenger {
         var changes: Changes = [:]
         var forked: MessengerError?
         var heard: [MessengerEvent] = []
+        // A device that is stuck before the entry goes on, too.
+        let successor = page.last.flatMap(Self.successor(in:))
+        if let successor { goOnLater(thread.convoId, successor) }
         for view in page {
             guard view.seq == thread.seq + 1 || thread.seq == 0 else {
                 throw MessengerError.gap(convoId: thread.convoId, after: thread.seq)
@@ -62,16 +65,12 @@ extension Messenger {
             (thread.seq, thread.messageId) = (view.seq, view.id)
         }
         if changes.isEmpty && forked == nil { return }
+        thread.resetTo = successor ?? thread.resetTo
         changes[thread.name] = try encoded(thread)
         changes.merge(try await mls.takeChanges()) { _, new in new }
         try await records.write(changes)
         tell(.received(convoId: thread.convoId))
         for event in heard { tell(event) }
-        if let last = page.last, last.messageType == .reset,
-            let successor = Self.successor(in: String(decoding: last.ciphertext.data, as: UTF8.self))
-        {
-            goOnLater(thread.convoId, successor)
-        }
         if let forked { throw forked }
     }
 

@@ -2,6 +2,73 @@ import Foundation
 
 /// A convo that was reset goes on under another id: docs/clients/DISPUTES.md.
 extension Messenger {
+    // MARK: Resetting
+
+    /// The most accounts of one claim.
+    private static let mostClaimed = 100
+
+    /// Replaces a group that is beyond repair by a new one, and goes on in it. It is not for a device that
+    /// lost its state. The new group has the devices of all other members who have KeyPackages; every other
+    /// device enters it by external commit.
+    ///
+    /// It waits until the service has given the KeyPackages. The write overtakes what the convo's lane
+    /// holds: those messages go to the successor, which the write's answer names. A call while a reset of
+    /// the convo is pending returns that one's write. Errors: `moved` if the convo was reset before, and
+    /// `unknownConvo`.
+    @discardableResult
+    public func reset(_ convo: String, because reason: ResetConvo.Input.Reason) async throws -> Write {
+        try await checkID(convo)
+        if let pending = await pendingReset(of: convo) { return pending }
+        let view = try await ask(GetConvo.self, .init(convoId: convo)).convo
+        if let successor = view.successorConvoId {
+            goOnLater(convo, successor)
+            throw MessengerError.moved(convoId: convo, successor: successor)
+        }
+        let others = view.members.map(\.did).filter { $0 != account }
+        var packages: [Data] = []
+        for first in stride(from: 0, to: others.count, by: Self.mostClaimed) {
+            let some = Array(others[first..<min(first + Self.mostClaimed, others.count)])
+            packages += try await claimed(some, convo: convo).map(\.keyPackage.data)
+        }
+        return try await addReset(of: convo, reason, packages)
+    }
+
+    private func addReset(of convo: String, _ reason: ResetConvo.Input.Reason, _ packages: [Data]) async throws -> Write {
+        try await turn.take {
+            if let pending = await self.pendingReset(of: convo) { return pending }
+            let group = try await self.startGroup(packages)
+            let input = ResetConvo.Input(
+                convoId: convo, groupInfo: Bytes(group.info), reason: reason, welcomeMessage: group.welcome.map(Base64Text.init)
+            )
+            // Its lane is its own: the convo's may be held.
+            let draft = try Draft(ResetConvo.self, input, lane: Self.lane(ofReset: convo), note: group.id)
+            return try await self.outbox.add(draft, with: self.mls.takeChanges())
+        }
+    }
+
+    private static func lane(ofReset convo: String) -> String { "reset/" + convo }
+
+    private func pendingReset(of convo: String) async -> Write? {
+        await outbox.pending.first { $0.lane == Self.lane(ofReset: convo) }
+    }
+
+    /// Leaves the old convo after the device's own reset, which has put it into the successor.
+    func followOwn(_ write: Write, to successor: String) async throws {
+        let convo = try convoID(of: write)
+        try await note(successor, of: convo)
+        goOnLater(convo, successor)
+    }
+
+    /// The reset was refused: its group is not used.
+    func discardGroup(of write: Write) async throws {
+        try await turn.take {
+            try await self.mls.discard(groupID: write.note)
+            try await self.records.write(self.mls.takeChanges())
+        }
+    }
+
+    // MARK: Following
+
     /// The convo that goes on, if a refusal or the last entry of a log names it.
     static func successor(in text: String) -> String? {
         guard let found = text.range(of: "successorConvoId") else { return nil }
@@ -9,21 +76,44 @@ extension Messenger {
         return UUID(uuidString: id) == nil ? nil : id
     }
 
-    /// The successor of the convo whose reset is why a message was refused.
+    /// The convo that goes on, if the entry is the last one of a log that a reset has closed.
+    static func successor(in last: Defs.MessageView) -> String? {
+        last.messageType == .reset ? successor(in: String(decoding: last.ciphertext.data, as: UTF8.self)) : nil
+    }
+
+    /// The convo that goes on, if the write was refused because of a reset.
     private static func successor(of write: Write) -> String? {
-        guard write.nsid == SendMessage.nsid, case .refused(let error) = write.state, error.name == .convoClosed else { return nil }
+        guard case .refused(let error) = write.state, error.name == .convoClosed else { return nil }
         return successor(in: error.message)
     }
 
-    /// Follows a message that was refused because its convo was reset.
+    /// Follows a write that was refused because its convo was reset.
     func follow(refused write: Write) {
-        guard let successor = Self.successor(of: write) else { return }
-        goOnLater(write.lane, successor)
+        guard let successor = Self.successor(of: write), let convo = try? convoID(of: write) else { return }
+        goOnLater(convo, successor)
     }
 
-    /// Messages that an earlier life has not moved.
-    func moveRefused() async {
+    private struct OfConvo: Decodable { var convoId: String }
+
+    private nonisolated func convoID(of write: Write) throws -> String {
+        try JSONDecoder().decode(OfConvo.self, from: write.body).convoId
+    }
+
+    /// Follows the resets that an earlier life knew of and has not followed to the end.
+    func goOnAgain() async throws {
+        for thread in try await records.list(Thread.self, Thread.prefix) where thread.successor == nil {
+            if let successor = thread.resetTo { goOnLater(thread.convoId, successor) }
+        }
         for write in await outbox.refused { follow(refused: write) }
+    }
+
+    /// Stores that the convo goes on elsewhere. The caller does not have the turn.
+    func note(_ successor: String, of convo: String) async throws {
+        try await turn.take {
+            guard var thread = try await self.records.read(Thread.self, Thread.prefix + convo), thread.resetTo != successor else { return }
+            thread.resetTo = successor
+            try await self.records.write([thread.name: try encoded(thread)])
+        }
     }
 
     func goOnLater(_ convo: String, _ successor: String) {
@@ -34,9 +124,16 @@ extension Messenger {
     /// and sends there what was refused here. The app is told once.
     private func goOn(_ convo: String, _ successor: String) async throws {
         guard try await records.read(Thread.self, Thread.prefix + convo) != nil else { return }
-        if try await records.read(Thread.self, Thread.prefix + successor) == nil { try await join(successor) }
+        try await note(successor, of: convo)
+        if try await records.read(Thread.self, Thread.prefix + successor) == nil { try await waitIfOwn(successor, of: convo) }
+        if try await records.read(Thread.self, Thread.prefix + successor) == nil {
+            do { try await join(successor) } catch let error as ServiceError where error.name == .convoClosed {
+                guard let next = Self.successor(in: error.message) else { throw error }
+                return try await goOn(convo, next) // it was reset, too
+            }
+        }
         try await turn.take {
-            for write in await self.outbox.refused where write.lane == convo && Self.successor(of: write) == successor {
+            for write in await self.outbox.refused where write.lane == convo && write.nsid == SendMessage.nsid && Self.successor(of: write) != nil {
                 let before = try JSONDecoder().decode(SendMessage.Input.self, from: write.body)
                 let draft = try await self.draftMessage(write.note, successor, before.embedType, before.embedUri)
                 try await self.outbox.move(write, draft, with: self.changes(for: draft))
@@ -50,5 +147,13 @@ extension Messenger {
             return true
         }
         if first { tell(.moved(convoId: convo, successor: successor)) }
+    }
+
+    /// If the successor is that of this device's own reset, waits for the answer, which puts the device into
+    /// it.
+    private func waitIfOwn(_ successor: String, of convo: String) async throws {
+        guard let own = await pendingReset(of: convo) else { return }
+        let group = try await ask(GetConvo.self, .init(convoId: successor)).convo.groupId
+        if group == hexadecimal(own.note) { _ = try await outbox.finished(own.id) }
     }
 }

@@ -16,6 +16,9 @@ extension Messenger {
         joining[convo] = task
         defer { joining[convo] = nil }
         try await withTaskCancellationHandler { try await task.value } onCancel: { task.cancel() }
+        for old in try await records.list(Thread.self, Thread.prefix) where old.resetTo == convo && old.successor == nil {
+            goOnLater(old.convoId, convo)
+        }
     }
 
     private func joinNow(_ convo: String) async throws {

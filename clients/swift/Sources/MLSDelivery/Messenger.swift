@@ -35,6 +35,8 @@ public enum MessengerError: Error, Hashable {
     case gap(convoId: String, after: Int)
     /// Neither the Welcome nor a GroupInfo lets the device in.
     case needsInvitation(convoId: String)
+    /// The convo was reset before.
+    case moved(convoId: String, successor: String)
     /// The claim returned no KeyPackage of the account.
     case noKeyPackage(DID)
     /// MLS cannot read an entry of the log.
@@ -104,7 +106,7 @@ public actor Messenger {
         let outboxEvents = await outbox.events()
         tasks[UUID()] = Task { for await event in outboxEvents { await self.follow(event) } }
         await outbox.start()
-        await moveRefused()
+        try await goOnAgain()
         for kept in try await records.list(KeptWelcome.self, KeptWelcome.prefix) { later { try await $0.join(kept.convoId) } }
         if listening { later { try await $0.listen() } }
     }
@@ -223,22 +225,30 @@ public actor Messenger {
     public func create(with members: [DID], metadata: Defs.ConvoMetadata? = nil) async throws -> Write {
         try CreateConvo.Input(cipherSuite: "", groupId: "", initialMembers: members, metadata: metadata).check()
         let packages = try await claim(members, convo: nil)
-        let groupID = Data((0..<16).map { _ in UInt8.random(in: 0...255) })
         return try await turn.take {
-            try await self.mls.create(groupID: groupID)
-            let staged = packages.isEmpty ? nil : try await self.mls.stage(GroupChange(add: packages), in: groupID)
-            let info = if let staged { staged.groupInfo } else { try await self.mls.groupInfo(of: groupID) }
+            let group = try await self.startGroup(packages)
             let draft = try await Draft(
                 CreateConvo.self,
                 .init(
-                    cipherSuite: self.mls.cipherSuite, groupId: hexadecimal(groupID), currentEpoch: staged?.epoch ?? 0,
-                    groupInfo: Bytes(info), initialMembers: members, metadata: metadata,
-                    welcomeMessage: staged?.welcome.map(Base64Text.init)
+                    cipherSuite: self.mls.cipherSuite, groupId: hexadecimal(group.id), currentEpoch: group.epoch,
+                    groupInfo: Bytes(group.info), initialMembers: members, metadata: metadata,
+                    welcomeMessage: group.welcome.map(Base64Text.init)
                 ),
-                lane: "create/" + hexadecimal(groupID), note: groupID // no convo waits for another
+                lane: "create/" + hexadecimal(group.id), note: group.id // no convo waits for another
             )
             return try await self.outbox.add(draft, with: self.mls.takeChanges())
         }
+    }
+
+    /// Starts a group with the devices of the KeyPackages: `confirm` puts the device into the epoch that has
+    /// them. The caller has the turn.
+    func startGroup(_ packages: [Data]) async throws -> (id: Data, epoch: Int, info: Data, welcome: Data?) {
+        let id = Data((0..<16).map { _ in UInt8.random(in: 0...255) })
+        try await mls.create(groupID: id)
+        guard !packages.isEmpty, let staged = try await mls.stage(GroupChange(add: packages), in: id) else {
+            return (id, 0, try await mls.groupInfo(of: id), nil)
+        }
+        return (id, staged.epoch, staged.groupInfo, staged.welcome)
     }
 
     /// Adds accounts.
@@ -290,12 +300,17 @@ public actor Messenger {
 
     func claim(_ members: [DID], convo: String?) async throws -> [Data] {
         if members.isEmpty { return [] }
-        let suite = try await mls.cipherSuite
-        let claimed = try await ask(GetKeyPackages.self, .init(dids: members, cipherSuite: suite, convoId: convo))
-        for member in members where !claimed.keyPackages.contains(where: { $0.did == member }) {
+        let claimed = try await claimed(members, convo: convo)
+        for member in members where !claimed.contains(where: { $0.did == member }) {
             throw MessengerError.noKeyPackage(member)
         }
-        return claimed.keyPackages.map(\.keyPackage.data)
+        return claimed.map(\.keyPackage.data)
+    }
+
+    /// KeyPackages of those of the members who have some.
+    func claimed(_ members: [DID], convo: String?) async throws -> [Defs.KeyPackageRef] {
+        let suite = try await mls.cipherSuite
+        return try await ask(GetKeyPackages.self, .init(dids: members, cipherSuite: suite, convoId: convo)).keyPackages
     }
 
     // MARK: The inbox

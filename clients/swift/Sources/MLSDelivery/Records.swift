@@ -13,6 +13,8 @@ struct Thread: Codable, Hashable {
     var readFrom: Int?
     /// Set once the server has lost entries that this device had read.
     var rewound = false
+    /// The convo was reset to this one, which the device must still enter or has entered.
+    var resetTo: String?
     /// The convo that goes on in this one's place, once the app was told of it.
     var successor: String?
 

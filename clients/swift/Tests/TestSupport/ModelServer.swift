@@ -14,6 +14,8 @@ public actor ModelServer: Transport {
         public var isCommit: Bool
         public var sender = ModelServer.caller
         public var embedUri: String?
+        /// The entry of a reset, which is no MLS message.
+        var isReset = false
     }
 
     /// An attachment of a convo.
@@ -32,6 +34,8 @@ public actor ModelServer: Transport {
         var epoch = 0
         var log: [Entry] = []
         var groupInfo: Data?
+        var successor: String?
+        var predecessor: String?
     }
 
     public struct Welcome: Sendable {
@@ -70,6 +74,9 @@ public actor ModelServer: Transport {
     private var bodies: [String: Data] = [:]
     private var random: Random
     private var serial = 0
+    /// Events of the stream, which begins with the first one. Without any there is no stream.
+    private var events: [Data] = []
+    private var streams: [AsyncThrowingStream<Data, any Error>.Continuation] = []
     private var snapshot: ([String: Convo], [String: Data], [String: Data])?
 
     public init(seed: UInt64) { random = Random(seed: seed) }
@@ -84,7 +91,7 @@ public actor ModelServer: Transport {
 
     /// The plaintexts of the log's messages.
     public func texts(_ convo: String) throws -> [String] {
-        try log(convo).filter { !$0.isCommit }.map { try FakeMLS.text($0.ciphertext) }
+        try log(convo).filter { !$0.isCommit && !$0.isReset }.map { try FakeMLS.text($0.ciphertext) }
     }
 
     // MARK: Restore
@@ -97,6 +104,31 @@ public actor ModelServer: Transport {
 
     /// The server loses the convo for good.
     public func lose(_ convo: String) { convos[convo] = nil }
+
+    /// Resets the convo, as another member does, to a group of its own making in epoch 1.
+    public func reset(_ id: String, to successor: String) {
+        open(successor, Data(hexadecimal: successor.replacingOccurrences(of: "-", with: "")) ?? Data(), 1, inPlaceOf: id)
+    }
+
+    private func open(_ id: String, _ group: Data, _ epoch: Int, inPlaceOf old: String) {
+        guard var closed = convos[old] else { return }
+        var convo = Convo(group: group, members: closed.members, epoch: epoch, groupInfo: FakeMLS.message(3, group, epoch, Data()), predecessor: old)
+        append(&closed, Data("mlsd convo closed by reset\nsuccessorConvoId \(id)\nreason forked\n".utf8), isReset: true)
+        append(&convo, Data("mlsd convo opened by reset\npredecessorConvoId \(old)\nreason forked\n".utf8), isReset: true)
+        closed.successor = id
+        (convos[old], convos[id]) = (closed, convo)
+    }
+
+    /// The convo that a reset of this one has opened.
+    public func successor(of convo: String) -> String? { convos[convo]?.successor }
+    public func addMembers(_ members: Set<String>, to convo: String) { convos[convo]?.members.formUnion(members) }
+
+    /// An event of the stream, also to those who connect later.
+    public func emit(_ name: String, _ body: [String: any Sendable]) {
+        let event = Data("event: \(name)\nid: \(events.count + 1)\ndata: ".utf8) + json(body) + Data("\n\n".utf8)
+        events.append(event)
+        for stream in streams { stream.yield(event) }
+    }
 
     /// Another member's commit.
     public func commit(_ convo: String) { race(convo) }
@@ -121,19 +153,38 @@ public actor ModelServer: Transport {
         convos[id] = convo
     }
 
-    private func append(_ convo: inout Convo, _ bytes: Data, isCommit: Bool, _ sender: String = ModelServer.caller, _ embedUri: String? = nil) {
+    /// Puts bytes into the log that no member's device can read.
+    public func damage(_ id: String) {
+        guard var convo = convos[id] else { return }
+        append(&convo, FakeMLS.message(1, convo.group, convo.epoch + 1, random.bytes(8)))
+        convos[id] = convo
+    }
+
+    private func append(
+        _ convo: inout Convo, _ bytes: Data, isCommit: Bool = false, _ sender: String = ModelServer.caller, _ embedUri: String? = nil, isReset: Bool = false
+    ) {
         serial += 1
-        convo.log.append(Entry(id: "m\(serial)", ciphertext: bytes, epoch: convo.epoch, isCommit: isCommit, sender: sender, embedUri: embedUri))
+        convo.log.append(
+            Entry(id: "m\(serial)", ciphertext: bytes, epoch: convo.epoch, isCommit: isCommit, sender: sender, embedUri: embedUri, isReset: isReset)
+        )
     }
 
     // MARK: Transport
 
     public struct Lost: Error {}
 
-    public func open(_ request: Request) throws -> (Answer, AsyncThrowingStream<Data, any Error>) { throw Lost() }
+    public func open(_ request: Request) throws -> (Answer, AsyncThrowingStream<Data, any Error>) {
+        if events.isEmpty { throw Lost() }
+        let (stream, continuation) = AsyncThrowingStream<Data, any Error>.makeStream()
+        for event in events { continuation.yield(event) }
+        streams.append(continuation)
+        return (Answer(status: 200, body: Data()), stream)
+    }
 
     public func send(_ request: Request) throws -> Answer {
         let nsid = request.url.lastPathComponent
+        asked[nsid, default: 0] += 1
+        defer { wakeWaiting() }
         if strikes("lostRequest", faults.lostRequest) { throw Lost() }
         if strikes("429", faults.tooMany) { return refusal(429, "RateLimitExceeded", "too many requests", ["retry-after": "2"]) }
         if strikes("503", faults.unavailable) { return refusal(503, "ServiceUnavailable", "busy") }
@@ -144,8 +195,26 @@ public actor ModelServer: Transport {
             if strikes("race", faults.race), let convo = convos.keys.sorted().randomElement(using: &random) { race(convo) }
         }
         let answer = try handle(nsid, request)
-        if strikes("lostAnswer", faults.lostAnswer) { throw Lost() }
+        if nsid == unanswered || strikes("lostAnswer", faults.lostAnswer) { throw Lost() }
         return answer
+    }
+
+    private var unanswered: String?
+    private var asked: [String: Int] = [:]
+    private var waiting: [(nsid: String, times: Int, CheckedContinuation<Void, Never>)] = []
+
+    /// From now on all answers of the method are lost; nil: those of no method.
+    public func loseAnswers(of nsid: String?) { unanswered = nsid }
+
+    /// Waits until a method was called so many times.
+    public func reached(_ nsid: String, times: Int) async {
+        if asked[nsid] ?? 0 < times { await withCheckedContinuation { waiting.append((nsid, times, $0)) } }
+    }
+
+    private func wakeWaiting() {
+        let ready = waiting.filter { asked[$0.nsid] ?? 0 >= $0.times }
+        waiting.removeAll { asked[$0.nsid] ?? 0 >= $0.times }
+        for (_, _, continuation) in ready { continuation.resume() }
     }
 
     private func strikes(_ name: String, _ times: Int) -> Bool {
@@ -209,11 +278,18 @@ public actor ModelServer: Transport {
         case GetKeyPackages.nsid: return claim(input)
         case CreateConvo.nsid: return try create(input)
         case GetWelcome.nsid, ConfirmWelcome.nsid: return welcome(nsid, id, input)
+        case GetConvos.nsid: return ok(["conversations": convos.keys.sorted().map(view)])
         default: break
         }
         guard var convo = convos[id] else { return refusal(404, "ConvoNotFound", "no such convo") }
         guard convo.members.contains(Self.caller) else { return refusal(403, "NotMember", "the caller has left") }
+        if let successor = convo.successor, Self.refusedIfClosed.contains(nsid), nsid != LeaveConvo.nsid || input["commit"] != nil {
+            let text = "the convo was reset: read it to its end, and go on in another one; successorConvoId=\(successor)"
+            return refusal(409, "ConvoClosed", text)
+        }
         switch nsid {
+        case ResetConvo.nsid: return reset(id, input)
+        case GetConvo.nsid: return ok(["convo": view(id)])
         case SendMessage.nsid, SubmitCommit.nsid, ProcessExternalCommit.nsid, AddMembers.nsid, LeaveConvo.nsid:
             if nsid == LeaveConvo.nsid, input["commit"] == nil {
                 convo.members.remove(Self.caller)
@@ -264,7 +340,7 @@ public actor ModelServer: Transport {
         answer["messages"] = page.map { index, entry -> [String: Any] in
             [
                 "id": entry.id, "convoId": id, "sender": entry.sender, "epoch": entry.epoch, "seq": index + 1,
-                "createdAt": "2026-11-22T09:30:00.123Z", "messageType": entry.isCommit ? "commit" : "application",
+                "createdAt": "2026-11-22T09:30:00.123Z", "messageType": entry.isReset ? "reset" : entry.isCommit ? "commit" : "application",
                 // Unpadded, as the service answers, and with a field of a later version.
                 "ciphertext": ["$bytes": entry.ciphertext.base64EncodedString().replacingOccurrences(of: "=", with: "")], "new": 1,
             ].merging(entry.embedUri.map { ["embedUri": $0] } ?? [:]) { _, new in new }
@@ -316,7 +392,11 @@ public actor ModelServer: Transport {
     /// Accounts whose DID begins so have no KeyPackages.
     public static let withoutKeyPackages = "did:plc:none"
 
+    /// How many claims of KeyPackages there were.
+    public private(set) var claims = 0
+
     private func claim(_ input: [String: Any]) -> Answer {
+        claims += 1
         let dids = (input["dids"] as? [String] ?? []).filter { !$0.hasPrefix(Self.withoutKeyPackages) }
         return ok(["keyPackages": dids.map { ["did": $0, "keyPackage": "AAAA", "cipherSuite": "suite"] }])
     }
@@ -334,6 +414,32 @@ public actor ModelServer: Transport {
             "id": id, "groupId": text, "creator": Self.caller, "members": [Any](), "epoch": convo.epoch, "cipherSuite": "suite",
             "createdAt": "2026-11-22T09:30:00.123Z",
         ])
+    }
+
+    private static let refusedIfClosed = [
+        SendMessage.nsid, SubmitCommit.nsid, ProcessExternalCommit.nsid, AddMembers.nsid, LeaveConvo.nsid, ResetConvo.nsid,
+    ]
+
+    private func reset(_ old: String, _ input: [String: Any]) -> Answer {
+        let bytes = Data(base64Encoded: (input["groupInfo"] as? [String: String])?["$bytes"] ?? "") ?? Data()
+        guard let info = try? FakeMLS.parse(bytes) else { return refusal(400, "InvalidGroupInfo", "does not parse") }
+        if convos.values.contains(where: { $0.group == info.groupID }) { return refusal(409, "GroupAlreadyExists", "taken") }
+        serial += 1
+        let id = "0192f3a4-0000-7000-8000-" + String(format: "%012x", serial)
+        open(id, info.groupID, info.epoch, inPlaceOf: old)
+        return ok(["convo": view(id)])
+    }
+
+    private func view(_ id: String) -> [String: Any] {
+        guard let convo = convos[id] else { return [:] }
+        let at = "2026-11-22T09:30:00.123Z"
+        var view: [String: Any] = [
+            "id": id, "groupId": convo.group.hexadecimal, "creator": Self.caller, "epoch": convo.epoch, "cipherSuite": "suite", "createdAt": at,
+            "members": convo.members.sorted().map { ["did": $0, "joinedAt": at] },
+        ]
+        view["successorConvoId"] = convo.successor
+        view["predecessorConvoId"] = convo.predecessor
+        return view
     }
 
     private func publish(_ input: [String: Any]) -> Answer {
