@@ -11,8 +11,12 @@ final class ResetTests: XCTestCase {
 
     private func text(_ text: String) -> Data { Data(text.utf8) }
 
-    private func settle(_ phone: Messenger) async throws {
-        for write in await phone.outbox.pending { _ = try await phone.outbox.finished(write.id) }
+    /// Waits until all is sent, and nothing is refused but this, and an attempt to enter a closed convo.
+    private func settle(_ phone: Messenger, refused: [Int] = []) async throws {
+        try await until(phone) { phone in
+            let left = await (phone.outbox.refused.filter { $0.nsid != ProcessExternalCommit.nsid }.map(\.id), phone.outbox.pending.isEmpty)
+            return left == (refused, true)
+        }
     }
 
     /// Waits until the app is told that the old convo goes on, and returns where.
@@ -77,6 +81,36 @@ final class ResetTests: XCTestCase {
         XCTAssertEqual(moves, 0, "the app is told twice")
     }
 
+    /// The device is stuck in the old log, and killed after the event, before it is in the successor: it goes on
+    /// in its next life, although the event does not come again.
+    func testIsKilledAfterTheEvent() async throws {
+        let (server, storage, phone, _) = try await begin()
+        await storage.write([Name.cursor: text("0")])
+        await getStuck(server)
+        await server.reset(old, to: next)
+        await server.emit("resetEvent", [
+            "cursor": "1", "convoId": old, "by": "did:plc:bob", "reason": "forked", "epoch": 0, "seq": 200,
+            "createdAt": "2026-11-22T09:30:00.123Z", "successorConvoId": next,
+        ])
+        await server.loseAnswers(of: GetWelcome.nsid)
+        try await phone.start()
+        await server.reached(GetWelcome.nsid, times: 1)
+        await phone.stop()
+        await server.loseAnswers(of: nil)
+        let later = try await WrongCallsTests.messenger(server, storage, seed: 2)
+        let events = await later.events()
+        try await later.start(listening: false)
+        let successor = await moved(events)
+        XCTAssertEqual(successor, next)
+        await later.stop()
+    }
+
+    /// What the device cannot read hides the log's end from it.
+    private func getStuck(_ server: ModelServer) async {
+        await server.damage(old)
+        for i in 0..<150 { await server.post(text("\(i)"), to: old) } // more than a page
+    }
+
     /// The event is lost, and the device reads the log: its last entry names the successor.
     func testFollowsTheLog() async throws {
         let (server, _, phone, events) = try await begin()
@@ -103,15 +137,13 @@ final class ResetTests: XCTestCase {
         try await phone.start(listening: false)
         let successor = await moved(events)
         XCTAssertEqual(successor, next)
-        try await until(phone) { await $0.outbox.refused.count == 1 }
-        try await settle(phone)
+        let commit = try XCTUnwrap(rotated)
+        try await settle(phone, refused: [commit.id])
         let (texts, before) = try await (server.texts(next), server.texts(old))
         XCTAssertEqual(texts, ["message 0", "message 1", "message 2", "message 3"])
         XCTAssertEqual(before, [])
         let embedded = await server.log(next).compactMap(\.embedUri)
         XCTAssertEqual(embedded, ["mlsd:attachment/1"])
-        let refused = await phone.outbox.refused.map(\.id)
-        XCTAssertEqual(refused, [rotated?.id])
         try await phone.sync(next)
         let own = try await phone.inbox(next).map(\.content)
         XCTAssertEqual(own, [.reset] + (0..<4).map { .own(text("message \($0)")) })
@@ -136,9 +168,7 @@ final class ResetTests: XCTestCase {
     /// The event and the refusal are lost, too: the list of convos shows the successor.
     func testFollowsTheListOfConvos() async throws {
         let (server, _, phone, events) = try await begin()
-        // The device is stuck: what it cannot read hides the log's end from it.
-        await server.damage(old)
-        for i in 0..<150 { await server.post(text("\(i)"), to: old) } // more than a page
+        await getStuck(server)
         await server.reset(old, to: next)
         try await phone.start(listening: false)
         try await phone.catchUp()
@@ -152,7 +182,7 @@ final class ResetTests: XCTestCase {
         let (server, _, phone, events) = try await begin()
         let heard = await phone.outbox.events()
         let arrived = try await phone.send(text("arrived"), to: old)
-        let waits = try await phone.send(text("waits"), to: old)
+        try await phone.send(text("waits"), to: old)
         var faults = ModelServer.Faults()
         faults.lostAnswer = 1
         await server.set(faults)
@@ -162,7 +192,6 @@ final class ResetTests: XCTestCase {
         await server.set(.init())
         _ = try await phone.outbox.finished(arrived.id)
         _ = await moved(events)
-        try await until(phone) { await $0.outbox[waits.id] == nil }
         try await settle(phone)
         let (before, after) = try await (server.texts(old), server.texts(next))
         XCTAssertEqual(before, ["arrived"])
@@ -183,6 +212,45 @@ final class ResetTests: XCTestCase {
         XCTAssertEqual([epoch, entered], [2, 2])
         let texts = try await server.texts(next)
         XCTAssertEqual(texts, ["message"])
+        await phone.stop()
+    }
+
+    /// There is no way in until a member adds the device. Then what was refused is sent.
+    func testIsAddedLater() async throws {
+        let (server, _, phone, events) = try await begin(withWelcome: false)
+        try await phone.send(text("message"), to: old)
+        await server.reset(old, to: next, withGroupInfo: false)
+        try await phone.start(listening: false)
+        for await event in events { if event == .needsInvitation(convoId: next) { break } }
+        await server.commit(next)
+        try await server.addWelcome(next, FakeMLS.state(WrongCallsTests.group(next), 2))
+        await phone.stop() // the attempt is over
+        try await phone.start(listening: false)
+        try await phone.join(next)
+        try await settle(phone)
+        let texts = try await server.texts(next)
+        XCTAssertEqual(texts, ["message"])
+        await phone.stop()
+    }
+
+    /// A new device of the account finds both convos, and enters the open one. The closed one, which it was
+    /// never in, is no failure.
+    func testANewDevice() async throws {
+        let (server, storage) = (ModelServer(seed: 1), MemoryStorage())
+        await server.addConvo(old)
+        await server.commit(old) // it has a GroupInfo
+        await server.reset(old, to: next)
+        let phone = try await WrongCallsTests.messenger(server, storage)
+        let events = await phone.events()
+        try await phone.start(listening: false)
+        try await phone.catchUp()
+        await server.reached(ProcessExternalCommit.nsid, times: 2)
+        for await event in events {
+            if case .failed(let reason) = event { XCTFail(reason) }
+            if event == .joined(convoId: next) { break }
+        }
+        let convos = try await phone.convos()
+        XCTAssertEqual(convos, [next])
         await phone.stop()
     }
 
@@ -231,10 +299,7 @@ final class ResetTests: XCTestCase {
                 let successor = await moved(events)
                 XCTAssertEqual(successor, next, "killed at step \(step)")
             }
-            try await until(second) { phone in
-                let left = await (phone.outbox.refused, phone.outbox.pending)
-                return left.0.isEmpty && left.1.isEmpty
-            }
+            try await settle(second)
             let texts = try await server.texts(next)
             // Killed in the first step: the message was never in the outbox.
             XCTAssertEqual(texts, step == 1 ? [] : ["message 0"], "killed at step \(step)")
@@ -355,10 +420,12 @@ final class ResetTests: XCTestCase {
         XCTAssertEqual(WrongCallsTests.refusal(done)?.name, .convoClosed)
         let successor = await moved(events)
         XCTAssertEqual(successor, next)
-        try await until(phone) { await $0.outbox.refused.map(\.id) == [write.id] }
-        try await settle(phone)
+        try await settle(phone, refused: [write.id])
         let texts = try await server.texts(next)
         XCTAssertEqual(texts, ["message"])
+        try await phone.mls.confirm(groupID: write.note) // nothing is staged any more
+        let epoch = try await phone.mls.epoch(of: write.note)
+        XCTAssertEqual(epoch, 0)
         await phone.stop()
     }
 

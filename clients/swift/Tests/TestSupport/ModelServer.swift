@@ -106,8 +106,9 @@ public actor ModelServer: Transport {
     public func lose(_ convo: String) { convos[convo] = nil }
 
     /// Resets the convo, as another member does, to a group of its own making in epoch 1.
-    public func reset(_ id: String, to successor: String) {
+    public func reset(_ id: String, to successor: String, withGroupInfo: Bool = true) {
         open(successor, Data(hexadecimal: successor.replacingOccurrences(of: "-", with: "")) ?? Data(), 1, inPlaceOf: id)
+        if !withGroupInfo { convos[successor]?.groupInfo = nil }
     }
 
     private func open(_ id: String, _ group: Data, _ epoch: Int, inPlaceOf old: String) {
