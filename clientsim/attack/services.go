@@ -59,8 +59,8 @@ func (t *Target) service(methods, record http.HandlerFunc) (*service, error) {
 	return s, err
 }
 
-// newService starts a service. methods answers what is no look-up; record answers for the record, nil: as
-// it has to be.
+// newService starts a service. methods answers what is not a look-up. record answers for the
+// person's record; nil answers as a good service does.
 func newService(methods, record http.HandlerFunc) (*service, error) {
 	s := &service{}
 	site, err := serve(honestAddress, func(w http.ResponseWriter, r *http.Request) {
@@ -227,8 +227,8 @@ func serviceForges(ctx context.Context, t *Target) (*Prepared, error) {
 	return t.deliveries(kps, 0)
 }
 
-// serviceRepeatsReceipts uses each of a few receipts again and again, and in turn one of a person that has
-// not chosen the service.
+// serviceRepeatsReceipts uses a few receipts again and again, and receipts of a person who has not
+// chosen the service.
 func serviceRepeatsReceipts(_ context.Context, t *Target) (*Prepared, error) {
 	const receipts = 8
 	evil, err := t.service(notHere, nil)
@@ -276,8 +276,8 @@ func serviceRepeatsReceipts(_ context.Context, t *Target) (*Prepared, error) {
 	}, nil
 }
 
-// homesHang fills the queue of invitations with homes that never answer. A home that answers must get its
-// invitations.
+// homesHang fills the queue of invitations with homes that never answer. A home that answers must
+// get its invitations.
 func homesHang(ctx context.Context, t *Target) (*Prepared, error) {
 	const homes = 16
 	evil := make([]*service, homes)
@@ -368,7 +368,7 @@ func (home *honestHome) invite(ctx context.Context, _ int) (time.Duration, error
 	}
 }
 
-// mostLookUps is how often the server may call the attacker's hosts for each of its requests: for the DID
+// mostLookUps is how often the server may call the attacker's hosts for one request: for the DID
 // document, the record, and the service's document.
 const mostLookUps = 3
 

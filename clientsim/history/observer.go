@@ -335,8 +335,8 @@ func (v *Observer) Judge(c *History) []Violation {
 	return found
 }
 
-// judgePersonal checks that every Welcome and every invitation is reported once. Only the server knows exactly when
-// KeyPackages run low, so more such events than expected are allowed.
+// judgePersonal checks that every Welcome and every invitation is reported once. Only the server
+// knows exactly when KeyPackages run low, so more such events than expected are allowed.
 func (v *Observer) judgePersonal(want []personalEvent) {
 	got := v.personalEvents()
 	for _, o := range without(want, got) {

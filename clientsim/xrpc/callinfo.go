@@ -5,7 +5,7 @@ import "context"
 // CallInfo is what the transports need to know about a request besides its HTTP form.
 type CallInfo struct {
 	Call     Call
-	Who      *Account // nil: whoever has made its token
+	Who      *Account // nil: the account that made its token
 	Audience string
 }
 
