@@ -131,12 +131,14 @@ func (s *Sequencer) Run(ctx context.Context) {
 			worker.Pause(ctx, electEvery)
 			continue
 		}
-		switch took := time.Since(began); {
-		case moved > stepFull:
-			worker.Pause(ctx, pauseAfter(2*took)) // fewer steps leave more of the database to the senders
-		case moved > 0:
+		if moved > 0 {
+			took := time.Since(began)
+			if moved > stepFull { // fewer steps leave more of the database to the senders
+				took *= 2
+			}
 			worker.Pause(ctx, pauseAfter(took))
-		default:
+		}
+		if moved < stepLimit { // it moved all rows that were committed when it began; later ones send a wake-up
 			s.wait(ctx)
 		}
 	}
