@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"mlsd/api"
 	"mlsd/api/mlsapi"
@@ -44,20 +45,30 @@ func (r request) once() {
 // write is a kind of write. make prepares a world for one request of it; key is nil for a client
 // that sends none.
 type write struct {
-	name string
-	make func(w *world, key *string) request
+	name  string
+	life  time.Duration // of its record under the key; 0: the key's record is the message
+	later string        // what a repetition gets after that: replay, runs, or an error
+	make  func(w *world, key *string) request
 }
+
+const (
+	day  = 24 * time.Hour
+	week = 7 * day
+
+	replay = "the first answer"
+	runs   = "an answer of its own"
+)
 
 // keyed are the writes that carry an idempotency key.
 var keyed = []write{
-	{"createConvo", func(w *world, key *string) request {
+	{"createConvo", week, mlsapi.ErrGroupAlreadyExists, func(w *world, key *string) request {
 		alice, group := w.user(), newGroup(w.t)
 		in := alice.creation(group, w.user(), w.user())
 		in.IdempotencyKey = key
 		return request{by: alice, nsid: mlsapi.NSIDCreateConvo, in: in,
 			effects: `SELECT count(*) FROM convos WHERE group_id = $1`, args: []any{group}}
 	}},
-	{"addMembers", func(w *world, key *string) request {
+	{"addMembers", week, mlsapi.ErrEpochMismatch, func(w *world, key *string) request {
 		alice := w.user()
 		c := alice.create()
 		in := alice.addition(c, w.user(), w.user())
@@ -65,7 +76,7 @@ var keyed = []write{
 		return request{by: alice, nsid: mlsapi.NSIDAddMembers, in: in,
 			effects: `SELECT count(*) FROM messages WHERE convo_id = $1 AND kind = 3`, args: []any{c.id}}
 	}},
-	{"resetConvo", func(w *world, key *string) request {
+	{"resetConvo", week, mlsapi.ErrConvoClosed, func(w *world, key *string) request {
 		alice, bob := w.user(), w.user()
 		c := alice.create(bob)
 		bob.publish()
@@ -76,7 +87,7 @@ var keyed = []write{
 		return request{by: alice, nsid: mlsapi.NSIDResetConvo, in: in,
 			effects: `SELECT count(*) FROM convos WHERE predecessor_id = $1`, args: []any{c.id}}
 	}},
-	{"sendMessage", func(w *world, key *string) request {
+	{"sendMessage", 0, replay, func(w *world, key *string) request {
 		alice := w.user()
 		c := alice.create()
 		in := alice.message(c, "hello")
@@ -90,14 +101,14 @@ var keyed = []write{
 	answers(mlsapi.NSIDDeclineInvitation, "declined", func(convo string, key *string) any {
 		return &mlsapi.DeclineInvitationInput{Service: peer, ConvoID: convo, IdempotencyKey: key}
 	}),
-	{"publishKeyPackage", func(w *world, key *string) request {
+	{"publishKeyPackage", day, replay, func(w *world, key *string) request {
 		alice := w.user()
 		body, _ := alice.KeyPackage(w.t)
 		return request{by: alice, nsid: mlsapi.NSIDPublishKeyPackage,
 			in:      &mlsapi.PublishKeyPackageInput{KeyPackage: body, CipherSuite: mlstest.Suite.String(), IdempotencyKey: key},
 			effects: `SELECT count(*) FROM key_packages WHERE did = $1`, args: []any{alice.did()}}
 	}},
-	{"publishKeyPackages", func(w *world, key *string) request {
+	{"publishKeyPackages", day, runs, func(w *world, key *string) request {
 		alice := w.user()
 		in, _ := alice.batch(3)
 		in.KeyPackages[1].KeyPackage[9] ^= 1 // which has no effect on the others
@@ -105,13 +116,13 @@ var keyed = []write{
 		return request{by: alice, nsid: mlsapi.NSIDPublishKeyPackages, in: in,
 			effects: `SELECT count(*) / 2 FROM key_packages WHERE did = $1`, args: []any{alice.did()}}
 	}},
-	{"leaveConvo", func(w *world, key *string) request {
+	{"leaveConvo", week, replay, func(w *world, key *string) request {
 		bob := w.user()
 		c := w.user().create(bob)
 		return request{by: bob, nsid: mlsapi.NSIDLeaveConvo, in: &mlsapi.LeaveConvoInput{ConvoID: c.id, IdempotencyKey: key},
 			effects: `SELECT count(*) FROM members WHERE convo_id = $1 AND left_at IS NOT NULL`, args: []any{c.id}}
 	}},
-	{"leaveConvo with a commit", func(w *world, key *string) request {
+	{"leaveConvo with a commit", week, mlsapi.ErrEpochMismatch, func(w *world, key *string) request {
 		alice, bob := w.user(), w.user()
 		c := alice.create(bob)
 		return request{by: alice, nsid: mlsapi.NSIDLeaveConvo,
@@ -119,7 +130,7 @@ var keyed = []write{
 				Commit: mlstest.Commit(c.group, c.epoch, "remove bob")},
 			effects: `SELECT count(*) FROM messages WHERE convo_id = $1 AND kind = 3`, args: []any{c.id}}
 	}},
-	{"submitCommit", func(w *world, key *string) request {
+	{"submitCommit", week, mlsapi.ErrEpochMismatch, func(w *world, key *string) request {
 		bob := w.user()
 		c := w.user().create(bob)
 		in := bob.rotation(c)
@@ -127,7 +138,7 @@ var keyed = []write{
 		return request{by: bob, nsid: mlsapi.NSIDSubmitCommit, in: in,
 			effects: `SELECT count(*) FROM messages WHERE convo_id = $1 AND kind = 3`, args: []any{c.id}}
 	}},
-	{"processExternalCommit", func(w *world, key *string) request {
+	{"processExternalCommit", week, mlsapi.ErrEpochMismatch, func(w *world, key *string) request {
 		bob := w.phone()
 		c := w.phone().found(bob)
 		info := read[mlsapi.GetGroupInfoOutput](w.t, bob.get(mlsapi.NSIDGetGroupInfo, "convoId", c.id).ok())
@@ -136,14 +147,14 @@ var keyed = []write{
 		return request{by: bob.user, nsid: mlsapi.NSIDProcessExternalCommit, in: in,
 			effects: `SELECT count(*) FROM messages WHERE convo_id = $1 AND kind = 3`, args: []any{c.id}}
 	}},
-	{"registerPushTarget", func(w *world, key *string) request {
+	{"registerPushTarget", day, runs, func(w *world, key *string) request {
 		alice := w.user()
 		return request{by: alice, nsid: mlsapi.NSIDRegisterPushTarget,
 			in: &mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "webhook", URL: ptr("https://push.example.com/"),
 				IdempotencyKey: key},
 			effects: `SELECT count(*) FROM push_targets WHERE did = $1`, args: []any{alice.did()}}
 	}},
-	{"unregisterPushTarget", func(w *world, key *string) request {
+	{"unregisterPushTarget", day, runs, func(w *world, key *string) request {
 		alice := w.user()
 		alice.post(mlsapi.NSIDRegisterPushTarget,
 			&mlsapi.RegisterPushTargetInput{DeviceID: "phone", Kind: "webhook", URL: ptr("https://push.example.com/")}).ok()
@@ -151,7 +162,7 @@ var keyed = []write{
 			in:      &mlsapi.UnregisterPushTargetInput{DeviceID: "phone", IdempotencyKey: key},
 			effects: `SELECT 1 - count(*) FROM push_targets WHERE did = $1`, args: []any{alice.did()}}
 	}},
-	{"withdrawKeyPackages", func(w *world, key *string) request {
+	{"withdrawKeyPackages", day, runs, func(w *world, key *string) request {
 		alice := w.user()
 		alice.publish()
 		return request{by: alice, nsid: mlsapi.NSIDWithdrawKeyPackages,
@@ -159,46 +170,46 @@ var keyed = []write{
 			// Each withdrawal of the one KeyPackage raises its version.
 			effects: `SELECT sum(version) FROM key_packages WHERE did = $1`, args: []any{alice.did()}}
 	}},
-	{"acceptConvo", func(w *world, key *string) request {
+	{"acceptConvo", day, replay, func(w *world, key *string) request {
 		bob := w.user()
 		c := w.user().create(bob)
 		return request{by: bob, nsid: mlsapi.NSIDAcceptConvo,
 			in:      &mlsapi.AcceptConvoInput{ConvoID: c.id, IdempotencyKey: key},
 			effects: `SELECT count(*) - 1 FROM members WHERE convo_id = $1 AND requested_at IS NULL`, args: []any{c.id}}
 	}},
-	{"leaveConvo with a block", func(w *world, key *string) request {
+	{"leaveConvo with a block", week, replay, func(w *world, key *string) request {
 		bob := w.user()
 		c := w.user().create(bob)
 		return request{by: bob, nsid: mlsapi.NSIDLeaveConvo,
 			in:      &mlsapi.LeaveConvoInput{ConvoID: c.id, Block: ptr(true), IdempotencyKey: key},
 			effects: `SELECT count(*) FROM blocks WHERE did = $1`, args: []any{bob.did()}}
 	}},
-	{"blockActor", func(w *world, key *string) request {
+	{"blockActor", day, replay, func(w *world, key *string) request {
 		bob := w.user()
 		return request{by: bob, nsid: mlsapi.NSIDBlockActor,
 			in:      &mlsapi.BlockActorInput{DID: "did:plc:mallory", IdempotencyKey: key},
 			effects: `SELECT count(*) FROM blocks WHERE did = $1`, args: []any{bob.did()}}
 	}},
-	{"unblockActor", func(w *world, key *string) request {
+	{"unblockActor", day, replay, func(w *world, key *string) request {
 		bob := w.user()
 		bob.post(mlsapi.NSIDBlockActor, &mlsapi.BlockActorInput{DID: "did:plc:mallory"}).ok()
 		return request{by: bob, nsid: mlsapi.NSIDUnblockActor,
 			in:      &mlsapi.UnblockActorInput{DID: "did:plc:mallory", IdempotencyKey: key},
 			effects: `SELECT 1 - count(*) FROM blocks WHERE did = $1`, args: []any{bob.did()}}
 	}},
-	{"setInvitationPolicy", func(w *world, key *string) request {
+	{"setInvitationPolicy", day, replay, func(w *world, key *string) request {
 		bob := w.user()
 		return request{by: bob, nsid: mlsapi.NSIDSetInvitationPolicy,
 			in:      &mlsapi.SetInvitationPolicyInput{Policy: "nobody", IdempotencyKey: key},
 			effects: `SELECT count(*) FROM invitation_policies WHERE did = $1`, args: []any{bob.did()}}
 	}},
-	{"setCursorPolicy", func(w *world, key *string) request {
+	{"setCursorPolicy", day, replay, func(w *world, key *string) request {
 		bob := w.user()
 		return request{by: bob, nsid: mlsapi.NSIDSetCursorPolicy,
 			in:      &mlsapi.SetCursorPolicyInput{ShareCursors: "members", IdempotencyKey: key},
 			effects: `SELECT count(*) FROM cursor_policies WHERE did = $1`, args: []any{bob.did()}}
 	}},
-	{"reportConvo", func(w *world, key *string) request {
+	{"reportConvo", day, replay, func(w *world, key *string) request {
 		bob := w.user()
 		c := w.user().create(bob)
 		in := bob.report(c, "he threatens me")
@@ -206,18 +217,18 @@ var keyed = []write{
 		return request{by: bob, nsid: mlsapi.NSIDReportConvo, in: in,
 			effects: `SELECT count(*) FROM abuse_reports WHERE convo_id = $1 AND reporter = $2`, args: []any{c.id, bob.did()}}
 	}},
-	{"eraseMyAccount", func(w *world, key *string) request {
+	{"eraseMyAccount", time.Hour, runs, func(w *world, key *string) request {
 		bob := w.user()
 		return request{by: bob, nsid: mlsapi.NSIDEraseMyAccount, in: &mlsapi.EraseMyAccountInput{IdempotencyKey: key},
 			effects: `SELECT count(*) FROM erasure_confirmations WHERE did = $1`, args: []any{bob.did()}}
 	}},
-	{"eraseMyAccount, confirmed", func(w *world, key *string) request {
+	{"eraseMyAccount, confirmed", time.Hour, replay, func(w *world, key *string) request {
 		bob := w.user()
 		return request{by: bob, nsid: mlsapi.NSIDEraseMyAccount,
 			in:      &mlsapi.EraseMyAccountInput{ConfirmationToken: ptr(bob.confirmation()), IdempotencyKey: key},
 			effects: `SELECT count(*) FROM erasures WHERE did = $1`, args: []any{bob.did()}}
 	}},
-	{"getKeyPackages", func(w *world, key *string) request {
+	{"getKeyPackages", 30 * time.Minute, runs, func(w *world, key *string) request {
 		alice, bob := w.user(), w.user()
 		for range 3 {
 			bob.publish()
@@ -233,7 +244,7 @@ var keyed = []write{
 
 // answers are the answers to an invitation of another service.
 func answers(nsid, state string, in func(convo string, key *string) any) write {
-	return write{nsid[strings.LastIndexByte(nsid, '.')+1:], func(w *world, key *string) request {
+	return write{nsid[strings.LastIndexByte(nsid, '.')+1:], day, replay, func(w *world, key *string) request {
 		bob, of := w.invited()
 		return request{by: bob, nsid: nsid, in: in(of.ConvoID, key),
 			effects: `SELECT count(*) FROM received_invitations WHERE did = $1 AND state = $2`, args: []any{bob.did(), state}}
@@ -242,7 +253,7 @@ func answers(nsid, state string, in func(convo string, key *string) any) write {
 
 // unkeyed are the writes that take no key, because they are safe to repeat without one.
 var unkeyed = []write{
-	{"deliverErasure", func(w *world, _ *string) request {
+	{name: "deliverErasure", make: func(w *world, _ *string) request {
 		alice := w.user()
 		in := alice.creation(newGroup(w.t))
 		in.InitialMembers = append(in.InitialMembers, homed)
@@ -250,19 +261,19 @@ var unkeyed = []write{
 		return request{by: w.peer(), nsid: mlsapi.NSIDDeliverErasure, in: &mlsapi.DeliverErasureInput{DID: homed},
 			effects: `SELECT count(*) FROM erasures WHERE did = $1`, args: []any{homed}}
 	}},
-	{"deliverInvitation", func(w *world, _ *string) request {
+	{name: "deliverInvitation", make: func(w *world, _ *string) request {
 		bob := w.user()
 		return request{by: w.peer(), nsid: mlsapi.NSIDDeliverInvitation,
 			in:      w.user().delivery(bob, bob.publish(mlstest.LastResort)),
 			effects: `SELECT count(*) FROM received_invitations WHERE did = $1`, args: []any{bob.did()}}
 	}},
-	{"getWelcome", func(w *world, _ *string) request {
+	{name: "getWelcome", make: func(w *world, _ *string) request {
 		bob := w.user()
 		c := w.user().create(bob)
 		return request{by: bob, nsid: mlsapi.NSIDGetWelcome, params: []string{"convoId", c.id},
 			effects: `SELECT sum(attempts) FROM welcomes WHERE convo_id = $1`, args: []any{c.id}}
 	}},
-	{"confirmWelcome", func(w *world, _ *string) request {
+	{name: "confirmWelcome", make: func(w *world, _ *string) request {
 		bob := w.user()
 		c := w.user().create(bob)
 		bob.get(mlsapi.NSIDGetWelcome, "convoId", c.id).ok()
@@ -271,20 +282,20 @@ var unkeyed = []write{
 			effects: `SELECT count(*) FROM welcomes WHERE convo_id = $1 AND state = 'consumed' AND version = 2`,
 			args:    []any{c.id}}
 	}},
-	{"updateCursor", func(w *world, _ *string) request {
+	{name: "updateCursor", make: func(w *world, _ *string) request {
 		alice := w.user()
 		c := alice.create()
 		alice.send(c, "hello")
 		return request{by: alice, nsid: mlsapi.NSIDUpdateCursor, in: &mlsapi.UpdateCursorInput{ConvoID: c.id, Seq: 1},
 			effects: `SELECT count(*) FROM members WHERE convo_id = $1 AND cursor_seq = 1`, args: []any{c.id}}
 	}},
-	{"reportEpoch", func(w *world, _ *string) request {
+	{name: "reportEpoch", make: func(w *world, _ *string) request {
 		alice := w.user()
 		c := alice.create()
 		return request{by: alice, nsid: mlsapi.NSIDReportEpoch, in: entry(c, c.epoch, "one"),
 			effects: `SELECT count(*) FROM epoch_reports WHERE convo_id = $1`, args: []any{c.id}}
 	}},
-	{"publishGroupInfo", func(w *world, _ *string) request {
+	{name: "publishGroupInfo", make: func(w *world, _ *string) request {
 		bob := w.phone()
 		c := w.phone().found(bob)
 		w.exec(`UPDATE public_groups SET group_info = NULL`)
@@ -292,14 +303,14 @@ var unkeyed = []write{
 			in:      &mlsapi.PublishGroupInfoInput{ConvoID: c.id, GroupInfo: must(bob.group.GroupInfo())(w)},
 			effects: `SELECT count(*) FROM public_groups WHERE convo_id = $1 AND group_info IS NOT NULL`, args: []any{c.id}}
 	}},
-	{"reportCommit", func(w *world, _ *string) request {
+	{name: "reportCommit", make: func(w *world, _ *string) request {
 		alice, bob := w.user(), w.user()
 		c := alice.create(bob)
 		alice.rotate(c)
 		return request{by: bob, nsid: mlsapi.NSIDReportCommit, in: failure(c, c.epoch),
 			effects: `SELECT count(*) FROM commit_reports WHERE convo_id = $1`, args: []any{c.id}}
 	}},
-	{"deleteSession", func(w *world, _ *string) request {
+	{name: "deleteSession", make: func(w *world, _ *string) request {
 		alice := w.user()
 		alice.session()
 		return request{by: alice, nsid: mlsapi.NSIDDeleteSession, in: &mlsapi.DeleteSessionInput{},

@@ -166,8 +166,6 @@ func is(states string) step {
 	}
 }
 
-const day = 24 * time.Hour
-
 var (
 	gone    = refused(http.StatusGone, mlsapi.ErrWelcomeConsumed)
 	missing = refused(http.StatusNotFound, mlsapi.ErrWelcomeNotFound)

@@ -12,6 +12,7 @@ import (
 	"strings"
 )
 
+//go:generate go run mlsd/internal/lexgen -lang scopes
 //go:generate go run mlsd/internal/lexgen
 //go:generate go run mlsd/internal/lexgen -lang swift
 //go:generate go run mlsd/internal/lexgen -lang docs

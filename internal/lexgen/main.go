@@ -4,6 +4,7 @@
 //	go run ./internal/lexgen               write api/mlsapi/*_gen.go and internal/nsid/*_gen.go
 //	go run ./internal/lexgen -lang swift   write the types of the Swift client
 //	go run ./internal/lexgen -lang docs    write docs/clients/api and docs/clients/ENCODINGS.md
+//	go run ./internal/lexgen -lang scopes  write the methods of the permission sets
 //	go run ./internal/lexgen -land         record the lexicons as the landed contract
 //
 // # Landing
@@ -48,7 +49,7 @@ func main() {
 func run(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("lexgen", flag.ContinueOnError)
 	land := flags.Bool("land", false, "record the lexicons as the landed contract")
-	lang := flags.String("lang", "go", "write the code of this language: go, swift; or docs")
+	lang := flags.String("lang", "go", "write the code of this language: go, swift; or docs, or scopes")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -82,9 +83,10 @@ type language struct {
 }
 
 var languages = map[string]language{
-	"go":    {generate, []string{path.Join(apiDir, "*"+suffix), path.Join(nsidDir, "*"+suffix)}},
-	"swift": {generateSwift, []string{path.Join(swiftDir, "*"+swiftSuffix)}},
-	"docs":  {generateReference, []string{path.Join(referenceDir, "*.md"), path.Join(clientDocs, "ENCODINGS.md")}},
+	"go":     {generate, []string{path.Join(apiDir, "*"+suffix), path.Join(nsidDir, "*"+suffix)}},
+	"swift":  {generateSwift, []string{path.Join(swiftDir, "*"+swiftSuffix)}},
+	"docs":   {generateReference, []string{path.Join(referenceDir, "*.md"), path.Join(clientDocs, "ENCODINGS.md")}},
+	"scopes": {generateScopes, []string{path.Join("lexicons", path.Dir(lexicons.Pattern), "auth*.json")}},
 }
 
 // moduleRoot finds the module, so that go generate may start anywhere in it.

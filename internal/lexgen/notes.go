@@ -16,6 +16,7 @@ import (
 type notes struct {
 	group   string // of the index
 	place   int    // in the group
+	scope   string // the least permission set that has the method; "none" if services call it
 	repeat  string // a paragraph: what a repetition does, and the guard behind it
 	example string // a call and its answer. A test runs it
 	advice  errorNotes
@@ -26,7 +27,7 @@ type errorNotes map[string]struct{ when, do string }
 
 // The parts of the pages.
 var (
-	groupLine = regexp.MustCompile(`^Group: (.+) (\d+)\n\n`)
+	groupLine = regexp.MustCompile(`^Group: (.+) (\d+)\nScope: (\w+)\n\n`)
 	errorRow  = regexp.MustCompile("(?m)^\\| `(\\w+)` \\|(?: ([^|]+) \\|)? ([^|]+) \\|$")
 	linkTo    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 )
@@ -42,9 +43,9 @@ func readNotes(name string) (n notes, err error) {
 	}
 	head := groupLine.FindStringSubmatch(text)
 	if head == nil {
-		return n, fmt.Errorf("the page beside the lexicon of %s does not begin with Group: NAME PLACE", name)
+		return n, fmt.Errorf("the page beside the lexicon of %s does not begin with Group: NAME PLACE and Scope: SET", name)
 	}
-	n.group = head[1]
+	n.group, n.scope = head[1], head[3]
 	if n.place, err = strconv.Atoi(head[2]); err != nil {
 		return n, err
 	}
