@@ -317,7 +317,7 @@ func headings(text string) (anchors []string) {
 // exists.
 func TestComparisonPage(t *testing.T) {
 	t.Parallel()
-	shownByTests(t, "docs/COMPARISON.md", pages(t)["docs/COMPARISON.md"], 20)
+	shownByTests(t, "docs/COMPARISON.md", pages(t)["docs/COMPARISON.md"], 15)
 	shownByTests(t, "docs/THREATS.md", pages(t)["docs/THREATS.md"], 15)
 }
 

@@ -79,7 +79,7 @@ func promises() map[string][]promise {
 			{"heads, pages of exports, confirmation tokens", "TestReadingIsBoundedInSum TestExportOfManyRows TestConfirmationTokens"},
 			{"claims and their records; KeyPackages of a device", "TestTokenOfAClaim TestClaimRecordIsSmall TestBudget TestDrain TestInvitedWithManyConvos"},
 			{"[accounts](#accounts)", "TestGateWithTooManyRefused TestTooManyLimits TestPauseAfterAFailure TestErasuresReadTogether"},
-			{"[writes](#writes-per-node)", "TestQueueIsBounded TestLargeMessages TestExpiryInBatches TestHundredCursors TestUsesOfOneCall TestCost"},
+			{"writes that wait", "TestQueueIsBounded TestLargeMessages TestExpiryInBatches TestHundredCursors TestUsesOfOneCall TestCost"},
 			{"[events and push](#events-and-push): openings, subscriptions, tickets", "TestOpenings TestOpeningsTakeTurns TestWaitingOpenings TestLimits TestOldestGivesWay TestTicketsOfOneDID TestRefusedTicketStays"},
 			{"readers that are slow; large events; catch-ups", "TestPatience TestSlowReaders TestSlowReadersOfEventStreams TestLargeEventsOfOneDID TestWaitForLargeEventsIsExcused TestCatchUpsOfOneAccountTakeTurns"},
 			{"reports, disputes, blocks", "TestReportsAreBounded TestTwoLiarsCannotHoldAConvo TestBlocks TestReportBytes"},
