@@ -12,14 +12,14 @@ import (
 	"mlsd/mls"
 )
 
-// ridingHead returns the signed head of a convo's log that goes out with the event of an entry, or
+// eventHead returns the signed head of a convo's log that goes out with the event of an entry, or
 // "".
-type ridingHead func(convo uuid.UUID, seq int64) string
+type eventHead func(convo uuid.UUID, seq int64) string
 
 // frameOf encodes an event for subscribeConvoEvents, as a WebSocket frame. request says that the
 // reader has not accepted its convo. It returns nil for a kind that only newer versions of the
 // server know.
-func frameOf(e *events.Event, request bool, head ridingHead) []byte {
+func frameOf(e *events.Event, request bool, head eventHead) []byte {
 	encode := func(e *events.Event) []byte {
 		m := message(e, request, head)
 		if m == nil {
@@ -34,7 +34,7 @@ func frameOf(e *events.Event, request bool, head ridingHead) []byte {
 }
 
 // serverSentOf is frameOf for streamConvoEvents.
-func serverSentOf(e *events.Event, request bool, head ridingHead) []byte {
+func serverSentOf(e *events.Event, request bool, head eventHead) []byte {
 	encode := func(e *events.Event) []byte {
 		m := serverSentEvent(e, request, head)
 		if m == nil {
@@ -51,7 +51,7 @@ func serverSentOf(e *events.Event, request bool, head ridingHead) []byte {
 // cursorText is the cursor of an event as streamConvoEvents writes it: its number.
 func cursorText(e *events.Event) string { return strconv.FormatInt(e.Number(), 10) }
 
-func message(e *events.Event, request bool, head ridingHead) lexcodec.Message {
+func message(e *events.Event, request bool, head eventHead) lexcodec.Message {
 	if e.Signal != nil {
 		return signal(e.Signal, request)
 	}
@@ -153,7 +153,7 @@ func serverSentSignal(e *events.Event, request bool, last string) []byte {
 }
 
 // serverSentEvent is message for streamConvoEvents, whose cursors are texts.
-func serverSentEvent(e *events.Event, request bool, head ridingHead) lexcodec.ServerSentEvent {
+func serverSentEvent(e *events.Event, request bool, head eventHead) lexcodec.ServerSentEvent {
 	cursor := cursorText(e)
 	switch m := message(e, request, head).(type) {
 	case *mlsapi.MessageEvent:

@@ -137,7 +137,7 @@ func TestMembersVerifyTheLog(t *testing.T) {
 
 // A client that asks for it gets a head with the answer of sendMessage, in a header: the body of a
 // repetition is that of the first answer, byte for byte.
-func TestHeadsRideOnSendMessage(t *testing.T) {
+func TestHeadsOnSendMessage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, bob := w.user(), w.user()

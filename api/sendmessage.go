@@ -89,7 +89,7 @@ func (h *handlers) attachHead(c *call, convo uuid.UUID) {
 	if h.heads == nil || c.http.Request().Header.Get(headerLogHead) == "" {
 		return
 	}
-	if head := h.heads.Riding(convo); head != "" {
+	if head := h.heads.AnswerHead(convo); head != "" {
 		c.http.Response().Header().Set(headerLogHead, base64.RawURLEncoding.EncodeToString([]byte(head)))
 	}
 }

@@ -210,7 +210,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.handlers.network = cfg.Network
 	if cfg.Heads != nil {
-		s.handlers.heads, s.handlers.streams.heads = cfg.Heads, cfg.Heads.RidingOn
+		s.handlers.heads, s.handlers.streams.heads = cfg.Heads, cfg.Heads.EventHead
 	}
 	var err error
 	s.handlers.rates, s.handlers.openings = newLimiter(cfg.Rates, cfg.Gate.Percent, cfg.Proxies), newOpenings()

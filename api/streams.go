@@ -29,7 +29,7 @@ type streams struct {
 	pace       pace
 	pings      *heartbeats
 	keepAlives *heartbeats
-	heads      ridingHead
+	heads      eventHead
 	delivery   delivery
 
 	mu      sync.Mutex // guards what follows

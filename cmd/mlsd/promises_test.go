@@ -97,7 +97,7 @@ func promises() map[string][]promise {
 			{"[what a member can be sure of](#what-a-member-can-be-sure-of)", "TestCheatingServersAreCaught TestHonestServerIsNotAccused TestRandomHonestServiceIsNotAccused TestMadeUpHeadOfAMember TestMembersVerifyTheLog"},
 			{"[a head](#a-head), [a leaf](#a-leaf): their bytes", "TestPage TestVectors TestHeadHasOneForm"},
 			{"tags: each convo has salts of its own, and an erasure deletes them", "TestErasureKeepsTheTree TestErasedAccountReturns"},
-			{"[what a client does](#what-a-client-does): heads of answers and events; proofs", "TestHeadsRideOnSendMessage TestRiding TestOldHeadsThatRide TestLogProofRange TestEdgeAgreesWithTlog TestHeadIsThatOfTheLog"},
+			{"[what a client does](#what-a-client-does): heads of answers and events; proofs", "TestHeadsOnSendMessage TestPiggybackedHeads TestOldPiggybackedHeads TestLogProofRange TestEdgeAgreesWithTlog TestHeadIsThatOfTheLog"},
 			{"[what it says](#what-it-says) of each way to cheat", "TestCheatingServersAreCaught"},
 			{"[after a restore](#after-a-restore)", "TestRestoreIsNoLie TestWentBack TestEntriesReadBeforeAFailover TestFailoverBetweenTwoQuestions TestKeysAreLost"},
 			{"[another key](#another-key)", "TestClientsFollowARotation TestAwayOverTheWholeRotation TestRetireIsRefused TestSecondKeyIsLearned TestWithheldKey TestAdminLogKeys"},

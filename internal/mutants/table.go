@@ -1407,9 +1407,9 @@ var mutants = []mutant{
 		{"internal/transparency.Service.keepsPromise", `if root != h.Root {`, `if root != h.Root && h.Size < 0 {`}}},
 	{"stored leaves are replaced", "internal/transparency.TestStoredLeavesStay", []edit{
 		{"internal/transparency.compareTile", `if err == nil && !same {`, `if false {`}}},
-	{"a head says more than the event", "internal/transparency.TestRiding", []edit{
-		{"internal/transparency.Service.RidingOn", `t.head.Size > seq ||`, ``}}},
-	{"heads of before a change of the keys ride on", "internal/transparency.TestRidingHeadsAreSignedAnew", []edit{
+	{"a head says more than the event", "internal/transparency.TestPiggybackedHeads", []edit{
+		{"internal/transparency.Service.EventHead", `t.head.Size > seq ||`, ``}}},
+	{"heads of before a change of the keys are still sent", "internal/transparency.TestPiggybackedHeadsAreSignedAnew", []edit{
 		{"internal/transparency.Service.current", `t.head != nil && t.head.ring == s.ring.Load()`, `t.head != nil`}}},
 	{"the newest key signs alone", "internal/transparency.TestClientsFollowARotation", []edit{
 		{"internal/transparency.Service.loadKeys", `append(ring.signers, signer)`, `append(ring.signers[:0], signer)`}}},

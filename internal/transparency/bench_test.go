@@ -7,7 +7,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// BenchmarkHeads measures what the heads that ride on answers and events cost for each message: in one
+// BenchmarkHeads measures what the heads piggybacked on answers and events cost for each message: in one
 // convo with many messages between two heads, and in many convos with few. heads-us/message is the
 // time of the rounds, here and in the database.
 func BenchmarkHeads(b *testing.B) {
@@ -26,7 +26,7 @@ func BenchmarkHeads(b *testing.B) {
 			}
 			round := func() (took time.Duration) {
 				for _, convo := range convos {
-					w.Riding(convo)
+					w.AnswerHead(convo)
 				}
 				w.clock = w.clock.Add(5 * time.Second)
 				begun := time.Now()
@@ -52,7 +52,7 @@ func BenchmarkHeads(b *testing.B) {
 			}
 			b.ReportMetric(float64(took.Microseconds())/float64(messages), "heads-us/message")
 			for _, convo := range convos {
-				if h := w.open(w.Riding(convo)); h.Size*int64(len(convos)) != int64(messages) {
+				if h := w.open(w.AnswerHead(convo)); h.Size*int64(len(convos)) != int64(messages) {
 					b.Fatalf("the head has %d entries", h.Size)
 				}
 			}

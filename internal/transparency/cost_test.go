@@ -62,10 +62,10 @@ func TestLargestEntries(t *testing.T) {
 	}
 	w.sendLarge(bob, 2<<20)
 	w.clock = w.clock.Add(5 * time.Second)
-	w.Riding(w.convo)
+	w.AnswerHead(w.convo)
 	w.round()
-	if h := w.open(w.Riding(w.convo)); h.Size != 4 || h.Root != rootOf(w.leaves()) {
-		t.Errorf("the head that rides is %+v", h)
+	if h := w.open(w.AnswerHead(w.convo)); h.Size != 4 || h.Root != rootOf(w.leaves()) {
+		t.Errorf("the piggybacked head is %+v", h)
 	}
 	if w.keep(w.node(), 1); w.head(w.node()).Size != 4 {
 		t.Error("a node that begins has another head")
@@ -79,18 +79,18 @@ func TestRoundsReadNothingAgain(t *testing.T) {
 	bad, remove := w.damaged()
 	defer remove()
 	w.send(alice, 3)
-	w.Riding(w.convo)
+	w.AnswerHead(w.convo)
 	w.round()
 	w.clock = w.clock.Add(time.Minute)
-	w.Riding(bad)
-	w.RidingOn(w.convo, 3)
+	w.AnswerHead(bad)
+	w.EventHead(w.convo, 3)
 	w.round() // the head is old, and the log as it was
 	w.exec(`ALTER TABLE messages RENAME TO away`)
 	w.exec(`ALTER TABLE log_tiles RENAME TO away_too`)
 	for range 4 {
 		w.clock = w.clock.Add(time.Second)
-		w.Riding(bad)
-		w.RidingOn(w.convo, 3)
+		w.AnswerHead(bad)
+		w.EventHead(w.convo, 3)
 		w.round()
 	}
 	w.clock = w.clock.Add(time.Second)
@@ -100,10 +100,10 @@ func TestRoundsReadNothingAgain(t *testing.T) {
 	w.exec(`ALTER TABLE away RENAME TO messages`)
 	w.exec(`ALTER TABLE away_too RENAME TO log_tiles`)
 	w.send(bob, 1)
-	w.Riding(w.convo)
+	w.AnswerHead(w.convo)
 	w.clock = w.clock.Add(5 * time.Second)
 	w.round()
-	if h := w.open(w.Riding(w.convo)); h.Size != 4 {
+	if h := w.open(w.AnswerHead(w.convo)); h.Size != 4 {
 		t.Errorf("then the head is %+v", h)
 	}
 }

@@ -74,7 +74,7 @@ func insertKey(ctx context.Context, tx pgx.Tx) (id int32, err error) {
 	return id, err
 }
 
-// ReadKeys reads the keys again. Heads that were signed with others do not ride any more: the next
+// ReadKeys reads the keys again. Heads that were signed with others are not sent any more: the next
 // round signs them anew. If a database without a key has taken over, it makes one.
 func (s *Service) ReadKeys(ctx context.Context) error {
 	ring, err := s.loadKeys(ctx, s.cfg.DB)
@@ -206,7 +206,7 @@ func (s *Service) sign(ctx context.Context, q pgpool.DB, t *tree) error {
 	if err != nil {
 		return fmt.Errorf("sign a head: %w", err)
 	}
-	t.head, t.rides, t.promised = &Signed{Text: text, Size: h.Size, ring: ring}, 0, h
+	t.head, t.onEvent, t.promised = &Signed{Text: text, Size: h.Size, ring: ring}, 0, h
 	t.looked = h.At
 	return nil
 }

@@ -238,34 +238,34 @@ func TestAwayOverTheWholeRotation(t *testing.T) {
 	clients{w.client(w.Service)}.wantAll("when the app has begun anew")
 }
 
-// Heads in memory that ride are signed anew after a change of the keys: at once, and although the log
+// Piggybacked heads are signed anew after a change of the keys: at once, and although the log
 // has not grown.
-func TestRidingHeadsAreSignedAnew(t *testing.T) {
+func TestPiggybackedHeadsAreSignedAnew(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.send(alice, 3)
-	w.Riding(w.convo)
+	w.AnswerHead(w.convo)
 	w.round()
 	old := w.keys()[0]
-	w.wantSignedBy("at first", w.Riding(w.convo), old)
+	w.wantSignedBy("at first", w.AnswerHead(w.convo), old)
 	w.readKeys(w.Service)
-	w.wantSignedBy("when the keys are the same", w.Riding(w.convo), old)
+	w.wantSignedBy("when the keys are the same", w.AnswerHead(w.convo), old)
 	added := w.addKey()
 	w.readKeys(w.Service)
-	if riding, event := w.Riding(w.convo), w.RidingOn(w.convo, 3); riding != "" || event != "" {
-		t.Errorf("a head of before rides: %q, %q", riding, event)
+	if answer, event := w.AnswerHead(w.convo), w.EventHead(w.convo, 3); answer != "" || event != "" {
+		t.Errorf("a head of before is still sent: %q, %q", answer, event)
 	}
 	w.round()
-	w.wantSignedBy("after a round", w.Riding(w.convo), old, added)
-	w.wantSignedBy("on an event", w.RidingOn(w.convo, 3), old, added)
+	w.wantSignedBy("after a round", w.AnswerHead(w.convo), old, added)
+	w.wantSignedBy("on an event", w.EventHead(w.convo, 3), old, added)
 	w.pass(time.Minute)
 	if _, err := w.retire(old.ID, true); err != nil {
 		t.Fatal(err)
 	}
 	w.readKeys(w.Service)
-	w.Riding(w.convo)
+	w.AnswerHead(w.convo)
 	w.round()
-	w.wantSignedBy("after the old key", w.Riding(w.convo), added)
+	w.wantSignedBy("after the old key", w.AnswerHead(w.convo), added)
 }
 
 // A key is retired only if another one signs that devices know. Retiring again changes nothing.

@@ -6,7 +6,7 @@
 // entries behind those that its node knows (load.sql), and hashes them.
 //
 //	getLogHead  ──▶ Head (heads.go) ──▶ catchUp (tree.go) ──▶ load.sql
-//	sendMessage ──▶ Riding (riding.go), which RunOnce prepares every second
+//	sendMessage ──▶ AnswerHead (piggyback.go), which RunOnce prepares every second
 //	getLogProof ──▶ Inclusion, Consistency (proofs.go) ──▶ log_tiles (tiles.go)
 //	mlsd admin log-key ──▶ AddKey, RetireKey (rotate.go) ──▶ log_keys ──▶ ReadKeys (keys.go)
 //

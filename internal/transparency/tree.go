@@ -33,7 +33,7 @@ type tree struct {
 	version    string          // of the row that it was made of (load.sql); "": not known
 	stored     int64           // leaves that log_tiles has
 	head       *Signed         // the newest one that was signed
-	rides      int64           // seq of the event with which head goes out; 0: not yet known
+	onEvent    int64           // seq of the event with which head goes out; 0: not yet known
 
 	looked   time.Time      // when a round has last read the log, or a head was signed; also after forget
 	promised *verifier.Head // the last one that was signed, also after forget
@@ -56,7 +56,7 @@ func (t *tree) release() { <-t.lock }
 
 // forget makes the tree begin anew from the database.
 func (t *tree) forget() {
-	t.known, t.edge, t.tail, t.version, t.stored, t.head, t.rides = false, verifier.Edge{}, nil, "", 0, nil, 0
+	t.known, t.edge, t.tail, t.version, t.stored, t.head, t.onEvent = false, verifier.Edge{}, nil, "", 0, nil, 0
 	t.checked = false
 }
 

@@ -102,7 +102,7 @@ func (w *world) exec(sql string, args ...any) {
 	}
 }
 
-// round does a round of the worker that signs riding heads.
+// round does a round of the worker that signs piggybacked heads.
 func (w *world) round() {
 	w.t.Helper()
 	if err := w.RunOnce(w.t.Context()); err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // A random honest service, whose database goes back now and then, is never accused by devices that
-// read early and late, get heads that ride, compare those of each other and hear of acknowledgements.
+// read early and late, get piggybacked heads, compare those of each other and hear of acknowledgements.
 func TestRandomHonestServiceIsNotAccused(t *testing.T) {
 	t.Parallel()
 	for n := range uint64(40) {
@@ -28,7 +28,7 @@ func randomHonestService(t *testing.T, seed uint64, steps int) []*device {
 	names := []string{alice, bob}
 	var devices []*device
 	var waiting [2][]verifier.Seen // read, and not shown yet
-	var riding, messages []string
+	var piggybacked, messages []string
 	for range names {
 		devices = append(devices, newDevice(switching{&now}, func() []verifier.Seen { return now.entries }))
 	}
@@ -43,11 +43,11 @@ func randomHonestService(t *testing.T, seed uint64, steps int) []*device {
 			err = d.read()
 		case 3:
 			if len(now.entries) > 0 {
-				riding = append(riding, now.sign(1+r.IntN(len(now.entries))))
+				piggybacked = append(piggybacked, now.sign(1+r.IntN(len(now.entries))))
 			}
 		case 4:
-			if len(riding) > 0 {
-				err = d.Head(ctx, riding[r.IntN(len(riding))], "")
+			if len(piggybacked) > 0 {
+				err = d.Head(ctx, piggybacked[r.IntN(len(piggybacked))], "")
 			}
 		case 5:
 			if d.Newest() != "" {

@@ -378,13 +378,13 @@ var cheats = []cheat{
 		"an earlier one"},
 	{"rewrite what the head of an event has promised", func(t *testing.T, s *server, d *device) error {
 		s.add(t, bob, 2)
-		riding := s.sign(12)
+		piggybacked := s.sign(12)
 		for _, m := range s.entries[10:] {
 			if err := d.Entry(context.Background(), m); err != nil {
 				return err
 			}
 		}
-		if err := d.Head(context.Background(), riding, ""); err != nil {
+		if err := d.Head(context.Background(), piggybacked, ""); err != nil {
 			return err
 		}
 		rewritten := s.copied(t, 10)
@@ -512,7 +512,7 @@ func TestCheatingServersAreCaught(t *testing.T) {
 }
 
 // An honest server is never accused, however the device reads: in parts, from the middle, entries
-// twice, with heads that ride early and late, and across restarts of the app.
+// twice, with piggybacked heads that come early and late, and across restarts of the app.
 func TestHonestServerIsNotAccused(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -531,7 +531,7 @@ func TestHonestServerIsNotAccused(t *testing.T) {
 				}
 			}
 			if round%3 == 0 {
-				check("a head rides ahead", d.Head(ctx, s.sign(end), ""))
+				check("a head comes early", d.Head(ctx, s.sign(end), ""))
 			}
 			if round%4 == 1 {
 				check("the other reads", other.read())
@@ -540,7 +540,7 @@ func TestHonestServerIsNotAccused(t *testing.T) {
 			if round%5 != 4 {
 				check("read", d.read())
 			}
-			check("a head rides late", d.Head(ctx, s.sign(max(end-3, 1)), ""))
+			check("a head comes late", d.Head(ctx, s.sign(max(end-3, 1)), ""))
 			if d.Size() == int64(end) && round%2 == 0 {
 				check("an entry comes again", d.Entry(ctx, s.entries[end-1]))
 			}
@@ -776,8 +776,8 @@ func TestFailoverBetweenTwoQuestions(t *testing.T) {
 	}
 }
 
-// A server whose riding heads stay behind what it shows is asked for a head, as if none had come.
-func TestOldHeadsThatRide(t *testing.T) {
+// A server whose piggybacked heads stay behind what it shows is asked for a head, as if none had come.
+func TestOldPiggybackedHeads(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	s.add(t, bob, 10)

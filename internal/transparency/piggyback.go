@@ -13,9 +13,9 @@ import (
 const (
 	// Interval is how often RunOnce is to be called.
 	Interval = time.Second
-	// rideEvery is the shortest time between two readings of a log for heads that ride on answers and
+	// piggybackEvery is the shortest time between two readings of a log for heads piggybacked on answers and
 	// events. A client that must know now calls getLogHead.
-	rideEvery = 5 * time.Second
+	piggybackEvery = 5 * time.Second
 	// roundConvos are the convos whose logs one round reads.
 	roundConvos = 256
 	// mostRounds bounds the readings of one RunOnce.
@@ -27,9 +27,9 @@ const (
 // roundBounds are what one round reads.
 var roundBounds = bounds{entries: 512, bytes: 1 << 20, sum: 64 << 20}
 
-// Riding returns the newest head that the node has signed of a convo, or "", and makes the next round
+// AnswerHead returns the newest head that the node has signed of a convo, or "", and makes the next round
 // prepare another one. It does not wait. The head can be seconds old.
-func (s *Service) Riding(convo uuid.UUID) string {
+func (s *Service) AnswerHead(convo uuid.UUID) string {
 	s.want(convo)
 	t, ok := s.trees.Get(convo)
 	if !ok {
@@ -47,11 +47,11 @@ func (s *Service) Riding(convo uuid.UUID) string {
 	return t.head.Text
 }
 
-// RidingOn returns the head that goes out with the event of an entry, or "". It does not say more than
+// EventHead returns the head that goes out with the event of an entry, or "". It does not say more than
 // the events up to this one: a reader who was removed with it learns nothing of what came later. Each
 // head goes out with one event. Heads are made only for convos of which somebody has asked this node
 // for one.
-func (s *Service) RidingOn(convo uuid.UUID, seq int64) string {
+func (s *Service) EventHead(convo uuid.UUID, seq int64) string {
 	t, ok := s.trees.Get(convo)
 	if !ok {
 		return ""
@@ -63,10 +63,10 @@ func (s *Service) RidingOn(convo uuid.UUID, seq int64) string {
 	default:
 		return ""
 	}
-	if !s.current(t) || t.head.Size > seq || t.rides != 0 && t.rides != seq {
+	if !s.current(t) || t.head.Size > seq || t.onEvent != 0 && t.onEvent != seq {
 		return ""
 	}
-	t.rides = seq // the event is encoded once for each form of stream
+	t.onEvent = seq // the event is encoded once for each form of stream
 	return t.head.Text
 }
 
@@ -81,7 +81,7 @@ func (s *Service) want(convo uuid.UUID) {
 	}
 }
 
-// RunOnce signs heads of the convos for which Riding or RidingOn was called, if their log was not read
+// RunOnce signs heads of the convos for which AnswerHead or EventHead was called, if their log was not read
 // for some time and has grown.
 func (s *Service) RunOnce(ctx context.Context) error {
 	for range mostRounds {
@@ -124,7 +124,7 @@ func (s *Service) due() (trees []*tree) {
 		default:
 			continue
 		}
-		if now.Sub(t.looked) < rideEvery && (t.head == nil || s.current(t)) {
+		if now.Sub(t.looked) < piggybackEvery && (t.head == nil || s.current(t)) {
 			t.release()
 			continue
 		}
