@@ -48,7 +48,7 @@ func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error
 		return err
 	}
 	claim.Withheld = withheld
-	if err := c.outside(func() error { return c.holdObjects(mostClaimed(claim)) }); err != nil {
+	if err := c.outside(func() error { return c.holdObjects(maxClaimed(claim)) }); err != nil {
 		return err
 	}
 	key, used, err := c.useForClaim(key)
@@ -94,14 +94,14 @@ func (c *call) useForClaim(key string) (keyOfClaim string, used, err error) {
 	return key, used, nil
 }
 
-// mostClaimed is the most bytes that the KeyPackages of a claim have. Their memory is held before
+// maxClaimed is the most bytes that the KeyPackages of a claim have. Their memory is held before
 // the claim, so that no KeyPackage is spent on an answer that is then refused.
-func mostClaimed(r keypackages.ClaimRequest) int {
+func maxClaimed(r keypackages.ClaimRequest) int {
 	each := mls.MaxKeyPackageSize
 	if r.CipherSuite != 0 {
 		each = r.CipherSuite.Limits().KeyPackage
 	}
-	return keypackages.MostClaimed(len(r.DIDs)) * each
+	return keypackages.MaxClaimed(len(r.DIDs)) * each
 }
 
 // replyClaim sets the answer to a claim that was made at the time at.

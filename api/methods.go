@@ -36,8 +36,8 @@ type policy struct {
 	// recordLife is the lifetime of the method's idempotency records, unless the operator sets
 	// another. 0: it writes none.
 	recordLife time.Duration
-	leastLife  idem.Floor
-	mostLife   time.Duration // the longest that an operator can set; 0: idem.MostLife
+	minLife    idem.Floor
+	maxLife    time.Duration // the longest that an operator can set; 0: idem.MaxLife
 	// violations are the rules of the lexicon whose violation has an error name of its own.
 	violations []violation
 	// serves are the states of accounts, besides active, whose requests are served: an account has
@@ -145,42 +145,42 @@ const (
 
 // Floors of lifetimes that an operator can set.
 var (
-	// leastAnswer is for writes whose own check prevents a second effect at any time, but answers
+	// minAnswer is for writes whose own check prevents a second effect at any time, but answers
 	// a repetition with an error.
-	leastAnswer = idem.Floor{Life: time.Hour, Because: "a token can be valid for an hour, so a copy of the request can arrive that late and must get its first answer"}
-	// leastTarget is for writes whose repetition undoes a later one.
-	leastTarget = idem.Floor{Life: time.Hour, Because: "a token can be valid for an hour, so a copy of the request can arrive that late and must not undo a later one"}
-	// leastUpload is for completeAttachment, whose record has the fence.
-	leastUpload = idem.Floor{Life: 2 * attachments.UnfinishedLife, Because: "an upload can go on for a day after its last part, and its record has the fence"}
-	// leastClaim is for getKeyPackages: without its record a repetition claims other KeyPackages.
-	leastClaim = idem.Floor{Life: recordClaim, Because: "without its record a repetition claims other KeyPackages while the first claim still lasts"}
+	minAnswer = idem.Floor{Life: time.Hour, Because: "a token can be valid for an hour, so a copy of the request can arrive that late and must get its first answer"}
+	// minTarget is for writes whose repetition undoes a later one.
+	minTarget = idem.Floor{Life: time.Hour, Because: "a token can be valid for an hour, so a copy of the request can arrive that late and must not undo a later one"}
+	// minUpload is for completeAttachment, whose record has the fence.
+	minUpload = idem.Floor{Life: 2 * attachments.UnfinishedLife, Because: "an upload can go on for a day after its last part, and its record has the fence"}
+	// minClaim is for getKeyPackages: without its record a repetition claims other KeyPackages.
+	minClaim = idem.Floor{Life: recordClaim, Because: "without its record a repetition claims other KeyPackages while the first claim still lasts"}
 )
 
 // methods are all methods of the lexicons by NSID. A method's NSID is also its label in the
 // metrics. sendMessage has no record: the message itself is its record, and lasts as long.
 var methods = map[string]policy{
-	nsid.AcceptConvo: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
-	nsid.AddMembers: {maxBody: bodyCommit, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer,
+	nsid.AcceptConvo: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, minLife: minTarget},
+	nsid.AddMembers: {maxBody: bodyCommit, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, minLife: minAnswer,
 		violations: []violation{{"didList", lexcodec.RuleMaxLength, mlsapi.ErrTooManyMembers}}},
-	nsid.AcceptInvitation: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
-	nsid.BlockActor:       {maxBody: bodySmall, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
+	nsid.AcceptInvitation: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, minLife: minTarget},
+	nsid.BlockActor:       {maxBody: bodySmall, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: recordDay, minLife: minTarget},
 	nsid.CompleteAttachment: {maxBody: bodySmall, answerMemory: answerSmall, cost: costComplete, expensive: true, token: usedByDispatch, maxTime: maxComplete,
-		recordLife: idem.DefaultLife, leastLife: leastUpload, lease: leaseShort},
+		recordLife: idem.DefaultLife, minLife: minUpload, lease: leaseShort},
 	nsid.ConfirmWelcome:   {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
-	nsid.CreateAttachment: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer},
-	nsid.CreateConvo: {maxBody: bodyCommit, answerMemory: answerRoster, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer,
+	nsid.CreateAttachment: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, minLife: minAnswer},
+	nsid.CreateConvo: {maxBody: bodyCommit, answerMemory: answerRoster, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, minLife: minAnswer,
 		violations: []violation{{"initialMembers", lexcodec.RuleMaxLength, mlsapi.ErrTooManyMembers}}},
 	// A session cannot buy another: who has stolen one has it for an hour.
 	nsid.CreateSession:     {maxBody: bodySmall, answerMemory: answerSmall, cost: costSession, token: usedByDispatch, noSession: true},
-	nsid.DeclineInvitation: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
-	nsid.DeleteAttachment:  {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer},
+	nsid.DeclineInvitation: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, minLife: minTarget},
+	nsid.DeleteAttachment:  {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, minLife: minAnswer},
 	nsid.DeliverErasure:    {maxBody: bodySmall, answerMemory: answerSmall, cost: costErase, expensive: true, token: usedByDispatch, noSession: true, services: true},
 	nsid.DeliverInvitation: {maxBody: bodySmall, answerMemory: answerSmall, expensive: true, token: usedByDispatch, noSession: true, services: true},
 	nsid.DeleteSession:     {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
 	// The record of the first step holds the token, so it does not last longer than it must. The
 	// token itself is the record of the second step.
 	nsid.EraseMyAccount: {maxBody: bodySmall, answerMemory: answerSmall, cost: costErase, token: usedByDispatch, noSession: true,
-		recordLife: recordHour, leastLife: leastAnswer, serves: orErasing},
+		recordLife: recordHour, minLife: minAnswer, serves: orErasing},
 	nsid.ExportMyData:        {answerMemory: answerPage, cost: costExport, serves: notActive, standby: true},
 	nsid.GetAttachment:       {answerMemory: answerBytes},
 	nsid.GetAttachmentStatus: {answerMemory: answerSmall},
@@ -197,8 +197,8 @@ var methods = map[string]policy{
 	nsid.GetInvitationPolicy: {answerMemory: answerSmall},
 	nsid.GetInvitations:      {answerMemory: answerCounts, standby: true},
 	nsid.GetKeyPackageStats:  {answerMemory: answerCounts, standby: true},
-	nsid.GetKeyPackages: {answerMemory: answerObject, expensive: true, token: usedByHandler, recordLife: recordClaim, leastLife: leastClaim,
-		mostLife: keypackages.KeepEnded, // its records refer to KeyPackages
+	nsid.GetKeyPackages: {answerMemory: answerObject, expensive: true, token: usedByHandler, recordLife: recordClaim, minLife: minClaim,
+		maxLife: keypackages.KeepEnded, // its records refer to KeyPackages
 		violations: []violation{
 			{"dids", lexcodec.RuleMaxLength, mlsapi.ErrTooManyDids},
 			{"dids", lexcodec.RuleFormat, mlsapi.ErrInvalidDid},
@@ -212,29 +212,29 @@ var methods = map[string]policy{
 	nsid.GetSubscriptionTicket: {answerMemory: answerSmall, token: usedByDispatch},
 	nsid.GetWelcome:            {answerMemory: answerObject, countOutcomes: true},
 	nsid.GetWelcomeStatus:      {answerMemory: answerCounts},
-	nsid.LeaveConvo:            {maxBody: bodyCommit, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
-	nsid.ProcessExternalCommit: {maxBody: bodyCommit, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
+	nsid.LeaveConvo:            {maxBody: bodyCommit, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, minLife: minAnswer},
+	nsid.ProcessExternalCommit: {maxBody: bodyCommit, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, minLife: minAnswer},
 	nsid.PublishGroupInfo:      {maxBody: bodyCommit, answerMemory: answerSmall, expensive: true, token: usedByDispatch},
-	nsid.PublishKeyPackage: {maxBody: bodySmall, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer,
+	nsid.PublishKeyPackage: {maxBody: bodySmall, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: recordDay, minLife: minAnswer,
 		violations: []violation{
 			{"keyPackage", lexcodec.RuleMaxLength, mlsapi.ErrInvalidKeyPackage},
 			{"keyPackage", lexcodec.RuleFormat, mlsapi.ErrInvalidKeyPackage},
 		}},
-	nsid.PublishKeyPackages: {maxBody: bodyPackages, answerMemory: answerCounts, expensive: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer,
+	nsid.PublishKeyPackages: {maxBody: bodyPackages, answerMemory: answerCounts, expensive: true, token: usedByDispatch, recordLife: recordDay, minLife: minAnswer,
 		violations: []violation{{"keyPackages", lexcodec.RuleMaxLength, mlsapi.ErrTooManyKeyPackages}}},
 	nsid.PutAttachmentPart: {maxBody: bodyPart, answerMemory: answerSmall, token: usedByDispatch, maxTime: maxUpload},
 	// Its session must be the request's. A service-auth token gets that far, and no farther.
 	nsid.RefreshSession: {maxBody: bodySmall, answerMemory: answerSmall, cost: costSession, token: usedByDispatch},
-	nsid.RegisterPushTarget: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget,
+	nsid.RegisterPushTarget: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, minLife: minTarget,
 		violations: []violation{
 			{"url", lexcodec.RuleMaxLength, mlsapi.ErrInvalidPushTarget},
 			{"token", lexcodec.RuleMaxLength, mlsapi.ErrInvalidPushTarget},
 			{"topic", lexcodec.RuleMaxLength, mlsapi.ErrInvalidPushTarget},
 		}},
-	nsid.ReportConvo:  {maxBody: bodyReport, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer},
+	nsid.ReportConvo:  {maxBody: bodyReport, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: recordDay, minLife: minAnswer},
 	nsid.ReportCommit: {maxBody: bodySmall, answerMemory: answerSmall, expensive: true, token: usedByDispatch},
 	nsid.ReportEpoch:  {maxBody: bodyCommit, answerMemory: answerSmall, expensive: true, token: usedByDispatch},
-	nsid.ResetConvo:   {maxBody: bodyCommit, answerMemory: answerRoster, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
+	nsid.ResetConvo:   {maxBody: bodyCommit, answerMemory: answerRoster, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, minLife: minAnswer},
 	nsid.SendMessage: {maxBody: bodyMessage, answerMemory: answerSmall, token: usedByHandler,
 		violations: []violation{
 			{"ciphertext", lexcodec.RuleMaxLength, mlsapi.ErrMessageTooLarge},
@@ -244,15 +244,15 @@ var methods = map[string]policy{
 	// A signal that is dropped at once does not use its token up, which would write a row.
 	nsid.SendSignal: {maxBody: bodySignal, answerMemory: answerSmall, token: usedByHandler,
 		violations: []violation{{"payload", lexcodec.RuleMaxLength, mlsapi.ErrMessageTooLarge}}},
-	nsid.SetCursorPolicy:      {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
-	nsid.SetInvitationPolicy:  {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
+	nsid.SetCursorPolicy:      {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, minLife: minTarget},
+	nsid.SetInvitationPolicy:  {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, minLife: minTarget},
 	nsid.StreamConvoEvents:    {cost: costStream},
-	nsid.SubmitCommit:         {maxBody: bodyCommit, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, leastLife: leastAnswer},
+	nsid.SubmitCommit:         {maxBody: bodyCommit, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, minLife: minAnswer},
 	nsid.SubscribeConvoEvents: {cost: costStream},
-	nsid.UnblockActor:         {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
-	nsid.UnregisterPushTarget: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, leastLife: leastTarget},
+	nsid.UnblockActor:         {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, minLife: minTarget},
+	nsid.UnregisterPushTarget: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, minLife: minTarget},
 	nsid.UpdateCursor:         {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
-	nsid.WithdrawKeyPackages:  {maxBody: bodySmall, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: recordDay, leastLife: leastAnswer},
+	nsid.WithdrawKeyPackages:  {maxBody: bodySmall, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: recordDay, minLife: minAnswer},
 }
 
 // route is a method with the way to serve it and its policy.
@@ -292,7 +292,7 @@ func Lifetimes() idem.Lifetimes {
 	operations := []idem.Operation{idem.Default, idem.Push, idem.Invitation}
 	for name, p := range methods {
 		if p.recordLife != 0 {
-			operations = append(operations, idem.Operation{NSID: name, Life: p.recordLife, Least: p.leastLife, Most: p.mostLife, Lease: p.lease})
+			operations = append(operations, idem.Operation{NSID: name, Life: p.recordLife, Least: p.minLife, Most: p.maxLife, Lease: p.lease})
 		}
 	}
 	return idem.NewLifetimes(operations...)

@@ -30,7 +30,7 @@ func TestMethods(t *testing.T) {
 			t.Errorf("%s: answer memory of %d bytes, but streams is %t", m.NSID, p.answerMemory, m.Streams)
 		}
 		// Finding S5: a lifetime that can be set has a floor, and the floor has a reason.
-		if least := p.leastLife; (p.recordLife != 0) != (least.Life != 0 && least.Because != "") ||
+		if least := p.minLife; (p.recordLife != 0) != (least.Life != 0 && least.Because != "") ||
 			p.recordLife < least.Life {
 			t.Errorf("%s: a record lasts %s, and at least %+v", m.NSID, p.recordLife, least)
 		}

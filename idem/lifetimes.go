@@ -20,7 +20,7 @@ type Operation struct {
 	Life time.Duration
 	// Least is the shortest Life that an operator can set.
 	Least Floor
-	// Most is the longest Life that an operator can set. 0: MostLife.
+	// Most is the longest Life that an operator can set. 0: MaxLife.
 	Most time.Duration
 	// Lease is the lifetime of a reservation that its holder does not extend. 0: the operation is
 	// not work outside the database, and has none.
@@ -53,13 +53,13 @@ const (
 
 // Limits of what an operator can set.
 const (
-	// MostLife bounds the lifetime of a record, because it bounds the table.
-	MostLife = 90 * 24 * time.Hour
-	// LeastLease is long enough for a call of 10 s between two heartbeats. A holder that misses
+	// MaxLife bounds the lifetime of a record, because it bounds the table.
+	MaxLife = 90 * 24 * time.Hour
+	// MinLease is long enough for a call of 10 s between two heartbeats. A holder that misses
 	// heartbeats for a lease loses its work.
-	LeastLease = 15 * time.Second
-	// MostLease bounds how long the work of a dead holder waits.
-	MostLease = time.Hour
+	MinLease = 15 * time.Second
+	// MaxLease bounds how long the work of a dead holder waits.
+	MaxLease = time.Hour
 )
 
 // Default stands for the requests that state no lifetimes.
@@ -104,8 +104,8 @@ func (l Lifetimes) WithLives(text string) (Lifetimes, error) {
 		switch {
 		case d < o.Least.Life:
 			return fmt.Errorf("must be at least %s: %s", o.Least.Life, o.Least.Because)
-		case d > cmp.Or(o.Most, MostLife):
-			return fmt.Errorf("must be at most %s", cmp.Or(o.Most, MostLife))
+		case d > cmp.Or(o.Most, MaxLife):
+			return fmt.Errorf("must be at most %s", cmp.Or(o.Most, MaxLife))
 		}
 		o.Life = d
 		return nil
@@ -117,8 +117,8 @@ func (l Lifetimes) WithLives(text string) (Lifetimes, error) {
 func (l Lifetimes) WithLeases(text string) (Lifetimes, error) {
 	known := func(o Operation) bool { return o.Lease != 0 }
 	return l.with(text, known, func(o *Operation, d time.Duration) error {
-		if d < LeastLease || d > MostLease {
-			return fmt.Errorf("must be from %s to %s", LeastLease, MostLease)
+		if d < MinLease || d > MaxLease {
+			return fmt.Errorf("must be from %s to %s", MinLease, MaxLease)
 		}
 		o.Lease = d
 		return nil

@@ -83,8 +83,8 @@ const (
 	maxClaimed = 500
 )
 
-// MostClaimed is how many KeyPackages a claim of so many DIDs serves at most.
-func MostClaimed(dids int) int { return min(dids*maxDevices, maxClaimed) }
+// MaxClaimed is how many KeyPackages a claim of so many DIDs serves at most.
+func MaxClaimed(dids int) int { return min(dids*maxDevices, maxClaimed) }
 
 // claimSQL claims the KeyPackages. It needs pgpool.LockClaims before it.
 //

@@ -34,8 +34,8 @@ const (
 	Write
 )
 
-// leastToken is the shortest token, in characters.
-const leastToken = 16
+// minToken is the shortest token, in characters.
+const minToken = 16
 
 // Tokens are the secrets of the admin listener. "": none.
 type Tokens struct {
@@ -53,9 +53,9 @@ func (t Tokens) check() error {
 		switch {
 		case token == "":
 			continue
-		case len(token) < leastToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }):
+		case len(token) < minToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }):
 			return fmt.Errorf("%s must have at least %d characters, printable ASCII without spaces: openssl rand -hex 32 "+
-				"makes one", name, leastToken)
+				"makes one", name, minToken)
 		case t.Write == "":
 			return fmt.Errorf("%s is set and MLSD_ADMIN_TOKEN is not: without it nobody could write, so set both", name)
 		case used[token] != "":

@@ -135,9 +135,9 @@ func limitAccount(ctx context.Context, s *Service, tx pgx.Tx, c Call) (any, erro
 // parseLimit reads the percentage and the time of a limit; 0: it has no end.
 func parseLimit(percentText, lastsText string) (percent int, lasts time.Duration, err error) {
 	percent, err = strconv.Atoi(percentText)
-	if err != nil || percent < 1 || percent > accounts.MostPercent {
+	if err != nil || percent < 1 || percent > accounts.MaxPercent {
 		return 0, 0, BadRequest(fmt.Sprintf("percent must be a whole number from 1 to %d; to refuse everything, block the "+
-			"account", accounts.MostPercent))
+			"account", accounts.MaxPercent))
 	}
 	if lastsText == "" {
 		return percent, 0, nil

@@ -24,7 +24,7 @@ type Lifetimes struct {
 type Lifetime struct {
 	Method        string   `json:"method"`
 	LifeSeconds   float64  `json:"lifeSeconds" text:"life"`
-	LeastSeconds  float64  `json:"leastLifeSeconds" text:"at least"` // that MLSD_IDEMPOTENCY_TTL can set
+	MinSeconds    float64  `json:"leastLifeSeconds" text:"at least"` // that MLSD_IDEMPOTENCY_TTL can set
 	LeaseSeconds  float64  `json:"leaseSeconds" text:"lease"`        // of work outside the database; else 0
 	Records       int64    `json:"records"`
 	MeanSeconds   *float64 `json:"meanLifeSeconds" text:"mean life"` // of these records
@@ -57,7 +57,7 @@ func ReadLifetimes(ctx context.Context, tx pgx.Tx, settings idem.Lifetimes, perc
 	operations := settings.All()
 	all := make([]Lifetime, len(operations))
 	for n, o := range operations {
-		all[n] = Lifetime{Method: o.NSID, LifeSeconds: o.Life.Seconds(), LeastSeconds: o.Least.Life.Seconds(),
+		all[n] = Lifetime{Method: o.NSID, LifeSeconds: o.Life.Seconds(), MinSeconds: o.Least.Life.Seconds(),
 			LeaseSeconds: o.Lease.Seconds()}
 	}
 	for _, c := range counts {

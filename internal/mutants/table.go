@@ -1209,7 +1209,7 @@ var mutants = []mutant{
 	{"a repeated report is another one", "TestReport", []edit{
 		{"people/reports.Add", `sha256.Sum256(r.Sealed)`, `sha256.Sum256([]byte(uuid.NewString()))`}}},
 	{"reports fill the disk", "TestReportBytes", []edit{
-		{"people/reports.Add", `leastCharge) > most`, `leastCharge) > 2*most`}}},
+		{"people/reports.Add", `minCharge) > most`, `minCharge) > 2*most`}}},
 	{"reports are summed beside each other", "TestReportBytes", []edit{
 		{"people/reports.Add", `pgpool.LockReports.Wait(ctx, tx, "")`, `ctx.Err()`}}},
 	{"small reports cost nothing", "TestReportBytes", []edit{

@@ -16,8 +16,8 @@ const (
 	liveInterval = time.Second
 	// storedInterval is how often, at most, what is in the database is read for them.
 	storedInterval = 15 * time.Second
-	// mostViewers is how many pages can be live at a time.
-	mostViewers = 100
+	// maxViewers is how many pages can be live at a time.
+	maxViewers = 100
 	// writeTimeout is how long a browser has to take an event.
 	writeTimeout = 10 * time.Second
 )
@@ -48,7 +48,7 @@ type viewers struct {
 func (v *viewers) add() (chan []byte, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if len(v.all) >= mostViewers {
+	if len(v.all) >= maxViewers {
 		return nil, false
 	}
 	events := make(chan []byte, 4)

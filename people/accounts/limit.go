@@ -15,8 +15,8 @@ import (
 const (
 	// Whole is the percentage of an account without a limit.
 	Whole = 100
-	// MostPercent is the highest percentage that an operator can give an account.
-	MostPercent = 1000
+	// MaxPercent is the highest percentage that an operator can give an account.
+	MaxPercent = 1000
 	// maxLimited is how many accounts can have a limit: every node remembers them all.
 	maxLimited = 10_000
 )
@@ -27,7 +27,7 @@ var ErrTooManyLimited = fmt.Errorf("%d accounts have a limit already", maxLimite
 // Limit is an operator's limit on an account. It scales the account's rate of requests and its daily
 // quotas.
 type Limit struct {
-	Percent int // of what other accounts have: from 1 to MostPercent
+	Percent int // of what other accounts have: from 1 to MaxPercent
 	// Until is when it ends. nil: when it is taken back.
 	Until  *time.Time
 	At     time.Time

@@ -69,11 +69,11 @@ func Add(ctx context.Context, tx pgx.Tx, key *PublicKey, r Report, most int64) (
 	}
 	if most != 0 {
 		var open int64
-		err := tx.QueryRow(ctx, sumOpen, leastCharge).Scan(&open)
+		err := tx.QueryRow(ctx, sumOpen, minCharge).Scan(&open)
 		if err != nil {
 			return Receipt{}, fmt.Errorf("count the reports: %w", err)
 		}
-		if open+max(int64(len(r.Sealed)), leastCharge) > most {
+		if open+max(int64(len(r.Sealed)), minCharge) > most {
 			return Receipt{}, quota.TooManyReports()
 		}
 	}

@@ -160,6 +160,6 @@ func Sweeps(db *pgxpool.Pool, maxClosed int64) []worker.Sweep {
 						FROM abuse_reports WHERE state = 'closed' AND octet_length(sealed) > 0
 					) closed
 					WHERE closed_at < now() - $2::interval OR ($3 <> 0 AND total > $3) ORDER BY closed_at LIMIT $1
-				)) FOR UPDATE SKIP LOCKED)`, KeepSealed, maxClosed, leastCharge),
+				)) FOR UPDATE SKIP LOCKED)`, KeepSealed, maxClosed, minCharge),
 	}
 }

@@ -28,9 +28,9 @@ const (
 	KeepSealed = 30 * 24 * time.Hour
 	// FormerMember is how long a person can report a convo that it has left, or was removed from.
 	FormerMember = 30 * 24 * time.Hour
-	// leastCharge is what a report counts for, at least, in the sum of the open ones, and in that of
+	// minCharge is what a report counts for, at least, in the sum of the open ones, and in that of
 	// the closed ones. So the sum bounds their number too.
-	leastCharge = 16 << 10
+	minCharge = 16 << 10
 )
 
 // Reason is what a report is about, in a word that the server can read.
