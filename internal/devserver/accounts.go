@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// mostAccounts is how many accounts one request makes at most.
-	mostAccounts = 1000
+	// maxAccounts is how many accounts one request makes at most.
+	maxAccounts = 1000
 	// tokenLife is how long a token is valid if the request does not say. It is a PDS's default.
 	tokenLife = 60 * time.Second
 )
@@ -220,8 +220,8 @@ func (s *Server) makeAccounts(r *http.Request) (any, error) {
 	if in.Count != nil {
 		count = *in.Count
 	}
-	if count < 1 || count > mostAccounts || in.Handle != "" && count != 1 {
-		return nil, badRequest("count must be from 1 to %d, and 1 with a handle", mostAccounts)
+	if count < 1 || count > maxAccounts || in.Handle != "" && count != 1 {
+		return nil, badRequest("count must be from 1 to %d, and 1 with a handle", maxAccounts)
 	}
 	handle, err := parseHandle(in.Handle)
 	if err != nil {

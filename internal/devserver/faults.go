@@ -29,10 +29,10 @@ const (
 const (
 	// defaultMs is how long a delay, a slow answer, or a stream before its loss lasts.
 	defaultMs = 1000
-	// mostMs is the longest of them.
-	mostMs = 10 * 60 * 1000
-	// mostFaults is how many faults can be planned at a time.
-	mostFaults = 1000
+	// maxMs is the longest of them.
+	maxMs = 10 * 60 * 1000
+	// maxFaults is how many faults can be planned at a time.
+	maxFaults = 1000
 )
 
 // Fault is one thing that goes wrong, as POST /dev/faults takes it and GET lists it.
@@ -87,8 +87,8 @@ func (f *faults) list() []Fault {
 func (f *faults) add(one Fault) (id string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.plan) == mostFaults {
-		return "", badRequest("%d faults are planned: DELETE /dev/faults removes them", mostFaults)
+	if len(f.plan) == maxFaults {
+		return "", badRequest("%d faults are planned: DELETE /dev/faults removes them", maxFaults)
 	}
 	f.last++
 	one.ID, one.Struck = strconv.Itoa(f.last), 0
@@ -151,8 +151,8 @@ func (f *Fault) check() error {
 		if f.Ms == nil {
 			f.Ms = pointer(defaultMs)
 		}
-		if *f.Ms < 0 || *f.Ms > mostMs {
-			return badRequest("ms must be from 0 to %d", mostMs)
+		if *f.Ms < 0 || *f.Ms > maxMs {
+			return badRequest("ms must be from 0 to %d", maxMs)
 		}
 	}
 	return nil

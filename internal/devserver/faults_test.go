@@ -151,7 +151,7 @@ func TestFaultsThatMakeNoSense(t *testing.T) {
 	} {
 		f.refuses(400, text, "POST", "/dev/faults", fault)
 	}
-	for range mostFaults {
+	for range maxFaults {
 		f.plan(`{"kind":"cut"}`)
 	}
 	f.refuses(400, "DELETE /dev/faults", "POST", "/dev/faults", `{"kind":"cut"}`)

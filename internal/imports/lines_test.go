@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-const mostColumns = 120
+const maxColumns = 120
 
 // tables are files of which each row is one line.
 var tables = map[string]bool{
@@ -53,8 +53,8 @@ func TestLines(t *testing.T) {
 		n := 0
 		for line := range strings.Lines(string(source)) {
 			n++
-			if columns := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); columns > mostColumns {
-				t.Errorf("%s:%d has %d columns, at most %d", name, n, columns, mostColumns)
+			if columns := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); columns > maxColumns {
+				t.Errorf("%s:%d has %d columns, at most %d", name, n, columns, maxColumns)
 			}
 		}
 		return nil

@@ -27,8 +27,8 @@ const Limit = 10 * time.Minute
 // member removes them.
 const erasedPrefix = "did:erased:"
 
-// mostListed is how many violations of one promise get a text. Further violations are only counted.
-const mostListed = 100
+// maxListed is how many violations of one promise get a text. Further violations are only counted.
+const maxListed = 100
 
 // Check verifies every convo and every KeyPackage, and returns the violations as texts. For each
 // promise these are the first hundred, and the number of further ones. The cost is linear in the
@@ -266,7 +266,7 @@ type findings struct {
 }
 
 func (f *findings) add(format string, args ...any) {
-	if len(f.texts) == mostListed {
+	if len(f.texts) == maxListed {
 		f.more++
 		return
 	}

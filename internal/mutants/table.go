@@ -716,7 +716,7 @@ var mutants = []mutant{
 	{"a refused session is charged to its account", "internal/serviceauth.TestSessionsAreDividedByAddress", []edit{ // S6
 		{"internal/serviceauth.takeAll", `buckets.Give(taken.key, taken.rate, 1)`, `_ = taken`}}},
 	{"an address holds all connections", "internal/node.TestWaitingConnectionsOfAnAddress", []edit{ // S13
-		{"internal/node.waiting.add", `of.Len() > w.mostOfAddress && !proxy`, `of.Len() > w.most && !proxy`}}},
+		{"internal/node.waiting.add", `of.Len() > w.maxOfAddress && !proxy`, `of.Len() > w.most && !proxy`}}},
 	{"a proxy's connections are those of one client", "internal/node.TestWaitingConnectionsOfAll", []edit{ // S13
 		{"internal/node.waiting.add", `&& !proxy`, `&& (proxy || !proxy)`}}},
 	{"_health costs nothing", "api.TestPagesHaveARate", []edit{ // S13

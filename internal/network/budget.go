@@ -15,8 +15,8 @@ import (
 const (
 	firstBudget       = 100 // of a service
 	firstDomainBudget = 200 // of all services of a registered domain
-	leastBudget       = 10
-	mostBudget        = 100_000
+	minBudget         = 10
+	maxBudget         = 100_000
 
 	acceptedAdds  = 2
 	declinedTakes = 5
@@ -112,7 +112,7 @@ func answered(ctx context.Context, tx pgx.Tx, service syntax.DID, domain string,
 			SELECT subject FROM invitation_budgets WHERE subject = ANY($1) ORDER BY subject FOR UPDATE
 		)
 		UPDATE invitation_budgets b SET per_day = greatest($2, least($3, per_day + $4))
-		FROM locked WHERE b.subject = locked.subject`, subjects(service, domain), leastBudget, mostBudget, change)
+		FROM locked WHERE b.subject = locked.subject`, subjects(service, domain), minBudget, maxBudget, change)
 	if err != nil {
 		return fmt.Errorf("change a budget: %w", err)
 	}

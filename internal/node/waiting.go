@@ -21,8 +21,8 @@ const (
 // new, half-open and idle ones. If there are too many of one address, or of all, the one that waits
 // longest is closed. net/http has no such bound, and netutil.LimitListener stops new connections.
 type waiting struct {
-	most, mostOfAddress int
-	proxies             []netip.Prefix // to which the bound of an address does not apply
+	most, maxOfAddress int
+	proxies            []netip.Prefix // to which the bound of an address does not apply
 
 	mu        sync.Mutex // guards what follows
 	all       *simplelru.LRU[net.Conn, struct{}]
@@ -30,7 +30,7 @@ type waiting struct {
 }
 
 func newWaiting(proxies []netip.Prefix) *waiting {
-	return &waiting{most: maxWaiting, mostOfAddress: maxWaitingOfAddress, proxies: proxies, all: oldestFirst(),
+	return &waiting{most: maxWaiting, maxOfAddress: maxWaitingOfAddress, proxies: proxies, all: oldestFirst(),
 		byAddress: map[netip.Prefix]*simplelru.LRU[net.Conn, struct{}]{}}
 }
 
@@ -65,7 +65,7 @@ func (w *waiting) add(c net.Conn) {
 	}
 	w.all.Add(c, struct{}{})
 	of.Add(c, struct{}{})
-	if of.Len() > w.mostOfAddress && !proxy {
+	if of.Len() > w.maxOfAddress && !proxy {
 		w.closeOldest(of)
 	}
 	if w.all.Len() > w.most {

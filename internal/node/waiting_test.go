@@ -78,7 +78,7 @@ func served(t *testing.T, proxies ...netip.Prefix) (at func(address string) peer
 		_, _ = io.WriteString(w, "ok")
 	}), proxies, slog.New(slog.DiscardHandler))
 	bounds := newWaiting(proxies)
-	bounds.most, bounds.mostOfAddress = 6, 3
+	bounds.most, bounds.maxOfAddress = 6, 3
 	s.ConnState = bounds.changed
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

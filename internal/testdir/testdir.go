@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	memoryDir   = "/dev/shm"
-	leastMemory = 4 << 30 // bytes that must be free in memoryDir
+	memoryDir = "/dev/shm"
+	minMemory = 4 << 30 // bytes that must be free in memoryDir
 )
 
 // Dir is a directory of this process.
@@ -116,7 +116,7 @@ func parentDir() string {
 	bench := flag.Lookup("test.bench")
 	switch {
 	case os.Getenv("TMPDIR") != "", bench != nil && bench.Value.String() != "":
-	case syscall.Statfs(memoryDir, &fs) == nil && fs.Bavail*uint64(fs.Bsize) >= leastMemory:
+	case syscall.Statfs(memoryDir, &fs) == nil && fs.Bavail*uint64(fs.Bsize) >= minMemory:
 		return memoryDir
 	}
 	return os.TempDir()

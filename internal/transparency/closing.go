@@ -10,8 +10,8 @@ import (
 	"mlsd/internal/transparency/verifier"
 )
 
-// mostLocked bounds the readings of a log under its convo's lock: 16 MiB of bodies each.
-const mostLocked = 4
+// maxLocked bounds the readings of a log under its convo's lock: 16 MiB of bodies each.
+const maxLocked = 4
 
 // Root returns the size and the root of the tree over the whole log of a convo, with what tx has
 // appended to it. The caller's transaction holds the lock of the convo. It reads what is behind the
@@ -21,7 +21,7 @@ func Root(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (size int64, root ver
 	if err := begin(ctx, tx, t); err != nil {
 		return 0, root, fmt.Errorf("root of the log: %w", err)
 	}
-	for range mostLocked {
+	for range maxLocked {
 		parts, err := load(ctx, tx, []*tree{t}, bounds{stepEntries, stepBytes, stepBytes})
 		if err != nil {
 			return 0, root, fmt.Errorf("root of the log: %w", err)

@@ -20,8 +20,8 @@ const (
 	roundConvos = 256
 	// mostRounds bounds the readings of one RunOnce.
 	mostRounds = 4
-	// mostWanted bounds the convos that wait for a head.
-	mostWanted = mostTrees
+	// maxWanted bounds the convos that wait for a head.
+	maxWanted = maxTrees
 )
 
 // roundBounds are what one round reads.
@@ -76,7 +76,7 @@ func (s *Service) current(t *tree) bool { return t.head != nil && t.head.ring ==
 func (s *Service) want(convo uuid.UUID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.wanted) < mostWanted {
+	if len(s.wanted) < maxWanted {
 		s.wanted[convo] = struct{}{}
 	}
 }

@@ -18,8 +18,8 @@ const (
 	Overlap = 90 * 24 * time.Hour
 	// known is how long after it was made all nodes sign with a key. They read it every second.
 	known = 10 * time.Second
-	// mostSigners bounds the keys that sign at the same time, because each makes heads longer.
-	mostSigners = 3
+	// maxSigners bounds the keys that sign at the same time, because each makes heads longer.
+	maxSigners = 3
 )
 
 // ErrNoKey says that there is no key with the id.
@@ -46,7 +46,7 @@ func (s *Service) AddKey(ctx context.Context, tx pgx.Tx) (k Key, err error) {
 	if err != nil {
 		return k, fmt.Errorf("add a key of log heads: %w", err)
 	}
-	if len(ring.signers) >= mostSigners {
+	if len(ring.signers) >= maxSigners {
 		return k, &KeyError{fmt.Sprintf("%d keys sign already: retire one first", len(ring.signers))}
 	}
 	id, err := insertKey(ctx, tx)

@@ -32,14 +32,14 @@ import (
 
 // Bounds.
 const (
-	// mostTrees are the convos of which a node remembers the end of the tree, 10 KiB each at most.
-	mostTrees = 4096
+	// maxTrees are the convos of which a node remembers the end of the tree, 10 KiB each at most.
+	maxTrees = 4096
 	// stepEntries and stepBytes bound one reading of a log: its entries, and their bodies. The first
 	// entry is read even if it is larger.
 	stepEntries, stepBytes = 4096, 16 << 20
-	// mostSteps bounds the readings of one request. If the tree is farther behind, the next request
+	// maxSteps bounds the readings of one request. If the tree is farther behind, the next request
 	// goes on.
-	mostSteps = 16
+	maxSteps = 16
 )
 
 // Errors.
@@ -79,7 +79,7 @@ func New(c Config) (*Service, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	trees, err := lru.New[uuid.UUID, *tree](mostTrees)
+	trees, err := lru.New[uuid.UUID, *tree](maxTrees)
 	if err != nil {
 		return nil, err
 	}

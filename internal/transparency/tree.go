@@ -60,8 +60,8 @@ func (t *tree) forget() {
 	t.checked = false
 }
 
-// mostRestarts is how often one request begins a tree anew: another node stores leaves meanwhile.
-const mostRestarts = 3
+// maxRestarts is how often one request begins a tree anew: another node stores leaves meanwhile.
+const maxRestarts = 3
 
 // errChanged says that the log is not the one that the tree was made of: the database has gone back.
 var errChanged = errors.New("the log has changed under the tree")
@@ -143,7 +143,7 @@ func (s *Service) catchUp(ctx context.Context, conn *pgxpool.Conn, t *tree, hash
 		t.forget()
 	}
 	restarts := 0
-	for range mostSteps {
+	for range maxSteps {
 		if !t.known {
 			if err := begin(ctx, conn, t); err != nil {
 				return err
@@ -166,7 +166,7 @@ func (s *Service) catchUp(ctx context.Context, conn *pgxpool.Conn, t *tree, hash
 		}
 		err = s.accept(ctx, conn, t, p, stepEntries)
 		switch {
-		case errors.Is(err, errChanged) && restarts < mostRestarts:
+		case errors.Is(err, errChanged) && restarts < maxRestarts:
 			t.forget()
 			restarts++
 			continue

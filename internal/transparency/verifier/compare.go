@@ -114,7 +114,7 @@ func (v *Verifier) remember(ctx context.Context, text string, h *Head, from stri
 		return nil
 	}
 	v.s.Waiting = append(v.s.Waiting, waiting{text, h.Size, h.Root, from})
-	if len(v.s.Waiting) > mostWaiting {
+	if len(v.s.Waiting) > maxWaiting {
 		v.s.Waiting = slices.Delete(v.s.Waiting, 0, 1)
 	}
 	if ok {

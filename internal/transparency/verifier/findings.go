@@ -78,7 +78,7 @@ func (v *Verifier) lied() error {
 
 func (v *Verifier) addBack(b WentBack) {
 	v.s.Backs = append(v.s.Backs, b)
-	if extra := len(v.s.Backs) - mostBacks; extra > 0 {
+	if extra := len(v.s.Backs) - maxBacks; extra > 0 {
 		v.s.Backs = slices.Delete(v.s.Backs, 0, extra)
 	}
 }

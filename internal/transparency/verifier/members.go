@@ -35,7 +35,7 @@ func parts(message string) (keys []string, tombstones []Sender, head string) {
 		}
 		if message = rest; isKey {
 			keys = append(keys, key)
-		} else if s, ok := parseTombstone(text); ok && len(tombstones) < mostTombstones {
+		} else if s, ok := parseTombstone(text); ok && len(tombstones) < maxTombstones {
 			tombstones = append(tombstones, s)
 		}
 	}
@@ -114,7 +114,7 @@ func (v *Verifier) unknownKey(message, text string, keys []string, from string, 
 	o := OtherKey{Member: from, KeyHash: hash, Signed: err == nil, Evidence: []string{message, v.s.Head}}
 	if !slices.ContainsFunc(v.s.OtherKeys, func(b OtherKey) bool { return b.Member == from && b.KeyHash == hash }) {
 		v.s.OtherKeys = append(v.s.OtherKeys, o)
-		if extra := len(v.s.OtherKeys) - mostBacks; extra > 0 {
+		if extra := len(v.s.OtherKeys) - maxBacks; extra > 0 {
 			v.s.OtherKeys = slices.Delete(v.s.OtherKeys, 0, extra)
 		}
 	}

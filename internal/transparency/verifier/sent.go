@@ -16,7 +16,7 @@ func (v *Verifier) Sent(ctx context.Context, m Seen) error {
 	}
 	v.s.Acked = max(v.s.Acked, m.Seq)
 	if m.Seq > v.s.Edge.Size {
-		if len(v.s.Sent) < mostSent {
+		if len(v.s.Sent) < maxSent {
 			v.s.Sent[m.Seq] = m
 		}
 		return nil

@@ -12,8 +12,8 @@ import (
 const (
 	// senderLine begins the line of a tombstone in what members send each other: its tag, and its DID.
 	senderLine = "sender "
-	// mostTombstones bounds the tombstones of a Message.
-	mostTombstones = 64
+	// maxTombstones bounds the tombstones of a Message.
+	maxTombstones = 64
 )
 
 // OtherSender says that a member was shown another sender of entries than the device was. A salt binds
@@ -35,7 +35,7 @@ func (v *Verifier) tombstones() string {
 	var b strings.Builder
 	n := 0
 	for _, did := range slices.Sorted(maps.Keys(v.s.Tags)) {
-		if tag := v.s.Tags[did]; strings.HasPrefix(did, erasedPrefix) && n < mostTombstones {
+		if tag := v.s.Tags[did]; strings.HasPrefix(did, erasedPrefix) && n < maxTombstones {
 			n++
 			b.WriteString(senderLine + hex.EncodeToString(tag[:]) + " " + did + "\n")
 		}
@@ -71,7 +71,7 @@ func (v *Verifier) compareSenders(ctx context.Context, theirs []Sender, from str
 				}
 			}
 			o := OtherSender{Member: from, Mine: mine, Theirs: their.DID, Tag: their.Tag}
-			if !slices.Contains(v.s.OtherSenders, o) && len(v.s.OtherSenders) < mostBacks {
+			if !slices.Contains(v.s.OtherSenders, o) && len(v.s.OtherSenders) < maxBacks {
 				v.s.OtherSenders = append(v.s.OtherSenders, o)
 			}
 			return &o

@@ -17,12 +17,12 @@ const (
 	SilentAfter = 3 * AskEvery
 	// SilentFor is how long heads are missing then.
 	SilentFor = time.Minute
-	// mostWaiting are the heads ahead of the entries that are kept.
-	mostWaiting = 16
-	// mostSent are the acknowledged messages that are kept until they are shown.
-	mostSent = 1024
-	// mostBacks bounds Backs and OtherKeys, whose newest ones are kept, and OtherSenders.
-	mostBacks = 64
+	// maxWaiting are the heads ahead of the entries that are kept.
+	maxWaiting = 16
+	// maxSent are the acknowledged messages that are kept until they are shown.
+	maxSent = 1024
+	// maxBacks bounds Backs and OtherKeys, whose newest ones are kept, and OtherSenders.
+	maxBacks = 64
 )
 
 // Source asks the server. Its errors are those of the way there, and refusals.
