@@ -26,7 +26,7 @@ func fills() []Attack {
 const (
 	storedPerDay  = 10 << 30 // bytes
 	invitedPerDay = 100_000  // people times convos
-	mostStored    = 2 << 30  // bytes that one attack stores at most
+	maxStored     = 2 << 30  // bytes that one attack stores at most
 	bulk          = 1 << 20  // bytes of a message
 	invitedAtOnce = 100
 )
@@ -69,7 +69,7 @@ func fillDisk(dids int) func(context.Context, *Target) (*Prepared, error) {
 				var lanes sync.WaitGroup
 				for i := range max(4, dids) {
 					lanes.Go(func() {
-						for ctx.Err() == nil && accepted.sum() < mostStored {
+						for ctx.Err() == nil && accepted.sum() < maxStored {
 							if send(ctx, accounts[i%dids]) != nil {
 								xrpc.Sleep(ctx, refusedPause)
 							}

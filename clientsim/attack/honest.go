@@ -24,7 +24,7 @@ import (
 
 // The honest users: how many there are, and what each has.
 const (
-	leastPeople    = 24
+	minPeople      = 24
 	sendsPerPerson = 6 // per second at most, far below a DID's limit
 	membersOfConvo = 4
 	packagesEach   = 20
@@ -73,7 +73,7 @@ func newHonest(t *Target, rate float64) (*honest, error) {
 	}
 	h.hooks.base = site.URL
 	t.atEnd(site.Close)
-	for i := range max(leastPeople, int(rate)/sendsPerPerson) {
+	for i := range max(minPeople, int(rate)/sendsPerPerson) {
 		a, err := h.env.Account(i)
 		if err != nil {
 			return nil, err

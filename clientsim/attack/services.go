@@ -368,9 +368,9 @@ func (home *honestHome) invite(ctx context.Context, _ int) (time.Duration, error
 	}
 }
 
-// mostLookUps is how often the server may call the attacker's hosts for one request: for the DID
+// maxLookUps is how often the server may call the attacker's hosts for one request: for the DID
 // document, the record, and the service's document.
-const mostLookUps = 3
+const maxLookUps = 3
 
 // lookUps asks for the services of people whose hosts answer so. Honest users look people up too.
 func lookUps(answer http.HandlerFunc) func(context.Context, *Target) (*Prepared, error) {
@@ -435,7 +435,7 @@ func (t *Target) lookUps(host func(counted func(http.HandlerFunc) http.HandlerFu
 		},
 		Judge: func(context.Context, Effects) []Claim {
 			share := float64(lookedUp.Load()) / math.Max(1, float64(asked.Load()))
-			return []Claim{{"calls of the attacker's hosts for each request", math.Round(100*share) / 100, mostLookUps}}
+			return []Claim{{"calls of the attacker's hosts for each request", math.Round(100*share) / 100, maxLookUps}}
 		},
 	}, nil
 }

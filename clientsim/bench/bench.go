@@ -89,14 +89,14 @@ const (
 
 // Upper and lower bounds. More would only exhaust the machine.
 const (
-	mostInFlight    = 4096
-	mostServers     = 16
-	mostConvos      = 100_000
-	mostMembers     = 1000 // of one convo, by the contract
-	mostSenders     = 4096
-	mostSubscribers = 50_000
-	leastBody       = 256
-	mostBody        = 10 << 20 // by the contract
+	maxInFlight    = 4096
+	maxServers     = 16
+	maxConvos      = 100_000
+	mostMembers    = 1000 // of one convo, by the contract
+	maxSenders     = 4096
+	maxSubscribers = 50_000
+	minBody        = 256
+	maxBody        = 10 << 20 // by the contract
 )
 
 // check refuses a configuration that cannot be measured.
@@ -108,11 +108,11 @@ func (c *Config) check() error {
 		return nil
 	}
 	err := errors.Join(
-		within("in-flight", c.InFlight, 1, mostInFlight), within("turns", c.Turns, 1, 1000),
-		within("servers", c.Servers, 1, mostServers),
-		within("convos", c.Convos, 0, mostConvos), within("members", c.Members, 0, mostMembers),
-		within("senders", c.Senders, 2, mostSenders),
-		within("subscribers", c.Subscribers, 0, mostSubscribers), within("body", c.Body, leastBody, mostBody),
+		within("in-flight", c.InFlight, 1, maxInFlight), within("turns", c.Turns, 1, 1000),
+		within("servers", c.Servers, 1, maxServers),
+		within("convos", c.Convos, 0, maxConvos), within("members", c.Members, 0, mostMembers),
+		within("senders", c.Senders, 2, maxSenders),
+		within("subscribers", c.Subscribers, 0, maxSubscribers), within("body", c.Body, minBody, maxBody),
 		within("joins", c.Joins, 1, 10_000),
 	)
 	switch {

@@ -14,8 +14,8 @@ type convoSet struct {
 	drafts [][]*draft // by sender
 }
 
-// mostSending is how many members of one convo send. The others are only on the roster.
-const mostSending = 64
+// maxSending is how many members of one convo send. The others are only on the roster.
+const maxSending = 64
 
 // makeConvos makes the convos, and what is sent to them.
 func (b *bench) makeConvos(ctx context.Context) error {
@@ -23,7 +23,7 @@ func (b *bench) makeConvos(ctx context.Context) error {
 	b.say("making %d convos of %d members", c.Convos, c.Members)
 	s := &convoSet{convos: make([]*convo, c.Convos), drafts: make([][]*draft, len(senders))}
 	made := make([][]*draft, c.Convos)
-	sending := min(c.Members, len(senders), mostSending)
+	sending := min(c.Members, len(senders), maxSending)
 	err := eachOf(setupLanes, c.Convos, func(i int) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -53,8 +53,8 @@ func (b *bench) makeConvos(ctx context.Context) error {
 		rng.Shuffle(len(drafts), func(i, j int) { drafts[i], drafts[j] = drafts[j], drafts[i] })
 	}
 	b.note("ciphertexts: an MLS header and random bytes; sent in turn, each time under another idempotency key")
-	if c.Members > mostSending {
-		b.note("in convos of more than %d members, the others do not send", mostSending)
+	if c.Members > maxSending {
+		b.note("in convos of more than %d members, the others do not send", maxSending)
 	}
 	b.convos = s
 	return nil

@@ -44,11 +44,11 @@ type draftID struct {
 	sender string
 }
 
-// mostViolations is how many violations a verdict lists.
-const mostViolations = 20
+// maxViolations is how many violations a verdict lists.
+const maxViolations = 20
 
 func (a *audit) say(format string, args ...any) {
-	if len(a.verdict.Violated) < mostViolations {
+	if len(a.verdict.Violated) < maxViolations {
 		a.verdict.Violated = append(a.verdict.Violated, "convo "+a.convo.id+": "+fmt.Sprintf(format, args...))
 	}
 }

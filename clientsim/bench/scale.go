@@ -22,8 +22,8 @@ func (c *Config) checkScale() error {
 	switch {
 	case len(c.Standby) == 0:
 		return errors.New("standby needs a value")
-	case slices.Min(c.Nodes) < 1 || slices.Max(c.Nodes) > mostServers:
-		return fmt.Errorf("nodes are %v, and have to be from 1 to %d", c.Nodes, mostServers)
+	case slices.Min(c.Nodes) < 1 || slices.Max(c.Nodes) > maxServers:
+		return fmt.Errorf("nodes are %v, and have to be from 1 to %d", c.Nodes, maxServers)
 	case c.Database != "" || c.compares() || c.Faults || len(c.Auth) != 1:
 		return fmt.Errorf("%s has a PostgreSQL of its own, one server without a name, no faults, and one auth", c.Scenario)
 	}

@@ -60,7 +60,7 @@ func fannedOut(c *Config) {
 // pool returns how many ciphertexts each sender has in a convo. All together have at most 64 MiB.
 func (c *Config) pool() int {
 	const all, most = 2048, 64 << 20
-	devices := c.Convos * min(c.Members, c.Senders, mostSending)
+	devices := c.Convos * min(c.Members, c.Senders, maxSending)
 	return max(1, min(all, most/c.Body)/devices)
 }
 

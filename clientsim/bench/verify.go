@@ -41,7 +41,7 @@ func (b *bench) verify(ctx context.Context) error {
 		total.Retried, total.Dropped, total.Duplicate = total.Retried+t.retried, total.Dropped+t.dropped,
 			total.Duplicate+t.twice
 		total.Violated = append(total.Violated,
-			t.violated[:min(len(t.violated), mostViolations-min(len(total.Violated), mostViolations))]...)
+			t.violated[:min(len(t.violated), maxViolations-min(len(total.Violated), maxViolations))]...)
 		t.receipts = nil
 	}
 	drafts := map[*convo][]*draft{}

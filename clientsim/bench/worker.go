@@ -263,7 +263,7 @@ func (w *worker) page(ctx context.Context, r load.Request, l *job) bool {
 }
 
 func (w *worker) violate(format string, args ...any) {
-	if len(w.outcome.violated) < mostViolations {
+	if len(w.outcome.violated) < maxViolations {
 		w.outcome.violated = append(w.outcome.violated, fmt.Sprintf(format, args...))
 	}
 }

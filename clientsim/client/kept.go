@@ -10,7 +10,7 @@ import (
 
 // Bounds of the acknowledged drafts that a phone keeps. docs/RECOVERY.md says why.
 const (
-	mostKept    = 200
+	maxKept     = 200
 	longestKept = 7 * 24 * time.Hour
 )
 
@@ -34,7 +34,7 @@ func (p *Phone) keep(d *Draft, changes map[string][]byte) error {
 		if err != nil {
 			return fmt.Errorf("%s: %s: %w", p.Name, name, err)
 		}
-		if len(names)-i >= mostKept || now.Sub(time.Unix(0, at)) > longestKept {
+		if len(names)-i >= maxKept || now.Sub(time.Unix(0, at)) > longestKept {
 			changes[name] = nil
 		}
 	}

@@ -39,7 +39,7 @@ func (p *Phone) PublishMany(ctx context.Context, n int, lastResort bool) error {
 		packages = append(packages, kp)
 	}
 	for len(packages) > 0 {
-		batch := packages[:min(len(packages), mostPackagesAtOnce)]
+		batch := packages[:min(len(packages), maxPackagesAtOnce)]
 		packages = packages[len(batch):]
 		results, err := p.publishMany(ctx, batch)
 		if err != nil {
@@ -55,8 +55,8 @@ func (p *Phone) PublishMany(ctx context.Context, n int, lastResort bool) error {
 	return nil
 }
 
-// mostPackagesAtOnce is how many KeyPackages one publishKeyPackages takes.
-const mostPackagesAtOnce = 100
+// maxPackagesAtOnce is how many KeyPackages one publishKeyPackages takes.
+const maxPackagesAtOnce = 100
 
 // publishMany publishes KeyPackages and returns the result of each.
 func (p *Phone) publishMany(ctx context.Context, packages []mlsclient.KeyPackage) ([]mlsapi.Result, error) {

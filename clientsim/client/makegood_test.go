@@ -76,7 +76,7 @@ func TestKeptDraftsAreBounded(t *testing.T) {
 	p, convo := lonelyPhone(t, func(*http.Request) (*http.Response, error) { return nil, errNoNetwork })
 	old := fmt.Sprintf("%s%020d", keptPrefix, time.Now().Add(-longestKept-time.Minute).UnixNano())
 	p.Disk.Write(map[string][]byte{old: []byte("{}")})
-	for i := range mostKept + 5 {
+	for i := range maxKept + 5 {
 		changes := map[string][]byte{}
 		if err := p.keep(&Draft{Kind: kindSend, Text: fmt.Sprint(i),
 			Call: xrpc.Call{Method: xrpc.NSID("sendMessage"), Convo: convo}}, changes); err != nil {
@@ -90,7 +90,7 @@ func TestKeptDraftsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(kept) != mostKept || kept[0].Text != "5" {
+	if len(kept) != maxKept || kept[0].Text != "5" {
 		t.Errorf("%d drafts are kept, the oldest is %q", len(kept), kept[0].Text)
 	}
 	if _, ok := p.Disk.Read(old); ok {

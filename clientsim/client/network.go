@@ -34,13 +34,13 @@ func (p *Phone) ClaimAbroad(ctx context.Context, dids []syntax.DID) ([]mlsapi.Ke
 	return out.KeyPackages, nil
 }
 
-// mostInvitations is how many invitations a page has.
-const mostInvitations = 20
+// maxInvitations is how many invitations a page has.
+const maxInvitations = 20
 
 // Invitations lists the account's invitations to convos of other services, the newest first.
 func (p *Phone) Invitations(ctx context.Context) (all []mlsapi.Invitation, err error) {
 	for cursor := ""; ; {
-		page, err := ask[mlsapi.GetInvitationsOutput](ctx, p, xrpc.InvitationsCall(cursor, mostInvitations))
+		page, err := ask[mlsapi.GetInvitationsOutput](ctx, p, xrpc.InvitationsCall(cursor, maxInvitations))
 		if err != nil {
 			return nil, err
 		}

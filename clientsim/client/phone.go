@@ -206,7 +206,7 @@ func (p *Phone) Publish(ctx context.Context, n int) error {
 // Send sends one message until it is acknowledged. If the epoch moves first, the server has stored
 // nothing under the key. Then the text is encrypted again under a new key.
 func (p *Phone) Send(ctx context.Context, convo, text string) error {
-	for range mostEpochRaces {
+	for range maxEpochRaces {
 		draft, err := p.DraftSend(convo, text)
 		if err != nil {
 			return err
@@ -218,7 +218,7 @@ func (p *Phone) Send(ctx context.Context, convo, text string) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%s: %q met another epoch %d times", p.Name, text, mostEpochRaces)
+	return fmt.Errorf("%s: %q met another epoch %d times", p.Name, text, maxEpochRaces)
 }
 
 // Propose sends one proposal in clear, and returns it. The epoch must not move meanwhile.
@@ -231,8 +231,8 @@ func (p *Phone) Propose(ctx context.Context, convo string, kind mlsclient.Propos
 	return message, err
 }
 
-// mostEpochRaces is how often a write may lose its epoch to another commit.
-const mostEpochRaces = 50
+// maxEpochRaces is how often a write may lose its epoch to another commit.
+const maxEpochRaces = 50
 
 // Flush delivers the drafts that a killed app left in its outbox.
 func (p *Phone) Flush(ctx context.Context) error {

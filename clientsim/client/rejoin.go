@@ -88,7 +88,7 @@ func (p *Phone) ComeBack(ctx context.Context, convo string, member *Phone) error
 // Rejoin enters a convo of this account by external commit, until it is acknowledged, and reads on
 // from there.
 func (p *Phone) Rejoin(ctx context.Context, convo string) error {
-	for range mostEpochRaces {
+	for range maxEpochRaces {
 		info, err := p.GroupInfo(ctx, convo)
 		if err != nil {
 			return err

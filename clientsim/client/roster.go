@@ -125,7 +125,7 @@ func (p *Phone) Remove(ctx context.Context, convo string, did syntax.DID) error 
 // Commit makes a commit in the present epoch, again and again. It ends when the server accepts one
 // or when draft returns nil.
 func (p *Phone) Commit(ctx context.Context, convo string, draft func() (*Draft, error)) error {
-	for range mostEpochRaces {
+	for range maxEpochRaces {
 		if err := p.Sync(ctx, convo); err != nil {
 			return err
 		}
@@ -141,7 +141,7 @@ func (p *Phone) Commit(ctx context.Context, convo string, draft func() (*Draft, 
 			return err
 		}
 	}
-	return fmt.Errorf("%s: lost the epoch %d times", p.Name, mostEpochRaces)
+	return fmt.Errorf("%s: lost the epoch %d times", p.Name, maxEpochRaces)
 }
 
 // Leave leaves a convo.

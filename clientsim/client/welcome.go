@@ -176,8 +176,8 @@ func (p *Phone) hasWelcome(convo string) bool {
 	return ok
 }
 
-// mostDetails bounds what a phone says of a failed join, in bytes. The server takes 1,024.
-const mostDetails = 200
+// maxDetails bounds what a phone says of a failed join, in bytes. The server takes 1,024.
+const maxDetails = 200
 
 // reportFailure tells the server why joining has failed. It returns cause, with the error of the
 // report if that fails.
@@ -188,7 +188,7 @@ func (p *Phone) reportFailure(ctx context.Context, convo string, cause error) er
 	}
 	details := cause.Error()
 	_, err = p.ConfirmWith(ctx,
-		xrpc.ConfirmCall(convo, w.Ref, false, strings.ToValidUTF8(details[:min(len(details), mostDetails)], "")))
+		xrpc.ConfirmCall(convo, w.Ref, false, strings.ToValidUTF8(details[:min(len(details), maxDetails)], "")))
 	return errors.Join(cause, err)
 }
 

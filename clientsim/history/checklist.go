@@ -73,8 +73,8 @@ func CheckList(who string, did syntax.DID, got []mlsapi.ConvoView, want map[stri
 	return found
 }
 
-// mostUnread is the largest count of unread messages that the server gives.
-const mostUnread = 100
+// maxUnread is the largest count of unread messages that the server gives.
+const maxUnread = 100
 
 // unread counts the application messages of others after a cursor.
 func (v *View) unread(cursor int64) (n int64) {
@@ -83,5 +83,5 @@ func (v *View) unread(cursor int64) (n int64) {
 			n++
 		}
 	}
-	return min(n, mostUnread)
+	return min(n, maxUnread)
 }

@@ -20,9 +20,9 @@ const (
 	bucketFaults  = 0.02 // chance that a request of the store fails
 	requestFaults = 0.15 // chance that a request meets a fault of the network
 	killEvery     = 5 * time.Second
-	mostUpload    = 50 << 20
+	maxUpload     = 50 << 20
 	uploadTimeout = 3 * time.Minute
-	heavyClients  = 50 // that upload mostUpload at once, with 1,000 uploads
+	heavyClients  = 50 // that upload maxUpload at once, with 1,000 uploads
 )
 
 // Attachments uploads encrypted files through two servers into a store that fails, while the servers
@@ -80,7 +80,7 @@ func randomSize(rng *rand.Rand) int64 {
 	case n < 99:
 		return 1 + rng.Int64N(4<<20)
 	}
-	return 1 + rng.Int64N(mostUpload)
+	return 1 + rng.Int64N(maxUpload)
 }
 
 // whileAllFails is the first phase: uploads, while servers are killed and the store fails.
@@ -89,7 +89,7 @@ func (u *uploads) whileAllFails(ctx context.Context) {
 	for i := range all {
 		size := randomSize(u.w.RNG)
 		if i < 2 {
-			size = []int64{1, mostUpload}[i]
+			size = []int64{1, maxUpload}[i]
 		}
 		all[i] = u.newUpload(u.phones[i%len(u.phones)].Account, size)
 	}

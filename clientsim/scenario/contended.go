@@ -17,15 +17,15 @@ import (
 // committers is how many members commit at once in contended-commits.
 const committers = 8
 
-// mostLosses is how many races in a row a member may lose. After the third loss the server reserves
+// maxLosses is how many races in a row a member may lose. After the third loss the server reserves
 // an epoch for it. Each other member may have lost as often or more, and then goes first. A commit
 // that was already running when a reservation was made may still win, at its beginning and at its
 // end.
-const mostLosses = 3 + committers + 2
+const maxLosses = 3 + committers + 2
 
-// mostEpochs is how many epochs may pass meanwhile. While a member reads the log and commits again,
+// maxEpochs is how many epochs may pass meanwhile. While a member reads the log and commits again,
 // each other member can do the same about once.
-const mostEpochs = mostLosses * (committers - 1)
+const maxEpochs = maxLosses * (committers - 1)
 
 // contest is eight members that all want every epoch.
 type contest struct {
@@ -98,11 +98,11 @@ func (c *contest) judge(phones []*client.Phone, scores []score, epochs int, took
 	wins, fewest, losses, waited := 0, epochs, 0, 0
 	for i, s := range scores {
 		wins, fewest, losses, waited = wins+s.wins, min(fewest, s.wins), max(losses, s.losses), max(waited, s.epochs)
-		if s.losses > mostLosses {
-			c.w.Broken("%s lost %d races in a row, want at most %d", phones[i].Name, s.losses, mostLosses)
+		if s.losses > maxLosses {
+			c.w.Broken("%s lost %d races in a row, want at most %d", phones[i].Name, s.losses, maxLosses)
 		}
-		if s.epochs > mostEpochs {
-			c.w.Broken("%s waited %d epochs for its commit, want at most %d", phones[i].Name, s.epochs, mostEpochs)
+		if s.epochs > maxEpochs {
+			c.w.Broken("%s waited %d epochs for its commit, want at most %d", phones[i].Name, s.epochs, maxEpochs)
 		}
 	}
 	if wins != epochs {

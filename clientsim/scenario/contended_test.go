@@ -15,9 +15,9 @@ func TestContestIsJudged(t *testing.T) {
 		scores []score
 		want   string
 	}{
-		"fair":        {[]score{{wins: 3, losses: mostLosses}, {wins: 2, epochs: mostEpochs}}, ""},
-		"starved":     {[]score{{wins: 5}, {losses: mostLosses + 1}}, "b lost 14 races in a row"},
-		"waited":      {[]score{{wins: 5}, {epochs: mostEpochs + 1}}, "b waited 92 epochs"},
+		"fair":        {[]score{{wins: 3, losses: maxLosses}, {wins: 2, epochs: maxEpochs}}, ""},
+		"starved":     {[]score{{wins: 5}, {losses: maxLosses + 1}}, "b lost 14 races in a row"},
+		"waited":      {[]score{{wins: 5}, {epochs: maxEpochs + 1}}, "b waited 92 epochs"},
 		"two in one":  {[]score{{wins: 3}, {wins: 3}}, "6 commits were accepted in 5 epochs"},
 		"one missing": {[]score{{wins: 3}, {wins: 1}}, "4 commits were accepted in 5 epochs"},
 	}

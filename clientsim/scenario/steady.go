@@ -25,7 +25,7 @@ type Steady struct {
 // Play writes until World.For is over or stop ends. Then it waits until every subscriber has
 // everything, and reports what a subscriber missed or saw wrong.
 func (o Steady) Play(ctx, stop context.Context, w *testbed.World, f *testbed.Cluster) error {
-	b := newLiveRun(ctx, w, f, traffic.Options{MostConvos: orDefault(w.Convos, liveConvos), Listen: o.connect})
+	b := newLiveRun(ctx, w, f, traffic.Options{MaxConvos: orDefault(w.Convos, liveConvos), Listen: o.connect})
 	b.pause = o.Change
 	b.disturb = func(_, writing context.Context, _ time.Duration) {
 		select {

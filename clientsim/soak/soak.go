@@ -37,7 +37,7 @@ const (
 	connectionLife    = 90 * time.Second // of most subscribers
 	// messagesPerWriter bounds what a writer sends in a run, far below the quota of a day.
 	messagesPerWriter = 20_000
-	leastWriters      = 8
+	minWriters        = 8
 )
 
 // settings are those of the nodes. Everything else has its default: quotas and rates are those of a
@@ -72,7 +72,7 @@ func Run(ctx, stop context.Context, c Config) (err error) {
 }
 
 func (c *Config) options() testbed.Options {
-	writers := max(leastWriters, int(float64(c.Rate)*c.For.Seconds()/messagesPerWriter))
+	writers := max(minWriters, int(float64(c.Rate)*c.For.Seconds()/messagesPerWriter))
 	return testbed.Options{
 		Seed: c.Seed, For: c.For, Rate: c.Rate, Writers: writers, Convos: steadyConvos, Subscribers: steadySubscribers,
 		Clients: 6, Messages: 40, Epochs: 4, Members: 12, Claims: 40, // of the rounds
@@ -167,14 +167,14 @@ func (s *soak) playRounds(ctx, stop context.Context) {
 		}
 		begun := time.Now()
 		s.playRound(ctx, scenarios[n%len(scenarios)], n)
-		xrpc.Sleep(stop, max(restTimes*time.Since(begun), leastRest))
+		xrpc.Sleep(stop, max(restTimes*time.Since(begun), minRest))
 	}
 }
 
 // The pause between two rounds, as a multiple of the last one's length, and at least.
 const (
 	restTimes = 5
-	leastRest = 10 * time.Second
+	minRest   = 10 * time.Second
 )
 
 // playRound plays a scenario in a world of its own, against one of the nodes.

@@ -47,7 +47,7 @@ func TestPlanFollowsFromItsSeed(t *testing.T) {
 func TestReport(t *testing.T) {
 	t.Parallel()
 	var violations []history.Violation
-	for i := range mostShown {
+	for i := range maxShown {
 		violations = append(violations,
 			history.Violation{Kind: history.Lost, What: fmt.Sprintf("message %d of did:plc:a%d, %s", i, i, uuid.NewString())})
 	}

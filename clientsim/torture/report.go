@@ -45,8 +45,8 @@ func (r *Report) faults() (n int) {
 	return n
 }
 
-// mostShown is how many sorts of violations a report shows.
-const mostShown = 20
+// maxShown is how many sorts of violations a report shows.
+const maxShown = 20
 
 // longestNote is how much of a note a report shows, in characters. The log of a server is a note.
 const longestNote = 4000
@@ -102,13 +102,13 @@ func (r *Report) writeViolations(p *printer) {
 		}
 		like[sort] = append(like[sort], v)
 	}
-	for _, sort := range sorts[:min(len(sorts), mostShown)] {
+	for _, sort := range sorts[:min(len(sorts), maxShown)] {
 		p.line("  %s", like[sort][0])
 		if more := len(like[sort]) - 1; more > 0 {
 			p.line("    and %d more like this", more)
 		}
 	}
-	if more := len(sorts) - mostShown; more > 0 {
+	if more := len(sorts) - maxShown; more > 0 {
 		p.line("  and %d more sorts", more)
 	}
 }

@@ -199,7 +199,7 @@ func (t *Traffic) abandon(ctx context.Context, rng *rand.Rand) error {
 // Change changes a roster or an epoch.
 func (t *Traffic) Change(ctx context.Context, rng *rand.Rand) error {
 	t.Changes.Add(1)
-	if rng.IntN(20) == 0 && (t.o.MostConvos == 0 || len(t.Convos()) < t.o.MostConvos) {
+	if rng.IntN(20) == 0 && (t.o.MaxConvos == 0 || len(t.Convos()) < t.o.MaxConvos) {
 		return t.create(ctx, rng, false)
 	}
 	r := t.some(rng)

@@ -25,7 +25,7 @@ type Options struct {
 	Writers, Listeners int // accounts
 	Convos             int
 	Steady             int  // of them; their rosters stay as they are
-	MostConvos         int  // after that no change makes a convo; 0: any number
+	MaxConvos          int  // after that no change makes a convo; 0: any number
 	Stocks, Consenters int  // accounts whose KeyPackages are claimed, and that change their consent
 	Small              bool // no message is large
 	// Rough makes a third of the attempts go to all nodes at once, and some clients hang up soon.
@@ -235,15 +235,15 @@ func (t *Traffic) pick(rng *rand.Rand) func(context.Context, *rand.Rand) error {
 	panic("unreachable")
 }
 
-// mostInFlight is the largest number of unanswered messages at a given rate.
-const mostInFlight = 512
+// maxInFlight is the largest number of unanswered messages at a given rate.
+const maxInFlight = 512
 
 // SendAll sends until writing ends. Each writer sends one message after the other. With a rate, all
 // writers together start that many a second, whether or not earlier ones are answered.
 func (t *Traffic) SendAll(ctx, writing context.Context, rate float64) error {
 	d := load.Driver{Rate: rate, Lanes: len(t.Writers)}
 	if rate > 0 {
-		d.Lanes = max(d.Lanes, mostInFlight)
+		d.Lanes = max(d.Lanes, maxInFlight)
 	}
 	var behind sync.Once
 	return d.Try(writing, t.w.Seed, func(r load.Request, rng *rand.Rand) error {

@@ -99,8 +99,8 @@ func checkDevelopment(cfg node.Config, cmd *cli.Command) error {
 	return errors.Join(errs...)
 }
 
-// mostServices bounds the services of one process. Each has three nodes: see instances.
-const mostServices = 8
+// maxServices bounds the services of one process. Each has three nodes: see instances.
+const maxServices = 8
 
 // takeServices takes --services N out of the arguments. With another value it is a setting: with which
 // services this one deals.
@@ -131,8 +131,8 @@ func takeServices(args []string) (services int, rest []string) {
 // checkServices fails if there cannot be so many services.
 func checkServices(cfg node.Config, services int) error {
 	switch {
-	case services < 1 || services > mostServices:
-		return fmt.Errorf("--services must be from 1 to %d", mostServices)
+	case services < 1 || services > maxServices:
+		return fmt.Errorf("--services must be from 1 to %d", maxServices)
 	case services > 1 && (cfg.ServiceDID != "" || cfg.PublicURL != ""):
 		return errors.New("with --services each one has a DID and an address of its own: leave --service-did and " +
 			"--public-url out")

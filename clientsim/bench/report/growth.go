@@ -48,8 +48,8 @@ type Growth struct {
 	Small bool
 }
 
-// leastSamples is how many samples a quarter needs.
-const leastSamples = 5
+// minSamples is how many samples a quarter needs.
+const minSamples = 5
 
 // judge judges points of a run of a length.
 func (r rule) judge(points []point, length time.Duration) Growth {
@@ -65,7 +65,7 @@ func (r rule) judge(points []point, length time.Duration) Growth {
 		return values
 	}
 	second, last := in(quarter, 2*quarter), in(3*quarter, length)
-	if g.Short = quarter < r.limit.quarter || len(second) < leastSamples || len(last) < leastSamples; g.Short {
+	if g.Short = quarter < r.limit.quarter || len(second) < minSamples || len(last) < minSamples; g.Short {
 		return g
 	}
 	before, after := median(second), median(last)
@@ -179,14 +179,14 @@ func liveHeap(node string) measure {
 	}
 }
 
-// leastRows is how many rows a table needs before their size says something.
-const leastRows = 1000
+// minRows is how many rows a table needs before their size says something.
+const minRows = 1000
 
 // manyRows is the number of a table's rows, if it has many.
 func manyRows(table string) measure {
 	return func(now, _ *Sample) (float64, bool) {
 		v, ok := now.Values["rows/"+table]
-		return v, ok && v >= leastRows
+		return v, ok && v >= minRows
 	}
 }
 
