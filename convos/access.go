@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/messages"
 	"mlsd/people/disputes"
@@ -113,8 +114,5 @@ func lockConvo(ctx context.Context, tx pgx.Tx, convo uuid.UUID, caller syntax.DI
 	if errors.Is(err, pgx.ErrNoRows) {
 		return c, ErrNotFound
 	}
-	if err != nil {
-		return c, fmt.Errorf("lock the convo: %w", err)
-	}
-	return c, nil
+	return c, errs.Wrap(err, "lock the convo")
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/events/outbox"
+	"mlsd/internal/errs"
 	"mlsd/internal/quota"
 	"mlsd/people/consent"
 )
@@ -83,10 +84,7 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 				request), clock_timestamp()
 		FROM joined`,
 		c.id, advanced.Seq, added, a.Caller, advanced.Epoch, outbox.Membership, outbox.Joined, invited.Requests)
-	if err != nil {
-		return Advanced{}, fmt.Errorf("add to the roster: %w", err)
-	}
-	return advanced, nil
+	return advanced, errs.Wrap(err, "add to the roster")
 }
 
 // checkAdditions refuses DIDs that are in the group already, a roster that would become too long, and

@@ -16,6 +16,7 @@ import (
 	"mlsd/events/outbox"
 	"mlsd/idem"
 	"mlsd/internal/attachments"
+	"mlsd/internal/errs"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/network"
 	"mlsd/internal/nsid"
@@ -108,10 +109,8 @@ func (r *Remover) Remove(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (remov
 		return 0, err
 	}
 	group := sha256.Sum256(groupID)
-	if err := tx.QueryRow(ctx, deleteSQL, convo, group[:], outbox.Membership, outbox.Removed).Scan(&removed); err != nil {
-		return 0, fmt.Errorf("delete the convo: %w", err)
-	}
-	return removed, nil
+	err = tx.QueryRow(ctx, deleteSQL, convo, group[:], outbox.Membership, outbox.Removed).Scan(&removed)
+	return removed, errs.Wrap(err, "delete the convo")
 }
 
 // removed returns nil if the convo has been deleted before, and ErrNotFound if it never existed.

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/tombstone"
 	"mlsd/people/disputes"
 )
@@ -56,10 +57,8 @@ func NextOf(ctx context.Context, tx pgx.Tx, p tombstone.Person, after uuid.UUID)
 
 // Lock takes the lock of a convo, as every write does before it locks anything else of the convo.
 func Lock(ctx context.Context, tx pgx.Tx, convo uuid.UUID) error {
-	if _, err := tx.Exec(ctx, `SELECT FROM convos WHERE id = $1 FOR NO KEY UPDATE`, convo); err != nil {
-		return fmt.Errorf("lock the convo: %w", err)
-	}
-	return nil
+	_, err := tx.Exec(ctx, `SELECT FROM convos WHERE id = $1 FOR NO KEY UPDATE`, convo)
+	return errs.Wrap(err, "lock the convo")
 }
 
 // Erase puts the tombstone of a person, who has left, into a convo, its roster, its public group and

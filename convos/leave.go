@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/events/outbox"
+	"mlsd/internal/errs"
 	"mlsd/internal/network"
 	"mlsd/internal/pgpool"
 	"mlsd/welcome"
@@ -133,10 +134,7 @@ func (c *locked) isMember(ctx context.Context, tx pgx.Tx, did syntax.DID) (prese
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, ErrTargetNotMember
 	}
-	if err != nil {
-		return false, fmt.Errorf("read the roster: %w", err)
-	}
-	return present, nil
+	return present, errs.Wrap(err, "read the roster")
 }
 
 // removeFromRoster takes did off the roster as of the current end of the log. leaf says whether did

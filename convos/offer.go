@@ -3,13 +3,13 @@ package convos
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/messages"
 	"mlsd/mls"
 	"mlsd/people/disputes"
@@ -139,8 +139,5 @@ func (c *locked) replaceGroupInfo(ctx context.Context, tx pgx.Tx, info *mls.Grou
 func (c *locked) setGroupInfo(ctx context.Context, tx pgx.Tx, groupInfo []byte) error {
 	_, err := tx.Exec(ctx, `UPDATE public_groups SET group_info = $3 WHERE convo_id = $1 AND epoch = $2`, c.id, c.epoch,
 		groupInfo)
-	if err != nil {
-		return fmt.Errorf("replace the GroupInfo: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "replace the GroupInfo")
 }

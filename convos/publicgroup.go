@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/mls"
 )
@@ -59,10 +60,8 @@ func (c *locked) publicGroup(ctx context.Context, tx pgx.Tx) (g publicGroup, err
 	if err != nil {
 		return publicGroup{}, fmt.Errorf("read the public group: %w", err)
 	}
-	if g.Group, err = mls.ParseGroup(state); err != nil {
-		return publicGroup{}, fmt.Errorf("read the public group: %w", err)
-	}
-	return g, nil
+	g.Group, err = mls.ParseGroup(state)
+	return g, errs.Wrap(err, "read the public group")
 }
 
 // keepGroup stores the public state of the convo's group at epoch, with the GroupInfo if one was
@@ -85,10 +84,7 @@ func keepGroup(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, g p
 				excluded.group_info, external_senders = excluded.external_senders`,
 			convo, epoch, state, g.vouchedBy, groupInfo, g.externalProposers())
 	}
-	if err != nil {
-		return fmt.Errorf("keep the public group: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "keep the public group")
 }
 
 // GroupInfoOf returns the GroupInfo of the convo's current epoch to one of its members, exactly as
@@ -108,8 +104,5 @@ func GroupInfoOf(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, reader 
 		}
 		return nil, 0, err
 	}
-	if err != nil {
-		return nil, 0, fmt.Errorf("read the GroupInfo: %w", err)
-	}
-	return groupInfo, epoch, nil
+	return groupInfo, epoch, errs.Wrap(err, "read the GroupInfo")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/mls"
 	"mlsd/welcome"
@@ -47,10 +48,7 @@ func standings(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, dids []sy
 		return nil, fmt.Errorf("read who has joined: %w", err)
 	}
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[standing])
-	if err != nil {
-		return nil, fmt.Errorf("read who has joined: %w", err)
-	}
-	return found, nil
+	return found, errs.Wrap(err, "read who has joined")
 }
 
 // replaceable returns those of dids whose leaves a commit of caller's has to replace, because they

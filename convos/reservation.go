@@ -3,7 +3,6 @@ package convos
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -11,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 )
 
@@ -48,10 +48,7 @@ func Reserved(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, caller syn
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, nil
 	}
-	if err != nil {
-		return 0, fmt.Errorf("look for a reservation: %w", err)
-	}
-	return left, nil
+	return left, errs.Wrap(err, "look for a reservation")
 }
 
 // endUnusedReservation ends the reservation of the convo $1 if its time is over. Its member gets no
@@ -94,10 +91,7 @@ func RecordLoss(ctx context.Context, db *pgxpool.Pool, convo uuid.UUID, caller s
 			convo, caller, epoch, lossesForReservation, reservationTime)
 		return tx.SendBatch(ctx, batch).Close()
 	})
-	if err != nil {
-		return fmt.Errorf("record a lost commit: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "record a lost commit")
 }
 
 // recordAccepted clears the losses of a member whose commit was accepted. If the member had the

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/events/outbox"
+	"mlsd/internal/errs"
 	"mlsd/internal/network"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/quota"
@@ -89,10 +90,7 @@ func IsOpen(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, did syntax.D
 	err = q.QueryRow(ctx, `
 		SELECT EXISTS (SELECT FROM convos c JOIN members m ON m.convo_id = c.id AND m.did = $2 AND m.left_at IS NULL
 			WHERE c.id = $1 AND c.closed_at IS NULL)`, convo, did).Scan(&open)
-	if err != nil {
-		return false, fmt.Errorf("look whether the convo is open: %w", err)
-	}
-	return open, nil
+	return open, errs.Wrap(err, "look whether the convo is open")
 }
 
 // resetSQL opens the successor.
@@ -174,10 +172,8 @@ func ResetConvo(ctx context.Context, tx pgx.Tx, r Reset) (opened Convo, err erro
 	if err != nil {
 		return opened, fmt.Errorf("read the successor: %w", err)
 	}
-	if opened, err = pgx.CollectExactlyOneRow(rows, scanConvo); err != nil {
-		return opened, fmt.Errorf("read the successor: %w", err)
-	}
-	return opened, nil
+	opened, err = pgx.CollectExactlyOneRow(rows, scanConvo)
+	return opened, errs.Wrap(err, "read the successor")
 }
 
 // successorMember is a member of the old convo.

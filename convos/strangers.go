@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/quota"
 	"mlsd/internal/tombstone"
@@ -64,10 +65,7 @@ func countInvited(ctx context.Context, tx pgx.Tx, by syntax.DID, convo uuid.UUID
 	_, err := tx.Exec(ctx, `
 		INSERT INTO invitations (did, inviter, address, convo_id, created_at)
 		SELECT did, $2, $3, $4, clock_timestamp() FROM unnest($1::text[]) AS did`, strangers, by, bounds.Address, convo)
-	if err != nil {
-		return fmt.Errorf("record the invitations: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "record the invitations")
 }
 
 // SweepInvitations deletes the invitations that no longer count.
@@ -86,8 +84,5 @@ func EraseInvitations(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit 
 			(SELECT did, created_at, inviter, convo_id FROM invitations WHERE did = $1 LIMIT $2)
 			UNION ALL
 			(SELECT did, created_at, inviter, convo_id FROM invitations WHERE inviter = $1 LIMIT $2))`, p.DID, limit)
-	if err != nil {
-		return 0, fmt.Errorf("erase invitations: %w", err)
-	}
-	return tag.RowsAffected(), nil
+	return tag.RowsAffected(), errs.Wrap(err, "erase invitations")
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/tombstone"
 	"mlsd/keypackages"
 	"mlsd/messages"
@@ -413,10 +414,7 @@ func (c *locked) everMembers(ctx context.Context, tx pgx.Tx) ([]syntax.DID, erro
 		return nil, fmt.Errorf("read the roster: %w", err)
 	}
 	people, err := pgx.CollectRows(rows, pgx.RowTo[syntax.DID])
-	if err != nil {
-		return nil, fmt.Errorf("read the roster: %w", err)
-	}
-	return people, nil
+	return people, errs.Wrap(err, "read the roster")
 }
 
 // superseded lists the devices whose older Welcomes are useless after the commit: those that it

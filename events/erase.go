@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/tombstone"
 )
@@ -22,10 +23,7 @@ func EraseSessions(ctx context.Context, tx pgx.Tx, p tombstone.Person) (n int64,
 			DELETE FROM presence WHERE did = $1 RETURNING did
 		)
 		SELECT (SELECT count(*) FROM tickets) + (SELECT count(*) FROM connections)`, p.DID).Scan(&n)
-	if err != nil {
-		return 0, fmt.Errorf("erase sessions: %w", err)
-	}
-	return n, nil
+	return n, errs.Wrap(err, "erase sessions")
 }
 
 // Waiting returns how many events that name a person are not in the stream yet.
@@ -33,10 +31,7 @@ func Waiting(ctx context.Context, tx pgx.Tx, p tombstone.Person) (n int64, err e
 	err = tx.QueryRow(ctx, `
 		SELECT count(*) FROM outbox WHERE did = $1 OR strpos(detail::text, $1) > 0 AND detail::text ~ $2`, p.DID.String(),
 		p.Pattern()).Scan(&n)
-	if err != nil {
-		return 0, fmt.Errorf("look for waiting events: %w", err)
-	}
-	return n, nil
+	return n, errs.Wrap(err, "look for waiting events")
 }
 
 // Erase puts the tombstone of a person into a part of the stream: blocks of one of the partitions of
@@ -75,8 +70,5 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.Blocks) 
 				$5, u.stone, 'g')::jsonb
 		FROM unnest($1::bigint[], $2::date[], $3::text[]) AS u (stream_seq, day, stone)
 		WHERE e.stream_seq = u.stream_seq AND e.day = u.day`, seqs, days, stones, p.DID.String(), p.Pattern())
-	if err != nil {
-		return 0, fmt.Errorf("erase a name from events: %w", err)
-	}
-	return tag.RowsAffected(), nil
+	return tag.RowsAffected(), errs.Wrap(err, "erase a name from events")
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/errs"
 )
 
 // floorEvery is how often the leader tries to raise the floor.
@@ -47,10 +49,7 @@ func (s *Sequencer) seekFloor(ctx context.Context) error {
 		err := s.conn.QueryRow(ctx, `
 			SELECT count(*) = 0 FROM pg_locks WHERE relation = 'outbox'::regclass AND virtualtransaction = ANY($1)`,
 			f.writers).Scan(&f.ended)
-		if err != nil {
-			return fmt.Errorf("look for the writers of the outbox: %w", err)
-		}
-		return nil
+		return errs.Wrap(err, "look for the writers of the outbox")
 	}
 	both := &pgx.Batch{}
 	both.Queue(`SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM outbox_id_seq`).

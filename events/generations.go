@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 )
 
@@ -117,10 +118,7 @@ func readStream(ctx context.Context, db database) (s stream, err error) {
 	var g generation
 	_, err = pgx.ForEachRow(rows, []any{&s.head, &s.day, &s.floor, &s.indexed, &s.first, &g.id, &g.after, &g.by.system,
 		&g.by.timeline, &g.by.database, &g.by.table}, func() error { s.of = append(s.of, g); return nil })
-	if err != nil {
-		return stream{}, fmt.Errorf("read the ends of the stream: %w", err)
-	}
-	return s, nil
+	return s, errs.Wrap(err, "read the ends of the stream")
 }
 
 // SQLSTATEs of a PostgreSQL that does not identify itself.
@@ -150,10 +148,7 @@ func readServer(ctx context.Context, db pgpool.Queryer) (s server, err error) {
 	case insufficientPrivilege, undefinedFunction, notSupported:
 		return s, nil
 	}
-	if err != nil {
-		return server{}, fmt.Errorf("ask for the database's timeline: %w", err)
-	}
-	return s, nil
+	return s, errs.Wrap(err, "ask for the database's timeline")
 }
 
 // ErrUnsettled says that the database is not the one that writes the newest generation, so that the

@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/errs"
 )
 
 const (
@@ -54,10 +56,7 @@ func (l *listener) next(ctx context.Context, limit time.Duration) (*pgconn.Notif
 func (l *listener) ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
 	defer cancel()
-	if err := l.conn.Ping(ctx); err != nil {
-		return fmt.Errorf("listen: %w", err)
-	}
-	return nil
+	return errs.Wrap(l.conn.Ping(ctx), "listen")
 }
 
 // close ends the session. It also works after ctx has ended.

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 )
 
@@ -43,8 +44,5 @@ func LiveNodes(ctx context.Context, db pgpool.Queryer) ([]Node, error) {
 	nodes, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (n Node, err error) {
 		return n, row.Scan(&n.ID, &n.Build, &n.Schema, &n.RenewedAt)
 	})
-	if err != nil {
-		return nil, fmt.Errorf("list the live nodes: %w", err)
-	}
-	return nodes, nil
+	return nodes, errs.Wrap(err, "list the live nodes")
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/errs"
 )
 
 // daysAhead is how many partitions exist for future days.
@@ -62,10 +64,7 @@ func (s *Sequencer) createPartition(ctx context.Context, table string, day time.
 		fmt.Sprintf(`CREATE TABLE %s (LIKE %s INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE) WITH
 				(toast_tuple_target = 8160)`, name, table),
 		fmt.Sprintf(`ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM ('%s') TO ('%s')`, table, name, from, to))
-	if err != nil {
-		return fmt.Errorf("create the partition of %s of %s: %w", table, from, err)
-	}
-	return nil
+	return errs.Wrap(err, "create the partition of %s of %s", table, from)
 }
 
 func (s *Sequencer) dropPartition(ctx context.Context, table string, day time.Time) error {
@@ -110,8 +109,6 @@ func (s *Sequencer) partitions(ctx context.Context, table string) (days map[time
 	}
 	days = map[time.Time]struct{}{}
 	var day time.Time
-	if _, err := pgx.ForEachRow(rows, []any{&day}, func() error { days[day] = struct{}{}; return nil }); err != nil {
-		return nil, fmt.Errorf("list the partitions: %w", err)
-	}
-	return days, nil
+	_, err = pgx.ForEachRow(rows, []any{&day}, func() error { days[day] = struct{}{}; return nil })
+	return days, errs.Wrap(err, "list the partitions")
 }

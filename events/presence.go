@@ -2,7 +2,6 @@ package events
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/push"
 	"mlsd/internal/worker"
 )
@@ -169,10 +169,7 @@ func (p *Presence) Run(ctx context.Context, rounds *worker.Rounds, interval time
 
 // RunOnce renews the lease and writes what has changed. It is for one goroutine.
 func (p *Presence) RunOnce(ctx context.Context) error {
-	if err := p.sync(ctx); err != nil {
-		return fmt.Errorf("sync presence: %w", err)
-	}
-	return nil
+	return errs.Wrap(p.sync(ctx), "sync presence")
 }
 
 // SweepNodes deletes nodes whose lease has lapsed.

@@ -3,10 +3,11 @@ package events
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/errs"
 )
 
 // revocation names the device whose subscriptions must end.
@@ -22,10 +23,8 @@ func EndDevice(ctx context.Context, tx pgx.Tx, did syntax.DID, device string) er
 	if err != nil {
 		return err
 	}
-	if _, err := tx.Exec(ctx, `SELECT pg_notify($1, $2)`, devicesChannel, string(payload)); err != nil {
-		return fmt.Errorf("end the device's streams: %w", err)
-	}
-	return nil
+	_, err = tx.Exec(ctx, `SELECT pg_notify($1, $2)`, devicesChannel, string(payload))
+	return errs.Wrap(err, "end the device's streams")
 }
 
 // endDevice ends the subscriptions of this node that a revocation names.

@@ -2,11 +2,12 @@ package events
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/errs"
 )
 
 // pass passes on what is due. A busy node waits with moved cursors, for some seconds.
@@ -89,9 +90,7 @@ func (s *Signals) notify(ctx context.Context, conn *pgx.Conn, signals []*Signal)
 	}
 	ctx, cancel := context.WithTimeout(ctx, signalTimeout)
 	defer cancel()
-	if _, err := conn.Exec(ctx, `SELECT pg_notify($1, payload) FROM unnest($2::text[]) AS payload`, signalsChannel,
-		payloads); err != nil {
-		return fmt.Errorf("notify: %w", err)
-	}
-	return nil
+	_, err := conn.Exec(ctx, `SELECT pg_notify($1, payload) FROM unnest($2::text[]) AS payload`, signalsChannel,
+		payloads)
+	return errs.Wrap(err, "notify")
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/errs"
 )
 
 // tail is the end of the stream, as a hub has read it.
@@ -53,10 +55,8 @@ func (t *tail) next(ctx context.Context, db *pgxpool.Pool) (batch []*Event, now 
 		SELECT (SELECT max(id) FROM generations), coalesce((SELECT max(stream_seq) FROM events), 0), (SELECT last FROM
 			convo_events_end)`).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&now.generation, &now.head, &now.indexed) })
-	if err := db.SendBatch(ctx, both).Close(); err != nil {
-		return nil, ends{}, fmt.Errorf("read the end of the stream: %w", err)
-	}
-	return batch, now, nil
+	err = db.SendBatch(ctx, both).Close()
+	return batch, now, errs.Wrap(err, "read the end of the stream")
 }
 
 // remember reads the events of a stream that are not indexed, up to its end.

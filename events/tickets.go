@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/worker"
 )
 
@@ -67,10 +68,7 @@ func (t *Tickets) Issue(ctx context.Context, to Holder, scope string) (ticket st
 		VALUES ($1, $2, $3, date_trunc('milliseconds', clock_timestamp() + $4::interval), $6, $7, $8)
 		RETURNING expires_at`, hashOf(ticket), to.DID, scope, ticketLife, maxTickets, session, device,
 		sessionExpires).Scan(&expires)
-	if err != nil {
-		return "", time.Time{}, fmt.Errorf("issue a ticket: %w", err)
-	}
-	return ticket, expires, nil
+	return ticket, expires, errs.Wrap(err, "issue a ticket")
 }
 
 // columns are the values of a ticket's row, NULL without a session.
@@ -113,10 +111,7 @@ func (t *Tickets) Redeem(ctx context.Context, ticket, scope string) (did syntax.
 	if errors.Is(err, pgx.ErrNoRows) {
 		return "", ErrInvalidTicket
 	}
-	if err != nil {
-		return "", fmt.Errorf("redeem a ticket: %w", err)
-	}
-	return did, nil
+	return did, errs.Wrap(err, "redeem a ticket")
 }
 
 // SweepTickets deletes expired tickets.

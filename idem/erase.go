@@ -2,10 +2,10 @@ package idem
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/tombstone"
 )
@@ -18,10 +18,7 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64
 		WHERE (caller_did, nsid, scope, key) IN (
 			SELECT caller_did, nsid, scope, key FROM idempotency_keys
 			WHERE caller_did = $1 ORDER BY caller_did, nsid, scope, key LIMIT $2 FOR UPDATE)`, p.DID, limit)
-	if err != nil {
-		return 0, fmt.Errorf("erase records: %w", err)
-	}
-	return tag.RowsAffected(), nil
+	return tag.RowsAffected(), errs.Wrap(err, "erase records")
 }
 
 // EraseAnswers puts the tombstone of a person into the answers that others have got, in a part of
@@ -36,10 +33,7 @@ func EraseAnswers(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.B
 			AND (position(convert_to($3, 'UTF8') IN response) > 0 AND convert_from(response, 'UTF8') ~ $4
 				OR strpos(scope, $3) > 0 AND scope ~ $4 OR strpos(last_error, $3) > 0 AND last_error ~ $4)`,
 		b.From, b.To, p.DID.String(), p.Pattern(), p.Anywhere())
-	if err != nil {
-		return 0, fmt.Errorf("erase a name from answers: %w", err)
-	}
-	return tag.RowsAffected(), nil
+	return tag.RowsAffected(), errs.Wrap(err, "erase a name from answers")
 }
 
 // EraseAudit puts the tombstone of a person into a part of the audit log.
@@ -52,8 +46,5 @@ func EraseAudit(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.Blo
 			AND (actor = $3 OR strpos(actor, $3) > 0 AND actor ~ $4 OR strpos(entity_id, $3) > 0 AND entity_id ~ $4
 				OR strpos(reason, $3) > 0 AND reason ~ $4 OR strpos(details, $3) > 0 AND details ~ $4)`,
 		b.From, b.To, p.DID.String(), p.Pattern(), p.Anywhere())
-	if err != nil {
-		return 0, fmt.Errorf("erase a name from the audit log: %w", err)
-	}
-	return tag.RowsAffected(), nil
+	return tag.RowsAffected(), errs.Wrap(err, "erase a name from the audit log")
 }

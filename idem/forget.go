@@ -2,10 +2,11 @@ package idem
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/errs"
 )
 
 // Forget deletes the records of callers' writes on a convo, which their scope names, and returns how
@@ -18,10 +19,7 @@ func Forget(ctx context.Context, tx pgx.Tx, callers []syntax.DID, scope string) 
 			SELECT caller_did, nsid, scope, key FROM idempotency_keys
 			WHERE caller_did = ANY($1) AND scope = $2
 			ORDER BY caller_did, nsid, scope, key FOR UPDATE)`, callers, scope)
-	if err != nil {
-		return 0, fmt.Errorf("forget the records of a convo: %w", err)
-	}
-	return tag.RowsAffected(), nil
+	return tag.RowsAffected(), errs.Wrap(err, "forget the records of a convo")
 }
 
 // ForgetKey deletes the record of one key of a method that names no convo. As for Forget, the
@@ -29,8 +27,5 @@ func Forget(ctx context.Context, tx pgx.Tx, callers []syntax.DID, scope string) 
 func ForgetKey(ctx context.Context, tx pgx.Tx, caller syntax.DID, nsid, key string) error {
 	_, err := tx.Exec(ctx, `DELETE FROM idempotency_keys WHERE (caller_did, nsid, scope, key) = ($1, $2, '', $3)`, caller,
 		nsid, key)
-	if err != nil {
-		return fmt.Errorf("forget the record of a key: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "forget the record of a key")
 }

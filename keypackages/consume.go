@@ -9,6 +9,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/mls"
 )
 
@@ -47,10 +48,7 @@ func Consume(ctx context.Context, tx pgx.Tx, caller syntax.DID, owners []syntax.
 	_, err = tx.Exec(ctx, `
 		UPDATE key_packages SET state = 'consumed', consumed_at = clock_timestamp(), claimed_by = coalesce(claimed_by, $3)
 		WHERE did = ANY($1) AND ref = ANY($2) AND NOT last_resort`, owners, raw, caller)
-	if err != nil {
-		return nil, nil, fmt.Errorf("consume the KeyPackages: %w", err)
-	}
-	return recipients, used, nil
+	return recipients, used, errs.Wrap(err, "consume the KeyPackages")
 }
 
 // elsewhere returns those of foreign that refs names and that are not here. Error: ErrNotFound.

@@ -3,11 +3,11 @@ package keypackages
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/mls"
 )
 
@@ -28,10 +28,7 @@ func LockElsewhere(ctx context.Context, tx pgx.Tx, r Recipient, suite mls.Cipher
 	if errors.Is(err, pgx.ErrNoRows) {
 		return u, ErrNotFound
 	}
-	if err != nil {
-		return u, fmt.Errorf("lock the KeyPackage: %w", err)
-	}
-	return u, nil
+	return u, errs.Wrap(err, "lock the KeyPackage")
 }
 
 // By says why claimer could not use the KeyPackage elsewhere, or "". Unlike here it must have claimed
@@ -54,8 +51,5 @@ func ConsumeElsewhere(ctx context.Context, tx pgx.Tx, r Recipient) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE key_packages SET state = 'consumed', consumed_at = clock_timestamp()
 		WHERE did = $1 AND ref = $2 AND NOT last_resort AND state IN ('claimed', 'orphaned')`, r.DID, []byte(r.Ref))
-	if err != nil {
-		return fmt.Errorf("consume the KeyPackage: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "consume the KeyPackage")
 }

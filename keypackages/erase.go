@@ -2,10 +2,10 @@ package keypackages
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/tombstone"
 )
 
@@ -35,10 +35,7 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64
 		)
 		SELECT (SELECT count(*) FROM packages) + (SELECT count(*) FROM keys) + (SELECT count(*) FROM signals)`, p.DID,
 		limit).Scan(&n)
-	if err != nil {
-		return 0, fmt.Errorf("erase KeyPackages: %w", err)
-	}
-	return n, nil
+	return n, errs.Wrap(err, "erase KeyPackages")
 }
 
 // EraseClaims puts the tombstone of a person into up to limit KeyPackages of others that it has
@@ -48,8 +45,5 @@ func EraseClaims(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) 
 		UPDATE key_packages SET claimed_by = $3
 		WHERE ctid = ANY(ARRAY(SELECT ctid FROM key_packages WHERE claimed_by = $1 LIMIT $2 FOR UPDATE))`,
 		p.DID.String(), limit, p.Anywhere())
-	if err != nil {
-		return 0, fmt.Errorf("erase a name from claims: %w", err)
-	}
-	return tag.RowsAffected(), nil
+	return tag.RowsAffected(), errs.Wrap(err, "erase a name from claims")
 }

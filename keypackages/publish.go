@@ -8,6 +8,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/mls"
 )
@@ -185,10 +186,8 @@ func lockStock(ctx context.Context, tx pgx.Tx, owner syntax.DID, initKeys [][]by
 		SELECT count(*) FILTER (WHERE state = 'available' AND not_after > clock_timestamp()), count(*), clock_timestamp()
 		FROM key_packages WHERE did = $1 AND state IN ('available', 'expired')`, owner).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&s.available, &s.unclaimed, &s.now) })
-	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
-		return ownerStock{}, fmt.Errorf("read the owner's stock: %w", err)
-	}
-	return s, nil
+	err := tx.SendBatch(ctx, &b).Close()
+	return s, errs.Wrap(err, "read the owner's stock")
 }
 
 // has reports whether the KeyPackage was published before. Its signatures were good then.
@@ -278,8 +277,5 @@ func insert(ctx context.Context, tx pgx.Tx, fresh []admitted) error {
 			AS o (ref, device_id, cipher_suite, body, not_after, last_resort, key)`,
 		owner, refs, initKeys, devices, suites, bodies, notAfter, lastResort, keys)
 	b.Queue(endSignals, owner, devices, suites, Threshold)
-	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
-		return fmt.Errorf("insert the KeyPackages: %w", err)
-	}
-	return nil
+	return errs.Wrap(tx.SendBatch(ctx, &b).Close(), "insert the KeyPackages")
 }

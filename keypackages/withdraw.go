@@ -2,11 +2,11 @@ package keypackages
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/mls"
 )
 
@@ -38,8 +38,5 @@ func Withdraw(ctx context.Context, tx pgx.Tx, w Withdrawal) (int64, error) {
 			WHERE did = $1 AND ($2 = '' OR device_id = $2) AND ($3::bytea[] IS NULL OR ref = ANY($3))
 				AND state IN ('available', 'claimed', 'orphaned')
 			ORDER BY did, ref FOR UPDATE)`, w.Owner, w.DeviceID, refs)
-	if err != nil {
-		return 0, fmt.Errorf("withdraw KeyPackages: %w", err)
-	}
-	return tag.RowsAffected(), nil
+	return tag.RowsAffected(), errs.Wrap(err, "withdraw KeyPackages")
 }

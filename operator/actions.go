@@ -3,11 +3,12 @@ package operator
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/errs"
 )
 
 // Outcomes of an action. An action whose node was killed stays started.
@@ -34,10 +35,7 @@ func begin(ctx context.Context, db *pgxpool.Pool, m Method, c Call) (id int64, e
 		INSERT INTO admin_actions (at, operator, action, subject, reason, outcome)
 		VALUES (clock_timestamp(), $1, $2, $3, $4, $5) RETURNING id`,
 		c.Operator, m.Name(), m.subject(c), c.Reason, started).Scan(&id)
-	if err != nil {
-		return 0, fmt.Errorf("record the action: %w", err)
-	}
-	return id, nil
+	return id, errs.Wrap(err, "record the action")
 }
 
 // endTimeout bounds the record of an outcome, which is written even if the client has hung up.
@@ -49,10 +47,7 @@ func end(ctx context.Context, db *pgxpool.Pool, id int64, failure error) error {
 	defer cancel()
 	_, err := db.Exec(ctx, `UPDATE admin_actions SET outcome = $2, ended_at = clock_timestamp() WHERE id = $1`, id,
 		outcomeOf(failure))
-	if err != nil {
-		return fmt.Errorf("record the outcome: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "record the outcome")
 }
 
 var inspectActions = question("actions", "what operators have done, to SUBJECT or at all",

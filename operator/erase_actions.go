@@ -2,10 +2,10 @@ package operator
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/tombstone"
 )
@@ -19,8 +19,5 @@ func EraseActions(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.B
 		WHERE ctid >= $1::tid AND ctid < $2::tid
 			AND (strpos(subject, $3) > 0 OR strpos(reason, $3) > 0 OR strpos(operator, $3) > 0)`,
 		b.From, b.To, p.DID.String(), p.Pattern(), p.Anywhere())
-	if err != nil {
-		return 0, fmt.Errorf("erase a name from the record of actions: %w", err)
-	}
-	return tag.RowsAffected(), nil
+	return tag.RowsAffected(), errs.Wrap(err, "erase a name from the record of actions")
 }

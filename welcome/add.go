@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/events/outbox"
+	"mlsd/internal/errs"
 	"mlsd/internal/push"
 	"mlsd/mls"
 )
@@ -68,8 +69,5 @@ func Add(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, body []by
 		convo, epoch, ids, dids, devices, refs)
 	outbox.QueueWelcomes(batch, convo, epoch, dids, devices, refs, requests)
 	push.QueueWelcome(batch, pushed, pushedDevices)
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("add the Welcome: %w", err)
-	}
-	return nil
+	return errs.Wrap(tx.SendBatch(ctx, batch).Close(), "add the Welcome")
 }

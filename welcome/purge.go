@@ -2,10 +2,11 @@ package welcome
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/errs"
 )
 
 // Forget deletes the Welcomes of a convo that is being deleted. Their bytes are left to Purge.
@@ -15,10 +16,7 @@ func Forget(ctx context.Context, tx pgx.Tx, convo uuid.UUID) error {
 			SELECT id FROM welcomes WHERE convo_id = $1 ORDER BY id FOR UPDATE
 		)
 		DELETE FROM welcomes w USING locked WHERE w.convo_id = $1 AND w.id = locked.id`, convo)
-	if err != nil {
-		return fmt.Errorf("delete the Welcomes: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "delete the Welcomes")
 }
 
 // Purge deletes the bytes of up to limit Welcomes of a convo that has been deleted, and returns how
@@ -28,10 +26,7 @@ func Purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID, limit int) (int64, e
 		DELETE FROM welcome_bodies
 		WHERE convo_id = $1 AND epoch IN (SELECT epoch FROM welcome_bodies WHERE convo_id = $1 ORDER BY epoch LIMIT $2 FOR
 			UPDATE)`, convo, limit)
-	if err != nil {
-		return 0, fmt.Errorf("delete the bytes of Welcomes: %w", err)
-	}
-	return tag.RowsAffected(), nil
+	return tag.RowsAffected(), errs.Wrap(err, "delete the bytes of Welcomes")
 }
 
 // Revoke ends the Welcomes that are on their way to a device, in all convos of its person, and
@@ -43,8 +38,5 @@ func Revoke(ctx context.Context, tx pgx.Tx, d Device) (int64, error) {
 			SELECT w.convo_id, w.id FROM members m JOIN welcomes w ON w.convo_id = m.convo_id AND w.recipient_did = m.did
 			WHERE m.did = $1 AND m.left_at IS NULL AND w.device_id = $2 AND w.state IN ('available', 'in_flight')
 			ORDER BY w.convo_id, w.id FOR UPDATE OF w)`, d.DID, d.DeviceID)
-	if err != nil {
-		return 0, fmt.Errorf("end a device's Welcomes: %w", err)
-	}
-	return tag.RowsAffected(), nil
+	return tag.RowsAffected(), errs.Wrap(err, "end a device's Welcomes")
 }

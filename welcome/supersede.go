@@ -2,11 +2,12 @@ package welcome
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/errs"
 )
 
 // The Welcomes of a person in a convo are locked in the order of their ids, by every statement that
@@ -36,10 +37,8 @@ func Supersede(ctx context.Context, tx pgx.Tx, convo uuid.UUID, devices ...Devic
 	for i, d := range devices {
 		dids[i], ids[i] = d.DID, d.DeviceID
 	}
-	if _, err := tx.Exec(ctx, supersede, convo, dids, ids); err != nil {
-		return fmt.Errorf("supersede Welcomes: %w", err)
-	}
-	return nil
+	_, err := tx.Exec(ctx, supersede, convo, dids, ids)
+	return errs.Wrap(err, "supersede Welcomes")
 }
 
 // lock locks the Welcomes in the convo $1 of the people $2 that a commit or a device can still change.
@@ -51,10 +50,8 @@ const lock = `
 // Lock waits for the locks of all Welcomes of the people that have not ended with a confirmation,
 // and takes them, in the order of ids. After it, no device can confirm one before tx ends.
 func Lock(ctx context.Context, tx pgx.Tx, convo uuid.UUID, people []syntax.DID) error {
-	if _, err := tx.Exec(ctx, lock, convo, people); err != nil {
-		return fmt.Errorf("lock Welcomes: %w", err)
-	}
-	return nil
+	_, err := tx.Exec(ctx, lock, convo, people)
+	return errs.Wrap(err, "lock Welcomes")
 }
 
 // QueueLock adds Lock to a batch. A transaction that supersedes Welcomes with several statements

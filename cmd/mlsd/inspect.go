@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/urfave/cli/v3"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/localpg"
 	"mlsd/internal/node"
 	"mlsd/internal/pgpool"
@@ -104,10 +105,7 @@ func connectToInspect(ctx context.Context, cfg node.Config, timeout time.Duratio
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	conn, err := pgpool.Connect(ctx, pool.ConnConfig)
-	if err != nil {
-		return nil, fmt.Errorf("inspect: reach the database: %w", err)
-	}
-	return conn, nil
+	return conn, errs.Wrap(err, "inspect: reach the database")
 }
 
 // writeJSON writes a single answer as it is, and several as an object whose keys are the questions'

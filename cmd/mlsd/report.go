@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/urfave/cli/v3"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/node"
 	"mlsd/internal/transparency/verifier"
 	"mlsd/operator"
@@ -111,10 +112,7 @@ func readReportKey(path string) (reports.PrivateKey, error) {
 		return reports.PrivateKey{}, err
 	}
 	key, err := reports.ParsePrivateKey(strings.TrimSpace(string(text)))
-	if err != nil {
-		return reports.PrivateKey{}, fmt.Errorf("%s: %w", path, err)
-	}
-	return key, nil
+	return key, errs.Wrap(err, "%s", path)
 }
 
 // openReport prints what a sealed report reveals, with nothing in it that a terminal obeys.

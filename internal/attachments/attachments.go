@@ -23,6 +23,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/messages"
 )
@@ -219,10 +220,7 @@ func partsOf(ctx context.Context, q pgpool.Queryer, id uuid.UUID) ([]partRow, er
 	parts, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p partRow, err error) {
 		return p, row.Scan(&p.part, &p.object, &p.sha256)
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read the parts: %w", err)
-	}
-	return parts, nil
+	return parts, errs.Wrap(err, "read the parts")
 }
 
 // maxMissing bounds the numbers in an IncompleteError.

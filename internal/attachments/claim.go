@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 )
 
@@ -146,10 +147,7 @@ func (s *Sweeper) ownClaim(ctx context.Context, conn *pgx.Conn) (c claim, err er
 	if pgpool.Code(err) == forbidden {
 		c.cluster, err = unknownCluster, nil
 	}
-	if err != nil {
-		return c, fmt.Errorf("read the system identifier: %w", err)
-	}
-	return c, nil
+	return c, errs.Wrap(err, "read the system identifier")
 }
 
 // forbidden is PostgreSQL's code if a managed service does not let us read the system identifier.

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/tombstone"
 	"mlsd/messages"
 )
@@ -44,10 +45,7 @@ const purgeSQL = `
 // Purge deletes up to limit attachments of a convo that has been deleted, and returns how many.
 func Purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID, limit int) (int64, error) {
 	tag, err := tx.Exec(ctx, purgeSQL, convo, limit)
-	if err != nil {
-		return 0, fmt.Errorf("delete the attachments: %w", err)
-	}
-	return tag.RowsAffected(), nil
+	return tag.RowsAffected(), errs.Wrap(err, "delete the attachments")
 }
 
 // Erase deletes up to limit attachments that a person has announced, and takes its name from them.
@@ -56,8 +54,5 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64
 		UPDATE attachments SET state = 'deleted', sender_did = $2, touched_at = CASE WHEN state = 'deleted' THEN touched_at
 			ELSE clock_timestamp() END
 		WHERE id IN (SELECT id FROM attachments WHERE sender_did = $1 LIMIT $3 FOR UPDATE)`, p.DID, p.Anywhere(), limit)
-	if err != nil {
-		return 0, fmt.Errorf("erase attachments: %w", err)
-	}
-	return tag.RowsAffected(), nil
+	return tag.RowsAffected(), errs.Wrap(err, "erase attachments")
 }

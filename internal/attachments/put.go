@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/failpoint"
 	"mlsd/messages"
 )
@@ -180,10 +181,7 @@ func (s *Service) record(ctx context.Context, a *Attachment, p partRow) (needles
 		}
 		return err
 	})
-	if err != nil {
-		return "", fmt.Errorf("record a part: %w", err)
-	}
-	return needless, nil
+	return needless, errs.Wrap(err, "record a part")
 }
 
 // errOtherPart says that a part of a complete attachment was sent again with another content.

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
 )
@@ -141,10 +142,7 @@ func (s *Sweeper) forget(ctx context.Context, conn *pgx.Conn, ids []uuid.UUID, g
 		DELETE FROM attachments a
 		WHERE id = ANY($1) AND state = 'deleted' AND NOT EXISTS (SELECT FROM attachment_parts WHERE attachment_id = a.id)`,
 		ids)
-	if err != nil {
-		return fmt.Errorf("delete attachments: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "delete attachments")
 }
 
 // nextDeleted returns the next deleted attachments and the objects of their parts. If these are the

@@ -2,11 +2,12 @@ package invariants
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/errs"
 )
 
 // lookBack bounds what ClientFaults reads: the newest events, or the newest entries of one convo.
@@ -50,8 +51,5 @@ func ClientFaults(ctx context.Context, db *pgxpool.Pool, id *uuid.UUID) (faults 
 		faults = found.list("clients that have lost their keys")
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("faults of clients: %w", err)
-	}
-	return faults, nil
+	return faults, errs.Wrap(err, "faults of clients")
 }

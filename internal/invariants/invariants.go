@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/errs"
 	"mlsd/mls"
 )
 
@@ -75,10 +76,7 @@ func CheckConvo(ctx context.Context, db *pgxpool.Pool, id uuid.UUID) (violations
 		violations, err = checkConvos(ctx, tx, &id, func(string) {})
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("convo %s: %w", id, err)
-	}
-	return violations, nil
+	return violations, errs.Wrap(err, "convo %s", id)
 }
 
 // read runs look in a read-only transaction. Each statement has its own snapshot, because each

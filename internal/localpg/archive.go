@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"mlsd/internal/errs"
 )
 
 // archiveTimeout is after how many seconds a segment of the WAL is archived that is not full. It
@@ -50,10 +52,7 @@ func (a *account) makeArchive(dir string) error {
 	if err == nil {
 		err = a.own(dir)
 	}
-	if err != nil {
-		return fmt.Errorf("make the WAL archive: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "make the WAL archive")
 }
 
 // checkArchive returns the archive's absolute path. It fails unless the server's account can read
@@ -67,8 +66,6 @@ func (a *account) checkArchive(ctx context.Context, dir string) (string, error) 
 		return "", fmt.Errorf("WAL archive: %w", err)
 	}
 	const usable = `test -r "$0" && test -w "$0" && test -x "$0"`
-	if err := runChild(a.command(ctx, "/bin/sh", "/", "-c", usable, dir)); err != nil {
-		return "", fmt.Errorf("WAL archive: PostgreSQL runs as %s, which may not read and write %s: %w", a.name, dir, err)
-	}
-	return dir, nil
+	err = runChild(a.command(ctx, "/bin/sh", "/", "-c", usable, dir))
+	return dir, errs.Wrap(err, "WAL archive: PostgreSQL runs as %s, which may not read and write %s", a.name, dir)
 }

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+
+	"mlsd/internal/errs"
 )
 
 // DefaultDataDir returns mlsd's default data directory. It does not make the directory. It is mlsd
@@ -41,10 +43,8 @@ func prepareDir(dir string) (string, error) {
 	if err := makeDirs(dir); err != nil {
 		return "", fmt.Errorf("make data directory: %w", err)
 	}
-	if dir, err = filepath.EvalSymlinks(dir); err != nil {
-		return "", fmt.Errorf("data directory: %w", err)
-	}
-	return dir, nil
+	dir, err = filepath.EvalSymlinks(dir)
+	return dir, errs.Wrap(err, "data directory")
 }
 
 // makeDirs is os.MkdirAll with other modes, which do not depend on the umask. Other accounts may
@@ -76,10 +76,7 @@ func syncDir(dir string) error {
 	if err != nil {
 		return fmt.Errorf("sync directory: %w", err)
 	}
-	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("sync directory: %w", err)
-	}
-	return nil
+	return errs.Wrap(errors.Join(d.Sync(), d.Close()), "sync directory")
 }
 
 // removeLeftovers deletes the entries of dir whose names start with prefix. A crash left them

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"mlsd/internal/errs"
 )
 
 // serverArgs returns the arguments of the postmaster. Settings in them override postgresql.conf and
@@ -97,10 +99,7 @@ func (c *cluster) writeOwned(path, text string) error {
 	if err == nil && c.account.cred != nil {
 		err = os.Chown(path, int(c.account.uid), int(c.account.gid))
 	}
-	if err != nil {
-		return fmt.Errorf("cluster: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "cluster")
 }
 
 // quote quotes a word of pg_hba.conf or pg_ident.conf, or an item of a comma-separated setting.

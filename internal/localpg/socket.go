@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"mlsd/internal/errs"
 )
 
 // maxSocketPath is the longest path of a unix socket, in bytes: 103 on macOS and the BSDs. Linux
@@ -27,10 +29,8 @@ func makeSocketDir(run string, a *account) (string, error) {
 		return "", err
 	}
 	if fits(run) {
-		if err := errors.Join(os.Mkdir(run, 0o700), a.own(run)); err != nil {
-			return "", fmt.Errorf("socket directory: %w", err)
-		}
-		return run, nil
+		err := errors.Join(os.Mkdir(run, 0o700), a.own(run))
+		return run, errs.Wrap(err, "socket directory")
 	}
 	for _, base := range []string{os.TempDir(), "/tmp"} {
 		base, err := filepath.Abs(base)

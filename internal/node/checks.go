@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"mlsd/api"
+	"mlsd/internal/errs"
 	"mlsd/internal/push"
 	"mlsd/operator"
 	"mlsd/people/accounts"
@@ -81,10 +82,8 @@ func (c Config) checkAdmitFile(log *slog.Logger) error {
 	if c.Admit != accounts.ModeAllowlist || c.AdmitFile == "" {
 		return nil
 	}
-	if _, err := accounts.NewAllowlist(c.AdmitFile, log); err != nil {
-		return fmt.Errorf("--admit-file (MLSD_ADMIT_FILE): %w", err)
-	}
-	return nil
+	_, err := accounts.NewAllowlist(c.AdmitFile, log)
+	return errs.Wrap(err, "--admit-file (MLSD_ADMIT_FILE)")
 }
 
 // checkAPNs fails if the key for Apple's push service cannot be used.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/localpg"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/standby"
@@ -110,10 +111,7 @@ func reach(ctx context.Context, url string, timeout time.Duration) (err error) {
 		return fmt.Errorf("reach the database that MLSD_DATABASE_URL names: %w", err)
 	}
 	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
-	if err := pgpool.CheckSessions(ctx, conn); err != nil {
-		return fmt.Errorf("MLSD_DATABASE_URL: %w", err)
-	}
-	return nil
+	return errs.Wrap(pgpool.CheckSessions(ctx, conn), "MLSD_DATABASE_URL")
 }
 
 // reachStandby fails unless MLSD_READ_DATABASE_URL, if it is set, names a standby of the operator's
@@ -132,10 +130,7 @@ func (c Config) reachStandby(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
-	if err := standby.Check(ctx, primary.ConnConfig, read.ConnConfig); err != nil {
-		return fmt.Errorf("MLSD_READ_DATABASE_URL: %w", err)
-	}
-	return nil
+	return errs.Wrap(standby.Check(ctx, primary.ConnConfig, read.ConnConfig), "MLSD_READ_DATABASE_URL")
 }
 
 // checkStandby refuses a standby of another database, or one that refuses the account. Whatever else

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"time"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/terminal"
 	"mlsd/internal/tracing"
@@ -177,10 +178,7 @@ func (l *lifecycle) announce(context.Context) error {
 	l.started()
 	_, err := fmt.Fprintf(l.stdout, "mlsd admin on http://%s\nmlsd listening on http://%s\n", l.adminListen.Addr(),
 		l.publicListen.Addr())
-	if err != nil {
-		return fmt.Errorf("print that the server is ready: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "print that the server is ready")
 }
 
 // wait returns when the server must end: nil if ctx has ended.

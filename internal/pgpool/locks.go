@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/errs"
 )
 
 // TxLock is an advisory lock that a transaction holds until its end: one lock for each subject, such
@@ -60,10 +62,8 @@ func (l TxLock) QueueShared(b *pgx.Batch, subject string) {
 
 // Wait waits for the lock of a subject; "": there is only one.
 func (l TxLock) Wait(ctx context.Context, tx pgx.Tx, subject string) error {
-	if _, err := tx.Exec(ctx, lockSubjects, string(l), []string{subject}); err != nil {
-		return fmt.Errorf("wait for the lock %s: %w", l, err)
-	}
-	return nil
+	_, err := tx.Exec(ctx, lockSubjects, string(l), []string{subject})
+	return errs.Wrap(err, "wait for the lock %s", l)
 }
 
 // Try takes the lock if it is free.

@@ -27,6 +27,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/puddle/v2"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/tracing"
 )
 
@@ -190,10 +191,7 @@ func open(ctx context.Context, cfg *pgxpool.Config, options []Option) (*pgxpool.
 		option(cfg)
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
-	if err != nil {
-		return nil, fmt.Errorf("open the database pool: %w", err)
-	}
-	return pool, nil
+	return pool, errs.Wrap(err, "open the database pool")
 }
 
 // Queryer is what a read needs: a pool, a connection or a transaction.

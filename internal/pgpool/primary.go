@@ -3,7 +3,6 @@ package pgpool
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/worker"
 )
 
@@ -150,10 +150,7 @@ func (p *Primary) search(ctx context.Context, last string) (*pgx.Conn, error) {
 	if err != nil && last != "" {
 		session, err = pgx.ConnectConfig(ctx, p.cfg)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("find the primary: %w", err)
-	}
-	return session, nil
+	return session, errs.Wrap(err, "find the primary")
 }
 
 // hold returns when the session does not answer any more, or ctx has ended.

@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"mlsd/internal/errs"
 )
 
 // ErrSharedSessions means that several connections share a session of the database. A lock would
@@ -77,10 +79,7 @@ func SetLater(cfg *pgx.ConnConfig) error {
 		defer cancel()
 		_, err := conn.ExecParams(ctx, `SELECT count(set_config(key, value, false)) FROM json_each_text($1)`,
 			[][]byte{settings}, nil, nil, nil).Close()
-		if err != nil {
-			return fmt.Errorf("set the session's settings: %w", err)
-		}
-		return nil
+		return errs.Wrap(err, "set the session's settings")
 	}
 	return nil
 }
@@ -131,18 +130,13 @@ func compareSessions(ctx context.Context, session uint32, conn, other *pgx.Conn)
 	if now != session {
 		return ErrSharedSessions
 	}
-	if _, err := other.PgConn().Exec(ctx, `ROLLBACK`).ReadAll(); err != nil {
-		return fmt.Errorf("end the transaction: %w", err)
-	}
-	return nil
+	_, err = other.PgConn().Exec(ctx, `ROLLBACK`).ReadAll()
+	return errs.Wrap(err, "end the transaction")
 }
 
 // sessionOf returns the process id of the session that a statement gets. It prepares nothing: a
 // prepared statement would be of one session.
 func sessionOf(ctx context.Context, conn *pgx.Conn) (pid uint32, err error) {
 	err = conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&pid)
-	if err != nil {
-		return 0, fmt.Errorf("read the session's number: %w", err)
-	}
-	return pid, nil
+	return pid, errs.Wrap(err, "read the session's number")
 }

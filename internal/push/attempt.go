@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/idem"
+	"mlsd/internal/errs"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/ssrf"
@@ -270,10 +271,7 @@ func deleteTarget(t Target) effect {
 			DELETE FROM push_targets
 			WHERE did = $1 AND device_id = $2 AND kind = $3 AND address = $4 AND topic = $5 AND registration = $6`,
 			t.DID, t.DeviceID, t.Kind, t.Address, t.Topic, t.registration)
-		if err != nil {
-			return fmt.Errorf("delete the target: %w", err)
-		}
-		return nil
+		return errs.Wrap(err, "delete the target")
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/errs"
 )
 
 // A webhook is used only after its owner has agreed. The worker sends a challenge to the URL, and
@@ -188,10 +190,7 @@ func (w *Worker) activate(ctx context.Context, t Target) error {
 		SELECT did, gen_random_uuid(), device_id, missed, clock_timestamp(), clock_timestamp() FROM activated WHERE missed IS
 			NOT NULL
 		ON CONFLICT (did, device_id) WHERE state = 'pending' DO NOTHING`, t.DID, t.DeviceID, t.Address, t.Secret)
-	if err != nil {
-		return fmt.Errorf("activate a target: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "activate a target")
 }
 
 // refute stores that a challenge was not answered, and when the next one is due.
@@ -218,9 +217,6 @@ func miss(j Job) effect {
 		_, err := tx.Exec(ctx, `
 			UPDATE push_targets SET missed = CASE WHEN missed = 'welcome' THEN missed ELSE $3 END
 			WHERE did = $1 AND device_id = $2 AND state <> 'active'`, j.DID, j.DeviceID, j.Reason)
-		if err != nil {
-			return fmt.Errorf("note a call that was not made: %w", err)
-		}
-		return nil
+		return errs.Wrap(err, "note a call that was not made")
 	}
 }

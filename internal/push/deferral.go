@@ -8,6 +8,8 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"mlsd/internal/errs"
 )
 
 // A connected device gets its events over the connection, so its job is deferred. The connection
@@ -72,10 +74,7 @@ func CallDisconnected(ctx context.Context, tx pgx.Tx, dids []syntax.DID, devices
 				SELECT FROM presence p JOIN nodes n ON n.id = p.node
 				WHERE n.lease_expires_at > clock_timestamp() AND (p.did, p.device_id) = (d.did, d.device_id))
 			FOR UPDATE OF j SKIP LOCKED)`, dids, devices)
-	if err != nil {
-		return fmt.Errorf("call disconnected devices: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "call disconnected devices")
 }
 
 // connected is the outcome of a job that ended without a call.

@@ -2,11 +2,11 @@ package push
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/tombstone"
 )
 
@@ -23,10 +23,7 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64
 			RETURNING did
 		)
 		SELECT (SELECT count(*) FROM targets) + (SELECT count(*) FROM jobs)`, p.DID, limit).Scan(&n)
-	if err != nil {
-		return 0, fmt.Errorf("erase push targets and jobs: %w", err)
-	}
-	return n, nil
+	return n, errs.Wrap(err, "erase push targets and jobs")
 }
 
 // EraseSender puts the tombstone of a person into the row that waits for a convo's pushes: the other
@@ -34,8 +31,5 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64
 func EraseSender(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID) (int64, error) {
 	tag, err := tx.Exec(ctx, `UPDATE push_convos SET sender_did = $3 WHERE convo_id = $1 AND sender_did = $2`, convo,
 		p.DID, p.In(convo))
-	if err != nil {
-		return 0, fmt.Errorf("erase a sender from waiting pushes: %w", err)
-	}
-	return tag.RowsAffected(), nil
+	return tag.RowsAffected(), errs.Wrap(err, "erase a sender from waiting pushes")
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/errs"
 )
 
 // Errors of Retry and Drop.
@@ -42,10 +44,7 @@ func Retry(ctx context.Context, tx pgx.Tx, did syntax.DID, id uuid.UUID) (due uu
 		_, err = tx.Exec(ctx, `
 			UPDATE push_jobs SET next_attempt_at = clock_timestamp(), heard_by = NULL WHERE did = $1 AND id = $2`, did, id)
 	}
-	if err != nil {
-		return due, fmt.Errorf("make the job due: %w", err)
-	}
-	return due, nil
+	return due, errs.Wrap(err, "make the job due")
 }
 
 // Drop lets a job end without a further call: it is due now, and has no attempt left. A worker then
@@ -64,10 +63,7 @@ func Drop(ctx context.Context, tx pgx.Tx, did syntax.DID, id uuid.UUID) error {
 		SET attempts = greatest(attempts, $3), next_attempt_at = clock_timestamp(), last_error = $4, heard_by = NULL, version
 			= version + 1
 		WHERE did = $1 AND id = $2`, did, id, maxAttempts, dropped)
-	if err != nil {
-		return fmt.Errorf("drop the job: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "drop the job")
 }
 
 // lockedJob is what Retry and Drop need to know of a job.

@@ -11,6 +11,8 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/errs"
 )
 
 const (
@@ -118,10 +120,7 @@ func (w *Worker) dueJobs(ctx context.Context) ([]Job, error) {
 		}
 		return j, err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("look for push jobs: %w", err)
-	}
-	return jobs, nil
+	return jobs, errs.Wrap(err, "look for push jobs")
 }
 
 // take commits that this worker sends the jobs, which have been admitted. It returns those that no
@@ -165,10 +164,7 @@ func (w *Worker) take(ctx context.Context, start []Job) ([]Job, error) {
 		j.version++
 		jobs = append(jobs, j)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("take push jobs: %w", err)
-	}
-	return jobs, nil
+	return jobs, errs.Wrap(err, "take push jobs")
 }
 
 // putBack makes jobs due later, because enough calls of their DID or host are running.
@@ -184,10 +180,7 @@ func (w *Worker) putBack(ctx context.Context, jobs []Job) error {
 			JOIN push_jobs d ON d.did = s.did AND d.id = s.id AND d.version = s.version
 			WHERE d.state IN ('pending', 'sending') AND d.next_attempt_at <= now() FOR UPDATE OF d SKIP LOCKED)`,
 		dids, ids, versions, busyDelay)
-	if err != nil {
-		return fmt.Errorf("put push jobs back: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "put push jobs back")
 }
 
 // errOpen is stored as the error of a job that is not called because its host fails.
@@ -213,10 +206,7 @@ func (w *Worker) skip(ctx context.Context, jobs []Job) error {
 			WHERE d.state IN ('pending', 'sending') AND d.next_attempt_at <= now() FOR UPDATE OF d SKIP LOCKED
 		) due
 		WHERE j.did = due.did AND j.id = due.id`, dids, ids, versions, waits, errOpen)
-	if err != nil {
-		return fmt.Errorf("skip push jobs: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "skip push jobs")
 }
 
 // keys returns the keys and versions of jobs as three parallel parameters.

@@ -18,6 +18,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/ssrf"
 )
@@ -186,12 +187,10 @@ func Register(ctx context.Context, tx pgx.Tx, p Policy, t Target) (Target, error
 	if !known && others >= cmp.Or(p.Targets, DefaultTargets) {
 		return t, fmt.Errorf("%w: %d of %d", ErrTooManyTargets, others, cmp.Or(p.Targets, DefaultTargets))
 	}
-	if err := tx.QueryRow(ctx, registerSQL, t.DID, t.DeviceID, t.Kind, t.Address, t.Topic, t.Environment, t.Secret,
+	err = tx.QueryRow(ctx, registerSQL, t.DID, t.DeviceID, t.Kind, t.Address, t.Topic, t.Environment, t.Secret,
 		t.mustAgree()).
-		Scan(&t.Secret, &t.State); err != nil {
-		return t, fmt.Errorf("register the device: %w", err)
-	}
-	return t, nil
+		Scan(&t.Secret, &t.State)
+	return t, errs.Wrap(err, "register the device")
 }
 
 // newSecret is 32 random bytes.

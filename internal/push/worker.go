@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/idem"
+	"mlsd/internal/errs"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/tracing"
 	"mlsd/internal/worker"
@@ -171,10 +172,7 @@ func (w *Worker) hasWork(ctx context.Context) (has bool, err error) {
 		SELECT EXISTS (SELECT FROM push_convos)
 			OR EXISTS (SELECT FROM push_jobs WHERE state IN ('pending', 'sending') AND next_attempt_at <= now())
 			OR EXISTS (SELECT FROM push_targets WHERE challenge_at <= now())`).Scan(&has)
-	if err != nil {
-		return false, fmt.Errorf("look for work: %w", err)
-	}
-	return has, nil
+	return has, errs.Wrap(err, "look for work")
 }
 
 // start runs a call in the background. The place has been admitted.

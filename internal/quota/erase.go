@@ -2,10 +2,10 @@ package quota
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/tombstone"
 )
 
@@ -14,8 +14,5 @@ import (
 // be one of maintenance.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person) (int64, error) {
 	tag, err := tx.Exec(ctx, `DELETE FROM quota_counts WHERE subject = $1`, p.DID)
-	if err != nil {
-		return 0, fmt.Errorf("erase counts of quotas: %w", err)
-	}
-	return tag.RowsAffected(), nil
+	return tag.RowsAffected(), errs.Wrap(err, "erase counts of quotas")
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/time/rate"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
 	"mlsd/people/accounts"
@@ -333,10 +334,7 @@ func (f *Follower) storeCursor(ctx context.Context, db pgpool.DB, cursor int64) 
 		INSERT INTO relay_cursors (source, cursor, updated_at) SELECT $1::text, $2::bigint, clock_timestamp() WHERE $2 > 0
 		ON CONFLICT (source) DO UPDATE SET cursor = excluded.cursor, updated_at = excluded.updated_at`, f.source.String(),
 		cursor)
-	if err != nil {
-		return fmt.Errorf("store the cursor: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "store the cursor")
 }
 
 // gap says that events of the relay are lost. What they said of accounts is not known here until the

@@ -3,13 +3,13 @@ package requests
 import (
 	"context"
 	_ "embed"
-	"fmt"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/tombstone"
 )
@@ -136,10 +136,7 @@ func (c *counter) flush(ctx context.Context) error {
 		}
 		return tx.SendBatch(ctx, c.writes(callers, hour)).Close()
 	})
-	if err != nil {
-		return fmt.Errorf("requests since the last write are not counted: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "requests since the last write are not counted")
 }
 
 // writes returns the statements of one flush.
@@ -231,8 +228,5 @@ func EraseCounts(ctx context.Context, tx pgx.Tx, p tombstone.Person) (int64, err
 			ON CONFLICT (hour, kind, caller_did, nsid) DO UPDATE SET n = c.n + excluded.n, seconds = c.seconds + excluded.seconds
 		)
 		SELECT count(*) FROM gone`, p.DID).Scan(&n)
-	if err != nil {
-		return 0, fmt.Errorf("erase a caller's counts: %w", err)
-	}
-	return n, nil
+	return n, errs.Wrap(err, "erase a caller's counts")
 }

@@ -2,10 +2,11 @@ package requests
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/errs"
 )
 
 // RecordExport leaves a row in the audit log: an account is about to read all that is held about it.
@@ -18,8 +19,5 @@ func RecordExport(ctx context.Context, db *pgxpool.Pool, caller syntax.DID, nsid
 			SELECT FROM audit_log
 			WHERE entity = 'account' AND entity_id = $1 AND at > clock_timestamp() - interval '1 hour'
 				AND to_state = 'exported' AND reason = $2)`, caller, nsid)
-	if err != nil {
-		return fmt.Errorf("record an export: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "record an export")
 }

@@ -2,10 +2,10 @@ package requests
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/tombstone"
 	"mlsd/internal/worker"
@@ -32,8 +32,5 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.Blocks) 
 			AND (caller_did = $3 OR strpos(message, $3) > 0 OR strpos(key, $3) > 0 OR strpos(request_id, $3) > 0 OR
 				strpos(detail::text, $3) > 0)`,
 		b.From, b.To, p.DID.String())
-	if err != nil {
-		return 0, fmt.Errorf("erase requests: %w", err)
-	}
-	return tag.RowsAffected(), nil
+	return tag.RowsAffected(), errs.Wrap(err, "erase requests")
 }

@@ -2,13 +2,14 @@ package requests
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/errs"
 )
 
 // flushRows writes the access lines and rows. Rows that cannot be written are dropped; their lines
@@ -23,10 +24,7 @@ func (r *Recorder) flushRows(ctx context.Context) error {
 		return nil
 	}
 	err := pgx.BeginFunc(ctx, r.cfg.DB, func(tx pgx.Tx) error { return r.insert(ctx, tx, p.known) })
-	if err != nil {
-		return fmt.Errorf("%d requests leave no row: %w", len(p.known), err)
-	}
-	return nil
+	return errs.Wrap(err, "%d requests leave no row", len(p.known))
 }
 
 // log writes the access lines. An error of the log has nowhere to go.

@@ -2,10 +2,10 @@ package serviceauth
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/tombstone"
 )
 
@@ -13,8 +13,5 @@ import (
 // that every node has read that.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person) (int64, error) {
 	tag, err := tx.Exec(ctx, `DELETE FROM identity_keys WHERE did = $1`, p.DID)
-	if err != nil {
-		return 0, fmt.Errorf("serviceauth: erase a key: %w", err)
-	}
-	return tag.RowsAffected(), nil
+	return tag.RowsAffected(), errs.Wrap(err, "serviceauth: erase a key")
 }

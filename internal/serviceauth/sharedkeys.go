@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/batch"
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
 )
@@ -143,10 +144,7 @@ func (s *sharedKeys) forget(ctx context.Context, did syntax.DID) error {
 		VALUES ($1, 1, clock_timestamp(), clock_timestamp())
 		ON CONFLICT (did) DO UPDATE
 		SET key = NULL, version = identity_keys.version + 1, forgotten_at = clock_timestamp()`, did.String())
-	if err != nil {
-		return fmt.Errorf("serviceauth: forget a key: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "serviceauth: forget a key")
 }
 
 // writeKeys inserts keys, unless their DIDs were forgotten or replaced after the look-up began.
@@ -167,10 +165,8 @@ func (s *sharedKeys) write(ctx context.Context, now time.Time, keys map[syntax.D
 		dids, texts = append(dids, pgpool.Text(did)), append(texts, pgpool.Text(k.key.DIDKey()))
 		versions, ages = append(versions, pgpool.Int(k.version)), append(ages, pgpool.Int(now.Sub(k.fetched).Microseconds()))
 	}
-	if _, err := s.db.Exec(ctx, writeKeys, dids, texts, versions, ages); err != nil {
-		return fmt.Errorf("serviceauth: write keys: %w", err)
-	}
-	return nil
+	_, err := s.db.Exec(ctx, writeKeys, dids, texts, versions, ages)
+	return errs.Wrap(err, "serviceauth: write keys")
 }
 
 // marks are the forgotten DIDs that a node knows.
@@ -192,13 +188,11 @@ func (s *sharedKeys) forgotten(ctx context.Context, since time.Duration) (map[sy
 	found := map[syntax.DID]int64{}
 	var did syntax.DID
 	var version int64
-	if _, err := pgx.ForEachRow(rows, []any{(*string)(&did), &version}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{(*string)(&did), &version}, func() error {
 		found[did] = version
 		return nil
-	}); err != nil {
-		return nil, fmt.Errorf("serviceauth: read forgotten keys: %w", err)
-	}
-	return found, nil
+	})
+	return found, errs.Wrap(err, "serviceauth: read forgotten keys")
 }
 
 // Sync stores the keys with which tokens verified since the last Sync, and drops those that other

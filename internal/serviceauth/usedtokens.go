@@ -2,13 +2,13 @@ package serviceauth
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/batch"
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
 )
@@ -53,10 +53,7 @@ func NewUsedTokens(db pgpool.DB) *UsedTokens {
 // After an error the token may or may not be used up, and must be taken as used.
 func (u *UsedTokens) Use(ctx context.Context, id TokenID, exp time.Time) (bool, error) {
 	fresh, err := u.uses.Do(ctx, use{id, exp})
-	if err != nil {
-		return false, fmt.Errorf("used_tokens: %w", err)
-	}
-	return fresh, nil
+	return fresh, errs.Wrap(err, "used_tokens")
 }
 
 // LateUse is how long after its expiration a token may still be used: as long as a request takes.

@@ -3,13 +3,13 @@ package sessions
 import (
 	"context"
 	_ "embed"
-	"fmt"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/tombstone"
 	"mlsd/internal/worker"
@@ -39,10 +39,7 @@ func end(ctx context.Context, db pgpool.Execer, dids []syntax.DID, device *strin
 		)
 		UPDATE sessions SET ended_version = clock.version
 		FROM clock WHERE id IN (SELECT id FROM open) AND ended_version IS NULL`, dids, device)
-	if err != nil {
-		return fmt.Errorf("end sessions: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "end sessions")
 }
 
 // EndSession is End for one session. If the database has lost it, it gets a row that says that it has
@@ -57,10 +54,7 @@ func EndSession(ctx context.Context, db pgpool.Execer, session Session) error {
 		SELECT $1, $2, $3, '', 0, 0, clock_timestamp(), $4, $4, version FROM clock
 		ON CONFLICT (id) DO UPDATE SET ended_version = coalesce(s.ended_version, excluded.ended_version)`,
 		session.ID, session.DID, session.Device, session.Expires)
-	if err != nil {
-		return fmt.Errorf("end a session: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "end a session")
 }
 
 // Ended says that a session has ended: this node refuses it from now on, and reads soon what else has
@@ -85,10 +79,8 @@ func (s *Service) endReplaced(ctx context.Context, lately time.Duration) (versio
 	var both pgx.Batch
 	both.Queue(endReplacedSQL, lately)
 	both.Queue(`SELECT version FROM session_clock`).QueryRow(func(row pgx.Row) error { return row.Scan(&version) })
-	if err := s.cfg.DB.SendBatch(ctx, &both).Close(); err != nil {
-		return 0, fmt.Errorf("end the sessions of replaced keys, and read the version of the sessions: %w", err)
-	}
-	return version, nil
+	err = s.cfg.DB.SendBatch(ctx, &both).Close()
+	return version, errs.Wrap(err, "end the sessions of replaced keys, and read the version of the sessions")
 }
 
 // Erase forgets whose the sessions of an account were, up to limit, and returns how many. They have
@@ -101,10 +93,7 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64
 		UPDATE sessions s SET did = NULL, device_id = NULL, account_key = '', ended_version = coalesce(s.ended_version,
 			clock.version)
 		FROM clock WHERE s.id IN (SELECT id FROM sessions WHERE did = $1 LIMIT $2)`, p.DID, limit)
-	if err != nil {
-		return 0, fmt.Errorf("erase sessions: %w", err)
-	}
-	return tag.RowsAffected(), nil
+	return tag.RowsAffected(), errs.Wrap(err, "erase sessions")
 }
 
 // Sweep deletes the rows of sessions whose last bearers have expired.

@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/errs"
 )
 
 const (
@@ -93,13 +95,11 @@ func (s *Service) readEnded(ctx context.Context, since int64) (map[uuid.UUID]tim
 	ended := map[uuid.UUID]time.Time{}
 	var id uuid.UUID
 	var left time.Duration
-	if _, err := pgx.ForEachRow(rows, []any{&id, &left}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&id, &left}, func() error {
 		ended[id] = now.Add(left + keepExpired)
 		return nil
-	}); err != nil {
-		return nil, fmt.Errorf("read which sessions have ended: %w", err)
-	}
-	return ended, nil
+	})
+	return ended, errs.Wrap(err, "read which sessions have ended")
 }
 
 // apply remembers the keys, and the sessions that have ended after since and up to version, and

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 
 	"github.com/jackc/pgx/v5"
@@ -102,10 +103,7 @@ func (s *Service) readKeys(ctx context.Context) (keys, error) {
 		key = nil // the next row has memory of its own
 		return nil
 	})
-	if err != nil {
-		return keys{}, fmt.Errorf("read the keys of sessions: %w", err)
-	}
-	return found, nil
+	return found, errs.Wrap(err, "read the keys of sessions")
 }
 
 func newKey() []byte {
@@ -136,10 +134,7 @@ func (s *Service) Rotate(ctx context.Context) error {
 		UPDATE session_clock SET version = version + 1 WHERE EXISTS (SELECT FROM made) OR EXISTS (SELECT FROM deleted)`,
 		newKey(), rotateEvery, keepReplaced)
 	err := pgx.BeginFunc(ctx, s.cfg.DB, func(tx pgx.Tx) error { return tx.SendBatch(ctx, batch).Close() })
-	if err != nil {
-		return fmt.Errorf("rotate the keys of sessions: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "rotate the keys of sessions")
 }
 
 // Restored makes all sessions end, because the database has gone back to an earlier state: it could
@@ -158,8 +153,5 @@ func replaceKeys(ctx context.Context, db pgpool.Execer, seen *int64) error {
 			DELETE FROM session_keys WHERE EXISTS (SELECT FROM clock)
 		)
 		INSERT INTO session_keys (key, created_at) SELECT $2, clock_timestamp() FROM clock`, seen, newKey())
-	if err != nil {
-		return fmt.Errorf("replace the keys of sessions: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "replace the keys of sessions")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
 )
@@ -148,10 +149,8 @@ func (s *session) ask(ctx context.Context) (lag int64, err error) {
 func (s *session) flushed(ctx context.Context) (upTo int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	if err := s.primary.QueryRow(ctx, flushed).Scan(&upTo); err != nil {
-		return 0, fmt.Errorf("ask the primary for its WAL: %w", err)
-	}
-	return upTo, nil
+	err = s.primary.QueryRow(ctx, flushed).Scan(&upTo)
+	return upTo, errs.Wrap(err, "ask the primary for its WAL")
 }
 
 // lacks returns how many bytes of the WAL up to a position the standby has not replayed.

@@ -2,9 +2,10 @@ package transparency
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/google/uuid"
+
+	"mlsd/internal/errs"
 )
 
 // Signed is a signed head.
@@ -24,10 +25,7 @@ func (s *Service) Head(ctx context.Context, convo uuid.UUID, hashed *int64) (hea
 		head = *t.head
 		return nil
 	})
-	if err != nil {
-		return Signed{}, fmt.Errorf("head of the log: %w", err)
-	}
-	return head, nil
+	return head, errs.Wrap(err, "head of the log")
 }
 
 // with calls use with the tree of the whole log.

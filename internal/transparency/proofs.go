@@ -2,11 +2,11 @@ package transparency
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/google/uuid"
 	"golang.org/x/mod/sumdb/tlog"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/transparency/verifier"
 )
 
@@ -26,10 +26,7 @@ func (s *Service) Inclusion(ctx context.Context, convo uuid.UUID, seq, size int6
 		proof, err = tlog.ProveRecord(size, seq-1, r)
 		return err
 	})
-	if err != nil {
-		return leaf, nil, fmt.Errorf("prove an inclusion: %w", err)
-	}
-	return leaf, proof, nil
+	return leaf, proof, errs.Wrap(err, "prove an inclusion")
 }
 
 // Consistency proves that the log's first from entries are the beginning of its first size entries.
@@ -43,10 +40,7 @@ func (s *Service) Consistency(ctx context.Context, convo uuid.UUID, from, size i
 		proof, err = tlog.ProveTree(size, from, r)
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("prove the consistency: %w", err)
-	}
-	return proof, nil
+	return proof, errs.Wrap(err, "prove the consistency")
 }
 
 // prove calls use with the hashes of the whole log, and with its length. A proof reads as many rows

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/tombstone"
 	"mlsd/internal/transparency/verifier"
@@ -46,10 +47,7 @@ func makeTags(ctx context.Context, conn pgpool.DB, parts map[uuid.UUID]*part) er
 		WHERE EXISTS (SELECT FROM messages WHERE convo_id = c.id AND sender_did = s.did)
 		ORDER BY c.id, s.did
 		ON CONFLICT (convo_id, did) DO NOTHING`, convos, dids, salts, tags)
-	if err != nil {
-		return fmt.Errorf("make tags of senders: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "make tags of senders")
 }
 
 func newSalt() []byte {
@@ -80,10 +78,7 @@ func (s *Service) Senders(ctx context.Context, convo uuid.UUID, reader string, d
 		one.Salt = nil // the next row has memory of its own
 		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read tags of senders: %w", err)
-	}
-	return found, nil
+	return found, errs.Wrap(err, "read tags of senders")
 }
 
 // EraseSender gives the tag of a person in a convo to its tombstone, in the transaction that puts the
@@ -103,19 +98,13 @@ func EraseSender(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.
 	batch.Queue(`
 		INSERT INTO log_senders (convo_id, did, tag) SELECT $1, $3, tag FROM log_senders WHERE convo_id = $1 AND did = $2
 		ON CONFLICT (convo_id, did) DO NOTHING`, convo, p.DID, p.In(convo))
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("keep the tag of a sender: %w", err)
-	}
-	return nil
+	return errs.Wrap(tx.SendBatch(ctx, batch).Close(), "keep the tag of a sender")
 }
 
 // ForgetSender deletes the row of a person in a convo, once no entry has its DID.
 func ForgetSender(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID) (int64, error) {
 	tag, err := tx.Exec(ctx, `DELETE FROM log_senders WHERE convo_id = $1 AND did = $2`, convo, p.DID)
-	if err != nil {
-		return 0, fmt.Errorf("forget the salt of a sender: %w", err)
-	}
-	return tag.RowsAffected(), nil
+	return tag.RowsAffected(), errs.Wrap(err, "forget the salt of a sender")
 }
 
 // Purge deletes what is kept of the log of a convo that was deleted, up to limit rows of each table,
@@ -130,8 +119,5 @@ func Purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID, limit int) (n int64,
 				RETURNING did
 		)
 		SELECT (SELECT count(*) FROM tiles) + (SELECT count(*) FROM senders)`, convo, limit).Scan(&n)
-	if err != nil {
-		return 0, fmt.Errorf("delete the log's tree: %w", err)
-	}
-	return n, nil
+	return n, errs.Wrap(err, "delete the log's tree")
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/mod/sumdb/tlog"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/transparency/verifier"
 )
@@ -22,10 +23,7 @@ func storeTile(ctx context.Context, conn *pgxpool.Conn, convo uuid.UUID, n int64
 	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		return putTile(ctx, tx, convo, n, leaves)
 	})
-	if err != nil {
-		return fmt.Errorf("store leaves: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "store leaves")
 }
 
 func putTile(ctx context.Context, tx pgx.Tx, convo uuid.UUID, n int64, leaves []verifier.Hash) error {
@@ -98,10 +96,7 @@ func lastTile(ctx context.Context, q pgpool.DB, convo uuid.UUID) (n int64, leave
 	if err == nil {
 		leaves, err = split(data)
 	}
-	if err != nil {
-		return 0, nil, fmt.Errorf("read the last leaves: %w", err)
-	}
-	return n, leaves, nil
+	return n, leaves, errs.Wrap(err, "read the last leaves")
 }
 
 // storedHashes reads hashes of a convo's tree: the leaves behind the complete tiles from tail, all

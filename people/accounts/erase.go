@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/sessions"
 	"mlsd/internal/tombstone"
@@ -18,10 +19,8 @@ import (
 // Lock makes changes of accounts wait until tx ends. A transaction that changes an account and also
 // locks an erasure locks the accounts first.
 func (s *Store) Lock(ctx context.Context, tx pgx.Tx) error {
-	if _, err := tx.Exec(ctx, `SELECT FROM account_clock FOR UPDATE`); err != nil {
-		return fmt.Errorf("lock the accounts: %w", err)
-	}
-	return nil
+	_, err := tx.Exec(ctx, `SELECT FROM account_clock FOR UPDATE`)
+	return errs.Wrap(err, "lock the accounts")
 }
 
 // StillDue reports whether the data of an account is to be erased now. Until tx ends it holds the
@@ -34,10 +33,7 @@ func (s *Store) StillDue(ctx context.Context, tx pgx.Tx, did syntax.DID, now tim
 		now).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&due) })
 	err = tx.SendBatch(ctx, batch).Close()
-	if err != nil {
-		return false, fmt.Errorf("read whether an account is to be erased: %w", err)
-	}
-	return due, nil
+	return due, errs.Wrap(err, "read whether an account is to be erased")
 }
 
 // BeginErasure makes every node refuse an account, within a second of the commit, until EndErasure.
@@ -85,10 +81,7 @@ func (s *Store) EndErasure(ctx context.Context, tx pgx.Tx, p tombstone.Person) e
 		WHERE (blocked_at IS NOT NULL OR limit_percent IS NOT NULL) AND (strpos(blocked_reason, $1) > 0 OR
 			strpos(limited_reason, $1) > 0)`,
 		p.DID.String(), p.Pattern(), p.Anywhere())
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("forget an account that was erased: %w", err)
-	}
-	return nil
+	return errs.Wrap(tx.SendBatch(ctx, batch).Close(), "forget an account that was erased")
 }
 
 // keepErased is how long it is known that an account was erased. Nodes that could not read it that

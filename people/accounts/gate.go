@@ -11,6 +11,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/tombstone"
 	"mlsd/internal/worker"
@@ -94,10 +95,8 @@ func NewGate(c GateConfig) (*Gate, error) {
 	if g.asked, err = lru.New[syntax.DID, answer](remembered); err != nil {
 		return nil, fmt.Errorf("accounts: %w", err)
 	}
-	if g.known, err = lru.New[syntax.DID, answer](remembered); err != nil {
-		return nil, fmt.Errorf("accounts: %w", err)
-	}
-	return g, nil
+	g.known, err = lru.New[syntax.DID, answer](remembered)
+	return g, errs.Wrap(err, "accounts")
 }
 
 // Check fails unless the account may use the node now. Errors: ErrBlocked, *InactiveError,
@@ -264,10 +263,8 @@ func (g *Gate) Load(ctx context.Context) error {
 }
 
 func (g *Gate) readVersion(ctx context.Context) (version int64, err error) {
-	if err := g.cfg.DB.QueryRow(ctx, `SELECT version FROM account_clock`).Scan(&version); err != nil {
-		return 0, fmt.Errorf("read the version of the accounts: %w", err)
-	}
-	return version, nil
+	err = g.cfg.DB.QueryRow(ctx, `SELECT version FROM account_clock`).Scan(&version)
+	return version, errs.Wrap(err, "read the version of the accounts")
 }
 
 // RunOnce reads what has changed since the last call. Only one call runs at a time. If the database
@@ -318,10 +315,8 @@ func (g *Gate) readChanges(ctx context.Context, since int64) (map[syntax.DID]err
 		return nil, fmt.Errorf("read changes of accounts: %w", err)
 	}
 	changed := map[syntax.DID]error{}
-	if err := each(rows, func(did syntax.DID, why error) { changed[did] = why }); err != nil {
-		return nil, fmt.Errorf("read changes of accounts: %w", err)
-	}
-	return changed, nil
+	err = each(rows, func(did syntax.DID, why error) { changed[did] = why })
+	return changed, errs.Wrap(err, "read changes of accounts")
 }
 
 // dropErased forgets why the accounts were refused that have been erased: a change of the row of

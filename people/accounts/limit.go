@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -54,10 +55,7 @@ func (s *Store) Limit(ctx context.Context, db pgpool.DB, did syntax.DID, percent
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, ErrTooManyLimited
 	}
-	if err != nil {
-		return nil, fmt.Errorf("limit an account: %w", err)
-	}
-	return until, nil
+	return until, errs.Wrap(err, "limit an account")
 }
 
 // Unlimit takes a limit back. was says that there was one.
@@ -68,10 +66,7 @@ func (s *Store) Unlimit(ctx context.Context, db pgpool.DB, did syntax.DID) (was 
 		SET limit_percent = NULL, limit_until = NULL, limited_at = NULL, limited_by = NULL, limited_reason = NULL, version =
 			clock.version
 		FROM clock WHERE did = $1 AND limit_percent IS NOT NULL`, did)
-	if err != nil {
-		return false, fmt.Errorf("take the limit of an account back: %w", err)
-	}
-	return tag.RowsAffected() > 0, nil
+	return tag.RowsAffected() > 0, errs.Wrap(err, "take the limit of an account back")
 }
 
 // limit is a limit as a gate remembers it.
@@ -105,8 +100,5 @@ func (g *Gate) readLimited(ctx context.Context) (map[syntax.DID]limit, error) {
 			return nil
 		})
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read the limits of accounts: %w", err)
-	}
-	return limited, nil
+	return limited, errs.Wrap(err, "read the limits of accounts")
 }

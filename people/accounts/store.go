@@ -10,6 +10,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/sessions"
 	"mlsd/internal/tombstone"
@@ -44,10 +45,7 @@ func (s *Store) Unblock(ctx context.Context, db pgpool.DB, did syntax.DID) (was 
 		WITH clock AS (UPDATE account_clock SET version = version + 1 RETURNING version)
 		UPDATE accounts SET blocked_at = NULL, blocked_by = NULL, blocked_reason = NULL, version = clock.version
 		FROM clock WHERE did IN ($1, $2) AND blocked_at IS NOT NULL`, did, tombstone.Hash(did))
-	if err != nil {
-		return false, fmt.Errorf("unblock an account: %w", err)
-	}
-	return tag.RowsAffected() > 0, nil
+	return tag.RowsAffected() > 0, errs.Wrap(err, "unblock an account")
 }
 
 // Get returns an account. An account without a row is active and not blocked. A block outlives the
@@ -161,10 +159,7 @@ func (s *Store) Known(ctx context.Context, db pgpool.DB, dids []syntax.DID) ([]s
 		return nil, fmt.Errorf("read which accounts are known: %w", err)
 	}
 	known, err := pgx.CollectRows(rows, pgx.RowTo[syntax.DID])
-	if err != nil {
-		return nil, fmt.Errorf("read which accounts are known: %w", err)
-	}
-	return known, nil
+	return known, errs.Wrap(err, "read which accounts are known")
 }
 
 // Due returns up to limit accounts whose data is to be erased now, the longest overdue first.
@@ -176,8 +171,5 @@ func (s *Store) Due(ctx context.Context, db pgpool.DB, now time.Time, limit int)
 		return nil, fmt.Errorf("read which accounts are to be erased: %w", err)
 	}
 	due, err := pgx.CollectRows(rows, pgx.RowTo[syntax.DID])
-	if err != nil {
-		return nil, fmt.Errorf("read which accounts are to be erased: %w", err)
-	}
-	return due, nil
+	return due, errs.Wrap(err, "read which accounts are to be erased")
 }

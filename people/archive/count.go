@@ -3,11 +3,12 @@ package archive
 import (
 	"context"
 	_ "embed"
-	"fmt"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/errs"
 )
 
 // Counts are what is held about an account, in numbers.
@@ -40,8 +41,5 @@ func Count(ctx context.Context, tx pgx.Tx, did syntax.DID) (c Counts, err error)
 		&c.LastPublished,
 		&c.Convos, &c.Created, &c.OldestMembership, &c.PendingWelcomes, &c.PushTargets, &c.PushJobs,
 		&c.Records, &c.RecordBytes, &c.LastRecord, &c.Connected)
-	if err != nil {
-		return c, fmt.Errorf("count what is held about an account: %w", err)
-	}
-	return c, nil
+	return c, errs.Wrap(err, "count what is held about an account")
 }

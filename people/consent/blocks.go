@@ -8,6 +8,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 )
 
@@ -48,10 +49,8 @@ func Block(ctx context.Context, tx pgx.Tx, did, blocked syntax.DID) (at time.Tim
 
 // Unblock ends the block of a DID, if there is one.
 func Unblock(ctx context.Context, tx pgx.Tx, did, blocked syntax.DID) error {
-	if _, err := tx.Exec(ctx, `DELETE FROM blocks WHERE did = $1 AND blocked_did = $2`, did, blocked); err != nil {
-		return fmt.Errorf("unblock: %w", err)
-	}
-	return nil
+	_, err := tx.Exec(ctx, `DELETE FROM blocks WHERE did = $1 AND blocked_did = $2`, did, blocked)
+	return errs.Wrap(err, "unblock")
 }
 
 // Blocks returns the DIDs behind after that did blocks, in their order, at most limit of them, and

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 )
 
@@ -36,10 +37,7 @@ func ShareCursors(ctx context.Context, tx pgx.Tx, did syntax.DID, s Sharing) (er
 	default:
 		return ErrUnknownSharing
 	}
-	if err != nil {
-		return fmt.Errorf("set who sees the cursors: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "set who sees the cursors")
 }
 
 // SharingOf returns who sees the cursors of did.
@@ -75,10 +73,7 @@ func Cursors(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, viewer synt
 		return nil, fmt.Errorf("list the cursors: %w", err)
 	}
 	cursors, err := pgx.CollectRows(rows, pgx.RowToStructByPos[CursorView])
-	if err != nil {
-		return nil, fmt.Errorf("list the cursors: %w", err)
-	}
-	return cursors, nil
+	return cursors, errs.Wrap(err, "list the cursors")
 }
 
 // Viewers says which members see the cursors of which others.
@@ -115,9 +110,7 @@ func ViewersOf(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, movers, v
 	if err != nil {
 		return Viewers{}, fmt.Errorf("read who has blocked whom: %w", err)
 	}
-	if _, err := pgx.ForEachRow(rows, []any{&did, &blocked},
-		func() error { v.blocks[[2]syntax.DID{did, blocked}] = true; return nil }); err != nil {
-		return Viewers{}, fmt.Errorf("read who has blocked whom: %w", err)
-	}
-	return v, nil
+	_, err = pgx.ForEachRow(rows, []any{&did, &blocked},
+		func() error { v.blocks[[2]syntax.DID{did, blocked}] = true; return nil })
+	return v, errs.Wrap(err, "read who has blocked whom")
 }

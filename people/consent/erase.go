@@ -2,10 +2,10 @@ package consent
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/tombstone"
 )
 
@@ -26,8 +26,5 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (n int
 		)
 		SELECT (SELECT count(*) FROM own) + (SELECT count(*) FROM others) + (SELECT count(*) FROM policy)
 			+ (SELECT count(*) FROM sharing)`, p.DID, limit).Scan(&n)
-	if err != nil {
-		return 0, fmt.Errorf("erase blocks: %w", err)
-	}
-	return n, nil
+	return n, errs.Wrap(err, "erase blocks")
 }

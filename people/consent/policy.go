@@ -3,11 +3,11 @@ package consent
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 )
 
@@ -34,10 +34,7 @@ func SetPolicy(ctx context.Context, tx pgx.Tx, did syntax.DID, p Policy) (err er
 	default:
 		return ErrUnknownPolicy
 	}
-	if err != nil {
-		return fmt.Errorf("set the invitation policy: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "set the invitation policy")
 }
 
 // PolicyOf returns the policy of did.
@@ -46,8 +43,5 @@ func PolicyOf(ctx context.Context, q pgpool.Queryer, did syntax.DID) (p Policy, 
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Everyone, nil
 	}
-	if err != nil {
-		return "", fmt.Errorf("read the invitation policy: %w", err)
-	}
-	return p, nil
+	return p, errs.Wrap(err, "read the invitation policy")
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/events/outbox"
+	"mlsd/internal/errs"
 	"mlsd/messages"
 )
 
@@ -29,10 +30,7 @@ func lock(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (locked, error) {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return c, messages.ErrConvoNotFound
 	}
-	if err != nil {
-		return c, fmt.Errorf("lock the convo: %w", err)
-	}
-	return c, nil
+	return c, errs.Wrap(err, "lock the convo")
 }
 
 // member returns the convo's epoch to one of its members, and takes no lock. Errors:
@@ -62,10 +60,7 @@ func (c locked) tell(ctx context.Context, tx pgx.Tx, change string, epoch int64,
 		VALUES ($1, $2, $3, jsonb_strip_nulls(jsonb_build_object('change', $4::text, 'epoch', $5::bigint, 'by',
 			nullif($6::text, ''))), clock_timestamp())`,
 		outbox.Dispute, c.id, c.lastSeq, change, epoch, committer)
-	if err != nil {
-		return fmt.Errorf("tell the members: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "tell the members")
 }
 
 // openSQL finds the newest open dispute of a convo, and whether any names the caller.
@@ -80,10 +75,7 @@ func Open(ctx context.Context, tx pgx.Tx, convo uuid.UUID, caller syntax.DID) (*
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil //nolint:nilnil // no dispute is an ordinary answer
 	}
-	if err != nil {
-		return nil, fmt.Errorf("look for a dispute: %w", err)
-	}
-	return d, nil
+	return d, errs.Wrap(err, "look for a dispute")
 }
 
 // QueueOpen is Open as a part of a batch. It sets d.

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/events/outbox"
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/messages"
 )
@@ -115,10 +116,7 @@ func readKnown(ctx context.Context, tx pgx.Tx, r EpochReport, current int64) (k 
 			NOT EXISTS (SELECT FROM public_groups g WHERE g.convo_id = $1 AND g.epoch = $4 AND g.group_info IS NOT NULL)
 		FROM (SELECT) one LEFT JOIN epoch_reports own ON own.convo_id = $1 AND own.epoch = $2 AND own.did = $3`,
 		r.ConvoID, r.Epoch, r.Caller, current).Scan(&k.own, &k.other, &k.offered, &k.forked, &k.reported, &k.empty)
-	if err != nil {
-		return k, fmt.Errorf("read what is reported: %w", err)
-	}
-	return k, nil
+	return k, errs.Wrap(err, "read what is reported")
 }
 
 // record writes a report, and returns what is known besides. The first report of an epoch deletes
@@ -148,10 +146,8 @@ func record(ctx context.Context, tx pgx.Tx, r EpochReport, current int64, k know
 		INSERT INTO epoch_reports AS mine (convo_id, epoch, did, hash, reported_at) VALUES ($1, $2, $3, $4, clock_timestamp())
 		ON CONFLICT (convo_id, epoch, did) DO UPDATE SET hash = excluded.hash, reported_at = excluded.reported_at
 		WHERE mine.hash <> excluded.hash`, r.ConvoID, r.Epoch, r.Caller, r.Hash)
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return k, fmt.Errorf("record the report: %w", err)
-	}
-	return k, nil
+	err = tx.SendBatch(ctx, batch).Close()
+	return k, errs.Wrap(err, "record the report")
 }
 
 // compare counts who agrees with a report, and says whether the caller may replace the GroupInfo.
@@ -231,10 +227,7 @@ func fork(ctx context.Context, tx pgx.Tx, r EpochReport) (forked, found bool, er
 func Forked(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, epoch int64) (forked bool, err error) {
 	err = q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM forked_epochs WHERE convo_id = $1 AND epoch = $2)`, convo, epoch).
 		Scan(&forked)
-	if err != nil {
-		return false, fmt.Errorf("look for a fork: %w", err)
-	}
-	return forked, nil
+	return forked, errs.Wrap(err, "look for a fork")
 }
 
 // Offered records that a GroupInfo of the caller's has replaced the stored one of an epoch. An account
@@ -242,8 +235,5 @@ func Forked(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, epoch int64)
 func Offered(ctx context.Context, tx pgx.Tx, r EpochReport) error {
 	_, err := tx.Exec(ctx, `UPDATE epoch_reports SET offered = true WHERE convo_id = $1 AND epoch = $2 AND did = $3`,
 		r.ConvoID, r.Epoch, r.Caller)
-	if err != nil {
-		return fmt.Errorf("record the GroupInfo: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "record the GroupInfo")
 }

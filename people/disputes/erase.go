@@ -2,11 +2,11 @@ package disputes
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/tombstone"
 )
 
@@ -22,10 +22,7 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID) 
 		)
 		SELECT (SELECT count(*) FROM epochs) + (SELECT count(*) FROM commits) + (SELECT count(*) FROM named)`, convo, p.DID,
 		p.In(convo)).Scan(&n)
-	if err != nil {
-		return 0, fmt.Errorf("erase what a member has reported: %w", err)
-	}
-	return n, nil
+	return n, errs.Wrap(err, "erase what a member has reported")
 }
 
 // Forget deletes the reports and disputes of a convo that is deleted.
@@ -35,8 +32,5 @@ func Forget(ctx context.Context, tx pgx.Tx, convo uuid.UUID) error {
 	batch.Queue(`DELETE FROM forked_epochs WHERE convo_id = $1`, convo)
 	batch.Queue(`DELETE FROM commit_reports WHERE convo_id = $1`, convo)
 	batch.Queue(`DELETE FROM disputes WHERE convo_id = $1`, convo)
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("delete what was reported: %w", err)
-	}
-	return nil
+	return errs.Wrap(tx.SendBatch(ctx, batch).Close(), "delete what was reported")
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/quota"
 	"mlsd/messages"
@@ -101,10 +102,7 @@ func insert(ctx context.Context, tx pgx.Tx, r Report, binding, digest []byte) (R
 		INSERT INTO abuse_reports (id, convo_id, reporter, reason, key_id, binding, digest, sealed, reported_at)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, date_trunc('milliseconds', clock_timestamp()))
 		RETURNING reported_at`, id, r.Convo, r.Reporter, r.Reason, r.KeyID, binding, digest, r.Sealed).Scan(&got.At)
-	if err != nil {
-		return Receipt{}, fmt.Errorf("keep a report: %w", err)
-	}
-	return got, nil
+	return got, errs.Wrap(err, "keep a report")
 }
 
 // mayReport returns an error unless did may report the convo.

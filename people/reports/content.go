@@ -7,6 +7,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf16"
+
+	"mlsd/internal/errs"
 )
 
 // Content is what a report reveals, as JSON. Every word of it is the reporter's. Clients can add
@@ -29,10 +31,8 @@ type Message struct {
 
 // ReadContent reads a content that was opened. Error: it is not of this form.
 func ReadContent(opened []byte) (c Content, err error) {
-	if err := json.Unmarshal(opened, &c); err != nil {
-		return c, fmt.Errorf("the report is not of the form that docs/clients/REPORTS.md states: %w", err)
-	}
-	return c, nil
+	err = json.Unmarshal(opened, &c)
+	return c, errs.Wrap(err, "the report is not of the form that docs/clients/REPORTS.md states")
 }
 
 // maxNesting is how many levels of arrays and objects Printable takes. A line is indented by its

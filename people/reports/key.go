@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"mlsd/internal/errs"
 )
 
 const (
@@ -135,8 +137,5 @@ func (k PrivateKey) Open(binding, sealed []byte) ([]byte, error) {
 		return nil, fmt.Errorf("open a report: %w", err)
 	}
 	content, err := recipient.Open(binding, sealed[encSize:])
-	if err != nil {
-		return nil, fmt.Errorf("open a report: it is sealed to another key, or was changed: %w", err)
-	}
-	return content, nil
+	return content, errs.Wrap(err, "open a report: it is sealed to another key, or was changed")
 }

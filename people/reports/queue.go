@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/tombstone"
 	"mlsd/internal/worker"
@@ -67,10 +68,7 @@ func collect(rows pgx.Rows, err error) (found []Listed, _ error) {
 	if err == nil {
 		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Listed])
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read the reports: %w", err)
-	}
-	return found, nil
+	return found, errs.Wrap(err, "read the reports")
 }
 
 // Sealed is a report with its sealed bytes, which the operator's private key opens.
@@ -126,20 +124,14 @@ func Close(ctx context.Context, tx pgx.Tx, id uuid.UUID, operator, note string) 
 // Delete deletes a report and what it reveals. It returns how many there were: one or none.
 func Delete(ctx context.Context, tx pgx.Tx, id uuid.UUID) (int64, error) {
 	tag, err := tx.Exec(ctx, `DELETE FROM abuse_reports WHERE id = $1`, id)
-	if err != nil {
-		return 0, fmt.Errorf("delete a report: %w", err)
-	}
-	return tag.RowsAffected(), nil
+	return tag.RowsAffected(), errs.Wrap(err, "delete a report")
 }
 
 // Clear deletes all open reports of a person, and returns how many there were. Closed ones stay.
 // There cannot be many: a quota bounds the reports of a day, and no report stays longer than Keep.
 func Clear(ctx context.Context, tx pgx.Tx, reporter syntax.DID) (int64, error) {
 	tag, err := tx.Exec(ctx, `DELETE FROM abuse_reports WHERE reporter = $1 AND state = 'open'`, reporter)
-	if err != nil {
-		return 0, fmt.Errorf("delete a person's reports: %w", err)
-	}
-	return tag.RowsAffected(), nil
+	return tag.RowsAffected(), errs.Wrap(err, "delete a person's reports")
 }
 
 // Sweeps returns two sweeps. The first deletes reports that are older than Keep, open or closed.
