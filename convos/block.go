@@ -40,14 +40,10 @@ func Block(ctx context.Context, tx pgx.Tx, did, blocked syntax.DID) (at time.Tim
 // accepted. A convo that everybody else has left stays. It locks the convos in their order, and the
 // memberships, so that none of them is accepted meanwhile.
 func decline(ctx context.Context, tx pgx.Tx, did, inviter syntax.DID) error {
-	rows, err := tx.Query(ctx, `
+	open, err := pgpool.Collect(ctx, tx, pgx.RowTo[uuid.UUID], `
 		SELECT c.id FROM members m JOIN convos c ON c.id = m.convo_id
 		WHERE m.did = $1 AND m.invited_by = $2 AND m.left_at IS NULL AND m.requested_at IS NOT NULL
 		ORDER BY c.id LIMIT $3 FOR NO KEY UPDATE OF c, m`, did, inviter, maxDeclined)
-	if err != nil {
-		return fmt.Errorf("look for invitations of the blocked: %w", err)
-	}
-	open, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 	if err != nil {
 		return fmt.Errorf("look for invitations of the blocked: %w", err)
 	}

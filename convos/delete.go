@@ -20,6 +20,7 @@ import (
 	"mlsd/internal/failpoint"
 	"mlsd/internal/network"
 	"mlsd/internal/nsid"
+	"mlsd/internal/pgpool"
 	"mlsd/internal/transparency"
 	"mlsd/messages"
 	"mlsd/people/disputes"
@@ -128,11 +129,7 @@ func (r *Remover) removed(ctx context.Context, tx pgx.Tx, convo uuid.UUID) error
 
 // forgetRecords deletes the records of the convo's creation and of all writes on it.
 func forgetRecords(ctx context.Context, tx pgx.Tx, convo uuid.UUID, creator syntax.DID, key *string) error {
-	rows, err := tx.Query(ctx, `SELECT did FROM members WHERE convo_id = $1`, convo)
-	if err != nil {
-		return fmt.Errorf("read the roster: %w", err)
-	}
-	people, err := pgx.CollectRows(rows, pgx.RowTo[syntax.DID])
+	people, err := pgpool.Collect(ctx, tx, pgx.RowTo[syntax.DID], `SELECT did FROM members WHERE convo_id = $1`, convo)
 	if err != nil {
 		return fmt.Errorf("read the roster: %w", err)
 	}
@@ -193,11 +190,8 @@ func purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (entries int64, done
 // RunOnce purges up to 100 convos whose deletion is not finished. If it cannot purge one, it goes on
 // with the next.
 func (r *Remover) RunOnce(ctx context.Context) error {
-	rows, err := r.db.Query(ctx, `SELECT id FROM deleted_convos WHERE purged_at IS NULL ORDER BY deleted_at LIMIT 100`)
-	if err != nil {
-		return fmt.Errorf("look for deleted convos: %w", err)
-	}
-	unfinished, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	unfinished, err := pgpool.Collect(ctx, r.db, pgx.RowTo[uuid.UUID],
+		`SELECT id FROM deleted_convos WHERE purged_at IS NULL ORDER BY deleted_at LIMIT 100`)
 	if err != nil {
 		return fmt.Errorf("look for deleted convos: %w", err)
 	}

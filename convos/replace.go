@@ -43,11 +43,7 @@ type standing struct {
 var readStanding string
 
 func standings(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, dids []syntax.DID) ([]standing, error) {
-	rows, err := q.Query(ctx, readStanding, convo, dids)
-	if err != nil {
-		return nil, fmt.Errorf("read who has joined: %w", err)
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[standing])
+	found, err := pgpool.Collect(ctx, q, pgx.RowToStructByPos[standing], readStanding, convo, dids)
 	return found, errs.Wrap(err, "read who has joined")
 }
 

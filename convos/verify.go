@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/errs"
+	"mlsd/internal/pgpool"
 	"mlsd/internal/tombstone"
 	"mlsd/keypackages"
 	"mlsd/messages"
@@ -409,11 +410,7 @@ func (c *locked) permitRemoves(ctx context.Context, tx pgx.Tx, by syntax.DID, re
 
 // everMembers returns the current and the former members.
 func (c *locked) everMembers(ctx context.Context, tx pgx.Tx) ([]syntax.DID, error) {
-	rows, err := tx.Query(ctx, `SELECT did FROM members WHERE convo_id = $1`, c.id)
-	if err != nil {
-		return nil, fmt.Errorf("read the roster: %w", err)
-	}
-	people, err := pgx.CollectRows(rows, pgx.RowTo[syntax.DID])
+	people, err := pgpool.Collect(ctx, tx, pgx.RowTo[syntax.DID], `SELECT did FROM members WHERE convo_id = $1`, c.id)
 	return people, errs.Wrap(err, "read the roster")
 }
 

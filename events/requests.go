@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/events/outbox"
+	"mlsd/internal/pgpool"
 )
 
 // requests are the convos of one person that it has not accepted. The stream says where a
@@ -81,12 +82,8 @@ func (r *requests) stale(did syntax.DID, e *Event) bool {
 // readRequests reads the person's requests from the roster.
 func (s *Subscription) readRequests(ctx context.Context) error {
 	upto := s.hub.Head()
-	rows, err := s.hub.db.Query(ctx, `
+	convos, err := pgpool.Collect(ctx, s.hub.db, pgx.RowTo[uuid.UUID], `
 		SELECT convo_id FROM members WHERE did = $1 AND left_at IS NULL AND requested_at IS NOT NULL`, s.did)
-	if err != nil {
-		return fmt.Errorf("read the subscriber's requests: %w", err)
-	}
-	convos, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 	if err != nil {
 		return fmt.Errorf("read the subscriber's requests: %w", err)
 	}

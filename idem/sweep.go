@@ -54,7 +54,7 @@ func deleteExpired(ctx context.Context, tx pgx.Tx, retire Retire) (int64, error)
 	if _, err := tx.Exec(ctx, `SELECT set_config('mlsd.maintenance', 'on', true)`); err != nil {
 		return 0, err
 	}
-	rows, err := tx.Query(ctx, `
+	ended, err := pgpool.Collect(ctx, tx, pgx.RowToStructByPos[UsedKey], `
 		WITH gone AS (
 			DELETE FROM idempotency_keys
 			WHERE (caller_did, nsid, scope, key) IN (
@@ -68,10 +68,6 @@ func deleteExpired(ctx context.Context, tx pgx.Tx, retire Retire) (int64, error)
 			SELECT 'record', nsid, 'mlsd', 'expired', 'removed', 'lifetime over', count(*) FROM gone GROUP BY nsid
 		)
 		SELECT caller_did, nsid, scope, key FROM gone`, keepExpired, sweepRecords)
-	if err != nil {
-		return 0, err
-	}
-	ended, err := pgx.CollectRows(rows, pgx.RowToStructByPos[UsedKey])
 	if err != nil {
 		return 0, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/errs"
+	"mlsd/internal/pgpool"
 	"mlsd/mls"
 )
 
@@ -25,15 +26,11 @@ func Consume(ctx context.Context, tx pgx.Tx, caller syntax.DID, owners []syntax.
 	for i, ref := range refs {
 		raw[i] = ref
 	}
-	rows, err := tx.Query(ctx, `
+	recipients, err = pgpool.Collect(ctx, tx, scanRecipient, `
 		SELECT did, ref, device_id, state = 'consumed', state IN ('claimed', 'orphaned') AND claimed_by <> $3,
 			state = 'expired' OR state = 'available' AND not_after <= clock_timestamp(), withdrawn_at IS NOT NULL
 		FROM key_packages WHERE did = ANY($1) AND ref = ANY($2) AND cipher_suite = $4
 		ORDER BY did, ref FOR UPDATE`, owners, raw, caller, int32(suite))
-	if err != nil {
-		return nil, nil, fmt.Errorf("lock the KeyPackages: %w", err)
-	}
-	recipients, err = pgx.CollectRows(rows, scanRecipient)
 	if err != nil {
 		return nil, nil, fmt.Errorf("lock the KeyPackages: %w", err)
 	}

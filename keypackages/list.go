@@ -28,7 +28,7 @@ type Own struct {
 // after, in the order of their refs: at most limit of them, and whether there are more.
 func List(ctx context.Context, q pgpool.Queryer, owner syntax.DID, device string, after mls.KeyPackageRef, limit int) (
 	own []Own, more bool, err error) {
-	rows, err := q.Query(ctx, `
+	own, err = pgpool.Collect(ctx, q, pgx.RowToStructByPos[Own], `
 		SELECT ref, device_id, cipher_suite, last_resort,
 			CASE
 				WHEN state = 'available' AND not_after <= now THEN 'expired'
@@ -40,9 +40,6 @@ func List(ctx context.Context, q pgpool.Queryer, owner syntax.DID, device string
 		WHERE did = $1 AND ref > $2 AND ($3 = '' OR device_id = $3)
 		ORDER BY ref LIMIT $4`, owner, append([]byte{}, after...), device, limit+1)
 	if err != nil {
-		return nil, false, fmt.Errorf("list KeyPackages: %w", err)
-	}
-	if own, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Own]); err != nil {
 		return nil, false, fmt.Errorf("list KeyPackages: %w", err)
 	}
 	if len(own) > limit {

@@ -79,7 +79,7 @@ type Filter struct {
 
 // Count counts the owner's KeyPackages that f selects.
 func Count(ctx context.Context, q pgpool.Queryer, owner syntax.DID, f Filter) (Stats, error) {
-	rows, err := q.Query(ctx, `
+	stocks, err := pgpool.Collect(ctx, q, scanStock, `
 		WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now) -- one moment for all rows
 		SELECT device_id, cipher_suite,
 			count(*) FILTER (WHERE live AND NOT last_resort),
@@ -97,10 +97,6 @@ func Count(ctx context.Context, q pgpool.Queryer, owner syntax.DID, f Filter) (S
 		) own
 		GROUP BY device_id, cipher_suite, now`,
 		owner, int32(f.CipherSuite), f.DeviceID, forecastPeriod)
-	if err != nil {
-		return Stats{}, fmt.Errorf("count KeyPackages: %w", err)
-	}
-	stocks, err := pgx.CollectRows(rows, scanStock)
 	if err != nil {
 		return Stats{}, fmt.Errorf("count KeyPackages: %w", err)
 	}

@@ -6,15 +6,13 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/pgpool"
 )
 
 // list runs a query and scans each row into a T, column by column.
 func list[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]T, error) {
-	rows, err := tx.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+	return pgpool.Collect(ctx, tx, pgx.RowToStructByPos[T], sql, args...)
 }
 
 // first is the first row of list, nil if there is none.

@@ -55,7 +55,7 @@ type statusRow struct {
 // has blocked the inviter.
 func (s *Service) Statuses(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, inviter syntax.DID, after uuid.UUID,
 	limit int) (all []Status, next *uuid.UUID, err error) {
-	rows, err := q.Query(ctx, `
+	found, err := pgpool.Collect(ctx, q, pgx.RowToStructByPos[statusRow], `
 		SELECT w.id, w.recipient_did, w.device_id, w.key_package_ref, w.epoch, w.state, w.created_at, w.fetched_at,
 			w.grace_expires_at, w.confirmed_at, w.last_error IS NOT NULL, w.last_failed_at,
 			coalesce(commit.sender_did, c.creator_did) = $2,
@@ -69,10 +69,6 @@ func (s *Service) Statuses(ctx context.Context, q pgpool.Queryer, convo uuid.UUI
 		LEFT JOIN messages commit ON commit.convo_id = c.id AND commit.kind = 3 AND commit.epoch = w.epoch
 		WHERE c.id = $1 AND w.id > $3
 		ORDER BY w.id LIMIT $4`, convo, inviter, after, limit+1)
-	if err != nil {
-		return nil, nil, fmt.Errorf("read the states of Welcomes: %w", err)
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[statusRow])
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the states of Welcomes: %w", err)
 	}

@@ -234,13 +234,9 @@ func (s *Sweeper) deleteOrphans(ctx context.Context, conn *pgx.Conn, end time.Ti
 			old = append(old, o.Name)
 		}
 	}
-	rows, err := conn.Query(ctx, `
+	orphans, err := pgpool.Collect(ctx, conn, pgx.RowTo[string], `
 		SELECT name FROM unnest($1::text[]) AS o (name)
 		WHERE NOT EXISTS (SELECT FROM attachment_parts WHERE object = o.name)`, old)
-	if err != nil {
-		return fmt.Errorf("look for orphans: %w", err)
-	}
-	orphans, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return fmt.Errorf("look for orphans: %w", err)
 	}

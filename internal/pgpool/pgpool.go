@@ -200,6 +200,15 @@ type Queryer interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
+// Collect runs a query and reads its rows, each with to. Without rows it returns none.
+func Collect[T any](ctx context.Context, q Queryer, to pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
+	rows, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, to)
+}
+
 // Execer is a pool, a connection or a transaction, to write with.
 type Execer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)

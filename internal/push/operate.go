@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/errs"
+	"mlsd/internal/pgpool"
 )
 
 // Errors of Retry and Drop.
@@ -101,17 +102,13 @@ type ListedJob struct {
 
 // Waiting returns jobs that have not ended, in the order in which they are due, behind a place.
 func Waiting(ctx context.Context, tx pgx.Tx, after Place, limit int) ([]ListedJob, error) {
-	rows, err := tx.Query(ctx, `
+	return pgpool.Collect(ctx, tx, pgx.RowToStructByPos[ListedJob], `
 		SELECT j.id, j.did, j.device_id, coalesce(t.kind, ''), j.reason, j.state, j.attempts, j.next_attempt_at,
 			coalesce(j.last_error, ''),
 			j.created_at, j.ended_at, j.heard_by IS NOT NULL
 		FROM push_jobs j LEFT JOIN push_targets t ON t.did = j.did AND t.device_id = j.device_id
 		WHERE j.state IN ('pending', 'sending') AND (j.next_attempt_at, j.id) > ($1, $2)
 		ORDER BY j.next_attempt_at, j.id LIMIT $3`, after.At, after.ID, limit)
-	if err != nil {
-		return nil, fmt.Errorf("list push jobs: %w", err)
-	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[ListedJob])
 }
 
 // newestEnded is how many ended jobs DeadLetters looks through: dead ones have no index.
@@ -120,7 +117,7 @@ const newestEnded = 20000
 // DeadLetters returns the newest jobs that have ended without a delivery, among the newest 20,000
 // that ended before a place.
 func DeadLetters(ctx context.Context, tx pgx.Tx, before Place, limit int) ([]ListedJob, error) {
-	rows, err := tx.Query(ctx, `
+	return pgpool.Collect(ctx, tx, pgx.RowToStructByPos[ListedJob], `
 		SELECT j.id, j.did, j.device_id, coalesce(t.kind, ''), j.reason, j.state, j.attempts, j.next_attempt_at,
 			coalesce(j.last_error, ''),
 			j.created_at, j.ended_at, false
@@ -130,10 +127,6 @@ func DeadLetters(ctx context.Context, tx pgx.Tx, before Place, limit int) ([]Lis
 		LEFT JOIN push_targets t ON t.did = j.did AND t.device_id = j.device_id
 		WHERE j.state = 'dead' AND (j.ended_at, j.id) < ($1, $2)
 		ORDER BY j.ended_at DESC, j.id DESC LIMIT $3`, before.At, before.ID, limit, newestEnded)
-	if err != nil {
-		return nil, fmt.Errorf("list dead push jobs: %w", err)
-	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[ListedJob])
 }
 
 // Place is a place in a list of jobs: that of the last one that was seen.

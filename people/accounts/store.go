@@ -127,11 +127,7 @@ func (s *Store) SetStatus(ctx context.Context, db pgpool.DB, source string, chan
 	if s.eraseAfter > 0 {
 		erase = &s.eraseAfter
 	}
-	rows, err := db.Query(ctx, setStatusSQL, dids, statuses, ats, seqs, source, erase)
-	if err != nil {
-		return nil, fmt.Errorf("store the states of accounts: %w", err)
-	}
-	known, err := pgx.CollectRows(rows, pgx.RowTo[syntax.DID])
+	known, err := pgpool.Collect(ctx, db, pgx.RowTo[syntax.DID], setStatusSQL, dids, statuses, ats, seqs, source, erase)
 	if err != nil {
 		return nil, fmt.Errorf("store the states of accounts: %w", err)
 	}
@@ -148,28 +144,20 @@ func (s *Store) SetStatus(ctx context.Context, db pgpool.DB, source string, chan
 // Known returns those of the accounts that this service knows: that are members of a convo, have a
 // KeyPackage, a push target or a row of accounts, or have called in the last 30 days.
 func (s *Store) Known(ctx context.Context, db pgpool.DB, dids []syntax.DID) ([]syntax.DID, error) {
-	rows, err := db.Query(ctx, `
+	known, err := pgpool.Collect(ctx, db, pgx.RowTo[syntax.DID], `
 		SELECT did FROM unnest($1::text[]) AS named (did)
 		WHERE EXISTS (SELECT FROM accounts a WHERE a.did = named.did)
 			OR EXISTS (SELECT FROM members m WHERE m.did = named.did AND m.left_at IS NULL)
 			OR EXISTS (SELECT FROM key_packages k WHERE k.did = named.did)
 			OR EXISTS (SELECT FROM push_targets t WHERE t.did = named.did)
 			OR EXISTS (SELECT FROM identity_keys i WHERE i.did = named.did)`, dids)
-	if err != nil {
-		return nil, fmt.Errorf("read which accounts are known: %w", err)
-	}
-	known, err := pgx.CollectRows(rows, pgx.RowTo[syntax.DID])
 	return known, errs.Wrap(err, "read which accounts are known")
 }
 
 // Due returns up to limit accounts whose data is to be erased now, the longest overdue first.
 func (s *Store) Due(ctx context.Context, db pgpool.DB, now time.Time, limit int) ([]syntax.DID, error) {
-	rows, err := db.Query(ctx, `
+	due, err := pgpool.Collect(ctx, db, pgx.RowTo[syntax.DID], `
 		SELECT did FROM accounts WHERE erase_after <= $1 AND erasing_at IS NULL ORDER BY erase_after, did LIMIT $2`, now,
 		limit)
-	if err != nil {
-		return nil, fmt.Errorf("read which accounts are to be erased: %w", err)
-	}
-	due, err := pgx.CollectRows(rows, pgx.RowTo[syntax.DID])
 	return due, errs.Wrap(err, "read which accounts are to be erased")
 }

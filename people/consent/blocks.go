@@ -57,13 +57,10 @@ func Unblock(ctx context.Context, tx pgx.Tx, did, blocked syntax.DID) error {
 // says whether there are more. It is for did alone.
 func Blocks(ctx context.Context, q pgpool.Queryer, did, after syntax.DID, limit int) (blocks []Blocked, more bool,
 	err error) {
-	rows, err := q.Query(ctx, `
+	blocks, err = pgpool.Collect(ctx, q, pgx.RowToStructByPos[Blocked], `
 		SELECT blocked_did, created_at FROM blocks WHERE did = $1 AND blocked_did > $2 ORDER BY blocked_did LIMIT $3`, did,
 		after, limit+1)
 	if err != nil {
-		return nil, false, fmt.Errorf("list blocks: %w", err)
-	}
-	if blocks, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Blocked]); err != nil {
 		return nil, false, fmt.Errorf("list blocks: %w", err)
 	}
 	if len(blocks) > limit {

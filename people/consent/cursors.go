@@ -68,11 +68,7 @@ var listCursors string
 // Cursors returns the cursors of a convo that a member sees, its own too, in the order of the DIDs.
 // It returns none if the member does not share its own, or has not accepted the convo.
 func Cursors(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, viewer syntax.DID) ([]CursorView, error) {
-	rows, err := q.Query(ctx, listCursors, convo, viewer)
-	if err != nil {
-		return nil, fmt.Errorf("list the cursors: %w", err)
-	}
-	cursors, err := pgx.CollectRows(rows, pgx.RowToStructByPos[CursorView])
+	cursors, err := pgpool.Collect(ctx, q, pgx.RowToStructByPos[CursorView], listCursors, convo, viewer)
 	return cursors, errs.Wrap(err, "list the cursors")
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/events/outbox"
+	"mlsd/internal/pgpool"
 	"mlsd/messages"
 )
 
@@ -127,11 +128,7 @@ var readPeople string
 
 // count counts the voices for the commit at seq, which created epoch.
 func (c locked) count(ctx context.Context, tx pgx.Tx, epoch, seq int64, committer syntax.DID) (Count, error) {
-	rows, err := tx.Query(ctx, readPeople, c.id, epoch, seq)
-	if err != nil {
-		return Count{}, fmt.Errorf("read who reports: %w", err)
-	}
-	people, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Person])
+	people, err := pgpool.Collect(ctx, tx, pgx.RowToStructByPos[Person], readPeople, c.id, epoch, seq)
 	if err != nil {
 		return Count{}, fmt.Errorf("read who reports: %w", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
 	"mlsd/messages"
 )
@@ -21,13 +22,9 @@ func Sweep(db *pgxpool.Pool) worker.Sweep {
 			Convo uuid.UUID
 			Epoch int64
 		}
-		rows, err := db.Query(ctx, `
+		all, err := pgpool.Collect(ctx, db, pgx.RowToStructByPos[due], `
 			SELECT convo_id, epoch FROM disputes WHERE state = 'open' AND ends_at <= now() ORDER BY ends_at LIMIT $1`,
 			worker.SweepRows)
-		if err != nil {
-			return 0, false, fmt.Errorf("read the disputes: %w", err)
-		}
-		all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[due])
 		if err != nil {
 			return 0, false, fmt.Errorf("read the disputes: %w", err)
 		}
