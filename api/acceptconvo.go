@@ -19,9 +19,6 @@ func (h *handlers) AcceptConvo(c *call, in *mlsapi.AcceptConvoInput) error {
 	}
 	return h.write(c, convo.String(), key, content(in.Fields()),
 		func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
-			if err := convos.Accept(ctx, tx, convo, c.caller); err != nil {
-				return nil, err
-			}
-			return &mlsapi.AcceptConvoOutput{Accepted: true}, nil
+			return &mlsapi.AcceptConvoOutput{Accepted: true}, convos.Accept(ctx, tx, convo, c.caller)
 		})
 }

@@ -18,9 +18,7 @@ func (h *handlers) AddMembers(c *call, in *mlsapi.AddMembersInput) error {
 		return err
 	}
 	input := content(in.Fields())
-	if key == "" {
-		key = input.DerivedKey()
-	}
+	key = input.KeyOr(key)
 	add := convos.AddMembers{
 		ConvoID: convo, Caller: c.caller, DIDs: in.DIDList,
 		Proposed: c.proposed(key, input, in.Commit, in.WelcomeMessage, in.GroupInfo),
@@ -37,9 +35,6 @@ func (h *handlers) AddMembers(c *call, in *mlsapi.AddMembersInput) error {
 		}
 		add.Quota = c.quota
 		advanced, err := convos.Add(ctx, tx, add)
-		if err != nil {
-			return nil, err
-		}
-		return &mlsapi.AddMembersOutput{Success: true, NewEpoch: advanced.Epoch, Seq: &advanced.Seq}, nil
+		return &mlsapi.AddMembersOutput{Success: true, NewEpoch: advanced.Epoch, Seq: &advanced.Seq}, err
 	})
 }

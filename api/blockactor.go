@@ -23,9 +23,6 @@ func (h *handlers) BlockActor(c *call, in *mlsapi.BlockActorInput) error {
 		if err != nil {
 			return nil, err
 		}
-		if err := network.Refuse(ctx, tx, c.caller, in.DID); err != nil {
-			return nil, err
-		}
-		return &mlsapi.BlockActorOutput{BlockedAt: lexcodec.NewDatetime(at)}, nil
+		return &mlsapi.BlockActorOutput{BlockedAt: lexcodec.NewDatetime(at)}, network.Refuse(ctx, tx, c.caller, in.DID)
 	})
 }

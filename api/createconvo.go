@@ -27,9 +27,7 @@ func (h *handlers) CreateConvo(c *call, in *mlsapi.CreateConvoInput) error {
 		return lexcodec.Malformed("groupId", "must be lower-case hexadecimal of whole bytes", in.GroupID)
 	}
 	input := content(in.Fields())
-	if key == "" {
-		key = input.DerivedKey()
-	}
+	key = input.KeyOr(key)
 	n := convos.NewConvo{
 		Creator: c.caller, GroupID: groupID, CipherSuite: suite, Members: in.InitialMembers, Welcome: in.WelcomeMessage,
 		GroupInfo: in.GroupInfo, CurrentEpoch: in.CurrentEpoch, Key: key,
@@ -55,9 +53,6 @@ func (h *handlers) CreateConvo(c *call, in *mlsapi.CreateConvoInput) error {
 		}
 		n.Quota = c.quota
 		convo, err := convos.Create(ctx, tx, n)
-		if err != nil {
-			return nil, err
-		}
-		return view(convo), nil
+		return view(convo), err
 	})
 }

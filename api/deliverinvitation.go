@@ -33,10 +33,7 @@ func (h *handlers) DeliverInvitation(c *call, in *mlsapi.DeliverInvitationInput)
 	}
 	r.Withheld = len(withheld) > 0
 	return h.write(c, "", "", content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
-		if err := network.Receive(ctx, tx, r, c.quota.Invitations()); err != nil {
-			return nil, err
-		}
-		return &mlsapi.DeliverInvitationOutput{Success: true}, nil
+		return &mlsapi.DeliverInvitationOutput{Success: true}, network.Receive(ctx, tx, r, c.quota.Invitations())
 	})
 }
 

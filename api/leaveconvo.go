@@ -17,10 +17,10 @@ func (h *handlers) LeaveConvo(c *call, in *mlsapi.LeaveConvoInput) error {
 		return err
 	}
 	input := content(in.Fields())
-	if key == "" && in.Commit != nil {
+	if in.Commit != nil {
 		// A request without a commit gets no derived key: after a return, the same request means a
 		// second departure. Then left_at prevents a double effect.
-		key = input.DerivedKey()
+		key = input.KeyOr(key)
 	}
 	leave := convos.Departure{
 		ConvoID: convo, Caller: c.caller, Target: c.caller,

@@ -11,6 +11,7 @@ import (
 	"mlsd/api/errorlist"
 	"mlsd/api/mlsapi"
 	"mlsd/idem"
+	"mlsd/internal/metric"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/push"
@@ -76,13 +77,6 @@ const (
 	limitTime    = "time"
 )
 
-// The native histogram beside the buckets: buckets grow by a tenth, and a series has so many at
-// most.
-const (
-	nativeFactor  = 1.1
-	nativeBuckets = 160
-)
-
 // Kinds of failures of the database, in metrics.
 const (
 	storageUnknown     = "unknown_outcome"
@@ -103,136 +97,95 @@ const (
 
 // NewMetrics registers the metrics with reg.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
+	of := metric.For(reg)
 	m := &Metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_requests_total", Help: "Requests by method, status and error name, subscriptions too."},
-			[]string{"nsid", "status", "error"}),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "mlsd_request_seconds", Help: "Time to answer, by method.",
-			Buckets:                        []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
-			NativeHistogramBucketFactor:    nativeFactor,
-			NativeHistogramMaxBucketNumber: nativeBuckets}, []string{"nsid"}),
-		idempotency: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_idempotency_total",
-			Help: "Uses of idempotency keys by method and outcome: first (a write took effect), replay (a hit), conflict, " +
-				"in_progress, expired (used anew after the record's lifetime). Work outside the database (mlsd.push, " +
-				"mlsd.invitation, completeAttachment) also has takeover and heartbeat_lost."},
-			[]string{"nsid", "outcome"}),
-		keyLookups: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "mlsd_idempotency_lookup_seconds",
-			Help: "Time to take an idempotency key, or to find that it was used, waiting included. sendMessage's is part of " +
-				"its transaction.",
-			Buckets: databaseBuckets, NativeHistogramBucketFactor: nativeFactor,
-			NativeHistogramMaxBucketNumber: nativeBuckets}),
-		commits: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "mlsd_commit_seconds",
-			Help:    "Time to store a write's answer and to commit. sendMessage's is part of its transaction.",
-			Buckets: databaseBuckets, NativeHistogramBucketFactor: nativeFactor,
-			NativeHistogramMaxBucketNumber: nativeBuckets}),
-		storage: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_storage_failures_total",
-			Help: "Requests that failed in the database, by kind: unknown_outcome (the answer to a COMMIT was lost, and " +
-				"no record shows what it did), " +
-				"unavailable, contended (a lock, a deadlock), error (a defect)."}, []string{"kind"}),
-		swept: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_swept_rows_total",
-			Help: "Rows that this node has deleted or changed because their time was over, such as welcomes_released, " +
-				"welcomes_consumed (without a confirmation), key_packages_orphaned, idempotency_keys and messages."},
-			[]string{"rows"}),
-		fetches: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_welcome_fetches_total", Help: "getWelcome by outcome: the error's name, or ok."}, []string{"outcome"}),
-		confirms: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_welcome_confirmations_total",
-			Help: "confirmWelcome by outcome: success, failure (once per lease), unchanged (twice or late), unknown (no " +
-				"fetched Welcome)."}, []string{"outcome"}),
-		epochs: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_epoch_conflicts_total", Help: "EpochMismatch answers, by method."}, []string{"nsid"}),
-		forks: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "mlsd_forked_epochs_total",
-			Help: "Epochs that two members have reported with different authenticators to this node."}),
-		disputes: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "mlsd_disputes_total", Help: "Disputes that have begun with a report to this node."}),
+		requests: of.Counters("mlsd_requests_total",
+			"Requests by method, status and error name, subscriptions too.", "nsid", "status", "error"),
+		duration: of.TimesBy("mlsd_request_seconds", "Time to answer, by method.", databaseBuckets, "nsid"),
+		idempotency: of.Counters("mlsd_idempotency_total",
+			"Uses of idempotency keys by method and outcome: first (a write took effect), replay (a hit), "+
+				"conflict, in_progress, expired (used anew after the record's lifetime). Work outside the database "+
+				"(mlsd.push, mlsd.invitation, completeAttachment) also has takeover and heartbeat_lost.",
+			"nsid", "outcome"),
+		keyLookups: of.Times("mlsd_idempotency_lookup_seconds",
+			"Time to take an idempotency key, or to find that it was used, waiting included. sendMessage's is "+
+				"part of its transaction.", databaseBuckets),
+		commits: of.Times("mlsd_commit_seconds",
+			"Time to store a write's answer and to commit. sendMessage's is part of its transaction.",
+			databaseBuckets),
+		storage: of.Counters("mlsd_storage_failures_total",
+			"Requests that failed in the database, by kind: unknown_outcome (the answer to a COMMIT was lost, "+
+				"and no record shows what it did), unavailable, contended (a lock, a deadlock), error (a defect).",
+			"kind"),
+		swept: of.Counters("mlsd_swept_rows_total",
+			"Rows that this node has deleted or changed because their time was over, such as welcomes_released, "+
+				"welcomes_consumed (without a confirmation), key_packages_orphaned, idempotency_keys and messages.",
+			"rows"),
+		fetches: of.Counters("mlsd_welcome_fetches_total",
+			"getWelcome by outcome: the error's name, or ok.", "outcome"),
+		confirms: of.Counters("mlsd_welcome_confirmations_total",
+			"confirmWelcome by outcome: success, failure (once per lease), unchanged (twice or late), unknown "+
+				"(no fetched Welcome).", "outcome"),
+		epochs: of.Counters("mlsd_epoch_conflicts_total", "EpochMismatch answers, by method.", "nsid"),
+		forks: of.Counter("mlsd_forked_epochs_total",
+			"Epochs that two members have reported with different authenticators to this node."),
+		disputes: of.Counter("mlsd_disputes_total", "Disputes that have begun with a report to this node."),
 
-		quotaRefusals: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_quota_refusals_total", Help: "QuotaExceeded answers, by quota."}, []string{"quota"}),
-		quotaUse: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "mlsd_quota_highest_use",
-			Help: "The highest share of a quota that any DID, address or convo known to this node has used today. 1 is the " +
-				"whole quota; take the max."}, []string{"quota"}),
+		quotaRefusals: of.Counters("mlsd_quota_refusals_total", "QuotaExceeded answers, by quota.", "quota"),
+		quotaUse: of.Gauges("mlsd_quota_highest_use",
+			"The highest share of a quota that any DID, address or convo known to this node has used today. 1 is "+
+				"the whole quota; take the max.", "quota"),
 
-		lookups: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "mlsd_identity_lookup_seconds",
-			Help: "Time of look-ups of DID documents, by outcome: found, invalid (no document, or a useless one), " +
-				"busy (a limit was reached), failed.",
-			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5}, NativeHistogramBucketFactor: nativeFactor,
-			NativeHistogramMaxBucketNumber: nativeBuckets}, []string{"outcome"}),
-		lookupsRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_lookups_refused_total",
-			Help: "Requests that were refused because a limit of look-ups of DID documents is reached: the limit of an " +
-				"address (429), or of the node (503)."}, []string{"limit"}),
-		transfersCut: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_transfers_cut_total",
-			Help: "Transfers that were cut to make space for others, or because their address had too many slow ones: body, " +
-				"answer, drain (the rest of a refused body)."}, []string{"kind"}),
-		expensiveWaiting: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "mlsd_expensive_requests_waiting", Help: "Expensive requests that wait to be admitted."}),
-		expensiveRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_expensive_requests_refused_total",
-			Help: "Expensive requests that were not admitted, by the limit that was reached: caller (too many of its requests " +
-				"wait: 429), node (too many wait: 503), time (it waited for 5 s: 503)."},
-			[]string{"limit"}),
+		lookups: of.TimesBy("mlsd_identity_lookup_seconds",
+			"Time of look-ups of DID documents, by outcome: found, invalid (no document, or a useless one), busy "+
+				"(a limit was reached), failed.", []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5}, "outcome"),
+		lookupsRefused: of.Counters("mlsd_lookups_refused_total",
+			"Requests that were refused because a limit of look-ups of DID documents is reached: the limit of an "+
+				"address (429), or of the node (503).", "limit"),
+		transfersCut: of.Counters("mlsd_transfers_cut_total",
+			"Transfers that were cut to make space for others, or because their address had too many slow ones: "+
+				"body, answer, drain (the rest of a refused body).", "kind"),
+		expensiveWaiting: of.Gauge("mlsd_expensive_requests_waiting",
+			"Expensive requests that wait to be admitted."),
+		expensiveRefused: of.Counters("mlsd_expensive_requests_refused_total",
+			"Expensive requests that were not admitted, by the limit that was reached: caller (too many of its "+
+				"requests wait: 429), node (too many wait: 503), time (it waited for 5 s: 503).", "limit"),
 
 		batches: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "mlsd_message_batch_size", Help: "Messages that shared a transaction.",
 			Buckets: prometheus.ExponentialBuckets(1, 2, 9)}),
-		pushAttempts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_push_attempts_total",
-			Help: "Push calls to devices by kind, result (delivered, gone, refused, retry) and reason. Reasons are the status " +
-				"of HTTP, forbidden (the address may not be called), timeout, name (of the host), tls, connection, other."},
-			[]string{"kind", "result", "reason"}),
-		pushJobs: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_push_jobs_total",
-			Help: "Push jobs that have ended: done, dead, superseded by a newer one of the device, connected: its device " +
-				"needed no call."}, []string{"outcome"}),
-		challenges: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_push_challenges_total",
-			Help: "Challenges of webhooks by result (passed, failed) and reason. Reasons are those of " +
-				"mlsd_push_attempts_total, and challenge (a wrong answer)."},
-			[]string{"result", "reason"}),
-		invitations: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_invitations_total",
-			Help: "Invitations to people of other services: done (their home has taken it), dead (it has refused it for " +
-				"good), retry (an attempt that is made again)."}, []string{"outcome"}),
-		pushBacklog: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "mlsd_push_backlog", Help: "Push jobs that have neither ended nor are deferred, of all nodes, once a " +
-				"minute; take the max."}),
-		pushOldest: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "mlsd_push_backlog_seconds", Help: "Age of the oldest job of mlsd_push_backlog; take the max."}),
+		pushAttempts: of.Counters("mlsd_push_attempts_total",
+			"Push calls to devices by kind, result (delivered, gone, refused, retry) and reason. Reasons are the "+
+				"status of HTTP, forbidden (the address may not be called), timeout, name (of the host), tls, "+
+				"connection, other.", "kind", "result", "reason"),
+		pushJobs: of.Counters("mlsd_push_jobs_total",
+			"Push jobs that have ended: done, dead, superseded by a newer one of the device, connected: its "+
+				"device needed no call.", "outcome"),
+		challenges: of.Counters("mlsd_push_challenges_total",
+			"Challenges of webhooks by result (passed, failed) and reason. Reasons are those of "+
+				"mlsd_push_attempts_total, and challenge (a wrong answer).", "result", "reason"),
+		invitations: of.Counters("mlsd_invitations_total",
+			"Invitations to people of other services: done (their home has taken it), dead (it has refused it "+
+				"for good), retry (an attempt that is made again).", "outcome"),
+		pushBacklog: of.Gauge("mlsd_push_backlog",
+			"Push jobs that have neither ended nor are deferred, of all nodes, once a minute; take the max."),
+		pushOldest: of.Gauge("mlsd_push_backlog_seconds",
+			"Age of the oldest job of mlsd_push_backlog; take the max."),
 
-		streams: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "mlsd_subscriptions", Help: "Subscriptions that are open, by kind: websocket, sse."}, []string{"kind"}),
-		streamsEnded: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_subscriptions_ended_total",
-			Help: "Subscriptions that have ended, by kind and reason: client (it went away), too_slow (to read), no_pong, " +
-				"protocol (it sent something), replaced (by a newer one of its device), restart (of the node), refused (the " +
-				"account may no longer use the node), session (it has ended or expired), error (see the log)."},
-			[]string{"kind", "reason"}),
-		streamsEvents: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_subscription_events_total", Help: "Events that were sent, by kind of subscription."}, []string{"kind"}),
-		streamsBytes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_subscription_bytes_total", Help: "Bytes of the events that were sent, by kind of subscription."},
-			[]string{"kind"}),
+		streams: of.Gauges("mlsd_subscriptions", "Subscriptions that are open, by kind: websocket, sse.", "kind"),
+		streamsEnded: of.Counters("mlsd_subscriptions_ended_total",
+			"Subscriptions that have ended, by kind and reason: client (it went away), too_slow (to read), "+
+				"no_pong, protocol (it sent something), replaced (by a newer one of its device), restart (of the "+
+				"node), refused (the account may no longer use the node), session (it has ended or expired), error "+
+				"(see the log).", "kind", "reason"),
+		streamsEvents: of.Counters("mlsd_subscription_events_total",
+			"Events that were sent, by kind of subscription.", "kind"),
+		streamsBytes: of.Counters("mlsd_subscription_bytes_total",
+			"Bytes of the events that were sent, by kind of subscription.", "kind"),
 	}
-	m.transitions = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "mlsd_invalid_transitions_total", Help: "State transitions that the database refused: a defect."},
-		[]string{"entity"})
-	reg.MustRegister(m.transitions, m.requests, m.duration, m.idempotency, m.keyLookups, m.commits, m.storage,
-		m.swept, m.fetches, m.confirms, m.epochs,
-		m.forks, m.disputes,
-		m.quotaRefusals, m.quotaUse, m.lookups, m.lookupsRefused, m.transfersCut, m.expensiveWaiting, m.expensiveRefused,
-		m.batches, m.pushAttempts, m.pushJobs, m.challenges, m.invitations, m.pushBacklog, m.pushOldest, m.streams,
-		m.streamsEnded,
-		m.streamsEvents, m.streamsBytes)
+	m.transitions = of.Counters("mlsd_invalid_transitions_total",
+		"State transitions that the database refused: a defect.", "entity")
+	reg.MustRegister(m.batches)
 	m.begin()
 	return m
 }
@@ -248,38 +201,20 @@ func KeyOutcomes() []string { return []string{"first", "replay", "conflict", "in
 // begin makes series before their first count: a rate does not see the count that a series begins
 // with.
 func (m *Metrics) begin() {
-	for _, entity := range []string{"welcome", "key_package", "reservation", "push_job", "sent_invitation",
-		"dispute", "attachment"} {
-		m.transitions.WithLabelValues(entity)
-	}
-	for _, name := range quota.Names() {
-		m.quotaRefusals.WithLabelValues(name)
-	}
-	for _, limit := range []string{limitAddress, limitNode} {
-		m.lookupsRefused.WithLabelValues(limit)
-	}
-	for _, limit := range []string{limitCaller, limitNode, limitTime} {
-		m.expensiveRefused.WithLabelValues(limit)
-	}
-	for _, outcome := range serviceauth.LookupOutcomes() {
-		m.lookups.WithLabelValues(string(outcome))
-	}
-	for _, kind := range []string{transferBody, transferAnswer, transferDrain} {
-		m.transfersCut.WithLabelValues(kind)
-	}
-	for _, outcome := range []string{"done", "dead", "superseded", "connected"} {
-		m.pushJobs.WithLabelValues(outcome)
-	}
-	for _, outcome := range []string{"done", "dead", "retry"} {
-		m.invitations.WithLabelValues(outcome)
-	}
+	metric.Begin(m.transitions, "welcome", "key_package", "reservation", "push_job", "sent_invitation",
+		"dispute", "attachment")
+	metric.Begin(m.quotaRefusals, quota.Names()...)
+	metric.Begin(m.lookupsRefused, limitAddress, limitNode)
+	metric.Begin(m.expensiveRefused, limitCaller, limitNode, limitTime)
+	metric.Begin(m.lookups, serviceauth.LookupOutcomes()...)
+	metric.Begin(m.transfersCut, transferBody, transferAnswer, transferDrain)
+	metric.Begin(m.pushJobs, "done", "dead", "superseded", "connected")
+	metric.Begin(m.invitations, "done", "dead", "retry")
 	m.challenges.WithLabelValues("passed", "")
 	for _, reason := range push.Reasons() {
 		m.challenges.WithLabelValues("failed", reason)
 	}
-	for _, kind := range []string{storageUnknown, storageUnavailable, storageContended, storageError} {
-		m.storage.WithLabelValues(kind)
-	}
+	metric.Begin(m.storage, storageUnknown, storageUnavailable, storageContended, storageError)
 	for _, o := range Lifetimes() {
 		if o.Lease == 0 || o.NSID == "" {
 			continue
@@ -288,13 +223,9 @@ func (m *Metrics) begin() {
 			m.idempotency.WithLabelValues(o.NSID, outcome)
 		}
 	}
-	for _, outcome := range []string{"ok", mlsapi.ErrWelcomeNotFound, errorlist.InternalServerError,
-		errorlist.ServiceUnavailable} {
-		m.fetches.WithLabelValues(outcome)
-	}
-	for _, outcome := range []welcome.Outcome{welcome.Success, welcome.Failure, welcome.Unchanged, welcome.Unknown} {
-		m.confirms.WithLabelValues(string(outcome))
-	}
+	metric.Begin(m.fetches, "ok", mlsapi.ErrWelcomeNotFound, errorlist.InternalServerError,
+		errorlist.ServiceUnavailable)
+	metric.Begin(m.confirms, welcome.Success, welcome.Failure, welcome.Unchanged, welcome.Unknown)
 	m.webSockets, m.serverSent = m.sentCounters(kindWebSocket), m.sentCounters(kindServerSent)
 	for _, kind := range []string{kindWebSocket, kindServerSent} {
 		m.streams.WithLabelValues(kind)

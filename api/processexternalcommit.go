@@ -17,18 +17,13 @@ func (h *handlers) ProcessExternalCommit(c *call, in *mlsapi.ProcessExternalComm
 		return err
 	}
 	input := content(in.Fields())
-	if key == "" {
-		key = input.DerivedKey()
-	}
+	key = input.KeyOr(key)
 	s := convos.Submission{
 		ConvoID: convo, Caller: c.caller, Device: c.sessionDevice(),
 		Proposed: c.proposed(key, input, in.Commit, nil, in.GroupInfo),
 	}
 	return h.commit(c, convo, key, input, func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 		advanced, err := convos.Rejoin(ctx, tx, s)
-		if err != nil {
-			return nil, err
-		}
-		return &mlsapi.ProcessExternalCommitOutput{NewEpoch: advanced.Epoch, Seq: advanced.Seq}, nil
+		return &mlsapi.ProcessExternalCommitOutput{NewEpoch: advanced.Epoch, Seq: advanced.Seq}, err
 	})
 }

@@ -23,10 +23,7 @@ func (h *handlers) PublishGroupInfo(c *call, in *mlsapi.PublishGroupInfoInput) e
 	return h.verified(c, len(in.GroupInfo), func() error {
 		return h.write(c, convo.String(), "", nil, func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 			epoch, err := convos.PublishGroupInfo(ctx, tx, o)
-			if err != nil {
-				return nil, err
-			}
-			return &mlsapi.PublishGroupInfoOutput{Epoch: epoch}, nil
+			return &mlsapi.PublishGroupInfoOutput{Epoch: epoch}, err
 		})
 	})
 }

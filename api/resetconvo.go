@@ -23,9 +23,7 @@ func (h *handlers) ResetConvo(c *call, in *mlsapi.ResetConvoInput) error {
 		return lexcodec.Malformed("reason", "must be letters only, such as forked", in.Reason)
 	}
 	input := content(in.Fields())
-	if key == "" {
-		key = input.DerivedKey()
-	}
+	key = input.KeyOr(key)
 	reset := convos.Reset{
 		ConvoID: convo, Caller: c.caller, Reason: in.Reason, GroupInfo: in.GroupInfo, Welcome: in.WelcomeMessage,
 		Hash: input.Hash(),

@@ -17,9 +17,7 @@ func (h *handlers) SetCursorPolicy(c *call, in *mlsapi.SetCursorPolicyInput) err
 		return err
 	}
 	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
-		if err := consent.ShareCursors(ctx, tx, c.caller, consent.Sharing(in.ShareCursors)); err != nil {
-			return nil, err
-		}
-		return &mlsapi.SetCursorPolicyOutput{ShareCursors: in.ShareCursors}, nil
+		return &mlsapi.SetCursorPolicyOutput{ShareCursors: in.ShareCursors},
+			consent.ShareCursors(ctx, tx, c.caller, consent.Sharing(in.ShareCursors))
 	})
 }

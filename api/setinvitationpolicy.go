@@ -17,9 +17,7 @@ func (h *handlers) SetInvitationPolicy(c *call, in *mlsapi.SetInvitationPolicyIn
 		return err
 	}
 	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
-		if err := consent.SetPolicy(ctx, tx, c.caller, consent.Policy(in.Policy)); err != nil {
-			return nil, err
-		}
-		return &mlsapi.SetInvitationPolicyOutput{Policy: in.Policy}, nil
+		return &mlsapi.SetInvitationPolicyOutput{Policy: in.Policy},
+			consent.SetPolicy(ctx, tx, c.caller, consent.Policy(in.Policy))
 	})
 }

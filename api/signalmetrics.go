@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mlsd/events"
+	"mlsd/internal/metric"
 )
 
 // SignalMetrics count signals. They implement events.SignalMetrics.
@@ -15,23 +16,18 @@ type SignalMetrics struct {
 
 // NewSignalMetrics registers the metrics with reg.
 func NewSignalMetrics(reg prometheus.Registerer) *SignalMetrics {
+	of := metric.For(reg)
 	m := &SignalMetrics{
-		carried: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "mlsd_signals_total", Help: "Signals of this node's callers that it has passed on to all nodes."}),
-		delivered: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "mlsd_signal_deliveries_total",
-			Help: "Signals and moved cursors that this node has put into subscriptions' buffers."}),
-		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_signals_dropped_total",
-			Help: "Signals that this node has dropped for all subscriptions or for one, by reason: busy (messages " +
-				"come first), rate, convo (the limits of a node and of a convo), offline (no connection to the database), long, " +
-				"behind (the subscription has much to read), failed."},
-			[]string{"reason"}),
+		carried: of.Counter("mlsd_signals_total",
+			"Signals of this node's callers that it has passed on to all nodes."),
+		delivered: of.Counter("mlsd_signal_deliveries_total",
+			"Signals and moved cursors that this node has put into subscriptions' buffers."),
+		dropped: of.Counters("mlsd_signals_dropped_total",
+			"Signals that this node has dropped for all subscriptions or for one, by reason: busy (messages come "+
+				"first), rate, convo (the limits of a node and of a convo), offline (no connection to the database), "+
+				"long, behind (the subscription has much to read), failed.", "reason"),
 	}
-	for _, reason := range events.DropReasons() {
-		m.dropped.WithLabelValues(reason)
-	}
-	reg.MustRegister(m.carried, m.delivered, m.dropped)
+	metric.Begin(m.dropped, events.DropReasons()...)
 	return m
 }
 

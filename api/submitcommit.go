@@ -17,9 +17,7 @@ func (h *handlers) SubmitCommit(c *call, in *mlsapi.SubmitCommitInput) error {
 		return err
 	}
 	input := content(in.Fields())
-	if key == "" {
-		key = input.DerivedKey()
-	}
+	key = input.KeyOr(key)
 	s := convos.Submission{
 		ConvoID: convo, Caller: c.caller,
 		Proposed: c.proposed(key, input, in.Commit, in.WelcomeMessage, in.GroupInfo),
@@ -34,9 +32,6 @@ func (h *handlers) SubmitCommit(c *call, in *mlsapi.SubmitCommitInput) error {
 			return nil, receipts.refused
 		}
 		advanced, err := convos.Submit(ctx, tx, s)
-		if err != nil {
-			return nil, err
-		}
-		return &mlsapi.SubmitCommitOutput{NewEpoch: advanced.Epoch, Seq: advanced.Seq}, nil
+		return &mlsapi.SubmitCommitOutput{NewEpoch: advanced.Epoch, Seq: advanced.Seq}, err
 	})
 }

@@ -17,9 +17,6 @@ func (h *handlers) UnblockActor(c *call, in *mlsapi.UnblockActorInput) error {
 		return err
 	}
 	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
-		if err := consent.Unblock(ctx, tx, c.caller, in.DID); err != nil {
-			return nil, err
-		}
-		return &mlsapi.UnblockActorOutput{Success: true}, nil
+		return &mlsapi.UnblockActorOutput{Success: true}, consent.Unblock(ctx, tx, c.caller, in.DID)
 	})
 }

@@ -21,9 +21,6 @@ func (h *handlers) UnregisterPushTarget(c *call, in *mlsapi.UnregisterPushTarget
 	}
 	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 		removed, err := push.Unregister(ctx, tx, c.caller, in.DeviceID)
-		if err != nil {
-			return nil, err
-		}
-		return &mlsapi.UnregisterPushTargetOutput{Removed: removed}, nil
+		return &mlsapi.UnregisterPushTargetOutput{Removed: removed}, err
 	})
 }

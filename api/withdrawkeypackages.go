@@ -32,9 +32,6 @@ func (h *handlers) WithdrawKeyPackages(c *call, in *mlsapi.WithdrawKeyPackagesIn
 	}
 	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 		withdrawn, err := keypackages.Withdraw(ctx, tx, w)
-		if err != nil {
-			return nil, err
-		}
-		return &mlsapi.WithdrawKeyPackagesOutput{Withdrawn: withdrawn}, nil
+		return &mlsapi.WithdrawKeyPackagesOutput{Withdrawn: withdrawn}, err
 	})
 }

@@ -36,11 +36,14 @@ func (c Content) Hash() [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// DerivedKey is the key of a request without one. It is for writes whose content allows only one
-// effect, such as a commit or a new group: the same bytes again are the same request. It cannot
-// collide with the key of another method or caller, because each caller and method has its own
-// keys.
-func (c Content) DerivedKey() string {
+// KeyOr returns the given key, or the derived key of a request without one. That is for writes whose
+// content allows only one effect, such as a commit or a new group: the same bytes again are the same
+// request. It cannot collide with the key of another method or caller, because each caller and method
+// has its own keys.
+func (c Content) KeyOr(given string) string {
+	if given != "" {
+		return given
+	}
 	sum := c.Hash()
 	return "sha256:" + hex.EncodeToString(sum[:])
 }

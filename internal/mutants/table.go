@@ -101,7 +101,7 @@ var mutants = []mutant{
 	{"hash-changed (push)", "internal/push.TestJobHash", []edit{
 		{"internal/push.Job.content", `"job"`, `"id"`}}},
 	{"no key, no retry", "TestOldClients", []edit{
-		{"api.handlers.AddMembers", `key = input.DerivedKey()`, `key = "any"`},
+		{"api.handlers.AddMembers", `key = input.KeyOr(key)`, `key = cmp.Or(key, "any")`},
 		{"api.handlers.AddMembers", `return h.commit(c, convo, key,`, `return h.commit(c, convo, "",`}}},
 	{"silence counts as success", "TestSilenceOfOldClients", []edit{
 		{"welcome.Service.begin", `s.policy.OnExpiry == Consume`, `true`}}},
