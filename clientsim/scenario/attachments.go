@@ -41,8 +41,8 @@ func Attachments(ctx context.Context, w *testbed.World) {
 	}()
 	settings := bucket.Settings()
 	maps.Copy(settings, map[string]string{
-		"MLSD_QUOTA_ATTACHMENT_BYTES": "0", "MLSD_QUOTA_UPLOADED_BYTES": "0",
-		"MLSD_RATE_DID": "100000/100000", "MLSD_RATE_IP": "100000/100000",
+		"MLSD_QUOTA_ATTACHMENT_BYTES": "0",
+		"MLSD_RATE_DID":               "100000/100000", "MLSD_RATE_IP": "100000/100000",
 		"MLSD_IDEMPOTENCY_LEASE": "completeAttachment=15s",
 	})
 	faults := testbed.NewFaultyTransport(testbed.FastTransport())

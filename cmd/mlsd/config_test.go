@@ -40,17 +40,6 @@ func TestNoPublicURL(t *testing.T) {
 	}
 }
 
-// Settings about accounts that belong together are checked before anything is started.
-func TestAccountSettings(t *testing.T) {
-	t.Parallel()
-	for _, environ := range [][]string{
-		{"MLSD_ADMIT=allowlist"}, {"MLSD_ADMIT_FILE=/a"}, {"MLSD_ADMIT=closed", "MLSD_ADMIT_FILE=/a"},
-	} {
-		s := launch(t, append(environ, "MLSD_DATA_DIR="+dataDir(t)))
-		s.fails(strings.Split(environ[len(environ)-1], "=")[0])
-	}
-}
-
 // A list of admitted accounts that cannot be read is fatal at the start.
 func TestBrokenAdmitFile(t *testing.T) {
 	t.Parallel()
@@ -58,6 +47,6 @@ func TestBrokenAdmitFile(t *testing.T) {
 	if err := os.WriteFile(file, []byte("did:plc:alice\nbob\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := launch(t, []string{"MLSD_ADMIT=allowlist", "MLSD_ADMIT_FILE=" + file, "MLSD_DATABASE_URL=" + pgtest.URL(t)})
-	s.fails("MLSD_ADMIT_FILE", file, "line 2")
+	s := launch(t, []string{"MLSD_ADMIT=" + file, "MLSD_DATABASE_URL=" + pgtest.URL(t)})
+	s.fails("MLSD_ADMIT", file, "line 2")
 }

@@ -200,7 +200,7 @@ func TestInspectQuotas(t *testing.T) {
 			(0, 'did:plc:bobbobbob', 'convos-per-day', 125), (1, 'did:plc:alicealice', 'convos-per-day', 200),
 			(0, 'ip:192.0.2.1', 'address-messages-per-day', 4000), (0, 'convo:0192f3a4-0000-7000-8000-000000000000',
 				'convo-bytes-per-day', 1024),
-			(0, 'did:plc:bobbobbob', 'records-per-day', 7)
+			(0, 'did:plc:bobbobbob', 'key-packages-per-day', 7)
 		) AS counted (age, subject, quota, n);
 		INSERT INTO accounts (did, limit_percent, limit_until, limited_at, limited_by, limited_reason, version) VALUES
 			('did:plc:alicealice', 10, now() - interval '1 minute', now(), 'olga', 'floods', 1),
@@ -214,7 +214,7 @@ func TestInspectQuotas(t *testing.T) {
 			"did:plc:bobb… | messages-per-day | 500 | 12500 | 4%",
 			"ip:192.0.2.1 | address-messages-per-day | 4000 | 10000000 | 0%",
 			"convo:0192f3a4-0000-7000-8000-000000000000 | convo-bytes-per-day | 1024 | 4294967296 | 0%",
-			"did:plc:bobb… | records-per-day | 7 | - | -",
+			"did:plc:bobb… | key-packages-per-day | 7 | - | -",
 		},
 		"quotas --top 1": {"subject | quota | used | limit | share", "did:plc:bobb… | convos-per-day | 125 | 125 | 100%"},
 		"quotas --did did:plc:alicealice": {
@@ -224,7 +224,7 @@ func TestInspectQuotas(t *testing.T) {
 			"by the full " +
 			"DID; inspect records --by-caller has single methods"},
 	} {
-		got := launch(t, []string{"MLSD_QUOTA_RECORDS=0"},
+		got := launch(t, []string{"MLSD_QUOTA_KEY_PACKAGES=0"},
 			append([]string{"--database-url", database, "inspect"}, strings.Fields(args)...)...)
 		if err := got.wait(); err != nil {
 			t.Fatal(err)

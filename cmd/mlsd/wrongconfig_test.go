@@ -93,8 +93,8 @@ func wrongConfigurations(t *testing.T, taken string) []wrongConfiguration {
 		{"a key that is none", []string{"MLSD_APNS_KEY_FILE=" + key, "MLSD_APNS_KEY_ID=a", "MLSD_APNS_TEAM_ID=b"}, nil,
 			"--apns-key-file, --apns-key-id, --apns-team-id (MLSD_APNS_KEY_FILE, MLSD_APNS_KEY_ID, MLSD_APNS_TEAM_ID): read " +
 				"the APNs key"},
-		{"a list that is not there", []string{"MLSD_ADMIT=allowlist", "MLSD_ADMIT_FILE=/nowhere/admitted"}, nil,
-			"--admit-file (MLSD_ADMIT_FILE): open /nowhere/admitted: no such file or directory"},
+		{"a list that is not there", []string{"MLSD_ADMIT=/nowhere/admitted"}, nil,
+			"--admit (MLSD_ADMIT): open /nowhere/admitted: no such file or directory"},
 		{"a misspelt variable", []string{"MLSD_LISTN=:8080"}, nil, "unknown environment variables: MLSD_LISTN"},
 		{"a misspelt flag", nil, []string{"--listn", ":8080"}, "flag provided but not defined: -listn"},
 		{"a misspelt name in the file", nil, []string{"--env-file", unknown},

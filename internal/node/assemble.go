@@ -286,7 +286,7 @@ func (n *Node) viewers(ctx context.Context, convo uuid.UUID, movers,
 func (n *Node) assembleGate(cfg Config) (err error) {
 	if cfg.AdmitFile != "" {
 		if n.admitted, err = accounts.NewAllowlist(cfg.AdmitFile, n.log); err != nil {
-			return fmt.Errorf("MLSD_ADMIT_FILE: %w", err)
+			return fmt.Errorf("MLSD_ADMIT: %w", err)
 		}
 		n.admitted.OnRemoved(func(did syntax.DID) { n.hub.End(did, accounts.ErrNotAdmitted) })
 	}

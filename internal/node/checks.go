@@ -23,7 +23,7 @@ var ErrNotPrivate = errors.New("this is for the private PostgreSQL, and MLSD_DAT
 func (c Config) Check(log *slog.Logger) (*operator.Access, error) {
 	access, err := operator.NewAccess(c.AdminListen, c.Admin.Hosts, c.Admin.Tokens, log)
 	return access, errors.Join(
-		c.checkServiceDID(), c.checkPublicURL(), c.checkArchive(), c.checkStandby(), c.checkAccounts(), c.checkAdmitFile(log),
+		c.checkServiceDID(), c.checkPublicURL(), c.checkArchive(), c.checkStandby(), c.checkAdmitFile(log),
 		c.checkAPNs(), err)
 }
 
@@ -69,21 +69,13 @@ func (c Config) checkStandby() error {
 	return nil
 }
 
-// checkAccounts fails if a setting about accounts lacks the one that it belongs to.
-func (c Config) checkAccounts() error {
-	if (c.Admit == accounts.ModeAllowlist) != (c.AdmitFile != "") {
-		return errors.New("--admit-file (MLSD_ADMIT_FILE) must be set with MLSD_ADMIT=allowlist, and only then")
-	}
-	return nil
-}
-
 // checkAdmitFile fails if the list of accounts cannot be read.
 func (c Config) checkAdmitFile(log *slog.Logger) error {
-	if c.Admit != accounts.ModeAllowlist || c.AdmitFile == "" {
+	if c.AdmitFile == "" {
 		return nil
 	}
 	_, err := accounts.NewAllowlist(c.AdmitFile, log)
-	return errs.Wrap(err, "--admit-file (MLSD_ADMIT_FILE)")
+	return errs.Wrap(err, "--admit (MLSD_ADMIT)")
 }
 
 // checkAPNs fails if the key for Apple's push service cannot be used.

@@ -94,7 +94,7 @@ type Config struct {
 	// Quotas (MLSD_QUOTA_*) bound what one DID, one address and one convo store and do in a day: see
 	// package quota.
 	Quotas quota.Limits
-	// Admit (MLSD_ADMIT) is whom the node serves. AdmitFile (MLSD_ADMIT_FILE) has the DIDs that
+	// Admit (MLSD_ADMIT) is whom the node serves. AdmitFile, from the same setting, has the DIDs that
 	// accounts.ModeAllowlist serves.
 	Admit     accounts.Mode
 	AdmitFile string
@@ -293,6 +293,7 @@ func configure(cmd *cli.Command) (Config, error) {
 	if len(errs) > 0 {
 		return c, errors.Join(errs...)
 	}
+	c.Quotas.Complete()
 	if least := c.EventRetention + 24*time.Hour; c.MessageRetention != 0 && c.MessageRetention < least {
 		// An event names a message, and a late retry needs the message's key. Both must find it.
 		// Events are deleted a day at a time.

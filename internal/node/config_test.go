@@ -19,7 +19,6 @@ import (
 	"mlsd/internal/attachments/s3store"
 	"mlsd/internal/nsid"
 	"mlsd/internal/quota"
-	"mlsd/people/accounts"
 	"mlsd/welcome"
 )
 
@@ -154,10 +153,9 @@ func settingCases(t *testing.T) map[string]struct {
 			func(c Config) any { return strings.Join(c.Admin.Hosts, "+") }, "a.example", "b.example+192.0.2.1", "", nil},
 		"MLSD_ADMIN_URL": {"http://a.example:1", "https://b.example", func(c Config) any { return c.Admin.URL },
 			"http://a.example:1", "https://b.example", "", []string{"a.example", "ftp://a.example"}},
-		"MLSD_ADMIT": {"closed", "open", func(c Config) any { return c.Admit }, accounts.ModeClosed, accounts.ModeOpen,
-			accounts.ModeOpen,
-			[]string{"", "all"}},
-		"MLSD_ADMIT_FILE": {"/a", "/b", func(c Config) any { return c.AdmitFile }, "/a", "/b", "", nil},
+		"MLSD_ADMIT": {"closed", "/a", func(c Config) any { return string(c.Admit) + c.AdmitFile }, "closed", "allowlist/a",
+			"open",
+			[]string{"", "all", "allowlist", "admitted"}},
 		"MLSD_RELAY_URL": {"wss://relay.example.com", "http://127.0.0.1:1/subscribe",
 			func(c Config) any { return c.RelayURL },
 			"wss://relay.example.com", "http://127.0.0.1:1/subscribe", "",
@@ -173,16 +171,13 @@ func settingCases(t *testing.T) map[string]struct {
 		"MLSD_QUOTA_BYTES":            limits("bytes-per-day", 512<<20, true),
 		"MLSD_QUOTA_CONVOS":           limits("convos-per-day", 500, false),
 		"MLSD_QUOTA_STRANGERS":        limits("strangers-invited-per-day", 1000, false),
-		"MLSD_QUOTA_RECORDS":          limits("records-per-day", 50_000, false),
 		"MLSD_QUOTA_KEY_PACKAGES":     limits("key-packages-per-day", 2_000, false),
 		"MLSD_QUOTA_REPORTS":          limits("reports-per-day", 20, false),
-		"MLSD_QUOTA_RESETS":           limits("resets-per-day", 20, false),
 		"MLSD_QUOTA_CONVO_BYTES":      limits(quota.ConvoBytes, 4<<30, true),
 		"MLSD_QUOTA_OPEN_INVITATIONS": limits(quota.OpenInvitations, 200, false),
 		"MLSD_QUOTA_INVITATIONS":      limits(quota.OneInviter, 3, false),
 		"MLSD_QUOTA_REPORT_BYTES":     limits(quota.ReportBytes, 1<<30, true),
 		"MLSD_QUOTA_ATTACHMENT_BYTES": limits("attachment-bytes-per-day", 1<<30, true),
-		"MLSD_QUOTA_UPLOADED_BYTES":   limits("uploaded-bytes-per-day", 3<<30, true),
 		"MLSD_QUOTA_ADDRESS_SHARE":    limits(quota.AddressShare, 200, false),
 		"MLSD_REPORT_KEY": {aReportKey, otherReportKey, func(c Config) any { return c.ReportKey }, aReportKey, otherReportKey,
 			"",

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -157,12 +158,18 @@ var settings = append([]setting{
 		bucket(400, func(c *Config) *api.Rate { return &c.Rates.DID })),
 	one("MLSD_RATE_IP", "requests of one address whose caller is not known: per second, and at once", "200/2000",
 		bucket(2000, func(c *Config) *api.Rate { return &c.Rates.IP })),
-	one("MLSD_ADMIT", "whose requests are served: open (everybody's), allowlist (those of MLSD_ADMIT_FILE) or closed (those of accounts that have something here)", string(accounts.ModeOpen), func(c *Config, v string) error {
-		c.Admit = accounts.Mode(v)
-		return oneOf(v, string(accounts.ModeOpen), string(accounts.ModeAllowlist), string(accounts.ModeClosed))
-	}),
-	one("MLSD_ADMIT_FILE", "file with the DIDs that are served with MLSD_ADMIT=allowlist, one a line; read again when it changes, and on SIGHUP", "",
-		text(func(c *Config) *string { return &c.AdmitFile }, nil)),
+	one("MLSD_ADMIT", "whose requests are served: open (everybody's), closed (those of accounts that have something here), or a file "+
+		"such as /etc/mlsd/admitted with DIDs, one a line; read again when it changes, and on SIGHUP", string(accounts.ModeOpen),
+		func(c *Config, v string) error {
+			if filepath.IsAbs(v) {
+				c.Admit, c.AdmitFile = accounts.ModeAllowlist, v
+				return nil
+			}
+			if c.Admit = accounts.Mode(v); c.Admit != accounts.ModeOpen && c.Admit != accounts.ModeClosed {
+				return errors.New("want open, closed, or a file such as /etc/mlsd/admitted")
+			}
+			return nil
+		}),
 	one("MLSD_RELAY_URL", "relay, PDS or Jetstream that says which accounts are deactivated, taken down or deleted, and whose keys changed; empty: none is followed", "", func(c *Config, v string) (err error) {
 		if c.RelayURL = v; v != "" {
 			_, err = relay.ParseSource(v) // checks the URL before anything is started
@@ -216,6 +223,9 @@ var settings = append([]setting{
 // quotaSettings returns the settings of the table of quotas.
 func quotaSettings() (all []setting) {
 	for _, q := range quota.All() {
+		if q.Setting == "" {
+			continue
+		}
 		value := strconv.FormatInt(q.Default, 10)
 		if q.Bytes {
 			value = strconv.FormatInt(q.Default>>20, 10) + "MiB"

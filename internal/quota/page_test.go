@@ -35,7 +35,11 @@ func TestQuotasPage(t *testing.T) {
 		if q.Bytes {
 			value = strconv.FormatInt(q.Default>>20, 10) + " MiB"
 		}
-		fmt.Fprintf(&want, "| `%s` | %s | `%s` | %s |\n", q.Name, value, q.Setting, q.Counts)
+		setting := "–"
+		if q.Setting != "" {
+			setting = "`" + q.Setting + "`"
+		}
+		fmt.Fprintf(&want, "| `%s` | %s | %s | %s |\n", q.Name, value, setting, q.Counts)
 	}
 	if *update {
 		got = want.String()

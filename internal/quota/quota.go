@@ -59,7 +59,7 @@ const addressPrefix = "address-"
 // Quota is one row of the table of quotas.
 type Quota struct {
 	Name    string // in errors, metrics and mlsd inspect
-	Setting string // its environment variable
+	Setting string // its environment variable; "": none, see Complete
 	Default int64
 	Bytes   bool   // the unit is bytes
 	Counts  string // what it counts, for --help
@@ -75,15 +75,16 @@ func All() []Quota {
 		Convos: {"convos-per-day", "MLSD_QUOTA_CONVOS", 500, false, "convos that one DID creates in a day"},
 		Strangers: {"strangers-invited-per-day", "MLSD_QUOTA_STRANGERS", 1_000, false,
 			"people that one DID invites in a day and shares no convo with"},
-		Records: {"records-per-day", "MLSD_QUOTA_RECORDS", 50_000, false, "idempotency records of one DID in a day"},
+		Records: {"records-per-day", "", 50_000, false, "idempotency records of one DID in a day: as many as messages"},
 		KeyPackages: {"key-packages-per-day", "MLSD_QUOTA_KEY_PACKAGES", 2_000, false,
 			"KeyPackages that one DID publishes in a day, rejected ones included"},
 		Reports: {"reports-per-day", "MLSD_QUOTA_REPORTS", 20, false, "reports of abuse of one DID in a day"},
 		AttachmentBytes: {"attachment-bytes-per-day", "MLSD_QUOTA_ATTACHMENT_BYTES", 1 << 30, true,
 			"bytes of attachments that one DID announces in a day, each as 64 KiB at least"},
-		UploadedBytes: {"uploaded-bytes-per-day", "MLSD_QUOTA_UPLOADED_BYTES", 3 << 30, true,
-			"bytes of parts of attachments that one DID sends in a day, also those sent again or refused"},
-		Resets: {"resets-per-day", "MLSD_QUOTA_RESETS", 20, false, "convos that one DID resets in a day"},
+		UploadedBytes: {"uploaded-bytes-per-day", "", uploads << 30, true,
+			"bytes of parts of attachments that one DID sends in a day, also those sent again or refused: three times those " +
+				"announced"},
+		Resets: {"resets-per-day", "", 20, false, "convos that one DID resets in a day"},
 		{ConvoBytes, "MLSD_QUOTA_CONVO_BYTES", 4 << 30, true,
 			"bytes written to one convo in a day; commits count and are never refused"},
 		{OpenInvitations, "MLSD_QUOTA_OPEN_INVITATIONS", 200, false,
@@ -99,6 +100,17 @@ func All() []Quota {
 
 // Limits are the limits by the quota's name. 0, or no entry, is no limit.
 type Limits map[string]int64
+
+// uploads is how often a DID can send the bytes of attachments that it can announce in a day.
+const uploads = 3
+
+// Complete adds the quotas that have no setting: they follow others, or are fixed.
+func (l Limits) Complete() {
+	all := All()
+	l[all[Records].Name] = l[all[Messages].Name]
+	l[all[UploadedBytes].Name] = uploads * min(l[all[AttachmentBytes].Name], math.MaxInt64/uploads)
+	l[all[Resets].Name] = all[Resets].Default
+}
 
 // Defaults returns the limits as they are unless the operator sets others.
 func Defaults() Limits {
