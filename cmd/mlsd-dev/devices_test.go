@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"mlsd/api/mlsapi"
-	"mlsd/internal/devserver"
+	"mlsd/cmd/mlsd-dev/devserver"
 )
 
 // device makes a device of an account.

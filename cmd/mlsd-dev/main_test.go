@@ -18,8 +18,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/api/mlsapi"
+	"mlsd/cmd/mlsd-dev/devserver"
 	"mlsd/events"
-	"mlsd/internal/devserver"
 	"mlsd/internal/pgtest"
 )
 

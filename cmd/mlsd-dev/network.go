@@ -10,7 +10,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"mlsd/internal/devserver"
+	"mlsd/cmd/mlsd-dev/devserver"
 	"mlsd/internal/localpg"
 	"mlsd/internal/node"
 )

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"mlsd/api/mlsapi"
-	"mlsd/internal/devserver"
+	"mlsd/cmd/mlsd-dev/devserver"
 )
 
 // Three services find each other's people, and have nothing else in common.

@@ -24,7 +24,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/api/mlsapi"
-	"mlsd/internal/devserver"
+	"mlsd/cmd/mlsd-dev/devserver"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 	"mlsd/internal/serviceauth/authtest"

@@ -25,8 +25,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"mlsd/api/mlsapi"
+	"mlsd/cmd/mlsd-dev/devserver"
 	"mlsd/internal/attachments"
-	"mlsd/internal/devserver"
 	"mlsd/internal/mlstest"
 	"mlsd/internal/pgtest"
 )

@@ -34,7 +34,7 @@ func allowed() map[string][]string {
 			"internal/redact", "internal/sessions", "internal/transparency/verifier", "keypackages",
 			"migrations", "operator", "people/reports", "welcome",
 		},
-		"cmd/mlsd-dev": {"events", "internal/devserver", "internal/localpg", "internal/node", "internal/pgpool",
+		"cmd/mlsd-dev": {"events", "cmd/mlsd-dev/devserver", "internal/localpg", "internal/node", "internal/pgpool",
 			"internal/terminal", "migrations", "operator"},
 		"internal/node": {
 			"api", "api/mlsapi", "convos", "events", "idem", "internal/attachments",
@@ -47,7 +47,7 @@ func allowed() map[string][]string {
 			"operator/console", "people/accounts", "people/consent", "people/disputes", "people/erasure",
 			"people/reports", "welcome",
 		},
-		"internal/devserver": {"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/mlsclient", "clientsim/xrpc"},
+		"cmd/mlsd-dev/devserver": {"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/mlsclient", "clientsim/xrpc"},
 		"cmd/clientsim": {
 			"clientsim/attack", "clientsim/bench", "clientsim/bench/report", "clientsim/scenario", "clientsim/testbed",
 			"clientsim/soak", "clientsim/torture", "clientsim/xrpc", "internal/terminal",
@@ -208,7 +208,7 @@ func foreign() []foreignRule {
 		{prefix: "github.com/labstack/echo", only: []string{"api", "internal/node"}},
 		{prefix: "net/http", only: []string{
 			"api", "api/errorlist", "cmd/mlsd", "cmd/mlsd-dev", "internal/node", "operator", "operator/console",
-			"internal/devserver", "clientsim/attack", "clientsim/bench", "clientsim/client", "clientsim/history",
+			"cmd/mlsd-dev/devserver", "clientsim/attack", "clientsim/bench", "clientsim/client", "clientsim/history",
 			"clientsim/scenario",
 			"clientsim/soak", "clientsim/testbed", "clientsim/xrpc", "clientsim/xrpc/xrpctest", "internal/localpg",
 			"internal/serviceauth", "internal/tracing", "internal/push", "internal/network",
@@ -257,7 +257,7 @@ func TestImports(t *testing.T) {
 // The server's program links no MLS client, no simulator and no test support, directly or not.
 func TestServerIsBuiltWithout(t *testing.T) {
 	t.Parallel()
-	unwanted := []string{"github.com/thomas-vilte/mls-go", "clientsim", "internal/devserver"}
+	unwanted := []string{"github.com/thomas-vilte/mls-go", "clientsim", "cmd/mlsd-dev/devserver"}
 	for name := range forTests() {
 		unwanted = append(unwanted, name)
 	}

@@ -1057,8 +1057,8 @@ var mutants = []mutant{
 		{"operator.Access.allow", `case !OwnHost(r, a.hosts):`, `case r.Host == "":`}}},
 	{"pages of other sites (H11)", "cmd/mlsd.TestBrowsersCannotReadTheAdminListener", []edit{
 		{"operator.Access.allow", `case crossSite(r):`, `case crossSite(r) && r.Host == "":`}}},
-	{"DNS rebinding of mlsd-dev (S8)", "internal/devserver.TestForeignNames", []edit{
-		{"internal/devserver.Server.protect", `if s.cfg.OwnHost(r) {`, `if r.Host != "" {`}}},
+	{"DNS rebinding of mlsd-dev (S8)", "cmd/mlsd-dev/devserver.TestForeignNames", []edit{
+		{"cmd/mlsd-dev/devserver.Server.protect", `if s.cfg.OwnHost(r) {`, `if r.Host != "" {`}}},
 	{"the read token writes (H11)", "cmd/mlsd.TestAdminTokens", []edit{
 		{"operator.Access.allow", `case allowed < level:`, `case allowed < min(level, Read):`}}},
 	{"a browser's session has no end", "operator.TestSession", []edit{
@@ -1255,12 +1255,12 @@ var mutants = []mutant{
 		{"cmd/mlsd-dev.checkDevelopment", `r.prefix) {`, `r.prefix) && s.Variable != "MLSD_DATABASE_URL" {`}}},
 	{"a reset keeps rows", "cmd/mlsd-dev.TestDevEmpties", []edit{
 		{"cmd/mlsd-dev/empty.sql", `EXECUTE format('DELETE FROM %s', t.name);`, `NULL;`}}},
-	{"a lost answer is not carried out", "internal/devserver.TestLoseAnswerAndCut", []edit{
-		{"internal/devserver.Fault.loseAnswer", `service.ServeHTTP(&discarding{ResponseWriter: w, header: http.Header{}}, r) panic`, `panic`}}},
-	{"a fault meets every caller", "internal/devserver.TestFaultsOfACaller", []edit{
-		{"internal/devserver.faults.strike", `one.DID == caller`, `one.DID != caller`}}},
-	{"a website resets mlsd-dev", "internal/devserver.TestRoutes", []edit{
-		{"internal/devserver.Server.protect", `h = http.NewCrossOriginProtection().Handler(h)`, ``}}},
+	{"a lost answer is not carried out", "cmd/mlsd-dev/devserver.TestLoseAnswerAndCut", []edit{
+		{"cmd/mlsd-dev/devserver.Fault.loseAnswer", `service.ServeHTTP(&discarding{ResponseWriter: w, header: http.Header{}}, r) panic`, `panic`}}},
+	{"a fault meets every caller", "cmd/mlsd-dev/devserver.TestFaultsOfACaller", []edit{
+		{"cmd/mlsd-dev/devserver.faults.strike", `one.DID == caller`, `one.DID != caller`}}},
+	{"a website resets mlsd-dev", "cmd/mlsd-dev/devserver.TestRoutes", []edit{
+		{"cmd/mlsd-dev/devserver.Server.protect", `h = http.NewCrossOriginProtection().Handler(h)`, ``}}},
 
 	// Disputes
 	{"each account has a voice in a dispute", "TestOneLiarDisputesNothing", []edit{
