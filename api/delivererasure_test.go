@@ -102,6 +102,58 @@ func TestErasureIsToldToOtherServices(t *testing.T) {
 	}
 }
 
+// No transaction is open while a service is asked, however long it takes. Another node does not ask
+// meanwhile, unless the first one's lease is over: then the outcome of the first one is dropped.
+func TestErasureHoldsNoTransaction(t *testing.T) {
+	t.Parallel()
+	r, worlds, alice, bob := neighbours(t)
+	there, slow := worlds[1], worlds[0]
+	front := r.open(worlds...)[0]
+	convo, _ := alice.invites(there, bob)
+	slow.deliver(slow.sender(nil))
+	bob.post(mlsapi.NSIDAcceptInvitation, &mlsapi.AcceptInvitationInput{Service: slow.self, ConvoID: convo}).ok()
+	asked, released := make(chan struct{}, 2), make(chan struct{})
+	front.answers(func(a http.ResponseWriter, _ *http.Request) {
+		asked <- struct{}{}
+		<-released
+		a.WriteHeader(http.StatusBadGateway)
+	})
+	show, ended := there.erases(bob.did()), make(chan error)
+	pgtest.Age(t, there.db, "erasures", time.Minute)
+	go func() { ended <- there.eraser().RunOnce(t.Context()) }()
+	<-asked
+	if n := there.count(`
+		SELECT count(*) FROM pg_stat_activity
+		WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()`); n != 0 {
+		close(released)
+		t.Fatalf("%d transactions are open; then %v", n, <-ended)
+	}
+	round := func() {
+		t.Helper()
+		if err := there.eraser().RunOnce(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	round()
+	if n := len(asked); n != 0 {
+		t.Errorf("another node has asked %d times", n)
+	}
+
+	front.answers(nil)
+	pgtest.Age(t, there.db, "erasures", 2*time.Minute)
+	round()
+	if got := show().Services[slow.self]; got != erasure.Told {
+		t.Errorf("after the lease the other node stores %q", got)
+	}
+	close(released)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if got := show().Services[slow.self]; got != erasure.Told {
+		t.Errorf("the late outcome of the first node is stored: %q", got)
+	}
+}
+
 // A service erases a person for the person's home alone, once, and only if it has the person.
 func TestErasureByHome(t *testing.T) {
 	t.Parallel()

@@ -50,7 +50,7 @@ func promises() map[string][]promise {
 			{"[when](#when-an-account-is-erased): after a deletion, unless the account comes back", "TestDeletedAccountIsErased TestErasureIsDueAfterADelay TestReturnBeatsErasure TestErasureCanBeSwitchedOff"},
 			{"[the two steps](#how-an-account-erases-itself): tokens, repetitions, keys, quotas", "TestConfirmationTokens TestEraseStepsHaveKeysOfTheirOwn TestConfirmedAtOnce TestEraseWithoutQuota TestSweep"},
 			{"whom both methods serve", "TestMyDataOfRefusedAccounts"},
-			{"[other services](NETWORK.md#invitations) are asked to erase the account, and believe its home alone", "TestErasureIsToldToOtherServices TestErasureByHome"},
+			{"[other services](NETWORK.md#invitations) are asked to erase the account, and believe its home alone", "TestErasureIsToldToOtherServices TestErasureHoldsNoTransaction TestErasureByHome"},
 			{"[a job](#a-job) loses and repeats nothing; many share their reading", "TestErasureKilled TestErasuresOnSeveralNodes TestErasuresReadTogether TestOneOfManyErasuresFails TestPauseAfterAFailure TestNoBatchIsCutOff"},
 			{"[for clients](#for-clients): answers to retries", "TestEraseMyAccount"},
 			{"[an export](#export) has all that is held, and nothing of others", "TestNoSecretLeaves TestFormerMemberSeesNothingMove TestReadingAnExportIsRecorded TestAdminAccountExport TestExportMyData TestExportSaysNothingOfOthers TestExportHidesTheStore TestSealedBytesAreNotRead"},

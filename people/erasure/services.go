@@ -2,6 +2,7 @@ package erasure
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -26,11 +27,13 @@ const (
 	// tries is how often a service is asked that cannot be reached, and triesPause the time between.
 	tries      = 3
 	triesPause = time.Minute
+	// askLease is longer than the calls last. If the node ends meanwhile, another one asks again.
+	askLease = time.Minute
 )
 
-// tellServices asks the services where the person has accepted invitations to erase it too. A service
-// that cannot be reached does not keep the person here: the job says which one it was. The position is
-// the number of failed rounds.
+// tellServices chooses the services that tell asks to erase the person too: those where it has
+// accepted invitations. A service that cannot be reached does not keep the person here: the job says
+// which one it was. The position is the number of failed rounds.
 func tellServices(ctx context.Context, j *job) (done bool, err error) {
 	if j.pass > 1 { // the invitations are gone
 		return true, nil
@@ -41,7 +44,7 @@ func tellServices(ctx context.Context, j *job) (done bool, err error) {
 		return false, err
 	}
 	if len(more) > 0 {
-		j.tell(ctx, more)
+		j.asks, j.wait = more, askLease
 		return false, nil
 	}
 	failed, err := strconv.Atoi(j.position)
@@ -56,13 +59,15 @@ func tellServices(ctx context.Context, j *job) (done bool, err error) {
 	return false, nil
 }
 
-// tell asks services, all at a time.
-func (j *job) tell(ctx context.Context, services []syntax.DID) {
+// tell asks the services, all at a time, and stores the outcomes. No transaction is open during the
+// calls. If another node has taken the job meanwhile, that one asks too, which changes nothing there,
+// and these outcomes are dropped.
+func (w *Worker) tell(ctx context.Context, j *job) error {
 	var all sync.WaitGroup
-	outcomes := make([]string, len(services))
-	for i, to := range services {
+	outcomes := make([]string, len(j.asks))
+	for i, to := range j.asks {
 		all.Go(func() {
-			refused, err := j.w.cfg.Tell(ctx, to, j.person.DID)
+			refused, err := w.cfg.Tell(ctx, to, j.person.DID)
 			switch {
 			case err == nil:
 				outcomes[i] = Told
@@ -72,12 +77,19 @@ func (j *job) tell(ctx context.Context, services []syntax.DID) {
 				outcomes[i] = NotReached
 			}
 			if err != nil {
-				j.w.cfg.Log.WarnContext(ctx, "a service did not take an erasure", "erasure", j.id, "service", to, "error", err)
+				w.cfg.Log.WarnContext(ctx, "a service did not take an erasure", "erasure", j.id, "service", to, "error", err)
 			}
 		})
 	}
 	all.Wait()
-	for i, to := range services {
+	for i, to := range j.asks {
 		j.services[to] = outcomes[i]
 	}
+	_, err := w.cfg.DB.Exec(ctx, `
+		UPDATE erasures SET services = $3, not_before = clock_timestamp(), moved_at = clock_timestamp()
+		WHERE id = $1 AND moved_at = $2 AND state = 'running'`, j.id, j.moved, j.services)
+	if err != nil {
+		return fmt.Errorf("store what services have answered: %w", err)
+	}
+	return nil
 }

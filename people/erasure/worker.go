@@ -153,6 +153,8 @@ type job struct {
 	counts   map[string]int64
 	remains  map[string]int64
 	services map[syntax.DID]string // that were asked
+	asks     []syntax.DID          // services that are asked after the batch's transaction
+	moved    time.Time             // that the batch's commit has stored: the fence of asks
 	wait     time.Duration         // until the next batch
 	finished bool
 	with     []*job // read the same part of a table in this batch
@@ -176,6 +178,9 @@ func (w *Worker) batch(ctx context.Context) (worked bool, err error) {
 	}
 	if j == nil {
 		return false, err
+	}
+	if err == nil && len(j.asks) > 0 {
+		err = w.tell(ctx, j)
 	}
 	if err != nil {
 		return true, errors.Join(fmt.Errorf("erasure %s, step %s: %w", j.id, j.step, err), w.postpone(ctx, j.id))
@@ -276,10 +281,11 @@ func (j *job) save(ctx context.Context) error {
 		}
 		return nil
 	}
-	_, err := j.tx.Exec(ctx, `
+	err := j.tx.QueryRow(ctx, `
 		UPDATE erasures SET step = $2, position = $3, pass = $4, counts = $5, remains = $6, services = $8,
 			not_before = greatest(clock_timestamp() + $7::interval, not_before), moved_at = clock_timestamp()
-		WHERE id = $1`, j.id, j.step, j.position, j.pass, j.counts, j.remains, j.wait, j.services)
+		WHERE id = $1 RETURNING moved_at`, j.id, j.step, j.position, j.pass, j.counts, j.remains, j.wait, j.services).
+		Scan(&j.moved)
 	if err != nil {
 		return fmt.Errorf("save the progress: %w", err)
 	}
