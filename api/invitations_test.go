@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"encoding/hex"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -421,6 +422,59 @@ func TestRefusedInvitations(t *testing.T) {
 	there.trust, _ = network.ParseTrust("except " + peer.String())
 	there.server = there.boot()
 	evil.post(mlsapi.NSIDDeliverInvitation, alice.delivery(bob, last)).fails(403, "NotPermitted")
+}
+
+// A receipt of one KeyPackage is used at two services. Neither can know of the other, so both take it.
+// The home takes the first invitation and refuses the second one by its name. Then the inviter at the
+// second service learns that the Welcome failed, and adds the person with another KeyPackage.
+func TestReceiptAtTwoServices(t *testing.T) {
+	t.Parallel()
+	r, worlds, alice, bob := neighbours(t, "did:web:mls.example.org")
+	here, there, second := worlds[0], worlds[1], worlds[2]
+	r.open(worlds...)
+	people := map[string]*user{"bob": bob}
+	bob.publish()
+	refs, receipts := alice.abroad(there, bob)
+	convos := map[*world]*convo{}
+	for _, w := range []*world{here, second} {
+		in := alice.creation(newGroup(t))
+		in.InitialMembers, in.WelcomeMessage, in.Receipts = []syntax.DID{bob.did()}, mlstest.Welcome(t, refs...), receipts
+		view := read[mlsapi.ConvoView](t, alice.at(w).post(mlsapi.NSIDCreateConvo, in).ok())
+		convos[w] = &convo{id: view.ID, group: must(hex.DecodeString(in.GroupID))(w), epoch: view.Epoch}
+		w.deliver(w.sender(nil))
+	}
+	bob.expect("by one KeyPackage", "open ", "new ")
+	if i := bob.invitations().Invitations[0]; i.Service != here.self || i.ConvoID != convos[here].id {
+		t.Errorf("invited to %+v", i)
+	}
+	arrivals := func(w *world) int {
+		return w.count(`SELECT count(*) FROM outbox WHERE kind = 8 AND did = $1 AND detail ->> 'by' = $2
+			AND detail ->> 'change' = 'failed' AND (detail ->> 'epoch')::bigint = 1`, alice.did(), bob.did())
+	}
+	for w, want := range map[*world]struct {
+		said, state, status string
+		arrivals            int
+	}{
+		here:   {"", "done", "bob available", 0},
+		second: {"refused: status 400 InvalidInvitation: the KeyPackage was consumed", "dead", "bob failed", 1},
+	} {
+		var state, said string
+		err := w.db.QueryRow(t.Context(), `SELECT state, coalesce(last_error, '') FROM sent_invitations`).Scan(&state, &said)
+		if err != nil || state != want.state || !strings.HasPrefix(said, want.said) {
+			t.Errorf("the invitation of %s is %s: %q, %v", w.self, state, said, err)
+		}
+		if got := alice.at(w).sees(convos[w], people); got != want.status || arrivals(w) != want.arrivals {
+			t.Errorf("at %s the inviter sees %q, and %d events", w.self, got, arrivals(w))
+		}
+	}
+
+	alice.at(second).remove(convos[second], bob)
+	alice.at(second).adds(convos[second], there, bob)
+	second.deliver(second.sender(nil))
+	bob.expect("by another KeyPackage", "open open ", "new new ")
+	if n := second.count(`SELECT count(*) FROM sent_invitations WHERE state = 'dead'`); n != 1 {
+		t.Errorf("after the second invitation %d have failed", n)
+	}
 }
 
 // A service that delivers too many invitations to strangers has to wait, and so has another one of its

@@ -9,11 +9,13 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/events/outbox"
 	"mlsd/internal/pgpool"
 	"mlsd/mls"
 )
 
-// Failed is a State that only a Status has: the device has said that it could not join.
+// Failed is a State that only a Status has: the device has said that it could not join, or the home of
+// its owner has not taken the invitation.
 const Failed State = "failed"
 
 // Status is what an inviter may know of the Welcome for one device.
@@ -43,7 +45,22 @@ type statusRow struct {
 	Sent           bool       // by the inviter
 	HiddenSince    *time.Time // the convo is a request, or the person blocks the inviter
 	Replaced       bool       // the device has a Welcome of a later epoch
+	RefusedAt      *time.Time // the home of the person has refused the invitation, or was away for too long
 	Now            time.Time
+}
+
+// Refused tells the inviter, if it is still a member, that the home of a person has refused the
+// invitation for good.
+func Refused(ctx context.Context, tx pgx.Tx, convo uuid.UUID, inviter, did syntax.DID, epoch int64) error {
+	_, err := tx.Exec(ctx, `
+		INSERT INTO outbox (kind, convo_id, did, detail, created_at)
+		SELECT $4, convo_id, did, jsonb_build_object('change', 'failed', 'by', $3::text, 'epoch', $5::bigint),
+			clock_timestamp()
+		FROM members WHERE convo_id = $1 AND did = $2 AND left_at IS NULL`, convo, inviter, did, outbox.Arrival, epoch)
+	if err != nil {
+		return fmt.Errorf("tell the inviter of a refused invitation: %w", err)
+	}
+	return nil
 }
 
 // Statuses reads up to limit of the convo's Welcomes with ids above after, in the order in which
@@ -62,11 +79,13 @@ func (s *Service) Statuses(ctx context.Context, q pgpool.Queryer, convo uuid.UUI
 			least(m.requested_at, (SELECT created_at FROM blocks WHERE did = m.did AND blocked_did = $2)),
 			EXISTS (SELECT FROM welcomes later WHERE later.convo_id = w.convo_id AND later.recipient_did = w.recipient_did
 				AND later.device_id = w.device_id AND later.epoch > w.epoch),
-			clock_timestamp()
+			s.ended_at, clock_timestamp()
 		FROM convos c
 		JOIN welcomes w ON w.convo_id = c.id
 		JOIN members m ON m.convo_id = c.id AND m.did = w.recipient_did
 		LEFT JOIN messages commit ON commit.convo_id = c.id AND commit.kind = 3 AND commit.epoch = w.epoch
+		LEFT JOIN sent_invitations s ON s.convo_id = c.id AND s.did = w.recipient_did AND s.ref = w.key_package_ref
+			AND s.epoch = w.epoch AND s.kind = 'invited' AND s.state = 'dead'
 		WHERE c.id = $1 AND w.id > $3
 		ORDER BY w.id LIMIT $4`, convo, inviter, after, limit+1)
 	if err != nil {
@@ -105,6 +124,8 @@ func (r *statusRow) shown(onExpiry ExpiryPolicy) (State, time.Time) {
 		return InFlight, *r.FetchedAt
 	case leased && fetched && onExpiry == Consume:
 		return Consumed, *r.GraceExpiresAt
+	case r.RefusedAt != nil:
+		return Failed, *r.RefusedAt
 	}
 	return Available, r.CreatedAt
 }

@@ -86,7 +86,8 @@ type WelcomeStatus struct {
 	Since lexcodec.Datetime `json:"since"`
 	// available: the device has not fetched it, or not yet. in_flight: the device
 	// has fetched it. consumed: the device has joined. failed: the device could not
-	// join with it, and may try again. superseded: a newer Welcome has taken its
+	// join with it, and may try again; or the home of the person has refused the
+	// invitation, or was away for a week. superseded: a newer Welcome has taken its
 	// place. expired: nobody fetched it in time. What the person does while the
 	// convo is a request, or after it has blocked the caller, does not show.
 	State string `json:"state"`

@@ -47,9 +47,10 @@ func DecodeStreamConvoEventsParams(query url.Values) (*StreamConvoEventsParams, 
 
 // StreamConvoEventsArrivalEvent is
 // blue.catbird.mls.streamConvoEvents#arrivalEvent. A Welcome that the caller
-// has sent has arrived, or a device could not join with it. getWelcomeStatus
-// has the devices. It does not come for a failure while the convo is a request,
-// or for what a person does after a block of the caller.
+// has sent has arrived, or a device could not join with it, or the home of the
+// person has refused the invitation. getWelcomeStatus has the devices. It does
+// not come for a failure while the convo is a request, or for what a person
+// does after a block of the caller.
 type StreamConvoEventsArrivalEvent struct {
 	// The convo.
 	ConvoID string `json:"convoId"`
@@ -63,7 +64,8 @@ type StreamConvoEventsArrivalEvent struct {
 	// The epoch that the Welcome joins.
 	Epoch int64 `json:"epoch"`
 	// What has become of the Welcome. consumed: a device has joined. failed: a
-	// device could not join with it, and may try again.
+	// device could not join with it, and may try again; or the home of the person
+	// has refused the invitation.
 	State string `json:"state"`
 }
 

@@ -64,9 +64,10 @@ func DecodeSubscribeConvoEventsParams(query url.Values) (*SubscribeConvoEventsPa
 }
 
 // ArrivalEvent is blue.catbird.mls.subscribeConvoEvents#arrivalEvent. A Welcome
-// that the caller has sent has arrived, or a device could not join with it.
-// getWelcomeStatus has the devices. It does not come for a failure while the
-// convo is a request, or for what a person does after a block of the caller.
+// that the caller has sent has arrived, or a device could not join with it, or
+// the home of the person has refused the invitation. getWelcomeStatus has the
+// devices. It does not come for a failure while the convo is a request, or for
+// what a person does after a block of the caller.
 type ArrivalEvent struct {
 	// The convo.
 	ConvoID string `json:"convoId"`
@@ -83,7 +84,8 @@ type ArrivalEvent struct {
 	// this position begins after this event.
 	Position *string `json:"position,omitzero"`
 	// What has become of the Welcome. consumed: a device has joined. failed: a
-	// device could not join with it, and may try again.
+	// device could not join with it, and may try again; or the home of the person
+	// has refused the invitation.
 	State string `json:"state"`
 }
 

@@ -263,10 +263,14 @@ func (w *Sender) end(j job, outcome idem.Outcome, state, reason string) idem.Don
 		if err != nil {
 			return fmt.Errorf("end the invitation: %w", err)
 		}
-		if tag.RowsAffected() == 1 { // else it has another kind, or its person was erased
-			w.cfg.Metrics.InvitationSent(state)
+		if tag.RowsAffected() == 0 { // it has another kind, or its person was erased
+			return nil
 		}
-		return nil
+		w.cfg.Metrics.InvitationSent(state)
+		if j.Kind != Invited || outcome == idem.Success {
+			return nil
+		}
+		return welcome.Refused(ctx, tx, j.ConvoID, j.Inviter, j.DID, j.Epoch)
 	}}
 }
 

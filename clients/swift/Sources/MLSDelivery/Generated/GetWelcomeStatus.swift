@@ -64,8 +64,9 @@ public enum GetWelcomeStatus: Query {
         public var since: Timestamp
         /// available: the device has not fetched it, or not yet. in_flight: the device has fetched
         /// it. consumed: the device has joined. failed: the device could not join with it, and may
-        /// try again. superseded: a newer Welcome has taken its place. expired: nobody fetched it
-        /// in time. What the person does while the convo is a request, or after it has blocked the
+        /// try again; or the home of the person has refused the invitation, or was away for a
+        /// week. superseded: a newer Welcome has taken its place. expired: nobody fetched it in
+        /// time. What the person does while the convo is a request, or after it has blocked the
         /// caller, does not show.
         public var state: State
 

@@ -72,9 +72,10 @@ public enum StreamConvoEvents: EventQuery {
         }
     }
 
-    /// A Welcome that the caller has sent has arrived, or a device could not join with it.
-    /// getWelcomeStatus has the devices. It does not come for a failure while the convo is a
-    /// request, or for what a person does after a block of the caller.
+    /// A Welcome that the caller has sent has arrived, or a device could not join with it, or the
+    /// home of the person has refused the invitation. getWelcomeStatus has the devices. It does
+    /// not come for a failure while the convo is a request, or for what a person does after a
+    /// block of the caller.
     public struct ArrivalEvent: Codable, Hashable, Sendable {
         /// The convo.
         public var convoId: String
@@ -88,7 +89,8 @@ public enum StreamConvoEvents: EventQuery {
         /// The epoch that the Welcome joins.
         public var epoch: Int
         /// What has become of the Welcome. consumed: a device has joined. failed: a device could
-        /// not join with it, and may try again.
+        /// not join with it, and may try again; or the home of the person has refused the
+        /// invitation.
         public var state: State
 
         public struct State: OpenEnum {
