@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -427,4 +428,78 @@ func TestResetKeepsAttachments(t *testing.T) {
 	moved := *hers
 	moved.convo = next
 	moved.get(bob).fails(http.StatusNotFound, mlsapi.ErrAttachmentNotFound)
+}
+
+// A reset takes receipts: members of other services are in the new group from its first epoch. Their
+// homes learn that the invitations to the old convo have ended, and of the new ones.
+func TestResetCarriesMembersOfOtherServices(t *testing.T) {
+	t.Parallel()
+	r, worlds, alice, bob := neighbours(t)
+	here, there := worlds[0], worlds[1]
+	r.open(here, there)
+	s := here.sender(nil)
+	founder, abroad := alice.phone(), bob.phone()
+	visiting := &phone{user: bob.at(here), mls: abroad.mls} // Bob's device at Alice's service
+	claim := func() (packages [][]byte, receipts []string) {
+		t.Helper()
+		abroad.package_()
+		out := read[mlsapi.GetKeyPackagesOutput](t,
+			alice.at(there).get(mlsapi.NSIDGetKeyPackages, "receipts", "true", "dids", bob.did().String()).ok())
+		for _, k := range out.KeyPackages {
+			packages, receipts = append(packages, k.KeyPackage), append(receipts, *k.Receipt)
+		}
+		return packages, receipts
+	}
+	c := founder.found()
+	packages, receipts := claim()
+	add := founder.addMembers(c, must(founder.group.StageAdd(packages...))(here), visiting)
+	add.Receipts = receipts
+	alice.post(mlsapi.NSIDAddMembers, add).ok()
+	visiting.join(c)
+	here.deliver(s)
+	bob.expect("invited", "open ", "new ")
+	bob.post(mlsapi.NSIDAcceptInvitation, &mlsapi.AcceptInvitationInput{Service: here.self, ConvoID: c.id}).ok()
+
+	group := must(founder.mls.Create(newGroup(t)))(here)
+	packages, receipts = claim()
+	staged := must(group.StageAdd(packages...))(here)
+	reset := func(receipts ...string) *mlsapi.ResetConvoInput {
+		return &mlsapi.ResetConvoInput{ConvoID: c.id, Reason: "forked", IdempotencyKey: newKey(),
+			WelcomeMessage: staged.Welcome, GroupInfo: staged.GroupInfo, Receipts: receipts}
+	}
+	alice.post(mlsapi.NSIDResetConvo, reset()).fails(http.StatusNotFound, mlsapi.ErrKeyPackageNotFound)
+	before := here.digest() // with the head of the old log
+	alice.post(mlsapi.NSIDResetConvo, reset(receipts[0]+"x")).fails(http.StatusBadRequest, mlsapi.ErrInvalidReceipt)
+	alice.post(mlsapi.NSIDResetConvo, reset(add.Receipts...)).fails(http.StatusNotFound, mlsapi.ErrKeyPackageNotFound)
+	if here.digest() != before {
+		t.Error("a refused reset has changed something")
+	}
+	in := reset(receipts...)
+	first := alice.post(mlsapi.NSIDResetConvo, in).ok()
+	view := read[mlsapi.ResetConvoOutput](t, first).Convo
+	if want := didsOf(alice, bob); !slices.Equal(names(view), want) {
+		t.Errorf("the successor has %v, want %v", names(view), want)
+	}
+	if n := here.count(`SELECT count(*) FROM sent_invitations WHERE convo_id = $1 AND (kind, state) = ('invited', 'pending')`,
+		view.ID); n != 1 {
+		t.Errorf("%d invitations to the successor are queued", n)
+	}
+	r.fails = errors.New("the other service is away")
+	if again := alice.post(mlsapi.NSIDResetConvo, in).ok(); string(again) != string(first) {
+		t.Errorf("first %s, then %s", first, again)
+	}
+	r.fails = nil
+	if err := group.Confirm(); err != nil {
+		t.Fatal(err)
+	}
+	founder.group = group
+	next := &convo{id: view.ID, group: group.ID(), epoch: view.Epoch}
+	visiting.joinWith(next)
+	follow(next, founder, visiting)
+	visiting.send(next, "after the reset")
+	here.deliver(s)
+	here.deliver(s)
+	if states, _ := bob.told(); states != "ended open " {
+		t.Errorf("the home says %q", states)
+	}
 }

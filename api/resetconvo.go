@@ -28,12 +28,17 @@ func (h *handlers) ResetConvo(c *call, in *mlsapi.ResetConvoInput) error {
 		ConvoID: convo, Caller: c.caller, Reason: in.Reason, GroupInfo: in.GroupInfo, Welcome: in.WelcomeMessage,
 		Hash: input.Hash(),
 	}
+	var receipts foreign
 	// What takes long is done before the transaction, unless that refuses the caller, or has been.
 	open, err := convos.IsOpen(c.ctx, h.db, convo, c.caller)
 	if err != nil {
 		return err
 	}
 	if open {
+		if receipts, err = h.receipts(c, in.Receipts); err != nil {
+			return err
+		}
+		reset.Foreign = receipts.all
 		if h.heads != nil {
 			if _, err := h.heads.Keep(c.ctx, []uuid.UUID{convo}); err != nil {
 				return err
@@ -47,6 +52,9 @@ func (h *handlers) ResetConvo(c *call, in *mlsapi.ResetConvoInput) error {
 	c.uses(quota.Resets, 1)
 	c.uses(quota.Bytes, len(in.WelcomeMessage)+len(in.GroupInfo))
 	return h.write(c, convo.String(), key, input, func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
+		if receipts.refused != nil {
+			return nil, receipts.refused
+		}
 		successor, err := convos.ResetConvo(ctx, tx, reset)
 		if err != nil {
 			return nil, err

@@ -21,6 +21,7 @@ import (
 	"mlsd/internal/pgpool"
 	"mlsd/internal/quota"
 	"mlsd/internal/transparency"
+	"mlsd/keypackages"
 	"mlsd/messages"
 	"mlsd/mls"
 	"mlsd/people/consent"
@@ -40,9 +41,10 @@ type Reset struct {
 	ConvoID   uuid.UUID
 	Caller    syntax.DID
 	Reason    string
-	GroupInfo []byte            // of the new group
-	Welcome   []byte            // for its devices; nil if the caller's own device is alone in it
-	Hash      [sha256.Size]byte // of the request
+	GroupInfo []byte                // of the new group
+	Welcome   []byte                // for its devices; nil if the caller's own device is alone in it
+	Foreign   []keypackages.Foreign // of other services, that the Welcome can name
+	Hash      [sha256.Size]byte     // of the request
 
 	judged *judgedReset // nil before Judge
 }
@@ -160,7 +162,7 @@ func ResetConvo(ctx context.Context, tx pgx.Tx, r Reset) (opened Convo, err erro
 	}
 	next := locked{id: id, groupID: n.GroupID, cipherSuite: int32(n.CipherSuite), epoch: n.judged.epoch}
 	if r.Welcome != nil {
-		allowed := rights{adds: n.judged.others, invited: invited}
+		allowed := rights{adds: n.judged.others, invited: invited, foreign: r.Foreign}
 		if err := addWelcome(ctx, tx, next, r.Caller, next.epoch, r.Welcome, allowed, n.judged.verdict); err != nil {
 			return opened, err
 		}

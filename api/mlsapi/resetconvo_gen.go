@@ -33,6 +33,10 @@ type ResetConvoInput struct {
 	// suite: another cipher suite. other: anything else. Letters only. All members
 	// see it.
 	Reason string `json:"reason"`
+	// Receipts of the KeyPackages that the Welcome names and that the caller
+	// claimed at other services, as their getKeyPackages answered them. Each
+	// KeyPackage's owner must have chosen that service.
+	Receipts []string `json:"receipts,omitzero"`
 	// Welcome for the devices in the new group, as an MLSMessage. Base64 text:
 	// standard or URL-safe alphabet, padded or not. Absent if the caller's device
 	// is alone in it.
@@ -72,8 +76,11 @@ func (v *ResetConvoInput) decode(d *lexcodec.Decoder) {
 		case "reason":
 			d.Field(&o, 4, "reason")
 			v.Reason = d.Text(1, 64)
+		case "receipts":
+			d.Field(&o, 5, "receipts")
+			v.Receipts = lexcodec.Array(d, 0, 500, func(d *lexcodec.Decoder) string { return d.Text(0, 2048) })
 		case "welcomeMessage":
-			d.Field(&o, 5, "welcomeMessage")
+			d.Field(&o, 6, "welcomeMessage")
 			v.WelcomeMessage = d.Base64(0, lexcodec.NoLimit)
 		default:
 			d.Skip(&o)
@@ -87,13 +94,16 @@ func (v *ResetConvoInput) decode(d *lexcodec.Decoder) {
 // Fields returns the fields that are present, apart from the idempotency key, by
 // name and in canonical JSON. Two requests with equal fields are the same request.
 func (v *ResetConvoInput) Fields() []lexcodec.Field {
-	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 5)}
+	l := lexcodec.FieldList{Fields: make([]lexcodec.Field, 0, 6)}
 	l.Add("convoId", lexcodec.AppendString(l.Buffer, v.ConvoID))
 	l.Add("groupInfo", v.GroupInfo.AppendJSON(l.Buffer))
 	if v.KeyPackageHashes != nil {
 		l.Add("keyPackageHashes", lexcodec.AppendArray(l.Buffer, v.KeyPackageHashes, func(dst []byte, v *KeyPackageHashEntry) []byte { return v.AppendJSON(dst) }))
 	}
 	l.Add("reason", lexcodec.AppendString(l.Buffer, v.Reason))
+	if v.Receipts != nil {
+		l.Add("receipts", lexcodec.AppendArray(l.Buffer, v.Receipts, func(dst []byte, v *string) []byte { return lexcodec.AppendString(dst, *v) }))
+	}
 	if v.WelcomeMessage != nil {
 		l.Add("welcomeMessage", v.WelcomeMessage.AppendJSON(l.Buffer))
 	}

@@ -26,6 +26,10 @@ public enum ResetConvo: Procedure {
         public var idempotencyKey: String?
         /// KeyPackages that the devices were added with.
         public var keyPackageHashes: [Defs.KeyPackageHashEntry]?
+        /// Receipts of the KeyPackages that the Welcome names and that the caller claimed at other
+        /// services, as their getKeyPackages answered them. Each KeyPackage's owner must have
+        /// chosen that service.
+        public var receipts: [String]?
         /// Welcome for the devices in the new group, as an MLSMessage. Base64 text: standard or
         /// URL-safe alphabet, padded or not. Absent if the caller's device is alone in it.
         public var welcomeMessage: Base64Text?
@@ -46,6 +50,7 @@ public enum ResetConvo: Procedure {
             reason: Reason,
             idempotencyKey: String? = newIdempotencyKey(),
             keyPackageHashes: [Defs.KeyPackageHashEntry]? = nil,
+            receipts: [String]? = nil,
             welcomeMessage: Base64Text? = nil
         ) {
             self.convoId = convoId
@@ -53,6 +58,7 @@ public enum ResetConvo: Procedure {
             self.reason = reason
             self.idempotencyKey = idempotencyKey
             self.keyPackageHashes = keyPackageHashes
+            self.receipts = receipts
             self.welcomeMessage = welcomeMessage
         }
 
@@ -60,6 +66,7 @@ public enum ResetConvo: Procedure {
             try Field("groupInfo").check(groupInfo, bytes: 0...4194304)
             try Field("idempotencyKey").check(idempotencyKey, bytes: 1...128)
             try Field("keyPackageHashes").check(keyPackageHashes)
+            try Field("receipts").check(receipts, bytes: 0...2048, count: 0...500)
         }
     }
 
