@@ -480,7 +480,8 @@ func TestResetCarriesMembersOfOtherServices(t *testing.T) {
 	if want := didsOf(alice, bob); !slices.Equal(names(view), want) {
 		t.Errorf("the successor has %v, want %v", names(view), want)
 	}
-	if n := here.count(`SELECT count(*) FROM sent_invitations WHERE convo_id = $1 AND (kind, state) = ('invited', 'pending')`,
+	if n := here.count(`
+		SELECT count(*) FROM sent_invitations WHERE convo_id = $1 AND (kind, state) = ('invited', 'pending')`,
 		view.ID); n != 1 {
 		t.Errorf("%d invitations to the successor are queued", n)
 	}
