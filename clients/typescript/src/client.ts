@@ -22,6 +22,7 @@ import type { Group, Mls } from "./mls.js"
 import { Outbox, type OutboxEvents } from "./outbox.js"
 import { isStuck, type Item, lockOf, mustRead, names, rejoinQueue, type Thread } from "./records.js"
 import { Recovery } from "./recovery.js"
+import { Resets } from "./resets.js"
 import { type Changes, get, getAll, naming, type Store } from "./store.js"
 import { type Invitation, type OtherServices, Services } from "./services.js"
 import { type PdsAgent, textOf, type Transport } from "./transport.js"
@@ -144,7 +145,7 @@ export class Client {
   private readonly entering = new Map<string, Promise<void>>()
   private readonly signals: Signals
   private readonly disputes: Disputes
-  private readonly following = new Map<string, Promise<void>>()
+  private readonly resets: Resets
 
   private constructor(
     private readonly core: Core,
@@ -166,6 +167,10 @@ export class Client {
     this.disputes = new Disputes(core, log, outbox, closing.signal, {
       onDispute: (convo, dispute) => events.onDispute?.(convo, dispute),
       sync: (convo) => this.syncUnlessGone(convo),
+    })
+    this.resets = new Resets(core, log, outbox, {
+      enter: (convo) => this.enterSuccessor(convo),
+      onMoved: (convo, successor) => events.onMoved?.(convo, successor),
     })
   }
 
@@ -344,7 +349,10 @@ export class Client {
       const thread = await this.core.locks.run(lockOf(convo), () => this.log.read(convo))
       if (thread.lost) this.lost(convo, new OutOfStepError("the server has lost writes"))
       this.logChecks?.soon(convo)
-      if (thread.successor === undefined && !thread.left) await this.lookForSuccessor(thread)
+      if (thread.successor === undefined && !thread.left) {
+        const successor = await this.resets.look(thread)
+        if (successor !== undefined) this.moved(convo, successor)
+      }
     } catch (err) {
       if (err instanceof OutOfStepError || isLost(err)) this.lost(convo, err as Error)
       else throw err
@@ -696,49 +704,25 @@ export class Client {
     }
   }
 
-  // lookForSuccessor reads whether the log ends with the entry of a reset.
-  private async lookForSuccessor({ convoId, cursor }: Thread): Promise<void> {
-    const last = await get<Item>(this.core.store, names.item(convoId, cursor))
-    if (last?.kind !== "reset") return
-    const { convo } = await this.core.api.query(mls.getConvo.main, { convoId })
-    if (convo.successorConvoId !== undefined) this.moved(convoId, convo.successorConvoId as ConvoId)
-  }
-
   private moved(convo: ConvoId, successor: ConvoId): void {
-    this.later(once(this.following, convo, () => this.goOn(convo, successor)))
+    this.later(this.resets.follow(convo, successor))
   }
 
-  // goOn enters the convo that goes on in the place of one that was reset, with this device's Welcome or
-  // by external commit. A crash repeats it: the log's last entry stays.
-  private async goOn(convo: ConvoId, successor: ConvoId): Promise<void> {
-    const before = await this.log.thread(convo)
-    if (before === undefined || before.left) return
-    await this.core.services.succeed(convo, successor)
-    if ((await this.log.thread(successor)) === undefined) {
-      try {
-        await this.join(successor)
-      } catch (err) {
-        if (errorName(err) !== "WelcomeNotFound") throw err
-        await this.rejoin(successor)
-        this.events.onJoined?.(successor)
-      }
+  // enterSuccessor enters the convo that goes on in the place of another one, with this device's Welcome or by
+  // external commit.
+  private async enterSuccessor(convo: ConvoId): Promise<void> {
+    try {
+      await this.join(convo)
+    } catch (err) {
+      if (errorName(err) !== "WelcomeNotFound") throw err
+      await this.rejoin(convo)
+      this.events.onJoined?.(convo)
     }
-    for (const { write } of await this.outbox.refused()) {
-      if (write.queue === rejoinQueue(convo)) await this.outbox.discard(write.id) // no way back is needed
-    }
-    await this.outbox.move(convo, successor)
-    const first = await this.core.locks.run(lockOf(convo), async () => {
-      const thread = await this.log.thread(convo)
-      if (thread === undefined || thread.successor !== undefined) return false
-      await this.log.save({ ...thread, successor })
-      return true
-    })
-    if (first) this.events.onMoved?.(convo, successor)
   }
 
   private lost(queue: string, err: Error): void {
     const convo = lockOf(queue) as ConvoId
-    if (this.following.has(convo)) return
+    if (this.resets.follows(convo)) return
     if (err instanceof StuckError) return this.later(this.disputes.comeBack(convo))
     this.events.onLost?.(convo, err)
     this.later(this.recovery.start(convo))
