@@ -7,7 +7,7 @@ import type { Core, Envelope } from "./core.js"
 import { asConvoId, asDid, type ConvoId, type Did } from "./ids.js"
 import { idLength, usualEnvelope } from "./envelope.js"
 import { type Dispute, Disputes, type Position } from "./disputes.js"
-import { errorName, OutOfStepError, StuckError, verdictOf, XrpcError } from "./errors.js"
+import { errorName, isRefusal, OutOfStepError, StuckError, verdictOf, XrpcError } from "./errors.js"
 import { EventStream, type SignalEvent, type StreamEvent } from "./events.js"
 import type { OpenSocket } from "./events-socket.js"
 import { ExternalCommits } from "./external-commits.js"
@@ -170,7 +170,10 @@ export class Client {
     })
     this.resets = new Resets(core, log, outbox, {
       enter: (convo) => this.enterSuccessor(convo),
-      onMoved: (convo, successor) => events.onMoved?.(convo, successor),
+      onMoved: (convo, successor) => {
+        logChecks?.reset(convo, successor)
+        events.onMoved?.(convo, successor)
+      },
     })
   }
 
@@ -217,10 +220,13 @@ export class Client {
     await this.history.resume(threads.map(({ convoId }) => convoId))
     for (const thread of threads) {
       if (thread.successor !== undefined) continue
-      if (isStuck(thread)) this.later(this.disputes.comeBack(thread.convoId))
+      if (thread.resetTo !== undefined) this.moved(thread.convoId, thread.resetTo)
+      else if (isStuck(thread)) this.later(this.disputes.comeBack(thread.convoId))
       else if (thread.lost || thread.stuck) this.lost(thread.convoId, new OutOfStepError("the server has lost writes"))
     }
+    const successors = new Set(threads.map(({ resetTo }) => resetTo))
     for (const { convoId, service, declined } of this.core.services.convos()) {
+      if (successors.has(convoId)) continue // it needs no invitation
       if (declined) this.later(this.refuse(convoId))
       else if ((await this.log.thread(convoId)) === undefined) this.later(this.enter(convoId, service))
     }
@@ -297,6 +303,17 @@ export class Client {
   async rejoin(convo: ConvoId): Promise<void> {
     await this.write(rejoinQueue(convo), "rejoin", { convoId: convo })
     await this.sync(convo)
+  }
+
+  /**
+   * Replaces a group that is beyond repair, and returns the convo that goes on. It is not for a device that
+   * lost its state: {@link Client.rejoin}. The new group has a device of every member who has a KeyPackage; the
+   * others enter it by external commit. If another member was faster, its successor is returned.
+   *
+   * @param reason `forked`, `undecryptable`, `compromised`, `suite` or `other`: all members see it
+   */
+  reset(convo: ConvoId, reason: string): Promise<ConvoId> {
+    return this.resets.make(convo, reason)
   }
 
   // Messages
@@ -416,9 +433,19 @@ export class Client {
    *
    * @throws WelcomeLostError if that is not possible either
    */
-  async join(convo: ConvoId): Promise<void> {
+  join(convo: ConvoId): Promise<void> {
+    return this.joinUnless(convo, async () => false)
+  }
+
+  // joinUnless joins, unless something else has put this device into the convo in the meantime.
+  private async joinUnless(convo: ConvoId, isIn: () => Promise<boolean>): Promise<void> {
     try {
-      await this.core.locks.run(lockOf(convo), () => this.welcomes.join(convo))
+      const was = await this.core.locks.run(lockOf(convo), async () => {
+        const is = await isIn()
+        if (!is) await this.welcomes.join(convo)
+        return is
+      })
+      if (was) return
     } catch (err) {
       if (!(err instanceof WelcomeLostError)) throw err
       await this.comeBack(convo, err)
@@ -458,9 +485,9 @@ export class Client {
     for (const convo of waiting) await this.joinIfInvited(convo)
   }
 
-  private async joinIfInvited(convo: ConvoId): Promise<void> {
+  private async joinIfInvited(convo: ConvoId, isIn = async () => false): Promise<void> {
     try {
-      await this.join(convo)
+      await this.joinUnless(convo, isIn)
     } catch (err) {
       if (!(err instanceof WelcomeLostError) && !isRefusal(err)) throw err
     }
@@ -674,12 +701,14 @@ export class Client {
   // device can have found the convo by itself.
   private async onWelcome(convo: ConvoId, ref: string | undefined): Promise<void> {
     await this.entering.get(convo)?.catch(() => {})
-    const thread = await this.log.thread(convo)
-    const isIn = thread !== undefined && !thread.left && !thread.stuck
-    const unfinished = (await this.core.store.read(names.welcome(convo))) !== undefined
-    if (isIn && !unfinished && ref !== undefined && ref === thread.joinedWith) return
+    const isIn = async () => {
+      const thread = await this.log.thread(convo)
+      const unfinished = (await this.core.store.read(names.welcome(convo))) !== undefined
+      return thread !== undefined && !thread.left && !thread.stuck && !unfinished && ref !== undefined && ref === thread.joinedWith
+    }
+    if (await isIn()) return
     this.events.onWelcome?.(convo, "available")
-    await this.joinIfInvited(convo)
+    await this.joinIfInvited(convo, isIn)
   }
 
   // reach reads a convo's log, if it is not read up to a seq yet.
@@ -712,7 +741,7 @@ export class Client {
   // external commit.
   private async enterSuccessor(convo: ConvoId): Promise<void> {
     try {
-      await this.join(convo)
+      await this.joinUnless(convo, async () => (await this.log.thread(convo)) !== undefined)
     } catch (err) {
       if (errorName(err) !== "WelcomeNotFound") throw err
       await this.rejoin(convo)
@@ -777,8 +806,4 @@ function of({ convoId }: { readonly convoId: string }): ConvoId {
 
 function isLost(err: unknown): boolean {
   return err instanceof XrpcError && verdictOf(err) === "lost"
-}
-
-function isRefusal(err: unknown): boolean {
-  return err instanceof XrpcError && ["refused", "lost"].includes(verdictOf(err))
 }

@@ -11,7 +11,7 @@ import { once } from "./locks.js"
 import type { Log } from "./log.js"
 import { didOf } from "./mls.js"
 import type { Outbox } from "./outbox.js"
-import { isStuck, lockOf, names, rejoinQueue, type Thread } from "./records.js"
+import { isStuck, lockOf, names, rejoinQueue, resetQueue, type Thread } from "./records.js"
 import * as mls from "#lexicons"
 
 /** Bounds of the random wait before a device sends its GroupInfo: the first one, and up to which it doubles. */
@@ -75,7 +75,7 @@ export class Disputes {
     const { change, epoch, committer } = event
     this.handler.onDispute(convoId, { change, epoch, ...(committer && { committer }) })
     if (change === "disputed") this.outbox.hold(convoId)
-    if (change === "ended") [convoId, rejoinQueue(convoId)].forEach((queue) => this.outbox.release(queue))
+    if (change === "ended") [convoId, rejoinQueue(convoId), resetQueue(convoId)].forEach((queue) => this.outbox.release(queue))
     else await this.compare(convoId)
   }
 

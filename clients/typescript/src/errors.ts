@@ -119,6 +119,11 @@ export function verdictOf(err: unknown): Verdict {
   return rule?.then ?? "refused"
 }
 
+/** Reports whether a service has refused, and another attempt gets the same. */
+export function isRefusal(err: unknown): boolean {
+  return err instanceof XrpcError && ["refused", "lost"].includes(verdictOf(err))
+}
+
 function fits(rule: Rule, err: XrpcError): boolean {
   return (
     (rule.status === undefined || rule.status === err.status) &&

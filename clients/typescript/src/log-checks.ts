@@ -1,5 +1,6 @@
 // Checks the logs of a client's convos: docs/TRANSPARENCY.md. It needs @noble/curves.
 
+import { fromBase64 } from "@atproto/lex-data"
 import { hex, sha256 } from "./bytes.js"
 import type { Core } from "./core.js"
 import { NoAnswerError, verdictOf } from "./errors.js"
@@ -118,15 +119,29 @@ export class LogChecks {
     this.running.add(running)
   }
 
+  /**
+   * Compares the log of a convo that was reset with what the first entry of its successor's log says of it, in
+   * the background. The client calls it.
+   */
+  reset(convo: string, successor: string): void {
+    const running = this.inBackground(convo, async (verifier) => {
+      const page = await this.core.api.query(mls.getMessages.main, { convoId: successor, messageType: "all", limit: 1, sinceSeq: 0 })
+      const text = new TextDecoder().decode(page.messages[0]?.ciphertext)
+      const [, size, root] = /^mlsd convo opened by reset\n[^]*^size (\d+)\nroot (\S+)$/m.exec(text) ?? []
+      if (root !== undefined) await verifier.named(Number(size), hashOf(fromBase64(root)))
+    }).finally(() => this.running.delete(running))
+    this.running.add(running)
+  }
+
   /** Waits for the checks in the background. */
   async idle(): Promise<void> {
     while (this.running.size > 0) await Promise.all(this.running)
   }
 
   // inBackground is one check. What the server does not answer is asked again with the next one.
-  private async inBackground(convo: string): Promise<void> {
+  private async inBackground(convo: string, then: (verifier: Verifier) => Promise<void> = async () => {}): Promise<void> {
     try {
-      await this.run(convo, async () => {})
+      await this.run(convo, then)
     } catch (err) {
       try {
         verdictOf(err)

@@ -155,6 +155,18 @@ export class Verifier {
     if (s.unheaded >= askEvery) await this.askInPassing()
   }
 
+  /**
+   * Compares the root of the first entries with the one that the log of the successor names, after a reset.
+   *
+   * @param size how many entries. If the device was not shown so many, nothing is compared
+   */
+  async named(size: number, root: Hash): Promise<void> {
+    await this.refresh() // the server can have gone back
+    const mine = await this.s.rootAt(size)
+    if (mine === undefined || mine === root) return
+    throw this.lie([this.s.head], `the convo was reset, and its successor names another log of ${size} entries than I was shown`)
+  }
+
   private async shownAgain(seq: number, leaf: Hash): Promise<void> {
     const before = this.s.leafAt(seq)
     const same = before === undefined ? await this.includes(seq, leaf) : before === leaf

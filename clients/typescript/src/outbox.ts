@@ -65,7 +65,7 @@ export interface Writer {
   check?(queue: string, kind: string, content: LexValue): Promise<void>
   /** Reports whether `seal` waits for other members. */
   waits?(write: Write): boolean
-  /** Reports whether a write is a commit: it waits for the end of a dispute. */
+  /** Reports whether a write is a commit, or a reset: it waits for the end of a dispute. */
   commits?(write: Write): boolean
   /** Reports whether a write goes into the convo that goes on in the place of its own. */
   moves?(write: Write): boolean

@@ -29,7 +29,9 @@ export interface Thread {
   readonly stuck?: true
   /** The commit that a stuck device could not process. It is absent if the group is split. */
   readonly failed?: FailedCommit
-  /** The convo that goes on in this one's place, once this device is in it: this one was reset. */
+  /** The convo that goes on in this one's place: this one was reset. The device is on its way there. */
+  readonly resetTo?: ConvoId
+  /** The same, once the device is in it. */
   readonly successor?: ConvoId
   /** Set if the person left the convo or was removed. */
   readonly left?: true
@@ -140,8 +142,11 @@ export const names = {
 /** The queue of the external commit that brings a device back into a convo. */
 export const rejoinQueue = (convo: string) => `rejoin:${convo}`
 
+/** The queue of the reset of a convo. */
+export const resetQueue = (convo: string) => `reset:${convo}`
+
 /** The lock of a queue: a convo has one lock, however many queues. */
-export const lockOf = (queue: string) => queue.replace(/^rejoin:/, "")
+export const lockOf = (queue: string) => queue.replace(/^(rejoin|reset):/, "")
 
 /** A record of the group's state must be there. */
 export async function mustRead(store: Store, name: string): Promise<Uint8Array> {

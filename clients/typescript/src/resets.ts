@@ -1,12 +1,17 @@
 // A convo that was reset goes on under another id: docs/clients/DISPUTES.md.
 
+import { hex } from "./bytes.js"
 import type { Core } from "./core.js"
+import { errorName, isRefusal, OutOfStepError, successorIn, XrpcError } from "./errors.js"
 import type { ConvoId } from "./ids.js"
+import { idLength } from "./envelope.js"
+import type { LexValue } from "./json.js"
 import { once } from "./locks.js"
 import type { Log } from "./log.js"
 import type { Outbox } from "./outbox.js"
-import { type Item, lockOf, names, rejoinQueue, type Thread } from "./records.js"
-import { get } from "./store.js"
+import { type Item, lockOf, names, rejoinQueue, resetQueue, type Thread } from "./records.js"
+import { type Changes, get, put } from "./store.js"
+import type { ResetContent } from "./write-convos.js"
 import * as mls from "#lexicons"
 
 /** What resets call. */
@@ -16,8 +21,9 @@ export interface ResetsHandler {
   onMoved(convo: ConvoId, successor: ConvoId): void
 }
 
-/** Follows resets. */
+/** Makes resets, and follows those of others. */
 export class Resets {
+  private readonly making = new Map<string, Promise<ConvoId>>()
   private readonly following = new Map<string, Promise<void>>()
 
   constructor(
@@ -32,7 +38,29 @@ export class Resets {
     return this.following.has(convo)
   }
 
-  /** Goes on in the successor of a convo. A crash repeats it: the log's last entry stays. */
+  /** Resets a convo, unless that is under way or somebody has done it, and goes on in its successor. */
+  make(convo: ConvoId, reason: string): Promise<ConvoId> {
+    return once(this.making, convo, async () => {
+      const successor = await this.write(convo, reason).catch((err: unknown) => {
+        const other = err instanceof XrpcError ? successorIn(err.text) : undefined
+        if (other === undefined) throw err
+        return other
+      })
+      await this.follow(convo, successor)
+      return (await this.log.thread(convo))?.successor ?? successor
+    })
+  }
+
+  private async write(convo: ConvoId, reason: string): Promise<ConvoId> {
+    const queue = resetQueue(convo) // of its own: the convo's may be held
+    const [begun] = this.outbox.pending(queue)
+    const newId = () => hex(this.core.clock.randomBytes(idLength))
+    const content: ResetContent = { convoId: convo, groupId: newId(), reason, claim: newId() }
+    const settled = begun ? this.outbox.settled(begun) : (await this.outbox.add(queue, "reset", content as unknown as LexValue)).settled
+    return ((await settled) as unknown as { convoId: ConvoId }).convoId
+  }
+
+  /** Goes on in the successor of a convo. It is stored, and a later life repeats what a crash has ended. */
   follow(convo: ConvoId, successor: ConvoId): Promise<void> {
     return once(this.following, convo, () => this.goOn(convo, successor))
   }
@@ -48,10 +76,20 @@ export class Resets {
   private async goOn(convo: ConvoId, successor: ConvoId): Promise<void> {
     const before = await this.log.thread(convo)
     if (before === undefined || before.left) return
-    await this.core.services.succeed(convo, successor)
-    if ((await this.log.thread(successor)) === undefined) await this.handler.enter(successor)
-    for (const { write } of await this.outbox.refused()) {
-      if (write.queue === rejoinQueue(convo)) await this.outbox.discard(write.id) // no way back is needed
+    await this.note(convo, successor)
+    await this.waitIfOwn(convo, successor)
+    if ((await this.log.thread(successor)) === undefined) {
+      try {
+        await this.handler.enter(successor)
+      } catch (err) {
+        const next = errorName(err) === "ConvoClosed" ? successorIn(String(err)) : undefined
+        if (next === undefined) throw err
+        return this.goOn(convo, next) // it was reset too
+      }
+    }
+    await this.readToItsEnd(convo)
+    for (const { write } of await this.outbox.refused()) { // no way back is needed, nor another reset
+      if ([rejoinQueue(convo), resetQueue(convo)].includes(write.queue)) await this.outbox.discard(write.id)
     }
     await this.outbox.move(convo, successor)
     const first = await this.core.locks.run(lockOf(convo), async () => {
@@ -61,5 +99,36 @@ export class Resets {
       return true
     })
     if (first) this.handler.onMoved(convo, successor)
+  }
+
+  // note stores on which way the device is, and where the successor is.
+  private note(convo: ConvoId, successor: ConvoId): Promise<void> {
+    return this.core.locks.run(lockOf(convo), async () => {
+      const thread = await this.log.thread(convo)
+      if (thread === undefined || thread.resetTo === successor) return
+      const changes: Changes = new Map()
+      put(changes, names.thread(convo), { ...thread, resetTo: successor })
+      this.core.services.succeed(convo, successor, changes)
+      await this.core.store.write(changes)
+    })
+  }
+
+  // waitIfOwn waits for the answer to this device's own reset, if that has opened the successor: the answer
+  // puts the device into it.
+  private async waitIfOwn(convo: ConvoId, successor: ConvoId): Promise<void> {
+    const [own] = this.outbox.pending(resetQueue(convo))
+    if (own === undefined) return
+    const settled = this.outbox.settled(own) // now: it leaves the outbox with its answer
+    const { convo: { groupId } } = await this.core.api.query(mls.getConvo.main, { convoId: successor })
+    if (groupId === (own.content as unknown as ResetContent).groupId) await settled
+  }
+
+  // readToItsEnd reads what the device can read of a log that grows no more.
+  private async readToItsEnd(convo: ConvoId): Promise<void> {
+    try {
+      await this.core.locks.run(lockOf(convo), () => this.log.read(convo))
+    } catch (err) {
+      if (!(err instanceof OutOfStepError) && !isRefusal(err)) throw err
+    }
   }
 }

@@ -1,14 +1,18 @@
 // The services of a person's convos: docs/NETWORK.md. A convo lives at one of them. The person's home
 // has the KeyPackages, and the invitations to convos of the others.
 
-import { Api, type Output } from "./api.js"
+import { Api, type Output, type Params } from "./api.js"
+import { sha256 } from "./bytes.js"
 import type { Clock } from "./clock.js"
-import { SealError, verdictOf, XrpcError } from "./errors.js"
+import { errorName, NoAnswerError, SealError, verdictOf, XrpcError } from "./errors.js"
 import type { ConvoId, Did } from "./ids.js"
 import { names } from "./records.js"
 import { type Changes, getAll, put, type Store } from "./store.js"
 import type { Call, Transport } from "./transport.js"
 import * as mls from "#lexicons"
+
+/** The most people of one claim. */
+const mostClaimed = 100
 
 /** An invitation to a convo of another service. */
 export type Invitation = Output<typeof mls.getInvitations.main>["invitations"][number]
@@ -105,11 +109,18 @@ export class Services {
     this.elsewhere.set(convoId, entry)
   }
 
-  /** Remembers that a convo goes on as another one, at the same service. */
-  async succeed(convo: ConvoId, successor: ConvoId): Promise<void> {
-    const service = this.of(convo)
-    if (service !== undefined) return this.place({ convoId: successor, service })
-    if (this.of(successor) !== undefined) throw new Error(`convo ${convo} goes on as ${successor}, which is at another service`)
+  /**
+   * Adds to changes that a convo goes on as another one, at the same service. Calls go there at once.
+   *
+   * @throws Error if the other one is at another service
+   */
+  succeed(convo: ConvoId, successor: ConvoId, changes: Changes): void {
+    const [service, other] = [this.of(convo), this.of(successor)]
+    if (other !== undefined && other !== service) throw new Error(`convo ${convo} goes on as ${successor}, which is at another service`)
+    if (service === undefined || other !== undefined) return
+    const entry: Elsewhere = { convoId: successor, service }
+    put(changes, names.service(successor), entry)
+    this.elsewhere.set(successor, entry)
   }
 
   /** Forgets a convo that this device did not enter. */
@@ -123,35 +134,50 @@ export class Services {
    * ones again.
    *
    * @param convo a convo that there is already
+   * @param some set to go without the people who have none, or whose home cannot be reached
    * @returns receipts of what was claimed at other services than the convo's
    * @throws XrpcError `KeyPackageNotFound` if somebody has none for this caller
    */
-  async claim(dids: readonly Did[], cipherSuite: string, claim: string, convo?: string): Promise<Claimed> {
+  async claim(dids: readonly Did[], cipherSuite: string, claim: string, convo?: string, some = false): Promise<Claimed> {
     const here = (convo === undefined ? undefined : this.of(convo)) ?? this.home
     const claimed: { keyPackages: string[]; receipts: string[] } = { keyPackages: [], receipts: [] }
-    for (const [service, people] of await this.homesOf(dids, here)) {
+    for (const [service, people] of await this.homesOf(dids, here, some)) {
       const elsewhere = service !== here
-      const params = { dids: people, cipherSuite, idempotencyKey: claim, ...(elsewhere ? { receipts: true } : convo && { convoId: convo }) }
-      const claiming = this.at(service).queryOnce(mls.getKeyPackages.main, params)
-      const { keyPackages, missing = [] } = await (elsewhere ? claiming.catch((err: unknown) => refusedBy(service, err)) : claiming)
-      if (missing.length > 0) throw new XrpcError(404, "KeyPackageNotFound", `no KeyPackages of ${missing.join(", ")}`)
+      const claiming = this.claimAt(service, people, { cipherSuite, ...(elsewhere ? { receipts: true } : convo && { convoId: convo }) }, claim)
+      const { keyPackages, missing = [] } = await (elsewhere ? claiming.catch((err: unknown) => refusedBy(service, err, some)) : claiming)
+      if (missing.length > 0 && !some) throw new XrpcError(404, "KeyPackageNotFound", `no KeyPackages of ${missing.join(", ")}`)
       claimed.keyPackages.push(...keyPackages.map(({ keyPackage }) => keyPackage))
       if (elsewhere) claimed.receipts.push(...keyPackages.flatMap(({ receipt }) => receipt ?? []))
     }
     return claimed
   }
 
+  // claimAt claims at one service. A repetition can be for other people, so they belong to the key.
+  private async claimAt(
+    service: Did | undefined, dids: Did[], params: Omit<Params<typeof mls.getKeyPackages.main>, "dids">, claim: string,
+  ): Promise<Output<typeof mls.getKeyPackages.main>> {
+    const idempotencyKey = await sha256(new TextEncoder().encode([claim, ...dids].join(" ")))
+    return this.at(service).queryOnce(mls.getKeyPackages.main, { ...params, dids, idempotencyKey })
+  }
+
   // homesOf asks the convo's service where people have their KeyPackages. Who has not said so has them
-  // there, if anywhere.
-  private async homesOf(dids: readonly Did[], here: Did | undefined): Promise<Map<Did | undefined, Did[]>> {
-    if (this.parts.others === undefined) return new Map(dids.length === 0 ? [] : [[undefined, [...dids]]])
+  // there, if anywhere. It returns at most mostClaimed people at a time.
+  private async homesOf(dids: readonly Did[], here: Did | undefined, some: boolean): Promise<[Did | undefined, Did[]][]> {
     const homes = new Map<Did | undefined, Did[]>()
     for (const did of dids) {
-      const { deliveryService } = await this.at(here).queryOnce(mls.getDeliveryService.main, { did })
-      const home = (deliveryService as Did | undefined) ?? here
-      homes.set(home, [...(homes.get(home) ?? []), did])
+      const home = await this.homeOf(did, here).catch((err: unknown) => {
+        if (!some || errorName(err) !== "ServiceUnavailable") throw err
+        return null // a host of this person does not answer
+      })
+      if (home !== null) homes.set(home, [...(homes.get(home) ?? []), did])
     }
-    return homes
+    return [...homes].flatMap(([home, all]) => chunks(all, mostClaimed).map((people): [Did | undefined, Did[]] => [home, people]))
+  }
+
+  private async homeOf(did: Did, here: Did | undefined): Promise<Did | undefined> {
+    if (this.parts.others === undefined) return undefined
+    const { deliveryService } = await this.at(here).queryOnce(mls.getDeliveryService.main, { did })
+    return (deliveryService as Did | undefined) ?? here
   }
 
   private way(service: Did | undefined): Transport {
@@ -178,9 +204,14 @@ export interface Claimed {
 }
 
 // What another service refuses is no word of the person's own: it must not stop the client.
-function refusedBy(service: Did | undefined, err: unknown): never {
+function refusedBy(service: Did | undefined, err: unknown, some: boolean): Output<typeof mls.getKeyPackages.main> {
+  if (some && (err instanceof XrpcError || err instanceof NoAnswerError)) return { keyPackages: [] }
   if (err instanceof XrpcError && verdictOf(err) === "stop") throw new SealError(`${service}: ${err.message}`, { cause: err })
   throw err
+}
+
+function chunks<T>(all: readonly T[], most: number): T[][] {
+  return all.length === 0 ? [] : [all.slice(0, most), ...chunks(all.slice(most), most)]
 }
 
 function receiveBy(transport: Transport, call: Call): Promise<Uint8Array> {

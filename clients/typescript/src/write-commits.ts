@@ -146,8 +146,8 @@ function leavesOf(group: Group, did: string) {
  * the convo's lock is free meanwhile, and the write can be discarded.
  */
 export async function claimPackages(
-  parts: Parts, dids: readonly Did[], claim: string, convoId?: string,
+  parts: Parts, dids: readonly Did[], claim: string, convoId?: string, some = false,
 ): Promise<{ packages: Uint8Array[]; receipts: readonly string[] }> {
-  const { keyPackages, receipts } = await parts.services.claim(dids, parts.mls.cipherSuite, claim, convoId)
+  const { keyPackages, receipts } = await parts.services.claim(dids, parts.mls.cipherSuite, claim, convoId, some)
   return { packages: keyPackages.map((one) => fromBase64url(one)), receipts }
 }

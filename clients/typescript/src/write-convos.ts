@@ -1,10 +1,12 @@
-// Convos: making one, leaving one, and coming back into one.
+// Convos: making one, resetting one, leaving one, and coming back into one.
 
 import { base64url, fromHex, hex } from "./bytes.js"
 import { asConvoId, type ConvoId, type Did } from "./ids.js"
 import { checkInput } from "./api.js"
 import { answerOf, type Done, type Kind, mustBeIn, type Parts, sealed } from "./kind.js"
-import type { Plan, SealedWrite, Write } from "./outbox.js"
+import { XrpcError } from "./errors.js"
+import { didOf } from "./mls.js"
+import type { Plan, Sealed, SealedWrite, Write } from "./outbox.js"
 import { type Item, mustRead, names, type Thread } from "./records.js"
 import { type Changes, get, put } from "./store.js"
 import { claimPackages } from "./write-commits.js"
@@ -19,6 +21,16 @@ export interface CreateContent {
   readonly claim: string
   readonly name?: string
   readonly description?: string
+}
+
+/** What a write of the kind `reset` holds. */
+export interface ResetContent {
+  readonly convoId: ConvoId
+  /** Of the new group, hexadecimal. */
+  readonly groupId: string
+  readonly reason: string
+  /** The key of the claim of KeyPackages. */
+  readonly claim: string
 }
 
 /** What a write of the kind `leave` holds. */
@@ -48,36 +60,83 @@ const create: Kind = {
 
   async seal(parts: Parts, write: Write): Promise<Plan> {
     const content = write.content as unknown as CreateContent
-    const { groupId, members, claim } = content
-    const alone = await parts.mls.create(fromHex(groupId))
-    const { packages, receipts } = await claimPackages(parts, members, claim)
-    const founded = packages.length === 0
-      ? { state: alone, groupInfo: await parts.mls.groupInfo(alone), welcome: undefined }
-      : await parts.mls.stage(alone, { add: packages })
-    const request = await sealed(parts, mls.createConvo.main, {
-      ...asked(parts, content), groupInfo: founded.groupInfo,
-      ...(founded.welcome && { welcomeMessage: base64url(founded.welcome) }),
-      ...(receipts.length > 0 && { receipts: [...receipts] }),
-    })
-    const { epoch } = parts.mls.describe(founded.state)
-    return { sealed: { ...request, epoch }, changes: new Map([[names.founded(groupId), founded.state]]) }
+    const { packages, receipts } = await claimPackages(parts, content.members, content.claim)
+    return found(parts, content.groupId, packages, receipts, (group) =>
+      sealed(parts, mls.createConvo.main, { ...asked(parts, content), ...group }))
   },
 
   async done(parts: Parts, write: SealedWrite, answer: string): Promise<Done> {
-    const { groupId } = write.content as unknown as CreateContent
-    const id = answerOf(mls.createConvo.main, answer).id as ConvoId
-    const state = await mustRead(parts.store, names.founded(groupId))
-    const changes: Changes = new Map([[names.founded(groupId), undefined], [names.group(id), state]])
-    const entered = write.sealed.epoch ?? 0
-    const thread: Thread = { convoId: id, groupId, first: 0, cursor: 0, last: "", entered }
-    put(changes, names.thread(id), thread)
-    return { result: { convoId: id }, changes }
+    return enterFounded(parts, write, answerOf(mls.createConvo.main, answer).id as ConvoId)
   },
 
-  async undo(_parts: Parts, write: Write): Promise<Changes> {
-    const { groupId } = write.content as unknown as CreateContent
-    return new Map([[names.founded(groupId), undefined]])
+  undo: forgetFounded,
+}
+
+// reset makes a new group with a device of every member who has a KeyPackage: the others enter it by
+// external commit.
+const reset: Kind = {
+  waits: true,
+  async check(parts, _queue, content) {
+    const { convoId, reason } = content as unknown as ResetContent
+    checkInput(mls.resetConvo.main, { convoId, reason, groupInfo: new Uint8Array() })
+    await mustBeIn(parts, convoId)
   },
+  async seal(parts, write) {
+    const { convoId, groupId, reason, claim } = write.content as unknown as ResetContent
+    const { convo } = await parts.api.queryOnce(mls.getConvo.main, { convoId })
+    if (convo.successorConvoId) throw new XrpcError(409, "ConvoClosed", `it was reset; successorConvoId=${convo.successorConvoId}`)
+    const others = convo.members.map(({ did }) => didOf(did) as Did).filter((did) => did !== parts.did)
+    const { packages, receipts } = await claimPackages(parts, others, claim, convoId, true)
+    return found(parts, groupId, packages, receipts, (group) => sealed(parts, mls.resetConvo.main, { convoId, reason, ...group }))
+  },
+  async done(parts, write, answer) {
+    const { convoId } = write.content as unknown as ResetContent
+    const successor = answerOf(mls.resetConvo.main, answer).convo.id as ConvoId
+    const done = await enterFounded(parts, write, successor)
+    const thread = await parts.log.thread(convoId)
+    if (thread !== undefined) put(done.changes, names.thread(convoId), { ...thread, resetTo: successor })
+    parts.services.succeed(convoId, successor, done.changes)
+    return done
+  },
+  undo: forgetFounded,
+}
+
+interface NewGroup {
+  readonly groupInfo: Uint8Array
+  readonly welcomeMessage?: string
+  readonly receipts?: string[]
+}
+
+// found makes a group of this device and others.
+async function found(
+  parts: Parts, groupId: string, packages: readonly Uint8Array[], receipts: readonly string[], request: (group: NewGroup) => Promise<Sealed>,
+): Promise<Plan> {
+  const alone = await parts.mls.create(fromHex(groupId))
+  const founded = packages.length === 0
+    ? { state: alone, groupInfo: await parts.mls.groupInfo(alone), welcome: undefined }
+    : await parts.mls.stage(alone, { add: packages })
+  const made = await request({
+    groupInfo: founded.groupInfo,
+    ...(founded.welcome && { welcomeMessage: base64url(founded.welcome) }),
+    ...(receipts.length > 0 && { receipts: [...receipts] }),
+  })
+  const { epoch } = parts.mls.describe(founded.state)
+  return { sealed: { ...made, epoch }, changes: new Map([[names.founded(groupId), founded.state]]) }
+}
+
+// enterFounded puts this device into the convo of a group that it has made.
+async function enterFounded(parts: Parts, write: SealedWrite, id: ConvoId): Promise<Done> {
+  const { groupId } = write.content as unknown as CreateContent | ResetContent
+  const state = await mustRead(parts.store, names.founded(groupId))
+  const changes: Changes = new Map([[names.founded(groupId), undefined], [names.group(id), state]])
+  const thread: Thread = { convoId: id, groupId, first: 0, cursor: 0, last: "", entered: write.sealed.epoch ?? 0 }
+  put(changes, names.thread(id), thread)
+  return { result: { convoId: id }, changes }
+}
+
+async function forgetFounded(_parts: Parts, write: Write): Promise<Changes> {
+  const { groupId } = write.content as unknown as CreateContent | ResetContent
+  return new Map([[names.founded(groupId), undefined]])
 }
 
 const leave: Kind = {
@@ -160,5 +219,5 @@ function enterAt(
   put(changes, names.item(convoId, seq), own)
 }
 
-/** Making, leaving and coming back. */
-export const kindsOfConvos = { create, leave, rejoin }
+/** Making, resetting, leaving and coming back. */
+export const kindsOfConvos = { create, reset, leave, rejoin }

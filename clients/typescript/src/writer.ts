@@ -33,7 +33,7 @@ export class ClientWriter implements Writer {
   }
 
   commits(write: Write): boolean {
-    return committing.has(write.kind)
+    return committing.has(write.kind) || write.kind === "reset"
   }
 
   moves(write: Write): boolean {

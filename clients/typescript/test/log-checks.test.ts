@@ -108,6 +108,30 @@ test("two members compare heads, and find nothing", needsServer, async () => {
   await Promise.all([a.client.close(), b.client.close()])
 })
 
+test("after a reset, the successor's first entry is compared with the old log", needsServer, async () => {
+  const { a, b, convo } = await pair()
+  await say(a, convo, "one", "two")
+  await b.client.update(convo)
+  await read(b, convo)
+  b.net.change = (call, answer) => {
+    if (call.method !== getMessages || call.params?.get("sinceSeq") !== "0" || call.params.get("limit") !== "1") return answer
+    const page = lexParse(answer) as unknown as { messages: { ciphertext: Uint8Array }[] }
+    const text = new TextDecoder().decode(page.messages[0]?.ciphertext)
+    assert.match(text, /^root \S+$/m)
+    page.messages[0]!.ciphertext = bytesOf(text.replace(/^root \S+$/m, `root ${"A".repeat(43)}=`))
+    return lexStringify(page as unknown as LexValue)
+  }
+  await a.client.reset(convo, "forked")
+  await b.client.syncAll()
+  while (!(await b.client.convos()).some(({ successor }) => successor !== undefined)) await b.client.syncAll()
+  for (const { client } of [a, b]) await client.logChecks?.idle()
+  assert.deepEqual(a.found, [])
+  assert.deepEqual(b.found.map(({ kind }) => kind), ["lie"])
+  assert.match(b.found[0]?.sentence ?? "", /names another log of \d entries than I was shown/)
+  assert.equal((await b.client.logChecks?.findings(convo))?.length, 1)
+  await Promise.all([a.client.close(), b.client.close()])
+})
+
 test("heads ride on answers and events, and few are asked for", { ...needsServer, timeout: 60_000 }, async () => {
   const { a, b, convo } = await pair()
   const connected = new Promise<void>((resolve) => (b.onConnect = resolve))

@@ -17,10 +17,12 @@ export class KillingStore implements Store {
     private readonly store: Store,
     private writes: number,
     private readonly late: boolean,
+    private readonly onKill: () => void = () => {},
   ) {}
 
   kill(): never {
     this.killed = true
+    this.onKill()
     throw new Killed()
   }
 
