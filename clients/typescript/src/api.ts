@@ -4,7 +4,7 @@ import type { l } from "@atproto/lex-schema"
 import type { Clock } from "./clock.js"
 import { hex } from "./bytes.js"
 import { backoff, systemClock } from "./clock.js"
-import { NoAnswerError, verdictOf, XrpcError } from "./errors.js"
+import { AwayError, NoAnswerError, verdictOf, XrpcError } from "./errors.js"
 import { lexParse, lexStringify, type LexValue } from "./json.js"
 import type { Call, Transport } from "./transport.js"
 
@@ -106,7 +106,7 @@ export class Api {
 
 /** How long to wait after a failure that calls for the same again, in milliseconds. */
 export function waitOf(err: unknown, clock: Clock, attempt: number): number {
-  return (err instanceof XrpcError ? err.retryAfter : undefined) ?? backoff(clock, attempt)
+  return (err instanceof XrpcError || err instanceof AwayError ? err.retryAfter : undefined) ?? backoff(clock, attempt)
 }
 
 function toSearch(params: Record<string, unknown>): URLSearchParams {

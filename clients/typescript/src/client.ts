@@ -24,7 +24,7 @@ import { isStuck, type Item, lockOf, mustRead, names, rejoinQueue, type Thread }
 import { Recovery } from "./recovery.js"
 import { Resets } from "./resets.js"
 import { type Changes, get, getAll, naming, type Store } from "./store.js"
-import { type Invitation, type OtherServices, Services } from "./services.js"
+import { type Elsewhere, type Invitation, type OtherServices, Services } from "./services.js"
 import { type PdsAgent, textOf, type Transport } from "./transport.js"
 import { type MemberCursor, Signals } from "./signals.js"
 import { type InvitedDevice, WelcomeLostError, Welcomes } from "./welcome.js"
@@ -224,6 +224,7 @@ export class Client {
       else if (isStuck(thread)) this.later(this.disputes.comeBack(thread.convoId))
       else if (thread.lost || thread.stuck) this.lost(thread.convoId, new OutOfStepError("the server has lost writes"))
     }
+    for (const service of this.core.services.others()) this.later(this.signals.shareAt(service))
     const successors = new Set(threads.map(({ resetTo }) => resetTo))
     for (const { convoId, service, declined } of this.core.services.convos()) {
       if (successors.has(convoId)) continue // it needs no invitation
@@ -297,6 +298,7 @@ export class Client {
   /** Leaves a convo, and blocks who invited this person if `block` is set. */
   async leave(convo: ConvoId, block = false): Promise<void> {
     await this.write(convo, "leave", { block })
+    this.unfollow(convo)
   }
 
   /** Comes back into a convo of this person by an external commit. */
@@ -378,8 +380,7 @@ export class Client {
 
   /** Reads all convos, and joins those whose Welcomes wait. It waits for services that are away. */
   async syncAll(): Promise<void> {
-    const services = new Set([undefined, ...this.core.services.convos().map(({ service }) => service)])
-    await Promise.all([...services].map((service) => this.syncAt(service)))
+    await Promise.all([undefined, ...this.core.services.others()].map((service) => this.syncAt(service)))
   }
 
   private async syncAt(service: Did | undefined): Promise<void> {
@@ -415,9 +416,13 @@ export class Client {
     return this.signals.send(convo, content)
   }
 
-  /** Says who sees how far this person has read: nobody, or the members who share theirs too. */
-  shareCursors(withWhom: "nobody" | "members"): Promise<void> {
-    return this.signals.share(withWhom)
+  /**
+   * Says who sees how far this person has read: nobody, or the members who share theirs too. When it returns,
+   * the person's own service knows it. The others hear it as soon as they can, also those of later convos.
+   */
+  async shareCursors(withWhom: "nobody" | "members"): Promise<void> {
+    await this.signals.share(withWhom)
+    for (const service of this.core.services.others()) this.later(this.signals.shareAt(service))
   }
 
   /** How far the members are who share their cursors, if this person shares its own. */
@@ -579,6 +584,7 @@ export class Client {
         throw err
       }
       this.follow(service)
+      this.later(this.signals.shareAt(service))
     })
   }
 
@@ -639,6 +645,25 @@ export class Client {
     }, this.openSocket, service && names.cursorAt(service))
     this.streams.set(service, stream)
     stream.start()
+  }
+
+  // unfollow ends the event stream of a convo's service, if it is another one than the person's own, and this
+  // device is in no convo there any more.
+  private unfollow(convo: ConvoId): void {
+    const service = this.core.services.of(convo)
+    if (service !== undefined) this.later(this.unfollowAt(service))
+  }
+
+  private async unfollowAt(service: Did): Promise<void> {
+    const threads = new Map((await this.convos()).map((thread) => [thread.convoId, thread]))
+    const isOver = ({ convoId, declined }: Elsewhere) => {
+      const thread = threads.get(convoId)
+      return declined || thread?.left || thread?.successor !== undefined
+    }
+    if (!this.core.services.convos().every((one) => one.service !== service || isOver(one))) return
+    const stream = this.streams.get(service)
+    this.streams.delete(service)
+    await stream?.close()
   }
 
   /** Tries everything again at once: the network is back, the app is shown again, or a user asks. */
@@ -730,6 +755,7 @@ export class Client {
       await this.sync(convo)
     } catch (err) {
       if (!isRefusal(err)) throw err // the person has left, or was removed
+      this.unfollow(convo)
     }
   }
 

@@ -24,6 +24,18 @@ export class NoAnswerError extends Error {
   override readonly name = "NoAnswerError"
 }
 
+/** What another service must say first did not come: that of a person whom a write adds. */
+export class AwayError extends NoAnswerError {
+  constructor(
+    message: string,
+    /** How long that service asks to wait, in milliseconds. */
+    readonly retryAfter: number | undefined,
+    options: ErrorOptions,
+  ) {
+    super(message, options)
+  }
+}
+
 /** The log goes another way than this device's group: docs/RECOVERY.md. */
 export class OutOfStepError extends Error {
   override readonly name: string = "OutOfStepError"

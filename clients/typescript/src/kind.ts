@@ -29,6 +29,8 @@ export interface Kind {
   readonly waits?: true
   /** Throws if the lexicon or this device's store says that the write can never be made. */
   check?(parts: Parts, queue: string, content: LexValue): Promise<void>
+  /** See {@link Writer.prepare}. */
+  prepare?(parts: Parts, write: Write): Promise<void>
   seal(parts: Parts, write: Write): Promise<Plan>
   done(parts: Parts, write: SealedWrite, answer: string, logHead?: string): Promise<Done>
   /** Takes back what `seal` changed: the server has not taken the request, and never will. */

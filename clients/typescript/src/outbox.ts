@@ -11,7 +11,7 @@
 
 import { waitOf } from "./api.js"
 import type { Clock } from "./clock.js"
-import { DiscardedError, NoAnswerError, OutOfStepError, resetsAt, SealError, StoreError, successorIn, verdictOf, XrpcError } from "./errors.js"
+import { AwayError, DiscardedError, NoAnswerError, OutOfStepError, resetsAt, SealError, StoreError, successorIn, verdictOf, XrpcError } from "./errors.js"
 import type { LexValue } from "./json.js"
 import type { Did } from "./ids.js"
 import { Kept } from "./kept.js"
@@ -69,6 +69,15 @@ export interface Writer {
   commits?(write: Write): boolean
   /** Reports whether a write goes into the convo that goes on in the place of its own. */
   moves?(write: Write): boolean
+  /**
+   * Asks other services for what `seal` needs, without the lock. What it throws an {@link AwayError} for is
+   * asked again; after a while other writes go ahead, if {@link passes} lets them. `undefined`: nothing.
+   */
+  prepare?(write: Write): Promise<void> | undefined
+  /** Reports whether a write may go ahead of an earlier one of its queue that waits for another service. */
+  passes?(write: Write, before: Write): boolean
+  /** What a refused write shall be instead, if another request for the same can be accepted. */
+  anew?(write: SealedWrite, err: XrpcError): LexValue | undefined
   /** The lock of a queue. Queues that change the same records have one lock. */
   lockOf(queue: string): string
   /** Makes the request of a write, under a new key. */
@@ -146,6 +155,7 @@ export interface OutboxParts {
 
 const outboxPrefix = "outbox/"
 const refusedPrefix = "refused/"
+const patience = 5_000 // so long a queue waits for other services before other writes go ahead
 const heldFor = 30_000 // if nobody says before that a dispute is over
 const quotaWait = 3_600_000 // if the answer does not say how long, and at most in one go
 
@@ -174,6 +184,7 @@ export class Outbox {
   private readonly waiting = new Map<string, Waiting>()
   private readonly parked = new Set<string>()
   private readonly held = new Map<string, AbortController>()
+  private readonly aside = new Map<string, Promise<void>>() // writes that wait for other services
   private readonly closing = new AbortController()
   private wake = new AbortController()
   private stopped: XrpcError | StoreError | undefined
@@ -298,7 +309,7 @@ export class Outbox {
 
   /** Waits until every queue is empty, waits for `resume` or `release`, or the outbox is closed. */
   async idle(): Promise<void> {
-    while (this.driving.size > 0) await Promise.all(this.driving.values())
+    while (this.driving.size + this.aside.size > 0) await Promise.all([...this.driving.values(), ...this.aside.values()])
   }
 
   /** Ends all sending. What waits stays in the store. */
@@ -345,10 +356,14 @@ export class Outbox {
     }
   }
 
-  // next is the first write of a queue that is not held back.
+  // next is the first write of a queue that is not held back, and does not wait for other services.
   private next(queue: string): Write | undefined {
-    const mayGo = (write: Write) => isSealed(write) || !this.held.has(queue) || !this.parts.writer.commits?.(write)
-    return this.queues.get(queue)?.find(mayGo)
+    const { writer } = this.parts
+    const all = this.queues.get(queue) ?? []
+    const isAside = ({ id }: Write) => this.aside.has(id)
+    const mayGo = (write: Write) => isSealed(write) || !this.held.has(queue) || !writer.commits?.(write)
+    const mayPass = (write: Write, at: number) => all.slice(0, at).every((before) => !isAside(before) || writer.passes?.(write, before))
+    return all.find((write, at) => mayGo(write) && !isAside(write) && mayPass(write, at))
   }
 
   private mayRun(queue: string): boolean {
@@ -359,6 +374,7 @@ export class Outbox {
   private async step(write: Write, attempt: number): Promise<boolean> {
     try {
       if (isSealed(write)) await this.send(write)
+      else if (!(await this.isPrepared(write))) return true
       else if (this.parts.writer.waits?.(write)) await this.seal(write)
       else await this.locked(write, () => this.seal(write))
       return true
@@ -371,10 +387,37 @@ export class Outbox {
     }
   }
 
-  private async seal(write: Write): Promise<void> {
-    const plan = await this.parts.writer.seal(write).catch((err: unknown) => {
-      throw passes(err) ? err : new SealError(String(err), { cause: err })
+  // isPrepared prepares a write. If that takes long, it puts the write aside and returns false.
+  private async isPrepared(write: Write): Promise<boolean> {
+    const begun = this.parts.writer.prepare?.(write)
+    if (begun === undefined) return true
+    const done = new AbortController()
+    const preparing = this.prepare(write, begun).finally(() => done.abort())
+    const late = this.parts.clock.sleep(patience, AbortSignal.any([done.signal, this.closing.signal]))
+    if (await Promise.race([preparing.then(() => true), late.then(() => done.signal.aborted)])) return preparing.then(() => true)
+    const after = preparing.catch(() => {}).finally(() => { // its next step gets the error again
+      this.aside.delete(write.id)
+      this.drive(write.queue)
     })
+    this.aside.set(write.id, after)
+    return false
+  }
+
+  private async prepare(write: Write, begun: Promise<void>): Promise<void> {
+    for (let attempt = 1; ; attempt++) {
+      try {
+        return await (attempt === 1 ? begun : this.parts.writer.prepare?.(write))?.catch(sealFailed)
+      } catch (err) {
+        if (!(err instanceof AwayError) || this.closing.signal.aborted || !this.waiting.has(write.id)) throw err
+        const wait = waitOf(err, this.parts.clock, attempt)
+        this.parts.events.onRetry?.(write, wait, err)
+        await this.pause(write, wait)
+      }
+    }
+  }
+
+  private async seal(write: Write): Promise<void> {
+    const plan = await this.parts.writer.seal(write).catch(sealFailed)
     if (!this.waiting.has(write.id)) return
     if ("result" in plan) return this.finish(write, plan.result, plan.changes)
     await this.replace({ ...write, sealed: plan.sealed }, plan.changes)
@@ -431,6 +474,12 @@ export class Outbox {
         case "stop":
           this.stop(write, err)
           return false
+        case "refused": {
+          const content = isSealed(write) ? this.parts.writer.anew?.(write, err) : undefined
+          if (!isSealed(write) || content === undefined) break
+          await this.locked(write, () => this.unseal(write, content))
+          return true
+        }
       }
     } else if (!(err instanceof SealError)) throw err
     await this.locked(write, () => this.refuse(write, err))
@@ -452,9 +501,9 @@ export class Outbox {
     await this.replace(queued, await this.parts.writer.refused(write, err))
   }
 
-  private async unseal(write: SealedWrite): Promise<void> {
+  private async unseal(write: SealedWrite, content = write.content): Promise<void> {
     const { sealed: _, ...queued } = write
-    await this.replace(queued, await this.parts.writer.unseal(write))
+    await this.replace({ ...queued, content }, await this.parts.writer.unseal(write))
   }
 
   private async refuse(write: Write, err: XrpcError | SealError): Promise<void> {
@@ -528,6 +577,10 @@ export class Outbox {
 // passes reports whether an error of a seal says something else than that the write is at fault.
 function passes(err: unknown): boolean {
   return [XrpcError, NoAnswerError, OutOfStepError, StoreError].some((kind) => err instanceof kind)
+}
+
+function sealFailed(err: unknown): never {
+  throw passes(err) ? err : new SealError(String(err), { cause: err })
 }
 
 function isSealed(write: Write): write is SealedWrite {

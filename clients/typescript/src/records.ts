@@ -134,6 +134,7 @@ export const names = {
   sealedPart: (bundle: string) => `history/part/${bundle}`,
   services: "service/",
   service: (convo: string) => `service/${convo}`,
+  sharing: "sharing",
   cursor: "cursor",
   cursorAt: (service: string) => `cursor/${service}`,
   device: "device",

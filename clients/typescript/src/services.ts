@@ -4,7 +4,7 @@
 import { Api, type Output, type Params } from "./api.js"
 import { sha256 } from "./bytes.js"
 import type { Clock } from "./clock.js"
-import { errorName, NoAnswerError, SealError, verdictOf, XrpcError } from "./errors.js"
+import { AwayError, errorName, NoAnswerError, resetsAt, SealError, verdictOf, XrpcError } from "./errors.js"
 import type { ConvoId, Did } from "./ids.js"
 import { names } from "./records.js"
 import { type Changes, getAll, put, type Store } from "./store.js"
@@ -50,6 +50,7 @@ export interface ServicesParts {
 export class Services {
   /** Passes each call on to the service of its convo, and any other call to the home. */
   readonly transport: Transport
+  private readonly prepared = new Map<string, Claimed>()
   private readonly apis = new Map<Did | undefined, Api>()
 
   private constructor(
@@ -78,6 +79,11 @@ export class Services {
   /** All convos of other services. */
   convos(): Elsewhere[] {
     return [...this.elsewhere.values()]
+  }
+
+  /** The other services that convos are at. */
+  others(): Did[] {
+    return [...new Set(this.convos().filter(({ declined }) => !declined).map(({ service }) => service))]
   }
 
   /** The methods of a service. */
@@ -137,14 +143,27 @@ export class Services {
    * @param some set to go without the people who have none, or whose home cannot be reached
    * @returns receipts of what was claimed at other services than the convo's
    * @throws XrpcError `KeyPackageNotFound` if somebody has none for this caller
+   * @throws AwayError if the home of somebody cannot be reached now
    */
   async claim(dids: readonly Did[], cipherSuite: string, claim: string, convo?: string, some = false): Promise<Claimed> {
+    const key = [claim, ...dids].join(" ")
+    const prepared = this.prepared.get(key)
+    this.prepared.delete(key)
+    return prepared ?? this.claimAll(dids, cipherSuite, claim, convo, some)
+  }
+
+  /** Claims what the next {@link claim} returns. */
+  async prepare(dids: readonly Did[], cipherSuite: string, claim: string, convo: string): Promise<void> {
+    this.prepared.set([claim, ...dids].join(" "), await this.claimAll(dids, cipherSuite, claim, convo, false))
+  }
+
+  private async claimAll(dids: readonly Did[], cipherSuite: string, claim: string, convo: string | undefined, some: boolean): Promise<Claimed> {
     const here = (convo === undefined ? undefined : this.of(convo)) ?? this.home
     const claimed: { keyPackages: string[]; receipts: string[] } = { keyPackages: [], receipts: [] }
     for (const [service, people] of await this.homesOf(dids, here, some)) {
       const elsewhere = service !== here
       const claiming = this.claimAt(service, people, { cipherSuite, ...(elsewhere ? { receipts: true } : convo && { convoId: convo }) }, claim)
-      const { keyPackages, missing = [] } = await (elsewhere ? claiming.catch((err: unknown) => refusedBy(service, err, some)) : claiming)
+      const { keyPackages, missing = [] } = await (elsewhere ? claiming.catch((err: unknown) => this.refusedBy(service, err, some)) : claiming)
       if (missing.length > 0 && !some) throw new XrpcError(404, "KeyPackageNotFound", `no KeyPackages of ${missing.join(", ")}`)
       claimed.keyPackages.push(...keyPackages.map(({ keyPackage }) => keyPackage))
       if (elsewhere) claimed.receipts.push(...keyPackages.flatMap(({ receipt }) => receipt ?? []))
@@ -166,8 +185,9 @@ export class Services {
     const homes = new Map<Did | undefined, Did[]>()
     for (const did of dids) {
       const home = await this.homeOf(did, here).catch((err: unknown) => {
-        if (!some || errorName(err) !== "ServiceUnavailable") throw err
-        return null // a host of this person does not answer
+        if (errorName(err) !== "ServiceUnavailable") throw err
+        if (!some) throw this.away(did, err) // a host of this person does not answer
+        return null
       })
       if (home !== null) homes.set(home, [...(homes.get(home) ?? []), did])
     }
@@ -178,6 +198,21 @@ export class Services {
     if (this.parts.others === undefined) return undefined
     const { deliveryService } = await this.at(here).queryOnce(mls.getDeliveryService.main, { did })
     return (deliveryService as Did | undefined) ?? here
+  }
+
+  // What another service refuses is no word of the person's own: it must not stop the client.
+  private refusedBy(service: Did | undefined, err: unknown, some: boolean): Output<typeof mls.getKeyPackages.main> {
+    if (some && (err instanceof XrpcError || err instanceof NoAnswerError)) return { keyPackages: [] }
+    const verdict = verdictOf(err)
+    if (verdict === "again" || verdict === "later") throw this.away(service, err)
+    if (verdict === "stop") throw new SealError(`${service}: ${messageOf(err)}`, { cause: err })
+    throw err
+  }
+
+  private away(whose: Did | undefined, err: unknown): AwayError {
+    const until = err instanceof XrpcError ? resetsAt(err) : undefined
+    const wait = until === undefined ? undefined : Math.max(until - this.parts.clock.now(), 0)
+    return new AwayError(`${whose}: ${messageOf(err)}`, wait ?? (err instanceof XrpcError ? err.retryAfter : undefined), { cause: err })
   }
 
   private way(service: Did | undefined): Transport {
@@ -203,11 +238,8 @@ export interface Claimed {
   readonly receipts: readonly string[]
 }
 
-// What another service refuses is no word of the person's own: it must not stop the client.
-function refusedBy(service: Did | undefined, err: unknown, some: boolean): Output<typeof mls.getKeyPackages.main> {
-  if (some && (err instanceof XrpcError || err instanceof NoAnswerError)) return { keyPackages: [] }
-  if (err instanceof XrpcError && verdictOf(err) === "stop") throw new SealError(`${service}: ${err.message}`, { cause: err })
-  throw err
+function messageOf(err: unknown): string {
+  return err instanceof Error ? err.message : String(err)
 }
 
 function chunks<T>(all: readonly T[], most: number): T[][] {

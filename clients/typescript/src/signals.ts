@@ -2,6 +2,7 @@
 
 import type { Core } from "./core.js"
 import { UnknownConvoError, verdictOf, XrpcError } from "./errors.js"
+import type { Did } from "./ids.js"
 import { didOf } from "./mls.js"
 import { lockOf, names } from "./records.js"
 import { type Changes, get, put } from "./store.js"
@@ -18,6 +19,12 @@ export const mostSignals = 50
 interface SentSignals {
   readonly epoch: number
   readonly count: number
+}
+
+/** Who sees this person's cursors, and which other services know it. */
+interface Sharing {
+  readonly withWhom: "nobody" | "members"
+  readonly told: readonly Did[]
 }
 
 /** How far a member is in a convo's log. */
@@ -80,9 +87,29 @@ export class Signals {
     })
   }
 
-  /** Says who sees this person's cursors. */
-  async share(withWhom: "nobody" | "members"): Promise<void> {
-    await this.core.api.procedure(mls.setCursorPolicy.main, { shareCursors: withWhom })
+  /** Says who sees this person's cursors, to the person's own service. {@link shareAt} says it to others. */
+  async share(withWhom: Sharing["withWhom"]): Promise<void> {
+    await this.core.services.at(undefined).procedure(mls.setCursorPolicy.main, { shareCursors: withWhom })
+    await this.core.locks.run(names.sharing, () => this.saveSharing({ withWhom, told: [] }))
+  }
+
+  /** Says to another service who sees this person's cursors, unless it knows. It waits for a service that is away. */
+  shareAt(service: Did): Promise<void> {
+    return this.core.locks.run(`${names.sharing}/${service}`, async () => {
+      const asked = await get<Sharing>(this.core.store, names.sharing)
+      if (asked === undefined || asked.told.includes(service)) return
+      await this.core.services.at(service).procedure(mls.setCursorPolicy.main, { shareCursors: asked.withWhom })
+      await this.core.locks.run(names.sharing, async () => {
+        const now = await get<Sharing>(this.core.store, names.sharing)
+        if (now?.withWhom === asked.withWhom) await this.saveSharing({ ...now, told: [...now.told, service] })
+      })
+    })
+  }
+
+  private saveSharing(sharing: Sharing): Promise<void> {
+    const changes: Changes = new Map()
+    put(changes, names.sharing, sharing)
+    return this.core.store.write(changes)
   }
 
   /** The cursors of a convo that this person sees. */

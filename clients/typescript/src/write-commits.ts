@@ -61,11 +61,15 @@ const add: Kind = {
     checkInput(mls.addMembers.main, { convoId, didList: [...dids] })
     await mustBeIn(parts, convoId)
   },
+  async prepare(parts, write) {
+    const { claim } = write.content as unknown as AddContent
+    const { wanted } = await wantedOf(parts, write)
+    if (wanted.length > 0) await parts.services.prepare(wanted, parts.mls.cipherSuite, claim, write.queue)
+  },
   async seal(parts, write) {
-    const { dids, claim, again } = write.content as unknown as AddContent
+    const { claim } = write.content as unknown as AddContent
     await readPending(parts, write.queue)
-    const group = parts.mls.describe(await mustRead(parts.store, names.group(write.queue)))
-    const wanted = again ? dids : dids.filter((did) => leavesOf(group, did).length === 0)
+    const { wanted, group } = await wantedOf(parts, write)
     if (wanted.length === 0) return { result: { epoch: group.epoch, seq: 0 }, changes: new Map() }
     const remove = wanted.flatMap((did) => leavesOf(group, did))
     const { packages, receipts } = await claimPackages(parts, wanted, claim, write.queue)
@@ -83,6 +87,13 @@ const add: Kind = {
   },
   undo,
   catchUp,
+}
+
+// wantedOf returns the people whom an addition adds to the group as it is now.
+async function wantedOf(parts: Parts, write: Write): Promise<{ wanted: readonly Did[]; group: Group }> {
+  const { dids, again } = write.content as unknown as AddContent
+  const group = parts.mls.describe(await mustRead(parts.store, names.group(write.queue)))
+  return { wanted: again ? dids : dids.filter((did) => leavesOf(group, did).length === 0), group }
 }
 
 const remove: Kind = {

@@ -1,12 +1,14 @@
 // Makes the requests of a client's outbox. Each kind of write has its own file.
 
+import { hex } from "./bytes.js"
+import { idLength } from "./envelope.js"
 import { OutOfStepError, type SealError, type XrpcError } from "./errors.js"
 import type { LexValue } from "./json.js"
 import type { Done, Kind, Parts } from "./kind.js"
 import type { Plan, SealedWrite, Write, Writer } from "./outbox.js"
 import { lockOf } from "./records.js"
 import type { Changes } from "./store.js"
-import { committing, kindsOfCommits } from "./write-commits.js"
+import { committing, kindsOfCommits, type RemoveContent } from "./write-commits.js"
 import { kindsOfConvos } from "./write-convos.js"
 import { kindOfPublications } from "./write-keypackages.js"
 import { kindOfMessages } from "./write-messages.js"
@@ -18,6 +20,9 @@ const kinds: Readonly<Record<string, Kind>> = {
   send: kindOfMessages,
 }
 
+/** How long a claim of KeyPackages is good, in milliseconds. */
+const claimLifetime = 30 * 60_000
+
 /** The writer of a client. */
 export class ClientWriter implements Writer {
   constructor(private readonly parts: Parts) {}
@@ -26,6 +31,25 @@ export class ClientWriter implements Writer {
 
   async check(queue: string, kind: string, content: LexValue): Promise<void> {
     await kindOf({ kind }).check?.(this.parts, queue, content)
+  }
+
+  prepare(write: Write): Promise<void> | undefined {
+    return kindOf(write).prepare?.(this.parts, write)
+  }
+
+  // A removal stays behind the addition of the person.
+  passes({ kind, content }: Write, before: Write): boolean {
+    const { dids } = before.content as { dids?: readonly string[] }
+    return kind !== "remove" || !dids?.includes((content as unknown as RemoveContent).did)
+  }
+
+  // anew claims other KeyPackages for a request whose receipts are not accepted any more, but not twice in
+  // the lifetime of a claim: then they are not accepted for another reason.
+  anew({ content }: SealedWrite, err: XrpcError): LexValue | undefined {
+    const { clock } = this.parts
+    const { claim, claimedAgain = -Infinity } = content as { claim?: string; claimedAgain?: number }
+    if (err.error !== "InvalidReceipt" || claim === undefined || clock.now() - claimedAgain < claimLifetime) return undefined
+    return { ...(content as object), claim: hex(clock.randomBytes(idLength)), claimedAgain: clock.now() }
   }
 
   waits(write: Write): boolean {

@@ -6,8 +6,9 @@ import { asConvoId, type ConvoId, type Did } from "../src/ids.js"
 import { names } from "../src/records.js"
 import { endpointOf } from "../src/services.js"
 import { MemoryStore } from "../src/store.js"
-import type { Transport } from "../src/transport.js"
-import { ask, clearAt, Device, needsNetwork, othersOf, pdsOf, planAt, services } from "./support/network.js"
+import { XrpcError } from "../src/errors.js"
+import type { Call, Transport } from "../src/transport.js"
+import { ask, clearAt, Device, needsNetwork, othersOf, pdsOf, planAt, services, type Wrap, wrapped } from "./support/network.js"
 import { bytesOf, openPhone, textsOf } from "./support/phone.js"
 
 const say = async ({ client }: Device, convo: ConvoId, text: string) => (await client.send(convo, bytesOf(text))).sent
@@ -89,6 +90,129 @@ test("a service that is away delays its convos alone", needsNetwork, async () =>
   await late.sent
   assert.deepEqual(await reads(alice, convo, 1), ["late"])
   await close(alice, bob, erin)
+})
+
+test("a home that is away delays the invitations of its people alone", needsNetwork, async () => {
+  const { alice, bob, convo } = await pair()
+  const [, , third] = await services()
+  assert.ok(third)
+  const carol = await Device.open(2)
+  carol.client.listen()
+  await planAt(third, { kind: "cut", times: 0, lxm: "blue.catbird.mls.getKeyPackages" })
+  const added = alice.client.add(convo, [carol.did])
+  await say(alice, convo, "before carol")
+  assert.deepEqual(await reads(bob, convo, 1), ["before carol"])
+  const removed = alice.client.remove(convo, carol.did)
+  await say(alice, convo, "and again")
+  assert.deepEqual(alice.client.outbox.pending(convo).map(({ kind }) => kind), ["add", "remove"], "a removal stays behind the addition")
+  await alice.client.outbox.discard(alice.client.outbox.pending(convo)[1]!.id)
+  await assert.rejects(removed, /discarded/)
+  await clearAt(third)
+  alice.client.resume()
+  assert.equal((await added).epoch, 2)
+  await (await carol.client.acceptInvitation(await carol.invitation())).joined
+  await say(carol, convo, "here I am")
+  await reads(alice, convo, 3)
+  await close(alice, bob, carol)
+})
+
+/** Alice's way, on which the convo's service says that the receipts of some calls have ended. */
+function ending(calls: Call[], times: number): Wrap {
+  return (inner) => ({
+    ...wrapped(inner),
+    call: async (call) => {
+      const receipts = /"receipts":\[[^\]]+\]/.test(call.body ?? "")
+      if (receipts && calls.push(call) <= times) throw new XrpcError(400, "InvalidReceipt", "receipts[0]: the claim has ended at 2026-11-27T09:00:00Z: claim another KeyPackage")
+      return inner.call(call)
+    },
+  })
+}
+
+test("KeyPackages whose claims have ended are claimed again, once", needsNetwork, async () => {
+  const [alice, bob, carol, dave] = [await Device.open(0), await Device.open(1), await Device.open(2), await Device.open(1)]
+  for (const { client } of [bob, carol]) client.listen()
+  await alice.client.close()
+  const calls: Call[] = []
+  const first = await Device.open(alice, {}, ending(calls, 1))
+  const convo = await first.client.createConvo([bob.did])
+  await (await bob.client.acceptInvitation(await bob.invitation())).joined
+  await first.client.close()
+  const second = await Device.open(alice, {}, ending(calls, 3)) // two were made
+  await second.client.add(convo, [carol.did])
+  await (await carol.client.acceptInvitation(await carol.invitation())).joined
+  const field = (name: string) => new Set(calls.map(({ body }) => new RegExp(`"${name}":(\\[[^\\]]*\\]|"[^"]*")`).exec(body ?? "")?.[1]))
+  assert.deepEqual([calls.length, field("receipts").size, field("idempotencyKey").size], [4, 4, 4])
+  await second.client.close()
+  const third = await Device.open(alice, {}, ending(calls, 99))
+  await assert.rejects(third.client.add(convo, [dave.did]), /InvalidReceipt/)
+  assert.equal(calls.length, 6)
+  await close(third, bob, carol, dave)
+})
+
+test("who shares its cursors does so at all services, also at those that are away or come later", needsNetwork, async () => {
+  const { alice, bob, convo } = await pair()
+  const [here] = await services()
+  assert.ok(here)
+  await alice.client.shareCursors("members")
+  await planAt(here, { kind: "cut", times: 0, did: bob.did })
+  await bob.client.shareCursors("members")
+  await bob.client.close()
+  await clearAt(here)
+  const again = await Device.open(bob)
+  const shown = async () => (await again.client.cursors(convo)).map(({ did }) => did).sort()
+  const both = [alice.did, bob.did].sort()
+  await again.until(async () => ((await shown()).length === 2 ? true : again.client.sync(convo).then(() => again.soon())))
+  assert.deepEqual(await shown(), both)
+  await again.client.shareCursors("nobody")
+  await again.until(async () => ((await shown()).length === 0 ? true : again.soon()))
+
+  const carol = await Device.open(2)
+  await carol.client.shareCursors("members") // before it has a convo there
+  carol.client.listen()
+  await alice.client.add(convo, [carol.did])
+  await (await carol.client.acceptInvitation(await carol.invitation())).joined
+  await carol.until(async () => ((await carol.client.cursors(convo)).length === 2 ? true : carol.soon()))
+  await close(alice, again, carol)
+})
+
+test("the stream of a service is open while the device is in a convo there", needsNetwork, async () => {
+  const { alice, bob: before, convo } = await pair()
+  await before.client.close()
+  const open = new Set<object>()
+  const [here] = await services()
+  assert.ok(here)
+  const bob = await Device.open(before, {}, (inner, service) => ({
+    ...wrapped(inner),
+    stream: async (call) => {
+      assert.ok(inner.stream)
+      if (service !== here.did) return inner.stream(call)
+      const one = {}
+      open.add(one)
+      call.signal?.addEventListener("abort", () => {
+        open.delete(one)
+        bob.look()
+      })
+      bob.look()
+      return inner.stream(call)
+    },
+  }))
+  bob.client.listen()
+  await bob.until(() => open.size === 1 || undefined)
+  const other = await alice.client.createConvo([bob.did])
+  await (await bob.client.acceptInvitation(await bob.until(() => bob.invitations.find(({ convoId }) => convoId === other)))).joined
+  await bob.client.leave(convo)
+  await say(bob, other, "still here")
+  assert.equal(open.size, 1)
+  await alice.client.remove(other, bob.did)
+  await bob.until(() => open.size === 0 || undefined)
+  const last = await alice.client.createConvo([bob.did])
+  await (await bob.client.acceptInvitation(await bob.until(() => bob.invitations.find(({ convoId }) => convoId === last)))).joined
+  await bob.until(() => open.size === 1 || undefined)
+  await say(alice, last, "back")
+  assert.deepEqual(await reads(bob, last, 1), ["back"])
+  await bob.client.leave(last)
+  await bob.until(() => open.size === 0 || undefined)
+  await close(alice, bob)
 })
 
 test("a service that refuses a person stops its convos alone", needsNetwork, async () => {

@@ -4,7 +4,7 @@
 
 import assert from "node:assert/strict"
 import { test } from "node:test"
-import { DiscardedError, NoAnswerError, XrpcError } from "../src/errors.js"
+import { AwayError, DiscardedError, NoAnswerError, XrpcError } from "../src/errors.js"
 import { lexParse, lexStringify, type LexValue } from "../src/json.js"
 import { Locks } from "../src/locks.js"
 import { Outbox, type OutboxParts, type Plan, type SealedWrite, type Write, type Writer } from "../src/outbox.js"
@@ -287,6 +287,55 @@ for (const step of steps) {
     assert.equal((await get<Ratchet>(store, "ratchet/a"))?.generation, step === steps[0] || step === steps[3] ? 1 : 2)
   })
 }
+
+/** An outbox of a model service, whose writer waits for another service before it makes "away". */
+async function withAway(passes: (write: Write, before: Write) => boolean) {
+  const store = new MemoryStore()
+  const service = new ModelService(() => 1, () => {})
+  const model = new ModelWriter(store, service, () => 1)
+  const state = { isAway: true, asked: 0, locked: 0 }
+  const writer: Writer = Object.assign(Object.create(model) as Writer, {
+    passes,
+    prepare: (write: Write) => {
+      if (write.content !== "away") return undefined
+      state.asked++
+      return state.isAway ? Promise.reject(new AwayError("did:web:away: no answer", undefined, {})) : Promise.resolve()
+    },
+  })
+  const parts: OutboxParts = { store, transport: service, writer, locks: new Locks(), clock: testClock(() => 0), events: {} }
+  return { outbox: await Outbox.open(parts), service, state, parts }
+}
+
+test("a write that waits for another service does not hold up its queue", async () => {
+  const { outbox, service, state, parts } = await withAway(() => true)
+  const away = await outbox.add("a", "send", "away")
+  await (await outbox.add("a", "send", "second")).settled
+  await (await outbox.add("a", "send", "third")).settled
+  assert.deepEqual(service.convo("a").log, ["second", "third"])
+  assert.ok(state.asked > 1, "it was asked again")
+  await outbox.close()
+  const later = await Outbox.open(parts)
+  later.resume()
+  assert.deepEqual(later.pending("a").map(({ content }) => content), ["away"])
+  state.isAway = false
+  await later.settled(later.pending("a")[0]!)
+  assert.deepEqual(service.convo("a").log, ["second", "third", "away"])
+  await later.close()
+  void away
+})
+
+test("what must not pass it stays behind it, and a discarded one lets all pass", async () => {
+  const { outbox, service } = await withAway((write) => write.content !== "behind")
+  const away = await outbox.add("a", "send", "away")
+  const behind = await outbox.add("a", "send", "behind")
+  await (await outbox.add("a", "send", "passes")).settled
+  assert.deepEqual(service.convo("a").log, ["passes"])
+  await outbox.discard(away.write.id)
+  await behind.settled
+  assert.deepEqual(service.convo("a").log, ["passes", "behind"])
+  await outbox.idle()
+  await outbox.close()
+})
 
 test("a write whose answer cannot be taken holds up its queue only, until it is discarded", async () => {
   const store = new MemoryStore()

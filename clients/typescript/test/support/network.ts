@@ -7,7 +7,7 @@ import type { ConvoId, Did } from "../../src/ids.js"
 import type { Item } from "../../src/records.js"
 import { endpointOf, type Invitation, type OtherServices } from "../../src/services.js"
 import { MemoryStore } from "../../src/store.js"
-import { DirectTransport, type PdsAgent } from "../../src/transport.js"
+import { DirectTransport, type PdsAgent, type Transport } from "../../src/transport.js"
 import type { Fault } from "./dev.js"
 import { openPhone } from "./phone.js"
 
@@ -74,6 +74,18 @@ export function othersOf({ did, deliveryService: home }: Account): OtherServices
   return { home, way: (aud) => new DirectTransport(() => endpointOf(aud), (lxm) => token(did, lxm, aud)) }
 }
 
+/** Changes a way to a service. */
+export type Wrap = (inner: Transport, service: Did) => Transport
+
+/** The same way. */
+export const wrapped = (inner: Transport): Transport => ({
+  call: (call) => inner.call(call),
+  stream: (call) => {
+    assert.ok(inner.stream)
+    return inner.stream(call)
+  },
+})
+
 /** A device of an account, and what its app hears. */
 export class Device {
   client!: Client
@@ -89,17 +101,28 @@ export class Device {
   ) {}
 
   /** Opens a device of a new account at a service, or goes on with a device. */
-  static async open(at: number | Device, options: Partial<ClientOptions> = {}): Promise<Device> {
+  static async open(at: number | Device, options: Partial<ClientOptions> = {}, wrap: Wrap = wrapped): Promise<Device> {
     const account = typeof at === "number" ? await newAccountAt(at) : at.account
     const device = new Device(account, typeof at === "number" ? new MemoryStore() : at.store)
     const { did, deliveryService } = account
     const others = othersOf(account)
     device.client = await openPhone(did, device.store, {
-      transport: new DirectTransport(() => endpointOf(deliveryService), (lxm) => token(did, lxm, deliveryService)),
-      services: others, events: device.events(), ...options,
+      transport: wrap(new DirectTransport(() => endpointOf(deliveryService), (lxm) => token(did, lxm, deliveryService)), deliveryService),
+      services: { ...others, way: (service, id) => wrap(others.way(service, id), service) }, events: device.events(), ...options,
     })
     if (typeof at === "number") await device.client.replenish()
     return device
+  }
+
+  /** Looks again, as if the app had heard of something. */
+  look(): void {
+    this.wake()
+  }
+
+  /** Makes {@link until} look again as soon as it can. */
+  soon(): undefined {
+    setImmediate(() => this.wake())
+    return undefined
   }
 
   get did(): Did {
