@@ -225,6 +225,7 @@ export class Client {
       else if (thread.lost || thread.stuck) this.lost(thread.convoId, new OutOfStepError("the server has lost writes"))
     }
     for (const service of this.core.services.others()) this.later(this.signals.shareAt(service))
+    for (const former of this.core.services.leaving) this.later(this.leaveHome(former))
     const successors = new Set(threads.map(({ resetTo }) => resetTo))
     for (const { convoId, service, declined } of this.core.services.convos()) {
       if (successors.has(convoId)) continue // it needs no invitation
@@ -479,15 +480,21 @@ export class Client {
       for (const convo of waiting) await this.joinIfInvited(convo)
       return
     }
-    for (let cursor: string | undefined; ; ) {
-      const page = await this.core.api.query(mls.getConvos.main, { ...(cursor !== undefined && { cursor }) })
-      for (const convo of page.conversations.map(({ id }) => id as ConvoId)) {
-        if (!joined.has(convo) && isHere(convo)) waiting.add(convo)
-      }
-      cursor = page.cursor
-      if (cursor === undefined) break
+    for (const convo of await this.convosAt(this.core.api)) {
+      if (!joined.has(convo) && isHere(convo)) waiting.add(convo)
     }
     for (const convo of waiting) await this.joinIfInvited(convo)
+  }
+
+  // convosAt lists the convos of this person at a service.
+  private async convosAt(api: Api): Promise<ConvoId[]> {
+    const all: ConvoId[] = []
+    for (let cursor: string | undefined; ; ) {
+      const page = await api.query(mls.getConvos.main, { ...(cursor !== undefined && { cursor }) })
+      all.push(...page.conversations.map(({ id }) => id as ConvoId))
+      cursor = page.cursor
+      if (cursor === undefined) return all
+    }
   }
 
   private async joinIfInvited(convo: ConvoId, isIn = async () => false): Promise<void> {
@@ -506,11 +513,15 @@ export class Client {
   // Other services
 
   /** The invitations of this device to convos of other services, the newest first. */
-  async invitations(): Promise<Invitation[]> {
+  invitations(): Promise<Invitation[]> {
+    return this.invitationsAt(this.core.api)
+  }
+
+  private async invitationsAt(api: Api): Promise<Invitation[]> {
     const deviceId = await this.deviceId()
     const all: Invitation[] = []
     for (let cursor: string | undefined; ; ) {
-      const page = await this.core.api.query(mls.getInvitations.main, { ...(cursor !== undefined && { cursor }) })
+      const page = await api.query(mls.getInvitations.main, { ...(cursor !== undefined && { cursor }) })
       all.push(...page.invitations.filter((one) => one.deviceId === deviceId))
       cursor = page.cursor
       if (cursor === undefined) return all
@@ -525,7 +536,9 @@ export class Client {
    */
   async acceptInvitation({ service, convoId }: Pick<Invitation, "service" | "convoId">): Promise<Accepted> {
     const [at, convo] = [service as Did, asConvoId(convoId)]
-    await this.core.services.place({ convoId: convo, service: at })
+    const { services } = this.core
+    const toNewHome = at === services.home && services.former.length > 0 // a former home has the invitation
+    if (!toNewHome) await services.place({ convoId: convo, service: at })
     await this.answer(mls.acceptInvitation.main, convo, at)
     const joined = this.enter(convo, at)
     this.later(joined)
@@ -558,16 +571,63 @@ export class Client {
     }))
   }
 
-  // answer tells the person's own service what the person says to an invitation.
+  /**
+   * Makes another service this person's own. It publishes KeyPackages there, then says so in the person's
+   * repository, then withdraws those at the old one. Convos stay where they are. Open invitations at the old one
+   * are told once more. When it returns, all is done that needs the new one; the old one hears it as soon as it
+   * can. After an error call it again.
+   *
+   * From now on `ClientOptions` can have either service as `home`, with its transport: the store knows better.
+   */
+  async moveHome(service: Did, pds: PdsAgent): Promise<void> {
+    const { services } = this.core
+    await services.at(asDid(service)).queryOnce(mls.getKeyPackageStats.main, {}) // it can be reached, and takes this person
+    if (this.outbox.pending().some(({ queue }) => queue.startsWith("create:"))) throw new Error("a convo is being made: it belongs to the old home")
+    const streams = [...this.streams.values()]
+    this.streams.clear()
+    await Promise.all(streams.map((stream) => stream.close()))
+    await services.moveHome(service)
+    if (this.listening) this.listen()
+    await this.replenish()
+    await this.publishProfile(pds)
+    this.later(this.signals.shareAt(service))
+    for (const former of services.leaving) this.later(this.leaveHome(former))
+  }
+
+  // leaveHome takes what belongs to this device from a former home. A later life repeats it.
+  private async leaveHome(former: Did): Promise<void> {
+    const { services } = this.core
+    const api = services.at(former)
+    await this.stock.withdrawAt(api)
+    for (const convo of await this.convosAt(api)) {
+      if (services.of(convo) !== undefined || (await this.log.thread(convo)) !== undefined) continue
+      await services.place({ convoId: convo, service: former })
+      this.later(this.enter(convo, former))
+    }
+    for (const one of await this.invitationsAt(api)) {
+      if (one.state === "open") this.events.onInvitation?.(one)
+    }
+    await services.left(former)
+  }
+
+  // answer tells the person's own service what the person says to an invitation. A former one can have it.
   private async answer(
     method: typeof mls.acceptInvitation.main | typeof mls.declineInvitation.main, convo: ConvoId, service: Did,
   ): Promise<void> {
-    try {
-      await this.core.services.at(undefined).procedure(method, withIdempotencyKey({ service, convoId: convo }, this.core.clock))
-    } catch (err) {
-      if (isRefusal(err) && (await this.log.thread(convo)) === undefined) await this.core.services.forget(convo)
-      throw err
+    const { services, clock } = this.core
+    const input = withIdempotencyKey({ service, convoId: convo }, clock)
+    let refused: unknown
+    for (const at of [undefined, ...services.former]) {
+      try {
+        await services.at(at).procedure(method, input)
+        return
+      } catch (err) {
+        refused = err
+        if (errorName(err) !== "InvitationNotFound") break
+      }
     }
+    if (isRefusal(refused) && (await this.log.thread(convo)) === undefined) await services.forget(convo)
+    throw refused
   }
 
   // enter joins a convo of another service, after the person has accepted. A crash repeats it.
@@ -630,7 +690,8 @@ export class Client {
     }
   }
 
-  private follow(service: Did | undefined): void {
+  private follow(at: Did | undefined): void {
+    const service = at === this.core.services.home ? undefined : at
     if (!this.listening || this.closing.signal.aborted || this.streams.has(service)) return
     const core = { ...this.core, api: this.core.services.at(service) }
     const stream = new EventStream(core, {
@@ -711,7 +772,9 @@ export class Client {
   // mayTell reports whether a service speaks of what is its own: of its convos, and the person's own
   // service of KeyPackages and invitations.
   private mayTell(event: StreamEvent, service: Did | undefined): boolean {
-    if (event.type === "keyPackagesEvent" || event.type === "invitationEvent") return service === undefined
+    const { services } = this.core
+    if (event.type === "keyPackagesEvent") return service === undefined
+    if (event.type === "invitationEvent") return service === undefined || services.former.includes(service)
     const { convoId } = event.type === "messageEvent" ? event.body.message : event.body
     return this.core.services.of(convoId) === service
   }

@@ -1,5 +1,6 @@
 // The keeper of the stock of KeyPackages: docs/KEYPACKAGES.md.
 
+import type { Api } from "./api.js"
 import { hex, sha256 } from "./bytes.js"
 import type { Core } from "./core.js"
 import type { LexValue } from "./json.js"
@@ -58,27 +59,37 @@ export class KeyPackageStock {
     return published
   }
 
+  /** Withdraws at a former home what nobody has claimed there. What was claimed can be on its way back. */
+  async withdrawAt(api: Api): Promise<void> {
+    await this.withdraw(api, await this.refs(api, (state) => state === "available"))
+  }
+
   // withdrawLost withdraws those whose private parts this device has lost, as with an older copy of its
   // store: nobody could welcome it by them. What the server has lost it asks for by needsReplenish.
   private async withdrawLost(): Promise<void> {
-    const deviceId = await deviceIdOf(this.core)
-    const known: string[] = []
-    for (let cursor: string | undefined; ; ) {
-      const page = await this.core.api.query(mls.getOwnKeyPackages.main, {
-        deviceId, limit: pageSize, ...(cursor !== undefined && { cursor }),
-      })
-      for (const { keyPackageRef, state } of page.keyPackages) {
-        if (usable.has(state)) known.push(keyPackageRef)
-      }
-      cursor = page.cursor
-      if (cursor === undefined) break
-    }
+    const known = await this.refs(this.core.api, (state) => usable.has(state))
     // Private parts are stored before their KeyPackages are sent: read now, the store has them all.
     const held = new Set(await this.core.store.list(names.keyPackage("")))
-    const lost = known.filter((ref) => !held.has(names.keyPackage(ref)))
-    for (let i = 0; i < lost.length; i += pageSize) {
-      await this.core.api.procedure(mls.withdrawKeyPackages.main, {
-        deviceId, keyPackageRefs: lost.slice(i, i + pageSize), idempotencyKey: hex(this.core.clock.randomBytes(16)),
+    await this.withdraw(this.core.api, known.filter((ref) => !held.has(names.keyPackage(ref))))
+  }
+
+  // refs lists this device's KeyPackages at a service that are in some states.
+  private async refs(api: Api, isWanted: (state: string) => boolean): Promise<string[]> {
+    const deviceId = await deviceIdOf(this.core)
+    const all: string[] = []
+    for (let cursor: string | undefined; ; ) {
+      const page = await api.query(mls.getOwnKeyPackages.main, { deviceId, limit: pageSize, ...(cursor !== undefined && { cursor }) })
+      for (const { keyPackageRef, state } of page.keyPackages) if (isWanted(state)) all.push(keyPackageRef)
+      cursor = page.cursor
+      if (cursor === undefined) return all
+    }
+  }
+
+  private async withdraw(api: Api, refs: readonly string[]): Promise<void> {
+    const deviceId = await deviceIdOf(this.core)
+    for (let i = 0; i < refs.length; i += pageSize) {
+      await api.procedure(mls.withdrawKeyPackages.main, {
+        deviceId, keyPackageRefs: refs.slice(i, i + pageSize), idempotencyKey: hex(this.core.clock.randomBytes(16)),
       })
     }
   }

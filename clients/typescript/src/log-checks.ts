@@ -170,7 +170,7 @@ export class LogChecks {
       const kept = await get<Kept>(store, names.verifier(convo))
       const time = () => clock.now()
       const verifier = kept === undefined
-        ? Verifier.create(this.core.services.of(convo) ?? this.service, convo, this.source, time)
+        ? Verifier.create(this.core.services.of(convo) ?? this.core.services.home ?? this.service, convo, this.source, time)
         : Verifier.restore(kept.state, this.source, time)
       const check: Check = { convo, verifier, thread, changes: new Map(), again: kept?.again === true }
       if (verifier.findings.some(({ kind }) => kind === "lie")) return this.forgetSeen(check)

@@ -132,6 +132,7 @@ export const names = {
   shares: "history/share/",
   share: (bundle: string) => `history/share/${bundle}`,
   sealedPart: (bundle: string) => `history/part/${bundle}`,
+  home: "home",
   services: "service/",
   service: (convo: string) => `service/${convo}`,
   sharing: "sharing",

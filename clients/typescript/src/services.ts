@@ -6,8 +6,8 @@ import { sha256 } from "./bytes.js"
 import type { Clock } from "./clock.js"
 import { AwayError, errorName, NoAnswerError, resetsAt, SealError, verdictOf, XrpcError } from "./errors.js"
 import type { ConvoId, Did } from "./ids.js"
-import { names } from "./records.js"
-import { type Changes, getAll, put, type Store } from "./store.js"
+import { names, type Thread } from "./records.js"
+import { type Changes, get, getAll, put, type Store } from "./store.js"
 import type { Call, Transport } from "./transport.js"
 import * as mls from "#lexicons"
 
@@ -36,6 +36,14 @@ export interface Elsewhere {
   readonly declined?: true
 }
 
+/** Where a person's home is, and where it was. */
+interface Home {
+  readonly home: Did
+  /** The homes of before, of which the latter ones still have KeyPackages of this device or invitations. */
+  readonly former: readonly Did[]
+  readonly leaving: readonly Did[]
+}
+
 /** What services work with. */
 export interface ServicesParts {
   readonly store: Store
@@ -56,6 +64,7 @@ export class Services {
   private constructor(
     private readonly parts: ServicesParts,
     private readonly elsewhere: Map<string, Elsewhere>,
+    private moved: Home | undefined,
   ) {
     const { transport, others } = parts
     this.transport = others === undefined ? transport : this.router(transport)
@@ -63,12 +72,60 @@ export class Services {
 
   static async open(parts: ServicesParts): Promise<Services> {
     const all = await getAll<Elsewhere>(parts.store, names.services)
-    return new Services(parts, new Map(all.map((one) => [one.convoId, one])))
+    return new Services(parts, new Map(all.map((one) => [one.convoId, one])), await get<Home>(parts.store, names.home))
   }
 
-  /** The home's DID, if there are other services. */
+  /** The home's DID, if there are other services. It is another one than the options say after a move. */
   get home(): Did | undefined {
-    return this.parts.others?.home
+    return this.parts.others && (this.moved?.home ?? this.parts.others.home)
+  }
+
+  /** The homes of before, the last one first. */
+  get former(): readonly Did[] {
+    return this.moved?.former ?? []
+  }
+
+  /** The homes of before that this device has not left yet: {@link left}. */
+  get leaving(): readonly Did[] {
+    return this.moved?.leaving ?? []
+  }
+
+  /**
+   * Makes another service the home, in one step: the convos at the old one are elsewhere from now on, and those
+   * at the new one are not. No event stream may run.
+   */
+  async moveHome(to: Did): Promise<void> {
+    const from = this.home
+    if (from === undefined) throw new Error("this client has no way to other services")
+    if (from === to) return
+    const changes: Changes = new Map()
+    for (const { convoId, service } of this.convos()) {
+      if (service === to) changes.set(names.service(convoId), undefined)
+    }
+    const here = (await getAll<Thread>(this.parts.store, names.threads)).filter(({ convoId }) => this.of(convoId) === undefined)
+    const placed = here.map(({ convoId }): Elsewhere => ({ convoId, service: from }))
+    for (const entry of placed) put(changes, names.service(entry.convoId), entry)
+    const not = (all: readonly Did[], ...these: Did[]) => all.filter((one) => !these.includes(one))
+    const moved: Home = { home: to, former: [from, ...not(this.former, from, to)], leaving: [from, ...not(this.leaving, from, to)] }
+    put(changes, names.home, moved)
+    const { store } = this.parts // the home's place in its event stream has a name of its own
+    changes.set(names.cursorAt(from), await store.read(names.cursor))
+    changes.set(names.cursor, await store.read(names.cursorAt(to)))
+    changes.set(names.cursorAt(to), undefined)
+    await store.write(changes)
+    for (const { convoId, service } of this.convos()) if (service === to) this.elsewhere.delete(convoId)
+    for (const entry of placed) this.elsewhere.set(entry.convoId, entry)
+    this.moved = moved
+    this.apis.clear()
+  }
+
+  /** Remembers that nothing of this device is at a former home any more but its convos. */
+  async left(former: Did): Promise<void> {
+    if (this.moved === undefined) return
+    this.moved = { ...this.moved, leaving: this.leaving.filter((one) => one !== former) }
+    const changes: Changes = new Map()
+    put(changes, names.home, this.moved)
+    await this.parts.store.write(changes)
   }
 
   /** The service of a convo. */
@@ -217,9 +274,10 @@ export class Services {
 
   private way(service: Did | undefined): Transport {
     const { transport, others, deviceId } = this.parts
-    if (service === undefined) return transport
+    const to = service ?? this.home
+    if (to === undefined || to === others?.home) return transport
     if (others === undefined) throw new Error("this client has no way to other services")
-    return others.way(service, deviceId)
+    return others.way(to, deviceId)
   }
 
   private router({ receive }: Transport): Transport {

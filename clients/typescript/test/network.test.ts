@@ -323,6 +323,62 @@ test("the stream of a service says nothing of another one's convos", needsNetwor
   await close(alice, again)
 })
 
+const profiles = (device: Device) => pdsOf(device.account)
+
+/** How many KeyPackages of a device can be claimed at a service. */
+async function stockAt(device: Device, service: Did): Promise<number> {
+  const way = othersOf(device.account).way(service, "")
+  const params = new URLSearchParams({ deviceId: await device.client.deviceId() })
+  const stats = JSON.parse(await way.call({ method: "blue.catbird.mls.getKeyPackageStats", params })) as { byDevice: { available: number; lastResort: number }[] }
+  return stats.byDevice.reduce((sum, { available, lastResort }) => sum + available + lastResort, 0)
+}
+
+test("a person moves to another home: convos stay, and invitations find it", needsNetwork, async () => {
+  const { alice, bob: before, convo } = await pair()
+  const [here, old, next] = await services()
+  assert.ok(here && old && next)
+  const [erin, carol, dave] = [await Device.open(1), await Device.open(2), await Device.open(2)]
+  for (const { client } of [erin, carol, dave]) client.listen()
+  const own = await before.client.createConvo([erin.did]) // at the old home
+  await erin.client.syncAll()
+  const there = await carol.client.createConvo([before.did]) // at the home to be
+  await (await before.client.acceptInvitation(await before.until(() => before.invitations.find(({ convoId }) => convoId === there)))).joined
+  const open = await dave.client.createConvo([before.did]) // in flight
+  await before.until(() => before.invitations.find(({ convoId }) => convoId === open))
+  const stock = await stockAt(before, old.did)
+  assert.ok(stock > 0)
+
+  await planAt(old, { kind: "cut", times: 0, did: before.did }) // the old home is away, and the device is restarted
+  await before.client.moveHome(next.did, profiles(before))
+  assert.ok((await stockAt(before, next.did)) > 0)
+  await before.client.close()
+  await clearAt(old)
+  const bob = await Device.open(before)
+  bob.client.listen()
+  const { joined } = await bob.client.acceptInvitation(await bob.until(() => bob.invitations.find(({ convoId }) => convoId === open)))
+  await joined
+  assert.equal(await stockAt(bob, old.did), 0)
+  await bob.client.moveHome(next.did, profiles(bob)) // again
+
+  for (const [device, id] of [[alice, convo], [erin, own], [carol, there], [dave, open]] as const) {
+    await say(bob, id, "I have moved")
+    assert.equal((await reads(device, id, 1)).at(-1), "I have moved")
+    await say(device, id, "good")
+    assert.equal((await reads(bob, id, 2)).at(-1), "good")
+  }
+  await close(bob)
+
+  const last = await Device.open({ ...bob, account: { ...bob.account, deliveryService: next.did } } as unknown as Device) // options of the new home
+  last.client.listen()
+  const late = await erin.client.createConvo([last.did]) // her service has not looked for bob's before
+  const invitation = await last.until(() => last.invitations.find(({ convoId }) => convoId === late))
+  assert.deepEqual((await last.client.invitations()).map(({ convoId }) => convoId), [late], "the new home has it")
+  await (await last.client.acceptInvitation(invitation)).joined
+  await say(last, own, "still at the old one")
+  await reads(erin, own, 3)
+  await close(alice, erin, carol, dave, last)
+})
+
 test("a person names its service in its repository", needsNetwork, async () => {
   const carol = await Device.open(2)
   await carol.client.publishProfile(pdsOf(carol.account))
