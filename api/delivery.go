@@ -8,16 +8,16 @@ import (
 	"syscall"
 )
 
-// delivery writes events to parked sockets. A write is a system call that does not
-// wait, so a few goroutines serve all sockets, and a client that does not read delays no other one.
+// delivery writes events to parked streams. A write is a system call that does not wait, so a few
+// goroutines serve all streams, and a client that does not read delays no other one.
 type delivery struct {
 	mu      sync.Mutex // guards what follows
-	waiting []*socket
+	waiting []*stream
 	writers int // goroutines
 }
 
-// ready implements the wake-up of a parked subscription: the next free writer takes the socket.
-func (k *socket) ready() {
+// ready implements the wake-up of a parked subscription: the next free writer takes the stream.
+func (k *stream) ready() {
 	d := &k.streams.delivery
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -28,11 +28,11 @@ func (k *socket) ready() {
 	}
 }
 
-// write writes until no socket waits.
+// write writes until no stream waits.
 func (d *delivery) write() {
 	w := &writer{}
 	w.attempt = w.try
-	var all []*socket
+	var all []*stream
 	for {
 		d.mu.Lock()
 		n := min((len(d.waiting)+d.writers-1)/d.writers, 64) // the other writers take the rest
@@ -63,7 +63,7 @@ type writer struct {
 }
 
 // serve calls deliver, and ends the stream if it panics.
-func (w *writer) serve(k *socket) {
+func (w *writer) serve(k *stream) {
 	returned := false
 	defer func() {
 		if !returned {
@@ -75,10 +75,10 @@ func (w *writer) serve(k *socket) {
 	returned = true
 }
 
-// deliver writes the events that wait for a socket, and parks it again. It never waits for one
-// client. So a goroutine of the socket (send) does the rest: events that must be read from the
+// deliver writes the events that wait for a stream, and parks it again. It never waits for one
+// client. So a goroutine of the stream (send) does the rest: events that must be read from the
 // database, bytes that the connection does not take at once, and the end of the stream.
-func (w *writer) deliver(k *socket) {
+func (w *writer) deliver(k *stream) {
 	defer func() { clear(w.frames) }() // for the memory of the events
 	for {
 		e := k.sub.More()
@@ -89,7 +89,7 @@ func (w *writer) deliver(k *socket) {
 			return
 		}
 		var n int // bytes
-		w.frames, n = k.encode(w.frames[:0], e)
+		w.frames, n = k.encodeAll(w.frames[:0], e)
 		if n == 0 {
 			continue
 		}
@@ -104,7 +104,7 @@ func (w *writer) deliver(k *socket) {
 
 // write writes w.frames if the connection takes them at once. Otherwise it returns a function that
 // finishes the write, and may wait.
-func (w *writer) write(k *socket) (finish func() error) {
+func (w *writer) write(k *stream) (finish func() error) {
 	w.out, w.written = w.frames[0], 0
 	if len(w.frames) > 1 {
 		w.joined = w.joined[:0]

@@ -31,7 +31,7 @@ func TestDeliveryDoesNotWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := &socket{streams: &streams{pace: defaultPace}, conn: conn, opened: time.Now()}
+	k := &stream{streams: &streams{pace: defaultPace}, conn: conn, opened: time.Now()}
 	k.watchdog = time.AfterFunc(time.Hour, k.watch)
 	w := &writer{}
 	w.attempt = w.try

@@ -33,14 +33,15 @@ func frameOf(e *events.Event, request bool, head eventHead) []byte {
 	return e.Encoded(events.Frame, encode)
 }
 
-// serverSentOf is frameOf for streamConvoEvents.
+// serverSentOf is frameOf for streamConvoEvents. The event is a chunk of HTTP/1.1's chunked transfer
+// coding.
 func serverSentOf(e *events.Event, request bool, head eventHead) []byte {
 	encode := func(e *events.Event) []byte {
 		m := serverSentEvent(e, request, head)
 		if m == nil {
 			return nil
 		}
-		return lexcodec.AppendServerSentEvent(nil, cursorText(e), m)
+		return chunk(lexcodec.AppendServerSentEvent(make([]byte, chunkHeader, 512), cursorText(e), m))
 	}
 	if request {
 		return e.Encoded(events.RequestServerSent, encode)
@@ -142,14 +143,18 @@ func signal(s *events.Signal, request bool) lexcodec.Message {
 func serverSentSignal(e *events.Event, request bool, last string) []byte {
 	switch m := signal(e.Signal, request).(type) {
 	case *mlsapi.TypingEvent:
-		return lexcodec.AppendServerSentEvent(nil, "", &mlsapi.StreamConvoEventsTypingEvent{
+		return serverSent(&mlsapi.StreamConvoEventsTypingEvent{
 			Cursor: last, ConvoID: m.ConvoID, DID: m.DID, Payload: m.Payload, Request: m.Request,
 		})
 	case *mlsapi.CursorEvent:
-		return lexcodec.AppendServerSentEvent(nil, "",
-			&mlsapi.StreamConvoEventsCursorEvent{Cursor: last, ConvoID: m.ConvoID, Cursors: m.Cursors})
+		return serverSent(&mlsapi.StreamConvoEventsCursorEvent{Cursor: last, ConvoID: m.ConvoID, Cursors: m.Cursors})
 	}
 	return nil
+}
+
+// serverSent is the chunk of an event without an id.
+func serverSent(e lexcodec.ServerSentEvent) []byte {
+	return chunk(lexcodec.AppendServerSentEvent(make([]byte, chunkHeader, 256), "", e))
 }
 
 // serverSentEvent is message for streamConvoEvents, whose cursors are texts.

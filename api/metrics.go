@@ -376,8 +376,8 @@ func (m *Metrics) sentCounters(kind string) sentCounters {
 	return sentCounters{m.streamsEvents.WithLabelValues(kind), m.streamsBytes.WithLabelValues(kind)}
 }
 
-// sent counts the events of a write and their bytes.
-func (c sentCounters) sent(events, bytes int) {
+// add counts the events of a write and their bytes.
+func (c sentCounters) add(events, bytes int) {
 	c.events.Add(float64(events))
 	c.bytes.Add(float64(bytes))
 }

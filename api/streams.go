@@ -34,7 +34,7 @@ type streams struct {
 
 	mu      sync.Mutex // guards what follows
 	running int        // goroutines and handlers
-	open    map[sender]struct{}
+	open    map[*stream]struct{}
 	until   time.Time     // the deadline of all writes; zero: the server is not closing
 	drained chan struct{} // closed when running gets 0; nil: drain does not wait
 }
@@ -125,7 +125,7 @@ func (p pace) allows(n int) time.Duration { return p.write + time.Duration(n/chu
 func (p pace) reconnect() int64 { return rand.Int64N(p.restart.Milliseconds() + 1) }
 
 func newStreams(subscribe subscriber, p pace, metrics *Metrics, log *slog.Logger) *streams {
-	s := &streams{subscribe: subscribe, metrics: metrics, log: log, pace: p, open: map[sender]struct{}{}, heads: noHead}
+	s := &streams{subscribe: subscribe, metrics: metrics, log: log, pace: p, open: map[*stream]struct{}{}, heads: noHead}
 	s.pings, s.keepAlives = newHeartbeats(p.ping, s.run), newHeartbeats(p.keepAlive, s.run)
 	return s
 }
@@ -207,31 +207,19 @@ func (s *streams) ended() {
 	}
 }
 
-// sender is a stream that may be writing. hurry sets the deadline of that write; after it the
-// connection is cut.
-type sender interface{ hurry(deadline time.Time) }
-
 // opened registers a stream until closed is called.
-func (s *streams) opened(k sender) (closed func()) {
+func (s *streams) opened(k *stream) (closed func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open[k] = struct{}{}
+	if !s.until.IsZero() {
+		k.hurry(s.until)
+	}
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.open, k)
 	}
-}
-
-// deadline returns the deadline of a write: then, or the earlier deadline of a server that is
-// closing.
-func (s *streams) deadline(then time.Time) time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.until.IsZero() && s.until.Before(then) {
-		return s.until
-	}
-	return then
 }
 
 // drain waits until the last stream has ended. Writes get the deadline pace.hurry.

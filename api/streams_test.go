@@ -759,21 +759,30 @@ func TestIdleSubscribersAreCheap(t *testing.T) {
 		u.create()
 		users = append(users, u)
 	}
-	users[0].raw(0)
-	before := settled()
-	for i, u := range users {
-		for j := range each {
-			if i+j > 0 {
-				u.raw(0)
+	for kind, open := range map[string]func(*user){
+		"websocket": func(u *user) { u.raw(0) },
+		"sse":       func(u *user) { u.rawStream("HTTP/1.1", "") },
+	} {
+		open(users[0])
+		before := settled()
+		for i, u := range users {
+			for j := range each {
+				if i+j > 0 {
+					open(u)
+				}
 			}
 		}
-	}
-	w.counts(people*each, "mlsd_subscriptions", "kind", "websocket")
-	time.Sleep(500 * time.Millisecond) // until they have caught up
-	got := (used() - before) / (people*each - 1)
-	t.Logf("%d bytes each, with the test's end of the connection", got)
-	if got > 16<<10 {
-		t.Errorf("an idle subscriber costs %d bytes", got)
+		w.counts(people*each, "mlsd_subscriptions", "kind", kind)
+		time.Sleep(500 * time.Millisecond) // until they have caught up
+		got := (used() - before) / (people*each - 1)
+		t.Logf("%s: %d bytes each, with the test's end of the connection", kind, got)
+		if got > 16<<10 {
+			t.Errorf("%s: an idle subscriber costs %d bytes", kind, got)
+		}
+		for _, u := range users {
+			w.hub.End(u.did(), events.ErrReplaced)
+		}
+		w.counts(0, "mlsd_subscriptions", "kind", kind)
 	}
 }
 

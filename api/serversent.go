@@ -1,0 +1,275 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"mlsd/api/mlsapi"
+	"mlsd/events"
+)
+
+// eventStream is an answer of server-sent events. It takes the connection over, so that it costs no
+// more than a WebSocket. Its body has chunked transfer coding (RFC 9112, section 7.1), or lasts
+// until the connection ends where the client speaks HTTP/1.0 (section 6.3).
+type eventStream struct {
+	stream
+	// chunked says that each event is written as a chunk.
+	chunked bool
+	began   string // the cursor of where the stream began
+	last    int64  // the number of the last event that was written; 0: none
+	ended   bool   // the last chunk was written; guarded by conn.mu
+
+	// response is the connection of a request that does not give its own away, such as one of HTTP/2.
+	// Its handler returns at the end of the stream.
+	response *response
+	done     chan struct{} // closed at the end of the stream
+}
+
+// answer answers a request with an event stream. Its connection is the request's, if possible.
+func (s *streams) answer(c *httpRequest) (*eventStream, error) {
+	r, w := c.Request(), c.Response()
+	e := &eventStream{}
+	e.init(s, e, kindServerSent, s.metrics.serverSent, s.keepAlives)
+	w.Header().Set(echo.HeaderContentType, "text/event-stream")
+	w.Header().Set(echo.HeaderCacheControl, "no-cache")
+	w.Header().Set("X-Accel-Buffering", "no") // otherwise nginx sends only full buffers
+	if r.ProtoMajor == 1 {
+		w.Header().Set(echo.HeaderConnection, "close")
+	}
+	w.WriteHeader(http.StatusOK)
+	c.streamed = time.Now()
+	control := http.NewResponseController(w.Writer) // w.Flush returns no error
+	taken, _, err := control.Hijack()               // net/http has chosen the coding, and sends the headers
+	switch {
+	case errors.Is(err, http.ErrNotSupported):
+		e.response, e.done = &response{w: w, control: control}, make(chan struct{})
+		e.use(&wholeWrites{Conn: e.response})
+		return e, e.response.begin()
+	case err != nil:
+		return nil, fmt.Errorf("take the connection over: %w", err)
+	}
+	e.chunked = r.ProtoAtLeast(1, 1)
+	conn, err := newWholeWrites(taken)
+	if err != nil {
+		return nil, errors.Join(err, taken.Close())
+	}
+	e.use(conn)
+	return e, nil
+}
+
+// serve sends the events of sub until the client or the server ends the stream. If the connection is
+// not its own, it returns then, and ctx ends when the client goes.
+func (e *eventStream) serve(ctx context.Context, sub subscription, began string, outdated bool) {
+	e.began = began
+	var first []byte
+	if outdated {
+		first = e.coded(e.info(outdatedCursor, outdatedMessage))
+	}
+	if e.response == nil {
+		e.streams.run(e.read)
+		e.stream.serve(sub, first)
+		return
+	}
+	e.streams.begun()
+	defer e.streams.ended()
+	defer context.AfterFunc(ctx, func() { e.cancel(errGone) })()
+	e.cleanup = append(e.cleanup, func() { close(e.done) })
+	e.stream.serve(sub, first)
+	<-e.done
+	e.response.end(&e.conn.mu)
+	e.stream.cut()
+}
+
+func (e *eventStream) encode(event *events.Event, request bool) []byte {
+	if event.Signal != nil {
+		return e.coded(serverSentSignal(event, request, e.cursor()))
+	}
+	e.last = event.Number()
+	return e.coded(serverSentOf(event, request, e.streams.heads))
+}
+
+// cursor is the cursor of the last event that was written, or of where the stream began.
+func (e *eventStream) cursor() string {
+	if e.last == 0 {
+		return e.began
+	}
+	return strconv.FormatInt(e.last, 10)
+}
+
+// info is the chunk of a message about the stream itself. It has no id, so the client keeps its last
+// event id.
+func (e *eventStream) info(name, message string) []byte {
+	return serverSent(&mlsapi.StreamConvoEventsInfoEvent{Cursor: e.cursor(), Info: name + ": " + message})
+}
+
+// coded returns a chunk as it is written.
+func (e *eventStream) coded(chunk []byte) []byte {
+	if e.chunked {
+		return chunk
+	}
+	return contentOf(chunk)
+}
+
+// maxUnwanted is how much a client may send after its request, in bytes. It is not read as requests,
+// because the answer says that the connection ends with it (RFC 9112, section 9.6).
+const maxUnwanted = 64 * kib
+
+// read waits until the connection ends.
+func (e *eventStream) read() {
+	unwanted := make([]byte, 128)
+	for n := 0; n < maxUnwanted; {
+		got, err := e.conn.Read(unwanted)
+		if err != nil {
+			e.cancel(errGone)
+			e.sever()
+			return
+		}
+		n += got
+	}
+	e.cancel(errSpoke) // the writer ends the stream
+}
+
+var keepAlive = chunk(append(make([]byte, chunkHeader), ": keep-alive\n\n"...))
+
+// beat writes a comment, so that proxies do not close an idle stream, and to notice a client that has
+// gone. During another write it does nothing.
+func (e *eventStream) beat() {
+	if !e.conn.mu.TryLock() {
+		return
+	}
+	if e.ended {
+		e.conn.mu.Unlock()
+		return
+	}
+	if err := e.writeLocked(e.coded(keepAlive)); err != nil {
+		e.cancel(err)
+	}
+}
+
+func (e *eventStream) end(why error) {
+	var last [][]byte
+	info := func(name, message string) { last = append(last, e.coded(e.info(name, message))) }
+	switch f, refused := refusal(why); {
+	case errors.Is(why, errGone), errors.Is(why, errStuck):
+		return
+	case refused:
+		info(f.name, f.message)
+	case errors.Is(why, errSpoke):
+		info("Ended", errSpoke.Error())
+	case errors.Is(why, events.ErrReplaced):
+		info("Replaced", events.ErrReplaced.Error())
+	case errors.Is(why, events.ErrClosing):
+		after := e.streams.pace.reconnect()
+		last = append(last, e.coded(chunk(fmt.Appendf(make([]byte, chunkHeader), "retry: %d\n", after))))
+		info("Restarting", fmt.Sprintf("reconnect after %d ms", after))
+	default:
+		info(e.streams.failed(why), "the stream cannot go on now; reconnect")
+	}
+	if e.chunked {
+		last = append(last, []byte(lastChunk))
+	}
+	e.conn.mu.Lock()
+	e.ended = true
+	if err := e.writeLocked(last...); err != nil {
+		e.streams.log.Debug("the reason for a stream's end was not sent", "error", err)
+	}
+}
+
+// cut ends the connection. That of a response ends in order, when its handler returns.
+func (e *eventStream) cut() {
+	if e.response == nil {
+		e.stream.cut()
+	}
+}
+
+const (
+	// chunkHeader is the longest header of a chunk, in bytes: its length in hexadecimal, and a line
+	// break.
+	chunkHeader = 10
+	// lastChunk ends a body (RFC 9112, section 7.1).
+	lastChunk = "0\r\n\r\n"
+)
+
+// chunk makes a chunk from chunkHeader bytes of space and its content.
+func chunk(b []byte) []byte {
+	size := strconv.AppendInt(nil, int64(len(b)-chunkHeader), 16)
+	begin := chunkHeader - len(size) - 2
+	copy(b[begin:], append(size, "\r\n"...))
+	return append(b[begin:], "\r\n"...)
+}
+
+// contentOf is the content of a chunk that chunk made.
+func contentOf(b []byte) []byte {
+	_, content, _ := bytes.Cut(b, []byte("\r\n"))
+	return bytes.TrimSuffix(content, []byte("\r\n"))
+}
+
+// response writes the body of an answer as to a connection, until end.
+type response struct {
+	net.Conn // none: only what follows is used
+	w        http.ResponseWriter
+	control  *http.ResponseController
+
+	mu    sync.Mutex // guards ended
+	ended bool
+}
+
+// begin sends the headers. The deadlines of requests do not hold for a stream.
+func (r *response) begin() error {
+	for _, set := range []func(time.Time) error{r.control.SetReadDeadline, r.control.SetWriteDeadline} {
+		if err := set(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
+			return fmt.Errorf("remove the request's deadlines: %w", err)
+		}
+	}
+	return r.control.Flush()
+}
+
+// Write implements net.Conn.
+func (r *response) Write(b []byte) (int, error) {
+	if r.over() {
+		return 0, net.ErrClosed
+	}
+	n, err := r.w.Write(b)
+	if err == nil {
+		err = r.control.Flush()
+	}
+	return n, err
+}
+
+func (r *response) over() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ended
+}
+
+// SetWriteDeadline implements net.Conn.
+func (r *response) SetWriteDeadline(t time.Time) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended {
+		return net.ErrClosed
+	}
+	return r.control.SetWriteDeadline(t)
+}
+
+// Close implements net.Conn. It ends a write that waits.
+func (r *response) Close() error { return r.SetWriteDeadline(time.Unix(1, 0)) }
+
+// end waits for the last write, which holds writing. After it the writer is not used, so the handler
+// can return.
+func (r *response) end(writing sync.Locker) {
+	writing.Lock()
+	defer writing.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = true
+}
