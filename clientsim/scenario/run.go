@@ -106,6 +106,10 @@ func (c *Config) play(ctx context.Context, s Scenario, to testbed.Target, lines 
 		result.Skipped = "needs --upgrade, other versions of the server: cmd/mlsd/checkupgrade.sh"
 		return result
 	}
+	if s.Cores && len(c.Cores) != 2 {
+		result.Skipped = "needs --cores DATABASE,SERVER, and root"
+		return result
+	}
 	if s.Standby {
 		if _, err := testbed.StandbyPrograms(); err != nil {
 			result.Skipped = "SKIPPED: " + err.Error()

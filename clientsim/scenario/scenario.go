@@ -24,6 +24,8 @@ type Scenario struct {
 	Standby bool
 	// Patroni is set for a scenario that needs Patroni, etcd, and a network of its own.
 	Patroni bool
+	// Cores is set for a scenario that needs root, to limit the processor time of servers.
+	Cores bool
 	// Failover bounds one failover of the scenario; 0: failoverLimit.
 	Failover time.Duration
 	Run      func(context.Context, *testbed.World)
@@ -81,6 +83,7 @@ func Scenarios() []Scenario {
 		{Name: "live-reconnect", About: "streams on two servers are dropped all the time, and a server is restarted", Control: true, Run: LiveReconnect},
 		{Name: "live", About: "many write and many listen on two servers, with dropped, slow and new members, and kills of leader and database", Control: true, Run: Live},
 		{Name: "network", About: "people of three services invite each other, while links lose packets and services are killed", Control: true, Run: Network},
+		{Name: "network-growth", About: "how many messages a second one, two and three services take, each with few cores", Control: true, Cores: true, Run: NetworkGrowth},
 		{Name: "rolling-upgrade", About: "two servers are replaced by other versions, one at a time, under load, and one goes back", Control: true, Upgrade: true, Run: RollingUpgrade},
 		{Name: "failover", About: "the primary of two servers crashes or hangs under load, again and again; its synchronous standby takes over", Control: true, Standby: true, Run: Failover},
 		{Name: "failover-async", About: "the standby takes over without the newest writes: how many are lost, and who is told", Control: true, Standby: true, Run: FailoverAsync},

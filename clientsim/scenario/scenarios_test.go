@@ -61,6 +61,16 @@ func TestUpgradeWithoutBinaries(t *testing.T) {
 	}
 }
 
+// Without cores to give, the growth of a network is not measured.
+func TestGrowthWithoutCores(t *testing.T) {
+	t.Parallel()
+	server := testbed.NewProc("none", t.TempDir(), "http://localhost", xrpc.DefaultServiceDID)
+	if got := playNamed(t, "network-growth", testbed.Target{Server: server},
+		testbed.Options{}); !strings.Contains(got.Skipped, "--cores") {
+		t.Errorf("played without cores: %+v", got)
+	}
+}
+
 func TestChooseRefusesUnknownNames(t *testing.T) {
 	t.Parallel()
 	if _, err := choose([]string{"lost-answer", "nonsense"}); err == nil {

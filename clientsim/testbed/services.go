@@ -134,6 +134,15 @@ func (s *Service) Settle(name string) (*client.Phone, error) {
 	return p, err
 }
 
+// Resident makes an account whose home is the service.
+func (s *Service) Resident() (*xrpc.Account, error) {
+	a, err := s.P256Account()
+	if err == nil {
+		s.dir.Choose(a.DID, s.DID)
+	}
+	return a, err
+}
+
 // Visit returns a phone of another service at this one. The final checks look at its convos here.
 func (s *Service) Visit(p *client.Phone) *client.Phone {
 	there := p.At(s.Net, s.Model)

@@ -66,6 +66,8 @@ type Options struct {
 
 	Uploads int // in attachments
 	People  int // in network
+	// Cores are those of each database and those of each server in network-growth, or nil.
+	Cores []float64
 
 	Agents string // folder with agents of other MLS libraries, or ""
 	// Upgrade are the binaries that rolling-upgrade replaces the server's with, one after the other.
