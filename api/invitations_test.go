@@ -267,7 +267,7 @@ func TestHomeAway(t *testing.T) {
 		a.Header().Set("Retry-After", "600")
 		a.WriteHeader(http.StatusTooManyRequests)
 	})
-	alice.invites(there, bob)
+	id, _ := alice.invites(there, bob)
 	here.deliver(s)
 	if n := here.count(`SELECT count(*) FROM sent_invitations WHERE next_attempt_at > now() + interval '599 s'`); n != 1 {
 		t.Errorf("%d wait as long as their home asks", n)
@@ -280,6 +280,9 @@ func TestHomeAway(t *testing.T) {
 	if n := here.count(`
 		SELECT count(*) FROM sent_invitations WHERE state = 'dead' AND last_error LIKE 'status 429%'`); n != 1 {
 		t.Errorf("%d are dead", n)
+	}
+	if got := alice.sees(&convo{id: id}, map[string]*user{"bob": bob}); got != "bob failed" {
+		t.Errorf("the inviter sees %q", got)
 	}
 }
 

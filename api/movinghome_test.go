@@ -58,6 +58,7 @@ func TestMovingHome(t *testing.T) {
 			&mlsapi.ConfirmWelcomeInput{ConvoID: id, DeviceID: ptr(bob.deviceID()), Success: true}).ok()
 	}
 
+	bob.at(here).confirmation() // he can erase himself where his convos are
 	// The old home does not speak for him any more: to erase the account there ends none of his convos.
 	if refused, err := old.network.TellErasure(t.Context(), here.self, bob.did()); !refused || err == nil {
 		t.Errorf("the old home's erasure: refused %v, %v", refused, err)
