@@ -443,6 +443,8 @@ var mutants = []mutant{
 		{"convos.locked.mayReset", `c.dispute != nil && (c.dispute.Caller || !reports)`, `c.dispute != nil && c.dispute.Caller`}}},
 	{"a refusal does not name the successor", "TestReset", []edit{
 		{"messages.Closed", `if successor == uuid.Nil {`, `if successor != uuid.Nil {`}}},
+	{"a reset takes no receipts", "TestResetCarriesMembersOfOtherServices", []edit{
+		{"convos.ResetConvo", `foreign: r.Foreign`, `foreign: nil`}}},
 	{"closed before the key (M3)", "TestReInitCloses", []edit{
 		{"messages.judge", `case s.recorded != nil:`, `case s.convo != nil && s.convo.isClosed:
 		return &Result{Err: ErrConvoClosed}
@@ -929,6 +931,8 @@ var mutants = []mutant{
 		{"people/consent.Block", `DO UPDATE SET did = excluded.did RETURNING`, `DO UPDATE SET did = excluded.did WHERE false RETURNING`}}},
 	{"a content that is deleted at once is not found", "internal/attachments.TestAnnouncedWhileItIsDeleted", []edit{
 		{"internal/attachments.Service.Create", `!errors.Is(err, pgx.ErrNoRows)`, `true`}}},
+	{"a late answer to an erasure replaces a newer one", "TestErasureHoldsNoTransaction", []edit{
+		{"people/erasure.Worker.tell", `AND moved_at = $2`, `AND $2::timestamptz IS NOT NULL`}}},
 	{"an erasure that ends at once is not found", "people/erasure.TestBegunWhileOneEnds", []edit{
 		{"people/erasure.Store.Begin", `case errors.Is(err, pgx.ErrNoRows):`, `case false:`}}},
 	{"a browser that hangs up ends an action", "operator.TestHangUpEndsNoAction", []edit{
@@ -975,6 +979,13 @@ var mutants = []mutant{
 		{"internal/quota.Counter.add", `sums[row{who.String(), name}]`, `0 * int64(r)`}}},
 	{"a full memory forgets counts", "internal/quota.TestMemoryIsBounded", []edit{
 		{"internal/quota.Counter.evict", `case a.since.Load() != 0:`, `case a.since.Load() < 0:`}}},
+	{"one KeyPackage has two invitations", "TestReceiptAtTwoServices", []edit{
+		{"keypackages.UsedElsewhere.By", `case u.consumed:`, `case false:`},
+		{"internal/network.Receive", `case before.Used &&`, `case false &&`}}},
+	{"an inviter does not hear that a home has refused", "TestReceiptAtTwoServices", []edit{
+		{"internal/network.Sender.end", `outcome == idem.Success`, `true`}}},
+	{"a receipt of an old home is taken", "TestMovingHome", []edit{
+		{"internal/network.Service.check", `home != u.Service`, `home == ""`}}},
 	{"an invitation looks at all convos of the invited", "convos.TestInvitedWithManyConvos", []edit{
 		{"convos/strangers.sql", `ORDER BY convo_id DESC LIMIT $4`, `ORDER BY convo_id DESC LIMIT $4 + 1`}}},
 	{"the invited are known", "TestInvitedAgainIsStillAStranger", []edit{
