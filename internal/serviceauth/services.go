@@ -30,7 +30,9 @@ var ErrNoService = errors.New("the DID is not that of a delivery service")
 type Service struct {
 	DID      syntax.DID
 	Endpoint string // of its XRPC methods, without a slash at the end
-	Domain   string // the registered domain of Endpoint
+	// Domain is the registered domain of the host that serves the DID document: that of a did:web, or
+	// the PLC directory. Who makes a DID document can name any endpoint in it.
+	Domain string
 	// Keys are those that sign receipts of claims, by the fragment of their id: #mls_service_1.
 	Keys map[string]atcrypto.PublicKey
 }
@@ -99,8 +101,11 @@ func (r *resolver) service(ctx context.Context, did syntax.DID) (Service, error)
 	}
 	ident := identity.ParseIdentity(&doc)
 	s := Service{DID: did, Endpoint: ident.GetServiceEndpoint("atproto_mls"), Keys: map[string]atcrypto.PublicKey{}}
-	if s.Endpoint, s.Domain, err = r.host(s.Endpoint); err != nil {
+	if s.Endpoint, _, err = r.host(s.Endpoint); err != nil {
 		return Service{}, fmt.Errorf("%w: #atproto_mls: %w", ErrNoService, err)
+	}
+	if s.Domain, err = r.domain(did); err != nil {
+		return Service{}, err
 	}
 	for id := range ident.Keys {
 		if key, err := ident.GetPublicKey(id); err == nil && strings.HasPrefix("#"+id, serviceKey) {
@@ -108,6 +113,16 @@ func (r *resolver) service(ctx context.Context, did syntax.DID) (Service, error)
 		}
 	}
 	return s, nil
+}
+
+// domain is the registered domain of the host that serves the document of did.
+func (r *resolver) domain(did syntax.DID) (string, error) {
+	if did.Method() == "web" {
+		l, err := r.webLookup(did.Identifier())
+		return l.domain, err
+	}
+	_, host, _ := strings.Cut(r.plcURL, "://")
+	return host, nil
 }
 
 // home fetches the record in which a person names its service. The error is ErrIssuer if there is

@@ -208,3 +208,26 @@ func TestServicesAreRemembered(t *testing.T) {
 		t.Errorf("after a minute: %d look-ups, %v", n.asked.Load()-before, err)
 	}
 }
+
+// The domain of a service is that of the host that serves its DID document. Nobody has shown that it
+// owns the endpoint that its document names: it can be an honest service's, or one that does not exist.
+func TestDomainOfAService(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t)
+	n.service.Store("https://honest.example.com")
+	s, err := n.Services().Service(t.Context(), mls)
+	if directory := strings.TrimPrefix(n.url, "http://"); err != nil || s.Domain != directory {
+		t.Errorf("a did:plc has the domain %q, %v; want %q", s.Domain, err, directory)
+	}
+	var host string
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintf(w, `{"id":"did:web:localhost%%3A%s","service":[{"id":"#atproto_mls","type":"AtprotoMlsService",
+			"serviceEndpoint":"https://honest.example.com"}]}`, host)
+	}))
+	t.Cleanup(web.Close)
+	host = web.URL[strings.LastIndex(web.URL, ":")+1:]
+	s, err = n.Services().Service(t.Context(), syntax.DID("did:web:localhost%3A"+host))
+	if want := "localhost:" + host; err != nil || s.Domain != want {
+		t.Errorf("a did:web has the domain %q, %v; want %q", s.Domain, err, want)
+	}
+}
