@@ -66,7 +66,7 @@ func (s *Services) Service(ctx context.Context, did syntax.DID) (Service, error)
 // Refresh looks a service up again, because a key of it is not known. It does so at most once a
 // minute for each service, and otherwise returns what is remembered. The errors are Service's.
 func (s *Services) Refresh(ctx context.Context, did syntax.DID) (Service, error) {
-	s.services.expire(did, refreshOfService)
+	s.services.doubt(did, refreshOfService)
 	return s.Service(ctx, did)
 }
 
@@ -86,8 +86,8 @@ func (s *Services) Home(ctx context.Context, did syntax.DID) (syntax.DID, error)
 
 // Forget drops what this node remembers of the person's service, because its record has changed.
 func (s *Services) Forget(did syntax.DID) {
-	s.homes.expire(did, 0)
-	s.services.expire(did, 0)
+	s.homes.forget(did)
+	s.services.forget(did)
 }
 
 // service fetches a service's DID document.
@@ -208,6 +208,7 @@ type outcome[T any] struct {
 	value T
 	err   error
 	at    time.Time
+	asked time.Time // the last look-up, which has possibly failed
 	until time.Time // it is used without another look-up
 }
 
@@ -238,7 +239,7 @@ func (f *found[T]) get(ctx context.Context, did syntax.DID, fetch func(context.C
 		ctx, cancel := context.WithTimeout(ctx, 2*lookupTimeout)
 		defer cancel()
 		now := f.now()
-		o := outcome[T]{at: now}
+		o := outcome[T]{at: now, asked: now}
 		o.value, o.err = fetch(ctx)
 		o.until = now.Add(life(o.err))
 		switch {
@@ -255,11 +256,20 @@ func (f *found[T]) get(ctx context.Context, did syntax.DID, fetch func(context.C
 	})
 }
 
-// expire forgets what is known of a DID if it is at least so old.
-func (f *found[T]) expire(did syntax.DID, age time.Duration) {
+// doubt makes the next call look a DID up again, unless the last look-up is less than age ago. If that
+// fails, what is known stays: anybody can cause it.
+func (f *found[T]) doubt(did syntax.DID, age time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if known, ok := f.all.Peek(did); ok && f.now().Sub(known.at) >= age {
-		f.all.Remove(did)
+	if known, ok := f.all.Peek(did); ok && f.now().Sub(known.asked) >= age {
+		known.until = time.Time{}
+		f.all.Add(did, known)
 	}
+}
+
+// forget drops what is known of a DID.
+func (f *found[T]) forget(did syntax.DID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all.Remove(did)
 }

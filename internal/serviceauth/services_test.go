@@ -209,6 +209,32 @@ func TestServicesAreRemembered(t *testing.T) {
 	}
 }
 
+// While a service's host fails, a question for a key that is not known loses nothing of what is
+// remembered. Anybody can ask it, with a receipt that names another key.
+func TestRefreshOfAFailingService(t *testing.T) {
+	t.Parallel()
+	n := newNetwork(t)
+	if _, err := n.Services().Service(t.Context(), mls); err != nil {
+		t.Fatal(err)
+	}
+	n.down.Store(true)
+	n.now.Add(int64(refreshOfService / time.Second))
+	for _, want := range []int64{1, 0, 0} {
+		before := n.asked.Load()
+		s, err := n.Services().Refresh(t.Context(), mls)
+		if err != nil || s.Keys["#mls_service_7"] == nil {
+			t.Errorf("refreshed: %+v, %v", s, err)
+		}
+		if got := n.asked.Load() - before; got != want {
+			t.Errorf("%d look-ups, want %d", got, want)
+		}
+		n.now.Add(1)
+	}
+	if s, err := n.Services().Service(t.Context(), mls); err != nil || s.Keys["#mls_service_7"] == nil {
+		t.Errorf("afterwards: %+v, %v", s, err)
+	}
+}
+
 // The domain of a service is that of the host that serves its DID document. Nobody has shown that it
 // owns the endpoint that its document names: it can be an honest service's, or one that does not exist.
 func TestDomainOfAService(t *testing.T) {
