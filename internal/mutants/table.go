@@ -315,6 +315,8 @@ var mutants = []mutant{
 		{"convos.decline", `WHERE m.did = $1 AND`, `WHERE false AND m.did = $1 AND`}}},
 	{"an invitation overtakes a block", "TestBlockDeclinesWhatIsUnderWay", []edit{
 		{"people/consent.Block", `pgpool.LockInvitations.Queue(batch, blocked.String())`, ``}}},
+	{"a service repeats an invitation for nothing", "api.TestInvitationsToOneConvo", []edit{
+		{"internal/network.Receive", `!before.Welcomed`, `!before.Invited`}}},
 	{"to commit does not accept", "TestRequestUntilAccepted", []edit{
 		{"convos.locked.advance", "batch.Queue(`UPDATE members SET requested_at = NULL WHERE convo_id = $1 AND did = $2 AND requested_at IS NOT NULL`, c.id, by)", ``}}},
 	{"to write does not accept", "internal/push.TestRequestsAreNotPushed", []edit{
@@ -395,7 +397,7 @@ var mutants = []mutant{
 	{"a failure in a request shows", "api.TestArrival", []edit{
 		{"welcome/confirm.sql", `confirmed.failed AND NOT (SELECT request FROM recipient)`, `confirmed.failed`}}},
 	{"the creator learns of the Welcomes of others", "api.TestArrival", []edit{
-		{"welcome/confirm.sql", `coalesce(commit.sender_did, c.creator_did)`, `c.creator_did`}}},
+		{"welcome/confirm.sql", `coalesce(commit.sender_did, CASE`, `coalesce(NULL, CASE`}}},
 	{"an arrival shows to who is blocked", "api.TestArrival", []edit{
 		{"welcome/confirm.sql", `AND NOT EXISTS (SELECT FROM blocks WHERE did = $2 AND blocked_did = inviter.did)`, ``}}},
 	{"all members learn of an arrival", "events.TestModel", []edit{

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/events/outbox"
+	"mlsd/internal/pgpool"
 	"mlsd/internal/push"
 	"mlsd/internal/quota"
 	"mlsd/internal/serviceauth"
@@ -77,6 +78,9 @@ type Received struct {
 // if it arrives later. The first end counts. Errors besides the database's: keypackages.ErrNotFound, *InvitationError,
 // *BudgetError, *quota.ExceededError.
 func Receive(ctx context.Context, tx pgx.Tx, r Received, bounds quota.Invitations) error {
+	if err := pgpool.LockInvited.Wait(ctx, tx, r.To.DID.String()); err != nil {
+		return err
+	}
 	allowed, err := consent.Invite(ctx, tx, r.Inviter, []syntax.DID{r.To.DID}, nil)
 	blocks := errors.As(err, new(*consent.BlockedError)) // the inviter itself: it sees no invitation either
 	if err != nil && !blocks {
@@ -110,7 +114,10 @@ func Receive(ctx context.Context, tx pgx.Tx, r Received, bounds quota.Invitation
 	hidden := blocks || r.Withheld || len(allowed.Refused) > 0 || r.Kind != Invited
 	// A last-resort KeyPackage has no claim that shows who the inviter is.
 	request := len(allowed.Requests) > 0 && !before.Known || key.LastResort
-	if request && !before.Invited {
+	if request && !before.Welcomed {
+		if before.Invited { // the convo counts already
+			before.Open, before.OfInviter = 0, 0
+		}
 		if err := bounds.Check(before.Open, before.OfInviter, before.OfDomain); err != nil {
 			return err
 		}
@@ -163,15 +170,16 @@ func (r Received) queueEvent(batch *pgx.Batch, request bool, kind Kind) {
 	})
 }
 
-// before is what a person has of earlier invitations. Those to one convo count as one.
+// before is what a person has of earlier invitations.
 type before struct {
 	Same      bool  // this invitation is there
 	Used      bool  // the KeyPackage is in another one
-	Invited   bool  // another device was invited into the convo
+	Invited   bool  // the person was invited into the convo
+	Welcomed  bool  // and by the same Welcome, which was for another device of the person
 	Known     bool  // the person has accepted one of the inviter's
-	Open      int64 // requests that the person has not answered
-	OfInviter int64 // requests of the inviter that are open, or of the last day and not accepted
-	OfDomain  int64 // those of the last day of the service's domain that are not accepted
+	Open      int64 // convos of requests that the person sees and has not answered
+	OfInviter int64 // convos of requests of the inviter that are open, or of the last day and not accepted
+	OfDomain  int64 // Welcomes of requests of the last day, of the service's domain, that are not accepted
 }
 
 // newestReceived is how many of a person's invitations are looked at: the newest ones.
@@ -180,18 +188,20 @@ const newestReceived = 1000
 func (r Received) before(ctx context.Context, tx pgx.Tx) (b before, err error) {
 	rows, err := tx.Query(ctx, `
 		WITH newest AS MATERIALIZED (
-			SELECT service, convo_id, inviter, domain, request, state, ended, created_at > now() - interval '1 day' AS today
+			SELECT service, convo_id, epoch, inviter, domain, request, hidden, state, ended,
+				created_at > now() - interval '1 day' AS today
 			FROM received_invitations WHERE did = $1 ORDER BY id DESC LIMIT $7
 		)
 		SELECT
 			EXISTS (SELECT FROM received_invitations WHERE (did, service, convo_id, ref, epoch) = ($1, $2, $3, $4, $8)),
 			EXISTS (SELECT FROM received_invitations WHERE (did, ref) = ($1, $4)),
 			EXISTS (SELECT FROM received_invitations WHERE (did, service, convo_id) = ($1, $2, $3)),
+			EXISTS (SELECT FROM received_invitations WHERE (did, service, convo_id, epoch) = ($1, $2, $3, $8)),
 			EXISTS (SELECT FROM received_invitations WHERE (inviter, did) = ($5, $1) AND state = 'accepted'),
-			count(DISTINCT (service, convo_id)) FILTER (WHERE state = 'open' AND ended IS NULL),
+			count(DISTINCT (service, convo_id)) FILTER (WHERE state = 'open' AND ended IS NULL AND NOT hidden),
 			count(DISTINCT (service, convo_id))
 				FILTER (WHERE inviter = $5 AND (state = 'open' AND ended IS NULL OR today AND state <> 'accepted')),
-			count(DISTINCT (service, convo_id)) FILTER (WHERE domain = $6 AND today AND state <> 'accepted')
+			count(DISTINCT (service, convo_id, epoch)) FILTER (WHERE domain = $6 AND today AND state <> 'accepted')
 		FROM newest WHERE request`,
 		r.To.DID, r.From.DID, r.ConvoID, []byte(r.To.Ref), r.Inviter, r.From.Domain, newestReceived, r.Epoch)
 	if err == nil {

@@ -25,6 +25,8 @@ const (
 	// that are not counted share the lock. A block of the inviter waits for the invitations that have
 	// not seen it: once it is answered, none of them commits.
 	LockInvitations TxLock = "invitations"
+	// LockInvited is for each person that other services invite: those invitations count each other.
+	LockInvited TxLock = "invited"
 	// LockClaims is for each caller. A claim must see what the one before it took from the budget. It is
 	// not a lock for each DID asked for: a few large claims at once would fill the lock table.
 	LockClaims TxLock = "claims"

@@ -1,0 +1,98 @@
+package api_test
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"testing"
+
+	"mlsd/api/mlsapi"
+	"mlsd/internal/mlstest"
+	"mlsd/internal/quota"
+)
+
+func defaultLimits(w *world) { w.limits = quota.Defaults() }
+
+// used is what a service has used of its budget today.
+func (w *world) used(subject string) int {
+	return w.count(`SELECT round(used) FROM invitation_budgets WHERE subject = $1`, subject)
+}
+
+// A service cannot repeat an invitation to one convo for nothing: each Welcome of it counts for the
+// budgets, and for the bound of the service's domain. The devices that one Welcome names count once.
+func TestInvitationsToOneConvo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, defaultLimits)
+	alice, bob, evil := w.user(), w.user(), w.peer()
+	in := alice.delivery(bob, bob.publish(mlstest.LastResort))
+	evil.post(mlsapi.NSIDDeliverInvitation, in).ok()
+	bob.publish()
+	other := *in // of the same Welcome
+	other.KeyPackageRef = alice.claim(bob)[0].String()
+	evil.post(mlsapi.NSIDDeliverInvitation, &other).ok()
+	if n := w.used(peer.String()); n != 1 {
+		t.Errorf("one Welcome counts as %d", n)
+	}
+	taken := 1
+	for a := (answer{status: http.StatusOK}); a.status == http.StatusOK && taken < 50; taken++ {
+		in.Epoch++
+		a = evil.post(mlsapi.NSIDDeliverInvitation, in)
+	}
+	if bound := 20; taken-1 != bound {
+		t.Errorf("%d invitations to one convo were taken in a day, want %d", taken-1, bound)
+	}
+	if n := w.used(peer.String()); n != 20 {
+		t.Errorf("they count as %d", n)
+	}
+}
+
+// Invitations to one person that arrive at once count each other.
+func TestDeliveriesAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.limits = quota.Limits{quota.OneInviter: 1} })
+	alice, bob, evil := w.user(), w.user(), w.peer()
+	last := bob.publish(mlstest.LastResort)
+	evil.post(mlsapi.NSIDDeliverInvitation, w.user().delivery(bob, last)).ok() // begins the budgets
+	var inputs []*mlsapi.DeliverInvitationInput
+	for range 2 {
+		bob.publish()
+		inputs = append(inputs, alice.delivery(bob, alice.claim(bob)[0]))
+	}
+	tx, err := w.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), `SELECT FROM invitation_budgets FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	answers := make([]answer, len(inputs))
+	var all sync.WaitGroup
+	for i, in := range inputs {
+		all.Go(func() { answers[i] = evil.post(mlsapi.NSIDDeliverInvitation, in) })
+	}
+	w.waitForLocks(2) // a caller has no more
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	all.Wait()
+	taken := 0
+	for _, a := range answers {
+		if a.status == http.StatusOK {
+			taken++
+		}
+	}
+	if taken != 1 {
+		t.Errorf("%d invitations of one inviter were taken, want 1", taken)
+	}
+}
+
+// waitForLocks waits until n statements wait for locks.
+func (w *world) waitForLocks(n int) {
+	w.t.Helper()
+	for w.count(`SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) < n {
+		if w.t.Context().Err() != nil {
+			return
+		}
+	}
+}
