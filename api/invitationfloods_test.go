@@ -46,6 +46,35 @@ func TestInvitationsToOneConvo(t *testing.T) {
 	}
 }
 
+// One person cannot change the budget of a service again and again, in either direction.
+func TestOnePersonChangesABudgetOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	bob, evil := w.user(), w.peer()
+	last := bob.publish(mlstest.LastResort)
+	budget := func(nsid string, answer func(convo string) any) int {
+		t.Helper()
+		for range 3 {
+			in := w.user().delivery(bob, last)
+			evil.post(mlsapi.NSIDDeliverInvitation, in).ok()
+			w.do(http.MethodPost, nsid, nil, encode(answer(in.ConvoID)), bob.authorization(nsid)).ok()
+		}
+		return w.count(`SELECT per_day FROM invitation_budgets WHERE subject = $1`, peer)
+	}
+	n := budget(mlsapi.NSIDAcceptInvitation, func(convo string) any {
+		return &mlsapi.AcceptInvitationInput{Service: peer, ConvoID: convo}
+	})
+	if n != 102 {
+		t.Errorf("after three accepted invitations it is %d", n)
+	}
+	n = budget(mlsapi.NSIDDeclineInvitation, func(convo string) any {
+		return &mlsapi.DeclineInvitationInput{Service: peer, ConvoID: convo}
+	})
+	if n != 97 {
+		t.Errorf("after three declined ones it is %d", n)
+	}
+}
+
 // Invitations to one person that arrive at once count each other.
 func TestDeliveriesAtOnce(t *testing.T) {
 	t.Parallel()

@@ -63,7 +63,9 @@ func List(ctx context.Context, q pgpool.Queryer, did syntax.DID, before uuid.UUI
 }
 
 // Answer records what a person answers to its invitations to a convo of another service. A first answer
-// to a stranger's changes the service's budget. Error besides the database's: ErrNoInvitation.
+// to a stranger's changes the service's budget, unless the person has answered the same to another one
+// of the domain: one person moves a budget once in each direction. Error besides the database's:
+// ErrNoInvitation.
 func Answer(ctx context.Context, tx pgx.Tx, did, service syntax.DID, convo uuid.UUID, answer State) error {
 	var rows int64
 	var first bool
@@ -76,7 +78,10 @@ func Answer(ctx context.Context, tx pgx.Tx, did, service syntax.DID, convo uuid.
 			UPDATE received_invitations r SET state = $4, answered_at = clock_timestamp()
 			FROM locked WHERE (r.did, r.id) = (locked.did, locked.id) AND r.state <> $4
 		)
-		SELECT count(*), coalesce(bool_and(state = 'open') AND bool_or(request), false), coalesce(max(domain), '')
+		SELECT count(*), coalesce(bool_and(state = 'open') AND bool_or(request) AND NOT EXISTS (
+				SELECT FROM received_invitations r JOIN (SELECT DISTINCT domain FROM locked) of USING (domain)
+				WHERE r.did = $1 AND r.state = $4 AND (r.service, r.convo_id) <> ($2, $3) AND r.request
+			), false), coalesce(max(domain), '')
 		FROM locked`, did, service, convo, string(answer)).Scan(&rows, &first, &domain)
 	if err != nil {
 		return fmt.Errorf("answer an invitation: %w", err)
