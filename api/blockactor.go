@@ -8,7 +8,6 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
-	"mlsd/internal/network"
 )
 
 // BlockActor: blue.catbird.mls.blockActor. Without a key the block's row prevents a double effect, and
@@ -23,6 +22,6 @@ func (h *handlers) BlockActor(c *call, in *mlsapi.BlockActorInput) error {
 		if err != nil {
 			return nil, err
 		}
-		return &mlsapi.BlockActorOutput{BlockedAt: lexcodec.NewDatetime(at)}, network.Refuse(ctx, tx, c.caller, in.DID)
+		return &mlsapi.BlockActorOutput{BlockedAt: lexcodec.NewDatetime(at)}, nil
 	})
 }

@@ -75,6 +75,31 @@ func TestOnePersonChangesABudgetOnce(t *testing.T) {
 	}
 }
 
+// What nobody sees takes no place among a person's open invitations: the person could not answer it.
+// To leave a convo with a block hides the inviter's invitations too.
+func TestBlockFreesOpenInvitations(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.limits = quota.Limits{quota.OpenInvitations: 2, quota.OneInviter: 10} })
+	alice, bob, evil := w.user(), w.user(), w.peer()
+	mallory, mike, molly := w.user(), w.user(), w.user()
+	last := bob.publish(mlstest.LastResort)
+	invites := func(u *user) answer { return evil.post(mlsapi.NSIDDeliverInvitation, u.delivery(bob, last)) }
+	invites(mallory).ok()
+	invites(mike).ok()
+	invites(alice).fails(http.StatusTooManyRequests, "QuotaExceeded")
+	bob.blocks(mallory)
+	bob.blocks(molly)
+	invites(molly).ok() // nobody sees it
+	c := mike.create(bob)
+	bob.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id, Block: ptr(true)}).ok()
+	if got := bob.invitations().Invitations; len(got) != 0 {
+		t.Errorf("bob sees %+v", got)
+	}
+	invites(alice).ok()
+	invites(w.user()).ok()
+	invites(w.user()).fails(http.StatusTooManyRequests, "QuotaExceeded")
+}
+
 // Invitations to one person that arrive at once count each other.
 func TestDeliveriesAtOnce(t *testing.T) {
 	t.Parallel()

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/network"
 	"mlsd/internal/pgpool"
 	"mlsd/people/consent"
 )
@@ -19,7 +20,8 @@ import (
 const maxDeclined = 50
 
 // Block makes did block another DID, and declines the invitations of the blocked one that did has not
-// accepted. It returns when did first blocked it. Errors: those of consent.Block.
+// accepted, here and at other services. It returns when did first blocked it. Errors: those of
+// consent.Block.
 func Block(ctx context.Context, tx pgx.Tx, did, blocked syntax.DID) (at time.Time, err error) {
 	// First, so that two blocks of a person do not wait for each other's convos.
 	if err := pgpool.LockBlocks.Wait(ctx, tx, did.String()); err != nil {
@@ -33,7 +35,10 @@ func Block(ctx context.Context, tx pgx.Tx, did, blocked syntax.DID) (at time.Tim
 	}
 	// consent.Block has waited for the last invitations. They are seldom there. If yet another one into
 	// their convo is under way, the database ends one of the two transactions.
-	return at, decline(ctx, tx, did, blocked)
+	if err := decline(ctx, tx, did, blocked); err != nil {
+		return at, err
+	}
+	return at, network.Refuse(ctx, tx, did, blocked)
 }
 
 // decline makes did leave the convos to which the inviter has invited it, and which did has not
