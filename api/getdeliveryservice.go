@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// findersOfAddress is how many people of one address can look for a service at a time. The hosts are
-	// chosen by them and may answer slowly: they must not hold the look-ups of everybody.
+	// findersOfAddress is how many services one address can look for at a time. The hosts are chosen by
+	// the callers and may answer slowly: they must not hold the look-ups of everybody.
 	findersOfAddress = 8
 	finderWait       = 2 * time.Second
 )
@@ -32,12 +32,22 @@ func (h *handlers) GetDeliveryService(c *call, p *mlsapi.GetDeliveryServiceParam
 }
 
 // home looks up the person's service, when there is a place.
-func (h *handlers) home(c *call, p *mlsapi.GetDeliveryServiceParams) (serviceauth.Service, error) {
+func (h *handlers) home(c *call, p *mlsapi.GetDeliveryServiceParams) (home serviceauth.Service, err error) {
+	err = h.find(c, 1, func() (err error) {
+		home, err = h.network.Home(c.ctx, p.DID)
+		return err
+	})
+	return home, err
+}
+
+// find calls look, which makes up to n look-ups of services at a time, when there are places for them.
+func (h *handlers) find(c *call, n int, look func() error) error {
 	ctx, cancel := context.WithTimeout(c.ctx, finderWait)
 	defer cancel()
-	if err := h.finders.Acquire(ctx, c.address, 1); err != nil {
-		return serviceauth.Service{}, refused(err)
+	places := int64(min(n, findersOfAddress))
+	if err := h.finders.Acquire(ctx, c.address, places); err != nil {
+		return refused(err)
 	}
-	defer h.finders.Release(c.address, 1)
-	return h.network.Home(c.ctx, p.DID)
+	defer h.finders.Release(c.address, places)
+	return look()
 }

@@ -60,7 +60,7 @@ type handlers struct {
 	// places are taken by requests that verify signatures outside a transaction, by large pages and
 	// by exports.
 	places  places
-	finders *limit.Queue // getDeliveryService, by address
+	finders *limit.Queue // look-ups of services, by address
 	metrics *Metrics
 	// reportKey is what reports of abuse are sealed to; nil: none are taken.
 	reportKey         *reports.PublicKey

@@ -2,9 +2,15 @@ package api_test
 
 import (
 	"context"
+	"encoding/base64"
+	"fmt"
 	"net/http"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
 
 	"mlsd/api/mlsapi"
 	"mlsd/internal/mlstest"
@@ -149,4 +155,46 @@ func (w *world) waitForLocks(n int) {
 			return
 		}
 	}
+}
+
+// Who sends receipts of people whose hosts do not answer does not hold the look-ups of other addresses.
+func TestSlowHomesOfReceipts(t *testing.T) {
+	t.Parallel()
+	const most = 8
+	r, worlds := newRegistry(t, service, peer)
+	w := worlds[0]
+	alice, bob, carol := w.user(), w.user(), w.user()
+	receipt := func(claimant *user) string {
+		encoded := base64.RawURLEncoding.EncodeToString
+		return encoded([]byte(`{"alg":"ES256","typ":"mls-claim+jwt","kid":"#mls_service_1"}`)) + "." + encoded(fmt.Appendf(nil,
+			`{"iss":%q,"sub":%q,"exp":%d,"deviceId":"d","keyPackageRef":"00","cipherSuite":1,"claimant":%q}`,
+			peer, w.user().did(), time.Now().Add(time.Minute).Unix(), claimant.did())) + "." + encoded(make([]byte, 64))
+	}
+	asked, released := make(chan struct{}, 2*most), make(chan struct{})
+	slow := true
+	r.asked = func() {
+		if slow {
+			asked <- struct{}{}
+			<-released
+		}
+	}
+	add := func(u *user, address string) answer {
+		in := &mlsapi.AddMembersInput{ConvoID: uuid.NewString(), DIDList: []syntax.DID{bob.did()}, IdempotencyKey: newKey()}
+		for range 2 * most {
+			in.Receipts = append(in.Receipts, receipt(u))
+		}
+		q := w.request(http.MethodPost, mlsapi.NSIDAddMembers, nil, encode(in), u.authorization(mlsapi.NSIDAddMembers))
+		q.RemoteAddr = address + ":1234"
+		return w.answer(w.server, q)
+	}
+	var waiting sync.WaitGroup
+	waiting.Go(func() { add(alice, "203.0.113.1") })
+	for range most {
+		<-asked
+	}
+	slow = false
+	add(bob, "203.0.113.1").fails(http.StatusTooManyRequests, "RateLimitExceeded")
+	add(carol, "203.0.113.2").fails(http.StatusBadRequest, "InvalidReceipt")
+	close(released)
+	waiting.Wait()
 }
