@@ -46,15 +46,18 @@ WITH audit AS MATERIALIZED (
     WHERE w.convo_id = $1 AND w.id = locked.id
     RETURNING w.id, w.epoch, w.state, w.version, w.attempts, w.failures, locked.failed
 ), told AS (
-    -- An event for the inviter: the sender of the commit, or the creator of the convo. A person who blocks
-    -- the inviter does not show. In a request a failure does not either; to join accepts it.
+    -- An event for the inviter: the sender of the commit, or who has opened the convo: with a reset, or as
+    -- its creator. A person who blocks the inviter does not show. In a request a failure does not either;
+    -- to join accepts it.
     INSERT INTO outbox (kind, convo_id, did, detail, created_at)
     SELECT $8, $1, inviter.did, jsonb_build_object('change', CASE WHEN $6 THEN 'consumed' ELSE 'failed' END, 'by', $2::text,
         'epoch', confirmed.epoch), clock_timestamp()
     FROM confirmed
     JOIN convos c ON c.id = $1
     LEFT JOIN messages commit ON commit.convo_id = $1 AND commit.kind = 3 AND commit.epoch = confirmed.epoch
-    JOIN members inviter ON inviter.convo_id = $1 AND inviter.did = coalesce(commit.sender_did, c.creator_did)
+    LEFT JOIN messages opening ON opening.convo_id = c.id AND opening.seq = 1 AND c.predecessor_id IS NOT NULL
+    JOIN members inviter ON inviter.convo_id = $1 AND inviter.did =
+        coalesce(commit.sender_did, CASE WHEN c.predecessor_id IS NULL THEN c.creator_did ELSE opening.sender_did END)
     WHERE ($6 OR confirmed.failed AND NOT (SELECT request FROM recipient)) AND inviter.left_at IS NULL
         AND NOT EXISTS (SELECT FROM blocks WHERE did = $2 AND blocked_did = inviter.did)
 ), audited AS (

@@ -64,8 +64,8 @@ func Refused(ctx context.Context, tx pgx.Tx, convo uuid.UUID, inviter, did synta
 }
 
 // Statuses reads up to limit of the convo's Welcomes with ids above after, in the order in which
-// they were made. It returns those that the inviter has sent, with a commit or by creating the
-// convo. next is the id of the last one that it has read, or nil if there are no more. The caller
+// they were made. It returns those that the inviter has sent, with a commit, or by creating the
+// convo or resetting the one before it. next is the id of the last one that it has read, or nil if there are no more. The caller
 // has authorised the inviter as a member.
 //
 // The inviter does not see what a person does while the convo is a request, or after that person
@@ -75,7 +75,7 @@ func (s *Service) Statuses(ctx context.Context, q pgpool.Queryer, convo uuid.UUI
 	found, err := pgpool.Collect(ctx, q, pgx.RowToStructByPos[statusRow], `
 		SELECT w.id, w.recipient_did, w.device_id, w.key_package_ref, w.epoch, w.state, w.created_at, w.fetched_at,
 			w.grace_expires_at, w.confirmed_at, w.last_error IS NOT NULL, w.last_failed_at,
-			coalesce(commit.sender_did, c.creator_did) = $2,
+			coalesce(commit.sender_did, CASE WHEN c.predecessor_id IS NULL THEN c.creator_did ELSE opening.sender_did END) = $2,
 			least(m.requested_at, (SELECT created_at FROM blocks WHERE did = m.did AND blocked_did = $2)),
 			EXISTS (SELECT FROM welcomes later WHERE later.convo_id = w.convo_id AND later.recipient_did = w.recipient_did
 				AND later.device_id = w.device_id AND later.epoch > w.epoch),
@@ -84,8 +84,7 @@ func (s *Service) Statuses(ctx context.Context, q pgpool.Queryer, convo uuid.UUI
 		JOIN welcomes w ON w.convo_id = c.id
 		JOIN members m ON m.convo_id = c.id AND m.did = w.recipient_did
 		LEFT JOIN messages commit ON commit.convo_id = c.id AND commit.kind = 3 AND commit.epoch = w.epoch
-		LEFT JOIN sent_invitations s ON s.convo_id = c.id AND s.did = w.recipient_did AND s.ref = w.key_package_ref
-			AND s.epoch = w.epoch AND s.kind = 'invited' AND s.state = 'dead'
+		LEFT JOIN messages opening ON opening.convo_id = c.id AND opening.seq = 1 AND c.predecessor_id IS NOT NULL
 		WHERE c.id = $1 AND w.id > $3
 		ORDER BY w.id LIMIT $4`, convo, inviter, after, limit+1)
 	if err != nil {
