@@ -2,8 +2,11 @@ package api_test
 
 import (
 	"testing"
+	"time"
 
+	"mlsd/api/mlsapi"
 	"mlsd/events/outbox"
+	"mlsd/internal/quota"
 )
 
 // Who resets sends the Welcomes of the successor, and is told what has become of them: not the creator,
@@ -32,4 +35,26 @@ func TestWelcomeStatusAfterAReset(t *testing.T) {
 			t.Errorf("%s gets %d events of it, want %d", name, got, n)
 		}
 	}
+}
+
+// A request that goes on in the successor of a convo stays one request, however often the convo is
+// reset: it does not fill the person's open invitations.
+func TestResetsDoNotFillInvitations(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.limits = quota.Limits{quota.OpenInvitations: 2, quota.OneInviter: 4} })
+	alice, bob, carol, dave := w.user(), w.user(), w.user(), w.user()
+	c := alice.create(bob, carol)
+	carol.accept(c)
+	for range 3 {
+		view := read[mlsapi.ResetConvoOutput](t, carol.post(mlsapi.NSIDResetConvo, &mlsapi.ResetConvoInput{ConvoID: c.id,
+			Reason: "other", IdempotencyKey: newKey(), GroupInfo: carol.groupInfo(newGroup(t), 0)}).ok()).Convo
+		c = &convo{id: view.ID}
+		w.exec(`UPDATE convos SET created_at = created_at - $1::interval`, time.Hour)
+	}
+	alice.create(bob) // the second of two
+	if !bob.request(c) {
+		t.Error("the successor is no request")
+	}
+	bob.accept(c)
+	dave.create(bob)
 }

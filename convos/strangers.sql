@@ -1,8 +1,9 @@
 -- Of the invited $2, those who share no convo with the inviter $1: how many open invitations each has,
 -- counted up to $3; and how many of the inviter and of its address $5 it has not accepted. A convo is
 -- shared if the invited has accepted it: otherwise a first invitation would make everybody known who
--- did not ask for it. An invitation is open until it is accepted. One of the last day counts for its
--- inviter and its address also after it was declined.
+-- did not ask for it. An invitation is open until it is accepted; of a convo that was reset, that into
+-- the successor counts. One of the last day counts for its inviter and its address also after it was
+-- declined.
 --
 -- It reads the $4 newest convos and invitations of each of the invited, and of each one row by key.
 -- Lateral joins with LIMIT keep the planner from another order, which would read the whole rosters of
@@ -26,6 +27,7 @@ CROSS JOIN LATERAL (
     SELECT count(*) AS n, count(*) FILTER (WHERE invited_by = $1) AS of_inviter FROM (
         SELECT invited_by FROM members m
         WHERE known.found IS NULL AND m.did = i.did AND m.left_at IS NULL AND m.requested_at IS NOT NULL
+            AND NOT EXISTS (SELECT FROM convos WHERE id = m.convo_id AND successor_id IS NOT NULL)
         LIMIT $3
     ) requests
 ) open
