@@ -198,3 +198,26 @@ func TestSlowHomesOfReceipts(t *testing.T) {
 	close(released)
 	waiting.Wait()
 }
+
+// Any number of services that do not answer, or do not exist, do not keep an invitation waiting whose
+// home has answered before.
+func TestSilentHomesDelayNobody(t *testing.T) {
+	t.Parallel()
+	r, worlds, alice, bob := neighbours(t)
+	here, there := worlds[0], worlds[1]
+	at := r.open(here, there)[1]
+	s := here.sender(nil)
+	alice.invites(there, bob)
+	here.deliver(s)
+	here.exec(`
+		INSERT INTO sent_invitations (id, did, ref, last_resort, service, device_id, cipher_suite, convo_id, inviter, epoch,
+			created_at, queued_at, next_attempt_at)
+		SELECT gen_random_uuid(), 'did:web:p' || n || '.example.com', '\x00', false, 'did:web:s' || n || '.example.com', 'd', 1,
+			gen_random_uuid(), 'did:web:mallory.example.com', 1, now(), now(), now()
+		FROM generate_series(1, 5000) AS n`)
+	alice.invites(there, bob)
+	here.deliver(s)
+	if n := at.calls.Load(); n != 2 {
+		t.Errorf("the home got %d calls, want 2", n)
+	}
+}

@@ -1,5 +1,6 @@
--- Reads due jobs: $1 of each service but those of $2, and $3 in all. Each service's first job comes
--- before any service's second one, in another order each time. So no backlog keeps others waiting.
+-- Reads due jobs: $1 of each service but those of $2, $3 of the services that have answered, $4, and as
+-- many of all others. Each service's first job comes before any service's second one, in another order
+-- each time. So no backlog keeps others waiting, and neither does any number of silent services.
 --
 -- The recursion goes from service to service by the index.
 WITH RECURSIVE homes AS (
@@ -9,15 +10,17 @@ WITH RECURSIVE homes AS (
         WHERE n.state IN ('pending', 'sending') AND n.service > homes.service ORDER BY n.service LIMIT 1)
     FROM homes WHERE homes.service IS NOT NULL
 )
-SELECT due.id, due.kind, due.did, due.ref, homes.service, due.device_id, due.cipher_suite, due.convo_id, due.inviter, due.epoch,
-    due.created_at, due.attempts, due.version
-FROM homes CROSS JOIN LATERAL (
-    SELECT *, row_number() OVER (ORDER BY next_attempt_at) AS nth
-    FROM (
-        SELECT * FROM sent_invitations s
-        WHERE s.service = homes.service AND s.state IN ('pending', 'sending') AND s.next_attempt_at <= now()
-        ORDER BY s.next_attempt_at LIMIT $1
-    ) first
-) due
-WHERE homes.service <> ALL ($2::text[])
-ORDER BY due.nth, random() LIMIT $3
+SELECT id, kind, did, ref, service, device_id, cipher_suite, convo_id, inviter, epoch, created_at, attempts, version
+FROM (
+    SELECT due.*, row_number() OVER (PARTITION BY homes.service = ANY ($4::text[]) ORDER BY due.nth, random()) AS place
+    FROM homes CROSS JOIN LATERAL (
+        SELECT *, row_number() OVER (ORDER BY next_attempt_at) AS nth
+        FROM (
+            SELECT * FROM sent_invitations s
+            WHERE s.service = homes.service AND s.state IN ('pending', 'sending') AND s.next_attempt_at <= now()
+            ORDER BY s.next_attempt_at LIMIT $1
+        ) first
+    ) due
+    WHERE homes.service <> ALL ($2::text[])
+) chosen
+WHERE place <= $3 ORDER BY place

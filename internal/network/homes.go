@@ -57,13 +57,15 @@ func (h *homes) acquire(did syntax.DID) (proven, ok bool) {
 	of, known := h.byDID.Get(did)
 	if !known {
 		of = &home{}
-		h.byDID.Add(did, of)
 	}
 	switch {
 	case h.running >= allCalls, of.running >= perHome, h.now().Before(of.until):
 		return false, false
 	case !of.proven && (of.running > 0 || h.unproven >= unproven):
 		return false, false
+	}
+	if !known { // only now: services that wait for a place must not make the node forget others
+		h.byDID.Add(did, of)
 	}
 	of.running++
 	h.running++
@@ -97,6 +99,19 @@ func (h *homes) release(did syntax.DID, proven, called, answered bool) {
 		of.failures++
 		of.until = h.now().Add(pause/2 + h.jitter(pause/2))
 	}
+}
+
+// proven returns the services whose last call was answered.
+func (h *homes) proven() []syntax.DID {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := []syntax.DID{}
+	for _, did := range h.byDID.Keys() {
+		if of, _ := h.byDID.Peek(did); of.proven {
+			all = append(all, did)
+		}
+	}
+	return all
 }
 
 // paused returns the services that are not called now.

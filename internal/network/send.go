@@ -147,7 +147,7 @@ var due string
 func (w *Sender) round(ctx, calls context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
 	defer cancel()
-	rows, err := w.cfg.DB.Query(ctx, due, perHome, w.homes.paused(), 2*allCalls)
+	rows, err := w.cfg.DB.Query(ctx, due, perHome, w.homes.paused(), 2*allCalls, w.homes.proven())
 	if err != nil {
 		return fmt.Errorf("look for invitations: %w", err)
 	}
