@@ -221,3 +221,42 @@ func TestSilentHomesDelayNobody(t *testing.T) {
 		t.Errorf("the home got %d calls, want 2", n)
 	}
 }
+
+// The same holds for a service that speaks for people whose hosts do not answer.
+func TestSlowHomesOfErasures(t *testing.T) {
+	t.Parallel()
+	const most = 8
+	r, worlds := newRegistry(t, service, peer)
+	w := worlds[0]
+	evil := w.peer()
+	people := make([]*user, most+2)
+	for i := range people {
+		people[i] = w.user()
+	}
+	asked, released := make(chan struct{}, most), make(chan struct{})
+	slow := true
+	r.asked = func() {
+		if slow {
+			asked <- struct{}{}
+			<-released
+		}
+	}
+	erase := func(i int, address string) answer {
+		q := w.request(http.MethodPost, mlsapi.NSIDDeliverErasure, nil,
+			encode(&mlsapi.DeliverErasureInput{DID: people[i].did()}), evil.authorization(mlsapi.NSIDDeliverErasure))
+		q.RemoteAddr = address + ":1234"
+		return w.answer(w.server, q)
+	}
+	var waiting sync.WaitGroup
+	for i := range most {
+		waiting.Go(func() { erase(i, "203.0.113.1") })
+	}
+	for range most {
+		<-asked
+	}
+	slow = false
+	erase(most, "203.0.113.1").fails(http.StatusTooManyRequests, "RateLimitExceeded")
+	erase(most+1, "203.0.113.2").fails(http.StatusForbidden, "NotPermitted")
+	close(released)
+	waiting.Wait()
+}
