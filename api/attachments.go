@@ -21,7 +21,7 @@ var errNoAttachments = named(errorlist.MethodNotImplemented,
 // attachment checks that the caller is a member of the convo, and parses the ids of an attachment.
 func (h *handlers) attachment(ctx context.Context, c *call, q pgpool.Queryer, convoText,
 	text string) (w messages.Window, id uuid.UUID, err error) {
-	if h.attachments == nil {
+	if h.Attachments == nil {
 		return w, id, errNoAttachments
 	}
 	convo, err := c.convoID(convoText)
@@ -66,13 +66,13 @@ func namedAttachment(uri *string) (id uuid.UUID, ok bool) {
 // checkNamed checks the attachment that a message names. unfit refuses the message if it has not been
 // sent already. It needs no store: a node that has none sends such messages too.
 func (h *handlers) checkNamed(c *call, convo, id uuid.UUID) (unfit, err error) {
-	m, err := convos.Authorise(c.ctx, h.db, convo, c.caller)
+	m, err := convos.Authorise(c.ctx, h.DB, convo, c.caller)
 	if errors.Is(err, convos.ErrNotFound) || errors.Is(err, convos.ErrNotMember) {
 		return messages.ErrInvalidAsset, nil // the message's own judgement comes first
 	}
 	if err == nil {
-		err = acrossResets(c.ctx, c, h.db, m.Window, func(w messages.Window) error {
-			return attachments.CanName(c.ctx, h.db, w, id)
+		err = acrossResets(c.ctx, c, h.DB, m.Window, func(w messages.Window) error {
+			return attachments.CanName(c.ctx, h.DB, w, id)
 		})
 	}
 	if errors.Is(err, attachments.ErrNotFound) {

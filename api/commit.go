@@ -48,7 +48,7 @@ func (h *handlers) commit(c *call, convo uuid.UUID, key string, input idem.Conte
 		}
 		if mismatch, ok := find[*messages.EpochMismatchError](err); ok {
 			// An uncounted race costs the caller fairness, not correctness.
-			if failed := convos.RecordLoss(c.ctx, h.db, convo, c.caller, mismatch.Epoch); failed != nil {
+			if failed := convos.RecordLoss(c.ctx, h.DB, convo, c.caller, mismatch.Epoch); failed != nil {
 				h.log.WarnContext(c.ctx, "a lost race was not counted", "error", failed)
 			}
 		}
@@ -80,7 +80,7 @@ func (h *handlers) awaitReservation(c *call, convo uuid.UUID, r *convos.Reserved
 	for look, left := firstLook, r.Left; left > 0; look = min(2*look, lastLook) {
 		worker.Pause(c.ctx, min(left, look))
 		var err error
-		if left, err = convos.Reserved(c.ctx, h.db, convo, c.caller, r.Epoch); err != nil {
+		if left, err = convos.Reserved(c.ctx, h.DB, convo, c.caller, r.Epoch); err != nil {
 			return err
 		}
 	}

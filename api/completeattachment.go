@@ -9,14 +9,14 @@ import (
 // CompleteAttachment: blue.catbird.mls.completeAttachment. The work goes on if the client hangs up:
 // a PDS does so after ten seconds.
 func (h *handlers) CompleteAttachment(c *call, in *mlsapi.CompleteAttachmentInput) error {
-	window, id, err := h.attachment(c.ctx, c, h.db, in.ConvoID, in.AttachmentID)
+	window, id, err := h.attachment(c.ctx, c, h.DB, in.ConvoID, in.AttachmentID)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), maxComplete)
 	defer cancel()
 	c.expensive.end() // what follows waits for the store of files most of the time
-	a, err := h.attachments.Complete(ctx, window, id)
+	a, err := h.Attachments.Complete(ctx, window, id)
 	if err != nil {
 		return err
 	}

@@ -21,12 +21,12 @@ func (h *handlers) ConfirmWelcome(c *call, in *mlsapi.ConfirmWelcomeInput) error
 	if in.ErrorDetails != nil {
 		details = *in.ErrorDetails
 	}
-	state, request, err := h.welcomes.Confirm(c.ctx, convo, device, in.Success, details)
+	state, request, err := h.Welcomes.Confirm(c.ctx, convo, device, in.Success, details)
 	if err != nil {
 		return err
 	}
 	if request && in.Success {
-		if err := convos.Accept(c.ctx, h.db, convo, c.caller); err != nil {
+		if err := convos.Accept(c.ctx, h.DB, convo, c.caller); err != nil {
 			return err
 		}
 	}

@@ -20,7 +20,7 @@ const smallAttachment = 64 * kib
 
 // CreateAttachment: blue.catbird.mls.createAttachment.
 func (h *handlers) CreateAttachment(c *call, in *mlsapi.CreateAttachmentInput) error {
-	if h.attachments == nil {
+	if h.Attachments == nil {
 		return errNoAttachments
 	}
 	key, convo, err := c.keyAndConvo(in.IdempotencyKey, in.ConvoID)
@@ -41,7 +41,7 @@ func (h *handlers) CreateAttachment(c *call, in *mlsapi.CreateAttachmentInput) e
 				return nil, err
 			}
 			announced.Window = m.Window
-			a, made, err := h.attachments.Create(ctx, tx, announced)
+			a, made, err := h.Attachments.Create(ctx, tx, announced)
 			if err == nil && made { // if not, it was counted before
 				err = c.quota.Take(quota.Cost{Of: quota.AttachmentBytes, N: max(in.Size, smallAttachment)})
 			}

@@ -4,7 +4,7 @@ import "mlsd/api/mlsapi"
 
 // CreateSession: blue.catbird.mls.createSession. A repeated call gets another session.
 func (h *handlers) CreateSession(c *call, in *mlsapi.CreateSessionInput) error {
-	g, err := h.sessions.Create(c.ctx, c.caller, c.address, in.DeviceID, c.token.Key)
+	g, err := h.Sessions.Create(c.ctx, c.caller, c.address, in.DeviceID, c.token.Key)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 
 // DeleteAttachment: blue.catbird.mls.deleteAttachment.
 func (h *handlers) DeleteAttachment(c *call, in *mlsapi.DeleteAttachmentInput) error {
-	if h.attachments == nil {
+	if h.Attachments == nil {
 		return errNoAttachments
 	}
 	key, err := c.key(in.IdempotencyKey)
@@ -28,7 +28,7 @@ func (h *handlers) DeleteAttachment(c *call, in *mlsapi.DeleteAttachmentInput) e
 			return &mlsapi.DeleteAttachmentOutput{Deleted: true}, err
 		})
 	if err == nil && !c.replayed {
-		h.attachmentDeleted()
+		h.AttachmentDeleted()
 	}
 	return err
 }

@@ -23,9 +23,9 @@ func (h *handlers) DeleteSession(c *call, in *mlsapi.DeleteSessionInput) error {
 	case err != nil:
 		return err
 	case c.session != nil:
-		h.sessions.Ended(*c.session)
+		h.Sessions.Ended(*c.session)
 	default:
-		h.sessions.Wake.Send()
+		h.Sessions.Wake.Send()
 	}
 	return nil
 }

@@ -15,25 +15,23 @@ import (
 // service does not begin again.
 func (h *handlers) DeliverErasure(c *call, in *mlsapi.DeliverErasureInput) error {
 	err := c.outside(func() error {
-		return h.find(c, 1, func() error {
-			if _, err := h.network.Peer(c.ctx, c.caller); err != nil {
-				return err
-			}
-			return h.network.CheckHome(c.ctx, c.caller, in.DID)
-		})
+		if _, err := h.Network.Peer(c.ctx, c.caller); err != nil {
+			return err
+		}
+		return h.Network.CheckHome(c.ctx, c.caller, in.DID)
 	})
 	if err != nil {
 		return err
 	}
 	// What an operator has blocked here, it erases itself.
-	if err := h.gate.Check(c.ctx, in.DID); errors.Is(err, accounts.ErrBlocked) || errors.Is(err, accounts.ErrUnavailable) {
+	if err := h.Gate.Check(c.ctx, in.DID); errors.Is(err, accounts.ErrBlocked) || errors.Is(err, accounts.ErrUnavailable) {
 		return err
 	}
 	err = h.write(c, "", "", content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
-		return &mlsapi.DeliverErasureOutput{Success: true}, h.erasures.BeginForHome(ctx, tx, in.DID, c.caller)
+		return &mlsapi.DeliverErasureOutput{Success: true}, h.Erasures.BeginForHome(ctx, tx, in.DID, c.caller)
 	})
 	if err == nil {
-		h.erasing()
+		h.Erasing()
 	}
 	return err
 }

@@ -20,16 +20,14 @@ func (h *handlers) DeliverInvitation(c *call, in *mlsapi.DeliverInvitationInput)
 	if err != nil {
 		return err
 	}
-	err = c.outside(func() error {
-		return h.find(c, 1, func() (err error) {
-			r.From, err = h.network.Peer(c.ctx, c.caller)
-			return err
-		})
+	err = c.outside(func() (err error) {
+		r.From, err = h.Network.Peer(c.ctx, c.caller)
+		return err
 	})
 	if err != nil {
 		return err
 	}
-	withheld, err := h.gate.Withheld(c.ctx, []syntax.DID{r.Inviter})
+	withheld, err := h.Gate.Withheld(c.ctx, []syntax.DID{r.Inviter})
 	if err != nil {
 		return err
 	}

@@ -200,7 +200,7 @@ func (h *handlers) mayCall(c *call, did syntax.DID) (err error) {
 	if err := h.rates.take(c.http, did, c.route.cost); err != nil {
 		return err
 	}
-	err = h.gate.Check(c.ctx, did)
+	err = h.Gate.Check(c.ctx, did)
 	if inactive, ok := find[*accounts.InactiveError](err); ok && slices.Contains(c.route.serves, inactive.Status) {
 		c.standing, err = inactive, nil
 	}

@@ -23,7 +23,7 @@ func (h *handlers) EraseMyAccount(c *call, in *mlsapi.EraseMyAccountInput) error
 		return err
 	}
 	if in.ConfirmationToken != nil {
-		begun, err := h.erasures.Confirmed(c.ctx, h.db, c.caller, *in.ConfirmationToken)
+		begun, err := h.Erasures.Confirmed(c.ctx, h.DB, c.caller, *in.ConfirmationToken)
 		if err == nil {
 			c.replayed = true
 			return c.reply(erasing(begun))
@@ -39,11 +39,11 @@ func (h *handlers) EraseMyAccount(c *call, in *mlsapi.EraseMyAccountInput) error
 		if in.ConfirmationToken == nil {
 			return h.askToErase(ctx, tx, c)
 		}
-		begun, err := h.erasures.Confirm(ctx, tx, c.caller, *in.ConfirmationToken)
+		begun, err := h.Erasures.Confirm(ctx, tx, c.caller, *in.ConfirmationToken)
 		return erasing(begun), err
 	})
 	if err == nil && in.ConfirmationToken != nil {
-		h.erasing()
+		h.Erasing()
 	}
 	return err
 }
@@ -54,7 +54,7 @@ func (h *handlers) askToErase(ctx context.Context, tx pgx.Tx, c *call) (lexcodec
 	if err != nil {
 		return nil, err
 	}
-	token, expires, err := h.erasures.AskToConfirm(ctx, tx, c.caller)
+	token, expires, err := h.Erasures.AskToConfirm(ctx, tx, c.caller)
 	if err != nil {
 		return nil, err
 	}

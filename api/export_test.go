@@ -25,7 +25,7 @@ func (s *Server) SubscribeChecked(f func(context.Context, events.Request) (Subsc
 }
 
 // Guard replaces the server's gate.
-func (s *Server) Guard(gate Gate) { s.handlers.gate = gate }
+func (s *Server) Guard(gate Gate) { s.handlers.Gate = gate }
 
 // Pace is the time limits of clients in a test. A zero field keeps the default.
 type Pace struct{ Write, Close, Ping, Pong, KeepAlive time.Duration }

@@ -37,7 +37,7 @@ func (h *handlers) ExportMyData(c *call, p *mlsapi.ExportMyDataParams) error {
 	begun := time.Now()
 	defer func() { c.spend(int(time.Since(begun) / unitExport)) }()
 
-	if err := requests.RecordExport(c.ctx, h.db, c.caller, mlsapi.NSIDExportMyData); err != nil {
+	if err := requests.RecordExport(c.ctx, h.DB, c.caller, mlsapi.NSIDExportMyData); err != nil {
 		return err
 	}
 	answer, out := c.list(), &mlsapi.ExportMyDataOutput{}

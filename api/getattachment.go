@@ -20,14 +20,14 @@ const maxDownload = time.Hour
 
 // GetAttachment: blue.catbird.mls.getAttachment.
 func (h *handlers) GetAttachment(c *call, p *mlsapi.GetAttachmentParams) error {
-	window, id, err := h.attachment(c.ctx, c, h.db, p.ConvoID, p.AttachmentID)
+	window, id, err := h.attachment(c.ctx, c, h.DB, p.ConvoID, p.AttachmentID)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(c.http.Request().Context(), maxDownload) // of the answer, not of the handler
 	var a *attachments.Content
-	err = acrossResets(ctx, c, h.db, window, func(w messages.Window) (err error) {
-		a, err = h.attachments.Open(ctx, h.db, w, id)
+	err = acrossResets(ctx, c, h.DB, window, func(w messages.Window) (err error) {
+		a, err = h.Attachments.Open(ctx, h.DB, w, id)
 		return err
 	})
 	if err != nil {

@@ -8,11 +8,11 @@ import (
 
 // GetAttachmentStatus: blue.catbird.mls.getAttachmentStatus.
 func (h *handlers) GetAttachmentStatus(c *call, p *mlsapi.GetAttachmentStatusParams) error {
-	window, id, err := h.attachment(c.ctx, c, h.db, p.ConvoID, p.AttachmentID)
+	window, id, err := h.attachment(c.ctx, c, h.DB, p.ConvoID, p.AttachmentID)
 	if err != nil {
 		return err
 	}
-	a, err := h.attachments.Status(c.ctx, h.db, window, id)
+	a, err := h.Attachments.Status(c.ctx, h.DB, window, id)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 
 // GetCursorPolicy: blue.catbird.mls.getCursorPolicy.
 func (h *handlers) GetCursorPolicy(c *call) error {
-	sharing, err := consent.SharingOf(c.ctx, h.db, c.caller)
+	sharing, err := consent.SharingOf(c.ctx, h.DB, c.caller)
 	if err != nil {
 		return err
 	}

@@ -48,6 +48,6 @@ func (h *handlers) find(c *call, n int, look func() error) error {
 	if err := h.finders.Acquire(ctx, c.address, places); err != nil {
 		return refused(err)
 	}
-	defer h.finders.Release(c.address, places)
-	return look()
+	defer h.finders.Release(c.address, 1)
+	return h.Network.Home(c.ctx, p.DID)
 }

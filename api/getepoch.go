@@ -11,7 +11,7 @@ func (h *handlers) GetEpoch(c *call, p *mlsapi.GetEpochParams) error {
 	if err != nil {
 		return err
 	}
-	member, err := convos.Authorise(c.ctx, h.db, convo, c.caller)
+	member, err := convos.Authorise(c.ctx, h.DB, convo, c.caller)
 	if err != nil {
 		return err
 	}

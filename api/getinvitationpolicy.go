@@ -7,7 +7,7 @@ import (
 
 // GetInvitationPolicy: blue.catbird.mls.getInvitationPolicy.
 func (h *handlers) GetInvitationPolicy(c *call) error {
-	policy, err := consent.PolicyOf(c.ctx, h.db, c.caller)
+	policy, err := consent.PolicyOf(c.ctx, h.DB, c.caller)
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error
 		}
 		claim.ConvoID, scope = &convo, *p.ConvoID
 	}
-	withheld, err := h.gate.Withheld(c.ctx, p.DIDs)
+	withheld, err := h.Gate.Withheld(c.ctx, p.DIDs)
 	if err != nil {
 		return err
 	}
@@ -177,7 +177,7 @@ func (h *handlers) replayClaim(c *call, receipts bool) error {
 			ids = append(ids, keypackages.ID{DID: of.DID, Ref: ref})
 		}
 	}
-	claimed, err := keypackages.ClaimedBefore(c.ctx, h.db, ids)
+	claimed, err := keypackages.ClaimedBefore(c.ctx, h.DB, ids)
 	if errors.Is(err, keypackages.ErrNotFound) {
 		return idem.ErrKeyTaken
 	}

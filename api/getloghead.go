@@ -13,22 +13,22 @@ func (h *handlers) GetLogHead(c *call, p *mlsapi.GetLogHeadParams) error {
 	if err != nil {
 		return err
 	}
-	if _, err := convos.Authorise(c.ctx, h.db, convo, c.caller); err != nil {
+	if _, err := convos.Authorise(c.ctx, h.DB, convo, c.caller); err != nil {
 		return err
 	}
 	var hashed int64
 	defer func() { c.spend(int(hashed / unitBytes)) }()
-	head, err := h.heads.Head(c.ctx, convo, &hashed)
+	head, err := h.Heads.Head(c.ctx, convo, &hashed)
 	if err != nil {
 		return err
 	}
-	out := &mlsapi.GetLogHeadOutput{Head: head.Text, Keys: h.heads.Keys()}
+	out := &mlsapi.GetLogHeadOutput{Head: head.Text, Keys: h.Heads.Keys()}
 	if len(p.Senders) > 0 {
 		dids := make([]string, len(p.Senders))
 		for i, did := range p.Senders {
 			dids[i] = did.String()
 		}
-		found, err := h.heads.Senders(c.ctx, convo, c.caller.String(), dids)
+		found, err := h.Heads.Senders(c.ctx, convo, c.caller.String(), dids)
 		if err != nil {
 			return err
 		}

@@ -13,7 +13,7 @@ func (h *handlers) GetLogProof(c *call, p *mlsapi.GetLogProofParams) error {
 	if err != nil {
 		return err
 	}
-	if _, err := convos.Authorise(c.ctx, h.db, convo, c.caller); err != nil {
+	if _, err := convos.Authorise(c.ctx, h.DB, convo, c.caller); err != nil {
 		return err
 	}
 	if (p.Seq == nil) == (p.From == nil) {
@@ -25,10 +25,10 @@ func (h *handlers) GetLogProof(c *call, p *mlsapi.GetLogProofParams) error {
 	defer func() { c.spend(int(hashed / unitBytes)) }()
 	if p.Seq != nil {
 		var leaf verifier.Hash
-		leaf, proof, err = h.heads.Inclusion(c.ctx, convo, *p.Seq, p.Size, &hashed)
+		leaf, proof, err = h.Heads.Inclusion(c.ctx, convo, *p.Seq, p.Size, &hashed)
 		out.Leaf = leaf[:]
 	} else {
-		proof, err = h.heads.Consistency(c.ctx, convo, *p.From, p.Size, &hashed)
+		proof, err = h.Heads.Consistency(c.ctx, convo, *p.From, p.Size, &hashed)
 	}
 	if err != nil {
 		return err

@@ -25,7 +25,7 @@ func (h *handlers) GetOwnKeyPackages(c *call, p *mlsapi.GetOwnKeyPackagesParams)
 			return errCursor
 		}
 	}
-	own, more, err := keypackages.List(c.ctx, h.db, c.caller, device, after, int(p.Limit))
+	own, more, err := keypackages.List(c.ctx, h.DB, c.caller, device, after, int(p.Limit))
 	if err != nil {
 		return err
 	}

@@ -7,9 +7,9 @@ import (
 
 // GetReportKey: blue.catbird.mls.getReportKey.
 func (h *handlers) GetReportKey(c *call) error {
-	if h.reportKey == nil {
+	if h.ReportKey == nil {
 		return reports.ErrDisabled
 	}
-	return c.reply(&mlsapi.GetReportKeyOutput{KeyID: h.reportKey.ID(), PublicKey: h.reportKey.Bytes(),
+	return c.reply(&mlsapi.GetReportKeyOutput{KeyID: h.ReportKey.ID(), PublicKey: h.ReportKey.Bytes(),
 		Algorithm: reports.Algorithm})
 }

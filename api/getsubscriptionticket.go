@@ -20,7 +20,7 @@ func (h *handlers) GetSubscriptionTicket(c *call) error {
 	if c.session != nil {
 		to.Session = &events.HolderSession{ID: c.session.ID, DeviceID: c.session.Device, Expires: c.session.Expires}
 	}
-	ticket, expires, err := h.tickets.Issue(c.ctx, to, nsid.SubscribeConvoEvents)
+	ticket, expires, err := h.Tickets.Issue(c.ctx, to, nsid.SubscribeConvoEvents)
 	if err != nil {
 		return err
 	}

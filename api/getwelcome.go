@@ -20,9 +20,9 @@ func (h *handlers) GetWelcome(c *call, p *mlsapi.GetWelcomeParams) error {
 	if err != nil {
 		return err
 	}
-	w, err := h.welcomes.Fetch(c.ctx, convo, device)
+	w, err := h.Welcomes.Fetch(c.ctx, convo, device)
 	if errors.Is(err, welcome.ErrConsumed) {
-		way, unknown := convos.WayBackOf(c.ctx, h.db, convo, c.caller)
+		way, unknown := convos.WayBackOf(c.ctx, h.DB, convo, c.caller)
 		if unknown != nil {
 			return unknown
 		}

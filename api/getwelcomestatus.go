@@ -21,10 +21,10 @@ func (h *handlers) GetWelcomeStatus(c *call, p *mlsapi.GetWelcomeStatusParams) e
 			return errCursor
 		}
 	}
-	if _, err := convos.Authorise(c.ctx, h.db, convo, c.caller); err != nil {
+	if _, err := convos.Authorise(c.ctx, h.DB, convo, c.caller); err != nil {
 		return err
 	}
-	all, next, err := h.welcomes.Statuses(c.ctx, h.db, convo, c.caller, after, int(p.Limit))
+	all, next, err := h.Welcomes.Statuses(c.ctx, h.DB, convo, c.caller, after, int(p.Limit))
 	if err != nil {
 		return err
 	}

@@ -10,66 +10,32 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/convos"
-	"mlsd/events"
 	"mlsd/idem"
-	"mlsd/internal/attachments"
 	"mlsd/internal/limit"
-	"mlsd/internal/network"
-	"mlsd/internal/push"
 	"mlsd/internal/quota"
-	"mlsd/internal/serviceauth"
-	"mlsd/internal/sessions"
-	"mlsd/internal/transparency"
 	"mlsd/mls"
-	"mlsd/people/erasure"
-	"mlsd/people/reports"
 	"mlsd/welcome"
 )
 
 // handlers implements mlsapi.Handler. Each method has a file of its own.
 type handlers struct {
-	db       *pgxpool.Pool
-	log      *slog.Logger
-	writes   *idem.Store
-	quotas   *quota.Counter
-	messages Sender
-	cursors  *convos.Cursors
-	welcomes *welcome.Service
-	push     push.Policy
-	waiting  sync.Map // of waitingCommitter
+	Config
+	log     *slog.Logger // bounded: see Config.Log
+	waiting sync.Map     // of waitingCommitter
 
-	committed   func()
-	streams     *streams
-	signals     Signaller
-	epochWindow int64
-	tickets     *events.Tickets
-	socketURL   string // of the subscription
-	// The handler of a subscription authenticates its caller itself.
-	auth     *serviceauth.Validator
-	sessions *sessions.Service
-	rates    *limiter
+	streams   *streams
+	socketURL string // of the subscription
+	rates     *limiter
 	// admission lets expensive requests run a few at a time.
 	admission *admission
 	openings  *openings
-	gate      Gate
 	// places are taken by requests that verify signatures outside a transaction, by large pages and
 	// by exports.
 	places  places
-	finders *limit.Queue // look-ups of services, by address
-	metrics *Metrics
-	// reportKey is what reports of abuse are sealed to; nil: none are taken.
-	reportKey         *reports.PublicKey
-	heads             *transparency.Service
-	network           *network.Service
-	erasures          *erasure.Store
-	attachments       *attachments.Service // nil: not set up
-	attachmentDeleted func()
-	erasing           func() // is called after an erasure has begun
+	finders *limit.Queue // getDeliveryService, by address
 }
 
 var _ mlsapi.Handler[*call] = (*handlers)(nil)
@@ -125,7 +91,7 @@ func (h *handlers) write(c *call, scope, key string, input idem.Content,
 	if err := h.openQuota(c); err != nil {
 		return err
 	}
-	answer, err := h.writes.Do(c.ctx, req, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+	answer, err := h.Writes.Do(c.ctx, req, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
 		if err := c.quota.Take(c.costs(key)...); err != nil {
 			return nil, err
 		}
@@ -144,7 +110,7 @@ func (h *handlers) write(c *call, scope, key string, input idem.Content,
 		c.quota.Return()
 		return err
 	}
-	h.committed()
+	h.Committed()
 	c.answer, c.replayed, c.found = answer.Body, answer.Replayed, answer.Found
 	return nil
 }
@@ -155,7 +121,7 @@ const rosterBytes = 256
 
 // openQuota prepares the counting of what the request uses.
 func (h *handlers) openQuota(c *call) (err error) {
-	c.quota, err = h.quotas.Open(c.ctx, c.caller, c.address)
+	c.quota, err = h.Quotas.Open(c.ctx, c.caller, c.address)
 	return err
 }
 

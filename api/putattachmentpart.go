@@ -9,7 +9,7 @@ import (
 
 // PutAttachmentPart: blue.catbird.mls.putAttachmentPart. The body goes to the store as it comes.
 func (h *handlers) PutAttachmentPart(c *call, p *mlsapi.PutAttachmentPartParams) error {
-	window, id, err := h.attachment(c.ctx, c, h.db, p.ConvoID, p.AttachmentID)
+	window, id, err := h.attachment(c.ctx, c, h.DB, p.ConvoID, p.AttachmentID)
 	if err != nil {
 		return err
 	}
@@ -18,7 +18,7 @@ func (h *handlers) PutAttachmentPart(c *call, p *mlsapi.PutAttachmentPartParams)
 	}
 	// What was received counts, whatever becomes of it.
 	pay := func(bytes int64) error { return c.quota.Take(quota.Cost{Of: quota.UploadedBytes, N: bytes}) }
-	sum, err := h.attachments.Put(c.ctx, window, id, int(min(p.Part, maxPart)), c.bytes, pay)
+	sum, err := h.Attachments.Put(c.ctx, window, id, int(min(p.Part, maxPart)), c.bytes, pay)
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,7 @@ func (h *handlers) RefreshSession(c *call, in *mlsapi.RefreshSessionInput) error
 	if c.session == nil {
 		return errSessionOnly
 	}
-	g, err := h.sessions.Refresh(c.ctx, *c.session, c.address, in.RefreshToken)
+	g, err := h.Sessions.Refresh(c.ctx, *c.session, c.address, in.RefreshToken)
 	if err != nil {
 		return err
 	}

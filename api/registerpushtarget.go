@@ -25,7 +25,7 @@ func (h *handlers) RegisterPushTarget(c *call, in *mlsapi.RegisterPushTargetInpu
 		return err
 	}
 	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
-		target, err := push.Register(ctx, tx, h.push, target)
+		target, err := push.Register(ctx, tx, h.Push, target)
 		if err != nil {
 			return nil, err
 		}

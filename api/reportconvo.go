@@ -26,7 +26,7 @@ func (h *handlers) ReportConvo(c *call, in *mlsapi.ReportConvoInput) error {
 	c.uses(quota.Bytes, len(in.SealedReport))
 	err = h.write(c, convo.String(), key, content(in.Fields()),
 		func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
-			receipt, err := reports.Add(ctx, tx, h.reportKey, report, c.quota.ReportBytes())
+			receipt, err := reports.Add(ctx, tx, h.ReportKey, report, c.quota.ReportBytes())
 			if err != nil {
 				return nil, err
 			}

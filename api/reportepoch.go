@@ -61,12 +61,12 @@ func (h *handlers) reportEpoch(c *call, r convos.Report,
 
 // forked counts and logs a fork that was found.
 func (h *handlers) forked(c *call, convo uuid.UUID, epoch int64) {
-	h.metrics.forks.Inc()
+	h.Metrics.forks.Inc()
 	h.log.WarnContext(c.ctx, "an epoch is forked", "convo", convo, "epoch", epoch)
 }
 
 // disputed counts and logs a dispute that has begun.
 func (h *handlers) disputed(c *call, convo uuid.UUID, epoch int64) {
-	h.metrics.disputes.Inc()
+	h.Metrics.disputes.Inc()
 	h.log.WarnContext(c.ctx, "a commit is disputed", "convo", convo, "epoch", epoch)
 }

@@ -30,17 +30,13 @@ func (h *handlers) ResetConvo(c *call, in *mlsapi.ResetConvoInput) error {
 	}
 	var receipts foreign
 	// What takes long is done before the transaction, unless that refuses the caller, or has been.
-	open, err := convos.IsOpen(c.ctx, h.db, convo, c.caller)
+	open, err := convos.IsOpen(c.ctx, h.DB, convo, c.caller)
 	if err != nil {
 		return err
 	}
 	if open {
-		if receipts, err = h.receipts(c, in.Receipts); err != nil {
-			return err
-		}
-		reset.Foreign = receipts.all
-		if h.heads != nil {
-			if _, err := h.heads.Keep(c.ctx, []uuid.UUID{convo}); err != nil {
+		if h.Heads != nil {
+			if _, err := h.Heads.Keep(c.ctx, []uuid.UUID{convo}); err != nil {
 				return err
 			}
 		}

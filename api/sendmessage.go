@@ -45,7 +45,7 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 		key = "sha256:" + hex.EncodeToString(sum[:])
 	}
 	c.usedKey = key
-	send := h.messages.Send
+	send := h.Messages.Send
 	if header.SenderType == mls.SenderTypeExternal {
 		if err := c.beginExpensive(h.admission); err != nil {
 			return err
@@ -72,7 +72,7 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 	if err != nil {
 		return err
 	}
-	h.committed()
+	h.Committed()
 	c.replayed = sent.Replayed
 	// Heads are for members. An external sender is not a member, and a repetition can come from a
 	// former one.
@@ -86,10 +86,10 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 
 // attachHead adds the newest signed head of the log that this node has, if the client asks for one.
 func (h *handlers) attachHead(c *call, convo uuid.UUID) {
-	if h.heads == nil || c.http.Request().Header.Get(headerLogHead) == "" {
+	if h.Heads == nil || c.http.Request().Header.Get(headerLogHead) == "" {
 		return
 	}
-	if head := h.heads.AnswerHead(convo); head != "" {
+	if head := h.Heads.Riding(convo); head != "" {
 		c.http.Response().Header().Set(headerLogHead, base64.RawURLEncoding.EncodeToString([]byte(head)))
 	}
 }
@@ -103,7 +103,7 @@ func (h *handlers) sendExternal(ctx context.Context, d messages.Draft) (sent mes
 		}
 	}
 	var failure error // of the function below, so that the COMMIT was not tried
-	err = pgx.BeginFunc(ctx, h.db, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, h.DB, func(tx pgx.Tx) error {
 		sent, failure = convos.ProposeExternally(ctx, tx, d)
 		return failure
 	})

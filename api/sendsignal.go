@@ -19,7 +19,7 @@ func (h *handlers) SendSignal(c *call, in *mlsapi.SendSignalInput) error {
 	if err != nil {
 		return err
 	}
-	if h.signals.Busy() {
+	if h.Signals.Busy() {
 		return c.reply(&mlsapi.SendSignalOutput{Carried: false})
 	}
 	if c.token != nil {
@@ -28,12 +28,12 @@ func (h *handlers) SendSignal(c *call, in *mlsapi.SendSignalInput) error {
 		}
 	}
 	signal := messages.Signal{ConvoID: convo, GroupID: header.GroupID, Sender: c.caller, Epoch: int64(header.Epoch)}
-	hidden, nobody, err := messages.AuthoriseSignal(c.ctx, h.db, signal, h.epochWindow)
+	hidden, nobody, err := messages.AuthoriseSignal(c.ctx, h.DB, signal, h.EpochWindow)
 	if err != nil {
 		return err
 	}
 	// A sender does not learn who has blocked it, nor that somebody has.
-	carried := h.signals.Send(events.Signal{ConvoID: convo, Sender: c.caller, Payload: in.Payload, Hidden: hidden,
+	carried := h.Signals.Send(events.Signal{ConvoID: convo, Sender: c.caller, Payload: in.Payload, Hidden: hidden,
 		Nobody: nobody})
 	return c.reply(&mlsapi.SendSignalOutput{Carried: carried})
 }

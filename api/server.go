@@ -192,35 +192,25 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.Rates.check(); err != nil {
 		return nil, err
 	}
+	url, err := socketURL(cfg.PublicURL)
+	if err != nil {
+		return nil, err
+	}
 	s := &Server{
 		cfg:    cfg,
 		routes: routes(cfg.Lifetimes),
 		handlers: handlers{
-			db: cfg.DB, log: bounded, writes: cfg.Writes, quotas: cfg.Quotas, messages: cfg.Messages, cursors: cfg.Cursors,
-			welcomes: cfg.Welcomes,
-			push:     cfg.Push, committed: cfg.Committed,
-			gate:    cfg.Gate,
+			Config: cfg, log: bounded, socketURL: url,
 			streams: newStreams(checked(subscribeTo(cfg.Events), cfg.Gate), defaultPace, cfg.Metrics, cfg.Log),
-			tickets: cfg.Tickets, auth: cfg.Auth,
-			sessions: cfg.Sessions, signals: cfg.Signals, epochWindow: cfg.EpochWindow, reportKey: cfg.ReportKey,
-			metrics: cfg.Metrics,
+			rates:   newLimiter(cfg.Rates, cfg.Gate.Percent, cfg.Proxies), openings: newOpenings(),
+			admission: newAdmission(int(cfg.DB.Config().MaxConns), cfg.Metrics),
+			places:    newPlaces(runtime.GOMAXPROCS(0)), finders: &limit.Queue{Share: findersOfAddress},
 		},
 		memory:  newMemory(),
 		bounded: bounded,
 	}
-	s.handlers.network = cfg.Network
 	if cfg.Heads != nil {
-		s.handlers.heads, s.handlers.streams.heads = cfg.Heads, cfg.Heads.EventHead
-	}
-	var err error
-	s.handlers.rates, s.handlers.openings = newLimiter(cfg.Rates, cfg.Gate.Percent, cfg.Proxies), newOpenings()
-	s.handlers.attachments, s.handlers.attachmentDeleted = cfg.Attachments, cfg.AttachmentDeleted
-	s.handlers.erasures, s.handlers.erasing = cfg.Erasures, cfg.Erasing
-	s.handlers.admission = newAdmission(int(cfg.DB.Config().MaxConns), cfg.Metrics)
-	s.handlers.places = newPlaces(runtime.GOMAXPROCS(0))
-	s.handlers.finders = &limit.Queue{Share: findersOfAddress}
-	if s.handlers.socketURL, err = socketURL(cfg.PublicURL); err != nil {
-		return nil, err
+		s.handlers.streams.heads = cfg.Heads.RidingOn
 	}
 	s.echo = s.build()
 	return s, nil

@@ -20,7 +20,7 @@ var (
 // admitSession authenticates a caller by a session. There is nothing to use up: the idempotency key
 // is what guards a write against its repetition.
 func (h *handlers) admitSession(c *call, bearer string, mayCall func(syntax.DID) error) error {
-	session, err := h.sessions.Verify(c.ctx, bearer)
+	session, err := h.Sessions.Verify(c.ctx, bearer)
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (h *handlers) watchSession(c *call, ended func(error)) (stop func()) {
 	if c.session == nil {
 		return func() {}
 	}
-	return h.sessions.Watch(*c.session, ended)
+	return h.Sessions.Watch(*c.session, ended)
 }
 
 // grant answers with a session.

@@ -33,7 +33,7 @@ func (h *handlers) SubscribeConvoEvents(c *call, p *mlsapi.SubscribeConvoEventsP
 		r, err = request(c.caller, p.DeviceID, cursor, p.ConvoIDs)
 	}
 	if err == nil && p.Ticket != nil {
-		_, err = h.tickets.Redeem(c.ctx, *p.Ticket, c.route.Method.NSID)
+		_, err = h.Tickets.Redeem(c.ctx, *p.Ticket, c.route.Method.NSID)
 	}
 	if errors.Is(err, events.ErrInvalidTicket) {
 		// The address is charged before the refusal is sent, because the client could try the next
@@ -95,18 +95,18 @@ func (h *handlers) subscriber(c *call, ticket *string) (syntax.DID, error) {
 		err := h.admitSession(c, bearer, admit)
 		return c.caller, err
 	case ticket == nil:
-		token, err := h.auth.Validate(c.ctx, c.address, authorization, syntax.NSID(c.route.Method.NSID), false, admit)
+		token, err := h.Auth.Validate(c.ctx, c.address, authorization, syntax.NSID(c.route.Method.NSID), false, admit)
 		return token.Caller, err
 	case authorization != "":
 		return "", badRequest("there is a ticket and an Authorization header: send one of them")
 	}
-	holder, err := h.tickets.Owner(c.ctx, *ticket, c.route.Method.NSID)
+	holder, err := h.Tickets.Owner(c.ctx, *ticket, c.route.Method.NSID)
 	if err != nil {
 		return "", err
 	}
 	if s := holder.Session; s != nil {
 		c.session = &sessions.Session{ID: s.ID, DID: holder.DID, Device: s.DeviceID, Expires: s.Expires}
-		if err := h.sessions.Check(c.ctx, *c.session); errors.As(err, new(*serviceauth.InvalidError)) {
+		if err := h.Sessions.Check(c.ctx, *c.session); errors.As(err, new(*serviceauth.InvalidError)) {
 			return "", events.ErrInvalidTicket
 		} else if err != nil {
 			return "", err

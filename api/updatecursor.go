@@ -24,7 +24,7 @@ func (h *handlers) UpdateCursor(c *call, in *mlsapi.UpdateCursorInput) error {
 	if in.Delivered != nil {
 		to.Delivered = *in.Delivered
 	}
-	at, err := h.cursors.Update(c.ctx, convo, c.caller, to)
+	at, err := h.Cursors.Update(c.ctx, convo, c.caller, to)
 	if err != nil {
 		return err
 	}

@@ -37,13 +37,13 @@ func (h *Hub) offer(s *Subscription, e *Event) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.queue) > 0 && s.queued+e.cost() > h.buffer {
+	if len(s.queue) > 0 && s.queued+e.cost() > h.cfg.Buffer {
 		h.detach(s)
 		s.position = e.StreamSeq - 1
 		if s.behind.IsZero() {
 			s.behind = h.now()
 		}
-		h.metrics.FellBehind()
+		h.cfg.Metrics.FellBehind()
 	} else {
 		s.queue = append(s.queue, e)
 		s.queued += e.cost()

@@ -84,7 +84,7 @@ const notYet = 1<<63 - 1
 // from the present roster gives the memberships at position.
 func (s *Subscription) begin(ctx context.Context, position, upto int64) (*catchUp, error) {
 	c := &catchUp{s: s, position: position, upto: upto, window: firstWindow, convos: map[uuid.UUID]struct{}{}}
-	rows, err := s.hub.db.Query(ctx, `SELECT day, first_seq FROM event_days ORDER BY day`)
+	rows, err := s.hub.cfg.DB.Query(ctx, `SELECT day, first_seq FROM event_days ORDER BY day`)
 	if err != nil {
 		return nil, fmt.Errorf("read the days: %w", err)
 	}
@@ -93,7 +93,7 @@ func (s *Subscription) begin(ctx context.Context, position, upto int64) (*catchU
 	if err != nil {
 		return nil, fmt.Errorf("read the days: %w", err)
 	}
-	rows, err = s.hub.db.Query(ctx, `
+	rows, err = s.hub.cfg.DB.Query(ctx, `
 		SELECT convo_id, 0::bigint, true, requested_at IS NOT NULL FROM members WHERE did = $1 AND left_at IS NULL
 		UNION ALL
 		SELECT convo_id, stream_seq, detail->>'change' = 'joined', false FROM events WHERE did = $1 AND stream_seq > $2 AND
@@ -195,7 +195,7 @@ func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error
 	}
 	c.s.hub.mu.Unlock()
 	load := func(ctx context.Context, db *pgxpool.Pool) error { return loadEntries(ctx, db, entries) }
-	if err := c.s.hub.reads.Read(ctx, load); err != nil {
+	if err := c.s.hub.cfg.Reads.Read(ctx, load); err != nil {
 		return nil, false, fmt.Errorf("catch up: %w", err)
 	}
 	c.move(page, end, len(page) < len(found) || full)
@@ -210,7 +210,7 @@ func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error
 		return !e.ofConvo() && !c.s.wants(e.ConvoID)
 	})
 	if gone > 0 {
-		c.s.hub.log.InfoContext(ctx, "log entries of events are gone", "entries", gone, "upto", c.position)
+		c.s.hub.cfg.Log.InfoContext(ctx, "log entries of events are gone", "entries", gone, "upto", c.position)
 	}
 	return page, c.position >= c.upto, nil
 }
@@ -267,7 +267,7 @@ func (c *catchUp) findInTable(ctx context.Context, end int64) (found []*Event, _
 	// Each page searches all convos, so that many convos need larger pages.
 	limit := max(pageEvents, len(convos))
 	var first, newest int64
-	err = c.s.hub.reads.Read(ctx, func(ctx context.Context, db *pgxpool.Pool) error {
+	err = c.s.hub.cfg.Reads.Read(ctx, func(ctx context.Context, db *pgxpool.Pool) error {
 		both := &pgx.Batch{}
 		both.Queue(findEvents,
 			convos, from, to, c.dayOf(c.position+1), c.dayOf(end), limit, c.s.did, c.position, end,

@@ -66,10 +66,10 @@ func (h *Hub) Due() bool { return h.due() }
 // least part places and twice as many at most.
 func (h *Hub) Forget(t testing.TB, part int) {
 	t.Helper()
-	if err := NewPartIndex(h.db, part).RunOnce(t.Context()); err != nil {
+	if err := NewPartIndex(h.cfg.DB, part).RunOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s, err := readStream(t.Context(), h.db)
+	s, err := readStream(t.Context(), h.cfg.DB)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func (s *Signals) Listening() bool {
 func (s *Signals) SetOnline() { s.setOnline(true) }
 
 // SetHub makes the node deliver signals to another hub.
-func (s *Signals) SetHub(h *Hub) { s.hub = h }
+func (s *Signals) SetHub(h *Hub) { s.cfg.Hub = h }
 
 // Deliver gives a signal to the subscriptions of this node, as if it had come from another.
 func (s *Signals) Deliver(ctx context.Context, signal Signal) {
@@ -179,7 +179,7 @@ func (s *Signals) TakeMoves() (n int) {
 
 // PassWithoutConnection passes on what is due, over a connection that has ended.
 func (s *Signals) PassWithoutConnection(ctx context.Context) error {
-	l, err := newListener(ctx, s.db, s.log, `LISTEN mlsd_signals`)
+	l, err := newListener(ctx, s.cfg.DB, s.cfg.Log, `LISTEN mlsd_signals`)
 	if err != nil {
 		return err
 	}

@@ -59,26 +59,18 @@ type HubConfig struct {
 // Hub reads the end of the stream once for all subscriptions of this node, and hands each event to
 // the subscriptions that it concerns.
 type Hub struct {
-	db       *pgxpool.Pool
-	reads    *standby.Reads
-	log      *slog.Logger
-	metrics  Metrics
-	presence *Presence
-	tracer   *tracing.Tracer
-	onDump   Hook
-	buffer   int
-	patience time.Duration
-	now      func() time.Time // of how long a reader is behind; changed by tests
-	wake     worker.Signal
-	grown    atomic.Int64        // the newest place that Grown was called with since Run last began to read
-	asked    atomic.Bool         // Wake was called: Run must read, whatever grown is
-	started  chan struct{}       // closed once head is known
-	checked  time.Time           // when checkServer last asked; owned by Run
-	reading  chan struct{}       // has a place for each catch-up that reads the table
-	large    *semaphore.Weighted // bytes of large log entries in use
-	ofDID    int64               // how many bytes of large one DID can use
-	closing  context.Context     // ends with Close
-	close    context.CancelFunc
+	cfg     HubConfig
+	now     func() time.Time // of how long a reader is behind; changed by tests
+	wake    worker.Signal
+	grown   atomic.Int64        // the newest place that Grown was called with since Run last began to read
+	asked   atomic.Bool         // Wake was called: Run must read, whatever grown is
+	started chan struct{}       // closed once head is known
+	checked time.Time           // when checkServer last asked; owned by Run
+	reading chan struct{}       // has a place for each catch-up that reads the table
+	large   *semaphore.Weighted // bytes of large log entries in use
+	ofDID   int64               // how many bytes of large one DID can use
+	closing context.Context     // ends with Close
+	close   context.CancelFunc
 
 	mu      sync.Mutex
 	tail    // changed by Run alone
@@ -98,25 +90,19 @@ type share struct {
 
 // NewHub returns a hub.
 func NewHub(c HubConfig) *Hub {
+	c.Reads = cmp.Or(c.Reads, standby.New(standby.Config{DB: c.DB}))
+	c.Buffer, c.Large = cmp.Or(c.Buffer, bufferBytes), cmp.Or(c.Large, largeBytes)
+	c.Patience = cmp.Or(c.Patience, 30*time.Second)
 	h := &Hub{
-		db: c.DB, reads: cmp.Or(c.Reads, standby.New(standby.Config{DB: c.DB})), log: c.Log, metrics: c.Metrics,
-		presence: c.Presence, tracer: c.Tracer, onDump: c.OnDump, buffer: c.Buffer, patience: c.Patience,
-		now: time.Now, wake: worker.NewSignal(), started: make(chan struct{}),
+		cfg: c, now: time.Now, wake: worker.NewSignal(), started: make(chan struct{}),
 		all: map[*Subscription]struct{}{}, byDID: map[syntax.DID][]*Subscription{},
 		byConvo: map[uuid.UUID]map[*Subscription]struct{}{},
 		reading: make(chan struct{}, max(1, c.DB.Config().MaxConns/catchUpShare)), shared: map[int64]weak.Pointer[Event]{},
 		shares: map[syntax.DID]*share{},
+		large:  semaphore.NewWeighted(c.Large), ofDID: max(c.Large/largeShare, minShare),
 	}
-	large := cmp.Or(c.Large, largeBytes)
-	h.large, h.ofDID = semaphore.NewWeighted(large), max(large/largeShare, minShare)
 	h.closing, h.close = context.WithCancel(context.Background())
-	h.presence.hub = h
-	if h.buffer == 0 {
-		h.buffer = bufferBytes
-	}
-	if h.patience == 0 {
-		h.patience = 30 * time.Second
-	}
+	c.Presence.hub = h
 	return h
 }
 

@@ -41,7 +41,7 @@ func (h *Hub) Run(ctx context.Context) {
 		began := time.Now()
 		more, err := h.round(ctx)
 		if err != nil && ctx.Err() == nil {
-			h.log.WarnContext(ctx, "the end of the stream could not be read", "error", err)
+			h.cfg.Log.WarnContext(ctx, "the end of the stream could not be read", "error", err)
 			worker.Pause(ctx, tailPoll/4)
 			continue
 		}
@@ -103,7 +103,7 @@ func (h *Hub) round(ctx context.Context) (more bool, err error) {
 		return false, nil
 	}
 	if batch[0].StreamSeq != h.head+1 { // days were dropped while this node did not run
-		s, err := readStream(ctx, h.db)
+		s, err := readStream(ctx, h.cfg.DB)
 		if err != nil {
 			return false, err
 		}
@@ -116,7 +116,7 @@ func (h *Hub) round(ctx context.Context) (more bool, err error) {
 		for _, s := range spans {
 			s.End()
 		}
-		h.metrics.Published(len(part), h.lag(part[len(part)-1]))
+		h.cfg.Metrics.Published(len(part), h.lag(part[len(part)-1]))
 	}
 	return len(batch) >= tailLimit, nil
 }
@@ -137,7 +137,7 @@ func (h *Hub) trace(ctx context.Context, batch []*Event) (spans []tracing.Span) 
 		if !e.Kind.LogEntry() {
 			continue
 		}
-		_, span := tracing.Follow(ctx, "event", h.tracer.WriterOf(e.ConvoID, e.Seq))
+		_, span := tracing.Follow(ctx, "event", h.cfg.Tracer.WriterOf(e.ConvoID, e.Seq))
 		if !span.Traced() {
 			continue
 		}

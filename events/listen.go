@@ -15,7 +15,7 @@ func (h *Hub) Listen(ctx context.Context, s *Sequencer) {
 	for delay := 100 * time.Millisecond; ctx.Err() == nil; delay = min(2*delay, 2*time.Second) {
 		began := time.Now()
 		if err := h.listen(ctx, s); err != nil && ctx.Err() == nil {
-			h.log.WarnContext(ctx, "the listener failed", "error", err)
+			h.cfg.Log.WarnContext(ctx, "the listener failed", "error", err)
 		}
 		if time.Since(began) > time.Minute {
 			delay = 100 * time.Millisecond
@@ -25,7 +25,7 @@ func (h *Hub) Listen(ctx context.Context, s *Sequencer) {
 }
 
 func (h *Hub) listen(ctx context.Context, s *Sequencer) error {
-	l, err := newListener(ctx, h.db, h.log, `LISTEN mlsd_outbox; LISTEN mlsd_events; LISTEN mlsd_devices`)
+	l, err := newListener(ctx, h.cfg.DB, h.cfg.Log, `LISTEN mlsd_outbox; LISTEN mlsd_events; LISTEN mlsd_devices`)
 	if err != nil {
 		return err
 	}

@@ -21,8 +21,8 @@ func (h *Hub) load(ctx context.Context, batch []*Event) {
 		}
 	}
 	h.mu.Unlock()
-	if err := loadEntries(ctx, h.db, wanted); err != nil {
-		h.log.WarnContext(ctx, "log entries could not be read ahead", "error", err)
+	if err := loadEntries(ctx, h.cfg.DB, wanted); err != nil {
+		h.cfg.Log.WarnContext(ctx, "log entries could not be read ahead", "error", err)
 	}
 }
 

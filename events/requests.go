@@ -63,7 +63,7 @@ func (s *Subscription) Request(ctx context.Context) bool {
 	if time.Since(r.readAt) >= readRosterEvery {
 		r.readAt = time.Now()
 		if err := s.readRequests(ctx); err != nil {
-			s.hub.log.WarnContext(ctx, "the subscriber's requests could not be read", "error", err)
+			s.hub.cfg.Log.WarnContext(ctx, "the subscriber's requests could not be read", "error", err)
 		}
 	}
 	_, request := r.convos[e.ConvoID]
@@ -82,7 +82,7 @@ func (r *requests) stale(did syntax.DID, e *Event) bool {
 // readRequests reads the person's requests from the roster.
 func (s *Subscription) readRequests(ctx context.Context) error {
 	upto := s.hub.Head()
-	convos, err := pgpool.Collect(ctx, s.hub.db, pgx.RowTo[uuid.UUID], `
+	convos, err := pgpool.Collect(ctx, s.hub.cfg.DB, pgx.RowTo[uuid.UUID], `
 		SELECT convo_id FROM members WHERE did = $1 AND left_at IS NULL AND requested_at IS NOT NULL`, s.did)
 	if err != nil {
 		return fmt.Errorf("read the subscriber's requests: %w", err)

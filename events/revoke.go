@@ -31,7 +31,7 @@ func EndDevice(ctx context.Context, tx pgx.Tx, did syntax.DID, device string) er
 func (h *Hub) endDevice(payload string) {
 	var r revocation
 	if err := json.Unmarshal([]byte(payload), &r); err != nil {
-		h.log.Error("a revocation cannot be read", "error", err)
+		h.cfg.Log.Error("a revocation cannot be read", "error", err)
 		return
 	}
 	h.mu.Lock()

@@ -87,13 +87,7 @@ type SignalsConfig struct {
 //
 // Signals are safe for concurrent use. Run must run on every node.
 type Signals struct {
-	db       *pgxpool.Pool
-	hub      *Hub
-	log      *slog.Logger
-	metrics  SignalMetrics
-	viewers  Viewers
-	busy     func() bool
-	now      func() time.Time
+	cfg      SignalsConfig
 	taken    *rate.Limiter // ciphertexts from callers
 	offers   *rate.Limiter // to subscriptions
 	ofConvo  *limit.Buckets[uuid.UUID]
@@ -110,23 +104,21 @@ type Signals struct {
 
 // NewSignals returns Signals.
 func NewSignals(c SignalsConfig) *Signals {
-	s := &Signals{
-		db: c.DB, hub: c.Hub, log: c.Log, metrics: c.Metrics, viewers: c.Viewers, busy: c.Busy, now: c.Now,
-		taken: rate.NewLimiter(signalsOfNode, signalsBurst), offers: rate.NewLimiter(offersOfNode, offersOfNode),
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return &Signals{
+		cfg: c, taken: rate.NewLimiter(signalsOfNode, signalsBurst), offers: rate.NewLimiter(offersOfNode, offersOfNode),
+		ofCaller: limit.NewBuckets[syntax.DID](limitsKept, c.Now), ofConvo: limit.NewBuckets[uuid.UUID](limitsKept, c.Now),
 		moved: map[uuid.UUID]*convoMoves{}, lookUps: make(chan lookUp, lookUpsWaiting),
 	}
-	if s.now == nil {
-		s.now = time.Now
-	}
-	s.ofCaller, s.ofConvo = limit.NewBuckets[syntax.DID](limitsKept, s.now), limit.NewBuckets[uuid.UUID](limitsKept, s.now)
-	return s
 }
 
 // Run listens for signals of all nodes and passes on those of this one, until ctx ends.
 func (s *Signals) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := s.session(ctx); err != nil && ctx.Err() == nil {
-			s.log.WarnContext(ctx, "signals are not passed on", "error", err)
+			s.cfg.Log.WarnContext(ctx, "signals are not passed on", "error", err)
 		}
 		worker.Pause(ctx, signalReconnect)
 	}
@@ -135,7 +127,7 @@ func (s *Signals) Run(ctx context.Context) {
 // session passes signals on over one connection. The signals that wait when it ends are dropped:
 // nobody wants to know who typed before an outage.
 func (s *Signals) session(ctx context.Context) error {
-	l, err := newListener(ctx, s.db, s.log, `LISTEN mlsd_signals`)
+	l, err := newListener(ctx, s.cfg.DB, s.cfg.Log, `LISTEN mlsd_signals`)
 	if err != nil {
 		return err
 	}
@@ -178,7 +170,7 @@ func (s *Signals) setOnline(online bool) {
 	s.online = online
 	if !online {
 		if n := len(s.waiting); n > 0 {
-			s.metrics.SignalsDropped(DroppedOffline, n)
+			s.cfg.Metrics.SignalsDropped(DroppedOffline, n)
 		}
 		s.waiting = nil
 	}
@@ -192,7 +184,7 @@ func (s *Signals) wait(ctx context.Context, last passed) (time.Duration, context
 	defer s.mu.Unlock()
 	s.wake() // ends the context of the last call
 	s.interrupt = interrupt
-	wait, now := listenCheck, s.now()
+	wait, now := listenCheck, s.cfg.Now()
 	if len(s.waiting) > 0 {
 		wait = min(wait, last.signals.Add(signalEvery).Sub(now))
 	}

@@ -12,22 +12,22 @@ import (
 func (s *Signals) deliver(ctx context.Context, payload string) {
 	signals, err := unpack(payload)
 	if err != nil {
-		s.log.ErrorContext(ctx, "a signal cannot be read", "error", err)
+		s.cfg.Log.ErrorContext(ctx, "a signal cannot be read", "error", err)
 		return
 	}
 	for _, signal := range signals {
-		subscriptions := s.hub.live(signal.ConvoID)
+		subscriptions := s.cfg.Hub.live(signal.ConvoID)
 		switch {
 		case subscriptions == 0:
-		case s.busy():
-			s.metrics.SignalsDropped(DroppedBusy, subscriptions)
-		case !s.offers.AllowN(s.now(), min(subscriptions, offersOfNode)):
-			s.metrics.SignalsDropped(DroppedRate, subscriptions)
+		case s.cfg.Busy():
+			s.cfg.Metrics.SignalsDropped(DroppedBusy, subscriptions)
+		case !s.offers.AllowN(s.cfg.Now(), min(subscriptions, offersOfNode)):
+			s.cfg.Metrics.SignalsDropped(DroppedRate, subscriptions)
 		case len(signal.Moves) > 0:
 			select {
 			case s.lookUps <- lookUp{signal, subscriptions}:
 			default:
-				s.metrics.SignalsDropped(DroppedRate, subscriptions)
+				s.cfg.Metrics.SignalsDropped(DroppedRate, subscriptions)
 			}
 		default:
 			s.deliverPayload(signal)
@@ -39,7 +39,7 @@ func (s *Signals) deliver(ctx context.Context, payload string) {
 // blocked its sender.
 func (s *Signals) deliverPayload(signal *Signal) {
 	e := signal.event()
-	s.count(s.hub.offerSignal(signal.ConvoID, func(did syntax.DID) *Event {
+	s.count(s.cfg.Hub.offerSignal(signal.ConvoID, func(did syntax.DID) *Event {
 		if slices.Contains(signal.Hidden, did) {
 			return nil
 		}
@@ -71,7 +71,7 @@ func (s *Signals) dropLookUps() {
 	for {
 		select {
 		case l := <-s.lookUps:
-			s.metrics.SignalsDropped(DroppedFailed, l.subscriptions)
+			s.cfg.Metrics.SignalsDropped(DroppedFailed, l.subscriptions)
 		default:
 			return
 		}
@@ -83,11 +83,11 @@ func (s *Signals) dropLookUps() {
 func (s *Signals) deliverMoves(ctx context.Context, l lookUp) {
 	ctx, cancel := context.WithTimeout(ctx, signalTimeout)
 	defer cancel()
-	viewers := s.hub.liveDIDs(l.signal.ConvoID)
-	see, err := s.viewers(ctx, l.signal.ConvoID, l.signal.movers(), viewers)
+	viewers := s.cfg.Hub.liveDIDs(l.signal.ConvoID)
+	see, err := s.cfg.Viewers(ctx, l.signal.ConvoID, l.signal.movers(), viewers)
 	if err != nil {
-		s.log.WarnContext(ctx, "it could not be looked up who sees cursors", "error", err)
-		s.metrics.SignalsDropped(DroppedFailed, l.subscriptions)
+		s.cfg.Log.WarnContext(ctx, "it could not be looked up who sees cursors", "error", err)
+		s.cfg.Metrics.SignalsDropped(DroppedFailed, l.subscriptions)
 		s.dropLookUps()
 		return
 	}
@@ -103,13 +103,13 @@ func (s *Signals) deliverMoves(ctx context.Context, l lookUp) {
 			seen[viewer] = (&Signal{ConvoID: l.signal.ConvoID, Moves: moves}).event()
 		}
 	}
-	s.count(s.hub.offerSignal(l.signal.ConvoID, func(did syntax.DID) *Event { return seen[did] }))
+	s.count(s.cfg.Hub.offerSignal(l.signal.ConvoID, func(did syntax.DID) *Event { return seen[did] }))
 }
 
 func (s *Signals) count(offered, behind int) {
-	s.metrics.SignalsDelivered(offered)
+	s.cfg.Metrics.SignalsDelivered(offered)
 	if behind > 0 {
-		s.metrics.SignalsDropped(DroppedBehind, behind)
+		s.cfg.Metrics.SignalsDropped(DroppedBehind, behind)
 	}
 }
 
@@ -160,7 +160,7 @@ func (h *Hub) offerSignal(convo uuid.UUID, of func(syntax.DID) *Event) (offered,
 func (s *Subscription) offerSignal(e *Event) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.failed != nil || 2*(s.queued+e.cost()) > s.hub.buffer {
+	if s.failed != nil || 2*(s.queued+e.cost()) > s.hub.cfg.Buffer {
 		return false
 	}
 	s.queue = append(s.queue, e)

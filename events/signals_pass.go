@@ -12,7 +12,7 @@ import (
 
 // pass passes on what is due. A busy node waits with moved cursors, for some seconds.
 func (s *Signals) pass(ctx context.Context, conn *pgx.Conn, last *passed) error {
-	now := s.now()
+	now := s.cfg.Now()
 	var signals, moves []*Signal
 	if !now.Before(last.signals.Add(signalEvery)) {
 		if signals = s.takeWaiting(); len(signals) > 0 {
@@ -21,7 +21,7 @@ func (s *Signals) pass(ctx context.Context, conn *pgx.Conn, last *passed) error 
 	}
 	if !now.Before(last.moves.Add(movesEvery)) {
 		s.dropOldMoves()
-		busy := s.busy()
+		busy := s.cfg.Busy()
 		if !busy {
 			moves = s.takeMoves()
 		}
@@ -34,10 +34,10 @@ func (s *Signals) pass(ctx context.Context, conn *pgx.Conn, last *passed) error 
 		for _, signal := range moves {
 			lost += len(signal.Moves)
 		}
-		s.metrics.SignalsDropped(DroppedOffline, lost)
+		s.cfg.Metrics.SignalsDropped(DroppedOffline, lost)
 		return err
 	}
-	s.metrics.SignalsCarried(len(signals))
+	s.cfg.Metrics.SignalsCarried(len(signals))
 	return nil
 }
 
@@ -71,8 +71,8 @@ func (s *Signals) dropOldMoves() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for convo, moves := range s.moved {
-		if s.now().Sub(moves.since) >= movesLive {
-			s.metrics.SignalsDropped(DroppedBusy, len(moves.of))
+		if s.cfg.Now().Sub(moves.since) >= movesLive {
+			s.cfg.Metrics.SignalsDropped(DroppedBusy, len(moves.of))
 			s.movers -= len(moves.of)
 			delete(s.moved, convo)
 		}
@@ -83,7 +83,7 @@ func (s *Signals) dropOldMoves() {
 func (s *Signals) notify(ctx context.Context, conn *pgx.Conn, signals []*Signal) error {
 	payloads, tooLong := pack(signals)
 	if tooLong > 0 {
-		s.metrics.SignalsDropped(DroppedLong, tooLong)
+		s.cfg.Metrics.SignalsDropped(DroppedLong, tooLong)
 	}
 	if len(payloads) == 0 {
 		return nil

@@ -10,10 +10,10 @@ import (
 // Busy reports whether the node drops signals now, and counts one as dropped then. A caller asks
 // before it spends anything on a signal.
 func (s *Signals) Busy() bool {
-	if !s.busy() {
+	if !s.cfg.Busy() {
 		return false
 	}
-	s.metrics.SignalsDropped(DroppedBusy, 1)
+	s.cfg.Metrics.SignalsDropped(DroppedBusy, 1)
 	return true
 }
 
@@ -22,7 +22,7 @@ func (s *Signals) Busy() bool {
 func (s *Signals) Send(signal Signal) bool {
 	reason := s.take(&signal)
 	if reason != "" {
-		s.metrics.SignalsDropped(reason, 1)
+		s.cfg.Metrics.SignalsDropped(reason, 1)
 	}
 	return reason == ""
 }
@@ -35,7 +35,7 @@ func (s *Signals) take(signal *Signal) (reason string) {
 	if _, ok := s.ofConvo.Take(signal.ConvoID, signalsOfConvo, 1); !ok {
 		return DroppedConvo
 	}
-	if !s.taken.AllowN(s.now(), 1) {
+	if !s.taken.AllowN(s.cfg.Now(), 1) {
 		return DroppedRate
 	}
 	s.mu.Lock()
@@ -61,12 +61,12 @@ func (s *Signals) Moved(convo uuid.UUID, m Move) {
 	defer s.mu.Unlock()
 	waiting := s.moved[convo]
 	if waiting == nil {
-		waiting = &convoMoves{since: s.now(), of: map[syntax.DID]Move{}}
+		waiting = &convoMoves{since: s.cfg.Now(), of: map[syntax.DID]Move{}}
 	}
 	before, again := waiting.of[m.DID]
 	if !again {
 		if s.movers >= movesWaiting {
-			s.metrics.SignalsDropped(DroppedRate, 1)
+			s.cfg.Metrics.SignalsDropped(DroppedRate, 1)
 			return
 		}
 		if s.movers++; s.movers == 1 {

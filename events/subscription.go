@@ -121,7 +121,7 @@ func (s *Subscription) start(ctx context.Context, cursor *Cursor) error {
 	s.position, s.of = s.hub.head, s.hub.of
 	s.hub.mu.Unlock()
 	before := s.position
-	now, err := readStream(ctx, s.hub.db)
+	now, err := readStream(ctx, s.hub.cfg.DB)
 	if err != nil {
 		return err
 	}
@@ -191,7 +191,7 @@ func (s *Subscription) Ready(ctx context.Context) (*Event, error) {
 		if e.Kind.LogEntry() && e.Message() == nil {
 			// A large log entry has expired, or its convo was deleted (catchUp.page leaves the
 			// small ones out).
-			s.hub.log.InfoContext(ctx, "an event's log entry has expired", "stream_seq", e.StreamSeq)
+			s.hub.cfg.Log.InfoContext(ctx, "an event's log entry has expired", "stream_seq", e.StreamSeq)
 			continue
 		}
 		s.requests.last = e
@@ -321,7 +321,7 @@ func (s *Subscription) loadEntry(ctx context.Context, e *Event) error {
 	}
 	e.loading.Lock()
 	defer e.loading.Unlock()
-	return loadEntries(ctx, s.hub.db, []*Event{e})
+	return loadEntries(ctx, s.hub.cfg.DB, []*Event{e})
 }
 
 // advance reads the next page of the table into the queue. When nothing is left to read it makes
@@ -330,7 +330,7 @@ func (s *Subscription) advance(ctx context.Context) error {
 	s.mu.Lock()
 	behind, position := s.behind, s.position
 	s.mu.Unlock()
-	if !behind.IsZero() && s.hub.now().Sub(behind) > s.hub.patience {
+	if !behind.IsZero() && s.hub.now().Sub(behind) > s.hub.cfg.Patience {
 		s.Slow()
 		return ErrConsumerTooSlow
 	}
@@ -353,7 +353,7 @@ func (s *Subscription) advance(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	if len(page) > 0 {
-		s.hub.metrics.CatchUp(len(page))
+		s.hub.cfg.Metrics.CatchUp(len(page))
 	}
 	if done {
 		s.hub.attach(s, s.catch.convos) // if this fails, it reads on
@@ -390,7 +390,7 @@ func (s *Subscription) retry(ctx context.Context, do func() error) error {
 	began := time.Now()
 	for delay := 50 * time.Millisecond; ; delay = min(2*delay, time.Second) {
 		err := do()
-		if err == nil || ctx.Err() != nil || !pgpool.Unavailable(err) || time.Since(began) > s.hub.patience {
+		if err == nil || ctx.Err() != nil || !pgpool.Unavailable(err) || time.Since(began) > s.hub.cfg.Patience {
 			return err
 		}
 		s.catch = nil
@@ -427,18 +427,18 @@ func (s *Subscription) setDoubted(doubted bool) {
 // connected tells the node's presence that the reader is connected.
 func (s *Subscription) connected() {
 	if s.resumed {
-		s.hub.presence.Connected(s.did, s.device)
+		s.hub.cfg.Presence.Connected(s.did, s.device)
 	} else {
-		s.hub.presence.Attached(s.did, s.device)
+		s.hub.cfg.Presence.Attached(s.did, s.device)
 	}
 }
 
 // disconnected takes back connected.
 func (s *Subscription) disconnected() {
 	if s.resumed {
-		s.hub.presence.Disconnected(s.did, s.device)
+		s.hub.cfg.Presence.Disconnected(s.did, s.device)
 	} else {
-		s.hub.presence.Detached(s.did, s.device)
+		s.hub.cfg.Presence.Detached(s.did, s.device)
 	}
 }
 

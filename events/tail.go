@@ -24,7 +24,7 @@ type tail struct {
 // read reads the next events. continues says that they follow the hub's head: the stream has no
 // newer generation, and has not gone back.
 func (h *Hub) read(ctx context.Context) (batch []*Event, continues bool, err error) {
-	batch, now, err := h.tail.next(ctx, h.db)
+	batch, now, err := h.tail.next(ctx, h.cfg.DB)
 	if err != nil {
 		return nil, false, err
 	}
@@ -66,7 +66,7 @@ func (h *Hub) remember(ctx context.Context, s stream) (tail, error) {
 		t.head, t.day = from, time.Time{}
 	}
 	for t.head < s.head {
-		batch, now, err := t.next(ctx, h.db)
+		batch, now, err := t.next(ctx, h.cfg.DB)
 		switch {
 		case err != nil:
 			return tail{}, err
@@ -84,11 +84,11 @@ func (h *Hub) remember(ctx context.Context, s stream) (tail, error) {
 // start begins at the end of the stream.
 func (h *Hub) start(ctx context.Context) error {
 	var s stream
-	err := h.db.AcquireFunc(ctx, func(conn *pgxpool.Conn) (err error) {
+	err := h.cfg.DB.AcquireFunc(ctx, func(conn *pgxpool.Conn) (err error) {
 		if s, err = readStream(ctx, conn); err != nil {
 			return err
 		}
-		if _, err = checkServer(ctx, conn.Conn(), s.of, h.onDump); err != nil { // before the first cursor is read
+		if _, err = checkServer(ctx, conn.Conn(), s.of, h.cfg.OnDump); err != nil { // before the first cursor is read
 			return err
 		}
 		s, err = readStream(ctx, conn)
@@ -114,12 +114,12 @@ func (h *Hub) checkServer(ctx context.Context) error {
 	if time.Since(h.checked) < checkEvery {
 		return nil
 	}
-	conn, err := h.db.Acquire(ctx)
+	conn, err := h.cfg.DB.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("reach the database: %w", err)
 	}
 	defer conn.Release()
-	all, err := checkServer(ctx, conn.Conn(), h.of, h.onDump)
+	all, err := checkServer(ctx, conn.Conn(), h.of, h.cfg.OnDump)
 	if err != nil {
 		return err
 	}
@@ -135,15 +135,15 @@ func (h *Hub) checkServer(ctx context.Context) error {
 // startAgain begins to read the newest generation. If there is no new one, the stream has gone back:
 // another state of the database has replaced its newest one. Then startAgain begins a generation.
 func (h *Hub) startAgain(ctx context.Context) error {
-	s, err := readStream(ctx, h.db)
+	s, err := readStream(ctx, h.cfg.DB)
 	if err != nil {
 		return err
 	}
 	if newest := s.of.newest(); newest.id == h.of.newest().id {
-		if err := beginGeneration(ctx, h.db, newest.id, newest.by, causeWentBack, nil); err != nil {
+		if err := beginGeneration(ctx, h.cfg.DB, newest.id, newest.by, causeWentBack, nil); err != nil {
 			return err
 		}
-		if s, err = readStream(ctx, h.db); err != nil {
+		if s, err = readStream(ctx, h.cfg.DB); err != nil {
 			return err
 		}
 	}
@@ -158,7 +158,7 @@ func (h *Hub) jump(ctx context.Context, to stream) error {
 	if err != nil {
 		return err
 	}
-	h.log.Error("the stream does not go on where this node has read it",
+	h.cfg.Log.Error("the stream does not go on where this node has read it",
 		"generation", h.of.newest().id, "after", h.head, "new_generation", to.of.newest().id, "from", at.head+1)
 	h.mu.Lock()
 	defer h.mu.Unlock()

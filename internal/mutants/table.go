@@ -108,7 +108,7 @@ var mutants = []mutant{
 	{"a roster without a commit", "TestOldClients", []edit{
 		{"convos.Add", `return Advanced{}, ErrCommitRequired`, `return Advanced{}, nil`}}},
 	{"an alert that misses the first count", "internal/node.TestSeriesOfAlertsExist", []edit{
-		{"api.Metrics.begin", `m.transitions.WithLabelValues(entity)`, `_ = entity`}}},
+		{"api.Metrics.begin", `metric.Begin(m.transitions, …, "dispute", "attachment")`, ``}}},
 	{"swallowed-insert", "TestSwallowedInsert", []edit{
 		{"idem.reserve", `tag, err := tx.Exec`, `attempt, err := tx.Begin(ctx)
 	if err != nil {
@@ -530,13 +530,13 @@ var mutants = []mutant{
 	{"a signal reaches who has blocked its sender", "events.TestSignalsReachConnectedMembers", []edit{
 		{"events.Signals.deliverPayload", `if slices.Contains(signal.Hidden, did) {`, `if slices.Contains(signal.Hidden, did) && did == signal.Sender {`}}},
 	{"signals fill the buffers", "events.TestSignalsLeaveSpaceForEvents", []edit{
-		{"events.Subscription.offerSignal", `2*(s.queued+e.cost()) > s.hub.buffer`, `s.queued+e.cost() > s.hub.buffer`}}},
+		{"events.Subscription.offerSignal", `2*(s.queued+e.cost()) > s.hub.cfg.Buffer`, `s.queued+e.cost() > s.hub.cfg.Buffer`}}},
 	{"a busy node delivers signals", "events.TestSignalsAreDroppedFirst", []edit{
-		{"events.Signals.deliver", `case s.busy():`, `case subscriptions < 0:`}}},
+		{"events.Signals.deliver", `case s.cfg.Busy():`, `case subscriptions < 0:`}}},
 	{"who shares no more is still seen", "TestViewersAfterWithdrawal", []edit{
 		{"people/consent.Viewers.See", `v.sharing[mover] && `, ``}}},
 	{"signals that were taken are lost silently", "events.TestSignalsThatCannotBePassedOn", []edit{
-		{"events.Signals.pass", `s.metrics.SignalsDropped(DroppedOffline, lost)`, `_ = lost`}}},
+		{"events.Signals.pass", `s.cfg.Metrics.SignalsDropped(DroppedOffline, lost)`, `_ = lost`}}},
 	{"one caller takes all signals", "events.TestOneCallerCannotTakeAllSignals", []edit{
 		{"events.Signals.take", `s.ofCaller.Take(signal.Sender, `, `s.ofCaller.Take(syntax.DID(signal.ConvoID.String()), `}}},
 	{"one convo takes all signals", "events.TestLimitsOfSignals", []edit{
@@ -798,8 +798,8 @@ var mutants = []mutant{
 	{"an address holds all memory", "internal/limit.TestSlowShareOfAddress", []edit{
 		{"internal/limit.Memory.cutSlow", `.queue.Size/slowShare`, `.queue.Size`}}},
 	{"a refused ticket is used up", "api.TestRefusedTicketStays", []edit{
-		{"api.handlers.subscriber", `holder, err := h.tickets.Owner(c.ctx, *ticket, c.route.Method.NSID)`, `
-			did, err := h.tickets.Redeem(c.ctx, *ticket, c.route.Method.NSID)
+		{"api.handlers.subscriber", `holder, err := h.Tickets.Owner(c.ctx, *ticket, c.route.Method.NSID)`, `
+			did, err := h.Tickets.Redeem(c.ctx, *ticket, c.route.Method.NSID)
 			holder := events.Holder{DID: did}`}}},
 	{"waiting for memory is slowness", "events.TestWaitForLargeEventsIsExcused", []edit{
 		{"events.Subscription.acquireLarge", `defer s.excuse(s.hub.now())`, ``}}},
@@ -808,7 +808,7 @@ var mutants = []mutant{
 	{"bigserial-gap", "events.TestBigserialGap", []edit{
 		{"events.Sequencer.step", `WHERE id > $6 AND`, `WHERE id > greatest($6, (SELECT coalesce(max(stream_seq), 0) FROM events)) AND`}}},
 	{"catchup-fills-live", "events.TestCatchupFillsLive", []edit{
-		{"events.Subscription.advance", `s.mu.Unlock() if len(page) > 0 {`, `if s.queued > s.hub.buffer {
+		{"events.Subscription.advance", `s.mu.Unlock() if len(page) > 0 {`, `if s.queued > s.hub.cfg.Buffer {
 		s.fail(ErrConsumerTooSlow)
 	}
 	s.mu.Unlock()
@@ -966,10 +966,10 @@ var mutants = []mutant{
 
 	// Quotas
 	{"quota before key", "TestQuotas", []edit{
-		{"api.handlers.write", `answer, err := h.writes.Do(`, `if err := c.quota.Take(c.costs(key)...); err != nil {
+		{"api.handlers.write", `answer, err := h.Writes.Do(`, `if err := c.quota.Take(c.costs(key)...); err != nil {
 		return err
 	}
-	answer, err := h.writes.Do(`},
+	answer, err := h.Writes.Do(`},
 		{"api.handlers.write", `if err := c.quota.Take(c.costs(key)...); err != nil { return nil, err }`, ``}}},
 	{"quota before key (messages)", "TestQuotas", []edit{
 		{"messages.judge", `case s.recorded != nil:`, `case d.refusal != nil:
@@ -1005,7 +1005,7 @@ var mutants = []mutant{
 
 	// Accounts
 	{"a refused account is served", "TestRefusedAccounts", []edit{
-		{"api.handlers.mayCall", `err = h.gate.Check(c.ctx, did)`, `err = nil`}}},
+		{"api.handlers.mayCall", `err = h.Gate.Check(c.ctx, did)`, `err = nil`}}},
 	{"every method serves inactive accounts", "TestRefusedAccounts", []edit{
 		{"api.handlers.mayCall", `ok && slices.Contains(c.route.serves, inactive.Status)`, `ok && !slices.Contains(c.route.serves, "")`}}},
 	{"the streams of a refused account go on", "TestStreamsOfRefusedAccounts", []edit{

@@ -71,13 +71,14 @@ func (j Job) content() idem.Content {
 func (w *Worker) attempt(ctx context.Context, j Job) {
 	ctx, cancel := context.WithTimeout(ctx, w.timeouts[Kind(j.place.pool)]+2*databaseTimeout)
 	defer cancel()
-	ctx, span := tracing.Follow(ctx, "push", w.tracer.MakerOf(j.ID))
+	ctx, span := tracing.Follow(ctx, "push", w.cfg.Tracer.MakerOf(j.ID))
 	defer span.End()
 	span.Number("push.attempt", j.attempt)
-	err := w.faults.Hit(ctx, failpoint.BeforeReserve, idem.NSIDPush)
+	err := w.cfg.Faults.Hit(ctx, failpoint.BeforeReserve, idem.NSIDPush)
 	if err == nil {
-		_, err = w.writes.Run(ctx, idem.Request{
-			Caller: "mlsd", NSID: w.operation.NSID, Key: j.ID.String(), Life: w.operation.Life, Lease: w.operation.Lease,
+		_, err = w.cfg.Writes.Run(ctx, idem.Request{
+			Caller: "mlsd", NSID: w.cfg.Operation.NSID, Key: j.ID.String(), Life: w.cfg.Operation.Life,
+			Lease: w.cfg.Operation.Lease,
 			Input: j.content(),
 		}, func(ctx context.Context, _ int64) (idem.Done, error) { return w.work(ctx, j) })
 	}
@@ -91,11 +92,11 @@ func (w *Worker) attempt(ctx context.Context, j Job) {
 	case errors.As(err, &running): // the job's last worker is overdue, but its lease has not lapsed
 		err = w.postpone(ctx, j, running.Left, "")
 	case errors.Is(err, idem.ErrLeaseLost):
-		w.log.WarnContext(ctx, "a push job was taken over", "job", j.ID)
+		w.cfg.Log.WarnContext(ctx, "a push job was taken over", "job", j.ID)
 		return
 	}
 	if err != nil {
-		w.log.ErrorContext(ctx, "a push job is left for another worker", "job", j.ID, "error", err)
+		w.cfg.Log.ErrorContext(ctx, "a push job is left for another worker", "job", j.ID, "error", err)
 	}
 }
 
@@ -108,7 +109,7 @@ func (w *Worker) work(ctx context.Context, j Job) (idem.Done, error) {
 	if !found {
 		return w.end(j, idem.Success, done, "the device is not registered any more"), nil
 	}
-	withheld, err := w.withheld(ctx, []syntax.DID{j.DID})
+	withheld, err := w.cfg.Withheld(ctx, []syntax.DID{j.DID})
 	if err != nil {
 		return idem.Done{}, &retryError{err}
 	}
@@ -131,18 +132,18 @@ func (w *Worker) work(ctx context.Context, j Job) (idem.Done, error) {
 	var refused *refusedError
 	switch {
 	case err == nil:
-		w.metrics.PushAttempted(t.Kind, "delivered", "")
+		w.cfg.Metrics.PushAttempted(t.Kind, "delivered", "")
 		return w.end(j, idem.Success, done, ""), nil
 	case errors.As(err, &gone):
-		w.metrics.PushAttempted(t.Kind, "gone", reasonOf(err))
+		w.cfg.Metrics.PushAttempted(t.Kind, "gone", reasonOf(err))
 		d := w.end(j, idem.Failure, done, err.Error())
 		d.Effect = both(d.Effect, deleteTarget(t))
 		return d, nil
 	case errors.As(err, &refused):
-		w.metrics.PushAttempted(t.Kind, "refused", reasonOf(err))
+		w.cfg.Metrics.PushAttempted(t.Kind, "refused", reasonOf(err))
 		return w.end(j, idem.Failure, dead, err.Error()), nil
 	}
-	w.metrics.PushAttempted(t.Kind, "retry", reasonOf(err))
+	w.cfg.Metrics.PushAttempted(t.Kind, "retry", reasonOf(err))
 	if j.attempt >= maxAttempts && ctx.Err() == nil {
 		return w.end(j, idem.Failure, dead, err.Error()), nil
 	}
@@ -258,7 +259,7 @@ func (w *Worker) end(j Job, outcome idem.Outcome, state, reason string) idem.Don
 		if tag.RowsAffected() != 1 {
 			return fmt.Errorf("end the job: it is not being sent")
 		}
-		w.metrics.PushEnded(state)
+		w.cfg.Metrics.PushEnded(state)
 		return nil
 	}}
 }
@@ -305,11 +306,11 @@ func (w *Worker) postpone(ctx context.Context, j Job, delay time.Duration, reaso
 			_, err := pgx.ForEachRow(rows, []any{&superseded}, func() error { return nil })
 			return err
 		})
-	if err := w.db.SendBatch(ctx, batch).Close(); err != nil {
+	if err := w.cfg.DB.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("postpone the job: %w", err)
 	}
 	if superseded {
-		w.metrics.PushEnded("superseded")
+		w.cfg.Metrics.PushEnded("superseded")
 	}
 	return nil
 }
@@ -321,7 +322,7 @@ func (w *Worker) delay(attempt int, cause error) time.Duration {
 	for range attempt - 1 {
 		longest = min(3*longest, lastDelay)
 	}
-	delay := w.jitter(longest)
+	delay := w.cfg.Jitter(longest)
 	var busy *busyError
 	if errors.As(cause, &busy) {
 		delay = max(delay, min(busy.after, lastDelay))

@@ -51,10 +51,10 @@ type challenge struct {
 // takeChallenges commits that this worker challenges the due targets for which there is a place.
 // more says that further targets are possibly due.
 func (w *Worker) takeChallenges(ctx context.Context) (taken []challenge, more bool, err error) {
-	if w.webhooks == nil {
+	if w.cfg.Webhooks == nil {
 		return nil, false, nil
 	}
-	rows, err := w.db.Query(ctx, `
+	rows, err := w.cfg.DB.Query(ctx, `
 		SELECT did, device_id, kind, address, secret, challenge_attempts FROM push_targets
 		WHERE challenge_at <= now() ORDER BY challenge_at LIMIT $1`, challengeBatch)
 	if err != nil {
@@ -106,7 +106,7 @@ func (w *Worker) takeChallenges(ctx context.Context) (taken []challenge, more bo
 // schedule stores when a challenge is due again, and whether this is an attempt. won is false if the
 // target was changed meanwhile, for example by another worker.
 func (w *Worker) schedule(ctx context.Context, c challenge, wait time.Duration, counts bool) (won bool, err error) {
-	tag, err := w.db.Exec(ctx, `
+	tag, err := w.cfg.DB.Exec(ctx, `
 		UPDATE push_targets
 		SET challenge_at = now() + $6::interval, challenge_attempts = challenge_attempts + CASE WHEN $7 THEN 1 ELSE 0 END
 		WHERE did = $1 AND device_id = $2 AND address = $3 AND secret = $4 AND challenge_attempts = $5 AND challenge_at <=
@@ -126,21 +126,21 @@ func (w *Worker) challenge(ctx context.Context, c challenge) {
 	cause := w.challengeOnce(ctx, c)
 	var err error
 	if cause == nil {
-		w.metrics.PushChallenged("passed", "")
+		w.cfg.Metrics.PushChallenged("passed", "")
 		err = w.activate(ctx, c.target)
 	} else {
-		w.metrics.PushChallenged("failed", reasonOf(cause))
+		w.cfg.Metrics.PushChallenged("failed", reasonOf(cause))
 		err = w.refute(ctx, c, cause)
 	}
 	if err != nil {
-		w.log.ErrorContext(ctx, "the outcome of a challenge is not stored", "device", c.target.DeviceID, "error", err)
+		w.cfg.Log.ErrorContext(ctx, "the outcome of a challenge is not stored", "device", c.target.DeviceID, "error", err)
 	}
 }
 
 func (w *Worker) challengeOnce(ctx context.Context, c challenge) error {
 	limited, cancel := context.WithTimeout(ctx, w.timeouts[KindWebhook])
 	defer cancel()
-	err := w.webhooks.challenge(limited, c.target)
+	err := w.cfg.Webhooks.challenge(limited, c.target)
 	switch {
 	case ctx.Err() != nil: // the server stops
 	case errors.Is(err, errWrongAnswer), err != nil && resultOf(err) != failed:
@@ -177,7 +177,7 @@ func (h *Webhooks) challenge(ctx context.Context, t Target) error {
 // activate makes a target active that has answered its challenge. If its device should have been
 // called meanwhile, it is called now.
 func (w *Worker) activate(ctx context.Context, t Target) error {
-	_, err := w.db.Exec(ctx, `
+	_, err := w.cfg.DB.Exec(ctx, `
 		WITH old AS (
 			SELECT did, device_id, missed FROM push_targets
 			WHERE did = $1 AND device_id = $2 AND address = $3 AND secret = $4 AND state = 'pending' FOR UPDATE
@@ -198,7 +198,7 @@ func (w *Worker) refute(ctx context.Context, c challenge, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), postponeTimeout)
 	defer cancel()
 	last := c.attempt >= maxChallenges
-	_, err := w.db.Exec(ctx, `
+	_, err := w.cfg.DB.Exec(ctx, `
 		UPDATE push_targets
 		SET state = CASE WHEN $6 THEN 'failed' ELSE state END, challenge_at = CASE WHEN NOT $6 THEN now() + $7::interval END
 		WHERE did = $1 AND device_id = $2 AND address = $3 AND secret = $4 AND challenge_attempts = $5 AND state = 'pending'`,
@@ -206,7 +206,8 @@ func (w *Worker) refute(ctx context.Context, c challenge, cause error) error {
 	if err != nil {
 		return fmt.Errorf("end a challenge: %w", err)
 	}
-	w.log.DebugContext(ctx, "a webhook has not answered its challenge", "attempt", c.attempt, "last", last, "error", cause)
+	w.cfg.Log.DebugContext(ctx, "a webhook has not answered its challenge", "attempt", c.attempt, "last", last,
+		"error", cause)
 	return nil
 }
 

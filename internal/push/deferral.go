@@ -104,11 +104,11 @@ func (w *Worker) endConnected(ctx context.Context) (more bool, err error) {
 				n = tag.RowsAffected()
 				return nil
 			})
-		if err := w.db.SendBatch(ctx, batch).Close(); err != nil {
+		if err := w.cfg.DB.SendBatch(ctx, batch).Close(); err != nil {
 			return false, fmt.Errorf("end deferred push jobs: %w", err)
 		}
 		for range n {
-			w.metrics.PushEnded(connected)
+			w.cfg.Metrics.PushEnded(connected)
 		}
 		if n < sweepBatch {
 			return false, nil

@@ -84,7 +84,7 @@ func (w *Worker) fanOut(ctx context.Context) (left bool, err error) {
 	var convos, jobs []uuid.UUID
 	var span tracing.Span
 	defer func() { span.End() }()
-	err = pgx.BeginTxFunc(ctx, w.db, pgx.TxOptions{BeginQuery: beginFanout}, func(tx pgx.Tx) error {
+	err = pgx.BeginTxFunc(ctx, w.cfg.DB, pgx.TxOptions{BeginQuery: beginFanout}, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, takeConvos, fanoutConvos, fanoutDevices)
 		if err != nil {
 			return err
@@ -103,7 +103,7 @@ func (w *Worker) fanOut(ctx context.Context) (left bool, err error) {
 		}
 		var traced context.Context
 		traced, span = tracing.Shared(ctx, "push fan-out", len(convos),
-			func(i int) tracing.Span { return w.tracer.WriterOf(convos[i], 0) })
+			func(i int) tracing.Span { return w.cfg.Tracer.WriterOf(convos[i], 0) })
 		made, err := tx.Query(traced, enqueueSQL, convos, senders, nil, nil, deliverWithin, deferFor, began)
 		if err != nil {
 			return err
@@ -111,13 +111,13 @@ func (w *Worker) fanOut(ctx context.Context) (left bool, err error) {
 		if jobs, err = pgx.CollectRows(made, pgx.RowTo[uuid.UUID]); err != nil {
 			return err
 		}
-		return w.faults.Hit(ctx, failpoint.BeforeCommit, NSIDFanout)
+		return w.cfg.Faults.Hit(ctx, failpoint.BeforeCommit, NSIDFanout)
 	})
 	if err != nil || len(convos) == 0 {
 		return false, err
 	}
 	for _, job := range jobs {
-		w.tracer.Caused(job, span)
+		w.cfg.Tracer.Caused(job, span)
 	}
-	return left, w.faults.Hit(ctx, failpoint.AfterCommit, NSIDFanout)
+	return left, w.cfg.Faults.Hit(ctx, failpoint.AfterCommit, NSIDFanout)
 }

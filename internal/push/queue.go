@@ -96,7 +96,7 @@ func roundRobin(jobs []Job) {
 // at most reportWithin, while a connection of its device can have delivered everything that the job
 // stands for. Jobs of a pool without a place are left out.
 func (w *Worker) dueJobs(ctx context.Context) ([]Job, error) {
-	rows, err := w.db.Query(ctx, `
+	rows, err := w.cfg.DB.Query(ctx, `
 		SELECT d.id, d.did, d.device_id, d.reason, d.attempts, d.version, coalesce(d.last_error, ''), coalesce(t.kind, ''),
 			coalesce(t.address, '')
 		FROM push_jobs d LEFT JOIN push_targets t ON t.did = d.did AND t.device_id = d.device_id AND t.state = 'active'
@@ -144,7 +144,7 @@ func (w *Worker) take(ctx context.Context, start []Job) ([]Job, error) {
 			WHERE d.state IN ('pending', 'sending') AND d.next_attempt_at <= now() FOR UPDATE OF d SKIP LOCKED
 		) due
 		WHERE j.did = due.did AND j.id = due.id
-		RETURNING j.id`, dids, ids, versions, w.operation.Lease+takeOverAfterLease).
+		RETURNING j.id`, dids, ids, versions, w.cfg.Operation.Lease+takeOverAfterLease).
 		Query(func(rows pgx.Rows) error {
 			var id uuid.UUID
 			_, err := pgx.ForEachRow(rows, []any{&id}, func() error {
@@ -153,7 +153,7 @@ func (w *Worker) take(ctx context.Context, start []Job) ([]Job, error) {
 			})
 			return err
 		})
-	err := w.db.SendBatch(ctx, batch).Close()
+	err := w.cfg.DB.SendBatch(ctx, batch).Close()
 	var jobs []Job
 	for _, j := range start {
 		if err != nil || !taken[j.ID] {
@@ -173,7 +173,7 @@ func (w *Worker) putBack(ctx context.Context, jobs []Job) error {
 		return nil
 	}
 	dids, ids, versions := keys(jobs)
-	_, err := w.db.Exec(ctx, `
+	_, err := w.cfg.DB.Exec(ctx, `
 		UPDATE push_jobs SET next_attempt_at = now() + $4::interval
 		WHERE (did, id) IN (
 			SELECT d.did, d.id FROM unnest($1::text[], $2::uuid[], $3::bigint[]) AS s (did, id, version)
@@ -197,7 +197,7 @@ func (w *Worker) skip(ctx context.Context, jobs []Job) error {
 	for i, j := range jobs {
 		waits[i] = j.wait
 	}
-	_, err := w.db.Exec(ctx, `
+	_, err := w.cfg.DB.Exec(ctx, `
 		UPDATE push_jobs j SET attempts = attempts + 1, next_attempt_at = now() + due.wait, heard_by = NULL, last_error = $5
 		FROM (
 			SELECT d.did, d.id, s.wait FROM unnest($1::text[], $2::uuid[], $3::bigint[], $4::interval[]) AS s (did, id, version,

@@ -214,7 +214,7 @@ func (w *Worker) target(ctx context.Context, j Job) (t Target, found bool, err e
 	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
 	defer cancel()
 	t.DID, t.DeviceID = j.DID, j.DeviceID
-	err = w.db.QueryRow(ctx, `
+	err = w.cfg.DB.QueryRow(ctx, `
 		SELECT kind, address, topic, environment, secret, state, registration FROM push_targets WHERE did = $1 AND device_id =
 			$2`,
 		j.DID, j.DeviceID).Scan(&t.Kind, &t.Address, &t.Topic, &t.Environment, &t.Secret, &t.State, &t.registration)

@@ -51,18 +51,9 @@ type Config struct {
 
 // Worker makes the calls. Any number of nodes can run one: they pass over each other's rows.
 type Worker struct {
-	db        *pgxpool.Pool
-	writes    *idem.Store
+	cfg       Config
 	providers map[Kind]provider
-	metrics   Metrics
-	log       *slog.Logger
-	faults    *failpoint.Set
-	tracer    *tracing.Tracer
-	webhooks  *Webhooks // for challenges; nil: none
 	timeouts  map[Kind]time.Duration
-	jitter    func(time.Duration) time.Duration
-	operation idem.Operation
-	withheld  func(context.Context, []syntax.DID) ([]syntax.DID, error)
 
 	limits  *limits
 	queue   queue         // of the goroutine that runs rounds
@@ -72,28 +63,24 @@ type Worker struct {
 
 // NewWorker returns a worker.
 func NewWorker(c Config) *Worker {
-	w := &Worker{
-		db: c.DB, writes: c.Writes, providers: map[Kind]provider{}, webhooks: c.Webhooks, metrics: c.Metrics, log: c.Log,
-		faults: c.Faults, tracer: c.Tracer,
-		timeouts: map[Kind]time.Duration{KindAPNs: apnsTimeout, KindWebhook: c.Timeout}, jitter: c.Jitter,
-		operation: c.Operation,
-		freed:     worker.NewSignal(), withheld: c.Withheld,
-	}
 	if c.Timeout == 0 {
-		w.timeouts[KindWebhook] = webhookTimeout
+		c.Timeout = webhookTimeout
 	}
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	w.limits = newLimits(c.Now)
-	if w.operation.NSID == "" {
-		w.operation = idem.Push
+	if c.Operation.NSID == "" {
+		c.Operation = idem.Push
 	}
-	if w.withheld == nil {
-		w.withheld = func(context.Context, []syntax.DID) ([]syntax.DID, error) { return nil, nil }
+	if c.Withheld == nil {
+		c.Withheld = func(context.Context, []syntax.DID) ([]syntax.DID, error) { return nil, nil }
 	}
-	if w.jitter == nil {
-		w.jitter = rand.N[time.Duration]
+	if c.Jitter == nil {
+		c.Jitter = rand.N[time.Duration]
+	}
+	w := &Worker{
+		cfg: c, providers: map[Kind]provider{}, limits: newLimits(c.Now), freed: worker.NewSignal(),
+		timeouts: map[Kind]time.Duration{KindAPNs: apnsTimeout, KindWebhook: c.Timeout},
 	}
 	if c.APNs != nil {
 		w.providers[KindAPNs] = c.APNs
@@ -110,7 +97,7 @@ func (w *Worker) Run(ctx context.Context, rounds *worker.Rounds, interval time.D
 	defer w.running.Wait()
 	// A call can last longer than the round that starts it, so it has the context of Run.
 	start := func(round context.Context) error { return w.round(round, ctx, interval) }
-	rounds.Every("push worker", interval, w.log, start, worker.Wake(w.freed, 0)).Run(ctx)
+	rounds.Every("push worker", interval, w.cfg.Log, start, worker.Wake(w.freed, 0)).Run(ctx)
 }
 
 // RunOnce does what is due and waits for its calls. Work that a call has left is for the next time.
@@ -168,7 +155,7 @@ func (w *Worker) round(ctx, calls context.Context, interval time.Duration) error
 func (w *Worker) hasWork(ctx context.Context) (has bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
 	defer cancel()
-	err = w.db.QueryRow(ctx, `
+	err = w.cfg.DB.QueryRow(ctx, `
 		SELECT EXISTS (SELECT FROM push_convos)
 			OR EXISTS (SELECT FROM push_jobs WHERE state IN ('pending', 'sending') AND next_attempt_at <= now())
 			OR EXISTS (SELECT FROM push_targets WHERE challenge_at <= now())`).Scan(&has)
@@ -197,13 +184,13 @@ func Sweep(db *pgxpool.Pool) worker.Sweep {
 func (w *Worker) CountBacklog(ctx context.Context) error {
 	var jobs int64
 	var oldest time.Duration
-	err := w.db.QueryRow(ctx, `
+	err := w.cfg.DB.QueryRow(ctx, `
 		SELECT count(*), coalesce(clock_timestamp() - min(created_at), '0') FROM push_jobs
 		WHERE state IN ('pending', 'sending') AND heard_by IS NULL`).
 		Scan(&jobs, &oldest)
 	if err != nil {
 		return fmt.Errorf("count push jobs: %w", err)
 	}
-	w.metrics.PushBacklog(jobs, oldest)
+	w.cfg.Metrics.PushBacklog(jobs, oldest)
 	return nil
 }

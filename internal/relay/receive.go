@@ -34,7 +34,7 @@ var errGarbage = errors.New("the relay sends nothing that can be read")
 // and begins after the last cursor that it has sent.
 func (f *Follower) receive(ctx context.Context, cursor int64, out chan<- message) {
 	for attempt := 0; ctx.Err() == nil; attempt++ {
-		began := f.now()
+		began := f.cfg.Now()
 		last, err := f.connection(ctx, cursor, out)
 		if cursor = last; ctx.Err() != nil {
 			return
@@ -48,11 +48,11 @@ func (f *Follower) receive(ctx context.Context, cursor int64, out chan<- message
 				return
 			}
 		}
-		if f.now().Sub(began) > lasting {
+		if f.cfg.Now().Sub(began) > lasting {
 			attempt = 0
 		}
-		delay := f.delay(attempt)
-		f.log.WarnContext(ctx, "the connection to the relay has ended", "error", err, "again_after", delay)
+		delay := f.cfg.Delay(attempt)
+		f.cfg.Log.WarnContext(ctx, "the connection to the relay has ended", "error", err, "again_after", delay)
 		worker.Pause(ctx, delay)
 	}
 }
@@ -62,7 +62,7 @@ func (f *Follower) connection(ctx context.Context, cursor int64, out chan<- mess
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	dialing, stop := context.WithTimeout(ctx, dialTimeout)
-	ws, resp, err := websocket.Dial(dialing, f.source.from(cursor), nil)
+	ws, resp, err := websocket.Dial(dialing, f.cfg.Source.from(cursor), nil)
 	stop()
 	if resp != nil && resp.Body != nil {
 		_ = resp.Body.Close() // of a refusal; it is in memory
@@ -72,9 +72,9 @@ func (f *Follower) connection(ctx context.Context, cursor int64, out chan<- mess
 	}
 	defer func() { _ = ws.CloseNow() }() // the connection has failed, or ends with the node
 	ws.SetReadLimit(-1)                  // longer frames are passed over: the next connection would get them again
-	f.metrics.connected.Set(1)
-	defer f.metrics.connected.Set(0)
-	f.log.InfoContext(ctx, "connected to the relay", "relay", f.source.String(), "cursor", cursor)
+	f.cfg.Metrics.connected.Set(1)
+	defer f.cfg.Metrics.connected.Set(0)
+	f.cfg.Log.InfoContext(ctx, "connected to the relay", "relay", f.cfg.Source.String(), "cursor", cursor)
 	go ping(ctx, cancel, ws)
 
 	var buffer bytes.Buffer
@@ -84,7 +84,7 @@ func (f *Follower) connection(ctx context.Context, cursor int64, out chan<- mess
 		if err != nil {
 			return cursor, err
 		}
-		f.metrics.received(m.kind, f.now())
+		f.cfg.Metrics.received(m.kind, f.cfg.Now())
 		switch m.kind {
 		case kindInvalid, kindOversized:
 			invalid++
@@ -129,7 +129,7 @@ func (f *Follower) next(ctx context.Context, ws *websocket.Conn, buffer *bytes.B
 		return message{}, err
 	}
 	if err != nil {
-		f.log.DebugContext(ctx, "a frame of the relay cannot be read", "error", err)
+		f.cfg.Log.DebugContext(ctx, "a frame of the relay cannot be read", "error", err)
 		return message{kind: kindInvalid}, nil
 	}
 	return m, nil

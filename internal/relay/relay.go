@@ -72,41 +72,28 @@ type Config struct {
 
 // Follower follows a relay. Every node runs one, and one of them follows.
 type Follower struct {
-	db         *pgxpool.Pool
-	source     Source
-	store      *accounts.Store
-	forget     func(context.Context, syntax.DID) error
+	cfg        Config
 	forgetting *rate.Limiter
-	stored     func()
-	metrics    *Metrics
-	log        *slog.Logger
-	delay      func(int) time.Duration
-	electEvery time.Duration
-	now        func() time.Time
 	decoder    *decoder
 }
 
 // New returns a follower.
 func New(c Config) (*Follower, error) {
-	f := &Follower{
-		db: c.DB, source: c.Source, store: c.Store, forget: c.Forget, forgetting: rate.NewLimiter(forgetRate, forgetBurst),
-		stored: c.Stored, metrics: c.Metrics, log: c.Log, delay: c.Delay, electEvery: c.ElectEvery, now: c.Now,
+	if c.Stored == nil {
+		c.Stored = func() {}
 	}
-	if f.stored == nil {
-		f.stored = func() {}
+	if c.Delay == nil {
+		c.Delay = backOff
 	}
-	if f.delay == nil {
-		f.delay = backOff
+	if c.ElectEvery == 0 {
+		c.ElectEvery = electEvery
 	}
-	if f.electEvery == 0 {
-		f.electEvery = electEvery
+	if c.Now == nil {
+		c.Now = time.Now
 	}
-	if f.now == nil {
-		f.now = time.Now
-	}
-	var err error
-	f.decoder, err = newDecoder(f.source.kind, f.now)
-	f.metrics.configured.Set(1)
+	decoder, err := newDecoder(c.Source.kind, c.Now)
+	f := &Follower{cfg: c, forgetting: rate.NewLimiter(forgetRate, forgetBurst), decoder: decoder}
+	f.cfg.Metrics.configured.Set(1)
 	return f, err
 }
 
@@ -119,15 +106,15 @@ func backOff(attempt int) time.Duration {
 // Run follows, or tries to, until ctx ends. It is not a worker.Every, because it ends with its
 // session.
 func (f *Follower) Run(ctx context.Context) {
-	if f.source.Exposed() {
-		f.log.WarnContext(ctx, "the relay is asked without TLS: others on the way can state that accounts are deleted",
-			"relay", f.source.String())
+	if f.cfg.Source.Exposed() {
+		f.cfg.Log.WarnContext(ctx, "the relay is asked without TLS: others on the way can state that accounts are deleted",
+			"relay", f.cfg.Source.String())
 	}
 	for ctx.Err() == nil {
 		if err := f.follow(ctx); err != nil && ctx.Err() == nil {
-			f.log.WarnContext(ctx, "the relay is not followed", "error", err)
+			f.cfg.Log.WarnContext(ctx, "the relay is not followed", "error", err)
 		}
-		worker.Pause(ctx, f.electEvery)
+		worker.Pause(ctx, f.cfg.ElectEvery)
 	}
 }
 
@@ -142,9 +129,9 @@ func (f *Follower) follow(ctx context.Context) (err error) {
 		defer cancel()
 		err = errors.Join(err, conn.Close(closing)) // which frees the lock
 	}()
-	f.log.InfoContext(ctx, "this node follows the relay", "relay", f.source.String())
-	f.metrics.following.Set(1)
-	defer f.metrics.following.Set(0)
+	f.cfg.Log.InfoContext(ctx, "this node follows the relay", "relay", f.cfg.Source.String())
+	f.cfg.Metrics.following.Set(1)
+	defer f.cfg.Metrics.following.Set(0)
 	return f.lead(ctx, conn)
 }
 
@@ -153,7 +140,7 @@ func (f *Follower) follow(ctx context.Context) (err error) {
 func (f *Follower) elect(ctx context.Context) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
 	defer cancel()
-	conn, err := pgpool.LockRelay.Hold(ctx, f.db)
+	conn, err := pgpool.LockRelay.Hold(ctx, f.cfg.DB)
 	if conn == nil || err != nil {
 		return nil, err
 	}
@@ -249,7 +236,7 @@ func (f *Follower) forgetKnown(ctx context.Context, conn *pgx.Conn, identities m
 	for did := range identities {
 		dids = append(dids, did)
 	}
-	known, err := f.store.Known(limited, conn, dids)
+	known, err := f.cfg.Store.Known(limited, conn, dids)
 	if err != nil {
 		return err
 	}
@@ -258,12 +245,12 @@ func (f *Follower) forgetKnown(ctx context.Context, conn *pgx.Conn, identities m
 			return err
 		}
 		forgetting, cancel := context.WithTimeout(ctx, applyTimeout)
-		err := f.forget(forgetting, did)
+		err := f.cfg.Forget(forgetting, did)
 		cancel()
 		if err != nil {
 			return fmt.Errorf("forget the keys of an account: %w", err)
 		}
-		f.metrics.forgotten.Inc()
+		f.cfg.Metrics.forgotten.Inc()
 	}
 	return nil
 }
@@ -280,7 +267,7 @@ func (f *Follower) setStatus(ctx context.Context, conn *pgx.Conn, position int64
 	var stored []accounts.Change
 	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
 		if len(all) > 0 {
-			if stored, err = f.store.SetStatus(ctx, tx, f.source.String(), all); err != nil {
+			if stored, err = f.cfg.Store.SetStatus(ctx, tx, f.cfg.Source.String(), all); err != nil {
 				return err
 			}
 		}
@@ -290,11 +277,12 @@ func (f *Follower) setStatus(ctx context.Context, conn *pgx.Conn, position int64
 		return err
 	}
 	for _, c := range stored {
-		f.metrics.statuses.WithLabelValues(string(c.Status)).Inc()
-		f.log.InfoContext(ctx, "the network states the state of an account", "did", c.DID, "status", c.Status, "seq", c.Seq)
+		f.cfg.Metrics.statuses.WithLabelValues(string(c.Status)).Inc()
+		f.cfg.Log.InfoContext(ctx, "the network states the state of an account", "did", c.DID, "status", c.Status,
+			"seq", c.Seq)
 	}
 	if len(stored) > 0 {
-		f.stored()
+		f.cfg.Stored()
 	}
 	return nil
 }
@@ -305,17 +293,17 @@ func (f *Follower) readCursor(ctx context.Context, conn *pgx.Conn) (cursor int64
 	defer cancel()
 	var age time.Duration
 	err = conn.QueryRow(ctx, `SELECT cursor, clock_timestamp() - updated_at FROM relay_cursors WHERE source = $1`,
-		f.source.String()).
+		f.cfg.Source.String()).
 		Scan(&cursor, &age)
 	if errors.Is(err, pgx.ErrNoRows) {
-		f.log.InfoContext(ctx, "the relay is followed for the first time: what it said before is not known", "relay",
-			f.source.String())
+		f.cfg.Log.InfoContext(ctx, "the relay is followed for the first time: what it said before is not known", "relay",
+			f.cfg.Source.String())
 		return 0, nil
 	}
 	if err != nil {
 		return 0, fmt.Errorf("read the cursor: %w", err)
 	}
-	if f.source.kind == Jetstream && age > jetstreamKeeps {
+	if f.cfg.Source.kind == Jetstream && age > jetstreamKeeps {
 		f.gap(ctx, "the Jetstream was not followed for longer than it keeps events", cursor)
 	}
 	return cursor, nil
@@ -332,7 +320,7 @@ func (f *Follower) writeCursor(ctx context.Context, conn *pgx.Conn, cursor int64
 func (f *Follower) storeCursor(ctx context.Context, db pgpool.DB, cursor int64) error {
 	_, err := db.Exec(ctx, `
 		INSERT INTO relay_cursors (source, cursor, updated_at) SELECT $1::text, $2::bigint, clock_timestamp() WHERE $2 > 0
-		ON CONFLICT (source) DO UPDATE SET cursor = excluded.cursor, updated_at = excluded.updated_at`, f.source.String(),
+		ON CONFLICT (source) DO UPDATE SET cursor = excluded.cursor, updated_at = excluded.updated_at`, f.cfg.Source.String(),
 		cursor)
 	return errs.Wrap(err, "store the cursor")
 }
@@ -340,6 +328,6 @@ func (f *Follower) storeCursor(ctx context.Context, db pgpool.DB, cursor int64) 
 // gap says that events of the relay are lost. What they said of accounts is not known here until the
 // relay says it again.
 func (f *Follower) gap(ctx context.Context, why string, cursor int64) {
-	f.metrics.gaps.Inc()
-	f.log.ErrorContext(ctx, "events of the relay are lost", "why", why, "cursor", cursor)
+	f.cfg.Metrics.gaps.Inc()
+	f.cfg.Log.ErrorContext(ctx, "events of the relay are lost", "why", why, "cursor", cursor)
 }
