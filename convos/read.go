@@ -25,10 +25,7 @@ var selectConvos string
 
 // Get returns a convo to one of its members. Errors: ErrNotFound, ErrNotMember.
 func Get(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, reader syntax.DID) (Convo, error) {
-	rows, err := q.Query(ctx, selectConvos, reader, convo, convo, 1, All)
-	if err != nil {
-		return Convo{}, fmt.Errorf("read the convo: %w", err)
-	}
+	rows := pgpool.Rows(ctx, q, selectConvos, reader, convo, convo, 1, All)
 	c, err := pgx.CollectExactlyOneRow(rows, scanConvo)
 	if errors.Is(err, pgx.ErrNoRows) {
 		_, err = Authorise(ctx, q, convo, reader) // says which of the two it is

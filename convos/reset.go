@@ -170,10 +170,7 @@ func ResetConvo(ctx context.Context, tx pgx.Tx, r Reset) (opened Convo, err erro
 	if err := keepGroup(ctx, tx, id, next.epoch, n.judged.verdict.group, r.GroupInfo); err != nil {
 		return opened, err
 	}
-	rows, err := tx.Query(ctx, selectConvos, r.Caller, id, id, 1, All)
-	if err != nil {
-		return opened, fmt.Errorf("read the successor: %w", err)
-	}
+	rows := pgpool.Rows(ctx, tx, selectConvos, r.Caller, id, id, 1, All)
 	opened, err = pgx.CollectExactlyOneRow(rows, scanConvo)
 	return opened, errs.Wrap(err, "read the successor")
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"mlsd/internal/pgpool"
 )
 
 const (
@@ -84,16 +86,14 @@ const notYet = 1<<63 - 1
 // from the present roster gives the memberships at position.
 func (s *Subscription) begin(ctx context.Context, position, upto int64) (*catchUp, error) {
 	c := &catchUp{s: s, position: position, upto: upto, window: firstWindow, convos: map[uuid.UUID]struct{}{}}
-	rows, err := s.hub.cfg.DB.Query(ctx, `SELECT day, first_seq FROM event_days ORDER BY day`)
-	if err != nil {
-		return nil, fmt.Errorf("read the days: %w", err)
-	}
+	rows := pgpool.Rows(ctx, s.hub.cfg.DB, `SELECT day, first_seq FROM event_days ORDER BY day`)
+	var err error
 	c.days, err = pgx.CollectRows(rows,
 		func(row pgx.CollectableRow) (d day, err error) { return d, row.Scan(&d.at, &d.first) })
 	if err != nil {
 		return nil, fmt.Errorf("read the days: %w", err)
 	}
-	rows, err = s.hub.cfg.DB.Query(ctx, `
+	rows = pgpool.Rows(ctx, s.hub.cfg.DB, `
 		SELECT convo_id, 0::bigint, true, requested_at IS NOT NULL FROM members WHERE did = $1 AND left_at IS NULL
 		UNION ALL
 		SELECT convo_id, stream_seq, detail->>'change' = 'joined', false FROM events WHERE did = $1 AND stream_seq > $2 AND
@@ -102,9 +102,6 @@ func (s *Subscription) begin(ctx context.Context, position, upto int64) (*catchU
 		SELECT convo_id, $4::bigint, detail->>'change' = 'joined', false FROM (SELECT * FROM outbox WHERE did = $1 AND kind =
 			4 ORDER BY id) waiting`,
 		s.did, position, c.dayOf(position+1), int64(notYet))
-	if err != nil {
-		return nil, fmt.Errorf("read the subscriber's convos: %w", err)
-	}
 	var changes []change
 	var one change
 	var pending []uuid.UUID // requests

@@ -37,21 +37,18 @@ func Waiting(ctx context.Context, tx pgx.Tx, p tombstone.Person) (n int64, err e
 // Erase puts the tombstone of a person into a part of the stream: blocks of one of the partitions of
 // events, whose name is data here. Of events for the person alone, the names of its devices go too.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.Blocks) (int64, error) {
-	rows, err := tx.Query(ctx, `
+	rows := pgpool.Rows(ctx, tx, `
 		SELECT stream_seq, day, coalesce(convo_id, '00000000-0000-0000-0000-000000000000') FROM `+
 		pgx.Identifier{b.Table}.Sanitize()+`
 		WHERE ctid >= $1::tid AND ctid < $2::tid AND (did = $3 OR strpos(detail::text, $3) > 0 AND detail::text ~ $4)
 		ORDER BY stream_seq`, b.From, b.To, p.DID.String(), p.Pattern())
-	if err != nil {
-		return 0, fmt.Errorf("look for events: %w", err)
-	}
 	var seqs []int64
 	var days []time.Time
 	var stones []string
 	var seq int64
 	var day time.Time
 	var convo uuid.UUID
-	_, err = pgx.ForEachRow(rows, []any{&seq, &day, &convo}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&seq, &day, &convo}, func() error {
 		stone := p.Anywhere()
 		if convo != uuid.Nil {
 			stone = p.In(convo)

@@ -107,14 +107,11 @@ type stream struct {
 }
 
 func readStream(ctx context.Context, db database) (s stream, err error) {
-	rows, err := db.Query(ctx, `
+	rows := pgpool.Rows(ctx, db, `
 		SELECT s.head, s.day, s.floor, (SELECT last FROM convo_events_end), coalesce((SELECT min(first_seq) FROM event_days),
 			s.head + 1),
 			g.id, g.after_seq, g.system_identifier, g.timeline, g.database_oid, g.table_oid
 		FROM stream s, generations g ORDER BY g.id`)
-	if err != nil {
-		return stream{}, fmt.Errorf("read the ends of the stream: %w", err)
-	}
 	var g generation
 	_, err = pgx.ForEachRow(rows, []any{&s.head, &s.day, &s.floor, &s.indexed, &s.first, &g.id, &g.after, &g.by.system,
 		&g.by.timeline, &g.by.database, &g.by.table}, func() error { s.of = append(s.of, g); return nil })

@@ -35,12 +35,9 @@ func LiveNodes(ctx context.Context, db pgpool.Queryer) ([]Node, error) {
 	if !kept {
 		return nil, nil
 	}
-	rows, err := db.Query(ctx, `
+	rows := pgpool.Rows(ctx, db, `
 		SELECT id, build, schema_version, lease_expires_at - $1::interval FROM nodes WHERE lease_expires_at >
 			clock_timestamp() ORDER BY id`, nodeLease)
-	if err != nil {
-		return nil, fmt.Errorf("list the live nodes: %w", err)
-	}
 	nodes, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (n Node, err error) {
 		return n, row.Scan(&n.ID, &n.Build, &n.Schema, &n.RenewedAt)
 	})

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/errs"
+	"mlsd/internal/pgpool"
 )
 
 // daysAhead is how many partitions exist for future days.
@@ -101,12 +102,9 @@ func partition(table string, day time.Time) string { return table + "_" + day.Fo
 
 // partitions returns the days for which a table has partitions.
 func (s *Sequencer) partitions(ctx context.Context, table string) (days map[time.Time]struct{}, err error) {
-	rows, err := s.conn.Query(ctx, `
+	rows := pgpool.Rows(ctx, s.conn, `
 		SELECT to_date(right(c.relname, 8), 'YYYYMMDD')
 		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = $1::text::regclass`, table)
-	if err != nil {
-		return nil, fmt.Errorf("list the partitions: %w", err)
-	}
 	days = map[time.Time]struct{}{}
 	var day time.Time
 	_, err = pgx.ForEachRow(rows, []any{&day}, func() error { days[day] = struct{}{}; return nil })

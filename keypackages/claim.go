@@ -54,13 +54,10 @@ func ClaimedBefore(ctx context.Context, q pgpool.Queryer, ids []ID) ([]Claimed, 
 	for i, id := range ids {
 		dids[i], refs[i] = id.DID, id.Ref
 	}
-	rows, err := q.Query(ctx, `
+	rows := pgpool.Rows(ctx, q, `
 		SELECT did, device_id, ref, cipher_suite, body, last_resort, claim_expires_at
 		FROM unnest($1::text[], $2::bytea[]) WITH ORDINALITY AS id (did, ref, nth) JOIN key_packages USING (did, ref)
 		ORDER BY nth`, dids, refs)
-	if err != nil {
-		return nil, fmt.Errorf("read claimed KeyPackages: %w", err)
-	}
 	claimed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Claimed, err error) {
 		return c, row.Scan(&c.DID, &c.DeviceID, &c.Ref, &c.CipherSuite, &c.Body, &c.LastResort, &c.ExpiresAt)
 	})

@@ -212,11 +212,9 @@ type partRow struct {
 
 // partsOf reads the parts of an attachment, in their order.
 func partsOf(ctx context.Context, q pgpool.Queryer, id uuid.UUID) ([]partRow, error) {
-	rows, err := q.Query(ctx, `SELECT part, object, sha256 FROM attachment_parts WHERE attachment_id = $1 ORDER BY part`,
+	rows := pgpool.Rows(ctx, q,
+		`SELECT part, object, sha256 FROM attachment_parts WHERE attachment_id = $1 ORDER BY part`,
 		id)
-	if err != nil {
-		return nil, fmt.Errorf("read the parts: %w", err)
-	}
 	parts, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p partRow, err error) {
 		return p, row.Scan(&p.part, &p.object, &p.sha256)
 	})

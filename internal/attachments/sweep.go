@@ -149,14 +149,11 @@ func (s *Sweeper) forget(ctx context.Context, conn *pgx.Conn, ids []uuid.UUID, g
 // last ones, the next call begins anew.
 func (s *Sweeper) nextDeleted(ctx context.Context, conn *pgx.Conn) (ids []uuid.UUID, objects []string, more bool,
 	err error) {
-	rows, err := conn.Query(ctx, `
+	rows := pgpool.Rows(ctx, conn, `
 		SELECT a.id, coalesce(p.part, 0), p.object
 		FROM attachments a LEFT JOIN attachment_parts p ON p.attachment_id = a.id
 		WHERE a.state = 'deleted' AND a.id >= $1 AND (a.id > $1 OR p.part > $2)
 		ORDER BY a.id, p.part LIMIT $3`, s.clearedID, s.clearedPart, sweepRows)
-	if err != nil {
-		return nil, nil, false, fmt.Errorf("look for deleted attachments: %w", err)
-	}
 	var id uuid.UUID
 	var part int
 	var object *string

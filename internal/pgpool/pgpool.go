@@ -202,11 +202,16 @@ type Queryer interface {
 
 // Collect runs a query and reads its rows, each with to. Without rows it returns none.
 func Collect[T any](ctx context.Context, q Queryer, to pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
+	return pgx.CollectRows(Rows(ctx, q, sql, args...), to)
+}
+
+// Rows runs a query. A failure is the error of the rows: pgx.ForEachRow and pgx.CollectRows return it.
+func Rows(ctx context.Context, q Queryer, sql string, args ...any) pgx.Rows {
 	rows, err := q.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, err
+	if rows == nil {
+		rows = failedRows{err: err}
 	}
-	return pgx.CollectRows(rows, to)
+	return rows
 }
 
 // Execer is a pool, a connection or a transaction, to write with.

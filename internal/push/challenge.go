@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/errs"
+	"mlsd/internal/pgpool"
 )
 
 // A webhook is used only after its owner has agreed. The worker sends a challenge to the URL, and
@@ -54,12 +55,9 @@ func (w *Worker) takeChallenges(ctx context.Context) (taken []challenge, more bo
 	if w.cfg.Webhooks == nil {
 		return nil, false, nil
 	}
-	rows, err := w.cfg.DB.Query(ctx, `
+	rows := pgpool.Rows(ctx, w.cfg.DB, `
 		SELECT did, device_id, kind, address, secret, challenge_attempts FROM push_targets
 		WHERE challenge_at <= now() ORDER BY challenge_at LIMIT $1`, challengeBatch)
-	if err != nil {
-		return nil, false, fmt.Errorf("look for challenges: %w", err)
-	}
 	due, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c challenge, err error) {
 		t := &c.target
 		err = row.Scan(&t.DID, &t.DeviceID, &t.Kind, &t.Address, &t.Secret, &c.attempt)

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/failpoint"
+	"mlsd/internal/pgpool"
 	"mlsd/internal/tracing"
 )
 
@@ -85,16 +86,13 @@ func (w *Worker) fanOut(ctx context.Context) (left bool, err error) {
 	var span tracing.Span
 	defer func() { span.End() }()
 	err = pgx.BeginTxFunc(ctx, w.cfg.DB, pgx.TxOptions{BeginQuery: beginFanout}, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, takeConvos, fanoutConvos, fanoutDevices)
-		if err != nil {
-			return err
-		}
+		rows := pgpool.Rows(ctx, tx, takeConvos, fanoutConvos, fanoutDevices)
 		var senders []syntax.DID
 		var convo uuid.UUID
 		var sender syntax.DID
 		var at time.Time // when the transaction of the row's first message began
 		var began []time.Time
-		_, err = pgx.ForEachRow(rows, []any{&convo, &sender, &at, &left}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&convo, &sender, &at, &left}, func() error {
 			convos, senders, began = append(convos, convo), append(senders, sender), append(began, at)
 			return nil
 		})

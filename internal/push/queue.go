@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/errs"
+	"mlsd/internal/pgpool"
 )
 
 const (
@@ -96,7 +96,7 @@ func roundRobin(jobs []Job) {
 // at most reportWithin, while a connection of its device can have delivered everything that the job
 // stands for. Jobs of a pool without a place are left out.
 func (w *Worker) dueJobs(ctx context.Context) ([]Job, error) {
-	rows, err := w.cfg.DB.Query(ctx, `
+	rows := pgpool.Rows(ctx, w.cfg.DB, `
 		SELECT d.id, d.did, d.device_id, d.reason, d.attempts, d.version, coalesce(d.last_error, ''), coalesce(t.kind, ''),
 			coalesce(t.address, '')
 		FROM push_jobs d LEFT JOIN push_targets t ON t.did = d.did AND t.device_id = d.device_id AND t.state = 'active'
@@ -108,9 +108,6 @@ func (w *Worker) dueJobs(ctx context.Context) ([]Job, error) {
 				WHERE n.lease_expires_at > clock_timestamp() AND (p.did, p.device_id) = (d.did, d.device_id)
 					AND (p.since <= d.heard_by - $4::interval OR p.attached_since <= d.heard_from)))
 		ORDER BY next_attempt_at LIMIT $1`, queueSize, w.limits.exhausted(), reportWithin, catchUpWithin)
-	if err != nil {
-		return nil, fmt.Errorf("look for push jobs: %w", err)
-	}
 	jobs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (j Job, err error) {
 		var address string
 		err = row.Scan(&j.ID, &j.DID, &j.DeviceID, &j.Reason, &j.attempt, &j.version, &j.lastError, &j.place.pool, &address)

@@ -4,7 +4,6 @@ import (
 	"context"
 	_ "embed"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/atcrypto"
@@ -115,12 +114,9 @@ func (s *sharedKeys) readAll(ctx context.Context, dids []syntax.DID) ([]storedKe
 	for i, did := range dids {
 		asked[i] = pgpool.Text(did)
 	}
-	rows, err := s.db.Query(ctx, `
+	rows := pgpool.Rows(ctx, s.db, `
 		SELECT did, key, clock_timestamp() - fetched_at, version, verified_at IS NOT NULL
 		FROM identity_keys WHERE did = ANY ($1)`, asked)
-	if err != nil {
-		return nil, err
-	}
 	found := make(map[syntax.DID]storedKey, len(dids))
 	var did syntax.DID
 	var k storedKey
@@ -178,17 +174,14 @@ type marks struct {
 // forgotten returns the DIDs whose version changed since then, with their versions. At most
 // syncMarks.
 func (s *sharedKeys) forgotten(ctx context.Context, since time.Duration) (map[syntax.DID]int64, error) {
-	rows, err := s.db.Query(ctx, `
+	rows := pgpool.Rows(ctx, s.db, `
 		SELECT did, version FROM identity_keys
 		WHERE forgotten_at > clock_timestamp() - $1::interval
 		ORDER BY forgotten_at LIMIT $2`, since, syncMarks)
-	if err != nil {
-		return nil, fmt.Errorf("serviceauth: read forgotten keys: %w", err)
-	}
 	found := map[syntax.DID]int64{}
 	var did syntax.DID
 	var version int64
-	_, err = pgx.ForEachRow(rows, []any{(*string)(&did), &version}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{(*string)(&did), &version}, func() error {
 		found[did] = version
 		return nil
 	})

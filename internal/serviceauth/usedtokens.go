@@ -69,16 +69,13 @@ func (u *UsedTokens) record(ctx context.Context, uses []use) ([]bool, error) {
 	for i, s := range uses {
 		tokens[i], ends[i] = pgpool.UUID(s.token), pgpool.Time(s.exp)
 	}
-	rows, err := u.db.Query(ctx, `
+	rows := pgpool.Rows(ctx, u.db, `
 		INSERT INTO used_tokens (token, expires_at)
 		SELECT token, expires_at FROM unnest($1::uuid[], $2::timestamptz[]) AS u (token, expires_at)
 		WHERE expires_at > clock_timestamp() - $3::interval
 		ORDER BY token
 		ON CONFLICT DO NOTHING
 		RETURNING token`, tokens, ends, LateUse)
-	if err != nil {
-		return nil, err
-	}
 	first := make(map[TokenID]bool, len(uses))
 	var token [16]byte
 	if _, err := pgx.ForEachRow(rows, []any{&token}, func() error {

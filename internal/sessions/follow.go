@@ -2,13 +2,13 @@ package sessions
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/errs"
+	"mlsd/internal/pgpool"
 )
 
 const (
@@ -86,16 +86,13 @@ func (s *Service) heard(began time.Time) {
 // still be good. It reads one more than the node remembers at most.
 func (s *Service) readEnded(ctx context.Context, since int64) (map[uuid.UUID]time.Time, error) {
 	now := s.cfg.Now()
-	rows, err := s.cfg.DB.Query(ctx, `
+	rows := pgpool.Rows(ctx, s.cfg.DB, `
 		SELECT id, expires_at - clock_timestamp() FROM sessions
 		WHERE ended_version > $1 AND expires_at > now() - $2::interval LIMIT $3`, since, keepExpired, s.cfg.MaxEnded+1)
-	if err != nil {
-		return nil, fmt.Errorf("read which sessions have ended: %w", err)
-	}
 	ended := map[uuid.UUID]time.Time{}
 	var id uuid.UUID
 	var left time.Duration
-	_, err = pgx.ForEachRow(rows, []any{&id, &left}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&id, &left}, func() error {
 		ended[id] = now.Add(left + keepExpired)
 		return nil
 	})

@@ -5,7 +5,6 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
-	"fmt"
 	"hash"
 	"sync"
 	"time"
@@ -89,15 +88,12 @@ func (s *Service) signer() (signingKey, bool) {
 // readKeys reads all keys.
 func (s *Service) readKeys(ctx context.Context) (keys, error) {
 	began := s.cfg.Now()
-	rows, err := s.cfg.DB.Query(ctx, `SELECT id, key, clock_timestamp() - created_at FROM session_keys ORDER BY id`)
-	if err != nil {
-		return keys{}, fmt.Errorf("read the keys of sessions: %w", err)
-	}
+	rows := pgpool.Rows(ctx, s.cfg.DB, `SELECT id, key, clock_timestamp() - created_at FROM session_keys ORDER BY id`)
 	found := keys{byID: map[int32]*macKey{}}
 	var id int32
 	var key []byte
 	var age time.Duration
-	_, err = pgx.ForEachRow(rows, []any{&id, &key, &age}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&id, &key, &age}, func() error {
 		found.byID[id] = newMACKey(key)
 		found.order = append(found.order, signingKey{id: id, key: found.byID[id], active: began.Add(activeAfter - age)})
 		key = nil // the next row has memory of its own

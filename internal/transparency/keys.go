@@ -91,14 +91,12 @@ func (s *Service) ReadKeys(ctx context.Context) error {
 }
 
 func (s *Service) loadKeys(ctx context.Context, q pgpool.DB) (*keyring, error) {
-	rows, err := q.Query(ctx, `SELECT id, created_at, withheld, seed, public, clock_timestamp() FROM log_keys ORDER BY id`)
-	if err != nil {
-		return nil, err
-	}
+	rows := pgpool.Rows(ctx, q,
+		`SELECT id, created_at, withheld, seed, public, clock_timestamp() FROM log_keys ORDER BY id`)
 	ring := &keyring{}
 	var k Key
 	var seed, public []byte
-	_, err = pgx.ForEachRow(rows, []any{&k.ID, &k.CreatedAt, &k.Withheld, &seed, &public, &ring.at}, func() (err error) {
+	_, err := pgx.ForEachRow(rows, []any{&k.ID, &k.CreatedAt, &k.Withheld, &seed, &public, &ring.at}, func() (err error) {
 		k.CreatedAt, k.Signs, k.Multikey = k.CreatedAt.UTC(), seed != nil, multikey(public)
 		if k.Text, err = verifier.PublicKey(s.cfg.Service, public); err != nil {
 			return err

@@ -93,10 +93,7 @@ func loadEntries(ctx context.Context, q pgpool.DB, trees []*tree, most bounds) (
 	for i, t := range trees {
 		convos[i], sizes[i], versions[i] = t.convo, t.edge.Size, t.version
 	}
-	rows, err := q.Query(ctx, loadSQL, convos, sizes, versions, most.entries, most.bytes, most.sum)
-	if err != nil {
-		return nil, nil, err
-	}
+	rows := pgpool.Rows(ctx, q, loadSQL, convos, sizes, versions, most.entries, most.bytes, most.sum)
 	parts, senders := map[uuid.UUID]*part{}, map[sender]struct{}{}
 	var (
 		convo               uuid.UUID
@@ -109,7 +106,7 @@ func loadEntries(ctx context.Context, q pgpool.DB, trees []*tree, most bounds) (
 		body                []byte
 	)
 	to := []any{&convo, &last, &floor, &stored, &cut, &seq, &kind, &epoch, &at, &did, &version, &length, &body}
-	_, err = pgx.ForEachRow(rows, to, func() error {
+	_, err := pgx.ForEachRow(rows, to, func() error {
 		p := parts[convo]
 		if p == nil {
 			p = &part{last: last, floor: floor, stored: stored, cut: cut}
@@ -138,17 +135,14 @@ func loadTags(ctx context.Context, q pgpool.DB, senders map[sender]struct{}) (ma
 	for s := range senders {
 		convos, dids = append(convos, s.convo), append(dids, s.did)
 	}
-	rows, err := q.Query(ctx, `
+	rows := pgpool.Rows(ctx, q, `
 		SELECT s.convo_id, s.did, s.tag
 		FROM unnest($1::uuid[], $2::text[]) AS w (convo_id, did)
 		CROSS JOIN LATERAL (SELECT * FROM log_senders WHERE convo_id = w.convo_id AND did = w.did LIMIT 1) s`, convos, dids)
-	if err != nil {
-		return nil, err
-	}
 	tags := map[sender]verifier.Hash{}
 	var one sender
 	var tag []byte
-	_, err = pgx.ForEachRow(rows, []any{&one.convo, &one.did, &tag}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&one.convo, &one.did, &tag}, func() error {
 		tags[one] = verifier.Hash(tag)
 		return nil
 	})

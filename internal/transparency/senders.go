@@ -3,7 +3,6 @@ package transparency
 import (
 	"context"
 	"crypto/rand"
-	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -59,20 +58,17 @@ func newSalt() []byte {
 // Senders returns what the reader, a member, needs for the entries of the given accounts. It says
 // nothing of an account that had left before the reader joined.
 func (s *Service) Senders(ctx context.Context, convo uuid.UUID, reader string, dids []string) ([]Sender, error) {
-	rows, err := s.cfg.DB.Query(ctx, `
+	rows := pgpool.Rows(ctx, s.cfg.DB, `
 		SELECT s.did, s.salt, s.tag
 		FROM log_senders s
 		JOIN members me ON me.convo_id = s.convo_id AND me.did = $2
 		LEFT JOIN members m ON m.convo_id = s.convo_id AND m.did = s.did
 		WHERE s.convo_id = $1 AND s.did = ANY ($3) AND (m.left_seq IS NULL OR m.left_seq >= me.joined_seq)
 		ORDER BY s.did`, convo, reader, dids)
-	if err != nil {
-		return nil, fmt.Errorf("read tags of senders: %w", err)
-	}
 	var found []Sender
 	var one Sender
 	var tag []byte
-	_, err = pgx.ForEachRow(rows, []any{&one.DID, &one.Salt, &tag}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&one.DID, &one.Salt, &tag}, func() error {
 		one.Tag = verifier.Hash(tag)
 		found = append(found, one)
 		one.Salt = nil // the next row has memory of its own

@@ -135,15 +135,12 @@ func (s storedHashes) ReadHashes(indexes []int64) ([]verifier.Hash, error) {
 	if len(levels) == 0 {
 		return hashes, nil
 	}
-	rows, err := s.q.Query(s.ctx, `
+	rows := pgpool.Rows(s.ctx, s.q, `
 		SELECT level, n, hashes FROM log_tiles
 		WHERE convo_id = $1 AND (level, n) IN (SELECT * FROM unnest($2::bigint[], $3::bigint[]))`, s.convo, levels, ns)
-	if err != nil {
-		return nil, fmt.Errorf("read hashes: %w", err)
-	}
 	var at place
 	var row []byte
-	_, err = pgx.ForEachRow(rows, []any{&at.level, &at.n, &row}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&at.level, &at.n, &row}, func() error {
 		data[at], row = row, nil
 		return nil
 	})

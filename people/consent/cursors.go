@@ -88,25 +88,19 @@ func (v Viewers) See(viewer, mover syntax.DID) bool {
 // state: since its cursor moved, a mover may have left, or no longer share its cursors.
 func ViewersOf(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, movers, viewers []syntax.DID) (Viewers, error) {
 	v := Viewers{sharing: map[syntax.DID]bool{}, blocks: map[[2]syntax.DID]bool{}}
-	rows, err := q.Query(ctx, `
+	rows := pgpool.Rows(ctx, q, `
 		SELECT DISTINCT m.did FROM unnest($2::text[] || $3::text[]) AS d (did)
 		JOIN members m ON m.convo_id = $1 AND m.did = d.did AND m.left_at IS NULL AND m.requested_at IS NULL
 		JOIN cursor_policies p ON p.did = d.did`, convo, viewers, movers)
-	if err != nil {
-		return Viewers{}, fmt.Errorf("read who sees cursors: %w", err)
-	}
 	var did, blocked syntax.DID
 	if _, err := pgx.ForEachRow(rows, []any{&did}, func() error { v.sharing[did] = true; return nil }); err != nil {
 		return Viewers{}, fmt.Errorf("read who sees cursors: %w", err)
 	}
-	rows, err = q.Query(ctx, `
+	rows = pgpool.Rows(ctx, q, `
 		SELECT did, blocked_did FROM blocks WHERE did = ANY ($1::text[]) AND blocked_did = ANY ($2::text[])
 		UNION
 		SELECT did, blocked_did FROM blocks WHERE did = ANY ($2::text[]) AND blocked_did = ANY ($1::text[])`, movers, viewers)
-	if err != nil {
-		return Viewers{}, fmt.Errorf("read who has blocked whom: %w", err)
-	}
-	_, err = pgx.ForEachRow(rows, []any{&did, &blocked},
+	_, err := pgx.ForEachRow(rows, []any{&did, &blocked},
 		func() error { v.blocks[[2]syntax.DID{did, blocked}] = true; return nil })
 	return v, errs.Wrap(err, "read who has blocked whom")
 }

@@ -159,15 +159,12 @@ func (out *EpochOutcome) compare(ctx context.Context, tx pgx.Tx, r EpochReport, 
 	}
 	var creator syntax.DID
 	var all []reporter
-	rows, err := tx.Query(ctx, `
+	rows := pgpool.Rows(ctx, tx, `
 		SELECT c.creator_did, m.did, coalesce(m.invited_by, ''), m.left_at IS NULL, m.left_at IS NULL AND m.requested_at IS
 			NULL, r.hash
 		FROM convos c JOIN members m ON m.convo_id = c.id
 		LEFT JOIN epoch_reports r ON r.convo_id = c.id AND r.epoch = $2 AND r.did = m.did
 		WHERE c.id = $1`, r.ConvoID, r.Epoch)
-	if err != nil {
-		return fmt.Errorf("compare the reports: %w", err)
-	}
 	var p reporter
 	var member bool
 	_, err = pgx.ForEachRow(rows, []any{&creator, &p.DID, &p.InvitedBy, &member, &p.Entitled, &p.Hash}, func() error {
