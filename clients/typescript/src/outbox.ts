@@ -185,6 +185,7 @@ export class Outbox {
   private readonly parked = new Set<string>()
   private readonly held = new Map<string, AbortController>()
   private readonly aside = new Map<string, Promise<void>>() // writes that wait for other services
+  private readonly prepared = new Map<string, Promise<boolean>>() // writes that have waited
   private readonly closing = new AbortController()
   private wake = new AbortController()
   private stopped: XrpcError | StoreError | undefined
@@ -389,13 +390,16 @@ export class Outbox {
 
   // isPrepared prepares a write. If that takes long, it puts the write aside and returns false.
   private async isPrepared(write: Write): Promise<boolean> {
-    const begun = this.parts.writer.prepare?.(write)
-    if (begun === undefined) return true
+    const before = this.prepared.get(write.id)
+    this.prepared.delete(write.id)
+    const begun = before === undefined ? this.parts.writer.prepare?.(write) : undefined
+    if (begun === undefined) return before ?? true
     const done = new AbortController()
-    const preparing = this.prepare(write, begun).finally(() => done.abort())
+    const preparing = this.prepare(write, begun).finally(() => done.abort()).then(() => true)
     const late = this.parts.clock.sleep(patience, AbortSignal.any([done.signal, this.closing.signal]))
-    if (await Promise.race([preparing.then(() => true), late.then(() => done.signal.aborted)])) return preparing.then(() => true)
-    const after = preparing.catch(() => {}).finally(() => { // its next step gets the error again
+    if (await Promise.race([preparing, late.then(() => done.signal.aborted)])) return preparing
+    const after = preparing.then(() => {}, () => {}).then(() => {
+      if (this.waiting.has(write.id)) this.prepared.set(write.id, preparing) // its next step gets the error
       this.aside.delete(write.id)
       this.drive(write.queue)
     })
