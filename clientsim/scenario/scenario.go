@@ -62,6 +62,7 @@ func Scenarios() []Scenario {
 		{Name: "disputed", About: "an encrypted commit is garbage to half of 8 to 50 members: they report it, and come back by external commit", Run: Disputed},
 		{Name: "reset", About: "30 members, a split group, lost answers and a kill: several members reset it at once, and all go on in one successor", Control: true, Run: Reset},
 		{Name: "mls-libraries", About: "groups whose members use different MLS libraries, with readable, encrypted and mixed handshakes", Agents: true, Run: Libraries},
+		{Name: "large-library-group", About: "a group of --members devices of another MLS library, in cipher suite 1 and X-Wing: sizes and times", Agents: true, Run: LargeLibraryGroup},
 		{Name: "malicious-commit", About: "a member submits commits of another time, group or member, damaged, or beyond its rights", Run: MaliciousCommit},
 		{Name: "malicious-add", About: "a member adds accounts that it does not name, with wrong KeyPackages and Welcomes", Run: MaliciousAdd},
 		{Name: "malicious-group-info", About: "a member sends GroupInfos that are forged, damaged or of another epoch", Run: MaliciousGroupInfo},

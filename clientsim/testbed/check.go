@@ -200,11 +200,17 @@ func (w *World) epochView(ctx context.Context, c *xrpc.Client, who *xrpc.Account
 	if err != nil {
 		return err
 	}
-	commits, err := xrpc.Ask[mlsapi.GetCommitsOutput](ctx, c, who, xrpc.CommitsCall(convo, from+1))
-	if err != nil {
-		return err
+	for next := int64(from) + 1; next <= v.Epoch; { // a long answer stops before the last epoch
+		commits, err := xrpc.Ask[mlsapi.GetCommitsOutput](ctx, c, who, xrpc.CommitsCall(convo, uint64(next)))
+		if err != nil {
+			return err
+		}
+		if len(commits.Commits) == 0 {
+			break
+		}
+		v.Commits = append(v.Commits, commits.Commits...)
+		next = commits.Commits[len(commits.Commits)-1].Epoch + 1
 	}
-	v.Commits = commits.Commits
 	slices.SortStableFunc(v.Commits, func(a, b mlsapi.CommitView) int { return cmp.Compare(a.Epoch, b.Epoch) })
 	return nil
 }

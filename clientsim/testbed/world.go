@@ -54,7 +54,7 @@ type Options struct {
 	Clients  int // phones in the long conversation
 	Messages int // messages in it
 	Epochs   int // commits in contended-commits
-	Members  int // members in big-group
+	Members  int // members in big-group, devices in large-library-group
 	Claims   int // claims in claims-two-servers
 
 	Writers     int           // accounts that write at once in live
