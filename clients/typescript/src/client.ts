@@ -637,7 +637,8 @@ export class Client {
       try {
         if (thread === undefined || thread.left || thread.stuck) {
           await this.accept(convo)
-          await this.join(convo)
+          const isIn = thread === undefined ? async () => (await this.log.thread(convo)) !== undefined : async () => false
+          await this.joinUnless(convo, isIn)
         }
       } catch (err) {
         if (isRefusal(err) && thread === undefined) await this.core.services.forget(convo) // it has ended
@@ -763,7 +764,7 @@ export class Client {
         this.events.onArrived?.(of(event.body), event.body.did, event.body.state)
         break
       case "invitationEvent":
-        if (event.body.deviceId === (await this.deviceId())) this.events.onInvitation?.({ ...event.body, state: "open" })
+        if (event.body.deviceId === (await this.deviceId())) await this.onInvitation({ ...event.body, state: "open" })
         break
     }
     this.events.onEvent?.(event)
@@ -783,6 +784,23 @@ export class Client {
     if (signal.type === "cursorEvent") return this.events.onCursors?.(signal.convoId, signal.cursors)
     const read = await this.signals.read(signal.convoId, signal.payload)
     if (read !== undefined) this.events.onSignal?.(signal.convoId, read.did, read.content)
+  }
+
+  // onInvitation tells the app, unless this device is in the convo: it is the successor of another one.
+  private async onInvitation(invitation: Invitation): Promise<void> {
+    const convo = of(invitation)
+    const thread = await this.log.thread(convo)
+    if (thread === undefined || thread.left) this.events.onInvitation?.(invitation)
+    else await this.acceptSuccessor(convo)
+  }
+
+  // acceptSuccessor accepts the invitation to a successor at home. The reset has put the person on its roster.
+  private async acceptSuccessor(convo: ConvoId): Promise<void> {
+    const service = this.core.services.of(convo)
+    if (service === undefined) return
+    await this.answer(mls.acceptInvitation.main, convo, service).catch((err: unknown) => {
+      if (!isRefusal(err)) throw err // there is none yet, or it is accepted
+    })
   }
 
   // onWelcome joins, unless the device has joined with this Welcome: the event can come again, and the
@@ -836,6 +854,7 @@ export class Client {
       await this.rejoin(convo)
       this.events.onJoined?.(convo)
     }
+    this.later(this.acceptSuccessor(convo))
   }
 
   private lost(queue: string, err: Error): void {

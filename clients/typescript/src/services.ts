@@ -36,12 +36,17 @@ export interface Elsewhere {
   readonly declined?: true
 }
 
+/** So long after a move invitations can arrive at the old home, in milliseconds: docs/NETWORK.md. */
+const leavingFor = 8 * 24 * 3_600_000
+
 /** Where a person's home is, and where it was. */
 interface Home {
   readonly home: Did
-  /** The homes of before, of which the latter ones still have KeyPackages of this device or invitations. */
+  /** The homes of before, of which the latter ones can still get invitations. */
   readonly former: readonly Did[]
   readonly leaving: readonly Did[]
+  /** When the person has moved, in milliseconds of Unix time. */
+  readonly movedAt: number
 }
 
 /** What services work with. */
@@ -106,7 +111,7 @@ export class Services {
     const placed = here.map(({ convoId }): Elsewhere => ({ convoId, service: from }))
     for (const entry of placed) put(changes, names.service(entry.convoId), entry)
     const not = (all: readonly Did[], ...these: Did[]) => all.filter((one) => !these.includes(one))
-    const moved: Home = { home: to, former: [from, ...not(this.former, from, to)], leaving: [from, ...not(this.leaving, from, to)] }
+    const moved: Home = { home: to, former: [from, ...not(this.former, from, to)], leaving: [from, ...not(this.leaving, from, to)], movedAt: this.parts.clock.now() }
     put(changes, names.home, moved)
     const { store } = this.parts // the home's place in its event stream has a name of its own
     changes.set(names.cursorAt(from), await store.read(names.cursor))
@@ -119,9 +124,9 @@ export class Services {
     this.apis.clear()
   }
 
-  /** Remembers that nothing of this device is at a former home any more but its convos. */
+  /** Remembers that nothing of this device is at a former home any more but its convos, if no invitation can come. */
   async left(former: Did): Promise<void> {
-    if (this.moved === undefined) return
+    if (this.moved === undefined || this.parts.clock.now() < this.moved.movedAt + leavingFor) return
     this.moved = { ...this.moved, leaving: this.leaving.filter((one) => one !== former) }
     const changes: Changes = new Map()
     put(changes, names.home, this.moved)

@@ -215,6 +215,28 @@ test("the stream of a service is open while the device is in a convo there", nee
   await close(alice, bob)
 })
 
+test("a reset invites members of other services", needsNetwork, async () => {
+  const { alice, bob, convo } = await pair()
+  await say(bob, convo, "before")
+  await reads(alice, convo, 1)
+  const next = await alice.client.reset(convo, "forked")
+  await bob.until(() => bob.moved[0])
+  assert.deepEqual(bob.moved, [next])
+  await say(bob, next, "after")
+  assert.deepEqual(await reads(alice, next, 1), ["after"])
+  const { epoch, members } = await bob.client.group(next)
+  assert.deepEqual([epoch, members.length], [1, 2], "bob has entered with his Welcome")
+  await bob.until(async () => {
+    const invitations = await bob.client.invitations()
+    return invitations.some((one) => one.convoId === next && one.state === "accepted") || bob.soon()
+  })
+  await bob.client.close() // and it is known where the successor is
+  const again = await Device.open(bob)
+  await say(again, next, "after a restart")
+  await reads(alice, next, 2)
+  await close(alice, again)
+})
+
 test("a service that refuses a person stops its convos alone", needsNetwork, async () => {
   const { alice, bob, convo } = await pair()
   const [here] = await services()

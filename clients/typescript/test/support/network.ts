@@ -93,6 +93,7 @@ export class Device {
   readonly invitations: Invitation[] = []
   readonly stops: (Did | undefined)[] = []
   readonly heard: StreamEvent[] = []
+  readonly moved: ConvoId[] = []
   private wake = () => {}
 
   private constructor(
@@ -155,6 +156,7 @@ export class Device {
       onItems: hear((_convo: ConvoId, _items: Item[]) => {}),
       onStop: hear((_err: unknown, service?: Did) => this.stops.push(service)),
       onEvent: hear((event: StreamEvent) => this.heard.push(event)),
+      onMoved: hear((_convo: ConvoId, successor: ConvoId) => this.moved.push(successor)),
       onRetry: hear(() => {}),
       onFailure: (err) => assert.fail(String(err)),
     }
