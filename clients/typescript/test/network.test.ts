@@ -5,11 +5,11 @@ import { test } from "node:test"
 import { asConvoId, type ConvoId, type Did } from "../src/ids.js"
 import { names } from "../src/records.js"
 import { endpointOf } from "../src/services.js"
-import { MemoryStore } from "../src/store.js"
+import { get, MemoryStore } from "../src/store.js"
 import { XrpcError } from "../src/errors.js"
 import type { Call, Transport } from "../src/transport.js"
 import { ask, clearAt, Device, needsNetwork, othersOf, pdsOf, planAt, services, type Wrap, wrapped } from "./support/network.js"
-import { bytesOf, openPhone, textsOf } from "./support/phone.js"
+import { bytesOf, hastyClock, openPhone, textsOf } from "./support/phone.js"
 
 const say = async ({ client }: Device, convo: ConvoId, text: string) => (await client.send(convo, bytesOf(text))).sent
 
@@ -237,6 +237,21 @@ test("a reset invites members of other services", needsNetwork, async () => {
   await close(alice, again)
 })
 
+test("a reset does not wait for a home that is away: its people enter by external commit", needsNetwork, async () => {
+  const { alice, bob, convo } = await pair()
+  const [, there] = await services()
+  assert.ok(there)
+  await planAt(there, { kind: "cut", times: 0, did: alice.did })
+  const next = await alice.client.reset(convo, "forked")
+  assert.equal((await alice.client.group(next)).members.length, 1)
+  await bob.until(() => bob.moved[0])
+  await say(bob, next, "here I am")
+  assert.deepEqual(await reads(alice, next, 1), ["here I am"])
+  assert.equal((await bob.client.group(next)).epoch, 1)
+  await clearAt(there)
+  await close(alice, bob)
+})
+
 test("a service that refuses a person stops its convos alone", needsNetwork, async () => {
   const { alice, bob, convo } = await pair()
   const [here] = await services()
@@ -398,7 +413,13 @@ test("a person moves to another home: convos stay, and invitations find it", nee
   await (await last.client.acceptInvitation(invitation)).joined
   await say(last, own, "still at the old one")
   await reads(erin, own, 3)
-  await close(alice, erin, carol, dave, last)
+  await last.client.close()
+  const leaving = async () => (await get<{ leaving: Did[] }>(last.store, names.home))?.leaving
+  assert.deepEqual(await leaving(), [old.did], "an invitation can arrive there for a week")
+  const nineDays = 9 * 24 * 3_600_000
+  const end = await Device.open(last, { clock: { ...hastyClock(50), now: () => Date.now() + nineDays } })
+  await end.until(async () => (await leaving())?.length === 0 || end.soon())
+  await close(alice, erin, carol, dave, end)
 })
 
 test("a person names its service in its repository", needsNetwork, async () => {
