@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	createSize     = 100 // accounts that one createConvo takes
-	devicesOfMany  = 4   // of each account in the last batch of a group that is large enough
-	largeFrom      = createSize + batchSize*devicesOfMany
-	publishedAtOne = 16 // KeyPackages whose publication is timed
+	createSize    = 100 // accounts that one createConvo takes
+	devicesOfMany = 4   // of each account in the last batch of a group that is large enough
+	largeFrom     = createSize + batchSize*devicesOfMany
+	timedPhones   = 16 // whose publications are timed
 )
 
 // largeLibraryGroup is a group of devices of one library. Few of them are in it as members who read
@@ -108,7 +108,7 @@ func (g *largeLibraryGroup) makePhones(ctx context.Context, devices int) {
 			d := must(device.DraftPublish())
 			start := time.Now()
 			must(device.Deliver(ctx, d))
-			if i < publishedAtOne {
+			if i < timedPhones {
 				took = max(took, time.Since(start))
 				size = len(must(xrpc.Decode[mlsapi.PublishKeyPackageInput](d.Call.Body)).KeyPackage)
 			}
@@ -153,8 +153,8 @@ func (g *largeLibraryGroup) create(ctx context.Context, by *client.Phone, people
 	took := time.Since(start)
 	g.convo = must(xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body)).ID
 	in := must(xrpc.Decode[mlsapi.CreateConvoInput](d.Call.Body))
-	g.note("createConvo of %d others: Welcome %d, GroupInfo %d bytes; claimed in %s, made in %s, accepted in %s", len(packages),
-		len(in.WelcomeMessage), len(in.GroupInfo), ms(claimed), ms(staged), ms(took))
+	g.note("createConvo of %d others: Welcome %d, GroupInfo %d bytes; claimed in %s, made in %s, accepted in %s",
+		len(packages), len(in.WelcomeMessage), len(in.GroupInfo), ms(claimed), ms(staged), ms(took))
 }
 
 func (g *largeLibraryGroup) add(ctx context.Context, by *client.Phone, people []*client.Phone) {
@@ -167,8 +167,8 @@ func (g *largeLibraryGroup) add(ctx context.Context, by *client.Phone, people []
 	must(by.Deliver(ctx, d))
 	took := time.Since(start)
 	in := must(xrpc.Decode[mlsapi.AddMembersInput](d.Call.Body))
-	g.note("addMembers of %d: commit %d, Welcome %d, GroupInfo %d, request %d bytes; made in %s, accepted in %s", len(packages),
-		len(in.Commit), len(in.WelcomeMessage), len(in.GroupInfo), len(d.Call.Body), ms(staged), ms(took))
+	g.note("addMembers of %d: commit %d, Welcome %d, GroupInfo %d, request %d bytes; made in %s, accepted in %s",
+		len(packages), len(in.Commit), len(in.WelcomeMessage), len(in.GroupInfo), len(d.Call.Body), ms(staged), ms(took))
 	g.agree(ctx)
 }
 
@@ -204,8 +204,10 @@ func (g *largeLibraryGroup) agree(ctx context.Context) {
 	first := must(g.members[0].Group(g.convo))
 	for _, p := range g.members[1:] {
 		group := must(p.Group(g.convo))
-		if !bytes.Equal(group.Authenticator(), first.Authenticator()) || !slices.EqualFunc(group.Leaves(), first.Leaves(), sameLeaf) {
-			fail("%s in epoch %d and %s in epoch %d are in different groups", p.Name, group.Epoch(), g.members[0].Name, first.Epoch())
+		if !bytes.Equal(group.Authenticator(), first.Authenticator()) ||
+			!slices.EqualFunc(group.Leaves(), first.Leaves(), sameLeaf) {
+			fail("%s in epoch %d and %s in epoch %d are in different groups", p.Name, group.Epoch(), g.members[0].Name,
+				first.Epoch())
 		}
 	}
 }
