@@ -80,6 +80,11 @@ func TestFanout(t *testing.T) {
 			t.Errorf("%s: no event has reached all subscribers", run.Variant)
 		}
 	}
+	// All who subscribe are members, also those beyond the senders of a convo.
+	c.Senders, c.Members, c.Subscribers, c.Rate = maxSending+1, maxSending+1, maxSending+1, 5
+	if r, err = Run(t.Context(), c); err != nil || !r.Verdict.Kept() {
+		t.Errorf("%d subscribers: %v", c.Subscribers, err)
+	}
 	c.Subscribers = maxStreams*c.Senders + 1
 	if _, err := Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), "--senders") {
 		t.Errorf("more streams than the accounts may open: %v", err)

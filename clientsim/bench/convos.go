@@ -23,21 +23,21 @@ func (b *bench) makeConvos(ctx context.Context) error {
 	b.say("making %d convos of %d members", c.Convos, c.Members)
 	s := &convoSet{convos: make([]*convo, c.Convos), drafts: make([][]*draft, len(senders))}
 	made := make([][]*draft, c.Convos)
-	sending := min(c.Members, len(senders), maxSending)
+	known := min(c.Members, len(senders)) // members that are senders
 	err := eachOf(setupLanes, c.Convos, func(i int) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		accounts, at := make([]*xrpc.Account, sending), make([]int, sending)
+		accounts, at := make([]*xrpc.Account, known), make([]int, known)
 		for k := range accounts {
-			at[k] = (i + k*(1+i/len(senders)%(len(senders)/sending))) % len(senders)
+			at[k] = (i + k*(1+i/len(senders)%(len(senders)/known))) % len(senders)
 			accounts[k] = senders[at[k]]
 		}
 		var err error
 		if s.convos[i], err = b.env.newConvo(ctx, accounts, c.Members); err != nil {
 			return err
 		}
-		made[i], err = draftsFor(s.convos[i], accounts, at, c)
+		made[i], err = draftsFor(s.convos[i], accounts[:min(known, maxSending)], at, c)
 		return err
 	})
 	if err != nil {

@@ -41,7 +41,16 @@ type streams struct {
 	done sync.WaitGroup
 }
 
-// arrival is called for the n-th event of a stream, from 0. read decodes it.
+// messageEvent is the name of the event of a message. Subscribers also get what is left of the changes
+// that made the convo, each another part of it.
+const messageEvent = "messageEvent"
+
+// isMessage reports whether a frame is a message's. Its header says so, in its first bytes.
+func isMessage(frame []byte) bool {
+	return bytes.Contains(frame[:min(len(frame), 32)], []byte("#"+messageEvent))
+}
+
+// arrival is called for the n-th message of a stream, from 0. read decodes it.
 type arrival func(n int64, wire []byte, read func([]byte) (xrpc.Event, error))
 
 // stream is one subscriber.
@@ -176,7 +185,7 @@ func (s *streams) connect(ctx, listening context.Context, one *stream) error {
 	s.done.Go(func() {
 		defer func() { _ = conn.CloseNow() }() // a phone's connection also ends without a closing handshake
 		var last, next bytes.Buffer            // frames; only the last one is decoded
-		for n := int64(0); ; n++ {
+		for n := int64(0); ; {
 			_, r, err := conn.Reader(listening)
 			if err == nil {
 				next.Reset()
@@ -187,7 +196,10 @@ func (s *streams) connect(ctx, listening context.Context, one *stream) error {
 			}
 			last, next = next, last
 			s.events.Add(1)
-			s.arrived(n, last.Bytes(), xrpc.ReadFrame)
+			if isMessage(last.Bytes()) {
+				s.arrived(n, last.Bytes(), xrpc.ReadFrame)
+				n++
+			}
 		}
 		if listening.Err() == nil {
 			one.broke.Add(1)
