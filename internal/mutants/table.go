@@ -673,7 +673,7 @@ var mutants = []mutant{
 	{"an event is sent without its log entry", "events.TestMore", []edit{
 		{"events.Subscription.More", `|| e.Kind.LogEntry() && e.Message() == nil`, ``}}},
 	{"a write that takes too long is not cut", "TestSlowReaders", []edit{
-		{"api.socket.watch", `k.sever()`, ``}}},
+		{"api.stream.watch", `k.sever()`, ``}}},
 	{"what came with the handshake is dropped", "TestFrameWithTheHandshake", []edit{
 		{"api.hijacker.Hijack", `io.MultiReader(bytes.NewReader(early), conn)`, `conn`},
 		{"api.hijacker.Hijack", `r.Peek(len(early))`, `r.Peek(0)`}}},
