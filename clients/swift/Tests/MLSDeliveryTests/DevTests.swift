@@ -135,7 +135,7 @@ final class DevTests: XCTestCase {
     }
 
     /// Two devices with a real MLS library: KeyPackages, a convo, a Welcome, messages both ways over the stream
-    /// of events, an addition, a device that joins again after it has lost its Welcome.
+    /// of events, a commit; then one replaces the group, and both go on in its successor.
     func testRealDevices() async throws {
         guard let program = ProcessInfo.processInfo.environment["MLSD_AGENT"], !program.isEmpty else { throw XCTSkip("MLSD_AGENT is not set") }
         let accounts = try await dev.accounts(2)
@@ -147,7 +147,7 @@ final class DevTests: XCTestCase {
             })
         }
         let (alice, bob) = (phones[0], phones[1])
-        let bobHears = await bob.events()
+        let (aliceHears, bobHears) = await (alice.events(), bob.events())
         try await bob.start()
         try await stocked(bob)
         try await alice.start()
@@ -173,6 +173,16 @@ final class DevTests: XCTestCase {
         try await alice.rotate(convo)
         try await bob.send(Data("and back".utf8), to: convo)
         try await expect(alice, convo, "and back")
+
+        let reset = try await alice.outbox.finished(alice.reset(convo, because: .undecryptable).id)
+        let next = try XCTUnwrap(reset.answer(of: ResetConvo.self), "\(reset.state)").convo.id
+        for events in [aliceHears, bobHears] { for await event in events { if event == .moved(convoId: convo, successor: next) { break } } }
+        try await bob.send(Data("in the new group".utf8), to: next)
+        try await expect(alice, next, "in the new group")
+        try await alice.send(Data("so am I".utf8), to: next)
+        try await expect(bob, next, "so am I")
+        let last = try await bob.inbox(convo).last?.content
+        XCTAssertEqual(last, .reset)
         await alice.stop()
         await bob.stop()
     }
