@@ -20,37 +20,44 @@ if [[ $status -eq 75 ]]; then exit 0; fi
 [[ $status -eq 0 ]] || exit "$status"
 
 folder=$(mktemp -d)
-server=
+servers=()
 finish() {
-	if [[ -n $server ]]; then
+	for server in "${servers[@]}"; do
 		kill "$server" 2>/dev/null || true
 		wait "$server" || true
-	fi
+	done
 	rm -rf "$folder"
 }
 trap finish EXIT
+
+# start starts mlsd-dev, and sets url to its address.
+start() {
+	local out=$folder/$1
+	"$folder/mlsd-dev" --listen 127.0.0.1:0 "${@:2}" >"$out" 2>"$out.log" &
+	servers+=($!)
+	url=
+	for _ in $(seq 600); do
+		url=$(sed -n 's/^mlsd-dev on //p' "$out")
+		if [[ -n $url ]] || ! kill -0 "${servers[-1]}" 2>/dev/null; then break; fi
+		sleep 0.1
+	done
+	if [[ -z $url ]]; then
+		echo "mlsd-dev has not started:" >&2
+		cat "$out.log" >&2
+		exit 1
+	fi
+}
 
 ./toolchain.sh swift build --build-tests
 go build -o "$folder/mlsd-dev" ../../cmd/mlsd-dev
 CGO_ENABLED=0 go build -o .build/mlsgo ../../clientsim/agents/mlsgo # it runs inside the root too
 
-"$folder/mlsd-dev" --listen 127.0.0.1:0 >"$folder/out" 2>"$folder/log" &
-server=$!
-url=
-for _ in $(seq 600); do
-	url=$(sed -n 's/^mlsd-dev on //p' "$folder/out")
-	if [[ -n $url ]] || ! kill -0 "$server" 2>/dev/null; then break; fi
-	sleep 0.1
-done
-if [[ -z $url ]]; then
-	echo "mlsd-dev has not started:" >&2
-	cat "$folder/log" >&2
-	exit 1
-fi
-
-if ! ./toolchain.sh env MLSD_DEV_URL="$url" MLSD_AGENT="$PWD/.build/mlsgo" MLSD_SWIFT_RUNS=$runs MLSD_SWIFT_DEV_RUNS=$dev_runs \
+start network --services 3
+network=$url
+start one
+if ! ./toolchain.sh env MLSD_DEV_URL="$url" MLSD_NETWORK_URL="$network" MLSD_AGENT="$PWD/.build/mlsgo" MLSD_SWIFT_RUNS=$runs MLSD_SWIFT_DEV_RUNS=$dev_runs \
 	MLSD_SWIFT_DEV_MESSAGES=$dev_messages MLSD_SWIFT_HISTORY=$history swift test --skip-build; then
-	tail -50 "$folder/log"
+	tail -50 "$folder/one.log" "$folder/network.log"
 	exit 1
 fi
 

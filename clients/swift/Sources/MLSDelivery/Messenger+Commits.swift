@@ -44,7 +44,8 @@ extension Messenger {
             return try Draft(SubmitCommit.self, input, lane: convo, epoch: epoch, object: staged.commit, note: note)
         }
         let input = AddMembers.Input(
-            convoId: convo, didList: plan.add, commit: Base64Text(staged.commit), groupInfo: info, welcomeMessage: welcome
+            convoId: convo, didList: plan.add, commit: Base64Text(staged.commit), groupInfo: info, receipts: plan.receipts,
+            welcomeMessage: welcome
         )
         return try Draft(AddMembers.self, input, lane: convo, epoch: epoch, object: staged.commit, note: note)
     }
@@ -154,6 +155,9 @@ extension Messenger {
             var changes = try await self.mls.takeChanges()
             let thread = Thread(convoId: convo.id, groupId: write.note, entered: convo.epoch)
             changes[thread.name] = try encoded(thread)
+            if let origin = MLSDelivery.convo(of: write.body) {
+                changes.merge(try await self.services.succession(of: origin, to: convo.id)) { _, new in new }
+            }
             try await self.records.write(changes)
         }
     }

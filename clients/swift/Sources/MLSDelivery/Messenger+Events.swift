@@ -1,24 +1,39 @@
 import Foundation
 
 extension Messenger {
-    /// Follows the stream of events until the task is cancelled. What happened before, or was missed, is
-    /// caught up with.
-    func listen() async throws {
-        let source = EventSource(service: service, surroundings: surroundings)
-        let cursor = await records.data(Name.cursor).map { String(decoding: $0, as: UTF8.self) }
+    /// Follows the stream of a service until the messenger stops. All streams are one for the app.
+    func listen(to service: DID?) {
+        guard listening, heard.insert(service).inserted else { return }
+        later { try await $0.follow(service) }
+    }
+
+    /// What happened before, or was missed, is caught up with.
+    private func follow(_ service: DID?) async throws {
+        let source = EventSource(service: services.at(service), surroundings: surroundings)
+        let cursor = await records.data(Name.cursor(service)).map { String(decoding: $0, as: UTF8.self) }
         let first = Once(cursor == nil)
         try await source.read(from: cursor) {
             // Without a cursor the stream begins now: what was before must be looked for.
-            if await first.take() { try await self.catchUp() }
-        } take: { try await self.take($0) }
+            if await first.take() { try await self.catchUp(at: service) }
+        } take: { try await self.take($0, from: service) }
     }
 
-    /// Reads all convos of the account, and joins those that the device is not in yet.
+    /// Reads all convos of the account, and joins those that the device is not in yet. It waits for the home
+    /// only.
     public func catchUp() async throws {
+        for service in try await services.all() where service != services.home { later { try await $0.catchUp(at: service) } }
+        try await catchUp(at: services.home)
+    }
+
+    private func catchUp(at service: DID?) async throws {
+        guard try await services.isHome(service) else {
+            for convo in try await convos() where try await services.of(convo) == service { syncLater(convo) }
+            return
+        }
         var cursor: String?
         repeat {
-            let page = try await ask(GetConvos.self, .init(cursor: cursor))
-            for convo in page.conversations {
+            let page = try await ask(GetConvos.self, .init(cursor: cursor), at: service)
+            for convo in page.conversations where try await services.speaks(service, for: convo.id) {
                 if try await records.read(Thread.self, Thread.prefix + convo.id) != nil {
                     syncLater(convo.id)
                 } else if convo.request == true {
@@ -31,7 +46,11 @@ extension Messenger {
             }
             cursor = page.cursor
         } while cursor != nil
-        later { try await $0.restock() }
+        if services.home != nil {
+            let all = try await patiently(at: service) { try await self.invitations($0) }
+            for open in all where open.state == .open { tell(.invitation(open)) }
+        }
+        if service == services.home { later { try await $0.restock() } }
     }
 
     private func syncLater(_ convo: String) {
@@ -44,18 +63,44 @@ extension Messenger {
     }
 
     /// An account can be in a convo with another device only: then there is no Welcome for this one.
-    private func joinLater(_ convo: String) {
-        later { messenger in
-            do { try await messenger.join(convo) } catch MessengerError.needsInvitation {
-                // The app has been told.
-            } catch let error as ServiceError where error.name == .convoClosed {
-                // The device was never in it, and cannot enter it any more.
-            }
+    private func joinLater(_ convo: String) { later { try await $0.joinIfInvited(convo) } }
+
+    func joinIfInvited(_ convo: String) async throws {
+        do { try await join(convo) } catch MessengerError.needsInvitation {
+            // The app has been told.
+        } catch let error as ServiceError where error.name == .convoClosed {
+            // The device was never in it, and cannot enter it any more.
         }
     }
 
-    private func take(_ streamed: StreamedEvent) async throws {
-        switch streamed.event {
+    private func take(_ streamed: StreamedEvent, from service: DID?) async throws {
+        if try await mayTell(streamed.event, service) { try await take(streamed.event, from: service) }
+        if let id = streamed.id { try await records.write([Name.cursor(service): Data(id.utf8)]) }
+    }
+
+    /// Whether a service tells of what is its own: of its convos, and a home of invitations and KeyPackages, too.
+    private func mayTell(_ event: StreamConvoEvents.Event, _ service: DID?) async throws -> Bool {
+        let convo: String
+        switch event {
+        case .infoEvent: return true
+        case .invitationEvent: return try await services.isHome(service)
+        case .keyPackagesEvent, .unknown: return service == services.home
+        case .messageEvent(let event): convo = event.message.convoId
+        case .commitEvent(let event): convo = event.convoId
+        case .welcomeEvent(let event): convo = event.convoId
+        case .membershipEvent(let event): convo = event.convoId
+        case .arrivalEvent(let event): convo = event.convoId
+        case .resetEvent(let event): convo = event.convoId
+        case .reactionEvent(let event): convo = event.convoId
+        case .typingEvent(let event): convo = event.convoId
+        case .cursorEvent(let event): convo = event.convoId
+        case .disputeEvent(let event): convo = event.convoId
+        }
+        return try await services.speaks(service, for: convo)
+    }
+
+    private func take(_ event: StreamConvoEvents.Event, from service: DID?) async throws {
+        switch event {
         case .messageEvent(let event): try await known(event.message.convoId)
         case .commitEvent(let event): try await known(event.convoId)
         case .welcomeEvent(let event):
@@ -68,18 +113,19 @@ extension Messenger {
         case .arrivalEvent(let event): tell(.arrived(event))
         case .resetEvent(let event):
             try await known(event.convoId)
-            if let successor = event.successorConvoId {
-                try await note(successor, of: event.convoId) // before the cursor moves
-                goOnLater(event.convoId, successor)
+            guard let successor = event.successorConvoId else { break }
+            do { try await note(successor, of: event.convoId) } catch let error as MessengerError { // before the cursor moves
+                return tell(.failed(String(describing: error)))
             }
+            goOnLater(event.convoId, successor)
         case .keyPackagesEvent: later { try await $0.restock() }
+        case .invitationEvent(let event): if try await event.deviceId == mls.deviceID { tell(.invitation(.init(event))) }
         case .infoEvent(let event):
             guard event.info.hasPrefix("OutdatedCursor") else { break }
-            try await catchUp()
-            for convo in try await convos() { later { try await $0.makeGood(convo) } }
-        case .reactionEvent, .typingEvent, .cursorEvent, .disputeEvent, .invitationEvent, .unknown: tell(.other(streamed.event))
+            try await catchUp(at: service)
+            for convo in try await convos() where try await services.isAt(service, convo) { later { try await $0.makeGood(convo) } }
+        case .reactionEvent, .typingEvent, .cursorEvent, .disputeEvent, .unknown: tell(.other(event))
         }
-        if let id = streamed.id { try await records.write([Name.cursor: Data(id.utf8)]) }
     }
 
     private func known(_ convo: String) async throws {

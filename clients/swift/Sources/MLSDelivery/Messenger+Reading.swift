@@ -65,7 +65,10 @@ extension Messenger {
             (thread.seq, thread.messageId) = (view.seq, view.id)
         }
         if changes.isEmpty && forked == nil { return }
-        thread.resetTo = successor ?? thread.resetTo
+        if let successor {
+            changes.merge(try await services.succession(of: thread.convoId, to: successor)) { _, new in new }
+            thread.resetTo = successor
+        }
         changes[thread.name] = try encoded(thread)
         changes.merge(try await mls.takeChanges()) { _, new in new }
         try await records.write(changes)

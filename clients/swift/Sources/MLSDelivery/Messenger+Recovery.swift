@@ -51,7 +51,7 @@ extension Messenger {
     }
 
     private func makeGoodInPhases(_ convo: String) async throws {
-        try await makeGoodPackages()
+        if try await services.of(convo) == nil { try await makeGoodPackages() } // they are at the home
         for phase in RecoveryPhase.allCases {
             let random = surroundings.random()
             var step = Regained()
@@ -93,7 +93,7 @@ extension Messenger {
     /// Publications of the last days again: what the service has is a duplicate. A commit that comes back needs
     /// the KeyPackages that it used.
     private func makeGoodPackages() async throws {
-        for write in await outbox.keptWrites(lane: "keypackages") { _ = try await resendPatiently(write) }
+        for write in await outbox.keptWrites(lane: Self.packagesLane) { _ = try await resendPatiently(write) }
     }
 
     /// Whether the device's group has left the epoch that the server is in.
@@ -173,6 +173,6 @@ extension Messenger {
         let roster = try await ask(GetConvo.self, .init(convoId: convo)).convo.members.map(\.did)
         let gone = members.filter { !roster.contains($0) }
         if gone.isEmpty { return }
-        _ = try await commit(Plan(add: gone, packages: claim(gone, convo: convo)), convo, recovering: true)
+        _ = try await commit(Plan(add: gone, claim(gone, convo: convo)), convo, recovering: true)
     }
 }

@@ -25,20 +25,23 @@ extension Messenger {
             throw MessengerError.moved(convoId: convo, successor: successor)
         }
         let others = view.members.map(\.did).filter { $0 != account }
-        var packages: [Data] = []
+        var all = Claimed()
         for first in stride(from: 0, to: others.count, by: Self.mostClaimed) {
             let some = Array(others[first..<min(first + Self.mostClaimed, others.count)])
-            packages += try await claimed(some, convo: convo).map(\.keyPackage.data)
+            let claimed = try await claim(some, convo: convo, all: false)
+            all.packages += claimed.packages
+            if let receipts = claimed.receipts { all.receipts = (all.receipts ?? []) + receipts }
         }
-        return try await addReset(of: convo, reason, packages)
+        return try await addReset(of: convo, reason, all)
     }
 
-    private func addReset(of convo: String, _ reason: ResetConvo.Input.Reason, _ packages: [Data]) async throws -> Write {
+    private func addReset(of convo: String, _ reason: ResetConvo.Input.Reason, _ claimed: Claimed) async throws -> Write {
         try await turn.take {
             if let pending = await self.pendingReset(of: convo) { return pending }
-            let group = try await self.startGroup(packages)
+            let group = try await self.startGroup(claimed.packages)
             let input = ResetConvo.Input(
-                convoId: convo, groupInfo: Bytes(group.info), reason: reason, welcomeMessage: group.welcome.map(Base64Text.init)
+                convoId: convo, groupInfo: Bytes(group.info), reason: reason, receipts: claimed.receipts,
+                welcomeMessage: group.welcome.map(Base64Text.init)
             )
             // Its lane is its own: the convo's may be held.
             let draft = try Draft(ResetConvo.self, input, lane: Self.lane(ofReset: convo), note: group.id)
@@ -54,7 +57,7 @@ extension Messenger {
 
     /// Leaves the old convo after the device's own reset, which has put it into the successor.
     func followOwn(_ write: Write, to successor: String) async throws {
-        let convo = try convoID(of: write)
+        guard let convo = MLSDelivery.convo(of: write.body) else { return }
         try await note(successor, of: convo)
         goOnLater(convo, successor)
     }
@@ -89,14 +92,8 @@ extension Messenger {
 
     /// Follows a write that was refused because its convo was reset.
     func follow(refused write: Write) {
-        guard let successor = Self.successor(of: write), let convo = try? convoID(of: write) else { return }
+        guard let successor = Self.successor(of: write), let convo = MLSDelivery.convo(of: write.body) else { return }
         goOnLater(convo, successor)
-    }
-
-    private struct OfConvo: Decodable { var convoId: String }
-
-    private nonisolated func convoID(of write: Write) throws -> String {
-        try JSONDecoder().decode(OfConvo.self, from: write.body).convoId
     }
 
     /// Follows the resets that an earlier life knew of and has not followed to the end.
@@ -112,7 +109,9 @@ extension Messenger {
         try await turn.take {
             guard var thread = try await self.records.read(Thread.self, Thread.prefix + convo), thread.resetTo != successor else { return }
             thread.resetTo = successor
-            try await self.records.write([thread.name: try encoded(thread)])
+            var changes = try await self.services.succession(of: convo, to: successor)
+            changes[thread.name] = try encoded(thread)
+            try await self.records.write(changes)
         }
     }
 

@@ -108,6 +108,7 @@ extension Messenger {
 
     /// How many KeyPackages are published at once.
     public static let stock = 100
+    static let packagesLane = "keypackages"
 
     /// Publishes KeyPackages if the service has too few of this device, and a last-resort one if it has none.
     /// Through the outbox: a lost answer costs nothing. The first time it also withdraws those whose private
@@ -129,25 +130,35 @@ extension Messenger {
     /// storage: nobody could welcome it by them.
     private func withdrawLost(of device: String) async throws {
         guard !compared else { return }
-        var known: [String] = [], cursor: String?
-        repeat {
-            let list = try await ask(GetOwnKeyPackages.self, .init(cursor: cursor, deviceId: device, limit: Self.page))
-            known += list.keyPackages.filter { [.available, .claimed, .orphaned].contains($0.state) }.map(\.keyPackageRef)
-            cursor = list.cursor
-        } while cursor != nil
+        let known = try await keyPackages(of: device, at: services.home).filter { [.available, .claimed, .orphaned].contains($0.state) }
         // Private halves are stored before their KeyPackages are sent: the device has those of all by now.
         let held = try await turn.take { try await self.mls.keyPackageRefs() }
-        let lost = known.filter { !held.contains($0) }
-        for first in stride(from: 0, to: lost.count, by: Self.page) {
-            let refs = Array(lost[first..<min(first + Self.page, lost.count)])
-            let input = WithdrawKeyPackages.Input(deviceId: device, keyPackageRefs: refs)
-            _ = try await patiently { try await $0.call(WithdrawKeyPackages.self, input) }
-        }
+        try await withdraw(known.map(\.keyPackageRef).filter { !held.contains($0) }, of: device, at: services.home)
         compared = true
     }
 
+    /// The device's KeyPackages that a service has.
+    func keyPackages(of device: String, at service: DID?) async throws -> [GetOwnKeyPackages.OwnKeyPackage] {
+        var all: [GetOwnKeyPackages.OwnKeyPackage] = []
+        var cursor: String?
+        repeat {
+            let list = try await ask(GetOwnKeyPackages.self, .init(cursor: cursor, deviceId: device, limit: Self.page), at: service)
+            all += list.keyPackages
+            cursor = list.cursor
+        } while cursor != nil
+        return all
+    }
+
+    func withdraw(_ refs: [String], of device: String, at service: DID?) async throws {
+        for first in stride(from: 0, to: refs.count, by: Self.page) {
+            let some = Array(refs[first..<min(first + Self.page, refs.count)])
+            let input = WithdrawKeyPackages.Input(deviceId: device, keyPackageRefs: some)
+            _ = try await patiently(at: service) { try await $0.call(WithdrawKeyPackages.self, input) }
+        }
+    }
+
     private func publish(_ count: Int, lastResort: Bool) async throws {
-        let lane = "keypackages"
+        let lane = Self.packagesLane
         guard count > 0 || lastResort, await !outbox.pending.contains(where: { $0.lane == lane }) else { return }
         try await turn.take {
             var packages = try await self.mls.makeKeyPackages(count, lastResort: false)

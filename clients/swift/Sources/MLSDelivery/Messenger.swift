@@ -8,6 +8,9 @@ public enum MessengerEvent: Sendable, Hashable {
     /// `accept` or `leave`.
     case request(convoId: String)
     case joined(convoId: String)
+    /// Somebody of another service has invited this device: the app asks the person, and calls `acceptInvitation` or
+    /// `declineInvitation`. An open one can come again. Or it has ended, by its `state`.
+    case invitation(GetInvitations.Invitation)
     /// The device cannot join, nor come back by itself: a member has to add the account again.
     case needsInvitation(convoId: String)
     case membership(StreamConvoEvents.MembershipEvent)
@@ -39,6 +42,10 @@ public enum MessengerError: Error, Hashable {
     case moved(convoId: String, successor: String)
     /// The claim returned no KeyPackage of the account.
     case noKeyPackage(DID)
+    /// The convo is at another service than this one.
+    case notAt(DID, convoId: String)
+    /// The messenger has no way to other services.
+    case noWay(DID)
     /// MLS cannot read an entry of the log.
     case unreadable(convoId: String, seq: Int, String)
 }
@@ -51,7 +58,10 @@ public actor Messenger {
     public nonisolated let account: DID
     public nonisolated let outbox: Outbox
 
-    let service: Service
+    /// The way to the services: a call about a convo goes to the service that keeps it, and any other one to the
+    /// home. For `Attachments`, and for calls of the app.
+    public nonisolated let service: Service
+    let services: Services
     let mls: any MLSDevice
     let records: Records
     let surroundings: Surroundings
@@ -66,20 +76,28 @@ public actor Messenger {
     var compared = false // the KeyPackages that the service has with those of the device
     var joining: [String: Task<Void, any Error>] = [:] // convos that are joined now
     var recovering: [String: Task<Void, any Error>] = [:] // convos whose losses are made good now
+    var listening = false
+    var heard: Set<DID?> = [] // services whose events are followed
     private var syncing: [String: Bool] = [:] // convos that are read now; true: read once more
     private var listeners: [UUID: AsyncStream<MessengerEvent>.Continuation] = [:]
 
-    /// `load` makes the MLS device from its stored state, the values whose names begin with `mls/`.
+    /// `service` is the person's home. Without `others` it is the only service. `load` makes the MLS device from
+    /// its stored state, the values whose names begin with `mls/`.
     public init(
-        account: DID, service: Service, storage: any Storage, surroundings: Surroundings = .init(),
+        account: DID, service home: Service, others: OtherServices? = nil, storage: any Storage, surroundings: Surroundings = .init(),
         load: @Sendable ([String: Data]) async throws -> any MLSDevice
     ) async throws {
-        let values = try await storage.load()
+        var values = try await storage.load()
+        if let others, case let moved = try Services.move(to: others.home, values, at: surroundings.now()), !moved.isEmpty {
+            try await storage.write(moved)
+            for (name, value) in moved { values[name] = value }
+        }
         self.account = account
-        self.service = service
         self.surroundings = surroundings
         records = Records(storage, values)
         mls = try await load(values.filter { $0.key.hasPrefix("mls/") })
+        services = Services(home, others, records) { [mls] in try await mls.deviceID }
+        service = services.routed
         author = AuthorOfMessenger()
         outbox = try Outbox(service: service, storage: RecordsStorage(records), values: values, author: author, surroundings: surroundings)
         author.messenger = self
@@ -108,7 +126,9 @@ public actor Messenger {
         await outbox.start()
         try await goOnAgain()
         for kept in try await records.list(KeptWelcome.self, KeptWelcome.prefix) { later { try await $0.join(kept.convoId) } }
-        if listening { later { try await $0.listen() } }
+        try await resumeServices()
+        self.listening = listening
+        for service in try await services.all() { listen(to: service) }
     }
 
     /// Ends all work, and waits until it has ended.
@@ -117,7 +137,7 @@ public actor Messenger {
         for task in running { task.cancel() }
         await outbox.stop()
         for task in running { await task.value }
-        tasks = [:]
+        (tasks, listening, heard) = ([:], false, [])
     }
 
     /// Runs in the background what the app need not wait for.
@@ -145,13 +165,16 @@ public actor Messenger {
         }
     }
 
-    /// Calls a query until it has an answer. Errors: ``ServiceError`` that do not pass.
-    func ask<Q: Query>(_ method: Q.Type, _ parameters: Q.Parameters) async throws -> Q.Output {
-        try await patiently { try await $0.query(method, parameters) }
+    /// Calls a query until it has an answer, or once: at a service, or at that of the convo. Errors:
+    /// ``ServiceError`` that do not pass.
+    func ask<Q: Query>(_ method: Q.Type, _ parameters: Q.Parameters, at service: DID? = nil, once: Bool = false) async throws -> Q.Output {
+        if once { return try await services.at(service).query(method, parameters) }
+        return try await patiently(at: service) { try await $0.query(method, parameters) }
     }
 
     /// Repeats a call while it fails in a way that passes. The call must not have an effect twice.
-    func patiently<Output: Sendable>(_ call: @Sendable (Service) async throws -> Output) async throws -> Output {
+    func patiently<Output: Sendable>(at did: DID? = nil, _ call: @Sendable (Service) async throws -> Output) async throws -> Output {
+        let service = did.map(services.at) ?? self.service
         var attempts = 0
         while true {
             do { return try await call(service) } catch {
@@ -220,18 +243,18 @@ public actor Messenger {
     }
 
     /// Creates a convo with the members, of each of whom it claims KeyPackages: for that it waits
-    /// until the service answers. The answer of the write names the convo.
+    /// until their homes answer. The answer of the write names the convo.
     @discardableResult
     public func create(with members: [DID], metadata: Defs.ConvoMetadata? = nil) async throws -> Write {
         try CreateConvo.Input(cipherSuite: "", groupId: "", initialMembers: members, metadata: metadata).check()
-        let packages = try await claim(members, convo: nil)
+        let claimed = try await claim(members, convo: nil)
         return try await turn.take {
-            let group = try await self.startGroup(packages)
+            let group = try await self.startGroup(claimed.packages)
             let draft = try await Draft(
                 CreateConvo.self,
                 .init(
                     cipherSuite: self.mls.cipherSuite, groupId: hexadecimal(group.id), currentEpoch: group.epoch,
-                    groupInfo: Bytes(group.info), initialMembers: members, metadata: metadata,
+                    groupInfo: Bytes(group.info), initialMembers: members, metadata: metadata, receipts: claimed.receipts,
                     welcomeMessage: group.welcome.map(Base64Text.init)
                 ),
                 lane: "create/" + hexadecimal(group.id), note: group.id // no convo waits for another
@@ -256,7 +279,7 @@ public actor Messenger {
     public func add(_ members: [DID], to convo: String) async throws -> Write? {
         try AddMembers.Input(convoId: convo, didList: members).check()
         _ = try await thread(convo)
-        return try await commit(Plan(add: members, packages: claim(members, convo: convo)), convo)
+        return try await commit(Plan(add: members, claim(members, convo: convo)), convo)
     }
 
     /// Removes accounts: a right of the convo's creator, and everybody's once they have left.
@@ -298,21 +321,6 @@ public actor Messenger {
         return all
     }
 
-    func claim(_ members: [DID], convo: String?) async throws -> [Data] {
-        if members.isEmpty { return [] }
-        let claimed = try await claimed(members, convo: convo)
-        for member in members where !claimed.contains(where: { $0.did == member }) {
-            throw MessengerError.noKeyPackage(member)
-        }
-        return claimed.map(\.keyPackage.data)
-    }
-
-    /// KeyPackages of those of the members who have some.
-    func claimed(_ members: [DID], convo: String?) async throws -> [Defs.KeyPackageRef] {
-        let suite = try await mls.cipherSuite
-        return try await ask(GetKeyPackages.self, .init(dids: members, cipherSuite: suite, convoId: convo)).keyPackages
-    }
-
     // MARK: The inbox
 
     /// Entries that the app has not taken yet, in the order of the log.
@@ -347,8 +355,13 @@ public actor Messenger {
 struct Plan: Codable {
     var add: [DID] = []
     var packages: [Data] = []
+    var receipts: [String]?
     var remove: DID?
     var external = false
+
+    init(remove: DID? = nil) { self.remove = remove }
+
+    init(add: [DID], _ claimed: Claimed) { (self.add, packages, receipts) = (add, claimed.packages, claimed.receipts) }
 
     var change: GroupChange { GroupChange(add: packages, remove: remove.map { [$0] } ?? []) }
 }

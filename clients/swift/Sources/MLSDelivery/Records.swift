@@ -83,6 +83,9 @@ struct ReadMark: Codable, Hashable {
 /// Names of further records.
 enum Name {
     static let cursor = "cursor"
+    /// The place in the stream of a service. nil: of the only one.
+    static func cursor(_ service: DID?) -> String { service.map { cursor + "/" + $0.rawValue } ?? cursor }
+    static let pushTarget = "push target"
     static func own(_ digest: Data) -> String { "own/" + hexadecimal(digest) }
     static func loose(_ convo: String, _ digest: Data) -> String { "loose/" + convo + "/" + hexadecimal(digest) }
 }

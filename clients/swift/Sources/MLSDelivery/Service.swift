@@ -37,6 +37,8 @@ public struct Route: Sendable {
 public struct Service: Sendable {
     public var route: Route
     public var transport: any Transport
+    /// Finds the service for a call about a convo, or about the group of a convo that is being made. nil: this one.
+    var finder: (@Sendable (_ convo: String?) async throws -> Service)?
 
     public init(_ route: Route, transport: any Transport = URLSessionTransport()) {
         self.route = route
@@ -46,8 +48,7 @@ public struct Service: Sendable {
     /// Calls a query. Errors: ``ServiceError``, ``NoAnswer``, ``InvalidInput``.
     public func query<Q: Query>(_ method: Q.Type, _ parameters: Q.Parameters) async throws -> Q.Output {
         try parameters.check()
-        let body = try await renewing { try await send(request("GET", Q.nsid, items: parameters.items)) }
-        return try Self.read(Q.Output.self, body)
+        return try Self.read(Q.Output.self, try await get(Q.nsid, items: parameters.items))
     }
 
     /// Calls a procedure. Errors: ``ServiceError``, ``NoAnswer``, ``InvalidInput``.
@@ -59,11 +60,11 @@ public struct Service: Sendable {
     /// Sends a procedure's body as it is, and returns the body of the 2xx. `checked` is the procedure
     /// whose answer it must be: a captive portal answers 200 too.
     func post(_ nsid: String, body: Data, checked: (any Procedure.Type)? = nil) async throws -> Data {
-        let answer = try await renewing {
-            var request = try await request("POST", nsid)
+        let answer = try await renewing(finder.flatMap { _ in convo(of: body) }) {
+            var request = try await $0.request("POST", nsid)
             request.headers["Content-Type"] = "application/json"
             request.body = body
-            return try await send(request)
+            return try await $0.send(request)
         }
         if let checked { try Self.check(checked, answer) }
         return answer
@@ -71,18 +72,18 @@ public struct Service: Sendable {
 
     /// Sends bytes to a procedure that takes them as they are. Errors: ``ServiceError``, ``NoAnswer``.
     func put(_ nsid: String, items: [URLQueryItem], bytes: Data) async throws {
-        let answer = try await renewing {
-            var request = try await request("POST", nsid, items: items)
+        let answer = try await renewing(convo(of: items)) {
+            var request = try await $0.request("POST", nsid, items: items)
             request.headers["Content-Type"] = "application/octet-stream"
             request.body = bytes
-            return try await send(request)
+            return try await $0.send(request)
         }
         do { _ = try JSONSerialization.jsonObject(with: answer) } catch { throw NoAnswer(error) } // a captive portal
     }
 
     /// Calls a query whose answer is bytes. Errors: ``ServiceError``, ``NoAnswer``.
     func get(_ nsid: String, items: [URLQueryItem]) async throws -> Data {
-        try await renewing { try await send(request("GET", nsid, items: items)) }
+        try await renewing(convo(of: items)) { try await $0.send($0.request("GET", nsid, items: items)) }
     }
 
     private static func check<P: Procedure>(_ procedure: P.Type, _ answer: Data) throws {
@@ -93,22 +94,25 @@ public struct Service: Sendable {
     func open<E: EventQuery>(
         _ method: E.Type, _ parameters: E.Parameters
     ) async throws -> AsyncThrowingStream<Data, any Error> {
-        try await renewing {
-            var request = try await request("GET", E.nsid, items: parameters.items)
+        try await renewing(convo(of: parameters.items)) {
+            var request = try await $0.request("GET", E.nsid, items: parameters.items)
             request.headers["Accept"] = "text/event-stream"
             let (answer, pieces): (Answer, AsyncThrowingStream<Data, any Error>)
-            do { (answer, pieces) = try await transport.open(request) } catch { throw NoAnswer(error) }
+            do { (answer, pieces) = try await $0.transport.open(request) } catch { throw NoAnswer(error) }
             guard (200..<300).contains(answer.status) else { throw ServiceError(answer) }
             return pieces
         }
     }
 
-    /// Makes an attempt, and a second one if the first one's authorization can be renewed.
-    private func renewing<Output>(_ attempt: () async throws -> Output) async throws -> Output {
-        do { return try await attempt() } catch let error as ServiceError where error.status == 401 {
-            guard let renew = route.renew else { throw error }
+    /// Makes an attempt at the service of the convo, and a second one if the first one's authorization can be
+    /// renewed.
+    private func renewing<Output>(_ convo: String?, _ attempt: (Service) async throws -> Output) async throws -> Output {
+        let service: Service
+        do { service = try await finder?(convo) ?? self } catch { throw error is ServiceError ? error : NoAnswer(error) }
+        do { return try await attempt(service) } catch let error as ServiceError where error.status == 401 {
+            guard let renew = service.route.renew else { throw error }
             await renew()
-            return try await attempt()
+            return try await attempt(service)
         }
     }
 

@@ -11,6 +11,40 @@ public struct DevServer: Sendable {
     public struct Account: Decodable, Hashable, Sendable {
         public var did: DID
         public var handle: String
+        /// The service where the person has its KeyPackages.
+        public var deliveryService: DID
+    }
+
+    /// A service of a network: `mlsd-dev --services`.
+    public struct Neighbor: Decodable, Hashable, Sendable {
+        public var did: DID
+        public var url: URL
+    }
+
+    /// All services of the network; none if there is only one.
+    public func services() async throws -> [Neighbor] {
+        struct Info: Decodable { var services: [Neighbor]? }
+        return try await ask("GET", "", nil, Info.self).services ?? []
+    }
+
+    /// Makes an account whose home is this service of the network.
+    public func account(at home: Neighbor) async throws -> DID {
+        while true { // they live at one service after the other
+            let account = try await post("accounts", [:], Accounts.self).accounts[0]
+            if account.deliveryService == home.did { return account.did }
+        }
+    }
+
+    /// Ways to the services of the network for an account.
+    public func others(_ account: DID, home: Neighbor) -> OtherServices {
+        OtherServices(home: home.did) { service, _ in
+            Service(try await route(account, at: Neighbor(did: service, url: OtherServices.endpoint(of: service))))
+        }
+    }
+
+    /// The way to a service of the network.
+    public func route(_ account: DID, at service: Neighbor) -> Route {
+        .direct(service.url) { try await token(account, for: $0, aud: service.did) }
     }
 
     private struct Accounts: Decodable { var accounts: [Account] }
@@ -31,10 +65,13 @@ public struct DevServer: Sendable {
 
     /// The way to the service for an account: each call has a new token.
     public func route(_ account: DID) -> Route {
-        .direct(base) { nsid in
-            struct Token: Decodable { var token: String }
-            return try await self.post("token", ["did": account.rawValue, "lxm": nsid], Token.self).token
-        }
+        .direct(base) { try await token(account, for: $0) }
+    }
+
+    private func token(_ account: DID, for nsid: String, aud: DID? = nil) async throws -> String {
+        struct Token: Decodable { var token: String }
+        let body = ["did": account.rawValue, "lxm": nsid, "aud": aud?.rawValue]
+        return try await post("token", body.compactMapValues { $0 }, Token.self).token
     }
 
     /// Lets something happen to requests. `method` and `account` say to which: without them to any.
@@ -62,7 +99,7 @@ public struct DevServer: Sendable {
 
     private func ask<T: Decodable>(_ method: String, _ path: String, _ body: Data?, _ type: T.Type) async throws -> T {
         let headers = ["Content-Type": "application/json"]
-        let request = Request(method: method, url: base.appendingPathComponent("dev/" + path), headers: headers, body: body)
+        let request = Request(method: method, url: base.appendingPathComponent(path.isEmpty ? "dev" : "dev/" + path), headers: headers, body: body)
         let answer = try await transport.send(request)
         guard answer.status == 200 else { throw Refused(status: answer.status, text: String(decoding: answer.body, as: UTF8.self)) }
         return try JSONDecoder().decode(type, from: answer.body)

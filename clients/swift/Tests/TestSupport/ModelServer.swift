@@ -279,7 +279,18 @@ public actor ModelServer: Transport {
         case GetKeyPackages.nsid: return claim(input)
         case CreateConvo.nsid: return try create(input)
         case GetWelcome.nsid, ConfirmWelcome.nsid: return welcome(nsid, id, input)
-        case GetConvos.nsid: return ok(["conversations": convos.keys.sorted().map(view)])
+        case GetConvos.nsid: return ok(["conversations": convos.keys.sorted().filter { convos[$0]?.members.contains(Self.caller) == true }.map(view)])
+        case GetDeliveryService.nsid: return ok(["did": input["did"] ?? ""].merging(homes[input["did"] as? String ?? ""].map { ["deliveryService": $0] } ?? [:]) { $1 })
+        case GetInvitations.nsid: return ok(["invitations": invitations.map(\.fields)])
+        case AcceptInvitation.nsid, DeclineInvitation.nsid:
+            guard let i = invitations.firstIndex(where: { $0.convo == id && $0.service == input["service"] as? String }) else {
+                return refusal(404, "InvitationNotFound", "there is no invitation to this convo")
+            }
+            invitations[i].state = nsid == AcceptInvitation.nsid ? "accepted" : "declined"
+            return ok(["state": invitations[i].state])
+        case RegisterPushTarget.nsid:
+            pushTargets.append(input["token"] as? String ?? "")
+            return ok([:])
         default: break
         }
         guard var convo = convos[id] else { return refusal(404, "ConvoNotFound", "no such convo") }
@@ -313,6 +324,7 @@ public actor ModelServer: Transport {
             let added = input["didList"] as? [String] ?? []
             if added.contains(where: convo.members.contains) { return refusal(409, "AlreadyMember", "a member already") }
             convo.members.formUnion(added)
+            receipts += input["receipts"] as? [String] ?? []
             if let removed = input["targetDid"] as? String { convo.members.remove(removed) }
             advance(&convo, bytes)
             convos[id] = convo
@@ -396,13 +408,44 @@ public actor ModelServer: Transport {
     /// How many claims of KeyPackages there were.
     public private(set) var claims = 0
 
+    // MARK: Other services
+
+    /// An invitation of another service, and what the caller has answered.
+    public struct Invitation: Sendable {
+        public var convo: String
+        public var service: String
+        public var device: String
+        public var state = "open"
+        public init(convo: String, service: String, device: String = "phone") { (self.convo, self.service, self.device) = (convo, service, device) }
+        /// As the service writes it; its event has the same fields.
+        public var fields: [String: any Sendable] {
+            [
+                "convoId": convo, "service": service, "deviceId": device, "state": state, "inviter": "did:plc:bob", "keyPackageRef": "00",
+                "epoch": 1, "createdAt": "2026-11-27T09:30:00.123Z", "cursor": "1",
+            ]
+        }
+    }
+
+    public private(set) var invitations: [Invitation] = []
+    public func invite(_ invitation: Invitation) { invitations.append(invitation) }
+    /// Where people have their KeyPackages, if they have named it.
+    private var homes: [String: String] = [:]
+    public func setHome(of did: String, _ service: String) { homes[did] = service }
+    /// Receipts that came with Welcomes.
+    public private(set) var receipts: [String] = []
+    public private(set) var pushTargets: [String] = []
+
     private func claim(_ input: [String: Any]) -> Answer {
         claims += 1
         let dids = (input["dids"] as? [String] ?? []).filter { !$0.hasPrefix(Self.withoutKeyPackages) }
-        return ok(["keyPackages": dids.map { ["did": $0, "keyPackage": "AAAA", "cipherSuite": "suite"] }])
+        let withReceipts = input["receipts"] as? String == "true"
+        return ok(["keyPackages": dids.map { did -> [String: String] in
+            ["did": did, "keyPackage": "AAAA", "cipherSuite": "suite"].merging(withReceipts ? ["receipt": "of " + did] : [:]) { $1 }
+        }])
     }
 
     private func create(_ input: [String: Any]) throws -> Answer {
+        receipts += input["receipts"] as? [String] ?? []
         let text = input["groupId"] as? String ?? ""
         var convo = Convo(group: Data(hexadecimal: text) ?? Data())
         if convos.values.contains(where: { $0.group == convo.group }) { return refusal(409, "GroupAlreadyExists", "taken") }
@@ -422,6 +465,7 @@ public actor ModelServer: Transport {
     ]
 
     private func reset(_ old: String, _ input: [String: Any]) -> Answer {
+        receipts += input["receipts"] as? [String] ?? []
         let bytes = Data(base64Encoded: (input["groupInfo"] as? [String: String])?["$bytes"] ?? "") ?? Data()
         guard let info = try? FakeMLS.parse(bytes) else { return refusal(400, "InvalidGroupInfo", "does not parse") }
         if convos.values.contains(where: { $0.group == info.groupID }) { return refusal(409, "GroupAlreadyExists", "taken") }
