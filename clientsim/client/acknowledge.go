@@ -9,6 +9,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/history"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 	"mlsd/internal/transparency/verifier"
 )
@@ -39,11 +40,9 @@ func (p *Phone) acknowledgeSend(ctx context.Context, d *Draft, answer xrpc.Answe
 	})
 }
 
-func (p *Phone) acknowledgeCreate(d *Draft, answer xrpc.Answer, changes map[string][]byte) error {
-	out, err := xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body)
-	if err != nil {
-		return err
-	}
+func (p *Phone) acknowledgeCreate(d *Draft, answer xrpc.Answer, changes map[string][]byte) (err error) {
+	defer Catch(&err)
+	out := Must(xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body))
 	if out.GroupID != hex.EncodeToString(d.GroupID) || out.Epoch != int64(d.Epoch) {
 		return fmt.Errorf("group %s at epoch %d, want %x at %d", out.GroupID, out.Epoch, d.GroupID, d.Epoch)
 	}
@@ -55,9 +54,7 @@ func (p *Phone) acknowledgeCreate(d *Draft, answer xrpc.Answer, changes map[stri
 		return errors.New("the group is gone from the device")
 	}
 	if group.Pending() != nil {
-		if err := group.Confirm(); err != nil {
-			return err
-		}
+		Check(group.Confirm())
 	}
 	p.Model.Created(out.ID, d.GroupID, d.Epoch, d.WithInfo, p.Account.DID, d.DIDs)
 	return p.openThread(&Thread{ConvoID: out.ID, GroupID: d.GroupID, Entered: d.Epoch}, changes)
@@ -99,40 +96,28 @@ func (p *Phone) acknowledgeCommit(d *Draft, answer xrpc.Answer) error {
 
 // acknowledgeRejoin enters the group at once, unlike after a member's commit. The device has no key
 // for older entries, so it starts to read after its own commit.
-func (p *Phone) acknowledgeRejoin(d *Draft, answer xrpc.Answer, changes map[string][]byte) error {
-	out, err := xrpc.Decode[mlsapi.ProcessExternalCommitOutput](answer.Body)
-	if err != nil {
-		return err
-	}
+func (p *Phone) acknowledgeRejoin(d *Draft, answer xrpc.Answer, changes map[string][]byte) (err error) {
+	defer Catch(&err)
+	out := Must(xrpc.Decode[mlsapi.ProcessExternalCommitOutput](answer.Body))
 	if out.NewEpoch != int64(d.Epoch) {
 		return fmt.Errorf("want newEpoch %d", d.Epoch)
 	}
-	if _, err := p.Device.ConfirmJoin(d.GroupID); err != nil {
-		return err
-	}
-	if err := p.Model.Committed(d.Convo(), d.Digest, out.Seq); err != nil {
-		return err
-	}
+	Must(p.Device.ConfirmJoin(d.GroupID))
+	Check(p.Model.Committed(d.Convo(), d.Digest, out.Seq))
 	own := history.Item{Seq: out.Seq, Commit: true, Own: true, Sender: p.Account.DID, Digest: d.Digest}
 	if thread, ok := p.Threads[d.Convo()]; ok && (thread.Rewound || thread.Stuck) {
 		// The device leaves a fork or its old epoch, and keeps what it has read. It reads on to its own
 		// commit.
 		if thread.Rewound {
-			if err := p.leaveBranch(d.Convo(), changes); err != nil {
-				return err
-			}
+			Check(p.leaveBranch(d.Convo(), changes))
 		}
 		thread.Entered, thread.AddedBy, thread.Stuck = d.Epoch, history.Digest{}, false
-		if err := p.writeItem(looseName(d.Convo(), d.Digest), own, changes); err != nil {
-			return err
-		}
+		Check(p.writeItem(looseName(d.Convo(), d.Digest), own, changes))
 		return p.openThread(thread, changes)
 	}
-	if err := p.startReading(&Thread{
+	Check(p.startReading(&Thread{
 		ConvoID: d.Convo(), GroupID: d.GroupID, First: out.Seq, Cursor: out.Seq, Entered: d.Epoch,
-	}, changes); err != nil {
-		return err
-	}
+	}, changes))
 	return p.writeItem(inboxName(d.Convo(), out.Seq), own, changes)
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 )
 
 // Rotate commits a rotation of this device's keys, until it is acknowledged.
@@ -17,16 +18,11 @@ func (p *Phone) Rotate(ctx context.Context, convo string) error {
 
 // AddOwn adds another device of this account to the convo. A claim returns KeyPackages of every
 // device of the account, also of this one and of lost ones. AddOwn takes the other device's.
-func (p *Phone) AddOwn(ctx context.Context, convo string, other *Phone) error {
-	packages, err := p.Claim(ctx, convo, []syntax.DID{p.Account.DID})
-	if err != nil {
-		return err
-	}
+func (p *Phone) AddOwn(ctx context.Context, convo string, other *Phone) (err error) {
+	defer Catch(&err)
+	packages := Must(p.Claim(ctx, convo, []syntax.DID{p.Account.DID}))
 	for _, message := range packages {
-		leaf, err := mlsclient.PackageLeaf(message)
-		if err != nil {
-			return err
-		}
+		leaf := Must(mlsclient.PackageLeaf(message))
 		if bytes.Equal(leaf.SignatureKey, other.Device.SignatureKey()) {
 			return p.Commit(ctx, convo, func() (*Draft, error) {
 				return p.DraftCommit(convo, mlsclient.Change{Add: [][]byte{message}})

@@ -6,6 +6,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -19,32 +20,23 @@ func (p *Phone) DraftPublishMany(packages []mlsclient.KeyPackage) (*Draft, error
 
 // PublishMany publishes n fresh one-time KeyPackages, and a last-resort one if lastResort is set.
 // It uses as few requests as the contract allows.
-func (p *Phone) PublishMany(ctx context.Context, n int, lastResort bool) error {
+func (p *Phone) PublishMany(ctx context.Context, n int, lastResort bool) (err error) {
+	defer Catch(&err)
 	if p.Device == nil {
 		return ErrKilled
 	}
 	var packages []mlsclient.KeyPackage
 	for range n {
-		kp, err := p.Device.KeyPackage()
-		if err != nil {
-			return err
-		}
+		kp := Must(p.Device.KeyPackage())
 		packages = append(packages, kp)
 	}
 	if lastResort {
-		kp, err := p.Device.LastResort()
-		if err != nil {
-			return err
-		}
-		packages = append(packages, kp)
+		packages = append(packages, Must(p.Device.LastResort()))
 	}
 	for len(packages) > 0 {
 		batch := packages[:min(len(packages), maxPackagesAtOnce)]
 		packages = packages[len(batch):]
-		results, err := p.publishMany(ctx, batch)
-		if err != nil {
-			return err
-		}
+		results := Must(p.publishMany(ctx, batch))
 		for i, r := range results {
 			if r.Status != mlsapi.ResultStatusPublished || xrpc.Show(r.KeyPackageRef) != xrpc.Show(&batch[i].Ref) {
 				return fmt.Errorf("%s: publishKeyPackages: KeyPackage %s is %s as %s: %s", p.Name, batch[i].Ref, r.Status,
@@ -59,15 +51,10 @@ func (p *Phone) PublishMany(ctx context.Context, n int, lastResort bool) error {
 const maxPackagesAtOnce = 100
 
 // publishMany publishes KeyPackages and returns the result of each.
-func (p *Phone) publishMany(ctx context.Context, packages []mlsclient.KeyPackage) ([]mlsapi.Result, error) {
-	d, err := p.DraftPublishMany(packages)
-	if err != nil {
-		return nil, err
-	}
-	answer, err := p.Deliver(ctx, d)
-	if err != nil {
-		return nil, err
-	}
+func (p *Phone) publishMany(ctx context.Context, packages []mlsclient.KeyPackage) (_ []mlsapi.Result, err error) {
+	defer Catch(&err)
+	d := Must(p.DraftPublishMany(packages))
+	answer := Must(p.Deliver(ctx, d))
 	out, err := xrpc.Decode[mlsapi.PublishKeyPackagesOutput](answer.Body)
 	if err != nil {
 		return nil, fmt.Errorf("%s: publishKeyPackages: %w", p.Name, err)

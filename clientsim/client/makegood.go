@@ -12,6 +12,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/history"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -47,6 +48,7 @@ func (r Regained) Progress() bool { return r.Same+r.Anew > 0 || r.Rejoined }
 // far as they fit the epoch that the server is in. It reads the log before and after that. The
 // caller calls it until nothing is waited for.
 func (p *Phone) MakeGood(ctx context.Context, convo string, phase Phase) (r Regained, err error) {
+	defer Catch(&err)
 	err = p.Sync(ctx, convo)
 	switch forked := errors.Is(err, ErrForked); {
 	case xrpc.ErrorName(err) == mlsapi.ErrNotMember: // it has left, or was removed
@@ -61,9 +63,7 @@ func (p *Phone) MakeGood(ctx context.Context, convo string, phase Phase) (r Rega
 	case err != nil && !forked:
 		return r, err
 	case !forked:
-		if err := p.resend(ctx, convo, phase, &r); err != nil {
-			return r, err
-		}
+		Check(p.resend(ctx, convo, phase, &r))
 	}
 	ahead, err := p.ahead(ctx, convo)
 	if err != nil {
@@ -75,14 +75,10 @@ func (p *Phone) MakeGood(ctx context.Context, convo string, phase Phase) (r Rega
 			return r, nil
 		}
 		r.Rejoined = true
-		if err := p.Rejoin(ctx, convo); err != nil {
-			return r, err
-		}
+		Check(p.Rejoin(ctx, convo))
 	}
 	if phase >= EnterAgain {
-		if err := p.makeAnew(ctx, convo, phase, &r); err != nil {
-			return r, err
-		}
+		Check(p.makeAnew(ctx, convo, phase, &r))
 	}
 	if r.Waiting == "" {
 		err = p.confirmAgain(ctx, convo)
@@ -115,8 +111,9 @@ func (p *Phone) UsedRef(convo string) string {
 
 // ahead reports whether the phone's group has left the epoch that the server is in, or has another
 // history.
-func (p *Phone) ahead(ctx context.Context, convo string) (bool, error) {
-	err := p.Sync(ctx, convo)
+func (p *Phone) ahead(ctx context.Context, convo string) (_ bool, err error) {
+	defer Catch(&err)
+	err = p.Sync(ctx, convo)
 	if errors.Is(err, ErrForked) {
 		return true, nil
 	}
@@ -126,28 +123,20 @@ func (p *Phone) ahead(ctx context.Context, convo string) (bool, error) {
 		}
 		return false, err
 	}
-	group, err := p.Group(convo)
-	if err != nil {
-		return false, err
-	}
-	view, err := p.Convo(ctx, convo)
-	if err != nil {
-		return false, err
-	}
+	group := Must(p.Group(convo))
+	view := Must(p.Convo(ctx, convo))
 	return group.Epoch() > uint64(view.Epoch), nil
 }
 
 // resend sends a convo's lost drafts in their order, as far as they need not wait for other devices.
 // It sends one commit at most, because others may have messages of the epoch that it creates.
-func (p *Phone) resend(ctx context.Context, convo string, phase Phase, r *Regained) error {
+func (p *Phone) resend(ctx context.Context, convo string, phase Phase, r *Regained) (err error) {
+	defer Catch(&err)
 	lost, err := p.lostDrafts(convo)
 	if err != nil || len(lost) == 0 {
 		return err
 	}
-	view, err := p.Convo(ctx, convo)
-	if err != nil {
-		return err
-	}
+	view := Must(p.Convo(ctx, convo))
 	epoch := uint64(view.Epoch)
 	for i := range lost {
 		k := &lost[i]
@@ -159,10 +148,7 @@ func (p *Phone) resend(ctx context.Context, convo string, phase Phase, r *Regain
 			r.Waiting = fmt.Sprintf("its %s of epoch %d, and the server is in %d", k.Kind, k.Epoch, epoch)
 			continue
 		}
-		taken, err := p.sendKept(ctx, k)
-		if err != nil {
-			return err
-		}
+		taken := Must(p.sendKept(ctx, k))
 		if !taken {
 			r.Waiting = fmt.Sprintf("its %s of epoch %d, which is refused", k.Kind, k.Epoch)
 			continue
@@ -177,15 +163,10 @@ func (p *Phone) resend(ctx context.Context, convo string, phase Phase, r *Regain
 
 // lostDrafts returns the acknowledged drafts of a convo that the log does not have. The phone has
 // read the log to its end.
-func (p *Phone) lostDrafts(convo string) ([]keptDraft, error) {
-	thread, _, err := p.Open(convo)
-	if err != nil {
-		return nil, err
-	}
-	items, err := p.Inbox(convo)
-	if err != nil {
-		return nil, err
-	}
+func (p *Phone) lostDrafts(convo string) (_ []keptDraft, err error) {
+	defer Catch(&err)
+	thread, _ := Must2(p.Open(convo))
+	items := Must(p.Inbox(convo))
 	there := map[history.Digest]bool{}
 	for _, item := range items {
 		there[item.Digest] = true
@@ -198,16 +179,12 @@ func (p *Phone) lostDrafts(convo string) ([]keptDraft, error) {
 
 // leaveBranch marks the lost drafts of a convo, but for a leave, because the device enters the group
 // again.
-func (p *Phone) leaveBranch(convo string, changes map[string][]byte) error {
-	lost, err := p.lostDrafts(convo)
-	if err != nil {
-		return err
-	}
+func (p *Phone) leaveBranch(convo string, changes map[string][]byte) (err error) {
+	defer Catch(&err)
+	lost := Must(p.lostDrafts(convo))
 	for _, k := range lost {
 		k.Forked = k.Kind != kindLeave
-		if changes[k.name], err = json.Marshal(&k.Draft); err != nil {
-			return err
-		}
+		changes[k.name] = Must(json.Marshal(&k.Draft))
 	}
 	return nil
 }
@@ -219,6 +196,7 @@ func (d *Draft) isCommit() bool {
 
 // sendKept sends an acknowledged draft again. taken is false if the server refuses it.
 func (p *Phone) sendKept(ctx context.Context, k *keptDraft) (taken bool, err error) {
+	defer Catch(&err)
 	answer, err := p.Net.Do(ctx, p.Account, k.Call)
 	var named *xrpc.CallError
 	if errors.As(err, &named) && named.Status/100 == 4 && named.Status != http.StatusUnauthorized {
@@ -228,16 +206,11 @@ func (p *Phone) sendKept(ctx context.Context, k *keptDraft) (taken bool, err err
 		return false, err
 	}
 	if k.Kind == kindRejoin { // the group was entered when the commit was acknowledged first
-		out, err := xrpc.Decode[mlsapi.ProcessExternalCommitOutput](answer.Body)
-		if err != nil {
-			return false, err
-		}
+		out := Must(xrpc.Decode[mlsapi.ProcessExternalCommitOutput](answer.Body))
 		p.Model.Acknowledged(p.Account, k.Call)
 		return true, p.Model.Committed(k.Convo(), k.Digest, out.Seq)
 	}
-	if err := p.Acknowledge(ctx, &k.Draft, answer); err != nil {
-		return false, err
-	}
+	Check(p.Acknowledge(ctx, &k.Draft, answer))
 	return true, p.Save(map[string][]byte{k.name: nil})
 }
 
@@ -278,34 +251,26 @@ func (p *Phone) makeAnew(ctx context.Context, convo string, phase Phase, r *Rega
 }
 
 // addAnew adds those members of a lost addition that are not on the roster.
-func (p *Phone) addAnew(ctx context.Context, convo string, k *keptDraft) error {
-	roster, err := p.Roster(ctx, convo)
-	if err != nil {
-		return err
-	}
+func (p *Phone) addAnew(ctx context.Context, convo string, k *keptDraft) (err error) {
+	defer Catch(&err)
+	roster := Must(p.Roster(ctx, convo))
 	for _, did := range k.DIDs {
 		if slices.Contains(roster, did) {
 			continue
 		}
-		if err := p.Add(ctx, convo, did); err != nil {
-			return err
-		}
+		Check(p.Add(ctx, convo, did))
 	}
 	return p.Save(map[string][]byte{k.name: nil})
 }
 
 // MakeGoodPackages publishes the KeyPackages again whose publication the server may have lost. Those
 // that it has are duplicates. A used one comes back too: the commit that used it needs it.
-func (p *Phone) MakeGoodPackages(ctx context.Context) error {
-	kept, err := p.keptDrafts("")
-	if err != nil {
-		return err
-	}
+func (p *Phone) MakeGoodPackages(ctx context.Context) (err error) {
+	defer Catch(&err)
+	kept := Must(p.keptDrafts(""))
 	for i := range kept {
 		if k := &kept[i]; k.Kind == kindPublish || k.Kind == kindPublishMany {
-			if _, err := p.Net.Do(ctx, p.Account, k.Call); err != nil {
-				return err
-			}
+			Must(p.Net.Do(ctx, p.Account, k.Call))
 		}
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/history"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -190,33 +191,25 @@ func (p *Phone) Group(convo string) (mlsclient.Group, error) {
 }
 
 // Publish publishes n fresh KeyPackages.
-func (p *Phone) Publish(ctx context.Context, n int) error {
+func (p *Phone) Publish(ctx context.Context, n int) (err error) {
+	defer Catch(&err)
 	for range n {
-		draft, err := p.DraftPublish()
-		if err != nil {
-			return err
-		}
-		if _, err := p.Deliver(ctx, draft); err != nil {
-			return err
-		}
+		draft := Must(p.DraftPublish())
+		Must(p.Deliver(ctx, draft))
 	}
 	return nil
 }
 
 // Send sends one message until it is acknowledged. If the epoch moves first, the server has stored
 // nothing under the key. Then the text is encrypted again under a new key.
-func (p *Phone) Send(ctx context.Context, convo, text string) error {
-	for range maxEpochRaces {
-		draft, err := p.DraftSend(convo, text)
-		if err != nil {
-			return err
-		}
+func (p *Phone) Send(ctx context.Context, convo, text string) (err error) {
+	defer Catch(&err)
+	for range mostEpochRaces {
+		draft := Must(p.DraftSend(convo, text))
 		if _, err = p.Deliver(ctx, draft); xrpc.ErrorName(err) != mlsapi.ErrEpochMismatch {
 			return err
 		}
-		if err := p.Sync(ctx, convo); err != nil {
-			return err
-		}
+		Check(p.Sync(ctx, convo))
 	}
 	return fmt.Errorf("%s: %q met another epoch %d times", p.Name, text, maxEpochRaces)
 }
@@ -235,26 +228,18 @@ func (p *Phone) Propose(ctx context.Context, convo string, kind mlsclient.Propos
 const maxEpochRaces = 50
 
 // Flush delivers the drafts that a killed app left in its outbox.
-func (p *Phone) Flush(ctx context.Context) error {
+func (p *Phone) Flush(ctx context.Context) (err error) {
+	defer Catch(&err)
 	for _, name := range p.Disk.List(OutboxPrefix) {
-		draft, err := p.readDraft(strings.TrimPrefix(name, OutboxPrefix))
-		if err != nil {
-			return err
-		}
+		draft := Must(p.readDraft(strings.TrimPrefix(name, OutboxPrefix)))
 		_, err = p.Deliver(ctx, draft)
 		switch {
 		case err == nil:
 		case xrpc.ErrorName(err) == mlsapi.ErrEpochMismatch && draft.Kind == kindSend:
-			if err := p.Sync(ctx, draft.Convo()); err != nil {
-				return err
-			}
-			if err := p.Send(ctx, draft.Convo(), draft.Text); err != nil {
-				return err
-			}
+			Check(p.Sync(ctx, draft.Convo()))
+			Check(p.Send(ctx, draft.Convo(), draft.Text))
 		case SuccessorIn(err) != "" && draft.Kind == kindSend:
-			if _, err := p.SendOn(ctx, draft.Convo(), draft.Text); err != nil {
-				return err
-			}
+			Must(p.SendOn(ctx, draft.Convo(), draft.Text))
 		case SuccessorIn(err) != "":
 			// Another reset was first.
 		case xrpc.ErrorName(err) == mlsapi.ErrEpochMismatch:

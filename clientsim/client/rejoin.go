@@ -9,6 +9,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -45,18 +46,15 @@ func (p *Phone) GroupInfo(ctx context.Context, convo string) ([]byte, error) {
 }
 
 // Recover loses the phone's state, and rejoins every convo that its account is still in.
-func (p *Phone) Recover(ctx context.Context, keepKey bool) error {
+func (p *Phone) Recover(ctx context.Context, keepKey bool) (err error) {
+	defer Catch(&err)
 	convos := slices.Sorted(maps.Keys(p.Threads))
-	if err := p.LoseState(keepKey); err != nil {
-		return err
-	}
+	Check(p.LoseState(keepKey))
 	for _, convo := range convos {
 		if !p.Model.Live(convo, p.Account.DID) {
 			continue
 		}
-		if err := p.Rejoin(ctx, convo); err != nil {
-			return err
-		}
+		Check(p.Rejoin(ctx, convo))
 	}
 	return nil
 }
@@ -65,23 +63,18 @@ func (p *Phone) Recover(ctx context.Context, keepKey bool) error {
 // the phone makes an external commit. Else it starts again as a new device with fresh KeyPackages,
 // and asks a member to invite its account again. It starts again because many MLS libraries, like
 // the simulator's, refuse to remove and add one signature key in the same commit.
-func (p *Phone) ComeBack(ctx context.Context, convo string, member *Phone) error {
-	err := p.Rejoin(ctx, convo)
+func (p *Phone) ComeBack(ctx context.Context, convo string, member *Phone) (err error) {
+	defer Catch(&err)
+	err = p.Rejoin(ctx, convo)
 	switch {
 	case err == nil:
 		return p.Save(map[string][]byte{welcomePrefix + convo: nil})
 	case xrpc.ErrorName(err) != mlsapi.ErrGroupInfoNotFound:
 		return err
 	}
-	if err := p.LoseState(false); err != nil {
-		return err
-	}
-	if err := p.Publish(ctx, 2); err != nil {
-		return err
-	}
-	if err := member.InviteAgain(ctx, convo, p.Account.DID); err != nil {
-		return err
-	}
+	Check(p.LoseState(false))
+	Check(p.Publish(ctx, 2))
+	Check(member.InviteAgain(ctx, convo, p.Account.DID))
 	return p.Join(ctx, convo)
 }
 

@@ -9,6 +9,7 @@ import (
 	"regexp"
 
 	"mlsd/api/mlsapi"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -37,11 +38,9 @@ func (p *Phone) DraftReset(convo, reason string, packages [][]byte) (*Draft, err
 	}, nil)
 }
 
-func (p *Phone) acknowledgeReset(d *Draft, answer xrpc.Answer, changes map[string][]byte) error {
-	out, err := xrpc.Decode[mlsapi.ResetConvoOutput](answer.Body)
-	if err != nil {
-		return err
-	}
+func (p *Phone) acknowledgeReset(d *Draft, answer xrpc.Answer, changes map[string][]byte) (err error) {
+	defer Catch(&err)
+	out := Must(xrpc.Decode[mlsapi.ResetConvoOutput](answer.Body))
 	if out.Convo.GroupID != hex.EncodeToString(d.GroupID) || out.Convo.Epoch != int64(d.Epoch) ||
 		out.Convo.PredecessorConvoID == nil || *out.Convo.PredecessorConvoID != d.Convo() {
 		return fmt.Errorf("want group %x at epoch %d, in the place of %s", d.GroupID, d.Epoch, d.Convo())
@@ -51,9 +50,7 @@ func (p *Phone) acknowledgeReset(d *Draft, answer xrpc.Answer, changes map[strin
 		return errors.New("the group is gone from the device")
 	}
 	if group.Pending() != nil {
-		if err := group.Confirm(); err != nil {
-			return err
-		}
+		Check(group.Confirm())
 	}
 	return p.openThread(&Thread{ConvoID: out.Convo.ID, GroupID: d.GroupID, Entered: d.Epoch}, changes)
 }

@@ -7,27 +7,21 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/history"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
 // rewind sets a thread back to the last entry that both the phone and the server have. Later entries
 // of the inbox become loose: when their bytes come back at another place, take finds them by their
 // digest. They cannot be decrypted a second time.
-func (p *Phone) rewind(ctx context.Context, thread *Thread) error {
-	items, err := p.Inbox(thread.ConvoID)
-	if err != nil {
-		return err
-	}
-	common, err := p.common(ctx, thread, items)
-	if err != nil {
-		return err
-	}
+func (p *Phone) rewind(ctx context.Context, thread *Thread) (err error) {
+	defer Catch(&err)
+	items := Must(p.Inbox(thread.ConvoID))
+	common := Must(p.common(ctx, thread, items))
 	changes := map[string][]byte{}
 	for _, item := range items[common:] {
 		changes[inboxName(thread.ConvoID, item.Seq)] = nil
-		if err := p.writeItem(looseName(thread.ConvoID, item.Digest), item, changes); err != nil {
-			return err
-		}
+		Check(p.writeItem(looseName(thread.ConvoID, item.Digest), item, changes))
 	}
 	for _, name := range p.Disk.List(seenPrefix + thread.ConvoID + "/") {
 		changes[name] = nil
@@ -41,9 +35,7 @@ func (p *Phone) rewind(ctx context.Context, thread *Thread) error {
 			thread.AddedBy = items[0].Digest
 		}
 	}
-	if err := p.openThread(thread, changes); err != nil {
-		return err
-	}
+	Check(p.openThread(thread, changes))
 	return p.Save(changes)
 }
 

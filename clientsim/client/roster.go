@@ -11,6 +11,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -67,26 +68,15 @@ func (p *Phone) ClaimAny(ctx context.Context, call xrpc.Call) (*mlsapi.GetKeyPac
 }
 
 // Create makes a convo with these members, until it is acknowledged.
-func (p *Phone) Create(ctx context.Context, members ...syntax.DID) (string, error) {
+func (p *Phone) Create(ctx context.Context, members ...syntax.DID) (_ string, err error) {
+	defer Catch(&err)
 	var packages [][]byte
 	if len(members) > 0 {
-		var err error
-		if packages, err = p.Claim(ctx, "", members); err != nil {
-			return "", err
-		}
+		packages = Must(p.Claim(ctx, "", members))
 	}
-	draft, err := p.DraftCreate(members, packages)
-	if err != nil {
-		return "", err
-	}
-	answer, err := p.Deliver(ctx, draft)
-	if err != nil {
-		return "", err
-	}
-	out, err := xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body)
-	if err != nil {
-		return "", err
-	}
+	draft := Must(p.DraftCreate(members, packages))
+	answer := Must(p.Deliver(ctx, draft))
+	out := Must(xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body))
 	return out.ID, nil
 }
 
@@ -217,15 +207,10 @@ func (p *Phone) CommitRemovals(ctx context.Context, convo string) error {
 
 // leaver finds an account that is in the group and not on the roster. It asks before every commit,
 // because the account may have been added again.
-func (p *Phone) leaver(ctx context.Context, convo string) (syntax.DID, error) {
-	roster, err := p.Roster(ctx, convo)
-	if err != nil {
-		return "", err
-	}
-	group, err := p.Group(convo)
-	if err != nil {
-		return "", err
-	}
+func (p *Phone) leaver(ctx context.Context, convo string) (_ syntax.DID, err error) {
+	defer Catch(&err)
+	roster := Must(p.Roster(ctx, convo))
+	group := Must(p.Group(convo))
 	for _, id := range group.Members() {
 		if !slices.Contains(roster, syntax.DID(id)) {
 			return syntax.DID(id), nil

@@ -26,6 +26,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/history"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -228,14 +229,12 @@ func (s *Subscriber) ended(ctx context.Context, opened bool, err error) error {
 }
 
 // open dials with a ticket or a token.
-func (s *Subscriber) open(ctx context.Context, node *xrpc.Client, params url.Values) (*websocket.Conn, error) {
+func (s *Subscriber) open(ctx context.Context, node *xrpc.Client, params url.Values) (_ *websocket.Conn, err error) {
+	defer Catch(&err)
 	address := node.Base + "/xrpc/" + NSIDSubscribe.String()
 	header := http.Header{}
 	if s.By == ByTicket || s.By == "" && s.rng.IntN(2) == 0 {
-		ticket, err := Ticket(ctx, node, s.Account)
-		if err != nil {
-			return nil, err
-		}
+		ticket := Must(Ticket(ctx, node, s.Account))
 		// The URL names the service. This subscriber wants a certain node of it.
 		u, err := url.Parse(ticket.URL)
 		if err != nil || u.Path != "/xrpc/"+NSIDSubscribe.String() || u.Query().Get("ticket") != ticket.Ticket {
@@ -243,10 +242,7 @@ func (s *Subscriber) open(ctx context.Context, node *xrpc.Client, params url.Val
 		}
 		params.Set("ticket", ticket.Ticket)
 	} else {
-		token, err := node.Token(s.Account, NSIDSubscribe)
-		if err != nil {
-			return nil, err
-		}
+		token := Must(node.Token(s.Account, NSIDSubscribe))
 		header.Set("Authorization", "Bearer "+token)
 	}
 	if len(params) > 0 {
@@ -438,21 +434,17 @@ func (s *Subscriber) observe(ctx context.Context, node *xrpc.Client, h xrpc.Even
 const outdatedCursor = "OutdatedCursor"
 
 // readConvos reads the logs of all convos of an account, and returns up to which seq.
-func readConvos(ctx context.Context, node *xrpc.Client, who *xrpc.Account) (map[string]int64, error) {
+func readConvos(ctx context.Context, node *xrpc.Client, who *xrpc.Account) (_ map[string]int64, err error) {
+	defer Catch(&err)
 	read, cursor := map[string]int64{}, ""
 	for {
-		answer, err := node.Once(ctx, who, xrpc.ConvosCall(cursor, pageSize))
-		if err != nil {
-			return nil, err
-		}
+		answer := Must(node.Once(ctx, who, xrpc.ConvosCall(cursor, pageSize)))
 		page, err := xrpc.Decode[mlsapi.GetConvosOutput](answer.Body)
 		if err != nil {
 			return nil, &fatalError{err}
 		}
 		for _, convo := range page.Conversations {
-			if read[convo.ID], err = readLog(ctx, node, who, convo.ID); err != nil {
-				return nil, err
-			}
+			read[convo.ID] = Must(readLog(ctx, node, who, convo.ID))
 		}
 		if page.Cursor == nil {
 			return read, nil
@@ -484,15 +476,10 @@ func readLog(ctx context.Context, node *xrpc.Client, who *xrpc.Account, convo st
 // readServerSent reads text/event-stream until it ends.
 func (s *Subscriber) readServerSent(ctx context.Context, node *xrpc.Client, params url.Values, cursor int64,
 	resume bool) (opened bool, err error) {
-	token, err := node.Token(s.Account, nsidStream)
-	if err != nil {
-		return false, err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, node.Base+"/xrpc/"+nsidStream.String()+"?"+params.Encode(),
-		nil)
-	if err != nil {
-		return false, err
-	}
+	defer Catch(&err)
+	token := Must(node.Token(s.Account, nsidStream))
+	req := Must(http.NewRequestWithContext(ctx, http.MethodGet, node.Base+"/xrpc/"+nsidStream.String()+"?"+params.Encode(),
+		nil))
 	req.Header.Set("Authorization", "Bearer "+token)
 	req.Header.Set("Accept", "text/event-stream")
 	if resume {
@@ -500,10 +487,7 @@ func (s *Subscriber) readServerSent(ctx context.Context, node *xrpc.Client, para
 		req.Header.Set("Last-Event-ID", strconv.FormatInt(max(cursor-1, 0), 10))
 	}
 	since := time.Now()
-	resp, err := streamClient.Do(req)
-	if err != nil {
-		return false, err
-	}
+	resp := Must(streamClient.Do(req))
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		return false, refusedUpgrade(resp, fmt.Errorf("%s: %s", nsidStream, resp.Status))

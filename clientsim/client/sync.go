@@ -13,6 +13,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/history"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -75,7 +76,8 @@ func (p *Phone) nextPage(ctx context.Context, thread *Thread) (page *mlsapi.GetM
 var ErrForked = errors.New("clientsim: another commit has taken the epoch")
 
 // takePage keeps what comes before a fork, or before a commit that it cannot process.
-func (p *Phone) takePage(thread *Thread, page []mlsapi.MessageView) error {
+func (p *Phone) takePage(thread *Thread, page []mlsapi.MessageView) (err error) {
+	defer Catch(&err)
 	if len(page) == 0 {
 		return nil
 	}
@@ -91,20 +93,14 @@ func (p *Phone) takePage(thread *Thread, page []mlsapi.MessageView) error {
 		if err != nil {
 			return fmt.Errorf("seq %d: %w", page[i].Seq, err)
 		}
-		if err := p.writeItem(inboxName(thread.ConvoID, item.Seq), item, changes); err != nil {
-			return err
-		}
+		Check(p.writeItem(inboxName(thread.ConvoID, item.Seq), item, changes))
 		if p.Verifies {
-			if changes[seenName(thread.ConvoID, item.Seq)], err = json.Marshal(seen(&page[i])); err != nil {
-				return err
-			}
+			changes[seenName(thread.ConvoID, item.Seq)] = Must(json.Marshal(seen(&page[i])))
 		}
 		thread.First = cmp.Or(thread.First, item.Seq)
 		thread.Cursor, thread.Last = item.Seq, item.ID
 	}
-	if err := p.openThread(thread, changes); err != nil {
-		return err
-	}
+	Check(p.openThread(thread, changes))
 	return errors.Join(forked, p.Save(changes))
 }
 
@@ -122,7 +118,8 @@ func (p *Phone) writeItem(name string, item history.Item, changes map[string][]b
 
 // take reads one entry. It trusts no field: the seq must be the next one, and the entry's own bytes
 // say what it is.
-func (p *Phone) take(thread *Thread, view *mlsapi.MessageView, changes map[string][]byte) (history.Item, error) {
+func (p *Phone) take(thread *Thread, view *mlsapi.MessageView, changes map[string][]byte) (_ history.Item, err error) {
+	defer Catch(&err)
 	if thread.First != 0 && view.Seq != thread.Cursor+1 {
 		return history.Item{}, fmt.Errorf("a gap: it follows %d", thread.Cursor)
 	}
@@ -143,14 +140,8 @@ func (p *Phone) take(thread *Thread, view *mlsapi.MessageView, changes map[strin
 		thread.Successor = successorIn(item.Text)
 		return item, nil
 	}
-	epoch, err := mlsclient.HeaderEpoch(view.Ciphertext)
-	if err != nil {
-		return history.Item{}, err
-	}
-	_, group, err := p.Open(thread.ConvoID)
-	if err != nil {
-		return history.Item{}, err
-	}
+	epoch := Must(mlsclient.HeaderEpoch(view.Ciphertext))
+	_, group := Must2(p.Open(thread.ConvoID))
 	if thread.Rewound && xrpc.IsCommit(view) && epoch+1 >= thread.Entered && epoch < group.Epoch() {
 		return history.Item{}, ErrForked
 	}

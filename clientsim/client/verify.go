@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"mlsd/api/mlsapi"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 	"mlsd/internal/transparency/verifier"
 )
@@ -171,53 +172,40 @@ func (p *Phone) storeVerified(ctx context.Context, v *verifier.Verifier, thread 
 
 // showAll shows the verifier the entries that wait, up to the thread's cursor, and asks for a head
 // now and then.
-func (p *Phone) showAll(ctx context.Context, v *verifier.Verifier, thread *Thread, changes map[string][]byte) error {
+func (p *Phone) showAll(ctx context.Context, v *verifier.Verifier, thread *Thread,
+	changes map[string][]byte) (err error) {
+	defer Catch(&err)
 	shown := 0
 	for _, name := range p.Disk.List(seenPrefix + thread.ConvoID + "/") {
-		seq, err := strconv.ParseInt(name[strings.LastIndexByte(name, '/')+1:], 10, 64)
-		if err != nil {
-			return err
-		}
+		seq := Must(strconv.ParseInt(name[strings.LastIndexByte(name, '/')+1:], 10, 64))
 		if seq > thread.Cursor {
 			break
 		}
 		data, _ := p.Disk.Read(name)
 		var m verifier.Seen
-		if err := json.Unmarshal(data, &m); err != nil {
-			return err
-		}
+		Check(json.Unmarshal(data, &m))
 		if v.Size() > 0 && seq > v.Size()+1 { // a device that left and came back has not read the entries between
-			if err := v.Skip(ctx, seq-1); err != nil {
-				return err
-			}
+			Check(v.Skip(ctx, seq-1))
 		}
-		if err := v.Entry(ctx, m); err != nil {
-			return err
-		}
+		Check(v.Entry(ctx, m))
 		changes[name] = nil
 		shown++
 	}
 	if shown == 0 || v.Size()%headsEvery != 0 && v.Newest() != "" {
 		return nil
 	}
-	if err := v.Refresh(ctx); err != nil {
-		return err
-	}
+	Check(v.Refresh(ctx))
 	return p.compareHeads(ctx, v, thread.ConvoID)
 }
 
 // readAgain reads the entries behind the size of v again from the server, as v has asked.
-func (p *Phone) readAgain(ctx context.Context, v *verifier.Verifier, thread *Thread) error {
+func (p *Phone) readAgain(ctx context.Context, v *verifier.Verifier, thread *Thread) (err error) {
+	defer Catch(&err)
 	for {
-		page, err := xrpc.Ask[mlsapi.GetMessagesOutput](ctx, p.Net, p.Account,
-			xrpc.MessagesCall(thread.ConvoID, "all", max(v.Size(), thread.First-1), pageSize))
-		if err != nil {
-			return err
-		}
+		page := Must(xrpc.Ask[mlsapi.GetMessagesOutput](ctx, p.Net, p.Account,
+			xrpc.MessagesCall(thread.ConvoID, "all", max(v.Size(), thread.First-1), pageSize)))
 		for i := range page.Messages {
-			if err := v.Entry(ctx, seen(&page.Messages[i])); err != nil {
-				return err
-			}
+			Check(v.Entry(ctx, seen(&page.Messages[i])))
 		}
 		if page.Cursor == nil {
 			return v.Refresh(ctx)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"mlsd/api/mlsapi"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -125,15 +126,10 @@ func (p *Phone) startReading(t *Thread, changes map[string][]byte) error {
 }
 
 // Confirm tells the server that the join worked, and forgets the Welcome.
-func (p *Phone) Confirm(ctx context.Context, convo string) error {
-	w, err := p.readWelcome(convo)
-	if err != nil {
-		return err
-	}
-	out, err := p.ConfirmWith(ctx, xrpc.ConfirmCall(convo, w.Ref, true, ""))
-	if err != nil {
-		return err
-	}
+func (p *Phone) Confirm(ctx context.Context, convo string) (err error) {
+	defer Catch(&err)
+	w := Must(p.readWelcome(convo))
+	out := Must(p.ConfirmWith(ctx, xrpc.ConfirmCall(convo, w.Ref, true, "")))
 	if !out.Confirmed {
 		return errors.New("confirmWelcome answered confirmed: false")
 	}

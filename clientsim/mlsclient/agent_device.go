@@ -10,6 +10,8 @@ import (
 	"slices"
 
 	"github.com/thomas-vilte/mls-go/group"
+
+	. "mlsd/clientsim/steps"
 )
 
 // agentDevice implements Device by an agent. Its state lives as long as the agent, so it cannot be
@@ -67,15 +69,10 @@ func (d *agentDevice) Reborn(keepKey bool) (Device, error) {
 	return reborn, nil
 }
 
-func (d *agentDevice) KeyPackage() (KeyPackage, error) {
-	answer, err := d.do(agentRequest{Op: "keyPackage"})
-	if err != nil {
-		return KeyPackage{}, err
-	}
-	ref, err := PackageRef(answer.Output)
-	if err != nil {
-		return KeyPackage{}, err
-	}
+func (d *agentDevice) KeyPackage() (_ KeyPackage, err error) {
+	defer Catch(&err)
+	answer := Must(d.do(agentRequest{Op: "keyPackage"}))
+	ref := Must(PackageRef(answer.Output))
 	kp := KeyPackage{Message: answer.Output, Ref: hex.EncodeToString(ref)}
 	d.waiting[kp.Ref] = true
 	return kp, nil
@@ -116,11 +113,9 @@ func (d *agentDevice) Join(welcome []byte) (Group, error) {
 
 // JoinExternal can only replace the leaf with the device's own signature key. The libraries decide
 // that themselves.
-func (d *agentDevice) JoinExternal(groupInfo []byte, prior int) (*Staged, error) {
-	info, err := ReadInfo(groupInfo)
-	if err != nil {
-		return nil, err
-	}
+func (d *agentDevice) JoinExternal(groupInfo []byte, prior int) (_ *Staged, err error) {
+	defer Catch(&err)
+	info := Must(ReadInfo(groupInfo))
 	own := slices.IndexFunc(info.Leaves, func(l Leaf) bool { return bytes.Equal(l.SignatureKey, d.key) })
 	replaced := NoLeaf
 	if own >= 0 {
@@ -129,10 +124,7 @@ func (d *agentDevice) JoinExternal(groupInfo []byte, prior int) (*Staged, error)
 	if replaced != prior {
 		return nil, fmt.Errorf("agent %s: an external commit would remove leaf %d, not %d", d.agent.name, replaced, prior)
 	}
-	answer, err := d.do(agentRequest{Op: "joinExternal", Input: groupInfo})
-	if err != nil {
-		return nil, err
-	}
+	answer := Must(d.do(agentRequest{Op: "joinExternal", Input: groupInfo}))
 	if answer.Staged == nil {
 		return nil, fmt.Errorf("agent %s: nothing was staged", d.agent.name)
 	}

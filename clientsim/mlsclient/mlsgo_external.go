@@ -8,6 +8,8 @@ import (
 
 	"github.com/thomas-vilte/mls-go/framing"
 	"github.com/thomas-vilte/mls-go/group"
+
+	. "mlsd/clientsim/steps"
 )
 
 func (d *goDevice) JoinExternal(groupInfo []byte, prior int) (*Staged, error) {
@@ -43,19 +45,13 @@ func (d *goDevice) JoinExternal(groupInfo []byte, prior int) (*Staged, error) {
 // withConfirmation sets the confirmation_tag of a group's epoch. The library leaves it out when a
 // group is entered by external commit. Without it the epoch's GroupInfo and the next transcript
 // hash are wrong.
-func withConfirmation(g *group.Group, tag []byte) (*group.Group, error) {
-	raw, err := g.MarshalState()
-	if err != nil {
-		return nil, err
-	}
+func withConfirmation(g *group.Group, tag []byte) (_ *group.Group, err error) {
+	defer Catch(&err)
+	raw := Must(g.MarshalState())
 	var state group.StateData
-	if err := json.Unmarshal(raw, &state); err != nil {
-		return nil, err
-	}
+	Check(json.Unmarshal(raw, &state))
 	state.ConfirmationTag = tag
-	if raw, err = json.Marshal(state); err != nil {
-		return nil, err
-	}
+	raw = Must(json.Marshal(state))
 	return group.UnmarshalGroupState(raw)
 }
 

@@ -11,6 +11,8 @@ import (
 	"github.com/thomas-vilte/mls-go/framing"
 	"github.com/thomas-vilte/mls-go/group"
 	"github.com/thomas-vilte/mls-go/schedule"
+
+	. "mlsd/clientsim/steps"
 )
 
 // Garbage says what is wrong with a commit that some members cannot process.
@@ -36,65 +38,33 @@ func StageGarbage(g Group, what Garbage) (*Staged, error) {
 	return staged, nil
 }
 
-func (g *goGroup) stageGarbage(what Garbage) (*Staged, error) {
-	next, err := copyGroup(g.state)
-	if err != nil {
-		return nil, err
-	}
-	twin, err := copyGroup(g.state)
-	if err != nil {
-		return nil, err
-	}
+func (g *goGroup) stageGarbage(what Garbage) (_ *Staged, err error) {
+	defer Catch(&err)
+	next := Must(copyGroup(g.state))
+	twin := Must(copyGroup(g.state))
 	signer, suite, initSecret := g.device.signer, next.CipherSuite(), next.EpochSecrets().InitSecret.Clone()
-	commit, err := next.CommitWithFormat(signer, signer.PublicKey(), nil, framing.WireFormatPrivateMessage)
-	if err != nil {
-		return nil, err
-	}
+	commit := Must(next.CommitWithFormat(signer, signer.PublicKey(), nil, framing.WireFormatPrivateMessage))
 	content := commit.AuthenticatedContent()
-	if err := spoilPath(content, what.Spoil); err != nil {
-		return nil, err
-	}
-	if content.Auth.Signature, err = ciphersuite.SignWithLabel(signer, "FramedContentTBS",
-		content.MarshalTBS()); err != nil {
-		return nil, err
-	}
+	Check(spoilPath(content, what.Spoil))
+	content.Auth.Signature = Must(ciphersuite.SignWithLabel(signer, "FramedContentTBS",
+		content.MarshalTBS()))
 	// The twin is in the next epoch, with the right GroupContext and the wrong secrets.
-	if err := twin.MergeCommit(commit); err != nil {
-		return nil, err
-	}
-	commitSecret, err := commitSecretOf(commit, suite)
-	if err != nil {
-		return nil, err
-	}
+	Check(twin.MergeCommit(commit))
+	commitSecret := Must(commitSecretOf(commit, suite))
 	context := twin.GroupContext()
-	secrets, err := epochSecrets(suite, initSecret, commitSecret, context.Marshal())
-	if err != nil {
-		return nil, err
-	}
+	secrets := Must(epochSecrets(suite, initSecret, commitSecret, context.Marshal()))
 	content.Auth.ConfirmationTag = schedule.ComputeConfirmationTag(suite, secrets.ConfirmationKey.AsSlice(),
 		context.ConfirmedTranscriptHash)
-	private, err := framing.Encrypt(framing.EncryptParams{
+	private := Must(framing.Encrypt(framing.EncryptParams{
 		AuthContent: content, SenderLeafIndex: uint32(next.OwnLeafIndex()), CipherSuite: suite,
 		PaddingSize: next.PaddingSize(), SenderDataSecret: next.EpochSecrets().SenderDataSecret,
 		SecretTree: next.SecretTree(),
-	})
-	if err != nil {
-		return nil, err
-	}
-	if err := next.MergeCommit(commit); err != nil {
-		return nil, err
-	}
-	if next, err = withSecrets(next, secrets); err != nil {
-		return nil, err
-	}
-	info, err := next.GetGroupInfo(signer)
-	if err != nil {
-		return nil, err
-	}
+	}))
+	Check(next.MergeCommit(commit))
+	next = Must(withSecrets(next, secrets))
+	info := Must(next.GetGroupInfo(signer))
 	if what.BadInfo {
-		if err := spoilInfo(info, signer); err != nil {
-			return nil, err
-		}
+		Check(spoilInfo(info, signer))
 	}
 	g.pending = &pendingCommit{next: next, Staged: Staged{
 		Epoch: next.Epoch().AsUint64(), Commit: framing.NewMLSMessagePrivate(private).Marshal(),
@@ -139,35 +109,24 @@ func commitSecretOf(commit *group.StagedCommit, suite ciphersuite.CipherSuite) (
 
 // epochSecrets runs the key schedule of a commit without PSKs (RFC 9420 §8).
 func epochSecrets(suite ciphersuite.CipherSuite, initSecret, commitSecret *ciphersuite.Secret,
-	groupContext []byte) (*schedule.EpochSecrets, error) {
+	groupContext []byte) (_ *schedule.EpochSecrets, err error) {
+	defer Catch(&err)
 	s := schedule.NewKeySchedule(suite, initSecret)
 	s.SetCommitSecret(commitSecret)
-	if _, err := s.ComputeJoinerSecret(groupContext); err != nil {
-		return nil, err
-	}
-	if _, err := s.ComputePskSecret(nil); err != nil {
-		return nil, err
-	}
-	if _, err := s.ComputeEpochSecret(groupContext); err != nil {
-		return nil, err
-	}
+	Must(s.ComputeJoinerSecret(groupContext))
+	Must(s.ComputePskSecret(nil))
+	Must(s.ComputeEpochSecret(groupContext))
 	return s.DeriveEpochSecrets()
 }
 
 // withSecrets replaces the secrets of a group's epoch.
-func withSecrets(g *group.Group, secrets *schedule.EpochSecrets) (*group.Group, error) {
-	raw, err := g.MarshalState()
-	if err != nil {
-		return nil, err
-	}
+func withSecrets(g *group.Group, secrets *schedule.EpochSecrets) (_ *group.Group, err error) {
+	defer Catch(&err)
+	raw := Must(g.MarshalState())
 	var state group.StateData
-	if err := json.Unmarshal(raw, &state); err != nil {
-		return nil, err
-	}
+	Check(json.Unmarshal(raw, &state))
 	state.EpochSecrets, state.SecretTree = secrets.MarshalData(), nil
-	if raw, err = json.Marshal(state); err != nil {
-		return nil, err
-	}
+	raw = Must(json.Marshal(state))
 	return group.UnmarshalGroupState(raw)
 }
 

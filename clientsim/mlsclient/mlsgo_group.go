@@ -9,6 +9,8 @@ import (
 	"github.com/thomas-vilte/mls-go/framing"
 	"github.com/thomas-vilte/mls-go/group"
 	"github.com/thomas-vilte/mls-go/keypackages"
+
+	. "mlsd/clientsim/steps"
 )
 
 // goGroup implements Group.
@@ -154,16 +156,13 @@ func (g *goGroup) Stage(change Change) (*Staged, error) {
 		}
 		added = append(added, kp)
 	}
-	return g.stage(added, func(next *group.Group) error {
+	return g.stage(added, func(next *group.Group) (err error) {
+		defer Catch(&err)
 		for _, leaf := range change.Remove {
-			if _, err := next.RemoveMember(group.LeafNodeIndex(leaf)); err != nil {
-				return err
-			}
+			Must(next.RemoveMember(group.LeafNodeIndex(leaf)))
 		}
 		for _, kp := range added {
-			if _, err := next.AddMember(kp); err != nil {
-				return err
-			}
+			Must(next.AddMember(kp))
 		}
 		return nil
 	})
@@ -211,29 +210,24 @@ func (g *goGroup) stage(added []*keypackages.KeyPackage, propose func(*group.Gro
 // PrivateMessage must be encrypted before the merge, which replaces the secrets of its epoch. It
 // uses up ratchet keys of the copy only. That is safe, because the log accepts one commit per
 // epoch.
-func (g *goGroup) frameCommit(next *group.Group) (*group.StagedCommit, []byte, error) {
+func (g *goGroup) frameCommit(next *group.Group) (_ *group.StagedCommit, _ []byte, err error) {
+	defer Catch(&err)
 	format := framing.WireFormatPublicMessage
 	if g.device.hidden {
 		format = framing.WireFormatPrivateMessage
 	}
 	signer := g.device.signer
-	commit, err := next.CommitWithFormat(signer, signer.PublicKey(), nil, format)
-	if err != nil {
-		return nil, nil, err
-	}
+	commit := Must(next.CommitWithFormat(signer, signer.PublicKey(), nil, format))
 	content := commit.AuthenticatedContent()
 	if !g.device.hidden {
 		public := &framing.PublicMessage{Content: content.Content, Auth: content.Auth, MembershipTag: commit.MembershipTag()}
 		return commit, framing.NewMLSMessagePublic(public).Marshal(), nil
 	}
-	private, err := framing.Encrypt(framing.EncryptParams{
+	private := Must(framing.Encrypt(framing.EncryptParams{
 		AuthContent: content, SenderLeafIndex: uint32(next.OwnLeafIndex()), CipherSuite: next.CipherSuite(),
 		PaddingSize: next.PaddingSize(), SenderDataSecret: next.EpochSecrets().SenderDataSecret,
 		SecretTree: next.SecretTree(),
-	})
-	if err != nil {
-		return nil, nil, err
-	}
+	}))
 	return commit, framing.NewMLSMessagePrivate(private).Marshal(), nil
 }
 

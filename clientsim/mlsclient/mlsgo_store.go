@@ -13,6 +13,8 @@ import (
 	"github.com/thomas-vilte/mls-go/credentials"
 	"github.com/thomas-vilte/mls-go/group"
 	"github.com/thomas-vilte/mls-go/keypackages"
+
+	. "mlsd/clientsim/steps"
 )
 
 // deviceFile is a device on a phone's disk. Its private keys are not encrypted, because the people
@@ -146,8 +148,9 @@ func signerBytes(cred *credentials.CredentialWithKey) []byte {
 	return scalar
 }
 
-func restoreSigner(identity string, cs ciphersuite.CipherSuite, key []byte) (*credentials.CredentialWithKey,
-	*ciphersuite.SignaturePrivateKey, error) {
+func restoreSigner(identity string, cs ciphersuite.CipherSuite, key []byte) (_ *credentials.CredentialWithKey,
+	_ *ciphersuite.SignaturePrivateKey, err error) {
+	defer Catch(&err)
 	cred := &credentials.CredentialWithKey{Credential: credentials.NewBasicCredential([]byte(identity))}
 	if cs.SignatureScheme() == ciphersuite.ED25519 {
 		if len(key) != ed25519.SeedSize {
@@ -158,30 +161,20 @@ func restoreSigner(identity string, cs ciphersuite.CipherSuite, key []byte) (*cr
 		cred.SignatureKeyBytes = private.Public().(ed25519.PublicKey)
 		return cred, ciphersuite.NewEd25519SignaturePrivateKey(private), nil
 	}
-	private, err := ecdsa.ParseRawPrivateKey(elliptic.P256(), key)
-	if err != nil {
-		return nil, nil, err
-	}
-	point, err := private.PublicKey.Bytes()
-	if err != nil {
-		return nil, nil, err
-	}
+	private := Must(ecdsa.ParseRawPrivateKey(elliptic.P256(), key))
+	point := Must(private.PublicKey.Bytes())
 	cred.PrivateKey, cred.SignatureKey, cred.SignatureKeyBytes = private, &private.PublicKey, point
 	return cred, ciphersuite.NewSignaturePrivateKey(private), nil
 }
 
 func restorePackage(saved packageFile, cs ciphersuite.CipherSuite,
-	cred *credentials.CredentialWithKey) (*waitingPackage, error) {
-	public, err := keypackages.UnmarshalKeyPackage(saved.Public)
-	if err != nil {
-		return nil, err
-	}
+	cred *credentials.CredentialWithKey) (_ *waitingPackage, err error) {
+	defer Catch(&err)
+	public := Must(keypackages.UnmarshalKeyPackage(saved.Public))
 	private := &keypackages.KeyPackagePrivateKeys{SignatureKey: cred.PrivateKey,
 		Ed25519SignatureKey: cred.Ed25519PrivateKey}
 	for dst, raw := range map[**ecdh.PrivateKey][]byte{&private.InitKey: saved.Init, &private.EncryptionKey: saved.Leaf} {
-		if *dst, err = cs.Curve().NewPrivateKey(raw); err != nil {
-			return nil, err
-		}
+		*dst = Must(cs.Curve().NewPrivateKey(raw))
 	}
 	return &waitingPackage{public: public, private: private, lastResort: saved.Last}, nil
 }

@@ -13,6 +13,8 @@ import (
 	mlsext "github.com/thomas-vilte/mls-go/extensions"
 	"github.com/thomas-vilte/mls-go/group"
 	"github.com/thomas-vilte/mls-go/keypackages"
+
+	. "mlsd/clientsim/steps"
 )
 
 // copyGroup clones a group by serialising it. The copy lacks the secrets of past epochs, which are
@@ -86,13 +88,9 @@ func IsLastResort(message []byte) (bool, error) {
 
 // readGroupInfo reads a GroupInfo and finds its ratchet tree, which it does not read.
 func readGroupInfo(message []byte) (info *group.Info, tree []byte, err error) {
-	raw, err := unwrap(formatGroupInfo, message)
-	if err != nil {
-		return nil, nil, err
-	}
-	if info, err = group.UnmarshalGroupInfo(raw); err != nil {
-		return nil, nil, err
-	}
+	defer Catch(&err)
+	raw := Must(unwrap(formatGroupInfo, message))
+	info = Must(group.UnmarshalGroupInfo(raw))
 	for _, ext := range info.Extensions {
 		if ext.Type == mlsext.ExtensionTypeRatchetTree {
 			return info, ext.Data, nil

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -30,10 +31,10 @@ const (
 // completed is there once, and whole. Then a server dies while it checks a file, and the other takes
 // over. Then many upload large files at once, and the server's memory stays as it was.
 func Attachments(ctx context.Context, w *testbed.World) {
-	phones, convo := must2(w.Convo(ctx, 3))
-	check(phones[2].Leave(ctx, convo))
-	others, elsewhere := must2(w.Convo(ctx, 2))
-	bucket := must(testbed.NewBucket(w.Seed))
+	phones, convo := Must2(w.Convo(ctx, 3))
+	Check(phones[2].Leave(ctx, convo))
+	others, elsewhere := Must2(w.Convo(ctx, 2))
+	bucket := Must(testbed.NewBucket(w.Seed))
 	defer func() {
 		if err := bucket.Close(); err != nil {
 			w.Note("the bucket: %v", err)
@@ -97,12 +98,12 @@ func (u *uploads) whileAllFails(ctx context.Context) {
 	u.faults.Use(testbed.NewRandomFaults(u.w.Seed, requestFaults))
 	killing, stop := context.WithCancel(ctx)
 	killed := make(chan error, 1)
-	go func() { killed <- attempt(func() { u.kill(killing) }) }()
+	go func() { killed <- Attempt(func() { u.kill(killing) }) }()
 	begun := time.Now()
 	u.uploadAll(ctx, all)
 	took := time.Since(begun)
 	stop()
-	check(<-killed)
+	Check(<-killed)
 	u.bucket.Fail(0)
 	u.faults.Use(nil)
 	for i, d := range all {
@@ -123,7 +124,7 @@ func (u *uploads) uploadAll(ctx context.Context, all []*upload) {
 		wg.Go(func() {
 			for n := range next {
 				d := all[n]
-				if err := attempt(func() { u.upload(ctx, rng, d) }); err != nil {
+				if err := Attempt(func() { u.upload(ctx, rng, d) }); err != nil {
 					u.failed.Add(1)
 					u.w.Note("upload %d of %d bytes: %v", n, d.size, err)
 					d.failed = true
@@ -144,7 +145,7 @@ func (u *uploads) uploadAll(ctx context.Context, all []*upload) {
 
 // sum notes what the first phase has done. Each upload must be there once, and whole.
 func (u *uploads) sum(ctx context.Context, all []*upload, took time.Duration) {
-	stored := must(u.f.Uploads(ctx, ""))
+	stored := Must(u.f.Uploads(ctx, ""))
 	var size int64
 	for _, d := range all {
 		size += d.size
@@ -172,8 +173,8 @@ func (u *uploads) kill(ctx context.Context) {
 			return
 		}
 		node := u.f.Nodes[i%len(u.f.Nodes)]
-		check(node.Kill())
+		Check(node.Kill())
 		u.kills.Add(1)
-		check(node.Start(context.WithoutCancel(ctx), nil))
+		Check(node.Start(context.WithoutCancel(ctx), nil))
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"mlsd/api/mlsapi"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -14,7 +15,7 @@ import (
 func (u *uploads) memory(ctx context.Context) {
 	clients := min(heavyClients, max(u.w.Uploads*heavyClients/1000, 2))
 	node := u.f.Nodes[1]
-	before := must(node.Memory(ctx))
+	before := Must(node.Memory(ctx))
 	pid, most := node.PID(), int64(0)
 	measuring, stop := context.WithCancel(ctx)
 	measured := make(chan struct{})
@@ -30,8 +31,8 @@ func (u *uploads) memory(ctx context.Context) {
 	begun, errs := time.Now(), make(chan error, clients)
 	for i := range clients {
 		go func() {
-			d := u.newUpload(u.phones[i%2].Account, maxUpload)
-			errs <- attempt(func() { u.heavy(ctx, d) })
+			d := u.newUpload(u.phones[i%2].Account, mostUpload)
+			errs <- Attempt(func() { u.heavy(ctx, d) })
 		}()
 	}
 	var failed error
@@ -41,7 +42,7 @@ func (u *uploads) memory(ctx context.Context) {
 	took := time.Since(begun)
 	stop()
 	<-measured
-	check(failed)
+	Check(failed)
 	u.w.Note("attachments: %d clients uploaded 50 MiB each at once in %s; the server's resident memory: %d MiB before, "+
 		"%d MiB at most",
 		clients, took.Round(time.Second), before.Resident>>20, most>>20)
@@ -57,12 +58,12 @@ func (u *uploads) heavy(ctx context.Context, d *upload) {
 			return u.once(ctx, 1, d.by, call)
 		})
 	}
-	answer := must(retry(u.createCall(d)))
-	d.id = must(xrpc.Decode[mlsapi.CreateAttachmentOutput](answer.Body)).AttachmentID
+	answer := Must(retry(u.createCall(d)))
+	d.id = Must(xrpc.Decode[mlsapi.CreateAttachmentOutput](answer.Body)).AttachmentID
 	for n := 1; n <= d.parts; n++ {
 		if _, err := retry(u.putCall(d, n)); err != nil {
-			fail("part %d: %w", n, err)
+			Fail("part %d: %w", n, err)
 		}
 	}
-	must(retry(u.completeCall(d)))
+	Must(retry(u.completeCall(d)))
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"mlsd/api/mlsapi"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -15,7 +16,7 @@ func (u *uploads) outsiders(ctx context.Context, other *xrpc.Account, elsewhere 
 	alice, carol := u.phones[0], u.former
 	d := u.newUpload(alice.Account, 1000)
 	u.upload(ctx, u.w.RNG, d)
-	stranger := must(u.w.Account())
+	stranger := Must(u.w.Account())
 	read := func(node int, who *xrpc.Account, convo string) error {
 		call := u.about(mlsapi.NSIDGetAttachment, d)
 		call.Query.Set("convoId", convo)
@@ -47,9 +48,9 @@ func (u *uploads) outsiders(ctx context.Context, other *xrpc.Account, elsewhere 
 		}
 		return nil
 	}
-	check(operate("account/block", true))
+	Check(operate("account/block", true))
 	get(bob, u.convo, "Blocked")
-	check(operate("account/unblock", false))
+	Check(operate("account/unblock", false))
 	u.w.Note("attachments: refused are a stranger, a member of another convo in this one and there, a former member, " +
 		"and a blocked one")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -23,9 +24,9 @@ func (u *uploads) takeover(ctx context.Context) {
 	}
 	first := make(chan error, 1)
 	go func() { first <- complete(0, alice) }()
-	check(xrpc.Until(ctx, time.Minute, func() (bool, error) { return u.bucket.Stalled.Load() > 0, nil }))
+	Check(xrpc.Until(ctx, time.Minute, func() (bool, error) { return u.bucket.Stalled.Load() > 0, nil }))
 	seen := u.processing.Load()
-	check(xrpc.Until(ctx, time.Minute, func() (bool, error) {
+	Check(xrpc.Until(ctx, time.Minute, func() (bool, error) {
 		err := complete(1, bob)
 		if err == nil {
 			return false, errors.New("the second server has completed what the first one checks")
@@ -35,13 +36,13 @@ func (u *uploads) takeover(ctx context.Context) {
 		}
 		return u.processing.Load() > seen, nil
 	}))
-	check(u.f.Nodes[0].Kill())
+	Check(u.f.Nodes[0].Kill())
 	if err := <-first; err == nil {
 		u.w.Broken("the killed server has answered")
 	}
 	goOn()
 	begun := time.Now()
-	check(xrpc.Until(ctx, time.Minute, func() (bool, error) {
+	Check(xrpc.Until(ctx, time.Minute, func() (bool, error) {
 		err := complete(1, bob)
 		if _, again := xrpc.RetryAfter(err, 0); again {
 			return false, nil
@@ -49,8 +50,8 @@ func (u *uploads) takeover(ctx context.Context) {
 		return err == nil, err
 	}))
 	took := time.Since(begun)
-	check(u.f.Nodes[0].Start(ctx, nil))
-	stored := must(u.f.Uploads(ctx, d.id))
+	Check(u.f.Nodes[0].Start(ctx, nil))
+	stored := Must(u.f.Uploads(ctx, d.id))
 	u.w.Note("attachments: a server was killed while it checked; the other took over after %s with fence %d",
 		took.Round(time.Second), stored.Fence)
 	if stored.Fence < 2 {

@@ -13,6 +13,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/api/mlsapi"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -107,9 +108,9 @@ func (u *uploads) completeCall(d *upload) xrpc.Call {
 func (u *uploads) create(ctx context.Context, rng *rand.Rand, d *upload) {
 	answer, err := u.do(ctx, rng, d.by, u.createCall(d))
 	if err != nil {
-		fail("create: %w", err)
+		Fail("create: %w", err)
 	}
-	out := must(xrpc.Decode[mlsapi.CreateAttachmentOutput](answer.Body))
+	out := Must(xrpc.Decode[mlsapi.CreateAttachmentOutput](answer.Body))
 	if out.PartSize != d.partSize || out.PartCount != int64(d.parts) {
 		u.w.Broken("an attachment of %d bytes has %d parts of %d bytes", d.size, out.PartCount, out.PartSize)
 	}
@@ -118,7 +119,7 @@ func (u *uploads) create(ctx context.Context, rng *rand.Rand, d *upload) {
 
 func (u *uploads) put(ctx context.Context, rng *rand.Rand, d *upload, n int) {
 	if _, err := u.do(ctx, rng, d.by, u.putCall(d, n)); err != nil {
-		fail("part %d: %w", n, err)
+		Fail("part %d: %w", n, err)
 	}
 }
 
@@ -127,7 +128,7 @@ func (u *uploads) complete(ctx context.Context, rng *rand.Rand, d *upload) {
 	for {
 		_, err := u.do(ctx, rng, d.by, u.completeCall(d))
 		if xrpc.ErrorName(err) != mlsapi.ErrAttachmentIncomplete {
-			check(err)
+			Check(err)
 			return
 		}
 		u.resumed.Add(1)
@@ -139,9 +140,9 @@ func (u *uploads) complete(ctx context.Context, rng *rand.Rand, d *upload) {
 func (u *uploads) putMissing(ctx context.Context, rng *rand.Rand, d *upload) {
 	answer, err := u.do(ctx, rng, d.by, u.about(mlsapi.NSIDGetAttachmentStatus, d))
 	if err != nil {
-		fail("status: %w", err)
+		Fail("status: %w", err)
 	}
-	out := must(xrpc.Decode[mlsapi.GetAttachmentStatusOutput](answer.Body))
+	out := Must(xrpc.Decode[mlsapi.GetAttachmentStatusOutput](answer.Body))
 	for n := 1; n <= d.parts; n++ {
 		if !slices.Contains(out.Parts, int64(n)) {
 			u.put(ctx, rng, d, n)
@@ -175,7 +176,7 @@ func (u *uploads) check(ctx context.Context, rng *rand.Rand, d *upload, by *xrpc
 	defer cancel()
 	answer, err := u.do(ctx, rng, by, u.about(mlsapi.NSIDGetAttachment, d))
 	if err != nil {
-		fail("get: %w", err)
+		Fail("get: %w", err)
 	}
 	data := answer.Body
 	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != d.sum {

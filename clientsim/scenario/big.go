@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 )
 
@@ -45,11 +46,10 @@ func BigGroup(ctx context.Context, w *testbed.World) {
 // makePhones makes the phones. Every fifth person has a second device.
 func (c *bigGroup) makePhones(ctx context.Context, n int) {
 	for i := range n {
-		p := must(c.w.Phone(fmt.Sprintf("member-%d", i)))
+		p := Must(c.w.Phone(fmt.Sprintf("member-%d", i)))
 		c.people = append(c.people, p)
 		if i%5 == 4 {
-			tablet := must(c.w.SecondDevice(p, fmt.Sprintf("tablet-%d", i)))
-			c.tablets = append(c.tablets, tablet)
+			c.tablets = append(c.tablets, Must(c.w.SecondDevice(p, fmt.Sprintf("tablet-%d", i))))
 		}
 	}
 	each(append(c.people, c.tablets...), func(p *client.Phone) error { return p.Publish(ctx, 1) })
@@ -68,7 +68,7 @@ func (c *bigGroup) addInBatches(ctx context.Context) {
 			err = adder.Add(ctx, c.convo, testbed.DIDs(batch)...)
 		}
 		if err != nil {
-			fail("batch from %d: %w", from, err)
+			Fail("batch from %d: %w", from, err)
 		}
 		joiners := append([]*client.Phone{}, batch...)
 		for _, tablet := range c.tablets {
@@ -89,17 +89,17 @@ func (c *bigGroup) addInBatches(ctx context.Context) {
 func (c *bigGroup) checkAllRead(ctx context.Context) {
 	for i := range 5 {
 		p := c.inside[c.w.RNG.IntN(len(c.inside))]
-		check(p.Sync(ctx, c.convo))
-		check(p.Send(ctx, c.convo, fmt.Sprintf("one of many, %d", i)))
+		Check(p.Sync(ctx, c.convo))
+		Check(p.Send(ctx, c.convo, fmt.Sprintf("one of many, %d", i)))
 	}
 	last := len(c.people) - 1
-	check(c.people[last].Leave(ctx, c.convo))
-	check(c.inside[c.w.RNG.IntN(last)].CommitRemovals(ctx, c.convo))
+	Check(c.people[last].Leave(ctx, c.convo))
+	Check(c.inside[c.w.RNG.IntN(last)].CommitRemovals(ctx, c.convo))
 	lost := c.people[1+c.w.RNG.IntN(last-1)]
-	check(lost.LoseState(false))
-	check(lost.Rejoin(ctx, c.convo))
+	Check(lost.LoseState(false))
+	Check(lost.Rejoin(ctx, c.convo))
 	made := time.Now()
-	check(c.people[0].Rotate(ctx, c.convo))
+	Check(c.people[0].Rotate(ctx, c.convo))
 	read := time.Now()
 	members := []*client.Phone{}
 	for _, p := range c.inside {
@@ -125,5 +125,5 @@ func each(phones []*client.Phone, do func(*client.Phone) error) {
 		})
 	}
 	all.Wait()
-	check(errors.Join(errs...))
+	Check(errors.Join(errs...))
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -43,13 +44,13 @@ func runClaimTest(ctx context.Context, w *testbed.World, other *xrpc.Client) {
 	f := &claimTest{w: w}
 	stock := max(claims/10/claimTargets, 1)
 	for i := range claimTargets {
-		p := must(w.Phone(fmt.Sprintf("target-%d", i)))
-		check(p.PublishMany(ctx, stock, i%2 == 0))
+		p := Must(w.Phone(fmt.Sprintf("target-%d", i)))
+		Check(p.PublishMany(ctx, stock, i%2 == 0))
 		f.targets = append(f.targets, p)
 	}
 	var callers []*client.Phone
 	for i := range claimers {
-		p := must(w.Phone(fmt.Sprintf("claimer-%d", i)))
+		p := Must(w.Phone(fmt.Sprintf("claimer-%d", i)))
 		if i%2 == 1 {
 			p.Net = other
 		}
@@ -80,7 +81,7 @@ func (f *claimTest) run(ctx context.Context, callers []*client.Phone, each int) 
 		for lane := range lanes {
 			all.Go(func() {
 				for n := next.Add(1) - 1; n < int64(each); n = next.Add(1) - 1 {
-					if err := attempt(func() { f.claim(ctx, p, f.targets[(i+int(n))%len(f.targets)]) }); err != nil {
+					if err := Attempt(func() { f.claim(ctx, p, f.targets[(i+int(n))%len(f.targets)]) }); err != nil {
 						errs[i*lanes+lane] = err
 						return
 					}
@@ -89,11 +90,11 @@ func (f *claimTest) run(ctx context.Context, callers []*client.Phone, each int) 
 		}
 	}
 	all.Wait()
-	check(errors.Join(errs...))
+	Check(errors.Join(errs...))
 }
 
 func (f *claimTest) claim(ctx context.Context, p, target *client.Phone) {
-	out := must(p.ClaimAny(ctx, xrpc.ClaimCall([]syntax.DID{target.Account.DID}, f.w.Suite, "", xrpc.NewKey())))
+	out := Must(p.ClaimAny(ctx, xrpc.ClaimCall([]syntax.DID{target.Account.DID}, f.w.Suite, "", xrpc.NewKey())))
 	if len(out.KeyPackages) == 0 {
 		f.empty.Add(1)
 	}
@@ -109,7 +110,7 @@ func (f *claimTest) claim(ctx context.Context, p, target *client.Phone) {
 // claimed checks that every account sees that it has none left.
 func (f *claimTest) claimed(ctx context.Context) {
 	for i, p := range f.targets {
-		stats := must(p.Stats(ctx))
+		stats := Must(p.Stats(ctx))
 		if want := int64(1 - i%2); stats.Available != 0 || stats.LastResort != want || !stats.NeedsReplenish {
 			f.w.Broken("%s has %d KeyPackages available and %d of last resort, needsReplenish %t; want none, %d and true",
 				p.Name, stats.Available, stats.LastResort, stats.NeedsReplenish, want)

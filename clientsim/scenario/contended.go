@@ -10,6 +10,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -47,29 +48,29 @@ type score struct {
 // soon as it knows the winner. Exactly one commit per epoch is accepted, and no member loses for
 // ever.
 func ContendedCommits(ctx context.Context, w *testbed.World) {
-	phones, convo := must2(w.Convo(ctx, committers))
-	group := must(phones[0].Group(convo))
+	phones, convo := Must2(w.Convo(ctx, committers))
+	group := Must(phones[0].Group(convo))
 	epochs := max(w.Epochs, 5)
 	c := &contest{w: w, convo: convo, goal: group.Epoch() + uint64(epochs)}
 	start := time.Now()
 	scores, errs := make([]score, len(phones)), make([]error, len(phones))
 	var all sync.WaitGroup
 	for i, p := range phones {
-		all.Go(func() { errs[i] = attempt(func() { c.play(ctx, p, &scores[i]) }) })
+		all.Go(func() { errs[i] = Attempt(func() { c.play(ctx, p, &scores[i]) }) })
 	}
 	all.Wait()
-	check(errors.Join(errs...))
+	Check(errors.Join(errs...))
 	c.judge(phones, scores, epochs, time.Since(start))
 	for _, p := range phones {
-		check(p.Send(ctx, convo, "still friends, "+p.Name))
+		Check(p.Send(ctx, convo, "still friends, "+p.Name))
 	}
-	check(w.SyncAll(ctx, convo, phones...))
+	Check(w.SyncAll(ctx, convo, phones...))
 }
 
 func (c *contest) play(ctx context.Context, p *client.Phone, s *score) {
 	for {
-		check(p.Sync(ctx, c.convo))
-		group := must(p.Group(c.convo))
+		Check(p.Sync(ctx, c.convo))
+		group := Must(p.Group(c.convo))
 		epoch := group.Epoch()
 		if epoch >= c.goal {
 			return
@@ -77,7 +78,7 @@ func (c *contest) play(ctx context.Context, p *client.Phone, s *score) {
 		if s.current == 0 {
 			s.since = epoch
 		}
-		d := must(p.DraftCommit(c.convo, mlsclient.Change{}))
+		d := Must(p.DraftCommit(c.convo, mlsclient.Change{}))
 		_, err := p.Deliver(ctx, d)
 		switch {
 		case err == nil:
@@ -85,7 +86,7 @@ func (c *contest) play(ctx context.Context, p *client.Phone, s *score) {
 		case xrpc.ErrorName(err) == mlsapi.ErrEpochMismatch:
 			s.current++
 		default:
-			check(err)
+			Check(err)
 		}
 		s.losses, s.epochs = max(s.losses, s.current), max(s.epochs, int(epoch-s.since)+1)
 		if err == nil {

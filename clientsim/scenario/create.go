@@ -9,6 +9,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -17,11 +18,11 @@ import (
 // another key, or from another caller, the group is taken, and the answer does not say who is in
 // it.
 func CreateExisting(ctx context.Context, w *testbed.World) {
-	phones := must(w.Phones(ctx, 3))
+	phones := Must(w.Phones(ctx, 3))
 	alice, mallory := phones[0], phones[2]
-	packages := must(alice.Claim(ctx, "", testbed.DIDs(phones[1:2])))
-	d := must(alice.DraftCreate(testbed.DIDs(phones[1:2]), packages))
-	must(alice.Deliver(ctx, d))
+	packages := Must(alice.Claim(ctx, "", testbed.DIDs(phones[1:2])))
+	d := Must(alice.DraftCreate(testbed.DIDs(phones[1:2]), packages))
+	Must(alice.Deliver(ctx, d))
 	again, err := w.Net.Do(ctx, alice.Account, d.Call)
 	if err != nil || !again.Replayed() {
 		w.Broken("createConvo retried with its key: replay %t, %v", again.Replayed(), err)
@@ -29,13 +30,13 @@ func CreateExisting(ctx context.Context, w *testbed.World) {
 	taken(ctx, w, alice.Account, d, testbed.DIDs(phones))
 	taken(ctx, w, mallory.Account, d, testbed.DIDs(phones))
 	convo := w.Model.Snapshot()[0].ID
-	check(phones[1].Join(ctx, convo))
-	check(phones[1].Send(ctx, convo, "one convo"))
+	Check(phones[1].Join(ctx, convo))
+	Check(phones[1].Send(ctx, convo, "one convo"))
 }
 
 // taken creates the draft's group again, as another caller and under another key.
 func taken(ctx context.Context, w *testbed.World, who *xrpc.Account, d *client.Draft, secret []syntax.DID) {
-	in := must(mlsapi.DecodeCreateConvoInput(d.Call.Body))
+	in := Must(mlsapi.DecodeCreateConvoInput(d.Call.Body))
 	key := xrpc.NewKey()
 	// A GroupInfo of another signer is refused anyway.
 	in.IdempotencyKey, in.GroupInfo = &key, nil

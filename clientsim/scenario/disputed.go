@@ -15,6 +15,7 @@ import (
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/history"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -55,30 +56,30 @@ type dispute struct {
 // report the commit, and come back by external commit. All must be in one epoch within a minute, and
 // nothing that was acknowledged may be lost.
 func Disputed(ctx context.Context, w *testbed.World) {
-	n := fewestDisputing + w.RNG.IntN(maxDisputing-fewestDisputing+1)
-	phones, convo := must2(w.Convo(ctx, n))
+	n := fewestDisputing + w.RNG.IntN(mostDisputing-fewestDisputing+1)
+	phones, convo := Must2(w.Convo(ctx, n))
 	bad := 1 + w.RNG.IntN(n-1)
 	d := &dispute{w: w, convo: convo, mallory: phones[bad], honest: slices.Delete(slices.Clone(phones), bad, bad+1),
 		badInfo: w.RNG.IntN(3) == 0}
 	d.garbage(ctx)
-	took := must(d.converge(ctx))
+	took := Must(d.converge(ctx))
 	d.finish(ctx, took)
 }
 
 // garbage makes mallory's commit win the epoch.
 func (d *dispute) garbage(ctx context.Context) {
 	for _, p := range d.honest[:2] {
-		check(p.Send(ctx, d.convo, "before, by "+p.Name))
+		Check(p.Send(ctx, d.convo, "before, by "+p.Name))
 	}
-	check(d.mallory.Sync(ctx, d.convo))
-	draft := must(d.mallory.DraftStaged(d.convo, func(g mlsclient.Group) (*mlsclient.Staged, error) {
+	Check(d.mallory.Sync(ctx, d.convo))
+	draft := Must(d.mallory.DraftStaged(d.convo, func(g mlsclient.Group) (*mlsclient.Staged, error) {
 		return mlsclient.StageGarbage(g, mlsclient.Garbage{
 			Spoil: func(n int) []int { return d.w.RNG.Perm(n)[:n/2] }, BadInfo: d.badInfo,
 		})
 	}))
-	must(d.mallory.Deliver(ctx, draft))
+	Must(d.mallory.Deliver(ctx, draft))
 	d.epoch, d.begun = draft.Epoch, time.Now()
-	check(d.mallory.Sync(ctx, d.convo))
+	Check(d.mallory.Sync(ctx, d.convo))
 }
 
 // converge lets all honest members do what a client does, until they are in one epoch.
@@ -91,7 +92,7 @@ func (d *dispute) converge(ctx context.Context) (took time.Duration, err error) 
 	for i, p := range d.honest {
 		rng := rand.New(rand.NewPCG(d.w.Seed, uint64(i)))
 		all.Go(func() {
-			if errs[i] = attempt(func() { d.live(ctx, p, &locks[i], rng, i) }); errs[i] != nil {
+			if errs[i] = Attempt(func() { d.live(ctx, p, &locks[i], rng, i) }); errs[i] != nil {
 				cancel()
 			}
 		})
@@ -116,12 +117,12 @@ func (d *dispute) live(ctx context.Context, p *client.Phone, lock *sync.Mutex, r
 	var so progress
 	for !d.done.Load() {
 		lock.Lock()
-		err := attempt(func() { d.step(ctx, p, rng, i, &so) })
+		err := Attempt(func() { d.step(ctx, p, rng, i, &so) })
 		lock.Unlock()
 		if err != nil {
-			fail("%s: %w", p.Name, err)
+			Fail("%s: %w", p.Name, err)
 		}
-		check(pause(ctx, lookEvery/2+time.Duration(rng.Int64N(int64(lookEvery)))))
+		Check(pause(ctx, lookEvery/2+time.Duration(rng.Int64N(int64(lookEvery)))))
 	}
 }
 
@@ -132,7 +133,7 @@ type progress struct {
 }
 
 func (d *dispute) step(ctx context.Context, p *client.Phone, rng *rand.Rand, i int, so *progress) {
-	r, returned := must2(p.Follow(ctx, d.convo, rng))
+	r, returned := Must2(p.Follow(ctx, d.convo, rng))
 	if returned {
 		d.stuck.Add(1)
 		d.attempts.Add(int32(r.Attempts))
@@ -140,7 +141,7 @@ func (d *dispute) step(ctx context.Context, p *client.Phone, rng *rand.Rand, i i
 			d.disputed.Add(1)
 		}
 	}
-	group := must(p.Group(d.convo))
+	group := Must(p.Group(d.convo))
 	epoch := group.Epoch()
 	if epoch != so.said || time.Since(so.saidAt) > sayEvery {
 		so.said, so.saidAt = epoch, time.Now()
@@ -160,7 +161,7 @@ func (d *dispute) say(ctx context.Context, p *client.Phone) {
 		return
 	}
 	if err != nil || !report.Disputed || d.tried.Swap(true) {
-		check(err)
+		Check(err)
 		return
 	}
 	d.tryCommit(ctx, p)
@@ -174,13 +175,13 @@ func (d *dispute) write(ctx context.Context, p *client.Phone) {
 	if failed := new(client.CommitError); errors.As(err, &failed) {
 		return // it follows in its next step
 	}
-	check(err)
+	Check(err)
 }
 
 // tryCommit makes an ordinary commit, which the dispute must refuse, unless the epoch has moved or the
 // dispute has ended meanwhile.
 func (d *dispute) tryCommit(ctx context.Context, p *client.Phone) {
-	draft := must(p.DraftCommit(d.convo, mlsclient.Change{}))
+	draft := Must(p.DraftCommit(d.convo, mlsclient.Change{}))
 	_, err := p.Deliver(ctx, draft)
 	switch xrpc.ErrorName(err) {
 	case mlsapi.ErrConvoDisputed:
@@ -189,7 +190,7 @@ func (d *dispute) tryCommit(ctx context.Context, p *client.Phone) {
 	case mlsapi.ErrEpochMismatch:
 		return
 	}
-	check(err)
+	Check(err)
 }
 
 // agree reports whether all honest members have the same authenticator, in the epoch of the garbage or
@@ -215,7 +216,7 @@ func (d *dispute) agree(locks []sync.Mutex) bool {
 // kept checks that a phone still has what it read before the garbage, also if it came back by external
 // commit. The final checks look at what came after.
 func (d *dispute) kept(p *client.Phone) {
-	items := must(p.Inbox(d.convo))
+	items := Must(p.Inbox(d.convo))
 	for _, by := range d.honest[:2] {
 		text := "before, by " + by.Name
 		if !slices.ContainsFunc(items, func(item history.Item) bool { return item.Text == text }) {
@@ -234,16 +235,16 @@ func (d *dispute) finish(ctx context.Context, took time.Duration) {
 	for _, p := range append([]*client.Phone{d.mallory}, d.honest...) {
 		// Mallory's own group can be on another branch, if its GroupInfo was of no use.
 		if _, _, err := p.Follow(ctx, d.convo, rng); err != nil && xrpc.ErrorName(err) != mlsapi.ErrConvoDisputed {
-			check(err)
+			Check(err)
 		}
 	}
 	for _, p := range d.honest {
-		check(p.Send(ctx, d.convo, "together again, "+p.Name))
+		Check(p.Send(ctx, d.convo, "together again, "+p.Name))
 	}
 	for _, p := range d.honest {
 		d.kept(p)
 	}
-	view := must(d.honest[0].Convo(ctx, d.convo))
+	view := Must(d.honest[0].Convo(ctx, d.convo))
 	d.w.Note("%d members, %d could not process the commit, GroupInfo unusable: %t; one epoch after %s, %d external "+
 		"commits tried, %d epochs, %d learned of the dispute, an ordinary commit refused: %t",
 		len(d.honest)+1, d.stuck.Load(), d.badInfo, took.Round(time.Millisecond), d.attempts.Load(),

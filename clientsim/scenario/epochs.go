@@ -8,6 +8,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -17,25 +18,25 @@ import (
 // the message is stored twice. A second request never arrives the first time: that one must be
 // refused.
 func RetryAfterEpoch(ctx context.Context, w *testbed.World) {
-	phones, convo := must2(w.Convo(ctx, 2))
+	phones, convo := Must2(w.Convo(ctx, 2))
 	alice, bob := phones[0], phones[1]
-	more := must(w.Phones(ctx, 2))
-	stored := must(alice.DraftSend(convo, "stored, and the answer lost"))
-	check(w.LoseAnswer(ctx, alice, stored.Call))
-	lost := must(alice.DraftSend(convo, "never arrived in its epoch"))
-	check(bob.Add(ctx, convo, more[0].Account.DID))
-	check(more[0].Join(ctx, convo))
+	more := Must(w.Phones(ctx, 2))
+	stored := Must(alice.DraftSend(convo, "stored, and the answer lost"))
+	Check(w.LoseAnswer(ctx, alice, stored.Call))
+	lost := Must(alice.DraftSend(convo, "never arrived in its epoch"))
+	Check(bob.Add(ctx, convo, more[0].Account.DID))
+	Check(more[0].Join(ctx, convo))
 	answer, err := alice.Deliver(ctx, stored)
 	if err != nil {
-		fail("a stored message retried after the epoch moved: %w", err)
+		Fail("a stored message retried after the epoch moved: %w", err)
 	}
 	if !answer.Replayed() {
 		w.Broken("a stored message retried after the epoch moved is answered as new")
 	}
 	_, err = alice.Deliver(ctx, lost)
 	staleEpoch(w, err, 2)
-	check(alice.Sync(ctx, convo))
-	check(alice.Send(ctx, convo, lost.Text))
+	Check(alice.Sync(ctx, convo))
+	Check(alice.Send(ctx, convo, lost.Text))
 	retryAddAfterEpoch(ctx, w, convo, alice, bob, more[1])
 }
 
@@ -53,33 +54,33 @@ func staleEpoch(w *testbed.World, err error, current uint64) {
 
 // retryAddAfterEpoch checks that a replay of addMembers has the original newEpoch.
 func retryAddAfterEpoch(ctx context.Context, w *testbed.World, convo string, alice, bob, joiner *client.Phone) {
-	packages := must(alice.Claim(ctx, convo, testbed.DIDs([]*client.Phone{joiner})))
-	d := must(alice.DraftAdd(convo, testbed.DIDs([]*client.Phone{joiner}), packages))
-	first := must(alice.Deliver(ctx, d))
-	check(w.SyncAll(ctx, convo, alice, bob))
-	check(joiner.Join(ctx, convo))
-	more := must(w.Phones(ctx, 1))
-	check(bob.Add(ctx, convo, more[0].Account.DID))
+	packages := Must(alice.Claim(ctx, convo, testbed.DIDs([]*client.Phone{joiner})))
+	d := Must(alice.DraftAdd(convo, testbed.DIDs([]*client.Phone{joiner}), packages))
+	first := Must(alice.Deliver(ctx, d))
+	Check(w.SyncAll(ctx, convo, alice, bob))
+	Check(joiner.Join(ctx, convo))
+	more := Must(w.Phones(ctx, 1))
+	Check(bob.Add(ctx, convo, more[0].Account.DID))
 	again, err := w.Net.Do(ctx, alice.Account, d.Call)
 	if err != nil {
-		fail("a stored commit retried after the epoch moved: %w", err)
+		Fail("a stored commit retried after the epoch moved: %w", err)
 	}
 	if !again.Replayed() || !bytes.Equal(first.Body, again.Body) {
 		w.Broken("addMembers retried after the epoch moved: %q, first %q", again.Body, first.Body)
 	}
-	check(more[0].Join(ctx, convo))
+	Check(more[0].Join(ctx, convo))
 }
 
 // SameEpoch makes several members commit in one epoch, at the same time and one by one. Exactly one
 // commit per epoch is accepted.
 func SameEpoch(ctx context.Context, w *testbed.World) {
-	phones, convo := must2(w.Convo(ctx, 4))
-	joiners := must(w.Phones(ctx, len(phones)))
+	phones, convo := Must2(w.Convo(ctx, 4))
+	joiners := Must(w.Phones(ctx, len(phones)))
 	drafts := make([]*client.Draft, len(phones))
 	packages := make([][][]byte, len(phones))
 	for i, p := range phones {
-		packages[i] = must(p.Claim(ctx, convo, testbed.DIDs(joiners[i:i+1])))
-		drafts[i] = must(p.DraftAdd(convo, testbed.DIDs(joiners[i:i+1]), packages[i]))
+		packages[i] = Must(p.Claim(ctx, convo, testbed.DIDs(joiners[i:i+1])))
+		drafts[i] = Must(p.DraftAdd(convo, testbed.DIDs(joiners[i:i+1]), packages[i]))
 	}
 	won := race(ctx, w, phones, drafts)
 	if len(won) != 1 {
@@ -91,15 +92,15 @@ func SameEpoch(ctx context.Context, w *testbed.World) {
 		if slices.Contains(won, i) {
 			continue
 		}
-		check(p.Commit(ctx, convo, func() (*client.Draft, error) {
+		Check(p.Commit(ctx, convo, func() (*client.Draft, error) {
 			return p.DraftAdd(convo, testbed.DIDs(joiners[i:i+1]), packages[i])
 		}))
 	}
 	for _, p := range joiners {
-		check(p.Join(ctx, convo))
+		Check(p.Join(ctx, convo))
 	}
-	check(w.SyncAll(ctx, convo, phones...))
-	check(phones[3].Send(ctx, convo, "all eight of us"))
+	Check(w.SyncAll(ctx, convo, phones...))
+	Check(phones[3].Send(ctx, convo, "all eight of us"))
 }
 
 // race delivers drafts at the same moment and returns the indexes of the winners.
@@ -138,7 +139,7 @@ func race(ctx context.Context, w *testbed.World, phones []*client.Phone, drafts 
 	if len(won) == 1 {
 		winnerNamed(w, drafts[won[0]], lost)
 	}
-	check(errors.Join(errs...))
+	Check(errors.Join(errs...))
 	return won
 }
 

@@ -11,6 +11,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -22,7 +23,7 @@ const callerLimit = 30
 // has none left. The owners publish new ones in one request that also has faulty ones. One caller
 // alone cannot use up an account.
 func KeysExhausted(ctx context.Context, w *testbed.World) {
-	callers := must(w.Phones(ctx, 6))
+	callers := Must(w.Phones(ctx, 6))
 	lastResorts(ctx, w, callers)
 	missingAndRefilled(ctx, w, callers)
 	callerLimited(ctx, w, callers)
@@ -30,7 +31,7 @@ func KeysExhausted(ctx context.Context, w *testbed.World) {
 
 // take makes a caller claim from one account.
 func take(ctx context.Context, w *testbed.World, caller, owner *client.Phone) *mlsapi.GetKeyPackagesOutput {
-	return must(caller.ClaimAny(ctx, xrpc.ClaimCall([]syntax.DID{owner.Account.DID}, w.Suite, "", xrpc.NewKey())))
+	return Must(caller.ClaimAny(ctx, xrpc.ClaimCall([]syntax.DID{owner.Account.DID}, w.Suite, "", xrpc.NewKey())))
 }
 
 // served checks what a claim got: how many one-time and last-resort KeyPackages, and whether the
@@ -56,7 +57,7 @@ func served(w *testbed.World, what string, owner *client.Phone, out *mlsapi.GetK
 // stands checks an account's own counts.
 func stands(ctx context.Context, w *testbed.World, what string, owner *client.Phone, available, claimed,
 	lastResort int64) *mlsapi.GetKeyPackageStatsOutput {
-	stats := must(owner.Stats(ctx))
+	stats := Must(owner.Stats(ctx))
 	if stats.Available != available || stats.Claimed != claimed || stats.LastResort != lastResort {
 		w.Broken("%s: %d available, %d claimed, %d of last resort; want %d, %d, %d",
 			what, stats.Available, stats.Claimed, stats.LastResort, available, claimed, lastResort)
@@ -81,8 +82,8 @@ func stands(ctx context.Context, w *testbed.World, what string, owner *client.Ph
 // lastResorts lets six callers claim four KeyPackages and a last-resort one. The last-resort one
 // adds the owner several times.
 func lastResorts(ctx context.Context, w *testbed.World, callers []*client.Phone) {
-	owner := must(w.Phone("owner"))
-	check(owner.PublishMany(ctx, 4, true))
+	owner := Must(w.Phone("owner"))
+	Check(owner.PublishMany(ctx, 4, true))
 	stands(ctx, w, "freshly published", owner, 4, 0, 1)
 	var shared [][]byte
 	for i, caller := range callers {
@@ -103,20 +104,20 @@ func lastResorts(ctx context.Context, w *testbed.World, callers []*client.Phone)
 	}
 	for i, kp := range shared {
 		adder := callers[4+i]
-		d := must(adder.DraftCreate(testbed.DIDs([]*client.Phone{owner}), [][]byte{kp}))
-		answer := must(adder.Deliver(ctx, d))
-		convo := must(xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body))
-		check(owner.Join(ctx, convo.ID))
-		check(owner.Send(ctx, convo.ID, fmt.Sprintf("of last resort, %d", i)))
+		d := Must(adder.DraftCreate(testbed.DIDs([]*client.Phone{owner}), [][]byte{kp}))
+		answer := Must(adder.Deliver(ctx, d))
+		convo := Must(xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body))
+		Check(owner.Join(ctx, convo.ID))
+		Check(owner.Send(ctx, convo.ID, fmt.Sprintf("of last resort, %d", i)))
 	}
 	stands(ctx, w, "of last resort used twice", owner, 0, 4, 1)
 }
 
 // missingAndRefilled uses up an account without a last-resort KeyPackage, and then refills it.
 func missingAndRefilled(ctx context.Context, w *testbed.World, callers []*client.Phone) {
-	owner := must(w.Phone("refiller"))
+	owner := Must(w.Phone("refiller"))
 	stats := stands(ctx, w, "nothing published", owner, 0, 0, 0)
-	check(owner.PublishMany(ctx, 2, false))
+	Check(owner.PublishMany(ctx, 2, false))
 	for i, caller := range callers[:3] {
 		out := take(ctx, w, caller, owner)
 		once := min(max(2-i, 0), 1)
@@ -134,19 +135,19 @@ func refill(ctx context.Context, w *testbed.World, owner *client.Phone, n int) {
 	var batch []mlsclient.KeyPackage
 	var want []string
 	for range n {
-		kp := must(owner.Device.KeyPackage())
+		kp := Must(owner.Device.KeyPackage())
 		batch, want = append(batch, kp), append(want, mlsapi.ResultStatusPublished)
 	}
-	broken := must(mlsclient.BreakLeaf(owner.Device))
-	mask := must(mlsclient.NewDevice("did:plc:somebodyelse", w.Suite))
-	foreign := must(mask.KeyPackage())
+	broken := Must(mlsclient.BreakLeaf(owner.Device))
+	mask := Must(mlsclient.NewDevice("did:plc:somebodyelse", w.Suite))
+	foreign := Must(mask.KeyPackage())
 	batch = append(batch, batch[0], broken, foreign)
 	want = append(want, mlsapi.ResultStatusDuplicate, mlsapi.ResultStatusRejected, mlsapi.ResultStatusRejected)
-	d := must(owner.DraftPublishMany(batch))
-	answer := must(w.DeliverWithLostAnswer(ctx, owner, d))
-	out := must(xrpc.Decode[mlsapi.PublishKeyPackagesOutput](answer.Body))
+	d := Must(owner.DraftPublishMany(batch))
+	answer := Must(w.DeliverWithLostAnswer(ctx, owner, d))
+	out := Must(xrpc.Decode[mlsapi.PublishKeyPackagesOutput](answer.Body))
 	if len(out.Results) != len(want) {
-		fail("publishKeyPackages: %d results for %d KeyPackages", len(out.Results), len(want))
+		Fail("publishKeyPackages: %d results for %d KeyPackages", len(out.Results), len(want))
 	}
 	for i, r := range out.Results {
 		if r.Status != want[i] {
@@ -162,8 +163,8 @@ func refill(ctx context.Context, w *testbed.World, owner *client.Phone, n int) {
 // callerLimited checks that one caller gets thirty of forty and is then limited, while another
 // caller is still served.
 func callerLimited(ctx context.Context, w *testbed.World, callers []*client.Phone) {
-	owner := must(w.Phone("popular"))
-	check(owner.PublishMany(ctx, callerLimit+10, false))
+	owner := Must(w.Phone("popular"))
+	Check(owner.PublishMany(ctx, callerLimit+10, false))
 	for i := range callerLimit {
 		out := take(ctx, w, callers[0], owner)
 		served(w, fmt.Sprintf("claim %d of one caller", i), owner, out, 1, 0, false, false)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/traffic"
 	"mlsd/clientsim/xrpc"
@@ -29,7 +30,7 @@ func Failover(ctx context.Context, w *testbed.World) {
 		r.length = time.Duration(n) * failoverLimit
 		r.disturb = func(ctx, writing context.Context, _ time.Duration) { r.failOver(ctx, writing, n) }
 		r.finish = func(ctx context.Context) {
-			judged := must(r.Judge(ctx))
+			judged := Must(r.Judge(ctx))
 			w.Note("%d acknowledged writes were repeated: each has its first answer", judged.Replayed)
 		}
 		r.playAndStop(ctx)
@@ -60,11 +61,11 @@ func (r *failoverRun) failOver(ctx, writing context.Context, n int) {
 	for i := range n {
 		xrpc.Sleep(writing, failoverLoad)
 		if writing.Err() != nil {
-			fail("the writers ended before the last failover")
+			Fail("the writers ended before the last failover")
 		}
 		r.w.Progress(fmt.Sprintf("failover %d of %d", i+1, n))
-		if err := attempt(func() { r.failOnce(ctx, i%2 == 0) }); err != nil {
-			fail("failover %d: %w", i+1, err)
+		if err := Attempt(func() { r.failOnce(ctx, i%2 == 0) }); err != nil {
+			Fail("failover %d: %w", i+1, err)
 		}
 	}
 	xrpc.Sleep(writing, failoverLoad)
@@ -78,17 +79,17 @@ func (r *failoverRun) failOnce(ctx context.Context, crash bool) {
 	if crash {
 		fault = r.pair.Crash
 	}
-	check(errors.Join(fault(), r.pair.Promote(ctx)))
+	Check(errors.Join(fault(), r.pair.Promote(ctx)))
 	promoted := time.Now()
 	one := failoverFault{crashed: crash, promoted: promoted.Sub(begun)}
 	var err error
 	one.nodes, err = r.writes.await(ctx, promoted, failoverLimit)
 	if err != nil {
-		fail("a node does not write on the promoted standby: %w", err)
+		Fail("a node does not write on the promoted standby: %w", err)
 	}
 	one.gap = r.writes.longest()
 	returning := time.Now()
-	check(r.pair.Rejoin(ctx))
+	Check(r.pair.Rejoin(ctx))
 	one.rejoined = time.Since(returning)
 	r.faults = append(r.faults, one)
 }

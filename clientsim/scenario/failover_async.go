@@ -11,6 +11,7 @@ import (
 
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/history"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/traffic"
 	"mlsd/clientsim/xrpc"
@@ -24,12 +25,12 @@ func FailoverAsync(ctx context.Context, w *testbed.World) {
 		for i := range orDefault(w.Failovers, 1) {
 			r := &lossRun{pair: pair, seen: map[string]*seenEvents{}}
 			r.liveRun = newLiveRun(ctx, w, f, traffic.Options{Acked: r.sent, Listen: r.observe})
-			err := attempt(func() { r.play(ctx) })
+			err := Attempt(func() { r.play(ctx) })
 			if err = errors.Join(err, r.Subscribers.Stop()); err != nil {
-				fail("failover %d: %w", i+1, err)
+				Fail("failover %d: %w", i+1, err)
 			}
 			if err := pair.Rejoin(ctx); err != nil {
-				fail("failover %d: %w", i+1, err)
+				Fail("failover %d: %w", i+1, err)
 			}
 		}
 		checkNodes(ctx, w, f)
@@ -68,11 +69,11 @@ func (r *lossRun) sent(convo string, m history.Sent) {
 }
 
 func (r *lossRun) play(ctx context.Context) {
-	check(r.Prepare(ctx))
-	promoted := must(r.lose(ctx))
-	lost := must(r.countLost(ctx, promoted))
-	id, after := must2(r.pair.Generation(ctx))
-	check(r.Await(ctx))
+	Check(r.Prepare(ctx))
+	promoted := Must(r.lose(ctx))
+	lost := Must(r.countLost(ctx, promoted))
+	id, after := Must2(r.pair.Generation(ctx))
+	Check(r.Await(ctx))
 	told := r.judgeTold(id, after)
 	r.w.Note("%d of %d acknowledged messages were lost; %d of %d subscribers had seen lost events and were told", lost,
 		len(r.acks), told, len(r.seen))

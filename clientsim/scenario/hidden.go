@@ -6,6 +6,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -15,8 +16,8 @@ import (
 // check. It follows the tree by public commits, and learns it again from a GroupInfo. It hands out
 // the present epoch's GroupInfo or none.
 func HiddenHandshakes(ctx context.Context, w *testbed.World) {
-	phones, convo := must2(w.Convo(ctx, 3))
-	laptop := must(w.SecondDevice(phones[1], "laptop"))
+	phones, convo := Must2(w.Convo(ctx, 3))
+	laptop := Must(w.SecondDevice(phones[1], "laptop"))
 	for i, step := range []struct {
 		hidden, quiet bool
 		level         string
@@ -36,21 +37,21 @@ func HiddenHandshakes(ctx context.Context, w *testbed.World) {
 		p.Device.HideHandshakes(step.hidden)
 		p.HidesGroupInfo = step.quiet
 		if err := p.Rotate(ctx, convo); err != nil {
-			fail("commit %d: %w", i, err)
+			Fail("commit %d: %w", i, err)
 		}
 		checked(ctx, w, p, convo, step.level, !step.quiet)
 		if !step.treeKnown {
 			notWithoutTree(ctx, w, p, laptop, convo)
 		}
-		check(p.Send(ctx, convo, fmt.Sprintf("after commit %d", i)))
+		Check(p.Send(ctx, convo, fmt.Sprintf("after commit %d", i)))
 	}
-	check(laptop.Rejoin(ctx, convo))
-	check(w.SyncAll(ctx, convo, append(phones, laptop)...))
+	Check(laptop.Rejoin(ctx, convo))
+	Check(w.SyncAll(ctx, convo, append(phones, laptop)...))
 }
 
 // checked checks what the server says about the last commit, and whether it has a GroupInfo.
 func checked(ctx context.Context, w *testbed.World, p *client.Phone, convo, level string, info bool) {
-	view := must(p.Convo(ctx, convo))
+	view := Must(p.Convo(ctx, convo))
 	if xrpc.Show(view.CommitLevel) != xrpc.Show(&level) {
 		w.Broken("the commit level in epoch %d is %s, want %q", view.Epoch, xrpc.Show(view.CommitLevel), level)
 	}
@@ -66,7 +67,7 @@ func checked(ctx context.Context, w *testbed.World, p *client.Phone, convo, leve
 // notWithoutTree checks that the server refuses an external commit that it cannot verify, even if a
 // member passed the GroupInfo on.
 func notWithoutTree(ctx context.Context, w *testbed.World, member, joiner *client.Phone, convo string) {
-	group := must(member.Group(convo))
-	info := must(group.GroupInfo())
-	check(w.CheckRefusedJoin(ctx, joiner, convo, info, "an unpublished", mlsapi.ErrGroupInfoNotFound))
+	group := Must(member.Group(convo))
+	info := Must(group.GroupInfo())
+	Check(w.CheckRefusedJoin(ctx, joiner, convo, info, "an unpublished", mlsapi.ErrGroupInfoNotFound))
 }

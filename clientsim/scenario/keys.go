@@ -10,6 +10,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -17,11 +18,11 @@ import (
 // NoKey repeats writes without any key. A message is known by its ciphertext, a KeyPackage by its
 // ref, and a second leave changes nothing.
 func NoKey(ctx context.Context, w *testbed.World) {
-	phones, convo := must2(w.Convo(ctx, 2))
+	phones, convo := Must2(w.Convo(ctx, 2))
 	alice, bob := phones[0], phones[1]
-	d := must(alice.DraftSend(convo, "keyless"))
+	d := Must(alice.DraftSend(convo, "keyless"))
 	keyless := withoutKey(d.Call)
-	answers := must(w.AtOnce(ctx, alice, keyless, 5))
+	answers := Must(w.AtOnce(ctx, alice, keyless, 5))
 	for _, a := range answers {
 		if !bytes.Equal(a.Body, answers[0].Body) {
 			w.Broken("one ciphertext without a key: answered %q and %q", a.Body, answers[0].Body)
@@ -29,11 +30,11 @@ func NoKey(ctx context.Context, w *testbed.World) {
 	}
 	alice.Disk.Write(map[string][]byte{client.OutboxPrefix + d.Call.Key: nil})
 	d.Call = keyless
-	check(alice.Acknowledge(ctx, d, answers[0]))
-	kp := must(bob.Device.KeyPackage())
+	Check(alice.Acknowledge(ctx, d, answers[0]))
+	kp := Must(bob.Device.KeyPackage())
 	var bodies [][]byte
 	for range 2 {
-		answer := must(w.Net.Do(ctx, bob.Account, xrpc.PublishCall(kp, bob.Suite, "")))
+		answer := Must(w.Net.Do(ctx, bob.Account, xrpc.PublishCall(kp, bob.Suite, "")))
 		bodies = append(bodies, answer.Body)
 	}
 	if !bytes.Equal(bodies[0], bodies[1]) {
@@ -43,7 +44,7 @@ func NoKey(ctx context.Context, w *testbed.World) {
 
 // withoutKey is the same message without its key.
 func withoutKey(call xrpc.Call) xrpc.Call {
-	in := must(mlsapi.DecodeSendMessageInput(call.Body))
+	in := Must(mlsapi.DecodeSendMessageInput(call.Body))
 	in.IdempotencyKey = nil
 	return xrpc.Procedure(call.Method.String(), call.Convo, "", in)
 }
@@ -51,16 +52,16 @@ func withoutKey(call xrpc.Call) xrpc.Call {
 // KeyOtherBody reuses a key with another ciphertext. The server must neither drop the second
 // message nor answer it with the first answer.
 func KeyOtherBody(ctx context.Context, w *testbed.World) {
-	phones, convo := must2(w.Convo(ctx, 2))
+	phones, convo := Must2(w.Convo(ctx, 2))
 	alice := phones[0]
-	d := must(alice.DraftSend(convo, "the first under this key"))
-	must(alice.Deliver(ctx, d))
-	group := must(alice.Group(convo))
-	other := must(group.Encrypt([]byte("the second under this key")))
+	d := Must(alice.DraftSend(convo, "the first under this key"))
+	Must(alice.Deliver(ctx, d))
+	group := Must(alice.Group(convo))
+	other := Must(group.Encrypt([]byte("the second under this key")))
 	_, err := w.Net.Do(ctx, alice.Account, xrpc.SendCall(convo, alice.Account.DID, group.Epoch(), other, d.Call.Key))
 	var named *xrpc.CallError
 	if !errors.As(err, &named) {
-		fail("a key was reused with another body: %w", errors.Join(err, errors.New("no refusal")))
+		Fail("a key was reused with another body: %w", errors.Join(err, errors.New("no refusal")))
 	}
 	if named.Status != 409 || named.Name != mlsapi.ErrIdempotencyConflict {
 		w.Broken("a key reused with another body: %v", named)
@@ -71,22 +72,22 @@ func KeyOtherBody(ctx context.Context, w *testbed.World) {
 	if !strings.Contains(named.Message, "ciphertext") || strings.Contains(named.Message, "epoch") {
 		w.Broken("the conflict has to name the field that differs, and no other: %q", named.Message)
 	}
-	check(alice.Send(ctx, convo, "the second under a key of its own"))
+	Check(alice.Send(ctx, convo, "the second under a key of its own"))
 }
 
 // KeyOtherCaller makes two callers use the same key. Neither may get the other's answer.
 func KeyOtherCaller(ctx context.Context, w *testbed.World) {
-	phones, convo := must2(w.Convo(ctx, 2))
+	phones, convo := Must2(w.Convo(ctx, 2))
 	key := xrpc.NewKey()
 	var bodies [][]byte
 	for i, p := range phones {
-		d := must(p.DraftSend(convo, fmt.Sprintf("under a shared key, %d", i)))
-		in := must(mlsapi.DecodeSendMessageInput(d.Call.Body))
+		d := Must(p.DraftSend(convo, fmt.Sprintf("under a shared key, %d", i)))
+		in := Must(mlsapi.DecodeSendMessageInput(d.Call.Body))
 		in.IdempotencyKey = &key
 		old := d.Call.Key
 		d.Call = xrpc.Procedure(mlsapi.NSIDSendMessage, convo, key, in)
 		p.Disk.Write(map[string][]byte{client.OutboxPrefix + old: nil})
-		answer := must(p.Deliver(ctx, d))
+		answer := Must(p.Deliver(ctx, d))
 		if answer.Replayed() {
 			w.Broken("%s got an answer to another caller's request", p.Name)
 		}
@@ -95,5 +96,5 @@ func KeyOtherCaller(ctx context.Context, w *testbed.World) {
 	if slices.Equal(bodies[0], bodies[1]) {
 		w.Broken("two callers got the same answer: %q", bodies[0])
 	}
-	check(w.SyncAll(ctx, convo, phones...))
+	Check(w.SyncAll(ctx, convo, phones...))
 }

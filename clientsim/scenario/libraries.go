@@ -8,6 +8,7 @@ import (
 
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 )
 
@@ -16,12 +17,12 @@ import (
 // each cipher suite that at least two libraries have. A group goes through the same steps. After
 // each, all members must have the same epoch authenticator and the same leaves.
 func Libraries(ctx context.Context, w *testbed.World) {
-	agents := must(mlsclient.StartAgents(ctx, w.Agents))
+	agents := Must(mlsclient.StartAgents(ctx, w.Agents))
 	for _, a := range agents {
 		w.AtEnd(a.Close)
 	}
 	if len(agents) == 0 {
-		fail("no agent in %s", w.Agents)
+		Fail("no agent in %s", w.Agents)
 	}
 	all := []mlsclient.Library{mlsclient.Go()}
 	for _, a := range agents {
@@ -44,10 +45,10 @@ func Libraries(ctx context.Context, w *testbed.World) {
 				w.Suite = suite
 				w.Progress(fmt.Sprintf("suite %d, %s handshakes, created by %s", suite, mode, libraries[0].Name))
 				g := &libraryGroup{w: w, libraries: libraries, mode: mode}
-				err := attempt(func() { g.play(ctx) })
+				err := Attempt(func() { g.play(ctx) })
 				groups, steps = groups+1, steps+g.steps
 				if err != nil {
-					fail("suite %d, %s handshakes, created by %s, step %d: %w", suite, mode, libraries[0].Name, g.steps+1, err)
+					Fail("suite %d, %s handshakes, created by %s, step %d: %w", suite, mode, libraries[0].Name, g.steps+1, err)
 				}
 			}
 		}
@@ -121,8 +122,8 @@ func (g *libraryGroup) play(ctx context.Context) {
 
 // phone makes a phone with a published KeyPackage.
 func (g *libraryGroup) phone(ctx context.Context, name string, library mlsclient.Library) *client.Phone {
-	p := must(g.w.PhoneOf(name, library))
-	check(p.Publish(ctx, 1))
+	p := Must(g.w.PhoneOf(name, library))
+	Check(p.Publish(ctx, 1))
 	return p
 }
 
@@ -142,16 +143,16 @@ func (g *libraryGroup) tablets() []*client.Phone {
 
 // agree makes every member read the log, and compares what they know of the group.
 func (g *libraryGroup) agree(ctx context.Context) {
-	check(g.w.SyncAll(ctx, g.convo, g.members...))
-	first := must(g.members[0].Group(g.convo))
+	Check(g.w.SyncAll(ctx, g.convo, g.members...))
+	first := Must(g.members[0].Group(g.convo))
 	for _, p := range g.members[1:] {
-		group := must(p.Group(g.convo))
+		group := Must(p.Group(g.convo))
 		if group.Epoch() != first.Epoch() || !bytes.Equal(group.Authenticator(), first.Authenticator()) {
-			fail("%s is in epoch %d with authenticator %x, and %s in epoch %d with %x",
+			Fail("%s is in epoch %d with authenticator %x, and %s in epoch %d with %x",
 				p.Name, group.Epoch(), group.Authenticator(), g.members[0].Name, first.Epoch(), first.Authenticator())
 		}
 		if !slices.EqualFunc(group.Leaves(), first.Leaves(), sameLeaf) {
-			fail("%s and %s see other leaves", p.Name, g.members[0].Name)
+			Fail("%s and %s see other leaves", p.Name, g.members[0].Name)
 		}
 	}
 }
@@ -161,7 +162,7 @@ func sameLeaf(a, b mlsclient.Leaf) bool {
 }
 
 func (g *libraryGroup) create(ctx context.Context) {
-	g.convo = must(g.first[0].Create(ctx, testbed.DIDs(g.first[1:])...))
+	g.convo = Must(g.first[0].Create(ctx, testbed.DIDs(g.first[1:])...))
 	g.members = slices.Clone(g.first)
 	g.join(ctx, g.first[1:]...)
 }
@@ -169,7 +170,7 @@ func (g *libraryGroup) create(ctx context.Context) {
 // join makes phones fetch and confirm their Welcomes.
 func (g *libraryGroup) join(ctx context.Context, phones ...*client.Phone) {
 	for _, p := range phones {
-		check(p.Join(ctx, g.convo))
+		Check(p.Join(ctx, g.convo))
 	}
 }
 
@@ -180,49 +181,49 @@ func (g *libraryGroup) everyoneSends(ctx context.Context) {
 }
 
 func (g *libraryGroup) sends(ctx context.Context, p *client.Phone) {
-	group := must(p.Group(g.convo))
-	check(p.Send(ctx, g.convo, fmt.Sprintf("%s in epoch %d of %s", p.Name, group.Epoch(), g.convo)))
+	group := Must(p.Group(g.convo))
+	Check(p.Send(ctx, g.convo, fmt.Sprintf("%s in epoch %d of %s", p.Name, group.Epoch(), g.convo)))
 }
 
 func (g *libraryGroup) updates(ctx context.Context, p *client.Phone) {
-	check(p.Rotate(ctx, g.convo))
+	Check(p.Rotate(ctx, g.convo))
 }
 
 func (g *libraryGroup) adds(ctx context.Context, by *client.Phone, phones ...*client.Phone) {
 	added := slices.DeleteFunc(slices.Clone(phones), func(p *client.Phone) bool { return slices.Contains(g.members, p) })
 	if len(added) == 0 { // with two libraries, the last one's phone is in the group already
-		check(by.Rotate(ctx, g.convo))
+		Check(by.Rotate(ctx, g.convo))
 		return
 	}
-	check(by.Add(ctx, g.convo, testbed.DIDs(added)...))
+	Check(by.Add(ctx, g.convo, testbed.DIDs(added)...))
 	g.members = append(g.members, added...)
 	g.join(ctx, added...)
 }
 
 func (g *libraryGroup) removes(ctx context.Context, by, gone *client.Phone) {
 	g.members = slices.DeleteFunc(g.members, func(p *client.Phone) bool { return p == gone })
-	check(by.Remove(ctx, g.convo, gone.Account.DID))
+	Check(by.Remove(ctx, g.convo, gone.Account.DID))
 }
 
 // addsAgain adds a phone that was removed. It needs another KeyPackage.
 func (g *libraryGroup) addsAgain(ctx context.Context, by, added *client.Phone) {
-	check(added.Publish(ctx, 1))
+	Check(added.Publish(ctx, 1))
 	g.adds(ctx, by, added)
 }
 
 // rejoins makes a phone lose all but its signature key, and rejoin by external commit.
 func (g *libraryGroup) rejoins(ctx context.Context, p *client.Phone) {
-	check(p.LoseState(true))
-	check(p.Rejoin(ctx, g.convo))
+	Check(p.LoseState(true))
+	Check(p.Rejoin(ctx, g.convo))
 }
 
 // tabletJoins makes a new device of a member join by external commit. It uses another library than
 // the member's phone.
 func (g *libraryGroup) tabletJoins(ctx context.Context) {
 	owner := g.first[1]
-	g.tablet = must(g.w.SecondDeviceOf(owner, owner.Name+"-tablet", g.libraries[0]))
+	g.tablet = Must(g.w.SecondDeviceOf(owner, owner.Name+"-tablet", g.libraries[0]))
 	g.members = append(g.members, g.tablet)
-	check(g.tablet.Rejoin(ctx, g.convo))
+	Check(g.tablet.Rejoin(ctx, g.convo))
 }
 
-func (g *libraryGroup) tabletUpdates(ctx context.Context) { check(g.tablet.Rotate(ctx, g.convo)) }
+func (g *libraryGroup) tabletUpdates(ctx context.Context) { Check(g.tablet.Rotate(ctx, g.convo)) }

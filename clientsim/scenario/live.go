@@ -10,6 +10,7 @@ import (
 
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/load"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/traffic"
 	"mlsd/clientsim/xrpc"
@@ -108,12 +109,12 @@ func (b *liveRun) measure(h *xrpc.Event, at time.Time, live bool) {
 
 // playAndStop plays, and ends all streams.
 func (b *liveRun) playAndStop(ctx context.Context) {
-	check(errors.Join(attempt(func() { b.play(ctx) }), b.Subscribers.Stop()))
+	Check(errors.Join(Attempt(func() { b.play(ctx) }), b.Subscribers.Stop()))
 }
 
 func (b *liveRun) play(ctx context.Context) {
 	w, length := b.w, b.length
-	check(b.Prepare(ctx))
+	Check(b.Prepare(ctx))
 	start := time.Now()
 	b.start.Store(start.UnixNano())
 	writing, cancel := context.WithTimeout(ctx, length)
@@ -124,7 +125,7 @@ func (b *liveRun) play(ctx context.Context) {
 	all.Go(func() { errs[0] = b.SendAll(ctx, writing, float64(w.Rate)) })
 	if !w.Calm {
 		all.Go(func() { errs[1] = b.ChangeAll(ctx, writing, orDefault(b.pause, max(length/400, 10*time.Millisecond))) })
-		all.Go(func() { errs[2] = attempt(func() { b.disturb(ctx, writing, length) }) })
+		all.Go(func() { errs[2] = Attempt(func() { b.disturb(ctx, writing, length) }) })
 	}
 	for writing.Err() == nil {
 		xrpc.Sleep(writing, time.Second)
@@ -133,10 +134,10 @@ func (b *liveRun) play(ctx context.Context) {
 	}
 	sent, took := b.Sent.Load(), time.Since(start)
 	all.Wait()
-	check(errors.Join(errs...))
+	Check(errors.Join(errs...))
 	waiting := time.Now()
 	if b.finish == nil {
-		check(b.Await(ctx))
+		Check(b.Await(ctx))
 		w.Note("the last event came %s after the last message",
 			max(time.Since(waiting)-client.QuietTime, 0).Round(time.Millisecond))
 	} else {
@@ -204,24 +205,24 @@ func (b *liveRun) injectFaults(ctx, writing context.Context, length time.Duratio
 			b.w.Note("%s: the writers ended before the next event", step.name)
 			return
 		case <-time.After(xrpc.CallTimeout):
-			fail("%s, and no event came for %s", step.name, xrpc.CallTimeout)
+			Fail("%s, and no event came for %s", step.name, xrpc.CallTimeout)
 		}
 	}
 }
 
 func (b *liveRun) killLeader(ctx context.Context) {
-	leader := must(b.cluster.Leader(ctx))
+	leader := Must(b.cluster.Leader(ctx))
 	b.began.Store(time.Now().UnixNano())
-	check(leader.Kill())
+	Check(leader.Kill())
 	b.done.Store(time.Now().UnixNano())
 	// The other server is alone for a while.
 	xrpc.Sleep(ctx, time.Second/2)
-	check(leader.Start(ctx, nil))
+	Check(leader.Start(ctx, nil))
 }
 
 func (b *liveRun) restartDatabase(ctx context.Context) {
 	b.began.Store(time.Now().UnixNano())
-	check(b.cluster.Postgres.Stop())
+	Check(b.cluster.Postgres.Stop())
 	b.done.Store(time.Now().UnixNano())
-	check(b.cluster.Postgres.Start(ctx))
+	Check(b.cluster.Postgres.Start(ctx))
 }

@@ -11,6 +11,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/history"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -29,7 +30,7 @@ func withStreamTest(ctx context.Context, w *testbed.World, play func(*streamTest
 	s := &streamTest{w: w, nodes: []*xrpc.Client{w.Net}, history: history.New(),
 		subscribers: client.NewSubscribers(ctx, w.RNG.Uint64())}
 	w.Model.History = s.history
-	err := attempt(func() { play(s) })
+	err := Attempt(func() { play(s) })
 	if err == nil {
 		err = w.AwaitAndJudge(ctx, s.subscribers, s.history, lastEventTimeout)
 	}
@@ -37,7 +38,7 @@ func withStreamTest(ctx context.Context, w *testbed.World, play func(*streamTest
 	w.Note("%d streams, %d connections: %d dropped, %d ended with 1012, %d with ConsumerTooSlow, %d otherwise",
 		len(s.subscribers.All), t.Connected.Load(),
 		t.Dropped.Load(), t.Restarted.Load(), t.Slow.Load(), t.Broke.Load())
-	check(errors.Join(err, s.subscribers.Stop()))
+	Check(errors.Join(err, s.subscribers.Stop()))
 }
 
 // lastEventTimeout is how long the last event of a small test may take.
@@ -63,30 +64,30 @@ func (s *streamTest) subscriberOf(p *client.Phone) *client.Subscriber {
 // joined makes phones join, each with its Welcome.
 func (s *streamTest) joined(ctx context.Context, convo string, phones ...*client.Phone) {
 	for _, p := range phones {
-		check(p.Join(ctx, convo))
+		Check(p.Join(ctx, convo))
 		s.history.Welcomed(p.Account.DID, convo, p.DeviceID(), int64(p.Threads[convo].Entered))
 	}
 }
 
 // create makes a convo of phones that have KeyPackages. They join at once.
 func (s *streamTest) create(ctx context.Context, founder *client.Phone, others ...*client.Phone) string {
-	convo := must(founder.Create(ctx, testbed.DIDs(others)...))
+	convo := Must(founder.Create(ctx, testbed.DIDs(others)...))
 	s.joined(ctx, convo, others...)
 	return convo
 }
 
 // add adds phones. They join at once.
 func (s *streamTest) add(ctx context.Context, by *client.Phone, convo string, others ...*client.Phone) {
-	check(by.Add(ctx, convo, testbed.DIDs(others)...))
+	Check(by.Add(ctx, convo, testbed.DIDs(others)...))
 	s.joined(ctx, convo, others...)
 }
 
 // everyoneWrites makes every phone write a message, and read those of the others.
 func (s *streamTest) everyoneWrites(ctx context.Context, convo, about string, phones ...*client.Phone) {
 	for _, p := range phones {
-		check(p.Send(ctx, convo, about+", says "+p.Name))
+		Check(p.Send(ctx, convo, about+", says "+p.Name))
 	}
-	check(s.w.SyncAll(ctx, convo, phones...))
+	Check(s.w.SyncAll(ctx, convo, phones...))
 }
 
 // expectLowPackages expects the event that a device's KeyPackages run low, which its first claim
@@ -102,13 +103,13 @@ func (s *streamTest) expectLowPackages(phones ...*client.Phone) {
 // asks for one convo only.
 func LiveBasic(ctx context.Context, w *testbed.World) {
 	withStreamTest(ctx, w, func(s *streamTest) {
-		phones := must(w.Phones(ctx, 4))
+		phones := Must(w.Phones(ctx, 4))
 		alice, bob, carol, stranger := phones[0], phones[1], phones[2], phones[3]
 		sse := s.subscriber("bob's browser", bob.Account, bob)
 		sse.ServerSent, sse.ConnectionLife = true, 200*time.Millisecond
 		ticket, token := s.subscriberOf(alice), s.subscriberOf(bob)
 		ticket.By, token.By = client.ByTicket, client.ByToken
-		check(s.subscribers.Listen(ticket, token, s.subscriberOf(carol), s.subscriberOf(stranger), sse))
+		Check(s.subscribers.Listen(ticket, token, s.subscriberOf(carol), s.subscriberOf(stranger), sse))
 		s.refused(ctx, alice)
 		convo := s.create(ctx, alice, bob)
 		s.expectLowPackages(bob)
@@ -120,9 +121,9 @@ func LiveBasic(ctx context.Context, w *testbed.World) {
 // refused checks that a ticket opens one connection only, and that a cursor beyond the stream is
 // refused.
 func (s *streamTest) refused(ctx context.Context, p *client.Phone) {
-	ticket := must(client.Ticket(ctx, s.w.Net, p.Account))
+	ticket := Must(client.Ticket(ctx, s.w.Net, p.Account))
 	if _, err := client.OpenStream(ctx, s.w.Net, "", url.Values{"ticket": {ticket.Ticket}}); err != nil {
-		fail("with a ticket: %w", err)
+		Fail("with a ticket: %w", err)
 	}
 	if _, err := client.OpenStream(ctx, s.w.Net, "", url.Values{"ticket": {ticket.Ticket}}); !isNamed(err,
 		mlsapi.ErrInvalidTicket) {
@@ -132,7 +133,7 @@ func (s *streamTest) refused(ctx context.Context, p *client.Phone) {
 		mlsapi.ErrInvalidTicket) {
 		s.w.Broken("a ticket that does not exist was answered with %v", err)
 	}
-	token := must(p.Account.Token(s.w.Net.Audience, client.NSIDSubscribe))
+	token := Must(p.Account.Token(s.w.Net.Audience, client.NSIDSubscribe))
 	if _, err := client.OpenStream(ctx, s.w.Net, token, url.Values{"cursor": {"9007199254740991"}}); !isNamed(err,
 		mlsapi.ErrFutureCursor) {
 		s.w.Broken("a cursor ahead of the stream was answered with %v", err)
@@ -154,36 +155,36 @@ func (s *streamTest) joinsAndLeaves(ctx context.Context, convo string, alice, bo
 	s.everyoneWrites(ctx, convo, "two of us", alice, bob)
 	s.add(ctx, alice, convo, carol)
 	s.everyoneWrites(ctx, convo, "three of us", alice, bob, carol)
-	check(bob.Rotate(ctx, convo))
-	check(carol.Sync(ctx, convo))
-	check(carol.Leave(ctx, convo))
+	Check(bob.Rotate(ctx, convo))
+	Check(carol.Sync(ctx, convo))
+	Check(carol.Leave(ctx, convo))
 	s.everyoneWrites(ctx, convo, "carol has left", alice, bob)
-	check(bob.CommitRemovals(ctx, convo))
+	Check(bob.CommitRemovals(ctx, convo))
 	s.add(ctx, bob, convo, carol)
 	s.everyoneWrites(ctx, convo, "carol is back", carol, alice)
-	check(alice.Remove(ctx, convo, carol.Account.DID))
+	Check(alice.Remove(ctx, convo, carol.Account.DID))
 	s.everyoneWrites(ctx, convo, "carol was removed", alice, bob)
 }
 
 // oneConvo checks that a subscriber of one convo sees no other, and that a subscriber of all convos
 // also sees its KeyPackages.
 func (s *streamTest) oneConvo(ctx context.Context, alice, bob *client.Phone) {
-	device := must(s.w.SecondDevice(alice, "alice's tablet"))
-	check(device.PublishMany(ctx, 0, true))
+	device := Must(s.w.SecondDevice(alice, "alice's tablet"))
+	Check(device.PublishMany(ctx, 0, true))
 	all := s.subscriber("alice with a tablet", alice.Account, alice, device)
-	check(bob.Publish(ctx, 1))
+	Check(bob.Publish(ctx, 1))
 	for _, sub := range s.subscribers.All { // alice's subscribers see her tablet too
 		if sub.Account == alice.Account {
 			sub.Observer.Devices(alice.DeviceID(), device.DeviceID())
 		}
 	}
-	check(s.subscribers.Listen(all))
+	Check(s.subscribers.Listen(all))
 	second := s.create(ctx, alice, bob)
 	one := s.subscriber("bob, of one convo", bob.Account, bob)
 	one.Query, one.Observer.Only = url.Values{"convoIds": {second}}, []string{second}
-	check(s.subscribers.Listen(one))
+	Check(s.subscribers.Listen(one))
 	// The tablet has only its last-resort KeyPackage.
-	must(bob.ClaimAny(ctx, xrpc.ClaimCall(testbed.DIDs([]*client.Phone{device}), s.w.Suite, "", xrpc.NewKey())))
+	Must(bob.ClaimAny(ctx, xrpc.ClaimCall(testbed.DIDs([]*client.Phone{device}), s.w.Suite, "", xrpc.NewKey())))
 	s.history.KeyPackagesChanged(alice.Account.DID, device.DeviceID(), mlsapi.KeyPackagesEventChangeLastResort)
 	s.expectLowPackages(alice)
 	s.everyoneWrites(ctx, second, "second", bob, alice)
@@ -193,7 +194,7 @@ func (s *streamTest) oneConvo(ctx context.Context, alice, bob *client.Phone) {
 // nothing older.
 func LiveLateConvo(ctx context.Context, w *testbed.World) {
 	withStreamTest(ctx, w, func(s *streamTest) {
-		phones := must(w.Phones(ctx, 3))
+		phones := Must(w.Phones(ctx, 3))
 		alice, bob, carol := phones[0], phones[1], phones[2]
 		old := s.create(ctx, alice, bob, carol)
 		s.everyoneWrites(ctx, old, "before any subscriber", alice, bob, carol)
@@ -203,7 +204,7 @@ func LiveLateConvo(ctx context.Context, w *testbed.World) {
 			sub := s.subscriberOf(p)
 			sub.From = nil
 			sub.Observer.StartAsMember(old, s.history.End(old))
-			check(s.subscribers.Listen(sub))
+			Check(s.subscribers.Listen(sub))
 		}
 		s.everyoneWrites(ctx, old, "now they listen", carol, bob)
 		founded := s.create(ctx, alice, bob)
@@ -217,22 +218,22 @@ func LiveLateConvo(ctx context.Context, w *testbed.World) {
 // that opens later shows the same.
 func LiveRemoved(ctx context.Context, w *testbed.World) {
 	withStreamTest(ctx, w, func(s *streamTest) {
-		phones := must(w.Phones(ctx, 4))
+		phones := Must(w.Phones(ctx, 4))
 		alice, bob, carol, dora := phones[0], phones[1], phones[2], phones[3]
 		for _, p := range phones {
-			check(s.subscribers.Listen(s.subscriberOf(p)))
+			Check(s.subscribers.Listen(s.subscriberOf(p)))
 		}
 		convo := s.create(ctx, alice, bob, carol, dora)
-		check(alice.Remove(ctx, convo, bob.Account.DID))
+		Check(alice.Remove(ctx, convo, bob.Account.DID))
 		s.everyoneWrites(ctx, convo, "bob was removed", alice, dora)
-		check(carol.Sync(ctx, convo))
+		Check(carol.Sync(ctx, convo))
 		s.everyoneWrites(ctx, convo, "carol reads on", alice, dora)
-		check(carol.Leave(ctx, convo))
+		Check(carol.Leave(ctx, convo))
 		s.everyoneWrites(ctx, convo, "carol has left", alice, dora)
 		again := []*client.Subscriber{s.subscriber("bob again", bob.Account, bob),
 			s.subscriber("carol again", carol.Account, carol)}
-		check(s.subscribers.Listen(again...))
-		check(alice.CommitRemovals(ctx, convo))
+		Check(s.subscribers.Listen(again...))
+		Check(alice.CommitRemovals(ctx, convo))
 		s.everyoneWrites(ctx, convo, "the two of us", alice, dora)
 	})
 }
@@ -246,7 +247,7 @@ func LiveReconnect(ctx context.Context, w *testbed.World) {
 
 func liveReconnect(ctx context.Context, w *testbed.World, s *streamTest, sibling *testbed.Proc, other *xrpc.Client) {
 	s.nodes = append(s.nodes, other)
-	phones := must(w.Phones(ctx, 3))
+	phones := Must(w.Phones(ctx, 3))
 	for i := range 6 {
 		p := phones[i%3]
 		sub := s.subscriber(fmt.Sprint(p.Name, " stream ", i), p.Account, p)
@@ -254,20 +255,20 @@ func liveReconnect(ctx context.Context, w *testbed.World, s *streamTest, sibling
 		if i >= 3 {
 			sub.ConnectionLife = 0
 		}
-		check(s.subscribers.Listen(sub))
+		Check(s.subscribers.Listen(sub))
 	}
 	phones[1].Net = other
 	convo := s.create(ctx, phones[0], phones[1:]...)
 	for round := range 20 {
 		s.everyoneWrites(ctx, convo, fmt.Sprintf("round %d", round), phones...)
 		if round%4 == 3 {
-			check(phones[round%3].Rotate(ctx, convo))
-			check(w.SyncAll(ctx, convo, phones...))
+			Check(phones[round%3].Rotate(ctx, convo))
+			Check(w.SyncAll(ctx, convo, phones...))
 		}
 		if round == 10 {
 			w.CloseIdle()
-			check(sibling.Stop())
-			check(sibling.Start(ctx, nil))
+			Check(sibling.Stop())
+			Check(sibling.Start(ctx, nil))
 		}
 	}
 	phones[1].Net = w.Net
@@ -280,15 +281,15 @@ func liveReconnect(ctx context.Context, w *testbed.World, s *streamTest, sibling
 // gets everything in order.
 func LiveSlow(ctx context.Context, w *testbed.World) {
 	withStreamTest(ctx, w, func(s *streamTest) {
-		phones := must(w.Phones(ctx, 2))
+		phones := Must(w.Phones(ctx, 2))
 		alice, bob := phones[0], phones[1]
 		slow := s.subscriber("bob, who pauses", bob.Account, bob)
 		slow.Pause, slow.PauseAfter = time.Hour, 1 // until all has been sent
-		check(s.subscribers.Listen(s.subscriberOf(alice), s.subscriberOf(bob), slow))
+		Check(s.subscribers.Listen(s.subscriberOf(alice), s.subscriberOf(bob), slow))
 		convo := s.create(ctx, alice, bob)
 		for i := range manyLong {
 			text := fmt.Sprintf("a long message, %d: %s", i, strings.Repeat("x", longText))
-			check(alice.Send(ctx, convo, text))
+			Check(alice.Send(ctx, convo, text))
 		}
 		s.everyoneWrites(ctx, convo, "that is all", alice, bob)
 	})

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -21,42 +22,42 @@ const faultChance = 0.15
 // back. Answers get lost, requests arrive twice, and the server is killed. The seed decides what
 // happens. Only the order of simultaneous actions is not determined.
 func LongConversation(ctx context.Context, w *testbed.World) {
-	all := must(w.Phones(ctx, max(w.Clients, 4)))
+	all := Must(w.Phones(ctx, max(w.Clients, 4)))
 	founders := len(all) / 2
-	convo := must(all[0].Create(ctx, testbed.DIDs(all[1:founders])...))
+	convo := Must(all[0].Create(ctx, testbed.DIDs(all[1:founders])...))
 	for _, p := range all[1:founders] {
-		check(p.Join(ctx, convo))
+		Check(p.Join(ctx, convo))
 	}
 	startSideConvos(ctx, w, all[:founders])
 	t := &conversation{w: w, convo: convo, inside: slices.Clone(all[:founders]), outside: slices.Clone(all[founders:])}
 	w.Faults.Use(testbed.NewRandomFaults(w.RNG.Uint64(), faultChance))
 	for round := 1; w.Stats.Sent.Load() < int64(w.Messages); round++ {
-		if err := attempt(func() { t.round(ctx, round) }); err != nil {
-			fail("round %d: %w", round, err)
+		if err := Attempt(func() { t.round(ctx, round) }); err != nil {
+			Fail("round %d: %w", round, err)
 		}
 		w.Progress(fmt.Sprintf("round %d: %d of %d messages, %d members", round, w.Stats.Sent.Load(), w.Messages,
 			len(t.inside)))
 	}
 	w.Faults.Use(nil)
-	check(all[0].CommitRemovals(ctx, convo))
+	Check(all[0].CommitRemovals(ctx, convo))
 }
 
 // startSideConvos makes three more convos of some founders, so that their lists have several pages.
 // One is never joined, one is read, and one is left.
 func startSideConvos(ctx context.Context, w *testbed.World, founders []*client.Phone) {
 	creator, member := founders[0], founders[1]
-	check(member.Publish(ctx, 3))
+	Check(member.Publish(ctx, 3))
 	for i := range 3 {
-		convo := must(creator.Create(ctx, member.Account.DID))
-		check(creator.Send(ctx, convo, fmt.Sprintf("side convo %d", i)))
+		convo := Must(creator.Create(ctx, member.Account.DID))
+		Check(creator.Send(ctx, convo, fmt.Sprintf("side convo %d", i)))
 		if i == 0 {
 			continue
 		}
-		check(member.Join(ctx, convo))
-		check(member.MarkReadBehind(ctx, convo, 0))
+		Check(member.Join(ctx, convo))
+		Check(member.MarkReadBehind(ctx, convo, 0))
 		if i == 2 {
-			check(member.Leave(ctx, convo))
-			check(creator.CommitRemovals(ctx, convo))
+			Check(member.Leave(ctx, convo))
+			Check(creator.CommitRemovals(ctx, convo))
 		}
 	}
 }
@@ -97,14 +98,14 @@ func (t *conversation) round(ctx context.Context, number int) {
 	if t.w.Server != nil && t.w.RNG.IntN(4) == 0 {
 		point := []string{testbed.BeforeCommit, testbed.AfterCommit}[t.w.RNG.IntN(2)]
 		plans[0].messages++ // the failpoint needs a message
-		check(t.w.Server.Arm(ctx, point, xrpc.NSID("sendMessage"), "kill"))
-		all.Go(func() { errs[len(plans)] = attempt(func() { t.restartServer(ctx) }) })
+		Check(t.w.Server.Arm(ctx, point, xrpc.NSID("sendMessage"), "kill"))
+		all.Go(func() { errs[len(plans)] = Attempt(func() { t.restartServer(ctx) }) })
 	}
 	for i, plan := range plans {
-		all.Go(func() { errs[i] = attempt(func() { t.play(ctx, plan, number) }) })
+		all.Go(func() { errs[i] = Attempt(func() { t.play(ctx, plan, number) }) })
 	}
 	all.Wait()
-	check(errors.Join(errs...))
+	Check(errors.Join(errs...))
 	for _, plan := range plans {
 		t.update(plan)
 	}
@@ -122,15 +123,15 @@ func (t *conversation) maybeAddDevice(plans []*phonePlan, number int) {
 	if t.w.RNG.IntN(3) > 0 || devices >= maxDevices || plan.leave {
 		return
 	}
-	plan.tablet = must(t.w.SecondDevice(plan.phone, fmt.Sprintf("%s+%d", plan.phone.Name, number)))
+	plan.tablet = Must(t.w.SecondDevice(plan.phone, fmt.Sprintf("%s+%d", plan.phone.Name, number)))
 }
 
 // maxDevices is how many devices of one account take part at most.
 const maxDevices = 3
 
 func (t *conversation) restartServer(ctx context.Context) {
-	check(t.w.Server.Died())
-	check(t.w.Server.Start(ctx, nil))
+	Check(t.w.Server.Died())
+	Check(t.w.Server.Start(ctx, nil))
 }
 
 func (t *conversation) planRound() []*phonePlan {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"mlsd/api/mlsapi"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -13,20 +14,20 @@ func (t *conversation) play(ctx context.Context, plan *phonePlan, round int) {
 	p := plan.phone
 	p.Device.HideHandshakes(plan.hidden)
 	if plan.lose {
-		check(p.Recover(ctx, plan.rng.IntN(2) == 0))
+		Check(p.Recover(ctx, plan.rng.IntN(2) == 0))
 	}
 	for i := range plan.messages {
 		t.maybeKill(ctx, plan)
-		check(p.Send(ctx, t.convo, fmt.Sprintf("round %d, %s, %d", round, p.Name, i)))
+		Check(p.Send(ctx, t.convo, fmt.Sprintf("round %d, %s, %d", round, p.Name, i)))
 	}
 	t.commits(ctx, plan)
 	if plan.leave {
-		check(p.Leave(ctx, t.convo))
+		Check(p.Leave(ctx, t.convo))
 		return
 	}
-	check(p.Sync(ctx, t.convo))
+	Check(p.Sync(ctx, t.convo))
 	if plan.rng.IntN(2) > 0 { // an older report arrives after a newer one
-		check(p.MarkReadBehind(ctx, t.convo, plan.rng.Int64N(5)))
+		Check(p.MarkReadBehind(ctx, t.convo, plan.rng.Int64N(5)))
 	}
 }
 
@@ -34,10 +35,10 @@ func (t *conversation) play(ctx context.Context, plan *phonePlan, round int) {
 func (t *conversation) commits(ctx context.Context, plan *phonePlan) {
 	p := plan.phone
 	if plan.tidy || plan.add != nil {
-		check(p.CommitRemovals(ctx, t.convo))
+		Check(p.CommitRemovals(ctx, t.convo))
 	}
 	if plan.rotate {
-		check(p.Rotate(ctx, t.convo))
+		Check(p.Rotate(ctx, t.convo))
 	}
 	if plan.tablet != nil {
 		t.bring(ctx, plan)
@@ -46,40 +47,40 @@ func (t *conversation) commits(ctx context.Context, plan *phonePlan) {
 		t.invite(ctx, plan)
 	}
 	if plan.remove != nil {
-		check(p.Remove(ctx, t.convo, plan.remove.Account.DID))
+		Check(p.Remove(ctx, t.convo, plan.remove.Account.DID))
 	}
 }
 
 // bring adds another device of a member. Either the member adds it, or it joins by external commit.
 func (t *conversation) bring(ctx context.Context, plan *phonePlan) {
 	if plan.rng.IntN(2) == 0 {
-		check(plan.tablet.Rejoin(ctx, t.convo))
+		Check(plan.tablet.Rejoin(ctx, t.convo))
 		return
 	}
-	check(plan.tablet.Publish(ctx, 1))
-	check(plan.phone.AddOwn(ctx, t.convo, plan.tablet))
-	check(plan.tablet.Join(ctx, t.convo))
+	Check(plan.tablet.Publish(ctx, 1))
+	Check(plan.phone.AddOwn(ctx, t.convo, plan.tablet))
+	Check(plan.tablet.Join(ctx, t.convo))
 }
 
 // invite adds a phone, which joins at once. Its app may be killed on the way.
 func (t *conversation) invite(ctx context.Context, plan *phonePlan) {
 	joiner := plan.add
-	check(joiner.Publish(ctx, 1))
-	check(plan.phone.Add(ctx, t.convo, joiner.Account.DID))
+	Check(joiner.Publish(ctx, 1))
+	Check(plan.phone.Add(ctx, t.convo, joiner.Account.DID))
 	out, err := joiner.FetchWelcome(ctx, t.convo)
 	if xrpc.ErrorName(err) == mlsapi.ErrWelcomeNotFound && joiner.FormerKey != nil {
 		// Its KeyPackage belongs to a state that the device has lost.
-		check(joiner.Rejoin(ctx, t.convo))
+		Check(joiner.Rejoin(ctx, t.convo))
 		return
 	}
-	check(err)
+	Check(err)
 	if plan.rng.IntN(3) == 0 {
 		joiner.Kill()
-		check(joiner.Launch())
-		out = must(joiner.FetchWelcome(ctx, t.convo))
+		Check(joiner.Launch())
+		out = Must(joiner.FetchWelcome(ctx, t.convo))
 	}
-	check(joiner.SaveWelcome(out))
-	check(joiner.FinishJoin(ctx, t.convo))
+	Check(joiner.SaveWelcome(out))
+	Check(joiner.FinishJoin(ctx, t.convo))
 }
 
 // maybeKill kills the app now and then: idle, or with a message in its outbox that was sent once
@@ -90,15 +91,15 @@ func (t *conversation) maybeKill(ctx context.Context, plan *phonePlan) {
 	case 0:
 		p.Kill()
 	case 1:
-		d := must(p.DraftSend(t.convo, "last words "+xrpc.NewKey()))
+		d := Must(p.DraftSend(t.convo, "last words "+xrpc.NewKey()))
 		if _, err := t.w.Net.Once(ctx, p.Account, d.Call); xrpc.ErrorName(err) == mlsapi.ErrEpochMismatch {
-			check(p.Drop(d))
+			Check(p.Drop(d))
 			return
 		}
 		p.Kill()
 	default:
 		return
 	}
-	check(p.Launch())
-	check(p.Flush(ctx))
+	Check(p.Launch())
+	Check(p.Flush(ctx))
 }

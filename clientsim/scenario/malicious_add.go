@@ -6,6 +6,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -31,21 +32,21 @@ func MaliciousAdd(ctx context.Context, w *testbed.World) {
 	if err := m.mallory.Commit(ctx, m.convo, func() (*client.Draft, error) {
 		return m.mallory.DraftAdd(m.convo, testbed.DIDs([]*client.Phone{a.dave}), [][]byte{a.daves})
 	}); err != nil {
-		fail("adding with what was refused before: %w", err)
+		Fail("adding with what was refused before: %w", err)
 	}
-	check(a.dave.Join(ctx, m.convo))
+	Check(a.dave.Join(ctx, m.convo))
 	m.checkUnharmed(ctx)
 }
 
 func (m *misbehavior) additions(ctx context.Context) *additions {
-	phones := must(m.w.Phones(ctx, 3))
+	phones := Must(m.w.Phones(ctx, 3))
 	a := &additions{misbehavior: m, dave: phones[0], eve: phones[1], frank: phones[2]}
 	for _, claim := range []struct {
 		by, of *client.Phone
 		to     *[]byte
 	}{{m.mallory, a.dave, &a.daves}, {m.mallory, a.dave, &a.daves2}, {m.mallory, a.eve, &a.eves},
 		{m.bob, a.frank, &a.borrowed}} {
-		packages := must(claim.by.Claim(ctx, m.convo, testbed.DIDs([]*client.Phone{claim.of})))
+		packages := Must(claim.by.Claim(ctx, m.convo, testbed.DIDs([]*client.Phone{claim.of})))
 		*claim.to = packages[0]
 	}
 	return a
@@ -54,7 +55,7 @@ func (m *misbehavior) additions(ctx context.Context) *additions {
 // stage stages an addition by mallory.
 func (a *additions) stage(remove []uint32, packages ...[]byte) *mlsclient.Staged {
 	group := a.group()
-	return must(group.Stage(mlsclient.Change{Add: packages, Remove: remove}))
+	return Must(group.Stage(mlsclient.Change{Add: packages, Remove: remove}))
 }
 
 // added makes mallory send an addition that must be refused.
@@ -72,7 +73,7 @@ func (a *additions) wrongPeople(ctx context.Context) {
 	a.submitted(ctx, "an addition with submitCommit", staged, mlsapi.ErrInvalidCommit)
 	staged = a.stage(nil, a.daves, a.eves)
 	a.added(ctx, "an addition of one more than is named", []*client.Phone{a.dave}, staged, mlsapi.ErrInvalidCommit)
-	bobs := must(a.bob.Group(a.convo))
+	bobs := Must(a.bob.Group(a.convo))
 	staged = a.stage([]uint32{bobs.Own()}, a.daves)
 	a.added(ctx, "an addition with a removal in it", []*client.Phone{a.dave}, staged, mlsapi.ErrNotPermitted)
 	a.added(ctx, "an addition of one who is in already", []*client.Phone{a.bob}, staged, mlsapi.ErrAlreadyMember)
@@ -88,11 +89,11 @@ func (a *additions) wrongPackages(ctx context.Context) {
 	a.added(ctx, "an addition with a KeyPackage that another has claimed", []*client.Phone{a.frank}, staged,
 		mlsapi.ErrInvalidWelcome)
 	mask := a.ownedBy(a.dave.Account.DID)
-	kp := must(mask.KeyPackage())
+	kp := Must(mask.KeyPackage())
 	staged = a.stage(nil, kp.Message)
 	a.added(ctx, "an addition of a device that only bears the person's name", []*client.Phone{a.dave}, staged,
 		mlsapi.ErrKeyPackageNotFound)
-	kp = must(mlsclient.BreakLeaf(mask))
+	kp = Must(mlsclient.BreakLeaf(mask))
 	staged = a.stage(nil, kp.Message)
 	a.added(ctx, "an addition of a leaf that nobody has signed", []*client.Phone{a.dave}, staged, mlsapi.ErrInvalidCommit)
 }
@@ -102,7 +103,7 @@ func (a *additions) wrongWelcomes(ctx context.Context) {
 	staged := a.stage(nil, a.daves)
 	refs := map[string][]byte{}
 	for name, kp := range map[string][]byte{"dave": a.daves, "dave2": a.daves2, "eve": a.eves, "frank": a.borrowed} {
-		refs[name] = must(mlsclient.PackageRef(kp))
+		refs[name] = Must(mlsclient.PackageRef(kp))
 	}
 	for _, w := range []struct {
 		what string
@@ -122,7 +123,7 @@ func (a *additions) wrongWelcomes(ctx context.Context) {
 		{"that names what does not exist", [][]byte{make([]byte, 32)},
 			[]string{mlsapi.ErrInvalidWelcome, mlsapi.ErrKeyPackageNotFound}},
 	} {
-		forged := must(mlsclient.ForgeWelcome(staged.Welcome, w.refs...))
+		forged := Must(mlsclient.ForgeWelcome(staged.Welcome, w.refs...))
 		a.welcomed(ctx, "a Welcome "+w.what, staged, forged, w.want...)
 	}
 	a.welcomed(ctx, "no Welcome", staged, nil, mlsapi.ErrInvalidWelcome)

@@ -6,6 +6,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -33,33 +34,33 @@ func MaliciousCommit(ctx context.Context, w *testbed.World) {
 // future epoch.
 func (m *misbehavior) wrongTime(ctx context.Context) {
 	group := m.group()
-	staged := must(group.StageUpdate())
+	staged := Must(group.StageUpdate())
 	old := *staged
-	check(m.bob.Rotate(ctx, m.convo))
-	check(m.mallory.Sync(ctx, m.convo))
+	Check(m.bob.Rotate(ctx, m.convo))
+	Check(m.mallory.Sync(ctx, m.convo))
 	m.submitted(ctx, "a commit of the last epoch", &old, mlsapi.ErrEpochMismatch)
 	now, next := group.Epoch(), group.Epoch()+1
-	redated := must(mlsclient.ForgeCommit(group, old.Commit, mlsclient.Forgery{Epoch: &now}))
+	redated := Must(mlsclient.ForgeCommit(group, old.Commit, mlsclient.Forgery{Epoch: &now}))
 	m.submitted(ctx, "a commit of the last epoch with another epoch in its header", &mlsclient.Staged{Commit: redated},
 		mlsapi.ErrInvalidCommit)
-	staged = must(group.StageUpdate())
-	ahead := must(mlsclient.ForgeCommit(group, staged.Commit, mlsclient.Forgery{Epoch: &next, Signed: true}))
+	staged = Must(group.StageUpdate())
+	ahead := Must(mlsclient.ForgeCommit(group, staged.Commit, mlsclient.Forgery{Epoch: &next, Signed: true}))
 	m.submitted(ctx, "a commit of the next epoch", &mlsclient.Staged{Commit: ahead}, mlsapi.ErrEpochMismatch)
 }
 
 // wrongGroup sends a commit of another group of mallory's, and objects that are no commit.
 func (m *misbehavior) wrongGroup(ctx context.Context) {
-	other := must(m.mallory.Create(ctx))
-	elsewhere := must(m.mallory.Group(other))
-	staged := must(elsewhere.StageUpdate())
+	other := Must(m.mallory.Create(ctx))
+	elsewhere := Must(m.mallory.Group(other))
+	staged := Must(elsewhere.StageUpdate())
 	m.submitted(ctx, "a commit of another group", staged, mlsapi.ErrInvalidCommit)
 	elsewhere.Discard()
 	group := m.group()
-	message := must(group.Encrypt([]byte("not a commit")))
+	message := Must(group.Encrypt([]byte("not a commit")))
 	m.submitted(ctx, "an application message as a commit", &mlsclient.Staged{Commit: message}, mlsapi.ErrInvalidCommit)
-	info := must(group.GroupInfo())
+	info := Must(group.GroupInfo())
 	m.submitted(ctx, "a GroupInfo as a commit", &mlsclient.Staged{Commit: info}, mlsapi.ErrInvalidCommit)
-	staged = must(group.StageUpdate())
+	staged = Must(group.StageUpdate())
 	m.refused(ctx, "a commit as an application message", m.mallory,
 		xrpc.SendCall(m.convo, m.mallory.Account.DID, group.Epoch(), staged.Commit, xrpc.NewKey()), mlsapi.ErrInvalidMessage)
 }
@@ -68,34 +69,34 @@ func (m *misbehavior) wrongGroup(ctx context.Context) {
 // and with bob's credential on its own leaf.
 func (m *misbehavior) wrongSender(ctx context.Context) {
 	group := m.group()
-	staged := must(group.StageUpdate())
-	bobs := must(m.bob.Group(m.convo))
+	staged := Must(group.StageUpdate())
+	bobs := Must(m.bob.Group(m.convo))
 	for what, leaf := range map[string]uint32{"another's leaf": bobs.Own(), "a leaf beyond the tree": 77} {
-		forged := must(mlsclient.ForgeCommit(group, staged.Commit, mlsclient.Forgery{Sender: &leaf, Signed: true}))
+		forged := Must(mlsclient.ForgeCommit(group, staged.Commit, mlsclient.Forgery{Sender: &leaf, Signed: true}))
 		m.submitted(ctx, "a commit in the name of "+what, &mlsclient.Staged{Commit: forged}, mlsapi.ErrInvalidCommit)
 	}
-	staged = must(mlsclient.StageAs(group, m.bob.Account.DID.String()))
+	staged = Must(mlsclient.StageAs(group, m.bob.Account.DID.String()))
 	m.submitted(ctx, "a commit that puts another's name on the committer's leaf", staged, mlsapi.ErrInvalidCommit)
 }
 
 // stolen sends bob's commit under mallory's account. Bob's own commit is still accepted.
 func (m *misbehavior) stolen(ctx context.Context) {
-	check(m.bob.Sync(ctx, m.convo))
-	d := must(m.bob.DraftCommit(m.convo, mlsclient.Change{}))
-	in := must(mlsapi.DecodeSubmitCommitInput(d.Call.Body))
+	Check(m.bob.Sync(ctx, m.convo))
+	d := Must(m.bob.DraftCommit(m.convo, mlsclient.Change{}))
+	in := Must(mlsapi.DecodeSubmitCommitInput(d.Call.Body))
 	m.submitted(ctx, "another's commit", &mlsclient.Staged{Commit: in.Commit}, mlsapi.ErrInvalidCommit)
 	m.submitted(ctx, "another's commit and GroupInfo", &mlsclient.Staged{Commit: in.Commit, GroupInfo: in.GroupInfo},
 		mlsapi.ErrInvalidCommit)
 	if _, err := m.bob.Deliver(ctx, d); err != nil {
 		m.w.Broken("a commit that another has tried to submit: %v", err)
 	}
-	check(m.w.SyncAll(ctx, m.convo, m.bob, m.mallory))
+	Check(m.w.SyncAll(ctx, m.convo, m.bob, m.mallory))
 }
 
 // damaged changes one bit of the signed content or of the signature.
 func (m *misbehavior) damaged(ctx context.Context) {
 	group := m.group()
-	staged := must(group.StageUpdate())
+	staged := Must(group.StageUpdate())
 	for range bitFlips {
 		m.submitted(ctx, "a commit with one bit flipped", &mlsclient.Staged{Commit: m.flipped(staged.Commit, tagBytes)},
 			mlsapi.ErrInvalidCommit, mlsapi.ErrEpochMismatch)
@@ -111,23 +112,23 @@ func (m *misbehavior) damaged(ctx context.Context) {
 func (m *misbehavior) overreach(ctx context.Context) {
 	group := m.group()
 	bob, carol := m.bob.Account.DID, m.carol.Account.DID
-	staged := must(group.StageRemove(bob.String()))
+	staged := Must(group.StageRemove(bob.String()))
 	m.submitted(ctx, "the removal of another member", staged, mlsapi.ErrNotPermitted)
 	m.refused(ctx, "the removal of another member with leaveConvo", m.mallory,
 		xrpc.RemoveCall(m.convo, bob, staged, xrpc.NewKey()), mlsapi.ErrNotPermitted)
 	m.mallory.Device.HideHandshakes(true)
-	staged = must(group.StageRemove(bob.String()))
+	staged = Must(group.StageRemove(bob.String()))
 	m.submitted(ctx, "the hidden removal of another member, with the GroupInfo that shows it", staged,
 		mlsapi.ErrNotPermitted)
 	m.mallory.Device.HideHandshakes(false)
 	stranger := m.ownedBy(m.bob.Account.DID)
-	kp := must(stranger.KeyPackage())
-	staged = must(group.StageAdd(kp.Message))
+	kp := Must(stranger.KeyPackage())
+	staged = Must(group.StageAdd(kp.Message))
 	m.submitted(ctx, "a device that is said to be another member's", staged, mlsapi.ErrInvalidCommit,
 		mlsapi.ErrNotPermitted)
-	check(m.alice.Sync(ctx, m.convo))
-	creators := must(m.alice.Group(m.convo))
-	staged = must(creators.StageRemove(carol.String()))
+	Check(m.alice.Sync(ctx, m.convo))
+	creators := Must(m.alice.Group(m.convo))
+	staged = Must(creators.StageRemove(carol.String()))
 	m.refused(ctx, "the removal of another than the one that is named", m.alice,
 		xrpc.RemoveCall(m.convo, bob, staged, xrpc.NewKey()),
 		mlsapi.ErrInvalidCommit, mlsapi.ErrNotPermitted)
@@ -138,13 +139,13 @@ func (m *misbehavior) overreach(ctx context.Context) {
 // external commits that take another member's leaf or name.
 func (m *misbehavior) wrongMethod(ctx context.Context) {
 	group := m.group()
-	staged := must(group.StageUpdate())
+	staged := Must(group.StageUpdate())
 	m.refused(ctx, "a member's commit as an external one", m.mallory, xrpc.ExternalCall(m.convo, staged, xrpc.NewKey()),
 		mlsapi.ErrInvalidCommit)
-	info := must(group.GroupInfo())
-	bobs := must(m.bob.Group(m.convo))
+	info := Must(group.GroupInfo())
+	bobs := Must(m.bob.Group(m.convo))
 	second := m.ownedBy(m.mallory.Account.DID)
-	staged = must(second.JoinExternal(info, mlsclient.NoLeaf))
+	staged = Must(second.JoinExternal(info, mlsclient.NoLeaf))
 	m.submitted(ctx, "an external commit as a member's", staged, mlsapi.ErrInvalidCommit)
 	for range bitFlips / 4 {
 		damaged := mlsclient.Staged{Commit: m.flipped(staged.Commit, 1+32)}
@@ -152,26 +153,26 @@ func (m *misbehavior) wrongMethod(ctx context.Context) {
 			xrpc.ExternalCall(m.convo, &damaged, xrpc.NewKey()),
 			mlsapi.ErrInvalidCommit, mlsapi.ErrEpochMismatch)
 	}
-	staged = must(second.JoinExternal(info, int(bobs.Own())))
+	staged = Must(second.JoinExternal(info, int(bobs.Own())))
 	m.refused(ctx, "an external commit in the place of another's leaf", m.mallory,
 		xrpc.ExternalCall(m.convo, staged, xrpc.NewKey()),
 		mlsapi.ErrInvalidCommit, mlsapi.ErrNotPermitted)
 	mask := m.ownedBy(m.bob.Account.DID)
-	staged = must(mask.JoinExternal(info, mlsclient.NoLeaf))
+	staged = Must(mask.JoinExternal(info, mlsclient.NoLeaf))
 	m.refused(ctx, "an external commit in another's name", m.mallory, xrpc.ExternalCall(m.convo, staged, xrpc.NewKey()),
 		mlsapi.ErrInvalidCommit, mlsapi.ErrNotPermitted)
 }
 
 // byRemoved makes carol commit after her removal.
 func (m *misbehavior) byRemoved(ctx context.Context) {
-	check(m.carol.Sync(ctx, m.convo))
-	group := must(m.carol.Group(m.convo))
-	staged := must(group.StageUpdate())
-	check(m.alice.Remove(ctx, m.convo, m.carol.Account.DID))
+	Check(m.carol.Sync(ctx, m.convo))
+	group := Must(m.carol.Group(m.convo))
+	staged := Must(group.StageUpdate())
+	Check(m.alice.Remove(ctx, m.convo, m.carol.Account.DID))
 	m.refused(ctx, "a removed member's commit", m.carol, xrpc.SubmitCall(m.convo, staged, xrpc.NewKey()),
 		mlsapi.ErrNotMember)
 	now := group.Epoch() + 1
-	redated := must(mlsclient.ForgeCommit(group, staged.Commit, mlsclient.Forgery{Epoch: &now, Signed: true}))
+	redated := Must(mlsclient.ForgeCommit(group, staged.Commit, mlsclient.Forgery{Epoch: &now, Signed: true}))
 	m.refused(ctx, "a removed member's commit in the present epoch", m.carol,
 		xrpc.SubmitCall(m.convo, &mlsclient.Staged{Commit: redated}, xrpc.NewKey()),
 		mlsapi.ErrNotMember)

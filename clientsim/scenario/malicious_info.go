@@ -5,6 +5,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -28,25 +29,25 @@ func (m *misbehavior) informed(ctx context.Context, what string, commit, info []
 // a tree, and one with another signer.
 func (m *misbehavior) forgedInfos(ctx context.Context) {
 	group := m.group()
-	present := must(group.GroupInfo())
-	other := must(m.mallory.Create(ctx))
-	elsewhere := must(m.mallory.Group(other))
-	foreign := must(elsewhere.StageUpdate())
+	present := Must(group.GroupInfo())
+	other := Must(m.mallory.Create(ctx))
+	elsewhere := Must(m.mallory.Group(other))
+	foreign := Must(elsewhere.StageUpdate())
 	elsewhere.Discard()
-	lost := must(group.StageUpdate())
-	staged := must(group.StageUpdate())
+	lost := Must(group.StageUpdate())
+	staged := Must(group.StageUpdate())
 	m.informed(ctx, "a GroupInfo of the epoch before", staged.Commit, present)
 	m.informed(ctx, "a GroupInfo of another group", staged.Commit, foreign.GroupInfo)
 	m.informed(ctx, "a GroupInfo of another commit", staged.Commit, lost.GroupInfo)
 	m.informed(ctx, "a commit as a GroupInfo", staged.Commit, staged.Commit)
-	bobs := must(m.bob.Group(m.convo))
+	bobs := Must(m.bob.Group(m.convo))
 	leaf, noLeaf := bobs.Own(), uint32(77)
 	for what, forged := range map[string]mlsclient.InfoForgery{
 		"a GroupInfo without ratchet_tree":   {NoTree: true},
 		"a GroupInfo in another's name":      {Signer: &leaf},
 		"a GroupInfo in the name of no leaf": {Signer: &noLeaf},
 	} {
-		info := must(mlsclient.ForgeInfo(group, forged))
+		info := Must(mlsclient.ForgeInfo(group, forged))
 		m.informed(ctx, what, staged.Commit, info)
 	}
 }
@@ -56,7 +57,7 @@ func (m *misbehavior) damagedInfos(ctx context.Context) {
 	group := m.group()
 	for _, hidden := range []bool{false, true} {
 		m.mallory.Device.HideHandshakes(hidden)
-		staged := must(group.StageUpdate())
+		staged := Must(group.StageUpdate())
 		for range bitFlips {
 			m.informed(ctx, "a GroupInfo with one bit flipped", staged.Commit, m.flipped(staged.GroupInfo, 0))
 		}
@@ -69,12 +70,12 @@ func (m *misbehavior) damagedInfos(ctx context.Context) {
 // members.
 func (m *misbehavior) foundingInfos(ctx context.Context) {
 	shared := m.group()
-	stolen := must(m.bob.GroupInfo(ctx, m.convo))
-	fresh := must(m.mallory.Device.Create([]byte("a group of mallory's own")))
+	stolen := Must(m.bob.GroupInfo(ctx, m.convo))
+	fresh := Must(m.mallory.Device.Create([]byte("a group of mallory's own")))
 	defer m.mallory.Device.Forget(fresh.ID())
-	genuine := must(fresh.GroupInfo())
-	kp := must(m.bob.Device.KeyPackage())
-	withBob := must(fresh.StageAdd(kp.Message))
+	genuine := Must(fresh.GroupInfo())
+	kp := Must(m.bob.Device.KeyPackage())
+	withBob := Must(fresh.StageAdd(kp.Message))
 	for _, f := range []struct {
 		what    string
 		group   []byte
@@ -96,9 +97,9 @@ func (m *misbehavior) foundingInfos(ctx context.Context) {
 // joiningInfos makes a device join by external commit with a GroupInfo of another epoch.
 func (m *misbehavior) joiningInfos(ctx context.Context) {
 	group := m.group()
-	info := must(group.GroupInfo())
+	info := Must(group.GroupInfo())
 	second := m.ownedBy(m.mallory.Account.DID)
-	staged := must(second.JoinExternal(info, mlsclient.NoLeaf))
+	staged := Must(second.JoinExternal(info, mlsclient.NoLeaf))
 	for what, wrong := range map[string][]byte{
 		"the GroupInfo that it was made from": info, "a GroupInfo with one bit flipped": m.flipped(staged.GroupInfo, 0),
 	} {

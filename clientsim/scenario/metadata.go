@@ -9,6 +9,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -16,19 +17,19 @@ import (
 // Metadata gives a convo a name and a description, and messages embeds. Every member reads them
 // unchanged in every answer. A key with another embed is a conflict.
 func Metadata(ctx context.Context, w *testbed.World) {
-	phones := must(w.Phones(ctx, 3))
+	phones := Must(w.Phones(ctx, 3))
 	alice := phones[0]
-	packages := must(alice.Claim(ctx, "", testbed.DIDs(phones[1:])))
-	d := must(alice.DraftCreate(testbed.DIDs(phones[1:]), packages))
-	in := must(mlsapi.DecodeCreateConvoInput(d.Call.Body))
+	packages := Must(alice.Claim(ctx, "", testbed.DIDs(phones[1:])))
+	d := Must(alice.DraftCreate(testbed.DIDs(phones[1:]), packages))
+	in := Must(mlsapi.DecodeCreateConvoInput(d.Call.Body))
 	name, description := "Lunch, \"☕\" & 📎", strings.Repeat("é", 256) // 512 bytes of UTF-8
 	in.Metadata = &mlsapi.ConvoMetadata{Name: &name, Description: &description}
 	answer := deliverAs(ctx, alice, d, in)
-	out := must(xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body))
+	out := Must(xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body))
 	sameMetadata(w, "createConvo", in.Metadata, out.Metadata)
 	for _, p := range phones {
 		if p != alice {
-			check(p.Join(ctx, out.ID))
+			Check(p.Join(ctx, out.ID))
 		}
 		readMetadata(ctx, w, p, in.Metadata)
 	}
@@ -38,8 +39,8 @@ func Metadata(ctx context.Context, w *testbed.World) {
 // deliverAs delivers a draft with another input, which is journaled first.
 func deliverAs(ctx context.Context, p *client.Phone, d *client.Draft, in any) xrpc.Answer {
 	d.Call.Body = xrpc.Encode(in)
-	must(p.Journal(d, nil))
-	return must(p.Deliver(ctx, d))
+	Must(p.Journal(d, nil))
+	return Must(p.Deliver(ctx, d))
 }
 
 func sameMetadata(w *testbed.World, where string, want, got *mlsapi.ConvoMetadata) {
@@ -51,12 +52,12 @@ func sameMetadata(w *testbed.World, where string, want, got *mlsapi.ConvoMetadat
 
 // readMetadata reads the metadata of a phone's only convo by getConvo and by getConvos.
 func readMetadata(ctx context.Context, w *testbed.World, p *client.Phone, want *mlsapi.ConvoMetadata) {
-	list := must(w.List(ctx, p))
+	list := Must(w.List(ctx, p))
 	if len(list) != 1 {
-		fail("%s has %d convos, want 1", p.Name, len(list))
+		Fail("%s has %d convos, want 1", p.Name, len(list))
 	}
 	sameMetadata(w, "getConvos", want, list[0].Metadata)
-	out := must(xrpc.Ask[mlsapi.GetConvoOutput](ctx, w.Net, p.Account, xrpc.ConvoCall(list[0].ID)))
+	out := Must(xrpc.Ask[mlsapi.GetConvoOutput](ctx, w.Net, p.Account, xrpc.ConvoCall(list[0].ID)))
 	sameMetadata(w, "getConvo", want, out.Convo.Metadata)
 }
 
@@ -66,8 +67,8 @@ func embeds(ctx context.Context, w *testbed.World, convo string, phones []*clien
 	embeds := [][2]*string{{&kind, &uri}, {&kind, nil}, {nil, nil}}
 	var sent []string
 	for i, p := range phones {
-		d := must(p.DraftSend(convo, fmt.Sprintf("with embed %d", i)))
-		in := must(mlsapi.DecodeSendMessageInput(d.Call.Body))
+		d := Must(p.DraftSend(convo, fmt.Sprintf("with embed %d", i)))
+		in := Must(mlsapi.DecodeSendMessageInput(d.Call.Body))
 		in.EmbedType, in.EmbedURI = embeds[i][0], embeds[i][1]
 		sent = append(sent, xrpc.Show(in.EmbedType)+" at "+xrpc.Show(in.EmbedURI))
 		deliverAs(ctx, p, d, in)
@@ -81,7 +82,7 @@ func embeds(ctx context.Context, w *testbed.World, convo string, phones []*clien
 		}
 	}
 	for _, p := range phones {
-		page := must(xrpc.Ask[mlsapi.GetMessagesOutput](ctx, w.Net, p.Account, xrpc.MessagesCall(convo, "", 0, 100)))
+		page := Must(xrpc.Ask[mlsapi.GetMessagesOutput](ctx, w.Net, p.Account, xrpc.MessagesCall(convo, "", 0, 100)))
 		var got []string
 		for i := range page.Messages {
 			got = append(got, xrpc.Show(page.Messages[i].EmbedType)+" at "+xrpc.Show(page.Messages[i].EmbedURI))
@@ -90,5 +91,5 @@ func embeds(ctx context.Context, w *testbed.World, convo string, phones []*clien
 			w.Broken("%s is shown the embeds %q, want %q", p.Name, got, sent)
 		}
 	}
-	check(w.SyncAll(ctx, convo, phones...))
+	Check(w.SyncAll(ctx, convo, phones...))
 }

@@ -9,6 +9,7 @@ import (
 
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -23,13 +24,13 @@ type misbehavior struct {
 }
 
 func newMisbehavior(ctx context.Context, w *testbed.World) *misbehavior {
-	phones := must(w.Phones(ctx, 4))
+	phones := Must(w.Phones(ctx, 4))
 	for _, p := range phones {
 		p.Device.HideHandshakes(false)
 	}
-	convo := must(phones[0].Create(ctx, testbed.DIDs(phones[1:])...))
+	convo := Must(phones[0].Create(ctx, testbed.DIDs(phones[1:])...))
 	for _, p := range phones[1:] {
-		check(p.Join(ctx, convo))
+		Check(p.Join(ctx, convo))
 	}
 	return &misbehavior{w: w, convo: convo, alice: phones[0], bob: phones[1], carol: phones[2], mallory: phones[3]}
 }
@@ -40,7 +41,7 @@ func (m *misbehavior) group() mlsclient.Group {
 	if err == nil {
 		group.Discard()
 	}
-	check(err)
+	Check(err)
 	return group
 }
 
@@ -64,9 +65,9 @@ func (m *misbehavior) checkUnharmed(ctx context.Context) {
 	m.messages++
 	members := []*client.Phone{m.alice, m.bob, m.carol, m.mallory}
 	members = slices.DeleteFunc(members, func(p *client.Phone) bool { return !m.w.Model.Live(m.convo, p.Account.DID) })
-	check(m.alice.Send(ctx, m.convo, fmt.Sprintf("unharmed, %d", m.messages)))
-	check(members[m.messages%len(members)].Rotate(ctx, m.convo))
-	check(m.w.SyncAll(ctx, m.convo, members...))
+	Check(m.alice.Send(ctx, m.convo, fmt.Sprintf("unharmed, %d", m.messages)))
+	Check(members[m.messages%len(members)].Rotate(ctx, m.convo))
+	Check(m.w.SyncAll(ctx, m.convo, members...))
 }
 
 // flipped returns an object with one bit changed. The last keep bytes stay unchanged.
@@ -79,5 +80,5 @@ func (m *misbehavior) flipped(object []byte, keep int) []byte {
 
 // ownedBy makes a device that claims to belong to another account.
 func (m *misbehavior) ownedBy(did syntax.DID) mlsclient.Device {
-	return must(mlsclient.NewDevice(did.String(), m.w.Suite))
+	return Must(mlsclient.NewDevice(did.String(), m.w.Suite))
 }

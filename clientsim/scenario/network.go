@@ -14,6 +14,7 @@ import (
 
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/history"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -108,7 +109,7 @@ func (n *network) settle(ctx context.Context) {
 	for i := range orDefault(n.w.People, networkPeople) {
 		home := i % len(n.services)
 		p := &resident{home: home, rng: rand.New(rand.NewPCG(n.w.Seed, uint64(i))), declined: map[string]bool{}}
-		p.Phone = must(n.services[home].Settle(fmt.Sprintf("person-%d", i)))
+		p.Phone = Must(n.services[home].Settle(fmt.Sprintf("person-%d", i)))
 		for at, s := range n.services {
 			there := p.Phone
 			if at != home {
@@ -116,14 +117,14 @@ func (n *network) settle(ctx context.Context) {
 			}
 			p.at = append(p.at, there)
 		}
-		check(p.PublishMany(ctx, networkStock, false))
+		Check(p.PublishMany(ctx, networkStock, false))
 		listens := n.streams[home].Add(p.Name, p.Account, []*xrpc.Client{p.Net}, p.DeviceID())
 		listens.From, listens.ServerSent = new(int64), i%10 == 0
 		listens.ConnectionLife, listens.OnEvent = max(n.length/5, time.Second), p.hear
 		n.people = append(n.people, p)
 	}
 	for _, s := range n.streams {
-		check(s.Listen(s.All...))
+		Check(s.Listen(s.All...))
 	}
 }
 
@@ -151,20 +152,20 @@ func (n *network) play(ctx context.Context) {
 		all.Go(func() {
 			for writing.Err() == nil {
 				xrpc.Sleep(writing, time.Duration(p.rng.Int64N(int64(2*pause))))
-				if err := attempt(func() { n.step(ctx, p) }); err != nil {
+				if err := Attempt(func() { n.step(ctx, p) }); err != nil {
 					n.w.Broken("%s: %v", p.Name, err)
 					return
 				}
 			}
 		})
 	}
-	failed := attempt(func() { n.disturb(ctx, writing) })
+	failed := Attempt(func() { n.disturb(ctx, writing) })
 	all.Wait()
 	for _, s := range n.services {
 		s.Faults.Use(nil)
 		s.Link.Use(nil)
 	}
-	check(failed)
+	Check(failed)
 }
 
 // step is the next thing that a person does.
@@ -176,20 +177,20 @@ func (n *network) step(ctx context.Context, p *resident) {
 		n.answer(ctx, p)
 	case roll == 7:
 		if at, convo, ok := n.pick(ctx, p); ok {
-			check(at.Rotate(ctx, convo))
+			Check(at.Rotate(ctx, convo))
 		}
 	case roll == 8:
 		if n.there(ctx, p.home) {
-			check(p.Publish(ctx, 3))
+			Check(p.Publish(ctx, 3))
 		}
 	case roll == 9: // the app is killed, and begins again
 		p.Kill()
-		check(p.Launch())
+		Check(p.Launch())
 	default:
 		if at, convo, ok := n.pick(ctx, p); ok {
 			p.said++
-			check(at.Send(ctx, convo, fmt.Sprintf("%s says %d", p.Name, p.said)))
-			check(at.Sync(ctx, convo))
+			Check(at.Send(ctx, convo, fmt.Sprintf("%s says %d", p.Name, p.said)))
+			Check(at.Sync(ctx, convo))
 		}
 	}
 }

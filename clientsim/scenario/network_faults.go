@@ -11,6 +11,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/load"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -45,9 +46,9 @@ func (n *network) disturb(ctx, writing context.Context) {
 	n.times.measure(calm, func() { xrpc.Sleep(writing, window) })
 	victim := n.services[n.times.victim].Server
 	n.w.Progress(fmt.Sprintf("service %d is away", n.times.victim+1))
-	check(victim.Kill())
+	Check(victim.Kill())
 	n.times.measure(away, func() { xrpc.Sleep(writing, window) })
-	check(victim.Start(ctx, nil))
+	Check(victim.Start(ctx, nil))
 	n.strike(ctx, writing, begun.Add(n.length))
 }
 
@@ -61,15 +62,15 @@ func (n *network) strike(ctx, writing context.Context, until time.Time) {
 		s, at := n.services[n.w.RNG.IntN(len(n.services))].Server, networkStrikes[n.w.RNG.IntN(len(networkStrikes))]
 		gone := time.Duration(n.w.RNG.Int64N(int64(longestAway)))
 		n.w.Progress(fmt.Sprintf("a service is killed %s of %s", at.point, at.method))
-		check(s.Arm(ctx, at.point, at.method, "kill"))
+		Check(s.Arm(ctx, at.point, at.method, "kill"))
 		// The error says that nobody has come there.
 		_ = xrpc.Until(ctx, strikeWithin, func() (bool, error) { return s.Exited() != nil, nil })
-		check(s.Kill())
+		Check(s.Kill())
 		n.mu.Lock()
 		n.kills++
 		n.mu.Unlock()
 		xrpc.Sleep(ctx, gone)
-		check(s.Start(ctx, nil))
+		Check(s.Start(ctx, nil))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -21,7 +22,7 @@ func (n *network) invite(ctx context.Context, p *resident) {
 		if at, convo, ok = n.pick(ctx, p); !ok {
 			return
 		}
-		members = must(at.Group(convo)).Members()
+		members = Must(at.Group(convo)).Members()
 	}
 	service := slices.Index(p.at, at)
 	var packages []mlsapi.KeyPackageRef
@@ -56,20 +57,20 @@ func (n *network) invite(ctx context.Context, p *resident) {
 		n.late++ // two members add the same person at once
 		return
 	}
-	check(err)
+	Check(err)
 	n.record(convo, service, epoch, p, packages)
 }
 
 // claim claims a KeyPackage of q at q's home, with a receipt. Nobody whom q has blocked there gets one.
 func (n *network) claim(ctx context.Context, p, q *resident, asked int) []mlsapi.KeyPackageRef {
-	home := must(p.at[asked].Home(ctx, q.Account.DID))
+	home := Must(p.at[asked].Home(ctx, q.Account.DID))
 	if home != n.services[q.home].DID {
-		fail("the home of %s is said to be %s", q.Name, home)
+		Fail("the home of %s is said to be %s", q.Name, home)
 	}
 	if !n.there(ctx, q.home) {
 		return nil
 	}
-	packages := must(p.at[q.home].ClaimAbroad(ctx, []syntax.DID{q.Account.DID}))
+	packages := Must(p.at[q.home].ClaimAbroad(ctx, []syntax.DID{q.Account.DID}))
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch blocked := n.pairs[[2]syntax.DID{p.Account.DID, q.Account.DID}]; {
@@ -94,7 +95,7 @@ func (n *network) block(ctx context.Context, p *resident, k mlsapi.KeyPackageRef
 	if known || q.home == service || !n.there(ctx, q.home) {
 		return
 	}
-	must(n.services[q.home].Net.Do(ctx, q.Account, xrpc.BlockCall(p.Account.DID, xrpc.NewKey())))
+	Must(n.services[q.home].Net.Do(ctx, q.Account, xrpc.BlockCall(p.Account.DID, xrpc.NewKey())))
 	n.mu.Lock()
 	n.pairs[pair] = true
 	n.mu.Unlock()
@@ -110,6 +111,7 @@ func (n *network) person(did syntax.DID) *resident {
 // Welcome leads into, or 0 if another member has added one of them.
 func (n *network) welcome(ctx context.Context, p *resident, at *client.Phone, convo string,
 	packages []mlsapi.KeyPackageRef) (_ string, epoch int64, err error) {
+	defer Catch(&err)
 	var dids []syntax.DID
 	var messages [][]byte
 	var receipts []string
@@ -117,8 +119,9 @@ func (n *network) welcome(ctx context.Context, p *resident, at *client.Phone, co
 		dids, messages, receipts = append(dids, k.DID), append(messages, k.KeyPackage), append(receipts, *k.Receipt)
 	}
 	if convo != "" {
-		err := at.Commit(ctx, convo, func() (*client.Draft, error) {
-			inside := must(at.Group(convo)).Members()
+		err := at.Commit(ctx, convo, func() (_ *client.Draft, err error) {
+			defer Catch(&err)
+			inside := Must(at.Group(convo)).Members()
 			if slices.ContainsFunc(dids, func(did syntax.DID) bool { return slices.Contains(inside, did.String()) }) {
 				epoch = 0
 				return nil, nil
@@ -132,16 +135,16 @@ func (n *network) welcome(ctx context.Context, p *resident, at *client.Phone, co
 		return convo, epoch, err
 	}
 	p.made++
-	d := must(at.DraftCreate(dids, messages, receipts...))
+	d := Must(at.DraftCreate(dids, messages, receipts...))
 	if p.rng.IntN(5) == 0 { // the app is killed with the draft in its outbox
 		p.Kill()
-		check(p.Launch())
+		Check(p.Launch())
 	}
 	answer, err := at.Deliver(ctx, d)
 	if err != nil {
 		return "", 0, err
 	}
-	return must(xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body)).ID, int64(d.Epoch), nil
+	return Must(xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body)).ID, int64(d.Epoch), nil
 }
 
 // record notes who was welcomed, and what everybody must hear.
@@ -185,21 +188,21 @@ func (n *network) answer(ctx context.Context, p *resident) {
 	if h.Kind == xrpc.EventInvitation {
 		of, call := syntax.DID(h.DID), xrpc.AcceptInvitationCall
 		if of != n.services[service].DID {
-			fail("an invitation to %s says that it is at %s", h.Convo, of)
+			Fail("an invitation to %s says that it is at %s", h.Convo, of)
 		}
 		if p.declined[h.Convo] = p.rng.IntN(8) == 0; p.declined[h.Convo] {
 			call = xrpc.DeclineInvitationCall
 		}
-		must(n.services[p.home].Net.Do(ctx, p.Account, call(of, h.Convo, xrpc.NewKey())))
+		Must(n.services[p.home].Net.Do(ctx, p.Account, call(of, h.Convo, xrpc.NewKey())))
 		if p.declined[h.Convo] {
 			return
 		}
 	}
 	at := p.at[service]
-	must(at.Net.Do(ctx, p.Account, xrpc.AcceptCall(h.Convo, xrpc.NewKey())))
+	Must(at.Net.Do(ctx, p.Account, xrpc.AcceptCall(h.Convo, xrpc.NewKey())))
 	err := at.Join(ctx, h.Convo)
 	if errors.Is(err, client.ErrWelcomeLost) {
 		err = at.Rejoin(ctx, h.Convo)
 	}
-	check(err)
+	Check(err)
 }

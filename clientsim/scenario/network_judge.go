@@ -10,6 +10,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/clientsim/history"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -18,13 +19,14 @@ import (
 func (n *network) finish(ctx context.Context) {
 	start := time.Now()
 	for _, s := range n.services {
-		check(s.Server.EndLeases(ctx))
+		Check(s.Server.EndLeases(ctx))
 	}
-	err := xrpc.Until(ctx, networkDrain, func() (bool, error) {
+	err := xrpc.Until(ctx, networkDrain, func() (_ bool, err error) {
+		defer Catch(&err)
 		var missing int64
 		for i, s := range n.services {
 			missing += n.streams[i].Missing(s.Model.History)
-			for _, sent := range must(s.Sent(ctx)) {
+			for _, sent := range Must(s.Sent(ctx)) {
 				if sent.State != "done" && !strings.HasPrefix(sent.State, "dead") {
 					missing++
 				}
@@ -47,7 +49,7 @@ func (n *network) finish(ctx context.Context) {
 		}
 	}
 	for i, s := range n.services {
-		check(s.AwaitAndJudge(ctx, n.streams[i], s.Model.History, limit))
+		Check(s.AwaitAndJudge(ctx, n.streams[i], s.Model.History, limit))
 	}
 }
 
@@ -106,16 +108,16 @@ func (n *network) judge(ctx context.Context) {
 // collect reads the rows of the services that sent and received invitations, and what people are shown.
 func (n *network) collect(ctx context.Context, sent, received, listed invitationRows) (all []testbed.Invitation) {
 	for _, s := range n.services {
-		for _, i := range must(s.Sent(ctx)) {
+		for _, i := range Must(s.Sent(ctx)) {
 			sent.add(i.DID, i.Ref, "%s of %s to %s, %s", i.ConvoID, s.DID, i.Other, i.State)
 			all = append(all, i)
 		}
-		for _, i := range must(s.Received(ctx)) {
+		for _, i := range Must(s.Received(ctx)) {
 			received.add(i.DID, i.Ref, "%s of %s, %s", i.ConvoID, i.Other, i.State)
 		}
 	}
 	for _, p := range n.people {
-		for _, i := range must(p.Invitations(ctx)) {
+		for _, i := range Must(p.Invitations(ctx)) {
 			listed.add(p.Account.DID, i.KeyPackageRef, "%s of %s", i.ConvoID, i.Service)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -44,18 +45,18 @@ type objects struct {
 func (o *objects) found(ctx context.Context, library mlsclient.Library, n int, valid func(message []byte) error) {
 	o.first = nil
 	for i := range n {
-		p := must(o.w.PhoneOf(fmt.Sprintf("%s-objects-%d", library.Name, i), library))
+		p := Must(o.w.PhoneOf(fmt.Sprintf("%s-objects-%d", library.Name, i), library))
 		p.Device.HideHandshakes(false)
 		// OpenMLS takes no GREASE extensions. Its capabilities have GREASE values anyway.
 		if greaser, ok := p.Device.(mlsclient.Greaser); ok {
-			check(greaser.Grease())
+			Check(greaser.Grease())
 		}
-		kp := must(p.Device.KeyPackage())
+		kp := Must(p.Device.KeyPackage())
 		if err := valid(kp.Message); err != nil {
-			fail("the KeyPackage of %s: %w", p.Name, err)
+			Fail("the KeyPackage of %s: %w", p.Name, err)
 		}
-		draft := must(p.DraftPackage(kp))
-		must(p.Deliver(ctx, draft))
+		draft := Must(p.DraftPackage(kp))
+		Must(p.Deliver(ctx, draft))
 		o.first = append(o.first, p)
 	}
 	o.create(ctx)
@@ -81,20 +82,20 @@ func (o *objects) openMLS(ctx context.Context, library mlsclient.Library) {
 // selfRemove makes a member ask for its removal, and another member commit it by reference. The
 // owner stays on the roster until it leaves.
 func (o *objects) selfRemove(ctx context.Context, leaver, by *client.Phone) {
-	proposal := must(leaver.Propose(ctx, o.convo, mlsclient.SelfRemove, nil))
+	proposal := Must(leaver.Propose(ctx, o.convo, mlsclient.SelfRemove, nil))
 	o.members = slices.DeleteFunc(o.members, func(p *client.Phone) bool { return p == leaver })
 	o.commits(ctx, "SelfRemove", proposal, by, mlsapi.ConvoViewCommitLevelVerified)
-	group := must(by.Group(o.convo))
+	group := Must(by.Group(o.convo))
 	if slices.Contains(group.Members(), leaver.Account.DID.String()) {
-		fail("SelfRemove: the device is still in the group")
+		Fail("SelfRemove: the device is still in the group")
 	}
-	check(leaver.Leave(ctx, o.convo))
+	Check(leaver.Leave(ctx, o.convo))
 }
 
 // custom makes a member propose what only the application knows, and another member commit it by
 // reference. The server does not know what the commit does.
 func (o *objects) custom(ctx context.Context, from, by *client.Phone) {
-	proposal := must(from.Propose(ctx, o.convo, mlsclient.Custom, []byte("a receipt")))
+	proposal := Must(from.Propose(ctx, o.convo, mlsclient.Custom, []byte("a receipt")))
 	o.commits(ctx, "custom proposal", proposal, by, mlsapi.ConvoViewCommitLevelStructure)
 }
 
@@ -105,11 +106,11 @@ func (o *objects) psk(ctx context.Context, from, by *client.Phone) {
 	for _, p := range o.members {
 		keeper, ok := p.Device.(mlsclient.PSKKeeper)
 		if !ok {
-			fail("the library of %s takes no PSK", p.Name)
+			Fail("the library of %s takes no PSK", p.Name)
 		}
-		check(keeper.KeepPSK(id, secret))
+		Check(keeper.KeepPSK(id, secret))
 	}
-	proposal := must(from.Propose(ctx, o.convo, mlsclient.PSK, id))
+	proposal := Must(from.Propose(ctx, o.convo, mlsclient.PSK, id))
 	o.commits(ctx, "PSK by reference", proposal, by, mlsapi.ConvoViewCommitLevelVerified)
 }
 
@@ -125,17 +126,17 @@ func (o *objects) tsMLS(ctx context.Context, library mlsclient.Library) {
 // Then the convo takes no messages, and names the successor.
 func (o *objects) reInit(ctx context.Context, from, by *client.Phone) {
 	successor := mlsclient.RandomBytes(16)
-	proposal := must(from.Propose(ctx, o.convo, mlsclient.ReInit, successor))
+	proposal := Must(from.Propose(ctx, o.convo, mlsclient.ReInit, successor))
 	o.commits(ctx, "ReInit", proposal, by, mlsapi.ConvoViewCommitLevelVerified)
 	for _, p := range o.members {
-		view := must(p.Convo(ctx, o.convo))
+		view := Must(p.Convo(ctx, o.convo))
 		if view.ClosedAt == nil || view.SuccessorGroupID == nil || *view.SuccessorGroupID != hex.EncodeToString(successor) {
-			fail("%s is told that the successor is %s", p.Name, xrpc.Show(view.SuccessorGroupID))
+			Fail("%s is told that the successor is %s", p.Name, xrpc.Show(view.SuccessorGroupID))
 		}
 		late := mlsclient.FakeMessage(p.Threads[o.convo].GroupID, uint64(view.Epoch), 100)
 		call := xrpc.SendCall(o.convo, p.Account.DID, uint64(view.Epoch), late, xrpc.NewKey())
 		if got := o.w.Refusal(ctx, p.Account, call); got.Name != mlsapi.ErrConvoClosed {
-			fail("a message of %s to the closed convo: %w", p.Name, got)
+			Fail("a message of %s to the closed convo: %w", p.Name, got)
 		}
 	}
 }
@@ -143,19 +144,19 @@ func (o *objects) reInit(ctx context.Context, from, by *client.Phone) {
 // commits makes a member commit a proposal that was sent, by reference. Then all members must
 // agree, and the server must have checked the commit at the given level.
 func (o *objects) commits(ctx context.Context, what string, proposal []byte, by *client.Phone, level string) {
-	check(by.Rotate(ctx, o.convo))
+	Check(by.Rotate(ctx, o.convo))
 	o.agree(ctx)
-	view := must(by.Convo(ctx, o.convo))
+	view := Must(by.Convo(ctx, o.convo))
 	if xrpc.Show(view.CommitLevel) != xrpc.Show(&level) {
-		fail("%s: the commit level is %s, want %s", what, xrpc.Show(view.CommitLevel), level)
+		Fail("%s: the commit level is %s, want %s", what, xrpc.Show(view.CommitLevel), level)
 	}
-	log := must(xrpc.Ask[mlsapi.GetCommitsOutput](ctx, o.w.Net, by.Account, xrpc.CommitsCall(o.convo, uint64(view.Epoch))))
+	log := Must(xrpc.Ask[mlsapi.GetCommitsOutput](ctx, o.w.Net, by.Account, xrpc.CommitsCall(o.convo, uint64(view.Epoch))))
 	if len(log.Commits) != 1 {
-		fail("%s: %d commits create epoch %d", what, len(log.Commits), view.Epoch)
+		Fail("%s: %d commits create epoch %d", what, len(log.Commits), view.Epoch)
 	}
-	refers := must(mlsclient.RefersTo(log.Commits[0].CommitData, proposal))
+	refers := Must(mlsclient.RefersTo(log.Commits[0].CommitData, proposal))
 	if !refers {
-		fail("%s: the commit does not refer to the proposal", what)
+		Fail("%s: the commit does not refer to the proposal", what)
 	}
 	o.accepted = append(o.accepted, fmt.Sprintf("%s (%s)", what, level))
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -15,13 +16,13 @@ import (
 // ClaimAtOnce makes eight callers claim from an account with four KeyPackages. Four callers get one
 // each. Another request under the same key is the same claim.
 func ClaimAtOnce(ctx context.Context, w *testbed.World) {
-	owner := must(w.Phone("owner"))
-	check(owner.Publish(ctx, 4))
+	owner := Must(w.Phone("owner"))
+	Check(owner.Publish(ctx, 4))
 	const callers = 8
 	phones := make([]*client.Phone, callers)
 	calls := make([]xrpc.Call, callers)
 	for i := range phones {
-		phones[i] = must(w.Phone(fmt.Sprintf("caller-%d", i)))
+		phones[i] = Must(w.Phone(fmt.Sprintf("caller-%d", i)))
 		calls[i] = xrpc.ClaimCall(testbed.DIDs([]*client.Phone{owner}), owner.Suite, "", xrpc.NewKey())
 	}
 	got := make([][][]byte, callers)
@@ -38,7 +39,7 @@ func ClaimAtOnce(ctx context.Context, w *testbed.World) {
 	}
 	close(start)
 	all.Wait()
-	check(errors.Join(errs...))
+	Check(errors.Join(errs...))
 	served := 0
 	for i, p := range phones {
 		served += len(got[i])

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/traffic"
 	"mlsd/clientsim/xrpc"
@@ -94,8 +95,8 @@ func Patroni(ctx context.Context, w *testbed.World) {
 		faults = slices.DeleteFunc(faults, func(f patroniFault) bool { return !slices.Contains(w.Faulty, f.name) })
 	}
 	n := orDefault(w.Failovers, failoversUsual)
-	check(w.WithPatroni(ctx, func(f *testbed.Cluster, p *testbed.Patroni) error {
-		return attempt(func() {
+	Check(w.WithPatroni(ctx, func(f *testbed.Cluster, p *testbed.Patroni) error {
+		return Attempt(func() {
 			w.Note("%-21s %5s %13s %8s %17s %23s %10s", "fault", "times", "writes", "broken", "without a write, s",
 				"both nodes write after, s", "whole, s")
 			for _, fault := range faults {
@@ -124,7 +125,7 @@ func (r *patroniRun) play(ctx context.Context, n int) {
 	r.pause = time.Second / 10
 	r.disturb = func(ctx, writing context.Context, _ time.Duration) { r.failAll(ctx, writing, n) }
 	replayed := 0
-	r.finish = func(ctx context.Context) { replayed = must(r.Judge(ctx)).Replayed }
+	r.finish = func(ctx context.Context) { replayed = Must(r.Judge(ctx)).Replayed }
 	r.playAndStop(ctx)
 	failures := r.Counts().Failures
 	if n := failures[internalError]; n > 0 {
@@ -141,11 +142,11 @@ func (r *patroniRun) failAll(ctx, writing context.Context, n int) {
 	for i := range n {
 		xrpc.Sleep(writing, failoverLoad)
 		if writing.Err() != nil {
-			fail("the writers ended before the last fault")
+			Fail("the writers ended before the last fault")
 		}
 		r.w.Progress(fmt.Sprintf("%s, %d of %d", r.fault.name, i+1, n))
-		if err := attempt(func() { r.failOnce(ctx) }); err != nil {
-			fail("%s, %d: %w", r.fault.name, i+1, err)
+		if err := Attempt(func() { r.failOnce(ctx) }); err != nil {
+			Fail("%s, %d: %w", r.fault.name, i+1, err)
 		}
 	}
 	xrpc.Sleep(writing, failoverLoad)
@@ -154,24 +155,24 @@ func (r *patroniRun) failAll(ctx, writing context.Context, n int) {
 // failOnce waits until nothing is missing, makes the fault, waits until both nodes write again, and
 // ends the fault.
 func (r *patroniRun) failOnce(ctx context.Context) {
-	was := must(r.patroni.AwaitWhole(ctx))
+	was := Must(r.patroni.AwaitWhole(ctx))
 	r.writes.reset()
 	begun := time.Now()
-	check(r.fault.begin(ctx, r, was))
+	Check(r.fault.begin(ctx, r, was))
 	from := time.Now().Add(patroniStill)
 	if !r.fault.stays {
-		must(r.patroni.Primary(ctx, was.Primary))
+		Must(r.patroni.Primary(ctx, was.Primary))
 		from = time.Now()
 	}
 	if _, err := r.writes.await(ctx, from, patroniRound); err != nil {
-		fail("a node does not write: %w", err)
+		Fail("a node does not write: %w", err)
 	}
 	r.nodes = append(r.nodes, time.Since(begun))
 	returning := time.Now()
 	if r.fault.end != nil {
-		check(r.fault.end(ctx, r, was))
+		Check(r.fault.end(ctx, r, was))
 	}
-	must(r.patroni.AwaitWhole(ctx))
+	Must(r.patroni.AwaitWhole(ctx))
 	r.whole = append(r.whole, time.Since(returning))
 	r.gaps = append(r.gaps, r.writes.longest())
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -19,9 +20,9 @@ func Push(ctx context.Context, w *testbed.World) {
 }
 
 func push(ctx context.Context, w *testbed.World, r *client.Receiver) {
-	phones, convo := must2(w.Convo(ctx, 2))
+	phones, convo := Must2(w.Convo(ctx, 2))
 	alice, bob := phones[0], phones[1]
-	atAlice := must(alice.RegisterAt(ctx, r))
+	atAlice := Must(alice.RegisterAt(ctx, r))
 	atBob := r.NewTarget(bob.DeviceID())
 	registrations(ctx, w, r, bob, atBob)
 	for burst := range 3 {
@@ -34,9 +35,9 @@ func push(ctx context.Context, w *testbed.World, r *client.Receiver) {
 	unregistrations(ctx, w, bob, atBob)
 	// A push that is already running may come during the first message.
 	seen := len(atCarol.Pushes())
-	check(alice.Send(ctx, convo, "goodbye, pushes"))
-	check(w.FetchesWhenPushed(ctx, carol, atCarol, convo, "goodbye, pushes", seen))
-	check(w.NotPushed(ctx, atBob, alice, carol, atCarol, convo, "unregistered"))
+	Check(alice.Send(ctx, convo, "goodbye, pushes"))
+	Check(w.FetchesWhenPushed(ctx, carol, atCarol, convo, "goodbye, pushes", seen))
+	Check(w.NotPushed(ctx, atBob, alice, carol, atCarol, convo, "unregistered"))
 	for _, b := range []*client.PushTarget{atAlice, atBob, atCarol} {
 		for key, n := range client.ByKey(b.Pushes()) {
 			if n > 1 {
@@ -49,34 +50,34 @@ func push(ctx context.Context, w *testbed.World, r *client.Receiver) {
 // registrations checks that repeated registrations are one, and that each URL keeps its secret.
 func registrations(ctx context.Context, w *testbed.World, r *client.Receiver, p *client.Phone, b *client.PushTarget) {
 	call := xrpc.RegisterCall(b.Device, b.URL, xrpc.NewKey())
-	answers := must(w.AtOnce(ctx, p, call, 2))
+	answers := Must(w.AtOnce(ctx, p, call, 2))
 	w.CheckOneOriginal("registerPushTarget", answers)
-	first := must(p.Registered(b, call, answers[0]))
+	first := Must(p.Registered(b, call, answers[0]))
 	var again string
-	check(w.WithLostAnswer("registerPushTarget", func() (err error) {
+	Check(w.WithLostAnswer("registerPushTarget", func() (err error) {
 		again, err = p.Register(ctx, b)
 		return err
 	}))
 	elsewhere := r.NewTarget(b.Device)
-	other := must(p.Register(ctx, elsewhere))
+	other := Must(p.Register(ctx, elsewhere))
 	if again != first || other == first {
 		w.Broken("the secret of one URL was %q and %q, and that of another %q", first, again, other)
 	}
 	// The repeated old call gets its old answer, and changes nothing back.
-	answer := must(w.Net.Do(ctx, p.Account, call))
+	answer := Must(w.Net.Do(ctx, p.Account, call))
 	if same, err := p.Registered(b, call, answer); err != nil || same != first || !answer.Replayed() {
 		w.Broken("registered again under its key: secret %q (replay: %t), the first was %q: %v", same, answer.Replayed(),
 			first, err)
 	}
-	must(p.Register(ctx, b))
+	Must(p.Register(ctx, b))
 }
 
 func unregistrations(ctx context.Context, w *testbed.World, p *client.Phone, b *client.PushTarget) {
 	call := xrpc.UnregisterCall(b.Device, xrpc.NewKey())
-	answers := must(w.AtOnce(ctx, p, call, 2))
+	answers := Must(w.AtOnce(ctx, p, call, 2))
 	w.CheckOneOriginal("unregisterPushTarget", answers)
 	p.Model.Acknowledged(p.Account, call)
-	check(w.WithLostAnswer("unregisterPushTarget", func() error {
+	Check(w.WithLostAnswer("unregisterPushTarget", func() error {
 		removed, err := p.Unregister(ctx, b)
 		if err == nil && removed {
 			w.Broken("a device was unregistered twice, and was registered both times")
@@ -92,10 +93,10 @@ func sendBurst(ctx context.Context, w *testbed.World, from, to *client.Phone, at
 	const messages = 6
 	for i := range messages {
 		text = fmt.Sprintf("burst %d, message %d", burst, i)
-		check(from.Send(ctx, convo, text))
-		check(pause(ctx, time.Duration(w.RNG.IntN(500))*time.Millisecond))
+		Check(from.Send(ctx, convo, text))
+		Check(pause(ctx, time.Duration(w.RNG.IntN(500))*time.Millisecond))
 	}
-	check(w.FetchesWhenPushed(ctx, to, at, convo, text, seen))
+	Check(w.FetchesWhenPushed(ctx, to, at, convo, text, seen))
 	if n := len(at.Pushes()) - seen; n > messages {
 		w.Broken("%d calls for %d messages", n, messages)
 	}
@@ -105,13 +106,13 @@ func sendBurst(ctx context.Context, w *testbed.World, from, to *client.Phone, at
 // stranger's Welcome is not pushed. Only the device that the Welcome is for gets a push.
 func pushedWelcome(ctx context.Context, w *testbed.World, r *client.Receiver, adder *client.Phone,
 	convo string) (*client.Phone, *client.PushTarget) {
-	phones := must(w.Phones(ctx, 1))
+	phones := Must(w.Phones(ctx, 1))
 	p := phones[0]
-	at := must(p.RegisterAt(ctx, r))
+	at := Must(p.RegisterAt(ctx, r))
 	tablet := r.NewTarget("a tablet without KeyPackages")
-	must(p.Register(ctx, tablet))
+	Must(p.Register(ctx, tablet))
 	acquaint(ctx, p, adder)
-	check(adder.Add(ctx, convo, p.Account.DID))
+	Check(adder.Add(ctx, convo, p.Account.DID))
 	welcome := func(pushes []client.Push) bool {
 		return slices.ContainsFunc(pushes, func(g client.Push) bool {
 			note, err := g.Note()
@@ -121,7 +122,7 @@ func pushedWelcome(ctx context.Context, w *testbed.World, r *client.Receiver, ad
 	if _, err := at.Await(ctx, welcome); err != nil {
 		w.Broken("%s got no push for its Welcome: %v", p.Name, err)
 	}
-	check(p.Join(ctx, convo))
+	Check(p.Join(ctx, convo))
 	if welcome(tablet.Pushes()) {
 		w.Broken("a device got the push for another one's Welcome")
 	}
@@ -148,14 +149,14 @@ func PushReceiverFails(ctx context.Context, w *testbed.World) {
 }
 
 func failing(ctx context.Context, w *testbed.World, r *client.Receiver) {
-	phones, convo := must2(w.Convo(ctx, 3))
+	phones, convo := Must2(w.Convo(ctx, 3))
 	alice, bob, carol := phones[0], phones[1], phones[2]
-	atBob := must(bob.RegisterAt(ctx, r))
-	atCarol := must(carol.RegisterAt(ctx, r))
+	atBob := Must(bob.RegisterAt(ctx, r))
+	atCarol := Must(carol.RegisterAt(ctx, r))
 	for _, answers := range [][]int{{500}, {client.HangUp}, {503}, {429, 500}} {
 		failed(ctx, w, alice, atBob, convo, answers...)
 	}
-	check(bob.Sync(ctx, convo))
+	Check(bob.Sync(ctx, convo))
 	superseded(ctx, w, alice, bob, atBob, convo)
 	refusedPush(ctx, w, alice, bob, atBob, convo)
 	for key, n := range delivered(atBob.Pushes()) {
@@ -164,13 +165,13 @@ func failing(ctx context.Context, w *testbed.World, r *client.Receiver) {
 		}
 	}
 	// After 410 nothing comes until the device registers again.
-	check(carol.Sync(ctx, convo))
+	Check(carol.Sync(ctx, convo))
 	called(ctx, w, alice, atBob, convo, 1, 410)
-	check(w.NotPushed(ctx, atBob, alice, carol, atCarol, convo, "gone"))
-	must(bob.Register(ctx, atBob))
+	Check(w.NotPushed(ctx, atBob, alice, carol, atCarol, convo, "gone"))
+	Must(bob.Register(ctx, atBob))
 	seen := len(atBob.Pushes())
-	check(alice.Send(ctx, convo, "registered again"))
-	check(w.FetchesWhenPushed(ctx, bob, atBob, convo, "registered again", seen))
+	Check(alice.Send(ctx, convo, "registered again"))
+	Check(w.FetchesWhenPushed(ctx, bob, atBob, convo, "registered again", seen))
 }
 
 // called sends one message, sets the answers to its pushes, and returns them when there are n.
@@ -178,10 +179,10 @@ func called(ctx context.Context, w *testbed.World, from *client.Phone, at *clien
 	answers ...int) []client.Push {
 	before := len(at.Pushes())
 	at.Answer(answers...)
-	check(from.Send(ctx, convo, fmt.Sprintf("call %d: a receiver that answers %v", before, answers)))
+	Check(from.Send(ctx, convo, fmt.Sprintf("call %d: a receiver that answers %v", before, answers)))
 	pushes, err := at.Await(ctx, func(pushes []client.Push) bool { return len(pushes) >= before+n })
 	if err != nil {
-		fail("%d calls, want %d, of a receiver that answers %v: %w", len(pushes)-before, n, answers, err)
+		Fail("%d calls, want %d, of a receiver that answers %v: %w", len(pushes)-before, n, answers, err)
 		return nil
 	}
 	return pushes[before:]
@@ -206,13 +207,13 @@ func failed(ctx context.Context, w *testbed.World, from *client.Phone, at *clien
 func superseded(ctx context.Context, w *testbed.World, from, to *client.Phone, at *client.PushTarget, convo string) {
 	pushes := called(ctx, w, from, at, convo, 1, 503)
 	seen, text := len(at.Pushes()), "while the receiver was busy"
-	check(from.Send(ctx, convo, text))
+	Check(from.Send(ctx, convo, text))
 	if _, err := at.Await(ctx, func(all []client.Push) bool {
 		return slices.ContainsFunc(all[seen:], func(g client.Push) bool { return g.Key() != pushes[0].Key() })
 	}); err != nil {
 		w.Broken("a receiver that remembers keys got no push for %q: %v", text, err)
 	}
-	check(w.FetchesWhenPushed(ctx, to, at, convo, text, seen))
+	Check(w.FetchesWhenPushed(ctx, to, at, convo, text, seen))
 }
 
 // refusedPush refuses a push for good. It is not repeated, and the next one comes.
@@ -220,8 +221,8 @@ func refusedPush(ctx context.Context, w *testbed.World, from, to *client.Phone, 
 	pushes := called(ctx, w, from, at, convo, 1, 400)
 	for i := range 2 {
 		seen, text := len(at.Pushes()), fmt.Sprintf("after the refusal, %d", i)
-		check(from.Send(ctx, convo, text))
-		check(w.FetchesWhenPushed(ctx, to, at, convo, text, seen))
+		Check(from.Send(ctx, convo, text))
+		Check(w.FetchesWhenPushed(ctx, to, at, convo, text, seen))
 	}
 	if n := client.ByKey(at.Pushes())[pushes[0].Key()]; n != 1 {
 		w.Broken("a call that was refused was made %d times", n)

@@ -9,6 +9,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -39,15 +40,15 @@ type pushStep struct {
 // each one once if it compares keys.
 func PushKilled(ctx context.Context, w *testbed.World) {
 	withReceiver(ctx, w, func(r *client.Receiver) {
-		phones, convo := must2(w.Convo(ctx, 2))
+		phones, convo := Must2(w.Convo(ctx, 2))
 		alice, bob := phones[0], phones[1]
-		at := must(bob.RegisterAt(ctx, r))
+		at := Must(bob.RegisterAt(ctx, r))
 		steps := pushSteps()
 		w.RNG.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
 		calls := 0
 		for _, step := range steps {
-			if err := attempt(func() { killedPush(ctx, w, step, alice, bob, at, convo) }); err != nil {
-				fail("killed %s of %s: %w", step.point, step.method, err)
+			if err := Attempt(func() { killedPush(ctx, w, step, alice, bob, at, convo) }); err != nil {
+				Fail("killed %s of %s: %w", step.point, step.method, err)
 			}
 			calls += step.calls
 		}
@@ -61,18 +62,18 @@ func PushKilled(ctx context.Context, w *testbed.World) {
 func killedPush(ctx context.Context, w *testbed.World, step pushStep, from, to *client.Phone, at *client.PushTarget,
 	convo string) {
 	seen, text := len(at.Pushes()), "the server died of this: "+step.point+" "+step.method
-	d := must(from.DraftSend(convo, text))
+	d := Must(from.DraftSend(convo, text))
 	w.Progress(fmt.Sprintf("killing the server %s of %s", step.point, step.method))
-	check(w.Server.Arm(ctx, step.point, syntax.NSID(step.method), "kill"))
+	Check(w.Server.Arm(ctx, step.point, syntax.NSID(step.method), "kill"))
 	var named *xrpc.CallError
 	if _, err := w.Net.Once(ctx, from.Account, d.Call); errors.As(err, &named) {
-		check(err)
+		Check(err)
 		return
 	}
-	check(w.Server.Died())
-	check(w.Server.Start(ctx, nil))
-	check(w.Server.EndLeases(ctx))
-	must(from.Deliver(ctx, d))
+	Check(w.Server.Died())
+	Check(w.Server.Start(ctx, nil))
+	Check(w.Server.EndLeases(ctx))
+	Must(from.Deliver(ctx, d))
 	pushes, err := at.Await(ctx, func(pushes []client.Push) bool { return len(pushes) >= seen+step.calls })
 	if err != nil {
 		w.Broken("killed %s of %s: %d calls, want %d", step.point, step.method, len(pushes)-seen, step.calls)
@@ -81,6 +82,6 @@ func killedPush(ctx context.Context, w *testbed.World, step pushStep, from, to *
 	if keys := client.ByKey(pushes[seen:]); len(keys) != 1 {
 		w.Broken("killed %s of %s: one message was pushed under %v", step.point, step.method, keys)
 	}
-	check(w.FetchesWhenPushed(ctx, to, at, convo, text, seen))
-	check(w.Server.Pushed(ctx, to.Account))
+	Check(w.FetchesWhenPushed(ctx, to, at, convo, text, seen))
+	Check(w.Server.Pushed(ctx, to.Account))
 }

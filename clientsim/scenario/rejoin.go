@@ -7,6 +7,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -15,39 +16,39 @@ import (
 // rejoin by external commit. The answer is lost, and once the app is killed on the way. The others
 // read the commit in the log. The lost device's leaf is gone.
 func ExternalRejoin(ctx context.Context, w *testbed.World) {
-	phones, convo := must2(w.Convo(ctx, 3))
+	phones, convo := Must2(w.Convo(ctx, 3))
 	alice, bob := phones[0], phones[1]
 	for _, keepKey := range []bool{false, true} {
-		check(bob.Send(ctx, convo, fmt.Sprintf("before the loss, key kept: %t", keepKey)))
-		check(bob.LoseState(keepKey))
-		check(alice.Send(ctx, convo, fmt.Sprintf("bob cannot read this, key kept: %t", keepKey)))
+		Check(bob.Send(ctx, convo, fmt.Sprintf("before the loss, key kept: %t", keepKey)))
+		Check(bob.LoseState(keepKey))
+		Check(alice.Send(ctx, convo, fmt.Sprintf("bob cannot read this, key kept: %t", keepKey)))
 		rejoinLosing(ctx, w, bob, convo, keepKey)
-		check(w.SyncAll(ctx, convo, phones...))
+		Check(w.SyncAll(ctx, convo, phones...))
 		onlyLeaf(w, bob, alice, convo, len(phones))
 		for _, p := range phones {
-			check(p.Send(ctx, convo, fmt.Sprintf("welcome back, says %s, key kept: %t", p.Name, keepKey)))
+			Check(p.Send(ctx, convo, fmt.Sprintf("welcome back, says %s, key kept: %t", p.Name, keepKey)))
 		}
-		check(bob.Rotate(ctx, convo))
+		Check(bob.Rotate(ctx, convo))
 	}
-	check(w.SyncAll(ctx, convo, phones...))
+	Check(w.SyncAll(ctx, convo, phones...))
 }
 
 // rejoinLosing makes a device rejoin although the answer is lost. The same bytes under the same key
 // get the first answer.
 func rejoinLosing(ctx context.Context, w *testbed.World, p *client.Phone, convo string, kill bool) {
-	info := must(p.GroupInfo(ctx, convo))
-	d := must(p.DraftRejoin(convo, info))
+	info := Must(p.GroupInfo(ctx, convo))
+	d := Must(p.DraftRejoin(convo, info))
 	if kill {
-		check(w.DeliverAfterKill(ctx, p, d))
+		Check(w.DeliverAfterKill(ctx, p, d))
 	} else {
-		must(w.DeliverWithLostAnswer(ctx, p, d))
+		Must(w.DeliverWithLostAnswer(ctx, p, d))
 	}
-	check(p.Sync(ctx, convo))
+	Check(p.Sync(ctx, convo))
 }
 
 // onlyLeaf checks that another member sees one leaf of the account, with the phone's present key.
 func onlyLeaf(w *testbed.World, p, other *client.Phone, convo string, leaves int) {
-	group := must(other.Group(convo))
+	group := Must(other.Group(convo))
 	if n := len(group.Leaves()); n != leaves {
 		w.Broken("the group has %d leaves after a rejoin, want %d", n, leaves)
 	}
@@ -62,30 +63,30 @@ func onlyLeaf(w *testbed.World, p, other *client.Phone, convo string, leaves int
 // external commit. All three read and write, and the roster has one person. Then one of them
 // removes another.
 func OwnDevice(ctx context.Context, w *testbed.World) {
-	phones, convo := must2(w.Convo(ctx, 2))
+	phones, convo := Must2(w.Convo(ctx, 2))
 	alice, phone := phones[0], phones[1]
-	tablet := must(w.SecondDevice(phone, "tablet"))
-	check(tablet.Publish(ctx, 1))
-	check(w.WithLostAnswer("submitCommit", func() error { return phone.AddOwn(ctx, convo, tablet) }))
-	check(tablet.Join(ctx, convo))
-	check(tablet.Send(ctx, convo, "from the tablet"))
-	laptop := must(w.SecondDevice(phone, "laptop"))
-	check(laptop.Rejoin(ctx, convo))
+	tablet := Must(w.SecondDevice(phone, "tablet"))
+	Check(tablet.Publish(ctx, 1))
+	Check(w.WithLostAnswer("submitCommit", func() error { return phone.AddOwn(ctx, convo, tablet) }))
+	Check(tablet.Join(ctx, convo))
+	Check(tablet.Send(ctx, convo, "from the tablet"))
+	laptop := Must(w.SecondDevice(phone, "laptop"))
+	Check(laptop.Rejoin(ctx, convo))
 	devices := []*client.Phone{alice, phone, tablet, laptop}
 	for _, p := range devices {
-		check(p.Send(ctx, convo, "to all four devices, from "+p.Name))
+		Check(p.Send(ctx, convo, "to all four devices, from "+p.Name))
 	}
-	check(w.SyncAll(ctx, convo, devices...))
+	Check(w.SyncAll(ctx, convo, devices...))
 	leaves(w, alice, convo, 4)
-	check(laptop.RemoveOwn(ctx, convo, tablet.Device.SignatureKey()))
+	Check(laptop.RemoveOwn(ctx, convo, tablet.Device.SignatureKey()))
 	w.Retire(tablet)
-	check(w.SyncAll(ctx, convo, alice, phone, laptop))
+	Check(w.SyncAll(ctx, convo, alice, phone, laptop))
 	leaves(w, alice, convo, 3)
-	check(phone.Send(ctx, convo, "the tablet was sold"))
+	Check(phone.Send(ctx, convo, "the tablet was sold"))
 }
 
 func leaves(w *testbed.World, p *client.Phone, convo string, want int) {
-	group := must(p.Group(convo))
+	group := Must(p.Group(convo))
 	if n := len(group.Leaves()); n != want {
 		w.Broken("the group has %d leaves, want %d", n, want)
 	}
@@ -95,14 +96,14 @@ func leaves(w *testbed.World, p *client.Phone, convo string, want int) {
 // commit, with an old GroupInfo and with the present one, which a friend leaked. A member that is
 // added again comes back by its Welcome.
 func RemovedCannotReturn(ctx context.Context, w *testbed.World) {
-	phones, convo := must2(w.Convo(ctx, 4))
+	phones, convo := Must2(w.Convo(ctx, 4))
 	alice, bob, carol, dave := phones[0], phones[1], phones[2], phones[3]
-	old := must(bob.GroupInfo(ctx, convo))
-	check(alice.Remove(ctx, convo, bob.Account.DID))
-	check(carol.Leave(ctx, convo))
-	check(dave.Sync(ctx, convo))
-	leaked := must(dave.GroupInfo(ctx, convo))
-	stranger := must(w.Phone("stranger"))
+	old := Must(bob.GroupInfo(ctx, convo))
+	Check(alice.Remove(ctx, convo, bob.Account.DID))
+	Check(carol.Leave(ctx, convo))
+	Check(dave.Sync(ctx, convo))
+	leaked := Must(dave.GroupInfo(ctx, convo))
+	stranger := Must(w.Phone("stranger"))
 	for _, who := range []struct {
 		phone *client.Phone
 		want  string
@@ -111,12 +112,12 @@ func RemovedCannotReturn(ctx context.Context, w *testbed.World) {
 			w.Broken("%s asked for the GroupInfo: %v, want %s", who.phone.Name, err, who.want)
 		}
 		for name, info := range map[string][]byte{"an old": old, "a leaked": leaked} {
-			check(w.CheckRefusedJoin(ctx, who.phone, convo, info, name, who.want))
+			Check(w.CheckRefusedJoin(ctx, who.phone, convo, info, name, who.want))
 		}
 	}
-	check(alice.CommitRemovals(ctx, convo))
-	check(alice.Add(ctx, convo, bob.Account.DID))
-	check(bob.Join(ctx, convo))
-	check(dave.Send(ctx, convo, "he was asked back"))
-	check(w.SyncAll(ctx, convo, alice, bob, dave))
+	Check(alice.CommitRemovals(ctx, convo))
+	Check(alice.Add(ctx, convo, bob.Account.DID))
+	Check(bob.Join(ctx, convo))
+	Check(dave.Send(ctx, convo, "he was asked back"))
+	Check(w.SyncAll(ctx, convo, alice, bob, dave))
 }

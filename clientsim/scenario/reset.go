@@ -15,6 +15,7 @@ import (
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/history"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -53,17 +54,17 @@ type sentText struct {
 // enters it with a Welcome or by external commit; some apps are killed on the way. All honest devices
 // must be in one successor, and none in another. What was acknowledged can be read.
 func Reset(ctx context.Context, w *testbed.World) {
-	phones, convo := must2(w.Convo(ctx, resetMembers))
+	phones, convo := Must2(w.Convo(ctx, resetMembers))
 	bad := w.RNG.IntN(resetMembers)
 	r := &resetting{w: w, convo: convo, mallory: phones[bad], honest: slices.Delete(slices.Clone(phones), bad, bad+1),
 		stuck: map[*client.Phone]bool{}, sent: map[string]sentText{}}
 	for _, p := range phones {
 		p.Model = nil // it follows no reset: the scenario checks itself
 		w.Retire(p)
-		check(p.Publish(ctx, resetters))
+		Check(p.Publish(ctx, resetters))
 	}
 	for _, p := range r.honest[:3] {
-		check(r.send(ctx, p, "before the split"))
+		Check(r.send(ctx, p, "before the split"))
 	}
 	r.split(ctx)
 	r.play(ctx)
@@ -93,22 +94,22 @@ func (r *resetting) send(ctx context.Context, p *client.Phone, about string) err
 // split makes mallory's commit win the epoch. Half of the others cannot process it.
 func (r *resetting) split(ctx context.Context) {
 	for _, p := range append([]*client.Phone{r.mallory}, r.honest...) {
-		check(p.Sync(ctx, r.convo))
+		Check(p.Sync(ctx, r.convo))
 	}
-	draft := must(r.mallory.DraftStaged(r.convo, func(g mlsclient.Group) (*mlsclient.Staged, error) {
+	draft := Must(r.mallory.DraftStaged(r.convo, func(g mlsclient.Group) (*mlsclient.Staged, error) {
 		return mlsclient.StageGarbage(g, mlsclient.Garbage{Spoil: func(n int) []int { return r.w.RNG.Perm(n)[:n/2] }})
 	}))
-	must(r.mallory.Deliver(ctx, draft))
+	Must(r.mallory.Deliver(ctx, draft))
 	for _, p := range r.honest {
 		err := p.Sync(ctx, r.convo)
 		if failed := new(client.CommitError); errors.As(err, &failed) {
 			r.stuck[p], err = true, nil
 		}
-		check(err)
+		Check(err)
 	}
 	for _, p := range r.honest {
 		if !r.stuck[p] {
-			check(r.send(ctx, p, "after the split"))
+			Check(r.send(ctx, p, "after the split"))
 			break
 		}
 	}
@@ -117,7 +118,7 @@ func (r *resetting) split(ctx context.Context) {
 // play lets the members reset and write at once, through faults.
 func (r *resetting) play(ctx context.Context) {
 	point := []string{testbed.BeforeCommit, testbed.AfterCommit}[r.w.RNG.IntN(2)]
-	check(r.w.Server.Arm(ctx, point, mlsapi.NSIDResetConvo, "kill"))
+	Check(r.w.Server.Arm(ctx, point, mlsapi.NSIDResetConvo, "kill"))
 	r.w.Faults.Use(testbed.NewRandomFaults(r.w.Seed, lostPackets))
 	order := r.w.RNG.Perm(len(r.honest))
 	errs := make([]error, len(r.honest))
@@ -125,7 +126,7 @@ func (r *resetting) play(ctx context.Context) {
 	for n, i := range order {
 		p, rng := r.honest[i], rand.New(rand.NewPCG(r.w.Seed, uint64(i)))
 		all.Go(func() {
-			errs[i] = attempt(func() { r.live(ctx, p, rng, n < resetters) })
+			errs[i] = Attempt(func() { r.live(ctx, p, rng, n < resetters) })
 			if errs[i] != nil {
 				errs[i] = fmt.Errorf("%s: %w", p.Name, errs[i])
 			}
@@ -137,7 +138,7 @@ func (r *resetting) play(ctx context.Context) {
 	}
 	all.Wait()
 	r.w.Faults.Use(nil)
-	check(errors.Join(append(errs, died)...))
+	Check(errors.Join(append(errs, died)...))
 }
 
 // live is what one honest member does.
@@ -146,32 +147,32 @@ func (r *resetting) live(ctx context.Context, p *client.Phone, rng *rand.Rand, r
 	if resets {
 		r.reset(ctx, p, rng)
 	} else if !r.stuck[p] {
-		check(r.send(ctx, p, "meanwhile"))
+		Check(r.send(ctx, p, "meanwhile"))
 	}
 	for {
 		if rng.IntN(5) == 0 { // the app is killed, and begins again
 			p.Kill()
-			check(p.Launch())
-			check(p.Flush(ctx))
+			Check(p.Launch())
+			Check(p.Flush(ctx))
 		}
-		next := must(p.GoOn(ctx, r.convo))
+		next := Must(p.GoOn(ctx, r.convo))
 		if next != r.convo {
 			break
 		}
-		check(pause(ctx, 50*time.Millisecond))
+		Check(pause(ctx, 50*time.Millisecond))
 	}
-	check(r.send(ctx, p, "in the successor"))
+	Check(r.send(ctx, p, "in the successor"))
 }
 
 // reset resets the convo, with the devices of most members in the new group.
 func (r *resetting) reset(ctx context.Context, p *client.Phone, rng *rand.Rand) {
 	others := slices.DeleteFunc(slices.Clone(r.honest), func(o *client.Phone) bool { return o == p || rng.IntN(6) == 0 })
 	packages, err := p.Claim(ctx, r.convo, testbed.DIDs(others))
-	check(err)
-	draft := must(p.DraftReset(r.convo, "forked", packages))
+	Check(err)
+	draft := Must(p.DraftReset(r.convo, "forked", packages))
 	if rng.IntN(3) == 0 { // the app is killed with the draft in its outbox
 		p.Kill()
-		check(p.Launch())
+		Check(p.Launch())
 	}
 	_, err = p.Deliver(ctx, draft)
 	r.mu.Lock()
@@ -180,20 +181,20 @@ func (r *resetting) reset(ctx context.Context, p *client.Phone, rng *rand.Rand) 
 		r.lost++
 		return
 	}
-	check(err)
+	Check(err)
 	r.won++
 }
 
 // judge checks where everybody is, and what was read.
 func (r *resetting) judge(ctx context.Context) {
-	successor := *must(r.honest[0].Convo(ctx, r.convo)).SuccessorConvoID
+	successor := *Must(r.honest[0].Convo(ctx, r.convo)).SuccessorConvoID
 	for _, p := range r.honest {
-		check(p.Sync(ctx, successor)) // first all commits of those who entered
+		Check(p.Sync(ctx, successor)) // first all commits of those who entered
 	}
-	first := must(r.honest[0].Group(successor))
+	first := Must(r.honest[0].Group(successor))
 	byWelcome := 0
 	for _, p := range r.honest {
-		group := must(p.Group(successor))
+		group := Must(p.Group(successor))
 		if threads := slices.Sorted(maps.Keys(p.Threads)); len(threads) != 2 || !slices.Contains(threads, successor) {
 			r.w.Broken("%s is in %v, want %s and its successor %s", p.Name, threads, r.convo, successor)
 		}
@@ -207,9 +208,9 @@ func (r *resetting) judge(ctx context.Context) {
 	if r.won != 1 || r.won+r.lost != resetters {
 		r.w.Broken("%d resets won and %d lost, want 1 of %d", r.won, r.lost, resetters)
 	}
-	check(r.send(ctx, r.honest[0], "to all"))
+	Check(r.send(ctx, r.honest[0], "to all"))
 	for _, p := range r.honest {
-		check(p.Sync(ctx, successor))
+		Check(p.Sync(ctx, successor))
 		r.read(p, successor)
 	}
 	r.w.Note("%d members, %d could not process the commit; 1 reset won, %d lost; %d entered with a Welcome, "+
@@ -221,10 +222,10 @@ func (r *resetting) judge(ctx context.Context) {
 func (r *resetting) read(p *client.Phone, successor string) {
 	for _, convo := range []string{r.convo, successor} {
 		texts := map[string]int{}
-		for _, item := range must(p.Inbox(convo)) {
+		for _, item := range Must(p.Inbox(convo)) {
 			texts[item.Text]++
 		}
-		entered, last := p.Threads[convo].Entered, must(p.Group(convo)).Epoch()
+		entered, last := p.Threads[convo].Entered, Must(p.Group(convo)).Epoch()
 		for text, s := range r.sent {
 			switch n := texts[text]; {
 			case s.convo != convo && n > 0:

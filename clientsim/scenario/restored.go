@@ -11,6 +11,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -28,10 +29,10 @@ func RestoredBackup(ctx context.Context, w *testbed.World) {
 	r := &restored{w: w}
 	r.makeGroups(ctx)
 	w.Progress("making a backup")
-	backups := must(w.NewBackups(ctx))
-	to := must(r.busy(ctx))
+	backups := Must(w.NewBackups(ctx))
+	to := Must(r.busy(ctx))
 	w.Progress("restoring the backup")
-	check(backups.Restore(ctx, to))
+	Check(backups.Restore(ctx, to))
 	r.afterwards(ctx)
 }
 
@@ -39,13 +40,13 @@ func RestoredBackup(ctx context.Context, w *testbed.World) {
 // into another directory, and the server must notice that by itself.
 func RestoredBackrest(ctx context.Context, w *testbed.World) {
 	r := &restored{w: w}
-	database := must(w.NewBackrest(ctx))
+	database := Must(w.NewBackrest(ctx))
 	r.makeGroups(ctx)
 	w.Progress("making a backup")
-	check(database.Backup(ctx))
-	to := must(r.busy(ctx))
+	Check(database.Backup(ctx))
+	to := Must(r.busy(ctx))
 	w.Progress("restoring the backup")
-	check(database.Restore(ctx, to))
+	Check(database.Restore(ctx, to))
 	r.afterwards(ctx)
 }
 
@@ -67,16 +68,16 @@ func (r *restored) afterwards(ctx context.Context) {
 	for number, g := range r.groups {
 		before := r.anew + r.rejoined
 		if err := r.makeGood(ctx, g, g.reconnecting(false)); err != nil {
-			fail("convo %s: %w", g.convo, err)
+			Fail("convo %s: %w", g.convo, err)
 		}
 		if n := r.anew + r.rejoined - before; n > 0 && number > 0 {
 			w.Broken("convo %s waits for no late commit, and still %d writes did not come back byte for byte", g.convo, n)
 		}
 		if err := r.makeGood(ctx, g, g.reconnecting(true)); err != nil {
-			fail("convo %s, the late devices: %w", g.convo, err)
+			Fail("convo %s, the late devices: %w", g.convo, err)
 		}
-		check(g.creator().CommitRemovals(ctx, g.convo))
-		check(r.w.SyncAll(ctx, g.convo, append(g.writers, g.late, g.joiner)...))
+		Check(g.creator().CommitRemovals(ctx, g.convo))
+		Check(r.w.SyncAll(ctx, g.convo, append(g.writers, g.late, g.joiner)...))
 	}
 	r.judge(lost)
 	r.claimAll(ctx)
@@ -88,7 +89,7 @@ func (r *restored) claimAll(ctx context.Context) {
 	for _, g := range r.groups {
 		used := g.joiner.UsedRef(g.convo)
 		for range 3 {
-			out := must(g.creator().ClaimAny(ctx,
+			out := Must(g.creator().ClaimAny(ctx,
 				xrpc.ClaimCall([]syntax.DID{g.joiner.Account.DID}, r.w.Suite, g.convo, xrpc.NewKey())))
 			for _, kp := range out.KeyPackages {
 				if kp.KeyPackageRef == nil || *kp.KeyPackageRef == used {
@@ -129,8 +130,8 @@ func (g *restoredGroup) reconnecting(late bool) []*client.Phone {
 }
 
 func (r *restored) makeGroup(ctx context.Context, i int) {
-	phones, convo := must2(r.w.Convo(ctx, 6))
-	joiners := must(r.w.Phones(ctx, 1))
+	phones, convo := Must2(r.w.Convo(ctx, 6))
+	joiners := Must(r.w.Phones(ctx, 1))
 	g := &restoredGroup{convo: convo, writers: phones[:3], late: phones[3], never: phones[4], leaver: phones[5],
 		joiner: joiners[0]}
 	r.groups = append(r.groups, g)
@@ -147,11 +148,11 @@ func (r *restored) busy(ctx context.Context) (to time.Time, err error) {
 			rng := rand.New(rand.NewPCG(r.w.RNG.Uint64(), 0))
 			before.Add(1)
 			after.Go(func() {
-				err := attempt(func() { r.write(ctx, g, p, 0, rng) })
+				err := Attempt(func() { r.write(ctx, g, p, 0, rng) })
 				before.Done()
 				<-passed
 				if err == nil {
-					err = attempt(func() {
+					err = Attempt(func() {
 						r.write(ctx, g, p, 1, rng)
 						r.change(ctx, g, p, number)
 					})
@@ -172,27 +173,27 @@ func (r *restored) busy(ctx context.Context) (to time.Time, err error) {
 // write sends one half of a phone's messages, and now and then rotates its keys.
 func (r *restored) write(ctx context.Context, g *restoredGroup, p *client.Phone, half int, rng *rand.Rand) {
 	for i := range restoredTexts / 2 {
-		check(p.Send(ctx, g.convo, fmt.Sprintf("%s, %d.%d", p.Name, half, i)))
+		Check(p.Send(ctx, g.convo, fmt.Sprintf("%s, %d.%d", p.Name, half, i)))
 		if rng.IntN(8) == 0 && p != g.never && p != g.late {
-			check(p.Rotate(ctx, g.convo))
+			Check(p.Rotate(ctx, g.convo))
 		}
 	}
-	check(p.Sync(ctx, g.convo))
+	Check(p.Sync(ctx, g.convo))
 }
 
 // change makes the phone's change of the group, which the server loses.
 func (r *restored) change(ctx context.Context, g *restoredGroup, p *client.Phone, number int) {
 	switch {
 	case p == g.writers[1]:
-		check(p.Add(ctx, g.convo, g.joiner.Account.DID))
-		check(g.joiner.Join(ctx, g.convo))
-		check(g.joiner.Send(ctx, g.convo, g.joiner.Name+" is here"))
+		Check(p.Add(ctx, g.convo, g.joiner.Account.DID))
+		Check(g.joiner.Join(ctx, g.convo))
+		Check(g.joiner.Send(ctx, g.convo, g.joiner.Name+" is here"))
 		return
 	case p == g.leaver:
-		check(p.Leave(ctx, g.convo))
+		Check(p.Leave(ctx, g.convo))
 		return
 	case p == g.late && number == 0: // the others wait for this commit, and then go on without it
-		check(p.Rotate(ctx, g.convo))
+		Check(p.Rotate(ctx, g.convo))
 		return
 	}
 }

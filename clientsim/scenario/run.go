@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/internal/terminal"
 )
@@ -147,7 +148,7 @@ func (c *Config) play(ctx context.Context, s Scenario, to testbed.Target, lines 
 
 // Play runs the scenario in a world and checks everything. The world has what was broken.
 func (s Scenario) Play(ctx context.Context, w *testbed.World) {
-	if err := attempt(func() { s.Run(ctx, w) }); err != nil {
+	if err := Attempt(func() { s.Run(ctx, w) }); err != nil {
 		w.Broken("%v", err)
 	}
 	w.Check(ctx)

@@ -12,6 +12,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -56,11 +57,11 @@ func Signals(ctx context.Context, w *testbed.World) {
 
 // begin makes the convo and waits until all are connected.
 func (t *signalTest) begin(ctx context.Context, other *xrpc.Client) {
-	phones := must(t.w.Phones(ctx, 5))
+	phones := Must(t.w.Phones(ctx, 5))
 	t.alice, t.bob, t.carol, t.dave, t.stranger = phones[0], phones[1], phones[2], phones[3], phones[4]
 	t.convo = t.create(ctx, t.alice, t.bob, t.carol, t.dave)
 	t.expectLowPackages(t.bob, t.carol, t.dave)
-	must(t.dave.Net.Do(ctx, t.dave.Account, xrpc.BlockCall(t.alice.Account.DID, xrpc.NewKey())))
+	Must(t.dave.Net.Do(ctx, t.dave.Account, xrpc.BlockCall(t.alice.Account.DID, xrpc.NewKey())))
 	here, there := []*xrpc.Client{t.w.Net}, []*xrpc.Client{other}
 	for _, e := range []struct {
 		name  string
@@ -77,7 +78,7 @@ func (t *signalTest) begin(ctx context.Context, other *xrpc.Client) {
 	for _, e := range t.receivers {
 		all = append(all, e.Subscriber)
 	}
-	check(t.subscribers.Listen(all...))
+	Check(t.subscribers.Listen(all...))
 	t.everyoneWrites(ctx, t.convo, "connected", t.alice, t.bob)
 	t.await(ctx, "the last message", func(e *signalReceiver) bool { return e.Observer.Missing(t.history) == 0 })
 }
@@ -116,7 +117,7 @@ func (t *signalTest) await(ctx context.Context, what string, holds func(*signalR
 		return true, nil
 	})
 	if err != nil {
-		fail("%s: %s: %w", what, late, err)
+		Fail("%s: %s: %w", what, late, err)
 	}
 }
 
@@ -160,15 +161,15 @@ func (t *signalTest) expect(ctx context.Context, payload []byte, names ...string
 	if len(tables) > 0 {
 		t.w.Broken("a signal is stored in %v", tables)
 	}
-	check(err)
+	Check(err)
 }
 
 // signalsArrive makes members signal on each server.
 func (t *signalTest) signalsArrive(ctx context.Context, other *xrpc.Client) {
 	for i, to := range []*xrpc.Client{t.w.Net, other} {
-		payload := must(t.signal(ctx, t.alice, to, fmt.Sprintf("alice types %d", i)))
+		payload := Must(t.signal(ctx, t.alice, to, fmt.Sprintf("alice types %d", i)))
 		t.expect(ctx, payload, "alice", "bob", "bob's browser", "carol")
-		payload = must(t.signal(ctx, t.bob, to, fmt.Sprintf("bob types %d", i)))
+		payload = Must(t.signal(ctx, t.bob, to, fmt.Sprintf("bob types %d", i)))
 		t.expect(ctx, payload, "alice", "bob", "bob's browser", "carol", "dave")
 	}
 	if _, err := t.signal(ctx, t.stranger, t.w.Net, "who is there?"); err == nil {
@@ -179,27 +180,27 @@ func (t *signalTest) signalsArrive(ctx context.Context, other *xrpc.Client) {
 		t.w.Broken("a stranger's signal was answered with %q, %v", name, err)
 	}
 	// What is stored is found: the check of the database can fail.
-	d := must(t.alice.DraftSend(t.convo, "a message"))
-	kept := must(mlsapi.DecodeSendMessageInput(d.Call.Body))
-	check(t.alice.Flush(ctx))
+	d := Must(t.alice.DraftSend(t.convo, "a message"))
+	kept := Must(mlsapi.DecodeSendMessageInput(d.Call.Body))
+	Check(t.alice.Flush(ctx))
 	tables, err := t.w.Server.Traces(ctx, kept.Ciphertext)
 	if err == nil && !slices.Contains(tables, "messages") {
 		t.w.Broken("a message is stored in %v", tables)
 	}
-	check(err)
+	Check(err)
 }
 
 // cursorsArrive makes members share and move their cursors.
 func (t *signalTest) cursorsArrive(ctx context.Context, other *xrpc.Client) {
 	for _, p := range []*client.Phone{t.alice, t.bob, t.dave} { // not carol; dave has blocked alice
-		must(p.Net.Do(ctx, p.Account, xrpc.ShareCursorsCall(mlsapi.SetCursorPolicyInputShareCursorsMembers, xrpc.NewKey())))
+		Must(p.Net.Do(ctx, p.Account, xrpc.ShareCursorsCall(mlsapi.SetCursorPolicyInputShareCursorsMembers, xrpc.NewKey())))
 	}
 	alice, bob := t.alice.Account.DID, t.bob.Account.DID
-	must(t.w.Net.Do(ctx, t.alice.Account, xrpc.ProgressCall(t.convo, 0, 1)))
+	Must(t.w.Net.Do(ctx, t.alice.Account, xrpc.ProgressCall(t.convo, 0, 1)))
 	t.seeCursor(ctx, xrpc.MemberCursor{DID: alice.String(), Delivered: 1}, "alice", "bob", "bob's browser")
 	t.bob.Net = other
 	defer func() { t.bob.Net = t.w.Net }()
-	check(t.bob.MarkRead(ctx, t.convo, 2))
+	Check(t.bob.MarkRead(ctx, t.convo, 2))
 	t.seeCursor(ctx, xrpc.MemberCursor{DID: bob.String(), Read: 2, Delivered: 2}, "alice", "bob", "bob's browser", "dave")
 	for _, c := range []struct {
 		by      *client.Phone
@@ -207,8 +208,8 @@ func (t *signalTest) cursorsArrive(ctx context.Context, other *xrpc.Client) {
 		sharing bool
 	}{{t.alice, []syntax.DID{alice, bob}, true}, {t.carol, nil, false},
 		{t.dave, []syntax.DID{bob, t.dave.Account.DID}, true}} {
-		answer := must(other.Once(ctx, c.by.Account, xrpc.CursorsCall(t.convo)))
-		out := must(xrpc.Decode[mlsapi.GetCursorsOutput](answer.Body))
+		answer := Must(other.Once(ctx, c.by.Account, xrpc.CursorsCall(t.convo)))
+		out := Must(xrpc.Decode[mlsapi.GetCursorsOutput](answer.Body))
 		var got []syntax.DID
 		for _, v := range out.Cursors {
 			got = append(got, v.DID)
@@ -237,15 +238,15 @@ func (t *signalTest) seeCursor(ctx context.Context, at xrpc.MemberCursor, names 
 
 // removedReceivesNothing removes carol, and signals once she knows.
 func (t *signalTest) removedReceivesNothing(ctx context.Context) {
-	old := must(t.carol.Group(t.convo))
-	stale := must(old.Encrypt([]byte("carol types")))
-	check(t.alice.Remove(ctx, t.convo, t.carol.Account.DID))
+	old := Must(t.carol.Group(t.convo))
+	stale := Must(old.Encrypt([]byte("carol types")))
+	Check(t.alice.Remove(ctx, t.convo, t.carol.Account.DID))
 	t.await(ctx, "carol's removal", func(e *signalReceiver) bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return e.Name != "carol" || e.removed
 	})
-	payload := must(t.signal(ctx, t.alice, t.w.Net, "carol is not here"))
+	payload := Must(t.signal(ctx, t.alice, t.w.Net, "carol is not here"))
 	t.expect(ctx, payload, "alice", "bob", "bob's browser")
 	_, err := t.w.Net.Once(ctx, t.carol.Account, xrpc.SignalCall(t.convo, stale))
 	if name := xrpc.ErrorName(err); name != mlsapi.ErrNotMember {

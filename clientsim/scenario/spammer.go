@@ -7,6 +7,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -26,9 +27,9 @@ type victim struct {
 
 // acquaint makes two people share a convo that both have accepted.
 func acquaint(ctx context.Context, a, b *client.Phone) {
-	check(b.Publish(ctx, 1))
-	convo := must(a.Create(ctx, b.Account.DID))
-	check(b.Join(ctx, convo))
+	Check(b.Publish(ctx, 1))
+	convo := Must(a.Create(ctx, b.Account.DID))
+	Check(b.Join(ctx, convo))
 }
 
 // Spammer invites many people who share no convo with it, and writes to them. Each has a request,
@@ -40,16 +41,16 @@ func Spammer(ctx context.Context, w *testbed.World) {
 }
 
 func spam(ctx context.Context, w *testbed.World, r *client.Receiver) {
-	phones := must(w.Phones(ctx, 2))
+	phones := Must(w.Phones(ctx, 2))
 	spammer, friend := phones[0], phones[1]
 	acquaint(ctx, spammer, friend)
-	witness := must(friend.RegisterAt(ctx, r))
+	witness := Must(friend.RegisterAt(ctx, r))
 	shutOut(ctx, w, spammer)
 	var people []victim
 	for range max(w.Members, spammed) {
-		p := must(w.Phone(fmt.Sprintf("spammed-%d", len(people))))
-		check(p.Publish(ctx, 1))
-		at := must(p.RegisterAt(ctx, r))
+		p := Must(w.Phone(fmt.Sprintf("spammed-%d", len(people))))
+		Check(p.Publish(ctx, 1))
+		at := Must(p.RegisterAt(ctx, r))
 		people = append(people, victim{Phone: p, at: at})
 	}
 	inviteAll(ctx, w, spammer, friend, witness, people)
@@ -69,9 +70,9 @@ func spam(ctx context.Context, w *testbed.World, r *client.Receiver) {
 // shutOut checks that somebody who has blocked the spammer and somebody who lets nobody invite it
 // look like somebody without KeyPackages.
 func shutOut(ctx context.Context, w *testbed.World, spammer *client.Phone) {
-	phones := must(w.Phones(ctx, 2))
-	must(w.Net.Do(ctx, phones[0].Account, xrpc.BlockCall(spammer.Account.DID, xrpc.NewKey())))
-	must(w.Net.Do(ctx, phones[1].Account, xrpc.SetPolicyCall(mlsapi.SetInvitationPolicyInputPolicyNobody, xrpc.NewKey())))
+	phones := Must(w.Phones(ctx, 2))
+	Must(w.Net.Do(ctx, phones[0].Account, xrpc.BlockCall(spammer.Account.DID, xrpc.NewKey())))
+	Must(w.Net.Do(ctx, phones[1].Account, xrpc.SetPolicyCall(mlsapi.SetInvitationPolicyInputPolicyNobody, xrpc.NewKey())))
 	for _, p := range phones {
 		out := take(ctx, w, spammer, p)
 		served(w, p.Name+", who refuses the spammer", p, out, 0, 0, true, false)
@@ -90,16 +91,16 @@ func inviteAll(
 		for _, v := range group {
 			invited = append(invited, v.Phone)
 		}
-		check(friend.Publish(ctx, 1))
-		convo := must(spammer.Create(ctx, testbed.DIDs(invited)...))
-		check(friend.Join(ctx, convo))
+		Check(friend.Publish(ctx, 1))
+		convo := Must(spammer.Create(ctx, testbed.DIDs(invited)...))
+		Check(friend.Join(ctx, convo))
 		for i := range group {
 			group[i].convo = convo
 		}
 		for i := range spamMessages {
 			seen, text := len(witness.Pushes()), fmt.Sprintf("buy, %d of %d", i, convos)
-			check(spammer.Send(ctx, convo, text))
-			check(w.FetchesWhenPushed(ctx, friend, witness, convo, text, seen))
+			Check(spammer.Send(ctx, convo, text))
+			Check(w.FetchesWhenPushed(ctx, friend, witness, convo, text, seen))
 		}
 		convos++
 	}
@@ -110,7 +111,7 @@ func inviteAll(
 // isRequest checks what a victim sees of the convo.
 func isRequest(ctx context.Context, w *testbed.World, v victim) {
 	for _, requests := range []bool{true, false} {
-		page := must(xrpc.Ask[mlsapi.GetConvosOutput](ctx, w.Net, v.Account, xrpc.RequestsCall(requests, 10)))
+		page := Must(xrpc.Ask[mlsapi.GetConvosOutput](ctx, w.Net, v.Account, xrpc.RequestsCall(requests, 10)))
 		listed := len(page.Conversations) == 1 && page.Conversations[0].ID == v.convo && page.Conversations[0].Request != nil
 		if listed != requests || len(page.Conversations) > 1 {
 			w.Broken("%s: getConvos with requests=%t lists %d convos; the request is there: %t", v.Name, requests,
@@ -125,23 +126,23 @@ func answers(
 	ctx context.Context, w *testbed.World, spammer, friend *client.Phone, witness *client.PushTarget, people []victim,
 ) {
 	writer, reader, leaver := people[0], people[1], people[2]
-	check(writer.Join(ctx, writer.convo))
-	check(writer.Send(ctx, writer.convo, "who are you?"))
+	Check(writer.Join(ctx, writer.convo))
+	Check(writer.Send(ctx, writer.convo, "who are you?"))
 	accept := xrpc.AcceptCall(reader.convo, xrpc.NewKey())
 	for range 2 {
-		must(w.Net.Do(ctx, reader.Account, accept))
+		Must(w.Net.Do(ctx, reader.Account, accept))
 	}
-	blocked := must(leaver.Decline(ctx, leaver.convo))
+	blocked := Must(leaver.Decline(ctx, leaver.convo))
 	if blocked != spammer.Account.DID {
 		w.Broken("%s leaves and blocks %s", leaver.Name, blocked)
 	}
-	check(leaver.Publish(ctx, 1))
+	Check(leaver.Publish(ctx, 1))
 	out := take(ctx, w, spammer, leaver.Phone)
 	served(w, "after a block", leaver.Phone, out, 0, 0, true, false)
-	check(spammer.Sync(ctx, writer.convo))
+	Check(spammer.Sync(ctx, writer.convo))
 	seen, text := len(witness.Pushes()), "buy after all"
-	check(spammer.Send(ctx, writer.convo, text))
-	check(w.FetchesWhenPushed(ctx, friend, witness, writer.convo, text, seen))
+	Check(spammer.Send(ctx, writer.convo, text))
+	Check(w.FetchesWhenPushed(ctx, friend, witness, writer.convo, text, seen))
 	some := func(pushes []client.Push) bool { return len(pushes) > 0 }
 	for _, v := range []victim{writer, reader} {
 		if _, err := v.at.Await(ctx, some); err != nil {

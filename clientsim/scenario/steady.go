@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/traffic"
 	"mlsd/clientsim/xrpc"
@@ -34,7 +35,7 @@ func (o Steady) Play(ctx, stop context.Context, w *testbed.World, f *testbed.Clu
 			b.stopWriting()
 		}
 	}
-	return attempt(func() { b.playAndStop(ctx) })
+	return Attempt(func() { b.playAndStop(ctx) })
 }
 
 // pausesFor is how long some subscribers stop reading, now and then.

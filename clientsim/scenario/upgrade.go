@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"time"
 
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/traffic"
 	"mlsd/clientsim/xrpc"
@@ -42,7 +43,7 @@ func RollingUpgrade(ctx context.Context, w *testbed.World) {
 // checkNodes asks each node to check the database.
 func checkNodes(ctx context.Context, w *testbed.World, f *testbed.Cluster) {
 	for i, node := range f.Nodes {
-		for _, text := range must(node.CheckDatabase(ctx)) {
+		for _, text := range Must(node.CheckDatabase(ctx)) {
 			w.Broken("node %d finds in the database: %s", i+1, text)
 		}
 	}
@@ -66,14 +67,14 @@ func (b *liveRun) replaceAll(ctx, writing context.Context) {
 // replace stops a server and starts another binary in its place. Both servers then run for a while.
 func (b *liveRun) replace(ctx, writing context.Context, i int, binary string) {
 	if writing.Err() != nil {
-		fail("the writers ended before the servers were replaced")
+		Fail("the writers ended before the servers were replaced")
 	}
 	begun, node := time.Now(), b.cluster.Nodes[i]
 	b.w.Progress(fmt.Sprintf("node %d becomes %s", i+1, filepath.Base(binary)))
-	check(node.Stop())
+	Check(node.Stop())
 	node.UseBinary(binary)
 	if err := node.Start(ctx, nil); err != nil {
-		fail("node %d as %s: %w", i+1, filepath.Base(binary), err)
+		Fail("node %d as %s: %w", i+1, filepath.Base(binary), err)
 	}
 	b.w.Note("node %d became %s in %s", i+1, filepath.Base(binary), time.Since(begun).Round(time.Millisecond))
 	xrpc.Sleep(writing, together)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 )
 
@@ -13,29 +14,29 @@ const verifiedMessages = 24
 // VerifiedLog lets members check the log against the server's signed heads, and compare the heads
 // that they send each other inside encrypted messages. One of them joins later.
 func VerifiedLog(ctx context.Context, w *testbed.World) {
-	phones := must(w.Phones(ctx, 3))
+	phones := Must(w.Phones(ctx, 3))
 	founders, late := phones[:2], phones[2]
-	convo := must(founders[0].Create(ctx, founders[1].Account.DID))
-	check(founders[1].Join(ctx, convo))
+	convo := Must(founders[0].Create(ctx, founders[1].Account.DID))
+	Check(founders[1].Join(ctx, convo))
 	for i := range verifiedMessages {
 		if i == verifiedMessages/2 {
-			check(founders[0].Add(ctx, convo, late.Account.DID))
-			check(late.Join(ctx, convo))
+			Check(founders[0].Add(ctx, convo, late.Account.DID))
+			Check(late.Join(ctx, convo))
 			founders = phones
 		}
-		check(founders[i%len(founders)].Send(ctx, convo, fmt.Sprintf("message %d", i)))
-		check(w.SyncAll(ctx, convo, founders...))
+		Check(founders[i%len(founders)].Send(ctx, convo, fmt.Sprintf("message %d", i)))
+		Check(w.SyncAll(ctx, convo, founders...))
 	}
 	for _, p := range phones {
-		check(p.SendHead(ctx, convo))
+		Check(p.SendHead(ctx, convo))
 	}
-	check(w.SyncAll(ctx, convo, phones...))
+	Check(w.SyncAll(ctx, convo, phones...))
 	for _, p := range phones {
 		compared, err := p.CompareReceived(ctx, convo)
 		if err != nil {
-			fail("%s: the log of %s: %w", p.Name, convo, err)
+			Fail("%s: the log of %s: %w", p.Name, convo, err)
 		}
-		v := must(p.VerifierOf(convo))
+		v := Must(p.VerifierOf(convo))
 		if want := int64(verifiedMessages + 1 + len(phones)); v.Size() != want || compared != len(phones)-1 {
 			w.Broken("%s has checked %d entries, want %d, and compared %d heads, want %d", p.Name, v.Size(), want, compared,
 				len(phones)-1)

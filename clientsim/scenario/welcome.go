@@ -7,14 +7,15 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
 
 // pair makes a creator and an invited phone that has not fetched its Welcome.
 func pair(ctx context.Context, w *testbed.World) (alice, bob *client.Phone, convo string) {
-	phones := must(w.Phones(ctx, 2))
-	return phones[0], phones[1], must(phones[0].Create(ctx, phones[1].Account.DID))
+	phones := Must(w.Phones(ctx, 2))
+	return phones[0], phones[1], Must(phones[0].Create(ctx, phones[1].Account.DID))
 }
 
 // shortGrace is a Welcome grace that a test can wait for. On a busy machine a phone still reports a
@@ -32,9 +33,9 @@ func WelcomeAfterGrace(ctx context.Context, w *testbed.World) {
 
 func afterGrace(ctx context.Context, w *testbed.World) {
 	alice, bob, convo := pair(ctx, w)
-	first := must(bob.FetchWelcome(ctx, convo))
+	first := Must(bob.FetchWelcome(ctx, convo))
 	bob.Kill()
-	check(bob.Launch())
+	Check(bob.Launch())
 	second := nextLease(ctx, bob, convo, first)
 	if !bytes.Equal(first.Welcome, second.Welcome) {
 		w.Broken("a released Welcome has other bytes")
@@ -42,10 +43,10 @@ func afterGrace(ctx context.Context, w *testbed.World) {
 	if !second.GraceExpiresAt.After(first.GraceExpiresAt.Time) {
 		w.Broken("the second lease ends at %s, before the first at %s", second.GraceExpiresAt, first.GraceExpiresAt)
 	}
-	check(bob.SaveWelcome(second))
-	check(bob.FinishJoin(ctx, convo))
+	Check(bob.SaveWelcome(second))
+	Check(bob.FinishJoin(ctx, convo))
 	w.CheckConsumed(ctx, bob, convo)
-	check(alice.Send(ctx, convo, "better late than never"))
+	Check(alice.Send(ctx, convo, "better late than never"))
 }
 
 // WelcomeSilence uses a server that treats silence as success. A fetched Welcome is consumed after
@@ -57,25 +58,25 @@ func WelcomeSilence(ctx context.Context, w *testbed.World) {
 }
 
 func silence(ctx context.Context, w *testbed.World) {
-	phones := must(w.Phones(ctx, 3))
+	phones := Must(w.Phones(ctx, 3))
 	alice, silent, failing := phones[0], phones[1], phones[2]
-	convo := must(alice.Create(ctx, testbed.DIDs(phones[1:])...))
-	kept := must(silent.FetchWelcome(ctx, convo))
-	check(silent.SaveWelcome(kept))
-	failed := must(failing.FetchWelcome(ctx, convo))
-	must(failing.ConfirmWith(ctx, xrpc.ConfirmCall(convo, *failed.KeyPackageRef, false, "out of memory")))
+	convo := Must(alice.Create(ctx, testbed.DIDs(phones[1:])...))
+	kept := Must(silent.FetchWelcome(ctx, convo))
+	Check(silent.SaveWelcome(kept))
+	failed := Must(failing.FetchWelcome(ctx, convo))
+	Must(failing.ConfirmWith(ctx, xrpc.ConfirmCall(convo, *failed.KeyPackageRef, false, "out of memory")))
 	released := nextLease(ctx, failing, convo, failed)
 	if !bytes.Equal(failed.Welcome, released.Welcome) {
 		w.Broken("a Welcome released after a failure has other bytes")
 	}
 	// The other Welcome's grace began earlier, so it is over too.
 	w.CheckConsumed(ctx, silent, convo)
-	check(failing.SaveWelcome(released))
+	Check(failing.SaveWelcome(released))
 	for _, p := range []*client.Phone{silent, failing} {
-		check(p.FinishJoin(ctx, convo))
+		Check(p.FinishJoin(ctx, convo))
 		w.CheckConsumed(ctx, p, convo)
 	}
-	check(alice.Send(ctx, convo, "silence is consent"))
+	Check(alice.Send(ctx, convo, "silence is consent"))
 }
 
 // nextLease fetches a Welcome until it has another lease than before. Fetching within the grace
@@ -83,7 +84,7 @@ func silence(ctx context.Context, w *testbed.World) {
 // released.
 func nextLease(ctx context.Context, p *client.Phone, convo string,
 	before *mlsapi.GetWelcomeOutput) (next *mlsapi.GetWelcomeOutput) {
-	check(xrpc.Until(ctx, graceLimit, func() (_ bool, err error) {
+	Check(xrpc.Until(ctx, graceLimit, func() (_ bool, err error) {
 		next, err = p.FetchWelcome(ctx, convo)
 		return err == nil && !next.GraceExpiresAt.Equal(before.GraceExpiresAt.Time), err
 	}))
@@ -94,14 +95,14 @@ func nextLease(ctx context.Context, p *client.Phone, convo string,
 // consumed Welcome stays consumed.
 func ConfirmTwice(ctx context.Context, w *testbed.World) {
 	alice, bob, convo := pair(ctx, w)
-	first := must(bob.FetchWelcome(ctx, convo))
+	first := Must(bob.FetchWelcome(ctx, convo))
 	ref := *first.KeyPackageRef
-	must(bob.ConfirmWith(ctx, xrpc.ConfirmCall(convo, ref, false, "out of memory")))
-	second := must(bob.FetchWelcome(ctx, convo))
+	Must(bob.ConfirmWith(ctx, xrpc.ConfirmCall(convo, ref, false, "out of memory")))
+	second := Must(bob.FetchWelcome(ctx, convo))
 	w.CheckSameWelcome(first, second)
-	check(bob.Join(ctx, convo))
+	Check(bob.Join(ctx, convo))
 	for _, success := range []bool{true, false, true} {
-		out := must(bob.ConfirmWith(ctx, xrpc.ConfirmCall(convo, ref, success, "")))
+		out := Must(bob.ConfirmWith(ctx, xrpc.ConfirmCall(convo, ref, success, "")))
 		if !out.Confirmed {
 			w.Broken("confirmed again with %t: confirmed is false", success)
 		}
@@ -115,24 +116,24 @@ func ConfirmTwice(ctx context.Context, w *testbed.World) {
 		xrpc.ConfirmCall(convo, "", true, "")); xrpc.ErrorName(err) != mlsapi.ErrWelcomeNotFound {
 		w.Broken("confirming a Welcome that never was: %v, want WelcomeNotFound", err)
 	}
-	check(bob.Send(ctx, convo, "confirmed and confirmed"))
+	Check(bob.Send(ctx, convo, "confirmed and confirmed"))
 }
 
 // TwoDevices adds a DID with two devices. One claim takes a KeyPackage of each, and one Welcome
 // serves both. One device's fetch and confirmation do not change the other's Welcome.
 func TwoDevices(ctx context.Context, w *testbed.World) {
-	phones := must(w.Phones(ctx, 2))
+	phones := Must(w.Phones(ctx, 2))
 	alice, phone := phones[0], phones[1]
-	tablet := must(w.SecondDevice(phone, "tablet"))
-	check(tablet.Publish(ctx, 2))
-	convo := must(alice.Create(ctx, phone.Account.DID))
-	group := must(alice.Group(convo))
+	tablet := Must(w.SecondDevice(phone, "tablet"))
+	Check(tablet.Publish(ctx, 2))
+	convo := Must(alice.Create(ctx, phone.Account.DID))
+	group := Must(alice.Group(convo))
 	if n := len(group.Members()); n != 3 {
 		w.Broken("a claim for one DID with two devices made a group of %d leaves, want 3", n)
 	}
-	check(phone.Join(ctx, convo))
-	check(phone.Send(ctx, convo, "from the phone"))
-	check(tablet.Join(ctx, convo))
-	check(tablet.Send(ctx, convo, "from the tablet"))
-	check(w.SyncAll(ctx, convo, alice, phone, tablet))
+	Check(phone.Join(ctx, convo))
+	Check(phone.Send(ctx, convo, "from the phone"))
+	Check(tablet.Join(ctx, convo))
+	Check(tablet.Send(ctx, convo, "from the tablet"))
+	Check(w.SyncAll(ctx, convo, alice, phone, tablet))
 }

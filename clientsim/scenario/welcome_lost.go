@@ -8,6 +8,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -18,15 +19,15 @@ import (
 // invitation. The commit of that brings a GroupInfo, and the second one comes back by itself. In
 // the end everybody reads what is new.
 func WelcomeDamaged(ctx context.Context, w *testbed.World) {
-	phones := must(w.Phones(ctx, 4))
+	phones := Must(w.Phones(ctx, 4))
 	alice, dave, lost := phones[0], phones[1], phones[2:]
 	alice.HidesGroupInfo = true
-	convo := must(alice.Create(ctx, dave.Account.DID))
-	check(dave.Join(ctx, convo))
+	convo := Must(alice.Create(ctx, dave.Account.DID))
+	Check(dave.Join(ctx, convo))
 	alice.SpoilsWelcomes = true
-	check(alice.Add(ctx, convo, testbed.DIDs(lost)...))
+	Check(alice.Add(ctx, convo, testbed.DIDs(lost)...))
 	alice.SpoilsWelcomes, alice.HidesGroupInfo = false, false
-	check(alice.Send(ctx, convo, "nobody who was invited can read this"))
+	Check(alice.Send(ctx, convo, "nobody who was invited can read this"))
 	reportsFailures(ctx, w, convo, lost)
 	comeBack(ctx, w, convo, alice, dave, lost)
 }
@@ -40,7 +41,7 @@ func reportsFailures(ctx context.Context, w *testbed.World, convo string, lost [
 		}
 		return n, err
 	}
-	before := must(count())
+	before := Must(count())
 	for _, p := range lost {
 		if err := p.Join(ctx, convo); !errors.Is(err, client.ErrWelcomeLost) {
 			w.Broken("%s joined with a damaged Welcome: %v", p.Name, err)
@@ -50,7 +51,7 @@ func reportsFailures(ctx context.Context, w *testbed.World, convo string, lost [
 	if err == nil && w.Server != nil && after != before+len(lost) {
 		w.Broken("the server counted %d failed joins, want %d", after-before, len(lost))
 	}
-	check(err)
+	Check(err)
 }
 
 // comeBack lets the phones that lost their Welcomes come back one by one, with a member's help if
@@ -58,27 +59,27 @@ func reportsFailures(ctx context.Context, w *testbed.World, convo string, lost [
 func comeBack(ctx context.Context, w *testbed.World, convo string, alice, member *client.Phone, lost []*client.Phone) {
 	for i, p := range lost {
 		asked := p.Device
-		check(p.ComeBack(ctx, convo, member))
+		Check(p.ComeBack(ctx, convo, member))
 		if again := p.Device != asked; again != (i == 0) { // the first one's invitation brings the GroupInfo
 			w.Broken("%s was invited again: %t", p.Name, again)
 		}
-		check(w.SyncAll(ctx, convo, alice, member))
+		Check(w.SyncAll(ctx, convo, alice, member))
 		onlyLeaf(w, p, alice, convo, 4)
 		// A device that is back is not replaced any more.
 		refusesInvitation(ctx, w, convo, member, p)
 	}
 	all := append([]*client.Phone{alice, member}, lost...)
 	for _, p := range all {
-		check(p.Send(ctx, convo, fmt.Sprintf("everybody reads this, says %s", p.Name)))
+		Check(p.Send(ctx, convo, fmt.Sprintf("everybody reads this, says %s", p.Name)))
 	}
-	check(w.SyncAll(ctx, convo, all...))
+	Check(w.SyncAll(ctx, convo, all...))
 }
 
 // refusesInvitation checks that a member cannot replace the leaf of one who is in the group.
 func refusesInvitation(ctx context.Context, w *testbed.World, convo string, member, p *client.Phone) {
-	guest := must(w.SecondDevice(p, p.Name+"'s spare"))
+	guest := Must(w.SecondDevice(p, p.Name+"'s spare"))
 	w.Retire(guest)
-	check(guest.Publish(ctx, 1))
+	Check(guest.Publish(ctx, 1))
 	if err := member.InviteAgain(ctx, convo, p.Account.DID); xrpc.ErrorName(err) != mlsapi.ErrAlreadyMember {
 		w.Broken("%s replaced the leaf of %s, who is back: %v", member.Name, p.Name, err)
 	}
@@ -94,35 +95,35 @@ func WelcomeSilenceKilled(ctx context.Context, w *testbed.World) {
 }
 
 func silenceKilled(ctx context.Context, w *testbed.World) {
-	phones := must(w.Phones(ctx, 4))
+	phones := Must(w.Phones(ctx, 4))
 	alice, dave, lost := phones[0], phones[1], phones[2:]
 	alice.HidesGroupInfo = true
-	convo := must(alice.Create(ctx, testbed.DIDs(phones[1:])...))
-	check(dave.Join(ctx, convo))
+	convo := Must(alice.Create(ctx, testbed.DIDs(phones[1:])...))
+	Check(dave.Join(ctx, convo))
 	for _, p := range lost {
-		must(p.FetchWelcome(ctx, convo))
+		Must(p.FetchWelcome(ctx, convo))
 		p.Kill()
 	}
 	alice.HidesGroupInfo = false
-	check(alice.Send(ctx, convo, "two of us have no keys"))
+	Check(alice.Send(ctx, convo, "two of us have no keys"))
 	for _, p := range lost {
-		check(p.Launch())
+		Check(p.Launch())
 		graceOver(ctx, p, convo)
 	}
 	tellsWayBack(ctx, w, lost[0], convo, mlsapi.NSIDAddMembers)
-	check(lost[0].ComeBack(ctx, convo, dave))
+	Check(lost[0].ComeBack(ctx, convo, dave))
 	tellsWayBack(ctx, w, lost[1], convo, mlsapi.NSIDProcessExternalCommit)
-	check(lost[1].ComeBack(ctx, convo, dave))
+	Check(lost[1].ComeBack(ctx, convo, dave))
 	for _, p := range phones {
-		check(p.Sync(ctx, convo))
-		check(p.Send(ctx, convo, "silence was no consent, says "+p.Name))
+		Check(p.Sync(ctx, convo))
+		Check(p.Send(ctx, convo, "silence was no consent, says "+p.Name))
 	}
-	check(w.SyncAll(ctx, convo, phones...))
+	Check(w.SyncAll(ctx, convo, phones...))
 }
 
 // graceOver fetches a Welcome until it is consumed.
 func graceOver(ctx context.Context, p *client.Phone, convo string) {
-	check(xrpc.Until(ctx, graceLimit, func() (bool, error) {
+	Check(xrpc.Until(ctx, graceLimit, func() (bool, error) {
 		_, err := p.FetchWelcome(ctx, convo)
 		if xrpc.ErrorName(err) == mlsapi.ErrWelcomeConsumed {
 			return true, nil
@@ -135,7 +136,7 @@ func graceOver(ctx context.Context, p *client.Phone, convo string) {
 func tellsWayBack(ctx context.Context, w *testbed.World, p *client.Phone, convo, nsid string) {
 	err := p.Join(ctx, convo)
 	if !errors.Is(err, client.ErrWelcomeLost) {
-		fail("%s joined without its Welcome: %w", p.Name, err)
+		Fail("%s joined without its Welcome: %w", p.Name, err)
 	}
 	var named *xrpc.CallError
 	method := nsid[strings.LastIndexByte(nsid, '.')+1:]

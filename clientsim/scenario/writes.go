@@ -10,6 +10,7 @@ import (
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/history"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -61,49 +62,49 @@ func (f writeFault) scenario() Scenario {
 // everyWrite makes every kind of write with a key, and the calls that bring a phone into a convo.
 func (f writeFault) everyWrite(ctx context.Context, w *testbed.World) {
 	f.publishes(ctx, w)
-	phones := must(w.Phones(ctx, 3))
+	phones := Must(w.Phones(ctx, 3))
 	alice, bob, carol := phones[0], phones[1], phones[2]
-	packages := must(alice.Claim(ctx, "", testbed.DIDs(phones[1:2])))
-	f.deliver(ctx, w, alice, must(alice.DraftCreate(testbed.DIDs(phones[1:2]), packages)))
+	packages := Must(alice.Claim(ctx, "", testbed.DIDs(phones[1:2])))
+	f.deliver(ctx, w, alice, Must(alice.DraftCreate(testbed.DIDs(phones[1:2]), packages)))
 	var convo string
 	for convo = range alice.Threads { // it has one
 	}
 	f.joins(ctx, w, bob, convo)
-	f.deliver(ctx, w, bob, must(bob.DraftSend(convo, "sent once, I hope")))
-	check(bob.Sync(ctx, convo))
-	packages = must(bob.Claim(ctx, convo, testbed.DIDs(phones[2:])))
-	f.deliver(ctx, w, bob, must(bob.DraftAdd(convo, testbed.DIDs(phones[2:]), packages)))
+	f.deliver(ctx, w, bob, Must(bob.DraftSend(convo, "sent once, I hope")))
+	Check(bob.Sync(ctx, convo))
+	packages = Must(bob.Claim(ctx, convo, testbed.DIDs(phones[2:])))
+	f.deliver(ctx, w, bob, Must(bob.DraftAdd(convo, testbed.DIDs(phones[2:]), packages)))
 	f.joins(ctx, w, carol, convo)
-	check(w.SyncAll(ctx, convo, phones...))
-	f.deliver(ctx, w, carol, must(carol.DraftCommit(convo, mlsclient.Change{})))
+	Check(w.SyncAll(ctx, convo, phones...))
+	f.deliver(ctx, w, carol, Must(carol.DraftCommit(convo, mlsclient.Change{})))
 	for _, keepKey := range []bool{true, false} {
-		check(carol.LoseState(keepKey))
-		info := must(carol.GroupInfo(ctx, convo))
-		f.deliver(ctx, w, carol, must(carol.DraftRejoin(convo, info)))
+		Check(carol.LoseState(keepKey))
+		info := Must(carol.GroupInfo(ctx, convo))
+		f.deliver(ctx, w, carol, Must(carol.DraftRejoin(convo, info)))
 	}
-	check(w.SyncAll(ctx, convo, phones...))
+	Check(w.SyncAll(ctx, convo, phones...))
 	for _, back := range []int64{1, 0, 2, 0} { // an older place never moves the cursor back
 		f.reads(ctx, w, bob, convo, back)
 	}
-	f.deliver(ctx, w, bob, must(bob.DraftLeave(convo)))
-	f.deliver(ctx, w, alice, must(alice.DraftRemove(convo, bob.Account.DID)))
-	check(w.SyncAll(ctx, convo, alice, carol))
-	check(carol.Send(ctx, convo, "everything has happened once"))
-	check(w.SyncAll(ctx, convo, alice))
+	f.deliver(ctx, w, bob, Must(bob.DraftLeave(convo)))
+	f.deliver(ctx, w, alice, Must(alice.DraftRemove(convo, bob.Account.DID)))
+	Check(w.SyncAll(ctx, convo, alice, carol))
+	Check(carol.Send(ctx, convo, "everything has happened once"))
+	Check(w.SyncAll(ctx, convo, alice))
 }
 
 // publishes publishes KeyPackages, alone and in one request. Each can be claimed once.
 func (f writeFault) publishes(ctx context.Context, w *testbed.World) {
-	p, claimer := must(w.Phone("publisher")), must(w.Phone("claimer"))
-	f.deliver(ctx, w, p, must(p.DraftPublish()))
-	kp := must(p.Device.KeyPackage())
-	f.deliver(ctx, w, p, must(p.DraftPublishMany([]mlsclient.KeyPackage{kp})))
+	p, claimer := Must(w.Phone("publisher")), Must(w.Phone("claimer"))
+	f.deliver(ctx, w, p, Must(p.DraftPublish()))
+	kp := Must(p.Device.KeyPackage())
+	f.deliver(ctx, w, p, Must(p.DraftPublishMany([]mlsclient.KeyPackage{kp})))
 	const published = 2
-	if stats := must(p.Stats(ctx)); stats.Available != published {
+	if stats := Must(p.Stats(ctx)); stats.Available != published {
 		w.Broken("%d KeyPackages are available, and %d were published", stats.Available, published)
 	}
 	for range published {
-		must(claimer.Claim(ctx, "", testbed.DIDs([]*client.Phone{p})))
+		Must(claimer.Claim(ctx, "", testbed.DIDs([]*client.Phone{p})))
 	}
 	_, err := claimer.Claim(ctx, "", testbed.DIDs([]*client.Phone{p}))
 	if !errors.Is(err, client.ErrNoPackages) {
@@ -113,7 +114,7 @@ func (f writeFault) publishes(ctx context.Context, w *testbed.World) {
 
 func (f writeFault) joins(ctx context.Context, w *testbed.World, p *client.Phone, convo string) {
 	if f.join == nil {
-		check(p.Join(ctx, convo))
+		Check(p.Join(ctx, convo))
 		return
 	}
 	f.join(ctx, w, p, convo)
@@ -121,7 +122,7 @@ func (f writeFault) joins(ctx context.Context, w *testbed.World, p *client.Phone
 
 func (f writeFault) reads(ctx context.Context, w *testbed.World, p *client.Phone, convo string, back int64) {
 	if f.read == nil {
-		check(p.MarkReadBehind(ctx, convo, back))
+		Check(p.MarkReadBehind(ctx, convo, back))
 		return
 	}
 	f.read(ctx, w, p, convo, back)
@@ -129,41 +130,41 @@ func (f writeFault) reads(ctx context.Context, w *testbed.World, p *client.Phone
 
 // lostAnswer loses the first answer. The second one is a replay of it.
 func lostAnswer(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Draft) {
-	must(w.DeliverWithLostAnswer(ctx, p, d))
+	Must(w.DeliverWithLostAnswer(ctx, p, d))
 }
 
 // lostAnswersOfJoin loses the first answers to getWelcome and confirmWelcome.
 func lostAnswersOfJoin(ctx context.Context, w *testbed.World, p *client.Phone, convo string) {
 	var second *mlsapi.GetWelcomeOutput
-	check(w.WithLostAnswer("getWelcome", func() (err error) {
+	Check(w.WithLostAnswer("getWelcome", func() (err error) {
 		second, err = p.FetchWelcome(ctx, convo)
 		return err
 	}))
-	w.CheckSameWelcome(second, must(p.FetchWelcome(ctx, convo)))
-	check(w.WithLostAnswer("confirmWelcome", func() error { return p.Join(ctx, convo) }))
+	w.CheckSameWelcome(second, Must(p.FetchWelcome(ctx, convo)))
+	Check(w.WithLostAnswer("confirmWelcome", func() error { return p.Join(ctx, convo) }))
 	w.CheckConsumed(ctx, p, convo)
 }
 
 func lostAnswerOfCursor(ctx context.Context, w *testbed.World, p *client.Phone, convo string, back int64) {
-	check(w.WithLostAnswer("updateCursor", func() error { return p.MarkReadBehind(ctx, convo, back) }))
+	Check(w.WithLostAnswer("updateCursor", func() error { return p.MarkReadBehind(ctx, convo, back) }))
 }
 
 // appKilled loses the answer, and kills the app before it asks again: bytes and key come from its disk.
 func appKilled(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Draft) {
-	check(w.DeliverAfterKill(ctx, p, d))
+	Check(w.DeliverAfterKill(ctx, p, d))
 }
 
 // appKilledAtJoin kills the app before the fetched Welcome is on its disk, and after.
 func appKilledAtJoin(ctx context.Context, w *testbed.World, p *client.Phone, convo string) {
-	first := must(p.FetchWelcome(ctx, convo))
+	first := Must(p.FetchWelcome(ctx, convo))
 	p.Kill()
-	check(p.Launch())
-	second := must(p.FetchWelcome(ctx, convo))
+	Check(p.Launch())
+	second := Must(p.FetchWelcome(ctx, convo))
 	w.CheckSameWelcome(first, second)
-	check(p.SaveWelcome(second))
+	Check(p.SaveWelcome(second))
 	p.Kill()
-	check(p.Launch())
-	check(p.FinishJoin(ctx, convo))
+	Check(p.Launch())
+	Check(p.FinishJoin(ctx, convo))
 	w.CheckConsumed(ctx, p, convo)
 }
 
@@ -173,9 +174,9 @@ func twice(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Dra
 	if d.Call.Method.String() == mlsapi.NSIDSendMessage {
 		times = 100
 	}
-	answers := must(w.AtOnce(ctx, p, d.Call, times))
+	answers := Must(w.AtOnce(ctx, p, d.Call, times))
 	w.CheckOneOriginal(d.Call.Method.String(), answers)
-	check(p.Acknowledge(ctx, d, answers[0]))
+	Check(p.Acknowledge(ctx, d, answers[0]))
 }
 
 // killedAt kills the server at a point of each write. Before the COMMIT nothing of it may remain, and
@@ -188,7 +189,7 @@ func killedAt(name, point, about string) writeFault {
 			dieOf(ctx, w, point, p, d.Call)
 			answer, err := p.Deliver(ctx, d)
 			if err != nil {
-				fail("%s after a kill %s: %w", d.Call.Method, point, err)
+				Fail("%s after a kill %s: %w", d.Call.Method, point, err)
 			}
 			if want := point == testbed.AfterCommit; answer.Replayed() != want {
 				w.Broken("%s retried after a kill %s: replay is %t, want %t", d.Call.Method, point, answer.Replayed(), want)
@@ -203,44 +204,44 @@ func killedAt(name, point, about string) writeFault {
 // dieOf arms the failpoint, makes the call, and starts the server again.
 func dieOf(ctx context.Context, w *testbed.World, point string, p *client.Phone, call xrpc.Call) {
 	w.Progress(fmt.Sprintf("killing the server %s of %s", point, call.Method))
-	check(w.Server.Arm(ctx, point, call.Method, "kill"))
+	Check(w.Server.Arm(ctx, point, call.Method, "kill"))
 	answer, err := w.Net.Once(ctx, p.Account, call)
 	if err == nil {
-		fail("%s was answered %q by a server that was to be dead", call.Method, answer.Body)
+		Fail("%s was answered %q by a server that was to be dead", call.Method, answer.Body)
 	}
 	var named *xrpc.CallError
 	if errors.As(err, &named) {
-		fail("a server that was to be dead: %w", err)
+		Fail("a server that was to be dead: %w", err)
 	}
-	check(w.Server.Died())
-	check(w.Server.Start(ctx, nil))
+	Check(w.Server.Died())
+	Check(w.Server.Start(ctx, nil))
 }
 
 // killedAtJoin kills the server at the fetch and at the confirmation of a Welcome.
 func killedAtJoin(ctx context.Context, w *testbed.World, point string, p *client.Phone, convo string) {
 	dieOf(ctx, w, point, p, xrpc.WelcomeCall(convo, ""))
-	out := must(p.FetchWelcome(ctx, convo))
-	check(p.SaveWelcome(out))
-	check(p.JoinSaved(convo))
+	out := Must(p.FetchWelcome(ctx, convo))
+	Check(p.SaveWelcome(out))
+	Check(p.JoinSaved(convo))
 	dieOf(ctx, w, point, p, xrpc.ConfirmCall(convo, *out.KeyPackageRef, true, ""))
 	if point == testbed.BeforeCommit {
 		again, err := p.FetchWelcome(ctx, convo)
 		if err != nil {
-			fail("a confirmation that never happened took the Welcome away: %w", err)
+			Fail("a confirmation that never happened took the Welcome away: %w", err)
 		}
 		w.CheckSameWelcome(out, again)
 	} else {
 		w.CheckConsumed(ctx, p, convo)
 	}
-	check(p.Confirm(ctx, convo))
+	Check(p.Confirm(ctx, convo))
 	w.CheckConsumed(ctx, p, convo)
-	check(p.Sync(ctx, convo))
+	Check(p.Sync(ctx, convo))
 }
 
 // expired repeats a write after its key has expired. It runs as a new write, says so, and is stopped
 // by its own earlier effect. A message's key does not expire.
 func expired(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Draft) {
-	first := must(p.Deliver(ctx, d))
+	first := Must(p.Deliver(ctx, d))
 	switch method := d.Call.Method.String(); {
 	case method == mlsapi.NSIDSendMessage, method == mlsapi.NSIDPublishKeyPackages:
 	case method == mlsapi.NSIDCreateConvo:
@@ -254,7 +255,7 @@ func expired(ctx context.Context, w *testbed.World, p *client.Phone, d *client.D
 
 // refusedAfter repeats a write after its key has expired. It must be refused.
 func refusedAfter(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Draft, want string) {
-	check(w.Expire(ctx, p.Account, d.Call))
+	Check(w.Expire(ctx, p.Account, d.Call))
 	for range 2 { // a refusal is not recorded, so the key stays expired
 		got := w.Refusal(ctx, p.Account, d.Call)
 		if got.Name != want || !xrpc.ExpiredKey(got.Header) {
@@ -266,13 +267,13 @@ func refusedAfter(ctx context.Context, w *testbed.World, p *client.Phone, d *cli
 // sameAfter repeats a write after its key has expired. It is not a replay, and the answer is still the
 // same.
 func sameAfter(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Draft, first xrpc.Answer) {
-	check(w.Expire(ctx, p.Account, d.Call))
-	again := must(w.Net.Do(ctx, p.Account, d.Call))
+	Check(w.Expire(ctx, p.Account, d.Call))
+	again := Must(w.Net.Do(ctx, p.Account, d.Call))
 	if again.Replayed() || !xrpc.ExpiredKey(again.Header) || !bytes.Equal(again.Body, first.Body) {
 		w.Broken("%s under an expired key: answered %q (replay: %t, expired: %t), the first was %q",
 			d.Call.Method, again.Body, again.Replayed(), xrpc.ExpiredKey(again.Header), first.Body)
 	}
-	replay := must(w.Net.Do(ctx, p.Account, d.Call))
+	replay := Must(w.Net.Do(ctx, p.Account, d.Call))
 	if !replay.Replayed() || xrpc.ExpiredKey(replay.Header) {
 		w.Broken("%s under a key that was used anew: replay: %t, expired: %t", d.Call.Method, replay.Replayed(),
 			xrpc.ExpiredKey(replay.Header))

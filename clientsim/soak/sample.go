@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/clientsim/bench/report"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 )
 
@@ -106,14 +107,12 @@ var databaseMetrics = map[string]string{
 }
 
 // values takes one sample.
-func (s *soak) values(ctx context.Context, db *pgxpool.Pool) (map[string]float64, error) {
+func (s *soak) values(ctx context.Context, db *pgxpool.Pool) (_ map[string]float64, err error) {
+	defer Catch(&err)
 	values := map[string]float64{"rounds": float64(s.rounds.played.Load()),
 		"rounds-failed": float64(s.rounds.failed.Load())}
 	for i, node := range s.cluster.Nodes {
-		metrics, err := node.Metrics(ctx)
-		if err != nil {
-			return nil, err
-		}
+		metrics := Must(node.Metrics(ctx))
 		for name, short := range nodeMetrics {
 			values[short+"/node"+strconv.Itoa(i+1)] = metrics[name]
 		}
@@ -128,25 +127,19 @@ func (s *soak) values(ctx context.Context, db *pgxpool.Pool) (map[string]float64
 		}
 	}
 	s.watch.take(values)
-	if err := databaseValues(ctx, db, values); err != nil {
-		return nil, err
-	}
+	Check(databaseValues(ctx, db, values))
 	values["cpu/database"] = testbed.TreeTime(s.cluster.Postgres.PID()).Seconds()
 	return values, loadValues(values)
 }
 
 // loadValues adds what the load generator itself uses.
-func loadValues(values map[string]float64) error {
-	resident, err := testbed.FromStatus(os.Getpid(), "VmRSS:")
-	if err != nil {
-		return err
-	}
+func loadValues(values map[string]float64) (err error) {
+	defer Catch(&err)
+	resident := Must(testbed.FromStatus(os.Getpid(), "VmRSS:"))
 	values["resident/load"] = float64(resident)
 	values["goroutines/load"] = float64(runtime.NumGoroutine())
 	var self syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &self); err != nil {
-		return err
-	}
+	Check(syscall.Getrusage(syscall.RUSAGE_SELF, &self))
 	values["cpu/load"] = time.Duration(self.Utime.Nano() + self.Stime.Nano()).Seconds()
 	return nil
 }
@@ -168,32 +161,22 @@ const databaseSQL = `
 			= 'client backend')`
 
 // databaseValues adds what the database says.
-func databaseValues(ctx context.Context, db *pgxpool.Pool, values map[string]float64) error {
-	rows, err := db.Query(ctx, tablesSQL)
-	if err != nil {
-		return err
-	}
+func databaseValues(ctx context.Context, db *pgxpool.Pool, values map[string]float64) (err error) {
+	defer Catch(&err)
+	rows := Must(db.Query(ctx, tablesSQL))
 	var name string
 	var table, index, live, dead int64
-	_, err = pgx.ForEachRow(rows, []any{&name, &table, &index, &live, &dead}, func() error {
+	Must(pgx.ForEachRow(rows, []any{&name, &table, &index, &live, &dead}, func() error {
 		values["table/"+name], values["index/"+name] = float64(table), float64(index)
 		values["rows/"+name], values["dead/"+name] = float64(live), float64(dead)
 		return nil
-	})
-	if err != nil {
-		return err
-	}
+	}))
 	var wal, size, commits, deadlocks, oldest float64
-	if err := db.QueryRow(ctx, databaseSQL).Scan(&wal, &size, &commits, &deadlocks, &oldest); err != nil {
-		return err
-	}
+	Check(db.QueryRow(ctx, databaseSQL).Scan(&wal, &size, &commits, &deadlocks, &oldest))
 	values["wal"], values["database"], values["commits"], values["deadlocks"], values["oldest-transaction"] = wal, size,
 		commits, deadlocks, oldest
-	rows, err = db.Query(ctx,
-		`SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND application_name <> 'soak'`)
-	if err != nil {
-		return err
-	}
+	rows = Must(db.Query(ctx,
+		`SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND application_name <> 'soak'`))
 	var pid int
 	var private int64
 	connections := 0

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"mlsd/clientsim/scenario"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -91,18 +92,13 @@ type soak struct {
 }
 
 // run runs the load and what watches it, and judges.
-func (s *soak) run(ctx, stop context.Context) error {
+func (s *soak) run(ctx, stop context.Context) (err error) {
+	defer Catch(&err)
 	stop, cancel := context.WithTimeout(stop, s.c.For)
 	defer cancel()
-	database, err := connectDatabase(ctx, s.cluster.Postgres.URL())
-	if err != nil {
-		return err
-	}
+	database := Must(connectDatabase(ctx, s.cluster.Postgres.URL()))
 	defer database.Close()
-	out, err := openSamples(s)
-	if err != nil {
-		return err
-	}
+	out := Must(openSamples(s))
 	var beside, sampling sync.WaitGroup
 	ended, end := context.WithCancel(ctx)
 	defer end()
@@ -202,33 +198,26 @@ func (s *soak) playRound(ctx context.Context, play scenario.Scenario, n int) {
 }
 
 // rotateKey gives an account of a world a new signing key, as its owner's PDS does, and uses it.
-func (s *soak) rotateKey(ctx context.Context, w *testbed.World) error {
+func (s *soak) rotateKey(ctx context.Context, w *testbed.World) (err error) {
+	defer Catch(&err)
 	accounts := w.Accounts()
 	if len(accounts) == 0 {
 		return errors.New("the scenario has made none")
 	}
-	account, err := xrpc.NewAccountOf(accounts[0], w.RNG.IntN(2))
-	if err != nil {
-		return err
-	}
-	if err := s.dir.Register(account); err != nil {
-		return err
-	}
+	account := Must(xrpc.NewAccountOf(accounts[0], w.RNG.IntN(2)))
+	Check(s.dir.Register(account))
 	_, err = w.Net.Do(ctx, account, xrpc.ConvosCall("", 10))
 	return err
 }
 
 // remove deletes the convos of a world and erases its accounts, as an operator does.
-func (s *soak) remove(ctx context.Context, w *testbed.World, node *testbed.Proc) error {
+func (s *soak) remove(ctx context.Context, w *testbed.World, node *testbed.Proc) (err error) {
+	defer Catch(&err)
 	for _, convo := range w.Model.Snapshot() {
-		if err := node.Operate(ctx, "convo/delete", map[string]string{"convo": convo.ID}); err != nil {
-			return err
-		}
+		Check(node.Operate(ctx, "convo/delete", map[string]string{"convo": convo.ID}))
 	}
 	for _, did := range w.Accounts() {
-		if err := node.Operate(ctx, "account/erase", map[string]string{"did": did.String()}); err != nil {
-			return err
-		}
+		Check(node.Operate(ctx, "account/erase", map[string]string{"did": did.String()}))
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/history"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -142,15 +143,10 @@ func (w *World) checkAgreement(c *history.ConvoModel, members []*client.Phone) {
 
 // view fetches everything that a member can see, in two ways: the whole log by seq in large pages,
 // and the default pages by cursor in small ones.
-func (w *World) view(ctx context.Context, p *client.Phone, c *history.ConvoModel) (*history.View, error) {
-	thread, _, err := p.Open(c.ID)
-	if err != nil {
-		return nil, err
-	}
-	v, err := w.ViewBy(ctx, w.Net, p.Name, p.Account, c.ID)
-	if err != nil {
-		return nil, err
-	}
+func (w *World) view(ctx context.Context, p *client.Phone, c *history.ConvoModel) (_ *history.View, err error) {
+	defer Catch(&err)
+	thread, _ := Must2(p.Open(c.ID))
+	v := Must(w.ViewBy(ctx, w.Net, p.Name, p.Account, c.ID))
 	v.Entered = thread.Entered
 	v.Inbox, err = p.Inbox(c.ID)
 	return v, err
@@ -160,18 +156,15 @@ func (w *World) view(ctx context.Context, p *client.Phone, c *history.ConvoModel
 // the report.
 func (w *World) ViewBy(ctx context.Context, c *xrpc.Client, name string, who *xrpc.Account,
 	convo string) (v *history.View, err error) {
+	defer Catch(&err)
 	v = &history.View{Who: name, DID: who.DID}
-	if v.Log, v.LastSeq, err = w.wholeLog(ctx, c, who, convo); err != nil {
-		return nil, err
-	}
-	if v.Apps, _, err = w.pages(ctx, c, who, func(last *mlsapi.MessageView) xrpc.Call {
+	v.Log, v.LastSeq = Must2(w.wholeLog(ctx, c, who, convo))
+	v.Apps, _ = Must2(w.pages(ctx, c, who, func(last *mlsapi.MessageView) xrpc.Call {
 		if last == nil {
 			return xrpc.MessagesSinceCall(convo, "", "", 9)
 		}
 		return xrpc.MessagesSinceCall(convo, "", last.ID, 9)
-	}); err != nil {
-		return nil, err
-	}
+	}))
 	return v, w.epochView(ctx, c, who, convo, v)
 }
 
@@ -186,31 +179,18 @@ func (w *World) wholeLog(ctx context.Context, c *xrpc.Client, who *xrpc.Account,
 	})
 }
 
-func (w *World) epochView(ctx context.Context, c *xrpc.Client, who *xrpc.Account, convo string, v *history.View) error {
-	epoch, err := xrpc.Ask[mlsapi.GetEpochOutput](ctx, c, who, xrpc.EpochCall(convo))
-	if err != nil {
-		return err
-	}
+func (w *World) epochView(ctx context.Context, c *xrpc.Client, who *xrpc.Account, convo string,
+	v *history.View) (err error) {
+	defer Catch(&err)
+	epoch := Must(xrpc.Ask[mlsapi.GetEpochOutput](ctx, c, who, xrpc.EpochCall(convo)))
 	v.Epoch = epoch.CurrentEpoch
 	first := slices.IndexFunc(v.Log, func(m mlsapi.MessageView) bool { return xrpc.IsCommit(&m) })
 	if first < 0 {
 		return nil // fromEpoch would be after the current epoch
 	}
-	from, err := mlsclient.HeaderEpoch(v.Log[first].Ciphertext)
-	if err != nil {
-		return err
-	}
-	for next := int64(from) + 1; next <= v.Epoch; { // a long answer stops before the last epoch
-		commits, err := xrpc.Ask[mlsapi.GetCommitsOutput](ctx, c, who, xrpc.CommitsCall(convo, uint64(next)))
-		if err != nil {
-			return err
-		}
-		if len(commits.Commits) == 0 {
-			break
-		}
-		v.Commits = append(v.Commits, commits.Commits...)
-		next = commits.Commits[len(commits.Commits)-1].Epoch + 1
-	}
+	from := Must(mlsclient.HeaderEpoch(v.Log[first].Ciphertext))
+	commits := Must(xrpc.Ask[mlsapi.GetCommitsOutput](ctx, c, who, xrpc.CommitsCall(convo, from+1)))
+	v.Commits = commits.Commits
 	slices.SortStableFunc(v.Commits, func(a, b mlsapi.CommitView) int { return cmp.Compare(a.Epoch, b.Epoch) })
 	return nil
 }

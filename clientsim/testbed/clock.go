@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	. "mlsd/clientsim/steps"
 )
 
 // This file makes the clock of a server wrong. A Go program reads the time without the C library,
@@ -37,16 +39,14 @@ func BuildMovable(ctx context.Context, dir string) (string, error) {
 }
 
 // clockOverlay writes what go build's -overlay needs for another package time into dir.
-func clockOverlay(ctx context.Context, dir string) (string, error) {
+func clockOverlay(ctx context.Context, dir string) (_ string, err error) {
+	defer Catch(&err)
 	root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {
 		return "", fmt.Errorf("go env: %w", err)
 	}
 	original := filepath.Join(string(bytes.TrimSpace(root)), "src", "time", "time.go")
-	source, err := os.ReadFile(original)
-	if err != nil {
-		return "", err
-	}
+	source := Must(os.ReadFile(original))
 	const before = "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n"
 	if n := strings.Count(string(source), before); n != 1 {
 		return "", fmt.Errorf("%s has another time.Now than Go 1.26", original)
@@ -56,14 +56,9 @@ func clockOverlay(ctx context.Context, dir string) (string, error) {
 	for original, text := range map[string]string{original: changed,
 		filepath.Join(filepath.Dir(original), "ahead.go"): clockSource} {
 		replace[original] = filepath.Join(dir, filepath.Base(original))
-		if err := os.WriteFile(replace[original], []byte(text), 0o600); err != nil {
-			return "", err
-		}
+		Check(os.WriteFile(replace[original], []byte(text), 0o600))
 	}
-	raw, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		return "", err
-	}
+	raw := Must(json.Marshal(map[string]any{"Replace": replace}))
 	overlay := filepath.Join(dir, "overlay.json")
 	return overlay, os.WriteFile(overlay, raw, 0o600)
 }

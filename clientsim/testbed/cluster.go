@@ -12,6 +12,7 @@ import (
 
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/history"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -84,27 +85,20 @@ func (w *World) withNodes(ctx context.Context, url string, o ClusterOptions, f *
 }
 
 // addNode starts another node of the cluster, on the database at url.
-func (w *World) addNode(ctx context.Context, url string, f *Cluster, o ClusterOptions) error {
+func (w *World) addNode(ctx context.Context, url string, f *Cluster, o ClusterOptions) (err error) {
+	defer Catch(&err)
 	if o.Through != nil {
-		var err error
-		if url, err = o.Through(f, url); err != nil {
-			return err
-		}
+		url = Must(o.Through(f, url))
 	}
 	node := w.Server.onDatabase(url, fmt.Sprintf("-node-%d", len(f.Nodes)+1))
 	maps.Copy(node.env, o.Settings)
 	var wrong xrpc.Clock
 	if o.Clocks {
-		clock, err := newClock(node.data + ".clock")
-		if err != nil {
-			return err
-		}
+		clock := Must(newClock(node.data + ".clock"))
 		f.Clocks = append(f.Clocks, clock)
 		node.env[clockVariable], wrong = clock.file.Name(), clock
 	}
-	if err := node.Start(ctx, nil); err != nil {
-		return err
-	}
+	Check(node.Start(ctx, nil))
 	f.Nodes = append(f.Nodes, node)
 	client := xrpc.NewClient(node.URL(), w.Net.Audience, o.Transport, w.Stats)
 	client.Clock = wrong

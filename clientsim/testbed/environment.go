@@ -14,6 +14,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -95,21 +96,15 @@ func (e *Environment) Server(name string) *Proc {
 
 // StartPostgres starts a PostgreSQL for several servers. One server makes and migrates it. Then it
 // runs alone, so that servers can be killed. prepare, unless nil, gets it before it starts.
-func (e *Environment) StartPostgres(ctx context.Context, prepare func(*Postmaster)) error {
+func (e *Environment) StartPostgres(ctx context.Context, prepare func(*Postmaster)) (err error) {
+	defer Catch(&err)
 	owner := e.Server("data")
-	if err := owner.Start(ctx, nil); err != nil {
-		return err
-	}
-	postgres, err := owner.Detach(ctx)
-	if err != nil {
-		return err
-	}
+	Check(owner.Start(ctx, nil))
+	postgres := Must(owner.Detach(ctx))
 	if prepare != nil {
 		prepare(postgres)
 	}
-	if err := postgres.Start(ctx); err != nil {
-		return err
-	}
+	Check(postgres.Start(ctx))
 	e.Postgres = postgres
 	return nil
 }
@@ -177,23 +172,17 @@ func Publish(ctx context.Context, c *xrpc.Client, who *xrpc.Account, n int, last
 // PublishOf publishes n KeyPackages of a device, and one of last resort if wished. It returns them.
 func PublishOf(
 	ctx context.Context, c *xrpc.Client, who *xrpc.Account, device mlsclient.Device, n int, lastResort bool,
-) ([]mlsclient.KeyPackage, error) {
+) (_ []mlsclient.KeyPackage, err error) {
+	defer Catch(&err)
 	var packages []mlsclient.KeyPackage
 	for range n {
-		kp, err := device.KeyPackage()
-		if err != nil {
-			return nil, err
-		}
+		kp := Must(device.KeyPackage())
 		packages = append(packages, kp)
 	}
 	if lastResort {
-		kp, err := device.LastResort()
-		if err != nil {
-			return nil, err
-		}
-		packages = append(packages, kp)
+		packages = append(packages, Must(device.LastResort()))
 	}
-	_, err := c.Do(ctx, who, xrpc.PublishManyCall(packages, mlsclient.SuiteX25519, xrpc.NewKey()))
+	_, err = c.Do(ctx, who, xrpc.PublishManyCall(packages, mlsclient.SuiteX25519, xrpc.NewKey()))
 	return packages, err
 }
 

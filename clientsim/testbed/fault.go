@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -80,7 +81,8 @@ func (f *FaultyTransport) next(call xrpc.Call) (Fault, bool) {
 }
 
 // RoundTrip implements http.RoundTripper.
-func (f *FaultyTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+func (f *FaultyTransport) RoundTrip(req *http.Request) (_ *http.Response, err error) {
+	defer Catch(&err)
 	trip, ok := xrpc.CallInfoFrom(req.Context())
 	if !ok {
 		return f.wire.RoundTrip(req)
@@ -104,17 +106,10 @@ func (f *FaultyTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	case Repeat:
 		return f.repeat(req, trip)
 	case LoseAnswer:
-		resp, err := f.wire.RoundTrip(req)
-		if err != nil {
-			return nil, err
-		}
-		if err := xrpc.Drain(resp); err != nil {
-			return nil, err
-		}
+		resp := Must(f.wire.RoundTrip(req))
+		Check(xrpc.Drain(resp))
 		if fault.Then != nil {
-			if err := fault.Then(req.Context()); err != nil {
-				return nil, err
-			}
+			Check(fault.Then(req.Context()))
 		}
 		return nil, errLost
 	}

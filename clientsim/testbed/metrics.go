@@ -8,6 +8,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	. "mlsd/clientsim/steps"
 )
 
 // This file reads a server's metrics and memory.
@@ -49,13 +51,9 @@ type Memory struct {
 
 // Memory measures how much memory the server uses after a garbage collection.
 func (p *Proc) Memory(ctx context.Context) (m Memory, err error) {
-	if _, err := p.Admin(ctx, http.MethodGet, "/debug/pprof/heap?gc=1", nil); err != nil {
-		return m, err
-	}
-	values, err := p.Metrics(ctx)
-	if err != nil {
-		return m, err
-	}
+	defer Catch(&err)
+	Must(p.Admin(ctx, http.MethodGet, "/debug/pprof/heap?gc=1", nil))
+	values := Must(p.Metrics(ctx))
 	m.Heap, m.Stacks = int64(values["go_memstats_heap_inuse_bytes"]), int64(values["go_memstats_stack_inuse_bytes"])
 	m.Resident, err = p.fromStatus("VmRSS:")
 	return m, err

@@ -11,6 +11,7 @@ import (
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/history"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -80,7 +81,9 @@ func copyOfMember(members []*client.Phone) (member *client.Phone, copied mlsclie
 	return nil, nil, mlsclient.ErrInAgent
 }
 
-func (w *World) objects(c *history.ConvoModel, members []*client.Phone, stranger *xrpc.Account) (*objects, error) {
+func (w *World) objects(c *history.ConvoModel, members []*client.Phone,
+	stranger *xrpc.Account) (_ *objects, err error) {
+	defer Catch(&err)
 	member, copied, err := copyOfMember(members)
 	if errors.Is(err, mlsclient.ErrInAgent) {
 		return fakeObjects(c, members[0])
@@ -92,26 +95,11 @@ func (w *World) objects(c *history.ConvoModel, members []*client.Phone, stranger
 	if !ok {
 		return nil, errors.New("the member has no group")
 	}
-	ciphertext, err := group.Encrypt([]byte("stolen"))
-	if err != nil {
-		return nil, err
-	}
-	staged, err := group.StageUpdate()
-	if err != nil {
-		return nil, err
-	}
-	info, err := group.GroupInfo()
-	if err != nil {
-		return nil, err
-	}
-	device, err := mlsclient.NewDevice(stranger.DID.String(), member.Suite)
-	if err != nil {
-		return nil, err
-	}
-	external, err := device.JoinExternal(info, mlsclient.NoLeaf)
-	if err != nil {
-		return nil, err
-	}
+	ciphertext := Must(group.Encrypt([]byte("stolen")))
+	staged := Must(group.StageUpdate())
+	info := Must(group.GroupInfo())
+	device := Must(mlsclient.NewDevice(stranger.DID.String(), member.Suite))
+	external := Must(device.JoinExternal(info, mlsclient.NoLeaf))
 	return &objects{epoch: group.Epoch(), ciphertext: ciphertext, staged: staged, external: external}, nil
 }
 
@@ -157,15 +145,10 @@ func (w *World) Refusal(ctx context.Context, who *xrpc.Account, call xrpc.Call) 
 // CheckRefusedJoin sends an external commit from a phone outside a convo. The server must refuse
 // it.
 func (w *World) CheckRefusedJoin(ctx context.Context, p *client.Phone, convo string, info []byte, name,
-	want string) error {
-	read, err := mlsclient.ReadInfo(info)
-	if err != nil {
-		return err
-	}
-	staged, err := p.Device.JoinExternal(info, p.PriorLeaf(read))
-	if err != nil {
-		return err
-	}
+	want string) (err error) {
+	defer Catch(&err)
+	read := Must(mlsclient.ReadInfo(info))
+	staged := Must(p.Device.JoinExternal(info, p.PriorLeaf(read)))
 	p.Device.DiscardJoin(read.GroupID)
 	if got := w.Refusal(ctx, p.Account, xrpc.ExternalCall(convo, staged, xrpc.NewKey())); got.Name != want {
 		w.Broken("%s let itself in by %s GroupInfo: %v, want %s", p.Name, name, got, want)

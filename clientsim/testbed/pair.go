@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -105,18 +106,12 @@ func (p *Pair) PrimaryURL() string { return p.url(pairDatabase, p.primary) }
 // StandbyURL is the URL of the standby's database.
 func (p *Pair) StandbyURL() string { return p.url(pairDatabase, 1-p.primary) }
 
-func newPair(synchronous bool) (*Pair, error) {
+func newPair(synchronous bool) (_ *Pair, err error) {
+	defer Catch(&err)
 	p := &Pair{password: fmt.Sprintf("%x", mlsclient.RandomBytes(16)), synchronous: synchronous}
-	var err error
-	if p.programs, err = StandbyPrograms(); err != nil {
-		return nil, err
-	}
-	if p.owner, err = databaseAccount(); err != nil {
-		return nil, err
-	}
-	if p.home, err = os.MkdirTemp("", "clientsim-pair-"); err != nil {
-		return nil, err
-	}
+	p.programs = Must(StandbyPrograms())
+	p.owner = Must(databaseAccount())
+	p.home = Must(os.MkdirTemp("", "clientsim-pair-"))
 	if err := os.Chown(p.home, int(p.owner.Uid), int(p.owner.Gid)); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(p.home))
 	}
@@ -194,36 +189,22 @@ func (p *Pair) run(ctx context.Context, program string, args ...string) error {
 }
 
 // create makes the primary with an empty database, and its standby.
-func (p *Pair) create(ctx context.Context) error {
+func (p *Pair) create(ctx context.Context) (err error) {
+	defer Catch(&err)
 	secret := filepath.Join(p.home, "password")
-	if err := os.WriteFile(secret, []byte(p.password+"\n"), 0o600); err != nil {
-		return err
-	}
-	if err := os.Chown(secret, int(p.owner.Uid), int(p.owner.Gid)); err != nil {
-		return err
-	}
+	Check(os.WriteFile(secret, []byte(p.password+"\n"), 0o600))
+	Check(os.Chown(secret, int(p.owner.Uid), int(p.owner.Gid)))
 	a, b := p.servers[0], p.servers[1]
-	err := p.run(ctx, "initdb", "--no-sync", "--pgdata="+a.dir, "--username=mlsd", "--pwfile="+secret,
+	Check(p.run(ctx, "initdb", "--no-sync", "--pgdata="+a.dir, "--username=mlsd", "--pwfile="+secret,
 		"--auth=scram-sha-256",
-		"--encoding=UTF8", "--locale=C", "--data-checksums") // pg_rewind needs checksums or wal_log_hints
-	if err != nil {
-		return err
-	}
+		"--encoding=UTF8", "--locale=C", "--data-checksums"))
 	// In the file and not on the command line: pg_rewind starts the server without it.
-	if err := p.write(a, "postgresql.conf",
-		"wal_keep_size = 512MB\nmax_connections = 200\nwal_retrieve_retry_interval = 100ms\n"); err != nil {
-		return err
-	}
-	if err := a.Start(ctx); err != nil {
-		return err
-	}
-	if err := a.exec(ctx, `CREATE DATABASE `+pairDatabase); err != nil {
-		return err
-	}
-	if err := p.run(ctx, "pg_basebackup", "--no-sync", "--checkpoint=fast", "--pgdata="+b.dir,
-		"--dbname="+a.url); err != nil {
-		return err
-	}
+	Check(p.write(a, "postgresql.conf",
+		"wal_keep_size = 512MB\nmax_connections = 200\nwal_retrieve_retry_interval = 100ms\n"))
+	Check(a.Start(ctx))
+	Check(a.exec(ctx, `CREATE DATABASE `+pairDatabase))
+	Check(p.run(ctx, "pg_basebackup", "--no-sync", "--checkpoint=fast", "--pgdata="+b.dir,
+		"--dbname="+a.url))
 	return p.follow(ctx, b)
 }
 
@@ -248,58 +229,44 @@ func (p *Pair) CutOff(ctx context.Context) error {
 
 // Promote makes the standby the primary. The old one must have ended, or must be frozen. The new one
 // has no standby, so COMMITs wait for none.
-func (p *Pair) Promote(ctx context.Context) error {
+func (p *Pair) Promote(ctx context.Context) (err error) {
+	defer Catch(&err)
 	standby := p.standby()
-	if err := p.configure(standby, ""); err != nil {
-		return err
-	}
-	if err := standby.exec(ctx, `DO $$ BEGIN ASSERT pg_promote(), 'it is not promoted'; END $$`); err != nil {
-		return err
-	}
+	Check(p.configure(standby, ""))
+	Check(standby.exec(ctx, `DO $$ BEGIN ASSERT pg_promote(), 'it is not promoted'; END $$`))
 	p.primary = 1 - p.primary
 	return nil
 }
 
 // Rejoin makes the old primary, which has ended, the standby of the new one. It returns once the
 // standby receives WAL.
-func (p *Pair) Rejoin(ctx context.Context) error {
+func (p *Pair) Rejoin(ctx context.Context) (err error) {
+	defer Catch(&err)
 	// pg_rewind reads the new timeline from the last checkpoint. The old primary possibly has not
 	// ended if it was frozen.
-	if err := errors.Join(p.standby().kill(), p.servers[p.primary].exec(ctx, `CHECKPOINT`)); err != nil {
-		return err
-	}
-	err := p.run(ctx, "pg_rewind", "--no-sync", "--target-pgdata="+p.standby().dir,
-		"--source-server="+p.servers[p.primary].url)
-	if err != nil {
-		return err
-	}
+	Check(errors.Join(p.standby().kill(), p.servers[p.primary].exec(ctx, `CHECKPOINT`)))
+	Check(p.run(ctx, "pg_rewind", "--no-sync", "--target-pgdata="+p.standby().dir,
+		"--source-server="+p.servers[p.primary].url))
 	return p.follow(ctx, p.standby())
 }
 
 func (p *Pair) standby() *pairedServer { return p.servers[1-p.primary] }
 
 // follow starts a server as the standby of the primary.
-func (p *Pair) follow(ctx context.Context, standby *pairedServer) error {
+func (p *Pair) follow(ctx context.Context, standby *pairedServer) (err error) {
+	defer Catch(&err)
 	primary := p.servers[p.primary]
 	conninfo := fmt.Sprintf("primary_conninfo = 'host=127.0.0.1 port=%d user=mlsd password=%s'\n", primary.port,
 		p.password)
-	if err := p.write(standby, "postgresql.auto.conf", conninfo); err != nil {
-		return err
-	}
-	if err := p.write(standby, "standby.signal", ""); err != nil {
-		return err
-	}
-	if err := standby.Start(ctx); err != nil {
-		return err
-	}
+	Check(p.write(standby, "postgresql.auto.conf", conninfo))
+	Check(p.write(standby, "standby.signal", ""))
+	Check(standby.Start(ctx))
 	state := "async"
 	if p.synchronous {
 		state = "sync"
-		if err := p.configure(primary, fmt.Sprintf("synchronous_standby_names = '%s'\n", standby.name)); err != nil {
-			return err
-		}
+		Check(p.configure(primary, fmt.Sprintf("synchronous_standby_names = '%s'\n", standby.name)))
 	}
-	err := xrpc.Until(ctx, startLimit, func() (bool, error) {
+	err = xrpc.Until(ctx, startLimit, func() (bool, error) {
 		n, err := primary.count(ctx,
 			`SELECT count(*) FROM pg_stat_replication WHERE application_name = $1 AND state = 'streaming' AND sync_state = $2`,
 			standby.name, state)

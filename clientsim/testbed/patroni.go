@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -92,21 +93,12 @@ func (w *World) WithPatroni(ctx context.Context, play func(*Cluster, *Patroni) e
 
 // create makes the machines, and the database once they have a primary.
 func (p *Patroni) create(ctx context.Context) (err error) {
-	if p.programs, err = StandbyPrograms(); err != nil {
-		return err
-	}
-	if p.owner, err = databaseAccount(); err != nil {
-		return err
-	}
-	if p.home, err = os.MkdirTemp("", "clientsim-patroni-"); err != nil {
-		return err
-	}
-	if err := os.Chmod(p.home, 0o755); err != nil {
-		return err
-	}
-	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o600); err != nil {
-		return err
-	}
+	defer Catch(&err)
+	p.programs = Must(StandbyPrograms())
+	p.owner = Must(databaseAccount())
+	p.home = Must(os.MkdirTemp("", "clientsim-patroni-"))
+	Check(os.Chmod(p.home, 0o755))
+	Check(os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o600))
 	for i, name := range []string{"a", "b", "c"} {
 		m := &machine{name: name, address: fmt.Sprintf(machineAddress, i+1), log: newLastLines(100)}
 		if err := p.addMachine(ctx, m); err != nil {
@@ -115,18 +107,11 @@ func (p *Patroni) create(ctx context.Context) (err error) {
 		p.machines = append(p.machines, m)
 	}
 	for _, m := range p.machines {
-		if err := p.start(m); err != nil {
-			return err
-		}
+		Check(p.start(m))
 	}
-	if _, err := p.AwaitWhole(ctx); err != nil {
-		return err
-	}
-	primary, err := p.Primary(ctx, "")
-	if err != nil {
-		return err
-	}
-	if err := InDatabase(ctx, p.superuser(primary), func(db *pgx.Conn) error {
+	Must(p.AwaitWhole(ctx))
+	primary := Must(p.Primary(ctx, ""))
+	Check(InDatabase(ctx, p.superuser(primary), func(db *pgx.Conn) error {
 		for _, sql := range []string{
 			`CREATE ROLE mlsd LOGIN PASSWORD '` + p.secret + `'`,
 			`CREATE DATABASE mlsd OWNER mlsd TEMPLATE template0 ENCODING 'UTF8'`,
@@ -136,14 +121,10 @@ func (p *Patroni) create(ctx context.Context) (err error) {
 			}
 		}
 		return nil
-	}); err != nil {
-		return err
-	}
+	}))
 	// The driver does not go on to the next host if one says that it has no such database.
 	for _, m := range p.machines {
-		if err := p.awaitDatabase(ctx, m.name); err != nil {
-			return err
-		}
+		Check(p.awaitDatabase(ctx, m.name))
 	}
 	return nil
 }
@@ -160,6 +141,7 @@ func (p *Patroni) awaitDatabase(ctx context.Context, name string) error {
 
 // addMachine makes a machine's network, disk and files.
 func (p *Patroni) addMachine(ctx context.Context, m *machine) (err error) {
+	defer Catch(&err)
 	for _, command := range []string{
 		"ip netns add @NAME@",
 		"ip link add hub-@NAME@ type veth peer name eth0 netns @NAME@",
@@ -172,29 +154,16 @@ func (p *Patroni) addMachine(ctx context.Context, m *machine) (err error) {
 		"ip -netns @NAME@ route add " + hubAddress + " dev eth0",
 		"ip -netns @NAME@ route add default via " + hubAddress,
 	} {
-		if err := runProgram(ctx, strings.Fields(p.fill(m, command))...); err != nil {
-			return err
-		}
+		Check(runProgram(ctx, strings.Fields(p.fill(m, command))...))
 	}
 	for _, dir := range []string{p.path(m, "disk"), p.path(m, "etcd")} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return err
-		}
+		Check(os.MkdirAll(dir, 0o700))
 	}
-	if m.disk, err = NewSmallDisk(p.path(m, "disk")); err != nil {
-		return err
-	}
-	text, err := os.ReadFile(filepath.Join(p.config, "patroni.yml"))
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(p.path(m, "patroni.yml"), []byte(p.fill(m, string(text))), 0o600); err != nil {
-		return err
-	}
+	m.disk = Must(NewSmallDisk(p.path(m, "disk")))
+	text := Must(os.ReadFile(filepath.Join(p.config, "patroni.yml")))
+	Check(os.WriteFile(p.path(m, "patroni.yml"), []byte(p.fill(m, string(text))), 0o600))
 	for _, name := range []string{"", "disk", "etcd", "patroni.yml"} {
-		if err := os.Chown(p.path(m, name), int(p.owner.Uid), int(p.owner.Gid)); err != nil {
-			return err
-		}
+		Check(os.Chown(p.path(m, name), int(p.owner.Uid), int(p.owner.Gid)))
 	}
 	return nil
 }
@@ -220,11 +189,9 @@ func runProgram(ctx context.Context, args ...string) error {
 }
 
 // start starts a machine's etcd and Patroni.
-func (p *Patroni) start(m *machine) error {
-	text, err := os.ReadFile(filepath.Join(p.config, "etcd.env"))
-	if err != nil {
-		return err
-	}
+func (p *Patroni) start(m *machine) (err error) {
+	defer Catch(&err)
+	text := Must(os.ReadFile(filepath.Join(p.config, "etcd.env")))
 	env := []string{"PATH=" + p.programs + ":/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "TZ=UTC"}
 	for line := range strings.Lines(p.fill(m, string(text))) {
 		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
@@ -235,9 +202,7 @@ func (p *Patroni) start(m *machine) error {
 		inside := []string{"netns", "exec", m.name, "runuser", "-u", "postgres", "--"}
 		cmd := exec.Command("ip", append(inside, args...)...)
 		cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = env, p.path(m, ""), m.log, m.log, time.Second
-		if _, err := startChild(args[0]+" of "+m.name, cmd, m.log, nil); err != nil {
-			return err
-		}
+		Must(startChild(args[0]+" of "+m.name, cmd, m.log, nil))
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -36,31 +37,17 @@ type Backrest struct {
 
 // NewBackrest starts such a PostgreSQL, and the world's server on it.
 func (w *World) NewBackrest(ctx context.Context) (b *Backrest, err error) {
+	defer Catch(&err)
 	b = &Backrest{w: w, password: fmt.Sprintf("%x", mlsclient.RandomBytes(16))}
-	text, err := os.ReadFile(filepath.Join(w.Patroni, "pgbackrest.conf"))
-	if err != nil {
-		return nil, err
-	}
+	text := Must(os.ReadFile(filepath.Join(w.Patroni, "pgbackrest.conf")))
 	b.template = string(text)
-	if b.programs, err = StandbyPrograms(); err != nil {
-		return nil, err
-	}
-	if b.owner, err = databaseAccount(); err != nil {
-		return nil, err
-	}
-	if b.port, err = freePort(); err != nil {
-		return nil, err
-	}
-	if b.home, err = os.MkdirTemp("", "clientsim-pgbackrest-"); err != nil {
-		return nil, err
-	}
+	b.programs = Must(StandbyPrograms())
+	b.owner = Must(databaseAccount())
+	b.port = Must(freePort())
+	b.home = Must(os.MkdirTemp("", "clientsim-pgbackrest-"))
 	w.AtEnd(b.close)
-	if err := os.Chown(b.home, int(b.owner.Uid), int(b.owner.Gid)); err != nil {
-		return nil, err
-	}
-	if err := b.create(ctx); err != nil {
-		return nil, err
-	}
+	Check(os.Chown(b.home, int(b.owner.Uid), int(b.owner.Gid)))
+	Check(b.create(ctx))
 	return b, w.Restart(ctx, b.settings())
 }
 
@@ -73,37 +60,23 @@ func (b *Backrest) url(database string) string {
 }
 
 // create makes the cluster with an archive, and the repository.
-func (b *Backrest) create(ctx context.Context) error {
+func (b *Backrest) create(ctx context.Context) (err error) {
+	defer Catch(&err)
 	b.dir = filepath.Join(b.home, "first")
 	secret := filepath.Join(b.home, "password")
-	if err := os.WriteFile(secret, []byte(b.password), 0o644); err != nil {
-		return err
-	}
-	if err := b.configure(); err != nil {
-		return err
-	}
-	if err := b.run(ctx, "initdb", "--no-sync", "--data-checksums", "--encoding=UTF8", "--locale=C", "--username=postgres",
-		"--pgdata="+b.dir, "--pwfile="+secret, "--auth-host=scram-sha-256", "--auth-local=peer"); err != nil {
-		return err
-	}
-	file, err := os.OpenFile(filepath.Join(b.dir, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
+	Check(os.WriteFile(secret, []byte(b.password), 0o644))
+	Check(b.configure())
+	Check(b.run(ctx, "initdb", "--no-sync", "--data-checksums", "--encoding=UTF8", "--locale=C", "--username=postgres",
+		"--pgdata="+b.dir, "--pwfile="+secret, "--auth-host=scram-sha-256", "--auth-local=peer"))
+	file := Must(os.OpenFile(filepath.Join(b.dir, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0))
 	_, err = fmt.Fprintf(file, "archive_mode = on\narchive_timeout = 60\nmax_connections = 200\n"+
 		"archive_command = 'pgbackrest --config=%s --stanza=mlsd archive-push %%p'\n", b.config())
-	if err := errors.Join(err, file.Close()); err != nil {
-		return err
-	}
-	if err := b.start(ctx); err != nil {
-		return err
-	}
-	if err := InDatabase(ctx, b.url("postgres"), func(db *pgx.Conn) error {
+	Check(errors.Join(err, file.Close()))
+	Check(b.start(ctx))
+	Check(InDatabase(ctx, b.url("postgres"), func(db *pgx.Conn) error {
 		_, err := db.Exec(ctx, `CREATE DATABASE mlsd TEMPLATE template0 ENCODING 'UTF8'`)
 		return err
-	}); err != nil {
-		return err
-	}
+	}))
 	return b.pgbackrest(ctx, "stanza-create")
 }
 
@@ -152,30 +125,19 @@ func (b *Backrest) Backup(ctx context.Context) (err error) {
 
 // Restore restores what the database had at a moment, into another directory as on a new machine. The
 // old one is not used. The model learns what is gone. The server must notice by itself.
-func (b *Backrest) Restore(ctx context.Context, to time.Time) error {
+func (b *Backrest) Restore(ctx context.Context, to time.Time) (err error) {
+	defer Catch(&err)
 	w := b.w
 	w.CloseIdle()
 	// Its end archives the last segment.
-	if err := errors.Join(w.Server.Stop(), b.postgres.Stop()); err != nil {
-		return err
-	}
+	Check(errors.Join(w.Server.Stop(), b.postgres.Stop()))
 	b.dir = filepath.Join(b.home, "second")
-	if err := b.configure(); err != nil {
-		return err
-	}
-	if err := b.run(ctx, "mkdir", "--mode=700", b.dir); err != nil {
-		return err
-	}
-	if err := b.pgbackrest(ctx, "--type=time", "--target="+to.UTC().Format("2006-01-02 15:04:05.999999+00"),
-		"--target-action=promote", "restore"); err != nil {
-		return err
-	}
-	if err := errors.Join(b.start(ctx), b.awaitPromotion(ctx), w.Server.Start(ctx, b.settings())); err != nil {
-		return err
-	}
-	if err := b.awaitNoticed(ctx); err != nil {
-		return err
-	}
+	Check(b.configure())
+	Check(b.run(ctx, "mkdir", "--mode=700", b.dir))
+	Check(b.pgbackrest(ctx, "--type=time", "--target="+to.UTC().Format("2006-01-02 15:04:05.999999+00"),
+		"--target-action=promote", "restore"))
+	Check(errors.Join(b.start(ctx), b.awaitPromotion(ctx), w.Server.Start(ctx, b.settings())))
+	Check(b.awaitNoticed(ctx))
 	return w.recordAllRestored(ctx)
 }
 

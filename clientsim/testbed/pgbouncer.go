@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -68,24 +69,15 @@ func StartPgBouncerWith(ctx context.Context, program string, config PgBouncerCon
 
 // configure chooses a free port and writes the configuration.
 func (b *PgBouncer) configure(config PgBouncerConfig, databaseURL string) (err error) {
-	if b.database, err = url.Parse(databaseURL); err != nil {
-		return err
-	}
+	defer Catch(&err)
+	b.database = Must(url.Parse(databaseURL))
 	sockets := b.database.Query().Get("host")
-	info, err := os.Stat(sockets)
-	if err != nil {
-		return err
-	}
+	info := Must(os.Stat(sockets))
 	b.owner, _ = info.Sys().(*syscall.Stat_t) // PostgreSQL accepts its own account at its socket
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
+	free := Must(net.Listen("tcp", "127.0.0.1:0"))
 	b.address = free.Addr().String()
 	host, port, err := net.SplitHostPort(b.address)
-	if err = errors.Join(err, free.Close()); err != nil {
-		return err
-	}
+	Check(errors.Join(err, free.Close()))
 	text := config(sockets, b.database.Query().Get("port"), b.database.User.Username(), host, port)
 	return os.WriteFile(b.config, []byte(text), 0o644)
 }

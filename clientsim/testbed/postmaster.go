@@ -16,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -49,9 +50,9 @@ func (c *recoveryCounter) Write(b []byte) (int, error) {
 
 // Detach stops the server and returns its PostgreSQL, which does not run yet. When that is stopped
 // again, the server may start as before.
-func (p *Proc) Detach(ctx context.Context) (*Postmaster, error) {
+func (p *Proc) Detach(ctx context.Context) (_ *Postmaster, err error) {
+	defer Catch(&err)
 	m := &Postmaster{log: newLastLines(20)}
-	var err error
 	if m.url, err = p.database(); err != nil {
 		return nil, fmt.Errorf("PostgreSQL: %w", err)
 	}
@@ -59,11 +60,8 @@ func (p *Proc) Detach(ctx context.Context) (*Postmaster, error) {
 		return nil, fmt.Errorf("PostgreSQL: %w", err)
 	}
 	var cluster string
-	err = InDatabase(ctx, m.url,
-		func(db *pgx.Conn) error { return db.QueryRow(ctx, `SHOW data_directory`).Scan(&cluster) })
-	if err != nil {
-		return nil, err
-	}
+	Check(InDatabase(ctx, m.url,
+		func(db *pgx.Conn) error { return db.QueryRow(ctx, `SHOW data_directory`).Scan(&cluster) }))
 	info, err := os.Stat(cluster)
 	if err != nil {
 		return nil, fmt.Errorf("PostgreSQL: %w", err)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -44,17 +45,14 @@ func (w *World) FetchesWhenPushed(ctx context.Context, p *client.Phone, b *clien
 // NotPushed sends two messages and checks that b gets no push for them. A witness is pushed to for
 // both. When the witness gets the second push, a push to b for the first message would have come.
 func (w *World) NotPushed(ctx context.Context, b *client.PushTarget, sender, witness *client.Phone,
-	at *client.PushTarget, convo, why string) error {
+	at *client.PushTarget, convo, why string) (err error) {
+	defer Catch(&err)
 	before := len(b.Pushes())
 	for i := range 2 {
 		seen := len(at.Pushes())
 		text := fmt.Sprintf("%s, %d", why, i)
-		if err := sender.Send(ctx, convo, text); err != nil {
-			return err
-		}
-		if err := w.FetchesWhenPushed(ctx, witness, at, convo, text, seen); err != nil {
-			return err
-		}
+		Check(sender.Send(ctx, convo, text))
+		Check(w.FetchesWhenPushed(ctx, witness, at, convo, text, seen))
 	}
 	if n := len(b.Pushes()); n != before {
 		w.Broken("%s: %d pushes came", why, n-before)

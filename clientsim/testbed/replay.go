@@ -10,6 +10,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -36,14 +37,11 @@ func (w *World) LoseAnswer(ctx context.Context, p *client.Phone, call xrpc.Call)
 
 // DeliverAfterKill loses the answer to a draft, kills the app and starts it again. It delivers the draft
 // from its disk.
-func (w *World) DeliverAfterKill(ctx context.Context, p *client.Phone, d *client.Draft) error {
-	if err := w.LoseAnswer(ctx, p, d.Call); err != nil {
-		return err
-	}
+func (w *World) DeliverAfterKill(ctx context.Context, p *client.Phone, d *client.Draft) (err error) {
+	defer Catch(&err)
+	Check(w.LoseAnswer(ctx, p, d.Call))
 	p.Kill()
-	if err := p.Launch(); err != nil {
-		return err
-	}
+	Check(p.Launch())
 	return p.Flush(ctx)
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/history"
+	. "mlsd/clientsim/steps"
 )
 
 // Backups are a backup of the world's server and an archive of its WAL.
@@ -23,20 +24,15 @@ type Backups struct {
 
 // NewBackups restarts the server with an archive, and makes a backup.
 func (w *World) NewBackups(ctx context.Context) (b *Backups, err error) {
+	defer Catch(&err)
 	if b = (&Backups{w: w}); w.Server.data == "" {
 		return nil, errors.New("the server has no PostgreSQL of its own")
 	}
-	if b.dir, err = os.MkdirTemp(filepath.Dir(w.Server.data), "backups-"); err != nil {
-		return nil, err
-	}
+	b.dir = Must(os.MkdirTemp(filepath.Dir(w.Server.data), "backups-"))
 	w.AtEnd(func() error { return os.RemoveAll(b.dir) })
 	// The database may run as another user, who copies its WAL there.
-	if err := os.Chmod(b.dir, 0o755); err != nil {
-		return nil, err
-	}
-	if err := w.Restart(ctx, b.settings()); err != nil {
-		return nil, err
-	}
+	Check(os.Chmod(b.dir, 0o755))
+	Check(w.Restart(ctx, b.settings()))
 	return b, b.run(ctx, "backup", filepath.Join(b.dir, "base"))
 }
 
@@ -51,21 +47,14 @@ func (b *Backups) run(ctx context.Context, args ...string) error {
 
 // Restore stops the server and replaces its data by what it had at a moment. Then it starts it again.
 // The model learns what is gone.
-func (b *Backups) Restore(ctx context.Context, to time.Time) error {
+func (b *Backups) Restore(ctx context.Context, to time.Time) (err error) {
+	defer Catch(&err)
 	w := b.w
 	w.CloseIdle()
-	if err := w.Server.Stop(); err != nil {
-		return err
-	}
-	if err := os.Rename(w.Server.data, filepath.Join(b.dir, "lost")); err != nil {
-		return err
-	}
-	if err := b.run(ctx, "restore", "--to", to.UTC().Format(time.RFC3339Nano), filepath.Join(b.dir, "base")); err != nil {
-		return err
-	}
-	if err := w.Server.Start(ctx, nil); err != nil {
-		return err
-	}
+	Check(w.Server.Stop())
+	Check(os.Rename(w.Server.data, filepath.Join(b.dir, "lost")))
+	Check(b.run(ctx, "restore", "--to", to.UTC().Format(time.RFC3339Nano), filepath.Join(b.dir, "base")))
+	Check(w.Server.Start(ctx, nil))
 	return w.recordAllRestored(ctx)
 }
 
@@ -81,19 +70,11 @@ func (w *World) recordAllRestored(ctx context.Context) error {
 }
 
 // recordRestored tells the model what the server has of a convo. The creator sees the whole log.
-func (w *World) recordRestored(ctx context.Context, c *history.ConvoModel) error {
-	creator, err := w.founder(c)
-	if err != nil {
-		return err
-	}
-	roster, err := creator.Roster(ctx, c.ID)
-	if err != nil {
-		return err
-	}
-	log, _, err := w.wholeLog(ctx, w.Net, creator.Account, c.ID)
-	if err != nil {
-		return err
-	}
+func (w *World) recordRestored(ctx context.Context, c *history.ConvoModel) (err error) {
+	defer Catch(&err)
+	creator := Must(w.founder(c))
+	roster := Must(creator.Roster(ctx, c.ID))
+	log, _ := Must2(w.wholeLog(ctx, w.Net, creator.Account, c.ID))
 	w.Model.Restored(c.ID, log, roster)
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -26,14 +27,10 @@ func (p *Proc) Sibling() (*Proc, error) {
 
 // WithSibling starts another server on the database of the world's one, runs play with a client of it,
 // and stops it.
-func (w *World) WithSibling(ctx context.Context, play func(sibling *Proc, client *xrpc.Client) error) error {
-	sibling, err := w.Server.Sibling()
-	if err != nil {
-		return err
-	}
-	if err := sibling.Start(ctx, nil); err != nil {
-		return err
-	}
+func (w *World) WithSibling(ctx context.Context, play func(sibling *Proc, client *xrpc.Client) error) (err error) {
+	defer Catch(&err)
+	sibling := Must(w.Server.Sibling())
+	Check(sibling.Start(ctx, nil))
 	err = play(sibling, xrpc.NewClient(sibling.URL(), w.Net.Audience, w.Faults, w.Stats))
 	w.CloseIdle()
 	return errors.Join(err, sibling.Stop())

@@ -18,6 +18,7 @@ import (
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/history"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -234,35 +235,24 @@ func (w *World) newPhone(name string, account *xrpc.Account, library mlsclient.L
 }
 
 // Phones makes n phones, each with two published KeyPackages.
-func (w *World) Phones(ctx context.Context, n int) ([]*client.Phone, error) {
+func (w *World) Phones(ctx context.Context, n int) (_ []*client.Phone, err error) {
+	defer Catch(&err)
 	var phones []*client.Phone
 	for range n {
-		p, err := w.Phone(fmt.Sprintf("phone-%d", len(w.phones)))
-		if err != nil {
-			return nil, err
-		}
-		if err := p.Publish(ctx, 2); err != nil {
-			return nil, err
-		}
+		p := Must(w.Phone(fmt.Sprintf("phone-%d", len(w.phones))))
+		Check(p.Publish(ctx, 2))
 		phones = append(phones, p)
 	}
 	return phones, nil
 }
 
 // Convo makes n phones and a convo of all of them. The first is the creator.
-func (w *World) Convo(ctx context.Context, n int) ([]*client.Phone, string, error) {
-	phones, err := w.Phones(ctx, n)
-	if err != nil {
-		return nil, "", err
-	}
-	convo, err := phones[0].Create(ctx, DIDs(phones[1:])...)
-	if err != nil {
-		return nil, "", err
-	}
+func (w *World) Convo(ctx context.Context, n int) (_ []*client.Phone, _ string, err error) {
+	defer Catch(&err)
+	phones := Must(w.Phones(ctx, n))
+	convo := Must(phones[0].Create(ctx, DIDs(phones[1:])...))
 	for _, p := range phones[1:] {
-		if err := p.Join(ctx, convo); err != nil {
-			return nil, "", err
-		}
+		Check(p.Join(ctx, convo))
 	}
 	return phones, convo, nil
 }

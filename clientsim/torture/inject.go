@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/torture/pgwire"
 	"mlsd/clientsim/xrpc"
@@ -80,16 +81,14 @@ func each(loading context.Context, begun time.Time, steps []Step, do func(Step) 
 }
 
 // process carries one fault out and recovers from it.
-func (i *injector) process(ctx, loading context.Context, s Step) error {
+func (i *injector) process(ctx, loading context.Context, s Step) (err error) {
+	defer Catch(&err)
 	i.mu.Lock()
 	i.count[string(s.Kind)]++
 	i.mu.Unlock()
 	n := s.Node
 	if s.Kind == KillLeader || s.Kind == SuspendLeader {
-		leader, err := i.cluster.Leader(ctx)
-		if err != nil {
-			return err
-		}
+		leader := Must(i.cluster.Leader(ctx))
 		n = slices.Index(i.cluster.Nodes, leader)
 	}
 	node := i.cluster.Nodes[n]
@@ -106,15 +105,11 @@ func (i *injector) process(ctx, loading context.Context, s Step) error {
 	case StopPostgres:
 		return errors.Join(i.cluster.Postgres.Stop(), i.cluster.Postgres.Start(ctx))
 	case KillNode, KillLeader:
-		if err := node.Kill(); err != nil {
-			return err
-		}
+		Check(node.Kill())
 		xrpc.Sleep(loading, s.For/4)
 		return i.startNode(ctx, n)
 	case SuspendNode, SuspendLeader:
-		if err := node.Suspend(); err != nil {
-			return err
-		}
+		Check(node.Suspend())
 		xrpc.Sleep(loading, s.For)
 		return node.Continue()
 	case HoldConnections:

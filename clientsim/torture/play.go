@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/torture/pgwire"
 	"mlsd/clientsim/traffic"
@@ -72,16 +73,12 @@ func (e *equipment) close(ctx context.Context) (err error) {
 // proxy, and the last node's proxy through PgBouncer.
 func (c *Config) connect(ctx context.Context, e *equipment, f *testbed.Cluster, databaseURL string) (_ string,
 	err error) {
+	defer Catch(&err)
 	if c.PgBouncer != "" && len(f.Nodes) == c.Nodes-1 {
-		if e.bouncer, err = testbed.StartPgBouncer(ctx, c.PgBouncer, "session", databaseURL, e.Home); err != nil {
-			return "", err
-		}
+		e.bouncer = Must(testbed.StartPgBouncer(ctx, c.PgBouncer, "session", databaseURL, e.Home))
 		databaseURL = e.bouncer.URL()
 	}
-	p, err := pgwire.New(databaseURL)
-	if err != nil {
-		return "", err
-	}
+	p := Must(pgwire.New(databaseURL))
 	e.proxies = append(e.proxies, p)
 	return p.Through(databaseURL)
 }

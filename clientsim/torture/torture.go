@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/traffic"
 	"mlsd/clientsim/xrpc"
@@ -54,10 +55,10 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 const internalError = "InternalServerError"
 
 // torture runs the load and the plan, heals and judges.
-func (c *Config) torture(ctx context.Context, w *testbed.World, t *traffic.Traffic, i *injector, report *Report) error {
-	if err := t.Prepare(ctx); err != nil {
-		return err
-	}
+func (c *Config) torture(ctx context.Context, w *testbed.World, t *traffic.Traffic, i *injector,
+	report *Report) (err error) {
+	defer Catch(&err)
+	Check(t.Prepare(ctx))
 	begun := time.Now()
 	loading, cancel := context.WithTimeout(ctx, report.For)
 	defer cancel()
@@ -67,7 +68,7 @@ func (c *Config) torture(ctx context.Context, w *testbed.World, t *traffic.Traff
 		injected <- errors.Join(err, i.heal(ctx)) // requests that still run get their verdict
 	}()
 	stop := c.progress(loading, t, i)
-	err := errors.Join(t.DoAll(ctx, loading, lanes), <-injected)
+	err = errors.Join(t.DoAll(ctx, loading, lanes), <-injected)
 	stop()
 	report.Faults, report.Recoveries = i.fired(), i.cluster.Postgres.Recoveries()
 	for n, node := range i.cluster.Nodes {
@@ -86,9 +87,7 @@ func (c *Config) torture(ctx context.Context, w *testbed.World, t *traffic.Traff
 		return err
 	}
 	healed := time.Now()
-	if report.Judgement, err = t.Judge(ctx); err != nil {
-		return err
-	}
+	report.Judgement = Must(t.Judge(ctx))
 	report.Events = w.Stats.Delivered.Load()
 	w.Note("the judgement took %s", time.Since(healed).Round(time.Millisecond))
 	return nil

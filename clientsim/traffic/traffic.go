@@ -16,6 +16,7 @@ import (
 	"mlsd/clientsim/history"
 	"mlsd/clientsim/load"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -115,39 +116,27 @@ func (t *Traffic) journals() []*journal {
 }
 
 // Prepare makes the accounts, which listen from then on, and the convos.
-func (t *Traffic) Prepare(ctx context.Context) error {
+func (t *Traffic) Prepare(ctx context.Context) (err error) {
+	defer Catch(&err)
 	t.w.Progress("making accounts")
 	for _, list := range []struct {
 		n  int
 		to *[]*xrpc.Account
 	}{{t.o.Writers, &t.Writers}, {t.o.Consenters, &t.consenter}} {
 		for range list.n {
-			account, err := t.w.P256Account()
-			if err != nil {
-				return err
-			}
+			account := Must(t.w.P256Account())
 			*list.to = append(*list.to, account)
 		}
 	}
 	for range t.o.Stocks {
-		account, err := t.w.P256Account()
-		if err != nil {
-			return err
-		}
-		device, err := mlsclient.NewDevice(account.DID.String(), t.w.Suite)
-		if err != nil {
-			return err
-		}
+		account := Must(t.w.P256Account())
+		device := Must(mlsclient.NewDevice(account.DID.String(), t.w.Suite))
 		t.stocks = append(t.stocks, &stock{Account: account, device: device})
 	}
 	for i := range t.o.Listeners {
-		if err := t.addListener(ctx, i); err != nil {
-			return err
-		}
+		Check(t.addListener(ctx, i))
 	}
-	if err := t.Subscribers.Listen(t.Subscribers.All...); err != nil {
-		return err
-	}
+	Check(t.Subscribers.Listen(t.Subscribers.All...))
 	t.w.Progress("making convos")
 	return t.inLanes(t.o.Convos, func(rng *rand.Rand, i int) error { return t.create(ctx, rng, i < t.o.Steady) })
 }
@@ -168,25 +157,14 @@ func (t *Traffic) inLanes(n int, do func(rng *rand.Rand, i int) error) error {
 }
 
 // addListener makes an account with a device that can be added to any number of convos.
-func (t *Traffic) addListener(ctx context.Context, i int) error {
-	account, err := t.w.P256Account()
-	if err != nil {
-		return err
-	}
-	phone, err := client.NewPhone("listener", account, t.w.Suite, t.cluster.Clients[0], t.Model)
-	if err != nil {
-		return err
-	}
+func (t *Traffic) addListener(ctx context.Context, i int) (err error) {
+	defer Catch(&err)
+	account := Must(t.w.P256Account())
+	phone := Must(client.NewPhone("listener", account, t.w.Suite, t.cluster.Clients[0], t.Model))
 	p := &Listener{Account: account, Device: phone.DeviceID()}
-	if p.pkg, err = phone.Device.LastResort(); err != nil {
-		return err
-	}
-	if p.ref, err = mlsclient.PackageRef(p.pkg.Message); err != nil {
-		return err
-	}
-	if _, err := t.calls.do(ctx, t.w.RNG, account, xrpc.PublishCall(p.pkg, t.w.Suite, xrpc.NewKey())); err != nil {
-		return err
-	}
+	p.pkg = Must(phone.Device.LastResort())
+	p.ref = Must(mlsclient.PackageRef(p.pkg.Message))
+	Must(t.calls.do(ctx, t.w.RNG, account, xrpc.PublishCall(p.pkg, t.w.Suite, xrpc.NewKey())))
 	t.Listeners = append(t.Listeners, p)
 	s := t.Subscribers.Add(fmt.Sprintf("subscriber-%d", i), p.Account, t.cluster.Clients, p.Device)
 	s.From = new(int64) // the account is new: this is everything that there ever was for it
