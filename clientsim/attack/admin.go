@@ -8,9 +8,8 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/xrpc"
@@ -46,7 +45,7 @@ func foreignHeaders(host string) [][]string {
 
 // rebind asks for everything that the admin listener has, but for /livez and /readyz, which tell load
 // balancers "ok". None may be answered with content.
-func rebind(_ context.Context, t *Target) (*Prepared, error) {
+func rebind(_ context.Context, t *Target) *Prepared {
 	host := strings.TrimPrefix(t.Admin, "http://")
 	listener := *t
 	listener.Addr = host
@@ -59,7 +58,7 @@ func rebind(_ context.Context, t *Target) (*Prepared, error) {
 		return status
 	}
 	return &Prepared{
-		Run: func(ctx context.Context) error {
+		Run: func(ctx context.Context) {
 			for ctx.Err() == nil {
 				for _, path := range []string{"/metrics", "/check", "/debug/pprof/", "/debug/pprof/goroutine?debug=1"} {
 					for _, headers := range foreignHeaders(host) {
@@ -74,7 +73,6 @@ func rebind(_ context.Context, t *Target) (*Prepared, error) {
 				}
 				xrpc.Sleep(ctx, time.Second)
 			}
-			return nil
 		},
 		Judge: func(context.Context, Effects) []Claim {
 			return []Claim{
@@ -82,7 +80,7 @@ func rebind(_ context.Context, t *Target) (*Prepared, error) {
 				{"refusals of the operator's own requests", float64(whole), 0},
 			}
 		},
-	}, nil
+	}
 }
 
 // raw sends a request and returns the status and the header of the answer.
@@ -108,12 +106,12 @@ func (t *Target) raw(ctx context.Context, request string) (int, http.Header) {
 const longestID = 64
 
 // requestIDs sends long and strange request ids to pages that answer anybody.
-func requestIDs(_ context.Context, t *Target) (*Prepared, error) {
+func requestIDs(_ context.Context, t *Target) *Prepared {
 	longest, strange := 0, 0
 	ids := []string{strings.Repeat("a", 20_000), strings.Repeat("b", longestID+1), "a\tb", "caf\xc3\xa9",
 		"{{7*7}}\" level=ERROR msg=\"forged"}
 	return &Prepared{
-		Run: func(ctx context.Context) error {
+		Run: func(ctx context.Context) {
 			for ctx.Err() == nil {
 				for i, id := range ids {
 					t.tried()
@@ -128,7 +126,6 @@ func requestIDs(_ context.Context, t *Target) (*Prepared, error) {
 				}
 				xrpc.Sleep(ctx, 50*time.Millisecond)
 			}
-			return nil
 		},
 		Judge: func(context.Context, Effects) []Claim {
 			return []Claim{
@@ -136,7 +133,7 @@ func requestIDs(_ context.Context, t *Target) (*Prepared, error) {
 				{"repeated ids with characters that are no part of an id", float64(strange), 0},
 			}
 		},
-	}, nil
+	}
 }
 
 // Bounds of what unauthenticated callers may make a server log, besides what honest users do.
@@ -146,29 +143,22 @@ const (
 )
 
 // logFlood makes look-ups fail in several ways.
-func logFlood(ctx context.Context, t *Target) (*Prepared, error) {
-	prepared, err := webHosts(100, hangsUp, nil)(ctx, t)
-	if err != nil {
-		return nil, err
-	}
+func logFlood(ctx context.Context, t *Target) *Prepared {
+	prepared := webHosts(100, hangsUp, nil)(ctx, t)
 	unknown, web := t.forgeries(100, 1, ofNobody, nil), t.web(0)
 	id := strings.Repeat("x", 4000)
 	return &Prepared{
-		Run: func(ctx context.Context) error {
-			var all errgroup.Group
-			all.Go(func() error { return prepared.Run(ctx) })
-			all.Go(func() error { return unknown.Run(ctx) })
-			all.Go(func() error {
+		Run: func(ctx context.Context) {
+			var all sync.WaitGroup
+			all.Go(func() { prepared.Run(ctx) }) // neither can fail
+			all.Go(func() { unknown.Run(ctx) })
+			all.Go(func() {
 				pace(ctx, 100, 64, func(ctx context.Context, _ int) {
-					token, err := forge(unknownDID(), t.Audience, mlsapi.NSIDGetConvos)
-					if err != nil {
-						return // then there is one attempt less
-					}
+					token := forge(unknownDID(), t.Audience, mlsapi.NSIDGetConvos)
 					t.send(ctx, web, http.MethodGet, path(mlsapi.NSIDGetConvos), token, nil, "X-Request-Id", id)
 				})
-				return nil
 			})
-			return all.Wait()
+			all.Wait()
 		},
 		Judge: func(_ context.Context, e Effects) []Claim {
 			return []Claim{
@@ -178,5 +168,5 @@ func logFlood(ctx context.Context, t *Target) (*Prepared, error) {
 					bytesPerSecond},
 			}
 		},
-	}, nil
+	}
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/sync/errgroup"
+
+	. "mlsd/clientsim/steps"
 )
 
 // Attack is one program that attacks a server.
@@ -15,13 +17,16 @@ type Attack struct {
 	Finding string // such as "H3"
 	What    string // what it does, in one line
 	// Prepare makes what the attack needs, before the calm phase. The returned attack runs later.
-	Prepare func(ctx context.Context, t *Target) (*Prepared, error)
+	Prepare prepare
 }
+
+// prepare are the steps that prepare an attack.
+type prepare func(ctx context.Context, t *Target) *Prepared
 
 // Prepared is an attack that is ready to run.
 type Prepared struct {
 	// Run attacks until ctx ends, and then frees what it holds. Refusals are no errors.
-	Run func(ctx context.Context) error
+	Run func(ctx context.Context)
 	// Judge states what must be true besides the service of honest users. It may be nil.
 	Judge func(ctx context.Context, e Effects) []Claim
 }
@@ -79,31 +84,29 @@ func together(all []Attack) Attack {
 	all = slices.CompactFunc(slices.Clone(all), func(a, b Attack) bool { return a.Finding == b.Finding })
 	return Attack{
 		Name: togetherName, Finding: "all", What: "the first attack of each finding, all at once",
-		Prepare: func(ctx context.Context, t *Target) (*Prepared, error) {
+		Prepare: func(ctx context.Context, t *Target) *Prepared {
 			var ready []*Prepared
 			for i, a := range all {
 				// Each attacker has its own addresses, as attackers have who do not know each
 				// other.
 				own := t.from(i)
-				p, err := a.Prepare(ctx, own)
-				t.Bystanders = own.Bystanders
-				if err != nil {
-					return nil, fmt.Errorf("%s: %w", a.Name, err)
+				if err := Attempt(func() { ready = append(ready, a.Prepare(ctx, own)) }); err != nil {
+					Fail("%s: %w", a.Name, err)
 				}
-				ready = append(ready, p)
+				t.Bystanders = own.Bystanders
 			}
-			return &Prepared{Run: func(ctx context.Context) error {
+			return &Prepared{Run: func(ctx context.Context) {
 				var runs errgroup.Group
 				for i, p := range ready {
 					runs.Go(func() error {
-						if err := p.Run(ctx); err != nil {
+						if err := Attempt(func() { p.Run(ctx) }); err != nil {
 							return fmt.Errorf("%s: %w", all[i].Name, err)
 						}
 						return nil
 					})
 				}
-				return runs.Wait()
-			}}, nil
+				Check(runs.Wait())
+			}}
 		},
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mlsd/api/mlsapi"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -52,49 +53,44 @@ const heldFor = 30 * time.Second
 
 // slowBodies holds n uploads of several DIDs from several addresses. An upload that ends is
 // replaced.
-func slowBodies(n, dids, addresses int, u upload) func(context.Context, *Target) (*Prepared, error) {
-	return func(_ context.Context, t *Target) (*Prepared, error) {
-		accounts, err := t.accounts(dids)
-		if err != nil {
-			return nil, err
-		}
-		return &Prepared{Run: func(ctx context.Context) error {
-			return t.hold(ctx, n, func(i int) (int, string, string, error) {
+func slowBodies(n, dids, addresses int, u upload) prepare {
+	return func(_ context.Context, t *Target) *Prepared {
+		accounts := t.accounts(dids)
+		return &Prepared{Run: func(ctx context.Context) {
+			t.hold(ctx, n, func(i int) (int, string, string) {
 				method := u.methods[i/dids%len(u.methods)]
-				token, err := accounts[i%dids].Token(t.Audience, syntax.NSID(method))
-				return i % addresses, t.header("POST", method, token) + u.head, u.drop, err
+				token := Must(accounts[i%dids].Token(t.Audience, syntax.NSID(method)))
+				return i % addresses, t.header("POST", method, token) + u.head, u.drop
 			})
-		}}, nil
+		}}
 	}
 }
 
-func unreadBodies(_ context.Context, t *Target) (*Prepared, error) {
-	return &Prepared{Run: func(ctx context.Context) error {
-		return t.hold(ctx, 1024, func(i int) (int, string, string, error) {
-			return i % 4, t.header("POST", mlsapi.NSIDSendMessage, "none") + declared(1<<20).head, "", nil
+func unreadBodies(_ context.Context, t *Target) *Prepared {
+	return &Prepared{Run: func(ctx context.Context) {
+		t.hold(ctx, 1024, func(i int) (int, string, string) {
+			return i % 4, t.header("POST", mlsapi.NSIDSendMessage, "none") + declared(1<<20).head, ""
 		})
-	}}, nil
+	}}
 }
 
-func slowHeaders(_ context.Context, t *Target) (*Prepared, error) {
-	return &Prepared{Run: func(ctx context.Context) error {
-		return t.hold(ctx, 1024, func(i int) (int, string, string, error) {
-			return i % 4, "GET /xrpc/_health HTTP/1.1\r\nHost: " + t.Addr + "\r\nX-Slow: ", "a", nil
+func slowHeaders(_ context.Context, t *Target) *Prepared {
+	return &Prepared{Run: func(ctx context.Context) {
+		t.hold(ctx, 1024, func(i int) (int, string, string) {
+			return i % 4, "GET /xrpc/_health HTTP/1.1\r\nHost: " + t.Addr + "\r\nX-Slow: ", "a"
 		})
-	}}, nil
+	}}
 }
 
 // hold keeps n connections with a request that does not end. next returns the address to come from,
 // the beginning of the request, and what follows each second.
-func (t *Target) hold(ctx context.Context, n int, next func(i int) (address int, head, drop string, err error)) error {
+func (t *Target) hold(ctx context.Context, n int, next func(i int) (address int, head, drop string)) {
 	var lanes errgroup.Group
 	for i := range n {
-		lanes.Go(func() error {
+		lanes.Go(func() (err error) {
+			defer Catch(&err)
 			for ctx.Err() == nil {
-				address, head, drop, err := next(i)
-				if err != nil {
-					return err
-				}
+				address, head, drop := next(i)
 				t.tried()
 				t.answered(t.holdOne(ctx, address, head, drop))
 				xrpc.Sleep(ctx, time.Second/2)
@@ -102,7 +98,7 @@ func (t *Target) hold(ctx context.Context, n int, next func(i int) (address int,
 			return nil
 		})
 	}
-	return lanes.Wait()
+	Check(lanes.Wait())
 }
 
 // holdOne makes one request that does not end, until the server answers or closes the connection.

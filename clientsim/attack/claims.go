@@ -3,7 +3,6 @@ package attack
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"net/http"
 	"net/url"
@@ -14,6 +13,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -40,31 +40,23 @@ const storedPerClaim = 32 << 10
 
 // storedClaims claims large KeyPackages of the attacker's own accounts. All are of last resort, so
 // there are always some.
-func storedClaims(sameToken bool) func(context.Context, *Target) (*Prepared, error) {
-	return func(ctx context.Context, t *Target) (*Prepared, error) {
-		accounts, err := t.accounts(fatDIDs + 1)
-		if err != nil {
-			return nil, err
-		}
+func storedClaims(sameToken bool) prepare {
+	return func(ctx context.Context, t *Target) *Prepared {
+		accounts := t.accounts(fatDIDs + 1)
 		claimer, c := accounts[fatDIDs], t.client(0)
 		query := url.Values{"cipherSuite": {mlsclient.SuiteX25519.Name()}}
 		for _, who := range accounts[:fatDIDs] {
-			if err := publishFat(ctx, c, who); err != nil {
-				return nil, err
-			}
+			publishFat(ctx, c, who)
 			query.Add("dids", who.DID.String())
 		}
 		newToken := func() (string, error) {
 			return claimer.TokenFor(t.Audience, syntax.NSID(mlsapi.NSIDGetKeyPackages), tokenLife)
 		}
-		token, err := newToken()
-		if err != nil {
-			return nil, err
-		}
+		token := Must(newToken())
 		web := t.web(0)
 		var claimed atomic.Int64
 		return &Prepared{
-			Run: func(ctx context.Context) error {
+			Run: func(ctx context.Context) {
 				pace(ctx, 10, 4, func(ctx context.Context, _ int) {
 					mine := token
 					if !sameToken {
@@ -79,34 +71,22 @@ func storedClaims(sameToken bool) func(context.Context, *Target) (*Prepared, err
 						claimed.Add(1)
 					}
 				})
-				return nil
 			},
 			Judge: func(_ context.Context, e Effects) []Claim {
 				own := max(0, float64(e.Stored)-e.CalmStored*e.Seconds)
 				return []Claim{{"bytes stored per claim", math.Round(own / float64(max(1, claimed.Load()))), storedPerClaim}}
 			},
-		}, nil
+		}
 	}
 }
 
-func publishFat(ctx context.Context, c *xrpc.Client, who *xrpc.Account) error {
+func publishFat(ctx context.Context, c *xrpc.Client, who *xrpc.Account) {
 	var packages []mlsclient.KeyPackage
 	for range fatDevices {
-		device, err := mlsclient.NewDevice(who.DID.String(), mlsclient.SuiteX25519)
-		if err != nil {
-			return err
-		}
-		kp, err := mlsclient.FatLastResort(device, fatSize)
-		if err != nil {
-			return err
-		}
-		packages = append(packages, kp)
+		device := Must(mlsclient.NewDevice(who.DID.String(), mlsclient.SuiteX25519))
+		packages = append(packages, Must(mlsclient.FatLastResort(device, fatSize)))
 	}
-	_, err := c.Do(ctx, who, xrpc.PublishManyCall(packages, mlsclient.SuiteX25519, xrpc.NewKey()))
-	if err != nil {
-		return fmt.Errorf("publish large KeyPackages: %w", err)
-	}
-	return nil
+	Must(c.Do(ctx, who, xrpc.PublishManyCall(packages, mlsclient.SuiteX25519, xrpc.NewKey())))
 }
 
 // victimPackages is how many KeyPackages the victim of claims has, besides one of last resort.
@@ -117,29 +97,16 @@ var errOnlyLastResort = errors.New("a friend got only the KeyPackage of last res
 
 // claimAll claims the KeyPackages of one victim. Meanwhile honest newcomers must get one of any
 // kind, and a friend, who shares a convo with the victim, must get one that nobody else has.
-func claimAll(dids, addresses int) func(context.Context, *Target) (*Prepared, error) {
-	return func(ctx context.Context, t *Target) (*Prepared, error) {
-		claimers, err := t.accounts(dids)
-		if err != nil {
-			return nil, err
-		}
+func claimAll(dids, addresses int) prepare {
+	return func(ctx context.Context, t *Target) *Prepared {
+		claimers := t.accounts(dids)
 		h := t.honest
-		victim, err := h.env.Account(p256)
-		if err != nil {
-			return nil, err
-		}
-		if _, err := testbed.Publish(ctx, h.client, victim, victimPackages, true); err != nil {
-			return nil, err
-		}
+		victim := Must(h.env.Account(p256))
+		Must(testbed.Publish(ctx, h.client, victim, victimPackages, true))
 		friend := h.people[0]
-		id, group, err := testbed.NewConvo(ctx, h.client, friend, []syntax.DID{victim.DID}, nil)
-		if err != nil {
-			return nil, err
-		}
-		if _, err := h.client.Do(ctx, victim,
-			xrpc.SendCall(id, victim.DID, 1, mlsclient.FakeMessage(group, 1, smallMessage), xrpc.NewKey())); err != nil {
-			return nil, err
-		}
+		id, group := Must2(testbed.NewConvo(ctx, h.client, friend, []syntax.DID{victim.DID}, nil))
+		Must(h.client.Do(ctx, victim,
+			xrpc.SendCall(id, victim.DID, 1, mlsclient.FakeMessage(group, 1, smallMessage), xrpc.NewKey())))
 		t.Bystanders = append(t.Bystanders,
 			Operation{"claim by another", 1, func(context.Context, int) (time.Duration, error) {
 				_, err := h.claim(victim.DID)
@@ -158,19 +125,18 @@ func claimAll(dids, addresses int) func(context.Context, *Target) (*Prepared, er
 			clients[i] = t.client(i)
 		}
 		return &Prepared{
-			Run: func(ctx context.Context) error {
+			Run: func(ctx context.Context) {
 				pace(ctx, 100, 32, func(ctx context.Context, i int) {
 					answer, err := t.once(ctx, clients[i%addresses], claimers[i%dids], claimOf(victim.DID))
 					if err == nil {
 						taken.Add(int64(oneTime(answer)))
 					}
 				})
-				return nil
 			},
 			Judge: func(context.Context, Effects) []Claim {
 				return []Claim{{"one-time KeyPackages that the attacker took", float64(taken.Load()), victimPackages / 2}}
 			},
-		}, nil
+		}
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 	"mlsd/mls"
@@ -55,13 +56,9 @@ var ed25519Suite = infoSuite{1, mlsclient.SuiteX25519.Name(), 32, 1,
 
 var p521Suite = infoSuite{5, "MLS_256_DHKEMP521_AES256GCM_SHA512_P521", 64, 0.4,
 	func() (public, hpke []byte, sign func([]byte) []byte, err error) {
-		key, err := ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		if public, err = key.PublicKey.Bytes(); err != nil {
-			return nil, nil, nil, err
-		}
+		defer Catch(&err)
+		key := Must(ecdsa.GenerateKey(elliptic.P521(), rand.Reader))
+		public = Must(key.PublicKey.Bytes())
 		return public, public, func(content []byte) []byte {
 			digest := sha512.Sum512(content)
 			signature, err := key.Sign(rand.Reader, digest[:], crypto.SHA512)
@@ -185,20 +182,14 @@ const requestsAtOnce = 4
 
 // costlyCreate repeats createConvo. The group exists after the first request, so nothing is stored
 // by the others.
-func costlyCreate(s infoSuite, dids, addresses int) func(context.Context, *Target) (*Prepared, error) {
-	return func(_ context.Context, t *Target) (*Prepared, error) {
-		accounts, err := t.accounts(dids)
-		if err != nil {
-			return nil, err
-		}
+func costlyCreate(s infoSuite, dids, addresses int) prepare {
+	return func(_ context.Context, t *Target) *Prepared {
+		accounts := t.accounts(dids)
 		bodies := make([][]byte, dids)
 		for i, who := range accounts {
 			leaves := max(1, int(float64(t.Leaves)*s.share))
 			people, group := leafOwners(who.DID, leaves), mlsclient.RandomBytes(16)
-			info, err := costlyInfo(s, group, 1, people, leaves, false)
-			if err != nil {
-				return nil, err
-			}
+			info := Must(costlyInfo(s, group, 1, people, leaves, false))
 			epoch := int64(1)
 			in := &mlsapi.CreateConvoInput{
 				GroupID: hex.EncodeToString(group), CipherSuite: s.name, InitialMembers: people[1:],
@@ -207,29 +198,20 @@ func costlyCreate(s infoSuite, dids, addresses int) func(context.Context, *Targe
 			}
 			bodies[i] = xrpc.Encode(in)
 		}
-		return &Prepared{Run: func(ctx context.Context) error {
-			return t.repeat(ctx, accounts, addresses,
+		return &Prepared{Run: func(ctx context.Context) {
+			t.repeat(ctx, accounts, addresses,
 				func(i, _ int) (string, []byte) { return mlsapi.NSIDCreateConvo, bodies[i] })
-		}}, nil
+		}}
 	}
 }
 
 // costlyCommits repeats commits that are refused when everything but the last leaf is verified.
-func costlyCommits(ctx context.Context, t *Target) (*Prepared, error) {
-	accounts, err := t.accounts(1)
-	if err != nil {
-		return nil, err
-	}
+func costlyCommits(ctx context.Context, t *Target) *Prepared {
+	accounts := t.accounts(1)
 	who := accounts[0]
 	people := leafOwners(who.DID, t.Leaves)
-	id, group, err := testbed.NewConvo(ctx, t.client(0), who, people[1:], nil)
-	if err != nil {
-		return nil, err
-	}
-	info, err := costlyInfo(ed25519Suite, group, 2, people, t.Leaves, true)
-	if err != nil {
-		return nil, err
-	}
+	id, group := Must2(testbed.NewConvo(ctx, t.client(0), who, people[1:], nil))
+	info := Must(costlyInfo(ed25519Suite, group, 2, people, t.Leaves, true))
 	commit := mlsclient.FakeCommit(group, 1, 200)
 	inputs := []any{
 		&mlsapi.SubmitCommitInput{ConvoID: id, Commit: commit, GroupInfo: info},
@@ -241,26 +223,24 @@ func costlyCommits(ctx context.Context, t *Target) (*Prepared, error) {
 	for _, in := range inputs {
 		bodies = append(bodies, xrpc.Encode(in))
 	}
-	return &Prepared{Run: func(ctx context.Context) error {
-		return t.repeat(ctx, accounts, 1, func(_, n int) (string, []byte) { return methods[n%2], bodies[n%2] })
-	}}, nil
+	return &Prepared{Run: func(ctx context.Context) {
+		t.repeat(ctx, accounts, 1, func(_, n int) (string, []byte) { return methods[n%2], bodies[n%2] })
+	}}
 }
 
 // repeat lets every account call a procedure again and again, requestsAtOnce at a time, each with
 // another idempotency key.
 func (t *Target) repeat(ctx context.Context, accounts []*xrpc.Account, addresses int,
-	next func(account, n int) (method string, body []byte)) error {
+	next func(account, n int) (method string, body []byte)) {
 	var lanes errgroup.Group
 	for i := range len(accounts) * requestsAtOnce {
 		web := t.web(i % addresses)
-		lanes.Go(func() error {
+		lanes.Go(func() (err error) {
+			defer Catch(&err)
 			for n := 0; ctx.Err() == nil; n++ {
 				account := i % len(accounts)
 				method, body := next(account, n)
-				token, err := accounts[account].Token(t.Audience, syntax.NSID(method))
-				if err != nil {
-					return err
-				}
+				token := Must(accounts[account].Token(t.Audience, syntax.NSID(method)))
 				status, _ := t.send(ctx, web, http.MethodPost, path(method), token, body, "Idempotency-Key", xrpc.NewKey())
 				if status != http.StatusOK {
 					xrpc.Sleep(ctx, refusedPause)
@@ -269,7 +249,7 @@ func (t *Target) repeat(ctx context.Context, accounts []*xrpc.Account, addresses
 			return nil
 		})
 	}
-	return lanes.Wait()
+	Check(lanes.Wait())
 }
 
 // refusedPause is how long a lane of the attacker waits after a refusal, so that the attacker does

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 )
 
@@ -20,14 +21,10 @@ type server struct {
 }
 
 // start starts a binary with its default limits and a new database.
-func start(ctx context.Context, e *testbed.Environment, binary, name string) (*server, error) {
-	if err := e.Execute(ctx, "CREATE DATABASE "+name); err != nil {
-		return nil, err
-	}
-	address, err := url.Parse(e.Postgres.URL())
-	if err != nil {
-		return nil, err
-	}
+func start(ctx context.Context, e *testbed.Environment, binary, name string) (_ *server, err error) {
+	defer Catch(&err)
+	Check(e.Execute(ctx, "CREATE DATABASE "+name))
+	address := Must(url.Parse(e.Postgres.URL()))
 	address.Path = "/" + name
 	s := &server{Proc: e.Server(name), env: e, name: name, database: address.String()}
 	s.UseBinary(binary)

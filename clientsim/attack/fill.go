@@ -8,6 +8,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -33,17 +34,11 @@ const (
 
 // fillDisk sends large messages to a convo of the attacker's. What is accepted in the last quarter
 // of the attack is projected to a day, so that a quota that was reached counts.
-func fillDisk(dids int) func(context.Context, *Target) (*Prepared, error) {
-	return func(ctx context.Context, t *Target) (*Prepared, error) {
-		accounts, err := t.accounts(dids)
-		if err != nil {
-			return nil, err
-		}
+func fillDisk(dids int) prepare {
+	return func(ctx context.Context, t *Target) *Prepared {
+		accounts := t.accounts(dids)
 		c := t.client(0)
-		id, group, err := t.convo(ctx, c, accounts)
-		if err != nil {
-			return nil, err
-		}
+		id, group := Must2(t.convo(ctx, c, accounts))
 		accepted := &acceptances{}
 		send := func(ctx context.Context, who *xrpc.Account) error {
 			_, err := t.once(ctx, c, who, xrpc.SendCall(id, who.DID, 1, mlsclient.FakeMessage(group, 1, bulk), xrpc.NewKey()))
@@ -64,7 +59,7 @@ func fillDisk(dids int) func(context.Context, *Target) (*Prepared, error) {
 			}
 		}
 		return &Prepared{
-			Run: func(ctx context.Context) error {
+			Run: func(ctx context.Context) {
 				accepted.begin()
 				var lanes sync.WaitGroup
 				for i := range max(4, dids) {
@@ -77,22 +72,18 @@ func fillDisk(dids int) func(context.Context, *Target) (*Prepared, error) {
 					})
 				}
 				lanes.Wait()
-				return nil
 			},
 			Judge: func(_ context.Context, e Effects) []Claim {
 				return []Claim{{"bytes that the address stores in a day", accepted.perDay(e.Seconds), storedPerDay}}
 			},
-		}, nil
+		}
 	}
 }
 
 // invite makes convos with people who have nothing to do with the attacker.
-func invite(dids int) func(context.Context, *Target) (*Prepared, error) {
-	return func(_ context.Context, t *Target) (*Prepared, error) {
-		accounts, err := t.accounts(dids)
-		if err != nil {
-			return nil, err
-		}
+func invite(dids int) prepare {
+	return func(_ context.Context, t *Target) *Prepared {
+		accounts := t.accounts(dids)
 		people := append([]syntax.DID(nil), t.Victims...)
 		for len(people) < invitedAtOnce {
 			people = append(people, unknownDID())
@@ -100,19 +91,18 @@ func invite(dids int) func(context.Context, *Target) (*Prepared, error) {
 		people = people[:invitedAtOnce]
 		c, invited := t.client(0), &acceptances{}
 		return &Prepared{
-			Run: func(ctx context.Context) error {
+			Run: func(ctx context.Context) {
 				invited.begin()
 				pace(ctx, 60, 8, func(ctx context.Context, i int) {
 					if _, err := t.once(ctx, c, accounts[i%dids], createCall(mlsclient.RandomBytes(16), people)); err == nil {
 						invited.add(invitedAtOnce)
 					}
 				})
-				return nil
 			},
 			Judge: func(_ context.Context, e Effects) []Claim {
 				return []Claim{{"people whom the address invites in a day", invited.perDay(e.Seconds), invitedPerDay}}
 			},
-		}, nil
+		}
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -62,96 +63,64 @@ type honestConvo struct {
 // honestAddress is where honest users come from.
 var honestAddress = net.IPv4(127, 0, 0, 1)
 
-func newHonest(t *Target, rate float64) (*honest, error) {
+func newHonest(t *Target, rate float64) *honest {
 	transport := transportFrom(honestAddress)
 	t.atEnd(func() error { transport.CloseIdleConnections(); return nil })
 	h := &honest{client: xrpc.NewClient(t.Base, t.Audience, transport, &xrpc.Stats{}), env: t.env,
 		hooks: &hooks{waiting: map[string][]chan struct{}{}}}
-	site, err := serve(honestAddress, h.hooks.serve)
-	if err != nil {
-		return nil, err
-	}
+	site := Must(serve(honestAddress, h.hooks.serve))
 	h.hooks.base = site.URL
 	t.atEnd(site.Close)
-	for i := range max(minPeople, int(rate)/sendsPerPerson) {
-		a, err := h.env.Account(i)
-		if err != nil {
-			return nil, err
-		}
+	for i := range max(leastPeople, int(rate)/sendsPerPerson) {
+		a := Must(h.env.Account(i))
 		h.people = append(h.people, a)
 	}
-	return h, nil
+	return h
 }
 
 // preparing is how many requests run at once while the honest users prepare.
 const preparing = 4
 
 // each calls do for every person, some at once.
-func (h *honest) each(do func(i int) error) error {
+func (h *honest) each(do func(i int)) {
 	var all errgroup.Group
 	all.SetLimit(preparing)
 	for i := range h.people {
-		all.Go(func() error { return do(i) })
+		all.Go(func() error { return Attempt(func() { do(i) }) })
 	}
-	return all.Wait()
+	Check(all.Wait())
 }
 
 // prepare makes the convos, KeyPackages and push targets.
-func (h *honest) prepare(ctx context.Context) error {
-	err := h.each(func(i int) error {
-		_, err := testbed.Publish(ctx, h.client, h.people[i], packagesEach, true)
-		return err
-	})
-	if err != nil {
-		return err
-	}
+func (h *honest) prepare(ctx context.Context) {
+	h.each(func(i int) { Must(testbed.Publish(ctx, h.client, h.people[i], packagesEach, true)) })
 	h.convos = make([]honestConvo, len(h.people))
-	err = h.each(func(i int) (err error) {
-		h.convos[i], err = h.convo(ctx, i)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if h.page, err = h.convo(ctx, 0); err != nil {
-		return err
-	}
+	h.each(func(i int) { h.convos[i] = h.convo(ctx, i) })
+	h.page = h.convo(ctx, 0)
 	for i := range pageMessages {
-		if err := h.send(ctx, h.page, i, pageMessage); err != nil {
-			return err
-		}
+		h.send(ctx, h.page, i, pageMessage)
 	}
 	for i := range pushedPeople {
-		call := xrpc.RegisterCall(fmt.Sprintf("device-%d", i), h.hooks.url(i), xrpc.NewKey())
-		if _, err := h.client.Do(ctx, h.people[i], call); err != nil {
-			return fmt.Errorf("register a webhook: %w", err)
-		}
+		Must(h.client.Do(ctx, h.people[i],
+			xrpc.RegisterCall(fmt.Sprintf("device-%d", i), h.hooks.url(i), xrpc.NewKey())))
 	}
-	return nil
 }
 
 // convo makes the i-th convo. Every member sends a message, as people do who accept an invitation.
-func (h *honest) convo(ctx context.Context, i int) (honestConvo, error) {
-	c := honestConvo{}
+func (h *honest) convo(ctx context.Context, i int) (c honestConvo) {
 	for k := range membersOfConvo {
 		c.members = append(c.members, h.people[(i+k)%len(h.people)])
 	}
-	var err error
-	if c.id, c.group, err = testbed.NewConvo(ctx, h.client, c.members[0], testbed.DIDsOf(c.members[1:]), nil); err != nil {
-		return c, err
-	}
+	c.id, c.group = Must2(testbed.NewConvo(ctx, h.client, c.members[0], testbed.DIDsOf(c.members[1:]), nil))
 	for k := range c.members {
-		if err := h.send(ctx, c, k, smallMessage); err != nil {
-			return c, err
-		}
+		h.send(ctx, c, k, smallMessage)
 	}
-	return c, nil
+	return c
 }
 
 // send sends a message, and retries.
-func (h *honest) send(ctx context.Context, c honestConvo, member, size int) error {
-	_, err := h.client.Do(ctx, c.members[member%len(c.members)], c.message(member, size))
-	return err
+func (h *honest) send(ctx context.Context, c honestConvo, member, size int) {
+	Must(h.client.Do(ctx, c.members[member%len(c.members)], c.message(member, size)))
 }
 
 func (c honestConvo) message(member, size int) xrpc.Call {
@@ -196,11 +165,9 @@ func (h *honest) operations(rate float64) []Operation {
 		}},
 		{"WebSocket", 3, h.openSocket},
 		{"event stream", 3, h.openEventStream},
-		{"newcomer", 2, func(context.Context, int) (time.Duration, error) {
-			a, err := h.env.Account(int(h.nth.Add(1)))
-			if err != nil {
-				return 0, err
-			}
+		{"newcomer", 2, func(context.Context, int) (_ time.Duration, err error) {
+			defer Catch(&err)
+			a := Must(h.env.Account(int(h.nth.Add(1))))
 			return once(a, xrpc.ConvosCall("", 20))
 		}},
 		{"newcomer's claim", 1, func(_ context.Context, i int) (time.Duration, error) {
@@ -212,16 +179,11 @@ func (h *honest) operations(rate float64) []Operation {
 }
 
 // claim makes a new account that claims KeyPackages of a person, and returns how many it got.
-func (h *honest) claim(of syntax.DID) (int, error) {
-	a, err := h.env.Account(int(h.nth.Add(1)))
-	if err != nil {
-		return 0, err
-	}
-	answer, err := h.client.Once(context.Background(), a,
-		xrpc.ClaimCall([]syntax.DID{of}, mlsclient.SuiteX25519, "", xrpc.NewKey()))
-	if err != nil {
-		return 0, err
-	}
+func (h *honest) claim(of syntax.DID) (_ int, err error) {
+	defer Catch(&err)
+	a := Must(h.env.Account(int(h.nth.Add(1))))
+	answer := Must(h.client.Once(context.Background(), a,
+		xrpc.ClaimCall([]syntax.DID{of}, mlsclient.SuiteX25519, "", xrpc.NewKey())))
 	out, err := xrpc.Decode[mlsapi.GetKeyPackagesOutput](answer.Body)
 	if err == nil && len(out.KeyPackages) == 0 {
 		err = errors.New("no KeyPackage is left")
@@ -231,33 +193,23 @@ func (h *honest) claim(of syntax.DID) (int, error) {
 
 // openSocket opens a WebSocket. A server may accept the handshake and then refuse by an error
 // frame.
-func (h *honest) openSocket(ctx context.Context, i int) (time.Duration, error) {
+func (h *honest) openSocket(ctx context.Context, i int) (_ time.Duration, err error) {
+	defer Catch(&err)
 	began := time.Now()
-	token, err := h.client.Token(h.people[i%len(h.people)], client.NSIDSubscribe)
-	if err != nil {
-		return 0, err
-	}
+	token := Must(h.client.Token(h.people[i%len(h.people)], client.NSIDSubscribe))
 	opened, err := client.OpenStream(ctx, h.client, token, nil)
 	return opened.Sub(began), err
 }
 
 // openEventStream opens a stream of server-sent events.
-func (h *honest) openEventStream(ctx context.Context, i int) (time.Duration, error) {
-	token, err := h.people[i%len(h.people)].Token(h.client.Audience, syntax.NSID(mlsapi.NSIDStreamConvoEvents))
-	if err != nil {
-		return 0, err
-	}
+func (h *honest) openEventStream(ctx context.Context, i int) (_ time.Duration, err error) {
+	defer Catch(&err)
+	token := Must(h.people[i%len(h.people)].Token(h.client.Audience, syntax.NSID(mlsapi.NSIDStreamConvoEvents)))
 	ctx, cancel := context.WithTimeout(ctx, xrpc.AttemptLimit)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.client.Base+"/xrpc/"+mlsapi.NSIDStreamConvoEvents, nil)
-	if err != nil {
-		return 0, err
-	}
+	req := Must(http.NewRequestWithContext(ctx, http.MethodGet, h.client.Base+"/xrpc/"+mlsapi.NSIDStreamConvoEvents, nil))
 	req.Header.Set("Authorization", "Bearer "+token)
-	resp, err := h.client.HTTP.Do(req)
-	if err != nil {
-		return 0, err
-	}
+	resp := Must(h.client.HTTP.Do(req))
 	if resp.StatusCode != http.StatusOK {
 		return 0, errors.Join(xrpc.ReadError(mlsapi.NSIDStreamConvoEvents, resp, nil), resp.Body.Close())
 	}
@@ -267,13 +219,12 @@ func (h *honest) openEventStream(ctx context.Context, i int) (time.Duration, err
 }
 
 // push sends a message to a person with a webhook, and waits for the call.
-func (h *honest) push(ctx context.Context, i int) (time.Duration, error) {
+func (h *honest) push(ctx context.Context, i int) (_ time.Duration, err error) {
+	defer Catch(&err)
 	to := i % pushedPeople
 	c := h.convos[to]
 	called := h.hooks.await(to)
-	if _, err := h.client.Once(ctx, c.members[1], c.message(1, smallMessage)); err != nil {
-		return 0, err
-	}
+	Must(h.client.Once(ctx, c.members[1], c.message(1, smallMessage)))
 	began := time.Now()
 	timer := time.NewTimer(pushLimit)
 	defer timer.Stop()
@@ -286,11 +237,9 @@ func (h *honest) push(ctx context.Context, i int) (time.Duration, error) {
 }
 
 // webNewcomer is a new account with a did:web, which makes its first request.
-func (h *honest) webNewcomer(context.Context, int) (time.Duration, error) {
-	account, site, err := h.webAccount(nil)
-	if err != nil {
-		return 0, err
-	}
+func (h *honest) webNewcomer(context.Context, int) (_ time.Duration, err error) {
+	defer Catch(&err)
+	account, site := Must2(h.webAccount(nil))
 	defer func() { _ = site.Close() }() // its port may stay in use
 	_, err = h.client.Once(context.Background(), account, xrpc.ConvosCall("", 20))
 	return 0, err

@@ -8,6 +8,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 )
 
 // S3: accounts that cost nothing use up the invitations that a person can have open.
@@ -23,35 +24,29 @@ func invitations() []Attack {
 const newcomersInvite = 0.4
 
 // inviteOne invites a person who accepts nothing, most times at most. Newcomers invite it too.
-func inviteOne(dids int, most float64) func(context.Context, *Target) (*Prepared, error) {
-	return func(_ context.Context, t *Target) (*Prepared, error) {
-		accounts, err := t.accounts(dids)
-		if err != nil {
-			return nil, err
-		}
+func inviteOne(dids int, most float64) prepare {
+	return func(_ context.Context, t *Target) *Prepared {
+		accounts := t.accounts(dids)
 		h, person := t.honest, []syntax.DID{unknownDID()}
 		t.Bystanders = append(t.Bystanders, Operation{"newcomer's invitation", newcomersInvite,
-			func(ctx context.Context, _ int) (time.Duration, error) {
-				a, err := h.env.Account(int(h.nth.Add(1)))
-				if err != nil {
-					return 0, err
-				}
+			func(ctx context.Context, _ int) (_ time.Duration, err error) {
+				defer Catch(&err)
+				a := Must(h.env.Account(int(h.nth.Add(1))))
 				_, err = h.client.Once(ctx, a, createCall(mlsclient.RandomBytes(16), person))
 				return 0, err
 			}})
 		c, got := t.client(0), atomic.Int64{}
 		return &Prepared{
-			Run: func(ctx context.Context) error {
+			Run: func(ctx context.Context) {
 				pace(ctx, 100, 8, func(ctx context.Context, i int) {
 					if _, err := t.once(ctx, c, accounts[i%dids], createCall(mlsclient.RandomBytes(16), person)); err == nil {
 						got.Add(1)
 					}
 				})
-				return nil
 			},
 			Judge: func(context.Context, Effects) []Claim {
 				return []Claim{{"invitations of the attacker that the person has", float64(got.Load()), most}}
 			},
-		}, nil
+		}
 	}
 }

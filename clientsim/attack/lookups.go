@@ -10,6 +10,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/api/mlsapi"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -72,10 +73,9 @@ func chargedAfterBurst(t *Target) func(context.Context, Effects) []Claim {
 }
 
 // forgers forges tokens of issuers.
-func forgers(rate float64, addresses int, issuer issuerOf, judge judgeOf) func(context.Context, *Target) (*Prepared,
-	error) {
-	return func(_ context.Context, t *Target) (*Prepared, error) {
-		return t.forgeries(rate, addresses, issuer, judge), nil
+func forgers(rate float64, addresses int, issuer issuerOf, judge judgeOf) prepare {
+	return func(_ context.Context, t *Target) *Prepared {
+		return t.forgeries(rate, addresses, issuer, judge)
 	}
 }
 
@@ -85,15 +85,11 @@ func (t *Target) forgeries(rate float64, addresses int, issuer issuerOf, judge j
 	for i := range webs {
 		webs[i] = t.web(i)
 	}
-	p := &Prepared{Run: func(ctx context.Context) error {
+	p := &Prepared{Run: func(ctx context.Context) {
 		pace(ctx, rate, lanesFor(rate), func(ctx context.Context, i int) {
-			token, err := forge(issuer(t, i), t.Audience, mlsapi.NSIDGetConvos)
-			if err != nil {
-				return // then there is one attempt less
-			}
+			token := forge(issuer(t, i), t.Audience, mlsapi.NSIDGetConvos)
 			t.send(ctx, webs[i%addresses], http.MethodGet, path(mlsapi.NSIDGetConvos), token, nil)
 		})
-		return nil
 	}}
 	if judge != nil {
 		p.Judge = judge(t)
@@ -103,20 +99,17 @@ func (t *Target) forgeries(rate float64, addresses int, issuer issuerOf, judge j
 
 // webHosts forges tokens of did:web accounts at hosts of the attacker's. Honest newcomers with a
 // did:web come at the same time.
-func webHosts(rate float64, serves http.HandlerFunc, judge judgeOf) func(context.Context, *Target) (*Prepared, error) {
+func webHosts(rate float64, serves http.HandlerFunc, judge judgeOf) prepare {
 	const hosts = 64
-	return func(_ context.Context, t *Target) (*Prepared, error) {
+	return func(_ context.Context, t *Target) *Prepared {
 		var dids []syntax.DID
 		for range hosts {
-			site, err := serve(honestAddress, serves)
-			if err != nil {
-				return nil, err
-			}
+			site := Must(serve(honestAddress, serves))
 			t.atEnd(site.Close)
 			dids = append(dids, didAt(site))
 		}
 		t.Bystanders = append(t.Bystanders, Operation{"did:web newcomer", 1, t.honest.webNewcomer})
-		return t.forgeries(rate, 1, func(_ *Target, i int) syntax.DID { return dids[i%hosts] }, judge), nil
+		return t.forgeries(rate, 1, func(_ *Target, i int) syntax.DID { return dids[i%hosts] }, judge)
 	}
 }
 

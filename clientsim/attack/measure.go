@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"mlsd/clientsim/load"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -140,8 +141,9 @@ type Spans struct{ Warm, Calm, Attack, After time.Duration }
 
 // measure keeps the operations going through all phases, and runs attack in the second one. It
 // calls entering at the beginning of each phase.
-func measure(ctx context.Context, m *meter, ops []Operation, s Spans, attack func(context.Context) error,
-	entering func(phase int) error) error {
+func measure(ctx context.Context, m *meter, ops []Operation, s Spans, attack func(context.Context),
+	entering func(phase int) error) (err error) {
+	defer Catch(&err)
 	ctx, stop := context.WithCancel(ctx)
 	var honest sync.WaitGroup
 	for _, op := range ops {
@@ -152,24 +154,18 @@ func measure(ctx context.Context, m *meter, ops []Operation, s Spans, attack fun
 		honest.Wait()
 	}()
 	xrpc.Sleep(ctx, s.Warm)
-	if err := entering(calm); err != nil {
-		return err
-	}
+	Check(entering(calm))
 	m.enter(calm)
 	xrpc.Sleep(ctx, s.Calm)
-	if err := entering(attacked); err != nil {
-		return err
-	}
+	Check(entering(attacked))
 	m.enter(attacked)
 	attacking, end := context.WithTimeout(ctx, s.Attack)
 	defer end()
 	failed := make(chan error, 1)
-	go func() { failed <- attack(attacking) }()
+	go func() { failed <- Attempt(func() { attack(attacking) }) }()
 	<-attacking.Done()
 	m.enter(after)
-	if err := errors.Join(<-failed, entering(after)); err != nil {
-		return err
-	}
+	Check(errors.Join(<-failed, entering(after)))
 	xrpc.Sleep(ctx, s.After)
 	return context.Cause(ctx)
 }

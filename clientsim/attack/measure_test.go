@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -35,7 +36,7 @@ func (f *fakeServer) ask(_ context.Context, i int) (time.Duration, error) {
 }
 
 // measureFake measures a fake server for two seconds in each phase, in the time of a bubble.
-func measureFake(t *testing.T, f *fakeServer, attack func(context.Context) error) *Result {
+func measureFake(t *testing.T, f *fakeServer, attack func(context.Context)) *Result {
 	t.Helper()
 	m := newMeter()
 	const between = 10 * time.Millisecond // no request is due when a phase begins
@@ -55,7 +56,7 @@ func measureFake(t *testing.T, f *fakeServer, attack func(context.Context) error
 func TestServerThatWithstands(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := measureFake(t, &fakeServer{}, func(ctx context.Context) error { <-ctx.Done(); return nil })
+		r := measureFake(t, &fakeServer{}, func(ctx context.Context) { <-ctx.Done() })
 		want := Figures{Count: 100, Success: 1, P50: 10, P99: 10, Max: 10}
 		got := r.Honest["send"]
 		for phase := range got {
@@ -73,11 +74,10 @@ func TestServerThatIsHurt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeServer{}
-		r := measureFake(t, f, func(ctx context.Context) error {
+		r := measureFake(t, f, func(ctx context.Context) {
 			f.hurt.Store(true)
 			<-ctx.Done()
 			f.hurt.Store(false)
-			return nil
 		})
 		got := r.Honest["send"][attacked]
 		want := Figures{Count: 100, Success: 0.5, Busy: 0.5, P50: 400, P99: 400, Max: 400,
@@ -97,7 +97,7 @@ func TestAttackThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")
 		err := measure(t.Context(), newMeter(), nil, Spans{Calm: time.Second, Attack: time.Second},
-			func(context.Context) error { return broken }, func(int) error { return nil })
+			func(context.Context) { steps.Check(broken) }, func(int) error { return nil })
 		if !errors.Is(err, broken) {
 			t.Errorf("measure = %v, want the attack's error", err)
 		}

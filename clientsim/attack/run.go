@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -82,15 +83,14 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 }
 
 // Check refuses a configuration that cannot run.
-func (c *Config) Check() error {
+func (c *Config) Check() (err error) {
+	defer Catch(&err)
 	if c.Spans.Calm <= 0 || c.Spans.Attack <= 0 || c.Spans.Warm < 0 || c.Spans.After < 0 || c.Rate < 0 || c.Leaves < 1 ||
 		c.Fill < 0 {
 		return errors.New("times, rate and leaves must be positive")
 	}
-	if err := testbed.CheckBinaries(c.Binaries); err != nil {
-		return err
-	}
-	_, err := c.attacks()
+	Check(testbed.CheckBinaries(c.Binaries))
+	_, err = c.attacks()
 	return err
 }
 
@@ -101,15 +101,13 @@ func (c *Config) say(format string, args ...any) {
 }
 
 func (c *Config) attacks() (all []Attack, err error) {
+	defer Catch(&err)
 	for _, name := range c.Names {
 		if name == togetherName {
 			all = append(all, together(Attacks()))
 			continue
 		}
-		some, err := Selection(name)
-		if err != nil {
-			return nil, err
-		}
+		some := Must(Selection(name))
 		all = append(all, some...)
 	}
 	if len(all) == 0 {
@@ -147,19 +145,15 @@ func (c *Config) one(ctx context.Context, e *testbed.Environment, a Attack, bina
 		Leaves: c.Leaves, Fill: c.Fill,
 		env: e, answers: &answers{byStatus: map[string]int64{}}, closers: &closers,
 	}
-	h, err := newHonest(t, rate)
-	if err != nil {
-		return nil, err
-	}
-	if err := h.prepare(ctx); err != nil {
-		return nil, fmt.Errorf("honest users: %w", err)
-	}
-	t.honest = h
-	for _, person := range h.people {
-		t.Victims = append(t.Victims, person.DID)
-	}
-	prepared, err := a.Prepare(ctx, t)
-	if err != nil {
+	var prepared *Prepared
+	if err := Attempt(func() {
+		t.honest = newHonest(t, rate)
+		t.honest.prepare(ctx)
+		for _, person := range t.honest.people {
+			t.Victims = append(t.Victims, person.DID)
+		}
+		prepared = a.Prepare(ctx, t)
+	}); err != nil {
 		return nil, fmt.Errorf("prepare: %w", err)
 	}
 	// What the preparation did is no part of the attack.
@@ -169,7 +163,7 @@ func (c *Config) one(ctx context.Context, e *testbed.Environment, a Attack, bina
 	t.answers.mu.Unlock()
 	m := newMeter()
 	var effects effectsMeter
-	ops := append(h.operations(rate), t.Bystanders...)
+	ops := append(t.honest.operations(rate), t.Bystanders...)
 	err = measure(ctx, m, ops, c.Spans, prepared.Run, func(phase int) error { return effects.enter(ctx, s, phase) })
 	if err != nil {
 		return nil, err

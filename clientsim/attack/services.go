@@ -21,6 +21,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -115,15 +116,13 @@ func (s *service) address() string {
 }
 
 // receipt is a receipt of a claim that never was.
-func (s *service) receipt(owner, claimant syntax.DID, ref []byte) (string, error) {
+func (s *service) receipt(owner, claimant syntax.DID, ref []byte) (_ string, err error) {
+	defer Catch(&err)
 	now := time.Now().Unix()
-	claims, err := json.Marshal(map[string]any{
+	claims := Must(json.Marshal(map[string]any{
 		"iss": s.DID, "sub": owner, "iat": now, "exp": now + 1800, "deviceId": "phone", "claimant": claimant,
 		"keyPackageRef": hex.EncodeToString(ref), "cipherSuite": int(mlsclient.SuiteX25519),
-	})
-	if err != nil {
-		return "", err
-	}
+	}))
 	encode := base64.RawURLEncoding.EncodeToString
 	signed := encode([]byte(`{"alg":"ES256","typ":"mls-claim+jwt","kid":"#mls_service_1"}`)) + "." + encode(claims)
 	signature, err := s.key.HashAndSign([]byte(signed))
@@ -157,103 +156,73 @@ func newConvoID() string {
 }
 
 // handedOut are KeyPackages of new people, one of each: of last resort, or one-time ones.
-func (t *Target) handedOut(ctx context.Context, people int, lastResort bool) (all []mlsapi.KeyPackageRef, err error) {
+func (t *Target) handedOut(ctx context.Context, people int, lastResort bool) (all []mlsapi.KeyPackageRef) {
 	h := t.honest
 	for range people {
-		person, err := h.env.Account(p256)
-		if err != nil {
-			return nil, err
-		}
+		person := Must(h.env.Account(p256))
 		oneTime := 1
 		if lastResort {
 			oneTime = 0
 		}
-		if _, err := testbed.Publish(ctx, h.client, person, oneTime, lastResort); err != nil {
-			return nil, err
-		}
-		answer, err := h.client.Once(ctx, h.people[0], claimOf(person.DID))
-		if err != nil {
-			return nil, err
-		}
-		out, err := xrpc.Decode[mlsapi.GetKeyPackagesOutput](answer.Body)
-		if err != nil {
-			return nil, err
-		}
+		Must(testbed.Publish(ctx, h.client, person, oneTime, lastResort))
+		answer := Must(h.client.Once(ctx, h.people[0], claimOf(person.DID)))
+		out := Must(xrpc.Decode[mlsapi.GetKeyPackagesOutput](answer.Body))
 		if len(out.KeyPackages) != 1 {
-			return nil, fmt.Errorf("%d KeyPackages of one person", len(out.KeyPackages))
+			Fail("%d KeyPackages of one person", len(out.KeyPackages))
 		}
 		all = append(all, out.KeyPackages[0])
 	}
-	return all, nil
+	return all
 }
 
 // deliveries delivers invitations as fast as the server takes them, at most most.
-func (t *Target) deliveries(kps []mlsapi.KeyPackageRef, most float64) (*Prepared, error) {
-	evil, err := t.service(notHere, nil)
-	if err != nil {
-		return nil, err
-	}
+func (t *Target) deliveries(kps []mlsapi.KeyPackageRef, most float64) *Prepared {
+	evil := Must(t.service(notHere, nil))
 	c, got := t.client(0), atomic.Int64{}
 	return &Prepared{
-		Run: func(ctx context.Context) error {
+		Run: func(ctx context.Context) {
 			pace(ctx, 100, 8, func(ctx context.Context, i int) {
 				if _, err := t.once(ctx, c, evil.Account, delivery(kps[i%len(kps)], unknownDID())); err == nil {
 					got.Add(1)
 				}
 			})
-			return nil
 		},
 		Judge: func(context.Context, Effects) []Claim {
 			return []Claim{{"invitations that were taken", float64(got.Load()), most}}
 		},
-	}, nil
+	}
 }
 
-func serviceFloods(people int, most float64) func(context.Context, *Target) (*Prepared, error) {
-	return func(ctx context.Context, t *Target) (*Prepared, error) {
-		kps, err := t.handedOut(ctx, people, true)
-		if err != nil {
-			return nil, err
-		}
+func serviceFloods(people int, most float64) prepare {
+	return func(ctx context.Context, t *Target) *Prepared {
+		kps := t.handedOut(ctx, people, true)
 		return t.deliveries(kps, most)
 	}
 }
 
-func serviceForges(ctx context.Context, t *Target) (*Prepared, error) {
-	kps, err := t.handedOut(ctx, 20, false)
-	if err != nil {
-		return nil, err
-	}
+func serviceForges(ctx context.Context, t *Target) *Prepared {
+	kps := t.handedOut(ctx, 20, false)
 	return t.deliveries(kps, 0)
 }
 
 // serviceRepeatsReceipts uses a few receipts again and again, and receipts of a person who has not
 // chosen the service.
-func serviceRepeatsReceipts(_ context.Context, t *Target) (*Prepared, error) {
+func serviceRepeatsReceipts(_ context.Context, t *Target) *Prepared {
 	const receipts = 8
-	evil, err := t.service(notHere, nil)
-	if err != nil {
-		return nil, err
-	}
-	accounts, err := t.accounts(receipts)
-	if err != nil {
-		return nil, err
-	}
+	evil := Must(t.service(notHere, nil))
+	accounts := t.accounts(receipts)
 	calls := make([]func() xrpc.Call, 2*receipts)
 	for i, who := range accounts {
 		for j, owner := range []syntax.DID{evil.DID, t.Victims[i%len(t.Victims)]} {
 			ref := mlsclient.RandomBytes(32)
-			receipt, err := evil.receipt(owner, who.DID, ref)
-			if err != nil {
-				return nil, err
-			}
+			receipt := Must(evil.receipt(owner, who.DID, ref))
 			calls[2*i+j] = func() xrpc.Call { return invites(owner, ref, receipt) }
 		}
 	}
 	c := t.client(0)
 	var own, others atomic.Int64
 	return &Prepared{
-		Run: func(ctx context.Context) error {
+		Run: func(ctx context.Context) {
 			pace(ctx, 50, 8, func(ctx context.Context, i int) {
 				n := i % len(calls)
 				if _, err := t.once(ctx, c, accounts[n/2], calls[n]()); err != nil {
@@ -265,7 +234,6 @@ func serviceRepeatsReceipts(_ context.Context, t *Target) (*Prepared, error) {
 					others.Add(1)
 				}
 			})
-			return nil
 		},
 		Judge: func(context.Context, Effects) []Claim {
 			return []Claim{
@@ -273,42 +241,30 @@ func serviceRepeatsReceipts(_ context.Context, t *Target) (*Prepared, error) {
 				{"convos by receipts of people of another home", float64(others.Load()), 0},
 			}
 		},
-	}, nil
+	}
 }
 
 // homesHang fills the queue of invitations with homes that never answer. A home that answers must
 // get its invitations.
-func homesHang(ctx context.Context, t *Target) (*Prepared, error) {
+func homesHang(ctx context.Context, t *Target) *Prepared {
 	const homes = 16
 	evil := make([]*service, homes)
 	for i := range evil {
-		var err error
-		if evil[i], err = t.service(never, nil); err != nil {
-			return nil, err
-		}
+		evil[i] = Must(t.service(never, nil))
 	}
-	accounts, err := t.accounts(homes)
-	if err != nil {
-		return nil, err
-	}
-	honest, err := t.newHonestHome()
-	if err != nil {
-		return nil, err
-	}
-	if _, err := honest.invite(ctx, 0); err != nil { // it is known from now on
-		return nil, err
-	}
+	accounts := t.accounts(homes)
+	honest := Must(t.newHonestHome())
+	Must(honest.invite(ctx, 0))
 	t.Bystanders = append(t.Bystanders, Operation{"invitation to another home", 0.5, honest.invite})
 	c := t.client(0)
-	return &Prepared{Run: func(ctx context.Context) error {
+	return &Prepared{Run: func(ctx context.Context) {
 		pace(ctx, 20, 8, func(ctx context.Context, i int) {
 			who, home, ref := accounts[i%homes], evil[i%homes], mlsclient.RandomBytes(32)
 			if receipt, err := home.receipt(home.DID, who.DID, ref); err == nil {
 				_, _ = t.once(ctx, c, who, invites(home.DID, ref, receipt)) // it is counted
 			}
 		})
-		return nil
-	}}, nil
+	}}
 }
 
 // honestHome is another service that takes invitations.
@@ -340,23 +296,16 @@ func (t *Target) newHonestHome() (*honestHome, error) {
 }
 
 // invite invites the person of the home, and waits until the home knows.
-func (home *honestHome) invite(ctx context.Context, _ int) (time.Duration, error) {
-	who, err := home.h.env.Account(int(home.h.nth.Add(1)))
-	if err != nil {
-		return 0, err
-	}
+func (home *honestHome) invite(ctx context.Context, _ int) (_ time.Duration, err error) {
+	defer Catch(&err)
+	who := Must(home.h.env.Account(int(home.h.nth.Add(1))))
 	ref := mlsclient.RandomBytes(32)
-	receipt, err := home.receipt(home.DID, who.DID, ref)
-	if err != nil {
-		return 0, err
-	}
+	receipt := Must(home.receipt(home.DID, who.DID, ref))
 	arrived := make(chan struct{})
 	home.mu.Lock()
 	home.waiting[hex.EncodeToString(ref)] = arrived
 	home.mu.Unlock()
-	if _, err := home.h.client.Once(ctx, who, invites(home.DID, ref, receipt)); err != nil {
-		return 0, err
-	}
+	Must(home.h.client.Once(ctx, who, invites(home.DID, ref, receipt)))
 	begun := time.Now()
 	timer := time.NewTimer(pushLimit)
 	defer timer.Stop()
@@ -373,32 +322,27 @@ func (home *honestHome) invite(ctx context.Context, _ int) (time.Duration, error
 const maxLookUps = 3
 
 // lookUps asks for the services of people whose hosts answer so. Honest users look people up too.
-func lookUps(answer http.HandlerFunc) func(context.Context, *Target) (*Prepared, error) {
-	return func(_ context.Context, t *Target) (*Prepared, error) {
-		return t.lookUps(func(counted func(http.HandlerFunc) http.HandlerFunc) (syntax.DID, error) {
-			site, err := serve(honestAddress, counted(answer))
-			if err != nil {
-				return "", err
-			}
+func lookUps(answer http.HandlerFunc) prepare {
+	return func(_ context.Context, t *Target) *Prepared {
+		return t.lookUps(func(counted func(http.HandlerFunc) http.HandlerFunc) (_ syntax.DID, err error) {
+			defer Catch(&err)
+			site := Must(serve(honestAddress, counted(answer)))
 			t.atEnd(site.Close)
 			return didAt(site), nil
 		})
 	}
 }
 
-func lookUpRecords(_ context.Context, t *Target) (*Prepared, error) {
-	return t.lookUps(func(counted func(http.HandlerFunc) http.HandlerFunc) (syntax.DID, error) {
-		s, err := t.service(notHere, counted(answersEndlessly))
-		if err != nil {
-			return "", err
-		}
+func lookUpRecords(_ context.Context, t *Target) *Prepared {
+	return t.lookUps(func(counted func(http.HandlerFunc) http.HandlerFunc) (_ syntax.DID, err error) {
+		defer Catch(&err)
+		s := Must(t.service(notHere, counted(answersEndlessly)))
 		return s.DID, nil
 	})
 }
 
 // lookUps asks for the services of 64 people, each at a host of its own that host starts.
-func (t *Target) lookUps(host func(counted func(http.HandlerFunc) http.HandlerFunc) (syntax.DID, error)) (*Prepared,
-	error) {
+func (t *Target) lookUps(host func(counted func(http.HandlerFunc) http.HandlerFunc) (syntax.DID, error)) *Prepared {
 	const hosts, dids = 64, 20
 	var asked, lookedUp atomic.Int64
 	counted := func(h http.HandlerFunc) http.HandlerFunc {
@@ -409,50 +353,35 @@ func (t *Target) lookUps(host func(counted func(http.HandlerFunc) http.HandlerFu
 	}
 	people := make([]syntax.DID, hosts)
 	for i := range people {
-		var err error
-		if people[i], err = host(counted); err != nil {
-			return nil, err
-		}
+		people[i] = Must(host(counted))
 	}
-	accounts, err := t.accounts(dids)
-	if err != nil {
-		return nil, err
-	}
-	tokens, err := t.tokens(accounts, mlsapi.NSIDGetDeliveryService)
-	if err != nil {
-		return nil, err
-	}
+	accounts := t.accounts(dids)
+	tokens := t.tokens(accounts, mlsapi.NSIDGetDeliveryService)
 	t.Bystanders = append(t.Bystanders, Operation{"look-up of a home", 1, t.findHome})
 	web := t.web(0)
 	return &Prepared{
-		Run: func(ctx context.Context) error {
+		Run: func(ctx context.Context) {
 			pace(ctx, 200, 64, func(ctx context.Context, i int) {
 				asked.Add(1)
 				t.send(ctx, web, http.MethodGet,
 					path(mlsapi.NSIDGetDeliveryService)+"?did="+url.QueryEscape(people[i%hosts].String()), tokens[i%dids], nil)
 			})
-			return nil
 		},
 		Judge: func(context.Context, Effects) []Claim {
 			share := float64(lookedUp.Load()) / math.Max(1, float64(asked.Load()))
 			return []Claim{{"calls of the attacker's hosts for each request", math.Round(100*share) / 100, maxLookUps}}
 		},
-	}, nil
+	}
 }
 
 // findHome looks up the home of a person whom nobody has looked up before.
-func (t *Target) findHome(ctx context.Context, i int) (time.Duration, error) {
-	s, err := newService(notHere, nil)
-	if err != nil {
-		return 0, err
-	}
+func (t *Target) findHome(ctx context.Context, i int) (_ time.Duration, err error) {
+	defer Catch(&err)
+	s := Must(newService(notHere, nil))
 	defer func() { _ = s.site.Close() }() // its port may stay in use
 	who := t.honest.people[i%len(t.honest.people)]
-	answer, err := t.honest.client.Once(ctx, who, xrpc.Call{Method: mlsapi.NSIDGetDeliveryService,
-		Query: url.Values{"did": {s.DID.String()}}})
-	if err != nil {
-		return 0, err
-	}
+	answer := Must(t.honest.client.Once(ctx, who, xrpc.Call{Method: mlsapi.NSIDGetDeliveryService,
+		Query: url.Values{"did": {s.DID.String()}}}))
 	out, err := xrpc.Decode[mlsapi.GetDeliveryServiceOutput](answer.Body)
 	if err == nil && (out.DeliveryService == nil || *out.DeliveryService != s.DID) {
 		err = fmt.Errorf("another home: %s", answer.Body)

@@ -4,13 +4,13 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"net/http"
 	"sync/atomic"
 	"time"
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -40,27 +40,22 @@ func (h *honest) buySessions(name string, accounts []*xrpc.Account) Operation {
 }
 
 // manySessions buys sessions of many accounts. Honest users buy some too.
-func manySessions(_ context.Context, t *Target) (*Prepared, error) {
+func manySessions(_ context.Context, t *Target) *Prepared {
 	const accounts, perSecond = 400, 200
-	all, err := t.accounts(accounts)
-	if err != nil {
-		return nil, err
-	}
+	all := t.accounts(accounts)
 	t.Bystanders = append(t.Bystanders, t.honest.buySessions("session", t.honest.people))
 	client := t.client(0)
-	return &Prepared{Run: func(ctx context.Context) error {
+	return &Prepared{Run: func(ctx context.Context) {
 		pace(ctx, perSecond, lanesFor(perSecond), func(ctx context.Context, i int) {
 			_, _ = t.once(ctx, client, all[i%accounts], sessionCall()) // counted
 		})
-		return nil
-	}}, nil
+	}}
 }
 
 // webSessions buys sessions of did:web accounts at hosts of the attacker's that serve their documents
 // until the attack begins, and then as during says. Honest did:web accounts buy some too.
-func webSessions(hosts int, perSecond float64, during http.HandlerFunc) func(context.Context, *Target) (*Prepared,
-	error) {
-	return func(ctx context.Context, t *Target) (*Prepared, error) {
+func webSessions(hosts int, perSecond float64, during http.HandlerFunc) prepare {
+	return func(ctx context.Context, t *Target) *Prepared {
 		var attacking atomic.Bool
 		instead := func() http.HandlerFunc {
 			if attacking.Load() {
@@ -70,48 +65,37 @@ func webSessions(hosts int, perSecond float64, during http.HandlerFunc) func(con
 		}
 		theirs, clients := make([]*xrpc.Account, hosts), make([]*xrpc.Client, hosts)
 		for i := range theirs {
-			var err error
-			if theirs[i], err = t.webAccount(instead); err != nil {
-				return nil, err
-			}
-			clients[i] = t.client(i)
-			if _, err := clients[i].Once(ctx, theirs[i], xrpc.ConvosCall("", 1)); err != nil {
-				return nil, fmt.Errorf("a did:web account verifies: %w", err)
-			}
+			theirs[i], clients[i] = t.webAccount(instead), t.client(i)
+			Must(clients[i].Once(ctx, theirs[i], xrpc.ConvosCall("", 1)))
 		}
 		const honest = 8
 		ours := make([]*xrpc.Account, honest)
 		for i := range ours {
-			var err error
-			if ours[i], err = t.webAccount(nil); err != nil {
-				return nil, err
-			}
+			ours[i] = t.webAccount(nil)
 		}
 		t.Bystanders = append(t.Bystanders, t.honest.buySessions("did:web session", ours))
-		return &Prepared{Run: func(ctx context.Context) error {
+		return &Prepared{Run: func(ctx context.Context) {
 			attacking.Store(true)
 			pace(ctx, perSecond, hosts, func(ctx context.Context, i int) {
 				_, _ = t.once(ctx, clients[i%hosts], theirs[i%hosts], sessionCall()) // counted
 			})
-			return nil
-		}}, nil
+		}}
 	}
 }
 
 // webAccount is honest.webAccount until the measurement ends.
-func (t *Target) webAccount(instead func() http.HandlerFunc) (*xrpc.Account, error) {
-	account, site, err := t.honest.webAccount(instead)
-	if err == nil {
-		t.atEnd(site.Close)
-	}
-	return account, err
+func (t *Target) webAccount(instead func() http.HandlerFunc) *xrpc.Account {
+	account, site := Must2(t.honest.webAccount(instead))
+	t.atEnd(site.Close)
+	return account
 }
 
 // webAccount makes an account with a did:web and the host that serves its document. The host does what
 // instead returns in its place, unless that is nil.
-func (h *honest) webAccount(instead func() http.HandlerFunc) (*xrpc.Account, *xrpc.Site, error) {
+func (h *honest) webAccount(instead func() http.HandlerFunc) (_ *xrpc.Account, _ *xrpc.Site, err error) {
+	defer Catch(&err)
 	var account *xrpc.Account
-	site, err := serve(honestAddress, func(w http.ResponseWriter, r *http.Request) {
+	site := Must(serve(honestAddress, func(w http.ResponseWriter, r *http.Request) {
 		if instead != nil {
 			if other := instead(); other != nil {
 				other(w, r)
@@ -119,10 +103,7 @@ func (h *honest) webAccount(instead func() http.HandlerFunc) (*xrpc.Account, *xr
 			}
 		}
 		serveDocument(w, account)
-	})
-	if err != nil {
-		return nil, nil, err
-	}
+	}))
 	if account, err = xrpc.NewAccountOf(didAt(site), int(h.nth.Add(1))); err != nil {
 		return nil, nil, errors.Join(err, site.Close())
 	}

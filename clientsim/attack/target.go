@@ -19,6 +19,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -126,29 +127,24 @@ func (t *Target) client(n int) *xrpc.Client {
 }
 
 // accounts makes n accounts of the attacker. They are free.
-func (t *Target) accounts(n int) ([]*xrpc.Account, error) {
+func (t *Target) accounts(n int) []*xrpc.Account {
 	all := make([]*xrpc.Account, n)
 	for i := range all {
-		var err error
-		if all[i], err = t.env.Account(p256); err != nil {
-			return nil, err
-		}
+		all[i] = Must(t.env.Account(p256))
 	}
-	return all, nil
+	return all
 }
 
 // tokenLife is how long tokens are valid that an attacker uses again and again.
 const tokenLife = 30 * time.Minute
 
 // tokens makes a token of each account for a method. A query's or stream's token can be used again.
-func (t *Target) tokens(accounts []*xrpc.Account, method string) (tokens []string, err error) {
-	tokens = make([]string, len(accounts))
+func (t *Target) tokens(accounts []*xrpc.Account, method string) []string {
+	tokens := make([]string, len(accounts))
 	for i, who := range accounts {
-		if tokens[i], err = who.TokenFor(t.Audience, syntax.NSID(method), tokenLife); err != nil {
-			return nil, err
-		}
+		tokens[i] = Must(who.TokenFor(t.Audience, syntax.NSID(method), tokenLife))
 	}
-	return tokens, nil
+	return tokens
 }
 
 // Serials of accounts: which curve their keys are on.
@@ -204,20 +200,17 @@ func (t *Target) send(ctx context.Context, web *http.Client, method, path, token
 }
 
 // forge makes a token that nobody signed.
-func forge(issuer syntax.DID, audience, method string) (string, error) {
+func forge(issuer syntax.DID, audience, method string) string {
 	now := time.Now().Unix()
-	claims, err := json.Marshal(map[string]any{
+	claims, _ := json.Marshal(map[string]any{ // it never fails
 		"iss": issuer, "aud": audience, "lxm": method, "iat": now, "exp": now + 60, "jti": rand.Text(),
 	})
-	if err != nil {
-		return "", err
-	}
 	// A signature with a small r and s passes every check of its form.
 	signature := make([]byte, 64)
 	copy(signature[1:32], mlsclient.RandomBytes(31))
 	copy(signature[33:], mlsclient.RandomBytes(31))
 	encode := base64.RawURLEncoding.EncodeToString
-	return encode([]byte(`{"alg":"ES256K","typ":"JWT"}`)) + "." + encode(claims) + "." + encode(signature), nil
+	return encode([]byte(`{"alg":"ES256K","typ":"JWT"}`)) + "." + encode(claims) + "." + encode(signature)
 }
 
 func path(method string) string { return "/xrpc/" + method }

@@ -13,6 +13,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -45,28 +46,15 @@ type comparison struct {
 
 // measureAnswers compares the times of answers, pair by pair and in random order. If nothing can be
 // learned, the answer about what exists is the slower one in half of the pairs.
-func measureAnswers(ctx context.Context, t *Target) (*Prepared, error) {
-	askers, err := t.accounts(measurers)
-	if err != nil {
-		return nil, err
-	}
-	others, err := t.accounts(3)
-	if err != nil {
-		return nil, err
-	}
+func measureAnswers(ctx context.Context, t *Target) *Prepared {
+	askers := t.accounts(measurers)
+	others := t.accounts(3)
 	blocker, empty := others[0], others[1]
-	large, err := t.largeGroup(ctx, others[2])
-	if err != nil {
-		return nil, err
-	}
+	large := t.largeGroup(ctx, others[2])
 	c := t.client(0)
-	if err := publishFat(ctx, c, blocker); err != nil {
-		return nil, err
-	}
+	publishFat(ctx, c, blocker)
 	for _, who := range askers {
-		if _, err := c.Do(ctx, blocker, xrpc.BlockCall(who.DID, xrpc.NewKey())); err != nil {
-			return nil, err
-		}
+		Must(c.Do(ctx, blocker, xrpc.BlockCall(who.DID, xrpc.NewKey())))
 	}
 	known := t.honest.convos[0]
 	made := honestConvo{id: uuid.Must(uuid.NewV7()).String(), group: mlsclient.RandomBytes(len(known.group))}
@@ -94,11 +82,10 @@ func measureAnswers(ctx context.Context, t *Target) (*Prepared, error) {
 	}
 	web := t.web(0)
 	return &Prepared{
-		Run: func(ctx context.Context) error {
+		Run: func(ctx context.Context) {
 			pace(ctx, pairsPerSec, measureLanes, func(ctx context.Context, i int) {
 				all[i%len(all)].measure(ctx, t, web, askers[i/len(all)%len(askers)])
 			})
-			return nil
 		},
 		Judge: func(context.Context, Effects) (claims []Claim) {
 			for _, one := range all {
@@ -106,7 +93,7 @@ func measureAnswers(ctx context.Context, t *Target) (*Prepared, error) {
 			}
 			return claims
 		},
-	}, nil
+	}
 }
 
 func convoCalls(what string, known, made honestConvo, call func(*xrpc.Account, honestConvo) xrpc.Call) *comparison {

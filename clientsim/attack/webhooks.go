@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -47,50 +48,39 @@ const (
 
 // webhooksOf registers webhooks of several DIDs at several hosts, as many as the server permits,
 // and sends messages to all of them.
-func webhooksOf(dids, each, hosts int, answer http.HandlerFunc) func(context.Context, *Target) (*Prepared, error) {
-	return func(ctx context.Context, t *Target) (*Prepared, error) {
-		accounts, err := t.accounts(dids + 1)
-		if err != nil {
-			return nil, err
-		}
+func webhooksOf(dids, each, hosts int, answer http.HandlerFunc) prepare {
+	return func(ctx context.Context, t *Target) *Prepared {
+		accounts := t.accounts(dids + 1)
 		var calls, messages atomic.Int64
 		var running atomic.Bool // before the attack, the webhooks answer at once
 		sites := make([]string, hosts)
 		for i := range sites {
-			sites[i], err = t.host(i, func(w http.ResponseWriter, r *http.Request) {
+			sites[i] = t.host(i, func(w http.ResponseWriter, r *http.Request) {
 				if !answerChallenge(w, r) && running.Load() {
 					calls.Add(1)
 					answer(w, r)
 				}
 			})
-			if err != nil {
-				return nil, err
-			}
 		}
 		c := t.client(0)
 		sender := accounts[dids]
-		id, group, err := t.convo(ctx, c, append([]*xrpc.Account{sender}, accounts[:dids]...))
-		if err != nil {
-			return nil, err
-		}
+		id, group := Must2(t.convo(ctx, c, append([]*xrpc.Account{sender}, accounts[:dids]...)))
 		for i, who := range accounts[:dids] {
 			// A message accepts the invitation.
-			if _, err := c.Do(ctx, who,
-				xrpc.SendCall(id, who.DID, 1, mlsclient.FakeMessage(group, 1, smallMessage), xrpc.NewKey())); err != nil {
-				return nil, err
-			}
+			Must(c.Do(ctx, who,
+				xrpc.SendCall(id, who.DID, 1, mlsclient.FakeMessage(group, 1, smallMessage), xrpc.NewKey())))
 			for k := range each {
 				call := xrpc.RegisterCall(fmt.Sprintf("device-%d", k), fmt.Sprintf("%s/%d/%d", sites[i%hosts], i, k), xrpc.NewKey())
 				if _, err := c.Do(ctx, who, call); err != nil {
 					if k == 0 {
-						return nil, fmt.Errorf("register a webhook: %w", err)
+						Fail("register a webhook: %w", err)
 					}
 					break // as many as are permitted
 				}
 			}
 		}
 		return &Prepared{
-			Run: func(ctx context.Context) error {
+			Run: func(ctx context.Context) {
 				running.Store(true)
 				pace(ctx, pushedPerSecond, 8, func(ctx context.Context, _ int) {
 					call := xrpc.SendCall(id, sender.DID, 1, mlsclient.FakeMessage(group, 1, smallMessage), xrpc.NewKey())
@@ -98,24 +88,20 @@ func webhooksOf(dids, each, hosts int, answer http.HandlerFunc) func(context.Con
 						messages.Add(1)
 					}
 				})
-				return nil
 			},
 			Judge: func(context.Context, Effects) []Claim {
 				return []Claim{{"calls of the attacker's webhooks per message", float64(calls.Load() / max(1, messages.Load())),
 					callsPerMessage}}
 			},
-		}, nil
+		}
 	}
 }
 
 // host serves at the attacker's n-th address until the measurement ends, and returns its URL.
-func (t *Target) host(n int, handler http.HandlerFunc) (string, error) {
-	s, err := serve(t.address(n), handler)
-	if err != nil {
-		return "", err
-	}
+func (t *Target) host(n int, handler http.HandlerFunc) string {
+	s := Must(serve(t.address(n), handler))
 	t.atEnd(s.Close)
-	return s.URL, nil
+	return s.URL
 }
 
 func serve(ip net.IP, handler http.HandlerFunc) (*xrpc.Site, error) {
