@@ -15,6 +15,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/bench/report"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -50,8 +51,6 @@ type Config struct {
 	Nodes   []int
 	Standby []bool
 
-	// Curve of the accounts' keys: k256, p256 or mixed.
-	Curve string
 	// Faults makes the benchmark drop answers, send requests twice at once, and kill a server every
 	// KillEvery.
 	Faults    bool
@@ -75,7 +74,7 @@ func (c *Config) compares() bool { return len(c.Binaries) > 0 && c.Binaries[0].N
 func Default() Config {
 	return Config{
 		InFlight: 128, Turns: 5, For: 4 * time.Second, Warm: 500 * time.Millisecond, WarmStart: 2 * time.Second,
-		Auth: []string{AuthService}, Senders: 64, Servers: 1, Body: 1 << 10, Joins: 1000, Curve: "k256",
+		Auth: []string{AuthService}, Senders: 64, Servers: 1, Body: 1 << 10, Joins: 1000,
 		KillEvery: time.Minute,
 		Standby:   []bool{false},
 	}
@@ -120,8 +119,6 @@ func (c *Config) check() error {
 		return err
 	case c.For <= 0 || c.Warm < 0 || c.Rate < 0 || c.Messages < 0:
 		return errors.New("for, warm, rate and messages must not be negative")
-	case c.Curve != "k256" && c.Curve != "p256" && c.Curve != "mixed":
-		return fmt.Errorf("curve is %q, and has to be k256, p256 or mixed", c.Curve)
 	case len(c.Auth) == 0:
 		return errors.New("auth must be service, session or both")
 	}
@@ -157,7 +154,7 @@ type bench struct {
 
 // Run measures, and then verifies everything that was sent. It returns an error if something could
 // not be measured. Broken promises are in the report's verdict.
-func Run(ctx context.Context, c Config) (_ *report.Report, err error) {
+func Run(ctx context.Context, c Config) (*report.Report, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
@@ -185,58 +182,45 @@ func Run(ctx context.Context, c Config) (_ *report.Report, err error) {
 	}
 	// The load keeps much memory for long. Frequent collection would be its greatest cost.
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
-	b := &bench{c: &c, rates: map[string]float64{}, enough: make(chan struct{}), report: &report.Report{
+	b := &bench{c: &c, env: &environment{}, rates: map[string]float64{}, enough: make(chan struct{}), report: &report.Report{
 		Scenario: c.Scenario, Began: time.Now().UTC(), Command: c.Command, Seed: c.Seed,
 	}}
-	defer func() {
-		for _, w := range b.workers {
-			w.close()
-		}
-		if b.env != nil {
-			err = errors.Join(err, b.env.close(ctx))
-		}
-	}()
-	if err := b.begin(ctx); err != nil {
-		return nil, err
+	err := Attempt(func() {
+		b.begin(ctx)
+		scenario.run(ctx, b)
+		b.verify(ctx)
+	})
+	b.closeWorkers()
+	return b.report, errors.Join(err, b.env.close(ctx))
+}
+
+// closeWorkers closes the connections of the workers.
+func (b *bench) closeWorkers() {
+	for _, w := range b.workers {
+		w.close()
 	}
-	if err := scenario.run(ctx, b); err != nil {
-		return nil, err
-	}
-	return b.report, b.verify(ctx)
 }
 
 // begin starts the servers and makes the senders.
-func (b *bench) begin(ctx context.Context) error {
+func (b *bench) begin(ctx context.Context) {
 	b.say("starting %d mlsd", b.c.Servers)
-	var err error
-	if b.env, err = newEnvironment(ctx, b.c); err != nil {
-		return err
-	}
-	database, postmaster, err := inspect(ctx, b.env.database)
-	if err != nil {
-		return err
-	}
-	version, err := b.version(ctx)
-	if err != nil {
-		return err
-	}
+	b.env.start(ctx, b.c)
+	database, postmaster := Must2(inspect(ctx, b.env.database))
+	version := Must(b.version(ctx))
 	b.meter = &meter{env: b.env, postmaster: postmaster}
 	b.report.Database, b.report.Machine = database, machine(version)
 	if postmaster == 0 {
 		b.note("PostgreSQL is not among the processes of this machine: its processor time is not counted")
 	}
-	if b.senders, err = b.env.accounts(b.c.Senders); err != nil {
-		return err
-	}
+	b.senders = b.env.accounts(b.c.Senders)
 	for _, account := range b.senders {
 		b.sendTokens = append(b.sendTokens, &tokens{account: account})
 	}
-	b.readers, err = signAll(b.senders, mlsapi.NSIDGetMessages)
-	return err
+	b.readers = signAll(b.senders, mlsapi.NSIDGetMessages)
 }
 
 // prepare makes the workers, jobs and tokens of a phase.
-func (b *bench) prepare(ctx context.Context, s *phase) error {
+func (b *bench) prepare(ctx context.Context, s *phase) {
 	for len(b.workers) < s.inFlight {
 		b.workers = append(b.workers, newWorker(b, len(b.workers)))
 	}
@@ -263,15 +247,12 @@ func (b *bench) prepare(ctx context.Context, s *phase) error {
 		}
 		w.rng.Shuffle(len(w.jobs), func(i, j int) { w.jobs[i], w.jobs[j] = w.jobs[j], w.jobs[i] })
 	}
-	if err := b.useSessions(ctx, s.auth == AuthSession); err != nil {
-		return err
-	}
+	b.useSessions(ctx, s.auth == AuthSession)
 	if s.auth == AuthSession {
-		return nil
+		return
 	}
 	n := b.expect(s)
-	return eachOf(runtime.GOMAXPROCS(0), len(b.senders),
-		func(i int) error { return b.sendTokens[i].sign(int(n*share[i]) + 20) })
+	eachOf(runtime.GOMAXPROCS(0), len(b.senders), func(i int) { b.sendTokens[i].sign(int(n*share[i]) + 20) })
 }
 
 // expect returns how many tokens a phase may need.
@@ -312,21 +293,16 @@ func (b *bench) late() (n int64) {
 
 // turns runs phases by turns, until the number of turns is reached or enough messages are
 // acknowledged.
-func (b *bench) turns(ctx context.Context, phases ...phase) error {
-	for turn := 0; ; turn++ {
-		if b.c.Messages == 0 && turn == b.c.Turns {
-			return nil
-		}
+func (b *bench) turns(ctx context.Context, phases ...phase) {
+	for turn := 0; b.c.Messages > 0 || turn < b.c.Turns; turn++ {
 		for _, s := range phases {
 			if b.c.Messages > 0 && b.acknowledged.Load() >= b.c.Messages {
-				return nil
+				return
 			}
 			s.turn = turn
 			stop := b.profile(ctx, &s)
-			_, err := b.run(ctx, s)
-			if err = errors.Join(err, stop()); err != nil {
-				return fmt.Errorf("%s: %w", s.variant, err)
-			}
+			b.run(ctx, s)
+			Check(stop())
 		}
 	}
 }
@@ -347,27 +323,21 @@ func (b *bench) profile(ctx context.Context, s *phase) (stop func() error) {
 	return func() error { return <-done }
 }
 
-func (b *bench) fetchProfile(ctx context.Context) error {
-	content, err := b.env.servers[0].Admin(ctx, http.MethodGet, fmt.Sprintf("/debug/pprof/profile?seconds=%d", profileFor),
-		nil)
-	if err != nil {
-		return err
-	}
+func (b *bench) fetchProfile(ctx context.Context) (err error) {
+	defer Catch(&err)
+	content := Must(b.env.servers[0].Admin(ctx, http.MethodGet, fmt.Sprintf("/debug/pprof/profile?seconds=%d", profileFor),
+		nil))
 	return os.WriteFile(b.c.Profile, content, 0o644)
 }
 
 // version asks the first server for its version.
-func (b *bench) version(ctx context.Context) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, b.env.servers[0].URL()+"/xrpc/_health", nil)
-	if err != nil {
-		return "", err
-	}
-	resp, err := b.env.web.RoundTrip(req)
-	if err != nil {
-		return "", err
-	}
+func (b *bench) version(ctx context.Context) (_ string, err error) {
+	defer Catch(&err)
+	req := Must(http.NewRequestWithContext(ctx, http.MethodGet, b.env.servers[0].URL()+"/xrpc/_health", nil))
+	resp := Must(b.env.web.RoundTrip(req))
 	var out struct{ Version string }
-	return out.Version, errors.Join(json.NewDecoder(resp.Body).Decode(&out), resp.Body.Close())
+	err = errors.Join(json.NewDecoder(resp.Body).Decode(&out), resp.Body.Close())
+	return out.Version, err
 }
 
 // say passes a progress line on.

@@ -28,7 +28,7 @@ func smallest(t *testing.T, scenario string) Config {
 	c.Binaries = []testbed.Binary{{Path: testbedtest.Binary(t)}}
 	c.Scenario, c.Seed, c.InFlight, c.Turns, c.Senders, c.Convos, c.Members = scenario, 1, 8, 1, 4, 4, 3
 	c.For, c.Warm, c.WarmStart = 500*time.Millisecond, 50*time.Millisecond, 100*time.Millisecond
-	c.Joins, c.Subscribers, c.Curve = 10, 8, "p256"
+	c.Joins, c.Subscribers = 10, 8
 	return c
 }
 
@@ -40,7 +40,7 @@ func TestFaults(t *testing.T) {
 		t.Skip("boots servers")
 	}
 	c := small(t, "send-hot")
-	c.Convos, c.Members, c.Servers, c.Curve = 1, 8, 2, "mixed"
+	c.Convos, c.Members, c.Servers = 1, 8, 2
 	c.Faults, c.For, c.KillEvery = true, 1500*time.Millisecond, 700*time.Millisecond
 	r, err := Run(t.Context(), c)
 	if err != nil {
@@ -258,7 +258,6 @@ func TestBadConfigs(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		`no scenario "nonsense"`: func(c *Config) { c.Scenario = "nonsense" },
 		`auth is "nonsense"`:     func(c *Config) { c.Auth = []string{"nonsense"} },
-		"curve":                  func(c *Config) { c.Curve = "ed25519" },
 		"body is 10":             func(c *Config) { c.Body = 10 },
 		"in-flight is 0":         func(c *Config) { c.InFlight = 0 },
 		"two members":            func(c *Config) { c.Members = 1 },

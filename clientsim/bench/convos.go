@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -18,31 +19,22 @@ type convoSet struct {
 const maxSending = 64
 
 // makeConvos makes the convos, and what is sent to them.
-func (b *bench) makeConvos(ctx context.Context) error {
+func (b *bench) makeConvos(ctx context.Context) {
 	c, senders := b.c, b.senders
 	b.say("making %d convos of %d members", c.Convos, c.Members)
 	s := &convoSet{convos: make([]*convo, c.Convos), drafts: make([][]*draft, len(senders))}
 	made := make([][]*draft, c.Convos)
-	known := min(c.Members, len(senders)) // members that are senders
-	err := eachOf(setupLanes, c.Convos, func(i int) error {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		accounts, at := make([]*xrpc.Account, known), make([]int, known)
+	sending := min(c.Members, len(senders), mostSending)
+	eachOf(setupLanes, c.Convos, func(i int) {
+		Check(context.Cause(ctx))
+		accounts, at := make([]*xrpc.Account, sending), make([]int, sending)
 		for k := range accounts {
 			at[k] = (i + k*(1+i/len(senders)%(len(senders)/known))) % len(senders)
 			accounts[k] = senders[at[k]]
 		}
-		var err error
-		if s.convos[i], err = b.env.newConvo(ctx, accounts, c.Members); err != nil {
-			return err
-		}
-		made[i], err = draftsFor(s.convos[i], accounts[:min(known, maxSending)], at, c)
-		return err
+		s.convos[i] = b.env.newConvo(ctx, accounts, c.Members)
+		made[i] = draftsFor(s.convos[i], accounts, at, c)
 	})
-	if err != nil {
-		return err
-	}
 	for _, drafts := range made {
 		for _, d := range drafts {
 			s.drafts[d.sender] = append(s.drafts[d.sender], d)
@@ -57,21 +49,16 @@ func (b *bench) makeConvos(ctx context.Context) error {
 		b.note("in convos of more than %d members, the others do not send", maxSending)
 	}
 	b.convos = s
-	return nil
 }
 
 // draftsFor makes the messages that the accounts send to a convo. Their ciphertexts are fake: an MLS
 // header and random bytes. The server cannot see that.
-func draftsFor(c *convo, accounts []*xrpc.Account, at []int, o *Config) (drafts []*draft, err error) {
+func draftsFor(c *convo, accounts []*xrpc.Account, at []int, o *Config) (drafts []*draft) {
 	around := len(mlsclient.FakeMessage(c.group, c.epoch, o.Body)) - o.Body
 	for k, account := range accounts {
 		for range o.pool() {
-			d, err := newDraft(c, at[k], account, mlsclient.FakeMessage(c.group, c.epoch, o.Body-around))
-			if err != nil {
-				return nil, err
-			}
-			drafts = append(drafts, d)
+			drafts = append(drafts, newDraft(c, at[k], account, mlsclient.FakeMessage(c.group, c.epoch, o.Body-around)))
 		}
 	}
-	return drafts, nil
+	return drafts
 }

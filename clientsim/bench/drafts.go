@@ -3,9 +3,9 @@ package bench
 import (
 	"bytes"
 	"crypto/sha256"
-	"errors"
 
 	"mlsd/api/mlsapi"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -25,7 +25,7 @@ const keySize = 36
 // keyMark stands in the request where the key will be.
 const keyMark = "00000000-mlsd-key-goes-in-here-00000"
 
-func newDraft(c *convo, sender int, account *xrpc.Account, ciphertext []byte) (*draft, error) {
+func newDraft(c *convo, sender int, account *xrpc.Account, ciphertext []byte) *draft {
 	mark := keyMark
 	in := mlsapi.SendMessageInput{
 		ConvoID: c.id, SenderDID: account.DID, Epoch: int64(c.epoch), Ciphertext: ciphertext, IdempotencyKey: &mark,
@@ -33,10 +33,7 @@ func newDraft(c *convo, sender int, account *xrpc.Account, ciphertext []byte) (*
 	body := xrpc.Encode(in)
 	before, after, ok := bytes.Cut(body, []byte(keyMark))
 	if !ok || len(keyMark) != keySize || bytes.Contains(after, []byte(keyMark)) {
-		return nil, errors.New("the key does not stand in the request as it is")
+		Fail("the key does not stand in the request as it is")
 	}
-	return &draft{convo: c, sender: sender, sum: sha256.Sum256(ciphertext), before: before, after: after}, nil
+	return &draft{convo: c, sender: sender, sum: sha256.Sum256(ciphertext), before: before, after: after}
 }
-
-// bodySize is the length of the request's body.
-func (d *draft) bodySize() int { return len(d.before) + keySize + len(d.after) }

@@ -20,6 +20,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/bench/report"
 	"mlsd/clientsim/load"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -40,65 +41,46 @@ const bareWrites = "bare writes"
 // fanout measures what an event costs at many subscribers: those of WebSockets, those of server-sent
 // events, and bare writes of as many bytes to as many connections, which is the least that it can
 // cost.
-func fanout(ctx context.Context, b *bench) error {
+func fanout(ctx context.Context, b *bench) {
 	c := b.c
 	if c.Subscribers > maxStreams*c.Senders {
-		return fmt.Errorf("%d senders open %d streams at most, and subscribers is %d: ask for more --senders and --members",
+		Fail("%d senders open %d streams at most, and subscribers is %d: ask for more --senders and --members",
 			c.Senders, maxStreams*c.Senders, c.Subscribers)
 	}
 	if c.Members < c.Senders {
-		return fmt.Errorf("all %d senders subscribe, and members is %d: ask for as many", c.Senders, c.Members)
+		Fail("all %d senders subscribe, and members is %d: ask for as many", c.Senders, c.Members)
 	}
 	if c.Rate == 0 {
 		c.Rate = fanoutRate
 	}
-	if err := b.makeConvos(ctx); err != nil {
-		return err
-	}
+	b.makeConvos(ctx)
 	b.note("the age of an event counts from its createdAt, which has milliseconds; µs are those per event and " +
 		"subscriber, with what the sends cost")
 	b.note("bare writes: the processor time of the thread that writes, which has the kernel's work for the receiver in it")
 	frame := 0 // bytes of an event
 	for turn := range c.Turns {
 		for i, server := range c.servers() {
-			if _, err := b.env.use(ctx, i); err != nil {
-				return err
-			}
-			for _, w := range b.workers { // another server possibly listens there now
-				w.close()
-			}
+			b.env.use(ctx, i)
+			b.closeWorkers() // another server possibly listens there now
 			for _, kind := range []string{webSockets, serverSent} {
-				n, err := b.deliver(ctx, turn, i, kind, join(kind, server), join(kind, c.servers()[0]))
-				if err != nil {
-					return fmt.Errorf("%s: %w", join(kind, server), err)
-				}
+				n := b.deliver(ctx, turn, i, kind, join(kind, server), join(kind, c.servers()[0]))
 				if kind == webSockets {
 					frame = n
 				}
 			}
 		}
-		if err := b.writeBare(ctx, turn, frame); err != nil {
-			return fmt.Errorf("%s: %w", bareWrites, err)
-		}
+		Check(b.writeBare(ctx, turn, frame))
 	}
-	return nil
 }
 
 // deliver measures one turn of one kind of streams, and returns how many bytes the last event had.
-func (b *bench) deliver(
-	ctx context.Context, turn, binary int, kind, variant, against string,
-) (int, error) {
+func (b *bench) deliver(ctx context.Context, turn, binary int, kind, variant, against string) int {
 	heard, sent := &audience{size: int64(b.c.Subscribers)}, b.acknowledged.Load()
-	before, err := b.env.servers[0].Memory(ctx)
-	if err != nil {
-		return 0, err
-	}
-	streams, err := b.subscribe(ctx, b.senders, b.c.Subscribers, kind, heard.arrived)
-	if err != nil {
-		return 0, err
-	}
-	after, err := b.env.servers[0].Memory(ctx)
-	if err == nil && turn == 0 {
+	before := Must(b.env.servers[0].Memory(ctx))
+	streams := b.subscribe(ctx, b.senders, b.c.Subscribers, kind, heard.arrived)
+	defer streams.end()
+	after := Must(b.env.servers[0].Memory(ctx))
+	if turn == 0 {
 		kib := func(a, b int64) float64 { return float64(a-b) / 1024 / float64(streams.atFirst()) }
 		b.note("%s: an idle stream costs the first server %.1f KiB resident, %.1f of heap, %.1f of stacks", variant,
 			kib(after.Resident, before.Resident), kib(after.Heap, before.Heap), kib(after.Stacks, before.Stacks))
@@ -106,15 +88,15 @@ func (b *bench) deliver(
 	p := phase{variant: variant, against: against, turn: turn, binary: binary,
 		rate: b.c.Rate, subscribers: b.c.Subscribers, audience: heard}
 	stop := b.profile(ctx, &p)
-	_, runErr := b.run(ctx, p)
-	if err = errors.Join(err, runErr, stop()); err == nil {
-		err = heard.await(ctx, b.acknowledged.Load()-sent)
-	}
+	b.run(ctx, p)
+	Check(stop())
+	Check(heard.await(ctx, b.acknowledged.Load()-sent))
 	streams.end()
-	if broke := streams.ended(); err == nil && broke > 0 {
-		err = fmt.Errorf("the server ended %d of %d streams", broke, b.c.Subscribers)
+	if broke := streams.ended(); broke > 0 {
+		Fail("the server ended %d of %d streams", broke, b.c.Subscribers)
 	}
-	return int(heard.bytes.Load()), errors.Join(err, heard.failure())
+	Check(heard.failure())
+	return int(heard.bytes.Load())
 }
 
 // audience notes when the events of a phase arrive. All subscribers get the same events in the same
@@ -200,11 +182,9 @@ func (a *audience) failure() error {
 
 // listen opens a stream of server-sent events, which listens until listening ends or the server ends
 // it.
-func (s *streams) listen(listening context.Context, one *stream) error {
-	req, err := http.NewRequestWithContext(listening, http.MethodGet, one.base+"/xrpc/"+mlsapi.NSIDStreamConvoEvents, nil)
-	if err != nil {
-		return err
-	}
+func (s *streams) listen(listening context.Context, one *stream) (err error) {
+	defer Catch(&err)
+	req := Must(http.NewRequestWithContext(listening, http.MethodGet, one.base+"/xrpc/"+mlsapi.NSIDStreamConvoEvents, nil))
 	req.Header.Set("Authorization", "Bearer "+one.token)
 	resp, err := one.web.Do(req)
 	if err != nil {
@@ -249,27 +229,20 @@ const maxBare = 4000
 
 // writeBare measures bare writes for one turn. What counts is the processor time of the thread that
 // writes.
-func (b *bench) writeBare(ctx context.Context, turn, frame int) error {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
+func (b *bench) writeBare(ctx context.Context, turn, frame int) (err error) {
+	defer Catch(&err)
+	listener := Must(net.Listen("tcp", "127.0.0.1:0"))
 	var readers sync.WaitGroup
 	defer readers.Wait()
 	defer func() { _ = listener.Close() }()
 	conns := make([]net.Conn, min(b.c.Subscribers, maxBare))
 	for i := range conns {
-		reads, err := net.Dial("tcp", listener.Addr().String())
-		if err != nil {
-			return err
-		}
+		reads := Must(net.Dial("tcp", listener.Addr().String()))
 		readers.Go(func() {
 			_, _ = io.Copy(io.Discard, struct{ io.Reader }{reads}) // until the other end is closed
 			_ = reads.Close()
 		})
-		if conns[i], err = listener.Accept(); err != nil {
-			return err
-		}
+		conns[i] = Must(listener.Accept())
 		defer func() { _ = conns[i].Close() }()
 	}
 	payload, count := make([]byte, frame), load.NewCounter()

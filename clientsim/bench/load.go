@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"mlsd/clientsim/bench/report"
 	"mlsd/clientsim/load"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -27,7 +29,7 @@ type phase struct {
 	warm     time.Duration // before it, not counted; 0: as configured
 	pages    bool          // workers read, and do not send
 	// storm runs meanwhile, and the phase lasts until it ends. It counts its own operations.
-	storm       func(context.Context, *load.Counter) error
+	storm       stormFunc
 	subscribers int
 	audience    *audience // notes when the events arrive; nil: nobody listens
 }
@@ -48,59 +50,36 @@ func (w *window) count(due time.Time) *load.Counter {
 }
 
 // run runs a phase and adds its result to the report.
-func (b *bench) run(ctx context.Context, s phase) (*report.Run, error) {
-	if s.span == 0 {
-		s.span = b.c.For
-	}
-	if s.inFlight == 0 {
-		s.inFlight = b.c.InFlight
-	}
-	if s.warm == 0 {
-		s.warm = b.c.Warm
-	}
-	changed, err := b.env.use(ctx, s.binary)
-	if err != nil {
-		return nil, err
-	}
-	if changed {
+func (b *bench) run(ctx context.Context, s phase) *report.Run {
+	s.span, s.inFlight, s.warm = cmp.Or(s.span, b.c.For), cmp.Or(s.inFlight, b.c.InFlight), cmp.Or(s.warm, b.c.Warm)
+	if b.env.use(ctx, s.binary) {
 		s.warm = max(s.warm, b.c.WarmStart)
-		for _, w := range b.workers {
-			w.close()
-		}
+		b.closeWorkers()
 	}
 	if s.rate == 0 && s.auth != AuthSession && b.rates[s.variant] == 0 { // to know how many tokens it will need
 		probe := s
 		probe.span = probeFor
-		r, err := b.play(ctx, probe)
-		if err != nil {
-			return nil, err
-		}
-		b.learn(&s, r)
+		b.learn(&s, b.play(ctx, probe))
 	}
-	r, err := b.play(ctx, s)
-	if err != nil {
-		return nil, err
-	}
+	r := b.play(ctx, s)
 	b.learn(&s, r)
 	if len(r.Operations) == 0 { // enough messages came before the window opened
-		return r, nil
+		return r
 	}
 	b.report.Runs = append(b.report.Runs, *r)
 	b.say("%s, turn %d: %s", s.variant, s.turn+1, r.Text())
 	if late, sent := b.late(), r.Operations[opSend]; sent != nil && late > sent.Done/50 {
 		b.note("%s, turn %d: %d tokens were signed under load", s.variant, s.turn, late)
 	}
-	return r, nil
+	return r
 }
 
 // probeFor is how long a variant runs at first, to see how fast it is.
 const probeFor = 500 * time.Millisecond
 
 // play runs a phase and returns its result.
-func (b *bench) play(ctx context.Context, s phase) (_ *report.Run, err error) {
-	if err := b.prepare(ctx, &s); err != nil {
-		return nil, err
-	}
+func (b *bench) play(ctx context.Context, s phase) *report.Run {
+	b.prepare(ctx, &s)
 	runtime.GC() // now, so that it does not run during the measurement
 	win := &window{counter: load.NewCounter()}
 	r := &report.Run{Variant: s.variant, Against: s.against, Turn: s.turn, Load: report.Load{
@@ -117,14 +96,12 @@ func (b *bench) play(ctx context.Context, s phase) (_ *report.Run, err error) {
 		d := load.Driver{Rate: s.rate, Lanes: s.inFlight, Exact: true, Count: win.count}
 		d.Run(driving, func(one load.Request) { b.workers[one.Lane].do(ctx, one) })
 	})
-	err = b.watch(ctx, &s, win, r)
+	err := b.watch(ctx, &s, win, r)
 	stop()
 	driver.Wait()
-	if err = errors.Join(err, context.Cause(ctx)); err != nil {
-		return nil, err
-	}
+	Check(errors.Join(err, context.Cause(ctx)))
 	r.Operations = win.counter.Operations()
-	return r, nil
+	return r
 }
 
 // watch opens the window after the warm-up, and closes it at the end.
@@ -186,8 +163,12 @@ func (b *bench) killTimer() *time.Timer {
 // kill kills one server, each by turns, and starts it again.
 func (b *bench) kill(ctx context.Context) error {
 	node := int(b.kills) % len(b.env.servers)
-	b.meter.keep(b.env.servers[node].PID())
-	if err := b.env.restart(ctx, node); err != nil {
+	server := b.env.servers[node]
+	b.meter.keep(server.PID())
+	if err := Attempt(func() {
+		Check(server.Kill())
+		Check(server.Start(ctx, b.env.settings(ctx, b.env.running)))
+	}); err != nil {
 		return fmt.Errorf("kill server %d: %w", node+1, err)
 	}
 	b.kills++

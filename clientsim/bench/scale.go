@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	. "mlsd/clientsim/steps"
 )
 
 // scaled sets the defaults of scale.
@@ -61,32 +63,21 @@ const (
 )
 
 // scale measures each arrangement, by turns. Half of a rate is measured when all rates are known.
-func scale(ctx context.Context, b *bench) error {
-	if err := b.makeConvos(ctx); err != nil {
-		return err
-	}
-	if err := b.fill(ctx); err != nil {
-		return err
-	}
+func scale(ctx context.Context, b *bench) {
+	b.makeConvos(ctx)
+	b.fill(ctx)
 	rates := map[arrangement][]float64{}
-	err := b.arrangedTurns(ctx, func(a arrangement, p phase) error {
+	b.arrangedTurns(ctx, func(a arrangement, p phase) {
 		p.variant = scaleSend + a.String()
-		if _, err := b.run(ctx, p); err != nil {
-			return err
-		}
+		b.run(ctx, p)
 		rates[a] = append(rates[a], b.rates[p.variant])
 		p.variant, p.pages = scaleRead+a.String(), true
-		_, err := b.run(ctx, p)
-		return err
+		b.run(ctx, p)
 	})
-	if err != nil {
-		return err
-	}
-	return b.arrangedTurns(ctx, func(a arrangement, p phase) error {
+	b.arrangedTurns(ctx, func(a arrangement, p phase) {
 		slices.Sort(rates[a])
 		p.variant, p.rate = scaleHalf+a.String(), max(math.Round(rates[a][len(rates[a])/2]/2), 1)
-		_, err := b.run(ctx, p)
-		return err
+		b.run(ctx, p)
 	})
 }
 
@@ -94,53 +85,37 @@ func scale(ctx context.Context, b *bench) error {
 const pageOfFill = 50
 
 // fill writes until every convo has about a page of messages.
-func (b *bench) fill(ctx context.Context) error {
+func (b *bench) fill(ctx context.Context) {
 	for b.acknowledged.Load() < int64(pageOfFill*b.c.Convos) {
 		before := b.acknowledged.Load()
-		_, err := b.play(ctx, phase{variant: "fill", auth: b.c.Auth[0], span: b.c.For, inFlight: b.c.InFlight})
-		if err != nil {
-			return err
-		}
+		b.play(ctx, phase{variant: "fill", auth: b.c.Auth[0], span: b.c.For, inFlight: b.c.InFlight})
 		if b.acknowledged.Load() == before {
-			return errors.New("no message was acknowledged")
+			Fail("no message was acknowledged")
 		}
 	}
-	return nil
 }
 
 // arrangedTurns calls measure for each arrangement, by turns.
-func (b *bench) arrangedTurns(ctx context.Context, measure func(arrangement, phase) error) error {
+func (b *bench) arrangedTurns(ctx context.Context, measure func(arrangement, phase)) {
 	for turn := range b.c.Turns {
 		for _, standby := range b.c.Standby {
 			for _, nodes := range b.c.Nodes {
 				a := arrangement{nodes, standby}
-				p := phase{
+				b.arrange(ctx, a)
+				measure(a, phase{
 					turn: turn, auth: b.c.Auth[0], inFlight: b.c.InFlight * nodes, warm: max(b.c.Warm, b.c.WarmStart),
-				}
-				err := b.arrange(ctx, a)
-				if err == nil {
-					err = measure(a, p)
-				}
-				if err != nil {
-					return fmt.Errorf("%s: %w", a, err)
-				}
+				})
 			}
 		}
 	}
-	return nil
 }
 
 // arrange makes the servers as the arrangement says. All of them start anew.
-func (b *bench) arrange(ctx context.Context, a arrangement) error {
+func (b *bench) arrange(ctx context.Context, a arrangement) {
 	b.say("%s", a)
-	for _, w := range b.workers {
-		w.close()
-	}
-	if err := b.env.runServers(ctx, a.nodes, b.env.running, a.standby); err != nil {
-		return err
-	}
+	b.closeWorkers()
+	b.env.runServers(ctx, a.nodes, b.env.running, a.standby)
 	for i, w := range b.workers {
 		w.aim(b.env.addr(i))
 	}
-	return nil
 }

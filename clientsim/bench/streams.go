@@ -18,6 +18,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/load"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -77,30 +78,22 @@ const (
 )
 
 // subscribers opens n streams of the senders, and of more accounts if needed.
-func (b *bench) subscribers(ctx context.Context, n int) (*streams, error) {
+func (b *bench) subscribers(ctx context.Context, n int) *streams {
 	accounts := b.senders[:min(len(b.senders), n)]
-	if others := (n+devices-1)/devices - len(accounts); others > 0 {
-		more, err := b.env.accounts(others)
-		if err != nil {
-			return nil, err
-		}
-		accounts = slices.Concat(accounts, more)
-	}
-	return b.subscribe(ctx, accounts, n, webSockets, func(int64, []byte, func([]byte) (xrpc.Event, error)) {})
+	others := max((n+devices-1)/devices-len(accounts), 0)
+	return b.subscribe(ctx, slices.Concat(accounts, b.env.accounts(others)), n, webSockets,
+		func(int64, []byte, func([]byte) (xrpc.Event, error)) {})
 }
 
 // subscribe opens n streams of the accounts, by turns and spread over the servers.
 func (b *bench) subscribe(ctx context.Context, accounts []*xrpc.Account, n int, kind string,
-	arrived arrival) (*streams, error) {
+	arrived arrival) *streams {
 	b.say("opening %d streams of %s", n, kind)
 	s, method := &streams{b: b, kind: kind, arrived: arrived}, mlsapi.NSIDSubscribeConvoEvents
 	if kind == serverSent {
 		method = mlsapi.NSIDStreamConvoEvents
 	}
-	tokens, err := signAll(accounts, method)
-	if err != nil {
-		return nil, err
-	}
+	tokens := signAll(accounts, method)
 	var homes []*http.Client // from the addresses of the accounts
 	one := new(sync.Mutex)
 	for i := range min(len(accounts), addresses) {
@@ -112,10 +105,8 @@ func (b *bench) subscribe(ctx context.Context, accounts []*xrpc.Account, n int, 
 			account: accounts[k], token: tokens[k], base: b.env.servers[i%len(b.env.servers)].URL(), web: homes[k%len(homes)],
 		})
 	}
-	if err := s.open(ctx); err != nil {
-		return nil, err
-	}
-	return s, nil
+	s.open(ctx)
+	return s
 }
 
 // addresses is how many loopback addresses accounts connect from. A server lets only a part of the
@@ -137,17 +128,18 @@ func streamClient(d dialer) *http.Client {
 }
 
 // open opens all streams. After an error there is none.
-func (s *streams) open(ctx context.Context) error {
+func (s *streams) open(ctx context.Context) {
 	listening, drop := context.WithCancel(ctx)
 	s.drop = drop
-	err := eachOf(openingLanes, len(s.all), func(i int) error {
-		return s.insist(ctx, listening, s.all[i], func(error) {}) // a server looks up only so many unknown accounts a second
+	err := Attempt(func() {
+		eachOf(openingLanes, len(s.all), func(i int) {
+			Check(s.insist(ctx, listening, s.all[i], func(error) {})) // a server looks up only so many unknown accounts a second
+		})
 	})
 	if err != nil {
-		drop()
-		s.done.Wait()
+		s.end()
 	}
-	return err
+	Check(err)
 }
 
 // insist connects, and retries as a client would. It calls failed for each failure.
@@ -221,12 +213,12 @@ func (s *streams) reconnect(ctx context.Context, count *load.Counter) error {
 	s.done.Wait()
 	listening, drop := context.WithCancel(ctx)
 	s.drop = drop
-	err := eachOf(len(s.all), len(s.all), func(i int) error {
-		err := s.insist(ctx, listening, s.all[i], func(err error) { count.Fail(reconnection, "connection", err.Error()) })
-		if err == nil {
+	err := Attempt(func() {
+		eachOf(len(s.all), len(s.all), func(i int) {
+			Check(s.insist(ctx, listening, s.all[i],
+				func(err error) { count.Fail(reconnection, "connection", err.Error()) }))
 			count.Done(reconnection, time.Since(began))
-		}
-		return err
+		})
 	})
 	return errors.Join(err, context.Cause(ctx))
 }

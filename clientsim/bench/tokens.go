@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"net/http"
 	"runtime"
 	"sync/atomic"
@@ -13,6 +12,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/api/mlsapi"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -47,41 +47,28 @@ func (t *tokens) take() (string, error) {
 }
 
 // sign adds tokens until n are ready. take must not run meanwhile.
-func (t *tokens) sign(n int) error {
+func (t *tokens) sign(n int) {
 	left := t.signed[min(t.next.Load(), int64(len(t.signed))):]
 	t.signed = append(make([]string, 0, max(n, len(left))), left...)
 	t.next.Store(0)
 	for len(t.signed) < n {
-		token, err := tokenOf(t.account, mlsapi.NSIDSendMessage)
-		if err != nil {
-			return err
-		}
-		t.signed = append(t.signed, token)
+		t.signed = append(t.signed, Must(tokenOf(t.account, mlsapi.NSIDSendMessage)))
 	}
-	return nil
 }
 
 // signAll signs a token of each account for a method.
-func signAll(accounts []*xrpc.Account, method string) ([]string, error) {
+func signAll(accounts []*xrpc.Account, method string) []string {
 	signed := make([]string, len(accounts))
-	return signed, eachOf(runtime.GOMAXPROCS(0), len(accounts), func(i int) (err error) {
-		signed[i], err = tokenOf(accounts[i], method)
-		return err
-	})
+	eachOf(runtime.GOMAXPROCS(0), len(accounts), func(i int) { signed[i] = Must(tokenOf(accounts[i], method)) })
+	return signed
 }
 
 // useSessions makes the senders send sessions in the place of tokens, or no longer. Each buys one the
 // first time.
-func (b *bench) useSessions(ctx context.Context, use bool) error {
+func (b *bench) useSessions(ctx context.Context, use bool) {
 	if use && b.sessions == nil {
 		bought := make([]string, len(b.senders))
-		err := eachOf(setupLanes, len(bought), func(i int) (err error) {
-			bought[i], err = b.buySession(ctx, i)
-			return err
-		})
-		if err != nil {
-			return err
-		}
+		eachOf(setupLanes, len(bought), func(i int) { bought[i] = b.buySession(ctx, i) })
 		b.sessions = bought
 	}
 	for i, t := range b.sendTokens {
@@ -90,20 +77,15 @@ func (b *bench) useSessions(ctx context.Context, use bool) error {
 			t.session = b.sessions[i]
 		}
 	}
-	return nil
 }
 
 // buySession buys a session of a sender, from its address. Its device is made up: no request of the
 // load names one.
-func (b *bench) buySession(ctx context.Context, sender int) (string, error) {
+func (b *bench) buySession(ctx context.Context, sender int) string {
 	device := sha256.Sum256([]byte(b.senders[sender].DID))
 	call := xrpc.Procedure(mlsapi.NSIDCreateSession, "", "",
 		&mlsapi.CreateSessionInput{DeviceID: hex.EncodeToString(device[:])})
 	web := &http.Transport{DialContext: dialer{from: home(sender % addresses)}.dial, DisableKeepAlives: true}
 	client := xrpc.NewClient(b.env.servers[0].URL(), xrpc.DefaultServiceDID, web, &xrpc.Stats{})
-	out, err := xrpc.Ask[mlsapi.CreateSessionOutput](ctx, client, b.senders[sender], call)
-	if err != nil {
-		return "", fmt.Errorf("buy a session: %w", err)
-	}
-	return out.Session, nil
+	return Must(xrpc.Ask[mlsapi.CreateSessionOutput](ctx, client, b.senders[sender], call)).Session
 }

@@ -3,15 +3,14 @@ package bench
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/bench/report"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -23,7 +22,7 @@ const pageSize = 100
 
 // verify reads every convo, compares it with what was acknowledged, and asks the server's own
 // checker.
-func (b *bench) verify(ctx context.Context) error {
+func (b *bench) verify(ctx context.Context) {
 	total := &report.Verdict{Kills: b.kills}
 	b.report.Verdict = total
 	receipts, unknown := map[*convo][]receipt{}, map[*convo]map[*draft]int{}
@@ -60,64 +59,37 @@ func (b *bench) verify(ctx context.Context) error {
 		defer w.close()
 		wires <- w
 	}
-	err := eachOf(verifyLanes, len(b.convos.convos), func(i int) error {
+	eachOf(verifyLanes, len(b.convos.convos), func(i int) {
 		c := b.convos.convos[i]
 		w := <-wires
 		defer func() { wires <- w }()
 		var found report.Verdict
-		if err := b.read(ctx, w, newAudit(c, &found, receipts[c], unknown[c], drafts[c], did)); err != nil {
-			return fmt.Errorf("read convo %s: %w", c.id, err)
-		}
+		b.read(ctx, w, newAudit(c, &found, receipts[c], unknown[c], drafts[c], did))
 		mu.Lock()
 		defer mu.Unlock()
 		total.Sent, total.Stored, total.Unknown = total.Sent+found.Sent, total.Stored+found.Stored,
 			total.Unknown+found.Unknown
 		total.Lost, total.Doubled, total.Gaps = total.Lost+found.Lost, total.Doubled+found.Doubled, total.Gaps+found.Gaps
 		total.Violated = append(total.Violated, found.Violated...)
-		return nil
 	})
-	if err != nil {
-		return errors.Join(err, context.Cause(ctx))
-	}
 	b.say("read %d messages in %s; asking the server's own checker", total.Stored,
 		time.Since(began).Round(time.Millisecond))
-	broken, err := b.env.servers[0].CheckDatabase(ctx)
-	if err != nil {
-		return err
-	}
-	for _, text := range broken {
+	for _, text := range Must(b.env.servers[0].CheckDatabase(ctx)) {
 		total.Violated = append(total.Violated, "in the database: "+text)
 	}
-	return nil
 }
 
 // read reads a convo's whole log.
-func (b *bench) read(ctx context.Context, w *wire, a *audit) error {
-	token, err := tokenOf(a.convo.reader, mlsapi.NSIDGetMessages)
-	if err != nil {
-		return err
-	}
-	var request []byte
+func (b *bench) read(ctx context.Context, w *wire, a *audit) {
+	token := Must(tokenOf(a.convo.reader, mlsapi.NSIDGetMessages))
 	for {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		request = append(request[:0], "GET /xrpc/"+mlsapi.NSIDGetMessages+"?messageType=all&limit="...)
-		request = strconv.AppendInt(request, pageSize, 10)
-		request = append(request, "&convoId="+a.convo.id+"&sinceSeq="...)
-		request = strconv.AppendInt(request, a.last, 10)
-		request = append(request, " HTTP/1.1\r\nHost: "+w.addr+"\r\nAuthorization: Bearer "+token+"\r\n\r\n"...)
-		page, err := w.do(ctx, request)
-		if err != nil {
-			return err
-		}
+		Check(context.Cause(ctx))
+		query := fmt.Sprintf("messageType=all&limit=%d&convoId=%s&sinceSeq=%d", pageSize, a.convo.id, a.last)
+		page := Must(w.do(ctx, get(w.addr, mlsapi.NSIDGetMessages, query, token)))
 		if page.status != http.StatusOK {
-			return fmt.Errorf("getMessages: %d %.200s", page.status, page.body)
+			Fail("getMessages of convo %s: %d %.200s", a.convo.id, page.status, page.body)
 		}
-		out, err := xrpc.Decode[mlsapi.GetMessagesOutput](page.body)
-		if err != nil {
-			return fmt.Errorf("getMessages: %w", err)
-		}
+		out := Must(xrpc.Decode[mlsapi.GetMessagesOutput](page.body))
 		before := a.last
 		for i := range out.Messages {
 			m := &out.Messages[i]
@@ -128,10 +100,10 @@ func (b *bench) read(ctx context.Context, w *wire, a *audit) error {
 		}
 		if out.Cursor == nil {
 			a.end()
-			return nil
+			return
 		}
 		if a.last == before {
-			return errors.New("getMessages: a cursor, and nothing new")
+			Fail("getMessages of convo %s: a cursor, and nothing new", a.convo.id)
 		}
 	}
 }

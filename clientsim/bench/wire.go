@@ -8,13 +8,14 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"strconv"
+	"net/http"
+	"net/textproto"
 	"sync"
 	"time"
 )
 
-// wire is one HTTP/1.1 connection for one request at a time. An answer that breaks RFC 9112, or
-// that our server would not send, is an error. Then the connection is closed, and the next request
+// wire is one HTTP/1.1 connection for one request at a time. An answer that our server would not send
+// is an error. Then the connection is closed, and the next request
 // opens another. It is not safe for concurrent use.
 type wire struct {
 	addr    string // host:port
@@ -22,7 +23,7 @@ type wire struct {
 	dialer  dialer
 	conn    net.Conn
 	in      *bufio.Reader
-	body    []byte
+	body    bytes.Buffer
 	renewed time.Time // when the connection's deadline was last set
 	closing bool      // the server has said that it closes the connection
 }
@@ -37,7 +38,6 @@ type answer struct {
 // Bounds of an answer, in bytes, and of the time that a server may take. The deadline of a
 // connection is moved only once a second, because setting it costs more than writing a request.
 const (
-	maxHeader   = 16 << 10
 	maxAnswer   = 32 << 20
 	answerLimit = 15 * time.Second
 	renewal     = time.Second
@@ -86,7 +86,7 @@ func (w *wire) dial(ctx context.Context) error {
 	}
 	w.conn, w.renewed, w.closing = conn, time.Time{}, false
 	if w.in == nil {
-		w.in = bufio.NewReaderSize(conn, maxHeader)
+		w.in = bufio.NewReaderSize(conn, 16<<10)
 	} else {
 		w.in.Reset(conn)
 	}
@@ -129,121 +129,40 @@ func (w *wire) receive() (answer, error) {
 }
 
 func (w *wire) read() (a answer, err error) {
-	line, err := w.line()
+	resp, err := http.ReadResponse(w.in, nil)
 	if err != nil {
-		return a, err
+		if _, ended := w.in.Peek(1); ended == io.EOF && errors.As(err, new(textproto.ProtocolError)) {
+			err = io.ErrUnexpectedEOF // within a line of the header
+		}
+		return a, malformed(err)
 	}
-	if len(line) < 13 || !bytes.HasPrefix(line, []byte("HTTP/1.1 ")) || line[12] != ' ' {
-		return a, unexpected("it begins with %.40q", line)
-	}
-	if a.status, err = strconv.Atoi(string(line[9:12])); err != nil || a.status < 200 || a.status > 599 ||
-		a.status == 204 || a.status == 304 {
-		return a, unexpected("status %q", line[9:12])
-	}
-	length, chunked := -1, false
-	for left := maxHeader; ; left -= len(line) {
-		if line, err = w.line(); err != nil {
-			return a, err
-		}
-		if len(line) == 0 {
-			break
-		}
-		if left < len(line) {
-			return a, unexpected("more than %d bytes of header", maxHeader)
-		}
-		name, value, ok := bytes.Cut(line, []byte(":"))
-		if !ok || len(name) == 0 {
-			return a, unexpected("header line %.60q", line)
-		}
-		value = bytes.TrimSpace(value)
-		switch {
-		case is(name, "Content-Length"):
-			if length >= 0 {
-				return a, unexpected("two lengths")
-			}
-			if length, err = strconv.Atoi(string(value)); err != nil || length < 0 || length > maxAnswer {
-				return a, unexpected("length %q", value)
-			}
-		case is(name, "Transfer-Encoding"):
-			if !is(value, "chunked") {
-				return a, unexpected("transfer encoding %q", value)
-			}
-			chunked = true
-		case is(name, "Content-Encoding"):
-			return a, unexpected("content encoding %q", value)
-		case is(name, "Connection"):
-			w.closing = is(value, "close")
-		case is(name, "X-Idempotency-Replay"):
-			a.replayed = is(value, "true")
-		}
-	}
-	switch {
-	case chunked && length >= 0:
-		return a, unexpected("a length and chunks")
-	case chunked:
-		err = w.readChunks()
-	case length >= 0:
-		w.body = grow(w.body[:0], length)
-		_, err = io.ReadFull(w.in, w.body)
-	default:
+	w.closing = resp.Close
+	a.status, a.replayed = resp.StatusCode, resp.Header.Get("X-Idempotency-Replay") == "true"
+	switch encoding := resp.Header.Get("Content-Encoding"); {
+	case !resp.ProtoAtLeast(1, 1), a.status < 200, a.status == http.StatusNoContent, a.status == http.StatusNotModified:
+		return a, unexpected("%s, status %d", resp.Proto, a.status)
+	case encoding != "":
+		return a, unexpected("content encoding %q", encoding)
+	case resp.ContentLength < 0 && len(resp.TransferEncoding) == 0:
 		return a, unexpected("neither a length nor chunks")
+	case resp.ContentLength > maxAnswer:
+		return a, unexpected("%d bytes", resp.ContentLength)
 	}
-	a.body = w.body
-	return a, early(err)
+	w.body.Reset()
+	n, err := w.body.ReadFrom(io.LimitReader(resp.Body, maxAnswer+1))
+	if err == nil && n > maxAnswer {
+		err = unexpected("more than %d bytes", maxAnswer)
+	}
+	a.body = w.body.Bytes()
+	return a, malformed(err)
 }
 
-// readChunks reads a body that comes in chunks (RFC 9112 §7.1), without trailers.
-func (w *wire) readChunks() error {
-	w.body = w.body[:0]
-	for {
-		line, err := w.line()
-		if err != nil {
-			return err
-		}
-		size, err := strconv.ParseUint(string(line), 16, 31)
-		if err != nil {
-			return unexpected("chunk size %.20q", line)
-		}
-		had := len(w.body)
-		if had+int(size) > maxAnswer {
-			return unexpected("more than %d bytes", maxAnswer)
-		}
-		w.body = grow(w.body, int(size))
-		if _, err := io.ReadFull(w.in, w.body[had:]); err != nil {
-			return err
-		}
-		if line, err = w.line(); err != nil {
-			return err
-		}
-		if len(line) != 0 {
-			return unexpected("%.20q behind a chunk", line)
-		}
-		if size == 0 {
-			return nil
-		}
+// malformed makes an error of reading an unexpected answer, unless the connection has ended or failed.
+func malformed(err error) error {
+	if err == nil || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errAnswer) || errors.As(err, new(net.Error)) {
+		return err
 	}
-}
-
-// line reads a line, which is valid until the next read.
-func (w *wire) line() ([]byte, error) {
-	line, err := w.in.ReadSlice('\n')
-	switch {
-	case errors.Is(err, bufio.ErrBufferFull):
-		return nil, unexpected("a line of more than %d bytes", maxHeader)
-	case err != nil:
-		return nil, early(err)
-	case len(line) < 2 || line[len(line)-2] != '\r':
-		return nil, unexpected("line %.40q", line)
-	}
-	return line[:len(line)-2], nil
-}
-
-// early turns an end of input into an unexpected one.
-func early(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	}
-	return err
+	return unexpected("%v", err)
 }
 
 // failed closes the connection after an error.
@@ -258,17 +177,4 @@ func (w *wire) close() {
 		_ = w.conn.Close()
 		w.conn = nil
 	}
-}
-
-// is compares tokens of a header without regard to case.
-func is(got []byte, want string) bool {
-	return len(got) == len(want) && bytes.EqualFold(got, []byte(want))
-}
-
-// grow makes b longer by n bytes.
-func grow(b []byte, n int) []byte {
-	if cap(b)-len(b) < n {
-		b = append(make([]byte, 0, len(b)+n+len(b)/2), b...)
-	}
-	return b[:len(b)+n]
 }

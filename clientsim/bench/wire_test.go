@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -51,25 +50,18 @@ func TestAnswers(t *testing.T) {
 		"nothing":    {ok + "Content-Length: 0\r\n\r\n", "", nil},
 		"chunks": {ok + "Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\nA\r\n0123456789\r\n0\r\n\r\n",
 			"hi0123456789", nil},
-		"refusal":     {"HTTP/1.1 409 Conflict\r\nContent-Length: 2\r\n\r\n{}", "{}", nil},
-		"no length":   {ok + "\r\nhi", "", errAnswer},
-		"two lengths": {ok + "Content-Length: 2\r\nContent-Length: 2\r\n\r\nhi", "", errAnswer},
-		"length and chunks": {ok + "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", "",
-			errAnswer},
-		"bad length":     {ok + "Content-Length: -2\r\n\r\nhi", "", errAnswer},
-		"huge":           {ok + "Content-Length: 99999999999\r\n\r\n", "", errAnswer},
-		"bad chunk":      {ok + "Transfer-Encoding: chunked\r\n\r\nxyz\r\n", "", errAnswer},
-		"long chunk":     {ok + "Transfer-Encoding: chunked\r\n\r\n2\r\nhi!\r\n0\r\n\r\n", "", errAnswer},
-		"gzip":           {ok + "Transfer-Encoding: gzip\r\n\r\n", "", errAnswer},
-		"more than one":  {ok + "Content-Length: 2\r\n\r\nhi" + ok, "", errAnswer},
-		"HTTP/1.0":       {"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nhi", "", errAnswer},
-		"interim":        {"HTTP/1.1 100 Continue\r\n\r\n", "", errAnswer},
-		"no body at all": {"HTTP/1.1 204 No Content\r\n\r\n", "", errAnswer},
-		"bare newline":   {"HTTP/1.1 200 OK\nContent-Length: 2\n\nhi", "", errAnswer},
-		"no colon":       {ok + "Content-Length 2\r\n\r\nhi", "", errAnswer},
-		"endless header": {ok + "X: " + strings.Repeat("x", maxHeader) + "\r\n\r\n", "", errAnswer},
-		"many headers": {ok + strings.Repeat("X: "+strings.Repeat("x", 100)+"\r\n", maxHeader/100) + "\r\n", "",
-			errAnswer},
+		"refusal":         {"HTTP/1.1 409 Conflict\r\nContent-Length: 2\r\n\r\n{}", "{}", nil},
+		"no length":       {ok + "\r\nhi", "", errAnswer},
+		"bad length":      {ok + "Content-Length: -2\r\n\r\nhi", "", errAnswer},
+		"huge":            {ok + "Content-Length: 99999999999\r\n\r\n", "", errAnswer},
+		"bad chunk":       {ok + "Transfer-Encoding: chunked\r\n\r\nxyz\r\n", "", errAnswer},
+		"long chunk":      {ok + "Transfer-Encoding: chunked\r\n\r\n2\r\nhi!\r\n0\r\n\r\n", "", errAnswer},
+		"gzip":            {ok + "Transfer-Encoding: gzip\r\n\r\n", "", errAnswer},
+		"more than one":   {ok + "Content-Length: 2\r\n\r\nhi" + ok, "", errAnswer},
+		"HTTP/1.0":        {"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nhi", "", errAnswer},
+		"interim":         {"HTTP/1.1 100 Continue\r\n\r\n", "", errAnswer},
+		"no body at all":  {"HTTP/1.1 204 No Content\r\n\r\n", "", errAnswer},
+		"no colon":        {ok + "Content-Length 2\r\n\r\nhi", "", errAnswer},
 		"nothing came":    {"", "", io.ErrUnexpectedEOF},
 		"early in header": {ok + "Content-Le", "", io.ErrUnexpectedEOF},
 		"early in body":   {ok + "Content-Length: 3\r\n\r\nhi", "", io.ErrUnexpectedEOF},

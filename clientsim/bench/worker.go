@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -32,7 +33,6 @@ type worker struct {
 	wire   *wire
 	second *wire // for a request that is sent twice at once
 	rng    *rand.Rand
-	bytes  []byte // of the request
 
 	// Of the present phase.
 	faults bool
@@ -107,23 +107,23 @@ func (w *worker) send(ctx context.Context, r load.Request, l *job) bool {
 	}
 	began, wait := time.Now(), 5*time.Millisecond
 	for {
-		if err := w.compose(l, key); err != nil {
+		request, err := w.compose(l, key)
+		if err != nil {
 			w.violate("sendMessage: %v", err)
 			return false
 		}
 		var a answer
-		var err error
 		switch {
 		case drop:
-			w.drop(ctx)
+			w.drop(ctx, request)
 			drop = false
 			w.outcome.retried++
 			continue
 		case twice:
-			a, err = w.sendTwice(ctx, l, key)
+			a, err = w.sendTwice(ctx, l, key, request)
 			twice = false
 		default:
-			a, err = w.wire.do(ctx, w.bytes)
+			a, err = w.wire.do(ctx, request)
 		}
 		if err == nil && a.status == http.StatusOK {
 			return w.accept(l.draft, a)
@@ -141,38 +141,17 @@ func (w *worker) send(ctx context.Context, r load.Request, l *job) bool {
 	}
 }
 
-// compose writes a request with a new token into w.bytes.
-func (w *worker) compose(l *job, key string) error {
+// compose makes a request with a new token.
+func (w *worker) compose(l *job, key string) ([]byte, error) {
 	token, err := l.tokens.take()
-	if err != nil {
-		return err
-	}
-	w.head(http.MethodPost, mlsapi.NSIDSendMessage, "", token)
-	w.bytes = append(w.bytes, "Content-Type: application/json\r\nContent-Length: "...)
-	w.bytes = strconv.AppendInt(w.bytes, int64(l.draft.bodySize()), 10)
-	w.bytes = append(w.bytes, "\r\n\r\n"...)
-	w.bytes = append(w.bytes, l.draft.before...)
-	w.bytes = append(w.bytes, key...)
-	w.bytes = append(w.bytes, l.draft.after...)
-	return nil
-}
-
-func (w *worker) head(verb, method, query, token string) {
-	b := append(w.bytes[:0], verb...)
-	b = append(b, " /xrpc/"...)
-	b = append(b, method...)
-	b = append(b, query...)
-	b = append(b, " HTTP/1.1\r\nHost: "...)
-	b = append(b, w.addr...)
-	b = append(b, "\r\nAuthorization: Bearer "...)
-	b = append(b, token...)
-	w.bytes = append(b, "\r\n"...)
+	body := slices.Concat(l.draft.before, []byte(key), l.draft.after)
+	return post(w.addr, mlsapi.NSIDSendMessage, body, token), err
 }
 
 // drop sends the request and drops its answer, in half of the cases before it has come.
-func (w *worker) drop(ctx context.Context) {
+func (w *worker) drop(ctx context.Context, request []byte) {
 	w.outcome.dropped++
-	if err := w.wire.send(ctx, w.bytes); err == nil && w.rng.IntN(2) == 0 {
+	if err := w.wire.send(ctx, request); err == nil && w.rng.IntN(2) == 0 {
 		_, _ = w.wire.in.Peek(1) // the answer has come, so the message is stored
 	}
 	w.wire.close()
@@ -180,10 +159,10 @@ func (w *worker) drop(ctx context.Context) {
 
 // sendTwice sends the request and a second one with its key at the same time. Both answers must be
 // the same.
-func (w *worker) sendTwice(ctx context.Context, l *job, key string) (answer, error) {
+func (w *worker) sendTwice(ctx context.Context, l *job, key string, request []byte) (answer, error) {
 	w.outcome.twice++
-	request := bytes.Clone(w.bytes)
-	if err := w.compose(l, key); err != nil {
+	again, err := w.compose(l, key)
+	if err != nil {
 		return answer{}, err
 	}
 	other := make(chan error, 1)
@@ -193,7 +172,7 @@ func (w *worker) sendTwice(ctx context.Context, l *job, key string) (answer, err
 		second, err = w.second.do(ctx, request)
 		other <- err
 	}()
-	first, err := w.wire.do(ctx, w.bytes)
+	first, err := w.wire.do(ctx, again)
 	otherErr := <-other
 	switch ok := otherErr == nil && second.status == http.StatusOK; {
 	case err != nil || first.status != http.StatusOK:
@@ -252,9 +231,7 @@ func (w *worker) again(r load.Request, d string, a answer, err error) bool {
 
 // page reads the first messages of a convo.
 func (w *worker) page(ctx context.Context, r load.Request, l *job) bool {
-	w.head(http.MethodGet, mlsapi.NSIDGetMessages, "?limit=50&convoId="+l.draft.convo.id, l.reader)
-	w.bytes = append(w.bytes, "\r\n"...)
-	a, err := w.wire.do(ctx, w.bytes)
+	a, err := w.wire.do(ctx, get(w.addr, mlsapi.NSIDGetMessages, "limit=50&convoId="+l.draft.convo.id, l.reader))
 	if err == nil && a.status == http.StatusOK {
 		return true
 	}

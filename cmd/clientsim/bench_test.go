@@ -58,7 +58,7 @@ func TestBenchmark(t *testing.T) {
 	binary := testbedtest.Binary(t)
 	var out, progress bytes.Buffer
 	err := run(t.Context(), []string{
-		"clientsim", "bench", "send-hot", "--mlsd", binary, "--database", pgtest.URL(t), "--curve", "p256", "--turns", "1",
+		"clientsim", "bench", "send-hot", "--mlsd", binary, "--database", pgtest.URL(t), "--turns", "1",
 		"--for", "300ms", "--warm-up", "50ms", "--in-flight", "8",
 		"--senders", "4", "--seed", "7", "--json", jsonFile,
 	}, &out, &progress)
@@ -77,7 +77,7 @@ func TestBenchmark(t *testing.T) {
 	if err := json.Unmarshal(content, &r); err != nil {
 		t.Fatal(err)
 	}
-	want := "clientsim bench send-hot --curve=p256 --database URL --for=300ms --in-flight=8 --mlsd=" + binary +
+	want := "clientsim bench send-hot --database URL --for=300ms --in-flight=8 --mlsd=" + binary +
 		" --senders=4 --turns=1 --warm-up=50ms --seed=7"
 	if r.Command != want || r.Seed != 7 || r.Verdict.Sent == 0 || !r.Verdict.Kept() {
 		t.Errorf("%+v, want the command %q", r, want)
