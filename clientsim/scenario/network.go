@@ -45,9 +45,8 @@ const (
 // was before the block, nor by a claim after it.
 func Network(ctx context.Context, w *testbed.World) {
 	n := &network{w: w, length: orDefault(w.For, liveFor), where: map[string]int{}, pairs: map[[2]syntax.DID]bool{},
-		times: newNetworkTimes(w.RNG.IntN(networkServices)), probe: testbed.FastTransport()}
-	o := testbed.ServicesOptions{Services: networkServices, Settings: unlimited(ctx, w), Transport: n.times.transport}
-	withServices(ctx, w, o, func(all []*testbed.Service) {
+		probe: testbed.FastTransport()}
+	withServices(ctx, w, networkServices, unlimited(ctx, w), func(all []*testbed.Service) {
 		n.services = all
 		n.settle(ctx)
 		n.play(ctx)
@@ -63,7 +62,6 @@ type network struct {
 	streams  []*client.Subscribers // of the people of each service
 	people   []*resident
 	length   time.Duration
-	times    *networkTimes
 	probe    *http.Transport
 
 	mu      sync.Mutex // guards what follows
@@ -159,7 +157,7 @@ func (n *network) play(ctx context.Context) {
 			}
 		})
 	}
-	failed := Attempt(func() { n.disturb(ctx, writing) })
+	failed := Attempt(func() { n.disturb(ctx, writing, n.w.RNG.IntN(len(n.services))) })
 	all.Wait()
 	for _, s := range n.services {
 		s.Faults.Use(nil)

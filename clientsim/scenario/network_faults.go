@@ -3,14 +3,11 @@ package scenario
 import (
 	"context"
 	"fmt"
-	"net/http"
-	"sync/atomic"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/api/mlsapi"
-	"mlsd/clientsim/load"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
@@ -38,17 +35,14 @@ const (
 	awayFor      = time.Minute     // of the one that is away for longer
 )
 
-// disturb kills services. In the middle it leaves them alone for a while, and then one of them is away
-// for as long.
-func (n *network) disturb(ctx, writing context.Context) {
-	window, begun := min(awayFor, n.length/6), time.Now()
-	n.strike(ctx, writing, begun.Add(n.length/4))
-	n.times.measure(calm, func() { xrpc.Sleep(writing, window) })
-	victim := n.services[n.times.victim].Server
-	n.w.Progress(fmt.Sprintf("service %d is away", n.times.victim+1))
-	Check(victim.Kill())
-	n.times.measure(away, func() { xrpc.Sleep(writing, window) })
-	Check(victim.Start(ctx, nil))
+// disturb kills services. In the middle one of them is away for a while.
+func (n *network) disturb(ctx, writing context.Context, victim int) {
+	begun := time.Now()
+	n.strike(ctx, writing, begun.Add(n.length/3))
+	n.w.Progress(fmt.Sprintf("service %d is away", victim+1))
+	Check(n.services[victim].Server.Kill())
+	xrpc.Sleep(writing, min(awayFor, n.length/6))
+	Check(n.services[victim].Server.Start(ctx, nil))
 	n.strike(ctx, writing, begun.Add(n.length))
 }
 
@@ -71,76 +65,5 @@ func (n *network) strike(ctx, writing context.Context, until time.Time) {
 		n.mu.Unlock()
 		xrpc.Sleep(ctx, gone)
 		Check(s.Start(ctx, nil))
-	}
-}
-
-// The windows in which requests are measured.
-const (
-	calm = "all three are there"
-	away = "one is away"
-)
-
-// networkTimes measures the services beside the one that will be away.
-type networkTimes struct {
-	victim  int
-	window  atomic.Pointer[string] // nil: none
-	bounds  map[string][2]time.Time
-	counter *load.Counter
-}
-
-func newNetworkTimes(victim int) *networkTimes {
-	return &networkTimes{victim: victim, bounds: map[string][2]time.Time{}, counter: load.NewCounter()}
-}
-
-// measure counts what happens during play.
-func (t *networkTimes) measure(window string, play func()) {
-	begun := time.Now()
-	t.window.Store(&window)
-	play()
-	t.window.Store(nil)
-	t.bounds[window] = [2]time.Time{begun, time.Now()}
-}
-
-// transport measures a service's answers.
-func (t *networkTimes) transport(service int, wire http.RoundTripper) http.RoundTripper {
-	if service == t.victim {
-		return wire
-	}
-	return roundTripper(func(req *http.Request) (*http.Response, error) {
-		window, begun := t.window.Load(), time.Now()
-		resp, err := wire.RoundTrip(req)
-		if _, call := xrpc.CallInfoFrom(req.Context()); !call || window == nil {
-			return resp, err
-		}
-		if err != nil || resp.StatusCode >= http.StatusInternalServerError {
-			t.counter.Fail(*window, "no answer", fmt.Sprint(err))
-		} else {
-			t.counter.Done(*window, time.Since(begun))
-		}
-		return resp, err
-	})
-}
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
-
-// note adds to the report what the services did beside the one that was away.
-func (t *networkTimes) note(n *network, sent []testbed.Invitation) {
-	gone := n.services[t.victim].DID
-	for _, window := range []string{calm, away} {
-		bounds, delivered := t.bounds[window], load.NewLatency()
-		for _, i := range sent {
-			if from := n.services[n.where[i.ConvoID]].DID; from != gone && i.Other != gone &&
-				i.From.After(bounds[0]) && i.From.Before(bounds[1]) {
-				delivered.Record(i.To.Sub(i.From))
-			}
-		}
-		op := t.counter.Operations()[window]
-		if op == nil {
-			continue
-		}
-		n.w.Note("two services for %s while %s: %d requests, %s; %d without an answer; invitations between them: %s",
-			bounds[1].Sub(bounds[0]).Round(time.Second), window, op.Done, op.Latency, op.Failures(), delivered)
 	}
 }

@@ -11,7 +11,6 @@ import (
 
 	"mlsd/clientsim/history"
 	. "mlsd/clientsim/steps"
-	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -66,7 +65,7 @@ func (r invitationRows) add(did syntax.DID, ref, format string, args ...any) {
 // judge compares all invitations with what was acknowledged.
 func (n *network) judge(ctx context.Context) {
 	sent, received, listed := invitationRows{}, invitationRows{}, invitationRows{}
-	times := n.collect(ctx, sent, received, listed)
+	n.collect(ctx, sent, received, listed)
 	hidden, joined, declined := 0, 0, 0
 	for _, i := range n.invited {
 		key, from := invitationKey(i.who.Account.DID, i.ref), n.services[i.at].DID
@@ -102,15 +101,13 @@ func (n *network) judge(ctx context.Context) {
 	n.w.Note("%d people, %d convos; %d claims, %d more that a block at home refused; %d invitations: %d joined, "+
 		"%d declined, %d hidden; %d people were added by two at once; %d kills",
 		len(n.people), len(n.where), n.claims, n.held, len(n.invited), joined, declined, hidden, n.late, n.kills)
-	n.times.note(n, times)
 }
 
 // collect reads the rows of the services that sent and received invitations, and what people are shown.
-func (n *network) collect(ctx context.Context, sent, received, listed invitationRows) (all []testbed.Invitation) {
+func (n *network) collect(ctx context.Context, sent, received, listed invitationRows) {
 	for _, s := range n.services {
 		for _, i := range Must(s.Sent(ctx)) {
 			sent.add(i.DID, i.Ref, "%s of %s to %s, %s", i.ConvoID, s.DID, i.Other, i.State)
-			all = append(all, i)
 		}
 		for _, i := range Must(s.Received(ctx)) {
 			received.add(i.DID, i.Ref, "%s of %s, %s", i.ConvoID, i.Other, i.State)
@@ -121,7 +118,6 @@ func (n *network) collect(ctx context.Context, sent, received, listed invitation
 			listed.add(p.Account.DID, i.KeyPackageRef, "%s of %s", i.ConvoID, i.Service)
 		}
 	}
-	return all
 }
 
 // same takes a row out of rows, and reports it unless it is there as it has to be, once.

@@ -39,8 +39,9 @@ func withCluster(ctx context.Context, w *testbed.World, o testbed.ClusterOptions
 }
 
 // withServices is [testbed.World.WithServices] for steps.
-func withServices(ctx context.Context, w *testbed.World, o testbed.ServicesOptions, play func([]*testbed.Service)) {
-	Check(w.WithServices(ctx, o, func(all []*testbed.Service) error { return Attempt(func() { play(all) }) }))
+func withServices(ctx context.Context, w *testbed.World, n int, settings map[string]string,
+	play func([]*testbed.Service)) {
+	Check(w.WithServices(ctx, n, settings, func(all []*testbed.Service) error { return Attempt(func() { play(all) }) }))
 }
 
 // withPair is [testbed.World.WithPair] for steps.

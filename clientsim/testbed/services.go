@@ -13,7 +13,6 @@ import (
 	"net/url"
 	"path"
 	"strings"
-	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
@@ -31,18 +30,11 @@ type Service struct {
 	front *xrpc.Site
 }
 
-// ServicesOptions say what services there are.
-type ServicesOptions struct {
-	Services int
-	Settings map[string]string // of their servers
-	// Transport returns what the clients of a service use, over wire. nil: wire.
-	Transport func(service int, wire http.RoundTripper) http.RoundTripper
-}
-
-// WithServices runs play on several services, which know each other by their DID documents. People of
-// this world can choose one of them, and the world's own server has no part in it. Everything that
-// their clients did is checked afterwards.
-func (w *World) WithServices(ctx context.Context, o ServicesOptions, play func([]*Service) error) (err error) {
+// WithServices runs play on n services, whose servers have these settings, and which know each other by
+// their DID documents. People of this world can choose one of them, and the world's own server has no
+// part in it. Everything that their clients did is checked afterwards.
+func (w *World) WithServices(ctx context.Context, n int, settings map[string]string,
+	play func([]*Service) error) (err error) {
 	var all []*Service
 	defer func() {
 		for i, s := range all {
@@ -53,8 +45,8 @@ func (w *World) WithServices(ctx context.Context, o ServicesOptions, play func([
 			err = errors.Join(err, s.Server.Stop(), s.front.Close())
 		}
 	}()
-	for i := range o.Services {
-		s, err := w.startService(ctx, i, o)
+	for i := range n {
+		s, err := w.startService(ctx, i, settings)
 		if err != nil {
 			return err
 		}
@@ -74,9 +66,9 @@ func (w *World) WithServices(ctx context.Context, o ServicesOptions, play func([
 	return nil
 }
 
-func (w *World) startService(ctx context.Context, i int, o ServicesOptions) (*Service, error) {
+func (w *World) startService(ctx context.Context, i int, settings map[string]string) (*Service, error) {
 	server := w.Server.another(fmt.Sprintf("-service-%d", i+1))
-	maps.Copy(server.env, o.Settings)
+	maps.Copy(server.env, settings)
 	s := &Service{Link: NewFaultyTransport(Unrepeated{FastTransport()})}
 	var err error
 	if s.front, err = xrpc.Serve("127.0.0.1:0", s.answer(server)); err != nil {
@@ -91,12 +83,9 @@ func (w *World) startService(ctx context.Context, i int, o ServicesOptions) (*Se
 	if err := server.Start(ctx, nil); err != nil {
 		return nil, errors.Join(err, s.front.Close())
 	}
-	var wire http.RoundTripper = Unrepeated{FastTransport()}
-	if o.Transport != nil {
-		wire = o.Transport(i, wire)
-	}
-	s.World = NewWorld(Target{Base: server.URL(), Audience: s.DID.String(), Transport: wire, Server: server, Dir: w.dir},
-		w.Options, uint64(i), w.Progress)
+	s.World = NewWorld(Target{
+		Base: server.URL(), Audience: s.DID.String(), Transport: Unrepeated{FastTransport()}, Server: server, Dir: w.dir,
+	}, w.Options, uint64(i), w.Progress)
 	s.Suite = w.Suite
 	return s, nil
 }
@@ -152,12 +141,11 @@ func (s *Service) Visit(p *client.Phone) *client.Phone {
 
 // Invitation is a row of the service that has the convo, or of a home.
 type Invitation struct {
-	DID      syntax.DID // the invited person
-	Ref      string
-	Other    syntax.DID // the home, or the service that has the convo
-	ConvoID  string
-	State    string
-	From, To time.Time // the Welcome, and the home's answer
+	DID     syntax.DID // the invited person
+	Ref     string
+	Other   syntax.DID // the home, or the service that has the convo
+	ConvoID string
+	State   string
 }
 
 // Sent reads what the service has told the homes of people. The state is "done", or has the last
@@ -165,8 +153,7 @@ type Invitation struct {
 func (s *Service) Sent(ctx context.Context) ([]Invitation, error) {
 	return invitations(ctx, s.Server, `
 		SELECT did, encode(ref, 'hex'), service, convo_id::text,
-			CASE state WHEN 'done' THEN state ELSE state || ': ' || coalesce(last_error, '') END,
-			created_at, coalesce(ended_at, now())
+			CASE state WHEN 'done' THEN state ELSE state || ': ' || coalesce(last_error, '') END
 		FROM sent_invitations`)
 }
 
@@ -175,7 +162,7 @@ func (s *Service) Sent(ctx context.Context) ([]Invitation, error) {
 func (s *Service) Received(ctx context.Context) ([]Invitation, error) {
 	return invitations(ctx, s.Server, `
 		SELECT r.did, encode(r.ref, 'hex'), service, convo_id::text,
-			CASE WHEN hidden THEN 'hidden, ' ELSE 'shown, ' END || coalesce(k.state, 'unknown'), r.created_at, r.created_at
+			CASE WHEN hidden THEN 'hidden, ' ELSE 'shown, ' END || coalesce(k.state, 'unknown')
 		FROM received_invitations r LEFT JOIN key_packages k ON (k.did, k.ref) = (r.did, r.ref)`)
 }
 
