@@ -63,23 +63,15 @@ func (t *writeTimes) awaitNone(ctx context.Context, still, limit time.Duration) 
 	})
 }
 
-// await waits until each node has acknowledged a write after a moment, and returns how long after it.
-func (t *writeTimes) await(ctx context.Context, from time.Time, limit time.Duration) (after []time.Duration,
-	err error) {
+// await waits until each node has acknowledged a write after a moment.
+func (t *writeTimes) await(ctx context.Context, from time.Time, limit time.Duration) error {
 	t.mu.Lock()
 	t.from = from
 	clear(t.first)
 	t.mu.Unlock()
-	err = xrpc.Until(ctx, limit, func() (bool, error) {
+	return xrpc.Until(ctx, limit, func() (bool, error) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if slices.ContainsFunc(t.first, time.Time.IsZero) {
-			return false, nil
-		}
-		for _, at := range t.first {
-			after = append(after, at.Sub(from))
-		}
-		return true, nil
+		return !slices.ContainsFunc(t.first, time.Time.IsZero), nil
 	})
-	return after, err
 }
