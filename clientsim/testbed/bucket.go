@@ -1,7 +1,6 @@
 package testbed
 
 import (
-	"bufio"
 	"crypto/md5"
 	"encoding/hex"
 	"encoding/xml"
@@ -11,6 +10,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httputil"
 	"os"
 	"path/filepath"
 	"slices"
@@ -168,7 +168,7 @@ func (l lostAnswer) WriteHeader(int)             {}
 func (b *Bucket) put(w http.ResponseWriter, r *http.Request, path string) {
 	body, length := io.Reader(r.Body), r.ContentLength
 	if text := r.Header.Get("X-Amz-Decoded-Content-Length"); text != "" {
-		body = &chunkedBody{in: bufio.NewReader(r.Body)}
+		body = httputil.NewChunkedReader(r.Body) // aws-chunked is the same encoding; signatures are extensions
 		length, _ = strconv.ParseInt(text, 10, 64)
 	}
 	err := os.MkdirAll(filepath.Dir(path), 0o700)
@@ -257,46 +257,6 @@ func (b *Bucket) list(w http.ResponseWriter, r *http.Request) {
 	out.Contents = out.Contents[:min(most, len(out.Contents))]
 	w.Header().Set("Content-Type", "application/xml")
 	_ = xml.NewEncoder(w).Encode(out) // a failure is the client's
-}
-
-// chunkedBody reads a body in the aws-chunked encoding: a line with a chunk's length, its bytes, and a
-// line's end.
-type chunkedBody struct {
-	in   *bufio.Reader
-	left int64
-	end  bool
-}
-
-func (c *chunkedBody) Read(p []byte) (int, error) {
-	for c.left == 0 {
-		if c.end {
-			return 0, io.EOF
-		}
-		line, err := c.in.ReadString('\n')
-		if err != nil {
-			return 0, io.ErrUnexpectedEOF
-		}
-		size, _, _ := strings.Cut(strings.TrimSpace(line), ";")
-		if c.left, err = strconv.ParseInt(size, 16, 64); err != nil {
-			return 0, err
-		}
-		if c.left == 0 {
-			c.end = true
-			_, err := io.Copy(io.Discard, c.in) // trailers
-			if err == nil {
-				err = io.EOF
-			}
-			return 0, err
-		}
-	}
-	n, err := c.in.Read(p[:min(int64(len(p)), c.left)])
-	if c.left -= int64(n); c.left == 0 && err == nil {
-		_, err = c.in.Discard(len("\r\n"))
-	}
-	if errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF
-	}
-	return n, err
 }
 
 // Settings are those of a server that keeps its attachments in the bucket.

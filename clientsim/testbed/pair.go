@@ -4,19 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
-	"os/exec"
-	"os/user"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"syscall"
 
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/clientsim/mlsclient"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
@@ -24,10 +18,7 @@ import (
 // Pair is a PostgreSQL and its standby on loopback. They change roles: the standby is promoted when
 // the primary has died, and the old primary comes back as the standby by pg_rewind.
 type Pair struct {
-	programs    string // directory of initdb, pg_basebackup and pg_rewind
-	home        string
-	password    string
-	owner       *syscall.Stat_t // of both servers
+	*installation
 	synchronous bool
 	servers     [2]*pairedServer
 	primary     int // index in servers
@@ -42,25 +33,6 @@ type pairedServer struct {
 
 // pairDatabase is the name of the database that both have.
 const pairDatabase = "mlsd"
-
-// StandbyPrograms returns the directory of an installed PostgreSQL that has what a standby needs.
-func StandbyPrograms() (string, error) {
-	found, err := filepath.Glob("/usr/lib/postgresql/*/bin")
-	if err != nil {
-		return "", fmt.Errorf("PostgreSQL: %w", err)
-	}
-	for _, dir := range slices.Concat(filepath.SplitList(os.Getenv("PATH")), found) {
-		missing := slices.ContainsFunc([]string{"initdb", "postgres", "pg_basebackup", "pg_rewind"},
-			func(program string) bool {
-				_, err := os.Stat(filepath.Join(dir, program))
-				return err != nil
-			})
-		if filepath.IsAbs(dir) && !missing {
-			return filepath.EvalSymlinks(dir)
-		}
-	}
-	return "", errors.New("needs an installed PostgreSQL with pg_basebackup and pg_rewind")
-}
 
 // WithPair runs play on two servers that use a PostgreSQL with a standby. Their URL names both. The
 // world's own server runs on, without anything to do. If synchronous is set, a COMMIT waits until
@@ -108,57 +80,17 @@ func (p *Pair) StandbyURL() string { return p.url(pairDatabase, 1-p.primary) }
 
 func newPair(synchronous bool) (_ *Pair, err error) {
 	defer Catch(&err)
-	p := &Pair{password: fmt.Sprintf("%x", mlsclient.RandomBytes(16)), synchronous: synchronous}
-	p.programs = Must(StandbyPrograms())
-	p.owner = Must(databaseAccount())
-	p.home = Must(os.MkdirTemp("", "clientsim-pair-"))
-	if err := os.Chown(p.home, int(p.owner.Uid), int(p.owner.Gid)); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(p.home))
-	}
+	p := &Pair{installation: Must(install("pair")), synchronous: synchronous}
 	for i, name := range []string{"a", "b"} {
 		port, err := freePort()
 		if err != nil {
 			return nil, errors.Join(err, os.RemoveAll(p.home))
 		}
 		p.servers[i] = &pairedServer{name: name, dir: filepath.Join(p.home, name), port: port}
-		p.servers[i].Postmaster = &Postmaster{
-			args: []string{
-				filepath.Join(p.programs, "postgres"), "-D", p.servers[i].dir, "-c", "port=" + strconv.Itoa(port),
-				"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "cluster_name=" + name,
-			},
-			owner: p.owner, url: p.url("postgres", i), log: newLastLines(40),
-		}
+		p.servers[i].Postmaster = p.postmaster(p.servers[i].dir, port, "", p.url("postgres", i))
+		p.servers[i].Set("cluster_name", name)
 	}
 	return p, nil
-}
-
-// databaseAccount is the account that PostgreSQL runs as: this process's own, or postgres if that is
-// root, as which PostgreSQL does not run.
-func databaseAccount() (*syscall.Stat_t, error) {
-	if os.Geteuid() != 0 {
-		return &syscall.Stat_t{Uid: uint32(os.Geteuid()), Gid: uint32(os.Getegid())}, nil
-	}
-	u, err := user.Lookup("postgres")
-	if err != nil {
-		return nil, fmt.Errorf("PostgreSQL does not run as root: %w", err)
-	}
-	uid, err := strconv.ParseUint(u.Uid, 10, 32)
-	if err != nil {
-		return nil, fmt.Errorf("uid of postgres: %w", err)
-	}
-	gid, err := strconv.ParseUint(u.Gid, 10, 32)
-	if err != nil {
-		return nil, fmt.Errorf("gid of postgres: %w", err)
-	}
-	return &syscall.Stat_t{Uid: uint32(uid), Gid: uint32(gid)}, nil
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
 // url is the URL of a database of the given servers. Of several, the one is meant that accepts
@@ -176,30 +108,13 @@ func (p *Pair) url(database string, servers ...int) string {
 	return fmt.Sprintf("postgres://%s@%s/%s?%s", url.UserPassword("mlsd", p.password), hosts, database, query)
 }
 
-// run runs a program of PostgreSQL as its account.
-func (p *Pair) run(ctx context.Context, program string, args ...string) error {
-	cmd := exec.CommandContext(ctx, filepath.Join(p.programs, program), args...)
-	cmd.Dir = p.home
-	cmd.Env = []string{"PATH=" + p.programs + ":/usr/bin:/bin", "LC_ALL=C", "TZ=UTC", "PGPASSWORD=" + p.password}
-	runAs(cmd, p.owner)
-	if output, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w\n%s", program, err, output)
-	}
-	return nil
-}
-
 // create makes the primary with an empty database, and its standby.
 func (p *Pair) create(ctx context.Context) (err error) {
 	defer Catch(&err)
-	secret := filepath.Join(p.home, "password")
-	Check(os.WriteFile(secret, []byte(p.password+"\n"), 0o600))
-	Check(os.Chown(secret, int(p.owner.Uid), int(p.owner.Gid)))
 	a, b := p.servers[0], p.servers[1]
-	Check(p.run(ctx, "initdb", "--no-sync", "--pgdata="+a.dir, "--username=mlsd", "--pwfile="+secret,
-		"--auth=scram-sha-256",
-		"--encoding=UTF8", "--locale=C", "--data-checksums"))
+	Check(p.initdb(ctx, a.dir, "mlsd"))
 	// In the file and not on the command line: pg_rewind starts the server without it.
-	Check(p.write(a, "postgresql.conf",
+	Check(p.write(filepath.Join(a.dir, "postgresql.conf"),
 		"wal_keep_size = 512MB\nmax_connections = 200\nwal_retrieve_retry_interval = 100ms\n"))
 	Check(a.Start(ctx))
 	Check(a.exec(ctx, `CREATE DATABASE `+pairDatabase))
@@ -258,8 +173,8 @@ func (p *Pair) follow(ctx context.Context, standby *pairedServer) (err error) {
 	primary := p.servers[p.primary]
 	conninfo := fmt.Sprintf("primary_conninfo = 'host=127.0.0.1 port=%d user=mlsd password=%s'\n", primary.port,
 		p.password)
-	Check(p.write(standby, "postgresql.auto.conf", conninfo))
-	Check(p.write(standby, "standby.signal", ""))
+	Check(p.write(filepath.Join(standby.dir, "postgresql.auto.conf"), conninfo))
+	Check(p.write(filepath.Join(standby.dir, "standby.signal"), ""))
 	Check(standby.Start(ctx))
 	state := "async"
 	if p.synchronous {
@@ -280,19 +195,10 @@ func (p *Pair) follow(ctx context.Context, standby *pairedServer) (err error) {
 
 // configure replaces the settings that change with the role, and makes the running server read them.
 func (p *Pair) configure(s *pairedServer, settings string) error {
-	if err := p.write(s, "postgresql.auto.conf", settings); err != nil {
+	if err := p.write(filepath.Join(s.dir, "postgresql.auto.conf"), settings); err != nil {
 		return err
 	}
 	return s.signal(syscall.SIGHUP)
-}
-
-// write writes a file of a server's data directory.
-func (p *Pair) write(s *pairedServer, name, text string) error {
-	path := filepath.Join(s.dir, name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		return err
-	}
-	return os.Chown(path, int(p.owner.Uid), int(p.owner.Gid))
 }
 
 // exec runs a statement as the superuser.

@@ -15,7 +15,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/clientsim/mlsclient"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
@@ -24,13 +23,10 @@ import (
 // network namespace and a disk of its own. Patroni decides who is the primary. Everything is
 // configured by the files in deploy/patroni.
 type Patroni struct {
-	config   string // folder of patroni.yml and etcd.env
-	programs string // directory of initdb
-	home     string
-	secret   string // all passwords
-	owner    *syscall.Stat_t
-	machines []*machine
-	silent   string // name of the machine that is killed or frozen; "": none
+	*installation        // its password is that of all roles
+	config        string // folder of patroni.yml and etcd.env
+	machines      []*machine
+	silent        string // name of the machine that is killed or frozen; "": none
 }
 
 // machine is one of the three.
@@ -65,7 +61,11 @@ func PatroniPrograms() error {
 // WithPatroni runs play on two servers that use such a database. Their URL names all three
 // PostgreSQL. The world's own server runs on, without anything to do.
 func (w *World) WithPatroni(ctx context.Context, play func(*Cluster, *Patroni) error) (err error) {
-	p := &Patroni{config: w.Patroni, secret: fmt.Sprintf("%x", mlsclient.RandomBytes(16))}
+	installed, err := install("patroni")
+	if err != nil {
+		return err
+	}
+	p := &Patroni{config: w.Patroni, installation: installed}
 	defer func() {
 		if err != nil {
 			for _, m := range p.machines {
@@ -85,7 +85,7 @@ func (w *World) WithPatroni(ctx context.Context, play func(*Cluster, *Patroni) e
 	for _, m := range p.machines {
 		hosts = append(hosts, m.address+":5432")
 	}
-	url := fmt.Sprintf("postgres://mlsd:%s@%s/mlsd?sslmode=disable&target_session_attrs=read-write", p.secret,
+	url := fmt.Sprintf("postgres://mlsd:%s@%s/mlsd?sslmode=disable&target_session_attrs=read-write", p.password,
 		strings.Join(hosts, ","))
 	o := ClusterOptions{Nodes: 2, Settings: settings}
 	return w.withNodes(ctx, url, o, &Cluster{}, func(f *Cluster) error { return play(f, p) })
@@ -94,9 +94,6 @@ func (w *World) WithPatroni(ctx context.Context, play func(*Cluster, *Patroni) e
 // create makes the machines, and the database once they have a primary.
 func (p *Patroni) create(ctx context.Context) (err error) {
 	defer Catch(&err)
-	p.programs = Must(StandbyPrograms())
-	p.owner = Must(databaseAccount())
-	p.home = Must(os.MkdirTemp("", "clientsim-patroni-"))
 	Check(os.Chmod(p.home, 0o755))
 	Check(os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o600))
 	for i, name := range []string{"a", "b", "c"} {
@@ -113,7 +110,7 @@ func (p *Patroni) create(ctx context.Context) (err error) {
 	primary := Must(p.Primary(ctx, ""))
 	Check(InDatabase(ctx, p.superuser(primary), func(db *pgx.Conn) error {
 		for _, sql := range []string{
-			`CREATE ROLE mlsd LOGIN PASSWORD '` + p.secret + `'`,
+			`CREATE ROLE mlsd LOGIN PASSWORD '` + p.password + `'`,
 			`CREATE DATABASE mlsd OWNER mlsd TEMPLATE template0 ENCODING 'UTF8'`,
 		} {
 			if _, err := db.Exec(ctx, sql); err != nil {
@@ -173,7 +170,7 @@ func (p *Patroni) path(m *machine, name string) string { return filepath.Join(p.
 // fill puts a machine's values into a file or a command.
 func (p *Patroni) fill(m *machine, text string) string {
 	return strings.NewReplacer(
-		"@NAME@", m.name, "@ADDRESS@", m.address, "@SECRET@", p.secret,
+		"@NAME@", m.name, "@ADDRESS@", m.address, "@SECRET@", p.password,
 		"/var/lib/postgresql/15/mlsd", p.path(m, "disk/mlsd"), "/var/lib/postgresql", p.path(m, ""),
 		"/var/run/postgresql", p.path(m, ""), "/usr/lib/postgresql/15/bin", p.programs,
 		"/var/lib/etcd/mlsd", p.path(m, "etcd"),
@@ -374,7 +371,7 @@ func (p *Patroni) ask(ctx context.Context, name string, do func(context.Context,
 
 // superuser is the URL of one machine's PostgreSQL for its superuser.
 func (p *Patroni) superuser(name string) string {
-	return fmt.Sprintf("postgres://postgres:%s@%s:5432/postgres?sslmode=disable", p.secret, p.machine(name).address)
+	return fmt.Sprintf("postgres://postgres:%s@%s:5432/postgres?sslmode=disable", p.password, p.machine(name).address)
 }
 
 // close ends all machines and removes their files. The networks end with the process's own.

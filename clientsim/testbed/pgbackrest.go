@@ -5,16 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"mlsd/clientsim/mlsclient"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
@@ -22,12 +19,9 @@ import (
 // Backrest is a PostgreSQL whose backups and WAL pgBackRest keeps, as deploy/patroni/pgbackrest.conf
 // says. The world's server uses it.
 type Backrest struct {
+	*installation
 	w        *World
 	template string // the text of pgbackrest.conf
-	programs string // directory of initdb
-	home     string
-	password string
-	owner    *syscall.Stat_t
 	port     int
 	dir      string // data directory
 	postgres *Postmaster
@@ -38,15 +32,9 @@ type Backrest struct {
 // NewBackrest starts such a PostgreSQL, and the world's server on it.
 func (w *World) NewBackrest(ctx context.Context) (b *Backrest, err error) {
 	defer Catch(&err)
-	b = &Backrest{w: w, password: fmt.Sprintf("%x", mlsclient.RandomBytes(16))}
 	text := Must(os.ReadFile(filepath.Join(w.Patroni, "pgbackrest.conf")))
-	b.template = string(text)
-	b.programs = Must(StandbyPrograms())
-	b.owner = Must(databaseAccount())
-	b.port = Must(freePort())
-	b.home = Must(os.MkdirTemp("", "clientsim-pgbackrest-"))
+	b = &Backrest{w: w, template: string(text), port: Must(freePort()), installation: Must(install("pgbackrest"))}
 	w.AtEnd(b.close)
-	Check(os.Chown(b.home, int(b.owner.Uid), int(b.owner.Gid)))
 	Check(b.create(ctx))
 	return b, w.Restart(ctx, b.settings())
 }
@@ -63,11 +51,8 @@ func (b *Backrest) url(database string) string {
 func (b *Backrest) create(ctx context.Context) (err error) {
 	defer Catch(&err)
 	b.dir = filepath.Join(b.home, "first")
-	secret := filepath.Join(b.home, "password")
-	Check(os.WriteFile(secret, []byte(b.password), 0o644))
 	Check(b.configure())
-	Check(b.run(ctx, "initdb", "--no-sync", "--data-checksums", "--encoding=UTF8", "--locale=C", "--username=postgres",
-		"--pgdata="+b.dir, "--pwfile="+secret, "--auth-host=scram-sha-256", "--auth-local=peer"))
+	Check(b.initdb(ctx, b.dir, "postgres"))
 	file := Must(os.OpenFile(filepath.Join(b.dir, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0))
 	_, err = fmt.Fprintf(file, "archive_mode = on\narchive_timeout = 60\nmax_connections = 200\n"+
 		"archive_command = 'pgbackrest --config=%s --stanza=mlsd archive-push %%p'\n", b.config())
@@ -91,28 +76,12 @@ func (b *Backrest) configure() error {
 
 // start starts PostgreSQL in the data directory, at the port that it always has.
 func (b *Backrest) start(ctx context.Context) error {
-	b.postgres = &Postmaster{
-		args: []string{filepath.Join(b.programs, "postgres"), "-D", b.dir, "-c", "port=" + strconv.Itoa(b.port),
-			"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=" + b.home},
-		owner: b.owner, url: b.url("postgres"), log: newLastLines(40),
-	}
+	b.postgres = b.postmaster(b.dir, b.port, b.home, b.url("postgres"))
 	return b.postgres.Start(ctx)
 }
 
 func (b *Backrest) pgbackrest(ctx context.Context, args ...string) error {
 	return b.run(ctx, "pgbackrest", append([]string{"--config=" + b.config(), "--stanza=mlsd"}, args...)...)
-}
-
-// run runs a program as PostgreSQL's account.
-func (b *Backrest) run(ctx context.Context, program string, args ...string) error {
-	path := "PATH=" + b.programs + ":/usr/bin:/bin"
-	cmd := exec.CommandContext(ctx, "/usr/bin/env", append([]string{program}, args...)...)
-	cmd.Dir, cmd.Env = b.home, []string{path, "LC_ALL=C", "TZ=UTC"}
-	runAs(cmd, b.owner)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w\n%s", program, err, out)
-	}
-	return nil
 }
 
 // Backup makes a full backup.
