@@ -33,32 +33,13 @@ func (l *Latency) String() string {
 		l.TotalCount())
 }
 
-// latencyJSON is a Latency in JSON, in microseconds. HDR is the whole histogram. The other fields
-// are for readers without an HdrHistogram.
-type latencyJSON struct {
-	Count int64   `json:"count"`
-	Min   int64   `json:"min"`
-	Mean  float64 `json:"mean"`
-	P50   int64   `json:"p50"`
-	P90   int64   `json:"p90"`
-	P99   int64   `json:"p99"`
-	P999  int64   `json:"p999"`
-	Max   int64   `json:"max"`
-	HDR   string  `json:"hdr"` // HdrHistogram V2, compressed, base64
-}
-
-// MarshalJSON writes the usual percentiles and the histogram itself.
+// MarshalJSON writes the usual percentiles, in microseconds.
 func (l *Latency) MarshalJSON() ([]byte, error) {
 	if l == nil || l.Histogram == nil {
 		return []byte("null"), nil
 	}
-	hdr, err := l.EncodeV2()
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(latencyJSON{
-		Count: l.TotalCount(), Min: l.Min(), Mean: l.Mean(),
-		P50: l.ValueAtQuantile(50), P90: l.ValueAtQuantile(90), P99: l.ValueAtQuantile(99), P999: l.ValueAtQuantile(99.9),
-		Max: l.Max(), HDR: string(hdr),
+	return json.Marshal(map[string]any{
+		"count": l.TotalCount(), "min": l.Min(), "mean": l.Mean(), "p50": l.ValueAtQuantile(50),
+		"p90": l.ValueAtQuantile(90), "p99": l.ValueAtQuantile(99), "p999": l.ValueAtQuantile(99.9), "max": l.Max(),
 	})
 }

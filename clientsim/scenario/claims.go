@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,14 +17,10 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// The size of claims-two-servers.
-const (
-	claimers     = 16
-	claimTargets = 20
-	lanes        = 4 // claims of one caller at a time
-)
+// lanes is how many claims of one caller go on at a time.
+const lanes = 4
 
-// claimTest is a run of claims on two servers.
+// claimTest is a run of claims.
 type claimTest struct {
 	w       *testbed.World
 	targets []*client.Phone
@@ -32,18 +29,22 @@ type claimTest struct {
 	empty   atomic.Int64 // claims that got nothing
 }
 
+// ClaimAtOnce makes eight callers claim the KeyPackages of two accounts.
+func ClaimAtOnce(ctx context.Context, w *testbed.World) { claimAll(ctx, w, w.Net, 8, 2, 80) }
+
 // ClaimsTwoServers makes sixteen callers claim the KeyPackages of twenty accounts, on two servers
-// with one database. They claim ten times what there is. Each one-time KeyPackage is handed out
-// once. Later claims get a last-resort KeyPackage, or nothing if the account has none.
+// with one database.
 func ClaimsTwoServers(ctx context.Context, w *testbed.World) {
-	withSibling(ctx, w, func(_ *testbed.Proc, other *xrpc.Client) { runClaimTest(ctx, w, other) })
+	withSibling(ctx, w, func(_ *testbed.Proc, other *xrpc.Client) { claimAll(ctx, w, other, 16, 20, max(w.Claims, 200)) })
 }
 
-func runClaimTest(ctx context.Context, w *testbed.World, other *xrpc.Client) {
-	claims := max(w.Claims, 200)
+// claimAll makes callers claim ten times what there is, every other one at the other server. Each
+// one-time KeyPackage is handed out once, and again if the claim is repeated under its key. Later
+// claims get a last-resort KeyPackage, or nothing if the account has none.
+func claimAll(ctx context.Context, w *testbed.World, other *xrpc.Client, claimers, targets, claims int) {
 	f := &claimTest{w: w}
-	stock := max(claims/10/claimTargets, 1)
-	for i := range claimTargets {
+	stock := max(claims/10/targets, 1)
+	for i := range targets {
 		p := Must(w.Phone(fmt.Sprintf("target-%d", i)))
 		Check(p.PublishMany(ctx, stock, i%2 == 0))
 		f.targets = append(f.targets, p)
@@ -59,16 +60,14 @@ func runClaimTest(ctx context.Context, w *testbed.World, other *xrpc.Client) {
 	start := time.Now()
 	f.run(ctx, callers, claims/claimers)
 	took := time.Since(start)
-	if got, want := f.oneTime.Load(), int64(stock*claimTargets); got != want {
+	if got, want := f.oneTime.Load(), int64(stock*targets); got != want {
 		w.Broken("%d KeyPackages for one use were handed out, and %d were published", got, want)
 	}
 	if f.last.Load() == 0 || f.empty.Load() == 0 {
 		w.Broken("%d claims got a last-resort KeyPackage and %d got nothing: both have to happen", f.last.Load(),
 			f.empty.Load())
 	}
-	w.Note("%d claims on two servers in %s: %d KeyPackages for one use, each once, %d times a last-resort one, %d "+
-		"times nothing",
-		claims, took.Round(time.Millisecond), f.oneTime.Load(), f.last.Load(), f.empty.Load())
+	w.Note("%d claims in %s: %d KeyPackages for one use, each once, %d times a last-resort one, %d times nothing", claims, took.Round(time.Millisecond), f.oneTime.Load(), f.last.Load(), f.empty.Load())
 	f.claimed(ctx)
 }
 
@@ -94,7 +93,8 @@ func (f *claimTest) run(ctx context.Context, callers []*client.Phone, each int) 
 }
 
 func (f *claimTest) claim(ctx context.Context, p, target *client.Phone) {
-	out := Must(p.ClaimAny(ctx, xrpc.ClaimCall([]syntax.DID{target.Account.DID}, f.w.Suite, "", xrpc.NewKey())))
+	call := xrpc.ClaimCall([]syntax.DID{target.Account.DID}, f.w.Suite, "", xrpc.NewKey())
+	out := Must(p.ClaimAny(ctx, call))
 	if len(out.KeyPackages) == 0 {
 		f.empty.Add(1)
 	}
@@ -104,6 +104,10 @@ func (f *claimTest) claim(ctx context.Context, p, target *client.Phone) {
 			continue
 		}
 		f.oneTime.Add(1)
+		again := Must(p.ClaimAny(ctx, call)).KeyPackages
+		if len(again) != 1 || !bytes.Equal(again[0].KeyPackage, kp.KeyPackage) {
+			f.w.Broken("a claim asked again under its key is another one")
+		}
 	}
 }
 

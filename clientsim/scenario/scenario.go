@@ -38,7 +38,7 @@ func Scenarios() []Scenario {
 		all = append(all, f.scenario())
 	}
 	return append(all, []Scenario{
-		{Name: "claim-at-once", About: "eight callers claim an account's four KeyPackages at the same time", Run: ClaimAtOnce},
+		{Name: "claim-at-once", About: "eight callers claim ten times what two accounts have, at the same time", Run: ClaimAtOnce},
 		{Name: "claims-two-servers", About: "sixteen callers claim ten times what there is, on two servers with one database", Control: true, Run: ClaimsTwoServers},
 		{Name: "keys-exhausted", About: "KeyPackages run out: last resort, missing, refilled, and a caller at its limit", Run: KeysExhausted},
 		{Name: "no-key", About: "the same writes twice without any key: other checks prevent duplicates", Run: NoKey},
