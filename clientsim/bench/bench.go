@@ -182,9 +182,8 @@ func Run(ctx context.Context, c Config) (*report.Report, error) {
 	}
 	// The load keeps much memory for long. Frequent collection would be its greatest cost.
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
-	b := &bench{c: &c, env: &environment{}, rates: map[string]float64{}, enough: make(chan struct{}), report: &report.Report{
-		Scenario: c.Scenario, Began: time.Now().UTC(), Command: c.Command, Seed: c.Seed,
-	}}
+	b := &bench{c: &c, env: &environment{}, rates: map[string]float64{}, enough: make(chan struct{})}
+	b.report = &report.Report{Scenario: c.Scenario, Began: time.Now().UTC(), Command: c.Command, Seed: c.Seed}
 	err := Attempt(func() {
 		b.begin(ctx)
 		scenario.run(ctx, b)

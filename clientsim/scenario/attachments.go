@@ -47,7 +47,7 @@ func Attachments(ctx context.Context, w *testbed.World) {
 		"MLSD_IDEMPOTENCY_LEASE": "completeAttachment=15s",
 	})
 	faults := testbed.NewFaultyTransport(testbed.FastTransport())
-	withCluster(ctx, w, testbed.ClusterOptions{Nodes: 2, Settings: settings, Transport: faults}, func(f *testbed.Cluster) {
+	w.WithCluster(ctx, testbed.ClusterOptions{Nodes: 2, Settings: settings, Transport: faults}, func(f *testbed.Cluster) {
 		u := &uploads{w: w, f: f, convo: convo, phones: phones[:2], former: phones[2], bucket: bucket, faults: faults}
 		u.whileAllFails(ctx)
 		u.takeover(ctx)

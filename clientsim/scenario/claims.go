@@ -35,7 +35,7 @@ func ClaimAtOnce(ctx context.Context, w *testbed.World) { claimAll(ctx, w, w.Net
 // ClaimsTwoServers makes sixteen callers claim the KeyPackages of twenty accounts, on two servers
 // with one database.
 func ClaimsTwoServers(ctx context.Context, w *testbed.World) {
-	withSibling(ctx, w, func(_ *testbed.Proc, other *xrpc.Client) { claimAll(ctx, w, other, 16, 20, max(w.Claims, 200)) })
+	w.WithSibling(ctx, func(_ *testbed.Proc, other *xrpc.Client) { claimAll(ctx, w, other, 16, 20, max(w.Claims, 200)) })
 }
 
 // claimAll makes callers claim ten times what there is, every other one at the other server. Each
@@ -67,7 +67,8 @@ func claimAll(ctx context.Context, w *testbed.World, other *xrpc.Client, claimer
 		w.Broken("%d claims got a last-resort KeyPackage and %d got nothing: both have to happen", f.last.Load(),
 			f.empty.Load())
 	}
-	w.Note("%d claims in %s: %d KeyPackages for one use, each once, %d times a last-resort one, %d times nothing", claims, took.Round(time.Millisecond), f.oneTime.Load(), f.last.Load(), f.empty.Load())
+	w.Note("%d claims in %s: %d KeyPackages for one use, each once, %d times a last-resort one, %d times nothing",
+		claims, took.Round(time.Millisecond), f.oneTime.Load(), f.last.Load(), f.empty.Load())
 	f.claimed(ctx)
 }
 

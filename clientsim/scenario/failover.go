@@ -15,7 +15,7 @@ const failoverLimit = time.Minute
 // Failover makes the primary of two servers crash or hang under load, again and again. Its synchronous
 // standby is promoted, and the old primary comes back as the standby.
 func Failover(ctx context.Context, w *testbed.World) {
-	withPair(ctx, w, true, func(f *testbed.Cluster, pair *testbed.Pair) {
+	w.WithPair(ctx, true, func(f *testbed.Cluster, pair *testbed.Pair) {
 		promoted := func(name string, fault func() error) outage {
 			return outage{name: name, begin: func(ctx context.Context) (end func(context.Context)) {
 				Check(errors.Join(fault(), pair.Promote(ctx)))

@@ -21,7 +21,7 @@ import (
 // subscriber that has seen a lost event is told so, and no other. All see what comes afterwards.
 func FailoverAsync(ctx context.Context, w *testbed.World) {
 	w.Calm = true // the losses are of messages alone
-	withPair(ctx, w, false, func(f *testbed.Cluster, pair *testbed.Pair) {
+	w.WithPair(ctx, false, func(f *testbed.Cluster, pair *testbed.Pair) {
 		for i := range orDefault(w.Failovers, 1) {
 			r := &lossRun{pair: pair, seen: map[string]*seenEvents{}}
 			r.liveRun = newLiveRun(ctx, w, f, traffic.Options{Acked: r.sent, Listen: r.observe})

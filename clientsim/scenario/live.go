@@ -21,7 +21,7 @@ import (
 // and the database restarts. Every subscriber sees everything that it may see, once, in order, and
 // nothing else.
 func Live(ctx context.Context, w *testbed.World) {
-	withCluster(ctx, w, testbed.ClusterOptions{Nodes: 2, Settings: unlimited(ctx, w)}, func(f *testbed.Cluster) {
+	w.WithCluster(ctx, testbed.ClusterOptions{Nodes: 2, Settings: unlimited(ctx, w)}, func(f *testbed.Cluster) {
 		b := newLiveRun(ctx, w, f, traffic.Options{})
 		b.playAndStop(ctx)
 	})

@@ -240,7 +240,7 @@ func LiveRemoved(ctx context.Context, w *testbed.World) {
 
 // LiveReconnect drops streams on two servers all the time, and restarts one server in order.
 func LiveReconnect(ctx context.Context, w *testbed.World) {
-	withSibling(ctx, w, func(sibling *testbed.Proc, other *xrpc.Client) {
+	w.WithSibling(ctx, func(sibling *testbed.Proc, other *xrpc.Client) {
 		withStreamTest(ctx, w, func(s *streamTest) { liveReconnect(ctx, w, s, sibling, other) })
 	})
 }

@@ -46,7 +46,7 @@ const (
 func Network(ctx context.Context, w *testbed.World) {
 	n := &network{w: w, length: orDefault(w.For, liveFor), where: map[string]int{}, pairs: map[[2]syntax.DID]bool{},
 		probe: testbed.FastTransport()}
-	withServices(ctx, w, networkServices, unlimited(ctx, w), func(all []*testbed.Service) {
+	w.WithServices(ctx, networkServices, unlimited(ctx, w), func(all []*testbed.Service) {
 		n.services = all
 		n.settle(ctx)
 		n.play(ctx)

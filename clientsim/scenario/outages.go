@@ -72,7 +72,7 @@ func playOutages(ctx context.Context, w *testbed.World, f *testbed.Cluster, writ
 		w.Broken("%d requests were answered with %s", failures[internalError], internalError)
 	}
 	w.Note("requests that were repeated, by the answer: %v", failures)
-	for _, one := range outages {
+	for _, one := range outages[:min(n, len(outages))] {
 		w.Note("%s, %d times: no write for %s; both nodes wrote after %s; the standby was back after another %s", one.name,
 			len(r.gaps[one.name]), seconds(r.gaps[one.name]), seconds(r.nodes[one.name]), seconds(r.whole[one.name]))
 	}
@@ -100,8 +100,5 @@ func (r *outageRun) fail(ctx context.Context, one outage, limit time.Duration) {
 // seconds is the median and the maximum.
 func seconds(all []time.Duration) string {
 	slices.Sort(all)
-	if len(all) == 0 {
-		return "-"
-	}
 	return fmt.Sprintf("%.1f s (most %.1f)", all[len(all)/2].Seconds(), all[len(all)-1].Seconds())
 }

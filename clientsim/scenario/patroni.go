@@ -18,17 +18,15 @@ const (
 // Patroni makes the primary of three PostgreSQL fail in six ways under load, again and again, and does
 // nothing else: Patroni must make another one the primary.
 func Patroni(ctx context.Context, w *testbed.World) {
-	Check(w.WithPatroni(ctx, func(f *testbed.Cluster, p *testbed.Patroni) error {
-		return Attempt(func() {
-			writes := newWriteTimes(len(f.Nodes))
-			for _, fault := range patroniFaults(p, writes) {
-				if len(w.Faulty) == 0 || slices.Contains(w.Faulty, fault.name) {
-					playOutages(ctx, w, f, writes, patroniRound, orDefault(w.Failovers, failoversUsual), fault)
-				}
+	w.WithPatroni(ctx, func(f *testbed.Cluster, p *testbed.Patroni) {
+		writes := newWriteTimes(len(f.Nodes))
+		for _, fault := range patroniFaults(p, writes) {
+			if len(w.Faulty) == 0 || slices.Contains(w.Faulty, fault.name) {
+				playOutages(ctx, w, f, writes, patroniRound, orDefault(w.Failovers, failoversUsual), fault)
 			}
-			checkNodes(ctx, w, f)
-		})
-	}))
+		}
+		checkNodes(ctx, w, f)
+	})
 }
 
 func patroniFaults(p *testbed.Patroni, writes *writeTimes) []outage {

@@ -16,7 +16,7 @@ import (
 // have read the last one. The sender is not pushed to. A Welcome pushes to its device only. An
 // unregistered device gets nothing.
 func Push(ctx context.Context, w *testbed.World) {
-	withReceiver(ctx, w, func(r *client.Receiver) { push(ctx, w, r) })
+	w.WithReceiver(ctx, func(r *client.Receiver) { push(ctx, w, r) })
 }
 
 func push(ctx context.Context, w *testbed.World, r *client.Receiver) {
@@ -145,7 +145,7 @@ func pause(ctx context.Context, d time.Duration) error {
 // its key, so a receiver that compares keys sees every job once. Other refusals are not repeated,
 // and 410 ends the registration.
 func PushReceiverFails(ctx context.Context, w *testbed.World) {
-	withReceiver(ctx, w, func(r *client.Receiver) { failing(ctx, w, r) })
+	w.WithReceiver(ctx, func(r *client.Receiver) { failing(ctx, w, r) })
 }
 
 func failing(ctx context.Context, w *testbed.World, r *client.Receiver) {

@@ -39,7 +39,7 @@ type pushStep struct {
 // PushKilled kills the server at each of these steps. Every message makes one job. The device gets
 // each one once if it compares keys.
 func PushKilled(ctx context.Context, w *testbed.World) {
-	withReceiver(ctx, w, func(r *client.Receiver) {
+	w.WithReceiver(ctx, func(r *client.Receiver) {
 		phones, convo := Must2(w.Convo(ctx, 2))
 		alice, bob := phones[0], phones[1]
 		at := Must(bob.RegisterAt(ctx, r))

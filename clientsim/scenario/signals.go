@@ -44,7 +44,7 @@ type signalReceiver struct {
 // removed, who was never a member, or who has blocked its sender. Moved cursors reach who shares its
 // own. The database holds nothing of a signal.
 func Signals(ctx context.Context, w *testbed.World) {
-	withSibling(ctx, w, func(_ *testbed.Proc, other *xrpc.Client) {
+	w.WithSibling(ctx, func(_ *testbed.Proc, other *xrpc.Client) {
 		withStreamTest(ctx, w, func(s *streamTest) {
 			t := &signalTest{streamTest: s, receivers: map[string]*signalReceiver{}}
 			t.begin(ctx, other)

@@ -37,7 +37,7 @@ func acquaint(ctx context.Context, a, b *client.Phone) {
 // then on. Who has blocked the spammer, or lets nobody invite it, has no KeyPackages for the
 // spammer.
 func Spammer(ctx context.Context, w *testbed.World) {
-	withReceiver(ctx, w, func(r *client.Receiver) { spam(ctx, w, r) })
+	w.WithReceiver(ctx, func(r *client.Receiver) { spam(ctx, w, r) })
 }
 
 func spam(ctx context.Context, w *testbed.World, r *client.Receiver) {

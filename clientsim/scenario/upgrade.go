@@ -26,7 +26,7 @@ func RollingUpgrade(ctx context.Context, w *testbed.World) {
 	if w.Rate == 0 {
 		w.Rate = upgradeRate
 	}
-	withCluster(ctx, w, testbed.ClusterOptions{Nodes: 2, Settings: unlimited(ctx, w)}, func(f *testbed.Cluster) {
+	w.WithCluster(ctx, testbed.ClusterOptions{Nodes: 2, Settings: unlimited(ctx, w)}, func(f *testbed.Cluster) {
 		b := newLiveRun(ctx, w, f, traffic.Options{})
 		b.length = max(w.For, upgradeFor)
 		b.disturb = func(ctx, writing context.Context, _ time.Duration) { b.replaceAll(ctx, writing) }

@@ -65,11 +65,13 @@ func Run(ctx, stop context.Context, c Config) (err error) {
 	}
 	watch := newWatch(testbed.FastTransport())
 	w := e.World(server, watch, c.options(), 0x50a4, c.Progress)
-	return w.WithCluster(ctx, testbed.ClusterOptions{Nodes: 2, Settings: settings(), Transport: watch},
-		func(f *testbed.Cluster) error {
+	return Attempt(func() {
+		o := testbed.ClusterOptions{Nodes: 2, Settings: settings(), Transport: watch}
+		w.WithCluster(ctx, o, func(f *testbed.Cluster) {
 			s := &soak{c: &c, w: w, cluster: f, dir: e.Dir, watch: watch, began: time.Now()}
-			return s.run(ctx, stop)
+			Check(s.run(ctx, stop))
 		})
+	})
 }
 
 func (c *Config) options() testbed.Options {

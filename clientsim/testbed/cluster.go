@@ -41,52 +41,46 @@ type ClusterOptions struct {
 
 // WithCluster runs play on a cluster of servers. The cluster uses the database of the world's own
 // server, which stops meanwhile.
-func (w *World) WithCluster(ctx context.Context, o ClusterOptions, play func(*Cluster) error) (err error) {
+func (w *World) WithCluster(ctx context.Context, o ClusterOptions, play func(*Cluster)) {
 	w.CloseIdle()
-	pg, err := w.Server.Detach(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, pg.Stop(), w.Server.Start(context.WithoutCancel(ctx), nil)) }()
-	if err := pg.Start(ctx); err != nil {
-		return err
-	}
-	return w.withNodes(ctx, pg.URL(), o, &Cluster{Postgres: pg}, play)
+	pg := Must(w.Server.Detach(ctx))
+	err := Attempt(func() {
+		Check(pg.Start(ctx))
+		w.withNodes(ctx, pg.URL(), o, &Cluster{Postgres: pg}, play)
+	})
+	Check(errors.Join(err, pg.Stop(), w.Server.Start(context.WithoutCancel(ctx), nil)))
 }
 
 // withNodes starts the servers of a cluster, on the database at url, and runs play on it.
-func (w *World) withNodes(ctx context.Context, url string, o ClusterOptions, f *Cluster,
-	play func(*Cluster) error) (err error) {
-	defer func() {
-		if err != nil {
-			for i, node := range f.Nodes {
-				w.Note("node %d: %s", i+1, node.log)
-			}
-		}
-		for _, c := range f.Clients {
-			c.HTTP.CloseIdleConnections()
-		}
-		for _, node := range f.Nodes {
-			err = errors.Join(err, node.Stop())
-		}
-		for _, clock := range f.Clocks {
-			err = errors.Join(err, clock.file.Close())
-		}
-	}()
+func (w *World) withNodes(ctx context.Context, url string, o ClusterOptions, f *Cluster, play func(*Cluster)) {
 	if o.Transport == nil {
 		o.Transport = FastTransport()
 	}
-	for range o.Nodes {
-		if err := w.addNode(ctx, url, f, o); err != nil {
-			return err
+	err := Attempt(func() {
+		for range o.Nodes {
+			w.addNode(ctx, url, f, o)
+		}
+		play(f)
+	})
+	if err != nil {
+		for i, node := range f.Nodes {
+			w.Note("node %d: %s", i+1, node.log)
 		}
 	}
-	return play(f)
+	for _, c := range f.Clients {
+		c.HTTP.CloseIdleConnections()
+	}
+	for _, node := range f.Nodes {
+		err = errors.Join(err, node.Stop())
+	}
+	for _, clock := range f.Clocks {
+		err = errors.Join(err, clock.file.Close())
+	}
+	Check(err)
 }
 
 // addNode starts another node of the cluster, on the database at url.
-func (w *World) addNode(ctx context.Context, url string, f *Cluster, o ClusterOptions) (err error) {
-	defer Catch(&err)
+func (w *World) addNode(ctx context.Context, url string, f *Cluster, o ClusterOptions) {
 	if o.Through != nil {
 		url = Must(o.Through(f, url))
 	}
@@ -103,7 +97,6 @@ func (w *World) addNode(ctx context.Context, url string, f *Cluster, o ClusterOp
 	client := xrpc.NewClient(node.URL(), w.Net.Audience, o.Transport, w.Stats)
 	client.Clock = wrong
 	f.Clients = append(f.Clients, client)
-	return nil
 }
 
 // Leader waits until exactly one node says that it sequences events.

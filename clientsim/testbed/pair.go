@@ -37,21 +37,14 @@ const pairDatabase = "mlsd"
 // WithPair runs play on two servers that use a PostgreSQL with a standby. Their URL names both. The
 // world's own server runs on, without anything to do. If synchronous is set, a COMMIT waits until
 // the standby has it, whenever there is one.
-func (w *World) WithPair(ctx context.Context, synchronous bool, play func(*Cluster, *Pair) error) (err error) {
-	pair, err := newPair(synchronous)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, pair.Close()) }()
-	if err := pair.create(ctx); err != nil {
-		return err
-	}
-	unlimited, err := Unlimited(ctx, w.Server.Binary())
-	if err != nil {
-		return err
-	}
-	o := ClusterOptions{Nodes: 2, Settings: unlimited}
-	return w.withNodes(ctx, pair.url(pairDatabase, 0, 1), o, &Cluster{}, func(f *Cluster) error { return play(f, pair) })
+func (w *World) WithPair(ctx context.Context, synchronous bool, play func(*Cluster, *Pair)) {
+	pair := Must(newPair(synchronous))
+	err := Attempt(func() {
+		Check(pair.create(ctx))
+		o := ClusterOptions{Nodes: 2, Settings: Must(Unlimited(ctx, w.Server.Binary()))}
+		w.withNodes(ctx, pair.url(pairDatabase, 0, 1), o, &Cluster{}, func(f *Cluster) { play(f, pair) })
+	})
+	Check(errors.Join(err, pair.Close()))
 }
 
 // StartPair starts a PostgreSQL and an asynchronous standby with the given settings. The database is

@@ -60,35 +60,25 @@ func PatroniPrograms() error {
 
 // WithPatroni runs play on two servers that use such a database. Their URL names all three
 // PostgreSQL. The world's own server runs on, without anything to do.
-func (w *World) WithPatroni(ctx context.Context, play func(*Cluster, *Patroni) error) (err error) {
-	installed, err := install("patroni")
-	if err != nil {
-		return err
-	}
-	p := &Patroni{config: w.Patroni, installation: installed}
-	defer func() {
-		if err != nil {
-			for _, m := range p.machines {
-				w.Note("machine %s: %s", m.name, m.log)
-			}
+func (w *World) WithPatroni(ctx context.Context, play func(*Cluster, *Patroni)) {
+	p := &Patroni{config: w.Patroni, installation: Must(install("patroni"))}
+	err := Attempt(func() {
+		Check(p.create(ctx))
+		var hosts []string
+		for _, m := range p.machines {
+			hosts = append(hosts, m.address+":5432")
 		}
-		err = errors.Join(err, p.close())
-	}()
-	if err := p.create(ctx); err != nil {
-		return err
-	}
-	settings, err := Unlimited(ctx, w.Server.Binary())
+		url := fmt.Sprintf("postgres://mlsd:%s@%s/mlsd?sslmode=disable&target_session_attrs=read-write", p.password,
+			strings.Join(hosts, ","))
+		o := ClusterOptions{Nodes: 2, Settings: Must(Unlimited(ctx, w.Server.Binary()))}
+		w.withNodes(ctx, url, o, &Cluster{}, func(f *Cluster) { play(f, p) })
+	})
 	if err != nil {
-		return err
+		for _, m := range p.machines {
+			w.Note("machine %s: %s", m.name, m.log)
+		}
 	}
-	var hosts []string
-	for _, m := range p.machines {
-		hosts = append(hosts, m.address+":5432")
-	}
-	url := fmt.Sprintf("postgres://mlsd:%s@%s/mlsd?sslmode=disable&target_session_attrs=read-write", p.password,
-		strings.Join(hosts, ","))
-	o := ClusterOptions{Nodes: 2, Settings: settings}
-	return w.withNodes(ctx, url, o, &Cluster{}, func(f *Cluster) error { return play(f, p) })
+	Check(errors.Join(err, p.close()))
 }
 
 // create makes the machines, and the database once they have a primary.

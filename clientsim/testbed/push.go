@@ -87,18 +87,12 @@ func (w *World) wordsNotToPush(ctx context.Context) ([]string, error) {
 	return words, nil
 }
 
-// WithReceiver runs play with a receiver, and then checks the calls to it.
-func (w *World) WithReceiver(ctx context.Context, play func(*client.Receiver) error) error {
-	r, err := client.NewReceiver()
-	if err != nil {
-		return err
-	}
-	if err := play(r); err != nil {
-		return errors.Join(err, r.Close())
-	}
-	words, err := w.wordsNotToPush(ctx)
-	if err == nil {
-		w.checkPushes(r, words)
-	}
-	return errors.Join(err, r.Close())
+// WithReceiver runs play with a receiver, and then checks the calls to it. Like all With…, it is a step.
+func (w *World) WithReceiver(ctx context.Context, play func(*client.Receiver)) {
+	r := Must(client.NewReceiver())
+	err := Attempt(func() {
+		play(r)
+		w.checkPushes(r, Must(w.wordsNotToPush(ctx)))
+	})
+	Check(errors.Join(err, r.Close()))
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -34,28 +35,19 @@ type Service struct {
 // their DID documents. People of this world can choose one of them, and the world's own server has no
 // part in it. Everything that their clients did is checked afterwards.
 func (w *World) WithServices(ctx context.Context, n int, settings map[string]string,
-	play func([]*Service) error) (err error) {
+	play func([]*Service)) {
 	var all []*Service
-	defer func() {
-		for i, s := range all {
-			if err != nil {
-				w.Note("service %d: %s", i+1, s.Server.log)
-			}
-			s.CloseIdle()
-			err = errors.Join(err, s.Server.Stop(), s.front.Close())
+	err := Attempt(func() {
+		for i := range n {
+			all = append(all, Must(w.startService(ctx, i, settings)))
 		}
-	}()
-	for i := range n {
-		s, err := w.startService(ctx, i, settings)
+		play(all)
+	})
+	for i, s := range all {
 		if err != nil {
-			return err
+			w.Note("service %d: %s", i+1, s.Server.log)
+			continue
 		}
-		all = append(all, s)
-	}
-	if err := play(all); err != nil {
-		return err
-	}
-	for _, s := range all {
 		s.Check(ctx)
 		w.Report(s.Found()...)
 		w.Stats.Sent.Add(s.Stats.Sent.Load())
@@ -63,17 +55,19 @@ func (w *World) WithServices(ctx context.Context, n int, settings map[string]str
 		w.Stats.Retried.Add(s.Stats.Retried.Load())
 		w.Stats.Replays.Add(s.Stats.Replays.Load())
 	}
-	return nil
+	for _, s := range all {
+		s.CloseIdle()
+		err = errors.Join(err, s.Server.Stop(), s.front.Close())
+	}
+	Check(err)
 }
 
-func (w *World) startService(ctx context.Context, i int, settings map[string]string) (*Service, error) {
+func (w *World) startService(ctx context.Context, i int, settings map[string]string) (_ *Service, err error) {
+	defer Catch(&err)
 	server := w.Server.another(fmt.Sprintf("-service-%d", i+1))
 	maps.Copy(server.env, settings)
 	s := &Service{Link: NewFaultyTransport(Unrepeated{FastTransport()})}
-	var err error
-	if s.front, err = xrpc.Serve("127.0.0.1:0", s.answer(server)); err != nil {
-		return nil, err
-	}
+	s.front = Must(xrpc.Serve("127.0.0.1:0", s.answer(server)))
 	at, err := url.Parse(s.front.URL)
 	if err != nil {
 		return nil, errors.Join(err, s.front.Close())

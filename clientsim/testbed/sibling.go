@@ -27,13 +27,12 @@ func (p *Proc) Sibling() (*Proc, error) {
 
 // WithSibling starts another server on the database of the world's one, runs play with a client of it,
 // and stops it.
-func (w *World) WithSibling(ctx context.Context, play func(sibling *Proc, client *xrpc.Client) error) (err error) {
-	defer Catch(&err)
+func (w *World) WithSibling(ctx context.Context, play func(sibling *Proc, client *xrpc.Client)) {
 	sibling := Must(w.Server.Sibling())
 	Check(sibling.Start(ctx, nil))
-	err = play(sibling, xrpc.NewClient(sibling.URL(), w.Net.Audience, w.Faults, w.Stats))
+	err := Attempt(func() { play(sibling, xrpc.NewClient(sibling.URL(), w.Net.Audience, w.Faults, w.Stats)) })
 	w.CloseIdle()
-	return errors.Join(err, sibling.Stop())
+	Check(errors.Join(err, sibling.Stop()))
 }
 
 // onDatabase prepares another mlsd on a database.

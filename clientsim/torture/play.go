@@ -104,14 +104,17 @@ func (c *Config) play(ctx context.Context, report *Report) (err error) {
 	transport := testbed.Unrepeated{Transport: testbed.FastTransport()}
 	defer transport.CloseIdleConnections()
 	w := e.World(server, transport, testbed.Options{Seed: c.Seed, For: report.For}, 0x70, c.Progress)
-	err = w.WithCluster(ctx, testbed.ClusterOptions{
+	o := testbed.ClusterOptions{
 		Nodes: c.Nodes, Settings: settings, Transport: transport, Clocks: c.Clocks,
 		Through: func(f *testbed.Cluster, databaseURL string) (string, error) { return c.connect(ctx, e, f, databaseURL) },
-	}, func(f *testbed.Cluster) error {
-		defer transport.CloseIdleConnections()
-		t := traffic.New(ctx, w, f, options(report.For))
-		err := c.torture(ctx, w, t, newInjector(w, f, settings, e), report)
-		return errors.Join(err, t.Subscribers.Stop())
+	}
+	err = Attempt(func() {
+		w.WithCluster(ctx, o, func(f *testbed.Cluster) {
+			defer transport.CloseIdleConnections()
+			t := traffic.New(ctx, w, f, options(report.For))
+			err := c.torture(ctx, w, t, newInjector(w, f, settings, e), report)
+			Check(errors.Join(err, t.Subscribers.Stop()))
+		})
 	})
 	report.Violations, report.Notes = w.Found(), w.Notes()
 	if len(report.Violations) > 0 && ctx.Err() == nil {
