@@ -80,8 +80,8 @@ func Members(ctx context.Context, tx pgx.Tx, convo uuid.UUID, limit int) ([]Memb
 		FROM members m WHERE convo_id = $1 ORDER BY left_at IS NOT NULL, joined_at, did LIMIT $2`, convo, limit)
 }
 
-// mostMembers is how many members are listed.
-const mostMembers = 2 * convos.MaxMembers
+// maxMembers is how many members are listed.
+const maxMembers = 2 * convos.MaxMembers
 
 func showConvo(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
 	state, err := ReadConvo(ctx, tx, c.convo())
@@ -102,7 +102,7 @@ func showConvo(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) 
 	if err != nil {
 		return nil, fmt.Errorf("read the sizes of the convo: %w", err)
 	}
-	out.Members, err = Members(ctx, tx, c.convo(), mostMembers)
+	out.Members, err = Members(ctx, tx, c.convo(), maxMembers)
 	return out, err
 }
 

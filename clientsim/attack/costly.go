@@ -72,7 +72,7 @@ var p521Suite = infoSuite{5, "MLS_256_DHKEMP521_AES256GCM_SHA512_P521", 64, 0.4,
 // Bounds of a costly GroupInfo by the server's rules for its roster.
 const (
 	leavesPerPerson = 48
-	mostPeople      = 100
+	maxPeople       = 100
 )
 
 // costlyInfo makes a GroupInfo of a group in epoch 1 with many leaves, signed by the first. The
@@ -171,7 +171,7 @@ func vector(b *cryptobyte.Builder, content []byte) {
 // leafOwners returns the attacker and as many accounts as the leaves need. Nobody looks them up.
 func leafOwners(creator syntax.DID, leaves int) []syntax.DID {
 	people := []syntax.DID{creator}
-	for len(people) < min((leaves+leavesPerPerson-1)/leavesPerPerson, mostPeople) {
+	for len(people) < min((leaves+leavesPerPerson-1)/leavesPerPerson, maxPeople) {
 		people = append(people, unknownDID())
 	}
 	return people

@@ -91,7 +91,7 @@ const (
 	maxInFlight    = 4096
 	maxServers     = 16
 	maxConvos      = 100_000
-	mostMembers    = 1000 // of one convo, by the contract
+	maxMembers     = 1000 // of one convo, by the contract
 	maxSenders     = 4096
 	maxSubscribers = 50_000
 	minBody        = 256
@@ -109,7 +109,7 @@ func (c *Config) check() error {
 	err := errors.Join(
 		within("in-flight", c.InFlight, 1, maxInFlight), within("turns", c.Turns, 1, 1000),
 		within("servers", c.Servers, 1, maxServers),
-		within("convos", c.Convos, 0, maxConvos), within("members", c.Members, 0, mostMembers),
+		within("convos", c.Convos, 0, maxConvos), within("members", c.Members, 0, maxMembers),
 		within("senders", c.Senders, 2, maxSenders),
 		within("subscribers", c.Subscribers, 0, maxSubscribers), within("body", c.Body, minBody, maxBody),
 		within("joins", c.Joins, 1, 10_000),

@@ -19,7 +19,7 @@ import (
 const (
 	restoredConvos = 3
 	restoredTexts  = 12  // messages of each phone
-	mostRounds     = 100 // calls of MakeGood of each phone until nothing is waited for
+	maxRounds      = 100 // calls of MakeGood of each phone until nothing is waited for
 )
 
 // RestoredBackup restores the server to a moment at which clients were writing. The server loses
@@ -207,7 +207,7 @@ func (r *restored) makeGood(ctx context.Context, g *restoredGroup, phones []*cli
 		}
 	}
 	phase, waiting := client.ResendMessages, ""
-	for range mostRounds {
+	for range maxRounds {
 		progress := false
 		waiting = ""
 		for _, p := range phones {
@@ -236,7 +236,7 @@ func (r *restored) makeGood(ctx context.Context, g *restoredGroup, phones []*cli
 			return errors.New(waiting)
 		}
 	}
-	return fmt.Errorf("after %d rounds, %s", mostRounds, waiting)
+	return fmt.Errorf("after %d rounds, %s", maxRounds, waiting)
 }
 
 // judge checks what became of what was lost. Devices that never come back are taken out.

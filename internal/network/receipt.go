@@ -23,8 +23,8 @@ const typ = "mls-claim+jwt"
 // MaxReceipt is the most bytes of a receipt. One has about 600.
 const MaxReceipt = 2048
 
-// mostPeople is how many people of other services one request can add: the home of each is looked up.
-const mostPeople = 100
+// maxPeople is how many people of other services one request can add: the home of each is looked up.
+const maxPeople = 100
 
 // receipt is the claims set of a receipt, a compact JWS (RFC 7515, RFC 7519). iss is the service, sub
 // the KeyPackage's owner, exp the claim's end.
@@ -113,8 +113,8 @@ func (s *Service) Verify(ctx context.Context, caller syntax.DID, receipts []stri
 		case !s.cfg.Trust.Allows(u.Service):
 			return nil, u.refuse("this service takes no receipts of %s", u.Service)
 		}
-		if people[u.DID] = struct{}{}; len(people) > mostPeople {
-			return nil, u.refuse("they are of more than %d people", mostPeople)
+		if people[u.DID] = struct{}{}; len(people) > maxPeople {
+			return nil, u.refuse("they are of more than %d people", maxPeople)
 		}
 		all = append(all, u)
 	}

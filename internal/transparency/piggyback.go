@@ -18,8 +18,8 @@ const (
 	piggybackEvery = 5 * time.Second
 	// roundConvos are the convos whose logs one round reads.
 	roundConvos = 256
-	// mostRounds bounds the readings of one RunOnce.
-	mostRounds = 4
+	// maxRounds bounds the readings of one RunOnce.
+	maxRounds = 4
 	// maxWanted bounds the convos that wait for a head.
 	maxWanted = maxTrees
 )
@@ -84,7 +84,7 @@ func (s *Service) want(convo uuid.UUID) {
 // RunOnce signs heads of the convos for which AnswerHead or EventHead was called, if their log was not read
 // for some time and has grown.
 func (s *Service) RunOnce(ctx context.Context) error {
-	for range mostRounds {
+	for range maxRounds {
 		trees := s.due()
 		if len(trees) == 0 {
 			return nil
