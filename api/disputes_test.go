@@ -97,9 +97,9 @@ func TestOneLiarDisputesNothing(t *testing.T) {
 		t.Errorf("the members were told %q", got)
 	}
 	alice.rotate(c)
-	// One more voice, which the creator added, is a real dispute: the liar's helpers count once.
+	// One more counted report, of whom the creator added, is a real dispute: the liar's helpers count once.
 	if out := alice.failed(c, epoch); !out.Disputed {
-		t.Error("two voices of three do not dispute the commit")
+		t.Error("two counted reports of three do not dispute the commit")
 	}
 	if n := w.count(`SELECT voices * 10 + reports FROM disputes`); n != 22 {
 		t.Errorf("voices and reports are %d, want 2 and 2", n)
@@ -129,7 +129,7 @@ func TestDispute(t *testing.T) {
 	}
 	out := carol.failed(c, c.epoch)
 	if !out.Disputed || *out.DisputedEpoch != c.epoch || *out.Committer != mallory.did() {
-		t.Fatalf("after two reports of four voices: %+v", out)
+		t.Fatalf("after two reports of four: %+v", out)
 	}
 	if again := carol.failed(c, c.epoch); !again.Disputed {
 		t.Error("a repetition says that there is no dispute")
@@ -216,7 +216,7 @@ func (k *socket) until(kind, text string) (frames []byte) {
 	}
 }
 
-// Who joined after a commit, or has not accepted the convo, has no voice about it.
+// The report of a person who joined after a commit, or has not accepted the convo, does not count.
 func TestLateComersHaveNoVoice(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -234,7 +234,7 @@ func TestLateComersHaveNoVoice(t *testing.T) {
 	}
 	request.accept(c)
 	if !alice.failed(c, epoch).Disputed {
-		t.Error("two voices of two do not dispute the commit")
+		t.Error("two counted reports of two do not dispute the commit")
 	}
 }
 
@@ -305,7 +305,7 @@ func TestOperatorEndsADispute(t *testing.T) {
 	epoch := c.epoch
 	bob.failed(c, epoch)
 	if !carol.failed(c, epoch).Disputed {
-		t.Fatal("two of three voices do not dispute the commit")
+		t.Fatal("two counted reports of three do not dispute the commit")
 	}
 	w.exec(`UPDATE disputes SET began_at = began_at - interval '4 minutes', ends_at = ends_at - interval '4 minutes'`)
 	if changed, err := w.endDispute(c, epoch); !changed || err != nil {
@@ -632,7 +632,7 @@ func TestGroupInfoOfTheMajority(t *testing.T) {
 	}
 }
 
-// A liar and its helpers are one voice of a GroupInfo too, and requests are none.
+// A liar and its helpers count one for a GroupInfo too, and requests do not count.
 func TestHelpersDoNotReplaceTheGroupInfo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -34,7 +34,7 @@ type CommitOutcome struct {
 }
 
 // ReportCommit records that the caller could not process the commit that created an epoch. An account
-// reports a commit once. If now enough voices report it, the commit is disputed, and all members get
+// reports a commit once. If there are now enough counted reports, the commit is disputed, and all members get
 // the event. A repetition can begin a dispute too: one that the convo's pause has kept back.
 //
 // Errors: those of member, and *messages.EpochMismatchError if the convo has not reached the epoch.
@@ -94,7 +94,7 @@ func (c locked) report(ctx context.Context, tx pgx.Tx, r CommitReport, seq int64
 	if err != nil || !count.Disputed() {
 		return false, err
 	}
-	tag, err := tx.Exec(ctx, beginDispute, c.id, r.Epoch, committer, count.Voices, count.Reports, Lasts, Pause)
+	tag, err := tx.Exec(ctx, beginDispute, c.id, r.Epoch, committer, count.Possible, count.Reports, Lasts, Pause)
 	if err != nil {
 		return false, fmt.Errorf("begin the dispute: %w", err)
 	}
@@ -126,13 +126,13 @@ const beginDispute = `
 //go:embed people.sql
 var readPeople string
 
-// count counts the voices for the commit at seq, which created epoch.
+// count counts the reports of the commit at seq, which created epoch.
 func (c locked) count(ctx context.Context, tx pgx.Tx, epoch, seq int64, committer syntax.DID) (Count, error) {
 	people, err := pgpool.Collect(ctx, tx, pgx.RowToStructByPos[Person], readPeople, c.id, epoch, seq)
 	if err != nil {
 		return Count{}, fmt.Errorf("read who reports: %w", err)
 	}
-	return CountVoices(c.creator, committer, people), nil
+	return CountReports(c.creator, committer, people), nil
 }
 
 // Rejoined records that a member is in the group again: it has entered an epoch by its own external
@@ -173,7 +173,7 @@ func Rejoined(ctx context.Context, tx pgx.Tx, convo uuid.UUID, did syntax.DID, e
 		if err != nil {
 			return err
 		}
-		if !count.Settled() {
+		if !count.Over() {
 			continue
 		}
 		if err := c.end(ctx, tx, d.Epoch, d.Committer); err != nil {

@@ -28,9 +28,9 @@ const (
 	// MaxReason is the longest reason of a report, in characters.
 	MaxReason = 64
 
-	// share is the part of the voices that a dispute needs: one in share.
+	// share is the part of the possible counted reports that a dispute needs: one in share.
 	share = 4
-	// fewest is how many voices a dispute needs at least. One liar has one.
+	// fewest is how many counted reports a dispute needs at least. One liar has one.
 	fewest = 2
 )
 
@@ -45,43 +45,43 @@ type Person struct {
 	Reports bool
 }
 
-// Count is the result of counting voices.
+// Count is the number of counted reports of a commit.
 type Count struct {
-	Voices  int // that can report the commit
-	Reports int // that have
+	Possible int // that there could be
+	Reports  int // that there are
 }
 
-// Disputed reports whether the commit is disputed: at least two voices report it, and at least a
-// quarter of all.
-func (c Count) Disputed() bool { return c.Reports >= fewest && c.Reports*share >= c.Voices }
+// Disputed reports whether the commit is disputed: there are at least two counted
+// reports, and at least a quarter of all possible ones.
+func (c Count) Disputed() bool { return c.Reports >= fewest && c.Reports*share >= c.Possible }
 
-// Settled reports whether a dispute is over: at most one voice still reports the commit.
-func (c Count) Settled() bool { return c.Reports < fewest }
+// Over reports whether a dispute is over: at most one counted report is left.
+func (c Count) Over() bool { return c.Reports < fewest }
 
-// CountVoices counts who reports a commit.
+// CountReports counts the reports of a commit.
 //
-// Whom the creator added, and the creator, speak for themselves. All others speak with the voice of
-// the person through whom they came: the accounts that a person added, those that these added, and
-// the person itself are one voice together. So a liar has one voice, however many accounts it adds.
-// Only the creator can add voices, and the creator may remove members anyway. The committer is not
+// The creator, and each person whom the creator added, count one each. All others count together
+// with the person through whom they came: the accounts that a person added, those that these added,
+// and the person itself are one. So a liar counts one, however many accounts it adds. Only the
+// creator can add to the count, and the creator may remove members anyway. The committer is not
 // counted.
-func CountVoices(creator, committer syntax.DID, people []Person) Count {
-	speak := speakers{creator: creator, inviters: make(map[syntax.DID]syntax.DID, len(people)),
+func CountReports(creator, committer syntax.DID, people []Person) Count {
+	roots := inviters{creator: creator, invitedBy: make(map[syntax.DID]syntax.DID, len(people)),
 		found: make(map[syntax.DID]syntax.DID, len(people))}
 	for _, p := range people {
-		speak.inviters[p.DID] = p.InvitedBy
+		roots.invitedBy[p.DID] = p.InvitedBy
 	}
-	voices := map[syntax.DID]bool{}
+	reported := map[syntax.DID]bool{} // by the person who counts
 	for _, p := range people {
 		if !p.Entitled || p.DID == committer {
 			continue
 		}
-		if voice := speak.voiceOf(p.DID); voice != "" {
-			voices[voice] = voices[voice] || p.Reports
+		if root := roots.rootOf(p.DID); root != "" {
+			reported[root] = reported[root] || p.Reports
 		}
 	}
-	c := Count{Voices: len(voices)}
-	for _, reports := range voices {
+	c := Count{Possible: len(reported)}
+	for _, reports := range reported {
 		if reports {
 			c.Reports++
 		}
@@ -89,25 +89,25 @@ func CountVoices(creator, committer syntax.DID, people []Person) Count {
 	return c
 }
 
-// speakers finds the persons with whose voices people speak.
-type speakers struct {
-	creator  syntax.DID
-	inviters map[syntax.DID]syntax.DID
-	found    map[syntax.DID]syntax.DID // the answers so far: each chain is followed once
+// inviters finds the persons together with whom people count.
+type inviters struct {
+	creator   syntax.DID
+	invitedBy map[syntax.DID]syntax.DID
+	found     map[syntax.DID]syntax.DID // the answers so far: each chain is followed once
 }
 
-// voiceOf returns the person with whose voice did speaks. Accounts that have invited each other in a
-// circle have no voice: they could leave and come back to make more of them.
-func (s speakers) voiceOf(did syntax.DID) (voice syntax.DID) {
+// rootOf returns the person together with whom did counts. It is empty for accounts that have invited
+// each other in a circle: they could leave and come back to count more than once.
+func (s inviters) rootOf(did syntax.DID) (root syntax.DID) {
 	var way []syntax.DID
 	for {
-		by, known := s.inviters[did]
+		by, known := s.invitedBy[did]
 		if before, twice := s.found[did]; twice || !known {
-			voice = before
+			root = before
 			break
 		}
 		if did == s.creator || by == s.creator || by == "" {
-			voice = did
+			root = did
 			break
 		}
 		s.found[did] = "" // so a circle ends here
@@ -115,9 +115,9 @@ func (s speakers) voiceOf(did syntax.DID) (voice syntax.DID) {
 		did = by
 	}
 	for _, passed := range way {
-		s.found[passed] = voice
+		s.found[passed] = root
 	}
-	return voice
+	return root
 }
 
 // Dispute is a dispute that is open.

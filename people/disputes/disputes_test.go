@@ -29,7 +29,7 @@ func with(people []disputes.Person, invited ...[2]syntax.DID) []disputes.Person 
 	return people
 }
 
-func TestCountVoices(t *testing.T) {
+func TestCountReports(t *testing.T) {
 	former := func(people []disputes.Person, did syntax.DID) []disputes.Person {
 		for i := range people {
 			if people[i].DID == did {
@@ -45,47 +45,47 @@ func TestCountVoices(t *testing.T) {
 		want      disputes.Count
 		disputed  bool
 	}{
-		{"nobody reports", "creator", direct(3, 0), disputes.Count{Voices: 3}, false},
-		{"one of many reports", "creator", direct(9, 1), disputes.Count{Voices: 9, Reports: 1}, false},
-		{"one of one reports", "creator", direct(1, 1), disputes.Count{Voices: 1, Reports: 1}, false},
-		{"both others of three", "creator", direct(2, 2), disputes.Count{Voices: 2, Reports: 2}, true},
-		{"two of eight are a quarter", "creator", direct(8, 2), disputes.Count{Voices: 8, Reports: 2}, true},
-		{"two of nine are less", "creator", direct(9, 2), disputes.Count{Voices: 9, Reports: 2}, false},
-		{"twelve of forty-nine are less", "creator", direct(49, 12), disputes.Count{Voices: 49, Reports: 12}, false},
-		{"thirteen of forty-nine", "creator", direct(49, 13), disputes.Count{Voices: 49, Reports: 13}, true},
-		{"the committer does not count, though it reports", "member0", direct(2, 2), disputes.Count{Voices: 2, Reports: 1},
+		{"nobody reports", "creator", direct(3, 0), disputes.Count{Possible: 3}, false},
+		{"one of many reports", "creator", direct(9, 1), disputes.Count{Possible: 9, Reports: 1}, false},
+		{"one of one reports", "creator", direct(1, 1), disputes.Count{Possible: 1, Reports: 1}, false},
+		{"both others of three", "creator", direct(2, 2), disputes.Count{Possible: 2, Reports: 2}, true},
+		{"two of eight are a quarter", "creator", direct(8, 2), disputes.Count{Possible: 8, Reports: 2}, true},
+		{"two of nine are less", "creator", direct(9, 2), disputes.Count{Possible: 9, Reports: 2}, false},
+		{"twelve of forty-nine are less", "creator", direct(49, 12), disputes.Count{Possible: 49, Reports: 12}, false},
+		{"thirteen of forty-nine", "creator", direct(49, 13), disputes.Count{Possible: 49, Reports: 13}, true},
+		{"the committer does not count, though it reports", "member0", direct(2, 2), disputes.Count{Possible: 2, Reports: 1},
 			false},
-		{"the creator counts", "member2", direct(3, 1), disputes.Count{Voices: 3, Reports: 1}, false},
-		{"a liar and those it added are one voice", "creator",
+		{"the creator counts", "member2", direct(3, 1), disputes.Count{Possible: 3, Reports: 1}, false},
+		{"a liar and those it added count once", "creator",
 			with(direct(3, 1), [2]syntax.DID{"a", "member0"}, [2]syntax.DID{"b", "member0"}),
-			disputes.Count{Voices: 3, Reports: 1}, false},
+			disputes.Count{Possible: 3, Reports: 1}, false},
 		{"so are those that these added", "creator",
 			with(direct(3, 1), [2]syntax.DID{"a", "member0"}, [2]syntax.DID{"b", "a"}, [2]syntax.DID{"c", "b"}),
-			disputes.Count{Voices: 3, Reports: 1}, false},
+			disputes.Count{Possible: 3, Reports: 1}, false},
 		{"also when the liar has left", "creator",
 			former(with(direct(3, 1), [2]syntax.DID{"a", "member0"}, [2]syntax.DID{"b", "member0"}), "member0"),
-			disputes.Count{Voices: 3, Reports: 1}, false},
-		{"a circle has no voice", "creator",
+			disputes.Count{Possible: 3, Reports: 1}, false},
+		{"a circle does not count", "creator",
 			with(direct(3, 0), [2]syntax.DID{"a", "b"}, [2]syntax.DID{"b", "a"}, [2]syntax.DID{"c", "a"}),
-			disputes.Count{Voices: 3}, false},
-		{"those whom the committer added are one voice", "member0",
+			disputes.Count{Possible: 3}, false},
+		{"those whom the committer added count once", "member0",
 			with(direct(3, 0), [2]syntax.DID{"a", "member0"}, [2]syntax.DID{"b", "member0"}),
-			disputes.Count{Voices: 4, Reports: 1}, false},
-		{"former members do not count", "creator", former(direct(3, 2), "member0"), disputes.Count{Voices: 2, Reports: 1},
+			disputes.Count{Possible: 4, Reports: 1}, false},
+		{"former members do not count", "creator", former(direct(3, 2), "member0"), disputes.Count{Possible: 2, Reports: 1},
 			false},
 		{"an inviter that is not known", "creator", with(direct(2, 0), [2]syntax.DID{"a", ""}, [2]syntax.DID{"b", ""}),
-			disputes.Count{Voices: 4, Reports: 2}, true},
+			disputes.Count{Possible: 4, Reports: 2}, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got := disputes.CountVoices("creator", test.committer, test.people)
+			got := disputes.CountReports("creator", test.committer, test.people)
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
 			if got.Disputed() != test.disputed {
 				t.Errorf("disputed: %t", got.Disputed())
 			}
-			if got.Settled() != (got.Reports < 2) {
-				t.Errorf("settled: %t", got.Settled())
+			if got.Over() != (got.Reports < 2) {
+				t.Errorf("over: %t", got.Over())
 			}
 		})
 	}
@@ -93,7 +93,7 @@ func TestCountVoices(t *testing.T) {
 
 // The work grows with the people: a convo whose accounts have invited each other in a long chain, or in
 // a circle, costs what any other costs. If it grew with their square, this test would not end.
-func TestVoicesOfALongChain(t *testing.T) {
+func TestReportsOfALongChain(t *testing.T) {
 	const accounts = 300_000
 	people := direct(1, 0)
 	by := syntax.DID("member0")
@@ -102,19 +102,19 @@ func TestVoicesOfALongChain(t *testing.T) {
 		people = append(people, disputes.Person{DID: did, InvitedBy: by, Entitled: true, Reports: true})
 		by = did
 	}
-	if got, want := disputes.CountVoices("creator", "creator", people),
-		(disputes.Count{Voices: 1, Reports: 1}); got != want {
+	if got, want := disputes.CountReports("creator", "creator", people),
+		(disputes.Count{Possible: 1, Reports: 1}); got != want {
 		t.Errorf("a chain: %+v, want %+v", got, want)
 	}
 	people[1].InvitedBy = by
-	if got := disputes.CountVoices("creator", "creator", people); got != (disputes.Count{}) {
+	if got := disputes.CountReports("creator", "creator", people); got != (disputes.Count{}) {
 		t.Errorf("a circle: %+v", got)
 	}
 }
 
-// TestOneLiarHasOneVoice builds every tree of accounts under one liar with up to six accounts, and
+// TestOneLiarCountsOnce builds every tree of accounts under one liar with up to six accounts, and
 // lets all report.
-func TestOneLiarHasOneVoice(t *testing.T) {
+func TestOneLiarCountsOnce(t *testing.T) {
 	const most = 6
 	var grow func(inviters []int)
 	tried := 0
@@ -128,7 +128,7 @@ func TestOneLiarHasOneVoice(t *testing.T) {
 			})
 		}
 		tried++
-		if got := disputes.CountVoices("creator", "creator", people); got.Reports != 1 || got.Disputed() {
+		if got := disputes.CountReports("creator", "creator", people); got.Reports != 1 || got.Disputed() {
 			t.Fatalf("accounts added by %v: %+v", inviters, got)
 		}
 		if len(inviters) == most {
@@ -142,5 +142,5 @@ func TestOneLiarHasOneVoice(t *testing.T) {
 		}
 	}
 	grow(nil)
-	t.Logf("%d ways to add accounts, each one voice", tried)
+	t.Logf("%d ways to add accounts, each counts once", tried)
 }

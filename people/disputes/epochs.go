@@ -54,7 +54,7 @@ type known struct {
 }
 
 // ReportEpoch records the authenticator that the caller has in an epoch. Devices of one account are
-// one voice: the last one that reports counts. If another member has another authenticator, the epoch
+// one report: the last one counts. If another member has another authenticator, the epoch
 // is forked, and all members get the event, once per epoch. A report of the present epoch settles the
 // caller's reports of commits. Errors: those of member, ErrHash, and *messages.EpochMismatchError if
 // the convo has not reached the epoch.
@@ -151,7 +151,7 @@ func record(ctx context.Context, tx pgx.Tx, r EpochReport, current int64, k know
 }
 
 // compare counts who agrees with a report, and says whether the caller may replace the GroupInfo.
-// That takes two voices, and more that agree than differ, of members who have accepted the convo.
+// That takes two counted reports, and more that agree than differ, of members who have accepted the convo.
 func (out *EpochOutcome) compare(ctx context.Context, tx pgx.Tx, r EpochReport, k known, present bool) (err error) {
 	type reporter struct {
 		Person
@@ -185,19 +185,19 @@ func (out *EpochOutcome) compare(ctx context.Context, tx pgx.Tx, r EpochReport, 
 	if out.Open, err = Open(ctx, tx, r.ConvoID, r.Caller); err != nil {
 		return err
 	}
-	voices := func(agree bool) int {
+	counted := func(agree bool) int {
 		people := make([]Person, len(all))
 		for i, p := range all {
 			people[i] = p.Person
 			people[i].Reports = p.Entitled && p.Hash != nil && bytes.Equal(p.Hash, r.Hash) == agree
 		}
-		return CountVoices(creator, "", people).Reports
+		return CountReports(creator, "", people).Reports
 	}
 	needed := out.Open != nil || out.Forked || k.empty
 	named := out.Open != nil && out.Open.Caller
 	if present && needed && !named && !k.offered {
-		agreeing := voices(true)
-		out.Trusted = agreeing >= fewest && agreeing > voices(false)
+		agreeing := counted(true)
+		out.Trusted = agreeing >= fewest && agreeing > counted(false)
 	}
 	return nil
 }
