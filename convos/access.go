@@ -23,7 +23,7 @@ type Membership struct {
 	Window messages.Window
 }
 
-// Authorise returns the membership of did. Errors: ErrNotFound for a stranger and for a convo that
+// Authorise returns the membership of did. Errors: ErrNotFound for a non-member and for a convo that
 // does not exist, ErrNotMember for a former member.
 func Authorise(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, did syntax.DID) (Membership, error) {
 	m := Membership{Window: messages.Window{ConvoID: convo}}
@@ -86,7 +86,7 @@ func (c *locked) refuseClosed() error {
 
 // lockConvo takes the row lock that orders all writers of the convo. It then reads the caller's
 // membership in a statement of its own, because one statement would read it as it was before the
-// lock. A former member has leftEpoch set. A stranger is refused before the lock, so that it cannot
+// lock. A former member has leftEpoch set. A non-member is refused before the lock, so that it cannot
 // delay the convo's writers, or learn from a wait that the convo exists. Error: ErrNotFound.
 func lockConvo(ctx context.Context, tx pgx.Tx, convo uuid.UUID, caller syntax.DID) (c locked, err error) {
 	c.id = convo

@@ -20,7 +20,7 @@ type AddMembers struct {
 	Caller  syntax.DID
 	DIDs    []syntax.DID
 	Proposed
-	Quota *quota.Spending // counts invited strangers; nil: no quota
+	Quota *quota.Spending // counts the invited who share no convo with the inviter; nil: no quota
 }
 
 // Add accepts the commit and puts the members on the roster. The commit replaces the leaves of those
@@ -88,7 +88,7 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 }
 
 // checkAdditions refuses DIDs that are in the group already, a roster that would become too long, and
-// too many strangers. It returns those whose leaves the commit has to replace.
+// too many people who share no convo with the inviter. It returns those whose leaves the commit has to replace.
 func checkAdditions(ctx context.Context, tx pgx.Tx, c *locked, caller syntax.DID, added []syntax.DID,
 	s *quota.Spending) (replaced []syntax.DID, err error) {
 	var total int

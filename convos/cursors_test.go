@@ -35,7 +35,7 @@ type cursorBench struct {
 
 const (
 	former   syntax.DID = "did:plc:former"
-	stranger syntax.DID = "did:plc:stranger"
+	outsider syntax.DID = "did:plc:outsider"
 )
 
 func init() { // random tests make the same moves each time; -rapid.seed makes others
@@ -138,7 +138,7 @@ func TestShownCursors(t *testing.T) {
 	}
 }
 
-// TestCursorRefusals: each move is judged by itself, and a stranger gets the answer for a convo
+// TestCursorRefusals: each move is judged by itself, and an outsider gets the answer for a convo
 // that does not exist.
 func TestCursorRefusals(t *testing.T) {
 	t.Parallel()
@@ -149,8 +149,8 @@ func TestCursorRefusals(t *testing.T) {
 		seq   int64
 		want  error
 	}{
-		{b.convo, stranger, 1, convos.ErrNotFound},
-		{b.convo, stranger, 1000, convos.ErrNotFound},
+		{b.convo, outsider, 1, convos.ErrNotFound},
+		{b.convo, outsider, 1000, convos.ErrNotFound},
 		{nth(2), reader(0), 1, convos.ErrNotFound},
 		{b.convo, former, 1, convos.ErrNotMember},
 		{b.convo, former, 1000, convos.ErrNotMember},
@@ -190,7 +190,7 @@ type cursorModel struct{ at, delivered map[syntax.DID]int64 }
 // move makes random moves in one statement, and compares what comes of them.
 func (c cursorModel) move(t *testing.T, rt *rapid.T, b *cursorBench) {
 	t.Helper()
-	who := rapid.SampledFrom([]syntax.DID{reader(0), reader(1), reader(2), former, stranger})
+	who := rapid.SampledFrom([]syntax.DID{reader(0), reader(1), reader(2), former, outsider})
 	moves := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) *convos.Move {
 		m := &convos.Move{Convo: b.convo, Reader: who.Draw(rt, "who"), Seq: rapid.Int64Range(0, 120).Draw(rt, "seq")}
 		if rapid.Bool().Draw(rt, "says what was delivered") {
@@ -239,7 +239,7 @@ func (c cursorModel) move(t *testing.T, rt *rapid.T, b *cursorBench) {
 // status is the model of one move.
 func status(b *cursorBench, m *convos.Move) string {
 	switch {
-	case m.Convo != b.convo || m.Reader == stranger:
+	case m.Convo != b.convo || m.Reader == outsider:
 		return "convo-not-found"
 	case m.Reader == former:
 		return "not-member"

@@ -20,7 +20,7 @@ var ErrNotExternalSender = errors.New(
 // ProposeExternally appends a proposal whose sender is not a member but one of the group's external
 // senders (RFC 9420 §12.1.8.1). The group must be known. The credential of the sender that the
 // message names must be the caller's, and the signature must be the sender's. Anyone else gets what a
-// stranger gets. A repeated request gets its first answer.
+// non-member gets. A repeated request gets its first answer.
 //
 // It must be of the convo's epoch, because a later commit could not refer to it. Errors: ErrNotFound,
 // ErrNotExternalSender, *InvalidProposalError, and those of messages.AppendEntitled.
@@ -49,8 +49,8 @@ func (e *InvalidProposalError) Error() string { return "ciphertext: " + e.Err.Er
 func (e *InvalidProposalError) Unwrap() error { return e.Err }
 
 // checkExternalSender checks that the group lists the caller as the external sender that signed the
-// proposal. It takes no lock, so that a stranger cannot delay the convo. It asks for the listed
-// senders first, so that a stranger does not make the server read and parse the group.
+// proposal. It takes no lock, so that a non-member cannot delay the convo. It asks for the listed
+// senders first, so that a non-member does not make the server read and parse the group.
 func checkExternalSender(ctx context.Context, tx pgx.Tx, d messages.Draft) error {
 	var (
 		c              = locked{id: d.ConvoID}
@@ -67,19 +67,19 @@ func checkExternalSender(ctx context.Context, tx pgx.Tx, d messages.Draft) error
 	if err != nil {
 		return fmt.Errorf("read the convo: %w", err)
 	}
-	stranger := ErrNotFound
+	refusal := ErrNotFound
 	if member {
-		stranger = ErrNotExternalSender
+		refusal = ErrNotExternalSender
 	}
 	if !listed {
-		return stranger
+		return refusal
 	}
 	group, err := c.publicGroup(ctx, tx)
 	if err != nil {
 		return err
 	}
 	if group.Group == nil { // a commit came in between
-		return stranger
+		return refusal
 	}
 	m, err := mls.ParseProposal(d.Body)
 	switch {
@@ -94,7 +94,7 @@ func checkExternalSender(ctx context.Context, tx pgx.Tx, d messages.Draft) error
 	case err != nil:
 		return &InvalidProposalError{err}
 	case did != d.Sender.String():
-		return stranger
+		return refusal
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 // Claim claims one KeyPackage of each device of each DID. A one-time KeyPackage goes to one caller
 // only: concurrent claims pass over each other's rows (SKIP LOCKED), and a claimed row never
 // becomes available again. The caller gets the last-resort KeyPackage of a device that has no
-// one-time KeyPackage left, or whose Budget or StrangersBudget is used up. Last-resort rows are read
+// one-time KeyPackage left, or whose Budget or OutsidersBudget is used up. Last-resort rows are read
 // without a lock, so a locked row is still served. Expired KeyPackages are never served. A person
 // that refuses the caller has none for it. Error besides the database's: *consent.BlockedError.
 func Claim(ctx context.Context, tx pgx.Tx, r ClaimRequest) (ClaimResult, error) {
@@ -108,7 +108,7 @@ type claimedRows struct {
 
 func (c *claimedRows) queue(batch *pgx.Batch, r ClaimRequest) {
 	batch.Queue(claimSQL, r.claimable(), int32(r.CipherSuite), r.Caller, ClaimLifetime,
-		maxClaimed, maxDevices, Budget, budgetPeriod, Threshold+thresholdMargin, StrangersBudget,
+		maxClaimed, maxDevices, Budget, budgetPeriod, Threshold+thresholdMargin, OutsidersBudget,
 		consent.NewestConvos).Query(c.scan)
 }
 

@@ -5,10 +5,10 @@
 --  $2 cipher suite, 0 for the lowest  $7 the caller's budget of one device
 --  $3 caller                          $8 period of the budget
 --  $4 lifetime of a claim             $9 fewer KeyPackages left than this: possibly low
---  $5 most KeyPackages in all         $10 the budget of all strangers, of one device
+--  $5 most KeyPackages in all         $10 the budget of all outsiders, of one device
 --                                     $11 how many of a person's newest convos are looked at
 --
--- The caller is a stranger to a person that has accepted no convo with it. Strangers are counted
+-- The caller is an outsider to a person that has accepted no convo with it. Outsiders are counted
 -- without a lock: claims that run at the same time can exceed the budget by one each.
 --
 -- A one-time KeyPackage that another claim has locked is skipped, so that claims of one device do
@@ -20,7 +20,7 @@ WITH stock AS (
 	WHERE did = ANY($1) AND state = 'available' AND NOT last_resort AND not_after > clock_timestamp()
 		AND ($2 = 0 OR cipher_suite = $2)
 	GROUP BY did, device_id, cipher_suite
-), stranger AS MATERIALIZED (
+), outsider AS MATERIALIZED (
 	SELECT d.did
 	FROM (SELECT DISTINCT did FROM stock WHERE did <> $3) d
 	LEFT JOIN LATERAL (
@@ -36,11 +36,11 @@ WITH stock AS (
 	) known ON true
 	WHERE known.yes IS NULL
 ), device AS MATERIALIZED (
-	SELECT did, device_id, cipher_suite, available, stranger, (
+	SELECT did, device_id, cipher_suite, available, outsider, (
 			SELECT count(*) FROM key_packages
 			WHERE did = d.did AND device_id = d.device_id AND claimed_by = $3
 				AND claimed_at > statement_timestamp() - $8::interval
-		) >= $7 OR stranger AND (
+		) >= $7 OR outsider AND (
 			SELECT count(*) FROM (
 				SELECT FROM key_packages
 				WHERE did = d.did AND device_id = d.device_id AND claimed_by_stranger
@@ -50,13 +50,13 @@ WITH stock AS (
 		) >= $10 AS limited
 	FROM (
 		SELECT *, row_number() OVER (PARTITION BY did ORDER BY published_at DESC) AS nth,
-			did IN (SELECT did FROM stranger) AS stranger
+			did IN (SELECT did FROM outsider) AS outsider
 		FROM (SELECT DISTINCT ON (did, device_id) * FROM stock ORDER BY did, device_id, cipher_suite) lowest_suite
 		ORDER BY nth LIMIT $5
 	) d
 	WHERE nth <= $6
 ), pick AS MATERIALIZED (
-	SELECT k.did, k.ref, d.available, d.stranger
+	SELECT k.did, k.ref, d.available, d.outsider
 	FROM (SELECT * FROM device WHERE NOT limited) d CROSS JOIN LATERAL (
 		SELECT did, ref FROM key_packages
 		WHERE did = d.did AND device_id = d.device_id AND cipher_suite = d.cipher_suite
@@ -66,7 +66,7 @@ WITH stock AS (
 	) k
 ), claimed AS (
 	UPDATE key_packages k
-	SET state = 'claimed', claimed_by = $3, claimed_by_stranger = pick.stranger, claimed_at = clock_timestamp(),
+	SET state = 'claimed', claimed_by = $3, claimed_by_stranger = pick.outsider, claimed_at = clock_timestamp(),
 		claim_expires_at = date_trunc('milliseconds', clock_timestamp() + $4::interval)
 	FROM pick WHERE (k.did, k.ref) = (pick.did, pick.ref)
 	RETURNING k.did, k.device_id, k.ref, k.cipher_suite, k.body, k.claim_expires_at, pick.available - 1 AS still_available

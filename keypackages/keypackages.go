@@ -54,10 +54,10 @@ const (
 	budgetPeriod = 24 * time.Hour
 )
 
-// StrangersBudget is how many one-time KeyPackages of one device all strangers together get within
-// 24 hours: DIDs cost nothing, so a budget for each would stop nobody. It leaves most of a full
-// stock to people whom the owner knows.
-const StrangersBudget = 40
+// OutsidersBudget is how many one-time KeyPackages of one device all callers who share no convo with
+// its owner get together within 24 hours: DIDs cost nothing, so a budget for each would stop nobody.
+// It leaves most of a full stock to people whom the owner knows.
+const OutsidersBudget = 40
 
 // Threshold is how many one-time KeyPackages a device should have available in each cipher suite in
 // which it publishes them.

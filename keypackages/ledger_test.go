@@ -244,7 +244,7 @@ func TestBudget(t *testing.T) {
 	db := pgtest.Database(t, pgtest.MaxConns(16))
 	phone, laptop := mlstest.NewDevice(t, bob.String()), mlstest.NewDevice(t, bob.String())
 	fill(t, db, phone, 2*keypackages.Budget)
-	convo(t, db, bob, alice, carol) // strangers have less
+	convo(t, db, bob, alice, carol) // outsiders have less
 	const asked = keypackages.Budget + 20
 	var mu sync.Mutex
 	var served, limited, missing int
@@ -662,7 +662,7 @@ func TestForecast(t *testing.T) {
 	db := pgtest.Database(t)
 	d := mlstest.NewDevice(t, bob.String())
 	fill(t, db, d, 30)
-	convo(t, db, bob, alice) // strangers have a smaller budget
+	convo(t, db, bob, alice) // outsiders have a smaller budget
 	forecast := func(claims int, want time.Duration) {
 		t.Helper()
 		for range claims {
@@ -763,7 +763,7 @@ func TestOthersCostNothing(t *testing.T) {
 			INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, created_at)
 			SELECT 'did:plc:other' || n, int4send(n), device_id, cipher_suite, body, not_after, n % 2 = 0, created_at
 			FROM (SELECT * FROM key_packages WHERE NOT last_resort LIMIT 1) one, generate_series(1, 10000) AS n`)
-		if err == nil { // H8: whether the caller is a stranger costs the convos of the owner, not the caller's
+		if err == nil { // H8: whether the caller is an outsider costs the convos of the owner, not the caller's
 			_, err = tx.Exec(t.Context(), `
 				INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
 				SELECT gen_random_uuid(), CASE WHEN n <= 5 THEN $1 ELSE $2 END, 'member', now(), 0 FROM generate_series(1, 10000) AS

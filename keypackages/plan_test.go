@@ -14,8 +14,8 @@ import (
 //go:embed claim.sql
 var claim string
 
-// A claim counts the strangers' claims of a device by an index that has only these, and not beyond
-// the budget. Bob's 20 devices have 200 claims of people whom he knows each, and 200 of strangers.
+// A claim counts the outsiders' claims of a device by an index that has only these, and not beyond
+// the budget. Bob's 20 devices have 200 claims of people whom he knows each, and 200 of outsiders.
 func TestClaimCountsByIndex(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -39,17 +39,17 @@ func TestClaimCountsByIndex(t *testing.T) {
 	var plan []struct{ Plan node }
 	err := db.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+strings.TrimSpace(claim),
 		[]string{"did:plc:bob"}, 0, "did:plc:carol", time.Hour, 500, 20, keypackages.Budget, 24*time.Hour, 10,
-		keypackages.StrangersBudget, consent.NewestConvos).Scan(&plan)
+		keypackages.OutsidersBudget, consent.NewestConvos).Scan(&plan)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if n := plan[0].Plan.Rows; n != 20 {
 		t.Errorf("%v rows, not one for each device whose budget is used up", n)
 	}
-	if n := plan[0].Plan.counted(); n != keypackages.StrangersBudget {
-		t.Errorf("%v claims of strangers of one device were read by their index", n)
+	if n := plan[0].Plan.counted(); n != keypackages.OutsidersBudget {
+		t.Errorf("%v claims of outsiders of one device were read by their index", n)
 	}
-	const pagesOfOne = keypackages.StrangersBudget + 10
+	const pagesOfOne = keypackages.OutsidersBudget + 10
 	if n := plan[0].Plan.Pages; n == 0 || n > 20*pagesOfOne {
 		t.Errorf("%d pages were read", n)
 	}
@@ -63,7 +63,7 @@ type node struct {
 	Plans []node
 }
 
-// counted is how many claims of strangers the plan reads for one device.
+// counted is how many claims of outsiders the plan reads for one device.
 func (n node) counted() (rows float64) {
 	if n.Index == "key_packages_strangers" {
 		rows = n.Rows

@@ -8,7 +8,7 @@ import (
 // elsewhere says where else to look if a question finds nothing, by the question's verb.
 var elsewhere = map[string]string{
 	"request": "a known caller's request leaves a row if it is refused, fails or is slow, and a sample of the others " +
-		"does, for MLSD_REQUEST_RETENTION; the log has a line of every request, also of a stranger's",
+		"does, for MLSD_REQUEST_RETENTION; the log has a line of every request, also of an unknown caller's",
 	"reservations": "inspect records counts the work that has ended, and inspect audit \"METHOD KEY\" has its steps",
 	"records": "inspect lifetimes says how long records last, and the record of a message is its entry in the log; " +
 		"without --since all are counted",

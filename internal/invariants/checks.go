@@ -94,7 +94,7 @@ var convoChecks = []check{
 		) entries
 		WHERE kind <> 3 AND epoch > current`},
 	{"every sender was a member", `
-		SELECT c.id, format('entry %s is by a stranger', m.seq)
+		SELECT c.id, format('entry %s is by no member', m.seq)
 		FROM convos c JOIN messages m ON m.convo_id = c.id
 		WHERE ($1::uuid IS NULL OR c.id = $1)
 			AND NOT EXISTS (SELECT FROM members WHERE convo_id = c.id AND did = m.sender_did)

@@ -217,7 +217,7 @@ func checkGroups(ctx context.Context, tx pgx.Tx, id *uuid.UUID, found *findings)
 			if !bytes.Equal(group.GroupID, groupID) || int64(group.Epoch) != epoch {
 				found.add("convo %s: the public group is of epoch %d, or another group's", convo, group.Epoch)
 			}
-			erased, strangers := 0, map[string]bool{}
+			erased, outsiders := 0, map[string]bool{}
 			for _, did := range people {
 				if strings.HasPrefix(did, erasedPrefix) {
 					erased++
@@ -227,8 +227,8 @@ func checkGroups(ctx context.Context, tx pgx.Tx, id *uuid.UUID, found *findings)
 				if _, known := slices.BinarySearch(people, m.DID()); known {
 					continue
 				}
-				if strangers[m.DID()] = true; len(strangers) > erased {
-					found.add("convo %s: leaf %d of the public group is a stranger's", convo, m.Leaf)
+				if outsiders[m.DID()] = true; len(outsiders) > erased {
+					found.add("convo %s: leaf %d of the public group is of no member", convo, m.Leaf)
 				}
 			}
 			if groupInfo == nil {

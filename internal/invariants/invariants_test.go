@@ -282,7 +282,7 @@ func TestBrokenPromises(t *testing.T) {
 		{"the group that is known is the convo's", `UPDATE public_groups SET epoch = 2`, nil},
 		{"the public group: ", `UPDATE public_groups SET state = 'garbage'`, nil},
 		{"or another group's", `UPDATE convos SET group_id = 'another'`, nil},
-		{"is a stranger's", `DELETE FROM members WHERE did = 'did:plc:bob'`, nil},
+		{"is of no member", `DELETE FROM members WHERE did = 'did:plc:bob'`, nil},
 		{"the GroupInfo is not the public group's", `UPDATE public_groups SET group_info = $1`,
 			[]any{mlstest.GroupInfo(t, []byte("the group"), 3, mlstest.NewDevice(t, alice.String()))}},
 		{"no message from a later epoch", `UPDATE messages SET epoch = 2 WHERE seq = 1`, nil},

@@ -304,13 +304,13 @@ var mutants = []mutant{
 	{"a policy shuts members out", "TestPolicyWithinAConvo", []edit{
 		{"people/consent.standing.refuses", `s.Accepted != nil && *s.Accepted`, `false`}}},
 	{"an inviter's declined invitations do not count (S3)", "TestInvitationsOfOneInviter", []edit{
-		{"convos/strangers.sql", `greatest(open.of_inviter, day.of_inviter)`, `open.of_inviter`}}},
+		{"convos/outsiders.sql", `greatest(open.of_inviter, day.of_inviter)`, `open.of_inviter`}}},
 	{"an inviter's open invitations count for a day (S3)", "TestInvitationsOfOneInviter", []edit{
-		{"convos/strangers.sql", `greatest(open.of_inviter, day.of_inviter)`, `day.of_inviter`}}},
+		{"convos/outsiders.sql", `greatest(open.of_inviter, day.of_inviter)`, `day.of_inviter`}}},
 	{"invitations at once do not count each other (S3)", "TestInvitationsAtOnce", []edit{
 		{"convos.countInvited", `pgpool.LockInvitations.Queue(batch, by.String())`, ``}}},
 	{"an address invites with any number of DIDs (S3)", "TestInvitationsOfAnAddress", []edit{
-		{"convos/strangers.sql", `day.of_address`, `0`}}},
+		{"convos/outsiders.sql", `day.of_address`, `0`}}},
 	{"a block declines nothing (S3)", "TestBlockDeclines", []edit{
 		{"convos.decline", `WHERE m.did = $1 AND`, `WHERE false AND m.did = $1 AND`}}},
 	{"an invitation overtakes a block", "TestBlockDeclinesWhatIsUnderWay", []edit{
@@ -554,7 +554,7 @@ var mutants = []mutant{
 	{"double-claim (lapsed)", "TestOrphanedClaim", []edit{
 		{"keypackages/end_claims.sql", `SET state = 'orphaned'`, `SET state = 'available', claimed_by = NULL`}}},
 	{"drain", "TestDrain", []edit{
-		{"keypackages/claim.sql", `>= $7 OR stranger`, `>= $7 + 1000000 OR stranger`}}},
+		{"keypackages/claim.sql", `>= $7 OR outsider`, `>= $7 + 1000000 OR outsider`}}},
 	{"drain (at once)", "TestDrain", []edit{
 		{"keypackages.Claim", `pgpool.LockClaims.Queue(&batch, r.Caller.String())`, ``}}},
 	{"last resort beside a one-time KeyPackage", "keypackages.TestLastResort", []edit{
@@ -997,11 +997,11 @@ var mutants = []mutant{
 	{"a receipt of an old home is taken", "TestMovingHome", []edit{
 		{"internal/network.Service.check", `home != u.Service`, `home == ""`}}},
 	{"an invitation looks at all convos of the invited", "convos.TestInvitedWithManyConvos", []edit{
-		{"convos/strangers.sql", `ORDER BY convo_id DESC LIMIT $4`, `ORDER BY convo_id DESC LIMIT $4 + 1`}}},
+		{"convos/outsiders.sql", `ORDER BY convo_id DESC LIMIT $4`, `ORDER BY convo_id DESC LIMIT $4 + 1`}}},
 	{"the invited are known", "TestInvitedAgainIsStillAStranger", []edit{
-		{"convos/strangers.sql", `WHERE m.requested_at IS NULL`, `WHERE m.requested_at IS NULL OR true`}}},
+		{"convos/outsiders.sql", `WHERE m.requested_at IS NULL`, `WHERE m.requested_at IS NULL OR true`}}},
 	{"who has left is known", "TestInvitedAgainIsStillAStranger", []edit{
-		{"convos/strangers.sql", `WHERE did = i.did AND left_at IS NULL ORDER`, `WHERE did = i.did ORDER`}}},
+		{"convos/outsiders.sql", `WHERE did = i.did AND left_at IS NULL ORDER`, `WHERE did = i.did ORDER`}}},
 
 	// Accounts
 	{"a refused account is served", "TestRefusedAccounts", []edit{
@@ -1284,13 +1284,13 @@ var mutants = []mutant{
 		{"cmd/mlsd-dev/devserver.Server.protect", `h = http.NewCrossOriginProtection().Handler(h)`, ``}}},
 
 	// Disputes
-	{"each account has a voice in a dispute", "TestOneLiarDisputesNothing", []edit{
-		{"people/disputes.CountVoices", `voice := speak.voiceOf(p.DID)`, `voice := p.DID`},
+	{"each account counts in a dispute", "TestOneLiarDisputesNothing", []edit{
+		{"people/disputes.CountReports", `root := roots.rootOf(p.DID)`, `root := p.DID`},
 	}},
-	{"a circle of inviters has a voice", "people/disputes.TestCountVoices", []edit{
-		{"people/disputes.speakers.voiceOf", `s.found[did] = ""`, `s.found[did] = did`},
+	{"a circle of inviters counts", "people/disputes.TestCountReports", []edit{
+		{"people/disputes.inviters.rootOf", `s.found[did] = ""`, `s.found[did] = did`},
 	}},
-	{"a single voice makes a dispute", "people/disputes.TestCountVoices", []edit{
+	{"a single report makes a dispute", "people/disputes.TestCountReports", []edit{
 		{"people/disputes.Count.Disputed", `c.Reports >= fewest && c.Reports*share`, `c.Reports*share`},
 	}},
 	{"a dispute lets ordinary commits through", "TestDispute", []edit{
@@ -1303,7 +1303,7 @@ var mutants = []mutant{
 		{"people/disputes.locked.report", `return true, c.tell(ctx, tx, outbox.Disputed, r.Epoch, committer)`, `return true, nil`},
 	}},
 	{"a single member replaces the GroupInfo", "TestGroupInfoOfTheMajority", []edit{
-		{"people/disputes.EpochOutcome.compare", `agreeing >= fewest && agreeing > voices(false)`, `agreeing > voices(false)`},
+		{"people/disputes.EpochOutcome.compare", `agreeing >= fewest && agreeing > counted(false)`, `agreeing > counted(false)`},
 	}},
 	{"each dispute has ten minutes of its own", "TestTwoLiarsCannotHoldAConvo", []edit{
 		{"people/disputes.beginDispute", `clock_timestamp() + $6::interval - spent FROM past`, `clock_timestamp() + $6::interval FROM past`},
@@ -1312,7 +1312,7 @@ var mutants = []mutant{
 		{"people/disputes.End", `if !open {`, `if !open && committer == "" {`},
 	}},
 	{"helpers replace the GroupInfo", "TestHelpersDoNotReplaceTheGroupInfo", []edit{
-		{"people/disputes.EpochOutcome.compare", `agreeing := voices(true)`, `agreeing := out.Agreeing`},
+		{"people/disputes.EpochOutcome.compare", `agreeing := counted(true)`, `agreeing := out.Agreeing`},
 	}},
 	{"who came after a commit disputes it", "TestLateComersHaveNoVoice", []edit{
 		{"people/disputes/people.sql", `m.joined_seq < $3`, `$3::bigint > 0`},

@@ -93,7 +93,7 @@ const (
 )
 
 // limits bounds the calls of a node and remembers which hosts fail. Its memory is bounded, because
-// strangers choose the hosts. It is safe for concurrent use.
+// accounts choose the hosts. It is safe for concurrent use.
 type limits struct {
 	now func() time.Time
 

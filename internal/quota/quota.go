@@ -21,7 +21,7 @@ const (
 	Messages        Resource = iota // entries of logs: messages, proposals, commits
 	Bytes                           // of stored MLS objects and idempotency records
 	Convos                          // that were created
-	Strangers                       // that were invited: they share no convo with the inviter
+	Outsiders                       // that were invited: they share no convo with the inviter
 	Records                         // idempotency records
 	KeyPackages                     // that were published
 	Reports                         // of abuse
@@ -73,7 +73,7 @@ func All() []Quota {
 		Bytes: {"bytes-per-day", "MLSD_QUOTA_BYTES", 512 << 20, true,
 			"bytes of MLS objects and idempotency records that one DID stores in a day; 256 for each person on a roster"},
 		Convos: {"convos-per-day", "MLSD_QUOTA_CONVOS", 500, false, "convos that one DID creates in a day"},
-		Strangers: {"strangers-invited-per-day", "MLSD_QUOTA_STRANGERS", 1_000, false,
+		Outsiders: {"strangers-invited-per-day", "MLSD_QUOTA_STRANGERS", 1_000, false,
 			"people that one DID invites in a day and shares no convo with"},
 		Records: {"records-per-day", "", 50_000, false, "idempotency records of one DID in a day: as many as messages"},
 		KeyPackages: {"key-packages-per-day", "MLSD_QUOTA_KEY_PACKAGES", 2_000, false,
@@ -218,11 +218,11 @@ func (e *ExceededError) Error() string {
 // stateRetry is how long a client waits for a quota that no day resets.
 const stateRetry = time.Hour
 
-// Invitations are the bounds of invitations of strangers. 0: any number. The person's own numbers
-// are in no error: they are not the inviter's matter.
+// Invitations are the bounds of invitations of people who share no convo with the inviter. 0: any
+// number. The person's own numbers are in no error: they are not the inviter's matter.
 type Invitations struct {
 	Address    string // the inviter's, or its /64
-	Strangers  bool   // how many people a DID invites in a day is bounded
+	Outsiders  bool   // how many people a DID invites in a day is bounded
 	Open       int64  // of one person that are open
 	OneInviter int64  // of one inviter to one person
 	OneAddress int64  // of one address to one person
@@ -247,7 +247,7 @@ func (i Invitations) Check(open, ofInviter, ofAddress int64) error {
 
 // invitations returns the bounds of invitations, without an address.
 func (l Limits) invitations() Invitations {
-	i := Invitations{Strangers: l.of(didSubject, Strangers) != 0, Open: l[OpenInvitations], OneInviter: l[OneInviter]}
+	i := Invitations{Outsiders: l.of(didSubject, Outsiders) != 0, Open: l[OpenInvitations], OneInviter: l[OneInviter]}
 	if i.Open != 0 && i.OneInviter != 0 {
 		i.OneAddress = max(i.OneInviter, i.Open/addressPart)
 	}

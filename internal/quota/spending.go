@@ -75,9 +75,9 @@ func (s *Spending) exceeded(quota string, used, limit int64) error {
 
 // TakeMessage counts a message of size bytes for the caller and its address, or refuses it. It also
 // refuses it if its convo, as far as this node has counted it, has no quota left. The message is not
-// judged yet: its sender may be a stranger, whose made-up convos must not take memory. The error must
-// not be shown to one: it would tell that the convo exists. A second call, as when a transaction is
-// tried again, counts nothing.
+// judged yet: its sender may be no member, and made-up convos must not take memory. The error must
+// not be shown to a sender who is no member: it would tell that the convo exists. A second call, as
+// when a transaction is tried again, counts nothing.
 //
 // What other nodes have counted for a convo that this node has not seen yet is not read first, but
 // at the next flush.
@@ -96,7 +96,7 @@ func (s *Spending) TakeMessage(convo uuid.UUID, size int) error {
 		s.Return()
 		return err
 	}
-	s.give(convoSubject, cost) // a stranger's message must not take it from the members', not even for a moment
+	s.give(convoSubject, cost) // a non-member's message must not take it from the members for a moment
 	s.message = true
 	return nil
 }

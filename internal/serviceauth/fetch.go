@@ -38,9 +38,9 @@ type lookups struct {
 	known    limit.Rate // of accounts one of whose tokens has verified
 	unknown  limit.Rate // of the others
 	inFlight int64
-	// strangers bounds those of inFlight for accounts without a verified token, and for hosts that
+	// unverified bounds those of inFlight for accounts without a verified token, and for hosts that
 	// answered slowly.
-	strangers int64
+	unverified int64
 	// ofDomain bounds those of inFlight for the did:web accounts of one registered domain. domain
 	// is the rate of its known accounts; its other accounts, which anybody can make up, have a
 	// second rate of this size. Zero: there are no domains.
@@ -51,22 +51,22 @@ type lookups struct {
 // domainsKept are how many registered domains are remembered, with up to three buckets each.
 const domainsKept = 16_384
 
-// slowOfDomain are the slow answers after which a registered domain has slots beside strangers only.
+// slowOfDomain are the slow answers after which a registered domain has slots beside unverified accounts only.
 var slowOfDomain = limit.Rate{PerSecond: 1.0 / 60, Burst: 1}
 
 // plcLookups are the limits for the PLC directory.
 func plcLookups() lookups {
 	all := limit.Rate{PerSecond: 100, Burst: 1000}
-	return lookups{known: all, unknown: all, inFlight: 32, strangers: 24}
+	return lookups{known: all, unknown: all, inFlight: 32, unverified: 24}
 }
 
 // webLookups are the limits for the hosts of did:web accounts.
 func webLookups() lookups {
 	return lookups{
 		// Ten domains use up the rate of known accounts. Tarpits on eight domains that were not
-		// slow in the last minute hold all slots that are not for strangers.
+		// slow in the last minute hold all slots that are not for unverified accounts.
 		known: limit.Rate{PerSecond: 100, Burst: 1000}, unknown: limit.Rate{PerSecond: 20, Burst: 200},
-		inFlight: 64, strangers: 32,
+		inFlight: 64, unverified: 32,
 		// Above the rate of one address, so that a forger does not use up a domain of others.
 		ofDomain: 4, domain: limit.Rate{PerSecond: 2 * lookupsOfAddress.PerSecond, Burst: 2 * lookupsOfAddress.Burst},
 	}
@@ -90,18 +90,18 @@ type source struct {
 	limits  lookups
 	buckets *limit.Buckets[string]
 	// The slots, by registered domain.
-	domains, strangers, slots *limit.Queue
-	failed                    atomic.Int32 // requests in a row that failed
+	domains, unverified, slots *limit.Queue
+	failed                     atomic.Int32 // requests in a row that failed
 }
 
 func newSource(client *http.Client, l lookups) *source {
 	return &source{
-		client:    client,
-		limits:    l,
-		buckets:   limit.NewBuckets[string](3*domainsKept, time.Now),
-		domains:   &limit.Queue{Share: l.ofDomain},
-		strangers: &limit.Queue{Size: l.strangers},
-		slots:     &limit.Queue{Size: l.inFlight},
+		client:     client,
+		limits:     l,
+		buckets:    limit.NewBuckets[string](3*domainsKept, time.Now),
+		domains:    &limit.Queue{Share: l.ofDomain},
+		unverified: &limit.Queue{Size: l.unverified},
+		slots:      &limit.Queue{Size: l.inFlight},
 	}
 }
 
@@ -150,7 +150,7 @@ const slowAnswers = "slow "
 // admit waits for the slots that l needs. The slot that all need is taken last, so that nobody
 // holds it while waiting.
 func (s *source) admit(ctx context.Context, l lookup) (release func(), err error) {
-	who, rate, needed := "unknown ", s.limits.unknown, []*limit.Queue{s.domains, s.strangers, s.slots}
+	who, rate, needed := "unknown ", s.limits.unknown, []*limit.Queue{s.domains, s.unverified, s.slots}
 	if l.known {
 		who, rate = "known ", s.limits.known
 		if s.buckets.Level(slowAnswers+l.domain, slowOfDomain).Left >= 1 {

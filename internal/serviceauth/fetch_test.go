@@ -39,7 +39,7 @@ func TestDNSRebinding(t *testing.T) {
 	var asked atomic.Int32
 	for _, allow := range []bool{false, true} {
 		client := publicClient(allow, fakeDNS(t, &asked, [4]byte{127, 0, 0, 1}))
-		one := lookups{unknown: limit.Rate{PerSecond: 1, Burst: 1}, inFlight: 1, strangers: 1}
+		one := lookups{unknown: limit.Rate{PerSecond: 1, Burst: 1}, inFlight: 1, unverified: 1}
 		_, err := newSource(client, one).get(t.Context(), lookup{url: "https://rebind.test:" + port + "/"})
 		if forbidden := errors.Is(err, ssrf.ErrForbidden) && errors.Is(err, ErrIssuer); forbidden == allow || err == nil {
 			t.Errorf("loopback allowed: %t: %v", allow, err)
@@ -98,7 +98,7 @@ func TestSourceLimits(t *testing.T) {
 		_, _ = io.WriteString(w, "{}")
 	}))
 	defer server.Close()
-	s := newSource(plainClient(), lookups{unknown: limit.Rate{Burst: 2}, inFlight: 1, strangers: 1})
+	s := newSource(plainClient(), lookups{unknown: limit.Rate{Burst: 2}, inFlight: 1, unverified: 1})
 	first := make(chan error)
 	go func() {
 		_, err := s.get(t.Context(), lookup{url: server.URL})
@@ -157,8 +157,8 @@ func TestTarpitsHoldFewSlots(t *testing.T) {
 		for i := range 8 {
 			ask(fmt.Sprintf("tarpit%d.example", i), 4)
 		}
-		if got, _ := s.slots.Used(); got != s.strangers.Size {
-			t.Errorf("strangers have %d slots, want %d", got, s.strangers.Size)
+		if got, _ := s.slots.Used(); got != s.unverified.Size {
+			t.Errorf("unverified accounts have %d slots, want %d", got, s.unverified.Size)
 		}
 		honest.known = true
 		if _, err := s.get(t.Context(), honest); err != nil {
@@ -182,7 +182,7 @@ func TestSourceIsDown(t *testing.T) {
 		w.WriteHeader(int(status.Load()))
 	}))
 	defer server.Close()
-	s := newSource(plainClient(), lookups{unknown: limit.Rate{Burst: 2 * failuresOfOutage}, inFlight: 1, strangers: 1})
+	s := newSource(plainClient(), lookups{unknown: limit.Rate{Burst: 2 * failuresOfOutage}, inFlight: 1, unverified: 1})
 	for _, code := range []int32{http.StatusTooManyRequests, http.StatusServiceUnavailable} {
 		status.Store(code)
 		for range failuresOfOutage {

@@ -133,7 +133,7 @@ func TestSessionsAreDividedByAddress(t *testing.T) {
 	}
 }
 
-// S4: tarpits of accounts that verified before have slots beside strangers only, once they have been
+// S4: tarpits of accounts that verified before have slots beside unverified accounts only, once they have been
 // slow.
 func TestTarpitsThatVerified(t *testing.T) {
 	t.Parallel()

@@ -51,7 +51,7 @@ func FuzzParseToken(f *testing.F) {
 	})
 }
 
-// FuzzDocument parses any DID document, because strangers publish them.
+// FuzzDocument parses any DID document, because anybody publishes them.
 func FuzzDocument(f *testing.F) {
 	const prefix = `{"id":"` + string(alice) + `","verificationMethod":[{"id":"#atproto","controller":"` + string(alice) +
 		`","type":"`

@@ -1,5 +1,5 @@
-// Package ssrf refuses connections to addresses that are not public. The server uses it wherever a
-// stranger names the host, so that no request reaches a service behind the operator's firewall
+// Package ssrf refuses connections to addresses that are not public. The server uses it wherever an
+// account names the host, so that no request reaches a service behind the operator's firewall
 // (server-side request forgery).
 package ssrf
 
@@ -28,8 +28,8 @@ func Control(allowLoopback bool) func(network, address string, _ syscall.RawConn
 	}
 }
 
-// MayDial reports whether the server may connect to address, an IP address and port, for a
-// stranger.
+// MayDial reports whether the server may connect to address, an IP address and port, for an
+// account.
 func MayDial(network, address string, allowLoopback bool) bool {
 	if network != "tcp4" && network != "tcp6" {
 		return false

@@ -18,7 +18,7 @@ import (
 // All jobs that stand in it read together: a batch reads a part once, and looks for the DIDs of all.
 // A job that comes while others read joins them where they are. It goes on to the end, and then from
 // the beginning to where it has joined. So a hundred accounts that are erased at once cost about as
-// much reading as one: accounts are free, and a stranger can have many erased.
+// much reading as one: accounts are free, and one person can have many erased.
 type scan struct {
 	table string // "": every table
 	// erase puts the tombstone of a person into a part of the table. nil: the step is the search. It

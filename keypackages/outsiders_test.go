@@ -31,12 +31,12 @@ func convo(t *testing.T, db *pgxpool.Pool, creator syntax.DID, others ...syntax.
 	return made.ID
 }
 
-// strangers makes n claims of bob's KeyPackages, each by another stranger, and returns how many got a
+// outsiders makes n claims of bob's KeyPackages, each by another outsider, and returns how many got a
 // one-time KeyPackage, the last-resort one, and nothing.
-func strangers(t *testing.T, db *pgxpool.Pool, n int) (oneTime, lastResort, nothing int) {
+func outsiders(t *testing.T, db *pgxpool.Pool, n int) (oneTime, lastResort, nothing int) {
 	t.Helper()
 	for i := range n {
-		got, err := take(t, db, bobs(syntax.DID(fmt.Sprintf("did:plc:stranger%d", i))))
+		got, err := take(t, db, bobs(syntax.DID(fmt.Sprintf("did:plc:outsider%d", i))))
 		switch {
 		case err != nil:
 			t.Fatal(err)
@@ -49,14 +49,14 @@ func strangers(t *testing.T, db *pgxpool.Pool, n int) (oneTime, lastResort, noth
 			continue
 		}
 		if len(got.Limited) != 1 {
-			t.Fatalf("a stranger without a one-time KeyPackage is not told why: %+v", got)
+			t.Fatalf("an outsider without a one-time KeyPackage is not told why: %+v", got)
 		}
 	}
 	return oneTime, lastResort, nothing
 }
 
 // H8: five DIDs that shared nothing with the victim took all of its 100 KeyPackages in a second. All
-// strangers together get 40 a day, then the last-resort one. Those who the person knows still get
+// outsiders together get 40 a day, then the last-resort one. Those who the person knows still get
 // one-time ones.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
@@ -65,8 +65,8 @@ func TestStrangers(t *testing.T) {
 	fill(t, db, phone, 100)
 	fill(t, db, phone, 1, mlstest.LastResort)
 	convo(t, db, bob, carol)
-	if oneTime, last, _ := strangers(t, db, 50); oneTime != keypackages.StrangersBudget || last != 50-oneTime {
-		t.Errorf("50 strangers got %d one-time KeyPackages, and %d times the last-resort one", oneTime, last)
+	if oneTime, last, _ := outsiders(t, db, 50); oneTime != keypackages.OutsidersBudget || last != 50-oneTime {
+		t.Errorf("50 outsiders got %d one-time KeyPackages, and %d times the last-resort one", oneTime, last)
 	}
 	if got, err := take(t, db, bobs(carol)); err != nil || len(got.Claimed) != 1 || got.Claimed[0].LastResort ||
 		got.Limited != nil {
@@ -76,20 +76,20 @@ func TestStrangers(t *testing.T) {
 		t.Errorf("bob himself got %+v, %v", got, err)
 	}
 	pgtest.Age(t, db, "key_packages", day, "claimed_at")
-	if oneTime, _, _ := strangers(t, db, 50); oneTime != keypackages.StrangersBudget {
-		t.Errorf("a day later 50 strangers got %d one-time KeyPackages", oneTime)
+	if oneTime, _, _ := outsiders(t, db, 50); oneTime != keypackages.OutsidersBudget {
+		t.Errorf("a day later 50 outsiders got %d one-time KeyPackages", oneTime)
 	}
 }
 
-// H8: a stranger can put anybody into a convo of its own. It stays a stranger until the person does
+// H8: an outsider can put anybody into a convo of its own. It stays an outsider until the person does
 // something there.
 func TestStrangerWithAConvo(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	fill(t, db, mlstest.NewDevice(t, bob.String()), 2*keypackages.StrangersBudget)
+	fill(t, db, mlstest.NewDevice(t, bob.String()), 2*keypackages.OutsidersBudget)
 	mallory := syntax.DID("did:plc:mallory")
 	id := convo(t, db, mallory, bob)
-	strangers(t, db, keypackages.StrangersBudget)
+	outsiders(t, db, keypackages.OutsidersBudget)
 	limited := func() bool {
 		got, err := take(t, db, bobs(mallory))
 		if err != nil {
@@ -98,7 +98,7 @@ func TestStrangerWithAConvo(t *testing.T) {
 		return len(got.Limited) == 1
 	}
 	if !limited() {
-		t.Error("a stranger is known to everybody whom it puts into a convo")
+		t.Error("an outsider is known to everybody whom it puts into a convo")
 	}
 	for _, step := range []struct {
 		name, sql string
@@ -121,7 +121,7 @@ func TestStrangerWithAConvo(t *testing.T) {
 func TestStrangerToAPersonWithManyConvos(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	fill(t, db, mlstest.NewDevice(t, bob.String()), 2*keypackages.StrangersBudget)
+	fill(t, db, mlstest.NewDevice(t, bob.String()), 2*keypackages.OutsidersBudget)
 	join := func(did syntax.DID, first, last int) {
 		_, err := db.Exec(t.Context(), `
 			INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
@@ -133,7 +133,7 @@ func TestStrangerToAPersonWithManyConvos(t *testing.T) {
 	}
 	const convos, oldest = 2000, 2000 - consent.NewestConvos + 1
 	join(bob, 1, convos)
-	strangers(t, db, keypackages.StrangersBudget)
+	outsiders(t, db, keypackages.OutsidersBudget)
 	for _, step := range []struct{ shared, limited int }{{oldest - 1, 1}, {oldest, 0}} {
 		join(carol, step.shared, step.shared)
 		if got, err := take(t, db, bobs(carol)); err != nil || len(got.Limited) != step.limited {

@@ -13,10 +13,10 @@ import (
 	"mlsd/people/consent"
 )
 
-//go:embed strangers.sql
-var readStrangers string
+//go:embed outsiders.sql
+var readOutsiders string
 
-// H10: to look for strangers reads what the invited are in, not the rosters of the inviter's
+// H10: to look for outsiders reads what the invited are in, not the rosters of the inviter's
 // convos. The inviter is in 200 convos, one of 1,000 people, and invites 50 who are in 20 others
 // each.
 func TestStrangersAreFoundByIndex(t *testing.T) {
@@ -26,7 +26,7 @@ func TestStrangersAreFoundByIndex(t *testing.T) {
 		`INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
 		SELECT gen_random_uuid(), 'inviter', 'member', now(), 0 FROM generate_series(1, 200)`,
 		`INSERT INTO members (convo_id, did, role, joined_at, joined_seq, requested_at)
-		SELECT gen_random_uuid(), 'stranger' || n, 'member', now(), 0, now() FROM generate_series(1, 20), generate_series(1,
+		SELECT gen_random_uuid(), 'outsider' || n, 'member', now(), 0, now() FROM generate_series(1, 20), generate_series(1,
 			50) n`,
 		`INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
 		SELECT (SELECT convo_id FROM members WHERE did = 'inviter' LIMIT 1), 'known' || n, 'member', now(), 0 FROM
@@ -36,18 +36,18 @@ func TestStrangersAreFoundByIndex(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for who, want := range map[string]struct{ strangers, open int }{"stranger": {50, 20}, "known": {0, 0}} {
+	for who, want := range map[string]struct{ outsiders, open int }{"outsider": {50, 20}, "known": {0, 0}} {
 		var dids []string
 		for n := range 50 {
 			dids = append(dids, fmt.Sprint(who, n+1))
 		}
-		rows, err := db.Query(t.Context(), `SELECT n FROM (`+readStrangers+`) s`, "inviter", dids, 200,
+		rows, err := db.Query(t.Context(), `SELECT n FROM (`+readOutsiders+`) s`, "inviter", dids, 200,
 			consent.NewestConvos, "192.0.2.1")
 		if err != nil {
 			t.Fatal(err)
 		}
 		found, err := pgx.CollectRows(rows, pgx.RowTo[int])
-		if err != nil || len(found) != want.strangers || len(found) > 0 && found[0] != want.open {
+		if err != nil || len(found) != want.outsiders || len(found) > 0 && found[0] != want.open {
 			t.Errorf("%s: %v, %v", who, found, err)
 		}
 		// One page of an index or table costs about a microsecond.
@@ -74,8 +74,8 @@ func TestInvitedWithManyConvos(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	strangers := func() (n int) {
-		err := db.QueryRow(t.Context(), `SELECT count(*) FROM (`+readStrangers+`) s`, "inviter", []string{"busy"}, 200,
+	outsiders := func() (n int) {
+		err := db.QueryRow(t.Context(), `SELECT count(*) FROM (`+readOutsiders+`) s`, "inviter", []string{"busy"}, 200,
 			consent.NewestConvos, "192.0.2.1").Scan(&n)
 		if err != nil {
 			t.Fatal(err)
@@ -85,16 +85,16 @@ func TestInvitedWithManyConvos(t *testing.T) {
 	const convos, oldest = 3000, 3000 - consent.NewestConvos + 1
 	join("busy", 1, convos)
 	join("inviter", oldest-1, oldest-1)
-	if n := strangers(); n != 1 {
-		t.Errorf("%d strangers, with an old convo in common", n)
+	if n := outsiders(); n != 1 {
+		t.Errorf("%d outsiders, with an old convo in common", n)
 	}
 	const pagesOfOne = 8
 	if n := pagesRead(t.Context(), t, db.QueryRow, []string{"busy"}); n == 0 || n > pagesOfOne*consent.NewestConvos {
 		t.Errorf("%d pages were read", n)
 	}
 	join("inviter", oldest, oldest)
-	if n := strangers(); n != 0 {
-		t.Errorf("%d strangers, with a newer convo in common", n)
+	if n := outsiders(); n != 0 {
+		t.Errorf("%d outsiders, with a newer convo in common", n)
 	}
 }
 
@@ -107,7 +107,7 @@ func pagesRead(ctx context.Context, t *testing.T, query func(context.Context, st
 			Pages int `json:"Shared Hit Blocks"`
 		}
 	}
-	if err := query(ctx, "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+strings.TrimSpace(readStrangers), "inviter", dids, 200,
+	if err := query(ctx, "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+strings.TrimSpace(readOutsiders), "inviter", dids, 200,
 		consent.NewestConvos, "192.0.2.1").Scan(&plan); err != nil {
 		t.Fatal(err)
 	}

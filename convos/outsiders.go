@@ -19,53 +19,56 @@ import (
 	"mlsd/people/consent"
 )
 
-// readStrangers finds the invited who share no convo with the inviter.
+// readOutsiders finds the invited who share no convo with the inviter.
 //
-//go:embed strangers.sql
-var readStrangers string
+//go:embed outsiders.sql
+var readOutsiders string
 
-// countInvited counts the strangers among the people whom by invites into convo, and refuses if there
-// are too many, or if one of them has too many invitations. It does not say who. The statement reads
-// the newest memberships and invitations of the invited, by index. The inviter's lock lets its
-// invitations count each other. Error: *quota.ExceededError.
+// countInvited counts the people whom by invites into convo and who share no convo with it. It refuses
+// if there are too many, or if one of them has too many invitations, and does not say who. The
+// statement reads the newest memberships and invitations of the invited, by index. The inviter's lock
+// lets its invitations count each other. Error: *quota.ExceededError.
 func countInvited(ctx context.Context, tx pgx.Tx, by syntax.DID, convo uuid.UUID, invited []syntax.DID,
 	s *quota.Spending) error {
 	bounds := s.Invitations()
-	if len(invited) == 0 || !bounds.Strangers && bounds.Open == 0 && bounds.OneInviter == 0 {
+	if len(invited) == 0 || !bounds.Outsiders && bounds.Open == 0 && bounds.OneInviter == 0 {
 		return nil
 	}
-	var strangers []syntax.DID
+	var outsiders []syntax.DID
 	var refused error
 	batch := &pgx.Batch{}
 	pgpool.LockInvitations.Queue(batch, by.String())
-	batch.Queue(readStrangers, by, invited, cmp.Or(bounds.Open, consent.NewestConvos), consent.NewestConvos,
+	batch.Queue(readOutsiders, by, invited, cmp.Or(bounds.Open, consent.NewestConvos), consent.NewestConvos,
 		bounds.Address).
 		Query(func(rows pgx.Rows) error {
 			var did syntax.DID
 			var open, ofInviter, ofAddress int64
 			_, err := pgx.ForEachRow(rows, []any{&did, &open, &ofInviter, &ofAddress}, func() error {
-				strangers = append(strangers, did)
+				outsiders = append(outsiders, did)
 				refused = cmp.Or(refused, bounds.Check(open, ofInviter, ofAddress))
 				return nil
 			})
 			return err
 		})
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("look for strangers among the invited: %w", err)
+		return fmt.Errorf("look for outsiders among the invited: %w", err)
 	}
 	if refused != nil {
 		return refused
 	}
-	if err := s.Take(quota.Cost{Of: quota.Strangers, N: int64(len(strangers))}); err != nil {
+	if err := s.Take(quota.Cost{Of: quota.Outsiders, N: int64(len(outsiders))}); err != nil {
 		return err
 	}
-	if len(strangers) == 0 || bounds.OneInviter == 0 {
+	if len(outsiders) == 0 || bounds.OneInviter == 0 {
 		return nil
 	}
 	_, err := tx.Exec(ctx, `
 		INSERT INTO invitations (did, inviter, address, convo_id, created_at)
-		SELECT did, $2, $3, $4, clock_timestamp() FROM unnest($1::text[]) AS did`, strangers, by, bounds.Address, convo)
-	return errs.Wrap(err, "record the invitations")
+		SELECT did, $2, $3, $4, clock_timestamp() FROM unnest($1::text[]) AS did`, outsiders, by, bounds.Address, convo)
+	if err != nil {
+		return fmt.Errorf("record the invitations: %w", err)
+	}
+	return nil
 }
 
 // SweepInvitations deletes the invitations that no longer count.
