@@ -13,7 +13,7 @@ const NSIDProcessExternalCommit = nsid.ProcessExternalCommit
 // ProcessExternalCommitInput is the input of
 // blue.catbird.mls.processExternalCommit. Join the group by external commit
 // (RFC 9420, section 12.4.3.2): for a present member's new device, or one that
-// lost its state. Former members and strangers cannot.
+// lost its state. Former members and people who were never members cannot.
 type ProcessExternalCommitInput struct {
 	// The external commit, a PublicMessage made from the GroupInfo of the convo's
 	// current epoch.

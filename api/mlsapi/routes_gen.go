@@ -314,7 +314,7 @@ type Handler[C any] interface {
 	LeaveConvo(c C, in *LeaveConvoInput) error
 	// ProcessExternalCommit: Join the group by external commit (RFC 9420, section
 	// 12.4.3.2): for a present member's new device, or one that lost its state.
-	// Former members and strangers cannot.
+	// Former members and people who were never members cannot.
 	ProcessExternalCommit(c C, in *ProcessExternalCommitInput) error
 	// PublishGroupInfo: Offer the GroupInfo of the current epoch without a commit,
 	// for devices that have to join by external commit. A committer that sent none

@@ -284,9 +284,8 @@ type StreamConvoEventsInvitationEvent struct {
 	// KeyPackageRef (RFC 9420, section 5.2) of the KeyPackage that the Welcome is
 	// for. Lower-case hex.
 	KeyPackageRef string `json:"keyPackageRef"`
-	// The inviter was a stranger: it shared no accepted convo with the caller here,
-	// and the caller had accepted none of its invitations; or the KeyPackage is a
-	// last resort.
+	// The inviter shared no accepted convo with the caller here, and the caller had
+	// accepted none of its invitations; or the KeyPackage is a last resort.
 	Request *bool `json:"request,omitzero"`
 	// The service where the convo is. Its DID document says where it answers.
 	Service syntax.DID `json:"service"`

@@ -480,9 +480,8 @@ type InvitationEvent struct {
 	// Position of the event in the stream, as an opaque text. A subscription with
 	// this position begins after this event.
 	Position *string `json:"position,omitzero"`
-	// The inviter was a stranger: it shared no accepted convo with the caller here,
-	// and the caller had accepted none of its invitations; or the KeyPackage is a
-	// last resort.
+	// The inviter shared no accepted convo with the caller here, and the caller had
+	// accepted none of its invitations; or the KeyPackage is a last resort.
 	Request *bool `json:"request,omitzero"`
 	// The service where the convo is. Its DID document says where it answers.
 	Service syntax.DID `json:"service"`

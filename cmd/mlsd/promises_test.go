@@ -12,7 +12,7 @@ type promise struct{ says, tests string }
 func promises() map[string][]promise {
 	return map[string][]promise{
 		"SECURITY.md": {
-			{"[entitlement](#in-scope): strangers and former members", "TestStrangers TestFormerMemberSeesNothingMove TestRemovedMemberReadsNothing TestGlobalKey TestEntitlement"},
+			{"[entitlement](#in-scope): non-members and former members", "TestStrangers TestFormerMemberSeesNothingMove TestRemovedMemberReadsNothing TestGlobalKey TestEntitlement"},
 			{"exactly once", "TestHundredAtOnce TestKillBetweenCommitAndAnswer TestKillAtRandom"},
 			{"MLS at the server", "TestVerifiedCommit TestOneCommitPerEpoch TestPublishRefusals TestGhost"},
 			{"tokens and sessions", "TestValidateRefusesForms TestUseAcrossNodes TestForgedSessions TestOldSessions TestDeleteSession TestSessionOfAnotherDevice"},

@@ -65,8 +65,8 @@ public enum GetInvitations: Query {
         /// When the Welcome can no longer be fetched, as the convo's service says; absent: at no
         /// set time.
         public var expiresAt: Timestamp?
-        /// The inviter was a stranger: it shared no accepted convo with the caller here, and the
-        /// caller had accepted none of its invitations; or the KeyPackage is a last resort.
+        /// The inviter shared no accepted convo with the caller here, and the caller had accepted
+        /// none of its invitations; or the KeyPackage is a last resort.
         public var request: Bool?
 
         public struct State: OpenEnum {

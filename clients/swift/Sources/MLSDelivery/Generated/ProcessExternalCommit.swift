@@ -3,7 +3,7 @@
 import Foundation
 
 /// Join the group by external commit (RFC 9420, section 12.4.3.2): for a present member's new
-/// device, or one that lost its state. Former members and strangers cannot.
+/// device, or one that lost its state. Former members and people who were never members cannot.
 public enum ProcessExternalCommit: Procedure {
     public static let nsid = "blue.catbird.mls.processExternalCommit"
 

@@ -272,8 +272,8 @@ public enum StreamConvoEvents: EventQuery {
         public var keyPackageRef: String
         /// The service where the convo is. Its DID document says where it answers.
         public var service: DID
-        /// The inviter was a stranger: it shared no accepted convo with the caller here, and the
-        /// caller had accepted none of its invitations; or the KeyPackage is a last resort.
+        /// The inviter shared no accepted convo with the caller here, and the caller had accepted
+        /// none of its invitations; or the KeyPackage is a last resort.
         public var request: Bool?
         /// What has become of an invitation of before: withdrawn or ended, as getInvitations has
         /// it. Absent: it is a new one.
