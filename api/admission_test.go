@@ -162,8 +162,8 @@ func TestOutsideMakesWay(t *testing.T) {
 			t.Errorf("after an error it runs: %t, %v", alice.expensive.runs, err)
 		}
 		alice.endExpensive()
-		if alice.spent != 0 {
-			t.Errorf("a second outside costs %d units", alice.spent)
+		if alice.charged != 0 {
+			t.Errorf("a second outside costs %d units", alice.charged)
 		}
 		a.empty(t)
 	})
@@ -184,8 +184,8 @@ func TestLateRequestsAreCharged(t *testing.T) {
 			}
 			time.Sleep(took)
 			c.endExpensive()
-			if c.spent != want {
-				t.Errorf("a request of %s costs %d units more, want %d", took, c.spent, want)
+			if c.charged != want {
+				t.Errorf("a request of %s costs %d units more, want %d", took, c.charged, want)
 			}
 		})
 	}

@@ -72,7 +72,7 @@ type call struct {
 	bodyRead  bool              // nothing is left of the body, or the client does not send the rest
 	reserved  limit.Reservation // of the answer, until it is written
 	buffer    *[]byte           // of a large answer; giveBuffer returns it for the next one
-	spent     int               // units besides the method's cost
+	charged   int               // units besides the method's cost
 	expensive *expensiveRequest // nil: the request is not expensive
 
 	proposedBytes int // of the commit and its GroupInfo
@@ -343,15 +343,15 @@ func (s *Server) call(cl *call, body []byte) error {
 // fails, it calls the handler again, with the primary. The caller then pays for the more expensive
 // call of the two.
 func (s *Server) read(cl *call) error {
-	before, highest := cl.spent, cl.spent
+	before, highest := cl.charged, cl.charged
 	err := s.cfg.Reads.Read(cl.ctx, func(ctx context.Context, db *pgxpool.Pool) error {
-		cl.ctx, cl.db, cl.spent = ctx, db, before
+		cl.ctx, cl.db, cl.charged = ctx, db, before
 		cl.giveBuffer()
 		err := cl.route.Serve(&s.handlers, cl, params(cl), nil)
-		highest = max(highest, cl.spent)
+		highest = max(highest, cl.charged)
 		return err
 	})
-	cl.spent = highest
+	cl.charged = highest
 	return err
 }
 

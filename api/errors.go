@@ -308,8 +308,8 @@ func quotaResets(f *failure, err error) {
 }
 
 func budgetAfter(f *failure, err error) {
-	spent, _ := find[*network.BudgetError](err)
-	f.retryAfter = max(f.retryAfter, spent.After)
+	budget, _ := find[*network.BudgetError](err)
+	f.retryAfter = max(f.retryAfter, budget.After)
 }
 
 func busyAfter(f *failure, err error) {

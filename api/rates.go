@@ -125,11 +125,11 @@ const unitBytes = mib
 
 // spend adds to what a request costs its caller. A unit is what an ordinary request costs, or
 // two milliseconds of a verification. The caller pays after the request, also if it fails.
-func (c *call) spend(units int) { c.spent += units }
+func (c *call) spend(units int) { c.charged += units }
 
 // charge charges the caller for what its request has cost besides its method's cost.
 func (s *Server) charge(cl *call) {
-	units := cl.spent + len(cl.answer)/unitBytes
+	units := cl.charged + len(cl.answer)/unitBytes
 	if cl.caller == "" || units == 0 {
 		return
 	}

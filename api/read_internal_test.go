@@ -38,7 +38,7 @@ func TestRepeatedReadIsChargedOnce(t *testing.T) {
 		}
 		for deadline := time.Now().Add(30 * time.Second); ; { // the standby can be behind for a moment
 			cl := &call{
-				ctx: t.Context(), spent: 1, route: &route{Route: mlsapi.Route[*call]{Decode: nothing, Call: read}},
+				ctx: t.Context(), charged: 1, route: &route{Route: mlsapi.Route[*call]{Decode: nothing, Call: read}},
 				http: &httpRequest{Context: echo.New().NewContext(httptest.NewRequest(http.MethodGet, "/", nil),
 					httptest.NewRecorder())},
 			}
@@ -46,8 +46,8 @@ func TestRepeatedReadIsChargedOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			if ran[true] > 0 {
-				if cl.spent != c.want {
-					t.Errorf("%d units on the standby and %d on the primary cost %d, want %d", c.onStandby, c.onPrimary, cl.spent,
+				if cl.charged != c.want {
+					t.Errorf("%d units on the standby and %d on the primary cost %d, want %d", c.onStandby, c.onPrimary, cl.charged,
 						c.want)
 				}
 				break

@@ -16,8 +16,8 @@ func TestVerificationIsCharged(t *testing.T) {
 		for begun := time.Now(); time.Since(begun) < 10*unitVerification; {
 		}
 	})
-	if err != nil || c.spent < 10 {
-		t.Errorf("a verification of %s cost %d units: %v", 10*unitVerification, c.spent, err)
+	if err != nil || c.charged < 10 {
+		t.Errorf("a verification of %s cost %d units: %v", 10*unitVerification, c.charged, err)
 	}
 }
 

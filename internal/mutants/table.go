@@ -158,7 +158,7 @@ var mutants = []mutant{
 	{"a standby is asked whose account may not read", "internal/standby.TestAccountWithoutRights", []edit{
 		{"internal/standby.session.failed", `s.deny()`, ``}}},
 	{"a read that is repeated costs nothing on the standby", "TestRepeatedReadIsChargedOnce", []edit{
-		{"api.Server.read", `max(highest, cl.spent)`, `cl.spent`}}},
+		{"api.Server.read", `max(highest, cl.charged)`, `cl.charged`}}},
 	{"a promoted standby is read", "internal/standby.TestStandbyIsPromoted", []edit{
 		{"internal/standby.session.lacks", `if !standby {`, `if false {`}}},
 	{"a standby of the primary before is read", "internal/standby.TestStandbyOfThePrimaryBefore", []edit{

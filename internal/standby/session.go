@@ -138,7 +138,7 @@ func (s *session) ask(ctx context.Context) (lag int64, err error) {
 			return 0, nil
 		case took >= answerTime || ctx.Err() != nil:
 			return lag, nil
-		case took >= patience: // no read waits any more
+		case took >= maxWait: // no read waits any more
 			worker.Pause(ctx, slowPace)
 		default:
 			worker.Pause(ctx, pace)

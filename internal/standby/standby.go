@@ -27,9 +27,9 @@ import (
 )
 
 const (
-	// patience is how long reads wait for the standby. After it they, and all others until it has
+	// maxWait is how long reads wait for the standby. After it they, and all others until it has
 	// caught up, use the primary.
-	patience = 100 * time.Millisecond
+	maxWait = 100 * time.Millisecond
 	// answerTime bounds a connection and an answer. After it the standby counts as lost, and its
 	// reads are repeated on the primary.
 	answerTime = 500 * time.Millisecond
@@ -183,7 +183,7 @@ func (r *Reads) follow(ctx context.Context, s *session) error {
 		r.asked, r.next = r.next, nil
 		r.mu.Unlock()
 		begun := time.Now()
-		late := time.AfterFunc(patience, func() { r.leave(ctx, behind, nil) })
+		late := time.AfterFunc(maxWait, func() { r.leave(ctx, behind, nil) })
 		lag, err := s.ask(ctx)
 		inTime := late.Stop()
 		if err != nil {

@@ -92,8 +92,8 @@ func QueueOpen(batch *pgx.Batch, convo uuid.UUID, caller syntax.DID, d **Dispute
 	})
 }
 
-// QueueReports queues the question whether the caller reports a commit that is in dispute, and has a
-// voice there. It sets reports.
+// QueueReports queues the question whether the caller reports a commit that is in dispute, and counts
+// there. It sets reports.
 func QueueReports(batch *pgx.Batch, convo uuid.UUID, caller syntax.DID, reports *bool) {
 	batch.Queue(`
 		SELECT EXISTS (
