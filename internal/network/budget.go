@@ -28,7 +28,7 @@ const day = 24 * time.Hour
 type BudgetError struct{ After time.Duration }
 
 func (e *BudgetError) Error() string {
-	return "this service takes no more invitations of yours to people who do not know the inviter now; deliver it again later"
+	return "this service takes no more invitations to people who do not know the inviter now; deliver it again later"
 }
 
 // budget is how many invitations a subject can deliver in a day, and how many it has used. What is used
