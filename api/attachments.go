@@ -66,7 +66,7 @@ func namedAttachment(uri *string) (id uuid.UUID, ok bool) {
 // checkNamed checks the attachment that a message names. invalid refuses the message if it has not been
 // sent already. It needs no store: a node that has none sends such messages too.
 func (h *handlers) checkNamed(c *call, convo, id uuid.UUID) (invalid, err error) {
-	m, err := convos.Authorise(c.ctx, h.db, convo, c.caller)
+	m, err := convos.Authorise(c.ctx, h.DB, convo, c.caller)
 	if errors.Is(err, convos.ErrNotFound) || errors.Is(err, convos.ErrNotMember) {
 		return messages.ErrInvalidAsset, nil // the message's own judgement comes first
 	}

@@ -15,10 +15,12 @@ import (
 // service does not begin again.
 func (h *handlers) DeliverErasure(c *call, in *mlsapi.DeliverErasureInput) error {
 	err := c.outside(func() error {
-		if _, err := h.Network.Peer(c.ctx, c.caller); err != nil {
-			return err
-		}
-		return h.Network.CheckHome(c.ctx, c.caller, in.DID)
+		return h.find(c, 1, func() error {
+			if _, err := h.Network.Peer(c.ctx, c.caller); err != nil {
+				return err
+			}
+			return h.Network.CheckHome(c.ctx, c.caller, in.DID)
+		})
 	})
 	if err != nil {
 		return err

@@ -20,9 +20,11 @@ func (h *handlers) DeliverInvitation(c *call, in *mlsapi.DeliverInvitationInput)
 	if err != nil {
 		return err
 	}
-	err = c.outside(func() (err error) {
-		r.From, err = h.Network.Peer(c.ctx, c.caller)
-		return err
+	err = c.outside(func() error {
+		return h.find(c, 1, func() (err error) {
+			r.From, err = h.Network.Peer(c.ctx, c.caller)
+			return err
+		})
 	})
 	if err != nil {
 		return err

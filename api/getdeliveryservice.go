@@ -34,7 +34,7 @@ func (h *handlers) GetDeliveryService(c *call, p *mlsapi.GetDeliveryServiceParam
 // home looks up the person's service, when there is a place.
 func (h *handlers) home(c *call, p *mlsapi.GetDeliveryServiceParams) (home serviceauth.Service, err error) {
 	err = h.find(c, 1, func() (err error) {
-		home, err = h.network.Home(c.ctx, p.DID)
+		home, err = h.Network.Home(c.ctx, p.DID)
 		return err
 	})
 	return home, err
@@ -48,6 +48,6 @@ func (h *handlers) find(c *call, n int, look func() error) error {
 	if err := h.finders.Acquire(ctx, c.address, places); err != nil {
 		return refused(err)
 	}
-	defer h.finders.Release(c.address, 1)
-	return h.Network.Home(c.ctx, p.DID)
+	defer h.finders.Release(c.address, places)
+	return look()
 }

@@ -35,7 +35,7 @@ type handlers struct {
 	// places are taken by requests that verify signatures outside a transaction, by large pages and
 	// by exports.
 	places  places
-	finders *limit.Queue // getDeliveryService, by address
+	finders *limit.Queue // look-ups of services, by address
 }
 
 var _ mlsapi.Handler[*call] = (*handlers)(nil)

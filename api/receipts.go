@@ -22,10 +22,12 @@ func (h *handlers) receipts(c *call, texts []string) (f foreign, err error) {
 		return f, nil
 	}
 	err = c.outside(func() error {
-		begun := time.Now()
-		f.all, f.refused = h.Network.Verify(c.ctx, c.caller, texts)
-		c.spend(int(time.Since(begun) / unitVerification))
-		return c.ctx.Err()
+		return h.find(c, len(texts), func() error {
+			begun := time.Now()
+			f.all, f.refused = h.Network.Verify(c.ctx, c.caller, texts)
+			c.spend(int(time.Since(begun) / unitVerification))
+			return c.ctx.Err()
+		})
 	})
 	return f, err
 }

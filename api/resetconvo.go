@@ -35,6 +35,10 @@ func (h *handlers) ResetConvo(c *call, in *mlsapi.ResetConvoInput) error {
 		return err
 	}
 	if open {
+		if receipts, err = h.receipts(c, in.Receipts); err != nil {
+			return err
+		}
+		reset.Foreign = receipts.all
 		if h.Heads != nil {
 			if _, err := h.Heads.Keep(c.ctx, []uuid.UUID{convo}); err != nil {
 				return err

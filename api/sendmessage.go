@@ -89,7 +89,7 @@ func (h *handlers) attachHead(c *call, convo uuid.UUID) {
 	if h.Heads == nil || c.http.Request().Header.Get(headerLogHead) == "" {
 		return
 	}
-	if head := h.Heads.Riding(convo); head != "" {
+	if head := h.Heads.AnswerHead(convo); head != "" {
 		c.http.Response().Header().Set(headerLogHead, base64.RawURLEncoding.EncodeToString([]byte(head)))
 	}
 }

@@ -210,7 +210,7 @@ func New(cfg Config) (*Server, error) {
 		bounded: bounded,
 	}
 	if cfg.Heads != nil {
-		s.handlers.streams.heads = cfg.Heads.RidingOn
+		s.handlers.streams.heads = cfg.Heads.EventHead
 	}
 	s.echo = s.build()
 	return s, nil

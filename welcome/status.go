@@ -64,9 +64,9 @@ func Refused(ctx context.Context, tx pgx.Tx, convo uuid.UUID, inviter, did synta
 }
 
 // Statuses reads up to limit of the convo's Welcomes with ids above after, in the order in which
-// they were made. It returns those that the inviter has sent, with a commit, or by creating the
-// convo or resetting the one before it. next is the id of the last one that it has read, or nil if there are no more. The caller
-// has authorised the inviter as a member.
+// they were made. It returns those that the inviter has sent: with a commit, by creating the convo, or
+// by resetting the one before it. next is the id of the last one that it has read, or nil if there are
+// no more. The caller has authorised the inviter as a member.
 //
 // The inviter does not see what a person does while the convo is a request, or after that person
 // has blocked the inviter.
@@ -84,6 +84,8 @@ func (s *Service) Statuses(ctx context.Context, q pgpool.Queryer, convo uuid.UUI
 		JOIN welcomes w ON w.convo_id = c.id
 		JOIN members m ON m.convo_id = c.id AND m.did = w.recipient_did
 		LEFT JOIN messages commit ON commit.convo_id = c.id AND commit.kind = 3 AND commit.epoch = w.epoch
+		LEFT JOIN sent_invitations s ON s.convo_id = c.id AND s.did = w.recipient_did AND s.ref = w.key_package_ref
+			AND s.epoch = w.epoch AND s.kind = 'invited' AND s.state = 'dead'
 		LEFT JOIN messages opening ON opening.convo_id = c.id AND opening.seq = 1 AND c.predecessor_id IS NOT NULL
 		WHERE c.id = $1 AND w.id > $3
 		ORDER BY w.id LIMIT $4`, convo, inviter, after, limit+1)

@@ -71,7 +71,7 @@ func newHonest(t *Target, rate float64) *honest {
 	site := Must(serve(honestAddress, h.hooks.serve))
 	h.hooks.base = site.URL
 	t.atEnd(site.Close)
-	for i := range max(leastPeople, int(rate)/sendsPerPerson) {
+	for i := range max(minPeople, int(rate)/sendsPerPerson) {
 		a := Must(h.env.Account(i))
 		h.people = append(h.people, a)
 	}

@@ -24,16 +24,16 @@ func (b *bench) makeConvos(ctx context.Context) {
 	b.say("making %d convos of %d members", c.Convos, c.Members)
 	s := &convoSet{convos: make([]*convo, c.Convos), drafts: make([][]*draft, len(senders))}
 	made := make([][]*draft, c.Convos)
-	sending := min(c.Members, len(senders), mostSending)
+	known := min(c.Members, len(senders)) // members that are senders
 	eachOf(setupLanes, c.Convos, func(i int) {
 		Check(context.Cause(ctx))
-		accounts, at := make([]*xrpc.Account, sending), make([]int, sending)
+		accounts, at := make([]*xrpc.Account, known), make([]int, known)
 		for k := range accounts {
 			at[k] = (i + k*(1+i/len(senders)%(len(senders)/known))) % len(senders)
 			accounts[k] = senders[at[k]]
 		}
 		s.convos[i] = b.env.newConvo(ctx, accounts, c.Members)
-		made[i] = draftsFor(s.convos[i], accounts, at, c)
+		made[i] = draftsFor(s.convos[i], accounts[:min(known, maxSending)], at, c)
 	})
 	for _, drafts := range made {
 		for _, d := range drafts {

@@ -204,7 +204,7 @@ func (p *Phone) Publish(ctx context.Context, n int) (err error) {
 // nothing under the key. Then the text is encrypted again under a new key.
 func (p *Phone) Send(ctx context.Context, convo, text string) (err error) {
 	defer Catch(&err)
-	for range mostEpochRaces {
+	for range maxEpochRaces {
 		draft := Must(p.DraftSend(convo, text))
 		if _, err = p.Deliver(ctx, draft); xrpc.ErrorName(err) != mlsapi.ErrEpochMismatch {
 			return err

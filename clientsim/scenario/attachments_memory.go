@@ -31,7 +31,7 @@ func (u *uploads) memory(ctx context.Context) {
 	begun, errs := time.Now(), make(chan error, clients)
 	for i := range clients {
 		go func() {
-			d := u.newUpload(u.phones[i%2].Account, mostUpload)
+			d := u.newUpload(u.phones[i%2].Account, maxUpload)
 			errs <- Attempt(func() { u.heavy(ctx, d) })
 		}()
 	}

@@ -22,7 +22,7 @@ import (
 
 // How disputed plays.
 const (
-	fewestDisputing, maxDisputing = 8, 50 // members
+	minDisputing, maxDisputing = 8, 50 // members
 	// convergeWithin is the time in which all honest members must be in one epoch again.
 	convergeWithin = time.Minute
 	// lookEvery is about how often a member reads the log.
@@ -56,7 +56,7 @@ type dispute struct {
 // report the commit, and come back by external commit. All must be in one epoch within a minute, and
 // nothing that was acknowledged may be lost.
 func Disputed(ctx context.Context, w *testbed.World) {
-	n := fewestDisputing + w.RNG.IntN(mostDisputing-fewestDisputing+1)
+	n := minDisputing + w.RNG.IntN(maxDisputing-minDisputing+1)
 	phones, convo := Must2(w.Convo(ctx, n))
 	bad := 1 + w.RNG.IntN(n-1)
 	d := &dispute{w: w, convo: convo, mallory: phones[bad], honest: slices.Delete(slices.Clone(phones), bad, bad+1),

@@ -10,6 +10,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -38,12 +39,12 @@ type largeLibraryGroup struct {
 // cipher suite 1 and in X-Wing: create, add (200 devices at once if there are so many), commit, external
 // rejoin, removal. It notes the sizes of the objects and the times of the requests.
 func LargeLibraryGroup(ctx context.Context, w *testbed.World) {
-	agents := must(mlsclient.StartAgents(ctx, w.Agents))
+	agents := Must(mlsclient.StartAgents(ctx, w.Agents))
 	for _, a := range agents {
 		w.AtEnd(a.Close)
 	}
 	if len(agents) == 0 {
-		fail("no agent in %s", w.Agents)
+		Fail("no agent in %s", w.Agents)
 	}
 	for _, suite := range []mlsclient.Suite{mlsclient.SuiteX25519, mlsclient.SuiteXWing} {
 		w.Suite = suite
@@ -73,15 +74,15 @@ func (g *largeLibraryGroup) play(ctx context.Context, devices int) {
 	if late != joiner {
 		g.joins(ctx, late)
 	}
-	check(late.Send(ctx, g.convo, "one of many"))
-	g.commit(ctx, joiner, "commit", must(joiner.DraftCommit(g.convo, mlsclient.Change{})))
+	Check(late.Send(ctx, g.convo, "one of many"))
+	g.commit(ctx, joiner, "commit", Must(joiner.DraftCommit(g.convo, mlsclient.Change{})))
 	g.rejoin(ctx, late)
-	g.commit(ctx, creator, "commit", must(creator.DraftCommit(g.convo, mlsclient.Change{})))
+	g.commit(ctx, creator, "commit", Must(creator.DraftCommit(g.convo, mlsclient.Change{})))
 	if len(g.people) > 3 {
 		gone := g.people[2]
-		g.commit(ctx, creator, "removal", must(creator.DraftRemove(g.convo, gone.Account.DID)))
+		g.commit(ctx, creator, "removal", Must(creator.DraftRemove(g.convo, gone.Account.DID)))
 	}
-	check(creator.Send(ctx, g.convo, "all of us"))
+	Check(creator.Send(ctx, g.convo, "all of us"))
 	g.agree(ctx)
 }
 
@@ -93,11 +94,11 @@ func (g *largeLibraryGroup) makePhones(ctx context.Context, devices int) {
 		people = devices - several*(devicesOfMany-1)
 	}
 	for i := range people {
-		p := must(g.w.PhoneOf(fmt.Sprintf("large-%d", i), g.library))
+		p := Must(g.w.PhoneOf(fmt.Sprintf("large-%d", i), g.library))
 		g.people = append(g.people, p)
 		if i >= people-several {
 			for range devicesOfMany - 1 {
-				g.more[p] = append(g.more[p], must(g.w.SecondDeviceOf(p, fmt.Sprintf("large-%d-more", i), g.library)))
+				g.more[p] = append(g.more[p], Must(g.w.SecondDeviceOf(p, fmt.Sprintf("large-%d-more", i), g.library)))
 			}
 		}
 	}
@@ -105,12 +106,12 @@ func (g *largeLibraryGroup) makePhones(ctx context.Context, devices int) {
 	var took time.Duration
 	for i, p := range g.people[1:] {
 		for _, device := range append([]*client.Phone{p}, g.more[p]...) {
-			d := must(device.DraftPublish())
+			d := Must(device.DraftPublish())
 			start := time.Now()
-			must(device.Deliver(ctx, d))
+			Must(device.Deliver(ctx, d))
 			if i < timedPhones {
 				took = max(took, time.Since(start))
-				size = len(must(xrpc.Decode[mlsapi.PublishKeyPackageInput](d.Call.Body)).KeyPackage)
+				size = len(Must(xrpc.Decode[mlsapi.PublishKeyPackageInput](d.Call.Body)).KeyPackage)
 			}
 		}
 	}
@@ -137,7 +138,7 @@ func (g *largeLibraryGroup) note(format string, args ...any) {
 func (g *largeLibraryGroup) claim(ctx context.Context, by *client.Phone, people []*client.Phone) [][]byte {
 	var packages [][]byte
 	for some := range slices.Chunk(testbed.DIDs(people), createSize) {
-		packages = append(packages, must(by.Claim(ctx, g.convo, some))...)
+		packages = append(packages, Must(by.Claim(ctx, g.convo, some))...)
 	}
 	return packages
 }
@@ -146,27 +147,27 @@ func (g *largeLibraryGroup) create(ctx context.Context, by *client.Phone, people
 	start := time.Now()
 	packages := g.claim(ctx, by, people)
 	claimed := time.Since(start)
-	d := must(by.DraftCreate(testbed.DIDs(people), packages))
+	d := Must(by.DraftCreate(testbed.DIDs(people), packages))
 	staged := time.Since(start) - claimed
 	start = time.Now()
-	answer := must(by.Deliver(ctx, d))
+	answer := Must(by.Deliver(ctx, d))
 	took := time.Since(start)
-	g.convo = must(xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body)).ID
-	in := must(xrpc.Decode[mlsapi.CreateConvoInput](d.Call.Body))
+	g.convo = Must(xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body)).ID
+	in := Must(xrpc.Decode[mlsapi.CreateConvoInput](d.Call.Body))
 	g.note("createConvo of %d others: Welcome %d, GroupInfo %d bytes; claimed in %s, made in %s, accepted in %s",
 		len(packages), len(in.WelcomeMessage), len(in.GroupInfo), ms(claimed), ms(staged), ms(took))
 }
 
 func (g *largeLibraryGroup) add(ctx context.Context, by *client.Phone, people []*client.Phone) {
-	check(by.Sync(ctx, g.convo))
+	Check(by.Sync(ctx, g.convo))
 	packages := g.claim(ctx, by, people)
 	start := time.Now()
-	d := must(by.DraftAdd(g.convo, testbed.DIDs(people), packages))
+	d := Must(by.DraftAdd(g.convo, testbed.DIDs(people), packages))
 	staged := time.Since(start)
 	start = time.Now()
-	must(by.Deliver(ctx, d))
+	Must(by.Deliver(ctx, d))
 	took := time.Since(start)
-	in := must(xrpc.Decode[mlsapi.AddMembersInput](d.Call.Body))
+	in := Must(xrpc.Decode[mlsapi.AddMembersInput](d.Call.Body))
 	g.note("addMembers of %d: commit %d, Welcome %d, GroupInfo %d, request %d bytes; made in %s, accepted in %s",
 		len(packages), len(in.Commit), len(in.WelcomeMessage), len(in.GroupInfo), len(d.Call.Body), ms(staged), ms(took))
 	g.agree(ctx)
@@ -174,7 +175,7 @@ func (g *largeLibraryGroup) add(ctx context.Context, by *client.Phone, people []
 
 func (g *largeLibraryGroup) joins(ctx context.Context, p *client.Phone) {
 	start := time.Now()
-	check(p.Join(ctx, g.convo))
+	Check(p.Join(ctx, g.convo))
 	g.note("%s joined in %s", p.Name, ms(time.Since(start)))
 	g.members = append(g.members, p)
 	g.agree(ctx)
@@ -182,7 +183,7 @@ func (g *largeLibraryGroup) joins(ctx context.Context, p *client.Phone) {
 
 func (g *largeLibraryGroup) commit(ctx context.Context, by *client.Phone, what string, d *client.Draft) {
 	start := time.Now()
-	must(by.Deliver(ctx, d))
+	Must(by.Deliver(ctx, d))
 	took := time.Since(start)
 	commit, info := commitOf(d.Call)
 	g.note("%s: %d, GroupInfo %d bytes, accepted in %s", what, commit, info, ms(took))
@@ -190,23 +191,23 @@ func (g *largeLibraryGroup) commit(ctx context.Context, by *client.Phone, what s
 }
 
 func (g *largeLibraryGroup) rejoin(ctx context.Context, p *client.Phone) {
-	check(p.LoseState(true))
+	Check(p.LoseState(true))
 	start := time.Now()
-	info := must(p.GroupInfo(ctx, g.convo))
+	info := Must(p.GroupInfo(ctx, g.convo))
 	fetched := time.Since(start)
-	g.commit(ctx, p, "external rejoin", must(p.DraftRejoin(g.convo, info)))
+	g.commit(ctx, p, "external rejoin", Must(p.DraftRejoin(g.convo, info)))
 	g.note("getGroupInfo of %d bytes in %s", len(info), ms(fetched))
 }
 
 // agree makes the live members read the log, and compares their groups.
 func (g *largeLibraryGroup) agree(ctx context.Context) {
-	check(g.w.SyncAll(ctx, g.convo, g.members...))
-	first := must(g.members[0].Group(g.convo))
+	Check(g.w.SyncAll(ctx, g.convo, g.members...))
+	first := Must(g.members[0].Group(g.convo))
 	for _, p := range g.members[1:] {
-		group := must(p.Group(g.convo))
+		group := Must(p.Group(g.convo))
 		if !bytes.Equal(group.Authenticator(), first.Authenticator()) ||
 			!slices.EqualFunc(group.Leaves(), first.Leaves(), sameLeaf) {
-			fail("%s in epoch %d and %s in epoch %d are in different groups", p.Name, group.Epoch(), g.members[0].Name,
+			Fail("%s in epoch %d and %s in epoch %d are in different groups", p.Name, group.Epoch(), g.members[0].Name,
 				first.Epoch())
 		}
 	}
@@ -216,13 +217,13 @@ func (g *largeLibraryGroup) agree(ctx context.Context) {
 func commitOf(call xrpc.Call) (commit, info int) {
 	switch call.Method {
 	case mlsapi.NSIDLeaveConvo:
-		in := must(xrpc.Decode[mlsapi.LeaveConvoInput](call.Body))
+		in := Must(xrpc.Decode[mlsapi.LeaveConvoInput](call.Body))
 		return len(in.Commit), len(in.GroupInfo)
 	case mlsapi.NSIDProcessExternalCommit:
-		in := must(xrpc.Decode[mlsapi.ProcessExternalCommitInput](call.Body))
+		in := Must(xrpc.Decode[mlsapi.ProcessExternalCommitInput](call.Body))
 		return len(in.Commit), len(in.GroupInfo)
 	default:
-		in := must(xrpc.Decode[mlsapi.SubmitCommitInput](call.Body))
+		in := Must(xrpc.Decode[mlsapi.SubmitCommitInput](call.Body))
 		return len(in.Commit), len(in.GroupInfo)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/load"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
@@ -37,8 +38,7 @@ const (
 // nothing.
 func NetworkGrowth(ctx context.Context, w *testbed.World) {
 	g := &growth{w: w, length: orDefault(w.For, liveFor)}
-	o := testbed.ServicesOptions{Services: networkServices, Settings: unlimited(ctx, w)}
-	withServices(ctx, w, o, func(all []*testbed.Service) {
+	w.WithServices(ctx, networkServices, unlimited(ctx, w), func(all []*testbed.Service) {
 		g.services = all
 		g.settle(ctx)
 		g.measure(ctx)
@@ -69,8 +69,8 @@ func (g *growth) settle(ctx context.Context) {
 	for _, s := range g.services {
 		people := make([]*xrpc.Account, growthPeople)
 		for i := range people {
-			people[i] = must(s.Resident())
-			must(testbed.Publish(ctx, s.Net, people[i], growthStock, false))
+			people[i] = Must(s.Resident())
+			Must(testbed.Publish(ctx, s.Net, people[i], growthStock, false))
 		}
 		g.people = append(g.people, people)
 	}
@@ -92,16 +92,16 @@ func (g *growth) create(ctx context.Context, at, home, i int) *growthConvo {
 	by, with := g.people[at][i%growthPeople], g.people[home][(i+1)%growthPeople]
 	c := &growthConvo{group: mlsclient.RandomBytes(16), members: [2]*xrpc.Account{by, with}}
 	claim := xrpc.ReceiptsCall([]syntax.DID{with.DID}, mlsclient.SuiteX25519, xrpc.NewKey())
-	claimed := must(xrpc.Ask[mlsapi.GetKeyPackagesOutput](ctx, g.services[home].Net, by, claim)).KeyPackages
+	claimed := Must(xrpc.Ask[mlsapi.GetKeyPackagesOutput](ctx, g.services[home].Net, by, claim)).KeyPackages
 	if len(claimed) != 1 {
-		fail("%d KeyPackages were claimed", len(claimed))
+		Fail("%d KeyPackages were claimed", len(claimed))
 	}
-	ref := must(hex.DecodeString(*claimed[0].KeyPackageRef))
+	ref := Must(hex.DecodeString(*claimed[0].KeyPackageRef))
 	staged := &mlsclient.Staged{Epoch: 1, Welcome: mlsclient.FakeWelcome(mlsclient.SuiteX25519, ref)}
 	net := g.services[at].Net
-	c.id = must(xrpc.Ask[mlsapi.CreateConvoOutput](ctx, net, by, xrpc.CreateCall(c.group, mlsclient.SuiteX25519,
+	c.id = Must(xrpc.Ask[mlsapi.CreateConvoOutput](ctx, net, by, xrpc.CreateCall(c.group, mlsclient.SuiteX25519,
 		[]syntax.DID{with.DID}, staged, xrpc.NewKey(), *claimed[0].Receipt))).ID
-	must(net.Do(ctx, with, xrpc.AcceptCall(c.id, xrpc.NewKey())))
+	Must(net.Do(ctx, with, xrpc.AcceptCall(c.id, xrpc.NewKey())))
 	return c
 }
 
@@ -109,11 +109,11 @@ func (g *growth) create(ctx context.Context, at, home, i int) *growthConvo {
 func (g *growth) measure(ctx context.Context) {
 	defer func() {
 		for _, l := range g.limits {
-			check(l.Lift(context.WithoutCancel(ctx)))
+			Check(l.Lift(context.WithoutCancel(ctx)))
 		}
 	}()
 	for _, s := range g.services {
-		g.limits = append(g.limits, must(s.Limit(ctx, g.w.Cores[0], g.w.Cores[1])))
+		g.limits = append(g.limits, Must(s.Limit(ctx, g.w.Cores[0], g.w.Cores[1])))
 	}
 	rates := make([][]float64, len(g.services)+1)
 	for range growthTurns {
@@ -196,13 +196,13 @@ func figures(all []float64) string {
 func (g *growth) judge(ctx context.Context) {
 	for at, s := range g.services {
 		for _, c := range g.convos[at] {
-			view := must(xrpc.Ask[mlsapi.GetConvoOutput](ctx, s.Net, c.members[0], xrpc.ConvoCall(c.id))).Convo
+			view := Must(xrpc.Ask[mlsapi.GetConvoOutput](ctx, s.Net, c.members[0], xrpc.ConvoCall(c.id))).Convo
 			if got, want := *view.LastSeq, c.sent.Load(); got != want {
 				g.w.Broken("convo %s has %d messages, and %d were acknowledged", c.id, got, want)
 			}
 			g.w.Stats.Sent.Add(c.sent.Load())
 		}
-		sent := must(s.Sent(ctx))
+		sent := Must(s.Sent(ctx))
 		done := slices.DeleteFunc(slices.Clone(sent), func(i testbed.Invitation) bool { return i.State != "done" })
 		if len(sent) != growthConvos/growthAcross || len(done) != len(sent) {
 			g.w.Broken("service %d: %d invitations, %d of them done", at+1, len(sent), len(done))

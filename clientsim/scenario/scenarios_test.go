@@ -42,13 +42,16 @@ func playNamed(t *testing.T, name string, to testbed.Target, o testbed.Options) 
 // without agents is a broken promise: somebody asked for them.
 func TestLibrariesWithoutAgents(t *testing.T) {
 	t.Parallel()
-	if got := playNamed(t, "mls-libraries", testbed.Target{}, testbed.Options{}); !strings.Contains(got.Skipped,
-		"--agents") {
-		t.Errorf("played without agents: %+v", got)
-	}
-	w := testbed.NewWorld(testbed.Target{}, testbed.Options{Agents: t.TempDir()}, 1, func(string) {})
-	if err := Attempt(func() { Libraries(t.Context(), w) }); err == nil || !strings.Contains(err.Error(), "no agent in") {
-		t.Errorf("an empty folder of agents: %v", err)
+	for name, play := range map[string]func(context.Context, *testbed.World){
+		"mls-libraries": Libraries, "large-library-group": LargeLibraryGroup,
+	} {
+		if got := playNamed(t, name, testbed.Target{}, testbed.Options{}); !strings.Contains(got.Skipped, "--agents") {
+			t.Errorf("%s was played without agents: %+v", name, got)
+		}
+		w := testbed.NewWorld(testbed.Target{}, testbed.Options{Agents: t.TempDir()}, 1, func(string) {})
+		if err := Attempt(func() { play(t.Context(), w) }); err == nil || !strings.Contains(err.Error(), "no agent in") {
+			t.Errorf("%s with an empty folder of agents: %v", name, err)
+		}
 	}
 }
 

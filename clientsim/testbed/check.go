@@ -189,8 +189,14 @@ func (w *World) epochView(ctx context.Context, c *xrpc.Client, who *xrpc.Account
 		return nil // fromEpoch would be after the current epoch
 	}
 	from := Must(mlsclient.HeaderEpoch(v.Log[first].Ciphertext))
-	commits := Must(xrpc.Ask[mlsapi.GetCommitsOutput](ctx, c, who, xrpc.CommitsCall(convo, from+1)))
-	v.Commits = commits.Commits
+	for next := int64(from) + 1; next <= v.Epoch; { // a long answer stops before the last epoch
+		commits := Must(xrpc.Ask[mlsapi.GetCommitsOutput](ctx, c, who, xrpc.CommitsCall(convo, uint64(next)))).Commits
+		if len(commits) == 0 {
+			break
+		}
+		v.Commits = append(v.Commits, commits...)
+		next = commits[len(commits)-1].Epoch + 1
+	}
 	slices.SortStableFunc(v.Commits, func(a, b mlsapi.CommitView) int { return cmp.Compare(a.Epoch, b.Epoch) })
 	return nil
 }
