@@ -150,7 +150,8 @@ func TestDeliveriesAtOnce(t *testing.T) {
 // waitForLocks waits until n statements wait for locks.
 func (w *world) waitForLocks(n int) {
 	w.t.Helper()
-	for w.count(`SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) < n {
+	const waiting = `SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`
+	for w.count(waiting) < n {
 		if w.t.Context().Err() != nil {
 			return
 		}
@@ -166,9 +167,9 @@ func TestSlowHomesOfReceipts(t *testing.T) {
 	alice, bob, carol := w.user(), w.user(), w.user()
 	receipt := func(claimant *user) string {
 		encoded := base64.RawURLEncoding.EncodeToString
-		return encoded([]byte(`{"alg":"ES256","typ":"mls-claim+jwt","kid":"#mls_service_1"}`)) + "." + encoded(fmt.Appendf(nil,
-			`{"iss":%q,"sub":%q,"exp":%d,"deviceId":"d","keyPackageRef":"00","cipherSuite":1,"claimant":%q}`,
-			peer, w.user().did(), time.Now().Add(time.Minute).Unix(), claimant.did())) + "." + encoded(make([]byte, 64))
+		return encoded([]byte(`{"alg":"ES256","typ":"mls-claim+jwt","kid":"#mls_service_1"}`)) + "." +
+			encoded(fmt.Appendf(nil, `{"iss":%q,"sub":%q,"exp":%d,"deviceId":"d","keyPackageRef":"00","cipherSuite":1,"claimant":%q}`,
+				peer, w.user().did(), time.Now().Add(time.Minute).Unix(), claimant.did())) + "." + encoded(make([]byte, 64))
 	}
 	asked, released := make(chan struct{}, 2*most), make(chan struct{})
 	slow := true
@@ -212,8 +213,8 @@ func TestSilentHomesDelayNobody(t *testing.T) {
 	here.exec(`
 		INSERT INTO sent_invitations (id, did, ref, last_resort, service, device_id, cipher_suite, convo_id, inviter, epoch,
 			created_at, queued_at, next_attempt_at)
-		SELECT gen_random_uuid(), 'did:web:p' || n || '.example.com', '\x00', false, 'did:web:s' || n || '.example.com', 'd', 1,
-			gen_random_uuid(), 'did:web:mallory.example.com', 1, now(), now(), now()
+		SELECT gen_random_uuid(), 'did:web:p' || n || '.example.com', '\x00', false, 'did:web:s' || n || '.example.com', 'd',
+			1, gen_random_uuid(), 'did:web:mallory.example.com', 1, now(), now(), now()
 		FROM generate_series(1, 5000) AS n`)
 	alice.invites(there, bob)
 	here.deliver(s)

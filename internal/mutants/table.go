@@ -322,7 +322,7 @@ var mutants = []mutant{
 	{"to leave with a block is no block at other services", "api.TestBlockFreesOpenInvitations", []edit{
 		{"convos.Block", `network.Refuse(ctx, tx, did, blocked)`, `network.Refuse(ctx, tx, blocked, did)`}}},
 	{"a reset makes one request two", "api.TestResetsDoNotFillInvitations", []edit{
-		{"convos/strangers.sql", `successor_id IS NOT NULL`, `false`}}},
+		{"convos/outsiders.sql", `successor_id IS NOT NULL`, `false`}}},
 	{"the creator learns of the Welcomes of a reset", "api.TestWelcomeStatusAfterAReset", []edit{
 		{"welcome/confirm.sql", `WHEN c.predecessor_id IS NULL THEN`, `WHEN true THEN`}}},
 	{"to commit does not accept", "TestRequestUntilAccepted", []edit{
