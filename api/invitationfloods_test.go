@@ -168,7 +168,8 @@ func TestSlowHomesOfReceipts(t *testing.T) {
 	receipt := func(claimant *user) string {
 		encoded := base64.RawURLEncoding.EncodeToString
 		return encoded([]byte(`{"alg":"ES256","typ":"mls-claim+jwt","kid":"#mls_service_1"}`)) + "." +
-			encoded(fmt.Appendf(nil, `{"iss":%q,"sub":%q,"exp":%d,"deviceId":"d","keyPackageRef":"00","cipherSuite":1,"claimant":%q}`,
+			encoded(fmt.Appendf(nil, `{"iss":%q,"sub":%q,"exp":%d,"deviceId":"d",`+
+				`"keyPackageRef":"00","cipherSuite":1,"claimant":%q}`,
 				peer, w.user().did(), time.Now().Add(time.Minute).Unix(), claimant.did())) + "." + encoded(make([]byte, 64))
 	}
 	asked, released := make(chan struct{}, 2*most), make(chan struct{})
