@@ -145,7 +145,7 @@ func TestDomainErrorsHaveAnswers(t *testing.T) {
 		{&network.InvitationError{Reason: "the inviter has not claimed the KeyPackage"}, "has not claimed", "the KeyPackage"},
 		{network.ErrNoInvitation, "there is no invitation", "to this convo"},
 		{&network.DistrustError{DID: did, Reason: "is no delivery service"}, did.String(), "is no delivery service"},
-		{&network.BudgetError{After: time.Second}, "no more invitations of yours", "deliver it again later"},
+		{&network.BudgetError{After: time.Second}, "no more invitations to people", "deliver it again later"},
 		{keypackages.ErrTooMany, "KeyPackages of an account", "at most"},
 		{keypackages.ErrExpirationTooFar, "expires", "90 days"},
 		{keypackages.ErrNotFound, "no KeyPackage", "claim them with getKeyPackages"},

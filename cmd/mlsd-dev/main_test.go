@@ -329,7 +329,7 @@ func TestDevRefuses(t *testing.T) {
 		{"MLSD_SERVICE_DID=did:web:localhost.example.com", nil, "MLSD_SERVICE_DID is set"},
 		{"MLSD_PUBLIC_URL=https://mls.example.com", nil, "MLSD_PUBLIC_URL is set"},
 		{"MLSD_PLC_URL=https://plc.example.com", nil, "MLSD_PLC_URL is set"},
-		{"MLSD_ADMIT=allowlist", nil, "MLSD_ADMIT is set"},
+		{"MLSD_ADMIT=/etc/mlsd/admitted", nil, "MLSD_ADMIT is set"},
 		{"MLSD_RELAY_URL=wss://relay.example.com", nil, "MLSD_RELAY_URL is set"},
 		{"MLSD_TRUSTED_PROXIES=10.0.0.0/8", nil, "MLSD_TRUSTED_PROXIES is set"},
 		{"MLSD_READ_DATABASE_URL=postgres://u:secret@db/mlsd", nil, "MLSD_READ_DATABASE_URL is set"},

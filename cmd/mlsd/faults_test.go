@@ -132,11 +132,12 @@ var faults = []fault{
 		}
 		return nil
 	}},
-	{alerts: []string{"MlsdQuotasUsedUp"}, flags: []string{"--quota-messages", "1"}, cause: func(w *watched) func() {
+	{alerts: []string{"MlsdQuotasUsedUp"}, flags: []string{"--quota-messages", "3"}, cause: func(w *watched) func() {
 		alice, bob := w.user(), w.user()
 		c := alice.create(bob)
-		send := alice.procedure(mlsapi.NSIDSendMessage, alice.message(c, "hello"))
-		send.must().ok()
+		for i := range 3 {
+			alice.procedure(mlsapi.NSIDSendMessage, alice.message(c, fmt.Sprint("message ", i))).must().ok()
+		}
 		more := alice.procedure(mlsapi.NSIDSendMessage, alice.message(c, "one more"))
 		for range 110 {
 			more.must().fails(http.StatusTooManyRequests, errorlist.QuotaExceeded)
