@@ -195,8 +195,8 @@ func TestResetRefusals(t *testing.T) {
 }
 
 // Consent is that of the old convo: who had not accepted it has not accepted the successor, and who
-// invited whom stays, so that reports in disputes count as before. The rights of a creator who has left go
-// to the eldest member, not to who resets.
+// invited whom stays, so that reports in disputes count as before. The rights of a creator who has
+// left go to the eldest member, not to the member who resets.
 func TestResetKeepsConsent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -88,7 +88,8 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 }
 
 // checkAdditions refuses DIDs that are in the group already, a roster that would become too long, and
-// too many people who share no convo with the inviter. It returns those whose leaves the commit has to replace.
+// too many people who share no convo with the inviter. It returns the people whose leaves the commit
+// has to replace.
 func checkAdditions(ctx context.Context, tx pgx.Tx, c *locked, caller syntax.DID, added []syntax.DID,
 	s *quota.Spending) (replaced []syntax.DID, err error) {
 	var total int

@@ -33,9 +33,8 @@ const (
 	growthWarm   = 2 * time.Second
 )
 
-// NetworkGrowth measures how many messages a second one, two and three services take, each with a part of
-// this machine's processors. If these and the load use all processors of the machine, the rates mean
-// nothing.
+// NetworkGrowth measures how many messages a second one, two and three services take. Each has a part
+// of this machine's processors. If these and the load use all processors, the rates mean nothing.
 func NetworkGrowth(ctx context.Context, w *testbed.World) {
 	g := &growth{w: w, length: orDefault(w.For, liveFor)}
 	w.WithServices(ctx, networkServices, unlimited(ctx, w), func(all []*testbed.Service) {

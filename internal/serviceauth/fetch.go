@@ -51,7 +51,8 @@ type lookups struct {
 // domainsKept are how many registered domains are remembered, with up to three buckets each.
 const domainsKept = 16_384
 
-// slowOfDomain are the slow answers after which a registered domain has slots beside unverified accounts only.
+// slowOfDomain is how many slow answers a registered domain may give. After that it gets only the slots
+// that unverified accounts share.
 var slowOfDomain = limit.Rate{PerSecond: 1.0 / 60, Burst: 1}
 
 // plcLookups are the limits for the PLC directory.

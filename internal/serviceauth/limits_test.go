@@ -133,8 +133,8 @@ func TestSessionsAreDividedByAddress(t *testing.T) {
 	}
 }
 
-// S4: tarpits of accounts that verified before have slots beside unverified accounts only, once they have been
-// slow.
+// S4: once tarpits of accounts that verified before have been slow, they get only the slots that
+// unverified accounts share.
 func TestTarpitsThatVerified(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
