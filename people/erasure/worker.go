@@ -101,18 +101,36 @@ func NewWorker(c Config) *Worker {
 
 // RunOnce begins the erasures of deleted accounts that are due, and carries out every batch that may
 // run now: that comes last, because jobs can take the whole round. It begins no batch that the end of
-// ctx could cut off. The limit of ctx is RoundTimeout.
+// ctx could cut off. The limit of ctx is RoundTimeout. Batches of other jobs run while a job asks
+// other services.
 func (w *Worker) RunOnce(ctx context.Context) error {
 	failed := w.beginDue(ctx)
+	asking, answered := 0, make(chan error)
+	wait := func() {
+		failed = errors.Join(failed, <-answered)
+		asking--
+	}
 	for ctx.Err() == nil {
 		if end, limited := ctx.Deadline(); limited && time.Until(end) < batchReserve {
 			break
 		}
-		worked, err := w.batch(ctx)
+		j, err := w.batch(ctx)
 		failed = errors.Join(failed, err)
-		if !worked {
-			break
+		switch {
+		case j == nil && asking == 0:
+			return failed
+		case j == nil:
+			wait()
+		case err == nil && len(j.asks) > 0:
+			if asking == askingMost {
+				wait()
+			}
+			asking++
+			go func() { answered <- w.failed(ctx, j, w.tell(ctx, j)) }()
 		}
+	}
+	for asking > 0 {
+		wait()
 	}
 	return failed
 }
@@ -167,30 +185,32 @@ func (j *job) add(table string, n int64) {
 	}
 }
 
-// batch carries out one batch of one job, and of those that read with it. worked is false if no job
-// can go on now. If jobs together fail, each goes on alone: a job whose own batch fails waits
-// (postpone), and does not keep others from going on.
-func (w *Worker) batch(ctx context.Context) (worked bool, err error) {
+// batch carries out one batch of one job, and of those that read with it. It returns nil if no job can
+// go on now. If jobs together fail, each goes on alone: a job whose own batch fails waits (postpone),
+// and does not keep others from going on.
+func (w *Worker) batch(ctx context.Context) (*job, error) {
 	j, err := w.try(ctx, togetherMost)
 	if err != nil && j != nil && len(j.with) > 0 {
 		w.cfg.Log.WarnContext(ctx, "erasures could not read together", "jobs", len(j.with)+1, "step", j.step, "error", err)
 		j, err = w.try(ctx, 1)
 	}
-	if j == nil {
-		return false, err
-	}
-	if err == nil && len(j.asks) > 0 {
-		err = w.tell(ctx, j)
-	}
-	if err != nil {
-		return true, errors.Join(fmt.Errorf("erasure %s, step %s: %w", j.id, j.step, err), w.postpone(ctx, j.id))
+	if j == nil || err != nil {
+		return j, w.failed(ctx, j, err)
 	}
 	w.cfg.Wake()
 	if j.finished {
 		w.cfg.Changed()
 		w.cfg.Log.InfoContext(ctx, "an account has been erased", "erasure", j.id, "counts", j.counts, "remains", j.remains)
 	}
-	return true, w.cfg.Faults.Hit(ctx, failpoint.AfterCommit, NSID)
+	return j, w.cfg.Faults.Hit(ctx, failpoint.AfterCommit, NSID)
+}
+
+// failed postpones the job if err is not nil, and says in it which job it was.
+func (w *Worker) failed(ctx context.Context, j *job, err error) error {
+	if j == nil || err == nil {
+		return err
+	}
+	return errors.Join(fmt.Errorf("erasure %s, step %s: %w", j.id, j.step, err), w.postpone(ctx, j.id))
 }
 
 // try carries out one batch, of up to most jobs. It returns the job whose turn it was, or nil.

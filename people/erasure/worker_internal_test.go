@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -137,5 +138,49 @@ func TestBegunWhileOneEnds(t *testing.T) {
 	release()
 	if id := <-again; id == first {
 		t.Error("the erasure is the one that has ended")
+	}
+}
+
+// A service that answers slowly keeps its own person's erasure waiting, and no other.
+func TestErasuresGoOnWhileAServiceIsAsked(t *testing.T) {
+	t.Parallel()
+	const slow, bob = "did:web:slow.example", "did:plc:bobbbbbbbbbbbbbbbbbbbbbb"
+	erased := make(chan struct{})
+	w, db, _ := newJob(t, func(_ context.Context, j *job) (bool, error) {
+		if j.person.DID == bob {
+			close(erased)
+			return true, nil
+		}
+		if len(j.services) == 0 {
+			j.asks, j.wait = []syntax.DID{slow}, askLease
+		}
+		return len(j.services) > 0, nil
+	})
+	w.cfg.Tell = func(ctx context.Context, _, _ syntax.DID) (bool, error) {
+		select {
+		case <-erased:
+			return false, nil
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
+	err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
+		_, _, err := w.cfg.Jobs.Begin(t.Context(), tx, bob, ByAccount, "")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), batchReserve+10*time.Second)
+	defer cancel()
+	if err := w.RunOnce(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, did := range []syntax.DID{alice, bob} {
+		var state string
+		err := db.QueryRow(t.Context(), `SELECT coalesce((SELECT state FROM erasures WHERE did = $1), 'finished')`, did).Scan(&state)
+		if err != nil || state != Finished {
+			t.Errorf("the erasure of %s is %s, %v", did, state, err)
+		}
 	}
 }

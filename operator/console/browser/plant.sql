@@ -34,3 +34,15 @@ SELECT id, epoch, creator_did, 'open', 5, 2, now() - interval '2 min', now() + i
 INSERT INTO accounts (did, limit_percent, limit_until, limited_at, limited_by, limited_reason, version)
 SELECT DISTINCT did, 10, now() + interval '7 days', now(), 'olga', '<script>alert(1)</script> floods the convos of did:plc:ewvi7nxzyoun6zhxrhs64oiz', 0 FROM members
 ON CONFLICT DO NOTHING;
+
+-- Budgets of other services, one of them used up, and homes that have not taken invitations.
+INSERT INTO invitation_budgets (subject, per_day, used, counted_at)
+VALUES ('did:web:mls.example.org', 200, 200, now()), ('domain:example.org', 400, 213, now() - interval '2 min'),
+	('did:web:<script>alert(1)</script>', 25, 3, now() - interval '5 hours');
+INSERT INTO sent_invitations (id, did, ref, last_resort, service, device_id, cipher_suite, convo_id, inviter, epoch, created_at,
+	queued_at, attempts, next_attempt_at, last_error)
+SELECT gen_random_uuid(), 'did:plc:aaaaaaaaaaaaaaaaaaaaaa' || chr(96 + n) || 'z', sha256(n::text::bytea), false,
+	CASE WHEN n < 3 THEN 'did:web:chat.example.edu' ELSE 'did:web:away.example.com%3A8443' END, 'phone-' || n, 1, gen_random_uuid(),
+	'did:plc:ewvi7nxzyoun6zhxrhs64oiz', 1, now() - n * interval '3 hours', now() - n * interval '3 hours', 4 * n,
+	now() + interval '1 day', 'status 502: <script>alert(1)</script>'
+FROM generate_series(1, 8) AS n;
