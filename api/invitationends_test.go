@@ -13,7 +13,9 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
 	"mlsd/internal/mlstest"
+	"mlsd/internal/network"
 	"mlsd/internal/pgtest"
+	"mlsd/internal/tombstone"
 	"mlsd/mls"
 )
 
@@ -218,4 +220,29 @@ func TestLastResortIsARequest(t *testing.T) {
 	if request := deliver(alice.claim(bob)[0]); request || bob.jobs() == before {
 		t.Errorf("by a claimed one: a request %v, %d jobs", request, bob.jobs()-before)
 	}
+}
+
+// The home learns that an invitation has ended although its inviter was erased meanwhile.
+func TestErasedInviterEndsInvitations(t *testing.T) {
+	t.Parallel()
+	r, worlds, alice, bob := neighbours(t)
+	here, there := worlds[0], worlds[1]
+	r.open(here, there)
+	s := here.sender(nil)
+	c := alice.create()
+	alice.adds(c, there, bob)
+	here.deliver(s)
+	alice.remove(c, bob)
+	here.inTx(func(ctx context.Context, tx pgx.Tx) error {
+		n, err := network.Erase(ctx, tx, tombstone.Person{DID: alice.did(), Salt: tombstone.NewSalt()}, 100)
+		if n != 1 {
+			t.Errorf("%d invitations were erased or changed", n)
+		}
+		return err
+	})
+	if n := here.count(`SELECT count(*) FROM sent_invitations WHERE inviter = $1`, alice.did()); n != 0 {
+		t.Errorf("%d invitations name her", n)
+	}
+	here.deliver(s)
+	bob.expect("removed", "withdrawn ", "new withdrawn ")
 }

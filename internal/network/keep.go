@@ -45,14 +45,21 @@ func Sweeps(db *pgxpool.Pool) []worker.Sweep {
 }
 
 // Erase deletes up to limit invitations that a person has got or made. It returns how many it has
-// deleted; 0: none is left. Those that others have got of the person keep a tombstone of the inviter.
+// deleted; 0: none is left. Those that others have got of the person keep a tombstone of the inviter, and
+// so do those whose end has yet to be told to their homes.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (n int64, err error) {
 	err = tx.QueryRow(ctx, `
 		WITH sent AS (
 			DELETE FROM sent_invitations WHERE id IN (
 				(SELECT id FROM sent_invitations WHERE did = $1 LIMIT $2)
 				UNION ALL
-				(SELECT id FROM sent_invitations WHERE inviter = $1 LIMIT $2))
+				(SELECT id FROM sent_invitations
+				WHERE inviter = $1 AND (kind = 'invited' OR ended_at IS NOT NULL) LIMIT $2))
+			RETURNING did
+		), ending AS (
+			UPDATE sent_invitations SET inviter = $3 WHERE id IN (
+				SELECT id FROM sent_invitations
+				WHERE inviter = $1 AND did <> $1 AND kind <> 'invited' AND ended_at IS NULL LIMIT $2)
 			RETURNING did
 		), received AS (
 			DELETE FROM received_invitations
@@ -61,7 +68,8 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (n int
 			UPDATE received_invitations SET inviter = $3
 			WHERE (did, id) IN (SELECT did, id FROM received_invitations WHERE inviter = $1 AND did <> $1 LIMIT $2) RETURNING did
 		)
-		SELECT (SELECT count(*) FROM sent) + (SELECT count(*) FROM received) + (SELECT count(*) FROM made)`,
+		SELECT (SELECT count(*) FROM sent) + (SELECT count(*) FROM ending) + (SELECT count(*) FROM received)
+			+ (SELECT count(*) FROM made)`,
 		p.DID, limit, p.Anywhere()).Scan(&n)
 	if err != nil {
 		return 0, fmt.Errorf("erase invitations between services: %w", err)
