@@ -1,6 +1,7 @@
-package messages
+package messages_test
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"slices"
@@ -28,7 +29,7 @@ func BenchmarkGrowth(b *testing.B) {
 
 // growing is a database to which messages are sent.
 type growing struct {
-	*groupBench
+	*senders
 	name string
 }
 
@@ -38,28 +39,27 @@ type growing struct {
 func newGrowing(b *testing.B, name string, n, members int) growing {
 	b.Helper()
 	const convos, chunk = 1000, 100_000
-	g := growing{newGroupBench(b, convos), name}
+	g := growing{newSenders(b, convos, false), name}
 	exec := func(sql string, args ...any) {
 		b.Helper()
 		if _, err := g.db.Exec(b.Context(), sql, args...); err != nil {
 			b.Fatal(err)
 		}
 	}
-	exec(benchFunctions)
 	for at := 1; at < members; at += 50 { // in parts, because of statement_timeout
 		exec(`
 			INSERT INTO members (convo_id, did, role, joined_at, joined_seq)
-			SELECT bench_convo(c), 'did:plc:member' || m, 'member', now(), 0
-			FROM generate_series(1, $1) AS c, generate_series($2::integer, $3) AS m`, convos, at, min(at+49, members-1))
+			SELECT c, 'did:plc:member' || m, 'member', now(), 0
+			FROM unnest($1::uuid[]) AS c, generate_series($2::integer, $3) AS m`, g.convos, at, min(at+49, members-1))
 	}
 	for from := 0; from < n; from += chunk {
 		exec(`
 			INSERT INTO messages (convo_id, seq, kind, sender_did, epoch, body, idempotency_key, request_hash, created_at)
-			SELECT bench_convo(i % $3 + 1), i / $3 + 1, 1, 'did:plc:alice', 1, decode(repeat(md5(i::text), 66), 'hex'),
+			SELECT ($4::uuid[])[i % $3 + 1], i / $3 + 1, 1, 'did:plc:alice', 1, decode(repeat(md5(i::text), 66), 'hex'),
 				overlay(overlay(lpad(to_hex(1700000000000 + i), 12, '0') || '-7' || substr(md5(i::text), 1, 3) || '-8'
 					|| substr(md5(i::text), 4, 15) PLACING '-' FROM 9 FOR 0) PLACING '-' FROM 24 FOR 0),
 				decode(repeat(md5(i::text), 2), 'hex'), to_timestamp((1700000000000 + i) / 1000.0)
-			FROM generate_series($1::bigint, $2::bigint) AS i`, from, min(n, from+chunk)-1, convos)
+			FROM generate_series($1::bigint, $2::bigint) AS i`, from, min(n, from+chunk)-1, convos, g.convos)
 	}
 	exec(`UPDATE convos SET last_seq = $1::bigint / $2::bigint`, n, convos)
 	exec(`VACUUM ANALYZE`)
@@ -68,20 +68,20 @@ func newGrowing(b *testing.B, name string, n, members int) growing {
 
 // inTurns sends a round of messages to each database, again and again.
 func inTurns(b *testing.B, all []growing) {
-	const inFlight, perRound = 128, 2000
+	const perRound = 2000
 	took, wal, reads := make([][]time.Duration, len(all)), make([]int64, len(all)), make([]int64, len(all))
 	if _, err := all[0].db.Exec(b.Context(), `CHECKPOINT`); err != nil { // write what filling the databases left
 		b.Fatal(err)
 	}
 	for _, g := range all {
-		g.run(b, inFlight, 3*perRound, g.batched) // the first write to a page after a checkpoint costs more: not measured
+		g.send(b, 3*perRound) // the first write to a page after a checkpoint costs more: not measured
 	}
 	b.ResetTimer()
 	for n := range b.N {
 		for i := range all {
 			j := (i + n) % len(all) // each database is the first one at times
 			walBefore, readBefore := all[j].counters(b)
-			d, _ := all[j].run(b, inFlight, perRound, all[j].batched)
+			d := all[j].send(b, perRound)
 			walAfter, readAfter := all[j].counters(b)
 			took[j], wal[j], reads[j] = append(took[j], d), wal[j]+walAfter-walBefore, reads[j]+readAfter-readBefore
 		}
@@ -98,6 +98,11 @@ func inTurns(b *testing.B, all []growing) {
 		b.ReportMetric(float64(wal[i])/sent, "WAL-bytes/message-"+g.name)
 		b.ReportMetric(float64(reads[i])/sent, "pages-read/message-"+g.name)
 	}
+}
+
+func median[T cmp.Ordered](all []T) T {
+	slices.Sort(all)
+	return all[len(all)/2]
 }
 
 // counters returns how much WAL the server has written, and how many pages the database has read

@@ -2,12 +2,9 @@ package messages_test
 
 import (
 	"fmt"
-	"log/slog"
 	"testing"
 
 	"mlsd/events"
-	"mlsd/internal/pgtest"
-	"mlsd/messages"
 )
 
 // BenchmarkStorage measures the bytes that a message of 1 KiB costs: WAL, full pages in the WAL,
@@ -18,14 +15,7 @@ func BenchmarkStorage(b *testing.B) {
 	for _, convos := range []int{1, 1000} {
 		for _, sequenced := range []bool{false, true} {
 			b.Run(fmt.Sprintf("convos=%d/sequencer=%t", convos, sequenced), func(b *testing.B) {
-				g := &senders{many: 128, db: pgtest.Database(b, pgtest.MaxConns(24)), wake: func() {}}
-				g.log = messages.NewLog(g.db, 0, uncounted{}, slog.New(slog.DiscardHandler), nil)
-				for range convos {
-					g.convos = append(g.convos, newConvo(b, g.db))
-				}
-				if sequenced {
-					g.sequence(b)
-				}
+				g := newSenders(b, convos, sequenced)
 				g.send(b, 2000) // the tables are not empty when the measurement begins
 				before := g.stored(b)
 				b.ResetTimer()

@@ -28,30 +28,7 @@ func (unseen) Published(int, time.Duration) {}
 func (unseen) CatchUp(int)                  {}
 func (unseen) FellBehind()                  {}
 
-// BenchmarkEvents measures what the event stream costs a sender. It sends the same load with a
-// sequencer and a hub, and without them, to two databases of one server. The two alternate. Both
-// write to the outbox.
-func BenchmarkEvents(b *testing.B) {
-	for _, convos := range []int{1, 100} {
-		b.Run(fmt.Sprintf("convos=%d", convos), func(b *testing.B) {
-			with, without := newSenders(b, convos, true), newSenders(b, convos, false)
-			const perRound = 2000
-			with.send(b, perRound)
-			without.send(b, perRound)
-			var a, o time.Duration
-			b.ResetTimer()
-			for range b.N {
-				a += with.send(b, perRound)
-				o += without.send(b, perRound)
-			}
-			b.ReportMetric(float64(a)/float64(o), "with/without")
-			b.ReportMetric(float64(b.N*perRound)/a.Seconds(), "messages/s-with")
-			b.ReportMetric(float64(b.N*perRound)/o.Seconds(), "messages/s-without")
-		})
-	}
-}
-
-// senders are sixteen or more callers that send to some convos.
+// senders are callers that send to some convos.
 type senders struct {
 	many   int
 	db     *pgxpool.Pool
@@ -65,7 +42,7 @@ func newSenders(b *testing.B, convos int, sequenced bool) *senders {
 	b.Helper()
 	db := pgtest.Database(b, pgtest.MaxConns(24))
 	log := slog.New(slog.DiscardHandler)
-	s := &senders{many: 16, db: db, log: messages.NewLog(db, 0, uncounted{}, log, nil), wake: func() {}}
+	s := &senders{many: 128, db: db, log: messages.NewLog(db, 0, uncounted{}, log, nil), wake: func() {}}
 	for range convos {
 		s.convos = append(s.convos, newConvo(b, db))
 	}
