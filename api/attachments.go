@@ -54,8 +54,8 @@ func acrossResets(ctx context.Context, c *call, q pgpool.Queryer, w messages.Win
 	return err
 }
 
-// namedAttachment returns the attachment that a message's embedUri names. It costs other messages
-// nothing.
+// namedAttachment returns the attachment that a message's embedUri names. A message that names none
+// costs nothing here.
 func namedAttachment(uri *string) (id uuid.UUID, ok bool) {
 	if uri == nil || !strings.HasPrefix(*uri, "mlsd:") {
 		return uuid.Nil, false
@@ -63,12 +63,13 @@ func namedAttachment(uri *string) (id uuid.UUID, ok bool) {
 	return attachments.Named(*uri)
 }
 
-// checkNamed checks the attachment that a message names. invalid refuses the message if it has not been
-// sent already. It needs no store: a node that has none sends such messages too.
+// checkNamed checks the attachment that a message names. If invalid is not nil, it refuses the message,
+// unless the message was sent before. checkNamed needs no store: a node without one takes such
+// messages too.
 func (h *handlers) checkNamed(c *call, convo, id uuid.UUID) (invalid, err error) {
 	m, err := convos.Authorise(c.ctx, h.DB, convo, c.caller)
 	if errors.Is(err, convos.ErrNotFound) || errors.Is(err, convos.ErrNotMember) {
-		return messages.ErrInvalidAsset, nil // the message's own judgement comes first
+		return messages.ErrInvalidAsset, nil // judge refuses the message before it looks at this
 	}
 	if err == nil {
 		err = acrossResets(c.ctx, c, h.DB, m.Window, func(w messages.Window) error {

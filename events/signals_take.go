@@ -7,8 +7,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// Busy reports whether the node drops signals now, and counts one as dropped then. A caller asks
-// before it spends anything on a signal.
+// Busy reports whether the node drops signals now. If it does, Busy counts one dropped signal. A
+// caller asks before it spends anything on a signal.
 func (s *Signals) Busy() bool {
 	if !s.cfg.Busy() {
 		return false
@@ -54,8 +54,8 @@ func (s *Signals) take(signal *Signal) (reason string) {
 	return ""
 }
 
-// Moved passes on that a cursor has moved, which other members may see. Moves of one cursor become
-// one. It does not block.
+// Moved tells the members who may see a cursor that it has moved. Several moves of one cursor
+// become one. Moved does not block.
 func (s *Signals) Moved(convo uuid.UUID, m Move) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -70,13 +70,14 @@ var (
 	largeCommits string
 )
 
-// Read calls each with the messages of p in log order, and returns where the page ended. The
-// message is valid until each returns. If each returns false, the page ends before that message,
-// which must not be the first. Errors: ErrConvoNotFound for readers who were never members, and for
-// convos that do not exist, ErrNotMember for former members, ErrInvalidCursor, those of p.Large.
-// After an error drop what each got.
-func Read(ctx context.Context, q pgpool.Queryer, p Page, each func(*Message) bool) (end End, err error) {
-	r := reading{Page: p, each: each, upTo: math.MaxInt64, seqs: seqsOf(p.ConvoID), senders: map[string]syntax.DID{}}
+// Read calls yield with the messages of p in log order, and returns where the page ended. A message
+// is valid until yield returns. If yield returns false, the page ends before that message, which
+// must not be the first. After an error, drop what yield got.
+//
+// Errors: ErrConvoNotFound for readers who were never members, and for convos that do not exist;
+// ErrNotMember for former members; ErrInvalidCursor; the errors of p.Large.
+func Read(ctx context.Context, q pgpool.Queryer, p Page, yield func(*Message) bool) (end End, err error) {
+	r := reading{Page: p, yield: yield, upTo: math.MaxInt64, seqs: seqsOf(p.ConvoID), senders: map[string]syntax.DID{}}
 	if p.Behind != nil {
 		r.cursor = max(r.seqs.seq(*p.Behind), 0)
 		r.After = max(r.After, r.cursor)
@@ -107,7 +108,7 @@ func Read(ctx context.Context, q pgpool.Queryer, p Page, each func(*Message) boo
 type reading struct {
 	Page    // After is the seq that was read last
 	End     // of what was read so far
-	each    func(*Message) bool
+	yield   func(*Message) bool
 	seqs    seqs
 	cursor  int64 // seq that Behind stands for
 	upTo    int64 // seq
@@ -174,7 +175,7 @@ func (r *reading) read(rows pgx.Rows, err error) (cut bool, _ error) {
 			return false, fmt.Errorf("seq %d comes behind %d", m.Seq, r.After)
 		}
 		m.Sender, m.Body, m.Kind, m.ID = r.senderOf(sender), body, mls.ContentType(kind), r.seqs.id(m.Seq, m.CreatedAt)
-		if !r.each(&m) {
+		if !r.yield(&m) {
 			r.More = true
 			return false, nil
 		}
@@ -228,11 +229,11 @@ func (r *reading) senderOf(text []byte) syntax.DID {
 	return did
 }
 
-// Commits calls each with the commits that create the epochs from ≤ epoch ≤ to, in order: at least
-// one, and no more than maxBytes of bodies. The commit is valid until each returns; if it returns
-// false, the commits end before it. After an error drop what each got.
+// Commits calls yield, in order, with the commits that create the epochs from, from+1, … to: at least
+// one, and no more than maxBytes of bodies. A commit is valid until yield returns. If yield returns
+// false, the commits end before that one. After an error, drop what yield got.
 func Commits(
-	ctx context.Context, q pgpool.Queryer, w Window, from, to int64, limit int, maxBytes int64, each func(*Message) bool,
+	ctx context.Context, q pgpool.Queryer, w Window, from, to int64, limit int, maxBytes int64, yield func(*Message) bool,
 ) (err error) {
 	defer wrap(&err, "read commits")
 	rows, err := q.Query(ctx, `
@@ -258,7 +259,7 @@ func Commits(
 			return err
 		}
 		m.Body, m.ID = body, seqs.id(m.Seq, m.CreatedAt)
-		if !each(&m) {
+		if !yield(&m) {
 			return nil
 		}
 	}

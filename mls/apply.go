@@ -4,7 +4,7 @@ import "errors"
 
 // Change is the public part of what a commit does to a group.
 type Change struct {
-	Adds    []Addition // in the order of the commit; an external committer too
+	Adds    []Addition // in the order of the commit; includes an external committer
 	Removes []Removal
 	Updates []Update // leaves with new content, the committer's last
 	// Committer is the sender's leaf, in the next epoch.
@@ -55,8 +55,9 @@ type sentProposal struct {
 //
 // Apply checks the sender's signature (RFC 9420 §6.1), what a commit may contain (§12.2,
 // §12.4.3.2), and the tree of the next epoch, with every new leaf and every parent hash of the path
-// (§7.3, §7.5, §12.4.2). It checks nothing that takes a secret: both tags, the path's ciphertexts
-// and PSKs. It does not check lifetimes, nor whether the application allows the change.
+// (§7.3, §7.5, §12.4.2). It cannot check what needs a secret: the two tags, the path's
+// ciphertexts and the PSKs. It does not check lifetimes, nor whether the application allows the
+// change.
 //
 // Proposals that the commit refers to must be among pending, in any order. Apply verifies their
 // signatures, also of opaque ones.
@@ -66,8 +67,8 @@ type sentProposal struct {
 // reference. A caller that stores proposals must therefore limit their number per epoch.
 //
 // Errors: ErrMalformed; ErrBadSignature; ErrUnsupported, also for an opaque proposal and for a
-// reference to a proposal that is not among pending. In that case the sender's signature is
-// verified, and what the commit changes is not known.
+// reference to a proposal that is not among pending. After ErrUnsupported the sender's signature
+// was verified, and what the commit changes is not known.
 func (g *Group) Apply(c *Commit, pending ...*ProposalMessage) (*Change, error) {
 	a := &applier{g: g, c: c, tree: g.Tree.clone(), context: g.ContextExtensions, change: &Change{}}
 	for _, step := range []func() error{
@@ -81,7 +82,7 @@ func (g *Group) Apply(c *Commit, pending ...*ProposalMessage) (*Change, error) {
 	} {
 		if err := step(); err != nil {
 			var p *ParseError
-			if errors.As(err, &p) { // the error names the commit as the wrong object
+			if errors.As(err, &p) { // the error says that the commit is at fault, not its part
 				inCommit := *p
 				inCommit.Object = "Commit"
 				return nil, &inCommit

@@ -42,7 +42,8 @@ func declared(n int) upload {
 	return upload{head: fmt.Sprintf("Content-Length: %d\r\n\r\n", n), methods: []string{mlsapi.NSIDSendMessage}}
 }
 
-// A body in chunks has no length, so it can become the largest of its method.
+// A body in chunks declares no length, so the server must reckon with the longest that the method
+// takes.
 var chunked = upload{
 	head: "Transfer-Encoding: chunked\r\n\r\n", drop: "1\r\n \r\n",
 	methods: []string{mlsapi.NSIDSendMessage, mlsapi.NSIDUpdateCursor},

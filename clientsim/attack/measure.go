@@ -18,8 +18,8 @@ import (
 type Operation struct {
 	Name string
 	Rate float64 // per second
-	// Do does it once. took is how long the user waited; 0: until Do returned, counted from the
-	// time at which it was due.
+	// Do does it once. took is how long the user waited. If it is 0, the user has waited from the
+	// time at which the call was due until Do returned.
 	Do func(ctx context.Context, i int) (took time.Duration, err error)
 }
 

@@ -46,6 +46,10 @@ const stopTimeout = 30 * time.Second
 // devPrefix begins the names of the temporary directories.
 const devPrefix = "mlsd-dev-"
 
+// original is the name of the database that is copied. It is not [localpg.Database], which mlsd inspect
+// reads in a data directory: nobody is to look for a request in it.
+const original = "original"
+
 // connections bounds those of one service: of several nodes at a time, see instances.
 const connections = 500
 
@@ -92,7 +96,10 @@ func startDatabases(
 	if err := d.keepOriginal(ctx); err != nil {
 		return nil, err
 	}
-	d.admin, err = d.connect(ctx, "postgres")
+	if d.admin, err = d.connect(ctx, "postgres"); err != nil {
+		return nil, err
+	}
+	_, err = d.admin.Exec(ctx, "ALTER DATABASE "+localpg.Database+" RENAME TO "+original)
 	return d, err
 }
 
@@ -148,7 +155,7 @@ func (d *databases) copy(ctx context.Context) (name string, err error) {
 	defer d.mu.Unlock()
 	d.last++
 	name = fmt.Sprintf("%s%d", localpg.Database, d.last)
-	_, err = d.admin.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE "+localpg.Database)
+	_, err = d.admin.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE "+original)
 	if err != nil {
 		return "", fmt.Errorf("make an empty database: %w", err)
 	}

@@ -35,6 +35,7 @@ func (c devClient) testPage(path string, times int) func(*testing.T) {
 			t.Errorf("the page starts it otherwise: %q", start)
 		}
 		walk := exec.CommandContext(t.Context(), "bash", "-c", strings.Repeat("set -euo pipefail\n"+script["bash"], times))
+		walk.Dir = "../.."
 		walk.Env = append(os.Environ(), "MLSD="+c.url, "mlsd="+c.url)
 		output, err := walk.CombinedOutput()
 		if err != nil {

@@ -136,6 +136,13 @@ func (all *instances) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	i.Node.ServeHTTP(w, r)
 }
 
+// databaseURL is the URL of the current instance's database.
+func (all *instances) databaseURL() string {
+	all.mu.RLock()
+	defer all.mu.RUnlock()
+	return all.databases.url(all.current.database)
+}
+
 // reset replaces the instance. Requests that are under way end in the former one, without a trace
 // in the next. Its streams are told to end.
 func (all *instances) reset(ctx context.Context) error {

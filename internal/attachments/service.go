@@ -24,8 +24,8 @@ type Config struct {
 	Writes     *idem.Store
 	ServiceDID syntax.DID    // says whose the store is
 	MaxSize    int64         // of an attachment, in bytes
-	Life       time.Duration // of the reservation of a completion
-	Lease      time.Duration // of it, without a heartbeat
+	Life       time.Duration // how long the reservation of a completion lives at most
+	Lease      time.Duration // how long it lives without a heartbeat
 	Log        *slog.Logger
 	Faults     *failpoint.Set // nil: none
 }
@@ -58,7 +58,7 @@ func (s *Service) objects(ctx context.Context) (prefix string, err error) {
 type Status struct {
 	*Attachment
 	There []int
-	Since *time.Time // when the completion began that is running; nil: none is
+	Since *time.Time // when the running completion began; nil: none is running
 }
 
 // Status returns what a member may know of an attachment. Error: ErrNotFound.

@@ -19,7 +19,7 @@ const adminConns = 4
 // use.
 type server struct {
 	pg    *localpg.Server
-	dir   *testdir.Dir // belongs to this process while it is referred to
+	dir   *testdir.Dir // this process owns it as long as this value is reachable
 	admin *pgxpool.Pool
 	count atomic.Int64
 }
@@ -47,7 +47,7 @@ func newServer(ctx context.Context) (*server, error) {
 			"max_connections":            "400",
 			"shared_buffers":             "32MB",
 			"checkpoint_timeout":         "1h",
-			"max_wal_size":               "128MB", // it is possibly in memory
+			"max_wal_size":               "128MB", // the data directory may be in memory
 			"autovacuum_naptime":         "10min", // a database exists for seconds only
 			"dynamic_shared_memory_type": "mmap",  // /dev/shm has 64 MB in many containers
 		},
@@ -74,7 +74,7 @@ func (s *server) create(ctx context.Context, migrated bool) (string, error) {
 	if migrated {
 		template = localpg.Database
 	}
-	// A copy of the files needs a checkpoint, which takes no time without a disk, and writes no WAL.
+	// Copying the files writes no WAL. It needs a checkpoint, which takes no time without a disk.
 	_, err := s.admin.Exec(ctx, `CREATE DATABASE `+quote(name)+` TEMPLATE `+quote(template)+
 		` ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C' STRATEGY file_copy`)
 	if err != nil {

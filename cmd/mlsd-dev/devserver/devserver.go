@@ -47,6 +47,8 @@ type Config struct {
 	Version string
 	// Service serves XRPC.
 	Service http.Handler
+	// Database returns the URL of the service's database.
+	Database func() string
 	// OwnHost reports whether the Host of a request is this server's.
 	OwnHost func(*http.Request) bool
 	// Reset replaces the state of all services of the network by an empty one.
@@ -84,6 +86,7 @@ type Info struct {
 	Aud       string     `json:"aud"` // for tokens
 	URL       string     `json:"url"` // of the service, as the client reached it
 	Directory string     `json:"directory"`
+	Database  string     `json:"database"` // the URL of the service's, for mlsd inspect; until the next reset
 	// Services are those of the network, in their order. A single service names none.
 	Services []Neighbor `json:"services,omitempty"`
 }
@@ -196,7 +199,9 @@ type errorBody struct {
 func writeJSON(w http.ResponseWriter, log *slog.Logger, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	if err := json.NewEncoder(w).Encode(v); err != nil {
+	out := json.NewEncoder(w)
+	out.SetEscapeHTML(false) // a shell takes a URL out of it
+	if err := out.Encode(v); err != nil {
 		log.Debug("the answer could not be written", "error", err)
 	}
 }
@@ -221,7 +226,7 @@ func (s *Server) info(r *http.Request) (any, error) {
 	url := "http://" + r.Host
 	info := Info{
 		Service: "mlsd-dev", Version: s.cfg.Version, DID: s.cfg.ServiceDID, Aud: s.cfg.ServiceDID.String(), URL: url,
-		Directory: url,
+		Directory: url, Database: s.cfg.Database(),
 	}
 	if len(s.services) > 1 {
 		for _, one := range s.services {
