@@ -3,13 +3,13 @@ package messages
 import (
 	"context"
 	_ "embed"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
 )
@@ -142,8 +142,5 @@ func expireBatch(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID, cutoff
 	onlyKept bool) (deleted int64, more []uuid.UUID, err error) {
 	err = conn.QueryRow(ctx, expireEntriesOf, convos, cutoff, expireEntries, expirePerConvo, onlyKept).Scan(&deleted,
 		&more)
-	if err != nil {
-		return 0, nil, fmt.Errorf("delete a batch: %w", err)
-	}
-	return deleted, more, nil
+	return deleted, more, errs.Wrap(err, "delete a batch")
 }

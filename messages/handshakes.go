@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/mls"
 )
@@ -19,10 +20,7 @@ func CommitSeq(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, epoch int
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, nil
 	}
-	if err != nil {
-		return 0, fmt.Errorf("find the commit of epoch %d: %w", epoch, err)
-	}
-	return seq, nil
+	return seq, errs.Wrap(err, "find the commit of epoch %d", epoch)
 }
 
 // Bounds of the search for the proposals that a commit refers to.

@@ -133,7 +133,7 @@ func TestBatchIsJudgedRowByRow(t *testing.T) {
 		f.draft(one, alice, "recorded", "recorded"),        // 1 replay
 		f.draft(one, alice, "recorded", "other"),           // 2 conflict
 		f.draft(uuid.New(), alice, "b", "b"),               // 3 no such convo
-		f.draft(one, mallory, "c", "c"),                    // 4 stranger
+		f.draft(one, mallory, "c", "c"),                    // 4 outsider
 		f.draft(one, carol, "d", "d"),                      // 5 has left
 		wrongGroup,                                         // 6
 		f.draftAt(one, alice, "e", "e", 4),                 // 7 stale

@@ -1,6 +1,6 @@
 -- Reads a page of small messages of a log together with the reader's membership. Both are of the
 -- same moment: a message that is committed after the membership was read is not in the page. A
--- member gets at least one row, a stranger none, and a former member a row without a message.
+-- member gets at least one row, an outsider none, and a former member a row without a message.
 --
 -- $1 convo, $2 reader, $3 the seq before the page, $4 the seq of the cursor, $5 the last seq
 -- $6 the number of messages, and one

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/events/outbox"
+	"mlsd/internal/errs"
 	"mlsd/mls"
 )
 
@@ -71,8 +72,5 @@ func AppendReset(ctx context.Context, tx pgx.Tx, e ResetEntry) (seq int64, at ti
 		)
 		SELECT seq, created_at FROM appended`,
 		e.ConvoID, int16(KindReset), e.Sender, e.Epoch, e.Body, key, e.Hash[:], e.Detail).Scan(&seq, &at)
-	if err != nil {
-		return 0, at, fmt.Errorf("append the entry of a reset: %w", err)
-	}
-	return seq, at, nil
+	return seq, at, errs.Wrap(err, "append the entry of a reset")
 }

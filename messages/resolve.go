@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/idem"
+	"mlsd/internal/errs"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgpool"
 )
@@ -86,10 +87,7 @@ func lookup(ctx context.Context, q pgpool.Queryer, drafts []Draft) (map[int]foun
 			return nil
 		})
 	}
-	if err != nil {
-		return nil, fmt.Errorf("look the keys up: %w", err)
-	}
-	return all, nil
+	return all, errs.Wrap(err, "look the keys up")
 }
 
 // HasKey reports whether the log has a message of d's sender under d's key.
@@ -97,8 +95,5 @@ func HasKey(ctx context.Context, q pgpool.Queryer, d Draft) (has bool, err error
 	err = q.QueryRow(ctx, `
 		SELECT EXISTS (SELECT FROM messages WHERE convo_id = $1 AND sender_did = $2 AND idempotency_key = $3 AND kind <> 3)`,
 		d.ConvoID, d.Sender, d.Key).Scan(&has)
-	if err != nil {
-		return false, fmt.Errorf("look the key up: %w", err)
-	}
-	return has, nil
+	return has, errs.Wrap(err, "look the key up")
 }

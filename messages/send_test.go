@@ -372,7 +372,7 @@ func TestLostBatch(t *testing.T) {
 	recorded := f.append(t, f.draft(convo, alice, "recorded", "recorded"))[0]
 	batch := []messages.Draft{
 		f.draft(convo, alice, "rival", "x"), f.draft(convo, alice, "taken", "x"), f.draft(convo, alice, "gone", "x"),
-		f.draft(convo, mallory, "stranger", "x"), f.draft(convo, alice, "recorded", "recorded"),
+		f.draft(convo, mallory, "outsider", "x"), f.draft(convo, alice, "recorded", "recorded"),
 		f.draft(convo, alice, "rival", "x"),
 	}
 	if err := f.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Pause); err != nil {
@@ -578,7 +578,7 @@ func TestOnBatch(t *testing.T) {
 	}
 }
 
-// A stranger's message to a convo that has a lane of its own is refused at once. In the lane it would
+// An outsider's message to a convo that has a lane of its own is refused at once. In the lane it would
 // wait with the members' messages, and the wait would show that the convo exists.
 func TestStrangerPassesTheLane(t *testing.T) {
 	t.Parallel()
@@ -588,7 +588,7 @@ func TestStrangerPassesTheLane(t *testing.T) {
 	eventually(t, func() bool { return f.Busy(f.convos[0]) })
 	f.waitsForLock(t)
 	if _, err := f.Send(t.Context(), f.draft(f.convos[0], mallory, "m", "x")); !errors.Is(err, messages.ErrConvoNotFound) {
-		t.Errorf("the stranger: %v", err)
+		t.Errorf("the outsider: %v", err)
 	}
 	select {
 	case o := <-member:

@@ -32,11 +32,11 @@ func TestVerdicts(t *testing.T) {
 		{"epoch ahead", func(d *Draft, _ *state) { d.Epoch = 6 }, &EpochMismatchError{}},
 		{"quota", func(d *Draft, _ *state) { d.refusal = spent }, spent},
 	}
-	const busy, sameRequest, otherRequest, hasLeft, stranger, behind, ahead = 0, 2, 3, 4, 5, 8, 9
+	const busy, sameRequest, otherRequest, hasLeft, outsider, behind, ahead = 0, 2, 3, 4, 5, 8, 9
 	seen := map[string]bool{}
 	for set := range 1 << len(reasons) {
 		has := func(i int) bool { return set>>i&1 == 1 }
-		if has(sameRequest) && has(otherRequest) || has(hasLeft) && has(stranger) || has(behind) && has(ahead) {
+		if has(sameRequest) && has(otherRequest) || has(hasLeft) && has(outsider) || has(behind) && has(ahead) {
 			continue
 		}
 		d := Draft{GroupID: []byte("group"), Epoch: 4, Hash: [32]byte{1}}

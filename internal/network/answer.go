@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/mls"
 )
@@ -46,26 +47,20 @@ type Listed struct {
 // first, at most limit of them, and says whether there are more. before is uuid.Max for the first page.
 func List(ctx context.Context, q pgpool.Queryer, did syntax.DID, before uuid.UUID, limit int) (all []Listed, more bool,
 	err error) {
-	rows, err := q.Query(ctx, `
+	all, err = pgpool.Collect(ctx, q, pgx.RowToStructByPos[Listed], `
 		SELECT id, service, convo_id, inviter, device_id, ref, epoch, request,
 			coalesce(ended, CASE WHEN state = 'open' AND expires_at <= now() THEN 'withdrawn' END, state), created_at, expires_at
 		FROM received_invitations WHERE did = $1 AND id < $2 AND NOT hidden ORDER BY id DESC LIMIT $3`, did, before, limit+1)
-	if err == nil {
-		all, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Listed])
-	}
 	if err != nil {
 		return nil, false, fmt.Errorf("list invitations: %w", err)
 	}
-	if len(all) > limit {
-		return all[:limit], true, nil
-	}
-	return all, false, nil
+	return all[:min(len(all), limit)], len(all) > limit, nil
 }
 
-// Answer records what a person answers to its invitations to a convo of another service. A first answer
-// to a stranger's changes the service's budget, unless the person has answered the same to another one
-// of the domain: one person moves a budget once in each direction. Error besides the database's:
-// ErrNoInvitation.
+// Answer records what a person answers to its invitations to a convo of another service. The first
+// answer to a request changes the service's budget, unless the person has answered the same to another
+// request of the domain: one person moves a budget once in each direction. Error besides the
+// database's: ErrNoInvitation.
 func Answer(ctx context.Context, tx pgx.Tx, did, service syntax.DID, convo uuid.UUID, answer State) error {
 	var rows int64
 	var first bool
@@ -104,8 +99,5 @@ func Refuse(ctx context.Context, tx pgx.Tx, did, inviter syntax.DID) error {
 		)
 		UPDATE received_invitations r SET hidden = true FROM locked WHERE (r.did, r.id) = (locked.did, locked.id)`,
 		did, inviter)
-	if err != nil {
-		return fmt.Errorf("hide the invitations of the blocked: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "hide the invitations of the blocked")
 }

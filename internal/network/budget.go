@@ -8,6 +8,8 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/errs"
 )
 
 // Budgets of invitations that a service delivers to people who do not know the inviter, in a day.
@@ -31,13 +33,13 @@ func (e *BudgetError) Error() string {
 	return "this service takes no more invitations to people who do not know the inviter now; deliver it again later"
 }
 
-// budget is how many invitations a subject can deliver in a day, and how many it has used. What is used
-// goes evenly, in a day.
+// budget is how many invitations a subject can deliver in a day, and how many it has used. In each
+// second of a day, an equal part of perDay is forgotten of used.
 type budget struct {
 	subject string
 	perDay  int64
 	used    float64
-	since   time.Duration // used is as old
+	since   time.Duration // the age of used
 }
 
 // spend takes one invitation. If the budget is used up, it returns how long to wait.
@@ -94,10 +96,7 @@ func spend(ctx context.Context, tx pgx.Tx, p Peer) error {
 	_, err = tx.Exec(ctx, `
 		UPDATE invitation_budgets b SET used = s.used, counted_at = clock_timestamp()
 		FROM unnest($1::text[], $2::double precision[]) AS s (subject, used) WHERE b.subject = s.subject`, names, used)
-	if err != nil {
-		return fmt.Errorf("count an invitation: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "count an invitation")
 }
 
 // answered changes the budgets of a service and its domain after a person's first answer to an
@@ -113,8 +112,5 @@ func answered(ctx context.Context, tx pgx.Tx, service syntax.DID, domain string,
 		)
 		UPDATE invitation_budgets b SET per_day = greatest($2, least($3, per_day + $4))
 		FROM locked WHERE b.subject = locked.subject`, subjects(service, domain), minBudget, maxBudget, change)
-	if err != nil {
-		return fmt.Errorf("change a budget: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "change a budget")
 }

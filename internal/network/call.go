@@ -36,20 +36,20 @@ func (e *refusedError) Error() string { return "refused: " + e.reason }
 
 // busyError says that a service cannot take a request now.
 type busyError struct {
-	after  time.Duration // that it asks for; 0: it does not
+	after  time.Duration // the pause that it asks for; 0: none
 	reason string
-	works  bool // the service itself works: it has had enough of these
+	works  bool // the service itself works: it refuses because of a bound
 }
 
 func (e *busyError) Error() string { return e.reason }
 
-// final are the errors with which a service refuses a request for good. Any other one is of the
-// moment: an old version, a key that it does not know yet, a defect.
+// final are the errors with which a service refuses a request for good. Any other error may pass: an
+// old version, a key that the service does not know yet, a defect.
 var final = []string{"InvalidInvitation", "KeyPackageNotFound", "InvalidCipherSuite", "InvalidRequest", "NotPermitted",
 	"Blocked"}
 
-// newClient returns a client for hosts that others choose, as that of webhooks: public addresses only,
-// and on this machine if that is allowed.
+// newClient returns a client for hosts that others choose. It calls public addresses only, and this
+// machine if that is allowed.
 func newClient(allowLoopback bool) *http.Client {
 	dialer := &net.Dialer{Timeout: 3 * time.Second, Control: ssrf.Control(allowLoopback)}
 	return &http.Client{

@@ -12,8 +12,8 @@ const (
 	// allCalls bounds the calls of one node at a time, and perHome those of one service.
 	allCalls = 32
 	perHome  = 4
-	// unproven bounds the calls at a time of services whose last call failed, or that were never called.
-	// Each has one. So services that answer always have places.
+	// unproven bounds the calls, at one time, of services whose last call failed, or that were never
+	// called. Each of them has one call at a time. So services that answer always have places.
 	unproven = allCalls / 2
 	// maxHomes bounds the services that a node remembers. A forgotten one counts as never called.
 	maxHomes = 8192
@@ -27,8 +27,8 @@ const (
 type home struct {
 	running  int
 	proven   bool      // its last call was answered
-	failures int       // calls in a row that were not
-	until    time.Time // it is not called before
+	failures int       // how many calls in a row were not answered
+	until    time.Time // it is not called before this time
 }
 
 // homes say which service can be called now. Methods are safe for concurrent use.
@@ -50,7 +50,7 @@ func newHomes(now func() time.Time, jitter func(time.Duration) time.Duration) *h
 	return &homes{now: now, jitter: jitter, byDID: byDID}
 }
 
-// acquire takes a place for a call of a service. proven says how it counts until release.
+// acquire takes a place for a call of a service. proven says how the call counts until release.
 func (h *homes) acquire(did syntax.DID) (proven, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/keypackages"
 	"mlsd/welcome"
 )
@@ -50,12 +51,12 @@ type Kind string
 // The kinds of deliveries.
 const (
 	Invited   Kind = "invited"
-	Withdrawn Kind = "withdrawn" // the Welcome is good no more: its device, or the person, was removed
+	Withdrawn Kind = "withdrawn" // the Welcome is void: its device, or the person, was removed
 	Ended     Kind = "ended"     // the convo was closed
 )
 
-// Withdraw makes the homes of people learn that Welcomes for their devices are good no more. The id ""
-// is any device, and uuid.Nil any convo. A home that refused an invitation does not learn of its end.
+// Withdraw makes the homes of people learn that Welcomes for their devices are void. The id "" means
+// any device, and uuid.Nil any convo. A home that refused an invitation does not learn of its end.
 func Withdraw(ctx context.Context, tx pgx.Tx, convo uuid.UUID, devices ...welcome.Device) error {
 	if len(devices) == 0 {
 		return nil
@@ -75,10 +76,7 @@ func Withdraw(ctx context.Context, tx pgx.Tx, convo uuid.UUID, devices ...welcom
 		UPDATE sent_invitations s SET kind = 'withdrawn', queued_at = clock_timestamp(), state = 'pending', attempts = 0,
 			next_attempt_at = clock_timestamp(), ended_at = NULL, version = version + 1
 		FROM locked WHERE s.id = locked.id`, convo, dids, ids)
-	if err != nil {
-		return fmt.Errorf("withdraw invitations: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "withdraw invitations")
 }
 
 // End makes the homes of the people who were invited into a convo learn that it is closed.
@@ -90,8 +88,5 @@ func End(ctx context.Context, tx pgx.Tx, convo uuid.UUID) error {
 		UPDATE sent_invitations s SET kind = 'ended', queued_at = clock_timestamp(), state = 'pending', attempts = 0,
 			next_attempt_at = clock_timestamp(), ended_at = NULL, version = version + 1
 		FROM locked WHERE s.id = locked.id`, convo)
-	if err != nil {
-		return fmt.Errorf("end the invitations to a convo: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "end the invitations to a convo")
 }

@@ -2,11 +2,11 @@ package network
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/tombstone"
 	"mlsd/internal/worker"
 	"mlsd/welcome"
@@ -71,10 +71,7 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (n int
 		SELECT (SELECT count(*) FROM sent) + (SELECT count(*) FROM ending) + (SELECT count(*) FROM received)
 			+ (SELECT count(*) FROM made)`,
 		p.DID, limit, p.Anywhere()).Scan(&n)
-	if err != nil {
-		return 0, fmt.Errorf("erase invitations between services: %w", err)
-	}
-	return n, nil
+	return n, errs.Wrap(err, "erase invitations between services")
 }
 
 // triedFor is how long a job is tried. A KeyPackage's home forgets it a month after its claim.

@@ -18,8 +18,8 @@ import (
 // ErrLookup says that a service or a person could not be looked up now.
 var ErrLookup = errors.New("a look-up failed")
 
-// Services finds services, and the service of a person. [serviceauth.Services] is the one that asks
-// the network; its methods say which errors there are.
+// Services finds services, and the service of a person. [serviceauth.Services] asks the network; its
+// methods say which errors there are.
 type Services interface {
 	Service(ctx context.Context, did syntax.DID) (serviceauth.Service, error)
 	Refresh(ctx context.Context, did syntax.DID) (serviceauth.Service, error)
@@ -52,8 +52,8 @@ func New(c Config) *Service {
 	return &Service{c, newClient(c.AllowLoopback)}
 }
 
-// Trust says which other services this one deals with: with all, with those of a list alone, or with
-// all but those of a list.
+// Trust says which other services this one deals with: all, only those of a list, or all except those
+// of a list.
 type Trust struct {
 	only     bool
 	services []syntax.DID
@@ -102,14 +102,11 @@ func (t Trust) String() string {
 }
 
 // Home finds the delivery service that a person has chosen. The service's DID is "" if there is no such
-// person or no such record, and its Endpoint if its DID document names none. Error: ErrLookup.
+// person or no such record. Its Endpoint is "" if its DID document names none. Error: ErrLookup.
 func (s *Service) Home(ctx context.Context, did syntax.DID) (serviceauth.Service, error) {
-	home, err := s.cfg.Services.Home(ctx, did)
-	if err != nil {
-		return serviceauth.Service{}, fmt.Errorf("%w: the service of %s: %w", ErrLookup, did, err)
-	}
-	if home == "" {
-		return serviceauth.Service{}, nil
+	home, err := s.home(ctx, did)
+	if err != nil || home == "" {
+		return serviceauth.Service{}, err
 	}
 	service, err := s.cfg.Services.Service(ctx, home)
 	switch {
@@ -119,4 +116,13 @@ func (s *Service) Home(ctx context.Context, did syntax.DID) (serviceauth.Service
 		return serviceauth.Service{}, fmt.Errorf("%w: %s: %w", ErrLookup, home, err)
 	}
 	return service, nil
+}
+
+// home returns the DID of the service that a person has chosen, or "".
+func (s *Service) home(ctx context.Context, did syntax.DID) (syntax.DID, error) {
+	home, err := s.cfg.Services.Home(ctx, did)
+	if err != nil {
+		return "", fmt.Errorf("%w: the service of %s: %w", ErrLookup, did, err)
+	}
+	return home, nil
 }

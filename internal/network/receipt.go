@@ -91,10 +91,10 @@ func (k signer) jws(typ string, claims jwt.Claims) (string, error) {
 	return text + "." + base64.RawURLEncoding.EncodeToString(sig), nil
 }
 
-// Verify returns the KeyPackages of other services that the receipts are for. Each must be of the home
-// of the KeyPackage's owner, for caller, and not over. Receipts of this service itself are left out:
-// its own ledger decides. Verify holds no connection of the database and makes look-ups: at most one
-// for each service and each owner that is not remembered. Errors: *ReceiptError, ErrLookup.
+// Verify returns the KeyPackages of other services that the receipts are for. The home of the
+// KeyPackage's owner must have signed each receipt, for caller, and the claim must not have ended.
+// Receipts of this service itself are left out: its own ledger decides. Verify holds no connection of
+// the database. It makes at most one look-up for each service and each owner that is not remembered. Errors: *ReceiptError, ErrLookup.
 func (s *Service) Verify(ctx context.Context, caller syntax.DID, receipts []string) ([]keypackages.Foreign, error) {
 	var all []unverified
 	people := map[syntax.DID]struct{}{}
@@ -143,10 +143,8 @@ func (s *Service) lookUp(ctx context.Context, all []unverified) error {
 			if _, err := s.cfg.Services.Service(ctx, u.Service); err != nil && !errors.Is(err, serviceauth.ErrNoService) {
 				return fmt.Errorf("%w: %s: %w", ErrLookup, u.Service, err)
 			}
-			if _, err := s.cfg.Services.Home(ctx, u.DID); err != nil {
-				return fmt.Errorf("%w: the service of %s: %w", ErrLookup, u.DID, err)
-			}
-			return nil
+			_, err := s.home(ctx, u.DID)
+			return err
 		})
 	}
 	return g.Wait()
@@ -171,9 +169,9 @@ func (s *Service) check(ctx context.Context, u unverified) error {
 	if err := key.HashAndVerify([]byte(u.signed), u.signature); err != nil {
 		return u.refuse("its signature is not of the key %s of %s", u.kid, u.Service)
 	}
-	home, err := s.cfg.Services.Home(ctx, u.DID)
+	home, err := s.home(ctx, u.DID)
 	if err != nil {
-		return fmt.Errorf("%w: the service of %s: %w", ErrLookup, u.DID, err)
+		return err
 	}
 	if home != u.Service {
 		return u.refuse("%s has not chosen %s as its delivery service", u.DID, u.Service)

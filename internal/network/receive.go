@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/events/outbox"
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/push"
 	"mlsd/internal/quota"
@@ -70,9 +71,9 @@ type Received struct {
 }
 
 // Receive stores an invitation, consumes its KeyPackage, and tells the person. If the person refuses
-// the inviter, nobody sees the row, and the service gets the same answer. Invitations of strangers
-// count for the budgets of the service, and for the bounds of one person. An invitation that is there
-// already changes nothing.
+// the inviter, nobody sees the row, and the service gets the same answer. An invitation by somebody
+// whom the person does not know counts for the budgets of the service, and for the bounds of one
+// person. An invitation that is there already changes nothing.
 //
 // The end of an invitation is stored in its row. If there is none yet, nobody sees the invitation, also
 // if it arrives later. The first end counts. Errors besides the database's: keypackages.ErrNotFound, *InvitationError,
@@ -173,10 +174,10 @@ func (r Received) queueEvent(batch *pgx.Batch, request bool, kind Kind) {
 // before is what a person has of earlier invitations.
 type before struct {
 	Same      bool  // this invitation is there
-	Used      bool  // the KeyPackage is in another one
+	Used      bool  // the KeyPackage is in another invitation
 	Invited   bool  // the person was invited into the convo
 	Welcomed  bool  // and by the same Welcome, which was for another device of the person
-	Known     bool  // the person has accepted one of the inviter's
+	Known     bool  // the person has accepted an invitation of the inviter
 	Open      int64 // convos of requests that the person sees and has not answered
 	OfInviter int64 // convos of requests of the inviter that are open, or of the last day and not accepted
 	OfDomain  int64 // Welcomes of requests of the last day, of the service's domain, that are not accepted
@@ -207,10 +208,7 @@ func (r Received) before(ctx context.Context, tx pgx.Tx) (b before, err error) {
 	if err == nil {
 		b, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[before])
 	}
-	if err != nil {
-		return b, fmt.Errorf("look for earlier invitations: %w", err)
-	}
-	return b, nil
+	return b, errs.Wrap(err, "look for earlier invitations")
 }
 
 // store inserts the row, and unless nobody may see it, its event. It makes the push job unless it is a
@@ -234,8 +232,5 @@ func (r Received) store(ctx context.Context, tx pgx.Tx, request, hidden bool) er
 			push.QueueWelcome(batch, []syntax.DID{r.To.DID}, []string{r.To.DeviceID})
 		}
 	}
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("store the invitation: %w", err)
-	}
-	return nil
+	return errs.Wrap(tx.SendBatch(ctx, batch).Close(), "store the invitation")
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/idem"
+	"mlsd/internal/errs"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/nsid"
 	"mlsd/internal/pgpool"
@@ -147,11 +148,8 @@ var due string
 func (w *Sender) round(ctx, calls context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
 	defer cancel()
-	rows, err := w.cfg.DB.Query(ctx, due, perHome, w.homes.paused(), 2*allCalls, w.homes.proven())
-	if err != nil {
-		return fmt.Errorf("look for invitations: %w", err)
-	}
-	jobs, err := pgx.CollectRows(rows, pgx.RowToStructByPos[job])
+	jobs, err := pgpool.Collect(ctx, w.cfg.DB, pgx.RowToStructByPos[job], due, perHome, w.homes.paused(), 2*allCalls,
+		w.homes.proven())
 	if err != nil {
 		return fmt.Errorf("look for invitations: %w", err)
 	}
@@ -284,10 +282,7 @@ func (w *Sender) postpone(ctx context.Context, j job, delay time.Duration, reaso
 		SET next_attempt_at = clock_timestamp() + $3::interval, last_error = coalesce(nullif($4, ''), last_error)
 		WHERE id = $1 AND state = 'sending' AND version = $2`,
 		j.ID, j.Version, delay, clip(reason))
-	if err != nil {
-		return fmt.Errorf("postpone the invitation: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "postpone the invitation")
 }
 
 // delay is how long to wait after an attempt: back-off with full jitter, and at least what the service
