@@ -3,7 +3,6 @@ package tracing
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,100 +11,55 @@ import (
 )
 
 const (
-	maxQueued   = 2048            // spans that wait; further ones are dropped
+	maxQueued   = 2048            // spans that wait or are being sent; further ones are dropped
 	maxExport   = 512             // spans of one call of the collector
 	exportEvery = 2 * time.Second // how often fewer are sent
 )
 
-// queue is an sdk.SpanProcessor. It sends spans in the background and never makes a request wait:
-// what does not fit is dropped, and counted.
+// queue is an sdk.SpanExporter that counts what becomes of spans. The SDK's batch processor calls
+// it in the background.
 type queue struct {
-	exporter sdk.SpanExporter
-	every    time.Duration
-	log      *slog.Logger
-	spans    chan sdk.ReadOnlySpan
-	stop     chan struct{}
-	stopOnce sync.Once
-	stopped  chan struct{} // closed when nothing waits any more, after stop
+	sdk.SpanExporter
+	log *slog.Logger
 
+	waiting                   atomic.Int64 // spans, those of a call under way included
 	exported, dropped, failed atomic.Int64
 }
 
-func newQueue(exporter sdk.SpanExporter, every time.Duration, log *slog.Logger) *queue {
-	q := &queue{
-		exporter: exporter, every: every, log: log,
-		spans: make(chan sdk.ReadOnlySpan, maxQueued), stop: make(chan struct{}), stopped: make(chan struct{}),
-	}
-	go q.run()
-	return q
+// bounded is an sdk.SpanProcessor that never makes a request wait: what does not fit is dropped,
+// and counted. The SDK's processor drops spans without a count.
+type bounded struct {
+	sdk.SpanProcessor
+	queue *queue
 }
 
-// OnStart implements sdk.SpanProcessor.
-func (q *queue) OnStart(context.Context, sdk.ReadWriteSpan) {}
+// processor returns what sends spans by q.
+func (q *queue) processor(every time.Duration) sdk.SpanProcessor {
+	return bounded{sdk.NewBatchSpanProcessor(q, sdk.WithMaxQueueSize(maxQueued), sdk.WithMaxExportBatchSize(maxExport),
+		sdk.WithBatchTimeout(every), sdk.WithExportTimeout(exportTimeout)), q}
+}
 
 // OnEnd implements sdk.SpanProcessor.
-func (q *queue) OnEnd(s sdk.ReadOnlySpan) {
-	select {
-	case q.spans <- s:
-	default:
-		q.dropped.Add(1)
-	}
-}
-
-// ForceFlush implements sdk.SpanProcessor. Only Shutdown flushes.
-func (q *queue) ForceFlush(context.Context) error { return nil }
-
-// Shutdown implements sdk.SpanProcessor. It sends what waits.
-func (q *queue) Shutdown(ctx context.Context) error {
-	q.stopOnce.Do(func() { close(q.stop) })
-	select {
-	case <-q.stopped:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	return q.exporter.Shutdown(ctx)
-}
-
-// run sends spans until Shutdown, in batches.
-func (q *queue) run() {
-	defer close(q.stopped)
-	tick := time.NewTicker(q.every)
-	defer tick.Stop()
-	for stopping := false; !stopping; {
-		var batch []sdk.ReadOnlySpan
-		for waiting := true; waiting && len(batch) < maxExport; {
-			select {
-			case s := <-q.spans:
-				batch = append(batch, s)
-			case <-tick.C:
-				waiting = false
-			case <-q.stop:
-				stopping, waiting = true, false
-			}
-		}
-		q.export(batch)
-	}
-	for len(q.spans) > 0 {
-		batch := make([]sdk.ReadOnlySpan, min(len(q.spans), maxExport))
-		for i := range batch {
-			batch[i] = <-q.spans
-		}
-		q.export(batch)
-	}
-}
-
-func (q *queue) export(batch []sdk.ReadOnlySpan) {
-	if len(batch) == 0 {
+func (b bounded) OnEnd(s sdk.ReadOnlySpan) {
+	if b.queue.waiting.Add(1) > maxQueued {
+		b.queue.waiting.Add(-1)
+		b.queue.dropped.Add(1)
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), exportTimeout)
-	defer cancel()
-	if err := q.exporter.ExportSpans(ctx, batch); err != nil {
-		q.failed.Add(int64(len(batch)))
-		q.log.Warn("spans could not be sent to MLSD_TRACES_URL", "spans", len(batch), "error", err)
-		return
+	b.SpanProcessor.OnEnd(s)
+}
+
+// ExportSpans implements sdk.SpanExporter. A failure is logged here, and is no error for the SDK.
+func (q *queue) ExportSpans(ctx context.Context, batch []sdk.ReadOnlySpan) error {
+	n := int64(len(batch))
+	defer q.waiting.Add(-n)
+	if err := q.SpanExporter.ExportSpans(ctx, batch); err != nil {
+		q.failed.Add(n)
+		q.log.Warn("spans could not be sent to MLSD_TRACES_URL", "spans", n, "error", err)
+		return nil
 	}
-	q.exported.Add(int64(len(batch)))
+	q.exported.Add(n)
+	return nil
 }
 
 // Metrics is a prometheus.Collector of what has become of the spans of t, which can be nil.

@@ -2,9 +2,9 @@
 // cause, and sends them to a collector over OTLP/HTTP.
 //
 // Only the server decides which requests are traced, at random: a client's traceparent gives a
-// trace its id and its parent, but its flag "sampled" does not count. Otherwise a stranger could
-// make the server trace everything. Spans below a request exist only if the request is traced. So
-// an untraced request costs one random number, and with a nil *Tracer nothing.
+// trace its id and its parent, but its flag "sampled" does not count. Otherwise an unauthenticated
+// caller could make the server trace everything. Spans below a request exist only if the request is
+// traced. So an untraced request costs one random number, and with a nil *Tracer nothing.
 //
 // A span has names of methods, statements and errors, and counts. It has no DID, no id of a convo,
 // no key and no content.
@@ -80,10 +80,10 @@ func newTracer(cfg Config, exporter sdk.SpanExporter, every time.Duration) (*Tra
 	if err != nil {
 		return nil, fmt.Errorf("make the memory of traced calls: %w", err)
 	}
-	t := &Tracer{share: cfg.Share, queue: newQueue(exporter, every, cfg.Log), causes: causes, calls: calls}
+	t := &Tracer{share: cfg.Share, queue: &queue{SpanExporter: exporter, log: cfg.Log}, causes: causes, calls: calls}
 	t.provider = sdk.NewTracerProvider(
 		sdk.WithSampler(sdk.AlwaysSample()), // a span is made only if it is to be sent
-		sdk.WithSpanProcessor(t.queue),
+		sdk.WithSpanProcessor(t.queue.processor(every)),
 		sdk.WithResource(resource.NewSchemaless(
 			attribute.String("service.name", "mlsd"), attribute.String("service.version", cfg.Version),
 			attribute.String("service.instance.id", rand.Text()))),
