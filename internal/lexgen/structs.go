@@ -359,15 +359,22 @@ func (g *source) param(f field) error {
 
 // comment writes a doc comment, wrapped.
 func (g *source) comment(doc string) {
-	line := "//"
+	for _, line := range wrap(doc, 78) {
+		g.p("//%s", line)
+	}
+}
+
+// wrap returns the words of a text in lines of up to so many bytes. Each begins with a space.
+func wrap(doc string, longest int) (lines []string) {
+	line := ""
 	for _, word := range strings.Fields(doc) {
-		if len(line)+1+len(word) > 80 {
-			g.p("%s", line)
-			line = "//"
+		if len(line)+1+len(word) > longest && line != "" {
+			lines, line = append(lines, line), ""
 		}
 		line += " " + word
 	}
-	if line != "//" {
-		g.p("%s", line)
+	if line != "" {
+		lines = append(lines, line)
 	}
+	return lines
 }

@@ -28,7 +28,7 @@ const (
 func generateSwift(set schemas) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	var methods []*method
-	sent := set.sent()
+	sent := set.reached(inputs)
 	for _, sf := range set {
 		m := methodOf(sf)
 		if m != nil && (m.kind == "Subscription" || isBytes(m.input) || isBytes(m.output)) {
@@ -48,41 +48,6 @@ func generateSwift(set schemas) (map[string][]byte, error) {
 	lists.procedures(methods)
 	lists.finish(files, "Lists")
 	return files, nil
-}
-
-// sent lists the definitions that inputs use, directly or inside others.
-func (s schemas) sent() map[string]bool {
-	defs := map[string]*lexicon.SchemaDef{}
-	for _, sf := range s {
-		for name, def := range sf.Defs {
-			defs[fullRef(sf.ID, "#"+name)] = &def
-		}
-	}
-	sent := map[string]bool{}
-	var walk func(nsid string, inner any)
-	walk = func(nsid string, inner any) {
-		switch v := inner.(type) {
-		case lexicon.SchemaObject:
-			for _, property := range v.Properties {
-				walk(nsid, property.Inner)
-			}
-		case lexicon.SchemaArray:
-			walk(nsid, v.Items.Inner)
-		case lexicon.SchemaRef:
-			ref := fullRef(nsid, v.Ref)
-			if def := defs[ref]; def != nil && !sent[ref] {
-				sent[ref] = true
-				owner, _, _ := strings.Cut(ref, "#")
-				walk(owner, def.Inner)
-			}
-		}
-	}
-	for _, sf := range s {
-		if m := methodOf(sf); m != nil && m.input != nil && m.input.Schema != nil {
-			walk(sf.ID, m.input.Schema.Inner)
-		}
-	}
-	return sent
 }
 
 // swiftType is the Swift name of a lexicon.
@@ -116,15 +81,7 @@ func (g *swiftSource) p(f string, args ...any) {
 
 // comment writes a doc comment, wrapped.
 func (g *swiftSource) comment(doc string) {
-	line := ""
-	for _, word := range strings.Fields(doc) {
-		if len(line)+1+len(word) > 96-4*g.indent && line != "" {
-			g.p("///%s", line)
-			line = ""
-		}
-		line += " " + word
-	}
-	if line != "" {
+	for _, line := range wrap(doc, 96-4*g.indent) {
 		g.p("///%s", line)
 	}
 }

@@ -76,10 +76,7 @@ func stringType(name string, s lexicon.SchemaString) (goType, error) {
 	if s.Const != nil || s.MinGraphemes != nil || s.MaxGraphemes != nil {
 		return goType{}, errUnsupported("const or graphemes", name)
 	}
-	format := ""
-	if s.Format != nil {
-		format = *s.Format
-	}
+	format := text(s.Format)
 	text := goType{name: "string", appendf: "lexcodec.AppendString(%[1]s, %[2]s)", appendCBOR: appendText}
 	call := func(t goType, method, args string) goType {
 		t.decode, t.param = "d."+method+"("+args+")", "p."+method+"("+strings.TrimSuffix("s, "+args, ", ")+")"
