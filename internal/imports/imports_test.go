@@ -160,7 +160,7 @@ func allowed() map[string][]string {
 		"internal/terminal":   {},
 		"internal/invariants": {"mls", "internal/nsid"},
 		"internal/lexgen":     {"api/errorlist", "lexicons"},
-		"internal/localpg":    {},
+		"internal/localpg":    {"internal/worker"},
 		"internal/nsid":       {},
 		"internal/redact":     {"internal/nsid"},
 		"internal/pgpool":     {"internal/tracing", "internal/worker"},

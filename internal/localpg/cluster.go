@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"mlsd/internal/worker"
 )
 
 // initPrefix is the start of the name of a cluster that initdb has not finished.
@@ -147,22 +149,16 @@ const memoryInUse = "pre-existing shared memory block"
 // postmaster use its shared memory, PostgreSQL refuses to start. So run tries again for up to
 // backendsLimit.
 func (c *cluster) run(ctx context.Context, socketDir string) (*process, error) {
-	tick := time.NewTicker(memoryPoll)
-	defer tick.Stop()
-	timeout := time.After(backendsLimit)
+	end := time.Now().Add(backendsLimit)
 	for waiting := false; ; waiting = true {
 		child, err := c.runOnce(ctx, socketDir)
-		if !errors.Is(err, errMemoryInUse) {
+		if !errors.Is(err, errMemoryInUse) || time.Now().After(end) {
 			return child, err
 		}
 		if !waiting {
 			c.log.Warn("waiting for the last processes of a dead PostgreSQL", "dir", c.dir)
 		}
-		select {
-		case <-tick.C:
-		case <-timeout:
-			return nil, err
-		case <-ctx.Done():
+		if worker.Pause(ctx, memoryPoll); ctx.Err() != nil {
 			return nil, errors.Join(context.Cause(ctx), err)
 		}
 	}

@@ -22,7 +22,7 @@ func TestKilledPostmaster(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-s.Done()
-	if err := s.Err(); err == nil || !strings.Contains(err.Error(), "killed") {
+	if err := s.child.exitError(); err == nil || !strings.Contains(err.Error(), "killed") {
 		t.Errorf("Err: %v", err)
 	}
 	if err := s.Stop(t.Context()); err == nil {

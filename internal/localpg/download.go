@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/xi2/xz"
+
+	"mlsd/internal/worker"
 )
 
 const (
@@ -96,8 +98,6 @@ func (f *finder) fetch(ctx context.Context, want int) (_ binaries, err error) {
 
 // awaitLock locks the download directory. It waits until ctx ends.
 func (f *finder) awaitLock(ctx context.Context) (*lockFile, error) {
-	tick := time.NewTicker(lockPoll)
-	defer tick.Stop()
 	for waiting := false; ; waiting = true {
 		l, err := lock(filepath.Join(f.downloads, "lock"))
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
@@ -107,9 +107,7 @@ func (f *finder) awaitLock(ctx context.Context) (*lockFile, error) {
 			f.log.Warn("no PostgreSQL is installed: waiting for another process that downloads one", "into", f.downloads)
 			f.step.is("waiting for another process that downloads PostgreSQL", "")
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if worker.Pause(ctx, lockPoll); ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
 	}

@@ -11,10 +11,10 @@ import (
 // another server.
 func hostileEnv() []string {
 	return []string{
-		"PGDATA=/nonexistent", "PGPORT=1", "PGHOST=nowhere.invalid", "PGHOSTADDR=192.0.2.1", "PGUSER=stranger",
+		"PGDATA=/nonexistent", "PGPORT=1", "PGHOST=nowhere.invalid", "PGHOSTADDR=192.0.2.1", "PGUSER=somebody",
 		"PGDATABASE=elsewhere",
 		"PGPASSWORD=wrong", "PGPASSFILE=/nonexistent", "PGSERVICE=elsewhere", "PGSERVICEFILE=/nonexistent",
-		"PGOPTIONS=-c search_path=elsewhere", "PGAPPNAME=stranger", "PGTZ=Mars/Olympus", "PGCONNECT_TIMEOUT=soon",
+		"PGOPTIONS=-c search_path=elsewhere", "PGAPPNAME=another", "PGTZ=Mars/Olympus", "PGCONNECT_TIMEOUT=soon",
 		"PGSSLMODE=verify-full", "PGSSLCERT=/nonexistent", "PGSSLKEY=/nonexistent", "PGSSLROOTCERT=/nonexistent",
 		"PGSSLCERTMODE=require", "PGSSLNEGOTIATION=direct", "PGSSLSNI=2", "PGTARGETSESSIONATTRS=standby",
 		"PGREQUIREAUTH=scram-sha-256", "PGCHANNELBINDING=require", "PGMINPROTOCOLVERSION=3.2", "PGMAXPROTOCOLVERSION=9.9",

@@ -30,6 +30,7 @@
 package localpg
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -169,14 +170,11 @@ func startLocked(ctx context.Context, cfg Config, log *slog.Logger, dir string) 
 // prepare chooses the binaries and the settings. It returns the absolute path of the archive.
 func (c *cluster) prepare(ctx context.Context, cfg Config, dataDir string, major int) (archive string, err error) {
 	f := &finder{
-		installed: cfg.installed, downloads: cfg.DownloadDir, download: cfg.download, log: c.log, step: c.step,
-		account: c.account,
+		installed: cfg.installed, downloads: cmp.Or(cfg.DownloadDir, filepath.Join(dataDir, "pgbin")),
+		download: cfg.download, log: c.log, step: c.step, account: c.account,
 	}
 	if f.installed == nil {
 		f.installed = installedDirs()
-	}
-	if f.downloads == "" {
-		f.downloads = filepath.Join(dataDir, "pgbin")
 	}
 	if f.download == nil {
 		f.download = downloader(mavenCentral, pinned, c.log, c.step)
@@ -228,20 +226,9 @@ func (c *cluster) start(ctx context.Context, dataDir string) (*Server, error) {
 func (s *Server) PID() int { return s.child.pid() }
 
 // Done returns a channel that is closed when the server's process has ended, after Stop or by
-// itself. The owner cannot work without its database. It should call Stop and exit with
-// [Server.Err].
+// itself. The owner cannot work without its database. It should call Stop, whose error says how the
+// process ended.
 func (s *Server) Done() <-chan struct{} { return s.child.done }
-
-// Err returns how the process ended, once Done is closed. It is nil before that, and after a clean
-// exit.
-func (s *Server) Err() error {
-	select {
-	case <-s.child.done:
-		return s.child.exitError()
-	default:
-		return nil
-	}
-}
 
 // Stop ends the server and releases the directory. It returns the error with which the server
 // ended. Further calls return the same.

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"mlsd/internal/worker"
 )
 
 const (
@@ -80,15 +82,9 @@ func (c *cluster) stopPostmaster(ctx context.Context) error {
 
 // awaitEnd waits until the postmaster has ended, or for limit.
 func (c *cluster) awaitEnd(ctx context.Context, pid int, limit time.Duration) error {
-	tick := time.NewTicker(orphanPoll)
-	defer tick.Stop()
-	timeout := time.After(limit)
-	for isPostmaster(pid, c.dir) {
-		select {
-		case <-tick.C:
-		case <-timeout:
-			return nil
-		case <-ctx.Done():
+	end := time.Now().Add(limit)
+	for isPostmaster(pid, c.dir) && time.Now().Before(end) {
+		if worker.Pause(ctx, orphanPoll); ctx.Err() != nil {
 			return fmt.Errorf("waiting for the end of an orphaned PostgreSQL (pid %d): %w", pid, context.Cause(ctx))
 		}
 	}

@@ -17,8 +17,8 @@ import (
 func TestReusedPID(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{
-		"stranger": {"/bin/sleep", "1000"},
-		"zombie":   {"/bin/sh", "-c", "exit 0"},
+		"other":  {"/bin/sleep", "1000"},
+		"zombie": {"/bin/sh", "-c", "exit 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

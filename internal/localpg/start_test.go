@@ -23,7 +23,7 @@ func TestRestartKeepsData(t *testing.T) {
 			t.Errorf("%d rows, want %d", got, want)
 		}
 		stop(t, s)
-		if err := s.Err(); err != nil {
+		if err := s.child.exitError(); err != nil {
 			t.Errorf("Err after Stop: %v", err)
 		}
 		if !none(t, dir) {
@@ -150,7 +150,7 @@ func TestServerThatDoesNotStart(t *testing.T) {
 	start(t, Config{DataDir: dir})
 }
 
-func TestStrangersDirectoryIsLeftAlone(t *testing.T) {
+func TestForeignDirectoryIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
 	file := filepath.Join(dir, "postgres", "precious")
