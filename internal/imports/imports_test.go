@@ -166,7 +166,7 @@ func allowed() map[string][]string {
 		"internal/pgpool":     {"internal/tracing", "internal/worker"},
 		"internal/batch":      {"internal/tracing"},
 		"internal/tracing":    {},
-		"internal/standby":    {"internal/pgpool", "internal/ratelog", "internal/worker"},
+		"internal/standby":    {"internal/metric", "internal/pgpool", "internal/ratelog", "internal/worker"},
 		"internal/limit":      {},
 		"internal/metric":     {},
 		"internal/ratelog":    {},

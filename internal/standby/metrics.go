@@ -1,6 +1,10 @@
 package standby
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"mlsd/internal/metric"
+)
 
 // metrics are those of one node. They exist without a standby too.
 type metrics struct {
@@ -12,18 +16,16 @@ type metrics struct {
 }
 
 func newMetrics() *metrics {
+	of := metric.For(nil) // Register registers them
 	m := &metrics{
-		reads: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "mlsd_reads_total", Help: "Reads that may use a standby, by the server that answered: standby, primary."},
-			[]string{"source"}),
-		repeated: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "mlsd_reads_repeated_total", Help: "Reads that failed on the standby and were repeated on the primary."}),
-		lag: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "mlsd_standby_lag_bytes",
-			Help: "WAL in bytes that the standby had not replayed at the last check. 0: it had replayed all in time."}),
-		state: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "mlsd_standby", Help: "1 for the standby's state: none, used, behind, unreachable, refused."},
-			[]string{"state"}),
+		reads: of.Counters("mlsd_reads_total",
+			"Reads that may use a standby, by the server that answered: standby, primary.", "source"),
+		repeated: of.Counter("mlsd_reads_repeated_total",
+			"Reads that failed on the standby and were repeated on the primary."),
+		lag: of.Gauge("mlsd_standby_lag_bytes",
+			"WAL in bytes that the standby had not replayed at the last check. 0: it had replayed all in time."),
+		state: of.Gauges("mlsd_standby",
+			"1 for the standby's state: none, used, behind, unreachable, refused.", "state"),
 	}
 	m.standby, m.primary = m.reads.WithLabelValues("standby"), m.reads.WithLabelValues("primary")
 	return m
