@@ -265,7 +265,7 @@ func (w *world) newHeads(log *slog.Logger) *transparency.Service {
 	w.t.Helper()
 	heads, err := transparency.New(transparency.Config{
 		DB: w.db, Service: w.self.String(), Log: log,
-		Generation: func(ctx context.Context, conn *pgxpool.Conn) (int64, error) { return events.Generation(ctx, conn) },
+		Generation: events.Generation,
 	})
 	if err == nil {
 		err = heads.Load(context.Background())

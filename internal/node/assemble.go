@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,6 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"mlsd/api"
@@ -117,7 +117,7 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 	n.sessions = sessions.New(sessions.Config{DB: db.maintenance, Lookups: db.requests, Identities: n.identities,
 		Log: log})
 	n.heads, err = transparency.New(transparency.Config{DB: db.requests, Service: cfg.ServiceDID.String(),
-		Generation: generation, Log: log})
+		Generation: events.Generation, Log: log})
 	if err != nil {
 		return err
 	}
@@ -185,11 +185,6 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 	return err
 }
 
-// generation is the generation of the database that conn leads to.
-func generation(ctx context.Context, conn *pgxpool.Conn) (int64, error) {
-	return events.Generation(ctx, conn)
-}
-
 // Complete sets what follows from the public listener's address: the service's DID and URL, unless
 // the operator has set them.
 func (c *Config) Complete(addr net.Addr) error {
@@ -200,9 +195,7 @@ func (c *Config) Complete(addr net.Addr) error {
 		}
 		c.ServiceDID = syntax.DID("did:web:localhost%3A" + port)
 	}
-	if c.PublicURL == "" {
-		c.PublicURL = api.PublicURL(c.ServiceDID)
-	}
+	c.PublicURL = cmp.Or(c.PublicURL, api.PublicURL(c.ServiceDID))
 	return nil
 }
 

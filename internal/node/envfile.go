@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -52,12 +53,7 @@ func readEnvFile(path string) (map[string]Chosen, error) {
 
 // known reports whether a variable is a setting.
 func known(name string) bool {
-	for _, s := range settings {
-		if s.env == name {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(settings, func(s setting) bool { return s.env == name })
 }
 
 // unquote takes one pair of quotes away.

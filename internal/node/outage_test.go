@@ -108,8 +108,8 @@ level=WARN msg="the database is back" after=5m30.5s left_out=2641
 	})
 }
 
-// A log that leaves out what comes too often, as those of strangers' requests do, adds no line to an
-// outage. The lines that it has left out are counted.
+// A log that leaves out what comes too often, as those of unauthenticated callers' requests do,
+// adds no line to an outage. The lines that it has left out are counted.
 func TestOutageOfLimitedLines(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

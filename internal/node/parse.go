@@ -13,10 +13,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/api"
 	"mlsd/internal/duration"
+	"mlsd/internal/relay"
+	"mlsd/internal/serviceauth"
 )
 
 // The functions below read the values of settings. Their errors say what is wanted. What was got
@@ -58,6 +61,14 @@ func amount(v string, bytes bool) (int64, error) {
 	return n << shift, nil
 }
 
+// value reads a value with parse.
+func value[T any](field func(*Config) *T, parse func(string) (T, error)) func(*Config, string) error {
+	return func(c *Config, v string) (err error) {
+		*field(c), err = parse(v)
+		return err
+	}
+}
+
 // text reads a text that check accepts. check can be nil.
 func text(field func(*Config) *string, check func(string) error) func(*Config, string) error {
 	return func(c *Config, v string) error {
@@ -88,43 +99,54 @@ func textOrFile(field func(*Config) *string, check func(string) error) func(*Con
 	}
 }
 
-func boolean(field func(*Config) *bool) func(*Config, string) error {
-	return func(c *Config, v string) (err error) {
-		if *field(c), err = strconv.ParseBool(v); err != nil {
-			return errors.New("want true or false")
-		}
-		return nil
+func boolean(v string) (bool, error) {
+	on, err := strconv.ParseBool(v)
+	if err != nil {
+		return false, errors.New("want true or false")
 	}
+	return on, nil
 }
 
 // bucket reads a rate and its burst, such as 20/400. Without a burst it is the usual one.
-func bucket(usual int, field func(*Config) *api.Rate) func(*Config, string) error {
-	return func(c *Config, v string) (err error) {
+func bucket(usual int) func(string) (api.Rate, error) {
+	return func(v string) (r api.Rate, err error) {
 		perSecond, burst, whole := strings.Cut(v, "/")
-		r := field(c)
-		r.Burst = usual
-		wanted := fmt.Errorf("want a number above 0, such as 20 or 0.5, and how many at once: 20/%d", usual)
-		if r.PerSecond, err = strconv.ParseFloat(perSecond, 64); err != nil || !(r.PerSecond > 0) ||
-			math.IsInf(r.PerSecond, 0) {
-			return wanted
+		r.PerSecond, err = strconv.ParseFloat(perSecond, 64)
+		if r.Burst = usual; whole && err == nil {
+			r.Burst, err = strconv.Atoi(burst)
 		}
-		if !whole {
-			return nil
+		if err != nil || !(r.PerSecond > 0) || math.IsInf(r.PerSecond, 0) || r.Burst <= 0 {
+			err = fmt.Errorf("want a number above 0, such as 20 or 0.5, and how many at once: 20/%d", usual)
 		}
-		if r.Burst, err = strconv.Atoi(burst); err != nil || r.Burst <= 0 {
-			return wanted
-		}
-		return nil
+		return r, err
 	}
 }
 
-func share(field func(*Config) *float64) func(*Config, string) error {
-	return func(c *Config, v string) (err error) {
-		if *field(c), err = strconv.ParseFloat(v, 64); err != nil || !(*field(c) >= 0 && *field(c) <= 1) {
-			return errors.New("want a number from 0 to 1, such as 0.01 for one in a hundred")
-		}
-		return nil
+func share(v string) (float64, error) {
+	n, err := strconv.ParseFloat(v, 64)
+	if err != nil || !(n >= 0 && n <= 1) {
+		return 0, errors.New("want a number from 0 to 1, such as 0.01 for one in a hundred")
 	}
+	return n, nil
+}
+
+// whole reads a number that is not negative. example is one.
+func whole[N int | int64](example string) func(string) (N, error) {
+	return func(v string) (N, error) {
+		n, err := strconv.ParseInt(v, 10, 32)
+		if err != nil || n < 0 {
+			return 0, fmt.Errorf("want a whole number such as %s, or 0", example)
+		}
+		return N(n), nil
+	}
+}
+
+func serviceDID(v string) (syntax.DID, error) {
+	did, err := syntax.ParseDID(v)
+	if v != "" && err != nil {
+		return "", errors.New("want a DID such as did:web:mls.example.com")
+	}
+	return did, nil
 }
 
 func checkAddress(v string) error {
@@ -173,6 +195,21 @@ func oneOf(v string, allowed ...string) error {
 	}
 	shown := slices.DeleteFunc(slices.Clone(allowed), func(a string) bool { return a == "" })
 	return fmt.Errorf("want one of %s", strings.Join(shown, ", "))
+}
+
+// checkPLCURL checks the URL before anything is started.
+func checkPLCURL(v string) error {
+	_, err := serviceauth.NewDirectory(serviceauth.DirectoryConfig{PLCURL: v})
+	return err
+}
+
+// checkRelayURL is checkPLCURL for a relay; "" is none.
+func checkRelayURL(v string) error {
+	if v == "" {
+		return nil
+	}
+	_, err := relay.ParseSource(v)
+	return err
 }
 
 func checkReportKey(v string) error {

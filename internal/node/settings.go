@@ -14,8 +14,6 @@ import (
 	"mlsd/api"
 	"mlsd/internal/network"
 	"mlsd/internal/quota"
-	"mlsd/internal/relay"
-	"mlsd/internal/serviceauth"
 	"mlsd/people/accounts"
 	"mlsd/welcome"
 )
@@ -37,8 +35,8 @@ func one(env, usage, value string, parse func(c *Config, text string) error) set
 }
 
 // onOff returns a setting that is true or false.
-func onOff(env, usage, value string, field func(*Config) *bool) setting {
-	return setting{env: env, usage: usage, value: value, parse: boolean(field), onOff: true}
+func onOff(env, usage, initial string, field func(*Config) *bool) setting {
+	return setting{env: env, usage: usage, value: initial, parse: value(field, boolean), onOff: true}
 }
 
 // secret returns a setting that is not shown. check can be nil.
@@ -71,47 +69,29 @@ var settings = append([]setting{
 		text(func(c *Config) *string { return &c.Admin.URL }, checkURL)),
 	secret("MLSD_DATABASE_URL", "PostgreSQL to use, or file:PATH; several hosts: a primary and its standbys; empty: one of mlsd's own", databaseURL, checkDatabaseURL),
 	secret("MLSD_READ_DATABASE_URL", "standby of that PostgreSQL, to read pages and exports from, or file:PATH; empty: none", readDatabaseURL, checkDatabaseURL),
-	one("MLSD_WAIT_FOR_DATABASE", "how long that PostgreSQL may take to answer at the start, such as 60s; 0: one attempt", "0s", func(c *Config, v string) (err error) {
-		c.WaitForDatabase, err = notNegative(v)
-		return err
-	}),
+	one("MLSD_WAIT_FOR_DATABASE", "how long that PostgreSQL may take to answer at the start, such as 60s; 0: one attempt", "0s",
+		value(func(c *Config) *time.Duration { return &c.WaitForDatabase }, notNegative)),
 	one("MLSD_DATA_DIR", "directory of mlsd's own PostgreSQL; empty: mlsd in XDG_DATA_HOME or ~/.local/share, as root /var/lib/mlsd", "",
 		text(func(c *Config) *string { return &c.DataDir }, nil)),
 	one("MLSD_WAL_ARCHIVE", "directory to which mlsd's own PostgreSQL copies its WAL, for restores to a moment; empty: none", "",
 		text(func(c *Config) *string { return &c.WALArchive }, nil)),
-	one("MLSD_SERVICE_DID", "DID that tokens are for; empty: did:web:localhost with the listener's port", "", func(c *Config, v string) (err error) {
-		if v == "" {
-			return nil
-		}
-		if c.ServiceDID, err = syntax.ParseDID(v); err != nil {
-			return errors.New("want a DID such as did:web:mls.example.com")
-		}
-		return nil
-	}),
+	one("MLSD_SERVICE_DID", "DID that tokens are for; empty: did:web:localhost with the listener's port", "",
+		value(func(c *Config) *syntax.DID { return &c.ServiceDID }, serviceDID)),
 	one("MLSD_PUBLIC_URL", "where clients reach the service; empty: what a did:web says; another DID needs it", "",
 		text(func(c *Config) *string { return &c.PublicURL }, checkURL)),
-	one("MLSD_PLC_URL", "PLC directory", "https://plc.directory", func(c *Config, v string) error {
-		c.PLCURL = v
-		_, err := serviceauth.NewDirectory(serviceauth.DirectoryConfig{PLCURL: v}) // checks the URL before anything is started
-		return err
-	}),
-	one("MLSD_SERVICES", "other services that this one deals with: all, none, only DID …, or except DID …", "all", func(c *Config, v string) (err error) {
-		c.Services, err = network.ParseTrust(v)
-		return err
-	}),
+	one("MLSD_PLC_URL", "PLC directory", "https://plc.directory",
+		text(func(c *Config) *string { return &c.PLCURL }, checkPLCURL)),
+	one("MLSD_SERVICES", "other services that this one deals with: all, none, only DID …, or except DID …", "all",
+		value(func(c *Config) *network.Trust { return &c.Services }, network.ParseTrust)),
 	onOff("MLSD_ALLOW_LOOPBACK", "fetch did:web documents from this machine too, and call webhooks on it (development)", "false", func(c *Config) *bool { return &c.AllowLoopback }),
-	one("MLSD_WELCOME_GRACE", "how long a fetched Welcome waits for its confirmation", "5m", func(c *Config, v string) (err error) {
-		c.Welcomes.Grace, err = positive(v)
-		return err
-	}),
+	one("MLSD_WELCOME_GRACE", "how long a fetched Welcome waits for its confirmation", "5m",
+		value(func(c *Config) *time.Duration { return &c.Welcomes.Grace }, positive)),
 	one("MLSD_WELCOME_ON_GRACE_EXPIRY", "what happens to a Welcome that was not confirmed: release (it can be fetched again) or consume (silence counts as success)", string(welcome.Release), func(c *Config, v string) error {
 		c.Welcomes.OnExpiry = welcome.ExpiryPolicy(v)
 		return oneOf(v, string(welcome.Release), string(welcome.Consume))
 	}),
-	one("MLSD_EVENT_RETENTION", "how long events are kept for subscribers that were away, at least; up to a day more", "168h", func(c *Config, v string) (err error) {
-		c.EventRetention, err = positive(v)
-		return err
-	}),
+	one("MLSD_EVENT_RETENTION", "how long events are kept for subscribers that were away, at least; up to a day more", "168h",
+		value(func(c *Config) *time.Duration { return &c.EventRetention }, positive)),
 	one("MLSD_MESSAGE_RETENTION", "how long application messages are kept, a day longer than events at least; 0: for ever; empty: for ever, with a warning", "", func(c *Config, v string) (err error) {
 		if c.KeptUnasked = v == ""; c.KeptUnasked {
 			return nil
@@ -148,16 +128,12 @@ var settings = append([]setting{
 	one("MLSD_APNS_HOST", "URL that stands for Apple's push service (tests)", "",
 		text(func(c *Config) *string { return &c.APNsHost }, checkURL)),
 	onOff("MLSD_PUSH_WEBHOOKS", "let devices register a URL that is called for a push: https, public hosts, port 443", "true", func(c *Config) *bool { return &c.Webhooks }),
-	one("MLSD_MESSAGE_EPOCH_WINDOW", "how many epochs a message can be behind its convo", "0", func(c *Config, v string) (err error) {
-		if c.EpochWindow, err = strconv.ParseInt(v, 10, 32); err != nil || c.EpochWindow < 0 {
-			return errors.New("want a whole number such as 3, or 0")
-		}
-		return nil
-	}),
+	one("MLSD_MESSAGE_EPOCH_WINDOW", "how many epochs a message can be behind its convo", "0",
+		value(func(c *Config) *int64 { return &c.EpochWindow }, whole[int64]("3"))),
 	one("MLSD_RATE_DID", "units of one DID: per second, and at once; most requests cost one", "20/400",
-		bucket(400, func(c *Config) *api.Rate { return &c.Rates.DID })),
+		value(func(c *Config) *api.Rate { return &c.Rates.DID }, bucket(400))),
 	one("MLSD_RATE_IP", "requests of one address whose caller is not known: per second, and at once", "200/2000",
-		bucket(2000, func(c *Config) *api.Rate { return &c.Rates.IP })),
+		value(func(c *Config) *api.Rate { return &c.Rates.IP }, bucket(2000))),
 	one("MLSD_ADMIT", "whose requests are served: open (everybody's), closed (those of accounts that have something here), or a file "+
 		"such as /etc/mlsd/admitted with DIDs, one a line; read again when it changes, and on SIGHUP", string(accounts.ModeOpen),
 		func(c *Config, v string) error {
@@ -170,16 +146,10 @@ var settings = append([]setting{
 			}
 			return nil
 		}),
-	one("MLSD_RELAY_URL", "relay, PDS or Jetstream that says which accounts are deactivated, taken down or deleted, and whose keys changed; empty: none is followed", "", func(c *Config, v string) (err error) {
-		if c.RelayURL = v; v != "" {
-			_, err = relay.ParseSource(v) // checks the URL before anything is started
-		}
-		return err
-	}),
-	one("MLSD_ERASE_AFTER", "how long after an account was deleted its data is to be erased; 0: never", "720h", func(c *Config, v string) (err error) {
-		c.EraseAfter, err = notNegative(v)
-		return err
-	}),
+	one("MLSD_RELAY_URL", "relay, PDS or Jetstream that says which accounts are deactivated, taken down or deleted, and whose keys changed; empty: none is followed", "",
+		text(func(c *Config) *string { return &c.RelayURL }, checkRelayURL)),
+	one("MLSD_ERASE_AFTER", "how long after an account was deleted its data is to be erased; 0: never", "720h",
+		value(func(c *Config) *time.Duration { return &c.EraseAfter }, notNegative)),
 	one("MLSD_TRUSTED_PROXIES", "networks whose X-Forwarded-For is believed, comma separated: 10.0.0.0/8,fd00::/8", "", func(c *Config, v string) error {
 		for _, text := range strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' }) {
 			network, err := netip.ParsePrefix(text)
@@ -192,12 +162,8 @@ var settings = append([]setting{
 	}),
 	one("MLSD_REPORT_KEY", "public key that reports of abuse are sealed to, as mlsd report-key writes it, or file:PATH; empty: no reports are taken", "",
 		textOrFile(func(c *Config) *string { return &c.ReportKey }, checkReportKey)),
-	one("MLSD_REQUEST_SAMPLE", "one of so many successful requests is recorded, as all are that fail or take a second; 0: none", "100", func(c *Config, v string) (err error) {
-		if c.Requests.Sample, err = strconv.Atoi(v); err != nil || c.Requests.Sample < 0 {
-			return errors.New("want a whole number such as 100, or 0")
-		}
-		return nil
-	}),
+	one("MLSD_REQUEST_SAMPLE", "one of so many successful requests is recorded, as all are that fail or take a second; 0: none", "100",
+		value(func(c *Config) *int { return &c.Requests.Sample }, whole[int]("100"))),
 	one("MLSD_REQUEST_RETENTION", "how long records of single requests are kept, 1h to 7d; a million rows at most", "72h", func(c *Config, v string) (err error) {
 		if c.Requests.Keep, err = positive(v); err == nil && (c.Requests.Keep < time.Hour || c.Requests.Keep > 7*24*time.Hour) {
 			err = errors.New("want 1h to 7d, such as 72h")
@@ -210,13 +176,11 @@ var settings = append([]setting{
 		}
 		return nil
 	}),
-	one("MLSD_LOG_FORMAT", "json or text", "json", func(c *Config, v string) error {
-		c.LogFormat = v
-		return oneOf(v, "json", "text")
-	}),
+	one("MLSD_LOG_FORMAT", "json or text", "json",
+		text(func(c *Config) *string { return &c.LogFormat }, func(v string) error { return oneOf(v, "json", "text") })),
 	one("MLSD_TRACES_URL", "OTLP/HTTP endpoint that gets traces, such as http://127.0.0.1:4318/v1/traces; empty: none are made", "",
 		text(func(c *Config) *string { return &c.TracesURL }, checkURL)),
-	one("MLSD_TRACES_SAMPLE", "share of requests that are traced, from 0 to 1", "0.01", share(func(c *Config) *float64 { return &c.TracesSample })),
+	one("MLSD_TRACES_SAMPLE", "share of requests that are traced, from 0 to 1", "0.01", value(func(c *Config) *float64 { return &c.TracesSample }, share)),
 	onOff("MLSD_FAILPOINTS", "let the admin listener inject faults (tests)", "false", func(c *Config) *bool { return &c.Failpoints }),
 }, quotaSettings()...)
 

@@ -27,6 +27,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/pgpool"
 	"mlsd/internal/ratelog"
 )
 
@@ -57,7 +58,7 @@ type Config struct {
 	Service string // the server's DID: the name of its keys
 	// Generation returns the id of the database's generation, read on conn. It fails if the database
 	// has changed and its generation has not begun.
-	Generation func(ctx context.Context, conn *pgxpool.Conn) (int64, error)
+	Generation func(ctx context.Context, conn pgpool.Queryer) (int64, error)
 	Log        *slog.Logger
 	// Now is the clock of heads. Default: time.Now.
 	Now func() time.Time

@@ -84,7 +84,7 @@ func (w *world) node() *transparency.Service {
 	s, err := transparency.New(transparency.Config{
 		DB: w.db, Service: service, Log: slog.New(slog.NewTextHandler(w.logged, nil)),
 		Now:        func() time.Time { return w.clock },
-		Generation: func(ctx context.Context, conn *pgxpool.Conn) (int64, error) { return events.Generation(ctx, conn) },
+		Generation: events.Generation,
 	})
 	if err == nil {
 		err = s.Load(w.t.Context())
