@@ -101,21 +101,10 @@ func (p *Presence) Node() uuid.UUID {
 	return p.node
 }
 
-// Connected says that a connection of a device gets every event from now on. If the connection
-// dies, Disconnected must be called within push.DetectWithin. Without a deviceID it has no effect.
-// It only changes memory.
-func (p *Presence) Connected(did syntax.DID, deviceID string) { p.connect(did, deviceID, true) }
-
-// Attached is Connected for a connection without a cursor, which gets no earlier events.
-func (p *Presence) Attached(did syntax.DID, deviceID string) { p.connect(did, deviceID, false) }
-
-// Disconnected ends what Connected began. It only changes memory.
-func (p *Presence) Disconnected(did syntax.DID, deviceID string) { p.disconnect(did, deviceID, true) }
-
-// Detached is Disconnected for a connection for which Attached was called.
-func (p *Presence) Detached(did syntax.DID, deviceID string) { p.disconnect(did, deviceID, false) }
-
-func (p *Presence) connect(did syntax.DID, deviceID string, resumed bool) {
+// Connect says that a connection of a device gets every event from now on. resumed says that it
+// began at a cursor; otherwise it gets no earlier events. If the connection dies, Disconnect must
+// be called within push.DetectWithin. Without a deviceID it has no effect. It only changes memory.
+func (p *Presence) Connect(did syntax.DID, deviceID string, resumed bool) {
 	if deviceID == "" {
 		return
 	}
@@ -133,7 +122,8 @@ func (p *Presence) connect(did syntax.DID, deviceID string, resumed bool) {
 	p.devices[d] = c
 }
 
-func (p *Presence) disconnect(did syntax.DID, deviceID string, resumed bool) {
+// Disconnect ends what Connect began. It only changes memory.
+func (p *Presence) Disconnect(did syntax.DID, deviceID string, resumed bool) {
 	if deviceID == "" {
 		return
 	}

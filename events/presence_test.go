@@ -60,23 +60,23 @@ func TestPresenceBurst(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	p := newPresence(t, db)
-	each := func(do func(syntax.DID, string)) {
+	each := func(do func(did syntax.DID, device string, resumed bool)) {
 		for i := range 5000 {
-			do(syntax.DID(fmt.Sprintf("did:plc:%d", i)), "phone")
+			do(syntax.DID(fmt.Sprintf("did:plc:%d", i)), "phone", true)
 		}
 	}
-	each(p.Connected)
+	each(p.Connect)
 	runOnce(t, p)
 	if n := len(present(t, db)); n != 5000 {
 		t.Fatalf("%d are connected", n)
 	}
-	each(p.Connected)
-	each(p.Disconnected)
+	each(p.Connect)
+	each(p.Disconnect)
 	runOnce(t, p)
 	if n := len(present(t, db)); n != 5000 {
 		t.Fatalf("%d are connected, each by another connection", n)
 	}
-	each(p.Disconnected)
+	each(p.Disconnect)
 	runOnce(t, p)
 	if n := countRows(t, db, `SELECT count(*) FROM presence`); n != 0 {
 		t.Fatalf("%d are left", n)
@@ -88,7 +88,7 @@ func TestPresenceComesBack(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	p, other := newPresence(t, db), newPresence(t, db)
-	p.Connected("did:plc:alice", "phone")
+	p.Connect("did:plc:alice", "phone", true)
 	want := map[string]int{"did:plc:alice phone": 1}
 	for name, lose := range map[string]func(){
 		"it begins":          func() {},
@@ -151,12 +151,12 @@ func TestPresenceRaces(t *testing.T) {
 					c := mine[last]
 					mine[last] = mine[n-1]
 					mine = mine[:n-1]
-					nodes[c.node].Disconnected("did:plc:alice", c.device)
+					nodes[c.node].Disconnect("did:plc:alice", c.device, true)
 					continue
 				}
 				c := connection{random.IntN(2), fmt.Sprint(random.IntN(40))}
 				mine = append(mine, c)
-				nodes[c.node].Connected("did:plc:alice", c.device)
+				nodes[c.node].Connect("did:plc:alice", c.device, true)
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -191,7 +191,7 @@ func TestPresenceRun(t *testing.T) {
 		p.Run(ctx, worker.NewRounds(worker.Clock{}), time.Hour)
 		close(ended)
 	}()
-	p.Connected("did:plc:alice", "phone")
+	p.Connect("did:plc:alice", "phone", true)
 	until := func(want int) {
 		t.Helper()
 		for len(present(t, db)) != want {
@@ -201,9 +201,9 @@ func TestPresenceRun(t *testing.T) {
 		}
 	}
 	until(1)
-	p.Disconnected("did:plc:alice", "phone")
+	p.Disconnect("did:plc:alice", "phone", true)
 	until(0)
-	p.Connected("did:plc:alice", "phone")
+	p.Connect("did:plc:alice", "phone", true)
 	until(1)
 	stop()
 	<-ended

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
@@ -290,10 +291,7 @@ func (s *Sequencer) endStalledLeader(ctx context.Context) (ended bool, err error
 			AND a.datname = current_database() AND l.database = a.datid
 			AND a.state <> 'active' AND a.state_change < clock_timestamp() - $3::interval`, int64(pgpool.NodeLockSpace),
 		int64(pgpool.LockSequencer), leaderStall)
-	if err != nil {
-		return false, fmt.Errorf("check the leader's session: %w", err)
-	}
-	return tag.RowsAffected() > 0, nil
+	return tag.RowsAffected() > 0, errs.Wrap(err, "check the leader's session")
 }
 
 // resign gives up the lead by closing the session that holds the lock.

@@ -135,8 +135,8 @@ func nobodySees(context.Context, uuid.UUID, []syntax.DID, []syntax.DID) (func(vi
 }
 
 // A signal reaches all live subscriptions of the convo's members on all nodes, those of its sender
-// too. It does not reach strangers, those who have blocked the sender, subscriptions of other convos,
-// and who was removed. It leaves the stream as it is.
+// too. It does not reach outsiders, those who have blocked the sender, subscriptions of other
+// convos, and who was removed. It leaves the stream as it is.
 func TestSignalsReachConnectedMembers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

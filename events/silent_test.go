@@ -104,10 +104,10 @@ func TestPresenceOverASilentConnection(t *testing.T) {
 		p.Run(ctx, worker.NewRounds(worker.Clock{}), time.Second)
 	}()
 	defer func() { cancel(); <-ended }()
-	p.Connected(alice, "phone")
+	p.Connect(alice, "phone", true)
 	w.appears(t, alice)
 	network.hush()
-	p.Connected(bob, "phone")
+	p.Connect(bob, "phone", true)
 	w.appears(t, bob)
 }
 

@@ -425,22 +425,10 @@ func (s *Subscription) setDoubted(doubted bool) {
 }
 
 // connected tells the node's presence that the reader is connected.
-func (s *Subscription) connected() {
-	if s.resumed {
-		s.hub.cfg.Presence.Connected(s.did, s.device)
-	} else {
-		s.hub.cfg.Presence.Attached(s.did, s.device)
-	}
-}
+func (s *Subscription) connected() { s.hub.cfg.Presence.Connect(s.did, s.device, s.resumed) }
 
 // disconnected takes back connected.
-func (s *Subscription) disconnected() {
-	if s.resumed {
-		s.hub.cfg.Presence.Disconnected(s.did, s.device)
-	} else {
-		s.hub.cfg.Presence.Detached(s.did, s.device)
-	}
-}
+func (s *Subscription) disconnected() { s.hub.cfg.Presence.Disconnect(s.did, s.device, s.resumed) }
 
 // Slow ends the subscription with ErrConsumerTooSlow, because its reader does not read fast enough.
 func (s *Subscription) Slow() { s.end(ErrConsumerTooSlow) }

@@ -17,7 +17,7 @@ import (
 
 const (
 	holder      syntax.DID = "did:plc:alice"
-	stranger    syntax.DID = "did:plc:bob"
+	other       syntax.DID = "did:plc:bob"
 	ticketScope            = "blue.catbird.mls.subscribeConvoEvents"
 )
 
@@ -97,7 +97,7 @@ func TestTicketScopeAndExpiry(t *testing.T) {
 		}
 	}
 	pgtest.Age(t, db, "subscription_tickets", 50*time.Second)
-	late := issue(t, tickets, stranger)
+	late := issue(t, tickets, other)
 	if did, err := tickets.Redeem(t.Context(), ticket, ticketScope); err != nil || did != holder {
 		t.Fatalf("within its minute: %s, %v", did, err)
 	}
@@ -114,7 +114,7 @@ func TestTicketSweep(t *testing.T) {
 	tickets := events.NewTickets(db)
 	_, err := db.Exec(t.Context(), `
 		INSERT INTO subscription_tickets (hash, did, scope, expires_at)
-		SELECT int4send(n), $1, $2, now() FROM generate_series(1, 2500) AS n`, stranger, ticketScope)
+		SELECT int4send(n), $1, $2, now() FROM generate_series(1, 2500) AS n`, other, ticketScope)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestTicketSweep(t *testing.T) {
 func TestTicketsOfOneDID(t *testing.T) {
 	t.Parallel()
 	nodes := twoNodes(t)
-	first, others := issue(t, events.NewTickets(nodes[0]), holder), issue(t, events.NewTickets(nodes[0]), stranger)
+	first, others := issue(t, events.NewTickets(nodes[0]), holder), issue(t, events.NewTickets(nodes[0]), other)
 	pgtest.Age(t, nodes[0], "subscription_tickets", time.Second)
 	var all sync.WaitGroup
 	for i := range 8 {

@@ -118,8 +118,8 @@ func TestFanOutEnds(t *testing.T) {
 	}
 }
 
-// One transaction makes jobs for a bounded number of devices, so that it holds the rows of senders for
-// a bounded time, whatever convos strangers make. A single larger convo is one transaction.
+// One transaction makes jobs for a bounded number of devices, so that it holds the rows of senders
+// for a bounded time, whatever convos outsiders make. A single larger convo is one transaction.
 func TestFanOutIsBoundedInDevices(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -253,7 +253,7 @@ func TestConnectionWithoutCursor(t *testing.T) {
 	b := newBench(t)
 	here := b.node()
 	b.send("before the connection")
-	here.Attached(bob, "phone")
+	here.Connect(bob, "phone", false)
 	b.sync(here)
 	b.run()
 	b.called(1, "for the message before the connection")
@@ -274,21 +274,21 @@ func TestConnectionsWithAndWithoutCursor(t *testing.T) {
 		connect func(*events.Presence)
 		calls   int
 	}{
-		"with":    {func(p *events.Presence) { p.Connected(bob, "phone") }, 0},
-		"without": {func(p *events.Presence) { p.Attached(bob, "phone") }, 1},
+		"with":    {func(p *events.Presence) { p.Connect(bob, "phone", true) }, 0},
+		"without": {func(p *events.Presence) { p.Connect(bob, "phone", false) }, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
 			first, second := b.node(), b.node()
-			first.Connected(bob, "phone")
+			first.Connect(bob, "phone", true)
 			b.sync(first)
 			b.send("hello")
 			b.run()
 			b.pass(time.Second)
 			tc.connect(second)
 			b.sync(second)
-			first.Disconnected(bob, "phone")
+			first.Disconnect(bob, "phone", true)
 			b.sync(first)
 			b.live(60*time.Second, first, second)
 			b.called(tc.calls, name+" a cursor")

@@ -113,7 +113,7 @@ func TestCircuit(t *testing.T) {
 	admits(t, l, host, admitted)
 }
 
-// H6: what strangers make a node remember is bounded.
+// H6: what outsiders make a node remember is bounded.
 func TestLimitsForget(t *testing.T) {
 	t.Parallel()
 	l := newLimits((&clock{time.Now()}).now)

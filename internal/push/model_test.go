@@ -76,7 +76,7 @@ func (m *presenceModel) act(quiet bool) {
 		}
 	case n >= 8 && n < 20:
 		m.connections = append(m.connections, &connection{device: device, node: node, began: m.now()})
-		m.nodes[node].Connected(bob, m.devices[device])
+		m.nodes[node].Connect(bob, m.devices[device], true)
 	case n >= 20 && n < 22 && len(living) > 0: // it disconnects
 		c := living[m.random.IntN(len(living))]
 		c.died = m.now()
@@ -91,7 +91,7 @@ func (m *presenceModel) act(quiet bool) {
 			}
 		}
 		m.connections = append(m.connections, &connection{device: device, node: node, began: m.now(), died: m.now()})
-		m.nodes[node].Connected(bob, m.devices[device])
+		m.nodes[node].Connect(bob, m.devices[device], true)
 	case n >= 33 && n < 35: // a node dies
 		for _, c := range m.connections {
 			if c.node == node {
@@ -110,7 +110,7 @@ func (m *presenceModel) act(quiet bool) {
 func (m *presenceModel) end(c *connection) {
 	c.known = true
 	m.lastEnded[c.device] = m.now()
-	m.nodes[c.node].Disconnected(bob, m.devices[c.device])
+	m.nodes[c.node].Disconnect(bob, m.devices[c.device], true)
 }
 
 // deliver gives the devices what was sent to their live connections.

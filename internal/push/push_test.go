@@ -31,8 +31,8 @@ func TestPushAfterCommit(t *testing.T) {
 	b := newBench(t)
 	b.register(push.Target{DID: bob, DeviceID: "tablet", Kind: push.KindWebhook, Address: b.phone.URL + "/tablet"})
 	b.register(push.Target{DID: alice, DeviceID: "phone", Kind: push.KindWebhook, Address: b.phone.URL + "/alice"})
-	b.register(push.Target{DID: "did:plc:stranger", DeviceID: "phone", Kind: push.KindWebhook,
-		Address: b.phone.URL + "/stranger"})
+	b.register(push.Target{DID: "did:plc:outsider", DeviceID: "phone", Kind: push.KindWebhook,
+		Address: b.phone.URL + "/outsider"})
 	if err := b.faults.Arm(failpoint.BeforeCommit, nsid.SendMessage, failpoint.Error); err != nil {
 		t.Fatal(err)
 	}
@@ -72,10 +72,10 @@ func TestOnlyNewMessagesPush(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	d := b.draft("hello")
-	stranger := b.draft("let me in")
-	stranger.Sender = "did:plc:stranger"
+	outsider := b.draft("let me in")
+	outsider.Sender = "did:plc:outsider"
 	for range 2 {
-		if _, err := b.log.Append(t.Context(), []messages.Draft{d, stranger}); err != nil {
+		if _, err := b.log.Append(t.Context(), []messages.Draft{d, outsider}); err != nil {
 			t.Fatal(err)
 		}
 		b.run()
