@@ -85,11 +85,11 @@ func (a *APNs) call(ctx context.Context, j Job, t Target) error {
 		return nil
 	case code == http.StatusGone, resp.Reason == apns2.ReasonBadDeviceToken,
 		resp.Reason == apns2.ReasonDeviceTokenNotForTopic:
-		return &goneError{reason}
+		return &callError{outcome: gone, reason: reason}
 	case code == http.StatusForbidden, code == http.StatusTooManyRequests, code/100 == 5:
 		return errors.New(reason) // 403 is the operator's key or clock, not the device
 	}
-	return &refusedError{reason}
+	return &callError{outcome: refused, reason: reason}
 }
 
 // keyed adds the idempotency key to the request of the library, and bounds the answer. Apple does

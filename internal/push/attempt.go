@@ -22,31 +22,37 @@ import (
 	"mlsd/internal/tracing"
 )
 
-// provider makes one call. It returns nil if the call was delivered. Errors: *goneError and
-// *refusedError are final. After any other error the call can be tried again. A *busyError says
-// when.
+// provider makes one call. It returns nil if the call was delivered. A *callError says what became
+// of it. After any other error the call can be tried again.
 type provider interface {
 	call(ctx context.Context, j Job, t Target) error
 }
 
-// goneError says that the target no longer exists.
-type goneError struct{ reason string }
-
-func (e *goneError) Error() string { return "the target is gone: " + e.reason }
-
-// refusedError says that this call will never be accepted.
-type refusedError struct{ reason string }
-
-func (e *refusedError) Error() string { return "refused: " + e.reason }
-
-// busyError is a temporary failure. The receiver says after which time to try again.
-type busyError struct {
-	after   time.Duration
+// callError is how a call failed that was answered, or that must not be made.
+type callError struct {
+	outcome callOutcome
 	reason  string
-	working bool // the host works: it answered that it was called too often or too early
+	after   time.Duration // the receiver asks for this delay; 0: it says nothing of one
 }
 
-func (e *busyError) Error() string { return e.reason }
+type callOutcome int
+
+const (
+	failing callOutcome = iota // the host cannot answer now
+	early                      // the host works, and was called too often or too early
+	gone                       // final: the target no longer exists
+	refused                    // final: this call will never be accepted
+)
+
+func (e *callError) Error() string {
+	switch e.outcome {
+	case gone:
+		return "the target is gone: " + e.reason
+	case refused:
+		return "refused: " + e.reason
+	}
+	return e.reason
+}
 
 // retryError ends an attempt after which another is made.
 type retryError struct{ cause error }
@@ -128,18 +134,18 @@ func (w *Worker) work(ctx context.Context, j Job) (idem.Done, error) {
 		return idem.Done{}, &retryError{errors.New("the device was registered anew")}
 	}
 	err = w.call(ctx, j, t)
-	var gone *goneError
-	var refused *refusedError
+	answer := &callError{}
+	errors.As(err, &answer)
 	switch {
 	case err == nil:
 		w.cfg.Metrics.PushAttempted(t.Kind, "delivered", "")
 		return w.end(j, idem.Success, done, ""), nil
-	case errors.As(err, &gone):
+	case answer.outcome == gone:
 		w.cfg.Metrics.PushAttempted(t.Kind, "gone", reasonOf(err))
 		d := w.end(j, idem.Failure, done, err.Error())
 		d.Effect = both(d.Effect, deleteTarget(t))
 		return d, nil
-	case errors.As(err, &refused):
+	case answer.outcome == refused:
 		w.cfg.Metrics.PushAttempted(t.Kind, "refused", reasonOf(err))
 		return w.end(j, idem.Failure, dead, err.Error()), nil
 	}
@@ -173,13 +179,8 @@ func (w *Worker) call(ctx context.Context, j Job, t Target) error {
 // resultOf returns what the outcome of a call says about its host. Any answer of a server that
 // works is the target's own.
 func resultOf(err error) result {
-	var gone *goneError
-	var refused *refusedError
-	var busy *busyError
-	switch {
-	case err == nil, errors.As(err, &gone), errors.As(err, &refused):
-		return succeeded
-	case errors.As(err, &busy) && busy.working:
+	var answer *callError
+	if err == nil || errors.As(err, &answer) && answer.outcome != failing {
 		return succeeded
 	}
 	return failed
@@ -205,18 +206,16 @@ func Reasons() []string {
 
 // reasonOf says why a call failed with err.
 func reasonOf(err error) string {
-	var gone *goneError
-	var refused *refusedError
-	var busy *busyError
+	var answer *callError
 	var name *net.DNSError
 	var certificate *tls.CertificateVerificationError
 	var handshake tls.RecordHeaderError
 	var timeout net.Error
 	var connection *net.OpError
 	switch {
-	case errors.As(err, &refused) && refused.reason == ssrf.ErrForbidden.Error():
+	case errors.As(err, &answer) && answer.reason == ssrf.ErrForbidden.Error():
 		return reasonForbidden
-	case errors.As(err, &gone), errors.As(err, &refused), errors.As(err, &busy):
+	case answer != nil:
 		return reasonStatus
 	case errors.Is(err, errWrongAnswer):
 		return reasonChallenge
@@ -323,9 +322,8 @@ func (w *Worker) delay(attempt int, cause error) time.Duration {
 		longest = min(3*longest, lastDelay)
 	}
 	delay := w.cfg.Jitter(longest)
-	var busy *busyError
-	if errors.As(cause, &busy) {
-		delay = max(delay, min(busy.after, lastDelay))
+	if answer := new(callError); errors.As(cause, &answer) {
+		delay = max(delay, min(answer.after, lastDelay))
 	}
 	return delay
 }

@@ -110,10 +110,7 @@ func (w *Worker) schedule(ctx context.Context, c challenge, wait time.Duration, 
 		WHERE did = $1 AND device_id = $2 AND address = $3 AND secret = $4 AND challenge_attempts = $5 AND challenge_at <=
 			now()`,
 		c.target.DID, c.target.DeviceID, c.target.Address, c.target.Secret, c.attempt, wait, counts)
-	if err != nil {
-		return false, fmt.Errorf("schedule a challenge: %w", err)
-	}
-	return tag.RowsAffected() == 1, nil
+	return tag.RowsAffected() == 1, errs.Wrap(err, "schedule a challenge")
 }
 
 // challenge makes one challenge and stores its outcome. If that fails, another worker repeats it

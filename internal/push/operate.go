@@ -3,7 +3,6 @@ package push
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -75,13 +74,10 @@ func lockJob(ctx context.Context, tx pgx.Tx, did syntax.DID, id uuid.UUID) (j lo
 	err = tx.QueryRow(ctx, `SELECT state, device_id, reason FROM push_jobs WHERE did = $1 AND id = $2 FOR UPDATE`, did,
 		id).
 		Scan(&j.state, &j.device, &j.reason)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
+	if errors.Is(err, pgx.ErrNoRows) {
 		return j, ErrNoJob
-	case err != nil:
-		return j, fmt.Errorf("find the job: %w", err)
 	}
-	return j, nil
+	return j, errs.Wrap(err, "find the job")
 }
 
 // ListedJob is a job as operators see it.

@@ -203,10 +203,7 @@ func newSecret() string {
 // Unregister deletes the target of a device, and reports whether there was one.
 func Unregister(ctx context.Context, tx pgx.Tx, did syntax.DID, device string) (removed bool, err error) {
 	tag, err := tx.Exec(ctx, `DELETE FROM push_targets WHERE did = $1 AND device_id = $2`, did, device)
-	if err != nil {
-		return false, fmt.Errorf("unregister the device: %w", err)
-	}
-	return tag.RowsAffected() == 1, nil
+	return tag.RowsAffected() == 1, errs.Wrap(err, "unregister the device")
 }
 
 // target reads the current target of a job's device. found is false if there is none.

@@ -61,7 +61,7 @@ func (h *Webhooks) call(ctx context.Context, j Job, t Target) error {
 func (h *Webhooks) post(ctx context.Context, t Target, key string, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.Address, bytes.NewReader(body))
 	if err != nil {
-		return nil, &refusedError{"the URL cannot be called"}
+		return nil, &callError{outcome: refused, reason: "the URL cannot be called"}
 	}
 	timestamp := strconv.FormatInt(time.Now().Unix(), 10)
 	req.Header.Set("Content-Type", "application/json")
@@ -71,7 +71,7 @@ func (h *Webhooks) post(ctx context.Context, t Target, key string, body []byte) 
 	req.Header.Set("X-Mlsd-Signature", sign(t.Secret, timestamp, body))
 	resp, err := h.client.Do(req)
 	if errors.Is(err, ssrf.ErrForbidden) {
-		return nil, &refusedError{ssrf.ErrForbidden.Error()}
+		return nil, &callError{outcome: refused, reason: ssrf.ErrForbidden.Error()}
 	}
 	if err != nil {
 		return nil, withoutURL(err)
@@ -99,13 +99,13 @@ func outcome(resp *http.Response) error {
 	case code/100 == 2:
 		return nil
 	case code == http.StatusGone:
-		return &goneError{reason}
+		return &callError{outcome: gone, reason: reason}
 	case code == http.StatusTooEarly, code == http.StatusTooManyRequests:
-		return &busyError{retryAfter(resp.Header), reason, true}
+		return &callError{early, reason, retryAfter(resp.Header)}
 	case code == http.StatusRequestTimeout, code/100 == 5:
-		return &busyError{retryAfter(resp.Header), reason, false}
+		return &callError{failing, reason, retryAfter(resp.Header)}
 	}
-	return &refusedError{reason}
+	return &callError{outcome: refused, reason: reason}
 }
 
 // retryAfter is the delay that the receiver asks for, or 0.

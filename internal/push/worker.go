@@ -1,6 +1,7 @@
 package push
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,9 +64,7 @@ type Worker struct {
 
 // NewWorker returns a worker.
 func NewWorker(c Config) *Worker {
-	if c.Timeout == 0 {
-		c.Timeout = webhookTimeout
-	}
+	c.Timeout = cmp.Or(c.Timeout, webhookTimeout)
 	if c.Now == nil {
 		c.Now = time.Now
 	}
