@@ -179,12 +179,10 @@ func ParseID(text string) uuid.UUID {
 func find(ctx context.Context, q pgpool.Queryer, w messages.Window, id uuid.UUID) (*Attachment, error) {
 	a := &Attachment{ID: id, ConvoID: w.ConvoID}
 	var sum []byte
-	var seq *int64
-	var failure *string
 	err := q.QueryRow(ctx, `
-		SELECT sender_did, size, sha256, part_size, state, seq, checked_parts, failure
+		SELECT sender_did, size, sha256, part_size, state, coalesce(seq, 0), checked_parts, coalesce(failure, '')
 		FROM attachments WHERE id = $1 AND convo_id = $2 AND state <> 'deleted'`, id, w.ConvoID).
-		Scan(&a.Sender, &a.Size, &sum, &a.PartSize, &a.State, &seq, &a.CheckedParts, &failure)
+		Scan(&a.Sender, &a.Size, &sum, &a.PartSize, &a.State, &a.Seq, &a.CheckedParts, &a.Failure)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, ErrNotFound
 	}
@@ -192,13 +190,8 @@ func find(ctx context.Context, q pgpool.Queryer, w messages.Window, id uuid.UUID
 		return nil, fmt.Errorf("find the attachment: %w", err)
 	}
 	copy(a.SHA256[:], sum)
-	if seq != nil {
-		if a.Seq = *seq; a.Seq < w.First {
-			return nil, ErrNotFound
-		}
-	}
-	if failure != nil {
-		a.Failure = *failure
+	if a.Seq != 0 && a.Seq < w.First {
+		return nil, ErrNotFound
 	}
 	return a, nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"time"
 
@@ -59,14 +58,10 @@ func (c claim) String() string {
 
 // parseClaim parses the object.
 func parseClaim(text string) (c claim, err error) {
-	f := strings.Fields(text)
-	if len(f) != 5 {
-		return c, fmt.Errorf("a claim of a store has %d fields", len(f))
-	}
-	database, err1 := strconv.ParseUint(f[1], 10, 32)
-	started, err2 := strconv.ParseInt(f[2], 10, 64)
-	renewed, err3 := strconv.ParseInt(f[4], 10, 64)
-	return claim{f[0], uint32(database), started, f[3], time.Unix(renewed, 0)}, errors.Join(err1, err2, err3)
+	var renewed int64
+	_, err = fmt.Sscan(text, &c.cluster, &c.database, &c.started, &c.service, &renewed)
+	c.renewed = time.Unix(renewed, 0)
+	return c, errs.Wrap(err, "parse the claim of a store")
 }
 
 // is reports whether c and other are claims of one running database.

@@ -156,8 +156,9 @@ func (c *check) begin(ctx context.Context) (ended *idem.Done, err error) {
 // ended returns what has become of an attachment that cannot be checked any more.
 func (c *check) ended(ctx context.Context, tx pgx.Tx) (*idem.Done, error) {
 	var state State
-	var failure *string
-	err := tx.QueryRow(ctx, `SELECT state, failure FROM attachments WHERE id = $1`, c.a.ID).Scan(&state, &failure)
+	var failure string
+	err := tx.QueryRow(ctx, `SELECT state, coalesce(failure, '') FROM attachments WHERE id = $1`, c.a.ID).
+		Scan(&state, &failure)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows) || state == Deleted:
 		return nil, ErrNotFound
@@ -166,7 +167,7 @@ func (c *check) ended(ctx context.Context, tx pgx.Tx) (*idem.Done, error) {
 	case state == Complete:
 		return &idem.Done{Outcome: idem.Success, Response: []byte(c.a.URI())}, nil
 	case state == Failed:
-		return &idem.Done{Outcome: idem.Failure, Response: []byte(*failure)}, nil
+		return &idem.Done{Outcome: idem.Failure, Response: []byte(failure)}, nil
 	}
 	return nil, idem.ErrLeaseLost
 }

@@ -2,6 +2,7 @@
 package s3store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,9 +46,7 @@ func New(c Config) (*Store, error) {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, errors.New("want the URL of an S3 service such as https://s3.example.com")
 	}
-	if c.Region == "" {
-		c.Region = defaultRegion
-	}
+	c.Region = cmp.Or(c.Region, defaultRegion)
 	transport, err := minio.DefaultTransport(u.Scheme == "https")
 	if err != nil {
 		return nil, err
