@@ -11,13 +11,11 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/urfave/cli/v3"
 
 	"mlsd/internal/errs"
 	"mlsd/internal/localpg"
 	"mlsd/internal/node"
-	"mlsd/internal/pgpool"
 	"mlsd/operator"
 )
 
@@ -95,17 +93,11 @@ func connectToInspect(ctx context.Context, cfg node.Config, timeout time.Duratio
 			return nil, fmt.Errorf("inspect: %w; start it, or name its database in MLSD_DATABASE_URL", err)
 		}
 	}
-	pool, err := pgxpool.ParseConfig(url) // pgx.ParseConfig does not know the settings of pools
-	if err != nil {
-		return nil, fmt.Errorf("MLSD_DATABASE_URL: %w", err)
-	}
-	params := pool.ConnConfig.RuntimeParams
-	params["application_name"], params["timezone"] = "mlsd inspect", "UTC"
-	params["statement_timeout"], params["lock_timeout"] = fmt.Sprint(timeout.Milliseconds()), "2000"
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	conn, err := pgpool.Connect(ctx, pool.ConnConfig)
-	return conn, errs.Wrap(err, "inspect: reach the database")
+	conn, err := connect(ctx, url, map[string]string{
+		"application_name": "mlsd inspect", "timezone": "UTC",
+		"statement_timeout": fmt.Sprint(timeout.Milliseconds()), "lock_timeout": "2000",
+	})
+	return conn, errs.Wrap(err, "inspect")
 }
 
 // writeJSON writes a single answer as it is, and several as an object whose keys are the questions'

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,6 +13,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"mlsd/events"
+	"mlsd/internal/errs"
 	"mlsd/internal/node"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/sessions"
@@ -32,35 +34,37 @@ func restoredCommand(stdout, stderr io.Writer) *cli.Command {
 	}
 }
 
-func restored(ctx context.Context, url string, stdout io.Writer) error {
-	return withConnection(ctx, url, func(ctx context.Context, conn *pgx.Conn) error {
-		id, after, err := events.Restored(ctx, conn)
-		if err != nil {
-			return err
-		}
-		if err := sessions.Restored(ctx, conn); err != nil {
-			return err
-		}
-		_, err = fmt.Fprintf(stdout, `generation %d of the event stream begins after event %d
+func restored(ctx context.Context, url string, stdout io.Writer) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	conn, err := connect(ctx, url, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
+	id, after, err := events.Restored(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if err := sessions.Restored(ctx, conn); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(stdout, `generation %d of the event stream begins after event %d
 A subscriber that has later events gets OutdatedCursor and reads its convos again. All others go on where they are.
 All sessions have ended: clients buy new ones.
 `, id, after)
-		return err
-	})
+	return err
 }
 
-// withConnection runs do with a connection to the database, for at most connectTimeout.
-func withConnection(ctx context.Context, url string, do func(context.Context, *pgx.Conn) error) (err error) {
+// connect connects to the database within connectTimeout, with settings of the session.
+func connect(ctx context.Context, url string, settings map[string]string) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	cfg, err := pgxpool.ParseConfig(url)
+	cfg, err := pgxpool.ParseConfig(url) // pgx.ParseConfig does not know the settings of pools
 	if err != nil {
-		return fmt.Errorf("MLSD_DATABASE_URL: %w", err)
+		return nil, fmt.Errorf("MLSD_DATABASE_URL: %w", err)
 	}
+	maps.Copy(cfg.ConnConfig.RuntimeParams, settings)
 	conn, err := pgpool.Connect(ctx, cfg.ConnConfig)
-	if err != nil {
-		return fmt.Errorf("reach the database: %w", err)
-	}
-	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
-	return do(ctx, conn)
+	return conn, errs.Wrap(err, "reach the database")
 }

@@ -225,14 +225,14 @@ func lateDatabase(t *testing.T, of string) (url string, open func()) {
 				if err != nil {
 					return // closed
 				}
-				go connect(client, cfg)
+				go join(client, cfg)
 			}
 		}()
 	}
 }
 
-// connect connects a client with a database until one of them hangs up.
-func connect(client net.Conn, to *pgconn.Config) {
+// join connects a client with a database until one of them hangs up.
+func join(client net.Conn, to *pgconn.Config) {
 	defer client.Close()
 	network, address := pgconn.NetworkAddress(to.Host, to.Port)
 	database, err := net.Dial(network, address)
