@@ -86,7 +86,7 @@ func testApply(t *testing.T, g *groupSpec, n uint32) {
 
 func TestApplyRefuses(t *testing.T) {
 	t.Parallel()
-	stranger := newSpec(t, SuiteX25519AES128)
+	outsider := newSpec(t, SuiteX25519AES128)
 	other := newSpec(t, SuiteX25519AES128)
 	external := byValue(cat(u16(6), vec(newKEMOutput(t, SuiteX25519AES128))))
 	broken := newSpec(t, SuiteX25519AES128).build(t)
@@ -94,7 +94,7 @@ func TestApplyRefuses(t *testing.T) {
 	const list, path = "Commit.proposals", "Commit.path"
 	first := func(b []byte) func([]byte) []byte { return func([]byte) []byte { return b } }
 	with := func(p ...[]byte) commitSpec { return commitSpec{proposals: p} }
-	join := func(p ...[]byte) commitSpec { return commitSpec{external: stranger, proposals: p} }
+	join := func(p ...[]byte) commitSpec { return commitSpec{external: outsider, proposals: p} }
 	required := ext(ExtensionRequiredCapabilities, cat(vec(u16(0x7777)), vec(), vec())...)
 	for name, c := range map[string]struct {
 		spec  commitSpec
@@ -106,7 +106,7 @@ func TestApplyRefuses(t *testing.T) {
 			"FramedContent.group_id"},
 		"another epoch": {commitSpec{content: func(b []byte) []byte { b[1+len(testGroup)+7] ^= 1; return b }},
 			ErrMalformed, "FramedContent.epoch"},
-		"forged": {commitSpec{signer: stranger}, ErrBadSignature, "FramedContentAuthData.signature"},
+		"forged": {commitSpec{signer: outsider}, ErrBadSignature, "FramedContentAuthData.signature"},
 		"another's name": {commitSpec{content: func(b []byte) []byte { b[1+len(testGroup)+8+1+3] = 1; return b }},
 			ErrBadSignature, "FramedContentAuthData.signature"},
 		"blank sender": {commitSpec{content: func(b []byte) []byte { b[1+len(testGroup)+8+1+3] = 6; return b }},
@@ -120,8 +120,8 @@ func TestApplyRefuses(t *testing.T) {
 		"remove blank":      {with(removeOf(5)), ErrMalformed, "Remove.removed"},
 		"remove twice":      {with(removeOf(1), removeOf(1)), ErrMalformed, "Remove.removed"},
 		"update of oneself": {with(byValue(cat(u16(2), leafOf(t, 2)))), ErrMalformed, "Update"},
-		"add twice":         {with(addOf(t, stranger), addOf(t, stranger)), ErrMalformed, "LeafNode.encryption_key"},
-		"add one signer twice": {with(addOf(t, stranger), addOf(t, withKeyOf(t, stranger))), ErrMalformed,
+		"add twice":         {with(addOf(t, outsider), addOf(t, outsider)), ErrMalformed, "LeafNode.encryption_key"},
+		"add one signer twice": {with(addOf(t, outsider), addOf(t, withKeyOf(t, outsider))), ErrMalformed,
 			"LeafNode.signature_key"},
 		"add of another suite": {with(addOf(t, newSpec(t, SuiteX25519ChaCha20))), ErrMalformed, "KeyPackage.cipher_suite"},
 		"add badly signed":     {with(byValue(cat(u16(1), broken))), ErrBadSignature, "signature"},
@@ -138,7 +138,7 @@ func TestApplyRefuses(t *testing.T) {
 		"external_init":      {with(external), ErrMalformed, list},
 		"unknown reference":  {with(cat(u8(2), vec(make([]byte, 32)))), ErrUnsupported, list},
 		"external":           {join(external), nil, ""},
-		"external, no path": {commitSpec{external: stranger, noPath: true, proposals: [][]byte{external}}, ErrMalformed,
+		"external, no path": {commitSpec{external: outsider, noPath: true, proposals: [][]byte{external}}, ErrMalformed,
 			path},
 		"external, no init":     {join(), ErrMalformed, list},
 		"external, two inits":   {join(external, external), ErrMalformed, list},
@@ -170,7 +170,7 @@ func TestApplyRefuses(t *testing.T) {
 		"unsupported context": {with(contextProposal(ext(0x7777))), ErrMalformed, "Capabilities.extensions"}, // M5
 		"supported context":   {with(contextProposal(ext(0x2a2a))), nil, ""},
 		"custom by value":     {with(byValue(cat(u16(0xf001), []byte("anything")))), ErrUnsupported, list}, // M2
-		"custom, forged": {commitSpec{proposals: [][]byte{byValue(u16(0xf001))}, signer: stranger}, ErrBadSignature,
+		"custom, forged": {commitSpec{proposals: [][]byte{byValue(u16(0xf001))}, signer: outsider}, ErrBadSignature,
 			"FramedContentAuthData.signature"},
 	} {
 		t.Run(name, func(t *testing.T) {

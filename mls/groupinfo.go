@@ -115,37 +115,11 @@ func checkExternalPub(suite CipherSuite, data []byte) error {
 	return refuseInfo(ErrMalformed, "ExternalPub.external_pub", "12.4.3.2", reason)
 }
 
-// checkRatchetTree checks the form of a ratchet_tree extension (§12.4.3.3). Leaves are at even
-// places and parents at odd ones. The last node is not blank.
+// checkRatchetTree checks the form of a ratchet_tree extension (§12.4.3.3).
 func checkRatchetTree(data []byte) error {
 	r := newReader("GroupInfo", data)
-	r.in = place{"ratchet_tree", "12.4.3.3"}
-	next, blank := 0, true
-	r.vector("nodes", func(r *reader) {
-		blank = !r.optional("node")
-		if !blank {
-			r.treeNode(next)
-		}
-		next++
-	})
-	if r.err == nil && blank {
-		r.malformed("nodes", "the last node is blank")
-	}
+	r.ratchetTree(0)
 	return r.finish()
-}
-
-// treeNode reads the Node (§12.4.3.3) at the given place of the tree, without storing it.
-func (r *reader) treeNode(place int) {
-	kind := r.u8("node_type")
-	switch {
-	case r.err != nil:
-	case kind == 1 && place%2 == 0:
-		r.leafNode()
-	case kind == 2 && place%2 == 1:
-		r.parentNode()
-	default:
-		r.malformed("node_type", "not the kind of node that belongs there")
-	}
 }
 
 // parentNode reads a ParentNode (§7.1).

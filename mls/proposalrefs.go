@@ -1,6 +1,9 @@
 package mls
 
-import "bytes"
+import (
+	"bytes"
+	"slices"
+)
 
 // resolve finds the proposals that the commit refers to, and verifies their senders (RFC 9420
 // §6.1). It lists them with the proposals that the commit contains. It refuses a commit with an
@@ -55,12 +58,7 @@ func (c *Commit) byRef(suite CipherSuite, pending []*ProposalMessage) map[string
 
 // HasReferences reports whether the commit refers to proposals.
 func (c *Commit) HasReferences() bool {
-	for _, p := range c.Proposals {
-		if p.Reference != nil {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.Proposals, func(p Proposal) bool { return p.Reference != nil })
 }
 
 // ReInit returns the ReInit that the commit contains, or refers to if it is among pending. nil:
