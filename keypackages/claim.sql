@@ -43,7 +43,7 @@ WITH stock AS (
 		) >= $7 OR outsider AND (
 			SELECT count(*) FROM (
 				SELECT FROM key_packages
-				WHERE did = d.did AND device_id = d.device_id AND claimed_by_stranger
+				WHERE did = d.did AND device_id = d.device_id AND claimed_by_outsider
 					AND claimed_at > statement_timestamp() - $8::interval
 				LIMIT $10
 			) claims
@@ -66,7 +66,7 @@ WITH stock AS (
 	) k
 ), claimed AS (
 	UPDATE key_packages k
-	SET state = 'claimed', claimed_by = $3, claimed_by_stranger = pick.outsider, claimed_at = clock_timestamp(),
+	SET state = 'claimed', claimed_by = $3, claimed_by_outsider = pick.outsider, claimed_at = clock_timestamp(),
 		claim_expires_at = date_trunc('milliseconds', clock_timestamp() + $4::interval)
 	FROM pick WHERE (k.did, k.ref) = (pick.did, pick.ref)
 	RETURNING k.did, k.device_id, k.ref, k.cipher_suite, k.body, k.claim_expires_at, pick.available - 1 AS still_available

@@ -58,7 +58,7 @@ func outsiders(t *testing.T, db *pgxpool.Pool, n int) (oneTime, lastResort, noth
 // H8: five DIDs that shared nothing with the victim took all of its 100 KeyPackages in a second. All
 // outsiders together get 40 a day, then the last-resort one. Those who the person knows still get
 // one-time ones.
-func TestStrangers(t *testing.T) {
+func TestOutsiders(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	phone := mlstest.NewDevice(t, bob.String())
@@ -83,7 +83,7 @@ func TestStrangers(t *testing.T) {
 
 // H8: an outsider can put anybody into a convo of its own. It stays an outsider until the person does
 // something there.
-func TestStrangerWithAConvo(t *testing.T) {
+func TestOutsiderWithAConvo(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	fill(t, db, mlstest.NewDevice(t, bob.String()), 2*keypackages.OutsidersBudget)
@@ -118,7 +118,7 @@ func TestStrangerWithAConvo(t *testing.T) {
 }
 
 // Of a person in thousands of convos only the newest ones are looked at.
-func TestStrangerToAPersonWithManyConvos(t *testing.T) {
+func TestOutsiderToAPersonWithManyConvos(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	fill(t, db, mlstest.NewDevice(t, bob.String()), 2*keypackages.OutsidersBudget)

@@ -25,7 +25,7 @@ func TestClaimCountsByIndex(t *testing.T) {
 			'available', now()
 		FROM generate_series(1, 20) AS device`,
 		`INSERT INTO key_packages (did, ref, device_id, cipher_suite, body, not_after, last_resort, state, claimed_by,
-				claimed_by_stranger,
+				claimed_by_outsider,
 			claimed_at, claim_expires_at, created_at)
 		SELECT 'did:plc:bob', convert_to(device || ' ' || n, 'UTF8'), device::text, 1, '', now() + interval '1 d', false,
 			'claimed',
@@ -65,7 +65,7 @@ type node struct {
 
 // counted is how many claims of outsiders the plan reads for one device.
 func (n node) counted() (rows float64) {
-	if n.Index == "key_packages_strangers" {
+	if n.Index == "key_packages_outsiders" {
 		rows = n.Rows
 	}
 	for _, below := range n.Plans {

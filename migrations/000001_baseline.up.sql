@@ -192,7 +192,7 @@ CREATE TABLE received_invitations (
     inviter      text COLLATE "C" NOT NULL,
     epoch        bigint NOT NULL,                            -- that the Welcome leads into
     expires_at   timestamptz,                                -- of the Welcome, as the service says
-    request      boolean NOT NULL,                           -- the inviter was a stranger
+    request      boolean NOT NULL,                           -- the inviter shared no convo with the person
     hidden       boolean NOT NULL,                           -- the person refuses the inviter: nobody sees the row
     state        text COLLATE "C" NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'accepted', 'declined')), -- the person's answer
     ended        text COLLATE "C" CHECK (ended IN ('withdrawn', 'ended')), -- what the service has said since
@@ -206,8 +206,8 @@ CREATE INDEX received_invitations_ref ON received_invitations (did, ref);
 CREATE INDEX received_invitations_of_inviter ON received_invitations (inviter, did, id); -- exports and erasures
 CREATE INDEX received_invitations_retention ON received_invitations (coalesce(answered_at, created_at)) WHERE state <> 'accepted';
 
--- How many strangers' invitations a service, or all services of a registered domain, can deliver in a
--- day.
+-- How many invitations of people who share no convo with the invited a service, or all services of a
+-- registered domain, can deliver in a day.
 CREATE TABLE invitation_budgets (
     subject    text COLLATE "C" PRIMARY KEY,                 -- a DID, or domain:NAME
     per_day    bigint NOT NULL CHECK (per_day > 0),          -- grows with accepted invitations, shrinks with declined ones
@@ -238,7 +238,7 @@ CREATE TABLE key_packages (
     version             bigint NOT NULL DEFAULT 0,           -- of the state
     key_retired         boolean NOT NULL DEFAULT false,
     withdrawn_at        timestamptz,                         -- when it was withdrawn; it is then expired, even if claimed
-    claimed_by_stranger boolean,                             -- the owner had accepted no convo with the claimer; NULL: not claimed
+    claimed_by_outsider boolean,                             -- the owner had accepted no convo with the claimer; NULL: not claimed
     PRIMARY KEY (did, ref)
 );
 CREATE UNIQUE INDEX key_packages_idempotency_key ON key_packages (did, idempotency_key)
@@ -248,7 +248,7 @@ CREATE INDEX key_packages_claims ON key_packages (did, claimed_by, device_id, cl
 CREATE INDEX key_packages_of_claimer ON key_packages (claimed_by, did, ref) WHERE claimed_by IS NOT NULL; -- for exports and erasures
 -- Claimers with whom the owner has accepted no convo share one budget per device. Each such claim
 -- counts their claims.
-CREATE INDEX key_packages_strangers ON key_packages (did, device_id, claimed_at) WHERE claimed_by_stranger;
+CREATE INDEX key_packages_outsiders ON key_packages (did, device_id, claimed_at) WHERE claimed_by_outsider;
 -- The sweeper looks for the time from which a row is due. "claimed_by IS NULL" changes no result:
 -- an available KeyPackage is not claimed. It keeps claims off this index, which holds all owners'
 -- rows.

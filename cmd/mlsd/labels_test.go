@@ -64,8 +64,8 @@ func strange() []string {
 		strings.Repeat("strange", 1000), `strange"}\n`, "../strange"}
 }
 
-// The number of series is bounded: whatever strangers send, each label has one of a few values that
-// the program names.
+// The number of series is bounded: whatever unauthenticated callers send, each label has one of a
+// few values that the program names.
 func TestLabelsAreBounded(t *testing.T) {
 	t.Parallel()
 	w, s, _ := serverOfEverything(t)

@@ -27,9 +27,9 @@ func TestLogNamesNobody(t *testing.T) {
 	conflict.IdempotencyKey = message.IdempotencyKey
 	alice.procedure(mlsapi.NSIDSendMessage, conflict).must().fails(http.StatusConflict, mlsapi.ErrIdempotencyConflict)
 	bob.procedure(mlsapi.NSIDSendMessage, message).must().fails(http.StatusForbidden, mlsapi.ErrSenderMismatch)
-	stranger := w.user()
+	outsider := w.user()
 	w.plc.Close()
-	stranger.query(mlsapi.NSIDGetConvos).must().fails(http.StatusServiceUnavailable, "ServiceUnavailable")
+	outsider.query(mlsapi.NSIDGetConvos).must().fails(http.StatusServiceUnavailable, "ServiceUnavailable")
 	s.stop()
 
 	log := s.stderr.String()
@@ -40,7 +40,7 @@ func TestLogNamesNobody(t *testing.T) {
 		"ciphertext":        base64.StdEncoding.EncodeToString(message.Ciphertext)[:40],
 		"ciphertext in hex": hex.EncodeToString(message.Ciphertext)[:40],
 		"content":           "which is a secret", "key": *message.IdempotencyKey, "DID": "did:",
-		"alice": alice.did().Identifier(), "bob": bob.did().Identifier(), "the stranger": stranger.did().Identifier(),
+		"alice": alice.did().Identifier(), "bob": bob.did().Identifier(), "the outsider": outsider.did().Identifier(),
 	}
 	for name, secret := range secrets {
 		if strings.Contains(strings.ReplaceAll(log, "did:…", ""), secret) {

@@ -467,7 +467,7 @@ func (w *world) wantNever(c *convo, people ...*user) {
 func TestAdminConvoDelete(t *testing.T) {
 	t.Parallel()
 	w, database := operated(t)
-	alice, bob, carol, stranger := w.user(), w.user(), w.user(), w.user()
+	alice, bob, carol, outsider := w.user(), w.user(), w.user(), w.user()
 	creation, group := alice.creation(bob, carol)
 	view := read[mlsapi.ConvoView](t, creation.must().ok())
 	c := &convo{id: view.ID, group: group, epoch: view.Epoch}
@@ -483,7 +483,7 @@ func TestAdminConvoDelete(t *testing.T) {
 	if again := done[operator.Deleted](w, "convo", "delete", c.id); again.Members != 0 || again.Entries != 0 {
 		t.Errorf("deleted again: %+v", again)
 	}
-	w.wantNever(c, alice, bob, carol, stranger)
+	w.wantNever(c, alice, bob, carol, outsider)
 	sent.must().fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
 	creation.must().fails(http.StatusConflict, mlsapi.ErrGroupAlreadyExists)
 	w.operate("convo", "show", c.id).fails("ConvoNotFound")

@@ -237,7 +237,7 @@ var mutants = []mutant{
 		{"welcome/confirm.sql", `set_config('mlsd.caller', $2::text, true)`, `set_config('mlsd.caller', left($2::text, 0), true)`}}},
 	{"a locked Welcome is waited for", "welcome.TestFirstAttempt", []edit{
 		{"welcome/confirm.sql", `FOR UPDATE SKIP LOCKED`, `FOR UPDATE`}}},
-	{"a stranger's confirmation", "welcome.TestFirstAttempt", []edit{
+	{"an outsider's confirmation", "welcome.TestFirstAttempt", []edit{
 		{"welcome/confirm.sql", `AND (SELECT member FROM recipient)`, ``}}},
 	{"an expired lease is confirmed", "welcome.TestFirstAttempt", []edit{
 		{"welcome/confirm.sql", `AND grace_expires_at > clock_timestamp()`, ``}}},
@@ -287,7 +287,7 @@ var mutants = []mutant{
 		{"welcome.Add", `n := len(to)`, `to = to[:1]; n := len(to)`}}},
 
 	// Consent
-	{"a stranger's invitation is no request", "TestRequestUntilAccepted", []edit{
+	{"an outsider's invitation is no request", "TestRequestUntilAccepted", []edit{
 		{"people/consent.standing.request", `!s.Shares || s.BlocksCompany`, `s.BlocksCompany`}}},
 	{"a request counts as shared", "TestWhoSharesAConvo", []edit{
 		{"people/consent/check.sql", `AND did = $1 AND left_at IS NULL AND requested_at IS NULL LIMIT 1`, `AND did = $1 AND left_at IS NULL LIMIT 1`}}},
@@ -447,7 +447,7 @@ var mutants = []mutant{
 		{"messages.judge", `case s.convo.isClosed:`, `case s.convo.isClosed && s.hasLeft:`}}},
 	{"commits in a closed convo (M3)", "TestReInitCloses", []edit{
 		{"convos.submit", `err := c.refuseClosed(); err != nil {`, `err := c.refuseClosed(); err != nil && c.epoch < 0 {`}}},
-	{"a stranger is in the new group of a reset", "TestResetRefusals", []edit{
+	{"an outsider is in the new group of a reset", "TestResetRefusals", []edit{
 		{"convos.ResetConvo", `if i < 0 {`, `if i < -1 {`}}},
 	{"a reset ignores a dispute", "TestResetInADispute", []edit{
 		{"convos.locked.mayReset", `c.dispute != nil && (c.dispute.Caller || !reports)`, `c.dispute != nil && c.dispute.Caller`}}},
@@ -461,7 +461,7 @@ var mutants = []mutant{
 	case s.recorded != nil:`}}},
 	{"anyone is an external sender (M5)", "TestExternalProposal", []edit{
 		{"convos.checkExternalSender", `case did != d.Sender.String():`, `case did == "":`}}},
-	{"a stranger's proposal parses the group (S7)", "TestStrangersProposalParsesNothing", []edit{
+	{"an outsider's proposal parses the group (S7)", "TestStrangersProposalParsesNothing", []edit{
 		{"convos.checkExternalSender", `if !listed {`, `if false {`}}},
 	{"member-list-leak", "TestMemberListLeak", []edit{
 		{"convos.Create", `if !inserted || deleted { return Convo{}, ErrGroupAlreadyExists`, `if !inserted {
@@ -510,7 +510,7 @@ var mutants = []mutant{
 		{"convos/movecursors.sql", `AND EXISTS (SELECT FROM cursor_policies WHERE did = a.did)`, ``}}},
 	{"a request's cursor is shown", "convos.TestShownCursors", []edit{
 		{"convos/movecursors.sql", `requested_at IS NULL AND EXISTS`, `EXISTS`}}},
-	{"a stranger's cursor", "convos.TestCursorRefusals", []edit{
+	{"an outsider's cursor", "convos.TestCursorRefusals", []edit{
 		{"convos/movecursors.sql", `c.id IS NULL OR m.did IS NULL THEN 'convo-not-found'`, `c.id IS NULL THEN 'convo-not-found' WHEN m.did IS NULL THEN 'not-member'`}}},
 	{"a cursor ahead of the log", "convos.TestCursorRefusals", []edit{
 		{"convos/movecursors.sql", `greatest(a.seq, a.delivered) > c.last_seq`, `greatest(a.seq, a.delivered) > c.last_seq + 1`}}},
@@ -613,7 +613,7 @@ var mutants = []mutant{
 		{"internal/batch.Batcher.remove", `i >= 0`, `i > len(b.queue)`}}},
 	{"unbounded queue", "messages.TestQueueIsBounded", []edit{
 		{"messages.sends.begin", `case s.n > 0 &&`, `case s.n < 0 &&`}}},
-	{"a stranger waits in the lane", "messages.TestStrangerPassesTheLane", []edit{
+	{"an outsider waits in the lane", "messages.TestStrangerPassesTheLane", []edit{
 		{"messages.Log.Send", `r, err := l.first(&d).Do(ctx, d)`, `r, err := Result{Err: ErrBusy}, error(nil)
 	l.lanes.mu.Lock()
 	waits := l.lanes.busy[d.ConvoID] != nil
@@ -1062,13 +1062,13 @@ var mutants = []mutant{
 		{"api.call.useForClaim", `key = "token:" + hex.EncodeToString(id[:])`, `_ = hex.EncodeToString(id[:])`}}},
 	{"the record of a claim is its answer", "TestClaimRecordIsSmall", []edit{
 		{"api.handlers.GetKeyPackages", `return recordOf(taken, at)`, `return claimAnswer(taken), nil`}}},
-	{"strangers are not counted together", "keypackages.TestStrangers", []edit{
-		{"keypackages/claim.sql", `AND claimed_by_stranger`, `AND claimed_by_stranger AND claimed_by = $3`}}},
-	{"claims of strangers are counted beyond the budget", "keypackages.TestClaimCountsByIndex", []edit{
+	{"outsiders are not counted together", "keypackages.TestOutsiders", []edit{
+		{"keypackages/claim.sql", `AND claimed_by_outsider`, `AND claimed_by_outsider AND claimed_by = $3`}}},
+	{"claims of outsiders are counted beyond the budget", "keypackages.TestClaimCountsByIndex", []edit{
 		{"keypackages/claim.sql", `LIMIT $10`, `LIMIT $10 + 1`}}},
-	{"a claim looks at all convos of a person", "keypackages.TestStrangerToAPersonWithManyConvos", []edit{
+	{"a claim looks at all convos of a person", "keypackages.TestOutsiderToAPersonWithManyConvos", []edit{
 		{"keypackages/claim.sql", `LIMIT $11`, `LIMIT $11 + 1`}}},
-	{"who adds a person to a convo is no stranger", "keypackages.TestStrangerWithAConvo", []edit{
+	{"who adds a person to a convo is no outsider", "keypackages.TestOutsiderWithAConvo", []edit{
 		{"keypackages/claim.sql", `WHERE m.requested_at IS NULL`, ``}}},
 
 	// Clients
@@ -1218,11 +1218,11 @@ var mutants = []mutant{
 	{"a stream outlives its bearer", "TestStreamEndsWithItsBearer", []edit{
 		{"internal/sessions.Service.Watch", `ended(invalid(reasonExpired))`, ``}}},
 	// Reports of abuse
-	{"a stranger reports", "TestWhoReports", []edit{
+	{"an outsider reports", "TestWhoReports", []edit{
 		{"people/reports.mayReport", `return messages.ErrConvoNotFound`, `return nil`}}},
 	{"a former member reports for ever", "TestWhoReports", []edit{
 		{"people/reports.mayReport", `left_at > clock_timestamp() - $3::interval`, `left_at > clock_timestamp() - 1000 * $3::interval`}}},
-	{"a wrong report tells a stranger of a convo", "TestWhoReports", []edit{
+	{"a wrong report tells an outsider of a convo", "TestWhoReports", []edit{
 		{"people/reports.Add", `if err := mayReport(ctx, tx, r.Convo, r.Reporter); err != nil {`, `if r.KeyID != key.ID() {
 			return Receipt{}, ErrUnknownKey
 		}

@@ -37,16 +37,16 @@ type Service struct {
 	Keys map[string]atcrypto.PublicKey
 }
 
-// servicesKept are how many services are remembered, and how many people's. A service that a
-// stranger names is remembered beside those that people use.
+// servicesKept are how many services are remembered, and how many people's. A service that an
+// unauthenticated caller names is remembered beside those that people use.
 const servicesKept = 16_384
 
 // serviceKey begins the ids of the keys that sign receipts.
 const serviceKey = "#mls_service"
 
 // Services finds delivery services, and the service of a person. It remembers what it finds for an
-// hour, and for two minutes that there is nothing. Its look-ups have the limits of those for did:web
-// accounts: strangers choose the hosts. [CachedDirectory.Services] makes one.
+// hour, and for two minutes that there is nothing. Its look-ups have the limits of those for
+// did:web accounts: unauthenticated callers choose the hosts. [CachedDirectory.Services] makes one.
 type Services struct {
 	r        *resolver
 	services *found[Service]

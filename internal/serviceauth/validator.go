@@ -5,7 +5,7 @@
 // (https://atproto.com/specs/xrpc#inter-service-authentication-jwt). Its iss is the caller. No
 // other claim names a caller: service auth has no sub.
 //
-// The order of the checks bounds what a stranger's token costs:
+// The order of the checks bounds what an unauthenticated caller's token costs:
 //
 //	size and form ─▶ claims ─▶ verified before? ─▶ key of iss ─▶ alg, signature ─▶ jti
 //	   no memory     no I/O      no signature      one look-up    one refresh       one row
