@@ -1,6 +1,7 @@
 package idem
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,9 +50,7 @@ type Work func(ctx context.Context, fence int64) (Done, error)
 // Errors besides the work's own: *ConflictError, *RunningError, ErrLeaseLost, ErrUnknownOutcome,
 // and those of the database.
 func (s *Store) Run(ctx context.Context, req Request, work Work) (Answer, error) {
-	if req.Lease == 0 {
-		req.Lease = s.lease
-	}
+	req.Lease = cmp.Or(req.Lease, s.lease)
 	fence, first, err := s.acquire(ctx, req)
 	if err != nil {
 		return Answer{}, err

@@ -176,9 +176,4 @@ func (l Lifetimes) names(known func(Operation) bool) (names []string) {
 }
 
 // life is the lifetime of the request's record.
-func (r *Request) life() time.Duration {
-	if r.Life == 0 {
-		return DefaultLife
-	}
-	return r.Life
-}
+func (r *Request) life() time.Duration { return cmp.Or(r.Life, DefaultLife) }

@@ -1,6 +1,7 @@
 package pgpool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -199,7 +200,5 @@ func (p *Primary) lost() bool {
 // boundConnect limits the time to connect to each host: the driver waits for minutes. connect_timeout
 // in the URL wins.
 func boundConnect(cfg *pgconn.Config) {
-	if cfg.ConnectTimeout == 0 {
-		cfg.ConnectTimeout = connectTimeout
-	}
+	cfg.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, connectTimeout)
 }

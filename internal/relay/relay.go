@@ -13,11 +13,14 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -85,9 +88,7 @@ func New(c Config) (*Follower, error) {
 	if c.Delay == nil {
 		c.Delay = backOff
 	}
-	if c.ElectEvery == 0 {
-		c.ElectEvery = electEvery
-	}
+	c.ElectEvery = cmp.Or(c.ElectEvery, electEvery)
 	if c.Now == nil {
 		c.Now = time.Now
 	}
@@ -232,11 +233,7 @@ func (f *Follower) forgetKnown(ctx context.Context, conn *pgx.Conn, identities m
 	}
 	limited, cancel := context.WithTimeout(ctx, applyTimeout)
 	defer cancel()
-	dids := make([]syntax.DID, 0, len(identities))
-	for did := range identities {
-		dids = append(dids, did)
-	}
-	known, err := f.cfg.Store.Known(limited, conn, dids)
+	known, err := f.cfg.Store.Known(limited, conn, slices.Collect(maps.Keys(identities)))
 	if err != nil {
 		return err
 	}
@@ -260,13 +257,10 @@ func (f *Follower) setStatus(ctx context.Context, conn *pgx.Conn, position int64
 	changes map[syntax.DID]accounts.Change) error {
 	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
 	defer cancel()
-	all := make([]accounts.Change, 0, len(changes))
-	for _, c := range changes {
-		all = append(all, c)
-	}
 	var stored []accounts.Change
 	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
-		if len(all) > 0 {
+		if len(changes) > 0 {
+			all := slices.Collect(maps.Values(changes))
 			if stored, err = f.cfg.Store.SetStatus(ctx, tx, f.cfg.Source.String(), all); err != nil {
 				return err
 			}

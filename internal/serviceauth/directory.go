@@ -1,6 +1,7 @@
 package serviceauth
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,12 +44,10 @@ type DirectoryConfig struct {
 }
 
 // NewDirectory returns a directory that fetches DID documents from the PLC directory (did:plc) and
-// from /.well-known/did.json of a host (did:web). It remembers keys for an hour. A stranger chooses
-// the host of a did:web, so [publicClient] asks it.
+// from /.well-known/did.json of a host (did:web). It remembers keys for an hour. An
+// unauthenticated caller chooses the host of a did:web, so [publicClient] asks it.
 func NewDirectory(cfg DirectoryConfig) (*CachedDirectory, error) {
-	if cfg.PLCURL == "" {
-		cfg.PLCURL = identity.DefaultPLCURL
-	}
+	cfg.PLCURL = cmp.Or(cfg.PLCURL, identity.DefaultPLCURL)
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
@@ -59,8 +58,8 @@ func NewDirectory(cfg DirectoryConfig) (*CachedDirectory, error) {
 	if err := checkPLCURL(plc); err != nil {
 		return nil, fmt.Errorf("serviceauth: PLC URL %q: %w", cfg.PLCURL, err)
 	}
-	// did:web has limits of its own. Its hosts belong to strangers and may answer slowly. That must
-	// not delay callers with a did:plc.
+	// did:web has limits of its own. Unauthenticated callers name its hosts, which may answer
+	// slowly. That must not delay callers with a did:plc.
 	r := &resolver{
 		plcURL:        plc.Scheme + "://" + plc.Host,
 		plc:           newSource(plainClient(), plcLookups()),

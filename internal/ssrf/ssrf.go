@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"syscall"
 
 	indigo "github.com/bluesky-social/indigo/util/ssrf"
@@ -48,15 +49,10 @@ func MayDial(network, address string, allowLoopback bool) bool {
 // isTransition reports addresses that util/ssrf takes for public IPv6, but that stand for an IPv4
 // address or for none (IANA IPv6 special-purpose address registry).
 func isTransition(ip netip.Addr) bool {
-	for _, p := range [...]netip.Prefix{
+	return slices.ContainsFunc([]netip.Prefix{
 		netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 0x01}), 23),             // protocol assignments, Teredo
 		netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8}), 32), // documentation
 		netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 0x02}), 16),             // 6to4
 		netip.PrefixFrom(netip.AddrFrom16([16]byte{0x3f, 0xff}), 20),             // documentation
-	} {
-		if p.Contains(ip) {
-			return true
-		}
-	}
-	return false
+	}, func(p netip.Prefix) bool { return p.Contains(ip) })
 }

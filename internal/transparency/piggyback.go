@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -107,10 +109,7 @@ func (s *Service) RunOnce(ctx context.Context) error {
 // wanted, unless the keys have changed since: also one whose head could not be made.
 func (s *Service) due() (trees []*tree) {
 	s.mu.Lock()
-	wanted := make([]uuid.UUID, 0, len(s.wanted))
-	for convo := range s.wanted {
-		wanted = append(wanted, convo)
-	}
+	wanted := slices.Collect(maps.Keys(s.wanted))
 	s.mu.Unlock()
 	now := s.cfg.Now()
 	var taken []uuid.UUID
