@@ -12,6 +12,7 @@ import (
 	"github.com/golang-migrate/migrate/v4/database"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/worker"
 )
@@ -73,10 +74,8 @@ func (d *driver) Unlock() error {
 	if err != nil {
 		return err
 	}
-	if _, err := d.conn.Exec(d.ctx, `SELECT pg_advisory_unlock($1)`, key); err != nil {
-		return fmt.Errorf("give the migration lock back: %w", err)
-	}
-	return nil
+	_, err = d.conn.Exec(d.ctx, `SELECT pg_advisory_unlock($1)`, key)
+	return errs.Wrap(err, "give the migration lock back")
 }
 
 // lockKey is that of golang-migrate, so that its own command respects the lock.
@@ -164,10 +163,7 @@ func setVersion(ctx context.Context, tx pgx.Tx, version int) error {
 	if err == nil && version > 0 {
 		_, err = tx.Exec(ctx, `INSERT INTO schema_migrations (version, dirty) VALUES ($1, false)`, version)
 	}
-	if err != nil {
-		return fmt.Errorf("set the version: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "set the version")
 }
 
 // Version returns the version of the schema, database.NilVersion if there is none.

@@ -23,6 +23,7 @@ import (
 	"github.com/golang-migrate/migrate/v4/source"
 	"github.com/golang-migrate/migrate/v4/source/iofs"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/worker"
 )
@@ -149,10 +150,7 @@ func with(ctx context.Context, databaseURL string, options []Option,
 			err = closeErr
 		}
 	}()
-	if err := do(r, ctx); err != nil {
-		return fmt.Errorf("migrate: %w", err)
-	}
-	return nil
+	return errs.Wrap(do(r, ctx), "migrate")
 }
 
 // load opens the files and lists their versions.

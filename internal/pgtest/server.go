@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/localpg"
 	"mlsd/internal/testdir"
 )
@@ -77,18 +78,13 @@ func (s *server) create(ctx context.Context, migrated bool) (string, error) {
 	// Copying the files writes no WAL. It needs a checkpoint, which takes no time without a disk.
 	_, err := s.admin.Exec(ctx, `CREATE DATABASE `+quote(name)+` TEMPLATE `+quote(template)+
 		` ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C' STRATEGY file_copy`)
-	if err != nil {
-		return "", fmt.Errorf("create database: %w", err)
-	}
-	return name, nil
+	return name, errs.Wrap(err, "create database")
 }
 
 // drop removes a database and ends the sessions that still use it.
 func (s *server) drop(ctx context.Context, name string) error {
-	if _, err := s.admin.Exec(ctx, `DROP DATABASE IF EXISTS `+quote(name)+` WITH (FORCE)`); err != nil {
-		return fmt.Errorf("drop database: %w", err)
-	}
-	return nil
+	_, err := s.admin.Exec(ctx, `DROP DATABASE IF EXISTS `+quote(name)+` WITH (FORCE)`)
+	return errs.Wrap(err, "drop database")
 }
 
 func quote(name string) string { return pgx.Identifier{name}.Sanitize() }

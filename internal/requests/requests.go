@@ -13,7 +13,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -23,6 +22,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/worker"
 )
 
@@ -122,10 +122,8 @@ func New(cfg Config) *Recorder {
 
 // Load reads the key with which callers are hashed.
 func (r *Recorder) Load(ctx context.Context) error {
-	if err := r.cfg.DB.QueryRow(ctx, `SELECT hash_key FROM installation`).Scan(&r.hashKey); err != nil {
-		return fmt.Errorf("read the key of callers' hashes: %w", err)
-	}
-	return nil
+	err := r.cfg.DB.QueryRow(ctx, `SELECT hash_key FROM installation`).Scan(&r.hashKey)
+	return errs.Wrap(err, "read the key of callers' hashes")
 }
 
 // Hash is the name of a caller in access lines: 12 hexadecimal digits, the same on all nodes. Only

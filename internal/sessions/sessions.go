@@ -16,6 +16,7 @@
 package sessions
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -106,9 +107,7 @@ func New(c Config) *Service {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	if c.MaxEnded == 0 {
-		c.MaxEnded = maxEnded
-	}
+	c.MaxEnded = cmp.Or(c.MaxEnded, maxEnded)
 	return &Service{cfg: c, Wake: worker.NewSignal(), watched: map[uuid.UUID]map[*watch]struct{}{}}
 }
 

@@ -254,21 +254,13 @@ func badBytes(path string, s lexicon.SchemaBytes, add adder) {
 func (m *method) badArrays(path, name string, s lexicon.SchemaArray, add adder) {
 	good := m.value(name, s.Items, false)
 	if s.MaxLength != nil {
-		add("one too many", path, "max-length", repeat(good, *s.MaxLength+1))
-		add("far too many", path, "max-length", repeat(good, 20_000))
+		add("one too many", path, "max-length", slices.Repeat([]any{good}, *s.MaxLength+1))
+		add("far too many", path, "max-length", slices.Repeat([]any{good}, 20_000))
 	}
 	if s.MinLength != nil && *s.MinLength > 0 {
-		add("too few", path, "min-length", repeat(good, *s.MinLength-1))
+		add("too few", path, "min-length", slices.Repeat([]any{good}, *s.MinLength-1))
 	}
 	m.badValues(path+"[1]", name, s.Items, func(what, field, rule string, bad any) {
 		add("element "+what, field, rule, []any{good, bad})
 	})
-}
-
-func repeat(v any, n int) []any {
-	out := make([]any, n)
-	for i := range out {
-		out[i] = v
-	}
-	return out
 }
