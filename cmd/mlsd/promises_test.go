@@ -119,7 +119,7 @@ func promises() map[string][]promise {
 		"docs/operating/TRACES.md": {
 			{"a message is one trace", "TestTraceOfMessage"},
 			{"without `MLSD_TRACES_URL` nothing is spent", "TestOffCostsNothing"},
-			{"[the server decides](#what-to-know) what is traced", "TestStrangersDoNotSample TestTraceparent TestHostileTraceparent"},
+			{"[the server decides](#what-to-know) what is traced", "TestUnauthenticatedDoNotSample TestTraceparent TestHostileTraceparent"},
 			{"a batch has one trace; what follows on the same node", "TestShared TestCauses TestDetached"},
 			{"a span says nothing about people", "TestTraceOfMessage TestFailedStatement TestBeginning"},
 			{"a collector that is away costs nothing but its spans; its headers stay secret", "TestCollectorHangs TestCollectorNeverAnswers TestAnswersOfCollectors TestBadHeaders"},

@@ -35,8 +35,8 @@ func (x *text) Reset() {
 	x.buf.Reset()
 }
 
-// H13: a stranger who causes 8,000 log lines gets a few of them into the log, and how many were left
-// out. Other messages are written meanwhile.
+// H13: an unauthenticated caller who causes 8,000 log lines gets a few of them into the log, and
+// how many were left out. Other messages are written meanwhile.
 func TestLeftOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

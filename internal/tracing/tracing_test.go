@@ -137,7 +137,7 @@ func TestTraceparent(t *testing.T) {
 
 // An unauthenticated caller who asks for traces gets no more of them than others, whatever id it
 // chooses.
-func TestStrangersDoNotSample(t *testing.T) {
+func TestUnauthenticatedDoNotSample(t *testing.T) {
 	t.Parallel()
 	tracer, exporter := newTest(t, .1)
 	defer exporter.spans(t, tracer)
