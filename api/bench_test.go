@@ -60,12 +60,12 @@ func benchmarkSends(b *testing.B, sender func(*messages.Log) api.Sender) {
 	metrics := api.NewMetrics(prometheus.NewRegistry())
 	log := messages.NewLog(db, 0, metrics, quiet, nil)
 	plenty := api.Rate{PerSecond: 1e9, Burst: 1e9}
-	handler, err := api.New(api.Config{
+	handler, err := api.New(complete(api.Config{
 		DB: db, Auth: auth, Metrics: metrics, Log: quiet, Push: push.Policy{Webhooks: true},
 		Rates:      api.Rates{DID: plenty, IP: plenty},
 		ServiceDID: service, PublicURL: "https://mls.example.com", Version: "test", Writes: idem.New(db, metrics, quiet, nil),
 		Messages: sender(log),
-	})
+	}))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -146,11 +146,11 @@ func TestPanicReleasesItsMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	broken, err := api.New(api.Config{ // without a service of Welcomes, getWelcome panics
+	broken, err := api.New(complete(api.Config{ // without a service of Welcomes, getWelcome panics
 		DB: w.db, Auth: auth, Metrics: api.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
 		Rates: w.rates, ServiceDID: service,
 		PublicURL: "https://mls.example.com",
-	})
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,7 +56,7 @@ func newReadingFrom(b *testing.B, db *pgxpool.Pool, reads *standby.Reads) *readi
 		b.Fatal(err)
 	}
 	log, metrics := slog.New(slog.DiscardHandler), api.NewMetrics(prometheus.NewRegistry())
-	r.server, err = api.New(api.Config{
+	r.server, err = api.New(complete(api.Config{
 		Tickets: events.NewTickets(r.db),
 		Events: events.NewHub(events.HubConfig{DB: r.db, Presence: events.NewPresence(r.db, log), Log: log,
 			Metrics: api.NewStreamMetrics(prometheus.NewRegistry())}),
@@ -64,7 +64,7 @@ func newReadingFrom(b *testing.B, db *pgxpool.Pool, reads *standby.Reads) *readi
 		Rates:      api.Rates{DID: api.Rate{PerSecond: 1e6, Burst: 1e6}, IP: api.Rate{PerSecond: 1e6, Burst: 1e6}},
 		ServiceDID: service, PublicURL: "https://mls.example.com", Version: "test",
 		Writes: idem.New(r.db, metrics, log, nil), Messages: messages.NewLog(r.db, 0, metrics, log, nil),
-	})
+	}))
 	if err != nil {
 		b.Fatal(err)
 	}

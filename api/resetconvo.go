@@ -39,10 +39,8 @@ func (h *handlers) ResetConvo(c *call, in *mlsapi.ResetConvoInput) error {
 			return err
 		}
 		reset.Foreign = receipts.all
-		if h.Heads != nil {
-			if _, err := h.Heads.Keep(c.ctx, []uuid.UUID{convo}); err != nil {
-				return err
-			}
+		if _, err := h.Heads.Keep(c.ctx, []uuid.UUID{convo}); err != nil {
+			return err
 		}
 		if err := h.verify(c, len(in.GroupInfo), reset.Judge); err != nil {
 			return err

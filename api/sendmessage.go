@@ -86,7 +86,7 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 
 // attachHead adds the newest signed head of the log that this node has, if the client asks for one.
 func (h *handlers) attachHead(c *call, convo uuid.UUID) {
-	if h.Heads == nil || c.http.Request().Header.Get(headerLogHead) == "" {
+	if c.http.Request().Header.Get(headerLogHead) == "" {
 		return
 	}
 	if head := h.Heads.AnswerHead(convo); head != "" {

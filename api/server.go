@@ -43,7 +43,6 @@ import (
 	"mlsd/internal/tracing"
 	"mlsd/internal/transparency"
 	"mlsd/messages"
-	"mlsd/people/accounts"
 	"mlsd/people/erasure"
 	"mlsd/people/reports"
 	"mlsd/welcome"
@@ -62,13 +61,6 @@ type Signaller interface {
 	Send(s events.Signal) bool
 }
 
-// noSignals is a Signaller that drops all.
-type noSignals struct{}
-
-func (noSignals) Busy() bool { return false }
-
-func (noSignals) Send(events.Signal) bool { return false }
-
 // Gate says who may use the node. *accounts.Gate is the one that reads the database.
 type Gate interface {
 	// Check fails unless the account may use the node now.
@@ -79,62 +71,51 @@ type Gate interface {
 	Percent(did syntax.DID) int
 }
 
-// openGate is a Gate that refuses and limits nobody.
-type openGate struct{}
-
-func (openGate) Check(context.Context, syntax.DID) error { return nil }
-
-func (openGate) Withheld(context.Context, []syntax.DID) ([]syntax.DID, error) { return nil, nil }
-
-func (openGate) Percent(syntax.DID) int { return accounts.Whole }
-
 // Config is what the public listener uses. All fields without a default are required.
 type Config struct {
 	DB *pgxpool.Pool
-	// Reads chooses the server for methods that may read from a standby. Default: all read from DB.
+	// Reads chooses the server for methods that may read from a standby.
 	Reads *standby.Reads
 	Auth  *serviceauth.Validator
 	// Sessions are what service-auth tokens have bought.
 	Sessions *sessions.Service
 	Writes   *idem.Store
-	// Quotas counts what callers use. Default: there are no quotas.
+	// Quotas counts what callers use.
 	Quotas   *quota.Counter
 	Messages Sender
 	Cursors  *convos.Cursors
 	Welcomes *welcome.Service
 	Push     push.Policy
-	// Signals passes on what is not kept. Default: all is dropped.
+	// Signals passes on what is not kept.
 	Signals Signaller
 	// EpochWindow is how many epochs behind the convo's a signal may be.
 	EpochWindow int64
 	// Attachments stores files. Default: the methods answer that they are not set up.
 	Attachments *attachments.Service
-	// AttachmentDeleted is called after an attachment was deleted. It must not block. Default: nothing
-	// is called.
+	// AttachmentDeleted is called after an attachment was deleted. It must not block.
 	AttachmentDeleted func()
 	Events            *events.Hub
 	Tickets           *events.Tickets
 	Metrics           *Metrics
-	// Gate says who may use the node. Default: everybody.
+	// Gate says who may use the node.
 	Gate Gate
 	// Erasures makes the jobs that erase accounts.
 	Erasures *erasure.Store
 	// Erasing is called after an erasure has begun: the node must refuse the account. It must not
-	// block. Default: nothing is called.
+	// block.
 	Erasing func()
 	// ReportKey is what reports of abuse are sealed to. Default: none are taken.
 	ReportKey *reports.PublicKey
-	// Heads signs heads of logs. Without it getLogHead and getLogProof fail.
+	// Heads signs heads of logs.
 	Heads *transparency.Service
 	// Network is this service among others: it signs receipts and verifies those of others. Required.
 	Network *network.Service
 	// Lifetimes of idempotency records, by method. Default: those of Lifetimes.
 	Lifetimes idem.Lifetimes
-	// Committed is called after each committed write. It must not block. Default: nothing is
-	// called.
+	// Committed is called after each committed write. It must not block.
 	Committed func()
 	// Answered is called for each request of a method, when its answer has been written. It must not
-	// block. Default: nothing is called.
+	// block.
 	Answered func(requests.Request)
 	// Tracer makes spans of requests. Default: none.
 	Tracer *tracing.Tracer
@@ -164,30 +145,6 @@ type Server struct {
 
 // New returns a server.
 func New(cfg Config) (*Server, error) {
-	if cfg.Committed == nil {
-		cfg.Committed = func() {}
-	}
-	if cfg.AttachmentDeleted == nil {
-		cfg.AttachmentDeleted = func() {}
-	}
-	if cfg.Erasing == nil {
-		cfg.Erasing = func() {}
-	}
-	if cfg.Answered == nil {
-		cfg.Answered = func(requests.Request) {}
-	}
-	if cfg.Reads == nil {
-		cfg.Reads = standby.New(standby.Config{DB: cfg.DB})
-	}
-	if cfg.Quotas == nil {
-		cfg.Quotas = quota.New(cfg.DB, nil, cfg.Log)
-	}
-	if cfg.Gate == nil {
-		cfg.Gate = openGate{}
-	}
-	if cfg.Signals == nil {
-		cfg.Signals = noSignals{}
-	}
 	bounded := ratelog.New(cfg.Log)
 	if err := cfg.Rates.check(); err != nil {
 		return nil, err
@@ -201,16 +158,14 @@ func New(cfg Config) (*Server, error) {
 		routes: routes(cfg.Lifetimes),
 		handlers: handlers{
 			Config: cfg, log: bounded, socketURL: url,
-			streams: newStreams(checked(subscribeTo(cfg.Events), cfg.Gate), defaultPace, cfg.Metrics, cfg.Log),
-			rates:   newLimiter(cfg.Rates, cfg.Gate.Percent, cfg.Proxies), openings: newOpenings(),
+			streams: newStreams(checked(subscribeTo(cfg.Events), cfg.Gate), defaultPace, cfg.Heads.EventHead, cfg.Metrics,
+				cfg.Log),
+			rates: newLimiter(cfg.Rates, cfg.Gate.Percent, cfg.Proxies), openings: newOpenings(),
 			admission: newAdmission(int(cfg.DB.Config().MaxConns), cfg.Metrics),
 			places:    newPlaces(runtime.GOMAXPROCS(0)), finders: &limit.Queue{Share: findersOfAddress},
 		},
 		memory:  newMemory(),
 		bounded: bounded,
-	}
-	if cfg.Heads != nil {
-		s.handlers.streams.heads = cfg.Heads.EventHead
 	}
 	s.echo = s.build()
 	return s, nil

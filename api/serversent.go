@@ -2,13 +2,10 @@ package api
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -27,34 +24,23 @@ type eventStream struct {
 	began   string // the cursor of where the stream began
 	last    int64  // the number of the last event that was written; 0: none
 	ended   bool   // the last chunk was written; guarded by conn.mu
-
-	// response is the connection of a request that does not give its own away, such as one of HTTP/2.
-	// Its handler returns at the end of the stream.
-	response *response
-	done     chan struct{} // closed at the end of the stream
 }
 
-// answer answers a request with an event stream. Its connection is the request's, if possible.
+// answer answers a request with an event stream, and takes its connection over. The listener speaks
+// HTTP/1, so each request has a connection of its own.
 func (s *streams) answer(c *httpRequest) (*eventStream, error) {
 	r, w := c.Request(), c.Response()
 	e := &eventStream{}
-	e.init(s, e, kindServerSent, s.metrics.serverSent, s.keepAlives)
+	e.init(s, e, kindServerSent, s.metrics.serverSent, s.pace.keepAlive)
 	w.Header().Set(echo.HeaderContentType, "text/event-stream")
 	w.Header().Set(echo.HeaderCacheControl, "no-cache")
 	w.Header().Set("X-Accel-Buffering", "no") // otherwise nginx sends only full buffers
-	if r.ProtoMajor == 1 {
-		w.Header().Set(echo.HeaderConnection, "close")
-	}
+	w.Header().Set(echo.HeaderConnection, "close")
 	w.WriteHeader(http.StatusOK)
 	c.streamed = time.Now()
 	control := http.NewResponseController(w.Writer) // w.Flush returns no error
 	taken, _, err := control.Hijack()               // net/http has chosen the coding, and sends the headers
-	switch {
-	case errors.Is(err, http.ErrNotSupported):
-		e.response, e.done = &response{w: w, control: control}, make(chan struct{})
-		e.use(&wholeWrites{Conn: e.response})
-		return e, e.response.begin()
-	case err != nil:
+	if err != nil {
 		return nil, fmt.Errorf("take the connection over: %w", err)
 	}
 	e.chunked = r.ProtoAtLeast(1, 1)
@@ -66,27 +52,15 @@ func (s *streams) answer(c *httpRequest) (*eventStream, error) {
 	return e, nil
 }
 
-// serve sends the events of sub until the client or the server ends the stream. If the connection is
-// not its own, it returns then, and ctx ends when the client goes.
-func (e *eventStream) serve(ctx context.Context, sub subscription, began string, outdated bool) {
+// serve sends the events of sub until the client or the server ends the stream.
+func (e *eventStream) serve(sub subscription, began string, outdated bool) {
 	e.began = began
 	var first []byte
 	if outdated {
 		first = e.coded(e.info(outdatedCursor, outdatedMessage))
 	}
-	if e.response == nil {
-		e.streams.run(e.read)
-		e.stream.serve(sub, first)
-		return
-	}
-	e.streams.begun()
-	defer e.streams.ended()
-	defer context.AfterFunc(ctx, func() { e.cancel(errGone) })()
-	e.cleanup = append(e.cleanup, func() { close(e.done) })
+	e.streams.run(e.read)
 	e.stream.serve(sub, first)
-	<-e.done
-	e.response.end(&e.conn.mu)
-	e.stream.cut()
 }
 
 func (e *eventStream) encode(event *events.Event, request bool) []byte {
@@ -184,13 +158,6 @@ func (e *eventStream) end(why error) {
 	}
 }
 
-// cut ends the connection. That of a response ends in order, when its handler returns.
-func (e *eventStream) cut() {
-	if e.response == nil {
-		e.stream.cut()
-	}
-}
-
 const (
 	// chunkHeader is the longest header of a chunk, in bytes: its length in hexadecimal, and a line
 	// break.
@@ -211,65 +178,4 @@ func chunk(b []byte) []byte {
 func contentOf(b []byte) []byte {
 	_, content, _ := bytes.Cut(b, []byte("\r\n"))
 	return bytes.TrimSuffix(content, []byte("\r\n"))
-}
-
-// response writes the body of an answer as to a connection, until end.
-type response struct {
-	net.Conn // none: only what follows is used
-	w        http.ResponseWriter
-	control  *http.ResponseController
-
-	mu    sync.Mutex // guards ended
-	ended bool
-}
-
-// begin sends the headers. The deadlines of requests do not hold for a stream.
-func (r *response) begin() error {
-	for _, set := range []func(time.Time) error{r.control.SetReadDeadline, r.control.SetWriteDeadline} {
-		if err := set(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
-			return fmt.Errorf("remove the request's deadlines: %w", err)
-		}
-	}
-	return r.control.Flush()
-}
-
-// Write implements net.Conn.
-func (r *response) Write(b []byte) (int, error) {
-	if r.over() {
-		return 0, net.ErrClosed
-	}
-	n, err := r.w.Write(b)
-	if err == nil {
-		err = r.control.Flush()
-	}
-	return n, err
-}
-
-func (r *response) over() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.ended
-}
-
-// SetWriteDeadline implements net.Conn.
-func (r *response) SetWriteDeadline(t time.Time) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.ended {
-		return net.ErrClosed
-	}
-	return r.control.SetWriteDeadline(t)
-}
-
-// Close implements net.Conn. It ends a write that waits.
-func (r *response) Close() error { return r.SetWriteDeadline(time.Unix(1, 0)) }
-
-// end waits for the last write, which holds writing. After it the writer is not used, so the handler
-// can return.
-func (r *response) end(writing sync.Locker) {
-	writing.Lock()
-	defer writing.Unlock()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.ended = true
 }

@@ -3,17 +3,14 @@ package api_test
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
-	"mlsd/api"
 	"mlsd/api/mlsapi"
 	"mlsd/events"
 )
@@ -108,73 +105,4 @@ func TestEventStreamsReadNothing(t *testing.T) {
 	}
 	s.ended(t)
 	w.counts(1, "mlsd_subscriptions_ended_total", "kind", "sse", "reason", "client")
-}
-
-// A request whose connection is not its own, such as one of HTTP/2, gets the same events, comments and
-// end. Its stream ends with the client too.
-func TestEventStreamsOfHTTP2(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.server.Hurry(api.Pace{Write: time.Second, KeepAlive: 20 * time.Millisecond})
-	h, alice := w.pretend(), w.user()
-	web := httptest.NewUnstartedServer(w.server)
-	web.EnableHTTP2 = true
-	web.Config.ReadTimeout, web.Config.WriteTimeout = 200*time.Millisecond, 200*time.Millisecond
-	web.StartTLS()
-	t.Cleanup(web.Close)
-	open := func() (*reader, *subscription) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		t.Cleanup(cancel)
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, web.URL+"/xrpc/"+mlsapi.NSIDStreamConvoEvents, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Authorization", alice.authorization(mlsapi.NSIDStreamConvoEvents))
-		resp, err := web.Client().Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = resp.Body.Close() })
-		if resp.ProtoMajor != 2 || resp.Header.Get("Connection") != "" {
-			t.Fatalf("%s %v", resp.Proto, resp.Header)
-		}
-		return &reader{t, resp, bufio.NewReader(resp.Body)}, h.next(t)
-	}
-	ends, s := open()
-	leaves, left := open()
-	stops, stuck := open()
-	for range 20 { // longer than the server's deadlines for requests
-		if got := ends.next(); got != (sent{comment: "keep-alive"}) {
-			t.Errorf("got %+v", got)
-		}
-	}
-	for i := range int64(3) {
-		s.events <- welcomeEvent(i + 1)
-		if e := ends.event(); e.id != itoa(i+1) {
-			t.Errorf("got %+v", e)
-		}
-	}
-	s.fails <- events.ErrClosing
-	if e := ends.event(); !strings.Contains(e.data, `"cursor":"3","info":"Restarting: `) {
-		t.Errorf("got %+v", e)
-	}
-	ends.ends()
-	s.ended(t)
-
-	if err := leaves.resp.Body.Close(); err != nil {
-		t.Error(err)
-	}
-	left.ended(t)
-
-	for i := range int64(400) { // of which the client reads none
-		stuck.events <- large(i+1, 64<<10-1000)
-	}
-	stuck.ended(t)
-	_ = stops
-	drained, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	if err := w.server.Drain(drained); err != nil {
-		t.Error(err)
-	}
-	w.counts(0, "mlsd_subscriptions", "kind", "sse")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"sync/atomic"
@@ -24,7 +25,7 @@ type stream struct {
 	protocol
 	kind    string // in metrics
 	sent    sentCounters
-	beats   *heartbeats // call beat
+	period  time.Duration // of beat
 	streams *streams
 	conn    *wholeWrites // closing it ends all reads and writes at once
 	sub     subscription
@@ -54,8 +55,8 @@ type protocol interface {
 }
 
 // init prepares a stream, all but its connection.
-func (k *stream) init(s *streams, p protocol, kind string, sent sentCounters, beats *heartbeats) {
-	k.streams, k.protocol, k.kind, k.sent, k.beats, k.opened = s, p, kind, sent, beats, time.Now()
+func (k *stream) init(s *streams, p protocol, kind string, sent sentCounters, period time.Duration) {
+	k.streams, k.protocol, k.kind, k.sent, k.period, k.opened = s, p, kind, sent, period, time.Now()
 	k.watchdog = time.AfterFunc(math.MaxInt64, k.watch) // write starts it
 	k.ctx, k.cancel = context.WithCancelCause(context.Background())
 }
@@ -77,7 +78,7 @@ func (k *stream) writing() bool { return k.until.Load() != 0 }
 func (k *stream) serve(sub subscription, first []byte) {
 	k.sub = sub
 	k.cleanup = append(k.cleanup, k.protocol.cut, sub.Close, k.streams.metrics.streamBegins(k.kind),
-		k.beats.add(k.beat), k.streams.opened(k))
+		k.startBeating(), k.streams.opened(k))
 	context.AfterFunc(k.ctx, sub.Wake) // a parked subscription gets a writer again, which learns the cause
 	k.send(func() error {
 		if first == nil {
@@ -85,6 +86,20 @@ func (k *stream) serve(sub subscription, first []byte) {
 		}
 		return k.write(first)
 	})
+}
+
+// startBeating calls beat once in a period until the stream ends. The first call comes at a random
+// moment, so that the calls of all streams are spread over the period.
+func (k *stream) startBeating() (stop func()) {
+	var next *time.Timer
+	next = time.AfterFunc(math.MaxInt64, func() {
+		if k.ctx.Err() == nil {
+			next.Reset(k.period)
+			k.streams.run(k.beat)
+		}
+	})
+	next.Reset(rand.N(k.period))
+	return func() { next.Stop() }
 }
 
 // send starts a goroutine that calls first, and then writes events until none waits. Later events

@@ -44,7 +44,7 @@ func (h *handlers) StreamConvoEvents(c *call, p *mlsapi.StreamConvoEventsParams)
 		return err
 	}
 	context.AfterFunc(stream.ctx, h.watchSession(c, stream.cancel))
-	stream.serve(c.ctx, sub, cmp.Or(last, strconv.FormatInt(sub.Began(), 10)), outdated)
+	stream.serve(sub, cmp.Or(last, strconv.FormatInt(sub.Began(), 10)), outdated)
 	return nil
 }
 

@@ -23,14 +23,12 @@ import (
 // streams are the streams of events that this node serves: WebSockets (subscribeConvoEvents) and
 // server-sent events (streamConvoEvents).
 type streams struct {
-	subscribe  subscriber
-	metrics    *Metrics
-	log        *slog.Logger
-	pace       pace
-	pings      *heartbeats
-	keepAlives *heartbeats
-	heads      eventHead
-	delivery   delivery
+	subscribe subscriber
+	metrics   *Metrics
+	log       *slog.Logger
+	pace      pace
+	heads     eventHead
+	delivery  delivery
 
 	mu      sync.Mutex // guards what follows
 	running int        // goroutines and handlers
@@ -124,13 +122,9 @@ func (p pace) allows(n int) time.Duration { return p.write + time.Duration(n/chu
 // clients do not all come at once.
 func (p pace) reconnect() int64 { return rand.Int64N(p.restart.Milliseconds() + 1) }
 
-func newStreams(subscribe subscriber, p pace, metrics *Metrics, log *slog.Logger) *streams {
-	s := &streams{subscribe: subscribe, metrics: metrics, log: log, pace: p, open: map[*stream]struct{}{}, heads: noHead}
-	s.pings, s.keepAlives = newHeartbeats(p.ping, s.run), newHeartbeats(p.keepAlive, s.run)
-	return s
+func newStreams(subscribe subscriber, p pace, heads eventHead, metrics *Metrics, log *slog.Logger) *streams {
+	return &streams{subscribe: subscribe, metrics: metrics, log: log, pace: p, open: map[*stream]struct{}{}, heads: heads}
 }
-
-func noHead(uuid.UUID, int64) string { return "" }
 
 // The reasons why a stream ends, besides errors of package events and of the database.
 var (

@@ -68,7 +68,7 @@ type socket struct {
 // accept answers the opening handshake. After it the connection does not depend on the request.
 func (s *streams) accept(c echo.Context) (*socket, error) {
 	k := &socket{}
-	k.init(s, k, kindWebSocket, s.metrics.webSockets, s.pings)
+	k.init(s, k, kindWebSocket, s.metrics.webSockets, s.pace.ping)
 	w := &hijacker{ResponseWriter: c.Response()}
 	ws, err := websocket.Accept(w, c.Request(), &websocket.AcceptOptions{
 		InsecureSkipVerify: true, // of the origin: there are no cookies that another site could use

@@ -208,7 +208,7 @@ func (w *world) boot() *api.Server {
 	heads := w.newHeads(log)
 	w.network = network.New(network.Config{DID: w.self, Services: w.services, Seeds: heads.Seeds, Trust: w.trust,
 		AllowLoopback: true})
-	server, err := api.New(api.Config{
+	server, err := api.New(complete(api.Config{
 		Attachments: w.newAttachments(writes, log), AttachmentDeleted: w.deleted,
 		Heads:    heads,
 		Network:  w.network,
@@ -225,9 +225,9 @@ func (w *world) boot() *api.Server {
 		Sessions: w.newSessions(log), ReportKey: w.reportKey(),
 		Writes:   writes,
 		Messages: w.messages,
-		Cursors:  convos.NewCursors(w.db, w.faults),
+		Cursors:  convos.NewCursors(w.db, w.faults, func(uuid.UUID, syntax.DID, convos.Cursor) {}),
 		Welcomes: welcome.New(w.db, w.policy, metrics.WelcomeConfirmed, log, w.faults),
-	})
+	}))
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -72,21 +72,11 @@ const (
 	cursorMoved     = "moved"
 )
 
-// CursorOption changes Cursors.
-type CursorOption func(*Cursors)
-
-// OnShown calls f with each cursor that has moved and that other members may see. f must not block.
-func OnShown(f func(convo uuid.UUID, reader syntax.DID, at Cursor)) CursorOption {
-	return func(c *Cursors) { c.shown = f }
-}
-
-// NewCursors returns cursors in db, which the caller owns. faults can be nil.
-func NewCursors(db *pgxpool.Pool, faults *failpoint.Set, options ...CursorOption) *Cursors {
-	c := &Cursors{db: db, faults: faults, alone: make(chan struct{}, cursorsAlone),
-		shown: func(uuid.UUID, syntax.DID, Cursor) {}}
-	for _, o := range options {
-		o(c)
-	}
+// NewCursors returns cursors in db, which the caller owns. faults can be nil. It calls shown with each
+// cursor that has moved and that other members may see. shown must not block.
+func NewCursors(db *pgxpool.Pool, faults *failpoint.Set,
+	shown func(convo uuid.UUID, reader syntax.DID, at Cursor)) *Cursors {
+	c := &Cursors{db: db, faults: faults, alone: make(chan struct{}, cursorsAlone), shown: shown}
 	c.moves = batch.New(batch.Limits{Batch: cursorsPerBatch, Queue: cursorsWaiting, Timeout: cursorTimeout},
 		c.moveTogether)
 	return c

@@ -43,10 +43,12 @@ func init() { // random tests make the same moves each time; -rapid.seed makes o
 	_ = flag.Set("rapid.nofailfile", "true")
 }
 
+func notShown(uuid.UUID, syntax.DID, convos.Cursor) {}
+
 func newCursorBench(t *testing.T, opts ...pgtest.Option) *cursorBench {
 	t.Helper()
 	b := &cursorBench{db: pgtest.Database(t, append(opts, pgtest.MaxConns(16))...), faults: failpoint.New(), convo: nth(1)}
-	b.Cursors, b.other = convos.NewCursors(b.db, b.faults), convos.NewCursors(b.db, nil)
+	b.Cursors, b.other = convos.NewCursors(b.db, b.faults, notShown), convos.NewCursors(b.db, nil, notShown)
 	_, err := b.db.Exec(t.Context(), `
 		INSERT INTO convos (id, group_id, creator_did, cipher_suite, epoch, last_seq, created_at) VALUES ($1, 'g', $2, 1, 1,
 			100, now())`,
@@ -97,7 +99,8 @@ func (b *cursorBench) delivered(t *testing.T, did syntax.DID) (seq int64) {
 func TestShownCursors(t *testing.T) {
 	t.Parallel()
 	b := newCursorBench(t)
-	if _, err := b.db.Exec(t.Context(), `INSERT INTO cursor_policies (did) VALUES ($1), ($2), ($3)`, reader(0), reader(1),
+	if _, err := b.db.Exec(t.Context(), `
+		INSERT INTO policies (did, share_cursors) VALUES ($1, true), ($2, true), ($3, true)`, reader(0), reader(1),
 		former); err != nil {
 		t.Fatal(err)
 	}
@@ -105,12 +108,12 @@ func TestShownCursors(t *testing.T) {
 		t.Fatal(err)
 	}
 	shown := map[syntax.DID][]convos.Cursor{}
-	cursors := convos.NewCursors(b.db, nil, convos.OnShown(func(convo uuid.UUID, did syntax.DID, at convos.Cursor) {
+	cursors := convos.NewCursors(b.db, nil, func(convo uuid.UUID, did syntax.DID, at convos.Cursor) {
 		if convo != b.convo {
 			t.Errorf("shown in %s", convo)
 		}
 		shown[did] = append(shown[did], at)
-	}))
+	})
 	for _, m := range []struct {
 		by syntax.DID
 		to convos.Cursor

@@ -71,7 +71,7 @@ func newWrites(b *testing.B) *writes {
 	w := &writes{}
 	w.db = pgtest.Database(b, pgtest.MaxConns(32), pgtest.CountTrips(&w.trips))
 	w.store = idem.New(w.db, uncounted{}, slog.New(slog.DiscardHandler), nil)
-	w.cursors = convos.NewCursors(w.db, nil)
+	w.cursors = convos.NewCursors(w.db, nil, notShown)
 	w.service = welcome.New(w.db, welcome.Policy{Grace: time.Hour, OnExpiry: welcome.Release}, func(welcome.Outcome) {},
 		slog.New(slog.DiscardHandler), nil)
 	return w

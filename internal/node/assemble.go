@@ -151,7 +151,7 @@ func (n *Node) assemble(cfg Config, addr net.Addr) error {
 	n.messages = messages.NewLog(db.requests, cfg.EpochWindow, metrics, log, n.faults, messages.OnBatch(metrics.Batched),
 		messages.OnReserved(db.reserved),
 		messages.Traced(n.tracer))
-	n.cursors = convos.NewCursors(db.requests, n.faults, convos.OnShown(n.cursorMoved))
+	n.cursors = convos.NewCursors(db.requests, n.faults, n.cursorMoved)
 	n.deliveries = welcome.New(db.requests, cfg.Welcomes, metrics.WelcomeConfirmed, log, n.faults)
 	reportKey, err := reportKey(cfg.ReportKey)
 	if err != nil {
