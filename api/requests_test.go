@@ -201,13 +201,13 @@ var keyed = []write{
 		bob := w.user()
 		return request{by: bob, nsid: mlsapi.NSIDSetInvitationPolicy,
 			in:      &mlsapi.SetInvitationPolicyInput{Policy: "nobody", IdempotencyKey: key},
-			effects: `SELECT count(*) FROM invitation_policies WHERE did = $1`, args: []any{bob.did()}}
+			effects: `SELECT count(*) FROM policies WHERE did = $1 AND invitations = 'nobody'`, args: []any{bob.did()}}
 	}},
 	{"setCursorPolicy", day, replay, func(w *world, key *string) request {
 		bob := w.user()
 		return request{by: bob, nsid: mlsapi.NSIDSetCursorPolicy,
 			in:      &mlsapi.SetCursorPolicyInput{ShareCursors: "members", IdempotencyKey: key},
-			effects: `SELECT count(*) FROM cursor_policies WHERE did = $1`, args: []any{bob.did()}}
+			effects: `SELECT count(*) FROM policies WHERE did = $1 AND share_cursors`, args: []any{bob.did()}}
 	}},
 	{"reportConvo", day, replay, func(w *world, key *string) request {
 		bob := w.user()

@@ -18,7 +18,7 @@ WITH judged AS (
         END AS status
     FROM unnest($1::uuid[], $2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS a (convo_id, did, seq, delivered, ord)
     LEFT JOIN LATERAL (
-        SELECT *, requested_at IS NULL AND EXISTS (SELECT FROM cursor_policies WHERE did = a.did) AS shares
+        SELECT *, requested_at IS NULL AND EXISTS (SELECT FROM policies WHERE did = a.did AND share_cursors) AS shares
         FROM members WHERE convo_id = a.convo_id AND did = a.did LIMIT 1
     ) m ON true
     LEFT JOIN LATERAL (SELECT * FROM convos WHERE id = a.convo_id LIMIT 1) c ON true

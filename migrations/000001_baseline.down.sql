@@ -11,7 +11,7 @@ DROP TABLE log_tiles, log_senders, log_keys;
 DROP TABLE attachment_parts, attachments;
 DROP TABLE erasures, erasure_confirmations;
 DROP TABLE accounts, account_clock, relay_cursors;
-DROP TABLE blocks, invitations, invitation_policies, cursor_policies;
+DROP TABLE blocks, invitations, policies;
 DROP TABLE push_jobs, push_convos, push_targets;
 DROP TABLE presence, nodes, subscription_tickets;
 DROP TABLE convo_events, convo_events_end, generations, event_days, stream, events, outbox;

@@ -712,15 +712,11 @@ CREATE TABLE invitations (
 CREATE INDEX invitations_of_inviter ON invitations (inviter, created_at, did, convo_id); -- exports and erasures
 CREATE INDEX invitations_by_age ON invitations (created_at);
 
--- Who may invite a person. Everyone may invite a person without a row.
-CREATE TABLE invitation_policies (
-    did    text COLLATE "C" PRIMARY KEY,
-    policy text COLLATE "C" NOT NULL CHECK (policy IN ('shared', 'nobody'))
-);
-
--- The people who share their cursors. A person without a row shares them with nobody.
-CREATE TABLE cursor_policies (
-    did text COLLATE "C" PRIMARY KEY
+-- Who may invite a person, and whether it shares its cursors. A person without a row has the defaults.
+CREATE TABLE policies (
+    did           text COLLATE "C" PRIMARY KEY,
+    invitations   text COLLATE "C" NOT NULL DEFAULT 'everyone' CHECK (invitations IN ('everyone', 'shared', 'nobody')),
+    share_cursors boolean NOT NULL DEFAULT false             -- with the members of its convos
 );
 
 

@@ -68,7 +68,7 @@ func ReadAccount(ctx context.Context, tx pgx.Tx, did string, limits quota.Limits
 	err = tx.QueryRow(ctx, `
 		SELECT (SELECT count(*) FROM members WHERE did = $1 AND left_at IS NULL AND requested_at IS NOT NULL),
 			(SELECT count(*) FROM blocks WHERE did = $1),
-			coalesce((SELECT policy FROM invitation_policies WHERE did = $1), 'everyone')`, did).
+			coalesce((SELECT invitations FROM policies WHERE did = $1), 'everyone')`, did).
 		Scan(&a.Invited, &a.Blocks, &a.Policy)
 	if err != nil {
 		return a, err

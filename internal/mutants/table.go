@@ -507,7 +507,7 @@ var mutants = []mutant{
 		{"convos/movecursors.sql", `greatest(m.cursor_seq, m.delivered_seq) < h.furthest_delivered`, `greatest(m.cursor_seq, m.delivered_seq) <> h.furthest_delivered`},
 		{"convos/movecursors.sql", `greatest(m.delivered_seq, h.furthest_delivered)`, `h.furthest_delivered`}}},
 	{"a cursor is shown without consent", "convos.TestShownCursors", []edit{
-		{"convos/movecursors.sql", `AND EXISTS (SELECT FROM cursor_policies WHERE did = a.did)`, ``}}},
+		{"convos/movecursors.sql", `AND EXISTS (SELECT FROM policies WHERE did = a.did AND share_cursors)`, ``}}},
 	{"a request's cursor is shown", "convos.TestShownCursors", []edit{
 		{"convos/movecursors.sql", `requested_at IS NULL AND EXISTS`, `EXISTS`}}},
 	{"an outsider's cursor", "convos.TestCursorRefusals", []edit{
@@ -522,7 +522,7 @@ var mutants = []mutant{
 		{"convos.Cursors.Update", `case err != nil, r.status == cursorBusy:`, `case r.status == cursorBusy:`}}},
 
 	{"cursors are seen without sharing", "TestGetCursors", []edit{
-		{"people/consent/cursors.sql", `AND EXISTS (SELECT FROM cursor_policies WHERE did = $2)`, ``}}},
+		{"people/consent/cursors.sql", `AND EXISTS (SELECT FROM policies WHERE did = $2 AND share_cursors)`, ``}}},
 	{"a block hides no cursor", "TestGetCursors", []edit{
 		{"people/consent/cursors.sql", `AND NOT EXISTS (SELECT FROM blocks WHERE did = m.did AND blocked_did = $2)`, ``}}},
 

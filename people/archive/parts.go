@@ -203,10 +203,8 @@ var parts = []part{
 			THEN @hidden::text[] ELSE @hidden_after::text[] END)::text
 		FROM disputes t
 		WHERE committer = @did AND (convo_id, epoch) > (@convo_id, @epoch) ORDER BY convo_id, epoch LIMIT @limit`},
-	{"invitation_policies", []column{{"at", smallKey}}, `
-		SELECT 1, to_jsonb(t)::text FROM invitation_policies t WHERE did = @did AND @at < 1 LIMIT @limit`},
-	{"cursor_policies", []column{{"at", smallKey}}, `
-		SELECT 1, to_jsonb(t)::text FROM cursor_policies t WHERE did = @did AND @at < 1 LIMIT @limit`},
+	{"policies", []column{{"at", smallKey}}, `
+		SELECT 1, to_jsonb(t)::text FROM policies t WHERE did = @did AND @at < 1 LIMIT @limit`},
 	// Without the sealed bytes: nobody but the operator can read them. Its columns are named, so that
 	// the statement does not read them from the disk either.
 	{"abuse_reports", []column{{"id", uuidKey}}, `

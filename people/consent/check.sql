@@ -17,7 +17,7 @@ WITH company AS MATERIALIZED (
 SELECT d.did, coalesce(policy.is, 'everyone'), here.accepted, own.yes IS TRUE AS blocked_by_caller,
     theirs.yes IS TRUE AS blocks_caller, shared.yes IS TRUE AS shares, avoided.yes IS TRUE AS blocks_company
 FROM unnest($2::text[]) AS d (did)
-LEFT JOIN LATERAL (SELECT policy AS is FROM invitation_policies WHERE did = d.did LIMIT 1) policy ON true
+LEFT JOIN LATERAL (SELECT invitations AS is FROM policies WHERE did = d.did LIMIT 1) policy ON true
 LEFT JOIN LATERAL (SELECT true AS yes FROM blocks WHERE did = $1 AND blocked_did = d.did LIMIT 1) own ON true
 LEFT JOIN LATERAL (SELECT true AS yes FROM blocks WHERE did = d.did AND blocked_did = $1 LIMIT 1) theirs ON true
 LEFT JOIN LATERAL (

@@ -5,7 +5,7 @@
 // A person that refuses a caller looks to that caller like a person without KeyPackages. The caller
 // cannot tell a block from a policy, or either from an account that has published nothing.
 //
-// The package owns the tables blocks, invitation_policies and cursor_policies.
+// The package owns the tables blocks and policies.
 package consent
 
 import (

@@ -158,7 +158,7 @@ func BenchmarkRefusal(b *testing.B) {
 	db := pgtest.Database(b)
 	_, err := db.Exec(b.Context(), `INSERT INTO blocks VALUES ('did:plc:blocker', 'did:plc:caller', now())`)
 	if err == nil {
-		_, err = db.Exec(b.Context(), `INSERT INTO invitation_policies VALUES ('did:plc:hermit', 'nobody')`)
+		_, err = db.Exec(b.Context(), `INSERT INTO policies VALUES ('did:plc:hermit', 'nobody')`)
 	}
 	if err != nil {
 		b.Fatal(err)

@@ -28,22 +28,20 @@ const (
 )
 
 // ShareCursors sets who sees the cursors of did. Error besides the database's: ErrUnknownSharing.
-func ShareCursors(ctx context.Context, tx pgx.Tx, did syntax.DID, s Sharing) (err error) {
-	switch s {
-	case WithNobody:
-		_, err = tx.Exec(ctx, `DELETE FROM cursor_policies WHERE did = $1`, did)
-	case WithMembers:
-		_, err = tx.Exec(ctx, `INSERT INTO cursor_policies (did) VALUES ($1) ON CONFLICT DO NOTHING`, did)
-	default:
+func ShareCursors(ctx context.Context, tx pgx.Tx, did syntax.DID, s Sharing) error {
+	if s != WithNobody && s != WithMembers {
 		return ErrUnknownSharing
 	}
+	_, err := tx.Exec(ctx, `
+		INSERT INTO policies (did, share_cursors) VALUES ($1, $2)
+		ON CONFLICT (did) DO UPDATE SET share_cursors = excluded.share_cursors`, did, s == WithMembers)
 	return errs.Wrap(err, "set who sees the cursors")
 }
 
 // SharingOf returns who sees the cursors of did.
 func SharingOf(ctx context.Context, q pgpool.Queryer, did syntax.DID) (Sharing, error) {
 	var shares bool
-	if err := q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM cursor_policies WHERE did = $1)`,
+	if err := q.QueryRow(ctx, `SELECT EXISTS (SELECT FROM policies WHERE did = $1 AND share_cursors)`,
 		did).Scan(&shares); err != nil {
 		return "", fmt.Errorf("read who sees the cursors: %w", err)
 	}
@@ -91,7 +89,7 @@ func ViewersOf(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, movers, v
 	rows := pgpool.Rows(ctx, q, `
 		SELECT DISTINCT m.did FROM unnest($2::text[] || $3::text[]) AS d (did)
 		JOIN members m ON m.convo_id = $1 AND m.did = d.did AND m.left_at IS NULL AND m.requested_at IS NULL
-		JOIN cursor_policies p ON p.did = d.did`, convo, viewers, movers)
+		JOIN policies p ON p.did = d.did AND p.share_cursors`, convo, viewers, movers)
 	var did, blocked syntax.DID
 	if _, err := pgx.ForEachRow(rows, []any{&did}, func() error { v.sharing[did] = true; return nil }); err != nil {
 		return Viewers{}, fmt.Errorf("read who sees cursors: %w", err)

@@ -8,9 +8,9 @@
 -- the table.
 SELECT m.did, m.cursor_seq, greatest(m.delivered_seq, m.cursor_seq)
 FROM members m
-CROSS JOIN LATERAL (SELECT FROM cursor_policies WHERE did = m.did LIMIT 1) shares
+CROSS JOIN LATERAL (SELECT FROM policies WHERE did = m.did AND share_cursors LIMIT 1) shares
 WHERE m.convo_id = $1 AND m.left_at IS NULL AND m.requested_at IS NULL
-    AND EXISTS (SELECT FROM cursor_policies WHERE did = $2)
+    AND EXISTS (SELECT FROM policies WHERE did = $2 AND share_cursors)
     AND EXISTS (SELECT FROM members WHERE convo_id = $1 AND did = $2 AND left_at IS NULL AND requested_at IS NULL)
     AND NOT EXISTS (SELECT FROM blocks WHERE did = $2 AND blocked_did = m.did)
     AND NOT EXISTS (SELECT FROM blocks WHERE did = m.did AND blocked_did = $2)

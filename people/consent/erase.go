@@ -20,11 +20,9 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (n int
 			DELETE FROM blocks WHERE (did, blocked_did) IN (SELECT did, blocked_did FROM blocks WHERE blocked_did = $1 LIMIT $2)
 				RETURNING did
 		), policy AS (
-			DELETE FROM invitation_policies WHERE did = $1 RETURNING did
-		), sharing AS (
-			DELETE FROM cursor_policies WHERE did = $1 RETURNING did
+			DELETE FROM policies WHERE did = $1 RETURNING did
 		)
-		SELECT (SELECT count(*) FROM own) + (SELECT count(*) FROM others) + (SELECT count(*) FROM policy)
-			+ (SELECT count(*) FROM sharing)`, p.DID, limit).Scan(&n)
+		SELECT (SELECT count(*) FROM own) + (SELECT count(*) FROM others) + (SELECT count(*) FROM policy)`,
+		p.DID, limit).Scan(&n)
 	return n, errs.Wrap(err, "erase blocks")
 }

@@ -2,7 +2,6 @@ package consent
 
 import (
 	"context"
-	"errors"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/jackc/pgx/v5"
@@ -23,25 +22,18 @@ const (
 
 // SetPolicy sets the policy of did. It holds for invitations that begin later. Error besides the
 // database's: ErrUnknownPolicy.
-func SetPolicy(ctx context.Context, tx pgx.Tx, did syntax.DID, p Policy) (err error) {
-	switch p {
-	case Everyone:
-		_, err = tx.Exec(ctx, `DELETE FROM invitation_policies WHERE did = $1`, did)
-	case Shared, Nobody:
-		_, err = tx.Exec(ctx, `
-			INSERT INTO invitation_policies (did, policy) VALUES ($1, $2) ON CONFLICT (did) DO UPDATE SET policy =
-				excluded.policy`, did, p)
-	default:
+func SetPolicy(ctx context.Context, tx pgx.Tx, did syntax.DID, p Policy) error {
+	if p != Everyone && p != Shared && p != Nobody {
 		return ErrUnknownPolicy
 	}
+	_, err := tx.Exec(ctx, `
+		INSERT INTO policies (did, invitations) VALUES ($1, $2)
+		ON CONFLICT (did) DO UPDATE SET invitations = excluded.invitations`, did, p)
 	return errs.Wrap(err, "set the invitation policy")
 }
 
 // PolicyOf returns the policy of did.
 func PolicyOf(ctx context.Context, q pgpool.Queryer, did syntax.DID) (p Policy, err error) {
-	err = q.QueryRow(ctx, `SELECT policy FROM invitation_policies WHERE did = $1`, did).Scan(&p)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return Everyone, nil
-	}
+	err = q.QueryRow(ctx, `SELECT coalesce((SELECT invitations FROM policies WHERE did = $1), 'everyone')`, did).Scan(&p)
 	return p, errs.Wrap(err, "read the invitation policy")
 }
