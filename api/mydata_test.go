@@ -260,13 +260,13 @@ func TestExportCursors(t *testing.T) {
 	for _, bad := range []string{
 		"", "7", "?", cursor(), cursor("salaries"), cursor("members", "x"), cursor("members", uuid.NewString(), "1"),
 		cursor("outbox", "1e3"),
-		cursor("key_package_signals", "phone", "4294967296", "low"), cursor("audit_log", "99999-01-01T00:00:00Z", "1"),
+		cursor("key_package_signals", "phone", "4294967296", "low"), cursor("audit_log", "99999-01-01 00:00:00Z", "1"),
 		cursor("blocks", "\x00"), cursor("accounts", "1") + "=", strings.Repeat("A", 5000),
 	} {
 		alice.get(mlsapi.NSIDExportMyData, "cursor", bad).fails(http.StatusBadRequest, mlsapi.ErrInvalidCursor)
 	}
 	for _, good := range []string{cursor("members"), cursor("blocks", "did:plc:"+strings.Repeat("z", 2000)),
-		cursor("audit_log", "0001-01-01T00:00:00Z", "-1")} {
+		cursor("audit_log", "0001-01-01 00:00:00Z", "-1")} {
 		alice.get(mlsapi.NSIDExportMyData, "cursor", good).ok()
 	}
 }

@@ -109,7 +109,7 @@ func (p part) read(
 	args := pgx.NamedArgs{"did": did.String(), "limit": limit, "window": window, "bytes": batchBytes,
 		"hidden": hidden, "hidden_after": after, "secret_answers": redact.SecretAnswers()}
 	for i, k := range p.keys {
-		args[k.name] = k.least()
+		args[k.name] = least[k.kind]
 		if key != nil {
 			args[k.name] = key[i]
 		}

@@ -2,18 +2,14 @@ package archive
 
 import (
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
-	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // ErrPosition says that a text is not one of Position.String.
@@ -85,86 +81,50 @@ type column struct {
 	kind
 }
 
-// kind is the type of a column of a key.
-type kind int
+// kind is the type of a column of a key: its OID.
+type kind uint32
 
 const (
-	textKey kind = iota
-	bytesKey
-	uuidKey
-	smallKey // integer
-	largeKey // bigint
-	timeKey
-	dateKey
+	textKey  kind = pgtype.TextOID
+	bytesKey kind = pgtype.ByteaOID
+	uuidKey  kind = pgtype.UUIDOID
+	smallKey kind = pgtype.Int4OID
+	largeKey kind = pgtype.Int8OID
+	timeKey  kind = pgtype.TimestamptzOID
+	dateKey  kind = pgtype.DateOID
 )
 
-// least returns a value before all others.
-func (k kind) least() any {
-	switch k {
-	case textKey:
-		return ""
-	case bytesKey:
-		return []byte{}
-	case uuidKey:
-		return [16]byte{}
-	case smallKey:
-		return int32(math.MinInt32)
-	case largeKey:
-		return int64(math.MinInt64)
-	}
-	return time.Time{}
+// least are values before all others.
+var least = map[kind]any{
+	textKey: "", bytesKey: []byte{}, uuidKey: [16]byte{}, smallKey: int32(math.MinInt32), largeKey: int64(math.MinInt64),
+	timeKey: time.Time{}, dateKey: time.Time{},
 }
 
-const dateFormat = "2006-01-02"
-
-// format encodes a value that pgx has read.
+// format is the text, as PostgreSQL writes it, of a value that pgx has read.
 func (k kind) format(value any) string {
-	switch v := value.(type) {
-	case string:
-		return v
-	case []byte:
-		return hex.EncodeToString(v)
-	case [16]byte:
-		return uuid.UUID(v).String()
-	case time.Time:
-		if k == dateKey {
-			return v.Format(dateFormat)
-		}
-		return v.UTC().Format(time.RFC3339Nano)
+	text, err := pgtype.NewMap().Encode(uint32(k), pgtype.TextFormatCode, value, nil)
+	if err != nil {
+		panic(err) // the value is of the kind
 	}
-	return fmt.Sprint(value) // a number
+	return string(text)
 }
 
 // parse is the inverse of format.
 func (k kind) parse(text string) (any, error) {
-	switch k {
-	case textKey:
-		if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+	types := pgtype.NewMap()
+	t, ok := types.TypeForOID(uint32(k))
+	if !ok || strings.ContainsRune(text, 0) {
+		return nil, ErrPosition
+	}
+	value, err := t.Codec.DecodeValue(types, uint32(k), pgtype.TextFormatCode, []byte(text))
+	switch v := value.(type) {
+	case time.Time:
+		if y := v.UTC().Year(); y < 1 || y > 9999 { // PostgreSQL does not know them all
 			return nil, ErrPosition
 		}
-		return text, nil
-	case bytesKey:
-		return hex.DecodeString(text)
-	case uuidKey:
-		id, err := uuid.Parse(text)
-		return [16]byte(id), err
-	case smallKey:
-		n, err := strconv.ParseInt(text, 10, 32)
-		return int32(n), err
-	case largeKey:
-		return strconv.ParseInt(text, 10, 64)
-	case timeKey:
-		return inRange(time.Parse(time.RFC3339Nano, text))
-	case dateKey:
-		return inRange(time.Parse(dateFormat, text))
+		return v.UTC().Truncate(time.Microsecond), err
+	case pgtype.InfinityModifier:
+		return nil, ErrPosition
 	}
-	return nil, ErrPosition
-}
-
-// inRange refuses times that PostgreSQL does not know.
-func inRange(t time.Time, err error) (any, error) {
-	if err == nil && (t.UTC().Year() < 1 || t.UTC().Year() > 9999) {
-		err = ErrPosition
-	}
-	return t.UTC(), err
+	return value, err
 }

@@ -48,8 +48,9 @@ func TestPartNames(t *testing.T) {
 func FuzzParsePosition(f *testing.F) {
 	for _, text := range []string{
 		``, `[]`, `["members"]`, `["members","0192f3a4-5b6c-7d8e-9f01-23456789abcd"]`, `["blocks","did:plc:a"]`,
-		`["audit_log","2026-01-01T00:00:00Z","7"]`,
-		`["audit_log","2026-01-01T00:00:00+23:59","7"]`, `["quota_counts","2026-01-01","x"]`, `["key_packages","00ff"]`,
+		`["audit_log","2026-01-01 00:00:00Z","7"]`,
+		`["audit_log","2026-01-01 00:00:00+23:59","7"]`, `["quota_counts","2026-01-01","x"]`, `["key_packages","\\x00ff"]`,
+		`["audit_log","infinity","7"]`, `["quota_counts","infinity","x"]`, `["audit_log","0001-01-01 00:00:00Z BC","7"]`,
 		`["outbox","-1"]`, `["outbox",1]`,
 		`["welcomes","urn:uuid:0192f3a4-5b6c-7d8e-9f01-23456789abcd","{0192f3a4-5b6c-7d8e-9f01-23456789abcd}"]`,
 	} {
