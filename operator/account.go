@@ -24,48 +24,14 @@ var accountShow = Method{
 
 // Account is what is held about a DID, in numbers, and whether it may use the service.
 type Account struct {
-	DID        syntax.DID    `json:"did"`
-	Status     string        `json:"status"` // what the network says of it
-	StatusAt   *time.Time    `json:"statusAt,omitempty"`
-	Block      *Block        `json:"block,omitempty"`
-	Limit      *AccountLimit `json:"limit,omitempty"`
-	EraseAfter *time.Time    `json:"eraseAfter,omitempty"`
-	ErasingAt  *time.Time    `json:"erasingAt,omitempty"` // an erasure is running
-	ErasedAt   *time.Time    `json:"erasedAt,omitempty"`
+	accounts.Account
 	archive.Counts
 }
 
-// Block is an operator's block of an account.
-type Block struct {
-	At       time.Time `json:"at"`
-	Operator string    `json:"operator"`
-	Reason   string    `json:"reason"`
-}
-
-// AccountLimit is an operator's limit on an account.
-type AccountLimit struct {
-	Percent  int        `json:"percent"` // of what other accounts have
-	Until    *time.Time `json:"until,omitempty"`
-	At       time.Time  `json:"at"`
-	Operator string     `json:"operator"`
-	Reason   string     `json:"reason"`
-}
-
 // Account answers for any DID: nothing is held about one that was never here.
-func (s *Service) Account(ctx context.Context, tx pgx.Tx, did syntax.DID) (Account, error) {
-	standing, err := s.c.Accounts.Get(ctx, tx, did)
-	if err != nil {
-		return Account{}, fmt.Errorf("read the account: %w", err)
-	}
-	a := Account{
-		DID: did, Status: string(standing.Status), StatusAt: standing.StatusAt,
-		EraseAfter: standing.EraseAfter, ErasingAt: standing.ErasingAt, ErasedAt: standing.ErasedAt,
-	}
-	if b := standing.Block; b != nil {
-		a.Block = &Block{At: b.At, Operator: b.By, Reason: b.Reason}
-	}
-	if l := standing.Limit; l != nil {
-		a.Limit = &AccountLimit{Percent: l.Percent, Until: l.Until, At: l.At, Operator: l.By, Reason: l.Reason}
+func (s *Service) Account(ctx context.Context, tx pgx.Tx, did syntax.DID) (a Account, err error) {
+	if a.Account, err = s.c.Accounts.Get(ctx, tx, did); err != nil {
+		return a, fmt.Errorf("read the account: %w", err)
 	}
 	a.Counts, err = archive.Count(ctx, tx, did)
 	return a, err

@@ -23,6 +23,7 @@ import (
 	"mlsd/internal/pgtest"
 	"mlsd/mls"
 	"mlsd/operator"
+	"mlsd/people/accounts"
 	"mlsd/people/archive"
 )
 
@@ -101,7 +102,7 @@ func TestAdminAccountShow(t *testing.T) {
 	alice.create(bob)
 	bob.publication().must().ok()
 	got := done[operator.Account](w, "account", "show", bob.did().String())
-	want := operator.Account{DID: bob.did(), Status: "active", Counts: archive.Counts{
+	want := operator.Account{Account: accounts.Account{DID: bob.did(), Status: "active"}, Counts: archive.Counts{
 		Devices: 1, KeyPackages: 2, Available: 1, Convos: 1, PendingWelcomes: 1, Records: 2,
 	}}
 	if diff := cmp.Diff(want, got,
@@ -113,8 +114,8 @@ func TestAdminAccountShow(t *testing.T) {
 		got.OldestMembership == nil {
 		t.Errorf("bob: %+v", got)
 	}
-	if got := done[operator.Account](w, "account", "show",
-		"did:web:nobody.example"); got != (operator.Account{DID: "did:web:nobody.example", Status: "active"}) {
+	nothing := operator.Account{Account: accounts.Account{DID: "did:web:nobody.example", Status: "active"}}
+	if got := done[operator.Account](w, "account", "show", "did:web:nobody.example"); got != nothing {
 		t.Errorf("nobody: %+v", got)
 	}
 	text := launch(t, nil, "--admin-url", w.admin, "admin", "account", "show", bob.did().String())
@@ -203,7 +204,7 @@ func TestAdminAccountBlock(t *testing.T) {
 	look := bob.query(mlsapi.NSIDGetConvo, "convoId", c.id)
 	eventually(t, "bob is refused", func() bool { return look.must().status == http.StatusForbidden })
 	alice.query(mlsapi.NSIDGetConvo, "convoId", c.id).must().ok()
-	if shown := done[operator.Account](w, "account", "show", did); shown.Block == nil || shown.Block.Operator != "olga" ||
+	if shown := done[operator.Account](w, "account", "show", did); shown.Block == nil || shown.Block.By != "olga" ||
 		shown.Block.Reason != "ticket 7" {
 		t.Errorf("shown: %+v", shown)
 	}
@@ -243,8 +244,8 @@ func TestAdminAccountLimit(t *testing.T) {
 	}
 	wantSize("40")
 	shown := done[operator.Account](w, "account", "show", did).Limit
-	want := &operator.AccountLimit{Percent: 10, Until: got.Until, Operator: "olga", Reason: "ticket 7"}
-	if diff := cmp.Diff(want, shown, cmpopts.IgnoreFields(operator.AccountLimit{}, "At")); diff != "" ||
+	want := &accounts.Limit{Percent: 10, Until: got.Until, By: "olga", Reason: "ticket 7"}
+	if diff := cmp.Diff(want, shown, cmpopts.IgnoreFields(accounts.Limit{}, "At")); diff != "" ||
 		shown.At.Before(begun.Add(-time.Minute)) {
 		t.Errorf("shown (-want +got):\n%s", diff)
 	}

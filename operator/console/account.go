@@ -59,7 +59,7 @@ func (c *Console) account(ctx context.Context, r *Request) (any, error) {
 
 // Empty reports whether the server has nothing of the account.
 func (p accountPage) Empty() bool {
-	nothing := operator.Account{DID: p.Held.DID, Status: string(accounts.Active)}
+	nothing := operator.Account{Account: accounts.Account{DID: p.Held.DID, Status: accounts.Active}}
 	return p.Held == nothing && p.Blocks == 0 && len(p.Devices) == 0 && len(p.Quotas) == 0 && len(p.Pushes) == 0 &&
 		len(p.Refused) == 0
 }

@@ -61,27 +61,23 @@ func Refused(err error) bool {
 
 // Account is a row of the table accounts.
 type Account struct {
-	DID    syntax.DID
-	Status Status
+	DID    syntax.DID `json:"did"`
+	Status Status     `json:"status"` // what the network says of it
 	// StatusAt is the relay's time of the event that stated Status. nil: none has.
-	StatusAt *time.Time
+	StatusAt *time.Time `json:"statusAt,omitempty"`
 	// StatusSeq is that event's number in the relay's stream.
-	StatusSeq *int64
-	// Block is the operator's block. nil: none.
-	Block *Block
-	// Limit is the operator's limit. nil: none, or it has ended.
-	Limit *Limit
-	// EraseAfter is when everything of the account is to be erased. nil: never.
-	EraseAfter *time.Time
-	// ErasingAt is since when it is being erased. nil: it is not.
-	ErasingAt *time.Time
+	StatusSeq  *int64     `json:"-"`
+	Block      *Block     `json:"block,omitempty"`      // nil: none
+	Limit      *Limit     `json:"limit,omitempty"`      // nil: none, or it has ended
+	EraseAfter *time.Time `json:"eraseAfter,omitempty"` // when everything of it is to be erased; nil: never
+	ErasingAt  *time.Time `json:"erasingAt,omitempty"`  // since when it is being erased; nil: it is not
 	// ErasedAt is when it was last erased. nil: never, or more than a day ago.
-	ErasedAt *time.Time
+	ErasedAt *time.Time `json:"erasedAt,omitempty"`
 }
 
 // Block is the operator's block of an account.
 type Block struct {
-	At     time.Time
-	By     string // the operator
-	Reason string
+	At     time.Time `json:"at"`
+	By     string    `json:"operator"`
+	Reason string    `json:"reason"`
 }

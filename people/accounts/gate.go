@@ -128,25 +128,20 @@ func (g *Gate) Check(ctx context.Context, did syntax.DID) error {
 // Withheld returns those of the accounts that may not use the node, in their order. Others are told
 // of them what they are told of accounts that have nothing here. At most 100 accounts are usual.
 func (g *Gate) Withheld(ctx context.Context, dids []syntax.DID) (withheld []syntax.DID, err error) {
+	reasons := make(map[syntax.DID]error, len(dids))
 	g.mu.RLock()
-	loaded, refused := g.loaded, g.refused
-	if loaded && refused != nil {
-		for _, did := range dids {
-			if g.why(did) != nil || g.cfg.Mode == ModeAllowlist && !g.cfg.List.Has(did) {
-				withheld = append(withheld, did)
-			}
-		}
+	loaded, remembers := g.loaded, g.refused != nil
+	for _, did := range dids {
+		reasons[did] = g.why(did)
 	}
 	g.mu.RUnlock()
 	switch {
 	case !loaded:
 		return nil, ErrUnavailable
-	case refused != nil:
-		return withheld, nil
-	}
-	reasons, err := g.read(ctx, dids)
-	if err != nil {
-		return nil, err
+	case !remembers:
+		if reasons, err = g.read(ctx, dids); err != nil {
+			return nil, err
+		}
 	}
 	for _, did := range dids {
 		if reasons[did] != nil || g.cfg.Mode == ModeAllowlist && !g.cfg.List.Has(did) {
@@ -187,17 +182,12 @@ func (g *Gate) read(ctx context.Context, dids []syntax.DID) (map[syntax.DID]erro
 	for i, did := range dids {
 		hashes[i] = tombstone.Hash(did)
 	}
-	rows, err := g.cfg.Lookups.Query(ctx, `
+	reasons, err := reasonsOf(ctx, g.cfg.Lookups, `
 		SELECT did, status, blocked_at IS NOT NULL, erasing_at IS NOT NULL FROM accounts
 		WHERE did = ANY($1::text[] || $2::text[]) AND (status <> 'active' OR blocked_at IS NOT NULL OR erasing_at IS NOT
 			NULL)`, dids, hashes)
 	if err != nil {
-		return nil, fmt.Errorf("read whether accounts are refused: %w", err)
-	}
-	reasons := map[syntax.DID]error{}
-	err = each(rows, func(did syntax.DID, why error) { reasons[did] = why })
-	if err != nil {
-		return nil, fmt.Errorf("read whether accounts are refused: %w", err)
+		return nil, err
 	}
 	for i, did := range dids {
 		if reasons[did] == nil && reasons[hashes[i]] != nil {
@@ -207,26 +197,28 @@ func (g *Gate) read(ctx context.Context, dids []syntax.DID) (map[syntax.DID]erro
 	return reasons, nil
 }
 
-// each calls do for each row of did, status, and whether the operator has blocked the account and
-// whether it is being erased.
-func each(rows pgx.Rows, do func(did syntax.DID, why error)) error {
+// reasonsOf returns why accounts are refused, nil for those that are not. The statement returns the did,
+// the status, whether the operator has blocked the account, and whether it is being erased.
+func reasonsOf(ctx context.Context, db pgpool.Queryer, sql string, args ...any) (map[syntax.DID]error, error) {
+	reasons := map[syntax.DID]error{}
 	var did syntax.DID
 	var status Status
 	var blocked, erasing bool
+	rows := pgpool.Rows(ctx, db, sql, args...)
 	_, err := pgx.ForEachRow(rows, []any{&did, &status, &blocked, &erasing}, func() error {
 		switch {
 		case blocked:
-			do(did, ErrBlocked)
+			reasons[did] = ErrBlocked
 		case erasing:
-			do(did, &InactiveError{Erasing})
+			reasons[did] = &InactiveError{Erasing}
 		case status != Active:
-			do(did, &InactiveError{status})
+			reasons[did] = &InactiveError{status}
 		default:
-			do(did, nil)
+			reasons[did] = nil
 		}
 		return nil
 	})
-	return err
+	return reasons, errs.Wrap(err, "read which accounts are refused")
 }
 
 // Load reads which accounts are refused or limited. The node must not serve before. A later call begins
@@ -237,15 +229,11 @@ func (g *Gate) Load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rows, err := g.cfg.DB.Query(ctx, `
+	refused, err := reasonsOf(ctx, g.cfg.DB, `
 		SELECT did, status, blocked_at IS NOT NULL, erasing_at IS NOT NULL FROM accounts
 		WHERE status <> 'active' OR blocked_at IS NOT NULL OR erasing_at IS NOT NULL LIMIT $1`, g.cfg.MaxRefused+1)
 	if err != nil {
-		return fmt.Errorf("read which accounts are refused: %w", err)
-	}
-	refused := map[syntax.DID]error{}
-	if err := each(rows, func(did syntax.DID, why error) { refused[did] = why }); err != nil {
-		return fmt.Errorf("read which accounts are refused: %w", err)
+		return err
 	}
 	limited, err := g.readLimited(ctx)
 	if err != nil {
@@ -286,7 +274,8 @@ func (g *Gate) RunOnce(ctx context.Context) error {
 	case version == since:
 		return nil
 	}
-	changed, err := g.readChanges(ctx, since)
+	changed, err := reasonsOf(ctx, g.cfg.DB,
+		`SELECT did, status, blocked_at IS NOT NULL, erasing_at IS NOT NULL FROM accounts WHERE version > $1`, since)
 	if err != nil {
 		return err
 	}
@@ -306,17 +295,6 @@ func (g *Gate) RunOnce(ctx context.Context) error {
 			"most", g.cfg.MaxRefused)
 	}
 	return nil
-}
-
-func (g *Gate) readChanges(ctx context.Context, since int64) (map[syntax.DID]error, error) {
-	rows, err := g.cfg.DB.Query(ctx,
-		`SELECT did, status, blocked_at IS NOT NULL, erasing_at IS NOT NULL FROM accounts WHERE version > $1`, since)
-	if err != nil {
-		return nil, fmt.Errorf("read changes of accounts: %w", err)
-	}
-	changed := map[syntax.DID]error{}
-	err = each(rows, func(did syntax.DID, why error) { changed[did] = why })
-	return changed, errs.Wrap(err, "read changes of accounts")
 }
 
 // dropErased forgets why the accounts were refused that have been erased: a change of the row of

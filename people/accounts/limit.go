@@ -28,12 +28,11 @@ var ErrTooManyLimited = fmt.Errorf("%d accounts have a limit already", maxLimite
 // Limit is an operator's limit on an account. It scales the account's rate of requests and its daily
 // quotas.
 type Limit struct {
-	Percent int // of what other accounts have: from 1 to MaxPercent
-	// Until is when it ends. nil: when it is taken back.
-	Until  *time.Time
-	At     time.Time
-	By     string // the operator
-	Reason string
+	Percent int        `json:"percent"`         // of what other accounts have: from 1 to MaxPercent
+	Until   *time.Time `json:"until,omitempty"` // when it ends; nil: when it is taken back
+	At      time.Time  `json:"at"`
+	By      string     `json:"operator"`
+	Reason  string     `json:"reason"`
 }
 
 // Limit gives an account a limit, in place of the one that it has. Every node applies it within a
@@ -92,13 +91,11 @@ func (g *Gate) readLimited(ctx context.Context) (map[syntax.DID]limit, error) {
 	limited := map[syntax.DID]limit{}
 	var did syntax.DID
 	var l limit
-	rows, err := g.cfg.DB.Query(ctx,
+	rows := pgpool.Rows(ctx, g.cfg.DB,
 		`SELECT did, limit_percent, limit_until FROM accounts WHERE limit_percent IS NOT NULL`)
-	if err == nil {
-		_, err = pgx.ForEachRow(rows, []any{&did, &l.percent, &l.until}, func() error {
-			limited[did] = l
-			return nil
-		})
-	}
+	_, err := pgx.ForEachRow(rows, []any{&did, &l.percent, &l.until}, func() error {
+		limited[did] = l
+		return nil
+	})
 	return limited, errs.Wrap(err, "read the limits of accounts")
 }
