@@ -49,7 +49,7 @@ var logKeyRetire = Method{
 	Write: true, Final: true,
 	run: func(ctx context.Context, s *Service, tx pgx.Tx, c Call) (any, error) {
 		done, err := s.c.Heads.RetireKey(ctx, tx, c.logKey(), c.flag("now"))
-		out := LogKeyRetired{c.logKey(), done.Changed,
+		out := LogKeyChanged{c.logKey(), done.Changed,
 			"No node signs with it within seconds. Heads that it has signed can still be checked."}
 		if done.Changed && done.Early {
 			out.Note += " A device that has checked no head since " + done.Since.Format(time.RFC3339) +
@@ -59,10 +59,10 @@ var logKeyRetire = Method{
 	},
 }
 
-// LogKeyRetired is the result of log-key.retire.
-type LogKeyRetired struct {
+// LogKeyChanged is the result of log-key.retire and log-key.withhold.
+type LogKeyChanged struct {
 	ID      int32  `json:"id"`
-	Changed bool   `json:"changed"` // false: it was retired before
+	Changed bool   `json:"changed"` // false: it was so before
 	Note    string `json:"note"`
 }
 
@@ -74,13 +74,6 @@ var logKeyWithhold = Method{
 		const note = "New devices are not given it. Devices that know it accept what it has signed until their app begins " +
 			"anew."
 		changed, err := s.c.Heads.WithholdKey(ctx, tx, c.logKey())
-		return LogKeyWithheld{c.logKey(), changed, note}, err
+		return LogKeyChanged{c.logKey(), changed, note}, err
 	},
-}
-
-// LogKeyWithheld is the result of log-key.withhold.
-type LogKeyWithheld struct {
-	ID      int32  `json:"id"`
-	Changed bool   `json:"changed"` // false: it was withheld before
-	Note    string `json:"note"`
 }

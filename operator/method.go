@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -133,6 +134,9 @@ func (p Param) Argument() bool { return !p.Optional || p.Place }
 
 // check returns an error unless a text is of the parameter's kind.
 func (p Param) check(text string) error {
+	if text == "" {
+		return nil // it is absent
+	}
 	switch p.Kind {
 	case DID:
 		if _, err := syntax.ParseDID(text); err != nil {
@@ -245,54 +249,23 @@ func (m Method) NewCall(given map[string]string) (Call, error) {
 		c.Operator, c.Reason = strings.TrimSpace(given[operatorField]), strings.TrimSpace(given[reasonField])
 		delete(given, operatorField)
 		delete(given, reasonField)
-		if err := c.checkActor(); err != nil {
-			return Call{}, err
+		if c.Operator == "" || c.Reason == "" {
+			return Call{}, BadRequest("operator and reason must be given: who acts, and why")
 		}
 	}
 	for name := range given {
 		return Call{}, BadRequest("unknown parameter " + name)
 	}
-	return c, c.check()
-}
-
-// checkActor returns an error unless the call says who acts, and why.
-func (c Call) checkActor() error {
-	if c.Operator == "" || c.Reason == "" {
-		return BadRequest("operator and reason must be given: who acts, and why")
+	for _, text := range append(slices.Collect(maps.Values(c.Params)), c.Operator, c.Reason) {
+		if len(text) > maxText || !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+			return Call{}, BadRequest("a text is longer than 2,048 bytes or not UTF-8")
+		}
 	}
-	return nil
+	return c, nil
 }
 
 // maxText is the longest parameter, operator or reason, in bytes.
 const maxText = 2048
-
-// check bounds the texts.
-func (c Call) check() error {
-	texts := []string{c.Operator, c.Reason}
-	for _, text := range c.Params {
-		texts = append(texts, text)
-	}
-	for _, text := range texts {
-		if len(text) > maxText || !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
-			return BadRequest("a text is longer than 2,048 bytes or not UTF-8")
-		}
-	}
-	return nil
-}
-
-// checkKinds returns an error unless the parameters of a call are of their kinds.
-func (m Method) checkKinds(c Call) error {
-	for _, p := range m.Params {
-		text := c.Params[p.Name]
-		if text == "" {
-			continue
-		}
-		if err := p.check(text); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // subject is what a call is about: its parameters, in the order of the method.
 func (m Method) subject(c Call) string {

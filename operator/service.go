@@ -168,8 +168,10 @@ func (s *Service) Call(ctx context.Context, m Method, c Call) (out any, err erro
 
 // Ask runs a method in a transaction of the caller's, which sees the rows of all callers.
 func (s *Service) Ask(ctx context.Context, tx pgx.Tx, m Method, c Call) (any, error) {
-	if err := m.checkKinds(c); err != nil {
-		return nil, err
+	for _, p := range m.Params {
+		if err := p.check(c.Params[p.Name]); err != nil {
+			return nil, err
+		}
 	}
 	out, err := m.run(ctx, s, tx, c)
 	if err == nil && m.Question() && !c.flag("dids") {

@@ -1,23 +1,16 @@
 package operator
 
-import (
-	"context"
-	"strings"
-)
+import "context"
 
 // didShow is the action of looking at a page of the console with DIDs in full. It is no method: the
 // console records it.
-var didShow = Method{Noun: "did", Verb: "show", Params: []Param{{Name: "page"}}}
+var didShow = Method{Noun: "did", Verb: "show", Params: []Param{{Name: "page"}}, Write: true}
 
 // RecordShown leaves a row in admin_actions: an operator is about to see DIDs in full. page is the
 // address of the page, or what else shows them. Error: operator or reason is missing.
 func (s *Service) RecordShown(ctx context.Context, page, operator, reason string) error {
-	c := Call{Params: map[string]string{"page": page}, Operator: strings.TrimSpace(operator),
-		Reason: strings.TrimSpace(reason)}
-	if err := c.checkActor(); err != nil {
-		return err
-	}
-	if err := c.check(); err != nil {
+	c, err := didShow.NewCall(map[string]string{"page": page, operatorField: operator, reasonField: reason})
+	if err != nil {
 		return err
 	}
 	id, err := begin(ctx, s.c.DB, didShow, c)

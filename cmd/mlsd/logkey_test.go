@@ -57,15 +57,15 @@ func TestAdminLogKeys(t *testing.T) {
 	w.operate("log-key", "retire", "--now", id).fails("LogKeyRefused", "perhaps not every node")
 	pgtest.Age(t, db, "log_keys", time.Minute)
 	w.operate("log-key", "retire", id).fails("LogKeyRefused", "or with --now")
-	if got := done[operator.LogKeyRetired](w, "log-key", "retire", "--now", id); !got.Changed ||
+	if got := done[operator.LogKeyChanged](w, "log-key", "retire", "--now", id); !got.Changed ||
 		!strings.Contains(got.Note, "has checked no head since") {
 		t.Errorf("retired: %+v", got)
 	}
-	if got := done[operator.LogKeyRetired](w, "log-key", "retire", id); got.Changed {
+	if got := done[operator.LogKeyChanged](w, "log-key", "retire", id); got.Changed {
 		t.Errorf("retired again: %+v", got)
 	}
 	wantSigned("with the new one", added)
-	if got := done[operator.LogKeyWithheld](w, "log-key", "withhold", id); !got.Changed {
+	if got := done[operator.LogKeyChanged](w, "log-key", "withhold", id); !got.Changed {
 		t.Errorf("withheld: %+v", got)
 	}
 	if keys := listed(); len(keys) != 2 || keys[0].Signs || !keys[0].Withheld || keys[1].Text != added.Text ||
