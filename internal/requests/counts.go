@@ -147,12 +147,7 @@ func (c *counter) writes(callers map[string]*top, hour time.Time) *pgx.Batch {
 		b.Queue(writeCallers, hour, rows.kinds, rows.dids, rows.nsids, rows.ns, rows.seconds)
 		b.Queue(trimCallers, hour, listed)
 	}
-	if audits := c.newConflicts(callers[c.keyConflict], hour); len(audits.ids) > 0 {
-		b.Queue(`
-			INSERT INTO audit_log (entity, entity_id, actor, from_state, to_state, reason, version)
-			SELECT 'record', id, did, 'completed', 'conflict', 'used for another request', n
-			FROM unnest($1::text[], $2::text[], $3::bigint[]) AS u (id, did, n)`, audits.ids, audits.dids, audits.ns)
-	}
+	c.newConflicts(b, callers[c.keyConflict], hour)
 	b.Queue(forgetCallers, keepCallers, keepConflicts, forgetBatch)
 	return b
 }
@@ -184,31 +179,25 @@ func callerColumns(callers map[string]*top) (rows callerRows) {
 	return rows
 }
 
-// conflictAudits are columns of rows of the audit log.
-type conflictAudits struct {
-	ids, dids []string
-	ns        []int64
-}
-
-// newConflicts returns the conflicts that are the first ones of their caller and method in the
-// hour, the most frequent first.
-func (c *counter) newConflicts(t *top, hour time.Time) (audits conflictAudits) {
+// newConflicts queues rows of the audit log: for the conflicts that are the first ones of their caller
+// and method in the hour, the most frequent first.
+func (c *counter) newConflicts(b *pgx.Batch, t *top, hour time.Time) {
 	if !hour.Equal(c.hour) {
 		c.hour = hour
 		clear(c.audited)
 	}
 	if t == nil {
-		return audits
+		return
 	}
 	for _, e := range t.sorted() {
 		if c.audited[e.caller] || len(c.audited) == auditedPerHour {
 			continue
 		}
 		c.audited[e.caller] = true
-		audits.ids, audits.dids, audits.ns = append(audits.ids, e.nsid+" "+e.key), append(audits.dids, e.did),
-			append(audits.ns, e.n)
+		b.Queue(`
+			INSERT INTO audit_log (entity, entity_id, actor, from_state, to_state, reason, version)
+			VALUES ('record', $1, $2, 'completed', 'conflict', 'used for another request', $3)`, e.nsid+" "+e.key, e.did, e.n)
 	}
-	return audits
 }
 
 // EraseCounts moves the counts of a caller into the rows of all others, and returns how many rows it has

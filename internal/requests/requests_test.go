@@ -115,7 +115,7 @@ func TestTrace(t *testing.T) {
 	row.Age = 0
 	want := row
 	want.ID, want.Node, want.NSID, want.Error, want.Message = "r1", "a:1", "sendMessage", "EpochMismatch",
-		"epoch 3 is stale; "
+		"epoch 3 is stale\ufffd;"
 	want.Caller, want.Key, want.Convo, want.Epoch, want.Seconds = alice, "k1", q.Convo.String(), 4, 0.005
 	if diff := cmp.Diff(want, row); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

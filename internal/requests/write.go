@@ -3,13 +3,12 @@ package requests
 import (
 	"context"
 	"log/slog"
-	"strings"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/errs"
+	"mlsd/internal/pgpool"
 )
 
 // flushRows writes the access lines and rows. Rows that cannot be written are dropped; their lines
@@ -60,62 +59,20 @@ func (r *Recorder) line(q *Request) slog.Record {
 	return line
 }
 
-// columns are the columns of the table requests.
-type columns struct {
-	ids, nsids, errors, messages, dids, keys []string
-	statuses                                 []int
-	details                                  []*string
-	convos                                   []*uuid.UUID
-	replayed, expired                        []bool
-	ages, seconds                            []float64
-}
-
 // insert writes rows. Their time is by the database's clock.
 func (r *Recorder) insert(ctx context.Context, tx pgx.Tx, all []Request) error {
-	var c columns
-	for i, now := 0, r.cfg.Now(); i < len(all); i++ {
-		c.add(&all[i], now)
+	b, now := &pgx.Batch{}, r.cfg.Now()
+	b.Queue(`SELECT set_config('mlsd.maintenance', 'on', true)`)
+	for i := range all {
+		q := &all[i]
+		b.Queue(`
+			INSERT INTO requests (node, at, request_id, nsid, status, error, message, detail, caller_did, key, convo_id,
+				replayed, expired, seconds)
+			VALUES ($1, clock_timestamp() - $2::float8 * interval '1 second', $3, $4, $5, $6, $7, $8, $9, $10, $11,
+				$12, $13, $14)`,
+			r.cfg.Node, now.Sub(q.At).Seconds(), q.ID, q.NSID, q.Status, q.Error,
+			pgpool.Storable(q.Message[:min(len(q.Message), maxMessage)]), q.Detail, q.Caller, q.Key,
+			uuid.NullUUID{UUID: q.Convo, Valid: q.Convo != uuid.Nil}, q.Replayed, q.Expired, q.Took.Seconds())
 	}
-	if _, err := tx.Exec(ctx, `SELECT set_config('mlsd.maintenance', 'on', true)`); err != nil {
-		return err
-	}
-	_, err := tx.Exec(ctx, `
-		INSERT INTO requests (node, at, request_id, nsid, status, error, message, detail, caller_did, key, convo_id, replayed,
-			expired, seconds)
-		SELECT $1, clock_timestamp() - age * interval '1 second', id, nsid, status, error, message, detail, did, key, convo,
-			replayed, expired, seconds
-		FROM unnest($2::float8[], $3::text[], $4::text[], $5::integer[], $6::text[], $7::text[], $8::jsonb[], $9::text[],
-			$10::text[],
-			$11::uuid[], $12::boolean[], $13::boolean[], $14::float8[])
-			AS of (age, id, nsid, status, error, message, detail, did, key, convo, replayed, expired, seconds)`,
-		r.cfg.Node, c.ages, c.ids, c.nsids, c.statuses, c.errors, c.messages, c.details, c.dids, c.keys, c.convos, c.replayed,
-		c.expired, c.seconds)
-	return err
-}
-
-func (c *columns) add(q *Request, now time.Time) {
-	var detail *string
-	if q.Detail != nil {
-		text := string(q.Detail)
-		detail = &text
-	}
-	var convo *uuid.UUID
-	if q.Convo != uuid.Nil {
-		convo = &q.Convo
-	}
-	c.ages, c.ids, c.nsids = append(c.ages, now.Sub(q.At).Seconds()), append(c.ids, q.ID), append(c.nsids, q.NSID)
-	c.statuses, c.errors, c.messages = append(c.statuses, q.Status), append(c.errors, q.Error),
-		append(c.messages, storable(q.Message))
-	c.details, c.dids, c.keys, c.convos = append(c.details, detail), append(c.dids, q.Caller), append(c.keys, q.Key),
-		append(c.convos, convo)
-	c.replayed, c.expired = append(c.replayed, q.Replayed), append(c.expired, q.Expired)
-	c.seconds = append(c.seconds, q.Took.Seconds())
-}
-
-// storable returns the beginning of a text, without what PostgreSQL does not store.
-func storable(text string) string {
-	if len(text) > maxMessage {
-		text = text[:maxMessage]
-	}
-	return strings.ReplaceAll(strings.ToValidUTF8(text, ""), "\x00", "")
+	return tx.SendBatch(ctx, b).Close()
 }
