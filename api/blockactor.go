@@ -19,9 +19,6 @@ func (h *handlers) BlockActor(c *call, in *mlsapi.BlockActorInput) error {
 	}
 	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 		at, err := convos.Block(ctx, tx, c.caller, in.DID)
-		if err != nil {
-			return nil, err
-		}
-		return &mlsapi.BlockActorOutput{BlockedAt: lexcodec.NewDatetime(at)}, nil
+		return &mlsapi.BlockActorOutput{BlockedAt: lexcodec.NewDatetime(at)}, err
 	})
 }

@@ -17,11 +17,7 @@ func (h *handlers) ConfirmWelcome(c *call, in *mlsapi.ConfirmWelcomeInput) error
 	if err != nil {
 		return err
 	}
-	details := ""
-	if in.ErrorDetails != nil {
-		details = *in.ErrorDetails
-	}
-	state, request, err := h.Welcomes.Confirm(c.ctx, convo, device, in.Success, details)
+	state, request, err := h.Welcomes.Confirm(c.ctx, convo, device, in.Success, or(in.ErrorDetails, ""))
 	if err != nil {
 		return err
 	}
@@ -30,6 +26,5 @@ func (h *handlers) ConfirmWelcome(c *call, in *mlsapi.ConfirmWelcomeInput) error
 			return err
 		}
 	}
-	text := string(state)
-	return c.reply(&mlsapi.ConfirmWelcomeOutput{Confirmed: true, State: &text})
+	return c.reply(&mlsapi.ConfirmWelcomeOutput{Confirmed: true, State: new(string(state))})
 }

@@ -38,13 +38,7 @@ func (h *handlers) GetAttachment(c *call, p *mlsapi.GetAttachmentParams) error {
 	offset, length, ranged := byteRange(c.http.Request().Header.Get(headerRange), a.Size)
 	switch {
 	case p.Offset != nil || p.Length != nil:
-		offset, length, ranged = 0, a.Size, false
-		if p.Offset != nil {
-			offset = *p.Offset
-		}
-		if p.Length != nil {
-			length = *p.Length
-		}
+		offset, length, ranged = or(p.Offset, 0), or(p.Length, a.Size), false
 	case ranged:
 		status = http.StatusPartialContent
 	default:

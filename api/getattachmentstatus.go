@@ -1,7 +1,6 @@
 package api
 
 import (
-	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/internal/attachments"
 )
@@ -19,17 +18,11 @@ func (h *handlers) GetAttachmentStatus(c *call, p *mlsapi.GetAttachmentStatusPar
 	out := &mlsapi.GetAttachmentStatusOutput{
 		AttachmentID: a.ID.String(), URI: a.URI(), State: string(a.State), Size: a.Size, PartSize: a.PartSize,
 		PartCount: int64(a.Parts()),
-		Parts:     make([]int64, len(a.There)),
+		Parts:     make([]int64, len(a.There)), CheckedParts: present(int64(a.CheckedParts)),
+		ProcessingStartedAt: datetime(a.Since),
 	}
 	for i, part := range a.There {
 		out.Parts[i] = int64(part)
-	}
-	if a.CheckedParts > 0 {
-		checked := int64(a.CheckedParts)
-		out.CheckedParts = &checked
-	}
-	if a.Since != nil {
-		out.ProcessingStartedAt = lexcodec.Pointer(lexcodec.NewDatetime(*a.Since))
 	}
 	if a.State == attachments.Failed {
 		out.Failure = &a.Failure

@@ -6,7 +6,6 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/convos"
 	"mlsd/messages"
 )
 
@@ -16,18 +15,11 @@ const maxCommits = 500
 
 // GetCommits: blue.catbird.mls.getCommits.
 func (h *handlers) GetCommits(c *call, p *mlsapi.GetCommitsParams) error {
-	convo, err := c.convoID(p.ConvoID)
+	_, member, err := c.member(c.db, p.ConvoID)
 	if err != nil {
 		return err
 	}
-	member, err := convos.Authorise(c.ctx, c.db, convo, c.caller)
-	if err != nil {
-		return err
-	}
-	to := member.Epoch
-	if p.ToEpoch != nil {
-		to = *p.ToEpoch
-	}
+	to := or(p.ToEpoch, member.Epoch)
 	// A client that is up to date may ask for the next epoch, and gets an empty answer.
 	if p.ToEpoch != nil && p.FromEpoch > to {
 		return named(mlsapi.ErrInvalidEpochRange, fmt.Sprintf("fromEpoch is %d, and toEpoch %d; it must not be "+

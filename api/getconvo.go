@@ -31,41 +31,26 @@ func view(c convos.Convo) *mlsapi.ConvoView {
 
 // showConvo sets v to a convo. It reuses v's memory for the members.
 func showConvo(v *mlsapi.ConvoView, c *convos.Convo) {
-	level := string(c.CommitLevel)
 	*v = mlsapi.ConvoView{
-		ID:          c.ID.String(),
-		GroupID:     hex.EncodeToString(c.GroupID),
-		Creator:     c.Creator,
-		Members:     slices.Grow(v.Members[:0], len(c.Members))[:len(c.Members)],
-		Epoch:       c.Epoch,
-		CipherSuite: c.CipherSuite.String(),
-		CreatedAt:   lexcodec.NewDatetime(c.CreatedAt),
-		CommitLevel: &level,
-		LastSeq:     &c.LastSeq,
-		Unread:      &c.Unread,
+		ID:            c.ID.String(),
+		GroupID:       hex.EncodeToString(c.GroupID),
+		Creator:       c.Creator,
+		Members:       slices.Grow(v.Members[:0], len(c.Members))[:len(c.Members)],
+		Epoch:         c.Epoch,
+		CipherSuite:   c.CipherSuite.String(),
+		CreatedAt:     lexcodec.NewDatetime(c.CreatedAt),
+		CommitLevel:   new(string(c.CommitLevel)),
+		LastSeq:       &c.LastSeq,
+		Unread:        &c.Unread,
+		LastMessageAt: datetime(c.LastMessageAt), ClosedAt: datetime(c.ClosedAt),
+		SuccessorGroupID: present(hex.EncodeToString(c.Successor)), SuccessorConvoID: shownID(c.SuccessorID.UUID),
+		PredecessorConvoID: shownID(c.PredecessorID.UUID),
 	}
 	for i, m := range c.Members {
 		v.Members[i] = mlsapi.MemberView{DID: m.DID, JoinedAt: lexcodec.NewDatetime(m.JoinedAt)}
 	}
 	if c.Request {
 		v.Request, v.InvitedBy = &c.Request, c.InvitedBy
-	}
-	if c.LastMessageAt != nil {
-		at := lexcodec.NewDatetime(*c.LastMessageAt)
-		v.LastMessageAt = &at
-	}
-	if c.ClosedAt != nil {
-		at := lexcodec.NewDatetime(*c.ClosedAt)
-		v.ClosedAt = &at
-	}
-	if c.Successor != nil {
-		v.SuccessorGroupID = lexcodec.Pointer(hex.EncodeToString(c.Successor))
-	}
-	if c.SuccessorID.Valid {
-		v.SuccessorConvoID = lexcodec.Pointer(c.SuccessorID.UUID.String())
-	}
-	if c.PredecessorID.Valid {
-		v.PredecessorConvoID = lexcodec.Pointer(c.PredecessorID.UUID.String())
 	}
 	if c.Name != nil || c.Description != nil {
 		v.Metadata = &mlsapi.ConvoMetadata{Name: c.Name, Description: c.Description}

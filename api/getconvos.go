@@ -9,12 +9,9 @@ import (
 
 // GetConvos: blue.catbird.mls.getConvos.
 func (h *handlers) GetConvos(c *call, p *mlsapi.GetConvosParams) error {
-	after := uuid.Nil
-	if p.Cursor != nil {
-		var err error
-		if after, err = uuid.Parse(*p.Cursor); err != nil || after == uuid.Nil {
-			return errCursor
-		}
+	after, err := placeOf(p.Cursor, uuid.Nil)
+	if err != nil {
+		return err
 	}
 	filter := convos.All
 	if p.Requests != nil {

@@ -2,17 +2,13 @@ package api
 
 import (
 	"mlsd/api/mlsapi"
-	"mlsd/convos"
 	"mlsd/people/consent"
 )
 
 // GetCursors: blue.catbird.mls.getCursors.
 func (h *handlers) GetCursors(c *call, p *mlsapi.GetCursorsParams) error {
-	convo, err := c.convoID(p.ConvoID)
+	convo, _, err := c.member(c.db, p.ConvoID)
 	if err != nil {
-		return err
-	}
-	if _, err := convos.Authorise(c.ctx, c.db, convo, c.caller); err != nil {
 		return err
 	}
 	sharing, err := consent.SharingOf(c.ctx, c.db, c.caller)

@@ -1,17 +1,10 @@
 package api
 
-import (
-	"mlsd/api/mlsapi"
-	"mlsd/convos"
-)
+import "mlsd/api/mlsapi"
 
 // GetEpoch: blue.catbird.mls.getEpoch.
 func (h *handlers) GetEpoch(c *call, p *mlsapi.GetEpochParams) error {
-	convo, err := c.convoID(p.ConvoID)
-	if err != nil {
-		return err
-	}
-	member, err := convos.Authorise(c.ctx, h.DB, convo, c.caller)
+	_, member, err := c.member(h.DB, p.ConvoID)
 	if err != nil {
 		return err
 	}

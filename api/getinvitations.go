@@ -10,12 +10,9 @@ import (
 
 // GetInvitations: blue.catbird.mls.getInvitations. A page's cursor is the id of its last row.
 func (h *handlers) GetInvitations(c *call, p *mlsapi.GetInvitationsParams) error {
-	before := uuid.Max
-	if p.Cursor != nil {
-		var err error
-		if before, err = uuid.Parse(*p.Cursor); err != nil {
-			return errCursor
-		}
+	before, err := placeOf(p.Cursor, uuid.Max)
+	if err != nil {
+		return err
 	}
 	all, more, err := network.List(c.ctx, c.db, c.caller, before, int(p.Limit))
 	if err != nil {
@@ -26,10 +23,7 @@ func (h *handlers) GetInvitations(c *call, p *mlsapi.GetInvitationsParams) error
 		out.Invitations[i] = mlsapi.Invitation{
 			Service: n.Service, ConvoID: n.ConvoID.String(), Inviter: n.Inviter, DeviceID: n.DeviceID,
 			KeyPackageRef: n.Ref.String(), Epoch: n.Epoch, State: string(n.State), Request: present(n.Request),
-			CreatedAt: lexcodec.NewDatetime(n.CreatedAt),
-		}
-		if n.ExpiresAt != nil {
-			out.Invitations[i].ExpiresAt = lexcodec.Pointer(lexcodec.NewDatetime(*n.ExpiresAt))
+			CreatedAt: lexcodec.NewDatetime(n.CreatedAt), ExpiresAt: datetime(n.ExpiresAt),
 		}
 	}
 	if more {

@@ -55,7 +55,7 @@ func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error
 	if err != nil {
 		return err
 	}
-	receipts, at := p.Receipts != nil && *p.Receipts, time.Now()
+	receipts, at := or(p.Receipts, false), time.Now()
 	var first keypackages.ClaimResult
 	err = h.write(c, scope, key, content(p.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 		if used != nil {
@@ -189,9 +189,8 @@ func (h *handlers) replayClaim(c *call, receipts bool) error {
 }
 
 func claimedView(k keypackages.Claimed) mlsapi.KeyPackageRef {
-	ref := k.Ref.String()
 	return mlsapi.KeyPackageRef{
-		DID: k.DID, KeyPackage: k.Body, CipherSuite: k.CipherSuite.String(), KeyPackageRef: &ref, DeviceID: &k.DeviceID,
-		LastResort: &k.LastResort, ClaimExpiresAt: datetime(k.ExpiresAt),
+		DID: k.DID, KeyPackage: k.Body, CipherSuite: k.CipherSuite.String(), KeyPackageRef: new(k.Ref.String()),
+		DeviceID: &k.DeviceID, LastResort: &k.LastResort, ClaimExpiresAt: datetime(k.ExpiresAt),
 	}
 }

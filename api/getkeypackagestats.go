@@ -13,15 +13,12 @@ func (h *handlers) GetKeyPackageStats(c *call, p *mlsapi.GetKeyPackageStatsParam
 	if err := c.actsFor(p.DeviceID); err != nil {
 		return err
 	}
-	var f keypackages.Filter
+	f := keypackages.Filter{DeviceID: or(p.DeviceID, "")}
 	if p.CipherSuite != nil {
 		var err error
 		if f.CipherSuite, err = cipherSuite(*p.CipherSuite); err != nil {
 			return err
 		}
-	}
-	if p.DeviceID != nil {
-		f.DeviceID = *p.DeviceID
 	}
 	stats, err := keypackages.Count(c.ctx, c.db, c.caller, f)
 	if err != nil {

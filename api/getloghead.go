@@ -4,16 +4,12 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/api/mlsapi"
-	"mlsd/convos"
 )
 
 // GetLogHead: blue.catbird.mls.getLogHead.
 func (h *handlers) GetLogHead(c *call, p *mlsapi.GetLogHeadParams) error {
-	convo, err := c.convoID(p.ConvoID)
+	convo, _, err := c.member(h.DB, p.ConvoID)
 	if err != nil {
-		return err
-	}
-	if _, err := convos.Authorise(c.ctx, h.DB, convo, c.caller); err != nil {
 		return err
 	}
 	var hashed int64

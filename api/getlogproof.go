@@ -3,17 +3,13 @@ package api
 import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/convos"
 	"mlsd/internal/transparency/verifier"
 )
 
 // GetLogProof: blue.catbird.mls.getLogProof.
 func (h *handlers) GetLogProof(c *call, p *mlsapi.GetLogProofParams) error {
-	convo, err := c.convoID(p.ConvoID)
+	convo, _, err := c.member(h.DB, p.ConvoID)
 	if err != nil {
-		return err
-	}
-	if _, err := convos.Authorise(c.ctx, h.DB, convo, c.caller); err != nil {
 		return err
 	}
 	if (p.Seq == nil) == (p.From == nil) {

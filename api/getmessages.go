@@ -30,10 +30,8 @@ func (h *handlers) GetMessages(c *call, p *mlsapi.GetMessagesParams) error {
 	defer large.release()
 	page := messages.Page{
 		ConvoID: convo, Reader: c.caller, Entries: selections[p.MessageType], Limit: int(p.Limit), MaxBytes: maxPageBytes,
+		After:      or(p.SinceSeq, 0),
 		SmallBytes: smallPage, Large: func() (int64, error) { return h.largePage(c, &large) },
-	}
-	if p.SinceSeq != nil {
-		page.After = *p.SinceSeq
 	}
 	if p.SinceMessage != nil {
 		id, err := uuid.Parse(*p.SinceMessage)

@@ -14,10 +14,6 @@ func (h *handlers) GetOwnKeyPackages(c *call, p *mlsapi.GetOwnKeyPackagesParams)
 	if err := c.actsFor(p.DeviceID); err != nil {
 		return err
 	}
-	var device string
-	if p.DeviceID != nil {
-		device = *p.DeviceID
-	}
 	var after mls.KeyPackageRef
 	if p.Cursor != nil {
 		var err error
@@ -25,7 +21,7 @@ func (h *handlers) GetOwnKeyPackages(c *call, p *mlsapi.GetOwnKeyPackagesParams)
 			return errCursor
 		}
 	}
-	own, more, err := keypackages.List(c.ctx, h.DB, c.caller, device, after, int(p.Limit))
+	own, more, err := keypackages.List(c.ctx, h.DB, c.caller, or(p.DeviceID, ""), after, int(p.Limit))
 	if err != nil {
 		return err
 	}

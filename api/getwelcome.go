@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/convos"
 	"mlsd/welcome"
@@ -31,9 +30,9 @@ func (h *handlers) GetWelcome(c *call, p *mlsapi.GetWelcomeParams) error {
 	if err != nil {
 		return err
 	}
-	ref, state, grace := w.KeyPackageRef.String(), string(w.State), lexcodec.NewDatetime(w.GraceExpiresAt)
 	return c.replyObjects(len(w.Body), &mlsapi.GetWelcomeOutput{
-		ConvoID: p.ConvoID, Welcome: w.Body, KeyPackageRef: &ref, State: &state, GraceExpiresAt: &grace, Epoch: &w.Epoch,
+		ConvoID: p.ConvoID, Welcome: w.Body, KeyPackageRef: new(w.KeyPackageRef.String()), State: new(string(w.State)),
+		GraceExpiresAt: datetime(&w.GraceExpiresAt), Epoch: &w.Epoch,
 		Request: present(w.Request),
 	})
 }

@@ -5,23 +5,17 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
-	"mlsd/convos"
 )
 
 // GetWelcomeStatus: blue.catbird.mls.getWelcomeStatus. A page's cursor is the last
 // Welcome that was looked at.
 func (h *handlers) GetWelcomeStatus(c *call, p *mlsapi.GetWelcomeStatusParams) error {
-	convo, err := c.convoID(p.ConvoID)
+	after, err := placeOf(p.Cursor, uuid.Nil)
 	if err != nil {
 		return err
 	}
-	var after uuid.UUID
-	if p.Cursor != nil {
-		if after, err = uuid.Parse(*p.Cursor); err != nil {
-			return errCursor
-		}
-	}
-	if _, err := convos.Authorise(c.ctx, h.DB, convo, c.caller); err != nil {
+	convo, _, err := c.member(h.DB, p.ConvoID)
+	if err != nil {
 		return err
 	}
 	all, next, err := h.Welcomes.Statuses(c.ctx, h.DB, convo, c.caller, after, int(p.Limit))

@@ -13,8 +13,10 @@ import (
 
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
+	"mlsd/convos"
 	"mlsd/idem"
 	"mlsd/internal/limit"
+	"mlsd/internal/pgpool"
 	"mlsd/internal/quota"
 	"mlsd/mls"
 	"mlsd/welcome"
@@ -164,3 +166,32 @@ func (c *call) device(id, ref *string) (welcome.Device, error) {
 // maxPageBytes bounds the ciphertext of one answer. In base64 it stays below the 8 MB that a PDS
 // passes on.
 const maxPageBytes = 5_700_000
+
+// or returns what the client has sent, or other if it has sent nothing.
+func or[T any](sent *T, other T) T {
+	if sent == nil {
+		return other
+	}
+	return *sent
+}
+
+// member parses the id of a convo, and fails unless the caller is a member. Errors: a
+// *lexcodec.Violation, and those of convos.Authorise.
+func (c *call) member(q pgpool.Queryer, text string) (convo uuid.UUID, m convos.Membership, err error) {
+	if convo, err = c.convoID(text); err == nil {
+		m, err = convos.Authorise(c.ctx, q, convo, c.caller)
+	}
+	return convo, m, err
+}
+
+// placeOf is the id that the cursor of a list names, or the beginning of the list. Error: errCursor.
+func placeOf(cursor *string, beginning uuid.UUID) (uuid.UUID, error) {
+	if cursor == nil {
+		return beginning, nil
+	}
+	id, err := uuid.Parse(*cursor)
+	if err != nil || id == uuid.Nil {
+		return id, errCursor
+	}
+	return id, nil
+}

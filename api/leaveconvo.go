@@ -23,13 +23,10 @@ func (h *handlers) LeaveConvo(c *call, in *mlsapi.LeaveConvoInput) error {
 		key = input.KeyOr(key)
 	}
 	leave := convos.Departure{
-		ConvoID: convo, Caller: c.caller, Target: c.caller,
+		ConvoID: convo, Caller: c.caller, Target: or(in.TargetDID, c.caller), Block: or(in.Block, false),
 		Proposed: c.proposed(key, input, in.Commit, nil, in.GroupInfo),
 	}
-	if in.TargetDID != nil {
-		leave.Target = *in.TargetDID
-	}
-	if leave.Block = in.Block != nil && *in.Block; leave.Block && leave.Target != c.caller {
+	if leave.Block && leave.Target != c.caller {
 		return named(mlsapi.ErrNotPermitted, "block: only when the caller itself leaves")
 	}
 	return h.commit(c, convo, key, input, func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {

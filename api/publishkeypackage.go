@@ -31,10 +31,6 @@ func (h *handlers) PublishKeyPackage(c *call, in *mlsapi.PublishKeyPackageInput)
 	c.uses(quota.Bytes, len(in.KeyPackage))
 	return h.write(c, "", key, content(in.Fields()), func(ctx context.Context, tx pgx.Tx) (lexcodec.Appender, error) {
 		ref, err := keypackages.Publish(ctx, tx, p)
-		if err != nil {
-			return nil, err
-		}
-		text := ref.String()
-		return &mlsapi.PublishKeyPackageOutput{KeyPackageRef: &text}, nil
+		return &mlsapi.PublishKeyPackageOutput{KeyPackageRef: new(ref.String())}, err
 	})
 }

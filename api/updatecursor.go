@@ -20,10 +20,7 @@ func (h *handlers) UpdateCursor(c *call, in *mlsapi.UpdateCursorInput) error {
 	if (in.Epoch == nil) != (in.AuthenticatorHash == nil) {
 		return badRequest("epoch and authenticatorHash: send both or neither")
 	}
-	to := convos.Cursor{Read: in.Seq}
-	if in.Delivered != nil {
-		to.Delivered = *in.Delivered
-	}
+	to := convos.Cursor{Read: in.Seq, Delivered: or(in.Delivered, 0)}
 	at, err := h.Cursors.Update(c.ctx, convo, c.caller, to)
 	if err != nil {
 		return err
