@@ -65,10 +65,7 @@ func countInvited(ctx context.Context, tx pgx.Tx, by syntax.DID, convo uuid.UUID
 	_, err := tx.Exec(ctx, `
 		INSERT INTO invitations (did, inviter, address, convo_id, created_at)
 		SELECT did, $2, $3, $4, clock_timestamp() FROM unnest($1::text[]) AS did`, outsiders, by, bounds.Address, convo)
-	if err != nil {
-		return fmt.Errorf("record the invitations: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "record the invitations")
 }
 
 // SweepInvitations deletes the invitations that no longer count.

@@ -12,7 +12,6 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"mlsd/internal/pgpool"
 	"mlsd/mls"
@@ -93,7 +92,7 @@ func predecessor(id uuid.UUID) uuid.UUID {
 type scan struct {
 	Convo
 	more   bool
-	joined moments
+	joined []time.Time
 }
 
 func scanConvo(row pgx.CollectableRow) (Convo, error) {
@@ -122,22 +121,3 @@ func (s *scan) row(row pgx.CollectableRow) error {
 	}
 	return nil
 }
-
-// moments is an array of timestamptz. Scanning it reuses its memory.
-type moments []time.Time
-
-// SetDimensions implements pgtype.ArraySetter.
-func (m *moments) SetDimensions(dimensions []pgtype.ArrayDimension) error {
-	if len(dimensions) != 1 {
-		return fmt.Errorf("an array of %d dimensions", len(dimensions))
-	}
-	n := int(dimensions[0].Length)
-	*m = slices.Grow((*m)[:0], n)[:n]
-	return nil
-}
-
-// ScanIndex implements pgtype.ArraySetter.
-func (m *moments) ScanIndex(i int) any { return &(*m)[i] }
-
-// ScanIndexType implements pgtype.ArraySetter.
-func (m *moments) ScanIndexType() any { return new(time.Time) }

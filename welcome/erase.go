@@ -2,11 +2,11 @@ package welcome
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/tombstone"
 )
 
@@ -24,8 +24,5 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID, 
 			last_failure = CASE WHEN last_failure IS NOT NULL THEN 'erased' END
 		FROM locked
 		WHERE w.convo_id = $1 AND w.id = locked.id`, convo, p.DID, p.In(convo), limit)
-	if err != nil {
-		return 0, false, fmt.Errorf("erase a recipient of Welcomes: %w", err)
-	}
-	return tag.RowsAffected(), tag.RowsAffected() == limit, nil
+	return tag.RowsAffected(), tag.RowsAffected() == limit, errs.Wrap(err, "erase a recipient of Welcomes")
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/events/outbox"
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/mls"
 )
@@ -57,10 +58,7 @@ func Refused(ctx context.Context, tx pgx.Tx, convo uuid.UUID, inviter, did synta
 		SELECT $4, convo_id, did, jsonb_build_object('change', 'failed', 'by', $3::text, 'epoch', $5::bigint),
 			clock_timestamp()
 		FROM members WHERE convo_id = $1 AND did = $2 AND left_at IS NULL`, convo, inviter, did, outbox.Arrival, epoch)
-	if err != nil {
-		return fmt.Errorf("tell the inviter of a refused invitation: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "tell the inviter of a refused invitation")
 }
 
 // Statuses reads up to limit of the convo's Welcomes with ids above after, in the order in which

@@ -152,19 +152,15 @@ func Rejoined(ctx context.Context, tx pgx.Tx, convo uuid.UUID, did syntax.DID, e
 	if err != nil {
 		return err
 	}
-	rows, err := tx.Query(ctx, `
-		SELECT d.epoch, d.committer, coalesce(m.seq, 0)
-		FROM disputes d LEFT JOIN messages m ON m.convo_id = d.convo_id AND m.kind = 3 AND m.epoch = d.epoch
-		WHERE d.convo_id = $1 AND d.state = 'open' ORDER BY d.epoch`, convo)
-	if err != nil {
-		return fmt.Errorf("read the disputes: %w", err)
-	}
 	type open struct {
 		Epoch     int64
 		Committer syntax.DID
 		Seq       int64
 	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[open])
+	all, err := pgpool.Collect(ctx, tx, pgx.RowToStructByPos[open], `
+		SELECT d.epoch, d.committer, coalesce(m.seq, 0)
+		FROM disputes d LEFT JOIN messages m ON m.convo_id = d.convo_id AND m.kind = 3 AND m.epoch = d.epoch
+		WHERE d.convo_id = $1 AND d.state = 'open' ORDER BY d.epoch`, convo)
 	if err != nil {
 		return fmt.Errorf("read the disputes: %w", err)
 	}

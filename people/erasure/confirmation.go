@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/tombstone"
 	"mlsd/internal/worker"
@@ -47,10 +48,7 @@ func (s *Store) AskToConfirm(ctx context.Context, tx pgx.Tx, did syntax.DID) (to
 		VALUES ($1, $2, date_trunc('milliseconds', clock_timestamp() + $3::interval))
 		ON CONFLICT (did) WHERE did IS NOT NULL DO UPDATE SET hash = excluded.hash, expires_at = excluded.expires_at
 		RETURNING expires_at`, confirmationHash(did, token), did, confirmationLife).Scan(&expires)
-	if err != nil {
-		return "", time.Time{}, fmt.Errorf("store a confirmation: %w", err)
-	}
-	return token, expires, nil
+	return token, expires, errs.Wrap(err, "store a confirmation")
 }
 
 // Confirm uses the token up and begins the erasure. If an erasure of the account is running, it is
@@ -90,10 +88,7 @@ func (s *Store) Confirmed(ctx context.Context, db pgpool.DB, did syntax.DID, tok
 	if errors.Is(err, pgx.ErrNoRows) {
 		return b, ErrConfirmation
 	}
-	if err != nil {
-		return b, fmt.Errorf("look for a confirmed erasure: %w", err)
-	}
-	return b, nil
+	return b, errs.Wrap(err, "look for a confirmed erasure")
 }
 
 // confirmationHash is the hash of a token for one account. It is as random as the token: from the
@@ -104,12 +99,9 @@ func confirmationHash(did syntax.DID, token string) []byte {
 }
 
 // eraseConfirmations deletes the account's unused token.
-func eraseConfirmations(ctx context.Context, tx pgx.Tx, p tombstone.Person, _ int) (int64, error) {
+func eraseConfirmations(ctx context.Context, tx pgx.Tx, p tombstone.Person) (int64, error) {
 	tag, err := tx.Exec(ctx, `DELETE FROM erasure_confirmations WHERE did = $1`, p.DID)
-	if err != nil {
-		return 0, fmt.Errorf("delete a confirmation: %w", err)
-	}
-	return tag.RowsAffected(), nil
+	return tag.RowsAffected(), errs.Wrap(err, "delete a confirmation")
 }
 
 // Sweep deletes tokens that have expired unused, or were used a week ago.

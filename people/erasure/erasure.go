@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/convos"
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/tombstone"
 	"mlsd/people/accounts"
@@ -122,8 +123,5 @@ func (s *Store) Get(ctx context.Context, db pgpool.DB, id uuid.UUID) (e Erasure,
 	if errors.Is(err, pgx.ErrNoRows) {
 		return e, ErrNotFound
 	}
-	if err != nil {
-		return e, fmt.Errorf("read an erasure: %w", err)
-	}
-	return e, nil
+	return e, errs.Wrap(err, "read an erasure")
 }

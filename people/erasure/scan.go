@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/tombstone"
 )
@@ -91,14 +92,12 @@ func (s *scan) gather(ctx context.Context, j *job, most int) (lap, error) {
 		l = begin(parsePlace(at))
 		s.begin(j, l)
 	}
-	rows, err := j.tx.Query(ctx, `
+	rows := pgpool.Rows(ctx, j.tx, `
 		SELECT id, did, salt, position, pass, counts, remains, services FROM erasures
 		WHERE state = 'running' AND step = $1 AND id <> $2 AND not_before <= clock_timestamp()
 			AND (position = '' OR split_part(position, ' ', 1) = $3)
 		ORDER BY id LIMIT $4 FOR UPDATE SKIP LOCKED`, j.step, j.id, l.at.String(), most-1)
-	if err != nil {
-		return l, fmt.Errorf("look for jobs that read here: %w", err)
-	}
+	var err error
 	j.with, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (*job, error) {
 		k := &job{w: j.w, tx: j.tx, step: j.step}
 		err := row.Scan(&k.id, &k.person.DID, &k.person.Salt, &k.position, &k.pass, &k.counts, &k.remains, &k.services)
@@ -107,10 +106,7 @@ func (s *scan) gather(ctx context.Context, j *job, most int) (lap, error) {
 		}
 		return k, err
 	})
-	if err != nil {
-		return l, fmt.Errorf("look for jobs that read here: %w", err)
-	}
-	return l, nil
+	return l, errs.Wrap(err, "look for jobs that read here")
 }
 
 // begin lets a job begin to read.
@@ -141,7 +137,7 @@ type column struct {
 // columns returns the columns that can hold a DID, in the order of tables. Partitions are tables
 // here.
 func (s *scan) columns(ctx context.Context, tx pgx.Tx) ([]column, error) {
-	rows, err := tx.Query(ctx, `
+	all, err := pgpool.Collect(ctx, tx, pgx.RowToStructByPos[column], `
 		SELECT c.relname, a.attname, a.atttypid = 'bytea'::regtype
 		FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
 		WHERE c.relkind = 'r' AND c.relnamespace = current_schema()::regnamespace AND a.attnum > 0 AND NOT a.attisdropped
@@ -149,10 +145,6 @@ func (s *scan) columns(ctx context.Context, tx pgx.Tx) ([]column, error) {
 				OR a.atttypid = 'text[]'::regtype)
 			AND ($1 = '' OR $1::text IN (c.relname, i.inhparent::regclass::text))
 		ORDER BY c.relname, a.attnum`, s.table)
-	if err != nil {
-		return nil, fmt.Errorf("list the tables: %w", err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[column])
 	if err != nil {
 		return nil, fmt.Errorf("list the tables: %w", err)
 	}
@@ -205,7 +197,7 @@ func named(ctx context.Context, tx pgx.Tx, all []column, b pgpool.Blocks, jobs [
 	for _, j := range jobs {
 		dids = append(dids, j.person.DID.String())
 	}
-	rows, err := tx.Query(ctx, `
+	rows := pgpool.Rows(ctx, tx, `
 		SELECT p.did, count(DISTINCT t.ctid)
 		FROM `+pgx.Identifier{b.Table}.Sanitize()+` AS t CROSS JOIN LATERAL (`+strings.Join(texts, " UNION ALL ")+
 		`) AS piece (rest)
@@ -213,18 +205,12 @@ func named(ctx context.Context, tx pgx.Tx, all []column, b pgpool.Blocks, jobs [
 				'^[a-zA-Z0-9._:%-]*[a-zA-Z0-9_:%-]')
 		WHERE t.ctid >= $1::tid AND t.ctid < $2::tid
 		GROUP BY p.did`, b.From, b.To, dids)
-	if err != nil {
-		return nil, fmt.Errorf("search %s: %w", b.Table, err)
-	}
 	found := map[string]int64{}
 	var did string
 	var n int64
-	_, err = pgx.ForEachRow(rows, []any{&did, &n}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&did, &n}, func() error {
 		found[did] = n
 		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("search %s: %w", b.Table, err)
-	}
-	return found, nil
+	return found, errs.Wrap(err, "search %s", b.Table)
 }

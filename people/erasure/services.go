@@ -2,7 +2,6 @@ package erasure
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/network"
 )
 
@@ -90,8 +90,5 @@ func (w *Worker) tell(ctx context.Context, j *job) error {
 	_, err := w.cfg.DB.Exec(ctx, `
 		UPDATE erasures SET services = $3, not_before = clock_timestamp(), moved_at = clock_timestamp()
 		WHERE id = $1 AND moved_at = $2 AND state = 'running'`, j.id, j.moved, j.services)
-	if err != nil {
-		return fmt.Errorf("store what services have answered: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "store what services have answered")
 }

@@ -49,7 +49,7 @@ func steps(cfg Config) []step {
 				return events.EraseSessions(ctx, tx, p)
 			})},
 		{name: "direct sessions", run: rows("sessions", sessions.Erase)},
-		{name: "confirmations", run: rows("erasure_confirmations", eraseConfirmations)},
+		{name: "confirmations", run: once("erasure_confirmations", eraseConfirmations)},
 		{name: "leave", run: leave},
 		{name: "KeyPackages", run: rows("key_packages", keypackages.Erase)},
 		{name: "push", run: rows("push_jobs", push.Erase)},
@@ -68,27 +68,25 @@ func steps(cfg Config) []step {
 		{name: "stream", scan: &scan{"events", events.Erase}},
 		{name: "rosters", run: eachConvo(eraseRoster)},
 		{name: "audit", scan: &scan{"audit_log", idem.EraseAudit}},
-		{name: "usage", run: func(ctx context.Context, j *job) (bool, error) {
-			n, err := requests.EraseCounts(ctx, j.tx, j.person)
-			j.add("caller_counts", n)
-			return true, err
-		}},
-		{name: "quotas", run: func(ctx context.Context, j *job) (bool, error) {
-			n, err := quota.Erase(ctx, j.tx, j.person)
-			j.add("quota_counts", n)
-			return true, err
-		}},
+		{name: "usage", run: once("caller_counts", requests.EraseCounts)},
+		{name: "quotas", run: once("quota_counts", quota.Erase)},
 		{name: "recorded requests", scan: &scan{"requests", requests.Erase}},
 		{name: "operators' actions", scan: &scan{"admin_actions", cfg.EraseActions}},
-		{name: "key", run: func(ctx context.Context, j *job) (bool, error) {
-			n, err := serviceauth.Erase(ctx, j.tx, j.person)
-			j.add("identity_keys", n)
-			return true, err
-		}},
+		{name: "key", run: once("identity_keys", serviceauth.Erase)},
 		{name: "search", scan: &scan{}},
 		{name: "end", run: func(ctx context.Context, j *job) (bool, error) {
 			return true, j.w.cfg.Accounts.EndErasure(ctx, j.tx, j.person)
 		}},
+	}
+}
+
+// once makes a step of an erasure that is one batch.
+func once(table string, erase func(ctx context.Context, tx pgx.Tx, p tombstone.Person) (int64, error),
+) func(context.Context, *job) (bool, error) {
+	return func(ctx context.Context, j *job) (bool, error) {
+		n, err := erase(ctx, j.tx, j.person)
+		j.add(table, n)
+		return true, err
 	}
 }
 

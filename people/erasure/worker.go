@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/convos"
+	"mlsd/internal/errs"
 	"mlsd/internal/failpoint"
 	"mlsd/internal/pgpool"
 	"mlsd/internal/tombstone"
@@ -306,10 +307,7 @@ func (j *job) save(ctx context.Context) error {
 			not_before = greatest(clock_timestamp() + $7::interval, not_before), moved_at = clock_timestamp()
 		WHERE id = $1 RETURNING moved_at`, j.id, j.step, j.position, j.pass, j.counts, j.remains, j.wait, j.services).
 		Scan(&j.moved)
-	if err != nil {
-		return fmt.Errorf("save the progress: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "save the progress")
 }
 
 // postponeTimeout bounds the note that a batch has failed.
@@ -326,8 +324,5 @@ func (w *Worker) postpone(ctx context.Context, id uuid.UUID) error {
 		UPDATE erasures SET failures = failures + 1,
 			not_before = clock_timestamp() + least($3, greatest($2, clock_timestamp() - coalesce(moved_at, begun_at)))
 		WHERE id = $1 AND state = 'running'`, id, retryAfter, longestRetry)
-	if err != nil {
-		return fmt.Errorf("postpone an erasure: %w", err)
-	}
-	return nil
+	return errs.Wrap(err, "postpone an erasure")
 }

@@ -42,10 +42,7 @@ func kem() hpke.KEM { return hpke.DHKEM(ecdh.X25519()) }
 // NewPrivateKey makes a key.
 func NewPrivateKey() (PrivateKey, error) {
 	key, err := kem().GenerateKey()
-	if err != nil {
-		return PrivateKey{}, fmt.Errorf("make a report key: %w", err)
-	}
-	return PrivateKey{key}, nil
+	return PrivateKey{key}, errs.Wrap(err, "make a report key")
 }
 
 // ParsePublicKey reads what [PublicKey.String] has written.
@@ -59,10 +56,7 @@ func ParsePublicKey(text string) (PublicKey, error) {
 		return PublicKey{}, err
 	}
 	key, err := kem().NewPublicKey(raw)
-	if err != nil {
-		return PublicKey{}, fmt.Errorf("read the public report key: %w", err)
-	}
-	return PublicKey{key}, nil
+	return PublicKey{key}, errs.Wrap(err, "read the public report key")
 }
 
 // ParsePrivateKey reads what [PrivateKey.Text] has written.
@@ -72,10 +66,7 @@ func ParsePrivateKey(text string) (PrivateKey, error) {
 		return PrivateKey{}, err
 	}
 	key, err := kem().NewPrivateKey(raw)
-	if err != nil {
-		return PrivateKey{}, fmt.Errorf("read the private report key: %w", err)
-	}
-	return PrivateKey{key}, nil
+	return PrivateKey{key}, errs.Wrap(err, "read the private report key")
 }
 
 func parseKey(text, prefix string) ([]byte, error) {

@@ -35,26 +35,26 @@ type Listed struct {
 
 // Queue returns the open reports with ids above after, the oldest first.
 func Queue(ctx context.Context, q pgpool.Queryer, after uuid.UUID, limit int) ([]Listed, error) {
-	return collect(q.Query(ctx, `
+	return collect(ctx, q, `
 		SELECT id, convo_id, reporter, reason, key_id, octet_length(sealed), reported_at, state, closed_at,
 			coalesce(closed_by, ''), coalesce(note, '')
-		FROM abuse_reports WHERE state = 'open' AND id > $1 ORDER BY id LIMIT $2`, after, limit))
+		FROM abuse_reports WHERE state = 'open' AND id > $1 ORDER BY id LIMIT $2`, after, limit)
 }
 
 // Past returns the closed reports with ids below before, the newest first.
 func Past(ctx context.Context, q pgpool.Queryer, before uuid.UUID, limit int) ([]Listed, error) {
-	return collect(q.Query(ctx, `
+	return collect(ctx, q, `
 		SELECT id, convo_id, reporter, reason, key_id, octet_length(sealed), reported_at, state, closed_at,
 			coalesce(closed_by, ''), coalesce(note, '')
-		FROM abuse_reports WHERE state = 'closed' AND id < $1 ORDER BY id DESC LIMIT $2`, before, limit))
+		FROM abuse_reports WHERE state = 'closed' AND id < $1 ORDER BY id DESC LIMIT $2`, before, limit)
 }
 
 // Get returns one report. Error besides the database's: ErrNotFound.
 func Get(ctx context.Context, q pgpool.Queryer, id uuid.UUID) (Listed, error) {
-	found, err := collect(q.Query(ctx, `
+	found, err := collect(ctx, q, `
 		SELECT id, convo_id, reporter, reason, key_id, octet_length(sealed), reported_at, state, closed_at,
 			coalesce(closed_by, ''), coalesce(note, '')
-		FROM abuse_reports WHERE id = $1`, id))
+		FROM abuse_reports WHERE id = $1`, id)
 	if err == nil && len(found) == 0 {
 		err = ErrNotFound
 	}
@@ -64,10 +64,8 @@ func Get(ctx context.Context, q pgpool.Queryer, id uuid.UUID) (Listed, error) {
 	return found[0], nil
 }
 
-func collect(rows pgx.Rows, err error) (found []Listed, _ error) {
-	if err == nil {
-		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Listed])
-	}
+func collect(ctx context.Context, q pgpool.Queryer, sql string, args ...any) ([]Listed, error) {
+	found, err := pgpool.Collect(ctx, q, pgx.RowToStructByPos[Listed], sql, args...)
 	return found, errs.Wrap(err, "read the reports")
 }
 
