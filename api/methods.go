@@ -1,16 +1,21 @@
 package api
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
+	"mlsd/convos"
 	"mlsd/idem"
 	"mlsd/internal/attachments"
 	"mlsd/internal/nsid"
 	"mlsd/keypackages"
+	"mlsd/messages"
 	"mlsd/people/accounts"
 )
 
@@ -296,4 +301,15 @@ func Lifetimes() idem.Lifetimes {
 		}
 	}
 	return idem.NewLifetimes(operations...)
+}
+
+// RetireKeys implements [idem.Retire] for all methods: it retires the keys of convos, commits and
+// KeyPackages.
+func RetireKeys(ctx context.Context, tx pgx.Tx, keys []idem.UsedKey) error {
+	for _, retire := range []idem.Retire{convos.RetireKeys, messages.RetireKeys, keypackages.RetireKeys} {
+		if err := retire(ctx, tx, keys); err != nil {
+			return err
+		}
+	}
+	return nil
 }

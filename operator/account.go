@@ -1,12 +1,17 @@
 package operator
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/duration"
@@ -118,4 +123,69 @@ func parseLimit(percentText, lastsText string) (percent int, lasts time.Duration
 		return 0, 0, BadRequest("100 per cent is no limit: it takes no time")
 	}
 	return percent, lasts, nil
+}
+
+// accountErase begins an erasure. It goes on in the background, on any node.
+var accountErase = Method{
+	Noun: "account", Verb: "erase", Usage: "erase everything of an account, for ever",
+	Params: []Param{didParam}, Write: true, Final: true, after: changed,
+	run: func(ctx context.Context, s *Service, tx pgx.Tx, c Call) (_ any, err error) {
+		out := Erasing{DID: c.did(),
+			Note: "It takes a minute and a half at least. The account is refused until it has ended. " +
+				"mlsd admin erasure show ID says how far it is. There is no way back."}
+		out.ID, out.Begun, err = s.c.Erasures.Begin(ctx, tx, out.DID, "operator "+c.Operator, c.Reason)
+		return out, err
+	},
+}
+
+// Erasing is the result of account.erase.
+type Erasing struct {
+	DID   syntax.DID `json:"did"`
+	ID    uuid.UUID  `json:"id"`    // of the erasure
+	Begun bool       `json:"begun"` // false: it was running already
+	Note  string     `json:"note"`
+}
+
+var erasureShow = Method{
+	Noun: "erasure", Verb: "show", Usage: "how far an erasure has come, and what it has changed, by table",
+	Params: []Param{{Name: "id", Usage: "what account erase answered", Kind: ID}},
+	run: func(ctx context.Context, s *Service, tx pgx.Tx, c Call) (any, error) {
+		return s.c.Erasures.Get(ctx, tx, c.id("id"))
+	},
+}
+
+var accountExport = Method{
+	Noun: "account", Verb: "export", Usage: "everything that is held about an account, as JSON Lines",
+	Params: []Param{didParam}, Write: true, Archive: true,
+	run: func(_ context.Context, s *Service, _ pgx.Tx, c Call) (any, error) { return export{s, c.did()}, nil },
+}
+
+// export is the archive of an account: a line for each row that is held about it.
+type export struct {
+	s   *Service
+	did syntax.DID
+}
+
+// exportLine is a line of an archive.
+type exportLine struct {
+	Type string          `json:"type"` // the table, and in what way the row belongs to the person
+	Data json.RawMessage `json:"data"`
+}
+
+// WriteTo implements Archive. The rows pass through one at a time. All lines are of one moment.
+func (e export) WriteTo(ctx context.Context, to io.Writer) error {
+	w := bufio.NewWriter(to)
+	lines := json.NewEncoder(w)
+	err := archive.Snapshot(ctx, e.s.c.DB, func(tx pgx.Tx) error {
+		var failed error
+		_, _, err := archive.Reader{DID: e.did}.Read(ctx, tx, archive.Position{}, func(row archive.Row) bool {
+			failed = lines.Encode(exportLine{row.Type, json.RawMessage(row.Data)})
+			return failed == nil
+		})
+		return errors.Join(err, failed)
+	})
+	if err != nil {
+		return err
+	}
+	return w.Flush()
 }

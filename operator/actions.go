@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/errs"
+	"mlsd/internal/pgpool"
+	"mlsd/internal/tombstone"
 )
 
 // Outcomes of an action. An action whose node was killed stays started.
@@ -80,4 +82,34 @@ func Actions(ctx context.Context, tx pgx.Tx, subject string, before int64, rows 
 		SELECT id, at, operator, action, subject, reason, outcome, ended_at FROM admin_actions
 		WHERE ($1 = '' OR subject = $1 OR starts_with(subject, $1 || ' ')) AND ($2 = 0 OR id < $2)
 		ORDER BY id DESC LIMIT $3`, subject, before, rows)
+}
+
+// EraseActions puts the tombstone of a person into a part of the record of what operators have done.
+func EraseActions(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.Blocks) (int64, error) {
+	tag, err := tx.Exec(ctx, `
+		UPDATE admin_actions
+		SET subject = regexp_replace(subject, $4, $5, 'g'), reason = regexp_replace(reason, $4, $5, 'g'),
+			operator = regexp_replace(operator, $4, $5, 'g')
+		WHERE ctid >= $1::tid AND ctid < $2::tid
+			AND (strpos(subject, $3) > 0 OR strpos(reason, $3) > 0 OR strpos(operator, $3) > 0)`,
+		b.From, b.To, p.DID.String(), p.Pattern(), p.Anywhere())
+	return tag.RowsAffected(), errs.Wrap(err, "erase a name from the record of actions")
+}
+
+// didShow is the action of looking at a page of the console with DIDs in full. It is no method: the
+// console records it.
+var didShow = Method{Noun: "did", Verb: "show", Params: []Param{{Name: "page"}}, Write: true}
+
+// RecordShown leaves a row in admin_actions: an operator is about to see DIDs in full. page is the
+// address of the page, or what else shows them. Error: operator or reason is missing.
+func (s *Service) RecordShown(ctx context.Context, page, operator, reason string) error {
+	c, err := didShow.NewCall(map[string]string{"page": page, operatorField: operator, reasonField: reason})
+	if err != nil {
+		return err
+	}
+	id, err := begin(ctx, s.c.DB, didShow, c)
+	if err != nil {
+		return err
+	}
+	return end(ctx, s.c.DB, id, nil)
 }

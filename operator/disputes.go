@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"mlsd/people/disputes"
 )
 
 var inspectDisputes = question("disputes", "forked epochs and disputed commits, of CONVO or of all",
@@ -50,4 +52,24 @@ func Disputes(ctx context.Context, tx pgx.Tx, convo uuid.UUID, rows int) ([]Disp
 				(f.convo_id, f.epoch)), '{}'
 		FROM forked_epochs f WHERE $1 = f.convo_id OR $1 = $3
 		ORDER BY at DESC LIMIT $2`, convo, rows, uuid.Nil)
+}
+
+var disputeEnd = Method{
+	Noun: "dispute", Verb: "end", Usage: "end the dispute of a commit before its time: members can commit again",
+	Params: []Param{convoParam, {Name: "epoch", Usage: "the epoch that the disputed commit created", Kind: Number}},
+	Write:  true, after: wake,
+	run: func(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (_ any, err error) {
+		out := DisputeEnded{Convo: c.convo(), Epoch: c.number("epoch"),
+			Note: "The reports of this commit stay, and it is not disputed again. Commits of other epochs can be."}
+		out.Changed, err = disputes.End(ctx, tx, out.Convo, out.Epoch)
+		return out, err
+	},
+}
+
+// DisputeEnded is the result of dispute.end.
+type DisputeEnded struct {
+	Convo   uuid.UUID `json:"convo"`
+	Epoch   int64     `json:"epoch"`
+	Changed bool      `json:"changed"` // false: it had ended before
+	Note    string    `json:"note"`
 }

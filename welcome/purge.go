@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"mlsd/internal/errs"
+	"mlsd/internal/tombstone"
 )
 
 // Forget deletes the Welcomes of a convo that is being deleted. Their bytes are left to Purge.
@@ -39,4 +40,21 @@ func Revoke(ctx context.Context, tx pgx.Tx, d Device) (int64, error) {
 			WHERE m.did = $1 AND m.left_at IS NULL AND w.device_id = $2 AND w.state IN ('available', 'in_flight')
 			ORDER BY w.convo_id, w.id FOR UPDATE OF w)`, d.DID, d.DeviceID)
 	return tag.RowsAffected(), errs.Wrap(err, "end a device's Welcomes")
+}
+
+// Erase puts the tombstone of a person into up to limit of its Welcomes of a convo, and drops what
+// its devices have said. It returns how many, and whether there can be more. All of these Welcomes
+// have ended: the person has left. The caller holds the convo's lock.
+func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID, limit int64) (n int64, more bool,
+	err error) {
+	tag, err := tx.Exec(ctx, `
+		WITH locked AS MATERIALIZED (
+			SELECT id FROM welcomes WHERE convo_id = $1 AND recipient_did = $2 ORDER BY id LIMIT $4 FOR UPDATE
+		)
+		UPDATE welcomes w
+		SET recipient_did = $3, device_id = 'erased', last_error = NULL,
+			last_failure = CASE WHEN last_failure IS NOT NULL THEN 'erased' END
+		FROM locked
+		WHERE w.convo_id = $1 AND w.id = locked.id`, convo, p.DID, p.In(convo), limit)
+	return tag.RowsAffected(), tag.RowsAffected() == limit, errs.Wrap(err, "erase a recipient of Welcomes")
 }

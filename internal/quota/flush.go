@@ -11,7 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
+	"mlsd/internal/tombstone"
 	"mlsd/internal/worker"
 )
 
@@ -241,4 +243,12 @@ func Sweep(db *pgxpool.Pool) worker.Sweep {
 		DELETE FROM quota_counts WHERE (day, subject, quota) IN (
 			SELECT day, subject, quota FROM quota_counts WHERE day <= (now() AT TIME ZONE 'UTC')::date - $2::integer
 			ORDER BY day LIMIT $1 FOR UPDATE SKIP LOCKED)`, keepDays)
+}
+
+// Erase deletes the counts of a person, and returns how many there were. Nodes can write counts that
+// they still have in memory for up to a minute after the person's last request. The transaction must
+// be one of maintenance.
+func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person) (int64, error) {
+	tag, err := tx.Exec(ctx, `DELETE FROM quota_counts WHERE subject = $1`, p.DID)
+	return tag.RowsAffected(), errs.Wrap(err, "erase counts of quotas")
 }

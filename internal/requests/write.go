@@ -9,6 +9,8 @@ import (
 
 	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
+	"mlsd/internal/tombstone"
+	"mlsd/internal/worker"
 )
 
 // flushRows writes the access lines and rows. Rows that cannot be written are dropped; their lines
@@ -75,4 +77,28 @@ func (r *Recorder) insert(ctx context.Context, tx pgx.Tx, all []Request) error {
 			uuid.NullUUID{UUID: q.Convo, Valid: q.Convo != uuid.Nil}, q.Replayed, q.Expired, q.Took.Seconds())
 	}
 	return tx.SendBatch(ctx, b).Close()
+}
+
+// maxRows bounds the table, whatever Config.Keep says: the newest are kept.
+const maxRows = 1_000_000
+
+// Sweep deletes the rows that are too old, or too many. Ids are in the order of time, but for the
+// interval of the writers.
+func (r *Recorder) Sweep() worker.Sweep {
+	return worker.Statement(r.cfg.DB, "requests", `
+		DELETE FROM requests
+		WHERE id IN (SELECT id FROM requests ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)
+			AND (at < now() - $2::interval OR id <= (SELECT max(id) FROM requests) - $3)`, r.cfg.Keep, maxRows)
+}
+
+// Erase deletes, in a part of the table, the requests of an account, and those of others whose row
+// names it. The transaction must be one of maintenance.
+func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.Blocks) (int64, error) {
+	tag, err := tx.Exec(ctx, `
+		DELETE FROM requests
+		WHERE ctid >= $1::tid AND ctid < $2::tid
+			AND (caller_did = $3 OR strpos(message, $3) > 0 OR strpos(key, $3) > 0 OR strpos(request_id, $3) > 0 OR
+				strpos(detail::text, $3) > 0)`,
+		b.From, b.To, p.DID.String())
+	return tag.RowsAffected(), errs.Wrap(err, "erase requests")
 }

@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"mlsd/operator"
 )
 
 // byAccount are the pages that can be opened for an account.
@@ -69,3 +71,60 @@ type listView struct {
 
 // With returns a list for a shared template.
 func (r *Request) With(list any) listView { return listView{r, list} }
+
+// reveal returns the handler that shows a page with DIDs in full, once, after it has recorded who
+// asked for it and why. It is a POST of the page's own address.
+func (c *Console) reveal(p page) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		req := c.request(r)
+		operator, reason := r.PostFormValue("operator"), r.PostFormValue("reason")
+		if err := c.Operator.RecordShown(r.Context(), req.subject(), operator, reason); err != nil {
+			c.show(w, r, view{Request: req, Page: p}, err)
+			return
+		}
+		req.Full = true
+		c.load(w, r, p, req)
+	})
+}
+
+// subject is what the record says of a page: its path and the fields of its query. The reference of
+// a DID means nothing to those who read the record, so it names the DID.
+func (r *Request) subject() string {
+	parts := []string{r.Path}
+	for name := range r.Query {
+		value := r.Query.Get(name)
+		if did, err := r.ReadDID(name); err == nil {
+			value = did.String()
+		}
+		parts = append(parts, name+"="+value)
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, " ")
+}
+
+// button begins an action. Its form has the method's parameters.
+type button struct {
+	Method, Label, About string
+	Params               []param
+}
+
+// param is a parameter of the method that a button has.
+type param struct{ Name, Value string }
+
+// Act returns a button for what about names. params are names and values, in turn; a DID becomes its
+// reference.
+func (r *Request) Act(method, label string, about any, params ...any) button {
+	b := button{Method: method, Label: label, About: fmt.Sprint(about)}
+	for i := 0; i+1 < len(params); i += 2 {
+		p := param{fmt.Sprint(params[i]), fmt.Sprint(params[i+1])}
+		if p.Name == "did" {
+			p.Value = r.Ref(p.Value)
+		}
+		b.Params = append(b.Params, p)
+	}
+	return b
+}
+
+// AllOthers stands for callers that are not counted by name.
+func (*Request) AllOthers() string { return operator.AllOthers }

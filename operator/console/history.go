@@ -111,3 +111,129 @@ func highest(values []float64) (most float64) {
 	}
 	return most
 }
+
+// reading is what metrics said at one moment.
+type reading struct {
+	at       time.Time
+	families map[string][]metric // by name
+}
+
+// metric is one value of a metric.
+type metric struct {
+	labels  map[string]string
+	value   float64  // of a counter or gauge
+	sum     float64  // of a histogram
+	count   float64  // of a histogram
+	buckets []bucket // of a histogram, in the order of their bounds
+}
+
+// bucket counts the observations of a histogram up to a bound.
+type bucket struct{ bound, count float64 }
+
+// readMetrics reads all metrics of a registry. Those that cannot be read are left out. Error: none
+// can be read.
+func readMetrics(from prometheus.Gatherer, at time.Time) (reading, error) {
+	families, err := from.Gather()
+	if err != nil && len(families) == 0 {
+		return reading{}, err
+	}
+	r := reading{at: at, families: make(map[string][]metric, len(families))}
+	for _, f := range families {
+		all := make([]metric, 0, len(f.Metric))
+		for _, m := range f.Metric {
+			one := metric{labels: make(map[string]string, len(m.Label)),
+				value: m.GetCounter().GetValue() + m.GetGauge().GetValue()}
+			for _, l := range m.Label {
+				one.labels[l.GetName()] = l.GetValue()
+			}
+			if h := m.GetHistogram(); h != nil {
+				one.sum, one.count = h.GetSampleSum(), float64(h.GetSampleCount())
+				for _, b := range h.Bucket {
+					one.buckets = append(one.buckets, bucket{b.GetUpperBound(), float64(b.GetCumulativeCount())})
+				}
+			}
+			all = append(all, one)
+		}
+		r.families[f.GetName()] = all
+	}
+	return r, nil
+}
+
+// matcher chooses the metrics that count, by their labels.
+type matcher func(labels map[string]string) bool
+
+func every(map[string]string) bool { return true }
+
+// labelled matches metrics with a value of a label.
+func labelled(name, value string) matcher {
+	return func(labels map[string]string) bool { return labels[name] == value }
+}
+
+// sum adds the values of a metric.
+func (r reading) sum(name string, matches matcher) (total float64) {
+	for _, m := range r.families[name] {
+		if matches(m.labels) {
+			total += m.value
+		}
+	}
+	return total
+}
+
+// histogram adds the histograms of a metric. Those of one metric have the same bounds.
+func (r reading) histogram(name string, matches matcher) (h metric) {
+	for _, m := range r.families[name] {
+		if !matches(m.labels) {
+			continue
+		}
+		h.sum, h.count = h.sum+m.sum, h.count+m.count
+		if h.buckets == nil {
+			h.buckets = append(h.buckets, m.buckets...)
+			continue
+		}
+		for i := range m.buckets {
+			h.buckets[i].count += m.buckets[i].count
+		}
+	}
+	return h
+}
+
+// since returns what a histogram has observed since an earlier reading of it.
+func (m metric) since(before metric) metric {
+	diff := metric{sum: m.sum - before.sum, count: m.count - before.count}
+	for i, b := range m.buckets {
+		if i < len(before.buckets) {
+			b.count -= before.buckets[i].count
+		}
+		diff.buckets = append(diff.buckets, b)
+	}
+	return diff
+}
+
+// quantile estimates a quantile of a histogram's observations, as Prometheus does. It is NaN if
+// there are none.
+func (m metric) quantile(q float64) float64 {
+	if m.count == 0 {
+		return math.NaN()
+	}
+	rank, lower, below := q*m.count, 0.0, 0.0
+	for _, b := range m.buckets {
+		if b.count >= rank && !math.IsInf(b.bound, 1) {
+			if b.count == below {
+				return b.bound
+			}
+			return lower + (b.bound-lower)*(rank-below)/(b.count-below)
+		}
+		if !math.IsInf(b.bound, 1) {
+			lower, below = b.bound, b.count
+		}
+	}
+	return lower // above the last bound
+}
+
+// mean is the mean of a histogram's observations. It is NaN if there are none.
+func (m metric) mean() float64 {
+	if m.count == 0 {
+		return math.NaN()
+	}
+	return m.sum / m.count
+}

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -105,4 +106,27 @@ func facts(r reading) (all []fact) {
 		all = append(all, fact{Key: s.key(), Name: s.name, Value: s.unit.written(n), Queue: s.queue, Bad: s.alarm && n > 0})
 	}
 	return all
+}
+
+// nowPage is what the page Now shows.
+type nowPage struct {
+	Drawings []drawing
+	Stored   storedFacts
+	Node     uuid.UUID // this one
+	Leads    bool      // this node leads the sequencer
+}
+
+// now shows what the node does at this moment, and did in the last hour.
+func (c *Console) now(ctx context.Context, r *Request) (any, error) {
+	live, err := c.history.live(time.Now())
+	if err != nil {
+		return nil, err
+	}
+	last := c.history.newest()
+	return nowPage{
+		Drawings: draw(c.history.charts, c.history.hour(), live),
+		Stored:   c.stored.read(ctx),
+		Node:     c.NodeID(),
+		Leads:    last.sum(leader, every) > 0,
+	}, nil
 }

@@ -9,10 +9,16 @@
 package consent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
+
+	"mlsd/internal/errs"
+	"mlsd/internal/pgpool"
+	"mlsd/internal/tombstone"
 )
 
 // MaxBlocks bounds the blocks of one DID.
@@ -31,4 +37,50 @@ type BlockedError struct{ DID syntax.DID }
 
 func (e *BlockedError) Error() string {
 	return e.DID.String() + " is blocked by the caller; unblock it first with unblockActor"
+}
+
+// Policy says who may invite a person and claim its KeyPackages.
+type Policy string
+
+// The policies.
+const (
+	Everyone Policy = "everyone" // the default
+	Shared   Policy = "shared"   // members of a convo that the person is in and has accepted
+	Nobody   Policy = "nobody"
+)
+
+// SetPolicy sets the policy of did. It holds for invitations that begin later. Error besides the
+// database's: ErrUnknownPolicy.
+func SetPolicy(ctx context.Context, tx pgx.Tx, did syntax.DID, p Policy) error {
+	if p != Everyone && p != Shared && p != Nobody {
+		return ErrUnknownPolicy
+	}
+	_, err := tx.Exec(ctx, `
+		INSERT INTO policies (did, invitations) VALUES ($1, $2)
+		ON CONFLICT (did) DO UPDATE SET invitations = excluded.invitations`, did, p)
+	return errs.Wrap(err, "set the invitation policy")
+}
+
+// PolicyOf returns the policy of did.
+func PolicyOf(ctx context.Context, q pgpool.Queryer, did syntax.DID) (p Policy, err error) {
+	err = q.QueryRow(ctx, `SELECT coalesce((SELECT invitations FROM policies WHERE did = $1), 'everyone')`, did).Scan(&p)
+	return p, errs.Wrap(err, "read the invitation policy")
+}
+
+// Erase deletes up to limit blocks that a person made or that concern it, and its policies. It
+// returns how many rows it has deleted; 0: none is left.
+func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (n int64, err error) {
+	err = tx.QueryRow(ctx, `
+		WITH own AS (
+			DELETE FROM blocks WHERE (did, blocked_did) IN (SELECT did, blocked_did FROM blocks WHERE did = $1 LIMIT $2)
+				RETURNING did
+		), others AS (
+			DELETE FROM blocks WHERE (did, blocked_did) IN (SELECT did, blocked_did FROM blocks WHERE blocked_did = $1 LIMIT $2)
+				RETURNING did
+		), policy AS (
+			DELETE FROM policies WHERE did = $1 RETURNING did
+		)
+		SELECT (SELECT count(*) FROM own) + (SELECT count(*) FROM others) + (SELECT count(*) FROM policy)`,
+		p.DID, limit).Scan(&n)
+	return n, errs.Wrap(err, "erase blocks")
 }
