@@ -66,19 +66,19 @@ func (u *user) calls(c *convo) map[string]answer {
 	}
 }
 
-// A stranger gets the same bytes for a convo that exists as for one that does not, from every
+// An outsider gets the same bytes for a convo that exists as for one that does not, from every
 // method. A text that is no id is refused as such: it says nothing of convos.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	alice, bob, stranger := w.user(), w.user(), w.user()
+	alice, bob, outsider := w.user(), w.user(), w.user()
 	c := alice.create(bob)
 	alice.send(c, "hello")
 	alice.add(c, w.user())
 	never := &convo{uuid.Must(uuid.NewV7()).String(), newGroup(t), c.epoch}
 	noID := &convo{"not-an-id", newGroup(t), c.epoch}
 	before := w.count(`SELECT count(*) FROM messages`)
-	real, other, odd := stranger.calls(c), stranger.calls(never), stranger.calls(noID)
+	real, other, odd := outsider.calls(c), outsider.calls(never), outsider.calls(noID)
 	for name, a := range real {
 		a.fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
 		if b := other[name]; a.status != b.status || !bytes.Equal(a.body, b.body) {
@@ -95,10 +95,10 @@ func TestStrangers(t *testing.T) {
 		bob.get(mlsapi.NSIDGetEpoch, "convoId", id).fails(http.StatusBadRequest, "InvalidRequest")
 	}
 	if n := w.count(`SELECT count(*) FROM messages`); n != before {
-		t.Fatalf("strangers have written %d entries", n-before)
+		t.Fatalf("outsiders have written %d entries", n-before)
 	}
-	if page := read[mlsapi.GetConvosOutput](t, stranger.get(mlsapi.NSIDGetConvos).ok()); len(page.Conversations) != 0 {
-		t.Fatalf("a stranger's convos are %+v", page)
+	if page := read[mlsapi.GetConvosOutput](t, outsider.get(mlsapi.NSIDGetConvos).ok()); len(page.Conversations) != 0 {
+		t.Fatalf("an outsider's convos are %+v", page)
 	}
 }
 

@@ -245,14 +245,14 @@ func TestSubscriptionThatBeginsTooLate(t *testing.T) {
 func TestClosedNode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	alice, bob, stranger := w.user(), w.user(), w.user()
+	alice, bob, outsider := w.user(), w.user(), w.user()
 	alice.create(bob)
 	w.mode = accounts.ModeClosed
 	closed := w.boot()
 	for _, u := range []*user{alice, bob} {
 		u.on(closed).get(mlsapi.NSIDGetConvos).ok()
 	}
-	message := stranger.on(closed).get(mlsapi.NSIDGetConvos).fails(http.StatusForbidden, "NotPermitted")
+	message := outsider.on(closed).get(mlsapi.NSIDGetConvos).fails(http.StatusForbidden, "NotPermitted")
 	if message != accounts.ErrNotAdmitted.Error() {
 		t.Errorf("the message is %q", message)
 	}

@@ -291,7 +291,7 @@ func TestAttachmentRanges(t *testing.T) {
 func TestAttachmentReaders(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	alice, bob, carol, dave, stranger := w.user(), w.user(), w.user(), w.user(), w.user()
+	alice, bob, carol, dave, outsider := w.user(), w.user(), w.user(), w.user(), w.user()
 	c := alice.create(bob, carol)
 	f := alice.attach(c, 1000)
 	early := f.naming(alice)
@@ -299,14 +299,14 @@ func TestAttachmentReaders(t *testing.T) {
 	sent.ok()
 	alice.remove(c, carol)
 	alice.add(c, dave)
-	elsewhere := stranger.create()
+	elsewhere := outsider.create()
 
 	f.readable(alice)
 	f.readable(bob)
-	for who, u := range map[string]*user{"a stranger": stranger, "a former member": carol, "who joined later": dave} {
+	for who, u := range map[string]*user{"an outsider": outsider, "a former member": carol, "who joined later": dave} {
 		status, name := http.StatusNotFound, mlsapi.ErrAttachmentNotFound
 		switch u {
-		case stranger:
+		case outsider:
 			name = mlsapi.ErrConvoNotFound
 		case carol:
 			status, name = http.StatusForbidden, mlsapi.ErrNotMember
@@ -318,15 +318,15 @@ func TestAttachmentReaders(t *testing.T) {
 		u.get(mlsapi.NSIDGetAttachmentStatus, "convoId", c.id, "attachmentId", f.id).fails(status, name)
 		f.remove(u, nil).fails(status, name)
 	}
-	stranger.post(mlsapi.NSIDCreateAttachment, announcement(c, f.body)).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
+	outsider.post(mlsapi.NSIDCreateAttachment, announcement(c, f.body)).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
 	carol.post(mlsapi.NSIDCreateAttachment, announcement(c, f.body)).fails(http.StatusForbidden, mlsapi.ErrNotMember)
 	// To know the hash gives nobody the content.
 	dave.post(mlsapi.NSIDCreateAttachment, announcement(c, f.body)).fails(http.StatusBadRequest, "InvalidRequest")
 	dave.post(mlsapi.NSIDSendMessage, f.naming(dave)).fails(http.StatusBadRequest, mlsapi.ErrInvalidAsset)
 	// In another convo the id is that of no attachment.
-	other := &file{by: stranger, convo: elsewhere, id: f.id, uri: f.uri, body: f.body}
-	other.get(stranger).fails(http.StatusNotFound, mlsapi.ErrAttachmentNotFound)
-	stranger.post(mlsapi.NSIDSendMessage, other.naming(stranger)).fails(http.StatusBadRequest, mlsapi.ErrInvalidAsset)
+	other := &file{by: outsider, convo: elsewhere, id: f.id, uri: f.uri, body: f.body}
+	other.get(outsider).fails(http.StatusNotFound, mlsapi.ErrAttachmentNotFound)
+	outsider.post(mlsapi.NSIDSendMessage, other.naming(outsider)).fails(http.StatusBadRequest, mlsapi.ErrInvalidAsset)
 
 	// The repetition of the early message opens it to nobody.
 	alice.post(mlsapi.NSIDSendMessage, early).replays(sent)

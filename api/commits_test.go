@@ -324,7 +324,7 @@ func TestGroupInfoLate(t *testing.T) {
 		"another group": alice.groupInfo(newGroup(t), 2, bob, carol),
 		"noise":         []byte("x"), "another signer": bob.groupInfo(c.group, 2, alice, carol),
 		"without the new member": alice.groupInfo(c.group, 2, bob),
-		"with a stranger":        alice.groupInfo(c.group, 2, bob, carol, w.user()),
+		"with an outsider":       alice.groupInfo(c.group, 2, bob, carol, w.user()),
 		"without a member":       alice.groupInfo(c.group, 2, carol),
 	} {
 		wrong.GroupInfo = info

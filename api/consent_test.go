@@ -73,7 +73,7 @@ func (u *user) accept(c *convo) {
 	u.post(mlsapi.NSIDAcceptConvo, &mlsapi.AcceptConvoInput{ConvoID: c.id}).ok()
 }
 
-// An invitation from a stranger is a request until the invited person acts in the convo. Reading is
+// An invitation from somebody who shares no convo is a request until the invited person acts in the convo. Reading is
 // no such act. The Welcome of a request is not pushed.
 func TestRequestUntilAccepted(t *testing.T) {
 	t.Parallel()
@@ -93,7 +93,7 @@ func TestRequestUntilAccepted(t *testing.T) {
 			bob.target()
 			c := alice.create(bob)
 			if alice.request(c) || !bob.request(c) {
-				t.Fatal("the invitation of a stranger is not a request")
+				t.Fatal("the invitation of an outsider is not a request")
 			}
 			out := read[mlsapi.GetWelcomeOutput](t, bob.fetch(c).ok())
 			if out.Request == nil || !*out.Request {

@@ -182,12 +182,12 @@ func TestDispute(t *testing.T) {
 func TestDisputeEvent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, live)
-	alice, bob, carol, stranger := w.user(), w.user(), w.user(), w.user()
+	alice, bob, carol, outsider := w.user(), w.user(), w.user(), w.user()
 	c := alice.create(bob, carol)
 	c.accepted(bob, carol)
 	k := carol.dial()
-	stranger.create()
-	other := stranger.dial("cursor", "0")
+	outsider.create()
+	other := outsider.dial("cursor", "0")
 	alice.entered(c, 1, "one")
 	bob.entered(c, 1, "another")
 	alice.rotate(c)
@@ -198,9 +198,9 @@ func TestDisputeEvent(t *testing.T) {
 			k.until("#disputeEvent", change)
 		}
 	}
-	stranger.send(stranger.create(), "the end")
+	outsider.send(outsider.create(), "the end")
 	if frames := other.until("#messageEvent", ""); bytes.Contains(frames, []byte("#disputeEvent")) {
-		t.Error("a stranger was told")
+		t.Error("an outsider was told")
 	}
 }
 
@@ -550,7 +550,7 @@ func TestFork(t *testing.T) {
 func TestReportsAreBounded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	alice, bob, gone, stranger := w.user(), w.user(), w.user(), w.user()
+	alice, bob, gone, outsider := w.user(), w.user(), w.user(), w.user()
 	c := alice.create(bob, gone)
 	alice.remove(c, gone)
 	for range disputes.KeepEpochs + 2 {
@@ -573,8 +573,8 @@ func TestReportsAreBounded(t *testing.T) {
 	bob.post(mlsapi.NSIDReportCommit, failure(c, c.epoch+1)).fails(http.StatusConflict, mlsapi.ErrEpochMismatch)
 	gone.post(mlsapi.NSIDReportEpoch, entry(c, 1, "x")).fails(http.StatusForbidden, mlsapi.ErrNotMember)
 	gone.post(mlsapi.NSIDReportCommit, failure(c, 1)).fails(http.StatusForbidden, mlsapi.ErrNotMember)
-	stranger.post(mlsapi.NSIDReportEpoch, entry(c, 1, "x")).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
-	stranger.post(mlsapi.NSIDReportCommit, failure(c, 1)).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
+	outsider.post(mlsapi.NSIDReportEpoch, entry(c, 1, "x")).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
+	outsider.post(mlsapi.NSIDReportCommit, failure(c, 1)).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
 }
 
 // A GroupInfo of two members who agree replaces the one of the disputed committer. A single member's

@@ -262,7 +262,7 @@ func TestStrangersLeaveNoRow(t *testing.T) {
 	w.do(http.MethodGet, mlsapi.NSIDGetEpoch, nil, nil,
 		alice.authorization(mlsapi.NSIDSendMessage)).fails(http.StatusUnauthorized, "InvalidToken")
 	if all := w.explained(operator.RequestsOf{}); len(all) != 0 {
-		t.Errorf("strangers have left %+v", all)
+		t.Errorf("outsiders have left %+v", all)
 	}
 }
 

@@ -36,7 +36,7 @@ const schema = `
 		UNION ALL SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prokind = 'f'
 		UNION ALL SELECT format('%s %s', rolname, rolsuper) FROM pg_roles) AS all_of (x)`
 
-// A17: SQL in any text that a stranger can send, of any method, in the body, a parameter, a header, the
+// A17: SQL in any text that a caller can send, of any method, in the body, a parameter, a header, the
 // token or the path, has no effect. The answer is an error that the method declares, or success; the
 // schema stays as it is, and so do the rows of others.
 func TestSQLInAnyField(t *testing.T) {
@@ -167,7 +167,7 @@ func textsOf(t *testing.T, nsid string) (all []textField) {
 	return all
 }
 
-// What is stored of a stranger's texts is stored and returned as it is.
+// What is stored of a caller's texts is stored and returned as it is.
 func TestSQLIsStoredAsItIs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

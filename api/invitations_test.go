@@ -480,7 +480,7 @@ func TestReceiptAtTwoServices(t *testing.T) {
 	}
 }
 
-// A service that delivers too many invitations to strangers has to wait, and so has another one of its
+// A service that delivers too many invitations to outsiders has to wait, and so has another one of its
 // domain. One person gets few invitations of one inviter. Accepted ones add to the budget, declined ones
 // take from it.
 func TestInvitationBudgets(t *testing.T) {

@@ -84,7 +84,7 @@ func TestDrain(t *testing.T) {
 	w := newWorld(t)
 	alice, bob := w.user(), w.user()
 	bob.stock(2*limit + 5)
-	bob.meets(alice) // strangers have less
+	bob.meets(alice) // people who share no convo have less
 	key := *newKey()
 	first := alice.get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String(), "idempotencyKey", key)
 	first.ok()
@@ -310,7 +310,7 @@ func TestKeyPackagesLow(t *testing.T) {
 				by[i] = by[i].on(other)
 			}
 		}
-		bob.meets(by...) // strangers have a smaller budget
+		bob.meets(by...) // people who share no convo have a smaller budget
 		for _, a := range together(len(by),
 			func(i int) answer { return by[i].get(mlsapi.NSIDGetKeyPackages, "dids", bob.did().String()) }) {
 			if out := read[mlsapi.GetKeyPackagesOutput](t, a.ok()); len(out.KeyPackages) != 1 {

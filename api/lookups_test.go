@@ -18,12 +18,12 @@ func TestFailedLookupsAreCharged(t *testing.T) {
 	t.Parallel()
 	const burst, requests = 5, 70 // more than the look-ups that one address has at once
 	w := newWorld(t, func(w *world) { w.rates.IP = api.Rate{PerSecond: 0.001, Burst: burst} })
-	stranger := w.user()
+	outsider := w.user()
 	statuses := func(err error) map[int]int {
 		w.directory.Fail(err)
 		got := map[int]int{}
 		for range requests {
-			got[stranger.get(mlsapi.NSIDGetConvos).status]++
+			got[outsider.get(mlsapi.NSIDGetConvos).status]++
 		}
 		return got
 	}

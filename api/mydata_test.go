@@ -143,11 +143,11 @@ func TestExportMyData(t *testing.T) {
 	}
 	// Another's cursor leads to the reader's own rows only.
 	page := read[mlsapi.ExportMyDataOutput](t, bob.get(mlsapi.NSIDExportMyData, "limit", "1").ok())
-	stranger := w.user()
+	outsider := w.user()
 	if out := read[mlsapi.ExportMyDataOutput](t,
-		stranger.get(mlsapi.NSIDExportMyData, "cursor", *page.Cursor).ok()); len(out.Records) != 1 ||
-		out.Records[0].Type != "audit_log" || !strings.Contains(out.Records[0].Data, stranger.did().String()) {
-		t.Errorf("a stranger has %+v, want the record of its own export", out.Records)
+		outsider.get(mlsapi.NSIDExportMyData, "cursor", *page.Cursor).ok()); len(out.Records) != 1 ||
+		out.Records[0].Type != "audit_log" || !strings.Contains(out.Records[0].Data, outsider.did().String()) {
+		t.Errorf("an outsider has %+v, want the record of its own export", out.Records)
 	}
 }
 

@@ -202,9 +202,9 @@ func isClosed(c knownGroup, alice, bob *user) {
 	target := bob.did()
 	refused(alice.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id, TargetDID: &target, Commit: hidden}))
 	refused(bob.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id, Commit: hidden}))
-	// A stranger does not learn of it.
-	stranger := w.user()
-	stranger.post(mlsapi.NSIDSendMessage, stranger.message(c.convo, "x")).fails(http.StatusNotFound,
+	// An outsider does not learn of it.
+	outsider := w.user()
+	outsider.post(mlsapi.NSIDSendMessage, outsider.message(c.convo, "x")).fails(http.StatusNotFound,
 		mlsapi.ErrConvoNotFound)
 	if len(alice.page(c.convo).Messages) == 0 {
 		t.Error("no message can be read")
@@ -267,8 +267,8 @@ func TestExternalProposal(t *testing.T) {
 	proposal := service.Device.ExternalProposal(t, c.info, 0, mlstest.Remove(1))
 	in := service.propose(c, proposal)
 	w.user().post(mlsapi.NSIDSendMessage, in).fails(http.StatusForbidden, mlsapi.ErrSenderMismatch)
-	stranger := w.user()
-	stranger.post(mlsapi.NSIDSendMessage, stranger.propose(c, proposal)).fails(http.StatusNotFound,
+	outsider := w.user()
+	outsider.post(mlsapi.NSIDSendMessage, outsider.propose(c, proposal)).fails(http.StatusNotFound,
 		mlsapi.ErrConvoNotFound)
 	other.post(mlsapi.NSIDSendMessage, other.propose(c, proposal)).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
 	alice.post(mlsapi.NSIDSendMessage, alice.propose(c, proposal)).fails(http.StatusBadRequest, mlsapi.ErrInvalidMessage)
@@ -307,11 +307,11 @@ func TestExternalProposal(t *testing.T) {
 func TestStrangersProposalParsesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, faulty)
-	alice, bob, service, stranger := w.user(), w.user(), w.user(), w.user()
+	alice, bob, service, outsider := w.user(), w.user(), w.user(), w.user()
 	c := alice.knows(bob, mlstest.ExternalSenders(service.Device))
 	proposal := service.Device.ExternalProposal(t, c.info, 0, mlstest.Remove(1))
 	w.exec(`UPDATE public_groups SET state = 'x' || state WHERE convo_id = $1`, c.id)
-	stranger.post(mlsapi.NSIDSendMessage, stranger.propose(c, proposal)).fails(http.StatusNotFound,
+	outsider.post(mlsapi.NSIDSendMessage, outsider.propose(c, proposal)).fails(http.StatusNotFound,
 		mlsapi.ErrConvoNotFound)
 	bob.post(mlsapi.NSIDSendMessage, bob.propose(c, proposal)).fails(http.StatusBadRequest, mlsapi.ErrInvalidMessage)
 	service.post(mlsapi.NSIDSendMessage, service.propose(c, proposal)).fails(http.StatusInternalServerError,
@@ -324,12 +324,12 @@ func TestStrangersProposalParsesNothing(t *testing.T) {
 func TestExternalProposalIsExpensive(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	alice, bob, stranger := w.user(), w.user(), w.user()
+	alice, bob, outsider := w.user(), w.user(), w.user()
 	c := alice.knows(bob, mlstest.ExternalSenders(w.user().Device))
-	proposal := stranger.propose(c, stranger.Device.ExternalProposal(t, c.info, 0, mlstest.Remove(1)))
+	proposal := outsider.propose(c, outsider.Device.ExternalProposal(t, c.info, 0, mlstest.Remove(1)))
 	release := w.server.HoldExpensive()
 	answers := make(chan answer, 1)
-	go func() { answers <- stranger.post(mlsapi.NSIDSendMessage, proposal) }()
+	go func() { answers <- outsider.post(mlsapi.NSIDSendMessage, proposal) }()
 	for w.server.ExpensiveWaiting() < 1 && len(answers) == 0 {
 		runtime.Gosched()
 	}

@@ -62,7 +62,7 @@ func spends() map[string]spend {
 		"bytes-per-day":    {make: sending, size: ciphertext},
 		"convos-per-day":   {make: alone},
 		"records-per-day":  {make: alone},
-		"strangers-invited-per-day": {make: func(by *user, _ *convo) request {
+		"outsiders-invited-per-day": {make: func(by *user, _ *convo) request {
 			return creating(by, by.w.user())
 		}},
 		"key-packages-per-day": {make: func(by *user, _ *convo) request {
@@ -95,7 +95,7 @@ func spends() map[string]spend {
 		size: func(request) int { return 100_000 },
 	}
 	for _, name := range []string{"messages-per-day", "bytes-per-day", "convos-per-day", "records-per-day",
-		"strangers-invited-per-day", "key-packages-per-day",
+		"outsiders-invited-per-day", "key-packages-per-day",
 		"reports-per-day", "attachment-bytes-per-day", "resets-per-day"} {
 		all["address-"+name] = all[name]
 	}
@@ -252,7 +252,7 @@ func TestQuotasOfNodes(t *testing.T) {
 	}
 }
 
-// H10: a person whom strangers put into convos again and again can be put into no more of them, until
+// H10: a person whom outsiders put into convos again and again can be put into no more of them, until
 // it has accepted or left some. Somebody it knows can still invite it.
 func TestOpenInvitations(t *testing.T) {
 	t.Parallel()
@@ -273,9 +273,9 @@ func TestOpenInvitations(t *testing.T) {
 	if got := a.header.Get("Retry-After"); got != "3600" {
 		t.Errorf("Retry-After %q", got)
 	}
-	stranger := w.user()
-	c := stranger.create()
-	stranger.on(node).post(mlsapi.NSIDAddMembers, stranger.addition(c, victim)).fails(http.StatusTooManyRequests,
+	outsider := w.user()
+	c := outsider.create()
+	outsider.on(node).post(mlsapi.NSIDAddMembers, outsider.addition(c, victim)).fails(http.StatusTooManyRequests,
 		"QuotaExceeded")
 	invite(friend).ok()
 	victim.accept(open)
@@ -283,7 +283,7 @@ func TestOpenInvitations(t *testing.T) {
 	invite(last).ok()
 }
 
-// S3: one inviter, whatever it does, has at most three invitations of a stranger open or declined in a
+// S3: one inviter, whatever it does, has at most three invitations of an outsider open or declined in a
 // day. The answer has no numbers. A retry gets its first answer, and everybody else can invite.
 func TestInvitationsOfOneInviter(t *testing.T) {
 	t.Parallel()
@@ -408,12 +408,12 @@ func TestBlockDeclines(t *testing.T) {
 			w := newWorld(t)
 			w.limits = quota.Limits{quota.OpenInvitations: 4}
 			node := w.boot()
-			victim, mallory, friend, stranger := w.user().on(node), w.user().on(node), w.user().on(node), w.user().on(node)
+			victim, mallory, friend, outsider := w.user().on(node), w.user().on(node), w.user().on(node), w.user().on(node)
 			accepted := mallory.create(victim)
 			open := []*convo{mallory.create(victim), mallory.create(victim), mallory.create(victim)}
 			victim.accept(accepted)
 			kept := friend.create(victim)
-			creating(stranger, victim).send(node).fails(http.StatusTooManyRequests, "QuotaExceeded")
+			creating(outsider, victim).send(node).fails(http.StatusTooManyRequests, "QuotaExceeded")
 			block(victim, mallory, open[1])
 			for _, c := range open {
 				victim.get(mlsapi.NSIDGetEpoch, "convoId", c.id).fails(http.StatusForbidden, mlsapi.ErrNotMember)
@@ -421,7 +421,7 @@ func TestBlockDeclines(t *testing.T) {
 			for _, c := range []*convo{accepted, kept} {
 				victim.get(mlsapi.NSIDGetEpoch, "convoId", c.id).ok()
 			}
-			creating(stranger, victim).send(node).ok()
+			creating(outsider, victim).send(node).ok()
 		})
 	}
 }
@@ -477,13 +477,13 @@ func TestRejectedKeyPackagesCount(t *testing.T) {
 	publish(bad).fails(http.StatusTooManyRequests, "QuotaExceeded")
 }
 
-// H10: to be invited makes nobody known. Who was put into a convo and has not accepted it is a
-// stranger when it is put into the next.
+// H10: to be invited makes nobody known. Who was put into a convo and has not accepted it is an
+// outsider when it is put into the next.
 func TestInvitedAgainIsStillAStranger(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, bob := w.user(), w.user()
-	w.limits = quota.Limits{"strangers-invited-per-day": 1, quota.AddressShare: 10}
+	w.limits = quota.Limits{"outsiders-invited-per-day": 1, quota.AddressShare: 10}
 	alice = alice.on(w.boot())
 	first := alice.create(bob)
 	creating(alice, bob).send(alice.w.server).fails(http.StatusTooManyRequests, "QuotaExceeded")
@@ -497,24 +497,24 @@ func TestInvitedAgainIsStillAStranger(t *testing.T) {
 	creating(alice, bob).send(alice.w.server).fails(http.StatusTooManyRequests, "QuotaExceeded")
 }
 
-// A convo whose quota is used up is to a stranger a convo that never existed. So is any convo to a
-// stranger whose own quota is used up.
+// A convo whose quota is used up is to an outsider a convo that never existed. So is any convo to an
+// outsider whose own quota is used up.
 func TestStrangersSeeNoQuota(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	alice, stranger := w.user(), w.user()
+	alice, outsider := w.user(), w.user()
 	c := alice.create()
-	own := stranger.create()
+	own := outsider.create()
 	never := &convo{uuid.NewString(), newGroup(t), c.epoch}
 	full := alice.message(c, "hello")
 	w.limits = quota.Limits{quota.ConvoBytes: int64(len(full.Ciphertext)), "messages-per-day": 1, quota.AddressShare: 100}
 	node := w.boot()
-	alice, stranger = alice.on(node), stranger.on(node)
+	alice, outsider = alice.on(node), outsider.on(node)
 	alice.post(mlsapi.NSIDSendMessage, full).ok()
 	same := func() {
 		t.Helper()
-		others := stranger.calls(never)
-		for name, a := range stranger.calls(c) {
+		others := outsider.calls(never)
+		for name, a := range outsider.calls(c) {
 			b := others[name]
 			if a.status != b.status || !bytes.Equal(a.body, b.body) {
 				t.Errorf("%s: a convo that exists answers %d %s, one that does not %d %s", name, a.status, a.body, b.status, b.body)
@@ -522,6 +522,6 @@ func TestStrangersSeeNoQuota(t *testing.T) {
 		}
 	}
 	same()
-	stranger.post(mlsapi.NSIDSendMessage, stranger.message(own, "x")).ok()
+	outsider.post(mlsapi.NSIDSendMessage, outsider.message(own, "x")).ok()
 	same()
 }

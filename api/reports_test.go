@@ -78,8 +78,8 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// Members report, invited people who have not accepted too, and former members for 30 days. For a
-// stranger there is no convo, whatever else is wrong with its report.
+// Members report, invited people who have not accepted too, and former members for 30 days. For an
+// outsider there is no convo, whatever else is wrong with its report.
 func TestWhoReports(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -95,16 +95,16 @@ func TestWhoReports(t *testing.T) {
 	carol.post(mlsapi.NSIDReportConvo, carol.report(c, "a former member")).ok()
 	left(reports.FormerMember + time.Hour)
 	carol.post(mlsapi.NSIDReportConvo, carol.report(c, "too late")).fails(http.StatusForbidden, mlsapi.ErrNotMember)
-	stranger := w.user()
-	in := stranger.report(c, "a stranger")
-	message := stranger.post(mlsapi.NSIDReportConvo, in).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
+	outsider := w.user()
+	in := outsider.report(c, "an outsider")
+	message := outsider.post(mlsapi.NSIDReportConvo, in).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
 	in.KeyID, in.SealedReport, in.Reason = "another", []byte("short"), "dislike"
-	if got := stranger.post(mlsapi.NSIDReportConvo, in).fails(http.StatusNotFound,
+	if got := outsider.post(mlsapi.NSIDReportConvo, in).fails(http.StatusNotFound,
 		mlsapi.ErrConvoNotFound); got != message {
 		t.Errorf("a wrong report tells %q, a good one %q", got, message)
 	}
-	nowhere := stranger.report(&convo{id: uuid.NewString()}, "nowhere")
-	if got := stranger.post(mlsapi.NSIDReportConvo, nowhere).fails(http.StatusNotFound,
+	nowhere := outsider.report(&convo{id: uuid.NewString()}, "nowhere")
+	if got := outsider.post(mlsapi.NSIDReportConvo, nowhere).fails(http.StatusNotFound,
 		mlsapi.ErrConvoNotFound); got != message {
 		t.Errorf("a convo that never existed tells %q, this one %q", got, message)
 	}

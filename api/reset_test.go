@@ -154,7 +154,7 @@ func TestReset(t *testing.T) {
 func TestResetRefusals(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	alice, bob, carol, request, stranger := w.phone(), w.phone(), w.phone(), w.phone(), w.phone()
+	alice, bob, carol, request, outsider := w.phone(), w.phone(), w.phone(), w.phone(), w.phone()
 	c := alice.found(bob, carol)
 	alice.invite(c, request)
 	c.epoch++
@@ -166,7 +166,7 @@ func TestResetRefusals(t *testing.T) {
 		change(&other)
 		return &other
 	}
-	stranger.post(mlsapi.NSIDResetConvo, in).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
+	outsider.post(mlsapi.NSIDResetConvo, in).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
 	carol.post(mlsapi.NSIDResetConvo, in).fails(http.StatusForbidden, mlsapi.ErrNotMember)
 	ofRequest, _ := request.draft(c)
 	request.post(mlsapi.NSIDResetConvo, ofRequest).fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
@@ -177,7 +177,7 @@ func TestResetRefusals(t *testing.T) {
 		fails(http.StatusBadRequest, mlsapi.ErrInvalidGroupInfo)
 	bob.post(mlsapi.NSIDResetConvo, changed(func(in *mlsapi.ResetConvoInput) { in.WelcomeMessage = nil })).
 		fails(http.StatusBadRequest, mlsapi.ErrInvalidGroupInfo)
-	for name, who := range map[string]*phone{"a former member": carol, "a stranger": stranger} {
+	for name, who := range map[string]*phone{"a former member": carol, "an outsider": outsider} {
 		with, _ := bob.draft(c, who)
 		message := bob.post(mlsapi.NSIDResetConvo, with).fails(http.StatusBadRequest, mlsapi.ErrInvalidGroupInfo)
 		if !strings.Contains(message, who.did().String()) {

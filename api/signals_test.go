@@ -99,7 +99,7 @@ func TestRefusedSignals(t *testing.T) {
 	t.Parallel()
 	book := &signalBook{}
 	w := newWorld(t, func(w *world) { w.signals = book })
-	alice, bob, stranger := w.user(), w.user(), w.user()
+	alice, bob, outsider := w.user(), w.user(), w.user()
 	c := alice.create(bob)
 	post := func(u *user, change func(in *mlsapi.SendSignalInput)) answer {
 		in := u.signal(c, "typing")
@@ -110,7 +110,7 @@ func TestRefusedSignals(t *testing.T) {
 	payload := func(p []byte) func(*mlsapi.SendSignalInput) {
 		return func(in *mlsapi.SendSignalInput) { in.Payload = p }
 	}
-	post(stranger, same).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
+	post(outsider, same).fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
 	post(alice, func(in *mlsapi.SendSignalInput) { in.ConvoID = uuid.NewString() }).fails(http.StatusNotFound,
 		mlsapi.ErrConvoNotFound)
 	post(alice, payload([]byte("hello"))).fails(http.StatusBadRequest, mlsapi.ErrInvalidMessage)
@@ -126,7 +126,7 @@ func TestRefusedSignals(t *testing.T) {
 	}
 	post(alice, same).fails(http.StatusConflict, mlsapi.ErrConvoClosed)
 	book.busy = true
-	for _, u := range []*user{alice, bob, stranger} {
+	for _, u := range []*user{alice, bob, outsider} {
 		if out := read[mlsapi.SendSignalOutput](t, post(u, same).ok()); out.Carried {
 			t.Error("a busy node carries a signal")
 		}

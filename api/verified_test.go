@@ -366,7 +366,7 @@ func TestRejoin(t *testing.T) {
 	}
 }
 
-// open-join: a stranger's external commit was accepted. self-rejoin: a removed member rejoined by
+// open-join: an outsider's external commit was accepted. self-rejoin: a removed member rejoined by
 // external commit. group-info-open: GroupInfo without a membership check.
 func TestOpenJoin(t *testing.T) {
 	t.Parallel()
@@ -377,13 +377,13 @@ func TestOpenJoin(t *testing.T) {
 	staged := must(mallory.mls.JoinExternal(info.GroupInfo, mlsclient.NoLeaf))(w)
 	before := w.digest()
 	in := rejoin(c, staged)
-	stranger := mallory.post(mlsapi.NSIDProcessExternalCommit, in)
-	stranger.fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
+	outsider := mallory.post(mlsapi.NSIDProcessExternalCommit, in)
+	outsider.fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
 	in.ConvoID = "0190aaaa-0000-7000-8000-000000000000"
-	if unknown := mallory.post(mlsapi.NSIDProcessExternalCommit, in); !bytes.Equal(unknown.body, stranger.body) {
-		t.Errorf("a stranger gets %s, and of no convo %s", stranger.body, unknown.body)
+	if unknown := mallory.post(mlsapi.NSIDProcessExternalCommit, in); !bytes.Equal(unknown.body, outsider.body) {
+		t.Errorf("an outsider gets %s, and of no convo %s", outsider.body, unknown.body)
 	}
-	// A member cannot add a stranger's device, and cannot remove another's.
+	// A member cannot add an outsider's device, and cannot remove another's.
 	bob.post(mlsapi.NSIDProcessExternalCommit, rejoin(c, staged)).fails(http.StatusBadRequest, mlsapi.ErrInvalidCommit)
 	theft := must(bob.user.phone().mls.JoinExternal(info.GroupInfo, int(alice.group.Own())))(w)
 	bob.post(mlsapi.NSIDProcessExternalCommit, rejoin(c, theft)).fails(http.StatusForbidden, mlsapi.ErrNotPermitted)
@@ -437,7 +437,7 @@ func TestGroupInfoOpen(t *testing.T) {
 	a.fails(http.StatusNotFound, mlsapi.ErrConvoNotFound)
 	if b := mallory.get(mlsapi.NSIDGetGroupInfo, "convoId", "0190aaaa-0000-7000-8000-000000000000"); !bytes.Equal(a.body,
 		b.body) {
-		t.Errorf("a stranger gets %s, and of no convo %s", a.body, b.body)
+		t.Errorf("an outsider gets %s, and of no convo %s", a.body, b.body)
 	}
 	bob.post(mlsapi.NSIDLeaveConvo, &mlsapi.LeaveConvoInput{ConvoID: c.id}).ok()
 	bob.get(mlsapi.NSIDGetGroupInfo, "convoId", c.id).fails(http.StatusForbidden, mlsapi.ErrNotMember)

@@ -39,7 +39,7 @@ func (u *user) sees(c *convo, names map[string]*user) string {
 	}
 }
 
-// What an inviter, another member, a stranger, and an inviter whom somebody blocks see of a Welcome on
+// What an inviter, another member, an outsider, and an inviter whom somebody blocks see of a Welcome on
 // its way.
 func TestGetWelcomeStatus(t *testing.T) {
 	t.Parallel()

@@ -30,7 +30,7 @@ func TestWithdrawKeyPackages(t *testing.T) {
 
 	if n := withdraw(mallory,
 		&mlsapi.WithdrawKeyPackagesInput{DeviceID: bob.deviceID(), KeyPackageRefs: []string{first.String()}}); n != 0 {
-		t.Errorf("a stranger has withdrawn %d of bob's", n)
+		t.Errorf("an outsider has withdrawn %d of bob's", n)
 	}
 	if n := withdraw(bob, &mlsapi.WithdrawKeyPackagesInput{DeviceID: bob.deviceID(),
 		KeyPackageRefs: []string{"not hexadecimal"}}); n != 0 {

@@ -528,7 +528,7 @@ func (u *user) create(others ...*user) *convo {
 	return &convo{id: view.ID, group: group, epoch: view.Epoch}
 }
 
-// meets puts the others into a convo of u's, so that they are no strangers to u.
+// meets puts the others into a convo of u's, so that each shares a convo with u.
 func (u *user) meets(others ...*user) {
 	u.w.t.Helper()
 	in := u.creation(newGroup(u.w.t))

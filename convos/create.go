@@ -32,7 +32,7 @@ type NewConvo struct {
 	Name         *string
 	Description  *string
 	Key          string          // idempotency key, or the one derived from the content
-	Quota        *quota.Spending // counts invited strangers; nil: no quota
+	Quota        *quota.Spending // counts invited people who share no convo with the inviter; nil: no quota
 
 	judged *judgement // nil before Judge
 }

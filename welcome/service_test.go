@@ -276,7 +276,7 @@ func TestFirstAttempt(t *testing.T) {
 	}{
 		{"a lease that is over", busy},
 		{"a former member's", welcome.ErrNotMember},
-		{"a stranger's", welcome.ErrConvoNotFound},
+		{"an outsider's", welcome.ErrConvoNotFound},
 		{"one that another transaction holds", busy},
 		{"one that does not exist", welcome.ErrConvoNotFound},
 	} {

@@ -170,7 +170,7 @@ func settingCases(t *testing.T) map[string]struct {
 		"MLSD_QUOTA_MESSAGES":         limits("messages-per-day", 50_000, false),
 		"MLSD_QUOTA_BYTES":            limits("bytes-per-day", 512<<20, true),
 		"MLSD_QUOTA_CONVOS":           limits("convos-per-day", 500, false),
-		"MLSD_QUOTA_STRANGERS":        limits("strangers-invited-per-day", 1000, false),
+		"MLSD_QUOTA_OUTSIDERS":        limits("outsiders-invited-per-day", 1000, false),
 		"MLSD_QUOTA_KEY_PACKAGES":     limits("key-packages-per-day", 2_000, false),
 		"MLSD_QUOTA_REPORTS":          limits("reports-per-day", 20, false),
 		"MLSD_QUOTA_CONVO_BYTES":      limits(quota.ConvoBytes, 4<<30, true),

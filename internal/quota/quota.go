@@ -73,7 +73,7 @@ func All() []Quota {
 		Bytes: {"bytes-per-day", "MLSD_QUOTA_BYTES", 512 << 20, true,
 			"bytes of MLS objects and idempotency records that one DID stores in a day; 256 for each person on a roster"},
 		Convos: {"convos-per-day", "MLSD_QUOTA_CONVOS", 500, false, "convos that one DID creates in a day"},
-		Outsiders: {"strangers-invited-per-day", "MLSD_QUOTA_STRANGERS", 1_000, false,
+		Outsiders: {"outsiders-invited-per-day", "MLSD_QUOTA_OUTSIDERS", 1_000, false,
 			"people that one DID invites in a day and shares no convo with"},
 		Records: {"records-per-day", "", 50_000, false, "idempotency records of one DID in a day: as many as messages"},
 		KeyPackages: {"key-packages-per-day", "MLSD_QUOTA_KEY_PACKAGES", 2_000, false,

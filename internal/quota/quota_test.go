@@ -243,8 +243,8 @@ func TestMemoryIsBounded(t *testing.T) {
 			db := pgtest.Database(t)
 			n := newNode(t, db, messages(1), quota.WithAccounts(most))
 			n.take(alice)
-			const others = 3000
-			for i := range others {
+			const outsiders = 3000
+			for i := range outsiders {
 				n.take(syntax.DID(fmt.Sprintf("did:plc:%d", i)))
 				if got := n.Remembered(); got > most {
 					t.Fatalf("%d accounts are remembered", got)
@@ -255,12 +255,12 @@ func TestMemoryIsBounded(t *testing.T) {
 				t.Error("alice has a new quota")
 			}
 			rows := stored(t, db)
-			if got := rows["2026-01-01 ip:192.0.2.1 address-messages-per-day"]; got != others+1 {
-				t.Errorf("%d messages of the address are counted, want %d", got, others+1)
+			if got := rows["2026-01-01 ip:192.0.2.1 address-messages-per-day"]; got != outsiders+1 {
+				t.Errorf("%d messages of the address are counted, want %d", got, outsiders+1)
 			}
-			for i := range others {
+			for i := range outsiders {
 				if rows[fmt.Sprintf("2026-01-01 did:plc:%d messages-per-day", i)] != 1 {
-					t.Fatalf("the message of account %d is not counted", i)
+					t.Fatalf("the message of outsider %d is not counted", i)
 				}
 			}
 		})

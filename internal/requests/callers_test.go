@@ -93,10 +93,10 @@ func TestManyCallers(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	c := newCounter(db)
-	const rounds, others = 6, 1500
+	const rounds, outsiders = 6, 1500
 	var sent int64
 	for round := range rounds {
-		for n := range others {
+		for n := range outsiders {
 			c.Add(first(fmt.Sprintf("did:plc:%d-%d", round, n), time.Second))
 			sent++
 			if n%50 == 0 { // in small portions: 2 % of all
@@ -116,7 +116,7 @@ func TestManyCallers(t *testing.T) {
 				busy = c.N
 			}
 		}
-		if want := int64((round + 1) * others / 50); busy != want {
+		if want := int64((round + 1) * outsiders / 50); busy != want {
 			t.Fatalf("after round %d: %d requests of the busy caller, want %d", round, busy, want)
 		}
 	}

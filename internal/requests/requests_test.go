@@ -154,22 +154,21 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// A flood of one caller, or of unauthenticated ones, leaves no more than it may, and nothing that
-// others lose by.
+// A flood of one caller, or of unauthenticated callers, leaves no more than it may, and nothing that others lose by.
 func TestFlood(t *testing.T) {
 	t.Parallel()
 	r := newRecorder(t, pgtest.Database(t), 1)
 	for range 1000 {
 		r.Add(r.refused(alice))
-		unauthenticated := r.refused("")
-		unauthenticated.Known = false
-		r.Add(unauthenticated)
+		outsider := r.refused("")
+		outsider.Known = false
+		r.Add(outsider)
 		r.Add(r.served(time.Millisecond))
 	}
 	r.Add(r.refused("did:plc:bob"))
 	lines, rows := r.flush()
 	if rows != 51 || len(lines) != 51+4+1 {
-		t.Errorf("%d rows and %d lines; want 50 of alice, one of bob and 4 of unauthenticated callers", rows, len(lines))
+		t.Errorf("%d rows and %d lines; want 50 of alice, one of bob and 4 of outsiders", rows, len(lines))
 	}
 	if n := lines[len(lines)-1]["left_out"]; n != 3001.0-55 {
 		t.Errorf("%v were left out", n)

@@ -10,7 +10,7 @@ import { readToken, startServer, token } from "./server.js"
 
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8")
 const pictures = process.env.SCREENSHOTS
-const stranger = "did:plc:ewvi7nxzyoun6zhxrhs64oiz"
+const account = "did:plc:ewvi7nxzyoun6zhxrhs64oiz"
 const shortened = "did:plc:ewvi…64oiz"
 let server, browser
 
@@ -138,7 +138,7 @@ async function confirm(page, button = "Do it") {
   await page.getByRole("button", { name: button }).click()
 }
 
-const did = { "The account's DID.": stranger }
+const did = { "The account's DID.": account }
 const device = { ...did, "The device's id.": "phone" }
 const job = { ...did, "The push job's id.": crypto.randomUUID() }
 const report = { "The report's id.": crypto.randomUUID() }
@@ -184,7 +184,7 @@ test("every action, with its confirmation", async () => {
         await confirm(page)
       }
       await page.getByText(answer).first().waitFor()
-      assert.ok(!(await page.locator("main").textContent()).includes(stranger), `${name} shows the DID`)
+      assert.ok(!(await page.locator("main").textContent()).includes(account), `${name} shows the DID`)
       if (name === "account show" || name === "device revoke") await usable(page, `result-${name.replace(" ", "-")}`)
     }
     await page.goto(server.admin + "/actions")
@@ -271,15 +271,15 @@ test("DIDs are shown in full on request", async () => {
   await visit({}, async (page) => {
     await page.goto(server.admin + "/actions")
     const body = page.locator("main")
-    assert.ok(!(await body.textContent()).includes(stranger))
+    assert.ok(!(await body.textContent()).includes(account))
     await page.getByText("Show DIDs in full").click()
     await page.getByLabel("Operator").last().fill(operator)
     await page.getByLabel("Reason").last().fill("the check of the console")
     await page.getByRole("button", { name: "Show in full" }).click()
     await page.getByText("This page shows DIDs in full.").waitFor()
-    assert.ok((await body.textContent()).includes(stranger))
+    assert.ok((await body.textContent()).includes(account))
     await page.goto(server.admin + "/actions")
-    assert.ok(!(await body.textContent()).includes(stranger))
+    assert.ok(!(await body.textContent()).includes(account))
   })
 })
 
