@@ -186,17 +186,17 @@ var errorTable = []errorRow{
 	{name: errorlist.ServiceUnavailable, match: is(accounts.ErrUnavailable)},
 
 	// The client sends too much.
-	{name: errorlist.RateLimitExceeded, match: as[limited](), more: limitedAfter},
+	{name: errorlist.RateLimitExceeded, match: as[limited](), more: after(func(e limited) time.Duration { return e.after })},
 	{name: errorlist.RateLimitExceeded, match: is(events.ErrTooMany), retryAfter: retryTooMany},
-	{name: errorlist.QuotaExceeded, match: as[*quota.ExceededError](), more: quotaResets},
-	{name: errorlist.RateLimitExceeded, match: as[*network.BudgetError](), more: budgetAfter},
+	{name: errorlist.QuotaExceeded, match: as[*quota.ExceededError](), more: after(func(e *quota.ExceededError) time.Duration { return e.After })},
+	{name: errorlist.RateLimitExceeded, match: as[*network.BudgetError](), more: after(func(e *network.BudgetError) time.Duration { return e.After })},
 	{name: errorlist.RateLimitExceeded, match: is(serviceauth.ErrSpent),
 		message: "too many tokens of unknown accounts, or requests for sessions, came from this address"},
 	{name: errorlist.RateLimitExceeded, match: is(serviceauth.ErrOften), retryAfter: retryOften,
 		message: "too many sessions of this account were bought or refreshed; service-auth tokens work meanwhile"},
 
 	// The server cannot do it now.
-	{name: errorlist.ServiceUnavailable, match: as[busy](), more: busyAfter},
+	{name: errorlist.ServiceUnavailable, match: as[busy](), more: after(func(e busy) time.Duration { return e.after })},
 	{name: errorlist.ServiceUnavailable, match: is(transparency.ErrNotReady), message: "the log's head is not ready yet"},
 	{name: errorlist.ServiceUnavailable,
 		match: is(messages.ErrOverloaded, messages.ErrBusy, messages.ErrClosed, events.ErrClosing, batch.ErrOverloaded, batch.ErrClosed)},
@@ -297,24 +297,12 @@ func tokenReason(f *failure, err error) {
 	f.message = invalid.Message()
 }
 
-func limitedAfter(f *failure, err error) {
-	exceeded, _ := find[limited](err)
-	f.retryAfter = max(f.retryAfter, exceeded.after)
-}
-
-func quotaResets(f *failure, err error) {
-	exceeded, _ := find[*quota.ExceededError](err)
-	f.retryAfter = max(f.retryAfter, exceeded.After)
-}
-
-func budgetAfter(f *failure, err error) {
-	budget, _ := find[*network.BudgetError](err)
-	f.retryAfter = max(f.retryAfter, budget.After)
-}
-
-func busyAfter(f *failure, err error) {
-	full, _ := find[busy](err)
-	f.retryAfter = max(f.retryAfter, full.after)
+// after sets the Retry-After that an error asks for, if it is longer than the name's.
+func after[T error](of func(T) time.Duration) func(*failure, error) {
+	return func(f *failure, err error) {
+		e, _ := find[T](err)
+		f.retryAfter = max(f.retryAfter, of(e))
+	}
 }
 
 // answerTo finds the answer to an error, and its row. The row is nil if the error is a failure
