@@ -82,9 +82,9 @@ func (s *Service) Create(ctx context.Context, did syntax.DID, from, device strin
 	if !identity.Key.Equal(token) {
 		return Grant{}, invalid(reasonSigner)
 	}
-	signer, ok := s.signer()
-	if !ok {
-		return Grant{}, fmt.Errorf("%w: there is no key to sign sessions with", serviceauth.ErrUnavailable)
+	signer, err := s.signer()
+	if err != nil {
+		return Grant{}, err
 	}
 	if r.id, err = uuid.NewRandom(); err != nil {
 		return Grant{}, fmt.Errorf("make the id of a session: %w", err)
@@ -111,9 +111,9 @@ func (s *Service) Refresh(ctx context.Context, session Session, from, refresh st
 	if err != nil {
 		return Grant{}, err
 	}
-	signer, ok := s.signer()
-	if !ok {
-		return Grant{}, fmt.Errorf("%w: there is no key to sign sessions with", serviceauth.ErrUnavailable)
+	signer, err := s.signer()
+	if err != nil {
+		return Grant{}, err
 	}
 	r := stored{id: c.id, did: c.did, device: c.device}
 	var outcome refreshOutcome
@@ -134,17 +134,14 @@ func (s *Service) refreshed(ctx context.Context, session Session, r *stored, out
 		return Grant{}, invalid(reasonEnded)
 	case refreshOver:
 		return Grant{}, &RefreshError{"the session ends with its bearer: buy a new one with createSession"}
-	case refreshReplaced:
+	case refreshReplaced, refreshReused:
 		if err := EndSession(ctx, s.cfg.Lookups, session); err != nil {
 			return Grant{}, err
 		}
 		s.Ended(session)
-		return Grant{}, invalid(reasonKey)
-	case refreshReused:
-		if err := EndSession(ctx, s.cfg.Lookups, session); err != nil {
-			return Grant{}, err
+		if outcome == refreshReplaced {
+			return Grant{}, invalid(reasonKey)
 		}
-		s.Ended(session)
 		return Grant{}, &RefreshError{"the refresh token was used before: the session has ended; buy a new one with " +
 			"createSession"}
 	}

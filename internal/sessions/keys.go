@@ -5,14 +5,16 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"fmt"
 	"hash"
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"mlsd/internal/errs"
 	"mlsd/internal/pgpool"
-
-	"github.com/jackc/pgx/v5"
+	"mlsd/internal/serviceauth"
 )
 
 const (
@@ -78,11 +80,15 @@ func (s *Service) key(id int32) *macKey {
 	return s.keys.byID[id]
 }
 
-// signer is keys.signer for now.
-func (s *Service) signer() (signingKey, bool) {
+// signer is keys.signer for now. Error: serviceauth.ErrUnavailable, if there is no key.
+func (s *Service) signer() (signingKey, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.keys.signer(s.cfg.Now())
+	key, ok := s.keys.signer(s.cfg.Now())
+	if !ok {
+		return key, fmt.Errorf("%w: there is no key to sign sessions with", serviceauth.ErrUnavailable)
+	}
+	return key, nil
 }
 
 // readKeys reads all keys.
