@@ -63,33 +63,25 @@ func (c locked) tell(ctx context.Context, tx pgx.Tx, change string, epoch int64,
 	return errs.Wrap(err, "tell the members")
 }
 
-// openSQL finds the newest open dispute of a convo, and whether any names the caller.
-const openSQL = `
-	SELECT epoch, committer, ends_at, bool_or(committer = $2) OVER () FROM disputes
-	WHERE convo_id = $1 AND state = 'open' AND ends_at > clock_timestamp() ORDER BY epoch DESC LIMIT 1`
-
 // Open returns the newest open dispute of a convo, nil if it has none.
-func Open(ctx context.Context, tx pgx.Tx, convo uuid.UUID, caller syntax.DID) (*Dispute, error) {
-	d := new(Dispute)
-	err := tx.QueryRow(ctx, openSQL, convo, caller).Scan(&d.Epoch, &d.Committer, &d.Until, &d.Caller)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil //nolint:nilnil // no dispute is an ordinary answer
-	}
-	return d, errs.Wrap(err, "look for a dispute")
+func Open(ctx context.Context, tx pgx.Tx, convo uuid.UUID, caller syntax.DID) (d *Dispute, err error) {
+	batch := &pgx.Batch{}
+	QueueOpen(batch, convo, caller, &d)
+	return d, errs.Wrap(tx.SendBatch(ctx, batch).Close(), "look for a dispute")
 }
 
 // QueueOpen is Open as a part of a batch. It sets d.
 func QueueOpen(batch *pgx.Batch, convo uuid.UUID, caller syntax.DID, d **Dispute) {
-	batch.Queue(openSQL, convo, caller).QueryRow(func(row pgx.Row) error {
-		var found Dispute
-		switch err := row.Scan(&found.Epoch, &found.Committer, &found.Until, &found.Caller); {
-		case err == nil:
-			*d = &found
-		case !errors.Is(err, pgx.ErrNoRows):
+	batch.Queue(`
+		SELECT epoch, committer, ends_at, bool_or(committer = $2) OVER () AS caller FROM disputes
+		WHERE convo_id = $1 AND state = 'open' AND ends_at > clock_timestamp() ORDER BY epoch DESC LIMIT 1`, convo, caller).
+		Query(func(rows pgx.Rows) error {
+			found, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[Dispute])
+			if len(found) > 0 {
+				*d = found[0]
+			}
 			return err
-		}
-		return nil
-	})
+		})
 }
 
 // QueueReports queues the question whether the caller reports a commit that is in dispute, and counts
