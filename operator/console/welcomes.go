@@ -78,7 +78,7 @@ func (c *Console) welcomes(ctx context.Context, r *Request) (any, error) {
 		if p.Chosen == "" {
 			return nil
 		}
-		from := operator.Place(place(r.Query.Get("before"), push.Place{At: r.Now.Add(time.Minute)}))
+		from := place(r.Query.Get("before"), push.Place{At: r.Now.Add(time.Minute)})
 		p.List, err = operator.WelcomesIn(ctx, tx, p.Chosen, p.Chosen == failedJoins, from, pageRows)
 		return err
 	})
