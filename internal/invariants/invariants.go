@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/errs"
+	"mlsd/internal/pgpool"
 	"mlsd/mls"
 )
 
@@ -43,40 +44,48 @@ var steps = len(globalChecks) + 1 + len(convoChecks) + 2
 
 // checkAll is Check that says when it begins to verify which promise.
 func checkAll(ctx context.Context, db *pgxpool.Pool, begins func(promise string)) (violations []string, err error) {
+	v := verification{begins: begins}
 	err = read(ctx, db, func(ctx context.Context, tx pgx.Tx) error {
 		for _, c := range globalChecks {
-			begins(c.promise)
-			var found findings
-			var text string
-			err := each(ctx, tx, c.sql, nil, []any{&text}, func() { found.add("%s: %s", c.promise, text) })
+			err := v.verify(c.promise, func(found *findings) error {
+				var text string
+				return each(ctx, tx, c.sql, nil, []any{&text}, func() { found.add("%s: %s", c.promise, text) })
+			})
 			if err != nil {
-				return fmt.Errorf("%s: %w", c.promise, err)
+				return err
 			}
-			violations = append(violations, found.list(c.promise)...)
 		}
-		begins(generationPromise)
-		var generation findings
-		if err := checkGeneration(ctx, tx, &generation); err != nil {
-			return fmt.Errorf("read the stream's generation: %w", err)
+		err := v.verify(generationPromise, func(found *findings) error { return checkGeneration(ctx, tx, found) })
+		if err != nil {
+			return err
 		}
-		violations = append(violations, generation.list(generationPromise)...)
-		found, err := checkConvos(ctx, tx, nil, begins)
-		violations = append(violations, found...)
-		return err
+		return v.convos(ctx, tx, nil)
 	})
-	if err != nil {
-		return nil, err
+	return v.violations, err
+}
+
+// verification is a check that runs.
+type verification struct {
+	begins     func(promise string)
+	violations []string
+}
+
+// verify verifies a promise with check.
+func (v *verification) verify(promise string, check func(*findings) error) error {
+	v.begins(promise)
+	var found findings
+	if err := check(&found); err != nil {
+		return fmt.Errorf("%s: %w", promise, err)
 	}
-	return violations, nil
+	v.violations = append(v.violations, found.list(promise)...)
+	return nil
 }
 
 // CheckConvo verifies one convo, and returns the violations as Check does.
 func CheckConvo(ctx context.Context, db *pgxpool.Pool, id uuid.UUID) (violations []string, err error) {
-	err = read(ctx, db, func(ctx context.Context, tx pgx.Tx) error {
-		violations, err = checkConvos(ctx, tx, &id, func(string) {})
-		return err
-	})
-	return violations, errs.Wrap(err, "convo %s", id)
+	v := verification{begins: func(string) {}}
+	err = read(ctx, db, func(ctx context.Context, tx pgx.Tx) error { return v.convos(ctx, tx, &id) })
+	return v.violations, errs.Wrap(err, "convo %s", id)
 }
 
 // read runs look in a read-only transaction. Each statement has its own snapshot, because each
@@ -143,31 +152,24 @@ func checkGeneration(ctx context.Context, tx pgx.Tx, found *findings) error {
 		WHERE (g.system_identifier, g.timeline) <> (here.system_identifier, here.timeline)`, nil, []any{&text}, add)
 }
 
-// checkConvos verifies the convo with the id, or all convos if id is nil.
-func checkConvos(ctx context.Context, tx pgx.Tx, id *uuid.UUID, begins func(promise string)) (violations []string,
-	err error) {
+// convos verifies one convo, or all.
+func (v *verification) convos(ctx context.Context, tx pgx.Tx, id *uuid.UUID) error {
 	for _, c := range convoChecks {
-		begins(c.promise)
-		var found findings
-		var convo uuid.UUID
-		var text string
-		err := each(ctx, tx, c.sql, []any{id}, []any{&convo, &text},
-			func() { found.add("convo %s: %s: %s", convo, c.promise, text) })
+		err := v.verify(c.promise, func(found *findings) error {
+			var convo uuid.UUID
+			var text string
+			return each(ctx, tx, c.sql, []any{id}, []any{&convo, &text},
+				func() { found.add("convo %s: %s: %s", convo, c.promise, text) })
+		})
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", c.promise, err)
+			return err
 		}
-		violations = append(violations, found.list(c.promise)...)
 	}
-	var objects, groups findings
-	begins(logPromise)
-	if err := checkObjects(ctx, tx, id, &objects); err != nil {
-		return nil, fmt.Errorf("read the log: %w", err)
+	err := v.verify(logPromise, func(found *findings) error { return checkObjects(ctx, tx, id, found) })
+	if err != nil {
+		return err
 	}
-	begins(groupsPromise)
-	if err := checkGroups(ctx, tx, id, &groups); err != nil {
-		return nil, fmt.Errorf("read the public groups: %w", err)
-	}
-	return slices.Concat(violations, objects.list(logPromise), groups.list(groupsPromise)), nil
+	return v.verify(groupsPromise, func(found *findings) error { return checkGroups(ctx, tx, id, found) })
 }
 
 // checkObjects compares the columns of the log with the headers of its MLS objects.
@@ -246,11 +248,7 @@ func checkGroups(ctx context.Context, tx pgx.Tx, id *uuid.UUID, found *findings)
 
 // each calls see for every row of a result as it arrives. All rows together can exceed the memory.
 func each(ctx context.Context, tx pgx.Tx, sql string, args, row []any, see func()) error {
-	rows, err := tx.Query(ctx, sql, args...)
-	if err != nil {
-		return err
-	}
-	_, err = pgx.ForEachRow(rows, row, func() error {
+	_, err := pgx.ForEachRow(pgpool.Rows(ctx, tx, sql, args...), row, func() error {
 		see()
 		return nil
 	})
