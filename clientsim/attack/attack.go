@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sync/errgroup"
-
 	. "mlsd/clientsim/steps"
 )
 
@@ -96,16 +94,11 @@ func together(all []Attack) Attack {
 				t.Bystanders = own.Bystanders
 			}
 			return &Prepared{Run: func(ctx context.Context) {
-				var runs errgroup.Group
-				for i, p := range ready {
-					runs.Go(func() error {
-						if err := Attempt(func() { p.Run(ctx) }); err != nil {
-							return fmt.Errorf("%s: %w", all[i].Name, err)
-						}
-						return nil
-					})
-				}
-				Check(runs.Wait())
+				Each(len(ready), len(ready), func(i int) {
+					if err := Attempt(func() { ready[i].Run(ctx) }); err != nil {
+						Fail("%s: %w", all[i].Name, err)
+					}
+				})
 			}}
 		},
 	}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
-	"golang.org/x/sync/errgroup"
 
 	"mlsd/api/mlsapi"
 	. "mlsd/clientsim/steps"
@@ -86,20 +85,14 @@ func slowHeaders(_ context.Context, t *Target) *Prepared {
 // hold keeps n connections with a request that does not end. next returns the address to come from,
 // the beginning of the request, and what follows each second.
 func (t *Target) hold(ctx context.Context, n int, next func(i int) (address int, head, drop string)) {
-	var lanes errgroup.Group
-	for i := range n {
-		lanes.Go(func() (err error) {
-			defer Catch(&err)
-			for ctx.Err() == nil {
-				address, head, drop := next(i)
-				t.tried()
-				t.answered(t.holdOne(ctx, address, head, drop))
-				xrpc.Sleep(ctx, time.Second/2)
-			}
-			return nil
-		})
-	}
-	Check(lanes.Wait())
+	Each(n, n, func(i int) {
+		for ctx.Err() == nil {
+			address, head, drop := next(i)
+			t.tried()
+			t.answered(t.holdOne(ctx, address, head, drop))
+			xrpc.Sleep(ctx, time.Second/2)
+		}
+	})
 }
 
 // holdOne makes one request that does not end, until the server answers or closes the connection.

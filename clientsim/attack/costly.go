@@ -15,7 +15,6 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 	"golang.org/x/crypto/cryptobyte"
-	"golang.org/x/sync/errgroup"
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
@@ -232,24 +231,22 @@ func costlyCommits(ctx context.Context, t *Target) *Prepared {
 // another idempotency key.
 func (t *Target) repeat(ctx context.Context, accounts []*xrpc.Account, addresses int,
 	next func(account, n int) (method string, body []byte)) {
-	var lanes errgroup.Group
-	for i := range len(accounts) * requestsAtOnce {
-		web := t.web(i % addresses)
-		lanes.Go(func() (err error) {
-			defer Catch(&err)
-			for n := 0; ctx.Err() == nil; n++ {
-				account := i % len(accounts)
-				method, body := next(account, n)
-				token := Must(accounts[account].Token(t.Audience, syntax.NSID(method)))
-				status, _ := t.send(ctx, web, http.MethodPost, path(method), token, body, "Idempotency-Key", xrpc.NewKey())
-				if status != http.StatusOK {
-					xrpc.Sleep(ctx, refusedPause)
-				}
-			}
-			return nil
-		})
+	lanes := len(accounts) * requestsAtOnce
+	webs := make([]*http.Client, addresses)
+	for i := range webs {
+		webs[i] = t.web(i)
 	}
-	Check(lanes.Wait())
+	Each(lanes, lanes, func(i int) {
+		account, web := i%len(accounts), webs[i%addresses]
+		for n := 0; ctx.Err() == nil; n++ {
+			method, body := next(account, n)
+			token := Must(accounts[account].Token(t.Audience, syntax.NSID(method)))
+			status, _ := t.send(ctx, web, http.MethodPost, path(method), token, body, "Idempotency-Key", xrpc.NewKey())
+			if status != http.StatusOK {
+				xrpc.Sleep(ctx, refusedPause)
+			}
+		}
+	})
 }
 
 // refusedPause is how long a lane of the attacker waits after a refusal, so that the attacker does

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
-	"golang.org/x/sync/errgroup"
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
@@ -81,21 +80,11 @@ func newHonest(t *Target, rate float64) *honest {
 // preparing is how many requests run at once while the honest users prepare.
 const preparing = 4
 
-// each calls do for every person, some at once.
-func (h *honest) each(do func(i int)) {
-	var all errgroup.Group
-	all.SetLimit(preparing)
-	for i := range h.people {
-		all.Go(func() error { return Attempt(func() { do(i) }) })
-	}
-	Check(all.Wait())
-}
-
 // prepare makes the convos, KeyPackages and push targets.
 func (h *honest) prepare(ctx context.Context) {
-	h.each(func(i int) { Must(testbed.Publish(ctx, h.client, h.people[i], packagesEach, true)) })
+	Each(preparing, len(h.people), func(i int) { Must(testbed.Publish(ctx, h.client, h.people[i], packagesEach, true)) })
 	h.convos = make([]honestConvo, len(h.people))
-	h.each(func(i int) { h.convos[i] = h.convo(ctx, i) })
+	Each(preparing, len(h.people), func(i int) { h.convos[i] = h.convo(ctx, i) })
 	h.page = h.convo(ctx, 0)
 	for i := range pageMessages {
 		h.send(ctx, h.page, i, pageMessage)

@@ -251,7 +251,7 @@ func (b *bench) prepare(ctx context.Context, s *phase) {
 		return
 	}
 	n := b.expect(s)
-	eachOf(runtime.GOMAXPROCS(0), len(b.senders), func(i int) { b.sendTokens[i].sign(int(n*share[i]) + 20) })
+	Each(runtime.GOMAXPROCS(0), len(b.senders), func(i int) { b.sendTokens[i].sign(int(n*share[i]) + 20) })
 }
 
 // expect returns how many tokens a phase may need.

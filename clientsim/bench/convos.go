@@ -25,7 +25,7 @@ func (b *bench) makeConvos(ctx context.Context) {
 	s := &convoSet{convos: make([]*convo, c.Convos), drafts: make([][]*draft, len(senders))}
 	made := make([][]*draft, c.Convos)
 	known := min(c.Members, len(senders)) // members that are senders
-	eachOf(setupLanes, c.Convos, func(i int) {
+	Each(setupLanes, c.Convos, func(i int) {
 		Check(context.Cause(ctx))
 		accounts, at := make([]*xrpc.Account, known), make([]int, known)
 		for k := range accounts {

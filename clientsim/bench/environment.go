@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"golang.org/x/sync/errgroup"
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
@@ -88,7 +87,7 @@ func (s *environment) addr(node int) string {
 func (s *environment) runServers(ctx context.Context, n, binary int, standby bool) {
 	s.web.CloseIdleConnections()
 	running := s.servers
-	eachOf(n, len(running), func(i int) { Check(running[i].Stop()) })
+	Each(n, len(running), func(i int) { Check(running[i].Stop()) })
 	settings := s.settings(ctx, binary)
 	if standby {
 		settings["MLSD_READ_DATABASE_URL"] = s.pair.StandbyURL()
@@ -97,7 +96,7 @@ func (s *environment) runServers(ctx context.Context, n, binary int, standby boo
 		s.all = append(s.all, s.Server(fmt.Sprintf("server-%d", len(s.all)+1)))
 	}
 	s.servers, s.running = s.all[:n], binary
-	eachOf(n, n, func(i int) {
+	Each(n, n, func(i int) {
 		s.servers[i].UseBinary(s.Binaries[binary].Path)
 		Check(s.servers[i].Start(ctx, settings))
 	})
@@ -167,7 +166,7 @@ func (s *environment) newConvo(ctx context.Context, members []*xrpc.Account, siz
 // add adds accounts to a convo by a fake commit.
 func (s *environment) add(ctx context.Context, c *convo, by *xrpc.Account, people []*xrpc.Account) {
 	refs := make([][]byte, len(people))
-	eachOf(setupLanes, len(people), func(i int) { refs[i] = s.lastResort(ctx, people[i]) })
+	Each(setupLanes, len(people), func(i int) { refs[i] = s.lastResort(ctx, people[i]) })
 	staged := &mlsclient.Staged{Commit: mlsclient.FakeCommit(c.group, c.epoch, 200),
 		Welcome: mlsclient.FakeWelcome(mlsclient.SuiteX25519, refs...)}
 	call := xrpc.AddCall(c.id, testbed.DIDsOf(people), staged, xrpc.NewKey())
@@ -187,16 +186,3 @@ func (s *environment) lastResort(ctx context.Context, who *xrpc.Account) []byte 
 
 // setupLanes is how many requests run at once during the preparation.
 const setupLanes = 16
-
-// eachOf calls do for 0 … n-1, some at once, until one fails.
-func eachOf(lanes, n int, do func(i int)) {
-	all, ctx := errgroup.WithContext(context.Background())
-	all.SetLimit(lanes)
-	for i := range n {
-		if ctx.Err() != nil {
-			break
-		}
-		all.Go(func() error { return Attempt(func() { do(i) }) })
-	}
-	Check(all.Wait())
-}

@@ -53,7 +53,7 @@ func welcomeStorm(ctx context.Context, b *bench) {
 	b.makeConvos(ctx)
 	b.say("making %d devices", b.c.Joins)
 	people, refs := b.env.accounts(b.c.Joins), make([][]byte, b.c.Joins)
-	eachOf(setupLanes, len(people), func(i int) { refs[i] = b.env.lastResort(ctx, people[i]) })
+	Each(setupLanes, len(people), func(i int) { refs[i] = b.env.lastResort(ctx, people[i]) })
 	b.note("%d devices join at once, %d to each convo, each on a connection of its own: getWelcome, then confirmWelcome",
 		b.c.Joins, foundersAtOnce)
 	b.measureStorm(ctx, 0, func() stormFunc { return b.invite(ctx, people, refs) })
@@ -62,7 +62,7 @@ func welcomeStorm(ctx context.Context, b *bench) {
 // invite makes convos with a Welcome for every joiner, and returns the storm.
 func (b *bench) invite(ctx context.Context, people []*xrpc.Account, refs [][]byte) stormFunc {
 	convos := make([]string, (len(people)+foundersAtOnce-1)/foundersAtOnce)
-	eachOf(setupLanes, len(convos), func(i int) {
+	Each(setupLanes, len(convos), func(i int) {
 		from, to := i*foundersAtOnce, min((i+1)*foundersAtOnce, len(people))
 		convos[i], _ = Must2(testbed.NewConvo(ctx, b.env.client, b.senders[i%len(b.senders)],
 			testbed.DIDsOf(people[from:to]), mlsclient.FakeWelcome(mlsclient.SuiteX25519, refs[from:to]...)))
@@ -81,19 +81,16 @@ func (b *bench) invite(ctx context.Context, people []*xrpc.Account, refs [][]byt
 
 // atOnce does something n times at once, each on its own connection.
 func (b *bench) atOnce(ctx context.Context, n int, do func(w *wire, i int)) error {
-	errs := make([]error, n)
-	var all sync.WaitGroup
 	one := dialer{one: new(sync.Mutex)}
-	for i := range n {
-		w := newWire(b.env.addr(i))
-		w.limit, w.dialer = retryFor, one
-		all.Go(func() {
+	err := Attempt(func() {
+		Each(n, n, func(i int) {
+			w := newWire(b.env.addr(i))
+			w.limit, w.dialer = retryFor, one
 			defer w.close()
-			errs[i] = Attempt(func() { do(w, i) })
+			do(w, i)
 		})
-	}
-	all.Wait()
-	return errors.Join(append(errs[:min(n, 10)], context.Cause(ctx))...)
+	})
+	return errors.Join(err, context.Cause(ctx))
 }
 
 // ask sends a request, which must succeed, and counts it.
@@ -146,7 +143,7 @@ func claimStorm(ctx context.Context, b *bench) {
 
 // publishForClaims publishes the KeyPackages, and returns the storm that claims them.
 func (b *bench) publishForClaims(ctx context.Context, targets []*xrpc.Account, devices []mlsclient.Device) stormFunc {
-	eachOf(setupLanes, len(targets), func(i int) {
+	Each(setupLanes, len(targets), func(i int) {
 		Must(testbed.PublishOf(ctx, b.env.client, targets[i], devices[i], perTarget, false))
 	})
 	claimers := make([]*xrpc.Account, b.c.Joins)

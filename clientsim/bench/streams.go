@@ -132,7 +132,7 @@ func (s *streams) open(ctx context.Context) {
 	listening, drop := context.WithCancel(ctx)
 	s.drop = drop
 	err := Attempt(func() {
-		eachOf(openingLanes, len(s.all), func(i int) {
+		Each(openingLanes, len(s.all), func(i int) {
 			Check(s.insist(ctx, listening, s.all[i], func(error) {})) // a server looks up only so many unknown accounts a second
 		})
 	})
@@ -214,7 +214,7 @@ func (s *streams) reconnect(ctx context.Context, count *load.Counter) error {
 	listening, drop := context.WithCancel(ctx)
 	s.drop = drop
 	err := Attempt(func() {
-		eachOf(len(s.all), len(s.all), func(i int) {
+		Each(len(s.all), len(s.all), func(i int) {
 			Check(s.insist(ctx, listening, s.all[i],
 				func(err error) { count.Fail(reconnection, "connection", err.Error()) }))
 			count.Done(reconnection, time.Since(began))

@@ -59,7 +59,7 @@ func (t *tokens) sign(n int) {
 // signAll signs a token of each account for a method.
 func signAll(accounts []*xrpc.Account, method string) []string {
 	signed := make([]string, len(accounts))
-	eachOf(runtime.GOMAXPROCS(0), len(accounts), func(i int) { signed[i] = Must(tokenOf(accounts[i], method)) })
+	Each(runtime.GOMAXPROCS(0), len(accounts), func(i int) { signed[i] = Must(tokenOf(accounts[i], method)) })
 	return signed
 }
 
@@ -68,7 +68,7 @@ func signAll(accounts []*xrpc.Account, method string) []string {
 func (b *bench) useSessions(ctx context.Context, use bool) {
 	if use && b.sessions == nil {
 		bought := make([]string, len(b.senders))
-		eachOf(setupLanes, len(bought), func(i int) { bought[i] = b.buySession(ctx, i) })
+		Each(setupLanes, len(bought), func(i int) { bought[i] = b.buySession(ctx, i) })
 		b.sessions = bought
 	}
 	for i, t := range b.sendTokens {

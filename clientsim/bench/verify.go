@@ -59,7 +59,7 @@ func (b *bench) verify(ctx context.Context) {
 		defer w.close()
 		wires <- w
 	}
-	eachOf(verifyLanes, len(b.convos.convos), func(i int) {
+	Each(verifyLanes, len(b.convos.convos), func(i int) {
 		c := b.convos.convos[i]
 		w := <-wires
 		defer func() { wires <- w }()

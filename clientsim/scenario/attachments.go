@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -117,30 +116,18 @@ func (u *uploads) whileAllFails(ctx context.Context) {
 
 // uploadAll uploads the files, a few at a time.
 func (u *uploads) uploadAll(ctx context.Context, all []*upload) {
-	var wg sync.WaitGroup
-	next := make(chan int)
-	for i := range uploaders {
-		rng := rand.New(rand.NewPCG(u.w.Seed, uint64(i)))
-		wg.Go(func() {
-			for n := range next {
-				d := all[n]
-				if err := Attempt(func() { u.upload(ctx, rng, d) }); err != nil {
-					u.failed.Add(1)
-					u.w.Note("upload %d of %d bytes: %v", n, d.size, err)
-					d.failed = true
-				}
-			}
-		})
-	}
-	for n := range all {
+	Each(uploaders, len(all), func(n int) {
 		if n%50 == 0 {
 			u.w.Progress(fmt.Sprintf("%d of %d uploads, %d kills, %d faults of the store", n, len(all), u.kills.Load(),
 				u.bucket.Struck.Load()))
 		}
-		next <- n
-	}
-	close(next)
-	wg.Wait()
+		d, rng := all[n], rand.New(rand.NewPCG(u.w.Seed, uint64(n)))
+		if err := Attempt(func() { u.upload(ctx, rng, d) }); err != nil {
+			u.failed.Add(1)
+			u.w.Note("upload %d of %d bytes: %v", n, d.size, err)
+			d.failed = true
+		}
+	})
 }
 
 // sum notes what the first phase has done. Each upload must be there once, and whole.

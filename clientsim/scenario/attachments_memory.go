@@ -2,7 +2,6 @@ package scenario
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"mlsd/api/mlsapi"
@@ -28,17 +27,10 @@ func (u *uploads) memory(ctx context.Context) {
 			xrpc.Sleep(measuring, 100*time.Millisecond)
 		}
 	}()
-	begun, errs := time.Now(), make(chan error, clients)
-	for i := range clients {
-		go func() {
-			d := u.newUpload(u.phones[i%2].Account, maxUpload)
-			errs <- Attempt(func() { u.heavy(ctx, d) })
-		}()
-	}
-	var failed error
-	for range clients {
-		failed = errors.Join(failed, <-errs)
-	}
+	begun := time.Now()
+	failed := Attempt(func() {
+		Each(clients, clients, func(i int) { u.heavy(ctx, u.newUpload(u.phones[i%2].Account, maxUpload)) })
+	})
 	took := time.Since(begun)
 	stop()
 	<-measured

@@ -2,14 +2,13 @@ package scenario
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"mlsd/clientsim/client"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
+	"mlsd/internal/errs"
 )
 
 const (
@@ -52,23 +51,20 @@ func (c *bigGroup) makePhones(ctx context.Context, n int) {
 			c.tablets = append(c.tablets, Must(c.w.SecondDevice(p, fmt.Sprintf("tablet-%d", i))))
 		}
 	}
-	each(append(c.people, c.tablets...), func(p *client.Phone) error { return p.Publish(ctx, 1) })
+	all := append(c.people, c.tablets...)
+	Each(atOnceLimit, len(all), func(i int) { Check(all[i].Publish(ctx, 1)) })
 }
 
 // addInBatches makes the group and adds one batch after the other.
 func (c *bigGroup) addInBatches(ctx context.Context) {
 	for from := 1; from < len(c.people); from += batchSize {
 		batch := c.people[from:min(from+batchSize, len(c.people))]
-		var err error
 		if from == 1 {
-			c.convo, err = c.people[0].Create(ctx, testbed.DIDs(batch)...)
+			c.convo = Must(c.people[0].Create(ctx, testbed.DIDs(batch)...))
 			c.inside = append(c.inside, c.people[0])
 		} else {
 			adder := c.inside[c.w.RNG.IntN(len(c.inside))]
-			err = adder.Add(ctx, c.convo, testbed.DIDs(batch)...)
-		}
-		if err != nil {
-			Fail("batch from %d: %w", from, err)
+			Check(errs.Wrap(adder.Add(ctx, c.convo, testbed.DIDs(batch)...), "batch from %d", from))
 		}
 		joiners := append([]*client.Phone{}, batch...)
 		for _, tablet := range c.tablets {
@@ -78,7 +74,7 @@ func (c *bigGroup) addInBatches(ctx context.Context) {
 				}
 			}
 		}
-		each(joiners, func(p *client.Phone) error { return p.Join(ctx, c.convo) })
+		Each(atOnceLimit, len(joiners), func(i int) { Check(joiners[i].Join(ctx, c.convo)) })
 		c.inside = append(c.inside, joiners...)
 		c.w.Progress(fmt.Sprintf("%d devices inside", len(c.inside)))
 	}
@@ -107,23 +103,7 @@ func (c *bigGroup) checkAllRead(ctx context.Context) {
 			members = append(members, p)
 		}
 	}
-	each(members, func(p *client.Phone) error { return p.Sync(ctx, c.convo) })
+	Each(atOnceLimit, len(members), func(i int) { Check(members[i].Sync(ctx, c.convo)) })
 	c.w.Note("the last commit was made and read by its maker in %s, and it and what came before it by the other %d in %s",
 		read.Sub(made).Round(time.Millisecond), len(members)-1, time.Since(read).Round(time.Millisecond))
-}
-
-// each runs do for every phone, for several at a time.
-func each(phones []*client.Phone, do func(*client.Phone) error) {
-	errs := make([]error, len(phones))
-	slots := make(chan struct{}, atOnceLimit)
-	var all sync.WaitGroup
-	for i, p := range phones {
-		slots <- struct{}{}
-		all.Go(func() {
-			errs[i] = do(p)
-			<-slots
-		})
-	}
-	all.Wait()
-	Check(errors.Join(errs...))
 }

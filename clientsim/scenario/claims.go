@@ -3,9 +3,7 @@ package scenario
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,7 +15,7 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// lanes is how many claims of one caller go on at a time.
+// lanes is about how many claims of one caller go on at a time.
 const lanes = 4
 
 // claimTest is a run of claims.
@@ -74,23 +72,10 @@ func claimAll(ctx context.Context, w *testbed.World, other *xrpc.Client, claimer
 
 // run makes every caller claim from one target after the other, several at a time.
 func (f *claimTest) run(ctx context.Context, callers []*client.Phone, each int) {
-	errs := make([]error, len(callers)*lanes)
-	var all sync.WaitGroup
-	for i, p := range callers {
-		var next atomic.Int64
-		for lane := range lanes {
-			all.Go(func() {
-				for n := next.Add(1) - 1; n < int64(each); n = next.Add(1) - 1 {
-					if err := Attempt(func() { f.claim(ctx, p, f.targets[(i+int(n))%len(f.targets)]) }); err != nil {
-						errs[i*lanes+lane] = err
-						return
-					}
-				}
-			})
-		}
-	}
-	all.Wait()
-	Check(errors.Join(errs...))
+	Each(lanes*len(callers), each*len(callers), func(i int) {
+		caller, n := i%len(callers), i/len(callers)
+		f.claim(ctx, callers[caller], f.targets[(caller+n)%len(f.targets)])
+	})
 }
 
 func (f *claimTest) claim(ctx context.Context, p, target *client.Phone) {

@@ -2,9 +2,7 @@ package scenario
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"mlsd/api/mlsapi"
@@ -53,13 +51,8 @@ func ContendedCommits(ctx context.Context, w *testbed.World) {
 	epochs := max(w.Epochs, 5)
 	c := &contest{w: w, convo: convo, goal: group.Epoch() + uint64(epochs)}
 	start := time.Now()
-	scores, errs := make([]score, len(phones)), make([]error, len(phones))
-	var all sync.WaitGroup
-	for i, p := range phones {
-		all.Go(func() { errs[i] = Attempt(func() { c.play(ctx, p, &scores[i]) }) })
-	}
-	all.Wait()
-	Check(errors.Join(errs...))
+	scores := make([]score, len(phones))
+	Each(len(phones), len(phones), func(i int) { c.play(ctx, phones[i], &scores[i]) })
 	c.judge(phones, scores, epochs, time.Since(start))
 	for _, p := range phones {
 		Check(p.Send(ctx, convo, "still friends, "+p.Name))

@@ -105,41 +105,24 @@ func SameEpoch(ctx context.Context, w *testbed.World) {
 
 // race delivers drafts at the same moment and returns the indexes of the winners.
 func race(ctx context.Context, w *testbed.World, phones []*client.Phone, drafts []*client.Draft) []int {
-	type result struct {
-		who int
-		err error
-	}
-	results := make(chan result, len(phones))
-	start := make(chan struct{})
-	for i := range phones {
-		go func() {
-			<-start
-			_, err := phones[i].Deliver(ctx, drafts[i])
-			results <- result{i, err}
-		}()
-	}
-	close(start)
+	errs := make([]error, len(phones))
+	Each(len(phones), len(phones), func(i int) { _, errs[i] = phones[i].Deliver(ctx, drafts[i]) })
 	var won []int
-	var errs, lost []error
-	for range phones {
-		r := <-results
-		switch xrpc.ErrorName(r.err) {
-		case mlsapi.ErrEpochMismatch:
-			staleEpoch(w, r.err, drafts[r.who].Epoch)
-			lost = append(lost, r.err)
-		case "":
-			if r.err == nil {
-				won = append(won, r.who)
-			}
-			errs = append(errs, r.err)
+	var lost []error
+	for i, err := range errs {
+		switch {
+		case err == nil:
+			won = append(won, i)
+		case xrpc.ErrorName(err) == mlsapi.ErrEpochMismatch:
+			staleEpoch(w, err, drafts[i].Epoch)
+			lost = append(lost, err)
 		default:
-			errs = append(errs, r.err)
+			Check(err)
 		}
 	}
 	if len(won) == 1 {
 		winnerNamed(w, drafts[won[0]], lost)
 	}
-	Check(errors.Join(errs...))
 	return won
 }
 

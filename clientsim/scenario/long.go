@@ -2,11 +2,9 @@ package scenario
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"sync"
 
 	"mlsd/clientsim/client"
 	. "mlsd/clientsim/steps"
@@ -93,19 +91,17 @@ func (t *conversation) round(ctx context.Context, number int) {
 	t.maybeAddDevice(plans, number)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	errs := make([]error, len(plans)+1)
-	var all sync.WaitGroup
+	var all []func()
 	if t.w.Server != nil && t.w.RNG.IntN(4) == 0 {
 		point := []string{testbed.BeforeCommit, testbed.AfterCommit}[t.w.RNG.IntN(2)]
 		plans[0].messages++ // the failpoint needs a message
 		Check(t.w.Server.Arm(ctx, point, xrpc.NSID("sendMessage"), "kill"))
-		all.Go(func() { errs[len(plans)] = Attempt(func() { t.restartServer(ctx) }) })
+		all = append(all, func() { t.restartServer(ctx) })
 	}
-	for i, plan := range plans {
-		all.Go(func() { errs[i] = Attempt(func() { t.play(ctx, plan, number) }) })
+	for _, plan := range plans {
+		all = append(all, func() { t.play(ctx, plan, number) })
 	}
-	all.Wait()
-	Check(errors.Join(errs...))
+	AtOnce(all...)
 	for _, plan := range plans {
 		t.update(plan)
 	}

@@ -1,10 +1,16 @@
 // Package steps ends a list of steps at the first one that fails, as Fatal ends a test. Must and Check
 // panic with a failure. A function that returns an error begins with defer Catch(&err), which makes
 // that failure its error; a function without an error is a list of steps of its caller's. A goroutine
-// calls Attempt. Packages import it without its name: the simulator is written in these words.
+// calls Attempt, if it is not one of Each or AtOnce. Packages import it without its name: the
+// simulator is written in these words.
 package steps
 
-import "fmt"
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+)
 
 // failure is the error of a step.
 type failure struct{ err error }
@@ -48,4 +54,22 @@ func Must[T any](v T, err error) T {
 func Must2[T, U any](v T, u U, err error) (T, U) {
 	Check(err)
 	return v, u
+}
+
+// Each calls do for 0 to n-1, at most lanes of them at a time, until one fails. That ends the steps.
+func Each(lanes, n int, do func(i int)) {
+	all, failed := errgroup.WithContext(context.Background())
+	all.SetLimit(lanes)
+	for i := range n {
+		if failed.Err() != nil {
+			break
+		}
+		all.Go(func() error { return Attempt(func() { do(i) }) })
+	}
+	Check(all.Wait())
+}
+
+// AtOnce is Each for several lists of steps, all of them at the same time.
+func AtOnce(all ...func()) {
+	Each(len(all), len(all), func(i int) { all[i]() })
 }

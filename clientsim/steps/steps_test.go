@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"mlsd/clientsim/steps"
@@ -53,6 +54,29 @@ func TestOtherPanicsGoOn(t *testing.T) {
 		}
 	}()
 	_ = steps.Attempt(func() { panic("a mistake") })
+}
+
+// Each calls all, so many at a time, and ends the steps if one of them fails.
+func TestEach(t *testing.T) {
+	t.Parallel()
+	const lanes, n = 3, 20
+	var running, most, done atomic.Int64
+	err := steps.Attempt(func() {
+		steps.Each(lanes, n, func(int) {
+			if now := running.Add(1); now > most.Load() {
+				most.Store(now)
+			}
+			done.Add(1)
+			running.Add(-1)
+		})
+	})
+	if err != nil || done.Load() != n || most.Load() > lanes {
+		t.Errorf("%d of %d calls, %d at a time: %v", done.Load(), n, most.Load(), err)
+	}
+	err = steps.Attempt(func() { steps.AtOnce(func() {}, func() { steps.Check(errStep) }) })
+	if !errors.Is(err, errStep) {
+		t.Errorf("one of two fails: %v", err)
+	}
 }
 
 // Every failure is caught: a function that returns an error, or runs in a goroutine, catches those of
@@ -126,7 +150,7 @@ func failing(body *ast.BlockStmt) (found bool) {
 			return false
 		}
 		if call, ok := n.(*ast.CallExpr); ok {
-			found = found || named(call.Fun, "Check", "Fail", "Must", "Must2")
+			found = found || named(call.Fun, "Check", "Fail", "Must", "Must2", "Each", "AtOnce")
 		}
 		return true
 	})
@@ -144,5 +168,5 @@ func named(f ast.Expr, names ...string) bool {
 
 func catches(body *ast.BlockStmt) bool {
 	d, ok := body.List[0].(*ast.DeferStmt)
-	return ok && named(d.Call.Fun, "Catch")
+	return ok && named(d.Call.Fun, "Catch", "CatchIn")
 }

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"sync"
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
@@ -92,18 +91,8 @@ func (w *World) CheckConsumed(ctx context.Context, p *client.Phone, convo string
 // AtOnce makes one call n times at the same moment and returns the answers. Each one retries by the
 // retry rule.
 func (w *World) AtOnce(ctx context.Context, p *client.Phone, call xrpc.Call, n int) ([]xrpc.Answer, error) {
-	answers, errs := make([]xrpc.Answer, n), make([]error, n)
-	start := make(chan struct{})
-	var all sync.WaitGroup
-	for i := range n {
-		all.Go(func() {
-			<-start
-			answers[i], errs[i] = w.Net.Do(ctx, p.Account, call)
-		})
-	}
-	close(start)
-	all.Wait()
-	return answers, errors.Join(errs...)
+	answers := make([]xrpc.Answer, n)
+	return answers, Attempt(func() { Each(n, n, func(i int) { answers[i] = Must(w.Net.Do(ctx, p.Account, call)) }) })
 }
 
 // CheckOneOriginal checks that exactly one answer is the original, and that all have the same

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/history"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -135,30 +135,26 @@ const claimAsked = 30*time.Minute - verdictTimeout - xrpc.CallTimeout
 func (t *Traffic) replay(ctx context.Context) (int, error) {
 	calls := t.Model.AcknowledgedCalls()
 	const lanes = 16
-	var next, replayed atomic.Int64
-	var all sync.WaitGroup
-	for lane := range lanes {
-		rng := rand.New(rand.NewPCG(t.w.Seed, uint64(0x4e9<<8+lane)))
-		all.Go(func() {
-			for i := next.Add(1) - 1; i < int64(len(calls)) && ctx.Err() == nil; i = next.Add(1) - 1 {
-				s := calls[i]
-				if s.Call.Method == mlsapi.NSIDGetKeyPackages && time.Since(s.At) > claimAsked {
-					continue
-				}
-				replayed.Add(1)
-				answer, err := t.calls.do(ctx, rng, s.Who, s.Call)
-				switch {
-				case err != nil && ctx.Err() == nil:
-					t.w.Broken("asked again: %v", err)
-				case err == nil && !answer.Replayed():
-					t.w.Report(history.Violation{
-						Kind: history.Lost, Convo: s.Call.Convo,
-						What: fmt.Sprintf("%s with key %s asked again is answered as if for the first time", s.Call.Method, s.Call.Key),
-					})
-				}
+	var replayed atomic.Int64
+	err := Attempt(func() {
+		Each(lanes, len(calls), func(i int) {
+			Check(ctx.Err())
+			s, rng := calls[i], rand.New(rand.NewPCG(t.w.Seed, uint64(0x4e9<<32+i)))
+			if s.Call.Method == mlsapi.NSIDGetKeyPackages && time.Since(s.At) > claimAsked {
+				return
+			}
+			replayed.Add(1)
+			answer, err := t.calls.do(ctx, rng, s.Who, s.Call)
+			switch {
+			case err != nil && ctx.Err() == nil:
+				t.w.Broken("asked again: %v", err)
+			case err == nil && !answer.Replayed():
+				t.w.Report(history.Violation{
+					Kind: history.Lost, Convo: s.Call.Convo,
+					What: fmt.Sprintf("%s with key %s asked again is answered as if for the first time", s.Call.Method, s.Call.Key),
+				})
 			}
 		})
-	}
-	all.Wait()
-	return int(replayed.Load()), ctx.Err()
+	})
+	return int(replayed.Load()), err
 }
