@@ -2,7 +2,6 @@ package testbed
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -33,9 +32,6 @@ const (
 type Fault struct {
 	Kind  FaultKind
 	Delay time.Duration
-	// Then runs after the server's answer and before the client notices the loss. It can kill the
-	// server or move the epoch.
-	Then func(context.Context) error
 }
 
 // FaultPlan decides what goes wrong. Next is called once per request, concurrently.
@@ -108,9 +104,7 @@ func (f *FaultyTransport) RoundTrip(req *http.Request) (_ *http.Response, err er
 	case LoseAnswer:
 		resp := Must(f.wire.RoundTrip(req))
 		Check(xrpc.Drain(resp))
-		if fault.Then != nil {
-			Check(fault.Then(req.Context()))
-		}
+
 		return nil, errLost
 	}
 	return nil, fmt.Errorf("clientsim: unknown fault %q", fault.Kind)

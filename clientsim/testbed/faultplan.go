@@ -3,6 +3,7 @@ package testbed
 import (
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -10,45 +11,19 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// ListedFaults is a plan of named faults. The next request of a method gets the first fault that is
-// listed for it, once.
-type ListedFaults struct {
-	mu    sync.Mutex // guards steps
-	steps []step
-}
-
-type step struct {
-	method syntax.NSID
-	fault  Fault
-}
-
-// On adds a fault for the next request of method.
-func (s *ListedFaults) On(method syntax.NSID, fault Fault) *ListedFaults {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.steps = append(s.steps, step{method, fault})
-	return s
+// NextFault is a plan of one fault: that of the next request of a method.
+type NextFault struct {
+	Method   syntax.NSID
+	Fault    Fault
+	happened atomic.Bool
 }
 
 // Next implements FaultPlan.
-func (s *ListedFaults) Next(call xrpc.Call) (Fault, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i, step := range s.steps {
-		if step.method == call.Method {
-			s.steps = append(s.steps[:i:i], s.steps[i+1:]...)
-			return step.fault, true
-		}
+func (f *NextFault) Next(call xrpc.Call) (Fault, bool) {
+	if call.Method != f.Method || f.happened.Swap(true) {
+		return Fault{}, false
 	}
-	return Fault{}, false
-}
-
-// Left counts the faults that did not happen yet. A scenario whose fault never happened has shown
-// nothing.
-func (s *ListedFaults) Left() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.steps)
+	return f.Fault, true
 }
 
 // RandomFaults is a random plan: each request gets a fault with the given probability. The seed

@@ -13,15 +13,20 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// WithLostAnswer runs do while the first answer of a method is lost. It is an error if none was.
+// WithLostAnswer runs do while the first answer of a method is lost. If none was, the scenario is broken.
 func (w *World) WithLostAnswer(method string, do func() error) error {
 	return w.withLostAnswer(xrpc.NSID(method), do)
 }
 
 func (w *World) withLostAnswer(method syntax.NSID, do func() error) error {
-	done := w.UseFaults((&ListedFaults{}).On(method, Fault{Kind: LoseAnswer}))
-	defer done()
-	return do()
+	lost := &NextFault{Method: method, Fault: Fault{Kind: LoseAnswer}}
+	w.Faults.Use(lost)
+	defer w.Faults.Use(nil)
+	err := do()
+	if !lost.happened.Load() {
+		w.Broken("the scenario itself: no answer of %s was lost", method)
+	}
+	return err
 }
 
 // LoseAnswer makes a call whose answer is lost, and does not repeat it.

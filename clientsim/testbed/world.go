@@ -275,18 +275,6 @@ func (w *World) SyncAll(ctx context.Context, convo string, phones ...*client.Pho
 	return errors.Join(errs...)
 }
 
-// UseFaults installs a plan of listed faults. done removes it, and reports faults that did not
-// happen.
-func (w *World) UseFaults(s *ListedFaults) (done func()) {
-	w.Faults.Use(s)
-	return func() {
-		w.Faults.Use(nil)
-		if n := s.Left(); n > 0 {
-			w.Broken("the scenario itself: %d of its faults never happened", n)
-		}
-	}
-}
-
 // Restart starts the server again, after a kill or with other settings.
 func (w *World) Restart(ctx context.Context, settings map[string]string) error {
 	// An unused connection would delay an orderly shutdown.
