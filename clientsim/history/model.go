@@ -126,6 +126,15 @@ type AcknowledgedCall struct {
 	At   time.Time // when the answer came
 }
 
+// record runs do, which changes the model. A nil Model records nothing.
+func (m *Model) record(do func()) {
+	if m != nil {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		do()
+	}
+}
+
 // NewModel returns an empty model.
 func NewModel() *Model {
 	return &Model{convos: map[string]*ConvoModel{}, claims: map[Digest]string{}}
@@ -134,26 +143,24 @@ func NewModel() *Model {
 // Created records a convo and its founders.
 func (m *Model) Created(id string, groupID []byte, epoch uint64, withInfo bool, creator syntax.DID,
 	members []syntax.DID) {
-	if m == nil {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if _, ok := m.convos[id]; ok {
-		return // a replay
-	}
-	c := &ConvoModel{
-		ID: id, GroupID: groupID, firstEpoch: epoch, withInfo: withInfo,
-		Sent: map[string]Sent{}, Attempted: map[Digest]string{}, Commits: map[Digest]Commit{}, Refused: map[Digest]struct{}{},
-		Members: map[syntax.DID]*Member{creator: {from: 1, Live: true}},
-	}
-	for _, did := range members {
-		c.Members[did] = &Member{from: 1, Live: true}
-	}
-	m.convos[id] = c
-	if m.History != nil {
-		m.History.Created(id, creator, append([]syntax.DID{creator}, members...)...)
-	}
+	m.record(func() {
+		if _, ok := m.convos[id]; ok {
+			return // a replay
+		}
+		c := &ConvoModel{
+			ID: id, GroupID: groupID, firstEpoch: epoch, withInfo: withInfo,
+			Sent: map[string]Sent{}, Attempted: map[Digest]string{}, Commits: map[Digest]Commit{},
+			Refused: map[Digest]struct{}{},
+			Members: map[syntax.DID]*Member{creator: {from: 1, Live: true}},
+		}
+		for _, did := range members {
+			c.Members[did] = &Member{from: 1, Live: true}
+		}
+		m.convos[id] = c
+		if m.History != nil {
+			m.History.Created(id, creator, append([]syntax.DID{creator}, members...)...)
+		}
+	})
 }
 
 // Claimed records the KeyPackages that a claim got. The claim is known by its key. It is an error
@@ -176,22 +183,12 @@ func (m *Model) Claimed(claim string, packages [][]byte) error {
 
 // Attempted records that a phone is about to send a ciphertext.
 func (m *Model) Attempted(convo, text string, d Digest) {
-	if m == nil {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.convos[convo].Attempted[d] = text
+	m.record(func() { m.convos[convo].Attempted[d] = text })
 }
 
 // AttemptedCommit records that a phone is about to send a commit.
 func (m *Model) AttemptedCommit(convo string, d Digest, c Commit) {
-	if m == nil {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.convos[convo].Commits[d] = c
+	m.record(func() { m.convos[convo].Commits[d] = c })
 }
 
 // Committed records that a commit was acknowledged at seq.
@@ -217,12 +214,7 @@ func (m *Model) Committed(convo string, d Digest, seq int64) error {
 // Refused records that the server refused a ciphertext or a commit. It must never appear in the
 // log.
 func (m *Model) Refused(convo string, d Digest) {
-	if m == nil {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.convos[convo].Refused[d] = struct{}{}
+	m.record(func() { m.convos[convo].Refused[d] = struct{}{} })
 }
 
 // Acked records an acknowledged message, and reports whether it is new. The same text acknowledged
@@ -247,46 +239,40 @@ func (m *Model) Acked(convo string, s Sent) (fresh bool, err error) {
 
 // Joined records that a commit by a member added others at seq.
 func (m *Model) Joined(convo string, by syntax.DID, seq int64, dids []syntax.DID) {
-	if m == nil {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var fresh []syntax.DID
-	for _, did := range dids {
-		if old, ok := m.convos[convo].Members[did]; ok && old.Live {
-			continue // a replay was acknowledged
+	m.record(func() {
+		var fresh []syntax.DID
+		for _, did := range dids {
+			if old, ok := m.convos[convo].Members[did]; ok && old.Live {
+				continue // a replay was acknowledged
+			}
+			m.convos[convo].Members[did] = &Member{from: seq, Live: true, Cursor: seq}
+			delete(m.convos[convo].Gone.Joined, did)
+			fresh = append(fresh, did)
 		}
-		m.convos[convo].Members[did] = &Member{from: seq, Live: true, Cursor: seq}
-		delete(m.convos[convo].Gone.Joined, did)
-		fresh = append(fresh, did)
-	}
-	if m.History != nil && len(fresh) > 0 {
-		m.History.Joined(convo, by, seq, fresh...)
-	}
+		if m.History != nil && len(fresh) > 0 {
+			m.History.Joined(convo, by, seq, fresh...)
+		}
+	})
 }
 
 // Left records that a member left, or that a commit of another member removed it at seq.
 func (m *Model) Left(convo string, by, did syntax.DID, seq int64) {
-	if m == nil {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	old, ok := m.convos[convo].Members[did]
-	if !ok || !old.Live {
-		return
-	}
-	old.Live = false
-	delete(m.convos[convo].Gone.Left, did)
-	switch {
-	case m.History == nil:
-	case by == did:
-		// No other client writes now, so the member left at the end of the log.
-		m.History.Left(convo, mlsapi.MembershipEventChangeLeft, by, did, m.History.End(convo))
-	default:
-		m.History.Left(convo, mlsapi.MembershipEventChangeRemoved, by, did, seq)
-	}
+	m.record(func() {
+		old, ok := m.convos[convo].Members[did]
+		if !ok || !old.Live {
+			return
+		}
+		old.Live = false
+		delete(m.convos[convo].Gone.Left, did)
+		switch {
+		case m.History == nil:
+		case by == did:
+			// No other client writes now, so the member left at the end of the log.
+			m.History.Left(convo, mlsapi.MembershipEventChangeLeft, by, did, m.History.End(convo))
+		default:
+			m.History.Left(convo, mlsapi.MembershipEventChangeRemoved, by, did, seq)
+		}
+	})
 }
 
 // MarksRead records that a member is about to report seq as read. It returns the smallest cursor
@@ -322,12 +308,9 @@ func (m *Model) MarkedRead(convo string, did syntax.DID, atLeast, answer int64) 
 
 // Acknowledged records an acknowledged write. Writes without a key are ignored.
 func (m *Model) Acknowledged(who *xrpc.Account, call xrpc.Call) {
-	if m == nil || call.Key == "" {
-		return
+	if call.Key != "" {
+		m.record(func() { m.acknowledged = append(m.acknowledged, AcknowledgedCall{who, call, time.Now()}) })
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.acknowledged = append(m.acknowledged, AcknowledgedCall{who, call, time.Now()})
 }
 
 // Expired records that a key expired: the next write under it is not a replay.
