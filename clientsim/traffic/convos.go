@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -17,8 +16,10 @@ import (
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/history"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // This file makes convos, messages, commits and changes of rosters.
@@ -50,7 +51,7 @@ type pendingSend struct {
 }
 
 // create makes a convo of two writers and some listeners.
-func (t *Traffic) create(ctx context.Context, rng *rand.Rand, steady bool) error {
+func (t *Traffic) create(ctx context.Context, rng *rand.Rand, steady bool) {
 	order := rng.Perm(len(t.Writers))
 	r := &Convo{steady: steady, writers: []*xrpc.Account{t.Writers[order[0]], t.Writers[order[1]]}}
 	others := slices.Clone(r.writers[1:])
@@ -65,16 +66,12 @@ func (t *Traffic) create(ctx context.Context, rng *rand.Rand, steady bool) error
 	dids := testbed.DIDsOf(others)
 	r.Creator, r.group = r.writers[0], mlsclient.RandomBytes(16)
 	call := xrpc.CreateCall(r.group, t.w.Suite, dids, &mlsclient.Staged{}, xrpc.NewKey())
-	out, err := ask[mlsapi.CreateConvoOutput](ctx, t.calls, rng, r.Creator, call)
-	if err != nil {
-		return t.unexpected(err)
-	}
+	out := Must(ask[mlsapi.CreateConvoOutput](ctx, t.calls, rng, r.Creator, call))
 	r.ID, r.log = out.ID, client.NewLogReader(r.Creator, out.ID)
 	t.Model.Created(r.ID, r.group, 0, false, r.Creator.DID, dids)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.convos = append(t.convos, r)
-	return nil
 }
 
 // message makes a message of one of the convo's writers. Some have no idempotency key: their bytes
@@ -107,24 +104,15 @@ func (t *Traffic) messageOf(rng *rand.Rand, r *Convo, from *xrpc.Account, key st
 }
 
 // deliver sends a message until it has a verdict.
-func (t *Traffic) deliver(ctx context.Context, rng *rand.Rand, m pendingSend) error {
+func (t *Traffic) deliver(ctx context.Context, rng *rand.Rand, m pendingSend) {
 	answer, err := t.calls.do(ctx, rng, m.from, m.call)
-	if err != nil {
-		// In a steady convo the epoch can have moved.
-		if xrpc.ErrorName(err) == mlsapi.ErrEpochMismatch && m.to.steady {
-			t.Model.Refused(m.to.ID, m.sent.Digest)
-			return nil
-		}
-		if xrpc.ErrorName(err) == mlsapi.ErrIdempotencyConflict && m.clashes {
-			t.Model.Refused(m.to.ID, m.sent.Digest)
-			return nil
-		}
-		return t.unexpected(err)
+	overtaken := xrpc.ErrorName(err) == mlsapi.ErrEpochMismatch && m.to.steady
+	if overtaken || xrpc.ErrorName(err) == mlsapi.ErrIdempotencyConflict && m.clashes {
+		t.Model.Refused(m.to.ID, m.sent.Digest)
+		return
 	}
-	out, err := xrpc.Decode[mlsapi.SendMessageOutput](answer.Body)
-	if err != nil {
-		return err
-	}
+	Check(err)
+	out := Must(xrpc.Decode[mlsapi.SendMessageOutput](answer.Body))
 	m.sent.ID, m.sent.Seq = out.MessageID, *out.Seq
 	t.Sent.Add(1)
 	switch {
@@ -139,27 +127,25 @@ func (t *Traffic) deliver(ctx context.Context, rng *rand.Rand, m pendingSend) er
 			t.w.Report(history.Violation{Kind: history.Duplicated, Convo: m.to.ID, What: err.Error()})
 		}
 	}
-	return nil
 }
 
 // Send sends a message by one of the writers of a random convo.
-func (t *Traffic) Send(ctx context.Context, rng *rand.Rand) error {
+func (t *Traffic) Send(ctx context.Context, rng *rand.Rand) {
 	r := t.some(rng)
 	if !r.steady {
 		r.mu.RLock()
 		defer r.mu.RUnlock()
 	}
 	begun := time.Now()
-	err := t.deliver(ctx, rng, t.message(rng, r))
+	t.deliver(ctx, rng, t.message(rng, r))
 	took := int64(time.Since(begun))
 	for old := t.LongestSend.Load(); took > old && !t.LongestSend.CompareAndSwap(old, took); old = t.LongestSend.Load() {
 	}
-	return err
 }
 
 // clash sends messages with the same idempotency key at once. At most one of them is accepted. One
 // can take the key while the COMMIT of another one is lost.
-func (t *Traffic) clash(ctx context.Context, rng *rand.Rand) error {
+func (t *Traffic) clash(ctx context.Context, rng *rand.Rand) {
 	const messages = 3
 	r := t.some(rng)
 	if !r.steady {
@@ -167,23 +153,21 @@ func (t *Traffic) clash(ctx context.Context, rng *rand.Rand) error {
 		defer r.mu.RUnlock()
 	}
 	from, key := r.writers[rng.IntN(len(r.writers))], xrpc.NewKey()
-	var all sync.WaitGroup
-	errs := make([]error, messages)
+	var all []func()
 	for i := range messages {
 		m, own := t.messageOf(rng, r, from, key), rand.New(rand.NewPCG(rng.Uint64(), uint64(i)))
 		m.clashes = true
-		all.Go(func() { errs[i] = t.deliver(ctx, own, m) })
+		all = append(all, func() { Check(t.try(func() { t.deliver(ctx, own, m) })) })
 	}
-	all.Wait()
-	return errors.Join(errs...)
+	AtOnce(all...)
 }
 
 // abandon sends a message to a steady convo, and does not wait for the answer. Its verdict is asked
 // for in the end.
-func (t *Traffic) abandon(ctx context.Context, rng *rand.Rand) error {
+func (t *Traffic) abandon(ctx context.Context, rng *rand.Rand) {
 	r := t.some(rng)
 	if !r.steady {
-		return nil
+		return
 	}
 	m := t.message(rng, r)
 	moment, cancel := context.WithTimeout(ctx, between(rng, time.Millisecond, 30*time.Millisecond))
@@ -193,50 +177,45 @@ func (t *Traffic) abandon(ctx context.Context, rng *rand.Rand) error {
 	t.abandonedMu.Lock()
 	defer t.abandonedMu.Unlock()
 	t.abandoned = append(t.abandoned, m)
-	return nil
 }
 
 // Change changes a roster or an epoch.
-func (t *Traffic) Change(ctx context.Context, rng *rand.Rand) error {
+func (t *Traffic) Change(ctx context.Context, rng *rand.Rand) {
 	t.Changes.Add(1)
 	if rng.IntN(20) == 0 && (t.o.MaxConvos == 0 || len(t.Convos()) < t.o.MaxConvos) {
-		return t.create(ctx, rng, false)
+		t.create(ctx, rng, false)
+		return
 	}
 	r := t.some(rng)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch n := rng.IntN(8); {
-	case r.steady:
-	case n < 2 && len(r.members) > 1:
-		return t.leave(ctx, rng, r)
-	case n < 4 && len(r.members) > 1:
-		return t.remove(ctx, rng, r)
-	case n < 7 && len(r.nonMembers) > 0:
-		return t.add(ctx, rng, r)
+	case n < 2 && len(r.members) > 1 && !r.steady:
+		t.leave(ctx, rng, r)
+	case n < 4 && len(r.members) > 1 && !r.steady:
+		t.remove(ctx, rng, r)
+	case n < 7 && len(r.nonMembers) > 0 && !r.steady:
+		t.add(ctx, rng, r)
+	default:
+		t.commit(ctx, rng, r, r.fakeCommit(), r.writers[0])
 	}
-	return t.commit(ctx, rng, r, r.fakeCommit(), r.writers[0], nil)
 }
 
 // race makes both writers commit in the same epoch at once. One of them wins.
-func (t *Traffic) race(ctx context.Context, rng *rand.Rand) error {
+func (t *Traffic) race(ctx context.Context, rng *rand.Rand) {
 	r := t.some(rng)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var all sync.WaitGroup
-	errs := make([]error, len(r.writers))
+	var all []func()
 	before := r.epoch.Load()
 	for i, by := range r.writers {
 		s, own := r.fakeCommit(), rand.New(rand.NewPCG(rng.Uint64(), uint64(i)))
-		all.Go(func() { errs[i] = t.commit(ctx, own, r, s, by, nil) })
+		all = append(all, func() { Check(t.try(func() { t.commit(ctx, own, r, s, by) })) })
 	}
-	all.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
+	AtOnce(all...)
 	if after := r.epoch.Load(); after != before+1 {
 		t.w.Broken("two commits in epoch %d of convo %s: the epoch is %d", before, r.ID, after)
 	}
-	return nil
 }
 
 // fakeCommit is a fake commit in the present epoch.
@@ -245,29 +224,22 @@ func (r *Convo) fakeCommit() *mlsclient.Staged {
 	return &mlsclient.Staged{Epoch: epoch + 1, Commit: mlsclient.FakeCommit(r.group, epoch, 200)}
 }
 
-// commit submits a commit. call is its request; nil: submitCommit. A commit that another one has
-// overtaken is refused.
-func (t *Traffic) commit(ctx context.Context, rng *rand.Rand, r *Convo, s *mlsclient.Staged, by *xrpc.Account,
-	call *xrpc.Call) error {
-	_, err := t.committed(ctx, rng, r, s, by, call)
-	if xrpc.ErrorName(err) == mlsapi.ErrEpochMismatch {
-		return nil
+// commit submits a commit. One that another commit has overtaken is refused.
+func (t *Traffic) commit(ctx context.Context, rng *rand.Rand, r *Convo, s *mlsclient.Staged, by *xrpc.Account) {
+	err := Attempt(func() { t.committed(ctx, rng, r, s, by, xrpc.SubmitCall(r.ID, s, xrpc.NewKey())) })
+	if xrpc.ErrorName(err) != mlsapi.ErrEpochMismatch {
+		Check(err)
 	}
-	return t.unexpected(err)
 }
 
-// committed submits a commit and returns its seq. The answers of the methods that commit have the
-// same fields.
+// committed makes a call that commits, and returns the commit's seq. The answers of the methods that
+// commit have the same fields.
 func (t *Traffic) committed(ctx context.Context, rng *rand.Rand, r *Convo, s *mlsclient.Staged, by *xrpc.Account,
-	call *xrpc.Call) (int64, error) {
-	if call == nil {
-		submit := xrpc.SubmitCall(r.ID, s, xrpc.NewKey())
-		call = &submit
-	}
+	call xrpc.Call) (seq int64) {
 	d := history.DigestOf(s.Commit)
 	t.Model.AttemptedCommit(r.ID, d, history.Commit{Sender: by.DID, Epoch: s.Epoch})
 	begun, from := t.epochs.now(), int64(s.Epoch)-1
-	answer, err := t.calls.do(ctx, rng, by, *call)
+	answer, err := t.calls.do(ctx, rng, by, call)
 	var named *xrpc.CallError
 	if errors.As(err, &named) {
 		t.Model.Refused(r.ID, d)
@@ -275,19 +247,14 @@ func (t *Traffic) committed(ctx context.Context, rng *rand.Rand, r *Convo, s *ml
 			t.epochs.add(r.ID, begun, epochInput{from}, epochOutput{epoch: int64(current)})
 		}
 	}
-	if err != nil {
-		return 0, err
-	}
-	out, err := xrpc.Decode[mlsapi.SubmitCommitOutput](answer.Body)
-	if err != nil {
-		return 0, err
-	}
+	Check(err)
+	out := Must(xrpc.Decode[mlsapi.SubmitCommitOutput](answer.Body))
 	t.epochs.add(r.ID, begun, epochInput{from}, epochOutput{committed: true, epoch: out.NewEpoch})
 	r.epoch.Store(uint64(out.NewEpoch))
 	if err := t.Model.Committed(r.ID, d, out.Seq); err != nil {
 		t.w.Report(history.Violation{Kind: history.Duplicated, Convo: r.ID, What: err.Error()})
 	}
-	return out.Seq, nil
+	return out.Seq
 }
 
 // take removes a random element from a list and returns it.
@@ -299,82 +266,62 @@ func take(rng *rand.Rand, list *[]*Listener) *Listener {
 }
 
 // leave makes a random member leave.
-func (t *Traffic) leave(ctx context.Context, rng *rand.Rand, r *Convo) error {
+func (t *Traffic) leave(ctx context.Context, rng *rand.Rand, r *Convo) {
 	p := take(rng, &r.members)
 	r.nonMembers = append(r.nonMembers, p)
 	begun := t.welcomes.now()
-	if _, err := t.calls.do(ctx, rng, p.Account, xrpc.LeaveCall(r.ID, xrpc.NewKey())); err != nil {
-		return t.unexpected(err)
-	}
+	Must(t.calls.do(ctx, rng, p.Account, xrpc.LeaveCall(r.ID, xrpc.NewKey())))
 	t.welcomes.add(welcomeOf(r, p), begun, welcomeInput{do: cancel}, nil)
 	t.Model.Left(r.ID, p.DID, p.DID, 0)
-	return nil
 }
 
 // remove makes the creator remove a random member.
-func (t *Traffic) remove(ctx context.Context, rng *rand.Rand, r *Convo) error {
+func (t *Traffic) remove(ctx context.Context, rng *rand.Rand, r *Convo) {
 	p := take(rng, &r.members)
 	r.nonMembers = append(r.nonMembers, p)
 	s := r.fakeCommit()
-	call := xrpc.RemoveCall(r.ID, p.DID, s, xrpc.NewKey())
 	begun := t.welcomes.now()
-	seq, err := t.committed(ctx, rng, r, s, r.writers[0], &call)
-	if err != nil {
-		return t.unexpected(err)
-	}
+	seq := t.committed(ctx, rng, r, s, r.writers[0], xrpc.RemoveCall(r.ID, p.DID, s, xrpc.NewKey()))
 	t.welcomes.add(welcomeOf(r, p), begun, welcomeInput{do: cancel}, nil)
 	t.Model.Left(r.ID, r.writers[0].DID, p.DID, seq)
-	return nil
 }
 
 // add makes the creator add an account, or add a former member again, by a commit with a Welcome.
-func (t *Traffic) add(ctx context.Context, rng *rand.Rand, r *Convo) error {
+func (t *Traffic) add(ctx context.Context, rng *rand.Rand, r *Convo) {
 	p := take(rng, &r.nonMembers)
 	r.members = append(r.members, p)
 	dids, s := []syntax.DID{p.DID}, r.fakeCommit()
 	s.Welcome = mlsclient.FakeWelcome(t.w.Suite, p.ref)
-	call := xrpc.AddCall(r.ID, dids, s, xrpc.NewKey())
 	begun := t.welcomes.now()
-	seq, err := t.committed(ctx, rng, r, s, r.Creator, &call)
-	if err != nil {
-		return t.unexpected(err)
-	}
+	seq := t.committed(ctx, rng, r, s, r.Creator, xrpc.AddCall(r.ID, dids, s, xrpc.NewKey()))
 	t.Model.Joined(r.ID, r.Creator.DID, seq, dids)
 	t.welcomes.add(welcomeOf(r, p), begun, welcomeInput{deliver, history.DigestOf(s.Welcome)}, nil)
 	t.Model.History.Welcomed(p.DID, r.ID, p.Device, int64(s.Epoch))
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.invited = append(t.invited, invited{r, p})
-	return nil
 }
 
 // verifyLog lets a member check the log of its convo against the heads that one of the servers signs. No
 // fault makes a correct server look like a liar.
-func (t *Traffic) verifyLog(ctx context.Context, rng *rand.Rand) error {
+func (t *Traffic) verifyLog(ctx context.Context, rng *rand.Rand) {
 	r := t.some(rng)
 	ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
 	defer cancel()
 	checked, err := r.log.Read(ctx, t.cluster.Clients[rng.IntN(len(t.cluster.Clients))])
-	if err != nil {
-		return fmt.Errorf("the log of convo %s: %w", r.ID, err)
-	}
+	Check(errs.Wrap(err, "the log of convo %s", r.ID))
 	if checked > 0 {
 		t.verified.Add(1)
 	}
-	return nil
 }
 
 // verifyTimeout bounds one reading of a log: the next one goes on.
 const verifyTimeout = 10 * time.Second
 
 // readEpoch asks for the epoch of a convo.
-func (t *Traffic) readEpoch(ctx context.Context, rng *rand.Rand) error {
+func (t *Traffic) readEpoch(ctx context.Context, rng *rand.Rand) {
 	r := t.some(rng)
 	begun := t.epochs.now()
-	out, err := ask[mlsapi.GetEpochOutput](ctx, t.calls, rng, r.writers[rng.IntN(2)], xrpc.EpochCall(r.ID))
-	if err != nil {
-		return t.unexpected(err)
-	}
+	out := Must(ask[mlsapi.GetEpochOutput](ctx, t.calls, rng, r.writers[rng.IntN(2)], xrpc.EpochCall(r.ID)))
 	t.epochs.add(r.ID, begun, epochInput{readEpoch}, epochOutput{epoch: out.CurrentEpoch})
-	return nil
 }

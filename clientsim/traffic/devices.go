@@ -2,16 +2,15 @@ package traffic
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"slices"
-	"sync"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/history"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -21,10 +20,10 @@ import (
 func welcomeOf(r *Convo, p *Listener) string { return r.ID + " " + p.DID.String() }
 
 // welcome fetches a Welcome of a random listener, or confirms one. The listener may have none.
-func (t *Traffic) welcome(ctx context.Context, rng *rand.Rand) error {
+func (t *Traffic) welcome(ctx context.Context, rng *rand.Rand) {
 	r, p := t.someone(rng)
 	if p == nil {
-		return nil
+		return
 	}
 	call, in := xrpc.WelcomeCall(r.ID, p.pkg.Ref), welcomeInput{do: fetch}
 	if rng.IntN(3) == 0 {
@@ -33,10 +32,9 @@ func (t *Traffic) welcome(ctx context.Context, rng *rand.Rand) error {
 	_, err := t.calls.watch(ctx, rng, p.Account, call, func(begun int64, answer xrpc.Answer, err error) {
 		t.keepWelcome(welcomeOf(r, p), begun, in, answer, err)
 	})
-	if _, ok := welcomeRefusal(err); ok {
-		return nil
+	if _, ok := welcomeRefusal(err); !ok {
+		Check(err)
 	}
-	return t.unexpected(err)
 }
 
 // invited is a device that was added to a convo.
@@ -105,18 +103,12 @@ func (t *Traffic) keepWelcome(object string, begun int64, in welcomeInput, answe
 }
 
 // publish publishes some one-time KeyPackages, unless the account has as many as it may have.
-func (t *Traffic) publish(ctx context.Context, rng *rand.Rand) error {
+func (t *Traffic) publish(ctx context.Context, rng *rand.Rand) {
 	s := t.stocks[rng.IntN(len(t.stocks))]
-	packages, err := s.make(4)
-	if err != nil {
-		return err
-	}
+	packages := s.make(4)
 	begun := t.packages.now()
-	out, err := ask[mlsapi.PublishKeyPackagesOutput](ctx, t.calls, rng, s.Account,
-		xrpc.PublishManyCall(packages, t.w.Suite, xrpc.NewKey()))
-	if err != nil {
-		return t.unexpected(err)
-	}
+	out := Must(ask[mlsapi.PublishKeyPackagesOutput](ctx, t.calls, rng, s.Account,
+		xrpc.PublishManyCall(packages, t.w.Suite, xrpc.NewKey())))
 	for i, result := range out.Results {
 		if result.Error != nil && *result.Error == mlsapi.ErrTooManyKeyPackages {
 			continue
@@ -127,35 +119,27 @@ func (t *Traffic) publish(ctx context.Context, rng *rand.Rand) error {
 		}
 		t.packages.add(packages[i].Ref, begun, publish, nil)
 	}
-	return nil
 }
 
 // make makes one-time KeyPackages.
-func (s *stock) make(n int) (packages []mlsclient.KeyPackage, err error) {
+func (s *stock) make(n int) (packages []mlsclient.KeyPackage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for range n {
-		kp, err := s.device.KeyPackage()
-		if err != nil {
-			return nil, err
-		}
-		packages = append(packages, kp)
+		packages = append(packages, Must(s.device.KeyPackage()))
 	}
-	return packages, nil
+	return packages
 }
 
 // claim claims a KeyPackage. There may be none, and a budget can be used up.
-func (t *Traffic) claim(ctx context.Context, rng *rand.Rand) error {
+func (t *Traffic) claim(ctx context.Context, rng *rand.Rand) {
 	s, by := t.stocks[rng.IntN(len(t.stocks))], t.Writers[rng.IntN(len(t.Writers))]
 	if rng.IntN(2) == 0 {
 		by = t.Listeners[rng.IntN(len(t.Listeners))].Account
 	}
 	begun, key := t.packages.now(), xrpc.NewKey()
-	out, err := ask[mlsapi.GetKeyPackagesOutput](ctx, t.calls, rng, by,
-		xrpc.ClaimCall([]syntax.DID{s.DID}, t.w.Suite, "", key))
-	if err != nil {
-		return t.unexpected(err)
-	}
+	out := Must(ask[mlsapi.GetKeyPackagesOutput](ctx, t.calls, rng, by,
+		xrpc.ClaimCall([]syntax.DID{s.DID}, t.w.Suite, "", key)))
 	for _, kp := range out.KeyPackages {
 		if kp.KeyPackageRef == nil {
 			t.w.Broken("a claimed KeyPackage without a KeyPackageRef")
@@ -163,11 +147,10 @@ func (t *Traffic) claim(ctx context.Context, rng *rand.Rand) error {
 		}
 		t.packages.add(*kp.KeyPackageRef, begun, claim, key)
 	}
-	return nil
 }
 
 // setConsent sets an invitation policy, or blocks or unblocks an account.
-func (t *Traffic) setConsent(ctx context.Context, rng *rand.Rand) error {
+func (t *Traffic) setConsent(ctx context.Context, rng *rand.Rand) {
 	who := t.consenter[rng.IntN(len(t.consenter))]
 	object, value, call := policyOf(who), "", xrpc.Call{}
 	if rng.IntN(2) == 0 {
@@ -180,34 +163,28 @@ func (t *Traffic) setConsent(ctx context.Context, rng *rand.Rand) error {
 		}
 	}
 	begun := t.consents.now()
-	if _, err := t.calls.do(ctx, rng, who, call); err != nil {
-		return t.unexpected(err)
-	}
+	Must(t.calls.do(ctx, rng, who, call))
 	t.consents.add(object, begun, registerInput{value}, "")
-	return nil
 }
 
 // clashConsent sets different policies with the same idempotency key at once. At most one of them
 // is set.
-func (t *Traffic) clashConsent(ctx context.Context, rng *rand.Rand) error {
+func (t *Traffic) clashConsent(ctx context.Context, rng *rand.Rand) {
 	who, key, begun := t.consenter[rng.IntN(len(t.consenter))], xrpc.NewKey(), t.consents.now()
-	var all sync.WaitGroup
-	policies := policies()
-	errs := make([]error, len(policies))
-	for i, policy := range policies {
+	var all []func()
+	for i, policy := range policies() {
 		own := rand.New(rand.NewPCG(rng.Uint64(), uint64(i)))
-		all.Go(func() {
+		all = append(all, func() {
 			_, err := t.calls.do(ctx, own, who, xrpc.SetPolicyCall(policy, key))
 			switch {
 			case err == nil:
 				t.consents.add(policyOf(who), begun, registerInput{policy}, "")
 			case xrpc.ErrorName(err) != mlsapi.ErrIdempotencyConflict:
-				errs[i] = t.unexpected(err)
+				Check(t.try(func() { Check(err) }))
 			}
 		})
 	}
-	all.Wait()
-	return errors.Join(errs...)
+	AtOnce(all...)
 }
 
 // policies are all invitation policies.
@@ -223,25 +200,18 @@ func policyOf(who *xrpc.Account) string { return "policy of " + who.DID.String()
 func blockOf(who *xrpc.Account) string { return "block by " + who.DID.String() }
 
 // readConsent reads what setConsent sets.
-func (t *Traffic) readConsent(ctx context.Context, rng *rand.Rand) error {
+func (t *Traffic) readConsent(ctx context.Context, rng *rand.Rand) {
 	who := t.consenter[rng.IntN(len(t.consenter))]
 	begun := t.consents.now()
 	if rng.IntN(2) == 0 {
-		out, err := ask[mlsapi.GetInvitationPolicyOutput](ctx, t.calls, rng, who, xrpc.PolicyCall())
-		if err != nil {
-			return t.unexpected(err)
-		}
+		out := Must(ask[mlsapi.GetInvitationPolicyOutput](ctx, t.calls, rng, who, xrpc.PolicyCall()))
 		t.consents.add(policyOf(who), begun, registerInput{}, out.Policy)
-		return nil
+		return
 	}
-	out, err := ask[mlsapi.GetBlocksOutput](ctx, t.calls, rng, who, xrpc.BlocksCall())
-	if err != nil {
-		return t.unexpected(err)
-	}
+	out := Must(ask[mlsapi.GetBlocksOutput](ctx, t.calls, rng, who, xrpc.BlocksCall()))
 	value := "free"
 	if len(out.Blocks) > 0 {
 		value = "blocked"
 	}
 	t.consents.add(blockOf(who), begun, registerInput{}, value)
-	return nil
 }

@@ -138,22 +138,13 @@ func (t *Traffic) Prepare(ctx context.Context) (err error) {
 	}
 	Check(t.Subscribers.Listen(t.Subscribers.All...))
 	t.w.Progress("making convos")
-	return t.inLanes(t.o.Convos, func(rng *rand.Rand, i int) error { return t.create(ctx, rng, i < t.o.Steady) })
-}
-
-// inLanes calls do for 0 to n-1, several at a time. A lane ends with its first error.
-func (t *Traffic) inLanes(n int, do func(rng *rand.Rand, i int) error) error {
 	const lanes = 8
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
-	d := load.Driver{Lanes: min(lanes, n)}
-	return d.Try(ctx, t.w.RNG.Uint64(), func(r load.Request, rng *rand.Rand) error {
-		if r.I >= n {
-			stop()
-			return nil
-		}
-		return do(rng, r.I)
+	seed := t.w.RNG.Uint64()
+	Each(lanes, t.o.Convos, func(i int) {
+		rng := rand.New(rand.NewPCG(seed, uint64(i)))
+		Check(t.try(func() { t.create(ctx, rng, i < t.o.Steady) }))
 	})
+	return nil
 }
 
 // addListener makes an account with a device that can be added to any number of convos.
@@ -177,7 +168,7 @@ func (t *Traffic) addListener(ctx context.Context, i int) (err error) {
 // operation is one kind of what clients do, and how often.
 type operation struct {
 	weight int
-	do     func(context.Context, *rand.Rand) error
+	do     func(context.Context, *rand.Rand)
 }
 
 func (t *Traffic) all() []operation {
@@ -191,14 +182,13 @@ func (t *Traffic) all() []operation {
 // DoAll does operations of all kinds until loading ends. Each operation that has begun gets its verdict.
 func (t *Traffic) DoAll(ctx, loading context.Context, lanes int) error {
 	d := load.Driver{Lanes: lanes}
-	err := d.Try(loading, t.w.Seed, func(_ load.Request, rng *rand.Rand) error {
+	return d.Try(loading, t.w.Seed, func(_ load.Request, rng *rand.Rand) error {
 		defer t.operations.Add(1)
-		return t.pick(rng)(ctx, rng)
+		return t.try(func() { t.pick(rng)(ctx, rng) })
 	})
-	return err
 }
 
-func (t *Traffic) pick(rng *rand.Rand) func(context.Context, *rand.Rand) error {
+func (t *Traffic) pick(rng *rand.Rand) func(context.Context, *rand.Rand) {
 	operations, total := t.all(), 0
 	for _, o := range operations {
 		total += o.weight
@@ -228,7 +218,7 @@ func (t *Traffic) SendAll(ctx, writing context.Context, rate float64) error {
 		if time.Since(r.Due) > time.Second {
 			behind.Do(func() { t.w.Note("at %g a second the servers fell a second behind", rate) })
 		}
-		return t.Send(ctx, rng)
+		return t.try(func() { t.Send(ctx, rng) })
 	})
 }
 
@@ -237,7 +227,7 @@ func (t *Traffic) SendAll(ctx, writing context.Context, rate float64) error {
 func (t *Traffic) ChangeAll(ctx, writing context.Context, pause time.Duration) error {
 	rng := rand.New(rand.NewPCG(t.w.Seed, 0x57112))
 	for writing.Err() == nil {
-		if err := t.Change(ctx, rng); err != nil {
+		if err := t.try(func() { t.Change(ctx, rng) }); err != nil {
 			return err
 		}
 		xrpc.Sleep(writing, time.Duration(rng.Int64N(int64(2*pause))))
@@ -248,7 +238,7 @@ func (t *Traffic) ChangeAll(ctx, writing context.Context, pause time.Duration) e
 // Resolve asks for the verdicts of abandoned messages.
 func (t *Traffic) Resolve(ctx context.Context) error {
 	for _, m := range t.abandoned {
-		if err := t.deliver(ctx, t.w.RNG, m); err != nil {
+		if err := t.try(func() { t.deliver(ctx, t.w.RNG, m) }); err != nil {
 			return err
 		}
 	}
@@ -305,8 +295,10 @@ func (t *Traffic) some(rng *rand.Rand) *Convo {
 	return t.convos[rng.IntN(len(t.convos))]
 }
 
-// unexpected reports a refusal that a correct server does not give. Any other error is returned.
-func (t *Traffic) unexpected(err error) error {
+// try runs the steps of an operation. It reports a refusal that a correct server does not give. Any other
+// error is returned.
+func (t *Traffic) try(operation func()) error {
+	err := Attempt(operation)
 	if xrpc.ErrorName(err) == "" {
 		return err
 	}
