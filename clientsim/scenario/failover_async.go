@@ -33,7 +33,7 @@ func FailoverAsync(ctx context.Context, w *testbed.World) {
 				Fail("failover %d: %w", i+1, err)
 			}
 		}
-		checkNodes(ctx, w, f)
+		w.CheckNodes(ctx, f)
 	})
 }
 

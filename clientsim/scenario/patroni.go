@@ -25,7 +25,7 @@ func Patroni(ctx context.Context, w *testbed.World) {
 				playOutages(ctx, w, f, writes, patroniRound, orDefault(w.Failovers, failoversUsual), fault)
 			}
 		}
-		checkNodes(ctx, w, f)
+		w.CheckNodes(ctx, f)
 	})
 }
 

@@ -136,9 +136,7 @@ func (c *Config) play(ctx context.Context, s Scenario, to testbed.Target, lines 
 	if to.Server != nil && len(w.Found()) > 0 {
 		// After a failure, the next scenario gets a running server with the usual settings and no
 		// armed failpoint.
-		if err := w.Restart(ctx, nil); err != nil {
-			w.Broken("%v", err)
-		}
+		w.Attempt(func() { Check(w.Restart(ctx, nil)) })
 	}
 	result.Duration = time.Since(start)
 	result.count(w.Stats, w.Found())
@@ -148,13 +146,9 @@ func (c *Config) play(ctx context.Context, s Scenario, to testbed.Target, lines 
 
 // Play runs the scenario in a world and checks everything. The world has what was broken.
 func (s Scenario) Play(ctx context.Context, w *testbed.World) {
-	if err := Attempt(func() { s.Run(ctx, w) }); err != nil {
-		w.Broken("%v", err)
-	}
+	w.Attempt(func() { s.Run(ctx, w) })
 	w.Check(ctx)
-	if err := w.Close(); err != nil {
-		w.Broken("%v", err)
-	}
+	w.Attempt(func() { Check(w.Close()) })
 }
 
 // salt gives each scenario its own random sequence. So a scenario draws the same numbers alone and

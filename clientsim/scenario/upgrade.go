@@ -36,17 +36,8 @@ func RollingUpgrade(ctx context.Context, w *testbed.World) {
 		w.Note("no call failed; %d attempts were repeated. The longest pause: a message took %s until it was "+
 			"acknowledged, retries included",
 			w.Stats.Retried.Load(), time.Duration(b.LongestSend.Load()).Round(time.Millisecond))
-		checkNodes(ctx, w, f)
+		w.CheckNodes(ctx, f)
 	})
-}
-
-// checkNodes asks each node to check the database.
-func checkNodes(ctx context.Context, w *testbed.World, f *testbed.Cluster) {
-	for i, node := range f.Nodes {
-		for _, text := range Must(node.CheckDatabase(ctx)) {
-			w.Broken("node %d finds in the database: %s", i+1, text)
-		}
-	}
 }
 
 // replaceAll replaces the servers, and then ends the writing.

@@ -116,25 +116,8 @@ func (s *soak) run(ctx, stop context.Context) (err error) {
 	if err != nil {
 		s.w.Broken("the load ended early: %v", err)
 	}
-	s.check(ctx)
+	s.w.Attempt(func() { s.w.CheckNodes(ctx, s.cluster) })
 	return out.end(s)
-}
-
-// check asks every node's own checker about everything that is stored.
-func (s *soak) check(ctx context.Context) {
-	for i, node := range s.cluster.Nodes {
-		if exited := node.Exited(); exited != nil {
-			s.w.Broken("node %d: %v", i+1, exited)
-			continue
-		}
-		broken, err := node.CheckDatabase(ctx)
-		if err != nil {
-			s.w.Broken("node %d: %v", i+1, err)
-		}
-		for _, text := range broken {
-			s.w.Broken("/check of node %d: %s", i+1, text)
-		}
-	}
 }
 
 // played are the scenarios of the rounds. None kills a server or looks into its data.

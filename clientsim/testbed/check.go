@@ -23,7 +23,7 @@ const maxReplays = 60
 
 // Check checks every promise that clients can see, over a network without faults. Phones deliver
 // and read what is left. Acknowledged writes are sent again. Every member's view is compared with
-// the model and with the other members. Every account's list of convos is compared too. Strangers
+// the model and with the other members. Every account's list of convos is compared too. Outsiders
 // must be refused. In the end, a server of our own checks its database.
 func (w *World) Check(ctx context.Context) {
 	w.Faults.Use(nil)
@@ -37,7 +37,7 @@ func (w *World) Check(ctx context.Context) {
 	}
 	w.checkLists(ctx, views)
 	w.Report(w.ledger.Violations()...)
-	w.checkDatabase(ctx)
+	w.Attempt(func() { w.checkDatabase(ctx) })
 }
 
 // membersOf returns the phones of present members that have joined.
@@ -97,13 +97,13 @@ func (w *World) checkConvo(ctx context.Context, c *history.ConvoModel) map[synta
 		}
 		views[v.DID] = v
 		w.Report(history.CheckView(c, v)...)
-		w.checkDevice(p, c, v)
-		w.checkRoster(ctx, p, c, v)
-		w.checkTree(ctx, p, c, v)
+		w.Attempt(func() { w.checkDevice(p, c, v) })
+		w.Attempt(func() { w.checkRoster(ctx, p, c, v) })
+		w.Attempt(func() { w.checkTree(ctx, p, c, v) })
 	}
 	if len(members) > 0 {
-		w.checkAgreement(c, members)
-		w.checkOutsiders(ctx, c, members)
+		w.Attempt(func() { w.checkAgreement(c, members) })
+		w.Attempt(func() { w.checkOutsiders(ctx, c, members) })
 	}
 	return views
 }
@@ -111,12 +111,7 @@ func (w *World) checkConvo(ctx context.Context, c *history.ConvoModel) map[synta
 // checkDevice checks that the phone is in the server's epoch. Only the inboxes show that nothing
 // decrypts twice: the library does not store which keys of an epoch it has used.
 func (w *World) checkDevice(p *client.Phone, c *history.ConvoModel, v *history.View) {
-	group, err := p.Group(c.ID)
-	if err != nil {
-		w.Broken("%v", err)
-		return
-	}
-	if int64(group.Epoch()) != v.Epoch {
+	if group := Must(p.Group(c.ID)); int64(group.Epoch()) != v.Epoch {
 		w.Broken("%s is in epoch %d and the server in %d", p.Name, group.Epoch(), v.Epoch)
 	}
 }
@@ -126,15 +121,11 @@ func (w *World) checkDevice(p *client.Phone, c *history.ConvoModel, v *history.V
 func (w *World) checkAgreement(c *history.ConvoModel, members []*client.Phone) {
 	var first []byte
 	for _, p := range members {
-		group, err := p.Group(c.ID)
-		if err != nil {
-			w.Broken("%v", err)
-			continue
-		}
+		own := Must(p.Group(c.ID)).Authenticator()
 		if first == nil {
-			first = group.Authenticator()
+			first = own
 		}
-		if !bytes.Equal(first, group.Authenticator()) {
+		if !bytes.Equal(first, own) {
 			w.Report(history.Violation{Kind: history.Broken, Convo: c.ID, Who: p.Name,
 				What: "another epoch authenticator than " + members[0].Name})
 		}

@@ -11,6 +11,7 @@ import (
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/history"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -20,16 +21,8 @@ import (
 // checkRoster checks that the server's members are those of the model, that each leaf belongs to
 // the member that the server names, and that the commit level follows from the log.
 func (w *World) checkRoster(ctx context.Context, p *client.Phone, c *history.ConvoModel, v *history.View) {
-	convo, err := p.Convo(ctx, c.ID)
-	if err != nil {
-		w.Broken("%v", err)
-		return
-	}
-	group, err := p.Group(c.ID)
-	if err != nil {
-		w.Broken("%v", err)
-		return
-	}
+	convo := Must(p.Convo(ctx, c.ID))
+	group := Must(p.Group(c.ID))
 	var roster []syntax.DID
 	for _, m := range convo.Members {
 		roster = append(roster, m.DID)
@@ -66,23 +59,11 @@ func (w *World) checkTree(ctx context.Context, p *client.Phone, c *history.Convo
 		}
 		return
 	}
-	if err != nil {
-		w.Broken("%v", err)
-		return
-	}
+	Check(err)
 	if known && !sent {
 		w.Broken("getGroupInfo knows a GroupInfo of %s that no phone has sent", c.ID)
 	}
-	info, err := mlsclient.ReadInfo(message)
-	if err != nil {
-		w.Broken("%s: %v", p.Name, err)
-		return
-	}
-	group, err := p.Group(c.ID)
-	if err != nil {
-		w.Broken("%v", err)
-		return
-	}
+	info, group := Must(mlsclient.ReadInfo(message)), Must(p.Group(c.ID))
 	same := slices.EqualFunc(info.Leaves, group.Leaves(), func(a, b mlsclient.Leaf) bool {
 		return a.Index == b.Index && a.Identity == b.Identity && bytes.Equal(a.SignatureKey, b.SignatureKey)
 	})

@@ -125,6 +125,26 @@ func (f *Cluster) Leader(ctx context.Context) (leader *Proc, err error) {
 	return leader, nil
 }
 
+// CheckNodes asks each node's own checker about everything that is stored. None may have exited by
+// itself.
+func (w *World) CheckNodes(ctx context.Context, f *Cluster) {
+	w.CheckRunning(f)
+	for i, node := range f.Nodes {
+		for _, text := range Must(node.CheckDatabase(ctx)) {
+			w.Broken("/check of node %d: %s", i+1, text)
+		}
+	}
+}
+
+// CheckRunning reports the nodes that have exited by themselves.
+func (w *World) CheckRunning(f *Cluster) {
+	for i, node := range f.Nodes {
+		if err := node.Exited(); err != nil {
+			w.Broken("node %d: %v", i+1, err)
+		}
+	}
+}
+
 // AwaitAndJudge waits until all subscribers have seen everything, at most for limit. Then it
 // reports what they saw wrong.
 func (w *World) AwaitAndJudge(ctx context.Context, c *client.Subscribers, want *history.History,

@@ -11,6 +11,8 @@ import (
 	"net/http"
 
 	"github.com/jackc/pgx/v5"
+
+	. "mlsd/clientsim/steps"
 )
 
 // InDatabase calls do with a connection to a database, and closes it.
@@ -49,11 +51,7 @@ func (w *World) checkDatabase(ctx context.Context) {
 	if w.Server == nil {
 		return
 	}
-	broken, err := w.Server.CheckDatabase(ctx)
-	if err != nil {
-		w.Broken("%v", err)
-	}
-	for _, text := range broken {
+	for _, text := range Must(w.Server.CheckDatabase(ctx)) {
 		w.Broken("in the database: %s", text)
 	}
 }

@@ -59,12 +59,12 @@ func TestTokensValidateThroughTheDirectory(t *testing.T) {
 			t.Error("two tokens are equal")
 		}
 	}
-	stranger := xrpctest.Account(t, 0)
-	if _, err := resolver(dir).LookupDID(t.Context(), stranger.DID); err == nil {
+	unknown := xrpctest.Account(t, 0)
+	if _, err := resolver(dir).LookupDID(t.Context(), unknown.DID); err == nil {
 		t.Error("an unregistered DID resolved")
 	}
 	// A token must not pass if its key is not in the DID document.
-	impostor := *stranger
+	impostor := *unknown
 	impostor.DID = registered(t, dir, 0).DID
 	token, err := impostor.Token(audience, method)
 	if err != nil {

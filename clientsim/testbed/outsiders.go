@@ -15,29 +15,21 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// checkOutsiders checks that a stranger gets from every method the same answer as for a convo that
+// checkOutsiders checks that an outsider gets from every method the same answer as for a convo that
 // does not exist. A former member gets NotMember.
 func (w *World) checkOutsiders(ctx context.Context, c *history.ConvoModel, members []*client.Phone) {
-	stranger, err := w.Account()
-	if err != nil {
-		w.Broken("%v", err)
-		return
-	}
-	objects, err := w.objects(c, members, stranger)
-	if err != nil {
-		w.Broken("%v", err)
-		return
-	}
+	outsider := Must(w.Account())
+	objects := Must(w.objects(c, members, outsider))
 	nowhere := uuid.Must(uuid.NewV7()).String()
-	unreal := probes(nowhere, stranger, objects)
-	for i, call := range probes(c.ID, stranger, objects) {
-		got, want := w.Refusal(ctx, stranger, call), w.Refusal(ctx, stranger, unreal[i])
+	unreal := probes(nowhere, outsider, objects)
+	for i, call := range probes(c.ID, outsider, objects) {
+		got, want := w.Refusal(ctx, outsider, call), w.Refusal(ctx, outsider, unreal[i])
 		if got.Name != mlsapi.ErrConvoNotFound || got.Status != 404 {
-			w.Broken("%s answers a stranger %d %s: %s", call.Method, got.Status, got.Name, got.Message)
+			w.Broken("%s answers an outsider %d %s: %s", call.Method, got.Status, got.Name, got.Message)
 		}
 		if got.Status != want.Status || got.Name != want.Name ||
 			strings.ReplaceAll(got.Message, c.ID, nowhere) != want.Message {
-			w.Broken("%s shows a stranger that a convo exists: %v, and of one that does not: %v", call.Method, got, want)
+			w.Broken("%s shows an outsider that a convo exists: %v, and of one that does not: %v", call.Method, got, want)
 		}
 	}
 	for _, p := range w.phones {
@@ -57,12 +49,12 @@ func (w *World) checkOutsiders(ctx context.Context, c *history.ConvoModel, membe
 	}
 }
 
-// objects are MLS messages of the convo. A stranger with them lacks only the membership.
+// objects are MLS messages of the convo. An outsider with them lacks only the membership.
 type objects struct {
 	epoch      uint64
 	ciphertext []byte
 	staged     *mlsclient.Staged
-	external   *mlsclient.Staged // by the stranger's own device
+	external   *mlsclient.Staged // by the outsider's own device
 }
 
 // copyOfMember copies the device of a member, so that the real group is not changed. Devices in
@@ -82,15 +74,13 @@ func copyOfMember(members []*client.Phone) (member *client.Phone, copied mlsclie
 }
 
 func (w *World) objects(c *history.ConvoModel, members []*client.Phone,
-	stranger *xrpc.Account) (_ *objects, err error) {
+	outsider *xrpc.Account) (_ *objects, err error) {
 	defer Catch(&err)
 	member, copied, err := copyOfMember(members)
 	if errors.Is(err, mlsclient.ErrInAgent) {
 		return fakeObjects(c, members[0])
 	}
-	if err != nil {
-		return nil, err
-	}
+	Check(err)
 	group, ok := copied.Group(c.GroupID)
 	if !ok {
 		return nil, errors.New("the member has no group")
@@ -98,7 +88,7 @@ func (w *World) objects(c *history.ConvoModel, members []*client.Phone,
 	ciphertext := Must(group.Encrypt([]byte("stolen")))
 	staged := Must(group.StageUpdate())
 	info := Must(group.GroupInfo())
-	device := Must(mlsclient.NewDevice(stranger.DID.String(), member.Suite))
+	device := Must(mlsclient.NewDevice(outsider.DID.String(), member.Suite))
 	external := Must(device.JoinExternal(info, mlsclient.NoLeaf))
 	return &objects{epoch: group.Epoch(), ciphertext: ciphertext, staged: staged, external: external}, nil
 }

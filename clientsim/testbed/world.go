@@ -120,6 +120,13 @@ func (w *World) Broken(format string, args ...any) {
 	w.Report(history.Violation{Kind: history.Broken, What: fmt.Sprintf(format, args...)})
 }
 
+// Attempt runs steps. A failure is a broken promise.
+func (w *World) Attempt(steps func()) {
+	if err := Attempt(steps); err != nil {
+		w.Broken("%v", err)
+	}
+}
+
 // Note adds a line to the report.
 func (w *World) Note(format string, args ...any) {
 	w.mu.Lock()

@@ -71,11 +71,7 @@ func (c *Config) torture(ctx context.Context, w *testbed.World, t *traffic.Traff
 	err = errors.Join(t.DoAll(ctx, loading, lanes), <-injected)
 	stop()
 	report.Faults, report.Recoveries = i.fired(), i.cluster.Postgres.Recoveries()
-	for n, node := range i.cluster.Nodes {
-		if exited := node.Exited(); exited != nil {
-			w.Broken("node %d: %v", n+1, exited)
-		}
-	}
+	w.CheckRunning(i.cluster)
 	w.Note("the load took %s, with the recovery from the last faults", time.Since(begun).Round(time.Millisecond))
 	if err == nil {
 		err = t.Resolve(ctx)

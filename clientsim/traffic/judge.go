@@ -28,21 +28,16 @@ type Judgement struct {
 
 // Judge compares what the servers say with what was acknowledged. No fault happens any more. What
 // is wrong goes into the world's report.
-func (t *Traffic) Judge(ctx context.Context) (_ Judgement, err error) {
-	done := Judgement{Histories: map[string]int{}}
-	if err := t.Await(ctx); err != nil {
-		return done, err
-	}
+func (t *Traffic) Judge(ctx context.Context) (done Judgement, err error) {
+	defer Catch(&err)
+	done.Histories = map[string]int{}
+	Check(t.Await(ctx))
 	t.w.Progress("reading every convo")
 	for _, c := range t.Model.Snapshot() {
-		if err := t.judgeConvo(ctx, &c); err != nil {
-			return done, err
-		}
+		Check(t.judgeConvo(ctx, &c))
 	}
 	t.w.Progress("asking for every answer again")
-	if done.Replayed, err = t.replay(ctx); err != nil {
-		return done, err
-	}
+	done.Replayed = Must(t.replay(ctx))
 	t.w.Progress("looking for an order of every history")
 	done.Unmarked = t.calls.keys.change(markConcurrent)
 	for _, j := range t.journals() {
@@ -57,15 +52,7 @@ func (t *Traffic) Judge(ctx context.Context) (_ Judgement, err error) {
 			t.w.Broken("%s: the run had no operations, so it shows nothing", j.kind)
 		}
 	}
-	for i, node := range t.cluster.Nodes {
-		broken, err := node.CheckDatabase(ctx)
-		if err != nil {
-			return done, err
-		}
-		for _, text := range broken {
-			t.w.Broken("/check of node %d: %s", i+1, text)
-		}
-	}
+	t.w.CheckNodes(ctx, t.cluster)
 	for _, c := range t.Model.Snapshot() {
 		done.Entries += len(c.Sent)
 		for _, made := range c.Commits {
