@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	. "mlsd/clientsim/steps"
+	"mlsd/internal/errs"
 )
 
 // Attack is one program that attacks a server.
@@ -88,16 +89,12 @@ func together(all []Attack) Attack {
 				// Each attacker has its own addresses, as attackers have who do not know each
 				// other.
 				own := t.from(i)
-				if err := Attempt(func() { ready = append(ready, a.Prepare(ctx, own)) }); err != nil {
-					Fail("%s: %w", a.Name, err)
-				}
+				Check(errs.Wrap(Attempt(func() { ready = append(ready, a.Prepare(ctx, own)) }), "%s", a.Name))
 				t.Bystanders = own.Bystanders
 			}
 			return &Prepared{Run: func(ctx context.Context) {
 				Each(len(ready), len(ready), func(i int) {
-					if err := Attempt(func() { ready[i].Run(ctx) }); err != nil {
-						Fail("%s: %w", all[i].Name, err)
-					}
+					Check(errs.Wrap(Attempt(func() { ready[i].Run(ctx) }), "%s", all[i].Name))
 				})
 			}}
 		},

@@ -15,6 +15,7 @@ import (
 	"mlsd/api/mlsapi"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // upload is one file. Its bytes follow from a seed, so that nobody has to keep them.
@@ -107,9 +108,7 @@ func (u *uploads) completeCall(d *upload) xrpc.Call {
 // create announces an upload.
 func (u *uploads) create(ctx context.Context, rng *rand.Rand, d *upload) {
 	answer, err := u.do(ctx, rng, d.by, u.createCall(d))
-	if err != nil {
-		Fail("create: %w", err)
-	}
+	Check(errs.Wrap(err, "create"))
 	out := Must(xrpc.Decode[mlsapi.CreateAttachmentOutput](answer.Body))
 	if out.PartSize != d.partSize || out.PartCount != int64(d.parts) {
 		u.w.Broken("an attachment of %d bytes has %d parts of %d bytes", d.size, out.PartCount, out.PartSize)
@@ -139,9 +138,7 @@ func (u *uploads) complete(ctx context.Context, rng *rand.Rand, d *upload) {
 // putMissing sends the parts that the server does not have.
 func (u *uploads) putMissing(ctx context.Context, rng *rand.Rand, d *upload) {
 	answer, err := u.do(ctx, rng, d.by, u.about(mlsapi.NSIDGetAttachmentStatus, d))
-	if err != nil {
-		Fail("status: %w", err)
-	}
+	Check(errs.Wrap(err, "status"))
 	out := Must(xrpc.Decode[mlsapi.GetAttachmentStatusOutput](answer.Body))
 	for n := 1; n <= d.parts; n++ {
 		if !slices.Contains(out.Parts, int64(n)) {
@@ -175,9 +172,7 @@ func (u *uploads) check(ctx context.Context, rng *rand.Rand, d *upload, by *xrpc
 	ctx, cancel := context.WithTimeout(ctx, uploadTimeout)
 	defer cancel()
 	answer, err := u.do(ctx, rng, by, u.about(mlsapi.NSIDGetAttachment, d))
-	if err != nil {
-		Fail("get: %w", err)
-	}
+	Check(errs.Wrap(err, "get"))
 	data := answer.Body
 	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != d.sum {
 		u.w.Broken("attachment %s: %d bytes with the hash %x, want %d with %s", d.id, len(data), sum, d.size, d.sum)

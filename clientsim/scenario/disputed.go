@@ -18,6 +18,7 @@ import (
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // How disputed plays.
@@ -119,9 +120,7 @@ func (d *dispute) live(ctx context.Context, p *client.Phone, lock *sync.Mutex, r
 		lock.Lock()
 		err := Attempt(func() { d.step(ctx, p, rng, i, &so) })
 		lock.Unlock()
-		if err != nil {
-			Fail("%s: %w", p.Name, err)
-		}
+		Check(errs.Wrap(err, "%s", p.Name))
 		Check(pause(ctx, lookEvery/2+time.Duration(rng.Int64N(int64(lookEvery)))))
 	}
 }

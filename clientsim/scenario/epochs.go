@@ -11,6 +11,7 @@ import (
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // RetryAfterEpoch loses the answer to a message, moves the epoch, and sends the message again. The
@@ -27,9 +28,7 @@ func RetryAfterEpoch(ctx context.Context, w *testbed.World) {
 	Check(bob.Add(ctx, convo, more[0].Account.DID))
 	Check(more[0].Join(ctx, convo))
 	answer, err := alice.Deliver(ctx, stored)
-	if err != nil {
-		Fail("a stored message retried after the epoch moved: %w", err)
-	}
+	Check(errs.Wrap(err, "a stored message retried after the epoch moved"))
 	if !answer.Replayed() {
 		w.Broken("a stored message retried after the epoch moved is answered as new")
 	}
@@ -62,9 +61,7 @@ func retryAddAfterEpoch(ctx context.Context, w *testbed.World, convo string, ali
 	more := Must(w.Phones(ctx, 1))
 	Check(bob.Add(ctx, convo, more[0].Account.DID))
 	again, err := w.Net.Do(ctx, alice.Account, d.Call)
-	if err != nil {
-		Fail("a stored commit retried after the epoch moved: %w", err)
-	}
+	Check(errs.Wrap(err, "a stored commit retried after the epoch moved"))
 	if !again.Replayed() || !bytes.Equal(first.Body, again.Body) {
 		w.Broken("addMembers retried after the epoch moved: %q, first %q", again.Body, first.Body)
 	}

@@ -15,6 +15,7 @@ import (
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/traffic"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // FailoverAsync promotes a standby that has not received the newest writes. They are lost. Every
@@ -29,9 +30,7 @@ func FailoverAsync(ctx context.Context, w *testbed.World) {
 			if err = errors.Join(err, r.Subscribers.Stop()); err != nil {
 				Fail("failover %d: %w", i+1, err)
 			}
-			if err := pair.Rejoin(ctx); err != nil {
-				Fail("failover %d: %w", i+1, err)
-			}
+			Check(errs.Wrap(pair.Rejoin(ctx), "failover %d", i+1))
 		}
 		w.CheckNodes(ctx, f)
 	})

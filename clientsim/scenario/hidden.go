@@ -9,6 +9,7 @@ import (
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // HiddenHandshakes makes members commit in PrivateMessages, whose header alone the server can read,
@@ -36,9 +37,7 @@ func HiddenHandshakes(ctx context.Context, w *testbed.World) {
 		p := phones[i%len(phones)]
 		p.Device.HideHandshakes(step.hidden)
 		p.HidesGroupInfo = step.quiet
-		if err := p.Rotate(ctx, convo); err != nil {
-			Fail("commit %d: %w", i, err)
-		}
+		Check(errs.Wrap(p.Rotate(ctx, convo), "commit %d", i))
 		checked(ctx, w, p, convo, step.level, !step.quiet)
 		if !step.treeKnown {
 			notWithoutTree(ctx, w, p, laptop, convo)

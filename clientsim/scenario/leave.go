@@ -8,6 +8,7 @@ import (
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // RetryAfterLeave retries a message and the leave itself after the sender has left. The server must
@@ -20,9 +21,7 @@ func RetryAfterLeave(ctx context.Context, w *testbed.World) {
 	leave := Must(bob.DraftLeave(convo))
 	Must(w.DeliverWithLostAnswer(ctx, bob, leave))
 	again, err := w.Net.Do(ctx, bob.Account, d.Call)
-	if err != nil {
-		Fail("a stored message retried after its sender left: %w", err)
-	}
+	Check(errs.Wrap(err, "a stored message retried after its sender left"))
 	if !again.Replayed() || !bytes.Equal(first.Body, again.Body) {
 		w.Broken("a message retried after its sender left: %q, first %q", again.Body, first.Body)
 	}

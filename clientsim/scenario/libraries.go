@@ -10,6 +10,7 @@ import (
 	"mlsd/clientsim/mlsclient"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
+	"mlsd/internal/errs"
 )
 
 // Libraries holds groups whose members use different MLS libraries: this process's and those of the
@@ -47,9 +48,7 @@ func Libraries(ctx context.Context, w *testbed.World) {
 				g := &libraryGroup{w: w, libraries: libraries, mode: mode}
 				err := Attempt(func() { g.play(ctx) })
 				groups, steps = groups+1, steps+g.steps
-				if err != nil {
-					Fail("suite %d, %s handshakes, created by %s, step %d: %w", suite, mode, libraries[0].Name, g.steps+1, err)
-				}
+				Check(errs.Wrap(err, "suite %d, %s handshakes, created by %s, step %d", suite, mode, libraries[0].Name, g.steps+1))
 			}
 		}
 	}

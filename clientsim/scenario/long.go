@@ -10,6 +10,7 @@ import (
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // faultChance is the probability that a request meets a fault.
@@ -30,9 +31,7 @@ func LongConversation(ctx context.Context, w *testbed.World) {
 	t := &conversation{w: w, convo: convo, inside: slices.Clone(all[:founders]), outside: slices.Clone(all[founders:])}
 	w.Faults.Use(testbed.NewRandomFaults(w.RNG.Uint64(), faultChance))
 	for round := 1; w.Stats.Sent.Load() < int64(w.Messages); round++ {
-		if err := Attempt(func() { t.round(ctx, round) }); err != nil {
-			Fail("round %d: %w", round, err)
-		}
+		Check(errs.Wrap(Attempt(func() { t.round(ctx, round) }), "round %d", round))
 		w.Progress(fmt.Sprintf("round %d: %d of %d messages, %d members", round, w.Stats.Sent.Load(), w.Messages,
 			len(t.inside)))
 	}

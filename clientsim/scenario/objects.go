@@ -13,6 +13,7 @@ import (
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // playObjects sends objects that only some libraries make, or understand, through the server. Each
@@ -52,9 +53,7 @@ func (o *objects) found(ctx context.Context, library mlsclient.Library, n int, v
 			Check(greaser.Grease())
 		}
 		kp := Must(p.Device.KeyPackage())
-		if err := valid(kp.Message); err != nil {
-			Fail("the KeyPackage of %s: %w", p.Name, err)
-		}
+		Check(errs.Wrap(valid(kp.Message), "the KeyPackage of %s", p.Name))
 		draft := Must(p.DraftPackage(kp))
 		Must(p.Deliver(ctx, draft))
 		o.first = append(o.first, p)

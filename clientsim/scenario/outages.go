@@ -10,6 +10,7 @@ import (
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/traffic"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 const (
@@ -57,9 +58,7 @@ func playOutages(ctx context.Context, w *testbed.World, f *testbed.Cluster, writ
 			}
 			one := outages[i%len(outages)]
 			w.Progress(fmt.Sprintf("%s, %d of %d", one.name, i+1, n))
-			if err := Attempt(func() { r.fail(ctx, one, limit) }); err != nil {
-				Fail("%s, %d: %w", one.name, i+1, err)
-			}
+			Check(errs.Wrap(Attempt(func() { r.fail(ctx, one, limit) }), "%s, %d", one.name, i+1))
 		}
 		xrpc.Sleep(writing, failoverLoad)
 	}
@@ -87,9 +86,7 @@ func (r *outageRun) fail(ctx context.Context, one outage, limit time.Duration) {
 	if one.stays {
 		from = from.Add(cutStill)
 	}
-	if err := r.writes.await(ctx, from, limit); err != nil {
-		Fail("a node does not write: %w", err)
-	}
+	Check(errs.Wrap(r.writes.await(ctx, from, limit), "a node does not write"))
 	r.nodes[one.name] = append(r.nodes[one.name], time.Since(begun))
 	ending := time.Now()
 	end(ctx)

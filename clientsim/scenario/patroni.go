@@ -7,6 +7,7 @@ import (
 
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
+	"mlsd/internal/errs"
 )
 
 const (
@@ -61,9 +62,7 @@ func patroniFaults(p *testbed.Patroni, writes *writeTimes) []outage {
 			func(ctx context.Context, was testbed.Whole) (err error) {
 				defer Catch(&err)
 				Check(p.FillDisk(was.Primary))
-				if err := writes.awaitNone(ctx, patroniNone, patroniRound); err != nil {
-					Fail("writes go on without a disk: %w", err)
-				}
+				Check(errs.Wrap(writes.awaitNone(ctx, patroniNone, patroniRound), "writes go on without a disk"))
 				return switchover(ctx, was)
 			},
 			func(_ context.Context, was testbed.Whole) error { return p.FreeDisk(was.Primary) }),

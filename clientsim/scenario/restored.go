@@ -14,6 +14,7 @@ import (
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 const (
@@ -67,15 +68,11 @@ func (r *restored) afterwards(ctx context.Context) {
 	}
 	for number, g := range r.groups {
 		before := r.anew + r.rejoined
-		if err := r.makeGood(ctx, g, g.reconnecting(false)); err != nil {
-			Fail("convo %s: %w", g.convo, err)
-		}
+		Check(errs.Wrap(r.makeGood(ctx, g, g.reconnecting(false)), "convo %s", g.convo))
 		if n := r.anew + r.rejoined - before; n > 0 && number > 0 {
 			w.Broken("convo %s waits for no late commit, and still %d writes did not come back byte for byte", g.convo, n)
 		}
-		if err := r.makeGood(ctx, g, g.reconnecting(true)); err != nil {
-			Fail("convo %s, the late devices: %w", g.convo, err)
-		}
+		Check(errs.Wrap(r.makeGood(ctx, g, g.reconnecting(true)), "convo %s, the late devices", g.convo))
 		Check(g.creator().CommitRemovals(ctx, g.convo))
 		Check(r.w.SyncAll(ctx, g.convo, append(g.writers, g.late, g.joiner)...))
 	}

@@ -15,6 +15,7 @@ import (
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // signalTimeout is how long a signal may take to all who get it.
@@ -116,9 +117,7 @@ func (t *signalTest) await(ctx context.Context, what string, holds func(*signalR
 		}
 		return true, nil
 	})
-	if err != nil {
-		Fail("%s: %s: %w", what, late, err)
-	}
+	Check(errs.Wrap(err, "%s: %s", what, late))
 }
 
 // signal makes a phone encrypt a signal and send it to a server.

@@ -10,6 +10,7 @@ import (
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/traffic"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 const (
@@ -64,9 +65,7 @@ func (b *liveRun) replace(ctx, writing context.Context, i int, binary string) {
 	b.w.Progress(fmt.Sprintf("node %d becomes %s", i+1, filepath.Base(binary)))
 	Check(node.Stop())
 	node.UseBinary(binary)
-	if err := node.Start(ctx, nil); err != nil {
-		Fail("node %d as %s: %w", i+1, filepath.Base(binary), err)
-	}
+	Check(errs.Wrap(node.Start(ctx, nil), "node %d as %s", i+1, filepath.Base(binary)))
 	b.w.Note("node %d became %s in %s", i+1, filepath.Base(binary), time.Since(begun).Round(time.Millisecond))
 	xrpc.Sleep(writing, together)
 }

@@ -6,6 +6,7 @@ import (
 
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
+	"mlsd/internal/errs"
 )
 
 // verifiedMessages is how many messages VerifiedLog sends.
@@ -33,9 +34,7 @@ func VerifiedLog(ctx context.Context, w *testbed.World) {
 	Check(w.SyncAll(ctx, convo, phones...))
 	for _, p := range phones {
 		compared, err := p.CompareReceived(ctx, convo)
-		if err != nil {
-			Fail("%s: the log of %s: %w", p.Name, convo, err)
-		}
+		Check(errs.Wrap(err, "%s: the log of %s", p.Name, convo))
 		v := Must(p.VerifierOf(convo))
 		if want := int64(verifiedMessages + 1 + len(phones)); v.Size() != want || compared != len(phones)-1 {
 			w.Broken("%s has checked %d entries, want %d, and compared %d heads, want %d", p.Name, v.Size(), want, compared,

@@ -13,6 +13,7 @@ import (
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // writeFault is what goes wrong with every kind of write in one scenario.
@@ -188,9 +189,7 @@ func killedAt(name, point, about string) writeFault {
 		deliver: func(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Draft) {
 			dieOf(ctx, w, point, p, d.Call)
 			answer, err := p.Deliver(ctx, d)
-			if err != nil {
-				Fail("%s after a kill %s: %w", d.Call.Method, point, err)
-			}
+			Check(errs.Wrap(err, "%s after a kill %s", d.Call.Method, point))
 			if want := point == testbed.AfterCommit; answer.Replayed() != want {
 				w.Broken("%s retried after a kill %s: replay is %t, want %t", d.Call.Method, point, answer.Replayed(), want)
 			}
@@ -226,9 +225,7 @@ func killedAtJoin(ctx context.Context, w *testbed.World, point string, p *client
 	dieOf(ctx, w, point, p, xrpc.ConfirmCall(convo, *out.KeyPackageRef, true, ""))
 	if point == testbed.BeforeCommit {
 		again, err := p.FetchWelcome(ctx, convo)
-		if err != nil {
-			Fail("a confirmation that never happened took the Welcome away: %w", err)
-		}
+		Check(errs.Wrap(err, "a confirmation that never happened took the Welcome away"))
 		w.CheckSameWelcome(out, again)
 	} else {
 		w.CheckConsumed(ctx, p, convo)
