@@ -84,7 +84,7 @@ func TestEach(t *testing.T) {
 func TestFailuresAreCaught(t *testing.T) {
 	t.Parallel()
 	checked := 0
-	err := filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
+	check := func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, ".go") || strings.Contains(path, "testdata") ||
 			filepath.Base(filepath.Dir(path)) == "steps" {
 			return err
@@ -105,8 +105,8 @@ func TestFailuresAreCaught(t *testing.T) {
 			return true
 		})
 		return nil
-	})
-	if err != nil {
+	}
+	if err := errors.Join(filepath.WalkDir("..", check), filepath.WalkDir("../../cmd/mlsd-dev", check)); err != nil {
 		t.Fatal(err)
 	}
 	if checked < 50 {

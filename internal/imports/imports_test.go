@@ -47,7 +47,8 @@ func allowed() map[string][]string {
 			"operator/console", "people/accounts", "people/consent", "people/disputes", "people/erasure",
 			"people/reports", "welcome",
 		},
-		"cmd/mlsd-dev/devserver": {"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/mlsclient", "clientsim/xrpc"},
+		"cmd/mlsd-dev/devserver": {"api/lexcodec", "api/mlsapi", "clientsim/client", "clientsim/mlsclient", "clientsim/steps",
+			"clientsim/xrpc"},
 		"cmd/clientsim": {
 			"clientsim/attack", "clientsim/bench", "clientsim/bench/report", "clientsim/scenario", "clientsim/testbed",
 			"clientsim/soak", "clientsim/torture", "clientsim/xrpc", "internal/terminal",

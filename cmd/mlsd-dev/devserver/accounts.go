@@ -14,6 +14,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/identity"
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -153,20 +154,17 @@ func profileURI(did syntax.DID) string {
 }
 
 // record answers for the PDS of each account which service it has chosen (com.atproto.repo.getRecord).
-func (s *Server) record(r *http.Request) (any, error) {
+func (s *Server) record(r *http.Request) any {
 	q := r.URL.Query()
-	p, err := s.accounts.find(syntax.DID(q.Get("repo")))
-	if err != nil {
-		return nil, err
-	}
+	p := Must(s.accounts.find(syntax.DID(q.Get("repo"))))
 	if q.Get("collection") != profileCollection || q.Get("rkey") != profileKey {
-		return nil, &refusal{http.StatusBadRequest, "RecordNotFound",
-			"each account has the record " + profileCollection + "/" + profileKey + " only"}
+		Check(&refusal{http.StatusBadRequest, "RecordNotFound",
+			"each account has the record " + profileCollection + "/" + profileKey + " only"})
 	}
 	return struct {
 		URI   string  `json:"uri"`
 		Value profile `json:"value"`
-	}{profileURI(p.DID), p.chosen}, nil
+	}{profileURI(p.DID), p.chosen}
 }
 
 // NewRecord is the body of com.atproto.repo.putRecord.
@@ -180,27 +178,22 @@ type NewRecord struct {
 
 // putRecord takes for the PDS of an account which service it chooses now. The caller must be the account:
 // a token of POST /dev/token says so.
-func (s *Server) putRecord(r *http.Request) (any, error) {
-	var in NewRecord
-	if err := read(r, &in); err != nil {
-		return nil, err
-	}
-	p, err := s.accounts.find(in.Repo)
+func (s *Server) putRecord(r *http.Request) any {
+	in := read[NewRecord](r)
+	p := Must(s.accounts.find(in.Repo))
 	switch {
-	case err != nil:
-		return nil, err
 	case callerOf(r) != p.DID:
-		return nil, &refusal{http.StatusUnauthorized, "AuthMissing", "the caller is not " + p.DID.String()}
+		Check(&refusal{http.StatusUnauthorized, "AuthMissing", "the caller is not " + p.DID.String()})
 	case in.Collection != profileCollection || in.RKey != profileKey || in.Record.Type != profileCollection:
-		return nil, badRequest("only the record %s/%s is kept here", profileCollection, profileKey)
+		Check(badRequest("only the record %s/%s is kept here", profileCollection, profileKey))
 	}
 	if _, err := syntax.ParseDID(in.Record.DeliveryService.String()); err != nil {
-		return nil, badRequest("deliveryService: %v", err)
+		Check(badRequest("deliveryService: %v", err))
 	}
 	s.accounts.choose(p.DID, in.Record)
 	return struct {
 		URI string `json:"uri"`
-	}{profileURI(p.DID)}, nil
+	}{profileURI(p.DID)}
 }
 
 // NewAccounts is the body of POST /dev/accounts.
@@ -211,51 +204,42 @@ type NewAccounts struct {
 	Count *int `json:"count"`
 }
 
-func (s *Server) makeAccounts(r *http.Request) (any, error) {
-	var in NewAccounts
-	if err := read(r, &in); err != nil {
-		return nil, err
-	}
+func (s *Server) makeAccounts(r *http.Request) any {
+	in := read[NewAccounts](r)
 	count := 1
 	if in.Count != nil {
 		count = *in.Count
 	}
 	if count < 1 || count > maxAccounts || in.Handle != "" && count != 1 {
-		return nil, badRequest("count must be from 1 to %d, and 1 with a handle", maxAccounts)
+		Check(badRequest("count must be from 1 to %d, and 1 with a handle", maxAccounts))
 	}
-	handle, err := parseHandle(in.Handle)
-	if err != nil {
-		return nil, err
-	}
+	handle := parseHandle(in.Handle)
 	var made []person
 	for range count {
-		p, err := s.accounts.add(handle, s.services)
-		if err != nil {
-			return nil, err
-		}
+		p := Must(s.accounts.add(handle, s.services))
 		if s.cfg.OnAccount != nil {
 			s.cfg.OnAccount(show(p).Accounts[0])
 		}
 		made = append(made, p)
 	}
-	return show(made...), nil
+	return show(made...)
 }
 
-func parseHandle(text string) (syntax.Handle, error) {
+func parseHandle(text string) syntax.Handle {
 	if text == "" {
-		return "", nil
+		return ""
 	}
 	if !strings.Contains(text, ".") {
 		text += ".test"
 	}
 	handle, err := syntax.ParseHandle(text)
 	if err != nil {
-		return "", badRequest("handle: %v", err)
+		Check(badRequest("handle: %v", err))
 	}
-	return handle.Normalize(), nil
+	return handle.Normalize()
 }
 
-func (s *Server) listAccounts(*http.Request) (any, error) { return show(s.accounts.list()...), nil }
+func (s *Server) listAccounts(*http.Request) any { return show(s.accounts.list()...) }
 
 // NewToken is the body of POST /dev/token.
 type NewToken struct {
@@ -273,18 +257,12 @@ type Token struct {
 }
 
 // token signs what it is asked to, also what the service refuses: an old exp, another aud.
-func (s *Server) token(r *http.Request) (any, error) {
-	var in NewToken
-	if err := read(r, &in); err != nil {
-		return nil, err
-	}
+func (s *Server) token(r *http.Request) any {
+	in := read[NewToken](r)
 	if in.Lxm == "" {
-		return nil, badRequest("lxm is missing")
+		Check(badRequest("lxm is missing"))
 	}
-	p, err := s.accounts.find(in.DID)
-	if err != nil {
-		return nil, err
-	}
+	p := Must(s.accounts.find(in.DID))
 	if in.Aud == "" {
 		in.Aud = s.cfg.ServiceDID.String()
 	}
@@ -293,12 +271,8 @@ func (s *Server) token(r *http.Request) (any, error) {
 		// The signer adds life to the time, and drops the fraction of a second.
 		life = time.Until(time.Unix(in.Exp, 0)) + time.Second/2
 	}
-	token, err := p.TokenFor(in.Aud, in.Lxm, life)
-	if err != nil {
-		return nil, err
-	}
-	claims, err := claimsOf(token)
-	return Token{Token: token, Aud: in.Aud, Exp: claims.Exp}, err
+	token := Must(p.TokenFor(in.Aud, in.Lxm, life))
+	return Token{Token: token, Aud: in.Aud, Exp: Must(claimsOf(token)).Exp}
 }
 
 // claims are those of a token that this package reads.

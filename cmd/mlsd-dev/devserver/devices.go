@@ -16,6 +16,7 @@ import (
 
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -145,41 +146,26 @@ func (d *device) show() Device {
 var validID = regexp.MustCompile(`^[A-Za-z0-9._-]{0,64}$`)
 
 // makeDevice makes a device that others can add: it has published KeyPackages.
-func (s *Server) makeDevice(r *http.Request) (any, error) {
-	var in NewDevice
-	if err := read(r, &in); err != nil {
-		return nil, err
-	}
+func (s *Server) makeDevice(r *http.Request) any {
+	in := read[NewDevice](r)
 	if !validID.MatchString(in.ID) {
-		return nil, badRequest("id must have 1 to 64 letters, digits, dots, underscores and hyphens")
+		Check(badRequest("id must have 1 to 64 letters, digits, dots, underscores and hyphens"))
 	}
-	owner, err := s.accounts.find(in.DID)
-	if err != nil {
-		return nil, err
-	}
-	suite, err := suiteOf(in.CipherSuite)
-	if err != nil {
-		return nil, err
-	}
-	phone, err := client.NewPhone(owner.handle.String(), owner.Account, suite, s.devices.net, nil)
-	if err != nil {
-		return nil, err
-	}
+	owner, suite := Must(s.accounts.find(in.DID)), suiteOf(in.CipherSuite)
+	phone := Must(client.NewPhone(owner.handle.String(), owner.Account, suite, s.devices.net, nil))
 	phone.HasSiblings = true // the app under test can be another device of the account
 	dev := &device{id: in.ID, phone: phone}
-	if err := s.devices.add(dev); err != nil {
-		return nil, err
-	}
+	Check(s.devices.add(dev))
 	if err := phone.PublishMany(context.WithoutCancel(r.Context()), firstPackages, true); err != nil {
 		s.devices.remove(dev.id)
-		return nil, refusalOf(err)
+		Check(refusalOf(err))
 	}
-	return dev.show(), nil
+	return dev.show()
 }
 
-func suiteOf(name string) (mlsclient.Suite, error) {
+func suiteOf(name string) mlsclient.Suite {
 	if name == "" {
-		return suites[0], nil
+		return suites[0]
 	}
 	i := slices.IndexFunc(suites, func(s mlsclient.Suite) bool { return s.Name() == name })
 	if i < 0 {
@@ -187,15 +173,15 @@ func suiteOf(name string) (mlsclient.Suite, error) {
 		for _, s := range suites {
 			names = append(names, s.Name())
 		}
-		return 0, badRequest("cipherSuite must be one of %s", strings.Join(names, ", "))
+		Check(badRequest("cipherSuite must be one of %s", strings.Join(names, ", ")))
 	}
-	return suites[i], nil
+	return suites[i]
 }
 
-func (s *Server) listDevices(*http.Request) (any, error) {
+func (s *Server) listDevices(*http.Request) any {
 	shown := Devices{Devices: []Device{}}
 	for _, dev := range s.devices.list() {
 		shown.Devices = append(shown.Devices, dev.show())
 	}
-	return shown, nil
+	return shown
 }

@@ -32,6 +32,9 @@ import (
 	"sync"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	. "mlsd/clientsim/steps"
+	"mlsd/internal/errs"
 )
 
 // maxBody is the longest body that is read of a request to /dev, in bytes.
@@ -108,7 +111,7 @@ func New(cfg Config) *Server {
 	}
 	s.services = append(s.services, s)
 	mux := http.NewServeMux()
-	for pattern, do := range map[string]func(*http.Request) (any, error){
+	for pattern, do := range map[string]func(*http.Request) any{
 		"GET /dev":           s.info,
 		"POST /dev/accounts": s.makeAccounts,
 		"GET /dev/accounts":  s.listAccounts,
@@ -128,8 +131,9 @@ func New(cfg Config) *Server {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { answer(w, r, cfg.Log, do) })
 	}
 	mux.HandleFunc("/dev/", func(w http.ResponseWriter, r *http.Request) {
-		answer(w, r, cfg.Log, func(*http.Request) (any, error) {
-			return nil, &refusal{http.StatusNotFound, "NotFound", "no such page; GET /dev says what there is"}
+		answer(w, r, cfg.Log, func(*http.Request) any {
+			Check(&refusal{http.StatusNotFound, "NotFound", "no such page; GET /dev says what there is"})
+			return nil
 		})
 	})
 	own, directory := s.protect(mux), s.protect(s.directory)
@@ -177,10 +181,11 @@ func badRequest(format string, args ...any) error {
 	return &refusal{http.StatusBadRequest, "InvalidRequest", fmt.Sprintf(format, args...)}
 }
 
-// answer writes the result of do.
-func answer(w http.ResponseWriter, r *http.Request, log *slog.Logger, do func(*http.Request) (any, error)) {
+// answer writes the result of do, or the error of its step that failed.
+func answer(w http.ResponseWriter, r *http.Request, log *slog.Logger, do func(*http.Request) any) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-	result, err := do(r)
+	var result any
+	err := Attempt(func() { result = do(r) })
 	status := http.StatusOK
 	if err != nil {
 		refused := &refusal{http.StatusInternalServerError, "InternalServerError", err.Error()}
@@ -206,23 +211,20 @@ func writeJSON(w http.ResponseWriter, log *slog.Logger, status int, v any) {
 	}
 }
 
-// read decodes the body into v. An empty body is {}.
-func read(r *http.Request, v any) error {
+// read decodes the body. An empty body is {}.
+func read[T any](r *http.Request) (in T) {
 	d := json.NewDecoder(r.Body)
 	d.DisallowUnknownFields()
-	switch err := d.Decode(v); {
-	case errors.Is(err, io.EOF):
-		return nil
-	case err != nil:
-		return badRequest("the body: %v", err)
+	if err := d.Decode(&in); err != nil && !errors.Is(err, io.EOF) {
+		Check(badRequest("the body: %v", err))
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return badRequest("the body: something follows the JSON object")
+		Check(badRequest("the body: something follows the JSON object"))
 	}
-	return nil
+	return in
 }
 
-func (s *Server) info(r *http.Request) (any, error) {
+func (s *Server) info(r *http.Request) any {
 	url := "http://" + r.Host
 	info := Info{
 		Service: "mlsd-dev", Version: s.cfg.Version, DID: s.cfg.ServiceDID, Aud: s.cfg.ServiceDID.String(), URL: url,
@@ -233,24 +235,20 @@ func (s *Server) info(r *http.Request) (any, error) {
 			info.Services = append(info.Services, Neighbor{one.cfg.ServiceDID, one.cfg.URL})
 		}
 	}
-	return info, nil
+	return info
 }
 
 // reset forgets everything: the services' state, accounts, devices and faults.
-func (s *Server) reset(r *http.Request) (any, error) {
-	if err := read(r, &struct{}{}); err != nil {
-		return nil, err
-	}
+func (s *Server) reset(r *http.Request) any {
+	read[struct{}](r)
 	s.resetting.Lock()
 	defer s.resetting.Unlock()
-	if err := s.cfg.Reset(r.Context()); err != nil {
-		return nil, fmt.Errorf("reset: %w", err)
-	}
+	Check(errs.Wrap(s.cfg.Reset(r.Context()), "reset"))
 	s.accounts.forget()
 	s.directory.forget()
 	for _, one := range s.services {
 		one.devices.forget()
 		one.faults.forget()
 	}
-	return struct{}{}, nil
+	return struct{}{}
 }

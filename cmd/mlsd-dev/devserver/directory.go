@@ -12,6 +12,8 @@ import (
 
 	"github.com/bluesky-social/indigo/atproto/identity"
 	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	. "mlsd/clientsim/steps"
 )
 
 // directory is the part of a PLC directory that a PDS uses
@@ -37,7 +39,7 @@ func NewDirectory(log *slog.Logger) http.Handler { return newDirectory(newAccoun
 func newDirectory(accounts *accounts, log *slog.Logger) *directory {
 	d := &directory{madeUp: accounts.find, last: map[syntax.DID]plcOperation{}}
 	mux := http.NewServeMux()
-	for pattern, do := range map[string]func(*http.Request) (any, error){
+	for pattern, do := range map[string]func(*http.Request) any{
 		"POST /{did}":         d.take,
 		"GET /{did}":          d.document,
 		"GET /{did}/data":     d.of(func(op plcOperation) any { return op.plcData }),
@@ -81,55 +83,51 @@ type plcService struct {
 	Endpoint string `json:"endpoint"`
 }
 
-func (d *directory) take(r *http.Request) (any, error) {
+func (d *directory) take(r *http.Request) any {
 	did, err := syntax.ParseDID(r.PathValue("did"))
 	if err != nil {
-		return nil, badRequest("%v", err)
+		Check(badRequest("%v", err))
 	}
 	if _, err := d.madeUp(did); err == nil {
-		return nil, badRequest("%s is an account of POST /dev/accounts, which has no operations", did)
+		Check(badRequest("%s is an account of POST /dev/accounts, which has no operations", did))
 	}
 	raw, err := io.ReadAll(r.Body)
 	if err != nil {
-		return nil, badRequest("the body: %v", err)
+		Check(badRequest("the body: %v", err))
 	}
 	op := plcOperation{raw: raw}
 	if err := json.Unmarshal(raw, &op.plcData); err != nil {
-		return nil, badRequest("the operation: %v", err)
+		Check(badRequest("the operation: %v", err))
 	}
 	op.DID = did
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.last[did] = op
-	return struct{}{}, nil
+	return struct{}{}
 }
 
 // of answers with a part of an account's last operation.
-func (d *directory) of(part func(plcOperation) any) func(*http.Request) (any, error) {
-	return func(r *http.Request) (any, error) {
-		op, err := d.lastOf(syntax.DID(r.PathValue("did")))
-		return part(op), err
-	}
+func (d *directory) of(part func(plcOperation) any) func(*http.Request) any {
+	return func(r *http.Request) any { return part(d.lastOf(syntax.DID(r.PathValue("did")))) }
 }
 
-func (d *directory) lastOf(did syntax.DID) (plcOperation, error) {
+func (d *directory) lastOf(did syntax.DID) plcOperation {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	op, ok := d.last[did]
 	if !ok {
-		return op, &refusal{http.StatusNotFound, "AccountNotFound",
-			fmt.Sprintf("no account %q: POST /dev/accounts makes one, and a PDS sends the operations of its own", did)}
+		Check(&refusal{http.StatusNotFound, "AccountNotFound",
+			fmt.Sprintf("no account %q: POST /dev/accounts makes one, and a PDS sends the operations of its own", did)})
 	}
-	return op, nil
+	return op
 }
 
-func (d *directory) document(r *http.Request) (any, error) {
+func (d *directory) document(r *http.Request) any {
 	did := syntax.DID(r.PathValue("did"))
 	if p, err := d.madeUp(did); err == nil {
-		return p.document, nil
+		return p.document
 	}
-	op, err := d.lastOf(did)
-	return op.document(), err
+	return d.lastOf(did).document()
 }
 
 // document is the DID document that an operation makes.

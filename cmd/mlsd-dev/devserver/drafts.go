@@ -8,6 +8,7 @@ import (
 
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 )
 
 // Draft is the answer of the operations that make a request and do not send it.
@@ -17,74 +18,44 @@ type Draft struct {
 }
 
 // drafted returns a draft that the caller sends itself. The device does not send it.
-func drafted(p *client.Phone, d *client.Draft) (any, error) {
-	return Draft{d.Call.Method, d.Call.Body}, p.Save(map[string][]byte{client.OutboxPrefix + d.Call.Key: nil})
+func drafted(p *client.Phone, d *client.Draft) any {
+	Check(p.Save(map[string][]byte{client.OutboxPrefix + d.Call.Key: nil}))
+	return Draft{d.Call.Method, d.Call.Body}
 }
 
 // forgotten is drafted for a group that the device does not enter: it would have to see the answer.
-func forgotten(p *client.Phone, d *client.Draft) (any, error) {
-	return Draft{d.Call.Method, d.Call.Body}, p.Drop(d)
+func forgotten(p *client.Phone, d *client.Draft) any {
+	Check(p.Drop(d))
+	return Draft{d.Call.Method, d.Call.Body}
 }
 
 // draftPublish makes a KeyPackage. The device can join by it.
-func draftPublish(_ context.Context, p *client.Phone, _ Operation) (any, error) {
-	d, err := p.DraftPublish()
-	if err != nil {
-		return nil, err
-	}
-	return drafted(p, d)
+func draftPublish(_ context.Context, p *client.Phone, _ Operation) any {
+	return drafted(p, Must(p.DraftPublish()))
 }
 
-func draftCreate(ctx context.Context, p *client.Phone, in Operation) (any, error) {
+func draftCreate(ctx context.Context, p *client.Phone, in Operation) any {
 	var packages [][]byte
 	if len(in.DIDs) > 0 {
-		var err error
-		if packages, err = p.Claim(ctx, "", in.DIDs); err != nil {
-			return nil, err
-		}
+		packages = Must(p.Claim(ctx, "", in.DIDs))
 	}
-	d, err := p.DraftCreate(in.DIDs, packages)
-	if err != nil {
-		return nil, err
-	}
-	return forgotten(p, d)
+	return forgotten(p, Must(p.DraftCreate(in.DIDs, packages)))
 }
 
 // draftInvite stages a commit. The device applies it when it reads it in the log.
-func draftInvite(ctx context.Context, p *client.Phone, in Operation) (any, error) {
-	packages, err := p.Claim(ctx, in.ConvoID, in.DIDs)
-	if err != nil {
-		return nil, err
-	}
-	return draftedCommit(ctx, p, in, func() (*client.Draft, error) { return p.DraftAdd(in.ConvoID, in.DIDs, packages) })
+func draftInvite(ctx context.Context, p *client.Phone, in Operation) any {
+	packages := Must(p.Claim(ctx, in.ConvoID, in.DIDs))
+	Check(p.Sync(ctx, in.ConvoID))
+	return drafted(p, Must(p.DraftAdd(in.ConvoID, in.DIDs, packages)))
 }
 
 // draftCommit is draftInvite for a rotation of the device's keys.
-func draftCommit(ctx context.Context, p *client.Phone, in Operation) (any, error) {
-	return draftedCommit(ctx, p, in,
-		func() (*client.Draft, error) { return p.DraftCommit(in.ConvoID, mlsclient.Change{}) })
+func draftCommit(ctx context.Context, p *client.Phone, in Operation) any {
+	Check(p.Sync(ctx, in.ConvoID))
+	return drafted(p, Must(p.DraftCommit(in.ConvoID, mlsclient.Change{})))
 }
 
-func draftedCommit(ctx context.Context, p *client.Phone, in Operation, draft func() (*client.Draft, error)) (any,
-	error) {
-	if err := p.Sync(ctx, in.ConvoID); err != nil {
-		return nil, err
-	}
-	d, err := draft()
-	if err != nil {
-		return nil, err
-	}
-	return drafted(p, d)
-}
-
-func draftRejoin(ctx context.Context, p *client.Phone, in Operation) (any, error) {
-	info, err := p.GroupInfo(ctx, in.ConvoID)
-	if err != nil {
-		return nil, err
-	}
-	d, err := p.DraftRejoin(in.ConvoID, info)
-	if err != nil {
-		return nil, err
-	}
-	return forgotten(p, d)
+func draftRejoin(ctx context.Context, p *client.Phone, in Operation) any {
+	info := Must(p.GroupInfo(ctx, in.ConvoID))
+	return forgotten(p, Must(p.DraftRejoin(in.ConvoID, info)))
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	. "mlsd/clientsim/steps"
 )
 
 // Kinds of faults.
@@ -180,16 +182,10 @@ type PlannedFault struct {
 	ID string `json:"id"`
 }
 
-func (s *Server) planFault(r *http.Request) (any, error) {
-	var f Fault
-	if err := read(r, &f); err != nil {
-		return nil, err
-	}
-	if err := f.check(); err != nil {
-		return nil, err
-	}
-	id, err := s.faults.add(f)
-	return PlannedFault{id}, err
+func (s *Server) planFault(r *http.Request) any {
+	f := read[Fault](r)
+	Check(f.check())
+	return PlannedFault{Must(s.faults.add(f))}
 }
 
 // Faults is the answer of GET /dev/faults.
@@ -197,9 +193,9 @@ type Faults struct {
 	Faults []Fault `json:"faults"`
 }
 
-func (s *Server) listFaults(*http.Request) (any, error) { return Faults{s.faults.list()}, nil }
+func (s *Server) listFaults(*http.Request) any { return Faults{s.faults.list()} }
 
-func (s *Server) clearFaults(*http.Request) (any, error) {
+func (s *Server) clearFaults(*http.Request) any {
 	s.faults.clear()
-	return struct{}{}, nil
+	return struct{}{}
 }

@@ -14,6 +14,7 @@ import (
 	"mlsd/api/lexcodec"
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -85,7 +86,7 @@ type ReadMessage struct {
 // without a question mark are required.
 type operation struct {
 	fields string
-	do     func(ctx context.Context, p *client.Phone, in Operation) (any, error)
+	do     func(ctx context.Context, p *client.Phone, in Operation) any
 }
 
 // operations are all of them, by name.
@@ -112,28 +113,20 @@ var operations = map[string]operation{
 }
 
 // operate lets a device do something.
-func (s *Server) operate(r *http.Request) (any, error) {
+func (s *Server) operate(r *http.Request) (result any) {
 	op, ok := operations[r.PathValue("operation")]
 	if !ok {
-		return nil, &refusal{http.StatusNotFound, "NotFound",
-			"a device can " + strings.Join(slices.Sorted(maps.Keys(operations)), ", ")}
+		Check(&refusal{http.StatusNotFound, "NotFound",
+			"a device can " + strings.Join(slices.Sorted(maps.Keys(operations)), ", ")})
 	}
-	one, err := s.devices.find(r.PathValue("id"))
-	if err != nil {
-		return nil, err
-	}
-	var in Operation
-	if err := read(r, &in); err != nil {
-		return nil, err
-	}
-	if err := in.check(op.fields); err != nil {
-		return nil, err
-	}
+	one, in := Must(s.devices.find(r.PathValue("id"))), read[Operation](r)
+	Check(in.check(op.fields))
 	one.mu.Lock()
 	defer one.mu.Unlock()
 	// A client that goes away must not leave the device in the middle of a commit.
-	result, err := op.do(context.WithoutCancel(r.Context()), one.phone, in)
-	return result, refusalOf(err)
+	ctx := context.WithoutCancel(r.Context())
+	Check(refusalOf(Attempt(func() { result = op.do(ctx, one.phone, in) })))
+	return result
 }
 
 // check refuses an operation that lacks a field, or has one too many.
@@ -187,43 +180,31 @@ func refusalOf(err error) error {
 	return &refusal{http.StatusConflict, "DeviceFailed", err.Error()}
 }
 
-func placeOf(p *client.Phone, convo string) (Place, error) {
-	group, err := p.Group(convo)
-	if err != nil {
-		return Place{}, err
-	}
-	return Place{ConvoID: convo, Epoch: group.Epoch()}, nil
+// placeOf returns where the device is in a convo, unless the operation failed.
+func placeOf(p *client.Phone, convo string, err error) Place {
+	Check(err)
+	return Place{ConvoID: convo, Epoch: Must(p.Group(convo)).Epoch()}
 }
 
-// after returns where the device is, unless the operation failed.
-func after(p *client.Phone, convo string, err error) (any, error) {
-	if err != nil {
-		return nil, err
-	}
-	return placeOf(p, convo)
+func publish(ctx context.Context, p *client.Phone, in Operation) any {
+	Check(p.PublishMany(ctx, in.Count, false))
+	return Published{in.Count}
 }
 
-func publish(ctx context.Context, p *client.Phone, in Operation) (any, error) {
-	return Published{in.Count}, p.PublishMany(ctx, in.Count, false)
-}
-
-func create(ctx context.Context, p *client.Phone, in Operation) (any, error) {
+func create(ctx context.Context, p *client.Phone, in Operation) any {
 	convo, err := p.Create(ctx, in.DIDs...)
-	return after(p, convo, err)
+	return placeOf(p, convo, err)
 }
 
-func invite(ctx context.Context, p *client.Phone, in Operation) (any, error) {
-	return after(p, in.ConvoID, p.Add(ctx, in.ConvoID, in.DIDs...))
+func invite(ctx context.Context, p *client.Phone, in Operation) any {
+	return placeOf(p, in.ConvoID, p.Add(ctx, in.ConvoID, in.DIDs...))
 }
 
 // join joins a convo by its Welcome, or all convos of the account for which there is one.
-func join(ctx context.Context, p *client.Phone, in Operation) (any, error) {
+func join(ctx context.Context, p *client.Phone, in Operation) any {
 	convos := []string{in.ConvoID}
 	if in.ConvoID == "" {
-		var err error
-		if convos, err = waiting(ctx, p); err != nil {
-			return nil, err
-		}
+		convos = waiting(ctx, p)
 	}
 	joined := Joined{Joined: []Place{}}
 	for _, convo := range convos {
@@ -231,108 +212,65 @@ func join(ctx context.Context, p *client.Phone, in Operation) (any, error) {
 		if in.ConvoID == "" && xrpc.ErrorName(err) == mlsapi.ErrWelcomeNotFound {
 			continue // another device of the account is invited
 		}
-		if err != nil {
-			return nil, err
-		}
-		place, err := placeOf(p, convo)
-		if err != nil {
-			return nil, err
-		}
-		joined.Joined = append(joined.Joined, place)
+		joined.Joined = append(joined.Joined, placeOf(p, convo, err))
 	}
-	return joined, nil
+	return joined
 }
 
 // open joins by a Welcome that the caller has fetched, and will confirm.
-func open(_ context.Context, p *client.Phone, in Operation) (any, error) {
+func open(_ context.Context, p *client.Phone, in Operation) any {
 	out, err := xrpc.Decode[mlsapi.GetWelcomeOutput](in.Welcome)
 	if err != nil || out.KeyPackageRef == nil {
-		return nil, badRequest("welcome is no answer of getWelcome: %v", err)
+		Check(badRequest("welcome is no answer of getWelcome: %v", err))
 	}
-	if err := p.SaveWelcome(out); err != nil {
-		return nil, err
-	}
-	return after(p, out.ConvoID, p.JoinSaved(out.ConvoID))
+	Check(p.SaveWelcome(out))
+	return placeOf(p, out.ConvoID, p.JoinSaved(out.ConvoID))
 }
 
 // waiting returns the account's convos that the device has not joined.
-func waiting(ctx context.Context, p *client.Phone) (convos []string, err error) {
+func waiting(ctx context.Context, p *client.Phone) (convos []string) {
 	const page = 100
 	for cursor := ""; ; {
-		answer, err := p.Net.Do(ctx, p.Account, xrpc.ConvosCall(cursor, page))
-		if err != nil {
-			return nil, err
-		}
-		out, err := xrpc.Decode[mlsapi.GetConvosOutput](answer.Body)
-		if err != nil {
-			return nil, err
-		}
+		out := Must(xrpc.Ask[mlsapi.GetConvosOutput](ctx, p.Net, p.Account, xrpc.ConvosCall(cursor, page)))
 		for i := range out.Conversations {
 			if id := out.Conversations[i].ID; p.Threads[id] == nil {
 				convos = append(convos, id)
 			}
 		}
 		if out.Cursor == nil {
-			return convos, nil
+			return convos
 		}
 		cursor = *out.Cursor
 	}
 }
 
-func send(ctx context.Context, p *client.Phone, in Operation) (any, error) {
-	if err := p.Sync(ctx, in.ConvoID); err != nil {
-		return nil, err
-	}
-	if err := p.Send(ctx, in.ConvoID, in.plaintext()); err != nil {
-		return nil, err
-	}
-	if err := p.Sync(ctx, in.ConvoID); err != nil {
-		return nil, err
-	}
-	inbox, err := p.Inbox(in.ConvoID)
-	if err != nil {
-		return nil, err
-	}
-	for _, item := range slices.Backward(inbox) {
+func send(ctx context.Context, p *client.Phone, in Operation) any {
+	Check(p.Sync(ctx, in.ConvoID))
+	Check(p.Send(ctx, in.ConvoID, in.plaintext()))
+	Check(p.Sync(ctx, in.ConvoID))
+	for _, item := range slices.Backward(Must(p.Inbox(in.ConvoID))) {
 		if item.Own && !item.Commit {
-			place, err := placeOf(p, in.ConvoID)
-			return SentMessage{Place: place, MessageID: item.ID, Seq: item.Seq}, err
+			return SentMessage{Place: placeOf(p, in.ConvoID, nil), MessageID: item.ID, Seq: item.Seq}
 		}
 	}
-	return nil, errors.New("the log does not have the message that was sent")
+	Fail("the log does not have the message that was sent")
+	return nil
 }
 
 // encrypt makes a message that the caller sends itself. The device can read it as its own.
-func encrypt(ctx context.Context, p *client.Phone, in Operation) (any, error) {
-	if err := p.Sync(ctx, in.ConvoID); err != nil {
-		return nil, err
-	}
-	draft, err := p.DraftSend(in.ConvoID, in.plaintext())
-	if err != nil {
-		return nil, err
-	}
-	message, err := mlsapi.DecodeSendMessageInput(draft.Call.Body)
-	if err != nil {
-		return nil, err
-	}
-	return Encrypted{Place{in.ConvoID, draft.Epoch}, message.Ciphertext},
-		p.Save(map[string][]byte{client.OutboxPrefix + draft.Call.Key: nil})
+func encrypt(ctx context.Context, p *client.Phone, in Operation) any {
+	Check(p.Sync(ctx, in.ConvoID))
+	draft := Must(p.DraftSend(in.ConvoID, in.plaintext()))
+	message := Must(mlsapi.DecodeSendMessageInput(draft.Call.Body))
+	Check(p.Save(map[string][]byte{client.OutboxPrefix + draft.Call.Key: nil}))
+	return Encrypted{Place{in.ConvoID, draft.Epoch}, message.Ciphertext}
 }
 
-func readLog(ctx context.Context, p *client.Phone, in Operation) (any, error) {
-	if err := p.Sync(ctx, in.ConvoID); err != nil {
-		return nil, err
-	}
-	inbox, err := p.Inbox(in.ConvoID)
-	if err != nil {
-		return nil, err
-	}
-	group, err := p.Group(in.ConvoID)
-	if err != nil {
-		return nil, err
-	}
+func readLog(ctx context.Context, p *client.Phone, in Operation) any {
+	Check(p.Sync(ctx, in.ConvoID))
+	group := Must(p.Group(in.ConvoID))
 	out := ReadMessages{Place: Place{in.ConvoID, group.Epoch()}, Members: group.Members(), Messages: []ReadMessage{}}
-	for _, item := range inbox {
+	for _, item := range Must(p.Inbox(in.ConvoID)) {
 		if item.Seq <= in.After {
 			continue
 		}
@@ -343,39 +281,37 @@ func readLog(ctx context.Context, p *client.Phone, in Operation) (any, error) {
 		}
 		out.Messages = append(out.Messages, m)
 	}
-	return out, nil
+	return out
 }
 
 // commit rotates the device's keys.
-func commit(ctx context.Context, p *client.Phone, in Operation) (any, error) {
-	return after(p, in.ConvoID, p.Rotate(ctx, in.ConvoID))
+func commit(ctx context.Context, p *client.Phone, in Operation) any {
+	return placeOf(p, in.ConvoID, p.Rotate(ctx, in.ConvoID))
 }
 
 // remove removes members, or those who have left.
-func remove(ctx context.Context, p *client.Phone, in Operation) (any, error) {
+func remove(ctx context.Context, p *client.Phone, in Operation) any {
 	if len(in.DIDs) == 0 {
-		return after(p, in.ConvoID, p.CommitRemovals(ctx, in.ConvoID))
+		return placeOf(p, in.ConvoID, p.CommitRemovals(ctx, in.ConvoID))
 	}
 	for _, did := range in.DIDs {
-		if err := p.Remove(ctx, in.ConvoID, did); err != nil {
-			return nil, err
-		}
+		Check(p.Remove(ctx, in.ConvoID, did))
 	}
-	return placeOf(p, in.ConvoID)
+	return placeOf(p, in.ConvoID, nil)
 }
 
-func leave(ctx context.Context, p *client.Phone, in Operation) (any, error) {
-	return after(p, in.ConvoID, p.Leave(ctx, in.ConvoID))
+func leave(ctx context.Context, p *client.Phone, in Operation) any {
+	return placeOf(p, in.ConvoID, p.Leave(ctx, in.ConvoID))
 }
 
 // accept accepts a request, which a convo is whose inviter the account does not know.
-func accept(ctx context.Context, p *client.Phone, in Operation) (any, error) {
-	_, err := p.Net.Do(ctx, p.Account, xrpc.AcceptCall(in.ConvoID, xrpc.NewKey()))
-	return Place{ConvoID: in.ConvoID}, err
+func accept(ctx context.Context, p *client.Phone, in Operation) any {
+	Must(p.Net.Do(ctx, p.Account, xrpc.AcceptCall(in.ConvoID, xrpc.NewKey())))
+	return Place{ConvoID: in.ConvoID}
 }
 
 // rejoin enters a convo of the account by an external commit: as a further device, or after its
 // state was lost.
-func rejoin(ctx context.Context, p *client.Phone, in Operation) (any, error) {
-	return after(p, in.ConvoID, p.Rejoin(ctx, in.ConvoID))
+func rejoin(ctx context.Context, p *client.Phone, in Operation) any {
+	return placeOf(p, in.ConvoID, p.Rejoin(ctx, in.ConvoID))
 }

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"mlsd/clientsim/xrpc"
 )
 
 // connKey is the key of a request's connection in its context.
@@ -44,14 +46,8 @@ func (f *faults) serve(w http.ResponseWriter, r *http.Request, service http.Hand
 
 // wait waits, unless the client goes away first.
 func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	xrpc.Sleep(ctx, d)
+	return ctx.Err()
 }
 
 // loseAnswer lets the service answer nobody, and then closes the connection. The answer of a stream
