@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net/url"
 
-	"github.com/jackc/pgx/v5"
-
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 )
@@ -40,8 +38,6 @@ func (s *server) stop(ctx context.Context) error {
 
 // stored returns the size of the database in bytes.
 func (s *server) stored(ctx context.Context) (n int64, err error) {
-	err = testbed.InDatabase(ctx, s.database, func(db *pgx.Conn) error {
-		return db.QueryRow(ctx, `SELECT pg_database_size(current_database())`).Scan(&n)
-	})
+	err = testbed.Scan(ctx, s.database, `SELECT pg_database_size(current_database())`, nil, &n)
 	return n, err
 }

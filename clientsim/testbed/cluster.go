@@ -101,28 +101,24 @@ func (w *World) addNode(ctx context.Context, url string, f *Cluster, o ClusterOp
 
 // Leader waits until exactly one node says that it sequences events.
 func (f *Cluster) Leader(ctx context.Context) (leader *Proc, err error) {
-	var last error
-	err = xrpc.Until(ctx, stopLimit, func() (bool, error) {
-		leader, last = nil, nil
+	err = xrpc.UntilDone(ctx, stopLimit, func() error {
+		leader = nil
 		for _, node := range f.Nodes {
-			leads, err := node.isLeader(ctx)
-			if err != nil {
-				last = err
-				return false, nil
-			}
-			if leads && leader != nil {
-				return false, nil // the old leader does not know yet that it was replaced
-			}
-			if leads {
+			switch leads, err := node.isLeader(ctx); {
+			case err != nil:
+				return err
+			case leads && leader != nil:
+				return errors.New("two nodes say that they lead") // the old one does not know yet that it was replaced
+			case leads:
 				leader = node
 			}
 		}
-		return leader != nil, nil
+		if leader == nil {
+			return errors.New("no node says that it leads")
+		}
+		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("no node says that it leads: %w", errors.Join(err, last))
-	}
-	return leader, nil
+	return leader, err
 }
 
 // CheckNodes asks each node's own checker about everything that is stored. None may have exited by

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"syscall"
 	"time"
+
+	"mlsd/internal/errs"
 )
 
 // killLimit is how long killed processes may take to end.
@@ -35,13 +37,17 @@ func (m *Postmaster) signalAll(signal syscall.Signal) error {
 	if len(children) == 0 { // every PostgreSQL has some
 		return errors.New("PostgreSQL: /proc lists none of its processes")
 	}
+	var failed error
 	for pid := range children {
-		if err := syscall.Kill(pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("PostgreSQL: process %d: %w", pid, err)
-		}
+		failed = errors.Join(failed, Signal(pid, signal))
 	}
-	if err := syscall.Kill(pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return fmt.Errorf("PostgreSQL: %w", err)
+	return errs.Wrap(errors.Join(failed, Signal(pid, signal)), "PostgreSQL")
+}
+
+// Signal signals a process, unless it has ended.
+func Signal(pid int, s syscall.Signal) error {
+	if err := syscall.Kill(pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("process %d: %w", pid, err)
 	}
 	return nil
 }

@@ -27,6 +27,23 @@ func InDatabase(ctx context.Context, url string, do func(*pgx.Conn) error) error
 	return nil
 }
 
+// Exec runs statements in a database.
+func Exec(ctx context.Context, url string, statements ...string) error {
+	return InDatabase(ctx, url, func(db *pgx.Conn) error {
+		for _, sql := range statements {
+			if _, err := db.Exec(ctx, sql); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Scan reads the row of a query in a database.
+func Scan(ctx context.Context, url, sql string, args []any, into ...any) error {
+	return InDatabase(ctx, url, func(db *pgx.Conn) error { return db.QueryRow(ctx, sql, args...).Scan(into...) })
+}
+
 // CheckDatabase asks the server's own checker, at its admin listener, about everything that is
 // stored. It sees the rows, which no client can. It returns the broken promises as text.
 func (p *Proc) CheckDatabase(ctx context.Context) ([]string, error) {

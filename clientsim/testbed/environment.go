@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
-	"github.com/jackc/pgx/v5"
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
@@ -111,10 +110,7 @@ func (e *Environment) StartPostgres(ctx context.Context, prepare func(*Postmaste
 
 // Execute runs a statement in the PostgreSQL.
 func (e *Environment) Execute(ctx context.Context, statement string) error {
-	return InDatabase(ctx, e.Postgres.URL(), func(db *pgx.Conn) error {
-		_, err := db.Exec(ctx, statement)
-		return err
-	})
+	return Exec(ctx, e.Postgres.URL(), statement)
 }
 
 // World makes a world whose server is one of the environment's.

@@ -9,10 +9,9 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/jackc/pgx/v5"
-
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // Pair is a PostgreSQL and its standby on loopback. They change roles: the standby is promoted when
@@ -196,47 +195,31 @@ func (p *Pair) configure(s *pairedServer, settings string) error {
 
 // exec runs a statement as the superuser.
 func (s *pairedServer) exec(ctx context.Context, sql string) error {
-	return s.query(ctx, func(db *pgx.Conn) error {
-		_, err := db.Exec(ctx, sql)
-		return err
-	})
+	return errs.Wrap(Exec(ctx, s.url, sql), "%s", s.name)
 }
 
 func (s *pairedServer) count(ctx context.Context, sql string, args ...any) (n int64, err error) {
-	err = s.query(ctx, func(db *pgx.Conn) error { return db.QueryRow(ctx, sql, args...).Scan(&n) })
-	return n, err
-}
-
-func (s *pairedServer) query(ctx context.Context, do func(*pgx.Conn) error) error {
-	ctx, cancel := context.WithTimeout(ctx, startLimit)
-	defer cancel()
-	if err := InDatabase(ctx, s.url, do); err != nil {
-		return fmt.Errorf("%s: %w", s.name, err)
-	}
-	return nil
+	err = Scan(ctx, s.url, sql, args, &n)
+	return n, errs.Wrap(err, "%s", s.name)
 }
 
 // AwaitStandby waits until the standby has what the primary has written up to now.
 func (p *Pair) AwaitStandby(ctx context.Context) error {
-	return p.servers[p.primary].query(ctx, func(db *pgx.Conn) error {
-		var end string
-		if err := db.QueryRow(ctx, `SELECT pg_current_wal_lsn()::text`).Scan(&end); err != nil {
-			return err
-		}
-		return xrpc.Until(ctx, stopLimit, func() (received bool, err error) {
-			err = db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_replication WHERE flush_lsn >= $1::pg_lsn)`,
-				end).Scan(&received)
-			return received, err
-		})
+	primary, end := p.servers[p.primary].url, ""
+	if err := Scan(ctx, primary, `SELECT pg_current_wal_lsn()::text`, nil, &end); err != nil {
+		return err
+	}
+	return xrpc.Until(ctx, stopLimit, func() (received bool, err error) {
+		err = Scan(ctx, primary, `SELECT EXISTS (SELECT FROM pg_stat_replication WHERE flush_lsn >= $1::pg_lsn)`,
+			[]any{end}, &received)
+		return received, err
 	})
 }
 
 // Generation returns the id of the event stream's newest generation, and the place after which it
 // begins.
 func (p *Pair) Generation(ctx context.Context) (id, after int64, err error) {
-	err = InDatabase(ctx, p.PrimaryURL(), func(db *pgx.Conn) error {
-		return db.QueryRow(ctx, `SELECT id, after_seq FROM generations ORDER BY id DESC LIMIT 1`).Scan(&id, &after)
-	})
+	err = Scan(ctx, p.PrimaryURL(), `SELECT id, after_seq FROM generations ORDER BY id DESC LIMIT 1`, nil, &id, &after)
 	return id, after, err
 }
 

@@ -13,10 +13,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // Patroni is three PostgreSQL, each with a Patroni and an etcd, as on three machines: each has a
@@ -98,17 +97,8 @@ func (p *Patroni) create(ctx context.Context) (err error) {
 	}
 	Must(p.AwaitWhole(ctx))
 	primary := Must(p.Primary(ctx, ""))
-	Check(InDatabase(ctx, p.superuser(primary), func(db *pgx.Conn) error {
-		for _, sql := range []string{
-			`CREATE ROLE mlsd LOGIN PASSWORD '` + p.password + `'`,
-			`CREATE DATABASE mlsd OWNER mlsd TEMPLATE template0 ENCODING 'UTF8'`,
-		} {
-			if _, err := db.Exec(ctx, sql); err != nil {
-				return err
-			}
-		}
-		return nil
-	}))
+	Check(Exec(ctx, p.superuser(primary), `CREATE ROLE mlsd LOGIN PASSWORD '`+p.password+`'`,
+		`CREATE DATABASE mlsd OWNER mlsd TEMPLATE template0 ENCODING 'UTF8'`))
 	// The driver does not go on to the next host if one says that it has no such database.
 	for _, m := range p.machines {
 		Check(p.awaitDatabase(ctx, m.name))
@@ -119,9 +109,8 @@ func (p *Patroni) create(ctx context.Context) (err error) {
 // awaitDatabase waits until a machine has the database.
 func (p *Patroni) awaitDatabase(ctx context.Context, name string) error {
 	return xrpc.Until(ctx, patroniLimit, func() (exists bool, _ error) {
-		_ = p.ask(ctx, name, func(ctx context.Context, db *pgx.Conn) error { // it is asked again
-			return db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_database WHERE datname = 'mlsd')`).Scan(&exists)
-		})
+		// It is asked again.
+		_ = p.ask(ctx, name, `SELECT EXISTS (SELECT FROM pg_database WHERE datname = 'mlsd')`, &exists)
 		return exists, nil
 	})
 }
@@ -233,10 +222,7 @@ func signalMachine(ctx context.Context, name string, s syscall.Signal) (int, err
 	pids := strings.Fields(string(out))
 	for _, text := range pids {
 		pid, err := strconv.Atoi(text)
-		if err != nil {
-			return 0, err
-		}
-		if err := syscall.Kill(pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
+		if err := errors.Join(err, Signal(pid, s)); err != nil {
 			return 0, fmt.Errorf("%s: %w", name, err)
 		}
 	}
@@ -297,27 +283,21 @@ func (p *Patroni) Others(name string) (others []string) {
 
 // Primary waits for a primary that is not the given machine.
 func (p *Patroni) Primary(ctx context.Context, not string) (name string, err error) {
-	var last error
-	err = xrpc.Until(ctx, patroniLimit, func() (bool, error) {
+	err = xrpc.UntilDone(ctx, patroniLimit, func() error {
+		var last error
 		for _, m := range p.machines {
 			if m.name == not || m.name == p.silent {
 				continue
 			}
 			standby := true
-			last = p.ask(ctx, m.name, func(ctx context.Context, db *pgx.Conn) error {
-				return db.QueryRow(ctx, `SELECT pg_is_in_recovery()`).Scan(&standby)
-			})
-			if !standby {
+			if last = p.ask(ctx, m.name, `SELECT pg_is_in_recovery()`, &standby); !standby {
 				name = m.name
-				return true, nil
+				return nil
 			}
 		}
-		return false, nil
+		return errors.Join(fmt.Errorf("no machine but %q is the primary", not), last)
 	})
-	if err != nil {
-		return "", fmt.Errorf("no machine but %q becomes the primary: %w", not, errors.Join(err, last))
-	}
-	return name, nil
+	return name, err
 }
 
 // Whole is a cluster in which nothing is missing.
@@ -325,38 +305,30 @@ type Whole struct{ Primary, Synchronous string }
 
 // AwaitWhole waits until both standbys follow the primary, one of them synchronously.
 func (p *Patroni) AwaitWhole(ctx context.Context) (whole Whole, err error) {
-	var last error
-	err = xrpc.Until(ctx, patroniLimit, func() (bool, error) {
+	err = xrpc.UntilDone(ctx, patroniLimit, func() error {
+		var last error
 		for _, m := range p.machines {
 			var standbys int
 			var synchronous string
-			last = p.ask(ctx, m.name, func(ctx context.Context, db *pgx.Conn) error {
-				return db.QueryRow(ctx, `
-					SELECT count(*), coalesce(max(application_name) FILTER (WHERE sync_state = 'sync'), '')
-					FROM pg_stat_replication WHERE state = 'streaming' AND usename = 'replicator'
-						AND application_name IN ('a', 'b', 'c')`).Scan(&standbys, &synchronous)
-			})
+			last = p.ask(ctx, m.name, `
+				SELECT count(*), coalesce(max(application_name) FILTER (WHERE sync_state = 'sync'), '')
+				FROM pg_stat_replication WHERE state = 'streaming' AND usename = 'replicator'
+					AND application_name IN ('a', 'b', 'c')`, &standbys, &synchronous)
 			if standbys == len(p.machines)-1 && synchronous != "" {
 				whole = Whole{m.name, synchronous}
-				return true, nil
+				return nil
 			}
 		}
-		return false, nil
+		return errors.Join(errors.New("the cluster is not whole"), last)
 	})
-	if err != nil {
-		return whole, fmt.Errorf("the cluster does not become whole: %w", errors.Join(err, last))
-	}
-	return whole, nil
+	return whole, err
 }
 
 // ask asks one machine's PostgreSQL as the superuser.
-func (p *Patroni) ask(ctx context.Context, name string, do func(context.Context, *pgx.Conn) error) error {
+func (p *Patroni) ask(ctx context.Context, name, sql string, into ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	if err := InDatabase(ctx, p.superuser(name), func(db *pgx.Conn) error { return do(ctx, db) }); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	return nil
+	return errs.Wrap(Scan(ctx, p.superuser(name), sql, nil, into...), "%s", name)
 }
 
 // superuser is the URL of one machine's PostgreSQL for its superuser.

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
@@ -58,10 +56,7 @@ func (b *Backrest) create(ctx context.Context) (err error) {
 		"archive_command = 'pgbackrest --config=%s --stanza=mlsd archive-push %%p'\n", b.config())
 	Check(errors.Join(err, file.Close()))
 	Check(b.start(ctx))
-	Check(InDatabase(ctx, b.url("postgres"), func(db *pgx.Conn) error {
-		_, err := db.Exec(ctx, `CREATE DATABASE mlsd TEMPLATE template0 ENCODING 'UTF8'`)
-		return err
-	}))
+	Check(Exec(ctx, b.url("postgres"), `CREATE DATABASE mlsd TEMPLATE template0 ENCODING 'UTF8'`))
 	return b.pgbackrest(ctx, "stanza-create")
 }
 
@@ -129,19 +124,15 @@ func (b *Backrest) awaitNoticed(ctx context.Context) error {
 
 // awaitPromotion waits until the restored server accepts writes.
 func (b *Backrest) awaitPromotion(ctx context.Context) error {
-	return InDatabase(ctx, b.url("postgres"), func(db *pgx.Conn) error {
-		return xrpc.Until(ctx, startLimit, func() (writes bool, err error) {
-			err = db.QueryRow(ctx, `SELECT NOT pg_is_in_recovery()`).Scan(&writes)
-			return writes, err
-		})
+	return xrpc.Until(ctx, startLimit, func() (writes bool, err error) {
+		err = Scan(ctx, b.url("postgres"), `SELECT NOT pg_is_in_recovery()`, nil, &writes)
+		return writes, err
 	})
 }
 
 // generation returns the newest generation of the event stream, and its cause.
 func (b *Backrest) generation(ctx context.Context) (id int64, cause string, err error) {
-	err = InDatabase(ctx, b.url("mlsd"), func(db *pgx.Conn) error {
-		return db.QueryRow(ctx, `SELECT id, cause FROM generations ORDER BY id DESC LIMIT 1`).Scan(&id, &cause)
-	})
+	err = Scan(ctx, b.url("mlsd"), `SELECT id, cause FROM generations ORDER BY id DESC LIMIT 1`, nil, &id, &cause)
 	return id, cause, err
 }
 

@@ -53,24 +53,11 @@ func (c *recoveryCounter) Write(b []byte) (int, error) {
 func (p *Proc) Detach(ctx context.Context) (_ *Postmaster, err error) {
 	defer Catch(&err)
 	m := &Postmaster{log: newLastLines(20)}
-	if m.url, err = p.database(); err != nil {
-		return nil, fmt.Errorf("PostgreSQL: %w", err)
-	}
-	if m.sockets, err = p.sockets(); err != nil {
-		return nil, fmt.Errorf("PostgreSQL: %w", err)
-	}
+	m.url, m.sockets = Must(p.database()), Must(p.sockets())
 	var cluster string
-	Check(InDatabase(ctx, m.url,
-		func(db *pgx.Conn) error { return db.QueryRow(ctx, `SHOW data_directory`).Scan(&cluster) }))
-	info, err := os.Stat(cluster)
-	if err != nil {
-		return nil, fmt.Errorf("PostgreSQL: %w", err)
-	}
-	m.owner, _ = info.Sys().(*syscall.Stat_t)
-	opts, err := os.ReadFile(filepath.Join(cluster, "postmaster.opts"))
-	if err != nil {
-		return nil, fmt.Errorf("PostgreSQL: %w", err)
-	}
+	Check(Scan(ctx, m.url, `SHOW data_directory`, nil, &cluster))
+	m.owner, _ = Must(os.Stat(cluster)).Sys().(*syscall.Stat_t)
+	opts := Must(os.ReadFile(filepath.Join(cluster, "postmaster.opts")))
 	// The file has the program, then each argument in quotes. Nothing is escaped.
 	program, rest, ok := strings.Cut(strings.TrimSuffix(strings.TrimSpace(string(opts)), `"`), ` "`)
 	if !ok {
@@ -91,18 +78,11 @@ func (m *Postmaster) PID() int { return m.cmd.Process.Pid }
 
 // Start starts it, and returns when it accepts connections.
 func (m *Postmaster) Start(ctx context.Context) error {
-	if m.sockets == "" {
-		return m.start(ctx)
-	}
-	if err := os.Mkdir(m.sockets, 0o700); err == nil { // else it still exists
+	if m.sockets != "" && os.Mkdir(m.sockets, 0o700) == nil { // else it still exists
 		if err := os.Chown(m.sockets, int(m.owner.Uid), int(m.owner.Gid)); err != nil {
 			return fmt.Errorf("PostgreSQL: %w", err)
 		}
 	}
-	return m.start(ctx)
-}
-
-func (m *Postmaster) start(ctx context.Context) error {
 	cmd := exec.Command(m.args[0], m.args[1:]...)
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "LC_ALL=C", "TZ=UTC", "LD_LIBRARY_PATH=" + os.Getenv("LD_LIBRARY_PATH")}
 	output := &recoveryCounter{log: m.log, recoveries: &m.recoveries}
@@ -147,13 +127,5 @@ func (m *Postmaster) Kill() error { return m.end(syscall.SIGKILL) }
 
 // Restart starts it again after Kill. It is refused while children of the killed one are left.
 func (m *Postmaster) Restart(ctx context.Context) error {
-	var last error
-	err := xrpc.Until(ctx, startLimit, func() (bool, error) {
-		last = m.Start(ctx)
-		return last == nil, nil
-	})
-	if err != nil {
-		return errors.Join(err, last)
-	}
-	return nil
+	return xrpc.UntilDone(ctx, startLimit, func() error { return m.Start(ctx) })
 }

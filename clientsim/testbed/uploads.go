@@ -2,8 +2,6 @@ package testbed
 
 import (
 	"context"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // Uploads is what the database says of the attachments of a cluster.
@@ -16,13 +14,12 @@ type Uploads struct {
 
 // Uploads reads what the database says of attachments, and of one of them.
 func (f *Cluster) Uploads(ctx context.Context, id string) (u Uploads, err error) {
-	err = InDatabase(ctx, f.Postgres.URL(), func(db *pgx.Conn) error {
-		return db.QueryRow(ctx, `
+	err = Scan(ctx, f.Postgres.URL(), `
 		SELECT count(*) FILTER (WHERE state = 'complete'), count(*) FILTER (WHERE fence > 1), coalesce(max(fence), 0),
 			coalesce(max(fence) FILTER (WHERE id::text = $1), 0),
 			(SELECT count(*) FROM (
 				SELECT FROM attachments WHERE state = 'complete' GROUP BY convo_id, sha256 HAVING count(*) > 1) twice)
-		FROM attachments`, id).Scan(&u.Complete, &u.TakenOver, &u.HighestFence, &u.Fence, &u.Twice)
-	})
+		FROM attachments`,
+		[]any{id}, &u.Complete, &u.TakenOver, &u.HighestFence, &u.Fence, &u.Twice)
 	return u, err
 }

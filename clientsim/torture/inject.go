@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -152,19 +151,13 @@ const startLimit = time.Minute
 // startNode starts a node. A fault can end its first connections to the database, and then it ends
 // in order, so it is tried again.
 func (i *injector) startNode(ctx context.Context, n int) error {
-	var last error
-	err := xrpc.Until(ctx, startLimit, func() (bool, error) {
+	return xrpc.UntilDone(ctx, startLimit, func() error {
 		i.proxies[n].Disarm() // else it meets all at once that came while it was down
 		if err := i.revive(ctx); err != nil {
-			return false, err
+			return err
 		}
-		last = i.cluster.Nodes[n].Start(ctx, i.settings)
-		return last == nil, nil
+		return i.cluster.Nodes[n].Start(ctx, i.settings)
 	})
-	if err != nil {
-		return errors.Join(err, last)
-	}
-	return nil
 }
 
 // sessions returns the process ids of the nodes' sessions, in random order.
@@ -199,15 +192,11 @@ func (i *injector) inDatabase(ctx context.Context, do func(*pgx.Conn) error) err
 
 // connect waits for a connection. After a crash PostgreSQL accepts none for a moment.
 func (i *injector) connect(ctx context.Context) (db *pgx.Conn, err error) {
-	var last error
-	err = xrpc.Until(ctx, 30*time.Second, func() (bool, error) {
-		db, last = pgx.Connect(ctx, i.cluster.Postgres.URL())
-		return last == nil, nil
+	err = xrpc.UntilDone(ctx, 30*time.Second, func() (err error) {
+		db, err = pgx.Connect(ctx, i.cluster.Postgres.URL())
+		return err
 	})
-	if err != nil {
-		return nil, errors.Join(err, last)
-	}
-	return db, nil
+	return db, err
 }
 
 // terminate ends one of so many sessions of the nodes.
@@ -235,11 +224,7 @@ func (i *injector) killBackend(ctx context.Context) error {
 	if err != nil || pid == 0 {
 		return err
 	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) &&
-		!errors.Is(err, syscall.ESRCH) {
-		return fmt.Errorf("kill a backend: %w", err)
-	}
-	return nil
+	return testbed.Signal(pid, syscall.SIGKILL)
 }
 
 // hold takes all free connections for a while. It ends the sessions of the nodes before, so that they

@@ -2,6 +2,7 @@ package xrpc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -23,6 +24,19 @@ func Until(ctx context.Context, limit time.Duration, cond func() (bool, error)) 
 			return fmt.Errorf("not within %s: %w", limit, ctx.Err())
 		}
 	}
+}
+
+// UntilDone tries something every 50 ms until it succeeds, or limit is over. The error says why the last
+// try failed.
+func UntilDone(ctx context.Context, limit time.Duration, try func() error) (last error) {
+	err := Until(ctx, limit, func() (bool, error) {
+		last = try()
+		return last == nil, nil
+	})
+	if err != nil {
+		return errors.Join(err, last)
+	}
+	return nil
 }
 
 // Sleep waits until d is over or ctx ends.
