@@ -12,6 +12,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+
+	. "mlsd/clientsim/steps"
+	"mlsd/internal/errs"
 )
 
 // Library is an MLS library that makes devices.
@@ -74,22 +77,12 @@ func StartAgents(ctx context.Context, dir string) (_ []*Agent, err error) {
 	return agents, nil
 }
 
-func startAgent(ctx context.Context, name string, command []string) (*Agent, error) {
+func startAgent(ctx context.Context, name string, command []string) (_ *Agent, err error) {
+	defer CatchIn(&err, "agent %s", name)
 	a := &Agent{name: name, cmd: exec.CommandContext(ctx, command[0], command[1:]...)}
 	a.cmd.Stderr = os.Stderr
-	in, err := a.cmd.StdinPipe()
-	if err != nil {
-		return nil, fmt.Errorf("agent %s: %w", name, err)
-	}
-	out, err := a.cmd.StdoutPipe()
-	if err != nil {
-		return nil, fmt.Errorf("agent %s: %w", name, err)
-	}
-	a.in, a.out = in, bufio.NewReader(out)
-	if err := a.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("agent %s: %w", name, err)
-	}
-	return a, nil
+	a.in, a.out = Must(a.cmd.StdinPipe()), bufio.NewReader(Must(a.cmd.StdoutPipe()))
+	return a, a.cmd.Start()
 }
 
 // Library is the agent's library.
@@ -99,10 +92,7 @@ func (a *Agent) Library() Library { return Library{Name: a.name, NewDevice: a.Ne
 func (a *Agent) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := errors.Join(a.in.Close(), a.cmd.Wait()); err != nil {
-		return fmt.Errorf("agent %s: %w", a.name, err)
-	}
-	return nil
+	return errs.Wrap(errors.Join(a.in.Close(), a.cmd.Wait()), "agent %s", a.name)
 }
 
 // agentRequest is one operation on one device. Which fields count depends on the operation.
@@ -162,25 +152,15 @@ type agentState struct {
 }
 
 // do sends a request and reads its answer. An answer must have what the operation returns.
-func (a *Agent) do(request agentRequest) (*agentAnswer, error) {
-	line, err := json.Marshal(request)
-	if err != nil {
-		return nil, fmt.Errorf("agent %s: %w", a.name, err)
-	}
+func (a *Agent) do(request agentRequest) (answer agentAnswer, err error) {
+	defer CatchIn(&err, "agent %s: %s", a.name, request.Op)
+	line := Must(json.Marshal(request))
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if _, err := a.in.Write(append(line, '\n')); err != nil {
-		return nil, fmt.Errorf("agent %s: %s: %w", a.name, request.Op, err)
-	}
-	if line, err = a.out.ReadBytes('\n'); err != nil {
-		return nil, fmt.Errorf("agent %s: %s: %w", a.name, request.Op, err)
-	}
-	answer := &agentAnswer{}
-	if err := json.Unmarshal(line, answer); err != nil {
-		return nil, fmt.Errorf("agent %s: %s: %w", a.name, request.Op, err)
-	}
+	Must(a.in.Write(append(line, '\n')))
+	Check(json.Unmarshal(Must(a.out.ReadBytes('\n')), &answer))
 	if answer.Error != "" {
-		return nil, fmt.Errorf("agent %s: %s", a.name, answer.Error)
+		Fail("%s", answer.Error)
 	}
 	return answer, nil
 }

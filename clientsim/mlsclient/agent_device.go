@@ -45,7 +45,7 @@ func (a *Agent) newDevice(identity string, suite Suite, former string) (*agentDe
 	return d, nil
 }
 
-func (d *agentDevice) do(request agentRequest) (*agentAnswer, error) {
+func (d *agentDevice) do(request agentRequest) (agentAnswer, error) {
 	request.Device = d.name
 	return d.agent.do(request)
 }
@@ -85,30 +85,17 @@ func (d *agentDevice) LastResort() (KeyPackage, error) {
 func (d *agentDevice) Refs() []string { return slices.Sorted(maps.Keys(d.waiting)) }
 
 func (d *agentDevice) Create(groupID []byte) (Group, error) {
-	answer, err := d.do(agentRequest{Op: "create", Group: groupID})
-	if err != nil {
-		return nil, err
-	}
-	return d.adopt(answer)
+	return d.adopt(d.do(agentRequest{Op: "create", Group: groupID}))
 }
 
-func (d *agentDevice) Join(welcome []byte) (Group, error) {
-	raw, err := unwrap(formatWelcome, welcome)
-	if err != nil {
-		return nil, fmt.Errorf("join: %w", err)
-	}
-	parsed, err := group.UnmarshalWelcome(raw)
-	if err != nil {
-		return nil, fmt.Errorf("join: %w", err)
-	}
-	answer, err := d.do(agentRequest{Op: "join", Input: welcome})
-	if err != nil {
-		return nil, err
-	}
+func (d *agentDevice) Join(welcome []byte) (_ Group, err error) {
+	defer CatchIn(&err, "join")
+	parsed := Must(group.UnmarshalWelcome(Must(unwrap(formatWelcome, welcome))))
+	joined := Must(d.adopt(d.do(agentRequest{Op: "join", Input: welcome})))
 	for _, secret := range parsed.Secrets {
 		delete(d.waiting, hex.EncodeToString(secret.NewMember))
 	}
-	return d.adopt(answer)
+	return joined, nil
 }
 
 // JoinExternal can only replace the leaf with the device's own signature key. The libraries decide
@@ -132,11 +119,7 @@ func (d *agentDevice) JoinExternal(groupInfo []byte, prior int) (_ *Staged, err 
 }
 
 func (d *agentDevice) ConfirmJoin(groupID []byte) (Group, error) {
-	answer, err := d.do(agentRequest{Op: "confirmJoin", Group: groupID})
-	if err != nil {
-		return nil, err
-	}
-	return d.adopt(answer)
+	return d.adopt(d.do(agentRequest{Op: "confirmJoin", Group: groupID}))
 }
 
 // DiscardJoin cannot fail: a join that the agent does not know is forgotten already.
@@ -144,7 +127,11 @@ func (d *agentDevice) DiscardJoin(groupID []byte) {
 	_, _ = d.do(agentRequest{Op: "discardJoin", Group: groupID})
 }
 
-func (d *agentDevice) adopt(answer *agentAnswer) (Group, error) {
+// adopt keeps the group of an answer.
+func (d *agentDevice) adopt(answer agentAnswer, err error) (Group, error) {
+	if err != nil {
+		return nil, err
+	}
 	if answer.State == nil {
 		return nil, fmt.Errorf("agent %s: no state of the group", d.agent.name)
 	}
@@ -181,11 +168,7 @@ func (d *agentDevice) KeepPSK(id, secret []byte) error {
 
 // Export names the agent only. ImportDevice refuses it.
 func (d *agentDevice) Export() ([]byte, error) {
-	data, err := json.Marshal(deviceFile{Agent: d.agent.name})
-	if err != nil {
-		return nil, fmt.Errorf("export device: %w", err)
-	}
-	return data, nil
+	return json.Marshal(deviceFile{Agent: d.agent.name})
 }
 
 // agentGroup implements Group by an agent.
@@ -218,7 +201,7 @@ func (g *agentGroup) Leaves() []Leaf {
 }
 
 // do sends a request about the group, and keeps the state that the answer has.
-func (g *agentGroup) do(request agentRequest) (*agentAnswer, error) {
+func (g *agentGroup) do(request agentRequest) (agentAnswer, error) {
 	request.Group = g.state.Group
 	answer, err := g.device.do(request)
 	if err == nil && answer.State != nil {
@@ -229,18 +212,12 @@ func (g *agentGroup) do(request agentRequest) (*agentAnswer, error) {
 
 func (g *agentGroup) GroupInfo() ([]byte, error) {
 	answer, err := g.do(agentRequest{Op: "groupInfo"})
-	if err != nil {
-		return nil, err
-	}
-	return answer.Output, nil
+	return answer.Output, err
 }
 
 func (g *agentGroup) Encrypt(plaintext []byte) ([]byte, error) {
 	answer, err := g.do(agentRequest{Op: "encrypt", Input: plaintext})
-	if err != nil {
-		return nil, err
-	}
-	return answer.Output, nil
+	return answer.Output, err
 }
 
 func (g *agentGroup) Process(message []byte) (Received, error) {
@@ -266,10 +243,7 @@ func (g *agentGroup) Process(message []byte) (Received, error) {
 // Propose implements Proposer.
 func (g *agentGroup) Propose(kind Proposal, argument []byte) ([]byte, error) {
 	answer, err := g.do(agentRequest{Op: "propose", Proposal: kind, Input: argument})
-	if err != nil {
-		return nil, err
-	}
-	return answer.Output, nil
+	return answer.Output, err
 }
 
 func (g *agentGroup) Stage(change Change) (*Staged, error) {

@@ -1,7 +1,6 @@
 package scenario
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -39,16 +38,10 @@ type largeLibraryGroup struct {
 // cipher suite 1 and in X-Wing: create, add (200 devices at once if there are so many), commit, external
 // rejoin, removal. It notes the sizes of the objects and the times of the requests.
 func LargeLibraryGroup(ctx context.Context, w *testbed.World) {
-	agents := Must(mlsclient.StartAgents(ctx, w.Agents))
-	for _, a := range agents {
-		w.AtEnd(a.Close)
-	}
-	if len(agents) == 0 {
-		Fail("no agent in %s", w.Agents)
-	}
+	library := startAgents(ctx, w)[0]
 	for _, suite := range []mlsclient.Suite{mlsclient.SuiteX25519, mlsclient.SuiteXWing} {
 		w.Suite = suite
-		g := &largeLibraryGroup{w: w, library: agents[0].Library(), more: map[*client.Phone][]*client.Phone{}}
+		g := &largeLibraryGroup{w: w, library: library, more: map[*client.Phone][]*client.Phone{}}
 		g.play(ctx, max(w.Members, 2))
 		for _, line := range g.log {
 			w.Note("%s, %d devices: %s", suite.Name(), max(w.Members, 2), line)
@@ -83,7 +76,7 @@ func (g *largeLibraryGroup) play(ctx context.Context, devices int) {
 		g.commit(ctx, creator, "removal", Must(creator.DraftRemove(g.convo, gone.Account.DID)))
 	}
 	Check(creator.Send(ctx, g.convo, "all of us"))
-	g.agree(ctx)
+	agree(ctx, g.w, g.convo, g.members)
 }
 
 // makePhones makes the devices, and publishes a KeyPackage of each but the creator.
@@ -170,7 +163,7 @@ func (g *largeLibraryGroup) add(ctx context.Context, by *client.Phone, people []
 	in := Must(xrpc.Decode[mlsapi.AddMembersInput](d.Call.Body))
 	g.note("addMembers of %d: commit %d, Welcome %d, GroupInfo %d, request %d bytes; made in %s, accepted in %s",
 		len(packages), len(in.Commit), len(in.WelcomeMessage), len(in.GroupInfo), len(d.Call.Body), ms(staged), ms(took))
-	g.agree(ctx)
+	agree(ctx, g.w, g.convo, g.members)
 }
 
 func (g *largeLibraryGroup) joins(ctx context.Context, p *client.Phone) {
@@ -178,7 +171,7 @@ func (g *largeLibraryGroup) joins(ctx context.Context, p *client.Phone) {
 	Check(p.Join(ctx, g.convo))
 	g.note("%s joined in %s", p.Name, ms(time.Since(start)))
 	g.members = append(g.members, p)
-	g.agree(ctx)
+	agree(ctx, g.w, g.convo, g.members)
 }
 
 func (g *largeLibraryGroup) commit(ctx context.Context, by *client.Phone, what string, d *client.Draft) {
@@ -187,7 +180,7 @@ func (g *largeLibraryGroup) commit(ctx context.Context, by *client.Phone, what s
 	took := time.Since(start)
 	commit, info := commitOf(d.Call)
 	g.note("%s: %d, GroupInfo %d bytes, accepted in %s", what, commit, info, ms(took))
-	g.agree(ctx)
+	agree(ctx, g.w, g.convo, g.members)
 }
 
 func (g *largeLibraryGroup) rejoin(ctx context.Context, p *client.Phone) {
@@ -197,20 +190,6 @@ func (g *largeLibraryGroup) rejoin(ctx context.Context, p *client.Phone) {
 	fetched := time.Since(start)
 	g.commit(ctx, p, "external rejoin", Must(p.DraftRejoin(g.convo, info)))
 	g.note("getGroupInfo of %d bytes in %s", len(info), ms(fetched))
-}
-
-// agree makes the live members read the log, and compares their groups.
-func (g *largeLibraryGroup) agree(ctx context.Context) {
-	Check(g.w.SyncAll(ctx, g.convo, g.members...))
-	first := Must(g.members[0].Group(g.convo))
-	for _, p := range g.members[1:] {
-		group := Must(p.Group(g.convo))
-		if !bytes.Equal(group.Authenticator(), first.Authenticator()) ||
-			!slices.EqualFunc(group.Leaves(), first.Leaves(), sameLeaf) {
-			Fail("%s in epoch %d and %s in epoch %d are in different groups", p.Name, group.Epoch(), g.members[0].Name,
-				first.Epoch())
-		}
-	}
 }
 
 // commitOf returns the sizes of the commit and the GroupInfo in a call.

@@ -18,17 +18,7 @@ import (
 // each cipher suite that at least two libraries have. A group goes through the same steps. After
 // each, all members must have the same epoch authenticator and the same leaves.
 func Libraries(ctx context.Context, w *testbed.World) {
-	agents := Must(mlsclient.StartAgents(ctx, w.Agents))
-	for _, a := range agents {
-		w.AtEnd(a.Close)
-	}
-	if len(agents) == 0 {
-		Fail("no agent in %s", w.Agents)
-	}
-	all := []mlsclient.Library{mlsclient.Go()}
-	for _, a := range agents {
-		all = append(all, a.Library())
-	}
+	all := append([]mlsclient.Library{mlsclient.Go()}, startAgents(ctx, w)...)
 	groups, steps := 0, 0
 	for _, suite := range []mlsclient.Suite{mlsclient.SuiteX25519, mlsclient.SuiteP256, mlsclient.SuiteChaCha20,
 		mlsclient.SuiteXWing} {
@@ -54,6 +44,18 @@ func Libraries(ctx context.Context, w *testbed.World) {
 	}
 	w.Note("%d libraries, %d groups, %d steps: the members agree after each", len(all), groups, steps)
 	playObjects(ctx, w, all[1:])
+}
+
+// startAgents starts the agents, one at least, until the scenario ends. It returns their libraries.
+func startAgents(ctx context.Context, w *testbed.World) (libraries []mlsclient.Library) {
+	for _, a := range Must(mlsclient.StartAgents(ctx, w.Agents)) {
+		w.AtEnd(a.Close)
+		libraries = append(libraries, a.Library())
+	}
+	if len(libraries) == 0 {
+		Fail("no agent in %s", w.Agents)
+	}
+	return libraries
 }
 
 // handshakes says how the members of a group frame their commits. External commits are always
@@ -114,7 +116,7 @@ func (g *libraryGroup) play(ctx context.Context) {
 	} {
 		g.frame(i)
 		step()
-		g.agree(ctx)
+		agree(ctx, g.w, g.convo, g.members)
 		g.steps++
 	}
 }
@@ -140,18 +142,18 @@ func (g *libraryGroup) tablets() []*client.Phone {
 	return []*client.Phone{g.tablet}
 }
 
-// agree makes every member read the log, and compares what they know of the group.
-func (g *libraryGroup) agree(ctx context.Context) {
-	Check(g.w.SyncAll(ctx, g.convo, g.members...))
-	first := Must(g.members[0].Group(g.convo))
-	for _, p := range g.members[1:] {
-		group := Must(p.Group(g.convo))
+// agree makes members read the log of a convo, and compares what they know of the group.
+func agree(ctx context.Context, w *testbed.World, convo string, members []*client.Phone) {
+	Check(w.SyncAll(ctx, convo, members...))
+	first := Must(members[0].Group(convo))
+	for _, p := range members[1:] {
+		group := Must(p.Group(convo))
 		if group.Epoch() != first.Epoch() || !bytes.Equal(group.Authenticator(), first.Authenticator()) {
 			Fail("%s is in epoch %d with authenticator %x, and %s in epoch %d with %x",
-				p.Name, group.Epoch(), group.Authenticator(), g.members[0].Name, first.Epoch(), first.Authenticator())
+				p.Name, group.Epoch(), group.Authenticator(), members[0].Name, first.Epoch(), first.Authenticator())
 		}
 		if !slices.EqualFunc(group.Leaves(), first.Leaves(), sameLeaf) {
-			Fail("%s and %s see other leaves", p.Name, g.members[0].Name)
+			Fail("%s and %s see other leaves", p.Name, members[0].Name)
 		}
 	}
 }

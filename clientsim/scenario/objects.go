@@ -59,7 +59,7 @@ func (o *objects) found(ctx context.Context, library mlsclient.Library, n int, v
 		o.first = append(o.first, p)
 	}
 	o.create(ctx)
-	o.agree(ctx)
+	agree(ctx, o.w, o.convo, o.members)
 }
 
 // openMLS plays a group of OpenMLS. ts-mls and mls-go do not have SelfRemove, and mls-go cannot read
@@ -75,7 +75,7 @@ func (o *objects) openMLS(ctx context.Context, library mlsclient.Library) {
 	// Another library accepts the leaves. Its device is also the one that the final checks copy.
 	guest := o.phone(ctx, library.Name+"-objects-guest", mlsclient.Go())
 	o.adds(ctx, bob, guest)
-	o.agree(ctx)
+	agree(ctx, o.w, o.convo, o.members)
 }
 
 // selfRemove makes a member ask for its removal, and another member commit it by reference. The
@@ -144,7 +144,7 @@ func (o *objects) reInit(ctx context.Context, from, by *client.Phone) {
 // agree, and the server must have checked the commit at the given level.
 func (o *objects) commits(ctx context.Context, what string, proposal []byte, by *client.Phone, level string) {
 	Check(by.Rotate(ctx, o.convo))
-	o.agree(ctx)
+	agree(ctx, o.w, o.convo, o.members)
 	view := Must(by.Convo(ctx, o.convo))
 	if xrpc.Show(view.CommitLevel) != xrpc.Show(&level) {
 		Fail("%s: the commit level is %s, want %s", what, xrpc.Show(view.CommitLevel), level)

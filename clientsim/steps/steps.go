@@ -10,6 +10,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sync/errgroup"
+
+	"mlsd/internal/errs"
 )
 
 // failure is the error of a step.
@@ -17,14 +19,25 @@ type failure struct{ err error }
 
 // Catch ends a function's steps: it makes the failure of one of them the function's error. It is
 // deferred before anything else, so that it comes after all other deferred calls.
-func Catch(err *error) {
-	switch r := recover().(type) {
-	case nil:
-	case failure:
-		*err = r.err
-	default:
-		panic(r)
+func Catch(err *error) { caught(recover(), err) }
+
+// CatchIn is Catch. It says before the failure of a step what was being done.
+func CatchIn(err *error, doing string, args ...any) {
+	if caught(recover(), err) {
+		*err = errs.Wrap(*err, doing, args...)
 	}
+}
+
+// caught makes a failure that was recovered the error. Other panics go on.
+func caught(recovered any, err *error) bool {
+	f, ok := recovered.(failure)
+	switch {
+	case ok:
+		*err = f.err
+	case recovered != nil:
+		panic(recovered)
+	}
+	return ok
 }
 
 // Attempt runs steps and returns the error of the one that failed.

@@ -45,6 +45,25 @@ func TestFirstFailureEnds(t *testing.T) {
 	}
 }
 
+// CatchIn says what was being done, of a step that fails and not of an error that is returned.
+func TestCatchIn(t *testing.T) {
+	t.Parallel()
+	do := func(step, returned error) (err error) {
+		defer steps.CatchIn(&err, "open %s", "it")
+		steps.Check(step)
+		return returned
+	}
+	if err := do(errStep, nil); !errors.Is(err, errStep) || err.Error() != "open it: a step failed" {
+		t.Errorf("a step fails: %v", err)
+	}
+	if err := do(nil, errStep); err != errStep {
+		t.Errorf("an error is returned: %v", err)
+	}
+	if err := do(nil, nil); err != nil {
+		t.Errorf("nothing fails: %v", err)
+	}
+}
+
 // A panic of the program's own is no failed step.
 func TestOtherPanicsGoOn(t *testing.T) {
 	t.Parallel()
