@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -81,7 +80,7 @@ func listBenchmarks(out io.Writer) error {
 func runBenchmark(ctx context.Context, c *cli.Command, out, stderr io.Writer) error {
 	lines := terminal.New(stderr)
 	config := bench.Config{
-		Scenario: c.Args().First(), Seed: c.Uint64("seed"),
+		Scenario: c.Args().First(), Seed: seedOf(c),
 		InFlight: c.Int("in-flight"), Rate: c.Float("rate"), Turns: c.Int("turns"), For: c.Duration("for"),
 		Warm:      c.Duration("warm-up"),
 		WarmStart: bench.Default().WarmStart, Auth: strings.Split(c.String("auth"), ","), Messages: c.Int64("messages"),
@@ -98,9 +97,6 @@ func runBenchmark(ctx context.Context, c *cli.Command, out, stderr io.Writer) er
 			return fmt.Errorf("standby is %q, and has to be of on and off", standby)
 		}
 		config.Standby = append(config.Standby, standby == "on")
-	}
-	if !c.IsSet("seed") {
-		config.Seed = uint64(rand.Uint32())
 	}
 	config.Command = commandLine(c, config.Seed)
 	r, err := bench.Run(ctx, config)

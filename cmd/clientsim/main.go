@@ -113,7 +113,7 @@ func list(out io.Writer) error {
 func play(ctx context.Context, c *cli.Command, out, progress io.Writer) error {
 	config := scenario.Config{
 		Options: testbed.Options{
-			Seed: c.Uint64("seed"), Clients: c.Int("clients"), Messages: c.Int("messages"),
+			Seed: seedOf(c), Clients: c.Int("clients"), Messages: c.Int("messages"),
 			Epochs: c.Int("epochs"), Members: c.Int("members"), Claims: c.Int("claims"),
 			Writers: c.Int("writers"), Convos: c.Int("convos"), Subscribers: c.Int("subscribers"), For: c.Duration("for"),
 			Rate: c.Int("rate"), Calm: c.Bool("calm"),
@@ -122,9 +122,6 @@ func play(ctx context.Context, c *cli.Command, out, progress io.Writer) error {
 		},
 		Server: c.String("server"), ServiceDID: c.String("service-did"),
 		PLCListen: c.String("plc-listen"), Binary: c.String("mlsd"), Progress: progress,
-	}
-	if !c.IsSet("seed") {
-		config.Seed = uint64(rand.Uint32())
 	}
 	if names := c.String("fault"); names != "" {
 		config.Faulty = strings.Split(names, ",")
@@ -147,4 +144,12 @@ func play(ctx context.Context, c *cli.Command, out, progress io.Writer) error {
 		return errBroken
 	}
 	return err
+}
+
+// seedOf returns the seed that was given, or a random one.
+func seedOf(c *cli.Command) uint64 {
+	if c.IsSet("seed") {
+		return c.Uint64("seed")
+	}
+	return uint64(rand.Uint32())
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"time"
 
@@ -53,11 +52,8 @@ func runSoak(ctx context.Context, c *cli.Command, stderr io.Writer) error {
 	lines := terminal.New(stderr)
 	config := soak.Config{
 		For: c.Duration("for"), Rate: c.Int("rate"), Every: c.Duration("every"), Keep: c.Duration("keep"),
-		Seed: c.Uint64("seed"), Binary: c.String("mlsd"),
+		Seed: seedOf(c), Binary: c.String("mlsd"),
 		Samples: c.String("samples"), Progress: func(now string) { lines.Now("soak: %s", now) },
-	}
-	if !c.IsSet("seed") {
-		config.Seed = uint64(rand.Uint32())
 	}
 	lines.Line("seed %d", config.Seed)
 	// The first signal ends the load, and the run is judged and reported as at its end.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"time"
 
 	"github.com/urfave/cli/v3"
@@ -41,12 +40,9 @@ func tortures(out, stderr io.Writer) *cli.Command {
 func runTorture(ctx context.Context, c *cli.Command, out, stderr io.Writer) error {
 	lines := terminal.New(stderr)
 	config := torture.Config{
-		Seed: c.Uint64("seed"), For: c.Duration("for"), Nodes: c.Int("nodes"), Binary: c.String("mlsd"),
+		Seed: seedOf(c), For: c.Duration("for"), Nodes: c.Int("nodes"), Binary: c.String("mlsd"),
 		PgBouncer: c.String("pgbouncer"), Clocks: c.Bool("clocks"),
 		Progress: func(now string) { lines.Now("torture: %s", now) },
-	}
-	if !c.IsSet("seed") {
-		config.Seed = uint64(rand.Uint32())
 	}
 	lines.Line("seed %d", config.Seed)
 	report, err := torture.Run(ctx, config)
