@@ -62,9 +62,10 @@ func (t *Target) service(methods, record http.HandlerFunc) (*service, error) {
 
 // newService starts a service. methods answers what is not a look-up. record answers for the
 // person's record; nil answers as a good service does.
-func newService(methods, record http.HandlerFunc) (*service, error) {
+func newService(methods, record http.HandlerFunc) (_ *service, err error) {
+	defer Catch(&err)
 	s := &service{}
-	site, err := serve(honestAddress, func(w http.ResponseWriter, r *http.Request) {
+	site := Must(serve(honestAddress, func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == "/.well-known/did.json":
 			s.document(w)
@@ -75,10 +76,7 @@ func newService(methods, record http.HandlerFunc) (*service, error) {
 		default:
 			_ = json.NewEncoder(w).Encode(map[string]any{"value": map[string]any{"deliveryService": s.DID}})
 		}
-	})
-	if err != nil {
-		return nil, err
-	}
+	}))
 	s.site = site
 	if s.Account, err = xrpc.NewAccountOf(didAt(site), p256); err == nil {
 		s.key, err = atcrypto.ParsePrivateMultibase(s.SigningKey())

@@ -154,10 +154,9 @@ type bench struct {
 
 // Run measures, and then verifies everything that was sent. It returns an error if something could
 // not be measured. Broken promises are in the report's verdict.
-func Run(ctx context.Context, c Config) (*report.Report, error) {
-	if err := c.check(); err != nil {
-		return nil, err
-	}
+func Run(ctx context.Context, c Config) (_ *report.Report, err error) {
+	defer Catch(&err)
+	Check(c.check())
 	i := slices.IndexFunc(Scenarios(), func(s Scenario) bool { return s.Name == c.Scenario })
 	if i < 0 {
 		return nil, fmt.Errorf("no scenario %q; --list names them", c.Scenario)
@@ -171,9 +170,7 @@ func Run(ctx context.Context, c Config) (*report.Report, error) {
 		return nil, fmt.Errorf("%s measures service-auth tokens only", c.Scenario)
 	}
 	if scenario.scales {
-		if err := c.checkScale(); err != nil {
-			return nil, err
-		}
+		Check(c.checkScale())
 	} else {
 		c.Standby = nil
 	}
@@ -184,7 +181,7 @@ func Run(ctx context.Context, c Config) (*report.Report, error) {
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	b := &bench{c: &c, env: &environment{}, rates: map[string]float64{}, enough: make(chan struct{})}
 	b.report = &report.Report{Scenario: c.Scenario, Began: time.Now().UTC(), Command: c.Command, Seed: c.Seed}
-	err := Attempt(func() {
+	err = Attempt(func() {
 		b.begin(ctx)
 		scenario.run(ctx, b)
 		b.verify(ctx)

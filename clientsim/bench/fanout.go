@@ -22,6 +22,7 @@ import (
 	"mlsd/clientsim/load"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // The operations of a fan-out, besides the sends: each event at each subscriber, by its age, and the
@@ -158,13 +159,11 @@ func (a *audience) event(n int64) *arrivals {
 }
 
 // await waits until each subscriber has so many messages.
-func (a *audience) await(ctx context.Context, messages int64) error {
-	err := xrpc.Until(ctx, xrpc.CallTimeout, func() (bool, error) {
+func (a *audience) await(ctx context.Context, messages int64) (err error) {
+	defer Catch(&err)
+	Check(errs.Wrap(xrpc.Until(ctx, xrpc.CallTimeout, func() (bool, error) {
 		return messages == 0 || a.event(messages-1).n.Load() == a.size, nil
-	})
-	if err != nil {
-		return fmt.Errorf("a subscriber misses events: %w", err)
-	}
+	}), "a subscriber misses events"))
 	return nil
 }
 
@@ -187,9 +186,7 @@ func (s *streams) listen(listening context.Context, one *stream) (err error) {
 	req := Must(http.NewRequestWithContext(listening, http.MethodGet, one.base+"/xrpc/"+mlsapi.NSIDStreamConvoEvents, nil))
 	req.Header.Set("Authorization", "Bearer "+one.token)
 	resp, err := one.web.Do(req)
-	if err != nil {
-		return fmt.Errorf("listen: %w", err)
-	}
+	Check(errs.Wrap(err, "listen"))
 	if resp.StatusCode != http.StatusOK {
 		return errors.Join(fmt.Errorf("listen: %s", resp.Status), resp.Body.Close())
 	}

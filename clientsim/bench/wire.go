@@ -12,6 +12,8 @@ import (
 	"net/textproto"
 	"sync"
 	"time"
+
+	. "mlsd/clientsim/steps"
 )
 
 // wire is one HTTP/1.1 connection for one request at a time. An answer that our server would not send
@@ -79,11 +81,9 @@ func (w *wire) send(ctx context.Context, request []byte) error {
 	return nil
 }
 
-func (w *wire) dial(ctx context.Context) error {
-	conn, err := w.dialer.dial(ctx, "tcp", w.addr)
-	if err != nil {
-		return err
-	}
+func (w *wire) dial(ctx context.Context) (err error) {
+	defer Catch(&err)
+	conn := Must(w.dialer.dial(ctx, "tcp", w.addr))
 	w.conn, w.renewed, w.closing = conn, time.Time{}, false
 	if w.in == nil {
 		w.in = bufio.NewReaderSize(conn, 16<<10)

@@ -16,6 +16,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/load"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -159,12 +160,10 @@ func (w *worker) drop(ctx context.Context, request []byte) {
 
 // sendTwice sends the request and a second one with its key at the same time. Both answers must be
 // the same.
-func (w *worker) sendTwice(ctx context.Context, l *job, key string, request []byte) (answer, error) {
+func (w *worker) sendTwice(ctx context.Context, l *job, key string, request []byte) (_ answer, err error) {
+	defer Catch(&err)
 	w.outcome.twice++
-	again, err := w.compose(l, key)
-	if err != nil {
-		return answer{}, err
-	}
+	again := Must(w.compose(l, key))
 	other := make(chan error, 1)
 	var second answer
 	go func() {

@@ -14,11 +14,9 @@ import (
 	"mlsd/internal/transparency/verifier"
 )
 
-func (p *Phone) acknowledgeSend(ctx context.Context, d *Draft, answer xrpc.Answer) error {
-	out, err := xrpc.Decode[mlsapi.SendMessageOutput](answer.Body)
-	if err != nil {
-		return err
-	}
+func (p *Phone) acknowledgeSend(ctx context.Context, d *Draft, answer xrpc.Answer) (err error) {
+	defer Catch(&err)
+	out := Must(xrpc.Decode[mlsapi.SendMessageOutput](answer.Body))
 	if out.Seq == nil || out.Epoch == nil {
 		return errors.New("no seq or no epoch")
 	}
@@ -61,21 +59,17 @@ func (p *Phone) acknowledgeCreate(d *Draft, answer xrpc.Answer, changes map[stri
 }
 
 // openThread adds a thread to memory and to the files to be written.
-func (p *Phone) openThread(t *Thread, changes map[string][]byte) error {
-	data, err := json.Marshal(t)
-	if err != nil {
-		return err
-	}
+func (p *Phone) openThread(t *Thread, changes map[string][]byte) (err error) {
+	defer Catch(&err)
+	data := Must(json.Marshal(t))
 	p.Threads[t.ConvoID] = t
 	changes[threadPrefix+t.ConvoID] = data
 	return nil
 }
 
-func (p *Phone) acknowledgeAdd(d *Draft, answer xrpc.Answer) error {
-	out, err := xrpc.Decode[mlsapi.AddMembersOutput](answer.Body)
-	if err != nil {
-		return err
-	}
+func (p *Phone) acknowledgeAdd(d *Draft, answer xrpc.Answer) (err error) {
+	defer Catch(&err)
+	out := Must(xrpc.Decode[mlsapi.AddMembersOutput](answer.Body))
 	if !out.Success || out.NewEpoch != int64(d.Epoch) || out.Seq == nil {
 		return fmt.Errorf("want success with newEpoch %d and a seq", d.Epoch)
 	}
@@ -83,11 +77,9 @@ func (p *Phone) acknowledgeAdd(d *Draft, answer xrpc.Answer) error {
 	return p.Model.Committed(d.Convo(), d.Digest, *out.Seq)
 }
 
-func (p *Phone) acknowledgeCommit(d *Draft, answer xrpc.Answer) error {
-	out, err := xrpc.Decode[mlsapi.SubmitCommitOutput](answer.Body)
-	if err != nil {
-		return err
-	}
+func (p *Phone) acknowledgeCommit(d *Draft, answer xrpc.Answer) (err error) {
+	defer Catch(&err)
+	out := Must(xrpc.Decode[mlsapi.SubmitCommitOutput](answer.Body))
 	if out.NewEpoch != int64(d.Epoch) {
 		return fmt.Errorf("want newEpoch %d", d.Epoch)
 	}
@@ -121,11 +113,9 @@ func (p *Phone) acknowledgeRejoin(d *Draft, answer xrpc.Answer, changes map[stri
 	return p.writeItem(inboxName(d.Convo(), out.Seq), own, changes)
 }
 
-func (p *Phone) acknowledgeLeave(d *Draft, answer xrpc.Answer) error {
-	out, err := xrpc.Decode[mlsapi.LeaveConvoOutput](answer.Body)
-	if err != nil {
-		return err
-	}
+func (p *Phone) acknowledgeLeave(d *Draft, answer xrpc.Answer) (err error) {
+	defer Catch(&err)
+	out := Must(xrpc.Decode[mlsapi.LeaveConvoOutput](answer.Body))
 	if !out.Success {
 		return errors.New("no success")
 	}

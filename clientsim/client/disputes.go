@@ -12,6 +12,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -64,13 +65,12 @@ func (p *Phone) Follow(ctx context.Context, convo string, rng *rand.Rand) (r Ret
 }
 
 // Return reports a commit that the device could not process, and enters the group by external commit.
-func (p *Phone) Return(ctx context.Context, convo string, failed *CommitError, rng *rand.Rand, r *Returning) error {
+func (p *Phone) Return(ctx context.Context, convo string, failed *CommitError, rng *rand.Rand,
+	r *Returning) (err error) {
+	defer Catch(&err)
 	since, pause := time.Now(), firstPause
 	for {
-		answer, err := p.ReportCommit(ctx, convo, failed)
-		if err != nil {
-			return err
-		}
+		answer := Must(p.ReportCommit(ctx, convo, failed))
 		r.Disputed = r.Disputed || answer.Disputed
 		xrpc.Sleep(ctx, time.Duration(rng.Int64N(int64(pause))))
 		if ctx.Err() != nil {
@@ -133,11 +133,9 @@ func (p *Phone) ReportCommit(ctx context.Context, convo string, failed *CommitEr
 // ReportEpoch tells the server which epoch the device is in. If the convo is in dispute, and the
 // server's GroupInfo is missing or by the committer that the dispute names, the device sends its own,
 // so that others can enter by it.
-func (p *Phone) ReportEpoch(ctx context.Context, convo string) (*mlsapi.ReportEpochOutput, error) {
-	group, err := p.Group(convo)
-	if err != nil {
-		return nil, err
-	}
+func (p *Phone) ReportEpoch(ctx context.Context, convo string) (_ *mlsapi.ReportEpochOutput, err error) {
+	defer Catch(&err)
+	group := Must(p.Group(convo))
 	out, err := p.reportEpoch(ctx, convo, group, nil)
 	if err != nil || !out.Disputed || out.Committer == nil || *out.Committer == p.Account.DID {
 		return out, err

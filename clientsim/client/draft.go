@@ -13,7 +13,9 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/history"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // draftKind says what happens when a draft is acknowledged.
@@ -78,14 +80,12 @@ func (p *Phone) readDraft(key string) (*Draft, error) {
 }
 
 // DraftPublish makes a KeyPackage and journals its publication.
-func (p *Phone) DraftPublish() (*Draft, error) {
+func (p *Phone) DraftPublish() (_ *Draft, err error) {
+	defer Catch(&err)
 	if p.Device == nil {
 		return nil, ErrKilled
 	}
-	kp, err := p.Device.KeyPackage()
-	if err != nil {
-		return nil, err
-	}
+	kp := Must(p.Device.KeyPackage())
 	return p.DraftPackage(kp)
 }
 
@@ -95,15 +95,11 @@ func (p *Phone) DraftPackage(kp mlsclient.KeyPackage) (*Draft, error) {
 }
 
 // DraftSend encrypts a text in the group's present epoch and journals it.
-func (p *Phone) DraftSend(convo, text string) (*Draft, error) {
-	_, group, err := p.Open(convo)
-	if err != nil {
-		return nil, err
-	}
+func (p *Phone) DraftSend(convo, text string) (_ *Draft, err error) {
+	defer Catch(&err)
+	_, group := Must2(p.Open(convo))
 	ciphertext, err := group.Encrypt([]byte(text))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", p.Name, err)
-	}
+	Check(errs.Wrap(err, "%s", p.Name))
 	d := &Draft{
 		Kind: kindSend, Text: text, Epoch: group.Epoch(), Digest: sha256.Sum256(ciphertext),
 		Call: xrpc.SendCall(convo, p.Account.DID, group.Epoch(), ciphertext, xrpc.NewKey()),
@@ -115,10 +111,8 @@ func (p *Phone) DraftSend(convo, text string) (*Draft, error) {
 // DraftProposal makes a proposal in clear and journals it. Its text is ProposalText.
 func (p *Phone) DraftProposal(convo string, kind mlsclient.Proposal, argument []byte) (_ *Draft, message []byte,
 	err error) {
-	_, group, err := p.Open(convo)
-	if err != nil {
-		return nil, nil, err
-	}
+	defer Catch(&err)
+	_, group := Must2(p.Open(convo))
 	proposer, ok := group.(mlsclient.Proposer)
 	if !ok {
 		return nil, nil, fmt.Errorf("%s: the library makes no proposals", p.Name)
@@ -146,18 +140,14 @@ func ownName(d history.Digest) string { return fmt.Sprintf("%s%x", ownPrefix, d[
 
 // DraftCreate starts a group and journals its convo. packages are the KeyPackages that were claimed
 // for the members, and receipts those of other services.
-func (p *Phone) DraftCreate(members []syntax.DID, packages [][]byte, receipts ...string) (*Draft, error) {
+func (p *Phone) DraftCreate(members []syntax.DID, packages [][]byte, receipts ...string) (_ *Draft, err error) {
+	defer CatchIn(&err, "%s", p.Name)
 	if p.Device == nil {
 		return nil, ErrKilled
 	}
 	groupID := make([]byte, 16)
-	if _, err := rand.Read(groupID); err != nil {
-		return nil, fmt.Errorf("%s: %w", p.Name, err)
-	}
-	group, err := p.Device.Create(groupID)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", p.Name, err)
-	}
+	Must(rand.Read(groupID))
+	group := Must(p.Device.Create(groupID))
 	founded := &mlsclient.Staged{}
 	if len(packages) > 0 {
 		founded, err = group.StageAdd(packages...)

@@ -8,7 +8,9 @@ import (
 
 	"mlsd/clientsim/history"
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // DraftAdd stages the commit that adds members and journals it. receipts are those of KeyPackages of
@@ -26,7 +28,8 @@ func (p *Phone) DraftAdd(convo string, dids []syntax.DID, packages [][]byte, rec
 // device that is gone.
 func (p *Phone) DraftInviteAgain(convo string, did syntax.DID, packages [][]byte) (*Draft, error) {
 	return p.draftCommit(convo, &Draft{Kind: kindAdd, DIDs: []syntax.DID{did}},
-		func(group mlsclient.Group) (*mlsclient.Staged, error) {
+		func(group mlsclient.Group) (_ *mlsclient.Staged, err error) {
+			defer Catch(&err)
 			var change mlsclient.Change
 			gone := map[string]bool{}
 			for _, leaf := range group.Leaves() {
@@ -36,10 +39,7 @@ func (p *Phone) DraftInviteAgain(convo string, did syntax.DID, packages [][]byte
 				}
 			}
 			for _, kp := range packages {
-				leaf, err := mlsclient.PackageLeaf(kp)
-				if err != nil {
-					return nil, err
-				}
+				leaf := Must(mlsclient.PackageLeaf(kp))
 				if !gone[string(leaf.SignatureKey)] {
 					change.Add = append(change.Add, kp)
 				}
@@ -78,15 +78,11 @@ func (p *Phone) DraftStaged(convo string, stage func(mlsclient.Group) (*mlsclien
 }
 
 func (p *Phone) draftCommit(convo string, d *Draft, stage func(mlsclient.Group) (*mlsclient.Staged, error),
-	call func(*mlsclient.Staged, string) xrpc.Call) (*Draft, error) {
-	thread, group, err := p.Open(convo)
-	if err != nil {
-		return nil, err
-	}
+	call func(*mlsclient.Staged, string) xrpc.Call) (_ *Draft, err error) {
+	defer Catch(&err)
+	thread, group := Must2(p.Open(convo))
 	staged, err := stage(group)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", p.Name, err)
-	}
+	Check(errs.Wrap(err, "%s", p.Name))
 	d.GroupID = thread.GroupID
 	return p.journalCommit(convo, d, staged, call)
 }
@@ -94,18 +90,13 @@ func (p *Phone) draftCommit(convo string, d *Draft, stage func(mlsclient.Group) 
 // DraftRejoin stages and journals the external commit by which this device enters a convo of its
 // account. The commit removes the leaf that this device had before it lost its state, or the leaf
 // of the device that it replaces.
-func (p *Phone) DraftRejoin(convo string, groupInfo []byte) (*Draft, error) {
+func (p *Phone) DraftRejoin(convo string, groupInfo []byte) (_ *Draft, err error) {
+	defer CatchIn(&err, "%s", p.Name)
 	if p.Device == nil {
 		return nil, ErrKilled
 	}
-	info, err := mlsclient.ReadInfo(groupInfo)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", p.Name, err)
-	}
-	staged, err := p.Device.JoinExternal(groupInfo, p.PriorLeaf(info))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", p.Name, err)
-	}
+	info := Must(mlsclient.ReadInfo(groupInfo))
+	staged := Must(p.Device.JoinExternal(groupInfo, p.PriorLeaf(info)))
 	return p.journalCommit(convo, &Draft{Kind: kindRejoin, GroupID: info.GroupID}, staged,
 		func(staged *mlsclient.Staged, key string) xrpc.Call { return xrpc.ExternalCall(convo, staged, key) })
 }

@@ -6,6 +6,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	. "mlsd/clientsim/steps"
+	"mlsd/internal/errs"
 )
 
 // Bounds of the acknowledged drafts that a phone keeps. docs/RECOVERY.md says why.
@@ -22,18 +25,14 @@ type keptDraft struct {
 
 // keep adds an acknowledged draft to the files to be written, and removes those that are too many or
 // too old. The names are in the order of the acknowledgements.
-func (p *Phone) keep(d *Draft, changes map[string][]byte) error {
-	data, err := json.Marshal(d)
-	if err != nil {
-		return err
-	}
+func (p *Phone) keep(d *Draft, changes map[string][]byte) (err error) {
+	defer Catch(&err)
+	data := Must(json.Marshal(d))
 	now := time.Now()
 	names := p.Disk.List(keptPrefix)
 	for i, name := range names {
 		at, err := strconv.ParseInt(strings.TrimPrefix(name, keptPrefix), 10, 64)
-		if err != nil {
-			return fmt.Errorf("%s: %s: %w", p.Name, name, err)
-		}
+		Check(errs.Wrap(err, "%s: %s", p.Name, name))
 		if len(names)-i >= maxKept || now.Sub(time.Unix(0, at)) > longestKept {
 			changes[name] = nil
 		}

@@ -8,6 +8,7 @@ import (
 	"mlsd/clientsim/mlsclient"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // DraftStock journals the publication of several KeyPackages at once.
@@ -56,9 +57,7 @@ func (p *Phone) publishMany(ctx context.Context, packages []mlsclient.KeyPackage
 	d := Must(p.DraftPublishMany(packages))
 	answer := Must(p.Deliver(ctx, d))
 	out, err := xrpc.Decode[mlsapi.PublishKeyPackagesOutput](answer.Body)
-	if err != nil {
-		return nil, fmt.Errorf("%s: publishKeyPackages: %w", p.Name, err)
-	}
+	Check(errs.Wrap(err, "%s: publishKeyPackages", p.Name))
 	if len(out.Results) != len(packages) {
 		return nil, fmt.Errorf("%s: publishKeyPackages: %d results for %d KeyPackages", p.Name, len(out.Results),
 			len(packages))

@@ -65,10 +65,7 @@ func (p *Phone) MakeGood(ctx context.Context, convo string, phase Phase) (r Rega
 	case !forked:
 		Check(p.resend(ctx, convo, phase, &r))
 	}
-	ahead, err := p.ahead(ctx, convo)
-	if err != nil {
-		return r, err
-	}
+	ahead := Must(p.ahead(ctx, convo))
 	if ahead {
 		if phase < EnterAgain || r.Progress() {
 			r.Waiting = "a commit of another device"
@@ -216,11 +213,9 @@ func (p *Phone) sendKept(ctx context.Context, k *keptDraft) (taken bool, err err
 
 // makeAnew makes the lost additions again, and then the lost messages. Other lost commits only changed
 // keys, or are made again by any member.
-func (p *Phone) makeAnew(ctx context.Context, convo string, phase Phase, r *Regained) error {
-	lost, err := p.lostDrafts(convo)
-	if err != nil {
-		return err
-	}
+func (p *Phone) makeAnew(ctx context.Context, convo string, phase Phase, r *Regained) (err error) {
+	defer Catch(&err)
+	lost := Must(p.lostDrafts(convo))
 	r.Waiting = ""
 	for i := range lost {
 		k := &lost[i]

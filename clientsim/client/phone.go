@@ -14,6 +14,7 @@ import (
 	"mlsd/clientsim/mlsclient"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // Phone is one device of one account, and does what a client must do. It writes ciphertext and key
@@ -80,11 +81,9 @@ var ErrKilled = errors.New("clientsim: the app is not running")
 
 // NewPhone makes a phone with a new device of the usual library.
 func NewPhone(name string, account *xrpc.Account, suite mlsclient.Suite, net *xrpc.Client,
-	model *history.Model) (*Phone, error) {
-	device, err := mlsclient.NewDevice(account.DID.String(), suite)
-	if err != nil {
-		return nil, err
-	}
+	model *history.Model) (_ *Phone, err error) {
+	defer Catch(&err)
+	device := Must(mlsclient.NewDevice(account.DID.String(), suite))
 	return NewPhoneWith(name, account, suite, device, net, model)
 }
 
@@ -108,22 +107,19 @@ func (p *Phone) Kill() { p.Device, p.Threads = nil, nil }
 
 // Launch starts the app from what is on the disk. Unacknowledged drafts are still in the outbox:
 // see Flush.
-func (p *Phone) Launch() error {
+func (p *Phone) Launch() (err error) {
+	defer Catch(&err)
 	data, ok := p.Disk.Read(deviceName)
 	if !ok {
 		return fmt.Errorf("%s: no device on the disk", p.Name)
 	}
 	device, err := mlsclient.ImportDevice(data)
-	if err != nil {
-		return fmt.Errorf("%s: %w", p.Name, err)
-	}
+	Check(errs.Wrap(err, "%s", p.Name))
 	threads := map[string]*Thread{}
 	for _, name := range p.Disk.List(threadPrefix) {
 		data, _ := p.Disk.Read(name)
 		thread := &Thread{}
-		if err := json.Unmarshal(data, thread); err != nil {
-			return fmt.Errorf("%s: %s: %w", p.Name, name, err)
-		}
+		Check(errs.Wrap(json.Unmarshal(data, thread), "%s: %s", p.Name, name))
 		threads[thread.ConvoID] = thread
 	}
 	p.Device, p.Threads = device, threads
@@ -215,11 +211,10 @@ func (p *Phone) Send(ctx context.Context, convo, text string) (err error) {
 }
 
 // Propose sends one proposal in clear, and returns it. The epoch must not move meanwhile.
-func (p *Phone) Propose(ctx context.Context, convo string, kind mlsclient.Proposal, argument []byte) ([]byte, error) {
-	draft, message, err := p.DraftProposal(convo, kind, argument)
-	if err != nil {
-		return nil, err
-	}
+func (p *Phone) Propose(ctx context.Context, convo string, kind mlsclient.Proposal,
+	argument []byte) (_ []byte, err error) {
+	defer Catch(&err)
+	draft, message := Must2(p.DraftProposal(convo, kind, argument))
 	_, err = p.Deliver(ctx, draft)
 	return message, err
 }

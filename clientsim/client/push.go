@@ -9,6 +9,7 @@ import (
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/history"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -34,21 +35,17 @@ func (p *Phone) Registered(b *PushTarget, call xrpc.Call, answer xrpc.Answer) (s
 
 // Register registers b for the phone's device, and returns the secret that signs the pushes.
 func (p *Phone) Register(ctx context.Context, b *PushTarget) (secret string, err error) {
+	defer Catch(&err)
 	call := xrpc.RegisterCall(b.Device, b.URL, xrpc.NewKey())
-	answer, err := p.Net.Do(ctx, p.Account, call)
-	if err != nil {
-		return "", err
-	}
+	answer := Must(p.Net.Do(ctx, p.Account, call))
 	return p.Registered(b, call, answer)
 }
 
 // Unregister removes the device's push target, and reports whether there was one.
 func (p *Phone) Unregister(ctx context.Context, b *PushTarget) (removed bool, err error) {
+	defer Catch(&err)
 	call := xrpc.UnregisterCall(b.Device, xrpc.NewKey())
-	out, err := ask[mlsapi.UnregisterPushTargetOutput](ctx, p, call)
-	if err != nil {
-		return false, err
-	}
+	out := Must(ask[mlsapi.UnregisterPushTargetOutput](ctx, p, call))
 	p.Model.Acknowledged(p.Account, call)
 	return out.Removed, nil
 }

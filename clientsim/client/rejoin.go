@@ -11,18 +11,17 @@ import (
 	"mlsd/clientsim/mlsclient"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // LoseState loses everything on the phone's disk. With keepKey the device keeps its signature key,
 // as if that had been stored elsewhere. Without it, this is a new device in place of the old one.
-func (p *Phone) LoseState(keepKey bool) error {
+func (p *Phone) LoseState(keepKey bool) (err error) {
+	defer Catch(&err)
 	if p.Device == nil {
 		return ErrKilled
 	}
-	device, err := p.Device.Reborn(keepKey)
-	if err != nil {
-		return err
-	}
+	device := Must(p.Device.Reborn(keepKey))
 	p.FormerKey = p.Device.SignatureKey()
 	// The server may still hand out KeyPackages of the lost device.
 	p.Device, p.Threads, p.Disk, p.HasSiblings = device, map[string]*Thread{}, NewDisk(), true
@@ -30,15 +29,11 @@ func (p *Phone) LoseState(keepKey bool) error {
 }
 
 // GroupInfo asks the server for the GroupInfo of the convo's present epoch.
-func (p *Phone) GroupInfo(ctx context.Context, convo string) ([]byte, error) {
-	out, err := ask[mlsapi.GetGroupInfoOutput](ctx, p, xrpc.GroupInfoCall(convo))
-	if err != nil {
-		return nil, err
-	}
+func (p *Phone) GroupInfo(ctx context.Context, convo string) (_ []byte, err error) {
+	defer Catch(&err)
+	out := Must(ask[mlsapi.GetGroupInfoOutput](ctx, p, xrpc.GroupInfoCall(convo)))
 	info, err := mlsclient.ReadInfo(out.GroupInfo)
-	if err != nil {
-		return nil, fmt.Errorf("%s: getGroupInfo: %w", p.Name, err)
-	}
+	Check(errs.Wrap(err, "%s: getGroupInfo", p.Name))
 	if int64(info.Epoch) != out.Epoch {
 		return nil, fmt.Errorf("%s: getGroupInfo says epoch %d, and the GroupInfo %d", p.Name, out.Epoch, info.Epoch)
 	}
@@ -80,16 +75,11 @@ func (p *Phone) ComeBack(ctx context.Context, convo string, member *Phone) (err 
 
 // Rejoin enters a convo of this account by external commit, until it is acknowledged, and reads on
 // from there.
-func (p *Phone) Rejoin(ctx context.Context, convo string) error {
+func (p *Phone) Rejoin(ctx context.Context, convo string) (err error) {
+	defer Catch(&err)
 	for range maxEpochRaces {
-		info, err := p.GroupInfo(ctx, convo)
-		if err != nil {
-			return err
-		}
-		d, err := p.DraftRejoin(convo, info)
-		if err != nil {
-			return err
-		}
+		info := Must(p.GroupInfo(ctx, convo))
+		d := Must(p.DraftRejoin(convo, info))
 		if _, err = p.Deliver(ctx, d); err == nil {
 			return p.Sync(ctx, convo)
 		}

@@ -18,20 +18,15 @@ const kindReset draftKind = "reset"
 
 // DraftReset starts a new group with the devices of the KeyPackages, and journals that it replaces the
 // convo's. The old group stays until it is read to its end.
-func (p *Phone) DraftReset(convo, reason string, packages [][]byte) (*Draft, error) {
+func (p *Phone) DraftReset(convo, reason string, packages [][]byte) (_ *Draft, err error) {
+	defer CatchIn(&err, "%s", p.Name)
 	if p.Device == nil {
 		return nil, ErrKilled
 	}
 	groupID := make([]byte, 16)
 	rand.Read(groupID) // never fails
-	group, err := p.Device.Create(groupID)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", p.Name, err)
-	}
-	staged, err := group.StageAdd(packages...)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", p.Name, err)
-	}
+	group := Must(p.Device.Create(groupID))
+	staged := Must(group.StageAdd(packages...))
 	return p.Journal(&Draft{
 		Kind: kindReset, GroupID: groupID, Epoch: staged.Epoch, WithInfo: true,
 		Call: xrpc.ResetCall(convo, reason, staged, xrpc.NewKey()),
@@ -77,14 +72,12 @@ func successorIn(text string) string {
 // device, or by external commit. It returns the convo itself if it is open. A device that cannot
 // process a commit of the old group leaves what comes behind it.
 func (p *Phone) GoOn(ctx context.Context, convo string) (next string, err error) {
+	defer Catch(&err)
 	failed := new(CommitError)
 	if err := p.Sync(ctx, convo); err != nil && !errors.As(err, &failed) {
 		return "", err
 	}
-	thread, _, err := p.Open(convo)
-	if err != nil {
-		return "", err
-	}
+	thread, _ := Must2(p.Open(convo))
 	if next = thread.Successor; next == "" { // the device is stuck before the entry that names it
 		view, err := p.Convo(ctx, convo)
 		if err != nil || view.SuccessorConvoID == nil {

@@ -42,13 +42,11 @@ func (p *Phone) rewind(ctx context.Context, thread *Thread) (err error) {
 // common counts the first entries of the inbox that the server still has. If it has one, it has all
 // before it.
 func (p *Phone) common(ctx context.Context, thread *Thread, items []history.Item) (n int, err error) {
+	defer Catch(&err)
 	low, high := 0, len(items) // the server has those below low, and not those from high on
 	for low < high {
 		middle := (low + high) / 2
-		has, err := p.serverHas(ctx, thread.ConvoID, items[middle])
-		if err != nil {
-			return 0, err
-		}
+		has := Must(p.serverHas(ctx, thread.ConvoID, items[middle]))
 		if has {
 			low = middle + 1
 		} else {

@@ -13,6 +13,7 @@ import (
 	"mlsd/clientsim/mlsclient"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // ErrNoPackages says that an account has no KeyPackage left to claim.
@@ -25,11 +26,9 @@ func (p *Phone) Claim(ctx context.Context, convo string, dids []syntax.DID) ([][
 }
 
 // ClaimWith fetches KeyPackages with a prepared call, so that a caller can repeat the same claim.
-func (p *Phone) ClaimWith(ctx context.Context, call xrpc.Call) ([][]byte, error) {
-	out, err := p.ClaimAny(ctx, call)
-	if err != nil {
-		return nil, err
-	}
+func (p *Phone) ClaimWith(ctx context.Context, call xrpc.Call) (_ [][]byte, err error) {
+	defer Catch(&err)
+	out := Must(p.ClaimAny(ctx, call))
 	packages := make([][]byte, len(out.KeyPackages))
 	for i := range out.KeyPackages {
 		packages[i] = out.KeyPackages[i].KeyPackage
@@ -42,17 +41,13 @@ func (p *Phone) ClaimWith(ctx context.Context, call xrpc.Call) ([][]byte, error)
 
 // ClaimAny claims the KeyPackages that there are, even if some accounts have none. A one-time
 // KeyPackage must go to one claim only.
-func (p *Phone) ClaimAny(ctx context.Context, call xrpc.Call) (*mlsapi.GetKeyPackagesOutput, error) {
-	out, err := ask[mlsapi.GetKeyPackagesOutput](ctx, p, call)
-	if err != nil {
-		return nil, err
-	}
+func (p *Phone) ClaimAny(ctx context.Context, call xrpc.Call) (_ *mlsapi.GetKeyPackagesOutput, err error) {
+	defer Catch(&err)
+	out := Must(ask[mlsapi.GetKeyPackagesOutput](ctx, p, call))
 	var oneTime [][]byte
 	for _, kp := range out.KeyPackages {
 		last, err := mlsclient.IsLastResort(kp.KeyPackage)
-		if err != nil {
-			return nil, fmt.Errorf("%s: getKeyPackages: %w", p.Name, err)
-		}
+		Check(errs.Wrap(err, "%s: getKeyPackages", p.Name))
 		if kp.LastResort == nil || *kp.LastResort != last {
 			return nil, fmt.Errorf("%s: getKeyPackages says lastResort %s of a KeyPackage that says %t", p.Name,
 				xrpc.Show(kp.LastResort), last)
@@ -61,9 +56,7 @@ func (p *Phone) ClaimAny(ctx context.Context, call xrpc.Call) (*mlsapi.GetKeyPac
 			oneTime = append(oneTime, kp.KeyPackage)
 		}
 	}
-	if err := p.Model.Claimed(call.Key, oneTime); err != nil {
-		return nil, fmt.Errorf("%s: %w", p.Name, err)
-	}
+	Check(errs.Wrap(p.Model.Claimed(call.Key, oneTime), "%s", p.Name))
 	return out, nil
 }
 
@@ -83,21 +76,17 @@ func (p *Phone) Create(ctx context.Context, members ...syntax.DID) (_ string, er
 // Add adds members until it is acknowledged, and reads the log up to there. If the commit loses its
 // epoch, it is made again from the same KeyPackages, because the server has stored no Welcome for
 // them.
-func (p *Phone) Add(ctx context.Context, convo string, dids ...syntax.DID) error {
-	packages, err := p.Claim(ctx, convo, dids)
-	if err != nil {
-		return err
-	}
+func (p *Phone) Add(ctx context.Context, convo string, dids ...syntax.DID) (err error) {
+	defer Catch(&err)
+	packages := Must(p.Claim(ctx, convo, dids))
 	return p.Commit(ctx, convo, func() (*Draft, error) { return p.DraftAdd(convo, dids, packages) })
 }
 
 // InviteAgain invites a member again that never joined: one commit removes its leaves and adds its
 // devices anew.
-func (p *Phone) InviteAgain(ctx context.Context, convo string, did syntax.DID) error {
-	packages, err := p.Claim(ctx, convo, []syntax.DID{did})
-	if err != nil {
-		return err
-	}
+func (p *Phone) InviteAgain(ctx context.Context, convo string, did syntax.DID) (err error) {
+	defer Catch(&err)
+	packages := Must(p.Claim(ctx, convo, []syntax.DID{did}))
 	return p.Commit(ctx, convo, func() (*Draft, error) { return p.DraftInviteAgain(convo, did, packages) })
 }
 
@@ -135,21 +124,17 @@ func (p *Phone) Commit(ctx context.Context, convo string, draft func() (*Draft, 
 }
 
 // Leave leaves a convo.
-func (p *Phone) Leave(ctx context.Context, convo string) error {
-	draft, err := p.DraftLeave(convo)
-	if err != nil {
-		return err
-	}
+func (p *Phone) Leave(ctx context.Context, convo string) (err error) {
+	defer Catch(&err)
+	draft := Must(p.DraftLeave(convo))
 	_, err = p.Deliver(ctx, draft)
 	return err
 }
 
 // Decline leaves a convo that the phone has not joined, and blocks who invited it. It returns whom.
-func (p *Phone) Decline(ctx context.Context, convo string) (syntax.DID, error) {
-	answer, err := p.Net.Do(ctx, p.Account, xrpc.DeclineCall(convo, xrpc.NewKey()))
-	if err != nil {
-		return "", err
-	}
+func (p *Phone) Decline(ctx context.Context, convo string) (_ syntax.DID, err error) {
+	defer Catch(&err)
+	answer := Must(p.Net.Do(ctx, p.Account, xrpc.DeclineCall(convo, xrpc.NewKey())))
 	out, err := xrpc.Decode[mlsapi.LeaveConvoOutput](answer.Body)
 	if err != nil || out.Blocked == nil {
 		return "", fmt.Errorf("%s: leaveConvo with block: %q: %w", p.Name, answer.Body,
@@ -160,20 +145,16 @@ func (p *Phone) Decline(ctx context.Context, convo string) (syntax.DID, error) {
 }
 
 // Convo asks the server for a convo.
-func (p *Phone) Convo(ctx context.Context, convo string) (*mlsapi.ConvoView, error) {
-	out, err := ask[mlsapi.GetConvoOutput](ctx, p, xrpc.ConvoCall(convo))
-	if err != nil {
-		return nil, err
-	}
+func (p *Phone) Convo(ctx context.Context, convo string) (_ *mlsapi.ConvoView, err error) {
+	defer Catch(&err)
+	out := Must(ask[mlsapi.GetConvoOutput](ctx, p, xrpc.ConvoCall(convo)))
 	return &out.Convo, nil
 }
 
 // Roster asks the server for a convo's members.
-func (p *Phone) Roster(ctx context.Context, convo string) ([]syntax.DID, error) {
-	view, err := p.Convo(ctx, convo)
-	if err != nil {
-		return nil, err
-	}
+func (p *Phone) Roster(ctx context.Context, convo string) (_ []syntax.DID, err error) {
+	defer Catch(&err)
+	view := Must(p.Convo(ctx, convo))
 	var dids []syntax.DID
 	for i := range view.Members {
 		dids = append(dids, view.Members[i].DID)

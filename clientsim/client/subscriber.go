@@ -358,10 +358,8 @@ func (s *Subscriber) countOpened() {
 
 // readFrames reads a WebSocket until it ends.
 func (s *Subscriber) readFrames(ctx context.Context, node *xrpc.Client, params url.Values) (opened bool, err error) {
-	conn, err := s.open(ctx, node, params)
-	if err != nil {
-		return false, err
-	}
+	defer Catch(&err)
+	conn := Must(s.open(ctx, node, params))
 	// A phone's connection also ends without a closing handshake.
 	defer func() { _ = conn.CloseNow() }()
 	since := time.Now()
@@ -455,11 +453,9 @@ func readConvos(ctx context.Context, node *xrpc.Client, who *xrpc.Account) (_ ma
 
 // readLog reads the log of a convo, and returns its last seq.
 func readLog(ctx context.Context, node *xrpc.Client, who *xrpc.Account, convo string) (last int64, err error) {
+	defer Catch(&err)
 	for {
-		answer, err := node.Once(ctx, who, xrpc.MessagesCall(convo, "all", last, pageSize))
-		if err != nil {
-			return 0, err
-		}
+		answer := Must(node.Once(ctx, who, xrpc.MessagesCall(convo, "all", last, pageSize)))
 		page, err := xrpc.Decode[mlsapi.GetMessagesOutput](answer.Body)
 		if err != nil {
 			return 0, &fatalError{err}

@@ -15,6 +15,7 @@ import (
 	"mlsd/clientsim/mlsclient"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // pageSize is small, so that even a few messages take several pages.
@@ -24,12 +25,10 @@ const pageSize = 7
 // ratchets, cursor and plaintexts. A killed app reads the page again, and still has the secrets for
 // it. If the server has lost entries that the phone has read, the phone goes back to the last one
 // that both have: see rewind. Error: ErrForked.
-func (p *Phone) Sync(ctx context.Context, convo string) error {
+func (p *Phone) Sync(ctx context.Context, convo string) (err error) {
+	defer Catch(&err)
 	for {
-		thread, _, err := p.Open(convo)
-		if err != nil {
-			return err
-		}
+		thread, _ := Must2(p.Open(convo))
 		page, behind, err := p.nextPage(ctx, thread)
 		if err == nil && behind {
 			if err = p.rewind(ctx, thread); err == nil {
@@ -39,9 +38,7 @@ func (p *Phone) Sync(ctx context.Context, convo string) error {
 		if err != nil {
 			return err
 		}
-		if err := p.takePage(thread, page.Messages); err != nil {
-			return fmt.Errorf("%s: %w", p.Name, err)
-		}
+		Check(errs.Wrap(p.takePage(thread, page.Messages), "%s", p.Name))
 		if page.Cursor == nil {
 			return p.verify(ctx, thread)
 		}
@@ -203,23 +200,17 @@ func (p *Phone) items(folder string) ([]history.Item, error) {
 
 // MarkRead tells the server that this account has read the convo up to seq. The answer must be the
 // largest seq that the account ever reported.
-func (p *Phone) MarkRead(ctx context.Context, convo string, seq int64) error {
+func (p *Phone) MarkRead(ctx context.Context, convo string, seq int64) (err error) {
+	defer Catch(&err)
 	atLeast := p.Model.MarksRead(convo, p.Account.DID, seq)
-	out, err := ask[mlsapi.UpdateCursorOutput](ctx, p, xrpc.CursorCall(convo, seq))
-	if err != nil {
-		return err
-	}
-	if err := p.Model.MarkedRead(convo, p.Account.DID, atLeast, out.Seq); err != nil {
-		return fmt.Errorf("%s: %w", p.Name, err)
-	}
+	out := Must(ask[mlsapi.UpdateCursorOutput](ctx, p, xrpc.CursorCall(convo, seq)))
+	Check(errs.Wrap(p.Model.MarkedRead(convo, p.Account.DID, atLeast, out.Seq), "%s", p.Name))
 	return nil
 }
 
 // MarkReadBehind reports the phone's place in the log minus back entries.
-func (p *Phone) MarkReadBehind(ctx context.Context, convo string, back int64) error {
-	thread, _, err := p.Open(convo)
-	if err != nil {
-		return err
-	}
+func (p *Phone) MarkReadBehind(ctx context.Context, convo string, back int64) (err error) {
+	defer Catch(&err)
+	thread, _ := Must2(p.Open(convo))
 	return p.MarkRead(ctx, convo, max(thread.Cursor-back, 0))
 }

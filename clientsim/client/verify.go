@@ -11,6 +11,7 @@ import (
 	"mlsd/api/mlsapi"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 	"mlsd/internal/transparency/verifier"
 )
 
@@ -24,16 +25,11 @@ const headText = "log head\n"
 type logSource struct{ p *Phone }
 
 func (s logSource) Head(ctx context.Context, convo string, senders []string) (a verifier.Answer, err error) {
-	out, err := xrpc.Ask[mlsapi.GetLogHeadOutput](ctx, s.p.Net, s.p.Account, xrpc.LogHeadCall(convo, senders...))
-	if err != nil {
-		return a, fmt.Errorf("getLogHead: %w", err)
-	}
+	defer CatchIn(&err, "getLogHead")
+	out := Must(xrpc.Ask[mlsapi.GetLogHeadOutput](ctx, s.p.Net, s.p.Account, xrpc.LogHeadCall(convo, senders...)))
 	a.Head, a.Keys = out.Head, out.Keys
 	for _, one := range out.Senders {
-		tag, err := hashOf(one.Tag)
-		if err != nil {
-			return a, fmt.Errorf("getLogHead: %w", err)
-		}
+		tag := Must(hashOf(one.Tag))
 		a.Senders = append(a.Senders, verifier.Sender{DID: one.DID.String(), Salt: one.Salt, Tag: tag})
 	}
 	return a, nil
@@ -55,18 +51,14 @@ func (s logSource) Consistency(ctx context.Context, convo string, from, size int
 
 func (s logSource) proof(ctx context.Context, call xrpc.Call) (out *mlsapi.GetLogProofOutput, proof []verifier.Hash,
 	err error) {
-	answer, err := s.p.Net.Do(ctx, s.p.Account, call)
-	if err != nil {
-		return nil, nil, err
-	}
+	defer Catch(&err)
+	answer := Must(s.p.Net.Do(ctx, s.p.Account, call))
 	if out, err = xrpc.Decode[mlsapi.GetLogProofOutput](answer.Body); err != nil {
 		return nil, nil, fmt.Errorf("getLogProof: %w", err)
 	}
 	for _, h := range out.Hashes {
 		one, err := hashOf(h)
-		if err != nil {
-			return nil, nil, fmt.Errorf("getLogProof: %w", err)
-		}
+		Check(errs.Wrap(err, "getLogProof"))
 		proof = append(proof, one)
 	}
 	return out, proof, nil
@@ -117,11 +109,9 @@ func (p *Phone) newVerifier(convo string) *verifier.Verifier {
 	return verifier.New(service, convo, logSource{p}, nil)
 }
 
-func (p *Phone) saveVerifier(convo string, v *verifier.Verifier, changes map[string][]byte) error {
-	data, err := v.Save()
-	if err != nil {
-		return err
-	}
+func (p *Phone) saveVerifier(convo string, v *verifier.Verifier, changes map[string][]byte) (err error) {
+	defer Catch(&err)
+	data := Must(v.Save())
 	if changes == nil {
 		changes = map[string][]byte{}
 	}
@@ -226,25 +216,18 @@ func (p *Phone) compareHeads(ctx context.Context, v *verifier.Verifier, convo st
 
 // SendHead sends the newest head that the phone has checked to the other members, inside an encrypted
 // message.
-func (p *Phone) SendHead(ctx context.Context, convo string) error {
-	v, err := p.VerifierOf(convo)
-	if err != nil {
-		return err
-	}
+func (p *Phone) SendHead(ctx context.Context, convo string) (err error) {
+	defer Catch(&err)
+	v := Must(p.VerifierOf(convo))
 	return p.Send(ctx, convo, headText+v.Message())
 }
 
 // CompareReceived compares the heads in the messages that were read of a convo, and returns how many
 // there were. Error: *verifier.Lie.
 func (p *Phone) CompareReceived(ctx context.Context, convo string) (n int, err error) {
-	v, err := p.VerifierOf(convo)
-	if err != nil {
-		return 0, err
-	}
-	items, err := p.Inbox(convo)
-	if err != nil {
-		return 0, err
-	}
+	defer Catch(&err)
+	v := Must(p.VerifierOf(convo))
+	items := Must(p.Inbox(convo))
 	for _, item := range items {
 		if head, ok := strings.CutPrefix(item.Text, headText); ok && !item.Own {
 			if err = v.Head(ctx, head, item.Sender.String()); err != nil {
@@ -257,14 +240,12 @@ func (p *Phone) CompareReceived(ctx context.Context, convo string) (n int, err e
 }
 
 // verifySent tells the verifier what the server has acknowledged.
-func (p *Phone) verifySent(ctx context.Context, convo string, m verifier.Seen) error {
+func (p *Phone) verifySent(ctx context.Context, convo string, m verifier.Seen) (err error) {
+	defer Catch(&err)
 	if !p.Verifies {
 		return nil
 	}
-	v, err := p.VerifierOf(convo)
-	if err != nil {
-		return err
-	}
+	v := Must(p.VerifierOf(convo))
 	err = v.Sent(ctx, m)
 	if thread, ok := p.Threads[convo]; ok {
 		return p.storeVerified(ctx, v, thread, nil, err)

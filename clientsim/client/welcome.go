@@ -59,14 +59,12 @@ func (p *Phone) SaveWelcome(out *mlsapi.GetWelcomeOutput) error {
 		map[string][]byte{})
 }
 
-func (p *Phone) writeWelcome(w *savedWelcome, changes map[string][]byte) error {
+func (p *Phone) writeWelcome(w *savedWelcome, changes map[string][]byte) (err error) {
+	defer Catch(&err)
 	if p.Device == nil {
 		return ErrKilled
 	}
-	data, err := json.Marshal(w)
-	if err != nil {
-		return err
-	}
+	data := Must(json.Marshal(w))
 	changes[welcomePrefix+w.ConvoID] = data
 	return p.Save(changes)
 }

@@ -32,15 +32,13 @@ func (a *Agent) NewDevice(identity string, suite Suite) (Device, error) {
 	return a.newDevice(identity, suite, "")
 }
 
-func (a *Agent) newDevice(identity string, suite Suite, former string) (*agentDevice, error) {
+func (a *Agent) newDevice(identity string, suite Suite, former string) (_ *agentDevice, err error) {
+	defer Catch(&err)
 	d := &agentDevice{
 		agent: a, name: a.nextName(), identity: identity, suite: suite, waiting: map[string]bool{},
 		groups: map[string]*agentGroup{},
 	}
-	answer, err := d.do(agentRequest{Op: "device", Former: former, Identity: identity, Suite: suite})
-	if err != nil {
-		return nil, err
-	}
+	answer := Must(d.do(agentRequest{Op: "device", Former: former, Identity: identity, Suite: suite}))
 	d.key = answer.SignatureKey
 	return d, nil
 }
@@ -56,15 +54,13 @@ func (d *agentDevice) SignatureKey() []byte { return bytes.Clone(d.key) }
 
 func (d *agentDevice) HideHandshakes(hide bool) { d.hidden = hide }
 
-func (d *agentDevice) Reborn(keepKey bool) (Device, error) {
+func (d *agentDevice) Reborn(keepKey bool) (_ Device, err error) {
+	defer Catch(&err)
 	former := ""
 	if keepKey {
 		former = d.name
 	}
-	reborn, err := d.agent.newDevice(d.identity, d.suite, former)
-	if err != nil {
-		return nil, err
-	}
+	reborn := Must(d.agent.newDevice(d.identity, d.suite, former))
 	reborn.hidden = d.hidden
 	return reborn, nil
 }
@@ -220,15 +216,13 @@ func (g *agentGroup) Encrypt(plaintext []byte) ([]byte, error) {
 	return answer.Output, err
 }
 
-func (g *agentGroup) Process(message []byte) (Received, error) {
+func (g *agentGroup) Process(message []byte) (_ Received, err error) {
+	defer Catch(&err)
 	epoch := g.Epoch()
 	if g.pending != nil && bytes.Equal(message, g.pending.Commit) {
 		return Received{Commit: true, Own: true, Epoch: epoch, Sender: g.device.identity}, g.Confirm()
 	}
-	answer, err := g.do(agentRequest{Op: "process", Input: message})
-	if err != nil {
-		return Received{}, err
-	}
+	answer := Must(g.do(agentRequest{Op: "process", Input: message}))
 	got := answer.Received
 	if got == nil {
 		return Received{}, fmt.Errorf("agent %s: nothing was received", g.device.agent.name)
@@ -246,12 +240,10 @@ func (g *agentGroup) Propose(kind Proposal, argument []byte) ([]byte, error) {
 	return answer.Output, err
 }
 
-func (g *agentGroup) Stage(change Change) (*Staged, error) {
+func (g *agentGroup) Stage(change Change) (_ *Staged, err error) {
+	defer Catch(&err)
 	g.Discard()
-	answer, err := g.do(agentRequest{Op: "stage", Add: change.Add, Remove: change.Remove, Hidden: g.device.hidden})
-	if err != nil {
-		return nil, err
-	}
+	answer := Must(g.do(agentRequest{Op: "stage", Add: change.Add, Remove: change.Remove, Hidden: g.device.hidden}))
 	if answer.Staged == nil {
 		return nil, fmt.Errorf("agent %s: nothing was staged", g.device.agent.name)
 	}

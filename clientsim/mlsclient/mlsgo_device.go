@@ -11,6 +11,9 @@ import (
 	mlsext "github.com/thomas-vilte/mls-go/extensions"
 	"github.com/thomas-vilte/mls-go/group"
 	"github.com/thomas-vilte/mls-go/keypackages"
+
+	. "mlsd/clientsim/steps"
+	"mlsd/internal/errs"
 )
 
 // The library's Client merges most commits at once, keeps KeyPackage secrets and staged commits in
@@ -87,15 +90,12 @@ func (d *goDevice) KeyPackage() (KeyPackage, error) {
 }
 
 // LastResort adds the extension to a KeyPackage of the library, and signs it again.
-func (d *goDevice) LastResort() (KeyPackage, error) {
+func (d *goDevice) LastResort() (_ KeyPackage, err error) {
+	defer Catch(&err)
 	public, private, err := keypackages.Generate(d.cred, d.suite)
-	if err != nil {
-		return KeyPackage{}, fmt.Errorf("last-resort key package: %w", err)
-	}
+	Check(errs.Wrap(err, "last-resort key package"))
 	public.Extensions = append(public.Extensions, keypackages.Extension{Type: mlsext.ExtensionTypeLastResort})
-	if err := d.signPackage(public); err != nil {
-		return KeyPackage{}, err
-	}
+	Check(d.signPackage(public))
 	return d.await(&waitingPackage{public: public, private: private, lastResort: true}), nil
 }
 
@@ -126,27 +126,19 @@ func (d *goDevice) Refs() []string {
 	return refs
 }
 
-func (d *goDevice) Create(groupID []byte) (Group, error) {
-	public, private, err := keypackages.Generate(d.cred, d.suite)
-	if err != nil {
-		return nil, fmt.Errorf("create group: %w", err)
-	}
-	state, err := group.NewGroup(group.NewGroupID(bytes.Clone(groupID)), d.suite, public, private)
-	if err != nil {
-		return nil, fmt.Errorf("create group: %w", err)
-	}
+func (d *goDevice) Create(groupID []byte) (_ Group, err error) {
+	defer CatchIn(&err, "create group")
+	public, private := Must2(keypackages.Generate(d.cred, d.suite))
+	state := Must(group.NewGroup(group.NewGroupID(bytes.Clone(groupID)), d.suite, public, private))
 	return d.adopt(state), nil
 }
 
-func (d *goDevice) Join(welcome []byte) (Group, error) {
+func (d *goDevice) Join(welcome []byte) (_ Group, err error) {
+	defer Catch(&err)
 	raw, err := unwrap(formatWelcome, welcome)
-	if err != nil {
-		return nil, fmt.Errorf("join: %w", err)
-	}
+	Check(errs.Wrap(err, "join"))
 	parsed, err := group.UnmarshalWelcome(raw)
-	if err != nil {
-		return nil, fmt.Errorf("join: %w", err)
-	}
+	Check(errs.Wrap(err, "join"))
 	for _, secret := range parsed.Secrets {
 		ref := hex.EncodeToString(secret.NewMember)
 		waiting, ok := d.waiting[ref]
@@ -154,9 +146,7 @@ func (d *goDevice) Join(welcome []byte) (Group, error) {
 			continue
 		}
 		state, err := group.JoinFromWelcome(parsed, waiting.public, waiting.private, nil)
-		if err != nil {
-			return nil, fmt.Errorf("join with package %s: %w", ref, err)
-		}
+		Check(errs.Wrap(err, "join with package %s", ref))
 		if !waiting.lastResort {
 			delete(d.waiting, ref)
 		}

@@ -4,7 +4,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 
 	"github.com/thomas-vilte/mls-go/framing"
 	"github.com/thomas-vilte/mls-go/group"
@@ -12,28 +11,19 @@ import (
 	. "mlsd/clientsim/steps"
 )
 
-func (d *goDevice) JoinExternal(groupInfo []byte, prior int) (*Staged, error) {
-	info, _, err := readGroupInfo(groupInfo)
-	if err != nil {
-		return nil, fmt.Errorf("join external: %w", err)
-	}
+func (d *goDevice) JoinExternal(groupInfo []byte, prior int) (_ *Staged, err error) {
+	defer CatchIn(&err, "join external")
+	info, _ := Must2(readGroupInfo(groupInfo))
 	var replaced *group.LeafNodeIndex
 	if prior != NoLeaf {
 		leaf := group.LeafNodeIndex(prior)
 		replaced = &leaf
 	}
-	state, commit, err := group.ExternalCommit(info, d.suite, d.signer, d.signer.PublicKey(), replaced, d.cred.Credential)
-	if err != nil {
-		return nil, fmt.Errorf("join external: %w", err)
-	}
+	state, commit := Must2(group.ExternalCommit(info, d.suite, d.signer, d.signer.PublicKey(), replaced,
+		d.cred.Credential))
 	content := commit.AuthenticatedContent()
-	if state, err = withConfirmation(state, content.Auth.ConfirmationTag); err != nil {
-		return nil, fmt.Errorf("join external: %w", err)
-	}
-	next, err := state.GetGroupInfo(d.signer)
-	if err != nil {
-		return nil, fmt.Errorf("join external: %w", err)
-	}
+	state = Must(withConfirmation(state, content.Auth.ConfirmationTag))
+	next := Must(state.GetGroupInfo(d.signer))
 	message := framing.NewMLSMessagePublic(&framing.PublicMessage{Content: content.Content, Auth: content.Auth})
 	joining := &pendingCommit{next: state, Staged: Staged{
 		Epoch: state.Epoch().AsUint64(), Commit: message.Marshal(), GroupInfo: wrap(formatGroupInfo, next.Marshal()),

@@ -10,6 +10,9 @@ import (
 	"github.com/thomas-vilte/mls-go/framing"
 	"github.com/thomas-vilte/mls-go/group"
 	"github.com/thomas-vilte/mls-go/keypackages"
+
+	. "mlsd/clientsim/steps"
+	"mlsd/internal/errs"
 )
 
 // This file makes objects that no honest client makes. They parse, and one thing in them is false.
@@ -80,42 +83,32 @@ type InfoForgery struct {
 }
 
 // ForgeInfo makes the GroupInfo of the staged epoch, signed by the device.
-func ForgeInfo(g Group, f InfoForgery) ([]byte, error) {
+func ForgeInfo(g Group, f InfoForgery) (_ []byte, err error) {
+	defer CatchIn(&err, "forge")
 	forger, ok := g.(*goGroup)
 	if !ok || forger.pending == nil {
 		return nil, errors.New("forge: nothing is staged")
 	}
-	info, err := forger.pending.next.GetGroupInfoWithOptions(forger.device.signer, group.WithRatchetTree(!f.NoTree))
-	if err != nil {
-		return nil, fmt.Errorf("forge: %w", err)
-	}
+	info := Must(forger.pending.next.GetGroupInfoWithOptions(forger.device.signer, group.WithRatchetTree(!f.NoTree)))
 	if f.Signer != nil {
 		info.Signer = group.LeafNodeIndex(*f.Signer)
-		signature, err := ciphersuite.SignWithLabel(forger.device.signer, "GroupInfoTBS", info.MarshalTBS())
-		if err != nil {
-			return nil, fmt.Errorf("forge: %w", err)
-		}
+		signature := Must(ciphersuite.SignWithLabel(forger.device.signer, "GroupInfoTBS", info.MarshalTBS()))
 		info.Signature = signature.AsSlice()
 	}
 	return wrap(formatGroupInfo, info.Marshal()), nil
 }
 
 // forgePackage makes a KeyPackage, changes it, and signs the whole again.
-func forgePackage(d Device, change func(*keypackages.KeyPackage) error) (KeyPackage, error) {
+func forgePackage(d Device, change func(*keypackages.KeyPackage) error) (_ KeyPackage, err error) {
+	defer Catch(&err)
 	forger, ok := d.(*goDevice)
 	if !ok {
 		return KeyPackage{}, errors.New("forge: not a device of this library")
 	}
 	public, _, err := keypackages.Generate(forger.cred, forger.suite)
-	if err != nil {
-		return KeyPackage{}, fmt.Errorf("forge: %w", err)
-	}
-	if err := change(public); err != nil {
-		return KeyPackage{}, fmt.Errorf("forge: %w", err)
-	}
-	if err := forger.signPackage(public); err != nil {
-		return KeyPackage{}, err
-	}
+	Check(errs.Wrap(err, "forge"))
+	Check(errs.Wrap(change(public), "forge"))
+	Check(forger.signPackage(public))
 	raw := public.Marshal()
 	return KeyPackage{Message: wrap(formatKeyPackage, raw), Ref: refOf(raw)}, nil
 }
@@ -140,15 +133,10 @@ func BreakLeaf(d Device) (KeyPackage, error) {
 }
 
 // ForgeWelcome replaces the KeyPackageRefs of a Welcome, one for one, and appends the rest.
-func ForgeWelcome(welcome []byte, refs ...[]byte) ([]byte, error) {
-	raw, err := unwrap(formatWelcome, welcome)
-	if err != nil {
-		return nil, fmt.Errorf("forge: %w", err)
-	}
-	parsed, err := group.UnmarshalWelcome(raw)
-	if err != nil {
-		return nil, fmt.Errorf("forge: %w", err)
-	}
+func ForgeWelcome(welcome []byte, refs ...[]byte) (_ []byte, err error) {
+	defer CatchIn(&err, "forge")
+	raw := Must(unwrap(formatWelcome, welcome))
+	parsed := Must(group.UnmarshalWelcome(raw))
 	for i, ref := range refs {
 		if i == len(parsed.Secrets) {
 			parsed.Secrets = append(parsed.Secrets, parsed.Secrets[0])

@@ -74,15 +74,13 @@ func (g *goGroup) stageGarbage(what Garbage) (_ *Staged, err error) {
 }
 
 // spoilPath flips a bit of some of a commit's encrypted path secrets.
-func spoilPath(content *framing.AuthenticatedContent, spoil func(n int) []int) error {
+func spoilPath(content *framing.AuthenticatedContent, spoil func(n int) []int) (err error) {
+	defer Catch(&err)
 	body, ok := content.Content.Body.(framing.CommitBody)
 	if !ok {
 		return errors.New("not a commit")
 	}
-	commit, err := group.UnmarshalCommit(body.Data)
-	if err != nil {
-		return err
-	}
+	commit := Must(group.UnmarshalCommit(body.Data))
 	var secrets []*ciphersuite.HPKECiphertext
 	for i := range commit.Path.Nodes {
 		for j := range commit.Path.Nodes[i].EncryptedPathSecrets {
@@ -131,16 +129,14 @@ func withSecrets(g *group.Group, secrets *schedule.EpochSecrets) (_ *group.Group
 }
 
 // spoilInfo flips a bit of a GroupInfo's external_pub, and signs the whole again.
-func spoilInfo(info *group.Info, signer *ciphersuite.SignaturePrivateKey) error {
+func spoilInfo(info *group.Info, signer *ciphersuite.SignaturePrivateKey) (err error) {
+	defer Catch(&err)
 	for i := range info.Extensions {
 		if e := &info.Extensions[i]; e.Type == extensions.ExtensionTypeExternalPub {
 			e.Data[len(e.Data)-1] ^= 1
 		}
 	}
-	signature, err := ciphersuite.SignWithLabel(signer, "GroupInfoTBS", info.MarshalTBS())
-	if err != nil {
-		return err
-	}
+	signature := Must(ciphersuite.SignWithLabel(signer, "GroupInfoTBS", info.MarshalTBS()))
 	info.Signature = signature.AsSlice()
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/thomas-vilte/mls-go/keypackages"
 
 	. "mlsd/clientsim/steps"
+	"mlsd/internal/errs"
 )
 
 // goGroup implements Group.
@@ -70,15 +71,13 @@ func (g *goGroup) Encrypt(plaintext []byte) ([]byte, error) {
 	return framing.NewMLSMessagePrivate(message).Marshal(), nil
 }
 
-func (g *goGroup) Process(message []byte) (Received, error) {
+func (g *goGroup) Process(message []byte) (_ Received, err error) {
+	defer CatchIn(&err, "process")
 	if g.pending != nil && bytes.Equal(message, g.pending.Commit) {
 		epoch := g.Epoch()
 		return Received{Commit: true, Own: true, Epoch: epoch, Sender: g.device.identity}, g.Confirm()
 	}
-	parsed, err := framing.UnmarshalMLSMessage(message)
-	if err != nil {
-		return Received{}, fmt.Errorf("process: %w", err)
-	}
+	parsed := Must(framing.UnmarshalMLSMessage(message))
 	if public, ok := parsed.AsPublic(); ok {
 		return g.processPublic(public)
 	}
@@ -168,26 +167,17 @@ func (g *goGroup) Stage(change Change) (*Staged, error) {
 	})
 }
 
-func (g *goGroup) stage(added []*keypackages.KeyPackage, propose func(*group.Group) error) (*Staged, error) {
+func (g *goGroup) stage(added []*keypackages.KeyPackage, propose func(*group.Group) error) (_ *Staged, err error) {
+	defer Catch(&err)
 	next, err := copyGroup(g.state)
-	if err != nil {
-		return nil, fmt.Errorf("stage: %w", err)
-	}
-	if err := propose(next); err != nil {
-		return nil, fmt.Errorf("stage: %w", err)
-	}
+	Check(errs.Wrap(err, "stage"))
+	Check(errs.Wrap(propose(next), "stage"))
 	signer := g.device.signer
 	commit, message, err := g.frameCommit(next)
-	if err != nil {
-		return nil, fmt.Errorf("stage commit: %w", err)
-	}
-	if err := next.MergeCommit(commit); err != nil {
-		return nil, fmt.Errorf("stage merge: %w", err)
-	}
+	Check(errs.Wrap(err, "stage commit"))
+	Check(errs.Wrap(next.MergeCommit(commit), "stage merge"))
 	info, err := next.GetGroupInfo(signer)
-	if err != nil {
-		return nil, fmt.Errorf("stage group info: %w", err)
-	}
+	Check(errs.Wrap(err, "stage group info"))
 	pending := &pendingCommit{next: next, Staged: Staged{
 		Epoch:     next.Epoch().AsUint64(),
 		Commit:    message,

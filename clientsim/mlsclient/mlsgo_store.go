@@ -15,6 +15,7 @@ import (
 	"github.com/thomas-vilte/mls-go/keypackages"
 
 	. "mlsd/clientsim/steps"
+	"mlsd/internal/errs"
 )
 
 // deviceFile is a device on a phone's disk. Its private keys are not encrypted, because the people
@@ -47,7 +48,8 @@ type pendingFile struct {
 	Next   json.RawMessage `json:"next"`
 }
 
-func (d *goDevice) Export() ([]byte, error) {
+func (d *goDevice) Export() (_ []byte, err error) {
+	defer Catch(&err)
 	file := deviceFile{
 		Identity: d.identity, Suite: uint16(d.suite), Signer: signerBytes(d.cred), Hidden: d.hidden,
 		Waiting: map[string]packageFile{}, Groups: map[string]groupFile{}, Joining: map[string]pendingFile{},
@@ -60,24 +62,18 @@ func (d *goDevice) Export() ([]byte, error) {
 	}
 	for id, g := range d.groups {
 		state, err := g.state.MarshalState()
-		if err != nil {
-			return nil, fmt.Errorf("export group %s: %w", id, err)
-		}
+		Check(errs.Wrap(err, "export group %s", id))
 		saved := groupFile{State: state}
 		if g.pending != nil {
 			pending, err := g.pending.save()
-			if err != nil {
-				return nil, fmt.Errorf("export staged commit of %s: %w", id, err)
-			}
+			Check(errs.Wrap(err, "export staged commit of %s", id))
 			saved.Pending = &pending
 		}
 		file.Groups[id] = saved
 	}
 	for id, joining := range d.joining {
 		saved, err := joining.save()
-		if err != nil {
-			return nil, fmt.Errorf("export external commit to %s: %w", id, err)
-		}
+		Check(errs.Wrap(err, "export external commit to %s", id))
 		file.Joining[id] = saved
 	}
 	return json.Marshal(file)
@@ -97,19 +93,16 @@ func (f *pendingFile) restore() (*pendingCommit, error) {
 var ErrInAgent = errors.New("the device cannot be copied")
 
 // ImportDevice restores what Export wrote. For a device of an agent it returns ErrInAgent.
-func ImportDevice(data []byte) (Device, error) {
+func ImportDevice(data []byte) (_ Device, err error) {
+	defer Catch(&err)
 	var file deviceFile
-	if err := json.Unmarshal(data, &file); err != nil {
-		return nil, fmt.Errorf("import device: %w", err)
-	}
+	Check(errs.Wrap(json.Unmarshal(data, &file), "import device"))
 	if file.Agent != "" {
 		return nil, fmt.Errorf("import device: agent %s: %w", file.Agent, ErrInAgent)
 	}
 	cs := ciphersuite.CipherSuite(file.Suite)
 	cred, signer, err := restoreSigner(file.Identity, cs, file.Signer)
-	if err != nil {
-		return nil, fmt.Errorf("import device: %w", err)
-	}
+	Check(errs.Wrap(err, "import device"))
 	d := newGoDevice(file.Identity, cs, cred, signer)
 	d.hidden = file.Hidden
 	for ref, saved := range file.Waiting {

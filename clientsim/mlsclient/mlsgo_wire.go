@@ -19,11 +19,9 @@ import (
 
 // copyGroup clones a group by serialising it. The copy lacks the secrets of past epochs, which are
 // not needed: the log is read in order.
-func copyGroup(g *group.Group) (*group.Group, error) {
-	state, err := g.MarshalState()
-	if err != nil {
-		return nil, err
-	}
+func copyGroup(g *group.Group) (_ *group.Group, err error) {
+	defer Catch(&err)
+	state := Must(g.MarshalState())
 	return group.UnmarshalGroupState(state)
 }
 
@@ -50,11 +48,9 @@ func unwrap(format byte, message []byte) ([]byte, error) {
 }
 
 // readPackage parses a framed KeyPackage.
-func readPackage(message []byte) (*keypackages.KeyPackage, error) {
-	raw, err := unwrap(formatKeyPackage, message)
-	if err != nil {
-		return nil, err
-	}
+func readPackage(message []byte) (_ *keypackages.KeyPackage, err error) {
+	defer Catch(&err)
+	raw := Must(unwrap(formatKeyPackage, message))
 	return keypackages.UnmarshalKeyPackage(raw)
 }
 

@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"github.com/thomas-vilte/mls-go/keypackages"
+
+	. "mlsd/clientsim/steps"
 )
 
 // Proposal is a kind of proposal that only some libraries make.
@@ -62,11 +64,9 @@ func RefersTo(commit, proposal []byte) (bool, error) {
 
 // CheckGrease checks that a framed KeyPackage has a GREASE value (RFC 9420 §13.5) in each list of
 // its capabilities that can have one.
-func CheckGrease(message []byte) error {
-	kp, err := readPackage(message)
-	if err != nil {
-		return err
-	}
+func CheckGrease(message []byte) (err error) {
+	defer Catch(&err)
+	kp := Must(readPackage(message))
 	listed := kp.LeafNode.Capabilities
 	suites := make([]uint16, len(listed.CipherSuites))
 	for i, suite := range listed.CipherSuites {
@@ -84,11 +84,9 @@ func CheckGrease(message []byte) error {
 }
 
 // CheckGreaseExtensions checks that a framed KeyPackage and its leaf have a GREASE extension each.
-func CheckGreaseExtensions(message []byte) error {
-	kp, err := readPackage(message)
-	if err != nil {
-		return err
-	}
+func CheckGreaseExtensions(message []byte) (err error) {
+	defer Catch(&err)
+	kp := Must(readPackage(message))
 	grease := func(e keypackages.Extension) bool { return isGrease(uint16(e.Type)) }
 	if !slices.ContainsFunc(kp.Extensions, grease) || !slices.ContainsFunc(kp.LeafNode.Extensions, grease) {
 		return errors.New("no GREASE extension in the KeyPackage or in its leaf")

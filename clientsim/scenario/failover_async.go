@@ -129,12 +129,10 @@ func readPosition(text string) (generation, place int64, err error) {
 // countLost reads all logs, counts the acknowledged messages that are not there, and records the others
 // in the history. Only messages that were acknowledged before the promotion may be lost.
 func (r *lossRun) countLost(ctx context.Context, promoted time.Time) (lost int, err error) {
+	defer Catch(&err)
 	logs := map[string][]history.EntryDigest{}
 	for _, c := range r.Convos() {
-		view, err := r.w.ViewBy(ctx, r.cluster.Clients[0], "the creator", c.Creator, c.ID)
-		if err != nil {
-			return 0, err
-		}
+		view := Must(r.w.ViewBy(ctx, r.cluster.Clients[0], "the creator", c.Creator, c.ID))
 		for i := range view.Log { // nobody commits
 			m := &view.Log[i]
 			logs[c.ID] = append(logs[c.ID],

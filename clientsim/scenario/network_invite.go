@@ -140,10 +140,7 @@ func (n *network) welcome(ctx context.Context, p *resident, at *client.Phone, co
 		p.Kill()
 		Check(p.Launch())
 	}
-	answer, err := at.Deliver(ctx, d)
-	if err != nil {
-		return "", 0, err
-	}
+	answer := Must(at.Deliver(ctx, d))
 	return Must(xrpc.Decode[mlsapi.CreateConvoOutput](answer.Body)).ID, int64(d.Epoch), nil
 }
 

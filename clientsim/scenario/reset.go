@@ -72,12 +72,10 @@ func Reset(ctx context.Context, w *testbed.World) {
 }
 
 // send sends a text into the convo or its successor, and notes where it was acknowledged.
-func (r *resetting) send(ctx context.Context, p *client.Phone, about string) error {
+func (r *resetting) send(ctx context.Context, p *client.Phone, about string) (err error) {
+	defer Catch(&err)
 	text := about + ", by " + p.Name
-	where, err := p.SendOn(ctx, r.convo, text)
-	if err != nil {
-		return err
-	}
+	where := Must(p.SendOn(ctx, r.convo, text))
 	group, err := p.Group(where) // in the message's epoch: the phone has read nothing since
 	if err != nil {
 		return err

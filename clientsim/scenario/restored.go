@@ -197,21 +197,17 @@ func (r *restored) change(ctx context.Context, g *restoredGroup, p *client.Phone
 
 // makeGood lets phones make good what was lost, until none waits for anything. They wait for each
 // other as long as somebody gets on.
-func (r *restored) makeGood(ctx context.Context, g *restoredGroup, phones []*client.Phone) error {
+func (r *restored) makeGood(ctx context.Context, g *restoredGroup, phones []*client.Phone) (err error) {
+	defer Catch(&err)
 	for _, p := range phones {
-		if err := p.MakeGoodPackages(ctx); err != nil {
-			return err
-		}
+		Check(p.MakeGoodPackages(ctx))
 	}
 	phase, waiting := client.ResendMessages, ""
 	for range maxRounds {
 		progress := false
 		waiting = ""
 		for _, p := range phones {
-			got, err := p.MakeGood(ctx, g.convo, phase)
-			if err != nil {
-				return err
-			}
+			got := Must(p.MakeGood(ctx, g.convo, phase))
 			r.same, r.anew = r.same+got.Same, r.anew+got.Anew
 			if got.Rejoined {
 				r.rejoined++

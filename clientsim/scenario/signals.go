@@ -123,17 +123,10 @@ func (t *signalTest) await(ctx context.Context, what string, holds func(*signalR
 // signal makes a phone encrypt a signal and send it to a server.
 func (t *signalTest) signal(ctx context.Context, p *client.Phone, to *xrpc.Client, what string) (payload []byte,
 	err error) {
-	group, err := p.Group(t.convo)
-	if err != nil {
-		return nil, err
-	}
-	if payload, err = group.Encrypt([]byte(what)); err != nil {
-		return nil, err
-	}
-	answer, err := to.Once(ctx, p.Account, xrpc.SignalCall(t.convo, payload))
-	if err != nil {
-		return nil, err
-	}
+	defer Catch(&err)
+	group := Must(p.Group(t.convo))
+	payload = Must(group.Encrypt([]byte(what)))
+	answer := Must(to.Once(ctx, p.Account, xrpc.SignalCall(t.convo, payload)))
 	out, err := xrpc.Decode[mlsapi.SendSignalOutput](answer.Body)
 	if err == nil && !out.Carried {
 		t.w.Broken("the signal %q was dropped", what)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 	"mlsd/internal/terminal"
@@ -66,20 +67,13 @@ func (c *Config) connect(
 }
 
 // healthy asks a server that is not ours for its health.
-func healthy(ctx context.Context, base string, transport http.RoundTripper) error {
+func healthy(ctx context.Context, base string, transport http.RoundTripper) (err error) {
+	defer CatchIn(&err, "server")
 	ctx, cancel := context.WithTimeout(ctx, xrpc.AttemptLimit)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(base, "/")+"/xrpc/_health", nil)
-	if err != nil {
-		return fmt.Errorf("server: %w", err)
-	}
-	resp, err := transport.RoundTrip(req)
-	if err != nil {
-		return fmt.Errorf("server: %w", err)
-	}
-	if err := xrpc.Drain(resp); err != nil {
-		return fmt.Errorf("server: %w", err)
-	}
+	req := Must(http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(base, "/")+"/xrpc/_health", nil))
+	resp := Must(transport.RoundTrip(req))
+	Check(xrpc.Drain(resp))
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("server: %s answers its health check with %s", base, resp.Status)
 	}

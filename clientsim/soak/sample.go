@@ -21,11 +21,9 @@ import (
 )
 
 // connectDatabase opens a few connections for samples and for age.
-func connectDatabase(ctx context.Context, url string) (*pgxpool.Pool, error) {
-	config, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		return nil, err
-	}
+func connectDatabase(ctx context.Context, url string) (_ *pgxpool.Pool, err error) {
+	defer Catch(&err)
+	config := Must(pgxpool.ParseConfig(url))
 	config.MaxConns = 2
 	config.ConnConfig.RuntimeParams["application_name"] = "soak"
 	return pgxpool.NewWithConfig(ctx, config)
@@ -38,11 +36,9 @@ type samples struct {
 }
 
 // openSamples makes the file and writes its first line.
-func openSamples(s *soak) (*samples, error) {
-	file, err := os.Create(s.c.Samples)
-	if err != nil {
-		return nil, err
-	}
+func openSamples(s *soak) (_ *samples, err error) {
+	defer Catch(&err)
+	file := Must(os.Create(s.c.Samples))
 	out := &samples{file: file, lines: json.NewEncoder(file)}
 	return out, out.lines.Encode(report.SoakLine{Begin: &report.SoakBegin{
 		Began: s.began.UTC(), For: s.c.For, Rate: s.c.Rate, Every: s.c.Every, Seed: s.c.Seed,

@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+
+	. "mlsd/clientsim/steps"
 )
 
 // FindServer returns the path of a mlsd binary: the given one, else the one beside this executable,
@@ -43,11 +45,9 @@ func BuildServer(ctx context.Context, dir string, flags ...string) (string, erro
 	return binary, nil
 }
 
-func moduleRoot(ctx context.Context) (string, error) {
-	output, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Path}} {{.Dir}}").Output()
-	if err != nil {
-		return "", err
-	}
+func moduleRoot(ctx context.Context) (_ string, err error) {
+	defer Catch(&err)
+	output := Must(exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Path}} {{.Dir}}").Output())
 	path, root, ok := bytes.Cut(bytes.TrimSpace(output), []byte(" "))
 	if !ok || string(path) != "mlsd" {
 		return "", errors.New("the working directory is in another module")

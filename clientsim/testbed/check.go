@@ -195,14 +195,12 @@ func (w *World) epochView(ctx context.Context, c *xrpc.Client, who *xrpc.Account
 // pages reads a list to its end. next makes the call for the page after the last entry.
 func (w *World) pages(
 	ctx context.Context, c *xrpc.Client, who *xrpc.Account, next func(*mlsapi.MessageView) xrpc.Call,
-) ([]mlsapi.MessageView, int64, error) {
+) (_ []mlsapi.MessageView, _ int64, err error) {
+	defer Catch(&err)
 	var all []mlsapi.MessageView
 	var last *mlsapi.MessageView
 	for {
-		page, err := xrpc.Ask[mlsapi.GetMessagesOutput](ctx, c, who, next(last))
-		if err != nil {
-			return nil, 0, err
-		}
+		page := Must(xrpc.Ask[mlsapi.GetMessagesOutput](ctx, c, who, next(last)))
 		if page.LastSeq == nil {
 			return nil, 0, errors.New("getMessages without lastSeq")
 		}

@@ -11,6 +11,7 @@ import (
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/history"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -56,14 +57,12 @@ func (w *World) accounts() []*client.Phone {
 }
 
 // List reads getConvos to its end.
-func (w *World) List(ctx context.Context, p *client.Phone) ([]mlsapi.ConvoView, error) {
+func (w *World) List(ctx context.Context, p *client.Phone) (_ []mlsapi.ConvoView, err error) {
+	defer Catch(&err)
 	var all []mlsapi.ConvoView
 	cursor := ""
 	for {
-		page, err := xrpc.Ask[mlsapi.GetConvosOutput](ctx, w.Net, p.Account, xrpc.ConvosCall(cursor, listPage))
-		if err != nil {
-			return nil, err
-		}
+		page := Must(xrpc.Ask[mlsapi.GetConvosOutput](ctx, w.Net, p.Account, xrpc.ConvosCall(cursor, listPage)))
 		if all = append(all, page.Conversations...); page.Cursor == nil {
 			return all, nil
 		}

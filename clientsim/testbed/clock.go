@@ -16,6 +16,7 @@ import (
 	"time"
 
 	. "mlsd/clientsim/steps"
+	"mlsd/internal/errs"
 )
 
 // This file makes the clock of a server wrong. A Go program reads the time without the C library,
@@ -42,9 +43,7 @@ func BuildMovable(ctx context.Context, dir string) (string, error) {
 func clockOverlay(ctx context.Context, dir string) (_ string, err error) {
 	defer Catch(&err)
 	root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
-	if err != nil {
-		return "", fmt.Errorf("go env: %w", err)
-	}
+	Check(errs.Wrap(err, "go env"))
 	original := filepath.Join(string(bytes.TrimSpace(root)), "src", "time", "time.go")
 	source := Must(os.ReadFile(original))
 	const before = "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n"

@@ -168,12 +168,10 @@ func (w *World) AwaitAndJudge(ctx context.Context, c *client.Subscribers, want *
 
 // P256Account makes a registered account with a P-256 key, whose tokens are cheap to sign and to
 // verify.
-func (w *World) P256Account() (*xrpc.Account, error) {
+func (w *World) P256Account() (_ *xrpc.Account, err error) {
+	defer Catch(&err)
 	const p256 = 1
-	a, err := xrpc.NewAccount(p256)
-	if err != nil {
-		return nil, err
-	}
+	a := Must(xrpc.NewAccount(p256))
 	return a, w.register(a)
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -25,15 +26,13 @@ type Cores struct {
 }
 
 // Limit gives the service's database and its server so many cores each, until Lift. It needs root.
-func (s *Service) Limit(ctx context.Context, database, server float64) (*Cores, error) {
+func (s *Service) Limit(ctx context.Context, database, server float64) (_ *Cores, err error) {
+	defer Catch(&err)
 	c := &Cores{server: s.Server.PID()}
 	var backend int
-	err := s.Server.inDatabase(ctx, func(tx pgx.Tx) error {
+	Check(s.Server.inDatabase(ctx, func(tx pgx.Tx) error {
 		return tx.QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&backend)
-	})
-	if err != nil {
-		return nil, err
-	}
+	}))
 	c.postmaster = Parent(backend)
 	if c.postmaster == 0 {
 		return nil, errors.New("no process of the database was found")
@@ -75,17 +74,15 @@ type coreGroup string
 const quotaPeriod = 20_000
 
 // newCoreGroup lets processes have so many cores together. Their children inherit it.
-func newCoreGroup(cores float64, pids []int) (coreGroup, error) {
+func newCoreGroup(cores float64, pids []int) (_ coreGroup, err error) {
+	defer Catch(&err)
 	parent, quota := "/sys/fs/cgroup", int64(cores*quotaPeriod)
 	files := map[string]string{"cpu.max": fmt.Sprint(quota, " ", quotaPeriod)}
 	if _, err := os.Stat(filepath.Join(parent, "cpu", "cgroup.procs")); err == nil {
 		parent = filepath.Join(parent, "cpu")
 		files = map[string]string{"cpu.cfs_period_us": fmt.Sprint(quotaPeriod), "cpu.cfs_quota_us": fmt.Sprint(quota)}
 	}
-	dir, err := os.MkdirTemp(parent, "clientsim-")
-	if err != nil {
-		return "", err
-	}
+	dir := Must(os.MkdirTemp(parent, "clientsim-"))
 	for file, text := range files {
 		err = errors.Join(err, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644))
 	}
@@ -108,22 +105,15 @@ func takeIn(dir string, pids []int) error {
 
 // remove moves the group's processes out of it, and removes it when no child has begun meanwhile.
 func (g coreGroup) remove(ctx context.Context) error {
-	return xrpc.Until(ctx, stopLimit, func() (bool, error) {
-		text, err := os.ReadFile(filepath.Join(string(g), "cgroup.procs"))
-		if err != nil {
-			return false, err
-		}
+	return xrpc.Until(ctx, stopLimit, func() (_ bool, err error) {
+		defer Catch(&err)
+		text := Must(os.ReadFile(filepath.Join(string(g), "cgroup.procs")))
 		var pids []int
 		for _, line := range strings.Fields(string(text)) {
-			pid, err := strconv.Atoi(line)
-			if err != nil {
-				return false, err
-			}
+			pid := Must(strconv.Atoi(line))
 			pids = append(pids, pid)
 		}
-		if err := takeIn(filepath.Dir(string(g)), pids); err != nil {
-			return false, err
-		}
+		Check(takeIn(filepath.Dir(string(g)), pids))
 		err = syscall.Rmdir(string(g))
 		if errors.Is(err, syscall.EBUSY) {
 			return false, nil

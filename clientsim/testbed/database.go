@@ -46,11 +46,9 @@ func Scan(ctx context.Context, url, sql string, args []any, into ...any) error {
 
 // CheckDatabase asks the server's own checker, at its admin listener, about everything that is
 // stored. It sees the rows, which no client can. It returns the broken promises as text.
-func (p *Proc) CheckDatabase(ctx context.Context) ([]string, error) {
-	answer, err := p.Admin(ctx, http.MethodGet, "/check", nil)
-	if err != nil {
-		return nil, err
-	}
+func (p *Proc) CheckDatabase(ctx context.Context) (_ []string, err error) {
+	defer Catch(&err)
+	answer := Must(p.Admin(ctx, http.MethodGet, "/check", nil))
 	var broken []string
 	err = json.Unmarshal(answer, &broken)
 	if err == nil && broken == nil {
@@ -86,22 +84,15 @@ func (p *Proc) Operate(ctx context.Context, method string, params map[string]str
 }
 
 // Admin makes a request to the admin listener, and returns the answer if it is 2xx. A body is JSON.
-func (p *Proc) Admin(ctx context.Context, method, path string, body []byte) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, method, p.AdminURL()+path, bytes.NewReader(body))
-	if err != nil {
-		return nil, fmt.Errorf("server: %s: %w", path, err)
-	}
+func (p *Proc) Admin(ctx context.Context, method, path string, body []byte) (_ []byte, err error) {
+	defer CatchIn(&err, "server: %s", path)
+	req := Must(http.NewRequestWithContext(ctx, method, p.AdminURL()+path, bytes.NewReader(body)))
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("server: %s: %w", path, err)
-	}
+	resp := Must(http.DefaultClient.Do(req))
 	answer, err := io.ReadAll(resp.Body)
-	if err = errors.Join(err, resp.Body.Close()); err != nil {
-		return nil, fmt.Errorf("server: %s: %w", path, err)
-	}
+	Check(errors.Join(err, resp.Body.Close()))
 	if resp.StatusCode/100 != 2 {
 		return nil, fmt.Errorf("server: %s: %s %.200s", path, resp.Status, answer)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/identity"
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -36,11 +37,9 @@ func NewDirectory(addr string) (_ *Directory, err error) {
 }
 
 // Register publishes the account's DID document, or replaces it.
-func (d *Directory) Register(a *xrpc.Account) error {
-	doc, err := a.Document(syntax.Handle(a.DID.Identifier() + ".test"))
-	if err != nil {
-		return err
-	}
+func (d *Directory) Register(a *xrpc.Account) (err error) {
+	defer Catch(&err)
+	doc := Must(a.Document(syntax.Handle(a.DID.Identifier() + ".test")))
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.docs[a.DID] = doc

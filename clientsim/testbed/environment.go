@@ -123,11 +123,9 @@ func (e *Environment) World(server *Proc, transport http.RoundTripper, o Options
 
 // Account makes an account that the servers can look up. Even serials have a K-256 key, odd ones a
 // P-256 key.
-func (e *Environment) Account(serial int) (*xrpc.Account, error) {
-	a, err := xrpc.NewAccount(serial)
-	if err != nil {
-		return nil, err
-	}
+func (e *Environment) Account(serial int) (_ *xrpc.Account, err error) {
+	defer Catch(&err)
+	a := Must(xrpc.NewAccount(serial))
 	return a, e.Dir.Register(a)
 }
 
@@ -156,12 +154,10 @@ func (e *Environment) Close(ctx context.Context) error {
 }
 
 // Publish publishes KeyPackages of a new device, as PublishOf does.
-func Publish(ctx context.Context, c *xrpc.Client, who *xrpc.Account, n int, lastResort bool) ([]mlsclient.KeyPackage,
-	error) {
-	device, err := mlsclient.NewDevice(who.DID.String(), mlsclient.SuiteX25519)
-	if err != nil {
-		return nil, err
-	}
+func Publish(ctx context.Context, c *xrpc.Client, who *xrpc.Account, n int,
+	lastResort bool) (_ []mlsclient.KeyPackage, err error) {
+	defer Catch(&err)
+	device := Must(mlsclient.NewDevice(who.DID.String(), mlsclient.SuiteX25519))
 	return PublishOf(ctx, c, who, device, n, lastResort)
 }
 
@@ -185,12 +181,10 @@ func PublishOf(
 // NewConvo makes a convo in epoch 1, of a group that nobody has. welcome may be nil.
 func NewConvo(ctx context.Context, c *xrpc.Client, creator *xrpc.Account, others []syntax.DID,
 	welcome []byte) (id string, group []byte, err error) {
+	defer Catch(&err)
 	group = mlsclient.RandomBytes(16)
 	founded := &mlsclient.Staged{Epoch: 1, Welcome: welcome}
 	call := xrpc.CreateCall(group, mlsclient.SuiteX25519, others, founded, xrpc.NewKey())
-	out, err := xrpc.Ask[mlsapi.CreateConvoOutput](ctx, c, creator, call)
-	if err != nil {
-		return "", nil, err
-	}
+	out := Must(xrpc.Ask[mlsapi.CreateConvoOutput](ctx, c, creator, call))
 	return out.ID, group, nil
 }

@@ -112,13 +112,11 @@ func (f *FaultyTransport) RoundTrip(req *http.Request) (_ *http.Response, err er
 
 // repeat sends req twice at once and returns the first answer. It also waits for the other one: the
 // ledger must see both, and no request may outlive its scenario.
-func (f *FaultyTransport) repeat(req *http.Request, t xrpc.CallInfo) (*http.Response, error) {
+func (f *FaultyTransport) repeat(req *http.Request, t xrpc.CallInfo) (_ *http.Response, err error) {
+	defer Catch(&err)
 	second := req.Clone(req.Context())
 	if t.Who != nil {
-		token, err := t.Who.Token(t.Audience, t.Call.Method)
-		if err != nil {
-			return nil, err
-		}
+		token := Must(t.Who.Token(t.Audience, t.Call.Method))
 		second.Header.Set("Authorization", "Bearer "+token)
 	}
 	second.Body = http.NoBody

@@ -15,6 +15,7 @@ import (
 
 	"mlsd/clientsim/mlsclient"
 	. "mlsd/clientsim/steps"
+	"mlsd/internal/errs"
 )
 
 // installation is an installed PostgreSQL, with a directory for what it runs on.
@@ -59,30 +60,23 @@ func install(name string) (i *installation, err error) {
 
 // databaseAccount is the account that PostgreSQL runs as: this process's own, or postgres if that is
 // root, as which PostgreSQL does not run.
-func databaseAccount() (*syscall.Stat_t, error) {
+func databaseAccount() (_ *syscall.Stat_t, err error) {
+	defer Catch(&err)
 	if os.Geteuid() != 0 {
 		return &syscall.Stat_t{Uid: uint32(os.Geteuid()), Gid: uint32(os.Getegid())}, nil
 	}
 	u, err := user.Lookup("postgres")
-	if err != nil {
-		return nil, fmt.Errorf("PostgreSQL does not run as root: %w", err)
-	}
+	Check(errs.Wrap(err, "PostgreSQL does not run as root"))
 	uid, err := strconv.ParseUint(u.Uid, 10, 32)
-	if err != nil {
-		return nil, fmt.Errorf("uid of postgres: %w", err)
-	}
+	Check(errs.Wrap(err, "uid of postgres"))
 	gid, err := strconv.ParseUint(u.Gid, 10, 32)
-	if err != nil {
-		return nil, fmt.Errorf("gid of postgres: %w", err)
-	}
+	Check(errs.Wrap(err, "gid of postgres"))
 	return &syscall.Stat_t{Uid: uint32(uid), Gid: uint32(gid)}, nil
 }
 
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
+func freePort() (_ int, err error) {
+	defer Catch(&err)
+	l := Must(net.Listen("tcp", "127.0.0.1:0"))
 	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 

@@ -16,11 +16,9 @@ import (
 
 // Metrics reads the values of the metrics, by names with labels. It does not read those whose
 // labels have spaces.
-func (p *Proc) Metrics(ctx context.Context) (map[string]float64, error) {
-	answer, err := p.Admin(ctx, http.MethodGet, "/metrics", nil)
-	if err != nil {
-		return nil, err
-	}
+func (p *Proc) Metrics(ctx context.Context) (_ map[string]float64, err error) {
+	defer Catch(&err)
+	answer := Must(p.Admin(ctx, http.MethodGet, "/metrics", nil))
 	values := map[string]float64{}
 	for line := range strings.Lines(string(answer)) {
 		name, text, ok := strings.Cut(strings.TrimSpace(line), " ")

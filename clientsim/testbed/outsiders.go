@@ -60,11 +60,9 @@ type objects struct {
 // copyOfMember copies the device of a member, so that the real group is not changed. Devices in
 // agents cannot be copied: ErrInAgent, if there are no others.
 func copyOfMember(members []*client.Phone) (member *client.Phone, copied mlsclient.Device, err error) {
+	defer Catch(&err)
 	for _, p := range members {
-		data, err := p.Device.Export()
-		if err != nil {
-			return nil, nil, err
-		}
+		data := Must(p.Device.Export())
 		copied, err := mlsclient.ImportDevice(data)
 		if !errors.Is(err, mlsclient.ErrInAgent) {
 			return p, copied, err
@@ -94,11 +92,9 @@ func (w *World) objects(c *history.ConvoModel, members []*client.Phone,
 }
 
 // fakeObjects have the right headers only. They are for groups whose devices are all in agents.
-func fakeObjects(c *history.ConvoModel, member *client.Phone) (*objects, error) {
-	group, err := member.Group(c.ID)
-	if err != nil {
-		return nil, err
-	}
+func fakeObjects(c *history.ConvoModel, member *client.Phone) (_ *objects, err error) {
+	defer Catch(&err)
+	group := Must(member.Group(c.ID))
 	const size = 200
 	epoch := group.Epoch()
 	commit := &mlsclient.Staged{Epoch: epoch + 1, Commit: mlsclient.FakeCommit(c.GroupID, epoch, size)}

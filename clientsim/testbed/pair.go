@@ -48,11 +48,9 @@ func (w *World) WithPair(ctx context.Context, synchronous bool, play func(*Clust
 
 // StartPair starts a PostgreSQL and an asynchronous standby with the given settings. The database is
 // empty.
-func StartPair(ctx context.Context, settings map[string]string) (*Pair, error) {
-	p, err := newPair(false)
-	if err != nil {
-		return nil, err
-	}
+func StartPair(ctx context.Context, settings map[string]string) (_ *Pair, err error) {
+	defer Catch(&err)
+	p := Must(newPair(false))
 	for _, server := range p.servers {
 		for name, value := range settings {
 			server.Set(name, value)

@@ -87,9 +87,7 @@ func (p *Patroni) create(ctx context.Context) (err error) {
 	Check(os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o600))
 	for i, name := range []string{"a", "b", "c"} {
 		m := &machine{name: name, address: fmt.Sprintf(machineAddress, i+1), log: newLastLines(100)}
-		if err := p.addMachine(ctx, m); err != nil {
-			return fmt.Errorf("machine %s: %w", name, err)
-		}
+		Check(errs.Wrap(p.addMachine(ctx, m), "machine %s", name))
 		p.machines = append(p.machines, m)
 	}
 	for _, m := range p.machines {
@@ -214,17 +212,14 @@ func signalTwice(ctx context.Context, name string, s syscall.Signal) error {
 }
 
 // signalMachine signals all processes of a machine, and says how many there were.
-func signalMachine(ctx context.Context, name string, s syscall.Signal) (int, error) {
+func signalMachine(ctx context.Context, name string, s syscall.Signal) (_ int, err error) {
+	defer Catch(&err)
 	out, err := exec.CommandContext(ctx, "ip", "netns", "pids", name).Output()
-	if err != nil {
-		return 0, fmt.Errorf("processes of %s: %w", name, err)
-	}
+	Check(errs.Wrap(err, "processes of %s", name))
 	pids := strings.Fields(string(out))
 	for _, text := range pids {
 		pid, err := strconv.Atoi(text)
-		if err := errors.Join(err, Signal(pid, s)); err != nil {
-			return 0, fmt.Errorf("%s: %w", name, err)
-		}
+		Check(errs.Wrap(errors.Join(err, Signal(pid, s)), "%s", name))
 	}
 	return len(pids), nil
 }

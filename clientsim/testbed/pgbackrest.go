@@ -12,6 +12,7 @@ import (
 
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // Backrest is a PostgreSQL whose backups and WAL pgBackRest keeps, as deploy/patroni/pgbackrest.conf
@@ -106,17 +107,15 @@ func (b *Backrest) Restore(ctx context.Context, to time.Time) (err error) {
 }
 
 // awaitNoticed waits until the server has begun a generation of the event stream.
-func (b *Backrest) awaitNoticed(ctx context.Context) error {
+func (b *Backrest) awaitNoticed(ctx context.Context) (err error) {
+	defer Catch(&err)
 	var id int64
 	var cause string
 	started := time.Now()
-	err := xrpc.Until(ctx, startLimit, func() (_ bool, err error) {
+	Check(errs.Wrap(xrpc.Until(ctx, startLimit, func() (_ bool, err error) {
 		id, cause, err = b.generation(ctx)
 		return id > b.newest, err
-	})
-	if err != nil {
-		return fmt.Errorf("the server has not noticed the restore: %w", err)
-	}
+	}), "the server has not noticed the restore"))
 	b.w.Note("noticed within %s of its start: generation %d of the event stream, cause %q",
 		time.Since(started).Round(time.Second/10), id, cause)
 	return nil

@@ -14,6 +14,7 @@ import (
 
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // PgBouncer is a real PgBouncer before a PostgreSQL.
@@ -56,14 +57,11 @@ type PgBouncerConfig func(sockets, port, user, listen, listenPort string) string
 
 // StartPgBouncerWith is StartPgBouncer with another configuration.
 func StartPgBouncerWith(ctx context.Context, program string, config PgBouncerConfig, databaseURL,
-	dir string) (*PgBouncer, error) {
+	dir string) (_ *PgBouncer, err error) {
+	defer Catch(&err)
 	b := &PgBouncer{program: program, config: filepath.Join(dir, "pgbouncer.ini"), log: newLastLines(8)}
-	if err := b.configure(config, databaseURL); err != nil {
-		return nil, fmt.Errorf("PgBouncer: %w", err)
-	}
-	if err := b.Start(ctx); err != nil {
-		return nil, err
-	}
+	Check(errs.Wrap(b.configure(config, databaseURL), "PgBouncer"))
+	Check(b.Start(ctx))
 	return b, nil
 }
 

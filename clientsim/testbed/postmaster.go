@@ -18,6 +18,7 @@ import (
 
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // Postmaster is the private PostgreSQL of a server of ours, running without that server. So it can
@@ -77,20 +78,16 @@ func (m *Postmaster) Set(name, value string) { m.args = append(m.args, "-c", nam
 func (m *Postmaster) PID() int { return m.cmd.Process.Pid }
 
 // Start starts it, and returns when it accepts connections.
-func (m *Postmaster) Start(ctx context.Context) error {
+func (m *Postmaster) Start(ctx context.Context) (err error) {
+	defer Catch(&err)
 	if m.sockets != "" && os.Mkdir(m.sockets, 0o700) == nil { // else it still exists
-		if err := os.Chown(m.sockets, int(m.owner.Uid), int(m.owner.Gid)); err != nil {
-			return fmt.Errorf("PostgreSQL: %w", err)
-		}
+		Check(errs.Wrap(os.Chown(m.sockets, int(m.owner.Uid), int(m.owner.Gid)), "PostgreSQL"))
 	}
 	cmd := exec.Command(m.args[0], m.args[1:]...)
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "LC_ALL=C", "TZ=UTC", "LD_LIBRARY_PATH=" + os.Getenv("LD_LIBRARY_PATH")}
 	output := &recoveryCounter{log: m.log, recoveries: &m.recoveries}
 	cmd.Stdout, cmd.Stderr, cmd.Dir, cmd.WaitDelay = output, output, "/", time.Second
-	var err error
-	if m.child, err = startChild("PostgreSQL", cmd, m.log, m.owner); err != nil {
-		return err
-	}
+	m.child = Must(startChild("PostgreSQL", cmd, m.log, m.owner))
 	return m.awaitReady(ctx, func() (bool, error) { return false, errors.New("it has ended") })
 }
 

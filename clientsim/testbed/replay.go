@@ -51,15 +51,14 @@ func (w *World) DeliverAfterKill(ctx context.Context, p *client.Phone, d *client
 
 // DeliverWithLostAnswer delivers a draft whose first answer is lost, and compares the second answer
 // with the first.
-func (w *World) DeliverWithLostAnswer(ctx context.Context, p *client.Phone, d *client.Draft) (xrpc.Answer, error) {
+func (w *World) DeliverWithLostAnswer(ctx context.Context, p *client.Phone,
+	d *client.Draft) (_ xrpc.Answer, err error) {
+	defer Catch(&err)
 	var answer xrpc.Answer
-	err := w.withLostAnswer(d.Call.Method, func() (err error) {
+	Check(w.withLostAnswer(d.Call.Method, func() (err error) {
 		answer, err = p.Deliver(ctx, d)
 		return err
-	})
-	if err != nil {
-		return xrpc.Answer{}, err
-	}
+	}))
 	original, ok := w.ledger.Original(p.Account, d.Call)
 	if !ok {
 		return xrpc.Answer{}, errors.New("the first answer never passed the wire")

@@ -118,11 +118,9 @@ func (w *World) CheckRestored(never, late func(syntax.DID) bool) {
 }
 
 // unreadBy returns the messages that a phone has never read.
-func unreadBy(p *client.Phone, c *history.ConvoModel) ([]string, error) {
-	inbox, err := p.Inbox(c.ID)
-	if err != nil {
-		return nil, err
-	}
+func unreadBy(p *client.Phone, c *history.ConvoModel) (_ []string, err error) {
+	defer Catch(&err)
+	inbox := Must(p.Inbox(c.ID))
 	loose, err := p.Loose(c.ID)
 	return c.Unread(p.Account.DID, append(inbox, loose...)), err
 }

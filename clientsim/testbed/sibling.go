@@ -53,11 +53,9 @@ func (p *Proc) another(suffix string) *Proc {
 }
 
 // database is the URL of the private PostgreSQL's database.
-func (p *Proc) database() (string, error) {
-	sockets, err := p.sockets()
-	if err != nil {
-		return "", err
-	}
+func (p *Proc) database() (_ string, err error) {
+	defer Catch(&err)
+	sockets := Must(p.sockets())
 	query := url.Values{"host": {sockets}, "port": {"5432"}, "sslmode": {"disable"}}
 	return "postgres://mlsd@/mlsd?" + query.Encode(), nil
 }

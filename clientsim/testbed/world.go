@@ -168,11 +168,9 @@ func (w *World) Found() []history.Violation {
 }
 
 // Account makes and registers an account.
-func (w *World) Account() (*xrpc.Account, error) {
-	a, err := xrpc.NewAccount(w.RNG.IntN(2))
-	if err != nil {
-		return nil, err
-	}
+func (w *World) Account() (_ *xrpc.Account, err error) {
+	defer Catch(&err)
+	a := Must(xrpc.NewAccount(w.RNG.IntN(2)))
 	return a, w.register(a)
 }
 
@@ -194,11 +192,9 @@ func (w *World) Accounts() []syntax.DID {
 func (w *World) Phone(name string) (*client.Phone, error) { return w.PhoneOf(name, mlsclient.Go()) }
 
 // PhoneOf makes a phone that uses an MLS library.
-func (w *World) PhoneOf(name string, library mlsclient.Library) (*client.Phone, error) {
-	account, err := w.Account()
-	if err != nil {
-		return nil, err
-	}
+func (w *World) PhoneOf(name string, library mlsclient.Library) (_ *client.Phone, err error) {
+	defer Catch(&err)
+	account := Must(w.Account())
 	return w.newPhone(name, account, library)
 }
 
@@ -208,11 +204,9 @@ func (w *World) SecondDevice(p *client.Phone, name string) (*client.Phone, error
 }
 
 // SecondDeviceOf makes another phone for the account of p that uses an MLS library.
-func (w *World) SecondDeviceOf(p *client.Phone, name string, library mlsclient.Library) (*client.Phone, error) {
-	second, err := w.newPhone(name, p.Account, library)
-	if err != nil {
-		return nil, err
-	}
+func (w *World) SecondDeviceOf(p *client.Phone, name string, library mlsclient.Library) (_ *client.Phone, err error) {
+	defer Catch(&err)
+	second := Must(w.newPhone(name, p.Account, library))
 	p.HasSiblings, second.HasSiblings = true, true
 	return second, nil
 }
@@ -224,11 +218,9 @@ func (w *World) Retire(p *client.Phone) {
 
 // newPhone makes a phone. The seed decides whether its commits are PublicMessages or
 // PrivateMessages.
-func (w *World) newPhone(name string, account *xrpc.Account, library mlsclient.Library) (*client.Phone, error) {
-	device, err := library.NewDevice(account.DID.String(), w.Suite)
-	if err != nil {
-		return nil, err
-	}
+func (w *World) newPhone(name string, account *xrpc.Account, library mlsclient.Library) (_ *client.Phone, err error) {
+	defer Catch(&err)
+	device := Must(library.NewDevice(account.DID.String(), w.Suite))
 	p, err := client.NewPhoneWith(name, account, w.Suite, device, w.Net, w.Model)
 	if err == nil {
 		p.Verifies = true

@@ -201,11 +201,9 @@ func (i *injector) connect(ctx context.Context) (db *pgx.Conn, err error) {
 
 // terminate ends one of so many sessions of the nodes.
 func (i *injector) terminate(ctx context.Context, oneOf int) error {
-	return i.inDatabase(ctx, func(db *pgx.Conn) error {
-		pids, err := i.sessions(ctx, db)
-		if err != nil {
-			return err
-		}
+	return i.inDatabase(ctx, func(db *pgx.Conn) (err error) {
+		defer Catch(&err)
+		pids := Must(i.sessions(ctx, db))
 		_, err = db.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) pid`, pids[:(len(pids)+oneOf-1)/oneOf])
 		return err
 	})

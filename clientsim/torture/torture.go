@@ -32,11 +32,9 @@ type Config struct {
 
 // Run plays one run. It returns an error if the run could not be
 // played. Broken promises are in the report.
-func Run(ctx context.Context, c Config) (*Report, error) {
-	home, err := os.MkdirTemp("", "mlsd-torture-")
-	if err != nil {
-		return nil, err
-	}
+func Run(ctx context.Context, c Config) (_ *Report, err error) {
+	defer Catch(&err)
+	home := Must(os.MkdirTemp("", "mlsd-torture-"))
 	defer os.RemoveAll(home)
 	if c.Clocks = c.Clocks && c.Binary == ""; c.Clocks {
 		c.Binary, err = testbed.BuildMovable(ctx, home)

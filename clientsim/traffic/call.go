@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"mlsd/clientsim/history"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -41,11 +42,9 @@ func (c *caller) do(ctx context.Context, rng *rand.Rand, who *xrpc.Account, call
 }
 
 // ask is do for a request whose output is read.
-func ask[T any](ctx context.Context, c *caller, rng *rand.Rand, who *xrpc.Account, call xrpc.Call) (*T, error) {
-	answer, err := c.do(ctx, rng, who, call)
-	if err != nil {
-		return nil, err
-	}
+func ask[T any](ctx context.Context, c *caller, rng *rand.Rand, who *xrpc.Account, call xrpc.Call) (_ *T, err error) {
+	defer Catch(&err)
+	answer := Must(c.do(ctx, rng, who, call))
 	return xrpc.Decode[T](answer.Body)
 }
 

@@ -13,6 +13,8 @@ import (
 	"github.com/bluesky-social/indigo/atproto/auth"
 	"github.com/bluesky-social/indigo/atproto/identity"
 	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	. "mlsd/clientsim/steps"
 )
 
 // tokenLife is how long our service-auth tokens are valid. It is a PDS's default.
@@ -81,23 +83,18 @@ func (a *Account) TokenFor(audience string, method syntax.NSID, life time.Durati
 
 // tokenAt is Token by a clock that is wrong: it says that it is now. The library that makes the
 // other tokens has no other clock than this machine's.
-func (a *Account) tokenAt(now time.Time, audience string, method syntax.NSID) (string, error) {
+func (a *Account) tokenAt(now time.Time, audience string, method syntax.NSID) (_ string, err error) {
+	defer CatchIn(&err, "token for %s", method)
 	algorithm := "ES256K"
 	if _, p256 := a.key.(*atcrypto.PrivateKeyP256); p256 {
 		algorithm = "ES256"
 	}
-	claims, err := json.Marshal(map[string]any{
+	claims := Must(json.Marshal(map[string]any{
 		"iss": a.DID, "aud": audience, "lxm": method, "jti": rand.Text(), "iat": now.Unix(), "exp": now.Add(tokenLife).Unix(),
-	})
-	if err != nil {
-		return "", fmt.Errorf("token for %s: %w", method, err)
-	}
+	}))
 	encode := base64.RawURLEncoding.EncodeToString
 	signed := encode([]byte(`{"alg":"`+algorithm+`","typ":"JWT"}`)) + "." + encode(claims)
-	signature, err := a.key.HashAndSign([]byte(signed))
-	if err != nil {
-		return "", fmt.Errorf("token for %s: %w", method, err)
-	}
+	signature := Must(a.key.HashAndSign([]byte(signed)))
 	return signed + "." + encode(signature), nil
 }
 

@@ -12,6 +12,8 @@ import (
 	"github.com/fxamacker/cbor/v2"
 
 	"mlsd/api/lexcodec"
+	. "mlsd/clientsim/steps"
+	"mlsd/internal/errs"
 )
 
 // Event is one event of a stream. Which fields it has depends on its kind.
@@ -137,15 +139,14 @@ func (f *eventFields) event(kind string, cursor int64) Event {
 
 // ReadFrame reads a message of subscribeConvoEvents: a header and a body, both DAG-CBOR. The error
 // is a *StreamError if the frame is an error frame.
-func ReadFrame(frame []byte) (Event, error) {
+func ReadFrame(frame []byte) (_ Event, err error) {
+	defer Catch(&err)
 	var header struct {
 		Op int64  `cbor:"op"`
 		T  string `cbor:"t"`
 	}
 	body, err := readItem(headerMode, frame, &header)
-	if err != nil {
-		return Event{}, fmt.Errorf("frame: header: %w", err)
-	}
+	Check(errs.Wrap(err, "frame: header"))
 	if header.Op == -1 && header.T == "" {
 		return Event{}, readErrorFrame(body)
 	}
@@ -161,9 +162,7 @@ func ReadFrame(frame []byte) (Event, error) {
 		Cursor   int64  `cbor:"cursor"`
 		Position string `cbor:"position"`
 	}
-	if err := readLastItem(body, &fields); err != nil {
-		return Event{}, fmt.Errorf("frame: %s: %w", kind, err)
-	}
+	Check(errs.Wrap(readLastItem(body, &fields), "frame: %s", kind))
 	e := fields.event(kind, fields.Cursor)
 	e.Position = fields.Position
 	return e, e.check()
@@ -227,14 +226,11 @@ func must[T any](v T, err error) T {
 // readItem decodes the first item of data into v and returns what follows. The item must be encoded
 // as DAG-CBOR demands: encoding its value again must give the same bytes.
 func readItem(mode cbor.DecMode, data []byte, v any) (rest []byte, err error) {
-	if rest, err = mode.UnmarshalFirst(data, v); err != nil {
-		return nil, err
-	}
+	defer Catch(&err)
+	rest = Must(mode.UnmarshalFirst(data, v))
 	item := data[:len(data)-len(rest)]
 	var value any
-	if err := bodyMode.Unmarshal(item, &value); err != nil {
-		return nil, err
-	}
+	Check(bodyMode.Unmarshal(item, &value))
 	if again, err := dagMode.Marshal(value); err != nil || !bytes.Equal(item, again) {
 		return nil, errors.Join(errors.New("not in the one form of DAG-CBOR"), err)
 	}
@@ -340,7 +336,8 @@ func firstEmpty(pairs ...string) string {
 // ReadServerSent reads an event of streamConvoEvents. id is the one that came with this event. It
 // must be the event's cursor. An info event must have none, so that the last event's id stays in
 // force.
-func ReadServerSent(id, event string, data []byte) (Event, error) {
+func ReadServerSent(id, event string, data []byte) (_ Event, err error) {
+	defer Catch(&err)
 	kind, ok := kindOf(event)
 	if !ok {
 		return Event{}, fmt.Errorf("server-sent event %q", event)
@@ -350,9 +347,7 @@ func ReadServerSent(id, event string, data []byte) (Event, error) {
 		Cursor string `json:"cursor"`
 		Info   string `json:"info"`
 	}
-	if err := json.Unmarshal(data, &fields); err != nil {
-		return Event{}, fmt.Errorf("server-sent %s: %w", kind, err)
-	}
+	Check(errs.Wrap(json.Unmarshal(data, &fields), "server-sent %s", kind))
 	if kind == EventInfo {
 		if id != "" {
 			return Event{}, fmt.Errorf("server-sent info: it has the id %q", id)
@@ -371,9 +366,7 @@ func ReadServerSent(id, event string, data []byte) (Event, error) {
 		return Event{}, fmt.Errorf("server-sent %s: its id is %q and its cursor %q", kind, id, fields.Cursor)
 	}
 	cursor, err := strconv.ParseInt(fields.Cursor, 10, 64)
-	if err != nil {
-		return Event{}, fmt.Errorf("server-sent %s: %w", kind, err)
-	}
+	Check(errs.Wrap(err, "server-sent %s", kind))
 	e := fields.event(kind, cursor)
 	return e, e.check()
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"mlsd/api/lexcodec"
+	. "mlsd/clientsim/steps"
+	"mlsd/internal/errs"
 )
 
 // Encode returns the JSON of a method's input. Every input has one.
@@ -16,14 +18,11 @@ func Encode(in any) []byte { return must(lexcodec.Marshal(in)) }
 
 // Decode reads a method's output. A field that the lexicon requires must be there: without it, the
 // output would have a zero.
-func Decode[T any](body []byte) (*T, error) {
+func Decode[T any](body []byte) (_ *T, err error) {
+	defer Catch(&err)
 	out, members := new(T), any(nil)
-	if err := json.Unmarshal(body, out); err != nil {
-		return nil, fmt.Errorf("%T: %w", *out, err)
-	}
-	if err := json.Unmarshal(body, &members); err != nil {
-		return nil, fmt.Errorf("%T: %w", *out, err)
-	}
+	Check(errs.Wrap(json.Unmarshal(body, out), "%T", *out))
+	Check(errs.Wrap(json.Unmarshal(body, &members), "%T", *out))
 	if missing := missingField(reflect.TypeFor[T](), members); missing != "" {
 		return nil, fmt.Errorf("%T: no %s", *out, missing)
 	}

@@ -17,6 +17,9 @@ import (
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
+
+	. "mlsd/clientsim/steps"
+	"mlsd/internal/errs"
 )
 
 // Call is one request as a phone journals it. A retry sends exactly these bytes with a new token.
@@ -131,11 +134,9 @@ func (c *Client) ClockWrong(err error) bool {
 
 // Once sends a call once, with a new token. The error is a *CallError if the server answered. After
 // any other error the outcome is unknown.
-func (c *Client) Once(ctx context.Context, who *Account, call Call) (Answer, error) {
-	token, err := c.Token(who, call.Method)
-	if err != nil {
-		return Answer{}, err
-	}
+func (c *Client) Once(ctx context.Context, who *Account, call Call) (_ Answer, err error) {
+	defer Catch(&err)
+	token := Must(c.Token(who, call.Method))
 	address := c.Base + "/xrpc/" + call.Method.String()
 	verb := http.MethodPost
 	if call.Body == nil {
@@ -146,22 +147,16 @@ func (c *Client) Once(ctx context.Context, who *Account, call Call) (Answer, err
 	}
 	ctx = WithCallInfo(ctx, CallInfo{Call: call, Who: who, Audience: c.Audience})
 	req, err := http.NewRequestWithContext(ctx, verb, address, bytes.NewReader(call.Body))
-	if err != nil {
-		return Answer{}, fmt.Errorf("%s: %w", call.Method, err)
-	}
+	Check(errs.Wrap(err, "%s", call.Method))
 	req.Header.Set("Authorization", "Bearer "+token)
 	if call.Body != nil {
 		req.Header.Set("Content-Type", cmp.Or(call.Type, "application/json"))
 	}
 	resp, err := c.HTTP.Do(req)
-	if err != nil {
-		return Answer{}, fmt.Errorf("%s: %w", call.Method, err)
-	}
+	Check(errs.Wrap(err, "%s", call.Method))
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return Answer{}, fmt.Errorf("%s: %w", call.Method, err)
-	}
+	Check(errs.Wrap(err, "%s", call.Method))
 	if resp.StatusCode/100 != 2 {
 		return Answer{}, ReadError(call.Method, resp, body)
 	}

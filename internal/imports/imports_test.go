@@ -58,7 +58,7 @@ func allowed() map[string][]string {
 		"clientsim":           {},
 		"clientsim/steps":     {},
 		"clientsim/mlsclient": {"clientsim/steps"},
-		"clientsim/xrpc":      {"api/lexcodec", "api/mlsapi", "clientsim/mlsclient"},
+		"clientsim/xrpc":      {"api/lexcodec", "api/mlsapi", "clientsim/mlsclient", "clientsim/steps"},
 		"clientsim/history":   {"api/lexcodec", "api/mlsapi", "clientsim/mlsclient", "clientsim/xrpc"},
 		"clientsim/client": {"api/lexcodec", "api/mlsapi", "clientsim/history", "clientsim/mlsclient", "clientsim/xrpc",
 			"internal/transparency/verifier", "clientsim/steps"},
