@@ -148,7 +148,7 @@ func TestCheckerSeesSeededViolations(t *testing.T) {
 			`"three", acknowledged at seq 4, was never read`},
 		"a message read twice": {func(_ *ConvoModel, v *View) { v.Inbox = append(v.Inbox, v.Inbox[0]) }, Duplicated,
 			`"one" was read at seq 1 and at 1`},
-		"a stranger's view": {func(_ *ConvoModel, v *View) { v.DID = mallory }, Broken, "is no member"},
+		"an outsider's view": {func(_ *ConvoModel, v *View) { v.DID = mallory }, Broken, "is no member"},
 		"history before the joining": {func(c *ConvoModel, v *View) { c.Members[v.DID].from = 3 }, Duplicated,
 			"below the first visible 3"},
 		"a joiner without its commit": {func(c *ConvoModel, v *View) { c.Members[v.DID].from = 2; v.Log = v.Log[1:] }, Broken,

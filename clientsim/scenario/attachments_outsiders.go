@@ -10,13 +10,13 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// outsiders makes people ask for an attachment who must not have it: a stranger, a member of another
+// outsiders makes people ask for an attachment who must not have it: an outsider, a member of another
 // convo, a former member and a blocked one.
 func (u *uploads) outsiders(ctx context.Context, other *xrpc.Account, elsewhere string) {
 	alice, carol := u.phones[0], u.former
 	d := u.newUpload(alice.Account, 1000)
 	u.upload(ctx, u.w.RNG, d)
-	stranger := Must(u.w.Account())
+	outsider := Must(u.w.Account())
 	read := func(node int, who *xrpc.Account, convo string) error {
 		call := u.about(mlsapi.NSIDGetAttachment, d)
 		call.Query.Set("convoId", convo)
@@ -29,7 +29,7 @@ func (u *uploads) outsiders(ctx context.Context, other *xrpc.Account, elsewhere 
 			u.w.Broken("an outsider's getAttachment: %v, want %s", err, want)
 		}
 	}
-	get(stranger, u.convo, mlsapi.ErrConvoNotFound)
+	get(outsider, u.convo, mlsapi.ErrConvoNotFound)
 	get(other, u.convo, mlsapi.ErrConvoNotFound)
 	get(other, elsewhere, mlsapi.ErrAttachmentNotFound)
 	get(carol.Account, u.convo, mlsapi.ErrNotMember)
@@ -51,6 +51,6 @@ func (u *uploads) outsiders(ctx context.Context, other *xrpc.Account, elsewhere 
 	Check(operate("account/block", true))
 	get(bob, u.convo, "Blocked")
 	Check(operate("account/unblock", false))
-	u.w.Note("attachments: refused are a stranger, a member of another convo in this one and there, a former member, " +
+	u.w.Note("attachments: refused are an outsider, a member of another convo in this one and there, a former member, " +
 		"and a blocked one")
 }

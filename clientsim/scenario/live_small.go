@@ -104,12 +104,12 @@ func (s *streamTest) expectLowPackages(phones ...*client.Phone) {
 func LiveBasic(ctx context.Context, w *testbed.World) {
 	withStreamTest(ctx, w, func(s *streamTest) {
 		phones := Must(w.Phones(ctx, 4))
-		alice, bob, carol, stranger := phones[0], phones[1], phones[2], phones[3]
+		alice, bob, carol, outsider := phones[0], phones[1], phones[2], phones[3]
 		sse := s.subscriber("bob's browser", bob.Account, bob)
 		sse.ServerSent, sse.ConnectionLife = true, 200*time.Millisecond
 		ticket, token := s.subscriberOf(alice), s.subscriberOf(bob)
 		ticket.By, token.By = client.ByTicket, client.ByToken
-		Check(s.subscribers.Listen(ticket, token, s.subscriberOf(carol), s.subscriberOf(stranger), sse))
+		Check(s.subscribers.Listen(ticket, token, s.subscriberOf(carol), s.subscriberOf(outsider), sse))
 		s.refused(ctx, alice)
 		convo := s.create(ctx, alice, bob)
 		s.expectLowPackages(bob)

@@ -191,13 +191,13 @@ func TestALyingServerIsCaught(t *testing.T) {
 				}
 				return body
 			}}, history.Broken, "no refusal"},
-		{"strangers learn that a convo exists", "no-key",
+		{"outsiders learn that a convo exists", "no-key",
 			&lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
 				if t.Call.Method == mlsapi.NSIDGetEpoch && a.StatusCode == 404 {
 					return refuse(a, 403, mlsapi.ErrNotMember, "not a member")
 				}
 				return body
-			}}, history.Broken, "answers a stranger 403"},
+			}}, history.Broken, "answers an outsider 403"},
 		{"the group's members are shown", "create-existing",
 			&lyingServer{after: func(t xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
 				if bytes.Contains(body, []byte(mlsapi.ErrGroupAlreadyExists)) {
@@ -243,7 +243,7 @@ func TestALyingServerIsCaught(t *testing.T) {
 			}}, history.Broken, "and must stand between"},
 		{"an old GroupInfo is handed out", "removed-cannot-return",
 			&lyingServer{after: firstForEver(mlsapi.NSIDGetGroupInfo)}, history.Broken, "getGroupInfo shows group"},
-		{"a removed member is no stranger", "removed-cannot-return",
+		{"a removed member is no outsider", "removed-cannot-return",
 			&lyingServer{after: func(_ xrpc.CallInfo, _ int, a *http.Response, body []byte) []byte {
 				if bytes.Contains(body, []byte(mlsapi.ErrNotMember)) {
 					return refuse(a, 404, mlsapi.ErrConvoNotFound, "no such convo")

@@ -121,8 +121,8 @@ func (m *misbehavior) overreach(ctx context.Context) {
 	m.submitted(ctx, "the hidden removal of another member, with the GroupInfo that shows it", staged,
 		mlsapi.ErrNotPermitted)
 	m.mallory.Device.HideHandshakes(false)
-	stranger := m.ownedBy(m.bob.Account.DID)
-	kp := Must(stranger.KeyPackage())
+	other := m.ownedBy(m.bob.Account.DID)
+	kp := Must(other.KeyPackage())
 	staged = Must(group.StageAdd(kp.Message))
 	m.submitted(ctx, "a device that is said to be another member's", staged, mlsapi.ErrInvalidCommit,
 		mlsapi.ErrNotPermitted)

@@ -103,7 +103,8 @@ func sendBurst(ctx context.Context, w *testbed.World, from, to *client.Phone, at
 }
 
 // pushedWelcome adds a phone whose owner has another device, and shares a convo with the adder: a
-// stranger's Welcome is not pushed. Only the device that the Welcome is for gets a push.
+// Welcome is not pushed between people who share no convo. Only the device that the Welcome is for
+// gets a push.
 func pushedWelcome(ctx context.Context, w *testbed.World, r *client.Receiver, adder *client.Phone,
 	convo string) (*client.Phone, *client.PushTarget) {
 	phones := Must(w.Phones(ctx, 1))

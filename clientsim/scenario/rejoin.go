@@ -92,7 +92,7 @@ func leaves(w *testbed.World, p *client.Phone, convo string, want int) {
 	}
 }
 
-// RemovedCannotReturn makes a removed member, one that left and a stranger try to join by external
+// RemovedCannotReturn makes a removed member, one that left and an outsider try to join by external
 // commit, with an old GroupInfo and with the present one, which a friend leaked. A member that is
 // added again comes back by its Welcome.
 func RemovedCannotReturn(ctx context.Context, w *testbed.World) {
@@ -103,11 +103,11 @@ func RemovedCannotReturn(ctx context.Context, w *testbed.World) {
 	Check(carol.Leave(ctx, convo))
 	Check(dave.Sync(ctx, convo))
 	leaked := Must(dave.GroupInfo(ctx, convo))
-	stranger := Must(w.Phone("stranger"))
+	outsider := Must(w.Phone("outsider"))
 	for _, who := range []struct {
 		phone *client.Phone
 		want  string
-	}{{bob, mlsapi.ErrNotMember}, {carol, mlsapi.ErrNotMember}, {stranger, mlsapi.ErrConvoNotFound}} {
+	}{{bob, mlsapi.ErrNotMember}, {carol, mlsapi.ErrNotMember}, {outsider, mlsapi.ErrConvoNotFound}} {
 		if _, err := who.phone.GroupInfo(ctx, convo); xrpc.ErrorName(err) != who.want {
 			w.Broken("%s asked for the GroupInfo: %v, want %s", who.phone.Name, err, who.want)
 		}

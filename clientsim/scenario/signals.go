@@ -26,7 +26,7 @@ type signalTest struct {
 	*streamTest
 	convo                   string
 	alice, bob, carol, dave *client.Phone
-	stranger                *client.Phone
+	outsider                *client.Phone
 	receivers               map[string]*signalReceiver
 }
 
@@ -59,7 +59,7 @@ func Signals(ctx context.Context, w *testbed.World) {
 // begin makes the convo and waits until all are connected.
 func (t *signalTest) begin(ctx context.Context, other *xrpc.Client) {
 	phones := Must(t.w.Phones(ctx, 5))
-	t.alice, t.bob, t.carol, t.dave, t.stranger = phones[0], phones[1], phones[2], phones[3], phones[4]
+	t.alice, t.bob, t.carol, t.dave, t.outsider = phones[0], phones[1], phones[2], phones[3], phones[4]
 	t.convo = t.create(ctx, t.alice, t.bob, t.carol, t.dave)
 	t.expectLowPackages(t.bob, t.carol, t.dave)
 	Must(t.dave.Net.Do(ctx, t.dave.Account, xrpc.BlockCall(t.alice.Account.DID, xrpc.NewKey())))
@@ -71,7 +71,7 @@ func (t *signalTest) begin(ctx context.Context, other *xrpc.Client) {
 		sse   bool
 	}{
 		{"alice", t.alice, here, false}, {"bob", t.bob, here, false}, {"bob's browser", t.bob, there, true},
-		{"carol", t.carol, there, false}, {"dave", t.dave, here, false}, {"stranger", t.stranger, there, false},
+		{"carol", t.carol, there, false}, {"dave", t.dave, here, false}, {"outsider", t.outsider, there, false},
 	} {
 		t.listen(e.name, e.phone, e.nodes, e.sse)
 	}
@@ -164,12 +164,12 @@ func (t *signalTest) signalsArrive(ctx context.Context, other *xrpc.Client) {
 		payload = Must(t.signal(ctx, t.bob, to, fmt.Sprintf("bob types %d", i)))
 		t.expect(ctx, payload, "alice", "bob", "bob's browser", "carol", "dave")
 	}
-	if _, err := t.signal(ctx, t.stranger, t.w.Net, "who is there?"); err == nil {
-		t.w.Broken("a stranger has a group to encrypt for")
+	if _, err := t.signal(ctx, t.outsider, t.w.Net, "who is there?"); err == nil {
+		t.w.Broken("an outsider has a group to encrypt for")
 	}
-	_, err := t.w.Net.Once(ctx, t.stranger.Account, xrpc.SignalCall(t.convo, t.receivers["bob"].typing[0]))
+	_, err := t.w.Net.Once(ctx, t.outsider.Account, xrpc.SignalCall(t.convo, t.receivers["bob"].typing[0]))
 	if name := xrpc.ErrorName(err); name != mlsapi.ErrConvoNotFound {
-		t.w.Broken("a stranger's signal was answered with %q, %v", name, err)
+		t.w.Broken("an outsider's signal was answered with %q, %v", name, err)
 	}
 	// What is stored is found: the check of the database can fail.
 	d := Must(t.alice.DraftSend(t.convo, "a message"))
