@@ -11,6 +11,7 @@ import (
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // Config says which attacks run against which servers.
@@ -46,21 +47,12 @@ func Default() Config {
 
 // Run runs the attacks, one after the other, each on every server.
 func Run(ctx context.Context, c Config) (_ *Report, err error) {
-	if err := c.Check(); err != nil {
-		return nil, err
-	}
-	attacks, err := c.attacks()
-	if err != nil {
-		return nil, err
-	}
-	e, err := testbed.NewEnvironment(ctx, "127.0.0.1:0", c.Binaries...)
-	if err != nil {
-		return nil, err
-	}
+	defer Catch(&err)
+	Check(c.Check())
+	attacks := Must(c.attacks())
+	e := Must(testbed.NewEnvironment(ctx, "127.0.0.1:0", c.Binaries...))
 	defer func() { err = errors.Join(err, e.Close(ctx)) }()
-	if err := e.StartPostgres(ctx, nil); err != nil {
-		return nil, err
-	}
+	Check(e.StartPostgres(ctx, nil))
 	report := &Report{Command: c.Command, Bounds: c.Bounds}
 	for _, a := range attacks {
 		for _, binary := range e.Binaries {
@@ -119,12 +111,9 @@ func (c *Config) attacks() (all []Attack, err error) {
 // one runs one attack on one server, whose database gets a name.
 func (c *Config) one(ctx context.Context, e *testbed.Environment, a Attack, binary testbed.Binary,
 	name string) (result *Result, err error) {
-	s, err := start(ctx, e, binary.Path, name)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, s.stop(ctx)) }()
-	var closers []func() error
+	defer Catch(&err)
+	s := Must(start(ctx, e, binary.Path, name))
+	closers := []func() error{func() error { return s.stop(ctx) }}
 	defer func() {
 		for _, end := range slices.Backward(closers) {
 			err = errors.Join(err, end())
@@ -146,16 +135,14 @@ func (c *Config) one(ctx context.Context, e *testbed.Environment, a Attack, bina
 		env: e, answers: &answers{byStatus: map[string]int64{}}, closers: &closers,
 	}
 	var prepared *Prepared
-	if err := Attempt(func() {
+	Check(errs.Wrap(Attempt(func() {
 		t.honest = newHonest(t, rate)
 		t.honest.prepare(ctx)
 		for _, person := range t.honest.people {
 			t.Victims = append(t.Victims, person.DID)
 		}
 		prepared = a.Prepare(ctx, t)
-	}); err != nil {
-		return nil, fmt.Errorf("prepare: %w", err)
-	}
+	}), "prepare"))
 	// What the preparation did is no part of the attack.
 	t.answers.mu.Lock()
 	t.answers.attempts = 0
@@ -164,16 +151,12 @@ func (c *Config) one(ctx context.Context, e *testbed.Environment, a Attack, bina
 	m := newMeter()
 	var effects effectsMeter
 	ops := append(t.honest.operations(rate), t.Bystanders...)
-	err = measure(ctx, m, ops, c.Spans, prepared.Run, func(phase int) error { return effects.enter(ctx, s, phase) })
-	if err != nil {
-		return nil, err
-	}
+	Check(measure(ctx, m, ops, c.Spans, prepared.Run,
+		func(phase int) error { return effects.enter(ctx, s, phase) }))
 	result = &Result{
 		Attack: a.Name, Finding: a.Finding, Server: binary.Name, Honest: m.figures(), Effects: effects.Effects,
 		Attempts: t.answers.attempts, Answers: maps.Clone(t.answers.byStatus),
-	}
-	if result.Memory, err = s.PeakMemory(); err != nil {
-		return nil, err
+		Memory: Must(s.PeakMemory()),
 	}
 	if prepared.Judge != nil {
 		result.Claims = prepared.Judge(ctx, effects.Effects)

@@ -10,6 +10,7 @@ import (
 	"mlsd/api/mlsapi"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // savedWelcome is a Welcome on the disk. It is written before the phone joins with it, and removed
@@ -23,7 +24,8 @@ type savedWelcome struct {
 }
 
 // FetchWelcome fetches this device's Welcome and keeps it in memory only.
-func (p *Phone) FetchWelcome(ctx context.Context, convo string) (*mlsapi.GetWelcomeOutput, error) {
+func (p *Phone) FetchWelcome(ctx context.Context, convo string) (_ *mlsapi.GetWelcomeOutput, err error) {
+	defer Catch(&err)
 	if p.Device == nil {
 		return nil, ErrKilled
 	}
@@ -31,20 +33,15 @@ func (p *Phone) FetchWelcome(ctx context.Context, convo string) (*mlsapi.GetWelc
 	if p.HasSiblings {
 		refs = p.Device.Refs()
 	}
-	var err error
 	for _, ref := range refs {
 		var answer xrpc.Answer
 		answer, err = p.Net.Do(ctx, p.Account, xrpc.WelcomeCall(convo, ref))
 		if xrpc.ErrorName(err) == mlsapi.ErrWelcomeNotFound {
 			continue // the Welcome was made for another KeyPackage of this device
 		}
-		if err != nil {
-			return nil, err
-		}
+		Check(err)
 		out, err := xrpc.Decode[mlsapi.GetWelcomeOutput](answer.Body)
-		if err != nil {
-			return nil, fmt.Errorf("%s: getWelcome: %w", p.Name, err)
-		}
+		Check(errs.Wrap(err, "%s: getWelcome", p.Name))
 		if out.KeyPackageRef == nil || out.State == nil || out.GraceExpiresAt == nil {
 			return nil, fmt.Errorf("%s: getWelcome: no ref, state or grace", p.Name)
 		}
@@ -75,10 +72,7 @@ func (p *Phone) readWelcome(convo string) (*savedWelcome, error) {
 		return nil, fmt.Errorf("%s: no Welcome on the disk for %s", p.Name, convo)
 	}
 	w := &savedWelcome{}
-	if err := json.Unmarshal(data, w); err != nil {
-		return nil, fmt.Errorf("%s: %w", p.Name, err)
-	}
-	return w, nil
+	return w, errs.Wrap(json.Unmarshal(data, w), "%s", p.Name)
 }
 
 // errCannotJoin says that the device cannot join with the bytes of its Welcome.
@@ -187,14 +181,13 @@ func (p *Phone) reportFailure(ctx context.Context, convo string, cause error) er
 }
 
 // FinishJoin continues after a kill that left the Welcome on the disk.
-func (p *Phone) FinishJoin(ctx context.Context, convo string) error {
+func (p *Phone) FinishJoin(ctx context.Context, convo string) (err error) {
+	defer Catch(&err)
 	if err := p.JoinSaved(convo); errors.Is(err, errCannotJoin) {
 		return p.reportFailure(ctx, convo, err)
-	} else if err != nil {
-		return err
+	} else {
+		Check(err)
 	}
-	if err := p.Confirm(ctx, convo); err != nil {
-		return err
-	}
+	Check(p.Confirm(ctx, convo))
 	return p.Sync(ctx, convo)
 }

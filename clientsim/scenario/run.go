@@ -40,16 +40,11 @@ const scenarioLimit = 5 * time.Minute
 // Run plays the scenarios one after the other. It returns an error if a scenario could not be
 // played. Broken promises are in the report.
 func Run(ctx context.Context, c Config) (_ *Report, err error) {
-	chosen, err := choose(c.Scenarios)
-	if err != nil {
-		return nil, err
-	}
+	defer Catch(&err)
+	chosen := Must(choose(c.Scenarios))
 	lines := terminal.New(c.Progress)
 	lines.Line("seed %d", c.Seed)
-	to, stop, err := c.connect(ctx, lines)
-	if err != nil {
-		return nil, err
-	}
+	to, stop := Must2(c.connect(ctx, lines))
 	defer func() { err = errors.Join(err, stop()) }()
 	report := &Report{Seed: c.Seed}
 	for i, s := range chosen {

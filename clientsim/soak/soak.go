@@ -53,16 +53,12 @@ func settings() map[string]string {
 // Run runs the load until Config.For is over or stop ends, and then judges it. ctx ends everything
 // at once. What was broken is in the last line of the samples.
 func Run(ctx, stop context.Context, c Config) (err error) {
-	e, err := testbed.NewEnvironment(ctx, "127.0.0.1:0", testbed.Binary{Path: c.Binary})
-	if err != nil {
-		return err
-	}
+	defer Catch(&err)
+	e := Must(testbed.NewEnvironment(ctx, "127.0.0.1:0", testbed.Binary{Path: c.Binary}))
 	defer func() { err = errors.Join(err, e.Close(ctx)) }()
 	server := e.Server("data")
 	server.UseDefaults()
-	if err := server.Start(ctx, nil); err != nil {
-		return err
-	}
+	Check(server.Start(ctx, nil))
 	watch := newWatch(testbed.FastTransport())
 	w := e.World(server, watch, c.options(), 0x50a4, c.Progress)
 	return Attempt(func() {

@@ -61,26 +61,17 @@ type Environment struct {
 
 // NewEnvironment makes an environment without a PostgreSQL. binaries are the servers to start; none:
 // one is found or built. The directory of accounts listens at plcListen.
-func NewEnvironment(ctx context.Context, plcListen string, binaries ...Binary) (_ *Environment, err error) {
+func NewEnvironment(ctx context.Context, plcListen string, binaries ...Binary) (*Environment, error) {
 	e := &Environment{ServiceDID: xrpc.DefaultServiceDID}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, e.Close(ctx))
-		}
-	}()
-	if e.Dir, err = NewDirectory(plcListen); err != nil {
-		return nil, err
-	}
-	if e.Home, err = os.MkdirTemp("", "clientsim-"); err != nil {
-		return nil, err
-	}
-	// A server started by root runs its database as another user, who needs access to the data
-	// directory.
-	if err := os.Chmod(e.Home, 0o755); err != nil {
-		return nil, err
-	}
-	if e.Binaries, err = findBinaries(ctx, binaries, e.Home); err != nil {
-		return nil, err
+	if err := Attempt(func() {
+		e.Dir = Must(NewDirectory(plcListen))
+		e.Home = Must(os.MkdirTemp("", "clientsim-"))
+		// A server started by root runs its database as another user, who needs access to the data
+		// directory.
+		Check(os.Chmod(e.Home, 0o755))
+		e.Binaries = Must(findBinaries(ctx, binaries, e.Home))
+	}); err != nil {
+		return nil, errors.Join(err, e.Close(ctx))
 	}
 	return e, nil
 }

@@ -171,16 +171,12 @@ func (p *Pair) follow(ctx context.Context, standby *pairedServer) (err error) {
 		state = "sync"
 		Check(p.configure(primary, fmt.Sprintf("synchronous_standby_names = '%s'\n", standby.name)))
 	}
-	err = xrpc.Until(ctx, startLimit, func() (bool, error) {
+	return errs.Wrap(xrpc.Until(ctx, startLimit, func() (bool, error) {
 		n, err := primary.count(ctx,
 			`SELECT count(*) FROM pg_stat_replication WHERE application_name = $1 AND state = 'streaming' AND sync_state = $2`,
 			standby.name, state)
 		return n == 1, err
-	})
-	if err != nil {
-		return fmt.Errorf("%s does not become the standby: %w\n%s", standby.name, err, standby.log)
-	}
-	return nil
+	}), "%s does not become the standby (%s)", standby.name, standby.log)
 }
 
 // configure replaces the settings that change with the role, and makes the running server read them.

@@ -221,13 +221,8 @@ func (w *World) Retire(p *client.Phone) {
 func (w *World) newPhone(name string, account *xrpc.Account, library mlsclient.Library) (_ *client.Phone, err error) {
 	defer Catch(&err)
 	device := Must(library.NewDevice(account.DID.String(), w.Suite))
-	p, err := client.NewPhoneWith(name, account, w.Suite, device, w.Net, w.Model)
-	if err == nil {
-		p.Verifies = true
-	}
-	if err != nil {
-		return nil, err
-	}
+	p := Must(client.NewPhoneWith(name, account, w.Suite, device, w.Net, w.Model))
+	p.Verifies = true
 	p.Device.HideHandshakes(w.RNG.IntN(2) == 0)
 	w.phones = append(w.phones, p)
 	return p, p.Save(nil)

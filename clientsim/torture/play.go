@@ -86,21 +86,14 @@ func (c *Config) connect(ctx context.Context, e *equipment, f *testbed.Cluster, 
 // play plays a plan, on a PostgreSQL and servers of its own. It leaves out the faults that cannot
 // happen on this machine.
 func (c *Config) play(ctx context.Context, report *Report) (err error) {
-	e, err := c.prepare(ctx)
-	if err != nil {
-		return err
-	}
+	defer Catch(&err)
+	e := Must(c.prepare(ctx))
 	defer func() { err = errors.Join(err, e.close(ctx)) }()
 	report.Plan = slices.DeleteFunc(report.Plan, func(s Step) bool { return e.skipped[s.Kind] != "" })
 	report.Skipped = e.skipped
-	settings, err := testbed.Unlimited(ctx, c.Binary)
-	if err != nil {
-		return err
-	}
+	settings := Must(testbed.Unlimited(ctx, c.Binary))
 	server := e.Server("data")
-	if err := server.Start(ctx, settings); err != nil {
-		return err
-	}
+	Check(server.Start(ctx, settings))
 	transport := testbed.Unrepeated{Transport: testbed.FastTransport()}
 	defer transport.CloseIdleConnections()
 	w := e.World(server, transport, testbed.Options{Seed: c.Seed, For: report.For}, 0x70, c.Progress)

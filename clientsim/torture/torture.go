@@ -37,12 +37,9 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 	home := Must(os.MkdirTemp("", "mlsd-torture-"))
 	defer os.RemoveAll(home)
 	if c.Clocks = c.Clocks && c.Binary == ""; c.Clocks {
-		c.Binary, err = testbed.BuildMovable(ctx, home)
+		c.Binary = Must(testbed.BuildMovable(ctx, home))
 	} else {
-		c.Binary, err = testbed.FindServer(ctx, c.Binary, home)
-	}
-	if err != nil {
-		return nil, err
+		c.Binary = Must(testbed.FindServer(ctx, c.Binary, home))
 	}
 	report := &Report{Seed: c.Seed, For: c.For, Plan: NewPlan(c.Seed, c.For, c.Nodes)}
 	return report, c.play(ctx, report)

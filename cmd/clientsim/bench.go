@@ -13,6 +13,7 @@ import (
 
 	"mlsd/clientsim/bench"
 	"mlsd/clientsim/bench/report"
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
 	"mlsd/internal/terminal"
 )
@@ -77,7 +78,8 @@ func listBenchmarks(out io.Writer) error {
 	return nil
 }
 
-func runBenchmark(ctx context.Context, c *cli.Command, out, stderr io.Writer) error {
+func runBenchmark(ctx context.Context, c *cli.Command, out, stderr io.Writer) (err error) {
+	defer Catch(&err)
 	lines := terminal.New(stderr)
 	config := bench.Config{
 		Scenario: c.Args().First(), Seed: seedOf(c),
@@ -99,13 +101,8 @@ func runBenchmark(ctx context.Context, c *cli.Command, out, stderr io.Writer) er
 		config.Standby = append(config.Standby, standby == "on")
 	}
 	config.Command = commandLine(c, config.Seed)
-	r, err := bench.Run(ctx, config)
-	if err != nil {
-		return err
-	}
-	if err := writeReport(r, c.String("json"), out); err != nil {
-		return err
-	}
+	r := Must(bench.Run(ctx, config))
+	Check(writeReport(r, c.String("json"), out))
 	if !r.Verdict.Kept() {
 		return errBroken
 	}
@@ -158,10 +155,8 @@ func writeReport(r *report.Report, jsonFile string, out io.Writer) error {
 	return errors.Join(errs...)
 }
 
-func writeFile(name string, write func(io.Writer) error) error {
-	file, err := os.Create(name)
-	if err != nil {
-		return err
-	}
+func writeFile(name string, write func(io.Writer) error) (err error) {
+	defer Catch(&err)
+	file := Must(os.Create(name))
 	return errors.Join(write(file), file.Close())
 }

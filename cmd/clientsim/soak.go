@@ -12,6 +12,7 @@ import (
 
 	"mlsd/clientsim/bench/report"
 	"mlsd/clientsim/soak"
+	. "mlsd/clientsim/steps"
 	"mlsd/internal/terminal"
 )
 
@@ -63,15 +64,11 @@ func runSoak(ctx context.Context, c *cli.Command, stderr io.Writer) error {
 }
 
 // reportSoak prints what the samples say, in Markdown.
-func reportSoak(c *cli.Command, out io.Writer) error {
-	file, err := os.Open(c.String("samples"))
-	if err != nil {
-		return err
-	}
+func reportSoak(c *cli.Command, out io.Writer) (err error) {
+	defer Catch(&err)
+	file := Must(os.Open(c.String("samples")))
 	run, err := report.ReadSoak(file)
-	if err = errors.Join(err, file.Close()); err != nil {
-		return err
-	}
+	Check(errors.Join(err, file.Close()))
 	err = run.WriteMarkdown(out)
 	switch {
 	case run.End != nil && len(run.End.Broken) > 0:

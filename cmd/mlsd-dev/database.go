@@ -15,7 +15,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	. "mlsd/clientsim/steps"
 	"mlsd/events"
+	"mlsd/internal/errs"
 	"mlsd/internal/localpg"
 	"mlsd/internal/pgpool"
 	"mlsd/migrations"
@@ -57,50 +59,33 @@ const connections = 500
 // is downloaded goes to dataDir, to stay.
 func startDatabases(
 	ctx context.Context, dataDir string, services int, log *slog.Logger, step localpg.Step,
-) (_ *databases, err error) {
-	if err := removeLeftovers(os.TempDir()); err != nil {
-		return nil, err
-	}
+) (*databases, error) {
 	d := &databases{conns: map[string]*pgx.Conn{}}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, d.close(ctx))
-		}
-	}()
-	if d.dir, err = os.MkdirTemp("", devPrefix); err != nil {
-		return nil, err
+	if err := Attempt(func() {
+		Check(removeLeftovers(os.TempDir()))
+		d.dir = Must(os.MkdirTemp("", devPrefix))
+		Check(os.Chmod(d.dir, 0o711)) // PostgreSQL may run as another account
+		var err error
+		d.pg, err = localpg.Start(ctx, localpg.Config{
+			DataDir: d.dir, DownloadDir: filepath.Join(dataDir, "pgbin"), Logger: log, Step: step,
+			Settings: map[string]string{
+				"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off", "wal_level": "minimal",
+				"max_wal_senders":            "0",
+				"max_connections":            strconv.Itoa(connections * services),
+				"checkpoint_timeout":         "1h",
+				"dynamic_shared_memory_type": "mmap", // /dev/shm has 64 MB in many containers
+			},
+		})
+		Check(errs.Wrap(err, "start the private PostgreSQL"))
+		Check(d.pg.EnsureDatabase(ctx))
+		step("making the schema", "")
+		Check(migrations.Up(ctx, d.url(localpg.Database)))
+		Check(d.keepOriginal(ctx))
+		d.admin = Must(d.connect(ctx, "postgres"))
+	}); err != nil {
+		return nil, errors.Join(err, d.close(ctx))
 	}
-	if err := os.Chmod(d.dir, 0o711); err != nil { // PostgreSQL may run as another account
-		return nil, err
-	}
-	d.pg, err = localpg.Start(ctx, localpg.Config{
-		DataDir: d.dir, DownloadDir: filepath.Join(dataDir, "pgbin"), Logger: log, Step: step,
-		Settings: map[string]string{
-			"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off", "wal_level": "minimal",
-			"max_wal_senders":            "0",
-			"max_connections":            strconv.Itoa(connections * services),
-			"checkpoint_timeout":         "1h",
-			"dynamic_shared_memory_type": "mmap", // /dev/shm has 64 MB in many containers
-		},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("start the private PostgreSQL: %w", err)
-	}
-	if err := d.pg.EnsureDatabase(ctx); err != nil {
-		return nil, err
-	}
-	step("making the schema", "")
-	if err := migrations.Up(ctx, d.url(localpg.Database)); err != nil {
-		return nil, err
-	}
-	if err := d.keepOriginal(ctx); err != nil {
-		return nil, err
-	}
-	if d.admin, err = d.connect(ctx, "postgres"); err != nil {
-		return nil, err
-	}
-	_, err = d.admin.Exec(ctx, "ALTER DATABASE "+localpg.Database+" RENAME TO "+original)
-	return d, err
+	return d, nil
 }
 
 // keepOriginal prepares the database that is copied.
@@ -110,19 +95,15 @@ func (d *databases) keepOriginal(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
-	if _, err := conn.Exec(ctx, originalSQL); err != nil {
-		return fmt.Errorf("keep the rows of an empty database: %w", err)
-	}
-	return nil
+	_, err = conn.Exec(ctx, originalSQL)
+	return errs.Wrap(err, "keep the rows of an empty database")
 }
 
 // removeLeftovers removes the directories of processes that were killed. base is the directory of
 // temporary files.
-func removeLeftovers(base string) error {
-	locks, err := filepath.Glob(filepath.Join(base, devPrefix+"*", "postgres.lock"))
-	if err != nil {
-		return err
-	}
+func removeLeftovers(base string) (err error) {
+	defer Catch(&err)
+	locks := Must(filepath.Glob(filepath.Join(base, devPrefix+"*", "postgres.lock")))
 	for _, path := range locks {
 		lock, err := os.OpenFile(path, os.O_RDWR, 0)
 		if err != nil {
@@ -132,9 +113,7 @@ func removeLeftovers(base string) error {
 		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
 			err = os.RemoveAll(filepath.Dir(path))
 		}
-		if err := errors.Join(err, lock.Close()); err != nil {
-			return fmt.Errorf("remove what a killed mlsd-dev has left: %w", err)
-		}
+		Check(errs.Wrap(errors.Join(err, lock.Close()), "remove what a killed mlsd-dev has left"))
 	}
 	return nil
 }
@@ -143,10 +122,8 @@ func (d *databases) url(name string) string { return d.pg.ConnString(name) }
 
 // create makes an empty database.
 func (d *databases) create(ctx context.Context) (name string, err error) {
-	name, err = d.copy(ctx)
-	if err != nil {
-		return "", err
-	}
+	defer Catch(&err)
+	name = Must(d.copy(ctx))
 	return name, d.empty(ctx, name)
 }
 
@@ -155,41 +132,32 @@ func (d *databases) copy(ctx context.Context) (name string, err error) {
 	defer d.mu.Unlock()
 	d.last++
 	name = fmt.Sprintf("%s%d", localpg.Database, d.last)
-	_, err = d.admin.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE "+original)
-	if err != nil {
-		return "", fmt.Errorf("make an empty database: %w", err)
-	}
-	return name, nil
+	_, err = d.admin.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE "+localpg.Database)
+	return name, errs.Wrap(err, "make an empty database")
 }
 
 // empty makes a database empty that nobody uses any more. Its event stream has a generation that no
 // database had before, so that cursors from before are out of date.
 func (d *databases) empty(ctx context.Context, name string) (err error) {
+	defer Catch(&err)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	conn := d.conns[name]
 	if conn == nil {
-		if conn, err = d.connect(ctx, name); err != nil {
-			return err
-		}
+		conn = Must(d.connect(ctx, name))
 		d.conns[name] = conn
 	}
-	if _, err := conn.Exec(ctx, emptySQL); err != nil {
-		return fmt.Errorf("empty a database: %w", err)
-	}
+	_, err = conn.Exec(ctx, emptySQL)
+	Check(errs.Wrap(err, "empty a database"))
 	for before := d.generation; d.generation <= before; {
-		if d.generation, _, err = events.Restored(ctx, conn); err != nil {
-			return err
-		}
+		d.generation, _ = Must2(events.Restored(ctx, conn))
 	}
 	return nil
 }
 
-func (d *databases) connect(ctx context.Context, name string) (*pgx.Conn, error) {
-	cfg, err := pgx.ParseConfig(d.url(name))
-	if err != nil {
-		return nil, err
-	}
+func (d *databases) connect(ctx context.Context, name string) (_ *pgx.Conn, err error) {
+	defer Catch(&err)
+	cfg := Must(pgx.ParseConfig(d.url(name)))
 	return pgpool.Connect(ctx, cfg)
 }
 

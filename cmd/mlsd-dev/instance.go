@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	. "mlsd/clientsim/steps"
 	"mlsd/internal/node"
 )
 
@@ -77,20 +78,16 @@ func startInstances(
 
 // build starts a node on an empty database: the given one, or a new one if there is none.
 func (all *instances) build(ctx context.Context, database string) (_ *instance, err error) {
+	defer Catch(&err)
 	if database == "" {
-		database, err = all.databases.create(ctx)
+		database = Must(all.databases.create(ctx))
 	} else {
-		err = all.databases.empty(ctx, database)
-	}
-	if err != nil {
-		return nil, err
+		Check(all.databases.empty(ctx, database))
 	}
 	// A store belongs to one database. The attachments of a former instance go with its rows.
 	cfg := all.cfg
 	cfg.Attachments.Dir = filepath.Join(all.databases.dir, "attachments", database)
-	if err := os.RemoveAll(cfg.Attachments.Dir); err != nil {
-		return nil, err
-	}
+	Check(os.RemoveAll(cfg.Attachments.Dir))
 	n, err := node.Start(ctx, cfg, all.databases.url(database), all.addr, nil, all.log)
 	return &instance{Node: n, database: database}, err
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	. "mlsd/clientsim/steps"
 	"mlsd/internal/node"
 	"mlsd/internal/terminal"
 	"mlsd/operator"
@@ -37,13 +38,10 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 			Name:  "expose",
 			Usage: "serve others than this machine, who can then sign as any account and erase everything (in a container)",
 		}},
-		Action: node.WithConfig(0, func(ctx context.Context, cfg node.Config, cmd *cli.Command) error {
-			if err := checkDevelopment(cfg, cmd); err != nil {
-				return err
-			}
-			if err := checkServices(cfg, services); err != nil {
-				return err
-			}
+		Action: node.WithConfig(0, func(ctx context.Context, cfg node.Config, cmd *cli.Command) (err error) {
+			defer Catch(&err)
+			Check(checkDevelopment(cfg, cmd))
+			Check(checkServices(cfg, services))
 			return dev(ctx, cfg, services, cmd.Bool("expose"), stdout, stderr)
 		}),
 	}, args, environ)
@@ -71,11 +69,9 @@ var refused = []struct{ prefix, why string }{
 }
 
 // checkDevelopment fails if a setting says that this is to be a real server.
-func checkDevelopment(cfg node.Config, cmd *cli.Command) error {
-	changed, err := node.Changed(cmd)
-	if err != nil {
-		return err
-	}
+func checkDevelopment(cfg node.Config, cmd *cli.Command) (err error) {
+	defer Catch(&err)
+	changed := Must(node.Changed(cmd))
 	var errs []error
 	refuse := func(variable, why string) {
 		errs = append(errs, fmt.Errorf("mlsd-dev is not for real services: %s is set (%s)", variable, why))

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strconv"
 
+	. "mlsd/clientsim/steps"
 	"mlsd/cmd/mlsd-dev/devserver"
 	"mlsd/internal/localpg"
 	"mlsd/internal/node"
@@ -33,14 +34,9 @@ type service struct {
 
 // listenAll listens on so many ports: on those that follow the address's own, or on free ones.
 func listenAll(address string, services int) (listeners []net.Listener, err error) {
-	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil, fmt.Errorf("--listen: %w", err)
-	}
-	first, err := net.LookupPort("tcp", port)
-	if err != nil {
-		return nil, fmt.Errorf("--listen: %w", err)
-	}
+	defer CatchIn(&err, "--listen")
+	host, port := Must2(net.SplitHostPort(address))
+	first := Must(net.LookupPort("tcp", port))
 	for i := range services {
 		if first != 0 {
 			address = net.JoinHostPort(host, strconv.Itoa(first+i))
@@ -69,27 +65,19 @@ func startNetwork(
 	if all.databases, err = startDatabases(ctx, cfg.DataDir, len(listeners), log, step); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, all.close(ctx))
+	if err := Attempt(func() {
+		for i, l := range listeners {
+			one := &service{listener: l, cfg: cfg, url: Must(urlOf(l.Addr()))}
+			directory := one.url
+			if i > 0 {
+				directory = all.services[0].url
+			}
+			Check(forDevelopment(&one.cfg, l.Addr(), directory))
+			one.nodes = Must(startInstances(ctx, one.cfg, l.Addr(), all.databases, log))
+			all.services = append(all.services, one)
 		}
-	}()
-	for i, l := range listeners {
-		one := &service{listener: l, cfg: cfg}
-		if one.url, err = urlOf(l.Addr()); err != nil {
-			return nil, err
-		}
-		directory := one.url
-		if i > 0 {
-			directory = all.services[0].url
-		}
-		if err := forDevelopment(&one.cfg, l.Addr(), directory); err != nil {
-			return nil, err
-		}
-		if one.nodes, err = startInstances(ctx, one.cfg, l.Addr(), all.databases, log); err != nil {
-			return nil, err
-		}
-		all.services = append(all.services, one)
+	}); err != nil {
+		return nil, errors.Join(err, all.close(ctx))
 	}
 	return all, nil
 }

@@ -34,8 +34,8 @@ func allowed() map[string][]string {
 			"internal/redact", "internal/sessions", "internal/transparency/verifier", "keypackages",
 			"migrations", "operator", "people/reports", "welcome",
 		},
-		"cmd/mlsd-dev": {"events", "cmd/mlsd-dev/devserver", "internal/localpg", "internal/node", "internal/pgpool",
-			"internal/terminal", "migrations", "operator"},
+		"cmd/mlsd-dev": {"events", "clientsim/steps", "cmd/mlsd-dev/devserver", "internal/localpg", "internal/node",
+			"internal/pgpool", "internal/terminal", "migrations", "operator"},
 		"internal/node": {
 			"api", "api/mlsapi", "convos", "events", "idem", "internal/attachments",
 			"internal/attachments/filestore", "internal/attachments/s3store", "internal/dbmetrics",
@@ -51,7 +51,7 @@ func allowed() map[string][]string {
 			"clientsim/xrpc"},
 		"cmd/clientsim": {
 			"clientsim/attack", "clientsim/bench", "clientsim/bench/report", "clientsim/scenario", "clientsim/testbed",
-			"clientsim/soak", "clientsim/torture", "clientsim/xrpc", "internal/terminal",
+			"clientsim/soak", "clientsim/steps", "clientsim/torture", "clientsim/xrpc", "internal/terminal",
 		},
 		// The simulator is a black box: it talks HTTP. Each of its packages imports only packages
 		// above it in this list.
@@ -88,7 +88,7 @@ func allowed() map[string][]string {
 		"clientsim/torture/pgwire": {},
 		"clientsim/soak": {"api/mlsapi", "clientsim/bench/report", "clientsim/load", "clientsim/scenario",
 			"clientsim/testbed", "clientsim/xrpc", "clientsim/steps"},
-		"clientsim/agents/mlsgo": {"clientsim/mlsclient"},
+		"clientsim/agents/mlsgo": {"clientsim/mlsclient", "clientsim/steps"},
 		"clientsim/generators":   {}, // its tests import the packages above
 		"deploy/sbom":            {},
 		"operator": domain("people/accounts", "people/archive", "convos", "people/disputes", "people/erasure",

@@ -18,6 +18,7 @@ import (
 	"slices"
 
 	"mlsd/clientsim/mlsclient"
+	. "mlsd/clientsim/steps"
 )
 
 // longestLine is the longest request, in bytes: a state with some hundred KeyPackages.
@@ -30,22 +31,19 @@ func main() {
 	}
 }
 
-func run(in io.Reader, out io.Writer) error {
+func run(in io.Reader, out io.Writer) (err error) {
+	defer Catch(&err)
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, longestLine)
 	a, answers := agent{}, json.NewEncoder(out)
 	for lines.Scan() {
 		var r request
-		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			return err
-		}
+		Check(json.Unmarshal(lines.Bytes(), &r))
 		got, err := a.do(&r)
 		if err != nil {
 			got = answer{Error: err.Error()}
 		}
-		if err := answers.Encode(got); err != nil {
-			return err
-		}
+		Check(answers.Encode(got))
 	}
 	return lines.Err()
 }
@@ -80,39 +78,39 @@ type answer struct {
 
 type agent struct{ device mlsclient.Device }
 
-func (a *agent) do(r *request) (answer, error) {
+// do does an operation, and answers with what the steps of it give.
+func (a *agent) do(r *request) (_ answer, err error) {
+	defer Catch(&err)
 	if r.Op == "load" {
-		return a.load(r)
+		return a.load(r), nil
 	}
 	if a.device == nil {
 		return answer{}, errors.New("nothing is loaded")
 	}
 	switch r.Op {
 	case "export":
-		state, err := a.device.Export()
-		return answer{Output: state}, err
+		return answer{Output: Must(a.device.Export())}, nil
 	case "keyPackages":
-		return a.keyPackages(r)
+		return a.keyPackages(r), nil
 	case "refs":
 		return answer{Refs: a.device.Refs()}, nil
 	case "create":
-		_, err := a.device.Create(r.Group)
-		return answer{}, err
+		Must(a.device.Create(r.Group))
+		return answer{}, nil
 	case "join":
-		group, err := a.device.Join(r.Input)
-		return stateOf(group, err)
+		return stateOf(Must(a.device.Join(r.Input))), nil
 	case "stageExternal":
-		return a.stageExternal(r)
+		return a.stageExternal(r), nil
 	case "confirmExternal":
 		// A second call finds nothing staged: the device is in the group by then.
 		group, err := a.device.ConfirmJoin(r.Group)
 		if known, ok := a.device.Group(r.Group); err != nil && ok {
 			group, err = known, nil
 		}
-		return stateOf(group, err)
+		return stateOf(Must(group, err)), nil
 	case "epoch":
 		if group, ok := a.device.Group(r.Group); ok {
-			return stateOf(group, nil)
+			return stateOf(group), nil
 		}
 		return answer{}, nil
 	}
@@ -120,81 +118,66 @@ func (a *agent) do(r *request) (answer, error) {
 	if !ok {
 		return answer{}, errors.New("the device does not have the group")
 	}
-	return inGroup(group, r)
+	return inGroup(group, r), nil
 }
 
-func (a *agent) load(r *request) (answer, error) {
-	var err error
+func (a *agent) load(r *request) answer {
 	if len(r.Input) > 0 {
-		a.device, err = mlsclient.ImportDevice(r.Input)
+		a.device = Must(mlsclient.ImportDevice(r.Input))
 	} else {
-		a.device, err = mlsclient.NewDevice(r.Identity, mlsclient.SuiteX25519)
-	}
-	if err != nil {
-		return answer{}, err
+		a.device = Must(mlsclient.NewDevice(r.Identity, mlsclient.SuiteX25519))
 	}
 	id := sha256.Sum256(a.device.SignatureKey())
-	return answer{DeviceID: hex.EncodeToString(id[:]), Suite: mlsclient.SuiteX25519.Name()}, nil
+	return answer{DeviceID: hex.EncodeToString(id[:]), Suite: mlsclient.SuiteX25519.Name()}
 }
 
-func (a *agent) keyPackages(r *request) (got answer, err error) {
+func (a *agent) keyPackages(r *request) (got answer) {
+	next := a.device.KeyPackage
+	if r.LastResort {
+		next = a.device.LastResort
+	}
 	for range r.Count {
-		var kp mlsclient.KeyPackage
-		if r.LastResort {
-			kp, err = a.device.LastResort()
-		} else {
-			kp, err = a.device.KeyPackage()
-		}
-		if err != nil {
-			return answer{}, err
-		}
-		got.Outputs = append(got.Outputs, kp.Message)
+		got.Outputs = append(got.Outputs, Must(next()).Message)
 	}
-	return got, nil
+	return got
 }
 
-func (a *agent) stageExternal(r *request) (answer, error) {
-	info, err := mlsclient.ReadInfo(r.Input)
-	if err != nil {
-		return answer{}, err
-	}
+func (a *agent) stageExternal(r *request) answer {
+	info := Must(mlsclient.ReadInfo(r.Input))
 	prior := mlsclient.NoLeaf
 	for _, leaf := range info.Leaves {
 		if bytes.Equal(leaf.SignatureKey, a.device.SignatureKey()) {
 			prior = int(leaf.Index)
 		}
 	}
-	staged, err := a.device.JoinExternal(r.Input, prior)
-	return stagedOf(info.GroupID, staged, err)
+	return stagedOf(info.GroupID, Must(a.device.JoinExternal(r.Input, prior)))
 }
 
 // inGroup does the operations on a group that the device has.
-func inGroup(group mlsclient.Group, r *request) (answer, error) {
+func inGroup(group mlsclient.Group, r *request) answer {
 	switch r.Op {
 	case "encrypt":
-		message, err := group.Encrypt(r.Input)
-		return answer{Output: message}, err
+		return answer{Output: Must(group.Encrypt(r.Input))}
 	case "groupInfo":
-		info, err := group.GroupInfo()
-		return answer{Output: info}, err
+		return answer{Output: Must(group.GroupInfo())}
 	case "process":
 		return process(group, r.Input)
 	case "stage":
 		return stage(group, r)
 	case "confirm":
-		if group.Pending() == nil {
-			return answer{}, nil
+		if group.Pending() != nil {
+			Check(group.Confirm())
 		}
-		return answer{}, group.Confirm()
 	case "discard":
 		group.Discard()
-		return answer{}, nil
+	default:
+		Fail("no operation %q", r.Op)
 	}
-	return answer{}, fmt.Errorf("no operation %q", r.Op)
+	return answer{}
 }
 
-func process(group mlsclient.Group, message []byte) (answer, error) {
-	got, err := group.Process(message)
+func process(group mlsclient.Group, message []byte) answer {
+	got := Must(group.Process(message))
 	kind := "application"
 	switch {
 	case got.Commit:
@@ -202,11 +185,11 @@ func process(group mlsclient.Group, message []byte) (answer, error) {
 	case got.Proposal:
 		kind = "proposal"
 	}
-	return answer{Kind: kind, Output: got.Plaintext}, err
+	return answer{Kind: kind, Output: got.Plaintext}
 }
 
 // stage stages a commit. Without anything to do it answers with nothing.
-func stage(group mlsclient.Group, r *request) (answer, error) {
+func stage(group mlsclient.Group, r *request) answer {
 	group.Discard()
 	change := mlsclient.Change{Add: r.Add}
 	for _, leaf := range group.Leaves() {
@@ -215,24 +198,17 @@ func stage(group mlsclient.Group, r *request) (answer, error) {
 		}
 	}
 	if len(r.Remove) > 0 && len(change.Remove) == 0 {
-		return answer{}, nil
+		return answer{}
 	}
-	staged, err := group.Stage(change)
-	return stagedOf(group.ID(), staged, err)
+	return stagedOf(group.ID(), Must(group.Stage(change)))
 }
 
-func stagedOf(group []byte, staged *mlsclient.Staged, err error) (answer, error) {
-	if err != nil {
-		return answer{}, err
-	}
+func stagedOf(group []byte, staged *mlsclient.Staged) answer {
 	return answer{Group: group, Epoch: &staged.Epoch, Commit: staged.Commit, Welcome: staged.Welcome,
-		GroupInfo: staged.GroupInfo}, nil
+		GroupInfo: staged.GroupInfo}
 }
 
-func stateOf(group mlsclient.Group, err error) (answer, error) {
-	if err != nil {
-		return answer{}, err
-	}
+func stateOf(group mlsclient.Group) answer {
 	epoch := group.Epoch()
-	return answer{Group: group.ID(), Epoch: &epoch}, nil
+	return answer{Group: group.ID(), Epoch: &epoch}
 }

@@ -6,10 +6,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -21,6 +21,8 @@ import (
 	"github.com/bluesky-social/indigo/atproto/lexicon"
 
 	"mlsd/clientsim/generators/testdata/indigo/bluecatbird"
+	. "mlsd/clientsim/steps"
+	"mlsd/internal/errs"
 	"mlsd/lexicons"
 )
 
@@ -37,92 +39,59 @@ func main() {
 	}
 }
 
-func run(base, file string) error {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
+func run(base, file string) (err error) {
+	defer Catch(&err)
 	var calls []call
-	if err := json.Unmarshal(data, &calls); err != nil {
-		return err
-	}
-	catalog, err := load()
-	if err != nil {
-		return err
-	}
+	Check(json.Unmarshal(Must(os.ReadFile(file)), &calls))
+	catalog := load()
 	for _, c := range calls {
 		outcome := map[string]string{"nsid": c.NSID}
-		if err := makeCall(catalog, base, c); err != nil {
+		if err := Attempt(func() { makeCall(catalog, base, c) }); err != nil {
 			outcome["error"] = err.Error()
 		}
-		if err := json.NewEncoder(os.Stdout).Encode(outcome); err != nil {
-			return err
-		}
+		Check(json.NewEncoder(os.Stdout).Encode(outcome))
 	}
 	return nil
 }
 
 // load reads the lexicons. References within a lexicon get its name, so that they mean the same
 // elsewhere.
-func load() (*lexicon.BaseCatalog, error) {
-	names, err := fs.Glob(lexicons.Files, lexicons.Pattern)
-	if err != nil {
-		return nil, err
-	}
+func load() *lexicon.BaseCatalog {
 	catalog := lexicon.NewBaseCatalog()
-	for _, name := range names {
-		data, err := lexicons.Files.ReadFile(name)
-		if err != nil {
-			return nil, err
-		}
+	for _, name := range Must(fs.Glob(lexicons.Files, lexicons.Pattern)) {
+		data := Must(lexicons.Files.ReadFile(name))
 		nsid := strings.ReplaceAll(strings.TrimSuffix(name, ".json"), "/", ".")
 		data = bytes.ReplaceAll(data, []byte(`"#`), []byte(`"`+nsid+`#`))
 		var file lexicon.SchemaFile
-		if err := json.Unmarshal(data, &file); err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-		if err := catalog.AddSchemaFile(file); err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
+		Check(errs.Wrap(json.Unmarshal(data, &file), "%s", name))
+		Check(errs.Wrap(catalog.AddSchemaFile(file), "%s", name))
 	}
-	return catalog, nil
+	return catalog
 }
 
 // makeCall makes one call, or decodes one event, and validates what came.
-func makeCall(catalog *lexicon.BaseCatalog, base string, c call) error {
+func makeCall(catalog *lexicon.BaseCatalog, base string, c call) {
 	if c.Kind == "event" {
 		name := c.NSID + "#" + c.Event
 		event, ok := bluecatbird.Events[name]
 		if !ok {
-			return errors.New("no event " + name)
+			Fail("no event %s", name)
 		}
-		if err := json.Unmarshal(c.Body, event()); err != nil {
-			return err
-		}
-		schema, err := catalog.Resolve(name)
-		if err != nil {
-			return err
-		}
-		return validate(catalog, schema.Def, c.Body)
+		Check(json.Unmarshal(c.Body, event()))
+		validate(Must(catalog.Resolve(name)).Def, c.Body)
+		return
 	}
 	function := reflect.ValueOf(bluecatbird.Functions[c.NSID])
 	if !function.IsValid() {
-		return errors.New("no function")
+		Fail("no function")
 	}
 	client := &client{base: base, token: c.Token}
-	args, err := arguments(catalog, function.Type(), c)
-	if err != nil {
-		return err
-	}
-	in := append([]reflect.Value{reflect.ValueOf(context.Background()), reflect.ValueOf(client)}, args...)
+	schema := Must(catalog.Resolve(c.NSID))
+	in := append([]reflect.Value{reflect.ValueOf(context.Background()), reflect.ValueOf(client)},
+		arguments(schema, function.Type(), c)...)
 	out := function.Call(in)
-	if err, _ := out[len(out)-1].Interface().(error); err != nil {
-		return err
-	}
-	schema, err := catalog.Resolve(c.NSID)
-	if err != nil {
-		return err
-	}
+	failed, _ := out[len(out)-1].Interface().(error)
+	Check(failed)
 	var output *lexicon.SchemaBody
 	switch def := schema.Def.(type) {
 	case lexicon.SchemaQuery:
@@ -130,72 +99,45 @@ func makeCall(catalog *lexicon.BaseCatalog, base string, c call) error {
 	case lexicon.SchemaProcedure:
 		output = def.Output
 	}
-	if output == nil || output.Schema == nil {
-		return nil
+	if output != nil && output.Schema != nil {
+		validate(output.Schema.Inner, client.answer)
 	}
-	return validate(catalog, output.Schema.Inner, client.answer)
 }
 
 // arguments are what the function takes besides context and client: the parameters in the order of
 // their names, or the input.
-func arguments(catalog *lexicon.BaseCatalog, f reflect.Type, c call) ([]reflect.Value, error) {
-	schema, err := catalog.Resolve(c.NSID)
-	if err != nil {
-		return nil, err
-	}
+func arguments(schema *lexicon.Schema, f reflect.Type, c call) (args []reflect.Value) {
 	if query, ok := schema.Def.(lexicon.SchemaQuery); ok && query.Parameters != nil {
-		var names []string
-		for name := range query.Parameters.Properties {
-			names = append(names, name)
-		}
-		slices.Sort(names)
-		var args []reflect.Value
-		for i, name := range names {
+		for i, name := range slices.Sorted(maps.Keys(query.Parameters.Properties)) {
 			arg := reflect.New(f.In(2 + i))
 			if value, ok := c.Params[name]; ok {
-				data, err := json.Marshal(value)
-				if err != nil {
-					return nil, err
-				}
-				if err := json.Unmarshal(data, arg.Interface()); err != nil {
-					return nil, fmt.Errorf("%s: %w", name, err)
-				}
+				Check(errs.Wrap(json.Unmarshal(Must(json.Marshal(value)), arg.Interface()), "%s", name))
 			}
 			args = append(args, arg.Elem())
 		}
-		return args, nil
+		return args
 	}
 	if f.NumIn() == 2 {
-		return nil, nil
+		return nil
 	}
 	input := reflect.New(f.In(2).Elem())
-	if err := json.Unmarshal(c.Body, input.Interface()); err != nil {
-		return nil, err
-	}
-	return []reflect.Value{input}, nil
+	Check(json.Unmarshal(c.Body, input.Interface()))
+	return []reflect.Value{input}
 }
 
 // validate validates JSON as the only field of a record, because the library validates records.
-func validate(catalog *lexicon.BaseCatalog, def any, body []byte) error {
+func validate(def any, body []byte) {
 	const name = "com.example.wrapped"
-	value, err := atdata.UnmarshalJSON(fmt.Appendf(nil, `{"$type":%q,"it":%s}`, name, body))
-	if err != nil {
-		return err
-	}
+	value := Must(atdata.UnmarshalJSON(fmt.Appendf(nil, `{"$type":%q,"it":%s}`, name, body)))
 	file := lexicon.SchemaFile{Lexicon: 1, ID: name,
 		Defs: map[string]lexicon.SchemaDef{"main": {Inner: lexicon.SchemaRecord{
 			Type: "record", Key: "any", Record: lexicon.SchemaObject{
 				Type: "object", Required: []string{"it"}, Properties: map[string]lexicon.SchemaDef{"it": {Inner: def}},
 			},
 		}}}}
-	wrapped, err := load()
-	if err != nil {
-		return err
-	}
-	if err := wrapped.AddSchemaFile(file); err != nil {
-		return err
-	}
-	return lexicon.ValidateRecord(wrapped, value, name, 0)
+	wrapped := load()
+	Check(wrapped.AddSchemaFile(file))
+	Check(lexicon.ValidateRecord(wrapped, value, name, 0))
 }
 
 // client implements the interface that generated functions call.
@@ -205,7 +147,8 @@ type client struct {
 }
 
 func (c *client) LexDo(ctx context.Context, method, encoding, endpoint string, params map[string]any, body,
-	out any) error {
+	out any) (err error) {
+	defer Catch(&err)
 	query := url.Values{}
 	for name, value := range params {
 		if list, ok := value.([]string); ok {
@@ -216,28 +159,16 @@ func (c *client) LexDo(ctx context.Context, method, encoding, endpoint string, p
 	}
 	var content io.Reader
 	if body != nil {
-		data, err := json.Marshal(body)
-		if err != nil {
-			return err
-		}
-		content = bytes.NewReader(data)
+		content = bytes.NewReader(Must(json.Marshal(body)))
 	}
-	req, err := http.NewRequestWithContext(ctx, method, c.base+"/xrpc/"+endpoint+"?"+query.Encode(), content)
-	if err != nil {
-		return err
-	}
+	req := Must(http.NewRequestWithContext(ctx, method, c.base+"/xrpc/"+endpoint+"?"+query.Encode(), content))
 	req.Header.Set("Authorization", "Bearer "+c.token)
 	if encoding != "" {
 		req.Header.Set("Content-Type", encoding)
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
+	resp := Must(http.DefaultClient.Do(req))
 	defer resp.Body.Close()
-	if c.answer, err = io.ReadAll(resp.Body); err != nil {
-		return err
-	}
+	c.answer = Must(io.ReadAll(resp.Body))
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s: %s", resp.Status, strings.TrimSpace(string(c.answer)))
 	}
