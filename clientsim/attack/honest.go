@@ -48,8 +48,9 @@ type honest struct {
 	env    *testbed.Environment
 	people []*xrpc.Account
 	convos []honestConvo
-	page   honestConvo // whose log is large
-	hooks  *hooks
+	page   honestConvo  // whose log is large
+	hooks  string       // URL of their webhooks
+	pushes arrivals     // by the webhooks' paths
 	nth    atomic.Int64 // newcomers so far
 }
 
@@ -65,10 +66,13 @@ var honestAddress = net.IPv4(127, 0, 0, 1)
 func newHonest(t *Target, rate float64) *honest {
 	transport := transportFrom(honestAddress)
 	t.atEnd(func() error { transport.CloseIdleConnections(); return nil })
-	h := &honest{client: xrpc.NewClient(t.Base, t.Audience, transport, &xrpc.Stats{}), env: t.env,
-		hooks: &hooks{waiting: map[string][]chan struct{}{}}}
-	site := Must(serve(honestAddress, h.hooks.serve))
-	h.hooks.base = site.URL
+	h := &honest{client: xrpc.NewClient(t.Base, t.Audience, transport, &xrpc.Stats{}), env: t.env}
+	site := Must(serve(honestAddress, func(w http.ResponseWriter, r *http.Request) {
+		if !answerChallenge(w, r) {
+			h.pushes.arrive(r.URL.Path)
+		}
+	}))
+	h.hooks = site.URL
 	t.atEnd(site.Close)
 	for i := range max(minPeople, int(rate)/sendsPerPerson) {
 		a := Must(h.env.Account(i))
@@ -91,7 +95,7 @@ func (h *honest) prepare(ctx context.Context) {
 	}
 	for i := range pushedPeople {
 		Must(h.client.Do(ctx, h.people[i],
-			xrpc.RegisterCall(fmt.Sprintf("device-%d", i), h.hooks.url(i), xrpc.NewKey())))
+			xrpc.RegisterCall(fmt.Sprintf("device-%d", i), h.hooks+hookPath(i), xrpc.NewKey())))
 	}
 }
 
@@ -212,17 +216,9 @@ func (h *honest) push(ctx context.Context, i int) (_ time.Duration, err error) {
 	defer Catch(&err)
 	to := i % pushedPeople
 	c := h.convos[to]
-	called := h.hooks.await(to)
+	wait := h.pushes.await(hookPath(to))
 	Must(h.client.Once(ctx, c.members[1], c.message(1, smallMessage)))
-	began := time.Now()
-	timer := time.NewTimer(pushLimit)
-	defer timer.Stop()
-	select {
-	case <-called:
-		return time.Since(began), nil
-	case <-timer.C:
-		return 0, fmt.Errorf("no push within %s", pushLimit)
-	}
+	return wait()
 }
 
 // webNewcomer is a new account with a did:web, which makes its first request.
@@ -245,35 +241,43 @@ func serveDocument(w http.ResponseWriter, account *xrpc.Account) {
 	}
 }
 
-// hooks receives the pushes of honest users.
-type hooks struct {
-	base    string     // URL
+// hookPath is the path of the i-th person's webhook.
+func hookPath(i int) string { return fmt.Sprintf("/%d", i) }
+
+// arrivals are calls that honest users wait for, by name.
+type arrivals struct {
 	mu      sync.Mutex // guards waiting
 	waiting map[string][]chan struct{}
 }
 
-func (h *hooks) url(i int) string { return fmt.Sprintf("%s/%d", h.base, i) }
-
-// await returns a channel that the next call to the i-th webhook closes.
-func (h *hooks) await(i int) <-chan struct{} {
+// await begins to wait for the next call of that name. wait returns how long the call takes from then.
+func (a *arrivals) await(name string) (wait func() (time.Duration, error)) {
 	called := make(chan struct{})
-	path := fmt.Sprintf("/%d", i)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.waiting[path] = append(h.waiting[path], called)
-	return called
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.waiting == nil {
+		a.waiting = map[string][]chan struct{}{}
+	}
+	a.waiting[name] = append(a.waiting[name], called)
+	return func() (time.Duration, error) {
+		began := time.Now()
+		select {
+		case <-called:
+			return time.Since(began), nil
+		case <-time.After(pushLimit):
+			return 0, fmt.Errorf("no call within %s", pushLimit)
+		}
+	}
 }
 
-func (h *hooks) serve(w http.ResponseWriter, r *http.Request) {
-	if answerChallenge(w, r) {
-		return
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, called := range h.waiting[r.URL.Path] {
+// arrive says that a call has come.
+func (a *arrivals) arrive(name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, called := range a.waiting[name] {
 		close(called)
 	}
-	delete(h.waiting, r.URL.Path)
+	delete(a.waiting, name)
 }
 
 // answerChallenge answers a server that asks whether a webhook wants its calls: the challenge is the

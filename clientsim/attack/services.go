@@ -11,7 +11,6 @@ import (
 	"math"
 	"net/http"
 	"net/url"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -251,7 +250,7 @@ func homesHang(ctx context.Context, t *Target) *Prepared {
 		evil[i] = Must(t.service(never, nil))
 	}
 	accounts := t.accounts(homes)
-	honest := Must(t.newHonestHome())
+	honest := t.newHonestHome()
 	Must(honest.invite(ctx, 0))
 	t.Bystanders = append(t.Bystanders, Operation{"invitation to another home", 0.5, honest.invite})
 	c := t.client(0)
@@ -268,29 +267,21 @@ func homesHang(ctx context.Context, t *Target) *Prepared {
 // honestHome is another service that takes invitations.
 type honestHome struct {
 	*service
-	h *honest
-
-	mu      sync.Mutex // guards waiting
-	waiting map[string]chan struct{}
+	h       *honest
+	invited arrivals // by the refs of the KeyPackages
 }
 
-func (t *Target) newHonestHome() (*honestHome, error) {
-	home := &honestHome{h: t.honest, waiting: map[string]chan struct{}{}}
-	var err error
-	home.service, err = t.service(func(w http.ResponseWriter, r *http.Request) {
+func (t *Target) newHonestHome() *honestHome {
+	home := &honestHome{h: t.honest}
+	home.service = Must(t.service(func(w http.ResponseWriter, r *http.Request) {
 		var in mlsapi.DeliverInvitationInput
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&in); err != nil {
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
-		home.mu.Lock()
-		defer home.mu.Unlock()
-		if arrived := home.waiting[in.KeyPackageRef]; arrived != nil {
-			close(arrived)
-			delete(home.waiting, in.KeyPackageRef)
-		}
-	}, nil)
-	return home, err
+		home.invited.arrive(in.KeyPackageRef)
+	}, nil))
+	return home
 }
 
 // invite invites the person of the home, and waits until the home knows.
@@ -299,20 +290,9 @@ func (home *honestHome) invite(ctx context.Context, _ int) (_ time.Duration, err
 	who := Must(home.h.env.Account(int(home.h.nth.Add(1))))
 	ref := mlsclient.RandomBytes(32)
 	receipt := Must(home.receipt(home.DID, who.DID, ref))
-	arrived := make(chan struct{})
-	home.mu.Lock()
-	home.waiting[hex.EncodeToString(ref)] = arrived
-	home.mu.Unlock()
+	wait := home.invited.await(hex.EncodeToString(ref))
 	Must(home.h.client.Once(ctx, who, invites(home.DID, ref, receipt)))
-	begun := time.Now()
-	timer := time.NewTimer(pushLimit)
-	defer timer.Stop()
-	select {
-	case <-arrived:
-		return time.Since(begun), nil
-	case <-timer.C:
-		return 0, errors.New("the home was not told")
-	}
+	return wait()
 }
 
 // maxLookUps is how often the server may call the attacker's hosts for one request: for the DID

@@ -132,14 +132,8 @@ func pushedWelcome(ctx context.Context, w *testbed.World, r *client.Receiver, ad
 
 // pause lets time pass.
 func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	xrpc.Sleep(ctx, d)
+	return ctx.Err()
 }
 
 // PushReceiverFails uses a receiver that answers 500, 503 and nothing. The call is repeated under

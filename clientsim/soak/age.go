@@ -3,12 +3,12 @@ package soak
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"mlsd/clientsim/testbed"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -44,7 +44,11 @@ var aged = []string{
 func (s *soak) age(ctx, stop context.Context, db *pgxpool.Pool) {
 	for stop.Err() == nil {
 		for _, sql := range aged {
-			if err := ageRows(ctx, db, sql, s.c.Keep); err != nil && !deadlocked(err) {
+			err := testbed.WithoutTriggers(ctx, db, func(tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, sql, s.c.Keep)
+				return err
+			})
+			if err != nil && !deadlocked(err) {
 				s.w.Broken("the run itself: make rows old: %v", err)
 			}
 		}
@@ -57,15 +61,4 @@ func (s *soak) age(ctx, stop context.Context, db *pgxpool.Pool) {
 func deadlocked(err error) bool {
 	var failure *pgconn.PgError
 	return errors.As(err, &failure) && failure.Code == "40P01"
-}
-
-// ageRows runs one statement. No trigger fires, because the change is not the server's.
-func ageRows(ctx context.Context, db *pgxpool.Pool, sql string, keep time.Duration) error {
-	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SET LOCAL session_replication_role = replica`); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, sql, keep)
-		return err
-	})
 }

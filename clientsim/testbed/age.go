@@ -22,12 +22,19 @@ func (p *Proc) inDatabase(ctx context.Context, f func(pgx.Tx) error) error {
 		return fmt.Errorf("server: database: %w", err)
 	}
 	return InDatabase(ctx, address, func(db *pgx.Conn) error {
-		return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, `SET LOCAL session_replication_role = replica`); err != nil {
-				return err
-			}
-			return f(tx)
-		})
+		return WithoutTriggers(ctx, db, f)
+	})
+}
+
+// WithoutTriggers runs f in a transaction in which no trigger fires.
+func WithoutTriggers(ctx context.Context, db interface {
+	Begin(ctx context.Context) (pgx.Tx, error)
+}, f func(pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SET LOCAL session_replication_role = replica`); err != nil {
+			return err
+		}
+		return f(tx)
 	})
 }
 
