@@ -2,9 +2,12 @@ package client
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 
 	"mlsd/api/mlsapi"
@@ -88,4 +91,99 @@ func (p *Phone) Rejoin(ctx context.Context, convo string) (err error) {
 		}
 	}
 	return errors.New(p.Name + ": never caught the epoch to rejoin in")
+}
+
+// kindReset is the draft of a reset.
+const kindReset draftKind = "reset"
+
+// DraftReset starts a new group with the devices of the KeyPackages, and journals that it replaces the
+// convo's. The old group stays until it is read to its end.
+func (p *Phone) DraftReset(convo, reason string, packages [][]byte) (_ *Draft, err error) {
+	defer CatchIn(&err, "%s", p.Name)
+	if p.Device == nil {
+		return nil, ErrKilled
+	}
+	groupID := make([]byte, 16)
+	rand.Read(groupID) // never fails
+	group := Must(p.Device.Create(groupID))
+	staged := Must(group.StageAdd(packages...))
+	return p.Journal(&Draft{
+		Kind: kindReset, GroupID: groupID, Epoch: staged.Epoch, WithInfo: true,
+		Call: xrpc.ResetCall(convo, reason, staged, xrpc.NewKey()),
+	}, nil)
+}
+
+func (p *Phone) acknowledgeReset(d *Draft, answer xrpc.Answer, changes map[string][]byte) (err error) {
+	defer Catch(&err)
+	out := Must(xrpc.Decode[mlsapi.ResetConvoOutput](answer.Body))
+	if out.Convo.GroupID != hex.EncodeToString(d.GroupID) || out.Convo.Epoch != int64(d.Epoch) ||
+		out.Convo.PredecessorConvoID == nil || *out.Convo.PredecessorConvoID != d.Convo() {
+		return fmt.Errorf("want group %x at epoch %d, in the place of %s", d.GroupID, d.Epoch, d.Convo())
+	}
+	group, ok := p.Device.Group(d.GroupID)
+	if !ok {
+		return errors.New("the group is gone from the device")
+	}
+	if group.Pending() != nil {
+		Check(group.Confirm())
+	}
+	return p.openThread(&Thread{ConvoID: out.Convo.ID, GroupID: d.GroupID, Entered: d.Epoch}, changes)
+}
+
+// successorID finds the successor in a refusal, or in the last entry of a log.
+var successorID = regexp.MustCompile(`successorConvoId[= ]([0-9a-f-]{36})`)
+
+// SuccessorIn returns the successor that a refusal names, or "".
+func SuccessorIn(err error) string {
+	if xrpc.ErrorName(err) != mlsapi.ErrConvoClosed {
+		return ""
+	}
+	return successorIn(err.Error())
+}
+
+func successorIn(text string) string {
+	if found := successorID.FindStringSubmatch(text); found != nil {
+		return found[1]
+	}
+	return ""
+}
+
+// GoOn reads a convo that was reset to its end, and enters its successor: with the Welcome for this
+// device, or by external commit. It returns the convo itself if it is open. A device that cannot
+// process a commit of the old group leaves what comes behind it.
+func (p *Phone) GoOn(ctx context.Context, convo string) (next string, err error) {
+	defer Catch(&err)
+	failed := new(CommitError)
+	if err := p.Sync(ctx, convo); err != nil && !errors.As(err, &failed) {
+		return "", err
+	}
+	thread, _ := Must2(p.Open(convo))
+	if next = thread.Successor; next == "" { // the device is stuck before the entry that names it
+		view, err := p.Convo(ctx, convo)
+		if err != nil || view.SuccessorConvoID == nil {
+			return convo, err
+		}
+		next = *view.SuccessorConvoID
+	}
+	if _, joined := p.Threads[next]; joined {
+		return next, nil
+	}
+	err = p.Join(ctx, next)
+	if xrpc.ErrorName(err) == mlsapi.ErrWelcomeNotFound || errors.Is(err, ErrWelcomeLost) {
+		err = p.Rejoin(ctx, next)
+	}
+	return next, err
+}
+
+// SendOn sends a text into the convo, or into the one that goes on in its place. It returns where.
+func (p *Phone) SendOn(ctx context.Context, convo, text string) (where string, err error) {
+	for {
+		err = p.Send(ctx, convo, text)
+		if SuccessorIn(err) == "" {
+			return convo, err
+		}
+		if convo, err = p.GoOn(ctx, convo); err != nil {
+			return convo, err
+		}
+	}
 }

@@ -2,12 +2,14 @@ package scenario
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
+	"mlsd/api/mlsapi"
 	"mlsd/clientsim/client"
 	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/testbed"
@@ -164,4 +166,150 @@ func (u *uploads) kill(ctx context.Context) {
 		u.kills.Add(1)
 		Check(node.Start(context.WithoutCancel(ctx), nil))
 	}
+}
+
+// memory is the last phase: many upload large files to one server at once.
+func (u *uploads) memory(ctx context.Context) {
+	clients := min(heavyClients, max(u.w.Uploads*heavyClients/1000, 2))
+	node := u.f.Nodes[1]
+	before := Must(node.Memory(ctx))
+	pid, most := node.PID(), int64(0)
+	measuring, stop := context.WithCancel(ctx)
+	measured := make(chan struct{})
+	go func() {
+		defer close(measured)
+		for measuring.Err() == nil {
+			if now, err := testbed.FromStatus(pid, "VmRSS:"); err == nil {
+				most = max(most, now)
+			}
+			xrpc.Sleep(measuring, 100*time.Millisecond)
+		}
+	}()
+	begun := time.Now()
+	failed := Attempt(func() {
+		Each(clients, clients, func(i int) { u.heavy(ctx, u.newUpload(u.phones[i%2].Account, maxUpload)) })
+	})
+	took := time.Since(begun)
+	stop()
+	<-measured
+	Check(failed)
+	u.w.Note("attachments: %d clients uploaded 50 MiB each at once in %s; the server's resident memory: %d MiB before, "+
+		"%d MiB at most",
+		clients, took.Round(time.Second), before.Resident>>20, most>>20)
+	if grown := most - before.Resident; grown > 256<<20 {
+		u.w.Broken("the memory of the server grew by %d MiB", grown>>20)
+	}
+}
+
+// heavy uploads a file to the second server, without faults.
+func (u *uploads) heavy(ctx context.Context, d *upload) {
+	retry := func(call xrpc.Call) (xrpc.Answer, error) {
+		return xrpc.Retry(ctx, uploadTimeout, xrpc.RetryAfter, func(ctx context.Context, _ bool) (xrpc.Answer, error) {
+			return u.once(ctx, 1, d.by, call)
+		})
+	}
+	answer := Must(retry(u.createCall(d)))
+	d.id = Must(xrpc.Decode[mlsapi.CreateAttachmentOutput](answer.Body)).AttachmentID
+	for n := 1; n <= d.parts; n++ {
+		if _, err := retry(u.putCall(d, n)); err != nil {
+			Fail("part %d: %w", n, err)
+		}
+	}
+	Must(retry(u.completeCall(d)))
+}
+
+// outsiders makes people ask for an attachment who must not have it: an outsider, a member of another
+// convo, a former member and a blocked one.
+func (u *uploads) outsiders(ctx context.Context, other *xrpc.Account, elsewhere string) {
+	alice, carol := u.phones[0], u.former
+	d := u.newUpload(alice.Account, 1000)
+	u.upload(ctx, u.w.RNG, d)
+	outsider := Must(u.w.Account())
+	read := func(node int, who *xrpc.Account, convo string) error {
+		call := u.about(mlsapi.NSIDGetAttachment, d)
+		call.Query.Set("convoId", convo)
+		_, err := u.once(ctx, node, who, call)
+		return err
+	}
+	get := func(who *xrpc.Account, convo, want string) {
+		err := read(0, who, convo)
+		if xrpc.ErrorName(err) != want {
+			u.w.Broken("an outsider's getAttachment: %v, want %s", err, want)
+		}
+	}
+	get(outsider, u.convo, mlsapi.ErrConvoNotFound)
+	get(other, u.convo, mlsapi.ErrConvoNotFound)
+	get(other, elsewhere, mlsapi.ErrAttachmentNotFound)
+	get(carol.Account, u.convo, mlsapi.ErrNotMember)
+	bob := u.phones[1].Account
+	// operate blocks bob or ends that, and waits until each server knows: each learns of it within a second.
+	operate := func(path string, blocked bool) error {
+		if err := u.f.Nodes[0].Operate(ctx, path,
+			map[string]string{"did": bob.DID.String(), "reason": "simulated"}); err != nil {
+			return err
+		}
+		for node := range u.f.Nodes {
+			if err := xrpc.Until(ctx, time.Minute,
+				func() (bool, error) { return (read(node, bob, u.convo) != nil) == blocked, nil }); err != nil {
+				return fmt.Errorf("%s at server %d: %w", path, node, err)
+			}
+		}
+		return nil
+	}
+	Check(operate("account/block", true))
+	get(bob, u.convo, "Blocked")
+	Check(operate("account/unblock", false))
+	u.w.Note("attachments: refused are an outsider, a member of another convo in this one and there, a former member, " +
+		"and a blocked one")
+}
+
+// takeover kills a server while it checks a file. The other one takes over when the lease is over, and
+// goes on where the first one was.
+func (u *uploads) takeover(ctx context.Context) {
+	alice, bob := u.phones[0].Account, u.phones[1].Account
+	d := u.newUpload(alice, 5<<20)
+	u.create(ctx, u.w.RNG, d)
+	u.putMissing(ctx, u.w.RNG, d)
+	goOn := u.bucket.Stall()
+	defer goOn()
+	complete := func(node int, by *xrpc.Account) error {
+		_, err := u.once(ctx, node, by, u.completeCall(d))
+		return err
+	}
+	first := make(chan error, 1)
+	go func() { first <- complete(0, alice) }()
+	Check(xrpc.Until(ctx, time.Minute, func() (bool, error) { return u.bucket.Stalled.Load() > 0, nil }))
+	seen := u.processing.Load()
+	Check(xrpc.Until(ctx, time.Minute, func() (bool, error) {
+		err := complete(1, bob)
+		if err == nil {
+			return false, errors.New("the second server has completed what the first one checks")
+		}
+		if !errors.As(err, new(*xrpc.CallError)) {
+			return false, err
+		}
+		return u.processing.Load() > seen, nil
+	}))
+	Check(u.f.Nodes[0].Kill())
+	if err := <-first; err == nil {
+		u.w.Broken("the killed server has answered")
+	}
+	goOn()
+	begun := time.Now()
+	Check(xrpc.Until(ctx, time.Minute, func() (bool, error) {
+		err := complete(1, bob)
+		if _, again := xrpc.RetryAfter(err, 0); again {
+			return false, nil
+		}
+		return err == nil, err
+	}))
+	took := time.Since(begun)
+	Check(u.f.Nodes[0].Start(ctx, nil))
+	stored := Must(u.f.Uploads(ctx, d.id))
+	u.w.Note("attachments: a server was killed while it checked; the other took over after %s with fence %d",
+		took.Round(time.Second), stored.Fence)
+	if stored.Fence < 2 {
+		u.w.Broken("a takeover has the fence %d, want more than 1", stored.Fence)
+	}
+	u.check(ctx, u.w.RNG, d, bob)
 }

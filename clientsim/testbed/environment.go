@@ -1,13 +1,17 @@
 package testbed
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
@@ -178,4 +182,65 @@ func NewConvo(ctx context.Context, c *xrpc.Client, creator *xrpc.Account, others
 	call := xrpc.CreateCall(group, mlsclient.SuiteX25519, others, founded, xrpc.NewKey())
 	out := Must(xrpc.Ask[mlsapi.CreateConvoOutput](ctx, c, creator, call))
 	return out.ID, group, nil
+}
+
+// FindServer returns the path of a mlsd binary: the given one, else the one beside this executable,
+// else one that it builds into dir.
+func FindServer(ctx context.Context, given, dir string) (string, error) {
+	if given != "" {
+		return exec.LookPath(given)
+	}
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), "mlsd")
+		if info, err := os.Stat(beside); err == nil && !info.IsDir() {
+			return beside, nil
+		}
+	}
+	return BuildServer(ctx, dir)
+}
+
+// BuildServer builds mlsd into dir, from the module of the working directory, with the given flags of
+// go build.
+func BuildServer(ctx context.Context, dir string, flags ...string) (string, error) {
+	root, err := moduleRoot(ctx)
+	if err != nil {
+		return "", fmt.Errorf("no mlsd to run: name one with --mlsd, or run inside its module: %w", err)
+	}
+	binary := filepath.Join(dir, "mlsd")
+	command := exec.CommandContext(ctx, "go",
+		slices.Concat([]string{"build", "-o", binary}, flags, []string{"./cmd/mlsd"})...)
+	command.Dir = root
+	if output, err := command.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build mlsd: %w\n%s", err, output)
+	}
+	return binary, nil
+}
+
+func moduleRoot(ctx context.Context) (_ string, err error) {
+	defer Catch(&err)
+	output := Must(exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Path}} {{.Dir}}").Output())
+	path, root, ok := bytes.Cut(bytes.TrimSpace(output), []byte(" "))
+	if !ok || string(path) != "mlsd" {
+		return "", errors.New("the working directory is in another module")
+	}
+	return string(root), nil
+}
+
+// FastTransport keeps its connections open.
+func FastTransport() *http.Transport {
+	return &http.Transport{MaxIdleConnsPerHost: 4096, DisableCompression: true}
+}
+
+// Unrepeated is a transport that sends each request once. http.Transport repeats a query whose
+// connection breaks. The first can have had an effect, such as the lease of a Welcome, which its
+// sender would not know of.
+type Unrepeated struct{ *http.Transport }
+
+// RoundTrip implements http.RoundTripper.
+func (t Unrepeated) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Body == nil || req.Body == http.NoBody {
+		req = req.Clone(req.Context())
+		req.Body = io.NopCloser(strings.NewReader("")) // it has no GetBody, so it cannot be sent again
+	}
+	return t.Transport.RoundTrip(req)
 }

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -14,6 +16,8 @@ import (
 	"mlsd/clientsim/client"
 	"mlsd/clientsim/history"
 	. "mlsd/clientsim/steps"
+	"mlsd/clientsim/xrpc"
+	"mlsd/internal/errs"
 )
 
 // Backups are a backup of the world's server and an archive of its WAL.
@@ -123,4 +127,133 @@ func unreadBy(p *client.Phone, c *history.ConvoModel) (_ []string, err error) {
 	inbox := Must(p.Inbox(c.ID))
 	loose, err := p.Loose(c.ID)
 	return c.Unread(p.Account.DID, append(inbox, loose...)), err
+}
+
+// Backrest is a PostgreSQL whose backups and WAL pgBackRest keeps, as deploy/patroni/pgbackrest.conf
+// says. The world's server uses it.
+type Backrest struct {
+	*installation
+	w        *World
+	template string // the text of pgbackrest.conf
+	port     int
+	dir      string // data directory
+	postgres *Postmaster
+
+	newest int64 // generation of the event stream when the backup was made
+}
+
+// NewBackrest starts such a PostgreSQL, and the world's server on it.
+func (w *World) NewBackrest(ctx context.Context) (b *Backrest, err error) {
+	defer Catch(&err)
+	text := Must(os.ReadFile(filepath.Join(w.Patroni, "pgbackrest.conf")))
+	b = &Backrest{w: w, template: string(text), port: Must(freePort()), installation: Must(install("pgbackrest"))}
+	w.AtEnd(b.close)
+	Check(b.create(ctx))
+	return b, w.Restart(ctx, b.settings())
+}
+
+func (b *Backrest) settings() map[string]string {
+	return map[string]string{"MLSD_DATABASE_URL": b.url("mlsd")}
+}
+
+func (b *Backrest) url(database string) string {
+	return fmt.Sprintf("postgres://postgres:%s@127.0.0.1:%d/%s?sslmode=disable", b.password, b.port, database)
+}
+
+// create makes the cluster with an archive, and the repository.
+func (b *Backrest) create(ctx context.Context) (err error) {
+	defer Catch(&err)
+	b.dir = filepath.Join(b.home, "first")
+	Check(b.configure())
+	Check(b.initdb(ctx, b.dir, "postgres"))
+	file := Must(os.OpenFile(filepath.Join(b.dir, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0))
+	_, err = fmt.Fprintf(file, "archive_mode = on\narchive_timeout = 60\nmax_connections = 200\n"+
+		"archive_command = 'pgbackrest --config=%s --stanza=mlsd archive-push %%p'\n", b.config())
+	Check(errors.Join(err, file.Close()))
+	Check(b.start(ctx))
+	Check(Exec(ctx, b.url("postgres"), `CREATE DATABASE mlsd TEMPLATE template0 ENCODING 'UTF8'`))
+	return b.pgbackrest(ctx, "stanza-create")
+}
+
+func (b *Backrest) config() string { return filepath.Join(b.home, "pgbackrest.conf") }
+
+// configure writes the configuration of pgBackRest for the data directory.
+func (b *Backrest) configure() error {
+	text := strings.NewReplacer("/var/lib/postgresql/15/mlsd", b.dir, "/var/", b.home+"/").Replace(b.template)
+	return os.WriteFile(b.config(), []byte(strings.ReplaceAll(text, b.home+"/run/postgresql", b.home)+
+		"pg1-port="+strconv.Itoa(b.port)+"\n"), 0o644)
+}
+
+// start starts PostgreSQL in the data directory, at the port that it always has.
+func (b *Backrest) start(ctx context.Context) error {
+	b.postgres = b.postmaster(b.dir, b.port, b.home, b.url("postgres"))
+	return b.postgres.Start(ctx)
+}
+
+func (b *Backrest) pgbackrest(ctx context.Context, args ...string) error {
+	return b.run(ctx, "pgbackrest", append([]string{"--config=" + b.config(), "--stanza=mlsd"}, args...)...)
+}
+
+// Backup makes a full backup.
+func (b *Backrest) Backup(ctx context.Context) (err error) {
+	if b.newest, _, err = b.generation(ctx); err != nil {
+		return err
+	}
+	return b.pgbackrest(ctx, "--type=full", "backup")
+}
+
+// Restore restores what the database had at a moment, into another directory as on a new machine. The
+// old one is not used. The model learns what is gone. The server must notice by itself.
+func (b *Backrest) Restore(ctx context.Context, to time.Time) (err error) {
+	defer Catch(&err)
+	w := b.w
+	w.CloseIdle()
+	// Its end archives the last segment.
+	Check(errors.Join(w.Server.Stop(), b.postgres.Stop()))
+	b.dir = filepath.Join(b.home, "second")
+	Check(b.configure())
+	Check(b.run(ctx, "mkdir", "--mode=700", b.dir))
+	Check(b.pgbackrest(ctx, "--type=time", "--target="+to.UTC().Format("2006-01-02 15:04:05.999999+00"),
+		"--target-action=promote", "restore"))
+	Check(errors.Join(b.start(ctx), b.awaitPromotion(ctx), w.Server.Start(ctx, b.settings())))
+	Check(b.awaitNoticed(ctx))
+	return w.recordAllRestored(ctx)
+}
+
+// awaitNoticed waits until the server has begun a generation of the event stream.
+func (b *Backrest) awaitNoticed(ctx context.Context) (err error) {
+	defer Catch(&err)
+	var id int64
+	var cause string
+	started := time.Now()
+	Check(errs.Wrap(xrpc.Until(ctx, startLimit, func() (_ bool, err error) {
+		id, cause, err = b.generation(ctx)
+		return id > b.newest, err
+	}), "the server has not noticed the restore"))
+	b.w.Note("noticed within %s of its start: generation %d of the event stream, cause %q",
+		time.Since(started).Round(time.Second/10), id, cause)
+	return nil
+}
+
+// awaitPromotion waits until the restored server accepts writes.
+func (b *Backrest) awaitPromotion(ctx context.Context) error {
+	return xrpc.Until(ctx, startLimit, func() (writes bool, err error) {
+		err = Scan(ctx, b.url("postgres"), `SELECT NOT pg_is_in_recovery()`, nil, &writes)
+		return writes, err
+	})
+}
+
+// generation returns the newest generation of the event stream, and its cause.
+func (b *Backrest) generation(ctx context.Context) (id int64, cause string, err error) {
+	err = Scan(ctx, b.url("mlsd"), `SELECT id, cause FROM generations ORDER BY id DESC LIMIT 1`, nil, &id, &cause)
+	return id, cause, err
+}
+
+// close stops the server, which would not find its database, and PostgreSQL. It removes their files.
+func (b *Backrest) close() error {
+	errs := []error{b.w.Server.Stop()}
+	if b.postgres != nil {
+		errs = append(errs, b.postgres.Stop())
+	}
+	return errors.Join(append(errs, b.w.Server.Start(context.Background(), nil), os.RemoveAll(b.home))...)
 }

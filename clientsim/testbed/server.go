@@ -4,10 +4,14 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"regexp"
@@ -16,6 +20,11 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/jackc/pgx/v5"
+
+	. "mlsd/clientsim/steps"
 )
 
 // Proc is a mlsd of our own: a child process with its own data directory. It can be killed,
@@ -278,4 +287,110 @@ func (p *Proc) Died() error {
 		p.child = nil
 	}
 	return err
+}
+
+// LogSize is how much a server has written to its standard output and error.
+type LogSize struct{ Lines, Bytes int64 }
+
+// LogSize returns how much the server has written since NewProc.
+func (p *Proc) LogSize() LogSize {
+	p.log.mu.Lock()
+	defer p.log.mu.Unlock()
+	return p.log.total
+}
+
+// lastLines keeps the last lines of the server's output for an error message.
+type lastLines struct {
+	mu     sync.Mutex // guards what follows
+	lines  []string
+	keep   int
+	failed []string // the first lines that say that a request failed
+	total  LogSize
+}
+
+func newLastLines(keep int) *lastLines { return &lastLines{keep: keep} }
+
+// Write implements io.Writer.
+func (t *lastLines) Write(b []byte) (int, error) {
+	t.add(strings.TrimRight(string(b), "\n"))
+	return len(b), nil
+}
+
+func (t *lastLines) add(line string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lines = append(t.lines, line)
+	if strings.Contains(line, `"msg":"request failed"`) && len(t.failed) < t.keep {
+		t.failed = append(t.failed, line)
+	}
+	t.total.Lines += int64(strings.Count(line, "\n")) + 1
+	t.total.Bytes += int64(len(line)) + 1
+	if extra := len(t.lines) - t.keep; extra > 0 {
+		t.lines = slices.Delete(t.lines, 0, extra)
+	}
+}
+
+func (t *lastLines) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return "last output of the server:\n  " + strings.Join(t.lines, "\n  ")
+}
+
+// FailedRequests returns the first lines of the log that say that a request failed, as text. Other errors
+// are many while everything fails, and are left out.
+func (p *Proc) FailedRequests() string {
+	p.log.mu.Lock()
+	defer p.log.mu.Unlock()
+	return strings.Join(p.log.failed, "\n  ")
+}
+
+// Failpoints of the server. Its admin listener arms them.
+const (
+	BeforeCommit = "before-commit"
+	AfterCommit  = "after-commit"
+	// These are for work outside the database, such as a push.
+	BeforeReserve = "before-reserve"
+	AfterReserve  = "after-reserve"
+	AfterWork     = "after-work"
+)
+
+// What failpoints call the server's work for pushes and invitations.
+const (
+	NSIDInvitation = "mlsd.invitation"
+
+	NSIDPushJob    = "mlsd.push"
+	NSIDPushFanout = "mlsd.push.fanout"
+)
+
+// Arm makes the next transaction of method do action at a failpoint, once.
+func (p *Proc) Arm(ctx context.Context, point string, method syntax.NSID, action string) error {
+	query := url.Values{"point": {point}, "method": {method.String()}, "action": {action}}
+	_, err := p.Admin(ctx, http.MethodPost, "/failpoints?"+query.Encode(), nil)
+	return err
+}
+
+// Traces returns the tables of the server's database that hold some bytes, as bytes or in base64.
+func (p *Proc) Traces(ctx context.Context, of []byte) (found []string, err error) {
+	err = p.inDatabase(ctx, func(tx pgx.Tx) (err error) {
+		defer Catch(&err)
+		rows := Must(tx.Query(ctx,
+			`SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace ORDER
+					BY relname`))
+		tables := Must(pgx.CollectRows(rows, pgx.RowTo[string]))
+		if len(tables) < 20 {
+			return fmt.Errorf("the database has only %d tables", len(tables))
+		}
+		for _, table := range tables {
+			var holds bool
+			// Without its last group, the base64 of the bytes stands in the base64 of what begins with them.
+			Check(tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM `+pgx.Identifier{table}.Sanitize()+
+				` t WHERE strpos(t::text, $1) > 0 OR strpos(t::text, $2) > 0)`,
+				hex.EncodeToString(of), base64.StdEncoding.EncodeToString(of[:len(of)/3*3])).Scan(&holds))
+			if holds {
+				found = append(found, table)
+			}
+		}
+		return nil
+	})
+	return found, err
 }

@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
@@ -186,4 +187,34 @@ func ReadError(method syntax.NSID, resp *http.Response, body []byte) *CallError 
 func Drain(resp *http.Response) error {
 	_, err := io.Copy(io.Discard, resp.Body)
 	return errors.Join(err, resp.Body.Close())
+}
+
+// CallInfo is what the transports need to know about a request besides its HTTP form.
+type CallInfo struct {
+	Call     Call
+	Who      *Account // nil: the account that made its token
+	Audience string
+}
+
+type callInfoKey struct{}
+
+// WithCallInfo puts it into a request's context, for CallInfoFrom.
+func WithCallInfo(ctx context.Context, t CallInfo) context.Context {
+	return context.WithValue(ctx, callInfoKey{}, t)
+}
+
+// CallInfoFrom returns what was put into a request's context.
+func CallInfoFrom(ctx context.Context) (CallInfo, bool) {
+	t, ok := ctx.Value(callInfoKey{}).(CallInfo)
+	return t, ok
+}
+
+// Stats counts what happened on the wire and on the phones.
+type Stats struct {
+	Sent      atomic.Int64 // application messages acknowledged
+	Delivered atomic.Int64 // application messages decrypted by a recipient
+	Retried   atomic.Int64 // attempts beyond a call's first
+	Replays   atomic.Int64 // answers that were replays
+	Verified  atomic.Int64 // parts of logs that were compared with signed heads
+	WentBack  atomic.Int64 // times that a phone heard that the server went back
 }

@@ -9,6 +9,8 @@
 package report
 
 import (
+	"encoding/json"
+	"io"
 	"time"
 
 	"mlsd/clientsim/load"
@@ -96,4 +98,11 @@ type Verdict struct {
 // Kept reports whether every promise was.
 func (v *Verdict) Kept() bool {
 	return v.Lost == 0 && v.Doubled == 0 && v.Gaps == 0 && len(v.Violated) == 0
+}
+
+// WriteJSON writes the report for a program. Durations are in nanoseconds, latencies in microseconds.
+func (r *Report) WriteJSON(w io.Writer) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(r)
 }
