@@ -2,13 +2,13 @@ package attack
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	"github.com/bluesky-social/indigo/atproto/syntax"
 
 	"mlsd/clientsim/mlsclient"
 	. "mlsd/clientsim/steps"
+	"mlsd/clientsim/xrpc"
 )
 
 // S3: accounts that cost nothing use up the invitations that a person can have open.
@@ -35,18 +35,9 @@ func inviteOne(dids int, most float64) prepare {
 				_, err = h.client.Once(ctx, a, createCall(mlsclient.RandomBytes(16), person))
 				return 0, err
 			}})
-		c, got := t.client(0), atomic.Int64{}
-		return &Prepared{
-			Run: func(ctx context.Context) {
-				pace(ctx, 100, 8, func(ctx context.Context, i int) {
-					if _, err := t.once(ctx, c, accounts[i%dids], createCall(mlsclient.RandomBytes(16), person)); err == nil {
-						got.Add(1)
-					}
-				})
-			},
-			Judge: func(context.Context, Effects) []Claim {
-				return []Claim{{"invitations of the attacker that the person has", float64(got.Load()), most}}
-			},
-		}
+		return t.bounded("invitations of the attacker that the person has", most,
+			func(i int) (*xrpc.Account, xrpc.Call) {
+				return accounts[i%dids], createCall(mlsclient.RandomBytes(16), person)
+			})
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/atcrypto"
 	"github.com/bluesky-social/indigo/atproto/identity"
 	"github.com/bluesky-social/indigo/atproto/syntax"
+	"github.com/google/uuid"
 
 	"mlsd/api/mlsapi"
 	"mlsd/clientsim/mlsclient"
@@ -141,15 +142,9 @@ func notHere(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.Status
 // delivery is the invitation of a person for whom a KeyPackage was handed out.
 func delivery(kp mlsapi.KeyPackageRef, inviter syntax.DID) xrpc.Call {
 	return xrpc.Procedure(mlsapi.NSIDDeliverInvitation, "", "", &mlsapi.DeliverInvitationInput{
-		Kind: "invited", ConvoID: newConvoID(), Inviter: inviter, Recipient: kp.DID, DeviceID: *kp.DeviceID,
+		Kind: "invited", ConvoID: uuid.NewString(), Inviter: inviter, Recipient: kp.DID, DeviceID: *kp.DeviceID,
 		KeyPackageRef: *kp.KeyPackageRef, CipherSuite: mlsclient.SuiteX25519.Name(), Epoch: 1,
 	})
-}
-
-// newConvoID is the id of a convo that nobody has.
-func newConvoID() string {
-	id := hex.EncodeToString(mlsclient.RandomBytes(16))
-	return id[:8] + "-" + id[8:12] + "-" + id[12:16] + "-" + id[16:20] + "-" + id[20:]
 }
 
 // handedOut are KeyPackages of new people, one of each: of last resort, or one-time ones.
@@ -175,18 +170,24 @@ func (t *Target) handedOut(ctx context.Context, people int, lastResort bool) (al
 // deliveries delivers invitations as fast as the server takes them, at most most.
 func (t *Target) deliveries(kps []mlsapi.KeyPackageRef, most float64) *Prepared {
 	evil := Must(t.service(notHere, nil))
+	return t.bounded("invitations that were taken", most, func(i int) (*xrpc.Account, xrpc.Call) {
+		return evil.Account, delivery(kps[i%len(kps)], unknownDID())
+	})
+}
+
+// bounded makes 100 calls a second. At most most may succeed.
+func (t *Target) bounded(claim string, most float64, next func(i int) (*xrpc.Account, xrpc.Call)) *Prepared {
 	c, got := t.client(0), atomic.Int64{}
 	return &Prepared{
 		Run: func(ctx context.Context) {
 			pace(ctx, 100, 8, func(ctx context.Context, i int) {
-				if _, err := t.once(ctx, c, evil.Account, delivery(kps[i%len(kps)], unknownDID())); err == nil {
+				who, call := next(i)
+				if _, err := t.once(ctx, c, who, call); err == nil {
 					got.Add(1)
 				}
 			})
 		},
-		Judge: func(context.Context, Effects) []Claim {
-			return []Claim{{"invitations that were taken", float64(got.Load()), most}}
-		},
+		Judge: func(context.Context, Effects) []Claim { return []Claim{{claim, float64(got.Load()), most}} },
 	}
 }
 

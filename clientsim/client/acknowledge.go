@@ -47,6 +47,13 @@ func (p *Phone) acknowledgeCreate(d *Draft, answer xrpc.Answer, changes map[stri
 	if len(out.Members) != len(d.DIDs)+1 {
 		return fmt.Errorf("%d members, want %d", len(out.Members), len(d.DIDs)+1)
 	}
+	p.Model.Created(out.ID, d.GroupID, d.Epoch, d.WithInfo, p.Account.DID, d.DIDs)
+	return p.openCreated(d, out.ID, changes)
+}
+
+// openCreated opens the thread of a new convo whose group the device has made.
+func (p *Phone) openCreated(d *Draft, convo string, changes map[string][]byte) (err error) {
+	defer Catch(&err)
 	group, ok := p.Device.Group(d.GroupID)
 	if !ok {
 		return errors.New("the group is gone from the device")
@@ -54,8 +61,7 @@ func (p *Phone) acknowledgeCreate(d *Draft, answer xrpc.Answer, changes map[stri
 	if group.Pending() != nil {
 		Check(group.Confirm())
 	}
-	p.Model.Created(out.ID, d.GroupID, d.Epoch, d.WithInfo, p.Account.DID, d.DIDs)
-	return p.openThread(&Thread{ConvoID: out.ID, GroupID: d.GroupID, Entered: d.Epoch}, changes)
+	return p.openThread(&Thread{ConvoID: convo, GroupID: d.GroupID, Entered: d.Epoch}, changes)
 }
 
 // openThread adds a thread to memory and to the files to be written.

@@ -120,14 +120,7 @@ func (p *Phone) acknowledgeReset(d *Draft, answer xrpc.Answer, changes map[strin
 		out.Convo.PredecessorConvoID == nil || *out.Convo.PredecessorConvoID != d.Convo() {
 		return fmt.Errorf("want group %x at epoch %d, in the place of %s", d.GroupID, d.Epoch, d.Convo())
 	}
-	group, ok := p.Device.Group(d.GroupID)
-	if !ok {
-		return errors.New("the group is gone from the device")
-	}
-	if group.Pending() != nil {
-		Check(group.Confirm())
-	}
-	return p.openThread(&Thread{ConvoID: out.Convo.ID, GroupID: d.GroupID, Entered: d.Epoch}, changes)
+	return p.openCreated(d, out.Convo.ID, changes)
 }
 
 // successorID finds the successor in a refusal, or in the last entry of a log.

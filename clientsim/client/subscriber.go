@@ -146,12 +146,7 @@ func (s *Subscriber) Listen(ctx context.Context) error {
 		if err == nil {
 			continue
 		}
-		timer := time.NewTimer(wait/2 + time.Duration(s.rng.Int64N(int64(wait))))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-		case <-timer.C:
-		}
+		xrpc.Sleep(ctx, wait/2+time.Duration(s.rng.Int64N(int64(wait))))
 		wait = min(2*wait, xrpc.MaxBackoff)
 	}
 	return nil

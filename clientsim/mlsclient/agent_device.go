@@ -132,6 +132,7 @@ func (d *agentDevice) adopt(answer agentAnswer, err error) (Group, error) {
 		return nil, fmt.Errorf("agent %s: no state of the group", d.agent.name)
 	}
 	g := &agentGroup{device: d, state: answer.State}
+	g.usual = usual{g}
 	d.groups[string(g.state.Group)] = g
 	return g, nil
 }
@@ -169,6 +170,7 @@ func (d *agentDevice) Export() ([]byte, error) {
 
 // agentGroup implements Group by an agent.
 type agentGroup struct {
+	usual
 	device  *agentDevice
 	state   *agentState
 	pending *Staged
@@ -179,14 +181,6 @@ func (g *agentGroup) Epoch() uint64         { return g.state.Epoch }
 func (g *agentGroup) Authenticator() []byte { return bytes.Clone(g.state.Authenticator) }
 func (g *agentGroup) Own() uint32           { return g.state.Own }
 func (g *agentGroup) Pending() *Staged      { return g.pending }
-
-func (g *agentGroup) Members() []string {
-	ids := make([]string, len(g.state.Leaves))
-	for i, leaf := range g.state.Leaves {
-		ids[i] = leaf.Identity
-	}
-	return ids
-}
 
 func (g *agentGroup) Leaves() []Leaf {
 	leaves := make([]Leaf, len(g.state.Leaves))
@@ -250,20 +244,6 @@ func (g *agentGroup) Stage(change Change) (_ *Staged, err error) {
 	g.pending = answer.Staged.staged()
 	return g.pending, nil
 }
-
-func (g *agentGroup) StageAdd(keyPackages ...[]byte) (*Staged, error) {
-	return g.Stage(Change{Add: keyPackages})
-}
-
-func (g *agentGroup) StageRemove(identities ...string) (*Staged, error) {
-	gone := leavesWith(g.Leaves(), identities)
-	if len(gone) == 0 {
-		return nil, errors.New("stage: no leaf to remove")
-	}
-	return g.Stage(Change{Remove: gone})
-}
-
-func (g *agentGroup) StageUpdate() (*Staged, error) { return g.Stage(Change{}) }
 
 func (g *agentGroup) Confirm() error {
 	if g.pending == nil {

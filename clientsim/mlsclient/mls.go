@@ -4,6 +4,11 @@
 // processes with devices of other libraries.
 package mlsclient
 
+import (
+	"errors"
+	"slices"
+)
+
 // This file is all that the simulator knows about MLS: two small interfaces and a few plain types.
 // mlsgo_*.go implement them by the library of this process, agent*.go by agents.
 
@@ -116,6 +121,46 @@ type Group interface {
 	Confirm() error
 	Discard()
 }
+
+// usual is the methods of a Group that follow from others.
+type usual struct {
+	group interface {
+		Leaves() []Leaf
+		Stage(change Change) (*Staged, error)
+	}
+}
+
+// Members implements Group.
+func (u usual) Members() []string {
+	var ids []string
+	for _, leaf := range u.group.Leaves() {
+		ids = append(ids, leaf.Identity)
+	}
+	return ids
+}
+
+// StageAdd implements Group.
+func (u usual) StageAdd(keyPackages ...[]byte) (*Staged, error) {
+	return u.group.Stage(Change{Add: keyPackages})
+}
+
+// StageRemove implements Group.
+func (u usual) StageRemove(identities ...string) (*Staged, error) {
+	var gone []uint32
+	for _, leaf := range u.group.Leaves() {
+		if slices.Contains(identities, leaf.Identity) {
+			gone = append(gone, leaf.Index)
+		}
+	}
+	if len(gone) == 0 {
+		return nil, errors.New("stage: no leaf to remove")
+	}
+	return u.group.Stage(Change{Remove: gone})
+}
+
+// StageUpdate implements Group. It commits only a new path: an Update proposal by the committer, as the
+// library's own SelfUpdate makes one, is forbidden (RFC 9420 §12.2).
+func (u usual) StageUpdate() (*Staged, error) { return u.group.Stage(Change{}) }
 
 // NoLeaf means that no leaf is removed.
 const NoLeaf = -1

@@ -156,7 +156,8 @@ func (d *goDevice) Join(welcome []byte) (_ Group, err error) {
 }
 
 func (d *goDevice) adopt(state *group.Group) *goGroup {
-	g := &goGroup{device: d, state: state}
+	g := newGoGroup(d)
+	g.state = state
 	d.groups[hex.EncodeToString(g.ID())] = g
 	return g
 }

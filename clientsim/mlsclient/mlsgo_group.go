@@ -18,9 +18,16 @@ import (
 
 // goGroup implements Group.
 type goGroup struct {
+	usual
 	device  *goDevice
 	state   *group.Group
 	pending *pendingCommit
+}
+
+func newGoGroup(d *goDevice) *goGroup {
+	g := &goGroup{device: d}
+	g.usual = usual{g}
+	return g
 }
 
 // pendingCommit is a staged commit and the group after it.
@@ -34,15 +41,6 @@ func (g *goGroup) Epoch() uint64         { return g.state.Epoch().AsUint64() }
 func (g *goGroup) Authenticator() []byte { return bytes.Clone(g.state.EpochAuthenticator()) }
 
 func (g *goGroup) Own() uint32 { return uint32(g.state.OwnLeafIndex()) }
-
-func (g *goGroup) Members() []string {
-	leaves := g.Leaves()
-	ids := make([]string, len(leaves))
-	for i, leaf := range leaves {
-		ids[i] = leaf.Identity
-	}
-	return ids
-}
 
 func (g *goGroup) Leaves() []Leaf {
 	members := slices.Clone(g.state.GetMembers())
@@ -120,33 +118,6 @@ func (g *goGroup) processPublic(message *framing.PublicMessage) (Received, error
 	}
 	return Received{Commit: true, Epoch: message.Content.Epoch}, nil
 }
-
-func (g *goGroup) StageAdd(keyPackages ...[]byte) (*Staged, error) {
-	return g.Stage(Change{Add: keyPackages})
-}
-
-func (g *goGroup) StageRemove(identities ...string) (*Staged, error) {
-	gone := leavesWith(g.Leaves(), identities)
-	if len(gone) == 0 {
-		return nil, errors.New("stage: no leaf to remove")
-	}
-	return g.Stage(Change{Remove: gone})
-}
-
-// leavesWith returns the indexes of the leaves with one of the identities.
-func leavesWith(leaves []Leaf, identities []string) []uint32 {
-	var found []uint32
-	for _, leaf := range leaves {
-		if slices.Contains(identities, leaf.Identity) {
-			found = append(found, leaf.Index)
-		}
-	}
-	return found
-}
-
-// StageUpdate commits only a new path. The library's own SelfUpdate is an Update proposal by the
-// committer, which RFC 9420 §12.2 forbids.
-func (g *goGroup) StageUpdate() (*Staged, error) { return g.Stage(Change{}) }
 
 func (g *goGroup) Stage(change Change) (*Staged, error) {
 	var added []*keypackages.KeyPackage

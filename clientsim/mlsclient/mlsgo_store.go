@@ -111,7 +111,7 @@ func ImportDevice(data []byte) (_ Device, err error) {
 		}
 	}
 	for id, saved := range file.Groups {
-		g := &goGroup{device: d}
+		g := newGoGroup(d)
 		if g.state, err = group.UnmarshalGroupState(saved.State); err != nil {
 			return nil, fmt.Errorf("import group %s: %w", id, err)
 		}

@@ -150,29 +150,26 @@ func MaliciousKeyPackage(ctx context.Context, w *testbed.World) {
 	d := Must(mallory.DraftPackage(used))
 	Must(mallory.Deliver(ctx, d))
 	bad := badPackages(w, bob, mallory, used.Message)
-	for what, kp := range bad {
-		if got := w.Refusal(ctx, mallory.Account,
-			xrpc.PublishCall(kp, w.Suite, xrpc.NewKey())); got.Name != mlsapi.ErrInvalidKeyPackage {
+	refused := func(what string, kp mlsclient.KeyPackage, suite mlsclient.Suite) {
+		call := xrpc.PublishCall(kp, suite, xrpc.NewKey())
+		if got := w.Refusal(ctx, mallory.Account, call); got.Name != mlsapi.ErrInvalidKeyPackage {
 			w.Broken("publishKeyPackage of %s: %v, want InvalidKeyPackage", what, got)
 		}
+	}
+	for what, kp := range bad {
+		refused(what, kp, w.Suite)
 	}
 	kp := Must(mallory.Device.KeyPackage())
 	other := mlsclient.SuiteX25519
 	if w.Suite == other {
 		other = mlsclient.SuiteP256
 	}
-	if got := w.Refusal(ctx, mallory.Account,
-		xrpc.PublishCall(kp, other, xrpc.NewKey())); got.Name != mlsapi.ErrInvalidKeyPackage {
-		w.Broken("publishKeyPackage under the name of another suite: %v, want InvalidKeyPackage", got)
-	}
+	refused("a KeyPackage under the name of another suite", kp, other)
 	convo := Must(bob.Create(ctx, mallory.Account.DID))
 	Check(mallory.Join(ctx, convo))
 	// The init_key of a consumed KeyPackage stays used.
 	for what, kp := range bad {
-		if got := w.Refusal(ctx, mallory.Account,
-			xrpc.PublishCall(kp, w.Suite, xrpc.NewKey())); got.Name != mlsapi.ErrInvalidKeyPackage {
-			w.Broken("publishKeyPackage of %s, later: %v, want InvalidKeyPackage", what, got)
-		}
+		refused(what+", later", kp, w.Suite)
 	}
 	Check(mallory.Send(ctx, convo, "I am who I am"))
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"mlsd/clientsim/torture/pgwire"
+	"mlsd/clientsim/traffic"
 )
 
 // Kind is what happens to a process.
@@ -98,7 +99,7 @@ func NewPlan(seed uint64, length time.Duration, nodes int) []Step {
 	kinds := processKinds()
 	for at := next(rng, processEvery); at < length; at += next(rng, processEvery) {
 		s := Step{At: at, Kind: kinds[rng.IntN(len(kinds))], Node: rng.IntN(nodes),
-			For: between(rng, 100*time.Millisecond, 4*time.Second)}
+			For: traffic.Between(rng, 100*time.Millisecond, 4*time.Second)}
 		if s.Kind == MoveClock {
 			s.Ahead = clockErrors()[rng.IntN(len(clockErrors()))]
 		}
@@ -117,10 +118,10 @@ func wireFault(rng *rand.Rand) pgwire.Fault {
 	for {
 		f := pgwire.Fault{
 			Point: points[rng.IntN(len(points))], Action: actions[rng.IntN(len(actions))],
-			For: between(rng, 10*time.Millisecond, 500*time.Millisecond),
+			For: traffic.Between(rng, 10*time.Millisecond, 500*time.Millisecond),
 		}
 		if rng.IntN(8) == 0 { // longer than the nodes' timeouts of a lock
-			f.For = between(rng, time.Second, 6*time.Second)
+			f.For = traffic.Between(rng, time.Second, 6*time.Second)
 		}
 		if f.Valid() {
 			return f
@@ -130,8 +131,4 @@ func wireFault(rng *rand.Rand) pgwire.Fault {
 
 func next(rng *rand.Rand, mean time.Duration) time.Duration {
 	return time.Duration(rng.ExpFloat64() * float64(mean))
-}
-
-func between(rng *rand.Rand, least, most time.Duration) time.Duration {
-	return least + time.Duration(rng.Int64N(int64(most-least)))
 }

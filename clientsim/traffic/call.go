@@ -83,7 +83,7 @@ func (c *caller) attempt(
 ) (xrpc.Answer, error) {
 	if rng.IntN(4) == 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, between(rng, time.Millisecond, 100*time.Millisecond))
+		ctx, cancel = context.WithTimeout(ctx, Between(rng, time.Millisecond, 100*time.Millisecond))
 		defer cancel()
 	}
 	if rng.IntN(3) > 0 {

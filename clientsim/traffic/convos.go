@@ -170,7 +170,7 @@ func (t *Traffic) abandon(ctx context.Context, rng *rand.Rand) {
 		return
 	}
 	m := t.message(rng, r)
-	moment, cancel := context.WithTimeout(ctx, between(rng, time.Millisecond, 30*time.Millisecond))
+	moment, cancel := context.WithTimeout(ctx, Between(rng, time.Millisecond, 30*time.Millisecond))
 	defer cancel()
 	// resolve learns what became of it
 	_, _ = t.calls.attempt(moment, rng, rng.IntN(len(t.calls.nodes)), m.from, m.call, nil)

@@ -306,6 +306,6 @@ func (t *Traffic) try(operation func()) error {
 	return nil
 }
 
-func between(rng *rand.Rand, least, most time.Duration) time.Duration {
+func Between(rng *rand.Rand, least, most time.Duration) time.Duration {
 	return least + time.Duration(rng.Int64N(int64(most-least)))
 }

@@ -205,22 +205,14 @@ func readErrorFrame(body []byte) error {
 var (
 	bodyMode   = decMode(cbor.ExtraDecErrorNone)
 	headerMode = decMode(cbor.ExtraDecErrorUnknownField)
-	dagMode    = must(cbor.EncOptions{Sort: cbor.SortLengthFirst, IndefLength: cbor.IndefLengthForbidden}.EncMode())
+	dagMode    = Must(cbor.EncOptions{Sort: cbor.SortLengthFirst, IndefLength: cbor.IndefLengthForbidden}.EncMode())
 )
 
 func decMode(unknown cbor.ExtraDecErrorCond) cbor.DecMode {
-	return must(cbor.DecOptions{
+	return Must(cbor.DecOptions{
 		DupMapKey: cbor.DupMapKeyEnforcedAPF, IndefLength: cbor.IndefLengthForbidden, ExtraReturnErrors: unknown,
 		FieldNameMatching: cbor.FieldNameMatchingCaseSensitive, MaxNestedLevels: 16,
 	}.DecMode())
-}
-
-// must is for options that are constants.
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
 }
 
 // readItem decodes the first item of data into v and returns what follows. The item must be encoded

@@ -14,7 +14,7 @@ import (
 )
 
 // Encode returns the JSON of a method's input. Every input has one.
-func Encode(in any) []byte { return must(lexcodec.Marshal(in)) }
+func Encode(in any) []byte { return Must(lexcodec.Marshal(in)) }
 
 // Decode reads a method's output. A field that the lexicon requires must be there: without it, the
 // output would have a zero.
