@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What .ci/run and .ci/nightly share: steps, and a table of them at the end. Whoever sources it sets
-# the name of the run first, and whether the run goes on after a step that fails:
+# What .ci/run and .ci/nightly share: steps, and a table of them at the end. Before you source it, set
+# the name of the run, and whether the run goes on after a step that fails:
 #
 #   run='ci whole' goes_on=false
 set -euo pipefail

@@ -206,8 +206,8 @@ CREATE INDEX received_invitations_ref ON received_invitations (did, ref);
 CREATE INDEX received_invitations_of_inviter ON received_invitations (inviter, did, id); -- exports and erasures
 CREATE INDEX received_invitations_retention ON received_invitations (coalesce(answered_at, created_at)) WHERE state <> 'accepted';
 
--- How many invitations from outsiders a service, or all services of a registered domain, can deliver in a
--- day.
+-- How many invitations of people who share no convo with the invited person a service, or all services
+-- of a registered domain, can deliver in a day.
 CREATE TABLE invitation_budgets (
     subject    text COLLATE "C" PRIMARY KEY,                 -- a DID, or domain:NAME
     per_day    bigint NOT NULL CHECK (per_day > 0),          -- grows with accepted invitations, shrinks with declined ones

@@ -65,5 +65,5 @@ fi
 guide=$PWD/.build/guide
 mkdir -p "$guide/chat"
 find "$guide/chat" -mindepth 1 -maxdepth 1 ! -name .build -exec rm -rf {} +
-(cd ../.. && go run ./internal/guide -folder "$guide" -server "$url" -patience 5m \
+(cd ../.. && go run ./internal/guide -folder "$guide" -server "$url" -timeout 5m \
 	-shell "$PWD/clients/swift/toolchain.sh stdbuf -oL bash" docs/clients/SWIFT.md)

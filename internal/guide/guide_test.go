@@ -12,7 +12,7 @@ import (
 func follow(t *testing.T, page string) (string, error) {
 	t.Helper()
 	var out strings.Builder
-	r := reader{folder: t.TempDir(), clone: t.TempDir(), shell: []string{"bash"}, patience: 10 * time.Second, out: &out}
+	r := reader{folder: t.TempDir(), clone: t.TempDir(), shell: []string{"bash"}, timeout: 10 * time.Second, out: &out}
 	err := r.follow(t.Context(), strings.ReplaceAll(page, "~~~", "```"))
 	return r.folder, err
 }

@@ -53,7 +53,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	folder := flags.String("folder", "", "where the pages' files go; it is made if there is none")
 	server := flags.String("server", "http://"+address, "the address of the server")
 	shell := flags.String("shell", "bash", "the command that runs the terminals' shell")
-	patience := flags.Duration("patience", 2*time.Minute, "how long one block may take")
+	timeout := flags.Duration("timeout", 2*time.Minute, "how long one block may take")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			return err
 		}
 		page := strings.ReplaceAll(string(text), address, to)
-		r := reader{folder: *folder, clone: clone, shell: strings.Fields(*shell), patience: *patience, out: out}
+		r := reader{folder: *folder, clone: clone, shell: strings.Fields(*shell), timeout: *timeout, out: out}
 		if err := r.follow(ctx, page); err != nil {
 			return fmt.Errorf("%s%w", path, err)
 		}

@@ -28,7 +28,7 @@ const (
 type reader struct {
 	folder, clone string
 	shell         []string
-	patience      time.Duration
+	timeout       time.Duration
 	out           io.Writer
 	terminals     map[string]*terminal
 }
@@ -76,7 +76,7 @@ func (r *reader) follow(ctx context.Context, page string) error {
 
 // do does one block, and says what it did.
 func (r *reader) do(ctx context.Context, b block) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.patience)
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	first, _, _ := strings.Cut(b.text, "\n")
 	switch {

@@ -67,7 +67,7 @@ export interface ClientEvents extends Omit<OutboxEvents, "onMoved">, Omit<Histor
   onMoved?(convo: ConvoId, successor: ConvoId): void
   /**
    * A person of another service has invited this device: {@link Client.invitations} lists what waits.
-   * `request` says that it is a stranger.
+   * `request` says that they share no convo with this person.
    */
   onInvitation?(invitation: Invitation): void
   /** Any event of the stream, after the client has done what it asks for. */
@@ -505,7 +505,7 @@ export class Client {
     }
   }
 
-  /** Accepts a convo to which a stranger has invited this person. */
+  /** Accepts the invitation of somebody who shares no convo with this person. */
   async accept(convo: ConvoId): Promise<void> {
     await this.core.api.procedure(mls.acceptConvo.main, { convoId: convo })
   }

@@ -85,7 +85,7 @@ export class TsMls implements Mls {
     return new TsMls(identity, cipherSuite, keys, suite, { ...defaultClientConfig, ...options.config })
   }
 
-  /** The device with its private signature key. Whoever has it can write in the device's name. */
+  /** The device with its private signature key. Anybody who has it can write in the device's name. */
   export(): Uint8Array {
     const { identity, cipherSuite, keys } = this
     return encoder.encode(lexStringify({ identity, cipherSuite, keys: { ...keys } }))

@@ -155,7 +155,7 @@ export interface OutboxParts {
 
 const outboxPrefix = "outbox/"
 const refusedPrefix = "refused/"
-const patience = 5_000 // so long a queue waits for other services before other writes go ahead
+const otherServicesTimeout = 5_000 // so long a queue waits for other services before other writes go ahead
 const heldFor = 30_000 // if nobody says before that a dispute is over
 const quotaWait = 3_600_000 // if the answer does not say how long, and at most in one go
 
@@ -396,7 +396,7 @@ export class Outbox {
     if (begun === undefined) return before ?? true
     const done = new AbortController()
     const preparing = this.prepare(write, begun).finally(() => done.abort()).then(() => true)
-    const late = this.parts.clock.sleep(patience, AbortSignal.any([done.signal, this.closing.signal]))
+    const late = this.parts.clock.sleep(otherServicesTimeout, AbortSignal.any([done.signal, this.closing.signal]))
     if (await Promise.race([preparing, late.then(() => done.signal.aborted)])) return preparing
     const after = preparing.then(() => {}, () => {}).then(() => {
       if (this.waiting.has(write.id)) this.prepared.set(write.id, preparing) // its next step gets the error

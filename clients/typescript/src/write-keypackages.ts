@@ -39,7 +39,7 @@ export const kindOfPublications: Kind = {
     return { result: { published: results.length - rejected.length, rejected }, changes: new Map() }
   },
 
-  // Nobody has been given a KeyPackage of a refused publication. Its private parts stay all the same:
-  // with an answer that was lost before the refusal, somebody can have been.
+  // Nobody has a KeyPackage of a refused publication. But an earlier attempt can have succeeded, with
+  // its answer lost, so the private parts stay.
   undo: async () => new Map(),
 }

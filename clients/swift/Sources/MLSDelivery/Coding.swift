@@ -88,8 +88,8 @@ public struct NoBody: Codable, Hashable, Sendable {
 
 private enum NoKeys: CodingKey {}
 
-/// An input that may carry an idempotency key. It is made with a new one: whoever sends the same
-/// input again sends the same key.
+/// An input that may carry an idempotency key. It is made with a new key, so sending the same input
+/// again sends the same key.
 public protocol Keyed {
     var idempotencyKey: String? { get set }
 }

@@ -14,7 +14,7 @@ const binary = process.env.TEST_BINARY ?? ""
 /** Options of a test that needs the binary. */
 export const needsBinary = binary === "" ? { skip: "TEST_BINARY is not set: run check.sh" } : {}
 
-const patience = 120_000 // milliseconds
+const startTimeout = 120_000 // milliseconds
 
 export class Server {
   private child: ChildProcess | undefined
@@ -75,7 +75,7 @@ export class Server {
 
   private async run(): Promise<void> {
     this.child = spawn(binary, [], { stdio: ["ignore", "ignore", "inherit"], env: this.environment })
-    const until = Date.now() + patience
+    const until = Date.now() + startTimeout
     while (!(await this.isUp())) {
       assert.equal(this.child.exitCode, null, "the server has ended")
       assert.ok(Date.now() < until, "the server does not answer")
