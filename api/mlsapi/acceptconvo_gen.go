@@ -10,10 +10,9 @@ import (
 // NSIDAcceptConvo is the method's name on the wire.
 const NSIDAcceptConvo = nsid.AcceptConvo
 
-// AcceptConvoInput is the input of blue.catbird.mls.acceptConvo. Accept a convo
-// into which somebody invited the caller who shared no convo with it. From then
-// on the convo is not a request any more, and is pushed. Accepting again
-// changes nothing.
+// AcceptConvoInput is the input of blue.catbird.mls.acceptConvo. Accept an
+// invitation from somebody with whom the caller shared no convo. The convo is
+// then no longer a request, and is pushed. Accepting again changes nothing.
 type AcceptConvoInput struct {
 	// Id of the convo.
 	ConvoID string `json:"convoId"`

@@ -13,8 +13,9 @@ import (
 const NSIDGetCursors = nsid.GetCursors
 
 // GetCursorsParams are the parameters of blue.catbird.mls.getCursors. List how
-// far the members of a convo are. Members who share their cursors see each
-// other's. The caller's own is among them.
+// far the members of a convo have read, and up to where their devices have
+// stored the log. Members who share their cursors see each other's. The
+// caller's own is included.
 type GetCursorsParams struct {
 	// Id of the convo.
 	ConvoID string

@@ -15,7 +15,7 @@ const NSIDReportEpoch = nsid.ReportEpoch
 // ReportEpochInput is the input of blue.catbird.mls.reportEpoch. Report the
 // epoch that the device has entered, so that members learn if the group is
 // split: two members with different authenticators of one epoch are in
-// different groups. All devices of an account are one voice. A repetition
+// different groups. All devices of an account count as one report. A repetition
 // changes nothing.
 type ReportEpochInput struct {
 	// The 32 bytes of SHA-256 of the epoch_authenticator (RFC 9420, section 8.7) of

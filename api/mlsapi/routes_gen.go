@@ -155,9 +155,9 @@ func Methods() []Method {
 // Handler implements the methods. C is the server's own type of a call: the
 // request, the caller, and the answer.
 type Handler[C any] interface {
-	// AcceptConvo: Accept a convo into which somebody invited the caller who shared
-	// no convo with it. From then on the convo is not a request any more, and is
-	// pushed. Accepting again changes nothing.
+	// AcceptConvo: Accept an invitation from somebody with whom the caller shared
+	// no convo. The convo is then no longer a request, and is pushed. Accepting
+	// again changes nothing.
 	AcceptConvo(c C, in *AcceptConvoInput) error
 	// AcceptInvitation: Record that the caller accepts the invitations to a convo
 	// of another service. The convo's service does not learn it from here: the
@@ -202,11 +202,11 @@ type Handler[C any] interface {
 	// DeleteAttachment: Delete an attachment, complete or not. Only who has
 	// announced it can. Messages that name it stay.
 	DeleteAttachment(c C, in *DeleteAttachmentInput) error
-	// DeleteSession: End sessions, on every node within a second, with the streams
-	// and tickets that were opened with them. Called with a session, it ends that
-	// session. Called with a service-auth token, it ends all sessions of the
-	// caller, or those of one device. Repeating it with a service-auth token does
-	// nothing; a session that has ended cannot call.
+	// DeleteSession: End sessions, and the streams and tickets opened under them,
+	// on every node within a second. Called with a session, it ends that session.
+	// Called with a service-auth token, it ends all sessions of the caller, or
+	// those of one device. Repeating it with a service-auth token does nothing; a
+	// session that has ended cannot call.
 	DeleteSession(c C, in *DeleteSessionInput) error
 	// DeliverErasure: Say that a person erases its account at its home: the called
 	// service erases it too, as eraseMyAccount does. Only delivery services call
@@ -257,8 +257,9 @@ type Handler[C any] interface {
 	GetConvos(c C, p *GetConvosParams) error
 	// GetCursorPolicy: Read who sees how far the caller has read.
 	GetCursorPolicy(c C) error
-	// GetCursors: List how far the members of a convo are. Members who share their
-	// cursors see each other's. The caller's own is among them.
+	// GetCursors: List how far the members of a convo have read, and up to where
+	// their devices have stored the log. Members who share their cursors see each
+	// other's. The caller's own is included.
 	GetCursors(c C, p *GetCursorsParams) error
 	// GetDeliveryService: Find the delivery service that a person has chosen: it
 	// has the person's KeyPackages.
@@ -357,8 +358,8 @@ type Handler[C any] interface {
 	ReportConvo(c C, in *ReportConvoInput) error
 	// ReportEpoch: Report the epoch that the device has entered, so that members
 	// learn if the group is split: two members with different authenticators of one
-	// epoch are in different groups. All devices of an account are one voice. A
-	// repetition changes nothing.
+	// epoch are in different groups. All devices of an account count as one report.
+	// A repetition changes nothing.
 	ReportEpoch(c C, in *ReportEpochInput) error
 	// ResetConvo: Replace a convo whose group is beyond repair: it is closed for
 	// good, and a successor with a new MLS group goes on with the same members.

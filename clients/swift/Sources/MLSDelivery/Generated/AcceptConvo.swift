@@ -2,8 +2,8 @@
 
 import Foundation
 
-/// Accept a convo into which somebody invited the caller who shared no convo with it. From then on
-/// the convo is not a request any more, and is pushed. Accepting again changes nothing.
+/// Accept an invitation from somebody with whom the caller shared no convo. The convo is then no
+/// longer a request, and is pushed. Accepting again changes nothing.
 public enum AcceptConvo: Procedure {
     public static let nsid = "blue.catbird.mls.acceptConvo"
 

@@ -2,9 +2,9 @@
 
 import Foundation
 
-/// End sessions, on every node within a second, with the streams and tickets that were opened with
-/// them. Called with a session, it ends that session. Called with a service-auth token, it ends
-/// all sessions of the caller, or those of one device. Repeating it with a service-auth token does
+/// End sessions, and the streams and tickets opened under them, on every node within a second.
+/// Called with a session, it ends that session. Called with a service-auth token, it ends all
+/// sessions of the caller, or those of one device. Repeating it with a service-auth token does
 /// nothing; a session that has ended cannot call.
 public enum DeleteSession: Procedure {
     public static let nsid = "blue.catbird.mls.deleteSession"

@@ -2,8 +2,8 @@
 
 import Foundation
 
-/// List how far the members of a convo are. Members who share their cursors see each other's. The
-/// caller's own is among them.
+/// List how far the members of a convo have read, and up to where their devices have stored the
+/// log. Members who share their cursors see each other's. The caller's own is included.
 public enum GetCursors: Query {
     public static let nsid = "blue.catbird.mls.getCursors"
 

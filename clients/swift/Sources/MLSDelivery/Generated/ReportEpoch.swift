@@ -4,7 +4,7 @@ import Foundation
 
 /// Report the epoch that the device has entered, so that members learn if the group is split: two
 /// members with different authenticators of one epoch are in different groups. All devices of an
-/// account are one voice. A repetition changes nothing.
+/// account count as one report. A repetition changes nothing.
 public enum ReportEpoch: Procedure {
     public static let nsid = "blue.catbird.mls.reportEpoch"
 
