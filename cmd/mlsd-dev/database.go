@@ -82,6 +82,7 @@ func startDatabases(
 		Check(migrations.Up(ctx, d.url(localpg.Database)))
 		Check(d.keepOriginal(ctx))
 		d.admin = Must(d.connect(ctx, "postgres"))
+		Must(d.admin.Exec(ctx, "ALTER DATABASE "+localpg.Database+" RENAME TO "+original))
 	}); err != nil {
 		return nil, errors.Join(err, d.close(ctx))
 	}
@@ -132,7 +133,7 @@ func (d *databases) copy(ctx context.Context) (name string, err error) {
 	defer d.mu.Unlock()
 	d.last++
 	name = fmt.Sprintf("%s%d", localpg.Database, d.last)
-	_, err = d.admin.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE "+localpg.Database)
+	_, err = d.admin.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+" TEMPLATE "+original)
 	return name, errs.Wrap(err, "make an empty database")
 }
 
