@@ -136,8 +136,8 @@ func (w *pushWorld) count(sql string, args ...any) (n int) {
 	return n
 }
 
-// settled waits until no job is left.
-func (w *pushWorld) settled() {
+// emptied waits until no job is left.
+func (w *pushWorld) emptied() {
 	w.t.Helper()
 	eventually(w.t, "everything is sent", func() bool {
 		return w.count(`
@@ -174,7 +174,7 @@ func TestPushKilled(t *testing.T) {
 				}
 				w.age()
 				server = w.start()
-				w.settled()
+				w.emptied()
 			}
 			wantPushes(t, w, *pushKills)
 		})
@@ -234,7 +234,7 @@ func TestPushWorkerFrozen(t *testing.T) {
 	if again := <-w.device.came; again != first {
 		t.Fatalf("the key was %s and is %s now", first, again)
 	}
-	w.settled()
+	w.emptied()
 	record := func() (s string) {
 		err := w.db.QueryRow(t.Context(), `
 			SELECT concat_ws(' ', k.state, k.outcome, k.fence, k.completed_at, j.state, j.version, j.ended_at)

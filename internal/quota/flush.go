@@ -78,7 +78,7 @@ func (c *Counter) flush(ctx context.Context, all bool) error {
 			return fmt.Errorf("read what callers have used: %w", err)
 		}
 	}
-	c.settle(dayOf(now))
+	c.forgetPast(dayOf(now))
 	return nil
 }
 
@@ -207,8 +207,8 @@ func collectInto(sums map[row]int64) func(pgx.Rows) error {
 	}
 }
 
-// settle forgets accounts of past days that are written, and reports the highest uses.
-func (c *Counter) settle(today int64) {
+// forgetPast forgets accounts of past days that are written, and reports the highest uses.
+func (c *Counter) forgetPast(today int64) {
 	highest := map[string]float64{}
 	for i := range c.shards {
 		sh := &c.shards[i]
