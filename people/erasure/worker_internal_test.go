@@ -178,7 +178,8 @@ func TestErasuresGoOnWhileAServiceIsAsked(t *testing.T) {
 	}
 	for _, did := range []syntax.DID{alice, bob} {
 		var state string
-		err := db.QueryRow(t.Context(), `SELECT coalesce((SELECT state FROM erasures WHERE did = $1), 'finished')`, did).Scan(&state)
+		err := db.QueryRow(t.Context(), `
+			SELECT coalesce((SELECT state FROM erasures WHERE did = $1), 'finished')`, did).Scan(&state)
 		if err != nil || state != Finished {
 			t.Errorf("the erasure of %s is %s, %v", did, state, err)
 		}
