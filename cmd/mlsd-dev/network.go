@@ -95,7 +95,8 @@ func (all *network) handle(expose bool, stdout io.Writer) {
 	for _, one := range all.services {
 		s := devserver.New(devserver.Config{
 			URL: one.url, ServiceDID: one.cfg.ServiceDID, Version: node.Version(), Service: one.nodes,
-			Database: one.nodes.databaseURL, OwnHost: ownHost(one.cfg.PublicURL, expose), Reset: all.reset, Log: all.log, First: first, OnAccount: onAccount,
+			Database: one.nodes.databaseURL, OwnHost: ownHost(one.cfg.PublicURL, expose), Reset: all.reset, Log: all.log,
+			First: first, OnAccount: onAccount,
 		})
 		if first == nil {
 			first = s

@@ -94,7 +94,8 @@ func (k signer) jws(typ string, claims jwt.Claims) (string, error) {
 // Verify returns the KeyPackages of other services that the receipts are for. The home of the
 // KeyPackage's owner must have signed each receipt, for caller, and the claim must not have ended.
 // Receipts of this service itself are left out: its own ledger decides. Verify holds no connection of
-// the database. It makes at most one look-up for each service and each owner that is not remembered. Errors: *ReceiptError, ErrLookup.
+// the database. It makes at most one look-up for each service and each owner that is not remembered.
+// Errors: *ReceiptError, ErrLookup.
 func (s *Service) Verify(ctx context.Context, caller syntax.DID, receipts []string) ([]keypackages.Foreign, error) {
 	var all []unverified
 	people := map[syntax.DID]struct{}{}
