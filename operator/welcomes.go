@@ -153,7 +153,8 @@ func CountWelcomes(ctx context.Context, tx pgx.Tx, percent float64, rows int) (s
 
 // WelcomesIn lists the Welcomes in a state before a place, the newest first. With failed it lists
 // those with a failed join, in any state.
-func WelcomesIn(ctx context.Context, tx pgx.Tx, state string, failed bool, before push.Place, rows int) ([]Welcome, error) {
+func WelcomesIn(ctx context.Context, tx pgx.Tx, state string, failed bool, before push.Place,
+	rows int) ([]Welcome, error) {
 	return list[Welcome](ctx, tx, `
 		SELECT id::text, convo_id::text, recipient_did, device_id, epoch, state, attempts, failures, created_at, fetched_at,
 			confirmed_at, silent,

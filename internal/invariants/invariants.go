@@ -17,7 +17,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"mlsd/internal/errs"
-	"mlsd/internal/pgpool"
 	"mlsd/mls"
 )
 
@@ -248,7 +247,11 @@ func checkGroups(ctx context.Context, tx pgx.Tx, id *uuid.UUID, found *findings)
 
 // each calls see for every row of a result as it arrives. All rows together can exceed the memory.
 func each(ctx context.Context, tx pgx.Tx, sql string, args, row []any, see func()) error {
-	_, err := pgx.ForEachRow(pgpool.Rows(ctx, tx, sql, args...), row, func() error {
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return err
+	}
+	_, err = pgx.ForEachRow(rows, row, func() error {
 		see()
 		return nil
 	})
