@@ -6,8 +6,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"fmt"
-	"hash"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
