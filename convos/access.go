@@ -116,3 +116,16 @@ func lockConvo(ctx context.Context, tx pgx.Tx, convo uuid.UUID, caller syntax.DI
 	}
 	return c, errs.Wrap(err, "lock the convo")
 }
+
+// lockOpen is lockConvo for a change that only members make, and only of an open convo. Errors besides
+// those of lockConvo: ErrNotMember, and those of refuseClosed.
+func lockOpen(ctx context.Context, tx pgx.Tx, convo uuid.UUID, caller syntax.DID) (locked, error) {
+	c, err := lockConvo(ctx, tx, convo, caller)
+	switch {
+	case err != nil:
+		return c, err
+	case c.leftEpoch != nil:
+		return c, ErrNotMember
+	}
+	return c, c.refuseClosed()
+}

@@ -29,14 +29,8 @@ type AddMembers struct {
 // *messages.EpochMismatchError, *InvalidObjectError, *consent.BlockedError, and those of
 // keypackages.Consume.
 func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
-	c, err := lockConvo(ctx, tx, a.ConvoID, a.Caller)
+	c, err := lockOpen(ctx, tx, a.ConvoID, a.Caller)
 	if err != nil {
-		return Advanced{}, err
-	}
-	if c.leftEpoch != nil {
-		return Advanced{}, ErrNotMember
-	}
-	if err := c.refuseClosed(); err != nil {
 		return Advanced{}, err
 	}
 	if a.Commit == nil {

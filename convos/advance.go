@@ -221,14 +221,8 @@ func Rejoin(ctx context.Context, tx pgx.Tx, s Submission) (Advanced, error) {
 }
 
 func submit(ctx context.Context, tx pgx.Tx, s Submission, allowed rights) (Advanced, error) {
-	c, err := lockConvo(ctx, tx, s.ConvoID, s.Caller)
+	c, err := lockOpen(ctx, tx, s.ConvoID, s.Caller)
 	if err != nil {
-		return Advanced{}, err
-	}
-	if c.leftEpoch != nil {
-		return Advanced{}, ErrNotMember
-	}
-	if err := c.refuseClosed(); err != nil {
 		return Advanced{}, err
 	}
 	return c.advance(ctx, tx, s.Caller, s.Proposed, allowed)

@@ -72,14 +72,9 @@ type Offer struct {
 // ErrConvoClosed, ErrForked, *disputes.OpenError, *messages.EpochMismatchError,
 // *InvalidObjectError, and *UnverifiedError.
 func PublishGroupInfo(ctx context.Context, tx pgx.Tx, o Offer) (epoch int64, err error) {
-	c, err := lockConvo(ctx, tx, o.ConvoID, o.Caller)
-	switch {
-	case err != nil:
+	c, err := lockOpen(ctx, tx, o.ConvoID, o.Caller)
+	if err != nil {
 		return 0, err
-	case c.leftEpoch != nil:
-		return 0, ErrNotMember
-	case c.closed:
-		return 0, c.refuseClosed()
 	}
 	info, err := checkGroupInfo(o.GroupInfo, c.groupID, c.cipherSuite, nil)
 	switch {

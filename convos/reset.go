@@ -115,14 +115,8 @@ var resetSQL string
 // *InvalidObjectError, *consent.BlockedError, transparency.ErrNotReady, and those of
 // keypackages.Consume.
 func ResetConvo(ctx context.Context, tx pgx.Tx, r Reset) (opened Convo, err error) {
-	c, err := lockConvo(ctx, tx, r.ConvoID, r.Caller)
+	c, err := lockOpen(ctx, tx, r.ConvoID, r.Caller)
 	if err != nil {
-		return opened, err
-	}
-	if c.leftEpoch != nil {
-		return opened, ErrNotMember
-	}
-	if err := c.refuseClosed(); err != nil {
 		return opened, err
 	}
 	people, err := c.mayReset(ctx, tx, r.Caller)

@@ -446,8 +446,8 @@ var mutants = []mutant{
 	{"messages in a closed convo (M3)", "TestReInitCloses", []edit{
 		{"messages.judge", `case s.convo.isClosed:`, `case s.convo.isClosed && s.hasLeft:`}}},
 	{"commits in a closed convo (M3)", "TestReInitCloses", []edit{
-		{"convos.submit", `err := c.refuseClosed(); err != nil {`, `err := c.refuseClosed(); err != nil && c.epoch < 0 {`}}},
-	{"an outsider is in the new group of a reset", "TestResetRefusals", []edit{
+		{"convos.lockOpen", `return c, c.refuseClosed()`, `return c, nil`}}},
+	{"a stranger is in the new group of a reset", "TestResetRefusals", []edit{
 		{"convos.ResetConvo", `if i < 0 {`, `if i < -1 {`}}},
 	{"a reset ignores a dispute", "TestResetInADispute", []edit{
 		{"convos.locked.mayReset", `c.dispute != nil && (c.dispute.Caller || !reports)`, `c.dispute != nil && c.dispute.Caller`}}},

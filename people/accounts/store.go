@@ -67,16 +67,17 @@ func (s *Store) Get(ctx context.Context, db pgpool.DB, did syntax.DID) (Account,
 func (s *Store) get(ctx context.Context, db pgpool.DB, did syntax.DID) (Account, error) {
 	a := Account{DID: did}
 	var blockedAt *time.Time
-	var by, reason *string
+	var block Block
 	var percent *int
 	var limit Limit
 	err := db.QueryRow(ctx, `
-		SELECT status, status_at, status_seq, blocked_at, blocked_by, blocked_reason, erase_after, erasing_at, erased_at,
+		SELECT status, status_at, status_seq, blocked_at, coalesce(blocked_by, ''), coalesce(blocked_reason, ''), erase_after,
+			erasing_at, erased_at,
 			CASE WHEN limit_until <= clock_timestamp() THEN NULL ELSE limit_percent END, limit_until, coalesce(limited_at,
 				'epoch'),
 			coalesce(limited_by, ''), coalesce(limited_reason, '')
 		FROM accounts WHERE did = $1`, did).
-		Scan(&a.Status, &a.StatusAt, &a.StatusSeq, &blockedAt, &by, &reason, &a.EraseAfter, &a.ErasingAt, &a.ErasedAt,
+		Scan(&a.Status, &a.StatusAt, &a.StatusSeq, &blockedAt, &block.By, &block.Reason, &a.EraseAfter, &a.ErasingAt, &a.ErasedAt,
 			&percent, &limit.Until, &limit.At, &limit.By, &limit.Reason)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Account{DID: did, Status: Active}, nil
@@ -85,10 +86,8 @@ func (s *Store) get(ctx context.Context, db pgpool.DB, did syntax.DID) (Account,
 		return Account{}, fmt.Errorf("read an account: %w", err)
 	}
 	if blockedAt != nil {
-		a.Block = &Block{At: *blockedAt, By: *by}
-		if reason != nil {
-			a.Block.Reason = *reason
-		}
+		block.At = *blockedAt
+		a.Block = &block
 	}
 	if percent != nil {
 		limit.Percent = *percent
