@@ -77,8 +77,8 @@ func (s *Store) get(ctx context.Context, db pgpool.DB, did syntax.DID) (Account,
 				'epoch'),
 			coalesce(limited_by, ''), coalesce(limited_reason, '')
 		FROM accounts WHERE did = $1`, did).
-		Scan(&a.Status, &a.StatusAt, &a.StatusSeq, &blockedAt, &block.By, &block.Reason, &a.EraseAfter, &a.ErasingAt, &a.ErasedAt,
-			&percent, &limit.Until, &limit.At, &limit.By, &limit.Reason)
+		Scan(&a.Status, &a.StatusAt, &a.StatusSeq, &blockedAt, &block.By, &block.Reason, &a.EraseAfter,
+			&a.ErasingAt, &a.ErasedAt, &percent, &limit.Until, &limit.At, &limit.By, &limit.Reason)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Account{DID: did, Status: Active}, nil
 	}
