@@ -216,6 +216,8 @@ const (
 const (
 	// servicesAtOnce is how many services one batch asks. A batch lasts as long as one call.
 	servicesAtOnce = 16
+	// askingMost is how many jobs of a node ask at a time.
+	askingMost = 16
 	// tries is how often a service is asked that cannot be reached, and triesPause the time between.
 	tries      = 3
 	triesPause = time.Minute
