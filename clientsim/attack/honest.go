@@ -86,7 +86,9 @@ const preparing = 4
 
 // prepare makes the convos, KeyPackages and push targets.
 func (h *honest) prepare(ctx context.Context) {
-	Each(preparing, len(h.people), func(i int) { Must(testbed.Publish(ctx, h.client, h.people[i], packagesEach, true)) })
+	Each(preparing, len(h.people), func(i int) {
+		Must(testbed.Publish(ctx, h.client, h.people[i], packagesEach, true))
+	})
 	h.convos = make([]honestConvo, len(h.people))
 	Each(preparing, len(h.people), func(i int) { h.convos[i] = h.convo(ctx, i) })
 	h.page = h.convo(ctx, 0)
@@ -250,7 +252,8 @@ type arrivals struct {
 	waiting map[string][]chan struct{}
 }
 
-// await begins to wait for the next call of that name. wait returns how long the call takes from then.
+// await begins to wait for the next call of that name. wait returns how long the call takes from
+// then.
 func (a *arrivals) await(name string) (wait func() (time.Duration, error)) {
 	called := make(chan struct{})
 	a.mu.Lock()

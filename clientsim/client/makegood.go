@@ -82,9 +82,9 @@ func (p *Phone) MakeGood(ctx context.Context, convo string, phase Phase) (r Rega
 		Check(p.makeAnew(ctx, convo, phase, &r))
 	}
 	if r.Waiting == "" {
-		err = p.confirmAgain(ctx, convo)
+		Check(p.confirmAgain(ctx, convo))
 	}
-	return r, err
+	return r, nil
 }
 
 // confirmAgain confirms the Welcome that the phone joined with, if the server has it as a new one.

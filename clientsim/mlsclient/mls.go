@@ -158,8 +158,8 @@ func (u usual) StageRemove(identities ...string) (*Staged, error) {
 	return u.group.Stage(Change{Remove: gone})
 }
 
-// StageUpdate implements Group. It commits only a new path: an Update proposal by the committer, as the
-// library's own SelfUpdate makes one, is forbidden (RFC 9420 §12.2).
+// StageUpdate implements Group. It commits only a new path: an Update proposal by the committer, as
+// the library's own SelfUpdate makes one, is forbidden (RFC 9420 §12.2).
 func (u usual) StageUpdate() (*Staged, error) { return u.group.Stage(Change{}) }
 
 // NoLeaf means that no leaf is removed.

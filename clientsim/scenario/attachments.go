@@ -218,8 +218,8 @@ func (u *uploads) heavy(ctx context.Context, d *upload) {
 	Must(retry(u.completeCall(d)))
 }
 
-// outsiders makes people ask for an attachment who must not have it: an outsider, a member of another
-// convo, a former member and a blocked one.
+// outsiders makes people ask for an attachment who must not have it: an outsider, a member of
+// another convo, a former member and a blocked one.
 func (u *uploads) outsiders(ctx context.Context, other *xrpc.Account, elsewhere string) {
 	alice, carol := u.phones[0], u.former
 	d := u.newUpload(alice.Account, 1000)
@@ -259,8 +259,8 @@ func (u *uploads) outsiders(ctx context.Context, other *xrpc.Account, elsewhere 
 	Check(operate("account/block", true))
 	get(bob, u.convo, "Blocked")
 	Check(operate("account/unblock", false))
-	u.w.Note("attachments: refused are an outsider, a member of another convo in this one and there, a former member, " +
-		"and a blocked one")
+	u.w.Note("attachments: refused are an outsider, a member of another convo in this one and there, " +
+		"a former member, and a blocked one")
 }
 
 // takeover kills a server while it checks a file. The other one takes over when the lease is over, and

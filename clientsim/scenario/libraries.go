@@ -38,7 +38,8 @@ func Libraries(ctx context.Context, w *testbed.World) {
 				g := &libraryGroup{w: w, libraries: libraries, mode: mode}
 				err := Attempt(func() { g.play(ctx) })
 				groups, steps = groups+1, steps+g.steps
-				Check(errs.Wrap(err, "suite %d, %s handshakes, created by %s, step %d", suite, mode, libraries[0].Name, g.steps+1))
+				Check(errs.Wrap(err, "suite %d, %s handshakes, created by %s, step %d", suite, mode,
+					libraries[0].Name, g.steps+1))
 			}
 		}
 	}

@@ -208,8 +208,8 @@ func (s *soak) remove(ctx context.Context, w *testbed.World, node *testbed.Proc)
 }
 
 // The server keeps messages for a day at least, and records and the audit log for longer. So
-// what follows makes time pass in the database. Rows that are older than keep become so old that the
-// server's workers delete them. The workers do what they do in a service that is months old.
+// what follows makes time pass in the database. Rows that are older than keep become so old that
+// the server's workers delete them. The workers do what they do in a service that is months old.
 
 // aged are the statements that make rows old. $1 is Config.Keep. A row is made old once.
 var aged = []string{

@@ -69,7 +69,8 @@ func Must2[T, U any](v T, u U, err error) (T, U) {
 	return v, u
 }
 
-// Each calls do for 0 to n-1, at most lanes of them at a time, until one fails. That ends the steps.
+// Each calls do for 0 to n-1, at most lanes of them at a time, until one fails. That ends the
+// steps.
 func Each(lanes, n int, do func(i int)) {
 	all, failed := errgroup.WithContext(context.Background())
 	all.SetLimit(lanes)

@@ -20,6 +20,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	. "mlsd/clientsim/steps"
 	"mlsd/clientsim/xrpc"
 )
 
@@ -43,11 +44,9 @@ type Bucket struct {
 const BucketName = "attachments"
 
 // NewBucket starts a bucket. Its faults follow from the seed.
-func NewBucket(seed uint64) (*Bucket, error) {
-	dir, err := os.MkdirTemp("", "clientsim-bucket-")
-	if err != nil {
-		return nil, err
-	}
+func NewBucket(seed uint64) (_ *Bucket, err error) {
+	defer Catch(&err)
+	dir := Must(os.MkdirTemp("", "clientsim-bucket-"))
 	b := &Bucket{dir: dir, rng: rand.New(rand.NewPCG(seed, 1))}
 	if b.site, err = xrpc.Serve("127.0.0.1:0", http.HandlerFunc(b.serve)); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))

@@ -29,7 +29,8 @@ func (w *World) checkOutsiders(ctx context.Context, c *history.ConvoModel, membe
 		}
 		if got.Status != want.Status || got.Name != want.Name ||
 			strings.ReplaceAll(got.Message, c.ID, nowhere) != want.Message {
-			w.Broken("%s shows an outsider that a convo exists: %v, and of one that does not: %v", call.Method, got, want)
+			w.Broken("%s shows an outsider that a convo exists: %v, and of one that does not: %v", call.Method, got,
+				want)
 		}
 	}
 	for _, p := range w.phones {

@@ -13,7 +13,8 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// WithLostAnswer runs do while the first answer of a method is lost. If none was, the scenario is broken.
+// WithLostAnswer runs do while the first answer of a method is lost. If none was, the scenario is
+// broken.
 func (w *World) WithLostAnswer(method string, do func() error) error {
 	return w.withLostAnswer(xrpc.NSID(method), do)
 }

@@ -232,8 +232,8 @@ func (t *Traffic) commit(ctx context.Context, rng *rand.Rand, r *Convo, s *mlscl
 	}
 }
 
-// committed makes a call that commits, and returns the commit's seq. The answers of the methods that
-// commit have the same fields.
+// committed makes a call that commits, and returns the commit's seq. The answers of the methods
+// that commit have the same fields.
 func (t *Traffic) committed(ctx context.Context, rng *rand.Rand, r *Convo, s *mlsclient.Staged, by *xrpc.Account,
 	call xrpc.Call) (seq int64) {
 	d := history.DigestOf(s.Commit)

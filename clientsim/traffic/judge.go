@@ -138,7 +138,8 @@ func (t *Traffic) replay(ctx context.Context) (int, error) {
 			case err == nil && !answer.Replayed():
 				t.w.Report(history.Violation{
 					Kind: history.Lost, Convo: s.Call.Convo,
-					What: fmt.Sprintf("%s with key %s asked again is answered as if for the first time", s.Call.Method, s.Call.Key),
+					What: fmt.Sprintf("%s with key %s asked again is answered as if for the first time", s.Call.Method,
+						s.Call.Key),
 				})
 			}
 		})

@@ -295,8 +295,8 @@ func (t *Traffic) some(rng *rand.Rand) *Convo {
 	return t.convos[rng.IntN(len(t.convos))]
 }
 
-// try runs the steps of an operation. It reports a refusal that a correct server does not give. Any other
-// error is returned.
+// try runs the steps of an operation. It reports a refusal that a correct server does not give. Any
+// other error is returned.
 func (t *Traffic) try(operation func()) error {
 	err := Attempt(operation)
 	if xrpc.ErrorName(err) == "" {

@@ -32,11 +32,9 @@ type Account struct {
 
 // NewAccount makes an account with a new did:plc. Real accounts have keys on either curve, so odd
 // serials get P-256 and even ones K-256.
-func NewAccount(serial int) (*Account, error) {
-	did, err := newDID()
-	if err != nil {
-		return nil, err
-	}
+func NewAccount(serial int) (_ *Account, err error) {
+	defer Catch(&err)
+	did := Must(newDID())
 	return NewAccountOf(did, serial)
 }
 

@@ -30,11 +30,9 @@ func Decode[T any](body []byte) (_ *T, err error) {
 }
 
 // Ask makes a call by the retry rule, and reads its output.
-func Ask[T any](ctx context.Context, c *Client, who *Account, call Call) (*T, error) {
-	answer, err := c.Do(ctx, who, call)
-	if err != nil {
-		return nil, err
-	}
+func Ask[T any](ctx context.Context, c *Client, who *Account, call Call) (_ *T, err error) {
+	defer Catch(&err)
+	answer := Must(c.Do(ctx, who, call))
 	return Decode[T](answer.Body)
 }
 

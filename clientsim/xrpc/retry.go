@@ -119,8 +119,8 @@ func Until(ctx context.Context, limit time.Duration, cond func() (bool, error)) 
 	}
 }
 
-// UntilDone tries something every 50 ms until it succeeds, or limit is over. The error says why the last
-// try failed.
+// UntilDone tries something every 50 ms until it succeeds, or limit is over. The error says why the
+// last try failed.
 func UntilDone(ctx context.Context, limit time.Duration, try func() error) (last error) {
 	err := Until(ctx, limit, func() (bool, error) {
 		last = try()

@@ -84,7 +84,8 @@ func (a *accounts) choose(did syntax.DID, chosen profile) {
 }
 
 // add makes an account, which has chosen one of the services: in turn. Without a handle it gets one.
-func (a *accounts) add(handle syntax.Handle, services []*Server) (person, error) {
+func (a *accounts) add(handle syntax.Handle, services []*Server) (_ person, err error) {
+	defer Catch(&err)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	taken := func(h syntax.Handle) bool {
@@ -98,15 +99,10 @@ func (a *accounts) add(handle syntax.Handle, services []*Server) (person, error)
 	for n := a.made; handle == "" || taken(handle); n++ {
 		handle = syntax.Handle(fmt.Sprintf("user%d.test", n))
 	}
-	account, err := xrpc.NewAccount(a.made)
-	if err != nil {
-		return person{}, err
-	}
+	account := Must(xrpc.NewAccount(a.made))
 	p := person{Account: account, handle: handle, chosen: profile{
 		profileCollection, services[(a.made-1)%len(services)].cfg.ServiceDID, syntax.DatetimeNow().String()}}
-	if p.document, err = account.Document(handle); err != nil {
-		return person{}, err
-	}
+	p.document = Must(account.Document(handle))
 	if a.pds != "" {
 		p.document.Service[0].ServiceEndpoint = a.pds
 	}
@@ -283,13 +279,11 @@ type claims struct {
 
 // claimsOf reads a token's claims. It verifies nothing.
 func claimsOf(token string) (c claims, err error) {
+	defer Catch(&err)
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
 		return c, errors.New("not a JWT")
 	}
-	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		return c, err
-	}
+	payload := Must(base64.RawURLEncoding.DecodeString(parts[1]))
 	return c, json.Unmarshal(payload, &c)
 }
