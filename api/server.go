@@ -186,14 +186,9 @@ func (s *Server) build() *echo.Echo {
 		e.IPExtractor = echo.ExtractIPDirect() // echo's own default believes X-Forwarded-For
 	}
 	e.HTTPErrorHandler = s.writeError
-	e.Use(
-		identify(),
-		s.observe,
-		middleware.RecoverWithConfig(middleware.RecoverConfig{DisableErrorHandler: true,
-			LogErrorFunc: func(_ echo.Context, err error, stack []byte) error {
-				s.cfg.Log.Error("panic", "error", err, "stack", string(stack))
-				return err
-			}}),
+	// echo would put the chain together for each request anew.
+	chain := echo.HandlerFunc(func(c echo.Context) error { return c.Handler()(c) })
+	for _, around := range []echo.MiddlewareFunc{ // the innermost first
 		middleware.CORSWithConfig(middleware.CORSConfig{
 			Skipper: func(c echo.Context) bool { // the client is no browser
 				r := c.Request()
@@ -207,7 +202,17 @@ func (s *Server) build() *echo.Echo {
 				"RateLimit-Remaining", "RateLimit-Reset", "Retry-After", echo.HeaderXRequestID, headerContentRange},
 			MaxAge: 86400,
 		}),
-	)
+		middleware.RecoverWithConfig(middleware.RecoverConfig{DisableErrorHandler: true,
+			LogErrorFunc: func(_ echo.Context, err error, stack []byte) error {
+				s.cfg.Log.Error("panic", "error", err, "stack", string(stack))
+				return err
+			}}),
+		s.observe,
+		identify(),
+	} {
+		chain = around(chain)
+	}
+	e.Use(func(echo.HandlerFunc) echo.HandlerFunc { return chain })
 	page := s.handlers.rates.page
 	e.GET("/xrpc/_health", page(s.health))
 	e.HEAD("/xrpc/_health", page(s.health))
