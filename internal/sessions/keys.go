@@ -6,6 +6,8 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"fmt"
+	"hash"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
