@@ -71,6 +71,7 @@ type call struct {
 	body      limit.Reservation
 	bodyRead  bool              // nothing is left of the body, or the client does not send the rest
 	reserved  limit.Reservation // of the answer, until it is written
+	buffer    *[]byte           // of a large answer; giveBuffer returns it for the next one
 	charged   int               // units besides the method's cost
 	expensive *expensiveRequest // nil: the request is not expensive
 
@@ -96,7 +97,7 @@ func (s *Server) serve(c echo.Context) error {
 	if c.Response().Committed { // a stream
 		return nil
 	}
-	defer cl.reserved.Release() // once the client has read the answer
+	defer cl.releaseAnswer() // once the client has read the answer
 	if cl.bytes != nil {
 		s.drain(cl) // a part that is stored already is not read
 	}
@@ -307,7 +308,7 @@ func (s *Server) call(cl *call, body []byte) error {
 	answered := false
 	defer func() {
 		if !answered { // the handler refused or panicked
-			cl.reserved.Release()
+			cl.releaseAnswer()
 		}
 	}()
 	if !pool.TryReserve(&cl.reserved, cl.client(), n, n) {
@@ -345,6 +346,7 @@ func (s *Server) read(cl *call) error {
 	before, highest := cl.charged, cl.charged
 	err := s.cfg.Reads.Read(cl.ctx, func(ctx context.Context, db *pgxpool.Pool) error {
 		cl.ctx, cl.db, cl.charged = ctx, db, before
+		cl.giveBuffer()
 		err := cl.route.Serve(&s.handlers, cl, params(cl), nil)
 		highest = max(highest, cl.charged)
 		return err

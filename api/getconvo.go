@@ -19,7 +19,7 @@ func (h *handlers) GetConvo(c *call, p *mlsapi.GetConvoParams) error {
 	if err != nil {
 		return err
 	}
-	return c.reply(&mlsapi.GetConvoOutput{Convo: *view(convo)})
+	return c.replyLarge(&mlsapi.GetConvoOutput{Convo: *view(convo)})
 }
 
 // view encodes a convo.

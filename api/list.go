@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"slices"
+	"sync"
 
 	"mlsd/api/lexcodec"
 )
@@ -15,7 +16,7 @@ const maxAnswer = 8_000_000
 // is answered as an error.
 type list struct {
 	call *call
-	buf  []byte
+	buf  *[]byte
 	n    int   // elements
 	err  error // there is no memory for the rest
 }
@@ -24,14 +25,20 @@ type list struct {
 // because the cursor is known last. A longer cursor moves the array.
 const maxEnvelope = 256
 
-// list begins an answer.
-func (c *call) list() *list { return &list{call: c, buf: make([]byte, maxEnvelope, answerSmall)} }
+// list begins an answer. Its buffer belongs to the call until releaseAnswer.
+func (c *call) list() *list {
+	l := &list{call: c, buf: takeBuffer()}
+	c.buffer = l.buf
+	*l.buf = (*l.buf)[:maxEnvelope]
+	return l
+}
 
 // add appends an element of about size bytes. If the answer has an element already and would exceed
 // maxAnswer, add leaves the element out and reports false. It does so too if there is no memory;
 // replyList returns that error.
 func (l *list) add(element lexcodec.Appender, size int) bool {
-	b, whole := l.buf, len(l.buf)
+	b := *l.buf
+	whole := len(b)
 	if cap(b)-whole < size { // append would grow it by a quarter at a time, and copy it each time
 		more := max(size, min(cap(b), maxAnswer-whole))
 		if l.err = l.call.hold(whole + more + size); l.err != nil { // the element was read before
@@ -44,10 +51,10 @@ func (l *list) add(element lexcodec.Appender, size int) bool {
 	}
 	b = element.AppendJSON(b)
 	if l.n > 0 && len(b) > maxAnswer {
-		l.buf = b[:whole]
+		*l.buf = b[:whole]
 		return false
 	}
-	l.buf = b
+	*l.buf = b
 	l.n++
 	l.err = l.call.hold(cap(b)) // usually it holds as much already
 	return l.err == nil
@@ -62,14 +69,15 @@ func (c *call) replyList(l *list, around lexcodec.Appender) error {
 	envelope := around.AppendJSON(make([]byte, 0, maxEnvelope))
 	at := bytes.Index(envelope, []byte("[]")) + 1
 	if more := at - maxEnvelope; more > 0 { // a long cursor, which is rare
-		if err := c.hold(len(l.buf) + more); err != nil {
+		if err := c.hold(len(*l.buf) + more); err != nil {
 			return err
 		}
-		l.buf = slices.Insert(l.buf, 0, make([]byte, more)...)
+		*l.buf = slices.Insert(*l.buf, 0, make([]byte, more)...)
 	}
 	begin := max(0, maxEnvelope-at)
-	copy(l.buf[begin:], envelope[:at])
-	c.answer = append(l.buf, envelope[at:]...)[begin:]
+	copy((*l.buf)[begin:], envelope[:at])
+	*l.buf = append(*l.buf, envelope[at:]...)
+	c.answer = (*l.buf)[begin:]
 	return nil
 }
 
@@ -80,6 +88,14 @@ func (c *call) hold(n int) error {
 		return nil
 	}
 	return refused(c.reserved.GrowSoon(c.ctx, more))
+}
+
+// replyLarge is reply for an answer that may need a large buffer.
+func (c *call) replyLarge(v lexcodec.Appender) error {
+	c.buffer = takeBuffer()
+	c.answer = v.AppendJSON(*c.buffer)
+	*c.buffer = c.answer
+	return nil
 }
 
 // holdObjects holds the memory for n bytes of MLS objects, which were read, and for their base64.
@@ -95,4 +111,40 @@ func (c *call) replyObjects(n int, v lexcodec.Appender) error {
 	}
 	c.answer = v.AppendJSON(make([]byte, 0, encodedObjects(n)))
 	return nil
+}
+
+// Sizes of reused buffers, in bytes: of a new one, and of the largest that is kept. A page of 100
+// messages of 1 KiB fits into one.
+const (
+	newBuffer  = 4 << 10
+	keptBuffer = 256 << 10
+)
+
+// buffers are the unused buffers.
+var buffers = sync.Pool{New: func() any {
+	b := make([]byte, 0, newBuffer)
+	return &b
+}}
+
+// releaseAnswer gives back the answer's buffer and its memory.
+func (c *call) releaseAnswer() {
+	c.giveBuffer()
+	c.reserved.Release()
+}
+
+// giveBuffer gives back the answer's buffer, and keeps the memory reserved.
+func (c *call) giveBuffer() {
+	if c.buffer != nil {
+		giveBuffer(c.buffer)
+		c.buffer = nil
+	}
+}
+
+func takeBuffer() *[]byte { return buffers.Get().(*[]byte) }
+
+func giveBuffer(b *[]byte) {
+	if cap(*b) <= keptBuffer {
+		*b = (*b)[:0]
+		buffers.Put(b)
+	}
 }
