@@ -49,7 +49,7 @@ type stored struct {
 }
 
 // grant returns the tokens of a row.
-func (r *stored) grant(key macKey) Grant {
+func (r *stored) grant(key *macKey) Grant {
 	c := claims{key: r.key, id: r.id, serial: r.serial, issued: r.issued, expires: r.expires, device: r.device, did: r.did}
 	return Grant{Bearer: c.sign(bearerPrefix, key), Expires: r.expires, Refresh: c.sign(refreshPrefix, key), Ends: r.ends}
 }

@@ -30,22 +30,30 @@ const (
 
 // keys are the keys of the HMAC.
 type keys struct {
-	byID  map[int32]macKey
+	byID  map[int32]*macKey
 	order []signingKey // the oldest first
 }
 
 type signingKey struct {
 	id     int32
-	key    macKey
+	key    *macKey
 	active time.Time // by this node's clock
 }
 
-// macKey is a key of tokens.
-type macKey []byte
+// macKey is a key of the HMAC.
+type macKey struct {
+	hashes sync.Pool // of hash.Hash, which know the key: making one costs more than a use
+}
+
+func newMACKey(key []byte) *macKey {
+	return &macKey{hashes: sync.Pool{New: func() any { return hmac.New(sha256.New, key) }}}
+}
 
 // mac returns the HMAC-SHA256 of prefix and content.
-func (k macKey) mac(prefix string, content []byte) []byte {
-	h := hmac.New(sha256.New, k)
+func (k *macKey) mac(prefix string, content []byte) []byte {
+	h := k.hashes.Get().(hash.Hash)
+	defer k.hashes.Put(h)
+	h.Reset()
 	h.Write([]byte(prefix)) // a Hash returns no error
 	h.Write(content)
 	return h.Sum(nil)
@@ -66,7 +74,7 @@ func (k *keys) signer(now time.Time) (key signingKey, ok bool) {
 }
 
 // key returns a key, or nil.
-func (s *Service) key(id int32) macKey {
+func (s *Service) key(id int32) *macKey {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.keys.byID[id]
@@ -87,12 +95,12 @@ func (s *Service) signer() (signingKey, error) {
 func (s *Service) readKeys(ctx context.Context) (keys, error) {
 	began := s.cfg.Now()
 	rows := pgpool.Rows(ctx, s.cfg.DB, `SELECT id, key, clock_timestamp() - created_at FROM session_keys ORDER BY id`)
-	found := keys{byID: map[int32]macKey{}}
+	found := keys{byID: map[int32]*macKey{}}
 	var id int32
 	var key []byte
 	var age time.Duration
 	_, err := pgx.ForEachRow(rows, []any{&id, &key, &age}, func() error {
-		found.byID[id] = macKey(key)
+		found.byID[id] = newMACKey(key)
 		found.order = append(found.order, signingKey{id: id, key: found.byID[id], active: began.Add(activeAfter - age)})
 		key = nil // the next row has memory of its own
 		return nil

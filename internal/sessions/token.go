@@ -58,7 +58,7 @@ const (
 func invalid(reason string) error { return &serviceauth.InvalidError{Reason: reason} }
 
 // sign returns the token of a kind that says c.
-func (c *claims) sign(prefix string, key macKey) string {
+func (c *claims) sign(prefix string, key *macKey) string {
 	b := make([]byte, 0, fixedLen+len(c.did)+sha256.Size)
 	b = binary.BigEndian.AppendUint32(b, uint32(c.key))
 	b = append(b, c.id[:]...)
@@ -74,7 +74,7 @@ var tokenEncoding = base64.RawURLEncoding.Strict() // Strict makes a copy each t
 
 // parse reads a token of a kind and checks its mac with the key that keyOf returns for its number,
 // or nil. Until then it believes nothing else that the token says.
-func parse(prefix, token string, keyOf func(int32) macKey) (c claims, err error) {
+func parse(prefix, token string, keyOf func(int32) *macKey) (c claims, err error) {
 	text, ok := strings.CutPrefix(token, prefix)
 	if !ok || len(token) > maxToken {
 		return c, invalid(reasonForm)

@@ -21,8 +21,8 @@ func example(did syntax.DID) claims {
 // A token says what was signed. The longest DID fits, and a longer one would not.
 func TestToken(t *testing.T) {
 	t.Parallel()
-	key := macKey(newKey())
-	keyOf := func(id int32) macKey {
+	key := newMACKey(newKey())
+	keyOf := func(id int32) *macKey {
 		if id == 7 {
 			return key
 		}
@@ -40,10 +40,10 @@ func TestToken(t *testing.T) {
 			if err != nil || got != c {
 				t.Errorf("got %+v, %v; want %+v", got, err, c)
 			}
-			if _, err := parse(prefix, token, func(int32) macKey { return macKey(newKey()) }); err == nil {
+			if _, err := parse(prefix, token, func(int32) *macKey { return newMACKey(newKey()) }); err == nil {
 				t.Error("another key does")
 			}
-			if _, err := parse(prefix, token, func(int32) macKey { return nil }); err == nil {
+			if _, err := parse(prefix, token, func(int32) *macKey { return nil }); err == nil {
 				t.Error("no key does")
 			}
 		}
@@ -55,8 +55,8 @@ func TestToken(t *testing.T) {
 
 // Whatever an unauthenticated caller sends, only what was signed is believed, and a changed token is refused.
 func FuzzParse(f *testing.F) {
-	key := macKey(bytes.Repeat([]byte{1}, 32))
-	keyOf := func(int32) macKey { return key }
+	key := newMACKey(bytes.Repeat([]byte{1}, 32))
+	keyOf := func(int32) *macKey { return key }
 	c := example("did:plc:ewvi7nxzyoun6zhxrhs64oiz")
 	signed := c.sign(bearerPrefix, key)
 	for _, seed := range []string{signed, signed[:40], c.sign(refreshPrefix, key), bearerPrefix, "",
