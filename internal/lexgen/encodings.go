@@ -38,28 +38,28 @@ var encodingRules = []struct {
 	every       bool
 }{
 	{encodingBytes, "`{\"$bytes\": \"AAEC/w\"}`: standard base64 (RFC 4648 §4). You may pad it; the server does not. " +
-		"Refused: the URL-safe alphabet, white space, bits behind the end", "byte string", false},
+		"Refused: the URL-safe alphabet, white space, unused bits that are not zero", "byte string", false},
 	{encodingBase64, "`\"AAEC_w\"`: base64 in a text. You may use the standard or the URL-safe alphabet, padded or " +
 		"not; the server uses the URL-safe one, unpadded (RFC 4648 §5). Refused: both alphabets in one text, white space, " +
-		"bits behind the end", "–", false},
+		"unused bits that are not zero", "–", false},
 	{encodingHex, "`\"00ff10\"`: two digits for each byte. The server writes them in lower case, and takes a `groupId` " +
 		"in lower case only", "text", false},
 	{encodingID, "`\"0192f3a4-…\"`: a UUID in lower case, made by the server: UUIDv7", "text", true},
-	{encodingPosition, "A text that only the server understands: a place in a list or in the stream. Give it back as " +
-		"it came", "text; `cursor` is an integer there", false},
-	{encodingSecret, "A text that only the server understands, and that opens something. Keep it where the system " +
-		"keeps keys", "–", false},
+	{encodingPosition, "A text that only the server understands: a place in a list or in the stream. Send it back " +
+		"unchanged", "text; in frames `cursor` is an integer", false},
+	{encodingSecret, "A text that only the server understands, and that gives access. Keep it in the system's key " +
+		"store", "–", false},
 	{encodingKey, "1 to 128 printable ASCII characters without outer spaces, for instance a UUID. Direct clients may " +
 		"send it as the header `Idempotency-Key` instead", "–", true},
 	{encodingDID, "`\"did:plc:…\"`: a DID, never a handle", "text", true},
 	{encodingTime, "`\"2026-11-22T09:30:00.123Z\"`: RFC 3339. The server writes UTC, with milliseconds and `Z`", "text",
 		true},
 	{encodingURI, "A URI with its scheme", "text", true},
-	{encodingInteger, "A number without fraction and exponent, at most 2^53 − 1. Epochs of MLS can be larger: those " +
-		"are refused", "integer", true},
+	{encodingInteger, "A number without fraction and exponent, at most 2^53 − 1. MLS allows larger epochs; the " +
+		"server refuses them", "integer", true},
 	{encodingBoolean, "`true` or `false`", "boolean", true},
-	{encodingName, "One of a few words or names, which the method's page lists. Treat one that you do not know as " +
-		"unknown, not as an error", "text", true},
+	{encodingName, "One of a few words or names, which the method's page lists. A name that you do not know is no " +
+		"error", "text", true},
 	{encodingText, "UTF-8 without U+0000. Limits count bytes", "text", true},
 }
 
@@ -152,7 +152,7 @@ func (p *page) encodings() {
 			p.p("| %s | `%s` | %s |", first, field, pageLinks(p.encoding[rule.encoding][field]))
 		}
 	}
-	p.p("\nThe others, in all methods:\n\n| encoding | fields |\n|---|---|")
+	p.p("\nThese fields have the same encoding in all methods:\n\n| encoding | fields |\n|---|---|")
 	for _, rule := range encodingRules {
 		if rule.every {
 			p.p("| %s | %s |", rule.encoding, codeList(slices.Sorted(maps.Keys(p.encoding[rule.encoding]))))
