@@ -39,7 +39,7 @@ func ParseBytes(text []byte) (Bytes, error) {
 // AppendJSON appends the JSON form to dst.
 func (b Bytes) AppendJSON(dst []byte) []byte {
 	dst = append(dst, `{"$bytes":"`...)
-	dst = base64.RawStdEncoding.AppendEncode(dst, b)
+	dst = appendBase64(dst, b)
 	return append(dst, `"}`...)
 }
 

@@ -40,13 +40,13 @@ func (d Datetime) String() string { return d.UTC().Format(datetimeLayout) }
 // AppendJSON appends the JSON form to dst.
 func (d Datetime) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '"')
-	dst = d.UTC().AppendFormat(dst, datetimeLayout)
+	dst = appendDatetime(dst, d.UTC())
 	return append(dst, '"')
 }
 
 // AppendText implements encoding.TextAppender.
 func (d Datetime) AppendText(dst []byte) ([]byte, error) {
-	return d.UTC().AppendFormat(dst, datetimeLayout), nil
+	return appendDatetime(dst, d.UTC()), nil
 }
 
 // MarshalText implements encoding.TextMarshaler.

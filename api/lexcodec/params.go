@@ -84,6 +84,20 @@ func (p *Params) DID(s string) syntax.DID {
 	return did
 }
 
+// URI checks a URI.
+func (p *Params) URI(s string) string {
+	uri, f := parseURI(s)
+	p.check(f)
+	return uri
+}
+
+// Datetime parses an RFC 3339 datetime.
+func (p *Params) Datetime(s string) Datetime {
+	d, f := parseDatetime(s)
+	p.check(f)
+	return d
+}
+
 // Integer parses an integer in plain digits.
 func (p *Params) Integer(s string, min, max int64) int64 {
 	n, f := parseInteger(s, min, max)
