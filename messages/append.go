@@ -17,18 +17,19 @@ import (
 	"mlsd/internal/worker"
 )
 
-// maxAttempts is how often a transaction is tried if it fails because of concurrent transactions.
-// It does not bound the attempts after a failure that usedMeanwhile reports.
+// maxAttempts is how often a transaction is tried if concurrent transactions make it fail. Attempts
+// after a failure that usedMeanwhile reports are not bounded.
 const maxAttempts = 4
 
 // write appends drafts in one transaction, and returns their results. If another transaction has
-// locked a convo, the result is ErrBusy at once. With wait, it is ErrHeld after the lock timeout.
+// locked a convo, the result is ErrBusy at once. If wait is true, write waits for the lock, and the
+// result is ErrHeld after the lock timeout.
 func (l *Log) write(ctx context.Context, drafts []Draft, wait bool) []Result {
 	takeQuota(drafts)
 	results, err := l.transact(ctx, drafts, wait)
 	for attempt := 1; usedMeanwhile(err) || attempt < maxAttempts && worthAnotherTry(err); attempt++ {
-		// The pause is random, so that transactions that collided do not collide again. If ctx
-		// ends, transact returns its error.
+		// The pause is random, so that transactions that collided do not collide again. If ctx has
+		// ended, transact returns its error.
 		worker.Pause(ctx, rand.N(time.Duration(attempt)*5*time.Millisecond))
 		results, err = l.transact(ctx, drafts, wait)
 	}
@@ -60,8 +61,8 @@ func failed(drafts []Draft, err error) []Result {
 	return results
 }
 
-// takeQuota counts the drafts against their quotas, except drafts with an invalid asset. It comes
-// before judge, and only keeps the refusal: judge gives every other answer first.
+// takeQuota counts the drafts against their quotas, except drafts with an invalid asset. It runs
+// before judge and only records a refusal, because judge gives every other answer first.
 func takeQuota(drafts []Draft) {
 	for i := range drafts {
 		d := &drafts[i]
@@ -83,8 +84,8 @@ func returnUnused(drafts []Draft, results []Result) {
 	}
 }
 
-// writeJoined writes the drafts again whose result is ErrBusy although write waited for locks:
-// their senders joined after lockConvos had read the members.
+// writeJoined writes drafts again whose result is ErrBusy although write waited for locks. Their
+// senders joined after lockConvos had read the members.
 func (l *Log) writeJoined(ctx context.Context, drafts []Draft, results []Result) {
 	var joined []Draft
 	var places []int
@@ -116,8 +117,8 @@ func (l *Log) count(results []Result) {
 	}
 }
 
-// worthAnotherTry reports whether a transaction failed by a deadlock or a serialization failure, so
-// that the same transaction may succeed now.
+// worthAnotherTry reports whether a deadlock or a serialization failure ended the transaction. The
+// same transaction may succeed if it is tried again.
 func worthAnotherTry(err error) bool {
 	code := pgpool.Code(err)
 	return code == "40P01" || code == "40001"
@@ -131,8 +132,8 @@ func usedMeanwhile(err error) bool {
 }
 
 // transact judges and writes drafts in one transaction of two round trips. After a *lostError the
-// transaction may be committed, and the results are those of a commit. After any other error
-// nothing was written.
+// transaction may be committed, and the results are those that a commit would have given. After any
+// other error nothing was written.
 func (l *Log) transact(ctx context.Context, drafts []Draft, wait bool) ([]Result, error) {
 	began := time.Now()
 	t := newTransaction(drafts, l.window)

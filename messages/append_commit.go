@@ -16,17 +16,17 @@ import (
 type CommitEntry struct {
 	ConvoID uuid.UUID
 	Sender  syntax.DID
-	Key     string // as CommitKey makes it
+	Key     string // made by CommitKey
 	Hash    [sha256.Size]byte
-	Epoch   int64 // that the commit creates
+	Epoch   int64 // the epoch that the commit creates
 	Body    []byte
 
-	Successor []byte // group_id of the group that replaces this one, if the commit closes the convo
+	Successor []byte // group_id of the group that replaces this group, if the commit closes the convo
 }
 
 // AppendCommit writes e as the next entry of the log and returns its seq. The caller's transaction
-// holds the row lock of the convo, and has checked the epoch under it. A unique index on (convo_id,
-// epoch) ensures that an epoch has one commit.
+// must hold the row lock of the convo, and must have checked the epoch under that lock. A unique
+// index on (convo_id, epoch) ensures that an epoch has one commit.
 func AppendCommit(ctx context.Context, tx pgx.Tx, e CommitEntry) (seq int64, at time.Time, err error) {
 	err = tx.QueryRow(ctx, `
 		WITH convo AS (

@@ -1,4 +1,4 @@
--- Reads a page like page_large.sql, of commits only. See commits_small.sql. If $8 is true, the
+-- Reads a page of commits of any size. See page_large.sql and commits_small.sql. If $8 is true, the
 -- first commit is in the page even if its body is larger than $7.
 SELECT c.last_seq, me.left_at IS NOT NULL, (SELECT created_at FROM messages WHERE convo_id = $1 AND seq = $4),
 	page.seq, page.kind, page.sender_did, page.epoch, page.body, page.embed_type, page.embed_uri, page.created_at, page.more

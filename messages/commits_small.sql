@@ -1,7 +1,8 @@
--- Reads a page like page_small.sql, of commits only. Its parameters are $1 to $7 of page_small.sql.
+-- Reads a page of small commits. See page_small.sql, which explains $1 to $7.
 --
--- Commits have an index of their own, by epoch. To use it, the statement turns the first seq of the
--- page into an epoch: a commit at that seq or later creates at least the epoch of the entry there.
+-- Commits have an index of their own, by epoch. To use that index, the statement turns the first
+-- seq of the page into an epoch: a commit at this seq or later creates at least the epoch of the
+-- entry at this seq.
 SELECT c.last_seq, me.left_at IS NOT NULL, (SELECT created_at FROM messages WHERE convo_id = $1 AND seq = $4),
 	page.seq, page.kind, page.sender_did, page.epoch, page.body, page.embed_type, page.embed_uri, page.created_at, false AS more
 FROM members me

@@ -11,11 +11,11 @@ import (
 	"mlsd/internal/tombstone"
 )
 
-// EraseSender puts the tombstone of a person into its log entries of a convo, up to limit commits
-// and limit others, and returns how many, and whether there may be more. Commits whose idempotency
-// record may exist change all at once, whatever limit is: the transaction must have deleted their
-// records (idem.Forget). The entries stay: the log has no gaps, and members need commits to follow
-// the group.
+// EraseSender puts the tombstone of a person into the log entries that the person sent into a
+// convo. It changes up to limit commits and up to limit other entries. It returns how many it
+// changed, and whether there may be more. Commits that may have an idempotency record change all at
+// once, however small limit is, so the transaction must have deleted their records (idem.Forget).
+// The entries stay, because the log has no gaps, and members need commits to follow the group.
 func EraseSender(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID, limit int64) (n int64, more bool,
 	err error) {
 	stone, pattern := p.In(convo), p.Pattern()

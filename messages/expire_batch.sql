@@ -1,13 +1,14 @@
--- Deletes old application messages from the beginnings of logs, and raises the floors of those
--- logs. Returns how many messages it deleted, and the convos that possibly have more old messages.
--- The convos that it did not reach come first.
+-- Deletes old application messages from the beginnings of logs, and raises the floors of these
+-- logs. Returns how many messages it deleted, and the convos that may have more old messages.
+-- Convos that the statement did not reach come first.
 --
 -- $1 convos, $2 the time before which a message is old
--- $3 the largest number of entries of one transaction, $4 of one convo
--- $5 whether only entries are deleted whose leaves are in log_tiles
+-- $3 the largest number of entries in one transaction, $4 the largest number in one convo
+-- $5 whether to delete only entries whose leaves are in log_tiles
 --
 -- The floor passes an entry only if all entries before it are old too. If the clock was set back, a
--- log has a younger entry before an older one, and the floor stays there until both are old.
+-- log has a younger entry before an older entry. The floor then stays before the younger entry
+-- until both are old.
 WITH old AS MATERIALIZED (
 	SELECT c.id AS convo_id, c.ord, coalesce(f.seq, 0) AS floor, entry.seq
 	FROM unnest($1::uuid[]) WITH ORDINALITY AS c (id, ord)

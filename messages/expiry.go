@@ -14,48 +14,49 @@ import (
 	"mlsd/internal/worker"
 )
 
-// Bounds of one statement of a sweeper.
+// Bounds of one statement of the sweeper.
 const (
 	expireConvos   = 500  // convos whose oldest message it reads
-	expireEntries  = 2000 // log entries that it passes, in all
-	expirePerConvo = 256  // log entries of one convo, so that a long log does not delay the others
+	expireEntries  = 2000 // log entries that the statement passes, in all convos
+	expirePerConvo = 256  // the same in one convo, so that a long log does not delay other convos
 )
 
-// Sweeper deletes application messages that are older than the retention. One node of a database
-// expires at a time.
+// Sweeper deletes application messages that are older than the retention. Of the nodes that share a
+// database, only one expires messages at a time.
 //
-// Proposals and commits stay as long as the convo: they are few and small, and a device that was
+// Proposals and commits stay as long as the convo. They are few and small, and a device that was
 // away needs all of them.
 //
-// A log expires from its beginning, and log_floors says how far: above the floor seq is dense,
-// below it are only proposals and commits. seq and created_at grow together under the convo's row
-// lock, so the primary key finds the old messages without an index on created_at. The convo needs
-// no lock: only the sweeper writes its oldest entries and the floors.
+// A log expires from its beginning. Its row of log_floors says how far: above the floor seq is
+// dense, below the floor are only proposals and commits. seq and created_at grow together under the
+// convo's row lock, so the primary key finds the old messages without an index on created_at. The
+// sweeper does not lock the convo, because nobody else writes a log's oldest entries and the
+// floors.
 type Sweeper struct {
 	db        *pgxpool.Pool
 	retention time.Duration
 	expired   func(messages int64)
-	ahead     time.Duration // of the database's clock, in tests
+	ahead     time.Duration // added to the database's clock in tests
 	// pace waits for as long as the work took, so that the sweeper uses half of one connection
 	pace  func(ctx context.Context, took time.Duration)
-	keep  keeper    // nil: no leaves are stored
-	after uuid.UUID // where the next round goes on, if this one is cut short
+	keep  keeper    // nil means that no leaves are stored
+	after uuid.UUID // where the next round continues, if this round is cut short
 }
 
 // NewSweeper returns a sweeper of messages that are older than retention. It calls expired after
 // each transaction, with the number of deleted messages.
 //
 // keep, unless nil, is called before messages are deleted. It stores their leaves in log_tiles, and
-// returns the convos for which this succeeded. Of these convos, messages whose leaves are stored
-// are deleted; of other convos, none.
+// returns the convos for which this succeeded. In these convos, the sweeper deletes the messages
+// whose leaves are stored. In other convos, it deletes nothing.
 func NewSweeper(db *pgxpool.Pool, retention time.Duration, expired func(messages int64), keep keeper) *Sweeper {
 	return &Sweeper{db: db, retention: retention, expired: expired, pace: worker.Pause, keep: keep}
 }
 
 type keeper = func(ctx context.Context, convos []uuid.UUID) (kept []uuid.UUID, err error)
 
-// RunOnce goes through all convos, deletes their old messages, and returns how many there were. It
-// does nothing if another node is expiring.
+// RunOnce goes through all convos and deletes their old messages. It returns the number of deleted
+// messages. It does nothing if another node is expiring messages.
 func (e *Sweeper) RunOnce(ctx context.Context) (total int64, err error) {
 	defer wrap(&err, "expire messages")
 	err = pgpool.LockExpiry.Do(ctx, e.db, func(conn *pgx.Conn) error {
@@ -90,8 +91,8 @@ func (e *Sweeper) round(ctx context.Context, conn *pgx.Conn) (total int64, err e
 	}
 }
 
-// dueConvos reads the next convos after an id. It returns those whose oldest message is older than
-// cutoff, and the last convo that it has read, or nil if there are no more.
+// dueConvos reads the next convos after the id after. It returns the convos whose oldest message is
+// older than cutoff, and the last convo that it has read, or nil if there are no more.
 func dueConvos(ctx context.Context, conn *pgx.Conn, after uuid.UUID, cutoff time.Time) (due []uuid.UUID,
 	last *uuid.UUID, err error) {
 	err = conn.QueryRow(ctx, `
@@ -136,8 +137,9 @@ func (e *Sweeper) expire(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID
 //go:embed expire_batch.sql
 var expireEntriesOf string
 
-// expireBatch deletes old messages in one transaction. With onlyKept, it deletes only messages
-// whose leaves are stored. It returns how many, and the convos that possibly have more.
+// expireBatch deletes old messages in one transaction. If onlyKept is true, it deletes only
+// messages whose leaves are stored. It returns the number of deleted messages, and the convos that
+// may have more.
 func expireBatch(ctx context.Context, conn *pgx.Conn, convos []uuid.UUID, cutoff time.Time,
 	onlyKept bool) (deleted int64, more []uuid.UUID, err error) {
 	err = conn.QueryRow(ctx, expireEntriesOf, convos, cutoff, expireEntries, expirePerConvo, onlyKept).Scan(&deleted,

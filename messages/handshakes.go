@@ -13,7 +13,7 @@ import (
 	"mlsd/mls"
 )
 
-// CommitSeq returns the seq of the commit that creates epoch, 0 if the log has none.
+// CommitSeq returns the seq of the commit that creates epoch, or 0 if the log has no such commit.
 func CommitSeq(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, epoch int64) (seq int64, err error) {
 	err = q.QueryRow(ctx, `SELECT seq FROM messages WHERE convo_id = $1 AND kind = 3 AND epoch = $2`, convo,
 		epoch).Scan(&seq)
@@ -25,13 +25,13 @@ func CommitSeq(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, epoch int
 
 // Bounds of the search for the proposals that a commit refers to.
 const (
-	proposalsAmong = 10_000  // newest entries of the log
-	proposalBytes  = 4 << 20 // of all proposals, the newest first
+	proposalsAmong = 10_000  // how many of the newest entries are searched
+	proposalBytes  = 4 << 20 // total size of the proposals; the newest come first
 	maxProposals   = 1_000
 )
 
-// Proposals returns those proposals of epoch that were sent in clear, as far back as a commit can
-// reasonably refer.
+// Proposals returns the proposals of epoch that were sent in clear. It searches as far back as a
+// commit can reasonably refer.
 func Proposals(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, epoch,
 	lastSeq int64) (found []*mls.ProposalMessage, err error) {
 	rows, err := q.Query(ctx, `

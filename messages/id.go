@@ -9,9 +9,9 @@ import (
 )
 
 // A message id is a UUIDv7 (RFC 9562 §5.7) that is computed from the row's convo_id, seq and
-// created_at, so it needs neither a column nor an index. Its 62 bits rand_b are seq plus a digest
-// of the convo id, so seq can be computed from the id. Within a convo ids differ because seqs
-// differ; between convos they are as unlikely to collide as random ones.
+// created_at, so the id needs neither a column nor an index. Its 62 bits rand_b are the sum of seq
+// and a digest of the convo id, so seq can be computed from the id. Within a convo, ids differ
+// because seqs differ. Ids of different convos are as unlikely to collide as random ids.
 
 const randBBits = 62
 
@@ -30,8 +30,8 @@ func (s *seqs) id(seq int64, at time.Time) uuid.UUID {
 	return id
 }
 
-// seq returns the only seq whose message can have this id. The caller checks with s.id whether that
-// message has it.
+// seq returns the only seq whose message can have this id. The caller computes the id of that
+// message with s.id, and compares.
 func (s *seqs) seq(id uuid.UUID) int64 {
 	return int64((binary.BigEndian.Uint64(id[8:]) - binary.BigEndian.Uint64(s.digest[:])) & (1<<randBBits - 1))
 }

@@ -14,16 +14,16 @@ import (
 	"mlsd/internal/serviceauth"
 )
 
-// state is what a draft is judged by: what the database holds, and what earlier drafts of the batch
-// have changed.
+// state is what the verdict on a draft depends on: rows of the database, and what earlier drafts of
+// the batch have changed.
 type state struct {
-	convo     *convo    // nil: the transaction has not locked it
+	convo     *convo    // nil means that the transaction has not locked it
 	isMember  bool      // the sender is a member
 	hasLeft   bool      // the sender was a member
-	isRequest bool      // the membership is a request: the sender has not accepted it
-	recorded  *recorded // the message under the draft's key; nil: there is none
-	isUsed    bool      // the draft's token is used up, or expired too long ago
-	now       time.Time // of the database, after the locks
+	isRequest bool      // the membership is a request that the sender has not accepted
+	recorded  *recorded // the message under the draft's key; nil means none
+	isUsed    bool      // the draft's token was used, or expired too long ago
+	now       time.Time // the database's time, after the locks were taken
 }
 
 // convo is the row of a convo that the transaction has locked.
@@ -32,31 +32,31 @@ type convo struct {
 	epoch     int64
 	lastSeq   int64
 	isClosed  bool
-	successor uuid.UUID // of a closed convo that was reset
+	successor uuid.UUID // the successor of a closed convo, if the convo was reset
 }
 
 // recorded is a message that was appended under a key.
 type recorded struct {
 	seq                 int64
 	at                  time.Time
-	hash                []byte // of the request
+	hash                []byte // hash of the request
 	epoch               int64
-	bodyHash            []byte  // SHA-256; nil unless the request hashes differ: only a conflict needs it
-	embedType, embedURI *string // nil: none
+	bodyHash            []byte  // SHA-256; set only if the request hashes differ, because only a conflict needs it
+	embedType, embedURI *string // nil if the message has no embed
 }
 
 // judge returns the result of a draft that is not appended, or nil if it is to be appended.
 //
-// The order of the questions is part of the contract. The token comes first. The key comes before
-// the membership and the epoch, so that a retry gets its first answer even if these have changed,
-// or the convo was closed. The quota comes last, so that a convo's quota tells nobody but members
-// that the convo exists.
+// The order of the checks is part of the contract. The token comes first. The key comes before the
+// membership and the epoch. So a retry gets its first answer even if the membership or the epoch
+// has changed, or the convo was closed. The quota comes last, so that only members can learn from a
+// convo's quota that the convo exists.
 //
 // window is how many epochs a message may be behind its convo.
 func judge(d *Draft, s *state, window int64) *Result {
 	switch {
 	case s.isMember && s.convo == nil:
-		return &Result{Err: ErrBusy} // another transaction has locked it
+		return &Result{Err: ErrBusy} // another transaction has locked the convo
 	case s.isUsed:
 		return &Result{Err: serviceauth.ErrReplayed}
 	case s.recorded != nil:
@@ -77,7 +77,7 @@ func judge(d *Draft, s *state, window int64) *Result {
 	return nil
 }
 
-// refused reports whether err is a decision of judge, and not a failure.
+// refused reports whether err is a verdict of judge, and not a failure.
 func refused(err error) bool {
 	for _, refusal := range []error{
 		ErrConvoNotFound, ErrNotMember, ErrConvoClosed, ErrWrongGroup, ErrInvalidAsset, serviceauth.ErrReplayed,
@@ -90,7 +90,7 @@ func refused(err error) bool {
 		errors.As(err, new(*quota.ExceededError))
 }
 
-// repetition returns the result of a draft whose key r has: the first answer, or a conflict.
+// repetition returns the result of a draft with the key of r: the first answer, or a conflict.
 func (r *recorded) repetition(d *Draft) *Result {
 	if bytes.Equal(r.hash, d.Hash[:]) {
 		return &Result{Receipt: receipt(d, r.seq, r.at, true)}
@@ -124,7 +124,7 @@ func receipt(d *Draft, seq int64, at time.Time, replayed bool) Receipt {
 // judgment is what a transaction decides about its drafts.
 type judgment struct {
 	results  []Result
-	appended []int      // the drafts that are appended, in their order
+	appended []int      // the drafts that are appended, in the order of the batch
 	tokens   []tokenUse // ordered by id: all transactions lock tokens in this order
 }
 
@@ -134,9 +134,8 @@ type tokenUse struct {
 	expires time.Time
 }
 
-// judgeAll judges drafts in their order. If an earlier draft with the same key is appended, the
-// later one is a repetition of it or a conflict with it. Of drafts with the same token, only the
-// first one can use it.
+// judgeAll judges drafts in their order. If an earlier draft with the same key is appended, a later
+// draft repeats that draft or conflicts with it. Only the first of several drafts can use a token.
 func judgeAll(drafts []Draft, states []state, window int64) judgment {
 	j := judgment{results: make([]Result, len(drafts))}
 	tokens := make(map[serviceauth.TokenID]bool, len(drafts))
@@ -168,7 +167,7 @@ func judgeAll(drafts []Draft, states []state, window int64) judgment {
 	return j
 }
 
-// recordOf returns the record of d, which the same transaction appends. r is its result.
+// recordOf returns the record of d, which the same transaction appends, given its result r.
 func recordOf(d *Draft, r *Result) *recorded {
 	body := sha256.Sum256(d.Body)
 	return &recorded{seq: r.Seq, at: r.At, hash: d.Hash[:], epoch: d.Epoch, bodyHash: body[:], embedType: d.EmbedType,

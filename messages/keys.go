@@ -10,11 +10,11 @@ import (
 )
 
 // RetireKeys retires the keys of commits. It implements [idem.Retire]. The key of an application
-// message or a proposal has no record besides the message, and lasts as long as the message.
+// message or a proposal has no record other than the message, and lasts as long as the message.
 func RetireKeys(ctx context.Context, tx pgx.Tx, keys []idem.UsedKey) error {
 	var convos, senders, used []string
 	for _, k := range keys {
-		if k.Scope != "" { // a method on a convo: possibly one with a commit
+		if k.Scope != "" { // a method on a convo, which may have appended a commit
 			convos, senders, used = append(convos, k.Scope), append(senders, k.Caller), append(used, CommitKey(k.NSID, k.Key))
 		}
 	}
@@ -30,8 +30,8 @@ func RetireKeys(ctx context.Context, tx pgx.Tx, keys []idem.UsedKey) error {
 	return err
 }
 
-// CommitKey is the key of a commit's log entry. The method's own name stands before the client's
-// key, because each method has its own keys.
+// CommitKey is the key of a commit's log entry: the method's name, then the client's key. The name
+// is there because each method has its own keys.
 func CommitKey(nsid, key string) string {
 	return nsid[strings.LastIndexByte(nsid, '.')+1:] + ":" + key
 }

@@ -14,35 +14,35 @@ import (
 
 // Bounds of group commit.
 const (
-	maxShards    = 4               // by default; more shards do not write faster
-	batchDrafts  = 256             // of one transaction
-	batchBytes   = 2 << 20         // of their bodies; a larger body is alone in its transaction
-	largeBody    = 64 << 10        // bytes; larger ones do not share the shards' transactions
-	busyLanes    = 8               // busy convos that are written at one time
-	batchTimeout = 8 * time.Second // of one transaction with all its attempts
+	maxShards    = 4               // default limit; more shards do not write faster
+	batchDrafts  = 256             // drafts in one transaction
+	batchBytes   = 2 << 20         // bytes of bodies in one transaction; a larger body is alone in its transaction
+	largeBody    = 64 << 10        // bytes; larger bodies do not share the shards' transactions
+	busyLanes    = 8               // busy convos that are written at the same time
+	batchTimeout = 8 * time.Second // for one transaction with all its attempts
 )
 
-// lanes are the batchers of a log: messages that arrive during a transaction share the next one.
-// The first message is written at once, alone; the slower the disk, the larger the batches. A convo
-// belongs to one shard, so its messages are written in the order in which they arrive, unless it is
-// busy.
+// lanes are the batchers of a log. Messages that arrive during a transaction share the next
+// transaction. The first message is written at once, alone; the slower the disk, the larger the
+// batches. A convo belongs to one shard, so its messages are written in the order in which they
+// arrive, unless the convo is busy.
 //
-// A shard's transaction skips convos that others have locked. The messages of such a busy convo go
-// on to its own lane, which waits for the lock; later messages may overtake them.
+// A shard's transaction skips convos that other transactions have locked. Messages of such a busy
+// convo move to the convo's own lane, which waits for the lock. Later messages may overtake them.
 //
-// Large messages of all convos have one lane instead of the shards, so that small ones do not wait
-// for their bytes. A large and a small message sent at once to a convo can be written in either
-// order.
+// Large messages of all convos share one lane, so that small messages do not wait while large
+// bodies are written. If a large and a small message are sent to a convo at the same time, either
+// can be written first.
 //
-// Every message first goes through a shard or the large lane, where only members' messages are
-// skipped. So nobody else waits in a convo's lane, or learns from a wait that the convo exists.
+// Every message first goes through a shard or the large lane, which skip only messages of members.
+// So only members wait in a convo's lane, and nobody else learns from a wait that the convo exists.
 type lanes struct {
 	seed   maphash.Seed
 	shards []*batcher
 	large  *batcher
-	slots  chan struct{} // a busy convo's lane holds one while it writes
+	slots  chan struct{} // a busy convo's lane holds one slot while it writes
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	busy map[uuid.UUID]*lane
 }
 
@@ -54,8 +54,9 @@ type lane struct {
 	users int
 }
 
-// defaultShards is one for every two processors. On two processors a second shard halves the size
-// of batches. If the database is on the same machine, a message then costs it 1.5 times as much.
+// defaultShards returns one shard for every two processors, at most maxShards. On two processors a
+// second shard halves the size of batches. If the database is on the same machine, each message
+// then costs the database 1.5 times as much.
 func defaultShards() int { return min(max(runtime.GOMAXPROCS(0)/2, 1), maxShards) }
 
 func (l *Log) newShards(n int) []*batcher {
@@ -66,8 +67,8 @@ func (l *Log) newShards(n int) []*batcher {
 	return shards
 }
 
-// newBatcher returns a batcher. With wait it is for a busy convo, and waits for its lock. Without,
-// it skips locked convos.
+// newBatcher returns a batcher. If wait is true, the batcher is for a busy convo and waits for the
+// convo's lock. If wait is false, it skips locked convos.
 func (l *Log) newBatcher(wait bool) *batcher {
 	limits := batch.Limits{Batch: batchDrafts, Cost: batchBytes, Queue: maxSends, Timeout: batchTimeout}
 	write := func(ctx context.Context, drafts []Draft) ([]Result, error) {
@@ -81,7 +82,7 @@ func (l *Log) newBatcher(wait bool) *batcher {
 	return batch.New(limits, write).Weigh(func(d Draft) int { return len(d.Body) })
 }
 
-// first returns the batcher that a message goes through first.
+// first returns the first batcher that a message goes through.
 func (l *Log) first(d *Draft) *batcher {
 	if len(d.Body) > largeBody {
 		return l.lanes.large

@@ -1,7 +1,7 @@
-// Package messages keeps the ordered log of a convo: what members sent and the commits that moved
-// the epoch, numbered by seq 1, 2, 3 … without a gap or a repeat, in commit order. It owns the
-// table messages and the columns last_seq and last_message_at of convos, which it writes only under
-// that row's lock.
+// Package messages keeps the ordered log of a convo: what members sent, and the commits that
+// advanced the epoch. Entries have the seqs 1, 2, 3 … without a gap or a repeat, in the order in
+// which they are committed. The package owns the table messages, and the columns last_seq and
+// last_message_at of convos. It writes these columns only under the lock of the convo's row.
 package messages
 
 import (
@@ -15,7 +15,8 @@ import (
 	"mlsd/mls"
 )
 
-// Refusals. A caller who was never a member gets ErrConvoNotFound, as for an id that never existed.
+// Refusals. A caller who was never a member gets ErrConvoNotFound, just as for an id that never
+// existed.
 var (
 	ErrConvoNotFound = errors.New("no such convo, or the caller was never its member; getConvos lists the caller's")
 	ErrNotMember     = errors.New("the caller is no longer a member of the convo; a member can add it again")
@@ -27,11 +28,11 @@ var (
 		"successorGroupId if it has one")
 )
 
-// EpochMismatchError says that an object was made in another epoch than the convo's.
+// EpochMismatchError says that an object was made in another epoch than the convo's current epoch.
 type EpochMismatchError struct {
-	Epoch   int64 // of the object, from its own MLS header
-	Current int64 // of the convo, under its row lock
-	WonBy   int64 // seq of the commit that ended Epoch; 0: there is none, or it was not looked up
+	Epoch   int64 // the object's epoch, from its own MLS header
+	Current int64 // the convo's epoch, read under its row lock
+	WonBy   int64 // seq of the commit that ended Epoch; 0 if there is none, or if it was not looked up
 }
 
 // Error has the fixed form that clients behind a PDS parse.
@@ -49,7 +50,7 @@ type Message struct {
 	Seq       int64
 	Kind      mls.ContentType
 	Sender    syntax.DID
-	Epoch     int64 // of a commit: the epoch it creates
+	Epoch     int64 // for a commit, the epoch that it creates
 	Body      []byte
 	EmbedType *string
 	EmbedURI  *string

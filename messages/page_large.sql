@@ -1,9 +1,9 @@
--- Reads a page like page_small.sql, of messages of any size. It ends before the message with which
--- the bodies would be more than $7 bytes in all. If $9 is true, the first message is in the page
--- even if its body is larger. The other parameters are those of page_small.sql.
+-- Reads a page of messages of any size. The page ends before the message that would make the bodies
+-- larger than $7 bytes in all. If $9 is true, the first message is in the page even if its body is
+-- larger. The other parameters are those of page_small.sql.
 --
--- octet_length of a TOASTed value reads its header only, so a body that is not in the page is never
--- loaded.
+-- octet_length of a TOASTed value reads only its header, so the statement loads no body that is
+-- outside the page.
 SELECT c.last_seq, me.left_at IS NOT NULL, (SELECT created_at FROM messages WHERE convo_id = $1 AND seq = $4),
 	page.seq, page.kind, page.sender_did, page.epoch, page.body, page.embed_type, page.embed_uri, page.created_at, page.more
 FROM members me

@@ -8,9 +8,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Purge deletes the oldest entries of a log whose convo has been deleted: up to limit, and no more
-// than maxBytes of bodies, but at least one. It returns how many. If none was left, it deletes the
-// log's row of log_floors. Nobody else writes to the log, and calls for one convo do not overlap.
+// Purge deletes the oldest entries of the log of a deleted convo: up to limit entries with up to
+// maxBytes of bodies, but at least one entry. It returns how many it deleted. If there was none, it
+// deletes the log's row of log_floors. Nobody else may write to the log, and calls for the same
+// convo must not overlap.
 func Purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID, limit int, maxBytes int64) (int64, error) {
 	tag, err := tx.Exec(ctx, `
 		DELETE FROM messages

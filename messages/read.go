@@ -19,13 +19,13 @@ import (
 
 // Window is the part of a log that a reader of commits may read: First ≤ seq ≤ Last. It comes from
 // the membership that the caller has checked, so an entry that is committed after the check is
-// outside.
+// outside the window.
 type Window struct {
 	ConvoID     uuid.UUID
 	First, Last int64
 }
 
-// Selection is which entries of a log a page holds.
+// Selection says which entries of a log a page holds.
 type Selection string
 
 // The selections.
@@ -35,30 +35,31 @@ const (
 	CommitsOnly Selection = "commits only"
 )
 
-// Page is what Reader asks for of a convo's log.
+// Page is the part of a convo's log that Reader asks for.
 type Page struct {
 	ConvoID  uuid.UUID
 	Reader   syntax.DID
-	After    int64      // the page begins behind this seq; 0 is the beginning of what Reader may read
-	Behind   *uuid.UUID // and behind the message with this id
+	After    int64      // the page begins after this seq; 0 is the beginning of what Reader may read
+	Behind   *uuid.UUID // the page also begins after the message with this id
 	Entries  Selection
-	Limit    int   // messages
-	MaxBytes int64 // of bodies; the first message is read even if it is larger
-	// SmallBytes is how many bytes of bodies are read without asking Large, at most MaxBytes.
+	Limit    int   // how many messages, at most
+	MaxBytes int64 // how many bytes of bodies, at most; the first message is read even if it is larger
+	// SmallBytes is how many bytes of bodies Read returns before it calls Large, at most MaxBytes.
 	SmallBytes int64
-	// Large is called before more is read, and returns how many bytes more the page can have. Read
-	// holds no database connection meanwhile. nil: up to MaxBytes in all.
+	// Large is called before Read reads more than SmallBytes. It returns how many more bytes the
+	// page can have. Read holds no database connection during the call. If Large is nil, the page
+	// can have MaxBytes.
 	Large func() (maxBytes int64, err error)
 }
 
 // End says where a page ended.
 type End struct {
-	LastSeq int64 // of the whole log, at the moment of the page
-	More    bool  // there is more to read behind the page
+	LastSeq int64 // last seq of the whole log, when the page was read
+	More    bool  // there is more to read after the page
 }
 
-// The statements that read a page. Most pages are small; the large ones count the bytes of their
-// bodies.
+// The statements that read a page. Most pages are small. The statements for large pages count the
+// bytes of bodies.
 var (
 	//go:embed page_small.sql
 	smallPage string
@@ -104,21 +105,21 @@ func Read(ctx context.Context, q pgpool.Queryer, p Page, yield func(*Message) bo
 	return r.End, nil
 }
 
-// reading is a page that is being read.
+// reading is the state of a call of Read.
 type reading struct {
-	Page    // After is the seq that was read last
-	End     // of what was read so far
+	Page    // After is the seq of the last message that was read
+	End     // where the page ends so far
 	yield   func(*Message) bool
 	seqs    seqs
-	cursor  int64 // seq that Behind stands for
-	upTo    int64 // seq
+	cursor  int64 // the seq that Behind stands for
+	upTo    int64 // last seq that may be read
 	n       int   // messages read
-	bytes   int64 // of their bodies
+	bytes   int64 // bytes of their bodies
 	senders map[string]syntax.DID
 }
 
-// runSmall reads messages up to the first large body: a page of such bodies could exceed
-// SmallBytes. cut reports whether there is one.
+// runSmall reads messages up to the first large body, because a page of large bodies could exceed
+// SmallBytes. cut reports whether there is a large body.
 func (r *reading) runSmall(ctx context.Context, q pgpool.Queryer) (cut bool, err error) {
 	limit, largest := r.Limit+1, r.SmallBytes/int64(r.Limit+1)
 	if r.Entries == CommitsOnly {
@@ -128,7 +129,7 @@ func (r *reading) runSmall(ctx context.Context, q pgpool.Queryer) (cut bool, err
 		r.Entries == Everything))
 }
 
-// runLarge reads the rest of the page, up to bytes of bodies.
+// runLarge reads the rest of the page, up to the given bytes of bodies.
 func (r *reading) runLarge(ctx context.Context, q pgpool.Queryer, bytes int64) (err error) {
 	limit, first := r.Limit-r.n, r.n == 0
 	if r.Entries == CommitsOnly {
@@ -140,7 +141,7 @@ func (r *reading) runLarge(ctx context.Context, q pgpool.Queryer, bytes int64) (
 	return err
 }
 
-// read reads the rows of a statement. cut reports whether the statement left a body out.
+// read reads the rows of a statement. cut reports whether the statement has left out a body.
 func (r *reading) read(rows pgx.Rows, err error) (cut bool, _ error) {
 	if err != nil {
 		return false, err
@@ -157,7 +158,7 @@ func (r *reading) read(rows pgx.Rows, err error) (cut bool, _ error) {
 	}
 	m := Message{ConvoID: r.ConvoID}
 	var (
-		body, sender pgtype.DriverBytes // belongs to the connection: the next row overwrites it
+		body, sender pgtype.DriverBytes // memory of the connection, which the next row overwrites
 		kind         int16
 		more         bool
 	)
@@ -167,11 +168,11 @@ func (r *reading) read(rows pgx.Rows, err error) (cut bool, _ error) {
 		if err := rows.Scan(to...); err != nil {
 			return false, err
 		}
-		if r.n == r.Limit || body == nil { // the row after the page, or one whose body is too large
+		if r.n == r.Limit || body == nil { // the row after the page, or a row whose body is too large
 			r.More = true
 			return r.n < r.Limit, nil
 		}
-		if m.Seq <= r.After { // commits are ordered by epoch, which must be the order of seq
+		if m.Seq <= r.After { // the statement orders commits by epoch, which must be the order of seq
 			return false, fmt.Errorf("seq %d comes behind %d", m.Seq, r.After)
 		}
 		m.Sender, m.Body, m.Kind, m.ID = r.senderOf(sender), body, mls.ContentType(kind), r.seqs.id(m.Seq, m.CreatedAt)
@@ -187,8 +188,8 @@ func (r *reading) read(rows pgx.Rows, err error) (cut bool, _ error) {
 	return false, rows.Err()
 }
 
-// admit checks the reader and the cursor. The cursor's message may have expired; its id still says
-// which one it was.
+// admit checks the reader and the cursor. The message of the cursor may have expired, but its id
+// still gives its seq.
 func (r *reading) admit(rows pgx.Rows) error {
 	var (
 		last     int64
@@ -207,7 +208,7 @@ func (r *reading) admit(rows pgx.Rows) error {
 		if r.cursor < 1 || r.cursor > last {
 			return ErrInvalidCursor
 		}
-		at := timeOf(*r.Behind) // the log is dense, so a message that is not there has expired
+		at := timeOf(*r.Behind) // the log is dense, so a message that is missing has expired
 		if cursorAt != nil {
 			at = *cursorAt
 		}
@@ -219,7 +220,7 @@ func (r *reading) admit(rows pgx.Rows) error {
 	return nil
 }
 
-// senderOf returns text as a string. It makes one string for each sender.
+// senderOf returns text as a string. It allocates one string for each sender.
 func (r *reading) senderOf(text []byte) syntax.DID {
 	did, known := r.senders[string(text)]
 	if !known {
@@ -229,9 +230,10 @@ func (r *reading) senderOf(text []byte) syntax.DID {
 	return did
 }
 
-// Commits calls yield, in order, with the commits that create the epochs from, from+1, … to: at least
-// one, and no more than maxBytes of bodies. A commit is valid until yield returns. If yield returns
-// false, the commits end before that one. After an error, drop what yield got.
+// Commits calls yield, in order, with the commits that create the epochs from, from+1, … to. It
+// reads at least one commit, and no more than maxBytes of bodies. A commit is valid until yield
+// returns. If yield returns false, the result ends before that commit. After an error, drop what
+// yield got.
 func Commits(
 	ctx context.Context, q pgpool.Queryer, w Window, from, to int64, limit int, maxBytes int64, yield func(*Message) bool,
 ) (err error) {
@@ -272,8 +274,8 @@ type Ref struct {
 	Seq     int64
 }
 
-// Load returns the entries that refs name, by ref, without those that are gone. The caller has
-// checked that they can be read and that they fit into memory.
+// Load returns the entries that refs names, without entries that no longer exist. The caller must
+// have checked that the entries can be read and fit into memory.
 func Load(ctx context.Context, q pgpool.Queryer, refs []Ref) (found map[Ref]*Message, err error) {
 	defer wrap(&err, "load messages")
 	convos, seqs := make([]uuid.UUID, len(refs)), make([]int64, len(refs))

@@ -15,14 +15,14 @@ import (
 	"mlsd/mls"
 )
 
-// KindReset is the kind of the two log entries of a reset, which are not MLS messages: the last one
-// of the convo that it closes, and the first one of the convo that it opens. Each names the other
-// convo.
+// KindReset is the kind of the two log entries of a reset, which are not MLS messages. One is the
+// last entry of the convo that the reset closes. The other is the first entry of the convo that the
+// reset opens. Each entry names the other convo.
 const KindReset = mls.ContentType(outbox.Reset)
 
 // ClosedError refuses a write to a convo that was reset. It is an ErrConvoClosed.
 type ClosedError struct {
-	Successor uuid.UUID // the convo that goes on
+	Successor uuid.UUID // the convo that replaces the closed convo
 }
 
 // Error has the fixed form that clients behind a PDS parse.
@@ -34,7 +34,8 @@ func (e *ClosedError) Error() string {
 // Is makes errors.Is find ErrConvoClosed.
 func (e *ClosedError) Is(target error) bool { return target == ErrConvoClosed }
 
-// Closed is the refusal of a write to a closed convo. successor is uuid.Nil unless it was reset.
+// Closed is the refusal of a write to a closed convo. successor is uuid.Nil if the convo was not
+// reset.
 func Closed(successor uuid.UUID) error {
 	if successor == uuid.Nil {
 		return ErrConvoClosed
@@ -46,15 +47,16 @@ func Closed(successor uuid.UUID) error {
 type ResetEntry struct {
 	ConvoID uuid.UUID
 	Sender  syntax.DID
-	Epoch   int64 // of the convo
+	Epoch   int64 // the convo's epoch
 	Body    []byte
-	Hash    [sha256.Size]byte // of the request
-	Opens   bool              // it is the first entry of the successor
-	Detail  outbox.Detail     // of its event
+	Hash    [sha256.Size]byte // hash of the request
+	Opens   bool              // the entry is the first entry of the successor
+	Detail  outbox.Detail     // detail of the entry's event
 }
 
-// AppendReset writes e as the next entry of its log, with its event, and returns its seq. The caller's
-// transaction holds the row lock of the convo. No client can send the keys of these entries.
+// AppendReset writes e as the next entry of its log, with its event, and returns its seq. The
+// caller's transaction must hold the row lock of the convo. No client can send the keys of these
+// entries.
 func AppendReset(ctx context.Context, tx pgx.Tx, e ResetEntry) (seq int64, at time.Time, err error) {
 	key := "\x01closes"
 	if e.Opens {

@@ -17,20 +17,20 @@ import (
 // lostError says that the outcome of a COMMIT is unknown.
 type lostError struct {
 	cause error
-	began time.Time // the attempt
+	began time.Time // when the attempt began
 }
 
 func (e *lostError) Error() string { return "the outcome of a commit was lost: " + e.cause.Error() }
 func (e *lostError) Unwrap() error { return e.cause }
 
-// lookupTimeout bounds the look-up of a transaction's outcome. The timeout of the batch does not
-// count for it: it may have passed.
+// lookupTimeout bounds the look-up of a transaction's outcome. It is separate from the timeout of
+// the batch, which may have passed by then.
 const lookupTimeout = 5 * time.Second
 
 // resolve looks up the outcome of the drafts of a lost transaction. A refusal is final, unless it
-// is a conflict with a message of the same transaction, which may not have been appended. A message
-// was appended if the log has its key with the same content, whichever request did it. Otherwise
-// the outcome is unknown, because the old session may still be committing.
+// is a conflict with a message of the same transaction, because that message may not have been
+// appended. A message was appended if the log has the same content under its key, whichever request
+// appended it. Otherwise the outcome is unknown, because the old session may still be committing.
 func (l *Log) resolve(ctx context.Context, drafts []Draft, results []Result, lost *lostError) []Result {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookupTimeout)
 	defer cancel()
@@ -59,14 +59,14 @@ func (l *Log) resolve(ctx context.Context, drafts []Draft, results []Result, los
 	return results
 }
 
-// found is a message that the log has under a draft's key and with the same content.
+// found is a message that the log has under a draft's key, with the draft's content.
 type found struct {
 	seq int64
 	at  time.Time
-	age time.Duration // when the database answered; up to 1 ms too long, because at is cut to milliseconds
+	age time.Duration // age when the database answered; up to 1 ms too long, because at is cut to milliseconds
 }
 
-// lookup returns what the log has of the drafts, by the index of the draft.
+// lookup returns what the log has under the keys of drafts, by the index of the draft.
 func lookup(ctx context.Context, q pgpool.Queryer, drafts []Draft) (map[int]found, error) {
 	t := newTransaction(drafts, 0)
 	rows, err := q.Query(ctx, `

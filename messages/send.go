@@ -23,31 +23,31 @@ import (
 	"mlsd/mls"
 )
 
-// Draft is a message as its sender sends it. Epoch and Kind are those of the ciphertext's own MLS
+// Draft is a message as its sender sends it. Epoch and Kind come from the ciphertext's own MLS
 // header.
 type Draft struct {
 	ConvoID   uuid.UUID
-	GroupID   []byte // of the ciphertext's header: must be the convo's
+	GroupID   []byte // from the ciphertext's header; must be the convo's group
 	Sender    syntax.DID
 	Key       string            // the client's idempotency key, or the one derived from the ciphertext; never empty
-	Hash      [sha256.Size]byte // of the request's content (idem.Content.Hash): equal for equal requests
+	Hash      [sha256.Size]byte // hash of the request's content (idem.Content.Hash): equal for equal requests
 	Kind      mls.ContentType   // application or proposal
 	Epoch     int64
 	Body      []byte
 	EmbedType *string
 	EmbedURI  *string
-	Token     *serviceauth.Verified // used up in the transaction that judges the draft; nil: no token
-	Quota     *quota.Spending       // counts the message; nil: no quota
+	Token     *serviceauth.Verified // used up in the transaction that judges the draft; nil means no token
+	Quota     *quota.Spending       // counts the message; nil means no quota
 
 	// InvalidAsset is ErrInvalidAsset or nil. It is checked last, so that a retry still gets its
 	// first answer.
 	InvalidAsset error
 
-	// Also, unless nil, queues statements that run after the append in its transaction, even if the
-	// draft is refused or is a repetition.
+	// Also, unless nil, queues statements that run after the append in the same transaction, even
+	// if the draft is refused or is a repetition.
 	Also func(*pgx.Batch)
 
-	refusal error // of InvalidAsset or Quota
+	refusal error // the refusal by InvalidAsset or Quota
 }
 
 // requestKey names a request to send a message.
@@ -68,10 +68,10 @@ type Receipt struct {
 	Replayed bool      // an earlier request with the same key and content appended the message
 }
 
-// Result is the outcome of one draft. Err is nil; a refusal (ErrConvoNotFound, ErrNotMember,
-// ErrConvoClosed, ErrWrongGroup, *EpochMismatchError, *quota.ExceededError, *idem.ConflictError,
-// serviceauth.ErrReplayed); or the reason why the draft was not judged (ErrBusy,
-// idem.ErrInProgress, idem.ErrUnknownOutcome, an error of the database).
+// Result is the outcome of one draft. Err is nil if the message was appended. A refusal is
+// ErrConvoNotFound, ErrNotMember, ErrConvoClosed, ErrWrongGroup, *EpochMismatchError,
+// *quota.ExceededError, *idem.ConflictError or serviceauth.ErrReplayed. If the draft was not
+// judged, Err is ErrBusy, idem.ErrInProgress, idem.ErrUnknownOutcome or an error of the database.
 type Result struct {
 	Receipt
 	Err error
@@ -102,15 +102,15 @@ type Log struct {
 // Option changes a Log.
 type Option func(*Log)
 
-// WithShards sets how many transactions with messages can be in flight, besides those of busy
-// convos.
+// WithShards sets how many transactions with messages can run at the same time, besides the
+// transactions of busy convos.
 func WithShards(n int) Option {
 	return func(l *Log) { l.lanes.shards = l.newShards(n) }
 }
 
-// OnReserved runs shared transactions on a pool of their own, so that a batch of hundreds does not
-// wait for a connection behind single requests. It needs a connection for each shard, one for large
-// messages, and busyLanes more.
+// OnReserved runs shared transactions on a pool of their own, so that a batch of hundreds of
+// messages does not wait for a connection behind single requests. The pool needs a connection for
+// each shard, one for large messages, and busyLanes more.
 func OnReserved(pool *pgxpool.Pool) Option {
 	return func(l *Log) { l.batches = pool }
 }
@@ -125,8 +125,8 @@ func Traced(t *tracing.Tracer) Option {
 	return func(l *Log) { l.tracer = t }
 }
 
-// NewLog returns a log on db. epochWindow is how many epochs behind the convo's a message may be
-// (0: none). faults can be nil.
+// NewLog returns a log on db. epochWindow is how many epochs a message may be behind its convo; 0
+// means none. faults can be nil.
 func NewLog(db *pgxpool.Pool, epochWindow int64, metrics idem.Metrics, log *slog.Logger, faults *failpoint.Set,
 	options ...Option) *Log {
 	l := &Log{
@@ -141,14 +141,14 @@ func NewLog(db *pgxpool.Pool, epochWindow int64, metrics idem.Metrics, log *slog
 	return l
 }
 
-// duplicateTimeout is how long a request waits for an equal one that this node is writing. It
-// equals lock_timeout, which bounds the wait for an equal one on another node.
+// duplicateTimeout is how long a request waits for an equal request that this node is writing. It
+// equals lock_timeout, which bounds the wait for an equal request on another node.
 const duplicateTimeout = 2 * time.Second
 
-// Send appends one message, in a transaction that it shares with simultaneous messages, and returns
-// once the message is durable. The error is one of a Result, ErrOverloaded, ErrClosed or that of
-// ctx. If ctx ends while the message waits, the message is not written. If ctx ends after that, the
-// transaction goes on.
+// Send appends one message, in a transaction that it shares with messages that arrive at the same
+// time. It returns once the message is durable. The error is an error of a Result, ErrOverloaded,
+// ErrClosed or the error of ctx. If ctx ends while the message waits, the message is not written.
+// If ctx ends after that, the transaction continues.
 func (l *Log) Send(ctx context.Context, d Draft) (Receipt, error) {
 	ctx, span := tracing.Start(ctx, "append")
 	defer span.End()
@@ -178,9 +178,9 @@ func (l *Log) Send(ctx context.Context, d Draft) (Receipt, error) {
 	return r.Receipt, r.Err
 }
 
-// Append writes drafts in one transaction and returns their results, in order, once they are
-// durable. It waits for locked convos. The error is the first one of a draft that could not be
-// judged. Callers have whole batches; for one message see Send.
+// Append writes drafts in one transaction and returns their results, in order, once the messages
+// are durable. It waits for locked convos. If drafts could not be judged, it returns the error of
+// the first such draft. Append is for callers with whole batches; use Send for one message.
 func (l *Log) Append(ctx context.Context, drafts []Draft) ([]Result, error) {
 	results := l.write(ctx, drafts, true)
 	for _, r := range results {
@@ -191,6 +191,6 @@ func (l *Log) Append(ctx context.Context, drafts []Draft) ([]Result, error) {
 	return results, nil
 }
 
-// Close writes the messages that are waiting and refuses later ones. It returns when all are
-// written, or ctx's error.
+// Close refuses new messages and writes those that are waiting. It returns when all are written, or
+// with ctx's error.
 func (l *Log) Close(ctx context.Context) error { return l.sends.close(ctx) }

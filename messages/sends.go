@@ -10,12 +10,12 @@ import (
 // Bounds of the messages that wait for their answers on this node.
 const (
 	maxSends     = 4096
-	maxSendBytes = 64 << 20 // of their bodies; a message that is alone may be larger
+	maxSendBytes = 64 << 20 // total size of their bodies; a message that is alone may be larger
 )
 
-// A node is busy while more than sendsPerCPU messages for each processor wait for their answers,
-// and for busyFor after that, because a transaction answers its messages together. At half of the
-// greatest rate of a node, a tenth as many wait.
+// A node is busy while more than sendsPerCPU messages for each processor wait for their answers. It
+// stays busy for busyFor after that, because a transaction answers all its messages together. At
+// half of a node's greatest rate, a tenth of this number waits.
 const (
 	sendsPerCPU = 16
 	busyFor     = 500 * time.Millisecond
@@ -23,17 +23,17 @@ const (
 
 // sends are the messages that wait for their answers.
 type sends struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	n       int
-	bytes   int                // of their bodies
-	keys    map[requestKey]int // how many have the key
-	crowded time.Time          // when more than sendsPerCPU for each processor last waited
+	bytes   int                // total size of their bodies
+	keys    map[requestKey]int // number of waiting messages by key
+	crowded time.Time          // when more than sendsPerCPU messages for each processor last waited
 	closed  bool
 	idle    chan struct{} // closed once the log is closed and no message waits
 }
 
-// begin counts a message until end is called with it. repeats says that another one with its key
-// waits. Errors: ErrOverloaded, ErrClosed.
+// begin counts a message, until end is called for the message. repeats says that another message
+// with the same key waits. Errors: ErrOverloaded, ErrClosed.
 func (s *sends) begin(d *Draft) (repeats bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +85,7 @@ func (s *sends) close(ctx context.Context) error {
 	}
 }
 
-// Crowded reports whether the node is busy with messages, so that signals are dropped.
+// Crowded reports whether the node is so busy with messages that it drops signals.
 func (l *Log) Crowded() bool {
 	l.sends.mu.Lock()
 	defer l.sends.mu.Unlock()

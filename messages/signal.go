@@ -13,8 +13,8 @@ import (
 	"mlsd/internal/pgpool"
 )
 
-// Signal is a ciphertext that is passed on and never stored. Group and epoch are those of its own
-// MLS header.
+// Signal is a ciphertext that is passed on and never stored. Group and epoch come from its own MLS
+// header.
 type Signal struct {
 	ConvoID uuid.UUID
 	GroupID []byte
@@ -22,17 +22,20 @@ type Signal struct {
 	Epoch   int64
 }
 
-// Bounds of the people who have blocked a sender. If there are more, nobody gets its signals.
+// Bounds of the people who have blocked a sender. If a bound is exceeded, nobody gets the sender's
+// signals.
 const (
-	maxHidden   = 16   // who are members of the convo
-	maxBlockers = 1000 // in all
+	maxHidden   = 16   // blockers who are members of the convo
+	maxBlockers = 1000 // blockers in all
 )
 
-// AuthoriseSignal judges a signal as judge judges a message: the sender is a member, the convo is
-// open, and the ciphertext is of its group and at most window epochs behind. hidden are the members
-// who have blocked the sender and must not get the signal. If nobody is true, they are too many to
-// list, and no member gets it. AuthoriseSignal locks and writes nothing. Errors: ErrConvoNotFound,
-// ErrNotMember, ErrConvoClosed, ErrWrongGroup, *EpochMismatchError.
+// AuthoriseSignal applies the rules of judge to a signal: the sender is a member, the convo is
+// open, and the ciphertext is of the convo's group and at most window epochs behind. hidden are the
+// members who have blocked the sender and must not get the signal. If nobody is true, there are too
+// many such members to list, and no member gets the signal. AuthoriseSignal locks and writes
+// nothing.
+//
+// Errors: ErrConvoNotFound, ErrNotMember, ErrConvoClosed, ErrWrongGroup, *EpochMismatchError.
 func AuthoriseSignal(ctx context.Context, q pgpool.Queryer, s Signal, window int64) (hidden []syntax.DID, nobody bool,
 	err error) {
 	var group []byte

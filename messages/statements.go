@@ -1,19 +1,19 @@
 package messages
 
-// A transaction that appends messages has two round trips. The first locks convos, and then reads
-// what drafts are judged by, in a second statement, whose snapshot is newer than the locks. The
-// second round trip writes and commits.
+// A transaction that appends messages has two round trips. The first locks convos. A second
+// statement of that round trip then reads what judge needs, in a snapshot that is newer than the
+// locks. The second round trip writes and commits.
 //
 // All transactions lock in the same order, so that they cannot deadlock: convos and tokens by their
 // ids, rows of push_convos by their keys.
 
 // waitLonger sets the lock_timeout of the transaction of a busy convo. Batches that several convos
-// share have a shorter one (pgpool.OpenReserved).
+// share have a shorter timeout (pgpool.OpenReserved).
 const waitLonger = `SELECT set_config('lock_timeout', $1, true)`
 
 // lockFreeConvos locks the convos whose members have sent the drafts, except convos that another
 // transaction has locked. So a caller who is not a member cannot delay a convo, or learn from a
-// wait that it exists. The rows are as of the lock.
+// wait that it exists. The returned rows are as they were when they were locked.
 //
 // A lateral join with LIMIT makes the planner use an index, even if it has no statistics.
 const lockFreeConvos = `
@@ -26,7 +26,7 @@ const lockFreeConvos = `
 		) m))
 	ORDER BY id FOR NO KEY UPDATE SKIP LOCKED`
 
-// lockConvos is lockFreeConvos, but waits for other transactions.
+// lockConvos is lockFreeConvos, but it waits for other transactions.
 const lockConvos = `
 	SELECT id, group_id, epoch, last_seq, closed_at IS NOT NULL, successor_id FROM convos
 	WHERE id = ANY (ARRAY(
@@ -41,8 +41,8 @@ const lockConvos = `
 const lockConvo = `
 	SELECT id, group_id, epoch, last_seq, closed_at IS NOT NULL, successor_id FROM convos WHERE id = $1 FOR NO KEY UPDATE`
 
-// readStates reads for each draft the membership of its sender and the message under its key. The
-// hash of the stored body is computed only for a conflict.
+// readStates reads, for each draft, the membership of its sender and the message under its key. It
+// computes the hash of the stored body only for a conflict.
 const readStates = `
 	SELECT d.ord, m.left_at IS NULL AND m.did IS NOT NULL, m.left_at IS NOT NULL, m.requested_at IS NOT NULL,
 		clock_timestamp(), EXISTS (SELECT FROM push_targets),
@@ -58,11 +58,11 @@ const readStates = `
 		WHERE convo_id = d.convo_id AND sender_did = d.sender_did AND idempotency_key = d.key AND kind <> 3 LIMIT 1
 	) r ON true`
 
-// readUsedTokens returns those of the tokens that are used up.
+// readUsedTokens returns the tokens that are used up.
 const readUsedTokens = `SELECT token FROM used_tokens WHERE token = ANY ($1::uuid[])`
 
-// useTokens uses tokens up. If another transaction has used one meanwhile, it fails (usedTokensKey),
-// and its transaction with it.
+// useTokens uses tokens up. If another transaction has used a token meanwhile, the statement fails
+// (usedTokensKey), and the transaction with it.
 const useTokens = `INSERT INTO used_tokens (token, expires_at) SELECT * FROM unnest($1::uuid[], $2::timestamptz[])`
 
 const usedTokensKey = "used_tokens_pkey"
@@ -90,14 +90,14 @@ const acceptConvos = `
 const outboxTogether = `
 	INSERT INTO outbox (kind, convo_ids, seqs, sizes, created_at) VALUES ($1, $2::uuid[], $3::bigint[], $4::integer[], $5)`
 
-// outboxEach is an event row for each log entry. It is used for a single message, and if there is a
-// proposal among the entries, which must keep its place.
+// outboxEach is an event row for each log entry. It is used for a single message. It is also used
+// if one of the entries is a proposal, because a proposal must keep its place.
 const outboxEach = `
 	INSERT INTO outbox (kind, convo_id, seq, size, created_at)
 	SELECT e.*, $5 FROM unnest($1::smallint[], $2::uuid[], $3::bigint[], $4::integer[]) AS e`
 
-// queuePushes adds a row for each convo and sender. A row that exists already is locked and not
-// written: the lock keeps the fan-out from taking the row before this transaction has committed.
+// queuePushes adds a row for each convo and sender. It only locks a row that exists already. The
+// lock keeps the fan-out from taking the row before this transaction has committed.
 const queuePushes = `
 	INSERT INTO push_convos (convo_id, sender_did, created_at)
 	SELECT s.*, now() FROM unnest($1::uuid[], $2::text[]) AS s

@@ -22,18 +22,18 @@ import (
 type transaction struct {
 	drafts   []Draft
 	window   int64
-	entitled bool       // the caller has decided that the senders may send without being members
-	also     *pgx.Batch // what Also of the drafts has queued
+	entitled bool       // the caller has decided that senders need not be members
+	also     *pgx.Batch // statements queued by the drafts' Also
 
-	convoIDs      pgpool.Array[pgpool.UUID] // this and the next three have one element for each draft
+	convoIDs      pgpool.Array[pgpool.UUID] // this field and the next three have one element for each draft
 	senders, keys pgpool.Array[pgpool.Text]
 	hashes        pgpool.Array[pgpool.Bytes]
 
-	convos     map[uuid.UUID]*convo // those that are locked
+	convos     map[uuid.UUID]*convo // the convos that are locked
 	states     []state
 	used       map[serviceauth.TokenID]bool
-	now        time.Time // of the database, after the locks; whole milliseconds
-	hasTargets bool      // there is a device to call
+	now        time.Time // the database's time, after the locks were taken; whole milliseconds
+	hasTargets bool      // there is a push target
 
 	judgment
 }
@@ -85,8 +85,8 @@ func (t *transaction) readConvos(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-// readStates reads the rows of the statement readStates, which come in any order. It decodes them
-// from the connection's buffer, without Scan. Most of them have no recorded message.
+// readStates reads the rows of the statement readStates, which come in any order. It decodes rows
+// from the connection's buffer, without Scan. Most rows have no recorded message.
 func (t *transaction) readStates(rows pgx.Rows) error {
 	defer rows.Close()
 	n := 0
@@ -187,7 +187,7 @@ func (t *transaction) queueMessages(batch *pgx.Batch) {
 	batch.Queue(insertMessages, convos, seqs, kinds, senders, epochs, bodies, keys, hashes, embedTypes, embedURIs, t.now)
 }
 
-// queueConvos advances the convos, and accepts those that were requests.
+// queueConvos advances the convos, and accepts convos that were requests.
 func (t *transaction) queueConvos(batch *pgx.Batch) {
 	last := map[uuid.UUID]int64{}
 	var requested []int
@@ -260,7 +260,7 @@ func (t *transaction) queuePushes(batch *pgx.Batch) {
 	}
 }
 
-// bigint decodes a bigint in the binary format, which is the driver's for results. NULL is 0.
+// bigint decodes a bigint in the binary format, which the driver uses for results. NULL is 0.
 func bigint(raw []byte) int64 {
 	if len(raw) != 8 {
 		return 0
@@ -271,7 +271,7 @@ func bigint(raw []byte) int64 {
 // boolean decodes a boolean. NULL is false.
 func boolean(raw []byte) bool { return len(raw) == 1 && raw[0] == 1 }
 
-// orNil decodes a uuid in the binary format: uuid.Nil for NULL.
+// orNil decodes a uuid in the binary format. NULL is uuid.Nil.
 func orNil(raw []byte) (id uuid.UUID) {
 	copy(id[:], raw)
 	return id

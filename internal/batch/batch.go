@@ -22,24 +22,24 @@ var (
 
 // Limits bound the batches.
 type Limits struct {
-	Batch   int           // items of one batch
+	Batch   int           // items in one batch
 	Queue   int           // items that wait
-	Timeout time.Duration // of one batch
-	Cost    int           // of one batch, by the function of Weigh; an item that costs more has a batch of its own
-	// Rests makes the Batcher pause after each batch, for as long as the batch took, but at most
-	// for maxRest. So expensive batches use a connection for half of the time, however many items
+	Timeout time.Duration // for one batch
+	Cost    int           // cost of one batch, by the function of Weigh; an item that costs more has a batch of its own
+	// Rests makes the Batcher pause after each batch for as long as the batch took, but at most for
+	// maxRest. So expensive batches use a connection only half of the time, however many items
 	// wait.
 	Rests bool
 }
 
-// maxRest bounds the pause after a batch that the database has delayed.
+// maxRest bounds the pause after a batch that took long because of the database.
 const maxRest = 25 * time.Millisecond
 
 // Batcher runs items in batches, one batch at a time. It is safe for concurrent use.
 type Batcher[T, R any] struct {
 	run    func(ctx context.Context, items []T) ([]R, error)
 	limits Limits
-	cost   func(T) int // nil: items cost nothing
+	cost   func(T) int // nil means that items cost nothing
 
 	mu      sync.Mutex // protects the fields below
 	queue   []*entry[T, R]
@@ -48,17 +48,17 @@ type Batcher[T, R any] struct {
 	idle    chan struct{} // closed when the Batcher is closed and no batch runs
 }
 
-// entry is an item in the queue or in the batch that runs.
+// entry is an item in the queue or in the running batch.
 type entry[T, R any] struct {
 	item   T
-	span   tracing.Span  // of the caller
+	span   tracing.Span  // the caller's span
 	done   chan struct{} // closed when result and err are set
 	result R
 	err    error
 }
 
-// New returns a Batcher. run returns one result for each item, in order, or an error for all of
-// them. Its context ends with the timeout, and not with the context of a caller.
+// New returns a Batcher. run returns one result for each item, in order, or an error for all items.
+// The context of run ends with the timeout, and not with the context of a caller.
 func New[T, R any](limits Limits, run func(ctx context.Context, items []T) ([]R, error)) *Batcher[T, R] {
 	return &Batcher[T, R]{run: run, limits: limits, idle: make(chan struct{})}
 }
@@ -69,9 +69,9 @@ func (b *Batcher[T, R]) Weigh(cost func(T) int) *Batcher[T, R] {
 	return b
 }
 
-// Do runs item in a batch and returns its result. The error is ErrOverloaded, ErrClosed, ctx's or
-// the batch's. If ctx ends while the item waits, the item does not run. If ctx ends while the batch
-// runs, the batch goes on.
+// Do runs item in a batch and returns its result. The error is ErrOverloaded, ErrClosed, the error
+// of ctx or the error of the batch. If ctx ends while the item waits, the item does not run. If ctx
+// ends while the batch runs, the batch continues.
 func (b *Batcher[T, R]) Do(ctx context.Context, item T) (R, error) {
 	e := &entry[T, R]{item: item, span: tracing.Of(ctx), done: make(chan struct{})}
 	if err := b.enqueue(e); err != nil {
@@ -124,14 +124,14 @@ func (b *Batcher[T, R]) runAll() {
 	}
 }
 
-// Waiting returns how many items wait for the next batch.
+// Waiting returns the number of items that wait for the next batch.
 func (b *Batcher[T, R]) Waiting() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.queue)
 }
 
-// next takes the next batch out of the queue. It is empty if nothing waits.
+// next takes the next batch out of the queue. The batch is empty if no item waits.
 func (b *Batcher[T, R]) next() []*entry[T, R] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -176,7 +176,7 @@ func (b *Batcher[T, R]) runBatch(entries []*entry[T, R]) {
 	}
 }
 
-// Close refuses new items and runs those that wait. It returns when no batch runs any more, or with
+// Close refuses new items and runs the waiting items. It returns when no batch is running, or with
 // ctx's error.
 func (b *Batcher[T, R]) Close(ctx context.Context) error {
 	b.mu.Lock()
