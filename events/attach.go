@@ -6,7 +6,7 @@ import (
 	"mlsd/events/outbox"
 )
 
-// addConvo adds a convo to a live subscription, if that asked for its events.
+// addConvo adds a convo to a live subscription, if the subscription asked for the convo's events.
 func (h *Hub) addConvo(s *Subscription, convo uuid.UUID) {
 	if !s.wants(convo) {
 		return
@@ -29,8 +29,8 @@ func (h *Hub) removeConvo(s *Subscription, convo uuid.UUID) {
 	}
 }
 
-// offer puts an event into a live subscription's buffer. If the buffer is full, the subscription is
-// no longer live, and reads the table from there.
+// offer puts an event into a live subscription's buffer. If the buffer is full, the subscription
+// stops being live, and reads the table from that event on.
 func (h *Hub) offer(s *Subscription, e *Event) {
 	if !s.live || e.StreamSeq <= s.from || !s.wants(e.ConvoID) {
 		return
@@ -52,7 +52,7 @@ func (h *Hub) offer(s *Subscription, e *Event) {
 }
 
 // detach undoes attach. It has no effect on a subscription that is not live. The caller holds the
-// hub's lock and the subscription's.
+// hub's lock and the subscription's lock.
 func (h *Hub) detach(s *Subscription) {
 	if !s.live {
 		return
@@ -68,7 +68,7 @@ func (h *Hub) detach(s *Subscription) {
 
 // attach makes a subscription live. The subscription has all events up to its position, and convos
 // are the convos of its DID at that position. attach fails if the subscription has ended, or if the
-// hub no longer remembers all events after that position.
+// hub has forgotten some events after that position.
 func (h *Hub) attach(s *Subscription, convos map[uuid.UUID]struct{}) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -109,7 +109,7 @@ func (h *Hub) offerMissed(s *Subscription, missed []*Event) {
 		if mine && e.Detail.Change != outbox.Joined {
 			h.removeConvo(s, e.ConvoID)
 		}
-		if !s.live { // the events did not fit into the buffer
+		if !s.live { // the buffer was full
 			return
 		}
 	}

@@ -18,47 +18,47 @@ import (
 
 const (
 	pageEvents  = 200
-	pageBytes   = 256 << 10 // of log entries in one page; the first entry of a page can be larger
+	pageBytes   = 256 << 10 // bytes of log entries in one page; the first entry of a page can be larger
 	firstWindow = 1 << 14   // places of the stream that are searched for the first page
 	maxWindow   = 1 << 40   // more than a stream has
 
-	indexPause = 100 * time.Millisecond // of a reader that waits for the index
+	indexPause = 100 * time.Millisecond // how long a reader waits for the index before it tries again
 )
 
 //go:embed find_events.sql
 var findEvents string
 
-// errNotThere says that days were dropped before the reader had read them, or that the stream has
-// gone back.
+// errNotThere says that partitions were dropped before the reader had read them, or that the stream
+// has gone back.
 var errNotThere = errors.New("the events that come next are not there any more")
 
-// catchUp reads the table events for one subscription, from its position to a place of the stream
-// that exists already.
+// catchUp reads the table events for one subscription, from the subscription's position to a place
+// that the stream has already.
 type catchUp struct {
 	s           *Subscription
 	position    int64 // the last place that has been read
 	upto        int64
 	window      int64                  // places of the stream that are searched for the next page
 	days        []day                  // the oldest one first
-	memberships []membership           // of the DID, between position and upto
+	memberships []membership           // memberships of the DID between position and upto
 	convos      map[uuid.UUID]struct{} // the convos of the DID at position; after replay, at upto
-	waits       bool                   // the last page has to wait for the index
+	waits       bool                   // the last page must wait for the index
 }
 
-// day is a row of the table event_days: a partition, and its first event.
+// day is a row of the table event_days: a partition and the partition's first event.
 type day struct {
 	at    time.Time
 	first int64
 }
 
-// dayOf is the partition of a place of the stream.
+// dayOf returns the partition of a place of the stream.
 func (c *catchUp) dayOf(seq int64) time.Time {
 	for _, d := range slices.Backward(c.days) {
 		if d.first <= seq {
 			return d.at
 		}
 	}
-	return time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // older than all
+	return time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // older than all partitions
 }
 
 // membership is a part of the stream in which the DID is entitled to a convo's events:
@@ -71,10 +71,10 @@ type membership struct {
 // change is a membership event of the DID itself.
 type change struct {
 	convo  uuid.UUID
-	at     int64 // its place in the stream, or notYet
+	at     int64 // place of the event in the stream, or notYet
 	joined bool
 
-	request bool // the person has not accepted the convo: set only for rows of the roster
+	request bool // the person has not accepted the convo; set only for rows of the roster
 }
 
 // notYet is the place of an event that is still in the outbox. It is behind all events of the
@@ -82,8 +82,8 @@ type change struct {
 const notYet = 1<<63 - 1
 
 // begin finds out which convos the DID is entitled to between two places of the stream. One
-// statement reads roster, stream and outbox in one snapshot: rewinding the changes since position
-// from the present roster gives the memberships at position.
+// statement reads roster, stream and outbox in one snapshot. To get the memberships at position,
+// begin takes the present roster and rewinds the changes since position.
 func (s *Subscription) begin(ctx context.Context, position, upto int64) (*catchUp, error) {
 	c := &catchUp{s: s, position: position, upto: upto, window: firstWindow, convos: map[uuid.UUID]struct{}{}}
 	rows := pgpool.Rows(ctx, s.hub.cfg.DB, `SELECT day, first_seq FROM event_days ORDER BY day`)
@@ -104,11 +104,11 @@ func (s *Subscription) begin(ctx context.Context, position, upto int64) (*catchU
 		s.did, position, c.dayOf(position+1), int64(notYet))
 	var changes []change
 	var one change
-	var pending []uuid.UUID // requests
+	var pending []uuid.UUID // convos that the person has not accepted
 	_, err = pgx.ForEachRow(rows, []any{&one.convo, &one.at, &one.joined, &one.request}, func() error {
 		switch {
 		case !s.wants(one.convo):
-		case one.at == 0: // the roster
+		case one.at == 0: // a row of the roster
 			c.convos[one.convo] = struct{}{}
 			if one.request {
 				pending = append(pending, one.convo)
@@ -128,7 +128,7 @@ func (s *Subscription) begin(ctx context.Context, position, upto int64) (*catchU
 	return c, nil
 }
 
-// rewind changes convos from the roster of now to the convos at position.
+// rewind changes convos from the present convos of the roster to the convos at position.
 func (c *catchUp) rewind(changes []change) {
 	for _, ch := range slices.Backward(changes) {
 		if ch.joined {
@@ -139,8 +139,8 @@ func (c *catchUp) rewind(changes []change) {
 	}
 }
 
-// replay changes convos to the convos at upto, and collects the memberships on the way. A
-// membership includes the event that ends it.
+// replay changes convos to the convos at upto, and collects the memberships between. A membership
+// includes the event that ends it.
 func (c *catchUp) replay(changes []change) {
 	since := map[uuid.UUID]int64{}
 	for convo := range c.convos {
@@ -166,7 +166,7 @@ func (c *catchUp) replay(changes []change) {
 	}
 }
 
-// page reads the next events. done says that there are no more up to upto.
+// page reads the next events. done says that there are no more events up to upto.
 func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error) {
 	if c.position >= c.upto {
 		return nil, true, nil
@@ -186,7 +186,7 @@ func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error
 	c.s.hub.mu.Lock()
 	for i, e := range page {
 		page[i] = c.s.hub.share(e)
-		if e.Kind.LogEntry() && e.Size <= largeEvent { // Next loads the large ones
+		if e.Kind.LogEntry() && e.Size <= largeEvent { // Next loads the large entries
 			entries = append(entries, e)
 		}
 	}
@@ -196,14 +196,15 @@ func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error
 		return nil, false, fmt.Errorf("catch up: %w", err)
 	}
 	c.move(page, end, len(page) < len(found) || full)
-	// Entries that have expired, or whose convo was deleted, are gone: their events are left out.
+	// Entries that have expired, or whose convo was deleted, are missing. page leaves out their
+	// events.
 	var gone int
 	page = slices.DeleteFunc(page, func(e *Event) bool {
 		if e.Kind.LogEntry() && e.Size <= largeEvent && e.Message() == nil {
 			gone++
 			return true
 		}
-		// Events for one person were found by the DID alone, so the unwanted convos are removed here.
+		// find selects events for one person by the DID alone, so unwanted convos are removed here.
 		return !e.ofConvo() && !c.s.wants(e.ConvoID)
 	})
 	if gone > 0 {
@@ -212,9 +213,9 @@ func (c *catchUp) page(ctx context.Context) (page []*Event, done bool, err error
 	return page, c.position >= c.upto, nil
 }
 
-// move moves position behind a page. full says that the window may hold more than the page: the
-// next window is then twice the part that filled the page. Otherwise it grows, because an empty
-// part costs only the look-ups.
+// move moves position to the end of a page. full says that the window may hold more events than the
+// page. Then the next window is twice the part that filled the page. If full is false, the next
+// window is larger, because an empty part costs only the look-ups.
 func (c *catchUp) move(page []*Event, end int64, full bool) {
 	if !full {
 		c.position, c.window = end, min(4*c.window, maxWindow)
@@ -224,8 +225,8 @@ func (c *catchUp) move(page []*Event, end int64, full bool) {
 	c.position, c.window = last, 2*(last-c.position)
 }
 
-// find finds the next events, up to the place end: in the table by its index, and in the hub those
-// that are not indexed. full says that there may be more up to end.
+// find finds the next events, up to the place end. It finds indexed events in the table, and events
+// that are not indexed yet in the hub. full says that there may be more events up to end.
 func (c *catchUp) find(ctx context.Context) (found []*Event, end int64, full bool, err error) {
 	h := c.s.hub
 	h.mu.Lock()
@@ -250,9 +251,9 @@ func (c *catchUp) find(ctx context.Context) (found []*Event, end int64, full boo
 
 // findInTable finds the first events of the window that ends with end.
 //
-// The index searches each convo in the window, so that a page costs a look-up for each convo
-// besides its events. Without a window each convo would give a whole page of events, which would be
-// read again for the next page.
+// The query searches the index for each convo in the window, so a page costs a look-up for each
+// convo besides its events. Without a window, each convo would give a whole page of events, and the
+// next page would read most of them again.
 func (c *catchUp) findInTable(ctx context.Context, end int64) (found []*Event, _ int64, full bool, err error) {
 	var convos []uuid.UUID
 	var from, to []int64
@@ -261,7 +262,7 @@ func (c *catchUp) findInTable(ctx context.Context, end int64) (found []*Event, _
 			convos, from, to = append(convos, m.convo), append(from, max(m.from, c.position)), append(to, min(m.to, end))
 		}
 	}
-	// Each page searches all convos, so that many convos need larger pages.
+	// Each page searches all convos, so a person with many convos needs larger pages.
 	limit := max(pageEvents, len(convos))
 	var first, newest int64
 	err = c.s.hub.cfg.Reads.Read(ctx, func(ctx context.Context, db *pgxpool.Pool) error {
@@ -272,8 +273,8 @@ func (c *catchUp) findInTable(ctx context.Context, end int64) (found []*Event, _
 			found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (*Event, error) { return c.s.of.scan(row) })
 			return err
 		})
-		// After the page: days that were dropped in between are noticed, and a new generation, which is
-		// recorded before its first event.
+		// This is read after the page, to notice partitions that were dropped meanwhile and a new
+		// generation, which is recorded before its first event.
 		both.Queue(`SELECT (SELECT coalesce(min(first_seq), 0) FROM event_days), (SELECT max(id) FROM generations)`).
 			QueryRow(func(row pgx.Row) error { return row.Scan(&first, &newest) })
 		return db.SendBatch(ctx, both).Close()

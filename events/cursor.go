@@ -9,29 +9,31 @@ import (
 // ErrInvalidCursor says that a text is no cursor.
 var ErrInvalidCursor = errors.New("this is no cursor of the stream")
 
-// byNumber is the generation of a Cursor that is a number.
+// byNumber is the Generation of a Cursor that has the form of a number.
 const byNumber = -1
 
-// maxNumber is the largest number of an event. It has 53 bits, because clients store it as JSON.
+// maxNumber is the largest number of an event. It has 53 bits, because clients store numbers as
+// JSON.
 const maxNumber = 1<<53 - 1
 
-// Cursor is the place of the last event that a client has. The stream goes on after it.
+// Cursor is the place of the last event that a client has. The stream continues after that event.
 //
-// Clients write it in one of two forms. Its number is an integer, in which each generation of the
-// stream has a range of its own. Its position names the generation: 1k.0:1042 is event 1042 of
-// generation 1k (in base 36). The 0 is the stream: there is one.
+// Clients write a cursor in one of two forms. Its number is an integer, and each generation of the
+// stream has its own range of integers. Its position names the generation: 1k.0:1042 is event 1042
+// of generation 1k (in base 36). The 0 is the stream, because there is only one.
 type Cursor struct {
-	Generation int64 // its id, or byNumber
-	Seq        int64 // the stream_seq, or if Generation is byNumber the number
+	Generation int64 // id of the generation, or byNumber
+	Seq        int64 // the stream_seq; the number, if Generation is byNumber
 }
 
-// After is the cursor of a client that has the event with this number.
+// After returns the cursor of a client that has the event with this number.
 func After(number int64) Cursor { return Cursor{byNumber, number} }
 
-// From is the cursor of a client that wants the event with this number next. 0: all that are kept.
+// From returns the cursor of a client whose next event has this number. 0 asks for all events that
+// are kept.
 func From(number int64) Cursor { return After(number - 1) }
 
-// oldest is the cursor of a client that wants all events that are kept.
+// oldest is the cursor of a client that asks for all events that are kept.
 var oldest = From(0)
 
 var (
@@ -39,8 +41,8 @@ var (
 	positionForm = regexp.MustCompile(`^(0|[1-9a-z][0-9a-z]{0,9})\.0:(0|[1-9][0-9]{0,15})$`)
 )
 
-// ParseCursor reads a cursor in either form. The number 0 stands for all events that are kept. It
-// returns ErrInvalidCursor if the text has another form.
+// ParseCursor reads a cursor in either form. The number 0 asks for all events that are kept. If
+// text has another form, ParseCursor returns ErrInvalidCursor.
 func ParseCursor(text string) (Cursor, error) {
 	c := Cursor{Generation: byNumber}
 	number := text
@@ -63,18 +65,19 @@ func ParseCursor(text string) (Cursor, error) {
 	return c, nil
 }
 
-// position is the position of an event.
+// position returns the position of an event.
 func (g generation) position(seq int64) string {
 	return strconv.FormatInt(g.id, 36) + ".0:" + strconv.FormatInt(seq, 10)
 }
 
-// numbersOfMinute is how many numbers there are for the events of one minute. The id of a generation
-// is the minute in which it began. So its numbers begin behind all numbers that the stream has had
-// before, also those of generations that a restore has removed. They reach 53 bits after 255 years.
+// numbersOfMinute is how many numbers the events of one minute can have. The id of a generation is
+// the minute in which the generation began. So its numbers are larger than all numbers that the
+// stream has had before, even in generations that a restore has removed. Numbers reach 53 bits
+// after 255 years.
 const numbersOfMinute = 1 << 26
 
-// number is the number of an event.
+// number returns the number of an event.
 func (g generation) number(seq int64) int64 { return g.id*numbersOfMinute + seq - g.after }
 
-// place is the stream_seq of a number.
+// place returns the stream_seq of a number.
 func (g generation) place(number int64) int64 { return number - g.id*numbersOfMinute + g.after }

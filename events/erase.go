@@ -13,8 +13,8 @@ import (
 	"mlsd/internal/tombstone"
 )
 
-// EraseSessions deletes the tickets of an account, and what is written of its connections, and
-// returns how many rows.
+// EraseSessions deletes the tickets of an account and the rows about its connections. It returns
+// the number of deleted rows.
 func EraseSessions(ctx context.Context, tx pgx.Tx, p tombstone.Person) (n int64, err error) {
 	err = tx.QueryRow(ctx, `
 		WITH tickets AS (
@@ -26,7 +26,7 @@ func EraseSessions(ctx context.Context, tx pgx.Tx, p tombstone.Person) (n int64,
 	return n, errs.Wrap(err, "erase sessions")
 }
 
-// Waiting returns how many events that name a person are not in the stream yet.
+// Waiting returns the number of events that name a person and are not in the stream yet.
 func Waiting(ctx context.Context, tx pgx.Tx, p tombstone.Person) (n int64, err error) {
 	err = tx.QueryRow(ctx, `
 		SELECT count(*) FROM outbox WHERE did = $1 OR strpos(detail::text, $1) > 0 AND detail::text ~ $2`, p.DID.String(),
@@ -34,8 +34,9 @@ func Waiting(ctx context.Context, tx pgx.Tx, p tombstone.Person) (n int64, err e
 	return n, errs.Wrap(err, "look for waiting events")
 }
 
-// Erase puts the tombstone of a person into a part of the stream: blocks of one of the partitions of
-// events, whose name is data here. Of events for the person alone, the names of its devices go too.
+// Erase puts the tombstone of a person into a part of the stream: blocks of one partition of
+// events. The partition's name is data here. In events for the person alone, Erase also removes the
+// names of devices.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.Blocks) (int64, error) {
 	rows := pgpool.Rows(ctx, tx, `
 		SELECT stream_seq, day, coalesce(convo_id, '00000000-0000-0000-0000-000000000000') FROM `+

@@ -1,18 +1,17 @@
-// Package events publishes what was committed: every event, in one order, to everyone whom it
-// concerns.
+// Package events publishes each committed event, in one order, to everyone whom the event concerns.
 //
 //	outbox ──Sequencer──▶ events ──Hub──▶ Subscriptions
 //	                         └──catchUp──▶─────┘
 //
-// One node at a time leads: its Sequencer moves committed rows from the outbox into the table
-// events, where each gets its place in the stream: stream_seq 1, 2, 3 …. The Hub of every node
+// One node at a time leads. Its Sequencer moves committed rows from the outbox into the table
+// events, and gives each row a place in the stream: stream_seq 1, 2, 3 …. The Hub of every node
 // reads the end of that table once for all its subscriptions. A Subscription that is behind reads
-// the table itself (catchUp) until it is live, and gets its events from the Hub. No event is missed
-// or repeated at this change.
+// the table itself (catchUp) until it is live. A live Subscription gets its events from the Hub. No
+// event is missed or repeated at this change.
 //
-// The stream alone decides who is entitled to an event of a convo: those whose last membership
-// event before it says that they joined. The roster is read only for people whose membership has
-// not changed since.
+// Only the stream decides who is entitled to an event of a convo: the people whose last membership
+// event before the event says that they joined. The roster is read only for people whose membership
+// has not changed since.
 package events
 
 import (
@@ -43,23 +42,24 @@ var (
 	ErrClosing         = errors.New("the node is shutting down")
 )
 
-// Event is an event at its place in the stream. Subscriptions share it, so it must not be changed.
+// Event is an event at its place in the stream. Subscriptions share an Event, so nobody may change
+// it.
 type Event struct {
-	StreamSeq int64 // its place in the stream
+	StreamSeq int64 // the event's place in the stream
 	Kind      outbox.Kind
-	ConvoID   uuid.UUID  // zero if it concerns no convo
-	Seq       int64      // of its log entry; for other kinds, of the convo's newest log entry then
-	DID       syntax.DID // the person whom it concerns; "" for a log entry
-	Size      int        // of the log entry's body, in bytes
+	ConvoID   uuid.UUID  // zero if the event concerns no convo
+	Seq       int64      // seq of the event's log entry; for other kinds, of the convo's newest log entry at that time
+	DID       syntax.DID // the person whom the event concerns; "" for a log entry
+	Size      int        // bytes of the log entry's body
 	Detail    outbox.Detail
 	At        time.Time
 
-	// Signal is set in an event that has no place in the stream and is not kept. Its other fields are
-	// zero, except ConvoID and Size.
+	// Signal is set in an event that has no place in the stream and is not kept. In such an event,
+	// all other fields except ConvoID and Size are zero.
 	Signal *Signal
 
-	day     time.Time  // its partition
-	of      generation // in which it got its place
+	day     time.Time  // the event's partition
+	of      generation // generation in which the event got its place
 	entry   atomic.Pointer[messages.Message]
 	loading sync.Mutex // held while entry is loaded
 
@@ -69,7 +69,7 @@ type Event struct {
 	}
 }
 
-// withoutEntry returns a copy without the log entry.
+// withoutEntry returns a copy of e without the log entry.
 func (e *Event) withoutEntry() *Event {
 	return &Event{
 		StreamSeq: e.StreamSeq, Kind: e.Kind, ConvoID: e.ConvoID, Seq: e.Seq, DID: e.DID, Size: e.Size, Detail: e.Detail,
@@ -77,11 +77,11 @@ func (e *Event) withoutEntry() *Event {
 	}
 }
 
-// Message returns the log entry of the event, or nil if its kind has none. It is loaded once Next
-// has returned the event.
+// Message returns the log entry of the event, or nil if its kind has none. The log entry is loaded
+// once Next has returned the event.
 func (e *Event) Message() *messages.Message { return e.entry.Load() }
 
-// Number is the event's cursor as an integer. Numbers ascend, over generations too.
+// Number is the event's cursor as an integer. Numbers ascend even across generations.
 func (e *Event) Number() int64 { return e.of.number(e.StreamSeq) }
 
 // Position is the event's cursor as a text.
@@ -92,11 +92,11 @@ type Form int
 
 // The encodings of events.
 const (
-	Frame             Form = iota // of subscribeConvoEvents
-	ServerSent                    // of streamConvoEvents
-	RequestFrame                  // of subscribeConvoEvents, for a person whose membership is a request
-	RequestServerSent             // the same, of streamConvoEvents
-	encodings                     // how many there are
+	Frame             Form = iota // for subscribeConvoEvents
+	ServerSent                    // for streamConvoEvents
+	RequestFrame                  // for subscribeConvoEvents, to a person whose membership is a request
+	RequestServerSent             // for streamConvoEvents, to such a person
+	encodings                     // number of encodings
 )
 
 // Encoded returns the event as encoded by encode. It calls encode once for each form, however many
@@ -118,8 +118,8 @@ func (e *Event) ofConvo() bool {
 	return e.Kind.LogEntry() || e.Kind == outbox.Membership || e.Kind == outbox.Dispute || e.Kind == outbox.Reset
 }
 
-// scanShared reads the columns that scan reads, and convo_ids, seqs and sizes, which a row has
-// instead of convo_id, seq and size if it stands for several messages.
+// scanShared reads the columns that scan reads. It also reads convo_ids, seqs and sizes, which
+// replace convo_id, seq and size in a row for several messages.
 func (g generations) scanShared(row pgx.CollectableRow) ([]*Event, error) {
 	var (
 		convos []uuid.UUID
@@ -144,8 +144,8 @@ func (g generations) scanShared(row pgx.CollectableRow) ([]*Event, error) {
 	return all, nil
 }
 
-// scan reads the columns stream_seq, day, kind, convo_id, seq, did, size, detail, created_at, and
-// more.
+// scan reads the columns stream_seq, day, kind, convo_id, seq, did, size, detail and created_at,
+// and then more.
 func (g generations) scan(row pgx.CollectableRow, more ...any) (*Event, error) {
 	e := new(Event)
 	var (
@@ -177,8 +177,7 @@ func (g generations) scan(row pgx.CollectableRow, more ...any) (*Event, error) {
 	return e, nil
 }
 
-// loadEntries reads the log entries of events that do not have theirs yet. An expired log entry
-// stays nil.
+// loadEntries reads the log entries of events that lack them. An expired log entry stays nil.
 func loadEntries(ctx context.Context, db *pgxpool.Pool, events []*Event) error {
 	refs := make([]messages.Ref, 0, len(events))
 	for _, e := range events {
@@ -204,18 +203,19 @@ func loadEntries(ctx context.Context, db *pgxpool.Pool, events []*Event) error {
 // Request says which events a subscription gets.
 type Request struct {
 	DID syntax.DID
-	// DeviceID is the device that is not pushed to while the subscription is live. "" if the client
-	// names none, or if a dead connection could stay unnoticed for longer than push.DetectWithin.
+	// DeviceID is the device that gets no pushes while the subscription is live. It is "" if the
+	// client names no device, or if a dead connection could stay unnoticed for longer than
+	// push.DetectWithin.
 	DeviceID string
-	Cursor   *Cursor     // the subscription begins after it; nil: only events from now on
+	Cursor   *Cursor     // the subscription begins after this cursor; nil means only events from now on
 	Convos   []uuid.UUID // if not nil, only events that concern these convos
 }
 
 // Metrics measures the stream. Methods are safe for concurrent use.
 type Metrics interface {
 	Leading(leads bool)                         // whether this node leads the sequencer
-	Sequenced(events int, oldest time.Duration) // events of one step, and how long the first waited
-	Published(events int, lag time.Duration)    // events of one round, and the age of the newest; 0: nobody subscribes
-	CatchUp(events int)                         // one page that a subscription read by itself
+	Sequenced(events int, oldest time.Duration) // events of one step, and how long the first event waited
+	Published(events int, lag time.Duration)    // events of one round, and the age of the newest; 0 means no subscribers
+	CatchUp(events int)                         // events of one page that a subscription read by itself
 	FellBehind()                                // a subscription's buffer was full
 }

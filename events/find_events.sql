@@ -1,10 +1,11 @@
--- Finds the first events of a window of the stream for a subscriber: those of its convos while it is
--- a member, and those for itself alone.
+-- Finds the first events of a window of the stream for a subscriber: the events of the subscriber's
+-- convos during its memberships, and the events for the subscriber alone.
 --
--- $1 its convos, $2 after which place of the stream and $3 up to which it gets their events
--- $4 the first and $5 the last day of the window, $6 how many events, $7 the subscriber, $8 the place
--- before the window, $9 its last place, $10 how far apart the first and the last place of a row of
--- convo_events can be
+--
+-- $1 convos of the subscriber; it gets their events after the place $2 and up to the place $3
+-- $4 the first and $5 the last day of the window, $6 how many events, $7 the subscriber
+-- $8 the place before the window, $9 the window's last place
+-- $10 the largest distance between the first and the last place of a row of convo_events
 SELECT stream_seq, day, kind, convo_id, seq, did, size, detail, created_at FROM (
 	SELECT e.stream_seq, e.day, e.kind, e.convo_id, e.seq, e.did, e.size, e.detail, e.created_at
 	FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS m (convo_id, after, upto)

@@ -13,32 +13,32 @@ import (
 // floorEvery is how often the leader tries to raise the floor.
 const floorEvery = 500 * time.Millisecond
 
-// floor is an id of the outbox. All rows up to it have been moved, and no transaction can insert one
-// any more. The sequencer reads the rows behind it. While a snapshot is open anywhere, for example
-// of a pg_dump, PostgreSQL keeps the rows that were moved. Without a floor each step would read all
-// of them again.
+// floor is an id of the outbox. All rows up to the floor have been moved, and no transaction can
+// insert such a row any more. The sequencer reads only the rows after the floor. While a snapshot
+// is open anywhere, for example in a pg_dump, PostgreSQL keeps the rows that were moved. Without a
+// floor, each step would read all these rows again.
 //
-// An id is given before its row is committed, so a low id can be committed late. A transaction holds
-// a lock on the table, in the mode ROW EXCLUSIVE, from before it takes an id until it has ended. So
-// these three steps find a floor:
+// A row gets its id before it is committed, so a low id can be committed late. A transaction takes
+// a lock on the table, in the mode ROW EXCLUSIVE, before it takes an id, and holds the lock until
+// its end. So these three steps find a floor:
 //
-//  1. read the newest id that was given: the candidate;
+// 1. read the newest id that a row has got: the candidate;
 //  2. after that, find the transactions that hold such a lock;
 //  3. once all of them have ended, move rows until there are none left.
 //
-// Then no row is missing up to the candidate. Transaction ids would not show this: a transaction can
-// have the id of a row before it has its own.
+// Then no row up to the candidate is missing. Transaction ids would not show this, because a row
+// can have its id before its transaction has one.
 type floor struct {
 	at  int64     // the floor
-	due time.Time // when the next of the three steps may be done
+	due time.Time // when the next of the three steps can run
 
 	moved     bool     // rows were moved since the last candidate was read
-	candidate int64    // 0: none
-	writers   []string // virtual transaction ids of those that possibly hold a lower id
-	ended     bool     // they all have ended
+	candidate int64    // 0 means none
+	writers   []string // virtual transaction ids of transactions that may hold a lower id
+	ended     bool     // all writers have ended
 }
 
-// seekFloor does what comes next to raise the floor, at most every floorEvery.
+// seekFloor does the next step to raise the floor, at most once in floorEvery.
 func (s *Sequencer) seekFloor(ctx context.Context) error {
 	f := &s.floor
 	if time.Now().Before(f.due) || f.ended || f.candidate == 0 && !f.moved {
@@ -67,10 +67,10 @@ func (s *Sequencer) seekFloor(ctx context.Context) error {
 	return nil
 }
 
-// raiseFloor makes the candidate the floor, once all rows up to it have been moved. The writers have
-// ended.
+// raiseFloor makes the candidate the floor, once all rows up to the candidate have been moved. The
+// writers must have ended.
 func (s *Sequencer) raiseFloor(ctx context.Context) error {
-	if s.floor.candidate > s.floor.at { // if not, nothing was written since
+	if s.floor.candidate > s.floor.at { // otherwise nothing was written since
 		tag, err := s.conn.Exec(ctx, `
 			UPDATE stream SET floor = $1 WHERE NOT EXISTS (SELECT FROM outbox WHERE id > floor AND id <= $1)`, s.floor.candidate)
 		if err != nil {

@@ -15,26 +15,26 @@ import (
 	"mlsd/internal/pgpool"
 )
 
-// generation is a row of the table generations: a part of the stream in which no place was given
-// twice.
+// generation is a row of the table generations. It stands for a part of the stream in which no
+// place was given twice.
 type generation struct {
 	id    int64
-	after int64  // its first event is the next one
-	by    server // that writes it
+	after int64  // the place before its first event
+	by    server // the server that writes the generation
 }
 
-// server identifies the database and timeline that write a generation. 0: not known. A promoted
-// standby or a restored backup has another timeline. A restored dump has another table OID, mostly
-// another database OID, and in another PostgreSQL another system identifier.
+// server identifies the database and timeline that write a generation. A field that is 0 is not
+// known. A promoted standby or a restored backup has another timeline. A restored dump has another
+// table OID, usually another database OID, and in another PostgreSQL another system identifier.
 type server struct{ system, timeline, database, table zeronull.Int8 }
 
-// or returns s, with the fields that only o knows.
+// or returns s, with unknown fields taken from o.
 func (s server) or(o server) server {
 	return server{cmp.Or(s.system, o.system), cmp.Or(s.timeline, o.timeline), cmp.Or(s.database, o.database),
 		cmp.Or(s.table, o.table)}
 }
 
-// agrees reports whether s and o can be the same: no field that both know differs.
+// agrees reports whether s and o can be the same server: no field that both know differs.
 func (s server) agrees(o server) bool { return s.or(o) == o.or(s) }
 
 // isFailover reports whether o can be s after a failover, or after a restore of its files.
@@ -58,9 +58,9 @@ func (g generations) of(seq int64) generation {
 	return g[0]
 }
 
-// resolve finds the place of a cursor in a stream from first to head: the subscription begins after
-// it. outdated says that the client lacks events that it cannot get, or has events that are lost.
-// Errors: ErrFutureCursor.
+// resolve finds the place of a cursor in a stream from first to head. The subscription begins after
+// this place. outdated says that the client lacks events that it cannot get, or has events that are
+// lost. Errors: ErrFutureCursor.
 func (g generations) resolve(c Cursor, first, head int64) (place int64, outdated bool, err error) {
 	if c == oldest {
 		return first - 1, false, nil
@@ -75,13 +75,13 @@ func (g generations) resolve(c Cursor, first, head int64) (place int64, outdated
 		place = g[i].place(c.Seq)
 	}
 	if i < 0 {
-		return first - 1, true, nil // where its generation began is not known either
+		return first - 1, true, nil // nor is it known where its generation began
 	}
 	if i == len(g)-1 && place > head {
 		return 0, false, ErrFutureCursor
 	}
 	for _, later := range g[i+1:] {
-		if later.after < place { // the places behind it were given again
+		if later.after < place { // places after after were given again
 			place, outdated = later.after, true
 		}
 	}
@@ -99,10 +99,10 @@ type database interface {
 
 // stream is the state of the stream at one moment.
 type stream struct {
-	first, head int64     // the oldest event that is kept, and the newest one
-	floor       int64     // of the outbox
-	indexed     int64     // convo_events has the messages up to here
-	day         time.Time // the partition of the newest one
+	first, head int64     // the oldest event that is kept, and the newest event
+	floor       int64     // floor of the outbox
+	indexed     int64     // convo_events has the messages up to this place
+	day         time.Time // the partition of the newest event
 	of          generations
 }
 
@@ -126,11 +126,11 @@ const (
 )
 
 // readServer says which database a connection leads to. If an administrator revoked the functions,
-// system and timeline are unknown: then a failover shows only when the stream visibly goes back, or
-// by Restored.
+// system and timeline are unknown. Then a failover is noticed only when the stream visibly goes
+// back, or when an operator calls Restored.
 //
-// The timeline is that of the current WAL: pg_control_checkpoint has the last checkpoint's, and a
-// promoted standby makes one only minutes later.
+// The timeline is that of the current WAL. pg_control_checkpoint has only the timeline of the last
+// checkpoint, and a promoted standby may make a checkpoint minutes later.
 func readServer(ctx context.Context, db pgpool.Queryer) (s server, err error) {
 	err = db.QueryRow(ctx, `
 		SELECT oid::bigint, 'generations'::regclass::oid::bigint FROM pg_database WHERE datname = current_database()`).Scan(
@@ -148,12 +148,12 @@ func readServer(ctx context.Context, db pgpool.Queryer) (s server, err error) {
 	return s, errs.Wrap(err, "ask for the database's timeline")
 }
 
-// ErrUnsettled says that the database is not the one that writes the newest generation, so that the
-// next generation is about to begin.
+// ErrUnsettled says that another database wrote the newest generation, so the next generation is
+// about to begin.
 var ErrUnsettled = errors.New("the stream's next generation has not begun")
 
-// Generation returns the id of the newest generation, read from the server that db leads to. What is
-// read on the same connection after it belongs to that generation or to a later one. Error:
+// Generation returns the id of the newest generation, read from the server that db leads to.
+// Whatever the connection reads after that belongs to this generation or to a later one. Error:
 // ErrUnsettled.
 func Generation(ctx context.Context, db pgpool.Queryer) (id int64, err error) {
 	var by, here server
@@ -172,16 +172,16 @@ func Generation(ctx context.Context, db pgpool.Queryer) (id int64, err error) {
 	return id, nil
 }
 
-// Causes of a generation.
+// Reasons why a generation began.
 const (
 	causeServer   = "another database"
 	causeWentBack = "went back"
 	causeOperator = "an operator"
 )
 
-// beginGeneration begins a generation, unless another node did since known was read. The lock of
-// the stream's end keeps the sequencer from giving places meanwhile. also, unless nil, is called in
-// the same transaction.
+// beginGeneration begins a generation, unless another node has begun one since known was read. The
+// lock of the stream's end keeps the sequencer from giving places meanwhile. also, unless nil, is
+// called in the same transaction.
 func beginGeneration(ctx context.Context, db database, known int64, by server, cause string, also Hook) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `UPDATE stream SET floor = 0`); err != nil {
@@ -208,11 +208,11 @@ func beginGeneration(ctx context.Context, db database, known int64, by server, c
 	})
 }
 
-// Hook is called in the transaction that records that the database is a restored dump.
+// Hook is called in the transaction that records that a dump was restored into the database.
 type Hook func(context.Context, pgx.Tx) error
 
-// checkServer begins a generation if the database is not the one that writes the newest. If it is,
-// checkServer records what was not known of it. It returns all generations.
+// checkServer begins a generation if the database did not write the newest one. If it did,
+// checkServer records new facts about the server. It returns all generations.
 func checkServer(ctx context.Context, conn *pgx.Conn, known generations, onDump Hook) (generations, error) {
 	here, err := readServer(ctx, conn)
 	if by := known.newest().by; err != nil || by.agrees(here) && by.or(here) == by {
@@ -241,9 +241,9 @@ func checkServer(ctx context.Context, conn *pgx.Conn, known generations, onDump 
 	return now.of, err
 }
 
-// Restored begins a generation, and returns its id and the place after which it begins. An operator
-// calls it when the database went back without a trace in PostgreSQL: its disk was replaced by an
-// older copy.
+// Restored begins a generation, and returns its id and the place after which the generation begins.
+// An operator calls it if the database went back without a trace in PostgreSQL, for example because
+// an older copy replaced its disk.
 func Restored(ctx context.Context, db *pgx.Conn) (id, after int64, err error) {
 	before, err := readStream(ctx, db)
 	if err != nil {

@@ -20,39 +20,40 @@ import (
 )
 
 const (
-	tailLimit   = 1000                  // rows of one read, and events that are handed out at a time
+	tailLimit   = 1000                  // rows of one read; also events that are handed out at a time
 	tailPoll    = 2 * time.Second       // how often the hub reads without a wake-up
-	tailTimeout = 10 * time.Second      // of one read
-	tailRest    = 50 * time.Millisecond // after a read, at most
-	loadBytes   = 8 << 20               // of log entries that the hub loads in one round
+	tailTimeout = 10 * time.Second      // time limit of one read
+	tailRest    = 50 * time.Millisecond // longest pause after a read
+	loadBytes   = 8 << 20               // bytes of log entries that the hub loads in one round
 	maxOfDID    = 16                    // subscriptions of one DID on this node
 	maxOfNode   = 50_000                // subscriptions on this node
-	bufferBytes = 1 << 20               // of a subscription's buffer; its first event can be larger
-	checkEvery  = tailPoll / 2          // how often the hub asks which database is there
-	// At one time, one subscription for every catchUpShare connections of the pool can read the
-	// table. Senders need the other connections.
+	bufferBytes = 1 << 20               // bytes of a subscription's buffer; its first event can be larger
+	checkEvery  = tailPoll / 2          // how often the hub checks which database it reads
+	// At the same time, one subscription for every catchUpShare connections of the pool can read
+	// the table. The other connections are for senders.
 	catchUpShare = 4
 
 	largeEvent = 64 << 10  // bytes; subscriptions share larger events in memory
-	largeBytes = 512 << 20 // of large events in use, counted once for each subscription
+	largeBytes = 512 << 20 // bytes of large events in use, counted once for each subscription
 	largeShare = 8         // one DID can use 1/largeShare of them
-	minShare   = 24 << 20  // but at least so many bytes: two of the largest events
+	minShare   = 24 << 20  // lower bound of a DID's share, in bytes: two of the largest events
 )
 
 // HubConfig configures a Hub.
 type HubConfig struct {
 	DB       *pgxpool.Pool
-	Reads    *standby.Reads // chooses where subscriptions that catch up read; nil: DB
+	Reads    *standby.Reads // chooses where subscriptions that catch up read; nil means DB
 	Log      *slog.Logger
 	Metrics  Metrics
 	Presence *Presence
-	Tracer   *tracing.Tracer // nil: none
-	OnDump   Hook            // nil: none
-	Buffer   int             // bytes of one subscription's buffer; default: 1 MiB
+	Tracer   *tracing.Tracer // nil means none
+	OnDump   Hook            // nil means none
+	Buffer   int             // bytes of one subscription's buffer; 0 means 1 MiB
 	// Large is how many bytes of large log entries can be in use, counted once for each
-	// subscription. Default: 512 MiB.
+	// subscription. 0 means 512 MiB.
 	Large int64
-	// Patience is how long a subscription whose buffer was full has to catch up. Default: 30 s.
+	// Patience is how long a subscription may take to catch up after its buffer was full. 0 means
+	// 30 s.
 	Patience time.Duration
 }
 
@@ -60,32 +61,32 @@ type HubConfig struct {
 // the subscriptions that it concerns.
 type Hub struct {
 	cfg     HubConfig
-	now     func() time.Time // of how long a reader is behind; changed by tests
+	now     func() time.Time // clock for how long a reader is behind; changed by tests
 	wake    worker.Signal
-	grown   atomic.Int64        // the newest place that Grown was called with since Run last began to read
-	asked   atomic.Bool         // Wake was called: Run must read, whatever grown is
+	grown   atomic.Int64        // the newest place passed to Grown since Run last began to read
+	asked   atomic.Bool         // Wake was called, so Run must read, whatever grown is
 	started chan struct{}       // closed once head is known
-	checked time.Time           // when checkServer last asked; owned by Run
-	reading chan struct{}       // has a place for each catch-up that reads the table
+	checked time.Time           // when checkServer last ran; owned by Run
+	reading chan struct{}       // has a slot for each catch-up that reads the table
 	large   *semaphore.Weighted // bytes of large log entries in use
 	ofDID   int64               // how many bytes of large one DID can use
-	closing context.Context     // ends with Close
+	closing context.Context     // ends when Close is called
 	close   context.CancelFunc
 
 	mu      sync.Mutex
-	tail    // changed by Run alone
+	tail    // changed only by Run
 	all     map[*Subscription]struct{}
 	byDID   map[syntax.DID][]*Subscription           // all subscriptions
-	shares  map[syntax.DID]*share                    // of the DIDs in byDID
-	byConvo map[uuid.UUID]map[*Subscription]struct{} // live ones whose DID is a member
+	shares  map[syntax.DID]*share                    // by the DIDs in byDID
+	byConvo map[uuid.UUID]map[*Subscription]struct{} // live subscriptions whose DID is a member
 	shared  map[int64]weak.Pointer[Event]            // large events in use, by stream_seq
 	closed  error                                    // nil until Close
 }
 
 // share is what the subscriptions of one DID can use together.
 type share struct {
-	large   *semaphore.Weighted // bytes of the hub's large: up to ofDID
-	reading chan struct{}       // has one place: only one of them reads the table at one time
+	large   *semaphore.Weighted // bytes of the hub's large, up to ofDID
+	reading chan struct{}       // has one slot, so one subscription reads the table at a time
 }
 
 // NewHub returns a hub.
@@ -106,14 +107,14 @@ func NewHub(c HubConfig) *Hub {
 	return h
 }
 
-// Head is the newest event that has been handed out.
+// Head returns the place of the newest event that has been handed out.
 func (h *Hub) Head() int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.head
 }
 
-// End ends the subscriptions of a person with why.
+// End ends the subscriptions of a person with the error why.
 func (h *Hub) End(did syntax.DID, why error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -15,8 +15,8 @@ func (h *Hub) Wake() {
 	h.wake.Send()
 }
 
-// Grown says that the stream has events up to a place, or beyond it. If there are subscriptions, Run
-// reads those that it has not read yet. It does not block. Any goroutine can call it.
+// Grown says that the stream has events up to a place, or after it. If there are subscriptions, Run
+// reads the events that it has not read yet. Grown does not block. Any goroutine can call it.
 func (h *Hub) Grown(place int64) {
 	for {
 		known := h.grown.Load()
@@ -32,8 +32,8 @@ func (h *Hub) Grown(place int64) {
 
 // Run reads the stream and hands its events to the subscriptions until ctx ends.
 //
-// It is not a worker.Every: after a full batch, and after an error, it does not wait for the next
-// tick.
+// Run is not a worker.Every, because it does not wait for the next tick after a full batch or after
+// an error.
 func (h *Hub) Run(ctx context.Context) {
 	tick := time.NewTicker(tailPoll)
 	defer tick.Stop()
@@ -48,13 +48,13 @@ func (h *Hub) Run(ctx context.Context) {
 		if more {
 			continue
 		}
-		worker.Pause(ctx, min(time.Since(began), tailRest)) // a busy database is read less often, by every node
+		worker.Pause(ctx, min(time.Since(began), tailRest)) // every node reads a busy database less often
 		h.wait(ctx, tick.C)
 	}
 }
 
-// wait waits until the stream is to be read. A hub without subscriptions reads only at ticks: each
-// read costs the database about as much as a step of the sequencer, on every node.
+// wait waits until the stream must be read. A hub without subscriptions reads only at ticks,
+// because each read costs the database about as much as a step of the sequencer, on every node.
 func (h *Hub) wait(ctx context.Context, tick <-chan time.Time) {
 	for !h.due() {
 		select {
@@ -67,7 +67,7 @@ func (h *Hub) wait(ctx context.Context, tick <-chan time.Time) {
 	}
 }
 
-// due reports whether the hub is to read now.
+// due reports whether the hub must read now.
 func (h *Hub) due() bool {
 	if h.asked.Swap(false) {
 		return true
@@ -77,7 +77,7 @@ func (h *Hub) due() bool {
 	return len(h.all) > 0 && h.grown.Load() > h.head
 }
 
-// round reads new events and hands them out. more says that there are possibly more already.
+// round reads new events and hands them out. more says that there may be more events already.
 func (h *Hub) round(ctx context.Context) (more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, tailTimeout)
 	defer cancel()
@@ -102,7 +102,7 @@ func (h *Hub) round(ctx context.Context) (more bool, err error) {
 	if len(batch) == 0 {
 		return false, nil
 	}
-	if batch[0].StreamSeq != h.head+1 { // days were dropped while this node did not run
+	if batch[0].StreamSeq != h.head+1 { // partitions were dropped while this node did not run
 		s, err := readStream(ctx, h.cfg.DB)
 		if err != nil {
 			return false, err
@@ -121,7 +121,8 @@ func (h *Hub) round(ctx context.Context) (more bool, err error) {
 	return len(batch) >= tailLimit, nil
 }
 
-// lag is the age of an event that was handed out, 0 if nobody subscribes: then it was not read at once.
+// lag returns the age of an event that was handed out. It is 0 if nobody subscribes, because the
+// event was not read at once then.
 func (h *Hub) lag(e *Event) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -1,12 +1,14 @@
 -- Indexes the messages of the next rows of events by their convos, and moves the end of the index.
 --
--- $1 the places to index, at least. Fewer only if they end a day: the rows of the index are of one
--- day, as those of events are, and are dropped with them. $2 the places, at most. $3 the messages of
--- a row, at most.
+--
+-- $1 how many places to index, at least. The statement indexes fewer only at the end of a day,
+-- because each row of the index belongs to one day and is dropped with that day.
+-- $2 how many places to index, at most
+-- $3 how many messages a row has, at most
 WITH part AS MATERIALIZED (
 	SELECT done.last AS after, next.day, until.last
 	FROM convo_events_end done
-	-- The next row is further on if days were dropped meanwhile.
+	-- If days were dropped meanwhile, the next row has a later place.
 	CROSS JOIN LATERAL (
 		SELECT day, stream_seq - coalesce(cardinality(seqs), 1) AS before FROM events WHERE stream_seq > done.last ORDER BY stream_seq LIMIT 1
 	) next
@@ -24,7 +26,7 @@ WITH part AS MATERIALIZED (
 	CROSS JOIN LATERAL (
 		SELECT stream_seq, convo_ids, seqs, sizes FROM events
 		WHERE stream_seq > part.after AND stream_seq <= part.last AND day = part.day AND seqs IS NOT NULL
-		ORDER BY stream_seq LIMIT $2 -- so that the planner uses the index
+		ORDER BY stream_seq LIMIT $2 -- makes the planner use the index
 	) e
 	CROSS JOIN LATERAL unnest(e.convo_ids, e.seqs, e.sizes) WITH ORDINALITY AS m (convo_id, seq, size, ord)
 ), indexed AS (

@@ -8,9 +8,9 @@ import (
 	"mlsd/internal/worker"
 )
 
-// Listen wakes the hub and the sequencer when another node notifies them, until ctx ends. Without
-// it both would only be later, because both also read without a wake-up. Listen wakes them after
-// each new connection as well.
+// Listen wakes the hub and the sequencer when another node notifies them, until ctx ends. It also
+// wakes them after each new connection. Without Listen both would work, but later, because both
+// also read without a wake-up.
 func (h *Hub) Listen(ctx context.Context, s *Sequencer) {
 	for delay := 100 * time.Millisecond; ctx.Err() == nil; delay = min(2*delay, 2*time.Second) {
 		began := time.Now()
@@ -53,8 +53,8 @@ func (h *Hub) listen(ctx context.Context, s *Sequencer) error {
 	}
 }
 
-// notified takes a notification of the stream: the place up to which it has grown, or nothing if it
-// has a new generation.
+// notified handles a notification of the stream. The payload is the place up to which the stream
+// has grown, or empty if the stream has a new generation.
 func (h *Hub) notified(payload string) {
 	place, err := strconv.ParseInt(payload, 10, 64)
 	if err != nil {

@@ -14,12 +14,12 @@ import (
 )
 
 const (
-	listenCheck   = 30 * time.Second // how long a listener can be silent until it is pinged
-	listenTimeout = 3 * time.Second  // to begin to listen, and of a ping
+	listenCheck   = 30 * time.Second // how long a listener can be silent before it is pinged
+	listenTimeout = 3 * time.Second  // time limit to begin to listen, and for a ping
 )
 
-// listener is a session that gets the notifications of some channels. It is not in the pool, because
-// other queries must not get a session that listens.
+// listener is a session that gets the notifications of some channels. It is outside the pool, so
+// that no other query gets a session that listens.
 type listener struct {
 	conn *pgx.Conn
 	log  *slog.Logger
@@ -41,7 +41,8 @@ func newListener(ctx context.Context, db *pgxpool.Pool, log *slog.Logger, statem
 	return l, nil
 }
 
-// next waits for a notification, for limit at most. nil: none has come in this time, or ctx has ended.
+// next waits for a notification, at most for limit. It returns nil if no notification came in this
+// time, or if ctx has ended.
 func (l *listener) next(ctx context.Context, limit time.Duration) (*pgconn.Notification, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	keepEvents = 1 << 15        // newest events that a hub remembers
-	maxEvents  = 4 * keepEvents // that it remembers if more than keepEvents are not indexed
+	keepEvents = 1 << 15        // newest events that a hub always remembers
+	maxEvents  = 4 * keepEvents // limit if more than keepEvents events are not indexed
 )
 
 // memory is the newest events of the stream, with no gap.
 type memory struct {
 	events  []*Event
-	ofConvo map[uuid.UUID][]*Event  // for the convo's members
-	ofDID   map[syntax.DID][]*Event // for one person
+	ofConvo map[uuid.UUID][]*Event  // events for the members of a convo
+	ofDID   map[syntax.DID][]*Event // events for one person
 }
 
 func (m *memory) add(e *Event) {
@@ -37,8 +37,9 @@ func (m *memory) group(e *Event) {
 	}
 }
 
-// forget forgets all but the newest keepEvents events, and those after the place indexed, but keeps
-// no more than maxEvents. It waits until there are twice as many, so that it runs rarely.
+// forget forgets all events except the newest keepEvents and those after the place indexed. It
+// keeps at most maxEvents. It waits until there are twice as many events to keep, so that it seldom
+// runs.
 func (m *memory) forget(indexed int64) {
 	keep := keepEvents
 	if n := len(m.events); n > 0 {
@@ -54,17 +55,18 @@ func (m *memory) forget(indexed int64) {
 	}
 }
 
-// after returns the events after a place.
+// after returns the events after the given place.
 func (m *memory) after(place int64) []*Event { return since(m.events, place) }
 
-// since returns the part of events after a place.
+// since returns the part of events after the given place.
 func since(events []*Event, place int64) []*Event {
 	i, _ := slices.BinarySearchFunc(events, place+1,
 		func(e *Event, seq int64) int { return cmp.Compare(e.StreamSeq, seq) })
 	return events[i:]
 }
 
-// find returns the first limit events of memberships and of a person, after from and up to upto.
+// find returns the first limit events of memberships and of a person, after the place from and up
+// to the place upto.
 func (m *memory) find(did syntax.DID, memberships []membership, from, upto int64, limit int) (found []*Event) {
 	take := func(of []*Event, from, upto int64) {
 		of = since(of, from)

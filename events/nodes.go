@@ -14,19 +14,19 @@ import (
 
 // Release is the binary that a node runs.
 type Release struct {
-	Build  string // the revision that it was built from; "" if the node does not say
-	Schema uint   // the newest migration that it knows; 0 if the node does not say
+	Build  string // the revision that the binary was built from; "" if the node does not say
+	Schema uint   // the newest migration that the binary knows; 0 if the node does not say
 }
 
 // Node is a node whose lease has not lapsed.
 type Node struct {
 	ID uuid.UUID
 	Release
-	RenewedAt time.Time // when it renewed its lease
+	RenewedAt time.Time // when the node renewed its lease
 }
 
-// LiveNodes returns the nodes that run on a database, none if it has no schema. A node that was killed
-// counts for up to 15 s.
+// LiveNodes returns the nodes that run on a database, or none if the database has no schema. A node
+// that was killed counts for up to 15 s.
 func LiveNodes(ctx context.Context, db pgpool.Queryer) ([]Node, error) {
 	var kept bool
 	if err := db.QueryRow(ctx, `SELECT to_regclass('nodes') IS NOT NULL`).Scan(&kept); err != nil {

@@ -15,12 +15,12 @@ import (
 // daysAhead is how many partitions exist for future days.
 const daysAhead = 2
 
-// maintainPartitions creates the partitions of the coming days, and drops those that are older than
-// the retention. The partition of the newest event stays. So the cursor of a client that has seen
-// the newest event is never too old.
+// maintainPartitions creates the partitions of the coming days, and drops partitions that are older
+// than the retention. It keeps the partition of the newest event, so the cursor of a client that
+// has seen the newest event is never too old.
 //
-// Statements that lock readers out wait for their locks only briefly. If they fail they are tried
-// again later.
+// Statements that lock readers out wait only briefly for their locks. If they fail,
+// maintainPartitions tries again later.
 func (s *Sequencer) maintainPartitions(ctx context.Context) error {
 	var today, oldest time.Time
 	err := s.conn.QueryRow(ctx, `
@@ -52,8 +52,8 @@ func (s *Sequencer) maintainPartitions(ctx context.Context) error {
 	return err
 }
 
-// dailyTables are the tables with a partition for each day. That of the events is dropped first: an
-// index without its events does no harm.
+// dailyTables are the tables with a partition for each day. The partition of events is dropped
+// first, because an index without its events does no harm.
 var dailyTables = []string{"events", "convo_events"}
 
 // createPartition creates the partition of a day. It attaches a new table, because CREATE TABLE …
@@ -81,8 +81,8 @@ func (s *Sequencer) dropPartition(ctx context.Context, table string, day time.Ti
 }
 
 // alter runs statements in one transaction. Readers wait behind a statement that waits for a lock,
-// so it waits for no longer than 100 ms. DDL takes no parameters, so the statements contain the
-// names and dates. This file makes both.
+// so such a statement waits for 100 ms at most. DDL takes no parameters, so the statements contain
+// names and dates. All of them come from this file.
 func (s *Sequencer) alter(ctx context.Context, statements ...string) error {
 	return pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '100ms'`); err != nil {
@@ -97,7 +97,7 @@ func (s *Sequencer) alter(ctx context.Context, statements ...string) error {
 	})
 }
 
-// partition is the name of a table's partition of a day.
+// partition returns the name of a table's partition for a day.
 func partition(table string, day time.Time) string { return table + "_" + day.Format("20060102") }
 
 // partitions returns the days for which a table has partitions.

@@ -21,9 +21,9 @@ const (
 	SyncInterval = 5 * time.Second
 
 	nodeLease     = 15 * time.Second
-	keepNode      = time.Minute            // after its lease has lapsed
-	writeDelay    = 100 * time.Millisecond // changes within it become one write
-	removeTimeout = 5 * time.Second        // of the last write, when the server stops
+	keepNode      = time.Minute            // how long a node is kept after its lease has lapsed
+	writeDelay    = 100 * time.Millisecond // changes within this time become one write
+	removeTimeout = 5 * time.Second        // time limit of the last write, when the server stops
 )
 
 // Presence stores which devices are connected to this node, in the tables nodes and presence.
@@ -39,12 +39,12 @@ type Presence struct {
 	release Release
 
 	wake worker.Signal // sent when changed has grown
-	node uuid.UUID     // owned by RunOnce, which changes it under mu
+	node uuid.UUID     // id of the node; owned by RunOnce, which changes it under mu
 	hub  *Hub          // set before the first connection
 
-	mu      sync.Mutex // guards the rest, and is never held during a query
+	mu      sync.Mutex // guards the fields below, and is never held during a query
 	devices map[device]connections
-	changed map[device]bool // since the last write
+	changed map[device]bool // devices that have changed since the last write
 }
 
 type device struct {
@@ -55,13 +55,13 @@ type device struct {
 // connections are the connections of one device to this node.
 type connections struct {
 	all     group
-	resumed group // those that began at a cursor
+	resumed group // connections that began at a cursor
 }
 
 // group is a number of connections.
 type group struct {
 	n      int
-	since  time.Time // the oldest connection that still exists began then, or earlier
+	since  time.Time // the oldest existing connection began then, or earlier
 	newest time.Time // when the newest connection began
 }
 
@@ -72,7 +72,7 @@ func (g *group) add(now time.Time) {
 	}
 }
 
-// remove removes a connection, possibly the oldest.
+// remove removes a connection, which may be the oldest.
 func (g *group) remove() { g.n, g.since = g.n-1, g.newest }
 
 // PresenceOption changes what NewPresence returns.
@@ -81,7 +81,7 @@ type PresenceOption func(*Presence)
 // Runs says which release the node runs.
 func Runs(r Release) PresenceOption { return func(p *Presence) { p.release = r } }
 
-// NewPresence returns the presence of this node. It reads the node's clock only to measure how long
+// NewPresence returns the presence of this node. It uses the node's clock only to measure how long
 // a connection has lasted.
 func NewPresence(db *pgxpool.Pool, log *slog.Logger, options ...PresenceOption) *Presence {
 	p := &Presence{
@@ -101,9 +101,10 @@ func (p *Presence) Node() uuid.UUID {
 	return p.node
 }
 
-// Connect says that a connection of a device gets every event from now on. resumed says that it
-// began at a cursor; otherwise it gets no earlier events. If the connection dies, Disconnect must
-// be called within push.DetectWithin. Without a deviceID it has no effect. It only changes memory.
+// Connect says that a connection of a device gets every event from now on. resumed says that the
+// connection began at a cursor; if it is false, the connection gets no earlier events. If the
+// connection dies, the caller must call Disconnect within push.DetectWithin. Without a deviceID,
+// Connect has no effect. It changes only memory.
 func (p *Presence) Connect(did syntax.DID, deviceID string, resumed bool) {
 	if deviceID == "" {
 		return
@@ -122,7 +123,7 @@ func (p *Presence) Connect(did syntax.DID, deviceID string, resumed bool) {
 	p.devices[d] = c
 }
 
-// Disconnect ends what Connect began. It only changes memory.
+// Disconnect ends what Connect began. It changes only memory.
 func (p *Presence) Disconnect(did syntax.DID, deviceID string, resumed bool) {
 	if deviceID == "" {
 		return
@@ -149,15 +150,15 @@ func (p *Presence) change(d device) {
 	p.wake.Send()
 }
 
-// Run writes changes, and renews the lease every interval, until ctx ends; then it deletes the
-// node's row. A round may take one interval: a connection that has become silent must not outlast
-// the lease.
+// Run writes changes, and renews the lease every interval, until ctx ends. Then it deletes the
+// node's row. A round may take one interval, because a connection that has become silent must not
+// outlast the lease.
 func (p *Presence) Run(ctx context.Context, rounds *worker.Rounds, interval time.Duration) {
 	rounds.Every("presence writer", interval, p.log, p.RunOnce, worker.Limit(interval), worker.Wake(p.wake, writeDelay),
 		worker.AtEnd(p.remove)).Run(ctx)
 }
 
-// RunOnce renews the lease and writes what has changed. It is for one goroutine.
+// RunOnce renews the lease and writes what has changed. Only one goroutine may call it.
 func (p *Presence) RunOnce(ctx context.Context) error {
 	return errs.Wrap(p.sync(ctx), "sync presence")
 }
@@ -169,8 +170,9 @@ func SweepNodes(db *pgxpool.Pool) worker.Sweep {
 			SELECT id FROM nodes WHERE lease_expires_at <= now() - $2::interval LIMIT $1 FOR UPDATE SKIP LOCKED)`, keepNode)
 }
 
-// sync writes in one transaction. It renews the lease first, so that what it then reads from memory
-// is newer than synced_at. After a lost COMMIT it writes the same again, which changes nothing.
+// sync writes in one transaction. It renews the lease before it reads memory, so that what it reads
+// is newer than synced_at. After a lost COMMIT it writes the same rows again, which changes
+// nothing.
 func (p *Presence) sync(ctx context.Context) (err error) {
 	var written map[device]bool
 	defer func() {
@@ -188,9 +190,9 @@ func (p *Presence) sync(ctx context.Context) (err error) {
 	})
 }
 
-// renew renews the lease and sets synced_at: now, but no later than the oldest event that this
-// node's connections have not got. If the lease has lapsed or the row is missing, other nodes take
-// this node for dead, so it starts again under a new id. All its connections count as begun now,
+// renew renews the lease and sets synced_at to the present, but no later than the oldest event that
+// this node's connections lack. If the lease has lapsed or the row is missing, other nodes consider
+// this node dead, so it starts again under a new id. All its connections then count as begun now,
 // because the node may have missed the end of some.
 func (p *Presence) renew(ctx context.Context, tx pgx.Tx) error {
 	var head int64
@@ -231,12 +233,12 @@ func (p *Presence) startAgain() {
 type writes struct {
 	node      uuid.UUID
 	connected deviceList
-	attached  []time.Duration  // how long ago connections.all.since is, parallel to connected
-	resumed   []*time.Duration // how long ago connections.resumed.since is; nil: there is none
+	attached  []time.Duration  // time since connections.all.since, parallel to connected
+	resumed   []*time.Duration // time since connections.resumed.since; nil if no connection was resumed
 	ended     deviceList
 }
 
-// deviceList are devices in the form of two parallel array parameters.
+// deviceList holds devices in the form of two parallel array parameters.
 type deviceList struct {
 	dids []syntax.DID
 	ids  []string
@@ -244,8 +246,8 @@ type deviceList struct {
 
 func (l *deviceList) add(d device) { l.dids, l.ids = append(l.dids, d.did), append(l.ids, d.id) }
 
-// takeChanges returns what is to be written, and the devices that it is about. They no longer count
-// as changed.
+// takeChanges returns the rows to write, and the devices in them. These devices no longer count as
+// changed.
 func (p *Presence) takeChanges() (w writes, devices map[device]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -312,8 +314,8 @@ func (w writes) run(ctx context.Context, tx pgx.Tx) error {
 	return push.CallDisconnected(ctx, tx, deleted.dids, deleted.ids)
 }
 
-// remove deletes the node's row, and with it its presence. Jobs of its devices stay deferred: most
-// devices connect to another node now.
+// remove deletes the node's row, and with it the node's presence. Push jobs of its devices stay
+// deferred, because most devices soon connect to another node.
 func (p *Presence) remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()

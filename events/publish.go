@@ -9,7 +9,7 @@ import (
 )
 
 // load loads the log entries of events that a live subscription will get, up to loadBytes. The
-// readers load those that it leaves out.
+// readers load the entries that load leaves out.
 func (h *Hub) load(ctx context.Context, batch []*Event) {
 	var wanted []*Event
 	left := loadBytes
@@ -48,15 +48,15 @@ func (h *Hub) publish(batch []*Event) {
 	}
 	for _, e := range batch {
 		if e.Kind.LogEntry() && len(h.byConvo[e.ConvoID]) > 0 {
-			e = e.withoutEntry() // the log entry is freed when its readers are done
+			e = e.withoutEntry() // frees the log entry when its readers are done
 		}
 		h.memory.add(e)
 	}
 	h.memory.forget(h.indexed)
 }
 
-// share returns the event to use instead of e, so that a large event is in memory once, however
-// many subscriptions use it. The caller holds the hub's lock.
+// share returns the event to use instead of e, so that memory holds a large event only once,
+// however many subscriptions use it. The caller holds the hub's lock.
 func (h *Hub) share(e *Event) *Event {
 	if e.Size <= largeEvent {
 		return e
@@ -71,8 +71,9 @@ func (h *Hub) share(e *Event) *Event {
 	return e
 }
 
-// publishMembership hands out a membership event. A new member is added to the convo before that,
-// and a former member is removed from it after that. So both get the event.
+// publishMembership hands out a membership event. It adds a new member to the convo before it
+// offers the event, and removes a former member after it has offered the event. So both get the
+// event.
 func (h *Hub) publishMembership(e *Event) {
 	joined := e.Detail.Change == outbox.Joined
 	for _, s := range h.byDID[e.DID] {

@@ -13,22 +13,23 @@ import (
 	"mlsd/internal/pgpool"
 )
 
-// requests are the convos of one person that it has not accepted. The stream says where a
-// membership begins as a request. It does not say when the person accepts, because that is for the
-// person alone. So the roster is read again, at most every readRosterEvery, and only while events
-// of such convos come.
+// requests are the convos of one person that the person has not accepted. The stream says where a
+// membership begins as a request. It does not say when the person accepts, because only the person
+// may know that. So Request reads the roster again, at most every readRosterEvery, and only while
+// events of such convos arrive.
 type requests struct {
 	convos map[uuid.UUID]struct{}
-	upto   int64     // convos has what the stream says up to here
+	upto   int64     // convos has what the stream says up to this place
 	readAt time.Time // when the roster was read
-	last   *Event    // that Next returned last
+	last   *Event    // event that Next returned last
 }
 
-// readRosterEvery is how long the events of a convo can be marked after its person has accepted it.
+// readRosterEvery is how long events of a convo can still be marked after the person has accepted
+// the convo.
 const readRosterEvery = 5 * time.Second
 
-// set replaces the convos by those of the roster, which was read when the stream ended at upto or
-// later.
+// set replaces the convos by the convos of the roster. The roster was read when the stream ended at
+// upto or later.
 func (r *requests) set(convos []uuid.UUID, upto int64) {
 	r.convos, r.upto, r.readAt = nil, upto, time.Now()
 	for _, c := range convos {
@@ -37,14 +38,14 @@ func (r *requests) set(convos []uuid.UUID, upto int64) {
 }
 
 func (r *requests) add(convo uuid.UUID) {
-	if r.convos == nil { // most people have none
+	if r.convos == nil { // most people have no requests
 		r.convos = map[uuid.UUID]struct{}{}
 	}
 	r.convos[convo] = struct{}{}
 }
 
-// Request reports whether the event that Next returned last is of a convo that the person has not
-// accepted. A failure to read the roster again leaves the mark as it was.
+// Request reports whether the last event of Next is of a convo that the person has not accepted. If
+// it cannot read the roster again, the mark stays as it was.
 func (s *Subscription) Request(ctx context.Context) bool {
 	r, e := &s.requests, s.requests.last
 	if e == nil || e.ConvoID == uuid.Nil {
@@ -68,12 +69,12 @@ func (s *Subscription) Request(ctx context.Context) bool {
 	}
 	_, request := r.convos[e.ConvoID]
 	if mine && e.Detail.Change != outbox.Joined && e.Kind == outbox.Membership {
-		delete(r.convos, e.ConvoID) // it has left
+		delete(r.convos, e.ConvoID) // the person has left
 	}
 	return request
 }
 
-// stale reports whether Request can have to read the roster for an event.
+// stale reports whether Request may have to read the roster for an event.
 func (r *requests) stale(did syntax.DID, e *Event) bool {
 	mine := e.DID == did && e.Detail.Request
 	return (mine || len(r.convos) > 0) && time.Since(r.readAt) >= readRosterEvery

@@ -17,7 +17,7 @@ type revocation struct {
 }
 
 // EndDevice ends the subscriptions of a person that name a device, on every node that listens, once
-// tx has committed. The client can open another one, as long as it can prove who it is.
+// tx has committed. The client can open another subscription, as long as it can prove its identity.
 func EndDevice(ctx context.Context, tx pgx.Tx, did syntax.DID, device string) error {
 	payload, err := json.Marshal(revocation{did, device})
 	if err != nil {

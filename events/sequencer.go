@@ -23,20 +23,20 @@ const NSIDSequencer = "mlsd.events.sequencer"
 
 const (
 	stepLimit   = 2000                  // rows of the outbox that one transaction moves
-	stepFull    = 40                    // after a step with more events the pause is twice as long
-	minPause    = time.Millisecond      // after a step that moved events
-	maxPause    = 10 * time.Millisecond // even after a slow step
-	stepTimeout = 10 * time.Second      // of one round
+	stepFull    = 40                    // after a step with more events, the pause is twice as long
+	minPause    = time.Millisecond      // shortest pause after a step that moved events
+	maxPause    = 10 * time.Millisecond // longest pause, even after a slow step
+	stepTimeout = 10 * time.Second      // time limit of one round
 
 	leaderPoll  = time.Second            // how often the leader reads the outbox without a wake-up
 	electEvery  = 500 * time.Millisecond // how often another node tries to lead
 	electSoon   = 20 * time.Millisecond  // until a node that ended the leader's session tries again
-	leaderStall = 2 * time.Second        // a leader that is idle for longer is taken for dead
-	// how often another node looks whether the leader is dead, which reads all sessions and locks
+	leaderStall = 2 * time.Second        // a leader that is idle for longer is considered dead
+	// How often another node checks whether the leader is dead, which reads all sessions and locks.
 	lookEvery = time.Second
 
 	maintainEvery = 10 * time.Minute // how often the partitions are maintained
-	maintainAgain = time.Minute      // until the next try after that failed
+	maintainAgain = time.Minute      // until the next try after maintenance failed
 )
 
 const checkViolation = "23514"
@@ -49,16 +49,16 @@ const (
 	devicesChannel = "mlsd_devices"
 )
 
-// Sequencer moves committed rows from the outbox into the stream. Every node runs one. One leads,
-// and the others wake it after a commit on their node.
+// Sequencer moves committed rows from the outbox into the stream. Every node runs a Sequencer. One
+// of them leads, and the others wake the leader after a commit on their node.
 //
-// The leader works in the session that holds an advisory lock, so a node that lost the lock can
-// write nothing.
+// The leader works in the session that holds an advisory lock, so a node that has lost the lock
+// cannot write.
 //
-// A step deletes the rows that it moves, and skips none, however long its transaction took: the
-// floor that it starts from is behind all rows that can still come. A row gets its place after its
-// commit, so no event appears before a place that a reader has passed. Writes to one convo wait for
-// its row lock, so their outbox ids, and their places, follow that order.
+// A step deletes the rows that it moves. It skips no row, however long the row's transaction took,
+// because it starts from a floor, and no row can still appear below the floor. A row gets its place
+// after its commit, so no event appears before a place that a reader has passed. Writes to one
+// convo wait for its row lock, so their outbox ids and their places are in the order of the writes.
 type Sequencer struct {
 	db        *pgxpool.Pool
 	log       *slog.Logger
@@ -66,18 +66,18 @@ type Sequencer struct {
 	faults    *failpoint.Set
 	retention time.Duration
 	moved     func(int64)      // called when the stream has grown, with the newest place
-	node      func() uuid.UUID // nil: not known
+	node      func() uuid.UUID // nil means that the id is not known
 	onDump    Hook
-	wake      worker.Signal // sent when the outbox has possibly grown
-	ahead     time.Duration // added to the database's clock, for tests
+	wake      worker.Signal // sent when the outbox may have grown
+	ahead     time.Duration // added to the database's clock in tests
 
 	leads   atomic.Bool // conn is not nil
-	written atomic.Bool // Wake was called since the leader on another node was woken
+	written atomic.Bool // Wake was called since this node last woke the leader on another node
 
 	conn        *pgx.Conn // its session holds the lock; nil unless this node leads
-	head        int64     // where the stream ended when this node last saw it
-	generation  int64     // of the stream then
-	floor       floor     // of the outbox
+	head        int64     // where the stream ended when this node last read its end
+	generation  int64     // generation of the stream at that time
+	floor       floor     // floor of the outbox
 	tried       time.Time // when this node last tried to lead
 	looked      time.Time // when this node last looked at the leader's session
 	maintainDue time.Time // when maintainPartitions is due
@@ -90,10 +90,10 @@ type SequencerConfig struct {
 	Metrics   Metrics
 	Retention time.Duration  // how long events are kept, at least
 	Moved     func(int64)    // called after each step that moved events, with the newest place; it must not block
-	Faults    *failpoint.Set // nil: none
-	OnDump    Hook           // nil: none
-	// Node returns the id of this node. A step notifies other nodes only if there are any. nil:
-	// always.
+	Faults    *failpoint.Set // nil means none
+	OnDump    Hook           // nil means none
+	// Node returns the id of this node. A step notifies other nodes only if there are any. If Node
+	// is nil, every step notifies.
 	Node func() uuid.UUID
 }
 
@@ -119,8 +119,8 @@ func (s *Sequencer) wakeLeading() {
 	}
 }
 
-// Run leads, or tries to lead and wakes the leader, until ctx ends. It is not a worker.Every,
-// because its waits depend on what a round did.
+// Run leads until ctx ends, or, while another node leads, tries to lead and wakes the leader. It is
+// not a worker.Every, because its waits depend on what a round did.
 func (s *Sequencer) Run(ctx context.Context) {
 	defer s.resign()
 	for ctx.Err() == nil {
@@ -134,18 +134,18 @@ func (s *Sequencer) Run(ctx context.Context) {
 		}
 		if moved > 0 {
 			took := time.Since(began)
-			if moved > stepFull { // fewer steps leave more of the database to the senders
+			if moved > stepFull { // with fewer steps, senders have more of the database
 				took *= 2
 			}
 			worker.Pause(ctx, pauseAfter(took))
 		}
-		if moved < stepLimit { // it moved all rows that were committed when it began; later ones send a wake-up
+		if moved < stepLimit { // it moved all rows that it could see; later rows send a wake-up
 			s.wait(ctx)
 		}
 	}
 }
 
-// pauseAfter is the pause after a step: short after a quick step, longer on a busy database.
+// pauseAfter returns the pause after a step: short after a quick step, longer on a busy database.
 func pauseAfter(took time.Duration) time.Duration { return min(max(took, minPause), maxPause) }
 
 // wait waits for a wake-up or a timeout.
@@ -163,7 +163,7 @@ func (s *Sequencer) wait(ctx context.Context) {
 	}
 }
 
-// round does one round as leader or as another node, and returns how many events it moved.
+// round does one round, as leader or as another node, and returns how many events it moved.
 func (s *Sequencer) round(ctx context.Context) (moved int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
@@ -178,7 +178,8 @@ func (s *Sequencer) round(ctx context.Context) (moved int, err error) {
 	}
 	if !time.Now().Before(s.maintainDue) {
 		s.maintainDue = time.Now().Add(maintainEvery)
-		// After an error events can be moved: today's partition was created days ago.
+		// Events can be moved even after this error, because today's partition was created days
+		// ago.
 		if err := s.maintainPartitions(ctx); err != nil {
 			s.log.WarnContext(ctx, "the stream could not be maintained", "error", err)
 			s.maintainDue = time.Now().Add(maintainAgain)
@@ -202,7 +203,8 @@ func (s *Sequencer) round(ctx context.Context) (moved int, err error) {
 	return moved, err
 }
 
-// wakeLeader wakes the leader on another node if this one has possibly written since the last time.
+// wakeLeader wakes the leader on another node if this node may have written since it last woke the
+// leader.
 func (s *Sequencer) wakeLeader(ctx context.Context) error {
 	if !s.written.Swap(false) {
 		return nil
@@ -221,7 +223,7 @@ func (s *Sequencer) setLeads(leads bool) {
 	s.metrics.Leading(leads)
 }
 
-// elect takes the lock if it is free, and ends a stalled leader's session.
+// elect takes the lock if the lock is free, and ends a stalled leader's session.
 func (s *Sequencer) elect(ctx context.Context) error {
 	conn, err := pgpool.LockSequencer.Hold(ctx, s.db)
 	if err != nil {
@@ -233,7 +235,7 @@ func (s *Sequencer) elect(ctx context.Context) error {
 		}
 		s.looked = time.Now()
 		ended, err := s.endStalledLeader(ctx)
-		if ended { // its lock is free soon
+		if ended { // the lock will soon be free
 			s.tried = time.Now().Add(electSoon - electEvery)
 		}
 		return err
@@ -245,14 +247,13 @@ func (s *Sequencer) elect(ctx context.Context) error {
 	return s.adopt(ctx, true)
 }
 
-// errWentBack says that the stream does not end where the leader has left it, or has a new
-// generation.
+// errWentBack says that the stream has a new generation, or does not end where the leader left it.
 var errWentBack = errors.New("the stream has gone back, or has a new generation")
 
 // adopt records the generation of the session, and where the stream ends. The timeline of a
-// PostgreSQL does not change while it accepts writes, so a new leader asks once. If the stream has
-// gone back since this node last saw it, adopt begins a generation. Others may have moved events
-// before an election; after it the end must be where the leader left it.
+// PostgreSQL does not change while it accepts writes, so a new leader asks only once. If the stream
+// has gone back since this node last saw it, adopt begins a generation. Before an election, other
+// leaders may have moved events. After an election, the stream must end where this leader left it.
 func (s *Sequencer) adopt(ctx context.Context, elected bool) error {
 	now, err := readStream(ctx, s.conn)
 	if err != nil {
@@ -279,9 +280,9 @@ func (s *Sequencer) adopt(ctx context.Context, elected bool) error {
 	return nil
 }
 
-// endStalledLeader ends the session of a leader that was idle for longer than leaderStall: its
-// process was stopped, or its network is lost, because a working leader runs a statement every
-// leaderPoll.
+// endStalledLeader ends the session of a leader that was idle for longer than leaderStall. A
+// working leader runs a statement every leaderPoll, so the process of an idle leader was stopped,
+// or its network is lost.
 func (s *Sequencer) endStalledLeader(ctx context.Context) (ended bool, err error) {
 	tag, err := s.db.Exec(ctx, `
 		SELECT pg_terminate_backend(a.pid)
@@ -294,7 +295,7 @@ func (s *Sequencer) endStalledLeader(ctx context.Context) (ended bool, err error
 	return tag.RowsAffected() > 0, errs.Wrap(err, "check the leader's session")
 }
 
-// resign gives up the lead by closing the session that holds the lock.
+// resign gives up the lead: it closes the session that holds the lock.
 func (s *Sequencer) resign() {
 	if s.conn == nil {
 		return
@@ -318,12 +319,12 @@ func (s *Sequencer) self() *uuid.UUID {
 }
 
 // step moves up to stepLimit committed rows in one transaction, and returns the number of their
-// events: the messages of a row get places one after another. If the answer to its COMMIT is lost,
-// no event is moved twice, because the transaction deleted the rows from the outbox. All events of
-// a step get the same day, which never goes back.
+// events. The messages of one row get consecutive places. If the answer to the COMMIT is lost, no
+// event is moved twice, because the transaction deleted the rows from the outbox. All events of a
+// step get the same day, which never goes back.
 //
-// step returns errWentBack if the stream does not end where the last step left it, or has another
-// generation.
+// step returns errWentBack if the stream has another generation, or does not end where the last
+// step left it.
 func (s *Sequencer) step(ctx context.Context) (n int, err error) {
 	var waited time.Duration
 	var head, generation int64

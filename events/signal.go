@@ -9,17 +9,18 @@ import (
 )
 
 // Signal goes to members who are connected, and is not kept. It is either a ciphertext of its
-// sender, or cursors that have moved. It has no place in the stream, moves no cursor and is never
-// repeated. It is JSON as it travels between nodes.
+// sender, or a set of moved cursors. A Signal has no place in the stream, moves no client's cursor
+// and is never repeated. Nodes send it to each other as JSON.
 type Signal struct {
 	ConvoID uuid.UUID  `json:"convo"`
 	Sender  syntax.DID `json:"sender,omitempty"`
 	Payload []byte     `json:"payload,omitempty"`
-	// Hidden are members who do not get the ciphertext: they have blocked its sender.
+	// Hidden are members who do not get the ciphertext, because they have blocked its sender.
 	Hidden []syntax.DID `json:"hidden,omitempty"`
 	Moves  []Move       `json:"moves,omitempty"`
 	// If Nobody is true, no other member may get the ciphertext. The limits count such a signal
-	// like any other, so that the answers do not tell its sender. It is dropped after that.
+	// like any other before it is dropped, so that the answers do not reveal the blocks to its
+	// sender.
 	Nobody bool `json:"-"`
 }
 
@@ -39,7 +40,7 @@ func (s *Signal) movers() []syntax.DID {
 	return dids
 }
 
-// event makes an event of the signal.
+// event makes an event from the signal.
 func (s *Signal) event() *Event {
 	return &Event{ConvoID: s.ConvoID, Size: len(s.Payload), Signal: s}
 }
@@ -47,9 +48,9 @@ func (s *Signal) event() *Event {
 // noticeBytes is the longest payload of a NOTIFY: PostgreSQL takes less than 8,000 bytes.
 const noticeBytes = 7900
 
-// pack puts signals, in their order, into payloads of NOTIFY, and fills each before it begins the
-// next. A payload is a JSON array. Signals that are too long for a payload are left out, and
-// counted.
+// pack puts signals, in their order, into payloads of NOTIFY. It fills each payload before it
+// begins the next one. A payload is a JSON array. A signal that is too long for a payload is left
+// out and counted.
 func pack(signals []*Signal) (payloads []string, tooLong int) {
 	var open []byte
 	for _, s := range signals {

@@ -18,25 +18,25 @@ import (
 // signalsChannel is the channel of NOTIFY on which signals travel between nodes.
 const signalsChannel = "mlsd_signals"
 
-// Bounds of signals. What is over them is dropped, and counted by its reason.
+// Bounds of signals. Signals over a bound are dropped and counted by reason.
 const (
-	signalsOfNode   = 200    // ciphertexts a second that a node takes from its callers
-	signalsBurst    = 100    // at once
-	limitsKept      = 10_000 // callers whose rate a node remembers, and convos
-	offersOfNode    = 20_000 // signals a second that a node offers to subscriptions, counted for each of them
-	lookUpsWaiting  = 100    // signals with cursors that wait for a look-up of who sees them
-	signalsWaiting  = 200    // that a node has taken and not passed on yet
+	signalsOfNode   = 200    // ciphertexts a second that a node accepts from its callers
+	signalsBurst    = 100    // ciphertexts at once
+	limitsKept      = 10_000 // callers and convos whose rate a node remembers
+	offersOfNode    = 20_000 // signals a second that a node offers to subscriptions, counted once for each subscription
+	lookUpsWaiting  = 100    // signals with cursors that wait until the node has looked up who sees them
+	signalsWaiting  = 200    // signals that a node has accepted and not passed on yet
 	signalEvery     = 20 * time.Millisecond
-	movesEvery      = time.Second      // how often moved cursors are passed on
-	movesWaiting    = 10_000           // moved cursors that wait for that
-	movesLive       = 10 * time.Second // how long a moved cursor waits until it is dropped
-	movesOfSignal   = 20               // cursors in one signal: they fit into a NOTIFY with the longest DIDs
-	signalsOfMoves  = 100              // signals with cursors that are passed on at once
+	movesEvery      = time.Second      // how often a node passes moved cursors on
+	movesWaiting    = 10_000           // moved cursors that wait to be passed on
+	movesLive       = 10 * time.Second // how long a moved cursor waits before it is dropped
+	movesOfSignal   = 20               // cursors in one signal; with the longest DIDs they still fit into a NOTIFY
+	signalsOfMoves  = 100              // signals with cursors that are passed on at the same time
 	signalTimeout   = 2 * time.Second
 	signalReconnect = time.Second
 )
 
-// Ciphertexts that a node takes for one convo, and from one caller.
+// How many ciphertexts a node accepts for one convo, and from one caller.
 var (
 	signalsOfConvo  = limit.Rate{PerSecond: 10, Burst: 20}
 	signalsOfCaller = limit.Rate{PerSecond: 20, Burst: 40}
@@ -44,13 +44,13 @@ var (
 
 // Reasons why a signal is dropped, or a subscription does not get it.
 const (
-	DroppedBusy    = "busy"    // the node has much to do: messages come first
-	DroppedRate    = "rate"    // the node takes no more at present, or no more from the caller
-	DroppedConvo   = "convo"   // the node takes no more for the convo
+	DroppedBusy    = "busy"    // the node is busy, and messages come first
+	DroppedRate    = "rate"    // the node accepts no more now, or no more from the caller
+	DroppedConvo   = "convo"   // the node accepts no more for the convo
 	DroppedOffline = "offline" // the node cannot reach the others
-	DroppedLong    = "long"    // it does not fit into a NOTIFY
+	DroppedLong    = "long"    // the signal does not fit into a NOTIFY
 	DroppedBehind  = "behind"  // a subscription's buffer is more than half full
-	DroppedFailed  = "failed"  // who sees a cursor could not be looked up
+	DroppedFailed  = "failed"  // the node could not look up who sees a cursor
 )
 
 // DropReasons returns all reasons.
@@ -61,8 +61,8 @@ func DropReasons() []string {
 // SignalMetrics measures signals. Methods are safe for concurrent use.
 type SignalMetrics interface {
 	SignalsCarried(signals int)          // ciphertexts that this node has passed on
-	SignalsDropped(reason string, n int) // signals, or subscriptions that do not get one
-	SignalsDelivered(subscriptions int)  // into whose buffers this node has put one
+	SignalsDropped(reason string, n int) // dropped signals, or subscriptions that missed a signal
+	SignalsDelivered(subscriptions int)  // subscriptions into whose buffers this node has put a signal
 }
 
 // Viewers looks up which viewers see the cursors of which movers in a convo.
@@ -76,30 +76,30 @@ type SignalsConfig struct {
 	Log     *slog.Logger
 	Metrics SignalMetrics
 	Viewers Viewers
-	Busy    func() bool      // the node has so much to do that signals are dropped
-	Now     func() time.Time // default: time.Now
+	Busy    func() bool      // reports whether the node is so busy that it drops signals
+	Now     func() time.Time // nil means time.Now
 }
 
 // Signals passes signals on to the members who are connected, on all nodes. A signal travels in a
-// NOTIFY, on a connection of its own: a NOTIFY takes a lock of the whole database when its
-// transaction commits, so it must never be in the transaction of a message. Nothing of a signal is
-// written to a table, a WAL or a log.
+// NOTIFY, on a connection of its own. A NOTIFY takes a lock of the whole database when its
+// transaction commits, so it must never be in the transaction of a message. No content of a signal
+// is written to a table, a WAL or a log.
 //
 // Signals are safe for concurrent use. Run must run on every node.
 type Signals struct {
 	cfg      SignalsConfig
 	taken    *rate.Limiter // ciphertexts from callers
-	offers   *rate.Limiter // to subscriptions
+	offers   *rate.Limiter // offers to subscriptions
 	ofConvo  *limit.Buckets[uuid.UUID]
 	ofCaller *limit.Buckets[syntax.DID]
-	lookUps  chan lookUp // of moved cursors: the listener must not wait for the database
+	lookUps  chan lookUp // look-ups for moved cursors, because the listener must not wait for the database
 
-	mu        sync.Mutex // guards what follows
-	online    bool       // Run listens
+	mu        sync.Mutex // guards the fields below
+	online    bool       // Run is listening
 	waiting   []*Signal
 	moved     map[uuid.UUID]*convoMoves
-	movers    int    // in moved
-	interrupt func() // ends the wait for a notification; nil: Run does not wait
+	movers    int    // number of movers in moved
+	interrupt func() // ends the wait for a notification; nil if Run does not wait
 }
 
 // NewSignals returns Signals.
@@ -114,7 +114,7 @@ func NewSignals(c SignalsConfig) *Signals {
 	}
 }
 
-// Run listens for signals of all nodes and passes on those of this one, until ctx ends.
+// Run listens for signals of all nodes and passes on the signals of this node, until ctx ends.
 func (s *Signals) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := s.session(ctx); err != nil && ctx.Err() == nil {
@@ -124,8 +124,8 @@ func (s *Signals) Run(ctx context.Context) {
 	}
 }
 
-// session passes signals on over one connection. The signals that wait when it ends are dropped:
-// nobody wants to know who typed before an outage.
+// session passes signals on over one connection. It drops the signals that still wait when it ends,
+// because nobody wants to know who typed before an outage.
 func (s *Signals) session(ctx context.Context) error {
 	l, err := newListener(ctx, s.cfg.DB, s.cfg.Log, `LISTEN mlsd_signals`)
 	if err != nil {
@@ -150,7 +150,7 @@ func (s *Signals) session(ctx context.Context) error {
 			return ctx.Err()
 		case n != nil:
 			s.deliver(ctx, n.Payload)
-		case wait == listenCheck && interrupted.Err() == nil: // it was silent for listenCheck
+		case wait == listenCheck && interrupted.Err() == nil: // the connection was silent for listenCheck
 			if err := l.ping(ctx); err != nil {
 				return err
 			}
@@ -176,13 +176,13 @@ func (s *Signals) setOnline(online bool) {
 	}
 }
 
-// wait returns how long Run can wait for a notification. The context that it returns ends earlier
-// if there is something to pass on.
+// wait returns how long Run can wait for a notification. The returned context ends earlier if there
+// is something to pass on.
 func (s *Signals) wait(ctx context.Context, last passed) (time.Duration, context.Context) {
 	interrupted, interrupt := context.WithCancel(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.wake() // ends the context of the last call
+	s.wake() // ends the context that the last call returned
 	s.interrupt = interrupt
 	wait, now := listenCheck, s.cfg.Now()
 	if len(s.waiting) > 0 {

@@ -35,7 +35,7 @@ func (s *Signals) deliver(ctx context.Context, payload string) {
 	}
 }
 
-// deliverPayload gives a ciphertext to all members who are connected here, but not to those who have
+// deliverPayload gives a ciphertext to all members who are connected here, except members who have
 // blocked its sender.
 func (s *Signals) deliverPayload(signal *Signal) {
 	e := signal.event()
@@ -47,10 +47,10 @@ func (s *Signals) deliverPayload(signal *Signal) {
 	}))
 }
 
-// lookUp is a signal with cursors for which it must be looked up who sees them.
+// lookUp is a signal with cursors. The node must look up who sees these cursors.
 type lookUp struct {
 	signal        *Signal
-	subscriptions int // of the members who are connected here
+	subscriptions int // subscriptions of the members who are connected here
 }
 
 // runLookUps delivers moved cursors until ctx ends.
@@ -66,7 +66,7 @@ func (s *Signals) runLookUps(ctx context.Context) {
 	}
 }
 
-// dropLookUps drops the moved cursors that wait.
+// dropLookUps drops the signals that wait for a look-up.
 func (s *Signals) dropLookUps() {
 	for {
 		select {
@@ -78,8 +78,8 @@ func (s *Signals) dropLookUps() {
 	}
 }
 
-// deliverMoves gives moved cursors to the people who see them. If it cannot look up who does, it
-// also drops the cursors that wait: the database is busy.
+// deliverMoves gives moved cursors to the people who see them. If a look-up fails, it also drops
+// the signals that wait for a look-up, because the database is busy.
 func (s *Signals) deliverMoves(ctx context.Context, l lookUp) {
 	ctx, cancel := context.WithTimeout(ctx, signalTimeout)
 	defer cancel()
@@ -91,7 +91,7 @@ func (s *Signals) deliverMoves(ctx context.Context, l lookUp) {
 		s.dropLookUps()
 		return
 	}
-	// Nearly always every viewer sees all of the cursors. Such viewers share one event.
+	// Usually, every viewer sees all of the cursors. Such viewers share one event.
 	all, seen := l.signal.event(), map[syntax.DID]*Event{}
 	for _, viewer := range viewers {
 		moves := slices.DeleteFunc(slices.Clone(l.signal.Moves), func(m Move) bool { return !see(viewer, m.DID) })
@@ -113,7 +113,7 @@ func (s *Signals) count(offered, behind int) {
 	}
 }
 
-// live returns how many live subscriptions members of a convo have here.
+// live returns the number of live subscriptions that members of a convo have here.
 func (h *Hub) live(convo uuid.UUID) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -136,8 +136,8 @@ func (h *Hub) liveDIDs(convo uuid.UUID) (dids []syntax.DID) {
 }
 
 // offerSignal offers an event to each live subscription of a convo. of returns the event for a
-// person, or nil. offered is how many subscriptions have taken theirs. behind is how many have not,
-// because their buffers are more than half full.
+// person, or nil. offered is the number of subscriptions that took the event. behind is the number
+// of subscriptions that did not take it, because their buffers are more than half full.
 func (h *Hub) offerSignal(convo uuid.UUID, of func(syntax.DID) *Event) (offered, behind int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -155,8 +155,8 @@ func (h *Hub) offerSignal(convo uuid.UUID, of func(syntax.DID) *Event) (offered,
 	return offered, behind
 }
 
-// offerSignal puts a signal into the buffer, if at least half of it is free. The caller holds the
-// hub's lock.
+// offerSignal puts a signal into the buffer, if at least half of the buffer is free. The caller
+// holds the hub's lock.
 func (s *Subscription) offerSignal(e *Event) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

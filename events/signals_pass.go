@@ -10,7 +10,7 @@ import (
 	"mlsd/internal/errs"
 )
 
-// pass passes on what is due. A busy node waits with moved cursors, for some seconds.
+// pass passes on the signals that are due. A busy node keeps moved cursors back for some seconds.
 func (s *Signals) pass(ctx context.Context, conn *pgx.Conn, last *passed) error {
 	now := s.cfg.Now()
 	var signals, moves []*Signal
@@ -49,7 +49,8 @@ func (s *Signals) takeWaiting() (out []*Signal) {
 	return out
 }
 
-// takeMoves takes moved cursors, but not those of all convos if there are many.
+// takeMoves takes moved cursors. If many convos have moved cursors, it takes only some of the
+// convos.
 func (s *Signals) takeMoves() (out []*Signal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +67,7 @@ func (s *Signals) takeMoves() (out []*Signal) {
 	return out
 }
 
-// dropOldMoves drops moved cursors that have waited too long, as on a node that is busy for long.
+// dropOldMoves drops moved cursors that have waited too long, because the node was busy.
 func (s *Signals) dropOldMoves() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,7 +80,7 @@ func (s *Signals) dropOldMoves() {
 	}
 }
 
-// notify passes signals on to all nodes, this one included.
+// notify passes signals on to all nodes, including this node.
 func (s *Signals) notify(ctx context.Context, conn *pgx.Conn, signals []*Signal) error {
 	payloads, tooLong := pack(signals)
 	if tooLong > 0 {

@@ -8,7 +8,7 @@ import (
 )
 
 // Busy reports whether the node drops signals now. If it does, Busy counts one dropped signal. A
-// caller asks before it spends anything on a signal.
+// caller asks Busy before it does any work for a signal.
 func (s *Signals) Busy() bool {
 	if !s.cfg.Busy() {
 		return false
@@ -17,8 +17,8 @@ func (s *Signals) Busy() bool {
 	return true
 }
 
-// Send passes on a ciphertext that its sender may send. It returns false if this node drops it. It
-// does not block.
+// Send passes on a ciphertext that its sender may send. It returns false if this node drops the
+// ciphertext. It does not block.
 func (s *Signals) Send(signal Signal) bool {
 	reason := s.take(&signal)
 	if reason != "" {
@@ -27,7 +27,7 @@ func (s *Signals) Send(signal Signal) bool {
 	return reason == ""
 }
 
-// take queues a ciphertext, or says why it is dropped.
+// take queues a ciphertext, or returns why the ciphertext is dropped.
 func (s *Signals) take(signal *Signal) (reason string) {
 	if _, ok := s.ofCaller.Take(signal.Sender, signalsOfCaller, 1); !ok {
 		return DroppedRate
@@ -54,8 +54,8 @@ func (s *Signals) take(signal *Signal) (reason string) {
 	return ""
 }
 
-// Moved tells the members who may see a cursor that it has moved. Several moves of one cursor
-// become one. Moved does not block.
+// Moved tells the members who may see a cursor that the cursor has moved. Several moves of one
+// cursor become one move. Moved does not block.
 func (s *Signals) Moved(convo uuid.UUID, m Move) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,9 +78,9 @@ func (s *Signals) Moved(convo uuid.UUID, m Move) {
 	s.moved[convo] = waiting
 }
 
-// convoMoves are cursors of a convo that have moved.
+// convoMoves are the moved cursors of a convo.
 type convoMoves struct {
-	since time.Time // when the first of them moved
+	since time.Time // when the first cursor moved
 	of    map[syntax.DID]Move
 }
 

@@ -17,44 +17,46 @@ import (
 	"mlsd/internal/worker"
 )
 
-// Subscription gets the events of one person. Next, Ready, More and Park are for one reader at a
-// time.
+// Subscription gets the events of one person. Only one reader at a time may use Next, Ready, More
+// and Park.
 //
-// A subscription that is not live reads the table events itself. A live one gets its events from
-// the hub. It stops being live when its buffer is full.
+// A subscription that is not live reads the table events itself. A live subscription gets its
+// events from the hub. It stops being live when its buffer is full.
 type Subscription struct {
-	// Outdated says that events after the cursor are not kept, or that the client has events which
-	// are lost. The subscription begins with the oldest event that the client may lack.
+	// Outdated says that events after the cursor are no longer kept, or that the client has events
+	// that the server has lost. The subscription begins with the oldest event that the client may
+	// lack.
 	Outdated bool
 
 	hub    *Hub
 	did    syntax.DID
-	device string      // that counts as connected while this is live; "": none
+	device string      // device that counts as connected while the subscription is live; "" means none
 	named  string      // device that the client named, or ""
-	only   []uuid.UUID // convos; nil: all
-	of     generations // of the stream when it began
-	// resumed says that it began at a cursor. Without one, it delivers nothing from before it began.
+	only   []uuid.UUID // convos whose events it gets; nil means all
+	of     generations // generations of the stream when it began
+	// resumed says that the subscription began at a cursor. Without a cursor, it delivers no event
+	// from before it began.
 	resumed bool
-	began   int64 // where it began: the cursor of the last event before it
+	began   int64 // cursor of the last event before its beginning
 
 	// Protected by the hub's lock.
 	from    int64                  // the hub offers only events after this place
-	convos  map[uuid.UUID]struct{} // if live: the convos at the hub's head
-	doubted bool                   // the reader is possibly not connected any more
+	convos  map[uuid.UUID]struct{} // if live, the convos at the hub's head
+	doubted bool                   // the reader may no longer be connected
 
-	mu       sync.Mutex // locked after the hub's lock; guards what follows
-	live     bool       // the hub puts events into queue; written under the hub's lock as well
+	mu       sync.Mutex // guards the fields below; locked after the hub's lock
+	live     bool       // the hub puts events into queue; written under both locks
 	queue    []*Event
 	one      [1]*Event     // the memory of a short queue
 	queued   int           // cost of the events in queue, in bytes
-	position int64         // if not live: events up to here have been read from the table
-	behind   time.Time     // since when it catches up after its buffer was full; or zero
-	failed   error         // why it has ended
+	position int64         // if not live, events up to this place have been read from the table
+	behind   time.Time     // since when it catches up after its buffer was full; zero if it does not
+	failed   error         // why it has ended; nil if it has not
 	ready    chan struct{} // signalled when queue, live or failed has changed
-	parked   func()        // called instead of a signal on ready; nil: the reader has not parked
+	parked   func()        // called instead of a signal on ready; nil if the reader has not parked
 
-	catch *catchUp // owned by Ready: reads the table
-	taken *Event   // owned by Ready: out of the queue, and not returned yet; or nil
+	catch *catchUp // reads the table; owned by Ready
+	taken *Event   // event that was taken from the queue and not returned yet, or nil; owned by Ready
 
 	requests requests // owned by Ready, More and Request
 
@@ -62,8 +64,8 @@ type Subscription struct {
 	share *share
 }
 
-// Subscribe begins a subscription. Errors besides the database's: ErrFutureCursor, ErrTooMany,
-// ErrClosing.
+// Subscribe begins a subscription. Errors: ErrFutureCursor, ErrTooMany, ErrClosing, errors of the
+// database.
 func (h *Hub) Subscribe(ctx context.Context, r Request) (*Subscription, error) {
 	select {
 	case <-h.started:
@@ -74,7 +76,7 @@ func (h *Hub) Subscribe(ctx context.Context, r Request) (*Subscription, error) {
 		ready: make(chan struct{}, 1)}
 	s.queue = s.one[:0]
 	if r.Convos != nil {
-		s.device = "" // the device must be pushed to because of its other convos
+		s.device = "" // the device needs pushes for its other convos
 	}
 	if err := s.start(ctx, r.Cursor); err != nil {
 		return nil, err
@@ -100,10 +102,10 @@ func (h *Hub) Subscribe(ctx context.Context, r Request) (*Subscription, error) {
 	return s, nil
 }
 
-// replace ends a subscription of the same DID, so that s can begin: the oldest one that the same
-// device opened, or whose reader may be gone, since a device that lost its network leaves
-// connections that look open for half a minute. It reports whether there was one. The caller holds
-// the hub's lock.
+// replace ends another subscription of the same DID, so that s can begin. It ends the oldest
+// subscription that the same device opened, or whose reader may be gone: a device that lost its
+// network leaves connections that look open for half a minute. replace reports whether there was
+// such a subscription. The caller holds the hub's lock.
 func (h *Hub) replace(s *Subscription) bool {
 	for _, o := range h.byDID[s.did] {
 		if o.doubted || s.named != "" && o.named == s.named {
@@ -132,23 +134,23 @@ func (s *Subscription) start(ctx context.Context, cursor *Cursor) error {
 		return nil
 	}
 	s.position, s.Outdated, err = now.of.resolve(*cursor, now.first, now.head)
-	if err != nil && now.head < before { // the cursor is not ahead: the stream has gone back
+	if err != nil && now.head < before { // the cursor is not ahead, but the stream has gone back
 		s.hub.Wake()
 		return ErrClosing
 	}
 	return err
 }
 
-// Began is the cursor of the place at which a subscription without a cursor began.
+// Began returns the cursor of the place at which a subscription without a cursor began.
 func (s *Subscription) Began() int64 { return s.began }
 
-// wants reports whether the request asks for events of a convo. The zero id stands for events that
+// wants reports whether the request asks for events of a convo. The zero id means events that
 // concern no convo.
 func (s *Subscription) wants(convo uuid.UUID) bool {
 	return s.only == nil || slices.Contains(s.only, convo)
 }
 
-// Next waits for the next event. Errors as of Ready.
+// Next waits for the next event. It returns the errors of Ready.
 func (s *Subscription) Next(ctx context.Context) (*Event, error) {
 	for {
 		if e, err := s.Ready(ctx); e != nil || err != nil {
@@ -162,10 +164,12 @@ func (s *Subscription) Next(ctx context.Context) (*Event, error) {
 	}
 }
 
-// Ready returns the next event, or nil if the subscription is live and has none. Until it has an
-// event or is live, it reads the table. If the database is unavailable, it tries again for the
-// hub's patience. Errors: ErrConsumerTooSlow, ErrReplaced, ErrClosing, ctx's, the database's. After
-// one of the last two, the next call returns the event that this one would have returned.
+// Ready returns the next event, or nil if the subscription is live and has no event. Until it has
+// an event or is live, Ready reads the table. If the database is unavailable, Ready tries again for
+// the hub's Patience.
+//
+// Errors: ErrConsumerTooSlow, ErrReplaced, ErrClosing, the error of ctx, errors of the database.
+// After one of the last two, the next call returns the event that this call would have returned.
 func (s *Subscription) Ready(ctx context.Context) (*Event, error) {
 	s.releaseLarge()
 	for {
@@ -189,8 +193,8 @@ func (s *Subscription) Ready(ctx context.Context) (*Event, error) {
 		}
 		s.taken = nil
 		if e.Kind.LogEntry() && e.Message() == nil {
-			// A large log entry has expired, or its convo was deleted (catchUp.page leaves the
-			// small ones out).
+			// A large log entry has expired, or its convo was deleted. catchUp.page leaves out
+			// small entries that are missing.
 			s.hub.cfg.Log.InfoContext(ctx, "an event's log entry has expired", "stream_seq", e.StreamSeq)
 			continue
 		}
@@ -199,8 +203,8 @@ func (s *Subscription) Ready(ctx context.Context) (*Event, error) {
 	}
 }
 
-// More returns the event after the one that Next, Ready or More returned last. It returns nil if
-// there is none yet, if it is large, or if it needs something of the database.
+// More returns the event after the event that Next, Ready or More returned last. It returns nil if
+// there is no such event yet, if the event is large, or if the event needs the database.
 func (s *Subscription) More() *Event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,9 +220,10 @@ func (s *Subscription) More() *Event {
 	return e
 }
 
-// Park leaves a live subscription that has no event without a reader, and reports whether it did.
-// It does not if ctx has ended. wake is called once: when there is an event, when the subscription
-// ends, or at Wake. It must not block: its caller holds locks of the subscription.
+// Park leaves a live subscription that has no event without a reader, and reports whether it did
+// so. It does not if ctx has ended. wake is called once: when there is an event, when the
+// subscription ends, or when Wake is called. wake must not block, because its caller holds locks of
+// the subscription.
 func (s *Subscription) Park(ctx context.Context, wake func()) bool {
 	s.releaseLarge()
 	s.mu.Lock()
@@ -230,15 +235,15 @@ func (s *Subscription) Park(ctx context.Context, wake func()) bool {
 	return true
 }
 
-// Wake calls the function of Park if the reader has parked. Any goroutine can call it.
+// Wake calls the wake function of Park if the reader has parked. Any goroutine can call Wake.
 func (s *Subscription) Wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.notify()
 }
 
-// take returns the event that was taken and not returned; if there is none, the next of the queue;
-// or nil.
+// take returns the event that was taken and not returned yet. If there is none, it returns the next
+// event of the queue, or nil.
 func (s *Subscription) take() (e *Event, live bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -269,8 +274,9 @@ func (s *Subscription) pop() *Event {
 	return e
 }
 
-// acquireLarge waits for space for a large event, in the limits of the DID and of the hub, until
-// the next call of Next. Other subscriptions cause the wait, so the reader does not count as slow.
+// acquireLarge waits for space for a large event, within the limits of the DID and of the hub. The
+// event keeps the space until the next call of Next. Other subscriptions cause the wait, so the
+// reader does not count as slow.
 func (s *Subscription) acquireLarge(ctx context.Context, e *Event) error {
 	if e.Size <= largeEvent {
 		return nil
@@ -288,14 +294,14 @@ func (s *Subscription) acquireLarge(ctx context.Context, e *Event) error {
 		return cmp.Or(s.failure(), err)
 	}
 	s.large.Store(n)
-	if err := s.failure(); err != nil { // end has possibly run before the Store
+	if err := s.failure(); err != nil { // end may have run before the Store
 		s.releaseLarge()
 		return err
 	}
 	return nil
 }
 
-// excuse extends the time that the reader has to catch up by the time since began.
+// excuse adds the time since began to the time that the reader has to catch up.
 func (s *Subscription) excuse(began time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -343,7 +349,7 @@ func (s *Subscription) advance(ctx context.Context) error {
 		return err
 	}
 	if s.catch.waits {
-		worker.Pause(ctx, indexPause) // while it waits, others can read the table
+		worker.Pause(ctx, indexPause) // meanwhile others can read the table
 		return nil
 	}
 	s.mu.Lock()
@@ -356,14 +362,14 @@ func (s *Subscription) advance(ctx context.Context) error {
 		s.hub.cfg.Metrics.CatchUp(len(page))
 	}
 	if done {
-		s.hub.attach(s, s.catch.convos) // if this fails, it reads on
+		s.hub.attach(s, s.catch.convos) // if attach fails, it reads on
 		s.catch = nil
 	}
 	return nil
 }
 
-// read reads the next page of the table. Few subscriptions read at once (catchUpShare), and one of
-// a DID: a page costs a look-up for each convo.
+// read reads the next page of the table. Few subscriptions read at the same time (catchUpShare),
+// and only one of each DID, because a page costs a look-up for each convo.
 func (s *Subscription) read(ctx context.Context, position int64) (page []*Event, done bool, err error) {
 	for _, places := range []chan struct{}{s.share.reading, s.hub.reading} {
 		select {
@@ -385,7 +391,7 @@ func (s *Subscription) read(ctx context.Context, position int64) (page []*Event,
 	return s.catch.page(ctx)
 }
 
-// retry calls do again while the database is unavailable, for as long as the hub's patience.
+// retry calls do again while the database is unavailable, but no longer than the hub's Patience.
 func (s *Subscription) retry(ctx context.Context, do func() error) error {
 	began := time.Now()
 	for delay := 50 * time.Millisecond; ; delay = min(2*delay, time.Second) {
@@ -401,7 +407,7 @@ func (s *Subscription) retry(ctx context.Context, do func() error) error {
 	}
 }
 
-// Doubt says that the reader may be gone. Its device is pushed to until Trust.
+// Doubt says that the reader may be gone. Its device gets pushes until Trust is called.
 func (s *Subscription) Doubt() { s.setDoubted(true) }
 
 // Trust says that the reader has shown that it is connected.
@@ -427,7 +433,7 @@ func (s *Subscription) setDoubted(doubted bool) {
 // connected tells the node's presence that the reader is connected.
 func (s *Subscription) connected() { s.hub.cfg.Presence.Connect(s.did, s.device, s.resumed) }
 
-// disconnected takes back connected.
+// disconnected undoes connected.
 func (s *Subscription) disconnected() { s.hub.cfg.Presence.Disconnect(s.did, s.device, s.resumed) }
 
 // Slow ends the subscription with ErrConsumerTooSlow, because its reader does not read fast enough.
@@ -462,8 +468,8 @@ func (s *Subscription) endLocked(why error) {
 	}
 }
 
-// fail makes Next return an error, the first one that it got, and drops the buffer. The caller
-// holds mu.
+// fail makes Next return an error, and drops the buffer. If fail is called again, the first error
+// stays. The caller holds mu.
 func (s *Subscription) fail(err error) {
 	if s.failed == nil {
 		s.failed = err
@@ -487,6 +493,6 @@ func (s *Subscription) notify() {
 	}
 	select {
 	case s.ready <- struct{}{}:
-	default: // Next has not read the last one yet
+	default: // Next has not read the last signal yet
 	}
 }

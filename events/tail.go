@@ -14,15 +14,15 @@ import (
 
 // tail is the end of the stream, as a hub has read it.
 type tail struct {
-	of      generations // up to the one that is read
-	head    int64       // the newest event
-	day     time.Time   // its partition
-	indexed int64       // convo_events has the messages up to here
-	memory  memory      // of the events up to head, at least of those that are not indexed
+	of      generations // generations up to the one that is read
+	head    int64       // place of the newest event
+	day     time.Time   // partition of the newest event
+	indexed int64       // convo_events has the messages up to this place
+	memory  memory      // events up to head; at least those that are not indexed
 }
 
-// read reads the next events. continues says that they follow the hub's head: the stream has no
-// newer generation, and has not gone back.
+// read reads the next events. continues says that these events follow the hub's head: the stream
+// has no newer generation, and has not gone back.
 func (h *Hub) read(ctx context.Context) (batch []*Event, continues bool, err error) {
 	batch, now, err := h.tail.next(ctx, h.cfg.DB)
 	if err != nil {
@@ -37,7 +37,7 @@ func (h *Hub) read(ctx context.Context) (batch []*Event, continues bool, err err
 // ends is the state of the stream after a read.
 type ends struct{ generation, head, indexed int64 }
 
-// next reads the events that follow, of at most tailLimit rows.
+// next reads the events of the next rows, at most tailLimit rows.
 func (t *tail) next(ctx context.Context, db *pgxpool.Pool) (batch []*Event, now ends, err error) {
 	both := &pgx.Batch{}
 	both.Queue(`
@@ -48,9 +48,10 @@ func (t *tail) next(ctx context.Context, db *pgxpool.Pool) (batch []*Event, now 
 		batch = since(slices.Concat(shared...), t.head)
 		return err
 	})
-	// After the events: the generation of an event is recorded before the event. The newest event is
-	// where the stream ends. The table stream says so too, but its row has a version for each step,
-	// and PostgreSQL keeps all of them while a snapshot is open.
+	// This query runs after the query of the events, because the generation of an event is recorded
+	// before the event. The newest event is where the stream ends. The row of the table stream also
+	// says so, but that row has a version for each step, and PostgreSQL keeps all versions while a
+	// snapshot is open.
 	both.Queue(`
 		SELECT (SELECT max(id) FROM generations), coalesce((SELECT max(stream_seq) FROM events), 0), (SELECT last FROM
 			convo_events_end)`).
@@ -59,7 +60,7 @@ func (t *tail) next(ctx context.Context, db *pgxpool.Pool) (batch []*Event, now 
 	return batch, now, errs.Wrap(err, "read the end of the stream")
 }
 
-// remember reads the events of a stream that are not indexed, up to its end.
+// remember reads the events of a stream that are not indexed, up to the end of the stream.
 func (h *Hub) remember(ctx context.Context, s stream) (tail, error) {
 	t := tail{of: s.of, head: s.head, day: s.day, indexed: s.indexed}
 	if from := max(s.indexed, s.head-maxEvents, s.first-1); from < s.head {
@@ -81,7 +82,7 @@ func (h *Hub) remember(ctx context.Context, s stream) (tail, error) {
 	return t, nil
 }
 
-// start begins at the end of the stream.
+// start begins to read at the end of the stream.
 func (h *Hub) start(ctx context.Context) error {
 	var s stream
 	err := h.cfg.DB.AcquireFunc(ctx, func(conn *pgxpool.Conn) (err error) {
@@ -108,8 +109,8 @@ func (h *Hub) start(ctx context.Context) error {
 	return nil
 }
 
-// checkServer begins a generation if the database is not the one that wrote the newest generation.
-// Every node does this, so that a new database is also noticed while no node leads.
+// checkServer begins a generation if the database did not write the newest one. Every node does
+// this, so a new database is noticed even while no node leads.
 func (h *Hub) checkServer(ctx context.Context) error {
 	if time.Since(h.checked) < checkEvery {
 		return nil
@@ -124,7 +125,7 @@ func (h *Hub) checkServer(ctx context.Context) error {
 		return err
 	}
 	h.checked = time.Now()
-	if all.newest().id == h.of.newest().id { // if not, read notices it
+	if all.newest().id == h.of.newest().id { // otherwise read notices the new generation
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.of = all
@@ -132,8 +133,9 @@ func (h *Hub) checkServer(ctx context.Context) error {
 	return nil
 }
 
-// startAgain begins to read the newest generation. If there is no new one, the stream has gone back:
-// another state of the database has replaced its newest one. Then startAgain begins a generation.
+// startAgain begins to read the newest generation. If there is no new one, the stream has gone
+// back, because an older state of the database has replaced the newest state. Then startAgain
+// begins a generation.
 func (h *Hub) startAgain(ctx context.Context) error {
 	s, err := readStream(ctx, h.cfg.DB)
 	if err != nil {
@@ -151,8 +153,8 @@ func (h *Hub) startAgain(ctx context.Context) error {
 }
 
 // jump continues at another place of the stream. The present subscriptions have missed events, or
-// have got events that no longer exist. So they end. Their clients connect again with their
-// cursors, and learn then whether these are still good.
+// have got events that no longer exist, so jump ends them. Their clients connect again, and learn
+// then whether their cursors are still good.
 func (h *Hub) jump(ctx context.Context, to stream) error {
 	at, err := h.remember(ctx, to)
 	if err != nil {

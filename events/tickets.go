@@ -24,7 +24,7 @@ var ErrInvalidTicket = errors.New("the ticket is not valid: it was used, is old,
 
 const (
 	ticketLife = time.Minute
-	maxTickets = 100 // unused tickets of one DID
+	maxTickets = 100 // most unused tickets of one DID
 )
 
 // Tickets issues and redeems tickets. A client that cannot send an Authorization header sends a
@@ -32,10 +32,11 @@ const (
 // subscription_tickets, which stores only hashes.
 type Tickets struct{ db *pgxpool.Pool }
 
-// Holder is who has a ticket.
+// Holder is the person who has a ticket.
 type Holder struct {
 	DID syntax.DID
-	// Session is the session with which the ticket was bought. nil: with a service-auth token.
+	// Session is the session with which the ticket was bought. It is nil if the ticket was bought
+	// with a service-auth token.
 	Session *HolderSession
 }
 
@@ -43,15 +44,15 @@ type Holder struct {
 type HolderSession struct {
 	ID       uuid.UUID
 	DeviceID string
-	Expires  time.Time // of the bearer token that has bought the ticket
+	Expires  time.Time // when the bearer token that bought the ticket expires
 }
 
 // NewTickets returns the tickets stored in db.
 func NewTickets(db *pgxpool.Pool) *Tickets { return &Tickets{db} }
 
-// Issue returns a ticket with which its holder can call the method scope once until it expires. If the
-// DID has maxTickets already, its oldest ones are deleted. Tickets issued at the same moment can exceed
-// that number for a moment.
+// Issue returns a ticket with which its holder can call the method scope once until the ticket
+// expires. If the DID has maxTickets already, Issue deletes the oldest. Tickets issued at the same
+// moment can exceed maxTickets for a moment.
 func (t *Tickets) Issue(ctx context.Context, to Holder, scope string) (ticket string, expires time.Time, err error) {
 	var secret [32]byte
 	rand.Read(secret[:]) // never fails
@@ -71,7 +72,7 @@ func (t *Tickets) Issue(ctx context.Context, to Holder, scope string) (ticket st
 	return ticket, expires, errs.Wrap(err, "issue a ticket")
 }
 
-// columns are the values of a ticket's row, NULL without a session.
+// columns returns the values for a ticket's row. They are NULL without a session.
 func (s *HolderSession) columns() (id *uuid.UUID, device *string, expires *time.Time) {
 	if s == nil {
 		return nil, nil, nil
@@ -79,8 +80,8 @@ func (s *HolderSession) columns() (id *uuid.UUID, device *string, expires *time.
 	return &s.ID, &s.DeviceID, &s.Expires
 }
 
-// Owner returns the holder of a ticket. The ticket stays valid. Errors besides the database's:
-// ErrInvalidTicket.
+// Owner returns the holder of a ticket. The ticket stays valid. Errors: ErrInvalidTicket, errors of
+// the database.
 func (t *Tickets) Owner(ctx context.Context, ticket, scope string) (h Holder, err error) {
 	var session *uuid.UUID
 	var device *string
@@ -102,8 +103,8 @@ func (t *Tickets) Owner(ctx context.Context, ticket, scope string) (h Holder, er
 }
 
 // Redeem deletes a ticket and returns its DID. If several requests use the ticket at once, on any
-// nodes, the row lock lets only one of them delete the row. A ticket for another method is not
-// deleted. Errors besides the database's: ErrInvalidTicket.
+// nodes, the row lock lets only one request delete the row. A ticket for another method is not
+// deleted. Errors: ErrInvalidTicket, errors of the database.
 func (t *Tickets) Redeem(ctx context.Context, ticket, scope string) (did syntax.DID, err error) {
 	err = t.db.QueryRow(ctx, `
 		DELETE FROM subscription_tickets WHERE hash = $1 AND scope = $2 AND expires_at > clock_timestamp()
