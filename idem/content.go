@@ -36,10 +36,10 @@ func (c Content) Hash() [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// KeyOr returns the given key, or the derived key of a request without one. That is for writes whose
-// content allows only one effect, such as a commit or a new group: the same bytes again are the same
-// request. It cannot collide with the key of another method or caller, because each caller and method
-// has its own keys.
+// KeyOr returns the given key, or a key derived from the content of a request without a key.
+// Callers use it for writes whose content allows only one effect, such as a commit or a new group:
+// the same bytes again are the same request. The derived key cannot collide with the key of another
+// method or caller, because each caller and method has its own keys.
 func (c Content) KeyOr(given string) string {
 	if given != "" {
 		return given
@@ -49,8 +49,8 @@ func (c Content) KeyOr(given string) string {
 }
 
 // fieldHashes returns the hex SHA-256 of each field, by path. The path of a field inside an object
-// follows the object's, as in metadata.name. The hashes show which fields differ, but not their
-// values.
+// is the object's path, a dot and the field's name, as in metadata.name. The hashes show which
+// fields differ, but not their values.
 func (c Content) fieldHashes() map[string]string {
 	hashes := make(map[string]string, len(c))
 	for _, f := range c {
@@ -59,31 +59,32 @@ func (c Content) fieldHashes() map[string]string {
 	return hashes
 }
 
-// addHashes adds the hash of a value and, if it is an object, those of the fields inside it.
+// addHashes adds the hash of a value. If the value is an object, it also adds the hashes of the
+// object's fields.
 func addHashes(hashes map[string]string, path string, value []byte) {
 	sum := sha256.Sum256(value)
 	hashes[path] = hex.EncodeToString(sum[:])
 	if !bytes.HasPrefix(value, []byte("{")) || bytes.HasPrefix(value, []byte(`{"$bytes":`)) {
-		return // bytes are one value, as a client sees them
+		return // clients see bytes as one value
 	}
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(value, &fields) != nil {
-		return // a canonical value is valid JSON; the object's own hash is there in any case
+		return // cannot happen: a canonical value is valid JSON
 	}
 	for name, inner := range fields {
 		addHashes(hashes, path+"."+name, inner)
 	}
 }
 
-// differing returns the paths of the fields whose values are not the same in a and b, sorted. If
-// fields inside an object differ, it returns their paths, and not the object's.
+// differing returns the paths of the fields whose values differ in a and b, sorted. If fields
+// inside an object differ, it returns the paths of these fields, and not the object's path.
 func differing(a, b map[string]string) []string {
 	paths := differingIn("", a, b)
 	slices.Sort(paths)
 	return paths
 }
 
-// differingIn is differing for fields whose paths consist of prefix and one name.
+// differingIn is differing for fields whose path is prefix and one name.
 func differingIn(prefix string, a, b map[string]string) (paths []string) {
 	seen := map[string]bool{}
 	for _, hashes := range []map[string]string{a, b} {
@@ -115,7 +116,7 @@ func hasInside(hashes map[string]string, prefix string) bool {
 	return false
 }
 
-// conflict returns a *ConflictError if r records another request than req.
+// conflict returns a *ConflictError if r is the record of another request than req.
 func (r record) conflict(req Request) error {
 	hash := req.Input.Hash()
 	if bytes.Equal(r.requestHash, hash[:]) {

@@ -10,8 +10,9 @@ import (
 	"mlsd/internal/tombstone"
 )
 
-// Erase deletes up to limit records of an account, and returns how many. The transaction must be one
-// of maintenance. Records of writes on a convo must have gone before: see Forget.
+// Erase deletes up to limit records of an account, and returns how many it deleted. The transaction
+// must be one of maintenance. Records of writes on a convo must have been deleted before: see
+// Forget.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64, error) {
 	tag, err := tx.Exec(ctx, `
 		DELETE FROM idempotency_keys
@@ -21,9 +22,9 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64
 	return tag.RowsAffected(), errs.Wrap(err, "erase records")
 }
 
-// EraseAnswers puts the tombstone of a person into the answers that others have got, in a part of
-// the table. A retry then gets the first answer but for that name. The transaction must be one of
-// maintenance.
+// EraseAnswers puts the tombstone of a person into the recorded answers to other callers, in a part
+// of the table. A retry then gets the first answer with the tombstone in place of the name. The
+// transaction must be one of maintenance.
 func EraseAnswers(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.Blocks) (int64, error) {
 	tag, err := tx.Exec(ctx, `
 		UPDATE idempotency_keys

@@ -9,9 +9,9 @@ import (
 	"mlsd/internal/errs"
 )
 
-// Forget deletes the records of callers' writes on a convo, which their scope names, and returns how
-// many. The transaction must be one of maintenance, and must not hold the convo's lock yet: writes
-// lock their record first.
+// Forget deletes the records of callers' writes on a convo, and returns how many it deleted. scope
+// names the convo. The transaction must be one of maintenance, and must not hold the convo's lock
+// yet, because writes lock their record first.
 func Forget(ctx context.Context, tx pgx.Tx, callers []syntax.DID, scope string) (int64, error) {
 	tag, err := tx.Exec(ctx, `
 		DELETE FROM idempotency_keys

@@ -1,11 +1,11 @@
-// Package idem makes a write safe to repeat. A request that carries an idempotency key leaves a
-// record in the same transaction as its effect, so that neither can exist without the other. A
+// Package idem makes a write safe to repeat. A request with an idempotency key leaves a record in
+// the same transaction as its effect, so record and effect exist together or not at all. A
 // repetition finds the record and gets the first answer, byte for byte. docs/IDEMPOTENCY.md has the
 // lifetimes, docs/ARCHITECTURE.md the states.
 //
-// Do is for a write whose effects are all in PostgreSQL. It inserts the record first, and its
-// unique index is the lock: a concurrent repetition waits, and then reads the record, or runs if
-// the first request rolled back. A refused request (a 4xx) rolls back and leaves no record.
+// Do is for a write whose effects are all in PostgreSQL. It first inserts the record, and the
+// unique index on records is the lock. A concurrent repetition waits. Then it reads the record, or
+// runs if the first request rolled back. A refused request (a 4xx) rolls back and leaves no record.
 //
 // Run is for work outside the database, such as a call of a push service. It writes the record
 // before the work, and a lease protects it during the work: see lease.go.
@@ -31,7 +31,7 @@ import (
 )
 
 // ErrInProgress says that a request with the same key is still running. It is a *RunningError if
-// the server knows since when.
+// the server knows when that request began.
 var ErrInProgress = errors.New("a request with this idempotency key is still running; wait, then send the same " +
 	"bytes again")
 
@@ -41,8 +41,8 @@ var ErrUnknownOutcome = errors.New("the outcome of the write is not known")
 
 // RunningError is ErrInProgress for work that holds a lease.
 type RunningError struct {
-	Since time.Time     // when the present attempt began
-	Left  time.Duration // until another request can take the work over
+	Since time.Time     // when the running attempt began
+	Left  time.Duration // how long until another request can take over the work
 }
 
 func (e *RunningError) Error() string {
@@ -55,12 +55,12 @@ func (e *RunningError) Unwrap() error { return ErrInProgress }
 // timestamp is RFC 3339 with milliseconds, as everywhere in the contract.
 const timestamp = "2006-01-02T15:04:05.000Z07:00"
 
-// ConflictError says that the key was used before for another request.
+// ConflictError says that the key was already used for another request.
 type ConflictError struct {
-	Fields []string  // paths of the input fields that differ, sorted; never their values
-	At     time.Time // when the first request came
-	// Expires is when the key is free again. Zero: when the row that serves as its record is
-	// deleted, or never.
+	Fields []string  // paths of the input fields that differ, sorted; no values
+	At     time.Time // when the first request arrived
+	// Expires is when the key can be used again. Zero means never, or once the row that serves as
+	// the key's record is deleted.
 	Expires time.Time
 	First   []byte // hash of the first request
 	Hash    []byte // hash of this request
@@ -81,25 +81,26 @@ type Request struct {
 	NSID   string
 	Scope  string  // the convo that the method names, or ""
 	Key    string  // "" leaves no record: the write by itself takes effect only once
-	Input  Content // what was asked, without the key
+	Input  Content // input of the request, without the key
 
-	Life  time.Duration // lifetime of the record; 0: DefaultLife
-	Lease time.Duration // lifetime of the reservation, for Run; 0: that of the Store
+	Life  time.Duration // lifetime of the record; 0 means DefaultLife
+	Lease time.Duration // lifetime of the reservation, for Run; 0 means that of the Store
 }
 
 // Answer is what the caller gets.
 type Answer struct {
 	Body     []byte // the response, exactly as it was first sent
 	Replayed bool
-	// Found says that the answer to the COMMIT was lost, and Body was read from the record. If not
-	// Replayed, Body equals what the effect returned, but a repetition can have done the write: use
-	// Body, and nothing else that the effect has read or made.
+	// Found says that the answer to the COMMIT was lost, and that Body was read from the record. If
+	// Replayed is false, Body equals what the effect returned, but a repetition may have done the
+	// write. So use only Body, and nothing else that the effect has read or made.
 	Found   bool
-	Expired bool    // the key had been used before, so long ago that its record's lifetime was over
-	Outcome Outcome // of work outside the database; Success for every other write
+	Expired bool    // the key was used before, but the lifetime of its record is over
+	Outcome Outcome // outcome of work outside the database; Success for every other write
 }
 
-// Effect does the write inside tx and returns the encoded response. An error rolls everything back.
+// Effect does the write inside tx and returns the encoded response. An error rolls back the whole
+// transaction.
 type Effect func(ctx context.Context, tx pgx.Tx) (response []byte, err error)
 
 // Metrics counts what happens to keys. Methods are safe for concurrent use.
@@ -108,9 +109,9 @@ type Metrics interface {
 	Replayed(nsid string)
 	Conflicted(nsid string)
 	InProgress(nsid string)
-	Expired(nsid string)       // a key was used again after its record's lifetime
-	TakenOver(nsid string)     // a reservation whose lease was over went to another
-	HeartbeatLost(nsid string) // a heartbeat found the reservation taken, or could not be written
+	Expired(nsid string)       // a key was used again after the lifetime of its record
+	TakenOver(nsid string)     // another request took over a reservation whose lease had expired
+	HeartbeatLost(nsid string) // a heartbeat failed, or found that another request had taken over
 }
 
 // Store runs writes and owns the table idempotency_keys.
@@ -119,7 +120,7 @@ type Store struct {
 	faults  *failpoint.Set
 	metrics Metrics
 	log     *slog.Logger
-	lease   time.Duration // of requests that state none
+	lease   time.Duration // lease of requests that set none
 	retire  Retire
 	timed   Timed
 	beats   func(every time.Duration) (beat <-chan time.Time, stop func())
@@ -128,21 +129,22 @@ type Store struct {
 // Option changes a Store.
 type Option func(*Store)
 
-// WithBeats sets what tells the holder of a lease when to extend it. The default is a ticker.
+// WithBeats sets the source of the beats at which the holder of a lease extends it. The default is
+// a ticker.
 func WithBeats(beats func(every time.Duration) (beat <-chan time.Time, stop func())) Option {
 	return func(s *Store) { s.beats = beats }
 }
 
-// Timed has functions that [Store.Do] calls with the times of a write's steps.
+// Timed has functions that [Store.Do] calls with the durations of a write's steps.
 type Timed struct {
-	LookedUp  func(time.Duration) // to take the key or to find it used, including any wait
-	Committed func(time.Duration) // to store the answer and to commit, also if that fails
+	LookedUp  func(time.Duration) // time to take the key or to find it used, including any wait
+	Committed func(time.Duration) // time to store the answer and to commit, even if that fails
 }
 
-// WithTimed sets the functions that are called with the times.
+// WithTimed sets the functions that get the durations.
 func WithTimed(timed Timed) Option { return func(s *Store) { s.timed = timed } }
 
-// WithLease sets the lease of requests that state none. 0 is DefaultLease.
+// WithLease sets the lease of requests that set none. 0 means DefaultLease.
 func WithLease(lease time.Duration) Option {
 	return func(s *Store) { s.lease = cmp.Or(lease, DefaultLease) }
 }
@@ -158,12 +160,11 @@ func New(db *pgxpool.Pool, metrics Metrics, log *slog.Logger, faults *failpoint.
 	return s
 }
 
-// Do runs effect at most once for the request's key and returns the answer: the new one, or the
-// first one if the key has been used for the same input. It is the only place that opens and
-// commits these transactions.
+// Do runs effect at most once for the request's key, and returns the answer. If the key has been
+// used for the same input, that is the first answer. Only Do opens and commits these transactions.
 //
 // Errors besides effect's own: *ConflictError, ErrInProgress, ErrKeyTaken, ErrUnknownOutcome, and
-// those of the database. Answer.Expired is set even if effect fails.
+// errors of the database. Answer.Expired is set even if effect fails.
 func (s *Store) Do(ctx context.Context, req Request, effect Effect) (Answer, error) {
 	tx, err := s.begin(ctx, req)
 	if err != nil {
@@ -196,7 +197,7 @@ func (s *Store) Do(ctx context.Context, req Request, effect Effect) (Answer, err
 	if err := s.faults.Hit(ctx, failpoint.BeforeCommit, req.NSID); err != nil {
 		return Answer{}, err
 	}
-	// From here on a caller that hangs up must not make the outcome unknown.
+	// If the caller disconnects after this line, the outcome must not become unknown.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
 	began := time.Now()
@@ -227,7 +228,7 @@ func (s *Store) begin(ctx context.Context, req Request) (*pgpool.Transaction, er
 }
 
 // claim takes the key inside tx, or returns the first answer. expired says that the key had a
-// record whose lifetime is over.
+// record whose lifetime was over.
 func (s *Store) claim(ctx context.Context, tx pgx.Tx, req Request) (first *Answer, expired bool, err error) {
 	reserved, err := reserve(ctx, tx, req)
 	if err == nil && !reserved {
@@ -251,11 +252,11 @@ func (s *Store) claim(ctx context.Context, tx pgx.Tx, req Request) (first *Answe
 	return &answer, false, err
 }
 
-// commitTimeout bounds the wait for a COMMIT and, after a lost connection, for the look-up of its
-// outcome.
+// commitTimeout bounds the wait for a COMMIT. If the connection is lost, it also bounds the look-up
+// of the outcome.
 const commitTimeout = 10 * time.Second
 
-// commit commits tx. The failpoint after it simulates a connection that is lost after the COMMIT.
+// commit commits tx. The failpoint after the COMMIT simulates a lost connection.
 func (s *Store) commit(ctx context.Context, tx pgx.Tx, nsid string) error {
 	if err := tx.Commit(ctx); err != nil {
 		return err
@@ -287,9 +288,9 @@ func (s *Store) replay(ctx context.Context, q pgpool.Queryer, req Request) (Answ
 }
 
 // resolve looks up the outcome of a COMMIT whose answer was lost. If there is a record, the write
-// was done, and resolve returns the recorded answer. That counts as a replay if it differs from
-// this transaction's: a simultaneous repetition did the write. Without a record the outcome is
-// unknown.
+// was done, and resolve returns the recorded answer. If this answer differs from the transaction's
+// own answer, it counts as a replay, because a simultaneous repetition did the write. Without a
+// record the outcome is unknown.
 func (s *Store) resolve(ctx context.Context, req Request, answer Answer, cause error) (Answer, error) {
 	if !pgpool.OutcomeUnknown(cause) {
 		return Answer{}, fmt.Errorf("commit: %w", cause)
@@ -299,7 +300,7 @@ func (s *Store) resolve(ctx context.Context, req Request, answer Answer, cause e
 	}
 	rec, err := s.lookupCommitted(ctx, req)
 	if errors.Is(err, pgx.ErrNoRows) {
-		// The old session is possibly still committing.
+		// The old session may still be committing.
 		return Answer{}, fmt.Errorf("%w: %w", ErrUnknownOutcome, cause)
 	}
 	if err != nil {
@@ -314,7 +315,7 @@ func (s *Store) resolve(ctx context.Context, req Request, answer Answer, cause e
 	return answer, nil
 }
 
-// lookupCommitted is lookup in a transaction of its own.
+// lookupCommitted runs lookup in a transaction of its own.
 func (s *Store) lookupCommitted(ctx context.Context, req Request) (rec record, err error) {
 	tx, err := s.begin(ctx, req)
 	if err != nil {
@@ -324,7 +325,7 @@ func (s *Store) lookupCommitted(ctx context.Context, req Request) (rec record, e
 	return lookup(ctx, tx, req)
 }
 
-// rollback ends a transaction. A failure is only logged: pgx then closes the connection, and
+// rollback ends a transaction. It only logs a failure, because pgx then closes the connection, and
 // PostgreSQL rolls back.
 func (s *Store) rollback(ctx context.Context, tx pgx.Tx) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)

@@ -13,8 +13,8 @@ import (
 	"mlsd/internal/pgpool"
 )
 
-// Outcome is the result of work outside the database. All three are answers: a repeated request
-// gets the same one.
+// Outcome is the result of work outside the database. Each of the three outcomes is an answer,
+// which a repeated request gets again.
 type Outcome string
 
 const (
@@ -23,32 +23,32 @@ const (
 	Failure Outcome = "failure" // the work was refused, and that is final
 )
 
-// ErrLeaseLost says that another attempt has, or can have, taken the reservation over, because no
+// ErrLeaseLost says that another attempt has taken over the reservation, or may have, because no
 // heartbeat was written in time. It is the cause with which the context of the work ends.
 var ErrLeaseLost = errors.New("the lease was lost: another has taken the work over")
 
-// Done is the end of work outside the database.
+// Done is the result of finished work outside the database.
 type Done struct {
 	Outcome  Outcome
 	Response []byte
-	// Effect changes the database according to the outcome, in one transaction with the record. It
-	// can be nil.
+	// Effect changes the database according to the outcome, in the transaction that writes the
+	// record. It can be nil.
 	Effect func(ctx context.Context, tx pgx.Tx) error
 }
 
 // Work does something outside the database. ctx ends when the lease is lost. An error means that
 // there is no final outcome, and the next attempt can begin at once. Each holder of the key has a
-// higher fence than the one before, so that the outside system can refuse an old holder.
+// higher fence than the previous holder, so that the outside system can refuse an old holder.
 type Work func(ctx context.Context, fence int64) (Done, error)
 
 // Run is Do for work outside the database. It reserves the key in a transaction of its own, extends
 // the lease during the work, and records the outcome and its effects in one transaction. If the
-// holder dies, another takes over when the lease has expired, with a higher fence; a heartbeat or
-// completion of the first one then matches no row. So the outside system can see the work twice,
-// and must recognise it by the key. Only the database's clock counts.
+// holder dies, another request takes over with a higher fence when the lease has expired. Later
+// heartbeats and completions of the first holder then match no row. So the outside system can see
+// the work twice, and must recognise it by the key. Only the database's clock counts.
 //
 // Errors besides the work's own: *ConflictError, *RunningError, ErrLeaseLost, ErrUnknownOutcome,
-// and those of the database.
+// and errors of the database.
 func (s *Store) Run(ctx context.Context, req Request, work Work) (Answer, error) {
 	req.Lease = cmp.Or(req.Lease, s.lease)
 	fence, first, err := s.acquire(ctx, req)
@@ -80,8 +80,8 @@ func (s *Store) Run(ctx context.Context, req Request, work Work) (Answer, error)
 	return answer, err
 }
 
-// acquire reserves the key, or takes over a reservation that was released or whose lease has
-// expired, or returns the first answer.
+// acquire reserves the key, or returns the first answer. It takes over a reservation that was
+// released or whose lease has expired.
 func (s *Store) acquire(ctx context.Context, req Request) (fence int64, first *Answer, err error) {
 	tx, err := s.begin(ctx, req)
 	if err != nil {
@@ -118,7 +118,7 @@ func (s *Store) acquire(ctx context.Context, req Request) (fence int64, first *A
 		}
 	}
 	if err := tx.Commit(ctx); err != nil {
-		// If the transaction was committed, its lease expires without work.
+		// If the transaction was committed, its lease will expire, and no work was done.
 		return 0, nil, fmt.Errorf("reserve the work: %w", err)
 	}
 	s.log.InfoContext(ctx, "lock_acquired", "operation", req.NSID, "key", req.Key, "fence", fence)
@@ -126,8 +126,8 @@ func (s *Store) acquire(ctx context.Context, req Request) (fence int64, first *A
 }
 
 // takeOver takes over a reservation that was released or whose lease has expired, and returns the
-// new fence; 0 if there is another holder, or an answer. It is one compare-and-set: of two attempts
-// at once, one succeeds.
+// new fence. It returns 0 if another request holds the reservation, or if there is an answer. It is
+// one compare-and-set: of two simultaneous attempts, only one succeeds.
 func (s *Store) takeOver(ctx context.Context, tx pgx.Tx, req Request) (fence int64, err error) {
 	hash := req.Input.Hash()
 	var expired bool
@@ -166,9 +166,9 @@ func (s *Store) takeOver(ctx context.Context, tx pgx.Tx, req Request) (fence int
 	return fence, nil
 }
 
-// keep extends the lease until end is called, three times in the length of a lease. The context
-// working ends with ErrLeaseLost when another attempt has taken over, or after the length of a
-// lease without a heartbeat.
+// keep extends the lease until end is called, three times per lease. The context working ends with
+// ErrLeaseLost when another attempt has taken over, or when no heartbeat was written for the length
+// of a lease.
 func (s *Store) keep(ctx context.Context, req Request, fence int64) (working context.Context, end func()) {
 	lease := req.Lease
 	working, cancel := context.WithCancelCause(ctx)
@@ -212,7 +212,7 @@ func (s *Store) keep(ctx context.Context, req Request, fence int64) (working con
 	}
 }
 
-// extend writes one heartbeat and reports whether the reservation still belongs to this holder.
+// extend writes one heartbeat and reports whether this holder still has the reservation.
 func (s *Store) extend(ctx context.Context, req Request, fence int64) (ours bool, err error) {
 	if err := s.faults.Hit(ctx, failpoint.Heartbeat, req.NSID); err != nil {
 		return false, err
@@ -232,11 +232,11 @@ func (s *Store) extend(ctx context.Context, req Request, fence int64) (ours bool
 	return tag.RowsAffected() == 1, tx.Commit(ctx)
 }
 
-// maxLastError bounds the text of last_error, in characters.
+// maxLastError is the longest text in last_error, in characters.
 const maxLastError = 200
 
-// release ends the reservation after an attempt without a final outcome, and records why, unless
-// another attempt has taken over.
+// release ends the reservation after an attempt without a final outcome, and records cause. It does
+// nothing if another attempt has taken over.
 func (s *Store) release(ctx context.Context, req Request, fence int64, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
@@ -260,8 +260,8 @@ func (s *Store) release(ctx context.Context, req Request, fence int64, cause err
 	return nil
 }
 
-// finish records the outcome in one transaction with its effect, unless the holder has lost the
-// lease (fence).
+// finish records the outcome in one transaction with its effect, unless the holder with this fence
+// has lost the lease.
 func (s *Store) finish(ctx context.Context, req Request, fence int64, done Done) (Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
@@ -307,12 +307,12 @@ func (s *Store) resolveRun(ctx context.Context, req Request, fence int64, cause 
 	return Answer{}, errors.Join(fmt.Errorf("%w: %w", ErrUnknownOutcome, cause), err)
 }
 
-// RunningSince returns when the present attempt at work began, or nil if nobody works on it.
+// RunningSince returns when the running attempt began, or nil if no attempt is running.
 func (s *Store) RunningSince(ctx context.Context, req Request) (*time.Time, error) {
 	rec, err := s.lookupCommitted(ctx, req)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return nil, nil //nolint:nilnil // that nobody works on it is an ordinary answer
+		return nil, nil // no running attempt is an ordinary answer
 	case err != nil:
 		return nil, fmt.Errorf("look for the work: %w", err)
 	case rec.state != processing || rec.left == 0:

@@ -11,30 +11,30 @@ import (
 	"mlsd/internal/duration"
 )
 
-// Operation says how long the keys of one operation last. An operation is a method, or work of the
-// server's own.
+// Operation says how long the keys of one operation last. An operation is a method, or internal
+// work of the server.
 type Operation struct {
 	NSID string
-	// Life is the lifetime of a record: within it a repeated request gets the first answer. After
-	// it the key is new again. 0: the operation has no records.
+	// Life is the lifetime of a record. During this time, a repeated request gets the first answer.
+	// After it, the key counts as new. 0 means that the operation has no records.
 	Life time.Duration
 	// Least is the shortest Life that an operator can set.
 	Least Floor
-	// Most is the longest Life that an operator can set. 0: MaxLife.
+	// Most is the longest Life that an operator can set. 0 means MaxLife.
 	Most time.Duration
-	// Lease is the lifetime of a reservation that its holder does not extend. 0: the operation is
-	// not work outside the database, and has none.
+	// Lease is the lifetime of a reservation that its holder does not extend. 0 means that the
+	// operation has no leases, because it does no work outside the database.
 	Lease time.Duration
 }
 
-// Floor is the shortest lifetime of a record, and the reason: what the guard behind the record does
-// not cover. The zero Floor allows every lifetime.
+// Floor is the shortest lifetime of a record, with the reason: what is not protected against
+// repetition once the record is gone. The zero Floor allows every lifetime.
 type Floor struct {
 	Life    time.Duration
 	Because string
 }
 
-// Name is how settings name the operation: the last part of its NSID.
+// Name returns the name of the operation in settings: the last part of its NSID.
 func (o Operation) Name() string {
 	if o.NSID == "" {
 		return defaultName
@@ -42,10 +42,10 @@ func (o Operation) Name() string {
 	return o.NSID[strings.LastIndexByte(o.NSID, '.')+1:]
 }
 
-// defaultName names the operation without an NSID.
+// defaultName is the name of the operation without an NSID.
 const defaultName = "default"
 
-// The lifetimes of a [Request] that states none.
+// The lifetimes of a [Request] that sets none.
 const (
 	DefaultLife  = 7 * 24 * time.Hour
 	DefaultLease = 5 * time.Minute
@@ -62,13 +62,14 @@ const (
 	MaxLease = time.Hour
 )
 
-// Default stands for the requests that state no lifetimes.
+// Default is the operation of requests that set no lifetimes.
 var Default = Operation{Life: DefaultLife, Lease: DefaultLease}
 
 // NSIDPush names the operation of push jobs.
 const NSIDPush = "mlsd.push"
 
-// Push is the operation of push jobs (package push): work outside the database, not a method.
+// Push is the operation of push jobs (package push). They are work outside the database, and not a
+// method.
 var Push = Operation{NSID: NSIDPush, Life: 24 * time.Hour, Lease: time.Minute,
 	Least: Floor{2 * time.Hour, "the next attempt at a job can be an hour away, and its record has the fence"}}
 
@@ -81,7 +82,7 @@ var Invitation = Operation{NSID: NSIDInvitation, Life: 24 * time.Hour, Lease: ti
 // Lifetimes are the operations that have lifetimes, by NSID.
 type Lifetimes map[string]Operation
 
-// NewLifetimes returns the lifetimes of operations. Each NSID must be there once.
+// NewLifetimes returns the lifetimes of operations. Each NSID must occur once.
 func NewLifetimes(operations ...Operation) Lifetimes {
 	l := Lifetimes{}
 	for _, o := range operations {
@@ -90,14 +91,14 @@ func NewLifetimes(operations ...Operation) Lifetimes {
 	return l
 }
 
-// All returns the operations by NSID. The default, whose NSID is "", is the first.
+// All returns the operations by NSID. The first is the default, whose NSID is "".
 func (l Lifetimes) All() []Operation {
 	return slices.SortedFunc(maps.Values(l), func(a, b Operation) int { return cmp.Compare(a.NSID, b.NSID) })
 }
 
-// WithLives returns lifetimes in which the records of some operations last as long as text says:
-// pairs of a name and a duration, such as "createConvo=48h,addMembers=24h". The error says which
-// operation is not known or which duration is not allowed.
+// WithLives returns a copy of l in which text sets how long the records of some operations last.
+// text has pairs of a name and a duration, such as "createConvo=48h,addMembers=24h". An error names
+// the unknown operation or the duration that is not allowed.
 func (l Lifetimes) WithLives(text string) (Lifetimes, error) {
 	known := func(o Operation) bool { return o.NSID != "" && o.Life != 0 }
 	return l.with(text, known, func(o *Operation, d time.Duration) error {
@@ -112,8 +113,8 @@ func (l Lifetimes) WithLives(text string) (Lifetimes, error) {
 	})
 }
 
-// WithLeases is WithLives for the leases of work outside the database. The name of the operations
-// that are not named is default.
+// WithLeases is WithLives for the leases of work outside the database. In text, default stands for
+// all operations that are not named.
 func (l Lifetimes) WithLeases(text string) (Lifetimes, error) {
 	known := func(o Operation) bool { return o.Lease != 0 }
 	return l.with(text, known, func(o *Operation, d time.Duration) error {
@@ -125,7 +126,7 @@ func (l Lifetimes) WithLeases(text string) (Lifetimes, error) {
 	})
 }
 
-// with returns lifetimes in which the pairs of text are set.
+// with returns a copy of l in which the pairs of text are set.
 func (l Lifetimes) with(text string, known func(Operation) bool, set func(*Operation, time.Duration) error) (Lifetimes,
 	error) {
 	changed, given := maps.Clone(l), map[string]bool{}
@@ -154,7 +155,7 @@ func (l Lifetimes) with(text string, known func(Operation) bool, set func(*Opera
 	return changed, nil
 }
 
-// named returns the known operation that a setting names.
+// named returns the known operation with this name in settings.
 func (l Lifetimes) named(name string, known func(Operation) bool) (Operation, error) {
 	for _, o := range l {
 		if o.Name() == name && known(o) {
@@ -164,7 +165,7 @@ func (l Lifetimes) named(name string, known func(Operation) bool) (Operation, er
 	return Operation{}, fmt.Errorf("unknown operation %q: want one of %s", name, strings.Join(l.names(known), ", "))
 }
 
-// names returns how settings name the known operations.
+// names returns the names of the known operations in settings.
 func (l Lifetimes) names(known func(Operation) bool) (names []string) {
 	for _, o := range l.All() {
 		if known(o) {
@@ -175,5 +176,5 @@ func (l Lifetimes) names(known func(Operation) bool) (names []string) {
 	return names
 }
 
-// life is the lifetime of the request's record.
+// life returns the lifetime of the request's record.
 func (r *Request) life() time.Duration { return cmp.Or(r.Life, DefaultLife) }

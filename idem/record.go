@@ -9,17 +9,16 @@ import (
 	"mlsd/internal/pgpool"
 )
 
-// state is the state of a record. A record that [Store.Do] writes is completed when it becomes
-// visible to others.
+// state is the state of a record. A record of [Store.Do] is completed as soon as others can see it.
 type state string
 
 const (
-	processing state = "processing" // an attempt has a lease on it
-	completed  state = "completed"  // it has its answer
-	released   state = "released"   // an attempt ended without an outcome; the next can begin at once
+	processing state = "processing" // an attempt has a lease on the record
+	completed  state = "completed"  // the record has its answer
+	released   state = "released"   // an attempt ended without an outcome; the next attempt can begin at once
 )
 
-// record is one row of idempotency_keys: the write that a key stands for, and its answer.
+// record is one row of idempotency_keys: the write that a key stands for, and the answer to it.
 type record struct {
 	requestHash []byte
 	fieldHashes map[string]string
@@ -28,21 +27,23 @@ type record struct {
 	expiresAt   time.Time
 	state       state
 	outcome     Outcome
-	startedAt   *time.Time    // of work outside the database
-	left        time.Duration // of the lease
+	startedAt   *time.Time    // when the work outside the database began
+	left        time.Duration // time left of the lease
 	fence       int64
 }
 
-// asCaller restricts a transaction to the records of the caller $1, by row-level security. The
-// audit log names the caller and the method $2. If the role mlsd_app exists and the server may take
-// it, the transaction does: the server's own role may bypass row-level security.
+// asCaller restricts a transaction to the records of the caller $1, by row-level security. It also
+// sets the caller and the method $2 for the audit log. If the role mlsd_app exists and the server
+// may take this role, the transaction runs under it, because the server's own role may bypass
+// row-level security.
 const asCaller = `
 	SELECT set_config('mlsd.caller', $1, true), set_config('mlsd.reason', $2, true),
 		set_config('role', coalesce((SELECT rolname FROM pg_roles WHERE rolname = 'mlsd_app' AND pg_has_role(oid, 'MEMBER')),
 			'none'), true)`
 
 // reserve inserts the record without its answer, and reports whether the key was free. The unique
-// index makes a concurrent request with the same key wait here, at most the session's lock_timeout.
+// index makes a concurrent request with the same key wait here, at most for the session's
+// lock_timeout.
 func reserve(ctx context.Context, tx pgx.Tx, req Request) (bool, error) {
 	hash := req.Input.Hash()
 	tag, err := tx.Exec(ctx, `
@@ -54,8 +55,8 @@ func reserve(ctx context.Context, tx pgx.Tx, req Request) (bool, error) {
 	return err == nil && tag.RowsAffected() == 1, err
 }
 
-// reclaim takes over the key's record if its lifetime is over, and reports whether it did. The audit
-// log gets a row. If the new request rolls back, so does the row.
+// reclaim takes over the key's record if the record's lifetime is over, and reports whether it did.
+// The audit log gets a row. If the new request rolls back, the row is rolled back too.
 func reclaim(ctx context.Context, tx pgx.Tx, req Request) (bool, error) {
 	hash := req.Input.Hash()
 	tag, err := tx.Exec(ctx, `
@@ -81,9 +82,9 @@ func complete(tx *pgpool.Transaction, req Request, response []byte) {
 		req.Caller, req.NSID, req.Scope, req.Key, response)
 }
 
-// lookup reads a committed record whose lifetime is not over. It must be a statement of its own:
-// the INSERT that met the unique index had a snapshot from before the other request's COMMIT. The
-// error is pgx.ErrNoRows if there is none.
+// lookup reads a committed record whose lifetime is not over. It must be a statement of its own,
+// because the INSERT that failed on the unique index had an older snapshot than the other request's
+// COMMIT. The error is pgx.ErrNoRows if there is no such record.
 func lookup(ctx context.Context, q pgpool.Queryer, req Request) (r record, err error) {
 	var left *time.Duration
 	err = q.QueryRow(ctx, `

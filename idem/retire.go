@@ -14,25 +14,26 @@ type UsedKey struct {
 	Caller, NSID, Scope, Key string
 }
 
-// Retire retires keys on the rows that carry them. Some writes store the key with the row that they
-// insert, where a unique index refuses a second row: it is a second guard behind the record. Retire
-// runs in the transaction that ends the records, so that a row's key is in use exactly as long as
-// its record. Afterwards the keys can be used again.
+// Retire retires keys in the rows that carry them. Some writes store their key in the row that they
+// insert. A unique index there refuses a second row, even if the record is gone. Retire runs in the
+// transaction that ends the records, so that a row's key is in use exactly as long as its record.
+// Afterwards the keys can be used again.
 type Retire func(ctx context.Context, tx pgx.Tx, keys []UsedKey) error
 
-// WithRetire sets what retires the key of a record whose lifetime is over when the key is used again.
+// WithRetire sets the function that retires a key when the key is used again after its record's
+// lifetime.
 func WithRetire(retire Retire) Option {
 	return func(s *Store) { s.retire = retire }
 }
 
 func noRows(context.Context, pgx.Tx, []UsedKey) error { return nil }
 
-// ErrKeyTaken says that a row has the key although there is no record of it. The first answer is
+// ErrKeyTaken says that a row has the key, although the key has no record. The first answer is
 // lost, and the write was not done again.
 var ErrKeyTaken = errors.New("the idempotency key belongs to an earlier request, whose answer is lost: " +
 	"read what that request did, and use a new key")
 
-// keyTaken reports whether a unique index over an owner and its keys refused a row.
+// keyTaken reports whether a unique index on an owner and its keys refused a row.
 func keyTaken(err error) bool {
 	var refused *pgconn.PgError
 	return errors.As(err, &refused) && refused.Code == "23505" &&

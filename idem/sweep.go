@@ -18,7 +18,7 @@ const (
 	keepExpired = 24 * time.Hour
 	// keepAudit is how long a row of the audit log stays.
 	keepAudit = 90 * 24 * time.Hour
-	// sweepRecords bounds the records of one transaction. It holds locks of the convos whose keys it
+	// sweepRecords bounds the records of one transaction, which locks the convos whose keys it
 	// retires.
 	sweepRecords = 100
 )
@@ -44,9 +44,9 @@ func Sweeps(db *pgxpool.Pool, retire Retire) []worker.Sweep {
 	}
 }
 
-// deleteExpired deletes a batch of records and retires their keys. The audit log gets one row for each
-// method, with the number of its deleted records. One node at a time does it: two would lock the
-// convos in different orders.
+// deleteExpired deletes a batch of records and retires their keys. The audit log gets one row for
+// each method, with the number of deleted records. Only one node at a time may run it, because two
+// nodes would lock the convos in different orders.
 func deleteExpired(ctx context.Context, tx pgx.Tx, retire Retire) (int64, error) {
 	if free, err := pgpool.LockRecords.Try(ctx, tx); err != nil || !free {
 		return 0, err
