@@ -14,12 +14,14 @@ import (
 	"mlsd/people/consent"
 )
 
-// Claim claims one KeyPackage of each device of each DID. A one-time KeyPackage goes to one caller
-// only: concurrent claims pass over each other's rows (SKIP LOCKED), and a claimed row never
-// becomes available again. The caller gets the last-resort KeyPackage of a device that has no
-// one-time KeyPackage left, or whose Budget or OutsidersBudget is used up. Last-resort rows are read
-// without a lock, so a locked row is still served. Expired KeyPackages are never served. A person
-// that refuses the caller has none for it. Error besides the database's: *consent.BlockedError.
+// Claim claims one KeyPackage of each device of each DID. Only one caller gets a one-time
+// KeyPackage: concurrent claims skip each other's rows (SKIP LOCKED), and a claimed row never
+// becomes available again. If a device has no one-time KeyPackage left, or a Budget or
+// OutsidersBudget of the device is used up, the caller gets the device's last-resort KeyPackage.
+// Claim reads last-resort rows without a lock, so it serves locked rows too. It never serves
+// expired KeyPackages. It serves none of a person who refuses the caller.
+//
+// Errors: *consent.BlockedError, errors of the database.
 func Claim(ctx context.Context, tx pgx.Tx, r ClaimRequest) (ClaimResult, error) {
 	refused, err := consent.Refusals(ctx, tx, r.Caller, r.DIDs, r.ConvoID)
 	if err != nil {
@@ -46,9 +48,9 @@ type ID struct {
 	Ref mls.KeyPackageRef
 }
 
-// ClaimedBefore reads KeyPackages that were claimed before, in the order of ids, as Claim returned
-// them. They stay for KeepEnded after the claim. Error besides the database's: ErrNotFound, if one
-// of them is not there any more.
+// ClaimedBefore reads KeyPackages that were claimed before, in the order of ids, just as Claim
+// returned them. They are kept for KeepEnded after the claim. Errors: ErrNotFound, if a KeyPackage
+// is no longer there; errors of the database.
 func ClaimedBefore(ctx context.Context, q pgpool.Queryer, ids []ID) ([]Claimed, error) {
 	dids, refs := make([]syntax.DID, len(ids)), make([][]byte, len(ids))
 	for i, id := range ids {
@@ -70,17 +72,17 @@ func ClaimedBefore(ctx context.Context, q pgpool.Queryer, ids []ID) ([]Claimed, 
 	return claimed, nil
 }
 
-// Bounds of one answer.
+// Bounds of one claim.
 const (
-	// maxDevices is how many devices of one DID are served: those that published last. One-time
-	// and last-resort KeyPackages are bounded separately.
+	// maxDevices is how many devices of one DID are served: the devices that published last.
+	// One-time and last-resort KeyPackages have separate bounds.
 	maxDevices = 20
 	// maxClaimed is how many KeyPackages are served in all. Each DID gets one before any DID gets
 	// two.
 	maxClaimed = 500
 )
 
-// MaxClaimed is how many KeyPackages a claim of so many DIDs serves at most.
+// MaxClaimed returns the most KeyPackages that a claim of so many DIDs serves.
 func MaxClaimed(dids int) int { return min(dids*maxDevices, maxClaimed) }
 
 // claimSQL claims the KeyPackages. It needs pgpool.LockClaims before it.
@@ -88,13 +90,13 @@ func MaxClaimed(dids int) int { return min(dids*maxDevices, maxClaimed) }
 //go:embed claim.sql
 var claimSQL string
 
-// Kinds of rows of claimSQL. The others are one-time KeyPackages.
+// Kinds of rows of claimSQL. Rows of all other kinds are one-time KeyPackages.
 const (
-	rowLimited    = "limited" // no KeyPackage: a budget of this device is used up
+	rowLimited    = "limited" // no KeyPackage, because a budget of this device is used up
 	rowLastResort = "last-resort"
 )
 
-// served is a KeyPackage that goes to the caller, and the signal that it calls for.
+// served is a KeyPackage that goes to the caller, and the signal to raise for it.
 type served struct {
 	Claimed
 	signal string // "" for none
@@ -131,7 +133,7 @@ func (c *claimedRows) scan(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-// inOrder returns what was claimed in the order of the DIDs asked for.
+// inOrder returns the claimed KeyPackages in the order of the given DIDs.
 func (c *claimedRows) inOrder(dids []syntax.DID) (out ClaimResult) {
 	byDID := map[syntax.DID][]Claimed{}
 	for _, s := range c.served {

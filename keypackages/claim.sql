@@ -1,4 +1,4 @@
--- Claims a one-time KeyPackage of each device. If it claims none of a device, it reads the device's
+-- Claims a one-time KeyPackage of each device. If it cannot claim one, it reads the device's
 -- last-resort KeyPackage.
 --
 --  $1 DIDs                            $6 most devices of one DID
@@ -8,11 +8,11 @@
 --  $5 most KeyPackages in all         $10 the budget of all outsiders, of one device
 --                                     $11 how many of a person's newest convos are looked at
 --
--- The caller is an outsider to a person that has accepted no convo with it. Outsiders are counted
--- without a lock: claims that run at the same time can exceed the budget by one each.
+-- The caller is an outsider to a person who has accepted no convo with the caller. Outsiders are
+-- counted without a lock, so each concurrent claim can exceed the budget by one.
 --
--- A one-time KeyPackage that another claim has locked is skipped, so that claims of one device do
--- not wait for each other.
+-- The statement skips a one-time KeyPackage that another claim has locked, so that claims of one
+-- device do not wait for each other.
 WITH stock AS (
 	SELECT did, device_id, cipher_suite, count(*) AS available,
 		max(max(created_at)) OVER (PARTITION BY did, device_id) AS published_at

@@ -16,10 +16,10 @@ import (
 
 // Consume marks the KeyPackages that a Welcome names as consumed, and returns the devices that they
 // belong to. caller made the Welcome, owners are the DIDs that it can be for, and suite is the
-// group's. An unclaimed KeyPackage can be used, because its owner can have sent it to the caller
-// directly. A KeyPackage that the caller claimed can be used even after the claim has lapsed or the
-// KeyPackage has expired. Those that are not here are among foreign: they are returned as used, and
-// the caller records their use. Errors: ErrNotFound, *UnusableError.
+// group's suite. An unclaimed KeyPackage can be used, because its owner may have sent it to the
+// caller directly. A KeyPackage that the caller claimed can be used even after the claim has lapsed
+// or the KeyPackage has expired. KeyPackages of other services must be in foreign. Consume returns
+// them as used, and the caller records their use. Errors: ErrNotFound, *UnusableError.
 func Consume(ctx context.Context, tx pgx.Tx, caller syntax.DID, owners []syntax.DID, suite mls.CipherSuite,
 	refs []mls.KeyPackageRef, foreign []Foreign) (recipients []Recipient, used []Foreign, err error) {
 	raw := make([][]byte, len(refs))
@@ -48,7 +48,8 @@ func Consume(ctx context.Context, tx pgx.Tx, caller syntax.DID, owners []syntax.
 	return recipients, used, errs.Wrap(err, "consume the KeyPackages")
 }
 
-// elsewhere returns those of foreign that refs names and that are not here. Error: ErrNotFound.
+// elsewhere returns the KeyPackages of foreign that refs names and that are not here. Error:
+// ErrNotFound.
 func elsewhere(here []Recipient, owners []syntax.DID, suite mls.CipherSuite, refs []mls.KeyPackageRef,
 	foreign []Foreign) (used []Foreign, err error) {
 	for _, ref := range refs {

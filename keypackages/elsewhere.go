@@ -15,11 +15,11 @@ import (
 type UsedElsewhere struct {
 	LastResort bool
 	consumed   bool
-	claimedBy  syntax.DID // "": nobody
+	claimedBy  syntax.DID // "" means that nobody has claimed it
 }
 
-// LockElsewhere locks the KeyPackage that a Welcome of another service names. Error besides the
-// database's: ErrNotFound.
+// LockElsewhere locks the KeyPackage that a Welcome of another service names. Errors: ErrNotFound,
+// errors of the database.
 func LockElsewhere(ctx context.Context, tx pgx.Tx, r Recipient, suite mls.CipherSuite) (u UsedElsewhere, err error) {
 	err = tx.QueryRow(ctx, `
 		SELECT last_resort, state = 'consumed', coalesce(claimed_by, '') FROM key_packages
@@ -31,9 +31,10 @@ func LockElsewhere(ctx context.Context, tx pgx.Tx, r Recipient, suite mls.Cipher
 	return u, errs.Wrap(err, "lock the KeyPackage")
 }
 
-// By says why claimer could not use the KeyPackage elsewhere, or "". Unlike here it must have claimed
-// it: without a claim it has no receipt. That the claim has lapsed since, or the KeyPackage was
-// withdrawn, changes nothing: the Welcome is there. A last-resort KeyPackage is not claimed.
+// By returns the reason why claimer could not use the KeyPackage at another service, or "". Unlike
+// at this service, claimer must have claimed the KeyPackage, because without a claim there is no
+// receipt. It does not matter if the claim has lapsed since, or if the KeyPackage was withdrawn,
+// because the Welcome exists already. A last-resort KeyPackage needs no claim.
 func (u UsedElsewhere) By(claimer syntax.DID) (refused string) {
 	switch {
 	case u.LastResort:
@@ -46,7 +47,7 @@ func (u UsedElsewhere) By(claimer syntax.DID) (refused string) {
 	return ""
 }
 
-// ConsumeElsewhere marks a locked KeyPackage as consumed. One that was withdrawn stays so.
+// ConsumeElsewhere marks a locked KeyPackage as consumed. A withdrawn KeyPackage stays withdrawn.
 func ConsumeElsewhere(ctx context.Context, tx pgx.Tx, r Recipient) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE key_packages SET state = 'consumed', consumed_at = clock_timestamp()

@@ -1,5 +1,5 @@
--- Ends up to $1 lapsed claims, raises the signal orphaned for their stocks, and inserts an event
--- for each stock. A claim that lapses makes its KeyPackage orphaned. Returns one row for each
+-- Ends up to $1 lapsed claims, and makes their KeyPackages orphaned. Raises the signal orphaned for
+-- each stock with such a KeyPackage, and inserts an event for the stock. Returns one row for each
 -- claim.
 WITH lapsed AS (
 	UPDATE key_packages SET state = 'orphaned'

@@ -9,9 +9,9 @@ import (
 	"mlsd/internal/tombstone"
 )
 
-// Erase deletes up to limit KeyPackages of an account, with what is kept of them and of the init_keys
-// of older ones, and returns how many rows. An init_key can be published anew afterwards: nobody can
-// claim the KeyPackage that had it.
+// Erase deletes up to limit KeyPackages of an account, with the rows that belong to them, and the
+// stored init_keys of older KeyPackages. It returns the number of deleted rows. An init_key can be
+// published again afterwards, because nobody can claim the KeyPackage that had it.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64, error) {
 	var n int64
 	err := tx.QueryRow(ctx, `
@@ -38,8 +38,8 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64
 	return n, errs.Wrap(err, "erase KeyPackages")
 }
 
-// EraseClaims puts the tombstone of a person into up to limit KeyPackages of others that it has
-// claimed.
+// EraseClaims puts the tombstone of a person into up to limit KeyPackages of others that the person
+// has claimed.
 func EraseClaims(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64, error) {
 	tag, err := tx.Exec(ctx, `
 		UPDATE key_packages SET claimed_by = $3

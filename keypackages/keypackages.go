@@ -1,6 +1,6 @@
-// Package keypackages is the ledger of KeyPackages (RFC 9420 §10). Owners publish them. Each goes
-// to one caller, once. It is consumed when a Welcome that names it is accepted. The package owns
-// the tables key_packages, key_package_init_keys and key_package_signals.
+// Package keypackages is the ledger of KeyPackages (RFC 9420 §10). Owners publish KeyPackages. A
+// KeyPackage goes to one caller, once. It is consumed when the service accepts a Welcome that names
+// it. The package owns the tables key_packages, key_package_init_keys and key_package_signals.
 //
 //	 publish            claim             a Welcome names it
 //	────────▶ available ─────▶ claimed ────────────────────▶ consumed
@@ -12,12 +12,12 @@
 //	            └──────▶ expired
 //	              its lifetime is over, or its owner or an operator has withdrawn it
 //
-// A withdrawal ends a claimed or orphaned KeyPackage too, so that a lost device gets no Welcome.
+// A withdrawal also ends a claimed or orphaned KeyPackage, so that a lost device gets no Welcome.
 //
-// A claimed KeyPackage is never served again; once orphaned, only its claimer can still use it.
-// Last-resort KeyPackages are not claimed: they stay available until they expire. Statements
-// compare times themselves and wait for no sweep. Of a KeyPackage that was deleted after its end
-// only the init_key is kept.
+// A claimed KeyPackage is never served again. Once it is orphaned, only its claimer can still use
+// it. Last-resort KeyPackages are not claimed: they stay available until they expire. Statements
+// compare times themselves and wait for no sweep. When a KeyPackage is deleted after its end, only
+// its init_key is kept.
 //
 // docs/KEYPACKAGES.md tells clients and operators the same, with the budgets and signals.
 package keypackages
@@ -37,7 +37,7 @@ import (
 // Bounds of the KeyPackages of one DID, all devices and suites together.
 const (
 	MaxAvailable = 500   // KeyPackages that can be served
-	MaxUnclaimed = 5_000 // unclaimed and unused KeyPackages, also expired ones that are kept
+	MaxUnclaimed = 5_000 // unclaimed and unused KeyPackages, including expired ones that are kept
 )
 
 // MaxLifetime is how far ahead a publisher can set the expiry of a KeyPackage.
@@ -47,20 +47,21 @@ const MaxLifetime = 90 * 24 * time.Hour
 // KeyPackage available again.
 const ClaimLifetime = 30 * time.Minute
 
-// A caller gets at most Budget one-time KeyPackages of one device within budgetPeriod, used or not.
-// So no caller can empty a device's stock alone.
+// A caller gets at most Budget one-time KeyPackages of one device within budgetPeriod, whether it
+// uses them or not. So no caller can empty a device's stock alone.
 const (
 	Budget       = 30
 	budgetPeriod = 24 * time.Hour
 )
 
-// OutsidersBudget is how many one-time KeyPackages of one device all callers who share no convo with
-// its owner get together within 24 hours: DIDs cost nothing, so a budget for each would stop nobody.
-// It leaves most of a full stock to people whom the owner knows.
+// OutsidersBudget is how many one-time KeyPackages of one device all outsiders together get within
+// 24 hours. An outsider is a caller who shares no convo with the owner. A budget for each outsider
+// would stop nobody, because DIDs cost nothing. OutsidersBudget leaves most of a full stock to
+// people whom the owner knows.
 const OutsidersBudget = 40
 
-// Threshold is how many one-time KeyPackages a device should have available in each cipher suite in
-// which it publishes them.
+// Threshold is how many one-time KeyPackages a device should have available in each cipher suite.
+// It applies to suites in which the device publishes one-time KeyPackages.
 const Threshold = 20
 
 // Errors of publishing and of consumption.
@@ -92,9 +93,10 @@ func (e *UnusableError) Error() string {
 type ClaimRequest struct {
 	Caller      syntax.DID
 	DIDs        []syntax.DID
-	CipherSuite mls.CipherSuite // 0: each device's lowest-numbered suite
+	CipherSuite mls.CipherSuite // 0 means each device's lowest-numbered suite
 	ConvoID     *uuid.UUID      // what the claim is for; nil if unknown
-	// Withheld are those of DIDs that may not use the node now. They are answered as Missing.
+	// Withheld are the DIDs among DIDs that may not use the node now. The result lists them as
+	// Missing.
 	Withheld []syntax.DID
 }
 
@@ -106,8 +108,8 @@ func (r ClaimRequest) claimable() []syntax.DID {
 	return slices.DeleteFunc(slices.Clone(r.DIDs), func(did syntax.DID) bool { return slices.Contains(r.Withheld, did) })
 }
 
-// ClaimResult is the result of a claim. Each DID asked for is in Claimed or in Missing; in Limited
-// as well, if the caller has used up a budget of one of its devices.
+// ClaimResult is the result of a claim. Each requested DID is in Claimed or in Missing. It is also
+// in Limited if the caller has used up a budget of one of its devices.
 type ClaimResult struct {
 	Claimed []Claimed
 	Missing []syntax.DID // DIDs that have nothing to claim
@@ -122,7 +124,7 @@ type Claimed struct {
 	CipherSuite mls.CipherSuite
 	Body        []byte // as published
 	LastResort  bool
-	ExpiresAt   *time.Time // of the claim; nil for a last-resort KeyPackage
+	ExpiresAt   *time.Time // end of the claim; nil for a last-resort KeyPackage
 }
 
 // Recipient is a device whose KeyPackage a Welcome names.
@@ -132,8 +134,8 @@ type Recipient struct {
 	Ref      mls.KeyPackageRef
 }
 
-// Foreign is a KeyPackage that the caller claimed at another service, of which it has a receipt. Its
-// owner has chosen that service.
+// Foreign is a KeyPackage that the caller claimed at another service, and for which it has a
+// receipt. The KeyPackage's owner has chosen that service.
 type Foreign struct {
 	Recipient
 	CipherSuite mls.CipherSuite

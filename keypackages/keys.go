@@ -20,7 +20,7 @@ func RetireKeys(ctx context.Context, tx pgx.Tx, keys []idem.UsedKey) error {
 	if len(used) == 0 {
 		return nil
 	}
-	// The rows are locked in the order in which Consume locks them.
+	// The rows are locked in the order in which Consume locks rows.
 	_, err := tx.Exec(ctx, `
 		WITH locked AS MATERIALIZED (
 			SELECT did, ref FROM key_packages

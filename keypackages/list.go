@@ -18,14 +18,15 @@ type Own struct {
 	DeviceID    string
 	CipherSuite mls.CipherSuite
 	LastResort  bool
-	State       string     // as Count has it: by the clock, even if the sweeper has not stored that yet
-	CreatedAt   time.Time  // whole milliseconds, like the others
+	State       string     // state by the clock, as in Count, even if the sweeper has not stored it yet
+	CreatedAt   time.Time  // whole milliseconds, like the other times
 	NotAfter    time.Time  // the end of its lifetime
-	ClaimedAt   *time.Time // nil: nobody has claimed it
+	ClaimedAt   *time.Time // nil means that nobody has claimed it
 }
 
-// List returns the KeyPackages of an owner, or of one device ("": of all), whose refs are behind
-// after, in the order of their refs: at most limit of them, and whether there are more.
+// List returns at most limit KeyPackages of an owner, in the order of their refs, and whether there
+// are more. If device is not "", it returns only those of the device. Their refs come after the ref
+// after.
 func List(ctx context.Context, q pgpool.Queryer, owner syntax.DID, device string, after mls.KeyPackageRef, limit int) (
 	own []Own, more bool, err error) {
 	own, err = pgpool.Collect(ctx, q, pgx.RowToStructByPos[Own], `

@@ -16,13 +16,13 @@ import (
 // Publication is a KeyPackage as its owner offers it.
 type Publication struct {
 	Owner       syntax.DID
-	Device      string // that the KeyPackage must be of; "": any
+	Device      string // device that the KeyPackage must belong to; "" means any
 	Body        []byte
 	CipherSuite mls.CipherSuite
-	Expires     *time.Time // nil: the KeyPackage's own lifetime; the earlier of the two counts
-	Key         string     // the idempotency key if it is of this publication only, else ""
+	Expires     *time.Time // nil means the KeyPackage's own lifetime; the earlier of the two counts
+	Key         string     // the idempotency key if it covers only this publication, else ""
 
-	checked *checked // nil before PublishAll
+	checked *checked // nil until PublishAll sets it
 }
 
 // Published is the outcome of one publication.
@@ -41,21 +41,23 @@ func Publish(ctx context.Context, tx pgx.Tx, p Publication) (mls.KeyPackageRef, 
 	return published[0].Ref, published[0].Err
 }
 
-// UnverifiedError says that the signatures of a batch are verified outside a transaction. The caller
-// of this package ends the transaction, calls Verify, and tries again with the same batch.
+// UnverifiedError says that the signatures of a batch must be verified outside a transaction. The
+// caller of this package ends the transaction, calls Verify, and tries again with the same batch.
 type UnverifiedError struct {
-	Bytes  int    // of the KeyPackages
-	Verify func() // keeps the results in the batch
+	Bytes  int    // size of the KeyPackages
+	Verify func() // stores the results in the batch
 }
 
 func (*UnverifiedError) Error() string {
 	return "the signatures of a batch of KeyPackages are not verified inside a transaction"
 }
 
-// PublishAll judges each publication on its own and makes the good ones available. All must be of
-// one owner. To publish the same KeyPackage again changes nothing, in any state: its KeyPackageRef
-// identifies it. Error besides the database's: *UnverifiedError, if the batch has several
-// publications and one of them that could be published was not verified yet.
+// PublishAll judges each publication on its own and makes the valid ones available. All must have
+// the same owner. To publish the same KeyPackage again changes nothing, whatever its state: its
+// KeyPackageRef identifies it.
+//
+// Errors: *UnverifiedError, errors of the database. The former is returned if the batch has several
+// publications, and one that could be published is not verified yet.
 func PublishAll(ctx context.Context, tx pgx.Tx, batch []Publication) ([]Published, error) {
 	out := make([]Published, len(batch))
 	var initKeys [][]byte
@@ -67,7 +69,7 @@ func PublishAll(ctx context.Context, tx pgx.Tx, batch []Publication) ([]Publishe
 	if len(initKeys) == 0 {
 		return out, nil
 	}
-	if len(batch) == 1 { // two signatures: before the lock is taken
+	if len(batch) == 1 { // verify the two signatures before the lock is taken
 		batch[0].verify()
 	}
 	s, err := lockStock(ctx, tx, batch[0].Owner, initKeys)
@@ -96,10 +98,10 @@ func PublishAll(ctx context.Context, tx pgx.Tx, batch []Publication) ([]Publishe
 
 // checked is a parsed KeyPackage and the result of the verification of its signatures.
 type checked struct {
-	kp           *mls.KeyPackage // nil: parseErr says why
+	kp           *mls.KeyPackage // if nil, parseErr says why
 	parseErr     error
 	verified     bool
-	signatureErr error // if verified; nil: they are good
+	signatureErr error // result of the verification; nil if the signatures are good
 }
 
 // parse parses the KeyPackage, once.
@@ -140,7 +142,7 @@ func (p *Publication) checkPublisher() error {
 	return nil
 }
 
-// validAt judges the KeyPackage at the time of its publication, but not its signatures.
+// validAt checks the KeyPackage at the time of its publication, except its signatures.
 func (p *Publication) validAt(now time.Time) error {
 	switch {
 	case p.Expires != nil && p.Expires.Sub(now) > MaxLifetime:
@@ -159,10 +161,10 @@ func (p *Publication) validAt(now time.Time) error {
 	return nil
 }
 
-// ownerStock is what decides whether an owner can publish more.
+// ownerStock is the data that decides whether an owner can publish more.
 type ownerStock struct {
-	now       time.Time                    // by the clock of the database
-	initKeys  map[string]mls.KeyPackageRef // the KeyPackage that used each init_key, if one did
+	now       time.Time                    // by the database's clock
+	initKeys  map[string]mls.KeyPackageRef // the KeyPackage that used the init_key; missing if none did
 	available int
 	unclaimed int
 }
@@ -190,14 +192,15 @@ func lockStock(ctx context.Context, tx pgx.Tx, owner syntax.DID, initKeys [][]by
 	return s, errs.Wrap(err, "read the owner's stock")
 }
 
-// has reports whether the KeyPackage was published before. Its signatures were good then.
+// has reports whether the KeyPackage was published before. Its signatures were verified at that
+// time.
 func (s *ownerStock) has(kp *mls.KeyPackage) bool {
 	ref, used := s.initKeys[string(kp.InitKey)]
 	return used && ref.String() == kp.Ref.String()
 }
 
 // unverified returns an *UnverifiedError for the valid publications that are new and not verified,
-// nil if there are none. out has the errors of the others.
+// or nil if there are none. out has the errors of invalid publications.
 func (s *ownerStock) unverified(batch []Publication, out []Published) error {
 	var todo []*Publication
 	n := 0
@@ -217,7 +220,7 @@ func (s *ownerStock) unverified(batch []Publication, out []Published) error {
 	}}
 }
 
-// admit decides whether a valid KeyPackage can be published, and counts it if so.
+// admit decides whether a valid KeyPackage can be published. If so, it counts the KeyPackage.
 func (s *ownerStock) admit(c *checked) Published {
 	kp := c.kp
 	_, used := s.initKeys[string(kp.InitKey)]
@@ -237,13 +240,13 @@ func (s *ownerStock) admit(c *checked) Published {
 	return Published{Ref: kp.Ref}
 }
 
-// admitted is a publication that is to be stored.
+// admitted is a publication to be stored.
 type admitted struct {
 	Publication
 	kp *mls.KeyPackage
 }
 
-// notAfter is the time from which it is not served.
+// notAfter returns the time from which the KeyPackage is not served.
 func (a admitted) notAfter() time.Time {
 	if a.Expires != nil && a.Expires.Before(a.kp.NotAfter) {
 		return *a.Expires

@@ -3,7 +3,7 @@
 -- $1 DIDs, $2 devices, $3 cipher suites, $4 kinds, in parallel
 -- $5 Threshold
 --
--- The transaction has the owners' locks, so that a signal agrees with the stock that it is about.
+-- The transaction holds the owners' locks, so that a signal agrees with its stock.
 WITH raised AS (
 	INSERT INTO key_package_signals (did, device_id, cipher_suite, kind, count, raised_at)
 	SELECT did, device_id, cipher_suite, kind, available, clock_timestamp()

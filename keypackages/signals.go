@@ -9,32 +9,31 @@ import (
 	"mlsd/internal/pgpool"
 )
 
-// A signal tells an owner to do something about a stock. A stock is what a device has published in
-// one cipher suite. A signal is raised in the transaction that causes it. It is stored once,
-// however often its cause recurs:
+// A signal tells an owner to act on a stock. A stock is all that a device has published in one
+// cipher suite. A signal is raised in the transaction that causes it. It is stored once, however
+// often its cause recurs:
 //
 //	low          a claim left fewer than Threshold one-time ones; ends when enough are published
 //	last_resort  the last-resort KeyPackage was served; ends when any KeyPackage is published
 //	orphaned     claims have lapsed; counts them
 //
-// A sweep deletes signals after keepSignal. If the cause is still there, the signal is raised
-// again.
+// A sweep deletes signals after keepSignal. If the cause still exists, the signal is raised again.
 //
-// low and last_resort are raised and ended under the owner's lock, so that a publication and a
-// claim that run at once see each other.
+// low and last_resort are raised and ended under the owner's lock. So a publication and a
+// concurrent claim see each other.
 
-// thresholdMargin is how many claims of one stock can run at once without seeing each other. A
-// claim that leaves Threshold plus this margin or more neither locks the owner nor counts again. If
-// more claims than that run at once, the signal is raised by the next claim.
+// thresholdMargin is how many claims of one stock can run at the same time without seeing each
+// other. If a claim leaves at least Threshold plus this margin, it neither locks the owner nor
+// counts again. If more claims run at the same time, the next claim raises the signal.
 const thresholdMargin = 10
 
-// raiseSQL raises the signals low and last_resort, each with its event.
+// raiseSQL raises the signals low and last_resort, and inserts their events.
 //
 //go:embed raise_signals.sql
 var raiseSQL string
 
-// raiseSignals records the signals that a claim calls for. A signal that is there already is not
-// among them, so claims of a stock that is known to be low do not wait for each other.
+// raiseSignals raises the signals that a claim has caused. all contains no signal that is raised
+// already, so claims of a low stock do not wait for each other.
 func raiseSignals(ctx context.Context, tx pgx.Tx, all []served) error {
 	var owners, devices, kinds []string
 	var suites []int32
@@ -53,8 +52,8 @@ func raiseSignals(ctx context.Context, tx pgx.Tx, all []served) error {
 	return tx.SendBatch(ctx, &batch).Close()
 }
 
-// endSignals deletes the signals of the stocks that a publication has filled. It runs after the
-// publication's own statement, under the owner's lock.
+// endSignals deletes the signals of the stocks that a publication has filled. It runs under the
+// owner's lock, after the publication's own statement.
 const endSignals = `
 	DELETE FROM key_package_signals s
 	USING (

@@ -15,9 +15,9 @@ import (
 	"mlsd/mls"
 )
 
-// Counts are numbers of KeyPackages by state. Deleted ones do not count. A KeyPackage whose
-// lifetime is over counts as expired, and one whose claim has lapsed as orphaned, even if the
-// sweeper has not stored that yet.
+// Counts are numbers of KeyPackages by state. Deleted KeyPackages do not count. A KeyPackage whose
+// lifetime is over counts as expired, and a KeyPackage whose claim has lapsed counts as orphaned,
+// even if the sweeper has not stored this state yet.
 type Counts struct {
 	Available  int64 // one-time KeyPackages that can be claimed
 	LastResort int64 // last-resort KeyPackages that can be served
@@ -42,8 +42,8 @@ type Stats struct {
 	NeedsReplenish bool       // a device needs more KeyPackages, or the owner has none left
 	DepletesAt     *time.Time // the earliest DepletesAt of the devices
 	Suites         []SuiteStats
-	// Devices has up to maxDeviceStats devices; the one that published last comes first. The other
-	// fields count all devices.
+	// Devices has up to maxDeviceStats devices. The device that published last comes first. The
+	// other fields count all devices.
 	Devices []DeviceStats
 }
 
@@ -57,15 +57,16 @@ type SuiteStats struct {
 type DeviceStats struct {
 	Counts
 	DeviceID       string
-	NeedsReplenish bool       // below Threshold in a suite with one-time KeyPackages
-	DepletesAt     *time.Time // forecast; nil without a claim within forecastPeriod
+	NeedsReplenish bool       // fewer than Threshold in a suite with one-time KeyPackages
+	DepletesAt     *time.Time // forecast; nil if none was claimed within forecastPeriod
 }
 
-// maxDeviceStats bounds the answer.
+// maxDeviceStats bounds the devices of an answer.
 const maxDeviceStats = 100
 
-// The forecast assumes that claims go on at the rate of the last forecastPeriod. If a device first
-// published later than that, the rate is taken over the time since, but at least forecastFloor.
+// The forecast assumes that claims continue at the rate of the last forecastPeriod. If the device
+// first published less than forecastPeriod ago, the rate is measured since then, but at least over
+// forecastFloor.
 const (
 	forecastPeriod = 7 * 24 * time.Hour
 	forecastFloor  = time.Hour
@@ -73,8 +74,8 @@ const (
 
 // Filter selects KeyPackages.
 type Filter struct {
-	CipherSuite mls.CipherSuite // 0: all
-	DeviceID    string          // "": all
+	CipherSuite mls.CipherSuite // 0 means all
+	DeviceID    string          // "" means all
 }
 
 // Count counts the owner's KeyPackages that f selects.
@@ -110,7 +111,7 @@ type stock struct {
 	suite       mls.CipherSuite
 	claims      int64 // within forecastPeriod
 	low         bool
-	first, last time.Time // publications
+	first, last time.Time // first and last publication
 	now         time.Time
 }
 
@@ -174,8 +175,8 @@ func (s *stock) merge(other stock) {
 	}
 }
 
-// depletesAt forecasts when the last one-time KeyPackage is claimed. It returns nil if none was
-// claimed within forecastPeriod.
+// depletesAt forecasts when the last one-time KeyPackage will be claimed. It returns nil if none
+// was claimed within forecastPeriod.
 func (s *stock) depletesAt() *time.Time {
 	if s.claims == 0 {
 		return nil

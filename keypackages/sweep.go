@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// KeepEnded is how long a KeyPackage is kept after it was consumed, expired or orphaned. Until
-	// then a Welcome that names it is refused with its state, and a Welcome by the caller whose
-	// claim lapsed is still accepted.
+	// KeepEnded is how long a KeyPackage is kept after it was consumed, expired or orphaned. During
+	// this time, the service refuses a Welcome that names it, and tells its state. It still accepts
+	// a Welcome by the caller whose claim lapsed.
 	KeepEnded = 30 * 24 * time.Hour
 	// keepSignal is how long a signal is kept.
 	keepSignal = 30 * 24 * time.Hour
@@ -23,8 +23,8 @@ const (
 //go:embed end_claims.sql
 var endClaimsSQL string
 
-// Sweeps bring the stored state of KeyPackages up to date with the clock, signal lapsed claims to the
-// owners, and delete what is no longer needed.
+// Sweeps update the stored states of KeyPackages by the clock, signal lapsed claims to the owners,
+// and delete what is no longer needed.
 func Sweeps(db *pgxpool.Pool) []worker.Sweep {
 	return []worker.Sweep{
 		worker.Statement(db, "key_packages_expired", `

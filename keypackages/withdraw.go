@@ -10,18 +10,18 @@ import (
 	"mlsd/mls"
 )
 
-// Withdrawal selects KeyPackages of one owner: those that match everything that is set.
+// Withdrawal selects the KeyPackages of one owner that match all fields that are set.
 type Withdrawal struct {
 	Owner    syntax.DID
-	DeviceID string              // "" is any
-	Refs     []mls.KeyPackageRef // nil is any
+	DeviceID string              // "" matches any
+	Refs     []mls.KeyPackageRef // nil matches any
 }
 
-// Withdraw makes KeyPackages unusable, and returns how many. Nobody gets one any more, and no
-// Welcome may name one, not even that of a caller who has claimed it. KeyPackages that have been
-// consumed or have expired do not count, so that a repetition returns 0.
+// Withdraw makes KeyPackages unusable, and returns how many it withdrew. Nobody can get a withdrawn
+// KeyPackage, and no Welcome may name one, not even a Welcome of the caller who has claimed it.
+// Consumed and expired KeyPackages do not count, so a repetition returns 0.
 //
-// A withdrawn KeyPackage is an expired one with withdrawn_at set.
+// A withdrawn KeyPackage is stored as an expired one with withdrawn_at set.
 func Withdraw(ctx context.Context, tx pgx.Tx, w Withdrawal) (int64, error) {
 	var refs [][]byte
 	if w.Refs != nil {
