@@ -6,26 +6,26 @@ import "errors"
 type Change struct {
 	Adds    []Addition // in the order of the commit; includes an external committer
 	Removes []Removal
-	Updates []Update // leaves with new content, the committer's last
+	Updates []Update // leaves with new content; the committer's leaf comes last
 	// Committer is the sender's leaf, in the next epoch.
 	Committer uint32
-	External  bool    // the committer was not a member: it is among Adds
-	ReInit    *ReInit // another group replaces this one (§11.2); nil: none does
+	External  bool    // the committer was not a member, and is among Adds
+	ReInit    *ReInit // the group that replaces this group (§11.2); nil means none
 	Next      *Group
 }
 
 // Addition is a new member, with its new leaf.
 type Addition struct {
 	Member
-	// KeyPackage is the one that the member was added with. It is nil for an external committer,
-	// and if it is not known.
+	// KeyPackage is the KeyPackage that the member was added with. It is nil for an external
+	// committer, and if the KeyPackage is not known.
 	KeyPackage KeyPackageRef
 }
 
 // Removal is a former member, with its last leaf.
 type Removal struct {
 	Member
-	Own bool // the member proposed it itself, by Remove (§12.1.3) or SelfRemove
+	Own bool // the member proposed the removal itself, by Remove (§12.1.3) or SelfRemove
 }
 
 // Update says how a member's leaf changed. Leaf is the same in both.
@@ -39,36 +39,36 @@ type applier struct {
 	context   Extensions
 	verifier  proposalVerifier
 	proposals []sentProposal
-	added     []uint32 // leaves of those added by proposals
+	added     []uint32 // leaves that proposals added
 	change    *Change
 }
 
 // sentProposal is a proposal and its sender.
 type sentProposal struct {
 	*Proposal
-	leaf   uint32 // of a member
+	leaf   uint32 // leaf of a member that sent it
 	member bool
 }
 
 // Apply checks that this group can accept the commit at this epoch, and returns what it changes.
 // g does not change. Its tree must be verified already.
 //
-// Apply checks the sender's signature (RFC 9420 §6.1), what a commit may contain (§12.2,
-// §12.4.3.2), and the tree of the next epoch, with every new leaf and every parent hash of the path
-// (§7.3, §7.5, §12.4.2). It cannot check what needs a secret: the two tags, the path's
-// ciphertexts and the PSKs. It does not check lifetimes, nor whether the application allows the
+// Apply checks the sender's signature (RFC 9420 §6.1) and what a commit may contain (§12.2,
+// §12.4.3.2). It checks the tree of the next epoch, with every new leaf and every parent hash of
+// the path (§7.3, §7.5, §12.4.2). It cannot check what needs a secret: the two tags, the path's
+// ciphertexts and the PSKs. It checks neither lifetimes nor whether the application allows the
 // change.
 //
 // Proposals that the commit refers to must be among pending, in any order. Apply verifies their
-// signatures, also of opaque ones.
+// signatures, even if a proposal is opaque.
 //
 // The cost is linear in the commit and the tree. Signatures are most of it: one for the commit, one
 // for each new leaf, two for each Add, and one over the whole GroupContext for each proposal by
 // reference. A caller that stores proposals must therefore limit their number per epoch.
 //
-// Errors: ErrMalformed; ErrBadSignature; ErrUnsupported, also for an opaque proposal and for a
-// reference to a proposal that is not among pending. After ErrUnsupported the sender's signature
-// was verified, and what the commit changes is not known.
+// Errors: ErrMalformed, ErrBadSignature, ErrUnsupported. An opaque proposal, or a reference to a
+// proposal that is not among pending, is ErrUnsupported. After ErrUnsupported the sender's
+// signature was verified, and what the commit changes is not known.
 func (g *Group) Apply(c *Commit, pending ...*ProposalMessage) (*Change, error) {
 	a := &applier{g: g, c: c, tree: g.Tree.clone(), context: g.ContextExtensions, change: &Change{}}
 	for _, step := range []func() error{
@@ -82,7 +82,7 @@ func (g *Group) Apply(c *Commit, pending ...*ProposalMessage) (*Change, error) {
 	} {
 		if err := step(); err != nil {
 			var p *ParseError
-			if errors.As(err, &p) { // the error says that the commit is at fault, not its part
+			if errors.As(err, &p) { // the error says that the commit is at fault, not the part in it
 				inCommit := *p
 				inCommit.Object = "Commit"
 				return nil, &inCommit
@@ -148,8 +148,8 @@ func (g *Group) verifyHandshake(parts *handshake, sender SenderType, key, contex
 }
 
 // checkTree checks what all leaves of the next epoch must support (§7.3), and that no key occurs
-// twice. It does not verify unchanged leaves again. It does not verify parents: the remaining ones
-// are unchanged, and applyPath computed those of the path.
+// twice. It does not verify unchanged leaves again. It verifies no parents: applyPath computed the
+// parents of the path, and all other parents are unchanged.
 func (a *applier) checkTree() error {
 	for _, step := range []func() error{a.tree.checkKeys, a.tree.checkCapabilities} {
 		if err := step(); err != nil {

@@ -5,7 +5,8 @@ import (
 	"strconv"
 )
 
-// checkProposals checks the list by §12.2, and whether a path is required by §12.4.
+// checkProposals checks the list of proposals (§12.2), and whether the commit has a path if it
+// needs one (§12.4).
 func (a *applier) checkProposals() error {
 	refuse := func(reason string) error {
 		return refuseCommit(ErrMalformed, "Commit.proposals", "12.2", reason)
@@ -46,8 +47,9 @@ func (a *applier) checkProposals() error {
 	return nil
 }
 
-// checkSupport checks that every member lists a type of proposals that is not a default one (§12.2).
-// Members that the commit removes need not, because they do not process it.
+// checkSupport checks that every member lists the proposal type t, which is not a default type
+// (§12.2). Members that the commit removes need not list it, because they do not process the
+// commit.
 func (a *applier) checkSupport(t ProposalType) error {
 	gone := make(map[uint32]struct{})
 	for _, p := range a.proposals {
@@ -64,8 +66,8 @@ func (a *applier) checkSupport(t ProposalType) error {
 	return nil
 }
 
-// checkProposal checks one proposal (§12.1). touched are the leaves and psks the PSKs of the
-// proposals before it; it adds to both.
+// checkProposal checks one proposal (§12.1). touched are the leaves and psks the PSKs of earlier
+// proposals. checkProposal adds to both.
 func (a *applier) checkProposal(p sentProposal, touched map[uint32]struct{}, psks map[string]struct{}) error {
 	refuse := func(field, section, reason string) error {
 		return refuseCommit(ErrMalformed, field, section, reason)

@@ -32,11 +32,11 @@ type Proposal struct {
 	ReInit     *ReInit      // ProposalReInit
 	Extensions Extensions   // ProposalGroupContextExtensions
 
-	// Opaque says that this package does not know the type. Of such a proposal only Type is known.
-	// One in a commit hides all that come after it in the list.
+	// Opaque says that this package does not know the type. For an opaque proposal, only Type is
+	// known. In a commit, an opaque proposal hides all proposals after it in the list.
 	Opaque bool
 
-	unread    []byte    // of an opaque proposal in a commit: the rest of the list
+	unread    []byte    // for an opaque proposal in a commit, the rest of the list
 	leaf      *leafNode // ProposalUpdate
 	psk       *pskID    // ProposalPSK
 	kemOutput []byte    // ProposalExternalInit
@@ -44,15 +44,15 @@ type Proposal struct {
 
 // ReInit asks to replace the group by another one (RFC 9420 §12.1.5).
 type ReInit struct {
-	GroupID     []byte // of the other group; of any size
+	GroupID     []byte // id of the other group, of any size
 	Version     ProtocolVersion
 	CipherSuite CipherSuite
-	Extensions  Extensions // of the other group's GroupContext
+	Extensions  Extensions // extensions of the other group's GroupContext
 }
 
 // pskID is a PreSharedKeyID (§8.4).
 type pskID struct {
-	usage uint8 // of a resumption PSK, 0 for an external one
+	usage uint8 // usage of a resumption PSK; 0 for an external PSK
 	nonce []byte
 	raw   []byte
 }
@@ -69,7 +69,7 @@ type pathNode struct {
 	secrets       []byte // the encoded HPKECiphertexts
 }
 
-// commit reads a Commit (RFC 9420 §12.4), into r.into unless that is nil.
+// commit reads a Commit (RFC 9420 §12.4). It also stores it in r.into unless that is nil.
 func (r *reader) commit() {
 	prev := r.enter("Commit", "12.4")
 	if r.into != nil { // count first, to allocate once: a proposal can be as small as 7 bytes
@@ -107,7 +107,7 @@ func (r *reader) proposalOrRef() {
 	}
 }
 
-// hideRest takes the rest of a commit's list of proposals, after the type of an opaque one.
+// hideRest reads the rest of a commit's list of proposals, after the type of an opaque proposal.
 func (r *reader) hideRest() {
 	if r.into != nil {
 		r.into.proposals[len(r.into.proposals)-1].unread = r.s
@@ -115,8 +115,8 @@ func (r *reader) hideRest() {
 	r.s = nil
 }
 
-// proposal reads a Proposal (§12.1), into r.into unless that is nil. Of an opaque one it reads the
-// type only.
+// proposal reads a Proposal (§12.1). It also stores it in r.into unless that is nil. If the
+// proposal is opaque, it reads only the type.
 func (r *reader) proposal() (t ProposalType, opaque bool) {
 	prev := r.enter("Proposal", "12.1")
 	p := Proposal{Type: ProposalType(r.u16("proposal_type"))}
@@ -152,8 +152,8 @@ func (r *reader) proposal() (t ProposalType, opaque bool) {
 		p.kemOutput = r.opaque("external_init.kem_output")
 	case ProposalGroupContextExtensions:
 		p.Extensions = r.contextExtensions("group_context_extensions.extensions")
-	case ProposalSelfRemove: // it has no content
-	case 0: // reserved, and the type of no proposal here
+	case ProposalSelfRemove: // a SelfRemove has no content
+	case 0: // reserved; no proposal here has this type
 		r.malformed("proposal_type", "0")
 	default:
 		p.Opaque = true
@@ -187,8 +187,8 @@ func (r *reader) preSharedKeyID() (id pskID) {
 	return id
 }
 
-// reInit reads a ReInit (§12.1.5). It may have any suite, and any version that is not lower than
-// the group's, which is mls10.
+// reInit reads a ReInit (§12.1.5). It may have any suite. Its version must not be lower than the
+// group's version, which is mls10.
 func (r *reader) reInit() (re ReInit) {
 	prev := r.enter("ReInit", "12.1.5")
 	re.GroupID = r.opaque("group_id")
@@ -201,10 +201,10 @@ func (r *reader) reInit() (re ReInit) {
 	return re
 }
 
-// maxPathNodes is the most parents above a leaf. Leaf indices have 32 bits.
+// maxPathNodes is the largest number of parents above a leaf. Leaf indices have 32 bits.
 const maxPathNodes = 32
 
-// updatePath reads an UpdatePath (§7.6), into r.into unless that is nil.
+// updatePath reads an UpdatePath (§7.6). It also stores it in r.into unless that is nil.
 func (r *reader) updatePath() {
 	prev := r.enter("UpdatePath", "7.6")
 	var path updatePath

@@ -6,9 +6,9 @@
 //   - everything in a KeyPackage, and both its signatures,
 //   - a group's tree and members, and what a commit that is not encrypted changes in them.
 //
-// It holds no state and uses neither network nor database. It is written from the RFC, on
-// golang.org/x/crypto/cryptobyte. So the server's verdict does not rest on the code that made the
-// object.
+// The package holds no state and uses neither network nor database. It is written from the RFC, on
+// golang.org/x/crypto/cryptobyte. So the server's verdict does not depend on the library that made
+// the object.
 //
 // # Framing
 //
@@ -19,11 +19,11 @@
 //	GroupInfo       MLSMessage (00 01 00 04 00 01 …) or bare (00 01, cipher suite, …)
 //	KeyPackage      MLSMessage (00 01 00 05 00 01 …) or bare (00 01, cipher suite, …)
 //
-// Clients send GroupInfo and KeyPackage in both forms. The first six bytes decide. No input is
-// valid in both forms: a bare object of cipher suite 4 or 5 begins with the same four bytes as a
-// framed one, but the framed one continues with the inner version 00 01. In a bare object these two
-// bytes would be an empty group_id and an epoch of at least 2^56, or an empty init_key. This
-// package refuses both.
+// Clients send GroupInfo and KeyPackage in both forms. The first six bytes show the form. No input
+// is valid in both forms. A bare object of cipher suite 4 or 5 begins with the same four bytes as a
+// framed object, but the framed object continues with the inner version 00 01. In a bare object,
+// the bytes 00 01 there would mean an empty group_id and an epoch of at least 2^56, or an empty
+// init_key. This package refuses both.
 //
 // # Groups
 //
@@ -42,10 +42,10 @@
 // # Rules
 //
 // Length prefixes must be minimal (§2.1.2). Nothing may follow the object. Unknown code points are
-// accepted wherever §13.5 allows GREASE. A proposal of an unknown type is opaque: opaque.go. No
-// extension type may appear twice in a list (§13.4). Epochs above [MaxEpoch] and group ids above
-// [MaxGroupIDSize] are valid MLS but refused. Every parser takes linear time, does not recurse, and
-// allocates at most a small multiple of its input.
+// accepted wherever §13.5 allows GREASE. A proposal of an unknown type is opaque (see opaque.go).
+// No extension type may appear twice in a list (§13.4). Epochs above [MaxEpoch] and group ids above
+// [MaxGroupIDSize] are valid MLS, but this package refuses them. Every parser takes linear time,
+// does not recurse, and allocates at most a small multiple of its input.
 //
 // Results alias the bytes they were parsed from. Neither may be modified.
 //

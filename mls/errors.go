@@ -20,12 +20,12 @@ var (
 	// ErrLifetimeTooLong: the whole lifetime is longer than MaxLifetime.
 	ErrLifetimeTooLong = errors.New("lifetime too long")
 	// ErrBadSignature: a signature does not verify. RFC 9420 §10 calls such a KeyPackage malformed.
-	// The separate error lets callers count these cases.
+	// This error is separate so that callers can count such KeyPackages.
 	ErrBadSignature = errors.New("signature does not verify")
 )
 
-// ParseError says why an object was refused. Its text contains names of the RFC and small numbers
-// only, never content. It is safe to show to a client.
+// ParseError says why an object was refused. Its text contains only names of the RFC and small
+// numbers, and no content. It is safe to show the text to a client.
 type ParseError struct {
 	Object  string // outermost object: "KeyPackage", "Welcome", …
 	Field   string // "LeafNode.signature_key"; may be empty

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Extensions is an encoded list of extensions (RFC 9420 §13.4). It is checked: it is well-formed
-// and has no two of one type.
+// Extensions is an encoded list of extensions (RFC 9420 §13.4). The list has been checked: it is
+// well-formed, and no type occurs twice.
 type Extensions []byte
 
 // All yields the extensions in order. The data aliases the list.

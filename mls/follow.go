@@ -3,8 +3,8 @@ package mls
 import "bytes"
 
 // Follow verifies the GroupInfo of a later epoch of the group, with its tree, as Verify does. It
-// returns the difference between the two trees. It is for encrypted commits: the committer, the
-// senders of proposals, and the KeyPackages of new members are not known.
+// returns the difference between the two trees. Callers use it for encrypted commits, so the change
+// lacks the committer, the senders of proposals, and the KeyPackages of new members.
 //
 // Errors: ErrUnsupported, ErrMalformed, ErrBadSignature.
 func (g *Group) Follow(info *GroupInfo) (*Change, error) {
@@ -20,7 +20,7 @@ func (g *Group) Follow(info *GroupInfo) (*Change, error) {
 }
 
 // NewDevices returns how many leaves the tree of info has that g does not have in the same place.
-// Follow verifies a signature of each.
+// Follow verifies one signature for each such leaf.
 //
 // Errors: ErrUnsupported, ErrMalformed.
 func (g *Group) NewDevices(info *GroupInfo) (n int, err error) {
@@ -49,7 +49,7 @@ func (g *Group) compare(next *Group) *Change {
 		}
 		before, _ := g.Tree.Member(uint32(i))
 		after, _ := next.Tree.Member(uint32(i))
-		// A leaf from a KeyPackage is a new member, also if another member's leaf was in its place.
+		// A leaf from a KeyPackage is a new member, even if another member's leaf was in its place.
 		if was != nil && is != nil && before.DID() == after.DID() && is.source != leafFromKeyPackage {
 			change.Updates = append(change.Updates, Update{before, after})
 			continue

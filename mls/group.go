@@ -31,8 +31,7 @@ func (g *GroupInfo) Tree() (*Tree, error) {
 // Verify makes every check of a joiner that needs no secret (RFC 9420 §12.4.3.1). The tree has the
 // hash in the GroupInfo and is valid (Tree.Verify). A member signed the GroupInfo. Every member has
 // the capabilities that the group requires (§11.1), and supports the extensions of its GroupContext
-// (§13.4). The tree is usually that of the GroupInfo
-// itself.
+// (§13.4). The tree is usually that of the GroupInfo itself.
 //
 // Errors: ErrUnsupported, ErrMalformed, ErrBadSignature.
 func (g *GroupInfo) Verify(t *Tree) (*Group, error) { return g.verify(t, &Tree{}) }
@@ -60,10 +59,10 @@ func (g *GroupInfo) verify(t, known *Tree) (*Group, error) {
 }
 
 // Trust is Verify for a stored GroupInfo that passed Verify before. It checks the tree hash again,
-// and no signature.
+// but no signature.
 //
-// At epoch 0 the confirmation_tag may be empty. §11 has the creator compute one. Existing clients
-// leave it out, also from their transcript hashes.
+// At epoch 0 the confirmation_tag may be empty. In §11 the creator must compute a tag, but existing
+// clients leave it out, and leave it out of their transcript hashes too.
 //
 // Errors: ErrUnsupported, ErrMalformed.
 func (g *GroupInfo) Trust(t *Tree) (*Group, error) {
@@ -96,8 +95,9 @@ func (g *GroupInfo) tbs() []byte {
 }
 
 // Matches checks that the GroupInfo describes this group at this epoch, in every public field, and
-// that a member signed it. It does not verify the group's tree: Verify or Apply returned g. The
-// GroupInfo may have no ratchet_tree extension. If it has one, that must equal the group's tree.
+// that a member signed the GroupInfo. It does not verify the group's tree, because Verify or Apply
+// returned g. The GroupInfo may lack a ratchet_tree extension. If it has one, the extension must
+// equal the group's tree.
 //
 // Errors: ErrMalformed, ErrBadSignature.
 func (g *Group) Matches(info *GroupInfo) error {

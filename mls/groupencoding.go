@@ -1,14 +1,14 @@
 package mls
 
 // Encode returns the group in a form for storage: its GroupContext, its confirmation_tag, and its
-// ratchet_tree. ParseGroup parses it. A tree can grow until it exceeds the suite's limit on a
-// GroupInfo, which ParseGroup refuses.
+// ratchet_tree. ParseGroup parses this form. A tree can grow until it exceeds the suite's limit on
+// a GroupInfo. ParseGroup refuses such a tree.
 func (g *Group) Encode() []byte {
 	return append(appendOpaque(g.Context(), g.ConfirmationTag), g.Tree.Encode()...)
 }
 
-// ParseGroup parses a group that Encode returned. That group had passed Verify or Apply. So
-// ParseGroup checks the hash of the tree, and no signature.
+// ParseGroup parses a group that Encode returned. Such a group had passed Verify or Apply, so
+// ParseGroup checks the hash of the tree, but no signature.
 //
 // Errors: ErrTooLarge, ErrMalformed, ErrUnsupported.
 func ParseGroup(data []byte) (*Group, error) {

@@ -14,12 +14,12 @@ type GroupInfo struct {
 	Epoch                   uint64 // at most MaxEpoch
 	TreeHash                []byte
 	ConfirmedTranscriptHash []byte
-	ContextExtensions       Extensions // of the GroupContext: they apply to every member
+	ContextExtensions       Extensions // extensions of the GroupContext, which apply to every member
 
-	Extensions      Extensions // of the GroupInfo itself
+	Extensions      Extensions // extensions of the GroupInfo itself
 	ConfirmationTag []byte
 	Signer          uint32 // leaf index
-	Signature       []byte // not verified: Verify does that with the ratchet tree
+	Signature       []byte // not verified; Verify verifies it with the ratchet tree
 
 	HasRatchetTree bool // the tree is included, so that a joiner needs nothing else
 	HasExternalPub bool // external commits are possible

@@ -7,13 +7,13 @@ type handshake struct {
 	signed            []byte // FramedContent and its signature
 	signature         []byte
 	confirmationTag   []byte // commits only
-	membershipTag     []byte // members only; verifying it takes a secret
+	membershipTag     []byte // members only; only holders of a secret can verify it
 	proposals         []Proposal
 	path              *updatePath
 
-	// Of a message with an opaque proposal, content, signed, signature and membershipTag are not
-	// set: see readings. opaque is the message from its FramedContent on. typeEnd is where the
-	// proposal's type ends in it.
+	// If the message has an opaque proposal, content, signed, signature and membershipTag are not
+	// set: see readings. opaque is then the message from its FramedContent on. typeEnd is where the
+	// proposal's type ends in opaque.
 	opaque  []byte
 	typeEnd int
 }
@@ -24,7 +24,7 @@ type Commit struct {
 	Header
 	AuthenticatedData []byte
 	Proposals         []Proposal
-	HasPath           bool // it has an UpdatePath, with a new leaf of its sender
+	HasPath           bool // the commit has an UpdatePath, with a new leaf of its sender
 	ConfirmationTag   []byte
 
 	parts handshake
@@ -103,8 +103,8 @@ func parseHandshake(object string, msg []byte, want ContentType) (h Header, part
 	return h, parts, nil
 }
 
-// tbs returns the parts of FramedContentTBS (§6.1) with the given GroupContext. It is empty for
-// senders that do not sign it.
+// tbs returns the parts of FramedContentTBS (§6.1). context is the encoded GroupContext. It is
+// empty for senders that do not sign the GroupContext.
 func (p *handshake) tbs(context []byte) [][]byte {
 	return [][]byte{{0, byte(VersionMLS10), 0, byte(WireFormatPublicMessage)}, p.content, context}
 }

@@ -14,7 +14,7 @@ import (
 type Header struct {
 	WireFormat  WireFormat
 	GroupID     []byte // 1…MaxGroupIDSize bytes; aliases the message
-	Epoch       uint64 // of its sender, at most MaxEpoch; a commit creates Epoch+1
+	Epoch       uint64 // the sender's epoch, at most MaxEpoch; a commit creates Epoch+1
 	ContentType ContentType
 
 	// SenderType and Sender are set for a PublicMessage only. Sender is the leaf index of a member,
@@ -25,8 +25,8 @@ type Header struct {
 
 // ParseHeader parses the header of an MLSMessage with a PublicMessage or a PrivateMessage. It
 // checks that the whole frame is well-formed and that nothing follows it. It checks the form of
-// everything in a PublicMessage, also of proposals and the UpdatePath. The rest of a PrivateMessage
-// is ciphertext. It makes no copy.
+// everything in a PublicMessage, including proposals and the UpdatePath. After the header, a
+// PrivateMessage is ciphertext. ParseHeader makes no copy.
 //
 // Errors: ErrTooLarge, ErrMalformed, ErrUnsupported.
 func ParseHeader(msg []byte) (Header, error) {
@@ -40,7 +40,7 @@ func ParseHeader(msg []byte) (Header, error) {
 	case r.err != nil:
 	case h.WireFormat == WireFormatPrivateMessage:
 		r.privateMessage(&h)
-	case h.WireFormat == WireFormatPublicMessage && len(msg) > MaxCommitSize: // before its parts are read
+	case h.WireFormat == WireFormatPublicMessage && len(msg) > MaxCommitSize: // checked before its parts are read
 		return Header{}, tooLarge("PublicMessage", len(msg), MaxCommitSize)
 	case h.WireFormat == WireFormatPublicMessage:
 		r.publicMessage(&h)
@@ -57,7 +57,7 @@ func ParseHeader(msg []byte) (Header, error) {
 	return h, nil
 }
 
-// mlsMessage reads the start of an MLSMessage up to its wire_format.
+// mlsMessage reads the start of an MLSMessage, up to and including its wire_format.
 func (r *reader) mlsMessage() WireFormat {
 	r.in = place{"MLSMessage", "6"}
 	r.version()
@@ -84,7 +84,8 @@ func (r *reader) contentType() ContentType {
 	return c
 }
 
-// publicMessage reads a PublicMessage (§6.2) into h, and into r.into unless that is nil.
+// publicMessage reads a PublicMessage (§6.2) into h. It also stores the parts in r.into unless that
+// is nil.
 func (r *reader) publicMessage(h *Header) {
 	var parts handshake
 	r.object = "PublicMessage"
@@ -102,8 +103,8 @@ func (r *reader) publicMessage(h *Header) {
 	}
 }
 
-// authData reads what follows a FramedContent in a PublicMessage (§6.1, §6.2). start is where the
-// FramedContent began.
+// authData reads the fields after a FramedContent in a PublicMessage (§6.1, §6.2). start is where
+// the FramedContent began.
 func (r *reader) authData(h *Header, start cryptobyte.String, parts *handshake) {
 	parts.content = r.since(start)
 	r.in = place{"FramedContentAuthData", "6.1"}
@@ -119,7 +120,7 @@ func (r *reader) authData(h *Header, start cryptobyte.String, parts *handshake) 
 }
 
 // framedContent reads a FramedContent (§6) into h and returns its authenticated_data. It reports
-// whether the content is an opaque proposal. Of that it reads the type only.
+// whether the content is an opaque proposal. It reads only the type of an opaque proposal.
 func (r *reader) framedContent(h *Header) (authenticatedData []byte, opaque bool) {
 	r.in = place{"FramedContent", "6"}
 	h.GroupID = r.groupID()

@@ -7,28 +7,28 @@ import (
 	"time"
 )
 
-// KeyPackage is published by a client, so that others can add it to groups while it is offline
-// (RFC 9420 §10). Byte slices alias the parsed input.
+// KeyPackage is published by a client, so that others can add the client to groups while it is
+// offline (RFC 9420 §10). Byte slices alias the parsed input.
 type KeyPackage struct {
 	Version       ProtocolVersion
 	CipherSuite   CipherSuite
 	InitKey       []byte // HPKE public key, used once
 	EncryptionKey []byte // HPKE public key of the leaf
-	SignatureKey  []byte // shared by one device's KeyPackages: it names the device
+	SignatureKey  []byte // the same in all KeyPackages of one device, which it identifies
 
 	CredentialType CredentialType
-	Identity       string // of a basic credential, "" otherwise; not checked to be UTF-8
+	Identity       string // identity of a basic credential, "" otherwise; not checked to be UTF-8
 
-	// NotBefore and NotAfter are the first and the last second of the lifetime, UTC. Both are zero
-	// if the leaf has no lifetime, which Check refuses. A time after the year 9999 becomes the end
-	// of that year.
+	// NotBefore and NotAfter are the first and the last second of the lifetime, in UTC. Both are
+	// zero if the leaf has no lifetime; Check refuses such a leaf. A time after the year 9999
+	// becomes the end of the year 9999.
 	NotBefore, NotAfter time.Time
 
-	LastResort bool       // it may be delivered when the owner has no other left
-	Extensions Extensions // of the KeyPackage, not of its leaf
+	LastResort bool       // may be delivered when the owner has no other KeyPackage left
+	Extensions Extensions // extensions of the KeyPackage, not of its leaf
 
 	// Ref identifies the KeyPackage in a Welcome. It is nil if the RFC does not define the cipher
-	// suite, and so its hash.
+	// suite, because then the hash is not known.
 	Ref KeyPackageRef
 	// Raw is the bare KeyPackage, without MLSMessage framing.
 	Raw []byte
@@ -97,8 +97,8 @@ func deviceID(signatureKey []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// BelongsTo reports whether did is the KeyPackage's identity. Its basic credential must be the DID,
-// or the DID, "#" and a device name.
+// BelongsTo reports whether did is the KeyPackage's identity. Its basic credential must be the DID
+// alone, or the DID followed by "#" and a device name.
 func (k *KeyPackage) BelongsTo(did string) bool {
 	if k.CredentialType != CredentialTypeBasic || did == "" {
 		return false
@@ -116,8 +116,8 @@ func unixTime(seconds uint64) time.Time {
 	return time.Unix(int64(min(seconds, endOf9999)), 0).UTC()
 }
 
-// unframe removes the MLSMessage header from a GroupInfo or KeyPackage if there is one. The package
-// comment says why six bytes decide that.
+// unframe removes the MLSMessage header from a GroupInfo or KeyPackage if it has one. The package
+// comment explains how the first six bytes show this.
 func unframe(msg []byte, format WireFormat) []byte {
 	framed := len(msg) >= 6 &&
 		msg[0] == 0 && msg[1] == byte(VersionMLS10) &&

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// MaxLifetime is the longest total lifetime of a KeyPackage: twelve weeks and one hour. With the
-// hour, not_before can be in the past. RFC 9420 §7.2 requires every application to define a
-// maximum.
+// MaxLifetime is the longest total lifetime of a KeyPackage: twelve weeks and one hour. The hour
+// allows a client to set not_before in the past. RFC 9420 §7.2 requires every application to define
+// a maximum.
 const MaxLifetime = 7_261_200 * time.Second
 
 // ClockSkew is how far in the future not_before may be.
@@ -23,8 +23,8 @@ const ClockSkew = 5 * time.Minute
 //
 // The caller checks whether the identity is the publisher's (BelongsTo).
 //
-// The capabilities need not list extensions of the KeyPackage itself. §13.4 has clients ignore
-// unknown ones, and existing clients do not list last_resort.
+// The capabilities need not list extensions of the KeyPackage itself. By §13.4 clients ignore
+// unknown extensions, and existing clients do not list last_resort.
 //
 // Errors: ErrUnsupported, ErrMalformed, ErrExpired, ErrLifetimeTooLong.
 func (k *KeyPackage) Check(now time.Time) error {
@@ -71,7 +71,7 @@ func (k *KeyPackage) checkCapabilities() error {
 	if len(k.leaf.extensions) == 0 {
 		return nil
 	}
-	var listed typeSet // with a set, two long lists cost their sum, not their product
+	var listed typeSet // with a set, the cost for two long lists is their sum, not their product
 	for t := range c.extensions.all() {
 		listed.add(ExtensionType(t))
 	}

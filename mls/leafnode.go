@@ -2,7 +2,8 @@ package mls
 
 import "strconv"
 
-// leafNodeSource says for what a LeafNode was made (RFC 9420 §7.2).
+// leafNodeSource says how a LeafNode was made (RFC 9420 §7.2): for a KeyPackage, an Update or a
+// commit.
 type leafNodeSource uint8
 
 const (
@@ -25,7 +26,7 @@ type leafNode struct {
 	encryptionKey  []byte
 	signatureKey   []byte
 	credentialType CredentialType
-	identity       []byte // of a basic credential
+	identity       []byte // identity of a basic credential
 	capabilities   capabilities
 	source         leafNodeSource
 	notBefore      uint64 // seconds since the Unix epoch; leafFromKeyPackage only
@@ -68,8 +69,8 @@ func (r *reader) leafNode() (l leafNode) {
 	return l
 }
 
-// credential reads a Credential (§5.3). It refuses an unknown type, because nothing says where such
-// a credential ends. §13.5 allows no GREASE here.
+// credential reads a Credential (§5.3). It refuses an unknown type, because nothing shows where
+// such a credential ends. §13.5 allows no GREASE here.
 func (r *reader) credential() (t CredentialType, identity []byte) {
 	prev := r.enter("Credential", "5.3")
 	t = CredentialType(r.u16("credential_type"))

@@ -1,8 +1,8 @@
 package mls
 
 // Limits on the encoded size of an object of any suite, in bytes. They apply before anything is
-// parsed, with one exception: what a PublicMessage or a PrivateMessage holds is known only after
-// parsing. Most suites have lower limits: see [CipherSuite.Limits].
+// parsed, with one exception: only parsing shows what a PublicMessage or a PrivateMessage holds.
+// Most suites have lower limits: see [CipherSuite.Limits].
 const (
 	MaxKeyPackageSize = 20 << 10
 	MaxProposalSize   = 1 << 20
@@ -12,7 +12,7 @@ const (
 	MaxMessageSize    = 10 << 20
 )
 
-// maxHandshakeSize returns the limit on a message with this content, other than application data.
+// maxHandshakeSize returns the limit on a message whose content is not application data.
 func maxHandshakeSize(t ContentType) int {
 	if t == ContentTypeProposal {
 		return MaxProposalSize
@@ -24,22 +24,22 @@ func maxHandshakeSize(t ContentType) int {
 // hashed for each signature.
 const MaxContextExtensionsSize = 64 << 10
 
-// MaxGroupIDSize is the longest group_id accepted, in bytes: 128 hexadecimal
-// characters on the XRPC surface.
+// MaxGroupIDSize is the longest group_id accepted, in bytes: 128 hexadecimal characters in XRPC
+// requests.
 const MaxGroupIDSize = 64
 
 // MaxEpoch is the highest epoch accepted: 2^53-1, the largest integer that every JSON parser reads
-// exactly. RFC 9420 itself has 64 bits.
+// exactly. Epochs of RFC 9420 have 64 bits.
 const MaxEpoch = 1<<53 - 1
 
 // Limits are limits on the encoded size of the objects of one suite, in bytes. A leaf has the limit
-// of a KeyPackage, because it starts as a part of one and stays in the tree. GroupInfo is also the
-// limit on a ratchet tree.
+// of a KeyPackage, because it begins as a part of a KeyPackage and stays in the tree. GroupInfo is
+// also the limit on a ratchet tree.
 type Limits struct{ KeyPackage, Commit, Welcome, GroupInfo int }
 
-// Limits returns the limits of the suite. The suites of RFC 9420 have 4 KiB for a KeyPackage, and
-// 1 MiB for everything else. A post-quantum suite has more, because its keys and signatures are
-// longer. The limits grow by the extra bytes of:
+// Limits returns the limits of the suite. The suites of RFC 9420 have 4 KiB for a KeyPackage, and 1
+// MiB for everything else. A post-quantum suite has higher limits, because its keys and signatures
+// are longer. Its limits grow by the extra bytes of:
 //
 //   - a KeyPackage: its own keys and signatures
 //   - a Welcome: one KEM output for each of a thousand members
@@ -55,7 +55,7 @@ func (c CipherSuite) Limits() Limits {
 	if p == nil {
 		return l
 	}
-	longest := p521.keySize // of RFC 9420; its signatures have at most six bytes more
+	longest := p521.keySize // the longest keys of RFC 9420; its signatures have at most six bytes more
 	key, output := max(0, p.kem.keySize-longest), max(0, p.kem.outputSize-longest)
 	identity := max(0, p.sign.keySize-longest) + max(0, p.sign.size-longest)
 	keyPackage := 2*key + identity + max(0, p.sign.size-longest)

@@ -8,18 +8,18 @@ import (
 	"golang.org/x/crypto/cryptobyte/asn1"
 )
 
-// A proposal of a type that this package does not know is opaque: nothing says where its content
-// ends (RFC 9420 §12.1). In a commit it hides the rest of the list of proposals, and nothing else,
-// because the list has a length.
+// A proposal of a type that this package does not know is opaque: nothing shows where its content
+// ends (RFC 9420 §12.1). In a commit, an opaque proposal hides the rest of the list of proposals,
+// and nothing else, because the list has a length.
 //
-// In a PublicMessage of its own, it is followed by a signature and a membership_tag. These are
-// found from the end. The suite says how long the tag is, and how long an EdDSA or ML-DSA signature
-// is. An ECDSA signature is found by its DER encoding. More than one reading is possible, because
-// the content can end with bytes that look like the start of a signature. Then the reading that
-// verifies is the right one. All readings have the same ProposalRef, because it covers content and
-// signature together.
+// In a PublicMessage, an opaque proposal is followed by a signature and a membership_tag. This
+// package finds them from the end of the message. The suite gives the length of the tag, and the
+// length of an EdDSA or ML-DSA signature. The DER encoding gives the length of an ECDSA signature.
+// There may be several readings, because the content can end with bytes that look like the start of
+// a signature. The reading whose signature verifies is the right one. All readings have the same
+// ProposalRef, because the ProposalRef covers content and signature together.
 
-// opaqueProposal takes what is left of the message: the content of an opaque proposal, its signature
+// opaqueProposal reads the rest of the message: the content of an opaque proposal, its signature
 // and its membership_tag. start is where the FramedContent began.
 func (r *reader) opaqueProposal(h *Header, start cryptobyte.String, parts *handshake) {
 	parts.opaque = start
@@ -34,8 +34,8 @@ func (r *reader) opaqueProposal(h *Header, start cryptobyte.String, parts *hands
 	r.malformed("signature", "the proposal is of an unknown type, and no signature with a membership_tag follows it")
 }
 
-// readings returns the ways to read the message as one of the suite. That is the message itself,
-// unless its proposal is opaque.
+// readings returns all ways to read the message as a message of the suite. If its proposal is not
+// opaque, there is one: the message itself.
 func (p *handshake) readings(suite CipherSuite, sender SenderType) (all []handshake) {
 	if p.opaque == nil {
 		return []handshake{*p}
@@ -60,7 +60,8 @@ func (p *handshake) readings(suite CipherSuite, sender SenderType) (all []handsh
 	return all
 }
 
-// cutVector cuts an opaque<V> of size bytes off the end of b. At least the first keep bytes stay.
+// cutVector cuts an opaque<V> of size bytes off the end of b, but leaves at least the first keep
+// bytes.
 func cutVector(b []byte, keep, size int) (before, content []byte, ok bool) {
 	length := appendVarint(nil, size)
 	at := len(b) - size - len(length)
@@ -71,7 +72,7 @@ func cutVector(b []byte, keep, size int) (before, content []byte, ok bool) {
 }
 
 // signatureSizes returns the shortest and the longest signature, in bytes. An ECDSA signature is a
-// SEQUENCE of two INTEGERs. Each takes up to one byte more than a coordinate.
+// SEQUENCE of two INTEGERs. Each INTEGER has up to one byte more than a coordinate.
 func (s *signature) signatureSizes() (shortest, longest int) {
 	if s.curve == nil {
 		return s.size, s.size

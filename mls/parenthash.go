@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// parentHash returns the parent hash of the parent at p with the given child as
-// copath child (RFC 9420 §7.9).
+// parentHash returns the parent hash of the parent p, whose child copath is the copath child (RFC
+// 9420 §7.9).
 func (t *Tree) parentHash(p, copath nodeIndex) []byte {
 	node := t.parents[p/2]
 	h := t.newTreeHasher()
@@ -19,9 +19,9 @@ func (t *Tree) parentHash(p, copath nodeIndex) []byte {
 	return out
 }
 
-// checkParentHashes checks that a member set every parent: exactly one node below it has the
-// matching parent_hash (RFC 9420 §7.9.2). This holds for all parents. So every chain ends in a
-// leaf, and the leaf's signature covers it.
+// checkParentHashes checks that a member set every parent: exactly one node below the parent has
+// the matching parent_hash (RFC 9420 §7.9.2). Because this holds for all parents, every chain ends
+// in a leaf, whose signature covers the chain.
 func (t *Tree) checkParentHashes() error {
 	for i, p := range t.parents {
 		if p == nil {
@@ -41,10 +41,11 @@ func (t *Tree) checkParentHashes() error {
 	return nil
 }
 
-// parentHashBelow returns the parent_hash of the one node D below p's child c that can match p, or
-// nil. D is what remains of c's resolution without p's unmerged leaves below c. All of those must
-// be in the resolution. The cost over all parents is linear in the nodes and the unmerged_leaves
-// lists: only the nearest parent above a blank node visits it.
+// parentHashBelow returns the parent_hash of the node D, the only node below p's child c that can
+// match p. It returns nil if there is no such node. D is what remains of c's resolution without p's
+// unmerged leaves below c. All these leaves must be in the resolution. The cost for all parents is
+// linear in the number of nodes and the length of the unmerged_leaves lists, because only the
+// nearest parent above a blank node visits the blank node.
 func (t *Tree) parentHashBelow(c nodeIndex, p *parentNode) []byte {
 	unmerged := within(p.unmerged, c)
 	found, merged := 0, 0
@@ -59,7 +60,7 @@ func (t *Tree) parentHashBelow(c nodeIndex, p *parentNode) []byte {
 			found++
 		default:
 			merged++
-			hash = leaf.parentHash // nil unless set by a commit
+			hash = leaf.parentHash // nil unless a commit set it
 		}
 		return merged < 2
 	})
@@ -92,7 +93,7 @@ func (t *Tree) resolve(x nodeIndex, yield func(nodeIndex) bool) bool {
 	return t.resolve(x.left(), yield) && t.resolve(x.right(), yield)
 }
 
-// within returns those leaves of an increasing list that are below x.
+// within returns the leaves of an increasing list that are below x.
 func within(list []uint32, x nodeIndex) []uint32 {
 	first, end := x.leaves()
 	from, _ := slices.BinarySearch(list, first)

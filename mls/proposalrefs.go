@@ -6,9 +6,9 @@ import (
 )
 
 // resolve finds the proposals that the commit refers to, and verifies their senders (RFC 9420
-// §6.1). It lists them with the proposals that the commit contains. It refuses a commit with an
-// opaque proposal, or with a reference to one that is not known here, only after it has verified
-// all that are known.
+// §6.1). It lists them together with the proposals that the commit contains. If a proposal is
+// opaque, or a reference is unknown, resolve first verifies all known proposals. Then it refuses
+// the commit.
 func (a *applier) resolve(pending []*ProposalMessage) error {
 	byRef := a.c.byRef(a.g.CipherSuite, pending)
 	a.proposals = make([]sentProposal, 0, len(a.c.Proposals))
@@ -61,8 +61,9 @@ func (c *Commit) HasReferences() bool {
 	return slices.ContainsFunc(c.Proposals, func(p Proposal) bool { return p.Reference != nil })
 }
 
-// ReInit returns the ReInit that the commit contains, or refers to if it is among pending. nil:
-// none. It verifies no signature: Apply does. It is for commits that Apply cannot judge.
+// ReInit returns the ReInit that the commit contains, or that it refers to and that is among
+// pending. It returns nil if there is none. It verifies no signature, because Apply does. Callers
+// use it for commits that Apply cannot judge.
 func (c *Commit) ReInit(suite CipherSuite, pending ...*ProposalMessage) *ReInit {
 	byRef := c.byRef(suite, pending)
 	for i := range c.Proposals {
@@ -77,7 +78,7 @@ func (c *Commit) ReInit(suite CipherSuite, pending ...*ProposalMessage) *ReInit 
 	return nil
 }
 
-// ref returns the ProposalRef (§5.2). It is nil if the message cannot be one of the suite.
+// ref returns the ProposalRef (§5.2). It is nil if the message cannot be a message of the suite.
 func (m *ProposalMessage) ref(suite CipherSuite) []byte {
 	readings := m.parts.readings(suite, m.SenderType)
 	if len(readings) == 0 {
@@ -96,11 +97,10 @@ type proposalVerifier struct {
 // externalSender is an entry of the external_senders extension (§12.1.8.1).
 type externalSender struct {
 	key      []byte // signature key
-	identity []byte // of a basic credential
+	identity []byte // identity of a basic credential
 }
 
-// verify verifies that a proposal is of the group and the epoch, and that its sender signed it
-// (§6.1).
+// verify verifies that a proposal is of this group and epoch, and that its sender signed it (§6.1).
 func (v *proposalVerifier) verify(m *ProposalMessage) error {
 	if !bytes.Equal(m.GroupID, v.GroupID) || m.Epoch != v.Epoch {
 		return refuseCommit(ErrMalformed, "Commit.proposals", "12.1", "a proposal of another epoch")
@@ -138,9 +138,9 @@ func (v *proposalVerifier) sender(index uint32) (externalSender, error) {
 	return v.senders[index], nil
 }
 
-// ExternalProposer verifies a proposal of an external sender (§12.1.8.1): it is of the group and the
-// epoch, and a sender that the group lists has signed it. It returns the sender's account, as
-// Member.DID does.
+// ExternalProposer verifies a proposal of an external sender (§12.1.8.1). The proposal must be of
+// this group and epoch, and one of the group's external senders must have signed it.
+// ExternalProposer returns the sender's account, in the form of Member.DID.
 //
 // Errors: ErrMalformed, ErrBadSignature.
 func (g *Group) ExternalProposer(m *ProposalMessage) (did string, err error) {
@@ -155,8 +155,8 @@ func (g *Group) ExternalProposer(m *ProposalMessage) (did string, err error) {
 	return Member{Identity: string(sender.identity)}.DID(), nil
 }
 
-// ExternalSenders returns the accounts of the group's external senders (§12.1.8.1), as Member.DID
-// does, in the order of the extension. It is empty if the extension is malformed.
+// ExternalSenders returns the accounts of the group's external senders (§12.1.8.1), in the form of
+// Member.DID and in the order of the extension. It is empty if the extension is malformed.
 func (g *Group) ExternalSenders() (dids []string) {
 	all, err := g.externalSenders()
 	if err != nil {

@@ -13,23 +13,23 @@ type place struct {
 	section   string
 }
 
-// reader reads the TLS presentation language as RFC 9420 §2.1 extends it. After the first failure
-// every read returns zero and no input is left. So callers check for an error once, at the end.
+// reader reads the TLS presentation language as RFC 9420 §2.1 extends it. After the first failure,
+// every read returns zero and no input is left. So callers need only check for an error at the end.
 type reader struct {
 	s      cryptobyte.String
 	object string
 	in     place
 	err    *ParseError
 	seen   *typeSet   // scratch of extensions: empty between lists
-	into   *handshake // receives the parts of a PublicMessage, unless nil
+	into   *handshake // if not nil, receives the parts of a PublicMessage
 }
 
 func newReader(object string, b []byte) reader {
 	return reader{s: b, object: object, in: place{structure: object}}
 }
 
-// enter makes another struct the reader's place. It returns the previous place, for the caller to
-// set after the struct.
+// enter makes another struct the reader's place. It returns the previous place, which the caller
+// sets again after the struct.
 func (r *reader) enter(structure, section string) place {
 	prev := r.in
 	r.in = place{structure, section}
@@ -102,7 +102,7 @@ func (r *reader) varint(field string) int {
 	return v
 }
 
-// failVector fails on the encoding of a vector's length.
+// failVector records that the encoding of a vector's length is invalid.
 func (r *reader) failVector(field, reason string) {
 	r.in.section = "2.1.2"
 	r.malformed(field, reason)
@@ -121,7 +121,7 @@ func (r *reader) opaque(field string) []byte {
 }
 
 // vector reads T field<V>. It calls elem until the vector has no bytes left. Each call must read at
-// least one byte or fail. It returns the vector's content.
+// least one byte or fail. vector returns the vector's content.
 func (r *reader) vector(field string, elem func(*reader)) []byte {
 	content := r.opaque(field)
 	rest := r.s
@@ -158,7 +158,7 @@ func (r *reader) optional(field string) bool {
 	return false
 }
 
-// version reads a ProtocolVersion. It refuses any but mls10, because the format of another version
+// version reads a ProtocolVersion. It refuses all but mls10, because the format of other versions
 // is not known.
 func (r *reader) version() ProtocolVersion {
 	v := ProtocolVersion(r.u16("version"))
@@ -208,12 +208,12 @@ func (r *reader) finish() error {
 	return nil
 }
 
-// tooLarge returns the error for an object of n bytes, over its limit.
+// tooLarge returns the error for an object of n bytes, whose limit is limit.
 func tooLarge(object string, n, limit int) error {
 	return &ParseError{Object: object, Reason: sizes(n, limit), Kind: ErrTooLarge}
 }
 
-// sizes names the size of what is too large, and the limit.
+// sizes returns the text with the size of the object and the limit.
 func sizes(n, limit int) string {
 	return strconv.Itoa(n) + " bytes, and at most " + strconv.Itoa(limit) + " are taken"
 }

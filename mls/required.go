@@ -3,9 +3,9 @@ package mls
 import "strconv"
 
 // checkContext checks that every member supports the extensions of the GroupContext (RFC 9420
-// §13.4), and what the required_capabilities extension among them requires (§7.3, §11.1). A member
-// need not list default extension and proposal types, but must list credential types. The time is
-// linear in the sum of the lists, not in their product.
+// §13.4). It also checks that every member has the capabilities that the required_capabilities
+// extension demands (§7.3, §11.1). A member need not list default extension and proposal types, but
+// must list credential types. The time is linear in the sum of the lists, not in their product.
 func (t *Tree) checkContext(context Extensions) error {
 	required, err := requiredOf(context)
 	if err != nil {
@@ -41,8 +41,8 @@ func (t *Tree) checkContext(context Extensions) error {
 	return nil
 }
 
-// requiredOf returns what the required_capabilities extension requires (§11.1): nothing if there is
-// none.
+// requiredOf returns the capabilities that the required_capabilities extension demands (§11.1).
+// They are empty if there is no such extension.
 func requiredOf(context Extensions) (c capabilities, err error) {
 	data, ok := context.Get(ExtensionRequiredCapabilities)
 	if !ok {
@@ -55,8 +55,8 @@ func requiredOf(context Extensions) (c capabilities, err error) {
 	return c, r.finish()
 }
 
-// distinct returns the code points of list for which leaveOut is false, each once. s is scratch,
-// empty between calls.
+// distinct returns the code points of list for which leaveOut is false, without repetitions. s is
+// scratch, and is empty between calls.
 func (s *typeSet) distinct(list u16List, leaveOut func(uint16) bool) []uint16 {
 	var out []uint16
 	for v := range list.all() {
@@ -72,7 +72,8 @@ func (s *typeSet) distinct(list u16List, leaveOut func(uint16) bool) []uint16 {
 }
 
 // covers reports whether list has every code point of wanted, which must be distinct. It stops at
-// the first missing one, so that the time is linear in list. s is scratch, empty between calls.
+// the first missing code point, so that the time is linear in list. s is scratch, and is empty
+// between calls.
 func (s *typeSet) covers(list u16List, wanted []uint16) bool {
 	if len(wanted) == 0 {
 		return true

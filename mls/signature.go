@@ -3,8 +3,8 @@ package mls
 // VerifySignatures verifies both signatures of a KeyPackage with the leaf's signature key: the
 // leaf's own (RFC 9420 §7.2) and the KeyPackage's (§10).
 //
-// Errors: ErrUnsupported for a suite that the RFC does not define; ErrMalformed for a key not of the
-// suite's form, or a leaf not made for a KeyPackage; ErrBadSignature.
+// Errors: ErrUnsupported for a suite that the RFC does not define; ErrMalformed for a key that does
+// not have the suite's form, or a leaf that was not made for a KeyPackage; ErrBadSignature.
 func (k *KeyPackage) VerifySignatures() error {
 	if !k.CipherSuite.Supported() {
 		return k.refuse(ErrUnsupported, "cipher_suite", "10.1", k.CipherSuite.String())
@@ -25,8 +25,8 @@ func (k *KeyPackage) VerifySignatures() error {
 	return nil
 }
 
-// signContent returns SignContent, which SignWithLabel signs (RFC 9420 §5.1.2). The content comes
-// in parts, so that it is copied only once.
+// signContent returns SignContent, the bytes that SignWithLabel signs (RFC 9420 §5.1.2). The
+// content is passed in parts, so that it is copied only once.
 func signContent(label string, content ...[]byte) []byte {
 	const prefix = "MLS 1.0 "
 	size := 0

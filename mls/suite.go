@@ -9,8 +9,8 @@ import (
 	"github.com/cloudflare/circl/sign/ed448"
 )
 
-// CipherSuite is a code point of the registry of RFC 9420 §17.1, or one that libraries use for a
-// post-quantum suite of a draft.
+// CipherSuite is a code point of the registry of RFC 9420 §17.1, or a code point that libraries use
+// for a draft's post-quantum suite.
 type CipherSuite uint16
 
 // The cipher suites of RFC 9420. The lexicons name all but the last as known values.
@@ -24,38 +24,40 @@ const (
 	SuiteP384AES256     CipherSuite = 7
 )
 
-// SuiteXWing is the post-quantum suite of draft-mahy-mls-xwing, as OpenMLS and Catbird have it. The
-// others have no constant: see the table.
+// SuiteXWing is the post-quantum suite of draft-mahy-mls-xwing, as OpenMLS and Catbird implement
+// it. The other post-quantum suites have no constant: see the table.
 const SuiteXWing CipherSuite = 0x004D
 
-// suiteParams is what this package needs of one suite. It needs no secrets, so no AEAD.
+// suiteParams is what this package needs to know of one suite. It handles no secrets, so it needs
+// no AEAD.
 type suiteParams struct {
 	name string
 	hash crypto.Hash
 	kem  kem
-	sign signature // of leaves
+	sign signature // signatures of leaves
 }
 
 // kem is the form of a KEM's public keys and of its outputs (kem_output).
 type kem struct {
 	keySize, outputSize   int                 // in bytes
-	validKey, validOutput func(b []byte) bool // b has the size
+	validKey, validOutput func(b []byte) bool // b has the right size
 }
 
 // signature is a signature algorithm (RFC 9420 §5.1.2).
 type signature struct {
-	keySize int            // of a public key, in bytes
-	size    int            // of a signature, in bytes; 0 for ECDSA, whose DER encodings differ in size
+	keySize int            // bytes of a public key
+	size    int            // bytes of a signature; 0 for ECDSA, whose DER encodings differ in size
 	curve   elliptic.Curve // ECDSA only
-	// verifier returns a function that verifies signatures of a key of keySize bytes, or nil if the
-	// key is none of the algorithm.
+	// verifier returns a function that verifies signatures of a key of keySize bytes. It returns
+	// nil if the key is not a key of the algorithm.
 	verifier func(key []byte) func(content, signature []byte) bool
 }
 
-// suites are the cipher suites by code point: those of RFC 9420 §17.1, then those of OpenMLS 0.9
-// (draft-ietf-mls-pq-ciphersuites and its predecessors, which have no registered code points yet).
-// The post-quantum suites of ts-mls 2 are not here: their numbers are for private use, and one has
-// the name of another number. An app can give ts-mls the suites of this table.
+// suites are the cipher suites by code point. First come the suites of RFC 9420 §17.1, then the
+// suites of OpenMLS 0.9 (draft-ietf-mls-pq-ciphersuites and its predecessors, which have no
+// registered code points yet). The post-quantum suites of ts-mls 2 are not here: their numbers are
+// for private use, and one suite has the name of another number. An app can give ts-mls the suites
+// of this table.
 var suites = map[CipherSuite]*suiteParams{
 	SuiteX25519AES128:   {"MLS_128_DHKEMX25519_AES128GCM_SHA256_Ed25519", crypto.SHA256, x25519, signEd25519},
 	SuiteP256AES128:     {"MLS_128_DHKEMP256_AES128GCM_SHA256_P256", crypto.SHA256, p256, signP256},
@@ -109,7 +111,7 @@ func (c CipherSuite) newHash() hash.Hash {
 	return nil
 }
 
-// hashSize returns the size of the suite's hash in bytes, 0 if unknown.
+// hashSize returns the size of the suite's hash in bytes, or 0 if the suite is unknown.
 func (c CipherSuite) hashSize() int {
 	if p := c.params(); p != nil {
 		return p.hash.Size()
@@ -117,15 +119,15 @@ func (c CipherSuite) hashSize() int {
 	return 0
 }
 
-// validHPKEKey reports whether key is a public key of the suite's KEM: of an elliptic curve
-// (RFC 9180 §7.1.1), of ML-KEM (FIPS 203 §7.2) or of both.
+// validHPKEKey reports whether key is a public key of the suite's KEM. The KEM uses an elliptic
+// curve (RFC 9180 §7.1.1), ML-KEM (FIPS 203 §7.2) or both.
 func (c CipherSuite) validHPKEKey(key []byte) bool {
 	p := c.params()
 	return p != nil && len(key) == p.kem.keySize && p.kem.validKey(key)
 }
 
-// validKEMOutput reports whether output has the form of an output of the suite's KEM: that of a
-// public key of an elliptic curve, or any bytes of the right length.
+// validKEMOutput reports whether output has the form of an output of the suite's KEM. With an
+// elliptic curve this is the form of a public key; otherwise it is any bytes of the right length.
 func (c CipherSuite) validKEMOutput(output []byte) bool {
 	p := c.params()
 	return p != nil && len(output) == p.kem.outputSize && p.kem.validOutput(output)
@@ -141,15 +143,15 @@ func (c CipherSuite) verifier(key []byte) func(content, signature []byte) bool {
 	return p.sign.verifier(key)
 }
 
-// wrongHPKEKey and wrongSignatureKey say what is wrong with a public key of the suite. Both say
-// what to do about forms that known libraries write.
+// wrongHPKEKey and wrongSignatureKey say what is wrong with a public key of the suite. For forms
+// that known libraries write, they also say what to do.
 func (c CipherSuite) wrongHPKEKey(key []byte) string { return wrongKey(key, c.params().kem.keySize) }
 func (c CipherSuite) wrongSignatureKey(key []byte) string {
 	return wrongKey(key, c.params().sign.keySize)
 }
 
-// wrongKey says why key is not a public key of size bytes. An uncompressed point has an odd size,
-// a compressed one has a byte more than half of it.
+// wrongKey says why key is not a public key of size bytes. An uncompressed point has an odd size. A
+// compressed point has one byte more than half of that size.
 func wrongKey(key []byte, size int) string {
 	n := strconv.Itoa(len(key)) + " bytes"
 	switch {

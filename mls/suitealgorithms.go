@@ -16,8 +16,9 @@ import (
 	"github.com/cloudflare/circl/sign/mldsa/mldsa87"
 )
 
-// The KEMs: of curves (RFC 9180 §7.1), ML-KEM (FIPS 203), and X-Wing
-// (draft-connolly-cfrg-xwing-kem), whose keys and outputs are those of ML-KEM-768, then of X25519.
+// The KEMs use curves (RFC 9180 §7.1), ML-KEM (FIPS 203), or X-Wing
+// (draft-connolly-cfrg-xwing-kem). Keys and outputs of X-Wing are those of ML-KEM-768, followed by
+// those of X25519.
 var (
 	x25519    = curveKEM(32, ecdh.X25519())
 	x448      = kem{56, 56, anyBytes, anyBytes}
@@ -29,8 +30,8 @@ var (
 	xwing     = kem{1216, 1120, func(key []byte) bool { return isReduced(key[:1184]) }, anyBytes}
 )
 
-// The signature algorithms. ECDSA keys are uncompressed points, and its signatures DER. Ed448 and
-// ML-DSA (FIPS 204) have an empty context, because RFC 9420 §5.1.2 has no other.
+// The signature algorithms. ECDSA keys are uncompressed points, and ECDSA signatures are DER. Ed448
+// and ML-DSA (FIPS 204) have an empty context, because RFC 9420 §5.1.2 defines none.
 var (
 	signEd25519 = signature{keySize: ed25519.PublicKeySize, size: ed25519.SignatureSize,
 		verifier: func(key []byte) func(content, signature []byte) bool {
@@ -47,15 +48,15 @@ var (
 
 func anyBytes([]byte) bool { return true }
 
-// isKey returns whether parse accepts a key.
+// isKey returns a function that reports whether parse accepts a key.
 func isKey[K any](parse func([]byte) (K, error)) func([]byte) bool {
 	return func(key []byte) bool { _, err := parse(key); return err == nil }
 }
 
-// isReduced makes the modulus check of an ML-KEM key (FIPS 203 §7.2): each of its coefficients of
-// twelve bits is below q. A seed of 32 bytes follows them. crypto/mlkem makes the check too, but
-// also expands the seed, which costs twenty times as much. A commit in a group of a thousand
-// devices has two thousand keys to check, under the convo's lock.
+// isReduced makes the modulus check of an ML-KEM key (FIPS 203 §7.2): each coefficient of twelve
+// bits is below q. A seed of 32 bytes follows the coefficients. crypto/mlkem makes this check too,
+// but also expands the seed, which costs twenty times as much. A commit in a group of a thousand
+// devices has two thousand keys to check, while the convo is locked.
 func isReduced(key []byte) bool {
 	const q, seed = 3329, 32
 	for b := key[:len(key)-seed]; len(b) >= 3; b = b[3:] {

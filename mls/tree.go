@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// MaxTreeLeaves is the most leaves that a ratchet tree can have, including blank ones. The limit is
-// against trees of blank nodes: each has only one byte, but must be hashed. Real groups do not
-// reach it, because so many members do not fit into a GroupInfo.
+// MaxTreeLeaves is the largest number of leaves in a ratchet tree, including blank leaves. The
+// limit guards against trees of blank nodes: a blank node has only one byte, but must be hashed.
+// Real groups do not reach the limit, because so many members do not fit into a GroupInfo.
 const MaxTreeLeaves = 8192
 
 // Tree is the public ratchet tree of a group at one epoch (RFC 9420 §7). It is immutable and safe
 // for concurrent use. It aliases the bytes that it was parsed from.
 type Tree struct {
 	suite   CipherSuite
-	leaves  []*leafNode   // by leaf index, nil if blank; their number is a power of two
+	leaves  []*leafNode   // by leaf index, nil if blank; len is a power of two
 	parents []*parentNode // by node index / 2, nil if blank; one fewer than leaves
 	hashes  []byte        // tree hash of each node, by node index (§7.8)
 }
@@ -33,13 +33,13 @@ type parentNode struct {
 type Member struct {
 	Leaf           uint32
 	CredentialType CredentialType
-	Identity       string // of a basic credential, "" otherwise; not checked to be UTF-8
+	Identity       string // identity of a basic credential, "" otherwise; not checked to be UTF-8
 	SignatureKey   []byte // identifies the device
 	EncryptionKey  []byte // changes whenever the leaf is updated
 }
 
 // DID returns the account that the member claims: the identity of a basic credential, without "#"
-// and the device name that may follow. It is "" for any other credential.
+// and the device name that may follow. It returns "" for any other credential.
 func (m Member) DID() string {
 	did, _, _ := strings.Cut(m.Identity, "#")
 	return did
@@ -148,7 +148,7 @@ func (t *Tree) Encode() []byte {
 	return appendOpaque(nil, nodes[:end])
 }
 
-// at returns the node at x; both are nil if it is blank.
+// at returns the node at x. Both results are nil if the node is blank.
 func (t *Tree) at(x nodeIndex) (*leafNode, *parentNode) {
 	if x.isLeaf() {
 		return t.leaves[x/2], nil
@@ -158,7 +158,7 @@ func (t *Tree) at(x nodeIndex) (*leafNode, *parentNode) {
 
 func (t *Tree) root() nodeIndex { return rootOf(len(t.leaves)) }
 
-// leaf returns the leaf with index i, or nil if it is blank or outside the tree.
+// leaf returns the leaf with index i, or nil if the leaf is blank or outside the tree.
 func (t *Tree) leaf(i uint32) *leafNode {
 	if int64(i) >= int64(len(t.leaves)) {
 		return nil
@@ -166,7 +166,7 @@ func (t *Tree) leaf(i uint32) *leafNode {
 	return t.leaves[i]
 }
 
-// Member returns the member at a leaf and whether there is one.
+// Member returns the member at a leaf, and whether there is a member.
 func (t *Tree) Member(leaf uint32) (Member, bool) {
 	l := t.leaf(leaf)
 	if l == nil {

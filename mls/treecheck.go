@@ -15,14 +15,15 @@ import (
 //
 // It does not check lifetimes: a member may stay longer than the lifetime of its KeyPackage.
 //
-// The cost is n log n for n nodes, and one signature for each member. Signatures come last.
+// The cost is n log n for n nodes, plus one signature for each member. Signatures are verified
+// last.
 //
 // Errors: ErrUnsupported (a suite that the RFC does not define), ErrMalformed,
 // ErrBadSignature.
 func (t *Tree) Verify(groupID []byte) error { return t.verify(groupID, &Tree{}) }
 
-// verify is Verify, except for the signatures of leaves that known has in the same place. known
-// must be a verified tree of the same group.
+// verify is Verify, but it does not verify signatures of leaves that known has in the same place.
+// known must be a verified tree of the same group.
 func (t *Tree) verify(groupID []byte, known *Tree) error {
 	if !t.suite.Supported() {
 		return refuseTree(ErrUnsupported, "cipher_suite", "17.1", t.suite.String())
@@ -48,7 +49,7 @@ func (t *Tree) verify(groupID []byte, known *Tree) error {
 	return nil
 }
 
-// checkKeys checks the form of every key, and that none occurs twice.
+// checkKeys checks the form of every key, and that no key occurs twice.
 func (t *Tree) checkKeys() error {
 	encryption := make(map[string]struct{}, len(t.leaves))
 	signature := make(map[string]struct{}, len(t.leaves))
@@ -86,8 +87,8 @@ func addKey(set map[string]struct{}, key []byte) bool {
 	return true
 }
 
-// checkUnmerged checks every unmerged_leaves list. It is increasing, and its leaves are members
-// below the parent. All parents between the parent and such a leaf also list the leaf (§7.1,
+// checkUnmerged checks every unmerged_leaves list. The list is increasing, and its leaves are
+// members below the parent. All parents between the parent and such a leaf list the leaf too (§7.1,
 // §12.4.3.1).
 func (t *Tree) checkUnmerged() error {
 	refuse := func(section, reason string) error {

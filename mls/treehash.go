@@ -5,7 +5,7 @@ import (
 	"hash"
 )
 
-// Hash returns the tree hash of the whole tree (RFC 9420 §7.8). It is the tree_hash of a
+// Hash returns the tree hash of the whole tree (RFC 9420 §7.8), which is the tree_hash in a
 // GroupContext.
 func (t *Tree) Hash() []byte { return t.hashOf(t.root()) }
 
@@ -31,7 +31,7 @@ func (t *Tree) rehash() {
 	}
 }
 
-// rehashPath computes again the hashes of a leaf and of the nodes above it.
+// rehashPath computes the hashes of a leaf and of all nodes above it again.
 func (t *Tree) rehashPath(leaf uint32) {
 	h := t.newTreeHasher()
 	x := leafNodeIndex(leaf)
@@ -42,9 +42,10 @@ func (t *Tree) rehashPath(leaf uint32) {
 	}
 }
 
-// hashWithout returns the tree hash that x had before some leaves were added (§7.9,
-// original_sibling_tree_hash). In it they are blank and in no unmerged_leaves. added must be
-// increasing, and its leaves below x. hashWithout visits only the paths from them up to x.
+// hashWithout returns the tree hash that x had before the leaves added were added (§7.9,
+// original_sibling_tree_hash). In that state, the leaves are blank and in no unmerged_leaves. added
+// must be increasing, and its leaves must be below x. hashWithout visits only the paths from these
+// leaves up to x.
 func (h *treeHasher) hashWithout(t *Tree, x nodeIndex, added []uint32) []byte {
 	if len(added) == 0 {
 		return t.hashOf(x)

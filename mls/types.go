@@ -66,7 +66,8 @@ func (c ContentType) String() string {
 // SenderType says what kind of sender sent a PublicMessage (RFC 9420 §6).
 type SenderType uint8
 
-// The sender types of RFC 9420. It is zero for a PrivateMessage, whose sender is encrypted.
+// The sender types of RFC 9420. A PrivateMessage has the sender type 0, because its sender is
+// encrypted.
 const (
 	SenderTypeMember            SenderType = 1
 	SenderTypeExternal          SenderType = 2

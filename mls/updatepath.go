@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// step is a parent on a filtered direct path, and its child that is not on the path.
+// step is a parent on a filtered direct path, and the child of this parent that is not on the path.
 type step struct{ parent, copath nodeIndex }
 
-// filteredPath returns the filtered direct path of a leaf (§4.1.2), upwards. It has the parents
-// whose other child has a resolution that is not empty.
+// filteredPath returns the filtered direct path of a leaf (§4.1.2), upwards. A parent is on this
+// path if the resolution of its other child is not empty.
 func (t *Tree) filteredPath(leaf uint32) []step {
 	var path []step
 	for x := leafNodeIndex(leaf); x != t.root(); x = x.parent() {
@@ -21,8 +21,8 @@ func (t *Tree) filteredPath(leaf uint32) []step {
 	return path
 }
 
-// applyPath checks the UpdatePath and merges it into the tree (§7.5, §12.4.2). The tree's hashes
-// must be those after the proposals.
+// applyPath checks the UpdatePath and merges it into the tree (§7.5, §12.4.2). The tree must have
+// the hashes from after the proposals.
 func (a *applier) applyPath() error {
 	path := a.c.parts.path
 	if path == nil {
@@ -34,7 +34,7 @@ func (a *applier) applyPath() error {
 		return err
 	}
 	a.tree.blankPath(leaf)
-	var hash []byte // of the node above
+	var hash []byte // hash of the node above
 	for i, s := range slices.Backward(steps) {
 		a.tree.parents[s.parent/2] = &parentNode{encryptionKey: path.nodes[i].encryptionKey, parentHash: hash}
 		hash = a.tree.parentHash(s.parent, s.copath)
@@ -66,7 +66,7 @@ func (a *applier) checkPath(path *updatePath, leaf uint32, steps []step) error {
 	}
 	keys := a.tree.encryptionKeys()
 	if a.change.External {
-		for _, m := range a.change.Removes { // its own older leaf (§12.2)
+		for _, m := range a.change.Removes { // the committer's own older leaf (§12.2)
 			addKey(keys, m.EncryptionKey)
 		}
 	}

@@ -3,7 +3,7 @@ package mls
 import "strconv"
 
 // Welcome is the part of a Welcome that is not encrypted: its recipients (RFC 9420 §12.4.3.1). The
-// GroupInfo is encrypted.
+// GroupInfo in it is encrypted.
 type Welcome struct {
 	CipherSuite CipherSuite
 	Refs        []KeyPackageRef // at least one, all different; they alias the message
@@ -11,7 +11,8 @@ type Welcome struct {
 
 // ParseWelcome parses an MLSMessage that contains a Welcome.
 //
-// Errors: ErrTooLarge, ErrMalformed (also for no recipient, or the same one twice), ErrUnsupported.
+// Errors: ErrTooLarge, ErrMalformed (for example no recipient, or a recipient twice),
+// ErrUnsupported.
 func ParseWelcome(msg []byte) (Welcome, error) {
 	if err := checkSize("Welcome", msg, MaxWelcomeSize); err != nil {
 		return Welcome{}, err
