@@ -1,7 +1,6 @@
 -- Finds the first events of a window of the stream for a subscriber: the events of the subscriber's
 -- convos during its memberships, and the events for the subscriber alone.
 --
---
 -- $1 convos of the subscriber; it gets their events after the place $2 and up to the place $3
 -- $4 the first and $5 the last day of the window, $6 how many events, $7 the subscriber
 -- $8 the place before the window, $9 the window's last place

@@ -1,6 +1,5 @@
 -- Indexes the messages of the next rows of events by their convos, and moves the end of the index.
 --
---
 -- $1 how many places to index, at least. The statement indexes fewer only at the end of a day,
 -- because each row of the index belongs to one day and is dropped with that day.
 -- $2 how many places to index, at most
