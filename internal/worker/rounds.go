@@ -19,22 +19,22 @@ type Rounds struct {
 	byName map[string]Round
 }
 
-// Round is what is remembered of one worker.
+// Round is what a node remembers of one worker.
 type Round struct {
 	Worker   string
 	Interval time.Duration
-	At       time.Time // when the last round began; zero: none has ended
+	At       time.Time // when the last round began; zero if none has ended
 	Took     time.Duration
 	Rounds   int64
 	Failures int64
-	FailedAt time.Time // when the last round began that failed; zero: none has
+	FailedAt time.Time // when the last failed round began; zero if none has failed
 }
 
-// NewRounds returns an empty memory. Its workers go by the clock.
+// NewRounds returns an empty memory for workers that use the clock.
 func NewRounds(clock Clock) *Rounds { return &Rounds{clock: clock, byName: map[string]Round{}} }
 
-// Every is the function Every for a worker whose rounds are remembered. A round that the end of the
-// worker cuts off does not count.
+// Every is the function Every for a worker whose rounds are remembered. If the worker ends during a
+// round, the round does not count.
 func (r *Rounds) Every(name string, interval time.Duration, log *slog.Logger, runOnce func(context.Context) error,
 	options ...Option) *Worker {
 	r.mu.Lock()
@@ -61,7 +61,7 @@ func (r *Rounds) add(name string, begun time.Time, err error) {
 	r.byName[name] = one
 }
 
-// List returns the last rounds, by the names of their workers.
+// List returns the last rounds, in the order of their workers' names.
 func (r *Rounds) List() (all []Round) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,27 +11,26 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Sweep ends what is due of one kind of rows, batch by batch.
+// Sweep ends the rows of one kind that are due, batch by batch.
 type Sweep struct {
-	Rows string // which, as metrics, errors and the audit log name them: welcomes_expired
-	// Batch ends a bounded number of them. more says that others are possibly due.
+	Rows string // the name of the rows in metrics, errors and the audit log, for example welcomes_expired
+	// Batch ends a bounded number of rows. more says that other rows may be due.
 	Batch func(ctx context.Context) (n int64, more bool, err error)
 }
 
 const (
-	// SweepRows bounds the rows of one statement, and so the time that it holds their locks.
+	// SweepRows bounds the rows of one statement, and so how long the statement holds their locks.
 	SweepRows = 500
-	// sweepTime is how long a sweep begins batches. The next round goes on. So no sweep keeps those
-	// behind it waiting for long.
+	// sweepTime is how long a sweep begins new batches. The next round does the rest. So no sweep
+	// makes the sweeps after it wait for long.
 	sweepTime = 10 * time.Second
 )
 
 // Statement returns a sweep by a statement that ends at most $1 rows; args are $2 and so on. The
-// statement passes over rows that others have locked (SKIP LOCKED), so any number of nodes can run
-// it.
+// statement skips rows that others have locked (SKIP LOCKED), so any number of nodes can run it.
 //
-// Each batch is a transaction of maintenance. Its time, now(), is the statement's. Unlike
-// clock_timestamp(), now() can bound the scan of an index.
+// Each batch is a transaction of maintenance. The transaction begins with the statement, so now()
+// is the statement's time. Unlike clock_timestamp(), now() can bound the scan of an index.
 func Statement(db *pgxpool.Pool, rows, sql string, args ...any) Sweep {
 	return Sweep{rows, func(ctx context.Context) (n int64, more bool, err error) {
 		batch := &pgx.Batch{} // one transaction
@@ -45,9 +44,9 @@ func Statement(db *pgxpool.Pool, rows, sql string, args ...any) Sweep {
 	}}
 }
 
-// Sweeper returns a function for Every that does sweeps, in their order. A sweep that fails keeps none
-// of the others from their turn. swept is called after each sweep with the number of its rows, and
-// once before with 0, so that a metric begins.
+// Sweeper returns a function for Every that runs sweeps in order. If a sweep fails, the others
+// still run. swept is called after each sweep with the number of its rows. Before the first sweep,
+// swept is called once with 0, so that the metric exists.
 func Sweeper(swept func(rows string, n int64), sweeps ...Sweep) func(context.Context) error {
 	for _, s := range sweeps {
 		swept(s.Rows, 0)
@@ -66,7 +65,7 @@ func Sweeper(swept func(rows string, n int64), sweeps ...Sweep) func(context.Con
 	}
 }
 
-// run does batches until none is left, or the sweep's time is over.
+// run runs batches until no row is due, or the sweep's time is over.
 func (s Sweep) run(ctx context.Context) (total int64, err error) {
 	for end := time.Now().Add(sweepTime); ; {
 		n, more, err := s.Batch(ctx)

@@ -10,8 +10,8 @@ import (
 
 const (
 	// shortestLimit is the time limit of a round if the interval is shorter. Otherwise the limit is
-	// the interval. A statement of ours may take 15 seconds. A connection that has become silent
-	// shows no error, and stops the worker for as long as this.
+	// the interval. One of our statements may take 15 seconds. A connection that has become silent
+	// shows no error, so it can stop the worker for this long.
 	shortestLimit = 20 * time.Second
 	// lastLimit is the time limit of the call given to AtEnd.
 	lastLimit = 5 * time.Second
@@ -24,22 +24,22 @@ type Worker struct {
 	log      *slog.Logger
 	runOnce  func(context.Context) error
 
-	limit time.Duration // of a round
+	limit time.Duration // time limit of a round
 	late  bool          // the first round begins after one interval
 	clock Clock
-	wake  Signal        // nil: none
-	delay time.Duration // from a wake to the round
+	wake  Signal        // nil means none
+	delay time.Duration // from a wake-up to the round
 	atEnd func(context.Context) error
 }
 
 // Option changes what Every does.
 type Option func(*Worker)
 
-// Limit sets the time limit of a round. A worker has one if others take its node for dead when it
-// stands still.
+// Limit sets the time limit of a round. A worker needs such a limit if other nodes consider its
+// node dead when the worker stops.
 func Limit(limit time.Duration) Option { return func(w *Worker) { w.limit = limit } }
 
-// Clock is the time by which work is repeated. The zero Clock is the system's.
+// Clock gives the time at which work is repeated. The zero Clock is the system's clock.
 type Clock struct {
 	Now    func() time.Time
 	Ticker func(every time.Duration) (ticks <-chan time.Time, stop func())
@@ -59,13 +59,15 @@ func (c Clock) System() Clock {
 	return c
 }
 
-// By makes the intervals those of a clock.
+// By makes a worker use a clock.
 func By(clock Clock) Option { return func(w *Worker) { w.clock = clock } }
 
-// AfterInterval delays the first round by one interval. Without it, the first round begins at once.
+// AfterInterval delays the first round by one interval. Without this option, the first round begins
+// at once.
 func AfterInterval() Option { return func(w *Worker) { w.late = true } }
 
-// Signal wakes who receives from it. Several that are sent before it is received are one.
+// Signal wakes its receiver. If it is sent several times before it is received, it is received
+// once.
 type Signal chan struct{}
 
 // NewSignal returns a signal that nobody has sent yet.
@@ -75,7 +77,7 @@ func NewSignal() Signal { return make(Signal, 1) }
 func (s Signal) Send() {
 	select {
 	case s <- struct{}{}:
-	default: // the last one has not been received yet
+	default: // the last signal has not been received yet
 	}
 }
 
@@ -89,24 +91,26 @@ func Pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Wake makes a round begin after each signal, besides the rounds of the interval. The round begins
-// after delay, so that one round can serve several signals. The ticks of the interval do not move.
+// Wake makes a round begin after each signal, in addition to the rounds of the interval. The round
+// begins after delay, so that one round can serve several signals. The ticks of the interval stay
+// the same.
 func Wake(wake Signal, delay time.Duration) Option {
 	return func(w *Worker) { w.wake, w.delay = wake, delay }
 }
 
-// AtEnd makes the worker call last once, after the last round. Its context ends after 5 seconds.
+// AtEnd makes the worker call last once, after the last round. The context of last ends after 5
+// seconds.
 func AtEnd(last func(context.Context) error) Option { return func(w *Worker) { w.atEnd = last } }
 
 // Every returns a worker that calls runOnce at once and then once in each interval. The log names
 // the worker: "the NAME failed".
 //
-// Rounds do not overlap. If a round takes longer than the interval, the next one begins right after
-// it.
+// Rounds do not overlap. If a round takes longer than the interval, the next round begins right
+// after it.
 //
-// runOnce must be bounded: it works in batches with a limit of rows, each a transaction, so that it
-// can end between any two. Its context ends with the worker's, and after the longer of the interval
-// and 20 seconds, or after Limit. The next round then goes on with what is left.
+// runOnce must be bounded: it works in batches with a limit of rows. Each batch is a transaction,
+// so runOnce can end between two batches. Its context ends with the worker's context, and after the
+// longer of the interval and 20 seconds, or after Limit. The next round then does the rest.
 //
 // Errors are logged. A panic is not recovered.
 func Every(name string, interval time.Duration, log *slog.Logger, runOnce func(context.Context) error,
@@ -148,7 +152,7 @@ func (w *Worker) pause(ctx context.Context, tick <-chan time.Time) bool {
 	return ctx.Err() == nil
 }
 
-// round calls runOnce within its time and logs its error, unless the worker itself was stopped.
+// round calls runOnce with its time limit and logs its error, unless the worker itself was stopped.
 func (w *Worker) round(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, w.limit)
 	defer cancel()
