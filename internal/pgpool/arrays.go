@@ -17,7 +17,7 @@ type (
 	Text         string
 	OptionalText struct{ *string } // nil is NULL
 	Bytes        []byte            // nil is NULL
-	Int          int64             // of any integer type that it fits
+	Int          int64             // for any integer type that the value fits
 	Time         time.Time
 )
 

@@ -12,14 +12,14 @@ import (
 
 var errNotCancelled = errors.New("statements are not cancelled")
 
-// neverCancel makes one connection give up a statement without asking the server to cancel it. The
-// driver asks by a second connection when a context ends.
+// neverCancel makes one connection give up a statement without asking the server to cancel it. By
+// default the driver sends such a request on a second connection when a context ends.
 //
-// A COMMIT that waits for a synchronous standby must not be cancelled: PostgreSQL then ends the wait
-// and shows the transaction, though no standby has it. A repetition would find the message and be
-// acknowledged, and a failover would lose it. Without the request the transaction stays unseen, with
-// its locks, until a standby has it or the primary ends. All other statements end by their time
-// limits.
+// A COMMIT that waits for a synchronous standby must not be cancelled. PostgreSQL would then end
+// the wait and make the transaction visible, although no standby has it. A repetition would find
+// the message and be acknowledged, and a failover would lose the message. Without the request, the
+// transaction stays invisible and keeps its locks, until a standby has it or the primary ends. All
+// other statements end by their time limits.
 func neverCancel(cfg *pgx.ConnConfig) {
 	var connected atomic.Bool
 	dial, after := cfg.DialFunc, cfg.AfterConnect

@@ -12,37 +12,42 @@ import (
 	"mlsd/internal/errs"
 )
 
-// TxLock is an advisory lock that a transaction holds until its end: one lock for each subject, such
-// as an account. docs/ARCHITECTURE.md says in which order locks are taken. A statement behind the
-// lock sees what it has waited for, the statement that waits does not.
+// TxLock is an advisory lock that a transaction holds until its end. There is one lock for each
+// subject, such as an account. docs/ARCHITECTURE.md says in which order locks are taken. The
+// statement that waits for the lock does not see what the other transaction has committed
+// meanwhile; the next statement does.
 type TxLock string
 
-// The locks of transactions. All are here, so that no two have one key.
+// The locks of transactions. All are here, so that no two have the same key.
 const (
-	// LockBlocks is for each person that blocks others: its blocks are counted one after the other.
+	// LockBlocks is for each person who blocks others: the person's blocks are counted one after
+	// the other.
 	LockBlocks TxLock = "blocks"
-	// LockInvitations is for each inviter. Its invitations count each other, one after the other; those
-	// that are not counted share the lock. A block of the inviter waits for the invitations that have
-	// not seen it: once it is answered, none of them commits.
+	// LockInvitations is for each inviter. Invitations that are counted run one after the other;
+	// all others share the lock. A block of the inviter waits for the invitations that have not
+	// seen it. So once the block is answered, none of these invitations can commit.
 	LockInvitations TxLock = "invitations"
-	// LockInvited is for each person that other services invite: those invitations count each other.
+	// LockInvited is for each person whom other services invite: such invitations are counted one
+	// after the other.
 	LockInvited TxLock = "invited"
-	// LockClaims is for each caller. A claim must see what the one before it took from the budget. It is
-	// not a lock for each DID asked for: a few large claims at once would fill the lock table.
+	// LockClaims is for each caller. A claim must see what the previous claim took from the budget.
+	// There is no lock for each requested DID, because a few large claims at once would fill the
+	// lock table.
 	LockClaims TxLock = "claims"
-	// LockStocks is for each owner of KeyPackages: publications and changes of signals.
+	// LockStocks is for each owner of KeyPackages. It orders publications and changes of signals.
 	LockStocks TxLock = "stocks"
-	// LockEpochs is for each convo: the first reports of an epoch.
+	// LockEpochs is for each convo. It orders the first reports of an epoch.
 	LockEpochs TxLock = "epochs"
-	// LockPushTargets is for each person: its targets are counted one after the other.
+	// LockPushTargets is for each person: the person's push targets are counted one after the
+	// other.
 	LockPushTargets TxLock = "push"
-	// LockReports orders new reports of abuse: the sum of the open ones is bounded.
+	// LockReports orders new reports of abuse, because the number of open reports is bounded.
 	LockReports TxLock = "reports"
-	// LockLogKeys orders changes of the keys that sign heads of logs.
+	// LockLogKeys orders changes of the keys that sign log heads.
 	LockLogKeys TxLock = "log keys"
-	// LockRecords is of the node that deletes idempotency records.
+	// LockRecords is held by the node that deletes idempotency records.
 	LockRecords TxLock = "records"
-	// LockUsage orders writes of what callers have used.
+	// LockUsage orders writes of the usage of callers.
 	LockUsage TxLock = "usage"
 )
 
@@ -62,7 +67,7 @@ func (l TxLock) QueueShared(b *pgx.Batch, subject string) {
 		subject)
 }
 
-// Wait waits for the lock of a subject; "": there is only one.
+// Wait waits for the lock of a subject. The subject "" is for locks that exist once.
 func (l TxLock) Wait(ctx context.Context, tx pgx.Tx, subject string) error {
 	_, err := tx.Exec(ctx, lockSubjects, string(l), []string{subject})
 	return errs.Wrap(err, "wait for the lock %s", l)
@@ -75,8 +80,8 @@ func (l TxLock) Try(ctx context.Context, tx pgx.Tx) (free bool, err error) {
 	return free, err
 }
 
-// NodeLock is an advisory lock of one node of a database. A session holds it until it ends, so a node
-// that has lost the session has lost the lock.
+// NodeLock is an advisory lock that one node of a database holds. A session holds the lock until
+// the session ends, so a node that has lost its session has lost the lock.
 type NodeLock int32
 
 // The locks of nodes.
@@ -87,23 +92,23 @@ const (
 	LockAttachments NodeLock = 4 // deletes from the store of attachments
 )
 
-// NodeLockSpace is the first key of these locks: "mlsd". The second one is the NodeLock itself.
+// NodeLockSpace is the first key of these locks: "mlsd". The second key is the NodeLock itself.
 const NodeLockSpace = 0x6d6c7364
 
 // unlockTimeout bounds the end of a session, or of its lock.
 const unlockTimeout = time.Second
 
-// Hold returns a session that holds the lock, if that is free. The caller closes it. nil: another
-// session has the lock.
+// Hold returns a session that holds the lock, if the lock is free. The caller closes the session.
+// Hold returns nil if another session has the lock.
 func (l NodeLock) Hold(ctx context.Context, db *pgxpool.Pool) (*pgx.Conn, error) {
 	conn, err := l.try(ctx, db)
 	if conn == nil || err != nil {
 		return nil, err
 	}
-	return conn.Hijack(), nil // it must not return to the pool
+	return conn.Hijack(), nil // the connection must not return to the pool
 }
 
-// Do calls do with a session that holds the lock. It does nothing if another one has it.
+// Do calls do with a session that holds the lock. If another session has the lock, Do does nothing.
 func (l NodeLock) Do(ctx context.Context, db *pgxpool.Pool, do func(*pgx.Conn) error) (err error) {
 	conn, err := l.try(ctx, db)
 	if conn == nil || err != nil {
@@ -114,7 +119,7 @@ func (l NodeLock) Do(ctx context.Context, db *pgxpool.Pool, do func(*pgx.Conn) e
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockTimeout)
 		defer cancel()
 		if _, unlockErr := conn.Exec(ctx, `SELECT pg_advisory_unlock($1, $2)`, NodeLockSpace, l); unlockErr != nil {
-			err = errors.Join(err, unlockErr, conn.Conn().Close(ctx)) // the lock goes with the session
+			err = errors.Join(err, unlockErr, conn.Conn().Close(ctx)) // closing the session releases the lock
 		}
 	}()
 	return do(conn.Conn())

@@ -9,20 +9,20 @@ import (
 )
 
 // parameters are the encoded parameters of queries, one after another. They do what
-// pgx.ExtendedQueryBuilder does, but use their memory again: the parameters of a batch have hundreds
-// of kilobytes, and a builder grows from 128 bytes each time.
+// pgx.ExtendedQueryBuilder does, but reuse their memory. The parameters of a batch have hundreds of
+// kilobytes, and a builder would grow from 128 bytes each time.
 type parameters struct {
-	values  [][]byte // nil: NULL
+	values  [][]byte // nil means NULL
 	formats []int16
-	buffer  []byte // of the values; never nil, so that an empty value is not NULL
+	buffer  []byte // holds the values; never nil, so that an empty value is not NULL
 }
 
-// Sizes of the buffer, in bytes: at first, and the largest that is kept.
+// Sizes of the buffer, in bytes: the first size, and the largest size that is kept.
 const firstParameters, maxParameters = 4 << 10, 1 << 20
 
 var parametersPool = sync.Pool{New: func() any { return &parameters{buffer: make([]byte, 0, firstParameters)} }}
 
-// release makes p usable for other queries. Nothing of it may be in use.
+// release makes p usable for other queries. No part of p may be in use.
 func (p *parameters) release() {
 	if cap(p.buffer) > maxParameters {
 		p.buffer = make([]byte, 0, firstParameters)
@@ -48,7 +48,7 @@ func (p *parameters) add(types *pgtype.Map, s *pgconn.StatementDescription, args
 func (p *parameters) encode(types *pgtype.Map, oid uint32, arg any) error {
 	format := types.FormatCodeForOID(oid)
 	switch arg.(type) {
-	case string, *string: // of any type, such as an interval
+	case string, *string: // for a parameter of any type, such as an interval
 		format = pgtype.TextFormatCode
 	}
 	start := len(p.buffer)

@@ -6,10 +6,10 @@
 //     connections.
 //   - OpenMaintenance is for workers that clean up, for metrics and for checks.
 //
-// ConnectToMigrate opens a connection of its own, for package migrations.
+// ConnectToMigrate opens a separate connection, for package migrations.
 //
-// The first two force the planner to look rows up by an index. The third keeps PostgreSQL's planner
-// settings.
+// Open and OpenReserved force the planner to look rows up by an index. OpenMaintenance keeps
+// PostgreSQL's planner settings.
 package pgpool
 
 import (
@@ -31,29 +31,30 @@ import (
 	"mlsd/internal/tracing"
 )
 
-// limits bound what one session can cost. Times are milliseconds, unless said.
+// limits bound what one session can cost. Times are in milliseconds, unless a comment says
+// otherwise.
 var limits = map[string]string{
-	"lock_timeout":                        "2000",  // a duplicate request waits this long for the first one
-	"statement_timeout":                   "15000", // no statement of ours needs a tenth of it
+	"lock_timeout":                        "2000",  // how long a duplicate request waits for the first one
+	"statement_timeout":                   "15000", // none of our statements needs a tenth of this
 	"idle_in_transaction_session_timeout": "15000", // a stopped node must not hold locks
-	// A node that the network has cut off must not hold locks either: the server ends its sessions
-	// half a minute later. Seconds.
+	// A node that the network has cut off must not hold locks either, so the server ends its
+	// sessions half a minute later. These values are in seconds.
 	"tcp_keepalives_idle":     "15",
 	"tcp_keepalives_interval": "5",
 	"tcp_keepalives_count":    "3",
-	// The planner's costs of our statements are wrong by thousands, because it does not know how
-	// many rows an array has. With jit it compiles the statement that indexes events each time, for
-	// half a second of processor time.
+	// The planner's cost estimates for our statements are wrong by a factor of thousands, because
+	// it does not know how many rows an array has. With jit, it would compile the statement that
+	// indexes events each time, for half a second of processor time.
 	"jit":              "off",
 	"timezone":         "UTC",
 	"application_name": "mlsd",
 }
 
 // lookups are the planner settings of the pools that requests use. A request is a handful of index
-// look-ups. In a young table the planner has no statistics, or keeps a plan from when the table was
-// small. It then prefers scans, whose cost grows with the table. These settings allow only the use
-// of an index, and save the time of planning. Without them the database needs a third more
-// processor time for each request of a storm of joins.
+// look-ups. For a young table, the planner has no statistics, or keeps a plan from when the table
+// was small. It then prefers scans, whose cost grows with the table. These settings allow only
+// index scans, and save planning time. Without them, each request of a storm of joins needs a third
+// more processor time in the database.
 var lookups = map[string]string{
 	"plan_cache_mode":   "force_generic_plan",
 	"enable_seqscan":    "off",
@@ -62,29 +63,31 @@ var lookups = map[string]string{
 	"enable_mergejoin":  "off",
 }
 
-// batchLockTimeout bounds how long a batch waits for a lock: one row of another transaction delays
-// the whole batch. What could not be written in this time moves to a transaction of its own.
+// batchLockTimeout bounds how long a batch waits for a lock, because one locked row delays the
+// whole batch. Items that could not be written in this time move to another transaction.
 const batchLockTimeout = "250"
 
 const (
-	// reservedConns is the size of a reserved pool: the lanes of the message log, four, one and
-	// eight, and one for the uses of tokens.
+	// reservedConns is the size of a reserved pool. The lanes of the message log need thirteen
+	// connections (four shards, one for large messages and eight busy convos). The use of tokens
+	// needs one.
 	reservedConns = 14
 	// maintenanceConns is the size of a maintenance pool. A check and the expiry of messages can
 	// keep one connection each for minutes.
 	maintenanceConns = 4
-	// maintenanceIdle is after how long without use a connection of a maintenance pool is pinged
-	// first. The workers use one every second. If it has been closed, a round of theirs fails.
+	// maintenanceIdle is how long a connection of a maintenance pool can be idle before it is
+	// pinged on its next use. The workers use a connection every second. If that connection has
+	// been closed, a worker's round fails.
 	maintenanceIdle = 5 * time.Second
 )
 
-// pingTimeout is how long a connection that was idle for a second may take to answer before it is
-// used. A silent one is closed after it, and the caller gets another one.
+// pingTimeout is how long a connection that was idle for a second may take to answer a ping before
+// it is used. If it does not answer, it is closed, and the caller gets another connection.
 const pingTimeout = 2 * time.Second
 
-// requestConns is the size of a request pool: four connections for each processor, from 8 to 32.
-// More connections are not faster where the database has as many processors as the server, and they
-// slow the batches down.
+// requestConns is the size of a request pool: four connections for each processor, from 8 to 32. If
+// the database has as many processors as the server, more connections are not faster, and they slow
+// batches down.
 func requestConns() int32 { return int32(min(max(4*runtime.GOMAXPROCS(0), 8), 32)) }
 
 // Open returns the pool for requests on the database at url. It does not wait for the database to
@@ -101,11 +104,11 @@ func Open(ctx context.Context, url string, options ...Option) (*pgxpool.Pool, er
 // Option changes how a pool connects.
 type Option func(*pgxpool.Config)
 
-// Traced makes spans of a pool's statements, below the spans of their contexts.
+// Traced makes spans for a pool's statements, below the spans of their contexts.
 func Traced(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = tracing.Statements{} }
 
-// OpenReserved returns a pool of 14 connections for batches that many requests share. A batch does
-// not queue for a connection behind single requests. It waits for a lock for 250 ms at most.
+// OpenReserved returns a pool of 14 connections for batches that many requests share. So a batch
+// does not wait for a connection behind single requests. It waits for a lock for 250 ms at most.
 func OpenReserved(ctx context.Context, url string, options ...Option) (*pgxpool.Pool, error) {
 	cfg, err := config(url, limits, lookups)
 	if err != nil {
@@ -117,22 +120,22 @@ func OpenReserved(ctx context.Context, url string, options ...Option) (*pgxpool.
 }
 
 // OpenMaintenance returns a pool of 4 connections for work in the background that no request waits
-// for. It does not change the planner's settings: such work reads many rows, and a scan can be
-// the right plan.
+// for. It does not change the planner's settings, because such work reads many rows, and a scan can
+// be the right plan.
 func OpenMaintenance(ctx context.Context, url string, options ...Option) (*pgxpool.Pool, error) {
 	cfg, err := config(url, limits)
 	if err != nil {
 		return nil, err
 	}
 	cfg.MaxConns = maintenanceConns
-	// A check can read for minutes, and acknowledges nothing: it is cancelled.
+	// A check can read for minutes, and acknowledges nothing, so it may be cancelled.
 	cfg.BeforeConnect = func(_ context.Context, conn *pgx.ConnConfig) error { return SetLater(conn) }
 	cfg.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > maintenanceIdle }
 	return open(ctx, cfg, options)
 }
 
-// Config returns how Open connects to the database at url. Settings in the URL, pool_max_conns
-// included, win over ours.
+// Config returns how Open connects to the database at url. Settings in the URL override ours,
+// including pool_max_conns.
 func Config(url string) (*pgxpool.Config, error) {
 	cfg, err := config(url, limits, lookups)
 	if err != nil {
@@ -161,7 +164,7 @@ func ConnectToMigrate(ctx context.Context, url string) (*pgx.Conn, error) {
 	return Connect(ctx, cfg.ConnConfig)
 }
 
-// config parses the URL and adds the session settings that it lacks.
+// config parses the URL and adds the session settings that are missing there.
 func config(url string, settings ...map[string]string) (*pgxpool.Config, error) {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -176,8 +179,8 @@ func config(url string, settings ...map[string]string) (*pgxpool.Config, error) 
 			}
 		}
 	}
-	// Statements rely on a snapshot of their own. Neither the URL nor the settings of a database or a
-	// role may change that.
+	// Each statement relies on its own snapshot. Neither the URL nor the settings of a database or
+	// a role may change that.
 	cfg.ConnConfig.RuntimeParams["default_transaction_isolation"] = "read committed"
 	cfg.BeforeConnect = func(_ context.Context, conn *pgx.ConnConfig) error {
 		neverCancel(conn)
@@ -200,12 +203,12 @@ type Queryer interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Collect runs a query and reads its rows, each with to. Without rows it returns none.
+// Collect runs a query and converts each row with to. If there are no rows, the result is empty.
 func Collect[T any](ctx context.Context, q Queryer, to pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
 	return pgx.CollectRows(Rows(ctx, q, sql, args...), to)
 }
 
-// Rows runs a query. A failure is the error of the rows: pgx.ForEachRow and pgx.CollectRows return it.
+// Rows runs a query. If it fails, pgx.ForEachRow and pgx.CollectRows return the error.
 func Rows(ctx context.Context, q Queryer, sql string, args ...any) pgx.Rows {
 	rows, err := q.Query(ctx, sql, args...)
 	if rows == nil {
@@ -225,8 +228,8 @@ type DB interface {
 	Queryer
 }
 
-// Storable returns text without what PostgreSQL does not store: NUL is left out, and bytes that are
-// not UTF-8 become U+FFFD.
+// Storable returns text without what PostgreSQL cannot store. It removes NUL, and replaces bytes
+// that are not UTF-8 by U+FFFD.
 func Storable(text string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "")
 }
@@ -243,11 +246,11 @@ func Code(err error) string {
 // LockTimeout reports whether err says that a lock was not free within lock_timeout (55P03).
 func LockTimeout(err error) bool { return Code(err) == "55P03" }
 
-// TransitionError says that a row cannot go from one state to another: the row was not in the state
-// that its writer expected. Triggers of the database refuse the write.
+// TransitionError says that a row cannot go from one state to another, because the row was not in
+// the state that its writer expected. Triggers of the database refuse such a write.
 type TransitionError struct{ Entity, From, To string }
 
-// Transition returns err as a *TransitionError if that is what the server sent.
+// Transition returns err as a *TransitionError, if the server sent such an error.
 func Transition(err error) (*TransitionError, bool) {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) || pgErr.Code != "MLS01" {
@@ -257,7 +260,8 @@ func Transition(err error) (*TransitionError, bool) {
 }
 
 // Unavailable reports whether err says that the database cannot be reached, is shutting down or is
-// overloaded. The request can succeed later. Unless OutcomeUnknown(err), it has done nothing.
+// overloaded. The request can succeed later. Unless OutcomeUnknown(err), the request has changed
+// nothing.
 func Unavailable(err error) bool {
 	if errors.As(err, new(*pgconn.ConnectError)) { // whatever the server said, there is no session
 		return true
@@ -272,23 +276,23 @@ func Unavailable(err error) bool {
 		pgconn.SafeToRetry(err) || pgconn.Timeout(err) || outOfStep(err)
 }
 
-// outOfStep reports whether the server's messages did not fit the requests, as after a pooler has
-// mixed up sessions. pgx has closed the connection, and has no type for the error.
+// outOfStep reports whether the server's messages did not fit the requests, for example because a
+// pooler has mixed up sessions. pgx has closed the connection, and has no type for this error.
 func outOfStep(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "received unexpected message type")
 }
 
-// LoginRefused reports whether err says that the server refuses the account or has no such database.
-// Waiting does not mend that.
+// LoginRefused reports whether err says that the server refuses the account or has no such
+// database. Waiting does not help.
 func LoginRefused(err error) bool {
 	code := Code(err)
 	return strings.HasPrefix(code, "28") || code == "3D000"
 }
 
-// OutcomeUnknown reports whether err, which a COMMIT or an autocommitted statement returned, leaves
-// open whether the transaction was committed. An ERROR of the server does not: it has rolled back.
-// The FATAL error that ends a session can come after the COMMIT, and so can the loss of a
-// connection.
+// OutcomeUnknown reports whether it is unknown if a transaction was committed. err is the error of
+// a COMMIT or of an autocommitted statement. After an ERROR of the server the outcome is known,
+// because the server has rolled back. A FATAL error, which ends a session, can come after the
+// COMMIT. So can the loss of a connection.
 func OutcomeUnknown(err error) bool {
 	var fromServer *pgconn.PgError
 	switch {
@@ -302,9 +306,9 @@ func OutcomeUnknown(err error) bool {
 	return true
 }
 
-// ConnectionLost reports whether err of a transaction says that the database cannot be reached, or
+// ConnectionLost reports whether a transaction's error says that the database cannot be reached, or
 // that the outcome is unknown. A transaction that is safe to repeat is then tried again. A lock
-// timeout is not such an error: the caller has waited long enough.
+// timeout is not such an error, because the caller has waited long enough.
 func ConnectionLost(err error) bool {
 	return Code(err) == "" || Unavailable(err) && !LockTimeout(err)
 }

@@ -17,30 +17,31 @@ import (
 	"mlsd/internal/worker"
 )
 
-// Primary knows which of the hosts of a database URL accepts writes. It keeps a session there. If
-// that does not answer, it looks for a host that has been promoted. Then it closes the connections
-// of its pools to all other hosts: a host that hangs would keep their statements waiting.
+// Primary knows which host of a database URL accepts writes. It keeps a session on that host. If
+// the host does not answer, Primary looks for a host that has been promoted. Then it closes its
+// pools' connections to all other hosts, because a host that hangs would keep their statements
+// waiting.
 //
 // It does nothing if the URL names one host, or has no target_session_attrs.
 type Primary struct {
-	cfg *pgx.ConnConfig // of the session; nil: nothing to do
+	cfg *pgx.ConnConfig // for the session; nil means that there is nothing to do
 	log *slog.Logger
 
-	mu      sync.Mutex // guards what follows
-	address string     // the host that accepts writes; "": not known
+	mu      sync.Mutex // guards the fields below
+	address string     // the host that accepts writes; "" means not known
 	conns   map[*followedConn]struct{}
 }
 
 const (
-	primaryPing    = time.Second / 2        // how often the session is asked
-	primaryAnswer  = time.Second            // how long it may take to answer, and to connect
-	primaryAgain   = 100 * time.Millisecond // until the next search for a primary
-	connectTimeout = 3 * time.Second        // to connect to one host
+	primaryPing    = time.Second / 2        // how often the session is pinged
+	primaryAnswer  = time.Second            // time limit for an answer, and to connect
+	primaryAgain   = 100 * time.Millisecond // pause before the next search for a primary
+	connectTimeout = 3 * time.Second        // time limit to connect to one host
 )
 
 var errNotPrimary = errors.New("another host accepts writes")
 
-// NewPrimary returns the Primary of a URL. It connects when it runs.
+// NewPrimary returns the Primary of a URL. Run connects it.
 func NewPrimary(url string, log *slog.Logger) (*Primary, error) {
 	p := &Primary{log: log, conns: map[*followedConn]struct{}{}}
 	cfg, err := config(url, limits)
@@ -67,7 +68,7 @@ func severalHosts(cfg *pgx.ConnConfig) bool {
 	return false
 }
 
-// Follow makes a pool connect to the primary alone while that is known.
+// Follow makes a pool connect only to the primary, while the primary is known.
 func (p *Primary) Follow(cfg *pgxpool.Config) {
 	if p.cfg == nil {
 		return
@@ -95,14 +96,14 @@ func (p *Primary) allows(address string) bool {
 type followedConn struct {
 	net.Conn
 	primary *Primary
-	address string // as it was dialled, which is also its RemoteAddr
+	address string // the dialled address, which is also the RemoteAddr
 }
 
 func (p *Primary) follow(conn net.Conn, address string) (net.Conn, error) {
 	c := &followedConn{conn, p, address}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.address != "" && p.address != address { // it has changed meanwhile
+	if p.address != "" && p.address != address { // the primary has changed meanwhile
 		return nil, errors.Join(errNotPrimary, conn.Close())
 	}
 	p.conns[c] = struct{}{}
@@ -137,8 +138,8 @@ func (p *Primary) Run(ctx context.Context) {
 	}
 }
 
-// search connects to the host that accepts writes. A standby can have been promoted while the last
-// primary hangs, so the others are asked first.
+// search connects to the host that accepts writes. A standby may have been promoted while the last
+// primary hangs, so search tries the other hosts first.
 func (p *Primary) search(ctx context.Context, last string) (*pgx.Conn, error) {
 	others := p.cfg.Copy()
 	others.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -154,7 +155,7 @@ func (p *Primary) search(ctx context.Context, last string) (*pgx.Conn, error) {
 	return session, errs.Wrap(err, "find the primary")
 }
 
-// hold returns when the session does not answer any more, or ctx has ended.
+// hold returns when the session no longer answers, or ctx has ended.
 func (p *Primary) hold(ctx context.Context, session *pgx.Conn) (err error) {
 	for err == nil && ctx.Err() == nil {
 		worker.Pause(ctx, primaryPing)
@@ -197,8 +198,8 @@ func (p *Primary) lost() bool {
 	return known
 }
 
-// boundConnect limits the time to connect to each host: the driver waits for minutes. connect_timeout
-// in the URL wins.
+// boundConnect limits the time to connect to each host, because the driver would wait for minutes.
+// connect_timeout in the URL overrides the limit.
 func boundConnect(cfg *pgconn.Config) {
 	cfg.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, connectTimeout)
 }

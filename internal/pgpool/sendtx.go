@@ -17,24 +17,24 @@ import (
 // commits (PostgreSQL, "Pipelining"). Each query has a snapshot of its own.
 //
 // If before is not nil, it is called between the queries and the Sync, once the server has run the
-// queries. An error of before or of a query rolls the transaction back. The functions of the queries
-// are called after the Sync was sent, or before before is called. They must only read results: their
-// errors may come too late to roll anything back.
+// queries. An error of before or of a query rolls the transaction back. The functions of the
+// queries are called before before is called, or after the Sync was sent. These functions must only
+// read results, because their errors may come too late to roll anything back.
 //
-// If [OutcomeUnknown] of the error, the transaction was possibly committed.
+// If [OutcomeUnknown] of the error is true, the transaction may be committed.
 func SendTx(ctx context.Context, db *pgxpool.Pool, batch *pgx.Batch, before func() error) error {
 	return ReadThenWrite(ctx, db, batch, Writes{}, before)
 }
 
 // Writes are the queries of the second round trip of a transaction.
 type Writes struct {
-	SQL   []string         // all that Queue can queue
+	SQL   []string         // all statements that Queue can queue
 	Queue func(*pgx.Batch) // called when the results of the first queries have been read
 }
 
-// ReadThenWrite runs a transaction of two round trips, as SendTx runs one of one: the queries of
-// read, then those that writes queues. An error before the Sync is sent has written nothing, and is
-// no [OutcomeUnknown].
+// ReadThenWrite runs a transaction of two round trips, just as SendTx runs one of one round trip.
+// It first sends the queries of read, then the queries that writes queues. After an error before
+// the Sync is sent, nothing was written, and [OutcomeUnknown] is false.
 func ReadThenWrite(ctx context.Context, db *pgxpool.Pool, read *pgx.Batch, writes Writes, before func() error) error {
 	conn, err := db.Acquire(ctx)
 	if err != nil {
@@ -86,9 +86,9 @@ func sendTx(ctx context.Context, conn *pgx.Conn, queries []*pgx.QueuedQuery, wri
 		}
 		queries = nil
 	}
-	if !conn.IsClosed() { // the driver is ending a closed one in the background, and panics if both send
+	if !conn.IsClosed() { // the driver is ending a closed connection in the background, and panics if both send
 		if err != nil {
-			p.SendQueryParams("rollback", nil, nil, nil, nil) // else the Sync commits
+			p.SendQueryParams("rollback", nil, nil, nil, nil) // otherwise the Sync commits
 		}
 		if syncErr := p.Sync(); err == nil {
 			err = syncErr
@@ -98,7 +98,7 @@ func sendTx(ctx context.Context, conn *pgx.Conn, queries []*pgx.QueuedQuery, wri
 		err = p.receive(queries)
 	}
 	if err == nil {
-		_, err = p.GetResults() // of the Sync
+		_, err = p.GetResults() // result of the Sync
 	}
 	if closeErr := p.Close(); err == nil {
 		err = closeErr
@@ -110,7 +110,7 @@ func sendTx(ctx context.Context, conn *pgx.Conn, queries []*pgx.QueuedQuery, wri
 type pipeline struct {
 	*pgconn.Pipeline
 	types      *pgtype.Map
-	statements map[string]*pgconn.StatementDescription // by their SQL
+	statements map[string]*pgconn.StatementDescription // by SQL
 }
 
 // prepare prepares a statement, once for each connection.
@@ -142,7 +142,7 @@ func (p *pipeline) send(queries []*pgx.QueuedQuery, encoded *parameters) {
 	}
 }
 
-// flush waits until the server has run the queries, and reads their results.
+// flush sends the queries, waits until the server has run them, and reads their results.
 func (p *pipeline) flush(queries []*pgx.QueuedQuery) error {
 	p.SendFlushRequest()
 	if err := p.Flush(); err != nil {
@@ -177,8 +177,8 @@ func (p *pipeline) next() (*pgconn.ResultReader, error) {
 	return rows, nil
 }
 
-// results are the results of a pipeline, for the functions of queued queries. pgx.BatchResults has
-// the same names for other things than the pipeline.
+// results are the results of a pipeline, for the functions of queued queries. It is a separate
+// type, because methods of pgx.BatchResults have the names of other methods of the pipeline.
 type results struct{ *pipeline }
 
 // Exec implements pgx.BatchResults.
@@ -221,7 +221,7 @@ func (failedRows) Next() bool   { return false }
 func (failedRows) Close()       {}
 func (f failedRows) Err() error { return f.err }
 
-// oneRow is the only row of rows.
+// oneRow is a row from rows that have no other row.
 type oneRow struct{ rows pgx.Rows }
 
 func (r oneRow) Scan(dest ...any) error {

@@ -12,15 +12,15 @@ import (
 	"mlsd/internal/errs"
 )
 
-// ErrSharedSessions means that several connections share a session of the database. A lock would
-// then belong to no node, a LISTEN would end unseen, and settings would leak.
+// ErrSharedSessions means that several connections share a session of the database. Then a lock
+// would belong to no node, a LISTEN would end unnoticed, and settings would leak.
 var ErrSharedSessions = errors.New("a pooler stands before the database and shares its sessions between connections " +
 	"(PgBouncer: pool_mode = transaction or statement); mlsd needs sessions of its own: set pool_mode = session for " +
 	"its database, " +
 	"or connect to PostgreSQL directly")
 
-// atStart are the parameters that are sent when a connection begins: those that PgBouncer accepts
-// there, and those that cannot be set later.
+// atStart are the parameters that are sent when a connection begins. PgBouncer accepts some of them
+// there; the others cannot be set later.
 var atStart = map[string]bool{
 	"application_name": true, "client_encoding": true, "DateStyle": true, "datestyle": true, "TimeZone": true,
 	"timezone":                    true,
@@ -50,8 +50,8 @@ func Reach(ctx context.Context, url string) (err error) {
 }
 
 // SetLater makes a new connection set its session settings with a statement. PgBouncer refuses a
-// connection that begins with settings such as lock_timeout. It also bounds the time to connect, and
-// that of the statement: a host can hang in between.
+// connection that begins with settings such as lock_timeout. SetLater also bounds the time to
+// connect and the time of the statement, because a host can hang between the two.
 func SetLater(cfg *pgx.ConnConfig) error {
 	boundConnect(&cfg.Config)
 	later := map[string]string{}
@@ -85,12 +85,13 @@ func SetLater(cfg *pgx.ConnConfig) error {
 }
 
 // poolerRounds is how often CheckSessions compares the sessions of two connections. If others use a
-// pooler meanwhile, two connections can get two sessions by chance.
+// pooler meanwhile, two connections can get different sessions by chance.
 const poolerRounds = 8
 
-// CheckSessions returns ErrSharedSessions unless conn has a session of the database of its own.
-// PostgreSQL itself tells a connection the process id of its session when the connection begins. A
-// pooler tells a number of its own. Only then a second connection is made and compared.
+// CheckSessions returns ErrSharedSessions unless conn has its own session of the database.
+// PostgreSQL tells a connection the process id of its session when the connection begins. A pooler
+// tells another number. Only if the number is another one, CheckSessions makes a second connection
+// and compares.
 func CheckSessions(ctx context.Context, conn *pgx.Conn) (err error) {
 	session, err := sessionOf(ctx, conn)
 	if err != nil || session == conn.PgConn().PID() {
@@ -110,10 +111,10 @@ func CheckSessions(ctx context.Context, conn *pgx.Conn) (err error) {
 }
 
 // compareSessions keeps the session of other in a transaction, and compares it with the session of
-// conn, which had the given number before.
+// conn. session is the process id that conn had before.
 func compareSessions(ctx context.Context, session uint32, conn, other *pgx.Conn) error {
 	if _, err := other.PgConn().Exec(ctx, `BEGIN`).ReadAll(); err != nil {
-		// With pool_mode = statement, PgBouncer ends a connection that begins a transaction.
+		// With pool_mode = statement, PgBouncer closes a connection that begins a transaction.
 		return fmt.Errorf("%w (%w)", ErrSharedSessions, err)
 	}
 	others, err := sessionOf(ctx, other)
@@ -134,8 +135,8 @@ func compareSessions(ctx context.Context, session uint32, conn, other *pgx.Conn)
 	return errs.Wrap(err, "end the transaction")
 }
 
-// sessionOf returns the process id of the session that a statement gets. It prepares nothing: a
-// prepared statement would be of one session.
+// sessionOf returns the process id of the session that a statement gets. It prepares no statement,
+// because a prepared statement would belong to one session.
 func sessionOf(ctx context.Context, conn *pgx.Conn) (pid uint32, err error) {
 	err = conn.QueryRow(ctx, `SELECT pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&pid)
 	return pid, errs.Wrap(err, "read the session's number")

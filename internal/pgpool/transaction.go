@@ -9,23 +9,24 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Transaction is a pgx.Tx that saves round trips: BEGIN is sent with the first statements, and
-// COMMIT with the last one. It is for one goroutine, like any other transaction.
+// Transaction is a pgx.Tx that saves round trips: it sends BEGIN with the first statements, and
+// COMMIT with the last statement. Like any other transaction, it is for one goroutine.
 type Transaction struct {
 	conn    *pgxpool.Conn
-	opening *pgx.QueuedQuery // runs right after BEGIN; nil: none
+	opening *pgx.QueuedQuery // runs right after BEGIN; nil means none
 	tx      pgx.Tx
-	last    *pgx.QueuedQuery // runs right before COMMIT; nil: none
+	last    *pgx.QueuedQuery // runs right before COMMIT; nil means none
 	ended   bool
 }
 
 var _ pgx.Tx = (*Transaction)(nil)
 
-// ErrNotSent says that a transaction failed before its COMMIT was sent, so that nothing was written.
+// ErrNotSent says that a transaction failed before its COMMIT was sent, and wrote nothing.
 var ErrNotSent = errors.New("the transaction was not committed")
 
-// NewTransaction returns a transaction on conn, which it releases when it ends. It begins with its
-// first statement. Right after BEGIN, in the same round trip, it runs opening, unless that is "".
+// NewTransaction returns a transaction on conn. The transaction releases conn when it ends. It
+// begins with its first statement. Right after BEGIN, in the same round trip, it runs opening,
+// unless opening is "".
 func NewTransaction(conn *pgxpool.Conn, opening string, args ...any) *Transaction {
 	t := &Transaction{conn: conn}
 	if opening != "" {
@@ -85,8 +86,8 @@ func (t *Transaction) Exec(ctx context.Context, sql string, args ...any) (tag pg
 	return tag, err
 }
 
-// Query implements pgx.Tx. As the first statement it costs a second round trip: its rows are read
-// after the batch is closed.
+// Query implements pgx.Tx. As the first statement of a transaction it costs a second round trip,
+// because its rows are read after the batch is closed.
 func (t *Transaction) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	if err := t.begin(ctx); err != nil {
 		return nil, err
@@ -104,7 +105,7 @@ func (t *Transaction) QueryRow(ctx context.Context, sql string, args ...any) pgx
 	return batchRow{t.SendBatch(ctx, b)}
 }
 
-// batchRow is the row of a batch with one query. It is read by Scan.
+// batchRow is the row of a batch with one query. Scan reads it.
 type batchRow struct{ pgx.BatchResults }
 
 func (r batchRow) Scan(dest ...any) error {
@@ -143,7 +144,7 @@ func (t *Transaction) Commit(ctx context.Context) error {
 	if err == nil {
 		t.end()
 	} else {
-		_ = t.Rollback(ctx) // the last statement has possibly failed; the pool closes a connection that cannot roll back
+		_ = t.Rollback(ctx) // the last statement may have failed; the pool closes a connection that cannot roll back
 	}
 	return err
 }
@@ -155,7 +156,7 @@ func (t *Transaction) Rollback(ctx context.Context) error {
 	}
 	defer t.end()
 	if t.conn.Conn().IsClosed() || t.conn.Conn().PgConn().TxStatus() == 'I' {
-		return nil // not begun, or the server has ended it already
+		return nil // the transaction has not begun, or the server has ended it
 	}
 	if t.tx == nil {
 		_, err := t.conn.Exec(ctx, "rollback")
