@@ -18,10 +18,10 @@ import (
 // ErrNoInvitation says that a person has no invitation to a convo.
 var ErrNoInvitation = errors.New("there is no invitation to this convo")
 
-// State is what has become of an invitation: what its person has answered, or the Kind of its end.
+// State is the state of an invitation: what its person has answered, or the Kind of its end.
 type State string
 
-// The states that a person brings about.
+// The states that a person's answer can set.
 const (
 	Open     State = "open"
 	Accepted State = "accepted"
@@ -30,7 +30,7 @@ const (
 
 // Listed is an invitation as its person sees it.
 type Listed struct {
-	ID        uuid.UUID // of the row
+	ID        uuid.UUID // id of the row
 	Service   syntax.DID
 	ConvoID   uuid.UUID
 	Inviter   syntax.DID
@@ -43,8 +43,9 @@ type Listed struct {
 	ExpiresAt *time.Time
 }
 
-// List returns the invitations of a person that are older than the one with the id before, the newest
-// first, at most limit of them, and says whether there are more. before is uuid.Max for the first page.
+// List returns at most limit invitations of a person, the newest first, and whether there are more.
+// It returns invitations that are older than the invitation with the id before. before is uuid.Max
+// for the first page.
 func List(ctx context.Context, q pgpool.Queryer, did syntax.DID, before uuid.UUID, limit int) (all []Listed, more bool,
 	err error) {
 	all, err = pgpool.Collect(ctx, q, pgx.RowToStructByPos[Listed], `
@@ -57,10 +58,10 @@ func List(ctx context.Context, q pgpool.Queryer, did syntax.DID, before uuid.UUI
 	return all[:min(len(all), limit)], len(all) > limit, nil
 }
 
-// Answer records what a person answers to its invitations to a convo of another service. The first
-// answer to a request changes the service's budget, unless the person has answered the same to another
-// request of the domain: one person moves a budget once in each direction. Error besides the
-// database's: ErrNoInvitation.
+// Answer records a person's answer to the invitations to a convo of another service. The first
+// answer to a request changes the service's budget, unless the person has given the same answer to
+// another request of the domain. So one person changes a budget once in each direction. Errors:
+// ErrNoInvitation, errors of the database.
 func Answer(ctx context.Context, tx pgx.Tx, did, service syntax.DID, convo uuid.UUID, answer State) error {
 	var rows int64
 	var first bool
@@ -90,7 +91,7 @@ func Answer(ctx context.Context, tx pgx.Tx, did, service syntax.DID, convo uuid.
 	return answered(ctx, tx, service, domain, answer == Accepted)
 }
 
-// Refuse hides what did has not accepted of the invitations of a person whom it blocks.
+// Refuse hides the invitations by inviter that did has not accepted, because did blocks inviter.
 func Refuse(ctx context.Context, tx pgx.Tx, did, inviter syntax.DID) error {
 	_, err := tx.Exec(ctx, `
 		WITH locked AS MATERIALIZED (

@@ -12,11 +12,11 @@ import (
 	"mlsd/internal/errs"
 )
 
-// Budgets of invitations that a service delivers to people who do not know the inviter, in a day.
-// Anybody can run a service, and a domain has any number of them.
+// Daily budgets of invitations that a service delivers to people who do not know the inviter.
+// Anybody can run a service, and a domain can have any number of services.
 const (
-	firstBudget       = 100 // of a service
-	firstDomainBudget = 200 // of all services of a registered domain
+	firstBudget       = 100 // for a service
+	firstDomainBudget = 200 // for all services of a registered domain
 	minBudget         = 10
 	maxBudget         = 100_000
 
@@ -26,23 +26,23 @@ const (
 
 const day = 24 * time.Hour
 
-// BudgetError says that a service, or its domain, has used its budget of invitations up.
+// BudgetError says that a service, or its domain, has used up its budget of invitations.
 type BudgetError struct{ After time.Duration }
 
 func (e *BudgetError) Error() string {
 	return "this service takes no more invitations to people who do not know the inviter now; deliver it again later"
 }
 
-// budget is how many invitations a subject can deliver in a day, and how many it has used. In each
-// second of a day, an equal part of perDay is forgotten of used.
+// budget is how many invitations a subject can deliver in a day, and how many it has used. Every
+// second, used decreases by a day's share of perDay.
 type budget struct {
 	subject string
 	perDay  int64
 	used    float64
-	since   time.Duration // the age of used
+	since   time.Duration // time since used was stored
 }
 
-// spend takes one invitation. If the budget is used up, it returns how long to wait.
+// spend counts one invitation. If the budget is used up, it returns how long to wait.
 func (b budget) spend() (used float64, wait time.Duration) {
 	used = max(0, b.used-float64(b.perDay)*b.since.Seconds()/day.Seconds()) + 1
 	if over := used - float64(b.perDay); over > 0 {
@@ -51,15 +51,16 @@ func (b budget) spend() (used float64, wait time.Duration) {
 	return used, 0
 }
 
-// subjects are whose budgets an invitation of a service counts for, in the order in which they are
-// locked.
+// subjects returns the subjects whose budgets count an invitation of a service, in the order in
+// which they are locked.
 func subjects(service syntax.DID, domain string) []string {
 	s := []string{service.String(), "domain:" + domain}
 	slices.Sort(s)
 	return s
 }
 
-// spend counts an invitation for its service and its domain. Error besides the database's: *BudgetError.
+// spend counts an invitation for its service and its domain. Errors: *BudgetError, errors of the
+// database.
 func spend(ctx context.Context, tx pgx.Tx, p Peer) error {
 	all := subjects(p.DID, p.Domain)
 	_, err := tx.Exec(ctx, `

@@ -21,11 +21,12 @@ import (
 )
 
 const (
-	// callTimeout bounds a call of another service, with its look-up. A service answers within 9 s.
+	// callTimeout bounds a call of another service, including the look-up. A service answers within
+	// 9 s.
 	callTimeout = 12 * time.Second
-	// tokenLife is how long a token of this service is good for.
+	// tokenLife is how long a token of this service is valid.
 	tokenLife = time.Minute
-	// maxAnswer is how much of an answer is read, in bytes.
+	// maxAnswer is how many bytes of an answer are read.
 	maxAnswer = 4 << 10
 )
 
@@ -36,20 +37,20 @@ func (e *refusedError) Error() string { return "refused: " + e.reason }
 
 // busyError says that a service cannot take a request now.
 type busyError struct {
-	after  time.Duration // the pause that it asks for; 0: none
+	after  time.Duration // the pause that the service asks for; 0 means none
 	reason string
-	works  bool // the service itself works: it refuses because of a bound
+	works  bool // the service itself works, but refuses because of a bound
 }
 
 func (e *busyError) Error() string { return e.reason }
 
-// final are the errors with which a service refuses a request for good. Any other error may pass: an
-// old version, a key that the service does not know yet, a defect.
+// final are the errors with which a service refuses a request for good. Any other error may be
+// temporary: an old version, a key that the service does not know yet, a defect.
 var final = []string{"InvalidInvitation", "KeyPackageNotFound", "InvalidCipherSuite", "InvalidRequest", "NotPermitted",
 	"Blocked"}
 
-// newClient returns a client for hosts that others choose. It calls public addresses only, and this
-// machine if that is allowed.
+// newClient returns a client for hosts that others choose. It calls only public addresses. If
+// allowLoopback is true, it also calls this machine.
 func newClient(allowLoopback bool) *http.Client {
 	dialer := &net.Dialer{Timeout: 3 * time.Second, Control: ssrf.Control(allowLoopback)}
 	return &http.Client{
@@ -74,7 +75,7 @@ type requestClaims struct {
 	Method   string `json:"lxm"`
 }
 
-// token returns a service-auth token of this service's.
+// token returns a service-auth token of this service.
 func (s *Service) token(aud syntax.DID, lxm string) (string, error) {
 	keys, err := s.signers()
 	if err != nil {
@@ -84,7 +85,7 @@ func (s *Service) token(aud syntax.DID, lxm string) (string, error) {
 		return "", errors.New("the service's keys were not read")
 	}
 	key, now := keys[0], s.cfg.Now()
-	key.id = "#atproto" // as a token of an account: the home verifies both in one way
+	key.id = "#atproto" // like a token of an account, so that the home verifies both in the same way
 	return key.jws("JWT", requestClaims{
 		RegisteredClaims: jwt.RegisteredClaims{Issuer: s.cfg.DID.String(), ID: rand.Text(), IssuedAt: jwt.NewNumericDate(now),
 			ExpiresAt: jwt.NewNumericDate(now.Add(tokenLife))},
@@ -130,7 +131,7 @@ func (s *Service) call(ctx context.Context, to syntax.DID, lxm string, input any
 	return outcome(resp, answer)
 }
 
-// outcome returns the error that an answer means, or nil.
+// outcome returns the error that an answer stands for, or nil.
 func outcome(resp *http.Response, answer []byte) error {
 	if resp.StatusCode == http.StatusOK {
 		return nil
@@ -139,7 +140,7 @@ func outcome(resp *http.Response, answer []byte) error {
 		Error   string `json:"error"`
 		Message string `json:"message"`
 	}
-	_ = json.Unmarshal(answer, &e) // an answer that is not of a delivery service names no error
+	_ = json.Unmarshal(answer, &e) // an answer that is not from a delivery service names no error
 	reason := fmt.Sprintf("status %d %s: %s", resp.StatusCode, e.Error, e.Message)
 	if resp.StatusCode/100 == 4 && slices.Contains(final, e.Error) {
 		return &refusedError{reason}

@@ -1,8 +1,9 @@
--- Reads due jobs: $1 of each service but those of $2, $3 of the services that have answered, $4, and as
--- many of all others. Each service's first job comes before any service's second one, in another order
--- each time. So no backlog keeps others waiting, and neither does any number of silent services.
+-- Reads due jobs: $1 jobs of each service except the services $2. $3 jobs are of services that have
+-- answered ($4), and as many of all other services. The first job of each service comes before the
+-- second job of any service, and the order of services changes each time. So neither a backlog nor
+-- any number of silent services keeps other services waiting.
 --
--- The recursion goes from service to service by the index.
+-- The recursion uses the index to go from service to service.
 WITH RECURSIVE homes AS (
     (SELECT service FROM sent_invitations WHERE state IN ('pending', 'sending') ORDER BY service LIMIT 1)
     UNION ALL

@@ -12,8 +12,8 @@ import (
 	"mlsd/internal/pgpool"
 )
 
-// Joined returns the services where a person has accepted an invitation, except those of except, in
-// their order, at most limit of them.
+// Joined returns at most limit services where a person has accepted an invitation, in order, except
+// the services except.
 func Joined(ctx context.Context, tx pgx.Tx, did syntax.DID, except []syntax.DID, limit int) ([]syntax.DID, error) {
 	all, err := pgpool.Collect(ctx, tx, pgx.RowTo[syntax.DID], `
 		SELECT DISTINCT service FROM received_invitations
@@ -22,8 +22,9 @@ func Joined(ctx context.Context, tx pgx.Tx, did syntax.DID, except []syntax.DID,
 	return all, errs.Wrap(err, "look for the services of a person")
 }
 
-// TellErasure asks another service to erase a person whose home this is. refused says that it never
-// will. If it is erasing the person already, nothing changes.
+// TellErasure asks another service to erase a person whose home is this service. refused says that
+// the other service will never do so. If it is erasing the person already, the request changes
+// nothing.
 func (s *Service) TellErasure(ctx context.Context, to, did syntax.DID) (refused bool, err error) {
 	err = s.call(ctx, to, nsid.DeliverErasure, struct {
 		DID syntax.DID `json:"did"`
@@ -31,8 +32,8 @@ func (s *Service) TellErasure(ctx context.Context, to, did syntax.DID) (refused 
 	return errors.As(err, new(*refusedError)), err
 }
 
-// CheckHome checks that a person has chosen the service that speaks for it. It makes a look-up if the
-// person is not remembered. Errors: *DistrustError, ErrLookup.
+// CheckHome checks that a person has chosen the service that speaks for the person. It makes a
+// look-up if the person is not remembered. Errors: *DistrustError, ErrLookup.
 func (s *Service) CheckHome(ctx context.Context, service, did syntax.DID) error {
 	home, err := s.home(ctx, did)
 	if err != nil {

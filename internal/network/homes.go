@@ -9,16 +9,20 @@ import (
 )
 
 const (
-	// allCalls bounds the calls of one node at a time, and perHome those of one service.
+	// allCalls bounds the simultaneous calls of one node; perHome bounds the simultaneous calls of
+	// one service.
 	allCalls = 32
 	perHome  = 4
-	// unproven bounds the calls, at one time, of services whose last call failed, or that were never
-	// called. Each of them has one call at a time. So services that answer always have places.
+	// unproven bounds the simultaneous calls of services whose last call failed, or that were never
+	// called. Each such service has one call at a time. So places remain for services that always
+	// answer.
 	unproven = allCalls / 2
-	// maxHomes bounds the services that a node remembers. A forgotten one counts as never called.
+	// maxHomes bounds the services that a node remembers. A forgotten service counts as never
+	// called.
 	maxHomes = 8192
 
-	// A service that does not answer is not called for a time that doubles with each failure.
+	// A service that does not answer is not called for some time. This time doubles with each
+	// failure.
 	firstPause = time.Second
 	lastPause  = 5 * time.Minute
 )
@@ -26,20 +30,20 @@ const (
 // home is what a node knows of a service that it calls.
 type home struct {
 	running  int
-	proven   bool      // its last call was answered
-	failures int       // how many calls in a row were not answered
-	until    time.Time // it is not called before this time
+	proven   bool      // the last call was answered
+	failures int       // number of unanswered calls in a row
+	until    time.Time // the service is not called before this time
 }
 
-// homes say which service can be called now. Methods are safe for concurrent use.
+// homes know which services can be called now. Methods are safe for concurrent use.
 type homes struct {
 	now    func() time.Time
 	jitter func(time.Duration) time.Duration
 
-	mu       sync.Mutex // guards the rest
+	mu       sync.Mutex // guards the fields below
 	byDID    *simplelru.LRU[syntax.DID, *home]
 	running  int
-	unproven int // of running
+	unproven int // number of unproven calls in running
 }
 
 func newHomes(now func() time.Time, jitter func(time.Duration) time.Duration) *homes {
@@ -50,7 +54,8 @@ func newHomes(now func() time.Time, jitter func(time.Duration) time.Duration) *h
 	return &homes{now: now, jitter: jitter, byDID: byDID}
 }
 
-// acquire takes a place for a call of a service. proven says how the call counts until release.
+// acquire takes a place for a call of a service. proven says how the call counts until release is
+// called.
 func (h *homes) acquire(did syntax.DID) (proven, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -64,7 +69,7 @@ func (h *homes) acquire(did syntax.DID) (proven, ok bool) {
 	case !of.proven && (of.running > 0 || h.unproven >= unproven):
 		return false, false
 	}
-	if !known { // only now: services that wait for a place must not make the node forget others
+	if !known { // remembered only now, so that services that wait for a place do not make the node forget others
 		h.byDID.Add(did, of)
 	}
 	of.running++
@@ -75,7 +80,7 @@ func (h *homes) acquire(did syntax.DID) (proven, ok bool) {
 	return of.proven, true
 }
 
-// release gives a place back. called says whether the service was called, and answered whether it has
+// release returns a place. called says whether the service was called, and answered whether it
 // answered.
 func (h *homes) release(did syntax.DID, proven, called, answered bool) {
 	h.mu.Lock()

@@ -18,15 +18,15 @@ import (
 type Invitation struct {
 	ConvoID uuid.UUID
 	Inviter syntax.DID
-	Epoch   int64 // that the Welcome leads into
+	Epoch   int64 // the epoch that the Welcome leads into
 	For     []keypackages.Foreign
 }
 
-// Invite records in the Welcome's transaction that it uses KeyPackages of other services. Each is used
-// once here, unless it is a last resort. A Sender tells their homes. Error besides the database's:
-// *keypackages.UnusableError.
+// Invite records, in the Welcome's transaction, that the Welcome uses KeyPackages of other
+// services. Each KeyPackage can be used once here, unless it is a last resort. A Sender tells their
+// homes. Errors: *keypackages.UnusableError, errors of the database.
 func Invite(ctx context.Context, tx pgx.Tx, i Invitation) error {
-	slices.SortFunc(i.For, func(a, b keypackages.Foreign) int { return slices.Compare(a.Ref, b.Ref) }) // no deadlock
+	slices.SortFunc(i.For, func(a, b keypackages.Foreign) int { return slices.Compare(a.Ref, b.Ref) }) // prevents deadlocks
 	for _, f := range i.For {
 		tag, err := tx.Exec(ctx, `
 			INSERT INTO sent_invitations (id, did, ref, last_resort, service, device_id, cipher_suite, convo_id, inviter, epoch,
@@ -45,18 +45,19 @@ func Invite(ctx context.Context, tx pgx.Tx, i Invitation) error {
 	return nil
 }
 
-// Kind is what a service says of an invitation.
+// Kind is what a service tells another about an invitation.
 type Kind string
 
 // The kinds of deliveries.
 const (
 	Invited   Kind = "invited"
-	Withdrawn Kind = "withdrawn" // the Welcome is void: its device, or the person, was removed
+	Withdrawn Kind = "withdrawn" // the Welcome is void, because its device or the person was removed
 	Ended     Kind = "ended"     // the convo was closed
 )
 
-// Withdraw makes the homes of people learn that Welcomes for their devices are void. The id "" means
-// any device, and uuid.Nil any convo. A home that refused an invitation does not learn of its end.
+// Withdraw makes the homes of people learn that Welcomes for their devices are void. The device id
+// "" means any device, and uuid.Nil any convo. A home that refused an invitation does not learn of
+// its end.
 func Withdraw(ctx context.Context, tx pgx.Tx, convo uuid.UUID, devices ...welcome.Device) error {
 	if len(devices) == 0 {
 		return nil

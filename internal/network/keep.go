@@ -12,14 +12,16 @@ import (
 	"mlsd/welcome"
 )
 
-// How long rows are kept. Those of accepted invitations stay: they say where a person has convos.
+// How long rows are kept. Rows of accepted invitations stay, because they say where a person has
+// convos.
 const (
-	keepSent     = welcome.KeepUnfetched // after the job's end: the Welcome can still be withdrawn
-	keepReceived = 90 * day              // without an answer, or declined: as long as a Welcome
-	keepBudget   = 90 * day              // that nothing was counted for
+	keepSent     = welcome.KeepUnfetched // from the job's end, because the Welcome can still be withdrawn
+	keepReceived = 90 * day              // if declined or without an answer: as long as a Welcome
+	keepBudget   = 90 * day              // since the budget last counted something
 )
 
-// Sweeps give up what could not be delivered for a week, and delete what is no longer needed.
+// Sweeps give up jobs that could not be delivered for a week, and delete rows that are no longer
+// needed.
 func Sweeps(db *pgxpool.Pool) []worker.Sweep {
 	return []worker.Sweep{
 		worker.Statement(db, "sent_invitations_given_up", `
@@ -44,9 +46,9 @@ func Sweeps(db *pgxpool.Pool) []worker.Sweep {
 	}
 }
 
-// Erase deletes up to limit invitations that a person has got or made. It returns how many it has
-// deleted; 0: none is left. Those that others have got of the person keep a tombstone of the inviter, and
-// so do those whose end has yet to be told to their homes.
+// Erase deletes up to limit invitations that a person has got or made. It returns how many it
+// deleted; 0 means that none is left. Invitations that others have got from the person keep a
+// tombstone of the inviter. So do invitations whose homes have yet to learn of their end.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (n int64, err error) {
 	err = tx.QueryRow(ctx, `
 		WITH sent AS (
@@ -74,5 +76,6 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (n int
 	return n, errs.Wrap(err, "erase invitations between services")
 }
 
-// triedFor is how long a job is tried. A KeyPackage's home forgets it a month after its claim.
+// triedFor is how long a job is tried. A KeyPackage's home forgets the KeyPackage a month after its
+// claim.
 const triedFor = 7 * day

@@ -1,9 +1,9 @@
-// Package network is what delivery services say to each other, and what of that a service believes.
+// Package network is what delivery services say to each other, and what a service believes of it.
 //
-// A convo lives at one service, which alone decides. A person's KeyPackages are at the service that
-// the person's record names, its home. A service that adds a person of another one to a convo
-// therefore gets that person's KeyPackage with a receipt of the home (receipt.go): the committer
-// claimed it there. docs/NETWORK.md tells operators and clients the same.
+// A convo lives at one service, which alone decides about the convo. A person's KeyPackages are at the
+// person's home, the service that the person's record names. To add this person to a convo of another
+// service, the committer claims a KeyPackage at the home. The home gives the committer a receipt
+// (receipt.go), which the convo's service checks. docs/NETWORK.md tells operators and clients the same.
 package network
 
 import (
@@ -24,15 +24,15 @@ import (
 	"mlsd/internal/transparency"
 )
 
-// announced is how long a key is in the DID document before it signs: as long as other services
-// remember the document.
+// announced is how long a key is in the DID document before the service signs with it. Other
+// services remember the document for this long.
 const announced = time.Hour
 
 // Key is a key of the service, as its DID document has it.
 type Key struct {
-	ID       string // its fragment: #mls_service_1
+	ID       string // the fragment of the key's id: #mls_service_1
 	Multikey string
-	Signs    bool // receipts and requests to other services, now
+	Signs    bool // whether the service now signs receipts and requests with this key
 }
 
 // signer is a key that can sign.
@@ -42,13 +42,14 @@ type signer struct {
 	key       *ecdsa.PrivateKey
 }
 
-// keyInfo separates the keys of services from other uses of the seeds.
+// keyInfo separates service keys from other keys derived from the same seeds.
 const keyInfo = "mlsd service key "
 
-// derive makes the service key that belongs to a key of log heads: ECDSA on P-256, as AT Protocol's
-// tokens need it. So a service has one set of keys, which one command renews.
+// derive makes the service key that belongs to a key of log heads. It is an ECDSA key on P-256,
+// because AT Protocol's tokens need that. So a service has one set of keys, and one command renews
+// all of them.
 func derive(seed transparency.Seed) (signer, error) {
-	for n := 0; ; n++ { // one in 2³² outputs is no key
+	for n := 0; ; n++ { // one in 2³² outputs is not a key
 		raw, err := hkdf.Key(sha256.New, seed.Seed, nil, keyInfo+strconv.Itoa(n), 32)
 		if err != nil {
 			return signer{}, err
@@ -59,8 +60,8 @@ func derive(seed transparency.Seed) (signer, error) {
 	}
 }
 
-// signers returns the service's keys, the one that signs first: the newest one that others have had
-// the time to learn, and the oldest one if all are newer.
+// signers returns the service's keys; the key that signs comes first. That is the newest key that
+// others have had time to learn. If there is no such key, it is the oldest key.
 func (s *Service) signers() ([]signer, error) {
 	var all []signer
 	for _, seed := range s.cfg.Seeds() {
@@ -83,7 +84,7 @@ func (s *Service) signers() ([]signer, error) {
 	return all, nil
 }
 
-// Keys are the keys of the service's DID document, the one that signs first.
+// Keys returns the keys of the service's DID document; the key that signs comes first.
 func (s *Service) Keys() ([]Key, error) {
 	all, err := s.signers()
 	if err != nil {
@@ -104,8 +105,8 @@ func (s *Service) Keys() ([]Key, error) {
 	return keys, nil
 }
 
-// sign returns r ‖ s with a low s (https://atproto.com/specs/cryptography). It is deterministic (RFC
-// 6979), so that a repeated claim gets the same receipts.
+// sign returns r ‖ s with a low s (https://atproto.com/specs/cryptography). The signature is
+// deterministic (RFC 6979), so that a repeated claim gets the same receipts.
 func (k signer) sign(content string) ([]byte, error) {
 	digest := sha256.Sum256([]byte(content))
 	der, err := k.key.Sign(nil, digest[:], crypto.SHA256)

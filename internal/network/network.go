@@ -18,8 +18,8 @@ import (
 // ErrLookup says that a service or a person could not be looked up now.
 var ErrLookup = errors.New("a look-up failed")
 
-// Services finds services, and the service of a person. [serviceauth.Services] asks the network; its
-// methods say which errors there are.
+// Services finds services, and the service of a person. [serviceauth.Services] looks them up in the
+// network; its methods document the errors.
 type Services interface {
 	Service(ctx context.Context, did syntax.DID) (serviceauth.Service, error)
 	Refresh(ctx context.Context, did syntax.DID) (serviceauth.Service, error)
@@ -28,17 +28,17 @@ type Services interface {
 
 // Config configures a Service. All fields without a default are required.
 type Config struct {
-	DID      syntax.DID // of this service
+	DID      syntax.DID // DID of this service
 	Services Services
-	Seeds    func() []transparency.Seed // of the service's keys that sign and are published
+	Seeds    func() []transparency.Seed // seeds of the service's keys that sign and are published
 	Trust    Trust
-	// AllowLoopback lets the service call services on this machine, too.
+	// AllowLoopback lets the service also call services on this machine.
 	AllowLoopback bool
-	// Now is the clock. Default: time.Now.
+	// Now is the clock. nil means time.Now.
 	Now func() time.Time
 }
 
-// Service is this service among others. Methods are safe for concurrent use.
+// Service is this service in its dealings with others. Methods are safe for concurrent use.
 type Service struct {
 	cfg    Config
 	client *http.Client
@@ -52,8 +52,8 @@ func New(c Config) *Service {
 	return &Service{c, newClient(c.AllowLoopback)}
 }
 
-// Trust says which other services this one deals with: all, only those of a list, or all except those
-// of a list.
+// Trust says which other services this service deals with: all services, only the services of a
+// list, or all services except those of a list.
 type Trust struct {
 	only     bool
 	services []syntax.DID
@@ -81,10 +81,10 @@ func ParseTrust(text string) (t Trust, err error) {
 	return t, nil
 }
 
-// Allows reports whether this service deals with another one.
+// Allows reports whether this service deals with another service.
 func (t Trust) Allows(service syntax.DID) bool { return slices.Contains(t.services, service) == t.only }
 
-// String is the text that ParseTrust reads.
+// String returns the text that ParseTrust reads.
 func (t Trust) String() string {
 	words := []string{"except"}
 	switch {
@@ -101,8 +101,9 @@ func (t Trust) String() string {
 	return strings.Join(words, " ")
 }
 
-// Home finds the delivery service that a person has chosen. The service's DID is "" if there is no such
-// person or no such record. Its Endpoint is "" if its DID document names none. Error: ErrLookup.
+// Home finds the delivery service that a person has chosen. The service's DID is "" if there is no
+// such person, or if the person has no such record. Its Endpoint is "" if its DID document names
+// none. Error: ErrLookup.
 func (s *Service) Home(ctx context.Context, did syntax.DID) (serviceauth.Service, error) {
 	home, err := s.home(ctx, did)
 	if err != nil || home == "" {

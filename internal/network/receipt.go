@@ -17,29 +17,31 @@ import (
 	"mlsd/mls"
 )
 
-// typ of a receipt: no token for another purpose passes for one, and no receipt for a token.
+// typ is the type of a receipt, so that a token for another purpose is not accepted as a receipt,
+// and a receipt not as a token.
 const typ = "mls-claim+jwt"
 
-// MaxReceipt is the most bytes of a receipt. One has about 600.
+// MaxReceipt is the largest size of a receipt, in bytes. A receipt usually has about 600 bytes.
 const MaxReceipt = 2048
 
-// maxPeople is how many people of other services one request can add: the home of each is looked up.
+// maxPeople is how many people of other services one request can add. The home of each person is
+// looked up.
 const maxPeople = 100
 
-// receipt is the claims set of a receipt, a compact JWS (RFC 7515, RFC 7519). iss is the service, sub
-// the KeyPackage's owner, exp the claim's end.
+// receipt is the claims set of a receipt, a compact JWS (RFC 7515, RFC 7519). iss is the service,
+// sub the KeyPackage's owner, exp the end of the claim.
 type receipt struct {
 	jwt.RegisteredClaims
 	DeviceID    string `json:"deviceId"`
 	Ref         string `json:"keyPackageRef"` // lower-case hexadecimal
 	CipherSuite int32  `json:"cipherSuite"`   // of RFC 9420 §17.1
-	Claimant    string `json:"claimant"`      // the DID that claimed it, who alone can use it
+	Claimant    string `json:"claimant"`      // the DID that claimed the KeyPackage, and alone can use it
 	LastResort  bool   `json:"lastResort,omitzero"`
 }
 
 // ReceiptError says why a receipt is refused.
 type ReceiptError struct {
-	Index  int // of the receipt in the request
+	Index  int // index of the receipt in the request
 	Reason string
 }
 
@@ -47,8 +49,8 @@ func (e *ReceiptError) Error() string {
 	return fmt.Sprintf("receipts[%d]: %s", e.Index, e.Reason)
 }
 
-// Receipts returns the receipts of KeyPackages that claimant claimed at the time at, in their order. A
-// last-resort KeyPackage is not claimed: its receipt ends as if it were.
+// Receipts returns the receipts of KeyPackages that claimant claimed at the time at, in the order
+// of claimed. A last-resort KeyPackage is not claimed, but its receipt ends as if it were.
 func (s *Service) Receipts(claimed []keypackages.Claimed, claimant syntax.DID, at time.Time) ([]string, error) {
 	keys, err := s.signers()
 	if err != nil {
@@ -91,11 +93,11 @@ func (k signer) jws(typ string, claims jwt.Claims) (string, error) {
 	return text + "." + base64.RawURLEncoding.EncodeToString(sig), nil
 }
 
-// Verify returns the KeyPackages of other services that the receipts are for. The home of the
-// KeyPackage's owner must have signed each receipt, for caller, and the claim must not have ended.
-// Receipts of this service itself are left out: its own ledger decides. Verify holds no connection of
-// the database. It makes at most one look-up for each service and each owner that is not remembered.
-// Errors: *ReceiptError, ErrLookup.
+// Verify returns the KeyPackages of other services that the receipts are for. Each receipt must be
+// signed, for caller, by the home of the KeyPackage's owner, and its claim must not have ended.
+// Verify leaves out receipts of this service itself, because the ledger here decides about them. It
+// holds no connection of the database. It makes at most one look-up for each service and each owner
+// that is not remembered. Errors: *ReceiptError, ErrLookup.
 func (s *Service) Verify(ctx context.Context, caller syntax.DID, receipts []string) ([]keypackages.Foreign, error) {
 	var all []unverified
 	people := map[syntax.DID]struct{}{}

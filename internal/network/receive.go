@@ -40,8 +40,8 @@ type Peer struct {
 	Domain string // the registered domain of its endpoint
 }
 
-// Peer finds out whether a verified caller is a delivery service that this one deals with. It makes a
-// look-up if the service is not remembered. Errors: *DistrustError, ErrLookup.
+// Peer finds out whether a verified caller is a delivery service that this service deals with. It
+// makes a look-up if the caller is not remembered. Errors: *DistrustError, ErrLookup.
 func (s *Service) Peer(ctx context.Context, caller syntax.DID) (Peer, error) {
 	service, err := s.cfg.Services.Service(ctx, caller)
 	switch {
@@ -55,11 +55,11 @@ func (s *Service) Peer(ctx context.Context, caller syntax.DID) (Peer, error) {
 	return Peer{DID: caller, Domain: service.Domain}, nil
 }
 
-// Received is what another service says of an invitation.
+// Received is what another service tells about an invitation.
 type Received struct {
 	From Peer
 	Kind Kind
-	// To is the device that the Welcome is for, and its KeyPackage here.
+	// To is the device that the Welcome is for, and the device's KeyPackage here.
 	To          keypackages.Recipient
 	CipherSuite mls.CipherSuite
 	ConvoID     uuid.UUID
@@ -70,25 +70,27 @@ type Received struct {
 	Withheld bool
 }
 
-// Receive stores an invitation, consumes its KeyPackage, and tells the person. If the person refuses
-// the inviter, nobody sees the row, and the service gets the same answer. An invitation by somebody
-// whom the person does not know counts for the budgets of the service, and for the bounds of one
-// person. An invitation that is there already changes nothing.
+// Receive stores an invitation, consumes its KeyPackage, and tells the person. If the person
+// refuses the inviter, nobody sees the row, and the service gets the same answer. If the person
+// does not know the inviter, the invitation counts against the budgets of the service and the
+// bounds of the person. An invitation that is stored already changes nothing.
 //
-// The end of an invitation is stored in its row. If there is none yet, nobody sees the invitation, also
-// if it arrives later. The first end counts. Errors besides the database's: keypackages.ErrNotFound, *InvitationError,
-// *BudgetError, *quota.ExceededError.
+// The end of an invitation is stored in its row. If the end arrives before the invitation, nobody
+// ever sees the invitation. The first end counts.
+//
+// Errors: keypackages.ErrNotFound, *InvitationError, *BudgetError, *quota.ExceededError, errors of
+// the database.
 func Receive(ctx context.Context, tx pgx.Tx, r Received, bounds quota.Invitations) error {
 	if err := pgpool.LockInvited.Wait(ctx, tx, r.To.DID.String()); err != nil {
 		return err
 	}
 	allowed, err := consent.Invite(ctx, tx, r.Inviter, []syntax.DID{r.To.DID}, nil)
-	blocks := errors.As(err, new(*consent.BlockedError)) // the inviter itself: it sees no invitation either
+	blocks := errors.As(err, new(*consent.BlockedError)) // also if the inviter blocks the person
 	if err != nil && !blocks {
 		return err
 	}
 	key, err := keypackages.LockElsewhere(ctx, tx, r.To, r.CipherSuite)
-	forgotten := errors.Is(err, keypackages.ErrNotFound) // an invitation can be older than what is kept of KeyPackages
+	forgotten := errors.Is(err, keypackages.ErrNotFound) // an invitation can be older than the kept KeyPackages
 	if err != nil && !(forgotten && r.Kind != Invited) {
 		return err
 	}
@@ -116,7 +118,7 @@ func Receive(ctx context.Context, tx pgx.Tx, r Received, bounds quota.Invitation
 	// A last-resort KeyPackage has no claim that shows who the inviter is.
 	request := len(allowed.Requests) > 0 && !before.Known || key.LastResort
 	if request && !before.Welcomed {
-		if before.Invited { // the convo counts already
+		if before.Invited { // the convo is counted already
 			before.Open, before.OfInviter = 0, 0
 		}
 		if err := bounds.Check(before.Open, before.OfInviter, before.OfDomain); err != nil {
@@ -132,8 +134,8 @@ func Receive(ctx context.Context, tx pgx.Tx, r Received, bounds quota.Invitation
 	return r.store(ctx, tx, request, hidden)
 }
 
-// end stores the end of an invitation, and tells the person if it sees the invitation. It returns
-// whether the invitation is there.
+// end stores the end of an invitation, and tells the person if the person sees the invitation.
+// there says whether the invitation is stored.
 func (r Received) end(ctx context.Context, tx pgx.Tx) (there bool, err error) {
 	var request, hidden, before bool
 	err = tx.QueryRow(ctx, `
@@ -163,7 +165,7 @@ func (r Received) end(ctx context.Context, tx pgx.Tx) (there bool, err error) {
 	return true, nil
 }
 
-// queueEvent adds the event for the invited person. kind is "" of a new invitation.
+// queueEvent adds the event for the invited person. kind is "" for a new invitation.
 func (r Received) queueEvent(batch *pgx.Batch, request bool, kind Kind) {
 	outbox.QueueInvitation(batch, r.To.DID, outbox.Detail{
 		Change: string(kind), Service: r.From.DID, ConvoID: r.ConvoID.String(), By: r.Inviter, DeviceID: r.To.DeviceID,
@@ -171,19 +173,19 @@ func (r Received) queueEvent(batch *pgx.Batch, request bool, kind Kind) {
 	})
 }
 
-// before is what a person has of earlier invitations.
+// before describes the earlier invitations of a person.
 type before struct {
-	Same      bool  // this invitation is there
-	Used      bool  // the KeyPackage is in another invitation
+	Same      bool  // this invitation is stored already
+	Used      bool  // another invitation uses the KeyPackage
 	Invited   bool  // the person was invited into the convo
-	Welcomed  bool  // and by the same Welcome, which was for another device of the person
+	Welcomed  bool  // the person was invited by the same Welcome, for another device
 	Known     bool  // the person has accepted an invitation of the inviter
 	Open      int64 // convos of requests that the person sees and has not answered
-	OfInviter int64 // convos of requests of the inviter that are open, or of the last day and not accepted
-	OfDomain  int64 // Welcomes of requests of the last day, of the service's domain, that are not accepted
+	OfInviter int64 // convos of the inviter's requests that are open, or of the last day and not accepted
+	OfDomain  int64 // Welcomes of requests of the last day, from the service's domain, that are not accepted
 }
 
-// newestReceived is how many of a person's invitations are looked at: the newest ones.
+// newestReceived is how many of a person's newest invitations are read.
 const newestReceived = 1000
 
 func (r Received) before(ctx context.Context, tx pgx.Tx) (b before, err error) {
@@ -211,8 +213,8 @@ func (r Received) before(ctx context.Context, tx pgx.Tx) (b before, err error) {
 	return b, errs.Wrap(err, "look for earlier invitations")
 }
 
-// store inserts the row, and unless nobody may see it, its event. It makes the push job unless it is a
-// request, as for a Welcome of this service.
+// store inserts the row. Unless nobody may see the row, it inserts the event too. As for a Welcome
+// of this service, it makes the push job unless the invitation is a request.
 func (r Received) store(ctx context.Context, tx pgx.Tx, request, hidden bool) error {
 	id, err := uuid.NewV7()
 	if err != nil {
