@@ -1,13 +1,14 @@
-// Package attachments keeps encrypted files of convos. Clients encrypt: the server has ciphertext and
-// its SHA-256. docs/clients/ATTACHMENTS.md tells clients how.
+// Package attachments keeps encrypted files of convos. Clients encrypt them; the server has only
+// ciphertext and its SHA-256. docs/clients/ATTACHMENTS.md is for clients.
 //
-// A file arrives in parts of a fixed size. Each part is and stays an object of its own in the
-// store, written once and never changed: nothing can be half put together. A part that is sent
-// again is another object, and the row of the part names the one that counts. So a late upload,
+// A file arrives in parts of a fixed size. The store keeps each part as an object of its own, which
+// is written once and never changed, so no object is ever half written. A part that is sent again
+// becomes another object, and the row of the part names the object that counts. So a late upload,
 // from a node believed dead, changes nothing that was checked.
 //
-// Completing is work outside the database (idem.Store.Run): it compares the SHA-256 of all parts
-// with the announced one, and records its progress after each part, where another holder goes on.
+// Completing is work outside the database (idem.Store.Run). It computes the SHA-256 of all parts
+// and compares it with the announced SHA-256. It records its progress after each part, so that
+// another holder can continue from there.
 package attachments
 
 import (
@@ -28,8 +29,8 @@ import (
 	"mlsd/messages"
 )
 
-// PartSize is the size of the parts of new attachments, in bytes: within the usual limits of
-// proxies, and quick enough for a slow client behind a PDS, which waits 30 s for a body.
+// PartSize is the size of the parts of new attachments, in bytes. It is within the usual limits of
+// proxies. A slow client can send such a part through a PDS, which waits 30 s for a body.
 const PartSize = 1 << 20
 
 // State is the state of an attachment: see docs/ARCHITECTURE.md.
@@ -57,9 +58,9 @@ var (
 
 // IncompleteError says that parts are missing.
 type IncompleteError struct {
-	Missing []int // the first of them
-	More    bool  // there are further ones
-	Lost    bool  // the attachment was complete, and the store has lost them since
+	Missing []int // the first missing parts
+	More    bool  // more parts are missing
+	Lost    bool  // the attachment was complete, but the store has lost the parts since
 }
 
 func (e *IncompleteError) Error() string {
@@ -85,8 +86,8 @@ func (e *FailedError) Error() string { return e.Reason }
 // PartLengthError says that a part does not have its length.
 type PartLengthError struct {
 	Want int64
-	More bool  // than Want
-	Got  int64 // unless More
+	More bool  // the part is longer than Want
+	Got  int64 // length of the part in bytes, unless More
 }
 
 func (e *PartLengthError) Error() string {
@@ -96,25 +97,26 @@ func (e *PartLengthError) Error() string {
 	return fmt.Sprintf("the part's length in bytes must be %d, got %d", e.Want, e.Got)
 }
 
-// Store holds objects outside the database. Their names are made by this package: lower-case letters,
+// Store holds objects outside the database. This package makes their names, of lower-case letters,
 // digits, dashes, dots and slashes.
 type Store interface {
-	// Put stores size bytes of body under a name, all or none; after a failure the object may be
-	// there. It replaces an object of that name as a whole.
+	// Put stores size bytes of body under a name, as a whole. It replaces an object of that name.
+	// After a failure the object may exist.
 	Put(ctx context.Context, name string, body io.Reader, size int64) error
-	// Open reads n bytes of an object from an offset. ErrNoObject: there is no such object.
+	// Open reads n bytes of an object from an offset. The error is ErrNoObject if there is no such
+	// object.
 	Open(ctx context.Context, name string, offset, n int64) (io.ReadCloser, error)
-	// Delete deletes an object. It is no error if there is none.
+	// Delete deletes an object. It is no error if there is no such object.
 	Delete(ctx context.Context, name string) error
-	// List returns the objects whose names begin with prefix and come behind after, in the order of
-	// their names: at most limit, and none only if there are no more.
+	// List returns up to limit objects whose names begin with prefix and come after the name after,
+	// in the order of their names. The result is empty only if there are no more.
 	List(ctx context.Context, prefix, after string, limit int) ([]Object, error)
 }
 
 // Object is an object in a store.
 type Object struct {
 	Name string
-	At   time.Time // when it was written
+	At   time.Time // when the object was written
 }
 
 // ErrStore says that the store failed.
@@ -132,15 +134,15 @@ type Attachment struct {
 	SHA256       [sha256.Size]byte
 	PartSize     int64
 	State        State
-	Seq          int64 // by which readers are judged, if it is complete
+	Seq          int64 // its place in the log, if it is complete; decides who can read it
 	CheckedParts int
 	Failure      string
 }
 
-// Parts is how many parts it has. They are counted from 1.
+// Parts is the number of parts. Parts are counted from 1.
 func (a *Attachment) Parts() int { return int((a.Size + a.PartSize - 1) / a.PartSize) }
 
-// length is the length of a part in bytes, 0 if there is no such part.
+// length is the length of a part in bytes, or 0 if there is no such part.
 func (a *Attachment) length(part int) int64 {
 	if part < 1 || part > a.Parts() {
 		return 0
@@ -148,14 +150,14 @@ func (a *Attachment) length(part int) int64 {
 	return min(a.PartSize, a.Size-int64(part-1)*a.PartSize)
 }
 
-// uriPrefix begins the URI with which a message names an attachment.
+// uriPrefix begins the URI by which a message names an attachment.
 const uriPrefix = "mlsd:attachment/"
 
-// URI is how a message names the attachment.
+// URI is the URI by which a message names the attachment.
 func (a *Attachment) URI() string { return uriPrefix + a.ID.String() }
 
-// Named reports whether a URI is that of an attachment, and returns the id. The id of one that is not
-// well formed is that of no attachment.
+// Named reports whether uri is the URI of an attachment, and returns the id. If the id is
+// malformed, Named returns an id that no attachment has.
 func Named(uri string) (id uuid.UUID, ok bool) {
 	text, ok := strings.CutPrefix(uri, uriPrefix)
 	if !ok {
@@ -164,7 +166,8 @@ func Named(uri string) (id uuid.UUID, ok bool) {
 	return ParseID(text), true
 }
 
-// ParseID parses the id of an attachment. One that is not well formed is that of no attachment.
+// ParseID parses the id of an attachment. If the id is malformed, it returns an id that no
+// attachment has.
 func ParseID(text string) uuid.UUID {
 	id, err := uuid.Parse(text)
 	if err != nil || id.String() != text {
@@ -173,9 +176,9 @@ func ParseID(text string) uuid.UUID {
 	return id
 }
 
-// find reads an attachment of a convo as a member sees it whose window of the log is w. Before it is
-// complete it has no place in the log. Only who has announced it knows its id then. Errors:
-// ErrNotFound.
+// find reads an attachment as a member sees it whose window of the convo's log is w. Until the
+// attachment is complete, it has no place in the log, and only the person who announced it knows
+// its id. Errors: ErrNotFound.
 func find(ctx context.Context, q pgpool.Queryer, w messages.Window, id uuid.UUID) (*Attachment, error) {
 	a := &Attachment{ID: id, ConvoID: w.ConvoID}
 	var sum []byte
@@ -196,14 +199,14 @@ func find(ctx context.Context, q pgpool.Queryer, w messages.Window, id uuid.UUID
 	return a, nil
 }
 
-// partRow is a part that is in the store.
+// partRow is the row of a part that is in the store.
 type partRow struct {
 	part   int
 	object string
 	sha256 []byte
 }
 
-// partsOf reads the parts of an attachment, in their order.
+// partsOf reads the parts of an attachment, in order.
 func partsOf(ctx context.Context, q pgpool.Queryer, id uuid.UUID) ([]partRow, error) {
 	rows := pgpool.Rows(ctx, q,
 		`SELECT part, object, sha256 FROM attachment_parts WHERE attachment_id = $1 ORDER BY part`,
@@ -214,7 +217,7 @@ func partsOf(ctx context.Context, q pgpool.Queryer, id uuid.UUID) ([]partRow, er
 	return parts, errs.Wrap(err, "read the parts")
 }
 
-// maxMissing bounds the numbers in an IncompleteError.
+// maxMissing bounds the part numbers in an IncompleteError.
 const maxMissing = 20
 
 // missing returns an *IncompleteError if parts are missing, else nil.

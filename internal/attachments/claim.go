@@ -14,16 +14,17 @@ import (
 	"mlsd/internal/pgpool"
 )
 
-// A copy of a database has the same rows, and so the same prefix in the store. It knows nothing of
-// the objects that came after it was made, and would take them for orphans. So one object of the
-// store says which running database deletes there: its claim. It holds what a copy never has in
-// common with a database that runs: when its PostgreSQL was started, and the database's OID in it.
+// A copy of a database has the same rows, and so the same prefix in the store. The copy does not
+// know the objects that were stored after it was made, and would take them for orphans. So one
+// object of the store, the claim, says which running database may delete objects there. The claim
+// holds two facts that a copy never shares with a running database: when its PostgreSQL was
+// started, and the database's OID in that PostgreSQL.
 //
-//   - The database of the claim renews it while it sweeps.
-//   - After a restart, a failover or a restore in place the claim is another's, but nobody renews it.
-//     Once it is claimLife old, it is taken over.
+//   - The database that the claim names renews it while it sweeps.
+//   - After a restart, a failover or a restore in place, the claim names another database, but nobody
+//     renews it. Once the claim is claimLife old, the running database takes it over.
 //   - A copy that runs beside its original finds a claim that is renewed, and deletes nothing.
-//   - A copy in another cluster of PostgreSQL, or of another service, never takes it over: the
+//   - A copy in another cluster of PostgreSQL, or of another service, never takes the claim over: the
 //     operator decides.
 
 // ErrOtherDatabase says that the store belongs to another database.
@@ -31,19 +32,19 @@ var ErrOtherDatabase = errors.New("the store belongs to another database, of whi
 	"deleted")
 
 const (
-	// claims begins the names of the objects that are claims.
+	// claims is the prefix of the names of claims.
 	claims = "databases/"
-	// claimLife is how long a claim holds that is not renewed.
+	// claimLife is how long a claim is valid without renewal.
 	claimLife = time.Hour
 	// claimRenewal is how old a claim is when it is renewed.
 	claimRenewal = claimLife / 6
-	// claimSize is more than the bytes of a claim.
+	// claimSize is larger than any claim, in bytes.
 	claimSize = 4096
 )
 
-// claim is what the object says.
+// claim is the content of the claim object.
 type claim struct {
-	cluster  string // system identifier; unknownCluster: the role may not read it
+	cluster  string // system identifier; unknownCluster if the role may not read it
 	database uint32 // OID
 	started  int64  // when this PostgreSQL was started, in µs since 1970
 	service  string // DID
@@ -56,7 +57,7 @@ func (c claim) String() string {
 	return fmt.Sprintf("%s %d %d %s %d", c.cluster, c.database, c.started, c.service, c.renewed.Unix())
 }
 
-// parseClaim parses the object.
+// parseClaim parses a claim object.
 func parseClaim(text string) (c claim, err error) {
 	var renewed int64
 	_, err = fmt.Sscan(text, &c.cluster, &c.database, &c.started, &c.service, &renewed)
@@ -64,24 +65,25 @@ func parseClaim(text string) (c claim, err error) {
 	return c, errs.Wrap(err, "parse the claim of a store")
 }
 
-// is reports whether c and other are claims of one running database.
+// is reports whether c and other are claims of the same running database.
 func (c claim) is(other claim) bool {
 	return c.database == other.database && c.started == other.started && c.mayReplace(other)
 }
 
-// mayReplace reports whether c may take the place of other once that is not renewed any more.
+// mayReplace reports whether c may replace other once other is no longer renewed.
 func (c claim) mayReplace(other claim) bool {
 	sameCluster := c.cluster == other.cluster || c.cluster == unknownCluster || other.cluster == unknownCluster
 	return sameCluster && (c.service == other.service || c.isLocal() && other.isLocal())
 }
 
-// isLocal reports whether the service is for this machine only. Its DID is that of its port, which
-// can be another one after each start.
+// isLocal reports whether the service is only for this machine. The DID of such a service contains
+// its port, which can change at each start.
 func (c claim) isLocal() bool { return strings.HasPrefix(c.service, "did:web:localhost") }
 
-// claim reports whether the store belongs to this database. If it can be taken over, claim does that,
-// and reports true from the next round on: another that does the same at this moment is seen then.
-// Error: ErrOtherDatabase, if the claim of another database is renewed, or may not be replaced.
+// claim reports whether the store belongs to this database. If it may take the store over, it does
+// so, and reports true from the next round on. By then it would see another database that did the
+// same at the same moment. Error: ErrOtherDatabase, if the claim of another database is renewed, or
+// may not be replaced.
 func (s *Sweeper) claim(ctx context.Context, conn *pgx.Conn) (ours bool, err error) {
 	prefix, err := s.service.objects(ctx)
 	if err != nil {
@@ -129,7 +131,7 @@ func (s *Sweeper) claim(ctx context.Context, conn *pgx.Conn) (ours bool, err err
 		name)
 }
 
-// ownClaim is what this database would write now.
+// ownClaim is the claim that this database would write now.
 func (s *Sweeper) ownClaim(ctx context.Context, conn *pgx.Conn) (c claim, err error) {
 	c.service = s.service.cfg.ServiceDID.String()
 	err = conn.QueryRow(ctx, `
@@ -145,10 +147,10 @@ func (s *Sweeper) ownClaim(ctx context.Context, conn *pgx.Conn) (c claim, err er
 	return c, errs.Wrap(err, "read the system identifier")
 }
 
-// forbidden is PostgreSQL's code if a managed service does not let us read the system identifier.
+// forbidden is PostgreSQL's code if a managed service forbids us to read the system identifier.
 const forbidden = "42501"
 
-// readClaim reads the claim. Error besides: ErrNoObject.
+// readClaim reads a claim. Errors: ErrNoObject, errors of the store.
 func (s *Sweeper) readClaim(ctx context.Context, name string) (string, error) {
 	body, err := s.store.Open(ctx, name, 0, claimSize)
 	if err != nil {

@@ -19,11 +19,11 @@ import (
 	"mlsd/messages"
 )
 
-// NSIDCheck names the records of how far a completion has come, for failpoints.
+// NSIDCheck names the transactions that record a completion's progress, for failpoints.
 const NSIDCheck = "mlsd.attachments.check"
 
-// completion is the request that completes an attachment. It is the same for all members who ask for
-// it, so that one of them does the work.
+// completion is the request that completes an attachment. It is the same for all members, so that
+// only one of them does the work.
 func (s *Service) completion(a *Attachment) idem.Request {
 	return idem.Request{
 		Caller: a.Sender, NSID: nsid.CompleteAttachment, Scope: a.ConvoID.String(), Key: "attachment:" + a.ID.String(),
@@ -32,9 +32,9 @@ func (s *Service) completion(a *Attachment) idem.Request {
 	}
 }
 
-// Complete reads all parts and compares their SHA-256 with the announced one. If ctx ends before, the
-// next call goes on behind the last part that was checked. Errors: ErrNotFound, *IncompleteError,
-// *FailedError, idem.ErrInProgress, ErrStore.
+// Complete reads all parts and compares their SHA-256 with the announced SHA-256. If ctx ends
+// before that, the next call continues after the last checked part. Errors: ErrNotFound,
+// *IncompleteError, *FailedError, idem.ErrInProgress, ErrStore.
 func (s *Service) Complete(ctx context.Context, w messages.Window, id uuid.UUID) (*Attachment, error) {
 	a, err := find(ctx, s.cfg.DB, w, id)
 	if err != nil {
@@ -45,7 +45,7 @@ func (s *Service) Complete(ctx context.Context, w messages.Window, id uuid.UUID)
 		return a, nil
 	case Failed:
 		return nil, &FailedError{a.Failure}
-	case Uploading: // what is refused here needs no reservation
+	case Uploading: // needs no reservation to refuse
 		parts, err := partsOf(ctx, s.cfg.DB, id)
 		if err == nil {
 			err = a.missing(parts)
@@ -57,7 +57,7 @@ func (s *Service) Complete(ctx context.Context, w messages.Window, id uuid.UUID)
 	answer, err := s.cfg.Writes.Run(ctx, s.completion(a), (&check{Service: s, a: a}).work)
 	switch {
 	case errors.Is(err, idem.ErrLeaseLost):
-		return nil, idem.ErrInProgress // by another holder
+		return nil, idem.ErrInProgress // another holder is checking
 	case err != nil:
 		return nil, err
 	case answer.Outcome == idem.Failure:
@@ -72,14 +72,14 @@ type check struct {
 	a       *Attachment
 	fence   int64
 	hash    hash.Hash
-	checked int // parts
+	checked int // number of parts
 	parts   []partRow
 }
 
 // mismatch is why an attachment fails.
 const mismatch = "the SHA-256 of the content is not the announced one"
 
-// work is an [idem.Work]. Every write of it carries the fence: after a takeover it changes nothing.
+// work is an [idem.Work]. All its writes carry the fence, so after a takeover they change nothing.
 func (c *check) work(ctx context.Context, fence int64) (idem.Done, error) {
 	c.fence, c.hash = fence, sha256.New()
 	ended, err := c.begin(ctx)
@@ -111,8 +111,8 @@ func deref(d *idem.Done) idem.Done {
 	return *d
 }
 
-// begin takes the attachment for this holder, and reads how far the one before has come. If the work
-// was done already, it returns its end.
+// begin takes the attachment for this holder, and reads the progress of the previous holder. If the
+// work was done already, it returns its end.
 func (c *check) begin(ctx context.Context) (ended *idem.Done, err error) {
 	var digest []byte
 	var incomplete error
@@ -146,14 +146,14 @@ func (c *check) begin(ctx context.Context) (ended *idem.Done, err error) {
 	if digest == nil {
 		return ended, nil
 	}
-	if err := c.hash.(encoding.BinaryUnmarshaler).UnmarshalBinary(digest); err != nil { // of another version of Go
+	if err := c.hash.(encoding.BinaryUnmarshaler).UnmarshalBinary(digest); err != nil { // from another version of Go
 		c.checked = 0
 		c.hash.Reset()
 	}
 	return ended, nil
 }
 
-// ended returns what has become of an attachment that cannot be checked any more.
+// ended returns the outcome for an attachment that can no longer be checked.
 func (c *check) ended(ctx context.Context, tx pgx.Tx) (*idem.Done, error) {
 	var state State
 	var failure string
@@ -172,10 +172,10 @@ func (c *check) ended(ctx context.Context, tx pgx.Tx) (*idem.Done, error) {
 	return nil, idem.ErrLeaseLost
 }
 
-// copyBuffer is the memory with which parts are read, in bytes.
+// copyBuffer is the memory for reading parts, in bytes.
 const copyBuffer = 64 << 10
 
-// read adds a part to the hash. ok is false if the store does not have what it was given.
+// read adds a part to the hash. ok is false if the store no longer has the bytes that it was given.
 func (c *check) read(ctx context.Context, p partRow) (ok bool, err error) {
 	length := c.a.length(p.part)
 	body, err := c.cfg.Store.Open(ctx, p.object, 0, length)
@@ -216,7 +216,8 @@ func (c *check) progress(ctx context.Context) error {
 	return c.cfg.Faults.Hit(ctx, failpoint.AfterCommit, NSIDCheck)
 }
 
-// reject takes a part back that the store does not have as it was sent: the client sends it again.
+// reject removes a part that the store does not have as it was sent. The client sends the part
+// again.
 func (c *check) reject(ctx context.Context, p partRow) error {
 	err := pgx.BeginFunc(ctx, c.cfg.DB, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `
@@ -240,8 +241,8 @@ func (c *check) reject(ctx context.Context, p partRow) error {
 	return &IncompleteError{Missing: []int{p.part}}
 }
 
-// complete is the effect of a success, in the transaction that checks the reservation's fence. From
-// now on the attachment has its place in the log: that of the next message.
+// complete is the effect of a success. It runs in the transaction that checks the reservation's
+// fence. It gives the attachment its place in the log: the place of the next message.
 func (c *check) complete(ctx context.Context, tx pgx.Tx) error {
 	tag, err := tx.Exec(ctx, `
 		UPDATE attachments SET state = 'complete', kept_from = clock_timestamp(), digest = NULL,
@@ -258,7 +259,7 @@ func (c *check) fail(ctx context.Context, tx pgx.Tx) error {
 	return c.end(ctx, tx, tag, err)
 }
 
-// end is the result of an effect. An attachment that was deleted meanwhile stays deleted.
+// end returns the result of an effect. An attachment that was deleted meanwhile stays deleted.
 func (c *check) end(ctx context.Context, tx pgx.Tx, tag pgconn.CommandTag, err error) error {
 	if err != nil || tag.RowsAffected() == 1 {
 		return err

@@ -12,17 +12,18 @@ import (
 	"mlsd/messages"
 )
 
-// Announcement is what a member says of a file before it uploads it.
+// Announcement is what a member says about a file before uploading it.
 type Announcement struct {
-	Window messages.Window // the caller's
+	Window messages.Window // the caller's window of the log
 	Caller syntax.DID
 	Size   int64
 	SHA256 [32]byte
 }
 
-// Create makes an attachment, or returns the one of the convo with the same content: a content is in
-// a convo once. made says which. Errors: ErrTooLarge, ErrOtherSize, ErrEarlier, and
-// messages.ErrConvoNotFound and messages.ErrConvoClosed if the convo was deleted or closed.
+// Create makes an attachment. If the convo has an attachment with the same content, Create returns
+// that one, because a convo has each content once. made says which. Errors: ErrTooLarge,
+// ErrOtherSize, ErrEarlier; messages.ErrConvoNotFound and messages.ErrConvoClosed if the convo was
+// deleted or closed.
 func (s *Service) Create(ctx context.Context, tx pgx.Tx, in Announcement) (_ *Attachment, made bool, err error) {
 	if in.Size > s.cfg.MaxSize {
 		return nil, false, fmt.Errorf("%w: %d bytes, and at most %d are taken", ErrTooLarge, in.Size, s.cfg.MaxSize)
@@ -33,7 +34,7 @@ func (s *Service) Create(ctx context.Context, tx pgx.Tx, in Announcement) (_ *At
 	}
 	a := &Attachment{ID: id, ConvoID: in.Window.ConvoID, Sender: in.Caller, Size: in.Size, SHA256: in.SHA256,
 		PartSize: PartSize, State: Uploading}
-	// The lock keeps the convo from being deleted until the row is there for the deletion to find.
+	// The lock keeps the convo until the row exists, so that a deletion of the convo finds the row.
 	var closed bool
 	var successor uuid.NullUUID
 	err = tx.QueryRow(ctx, `SELECT closed_at IS NOT NULL, successor_id FROM convos WHERE id = $1 FOR KEY SHARE`,
@@ -59,14 +60,14 @@ func (s *Service) Create(ctx context.Context, tx pgx.Tx, in Announcement) (_ *At
 			return a, true, nil
 		}
 		first, err := same(ctx, tx, in)
-		if !errors.Is(err, pgx.ErrNoRows) { // else it was deleted in this moment
+		if !errors.Is(err, pgx.ErrNoRows) { // otherwise it was deleted at this moment
 			return first, false, err
 		}
 	}
 }
 
-// same finds the attachment with the announced content, and keeps it from being deleted. Error besides
-// others: pgx.ErrNoRows.
+// same finds the attachment with the announced content, and prevents its deletion. Errors:
+// pgx.ErrNoRows, other errors of the database.
 func same(ctx context.Context, tx pgx.Tx, in Announcement) (*Attachment, error) {
 	var id uuid.UUID
 	err := tx.QueryRow(ctx, `

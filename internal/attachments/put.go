@@ -21,14 +21,14 @@ import (
 	"mlsd/messages"
 )
 
-// NSIDPut names the storing of a part for failpoints.
+// NSIDPut names the transactions that record a part, for failpoints.
 const NSIDPut = "mlsd.attachments.put"
 
-// Put stores one part, which it reads from body, and returns its SHA-256. Sending the same part
-// again does no harm. Once the attachment is complete, it answers from the stored part without
-// reading body, unless the store has lost the part. Nothing reads body after Put has returned. pay
-// gets the number of bytes before they are read, and can refuse. Errors: ErrNotFound, ErrNoPart,
-// ErrChecking, *FailedError, *PartLengthError, those of pay, of body and of the store.
+// Put reads one part from body, stores it, and returns its SHA-256. To send the same part again
+// does no harm. Once the attachment is complete, Put answers from the stored part without reading
+// body, unless the store has lost the part. Nothing reads body after Put has returned. Put calls
+// pay with the number of bytes before it reads them; pay can refuse. Errors: ErrNotFound,
+// ErrNoPart, ErrChecking, *FailedError, *PartLengthError, errors of pay, body and the store.
 func (s *Service) Put(ctx context.Context, w messages.Window, id uuid.UUID, part int, body io.Reader,
 	pay func(bytes int64) error) (sum [sha256.Size]byte, err error) {
 	a, err := find(ctx, s.cfg.DB, w, id)
@@ -66,7 +66,7 @@ func (s *Service) Put(ctx context.Context, w messages.Window, id uuid.UUID, part
 	}
 	if err != nil {
 		s.discard(ctx, object)
-		if in.err != nil { // the client's fault, not the store's
+		if in.err != nil { // the client is at fault, not the store
 			return sum, in.err
 		}
 		return sum, fmt.Errorf("%w: put: %w", ErrStore, err)
@@ -79,11 +79,11 @@ func (s *Service) Put(ctx context.Context, w messages.Window, id uuid.UUID, part
 	return sum, s.keep(ctx, a, partRow{part, object, sum[:]})
 }
 
-// recordTimeout bounds the record of a part, and then the look-up of what has become of it.
+// recordTimeout bounds the recording of a part, and then the look-up of its outcome.
 const recordTimeout = 10 * time.Second
 
-// keep makes a stored object the part of an attachment. If it does not become the part, it is
-// deleted, even if the client has hung up: no quota counts it.
+// keep makes a stored object the part of an attachment. If the object does not become the part,
+// keep deletes it, even if the client has disconnected, because no quota counts the object.
 func (s *Service) keep(ctx context.Context, a *Attachment, p partRow) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
@@ -103,7 +103,7 @@ func (s *Service) keep(ctx context.Context, a *Attachment, p partRow) error {
 	case err == nil && needless != "":
 		s.discard(ctx, needless)
 	case err == nil:
-	// decided: no row names the object
+	// The outcome is known: no row names the object.
 	case errors.Is(err, ErrNotFound) || errors.Is(err, ErrChecking) || errors.Is(err, errOtherPart):
 		s.discard(ctx, p.object)
 	default:
@@ -112,8 +112,8 @@ func (s *Service) keep(ctx context.Context, a *Attachment, p partRow) error {
 	return err
 }
 
-// discardUnnamed deletes an object unless a row names it. It waits for a record whose COMMIT is not
-// over. If the database does not answer, the object is left to the sweeper.
+// discardUnnamed deletes an object unless a row names it. It waits until a COMMIT of such a row is
+// over. If the database does not answer, the sweeper deletes the object.
 func (s *Service) discardUnnamed(ctx context.Context, a *Attachment, p partRow) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
@@ -133,7 +133,7 @@ func (s *Service) discardUnnamed(ctx context.Context, a *Attachment, p partRow) 
 	}
 }
 
-// refusal is why an attachment takes no parts.
+// refusal returns the reason why an attachment takes no parts.
 func (a *Attachment) refusal() error {
 	if a.State == Failed {
 		return &FailedError{a.Failure}
@@ -141,12 +141,12 @@ func (a *Attachment) refusal() error {
 	return ErrChecking
 }
 
-// record makes an object the part of an attachment, and returns the one that is now needless: the
-// former part, or the object if its content is the same.
+// record makes an object the part of an attachment. It returns the object that is no longer needed:
+// that of the former part, or the new object if the content is the same.
 func (s *Service) record(ctx context.Context, a *Attachment, p partRow) (needless string, err error) {
 	err = pgx.BeginFunc(ctx, s.cfg.DB, func(tx pgx.Tx) error {
-		// The row's lock orders this before or behind the beginning of the completion.
-		// What was checked before does not count any more if it has another part now.
+		// The lock of the row makes this run before or after the beginning of the completion. If
+		// the part now has another object, the earlier check no longer counts.
 		tag, err := tx.Exec(ctx, `
 			UPDATE attachments SET touched_at = clock_timestamp(),
 				checked_parts = CASE WHEN checked_parts < $2 THEN checked_parts ELSE 0 END,
@@ -184,11 +184,11 @@ func (s *Service) record(ctx context.Context, a *Attachment, p partRow) (needles
 	return needless, errs.Wrap(err, "record a part")
 }
 
-// errOtherPart says that a part of a complete attachment was sent again with another content.
+// errOtherPart says that a part of a complete attachment was sent again with different content.
 var errOtherPart = &FailedError{"the part is not the one that the attachment was completed with"}
 
-// replace makes an object the part of a complete attachment, in place of a lost one with the same
-// content. It returns the lost object, or the new one if another request was faster.
+// replace makes an object the part of a complete attachment, instead of a lost object with the same
+// content. It returns the lost object. If another request was faster, it returns the new object.
 func (s *Service) replace(ctx context.Context, a *Attachment, p partRow) (needless string, err error) {
 	old, err := s.storedPart(ctx, a.ID, p.part)
 	switch {
@@ -214,7 +214,7 @@ func (s *Service) replace(ctx context.Context, a *Attachment, p partRow) (needle
 	return old.object, nil
 }
 
-// lost reports whether the store says that it has no such object.
+// lost reports whether the store says that it does not have an object.
 func (s *Service) lost(ctx context.Context, object string) bool {
 	body, err := s.cfg.Store.Open(ctx, object, 0, 1)
 	if err == nil {
@@ -230,15 +230,15 @@ func (s *Service) storedPart(ctx context.Context, id uuid.UUID, part int) (partR
 		part).
 		Scan(&p.object, &p.sha256)
 	if errors.Is(err, pgx.ErrNoRows) {
-		err = ErrNotFound // deleted in this moment
+		err = ErrNotFound // it was deleted at this moment
 	}
 	return p, err
 }
 
-// discardTimeout bounds the deletion of an object that is not needed.
+// discardTimeout bounds the deletion of an object that no row names.
 const discardTimeout = 5 * time.Second
 
-// discard deletes an object that no row names. If it cannot, the sweeper does.
+// discard deletes an object that no row names. If it fails, the sweeper deletes the object.
 func (s *Service) discard(ctx context.Context, object string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), discardTimeout)
 	defer cancel()
@@ -247,18 +247,17 @@ func (s *Service) discard(ctx context.Context, object string) {
 	}
 }
 
-// errUnread says that a store has not read what it says that it has stored.
+// errUnread says that a store reported success before it had read the part.
 var errUnread = errors.New("the store has answered before it had read the part")
 
-// partReader reads a part and computes its hash. err keeps its own error, of the body or its
-// length, because stores return other words for it.
+// partReader reads a part and computes its hash. err keeps the reader's own error, about the body
+// or its length, because stores wrap it in other errors.
 //
-// An HTTP store can read on after its Put has returned, if the service answered early. close ends
-// that.
-// has answered early. close ends that.
+// An HTTP store can continue to read after its Put has returned, if the service answered early.
+// close ends such reads.
 type partReader struct {
 	closed atomic.Bool
-	mu     sync.Mutex // is held during a Read; guards what follows
+	mu     sync.Mutex // held during a Read; guards the fields below
 
 	body         io.Reader
 	left, length int64
@@ -266,8 +265,8 @@ type partReader struct {
 	err          error
 }
 
-// close makes further Reads fail. It waits for a Read under way, as long as a client may send
-// nothing: cutting it would end the connection.
+// close makes further Reads fail. It waits for a running Read, for as long as a client may send
+// nothing, because to interrupt the Read would end the connection.
 func (r *partReader) close() {
 	r.closed.Store(true)
 	r.mu.Lock()
@@ -291,7 +290,7 @@ func (r *partReader) Read(p []byte) (int, error) {
 		r.err = &PartLengthError{Want: r.length, Got: r.length - r.left}
 		return n, io.ErrUnexpectedEOF
 	case err != nil && !errors.Is(err, io.EOF):
-		if !r.closed.Load() { // else the store has failed first
+		if !r.closed.Load() { // otherwise the store has failed first
 			r.err = err
 		}
 		return n, err
@@ -299,7 +298,7 @@ func (r *partReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// end checks that the body ends where the part does.
+// end checks that the body ends where the part ends.
 func (r *partReader) end() error {
 	if r.left > 0 {
 		return &PartLengthError{Want: r.length, Got: r.length - r.left}

@@ -14,20 +14,20 @@ import (
 	"mlsd/messages"
 )
 
-// Content is a part of an attachment's bytes: Length of them, from Offset on. It must be closed.
+// Content is a part of an attachment: Length bytes, from Offset on. The caller must close it.
 type Content struct {
 	*Attachment
 	Offset, Length int64
 	store          Store
 	ctx            context.Context
 	parts          []partRow
-	at, end        int64         // in the attachment
-	open           io.ReadCloser // the rest of the part at at; nil: none is open
+	at, end        int64         // range in the attachment that is still to be read
+	open           io.ReadCloser // rest of the part at the place at; nil if none is open
 }
 
-// Open returns the bytes of a complete attachment. They are read from the store while ctx lasts. A
-// member reads it whose part of the log reaches back to its place: the window is what getMessages and
-// getCommits read by. Errors: ErrNotFound, *IncompleteError, *FailedError.
+// Open returns the bytes of a complete attachment. Reads from the store end when ctx ends. A member
+// can read the attachment if its place in the log is in the member's window, which also decides
+// what getMessages and getCommits return. Errors: ErrNotFound, *IncompleteError, *FailedError.
 func (s *Service) Open(ctx context.Context, q pgpool.Queryer, w messages.Window, id uuid.UUID) (*Content, error) {
 	a, err := find(ctx, q, w, id)
 	switch {
@@ -41,13 +41,13 @@ func (s *Service) Open(ctx context.Context, q pgpool.Queryer, w messages.Window,
 	c := &Content{Attachment: a, Length: a.Size, store: s.cfg.Store, ctx: ctx, end: a.Size}
 	c.parts, err = partsOf(ctx, q, id)
 	if err == nil && len(c.parts) != a.Parts() {
-		return nil, ErrNotFound // deleted in this moment
+		return nil, ErrNotFound // it was deleted at this moment
 	}
 	return c, err
 }
 
-// Select limits the content to length bytes from offset on, or as many as there are. It must be
-// called before the first Read. It reports whether there are any.
+// Select limits the content to length bytes from offset on, or to fewer if there are fewer. It must
+// be called before the first Read. It reports whether there are any bytes.
 func (c *Content) Select(offset, length int64) bool {
 	if offset < 0 || offset >= c.Size || length < 1 {
 		return false
@@ -57,7 +57,8 @@ func (c *Content) Select(offset, length int64) bool {
 	return true
 }
 
-// Read implements io.Reader. Error besides: *IncompleteError, if the store has lost a part.
+// Read implements io.Reader. Errors: *IncompleteError, if the store has lost a part; errors of the
+// store.
 func (c *Content) Read(p []byte) (int, error) {
 	if c.at == c.end {
 		return 0, io.EOF
@@ -97,8 +98,9 @@ func (c *Content) Close() error {
 	return err
 }
 
-// CanName checks that a member can send a message that names an attachment. Error: ErrNotFound if the
-// convo has no such attachment that is complete and that the member can read.
+// CanName checks that a member can send a message that names an attachment. The error is
+// ErrNotFound if the convo has no such attachment, or if it is not complete or the member cannot
+// read it.
 func CanName(ctx context.Context, q pgpool.Queryer, w messages.Window, id uuid.UUID) error {
 	a, err := find(ctx, q, w, id)
 	if err == nil && a.State != Complete {
@@ -107,10 +109,11 @@ func CanName(ctx context.Context, q pgpool.Queryer, w messages.Window, id uuid.U
 	return err
 }
 
-// Name queues the statement that records that the message of a sender under a key names an
-// attachment. It runs behind the append of the message, in its transaction. From the commit on those
-// can read the attachment who can read the message, and its retention is that of the message. It
-// changes nothing if the message was refused, or is the repetition of an earlier one.
+// Name queues the statement that records that a message names an attachment. sender and key
+// identify the message. The statement runs after the append of the message, in the same
+// transaction. Once it is committed, everybody who can read the message can read the attachment,
+// and both have the same retention. If the message was refused, or repeats an earlier message, the
+// statement changes nothing.
 func Name(convo, id uuid.UUID, sender syntax.DID, key string) func(*pgx.Batch) {
 	return func(b *pgx.Batch) {
 		b.Queue(`

@@ -17,30 +17,30 @@ import (
 	"mlsd/messages"
 )
 
-// Config is what a Service uses.
+// Config configures a Service.
 type Config struct {
 	DB         *pgxpool.Pool
 	Store      Store
 	Writes     *idem.Store
-	ServiceDID syntax.DID    // says whose the store is
-	MaxSize    int64         // of an attachment, in bytes
-	Life       time.Duration // how long the reservation of a completion lives at most
-	Lease      time.Duration // how long it lives without a heartbeat
+	ServiceDID syntax.DID    // owner of the store
+	MaxSize    int64         // largest size of an attachment, in bytes
+	Life       time.Duration // longest life of the reservation of a completion
+	Lease      time.Duration // life of that reservation without a heartbeat
 	Log        *slog.Logger
-	Faults     *failpoint.Set // nil: none
+	Faults     *failpoint.Set // nil means none
 }
 
 // Service stores and reads attachments.
 type Service struct {
 	cfg    Config
-	prefix atomic.Pointer[string] // of the names of objects; nil: not read yet
+	prefix atomic.Pointer[string] // prefix of the names of objects; nil until it was read
 }
 
 // New returns a service.
 func New(c Config) *Service { return &Service{cfg: c} }
 
-// Objects of a database have a prefix in the store, so that a second database which uses the same
-// store does not take them for orphans.
+// objects returns the prefix of this database's objects in the store. A second database that uses
+// the same store has another prefix, so it does not take them for orphans.
 func (s *Service) objects(ctx context.Context) (prefix string, err error) {
 	if known := s.prefix.Load(); known != nil {
 		return *known, nil
@@ -54,11 +54,11 @@ func (s *Service) objects(ctx context.Context) (prefix string, err error) {
 	return prefix, nil
 }
 
-// Status is an attachment and the numbers of the parts that are in the store.
+// Status is an attachment and the numbers of the parts that the store has.
 type Status struct {
 	*Attachment
 	There []int
-	Since *time.Time // when the running completion began; nil: none is running
+	Since *time.Time // start of the running completion; nil if none is running
 }
 
 // Status returns what a member may know of an attachment. Error: ErrNotFound.

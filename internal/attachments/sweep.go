@@ -19,49 +19,50 @@ import (
 )
 
 const (
-	// UnfinishedLife is how long an upload waits for its next part. What has failed is shown as long.
+	// UnfinishedLife is how long an upload waits for its next part. A failed attachment is shown
+	// for as long.
 	UnfinishedLife = 24 * time.Hour
-	// orphanAge is how old an object must be that no part names. A younger one can belong to an upload
-	// that is under way.
+	// orphanAge is how old an object must be before it counts as an orphan. A younger object that
+	// no part names can belong to a running upload.
 	orphanAge = 24 * time.Hour
-	// retentionSlack covers the time between the completion of an attachment and the message that has
-	// its key, if that message does not name it with embedUri.
+	// retentionSlack covers the time between the completion of an attachment and the message with
+	// its key, if the message does not name the attachment with embedUri.
 	retentionSlack = time.Hour
 	// SweepInterval is how often a round runs.
 	SweepInterval = time.Minute
-	// SweepTimeout bounds a round: its shares, and what is under way when one of them ends.
+	// SweepTimeout bounds a round: its shares, and the work that still runs when a share ends.
 	SweepTimeout = 3 * time.Minute
 	// WakeDelay is how long a round waits after Wake, so that it serves many deletions.
 	WakeDelay = 5 * time.Second
 
-	sweepRows    = 500  // that one statement marks, or whose objects are deleted together
-	sweepObjects = 1000 // that are listed together
-	sweepLists   = 10   // of them, in a round
-	// deletions are how many objects are deleted at the same time.
+	sweepRows    = 500  // rows that one statement marks, or whose objects are deleted together
+	sweepObjects = 1000 // objects that are listed together
+	sweepLists   = 10   // lists in a round
+	// deletions is how many objects are deleted at the same time.
 	deletions = 8
 )
 
-// Sweeper deletes from the store the objects of what is deleted (Sweeps marks it), and objects that no
-// row names. One node of a database sweeps
-// at a time, and only while the store belongs to its database (claim.go). A round that was cut off is
-// done again.
+// Sweeper deletes from the store the objects of deleted attachments (Sweeps marks these), and
+// objects that no row names. Of the nodes of a database, one sweeps at a time, and only while the
+// store belongs to the database (claim.go). A round that was cut off is done again.
 type Sweeper struct {
-	db      *pgxpool.Pool // for maintenance
+	db      *pgxpool.Pool // maintenance pool
 	store   Store
 	service *Service
 	log     *slog.Logger
 	shares  shares
 	listed  string        // the last object that was listed
-	Wake    worker.Signal // asks for a round: an attachment was deleted
-	other   string        // the claim of another database, as this sweeper first saw it; "": the store is ours
+	Wake    worker.Signal // asks for a round, because an attachment was deleted
+	other   string        // claim of another database, as this sweeper first saw it; "" if the store is ours
 
-	// Where rounds have come to, in orders that they go through in circles; zero: at the beginning.
-	clearedID   uuid.UUID // the last part that was to be deleted: its attachment
-	clearedPart int       // and its number
+	// Where rounds continue. They go through all rows and objects again and again. Zero means the
+	// beginning.
+	clearedID   uuid.UUID // attachment of the last part that was to be deleted
+	clearedPart int       // number of that part
 }
 
-// shares is how long each step of a round begins new work. What it does not come to is left for the
-// next round. So no step takes the time of those behind it.
+// shares is how long each step of a round begins new work. The next round does the rest. So no step
+// takes the time of the steps after it.
 type shares struct{ clear, orphans time.Duration }
 
 // NewSweeper returns a sweeper of the service's store.
@@ -70,7 +71,7 @@ func NewSweeper(db *pgxpool.Pool, s *Service, log *slog.Logger) *Sweeper {
 		shares: shares{clear: 40 * time.Second, orphans: 20 * time.Second}}
 }
 
-// RunOnce runs one round. It does nothing if another node sweeps.
+// RunOnce runs one round. It does nothing if another node is sweeping.
 func (s *Sweeper) RunOnce(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, SweepTimeout)
 	defer cancel()
@@ -78,13 +79,13 @@ func (s *Sweeper) RunOnce(ctx context.Context) (err error) {
 		if owned, err := s.claim(ctx, conn); err != nil || !owned {
 			return err
 		}
-		// what one of them cannot do keeps the other from nothing
+		// If one step fails, the other still runs.
 		return errors.Join(s.clear(ctx, conn), s.orphans(ctx, conn))
 	})
 }
 
-// repeat calls a step until it says that nothing is left, it fails, or its share is over. end is when
-// that is.
+// repeat calls a step until the step says that nothing is left, the step fails, or its share is
+// over. end is the end of the share.
 func repeat(ctx context.Context, share time.Duration, step func(end time.Time) (more bool, err error)) error {
 	for end := time.Now().Add(share); time.Now().Before(end) && ctx.Err() == nil; {
 		if more, err := step(end); err != nil || !more {
@@ -94,8 +95,8 @@ func repeat(ctx context.Context, share time.Duration, step func(end time.Time) (
 	return ctx.Err()
 }
 
-// Sweeps mark as deleted uploads that nobody goes on with, what has failed, and what is older than the
-// retention; 0 is for ever.
+// Sweeps mark attachments as deleted: unfinished uploads without a recent part, failed attachments,
+// and attachments older than the retention. A retention of 0 means for ever.
 func Sweeps(db *pgxpool.Pool, retention time.Duration) []worker.Sweep {
 	all := []worker.Sweep{worker.Statement(db, "attachments_unfinished", `
 		UPDATE attachments SET state = 'deleted', touched_at = clock_timestamp()
@@ -113,8 +114,9 @@ func Sweeps(db *pgxpool.Pool, retention time.Duration) []worker.Sweep {
 			ORDER BY kept_from LIMIT $1 FOR UPDATE SKIP LOCKED)`, retention+retentionSlack))
 }
 
-// clear deletes the objects of deleted attachments, then the rows of their parts, and their own. What
-// cannot be deleted stays for the next time that the sweeper comes round.
+// clear deletes the objects of deleted attachments, then the rows of their parts, and then the
+// attachments' rows. If it cannot delete an object, it tries again the next time it comes to that
+// object.
 func (s *Sweeper) clear(ctx context.Context, conn *pgx.Conn) error {
 	var failures []error
 	err := repeat(ctx, s.shares.clear, func(end time.Time) (more bool, err error) {
@@ -125,15 +127,15 @@ func (s *Sweeper) clear(ctx context.Context, conn *pgx.Conn) error {
 		gone, err := s.deleteAll(ctx, end, objects)
 		if err != nil {
 			failures = append(failures, err)
-			more = more && len(gone) > 0 // else the store is away
+			more = more && len(gone) > 0 // otherwise the store cannot be reached
 		}
 		return more, s.forget(ctx, conn, ids, gone)
 	})
 	return errors.Join(append(failures, err)...)
 }
 
-// forget deletes the rows of parts whose objects are gone, and of deleted attachments that have no
-// part any more.
+// forget deletes the rows of parts whose objects are gone, and the rows of deleted attachments
+// without parts.
 func (s *Sweeper) forget(ctx context.Context, conn *pgx.Conn, ids []uuid.UUID, gone []string) error {
 	if _, err := conn.Exec(ctx, `DELETE FROM attachment_parts WHERE object = ANY($1)`, gone); err != nil {
 		return fmt.Errorf("delete parts: %w", err)
@@ -145,8 +147,8 @@ func (s *Sweeper) forget(ctx context.Context, conn *pgx.Conn, ids []uuid.UUID, g
 	return errs.Wrap(err, "delete attachments")
 }
 
-// nextDeleted returns the next deleted attachments and the objects of their parts. If these are the
-// last ones, the next call begins anew.
+// nextDeleted returns the next deleted attachments and the objects of their parts. After the last
+// attachment, the next call begins from the start.
 func (s *Sweeper) nextDeleted(ctx context.Context, conn *pgx.Conn) (ids []uuid.UUID, objects []string, more bool,
 	err error) {
 	rows := pgpool.Rows(ctx, conn, `
@@ -176,8 +178,8 @@ func (s *Sweeper) nextDeleted(ctx context.Context, conn *pgx.Conn) (ids []uuid.U
 // deleteTimeout bounds the deletion of one object.
 const deleteTimeout = 20 * time.Second
 
-// deleteAll deletes objects until end, and returns those that are gone. One that cannot be deleted
-// does not keep the others. The error is that of the first.
+// deleteAll deletes objects until end, and returns the deleted ones. If it cannot delete an object,
+// it still deletes the others, and returns the first error.
 func (s *Sweeper) deleteAll(ctx context.Context, end time.Time, names []string) (gone []string, err error) {
 	var mu sync.Mutex // guards gone
 	var g errgroup.Group
@@ -203,7 +205,7 @@ func (s *Sweeper) deleteAll(ctx context.Context, end time.Time, names []string) 
 	return gone, nil
 }
 
-// orphans deletes old objects that no part names, of the next ones in the store.
+// orphans looks at the next objects in the store, and deletes the old objects that no part names.
 func (s *Sweeper) orphans(ctx context.Context, conn *pgx.Conn) error {
 	prefix, err := s.service.objects(ctx)
 	if err != nil {
@@ -223,7 +225,7 @@ func (s *Sweeper) orphans(ctx context.Context, conn *pgx.Conn) error {
 	})
 }
 
-// deleteOrphans deletes those of the objects that are old, and that no part names.
+// deleteOrphans deletes the objects of found that are old and that no part names.
 func (s *Sweeper) deleteOrphans(ctx context.Context, conn *pgx.Conn, end time.Time, found []Object) error {
 	var old []string
 	for _, o := range found {

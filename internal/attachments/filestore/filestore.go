@@ -1,5 +1,5 @@
-// Package filestore keeps objects of attachments as files in a directory. It is the store of a single
-// node, or of several that share a file system.
+// Package filestore keeps objects of attachments as files in a directory. It is the store for a
+// single node, or for several nodes that share a file system.
 package filestore
 
 import (
@@ -17,16 +17,16 @@ import (
 	"mlsd/internal/attachments"
 )
 
-// temporary begins the names of files that are being written. They are not objects.
+// temporary is the prefix of the names of files that are being written. Such files are not objects.
 const temporary = ".part-"
 
-// temporaryLife is after how long such a file belongs to nobody any more.
+// temporaryLife is how old such a file is when nobody can still be writing it.
 const temporaryLife = time.Hour
 
 // Store is an attachments.Store in a directory.
 type Store struct{ dir string }
 
-// New returns a store in a directory, which it makes if it does not exist.
+// New returns a store in a directory. If the directory does not exist, New makes it.
 func New(dir string) (*Store, error) {
 	if err := makeDir(dir); err != nil {
 		return nil, fmt.Errorf("make the directory of attachments: %w", err)
@@ -36,15 +36,15 @@ func New(dir string) (*Store, error) {
 
 func (s *Store) path(name string) string { return filepath.Join(s.dir, filepath.FromSlash(name)) }
 
-// Put implements attachments.Store. A crash leaves the whole object or none: the file gets its name
-// when its bytes are on the disk.
+// Put implements attachments.Store. After a crash the object exists whole or not at all, because
+// the file gets its name when its bytes are on the disk.
 func (s *Store) Put(ctx context.Context, name string, body io.Reader, size int64) (err error) {
 	path := s.path(name)
 	if err := makeDir(filepath.Dir(path)); err != nil {
 		return err
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), temporary)
-	if errors.Is(err, fs.ErrNotExist) { // the directory was empty, and Delete removed it in this moment
+	if errors.Is(err, fs.ErrNotExist) { // Delete has just removed the directory, because it was empty
 		if err = makeDir(filepath.Dir(path)); err == nil {
 			f, err = os.CreateTemp(filepath.Dir(path), temporary)
 		}
@@ -76,7 +76,7 @@ func (s *Store) Put(ctx context.Context, name string, body io.Reader, size int64
 	return syncDir(filepath.Dir(path))
 }
 
-// makeDir makes a directory and those above it, and their names durable.
+// makeDir makes a directory and its parents, and makes their names durable.
 func makeDir(dir string) error {
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -121,17 +121,18 @@ type section struct {
 	io.Closer
 }
 
-// Delete implements attachments.Store. It removes the object's directory too if that is empty then.
+// Delete implements attachments.Store. It also removes the object's directory if the directory is
+// then empty.
 func (s *Store) Delete(_ context.Context, name string) error {
 	path := s.path(name)
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	_ = os.Remove(filepath.Dir(path)) // it fails as long as there is something in it
+	_ = os.Remove(filepath.Dir(path)) // fails while the directory is not empty
 	return nil
 }
 
-// List implements attachments.Store. It also deletes files that a crash has left half written.
+// List implements attachments.Store. It also deletes files that were left half written by a crash.
 func (s *Store) List(ctx context.Context, prefix, after string, limit int) (found []attachments.Object, err error) {
 	from, _, _ := strings.Cut(strings.TrimPrefix(after, prefix), "/")
 	for {
@@ -152,11 +153,11 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) (foun
 		if len(dirs) < limit {
 			return found, ctx.Err()
 		}
-		from = dirs[limit-1] + "\x00" // the next name that there can be
+		from = dirs[limit-1] + "\x00" // the next possible name
 	}
 }
 
-// listDir is List in a directory of an attachment.
+// listDir is List in the directory of one attachment.
 func (s *Store) listDir(ctx context.Context, prefix, after string, limit int) (found []attachments.Object, err error) {
 	entries, err := os.ReadDir(s.path(prefix))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -166,7 +167,7 @@ func (s *Store) listDir(ctx context.Context, prefix, after string, limit int) (f
 		name := prefix + e.Name()
 		info, err := os.Stat(s.path(name))
 		switch {
-		case errors.Is(err, fs.ErrNotExist): // deleted in this moment
+		case errors.Is(err, fs.ErrNotExist): // it was deleted at this moment
 		case err != nil:
 			return nil, err
 		case strings.HasPrefix(e.Name(), temporary):
@@ -183,9 +184,9 @@ func (s *Store) listDir(ctx context.Context, prefix, after string, limit int) (f
 // piece is how many names of a directory are read at a time.
 const piece = 1024
 
-// first returns the first names in a directory that are not below from, sorted: at most limit. A
-// directory that does not exist has none. There is a directory for each attachment: the memory that
-// first takes does not grow with them.
+// first returns the first names in a directory that are not below from: at most limit, sorted. If
+// the directory does not exist, the result is empty. There is a directory for each attachment, so
+// first takes an amount of memory that does not grow with the number of names.
 func first(dir, from string, limit int) (names []string, err error) {
 	d, err := os.Open(dir)
 	if errors.Is(err, fs.ErrNotExist) {

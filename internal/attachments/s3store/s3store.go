@@ -18,9 +18,9 @@ import (
 
 // Config says where the bucket is.
 type Config struct {
-	Endpoint string // such as https://s3.example.com
+	Endpoint string // for example https://s3.example.com
 	Bucket   string
-	Region   string // "": us-east-1, which most services other than Amazon's take
+	Region   string // "" means us-east-1, which most services other than Amazon's accept
 	Key      string // access key
 	Secret   string
 }
@@ -29,7 +29,7 @@ const (
 	defaultRegion = "us-east-1"
 	// headerTimeout bounds the wait for an answer after a request was sent.
 	headerTimeout = 15 * time.Second
-	// idleConns are the connections that are kept.
+	// idleConns is how many idle connections are kept.
 	idleConns = 64
 )
 
@@ -73,8 +73,8 @@ func (s *Store) Check(ctx context.Context) error {
 	return err
 }
 
-// Put implements attachments.Store. The service stores an object whole or not at all. The body is
-// passed on as it comes.
+// Put implements attachments.Store. The service stores an object as a whole or not at all. Put
+// passes the body on as it arrives.
 func (s *Store) Put(ctx context.Context, name string, body io.Reader, size int64) error {
 	info, err := s.client.PutObject(ctx, s.bucket, name, onlyReader{body}, size, minio.PutObjectOptions{
 		ContentType: "application/octet-stream", DisableMultipart: true,
@@ -85,7 +85,7 @@ func (s *Store) Put(ctx context.Context, name string, body io.Reader, size int64
 	return err
 }
 
-// onlyReader hides whether a body can be read again: it cannot.
+// onlyReader hides other methods of a body, because the body cannot be read again.
 type onlyReader struct{ io.Reader }
 
 // Open implements attachments.Store.
@@ -112,7 +112,7 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 
 // List implements attachments.Store.
 func (s *Store) List(ctx context.Context, prefix, after string, limit int) ([]attachments.Object, error) {
-	ctx, stop := context.WithCancel(ctx) // ends the listing behind the limit
+	ctx, stop := context.WithCancel(ctx) // ends the listing after the limit
 	defer stop()
 	var found []attachments.Object
 	for o := range s.client.ListObjects(ctx, s.bucket,

@@ -18,24 +18,24 @@ import (
 // ErrBroken is the failure of a call that was made to fail.
 var ErrBroken = errors.New("the store answers 500")
 
-// Fault is how one call of a store fails.
+// Fault is the way in which one call of a store fails.
 type Fault string
 
 // The faults.
 const (
-	Refused Fault = "refused"     // nothing is done
-	Half    Fault = "half"        // a part of the bytes has moved
-	Lost    Fault = "lost answer" // it is done, and its answer is lost
+	Refused Fault = "refused"     // nothing happens
+	Half    Fault = "half"        // part of the bytes is transferred
+	Lost    Fault = "lost answer" // the call succeeds, and its answer is lost
 )
 
 // Memory is a store in memory.
 type Memory struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	objects map[string][]byte
 	at      map[string]time.Time
 	faults  map[string][]Fault // by call: put, open, delete, list
 	calls   map[string]int
-	Stop    func(call, name string) // is called before each call, if not nil
+	Stop    func(call, name string) // if not nil, called before each call
 }
 
 // NewMemory returns an empty store.
@@ -51,27 +51,27 @@ func (m *Memory) Fail(call string, faults ...Fault) {
 	m.faults[call] = append(m.faults[call], faults...)
 }
 
-// Planned is how many failures of a kind of calls have not happened yet.
+// Planned returns how many failures of a kind of calls have not happened yet.
 func (m *Memory) Planned(call string) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.faults[call])
 }
 
-// Calls is how many calls of a kind there were.
+// Calls returns the number of calls of a kind.
 func (m *Memory) Calls(call string) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.calls[call]
 }
 
-// Names are the objects of attachments that are there.
+// Names returns the names of the objects of attachments.
 func (m *Memory) Names() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var all []string
 	for name := range m.objects {
-		if !strings.HasPrefix(name, "databases/") { // of the sweeper
+		if !strings.HasPrefix(name, "databases/") { // the sweeper's claims
 			all = append(all, name)
 		}
 	}
@@ -79,14 +79,14 @@ func (m *Memory) Names() []string {
 	return all
 }
 
-// Object returns the bytes of an object; nil: there is none.
+// Object returns the bytes of an object, or nil if there is no such object.
 func (m *Memory) Object(name string) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.objects[name]
 }
 
-// Change changes an object, as a broken disk does. nil deletes it.
+// Change changes an object, as a broken disk does. If body is nil, it deletes the object.
 func (m *Memory) Change(name string, body []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -95,7 +95,7 @@ func (m *Memory) Change(name string, body []byte) {
 	}
 }
 
-// Add adds an object that was written at a time.
+// Add adds an object that was written at the given time.
 func (m *Memory) Add(name string, at time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
