@@ -27,19 +27,20 @@ import (
 )
 
 const (
-	// firstDelay is the longest pause before a second attempt. It doubles with each attempt, up to
-	// lastDelay.
+	// firstDelay is the longest pause before a second attempt. The pause doubles with each attempt,
+	// up to lastDelay.
 	firstDelay = 2 * time.Second
 	lastDelay  = time.Hour
 	// databaseTimeout bounds each statement of a round.
 	databaseTimeout = 5 * time.Second
-	// takeOverAfterLease is how long after the lease of a job's record another worker takes the job.
+	// takeOverAfterLease is how long after the lease of a job's record has expired another worker
+	// takes the job.
 	takeOverAfterLease = 5 * time.Second
 )
 
 // SenderMetrics counts deliveries. Methods are safe for concurrent use.
 type SenderMetrics interface {
-	InvitationSent(outcome string) // an attempt, or the end of a job: done, dead, retry
+	InvitationSent(outcome string) // outcome of an attempt, or the end of a job: done, dead, retry
 }
 
 // SenderConfig configures a Sender. All fields without a default are required.
@@ -49,18 +50,18 @@ type SenderConfig struct {
 	Writes  *idem.Store
 	Metrics SenderMetrics
 	Log     *slog.Logger
-	Faults  *failpoint.Set // nil: none
-	// Operation has the lifetimes of jobs' records and leases. Default: idem.Invitation.
+	Faults  *failpoint.Set // nil means none
+	// Operation has the lifetimes of jobs' records and leases. The default is idem.Invitation.
 	Operation idem.Operation
 	// Jitter picks a delay up to longest. The default picks at random.
 	Jitter func(longest time.Duration) time.Duration
-	// Now is the clock of the pauses of services. Default: time.Now. What is stored has the database's
-	// clock.
+	// Now is the clock for the pauses of services. The default is time.Now. Stored times are the
+	// database's.
 	Now func() time.Time
 }
 
-// Sender delivers invitations to the homes of people. Any number of nodes can run one: they pass over
-// each other's rows.
+// Sender delivers invitations to the homes of people. Any number of nodes can run a Sender, because
+// Senders skip rows that another has locked.
 type Sender struct {
 	cfg     SenderConfig
 	homes   *homes
@@ -82,16 +83,16 @@ func NewSender(c SenderConfig) *Sender {
 	return &Sender{cfg: c, homes: newHomes(c.Now, c.Jitter), freed: worker.NewSignal()}
 }
 
-// Run works until ctx ends, and then waits for the running calls, which end with ctx. It looks for due
-// jobs every interval, and whenever a call has ended.
+// Run works until ctx ends. Then it waits for the running calls, which end with ctx. It looks for
+// due jobs every interval, and whenever a call has ended.
 func (w *Sender) Run(ctx context.Context, rounds *worker.Rounds, interval time.Duration) {
 	defer w.running.Wait()
-	// A call can last longer than the round that starts it, so it has the context of Run.
+	// A call can last longer than the round that starts it, so the call has the context of Run.
 	start := func(round context.Context) error { return w.round(round, ctx) }
 	rounds.Every("invitation sender", interval, w.cfg.Log, start, worker.Wake(w.freed, 0)).Run(ctx)
 }
 
-// RunOnce starts what is due and has a place, and waits for its calls.
+// RunOnce starts the due jobs for which there is a place, and waits for their calls.
 func (w *Sender) RunOnce(ctx context.Context) error {
 	err := w.round(ctx, ctx)
 	w.running.Wait()
@@ -128,7 +129,7 @@ type delivery struct {
 	ExpiresAt     string     `json:"expiresAt"`
 }
 
-// key names the job's record. The two deliveries of a row are two jobs.
+// key is the key of the job's record. The two deliveries of a row are two jobs.
 func (j job) key() string { return j.ID.String() + " " + string(j.Kind) }
 
 func (j job) delivery() delivery {
@@ -177,7 +178,7 @@ func (w *Sender) round(ctx, calls context.Context) error {
 	return nil
 }
 
-// take commits that this worker delivers the job, unless another one has taken it.
+// take commits that this worker delivers the job, unless another worker has taken it.
 func (w *Sender) take(ctx context.Context, j job) (taken bool, err error) {
 	batch := &pgx.Batch{} // one transaction
 	batch.Queue(`SELECT set_config('mlsd.reason', 'deliver an invitation', true)`)
@@ -195,14 +196,14 @@ func (w *Sender) take(ctx context.Context, j job) (taken bool, err error) {
 	return taken, nil
 }
 
-// retryError ends an attempt after which another is made.
+// retryError ends an attempt that is to be repeated.
 type retryError struct{ cause error }
 
 func (e *retryError) Error() string { return "to be tried again: " + e.cause.Error() }
 func (e *retryError) Unwrap() error { return e.cause }
 
-// attempt makes one attempt at a job that this worker has taken. It says whether the service was
-// called, and whether it has answered.
+// attempt makes one attempt at a job that this worker has taken. It reports whether the service was
+// called, and whether the service answered.
 func (w *Sender) attempt(ctx context.Context, j job) (called, answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout+2*databaseTimeout)
 	defer cancel()
@@ -225,7 +226,7 @@ func (w *Sender) attempt(ctx context.Context, j job) (called, answered bool) {
 	case isRetry:
 		w.cfg.Metrics.InvitationSent("retry")
 		err = w.postpone(ctx, j, w.delay(j.Attempt, retry.cause), retry.cause.Error())
-	case isRunning: // the job's last worker is overdue, but its lease has not lapsed
+	case isRunning: // the job's last worker is late, but its lease has not expired
 		err = w.postpone(ctx, j, running.Left, "")
 	case errors.Is(err, idem.ErrLeaseLost):
 		w.cfg.Log.WarnContext(ctx, "an invitation was taken over", "job", j.ID)
@@ -237,7 +238,7 @@ func (w *Sender) attempt(ctx context.Context, j job) (called, answered bool) {
 	return called, answered
 }
 
-// work makes the call and returns its outcome. answered says whether the service works.
+// work makes the call and returns its outcome. answered reports whether the service works.
 func (w *Sender) work(ctx context.Context, j job) (done idem.Done, answered bool, err error) {
 	err = w.cfg.Network.call(ctx, j.Service, nsid.DeliverInvitation, j.delivery())
 	busy, isBusy := errors.AsType[*busyError](err)
@@ -250,7 +251,7 @@ func (w *Sender) work(ctx context.Context, j job) (done idem.Done, answered bool
 	return idem.Done{}, isBusy && busy.works, &retryError{err}
 }
 
-// end returns the effect that ends a job. The fence of its record protects the row too.
+// end returns the effect that ends a job. The fence of the job's record also protects the row.
 func (w *Sender) end(j job, outcome idem.Outcome, state, reason string) idem.Done {
 	return idem.Done{Outcome: outcome, Response: []byte(state), Effect: func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `
@@ -261,7 +262,7 @@ func (w *Sender) end(j job, outcome idem.Outcome, state, reason string) idem.Don
 		if err != nil {
 			return fmt.Errorf("end the invitation: %w", err)
 		}
-		if tag.RowsAffected() == 0 { // it has another kind, or its person was erased
+		if tag.RowsAffected() == 0 { // the row has another kind, or the person was erased
 			return nil
 		}
 		w.cfg.Metrics.InvitationSent(state)
@@ -272,8 +273,8 @@ func (w *Sender) end(j job, outcome idem.Outcome, state, reason string) idem.Don
 	}}
 }
 
-// postpone stores that a job is tried again after a delay. It also runs while the server stops. A job
-// that another worker has taken is not changed.
+// postpone stores that a job is tried again after a delay. It also runs while the server stops. It
+// does not change a job that another worker has taken.
 func (w *Sender) postpone(ctx context.Context, j job, delay time.Duration, reason string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), databaseTimeout)
 	defer cancel()
@@ -285,8 +286,8 @@ func (w *Sender) postpone(ctx context.Context, j job, delay time.Duration, reaso
 	return errs.Wrap(err, "postpone the invitation")
 }
 
-// delay is how long to wait after an attempt: back-off with full jitter, and at least what the service
-// asks for.
+// delay is how long to wait after an attempt: back-off with full jitter, and at least the pause
+// that the service asks for.
 func (w *Sender) delay(attempt int, cause error) time.Duration {
 	delay := w.cfg.Jitter(min(firstDelay<<min(attempt-1, 16), lastDelay))
 	if busy, ok := errors.AsType[*busyError](cause); ok {
@@ -295,5 +296,5 @@ func (w *Sender) delay(attempt int, cause error) time.Duration {
 	return delay
 }
 
-// clip shortens what another service says, and makes it text that the database accepts.
+// clip shortens another service's text, and makes it text that the database accepts.
 func clip(reason string) string { return pgpool.Storable(reason[:min(len(reason), 200)]) }

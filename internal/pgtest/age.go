@@ -11,11 +11,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Age moves the named timestamptz columns of all rows of a table by d into the past. Without names
-// it moves all timestamptz columns. mlsd uses the database's clock only. So a test cannot move the
-// clock forward, and makes the rows older instead.
+// Age moves the named timestamptz columns of all rows of a table by d into the past. If no column
+// is named, it moves all timestamptz columns. mlsd uses only the database's clock. A test cannot
+// move that clock forward, so it makes the rows older instead.
 //
-// Triggers and foreign keys do not fire, because this is no action of mlsd.
+// Triggers and foreign keys do not fire, because mlsd does not do this.
 func Age(t testing.TB, db *pgxpool.Pool, table string, d time.Duration, columns ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupLimit)

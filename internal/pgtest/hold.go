@@ -8,8 +8,8 @@ import (
 )
 
 // HoldInserts makes each statement that inserts into a table wait at its end, until release is
-// called: also one that has found its row there and inserts none. waiting returns how many statements
-// of the database wait for a lock.
+// called. It does so even if the statement finds its row there and inserts nothing. waiting returns
+// how many statements of the database wait for a lock.
 func HoldInserts(t testing.TB, db *pgxpool.Pool, table string) (waiting func() int, release func()) {
 	t.Helper()
 	const key = "4711"

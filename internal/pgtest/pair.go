@@ -17,23 +17,24 @@ import (
 	"mlsd/internal/testdir"
 )
 
-// Pair is a PostgreSQL of one test, with a migrated database, and a standby that streams its WAL.
-// The end of the test stops both. The test can stop the standby, start it again and promote it.
+// Pair is a PostgreSQL server for one test, with a migrated database, and a standby that streams
+// its WAL. Both stop when the test ends. The test can stop the standby, start it again and promote
+// it.
 type Pair struct {
 	Primary, Standby string // URLs of the database
 	t                testing.TB
-	dirs             [2]string // data directories: the primary's, and the standby's
+	dirs             [2]string // data directories of the primary and of the standby
 	servers          [2]*localpg.Server
 	upstream         string // conninfo of the primary
 }
 
-// pairSettings are those of both servers. Commits do not sync the disk, but the WAL counts as
-// flushed only when they are done.
+// pairSettings returns the settings of both servers. Commits do not sync the disk, but their WAL
+// counts as flushed only when they are done.
 func pairSettings() map[string]string {
 	return map[string]string{
 		"fsync": "off", "full_page_writes": "off", "max_connections": "100", "shared_buffers": "16MB", "min_wal_size": "32MB",
 		"wal_keep_size": "64MB", "wal_retrieve_retry_interval": "100ms", "dynamic_shared_memory_type": "mmap",
-		"max_standby_streaming_delay": "0", // replay ends statements that stand in its way, at once
+		"max_standby_streaming_delay": "0", // replay at once ends statements that block it
 	}
 }
 
@@ -113,8 +114,8 @@ func (p *Pair) admitReplication(ctx context.Context) error {
 	return nil
 }
 
-// RecordGeneration records a server as that of the newest generation of the event stream, as a node
-// does when it is the primary.
+// RecordGeneration records that a server writes the newest generation of the event stream, as a
+// node does when the server is the primary.
 func (p *Pair) RecordGeneration(db *pgx.Conn) {
 	p.t.Helper()
 	_, err := db.Exec(context.Background(), `
@@ -142,16 +143,16 @@ func (p *Pair) giveToServer(dir string) error {
 	})
 }
 
-// Pool returns a pool on the primary, like [Database].
+// Pool returns a pool on the primary, with the options of [Database].
 func (p *Pair) Pool(opts ...Option) *pgxpool.Pool {
 	p.t.Helper()
 	return connect(p.t, p.Primary, opts)
 }
 
-// PID is the process id of a server that runs.
+// PID is the process id of a running server.
 func (p *Pair) PID(i int) int { return p.servers[i].PID() }
 
-// Stop stops a server, if it runs.
+// Stop stops a server, if it is running.
 func (p *Pair) Stop(i int) {
 	p.t.Helper()
 	if p.servers[i] == nil {
@@ -175,7 +176,7 @@ func (p *Pair) Start(i int) {
 	}
 }
 
-// BeStandby makes a server that is stopped a standby that gets no more WAL.
+// BeStandby makes a stopped server a standby that gets no more WAL.
 func (p *Pair) BeStandby(i int) {
 	p.t.Helper()
 	path := filepath.Join(p.dirs[i], "postgres", "standby.signal")

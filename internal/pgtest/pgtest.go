@@ -1,10 +1,10 @@
-// Package pgtest gives each test its own PostgreSQL database: migrated, empty, and dropped when the
-// test ends.
+// Package pgtest gives each test its own PostgreSQL database. The database is migrated and empty,
+// and is dropped when the test ends.
 //
 // The first call in a process starts a private server (see mlsd/internal/localpg) in a temporary
-// directory. Its settings are fast and not safe in a crash. It migrates one template database, and
-// clones the others from that. The server ends with the process. A helper removes its directory. If
-// the helper fails, the next process removes it.
+// directory. The server's settings are fast, but not safe in a crash. The call migrates one
+// template database, from which all other databases are cloned. The server ends with the process. A
+// helper process removes the server's directory. If the helper fails, the next process removes it.
 package pgtest
 
 import (
