@@ -1,5 +1,5 @@
-// Package limit bounds what a caller, an address or a host costs: with [Buckets] how much in a
-// second, with a [Queue] or a [Memory] how much at one time.
+// Package limit bounds what a caller, an address or a host costs. [Buckets] bound the cost per
+// second. A [Queue] or a [Memory] bounds the cost at one time.
 package limit
 
 import (
@@ -9,14 +9,14 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// Rate is that of a token bucket: PerSecond units on average, Burst at once.
+// Rate is the rate of a token bucket: PerSecond units on average, Burst at once.
 type Rate struct {
 	PerSecond float64
 	Burst     int
 }
 
-// Buckets are token buckets by key. Each method takes the key's rate: a bucket whose rate changes
-// is full, and so is one that was forgotten. Methods are safe for concurrent use.
+// Buckets are token buckets by key. Each method takes the key's rate. If the rate of a bucket
+// changes, the bucket is full. A forgotten bucket is full too. Methods are safe for concurrent use.
 type Buckets[K comparable] struct {
 	now func() time.Time
 
@@ -27,11 +27,11 @@ type Buckets[K comparable] struct {
 // bucket is the token bucket of a key.
 type bucket struct {
 	rate Rate
-	left float64   // negative: a debt
+	left float64   // units; negative means a debt
 	at   time.Time // when left was counted
 }
 
-// NewBuckets returns buckets that remember the keys that were used last, as many as keys says.
+// NewBuckets returns buckets that remember as many keys as keys says: the keys that were used last.
 func NewBuckets[K comparable](keys int, now func() time.Time) *Buckets[K] {
 	byKey, err := simplelru.NewLRU[K, *bucket](keys, nil)
 	if err != nil {
@@ -40,24 +40,24 @@ func NewBuckets[K comparable](keys int, now func() time.Time) *Buckets[K] {
 	return &Buckets[K]{now: now, byKey: byKey}
 }
 
-// Level is what a bucket holds at a moment.
+// Level is the content of a bucket at one moment.
 type Level struct {
 	Rate
-	Left float64 // units; negative: a debt
+	Left float64 // units; negative means a debt
 }
 
-// Wait is the time until the bucket holds units.
+// Wait returns the time until the bucket holds units.
 func (l Level) Wait(units int) time.Duration {
 	return time.Duration(float64(time.Second) * (float64(units) - l.Left) / l.PerSecond)
 }
 
-// Level returns what the bucket holds.
+// Level returns the content of the bucket.
 func (b *Buckets[K]) Level(key K, r Rate) Level {
 	return b.change(key, r, func(*bucket) {})
 }
 
-// Take takes units, or all if the bucket is smaller. If it holds less, it takes nothing and returns
-// false.
+// Take takes units from the bucket, or all if the bucket is smaller than units. If the bucket holds
+// less, Take takes nothing and returns false.
 func (b *Buckets[K]) Take(key K, r Rate, units int) (left Level, ok bool) {
 	n := float64(min(units, r.Burst))
 	left = b.change(key, r, func(k *bucket) {
@@ -68,12 +68,12 @@ func (b *Buckets[K]) Take(key K, r Rate, units int) (left Level, ok bool) {
 	return left, ok
 }
 
-// Charge takes units even if the bucket holds less. The debt is at most a whole bucket.
+// Charge takes units even if the bucket holds less. The debt is at most the size of the bucket.
 func (b *Buckets[K]) Charge(key K, r Rate, units int) Level {
 	return b.change(key, r, func(k *bucket) { k.left = max(k.left-float64(units), -float64(r.Burst)) })
 }
 
-// Give gives units back.
+// Give returns units to the bucket.
 func (b *Buckets[K]) Give(key K, r Rate, units int) {
 	b.change(key, r, func(k *bucket) { k.left = min(k.left+float64(units), float64(r.Burst)) })
 }
@@ -85,7 +85,7 @@ func (b *Buckets[K]) Len() int {
 	return b.byKey.Len()
 }
 
-// change changes the bucket of a key, with what has flowed into it until now.
+// change adds the units of the time since the last change to a key's bucket, and then calls change.
 func (b *Buckets[K]) change(key K, r Rate, change func(*bucket)) Level {
 	now := b.now()
 	b.mu.Lock()

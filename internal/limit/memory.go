@@ -10,15 +10,15 @@ import (
 const (
 	// maxWait is how long a reservation waits for memory.
 	maxWait = 5 * time.Second
-	// maxGrowthWait is how long it waits in [Reservation.GrowSoon].
+	// maxGrowthWait is how long [Reservation.GrowSoon] waits for memory.
 	maxGrowthWait = 2 * time.Second
 )
 
-// Limits of slow clients. A transfer is slow once it lasts slowAfter.
+// Limits of slow clients. A transfer counts as slow after slowAfter.
 const (
 	slowAfter = time.Second
-	// slowShare is the part of a pool (one in so many) that slow transfers of one address can hold.
-	// Quick transfers have no such limit: all users of a PDS share its address.
+	// slowShare is the part of a pool (one in slowShare) that slow transfers of one address can
+	// hold. Quick transfers have no such limit, because all users of a PDS share its address.
 	slowShare = 4
 	// maxSlowOfAddress is how many slow transfers an address can have in one pool.
 	maxSlowOfAddress = 256
@@ -26,30 +26,31 @@ const (
 	checkSlowEvery = 100 * time.Millisecond
 )
 
-// Memory is a pool of bytes that bounds what requests hold at one time, of all callers and of each.
-// Large requests have a part of it, so that some stays for small ones. When it is full, slow
-// transfers are cut, so that slow clients cannot stop the others.
+// Memory is a pool of bytes. It bounds the memory of requests at one time, for all callers together
+// and for each caller. Large requests can use only a part of the pool, so that some memory stays
+// for small requests. When the pool is full, slow transfers are cut, so that slow clients cannot
+// stop others.
 type Memory struct {
-	bounds []*bound // of all requests first, of the largest last
+	bounds []*bound // the first bound is for all requests, the last for the largest
 
-	mu sync.Mutex // guards what follows
-	// The transfers, but not those that pause, in the order of transfer.began.
+	mu sync.Mutex // guards the fields below
+	// The transfers that do not pause, in the order of transfer.began.
 	oldest, newest *Reservation
-	checked        time.Time // when slow ones were last looked for
+	checked        time.Time // when the pool last looked for slow transfers
 }
 
-// Bound bounds the requests that may need more than Above bytes: Size bytes for all callers
-// together, Share for one.
+// Bound bounds requests that may need more than Above bytes: Size is for all callers together,
+// Share for one caller, both in bytes.
 type Bound struct{ Above, Size, Share int64 }
 
-// bound is a Bound with what is used of it.
+// bound is a Bound with the memory that is used.
 type bound struct {
 	above int64
 	queue Queue
 }
 
-// NewMemory returns a pool. The first bound holds for all requests. Each further one holds for
-// larger requests than the one before.
+// NewMemory returns a pool. The first bound applies to all requests. Each further bound applies to
+// larger requests than the previous bound.
 func NewMemory(bounds ...Bound) *Memory {
 	m := &Memory{}
 	for _, b := range bounds {
@@ -58,7 +59,8 @@ func NewMemory(bounds ...Bound) *Memory {
 	return m
 }
 
-// Client is who a reservation is for. Of an address, only the memory of slow transfers is limited.
+// Client is who a reservation is for. An address has a limit only on the memory of its slow
+// transfers.
 type Client struct{ Key, Address string }
 
 // Reserve reserves n bytes for a request that may need most, and sets r. The error is *[Refused].
@@ -71,7 +73,7 @@ func (m *Memory) Reserve(ctx context.Context, r *Reservation, of Client, most, n
 	return err
 }
 
-// TryReserve is Reserve, but does not wait. It reports whether there was memory.
+// TryReserve is Reserve, but it does not wait. It reports whether there was memory.
 func (m *Memory) TryReserve(r *Reservation, of Client, most, n int64) bool {
 	m.begin(r, of, most)
 	if !r.tryGrow(n) {
@@ -102,7 +104,7 @@ func (m *Memory) Used() int64 {
 	return units
 }
 
-// makeSpace cuts slow transfers until ctx ends, while requests wait for memory of others.
+// makeSpace cuts slow transfers until ctx ends, while requests wait for the memory of others.
 func (m *Memory) makeSpace(ctx context.Context) {
 	tick := time.NewTicker(checkSlowEvery)
 	defer tick.Stop()
@@ -117,16 +119,16 @@ func (m *Memory) makeSpace(ctx context.Context) {
 	}
 }
 
-// cutSlow cuts slow transfers: those beyond the share of their address, and others until the
-// waiting requests fit. The more the slow transfers of its address hold, and the slower it is, the
-// earlier a transfer is cut. The caller holds mu.
+// cutSlow cuts slow transfers that exceed the share of their address. It cuts other slow transfers
+// until the waiting requests fit. A transfer is cut earlier if it is slower, or if the slow
+// transfers of its address hold more. The caller holds mu.
 func (m *Memory) cutSlow(now time.Time) {
 	m.checked = now
 	var slow []*Reservation
-	held := map[string]holding{} // of each address
+	held := map[string]holding{} // by address
 	missing := m.missing()
 	for r := m.oldest; r != nil && now.Sub(r.transfer.began) >= slowAfter; r = r.transfer.next {
-		if r.transfer.cut { // its memory comes free in a moment
+		if r.transfer.cut { // its memory will soon be free
 			missing.comesFree(r)
 			continue
 		}
@@ -154,11 +156,11 @@ func (m *Memory) cutSlow(now time.Time) {
 		missing.comesFree(r)
 		held[r.client.Address] = of.plus(-r.n, -1)
 		r.transfer.cut = true
-		r.transfer.set(time.Unix(1, 0)) // what waits for the client fails at once
+		r.transfer.set(time.Unix(1, 0)) // reads and writes that wait for the client fail at once
 	}
 }
 
-// missing is how many bytes are missing in each bound for the next request that waits.
+// missing is the number of bytes that each bound lacks for the next waiting request.
 type missing []int64
 
 func (m *Memory) missing() missing {
@@ -169,17 +171,17 @@ func (m *Memory) missing() missing {
 	return all
 }
 
-// comesFree counts the bytes of a transfer that is cut.
+// comesFree subtracts the bytes of a transfer that is cut.
 func (m missing) comesFree(r *Reservation) {
 	for i := range r.bounds {
 		m[i] -= r.n
 	}
 }
 
-// inBoundsOf reports whether bytes are missing in a bound in which r has some.
+// inBoundsOf reports whether a bound that includes r lacks bytes.
 func (m missing) inBoundsOf(r *Reservation) bool { return slices.Max(m[:r.bounds]) > 0 }
 
-// holding is what the slow transfers of an address hold.
+// holding is the memory that the slow transfers of an address hold.
 type holding struct {
 	bytes     int64
 	transfers int
@@ -190,26 +192,26 @@ func (h holding) plus(bytes int64, transfers int) holding {
 }
 
 // Reservation is the memory that one request has reserved, until Release. The zero Reservation is
-// empty. It must not be copied once it has a transfer.
+// empty. It must not be copied once a transfer has begun.
 type Reservation struct {
-	memory   *Memory // nil: nothing is reserved
-	bounds   int     // those of the first bounds hold for it
+	memory   *Memory // nil means that nothing is reserved
+	bounds   int     // how many of the first bounds apply to it
 	client   Client
 	n        int64 // changed under the pool's mu during a transfer
 	transfer transfer
 }
 
-// Bytes is how much is reserved.
+// Bytes returns how much is reserved.
 func (r *Reservation) Bytes() int64 { return r.n }
 
-// Grow reserves n more bytes. A transfer stands still meanwhile, and does not count as slow. The
+// Grow reserves n more bytes. During the wait, a transfer is paused and does not count as slow. The
 // error is *[Refused].
 func (r *Reservation) Grow(ctx context.Context, n int64) error {
 	return r.grow(ctx, n, maxWait, (*Queue).Acquire)
 }
 
-// GrowSoon is Grow for a request that holds a database connection: it waits only briefly, and not
-// for the caller's other requests.
+// GrowSoon is Grow for a request that holds a database connection. It waits only briefly, and does
+// not wait for other requests of the caller.
 func (r *Reservation) GrowSoon(ctx context.Context, n int64) error {
 	return r.grow(ctx, n, maxGrowthWait, (*Queue).AcquireOfOthers)
 }
@@ -229,11 +231,11 @@ func (r *Reservation) tryGrow(n int64) bool {
 	return true
 }
 
-// grow reserves n more bytes, of the narrowest bound first.
+// grow reserves n more bytes, beginning with the narrowest bound.
 func (r *Reservation) grow(
 	ctx context.Context, n int64, longest time.Duration, acquire func(*Queue, context.Context, string, int64) error,
 ) error {
-	if r.tryGrow(n) { // nearly always
+	if r.tryGrow(n) { // the usual case
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, longest)
@@ -250,7 +252,7 @@ func (r *Reservation) grow(
 	return nil
 }
 
-// giveBack gives n bytes back to the bounds from the given one.
+// giveBack returns n bytes to the bounds from index from on.
 func (r *Reservation) giveBack(from int, n int64) {
 	for i := from; i < r.bounds; i++ {
 		r.memory.bounds[i].queue.Release(r.client.Key, n)
@@ -263,7 +265,7 @@ func (r *Reservation) add(n int64) {
 	r.n += n
 }
 
-// Shrink gives back all but n bytes.
+// Shrink returns all but n bytes.
 func (r *Reservation) Shrink(n int64) {
 	if n >= r.n {
 		return
@@ -272,7 +274,7 @@ func (r *Reservation) Shrink(n int64) {
 	r.add(n - r.n)
 }
 
-// Release gives everything back.
+// Release returns all bytes.
 func (r *Reservation) Release() {
 	if r.memory == nil {
 		return

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Network returns the /64 of an IPv6 address, because one host usually has all of it. Any other
-// address stays as it is.
+// Network returns the /64 of an IPv6 address, because one host usually has the whole /64. It
+// returns any other address unchanged.
 func Network(caller string) string {
 	addr, err := netip.ParseAddr(caller)
 	if err != nil || !addr.Is6() || addr.Is4In6() {

@@ -6,47 +6,47 @@ import (
 	"sync"
 )
 
-// Queue shares out units, such as places or bytes: Size of them to all keys together, and Share to
-// one key. Requests that get none at once wait. The keys that wait take turns, and the requests of
-// one key keep their order. A request for many units is not overtaken by others for few, except by
-// those of other keys while its own key has too many.
+// Queue shares out units, such as places or bytes: Size units to all keys together, and Share units
+// to one key. Requests that get no units at once wait. Waiting keys take turns, and the requests of
+// one key keep their order. Requests for few units do not overtake a request for many, unless its
+// own key has too many units; then requests of other keys may overtake it.
 //
 // Set the fields before the first use. Methods are safe for concurrent use.
 type Queue struct {
-	Size  int64 // 0: any number
-	Share int64 // 0: as Size
-	// MaxWaiting is how many requests may wait. When that many wait, a request may still wait if
-	// its key has none waiting, until MaxWaiting keys wait for units of other keys. MaxWaitingOfKey
-	// is how many requests of one key may wait. 0 in either: any number.
+	Size  int64 // 0 means any number
+	Share int64 // 0 means as Size
+	// MaxWaiting is how many requests may wait. When so many wait, a request may still wait if its
+	// key has no waiting request, until MaxWaiting keys wait for units of other keys.
+	// MaxWaitingOfKey is how many requests of one key may wait. In both, 0 means any number.
 	MaxWaiting, MaxWaitingOfKey int
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	used    int64
-	waiting int              // requests
-	turns   []*line          // of the keys whose next request only waits for others: the first is next
-	lines   map[string]*line // of the keys that use units or wait, by key
+	waiting int              // number of waiting requests
+	turns   []*line          // lines of keys whose next request waits only for other keys; the first is next
+	lines   map[string]*line // lines of keys that use units or wait, by key
 }
 
 // line is the requests of one key.
 type line struct {
 	key     string
 	used    int64
-	waiting []*request // in their order
-	turn    bool       // it is in turns
+	waiting []*request // in the order of arrival
+	turn    bool       // the line is in turns
 }
 
-// request is one that waits.
+// request is a waiting request.
 type request struct {
 	units   int64
-	granted chan struct{} // closed when it has its units
+	granted chan struct{} // closed when the request has its units
 }
 
 // Refused is the error of a request that gets no units.
 type Refused struct {
-	// Own says that the key itself uses too much, or has too many requests that wait. Otherwise all
-	// keys together do.
+	// Own says that the key itself uses too much, or has too many waiting requests. If Own is
+	// false, all keys together use too much.
 	Own bool
-	// Err is the context's error. nil: the request did not wait.
+	// Err is the context's error. It is nil if the request did not wait.
 	Err error
 }
 
@@ -60,15 +60,15 @@ func (r *Refused) Error() string {
 // Unwrap returns the context's error.
 func (r *Refused) Unwrap() error { return r.Err }
 
-// TryAcquire takes units if it need not wait for them. Release must follow.
+// TryAcquire takes units if it need not wait for them. The caller must call Release later.
 func (q *Queue) TryAcquire(key string, units int64) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.take(key, units)
 }
 
-// Acquire takes units, and waits for them until ctx ends. Release must follow. The error is
-// *[Refused].
+// Acquire takes units, and waits for them until ctx ends. The caller must call Release later. The
+// error is *[Refused].
 func (q *Queue) Acquire(ctx context.Context, key string, units int64) error {
 	w, err := q.enqueue(key, units)
 	if w == nil {
@@ -82,7 +82,7 @@ func (q *Queue) Acquire(ctx context.Context, key string, units int64) error {
 	}
 }
 
-// AcquireOfOthers is Acquire for a request that does not wait for others of its own key.
+// AcquireOfOthers is Acquire for a request that does not wait for other requests of its key.
 func (q *Queue) AcquireOfOthers(ctx context.Context, key string, units int64) error {
 	q.mu.Lock()
 	l := q.lines[key]
@@ -94,7 +94,7 @@ func (q *Queue) AcquireOfOthers(ctx context.Context, key string, units int64) er
 	return q.Acquire(ctx, key, units)
 }
 
-// Release gives units back.
+// Release returns units.
 func (q *Queue) Release(key string, units int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -105,8 +105,8 @@ func (q *Queue) Release(key string, units int64) {
 	q.grant()
 }
 
-// Missing returns how many units are missing for the next request that waits for units of other
-// keys. 0: none waits.
+// Missing returns how many units the next request lacks that waits for units of other keys. It
+// returns 0 if no request waits.
 func (q *Queue) Missing() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -133,7 +133,7 @@ func (q *Queue) UsedBy(key string) int64 {
 	return 0
 }
 
-// take takes units that are free if nobody is before the request. The caller holds mu.
+// take takes free units if no request is before this one. The caller holds mu.
 func (q *Queue) take(key string, units int64) bool {
 	l := q.lines[key]
 	switch {
@@ -162,7 +162,7 @@ func (q *Queue) begin(key string) *line {
 // fits reports whether a key may have more units. The caller holds mu.
 func (q *Queue) fits(l *line, units int64) bool { return q.Share == 0 || l.used+units <= q.Share }
 
-// enqueue takes units, or returns the request that waits for them.
+// enqueue takes units, or returns a request that waits for them.
 func (q *Queue) enqueue(key string, units int64) (*request, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -186,7 +186,7 @@ func (q *Queue) enqueue(key string, units int64) (*request, error) {
 	return w, nil
 }
 
-// next gives a line its turn, or forgets it. The caller holds mu.
+// next gives a line its turn, or removes the line. The caller holds mu.
 func (q *Queue) next(l *line) {
 	switch {
 	case len(l.waiting) == 0 && l.used == 0:
@@ -197,7 +197,7 @@ func (q *Queue) next(l *line) {
 	}
 }
 
-// grant gives units to those who wait, while there are any. The caller holds mu.
+// grant gives units to waiting requests, while there are free units. The caller holds mu.
 func (q *Queue) grant() {
 	for len(q.turns) > 0 {
 		l := q.turns[0]
@@ -215,8 +215,8 @@ func (q *Queue) grant() {
 	}
 }
 
-// abandon ends the wait of a request whose ctx has ended. One that got its units meanwhile keeps
-// them.
+// abandon ends the wait of a request whose ctx has ended. If the request got its units meanwhile,
+// it keeps them.
 func (q *Queue) abandon(ctx context.Context, key string, w *request) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -233,6 +233,6 @@ func (q *Queue) abandon(ctx context.Context, key string, w *request) error {
 		q.turns, l.turn = slices.DeleteFunc(q.turns, func(other *line) bool { return other == l }), false
 	}
 	q.next(l)
-	q.grant() // the request may have kept others waiting
+	q.grant() // the request may have delayed others
 	return &Refused{Own: own, Err: ctx.Err()}
 }

@@ -2,33 +2,33 @@ package limit
 
 import "time"
 
-// transfer is the time in which reserved memory waits for its client, which sends a body or reads
-// an answer. The pool's mu guards it.
+// transfer is the time during which reserved memory waits for its client. The client sends a body
+// or reads an answer. The pool's mu guards the transfer.
 type transfer struct {
-	setDeadline func(time.Time) error // of the connection; nil: there is no transfer
+	setDeadline func(time.Time) error // sets the deadline of the connection; nil means no transfer
 	pace        Pace
-	began       time.Time // pauses do not count
-	since       time.Time // the pace counts from here
-	paused      time.Time // zero: it does not pause
-	moved       int64     // bytes
+	began       time.Time // when the transfer began, without pauses
+	since       time.Time // the pace is measured from this time
+	paused      time.Time // start of the pause; zero if it does not pause
+	moved       int64     // bytes moved
 	cut         bool
 	prev, next  *Reservation
 
-	// The speed is measured from a mark to the next, which is a second later or more.
+	// The speed is measured from one mark to the next, at least a second later.
 	mark    time.Time
-	atMark  int64 // moved at the mark
+	atMark  int64 // bytes moved until the mark
 	perMark float64
 }
 
-// Pace is how fast a client has to be: nothing moves for at most Grace, and after it PerSecond bytes
-// move on average.
+// Pace is how fast a client must be. The client may move no bytes for at most Grace. After Grace,
+// it must move PerSecond bytes on average.
 type Pace struct {
 	Grace     time.Duration
 	PerSecond int64
 }
 
-// Begin begins a transfer on a connection. setDeadline sets the deadline of the connection; the zero
-// time is none.
+// Begin begins a transfer on a connection. setDeadline sets the deadline of the connection; the
+// zero time means none.
 func (r *Reservation) Begin(setDeadline func(time.Time) error, pace Pace) {
 	now := time.Now()
 	r.memory.mu.Lock()
@@ -38,11 +38,12 @@ func (r *Reservation) Begin(setDeadline func(time.Time) error, pace Pace) {
 	r.transfer.extend(now)
 }
 
-// enlist puts the transfer into the pool's list, by the time when it began. The caller holds mu.
+// enlist puts the transfer into the pool's list, in the order of the times when transfers began.
+// The caller holds mu.
 func (r *Reservation) enlist() {
 	m, t := r.memory, &r.transfer
 	t.prev, t.next = m.newest, nil
-	for t.prev != nil && t.prev.transfer.began.After(t.began) { // it has paused
+	for t.prev != nil && t.prev.transfer.began.After(t.began) { // the transfer has paused
 		t.prev, t.next = t.prev.transfer.prev, t.prev
 	}
 	if t.prev != nil {
@@ -73,7 +74,7 @@ func (r *Reservation) delist() {
 	t.prev, t.next = nil, nil
 }
 
-// Progress counts n bytes that have moved, and gives the client time for the next ones. Without a
+// Progress counts n bytes that have moved, and gives the client time for the next bytes. Without a
 // transfer it does nothing.
 func (r *Reservation) Progress(n int64) {
 	now := time.Now()
@@ -90,8 +91,8 @@ func (r *Reservation) Progress(n int64) {
 	t.extend(now)
 }
 
-// Pause takes a transfer out of the pool's list until the returned function is called. The client
-// cannot do anything meanwhile.
+// Pause takes a transfer out of the pool's list until the returned function is called. It is for
+// times when the client cannot do anything.
 func (r *Reservation) Pause() (resume func()) {
 	m := r.memory
 	m.mu.Lock()
@@ -106,7 +107,7 @@ func (r *Reservation) Pause() (resume func()) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		t := &r.transfer
-		if t.setDeadline == nil { // it has ended
+		if t.setDeadline == nil { // the transfer has ended
 			return
 		}
 		pause := now.Sub(t.paused)
@@ -116,8 +117,8 @@ func (r *Reservation) Pause() (resume func()) {
 	}
 }
 
-// End ends the transfer. It removes the deadline if all has moved: otherwise the connection is of no
-// use any more. It reports whether the transfer was cut to make space.
+// End ends the transfer. If all bytes have moved, it removes the deadline; otherwise the connection
+// is no longer usable. It reports whether the transfer was cut to make space.
 func (r *Reservation) End(complete bool) (cut bool) {
 	r.memory.mu.Lock()
 	defer r.memory.mu.Unlock()
@@ -143,7 +144,7 @@ func (t *transfer) extend(now time.Time) {
 	}
 	seconds := float64(t.moved) / float64(t.pace.PerSecond)
 	deadline := t.since.Add(t.pace.Grace + time.Duration(seconds*float64(time.Second)))
-	if soonest := now.Add(t.pace.Grace); soonest.Before(deadline) { // a quick start earns no pause
+	if soonest := now.Add(t.pace.Grace); soonest.Before(deadline) { // a quick start does not earn a pause
 		deadline = soonest
 	}
 	t.set(deadline)
@@ -157,5 +158,6 @@ func (t *transfer) speed(now time.Time) float64 {
 	return t.perMark
 }
 
-// set sets the deadline. If it cannot, the connection has ended, and its next use says so.
+// set sets the deadline. If this fails, the connection has ended, and its next use returns an
+// error.
 func (t *transfer) set(deadline time.Time) { _ = t.setDeadline(deadline) }
