@@ -11,22 +11,25 @@ import (
 	"mlsd/internal/pgpool"
 )
 
-// What is wrong with a standby.
+// Errors of a standby.
 var (
-	// ErrOther means that the standby is of another PostgreSQL, or has another database of it.
+	// ErrOther means that the standby belongs to another PostgreSQL, or that it leads to another
+	// database.
 	ErrOther = errors.New("it is no standby of the primary's database: another PostgreSQL, or another database of it")
-	// ErrNotStandby means that the server is not a standby, or not any more: it has been promoted.
+	// ErrNotStandby means that the server is not a standby, or is no longer one because it was
+	// promoted.
 	ErrNotStandby = errors.New("it accepts writes, so it is no standby")
 
-	// ErrNoRights means that reads of the standby may not see what those of the primary see.
+	// ErrNoRights means that reads on the standby may not see everything that reads on the primary
+	// see.
 	ErrNoRights = errors.New("its account may not read what the primary's account may read: use the same account, or " +
 		"GRANT SELECT on the primary")
 
 	errNotProven = errors.New("it has not replayed what this primary wrote when it became the primary")
 )
 
-// Check fails unless there is a standby of the primary's database. It does not ask how far that is.
-// Errors: ErrOther, ErrNotStandby, ErrNoRights, those of the connections.
+// Check fails unless there is a standby of the primary's database. It does not ask how far the
+// standby is behind. Errors: ErrOther, ErrNotStandby, ErrNoRights, errors of the connections.
 func Check(ctx context.Context, primary, standby *pgx.ConnConfig) error {
 	s := &session{}
 	err := s.connect(ctx, primary, standby)
@@ -66,11 +69,11 @@ func compare(ctx context.Context, primary, standby *pgx.Conn) (began time.Time, 
 	return there.began, nil
 }
 
-// prove fails unless the standby has replayed what the primary has written since it is the primary.
-// When PostgreSQL has another timeline, a new generation of the event stream is recorded with it,
-// before anything else of the stream. So a standby that has the row of the newest generation, with
-// the timeline that the primary has now, follows this primary. One that still has the WAL of the
-// primary before has not, however far that WAL goes.
+// prove fails unless the standby has replayed WAL that the primary wrote as the primary. When
+// PostgreSQL has another timeline, a new generation of the event stream is recorded with this
+// timeline, before any other change of the stream. So a standby follows this primary if it has the
+// row of the newest generation with the primary's present timeline. A standby that still has the
+// WAL of the previous primary does not have this row, however long its WAL is.
 func prove(ctx context.Context, primary, standby *pgx.Conn) error {
 	type generation struct {
 		id    int64
@@ -84,7 +87,7 @@ func prove(ctx context.Context, primary, standby *pgx.Conn) error {
 			AND g.timeline = ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint`).Scan(&here.id,
 		&here.begun)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows): // a node records it within half a second
+	case errors.Is(err, pgx.ErrNoRows): // a node records the generation within half a second
 		return errNotProven
 	case err != nil:
 		return fmt.Errorf("read the primary's generation: %w", err)
@@ -102,8 +105,8 @@ func prove(ctx context.Context, primary, standby *pgx.Conn) error {
 	return nil
 }
 
-// checkRights fails if there is a table that the account of the primary's connection may read, and
-// the account of the standby's may not. Both accounts are on both servers.
+// checkRights fails if the account of the primary's connection may read a table that the account of
+// the standby's connection may not. Both accounts exist on both servers.
 func checkRights(ctx context.Context, primary, standby *pgx.Conn) error {
 	var account string
 	if err := primary.QueryRow(ctx, `SELECT current_user`).Scan(&account); err != nil {

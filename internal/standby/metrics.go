@@ -6,10 +6,10 @@ import (
 	"mlsd/internal/metric"
 )
 
-// metrics are those of one node. They exist without a standby too.
+// metrics are the metrics of one node. They exist even without a standby.
 type metrics struct {
 	reads            *prometheus.CounterVec
-	standby, primary prometheus.Counter // of reads
+	standby, primary prometheus.Counter // number of reads
 	repeated         prometheus.Counter
 	lag              prometheus.Gauge
 	state            *prometheus.GaugeVec

@@ -17,25 +17,25 @@ import (
 	"mlsd/internal/worker"
 )
 
-// session is the time in which one standby follows one primary: a connection to each, which are
-// asked, and the pool for reads.
+// session is the time in which one standby follows one primary. It has a connection to each server,
+// to ask for positions, and the pool for reads.
 type session struct {
 	primary, standby *pgx.Conn
-	began            time.Time // of the standby's server
+	began            time.Time // when the standby's server began
 	pool             *pgxpool.Pool
-	promised         atomic.Int64 // a read of this session sees at least the WAL up to here
+	promised         atomic.Int64 // a read of this session sees at least the WAL up to this position
 
 	reads context.Context // ends with the session
 	end   context.CancelFunc
-	// denied is closed when a read was refused because of the account's rights.
+	// denied is closed when the standby refused a read because the account lacks rights.
 	denied chan struct{}
 	deny   func()
 }
 
-// open connects to both servers. Errors: ErrOther, ErrNotStandby, ErrNoRights, errNotProven, those of
-// the connections.
+// open connects to both servers. Errors: ErrOther, ErrNotStandby, ErrNoRights, errNotProven, errors
+// of the connections.
 func open(ctx context.Context, cfg Config) (*session, error) {
-	connecting, cancel := context.WithTimeout(ctx, 4*answerTime) // each server is asked twice at most
+	connecting, cancel := context.WithTimeout(ctx, 4*answerTime) // each server is asked at most twice
 	defer cancel()
 	s := &session{denied: make(chan struct{})}
 	s.deny = sync.OnceFunc(func() { close(s.denied) })
@@ -91,8 +91,9 @@ func (s *session) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// validate refuses a connection of the pool to another server than the one that is asked. A server
-// whose processes have crashed starts again, and can have replayed less than before.
+// validate refuses a connection of the pool that leads to another server than the session's
+// connection. A server whose processes have crashed starts again, and may have replayed less than
+// before.
 func (s *session) validate(ctx context.Context, conn *pgconn.PgConn) error {
 	result := conn.ExecParams(ctx, `
 		SELECT pg_is_in_recovery() AND pg_postmaster_start_time() = $1::timestamptz
@@ -108,19 +109,19 @@ func (s *session) validate(ctx context.Context, conn *pgconn.PgConn) error {
 }
 
 // flushed is how far the WAL of the primary is flushed, in bytes. A transaction that others can see
-// is flushed, unless commits do not wait for it: then the WAL counts as far as it is written to
-// memory.
+// is flushed, unless commits do not wait for the flush. In that case, the query returns how far the
+// WAL is written to memory.
 const flushed = `
 	SELECT (CASE current_setting('synchronous_commit') WHEN 'off' THEN pg_current_wal_insert_lsn() ELSE
 		pg_current_wal_flush_lsn() END
 		- '0/0'::pg_lsn)::bigint`
 
-// replayed is whether the standby is one, and how far it has replayed the WAL, in bytes.
+// replayed returns whether the server is a standby, and how far it has replayed the WAL, in bytes.
 const replayed = `SELECT pg_is_in_recovery(), coalesce(pg_last_wal_replay_lsn() - '0/0'::pg_lsn, 0)::bigint`
 
-// ask asks the primary how far its WAL is flushed, and then the standby until it has replayed that
-// much, at most for answerTime. lag is how many bytes it lacks then. Errors: ErrNotStandby, those of
-// the connections.
+// ask asks the primary how far its WAL is flushed. Then it asks the standby again and again until
+// it has replayed as much, at most for answerTime. lag is how many bytes the standby lacks after
+// that. Errors: ErrNotStandby, errors of the connections.
 func (s *session) ask(ctx context.Context) (lag int64, err error) {
 	begun := time.Now()
 	upTo, err := s.flushed(ctx)
@@ -138,7 +139,7 @@ func (s *session) ask(ctx context.Context) (lag int64, err error) {
 			return 0, nil
 		case took >= answerTime || ctx.Err() != nil:
 			return lag, nil
-		case took >= maxWait: // no read waits any more
+		case took >= maxWait: // no read is waiting any more
 			worker.Pause(ctx, slowPace)
 		default:
 			worker.Pause(ctx, pace)
@@ -170,7 +171,7 @@ func (s *session) lacks(ctx context.Context, upTo int64) (lag int64, err error) 
 	return max(upTo-has, 0), nil
 }
 
-// read calls read with the pool. Its context ends with the session, and after readTime.
+// read calls read with the pool. The context of read ends with the session, and after readTime.
 func (s *session) read(ctx context.Context, read func(context.Context, *pgxpool.Pool) error) error {
 	reading, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
@@ -180,8 +181,9 @@ func (s *session) read(ctx context.Context, read func(context.Context, *pgxpool.
 
 const insufficientPrivilege = "42501"
 
-// failed reports whether err of a read is the standby's: it is lost, it refused a statement because
-// of what it replays (40001), or it cannot run it (0A000: it does not have tables without WAL).
+// failed reports whether err of a read is the standby's fault. The standby is lost, or it refused a
+// statement because of what it replays (40001), or it cannot run the statement (0A000: it does not
+// have tables without WAL).
 func (s *session) failed(err error) bool {
 	if pgpool.Code(err) == insufficientPrivilege {
 		s.deny()

@@ -3,9 +3,9 @@
 // The rule: a read uses the standby only if the primary said, after the read had arrived, how far
 // its WAL is flushed, and the standby then said that it has replayed that much.
 //
-// What was answered before a read arrived, on any node, is flushed by then, so a read misses
-// nothing that anybody can know of. One question serves all reads that arrived before it. A read
-// without a quick answer uses the primary.
+// Everything that any node answered before a read arrived is flushed by then, so the read misses
+// nothing that anybody can know of. One question serves all reads that arrived before it. If a read
+// gets no quick answer, it uses the primary.
 //
 // Positions in the WAL of two servers can only be compared if they have the same WAL. See
 // identity.go.
@@ -27,34 +27,35 @@ import (
 )
 
 const (
-	// maxWait is how long reads wait for the standby. After it they, and all others until it has
-	// caught up, use the primary.
+	// maxWait is how long reads wait for the standby. After that, all reads use the primary until
+	// the standby has caught up.
 	maxWait = 100 * time.Millisecond
-	// answerTime bounds a connection and an answer. After it the standby counts as lost, and its
-	// reads are repeated on the primary.
+	// answerTime bounds the time to connect and the time for an answer. After that, the standby
+	// counts as lost, and its reads are repeated on the primary.
 	answerTime = 500 * time.Millisecond
-	// readTime bounds a read on the standby. After it the read is repeated on the primary, in the
-	// rest of the request's time.
+	// readTime bounds a read on the standby. After that, the read is repeated on the primary, in
+	// the time left to the request.
 	readTime = 4 * time.Second
-	// lookEvery is the time between two questions while no read waits, and between attempts to
+	// lookEvery is the time between two questions while no read waits, and between two attempts to
 	// connect.
 	lookEvery = 250 * time.Millisecond
-	// rightsEvery is the time until a standby is looked at again whose account lacks rights.
+	// rightsEvery is the time until a standby whose account lacks rights is checked again.
 	rightsEvery = 10 * time.Second
-	// pace is the shortest time between two questions: it bounds what they cost the primary.
+	// pace is the shortest time between two questions. It bounds the cost for the primary.
 	pace = time.Millisecond
-	// slowPace is the time between two questions to a standby for which no read waits any more.
+	// slowPace is the time between two questions to the standby when no read waits for it any more.
 	slowPace = 10 * time.Millisecond
 )
 
-// Config is what reads use.
+// Config configures Reads.
 type Config struct {
-	DB *pgxpool.Pool // of the primary
-	// Standby is how to connect to the standby. nil: there is none, and reads use DB. Primary is how
-	// to connect to the primary, for one session that is asked for its WAL.
+	DB *pgxpool.Pool // pool of the primary
+	// Standby is how to connect to the standby. If it is nil, there is no standby, and reads use
+	// DB. Primary is how to connect to the primary, for one session that asks for the position of
+	// its WAL.
 	Standby *pgxpool.Config
 	Primary *pgx.ConnConfig
-	Log     *slog.Logger // needed with a standby
+	Log     *slog.Logger // required with a standby
 }
 
 // Reads chooses the server for each read.
@@ -64,16 +65,16 @@ type Reads struct {
 	metrics *metrics
 	wake    worker.Signal
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	state state
-	asked *round // its question is under way; nil: none is
-	next  *round // reads that arrived since; nil: there are none
+	asked *round // round whose question is running; nil means none
+	next  *round // reads that have arrived since; nil means none
 }
 
 // round is the reads that wait for the same answer.
 type round struct {
 	done chan struct{} // closed when use is set
-	use  *session      // nil: the primary
+	use  *session      // nil means the primary
 }
 
 // state says whether reads use the standby, or why not.
@@ -82,12 +83,12 @@ type state string
 const (
 	none        state = "none"        // no standby is configured
 	used        state = "used"        // reads wait for an answer
-	behind      state = "behind"      // it has not replayed enough in time
-	unreachable state = "unreachable" // it does not answer, or the primary does not
-	refused     state = "refused"     // it is not a standby of this primary
+	behind      state = "behind"      // the standby has not replayed enough in time
+	unreachable state = "unreachable" // the standby or the primary does not answer
+	refused     state = "refused"     // the server is not a standby of this primary
 )
 
-// New returns the Reads of a configuration. They use the standby while Run runs.
+// New returns the Reads of a configuration. These use the standby while Run runs.
 func New(cfg Config) *Reads {
 	r := &Reads{cfg: cfg, metrics: newMetrics(), wake: worker.NewSignal(), state: none}
 	if cfg.Standby != nil {
