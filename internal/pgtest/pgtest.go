@@ -26,7 +26,7 @@ const (
 	defaultMaxConns = 8
 )
 
-// shared starts the server of this process on the first call. The server ends with the process.
+// shared starts the server of this process on the first call.
 var shared = sync.OnceValues(func() (*server, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), setupLimit)
 	defer cancel()
@@ -37,13 +37,13 @@ var shared = sync.OnceValues(func() (*server, error) {
 type Option func(*pgxpool.Config)
 
 // MaxConns sets the largest number of connections of the pool. The default is 8. The server allows
-// 400 in all.
+// 400 connections in all.
 func MaxConns(n int32) Option {
 	return func(cfg *pgxpool.Config) { cfg.MaxConns = n }
 }
 
-// Database returns a pool on a new, migrated database, with the same session settings as mlsd's.
-// The end of the test closes it and drops the database.
+// Database returns a pool on a new, migrated database, with the session settings of mlsd. When the
+// test ends, the pool is closed and the database is dropped.
 func Database(t testing.TB, opts ...Option) *pgxpool.Pool {
 	t.Helper()
 	return connect(t, create(t, true), opts)
@@ -55,8 +55,8 @@ func Empty(t testing.TB, opts ...Option) *pgxpool.Pool {
 	return connect(t, create(t, false), opts)
 }
 
-// URL returns the connection string of a new, migrated database, for tests that start a server. The
-// end of the test drops the database, and ends the connections to it.
+// URL returns the connection string of a new, migrated database, for tests that start a server.
+// When the test ends, connections to the database are ended and it is dropped.
 func URL(t testing.TB) string {
 	t.Helper()
 	return create(t, true)
@@ -68,8 +68,8 @@ func EmptyURL(t testing.TB) string {
 	return create(t, false)
 }
 
-// Session returns one connection to a database, without mlsd's session settings. The end of the test
-// closes it.
+// Session returns one connection to a database, without mlsd's session settings. The connection is
+// closed when the test ends.
 func Session(t testing.TB, url string) *pgx.Conn {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), setupLimit)
@@ -88,15 +88,15 @@ func Session(t testing.TB, url string) *pgx.Conn {
 	return conn
 }
 
-// create makes a database and returns its URL. The end of the test drops it.
+// create makes a database and returns its URL. The database is dropped when the test ends.
 func create(t testing.TB, migrated bool) string {
 	t.Helper()
 	s, err := shared()
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
-	// Not t.Context(): a test whose context is cancelled can still use a database, and must drop
-	// it.
+	// This does not use t.Context(), because a test whose context is cancelled can still use a
+	// database, and must drop it.
 	ctx, cancel := context.WithTimeout(context.Background(), setupLimit)
 	defer cancel()
 	name, err := s.create(ctx, migrated)
@@ -113,7 +113,7 @@ func create(t testing.TB, migrated bool) string {
 	return s.pg.ConnString(name)
 }
 
-// connect opens a pool. The end of the test closes it. The test fails if it did not release a
+// connect opens a pool, which is closed when the test ends. The test fails if it did not release a
 // connection.
 func connect(t testing.TB, url string, opts []Option) *pgxpool.Pool {
 	t.Helper()

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// rolePatience is how long the server may take to read who may connect.
+// rolePatience is how long the server may take to read the file that says who may connect.
 const rolePatience = time.Minute
 
 // LetConnect lets this process connect to the private server as role. url is the URL of a database
@@ -38,7 +38,7 @@ func LetConnect(t testing.TB, admin *pgxpool.Pool, role, url string) {
 	if _, err := admin.Exec(t.Context(), `SELECT pg_reload_conf()`); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(rolePatience); ; { // the server reads the file once it gets to it
+	for deadline := time.Now().Add(rolePatience); ; { // the server reads the file some time later
 		conn, err := pgx.Connect(t.Context(), url)
 		if err == nil {
 			if err := conn.Close(t.Context()); err != nil {

@@ -13,7 +13,7 @@ import (
 	"mlsd/internal/testdir"
 )
 
-// adminConns is how many databases are made or dropped at once.
+// adminConns is how many databases are made or dropped at the same time.
 const adminConns = 4
 
 // server is the PostgreSQL of this process, which makes and drops databases. It is safe for concurrent
@@ -25,7 +25,7 @@ type server struct {
 	count atomic.Int64
 }
 
-// newServer starts a server in a temporary directory. It does not flush to disk.
+// newServer starts a server in a temporary directory. The server does not flush to disk.
 func newServer(ctx context.Context) (*server, error) {
 	dir, err := testdir.Claim()
 	if err != nil {
@@ -49,7 +49,7 @@ func newServer(ctx context.Context) (*server, error) {
 			"shared_buffers":             "32MB",
 			"checkpoint_timeout":         "1h",
 			"max_wal_size":               "128MB", // the data directory may be in memory
-			"autovacuum_naptime":         "10min", // a database exists for seconds only
+			"autovacuum_naptime":         "10min", // a database exists only for seconds
 			"dynamic_shared_memory_type": "mmap",  // /dev/shm has 64 MB in many containers
 		},
 	})
@@ -61,7 +61,7 @@ func newServer(ctx context.Context) (*server, error) {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	cfg.MaxConns = adminConns
-	// ctx is for the start only. The pool stays open after it.
+	// ctx is only for the start. The pool stays open after ctx has ended.
 	admin, err := pgxpool.NewWithConfig(context.WithoutCancel(ctx), cfg)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)

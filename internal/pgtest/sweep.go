@@ -7,8 +7,8 @@ import (
 	"mlsd/internal/worker"
 )
 
-// Sweep does sweeps once, in their order, and returns how many rows each has ended, without those that
-// have ended none.
+// Sweep runs sweeps once, in order. It returns how many rows each sweep has ended, without sweeps
+// that have ended no rows.
 func Sweep(t testing.TB, sweeps ...worker.Sweep) map[string]int64 {
 	t.Helper()
 	ended := map[string]int64{}

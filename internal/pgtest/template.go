@@ -20,15 +20,15 @@ import (
 	"mlsd/migrations"
 )
 
-// Templates are clusters with a migrated database, made once. Those of different names are never
-// taken for each other: PostgreSQL gives each cluster an identifier.
+// Templates are clusters with a migrated database, which are made once. PostgreSQL gives each
+// cluster an identifier, so templates of different names are never confused.
 const (
 	serverTemplate = "server"
 	pairTemplate   = "pair"
 )
 
-// DataDir returns a data directory of mlsd that has served: its PostgreSQL and its database are made.
-// The end of the test removes it.
+// DataDir returns a data directory of an mlsd that has served before, so it contains a PostgreSQL
+// and a database. The directory is removed when the test ends.
 func DataDir(t testing.TB) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), setupLimit)
@@ -49,9 +49,9 @@ func copyTemplate(ctx context.Context, name, dataDir string) error {
 	return testdir.CopyShared(name, key, dataDir, func(dir string) error { return makeTemplate(ctx, dir) })
 }
 
-// templateKey is a hash of what decides how a template is made: the migrations in this binary, the
-// sources of the packages that make it, the programs of PostgreSQL, and the day, because some rows
-// have times.
+// templateKey is a hash of everything that decides how a template is made. This is the migrations
+// in the binary, the sources of the packages that make the template, the programs of PostgreSQL,
+// and the day, because some rows contain times.
 var templateKey = sync.OnceValues(func() (string, error) {
 	_, self, _, _ := runtime.Caller(0)
 	root := filepath.Join(filepath.Dir(self), "..", "..")
@@ -75,7 +75,7 @@ var templateKey = sync.OnceValues(func() (string, error) {
 			sources++
 		}
 	}
-	if sources == 0 { // built with -trimpath: shared with nobody
+	if sources == 0 { // built with -trimpath, so the template is not shared
 		fmt.Fprintln(sum, rand.Text())
 	}
 	fmt.Fprintln(sum, os.Getenv("PATH"), time.Now().UTC().Format(time.DateOnly))
@@ -85,7 +85,7 @@ var templateKey = sync.OnceValues(func() (string, error) {
 	for _, dir := range append(filepath.SplitList(os.Getenv("PATH")), places...) {
 		programs, err := filepath.Glob(filepath.Join(dir, "postgres"))
 		if err != nil {
-			continue // a directory with a strange name has no programs
+			continue // a directory with another name has no programs
 		}
 		for _, path := range programs {
 			if info, err := os.Stat(path); err == nil {
@@ -96,8 +96,8 @@ var templateKey = sync.OnceValues(func() (string, error) {
 	return hex.EncodeToString(sum.Sum(nil))[:16], nil
 })
 
-// hashMigrations hashes the migrations that are embedded. Those on the disk can differ: a mutant's
-// are elsewhere.
+// hashMigrations hashes the embedded migrations. The migrations on disk can differ, because a
+// mutant's migrations are elsewhere.
 func hashMigrations(sum io.Writer) error {
 	files, err := migrations.SQL.ReadDir(".")
 	if err != nil {
