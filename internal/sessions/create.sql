@@ -1,5 +1,5 @@
--- Stores a session. Ends those of the account that were bought with another key, and the oldest ones if
--- it has too many.
+-- Stores a session. Ends the account's sessions that were bought with another key. If the account
+-- has too many sessions, ends its oldest.
 --
 -- $1 id   $2 DID   $3 device   $4 the account's key   $5 its version   $6 the key that signs
 -- $7 life of a bearer   $8 life of the session   $9 how many sessions an account has

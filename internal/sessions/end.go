@@ -16,7 +16,7 @@ import (
 )
 
 // End ends all sessions of accounts, on every node within a second of the commit. It holds the lock
-// of session_clock until the transaction ends, so it belongs at its end.
+// of session_clock until the transaction ends, so call it at the end of the transaction.
 func End(ctx context.Context, db pgpool.Execer, dids ...syntax.DID) error {
 	return end(ctx, db, dids, nil)
 }
@@ -42,8 +42,8 @@ func end(ctx context.Context, db pgpool.Execer, dids []syntax.DID, device *strin
 	return errs.Wrap(err, "end sessions")
 }
 
-// EndSession is End for one session. If the database has lost it, it gets a row that says that it has
-// ended.
+// EndSession is End for one session. If the database has lost the session's row, EndSession adds a
+// row that says that the session has ended.
 func EndSession(ctx context.Context, db pgpool.Execer, session Session) error {
 	_, err := db.Exec(ctx, `
 		WITH clock AS (
@@ -57,8 +57,8 @@ func EndSession(ctx context.Context, db pgpool.Execer, session Session) error {
 	return errs.Wrap(err, "end a session")
 }
 
-// Ended says that a session has ended: this node refuses it from now on, and reads soon what else has
-// ended.
+// Ended says that a session has ended. This node refuses the session from now on, and soon reads
+// which other sessions have ended.
 func (s *Service) Ended(session Session) {
 	s.mu.Lock()
 	if s.ended != nil {
@@ -68,13 +68,13 @@ func (s *Service) Ended(session Session) {
 	s.Wake.Send()
 }
 
-// endReplacedSQL ends sessions whose accounts have other keys.
+// endReplacedSQL ends sessions whose accounts have got another key.
 //
 //go:embed end_replaced.sql
 var endReplacedSQL string
 
-// endReplaced ends the sessions of accounts whose keys were forgotten or replaced lately, after the
-// sessions were bought. In the same round trip it reads the version of the sessions.
+// endReplaced ends sessions if the key of their account was forgotten or replaced lately, after the
+// session was bought. In the same round trip it reads the version of the sessions.
 func (s *Service) endReplaced(ctx context.Context, lately time.Duration) (version int64, err error) {
 	var both pgx.Batch
 	both.Queue(endReplacedSQL, lately)
@@ -83,8 +83,8 @@ func (s *Service) endReplaced(ctx context.Context, lately time.Duration) (versio
 	return version, errs.Wrap(err, "end the sessions of replaced keys, and read the version of the sessions")
 }
 
-// Erase forgets whose the sessions of an account were, up to limit, and returns how many. They have
-// ended. Their rows stay until their bearers have expired, so that every node knows that.
+// Erase removes the account from up to limit ended sessions of the account, and returns how many.
+// Their rows stay until their bearers have expired, so that every node knows that they have ended.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64, error) {
 	tag, err := tx.Exec(ctx, `
 		WITH clock AS (

@@ -1,9 +1,9 @@
--- Ends the sessions of accounts whose keys were forgotten or replaced in the last $1, unless they were
--- bought later or with the present key. The version alone does not say it: a session that is the
--- first to use a new key is stored before the key is.
+-- Ends sessions of accounts whose keys were forgotten or replaced in the last $1. A session stays
+-- if it was bought later or with the present key. The version of the key alone does not show this:
+-- the first session with a new key is stored before the key.
 --
--- The clock is locked before the sessions, as everywhere. Of several nodes that find the same
--- sessions, one ends them.
+-- The clock is locked before the sessions, as everywhere. If several nodes find the same sessions,
+-- one node ends them.
 WITH replaced AS MATERIALIZED (
 	SELECT s.id
 	FROM identity_keys k

@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// keyOverlap is how far a round looks back beyond the last one for keys of accounts that were
-	// replaced: a transaction that was still under way has an earlier time, and a session can be
+	// keyOverlap is how much further than the last round a round looks back for replaced keys of
+	// accounts. A transaction that was still running has an earlier time. A session can also be
 	// stored after the key that it was bought with was replaced.
 	keyOverlap = 30 * time.Second
-	// firstLook is how far the first round looks back. All bearers from before have expired.
+	// firstLook is how far the first round looks back. All older bearers have expired.
 	firstLook = 2 * bearerLife
 )
 
-// Load reads the keys and which sessions have ended. The first node makes the first key. A later
-// call begins anew.
+// Load reads the keys, and which sessions have ended. The first node makes the first key. Another
+// call of Load reads everything again.
 func (s *Service) Load(ctx context.Context) error {
 	if err := s.Rotate(ctx); err != nil {
 		return err
@@ -75,15 +75,15 @@ func (s *Service) RunOnce(ctx context.Context) error {
 	return nil
 }
 
-// heard says that the node knows everything up to began.
+// heard records that the node knows everything up to began.
 func (s *Service) heard(began time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.read = began
 }
 
-// readEnded reads the sessions that have ended since a version, and how long their bearers could
-// still be good. It reads one more than the node remembers at most.
+// readEnded reads the sessions that have ended since a version, and until when their bearers could
+// be valid. It reads at most one more session than the node remembers.
 func (s *Service) readEnded(ctx context.Context, since int64) (map[uuid.UUID]time.Time, error) {
 	now := s.cfg.Now()
 	rows := pgpool.Rows(ctx, s.cfg.DB, `
@@ -99,8 +99,8 @@ func (s *Service) readEnded(ctx context.Context, since int64) (map[uuid.UUID]tim
 	return ended, errs.Wrap(err, "read which sessions have ended")
 }
 
-// apply remembers the keys, and the sessions that have ended after since and up to version, and
-// tells those who watch the sessions. After 0 are all that have ended.
+// apply remembers the keys, and the sessions that have ended after since and up to version. It
+// calls those who watch such a session. If since is 0, ended has all ended sessions.
 func (s *Service) apply(found keys, ended map[uuid.UUID]time.Time, since, version int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,7 +122,7 @@ func (s *Service) apply(found keys, ended map[uuid.UUID]time.Time, since, versio
 	}
 }
 
-// tell tells those who watch a session that it has ended. The caller holds mu.
+// tell calls those who watch a session that has ended. The caller holds mu.
 func (s *Service) tell(id uuid.UUID) {
 	for w := range s.watched[id] {
 		w.expires.Stop()
@@ -130,7 +130,7 @@ func (s *Service) tell(id uuid.UUID) {
 	}
 }
 
-// endWatched tells everybody who watches a session that it has ended.
+// endWatched calls those who watch an ended session.
 func (s *Service) endWatched() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,8 +139,8 @@ func (s *Service) endWatched() {
 	}
 }
 
-// forgetExpired forgets ended sessions whose bearers have expired. If they were too many to
-// remember, the next RunOnce reads them all again.
+// forgetExpired forgets ended sessions whose bearers have expired. If there were too many ended
+// sessions to remember, the next RunOnce reads all of them again.
 func (s *Service) forgetExpired() {
 	now := s.cfg.Now()
 	s.mu.Lock()

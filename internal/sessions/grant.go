@@ -15,7 +15,7 @@ import (
 	"mlsd/internal/serviceauth"
 )
 
-// Errors of Create. ErrDevice says that a text is no id of a device.
+// Errors of Create. ErrDevice says that a text is not the id of a device.
 var (
 	ErrDevice = errors.New("deviceId must be 64 lower-case hexadecimal digits: the SHA-256 of the device's signature key")
 	ErrDID    = errors.New("the account's DID is too long for a session: send service-auth tokens")
@@ -31,12 +31,12 @@ type Grant struct {
 	Bearer  string
 	Expires time.Time
 	Refresh string
-	Ends    time.Time // of the session; a bearer that is good until then is the last one
-	// Repeated says that the refresh token had been used, a moment ago.
+	Ends    time.Time // when the session ends; a bearer that is valid until then is the last one
+	// Repeated says that the refresh token had already been used, a moment ago.
 	Repeated bool
 }
 
-// stored is the part of a row of sessions from which the tokens are made.
+// stored is the part of a row of sessions that the tokens are made from.
 type stored struct {
 	id      uuid.UUID
 	did     syntax.DID
@@ -59,12 +59,14 @@ func (r *stored) grant(key *macKey) Grant {
 //go:embed create.sql
 var createSQL string
 
-// Create makes a session of a device. from is the client's address or its network, and token the key
-// that verified the account's service-auth token. The account's key is looked up: a token that is
-// signed with a replaced key buys nothing, and sessions that were bought with one end. If the
-// account has maxSessions already, its oldest ones end. Sessions that are bought at the same moment
-// can exceed that number for a moment. Errors: ErrDevice, ErrDID, *serviceauth.InvalidError,
-// serviceauth.ErrOften, serviceauth.ErrBusy, serviceauth.ErrUnavailable, the database's.
+// Create makes a session of a device. from is the client's address or its network, and token is the
+// key that verified the account's service-auth token. Create looks the account's key up. A token
+// that is signed with a replaced key buys no session, and sessions that were bought with such a key
+// end. If the account has maxSessions already, its oldest sessions end. Sessions that are bought at
+// the same moment can exceed maxSessions for a moment.
+//
+// Errors: ErrDevice, ErrDID, *serviceauth.InvalidError, serviceauth.ErrOften, serviceauth.ErrBusy,
+// serviceauth.ErrUnavailable, errors of the database.
 func (s *Service) Create(ctx context.Context, did syntax.DID, from, device string,
 	token atcrypto.PublicKey) (Grant, error) {
 	r := stored{did: did}
@@ -99,9 +101,9 @@ func (s *Service) Create(ctx context.Context, did syntax.DID, from, device strin
 	return r.grant(signer.key), nil
 }
 
-// Refresh replaces the tokens of a session, which must be the caller's. A refresh token is good
-// once. For repeatFor after its use a repetition gets the first answer. Later it ends the
-// session: two clients have the token. Errors: *RefreshError, and those of Create.
+// Refresh replaces the tokens of a session, which must be the caller's. A refresh token can be used
+// once. For repeatFor after its use, a repetition gets the first answer. A later repetition ends
+// the session, because two clients have the token. Errors: *RefreshError, and the errors of Create.
 func (s *Service) Refresh(ctx context.Context, session Session, from, refresh string) (Grant, error) {
 	c, err := parse(refreshPrefix, refresh, s.key)
 	if err != nil || c.id != session.ID {
@@ -127,7 +129,7 @@ func (s *Service) Refresh(ctx context.Context, session Session, from, refresh st
 	return s.refreshed(ctx, session, &r, outcome)
 }
 
-// refreshed carries out what Refresh has decided.
+// refreshed carries out the decision of Refresh.
 func (s *Service) refreshed(ctx context.Context, session Session, r *stored, outcome refreshOutcome) (Grant, error) {
 	switch outcome {
 	case refreshEnded:
@@ -154,20 +156,20 @@ func (s *Service) refreshed(ctx context.Context, session Session, r *stored, out
 	return g, nil
 }
 
-// refreshOutcome is what becomes of an attempt to refresh a session.
+// refreshOutcome is the outcome of an attempt to refresh a session.
 type refreshOutcome int
 
 const (
 	refreshDone     refreshOutcome = iota
-	refreshRepeated                // its first answer is given again
+	refreshRepeated                // the first answer is given again
 	refreshEnded                   // the session has ended
-	refreshOver                    // it cannot be refreshed any more
-	refreshReplaced                // its account has another key
-	refreshReused                  // its token was used long ago
+	refreshOver                    // the session cannot be refreshed any more
+	refreshReplaced                // the account has another key
+	refreshReused                  // the refresh token was used long ago
 )
 
-// refresh locks the row of the session, decides, and writes the new bearer. serial is that of the
-// refresh token.
+// refresh locks the row of the session, decides, and writes the new bearer. serial is the refresh
+// token's serial.
 func (r *stored) refresh(ctx context.Context, tx pgx.Tx, serial int32, identity serviceauth.Identity,
 	signer int32) (refreshOutcome, error) {
 	var accountKey string

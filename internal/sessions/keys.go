@@ -20,29 +20,29 @@ import (
 const (
 	// rotateEvery is the age at which a key gets a successor.
 	rotateEvery = 24 * time.Hour
-	// activeAfter is the age at which a key begins to sign: every node that trusts sessions has
-	// read it by then.
+	// activeAfter is the age at which a key begins to sign. Every node that trusts sessions has
+	// read the key by then.
 	activeAfter = 2 * trustFor
-	// keepReplaced is the age of its successor at which a key is deleted. The last bearer that it
-	// has signed has expired, on a node whose clock is minutes behind too.
+	// keepReplaced is how old a key's successor is when the key is deleted. By then, the last
+	// bearer that the key signed has expired, even on a node whose clock is minutes behind.
 	keepReplaced = activeAfter + bearerLife + 5*time.Minute
 )
 
 // keys are the keys of the HMAC.
 type keys struct {
 	byID  map[int32]*macKey
-	order []signingKey // the oldest first
+	order []signingKey // the oldest key first
 }
 
 type signingKey struct {
 	id     int32
 	key    *macKey
-	active time.Time // by this node's clock
+	active time.Time // when the key begins to sign, by this node's clock
 }
 
 // macKey is a key of the HMAC.
 type macKey struct {
-	hashes sync.Pool // of hash.Hash, which know the key: making one costs more than a use
+	hashes sync.Pool // holds hash.Hash values with the key, because making one costs more than using one
 }
 
 func newMACKey(key []byte) *macKey {
@@ -59,8 +59,8 @@ func (k *macKey) mac(prefix string, content []byte) []byte {
 	return h.Sum(nil)
 }
 
-// signer returns the newest key that signs at now. If none does yet, it is the newest of all. ok is
-// false if there is none.
+// signer returns the newest key that signs at now. If no key signs yet, it returns the newest key.
+// ok is false if there is no key.
 func (k *keys) signer(now time.Time) (key signingKey, ok bool) {
 	for i := len(k.order) - 1; i >= 0; i-- {
 		if !now.Before(k.order[i].active) {
@@ -80,7 +80,7 @@ func (s *Service) key(id int32) *macKey {
 	return s.keys.byID[id]
 }
 
-// signer is keys.signer for now. Error: serviceauth.ErrUnavailable, if there is no key.
+// signer is keys.signer for the present. Error: serviceauth.ErrUnavailable, if there is no key.
 func (s *Service) signer() (signingKey, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -102,7 +102,7 @@ func (s *Service) readKeys(ctx context.Context) (keys, error) {
 	_, err := pgx.ForEachRow(rows, []any{&id, &key, &age}, func() error {
 		found.byID[id] = newMACKey(key)
 		found.order = append(found.order, signingKey{id: id, key: found.byID[id], active: began.Add(activeAfter - age)})
-		key = nil // the next row has memory of its own
+		key = nil // so that the next row gets its own memory
 		return nil
 	})
 	return found, errs.Wrap(err, "read the keys of sessions")
@@ -114,14 +114,15 @@ func newKey() []byte {
 	return key
 }
 
-// Rotate makes a new key if the newest is a day old or there is none, and deletes keys that sign
-// nothing that is still good. The nodes take turns. It also forgets ended sessions whose bearers have
-// expired.
+// Rotate makes a new key if the newest key is a day old or there is no key. It deletes keys whose
+// tokens have all expired. Only one node at a time does this. Rotate also forgets ended sessions
+// whose bearers have expired.
 func (s *Service) Rotate(ctx context.Context) error {
 	s.forgetExpired()
 	batch := &pgx.Batch{}
 	batch.Queue(`SELECT FROM session_clock FOR UPDATE`)
-	// A statement of its own, so that it sees what the lock has waited for.
+	// This is a statement of its own, so that it sees what was committed while it waited for the
+	// lock.
 	batch.Queue(`
 		WITH made AS (
 			INSERT INTO session_keys (key, created_at)
@@ -139,12 +140,13 @@ func (s *Service) Rotate(ctx context.Context) error {
 	return errs.Wrap(err, "rotate the keys of sessions")
 }
 
-// Restored makes all sessions end, because the database has gone back to an earlier state: it could
-// have lost the ends of some. They were signed with keys that are then gone.
+// Restored ends all sessions, because the database has gone back to an earlier state and may have
+// lost the ends of some sessions. It deletes the keys that signed the sessions.
 func Restored(ctx context.Context, db pgpool.Execer) error { return replaceKeys(ctx, db, nil) }
 
-// replaceKeys replaces all keys by a new one, unless the clock is past seen already. A clock that has
-// gone back becomes newer than seen, so that every node reads the new key. nil: replace them anyway.
+// replaceKeys replaces all keys by a new key, unless the clock is already past seen. If the clock
+// has gone back, it becomes newer than seen, so that every node reads the new key. If seen is nil,
+// replaceKeys replaces the keys in any case.
 func replaceKeys(ctx context.Context, db pgpool.Execer, seen *int64) error {
 	_, err := db.Exec(ctx, `
 		WITH clock AS (

@@ -20,21 +20,21 @@ import (
 //	key  id  serial  issued  expires  device  did  mac
 //	4    16  4       8       8        32      …    32   bytes, integers big-endian, times in Unix seconds
 //
-// The mac is the HMAC-SHA256 of the prefix and of all before the mac. So a refresh token is no
-// bearer, and a bearer no refresh token.
+// The mac is the HMAC-SHA256 of the prefix and of all fields before the mac. So a refresh token
+// cannot be used as a bearer, or a bearer as a refresh token.
 const (
 	bearerPrefix  = "mlss1_"
 	refreshPrefix = "mlsr1_"
-	// maxToken is the most bytes of a token. One of a did:plc has 188.
+	// maxToken is the largest size of a token, in bytes. A token of a did:plc has 188 bytes.
 	maxToken  = 512
 	deviceLen = sha256.Size
 	fixedLen  = 4 + 16 + 4 + 8 + 8 + deviceLen
-	// maxDID is the most bytes of a DID that fit into a token. A did:web of the longest host name
-	// has 261.
+	// maxDID is the longest DID that fits into a token, in bytes. A did:web with the longest host
+	// name has 261 bytes.
 	maxDID = (maxToken-len(bearerPrefix))*3/4 - fixedLen - sha256.Size
 )
 
-// claims are what a token says.
+// claims are the contents of a token.
 type claims struct {
 	key     int32
 	id      uuid.UUID
@@ -45,7 +45,7 @@ type claims struct {
 	did     syntax.DID
 }
 
-// The reasons why a session is refused. They repeat nothing of it.
+// The reasons why a session is refused. They repeat no part of the token.
 const (
 	reasonForm    = "session is malformed"
 	reasonMAC     = "session is not one of this service, or too old: buy a new one with createSession"
@@ -57,7 +57,7 @@ const (
 
 func invalid(reason string) error { return &serviceauth.InvalidError{Reason: reason} }
 
-// sign returns the token of a kind that says c.
+// sign returns a token with the claims c. prefix says its kind.
 func (c *claims) sign(prefix string, key *macKey) string {
 	b := make([]byte, 0, fixedLen+len(c.did)+sha256.Size)
 	b = binary.BigEndian.AppendUint32(b, uint32(c.key))
@@ -72,8 +72,9 @@ func (c *claims) sign(prefix string, key *macKey) string {
 
 var tokenEncoding = base64.RawURLEncoding.Strict() // Strict makes a copy each time
 
-// parse reads a token of a kind and checks its mac with the key that keyOf returns for its number,
-// or nil. Until then it believes nothing else that the token says.
+// parse reads a token of the kind that prefix says. It checks the mac with the key that keyOf
+// returns for the token's key number. keyOf returns nil if there is no such key. parse uses no
+// other field of the token before this check.
 func parse(prefix, token string, keyOf func(int32) *macKey) (c claims, err error) {
 	text, ok := strings.CutPrefix(token, prefix)
 	if !ok || len(token) > maxToken {

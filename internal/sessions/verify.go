@@ -27,8 +27,8 @@ func Bearer(authorization string) (token string, ok bool) {
 }
 
 // Verify checks a session. It does no I/O, unless there are too many ended sessions to remember.
-// Errors: *serviceauth.InvalidError; serviceauth.ErrUnavailable if the node has not heard for
-// trustFor which sessions have ended; the database's.
+// Errors: *serviceauth.InvalidError; serviceauth.ErrUnavailable, if the node has not read for
+// trustFor which sessions have ended; errors of the database.
 func (s *Service) Verify(ctx context.Context, token string) (Session, error) {
 	c, err := parse(bearerPrefix, token, s.key)
 	if err != nil {
@@ -38,7 +38,7 @@ func (s *Service) Verify(ctx context.Context, token string) (Session, error) {
 	return session, s.Check(ctx, session)
 }
 
-// Check fails unless a verified session is good now. It has the errors of Verify.
+// Check fails unless a verified session is valid now. It returns the errors of Verify.
 func (s *Service) Check(ctx context.Context, session Session) error {
 	if !s.cfg.Now().Before(session.Expires) {
 		return invalid(reasonExpired)
@@ -58,7 +58,7 @@ func (s *Service) Check(ctx context.Context, session Session) error {
 	return nil
 }
 
-// fresh reports whether the node has heard lately which sessions have ended. The caller holds mu.
+// fresh reports whether the node has recently read which sessions have ended. The caller holds mu.
 func (s *Service) fresh() bool {
 	return !s.read.IsZero() && s.cfg.Now().Sub(s.read) <= trustFor
 }
@@ -78,14 +78,14 @@ func (s *Service) ask(ctx context.Context, id uuid.UUID) error {
 	return nil
 }
 
-// watch is somebody who must hear of the end of a session.
+// watch is the function to call when a session ends.
 type watch struct {
 	ended   func(error)
 	expires *time.Timer
 }
 
-// Watch calls ended, with the error of Verify, when the session ends or its bearer expires, unless stop
-// is called before. ended must not block.
+// Watch calls ended, with the error of Verify, when the session ends or its bearer expires, unless
+// stop is called before that. ended must not block.
 func (s *Service) Watch(session Session, ended func(error)) (stop func()) {
 	w := &watch{ended: ended}
 	s.mu.Lock()
