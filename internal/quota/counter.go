@@ -18,7 +18,7 @@ import (
 	"mlsd/internal/worker"
 )
 
-// subjectKind is whose quota it is.
+// subjectKind says whose quota a count belongs to.
 type subjectKind uint8
 
 const (
@@ -28,14 +28,14 @@ const (
 	kinds
 )
 
-// subject is who or what is counted, on one day.
+// subject is a person, an address or a convo whose use is counted, on one day.
 type subject struct {
 	kind subjectKind
-	name string // the DID; the address or network; the 16 bytes of the convo's id
-	day  int64  // since 1970, in UTC
+	name string // the DID, the address or network, or the 16 bytes of the convo's id
+	day  int64  // days since 1970, in UTC
 }
 
-// String is the subject as it is stored.
+// String returns the stored form of the subject.
 func (s subject) String() string {
 	switch s.kind {
 	case didSubject:
@@ -50,25 +50,25 @@ const secondsOfDay = 24 * 60 * 60
 
 func dayOf(t time.Time) int64 { return t.Unix() / secondsOfDay }
 
-// startOf is the beginning of a day.
+// startOf returns the beginning of a day.
 func startOf(day int64) time.Time { return time.Unix(day*secondsOfDay, 0).UTC() }
 
-// count is the use of one resource: written is the sum over all nodes at the last read, fresh what
-// this node has not written yet.
+// count is the use of one resource. written is the sum over all nodes when it was last read, fresh
+// is the use that this node has not written yet.
 type count struct{ written, fresh atomic.Int64 }
 
 func (c *count) used() int64 { return c.written.Load() + c.fresh.Load() }
 
-// account is what one subject has used.
+// account is the use of one subject.
 type account struct {
 	counts  [resources]count
-	percent atomic.Int32 // of the limits, when the subject last called
-	active  atomic.Bool  // since the last flush
-	since   atomic.Int64 // Unix time in seconds of the first count that is not written; 0: none
+	percent atomic.Int32 // percentage of the limits, when the subject last called
+	active  atomic.Bool  // used since the last flush
+	since   atomic.Int64 // Unix time in seconds of the first unwritten count; 0 means none
 }
 
-// take counts n of r, or refuses if that exceeds the limit. Of two simultaneous calls that exceed
-// it together, both can be refused.
+// take counts n of r, or refuses if that exceeds the limit. If two simultaneous calls exceed the
+// limit together, both may be refused.
 func (a *account) take(r Resource, n, limit, now int64) (used int64, ok bool) {
 	c := &a.counts[r]
 	fresh := c.fresh.Add(n)
@@ -86,7 +86,7 @@ func (a *account) count(r Resource, n, now int64) {
 	a.unwritten(now)
 }
 
-// unwritten records that there are counts to be written.
+// unwritten records that the account has counts to write.
 func (a *account) unwritten(now int64) {
 	if a.since.Load() == 0 {
 		a.since.CompareAndSwap(0, now)
@@ -94,12 +94,13 @@ func (a *account) unwritten(now int64) {
 }
 
 const (
-	// maxAccounts bounds the subjects that a node remembers, of some 300 bytes each.
+	// maxAccounts bounds the subjects that a node remembers, with about 300 bytes each.
 	maxAccounts = 100_000
 	shards      = 64
 )
 
-// shard is a part of the accounts. There are many, so that requests seldom meet.
+// shard is a part of the accounts. There are many shards, so that requests seldom wait for the same
+// lock.
 type shard struct {
 	mu       sync.RWMutex // guards accounts
 	accounts map[subject]*account
@@ -107,11 +108,10 @@ type shard struct {
 
 // Counter counts and checks what callers use. Methods are safe for concurrent use.
 //
-// One node never exceeds a quota. Several can exceed it together, each by what it admits within one
-// FlushInterval, and by the one per cent of the limit that each of the others holds back.
+// One node never exceeds a quota. Several nodes together can exceed it. Each other node can add
+// what it admits within one FlushInterval, and one per cent of the limit that it holds back.
 //
-// A node that ends without a last flush forgets what it had not written, in the favour of the
-// users.
+// A node that ends without a last flush loses its unwritten counts, to the advantage of the users.
 type Counter struct {
 	db          *pgxpool.Pool
 	log         *slog.Logger
@@ -121,14 +121,14 @@ type Counter struct {
 	limits      [kinds][resources]int64
 	names       [kinds][resources]string
 	invitations Invitations
-	reports     int64 // limit of the bytes of reports that are open
-	limited     bool  // any limit by day is set
+	reports     int64 // limit of the bytes of open reports
+	limited     bool  // there is a daily limit
 
 	seed    maphash.Seed
 	shards  [shards]shard
 	most    int           // accounts in a shard
 	crowded atomic.Bool   // many accounts wait to be written
-	wake    worker.Signal // asks for a flush, when crowded
+	wake    worker.Signal // asks for a flush, if crowded
 
 	flushing sync.Mutex // held during a flush
 }
@@ -136,7 +136,7 @@ type Counter struct {
 // Option changes a Counter.
 type Option func(*Counter)
 
-// WithClock replaces time.Now.
+// WithClock sets the clock, which is time.Now by default.
 func WithClock(now func() time.Time) Option { return func(c *Counter) { c.now = now } }
 
 // WithAccounts bounds the subjects that the counter remembers.
@@ -145,7 +145,7 @@ func WithAccounts(n int) Option { return func(c *Counter) { c.most = max(n/shard
 // OnUse calls f at every flush with the highest used share of each quota, from 0 to 1.
 func OnUse(f func(quota string, share float64)) Option { return func(c *Counter) { c.use = f } }
 
-// ScaledBy makes the limits of a DID percent(did) per cent of the limits of the others.
+// ScaledBy sets the limits of a DID to percent(did) per cent of the usual limits.
 func ScaledBy(percent func(did syntax.DID) int) Option {
 	return func(c *Counter) { c.percent = percent }
 }
@@ -172,8 +172,8 @@ func New(db *pgxpool.Pool, limits Limits, log *slog.Logger, options ...Option) *
 	return c
 }
 
-// Open prepares the counting of one request of did from address, and reads what both have used if
-// the node does not know it. The error is of the database.
+// Open prepares to count one request of did from address. If the node does not know these subjects,
+// Open reads what they have used. Errors: those of the database.
 func (c *Counter) Open(ctx context.Context, did syntax.DID, address string) (*Spending, error) {
 	now := c.now()
 	s := &Spending{c: c, now: now.Unix(), day: dayOf(now), address: address}
@@ -196,14 +196,14 @@ func (c *Counter) Open(ctx context.Context, did syntax.DID, address string) (*Sp
 	return s, nil
 }
 
-// setPercent sets the percentage of the limits that the subject has.
+// setPercent sets which percentage of the limits applies to the subject.
 func (a *account) setPercent(percent int) {
 	if p := int32(percent); a.percent.Load() != p {
 		a.percent.Store(p)
 	}
 }
 
-// limit is the limit of an account for a resource; 0: none.
+// limit returns the limit of an account for a resource; 0 means none.
 func (c *Counter) limit(k subjectKind, a *account, r Resource) int64 {
 	if k != didSubject {
 		return c.limits[k][r]
@@ -211,11 +211,12 @@ func (c *Counter) limit(k subjectKind, a *account, r Resource) int64 {
 	return Scaled(c.limits[k][r], int(a.percent.Load()))
 }
 
-// openAttempts is how often remember makes the accounts of a request, if one gives way for another.
+// openAttempts is how often remember makes the accounts of a request, if one account is evicted for
+// another.
 const openAttempts = 4
 
-// remember makes the missing accounts, until all of the request are remembered at the same time: a
-// forgotten account loses its counts.
+// remember makes the missing accounts. It repeats this until all accounts of the request are
+// remembered at the same time, because a forgotten account loses its counts.
 func (c *Counter) remember(ctx context.Context, s *Spending, all, missing []subject) error {
 	for attempt := 0; len(missing) > 0 && attempt < openAttempts; attempt++ {
 		if err := c.addMissing(ctx, s, missing); err != nil {
@@ -226,14 +227,14 @@ func (c *Counter) remember(ctx context.Context, s *Spending, all, missing []subj
 	return nil
 }
 
-// addMissing makes the accounts of missing from what the database has of them.
+// addMissing makes the accounts of missing from their rows in the database.
 func (c *Counter) addMissing(ctx context.Context, s *Spending, missing []subject) error {
 	sums, err := c.read(ctx, s.day, missing)
 	if err != nil {
 		return fmt.Errorf("read what the caller has used: %w", err)
 	}
 	for _, who := range missing {
-		who.name = strings.Clone(who.name) // keeps nothing else of the request in memory
+		who.name = strings.Clone(who.name) // does not keep the rest of the request in memory
 		if s.accounts[who.kind], err = c.add(ctx, s, who, sums); err != nil {
 			return err
 		}
@@ -257,8 +258,8 @@ func (c *Counter) find(who subject) *account {
 	return a
 }
 
-// add makes an account of what was read. If every account has unwritten counts, it writes them
-// first.
+// add makes an account from the sums that were read. If every account has unwritten counts, add
+// writes them first.
 func (c *Counter) add(ctx context.Context, s *Spending, who subject, sums map[row]int64) (*account, error) {
 	a := &account{}
 	a.percent.Store(100)
@@ -277,11 +278,11 @@ func (c *Counter) add(ctx context.Context, s *Spending, who subject, sums map[ro
 	if kept := c.keep(s, who, a); kept != nil {
 		return kept, nil
 	}
-	return a, nil // others took the place at once: the request is checked, and not counted
+	return a, nil // other accounts took the place at once, so the request is checked but not counted
 }
 
-// keep remembers a, unless the subject has another account. It returns the remembered one, or nil
-// if there is no place. The other accounts of the request are not evicted.
+// keep remembers a, unless the subject has another account already. It returns the remembered
+// account, or nil if there is no place. It does not evict the other accounts of the request.
 func (c *Counter) keep(s *Spending, who subject, a *account) *account {
 	sh := c.shardOf(who)
 	sh.mu.Lock()
@@ -296,9 +297,10 @@ func (c *Counter) keep(s *Spending, who subject, a *account) *account {
 	return a
 }
 
-// evict forgets a fully written account, which its next request reads again: unused accounts first,
-// and those that used up a quota last, so that nobody gains by filling the memory with other DIDs.
-// It spares spared, and reports whether it found one.
+// evict forgets a fully written account, which the next request of the subject reads again. It
+// prefers unused accounts. Accounts that used up a quota come last, so that nobody gains by filling
+// the memory with other DIDs. evict never forgets accounts in spared. It reports whether it found
+// an account.
 func (c *Counter) evict(sh *shard, spared []*account) bool {
 	var active, usedUp *subject
 	unwritten := 0

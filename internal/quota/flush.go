@@ -18,21 +18,21 @@ import (
 )
 
 const (
-	// FlushInterval is how often a node writes its counts and reads those of the others.
+	// FlushInterval is how often a node writes its counts and reads the counts of other nodes.
 	FlushInterval = 5 * time.Second
-	// heldBack is how long counts of less than one per cent of their limit can wait, so that the many
-	// who send little cost few rows.
+	// heldBack is how long counts of less than one per cent of their limit can wait. So the many
+	// people who send little cost few rows.
 	heldBack = time.Minute
 	// batchRows bounds the rows of one statement.
 	batchRows = 5000
-	// keepDays is how many days are kept, today included.
+	// keepDays is how many days are kept, including today.
 	keepDays = 2
 )
 
 // row names a row of one day.
 type row struct{ subject, quota string }
 
-// pending is a count that is to be written.
+// pending is a count to write.
 type pending struct {
 	row
 	day   int64
@@ -41,22 +41,23 @@ type pending struct {
 	of    *account
 }
 
-// known is an account whose sums are to be read.
+// known is an account whose sums must be read.
 type known struct {
 	subject
 	*account
 }
 
-// Run flushes after every FlushInterval until ctx ends, and then writes everything.
+// Run flushes after every FlushInterval until ctx ends. Then it writes all counts.
 func (c *Counter) Run(ctx context.Context, rounds *worker.Rounds) {
 	rounds.Every("quota counter", FlushInterval, c.log, c.flushDue, worker.AfterInterval(), worker.AtEnd(c.FlushAll),
 		worker.Wake(c.wake, 0)).Run(ctx)
 }
 
-// flushDue writes everything if many accounts wait to be written, else what is due.
+// flushDue writes all counts if many accounts have unwritten counts; otherwise it writes the due
+// counts.
 func (c *Counter) flushDue(ctx context.Context) error { return c.flush(ctx, c.crowded.Swap(false)) }
 
-// FlushAll writes all counts, and reads the sums of all subjects that were in use since the last
+// FlushAll writes all counts, and reads the sums of all subjects that were active since the last
 // flush.
 func (c *Counter) FlushAll(ctx context.Context) error { return c.flush(ctx, true) }
 
@@ -82,8 +83,8 @@ func (c *Counter) flush(ctx context.Context, all bool) error {
 	return nil
 }
 
-// collect returns the counts to be written, in the order in which all nodes write them, and the
-// accounts of today that were in use since the last flush.
+// collect returns the counts to write, in the order in which all nodes write counts. It also
+// returns the accounts of today that were active since the last flush.
 func (c *Counter) collect(now time.Time, all bool) (writes []pending, reads []known) {
 	today := dayOf(now)
 	for i := range c.shards {
@@ -117,7 +118,7 @@ func (c *Counter) many(k subjectKind, a *account) bool {
 }
 
 func (c *Counter) pending(who subject, a *account) (writes []pending) {
-	a.since.Store(0) // before the counts are read: a count that is made meanwhile sets it again
+	a.since.Store(0) // set before the counts are read, because a count that is made meanwhile sets it again
 	for r := range a.counts {
 		if n := a.counts[r].fresh.Load(); n != 0 {
 			writes = append(writes, pending{row{who.String(), c.names[who.kind][r]}, who.day, n, &a.counts[r], a})
@@ -136,8 +137,8 @@ var (
 // asMaintenance lets a transaction see the table, which belongs to no caller.
 const asMaintenance = `SELECT set_config('mlsd.maintenance', 'on', true)`
 
-// write adds counts to their rows. If it is not known whether they were added, they count as added on
-// this node, until it reads the rows again.
+// write adds counts to their rows. If it is not known whether they were added, this node assumes
+// that they were, until it reads the rows again.
 func (c *Counter) write(ctx context.Context, batch []pending) error {
 	n := len(batch)
 	days, subjects, quotas, ns := make([]time.Time, n), make([]string, n), make([]string, n), make([]int64, n)
@@ -154,7 +155,7 @@ func (c *Counter) write(ctx context.Context, batch []pending) error {
 	for _, p := range batch {
 		switch {
 		case err == nil:
-			p.count.fresh.Add(-p.n) // for a moment too little is counted, and never too much
+			p.count.fresh.Add(-p.n) // for a moment the count is too low, and never too high
 			p.count.written.Store(sums[p.row])
 		case pgpool.OutcomeUnknown(err):
 			p.count.fresh.Add(-p.n)
@@ -182,7 +183,8 @@ func (c *Counter) refresh(ctx context.Context, day int64, batch []known) error {
 	return nil
 }
 
-// read returns the sums of subjects on a day, in one round trip. A row that does not exist is 0.
+// read returns the sums of subjects on a day, in one round trip. If a row does not exist, its sum
+// is 0.
 func (c *Counter) read(ctx context.Context, day int64, subjects []subject) (map[row]int64, error) {
 	names := make([]string, len(subjects))
 	for i, who := range subjects {
@@ -207,7 +209,7 @@ func collectInto(sums map[row]int64) func(pgx.Rows) error {
 	}
 }
 
-// forgetPast forgets accounts of past days that are written, and reports the highest uses.
+// forgetPast forgets accounts of past days whose counts are written, and reports the highest uses.
 func (c *Counter) forgetPast(today int64) {
 	highest := map[string]float64{}
 	for i := range c.shards {
@@ -237,7 +239,7 @@ func (c *Counter) forgetPast(today int64) {
 	}
 }
 
-// Sweep deletes days that are not kept.
+// Sweep deletes days that are older than keepDays.
 func Sweep(db *pgxpool.Pool) worker.Sweep {
 	return worker.Statement(db, "quota_counts", `
 		DELETE FROM quota_counts WHERE (day, subject, quota) IN (
@@ -245,9 +247,9 @@ func Sweep(db *pgxpool.Pool) worker.Sweep {
 			ORDER BY day LIMIT $1 FOR UPDATE SKIP LOCKED)`, keepDays)
 }
 
-// Erase deletes the counts of a person, and returns how many there were. Nodes can write counts that
-// they still have in memory for up to a minute after the person's last request. The transaction must
-// be one of maintenance.
+// Erase deletes the counts of a person, and returns how many it deleted. For up to a minute after
+// the person's last request, nodes may still write counts from memory. The transaction must be one
+// of maintenance.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person) (int64, error) {
 	tag, err := tx.Exec(ctx, `DELETE FROM quota_counts WHERE subject = $1`, p.DID)
 	return tag.RowsAffected(), errs.Wrap(err, "erase counts of quotas")

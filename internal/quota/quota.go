@@ -3,8 +3,8 @@
 //
 // Requests are counted in memory and written every few seconds, so a check costs no round trip. The
 // row in the table quota_counts is the sum over all nodes. A node reads it before the first request
-// of a subject, and again every few seconds while the subject is in use. So a node knows of all but
-// the last seconds of the other nodes: counter.go states the bound.
+// of a subject, and again every few seconds while the subject is active. So a node knows all use
+// except the last seconds on other nodes. counter.go states the bound.
 package quota
 
 import (
@@ -19,19 +19,19 @@ type Resource int
 // Resources that are counted by day.
 const (
 	Messages        Resource = iota // entries of logs: messages, proposals, commits
-	Bytes                           // of stored MLS objects and idempotency records
-	Convos                          // that were created
-	Outsiders                       // that were invited: they share no convo with the inviter
+	Bytes                           // bytes of stored MLS objects and idempotency records
+	Convos                          // created convos
+	Outsiders                       // invited people who share no convo with the inviter
 	Records                         // idempotency records
-	KeyPackages                     // that were published
-	Reports                         // of abuse
-	AttachmentBytes                 // of announced attachments
-	UploadedBytes                   // of parts of attachments, as they come
-	Resets                          // of convos
+	KeyPackages                     // published KeyPackages
+	Reports                         // reports of abuse
+	AttachmentBytes                 // bytes of announced attachments
+	UploadedBytes                   // bytes of parts of attachments, as they arrive
+	Resets                          // resets of convos
 	resources
 )
 
-// Names of the quotas that are no resource of a DID and day.
+// Names of the quotas that do not limit a resource of a DID on a day.
 const (
 	ConvoBytes      = "convo-bytes-per-day"
 	OpenInvitations = "open-invitations"
@@ -40,32 +40,32 @@ const (
 	ReportBytes = "report-bytes"
 	// ResetsOfConvo bounds how often a convo and its successors are reset. It has no setting.
 	ResetsOfConvo = "resets-of-convo"
-	// AddressShare is how many times the quotas of a DID one address has.
+	// AddressShare is how many times larger the quotas of one address are than those of a DID.
 	AddressShare = "address-share"
 )
 
 const (
 	// LargestReport is the size of the largest report of abuse, in bytes.
 	LargestReport = 256 << 10
-	// addressPart is the part of ReportBytes, and of a person's OpenInvitations, that one address can
-	// fill in a day: a tenth. With more of it, one person with many DIDs could stop everybody's
-	// reports, or everybody's invitations of somebody.
+	// addressPart is the part of ReportBytes, and of a person's OpenInvitations, that one address
+	// can fill in a day: a tenth. If the part were larger, one person with many DIDs could stop all
+	// reports, or all invitations of a person.
 	addressPart = 10
 )
 
-// addressPrefix makes the name of an address's quota from that of a DID's.
+// addressPrefix and the name of a DID's quota make the name of an address's quota.
 const addressPrefix = "address-"
 
 // Quota is one row of the table of quotas.
 type Quota struct {
-	Name    string // in errors, metrics and mlsd inspect
-	Setting string // its environment variable; "": none, see Complete
+	Name    string // name in errors, metrics and mlsd inspect
+	Setting string // its environment variable; "" means none, see Complete
 	Default int64
-	Bytes   bool   // the unit is bytes
-	Counts  string // what it counts, for --help
+	Bytes   bool   // the quota is in bytes
+	Counts  string // what the quota counts, for --help
 }
 
-// All returns the table of quotas. Those of resources come first, in the order of the resources.
+// All returns the table of quotas. Quotas of resources come first, in the order of the resources.
 func All() []Quota {
 	return []Quota{
 		Messages: {"messages-per-day", "MLSD_QUOTA_MESSAGES", 50_000, false,
@@ -98,13 +98,13 @@ func All() []Quota {
 	}
 }
 
-// Limits are the limits by the quota's name. 0, or no entry, is no limit.
+// Limits are the limits by the quota's name. 0, or no entry, means no limit.
 type Limits map[string]int64
 
 // uploads is how often a DID can send the bytes of attachments that it can announce in a day.
 const uploads = 3
 
-// Complete adds the quotas that have no setting: they follow others, or are fixed.
+// Complete adds the quotas that have no setting. They are fixed, or follow from other quotas.
 func (l Limits) Complete() {
 	all := All()
 	l[all[Records].Name] = l[all[Messages].Name]
@@ -112,7 +112,7 @@ func (l Limits) Complete() {
 	l[all[Resets].Name] = all[Resets].Default
 }
 
-// Defaults returns the limits as they are unless the operator sets others.
+// Defaults returns the limits that apply unless the operator sets others.
 func Defaults() Limits {
 	l := Limits{}
 	for _, q := range All() {
@@ -121,7 +121,7 @@ func Defaults() Limits {
 	return l
 }
 
-// ofAddress is the limit of an address for what DIDs have limit of.
+// ofAddress returns the limit of an address for a resource whose limit for a DID is limit.
 func (l Limits) ofAddress(limit int64) int64 {
 	share := l[AddressShare]
 	if share != 0 && limit > math.MaxInt64/share {
@@ -130,7 +130,7 @@ func (l Limits) ofAddress(limit int64) int64 {
 	return limit * share
 }
 
-// Scaled is percent per cent of a limit, 1 at least. 0, which is no limit, stays so.
+// Scaled returns percent per cent of a limit, at least 1. A limit of 0 means no limit, and stays 0.
 func Scaled(limit int64, percent int) int64 {
 	p := int64(percent)
 	switch {
@@ -142,8 +142,8 @@ func Scaled(limit int64, percent int) int64 {
 	return max(limit/100*p+limit%100*p/100, 1)
 }
 
-// ByDay returns the limits of all quotas that are counted by day, under the names with which they
-// are stored. Those without a limit are missing.
+// ByDay returns the limits of all quotas that are counted by day, under their stored names. Quotas
+// without a limit are missing.
 func (l Limits) ByDay() Limits {
 	out := Limits{}
 	for k, names := range storedNames() {
@@ -156,7 +156,7 @@ func (l Limits) ByDay() Limits {
 	return out
 }
 
-// of is the limit of a kind of subject for a resource.
+// of returns the limit of a kind of subject for a resource.
 func (l Limits) of(k subjectKind, r Resource) int64 {
 	switch k {
 	case didSubject:
@@ -174,7 +174,8 @@ func (l Limits) of(k subjectKind, r Resource) int64 {
 	return 0
 }
 
-// storedNames returns the names of the quotas by kind of subject and resource. "": there is none.
+// storedNames returns the names of the quotas by kind of subject and resource. "" means that there
+// is no such quota.
 func storedNames() (names [kinds][resources]string) {
 	for r, q := range All()[:resources] {
 		names[didSubject][r], names[addressSubject][r] = q.Name, addressPrefix+q.Name
@@ -198,9 +199,9 @@ func Names() (names []string) {
 // ExceededError says that a quota is used up.
 type ExceededError struct {
 	Quota       string
-	Used, Limit int64         // Limit 0: both are the operator's matter
-	Resets      time.Time     // zero: at no set time
-	After       time.Duration // until a client should try again
+	Used, Limit int64         // if Limit is 0, only the operator may know both
+	Resets      time.Time     // zero means at no set time
+	After       time.Duration // how long a client should wait before it tries again
 }
 
 // Error has a fixed form, because a PDS passes nothing else on: docs/CLIENTS.md.
@@ -215,20 +216,21 @@ func (e *ExceededError) Error() string {
 		e.Resets.UTC().Format(time.RFC3339))
 }
 
-// stateRetry is how long a client waits for a quota that no day resets.
+// stateRetry is how long a client waits for a quota that is not reset daily.
 const stateRetry = time.Hour
 
-// Invitations are the bounds of invitations of people who share no convo with the inviter. 0: any
-// number. The person's own numbers are in no error: they are not the inviter's matter.
+// Invitations are the bounds of invitations of people who share no convo with the inviter. 0 means
+// any number. No error contains the invited person's own numbers, because the inviter must not
+// learn them.
 type Invitations struct {
-	Address    string // the inviter's, or its /64
-	Outsiders  bool   // how many people a DID invites in a day is bounded
-	Open       int64  // of one person that are open
-	OneInviter int64  // of one inviter to one person
-	OneAddress int64  // of one address to one person
+	Address    string // the inviter's address, or its /64
+	Outsiders  bool   // whether the number of people that a DID invites in a day is bounded
+	Open       int64  // open invitations of one person
+	OneInviter int64  // invitations of one person by one inviter
+	OneAddress int64  // invitations of one person from one address
 }
 
-// Check compares what one person has with the bounds. Error: *ExceededError.
+// Check compares one person's invitations with the bounds. Error: *ExceededError.
 func (i Invitations) Check(open, ofInviter, ofAddress int64) error {
 	for _, b := range []struct {
 		quota       string
@@ -254,7 +256,7 @@ func (l Limits) invitations() Invitations {
 	return i
 }
 
-// TooManyReports is the error for a report of abuse when as many are open as may be.
+// TooManyReports is the error for a report of abuse when as many reports are open as are allowed.
 func TooManyReports() *ExceededError {
 	return &ExceededError{Quota: ReportBytes, After: stateRetry}
 }

@@ -6,25 +6,25 @@ import (
 	"github.com/google/uuid"
 )
 
-// Cost is what a request uses of one resource.
+// Cost is how much a request uses of one resource.
 type Cost struct {
 	Of Resource
 	N  int64
 }
 
-// Spending is what one request uses. What it takes counts at once. If the request then fails, Return
-// takes it back. A nil Spending has no limits. Methods are not safe for concurrent use.
+// Spending is the use of one request. What it takes counts at once. If the request then fails, call
+// Return. A nil Spending has no limits. Methods are not safe for concurrent use.
 type Spending struct {
 	c        *Counter
 	now, day int64
 	address  string
-	accounts [kinds]*account // nil: not counted
+	accounts [kinds]*account // nil means not counted
 	taken    [kinds][resources]int64
-	message  bool // TakeMessage has counted it
+	message  bool // TakeMessage has counted the message
 }
 
-// Take counts the costs for the caller and its address, or refuses all of them. The error is an
-// *ExceededError.
+// Take counts the costs for the caller and the caller's address, or refuses all of them. The error
+// is an *ExceededError.
 func (s *Spending) Take(costs ...Cost) error {
 	if s == nil {
 		return nil
@@ -73,14 +73,15 @@ func (s *Spending) exceeded(quota string, used, limit int64) error {
 		After: max(resets.Sub(s.c.now()), time.Second)}
 }
 
-// TakeMessage counts a message of size bytes for the caller and its address, or refuses it. It also
-// refuses it if its convo, as far as this node has counted it, has no quota left. The message is not
-// judged yet: its sender may be no member, and made-up convos must not take memory. The error must
-// not be shown to a sender who is no member: it would tell that the convo exists. A second call, as
-// when a transaction is tried again, counts nothing.
+// TakeMessage counts a message of size bytes for the caller and the caller's address, or refuses
+// it. It also refuses the message if its convo, by this node's counts, has no quota left. The
+// message is not judged yet: its sender may not be a member, and made-up convos must not take
+// memory. If the sender is not a member, do not show the error to the sender, because it would
+// reveal that the convo exists. A second call counts nothing, for example when a transaction is
+// tried again.
 //
-// What other nodes have counted for a convo that this node has not seen yet is not read first, but
-// at the next flush.
+// If this node does not know the convo yet, it reads the counts of other nodes at the next flush,
+// and not before.
 func (s *Spending) TakeMessage(convo uuid.UUID, size int) error {
 	if s == nil || !s.c.limited || s.message {
 		return nil
@@ -96,13 +97,14 @@ func (s *Spending) TakeMessage(convo uuid.UUID, size int) error {
 		s.Return()
 		return err
 	}
-	s.give(convoSubject, cost) // a non-member's message must not take it from the members for a moment
+	s.give(convoSubject, cost) // a non-member's message must not use the members' quota even for a moment
 	s.message = true
 	return nil
 }
 
-// StoredMessage counts a message that TakeMessage has counted, and that is stored, for its convo.
-// Messages that are stored at the same time can exceed the convo's quota by their sizes.
+// StoredMessage counts a message for its convo, after TakeMessage has counted it and the message
+// was stored. Messages that are stored at the same time can exceed the convo's quota by their
+// sizes.
 func (s *Spending) StoredMessage(convo uuid.UUID, size int) {
 	if s == nil || !s.message {
 		return
@@ -111,8 +113,8 @@ func (s *Spending) StoredMessage(convo uuid.UUID, size int) {
 	s.count(convoSubject, Cost{Bytes, int64(size)})
 }
 
-// CountCommit counts what a commit stores in its convo. It refuses nothing: the members of a convo
-// whose quota is used up must still be able to remove who used it up.
+// CountCommit counts what a commit stores in its convo. It refuses nothing, because members must be
+// able to remove the person who used up the convo's quota.
 func (s *Spending) CountCommit(convo uuid.UUID, size int64) {
 	if s == nil {
 		return
@@ -121,8 +123,8 @@ func (s *Spending) CountCommit(convo uuid.UUID, size int64) {
 	s.count(convoSubject, Cost{Bytes, size})
 }
 
-// seeConvo finds or makes the convo's account. It stays nil if there is no memory for another one:
-// then the convo is not counted.
+// seeConvo finds or makes the convo's account. The account stays nil if there is no memory for
+// another account. Then the convo is not counted.
 func (s *Spending) seeConvo(convo uuid.UUID) {
 	if s.c.limits[convoSubject][Bytes] == 0 || s.accounts[convoSubject] != nil {
 		return
@@ -137,7 +139,8 @@ func (s *Spending) seeConvo(convo uuid.UUID) {
 	s.accounts[convoSubject] = a
 }
 
-// Count counts more of what the request stores, also above the limit: its size was not known before.
+// Count counts more bytes or rows that the request stores, even above the limit, because their
+// number was not known before.
 func (s *Spending) Count(cost Cost) {
 	if s != nil {
 		s.count(didSubject, cost)
@@ -152,7 +155,7 @@ func (s *Spending) count(k subjectKind, cost Cost) {
 	}
 }
 
-// Give takes back a part of what was taken, for the caller and its address.
+// Give returns a part of what was taken, for the caller and the caller's address.
 func (s *Spending) Give(cost Cost) {
 	if s != nil {
 		s.give(didSubject, cost)
@@ -169,7 +172,7 @@ func (s *Spending) give(k subjectKind, cost Cost) {
 	s.taken[k][cost.Of] -= n
 }
 
-// Return takes back everything: the request has stored nothing.
+// Return returns everything that was taken, because the request has stored nothing.
 func (s *Spending) Return() {
 	if s == nil {
 		return
@@ -194,7 +197,8 @@ func (s *Spending) Invitations() Invitations {
 	return i
 }
 
-// ReportBytes is how many bytes of reports can be open, of all callers together. 0: any number.
+// ReportBytes is how many bytes of reports can be open, for all callers together. 0 means any
+// number.
 func (s *Spending) ReportBytes() int64 {
 	if s == nil {
 		return 0
