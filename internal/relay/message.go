@@ -17,30 +17,30 @@ import (
 // Kinds of messages, in metrics.
 const (
 	kindAccount   = "account"
-	kindIdentity  = "identity"  // or the record that names the account's delivery service
-	kindOther     = "other"     // such as commits of other records than profiles
+	kindIdentity  = "identity"  // also for the record that names the account's delivery service
+	kindOther     = "other"     // for example commits of records other than profiles
 	kindInfo      = "info"      // about the stream
-	kindInvalid   = "invalid"   // it could not be read
-	kindOversized = "oversized" // it was too long to be read
+	kindInvalid   = "invalid"   // the message could not be read
+	kindOversized = "oversized" // the message was too long to read
 )
 
-// Names with which a relay says that events are lost.
+// The names that a relay uses to say that events are lost.
 const (
 	outdatedCursor = "OutdatedCursor"
 	futureCursor   = "FutureCursor"
 )
 
-// message is what is read of one frame.
+// message is the part of a frame that the follower uses.
 type message struct {
 	kind     string
-	cursor   int64 // of the frame, to begin after it the next time; 0: it has none
+	cursor   int64 // cursor of the frame, from which to continue the next time; 0 if it has none
 	change   accounts.Change
 	identity syntax.DID
-	info     string // the name of a kindInfo
-	reset    bool   // the cursor is worth nothing; not of a frame
+	info     string // name of an info frame
+	reset    bool   // the cursor is useless; never set by a frame
 }
 
-// clockSkew is how far ahead a relay's clock may be. A later time counts as now, because a
+// clockSkew is how far ahead a relay's clock may be. A later time counts as the present, because a
 // statement that is older than the last one has no effect.
 const clockSkew = time.Minute
 
@@ -49,7 +49,8 @@ type failure struct{ name string }
 
 func (e *failure) Error() string { return fmt.Sprintf("the relay ends the stream: %q", e.name) }
 
-// statement is what a relay says of an account, by the names of #account and #identity.
+// statement is what a relay says about an account. Its fields have the names in #account and
+// #identity.
 type statement struct {
 	Seq    int64  `cbor:"seq" json:"seq"`
 	DID    string `cbor:"did" json:"did"`
@@ -58,8 +59,8 @@ type statement struct {
 	Status string `cbor:"status" json:"status"`
 }
 
-// read makes a message of the statement of an account. kind becomes kindOther if the statement says
-// nothing of the account's right to write.
+// read makes a message from a statement about an account. kind becomes kindOther if the statement
+// does not concern the account's right to write.
 func (s statement) read(kind string, now time.Time) (message, error) {
 	did, err := syntax.ParseDID(s.DID)
 	if err != nil {
@@ -76,18 +77,19 @@ func (s statement) read(kind string, now time.Time) (message, error) {
 	switch status := accounts.Status(s.Status); {
 	case s.Active:
 		c.Status = accounts.Active
-	case s.Status == "desynchronized", s.Status == "throttled": // only the relay's copy is concerned
+	case s.Status == "desynchronized", s.Status == "throttled": // concerns only the relay's copy
 		return message{kind: kindOther}, nil
 	case status == accounts.Suspended, status == accounts.TakenDown, status == accounts.Deleted:
 		c.Status = status
-	default: // also a status of later protocols: the mildest one, which erases nothing
+	default: // also a status of a later protocol: the mildest status, which erases nothing
 		c.Status = accounts.Deactivated
 	}
 	return message{kind: kind, change: c}, nil
 }
 
 // reposHeader is the first of the two objects of a frame of subscribeRepos
-// (https://atproto.com/specs/event-stream). Of the second one only what is needed is decoded.
+// (https://atproto.com/specs/event-stream). Only the needed fields of the second object are
+// decoded.
 type reposHeader struct {
 	Op int64  `cbor:"op"`
 	T  string `cbor:"t"`
@@ -100,8 +102,8 @@ type decoder struct {
 	now  func() time.Time
 }
 
-// newDecoder returns a decoder. The CBOR library is the one that the simulator's client uses.
-// indigo's generated types decode whole commits, and bring its repository code with them.
+// newDecoder returns a decoder. It uses the CBOR library of the simulator's client. indigo's
+// generated types would decode whole commits, and need indigo's repository code.
 func newDecoder(kind Kind, now func() time.Time) (*decoder, error) {
 	mode, err := cbor.DecOptions{
 		DupMapKey: cbor.DupMapKeyEnforcedAPF, IndefLength: cbor.IndefLengthForbidden,
@@ -113,8 +115,8 @@ func newDecoder(kind Kind, now func() time.Time) (*decoder, error) {
 	return &decoder{kind: kind, cbor: mode, now: now}, nil
 }
 
-// decode reads a frame. An error frame is a *failure. Any other error says that the frame cannot be
-// read.
+// decode reads a frame. If it is an error frame, the error is a *failure. Any other error says that
+// the frame cannot be read.
 func (d *decoder) decode(frame []byte) (message, error) {
 	if d.kind == Jetstream {
 		return d.jetstream(frame)

@@ -9,7 +9,7 @@ import (
 	"mlsd/people/accounts"
 )
 
-// Metrics are those of one node. They exist without a relay too.
+// Metrics are the metrics of one node. They exist even without a relay.
 type Metrics struct {
 	configured, following, connected, last prometheus.Gauge
 	events, statuses                       *prometheus.CounterVec

@@ -15,23 +15,23 @@ import (
 
 const (
 	dialTimeout = 15 * time.Second
-	// maxFrame is the longest frame that is read, in bytes: the longest that the protocol allows. Of
-	// a longer one nothing is kept in memory.
+	// maxFrame is the longest frame that is read, in bytes. It is the longest that the protocol
+	// allows. No part of a longer frame is kept in memory.
 	maxFrame = 5 << 20
-	// maxInvalid is how many frames in a row cannot be read until the connection is given up.
+	// maxInvalid is how many consecutive unreadable frames end the connection.
 	maxInvalid = 1000
-	// pingEvery is how often the relay is pinged, and pongWithin how long it has to answer. A quiet
-	// PDS sends nothing for hours.
+	// pingEvery is how often the relay is pinged, and pongWithin how long it has to answer. Without
+	// pings, a lost connection would look like a quiet PDS, which sends nothing for hours.
 	pingEvery, pongWithin = 30 * time.Second, 20 * time.Second
-	// lasting is how long a connection lasts that was no failure.
+	// lasting is how long a connection must last so that it does not count as a failure.
 	lasting = time.Minute
 )
 
 // errGarbage ends a connection.
 var errGarbage = errors.New("the relay sends nothing that can be read")
 
-// receive sends what the relay says to out, until ctx ends. It connects again after each failure,
-// and begins after the last cursor that it has sent.
+// receive sends the relay's messages to out, until ctx ends. It connects again after each failure,
+// and continues after the last cursor that it has sent.
 func (f *Follower) receive(ctx context.Context, cursor int64, out chan<- message) {
 	for attempt := 0; ctx.Err() == nil; attempt++ {
 		began := f.cfg.Now()
@@ -41,7 +41,8 @@ func (f *Follower) receive(ctx context.Context, cursor int64, out chan<- message
 		}
 		var refused *failure
 		if errors.As(err, &refused) && refused.name == futureCursor {
-			// The relay has lost events, or is another one. All that it sends from now on counts.
+			// The relay has lost events, or is another relay. Everything that it sends from now on
+			// counts.
 			f.gap(ctx, "the relay does not know the cursor", cursor)
 			cursor = 0
 			if !send(ctx, out, message{reset: true}) {
@@ -57,7 +58,8 @@ func (f *Follower) receive(ctx context.Context, cursor int64, out chan<- message
 	}
 }
 
-// connection reads one connection until it ends, and returns the last cursor that it has sent.
+// connection reads one connection until it ends, and returns the last cursor that it has sent to
+// out.
 func (f *Follower) connection(ctx context.Context, cursor int64, out chan<- message) (last int64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -65,20 +67,20 @@ func (f *Follower) connection(ctx context.Context, cursor int64, out chan<- mess
 	ws, resp, err := websocket.Dial(dialing, f.cfg.Source.from(cursor), nil)
 	stop()
 	if resp != nil && resp.Body != nil {
-		_ = resp.Body.Close() // of a refusal; it is in memory
+		_ = resp.Body.Close() // body of a refusal, which is in memory
 	}
 	if err != nil {
 		return cursor, fmt.Errorf("connect: %w", err)
 	}
 	defer func() { _ = ws.CloseNow() }() // the connection has failed, or ends with the node
-	ws.SetReadLimit(-1)                  // longer frames are passed over: the next connection would get them again
+	ws.SetReadLimit(-1)                  // longer frames are skipped, because the next connection would get them again
 	f.cfg.Metrics.connected.Set(1)
 	defer f.cfg.Metrics.connected.Set(0)
 	f.cfg.Log.InfoContext(ctx, "connected to the relay", "relay", f.cfg.Source.String(), "cursor", cursor)
 	go ping(ctx, cancel, ws)
 
 	var buffer bytes.Buffer
-	outdated := false // the relay has said so, and the log has it: more such frames say nothing new
+	outdated := false // the relay has said so and it was logged; more such frames are not logged
 	for invalid := 0; invalid < maxInvalid; {
 		m, err := f.next(ctx, ws, &buffer)
 		if err != nil {
@@ -135,7 +137,7 @@ func (f *Follower) next(ctx context.Context, ws *websocket.Conn, buffer *bytes.B
 	return m, nil
 }
 
-// ping ends the connection by cancel if the relay does not answer pings.
+// ping calls cancel, which ends the connection, if the relay does not answer pings.
 func ping(ctx context.Context, cancel func(), ws *websocket.Conn) {
 	for {
 		if worker.Pause(ctx, pingEvery); ctx.Err() != nil {
@@ -151,8 +153,8 @@ func ping(ctx context.Context, cancel func(), ws *websocket.Conn) {
 	}
 }
 
-// send waits until out takes m. If the database is slow the relay waits too, and may end the
-// connection. It returns false if ctx has ended.
+// send waits until out takes m. If the database is slow, the relay waits too, and may end the
+// connection. send returns false if ctx has ended.
 func send(ctx context.Context, out chan<- message, m message) bool {
 	select {
 	case out <- m:

@@ -1,15 +1,15 @@
-// Package relay follows what the network says of accounts: events #account and #identity of a
+// Package relay follows what the network says about accounts: events #account and #identity of a
 // relay, a PDS or a Jetstream.
 //
 //	relay ──WebSocket──▶ receive (receive.go) ──▶ lead (relay.go) ──▶ PostgreSQL: accounts, cursor
 //	                       reads frames (message.go)     └──▶ Config.Forget: keys of accounts
 //
-// One node follows at a time, in the session that holds an advisory lock. What a frame says is
-// committed with, or before, the cursor after it: after a crash frames are read again, and none is
-// left out.
+// One node follows at a time, in the session that holds an advisory lock. The contents of a frame
+// are committed before, or together with, the cursor after the frame. So after a crash some frames
+// are read again, and none is skipped.
 //
-// A relay can state what it likes. Of an account that this service does not know, it has no effect;
-// an account has one row, however much a relay says of it.
+// A relay can claim anything. Its claims have no effect on accounts that this service does not
+// know. An account has one row, however much a relay says about it.
 package relay
 
 import (
@@ -36,19 +36,19 @@ import (
 
 const (
 	electEvery   = 2 * time.Second  // how often another node tries to follow
-	idleLimit    = "30s"            // after which the database ends the session of a follower that has stopped
+	idleLimit    = "30s"            // after this time, the database ends the session of a follower that has stopped
 	cursorEvery  = time.Second      // how often the cursor is stored
-	applyTimeout = 10 * time.Second // of one transaction
+	applyTimeout = 10 * time.Second // time limit of one transaction
 
 	queued     = 1000 // messages that wait for the database
-	maxBatch   = 500  // messages of one transaction
+	maxBatch   = 500  // messages in one transaction
 	firstDelay = time.Second
 	lastDelay  = time.Minute
-	// forgetRate and forgetBurst limit the keys that are forgotten, per second and at once: each
-	// costs a look-up later. Package serviceauth forgets all keys if there are more than 4,096 in
-	// 30 s.
+	// forgetRate and forgetBurst limit how many keys are forgotten, per second and at once, because
+	// each forgotten key costs a look-up later. Package serviceauth forgets all keys if more than
+	// 4,096 are forgotten in 30 s.
 	forgetRate, forgetBurst = 50, 500
-	// jetstreamKeeps is how long a Jetstream keeps events by default. It does not say so if its
+	// jetstreamKeeps is how long a Jetstream keeps events by default. A Jetstream does not say when
 	// events have been lost.
 	jetstreamKeeps = 24 * time.Hour
 )
@@ -60,20 +60,20 @@ type Config struct {
 	Store  *accounts.Store
 	// Forget drops the keys of an account on every node.
 	Forget func(context.Context, syntax.DID) error
-	// Stored is called after statuses were stored. It must not block. Default: nothing is called.
+	// Stored is called after statuses were stored. It must not block. It can be nil.
 	Stored  func()
 	Metrics *Metrics
 	Log     *slog.Logger
-	// Delay is how long to wait before the connection after the attempt-th failure. Default: random,
-	// up to a second at first and up to a minute later.
+	// Delay is how long to wait before the connection after the attempt-th failure. By default it
+	// is random, at first up to a second and later up to a minute.
 	Delay func(attempt int) time.Duration
-	// ElectEvery is how often a node that does not follow tries to. Default: 2 s.
+	// ElectEvery is how often a node that does not follow tries to follow. 0 means 2 s.
 	ElectEvery time.Duration
-	// Now is the clock. Default: time.Now.
+	// Now is the clock. nil means time.Now.
 	Now func() time.Time
 }
 
-// Follower follows a relay. Every node runs one, and one of them follows.
+// Follower follows a relay. Every node runs a Follower, and one of them follows.
 type Follower struct {
 	cfg        Config
 	forgetting *rate.Limiter
@@ -104,8 +104,8 @@ func backOff(attempt int) time.Duration {
 	return longest/4 + rand.N(longest*3/4)
 }
 
-// Run follows, or tries to, until ctx ends. It is not a worker.Every, because it ends with its
-// session.
+// Run follows until ctx ends, or tries to while another node follows. It is not a worker.Every,
+// because a round lasts as long as its session.
 func (f *Follower) Run(ctx context.Context) {
 	if f.cfg.Source.Exposed() {
 		f.cfg.Log.WarnContext(ctx, "the relay is asked without TLS: others on the way can state that accounts are deleted",
@@ -128,7 +128,7 @@ func (f *Follower) follow(ctx context.Context) (err error) {
 	defer func() {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		err = errors.Join(err, conn.Close(closing)) // which frees the lock
+		err = errors.Join(err, conn.Close(closing)) // closing frees the lock
 	}()
 	f.cfg.Log.InfoContext(ctx, "this node follows the relay", "relay", f.cfg.Source.String())
 	f.cfg.Metrics.following.Set(1)
@@ -136,8 +136,9 @@ func (f *Follower) follow(ctx context.Context) (err error) {
 	return f.lead(ctx, conn)
 }
 
-// elect takes the lock if it is free, and returns the session that holds it. nil: another node
-// follows. If this process stops without losing its connection, the database ends the session.
+// elect takes the lock if it is free, and returns the session that holds it. It returns nil if
+// another node follows. If this process stops without losing its connection, the database ends the
+// session.
 func (f *Follower) elect(ctx context.Context) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
 	defer cancel()
@@ -151,7 +152,7 @@ func (f *Follower) elect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// lead stores what the relay says until ctx ends or the session fails.
+// lead stores what the relay says, until ctx ends or the session fails.
 func (f *Follower) lead(ctx context.Context, conn *pgx.Conn) error {
 	cursor, err := f.readCursor(ctx, conn)
 	if err != nil {
@@ -169,7 +170,7 @@ func (f *Follower) lead(ctx context.Context, conn *pgx.Conn) error {
 	}()
 	tick := time.NewTicker(cursorEvery)
 	defer tick.Stop()
-	position := cursor // all up to here has been stored
+	position := cursor // everything up to this cursor has been stored
 	for {
 		select {
 		case m := <-in:
@@ -186,7 +187,7 @@ func (f *Follower) lead(ctx context.Context, conn *pgx.Conn) error {
 	}
 }
 
-// collect returns the first message and those that have come meanwhile.
+// collect returns the first message and the messages that have arrived meanwhile.
 func collect(first message, in <-chan message) []message {
 	all := []message{first}
 	for len(all) < maxBatch {
@@ -200,8 +201,8 @@ func collect(first message, in <-chan message) []message {
 	return all
 }
 
-// apply stores what messages say, and returns the cursor after them. If it fails, they are read
-// again.
+// apply stores the contents of messages, and returns the cursor after them. If it fails, the
+// messages are read again.
 func (f *Follower) apply(ctx context.Context, conn *pgx.Conn, position int64, all []message) (int64, error) {
 	changes, identities := map[syntax.DID]accounts.Change{}, map[syntax.DID]bool{}
 	for _, m := range all {
@@ -209,7 +210,7 @@ func (f *Follower) apply(ctx context.Context, conn *pgx.Conn, position int64, al
 		case m.reset:
 			position = 0
 		case m.kind == kindAccount:
-			changes[m.change.DID] = m.change // the last one of each account counts
+			changes[m.change.DID] = m.change // the last change of each account counts
 		case m.kind == kindIdentity:
 			identities[m.identity] = true
 		}
@@ -226,7 +227,7 @@ func (f *Follower) apply(ctx context.Context, conn *pgx.Conn, position int64, al
 	return position, f.setStatus(ctx, conn, position, changes)
 }
 
-// forgetKnown forgets the keys of those accounts that this service knows.
+// forgetKnown forgets the keys of the accounts that this service knows.
 func (f *Follower) forgetKnown(ctx context.Context, conn *pgx.Conn, identities map[syntax.DID]bool) error {
 	if len(identities) == 0 {
 		return nil
@@ -281,7 +282,7 @@ func (f *Follower) setStatus(ctx context.Context, conn *pgx.Conn, position int64
 	return nil
 }
 
-// readCursor returns the cursor to begin after. 0: with what happens from now on.
+// readCursor returns the cursor to continue from. 0 means that only new events are read.
 func (f *Follower) readCursor(ctx context.Context, conn *pgx.Conn) (cursor int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
 	defer cancel()
@@ -319,8 +320,8 @@ func (f *Follower) storeCursor(ctx context.Context, db pgpool.DB, cursor int64) 
 	return errs.Wrap(err, "store the cursor")
 }
 
-// gap says that events of the relay are lost. What they said of accounts is not known here until the
-// relay says it again.
+// gap reports that events of the relay are lost. Their statements about accounts remain unknown
+// until the relay repeats them.
 func (f *Follower) gap(ctx context.Context, why string, cursor int64) {
 	f.cfg.Metrics.gaps.Inc()
 	f.cfg.Log.ErrorContext(ctx, "events of the relay are lost", "why", why, "cursor", cursor)
