@@ -21,13 +21,13 @@ const payload = `{"aps":{"alert":{"loc-key":"new-message"},"content-available":1
 // collapseID makes a device that was off show one notification for all convos.
 const collapseID = "mlsd"
 
-// pings finds out that the other side of an HTTP/2 connection is silent. Without it, all calls
-// would use that connection until the operating system gives it up, after many minutes.
+// pings detect that the other side of an HTTP/2 connection is silent. Without pings, all calls
+// would use that connection until the operating system closes it, after many minutes.
 var pings = http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 5 * time.Second}
 
 // APNsKey is the key that an operator gets from Apple.
 type APNsKey struct {
-	File   string // .p8
+	File   string // path of the .p8 file
 	KeyID  string
 	TeamID string
 }
@@ -37,8 +37,8 @@ type APNs struct {
 	clients map[string]*apns2.Client // by environment
 }
 
-// NewAPNs returns a caller of APNs. host replaces Apple's hosts, and roots replaces the certificate
-// authorities of the system. Both are for tests.
+// NewAPNs returns a caller of APNs. If host is not "", it replaces Apple's hosts; if roots is not
+// nil, it replaces the system's certificate authorities. Both are for tests.
 func NewAPNs(key APNsKey, host string, roots *x509.CertPool) (*APNs, error) {
 	return newAPNs(key, host, roots, pings)
 }
@@ -87,13 +87,13 @@ func (a *APNs) call(ctx context.Context, j Job, t Target) error {
 		resp.Reason == apns2.ReasonDeviceTokenNotForTopic:
 		return &callError{outcome: gone, reason: reason}
 	case code == http.StatusForbidden, code == http.StatusTooManyRequests, code/100 == 5:
-		return errors.New(reason) // 403 is the operator's key or clock, not the device
+		return errors.New(reason) // 403 means that the operator's key or clock is wrong, not the device
 	}
 	return &callError{outcome: refused, reason: reason}
 }
 
-// keyed adds the idempotency key to the request of the library, and bounds the answer. Apple does
-// not read the key.
+// keyed adds the idempotency key to the library's request, and bounds the answer. Apple does not
+// read the key.
 type keyed struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

@@ -22,17 +22,17 @@ import (
 	"mlsd/internal/tracing"
 )
 
-// provider makes one call. It returns nil if the call was delivered. A *callError says what became
-// of it. After any other error the call can be tried again.
+// provider makes one call. It returns nil if the call was delivered. A *callError says how the call
+// failed. After any other error the call can be tried again.
 type provider interface {
 	call(ctx context.Context, j Job, t Target) error
 }
 
-// callError is how a call failed that was answered, or that must not be made.
+// callError says how a call failed that was answered, or that must not be made.
 type callError struct {
 	outcome callOutcome
 	reason  string
-	after   time.Duration // the receiver asks for this delay; 0: it says nothing of one
+	after   time.Duration // delay that the receiver asks for; 0 means none
 }
 
 type callOutcome int
@@ -54,26 +54,26 @@ func (e *callError) Error() string {
 	return e.reason
 }
 
-// retryError ends an attempt after which another is made.
+// retryError ends an attempt that is to be repeated.
 type retryError struct{ cause error }
 
 func (e *retryError) Error() string { return "to be tried again: " + e.cause.Error() }
 func (e *retryError) Unwrap() error { return e.cause }
 
-// States in which a job ends.
+// Final states of a job.
 const (
 	done = "done"
 	dead = "dead"
 )
 
-// content is what the job's record is compared by. It is the same in every version of the server,
-// because another version may make the next attempt.
+// content is compared with the job's record. It is the same in every version of the server, because
+// another version may make the next attempt.
 func (j Job) content() idem.Content {
 	return idem.Content{{Name: "job", JSON: []byte(`"` + j.ID.String() + `"`)}}
 }
 
-// attempt makes one attempt at a job that this worker has taken. An error other than the call's
-// leaves the job as it is. Another worker takes it once it is overdue.
+// attempt makes one attempt at a job that this worker has taken. Errors other than the call's leave
+// the job unchanged. Another worker takes the job once it is overdue.
 func (w *Worker) attempt(ctx context.Context, j Job) {
 	ctx, cancel := context.WithTimeout(ctx, w.timeouts[Kind(j.place.pool)]+2*databaseTimeout)
 	defer cancel()
@@ -95,7 +95,7 @@ func (w *Worker) attempt(ctx context.Context, j Job) {
 		return
 	case errors.As(err, &retry):
 		err = w.postpone(ctx, j, w.delay(j.attempt, retry.cause), retry.cause.Error())
-	case errors.As(err, &running): // the job's last worker is overdue, but its lease has not lapsed
+	case errors.As(err, &running): // the job's last worker is late, but its lease has not expired
 		err = w.postpone(ctx, j, running.Left, "")
 	case errors.Is(err, idem.ErrLeaseLost):
 		w.cfg.Log.WarnContext(ctx, "a push job was taken over", "job", j.ID)
@@ -119,7 +119,7 @@ func (w *Worker) work(ctx context.Context, j Job) (idem.Done, error) {
 	if err != nil {
 		return idem.Done{}, &retryError{err}
 	}
-	if len(withheld) > 0 { // a client that comes back reads what it has missed without a push
+	if len(withheld) > 0 { // a client that returns reads what it has missed without a push
 		return w.end(j, idem.Success, done, "the account may not use the service now"), nil
 	}
 	if j.attempt > maxAttempts { // its host was not called, or workers ended before they stored an outcome
@@ -176,8 +176,8 @@ func (w *Worker) call(ctx context.Context, j Job, t Target) error {
 	return err
 }
 
-// resultOf returns what the outcome of a call says about its host. Any answer of a server that
-// works is the target's own.
+// resultOf returns what the outcome of a call says about the host. If a working server answers, the
+// host works, and the answer concerns only the target.
 func resultOf(err error) result {
 	var answer *callError
 	if err == nil || errors.As(err, &answer) && answer.outcome != failing {
@@ -186,15 +186,16 @@ func resultOf(err error) result {
 	return failed
 }
 
-// Reasons why a call failed, in metrics. Their number is bounded: a receiver cannot add any.
+// Reasons why a call failed, in metrics. Their number is bounded, because a receiver cannot add
+// reasons.
 const (
 	reasonStatus     = "status"     // the receiver answered with an error
-	reasonForbidden  = "forbidden"  // its address may not be called
-	reasonTimeout    = "timeout"    // it did not answer in time
-	reasonName       = "name"       // its name leads nowhere
-	reasonTLS        = "tls"        // its certificate is not good
-	reasonConnection = "connection" // it cannot be reached
-	reasonChallenge  = "challenge"  // it answered a challenge with something else
+	reasonForbidden  = "forbidden"  // the receiver's address may not be called
+	reasonTimeout    = "timeout"    // the receiver did not answer in time
+	reasonName       = "name"       // the receiver's name has no address
+	reasonTLS        = "tls"        // the receiver's certificate is not valid
+	reasonConnection = "connection" // the receiver cannot be reached
+	reasonChallenge  = "challenge"  // the receiver answered a challenge with other bytes
 	reasonOther      = "other"
 )
 
@@ -204,7 +205,7 @@ func Reasons() []string {
 		reasonOther}
 }
 
-// reasonOf says why a call failed with err.
+// reasonOf returns the reason why a call failed with err.
 func reasonOf(err error) string {
 	var answer *callError
 	var name *net.DNSError
@@ -243,8 +244,8 @@ func both(first, second effect) effect {
 	}
 }
 
-// end returns the effect that ends a job. The fence of the job's idempotency record protects the
-// row too, so the effect does not compare the version.
+// end returns the effect that ends a job. The fence of the job's idempotency record also protects
+// the row, so the effect does not compare the version.
 func (w *Worker) end(j Job, outcome idem.Outcome, state, reason string) idem.Done {
 	return idem.Done{Outcome: outcome, Response: []byte(state), Effect: func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `
@@ -263,8 +264,8 @@ func (w *Worker) end(j Job, outcome idem.Outcome, state, reason string) idem.Don
 	}}
 }
 
-// deleteTarget deletes a target that no longer exists, unless the device has been registered since,
-// also under the same address.
+// deleteTarget deletes a target that no longer exists, unless the device has registered since. It
+// keeps the target even if the device registered the same address again.
 func deleteTarget(t Target) effect {
 	return func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
@@ -278,10 +279,10 @@ func deleteTarget(t Target) effect {
 // postponeTimeout bounds postpone, which also runs while the server stops.
 const postponeTimeout = 5 * time.Second
 
-// postpone stores that a job is tried again after a delay. If the device has a newer job, that job
-// supersedes this one and takes over its delay and its attempts. The receiver has not seen the
-// newer job's key yet, so it cannot ignore the call as a repetition. A job that another worker has
-// taken is not changed.
+// postpone stores that a job is tried again after a delay. If the device has a newer job, the newer
+// job supersedes this job, and takes over its delay and attempts. The receiver has not seen the
+// newer job's key yet, so it cannot ignore the call as a repetition. postpone does not change a job
+// that another worker has taken.
 func (w *Worker) postpone(ctx context.Context, j Job, delay time.Duration, reason string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), postponeTimeout)
 	defer cancel()
@@ -314,8 +315,8 @@ func (w *Worker) postpone(ctx context.Context, j Job, delay time.Duration, reaso
 	return nil
 }
 
-// delay is how long to wait after an attempt: back-off with full jitter, and at least what the
-// receiver asks for.
+// delay is how long to wait after an attempt: back-off with full jitter, and at least the delay
+// that the receiver asks for.
 func (w *Worker) delay(attempt int, cause error) time.Duration {
 	longest := firstDelay
 	for range attempt - 1 {
@@ -337,7 +338,7 @@ func withoutURL(err error) error {
 	return err
 }
 
-// clip shortens what a receiver says, and makes it text that the database accepts.
+// clip shortens a receiver's text, and makes it text that the database accepts.
 func clip(reason string) string {
 	return pgpool.Storable(reason[:min(len(reason), 200)])
 }

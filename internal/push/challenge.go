@@ -19,14 +19,14 @@ import (
 // the answer must be the challenge itself and nothing else: a server that repeats the request's
 // body, or answers everything with 200, has not agreed. docs/PUSH.md has the form.
 const (
-	// maxChallenges is how often a target is challenged before it counts as failed. The delays are
-	// those of jobs, so this takes up to 20 minutes.
+	// maxChallenges is how many challenges a target gets before it counts as failed. The delays are
+	// the delays of jobs, so this takes up to 20 minutes.
 	maxChallenges = 8
 
 	// challengeBatch is how many due challenges one round reads.
 	challengeBatch = 64
 
-	// challengeLease is how long after a challenge was taken another worker takes it.
+	// challengeLease is how long after a worker took a challenge another worker may take it.
 	challengeLease = time.Minute
 )
 
@@ -34,15 +34,15 @@ const (
 type State string
 
 const (
-	Pending State = "pending" // it has not answered its challenge yet
+	Pending State = "pending" // the target has not answered its challenge yet
 	Active  State = "active"
-	Failed  State = "failed" // it has not answered any challenge; registering it again starts anew
+	Failed  State = "failed" // the target has answered no challenge; another registration starts again
 )
 
 // errWrongAnswer says that an answer to a challenge is not the challenge.
 var errWrongAnswer = errors.New("the answer is not the challenge")
 
-// challenge is a target to be challenged.
+// challenge is a target that must be challenged.
 type challenge struct {
 	target  Target
 	attempt int
@@ -50,7 +50,7 @@ type challenge struct {
 }
 
 // takeChallenges commits that this worker challenges the due targets for which there is a place.
-// more says that further targets are possibly due.
+// more says that other targets may be due.
 func (w *Worker) takeChallenges(ctx context.Context) (taken []challenge, more bool, err error) {
 	if w.cfg.Webhooks == nil {
 		return nil, false, nil
@@ -101,8 +101,8 @@ func (w *Worker) takeChallenges(ctx context.Context) (taken []challenge, more bo
 	return taken, len(due) == challengeBatch, nil
 }
 
-// schedule stores when a challenge is due again, and whether this is an attempt. won is false if the
-// target was changed meanwhile, for example by another worker.
+// schedule stores when a challenge is due again, and whether this is an attempt. won is false if
+// the target was changed meanwhile, for example by another worker.
 func (w *Worker) schedule(ctx context.Context, c challenge, wait time.Duration, counts bool) (won bool, err error) {
 	tag, err := w.cfg.DB.Exec(ctx, `
 		UPDATE push_targets
@@ -113,8 +113,8 @@ func (w *Worker) schedule(ctx context.Context, c challenge, wait time.Duration, 
 	return tag.RowsAffected() == 1, errs.Wrap(err, "schedule a challenge")
 }
 
-// challenge makes one challenge and stores its outcome. If that fails, another worker repeats it
-// once challengeLease is over.
+// challenge makes one challenge and stores its outcome. If this fails, another worker repeats the
+// challenge once challengeLease is over.
 func (w *Worker) challenge(ctx context.Context, c challenge) {
 	ctx, cancel := context.WithTimeout(ctx, w.timeouts[KindWebhook]+databaseTimeout)
 	defer cancel()
@@ -137,7 +137,7 @@ func (w *Worker) challengeOnce(ctx context.Context, c challenge) error {
 	defer cancel()
 	err := w.cfg.Webhooks.challenge(limited, c.target)
 	switch {
-	case ctx.Err() != nil: // the server stops
+	case ctx.Err() != nil: // the server is stopping
 	case errors.Is(err, errWrongAnswer), err != nil && resultOf(err) != failed:
 		w.limits.report(c.place, answered)
 	case err != nil:
@@ -169,8 +169,8 @@ func (h *Webhooks) challenge(ctx context.Context, t Target) error {
 	return nil
 }
 
-// activate makes a target active that has answered its challenge. If its device should have been
-// called meanwhile, it is called now.
+// activate makes a target active that has answered its challenge. If a call of its device was
+// missed meanwhile, the device is called now.
 func (w *Worker) activate(ctx context.Context, t Target) error {
 	_, err := w.cfg.DB.Exec(ctx, `
 		WITH old AS (
@@ -188,7 +188,7 @@ func (w *Worker) activate(ctx context.Context, t Target) error {
 	return errs.Wrap(err, "activate a target")
 }
 
-// refute stores that a challenge was not answered, and when the next one is due.
+// refute stores that a challenge was not answered, and when the next challenge is due.
 func (w *Worker) refute(ctx context.Context, c challenge, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), postponeTimeout)
 	defer cancel()
@@ -206,8 +206,9 @@ func (w *Worker) refute(ctx context.Context, c challenge, cause error) error {
 	return nil
 }
 
-// miss notes in the transaction that ends a job that its device could not be called, because its
-// target is not active. It is called once the target is.
+// miss returns the effect that records that a device could not be called, because its target is not
+// active. It runs in the transaction that ends the job. The device is called once the target is
+// active.
 func miss(j Job) effect {
 	return func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `

@@ -12,30 +12,30 @@ import (
 	"mlsd/internal/errs"
 )
 
-// A connected device gets its events over the connection, so its job is deferred. The connection
-// can be dead without its node knowing. A deferred job therefore ends without a call only if a
-// connection of the device was alive for certain when all that the job stands for had been
-// delivered. That time is the column heard_by. If no connection can have delivered it all, the
-// device is called.
+// A connected device gets its events over the connection, so its job is deferred. But the
+// connection can be dead without its node knowing. A deferred job stands for some messages and
+// Welcomes. It ends without a call only if a connection of the device was certainly alive at the
+// time heard_by, when all of them had been delivered. If no connection can have delivered all of
+// them, the device is called.
 //
 //	message ── deliverWithin ──▶ heard_by ── DetectWithin ──▶ due ── reportWithin ──▶ called anyway
 //	   └───────────────────────── deferFor ───────────────────▶
 //
-// Each further message moves heard_by and the due time, so that they hold for all messages of the
+// Each further message moves heard_by and the due time, so that both apply to all messages of the
 // job. A job whose heard_by is NULL is not deferred, and stays so: the device was not connected,
 // its last connection has ended, or a call has failed.
 //
 // A connection without a cursor delivers nothing from before it began. It counts only if it began
-// before heard_from: before the transaction of the oldest message or Welcome that the job stands
-// for. In the table presence, since is the beginning of a connection with a cursor (infinity: there
-// is none), and attached_since that of any connection.
+// before heard_from, the start of the transaction of the job's oldest message or Welcome. In the
+// table presence, since is the beginning of a connection with a cursor (infinity if there is none),
+// and attached_since the beginning of any connection.
 //
-// At synced_at a node last stored which connections it believed alive. A connection that it
-// believed alive then was alive DetectWithin before. synced_at is never later than the oldest event
+// At synced_at a node last stored which connections it believed alive. Such a connection was
+// certainly alive DetectWithin before synced_at. synced_at is never later than the oldest event
 // that the node has not yet handed to its connections.
 //
-// So a device that has possibly missed a message is called at once when its last connection ends,
-// and at the latest deferFor + reportWithin (60 s) after the last message.
+// So a device that may have missed a message is called at once when its last connection ends. At
+// the latest, it is called deferFor + reportWithin (60 s) after the last message.
 const (
 	// deliverWithin is the time from the statement that makes a job until the message or Welcome
 	// has reached every live connection. It covers the rest of the transaction and the event
@@ -46,22 +46,23 @@ const (
 	// device had missed. A connection that started later than this before heard_by does not count.
 	catchUpWithin = 5 * time.Second
 
-	// DetectWithin is the time within which a node must find out that a connection is dead. It is
-	// more than the time between two pings plus the time for an answer.
+	// DetectWithin is the time within which a node must detect that a connection is dead. It is
+	// longer than the time between two pings plus the time for an answer.
 	DetectWithin = 36 * time.Second
 
-	// deferFor is how long a job is deferred. A connection believed alive at the end of it was
-	// alive at heard_by.
+	// deferFor is how long a job is deferred. A connection that is believed alive after that time
+	// was alive at heard_by.
 	deferFor = deliverWithin + DetectWithin
 
-	// reportWithin is how long a due job waits for the node of its device's connection to store
-	// that the connection was alive at heard_by. That node's event stream can stand still.
+	// reportWithin is how long a due job waits for a report that the connection was alive at
+	// heard_by. The node of the device's connection stores this report, but its event stream can be
+	// delayed.
 	reportWithin = 15 * time.Second
 )
 
-// CallDisconnected makes the deferred jobs of devices due, unless the device is connected to
-// another node. The caller has deleted their presence earlier in the same transaction. dids and
-// devices are parallel. Locked jobs are skipped, so that no node waits for a sender; they are
+// CallDisconnected makes the deferred jobs of devices due, unless a device is connected to another
+// node. The caller has deleted the presence of the devices earlier in the same transaction. dids
+// and devices are parallel. Locked jobs are skipped, so that no node waits for a sender; they are
 // called when they are due.
 func CallDisconnected(ctx context.Context, tx pgx.Tx, dids []syntax.DID, devices []string) error {
 	_, err := tx.Exec(ctx, `

@@ -30,16 +30,17 @@ func QueueWelcome(batch *pgx.Batch, dids []syntax.DID, devices []string) {
 // NSIDFanout names the fan-out for failpoints.
 const NSIDFanout = "mlsd.push.fanout"
 
-// What one transaction of the fan-out takes: so many rows of push_convos, whose messages are for so
-// many devices in sum; the oldest one is taken with any number. A sender to one of these convos waits
-// for the transaction.
+// Bounds of one transaction of the fan-out: how many rows of push_convos it takes, and how many
+// devices their messages are for in total. It takes the oldest row with any number of devices. A
+// sender to one of these convos waits for the transaction.
 const (
 	fanoutConvos  = 32
 	fanoutDevices = 2000
 )
 
-// takeConvos takes the oldest rows that fit, and says whether others are left. It counts each row's
-// devices by itself, also those of the sender and those of people who have not accepted the convo.
+// takeConvos takes the oldest rows that fit, and says whether others are left. It counts the
+// devices of each row separately, including devices of the sender and of people who have not
+// accepted the convo.
 const takeConvos = `
 	WITH locked AS MATERIALIZED (
 		SELECT convo_id, sender_did, created_at FROM push_convos ORDER BY created_at LIMIT $1 FOR UPDATE SKIP LOCKED
@@ -58,13 +59,13 @@ const takeConvos = `
 	WHERE (p.convo_id, p.sender_did) = (c.convo_id, c.sender_did) AND (c.place = 1 OR c.total <= $2)
 	RETURNING p.convo_id, p.sender_did, p.created_at, (SELECT count(*) = $1 OR max(total) > $2 FROM counted)`
 
-// beginFanout begins the transaction of the fan-out. Its lock_timeout is shorter than that of the
-// senders that can wait for it.
+// beginFanout begins the transaction of the fan-out. Its lock_timeout is shorter than that of
+// senders, which may wait for this transaction.
 const beginFanout = `BEGIN; SET LOCAL lock_timeout = '500ms'`
 
 // FanOut makes the jobs of the messages recorded in push_convos, in bounded transactions. It
-// returns when only rows are left that other workers have locked, or after roundBatches
-// transactions. more says that rows are possibly left.
+// returns when the only rows left are locked by other workers, or after roundBatches transactions.
+// more says that rows may be left.
 func (w *Worker) FanOut(ctx context.Context) (more bool, err error) {
 	for range roundBatches {
 		left, err := w.fanOut(ctx)
@@ -78,9 +79,9 @@ func (w *Worker) FanOut(ctx context.Context) (more bool, err error) {
 	return true, nil
 }
 
-// fanOut does one transaction, and says whether rows are possibly left. It reads the members after it
-// has taken the rows. A row that can be taken belongs to a committed message, so everyone who was a
-// member then is read.
+// fanOut runs one transaction, and says whether rows may be left. It reads the members after it has
+// taken the rows. A row that can be taken belongs to a committed message, so fanOut reads everyone
+// who was a member at that time.
 func (w *Worker) fanOut(ctx context.Context) (left bool, err error) {
 	var convos, jobs []uuid.UUID
 	var span tracing.Span

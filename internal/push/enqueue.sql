@@ -1,17 +1,17 @@
--- Makes a job for each device that is to be called because of messages or because of a Welcome. One
--- execution is for either, never for both.
+-- Makes a job for each device to call because of messages or because of a Welcome. One execution is
+-- for messages or for a Welcome, never for both.
 --
--- If the device has a pending job already, that job stands for the new message or Welcome too. It
--- is locked until the commit, also where nothing of it changes. Jobs are made in the order of did
+-- If the device has a pending job already, that job stands for the new message or Welcome too. The
+-- job is locked until the commit, even if nothing in it changes. Jobs are made in the order of did
 -- and device_id, so that two transactions cannot deadlock. A job is deferred if the device is
 -- connected. A pending job that is not deferred stays so.
 --
--- A device whose target is not active gets no job. Its target notes what was missed, and the device
--- is called once the target is active.
+-- A device whose target is not active gets no job. Its target records that a call was missed, and
+-- the device is called once the target is active.
 --
--- A connection without a cursor does not deliver what was there before it. So it counts only if it
--- began before the transaction of the message or Welcome. heard_from is the beginning of the oldest
--- one that the job stands for.
+-- A connection without a cursor does not deliver events from before it began. So it counts only if
+-- it began before the transaction of the message or Welcome. heard_from is when the transaction of
+-- the job's oldest message or Welcome began.
 --
 --  $1, $2  parallel: convo and sender of messages. All devices of the other members who
 --          have accepted the convo are called. The

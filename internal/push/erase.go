@@ -10,8 +10,8 @@ import (
 	"mlsd/internal/tombstone"
 )
 
-// Erase deletes the push targets of an account and up to limit of its jobs, and returns how many
-// rows. A call that is under way is not stopped.
+// Erase deletes the push targets of an account and up to limit of its jobs, and returns the number
+// of deleted rows. It does not stop a running call.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64, error) {
 	var n int64
 	err := tx.QueryRow(ctx, `
@@ -26,8 +26,8 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64
 	return n, errs.Wrap(err, "erase push targets and jobs")
 }
 
-// EraseSender puts the tombstone of a person into the row that waits for a convo's pushes: the other
-// members are still called.
+// EraseSender puts the tombstone of a person into the row that waits for a convo's pushes. The
+// other members are still called.
 func EraseSender(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID) (int64, error) {
 	tag, err := tx.Exec(ctx, `UPDATE push_convos SET sender_did = $3 WHERE convo_id = $1 AND sender_did = $2`, convo,
 		p.DID, p.In(convo))

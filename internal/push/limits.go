@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// perDID and perHost bound the calls of one node at a time, challenges included.
+	// perDID and perHost bound the simultaneous calls of one node, including challenges.
 	perDID  = 4
 	perHost = 4
 
-	// unproven bounds the webhook calls of one node at a time to hosts whose last call did not
-	// succeed, or that were never called. So hosts that answer always have places.
+	// unproven bounds the simultaneous webhook calls of one node to hosts that were never called,
+	// or whose last call did not succeed. So hosts that always answer always have places.
 	unproven = poolSize / 2
 
-	// A circuit opens after failuresToOpen failures in a row. The host is then not called for
-	// firstOpen. After that one call probes it. Each probe that fails doubles the time, up to
+	// A circuit opens after failuresToOpen consecutive failures. The host is then not called for
+	// firstOpen. After that, one call probes the host. Each failed probe doubles the time, up to
 	// lastOpen.
 	failuresToOpen = 5
 	firstOpen      = 5 * time.Second
@@ -35,22 +35,22 @@ const (
 	maxRemembered = 8192
 )
 
-// Challenges of one node: for the webhooks of one DID, at one host that has never given a right
-// answer, and at one that has. Anybody can name any host, so the second is what a host suffers that
-// wants nothing of this server.
+// How many challenges one node makes: for the webhooks of one DID, at a host that has never given a
+// right answer, and at a host that has given one. Anybody can name any host, so the second bound
+// protects hosts that have nothing to do with this server.
 var (
 	challengesOfDID   = limit.Rate{PerSecond: 1.0 / 60, Burst: 20}
 	challengesUnknown = limit.Rate{PerSecond: 1, Burst: 10}
 	challengesKnown   = limit.Rate{PerSecond: 20, Burst: 100}
 )
 
-// How long a challenge waits that is one too many for its DID, or for its host.
+// How long a challenge waits if its DID or its host has had too many challenges.
 const (
 	waitOfDID  = time.Minute
 	waitOfHost = 10 * time.Second
 )
 
-// pool is a kind of work that has places of its own, so that it never waits for the others.
+// pool is a kind of work with its own places, so that it never waits for other kinds.
 type pool string
 
 const (
@@ -63,16 +63,16 @@ const (
 // poolSize is how many places each pool has, per node.
 const poolSize = 32
 
-// place is the right to make one call. It has been admitted by limits and must be released.
+// place is the right to make one call. limits has admitted it, and it must be released.
 type place struct {
 	pool     pool
 	did      syntax.DID
-	host     string // of a webhook, as hostOf returns it; else empty
-	unproven bool   // it counts as unproven
-	probe    bool   // it is the one call that probes an open circuit
+	host     string // host of a webhook, as hostOf returns it; "" for other calls
+	unproven bool   // the place counts as unproven
+	probe    bool   // the call probes an open circuit
 }
 
-// verdict is what limits says about a call.
+// verdict is the answer of limits to a call.
 type verdict int
 
 const (
@@ -83,13 +83,13 @@ const (
 	open             // the host's circuit is open
 )
 
-// result is how a call ended, as far as its host is concerned.
+// result says how a call ended, as far as the host is concerned.
 type result int
 
 const (
-	failed    result = iota // no answer, or that of a server that cannot work
+	failed    result = iota // no answer, or an answer of a server that cannot work
 	answered                // the host works
-	succeeded               // it has given the right answer
+	succeeded               // the host has given the right answer
 )
 
 // limits bounds the calls of a node and remembers which hosts fail. Its memory is bounded, because
@@ -97,7 +97,7 @@ const (
 type limits struct {
 	now func() time.Time
 
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards the fields below
 	pools      map[pool]int
 	dids       map[syntax.DID]int // only those with calls
 	hosts      map[string]int     // only those with calls
@@ -106,17 +106,17 @@ type limits struct {
 	challenges *limit.Buckets[string] // by DID and by host
 }
 
-// circuitKey names a circuit. Challenges have their own: a host that refuses them can still get
-// calls for its other targets.
+// circuitKey names a circuit. Challenges have their own circuits, because a host that refuses
+// challenges can still get calls for its other targets.
 type circuitKey struct {
 	pool pool
 	host string
 }
 
-// circuit is what a node remembers of a host.
+// circuit is what a node remembers about a host.
 type circuit struct {
-	proven   bool // webhooks: the last call did not fail; challenges: one has succeeded
-	failures int  // in a row
+	proven   bool // for webhooks, the last call did not fail; for challenges, one has succeeded
+	failures int  // consecutive failures
 	until    time.Time
 	probing  bool
 }
@@ -132,7 +132,7 @@ func newLimits(now func() time.Time) *limits {
 	}
 }
 
-// admit takes a place for a call. If the verdict is limited or open, the call is not to be made
+// admit takes a place for a call. If the verdict is limited or open, the call must not be made
 // before wait is over.
 func (l *limits) admit(p place) (_ place, v verdict, wait time.Duration) {
 	l.mu.Lock()
@@ -166,8 +166,8 @@ func (l *limits) admit(p place) (_ place, v verdict, wait time.Duration) {
 	return p, admitted, 0
 }
 
-// openFor returns how long a circuit stays open, or 0. While a probe runs it is open for the time
-// that a call can take.
+// openFor returns how long a circuit stays open, or 0. While a probe runs, the circuit is open for
+// the time that a call can take.
 func (l *limits) openFor(c circuit) time.Duration {
 	switch {
 	case c.failures < failuresToOpen:
@@ -194,7 +194,7 @@ func (l *limits) chargeChallenge(p place, known bool) time.Duration {
 	return 0
 }
 
-// report says how a call ended that was made at an admitted place.
+// report records how a call ended that was made at an admitted place.
 func (l *limits) report(p place, r result) {
 	if p.host == "" {
 		return
@@ -207,7 +207,7 @@ func (l *limits) report(p place, r result) {
 		return
 	}
 	c.proven = c.proven && p.pool == poolChallenge
-	// A call that was running already when the circuit opened does not prolong it.
+	// A call that was already running when the circuit opened does not extend it.
 	if p.probe || c.failures < failuresToOpen {
 		c.failures++
 		if over := c.failures - failuresToOpen; over >= 0 {
@@ -218,7 +218,7 @@ func (l *limits) report(p place, r result) {
 	l.circuits.Add(p.circuit(), c)
 }
 
-// release gives back a place, after report or without a call.
+// release returns a place, after report or without a call.
 func (l *limits) release(p place) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -249,7 +249,7 @@ func (l *limits) count(p place, n int) {
 	}
 }
 
-// exhausted returns the pools that have no place.
+// exhausted returns the pools without a free place.
 func (l *limits) exhausted() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -264,9 +264,10 @@ func (l *limits) exhausted() []string {
 
 func (p place) circuit() circuitKey { return circuitKey{p.pool, p.host} }
 
-// hostOf returns whom calls of a URL are counted for: the registrable domain of its host, so that
-// other names of the same owner do not count apart. It is the address if the host is one, and a
-// host of this machine counts with its port. The URL has been checked by Policy.Check.
+// hostOf returns the name under which calls of a URL are counted. This is the registrable domain of
+// the host, so that all names of one owner count together. If the host is an address, it is the
+// address. For a host of this machine, the port is included. Policy.Check must have checked the
+// URL.
 func hostOf(address string) string {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -282,5 +283,5 @@ func hostOf(address string) string {
 	if domain, err := publicsuffix.EffectiveTLDPlusOne(host); err == nil {
 		return domain
 	}
-	return host // a public suffix itself, or a name without dots
+	return host // the host is a public suffix, or a name without dots
 }

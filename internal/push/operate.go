@@ -22,9 +22,9 @@ var (
 // dropped is the error of a job that an operator has dropped.
 const dropped = "dropped by an operator"
 
-// Retry makes a job due now. A dead job stays as it is: its device gets a new job, unless one is
-// waiting already. It returns the id of the job that is due. Errors: ErrNoJob; ErrEnded if it is
-// done.
+// Retry makes a job due now. A dead job stays as it is, but its device gets a new job, unless a job
+// is waiting already. Retry returns the id of the job that is due. Errors: ErrNoJob; ErrEnded if
+// the job is done.
 func Retry(ctx context.Context, tx pgx.Tx, did syntax.DID, id uuid.UUID) (due uuid.UUID, err error) {
 	j, err := lockJob(ctx, tx, did, id)
 	switch {
@@ -47,9 +47,9 @@ func Retry(ctx context.Context, tx pgx.Tx, did syntax.DID, id uuid.UUID) (due uu
 	return due, errs.Wrap(err, "make the job due")
 }
 
-// Drop lets a job end without a further call: it is due now, and has no attempt left. A worker then
-// ends it, after a call that is under way. The new version keeps workers from taking the job as they
-// have read it before. Errors: ErrNoJob; ErrEnded.
+// Drop makes a job end without a further call: the job is due now, and has no attempt left. A
+// worker then ends it, after a call that is still running. The job gets a new version, so that
+// workers that have read it before cannot take it. Errors: ErrNoJob, ErrEnded.
 func Drop(ctx context.Context, tx pgx.Tx, did syntax.DID, id uuid.UUID) error {
 	j, err := lockJob(ctx, tx, did, id)
 	switch {
@@ -66,7 +66,7 @@ func Drop(ctx context.Context, tx pgx.Tx, did syntax.DID, id uuid.UUID) error {
 	return errs.Wrap(err, "drop the job")
 }
 
-// lockedJob is what Retry and Drop need to know of a job.
+// lockedJob is the part of a job that Retry and Drop use.
 type lockedJob struct{ state, device, reason string }
 
 // lockJob reads a job and locks its row. Error: ErrNoJob.
@@ -85,7 +85,7 @@ type ListedJob struct {
 	ID          uuid.UUID
 	DID         syntax.DID
 	DeviceID    string
-	Kind        string // of the device's target; "" if it has none
+	Kind        string // kind of the device's target; "" if the device has no target
 	Reason      string
 	State       string
 	Attempts    int
@@ -93,10 +93,10 @@ type ListedJob struct {
 	LastError   string
 	CreatedAt   time.Time
 	EndedAt     *time.Time
-	Deferred    bool // its device is connected, and is possibly not called
+	Deferred    bool // the device is connected, and may not be called
 }
 
-// Waiting returns jobs that have not ended, in the order in which they are due, behind a place.
+// Waiting returns jobs that have not ended, after a place, in the order in which they are due.
 func Waiting(ctx context.Context, tx pgx.Tx, after Place, limit int) ([]ListedJob, error) {
 	return pgpool.Collect(ctx, tx, pgx.RowToStructByPos[ListedJob], `
 		SELECT j.id, j.did, j.device_id, coalesce(t.kind, ''), j.reason, j.state, j.attempts, j.next_attempt_at,
@@ -107,11 +107,11 @@ func Waiting(ctx context.Context, tx pgx.Tx, after Place, limit int) ([]ListedJo
 		ORDER BY j.next_attempt_at, j.id LIMIT $3`, after.At, after.ID, limit)
 }
 
-// newestEnded is how many ended jobs DeadLetters looks through: dead ones have no index.
+// newestEnded is how many ended jobs DeadLetters reads, because dead jobs have no index.
 const newestEnded = 20000
 
-// DeadLetters returns the newest jobs that have ended without a delivery, among the newest 20,000
-// that ended before a place.
+// DeadLetters returns the newest jobs that ended without a delivery. It reads the newest 20,000
+// jobs that ended before a place.
 func DeadLetters(ctx context.Context, tx pgx.Tx, before Place, limit int) ([]ListedJob, error) {
 	return pgpool.Collect(ctx, tx, pgx.RowToStructByPos[ListedJob], `
 		SELECT j.id, j.did, j.device_id, coalesce(t.kind, ''), j.reason, j.state, j.attempts, j.next_attempt_at,
@@ -125,7 +125,7 @@ func DeadLetters(ctx context.Context, tx pgx.Tx, before Place, limit int) ([]Lis
 		ORDER BY j.ended_at DESC, j.id DESC LIMIT $3`, before.At, before.ID, limit, newestEnded)
 }
 
-// Place is a place in a list of jobs: that of the last one that was seen.
+// Place is a place in a list of jobs: the place of the last job that was seen.
 type Place struct {
 	At time.Time
 	ID uuid.UUID

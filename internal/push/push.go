@@ -1,24 +1,24 @@
 // Package push calls devices that have something to fetch, over APNs or by a signed call of a
-// webhook. A call carries no content. docs/PUSH.md is for those who receive calls.
+// webhook. A call carries no content. docs/PUSH.md is for people whose servers receive calls.
 //
 // The transaction of a message inserts one row for its convo into push_convos. The transaction of a
-// Welcome makes one job for each device that it is for (QueueWelcome). After the commit, workers
-// make jobs of the rows (FanOut) and then make the calls, each under a lease and a fence of
-// idem.Store.Run:
+// Welcome makes one job for each device that the Welcome is for (QueueWelcome). After the commit,
+// workers make jobs from the rows (FanOut). Then they make the calls, each under a lease and a
+// fence of idem.Store.Run:
 //
 //	pending ──▶ sending ──▶ done      delivered, device unregistered, or superseded by the next job
 //	   │        ↺    └────▶ dead      refused, or tried too often
 //	   └──────────────────▶ done      deferred, and the device was connected
 //
-// A device has at most one pending job. It stands for all messages and Welcomes that are committed
-// until a worker takes it. The worker commits the change to sending before the call, so a message
-// that is committed during the call makes a new job. A transaction that finds a row or a pending
-// job there already locks it until its own commit. So no call is made before the commit that it
-// stands for.
+// A device has at most one pending job. The job stands for all messages and Welcomes that are
+// committed until a worker takes it. The worker commits the change to sending before the call, so a
+// message that is committed during the call makes a new job. If a transaction finds that a row or a
+// pending job exists already, it locks this row or job until its own commit. So no call is made
+// before the commits that it stands for.
 //
 // The job of a connected device is deferred: see deferral.go. A webhook is called only after it has
-// answered a challenge: see challenge.go. Which of the due jobs are called, and when, is decided so
-// that receivers that hang delay nobody else: see queue.go and limits.go.
+// answered a challenge: see challenge.go. queue.go and limits.go decide which due jobs are called,
+// and when, so that receivers that hang delay nobody else.
 package push
 
 import (
@@ -35,23 +35,23 @@ const (
 )
 
 const (
-	webhookTimeout = 3 * time.Second  // of one call of a webhook, in total
-	apnsTimeout    = 10 * time.Second // of one call of Apple's service, in total
+	webhookTimeout = 3 * time.Second  // for one call of a webhook, in total
+	apnsTimeout    = 10 * time.Second // for one call of Apple's service, in total
 	maxAttempts    = 10
 
-	// databaseTimeout bounds the work in the database of one round, and that before and after a
-	// call. A connection that hangs delays others no longer than this.
+	// databaseTimeout bounds the database work of one round, and the database work before and after
+	// a call. A connection that hangs delays others no longer than this.
 	databaseTimeout = 15 * time.Second
 
 	// takeOverAfterLease is how long after the end of its lease another worker takes a job.
 	takeOverAfterLease = time.Second
 
-	firstDelay = time.Second        // the longest delay before attempt 2; it triples each time
+	firstDelay = time.Second        // the longest delay before attempt 2; it triples with each attempt
 	lastDelay  = time.Hour          // the longest delay of all
 	keepEnded  = 7 * 24 * time.Hour // how long an ended job is kept
 	sweepBatch = 500                // rows of one transaction
 
-	// roundBatches is how many transactions of a kind one round makes. The next round goes on, so
+	// roundBatches is how many transactions of a kind one round makes. The next round continues, so
 	// that no kind of work keeps the others waiting.
 	roundBatches = 8
 )
@@ -66,8 +66,8 @@ type Job struct {
 	attempt   int
 	version   int64
 	lastError string
-	place     place         // where its call counts
-	wait      time.Duration // until it is due again, if its host is not called
+	place     place         // place at which its call counts
+	wait      time.Duration // time until it is due again, if its host is not called
 }
 
 // key is the idempotency key of the call. It is the same in all attempts.

@@ -19,22 +19,22 @@ const (
 	// queueSize is how many due jobs a node reads at once.
 	queueSize = 1024
 
-	// keepBusy is how many due jobs of a busy host, and of all unproven hosts together, stay where
-	// they are if the queue is full. So do half the queue in total. The others go back by
-	// busyDelay, so that the jobs behind them are read.
+	// keepBusy is how many due jobs of a busy host stay where they are if the queue is full, and
+	// how many of all unproven hosts together. In total, half the queue may stay so. The other jobs
+	// become due later, by busyDelay, so that the jobs after them are read.
 	keepBusy  = 64
 	busyDelay = time.Second
 )
 
-// queue are due jobs that this node has read and not taken. Other nodes possibly take them first.
+// queue holds due jobs that this node has read and not taken. Other nodes may take them first.
 type queue struct {
 	jobs []Job
-	full bool // there are possibly more due jobs than were read
+	full bool // there may be more due jobs than were read
 	read time.Time
 }
 
-// dispatch takes the due jobs for which there is a place. It reads them anew if fresh is set or
-// none is left. more says that further jobs are due behind those that were read.
+// dispatch takes the due jobs for which there is a place. It reads jobs again if fresh is set or
+// none is left. more says that further jobs are due after the jobs that were read.
 func (w *Worker) dispatch(ctx context.Context, fresh bool) (jobs []Job, more bool, err error) {
 	if fresh || len(w.queue.jobs) == 0 {
 		if w.queue.jobs, err = w.dueJobs(ctx); err != nil {
@@ -45,10 +45,10 @@ func (w *Worker) dispatch(ctx context.Context, fresh bool) (jobs []Job, more boo
 		roundRobin(w.queue.jobs)
 	}
 	var start, rest, back, failing []Job
-	left := map[string]int{} // by busy host; "": of unproven hosts and without a host
+	left := map[string]int{} // by busy host; "" stands for unproven hosts and jobs without a host
 	for _, j := range w.queue.jobs {
 		if j.attempt >= maxAttempts {
-			j.place.pool = poolNone // it ends without a call
+			j.place.pool = poolNone // the job ends without a call
 		}
 		p, v, wait := w.limits.admit(j.place)
 		switch v {
@@ -93,8 +93,8 @@ func roundRobin(jobs []Job) {
 
 // dueJobs returns due jobs: pending jobs, jobs to be tried again, and jobs whose worker is overdue.
 // A pending job waits while another job of its device is being sent. A deferred job also waits, for
-// at most reportWithin, while a connection of its device can have delivered everything that the job
-// stands for. Jobs of a pool without a place are left out.
+// at most reportWithin, while a connection of its device may have delivered everything that the job
+// stands for. dueJobs leaves out jobs of pools without a place.
 func (w *Worker) dueJobs(ctx context.Context) ([]Job, error) {
 	rows := pgpool.Rows(ctx, w.cfg.DB, `
 		SELECT d.id, d.did, d.device_id, d.reason, d.attempts, d.version, coalesce(d.last_error, ''), coalesce(t.kind, ''),
@@ -120,9 +120,9 @@ func (w *Worker) dueJobs(ctx context.Context) ([]Job, error) {
 	return jobs, errs.Wrap(err, "look for push jobs")
 }
 
-// take commits that this worker sends the jobs, which have been admitted. It returns those that no
-// other worker has taken, and that no new message has deferred. It releases the places of the
-// others.
+// take commits that this worker sends the jobs, which have been admitted. It returns the jobs that
+// no other worker has taken, and that no new message has deferred. It releases the places of all
+// other jobs.
 func (w *Worker) take(ctx context.Context, start []Job) ([]Job, error) {
 	if len(start) == 0 {
 		return nil, nil
@@ -183,7 +183,7 @@ func (w *Worker) putBack(ctx context.Context, jobs []Job) error {
 // errOpen is stored as the error of a job that is not called because its host fails.
 const errOpen = "its host does not answer, and was not called"
 
-// skip counts an attempt of jobs whose host is not called now, and makes them due after their
+// skip counts an attempt for jobs whose host is not called now, and makes them due after their
 // waits. A job that has no attempt left is taken later and ends without a call.
 func (w *Worker) skip(ctx context.Context, jobs []Job) error {
 	if len(jobs) == 0 {

@@ -2,9 +2,9 @@
 -- secret, $8 whether it must answer a challenge before it is called. Returns the target's secret
 -- and state.
 --
--- If the device has this target already, its secret and state stay, but a target that has failed is
--- pending again. registration is a new one each time, so that the outcome of a call that was begun
--- before does not delete the target.
+-- If the device has this target already, its secret and state stay, but a failed target becomes
+-- pending again. registration is new each time, so that the outcome of an older call does not
+-- delete the target.
 WITH new AS (
 	SELECT CASE WHEN $8 THEN 'pending' ELSE 'active' END AS state, clock_timestamp() AS at
 )
