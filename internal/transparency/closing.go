@@ -10,12 +10,14 @@ import (
 	"mlsd/internal/transparency/verifier"
 )
 
-// maxLocked bounds the readings of a log under its convo's lock: 16 MiB of bodies each.
+// maxLocked bounds how often a log is read under its convo's lock. Each read has up to 16 MiB of
+// bodies.
 const maxLocked = 4
 
-// Root returns the size and the root of the tree over the whole log of a convo, with what tx has
-// appended to it. The caller's transaction holds the lock of the convo. It reads what is behind the
-// leaves that Keep has stored. Error: ErrNotReady, if that is too much: Keep goes on with it.
+// Root returns the size and the root of the tree over the whole log of a convo, including what tx
+// has appended. The caller's transaction holds the lock of the convo. Root reads the entries after
+// the leaves that Keep has stored. Error: ErrNotReady, if there are too many such entries; then
+// Keep stores more of them.
 func Root(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (size int64, root verifier.Hash, err error) {
 	t := newTree(convo)
 	if err := begin(ctx, tx, t); err != nil {

@@ -10,13 +10,14 @@ import (
 
 // Signed is a signed head.
 type Signed struct {
-	Text string // of the note
+	Text string // text of the note
 	Size int64
-	ring *keyring // whose keys have signed it
+	ring *keyring // keys that have signed it
 }
 
-// Head returns a head of the whole log of a convo, as it is now. The caller has checked who asks. It
-// adds to hashed the bytes of messages that were hashed for it, also if it fails. Errors: ErrNotReady.
+// Head returns a head of the whole log of a convo, as it is now. The caller must have checked who
+// asks. Head adds to hashed the number of bytes that it hashed, even if it fails. Errors:
+// ErrNotReady, errors of the database.
 func (s *Service) Head(ctx context.Context, convo uuid.UUID, hashed *int64) (head Signed, err error) {
 	err = s.with(ctx, convo, hashed, func(t *tree) error {
 		if err := s.sign(ctx, s.cfg.DB, t); err != nil {
@@ -28,7 +29,7 @@ func (s *Service) Head(ctx context.Context, convo uuid.UUID, hashed *int64) (hea
 	return head, errs.Wrap(err, "head of the log")
 }
 
-// with calls use with the tree of the whole log.
+// with calls use, and passes it the tree of the whole log.
 func (s *Service) with(ctx context.Context, convo uuid.UUID, hashed *int64, use func(*tree) error) error {
 	t := s.treeOf(convo)
 	if err := t.acquire(ctx); err != nil {

@@ -10,10 +10,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Keep stores the leaves of logs whose oldest messages are about to be deleted, so that the tree stays.
-// It goes on for a bounded time: what is not stored is not deleted yet (messages/expire_batch.sql). It
-// returns the convos without those whose tree is damaged. Of these nothing must be deleted: messages
-// and leaves together show what has happened. They are logged.
+// Keep stores the leaves of logs whose oldest messages are about to be deleted, so that the tree
+// stays. It works for a bounded time. Messages whose leaves are not stored are not deleted yet
+// (messages/expire_batch.sql). Keep returns the convos without those whose tree is damaged, and
+// logs the damaged trees. Nothing of such a convo may be deleted, because messages and leaves
+// together show what happened.
 func (s *Service) Keep(ctx context.Context, convos []uuid.UUID) (kept []uuid.UUID, err error) {
 	for _, convo := range convos {
 		ok, err := s.keep(ctx, convo)
@@ -27,11 +28,11 @@ func (s *Service) Keep(ctx context.Context, convos []uuid.UUID) (kept []uuid.UUI
 	return kept, nil
 }
 
-// keep returns false if the tree is damaged, and an error if the other convos would fail too.
+// keep returns ok = false if the tree is damaged, and an error if other convos would fail too.
 func (s *Service) keep(ctx context.Context, convo uuid.UUID) (ok bool, err error) {
 	t, found := s.trees.Peek(convo)
 	if !found {
-		t = newTree(convo) // the trees that heads are asked of stay in memory
+		t = newTree(convo) // the trees of requested heads stay in memory
 	}
 	if err := t.acquire(ctx); err != nil {
 		return false, err
@@ -43,10 +44,10 @@ func (s *Service) keep(ctx context.Context, convo uuid.UUID) (ok bool, err error
 	}
 	defer conn.Release()
 	err = s.keepTree(ctx, conn, t)
-	if err == nil || errors.Is(err, ErrNotReady) { // a long log takes several calls
+	if err == nil || errors.Is(err, ErrNotReady) { // a long log needs several calls
 		return true, nil
 	}
-	if refused := (*pgconn.PgError)(nil); errors.As(err, &refused) { // such as a full disk: it says nothing of the tree
+	if refused := (*pgconn.PgError)(nil); errors.As(err, &refused) { // for example a full disk
 		return false, err
 	}
 	return false, s.skip(ctx, conn, t, "cannot keep leaves: messages of the convo do not expire", err)

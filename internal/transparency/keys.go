@@ -18,30 +18,30 @@ import (
 	"mlsd/internal/transparency/verifier"
 )
 
-// KeysInterval is how often ReadKeys is to be called.
+// KeysInterval is how often ReadKeys should be called.
 const KeysInterval = time.Second
 
-// Key is a key that signs heads, or has signed some.
+// Key is a key that signs heads, or has signed heads.
 type Key struct {
 	ID        int32     `json:"id"`
 	CreatedAt time.Time `json:"createdAt"`
-	Signs     bool      `json:"signs"`    // it has a seed
-	Withheld  bool      `json:"withheld"` // clients without a key are not given it: its seed has leaked
-	Text      string    `json:"key"`      // as clients get it: name, hash and key
-	Multikey  string    `json:"multikey"` // as DID documents have it
+	Signs     bool      `json:"signs"`    // the key has a seed
+	Withheld  bool      `json:"withheld"` // not given to clients without a key, because its seed has leaked
+	Text      string    `json:"key"`      // the form for clients: name, hash and key
+	Multikey  string    `json:"multikey"` // the form in DID documents
 }
 
-// keyring is what log_keys says at one moment. Nobody changes it.
+// keyring is the content of log_keys at one moment. It is immutable.
 type keyring struct {
 	keys    []Key
 	signers []note.Signer
-	seeds   []Seed    // of the keys that sign and are not withheld
-	at      time.Time // the database's clock
+	seeds   []Seed    // seeds of the keys that sign and are not withheld
+	at      time.Time // by the database's clock
 }
 
-// Load reads the keys that sign heads, and makes the first one. The keys are in the database, so all
-// nodes have the same ones. If there are several with a seed, all of them sign: a client that knows
-// the older one accepts the newer one with it.
+// Load reads the keys that sign heads, and makes the first key. The keys are in the database, so
+// all nodes have the same keys. If several keys have a seed, all of them sign. Then a client that
+// knows only the older key accepts the newer key too.
 func (s *Service) Load(ctx context.Context) error {
 	err := pgx.BeginFunc(ctx, s.cfg.DB, func(tx pgx.Tx) error {
 		ring, err := s.lockKeys(ctx, tx)
@@ -57,12 +57,12 @@ func (s *Service) Load(ctx context.Context) error {
 	return s.ReadKeys(ctx)
 }
 
-// lockKeys reads the keys, which nobody else changes until the end of the transaction.
+// lockKeys reads the keys, and locks them until the end of the transaction.
 func (s *Service) lockKeys(ctx context.Context, tx pgx.Tx) (*keyring, error) {
 	if err := pgpool.LockLogKeys.Wait(ctx, tx, ""); err != nil {
 		return nil, err
 	}
-	return s.loadKeys(ctx, tx) // a statement of its own, so that it sees what the lock has waited for
+	return s.loadKeys(ctx, tx) // after the lock, so that it sees what others have committed
 }
 
 func insertKey(ctx context.Context, tx pgx.Tx) (id int32, err error) {
@@ -74,8 +74,8 @@ func insertKey(ctx context.Context, tx pgx.Tx) (id int32, err error) {
 	return id, err
 }
 
-// ReadKeys reads the keys again. Heads that were signed with others are not sent any more: the next
-// round signs them anew. If a database without a key has taken over, it makes one.
+// ReadKeys reads the keys again. Heads that other keys have signed are no longer sent, and the next
+// round signs them again. If a database without a key has taken over, ReadKeys makes a key.
 func (s *Service) ReadKeys(ctx context.Context) error {
 	ring, err := s.loadKeys(ctx, s.cfg.DB)
 	if err != nil {
@@ -115,13 +115,13 @@ func (s *Service) loadKeys(ctx context.Context, q pgpool.DB) (*keyring, error) {
 	return ring, err
 }
 
-// multikey is the form of a key in DID documents: the code of Ed25519 and the key, in base58.
+// multikey returns the form of a key in DID documents: the code of Ed25519 and the key, in base58.
 func multikey(public ed25519.PublicKey) string {
 	return "z" + base58.Encode(append([]byte{0xed, 0x01}, public...))
 }
 
-// Keys are the keys that check heads, also those that sign no more. Those that are withheld are not
-// among them.
+// Keys returns the keys that check heads, including keys that no longer sign. It leaves out
+// withheld keys.
 func (s *Service) Keys() (texts []string) {
 	for _, k := range s.given() {
 		texts = append(texts, k.Text)
@@ -129,20 +129,20 @@ func (s *Service) Keys() (texts []string) {
 	return texts
 }
 
-// Published are the keys that sign and are not withheld: those of the service's DID document.
+// Published returns the keys that sign and are not withheld. The service's DID document has these
+// keys.
 func (s *Service) Published() []Key {
 	return slices.DeleteFunc(s.given(), func(k Key) bool { return !k.Signs })
 }
 
-// Seed is the secret of a key that signs. The service's other keys are derived from it (package
-// network).
+// Seed is the secret of a key that signs. Package network derives the service's other keys from it.
 type Seed struct {
 	ID        int32
 	CreatedAt time.Time
 	Seed      []byte
 }
 
-// Seeds are the secrets of the published keys, the oldest first: none before Load.
+// Seeds returns the secrets of the published keys, the oldest first. Before Load there are none.
 func (s *Service) Seeds() []Seed {
 	ring := s.ring.Load()
 	if ring == nil {
@@ -151,7 +151,7 @@ func (s *Service) Seeds() []Seed {
 	return slices.Clone(ring.seeds)
 }
 
-// given are the keys that clients get: none before Load.
+// given returns the keys that clients get. Before Load there are none.
 func (s *Service) given() []Key {
 	ring := s.ring.Load()
 	if ring == nil {
@@ -160,9 +160,10 @@ func (s *Service) given() []Key {
 	return slices.DeleteFunc(slices.Clone(ring.keys), func(k Key) bool { return k.Withheld })
 }
 
-// keepsPromise checks that a tree that was begun anew begins with the last head that this node has
-// signed in the generation. Otherwise somebody has changed the log in the database, and a second head
-// would only prove it: there is none. Error: ErrNotReady.
+// keepsPromise checks a tree that was read again from the database. The tree must begin with the
+// last head that this node has signed in the generation. Otherwise somebody has changed the log in
+// the database. Then the node signs no second head, because it would only prove the change. Error:
+// ErrNotReady.
 func (s *Service) keepsPromise(ctx context.Context, q pgpool.DB, t *tree) error {
 	if h := t.promised; !t.checked && h != nil && h.Generation == t.generation && h.Size > 0 {
 		if h.Size > t.edge.Size {
@@ -187,7 +188,7 @@ func (s *Service) broken(t *tree) error {
 	return fmt.Errorf("%w: the log is not the one of which a head was signed", ErrNotReady)
 }
 
-// sign signs what the tree is now. Errors: ErrNotReady.
+// sign signs the present head of the tree. Errors: ErrNotReady, errors of the database.
 func (s *Service) sign(ctx context.Context, q pgpool.DB, t *tree) error {
 	if err := s.keepsPromise(ctx, q, t); err != nil {
 		return err

@@ -19,20 +19,20 @@ import (
 //go:embed load.sql
 var loadSQL string
 
-// bounds are how much one reading takes.
+// bounds say how much one read takes.
 type bounds struct {
-	entries int   // of a convo
-	bytes   int64 // of bodies that are hashed, of a convo; its first entry is read even if it is larger
-	sum     int64 // of bodies that are hashed, of all convos; the first convo is read even if it has more
+	entries int   // entries of one convo
+	bytes   int64 // hashed bytes of one convo; its first entry is read even if it is larger
+	sum     int64 // hashed bytes of all convos; the first convo is read even if it has more
 }
 
 // part is a part of a log.
 type part struct {
 	last    int64 // seq of the log's last entry
-	floor   int64 // entries up to here can be missing
-	stored  int64 // leaves that log_tiles has
-	cut     bool  // nothing was read: the other convos have filled the sum
-	hashed  int64 // bytes of bodies
+	floor   int64 // entries up to this seq can be missing
+	stored  int64 // number of leaves in log_tiles
+	cut     bool  // nothing was read, because the other convos have used up the sum
+	hashed  int64 // hashed bytes of bodies
 	entries []loaded
 	unknown []string // senders without a tag
 }
@@ -40,19 +40,20 @@ type part struct {
 type loaded struct {
 	verifier.Entry
 	sender  string
-	version string // of the row (load.sql)
-	known   bool   // the row is the one that the tree has: it was not hashed
+	version string // version of the row (load.sql)
+	known   bool   // the tree was made from this version of the row, which was not hashed
 	leaf    verifier.Hash
 }
 
-// sender is one of the accounts that have entries in a log.
+// sender is an account that has entries in a log.
 type sender struct {
 	convo uuid.UUID
 	did   string
 }
 
-// load reads the parts of logs that begin with the last entries of the trees, by convo. A convo that
-// does not exist has none. A part ends before the first entry whose sender has no tag yet.
+// load reads parts of logs, by convo. A part begins with the last entry of the convo's tree. A
+// convo that does not exist has no part. A part ends before the first entry whose sender has no tag
+// yet.
 func load(ctx context.Context, q pgpool.DB, trees []*tree, most bounds) (map[uuid.UUID]*part, error) {
 	parts, senders, err := loadEntries(ctx, q, trees, most)
 	if err != nil {
@@ -61,8 +62,8 @@ func load(ctx context.Context, q pgpool.DB, trees []*tree, most bounds) (map[uui
 	if len(senders) == 0 {
 		return parts, nil
 	}
-	// The tags are read after the entries: who was erased meanwhile has none, and then its entries are
-	// read again. The tag of its tombstone is the same.
+	// The tags are read after the entries. An account that was erased meanwhile has no tag, so its
+	// entries are read again. Its tombstone has the same tag.
 	tags, err := loadTags(ctx, q, senders)
 	if err != nil {
 		return nil, fmt.Errorf("read tags of senders: %w", err)
@@ -112,7 +113,7 @@ func loadEntries(ctx context.Context, q pgpool.DB, trees []*tree, most bounds) (
 			p = &part{last: last, floor: floor, stored: stored, cut: cut}
 			parts[convo] = p
 		}
-		if seq == nil { // nothing is left to read
+		if seq == nil { // there is nothing left to read
 			return nil
 		}
 		e := loaded{Entry: verifier.Entry{Seq: *seq, Kind: int(*kind), Epoch: *epoch, At: *at}, sender: *did,

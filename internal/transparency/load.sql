@@ -1,13 +1,17 @@
--- Reads the next entries of logs, with hashes of their bodies. Before them it reads the last entry that
--- the reader has. That one is hashed only if its row has another version than the reader knows.
+-- Reads the next entries of logs, with hashes of their bodies. Before these, it reads the last
+-- entry that the reader has. It hashes this entry only if its row has another version than the
+-- reader knows.
 --
--- $1 convos, $2 the seq of the last entry that the reader has of each, $3 the version of its row or ''
--- $4 the largest number of entries of a convo, $5 of bytes that are hashed of a convo, $6 of all convos.
--- The first entry of a convo, and the first convo, are read even if they are larger. A convo that does
--- not fit below $6 is cut: none of its entries are read.
+-- $1 convos, $2 the seq of the last entry that the reader has of each convo, $3 the version of that
+-- entry's row or ''
+-- $4 the largest number of entries of a convo
+-- $5 the largest number of hashed bytes of a convo, $6 of all convos
 --
--- A version is the transaction that wrote the row, and created_at: a database that has gone back can
--- give the number of a transaction again.
+-- The first entry of a convo, and the first convo, are read even if they are larger. A convo that
+-- exceeds $6 is cut: none of its entries are read.
+--
+-- A version is the transaction that wrote the row, and created_at. The transaction alone is not
+-- enough, because a database that has gone back can give the same number again.
 WITH asked AS MATERIALIZED (
 	SELECT w.convo_id, w.size, w.version, c.last_seq, e.upto,
 		coalesce(sum(e.bytes) OVER (ORDER BY w.ord) > greatest($6::bigint, e.bytes), false) AS cut

@@ -13,24 +13,24 @@ import (
 )
 
 const (
-	// Interval is how often RunOnce is to be called.
+	// Interval is how often RunOnce should be called.
 	Interval = time.Second
-	// piggybackEvery is the shortest time between two readings of a log for heads piggybacked on answers and
-	// events. A client that must know now calls getLogHead.
+	// piggybackEvery is the shortest time between two reads of a log for heads that are piggybacked
+	// on answers and events. A client that needs the head at once calls getLogHead.
 	piggybackEvery = 5 * time.Second
-	// roundConvos are the convos whose logs one round reads.
+	// roundConvos is how many convos' logs one round reads.
 	roundConvos = 256
-	// maxRounds bounds the readings of one RunOnce.
+	// maxRounds bounds the rounds of one RunOnce.
 	maxRounds = 4
 	// maxWanted bounds the convos that wait for a head.
 	maxWanted = maxTrees
 )
 
-// roundBounds are what one round reads.
+// roundBounds bound what one round reads.
 var roundBounds = bounds{entries: 512, bytes: 1 << 20, sum: 64 << 20}
 
-// AnswerHead returns the newest head that the node has signed of a convo, or "", and makes the next round
-// prepare another one. It does not wait. The head can be seconds old.
+// AnswerHead returns the newest head of a convo that the node has signed, or "". It makes the next
+// round prepare another head. It does not wait. The head can be seconds old.
 func (s *Service) AnswerHead(convo uuid.UUID) string {
 	s.want(convo)
 	t, ok := s.trees.Get(convo)
@@ -41,7 +41,7 @@ func (s *Service) AnswerHead(convo uuid.UUID) string {
 	case t.lock <- struct{}{}:
 		defer t.release()
 	default:
-		return "" // somebody works on it
+		return "" // another goroutine works on the tree
 	}
 	if !s.current(t) {
 		return ""
@@ -49,10 +49,10 @@ func (s *Service) AnswerHead(convo uuid.UUID) string {
 	return t.head.Text
 }
 
-// EventHead returns the head that goes out with the event of an entry, or "". It does not say more than
-// the events up to this one: a reader who was removed with it learns nothing of what came later. Each
-// head goes out with one event. Heads are made only for convos of which somebody has asked this node
-// for one.
+// EventHead returns the head that goes out with the event of an entry, or "". The head covers no
+// entry after this event, so a reader who was removed with the event learns nothing of later
+// entries. Each head goes out with one event. Heads are made only for convos whose head somebody
+// has requested from this node.
 func (s *Service) EventHead(convo uuid.UUID, seq int64) string {
 	t, ok := s.trees.Get(convo)
 	if !ok {
@@ -72,7 +72,7 @@ func (s *Service) EventHead(convo uuid.UUID, seq int64) string {
 	return t.head.Text
 }
 
-// current reports whether a tree has a head that is signed with the keys of now.
+// current reports whether a tree has a head that the present keys have signed.
 func (s *Service) current(t *tree) bool { return t.head != nil && t.head.ring == s.ring.Load() }
 
 func (s *Service) want(convo uuid.UUID) {
@@ -83,8 +83,8 @@ func (s *Service) want(convo uuid.UUID) {
 	}
 }
 
-// RunOnce signs heads of the convos for which AnswerHead or EventHead was called, if their log was not read
-// for some time and has grown.
+// RunOnce signs heads of the convos for which AnswerHead or EventHead was called, if their log has
+// grown and was not read for some time.
 func (s *Service) RunOnce(ctx context.Context) error {
 	for range maxRounds {
 		trees := s.due()
@@ -97,7 +97,7 @@ func (s *Service) RunOnce(ctx context.Context) error {
 		}
 		if err != nil {
 			if errors.Is(err, ErrNotReady) {
-				return nil // the next round finds the generation
+				return nil // the next round reads the generation
 			}
 			return fmt.Errorf("prepare heads: %w", err)
 		}
@@ -105,8 +105,8 @@ func (s *Service) RunOnce(ctx context.Context) error {
 	return nil
 }
 
-// due takes up to a round of wanted trees, and holds them. A tree that was looked at just now stays
-// wanted, unless the keys have changed since: also one whose head could not be made.
+// due acquires wanted trees, at most as many as a round reads. A tree that was read just now stays
+// wanted, even if its head could not be made, unless the keys have changed since.
 func (s *Service) due() (trees []*tree) {
 	s.mu.Lock()
 	wanted := slices.Collect(maps.Keys(s.wanted))
@@ -138,8 +138,8 @@ func (s *Service) due() (trees []*tree) {
 	return trees
 }
 
-// round brings trees forward and signs those that have their whole log, in one statement if they were
-// known before.
+// round adds new entries to trees and signs complete trees. If the trees are known already, it
+// reads all of them in one statement.
 func (s *Service) round(ctx context.Context, trees []*tree) error {
 	conn, err := s.cfg.DB.Acquire(ctx)
 	if err != nil {
@@ -177,7 +177,7 @@ func (s *Service) round(ctx context.Context, trees []*tree) error {
 			continue
 		}
 		if err := s.forward(ctx, conn, t, p); errors.Is(err, errChanged) {
-			t.forget() // another round begins it anew
+			t.forget() // another round reads it from the database
 			s.want(t.convo)
 		} else if err != nil {
 			if err := s.skip(ctx, conn, t, "cannot prepare a head", err); err != nil {
@@ -188,13 +188,13 @@ func (s *Service) round(ctx context.Context, trees []*tree) error {
 	return nil
 }
 
-// forward takes what was read of a log into its tree, and signs the tree if it has the whole log.
+// forward adds the entries of a part to the tree, and signs the tree if it has the whole log.
 func (s *Service) forward(ctx context.Context, conn *pgxpool.Conn, t *tree, p *part) error {
 	if err := s.accept(ctx, conn, t, p, roundBounds.entries); err != nil {
 		return err
 	}
 	switch {
-	case t.edge.Size < p.last, p.cut: // the next round goes on
+	case t.edge.Size < p.last, p.cut: // the next round reads the rest
 		t.looked = time.Time{}
 		s.want(t.convo)
 	case !s.current(t) || t.head.Size != t.edge.Size:
@@ -203,14 +203,14 @@ func (s *Service) forward(ctx context.Context, conn *pgxpool.Conn, t *tree, p *p
 	return nil
 }
 
-// skip leaves a tree out that has failed, so that the others are done. It returns the error if the
+// skip leaves out a tree that has failed, so that the others are done. It returns the error if the
 // others would fail too.
 func (s *Service) skip(ctx context.Context, conn *pgxpool.Conn, t *tree, what string, err error) error {
 	t.forget()
 	if ctx.Err() != nil || conn.Conn().IsClosed() {
 		return err
 	}
-	if !errors.Is(err, ErrNotReady) { // that has been logged
+	if !errors.Is(err, ErrNotReady) { // the cause was logged already
 		s.log.Error(what, "convo", t.convo, "err", err)
 	}
 	return nil

@@ -10,8 +10,9 @@ import (
 	"mlsd/internal/transparency/verifier"
 )
 
-// Inclusion proves that the entry seq is in the tree of the log's first size entries. It returns the
-// entry's leaf too. hashed is that of Head. Errors: ErrRange, ErrNotReady.
+// Inclusion proves that the entry seq is in the tree of the log's first size entries. It also
+// returns the entry's leaf. hashed is as for Head. Errors: ErrRange, ErrNotReady, errors of the
+// database.
 func (s *Service) Inclusion(ctx context.Context, convo uuid.UUID, seq, size int64, hashed *int64) (leaf verifier.Hash,
 	proof []verifier.Hash, err error) {
 	err = s.prove(ctx, convo, hashed, func(r tlog.HashReader, end int64) error {
@@ -30,7 +31,7 @@ func (s *Service) Inclusion(ctx context.Context, convo uuid.UUID, seq, size int6
 }
 
 // Consistency proves that the log's first from entries are the beginning of its first size entries.
-// hashed is that of Head. Errors: ErrRange, ErrNotReady.
+// hashed is as for Head. Errors: ErrRange, ErrNotReady, errors of the database.
 func (s *Service) Consistency(ctx context.Context, convo uuid.UUID, from, size int64,
 	hashed *int64) (proof []verifier.Hash, err error) {
 	err = s.prove(ctx, convo, hashed, func(r tlog.HashReader, end int64) (err error) {
@@ -43,8 +44,8 @@ func (s *Service) Consistency(ctx context.Context, convo uuid.UUID, from, size i
 	return proof, errs.Wrap(err, "prove the consistency")
 }
 
-// prove calls use with the hashes of the whole log, and with its length. A proof reads as many rows
-// of hashes as the tree has levels of tiles, and one more for each side.
+// prove calls use with the hashes of the whole log, and with the log's length. A proof reads as
+// many rows of hashes as the tree has levels of tiles, and one more row for each side.
 func (s *Service) prove(ctx context.Context, convo uuid.UUID, hashed *int64,
 	use func(r tlog.HashReader, end int64) error) error {
 	return s.with(ctx, convo, hashed, func(t *tree) error {

@@ -13,16 +13,17 @@ import (
 )
 
 const (
-	// Overlap is how long a key has to sign beside the next one: a device that was away for that long
-	// still finds a head that is signed with a key that it knows.
+	// Overlap is how long a key must sign together with the next key. A device that was away for
+	// that long still finds a head that a key known to it has signed.
 	Overlap = 90 * 24 * time.Hour
-	// known is how long after it was made all nodes sign with a key. They read it every second.
+	// known is how long after a key was made all nodes sign with it. They read the keys every
+	// second.
 	known = 10 * time.Second
 	// maxSigners bounds the keys that sign at the same time, because each makes heads longer.
 	maxSigners = 3
 )
 
-// ErrNoKey says that there is no key with the id.
+// ErrNoKey says that no key has the id.
 var ErrNoKey = errors.New("there is no such key of log heads")
 
 // KeyError says why a key is not added, retired or withheld now.
@@ -39,8 +40,8 @@ func (s *Service) ListKeys(ctx context.Context, q pgpool.DB) ([]Key, error) {
 	return ring.keys, nil
 }
 
-// AddKey makes a key, with which all nodes sign beside the others a second after the commit. Error:
-// *KeyError.
+// AddKey makes a key. A second after the commit, all nodes sign with this key and the older keys.
+// Error: *KeyError.
 func (s *Service) AddKey(ctx context.Context, tx pgx.Tx) (k Key, err error) {
 	ring, err := s.lockKeys(ctx, tx)
 	if err != nil {
@@ -59,15 +60,15 @@ func (s *Service) AddKey(ctx context.Context, tx pgx.Tx) (k Key, err error) {
 	return ring.keys[slices.IndexFunc(ring.keys, func(k Key) bool { return k.ID == id })], nil
 }
 
-// Retired is what RetireKey has done.
+// Retired is the result of RetireKey.
 type Retired struct {
-	Changed bool      // false: the key had no seed
-	Since   time.Time // the oldest key that signs now signs since then
-	Early   bool      // that is less than Overlap ago
+	Changed bool      // false if the key had no seed
+	Since   time.Time // since when the oldest key that still signs has signed
+	Early   bool      // Since is less than Overlap ago
 }
 
-// RetireKey deletes the seed of a key. The public key stays, and checks old heads. Without early, one
-// of the keys that stay must have signed for Overlap. Errors: ErrNoKey, *KeyError.
+// RetireKey deletes the seed of a key. The public key stays, and checks old heads. Unless early is
+// true, one of the other keys must have signed for Overlap. Errors: ErrNoKey, *KeyError.
 func (s *Service) RetireKey(ctx context.Context, tx pgx.Tx, id int32, early bool) (r Retired, err error) {
 	ring, k, err := s.lockKey(ctx, tx, id)
 	if err != nil || !k.Signs {
@@ -95,9 +96,9 @@ func (s *Service) RetireKey(ctx context.Context, tx pgx.Tx, id int32, early bool
 	return r, nil
 }
 
-// WithholdKey makes that clients without a key are not given this one, because its seed has leaked. It
-// goes on signing if it does. It returns false if the key was withheld before. Errors: ErrNoKey,
-// *KeyError.
+// WithholdKey withholds a key from clients that know no key, because the seed of the key has
+// leaked. If the key signs heads, it continues to do so. changed is false if the key was withheld
+// before. Errors: ErrNoKey, *KeyError.
 func (s *Service) WithholdKey(ctx context.Context, tx pgx.Tx, id int32) (changed bool, err error) {
 	ring, k, err := s.lockKey(ctx, tx, id)
 	if err != nil || k.Withheld {
@@ -125,8 +126,8 @@ func (s *Service) lockKey(ctx context.Context, tx pgx.Tx, id int32) (*keyring, K
 	return ring, ring.keys[at], nil
 }
 
-// canDoWithout checks that without a key each node still signs with one that new clients get. Error:
-// *KeyError.
+// canDoWithout checks that each node, without the key id, still signs with a key that new clients
+// get. Error: *KeyError.
 func (r *keyring) canDoWithout(id int32) error {
 	var rest bool
 	for _, k := range r.keys {

@@ -18,11 +18,11 @@ const saltSize = 16
 // Sender is what a client needs to compute the leaves of a sender's entries.
 type Sender struct {
 	DID  string
-	Salt []byte // nil: the account was erased, and only the tag is left
+	Salt []byte // nil if the account was erased and only the tag is left
 	Tag  verifier.Hash
 }
 
-// makeTags gives tags to senders that have none, of all parts in one transaction.
+// makeTags gives tags to senders without tags, for all parts in one transaction.
 func makeTags(ctx context.Context, conn pgpool.DB, parts map[uuid.UUID]*part) error {
 	var convos []uuid.UUID
 	var dids []string
@@ -55,8 +55,8 @@ func newSalt() []byte {
 	return salt
 }
 
-// Senders returns what the reader, a member, needs for the entries of the given accounts. It says
-// nothing of an account that had left before the reader joined.
+// Senders returns what the reader, a member, needs for the entries of the given accounts. It
+// returns nothing for an account that had left before the reader joined.
 func (s *Service) Senders(ctx context.Context, convo uuid.UUID, reader string, dids []string) ([]Sender, error) {
 	rows := pgpool.Rows(ctx, s.cfg.DB, `
 		SELECT s.did, s.salt, s.tag
@@ -71,17 +71,18 @@ func (s *Service) Senders(ctx context.Context, convo uuid.UUID, reader string, d
 	_, err := pgx.ForEachRow(rows, []any{&one.DID, &one.Salt, &tag}, func() error {
 		one.Tag = verifier.Hash(tag)
 		found = append(found, one)
-		one.Salt = nil // the next row has memory of its own
+		one.Salt = nil // so that the next row gets its own memory
 		return nil
 	})
 	return found, errs.Wrap(err, "read tags of senders")
 }
 
-// EraseSender gives the tag of a person in a convo to its tombstone, in the transaction that puts the
-// tombstone into the log and before it does. The leaves stay as they are.
+// EraseSender gives the tag of a person in a convo to the person's tombstone. It runs in the
+// transaction that puts the tombstone into the log, before this is done. The leaves stay as they
+// are.
 //
-// The row is there while entries have the DID, also if nobody has asked for a head yet. Otherwise a
-// head that is computed between two batches would make one tag for the DID and another one for its
+// The row exists while entries have the DID, even if nobody has requested a head yet. Otherwise a
+// head that is computed between two batches would make one tag for the DID and another tag for its
 // tombstone.
 func EraseSender(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID) error {
 	salt := newSalt()
@@ -97,14 +98,14 @@ func EraseSender(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.
 	return errs.Wrap(tx.SendBatch(ctx, batch).Close(), "keep the tag of a sender")
 }
 
-// ForgetSender deletes the row of a person in a convo, once no entry has its DID.
+// ForgetSender deletes the row of a person in a convo, once no entry has the person's DID.
 func ForgetSender(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID) (int64, error) {
 	tag, err := tx.Exec(ctx, `DELETE FROM log_senders WHERE convo_id = $1 AND did = $2`, convo, p.DID)
 	return tag.RowsAffected(), errs.Wrap(err, "forget the salt of a sender")
 }
 
-// Purge deletes what is kept of the log of a convo that was deleted, up to limit rows of each table,
-// and returns how many.
+// Purge deletes the stored data about the log of a deleted convo, up to limit rows of each table,
+// and returns how many rows it deleted.
 func Purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID, limit int) (n int64, err error) {
 	err = tx.QueryRow(ctx, `
 		WITH tiles AS (

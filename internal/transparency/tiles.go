@@ -15,10 +15,10 @@ import (
 	"mlsd/internal/transparency/verifier"
 )
 
-// A complete tile at level 0 has 256 leaves. A hash of level 1 is the root of such a tile, and so on.
-// Every node writes the same hashes, so it makes no difference which one writes them.
+// A complete tile at level 0 has 256 leaves. A hash of level 1 is the root of such a tile, and so
+// on. Every node would write the same hashes, so any node may write them.
 
-// storeTile writes the leaves of the tile n, and the roots that are complete with it.
+// storeTile writes the leaves of the tile n, and the roots that this tile completes.
 func storeTile(ctx context.Context, conn *pgxpool.Conn, convo uuid.UUID, n int64, leaves []verifier.Hash) error {
 	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		return putTile(ctx, tx, convo, n, leaves)
@@ -27,7 +27,7 @@ func storeTile(ctx context.Context, conn *pgxpool.Conn, convo uuid.UUID, n int64
 }
 
 func putTile(ctx context.Context, tx pgx.Tx, convo uuid.UUID, n int64, leaves []verifier.Hash) error {
-	// The lock keeps the convo from being deleted meanwhile, and delays no message.
+	// The lock prevents the deletion of the convo meanwhile, and delays no message.
 	var there bool
 	err := tx.QueryRow(ctx, `SELECT true FROM convos WHERE id = $1 FOR KEY SHARE`, convo).Scan(&there)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -42,7 +42,7 @@ func putTile(ctx context.Context, tx pgx.Tx, convo uuid.UUID, n int64, leaves []
 		WHERE octet_length(log_tiles.hashes) < octet_length(excluded.hashes) AND starts_with(encode(excluded.hashes, 'hex'),
 			encode(log_tiles.hashes, 'hex'))`,
 		convo, n, join(leaves))
-	if err == nil && written.RowsAffected() == 0 { // these are there, and perhaps more
+	if err == nil && written.RowsAffected() == 0 { // these leaves are stored already, and perhaps more
 		err = compareTile(ctx, tx, convo, n, leaves)
 	}
 	for level := 1; err == nil && len(leaves) == tileHashes; level++ {
@@ -51,7 +51,7 @@ func putTile(ctx context.Context, tx pgx.Tx, convo uuid.UUID, n int64, leaves []
 	return err
 }
 
-// compareTile checks that a tile that is stored begins with the leaves.
+// compareTile checks that a stored tile begins with the leaves.
 func compareTile(ctx context.Context, tx pgx.Tx, convo uuid.UUID, n int64, leaves []verifier.Hash) error {
 	var same bool
 	err := tx.QueryRow(ctx, `
@@ -64,8 +64,8 @@ func compareTile(ctx context.Context, tx pgx.Tx, convo uuid.UUID, n int64, leave
 	return err
 }
 
-// putRoot appends the root of the tile n of the level below, unless it is there. It returns its row
-// and, if that is complete, the row's hashes.
+// putRoot appends the root of the tile n of the level below, unless it is stored already. It
+// returns the number of its row. If the row is complete, it also returns the row's hashes.
 func putRoot(ctx context.Context, tx pgx.Tx, convo uuid.UUID, level int, n int64, root verifier.Hash) (row int64,
 	hashes []verifier.Hash, err error) {
 	row, place := n/tileHashes, n%tileHashes
@@ -84,8 +84,8 @@ func putRoot(ctx context.Context, tx pgx.Tx, convo uuid.UUID, level int, n int64
 	return row, hashes, err
 }
 
-// lastTile returns the last row of the leaves: its number, and its hashes. It has none if there is no
-// row.
+// lastTile returns the number and the hashes of the last row of leaves. If there is no row, it
+// returns no hashes.
 func lastTile(ctx context.Context, q pgpool.DB, convo uuid.UUID) (n int64, leaves []verifier.Hash, err error) {
 	rows, err := q.Query(ctx, `SELECT n, hashes FROM log_tiles WHERE convo_id = $1 AND level = 0 ORDER BY n DESC LIMIT 1`,
 		convo)
@@ -99,14 +99,14 @@ func lastTile(ctx context.Context, q pgpool.DB, convo uuid.UUID) (n int64, leave
 	return n, leaves, errs.Wrap(err, "read the last leaves")
 }
 
-// storedHashes reads hashes of a convo's tree: the leaves behind the complete tiles from tail, all
-// others from log_tiles, in one statement.
+// storedHashes reads hashes of a convo's tree. Leaves after the complete tiles come from tail. All
+// other hashes come from log_tiles, in one statement.
 type storedHashes struct {
 	ctx   context.Context
 	q     pgpool.DB
 	convo uuid.UUID
 	tail  []verifier.Hash
-	base  int64 // how many leaves there are before tail
+	base  int64 // number of leaves before tail
 }
 
 // ReadHashes implements tlog.HashReader.
@@ -159,7 +159,7 @@ func (s storedHashes) ReadHashes(indexes []int64) ([]verifier.Hash, error) {
 	return hashes, nil
 }
 
-// subtree is the root of a complete tree of hashes, whose number is a power of 2.
+// subtree returns the root of a complete tree of hashes, whose number is a power of 2.
 func subtree(hashes []verifier.Hash) verifier.Hash {
 	if len(hashes) == 1 {
 		return hashes[0]

@@ -1,17 +1,17 @@
 // Package transparency keeps a Merkle tree over the log of each convo, and signs its heads, so that
 // clients can check that all of them are shown the same log (docs/TRANSPARENCY.md).
 //
-// A leaf is the hash of what the log says of an entry (package verifier). So the tree follows from the
-// committed log, and nothing is written when a message is appended: who wants a head reads the
-// entries behind those that its node knows (load.sql), and hashes them.
+// A leaf is the hash of what the log says about an entry (package verifier). So the tree follows
+// from the committed log, and nothing is written when a message is appended. To make a head, a node
+// reads the entries after those that it knows (load.sql), and hashes them.
 //
 //	getLogHead  ──▶ Head (heads.go) ──▶ catchUp (tree.go) ──▶ load.sql
 //	sendMessage ──▶ AnswerHead (piggyback.go), which RunOnce prepares every second
 //	getLogProof ──▶ Inclusion, Consistency (proofs.go) ──▶ log_tiles (tiles.go)
 //	mlsd admin log-key ──▶ AddKey, RetireKey (rotate.go) ──▶ log_keys ──▶ ReadKeys (keys.go)
 //
-// Leaves stay when their messages go: Keep writes them into log_tiles before the retention deletes
-// (keep.go), and the tag of a sender stays when the sender is erased (senders.go).
+// Leaves stay when their messages are deleted: Keep writes them into log_tiles before the retention
+// deletes the messages (keep.go). The tag of a sender stays when the sender is erased (senders.go).
 package transparency
 
 import (
@@ -33,20 +33,20 @@ import (
 
 // Bounds.
 const (
-	// maxTrees are the convos of which a node remembers the end of the tree, 10 KiB each at most.
+	// maxTrees is how many ends of trees a node remembers, with at most 10 KiB each.
 	maxTrees = 4096
-	// stepEntries and stepBytes bound one reading of a log: its entries, and their bodies. The first
-	// entry is read even if it is larger.
+	// stepEntries and stepBytes bound how many entries, and how many bytes of their bodies, one
+	// read of a log takes. The first entry is read even if it is larger.
 	stepEntries, stepBytes = 4096, 16 << 20
-	// maxSteps bounds the readings of one request. If the tree is farther behind, the next request
-	// goes on.
+	// maxSteps bounds the reads of one request. If the tree is further behind, the next request
+	// continues.
 	maxSteps = 16
 )
 
 // Errors.
 var (
 	// ErrNotReady says that no head can be given yet: the tree of a long log is being computed, or
-	// the stream has not begun the generation of a database that has just taken over. It passes.
+	// a database has just taken over and its generation has not begun. It is temporary.
 	ErrNotReady = errors.New("the log's head is not ready yet")
 	// ErrRange says that a proof is asked for beyond the log.
 	ErrRange = errors.New("out of the log's range")
@@ -55,19 +55,19 @@ var (
 // Config configures a Service. All fields without a default are required.
 type Config struct {
 	DB      *pgxpool.Pool
-	Service string // the server's DID: the name of its keys
-	// Generation returns the id of the database's generation, read on conn. It fails if the database
-	// has changed and its generation has not begun.
+	Service string // the server's DID, which is the name of its keys
+	// Generation returns the id of the database's generation, read on conn. It fails if the
+	// database has changed and its generation has not begun.
 	Generation func(ctx context.Context, conn pgpool.Queryer) (int64, error)
 	Log        *slog.Logger
-	// Now is the clock of heads. Default: time.Now.
+	// Now is the clock of heads. nil means time.Now.
 	Now func() time.Time
 }
 
 // Service computes and signs heads. Methods are safe for concurrent use.
 type Service struct {
 	cfg   Config
-	log   *slog.Logger // of damaged logs, of which there can be many
+	log   *slog.Logger // for damaged logs, which can be many
 	trees *lru.Cache[uuid.UUID, *tree]
 	ring  atomic.Pointer[keyring] // nil before Load
 
@@ -87,7 +87,8 @@ func New(c Config) (*Service, error) {
 	return &Service{cfg: c, log: ratelog.New(c.Log), trees: trees, wanted: map[uuid.UUID]struct{}{}}, nil
 }
 
-// begun returns the generation of the database that conn leads to. Error: ErrNotReady.
+// begun returns the generation of the database that conn leads to. Errors: ErrNotReady, errors of
+// the database.
 func (s *Service) begun(ctx context.Context, conn *pgxpool.Conn) (int64, error) {
 	generation, err := s.cfg.Generation(ctx, conn)
 	if err != nil {
@@ -96,11 +97,11 @@ func (s *Service) begun(ctx context.Context, conn *pgxpool.Conn) (int64, error) 
 	return generation, nil
 }
 
-// treeOf returns what the node remembers of a convo's tree: nothing at first.
+// treeOf returns the remembered tree of a convo, which is empty at first.
 func (s *Service) treeOf(convo uuid.UUID) *tree {
 	t := newTree(convo)
 	if before, ok, _ := s.trees.PeekOrAdd(convo, t); ok {
-		s.trees.Get(convo) // it was used now
+		s.trees.Get(convo) // marks the tree as just used
 		return before
 	}
 	return t

@@ -14,30 +14,31 @@ import (
 	"mlsd/internal/transparency/verifier"
 )
 
-// tileHashes is how many hashes a row of log_tiles has when it is complete.
+// tileHashes is how many hashes a complete row of log_tiles has.
 const tileHashes = 1 << tileHeight
 
 // tileHeight is the height of a tile, in levels of the tree.
 const tileHeight = 8
 
-// tree is what a node remembers of the end of a convo's tree. The holder of lock may use the rest.
+// tree is what a node remembers of the end of a convo's tree. Only the holder of lock may use the
+// other fields.
 type tree struct {
 	convo uuid.UUID
-	lock  chan struct{} // holds one value while somebody works on the tree
+	lock  chan struct{} // holds one value while a goroutine works on the tree
 
-	known      bool // what follows is from the database
+	known      bool // the fields below were read from the database
 	generation int64
 	edge       verifier.Edge
-	tail       []verifier.Hash // the leaves behind the last complete tile
+	tail       []verifier.Hash // the leaves after the last complete tile
 	last       verifier.Hash   // the last leaf
-	version    string          // of the row that it was made of (load.sql); "": not known
-	stored     int64           // leaves that log_tiles has
-	head       *Signed         // the newest one that was signed
-	onEvent    int64           // seq of the event with which head goes out; 0: not yet known
+	version    string          // version of the row that the last leaf was made from (load.sql); "" if it is not known
+	stored     int64           // number of leaves in log_tiles
+	head       *Signed         // the newest signed head
+	onEvent    int64           // seq of the event with which head goes out; 0 if it is not known yet
 
-	looked   time.Time      // when a round has last read the log, or a head was signed; also after forget
-	promised *verifier.Head // the last one that was signed, also after forget
-	checked  bool           // the tree begins with it
+	looked   time.Time      // when a round last read the log, or a head was signed; kept by forget
+	promised *verifier.Head // the last signed head; kept by forget
+	checked  bool           // the tree was checked to begin with promised
 }
 
 func newTree(convo uuid.UUID) *tree { return &tree{convo: convo, lock: make(chan struct{}, 1)} }
@@ -54,20 +55,21 @@ func (t *tree) acquire(ctx context.Context) error {
 
 func (t *tree) release() { <-t.lock }
 
-// forget makes the tree begin anew from the database.
+// forget makes the next use of the tree read it again from the database.
 func (t *tree) forget() {
 	t.known, t.edge, t.tail, t.version, t.stored, t.head, t.onEvent = false, verifier.Edge{}, nil, "", 0, nil, 0
 	t.checked = false
 }
 
-// maxRestarts is how often one request begins a tree anew: another node stores leaves meanwhile.
+// maxRestarts is how often one request begins a tree again because another node stores leaves
+// meanwhile.
 const maxRestarts = 3
 
-// errChanged says that the log is not the one that the tree was made of: the database has gone back.
+// errChanged says that the tree was made from another log, because the database has gone back.
 var errChanged = errors.New("the log has changed under the tree")
 
-// add appends a leaf, and returns the complete tile if there is one then. version is that of the row
-// of the entry; "": not known.
+// add appends a leaf. If this completes a tile, it returns the tile. version is the version of the
+// entry's row; "" means not known.
 func (t *tree) add(leaf verifier.Hash, version string) (tile []verifier.Hash) {
 	t.edge.Append(leaf)
 	t.tail, t.last, t.version = append(t.tail, leaf), leaf, version
@@ -78,15 +80,15 @@ func (t *tree) add(leaf verifier.Hash, version string) (tile []verifier.Hash) {
 	return tile
 }
 
-// gone is the leaf of an entry that the retention has deleted before the server kept leaves.
+// gone returns the leaf of an entry that the retention deleted before the server kept leaves.
 func gone(seq int64) verifier.Hash {
 	return tlog.RecordHash(fmt.Appendf(nil, "mlsd log entry\n%d\ngone\n", seq))
 }
 
-// take appends what p has behind the tree, and returns the tiles that are complete then. No entry is
-// left out: those that are missing up to the floor have expired. The last entry of the tree is among
-// those of p, to see that it is still there: a database can go back without a new generation. Error:
-// errChanged.
+// take appends the entries of p after the tree, and returns the tiles that these complete. No entry
+// is left out: entries that are missing up to the floor have expired. p also has the last entry of
+// the tree, to check that it still exists, because a database can go back without a new generation.
+// Error: errChanged.
 func (t *tree) take(p *part, most int) (tiles [][]verifier.Hash, err error) {
 	if p.last < t.edge.Size {
 		return nil, errChanged
@@ -101,7 +103,7 @@ func (t *tree) take(p *part, most int) (tiles [][]verifier.Hash, err error) {
 	}
 	expired := func(before int64) error {
 		for ; t.edge.Size+1 < before && most > 0; most-- {
-			// A leaf that is stored says what the entry was: the tree must begin with it.
+			// A stored leaf says what the entry was, so the tree must begin with this leaf.
 			if t.edge.Size+1 > p.floor || t.edge.Size+1 <= p.stored {
 				return fmt.Errorf("convo %s has no entry %d: %w", t.convo, t.edge.Size+1, errChanged)
 			}
@@ -120,7 +122,7 @@ func (t *tree) take(p *part, most int) (tiles [][]verifier.Hash, err error) {
 		if err := expired(e.Seq); err != nil {
 			return nil, err
 		}
-		if t.edge.Size+1 < e.Seq { // the rest comes with the next step
+		if t.edge.Size+1 < e.Seq { // the next step reads the rest
 			return tiles, nil
 		}
 		add(e.leaf, e.version)
@@ -131,9 +133,9 @@ func (t *tree) take(p *part, most int) (tiles [][]verifier.Hash, err error) {
 	return tiles, nil
 }
 
-// catchUp reads the log behind the tree up to its end, and stores the tiles that are complete. It adds
-// to hashed the bytes of bodies that were hashed, also if it fails. conn leads to one server, whose
-// generation it is. Errors: ErrNotReady.
+// catchUp reads the log after the tree up to its end, and stores the tiles that are complete. It
+// adds to hashed the number of bytes that it hashed, even if it fails. conn leads to one server,
+// and the generation is of this server. Errors: ErrNotReady, errors of the database.
 func (s *Service) catchUp(ctx context.Context, conn *pgxpool.Conn, t *tree, hashed *int64) error {
 	generation, err := s.begun(ctx, conn)
 	if err != nil {
@@ -157,10 +159,10 @@ func (s *Service) catchUp(ctx context.Context, conn *pgxpool.Conn, t *tree, hash
 		p := parts[t.convo]
 		if p == nil {
 			t.forget()
-			return ErrNotReady // it is being deleted
+			return ErrNotReady // the convo is being deleted
 		}
 		*hashed += p.hashed
-		// Senders without a tag get one: the next reading has their leaves.
+		// Senders without a tag get one. The next read then has their leaves.
 		if err := makeTags(ctx, conn, parts); err != nil {
 			return err
 		}
@@ -180,7 +182,7 @@ func (s *Service) catchUp(ctx context.Context, conn *pgxpool.Conn, t *tree, hash
 	return ErrNotReady
 }
 
-// accept takes a part into the tree, and stores what is complete.
+// accept appends the entries of a part to the tree, and stores complete tiles.
 func (s *Service) accept(ctx context.Context, conn *pgxpool.Conn, t *tree, p *part, most int) error {
 	first := t.edge.Size / tileHashes
 	tiles, err := t.take(p, most)
@@ -217,7 +219,7 @@ func begin(ctx context.Context, conn pgpool.DB, t *tree) error {
 	return nil
 }
 
-// edgeAt reads the edge of the tree at a size that is a number of complete tiles.
+// edgeAt reads the edge of the tree at a size at which all tiles are complete.
 func edgeAt(ctx context.Context, q pgpool.DB, convo uuid.UUID, size int64) (verifier.Edge, error) {
 	e := verifier.Edge{Size: size}
 	var indexes []int64

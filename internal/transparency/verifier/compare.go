@@ -8,17 +8,17 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// newest is the newest head that was checked, or nil.
+// newest returns the newest checked head, or nil.
 func (v *Verifier) newest() *Head {
 	h, err := Open(v.s.Head, keyList(v.s.Keys))
 	if err != nil {
-		return nil // there is none
+		return nil // no head was checked
 	}
 	return h
 }
 
-// extends checks that a head of the server's begins with the newest one of the generation that was
-// checked.
+// extends checks that one of the server's heads begins with the newest checked head of its
+// generation.
 func (v *Verifier) extends(ctx context.Context, text string, h *Head) error {
 	before := v.newest()
 	if before == nil || before.Generation != h.Generation {
@@ -37,7 +37,7 @@ func (v *Verifier) extends(ctx context.Context, text string, h *Head) error {
 			"earlier one", h.Size, before.Size)
 }
 
-// continues checks that a head is of a log that begins with what was shown.
+// continues checks that the log of a head begins with the entries that were shown.
 func (v *Verifier) continues(ctx context.Context, text string, h *Head) error {
 	if !v.s.Started {
 		return nil
@@ -46,7 +46,7 @@ func (v *Verifier) continues(ctx context.Context, text string, h *Head) error {
 	if err != nil || ok {
 		return err
 	}
-	// Two heads need no reading to be compared.
+	// Two heads can be compared without a request.
 	for _, w := range v.s.Waiting {
 		if w.Size == h.Size && w.Root != h.Root {
 			return v.twoHeads(w, text, h, "")
@@ -55,7 +55,8 @@ func (v *Verifier) continues(ctx context.Context, text string, h *Head) error {
 	return v.doubtUnder(ctx, text, h, []string{v.s.Head}, "%s", v.explain(ctx, h))
 }
 
-// isPrefix reports whether the server can prove that the tree of h begins with a tree.
+// isPrefix reports whether the server can prove that the tree of h begins with the tree of the
+// given size and root.
 func (v *Verifier) isPrefix(ctx context.Context, h *Head, size int64, root Hash) (bool, error) {
 	switch {
 	case size == 0:
@@ -72,7 +73,7 @@ func (v *Verifier) isPrefix(ctx context.Context, h *Head, size int64, root Hash)
 	return tlog.CheckTree(proof, h.Size, h.Root, size, root) == nil, nil
 }
 
-// explain says which of the entries that were shown is not under a head.
+// explain says which of the shown entries is not under a head.
 func (v *Verifier) explain(ctx context.Context, h *Head) string {
 	const differs = "the log that I was shown is not the one that is signed: "
 	first := v.s.Edge.Size - int64(len(v.s.Leaves)) + 1
@@ -96,8 +97,8 @@ func (v *Verifier) explain(ctx context.Context, h *Head) string {
 		"of %d", v.s.Edge.Size, h.Size)
 }
 
-// remember compares a head with the others of its generation: with what was shown, or later, when
-// that many entries were shown.
+// remember compares a head with the other heads of its generation and with the shown entries. If
+// fewer entries were shown than the head has, the second comparison is made later.
 func (v *Verifier) remember(ctx context.Context, text string, h *Head, from string) error {
 	for _, w := range v.s.Waiting {
 		if w.Size == h.Size && w.Root != h.Root {
@@ -110,7 +111,7 @@ func (v *Verifier) remember(ctx context.Context, text string, h *Head, from stri
 		v.adopt(text, h.Size)
 		return nil
 	}
-	if !ok && h.Size <= v.s.Edge.Size { // too old to be compared
+	if !ok && h.Size <= v.s.Edge.Size { // too old to compare
 		return nil
 	}
 	v.s.Waiting = append(v.s.Waiting, waiting{text, h.Size, h.Root, from})
@@ -125,7 +126,7 @@ func (v *Verifier) remember(ctx context.Context, text string, h *Head, from stri
 	return nil
 }
 
-// adopt makes a head the newest one that was checked, if it is: what was shown begins with it.
+// adopt makes a head the newest checked head, if it is newer. The shown entries must begin with it.
 func (v *Verifier) adopt(text string, size int64) {
 	if size > v.s.HeadSize {
 		v.s.Head, v.s.HeadSize = text, size

@@ -4,8 +4,9 @@ import (
 	"context"
 )
 
-// doubt is called when something that was shown does not fit. If the server went back meanwhile, that
-// is why. Else the entries are read again, and the second time it is a lie.
+// doubt is called when something that was shown does not fit. If the server went back meanwhile,
+// that is the cause. Otherwise the entries are read again. If they do not fit the second time, the
+// server has lied.
 func (v *Verifier) doubt(ctx context.Context, evidence []string, format string, args ...any) error {
 	text, h, err := v.again(ctx)
 	if err != nil {
@@ -14,8 +15,8 @@ func (v *Verifier) doubt(ctx context.Context, evidence []string, format string, 
 	return v.doubtUnder(ctx, text, h, evidence, format, args...)
 }
 
-// doubtUnder is doubt, if there is a fresh head of the same generation. What the server has signed
-// before is never read again: a head that does not begin with it is a lie.
+// doubtUnder is doubt if there is a fresh head of the same generation. Entries under an older
+// signed head are never read again: if a head does not begin with that head, the server has lied.
 func (v *Verifier) doubtUnder(ctx context.Context, text string, h *Head, evidence []string, format string,
 	args ...any) error {
 	if err := v.extends(ctx, text, h); err != nil {
@@ -39,12 +40,12 @@ func (v *Verifier) doubtUnder(ctx context.Context, text string, h *Head, evidenc
 		return err
 	}
 	v.s.Doubted = true
-	v.s.Tags = map[string]Hash{} // an account that was erased and has returned has another one
+	v.s.Tags = map[string]Hash{} // an account that was erased and has returned has another tag
 	return ErrReadAgain
 }
 
-// again asks for a head, to see whether the generation is still the same. If it is not, it takes the
-// head, and the error is *WentBack or ErrReadAgain.
+// again requests a head, to see whether the generation is still the same. If it is not, again
+// adopts the head, and the error is *WentBack or ErrReadAgain.
 func (v *Verifier) again(ctx context.Context) (text string, h *Head, err error) {
 	answer, err := v.source.Head(ctx, v.s.ConvoID, nil)
 	if err != nil {
@@ -62,8 +63,8 @@ func (v *Verifier) again(ctx context.Context) (text string, h *Head, err error) 
 	return answer.Head, h, nil
 }
 
-// accuse says that the server has lied with a proof, unless it went back meanwhile: then the proof is
-// of another log than the head.
+// accuse says that the server has lied with a proof, unless the server went back meanwhile. In that
+// case the proof is of another log than the head.
 func (v *Verifier) accuse(ctx context.Context, evidence []string, format string, args ...any) error {
 	if _, _, err := v.again(ctx); err != nil {
 		return err

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// Edge is the right edge of a Merkle tree: the roots of its complete subtrees, the largest first. It
-// is all that is needed to append leaves and to compute the root.
+// Edge is the right edge of a Merkle tree: the roots of its complete subtrees, the largest first.
+// These roots are enough to append leaves and to compute the root.
 type Edge struct {
 	Size   int64  `json:"size"`
 	Hashes []Hash `json:"hashes"`
@@ -44,8 +44,8 @@ func (e *Edge) Valid() bool { return e.Size >= 0 && len(e.Hashes) == bits.OnesCo
 
 var errProof = errors.New("the proof has the wrong number of hashes")
 
-// EdgeOf returns the edge of a tree from the proof that its last leaf is in it. The caller compares
-// the edge's root with that of a head.
+// EdgeOf returns the edge of a tree from the proof that the tree includes its last leaf. The caller
+// compares the root of the edge with the root of a head.
 func EdgeOf(size int64, last Hash, proof []Hash) (Edge, error) {
 	if size < 1 {
 		return Edge{}, errProof

@@ -12,7 +12,7 @@ import (
 type Seen struct {
 	Seq    int64
 	Kind   int
-	Epoch  int64 // of the MLS header
+	Epoch  int64 // from the MLS header
 	At     time.Time
 	Body   Hash
 	Sender string
@@ -22,9 +22,10 @@ func (m Seen) leaf(tag Hash) Hash {
 	return Entry{Seq: m.Seq, Kind: m.Kind, Epoch: m.Epoch, At: m.At, Body: m.Body, Tag: tag}.Leaf()
 }
 
-// Entry checks an entry that the server shows. Entries come in the order of the log, without gaps;
-// one that was shown before can come again. Errors: *Lie; *WentBack and ErrReadAgain, and then the
-// entries behind Size come again; those of the source, and then the same entry comes again.
+// Entry checks an entry that the server shows. Entries must be passed in the order of the log,
+// without gaps; an entry that was shown before may be passed again. Errors: *Lie; *WentBack and
+// ErrReadAgain, after which the caller passes the entries after Size again; errors of the source,
+// after which the caller passes the same entry again.
 func (v *Verifier) Entry(ctx context.Context, m Seen) error {
 	if err := v.lied(); err != nil {
 		return err
@@ -42,7 +43,7 @@ func (v *Verifier) Entry(ctx context.Context, m Seen) error {
 	switch {
 	case m.Seq <= v.s.Edge.Size:
 		before, ok := v.leafAt(m.Seq)
-		if !ok { // it is not remembered any more
+		if !ok { // the verifier no longer remembers it
 			if ok, err = v.includes(ctx, m.Seq, leaf); err != nil {
 				return err
 			}
@@ -78,7 +79,7 @@ func (v *Verifier) take(leaf Hash) {
 	}
 }
 
-// leafAt returns the leaf of an entry that was shown, if it is remembered.
+// leafAt returns the leaf of an entry that was shown, if the verifier remembers it.
 func (v *Verifier) leafAt(seq int64) (Hash, bool) {
 	i := int64(len(v.s.Leaves)) - (v.s.Edge.Size - seq) - 1
 	if i < 0 || i >= int64(len(v.s.Leaves)) {
@@ -87,7 +88,7 @@ func (v *Verifier) leafAt(seq int64) (Hash, bool) {
 	return v.s.Leaves[i], true
 }
 
-// rootAt returns the root of the tree that ended with an entry, if it is remembered.
+// rootAt returns the root of the tree that ended with an entry, if the verifier remembers it.
 func (v *Verifier) rootAt(size int64) (Hash, bool) {
 	if size == v.s.Edge.Size {
 		return v.s.Edge.Root(), true
@@ -99,7 +100,8 @@ func (v *Verifier) rootAt(size int64) (Hash, bool) {
 	return v.s.Roots[i], true
 }
 
-// includes reports whether the server can prove that an entry is in the tree of what was shown.
+// includes reports whether the server can prove that the tree of the shown entries includes an
+// entry.
 func (v *Verifier) includes(ctx context.Context, seq int64, leaf Hash) (bool, error) {
 	_, proof, err := v.source.Inclusion(ctx, v.s.ConvoID, seq, v.s.Edge.Size)
 	if err != nil {

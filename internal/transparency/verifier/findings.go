@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Lie says that the server has lied. It stays.
+// Lie says that the server has lied. This finding is permanent.
 type Lie struct {
 	Sentence string    `json:"sentence"`
 	Evidence []string  `json:"evidence,omitempty"` // signed heads
@@ -17,9 +17,9 @@ type Lie struct {
 func (l *Lie) Error() string { return l.Sentence }
 
 // WentBack says that the server's database went back to an earlier state: a restore, or a failover
-// that lost writes. It is no lie, because the head says so itself by its generation. But a server that
-// shows members different logs could give each of them generations of its own. So members should be
-// told, and ask the operator.
+// that lost writes. It is not a lie, because the generation in the head says so. But a server that
+// shows members different logs could give each member different generations. So an app should tell
+// the members, who ask the operator.
 type WentBack struct {
 	From, To   int64 // entries: what the device, or the member, had seen, and what the new head has
 	Common     int64 // the entries that both have, as far as the device can tell; 0 for a member's head
