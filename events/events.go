@@ -215,7 +215,7 @@ type Request struct {
 type Metrics interface {
 	Leading(leads bool)                         // whether this node leads the sequencer
 	Sequenced(events int, oldest time.Duration) // events of one step, and how long the first event waited
-	Published(events int, lag time.Duration)    // events of one round, and the age of the newest; 0 means no subscribers
+	Published(events int, lag time.Duration)    // events of one round, and the age of the newest event
 	CatchUp(events int)                         // events of one page that a subscription read by itself
 	FellBehind()                                // a subscription's buffer was full
 }

@@ -26,7 +26,8 @@ type Invitation struct {
 // services. Each KeyPackage can be used once here, unless it is a last resort. A Sender tells their
 // homes. Errors: *keypackages.UnusableError, errors of the database.
 func Invite(ctx context.Context, tx pgx.Tx, i Invitation) error {
-	slices.SortFunc(i.For, func(a, b keypackages.Foreign) int { return slices.Compare(a.Ref, b.Ref) }) // prevents deadlocks
+	// The order prevents deadlocks.
+	slices.SortFunc(i.For, func(a, b keypackages.Foreign) int { return slices.Compare(a.Ref, b.Ref) })
 	for _, f := range i.For {
 		tag, err := tx.Exec(ctx, `
 			INSERT INTO sent_invitations (id, did, ref, last_resort, service, device_id, cipher_suite, convo_id, inviter, epoch,
