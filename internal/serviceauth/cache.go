@@ -18,48 +18,51 @@ import (
 
 const (
 	// verifiedKeys, otherKeys and cachedFailures bound what is remembered: keys of accounts with a
-	// verified token, keys of others, and failures.
+	// verified token, keys of other accounts, and failures.
 	verifiedKeys, otherKeys, cachedFailures = 65_536, 16_384, 16_384
-	// keyFresh is how long a key is used without a new look-up, and thus how long a replaced key
-	// can still sign, unless Forget is called. The new key is found at once, by a refresh.
+	// keyFresh is how long a key is used without a new look-up. So a replaced key can still sign
+	// for this long, unless Forget is called. A refresh finds the new key at once.
 	keyFresh = time.Hour
 	// keyStale is how long a key is used while the PLC directory or the host of a did:web fails.
 	keyStale = 24 * time.Hour
 	// noKeyFor is how long a DID without a usable key is refused without a look-up.
 	noKeyFor = 2 * time.Minute
-	// failedFor is how long a DID is refused without a look-up after a look-up that failed.
+	// failedFor is how long a DID is refused without a look-up after a failed look-up.
 	failedFor = 5 * time.Second
-	// lookupTimeout bounds one look-up, waiting included. A request makes at most two, and a PDS
-	// gives up after 10 s.
+	// lookupTimeout bounds one look-up, including waits. A request makes at most two look-ups, and
+	// a PDS gives up after 10 s.
 	lookupTimeout = 4 * time.Second
 )
 
 // CachedDirectory is a [Directory] that remembers keys. Make one with [NewDirectory].
 //
-// A key is used for an hour after it was fetched; for a day, while the PLC directory or the host of
-// a did:web fails, but not because this server is busy or its limits are reached (the error is
-// [ErrBusy]). After [Forget] it is not used; other nodes use it for [SyncInterval] more.
+// A key is used for an hour after it was fetched. While the PLC directory or the host of a did:web
+// fails, a key is used for a day. This does not apply if this server is busy or its limits are
+// reached; then the error is [ErrBusy]. After [Forget], this node no longer uses the key; other
+// nodes use it for up to [SyncInterval].
 //
-// indigo's CacheDirectory will not do: a request that goes away fails its look-up and caches the
-// failure for everyone, so anybody could lock out any caller; failures and keys share one LRU, so
-// made-up DIDs push out real ones; and a purged key is gone even if the next look-up fails.
+// indigo's CacheDirectory is not enough, for three reasons. If a request is cancelled, its look-up
+// fails, and the failure is cached for everyone, so anybody could lock out any caller. Failures and
+// keys share one LRU, so made-up DIDs evict real ones. A purged key is gone even if the next
+// look-up fails.
 type CachedDirectory struct {
 	fetch  fetchKey
 	now    func() time.Time
-	shared *sharedKeys // nil: keys are only in memory
+	shared *sharedKeys // nil means that keys are only in memory
 	flight singleflight.Group
-	asked  *limit.Buckets[string] // by Current
-	// services is what Services returns; nil in tests that make a directory of their own.
+	asked  *limit.Buckets[string] // look-ups by Current
+	// services is what Services returns; nil in tests that make their own directory.
 	services *Services
 
-	mu sync.Mutex // guards the rest
-	// Accounts one of whose tokens verified never give way to others: those cost nothing.
+	mu sync.Mutex // guards the fields below
+	// Accounts with a verified token are never evicted for other accounts, because those cost
+	// nothing to make.
 	verified *simplelru.LRU[syntax.DID, cachedKey]
 	others   *simplelru.LRU[syntax.DID, cachedKey]
 	failures *simplelru.LRU[syntax.DID, cachedFailure]
 	loading  map[syntax.DID]*load
 	marks    marks
-	pending  map[syntax.DID]cachedKey // to be written by Sync; at most maxPending
+	pending  map[syntax.DID]cachedKey // keys that Sync must write; at most maxPending
 }
 
 // fetchKey fetches the key of did. known says that a token of did has verified before.
@@ -68,8 +71,8 @@ type fetchKey func(ctx context.Context, did syntax.DID, known bool) (atcrypto.Pu
 type cachedKey struct {
 	key     atcrypto.PublicKey
 	fetched time.Time // by this node's clock
-	version int64     // of the row when the look-up began; unread: it is not known
-	stored  bool      // a token has verified with this key, and Sync has the row
+	version int64     // version of the row when the look-up began; unread if it is not known
+	stored  bool      // a token has verified with this key, and Sync has written the row
 }
 
 type cachedFailure struct {
@@ -77,10 +80,10 @@ type cachedFailure struct {
 	until time.Time
 }
 
-// load are the look-ups of one DID that are under way.
+// load counts the running look-ups of one DID.
 type load struct {
 	n    int
-	void bool // the DID was forgotten meanwhile
+	void bool // the DID was forgotten during the look-ups
 }
 
 func newCachedDirectory(now func() time.Time, fetch fetchKey, db pgpool.DB) *CachedDirectory {
@@ -128,7 +131,7 @@ func (c *CachedDirectory) Resolve(ctx context.Context, did syntax.DID) (atcrypto
 	}
 	found, err := c.lookup(ctx, did, false)
 	if err != nil && ctx.Err() == nil && outage(err) {
-		// The failure is remembered, and Known decides about the key.
+		// The failure is remembered, and Known decides whether the key can be used.
 		if known := c.Known(did); known.Key != nil {
 			return known.Key, nil
 		}
@@ -142,15 +145,15 @@ func (c *CachedDirectory) Refresh(ctx context.Context, did syntax.DID) (atcrypto
 	return found.key, err
 }
 
-// Identity is the key of an account, and a number that changes on all nodes when the key is
-// forgotten or replaced: the version of its row in identity_keys.
+// Identity is the key of an account, and the version of its row in identity_keys. The version
+// changes on all nodes when the key is forgotten or replaced.
 type Identity struct {
 	Key     atcrypto.PublicKey
 	Version int64
 }
 
-// Current looks the key of did up now, or joins a look-up of did that is under way. It stores the
-// key at once, so that every node notices a replacement: a token of did must have verified. from is
+// Current looks up the key of did now, or joins a running look-up of did. It stores the key at
+// once, so that every node notices a replacement. A token of did must have verified before. from is
 // the client's address or network (currentShares). Errors: those of [Validator.Validate] without
 // ErrMissing, and [ErrOften].
 func (c *CachedDirectory) Current(ctx context.Context, did syntax.DID, from string) (Identity, error) {
@@ -198,8 +201,8 @@ func (c *CachedDirectory) Forget(ctx context.Context, did syntax.DID) error {
 	return c.shared.forget(ctx, did)
 }
 
-// outage reports whether err means that a directory failed, not that this server is busy or that
-// there is no key.
+// outage reports whether err means that a directory failed. If this server is busy, or there is no
+// key, it returns false.
 func outage(err error) bool { return !errors.Is(err, ErrIssuer) && !errors.Is(err, ErrBusy) }
 
 // lookup fetches the key of did and remembers the outcome. Without refresh, the key may come from
@@ -224,8 +227,8 @@ func (c *CachedDirectory) lookup(ctx context.Context, did syntax.DID, refresh bo
 	})
 }
 
-// shareFetch returns the result of fetch, which simultaneous calls for one flight share. A call
-// returns when its ctx ends; the fetch continues.
+// shareFetch returns the result of fetch. Simultaneous calls with the same flight share one fetch.
+// A call returns when its ctx ends, but the fetch continues.
 func shareFetch[T any](ctx context.Context, flights *singleflight.Group, flight string,
 	fetch func(context.Context) (T, error)) (found T, err error) {
 	detached := context.WithoutCancel(ctx)
@@ -239,8 +242,8 @@ func shareFetch[T any](ctx context.Context, flights *singleflight.Group, flight 
 	}
 }
 
-// load reads the key of did from the table or fetches it, and remembers the outcome, unless did was
-// forgotten meanwhile (void).
+// load reads the key of did from the table or fetches it, and remembers the outcome. If did was
+// forgotten meanwhile, it remembers nothing, and void is true.
 func (c *CachedDirectory) load(ctx context.Context, did syntax.DID, refresh bool) (found cachedKey, void bool,
 	err error) {
 	l := c.begin(did)
@@ -254,13 +257,13 @@ func (c *CachedDirectory) load(ctx context.Context, did syntax.DID, refresh bool
 		}
 	}
 	if errors.Is(err, ErrIssuer) && r.key != nil {
-		// Other nodes must not use the key either. If this fails, they find out within an hour.
+		// Other nodes must not use the key either. If forget fails, they notice within an hour.
 		_ = c.shared.forget(ctx, did)
 	}
 	return found, c.end(did, l, found, err), err
 }
 
-// begin says that a look-up of did begins.
+// begin records that a look-up of did begins.
 func (c *CachedDirectory) begin(did syntax.DID) *load {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -273,7 +276,7 @@ func (c *CachedDirectory) begin(did syntax.DID) *load {
 	return l
 }
 
-// end says that a look-up is over. It remembers the outcome, unless did was forgotten meanwhile.
+// end records that a look-up is over. It remembers the outcome, unless did was forgotten meanwhile.
 func (c *CachedDirectory) end(did syntax.DID, l *load, found cachedKey, err error) (void bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -304,7 +307,7 @@ func (c *CachedDirectory) remember(did syntax.DID, found cachedKey, err error) {
 		if found.key == nil || ok && !known.fetched.Before(found.fetched) {
 			return
 		}
-		// The row of another node: old, and newer than what this node knows.
+		// The row is from another node. It is old, but newer than this node's key.
 	}
 	if verified || found.stored {
 		c.verified.Add(did, found)
@@ -313,7 +316,7 @@ func (c *CachedDirectory) remember(did syntax.DID, found cachedKey, err error) {
 	}
 }
 
-// get returns what is remembered of did, however old. The caller holds c.mu.
+// get returns the remembered key of did, however old it is. The caller holds c.mu.
 func (c *CachedDirectory) get(did syntax.DID) (known cachedKey, verified, ok bool) {
 	if known, ok = c.verified.Get(did); ok {
 		return known, true, true
@@ -329,7 +332,7 @@ func (c *CachedDirectory) remove(did syntax.DID) {
 	delete(c.pending, did)
 }
 
-// drop forgets did on this node. A look-up that is under way does not count.
+// drop forgets did on this node, and the results of look-ups that are running.
 func (c *CachedDirectory) drop(did syntax.DID) {
 	if c.services != nil {
 		c.services.Forget(did)
@@ -344,7 +347,8 @@ func (c *CachedDirectory) drop(did syntax.DID) {
 	}
 }
 
-// newLRU returns a map of the size last used entries. It is not safe for concurrent use.
+// newLRU returns a map of the most recently used entries, at most size of them. It is not safe for
+// concurrent use.
 func newLRU[K comparable, V any](size int) *simplelru.LRU[K, V] {
 	l, err := simplelru.NewLRU[K, V](size, nil)
 	if err != nil {

@@ -22,30 +22,29 @@ import (
 
 // DirectoryConfig says where DID documents are.
 type DirectoryConfig struct {
-	// PLCURL is the PLC directory: scheme, host and port, nothing else. The operator chooses it,
-	// and it may be a private host. It must be https unless it is on loopback. Default:
-	// https://plc.directory.
+	// PLCURL is the PLC directory: only scheme, host and port. The operator chooses it, and it may
+	// be a private host. It must be https unless it is on loopback. "" means https://plc.directory.
 	PLCURL string
 	// AllowLoopback allows did:web documents on this machine, on any port, and accepts
 	// did:web:localhost%3APORT over http. It is for development only: callers then choose which
 	// local ports get a request.
 	AllowLoopback bool
-	// DB shares keys between nodes and across restarts, in the table identity_keys. nil: keys are
-	// only in memory, and a Forget concerns this node only.
+	// DB shares keys between nodes and across restarts, in the table identity_keys. If it is nil,
+	// keys are only in memory, and Forget affects only this node.
 	DB pgpool.DB
-	// Now is the clock of the cache. Default: time.Now.
+	// Now is the clock of the cache. nil means time.Now.
 	Now func() time.Time
-	// OnLookup is called after each look-up of a DID document, with its outcome and how long it took.
-	// It must not block. Default: nothing is called.
+	// OnLookup is called after each look-up of a DID document, with its outcome and how long it
+	// took. It must not block. It can be nil.
 	OnLookup func(outcome LookupOutcome, took time.Duration)
 
-	// resolver is the DNS in tests.
+	// resolver replaces the DNS in tests.
 	resolver *net.Resolver
 }
 
 // NewDirectory returns a directory that fetches DID documents from the PLC directory (did:plc) and
-// from /.well-known/did.json of a host (did:web). It remembers keys for an hour. An
-// unauthenticated caller chooses the host of a did:web, so [publicClient] asks it.
+// from /.well-known/did.json of a host (did:web). It remembers keys for an hour. An unauthenticated
+// caller chooses the host of a did:web, so [publicClient] makes these requests.
 func NewDirectory(cfg DirectoryConfig) (*CachedDirectory, error) {
 	cfg.PLCURL = cmp.Or(cfg.PLCURL, identity.DefaultPLCURL)
 	if cfg.Now == nil {
@@ -58,8 +57,8 @@ func NewDirectory(cfg DirectoryConfig) (*CachedDirectory, error) {
 	if err := checkPLCURL(plc); err != nil {
 		return nil, fmt.Errorf("serviceauth: PLC URL %q: %w", cfg.PLCURL, err)
 	}
-	// did:web has limits of its own. Unauthenticated callers name its hosts, which may answer
-	// slowly. That must not delay callers with a did:plc.
+	// did:web has its own limits. Unauthenticated callers name its hosts, which may answer slowly.
+	// Such hosts must not delay callers with a did:plc.
 	r := &resolver{
 		plcURL:        plc.Scheme + "://" + plc.Host,
 		plc:           newSource(plainClient(), plcLookups()),
@@ -81,8 +80,8 @@ type LookupOutcome string
 // The outcomes of look-ups.
 const (
 	LookupFound   LookupOutcome = "found"   // the document has a key
-	LookupInvalid LookupOutcome = "invalid" // there is no such document, or it is of no use
-	LookupBusy    LookupOutcome = "busy"    // a limit was reached, and nobody was asked
+	LookupInvalid LookupOutcome = "invalid" // the document does not exist or has no usable key
+	LookupBusy    LookupOutcome = "busy"    // a limit was reached, and no request was made
 	LookupFailed  LookupOutcome = "failed"  // the directory or the host failed
 )
 
@@ -91,7 +90,7 @@ func LookupOutcomes() []LookupOutcome {
 	return []LookupOutcome{LookupFound, LookupInvalid, LookupBusy, LookupFailed}
 }
 
-// observed is fetch that reports and traces each look-up.
+// observed returns fetch with a report and a trace of each look-up.
 func observed(fetch fetchKey, report func(LookupOutcome, time.Duration)) fetchKey {
 	return func(ctx context.Context, did syntax.DID, known bool) (atcrypto.PublicKey, error) {
 		begun := time.Now()
@@ -148,15 +147,15 @@ type resolver struct {
 	allowLoopback bool
 }
 
-// document is the part of a DID document that is read (https://atproto.com/specs/did).
+// document is the part of a DID document that this package reads (https://atproto.com/specs/did).
 type document struct {
 	ID                 syntax.DID                       `json:"id"`
 	VerificationMethod []identity.DocVerificationMethod `json:"verificationMethod"`
 }
 
 // key fetches the #atproto key of did. known says that a token of did has verified before. The
-// error is ErrIssuer if the document was found and is of no use, or does not exist; ErrHost if the
-// host of a did:web failed; ErrBusy if a limit is reached.
+// error is ErrIssuer if the document does not exist or has no usable key; ErrHost if the host of a
+// did:web failed; ErrBusy if a limit is reached.
 func (r *resolver) key(ctx context.Context, did syntax.DID, known bool) (atcrypto.PublicKey, error) {
 	body, err := r.document(ctx, did, known)
 	if err != nil {
@@ -165,7 +164,7 @@ func (r *resolver) key(ctx context.Context, did syntax.DID, known bool) (atcrypt
 	return parseDocument(body, did)
 }
 
-// document fetches the DID document of did. Its errors are those of key.
+// document fetches the DID document of did. It returns the errors of key.
 func (r *resolver) document(ctx context.Context, did syntax.DID, known bool) (body []byte, err error) {
 	switch did.Method() {
 	case "plc":
@@ -203,8 +202,8 @@ func parseDocument(body []byte, did syntax.DID) (atcrypto.PublicKey, error) {
 	return key, nil
 }
 
-// webLookup returns the look-up of the document of did:web:id. AT Protocol allows a bare hostname,
-// and localhost with a port for development.
+// webLookup returns the look-up of the document of did:web:id. AT Protocol allows a bare hostname.
+// For development, it also allows localhost with a port.
 func (r *resolver) webLookup(id string) (lookup, error) {
 	if port, ok := strings.CutPrefix(id, "localhost%3A"); ok && r.allowLoopback {
 		return lookup{url: "http://localhost:" + port + "/.well-known/did.json", domain: "localhost:" + port}, nil
@@ -216,12 +215,12 @@ func (r *resolver) webLookup(id string) (lookup, error) {
 	return lookup{url: "https://" + id + "/.well-known/did.json", domain: registrable(id)}, nil
 }
 
-// registrable returns the domain of host that somebody registered. Who registered it has any number
+// registrable returns the registered domain of host. The owner of this domain can have any number
 // of hosts in it.
 func registrable(host string) string {
 	host = strings.ToLower(host)
 	domain, err := publicsuffix.EffectiveTLDPlusOne(host)
-	if err != nil { // host is a public suffix itself
+	if err != nil { // host is itself a public suffix
 		return host
 	}
 	return domain

@@ -20,17 +20,17 @@ var ErrUnavailable = errors.New("serviceauth: cannot check the token now")
 // Retry-After). The token may be valid.
 var ErrBusy = errors.New("serviceauth: too many identity look-ups")
 
-// ErrSpent is the [ErrBusy] of one address: tokens from it caused too many look-ups that led to no
-// verified caller, or sessions too many (RateLimitExceeded with Retry-After). Other addresses are
-// not concerned.
+// ErrSpent is the [ErrBusy] of one address: either its tokens caused too many look-ups without a
+// verified caller, or its sessions caused too many look-ups (RateLimitExceeded with Retry-After).
+// Other addresses are not affected.
 var ErrSpent = fmt.Errorf("%w from one address", ErrBusy)
 
 // ErrOften is the [ErrBusy] of one account: its sessions caused too many look-ups
 // (RateLimitExceeded with Retry-After).
 var ErrOften = fmt.Errorf("%w of one account", ErrBusy)
 
-// ErrRefresh is the [ErrBusy] of a token whose signature does not verify: its issuer may have
-// replaced its key, and the limit of such look-ups is reached.
+// ErrRefresh is the [ErrBusy] of a token whose signature does not verify. Its issuer may have
+// replaced the key, but the limit of look-ups after bad signatures is reached.
 var ErrRefresh = fmt.Errorf("%w after bad signatures", ErrBusy)
 
 // ErrHost means that the host of a did:web account failed to serve its DID document. The caller
@@ -38,22 +38,22 @@ var ErrRefresh = fmt.Errorf("%w after bad signatures", ErrBusy)
 // directory or our database failed. Validate reports ErrHost together with ErrUnavailable.
 var ErrHost = errors.New("serviceauth: the host of the DID document failed")
 
-// ErrIssuer means that a DID certainly has no usable signing key. It does not exist, was deleted,
-// declares no #atproto key, or its document is at an address that this server does not connect to.
-// A [Directory] returns it, and Validate reports it as an [InvalidError].
+// ErrIssuer means that a DID certainly has no usable signing key. The DID does not exist, was
+// deleted, or declares no #atproto key, or its document is at an address that this server does not
+// connect to. A [Directory] returns ErrIssuer, and Validate reports it as an [InvalidError].
 var ErrIssuer = errors.New("serviceauth: issuer has no usable signing key")
 
 // InvalidError means that a token is refused and stays refused. The client needs a new token. The
 // answer is InvalidToken, status 401. It is never ExpiredToken, which makes clients refresh their
 // session.
 type InvalidError struct {
-	// Reason is one of a fixed set of texts. They repeat nothing of the token, so that they are
-	// safe to send to the client and to use as a metric label.
+	// Reason is one of a fixed set of texts. They repeat no part of the token, so they are safe to
+	// send to the client and to use as a metric label.
 	Reason string
 	// Detail goes to the client after Reason. It may repeat a part of the client's own token, so it
-	// is no metric label. May be "".
+	// must not be a metric label. It may be "".
 	Detail string
-	// Err is the cause, for the log only. May be nil.
+	// Err is the cause, for the log only. It may be nil.
 	Err error
 }
 
@@ -65,7 +65,7 @@ func (e *InvalidError) Error() string {
 	return "serviceauth: invalid token: " + e.Message()
 }
 
-// Message is the text for the client.
+// Message returns the text for the client.
 func (e *InvalidError) Message() string {
 	if e.Detail != "" {
 		return e.Reason + ": " + e.Detail
@@ -76,13 +76,14 @@ func (e *InvalidError) Message() string {
 // Unwrap returns the cause.
 func (e *InvalidError) Unwrap() error { return e.Err }
 
-// invalid returns an InvalidError with no cause: what was got, what is wanted, and what to do.
+// invalid returns an InvalidError without a cause. detail says what was received, what is expected,
+// and what to do.
 func invalid(reason, detail string, args ...any) error {
 	return &InvalidError{Reason: reason, Detail: fmt.Sprintf(detail, args...)}
 }
 
-// malformed is the error of a header or of claims that cannot be read. The message names the place,
-// and the kind of what is there.
+// malformed returns the error for a header or claims that cannot be read. Its message names the
+// place, and the kind of value there.
 func malformed(reason string, err error, want string) error {
 	got := "it is not JSON of unique names"
 	if wrong := new(json.SemanticError); errors.As(err, &wrong) && wrong.JSONKind != 0 {
@@ -95,9 +96,10 @@ func tooLong(raw string) error {
 	return invalid(reasonSize, "it has %d bytes, and at most %d are taken", len(raw), maxToken)
 }
 
-// quoted is a text of the token in quotes, cut if it is long, or none.
+// quoted returns a text of the token in quotes. It cuts a long text. For an empty text it returns
+// the word none.
 func quoted(text string) string {
-	const longest = 256 // bytes of the text that are repeated
+	const longest = 256 // longest part of the text that is repeated, in bytes
 	switch {
 	case text == "":
 		return "none"
@@ -107,7 +109,7 @@ func quoted(text string) string {
 	return strconv.QuoteToASCII(text)
 }
 
-// number is a number of the token, or none.
+// number returns the text of a number of the token, or the word none.
 func number(n *int64) string {
 	if n == nil {
 		return "none"
@@ -115,7 +117,7 @@ func number(n *int64) string {
 	return strconv.FormatInt(*n, 10)
 }
 
-// ErrReplayed is the [InvalidError] of a token that is already used up.
+// ErrReplayed is the [InvalidError] of a token that was already used.
 var ErrReplayed = invalid(reasonReplay, "get a new one for each call of a procedure")
 
 // The reasons of an InvalidError.

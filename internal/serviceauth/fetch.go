@@ -15,19 +15,19 @@ import (
 )
 
 const (
-	// maxDocument is the most bytes of a DID document. Real ones have 1 or 2 KiB.
+	// maxDocument is the largest DID document, in bytes. Real documents have 1 or 2 KiB.
 	maxDocument = 64 << 10
-	// maxResponseHeader is the most bytes of a response's header.
+	// maxResponseHeader is the largest header of a response, in bytes.
 	maxResponseHeader = 16 << 10
-	// connectTimeout bounds the connection, and then the TLS handshake.
+	// connectTimeout bounds the time to connect, and then the TLS handshake.
 	connectTimeout = 2 * time.Second
-	// slotWait bounds the wait for a slot, requestTimeout the whole request. Together they are less
-	// than lookupTimeout.
+	// slotWait bounds the wait for a slot, requestTimeout the whole request. Their sum is less than
+	// lookupTimeout.
 	slotWait, requestTimeout = 1200 * time.Millisecond, 2500 * time.Millisecond
-	// slowAnswer is the time of a request after which its host counts as slow. Hosts answer in a
-	// few hundred milliseconds, DNS and TLS included.
+	// slowAnswer is the duration of a request from which on its host counts as slow. Most hosts
+	// answer in a few hundred milliseconds, including DNS and TLS.
 	slowAnswer = time.Second
-	// failuresOfOutage are the failed requests in a row after which the PLC directory is down.
+	// failuresOfOutage is how many consecutive failed requests mean that the PLC directory is down.
 	failuresOfOutage = 8
 )
 
@@ -35,24 +35,24 @@ var errDown = errors.New("the PLC directory fails")
 
 // lookups are the limits of look-ups of DIDs that are not in the cache.
 type lookups struct {
-	known    limit.Rate // of accounts one of whose tokens has verified
-	unknown  limit.Rate // of the others
+	known    limit.Rate // for accounts with a verified token
+	unknown  limit.Rate // for other accounts
 	inFlight int64
-	// unverified bounds those of inFlight for accounts without a verified token, and for hosts that
-	// answered slowly.
+	// unverified is how many of the inFlight look-ups can be for accounts without a verified token,
+	// and for hosts that answered slowly.
 	unverified int64
-	// ofDomain bounds those of inFlight for the did:web accounts of one registered domain. domain
-	// is the rate of its known accounts; its other accounts, which anybody can make up, have a
-	// second rate of this size. Zero: there are no domains.
+	// ofDomain is how many of the inFlight look-ups can be for did:web accounts of one registered
+	// domain. domain is the rate for the domain's known accounts. Its other accounts, which anybody
+	// can make up, have a second rate of this size. Zero means that there are no domains.
 	ofDomain int64
 	domain   limit.Rate
 }
 
-// domainsKept are how many registered domains are remembered, with up to three buckets each.
+// domainsKept is how many registered domains are remembered, with up to three buckets each.
 const domainsKept = 16_384
 
-// slowOfDomain is how many slow answers a registered domain may give. After that it gets only the slots
-// that unverified accounts share.
+// slowOfDomain is how many slow answers a registered domain may give. After that, the domain gets
+// only the slots that unverified accounts share.
 var slowOfDomain = limit.Rate{PerSecond: 1.0 / 60, Burst: 1}
 
 // plcLookups are the limits for the PLC directory.
@@ -64,11 +64,12 @@ func plcLookups() lookups {
 // webLookups are the limits for the hosts of did:web accounts.
 func webLookups() lookups {
 	return lookups{
-		// Ten domains use up the rate of known accounts. Tarpits on eight domains that were not
-		// slow in the last minute hold all slots that are not for unverified accounts.
+		// Ten domains use up the rate of known accounts. If eight domains that were not slow in the
+		// last minute become tarpits, they hold all slots that are not for unverified accounts.
 		known: limit.Rate{PerSecond: 100, Burst: 1000}, unknown: limit.Rate{PerSecond: 20, Burst: 200},
 		inFlight: 64, unverified: 32,
-		// Above the rate of one address, so that a forger does not use up a domain of others.
+		// Higher than the rate of one address, so that a forger does not use up the rate of
+		// somebody else's domain.
 		ofDomain: 4, domain: limit.Rate{PerSecond: 2 * lookupsOfAddress.PerSecond, Burst: 2 * lookupsOfAddress.Burst},
 	}
 }
@@ -76,23 +77,23 @@ func webLookups() lookups {
 // lookup is one request for a DID document.
 type lookup struct {
 	url    string
-	domain string // of a did:web's host, as it is registered; "": the PLC directory
+	domain string // registered domain of a did:web's host; "" means the PLC directory
 	known  bool   // a token of the account has verified before
 }
 
 // source fetches DID documents within limits.
 //
-// Anybody can name any number of accounts, and answer slowly for their own. So accounts that
-// verified before have a rate of their own, and slots that no other account takes while their hosts
-// answer quickly. The accounts of one registered domain share a rate and few slots, because its
-// owner makes accounts and slow answers at will.
+// Anybody can name any number of accounts, and answer slowly for their own accounts. So accounts
+// that verified before have their own rate. They also have slots that no other account takes while
+// their hosts answer quickly. The accounts of one registered domain share a rate and a few slots,
+// because the domain's owner can make any number of accounts and slow answers.
 type source struct {
 	client  *http.Client
 	limits  lookups
 	buckets *limit.Buckets[string]
 	// The slots, by registered domain.
 	domains, unverified, slots *limit.Queue
-	failed                     atomic.Int32 // requests in a row that failed
+	failed                     atomic.Int32 // consecutive failed requests
 }
 
 func newSource(client *http.Client, l lookups) *source {
@@ -106,8 +107,8 @@ func newSource(client *http.Client, l lookups) *source {
 	}
 }
 
-// get returns the body at l.url, or ErrBusy if a rate limit is reached or no slot becomes free in
-// time.
+// get returns the body at l.url. The error is ErrBusy if a rate limit is reached or no slot becomes
+// free in time.
 func (s *source) get(ctx context.Context, l lookup) ([]byte, error) {
 	waiting, cancel := context.WithTimeout(ctx, slotWait)
 	defer cancel()
@@ -116,7 +117,7 @@ func (s *source) get(ctx context.Context, l lookup) ([]byte, error) {
 		return nil, err
 	}
 	defer release()
-	// Not reduced by the wait for a slot, so running out of it is the fault of the host.
+	// The wait for a slot does not reduce this time, so if it runs out, the host is at fault.
 	ctx, cancel = context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	begun := time.Now()
@@ -132,12 +133,12 @@ func (s *source) get(ctx context.Context, l lookup) ([]byte, error) {
 	return body, err
 }
 
-// down reports whether the source fails as a whole. Only the PLC directory can: hosts of did:web
-// accounts fail for reasons of their own.
+// down reports whether the whole source fails. Only the PLC directory can fail as a whole, because
+// each host of a did:web fails for its own reasons.
 func (s *source) down() bool { return s.domains.Share == 0 && s.failed.Load() >= failuresOfOutage }
 
-// busy is the error of a look-up without a slot. If the source is down, its slow requests keep the
-// slots, and known keys stay in use.
+// busy returns the error of a look-up without a slot. If the source is down, its slow requests hold
+// the slots, and known keys stay in use.
 func (s *source) busy() error {
 	if s.down() {
 		return errDown
@@ -145,11 +146,11 @@ func (s *source) busy() error {
 	return ErrBusy
 }
 
-// slowAnswers begins the keys of the buckets of slow answers.
+// slowAnswers is the prefix of the keys of buckets of slow answers.
 const slowAnswers = "slow "
 
-// admit waits for the slots that l needs. The slot that all need is taken last, so that nobody
-// holds it while waiting.
+// admit waits for the slots that l needs. It takes the slot that all look-ups need last, so that no
+// look-up holds this slot while it waits.
 func (s *source) admit(ctx context.Context, l lookup) (release func(), err error) {
 	who, rate, needed := "unknown ", s.limits.unknown, []*limit.Queue{s.domains, s.unverified, s.slots}
 	if l.known {
@@ -199,7 +200,8 @@ func (s *source) request(ctx context.Context, url string) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	}
-	// Closing before the end closes the connection. So an endless body is not read to its end.
+	// Closing the body before its end closes the connection. So an endless body is not read to its
+	// end.
 	defer resp.Body.Close()
 	return read(resp)
 }
@@ -209,14 +211,14 @@ func plainClient() *http.Client {
 	return newClient(&net.Dialer{Timeout: connectTimeout})
 }
 
-// publicClient returns a client for hosts that anybody chooses: it connects to public addresses
-// only.
+// publicClient returns a client for hosts that anybody chooses. It connects only to public
+// addresses.
 func publicClient(allowLoopback bool, dns *net.Resolver) *http.Client {
 	return newClient(&net.Dialer{Timeout: connectTimeout, Resolver: dns, Control: ssrf.Control(allowLoopback)})
 }
 
-// newClient returns a client that follows no redirect, uses no proxy, and decompresses nothing: a
-// small compressed body can become a large one.
+// newClient returns a client that follows no redirect and uses no proxy. It decompresses nothing,
+// because a small compressed body can become a large one.
 func newClient(dialer *net.Dialer) *http.Client {
 	return &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -235,7 +237,7 @@ func newClient(dialer *net.Dialer) *http.Client {
 	}
 }
 
-// statusError is an answer with another status than 200.
+// statusError is an answer with a status other than 200.
 type statusError int
 
 func (s statusError) Error() string { return fmt.Sprintf("status %d", int(s)) }
@@ -247,8 +249,8 @@ func read(resp *http.Response) ([]byte, error) {
 	case http.StatusNotFound, http.StatusGone: // a PLC tombstone is 410
 		return nil, fmt.Errorf("%w: status %d", ErrIssuer, resp.StatusCode)
 	case http.StatusTooManyRequests:
-		// We asked too often. That is no outage, or anybody who causes look-ups could keep old keys
-		// in use.
+		// We asked too often. This must not count as an outage, because then anybody who causes
+		// look-ups could keep old keys in use.
 		return nil, fmt.Errorf("%w: status %d", ErrBusy, resp.StatusCode)
 	default: // redirects too
 		return nil, statusError(resp.StatusCode)

@@ -12,9 +12,9 @@ import (
 	"mlsd/internal/serviceauth"
 )
 
-// Directory is a serviceauth.Directory in memory. Like a real one it answers from a cache until
-// Refresh. So tests can rotate keys without its knowledge, and count the look-ups that would use
-// the network.
+// Directory is a serviceauth.Directory in memory. Like a real one, it answers from a cache until
+// Refresh is called. So tests can rotate keys without its knowledge, and count the look-ups that
+// would use the network.
 type Directory struct {
 	mu      sync.Mutex
 	truth   map[syntax.DID]atcrypto.PublicKey
@@ -33,8 +33,8 @@ func NewDirectory(tb testing.TB, ids ...*Identity) *Directory {
 	return d
 }
 
-// Publish makes key the key of did, as a new account does, or one that rotates its key. It does not
-// change the cache.
+// Publish makes key the key of did, for a new account or for an account that rotates its key. It
+// does not change the cache.
 func (d *Directory) Publish(did syntax.DID, key atcrypto.PublicKey) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -48,7 +48,7 @@ func (d *Directory) Fail(err error) {
 	d.failure = err
 }
 
-// Lookups returns how many look-ups the cache could not answer.
+// Lookups returns the number of look-ups that the cache could not answer.
 func (d *Directory) Lookups() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -136,7 +136,7 @@ func (r *Replays) Fail(err error) {
 	r.failure = err
 }
 
-// Len returns how many tokens were used.
+// Len returns the number of used tokens.
 func (r *Replays) Len() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -22,8 +22,8 @@ type Identity struct {
 	Key atcrypto.PrivateKey
 }
 
-// NewIdentity returns a caller with a made-up did:plc and a new K-256 key. Most accounts have such
-// a key.
+// NewIdentity returns a caller with a made-up did:plc and a new K-256 key, the kind of key of most
+// accounts.
 func NewIdentity(tb testing.TB) *Identity {
 	tb.Helper()
 	return &Identity{DID: newDID(), Key: K256(tb)}
@@ -92,7 +92,7 @@ func (i *Identity) Token(tb testing.TB, aud, lxm string, at time.Time, changes .
 	return Sign(tb, i.Key, encode(tb, header), encode(tb, claims))
 }
 
-// Authorization returns the value of the Authorization header with a token as Token makes it.
+// Authorization returns the value of the Authorization header with a token made by Token.
 func (i *Identity) Authorization(tb testing.TB, aud, lxm string, at time.Time, changes ...Change) string {
 	tb.Helper()
 	return "Bearer " + i.Token(tb, aud, lxm, at, changes...)
