@@ -21,11 +21,11 @@ import (
 // started, and the database's OID in that PostgreSQL.
 //
 //   - The database that the claim names renews it while it sweeps.
-//   - After a restart, a failover or a restore in place, the claim names another database, but nobody
-//     renews it. Once the claim is claimLife old, the running database takes it over.
+//   - After a restart, a failover or a restore in place, the claim names another database, but
+//     nobody renews it. Once the claim is claimLife old, the running database takes it over.
 //   - A copy that runs beside its original finds a claim that is renewed, and deletes nothing.
-//   - A copy in another cluster of PostgreSQL, or of another service, never takes the claim over: the
-//     operator decides.
+//   - A copy in another cluster of PostgreSQL, or of another service, never takes the claim over:
+//     the operator decides.
 
 // ErrOtherDatabase says that the store belongs to another database.
 var ErrOtherDatabase = errors.New("the store belongs to another database, of which this one is a copy: nothing is " +

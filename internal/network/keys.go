@@ -1,9 +1,10 @@
 // Package network is what delivery services say to each other, and what a service believes of it.
 //
-// A convo lives at one service, which alone decides about the convo. A person's KeyPackages are at the
-// person's home, the service that the person's record names. To add this person to a convo of another
-// service, the committer claims a KeyPackage at the home. The home gives the committer a receipt
-// (receipt.go), which the convo's service checks. docs/NETWORK.md tells operators and clients the same.
+// A convo lives at one service, which alone decides about the convo. A person's KeyPackages are at
+// the person's home, the service that the person's record names. To add this person to a convo of
+// another service, the committer claims a KeyPackage at the home. The home gives the committer a
+// receipt (receipt.go), which the convo's service checks. docs/NETWORK.md tells operators and
+// clients the same.
 package network
 
 import (
