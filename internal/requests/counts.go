@@ -22,31 +22,31 @@ import (
 const (
 	// CountsInterval is how often the counts are written.
 	CountsInterval = 10 * time.Second
-	// tracked is how many callers a node counts by name between two writes, for each kind. A caller
-	// counts once for each of its methods. Those with the most requests, written at most, are
-	// written by name.
+	// tracked is how many callers of each kind a node counts by name between two writes. A caller
+	// counts once for each of its methods. At a write, the callers with the most requests are
+	// written by name, at most written of them.
 	tracked, written = 5000, 500
-	// listed is how many callers of an hour the database keeps by name, for each kind.
+	// listed is how many callers of each kind the database keeps by name for an hour.
 	listed = 100
 	// auditedPerHour bounds the rows that a node writes into the audit log in an hour.
 	auditedPerHour = 100
-	// keepCallers is how long the counts of an hour are kept, keepConflicts how long those of
-	// conflicts are, without their callers.
+	// keepCallers is how long the counts of an hour are kept. keepConflicts is how long counts of
+	// conflicts are kept, without their callers.
 	keepCallers   = 7 * 24 * time.Hour
 	keepConflicts = 30 * 24 * time.Hour
-	// forgetBatch bounds the rows that one write forgets.
+	// forgetBatch bounds the rows that one write deletes because they are old.
 	forgetBatch = 1000
 )
 
-// Kinds of requests. The other kinds are the names of the errors of conflicts.
+// Kinds of requests. All other kinds are the names of conflict errors.
 const (
 	First   = "first"   // a write under a new idempotency key took effect
-	Replay  = "replay"  // the answer was the first one of its key
-	Expired = "expired" // the key was used anew after its record's lifetime
-	Other   = "other"   // every other request, such as one without a key
+	Replay  = "replay"  // the answer was the first answer of its key
+	Expired = "expired" // the key was used again after its record's lifetime
+	Other   = "other"   // any other request, for example a request without a key
 )
 
-// kind is what became of the request.
+// kind returns the kind of the request.
 func (q *Request) kind() string {
 	switch {
 	case q.Conflict:
@@ -61,26 +61,27 @@ func (q *Request) kind() string {
 	return Other
 }
 
-// counter counts requests of callers by the hour, for all nodes together and across restarts: what
-// became of them, and which callers sent the most. So conflicts are counted that leave no other row.
+// counter counts requests by caller, kind and hour, for all nodes together and across restarts. It
+// shows which callers sent the most requests, and how many conflicts there were, which leave no
+// other row.
 //
 // Requests are counted in memory and written in the background, never by a request. If a write
-// fails, its counts are dropped, because the database possibly has them. So a failed write can lose
-// counts, and no request counts twice.
+// fails, its counts are dropped, because the database may have them already. So a failed write can
+// lose counts, but no request counts twice.
 //
 // Anybody can have any number of DIDs. So a node counts at most 500 callers of each kind by name,
-// and the database keeps at most 100 of an hour and kind. The counts of the others are in one row.
-// See top.
+// and the database keeps at most 100 for each hour and kind. The counts of all other callers are in
+// one row. See top.
 type counter struct {
 	db          *pgxpool.Pool
 	keyConflict string // the name of the error that the audit log records
 
-	mu      sync.Mutex      // guards what follows
-	callers map[string]*top // since the last flush, by kind
+	mu      sync.Mutex      // guards the fields below
+	callers map[string]*top // counts since the last flush, by kind
 
 	flushing sync.Mutex      // held during a flush; guards the fields below
-	hour     time.Time       // of the last flush
-	audited  map[caller]bool // in that hour; at most auditedPerHour
+	hour     time.Time       // hour of the last flush
+	audited  map[caller]bool // callers that the audit log has for this hour; at most auditedPerHour
 }
 
 func newCounter(db *pgxpool.Pool, keyConflict string) *counter {
@@ -109,8 +110,8 @@ var (
 	//
 	//go:embed write_callers.sql
 	writeCallers string
-	// trimCallers moves the counts of the callers that are not among the first $2 of an hour into
-	// the row of all others.
+	// trimCallers moves the counts of callers that are not among the first $2 of an hour into the
+	// row of all other callers.
 	//
 	//go:embed trim_callers.sql
 	trimCallers string
@@ -121,7 +122,7 @@ var (
 )
 
 // flush adds the counts to the current hour of the database's clock, and deletes hours that are too
-// old. It is one transaction, and one node at a time makes it.
+// old. It is one transaction, and only one node at a time runs it.
 func (c *counter) flush(ctx context.Context) error {
 	c.flushing.Lock()
 	defer c.flushing.Unlock()
@@ -184,8 +185,8 @@ func callerColumns(callers map[string]*top) (rows callerRows) {
 	return rows
 }
 
-// newConflicts queues rows of the audit log: for the conflicts that are the first ones of their caller
-// and method in the hour, the most frequent first.
+// newConflicts queues rows of the audit log for conflicts, the most frequent first. It queues a row
+// only for the first conflict of a caller and method in the hour.
 func (c *counter) newConflicts(b *pgx.Batch, t *top, hour time.Time) {
 	if !hour.Equal(c.hour) {
 		c.hour = hour
@@ -205,10 +206,10 @@ func (c *counter) newConflicts(b *pgx.Batch, t *top, hour time.Time) {
 	}
 }
 
-// EraseCounts moves the counts of a caller into the rows of all others, and returns how many rows it has
-// deleted. The transaction must be one of maintenance.
+// EraseCounts moves the counts of a caller into the rows of all other callers, and returns how many
+// rows it has deleted. The transaction must be one of maintenance.
 func EraseCounts(ctx context.Context, tx pgx.Tx, p tombstone.Person) (int64, error) {
-	// A flush writes many rows. It has this lock too.
+	// A flush writes many rows. It holds this lock too.
 	if err := pgpool.LockUsage.Wait(ctx, tx, ""); err != nil {
 		return 0, err
 	}
@@ -228,7 +229,7 @@ func EraseCounts(ctx context.Context, tx pgx.Tx, p tombstone.Person) (int64, err
 // caller is one caller of one method.
 type caller struct{ did, nsid string }
 
-// sum is a number of requests and the time that they took.
+// sum is a number of requests and their total time.
 type sum struct {
 	n    int64
 	took time.Duration
@@ -240,12 +241,12 @@ func (s sum) plus(o sum) sum { return sum{s.n + o.n, s.took + o.took} }
 type entry struct {
 	caller
 	sum
-	key string // that was given to add last
+	key string // key passed to the last call of add
 }
 
-// top counts requests by caller in bounded memory: the first limit callers by name, all others
-// together. Every request is counted once. A caller with many requests is among the first ones,
-// because counts begin anew with each write.
+// top counts requests by caller in bounded memory. It counts the first limit callers by name, and
+// all other callers together. Every request is counted once. A caller with many requests is usually
+// among the first callers, because counting starts again after each write.
 type top struct {
 	limit   int
 	entries map[caller]*entry
@@ -256,13 +257,13 @@ func newTop(limit int) *top {
 	return &top{limit: limit, entries: map[caller]*entry{}, others: map[string]sum{}}
 }
 
-// add counts a request of c. key is what the entry remembers of it, or "".
+// add counts a request of c. The entry remembers key, which can be "".
 func (t *top) add(c caller, took time.Duration, key string) {
 	e := t.entries[c]
 	switch {
 	case e != nil:
 	case len(t.entries) < t.limit:
-		c.did = strings.Clone(c.did) // keeps nothing else of the request in memory
+		c.did = strings.Clone(c.did) // does not keep the rest of the request in memory
 		e = &entry{caller: c}
 		t.entries[c] = e
 	default:
@@ -273,15 +274,15 @@ func (t *top) add(c caller, took time.Duration, key string) {
 	e.key = strings.Clone(key)
 }
 
-// sorted returns the entries, those with the most requests first.
+// sorted returns the entries. Entries with the most requests come first.
 func (t *top) sorted() []*entry {
 	return slices.SortedFunc(maps.Values(t.entries), func(a, b *entry) int {
 		return cmp.Or(cmp.Compare(b.n, a.n), cmp.Compare(a.did, b.did), cmp.Compare(a.nsid, b.nsid))
 	})
 }
 
-// RecordExport leaves a row in the audit log: an account is about to read all that is held about it.
-// It leaves one in an hour, because an export has many pages.
+// RecordExport adds a row to the audit log: an account is about to read all data about it. It adds
+// at most one row in an hour, because an export has many pages.
 func RecordExport(ctx context.Context, db *pgxpool.Pool, caller syntax.DID, nsid string) error {
 	_, err := db.Exec(ctx, `
 		INSERT INTO audit_log (entity, entity_id, actor, from_state, to_state, reason, version)
