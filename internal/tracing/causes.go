@@ -7,10 +7,10 @@ import (
 )
 
 const (
-	// maxCauses is how many traced writes a node remembers, so that what follows from them is in
-	// their traces, and as many calls of devices.
+	// maxCauses is how many traced writes a node remembers, so that the work that follows from a
+	// write is in the write's trace. It remembers as many calls of devices.
 	maxCauses = 1024
-	// causeFor is for how long it remembers one.
+	// causeFor is how long a node remembers a cause.
 	causeFor = time.Minute
 )
 
@@ -28,9 +28,9 @@ func (t *Tracer) Wrote(convo uuid.UUID, seq int64, s Span) {
 	}
 }
 
-// WriterOf returns the span that appended a log entry on this node lately. It is the zero Span if
-// that was not traced, or if the convo has a newer traced entry. A seq of 0 stands for the newest
-// one.
+// WriterOf returns the span that lately appended a log entry on this node. It returns the zero Span
+// if the append was not traced, or if the convo has a newer traced entry. A seq of 0 means the
+// newest traced entry.
 func (t *Tracer) WriterOf(convo uuid.UUID, seq int64) Span {
 	if t == nil || t.causes.Len() == 0 {
 		return Span{}

@@ -19,7 +19,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// maxAnswer is how much of a collector's answer is read, in bytes.
+// maxAnswer is how many bytes of a collector's answer are read.
 const maxAnswer = 64 << 10
 
 // exporter is an sdk.SpanExporter that sends spans as OTLP/HTTP in JSON. OpenTelemetry's own
@@ -30,8 +30,8 @@ type exporter struct {
 	client *http.Client
 }
 
-// newExporter returns an exporter. OTEL_EXPORTER_OTLP_HEADERS has headers for the collector, and
-// OTEL_EXPORTER_OTLP_TRACES_HEADERS those that are for traces only.
+// newExporter returns an exporter. OTEL_EXPORTER_OTLP_HEADERS has headers for the collector.
+// OTEL_EXPORTER_OTLP_TRACES_HEADERS has headers only for traces.
 func newExporter(url string) (*exporter, error) {
 	e := &exporter{url: url, header: http.Header{}, client: &http.Client{Timeout: exportTimeout}}
 	for _, name := range []string{"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"} {
@@ -43,8 +43,8 @@ func newExporter(url string) (*exporter, error) {
 	return e, nil
 }
 
-// addHeaders adds a list such as "authorization=Bearer%20secret,tenant=a". An error does not quote
-// it.
+// addHeaders adds a list of headers such as "authorization=Bearer%20secret,tenant=a". An error does
+// not quote the list.
 func addHeaders(h http.Header, list string) error {
 	for i, entry := range strings.Split(list, ",") {
 		if strings.TrimSpace(entry) == "" {
@@ -86,12 +86,12 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) er
 	return rejected(answer)
 }
 
-// rejected returns an error if the collector's answer says that it took only a part. An answer
-// that is not JSON says nothing.
+// rejected returns an error if the collector's answer says that it took only a part of the spans.
+// An answer that is not JSON counts as success.
 func rejected(answer []byte) error {
 	var said struct {
 		PartialSuccess struct {
-			RejectedSpans json.RawMessage `json:"rejectedSpans"` // a number, or a string with one
+			RejectedSpans json.RawMessage `json:"rejectedSpans"` // a number, or a string with a number
 			ErrorMessage  string          `json:"errorMessage"`
 		} `json:"partialSuccess"`
 	}
@@ -112,7 +112,7 @@ func (e *exporter) Shutdown(context.Context) error {
 
 type object = map[string]any
 
-// request is OTLP's ExportTraceServiceRequest. All spans are of one resource and scope.
+// request returns OTLP's ExportTraceServiceRequest. All spans belong to one resource and scope.
 func request(spans []sdk.ReadOnlySpan) object {
 	var all []object
 	for _, s := range spans {
@@ -124,7 +124,7 @@ func request(spans []sdk.ReadOnlySpan) object {
 	}}}
 }
 
-// encode returns a span as OTLP has it. Its numbers for kinds are those of the SDK.
+// encode returns a span in the form of OTLP. The numbers of span kinds are those of the SDK.
 func encode(s sdk.ReadOnlySpan) object {
 	o := object{
 		"traceId": s.SpanContext().TraceID(), "spanId": s.SpanContext().SpanID(),
@@ -150,8 +150,8 @@ func encode(s sdk.ReadOnlySpan) object {
 	return o
 }
 
-// flags are the trace's, and whether the parent, or what is linked, is known and of another
-// process.
+// flags returns the trace's flags. They also say whether the parent, or the linked span, is known
+// and belongs to another process.
 func flags(c, other trace.SpanContext) int {
 	const known, remote = 1 << 8, 1 << 9
 	if other.IsRemote() {
@@ -160,10 +160,10 @@ func flags(c, other trace.SpanContext) int {
 	return int(c.TraceFlags()) | known
 }
 
-// nanoseconds writes a time. JSON has 64-bit numbers as strings.
+// nanoseconds writes a time. In OTLP's JSON, 64-bit numbers are strings.
 func nanoseconds(t time.Time) string { return strconv.FormatInt(t.UnixNano(), 10) }
 
-// attributes are texts and whole numbers, as Span sets them.
+// attributes returns the attributes that Span sets: texts and whole numbers.
 func attributes(all []attribute.KeyValue) []object {
 	encoded := []object{}
 	for _, a := range all {

@@ -11,29 +11,29 @@ import (
 )
 
 const (
-	maxQueued   = 2048            // spans that wait or are being sent; further ones are dropped
-	maxExport   = 512             // spans of one call of the collector
-	exportEvery = 2 * time.Second // how often fewer are sent
+	maxQueued   = 2048            // spans that wait or are being sent; further spans are dropped
+	maxExport   = 512             // spans in one call of the collector
+	exportEvery = 2 * time.Second // how often fewer spans are sent
 )
 
-// queue is an sdk.SpanExporter that counts what becomes of spans. The SDK's batch processor calls
-// it in the background.
+// queue is an sdk.SpanExporter that counts sent, failed and dropped spans. The SDK's batch
+// processor calls it in the background.
 type queue struct {
 	sdk.SpanExporter
 	log *slog.Logger
 
-	waiting                   atomic.Int64 // spans, those of a call under way included
+	waiting                   atomic.Int64 // waiting spans, including those of a running call
 	exported, dropped, failed atomic.Int64
 }
 
-// bounded is an sdk.SpanProcessor that never makes a request wait: what does not fit is dropped,
-// and counted. The SDK's processor drops spans without a count.
+// bounded is an sdk.SpanProcessor that never makes a request wait. If a span does not fit into the
+// queue, it drops and counts the span. The SDK's processor would drop spans without a count.
 type bounded struct {
 	sdk.SpanProcessor
 	queue *queue
 }
 
-// processor returns what sends spans by q.
+// processor returns the processor that sends spans through q.
 func (q *queue) processor(every time.Duration) sdk.SpanProcessor {
 	return bounded{sdk.NewBatchSpanProcessor(q, sdk.WithMaxQueueSize(maxQueued), sdk.WithMaxExportBatchSize(maxExport),
 		sdk.WithBatchTimeout(every), sdk.WithExportTimeout(exportTimeout)), q}
@@ -62,7 +62,7 @@ func (q *queue) ExportSpans(ctx context.Context, batch []sdk.ReadOnlySpan) error
 	return nil
 }
 
-// Metrics is a prometheus.Collector of what has become of the spans of t, which can be nil.
+// Metrics is a prometheus.Collector of the counts of t's spans. t can be nil.
 func Metrics(t *Tracer) prometheus.Collector {
 	if t == nil {
 		t = &Tracer{queue: &queue{}}

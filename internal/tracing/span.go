@@ -8,13 +8,13 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Span is a piece of work. The methods of the zero Span, which is no span, do nothing.
+// Span is a piece of work. The zero Span stands for no span, and its methods do nothing.
 type Span struct{ span trace.Span }
 
 // Traced reports whether there is a span.
 func (s Span) Traced() bool { return s.span != nil }
 
-// TraceID is the id of the span's trace, in hexadecimal, or "".
+// TraceID returns the id of the span's trace, in hexadecimal, or "".
 func (s Span) TraceID() string {
 	if s.span == nil {
 		return ""
@@ -22,7 +22,7 @@ func (s Span) TraceID() string {
 	return s.span.SpanContext().TraceID().String()
 }
 
-// Text sets an attribute. A value never comes from a client.
+// Text sets an attribute. The value must never come from a client.
 func (s Span) Text(name, value string) {
 	if s.span != nil {
 		s.span.SetAttributes(attribute.String(name, value))
@@ -36,8 +36,8 @@ func (s Span) Number(name string, value int) {
 	}
 }
 
-// Failed says that the work failed, with the name of the error. An error's text can quote a
-// client, so it is not recorded.
+// Failed records that the work failed, with the name of the error. It does not record the error's
+// text, because this can quote a client.
 func (s Span) Failed(name string) {
 	if s.span != nil {
 		s.span.SetAttributes(attribute.String("error.type", name))
@@ -52,7 +52,7 @@ func (s Span) End() {
 	}
 }
 
-// EndAt ends the span at a time.
+// EndAt ends the span at the given time.
 func (s Span) EndAt(at time.Time) {
 	if s.span != nil {
 		s.span.End(trace.WithTimestamp(at))

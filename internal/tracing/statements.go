@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Statements makes spans of a pool's statements, and of the waits for its connections, below the
+// Statements makes spans for a pool's statements, and for the waits for its connections, below the
 // spans of their contexts. It implements the tracers of pgx and pgxpool.
 type Statements struct{}
 
@@ -57,8 +57,8 @@ func (Statements) TraceAcquireEnd(ctx context.Context, _ *pgxpool.Pool, data pgx
 	EndStatement(ctx, data.Err)
 }
 
-// statement is the key of the span that the tracer began in a context. The context may have a span
-// without one: then there is nothing to end.
+// statement is the context key of a span that the tracer began. If a context has a span without
+// this key, the tracer did not begin it, and must not end it.
 type statement struct{}
 
 func start(ctx context.Context, name string) context.Context {
@@ -110,11 +110,11 @@ func EndStatement(ctx context.Context, err error) {
 	s.End()
 }
 
-// maxBeginning is how much of a statement a span has, in bytes.
+// maxBeginning is how many bytes of a statement a span has.
 const maxBeginning = 80
 
-// beginning is the beginning of a statement's text, on one line and without its comments. The text
-// has no values: those are parameters.
+// beginning returns the beginning of a statement's text, on one line and without comments. The text
+// contains no values, because these are parameters.
 func beginning(sql string) string {
 	var words []string
 	for line := range strings.Lines(sql) {

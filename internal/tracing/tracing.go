@@ -1,13 +1,13 @@
 // Package tracing makes OpenTelemetry spans of a sample of the requests, and of the work that they
 // cause, and sends them to a collector over OTLP/HTTP.
 //
-// Only the server decides which requests are traced, at random: a client's traceparent gives a
+// Only the server decides, at random, which requests are traced. A client's traceparent gives a
 // trace its id and its parent, but its flag "sampled" does not count. Otherwise an unauthenticated
 // caller could make the server trace everything. Spans below a request exist only if the request is
-// traced. So an untraced request costs one random number, and with a nil *Tracer nothing.
+// traced. So an untraced request costs one random number, and nothing with a nil *Tracer.
 //
-// A span has names of methods, statements and errors, and counts. It has no DID, no id of a convo,
-// no key and no content.
+// A span has names of methods, statements and errors, and counts. It contains no DID, no id of a
+// convo, no key and no content.
 package tracing
 
 import (
@@ -36,13 +36,13 @@ const exportTimeout = 5 * time.Second
 
 // Config says what is traced, and where the spans go.
 type Config struct {
-	URL     string  // of the collector: http://127.0.0.1:4318/v1/traces; the path can be left out
-	Share   float64 // of requests that are traced, from 0 to 1
-	Version string  // of the program
+	URL     string  // address of the collector: http://127.0.0.1:4318/v1/traces; the path can be left out
+	Share   float64 // share of requests that are traced, from 0 to 1
+	Version string  // version of the program
 	Log     *slog.Logger
 }
 
-// Tracer makes spans. A nil *Tracer makes none.
+// Tracer makes spans. A nil *Tracer makes no spans.
 type Tracer struct {
 	provider *sdk.TracerProvider
 	tracer   trace.Tracer
@@ -62,7 +62,7 @@ func New(cfg Config) (*Tracer, error) {
 		return nil, fmt.Errorf("read the collector's URL: %w", err)
 	}
 	if u.Path == "" || u.Path == "/" {
-		u.Path = "/v1/traces" // OTLP/HTTP's own
+		u.Path = "/v1/traces" // the path that OTLP/HTTP defines
 	}
 	exporter, err := newExporter(u.String())
 	if err != nil {
@@ -82,7 +82,7 @@ func newTracer(cfg Config, exporter sdk.SpanExporter, every time.Duration) (*Tra
 	}
 	t := &Tracer{share: cfg.Share, queue: &queue{SpanExporter: exporter, log: cfg.Log}, causes: causes, calls: calls}
 	t.provider = sdk.NewTracerProvider(
-		sdk.WithSampler(sdk.AlwaysSample()), // a span is made only if it is to be sent
+		sdk.WithSampler(sdk.AlwaysSample()), // a span is made only to be sent
 		sdk.WithSpanProcessor(t.queue.processor(every)),
 		sdk.WithResource(resource.NewSchemaless(
 			attribute.String("service.name", "mlsd"), attribute.String("service.version", cfg.Version),
@@ -92,8 +92,8 @@ func newTracer(cfg Config, exporter sdk.SpanExporter, every time.Duration) (*Tra
 	return t, nil
 }
 
-// Close sends the spans that wait, and stops. It returns ctx's error if they could not be sent in
-// time.
+// Close sends the waiting spans, and stops. If they could not be sent in time, it returns ctx's
+// error.
 func (t *Tracer) Close(ctx context.Context) error {
 	if t == nil {
 		return nil
@@ -101,8 +101,8 @@ func (t *Tracer) Close(ctx context.Context) error {
 	return t.provider.Shutdown(ctx)
 }
 
-// Request begins the span of an HTTP request, if it is to be traced. The client's traceparent, if
-// there is one that can be read, becomes the parent.
+// Request begins the span of an HTTP request, if the request is to be traced. If the client sent a
+// valid traceparent, that becomes the parent.
 func (t *Tracer) Request(ctx context.Context, name string, h http.Header) (context.Context, Span) {
 	if t == nil || randv2.Float64() >= t.share {
 		return ctx, Span{}
@@ -115,7 +115,7 @@ func (t *Tracer) Request(ctx context.Context, name string, h http.Header) (conte
 	return ctx, Span{s}
 }
 
-// Start begins a span below that of ctx. If ctx has none, there is none.
+// Start begins a span below the span of ctx. If ctx has no span, Start begins none.
 func Start(ctx context.Context, name string) (context.Context, Span) {
 	return below(ctx, name, trace.SpanKindInternal)
 }
@@ -134,7 +134,7 @@ func below(ctx context.Context, name string, kind trace.SpanKind) (context.Conte
 	return ctx, Span{s}
 }
 
-// Of returns the span of ctx. It is the zero Span if there is none.
+// Of returns the span of ctx, or the zero Span if ctx has none.
 func Of(ctx context.Context) Span {
 	if s := trace.SpanFromContext(ctx); s.IsRecording() {
 		return Span{s}
@@ -142,7 +142,8 @@ func Of(ctx context.Context) Span {
 	return Span{}
 }
 
-// Follow begins a span below cause, which possibly has ended. If cause is no span, there is none.
+// Follow begins a span below cause, which may have ended. If cause is the zero Span, Follow begins
+// none.
 func Follow(ctx context.Context, name string, cause Span) (context.Context, Span) {
 	if cause.span == nil {
 		return ctx, Span{}
@@ -152,9 +153,9 @@ func Follow(ctx context.Context, name string, cause Span) (context.Context, Span
 	return ctx, Span{s}
 }
 
-// Shared begins the span of work that n requests share, whose spans of returns. It is below the
-// first of them that is traced, and linked to the others, which get a link to it. If none is
-// traced, there is none.
+// Shared begins the span of work that n requests share. of returns the spans of the requests. The
+// new span is below the first traced request, and is linked to the others, which get a link to it.
+// If no request is traced, Shared begins no span.
 func Shared(ctx context.Context, name string, n int, of func(i int) Span) (context.Context, Span) {
 	var first Span
 	var others []Span
@@ -175,7 +176,7 @@ func Shared(ctx context.Context, name string, n int, of func(i int) Span) (conte
 	return ctx, shared
 }
 
-// Detached returns ctx without its span, for work that goes on after the span has ended.
+// Detached returns ctx without its span, for work that continues after the span has ended.
 func Detached(ctx context.Context) context.Context {
 	if !Of(ctx).Traced() {
 		return ctx
