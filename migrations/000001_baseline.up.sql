@@ -1,8 +1,9 @@
 -- The schema of the delivery service.
 --
--- Every unique key holds the column by which its table could be distributed: convo_id, or the DID
--- that owns the row. Text keys collate "C": they are identifiers, compared byte by byte. No foreign
--- key points to convos, because other rows of a deleted convo are purged later, in batches.
+-- Every unique key contains the column by which its table could be distributed: convo_id, or the
+-- DID that owns the row. Text keys collate "C", because they are identifiers, compared byte by
+-- byte. No foreign key points to convos, because other rows of a deleted convo are purged later, in
+-- batches.
 --
 -- Triggers named audit check each change of a state and write it to audit_log. "Maintenance" is a
 -- transaction with the setting mlsd.maintenance = on. The last two sections explain both.
@@ -15,21 +16,21 @@ CREATE TABLE convos (
     group_id           bytea NOT NULL UNIQUE,                -- MLS group_id (RFC 9420 §8.1)
     creator_did        text COLLATE "C" NOT NULL,
     cipher_suite       integer NOT NULL,                     -- RFC 9420 §17.1
-    epoch              bigint NOT NULL CHECK (epoch BETWEEN 0 AND 9007199254740991), -- written by package convos only
-    last_seq           bigint NOT NULL DEFAULT 0,            -- written by package messages only, under this row's lock
+    epoch              bigint NOT NULL CHECK (epoch BETWEEN 0 AND 9007199254740991), -- only package convos writes it
+    last_seq           bigint NOT NULL DEFAULT 0,            -- only package messages writes it, under this row's lock
     last_message_at    timestamptz,
     name               text,
     description        text,
-    idempotency_key    text COLLATE "C",                     -- of the request that created the convo
+    idempotency_key    text COLLATE "C",                     -- idempotency key of the request that created the convo
     created_at         timestamptz NOT NULL,
     commit_level       text NOT NULL DEFAULT 'header'        -- how far the commit of the present epoch was checked
         CHECK (commit_level IN ('header', 'structure', 'verified')),
     reserved_for       text COLLATE "C",                     -- the member whose commit comes next, after too many lost races
-    reserved_until     timestamptz,                          -- the end of that reservation
+    reserved_until     timestamptz,                          -- end of that reservation
     key_retired        boolean NOT NULL DEFAULT false,
-    closed_at          timestamptz,                          -- when ReInit, a reset or an operator closed it; NULL: open
-    successor_group_id bytea,                                -- of a reset or ReInit: group_id of the next group (RFC 9420 §11.2)
-    successor_id       uuid,                                 -- of a reset: the convo that goes on
+    closed_at          timestamptz,                          -- when ReInit, a reset or an operator closed it; NULL if it is open
+    successor_group_id bytea,                                -- after a reset or ReInit, group_id of the next group (RFC 9420 §11.2)
+    successor_id       uuid,                                 -- after a reset, the convo that continues this one
     predecessor_id     uuid,                                 -- the convo whose reset opened this one
     CHECK ((reserved_for IS NULL) = (reserved_until IS NULL)),
     CHECK (successor_id IS NULL OR closed_at IS NOT NULL AND successor_group_id IS NOT NULL)
@@ -38,7 +39,7 @@ CREATE UNIQUE INDEX convos_one_successor ON convos (predecessor_id) WHERE predec
 CREATE UNIQUE INDEX convos_idempotency_key ON convos (creator_did, idempotency_key) WHERE NOT key_retired;
 COMMENT ON COLUMN convos.key_retired IS 'the record of idempotency_key has ended: the key can be used again';
 
--- A convo's state is its epoch. It goes up by one.
+-- A convo's state is its epoch, which goes up by one.
 CREATE FUNCTION audit_convo() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF NEW.epoch <> OLD.epoch + 1 THEN
@@ -62,41 +63,41 @@ CREATE TABLE members (
     joined_seq    bigint NOT NULL,                           -- seq of the commit that added the member: reads start here
     left_at       timestamptz,
     left_seq      bigint,
-    left_epoch    bigint,                                    -- the answer to each repeated leaveConvo
+    left_epoch    bigint,                                    -- answered to each repeated leaveConvo
     cursor_seq    bigint NOT NULL DEFAULT 0,                 -- the last log entry that the member has read
-    lost_races    integer NOT NULL DEFAULT 0,                -- races for an epoch that the member has lost in a row
-    lost_since    timestamptz,                               -- the first of them
-    lost_at       timestamptz,                               -- the last of them
-    lost_at_epoch bigint,                                    -- the convo's epoch at the last of them
-    no_turn_until timestamptz,                               -- no reservation before: the member did not use its last one
-    requested_at  timestamptz,                               -- when the membership became a request; NULL: accepted
-    invited_by    text COLLATE "C",                          -- who added the member last; NULL: the creator
-    delivered_seq bigint NOT NULL DEFAULT 0,                 -- the last entry that a device has got; counts only beyond cursor_seq
+    lost_races    integer NOT NULL DEFAULT 0,                -- consecutive races for an epoch that the member has lost
+    lost_since    timestamptz,                               -- the first of these races
+    lost_at       timestamptz,                               -- the last of these races
+    lost_at_epoch bigint,                                    -- the convo's epoch at the last of these races
+    no_turn_until timestamptz,                               -- no reservation before this time, because the member did not use its last one
+    requested_at  timestamptz,                               -- when the membership became a request; NULL if accepted
+    invited_by    text COLLATE "C",                          -- who last added the member; NULL for the creator
+    delivered_seq bigint NOT NULL DEFAULT 0,                 -- the last entry that a device has received; counts only if larger than cursor_seq
     PRIMARY KEY (convo_id, did)
 ) WITH (fillfactor = 80);
 CREATE INDEX members_convos_of_did ON members (did, convo_id) WHERE left_at IS NULL;
-CREATE INDEX members_of_did ON members (did, convo_id);      -- exports and erasures: convos that the person has left, too
+CREATE INDEX members_of_did ON members (did, convo_id);      -- exports and erasures, which include convos that the person has left
 CREATE INDEX members_lost_races ON members (convo_id, lost_races) WHERE lost_races > 0;
 
--- What is public of a group at its convo's epoch (RFC 9420 §7, §8.1). If a group is not known, it
--- has no row, and its commits are checked by their form only.
+-- The public part of a group at its convo's epoch (RFC 9420 §7, §8.1). If a group is not known, it
+-- has no row, and only the form of its commits is checked.
 CREATE TABLE public_groups (
     convo_id   uuid PRIMARY KEY,
-    epoch      bigint NOT NULL,                              -- the convo's
+    epoch      bigint NOT NULL,                              -- the convo's epoch
     state      bytea NOT NULL,                               -- GroupContext, confirmation_tag and ratchet_tree
-    vouched_by text COLLATE "C",                             -- the member whose GroupInfo it is; NULL: verified, or the creator's
-    group_info bytea,                                        -- of the same epoch, as it was sent; NULL: none was
+    vouched_by text COLLATE "C",                             -- the member whose GroupInfo it is; NULL if it was verified, or is the creator's
+    group_info bytea,                                        -- GroupInfo of the same epoch, as it was sent; NULL if none was sent
     external_senders text[] COLLATE "C" NOT NULL DEFAULT '{}' -- DIDs that may propose without being members (RFC 9420 §12.1.8.1)
 );
 ALTER TABLE public_groups ALTER COLUMN state SET STORAGE EXTERNAL;
 ALTER TABLE public_groups ALTER COLUMN group_info SET STORAGE EXTERNAL;
 
--- Tombstones of convos that operators have deleted. A group_id is not used again.
+-- Tombstones of convos that operators have deleted. A group_id is never used again.
 CREATE TABLE deleted_convos (
     id         uuid PRIMARY KEY,
     group_hash bytea NOT NULL UNIQUE,                        -- SHA-256 of the group_id
     deleted_at timestamptz NOT NULL,
-    purged_at  timestamptz                                   -- NULL: a part of its log or of its Welcomes is possibly left
+    purged_at  timestamptz                                   -- NULL while a part of its log or of its Welcomes may be left
 );
 CREATE INDEX deleted_convos_unfinished ON deleted_convos (deleted_at) WHERE purged_at IS NULL;
 
@@ -109,24 +110,24 @@ CREATE TABLE messages (
     seq             bigint NOT NULL CHECK (seq > 0),
     kind            smallint NOT NULL CHECK (kind IN (1, 2, 3, 9)), -- MLS content type: application, proposal, commit (RFC 9420 §6); 9: a reset
     sender_did      text COLLATE "C" NOT NULL,
-    epoch           bigint NOT NULL,                         -- of a commit: the epoch that it creates
+    epoch           bigint NOT NULL,                         -- for a commit, the epoch that it creates
     body            bytea NOT NULL,
-    idempotency_key text COLLATE "C" NOT NULL,               -- of a commit: with the method's name in front
+    idempotency_key text COLLATE "C" NOT NULL,               -- for a commit, with the method's name in front
     request_hash    bytea NOT NULL,
     embed_type      text,
     embed_uri       text,
-    created_at      timestamptz NOT NULL,                    -- whole milliseconds: part of the message id
+    created_at      timestamptz NOT NULL,                    -- whole milliseconds, because it is part of the message id
     key_retired     boolean NOT NULL DEFAULT false,
     PRIMARY KEY (convo_id, seq)
-) WITH (autovacuum_vacuum_scale_factor = 0.05);              -- reuse the space of expired messages soon
+) WITH (autovacuum_vacuum_scale_factor = 0.05);              -- the space of expired messages is soon used again
 ALTER TABLE messages ALTER COLUMN body SET STORAGE EXTERNAL; -- ciphertext does not compress
 CREATE UNIQUE INDEX messages_idempotency_key ON messages (convo_id, sender_did, idempotency_key) WHERE kind <> 3;
 CREATE UNIQUE INDEX messages_commit_idempotency_key ON messages (convo_id, sender_did, idempotency_key) WHERE kind = 3 AND NOT key_retired;
 CREATE UNIQUE INDEX messages_one_commit_per_epoch ON messages (convo_id, epoch) WHERE kind = 3;
 COMMENT ON COLUMN messages.key_retired IS 'of a commit: the record of idempotency_key has ended; other kinds keep their keys';
 
--- How far each log has expired: up to seq only proposals and commits are left. A convo of which
--- nothing has expired has no row. This is not a column of convos, because each message locks its
+-- How far each log has expired: up to seq only proposals and commits are left. If nothing of a
+-- convo has expired, it has no row. This is not a column of convos, because each message locks its
 -- convo's row.
 CREATE TABLE log_floors (
     convo_id uuid PRIMARY KEY,
@@ -136,28 +137,28 @@ CREATE TABLE log_floors (
 
 -- ==== Other services ====
 
--- The KeyPackages of other services that Welcomes here name: each once, unless it is a last resort. A
--- row is also the job that tells the home of the KeyPackage's owner: first of the invitation, and once
--- more if that has ended.
+-- The KeyPackages of other services that Welcomes here name. Each KeyPackage is used once, unless
+-- it is a last resort. A row is also the job that tells the home of the KeyPackage's owner about
+-- the invitation. If the invitation ends, the row becomes such a job once more.
 CREATE TABLE sent_invitations (
     id              uuid PRIMARY KEY,
-    did             text COLLATE "C" NOT NULL,               -- whose KeyPackage it is
+    did             text COLLATE "C" NOT NULL,               -- owner of the KeyPackage
     ref             bytea NOT NULL,
     last_resort     boolean NOT NULL,
-    service         text COLLATE "C" NOT NULL,               -- the home of did
+    service         text COLLATE "C" NOT NULL,               -- home of did
     device_id       text COLLATE "C" NOT NULL,
     cipher_suite    integer NOT NULL,
     convo_id        uuid NOT NULL,
     inviter         text COLLATE "C" NOT NULL,
-    epoch           bigint NOT NULL,                         -- that the Welcome leads into
+    epoch           bigint NOT NULL,                         -- the epoch that the Welcome leads into
     created_at      timestamptz NOT NULL,
     kind            text COLLATE "C" NOT NULL DEFAULT 'invited' CHECK (kind IN ('invited', 'withdrawn', 'ended')), -- what the home is told
     queued_at       timestamptz NOT NULL,                    -- when the job of this kind began
     state           text NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'sending', 'done', 'dead')),
     attempts        integer NOT NULL DEFAULT 0,
-    next_attempt_at timestamptz NOT NULL,                    -- of a sending job: from then on another worker may take it
+    next_attempt_at timestamptz NOT NULL,                    -- for a sending job, the time from which another worker may take it
     last_error      text,
-    version         bigint NOT NULL DEFAULT 0,               -- goes up when a worker takes the job, or it gets another kind
+    version         bigint NOT NULL DEFAULT 0,               -- goes up when a worker takes the job, or when its kind changes
     ended_at        timestamptz,
     CHECK ((state IN ('done', 'dead')) = (ended_at IS NOT NULL))
 );
@@ -178,24 +179,24 @@ $$;
 CREATE TRIGGER audit AFTER UPDATE OF state ON sent_invitations FOR EACH ROW
     WHEN (OLD.state IS DISTINCT FROM NEW.state) EXECUTE FUNCTION audit_sent_invitation();
 
--- What other services say of people whose home this is: a Welcome there names a KeyPackage of a
--- device. A KeyPackage that is not a last resort is in one row.
+-- Invitations of people whose home this is, as other services report them: a Welcome there names a
+-- KeyPackage of a device. A KeyPackage that is not a last resort is in one row.
 CREATE TABLE received_invitations (
     did          text COLLATE "C" NOT NULL,                  -- the invited person
     id           uuid NOT NULL,                              -- UUIDv7
     service      text COLLATE "C" NOT NULL,                  -- where the convo is
-    domain       text COLLATE "C" NOT NULL,                  -- that of the service
-    convo_id     uuid NOT NULL,                              -- as that service names it
+    domain       text COLLATE "C" NOT NULL,                  -- domain of the service
+    convo_id     uuid NOT NULL,                              -- id at that service
     ref          bytea NOT NULL,
     device_id    text COLLATE "C" NOT NULL,
     cipher_suite integer NOT NULL,
     inviter      text COLLATE "C" NOT NULL,
-    epoch        bigint NOT NULL,                            -- that the Welcome leads into
-    expires_at   timestamptz,                                -- of the Welcome, as the service says
+    epoch        bigint NOT NULL,                            -- the epoch that the Welcome leads into
+    expires_at   timestamptz,                                -- end of the Welcome, as the service says
     request      boolean NOT NULL,                           -- the inviter shared no convo with the person
-    hidden       boolean NOT NULL,                           -- the person refuses the inviter: nobody sees the row
+    hidden       boolean NOT NULL,                           -- nobody sees the row, because the person refuses the inviter
     state        text COLLATE "C" NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'accepted', 'declined')), -- the person's answer
-    ended        text COLLATE "C" CHECK (ended IN ('withdrawn', 'ended')), -- what the service has said since
+    ended        text COLLATE "C" CHECK (ended IN ('withdrawn', 'ended')), -- what the service has reported since
     created_at   timestamptz NOT NULL,
     answered_at  timestamptz,
     PRIMARY KEY (did, id),
@@ -206,12 +207,12 @@ CREATE INDEX received_invitations_ref ON received_invitations (did, ref);
 CREATE INDEX received_invitations_of_inviter ON received_invitations (inviter, did, id); -- exports and erasures
 CREATE INDEX received_invitations_retention ON received_invitations (coalesce(answered_at, created_at)) WHERE state <> 'accepted';
 
--- How many invitations of people who share no convo with the invited person a service, or all services
--- of a registered domain, can deliver in a day.
+-- Daily budgets of invitations by people who share no convo with the invited person. A budget is
+-- for one service, or for all services of a registered domain.
 CREATE TABLE invitation_budgets (
     subject    text COLLATE "C" PRIMARY KEY,                 -- a DID, or domain:NAME
     per_day    bigint NOT NULL CHECK (per_day > 0),          -- grows with accepted invitations, shrinks with declined ones
-    used       double precision NOT NULL CHECK (used >= 0),  -- as of counted_at; a day takes per_day away
+    used       double precision NOT NULL CHECK (used >= 0),  -- as of counted_at; decreases by per_day in a day
     counted_at timestamptz NOT NULL
 ) WITH (fillfactor = 70);
 CREATE INDEX invitation_budgets_unused ON invitation_budgets (counted_at);
@@ -233,12 +234,12 @@ CREATE TABLE key_packages (
     claimed_at          timestamptz,
     claim_expires_at    timestamptz,
     consumed_at         timestamptz,
-    idempotency_key     text COLLATE "C",                    -- of the request that published it
+    idempotency_key     text COLLATE "C",                    -- idempotency key of the request that published it
     created_at          timestamptz NOT NULL,
-    version             bigint NOT NULL DEFAULT 0,           -- of the state
+    version             bigint NOT NULL DEFAULT 0,           -- version of the state
     key_retired         boolean NOT NULL DEFAULT false,
-    withdrawn_at        timestamptz,                         -- when it was withdrawn; it is then expired, even if claimed
-    claimed_by_outsider boolean,                             -- the owner had accepted no convo with the claimer; NULL: not claimed
+    withdrawn_at        timestamptz,                         -- when it was withdrawn; it then counts as expired, even if claimed
+    claimed_by_outsider boolean,                             -- the owner had accepted no convo with the claimer; NULL if not claimed
     PRIMARY KEY (did, ref)
 );
 CREATE UNIQUE INDEX key_packages_idempotency_key ON key_packages (did, idempotency_key)
@@ -246,12 +247,12 @@ CREATE UNIQUE INDEX key_packages_idempotency_key ON key_packages (did, idempoten
 CREATE INDEX key_packages_available ON key_packages (did, device_id, cipher_suite, last_resort, created_at) WHERE state = 'available';
 CREATE INDEX key_packages_claims ON key_packages (did, claimed_by, device_id, claimed_at) WHERE claimed_by IS NOT NULL;
 CREATE INDEX key_packages_of_claimer ON key_packages (claimed_by, did, ref) WHERE claimed_by IS NOT NULL; -- for exports and erasures
--- Claimers with whom the owner has accepted no convo share one budget per device. Each such claim
--- counts their claims.
+-- All claimers with whom the owner has accepted no convo share one budget per device. Each of their
+-- claims counts the claims so far.
 CREATE INDEX key_packages_outsiders ON key_packages (did, device_id, claimed_at) WHERE claimed_by_outsider;
--- The sweeper looks for the time from which a row is due. "claimed_by IS NULL" changes no result:
--- an available KeyPackage is not claimed. It keeps claims off this index, which holds all owners'
--- rows.
+-- The sweeper searches by the time from which a row is due. "claimed_by IS NULL" changes no result,
+-- because an available KeyPackage is not claimed. But it keeps claims off this index, which holds
+-- all owners' rows.
 CREATE INDEX key_packages_expiry ON key_packages (not_after) WHERE state = 'available' AND claimed_by IS NULL;
 CREATE INDEX key_packages_lapse ON key_packages (claim_expires_at) WHERE state = 'claimed';
 CREATE INDEX key_packages_spent ON key_packages (coalesce(consumed_at, claim_expires_at, not_after))
@@ -276,14 +277,14 @@ CREATE TABLE key_package_init_keys (
     PRIMARY KEY (did, init_key)
 );
 
--- What an owner should know about a stock: the KeyPackages of one device and cipher suite. A row
--- exists as long as its statement is true.
+-- Signals to an owner about a stock. A stock is the KeyPackages of one device and cipher suite. A
+-- row exists as long as its signal is true.
 CREATE TABLE key_package_signals (
     did          text COLLATE "C" NOT NULL,
     device_id    text COLLATE "C" NOT NULL,
     cipher_suite integer NOT NULL,
     kind         text COLLATE "C" NOT NULL CHECK (kind IN ('low', 'last_resort', 'orphaned')),
-    count        integer NOT NULL,                           -- orphaned: the lapsed claims; else the number available at raised_at
+    count        integer NOT NULL,                           -- for orphaned, the lapsed claims; otherwise the number available at raised_at
     raised_at    timestamptz NOT NULL,
     PRIMARY KEY (did, device_id, cipher_suite, kind)
 );
@@ -292,7 +293,7 @@ CREATE INDEX key_package_signals_retention ON key_package_signals (raised_at);
 
 -- ==== Welcomes ====
 
--- One Welcome serves all devices that it names. Its bytes are stored once, by the epoch that it
+-- One Welcome serves all devices that it names. Its bytes are stored once, under the epoch that it
 -- leads into.
 CREATE TABLE welcome_bodies (
     convo_id   uuid NOT NULL,
@@ -315,15 +316,15 @@ CREATE TABLE welcomes (
     state            text NOT NULL DEFAULT 'available' CHECK (state IN ('available', 'in_flight', 'consumed', 'superseded', 'expired')),
     attempts         integer NOT NULL DEFAULT 0,             -- leases so far
     fetched_at       timestamptz,
-    grace_expires_at timestamptz,                            -- the end of the lease
+    grace_expires_at timestamptz,                            -- end of the lease
     confirmed_at     timestamptz,
-    last_error       text,                                   -- of the present lease; the next lease clears it
+    last_error       text,                                   -- error of the present lease; the next lease clears it
     version          bigint NOT NULL DEFAULT 0,              -- goes up with each change
     created_at       timestamptz NOT NULL,
     failures         integer NOT NULL DEFAULT 0,             -- leases in which the device reported that it could not join
-    last_failure     text,                                   -- its last report; later leases and a success keep it
+    last_failure     text,                                   -- the device's last report; later leases and a success keep it
     last_failed_at   timestamptz,
-    silent           boolean NOT NULL DEFAULT false,         -- consumed because its grace was over; the device did not confirm
+    silent           boolean NOT NULL DEFAULT false,         -- consumed because its grace was over, without a confirmation by the device
     PRIMARY KEY (convo_id, id),
     CHECK ((state = 'in_flight') <= (grace_expires_at IS NOT NULL)),
     CHECK ((state = 'consumed') = (confirmed_at IS NOT NULL))
@@ -333,7 +334,7 @@ CREATE INDEX welcomes_of_recipient ON welcomes (convo_id, recipient_did, epoch D
 CREATE INDEX welcomes_grace ON welcomes (grace_expires_at) WHERE state = 'in_flight';
 CREATE INDEX welcomes_retention ON welcomes (created_at) WHERE state IN ('available', 'in_flight');
 CREATE INDEX welcomes_many_attempts ON welcomes (attempts) WHERE state IN ('available', 'in_flight') AND attempts >= 5;
--- The sweep of welcome_bodies looks for a Welcome that can still be fetched, and for the last
+-- The sweep of welcome_bodies searches for a Welcome that can still be fetched, and for the last
 -- confirmation.
 CREATE INDEX welcomes_live_of_epoch ON welcomes (convo_id, epoch) WHERE state IN ('available', 'in_flight');
 CREATE INDEX welcomes_confirmed ON welcomes (convo_id, epoch, confirmed_at) WHERE confirmed_at IS NOT NULL;
@@ -352,11 +353,12 @@ CREATE TRIGGER audit AFTER UPDATE OF state ON welcomes FOR EACH ROW
 
 -- The record of a request with an idempotency key. There are two kinds. The record of a write
 -- inside the database is part of the write's transaction, and is completed when others can see it.
--- The record of work outside the database is a reservation: it exists before the work begins, its
--- holder has a lease, and a fence keeps a holder without a lease from changing anything.
+-- The record of work outside the database is a reservation. It exists before the work begins, and
+-- its holder has a lease. A fence keeps a holder without a lease from changing anything.
 --
--- The record guards its key for its lifetime. convos, messages and key_packages keep the key of the
--- request that made the row. Their unique indexes are a second guard until the key is retired.
+-- The record protects its key for its lifetime. convos, messages and key_packages keep the key of
+-- the request that made the row. Their unique indexes protect the key too, until the key is
+-- retired.
 --
 -- A transaction for a caller sees only that caller's records: see row-level security below.
 CREATE TABLE idempotency_keys (
@@ -366,16 +368,16 @@ CREATE TABLE idempotency_keys (
     key              text COLLATE "C" NOT NULL,
     request_hash     bytea NOT NULL,
     field_hashes     jsonb NOT NULL,
-    response         bytea NOT NULL,                         -- a 2xx answer; no other is kept
+    response         bytea NOT NULL,                         -- a 2xx answer; other answers are not kept
     created_at       timestamptz NOT NULL,
     state            text NOT NULL DEFAULT 'completed' CHECK (state IN ('processing', 'completed', 'released')),
     outcome          text NOT NULL DEFAULT 'success' CHECK (outcome IN ('', 'success', 'partial', 'failure')),
-    fence            bigint NOT NULL DEFAULT 1,              -- goes up when another attempt takes the reservation over
-    started_at       timestamptz,                            -- of the present attempt; NULL: a write inside the database
+    fence            bigint NOT NULL DEFAULT 1,              -- goes up when another attempt takes over the reservation
+    started_at       timestamptz,                            -- start of the present attempt; NULL for a write inside the database
     lease_expires_at timestamptz,
     completed_at     timestamptz,
-    expires_at       timestamptz NOT NULL,                   -- the end of the record's lifetime
-    last_error       text,                                   -- of the last failed attempt; a later success keeps it
+    expires_at       timestamptz NOT NULL,                   -- end of the record's lifetime
+    last_error       text,                                   -- error of the last failed attempt; a later success keeps it
     PRIMARY KEY (caller_did, nsid, scope, key),
     CHECK ((state = 'processing') <= (lease_expires_at IS NOT NULL AND started_at IS NOT NULL))
 );
