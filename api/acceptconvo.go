@@ -10,8 +10,8 @@ import (
 	"mlsd/convos"
 )
 
-// AcceptConvo: blue.catbird.mls.acceptConvo. Without a key the member's row prevents a double
-// effect.
+// AcceptConvo: blue.catbird.mls.acceptConvo. A request without a key is safe to repeat, because the
+// member's row changes only once.
 func (h *handlers) AcceptConvo(c *call, in *mlsapi.AcceptConvoInput) error {
 	key, convo, err := c.keyAndConvo(in.IdempotencyKey, in.ConvoID)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"mlsd/internal/network"
 )
 
-// AcceptInvitation: blue.catbird.mls.acceptInvitation. Without a key the row's state prevents a double
-// effect.
+// AcceptInvitation: blue.catbird.mls.acceptInvitation. A request without a key is safe to repeat,
+// because the invitation's state changes only once.
 func (h *handlers) AcceptInvitation(c *call, in *mlsapi.AcceptInvitationInput) error {
 	return h.answerInvitation(c, in.Service, in.ConvoID, in.IdempotencyKey, in.Fields(), network.Accepted,
 		&mlsapi.AcceptInvitationOutput{State: string(network.Accepted)})

@@ -11,42 +11,43 @@ import (
 )
 
 const (
-	// admittedShare is the part of the database's connections for requests that expensive ones
-	// take: one in so many.
+	// admittedShare sets how many connections of the request pool expensive requests use at one
+	// time: 1/admittedShare of them.
 	admittedShare = 2
-	// admittedFor is how long an expensive request is one of these. One that takes longer is late:
-	// it mostly waits for a lock. It goes on, and the next request is admitted.
+	// admittedFor is how long an expensive request counts as running. A request that takes longer
+	// is late: it mostly waits for a lock. It goes on, and the next request is admitted.
 	admittedFor = 25 * time.Millisecond
-	// cheapConnections are the database's connections for requests that late ones leave to cheap
-	// ones.
+	// cheapConnections is how many connections of the request pool late requests must leave free
+	// for cheap requests.
 	cheapConnections = 2
-	// maxRunningOfCaller is how many expensive requests of a caller run, late ones included. More
-	// would mostly wait for each other's locks, each with a connection of the database.
+	// maxRunningOfCaller is how many expensive requests of one caller run at one time, including
+	// late ones. More of them would mostly wait for each other's locks, and each would hold a
+	// database connection.
 	maxRunningOfCaller = 2
 
-	// unitLate is how much time of a late request costs a unit, and maxLateUnits what it costs at
-	// most: the lock that it waits for can be another caller's.
+	// A late request costs its caller one unit for each unitLate, but at most maxLateUnits, because
+	// another caller can hold the lock that the request waits for.
 	unitLate     = 10 * time.Millisecond
 	maxLateUnits = 8
 
 	maxAdmissionWait   = 5 * time.Second
-	maxWaiting         = 1024 // expensive requests that wait, and as many more of callers who have none
-	maxWaitingOfCaller = 64   // each holds the memory of its body
+	maxWaiting         = 1024 // waiting requests; as many more if their callers have no other one
+	maxWaitingOfCaller = 64   // the body of each waiting request stays in memory
 )
 
-// admission lets expensive requests run a few at a time, so that processors and connections of the
-// database stay free for cheap ones, which never wait here. methods.go says which methods are
-// expensive. A proposal of an external sender is expensive too.
+// admission lets a few expensive requests run at a time, so that processors and database
+// connections stay free for cheap requests, which never wait here. methods.go says which methods
+// are expensive. A proposal of an external sender is expensive too.
 //
-// The callers that wait take turns. The requests of one caller are admitted in their order.
+// Waiting callers take turns. The requests of one caller are admitted in their order.
 type admission struct {
 	metrics *Metrics
-	now     func() time.Time // charges late requests
-	running limit.Queue      // of requests, late ones included
-	early   limit.Queue      // of those that run and are not late
+	now     func() time.Time // the clock by which late requests are charged
+	running limit.Queue      // all running requests, including late ones
+	early   limit.Queue      // running requests that are not late
 }
 
-// newAdmission admits requests to a pool of so many connections.
+// newAdmission returns an admission for a pool of that many connections.
 func newAdmission(connections int, metrics *Metrics) *admission {
 	early := max(1, connections/admittedShare)
 	return &admission{
@@ -59,26 +60,26 @@ func newAdmission(connections int, metrics *Metrics) *admission {
 	}
 }
 
-// expensiveRequest is a request that runs from start to end, once or several times. The nil
-// *expensiveRequest is a request that is not expensive. It is not safe for concurrent use.
+// expensiveRequest is one expensive request. It can run several times. A nil *expensiveRequest
+// stands for a request that is not expensive. An expensiveRequest is not safe for concurrent use.
 type expensiveRequest struct {
 	*admission
 	caller string
 	runs   bool
-	begun  time.Time     // if it runs
-	took   time.Duration // while it ran before
-	late   *time.Timer   // calls next
-	next   func()        // lets the next request run, once
+	begun  time.Time     // start of the present run; zero if the request does not run
+	took   time.Duration // duration of all earlier runs
+	late   *time.Timer   // calls next when the request becomes late
+	next   func()        // admits the next request; calls after the first do nothing
 }
 
-// request returns an expensive request of the caller, which does not run yet.
+// request returns an expensive request of the caller. The request does not run yet.
 func (a *admission) request(caller string) *expensiveRequest {
 	return &expensiveRequest{admission: a, caller: caller}
 }
 
-// start waits until the request may run. Call end when it has ended. Errors: limited, if too many
-// of the caller's requests wait; busy, if too many wait in all, or the request has waited for
-// maxAdmissionWait; ctx's.
+// start waits until the request may run. Call end when the run has ended. Errors: limited, if too
+// many of the caller's requests wait; busy, if too many requests wait in all, or if this request
+// has waited for maxAdmissionWait; the error of ctx.
 func (r *expensiveRequest) start(ctx context.Context) error {
 	r.metrics.expensiveWaiting.Inc()
 	err := r.acquire(ctx)
@@ -105,7 +106,8 @@ func (r *expensiveRequest) acquire(ctx context.Context) error {
 	return err
 }
 
-// refusal is the answer to a request that is not admitted. It is counted, unless ctx has ended.
+// refusal returns the answer to a request that is not admitted, and counts the refusal unless ctx
+// has ended.
 func (a *admission) refusal(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -123,7 +125,7 @@ func (a *admission) refusal(ctx context.Context, err error) error {
 	return err
 }
 
-// end ends the running of the request. It does nothing if the request does not run.
+// end ends the present run of the request. If the request does not run, end does nothing.
 func (r *expensiveRequest) end() {
 	if r == nil || !r.runs {
 		return
@@ -135,20 +137,21 @@ func (r *expensiveRequest) end() {
 	r.running.Release(r.caller, 1)
 }
 
-// units is what the request costs because it was late.
+// units returns what the request costs because it was late, in units of the rate limit.
 func (r *expensiveRequest) units() int {
 	return min(int(max(0, r.took-admittedFor)/unitLate), maxLateUnits)
 }
 
-// beginExpensive begins an expensive request, and waits until it may run. Call endExpensive at its
-// end. Errors: those of start.
+// beginExpensive starts an expensive request, and waits until the request may run. Call
+// endExpensive when the request has ended. Errors: the errors of start.
 func (c *call) beginExpensive(a *admission) error {
 	c.expensive = a.request(c.caller.String())
 	return c.expensive.start(c.ctx)
 }
 
-// outside calls f, which waits for something else than the database. The request holds no
-// connection of it, and does not run meanwhile if it is expensive. Errors: f's; those of start.
+// outside calls f, which waits for something outside the database. Meanwhile the request holds no
+// database connection, and an expensive request does not count as running. Errors: the errors of f
+// and of start.
 func (c *call) outside(f func() error) error {
 	c.expensive.end()
 	if err := f(); err != nil || c.expensive == nil {
@@ -157,46 +160,50 @@ func (c *call) outside(f func() error) error {
 	return c.expensive.start(c.ctx)
 }
 
-// endExpensive ends an expensive request. The caller pays for the time in which it was late.
+// endExpensive ends an expensive request. The caller pays for the time during which the request was
+// late.
 func (c *call) endExpensive() {
 	c.expensive.end()
 	c.spend(c.expensive.units())
 }
 
-// Streams are opened at a limited rate. When all clients reconnect at once, the limit keeps the
-// processors free for those who write.
+// The rate at which streams open is limited. When all clients reconnect at once, the limit keeps
+// processors free for writes.
 const (
-	openingsAtOnce = 16                    // for each processor
-	openingPlace   = 40 * time.Millisecond // how long an opening keeps its place: 400 a second for each processor
-	longestOpening = 10 * time.Second      // a client does not wait longer
+	openingsAtOnce = 16                    // per processor
+	openingPlace   = 40 * time.Millisecond // how long an opening keeps its place: 400 openings a second per processor
+	longestOpening = 10 * time.Second      // the longest that a client waits for a place
 
-	// maxOpeningsOfDID is how many openings of one DID wait.
+	// maxOpeningsOfDID is how many openings of one DID may wait at one time.
 	maxOpeningsOfDID = 16
-	// openingsShare is the part of those who wait that can be of one address: one in so many.
+	// openingsShare limits the waiting openings of one address to 1/openingsShare of all waiting
+	// openings.
 	openingsShare = 4
-	// hangUpCost is what a caller pays for a place in the queue that it gives up, in units.
+	// hangUpCost is what a caller pays, in units, if it gives up its place in the queue.
 	hangUpCost = 10
 )
 
-// openings are the streams that are about to begin. Their callers are known, and take turns: one
-// with many openings does not delay another with one (H5).
+// openings are the streams that are about to begin. Their callers are authenticated, and take
+// turns: a caller with many openings does not delay a caller with one opening (H5).
 type openings struct {
-	places    limit.Queue // an opening has one for openingPlace
-	addresses limit.Queue // of those that wait
+	places    limit.Queue // each opening keeps a place for openingPlace
+	addresses limit.Queue // places in the queue, by address
 }
 
 func newOpenings() *openings {
 	places := openingsAtOnce * runtime.GOMAXPROCS(0)
 	waiting := places * int(longestOpening/openingPlace)
 	return &openings{
-		// Half, because MaxWaiting lets as many more wait whose callers have none waiting.
+		// Half, because MaxWaiting lets as many more openings wait if their callers have no other
+		// waiting opening.
 		places:    limit.Queue{Size: int64(places), MaxWaiting: waiting / 2, MaxWaitingOfKey: maxOpeningsOfDID},
 		addresses: limit.Queue{Share: int64(waiting / openingsShare)},
 	}
 }
 
-// wait waits until another stream may be opened. Errors: limited, if too many of the caller or of
-// its address wait already; busy, if too many wait in all or this one has waited too long; ctx's.
+// wait waits until another stream may be opened. Errors: limited, if too many openings of the
+// caller or of its address wait already; busy, if too many wait in all, or if this opening has
+// waited too long; the error of ctx.
 func (o *openings) wait(ctx context.Context, did, address string) error {
 	if !o.places.TryAcquire(did, 1) {
 		if !o.addresses.TryAcquire(address, 1) {
@@ -221,8 +228,8 @@ func (o *openings) wait(ctx context.Context, did, address string) error {
 	return nil
 }
 
-// opens waits until the caller may open a stream. A caller that hangs up meanwhile pays for its
-// place.
+// opens waits until the caller may open a stream. A caller that hangs up while it waits pays for
+// its place.
 func (h *handlers) opens(c *call) error {
 	err := h.openings.wait(c.ctx, c.caller.String(), c.address)
 	if errors.Is(err, context.Canceled) {

@@ -14,11 +14,12 @@ import (
 	"mlsd/messages"
 )
 
-// errNoAttachments answers the methods of attachments on a node without a store.
+// errNoAttachments is the answer of the attachment methods on a node without a store for
+// attachments.
 var errNoAttachments = named(errorlist.MethodNotImplemented,
 	"attachments are not set up here: the operator says in MLSD_ATTACHMENTS where they are kept (docs/SETTINGS.md)")
 
-// attachment checks that the caller is a member of the convo, and parses the ids of an attachment.
+// attachment checks that the caller is a member of the convo, and parses the ids in the request.
 func (h *handlers) attachment(ctx context.Context, c *call, q pgpool.Queryer, convoText,
 	text string) (w messages.Window, id uuid.UUID, err error) {
 	if h.Attachments == nil {
@@ -32,11 +33,12 @@ func (h *handlers) attachment(ctx context.Context, c *call, q pgpool.Queryer, co
 	return m.Window, attachments.ParseID(text), err
 }
 
-// maxPredecessors is how many resets back an attachment is looked for.
+// maxPredecessors is how many earlier convos, each closed by a reset, are searched for an
+// attachment.
 const maxPredecessors = 16
 
 // acrossResets calls read with the caller's window of a convo. If the convo has no such attachment,
-// it goes on with the convos that were reset before, as long as the caller is their member too.
+// acrossResets goes on with the convo's predecessors, as long as the caller is a member of them.
 func acrossResets(ctx context.Context, c *call, q pgpool.Queryer, w messages.Window,
 	read func(messages.Window) error) error {
 	err := read(w)
@@ -63,13 +65,13 @@ func namedAttachment(uri *string) (id uuid.UUID, ok bool) {
 	return attachments.Named(*uri)
 }
 
-// checkNamed checks the attachment that a message names. If invalid is not nil, it refuses the message,
-// unless the message was sent before. checkNamed needs no store: a node without one takes such
-// messages too.
+// checkNamed checks the attachment that a message names. If invalid is not nil, the message is
+// refused, unless it was sent before. checkNamed needs no store for attachments: a node without a
+// store accepts such messages too.
 func (h *handlers) checkNamed(c *call, convo, id uuid.UUID) (invalid, err error) {
 	m, err := convos.Authorise(c.ctx, h.DB, convo, c.caller)
 	if errors.Is(err, convos.ErrNotFound) || errors.Is(err, convos.ErrNotMember) {
-		return messages.ErrInvalidAsset, nil // judge refuses the message before it looks at this
+		return messages.ErrInvalidAsset, nil // messages.judge checks the membership first
 	}
 	if err == nil {
 		err = acrossResets(c.ctx, c, h.DB, m.Window, func(w messages.Window) error {

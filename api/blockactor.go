@@ -10,8 +10,8 @@ import (
 	"mlsd/convos"
 )
 
-// BlockActor: blue.catbird.mls.blockActor. Without a key the block's row prevents a double effect, and
-// what is declined is no longer open.
+// BlockActor: blue.catbird.mls.blockActor. A request without a key is safe to repeat: the block's
+// row exists only once, and a declined invitation is no longer open.
 func (h *handlers) BlockActor(c *call, in *mlsapi.BlockActorInput) error {
 	key, err := c.key(in.IdempotencyKey)
 	if err != nil {

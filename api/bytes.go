@@ -13,26 +13,26 @@ import (
 	"mlsd/api/errorlist"
 )
 
-// Headers of ranges.
+// Headers of byte ranges.
 const (
 	headerRange        = "Range"
 	headerContentRange = "Content-Range"
 )
 
-// uploadMemory is what the body of a method whose input is bytes has reserved: the buffers through
-// which it passes. It does not grow with the body.
+// uploadMemory is the memory reserved for an upload, in bytes: the buffers through which the body
+// passes. It does not grow with the body.
 const uploadMemory = 128 * kib
 
-// upload is the body of a request, which its handler reads. The client must be as fast as with any
+// upload is the body of a request that its handler reads. The client must be as fast as with any
 // other body.
 type upload struct {
 	call    *call
 	body    io.Reader
-	resume  func() // ends the pause of the transfer between two Reads: the client waits for the store
+	resume  func() // ends the pause of the transfer between two Reads, during which the client waits for the store
 	moved   int64
-	counted int64 // of moved, for the transfer
-	ended   bool  // at its end
-	err     error // the client's
+	counted int64 // the part of moved that the transfer has counted
+	ended   bool  // the body was read to its end
+	err     error // the client's error
 }
 
 // upload calls the handler of a method whose input is bytes.
@@ -64,7 +64,7 @@ func (s *Server) upload(cl *call) error {
 	return err
 }
 
-// Read implements io.Reader. Its errors are answers.
+// Read implements io.Reader. Its errors can be sent to the client as answers.
 func (u *upload) Read(p []byte) (int, error) {
 	u.resume()
 	defer func() { u.resume = u.call.body.Pause() }()
@@ -94,12 +94,13 @@ type download struct {
 }
 
 // download writes an answer of bytes. A client that reads too slowly loses the connection. If the
-// store fails meanwhile, the client loses it too, so that it notices that bytes are missing.
+// store fails during the download, the server closes the connection, so that the client notices the
+// missing bytes.
 func (s *Server) download(cl *call) error {
 	w, d := cl.http.Response(), cl.content
 	piece := make([]byte, min(answerPiece, d.length))
 	n, err := io.ReadFull(d.body, piece)
-	if err != nil { // an answer like every other, so the headers come after it
+	if err != nil { // an error is answered in JSON, so the headers below are not set yet
 		return err
 	}
 	for name, values := range d.header {
@@ -129,17 +130,17 @@ func (s *Server) download(cl *call) error {
 	complete := sent == d.length
 	evicted := cl.reserved.End(complete)
 	s.cfg.Metrics.transferEnded(transferAnswer, evicted)
-	s.handlers.rates.charge(cl.caller, int(sent/unitBytes)) // too late for the headers that say what is left
+	s.handlers.rates.charge(cl.caller, int(sent/unitBytes)) // the headers are sent, so they do not show this charge
 	if !complete {
 		s.bounded.Warn("an attachment was not read to its end", "evicted", evicted, "error", err)
-		return nil // net/http closes the connection, so that the client notices
+		return nil // net/http closes the connection, so the client notices the error
 	}
 	s.setDeadline(control.SetWriteDeadline, time.Now().Add(downloadPace.Grace))
 	return nil
 }
 
-// byteRange reads a Range header with one range, which can reach behind the end. ok is false for
-// every other header: then the whole is sent.
+// byteRange reads a Range header that names one range. The range can reach beyond the end. For any
+// other header ok is false, and the whole content is sent.
 func byteRange(header string, size int64) (offset, length int64, ok bool) {
 	text, ok := strings.CutPrefix(header, "bytes=")
 	first, last, dash := strings.Cut(text, "-")
@@ -165,7 +166,7 @@ func byteRange(header string, size int64) (offset, length int64, ok bool) {
 	return offset, min(to, size) - offset + 1, true
 }
 
-// unsatisfiable answers a range that begins behind the end.
+// unsatisfiable returns the answer to a range that begins beyond the end.
 func unsatisfiable(size int64) error {
 	return failure{
 		status: http.StatusRequestedRangeNotSatisfiable, name: errorlist.InvalidRequest,

@@ -16,8 +16,9 @@ import (
 	"mlsd/messages"
 )
 
-// commit is write for a commit. If the epoch is reserved for another member, the request waits. Many
-// signatures are verified between two transactions. A lost race is counted.
+// commit is [handlers.write] for a commit. If the epoch is reserved for another member, the request
+// waits. A commit with many signatures is verified between two transactions. A lost race is
+// counted.
 func (h *handlers) commit(c *call, convo uuid.UUID, key string, input idem.Content,
 	effect func(context.Context, pgx.Tx) (lexcodec.Appender, error)) error {
 	var stored int64
@@ -47,7 +48,7 @@ func (h *handlers) commit(c *call, convo uuid.UUID, key string, input idem.Conte
 			continue
 		}
 		if mismatch, ok := find[*messages.EpochMismatchError](err); ok {
-			// An uncounted race costs the caller fairness, not correctness.
+			// If the count fails, the caller loses only fairness, so the request goes on.
 			if failed := convos.RecordLoss(c.ctx, h.DB, convo, c.caller, mismatch.Epoch); failed != nil {
 				h.log.WarnContext(c.ctx, "a lost race was not counted", "error", failed)
 			}
@@ -56,8 +57,8 @@ func (h *handlers) commit(c *call, convo uuid.UUID, key string, input idem.Conte
 	}
 }
 
-// A waiting commit looks again and again whether the reservation has ended, at first after
-// firstLook, then each time after twice as long, up to lastLook.
+// A waiting commit checks repeatedly whether the reservation has ended: first after firstLook, then
+// after intervals that double up to lastLook.
 const (
 	firstLook = 20 * time.Millisecond
 	lastLook  = 100 * time.Millisecond
@@ -69,8 +70,8 @@ type waitingCommitter struct {
 	caller syntax.DID
 }
 
-// awaitReservation waits until the other member has committed, or its reservation has expired. One
-// request of a caller may wait; another one gets busy.
+// awaitReservation waits until the other member has committed or its reservation has expired. One
+// request of a caller may wait. A second one gets busy.
 func (h *handlers) awaitReservation(c *call, convo uuid.UUID, r *convos.ReservedError) error {
 	w := waitingCommitter{convo, c.caller}
 	if _, waits := h.waiting.LoadOrStore(w, true); waits {
@@ -87,7 +88,7 @@ func (h *handlers) awaitReservation(c *call, convo uuid.UUID, r *convos.Reserved
 	return nil
 }
 
-// proposed is the commit of a request, with the Welcome and the GroupInfo that came with it.
+// proposed returns the commit of a request, with its Welcome and its GroupInfo.
 func (c *call) proposed(key string, input idem.Content, commit, welcome, groupInfo []byte) convos.Proposed {
 	if commit != nil {
 		c.uses(quota.Messages, 1)

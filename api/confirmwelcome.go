@@ -5,9 +5,9 @@ import (
 	"mlsd/convos"
 )
 
-// ConfirmWelcome: blue.catbird.mls.confirmWelcome. The Welcome's state makes it safe to repeat.
-// A request is accepted after the confirmation and before the answer. A client that gets no answer
-// confirms again, and that accepts too.
+// ConfirmWelcome: blue.catbird.mls.confirmWelcome. The Welcome's state makes it safe to repeat. The
+// confirmation also accepts a convo that is a request, before the answer is sent. A client that
+// gets no answer confirms again, and the second confirmation accepts the convo too.
 func (h *handlers) ConfirmWelcome(c *call, in *mlsapi.ConfirmWelcomeInput) error {
 	convo, err := c.convoID(in.ConvoID)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"mlsd/internal/quota"
 )
 
-// smallAttachment is what an attachment counts for at least in the quota, in bytes.
+// smallAttachment is the least that one attachment counts in the quota, in bytes.
 const smallAttachment = 64 * kib
 
 // CreateAttachment: blue.catbird.mls.createAttachment.
@@ -42,7 +42,7 @@ func (h *handlers) CreateAttachment(c *call, in *mlsapi.CreateAttachmentInput) e
 			}
 			announced.Window = m.Window
 			a, made, err := h.Attachments.Create(ctx, tx, announced)
-			if err == nil && made { // if not, it was counted before
+			if err == nil && made { // a repeated request was counted the first time
 				err = c.quota.Take(quota.Cost{Of: quota.AttachmentBytes, N: max(in.Size, smallAttachment)})
 			}
 			if err != nil {

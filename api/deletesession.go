@@ -10,8 +10,8 @@ import (
 	"mlsd/internal/sessions"
 )
 
-// DeleteSession: blue.catbird.mls.deleteSession. What has ended stays ended, however often it is
-// called.
+// DeleteSession: blue.catbird.mls.deleteSession. A repeated call changes nothing, because an ended
+// session stays ended.
 func (h *handlers) DeleteSession(c *call, in *mlsapi.DeleteSessionInput) error {
 	if err := c.actsFor(in.DeviceID); err != nil {
 		return err
@@ -30,8 +30,8 @@ func (h *handlers) DeleteSession(c *call, in *mlsapi.DeleteSessionInput) error {
 	return nil
 }
 
-// endSessions ends the session of the call. Without one, it ends those of a device of the caller's, or
-// all.
+// endSessions ends the session of the call. If the call has no session, endSessions ends the
+// sessions of the caller's device, or all the caller's sessions if device is nil.
 func (c *call) endSessions(ctx context.Context, tx pgx.Tx, device *string) error {
 	switch {
 	case c.session != nil:

@@ -11,8 +11,8 @@ import (
 	"mlsd/people/accounts"
 )
 
-// DeliverErasure: blue.catbird.mls.deliverErasure. A person's home calls it. What it erases already, a
-// service does not begin again.
+// DeliverErasure: blue.catbird.mls.deliverErasure. A person's home calls it. If the service erases
+// the person already, a repeated call begins nothing.
 func (h *handlers) DeliverErasure(c *call, in *mlsapi.DeliverErasureInput) error {
 	err := c.outside(func() error {
 		return h.find(c, 1, func() error {
@@ -25,7 +25,7 @@ func (h *handlers) DeliverErasure(c *call, in *mlsapi.DeliverErasureInput) error
 	if err != nil {
 		return err
 	}
-	// What an operator has blocked here, it erases itself.
+	// If the operator has blocked the person here, only the operator erases the data.
 	if err := h.Gate.Check(c.ctx, in.DID); errors.Is(err, accounts.ErrBlocked) || errors.Is(err, accounts.ErrUnavailable) {
 		return err
 	}

@@ -13,8 +13,8 @@ import (
 	"mlsd/keypackages"
 )
 
-// DeliverInvitation: blue.catbird.mls.deliverInvitation. Another service calls it. The invitation's row
-// prevents a double effect.
+// DeliverInvitation: blue.catbird.mls.deliverInvitation. Another service calls it. A repeated call
+// has no second effect, because the invitation's row exists already.
 func (h *handlers) DeliverInvitation(c *call, in *mlsapi.DeliverInvitationInput) error {
 	r, err := received(in)
 	if err != nil {

@@ -8,15 +8,15 @@ import (
 	"syscall"
 )
 
-// delivery writes events to parked streams. A write is a system call that does not wait, so a few
-// goroutines serve all streams, and a client that does not read delays no other one.
+// delivery writes events to parked streams. No write waits, so a few goroutines serve all streams,
+// and a client that does not read delays no other client.
 type delivery struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	waiting []*stream
-	writers int // goroutines
+	writers int // running goroutines
 }
 
-// ready implements the wake-up of a parked subscription: the next free writer takes the stream.
+// ready implements the wake-up of a parked subscription: the next free writer serves the stream.
 func (k *stream) ready() {
 	d := &k.streams.delivery
 	d.mu.Lock()
@@ -28,7 +28,7 @@ func (k *stream) ready() {
 	}
 }
 
-// write writes until no stream waits.
+// write serves waiting streams until no stream waits.
 func (d *delivery) write() {
 	w := &writer{}
 	w.attempt = w.try
@@ -56,13 +56,13 @@ func (d *delivery) write() {
 type writer struct {
 	frames  [][]byte
 	joined  []byte
-	attempt func(fd uintptr) bool // the method try
+	attempt func(fd uintptr) bool // the method value w.try
 
 	out     []byte // what try writes
-	written int    // what it has written
+	written int    // how many bytes of out try has written
 }
 
-// serve calls deliver, and ends the stream if it panics.
+// serve calls deliver. If deliver panics, serve ends the stream.
 func (w *writer) serve(k *stream) {
 	returned := false
 	defer func() {
@@ -75,11 +75,11 @@ func (w *writer) serve(k *stream) {
 	returned = true
 }
 
-// deliver writes the events that wait for a stream, and parks it again. It never waits for one
-// client. So a goroutine of the stream (send) does the rest: events that must be read from the
-// database, bytes that the connection does not take at once, and the end of the stream.
+// deliver writes the events that wait for a stream, and parks the stream again. It never waits for
+// a client. If the events must be read from the database, if the connection does not take all bytes
+// at once, or if the stream ends, a goroutine of the stream (send) does the rest.
 func (w *writer) deliver(k *stream) {
-	defer func() { clear(w.frames) }() // for the memory of the events
+	defer func() { clear(w.frames) }() // so that the memory of the events can be freed
 	for {
 		e := k.sub.More()
 		if e == nil {
@@ -103,7 +103,7 @@ func (w *writer) deliver(k *stream) {
 }
 
 // write writes w.frames if the connection takes them at once. Otherwise it returns a function that
-// finishes the write, and may wait.
+// finishes the write. That function may wait.
 func (w *writer) write(k *stream) (finish func() error) {
 	w.out, w.written = w.frames[0], 0
 	if len(w.frames) > 1 {
@@ -125,11 +125,11 @@ func (w *writer) write(k *stream) (finish func() error) {
 		return nil
 	}
 	rest := bytes.Clone(w.out[w.written:])
-	return func() error { return k.writeLocked(rest) } // conn.mu stays locked: nothing may come in between
+	return func() error { return k.writeLocked(rest) } // conn.mu stays locked, so that no other write comes in between
 }
 
-// try writes w.out, as far as the connection takes it. It is for syscall.RawConn.Write, and returns
-// true so that RawConn.Write does not wait until the connection takes more.
+// try writes as much of w.out as the connection takes. It is the callback of syscall.RawConn.Write.
+// It returns true, so that RawConn.Write does not wait until the connection takes more.
 func (w *writer) try(fd uintptr) bool {
 	if n, err := syscall.Write(int(fd), w.out); err == nil {
 		w.written = n
@@ -137,12 +137,12 @@ func (w *writer) try(fd uintptr) bool {
 	return true
 }
 
-// wholeWrites is a connection whose writes do not mix: each ends before the next one begins.
+// wholeWrites is a connection whose writes do not mix: each write ends before the next one begins.
 type wholeWrites struct {
 	net.Conn
-	raw syscall.RawConn // nil: the connection has none, so each write may wait
+	raw syscall.RawConn // nil if the connection has none: then each write may wait
 
-	mu sync.Mutex // held during a write
+	mu sync.Mutex // held during each write
 }
 
 func newWholeWrites(conn net.Conn) (*wholeWrites, error) {

@@ -29,7 +29,7 @@ import (
 	"mlsd/people/accounts"
 )
 
-// Headers of idempotency. A PDS strips them all, so nothing depends on them.
+// Headers of idempotency. A PDS strips all of them, so nothing depends on them.
 const (
 	headerKey      = "Idempotency-Key"
 	headerReplay   = "X-Idempotency-Replay"
@@ -37,9 +37,9 @@ const (
 	headerExpired  = "X-Idempotency-Expired"
 )
 
-// headerLogHead, with any value, asks sendMessage for a signed head of the log. The answer has the
-// head in the same header, in base64url. The head is not a field of the body, because a repetition
-// gets the first body, byte for byte.
+// headerLogHead, with any value, makes sendMessage return a signed head of the log. The head is in
+// the answer's header of the same name, in base64url. It is not a field of the body, because a
+// repeated request gets the first body, byte for byte.
 const headerLogHead = "X-Log-Head"
 
 // call is one request on its way through its handler.
@@ -47,40 +47,40 @@ type call struct {
 	ctx    context.Context
 	http   *httpRequest // only a stream writes to its response directly
 	route  *route
-	header string     // Idempotency-Key, or ""
+	header string     // Idempotency-Key; "" if the request has none
 	caller syntax.DID // the token's verified issuer
-	// address is that of the client, or its /64 if it is IPv6.
+	// address is the client's IP address. An IPv6 address is cut to its /64.
 	address string
 	begun   time.Time
-	// standing says why other methods would refuse the account's requests; nil: they would not.
+	// standing says why other methods would refuse the account's requests. It is nil if they would
+	// not.
 	standing *accounts.InactiveError
-	token    *serviceauth.Verified // for a handler that uses it up itself; nil: the caller has a session
-	session  *sessions.Session     // nil: the caller has a service-auth token
+	token    *serviceauth.Verified // for a handler that uses the token up itself; nil if the caller has a session
+	session  *sessions.Session     // nil if the caller has a service-auth token
 	identity identity
-	quota    *quota.Spending // what a write uses
+	quota    *quota.Spending // the quotas that a write spends from
 	cost     []quota.Cost    // what the write uses, besides its record
-	db       *pgxpool.Pool   // to read from, if the method may read from a standby; else nil
+	db       *pgxpool.Pool   // the pool to read from, if the method may read from a standby; else nil
 
 	answer    []byte
-	usedKey   string // the key of the write's record; "": it has none
+	usedKey   string // the key of the write's record; "" if the write has no record
 	replayed  bool
 	found     bool      // the answer to the COMMIT was lost, and answer was read from the record
-	expired   bool      // the key had been used, and the lifetime of its record is over
+	expired   bool      // the key was used before, and its record has expired
 	bytes     *upload   // the body of a method whose input is bytes
 	content   *download // the answer of a method whose output is bytes
 	body      limit.Reservation
-	bodyRead  bool              // nothing is left of the body, or the client does not send the rest
-	reserved  limit.Reservation // of the answer, until it is written
-	buffer    *[]byte           // of a large answer; giveBuffer returns it for the next one
-	charged   int               // units besides the method's cost
-	expensive *expensiveRequest // nil: the request is not expensive
+	bodyRead  bool              // the body was read to its end, or the client does not send the rest
+	reserved  limit.Reservation // memory for the answer, released once the answer is written
+	charged   int               // units, in addition to the method's cost
+	expensive *expensiveRequest // nil if the request is not expensive
 
-	proposedBytes int // of the commit and its GroupInfo
+	proposedBytes int // size of the commit and its GroupInfo, in bytes
 }
 
-// serve answers one XRPC request. handle says what happens to it, in order.
+// serve answers one XRPC request. [Server.handle] lists the steps in their order.
 func (s *Server) serve(c echo.Context) error {
-	r := c.(*httpRequest) // observe made it
+	r := c.(*httpRequest) // observe has made it
 	cl := &call{
 		ctx: c.Request().Context(), http: r, header: c.Request().Header.Get(headerKey), address: limit.Network(c.RealIP()),
 		begun: time.Now(),
@@ -94,12 +94,12 @@ func (s *Server) serve(c echo.Context) error {
 		}
 		return err
 	}
-	if c.Response().Committed { // a stream
+	if c.Response().Committed { // a stream has written its own answer
 		return nil
 	}
 	defer cl.releaseAnswer() // once the client has read the answer
 	if cl.bytes != nil {
-		s.drain(cl) // a part that is stored already is not read
+		s.drain(cl) // the rest of an attachment's part that is stored already is not read
 	}
 	if cl.content != nil {
 		defer cl.content.close()
@@ -119,7 +119,7 @@ func (s *Server) handle(cl *call) error {
 	verified, err := s.admit(cl)
 	subscription := err == nil && cl.route.Method.Kind == mlsapi.Subscription
 	if subscription {
-		err = s.stream(cl) // its handler finds out who the caller is
+		err = s.stream(cl) // the handler authenticates the caller
 	}
 	if err != nil {
 		if cl.caller == "" && !verified && chargesAddress(err) {
@@ -152,9 +152,9 @@ func (s *Server) handle(cl *call) error {
 }
 
 // admit finds the route, checks the form of the request, and authenticates the caller. The handler
-// of a subscription authenticates its caller itself. The caller's rate limit comes before its token
-// is used up, which costs a database row. verified says that the token was good, whatever failed
-// afterwards.
+// of a subscription authenticates the caller itself. The caller's rate limit is checked before the
+// token is used up, because using the token up writes a database row. verified says that the token
+// was valid, even if a later check failed.
 func (s *Server) admit(cl *call) (verified bool, err error) {
 	r, name := cl.http.Request(), cl.http.Param("nsid")
 	route, ok := s.routes[name]
@@ -170,7 +170,8 @@ func (s *Server) admit(cl *call) (verified bool, err error) {
 	}
 	mayCall := func(did syntax.DID) error {
 		err := s.handlers.mayCall(cl, did)
-		// Anybody can have any number of DIDs, so those that are not admitted do not count.
+		// Anybody can have any number of DIDs, so a token of a DID that is not admitted does not
+		// count as verified.
 		verified = !errors.Is(err, accounts.ErrNotAdmitted)
 		return err
 	}
@@ -193,8 +194,8 @@ func (s *Server) admit(cl *call) (verified bool, err error) {
 	return true, nil
 }
 
-// mayCall fails unless a verified caller may send a request now. Its rate limit comes first, so
-// that a caller who is refused cannot send more requests than others.
+// mayCall returns an error unless a verified caller may send a request now. The rate limit is
+// checked first, so that a caller who is refused cannot send more requests than other callers.
 func (h *handlers) mayCall(c *call, did syntax.DID) (err error) {
 	defer func() { c.identity.set(did, err, c.standing) }()
 	if err := h.rates.take(c.http, did, c.route.cost); err != nil {
@@ -229,7 +230,7 @@ func checkVerb(c echo.Context, method mlsapi.Method) error {
 	case mlsapi.Subscription:
 		return checkUpgrade(c)
 	case mlsapi.Query:
-		if r.Method != http.MethodGet { // HEAD is refused too: some queries claim or lease
+		if r.Method != http.MethodGet { // HEAD is refused too, because some queries claim a KeyPackage or open a lease
 			return badRequest("the method is a query: use GET, not " + r.Method)
 		}
 		return nil
@@ -249,10 +250,10 @@ func checkVerb(c echo.Context, method mlsapi.Method) error {
 	return nil
 }
 
-// shown returns a header's value in quotes, cut if it is long. An empty value is none, without
-// quotes.
+// shown returns a header's value in quotes. A long value is cut. For an empty value it returns the
+// word none.
 func shown(value string) string {
-	const longest = 64 // bytes
+	const longest = 64 // in bytes
 	if value == "" {
 		return "none"
 	}
@@ -267,9 +268,10 @@ func plainJSON(contentType string) bool {
 	return err == nil && mediaType == echo.MIMEApplicationJSON
 }
 
-// chargesAddress reports whether a request whose token was not verified is charged to its address.
-// It is if the client hangs up, or if the client's own host does not serve its DID document. It is
-// not if the directory or our database failed, or if the address has been charged already.
+// chargesAddress reports whether a request without a verified token is charged to its address. The
+// address is charged if the client hangs up, or if the client's own host does not serve the DID
+// document. It is not charged if the directory or our database failed, or if it was charged
+// already.
 func chargesAddress(err error) bool {
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, serviceauth.ErrHost), errors.Is(err, serviceauth.ErrSpent),
@@ -283,13 +285,14 @@ func chargesAddress(err error) bool {
 	return !pgpool.Unavailable(err)
 }
 
-// maxRequest bounds the time of a request after its body was read, unless its method says
-// otherwise: a PDS gives up after ten seconds. It does not cut off a COMMIT that has begun.
+// maxRequest bounds the time of a request after its body was read. A method's maxTime replaces it.
+// The bound is below ten seconds, because a PDS then gives up. It does not cut off a COMMIT that
+// has begun.
 const maxRequest = 9 * time.Second
 
 // call decodes the request and calls its handler. It first reserves memory for the answer. After
-// the handler, the reservation shrinks to the answer's true size, except for a download. It lasts
-// until the client has read the answer.
+// the handler, the reservation shrinks to the answer's true size, except for a download. The
+// reservation lasts until the client has read the answer.
 func (s *Server) call(cl *call, body []byte) error {
 	ctx, cancel := context.WithTimeout(cl.ctx, cmp.Or(cl.route.maxTime, maxRequest))
 	defer cancel()
@@ -307,8 +310,8 @@ func (s *Server) call(cl *call, body []byte) error {
 	}
 	answered := false
 	defer func() {
-		if !answered { // the handler refused or panicked
-			cl.releaseAnswer()
+		if !answered { // the handler has refused the request or panicked
+			cl.reserved.Release()
 		}
 	}()
 	if !pool.TryReserve(&cl.reserved, cl.client(), n, n) {
@@ -339,9 +342,9 @@ func (s *Server) call(cl *call, body []byte) error {
 	return nil
 }
 
-// read calls the handler of a method that only reads, with a standby or the primary. If a standby
-// fails, it calls the handler again, with the primary. The caller then pays for the more expensive
-// call of the two.
+// read calls the handler of a method that only reads, with a standby or with the primary. If the
+// standby fails, read calls the handler again with the primary. The caller then pays for the more
+// expensive of the two calls.
 func (s *Server) read(cl *call) error {
 	before, highest := cl.charged, cl.charged
 	err := s.cfg.Reads.Read(cl.ctx, func(ctx context.Context, db *pgxpool.Pool) error {
@@ -370,8 +373,8 @@ func params(cl *call) url.Values {
 	return r.URL.Query()
 }
 
-// key returns the idempotency key of a request. field is the key in its input. Direct clients may
-// send it as a header as well; both must agree.
+// key returns the idempotency key of a request. field is the key in the request's input. A direct
+// client may send the key as a header as well. If both are there, they must be equal.
 func (c *call) key(field *string) (key string, err error) {
 	defer func() { c.identity.key = key }()
 	switch {
@@ -386,7 +389,8 @@ func (c *call) key(field *string) (key string, err error) {
 	return *field, nil
 }
 
-// keyAndConvo returns the key of the request, and the convo that it names.
+// keyAndConvo returns the idempotency key of the request, and the id of the convo that the request
+// names.
 func (c *call) keyAndConvo(field *string, text string) (key string, convo uuid.UUID, err error) {
 	if key, err = c.key(field); err == nil {
 		convo, err = c.convoID(text)
@@ -394,7 +398,7 @@ func (c *call) keyAndConvo(field *string, text string) (key string, convo uuid.U
 	return key, convo, err
 }
 
-// smallAnswer is the first size of an answer's buffer, in bytes. Most answers fit into it.
+// smallAnswer is the initial size of an answer's buffer, in bytes. Most answers fit into it.
 const smallAnswer = 512
 
 // reply sets the answer.

@@ -15,8 +15,9 @@ import (
 
 // EraseMyAccount: blue.catbird.mls.eraseMyAccount.
 //
-// A used token is its own record, because the erasure deletes those of the account: a repetition gets
-// the first answer, whatever its key is, also when the erasure has ended.
+// The used token is the record of the request, because the erasure deletes the account's other
+// records. A repeated request gets the first answer, whatever its key is, even after the erasure
+// has ended.
 func (h *handlers) EraseMyAccount(c *call, in *mlsapi.EraseMyAccountInput) error {
 	key, err := c.key(in.IdempotencyKey)
 	if err != nil {
@@ -48,7 +49,7 @@ func (h *handlers) EraseMyAccount(c *call, in *mlsapi.EraseMyAccountInput) error
 	return err
 }
 
-// askToErase answers the first step.
+// askToErase performs the first step: it returns the token that confirms the erasure.
 func (h *handlers) askToErase(ctx context.Context, tx pgx.Tx, c *call) (lexcodec.Appender, error) {
 	held, err := archive.Count(ctx, tx, c.caller)
 	if err != nil {
@@ -67,7 +68,7 @@ func (h *handlers) askToErase(ctx context.Context, tx pgx.Tx, c *call) (lexcodec
 	}, nil
 }
 
-// erasing is the answer to the second step.
+// erasing returns the answer to the second step.
 func erasing(b erasure.Begun) *mlsapi.EraseMyAccountOutput {
 	return &mlsapi.EraseMyAccountOutput{
 		Erasing: true, ErasureID: lexcodec.Pointer(b.ID.String()), BegunAt: lexcodec.Pointer(lexcodec.NewDatetime(b.At)),

@@ -37,38 +37,40 @@ import (
 	"mlsd/welcome"
 )
 
-// retryTooMany is the Retry-After of too many subscriptions: it gives one of them time to end.
-// retryOften is that of too many sessions: one more can be bought then.
+// retryTooMany is the Retry-After of a refused subscription: by then one of the caller's
+// subscriptions may have ended. retryOften is the Retry-After of a refused session: by then the
+// caller can get another session.
 const (
 	retryTooMany = 10 * time.Second
 	retryOften   = time.Minute
-	// retryRunning is the longest Retry-After of work that is running: it mostly ends long before its
-	// lease.
+	// retryRunning is the longest Retry-After of work that is running: the work mostly ends long
+	// before its lease.
 	retryRunning = 2 * time.Second
 )
 
-// failure is an answer with an error. Its text goes to the client.
+// failure is an answer with an error. The client gets its message.
 type failure struct {
 	status        int
 	name          string
 	message       string
-	retryAfter    time.Duration // 0: no Retry-After
-	header, value string        // one more header, if not ""
+	retryAfter    time.Duration // 0 means that the answer has no Retry-After
+	header, value string        // one more header; none if header is ""
 	more          more
 }
 
-// more are further fields of the answer. Only direct clients get them: a PDS passes on the name and
-// the message alone.
+// more holds further fields of the answer. Only direct clients get them, because a PDS passes on
+// only the name and the message.
 type more struct {
 	CurrentEpoch        *int64  `json:"currentEpoch,omitempty"`
-	Seq                 *int64  `json:"seq,omitempty"`                 // of the accepted commit
-	SuccessorConvoID    *string `json:"successorConvoId,omitempty"`    // of the convo that was reset
-	ProcessingStartedAt *string `json:"processingStartedAt,omitempty"` // of the running request
-	// Of a conflict: the paths of the fields that differ, when the key was first used, and the
-	// hexadecimal hashes of the first request and of this one.
+	Seq                 *int64  `json:"seq,omitempty"`                 // seq of the accepted commit
+	SuccessorConvoID    *string `json:"successorConvoId,omitempty"`    // successor of the convo that was reset
+	ProcessingStartedAt *string `json:"processingStartedAt,omitempty"` // start of the running request
+	// The next fields describe a conflict of idempotency keys: the paths of the fields that differ,
+	// when the key was first used, and the hashes, in hexadecimal, of the first request and of this
+	// one.
 	Fields           []string `json:"fields,omitempty"`
 	FirstUsedAt      *string  `json:"firstUsedAt,omitempty"`
-	KeyExpiresAt     *string  `json:"keyExpiresAt,omitempty"` // when the key is free again, if that is set
+	KeyExpiresAt     *string  `json:"keyExpiresAt,omitempty"` // when the key can be used again, if that is known
 	FirstRequestHash string   `json:"firstRequestHash,omitempty"`
 	RequestHash      string   `json:"requestHash,omitempty"`
 }
@@ -92,22 +94,22 @@ func (busy) Error() string {
 
 // errorRow says how errors are answered.
 type errorRow struct {
-	name string // of package errorlist, which knows the status
+	name string // a name of package errorlist, which has its status
 	// match returns the error that the row is about, or nil.
 	match func(error) error
-	// message is the text for the client. "": the matched error's own.
+	// message is the text for the client. "" means the text of the matched error.
 	message string
-	// log is the line that the server logs, if not "".
+	// log is the line that the server logs. "" means that it logs nothing.
 	log           string
 	retryAfter    time.Duration // Retry-After, if longer than the name's in package errorlist
-	header, value string        // one more header, if not ""
-	// more adds what only the matched error knows.
+	header, value string        // one more header; none if header is ""
+	// more adds what only the matched error knows, such as a seq.
 	more func(f *failure, matched error)
 }
 
-// errorTable says how the errors of other packages are answered: the first row that matches counts.
-// An error without a row is a defect, and answered with InternalServerError. Handlers answer with
-// further names themselves, by named.
+// errorTable says how errors of other packages are answered. The first row that matches decides. An
+// error without a row is a defect, and is answered with InternalServerError. Handlers answer with
+// further names through [named].
 var errorTable = []errorRow{
 	{name: errorlist.InvalidRequest, match: as[*lexcodec.Violation]()},
 	{name: mlsapi.ErrEpochMismatch, match: as[*messages.EpochMismatchError](), more: epochMismatch},
@@ -179,7 +181,7 @@ var errorTable = []errorRow{
 	{name: errorlist.InvalidToken, match: as[*serviceauth.InvalidError](),
 		header: echo.HeaderWWWAuthenticate, value: `Bearer error="invalid_token"`, more: tokenReason},
 
-	// The account may not use the node.
+	// The account may not use this node.
 	{name: errorlist.Blocked, match: is(accounts.ErrBlocked)},
 	{name: errorlist.AccountInactive, match: as[*accounts.InactiveError]()},
 	{name: mlsapi.ErrNotPermitted, match: is(accounts.ErrNotAdmitted)},
@@ -195,7 +197,7 @@ var errorTable = []errorRow{
 	{name: errorlist.RateLimitExceeded, match: is(serviceauth.ErrOften), retryAfter: retryOften,
 		message: "too many sessions of this account were bought or refreshed; service-auth tokens work meanwhile"},
 
-	// The server cannot do it now.
+	// The server cannot serve the request now.
 	{name: errorlist.ServiceUnavailable, match: as[busy](), more: after(func(e busy) time.Duration { return e.after })},
 	{name: errorlist.ServiceUnavailable, match: is(transparency.ErrNotReady), message: "the log's head is not ready yet"},
 	{name: errorlist.ServiceUnavailable,
@@ -217,7 +219,7 @@ var errorTable = []errorRow{
 		match: is(context.Canceled, context.DeadlineExceeded), message: "the request ran out of time"},
 }
 
-// databaseLog is what the log says if the database is why a request fails.
+// databaseLog is the log line of a request that fails because of the database.
 const databaseLog = "the database is unavailable"
 
 // is matches errors that wrap one of the targets.
@@ -297,7 +299,8 @@ func tokenReason(f *failure, err error) {
 	f.message = invalid.Message()
 }
 
-// after sets the Retry-After that an error asks for, if it is longer than the name's.
+// after returns a function that sets the Retry-After that an error asks for, if it is longer than
+// the Retry-After of the name.
 func after[T error](of func(T) time.Duration) func(*failure, error) {
 	return func(f *failure, err error) {
 		e, _ := find[T](err)
@@ -305,8 +308,8 @@ func after[T error](of func(T) time.Duration) func(*failure, error) {
 	}
 }
 
-// answerTo finds the answer to an error, and its row. The row is nil if the error is a failure
-// already. ok is false if no row matches.
+// answerTo finds the answer to an error, and the row that it comes from. row is nil if the error is
+// already a failure. ok is false if no row matches.
 func answerTo(err error) (f failure, row *errorRow, ok bool) {
 	if errors.As(err, &f) {
 		return f, nil, true
@@ -333,13 +336,13 @@ func answerTo(err error) (f failure, row *errorRow, ok bool) {
 	return failure{}, nil, false
 }
 
-// refusal is answerTo for errors that are the client's, not the server's.
+// refusal is answerTo for errors that are the client's fault.
 func refusal(err error) (failure, bool) {
 	f, _, ok := answerTo(err)
 	return f, ok && f.status < http.StatusInternalServerError
 }
 
-// named makes a failure with a name of package errorlist. The name says the status.
+// named returns a failure with a name of package errorlist, which has the status.
 func named(name, message string) failure {
 	e, ok := errorlist.Find(name)
 	if !ok {
@@ -359,8 +362,8 @@ func everyMethod(name string) bool {
 	return ok && e.Every
 }
 
-// declared returns an error that the method's lexicon declares: a broken rule gets the method's own
-// name for it, and a name that the lexicon does not declare becomes InvalidRequest.
+// declared returns an error that the method's lexicon declares. A broken rule gets the method's own
+// name for it. A name that the lexicon does not declare becomes InvalidRequest.
 func (s *Server) declared(route *route, err error) error {
 	if v, ok := find[*lexcodec.Violation](err); ok {
 		if name := route.nameOf(v); name != "" {
@@ -375,8 +378,8 @@ func (s *Server) declared(route *route, err error) error {
 	return err
 }
 
-// failureOf finds the answer to any error. It logs what is not the client's fault, and counts
-// refusals by quota and by the limits of look-ups.
+// failureOf finds the answer to any error. It logs the errors that are not the client's fault. It
+// counts the refusals by quotas and by the limits of look-ups.
 func (s *Server) failureOf(c echo.Context, err error) failure {
 	if exceeded, ok := find[*quota.ExceededError](err); ok {
 		s.cfg.Metrics.quotaRefusals.WithLabelValues(exceeded.Quota).Inc()
@@ -392,7 +395,7 @@ func (s *Server) failureOf(c echo.Context, err error) failure {
 		}
 		return f
 	}
-	// echo's own errors, such as a wrong path
+	// An error of echo, such as an unknown path.
 	if wrong, ok := find[*echo.HTTPError](err); ok && wrong.Code < http.StatusInternalServerError {
 		return failure{status: wrong.Code, name: errorlist.InvalidRequest, message: http.StatusText(wrong.Code)}
 	}

@@ -12,13 +12,11 @@ import (
 	"mlsd/mls"
 )
 
-// eventHead returns the signed head of a convo's log that goes out with the event of an entry, or
-// "".
+// eventHead returns the signed head of a convo's log that an entry's event carries, or "".
 type eventHead func(convo uuid.UUID, seq int64) string
 
 // frameOf encodes an event for subscribeConvoEvents, as a WebSocket frame. request says that the
-// reader has not accepted its convo. It returns nil for a kind that only newer versions of the
-// server know.
+// reader has not accepted the convo. The result is nil for a kind that this version does not know.
 func frameOf(e *events.Event, request bool, head eventHead) []byte {
 	encode := func(e *events.Event) []byte {
 		m := message(e, request, head)
@@ -33,8 +31,8 @@ func frameOf(e *events.Event, request bool, head eventHead) []byte {
 	return e.Encoded(events.Frame, encode)
 }
 
-// serverSentOf is frameOf for streamConvoEvents. The event is a chunk of HTTP/1.1's chunked transfer
-// coding.
+// serverSentOf is frameOf for streamConvoEvents. The result is a chunk of HTTP/1.1's chunked
+// transfer coding.
 func serverSentOf(e *events.Event, request bool, head eventHead) []byte {
 	encode := func(e *events.Event) []byte {
 		m := serverSentEvent(e, request, head)
@@ -49,7 +47,7 @@ func serverSentOf(e *events.Event, request bool, head eventHead) []byte {
 	return e.Encoded(events.ServerSent, encode)
 }
 
-// cursorText is the cursor of an event as streamConvoEvents writes it: its number.
+// cursorText returns the cursor of an event as streamConvoEvents writes it: the event's number.
 func cursorText(e *events.Event) string { return strconv.FormatInt(e.Number(), 10) }
 
 func message(e *events.Event, request bool, head eventHead) lexcodec.Message {
@@ -118,7 +116,7 @@ func message(e *events.Event, request bool, head eventHead) lexcodec.Message {
 	return nil
 }
 
-// shownID is the text of an id, nil for uuid.Nil.
+// shownID returns the text of an id, or nil for uuid.Nil.
 func shownID(id uuid.UUID) *string {
 	if id == uuid.Nil {
 		return nil
@@ -126,7 +124,7 @@ func shownID(id uuid.UUID) *string {
 	return lexcodec.Pointer(id.String())
 }
 
-// signal is message for an event that is not kept. It has no cursor.
+// signal is message for an event that is not stored. Such an event has no cursor.
 func signal(s *events.Signal, request bool) lexcodec.Message {
 	if len(s.Moves) == 0 {
 		return &mlsapi.TypingEvent{ConvoID: s.ConvoID.String(), DID: s.Sender, Payload: s.Payload, Request: present(request)}
@@ -138,8 +136,8 @@ func signal(s *events.Signal, request bool) lexcodec.Message {
 	return &mlsapi.CursorEvent{ConvoID: s.ConvoID.String(), Cursors: moved}
 }
 
-// serverSentSignal encodes an event that is not kept for streamConvoEvents. It has no id, so that
-// the client keeps its last event id; last is that event's.
+// serverSentSignal encodes an event that is not stored, for streamConvoEvents. The event has no id,
+// so that the client keeps the id of the last stored event. last is that id.
 func serverSentSignal(e *events.Event, request bool, last string) []byte {
 	switch m := signal(e.Signal, request).(type) {
 	case *mlsapi.TypingEvent:
@@ -152,7 +150,7 @@ func serverSentSignal(e *events.Event, request bool, last string) []byte {
 	return nil
 }
 
-// serverSent is the chunk of an event without an id.
+// serverSent encodes an event without an id as a chunk.
 func serverSent(e lexcodec.ServerSentEvent) []byte {
 	return chunk(lexcodec.AppendServerSentEvent(make([]byte, chunkHeader, 256), "", e))
 }
@@ -208,7 +206,7 @@ func serverSentEvent(e *events.Event, request bool, head eventHead) lexcodec.Ser
 	return nil
 }
 
-// present is the value of an optional field, nil for the zero value.
+// present returns a pointer to v, or nil if v is the zero value.
 func present[T comparable](v T) *T {
 	var none T
 	if v == none {

@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// exportsAtOnce is how many exports read at one time, of one caller one.
+	// exportsAtOnce is how many exports read at one time. One caller has at most one of them.
 	exportsAtOnce = 2
-	// exportTime is how long the reading of one page takes, at most, and one statement longer.
+	// exportTime is how long reading one page takes at most. The last statement may exceed it.
 	exportTime = 2 * time.Second
-	// unitExport is how much time of reading costs a unit.
+	// A caller pays one unit for each unitExport of reading.
 	unitExport = 10 * time.Millisecond
 )
 

@@ -14,8 +14,8 @@ import (
 	"mlsd/messages"
 )
 
-// maxDownload bounds a download: a client as slow as downloadPace allows takes a quarter of it for
-// 50 MiB.
+// maxDownload bounds the time of a download. A client as slow as downloadPace allows needs a
+// quarter of it for 50 MiB.
 const maxDownload = time.Hour
 
 // GetAttachment: blue.catbird.mls.getAttachment.
@@ -24,7 +24,7 @@ func (h *handlers) GetAttachment(c *call, p *mlsapi.GetAttachmentParams) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.http.Request().Context(), maxDownload) // of the answer, not of the handler
+	ctx, cancel := context.WithTimeout(c.http.Request().Context(), maxDownload) // bounds the answer, not the handler
 	var a *attachments.Content
 	err = acrossResets(ctx, c, h.DB, window, func(w messages.Window) (err error) {
 		a, err = h.Attachments.Open(ctx, h.DB, w, id)
@@ -55,7 +55,7 @@ func (h *handlers) GetAttachment(c *call, p *mlsapi.GetAttachmentParams) error {
 	header.Set("Accept-Ranges", "bytes")
 	header.Set("Etag", `"`+hex.EncodeToString(a.SHA256[:])+`"`)
 	header.Set(echo.HeaderCacheControl, "private")
-	// A browser must not take the bytes of an attachment for a page of ours.
+	// A browser must not show the bytes of an attachment as a page of ours.
 	header.Set(echo.HeaderXContentTypeOptions, "nosniff")
 	header.Set(echo.HeaderContentDisposition, "attachment")
 	c.content = &download{body: a, length: a.Length, status: status, header: header, close: func() {

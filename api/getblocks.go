@@ -8,7 +8,7 @@ import (
 	"mlsd/people/consent"
 )
 
-// GetBlocks: blue.catbird.mls.getBlocks. A page's cursor is its last DID.
+// GetBlocks: blue.catbird.mls.getBlocks. A page's cursor is the last DID of the page.
 func (h *handlers) GetBlocks(c *call, p *mlsapi.GetBlocksParams) error {
 	var after syntax.DID
 	if p.Cursor != nil {

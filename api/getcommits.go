@@ -9,8 +9,8 @@ import (
 	"mlsd/messages"
 )
 
-// maxCommits bounds the commits of one answer. The client asks again from the last epoch that it
-// got.
+// maxCommits bounds the commits of one answer. To get more, the client asks again from the last
+// epoch that it has got.
 const maxCommits = 500
 
 // GetCommits: blue.catbird.mls.getCommits.
@@ -20,7 +20,7 @@ func (h *handlers) GetCommits(c *call, p *mlsapi.GetCommitsParams) error {
 		return err
 	}
 	to := or(p.ToEpoch, member.Epoch)
-	// A client that is up to date may ask for the next epoch, and gets an empty answer.
+	// A client that is up to date may ask for the next epoch. It gets an empty answer.
 	if p.ToEpoch != nil && p.FromEpoch > to {
 		return named(mlsapi.ErrInvalidEpochRange, fmt.Sprintf("fromEpoch is %d, and toEpoch %d; it must not be "+
 			"less", p.FromEpoch, to))

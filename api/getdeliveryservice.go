@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	// findersOfAddress is how many services one address can look for at a time. The hosts are chosen by
-	// the callers and may answer slowly: they must not hold the look-ups of everybody.
+	// findersOfAddress is how many look-ups of services one address can have at one time. Callers
+	// choose the hosts, and the hosts may answer slowly. Without the bound, one address could take
+	// the places of all callers.
 	findersOfAddress = 8
 	finderWait       = 2 * time.Second
 )
@@ -31,7 +32,7 @@ func (h *handlers) GetDeliveryService(c *call, p *mlsapi.GetDeliveryServiceParam
 	return c.reply(out)
 }
 
-// home looks up the person's service, when there is a place.
+// home looks up the person's service, once a place is free.
 func (h *handlers) home(c *call, p *mlsapi.GetDeliveryServiceParams) (home serviceauth.Service, err error) {
 	err = h.find(c, 1, func() (err error) {
 		home, err = h.Network.Home(c.ctx, p.DID)
@@ -40,7 +41,7 @@ func (h *handlers) home(c *call, p *mlsapi.GetDeliveryServiceParams) (home servi
 	return home, err
 }
 
-// find calls look, which makes up to n look-ups of services at a time, when there are places for them.
+// find calls look, which makes up to n look-ups of services at one time, once n places are free.
 func (h *handlers) find(c *call, n int, look func() error) error {
 	ctx, cancel := context.WithTimeout(c.ctx, finderWait)
 	defer cancel()

@@ -8,7 +8,8 @@ import (
 	"mlsd/internal/network"
 )
 
-// GetInvitations: blue.catbird.mls.getInvitations. A page's cursor is the id of its last row.
+// GetInvitations: blue.catbird.mls.getInvitations. A page's cursor is the id of the page's last
+// row.
 func (h *handlers) GetInvitations(c *call, p *mlsapi.GetInvitationsParams) error {
 	before, err := placeOf(p.Cursor, uuid.Max)
 	if err != nil {

@@ -20,10 +20,11 @@ import (
 	"mlsd/mls"
 )
 
-// GetKeyPackages: blue.catbird.mls.getKeyPackages. It is a query by its verb, but it claims
-// KeyPackages. A retry with the same key gets the same KeyPackages; a retry without a key gets
-// others. A token is good for one claim. A PDS can send a query twice with one token: the copy gets
-// the first answer, by the key or by the token. Under a session only the key guards.
+// GetKeyPackages: blue.catbird.mls.getKeyPackages. It is a query, although it claims KeyPackages. A
+// retry with the same key gets the same KeyPackages; a retry without a key gets others. A token is
+// good for one claim. A PDS can send a query twice with one token: the second request gets the
+// first answer, which is found by the key or by the token. Under a session only the key prevents a
+// second claim.
 func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error {
 	key, err := c.key(p.IdempotencyKey)
 	if err != nil {
@@ -71,14 +72,15 @@ func (h *handlers) GetKeyPackages(c *call, p *mlsapi.GetKeyPackagesParams) error
 	if err != nil {
 		return err
 	}
-	if c.replayed || c.found { // a repetition can have claimed the same KeyPackages, for another time
+	if c.replayed || c.found { // a repeated request can have claimed the same KeyPackages until another time
 		return h.replayClaim(c, receipts)
 	}
 	return h.replyClaim(c, first, receipts, at)
 }
 
-// useForClaim uses the caller's token up. used is ErrReplayed if the token was used before. A claim
-// without a key gets that of the token. A session has none: each claim without a key is another one.
+// useForClaim uses up the caller's token. used is ErrReplayed if the token was used before. A claim
+// without a key gets a key that is derived from the token. Under a session, each claim without a
+// key is a new claim.
 func (c *call) useForClaim(key string) (keyOfClaim string, used, err error) {
 	if c.token == nil {
 		return key, nil, nil
@@ -94,8 +96,8 @@ func (c *call) useForClaim(key string) (keyOfClaim string, used, err error) {
 	return key, used, nil
 }
 
-// maxClaimed is the most bytes that the KeyPackages of a claim have. Their memory is held before
-// the claim, so that no KeyPackage is spent on an answer that is then refused.
+// maxClaimed is the largest size of the KeyPackages of a claim, in bytes. Their memory is reserved
+// before the claim, so that no KeyPackage is used up for an answer that is then refused.
 func maxClaimed(r keypackages.ClaimRequest) int {
 	each := mls.MaxKeyPackageSize
 	if r.CipherSuite != 0 {
@@ -104,7 +106,7 @@ func maxClaimed(r keypackages.ClaimRequest) int {
 	return keypackages.MaxClaimed(len(r.DIDs)) * each
 }
 
-// replyClaim sets the answer to a claim that was made at the time at.
+// replyClaim sets the answer to a claim that was made at the given time.
 func (h *handlers) replyClaim(c *call, r keypackages.ClaimResult, receipts bool, at time.Time) error {
 	size := 0
 	for _, k := range r.Claimed {
@@ -130,22 +132,22 @@ func claimAnswer(r keypackages.ClaimResult) *mlsapi.GetKeyPackagesOutput {
 	return out
 }
 
-// claimRecord is what the record of a claim holds in place of the answer, which can have megabytes:
-// the KeyPackages without their content, as JSON.
+// claimRecord is what the record of a claim stores in place of the answer, which can have
+// megabytes. It is JSON, and holds the KeyPackages without their content.
 type claimRecord struct {
-	At      int64        `json:"at"` // of the claim, Unix seconds: receipts say it
+	At      int64        `json:"at"` // time of the claim, in Unix seconds; receipts contain it
 	Claimed []claimOfDID `json:"claimed"`
 	Missing []syntax.DID `json:"missing,omitempty"`
 	Limited []syntax.DID `json:"limited,omitempty"`
 }
 
-// claimOfDID is what was claimed of one person, in the order of the answer.
+// claimOfDID is what was claimed from one person, in the order of the answer.
 type claimOfDID struct {
 	DID  syntax.DID          `json:"did"`
 	Refs []mls.KeyPackageRef `json:"refs"`
 }
 
-// recordOf returns the record of a claim that was made at the time at.
+// recordOf returns the record of a claim that was made at the given time.
 func recordOf(r keypackages.ClaimResult, at time.Time) (encoded, error) {
 	record := claimRecord{At: at.Unix(), Missing: r.Missing, Limited: r.Limited}
 	for i, k := range r.Claimed {
@@ -164,8 +166,8 @@ type encoded []byte
 // AppendJSON implements [lexcodec.Appender].
 func (e encoded) AppendJSON(b []byte) []byte { return append(b, e...) }
 
-// replayClaim makes the first answer again from the record in c.answer. It is lost if one of its
-// KeyPackages was deleted before its time.
+// replayClaim makes the first answer again from the record in c.answer. The answer is lost if one
+// of its KeyPackages was deleted early.
 func (h *handlers) replayClaim(c *call, receipts bool) error {
 	var record claimRecord
 	if err := json.Unmarshal(c.answer, &record); err != nil {

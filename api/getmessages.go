@@ -11,9 +11,9 @@ import (
 	"mlsd/mls"
 )
 
-// selections are the log entries that each value of the messageType parameter selects. Proposals
-// come with the application messages: a client that does not use the parameter needs them, because
-// commits refer to them.
+// selections maps each value of the messageType parameter to the log entries that it selects.
+// Proposals come with the application messages: a client that does not use the parameter needs
+// them, because commits refer to proposals.
 var selections = map[string]messages.Selection{
 	mlsapi.GetMessagesParamsMessageTypeApplication: messages.NoCommits,
 	mlsapi.GetMessagesParamsMessageTypeCommit:      messages.CommitsOnly,
@@ -36,7 +36,7 @@ func (h *handlers) GetMessages(c *call, p *mlsapi.GetMessagesParams) error {
 	if p.SinceMessage != nil {
 		id, err := uuid.Parse(*p.SinceMessage)
 		if err != nil {
-			id = uuid.Nil // no message has it; the database checks first whether the convo exists
+			id = uuid.Nil // no message has this id; the database checks first whether the convo exists
 		}
 		page.Behind = &id
 	}
@@ -60,7 +60,7 @@ func (h *handlers) GetMessages(c *call, p *mlsapi.GetMessagesParams) error {
 	return c.replyList(answer, out)
 }
 
-// shownBytes is the usual size of a log entry's other fields, in bytes.
+// shownBytes is the usual size of a log entry without its ciphertext, in bytes.
 const shownBytes = 400
 
 // messageView encodes a log entry.
@@ -79,14 +79,14 @@ var kindTexts = func() (texts [messages.KindReset + 1]string) {
 	return texts
 }()
 
-// showMessage sets v to a log entry. v has the convo's id already.
+// showMessage sets v to a log entry. v already has the convo's id.
 func showMessage(v *mlsapi.MessageView, m *messages.Message) {
 	v.ID, v.Sender, v.Ciphertext, v.Epoch, v.Seq = m.ID.String(), m.Sender, m.Body, m.Epoch, m.Seq
 	v.CreatedAt, v.EmbedType, v.EmbedURI, v.MessageType = lexcodec.NewDatetime(m.CreatedAt), m.EmbedType, m.EmbedURI,
 		&kindTexts[m.Kind]
 	if m.Kind == mls.ContentTypeCommit {
-		// The log has the epoch that the commit creates. This view has the one in the MLS header,
-		// which is the epoch before.
+		// The log has the epoch that the commit creates. This view shows the epoch in the commit's
+		// MLS header, which is the epoch before.
 		v.Epoch--
 	}
 }

@@ -9,7 +9,8 @@ import (
 	"mlsd/mls"
 )
 
-// GetOwnKeyPackages: blue.catbird.mls.getOwnKeyPackages. A page's cursor is its last KeyPackageRef.
+// GetOwnKeyPackages: blue.catbird.mls.getOwnKeyPackages. A page's cursor is the last KeyPackageRef
+// of the page.
 func (h *handlers) GetOwnKeyPackages(c *call, p *mlsapi.GetOwnKeyPackagesParams) error {
 	if err := c.actsFor(p.DeviceID); err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 )
 
 // GetSubscriptionTicket: blue.catbird.mls.getSubscriptionTicket. A repeated call gets another
-// ticket. A stream of a ticket that a session has bought ends with the session.
+// ticket. If the ticket was got under a session, its stream ends with the session.
 func (h *handlers) GetSubscriptionTicket(c *call) error {
 	to := events.Holder{DID: c.caller}
 	if c.session != nil {
@@ -30,7 +30,7 @@ func (h *handlers) GetSubscriptionTicket(c *call) error {
 	})
 }
 
-// socketURL is the WebSocket URL of the subscription, for a service with the given public URL.
+// socketURL returns the WebSocket URL of the subscription for a service with the given public URL.
 func socketURL(public string) (string, error) {
 	u, err := url.Parse(public)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"mlsd/welcome"
 )
 
-// GetWelcome: blue.catbird.mls.getWelcome. A query by its verb, but it opens a lease.
+// GetWelcome: blue.catbird.mls.getWelcome. It is a query, although it opens a lease.
 func (h *handlers) GetWelcome(c *call, p *mlsapi.GetWelcomeParams) error {
 	convo, err := c.convoID(p.ConvoID)
 	if err != nil {

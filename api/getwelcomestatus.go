@@ -7,8 +7,8 @@ import (
 	"mlsd/api/mlsapi"
 )
 
-// GetWelcomeStatus: blue.catbird.mls.getWelcomeStatus. A page's cursor is the last
-// Welcome that was looked at.
+// GetWelcomeStatus: blue.catbird.mls.getWelcomeStatus. A page's cursor is the last Welcome that the
+// page has examined.
 func (h *handlers) GetWelcomeStatus(c *call, p *mlsapi.GetWelcomeStatusParams) error {
 	after, err := placeOf(p.Cursor, uuid.Nil)
 	if err != nil {

@@ -26,33 +26,33 @@ import (
 type handlers struct {
 	Config
 	log     *slog.Logger // bounded: see Config.Log
-	waiting sync.Map     // of waitingCommitter
+	waiting sync.Map     // waitingCommitters
 
 	streams   *streams
-	socketURL string // of the subscription
+	socketURL string // URL of the subscription
 	rates     *limiter
 	// admission lets expensive requests run a few at a time.
 	admission *admission
 	openings  *openings
-	// places are taken by requests that verify signatures outside a transaction, by large pages and
-	// by exports.
+	// places are taken by requests that verify signatures outside a transaction, by large pages,
+	// and by exports.
 	places  places
 	finders *limit.Queue // look-ups of services, by address
 }
 
 var _ mlsapi.Handler[*call] = (*handlers)(nil)
 
-// convoID is convoID of a convo that the request names.
+// convoID parses the id of a convo that the request names, and notes the convo for the log.
 func (c *call) convoID(text string) (id uuid.UUID, err error) {
 	c.identity.convo, err = convoID(text)
 	return c.identity.convo, err
 }
 
-// convoID parses the id of a convo. A malformed id tells the caller nothing about convos, so that
-// it is refused as such.
+// convoID parses the id of a convo. A malformed id is refused as malformed, because that tells the
+// caller nothing about convos.
 func convoID(text string) (uuid.UUID, error) {
 	id, err := uuid.Parse(text)
-	// Parse takes other spellings too
+	// uuid.Parse accepts other spellings too.
 	if err != nil || len(text) != len("00000000-0000-0000-0000-000000000000") || strings.ContainsAny(text, "ABCDEF") {
 		return uuid.Nil, lexcodec.Malformed("convoId", "must be a UUID in lower case, such as "+
 			"0192f3a4-5b6c-7d8e-9f01-23456789abcd", text)
@@ -60,7 +60,8 @@ func convoID(text string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// cipherSuite parses the name of a cipher suite. The server verifies objects of all that it knows.
+// cipherSuite parses the name of a cipher suite. The server can verify the objects of every suite
+// that it knows.
 func cipherSuite(name string) (mls.CipherSuite, error) {
 	suite, ok := mls.ParseCipherSuite(name)
 	if !ok {
@@ -71,7 +72,7 @@ func cipherSuite(name string) (mls.CipherSuite, error) {
 	return suite, nil
 }
 
-// content converts the fields of an input. Two requests with the same content are the same request.
+// content converts the fields of an input. Two requests with equal content are the same request.
 func content(fields []lexcodec.Field) idem.Content {
 	c := make(idem.Content, len(fields))
 	for i, f := range fields {
@@ -80,11 +81,11 @@ func content(fields []lexcodec.Field) idem.Content {
 	return c
 }
 
-// write runs effect once for the call's key and answers with what effect returned the first time.
-// Without a key it runs effect each time. scope is the convo that the request names, or "".
+// write runs effect once for the call's key, and answers with what effect returned the first time.
+// Without a key, write runs effect each time. scope is the convo that the request names, or "".
 //
-// Quotas are judged after the key: a repetition gets its first answer even if they are used up
-// since.
+// The quotas are checked after the key: a repeated request gets its first answer, even if the
+// quotas have been used up since.
 func (h *handlers) write(c *call, scope, key string, input idem.Content,
 	effect func(context.Context, pgx.Tx) (lexcodec.Appender, error)) error {
 	req := idem.Request{
@@ -117,17 +118,17 @@ func (h *handlers) write(c *call, scope, key string, input idem.Content,
 	return nil
 }
 
-// rosterBytes is what a change of the roster counts for in the quota of bytes: a member's row and
-// its event, about.
+// rosterBytes is what one change of the roster counts in the quota of bytes: about the size of a
+// member's row and its event.
 const rosterBytes = 256
 
-// openQuota prepares the counting of what the request uses.
+// openQuota prepares to count what the request uses.
 func (h *handlers) openQuota(c *call) (err error) {
 	c.quota, err = h.Quotas.Open(c.ctx, c.caller, c.address)
 	return err
 }
 
-// costs are what a write with the key uses.
+// costs returns what a write with the key uses.
 func (c *call) costs(key string) []quota.Cost {
 	if key == "" {
 		return c.cost
@@ -135,13 +136,13 @@ func (c *call) costs(key string) []quota.Cost {
 	return append(slices.Clip(c.cost), quota.Cost{Of: quota.Records, N: 1})
 }
 
-// uses adds to what the write uses.
+// uses adds n of a resource to what the write uses.
 func (c *call) uses(of quota.Resource, n int) {
 	c.cost = append(c.cost, quota.Cost{Of: of, N: int64(n)})
 }
 
-// device selects the Welcomes of a device of the caller's: all, or those for a device id or a
-// KeyPackage. Under a session they are those of its device.
+// device selects Welcomes of the caller's: those for a device id, those for a KeyPackageRef, or
+// all. Under a session it selects the Welcomes for the session's device.
 func (c *call) device(id, ref *string) (welcome.Device, error) {
 	d := welcome.Device{DID: c.caller}
 	if err := c.actsFor(id); err != nil {
@@ -163,11 +164,11 @@ func (c *call) device(id, ref *string) (welcome.Device, error) {
 	return d, nil
 }
 
-// maxPageBytes bounds the ciphertext of one answer. In base64 it stays below the 8 MB that a PDS
-// passes on.
+// maxPageBytes bounds the ciphertext of one answer. Encoded in base64, the answer stays below the 8
+// MB that a PDS passes on.
 const maxPageBytes = 5_700_000
 
-// or returns what the client has sent, or other if it has sent nothing.
+// or returns the value that the client has sent, or other if the client has sent none.
 func or[T any](sent *T, other T) T {
 	if sent == nil {
 		return other
@@ -175,8 +176,8 @@ func or[T any](sent *T, other T) T {
 	return *sent
 }
 
-// member parses the id of a convo, and fails unless the caller is a member. Errors: a
-// *lexcodec.Violation, and those of convos.Authorise.
+// member parses the id of a convo, and checks that the caller is a member. Errors: a
+// *lexcodec.Violation, and the errors of convos.Authorise.
 func (c *call) member(q pgpool.Queryer, text string) (convo uuid.UUID, m convos.Membership, err error) {
 	if convo, err = c.convoID(text); err == nil {
 		m, err = convos.Authorise(c.ctx, q, convo, c.caller)
@@ -184,7 +185,8 @@ func (c *call) member(q pgpool.Queryer, text string) (convo uuid.UUID, m convos.
 	return convo, m, err
 }
 
-// placeOf is the id that the cursor of a list names, or the beginning of the list. Error: errCursor.
+// placeOf returns the id that the cursor of a list names, or beginning if cursor is nil. Error:
+// errCursor.
 func placeOf(cursor *string, beginning uuid.UUID) (uuid.UUID, error) {
 	if cursor == nil {
 		return beginning, nil

@@ -18,8 +18,8 @@ func (h *handlers) LeaveConvo(c *call, in *mlsapi.LeaveConvoInput) error {
 	}
 	input := content(in.Fields())
 	if in.Commit != nil {
-		// A request without a commit gets no derived key: after a return, the same request means a
-		// second departure. Then left_at prevents a double effect.
+		// A request without a commit gets no derived key: after the caller has come back, the same
+		// request means a second departure. The member's left_at then prevents a double effect.
 		key = input.KeyOr(key)
 	}
 	leave := convos.Departure{

@@ -12,17 +12,17 @@ import (
 const maxAnswer = 8_000_000
 
 // list is an answer with one array. Each element is encoded as soon as it is read from the
-// database, and not kept. The answer is sent when the array is complete, so an error in the middle
-// is answered as an error.
+// database, and is not kept. The answer is sent once the array is complete, so an error halfway can
+// still be answered as an error.
 type list struct {
 	call *call
-	buf  *[]byte
-	n    int   // elements
-	err  error // there is no memory for the rest
+	buf  []byte
+	n    int   // number of elements
+	err  error // set if there is no memory for the remaining elements
 }
 
-// maxEnvelope is the space for the fields in front of the array, in bytes. They are written last,
-// because the cursor is known last. A longer cursor moves the array.
+// maxEnvelope is the space for the fields before the array, in bytes. They are written last,
+// because the cursor is known last. A cursor that does not fit moves the array.
 const maxEnvelope = 256
 
 // list begins an answer. Its buffer belongs to the call until releaseAnswer.
@@ -33,15 +33,14 @@ func (c *call) list() *list {
 	return l
 }
 
-// add appends an element of about size bytes. If the answer has an element already and would exceed
-// maxAnswer, add leaves the element out and reports false. It does so too if there is no memory;
-// replyList returns that error.
+// add appends an element of about size bytes, and reports whether it did. It leaves the element out
+// if the answer already has an element and would exceed maxAnswer. It also leaves the element out
+// if there is no memory; then replyList returns the error.
 func (l *list) add(element lexcodec.Appender, size int) bool {
-	b := *l.buf
-	whole := len(b)
-	if cap(b)-whole < size { // append would grow it by a quarter at a time, and copy it each time
+	b, whole := l.buf, len(l.buf)
+	if cap(b)-whole < size { // append would grow the buffer by a quarter at a time, and copy it each time
 		more := max(size, min(cap(b), maxAnswer-whole))
-		if l.err = l.call.hold(whole + more + size); l.err != nil { // the element was read before
+		if l.err = l.call.hold(whole + more + size); l.err != nil { // the element is in memory already
 			return false
 		}
 		b = slices.Grow(b, more)
@@ -56,12 +55,12 @@ func (l *list) add(element lexcodec.Appender, size int) bool {
 	}
 	*l.buf = b
 	l.n++
-	l.err = l.call.hold(cap(b)) // usually it holds as much already
+	l.err = l.call.hold(cap(b)) // usually as much is reserved already
 	return l.err == nil
 }
 
-// replyList sets the answer: the JSON of around, with the elements of l put into its one array,
-// which is empty in around.
+// replyList sets the answer: the JSON of around, with the elements of l in its one array. In around
+// that array is empty.
 func (c *call) replyList(l *list, around lexcodec.Appender) error {
 	if l.err != nil {
 		return l.err
@@ -81,7 +80,7 @@ func (c *call) replyList(l *list, around lexcodec.Appender) error {
 	return nil
 }
 
-// hold makes the memory reservation of the answer at least n bytes.
+// hold extends the memory reservation of the answer to at least n bytes.
 func (c *call) hold(n int) error {
 	more := int64(n) - c.reserved.Bytes()
 	if more <= 0 {
@@ -90,18 +89,10 @@ func (c *call) hold(n int) error {
 	return refused(c.reserved.GrowSoon(c.ctx, more))
 }
 
-// replyLarge is reply for an answer that may need a large buffer.
-func (c *call) replyLarge(v lexcodec.Appender) error {
-	c.buffer = takeBuffer()
-	c.answer = v.AppendJSON(*c.buffer)
-	*c.buffer = c.answer
-	return nil
-}
-
-// holdObjects holds the memory for n bytes of MLS objects, which were read, and for their base64.
+// holdObjects reserves memory for n bytes of MLS objects that were read, and for their base64.
 func (c *call) holdObjects(n int) error { return c.hold(n + encodedObjects(n)) }
 
-// encodedObjects is the size of an answer with n bytes of MLS objects.
+// encodedObjects returns the size of an answer with n bytes of MLS objects, in bytes.
 func encodedObjects(n int) int { return n + n/2 + answerSmall }
 
 // replyObjects is reply for an answer with n bytes of MLS objects.

@@ -6,20 +6,21 @@ import (
 	"mlsd/internal/limit"
 )
 
-// Sizes of requests, in bytes. Uploads and pages must not keep the many small requests waiting, so
-// some memory is for those up to maxTiny, and some for those up to maxSmall.
+// Sizes of requests, in bytes. Some memory is set aside for requests up to maxTiny, and some for
+// requests up to maxSmall, so that these many requests do not wait for uploads and pages.
 const (
 	maxTiny  = 16 * kib
 	maxSmall = 256 * kib
 )
 
-// Of the rest of refused bodies, so many are read at one time, and so many of one address.
+// How many refused bodies are read to their end at one time: of all addresses, and of one address.
 const maxDrains, maxDrainsOfAddress = 1024, 64
 
-// memory is the memory that the requests of this server can reserve at one time.
+// memory is the memory that all requests of this server share.
 type memory struct {
 	bodies, answers *limit.Memory
-	// streams is for attachments, which are slow, and take as little whatever their size.
+	// streams is for attachments: slow transfers that each need little memory, whatever the size of
+	// the attachment.
 	streams *limit.Memory
 	drains  *limit.Queue
 }
@@ -40,11 +41,11 @@ func newMemory() memory {
 	}
 }
 
-// client is who the call reserves memory for.
+// client returns the client for which the call reserves memory.
 func (c *call) client() limit.Client { return limit.Client{Key: c.caller.String(), Address: c.address} }
 
-// refused is the answer to a request that got no memory or no place: limited, if the caller's
-// other requests use too much for too long; busy, if those of all callers do.
+// refused returns the answer to a request that got no memory or no place. It is limited if the
+// caller's other requests use too much for too long, and busy if the requests of all callers do.
 func refused(err error) error {
 	r, ok := find[*limit.Refused](err)
 	switch {

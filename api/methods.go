@@ -21,45 +21,46 @@ import (
 
 // policy is what the server decides about one method, besides what its lexicon says.
 type policy struct {
-	// maxBody is the longest body, in bytes. 0: the method has none.
+	// maxBody is the longest body, in bytes. 0 means that the method has no body.
 	maxBody int64
 	// answerMemory is the memory reserved for the answer and for what it is made from, in bytes.
 	answerMemory int64
-	// maxTime is how long a request can take. 0: maxRequest.
+	// maxTime is how long a request can take. 0 means maxRequest.
 	maxTime time.Duration
-	// lease is that of the method's work outside the database. 0: it does none.
+	// lease is the lease of the method's work outside the database. 0 means that there is none.
 	lease time.Duration
-	// cost is what a request takes from its caller's rate limit, in units. 0 stands for 1. What a
-	// request really spends is added: see [call.spend].
+	// cost is what a request costs its caller, in units of the rate limit. 0 means 1. [call.spend]
+	// adds what a request really spends.
 	cost int
-	// expensive says that a request takes several times as long, here and in the database, as that
-	// for a message or a page. See [admission].
+	// expensive says that a request takes several times as long as a message or a page, here and in
+	// the database. See [admission].
 	expensive bool
 	token     tokenUse
-	// noSession says that a session does not do: the method takes service-auth tokens only.
+	// noSession says that the method accepts no sessions, only service-auth tokens.
 	noSession bool
 	// recordLife is the lifetime of the method's idempotency records, unless the operator sets
-	// another. 0: it writes none.
+	// another lifetime. 0 means that the method writes no records.
 	recordLife time.Duration
 	minLife    idem.Floor
-	maxLife    time.Duration // the longest that an operator can set; 0: idem.MaxLife
-	// violations are the rules of the lexicon whose violation has an error name of its own.
+	maxLife    time.Duration // the longest lifetime that an operator can set; 0 means idem.MaxLife
+	// violations are the rules of the lexicon whose violation has its own error name.
 	violations []violation
-	// serves are the states of accounts, besides active, whose requests are served: an account has
-	// a right to its data, whatever its host says of it. What the operator has blocked is not
-	// served.
+	// serves lists the states of accounts, besides active, that the method serves. A person has a
+	// right to the account's data, whatever the account's host says. Accounts that the operator has
+	// blocked are not served.
 	serves []accounts.Status
-	// services says that other services call the method. Whom the node admits does not matter for it: it
-	// asks package network whom it deals with.
+	// services says that other services call the method. The list of admitted accounts does not
+	// apply to them: the method asks package network whether to deal with the service.
 	services bool
 	// countOutcomes says that mlsd_welcome_fetches_total counts the method's answers.
 	countOutcomes bool
 	// standby says that the method only reads, and may read from a standby: its handler reads from
-	// call.db. A look-up of one row is not worth the question that a standby costs.
+	// call.db. For a look-up of one row, asking the standby how far it is would cost more than the
+	// look-up.
 	standby bool
 }
 
-// violation is a broken rule of one field, and the error name that answers it. field is the path
+// violation is a broken rule of one field, and the error name of its answer. field is the path
 // without an index.
 type violation struct {
 	field string
@@ -67,13 +68,14 @@ type violation struct {
 	name  string
 }
 
-// tokenUse says who uses up a request's service-auth token, so that it is good for one request.
+// tokenUse says where a request's service-auth token is used up, so that it is good for one
+// request.
 type tokenUse int
 
 const (
-	reusable       tokenUse = iota // not used up: the method can be called again with the same token
-	usedByDispatch                 // admit in dispatch.go, before the handler runs
-	usedByHandler                  // the handler, so that a copy of the request can get the first answer
+	reusable       tokenUse = iota // nowhere: the same token can call the method again
+	usedByDispatch                 // in admit (dispatch.go), before the handler runs
+	usedByHandler                  // in the handler, so that a copy of the request can get the first answer
 )
 
 const (
@@ -92,41 +94,43 @@ const (
 	bodyMessage  = 15 * mib // 10 MiB of ciphertext in base64, and the other fields
 )
 
-// Memory of answers, in bytes. It covers the rows that an answer is made from.
+// Memory of answers, in bytes. It includes the rows from which an answer is made.
 const (
 	answerSmall  = 4 * kib
 	answerCounts = 128 * kib   // one entry for each KeyPackage, cipher suite or device
 	answerRoster = 256 * kib   // a convo with 1,000 members
-	answerObject = 4 * mib     // a Welcome, a GroupInfo, or the KeyPackages of a claim; larger ones take more: see holdObjects
-	answerPage   = 512 * kib   // at first: it grows as its rows come
-	answerBytes  = answerPiece // at a time
+	answerObject = 4 * mib     // a Welcome, a GroupInfo, or the KeyPackages of a claim; see holdObjects for larger ones
+	answerPage   = 512 * kib   // at first; holdObjects and list.add extend it
+	answerBytes  = answerPiece // one piece at a time
 )
 
-// How long requests of attachments can take.
+// The longest times of attachment requests.
 const (
-	maxUpload   = 2 * time.Minute  // of a part, by a client as slow as uploadPace allows
+	maxUpload   = 2 * time.Minute  // for one part, from a client as slow as uploadPace allows
 	maxComplete = 45 * time.Second // the work goes on if the client hangs up
 )
 
-// costStream is what a method that holds a connection costs, in units of the rate limit of a DID.
+// costStream is what a method that keeps a connection open costs, in units of the rate limit of a
+// DID.
 const costStream = 4
 
-// What the methods about the caller's own data cost, in units. What the reading of an export takes
-// is added: see unitExport.
+// Costs of the methods for the caller's own data, in units. unitExport sets what the reading of an
+// export costs in addition.
 const (
 	costExport = 5
 	costErase  = 20
 )
 
-// costHead is what a head of a log or a proof costs, in units: some reads, and a signature. What
-// the server has to hash for it costs more, by its bytes.
+// costHead is what a head of a log or a proof costs, in units: a few reads and one signature.
+// Hashing the log costs more, by the number of bytes.
 const costHead = 2
 
-// costComplete is what completing an attachment costs, in units. What it reads was paid when it
-// came.
+// costComplete is what the completion of an attachment costs, in units. The bytes that it reads
+// were paid for when they were uploaded.
 const costComplete = 4
 
-// costFind is what a look-up of a person's delivery service costs, in units: at most three documents.
+// costFind is what a look-up of a person's delivery service costs, in units: it fetches at most
+// three documents.
 const costFind = 10
 
 // costSession is what buying or refreshing a session costs, in units: a look-up of a DID document.
@@ -135,34 +139,36 @@ const costSession = 10
 // States of accounts that some methods serve.
 var (
 	notActive = []accounts.Status{accounts.Deactivated, accounts.Suspended, accounts.TakenDown, accounts.Deleted}
-	// orErasing is for the method that begins an erasure: its repetition gets the first answer.
+	// orErasing is for the method that begins an erasure: a repeated request gets the first answer.
 	orErasing = append(slices.Clip(notActive), accounts.Erasing)
 )
 
-// Lifetimes of idempotency records. After it the key is new again, and only the write's own check
-// against a double effect is left: docs/IDEMPOTENCY.md lists them.
+// Lifetimes of idempotency records. After its lifetime a key is new again. Then only the write's
+// own check prevents a double effect: docs/IDEMPOTENCY.md lists these checks.
 const (
 	recordDay   = 24 * time.Hour
 	recordHour  = time.Hour
 	recordClaim = 30 * time.Minute // as long as the claim of a KeyPackage
-	leaseShort  = time.Minute      // of work outside the database
+	leaseShort  = time.Minute      // for work outside the database
 )
 
 // Floors of lifetimes that an operator can set.
 var (
-	// minAnswer is for writes whose own check prevents a second effect at any time, but answers
-	// a repetition with an error.
+	// minAnswer is for writes whose own check always prevents a second effect, but answers a
+	// repeated request with an error.
 	minAnswer = idem.Floor{Life: time.Hour, Because: "a token can be valid for an hour, so a copy of the request can arrive that late and must get its first answer"}
-	// minTarget is for writes whose repetition undoes a later one.
+	// minTarget is for writes that, if repeated, undo a later write.
 	minTarget = idem.Floor{Life: time.Hour, Because: "a token can be valid for an hour, so a copy of the request can arrive that late and must not undo a later one"}
-	// minUpload is for completeAttachment, whose record has the fence.
+	// minUpload is for completeAttachment, whose record holds the fencing token.
 	minUpload = idem.Floor{Life: 2 * attachments.UnfinishedLife, Because: "an upload can go on for a day after its last part, and its record has the fence"}
-	// minClaim is for getKeyPackages: without its record a repetition claims other KeyPackages.
+	// minClaim is for getKeyPackages: without its record, a repeated request claims other
+	// KeyPackages.
 	minClaim = idem.Floor{Life: recordClaim, Because: "without its record a repetition claims other KeyPackages while the first claim still lasts"}
 )
 
-// methods are all methods of the lexicons by NSID. A method's NSID is also its label in the
-// metrics. sendMessage has no record: the message itself is its record, and lasts as long.
+// methods maps the NSID of each method of the lexicons to its policy. The NSID is also the method's
+// label in the metrics. sendMessage has no record, because the message itself is its record, and
+// lasts as long.
 var methods = map[string]policy{
 	nsid.AcceptConvo: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, minLife: minTarget},
 	nsid.AddMembers: {maxBody: bodyCommit, answerMemory: answerSmall, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, minLife: minAnswer,
@@ -175,14 +181,14 @@ var methods = map[string]policy{
 	nsid.CreateAttachment: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, minLife: minAnswer},
 	nsid.CreateConvo: {maxBody: bodyCommit, answerMemory: answerRoster, expensive: true, token: usedByDispatch, recordLife: idem.DefaultLife, minLife: minAnswer,
 		violations: []violation{{"initialMembers", lexcodec.RuleMaxLength, mlsapi.ErrTooManyMembers}}},
-	// A session cannot buy another: who has stolen one has it for an hour.
+	// A session cannot get another session. So a stolen session works for an hour at most.
 	nsid.CreateSession:     {maxBody: bodySmall, answerMemory: answerSmall, cost: costSession, token: usedByDispatch, noSession: true},
 	nsid.DeclineInvitation: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, minLife: minTarget},
 	nsid.DeleteAttachment:  {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, minLife: minAnswer},
 	nsid.DeliverErasure:    {maxBody: bodySmall, answerMemory: answerSmall, cost: costErase, expensive: true, token: usedByDispatch, noSession: true, services: true},
 	nsid.DeliverInvitation: {maxBody: bodySmall, answerMemory: answerSmall, expensive: true, token: usedByDispatch, noSession: true, services: true},
 	nsid.DeleteSession:     {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch},
-	// The record of the first step holds the token, so it does not last longer than it must. The
+	// The record of the first step holds the token, so its lifetime is as short as possible. The
 	// token itself is the record of the second step.
 	nsid.EraseMyAccount: {maxBody: bodySmall, answerMemory: answerSmall, cost: costErase, token: usedByDispatch, noSession: true,
 		recordLife: recordHour, minLife: minAnswer, serves: orErasing},
@@ -195,7 +201,7 @@ var methods = map[string]policy{
 	nsid.GetConvos:           {answerMemory: answerPage, expensive: true, standby: true},
 	nsid.GetCursorPolicy:     {answerMemory: answerSmall},
 	nsid.GetCursors:          {answerMemory: answerRoster, standby: true},
-	// It can cause look-ups at hosts that callers choose.
+	// A request can cause look-ups at hosts that its caller chooses.
 	nsid.GetDeliveryService:  {answerMemory: answerSmall, cost: costFind},
 	nsid.GetEpoch:            {answerMemory: answerSmall},
 	nsid.GetGroupInfo:        {answerMemory: answerObject, standby: true},
@@ -208,7 +214,7 @@ var methods = map[string]policy{
 			{"dids", lexcodec.RuleMaxLength, mlsapi.ErrTooManyDids},
 			{"dids", lexcodec.RuleFormat, mlsapi.ErrInvalidDid},
 		}},
-	// A head reads the log behind the last one, and signs.
+	// A request reads the log from the last signed head on, and signs a new head.
 	nsid.GetLogHead:            {answerMemory: answerCounts, expensive: true, cost: costHead},
 	nsid.GetLogProof:           {answerMemory: answerSmall, expensive: true, cost: costHead},
 	nsid.GetMessages:           {answerMemory: answerPage, standby: true},
@@ -228,7 +234,8 @@ var methods = map[string]policy{
 	nsid.PublishKeyPackages: {maxBody: bodyPackages, answerMemory: answerCounts, expensive: true, token: usedByDispatch, recordLife: recordDay, minLife: minAnswer,
 		violations: []violation{{"keyPackages", lexcodec.RuleMaxLength, mlsapi.ErrTooManyKeyPackages}}},
 	nsid.PutAttachmentPart: {maxBody: bodyPart, answerMemory: answerSmall, token: usedByDispatch, maxTime: maxUpload},
-	// Its session must be the request's. A service-auth token gets that far, and no farther.
+	// The session must be the session of the request. A service-auth token passes this check of the
+	// policy, and the handler refuses it.
 	nsid.RefreshSession: {maxBody: bodySmall, answerMemory: answerSmall, cost: costSession, token: usedByDispatch},
 	nsid.RegisterPushTarget: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, minLife: minTarget,
 		violations: []violation{
@@ -246,7 +253,7 @@ var methods = map[string]policy{
 			{"embedUri", lexcodec.RuleFormat, mlsapi.ErrInvalidAsset},
 			{"embedType", lexcodec.RuleMaxLength, mlsapi.ErrInvalidAsset},
 		}},
-	// A signal that is dropped at once does not use its token up, which would write a row.
+	// If a signal is dropped at once, its token is not used up, because that would write a row.
 	nsid.SendSignal: {maxBody: bodySignal, answerMemory: answerSmall, token: usedByHandler,
 		violations: []violation{{"payload", lexcodec.RuleMaxLength, mlsapi.ErrMessageTooLarge}}},
 	nsid.SetCursorPolicy:      {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, minLife: minTarget},
@@ -280,7 +287,7 @@ func routes(lifetimes idem.Lifetimes) map[string]*route {
 	return all
 }
 
-// nameOf is the method's own error name for a broken rule, or "".
+// nameOf returns the method's own error name for a broken rule, or "".
 func (p *policy) nameOf(v *lexcodec.Violation) string {
 	field, _, _ := strings.Cut(v.Field, "[")
 	for _, own := range p.violations {
@@ -291,8 +298,8 @@ func (p *policy) nameOf(v *lexcodec.Violation) string {
 	return ""
 }
 
-// Lifetimes returns the lifetimes of all operations as they are unless the operator sets others:
-// the default, the methods that write records, push jobs and invitations.
+// Lifetimes returns the default lifetimes of all operations: the general default, and the lifetimes
+// of methods that write records, of push jobs and of invitations.
 func Lifetimes() idem.Lifetimes {
 	operations := []idem.Operation{idem.Default, idem.Push, idem.Invitation}
 	for name, p := range methods {

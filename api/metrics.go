@@ -21,7 +21,7 @@ import (
 	"mlsd/welcome"
 )
 
-// Metrics are the counters of the public listener and of what it calls.
+// Metrics counts what the public listener and the services that it calls do.
 type Metrics struct {
 	requests    *prometheus.CounterVec
 	duration    *prometheus.HistogramVec
@@ -68,8 +68,8 @@ const (
 	kindServerSent = "sse"
 )
 
-// Limits of look-ups and of expensive requests, in metrics: those of an address, of a caller, of
-// the node, and of the time to wait.
+// Limits of look-ups and of expensive requests, in metrics: by address, by caller, by node, and by
+// waiting time.
 const (
 	limitAddress = "address"
 	limitCaller  = "caller"
@@ -85,7 +85,7 @@ const (
 	storageError       = "error"
 )
 
-// databaseBuckets are for a round trip or two.
+// databaseBuckets are for durations of one or two round trips to the database, in seconds.
 var databaseBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}
 
 // Kinds of transfers, in metrics.
@@ -195,11 +195,11 @@ func (m *Metrics) QuotaUsed(quota string, share float64) {
 	m.quotaUse.WithLabelValues(quota).Set(share)
 }
 
-// KeyOutcomes are what mlsd_idempotency_total says about the keys of a method.
+// KeyOutcomes returns what mlsd_idempotency_total counts for the keys of a method.
 func KeyOutcomes() []string { return []string{"first", "replay", "conflict", "in_progress", "expired"} }
 
-// begin makes series before their first count: a rate does not see the count that a series begins
-// with.
+// begin creates the series before their first count, because a rate does not see the count with
+// which a series begins.
 func (m *Metrics) begin() {
 	metric.Begin(m.transitions, "welcome", "key_package", "reservation", "push_job", "sent_invitation",
 		"dispute", "attachment")
@@ -247,7 +247,7 @@ func (m *Metrics) begin() {
 // otherMethod is the label of requests for no known method.
 const otherMethod = "other"
 
-// observe counts one request. The id of its trace becomes an exemplar.
+// observe counts one request. The id of the request's trace becomes an exemplar.
 func (m *Metrics) observe(q *requests.Request) {
 	m.requests.WithLabelValues(q.NSID, strconv.Itoa(q.Status), q.Error).Inc()
 	duration := m.duration.WithLabelValues(q.NSID)
@@ -293,7 +293,7 @@ func (m *Metrics) KeyLookedUp(took time.Duration) { m.keyLookups.Observe(took.Se
 // Committed observes how long the end of a write took.
 func (m *Metrics) Committed(took time.Duration) { m.commits.Observe(took.Seconds()) }
 
-// storageFailed counts a request that failed with err in the database.
+// storageFailed counts a request that failed with err because of the database.
 func (m *Metrics) storageFailed(err error) {
 	switch code := pgpool.Code(err); {
 	case errors.Is(err, idem.ErrUnknownOutcome):
@@ -340,7 +340,7 @@ func (m *Metrics) LookedUp(outcome serviceauth.LookupOutcome, took time.Duration
 	m.lookups.WithLabelValues(string(outcome)).Observe(took.Seconds())
 }
 
-// lookupRefused counts a request whose caller was not looked up, if err says so.
+// lookupRefused counts a request whose caller was not looked up, if err says that it was not.
 func (m *Metrics) lookupRefused(err error) {
 	switch {
 	case errors.Is(err, serviceauth.ErrSpent):
@@ -357,7 +357,7 @@ func (m *Metrics) transferEnded(kind string, cut bool) {
 	}
 }
 
-// streamBegins counts an open stream until ends is called.
+// streamBegins counts a stream as open until ends is called.
 func (m *Metrics) streamBegins(kind string) (ends func()) {
 	open := m.streams.WithLabelValues(kind)
 	open.Inc()

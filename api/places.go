@@ -11,13 +11,14 @@ import (
 // maxPlaceWait is how long a request waits for a place.
 const maxPlaceWait = 5 * time.Second
 
-// places bound how many requests that need a processor for long run at one time, one per caller.
-// Each kind has its own, so it does not wait for the others: verifications of small and of large
-// objects, large pages, and exports.
+// places bounds how many requests that need a processor for long run at one time. Each caller has
+// at most one. Each kind of request has its own places, so that no kind waits for another:
+// verifications of small objects, verifications of large objects, large pages, and exports.
 type places struct{ small, large, pages, exports *limit.Queue }
 
-// newPlaces shares out as many places as there are processors, and at least one of each kind. Large
-// objects and large pages have at most half of them, exports a fixed number.
+// newPlaces creates as many places for small objects as there are processors, and at least one
+// place of each kind. Large objects and large pages get at most half as many. Exports get a fixed
+// number.
 func newPlaces(processors int) places {
 	large := max(1, processors/2)
 	return places{
@@ -28,14 +29,14 @@ func newPlaces(processors int) places {
 	}
 }
 
-// place is one of places, until release. The zero place is none.
+// place is a place that a request holds until release. The zero place holds nothing.
 type place struct {
 	queue  *limit.Queue
 	caller string
 }
 
-// acquire takes a place, and waits for it. Errors: limited, if the caller's other requests keep
-// theirs for too long; busy, if those of all callers do.
+// acquire waits for a place and takes it. Errors: limited, if the caller's other requests keep
+// their places for too long; busy, if the requests of all callers do.
 func (p *place) acquire(c *call, queue *limit.Queue) error {
 	ctx, cancel := context.WithTimeout(c.ctx, maxPlaceWait)
 	defer cancel()
@@ -46,7 +47,7 @@ func (p *place) acquire(c *call, queue *limit.Queue) error {
 	return nil
 }
 
-// tryAcquire takes a place if it need not wait for it.
+// tryAcquire takes a place if one is free, and reports whether it did.
 func (p *place) tryAcquire(c *call, queue *limit.Queue) bool {
 	if !queue.TryAcquire(c.caller.String(), 1) {
 		return false
@@ -63,15 +64,15 @@ func (p *place) release() {
 
 // Sizes of pages of a log, in bytes of ciphertext.
 const (
-	// smallPage is read without a place.
+	// A page up to smallPage is read without a place.
 	smallPage = 512 * kib
-	// sharedPage is what follows in a page whose place others wait for too.
+	// sharedPage is how many more bytes a page may have if other requests wait for the place too.
 	sharedPage = 1 * mib
 )
 
-// largePage takes a place for the rest of a page, and returns how many bytes that may have. The
-// request must not hold a connection of the database: it can wait. If all places are taken, the rest
-// is short, so that nobody waits long. The errors are those of [place.acquire].
+// largePage takes a place for the rest of a page, and returns how many bytes the rest may have. The
+// request must not hold a database connection, because it may wait. If all places are taken, the
+// rest is short, so that no request waits long. Errors: the errors of [place.acquire].
 func (h *handlers) largePage(c *call, p *place) (maxBytes int64, err error) {
 	if p.tryAcquire(c, h.places.pages) {
 		return maxPageBytes, nil
@@ -83,16 +84,15 @@ func (h *handlers) largePage(c *call, p *place) (maxBytes int64, err error) {
 }
 
 const (
-	// maxSmallObjects separates requests with small objects of a group from those with large ones,
-	// in bytes.
+	// maxSmallObjects is the largest size of small objects of a group, in bytes.
 	maxSmallObjects = 64 * kib
-	// unitVerification is how much time of a verification costs a unit.
+	// A caller pays one unit for each unitVerification of a verification.
 	unitVerification = 2 * time.Millisecond
 )
 
 // verify calls f, which verifies signatures in objects of n bytes. The request must not hold a
-// connection of the database: it can wait for a place. The caller is charged for the time. The
-// errors are those of [place.acquire] and of [expensiveRequest.start].
+// database connection, because it may wait for a place. The caller pays for the time. Errors: the
+// errors of [place.acquire] and of [expensiveRequest.start].
 func (h *handlers) verify(c *call, n int, f func()) error {
 	places := h.places.small
 	if n > maxSmallObjects {
@@ -111,8 +111,8 @@ func (h *handlers) verify(c *call, n int, f func()) error {
 	})
 }
 
-// verified runs write until it needs no more verifications. Many signatures of objects of n bytes are
-// verified between two transactions.
+// verified runs write until write needs no more verifications. Many signatures in objects of n
+// bytes are verified between two transactions.
 func (h *handlers) verified(c *call, n int, write func() error) error {
 	for {
 		err := write()

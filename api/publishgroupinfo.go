@@ -11,8 +11,8 @@ import (
 	"mlsd/internal/quota"
 )
 
-// PublishGroupInfo: blue.catbird.mls.publishGroupInfo. It takes no key: a repetition in the same epoch
-// stores a GroupInfo of the same group.
+// PublishGroupInfo: blue.catbird.mls.publishGroupInfo. It takes no key: a repeated request in the
+// same epoch stores a GroupInfo of the same group.
 func (h *handlers) PublishGroupInfo(c *call, in *mlsapi.PublishGroupInfoInput) error {
 	convo, err := c.convoID(in.ConvoID)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"mlsd/keypackages"
 )
 
-// PublishKeyPackage: blue.catbird.mls.publishKeyPackage. Without a key the KeyPackageRef
-// prevents a double effect.
+// PublishKeyPackage: blue.catbird.mls.publishKeyPackage. A request without a key is safe to repeat,
+// because the KeyPackageRef is stored only once.
 func (h *handlers) PublishKeyPackage(c *call, in *mlsapi.PublishKeyPackageInput) error {
 	key, err := c.key(in.IdempotencyKey)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"mlsd/keypackages"
 )
 
-// The results of an item.
+// The statuses of an item in the answer.
 const (
 	statusPublished = "published"
 	statusDuplicate = "duplicate"
@@ -19,8 +19,8 @@ const (
 )
 
 // PublishKeyPackages: blue.catbird.mls.publishKeyPackages. The key names the whole batch, so it is
-// in the record and not in the rows of the KeyPackages. Without a key each KeyPackageRef prevents a
-// double effect.
+// in the record and not in the rows of the KeyPackages. A request without a key is safe to repeat,
+// because each KeyPackageRef is stored only once.
 func (h *handlers) PublishKeyPackages(c *call, in *mlsapi.PublishKeyPackagesInput) error {
 	key, err := c.key(in.IdempotencyKey)
 	if err != nil {
@@ -59,14 +59,14 @@ func (h *handlers) PublishKeyPackages(c *call, in *mlsapi.PublishKeyPackagesInpu
 	}
 }
 
-// giveBack gives back what the items took from the quotas and did not use. Rejected ones count: to
-// find out that a signature is not good takes as long as that it is.
+// giveBack returns to the quotas what the items took and did not use. Rejected items still count: a
+// bad signature takes as long to verify as a good one.
 func giveBack(c *call, items []mlsapi.Item, results []mlsapi.Result) {
 	for i, r := range results {
-		if r.Status != statusPublished { // nothing is stored of it
+		if r.Status != statusPublished { // nothing is stored for this item
 			c.quota.Give(quota.Cost{Of: quota.Bytes, N: int64(len(items[i].KeyPackage))})
 		}
-		if r.Status == statusDuplicate { // nothing was verified
+		if r.Status == statusDuplicate { // nothing was verified for this item
 			c.quota.Give(quota.Cost{Of: quota.KeyPackages, N: 1})
 		}
 	}
@@ -104,8 +104,8 @@ func result(p keypackages.Published) (mlsapi.Result, error) {
 	return mlsapi.Result{KeyPackageRef: &ref, Status: status}, nil
 }
 
-// rejected is the result of one item with the error that publishKeyPackage answers. It returns an
-// error that is the server's fault.
+// rejected returns the result of one item: the error that publishKeyPackage would answer. If the
+// server is at fault, rejected returns err instead.
 func rejected(err error) (mlsapi.Result, error) {
 	f, ok := refusal(err)
 	if !ok {

@@ -7,7 +7,8 @@ import (
 	"mlsd/internal/quota"
 )
 
-// PutAttachmentPart: blue.catbird.mls.putAttachmentPart. The body goes to the store as it comes.
+// PutAttachmentPart: blue.catbird.mls.putAttachmentPart. The body is written to the store while it
+// is received.
 func (h *handlers) PutAttachmentPart(c *call, p *mlsapi.PutAttachmentPartParams) error {
 	window, id, err := h.attachment(c.ctx, c, h.DB, p.ConvoID, p.AttachmentID)
 	if err != nil {
@@ -16,7 +17,7 @@ func (h *handlers) PutAttachmentPart(c *call, p *mlsapi.PutAttachmentPartParams)
 	if err := h.openQuota(c); err != nil {
 		return err
 	}
-	// What was received counts, whatever becomes of it.
+	// Received bytes count even if the part is not stored.
 	pay := func(bytes int64) error { return c.quota.Take(quota.Cost{Of: quota.UploadedBytes, N: bytes}) }
 	sum, err := h.Attachments.Put(c.ctx, window, id, int(min(p.Part, maxPart)), c.bytes, pay)
 	if err != nil {
@@ -25,5 +26,5 @@ func (h *handlers) PutAttachmentPart(c *call, p *mlsapi.PutAttachmentPartParams)
 	return c.reply(&mlsapi.PutAttachmentPartOutput{Part: p.Part, Sha256: hex.EncodeToString(sum[:])})
 }
 
-// maxPart is larger than the number of any part.
+// maxPart is an upper bound of the number of a part.
 const maxPart = 1 << 30

@@ -14,12 +14,12 @@ import (
 	"mlsd/internal/limit"
 )
 
-// Rate is that of a token bucket. A request costs one unit or more: the column cost in methods.go,
-// and what [call.spend] adds.
+// Rate is the rate of a token bucket. A request costs one unit or more: the field cost in
+// methods.go, and what [call.spend] adds.
 type Rate = limit.Rate
 
-// Rates are the limits of the public listener. All users of a PDS share its address, so a person is
-// limited by DID. An address is limited only by requests without a verified caller.
+// Rates are the limits of the public listener. All users of a PDS share its address, so people are
+// limited by DID. Addresses are limited only for requests without a verified caller.
 type Rates struct {
 	DID Rate
 	IP  Rate
@@ -34,15 +34,15 @@ func (r Rates) check() error {
 	return nil
 }
 
-// maxBuckets bounds the callers, and the addresses, that are remembered.
+// maxBuckets bounds how many callers, and how many addresses, the limiter remembers.
 const maxBuckets = 100_000
 
 // limiter bounds the requests of callers and of addresses.
 type limiter struct {
 	rates   Rates
-	percent func(did syntax.DID) int // of the rate that an account has
+	percent func(did syntax.DID) int // percentage of the rate that the account has
 	dids    *limit.Buckets[syntax.DID]
-	ips     *limit.Buckets[string] // by call.address
+	ips     *limit.Buckets[string] // keyed by call.address
 	proxies []netip.Prefix
 }
 
@@ -69,12 +69,12 @@ func (l *limiter) take(c echo.Context, did syntax.DID, units int) error {
 	return nil
 }
 
-// charge takes units from an account even if it has fewer, and returns what is left.
+// charge takes units from an account even if fewer are left, and returns what is left.
 func (l *limiter) charge(did syntax.DID, units int) limit.Level {
 	return l.dids.Charge(did, l.rateOf(did), units)
 }
 
-// checkAddress refuses an address that has nothing left.
+// checkAddress refuses an address that has no units left.
 func (l *limiter) checkAddress(c echo.Context, address string) error {
 	level := l.ips.Level(address, l.rates.IP)
 	if level.Left >= 1 {
@@ -87,10 +87,10 @@ func (l *limiter) checkAddress(c echo.Context, address string) error {
 // chargeAddress charges an address for one request without a verified caller.
 func (l *limiter) chargeAddress(address string) { l.ips.Charge(address, l.rates.IP, 1) }
 
-// page is handle for requests without a caller, which are charged to their address. They have a
-// bucket of their own: what unauthenticated callers send to methods stops nobody from asking
-// whether the node is there. The health checks of the operator's proxies have no limit: a node that
-// refuses them is taken out of service.
+// page wraps handle for requests without a caller, and charges them to their address. They have
+// buckets of their own, so that unauthenticated callers of methods cannot keep anybody from asking
+// whether the node is there. The health checks of the operator's proxies have no limit, because a
+// proxy takes a node out of service when a health check is refused.
 func (l *limiter) page(handle echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if ip, err := netip.ParseAddr(c.RealIP()); err == nil && limit.Within(ip, l.proxies) {
@@ -116,18 +116,20 @@ func describe(c echo.Context, level limit.Level) {
 	}
 }
 
-// limitHeaders are the size of the bucket, the units that are left in it, and the seconds until
-// it is full. They have net/http's canonical form, so they can be set without conversion.
+// limitHeaders are the names of three headers: the size of the bucket, the units left in it, and
+// the seconds until it is full. They have net/http's canonical form, so they can be set without
+// conversion.
 var limitHeaders = [...]string{"Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset"}
 
-// unitBytes is how many bytes of a body or an answer cost a unit.
+// unitBytes is how many bytes of a body or an answer cost one unit.
 const unitBytes = mib
 
-// spend adds to what a request costs its caller. A unit is what an ordinary request costs, or
-// two milliseconds of a verification. The caller pays after the request, also if it fails.
+// spend adds units to what a request costs its caller. A unit is the cost of an ordinary request,
+// or of two milliseconds of verification. The caller pays after the request, even if the request
+// fails.
 func (c *call) spend(units int) { c.charged += units }
 
-// charge charges the caller for what its request has cost besides its method's cost.
+// charge makes the caller pay what its request has cost, in addition to the method's cost.
 func (s *Server) charge(cl *call) {
 	units := cl.charged + len(cl.answer)/unitBytes
 	if cl.caller == "" || units == 0 {
@@ -139,7 +141,7 @@ func (s *Server) charge(cl *call) {
 // seconds rounds up to whole seconds.
 func seconds(s float64) int { return int(math.Ceil(s)) }
 
-// setRetryAfter sets the header in whole seconds, at least one.
+// setRetryAfter sets the header to whole seconds, at least one.
 func setRetryAfter(h http.Header, after time.Duration) {
 	h.Set("Retry-After", strconv.Itoa(max(1, seconds(after.Seconds()))))
 }

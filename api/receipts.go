@@ -7,16 +7,16 @@ import (
 	"mlsd/keypackages"
 )
 
-// foreign are the KeyPackages of other services that a request has receipts of.
+// foreign holds the KeyPackages of other services for which a request has receipts.
 type foreign struct {
 	all []keypackages.Foreign
-	// refused is why the request cannot be accepted, or nil. The transaction returns it, because a
+	// refused is the reason to refuse the request, or nil. The transaction returns it, so that a
 	// repeated request still gets its first answer.
 	refused error
 }
 
-// receipts verifies the receipts of a request. That makes look-ups, for which no connection of the
-// database is held. The caller is charged for the signatures.
+// receipts verifies the receipts of a request. During its look-ups the request holds no database
+// connection. The caller pays for the verified signatures.
 func (h *handlers) receipts(c *call, texts []string) (f foreign, err error) {
 	if len(texts) == 0 {
 		return f, nil
@@ -32,7 +32,7 @@ func (h *handlers) receipts(c *call, texts []string) (f foreign, err error) {
 	return f, err
 }
 
-// withReceipts adds receipts to the answer of a claim that was made at the time at.
+// withReceipts adds receipts to the answer of a claim that was made at the given time.
 func (h *handlers) withReceipts(c *call, out *mlsapi.GetKeyPackagesOutput, claimed []keypackages.Claimed,
 	at time.Time) error {
 	receipts, err := h.Network.Receipts(claimed, c.caller, at)

@@ -15,18 +15,18 @@ import (
 	"mlsd/people/accounts"
 )
 
-// identity is who has sent a request, and what it names, for the log and the table requests. It is
-// known also if the request is refused.
+// identity says who has sent a request and what the request names, for the log and for the table
+// requests. It is known even if the request is refused.
 type identity struct {
-	caller syntax.DID // whose token or session is valid
+	caller syntax.DID // the DID whose token or session is valid
 	known  bool       // see requests.Request
-	key    string     // that the request has, whether or not it came to be used
-	convo  uuid.UUID  // that the request names
+	key    string     // the request's key, whether or not it was used
+	convo  uuid.UUID  // the convo that the request names
 }
 
-// set records who the caller is. err is why the node refuses it, standing why other methods would.
-// No row may name an account that is being erased, or one that the node does not serve: anybody can
-// have any number of those.
+// set records who the caller is. err is the reason why the node refuses the caller, standing why
+// other methods would. No row may name an account that is being erased. Nor may a row name an
+// account that the node does not serve, because anybody can have any number of them.
 func (i *identity) set(caller syntax.DID, err error, standing *accounts.InactiveError) {
 	if inactive, ok := find[*accounts.InactiveError](err); ok {
 		standing = inactive
@@ -35,8 +35,9 @@ func (i *identity) set(caller syntax.DID, err error, standing *accounts.Inactive
 	i.caller, i.known = caller, !erasing && !errors.Is(err, accounts.ErrNotAdmitted)
 }
 
-// outcome is what became of a request, for all that look at finished requests. Its method is that
-// of the table, never the caller's text. trace is the id of its trace, or "".
+// outcome returns the result of a request, for everything that looks at finished requests. Its
+// method comes from the table, never from the caller's text. trace is the id of the request's
+// trace, or "".
 func (s *Server) outcome(c *httpRequest, begun time.Time, f failure, trace string) requests.Request {
 	took := c.processingTime(begun)
 	q := requests.Request{
@@ -55,13 +56,13 @@ func (s *Server) outcome(c *httpRequest, begun time.Time, f failure, trace strin
 	return q
 }
 
-// conflicts reports whether the error's name says that a request was refused because of another
-// one.
+// conflicts reports whether the error's name says that another request is the reason for the
+// refusal.
 func conflicts(name string) bool {
 	return name == mlsapi.ErrEpochMismatch || name == mlsapi.ErrIdempotencyConflict || name == mlsapi.ErrRequestInProgress
 }
 
-// detail encodes the further fields of the answer, nil if there are none.
+// detail encodes the further fields of the answer. It returns nil if there are none.
 func (f failure) detail() []byte {
 	if f.name == "" {
 		return nil

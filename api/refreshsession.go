@@ -2,8 +2,8 @@ package api
 
 import "mlsd/api/mlsapi"
 
-// RefreshSession: blue.catbird.mls.refreshSession. A repetition within two minutes gets the first
-// answer.
+// RefreshSession: blue.catbird.mls.refreshSession. A repeated request gets the first answer for two
+// minutes.
 func (h *handlers) RefreshSession(c *call, in *mlsapi.RefreshSessionInput) error {
 	if c.session == nil {
 		return errSessionOnly

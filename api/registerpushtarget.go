@@ -10,8 +10,9 @@ import (
 	"mlsd/internal/push"
 )
 
-// RegisterPushTarget: blue.catbird.mls.registerPushTarget. Without a key the device's row prevents
-// a double effect: registering the same target again gives the same answer.
+// RegisterPushTarget: blue.catbird.mls.registerPushTarget. A request without a key is safe to
+// repeat: a second registration of the same target changes nothing in the device's row, and gives
+// the same answer.
 func (h *handlers) RegisterPushTarget(c *call, in *mlsapi.RegisterPushTargetInput) error {
 	key, err := c.key(in.IdempotencyKey)
 	if err != nil {

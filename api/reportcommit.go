@@ -10,7 +10,8 @@ import (
 	"mlsd/people/disputes"
 )
 
-// ReportCommit: blue.catbird.mls.reportCommit. It takes no key: an account reports a commit once.
+// ReportCommit: blue.catbird.mls.reportCommit. It takes no key, because an account can report a
+// commit only once.
 func (h *handlers) ReportCommit(c *call, in *mlsapi.ReportCommitInput) error {
 	convo, err := c.convoID(in.ConvoID)
 	if err != nil {

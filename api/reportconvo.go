@@ -12,8 +12,8 @@ import (
 	"mlsd/people/reports"
 )
 
-// ReportConvo: blue.catbird.mls.reportConvo. Without a key the sealed bytes prevent a double effect:
-// no two seals are equal.
+// ReportConvo: blue.catbird.mls.reportConvo. A request without a key is safe to repeat, because its
+// sealed bytes are stored only once, and no two seals are equal.
 func (h *handlers) ReportConvo(c *call, in *mlsapi.ReportConvoInput) error {
 	key, convo, err := c.keyAndConvo(in.IdempotencyKey, in.ConvoID)
 	if err != nil {
@@ -31,13 +31,14 @@ func (h *handlers) ReportConvo(c *call, in *mlsapi.ReportConvoInput) error {
 				return nil, err
 			}
 			if receipt.Repeated {
-				// It has stored no bytes. It counts as a report of the day, so that repetitions end.
+				// A repeated report stores no bytes. It still counts as a report of the day, so
+				// that a caller cannot repeat it without end.
 				c.quota.Give(quota.Cost{Of: quota.Bytes, N: int64(len(in.SealedReport))})
 			}
 			return &mlsapi.ReportConvoOutput{ReportID: receipt.ID.String(), ReportedAt: lexcodec.NewDatetime(receipt.At)}, nil
 		})
 	if full, ok := errors.AsType[*quota.ExceededError](err); ok && full.Quota == quota.ReportBytes {
-		c.quota.Count(quota.Cost{Of: quota.Reports, N: 1}) // or a caller could try without end
+		c.quota.Count(quota.Cost{Of: quota.Reports, N: 1}) // so that a caller cannot try without end
 	}
 	return err
 }

@@ -13,7 +13,8 @@ import (
 	"mlsd/people/disputes"
 )
 
-// ReportEpoch: blue.catbird.mls.reportEpoch. It takes no key: the newest report of an account counts.
+// ReportEpoch: blue.catbird.mls.reportEpoch. It takes no key, because only the newest report of an
+// account counts.
 func (h *handlers) ReportEpoch(c *call, in *mlsapi.ReportEpochInput) error {
 	convo, err := c.convoID(in.ConvoID)
 	if err != nil {
@@ -39,8 +40,8 @@ func (h *handlers) ReportEpoch(c *call, in *mlsapi.ReportEpochInput) error {
 	})
 }
 
-// reportEpoch records what the caller says of an epoch. Many signatures of a GroupInfo are verified
-// between two transactions. encode makes the answer.
+// reportEpoch records what the caller reports of an epoch. If a GroupInfo has many signatures, they
+// are verified between two transactions. encode makes the answer.
 func (h *handlers) reportEpoch(c *call, r convos.Report,
 	encode func(disputes.EpochOutcome, bool) lexcodec.Appender) error {
 	var out disputes.EpochOutcome
@@ -59,13 +60,13 @@ func (h *handlers) reportEpoch(c *call, r convos.Report,
 	return err
 }
 
-// forked counts and logs a fork that was found.
+// forked counts and logs a newly found fork.
 func (h *handlers) forked(c *call, convo uuid.UUID, epoch int64) {
 	h.Metrics.forks.Inc()
 	h.log.WarnContext(c.ctx, "an epoch is forked", "convo", convo, "epoch", epoch)
 }
 
-// disputed counts and logs a dispute that has begun.
+// disputed counts and logs a new dispute.
 func (h *handlers) disputed(c *call, convo uuid.UUID, epoch int64) {
 	h.Metrics.disputes.Inc()
 	h.log.WarnContext(c.ctx, "a commit is disputed", "convo", convo, "epoch", epoch)

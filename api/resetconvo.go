@@ -29,7 +29,8 @@ func (h *handlers) ResetConvo(c *call, in *mlsapi.ResetConvoInput) error {
 		Hash: input.Hash(),
 	}
 	var receipts foreign
-	// What takes long is done before the transaction, unless that refuses the caller, or has been.
+	// Slow work is done before the transaction, unless the transaction will refuse the caller or
+	// has succeeded before.
 	open, err := convos.IsOpen(c.ctx, h.DB, convo, c.caller)
 	if err != nil {
 		return err

@@ -74,8 +74,8 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 	}
 	h.Committed()
 	c.replayed = sent.Replayed
-	// Heads are for members. An external sender is not a member, and a repetition can come from a
-	// former one.
+	// Only members get a head. An external sender is not a member, and a repeated request can come
+	// from a former member.
 	if !sent.Replayed && header.SenderType != mls.SenderTypeExternal {
 		h.attachHead(c, convo)
 	}
@@ -84,7 +84,8 @@ func (h *handlers) SendMessage(c *call, in *mlsapi.SendMessageInput) error {
 	})
 }
 
-// attachHead adds the newest signed head of the log that this node has, if the client asks for one.
+// attachHead adds the newest signed head of the log that this node has, if the client asks for a
+// head.
 func (h *handlers) attachHead(c *call, convo uuid.UUID) {
 	if c.http.Request().Header.Get(headerLogHead) == "" {
 		return
@@ -94,15 +95,16 @@ func (h *handlers) attachHead(c *call, convo uuid.UUID) {
 	}
 }
 
-// sendExternal sends a proposal of an external sender: a caller that is not a member, but that the
-// group names. It is rare and expensive, and has a transaction of its own.
+// sendExternal sends a proposal of an external sender: a caller that is not a member, but is in the
+// group's list of external senders. Such a request is rare and expensive, and has its own
+// transaction.
 func (h *handlers) sendExternal(ctx context.Context, d messages.Draft) (sent messages.Receipt, err error) {
 	if d.Token != nil {
 		if err := d.Token.Use(ctx); err != nil {
 			return sent, err
 		}
 	}
-	var failure error // of the function below, so that the COMMIT was not tried
+	var failure error // the error of the function below: if it is set, no COMMIT was tried
 	err = pgx.BeginFunc(ctx, h.DB, func(tx pgx.Tx) error {
 		sent, failure = convos.ProposeExternally(ctx, tx, d)
 		return failure
@@ -116,9 +118,9 @@ func (h *handlers) sendExternal(ctx context.Context, d messages.Draft) (sent mes
 	return sent, err
 }
 
-// messageHeader reads the header of the ciphertext. The request's epoch must equal the header's.
-// Application data is always a PrivateMessage (RFC 9420 §6). A proposal may be public, and then its
-// sender may be external. Commits have methods of their own.
+// messageHeader reads the header of the ciphertext. The request's epoch must equal the header's
+// epoch. Application data is always a PrivateMessage (RFC 9420 §6). A proposal may be public; then
+// its sender may be external. Commits have their own methods.
 func messageHeader(in *mlsapi.SendMessageInput) (mls.Header, error) {
 	h, err := mls.ParseHeader(in.Ciphertext)
 	switch {

@@ -9,7 +9,7 @@ import (
 	"mlsd/mls"
 )
 
-// SendSignal: blue.catbird.mls.sendSignal. A busy node drops a signal before it looks at the convo.
+// SendSignal: blue.catbird.mls.sendSignal. A busy node drops a signal before it reads the convo.
 func (h *handlers) SendSignal(c *call, in *mlsapi.SendSignalInput) error {
 	convo, err := c.convoID(in.ConvoID)
 	if err != nil {
@@ -32,13 +32,13 @@ func (h *handlers) SendSignal(c *call, in *mlsapi.SendSignalInput) error {
 	if err != nil {
 		return err
 	}
-	// A sender does not learn who has blocked it, nor that somebody has.
+	// The answer does not tell the sender that somebody has blocked it.
 	carried := h.Signals.Send(events.Signal{ConvoID: convo, Sender: c.caller, Payload: in.Payload, Hidden: hidden,
 		Nobody: nobody})
 	return c.reply(&mlsapi.SendSignalOutput{Carried: carried})
 }
 
-// signalHeader reads the header of a payload, which is what an application message would be.
+// signalHeader reads the header of a payload. The payload has the form of an application message.
 func signalHeader(payload []byte) (mls.Header, error) {
 	h, err := mls.ParseHeader(payload)
 	switch {

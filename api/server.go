@@ -1,10 +1,10 @@
 // Package api serves the methods of the lexicons: XRPC over HTTP (https://atproto.com/specs/xrpc).
-// A request passes, in this order, the rate limit of its IP address, service authentication, the
-// rate limit of its DID, the check whether its account may use the node, the body limit, decoding
-// and validation against the lexicon, and its method's handler (dispatch.go).
+// A request passes these checks, in this order: the rate limit of its IP address, service
+// authentication, the rate limit of its DID, whether its account may use the node, the body limit,
+// and the lexicon. Then its method's handler runs (dispatch.go).
 //
-// There is one file per method: parse, call, encode. What differs by method stands in one table
-// (methods.go), and how errors are answered in another (errors.go).
+// Each method has its own file: parse, call, encode. One table (methods.go) holds what differs
+// between methods. Another (errors.go) says how errors are answered.
 package api
 
 import (
@@ -48,36 +48,37 @@ import (
 	"mlsd/welcome"
 )
 
-// Sender appends messages. *messages.Log is the one that writes them.
+// Sender appends messages. *messages.Log implements it.
 type Sender interface {
 	Send(ctx context.Context, d messages.Draft) (messages.Receipt, error)
 }
 
-// Signaller passes signals on. *events.Signals passes them to all nodes.
+// Signaller passes signals on. *events.Signals implements it, and passes signals to all nodes.
 type Signaller interface {
 	// Busy reports whether signals are dropped now.
 	Busy() bool
-	// Send passes on a signal that its sender may send. It returns false if the signal is dropped.
+	// Send passes a signal on, and reports whether it did. The caller has checked that the sender
+	// may send it.
 	Send(s events.Signal) bool
 }
 
-// Gate says who may use the node. *accounts.Gate is the one that reads the database.
+// Gate says who may use the node. *accounts.Gate implements it, and reads the database.
 type Gate interface {
-	// Check fails unless the account may use the node now.
+	// Check returns an error unless the account may use the node now.
 	Check(ctx context.Context, did syntax.DID) error
-	// Withheld returns those of the accounts that may not use the node, in their order.
+	// Withheld returns the accounts among dids that may not use the node, in the order of dids.
 	Withheld(ctx context.Context, dids []syntax.DID) ([]syntax.DID, error)
-	// Percent is the percentage of the rate of requests that the account has.
+	// Percent returns the account's percentage of the usual rate of requests.
 	Percent(did syntax.DID) int
 }
 
 // Config is what the public listener uses. All fields without a default are required.
 type Config struct {
 	DB *pgxpool.Pool
-	// Reads chooses the server for methods that may read from a standby.
+	// Reads chooses the database server for methods that may read from a standby.
 	Reads *standby.Reads
 	Auth  *serviceauth.Validator
-	// Sessions are what service-auth tokens have bought.
+	// Sessions keeps the sessions that clients get for service-auth tokens.
 	Sessions *sessions.Service
 	Writes   *idem.Store
 	// Quotas counts what callers use.
@@ -86,11 +87,11 @@ type Config struct {
 	Cursors  *convos.Cursors
 	Welcomes *welcome.Service
 	Push     push.Policy
-	// Signals passes on what is not kept.
+	// Signals passes on events that are not stored.
 	Signals Signaller
-	// EpochWindow is how many epochs behind the convo's a signal may be.
+	// EpochWindow is how many epochs a signal may be behind the convo's epoch.
 	EpochWindow int64
-	// Attachments stores files. Default: the methods answer that they are not set up.
+	// Attachments stores attachments. Default: the attachment methods answer MethodNotImplemented.
 	Attachments *attachments.Service
 	// AttachmentDeleted is called after an attachment was deleted. It must not block.
 	AttachmentDeleted func()
@@ -99,34 +100,38 @@ type Config struct {
 	Metrics           *Metrics
 	// Gate says who may use the node.
 	Gate Gate
-	// Erasures makes the jobs that erase accounts.
+	// Erasures creates the jobs that erase accounts.
 	Erasures *erasure.Store
-	// Erasing is called after an erasure has begun: the node must refuse the account. It must not
-	// block.
+	// Erasing is called after an erasure has begun. From then on, the node must refuse the account.
+	// Erasing must not block.
 	Erasing func()
-	// ReportKey is what reports of abuse are sealed to. Default: none are taken.
+	// ReportKey is the public key for sealing reports of abuse. Default: the node accepts no
+	// reports.
 	ReportKey *reports.PublicKey
-	// Heads signs heads of logs.
+	// Heads signs the heads of logs.
 	Heads *transparency.Service
-	// Network is this service among others: it signs receipts and verifies those of others. Required.
+	// Network is this service's part in the network of services: it signs receipts and verifies
+	// those of other services. Required.
 	Network *network.Service
-	// Lifetimes of idempotency records, by method. Default: those of Lifetimes.
+	// Lifetimes are the lifetimes of idempotency records, by method. Default: the result of
+	// [Lifetimes].
 	Lifetimes idem.Lifetimes
 	// Committed is called after each committed write. It must not block.
 	Committed func()
-	// Answered is called for each request of a method, when its answer has been written. It must not
+	// Answered is called for each request of a method, once the answer was written. It must not
 	// block.
 	Answered func(requests.Request)
-	// Tracer makes spans of requests. Default: none.
+	// Tracer creates the spans of requests. Default: no spans.
 	Tracer *tracing.Tracer
 	// Log gets a bounded number of lines that unauthenticated callers cause: see [ratelog.New].
 	Log *slog.Logger
 
 	ServiceDID syntax.DID
-	PublicURL  string // where clients reach the service, as did.json and tickets state it
-	Version    string // what _health answers
+	PublicURL  string // where clients reach the service; did.json and tickets state it
+	Version    string // the version that _health states
 	Rates      Rates
-	// IP finds the address of a request. Default: the connection's address; headers do not count.
+	// IP finds the address of a request. Default: the address of the connection, whatever the
+	// headers say.
 	IP echo.IPExtractor
 	// Proxies are the networks of the operator's proxies, whose health checks have no limit.
 	Proxies []netip.Prefix
@@ -171,7 +176,7 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Drain waits until the last stream of events has ended. Close the hub first: that ends the
+// Drain waits until the last stream of events has ended. Close the hub first, because that ends the
 // streams. http.Server.Shutdown does not wait for WebSockets.
 func (s *Server) Drain(ctx context.Context) error { return s.handlers.streams.drain(ctx) }
 
@@ -183,7 +188,7 @@ func (s *Server) build() *echo.Echo {
 	e.HideBanner, e.HidePort = true, true
 	e.IPExtractor = s.cfg.IP
 	if e.IPExtractor == nil {
-		e.IPExtractor = echo.ExtractIPDirect() // echo's own default believes X-Forwarded-For
+		e.IPExtractor = echo.ExtractIPDirect() // echo's default believes X-Forwarded-For
 	}
 	e.HTTPErrorHandler = s.writeError
 	// echo would put the chain together for each request anew.
@@ -247,16 +252,17 @@ func (s *Server) writeError(err error, c echo.Context) {
 	}
 }
 
-// httpRequest is echo's context of a request, with what its handler and observe share.
+// httpRequest is echo's context of a request, with what the handler and observe share.
 type httpRequest struct {
 	echo.Context
-	call *call // nil: not of a method, as _health
-	// streamed is the time at which a stream began, the zero time if there is none. The duration of the
-	// request ends there: the client decides how long a stream lasts.
+	call *call // nil if the request calls no method, such as _health
+	// streamed is when the request's stream began, or zero if it has no stream. The request's
+	// duration ends at that time, because the client decides how long a stream lasts.
 	streamed time.Time
 }
 
-// processingTime is the time since begun. That of a stream ends where the stream began.
+// processingTime returns the time since begun. For a stream, it returns the time until the stream
+// began.
 func (r *httpRequest) processingTime(begun time.Time) time.Duration {
 	if !r.streamed.IsZero() {
 		return r.streamed.Sub(begun)
@@ -264,21 +270,22 @@ func (r *httpRequest) processingTime(begun time.Time) time.Duration {
 	return time.Since(begun)
 }
 
-// maxRequestID is the longest X-Request-Id of a client that is used, in characters.
+// maxRequestID is the longest X-Request-Id that is accepted from a client, in characters.
 const maxRequestID = 64
 
-// requestIDChars are the characters of a client's X-Request-Id that is used: those of UUIDs, trace
-// ids and paths, and none that a log or a page could take for its own.
+// requestIDChars are the characters that a client's X-Request-Id may have: the characters of UUIDs,
+// trace ids and paths. None of them has a meaning in a log line or a page.
 const requestIDChars = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:/+=@"
 
-// usableRequestID reports whether a client's X-Request-Id is short and has only requestIDChars.
+// usableRequestID reports whether a client's X-Request-Id is short enough and has only
+// requestIDChars.
 func usableRequestID(id string) bool {
 	return id != "" && len(id) <= maxRequestID &&
 		!strings.ContainsFunc(id, func(r rune) bool { return !strings.ContainsRune(requestIDChars, r) })
 }
 
-// identify names each request in the log and in its answer: X-Request-Id is the client's, or made
-// here.
+// identify gives each request an id, for the log and the answer. The id is the client's
+// X-Request-Id, or is made here.
 func identify() echo.MiddlewareFunc {
 	process, serial := rand.Text()[:10]+"-", new(atomic.Uint64)
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
@@ -303,8 +310,8 @@ func (s *Server) trace(c echo.Context, name string) tracing.Span {
 	return span
 }
 
-// observe makes known what became of each request: to the metrics, its span, the recorder, and the
-// log. DIDs are not logged.
+// observe reports the outcome of each request to the metrics, the span, the recorder and the log.
+// DIDs are not logged.
 func (s *Server) observe(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		begun, nsid := time.Now(), otherMethod
@@ -321,7 +328,7 @@ func (s *Server) observe(next echo.HandlerFunc) echo.HandlerFunc {
 		q := s.outcome(r, begun, f, span.TraceID())
 		s.cfg.Metrics.observe(&q)
 		endSpan(span, &q)
-		if r.call != nil { // of a method: not _health, did.json, or a page that does not exist
+		if r.call != nil { // the request calls a method, not _health, did.json or an unknown page
 			s.cfg.Answered(q)
 		}
 		if !s.cfg.Log.Enabled(c.Request().Context(), slog.LevelDebug) {
@@ -334,7 +341,7 @@ func (s *Server) observe(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// endSpan ends the request's span. Its texts come from tables, never from the caller.
+// endSpan ends the request's span. The span's texts come from tables, never from the caller.
 func endSpan(span tracing.Span, q *requests.Request) {
 	span.Number("http.response.status_code", q.Status)
 	if q.Error != "" {

@@ -14,20 +14,20 @@ import (
 	"mlsd/events"
 )
 
-// eventStream is an answer of server-sent events. It takes the connection over, so that it costs no
-// more than a WebSocket. Its body has chunked transfer coding (RFC 9112, section 7.1), or lasts
-// until the connection ends where the client speaks HTTP/1.0 (section 6.3).
+// eventStream is an answer of server-sent events. It takes over the connection, so that it costs no
+// more than a WebSocket. Its body has chunked transfer coding (RFC 9112, section 7.1). For a client
+// that speaks HTTP/1.0, the body ends when the connection ends (section 6.3).
 type eventStream struct {
 	stream
 	// chunked says that each event is written as a chunk.
 	chunked bool
-	began   string // the cursor of where the stream began
-	last    int64  // the number of the last event that was written; 0: none
+	began   string // the cursor at which the stream began
+	last    int64  // number of the last event that was written; 0 if none was written
 	ended   bool   // the last chunk was written; guarded by conn.mu
 }
 
-// answer answers a request with an event stream, and takes its connection over. The listener speaks
-// HTTP/1, so each request has a connection of its own.
+// answer answers a request with an event stream, and takes over the request's connection. The
+// listener speaks HTTP/1, so each request has its own connection.
 func (s *streams) answer(c *httpRequest) (*eventStream, error) {
 	r, w := c.Request(), c.Response()
 	e := &eventStream{}
@@ -71,7 +71,8 @@ func (e *eventStream) encode(event *events.Event, request bool) []byte {
 	return e.coded(serverSentOf(event, request, e.streams.heads))
 }
 
-// cursor is the cursor of the last event that was written, or of where the stream began.
+// cursor returns the cursor of the last event that was written, or the cursor at which the stream
+// began.
 func (e *eventStream) cursor() string {
 	if e.last == 0 {
 		return e.began
@@ -79,13 +80,13 @@ func (e *eventStream) cursor() string {
 	return strconv.FormatInt(e.last, 10)
 }
 
-// info is the chunk of a message about the stream itself. It has no id, so the client keeps its last
-// event id.
+// info returns the chunk of a message about the stream itself. The message has no id, so the client
+// keeps its last event id.
 func (e *eventStream) info(name, message string) []byte {
 	return serverSent(&mlsapi.StreamConvoEventsInfoEvent{Cursor: e.cursor(), Info: name + ": " + message})
 }
 
-// coded returns a chunk as it is written.
+// coded returns the bytes to write for a chunk.
 func (e *eventStream) coded(chunk []byte) []byte {
 	if e.chunked {
 		return chunk
@@ -93,8 +94,8 @@ func (e *eventStream) coded(chunk []byte) []byte {
 	return contentOf(chunk)
 }
 
-// maxUnwanted is how much a client may send after its request, in bytes. It is not read as requests,
-// because the answer says that the connection ends with it (RFC 9112, section 9.6).
+// maxUnwanted is how much a client may send after its request, in bytes. These bytes are not read
+// as requests, because the answer says that the connection will be closed (RFC 9112, section 9.6).
 const maxUnwanted = 64 * kib
 
 // read waits until the connection ends.
@@ -114,8 +115,8 @@ func (e *eventStream) read() {
 
 var keepAlive = chunk(append(make([]byte, chunkHeader), ": keep-alive\n\n"...))
 
-// beat writes a comment, so that proxies do not close an idle stream, and to notice a client that has
-// gone. During another write it does nothing.
+// beat writes a comment, so that proxies do not close an idle stream, and so that the server
+// notices a client that has gone. During another write, beat does nothing.
 func (e *eventStream) beat() {
 	if !e.conn.mu.TryLock() {
 		return
@@ -159,14 +160,14 @@ func (e *eventStream) end(why error) {
 }
 
 const (
-	// chunkHeader is the longest header of a chunk, in bytes: its length in hexadecimal, and a line
+	// chunkHeader is the longest header of a chunk, in bytes: the length in hexadecimal, and a line
 	// break.
 	chunkHeader = 10
 	// lastChunk ends a body (RFC 9112, section 7.1).
 	lastChunk = "0\r\n\r\n"
 )
 
-// chunk makes a chunk from chunkHeader bytes of space and its content.
+// chunk makes a chunk of b, which is chunkHeader bytes of space and the content.
 func chunk(b []byte) []byte {
 	size := strconv.AppendInt(nil, int64(len(b)-chunkHeader), 16)
 	begin := chunkHeader - len(size) - 2
@@ -174,7 +175,7 @@ func chunk(b []byte) []byte {
 	return append(b[begin:], "\r\n"...)
 }
 
-// contentOf is the content of a chunk that chunk made.
+// contentOf returns the content of a chunk that chunk has made.
 func contentOf(b []byte) []byte {
 	_, content, _ := bytes.Cut(b, []byte("\r\n"))
 	return bytes.TrimSuffix(content, []byte("\r\n"))

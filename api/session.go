@@ -10,15 +10,15 @@ import (
 	"mlsd/internal/sessions"
 )
 
-// The reasons why a bearer of the wrong kind is refused.
+// The reasons to refuse a bearer of the wrong kind.
 var (
 	errNoSession   = &serviceauth.InvalidError{Reason: "this method takes a service-auth token, no session"}
 	errSessionOnly = &serviceauth.InvalidError{Reason: "this method takes the session that is to be refreshed, no " +
 		"service-auth token"}
 )
 
-// admitSession authenticates a caller by a session. There is nothing to use up: the idempotency key
-// is what guards a write against its repetition.
+// admitSession authenticates a caller by a session. A session is not used up. Only the idempotency
+// key keeps a repeated write from taking effect twice.
 func (h *handlers) admitSession(c *call, bearer string, mayCall func(syntax.DID) error) error {
 	session, err := h.Sessions.Verify(c.ctx, bearer)
 	if err != nil {
@@ -34,8 +34,8 @@ func (h *handlers) admitSession(c *call, bearer string, mayCall func(syntax.DID)
 	return nil
 }
 
-// actsFor fails if the caller has a session of another device than the request names. nil: it names
-// none.
+// actsFor returns an error if the caller's session belongs to another device than the request
+// names. device is nil if the request names no device.
 func (c *call) actsFor(device *string) error {
 	if c.session != nil && device != nil && *device != c.session.Device {
 		return named(mlsapi.ErrNotPermitted, "the session is of another device; send a service-auth token")
@@ -43,7 +43,8 @@ func (c *call) actsFor(device *string) error {
 	return nil
 }
 
-// sessionDevice is the device of the caller's session, "" if it has a service-auth token.
+// sessionDevice returns the device of the caller's session, or "" if the caller has a service-auth
+// token.
 func (c *call) sessionDevice() string {
 	if c.session == nil {
 		return ""
@@ -51,7 +52,7 @@ func (c *call) sessionDevice() string {
 	return c.session.Device
 }
 
-// watchSession calls ended when the caller's session ends or expires, until stop is called.
+// watchSession calls ended if the caller's session ends or expires before stop is called.
 func (h *handlers) watchSession(c *call, ended func(error)) (stop func()) {
 	if c.session == nil {
 		return func() {}
@@ -59,7 +60,7 @@ func (h *handlers) watchSession(c *call, ended func(error)) (stop func()) {
 	return h.Sessions.Watch(*c.session, ended)
 }
 
-// grant answers with a session.
+// grant returns the fields of an answer with a session.
 func (c *call) grant(g sessions.Grant) (session, refresh string, expires, ends lexcodec.Datetime) {
 	c.http.Response().Header().Set(echo.HeaderCacheControl, "no-store")
 	c.replayed = g.Repeated

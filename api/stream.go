@@ -13,51 +13,51 @@ import (
 	"mlsd/events"
 )
 
-// socketBuffer is the kernel's send buffer, in bytes. With a larger one the server would notice
+// socketBuffer is the kernel's send buffer, in bytes. With a larger buffer, the server would notice
 // late that a client does not read.
 const socketBuffer = 256 << 10
 
-// stream is the connection of one subscriber. It outlives the HTTP request. Events that the
-// connection takes at once are written by the goroutines of delivery, which all streams share. A
-// stream has a goroutine of its own for writing while it catches up, while its client reads slowly,
+// stream is the connection of one subscriber. It outlives the HTTP request. The goroutines of
+// delivery, which all streams share, write the events that the connection takes at once. A stream
+// has its own goroutine while it catches up, while its client reads slowly, and while it ends.
 // and at its end.
 type stream struct {
 	protocol
-	kind    string // in metrics
+	kind    string // label in metrics
 	sent    sentCounters
-	period  time.Duration // of beat
+	period  time.Duration // time between two calls of beat
 	streams *streams
 	conn    *wholeWrites // closing it ends all reads and writes at once
 	sub     subscription
-	cleanup []func()        // called when the stream has ended, the last one first
-	ctx     context.Context // ends, with a cause, when no more events are to be sent
+	cleanup []func()        // called in reverse order when the stream has ended
+	ctx     context.Context // ends, with a cause, when no more events may be sent
 	cancel  context.CancelCauseFunc
 
 	opened time.Time
-	// until is when the present write of events has to end, as the time since opened. 0: no events
-	// are being written.
+	// until is when the present write of events must end, as the time since opened. 0 means that no
+	// write is running.
 	until    atomic.Int64
-	watching atomic.Bool // watchdog runs
+	watching atomic.Bool // watchdog is set
 	watchdog *time.Timer // calls watch
 }
 
-// protocol is what differs between WebSockets and server-sent events.
+// protocol is how WebSockets and server-sent events differ.
 type protocol interface {
-	// encode returns what is written for an event, nil if it is nothing. The reader has not
-	// accepted the event's convo if request is true.
+	// encode returns the bytes to write for an event, nil if there are none. request says that the
+	// reader has not accepted the event's convo.
 	encode(e *events.Event, request bool) []byte
-	// beat sends something to an idle client. It is called once in a period.
+	// beat sends something to an idle client. It is called once per period.
 	beat()
-	// end tells the client why the stream ends, if it still reads.
+	// end tells the client why the stream ends, if the client still reads.
 	end(why error)
 	// cut ends the connection at once.
 	cut()
 }
 
-// init prepares a stream, all but its connection.
+// init prepares a stream, except for its connection.
 func (k *stream) init(s *streams, p protocol, kind string, sent sentCounters, period time.Duration) {
 	k.streams, k.protocol, k.kind, k.sent, k.period, k.opened = s, p, kind, sent, period, time.Now()
-	k.watchdog = time.AfterFunc(math.MaxInt64, k.watch) // write starts it
+	k.watchdog = time.AfterFunc(math.MaxInt64, k.watch) // write sets the time
 	k.ctx, k.cancel = context.WithCancelCause(context.Background())
 }
 
@@ -71,7 +71,7 @@ func (k *stream) use(conn *wholeWrites) {
 	}
 }
 
-// writing reports whether events are being written.
+// writing reports whether a write of events is running.
 func (k *stream) writing() bool { return k.until.Load() != 0 }
 
 // serve sends first, and then the events of sub, until the client or the server ends the stream.
@@ -79,7 +79,7 @@ func (k *stream) serve(sub subscription, first []byte) {
 	k.sub = sub
 	k.cleanup = append(k.cleanup, k.protocol.cut, sub.Close, k.streams.metrics.streamBegins(k.kind),
 		k.startBeating(), k.streams.opened(k))
-	context.AfterFunc(k.ctx, sub.Wake) // a parked subscription gets a writer again, which learns the cause
+	context.AfterFunc(k.ctx, sub.Wake) // a parked subscription gets a writer again, which sees the cause of the end
 	k.send(func() error {
 		if first == nil {
 			return nil
@@ -88,8 +88,8 @@ func (k *stream) serve(sub subscription, first []byte) {
 	})
 }
 
-// startBeating calls beat once in a period until the stream ends. The first call comes at a random
-// moment, so that the calls of all streams are spread over the period.
+// startBeating calls beat once per period until the stream ends. The first call comes at a random
+// time, so that the calls of all streams are spread over the period.
 func (k *stream) startBeating() (stop func()) {
 	var next *time.Timer
 	next = time.AfterFunc(math.MaxInt64, func() {
@@ -102,8 +102,8 @@ func (k *stream) startBeating() (stop func()) {
 	return func() { next.Stop() }
 }
 
-// send starts a goroutine that calls first, and then writes events until none waits. Later events
-// are written by delivery. If the stream ends, the goroutine tells the client why.
+// send starts a goroutine that calls first, and then writes events until no event waits. Later
+// events are written by delivery. If the stream ends, the goroutine tells the client why.
 func (k *stream) send(first func() error) {
 	k.streams.run(func() {
 		parked := false
@@ -119,8 +119,8 @@ func (k *stream) send(first func() error) {
 		if parked = err == nil; parked {
 			return
 		}
-		// This comes before the closing handshake, which can take long: it frees memory, and the
-		// device counts as disconnected at once.
+		// The subscription is closed before the closing handshake, which can take long. That frees
+		// memory, and the device counts as disconnected at once.
 		k.sub.Close()
 		k.streams.metrics.streamEnded(k.kind, reasonOf(err))
 		k.end(err)
@@ -133,8 +133,8 @@ func (k *stream) cleanUp() {
 	}
 }
 
-// sendAll writes events. Events that wait at the same time share a write. It returns nil once the
-// subscription is parked, or the reason why the stream ends.
+// sendAll writes events. Events that wait at the same time share a write. sendAll returns nil once
+// the subscription is parked, or the reason why the stream ends.
 func (k *stream) sendAll() error {
 	var frames [][]byte
 	for {
@@ -153,14 +153,14 @@ func (k *stream) sendAll() error {
 			continue
 		}
 		err = k.wrote(k.write(frames...), len(frames), n)
-		clear(frames) // for the memory of the events
+		clear(frames) // so that the memory of the events can be freed
 		if err != nil {
 			return err
 		}
 	}
 }
 
-// wrote counts frames that were written, or tells the hub that the client is too slow for them.
+// wrote counts the frames of a successful write. If the client was too slow, wrote tells the hub.
 func (k *stream) wrote(err error, frames, bytes int) error {
 	switch {
 	case err == nil:
@@ -171,7 +171,8 @@ func (k *stream) wrote(err error, frames, bytes int) error {
 	return err
 }
 
-// encodeAll appends the frames of e and of the events that wait after it, and returns their bytes.
+// encodeAll appends the frames of e and of the events that wait after e, and returns their size in
+// bytes.
 func (k *stream) encodeAll(frames [][]byte, e *events.Event) ([][]byte, int) {
 	n := 0
 	for ; e != nil; e = another(k.sub, n) {
@@ -182,7 +183,7 @@ func (k *stream) encodeAll(frames [][]byte, e *events.Event) ([][]byte, int) {
 	return frames, n
 }
 
-// write writes frames. Errors: events.ErrConsumerTooSlow if it took longer than pace allows;
+// write writes frames. Errors: events.ErrConsumerTooSlow if the write took longer than pace allows;
 // errStuck if it did not end within about twice that time; errGone; and the cause of the end of
 // k.ctx.
 func (k *stream) write(frames ...[]byte) error {
@@ -190,7 +191,7 @@ func (k *stream) write(frames ...[]byte) error {
 	return k.writeLocked(frames...)
 }
 
-// writeLocked is write for a caller that has locked conn.mu. It unlocks conn.mu.
+// writeLocked is write for a caller that has locked conn.mu. writeLocked unlocks it.
 func (k *stream) writeLocked(frames ...[]byte) error {
 	defer k.conn.mu.Unlock()
 	n := 0
@@ -223,8 +224,8 @@ func (k *stream) writeLocked(frames ...[]byte) error {
 	return nil
 }
 
-// watch ends the connection if the present write has taken too long. It runs once for many writes:
-// to set a deadline for each would cost this process more than the write itself.
+// watch ends the connection if the present write has taken too long. It runs once for many writes,
+// because setting a deadline for each write would cost more than the write itself.
 func (k *stream) watch() {
 	k.watching.Store(false)
 	until := k.until.Load()
@@ -238,7 +239,7 @@ func (k *stream) watch() {
 	}
 }
 
-// hurry sets the deadline of all writes. After it the connection is cut.
+// hurry sets the deadline of all writes. After the deadline, the connection is cut.
 func (k *stream) hurry(deadline time.Time) {
 	if err := k.conn.SetWriteDeadline(deadline); err != nil {
 		k.streams.log.Debug("a connection takes no deadline", "error", err)

@@ -10,13 +10,13 @@ import (
 	"mlsd/events"
 )
 
-// The answer to a cursor behind which events are missing.
+// The answer to a cursor after which events are missing.
 const (
 	outdatedCursor  = "OutdatedCursor"
 	outdatedMessage = "events after the cursor are missing: read the convos again"
 )
 
-// StreamConvoEvents: blue.catbird.mls.streamConvoEvents. It does not suppress pushes to the device:
+// StreamConvoEvents: blue.catbird.mls.streamConvoEvents. Pushes to the device go on, because
 // without pongs the server does not know whether the client is alive.
 func (h *handlers) StreamConvoEvents(c *call, p *mlsapi.StreamConvoEventsParams) error {
 	last, seen, err := lastEvent(c.http.Request().Header, p.Cursor)
@@ -50,8 +50,8 @@ func (h *handlers) StreamConvoEvents(c *call, p *mlsapi.StreamConvoEventsParams)
 
 const headerLastEventID = "Last-Event-ID"
 
-// lastEvent is the cursor of the last event that the client has seen, or "". A browser that
-// reconnects sends the header; it is newer than the parameter in the URL.
+// lastEvent returns the cursor of the last event that the client has seen, or "". A browser that
+// reconnects sends a header, which is newer than the parameter in the URL.
 func lastEvent(h http.Header, param *string) (text string, seen *events.Cursor, err error) {
 	if text = h.Get(headerLastEventID); text != "" {
 		seen, err = cursorOf(headerLastEventID, text)

@@ -30,14 +30,15 @@ type streams struct {
 	heads     eventHead
 	delivery  delivery
 
-	mu      sync.Mutex // guards what follows
-	running int        // goroutines and handlers
+	mu      sync.Mutex // guards the fields below
+	running int        // number of goroutines and handlers
 	open    map[*stream]struct{}
-	until   time.Time     // the deadline of all writes; zero: the server is not closing
-	drained chan struct{} // closed when running gets 0; nil: drain does not wait
+	until   time.Time     // deadline of all writes; zero unless the server is closing
+	drained chan struct{} // closed when running becomes 0; nil unless drain waits
 }
 
-// subscriber begins a subscription. outdated says that events after its cursor are missing.
+// subscriber begins a subscription. outdated says that events after the requested cursor are
+// missing.
 type subscriber func(context.Context, events.Request) (s subscription, outdated bool, err error)
 
 // subscription is the part of events.Subscription that a stream uses.
@@ -55,11 +56,11 @@ type subscription interface {
 	Close()
 }
 
-// batchBytes bounds the events that share a write: a write that has as many bytes takes no further
-// event.
+// batchBytes bounds the events that share a write: once the events have that many bytes, no further
+// event joins them.
 const batchBytes = 64 * kib
 
-// another returns the next event for a write that has n bytes already. It returns nil if no event
+// another returns the next event for a write that already has n bytes. It returns nil if no event
 // waits, or if the write is large enough.
 func another(s subscription, n int) *events.Event {
 	if n >= batchBytes {
@@ -68,7 +69,7 @@ func another(s subscription, n int) *events.Event {
 	return s.More()
 }
 
-// subscribeTo is the subscriber of a hub.
+// subscribeTo returns the subscriber of a hub.
 func subscribeTo(hub *events.Hub) subscriber {
 	return func(ctx context.Context, r events.Request) (subscription, bool, error) {
 		s, err := hub.Subscribe(ctx, r)
@@ -79,8 +80,9 @@ func subscribeTo(hub *events.Hub) subscriber {
 	}
 }
 
-// checked is a subscriber that asks gate again once the subscription exists. An account can be
-// blocked before that: then its subscriptions are ended, but this one is not among them yet.
+// checked returns a subscriber that asks gate again once the subscription exists. The account can
+// be blocked between the first check and the subscription: the block ends the account's
+// subscriptions, but this one does not exist yet.
 func checked(subscribe subscriber, gate Gate) subscriber {
 	return func(ctx context.Context, r events.Request) (subscription, bool, error) {
 		s, outdated, err := subscribe(ctx, r)
@@ -95,16 +97,16 @@ func checked(subscribe subscriber, gate Gate) subscriber {
 	}
 }
 
-// pace is how fast a client has to be.
+// pace says how fast a client must be.
 type pace struct {
-	write     time.Duration // for an event
-	perChunk  time.Duration // added for each chunkSize bytes of the event
-	hurry     time.Duration // for all writes when the server is closing
-	close     time.Duration // for the close handshake
-	ping      time.Duration // between two pings of a WebSocket
-	pong      time.Duration // for the answer to a ping
-	keepAlive time.Duration // between two comments in an event stream
-	restart   time.Duration // over which clients spread their reconnections to a restarting server
+	write     time.Duration // time for one event
+	perChunk  time.Duration // in addition, for each chunkSize bytes of the event
+	hurry     time.Duration // time for all writes while the server is closing
+	close     time.Duration // time for the closing handshake
+	ping      time.Duration // time between two pings of a WebSocket
+	pong      time.Duration // time for the answer to a ping
+	keepAlive time.Duration // time between two comments in an event stream
+	restart   time.Duration // period over which clients spread their reconnections to a restarting server
 }
 
 // chunkSize is the unit of pace.perChunk, in bytes.
@@ -115,10 +117,11 @@ var defaultPace = pace{
 	ping: 25 * time.Second, pong: 10 * time.Second, keepAlive: 15 * time.Second, restart: 5 * time.Second,
 }
 
-// allows is how long the client may take for n bytes. After twice as long the connection is cut.
+// allows returns the time that the client has for n bytes. After twice that time, the connection is
+// cut.
 func (p pace) allows(n int) time.Duration { return p.write + time.Duration(n/chunkSize)*p.perChunk }
 
-// reconnect is the time until a client should reconnect, in milliseconds. It is random, so that
+// reconnect returns after how many milliseconds a client should reconnect. It is random, so that
 // clients do not all come at once.
 func (p pace) reconnect() int64 { return rand.Int64N(p.restart.Milliseconds() + 1) }
 
@@ -126,7 +129,7 @@ func newStreams(subscribe subscriber, p pace, heads eventHead, metrics *Metrics,
 	return &streams{subscribe: subscribe, metrics: metrics, log: log, pace: p, open: map[*stream]struct{}{}, heads: heads}
 }
 
-// The reasons why a stream ends, besides errors of package events and of the database.
+// The reasons why a stream ends, besides the errors of package events and of the database.
 var (
 	errGone   = errors.New("the client has gone")
 	errStuck  = errors.New("the client has stopped reading")
@@ -134,7 +137,7 @@ var (
 	errSpoke  = errors.New("nothing is to be sent on this connection")
 )
 
-// reasonOf is the reason's name in metrics.
+// reasonOf returns the name of a reason in metrics.
 func reasonOf(err error) string {
 	switch {
 	case errors.Is(err, errGone):
@@ -184,7 +187,7 @@ func (s *streams) rescue() {
 	}
 }
 
-// begun counts a goroutine or handler, until ended is called.
+// begun counts a goroutine or handler as running until ended is called.
 func (s *streams) begun() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,7 +219,7 @@ func (s *streams) opened(k *stream) (closed func()) {
 	}
 }
 
-// drain waits until the last stream has ended. Writes get the deadline pace.hurry.
+// drain waits until the last stream has ended. From now on, all writes together have pace.hurry.
 func (s *streams) drain(ctx context.Context) error {
 	s.mu.Lock()
 	s.until = time.Now().Add(s.pace.hurry)
@@ -247,8 +250,8 @@ func (s *streams) subscription(ctx context.Context, r events.Request) (subscript
 	return s.subscribe(ctx, r)
 }
 
-// request is the request for a subscription. convos are the ids of convos that the client names,
-// nil if it names none.
+// request returns the request for a subscription. convos are the ids that the client names, nil if
+// it names none.
 func request(caller syntax.DID, device *string, cursor *events.Cursor, convos []string) (events.Request, error) {
 	r := events.Request{DID: caller, Cursor: cursor}
 	if device != nil {

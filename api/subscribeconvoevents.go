@@ -14,8 +14,9 @@ import (
 	"mlsd/internal/sessions"
 )
 
-// SubscribeConvoEvents: blue.catbird.mls.subscribeConvoEvents. Errors that the lexicon declares are
-// error frames, after the handshake is accepted. All others are the HTTP status of the handshake.
+// SubscribeConvoEvents: blue.catbird.mls.subscribeConvoEvents. The handshake is accepted before an
+// error that the lexicon declares is sent, as an error frame. For any other error, the handshake
+// gets an HTTP status.
 func (h *handlers) SubscribeConvoEvents(c *call, p *mlsapi.SubscribeConvoEventsParams) (err error) {
 	cursor, err := beginning(p.Cursor, p.Position)
 	if err != nil {
@@ -36,8 +37,8 @@ func (h *handlers) SubscribeConvoEvents(c *call, p *mlsapi.SubscribeConvoEventsP
 		_, err = h.Tickets.Redeem(c.ctx, *p.Ticket, c.route.Method.NSID)
 	}
 	if errors.Is(err, events.ErrInvalidTicket) {
-		// The address is charged before the refusal is sent, because the client could try the next
-		// ticket meanwhile.
+		// The address is charged before the refusal is sent. Otherwise the client could try another
+		// ticket before it is charged.
 		h.rates.chargeAddress(c.address)
 		return h.streams.refuse(c.http, err)
 	}
@@ -61,8 +62,8 @@ func (h *handlers) SubscribeConvoEvents(c *call, p *mlsapi.SubscribeConvoEventsP
 	return nil
 }
 
-// beginning is the cursor at which a subscription begins, or nil: that of the position, or else of
-// the number.
+// beginning returns the cursor at which a subscription begins: that of position if it is set, else
+// that of number, else nil.
 func beginning(number *int64, position *string) (*events.Cursor, error) {
 	switch {
 	case position != nil:
@@ -82,10 +83,10 @@ func cursorOf(name, text string) (*events.Cursor, error) {
 	return &c, nil
 }
 
-// subscriber is the caller: the DID that the ticket was made for, or without a ticket the issuer
-// of the token, or that of the session. A ticket that a session has bought stands for the
-// session. The ticket is not used up yet: it is good for another attempt if the caller's rate
-// limit or the queue of openings refuses this one.
+// subscriber returns the caller: the DID of the ticket or, without a ticket, that of the token or
+// the session. A ticket that was got under a session stands for the session. The ticket is not used
+// up yet: if the caller's rate limit or the queue of openings refuses this attempt, the ticket is
+// good for another one.
 func (h *handlers) subscriber(c *call, ticket *string) (syntax.DID, error) {
 	admit := func(did syntax.DID) error { return h.mayCall(c, did) }
 	authorization := c.http.Request().Header.Get(echo.HeaderAuthorization)

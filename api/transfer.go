@@ -14,32 +14,32 @@ import (
 	"mlsd/internal/limit"
 )
 
-// How fast clients have to be.
+// How fast clients must be.
 var (
 	uploadPace   = limit.Pace{Grace: 10 * time.Second, PerSecond: 16 * kib}
 	downloadPace = limit.Pace{Grace: 10 * time.Second, PerSecond: 64 * kib}
 	drainPace    = limit.Pace{Grace: 5 * time.Second, PerSecond: 256 * kib}
 )
 
-// Pieces of bodies and answers, in bytes.
+// Sizes of pieces of bodies and answers, in bytes.
 const (
-	// firstPiece is the memory that a body gets before any of it has arrived.
+	// firstPiece is the memory for a body before any byte has arrived.
 	firstPiece = 4 * kib
-	// bodyGrowth is how many times the size of what has arrived a body's memory can be. If its
-	// length is not declared, it is bodyGrowthUndeclared.
+	// The memory for a body is at most bodyGrowth times the size of what has arrived, or
+	// bodyGrowthUndeclared times if the request does not declare the body's length.
 	bodyGrowth, bodyGrowthUndeclared = 16, 4
-	bodyPiece                        = 16 * kib // after which the client gets time for the next
+	bodyPiece                        = 16 * kib // after each piece, the client gets time for the next
 	answerPiece                      = 128 * kib
 	drainBuffer                      = 8 * kib
 	drainPiece                       = 64 * kib
 )
 
-// longUpload is the time of an upload after which the answer gets another deadline: the one that
-// the server sets when a request begins would be near.
+// After an upload that takes longer than longUpload, the answer gets a new deadline: the deadline
+// that the server set when the request began would be near.
 const longUpload = 10 * time.Second
 
-// readBody reads the whole body. Its memory is reserved as it arrives, until cl.body is released.
-// The errors are those of [refused], and of broken and too large bodies.
+// readBody reads the whole body. Memory is reserved as the body arrives, until cl.body is released.
+// Errors: those of [refused], and errors for broken and for too large bodies.
 func (s *Server) readBody(cl *call) (body []byte, err error) {
 	r, limit := cl.http.Request(), cl.route.maxBody
 	if r.ContentLength > limit {
@@ -78,7 +78,7 @@ func (s *Server) readBody(cl *call) (body []byte, err error) {
 	return nil, badRequest("the body ended early")
 }
 
-// receive reads up to most bytes into body. The memory grows with what has arrived.
+// receive reads up to most bytes into body. The memory grows with the bytes that have arrived.
 func (c *call) receive(body []byte, most, growth int64) ([]byte, error) {
 	in, counted := c.http.Request().Body, 0
 	for int64(len(body)) < most {
@@ -105,7 +105,8 @@ func (c *call) receive(body []byte, most, growth int64) ([]byte, error) {
 	return body, nil
 }
 
-// tooLarge is the error of a body that is too long. n is its length in bytes, 0 if it was not declared.
+// tooLarge returns the error for a body that is too long. n is its length in bytes, 0 if that was
+// not declared.
 func tooLarge(route *route, n int64) error {
 	got := "more"
 	if n != 0 {
@@ -117,7 +118,7 @@ func tooLarge(route *route, n int64) error {
 
 // write writes the answer. A client that reads too slowly loses the connection.
 func (s *Server) write(cl *call) error {
-	if len(cl.answer) <= maxTiny { // the connection's buffers take it
+	if len(cl.answer) <= maxTiny { // fits into the connection's buffers
 		return cl.http.JSONBlob(http.StatusOK, cl.answer)
 	}
 	w := cl.http.Response()
@@ -140,16 +141,16 @@ func (s *Server) write(cl *call) error {
 		s.cfg.Log.Debug("an answer was not read", "evicted", evicted, "error", err)
 		return nil // net/http closes the connection
 	}
-	s.setDeadline(control.SetWriteDeadline, time.Now().Add(downloadPace.Grace)) // for what net/http still has to write
+	s.setDeadline(control.SetWriteDeadline, time.Now().Add(downloadPace.Grace)) // net/http still writes
 	return nil
 }
 
-// maxDrained bounds how much of an unwanted body drain reads, in bytes.
+// maxDrained is how much of an unwanted body drain reads at most, in bytes.
 const maxDrained = 16 * mib
 
-// drain reads the rest of a refused body. A PDS that is still sending does not read an answer, and
-// never uses the connection again. A client that sends more than maxDrained, sends too slowly, or
-// has too many such bodies under way, loses the connection.
+// drain reads the rest of a refused body. A PDS that is still sending does not read the answer, and
+// never uses the connection again. A client loses the connection if it sends more than maxDrained,
+// sends too slowly, or has too many such bodies on their way.
 func (s *Server) drain(cl *call) {
 	r, w := cl.http.Request(), cl.http.Response()
 	if cl.bodyRead || r.Body == nil || r.Body == http.NoBody {
@@ -190,8 +191,8 @@ func (s *Server) drain(cl *call) {
 	s.setDeadline(control.SetWriteDeadline, time.Now().Add(downloadPace.Grace)) // for the answer
 }
 
-// setDeadline sets a deadline of a connection. If it cannot, the connection has ended, and its next
-// use says so.
+// setDeadline sets a deadline of a connection. If that fails, the connection has ended, and its
+// next use fails too.
 func (s *Server) setDeadline(set func(time.Time) error, deadline time.Time) {
 	if err := set(deadline); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		s.cfg.Log.Debug("a connection takes no deadline", "error", err)

@@ -11,7 +11,7 @@ import (
 )
 
 // UpdateCursor: blue.catbird.mls.updateCursor. A cursor only goes up, so a repeated request changes
-// nothing. What the device says of its epoch is recorded after that, in a transaction of its own.
+// nothing. After that, what the device reports of its epoch is recorded in a separate transaction.
 func (h *handlers) UpdateCursor(c *call, in *mlsapi.UpdateCursorInput) error {
 	convo, err := c.convoID(in.ConvoID)
 	if err != nil {

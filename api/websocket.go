@@ -24,10 +24,10 @@ import (
 	"mlsd/events"
 )
 
-// frameBuffer is the size of the two buffers of a connection, in bytes. One is for what the client
-// sends, which is control frames only. The other is for the control frames of the server: each
-// leaves it with one write, so that it never stands inside an event's frame. The longest control
-// frame of a server has 127 bytes, the longest of a client 131.
+// frameBuffer is the size of each of a connection's two buffers, in bytes. One buffer is for what
+// the client sends, which is control frames only. The other is for the server's control frames.
+// Each of them is written at once, so that no control frame ends up inside an event's frame. A
+// server's longest control frame has 127 bytes, a client's has 131.
 const frameBuffer = 256
 
 // checkUpgrade refuses a request that is not an opening handshake of a WebSocket (RFC 6455, section
@@ -57,24 +57,24 @@ func checkUpgrade(c echo.Context) error {
 	return nil
 }
 
-// socket is one WebSocket. One goroutine reads: only pongs and the close frame may come from the
-// client. Frames of events are written to conn. ws makes the opening and the closing handshake,
-// reads, and writes control frames, through conn too.
+// socket is one WebSocket. One goroutine reads: the client may send only pongs and the close frame.
+// Frames of events are written to conn directly. ws makes the opening and the closing handshake,
+// reads, and writes control frames. It uses conn too.
 type socket struct {
 	stream
 	ws *websocket.Conn
 }
 
-// accept answers the opening handshake. After it the connection does not depend on the request.
+// accept answers the opening handshake. Afterwards the connection does not depend on the request.
 func (s *streams) accept(c echo.Context) (*socket, error) {
 	k := &socket{}
 	k.init(s, k, kindWebSocket, s.metrics.webSockets, s.pace.ping)
 	w := &hijacker{ResponseWriter: c.Response()}
 	ws, err := websocket.Accept(w, c.Request(), &websocket.AcceptOptions{
-		InsecureSkipVerify: true, // of the origin: there are no cookies that another site could use
+		InsecureSkipVerify: true, // skips the check of the origin: there are no cookies that another site could use
 		OnPingReceived: func(context.Context, []byte) bool {
-			// During the write of an event there is no pong: it would wait for the event, and the
-			// event shows that the server is alive.
+			// During the write of an event, a ping gets no pong. The pong would wait for the event,
+			// and the event shows that the server is alive.
 			return !k.writing()
 		},
 	})
@@ -87,8 +87,8 @@ func (s *streams) accept(c echo.Context) (*socket, error) {
 	return k, nil
 }
 
-// hijacker keeps the connection that Hijack returns, and gives it buffers of frameBuffer bytes
-// instead of those for HTTP.
+// hijacker keeps the connection that Hijack returns. It replaces the buffers for HTTP by buffers of
+// frameBuffer bytes.
 type hijacker struct {
 	http.ResponseWriter
 	conn *wholeWrites
@@ -104,7 +104,7 @@ func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		return nil, nil, errors.Join(err, hijacked.Close())
 	}
 	h.conn = conn
-	early, err := rw.Peek(rw.Reader.Buffered()) // what the client sent behind its request
+	early, err := rw.Peek(rw.Reader.Buffered()) // what the client has sent after its request
 	if err != nil {
 		return nil, nil, errors.Join(err, conn.Close())
 	}
@@ -115,7 +115,7 @@ func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, bufio.NewReadWriter(r, bufio.NewWriterSize(conn, frameBuffer)), nil
 }
 
-// refuse accepts the handshake, sends the error why as an error frame, and returns it. Without the
+// refuse accepts the handshake, sends why as an error frame, and returns why. Without the
 // handshake, a browser would not see the error.
 func (s *streams) refuse(c echo.Context, why error) error {
 	k, err := s.accept(c)
@@ -146,13 +146,13 @@ func (k *socket) encode(e *events.Event, request bool) []byte {
 // frameHeader is the longest header of a server's frame, in bytes.
 const frameHeader = 10
 
-// frame is the WebSocket frame of a message: header and payload.
+// frame returns the WebSocket frame of a message: header and payload.
 func frame(m lexcodec.Message) []byte {
 	return framed(lexcodec.AppendFrame(make([]byte, frameHeader, 512), m))
 }
 
-// framed makes a whole frame from frameHeader bytes of space and a payload. A server's frames are not
-// masked (RFC 6455, sections 5.1 and 5.2).
+// framed makes a whole frame of b, which is frameHeader bytes of space and a payload. A server's
+// frames are not masked (RFC 6455, sections 5.1 and 5.2).
 func framed(b []byte) []byte {
 	switch n := len(b) - frameHeader; {
 	case n <= 125:
@@ -166,12 +166,12 @@ func framed(b []byte) []byte {
 		b[1] = 127
 		binary.BigEndian.PutUint64(b[2:], uint64(n))
 	}
-	b[0] = 0x82 // the only fragment of a binary message
+	b[0] = 0x82 // a binary message of one fragment
 	return b
 }
 
-// end tells the client why the stream ends, if it still reads. The close frame repeats the name,
-// because some clients cannot read an error frame.
+// end tells the client why the stream ends, if the client still reads. The close frame repeats the
+// name of the error, because some clients cannot read an error frame.
 func (k *socket) end(why error) {
 	f, refused := refusal(why)
 	switch {
@@ -192,7 +192,7 @@ func (k *socket) end(why error) {
 	}
 }
 
-// close does the closing handshake, in at most pace.close.
+// close performs the closing handshake, within pace.close.
 func (k *socket) close(code websocket.StatusCode, reason string) {
 	defer time.AfterFunc(k.streams.pace.close, func() { k.sever() }).Stop()
 	if err := k.ws.Close(code, reason); err != nil {
@@ -200,8 +200,8 @@ func (k *socket) close(code websocket.StatusCode, reason string) {
 	}
 }
 
-// read waits until the connection ends or the client sends a data frame, which it must not. It
-// handles pings and pongs.
+// read waits until the connection ends, or until the client sends a data frame, which is forbidden.
+// It handles pings and pongs.
 func (k *socket) read() {
 	if _, _, err := k.ws.Reader(context.Background()); err == nil {
 		k.cancel(errSpoke) // the writer closes the connection
@@ -211,8 +211,8 @@ func (k *socket) read() {
 	k.sever()
 }
 
-// beat sends a ping. During the write of an event it sends none. Then the client's device counts as
-// possibly disconnected, until the client answers a later ping.
+// beat sends a ping. During the write of an event, beat sends none. The client's device then counts
+// as possibly disconnected, until the client answers a later ping.
 func (k *socket) beat() {
 	if k.writing() {
 		k.sub.Doubt()
@@ -234,5 +234,5 @@ func (k *socket) beat() {
 // cut ends the WebSocket without a closing handshake.
 func (k *socket) cut() {
 	k.stream.cut()
-	_ = k.ws.CloseNow() // frees its memory; the connection is closed already
+	_ = k.ws.CloseNow() // frees the memory of ws; the connection is closed already
 }

@@ -10,13 +10,14 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// health answers that the process runs. The admin listener answers whether it is ready.
+// health answers that the process runs. The admin listener answers whether the node is ready.
 func (s *Server) health(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]string{"version": s.cfg.Version})
 }
 
-// didDocument says where the service is (https://atproto.com/specs/did), and which keys sign heads of
-// logs, receipts, and its requests to other services. Only a did:web has its document here.
+// didDocument says where the service is (https://atproto.com/specs/did). It also lists the keys
+// that sign heads of logs, receipts, and the service's requests to other services. Only a did:web
+// has its document here.
 func (s *Server) didDocument(c echo.Context) error {
 	if s.cfg.ServiceDID.Method() != "web" {
 		return failure{status: http.StatusNotFound, name: "NotFound", message: "no such page"}
@@ -61,8 +62,8 @@ func (s *Server) didDocument(c echo.Context) error {
 	})
 }
 
-// PublicURL returns the URL of a did:web: https, or http for localhost, the only host that may have
-// a port. It is "" for any other DID.
+// PublicURL returns the URL of a did:web. The scheme is https, but http for localhost, the only
+// host that may have a port. For any other DID the result is "".
 func PublicURL(did syntax.DID) string {
 	if did.Method() != "web" {
 		return ""

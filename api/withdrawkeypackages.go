@@ -26,7 +26,7 @@ func (h *handlers) WithdrawKeyPackages(c *call, in *mlsapi.WithdrawKeyPackagesIn
 		w.Refs = []mls.KeyPackageRef{}
 	}
 	for _, text := range in.KeyPackageRefs {
-		if ref, err := hex.DecodeString(text); err == nil { // another text names no KeyPackage
+		if ref, err := hex.DecodeString(text); err == nil { // a text that is not hexadecimal names no KeyPackage
 			w.Refs = append(w.Refs, ref)
 		}
 	}

@@ -1,6 +1,6 @@
-// Package errorlist says of every error name how it is answered. The server and the generator of
-// docs/clients/api read it. It imports nothing of ours, so that the generator compiles while the
-// code that it generates is behind.
+// Package errorlist says how each error name is answered. The server and the generator of
+// docs/clients/api read it. The package imports nothing of ours, so that the generator compiles
+// while the generated code is outdated.
 package errorlist
 
 import (
@@ -9,18 +9,19 @@ import (
 	"time"
 )
 
-// Error is an error name.
+// Error is an error name and how it is answered.
 type Error struct {
 	Name   string
-	Status int // of HTTP
-	// Every says that every method may answer with the name, although its lexicon does not declare it.
+	Status int // HTTP status
+	// Every says that every method may answer with the name, even if its lexicon does not declare
+	// the name.
 	Every bool
-	// RetryAfter is the shortest Retry-After of the answers. 0: they have none.
+	// RetryAfter is the shortest Retry-After of the answers. 0 means that they have no Retry-After.
 	RetryAfter time.Duration
 }
 
-// Names of the errors that every method can answer with. Those of single methods come from the
-// lexicons.
+// Names of the errors that every method can answer with. The names that only some methods use come
+// from the lexicons.
 const (
 	InvalidRequest       = "InvalidRequest"
 	AuthMissing          = "AuthMissing"
@@ -39,7 +40,8 @@ const (
 // soon is the shortest Retry-After.
 const soon = time.Second
 
-// All are all errors: those of every method, then those of single methods, by status.
+// All lists all errors: first the errors of every method, then the errors of single methods, by
+// status.
 var All = []Error{
 	{Name: InvalidRequest, Status: http.StatusBadRequest, Every: true},
 	{Name: AuthMissing, Status: http.StatusUnauthorized, Every: true},

@@ -6,7 +6,7 @@ import (
 	"errors"
 )
 
-// The encodings, with the check of stray bits. Strict makes a copy each time.
+// The encodings refuse stray bits. They are variables, because Strict makes a copy each time.
 var (
 	paddedStandard, rawStandard = base64.StdEncoding.Strict(), base64.RawStdEncoding.Strict()
 	paddedURL, rawURL           = base64.URLEncoding.Strict(), base64.RawURLEncoding.Strict()
@@ -88,8 +88,8 @@ func hasURLAlphabet(text []byte) bool {
 	return bytes.IndexByte(text, '-') >= 0 || bytes.IndexByte(text, '_') >= 0
 }
 
-// decodeBase64 decodes with strict encodings. Package base64 skips line breaks even in strict
-// mode, so decodeBase64 refuses them itself.
+// decodeBase64 decodes with strict encodings. Package base64 skips line breaks even in strict mode,
+// so decodeBase64 refuses line breaks itself.
 func decodeBase64(text []byte, padded, raw *base64.Encoding) ([]byte, error) {
 	if bytes.IndexByte(text, '\n') >= 0 || bytes.IndexByte(text, '\r') >= 0 {
 		return nil, errBase64

@@ -25,7 +25,7 @@ func NewDatetime(t time.Time) Datetime {
 func ParseDatetime(text string) (Datetime, error) {
 	var t time.Time
 	if err := t.UnmarshalText([]byte(text)); err != nil || strings.IndexByte(text, ',') >= 0 {
-		return Datetime{}, errDatetime // package time takes a decimal comma, RFC 3339 does not
+		return Datetime{}, errDatetime // package time accepts a decimal comma, RFC 3339 does not
 	}
 	d := NewDatetime(t)
 	if y := d.Year(); y < 0 || y > 9999 { // an offset can move the year beyond four digits

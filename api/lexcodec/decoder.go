@@ -13,31 +13,28 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxUnknown bounds the fields of one object that its lexicon does not know.
-// Unknown fields are ignored, so that newer clients can talk to older servers.
-// The decoder remembers their names to refuse duplicates; the bound limits what
-// that costs.
+// maxUnknown bounds the unknown fields of one object: fields that its lexicon does not know. They
+// are ignored, so that newer clients can talk to older servers. The decoder remembers their names
+// to refuse duplicates, and the bound limits the cost.
 const maxUnknown = 256
 
-// Decoder reads one JSON body for the generated code. The first violation stays
-// in err and turns every later call into a no-op, so generated code need not
-// check after each field.
+// Decoder reads one JSON body for the generated code. The first violation stays in err and turns
+// every later call into a no-op, so generated code need not check after each field.
 //
-// jsontext checks grammar, UTF-8 and nesting (at most 10,000 levels). Its own
-// check for duplicate names is off: it remembers every name of the body, which a
-// hostile body can make expensive. Decoder checks the names of the objects that
-// it knows, and skips the content of unknown fields.
+// jsontext checks grammar, UTF-8 and nesting (at most 10,000 levels). Its check for duplicate names
+// is off, because it remembers every name of the body, and a hostile body can make that expensive.
+// Decoder checks the names of the objects that it knows, and skips the content of unknown fields.
 type Decoder struct {
 	src  bytes.Buffer
 	json *jsontext.Decoder
 	err  error
 	name []byte    // the unquoted member name, valid until the next read
-	path []segment // where the decoder is
-	text []byte    // scratch for strings with escapes
+	path []segment // the decoder's position
+	text []byte    // scratch buffer for strings with escapes
 
-	// unknown holds hashes of the unknown names of the open objects, those of the
-	// innermost object last. Names themselves could take more memory than the body.
-	// A false duplicate needs a collision of 64 bits under a secret seed.
+	// unknown holds hashes of the unknown names in the open objects. The hashes of the innermost
+	// object are last. The names themselves could take more memory than the body. A false duplicate
+	// needs a 64-bit collision under a secret seed.
 	unknown []uint64
 	seed    maphash.Seed
 }
@@ -50,7 +47,8 @@ var decoders = sync.Pool{New: func() any {
 // maxScratch bounds the buffer that an idle decoder keeps, in bytes.
 const maxScratch = 64 << 10
 
-// eof is the reader of an idle decoder, so that it keeps no request's body alive.
+// eof is the reader of an idle decoder. It keeps the body of the last request from staying in
+// memory.
 type eof struct{}
 
 func (eof) Read([]byte) (int, error) { return 0, io.EOF }
@@ -96,7 +94,7 @@ func (d *Decoder) fail(rule Rule, text string) {
 	}
 }
 
-// check records f if it is a fault, and reports whether no rule is broken.
+// check records f if f is a fault, and reports whether no rule is broken.
 func (d *Decoder) check(f fault) bool {
 	if f.rule != "" {
 		d.fail(f.rule, f.text)
@@ -104,8 +102,8 @@ func (d *Decoder) check(f fault) bool {
 	return d.err == nil
 }
 
-// syntax records that the body is not JSON. jsontext's message may quote the
-// body, so only the position is kept.
+// syntax records that the body is not JSON. jsontext's message may quote the body, so syntax keeps
+// only the position.
 func (d *Decoder) syntax(err error) {
 	if d.err != nil {
 		return
@@ -128,7 +126,7 @@ func (d *Decoder) syntax(err error) {
 		Message: violated("", RuleSyntax, "is not valid JSON at byte %d", at).Message + where}
 }
 
-// expect reports whether the next value is of the kind; null has its own rule.
+// expect reports whether the next value has the given kind. null breaks a rule of its own.
 func (d *Decoder) expect(kind jsontext.Kind, what string) bool {
 	if d.err != nil {
 		return false
@@ -147,7 +145,7 @@ func (d *Decoder) expect(kind jsontext.Kind, what string) bool {
 	return false
 }
 
-// kindName is a kind of value as messages name it.
+// kindName returns the name of a kind of value for messages.
 func kindName(kind jsontext.Kind) string {
 	switch kind {
 	case jsontext.KindString:
@@ -173,7 +171,7 @@ func (d *Decoder) raw() []byte {
 
 // Object is the state of reading one JSON object.
 type Object struct {
-	seen    uint64 // bit i: field i, in the generator's numbering, was read
+	seen    uint64 // bit i is set once the field with the generator's number i was read
 	unknown int    // where this object's names start in Decoder.unknown
 }
 
@@ -188,8 +186,8 @@ func (d *Decoder) Open(o *Object) bool {
 	return d.err == nil
 }
 
-// Next reads the name of the next member and reports whether there is one. At
-// the end of the object it leaves the object.
+// Next reads the name of the next member, and reports whether there is a next member. At the end of
+// the object, Next leaves the object.
 func (d *Decoder) Next(o *Object) bool {
 	if d.err != nil {
 		return false
@@ -215,11 +213,11 @@ func (d *Decoder) Next(o *Object) bool {
 	}
 }
 
-// Name is the name that [Decoder.Next] read. It is valid until the next read.
+// Name returns the name that [Decoder.Next] has read. The name is valid until the next read.
 func (d *Decoder) Name() []byte { return d.name }
 
-// unquote returns the content of a JSON string that jsontext has checked. It
-// copies only a string with escapes.
+// unquote returns the content of a JSON string that jsontext has checked. It copies the string only
+// if the string has escapes.
 func (d *Decoder) unquote(raw []byte) []byte {
 	if bytes.IndexByte(raw, '\\') < 0 {
 		return raw[1 : len(raw)-1]
@@ -232,8 +230,8 @@ func (d *Decoder) unquote(raw []byte) []byte {
 	return text
 }
 
-// Field says that the value of a known field is next. It refuses the same field
-// the second time.
+// Field says that the value of a known field comes next. It refuses a field that the object has
+// already had.
 func (d *Decoder) Field(o *Object, bit int, name string) {
 	d.path[len(d.path)-1] = segment{name: name}
 	if o.seen&(1<<bit) != 0 {
@@ -269,8 +267,8 @@ func (d *Decoder) Require(o *Object, bit int, name string) {
 	}
 }
 
-// stringText reads a string. It does not decode one that must be longer than max
-// bytes: each decoded byte takes one to six bytes of JSON.
+// stringText reads a string. If the raw string is so long that its content must be longer than max
+// bytes, stringText does not decode it. Each decoded byte takes one to six bytes of JSON.
 func (d *Decoder) stringText(max int) []byte {
 	if !d.expect(jsontext.KindString, "a string") {
 		return nil
@@ -395,8 +393,8 @@ func (d *Decoder) Bytes(min, max int) Bytes {
 	return out
 }
 
-// bytesText reads the object. It reports whether the object has exactly one
-// member, $bytes, and that is a string.
+// bytesText reads the object. It reports whether the object has exactly one member, $bytes, whose
+// value is a string.
 func (d *Decoder) bytesText(max int) ([]byte, bool) {
 	d.token()
 	if d.err != nil || d.json.PeekKind() != jsontext.KindString {
@@ -416,8 +414,8 @@ func (d *Decoder) bytesText(max int) ([]byte, bool) {
 		return nil, false
 	}
 	text := d.unquote(raw)
-	// text stays valid over the next reads, because the source is a buffer that
-	// holds the whole body and not a stream.
+	// text stays valid during the next reads, because the decoder reads from a buffer that holds
+	// the whole body, not from a stream.
 	if d.err != nil || d.json.PeekKind() != jsontext.KindEndObject {
 		d.invalidToken()
 		return nil, false
@@ -440,8 +438,7 @@ func (d *Decoder) token() {
 	}
 }
 
-// invalidToken records a syntax error if that is why the next token was not the
-// expected one.
+// invalidToken records a syntax error if the next token is not valid JSON.
 func (d *Decoder) invalidToken() {
 	if d.err == nil && d.json.PeekKind() == jsontext.KindInvalid {
 		d.token()

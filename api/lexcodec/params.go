@@ -7,15 +7,15 @@ import (
 	"github.com/bluesky-social/indigo/atproto/syntax"
 )
 
-// Params reads query parameters for the generated code. Like [Decoder] it keeps
-// the first violation. Names are case-sensitive, and unknown names are ignored.
+// Params reads query parameters for the generated code. Like [Decoder], Params keeps the first
+// violation. Names are case-sensitive, and unknown names are ignored.
 type Params struct {
 	Query url.Values
 	// Err is the first violation, a [*Violation].
 	Err error
 
 	name  string
-	index int // element of an array parameter, or -1
+	index int // index of the element in an array parameter, or -1
 }
 
 func (p *Params) check(f fault) bool {

@@ -13,27 +13,27 @@ const (
 	// MaxInteger is the largest integer that every JSON implementation keeps
 	// exact. -MaxInteger is the smallest.
 	MaxInteger = 1<<53 - 1
-	// idempotencyKeyMax is in characters, which are bytes here.
+	// idempotencyKeyMax is the longest key, in characters. A character is one byte here.
 	idempotencyKeyMax = 128
 )
 
-// KeyRule is what [ValidIdempotencyKey] wants.
+// KeyRule is the rule that [ValidIdempotencyKey] checks, as messages state it.
 const KeyRule = "must be 1 to 128 printable ASCII characters, and neither begin nor end with a space"
 
-// ValidIdempotencyKey reports whether key keeps [KeyRule]. A header loses its outer spaces on the way,
-// and the field would then be another key. A lexicon cannot express this rule; the decoders apply it
-// to every field and parameter named idempotencyKey.
+// ValidIdempotencyKey reports whether key keeps [KeyRule]. A header loses leading and trailing
+// spaces in transit, so such a key would differ from the same key in the field. A lexicon cannot
+// express the rule, so the decoders apply it to every field and parameter named idempotencyKey.
 func ValidIdempotencyKey(key string) bool {
 	return len(key) > 0 && len(key) <= idempotencyKeyMax && key == strings.Trim(key, " ") && unprintable(key) < 0
 }
 
-// unprintable is the place of the first character that is not printable ASCII, or -1.
+// unprintable returns the index of the first character that is not printable ASCII, or -1.
 func unprintable(key string) int {
 	return strings.IndexFunc(key, func(r rune) bool { return r < 0x20 || r > 0x7e })
 }
 
-// A fault is a broken rule whose field is not known yet. The zero fault means
-// that no rule is broken.
+// A fault is a broken rule whose field is not known yet. The zero fault means that no rule is
+// broken.
 type fault struct {
 	rule Rule
 	text string
@@ -41,10 +41,10 @@ type fault struct {
 
 func (f fault) at(field string) *Violation { return violated(field, f.rule, "%s", f.text) }
 
-// more is a length that was not counted to its end.
+// more stands for a length that was not counted to its end.
 const more = "more"
 
-// maximum is the fault of what is too long. unit is singular.
+// maximum returns the fault of a value that is too long. unit is singular.
 func maximum(max int, unit, got string) fault {
 	return fault{RuleMaxLength, "must have at most " + counted(max, unit) + ", got " + got}
 }
@@ -59,7 +59,7 @@ func checkLength(n, min, max int, unit string) fault {
 	return fault{}
 }
 
-// counted is a number of things. unit is singular.
+// counted returns the text of a number with its unit. unit is singular.
 func counted(n int, unit string) string {
 	if n != 1 {
 		unit += "s"
@@ -67,8 +67,8 @@ func counted(n int, unit string) string {
 	return strconv.Itoa(n) + " " + unit
 }
 
-// notText is the fault of a text that is not of its form. The message does not repeat the text, which
-// can be anything that a client sent in the wrong place.
+// notText returns the fault of a text of the wrong form. The message does not repeat the text,
+// because a client can send anything in the wrong field.
 func notText(rule Rule, want string, n int) fault {
 	return fault{rule, want + ", got a text of " + counted(n, "byte")}
 }
@@ -102,8 +102,8 @@ func checkIdempotencyKey(s string) fault {
 	return fault{RuleFormat, KeyRule + ", got " + got}
 }
 
-// Malformed is the violation of a field whose text is not of its form, by a rule that no lexicon
-// expresses.
+// Malformed returns the violation of a field whose text has the wrong form, by a rule that no
+// lexicon expresses.
 func Malformed(field, want, text string) *Violation {
 	return notText(RuleFormat, want, len(text)).at(field)
 }
@@ -157,9 +157,9 @@ func parseInteger(s string, min, max int64) (int64, fault) {
 	return n, fault{}
 }
 
-// cut returns a number as it was spelt, or its beginning.
+// cut returns the spelling of a number. A long spelling is cut.
 func cut(number string) string {
-	const longest = 12 // a longer one can be something else
+	const longest = 12 // a longer one may not be a number
 	switch {
 	case number == "":
 		return "nothing"

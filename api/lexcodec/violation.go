@@ -10,7 +10,7 @@ type Rule string
 
 // The rules. Each is one reason for a refusal; Violation.Message spells it out.
 const (
-	RuleSyntax    Rule = "syntax"     // not JSON, not UTF-8, empty, or followed by more
+	RuleSyntax    Rule = "syntax"     // not JSON, not UTF-8, empty, or followed by more text
 	RuleRequired  Rule = "required"   // a required field or parameter is missing
 	RuleNull      Rule = "null"       // null for a field that is not nullable
 	RuleType      Rule = "type"       // another JSON type than the lexicon's
@@ -19,21 +19,21 @@ const (
 	RuleMin       Rule = "min"        // an integer too small
 	RuleMax       Rule = "max"        // an integer too large
 	RuleFormat    Rule = "format"     // not a DID, datetime, URI, base64 or idempotency key
-	RuleEnum      Rule = "enum"       // none of a closed list of values
-	RuleDuplicate Rule = "duplicate"  // a name twice in an object, or a single parameter twice
+	RuleEnum      Rule = "enum"       // not in a closed list of values
+	RuleDuplicate Rule = "duplicate"  // a name that occurs twice in an object, or a repeated single parameter
 	RuleTooMany   Rule = "too-many"   // more unknown fields than maxUnknown
 )
 
-// A Violation says which rule an input broke and where. It is answered with
-// InvalidRequest, or with the method's own error for that field.
+// A Violation says which rule an input broke and where. It is answered with InvalidRequest, or with
+// the method's own error for the field.
 type Violation struct {
-	// Field is the path from the body or the parameters, such as
-	// "initialMembers[3]" or "metadata.name"; empty for the body as a whole.
+	// Field is the path from the body or the parameters, such as "initialMembers[3]" or
+	// "metadata.name". It is empty for the body as a whole.
 	Field string
 	// Rule is the rule that was broken.
 	Rule Rule
-	// Message names the field, the rule, and the kind, the size or the number that was got. It repeats no
-	// text.
+	// Message names the field and the rule, and the kind, the size or the number that was sent. It
+	// repeats no text of the client's.
 	Message string
 }
 
