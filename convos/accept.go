@@ -12,9 +12,9 @@ import (
 	"mlsd/internal/pgpool"
 )
 
-// Accept makes a request of did's an accepted membership. To accept again changes nothing. It does
-// not touch the convo's row: it changes who is pushed, not who can append. Errors: ErrNotFound,
-// ErrNotMember.
+// Accept makes did's membership accepted, if it is a request. A repeated call changes nothing.
+// Accept does not lock the convo's row: it changes who gets pushes, not who can append. Errors:
+// ErrNotFound, ErrNotMember.
 func Accept(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, did syntax.DID) error {
 	var left bool
 	err := q.QueryRow(ctx, `

@@ -16,15 +16,15 @@ import (
 	"mlsd/people/disputes"
 )
 
-// Membership is a current member's view of the convo at one moment. A read that is authorised with
-// it stays inside its window, so that it returns nothing that was committed after the check.
+// Membership is a current member's view of the convo at one moment. A read that it authorises stays
+// inside its window, so that the read returns nothing that was committed after the check.
 type Membership struct {
 	Epoch  int64
 	Window messages.Window
 }
 
-// Authorise returns the membership of did. Errors: ErrNotFound for a non-member and for a convo that
-// does not exist, ErrNotMember for a former member.
+// Authorise returns the membership of did. Errors: ErrNotFound, for a non-member and for a convo
+// that does not exist; ErrNotMember, for a former member.
 func Authorise(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, did syntax.DID) (Membership, error) {
 	m := Membership{Window: messages.Window{ConvoID: convo}}
 	var left bool
@@ -44,7 +44,8 @@ func Authorise(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, did synta
 	return m, nil
 }
 
-// Predecessor returns the window of the convo whose reset opened this one, if did is its member still.
+// Predecessor returns did's window of the convo whose reset opened this one, if did is still a
+// member of the old convo.
 func Predecessor(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, did syntax.DID) (w messages.Window, ok bool,
 	err error) {
 	err = q.QueryRow(ctx, `
@@ -61,7 +62,7 @@ func Predecessor(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, did syn
 	return w, true, nil
 }
 
-// locked is a convo under its row lock, as the caller sees it.
+// locked is a convo whose row lock the transaction holds, as the caller sees the convo.
 type locked struct {
 	id          uuid.UUID
 	groupID     []byte
@@ -69,14 +70,14 @@ type locked struct {
 	cipherSuite int32
 	epoch       int64
 	lastSeq     int64
-	leftEpoch   *int64 // in which the caller left; nil for a current member
+	leftEpoch   *int64 // the epoch in which the caller left; nil for a current member
 	closed      bool
-	successor   uuid.NullUUID  // of a closed convo that was reset
-	reserved    *time.Duration // how much longer the next commit is reserved for another member
+	successor   uuid.NullUUID  // set if the convo was closed by a reset
+	reserved    *time.Duration // how much longer the next commit is reserved for another member; nil if it is not
 	dispute     *disputes.Dispute
 }
 
-// refuseClosed returns the refusal of a write to a closed convo, nil if it is open.
+// refuseClosed returns the refusal of a write to a closed convo, or nil if the convo is open.
 func (c *locked) refuseClosed() error {
 	if !c.closed {
 		return nil
@@ -84,10 +85,11 @@ func (c *locked) refuseClosed() error {
 	return messages.Closed(c.successor.UUID)
 }
 
-// lockConvo takes the row lock that orders all writers of the convo. It then reads the caller's
-// membership in a statement of its own, because one statement would read it as it was before the
-// lock. A former member has leftEpoch set. A non-member is refused before the lock, so that it cannot
-// delay the convo's writers, or learn from a wait that the convo exists. Error: ErrNotFound.
+// lockConvo takes the row lock that orders all writers of the convo. Then a second statement reads
+// the caller's membership: a single statement would read it as it was before the lock. leftEpoch is
+// set for a former member. A non-member is refused before the lock, so that a non-member cannot
+// delay the convo's writers, and cannot learn from a wait that the convo exists. Error:
+// ErrNotFound.
 func lockConvo(ctx context.Context, tx pgx.Tx, convo uuid.UUID, caller syntax.DID) (c locked, err error) {
 	c.id = convo
 	var known bool
@@ -117,8 +119,8 @@ func lockConvo(ctx context.Context, tx pgx.Tx, convo uuid.UUID, caller syntax.DI
 	return c, errs.Wrap(err, "lock the convo")
 }
 
-// lockOpen is lockConvo for a change that only members make, and only of an open convo. Errors besides
-// those of lockConvo: ErrNotMember, and those of refuseClosed.
+// lockOpen is lockConvo for a change that only members may make, and only in an open convo. Errors:
+// those of lockConvo and of refuseClosed, and ErrNotMember.
 func lockOpen(ctx context.Context, tx pgx.Tx, convo uuid.UUID, caller syntax.DID) (locked, error) {
 	c, err := lockConvo(ctx, tx, convo, caller)
 	switch {

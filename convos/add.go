@@ -20,12 +20,12 @@ type AddMembers struct {
 	Caller  syntax.DID
 	DIDs    []syntax.DID
 	Proposed
-	Quota *quota.Spending // counts the invited who share no convo with the inviter; nil: no quota
+	Quota *quota.Spending // counts invited people who share no convo with the inviter; nil means no quota
 }
 
-// Add accepts the commit and puts the members on the roster. The commit replaces the leaves of those
-// who are on the roster and never joined. Errors: ErrNotFound, ErrNotMember, ErrConvoClosed,
-// ErrCommitRequired, *AlreadyMemberError, ErrTooManyMembers, *quota.ExceededError,
+// Add accepts the commit and puts the members on the roster. If an added person is on the roster
+// and never joined, the commit replaces the person's leaves. Errors: ErrNotFound, ErrNotMember,
+// ErrConvoClosed, ErrCommitRequired, *AlreadyMemberError, ErrTooManyMembers, *quota.ExceededError,
 // *messages.EpochMismatchError, *InvalidObjectError, *consent.BlockedError, and those of
 // keypackages.Consume.
 func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
@@ -36,8 +36,8 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 	if a.Commit == nil {
 		return Advanced{}, ErrCommitRequired
 	}
-	// The epoch is checked first. A caller that lost a race must learn of the epoch, not of the
-	// winner's roster.
+	// The epoch is checked first. A caller that has lost a race must learn of the new epoch, not of
+	// the winner's roster.
 	if _, err := c.checkCommit(ctx, tx, a.Caller, a.Commit, rights{}); err != nil {
 		return Advanced{}, err
 	}
@@ -58,8 +58,8 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 		return Advanced{}, notReplaced(err, replaced)
 	}
 	// A member that comes back keeps its row, and reads from the commit that added it again. A
-	// member that was on the roster without being in the group, or whose leaf is replaced, goes on
-	// reading where it was.
+	// member keeps its old reading position in two cases: it was on the roster without being in the
+	// group, or its leaf is replaced.
 	_, err = tx.Exec(ctx, `
 		WITH joined AS (
 			INSERT INTO members (convo_id, did, role, joined_at, joined_seq, cursor_seq, requested_at, invited_by)
@@ -81,9 +81,9 @@ func Add(ctx context.Context, tx pgx.Tx, a AddMembers) (Advanced, error) {
 	return advanced, errs.Wrap(err, "add to the roster")
 }
 
-// checkAdditions refuses DIDs that are in the group already, a roster that would become too long, and
-// too many people who share no convo with the inviter. It returns the people whose leaves the commit
-// has to replace.
+// checkAdditions refuses DIDs that are already in the group, a roster that would become too long,
+// and too many people who share no convo with the inviter. It returns the people whose leaves the
+// commit must replace.
 func checkAdditions(ctx context.Context, tx pgx.Tx, c *locked, caller syntax.DID, added []syntax.DID,
 	s *quota.Spending) (replaced []syntax.DID, err error) {
 	var total int

@@ -19,29 +19,29 @@ import (
 	"mlsd/welcome"
 )
 
-// Proposed is a commit as a member sends it, with the objects that belong to it.
+// Proposed is a commit as a member sends it, with its Welcome and its GroupInfo.
 type Proposed struct {
 	Commit    []byte
 	Welcome   []byte                // nil if the commit adds no device
-	GroupInfo []byte                // of the epoch it creates; nil if not sent
-	Foreign   []keypackages.Foreign // of other services, that the Welcome can name
+	GroupInfo []byte                // of the epoch that the commit creates; nil if not sent
+	Foreign   []keypackages.Foreign // KeyPackages of other services that the Welcome can name
 
-	// Verified is where verifications outside the transaction leave their results. If it is nil, all
-	// signatures are verified inside the transaction. Otherwise the methods that take a Proposed can
-	// return an *UnverifiedError.
+	// Verified keeps the results of verifications outside the transaction. If it is nil, all
+	// signatures are verified inside the transaction. If it is not nil, the methods that take a
+	// Proposed can return an *UnverifiedError.
 	Verified *Verified
 
-	// Key and Hash are the request's. They are stored with the commit's log entry. The key begins
-	// with the method's name.
+	// Key and Hash are the idempotency key and the hash of the request. They are stored with the
+	// commit's log entry. The key begins with the method's name.
 	Key  string
 	Hash [sha256.Size]byte
 }
 
 // advance accepts a commit and moves the convo to the next epoch. The epoch in the commit's own
-// header must be the current one: this is the compare-and-swap of promise 3, under the row lock
-// that c holds. A committer whose membership is a request has accepted it. It does not change the
-// roster otherwise. A commit with ReInit closes the convo. While the convo is in dispute, only
-// external commits are accepted. The caller has checked that the convo is open.
+// header must be the current epoch. This is the compare-and-swap of promise 3, under the row lock
+// that c holds. If the committer's membership is a request, the commit accepts it; advance changes
+// nothing else on the roster. A commit with ReInit closes the convo. While the convo is in dispute,
+// advance accepts only external commits. The caller has checked that the convo is open.
 func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed, allowed rights) (Advanced, error) {
 	h, err := c.checkCommit(ctx, tx, by, p.Commit, allowed)
 	if err != nil {
@@ -104,8 +104,8 @@ func (c *locked) advance(ctx context.Context, tx pgx.Tx, by syntax.DID, p Propos
 	return Advanced{Epoch: next, Seq: seq}, nil
 }
 
-// checkCommit reads the commit's header and checks its type, group and epoch, that no dispute stands
-// against it, and that the next commit is not reserved for another member.
+// checkCommit reads the commit's header. It checks the commit's type, group and epoch, that no
+// dispute forbids the commit, and that the next commit is not reserved for another member.
 func (c *locked) checkCommit(ctx context.Context, tx pgx.Tx, by syntax.DID, commit []byte, allowed rights) (mls.Header,
 	error) {
 	h, err := mls.ParseHeader(commit)
@@ -137,9 +137,10 @@ func (c *locked) checkCommit(ctx context.Context, tx pgx.Tx, by syntax.DID, comm
 	return h, nil
 }
 
-// checkDispute refuses a commit while the convo is in dispute, unless it is an external one by a
-// member whom no open dispute names. It comes after the check of the epoch: ConvoDisputed says that
-// the commit can be sent again later, and one of an epoch before cannot.
+// checkDispute refuses a commit while the convo is in dispute. It lets an external commit pass if
+// no open dispute names its sender. It comes after the check of the epoch, because the error
+// ConvoDisputed says that the same commit can be sent again later, and a commit of an earlier epoch
+// cannot.
 func (c *locked) checkDispute(allowed rights) error {
 	if c.dispute == nil {
 		return nil
@@ -150,10 +151,10 @@ func (c *locked) checkDispute(allowed rights) error {
 	return &disputes.OpenError{Dispute: *c.dispute}
 }
 
-// addWelcome consumes the KeyPackages that a Welcome names and makes the Welcome available to their
-// devices. The Welcome must reach each added member. Besides devices of added members, it may name
-// only other devices of the committer. It must agree with what is known of the commit. KeyPackages
-// of people who refuse the invitation are not found.
+// addWelcome consumes the KeyPackages that a Welcome names, and makes the Welcome available to
+// their devices. The Welcome must reach each added member. It may name devices of added members and
+// other devices of the committer, and no others. It must agree with what is known of the commit.
+// The KeyPackages of people who refuse the invitation count as not found.
 func addWelcome(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch int64, body []byte, allowed rights,
 	v verdict) error {
 	added := allowed.adds
@@ -196,26 +197,26 @@ func addWelcome(ctx context.Context, tx pgx.Tx, c locked, by syntax.DID, epoch i
 	return welcome.Add(ctx, tx, c.id, epoch, body, to)
 }
 
-// Submission is a commit that leaves the roster as it is.
+// Submission is a commit that does not change the roster.
 type Submission struct {
 	ConvoID uuid.UUID
 	Caller  syntax.DID
-	Device  string // the one that Rejoin adds; "": any
+	Device  string // the device that Rejoin adds; "" means any device
 	Proposed
 }
 
 // Submit accepts a commit that rotates keys, removes devices of the caller's own or of people who
-// have left, or adds devices of the caller's own with a Welcome. One with ReInit closes the convo.
-// Errors: ErrNotFound, ErrNotMember, ErrConvoClosed, ErrNotPermitted, *ReservedError,
+// have left, or adds devices of the caller's own with a Welcome. A commit with ReInit closes the
+// convo. Errors: ErrNotFound, ErrNotMember, ErrConvoClosed, ErrNotPermitted, *ReservedError,
 // *messages.EpochMismatchError, *InvalidObjectError, and those of keypackages.Consume.
 func Submit(ctx context.Context, tx pgx.Tx, s Submission) (Advanced, error) {
 	return submit(ctx, tx, s, rights{})
 }
 
-// Rejoin accepts an external commit (RFC 9420 §12.4.3.2). It adds a device of a current member's
-// to the group without a Welcome, and can remove an older device of the same member's. The
-// commit must be verifiable. A device other than s.Device gets ErrNotPermitted. Errors: those of
-// Submit, and ErrNoGroupInfo.
+// Rejoin accepts an external commit (RFC 9420 §12.4.3.2). The commit adds a device of a current
+// member to the group without a Welcome. It can also remove an older device of the same member. The
+// server must be able to verify the commit. If the device is not s.Device, the error is
+// ErrNotPermitted. Errors: those of Submit, and ErrNoGroupInfo.
 func Rejoin(ctx context.Context, tx pgx.Tx, s Submission) (Advanced, error) {
 	return submit(ctx, tx, s, rights{joins: true, device: s.Device})
 }

@@ -15,15 +15,16 @@ import (
 	"mlsd/people/consent"
 )
 
-// maxDeclined bounds the invitations that a block declines, each of which is a departure. Quotas leave
-// fewer to one inviter, unless the operator has set others. To block again declines the next ones.
+// maxDeclined bounds the invitations that one block declines. Each declined invitation is a
+// departure. The default quotas let one inviter have fewer open invitations. A repeated block
+// declines the next ones.
 const maxDeclined = 50
 
-// Block makes did block another DID, and declines the invitations of the blocked one that did has not
-// accepted, here and at other services. It returns when did first blocked it. Errors: those of
-// consent.Block.
+// Block blocks another DID for did. It also declines the blocked person's invitations that did has
+// not accepted, here and at other services. It returns when did first blocked the person. Errors:
+// those of consent.Block.
 func Block(ctx context.Context, tx pgx.Tx, did, blocked syntax.DID) (at time.Time, err error) {
-	// First, so that two blocks of a person do not wait for each other's convos.
+	// This lock comes first, so that two blocks by one person do not wait for each other's convos.
 	if err := pgpool.LockBlocks.Wait(ctx, tx, did.String()); err != nil {
 		return at, err
 	}
@@ -33,17 +34,18 @@ func Block(ctx context.Context, tx pgx.Tx, did, blocked syntax.DID) (at time.Tim
 	if at, err = consent.Block(ctx, tx, did, blocked); err != nil {
 		return at, err
 	}
-	// consent.Block has waited for the last invitations. They are seldom there. If yet another one into
-	// their convo is under way, the database ends one of the two transactions.
+	// consent.Block has waited for the blocked person's running invitations, which are rare. If one
+	// more invitation into the same convos is running, the database aborts one of the two
+	// transactions.
 	if err := decline(ctx, tx, did, blocked); err != nil {
 		return at, err
 	}
 	return at, network.Refuse(ctx, tx, did, blocked)
 }
 
-// decline makes did leave the convos to which the inviter has invited it, and which did has not
-// accepted. A convo that everybody else has left stays. It locks the convos in their order, and the
-// memberships, so that none of them is accepted meanwhile.
+// decline makes did leave the convos to which the inviter has invited did and which did has not
+// accepted. A convo that everybody else has left remains. decline locks the convos in the order of
+// their ids. It also locks the memberships, so that none of them is accepted meanwhile.
 func decline(ctx context.Context, tx pgx.Tx, did, inviter syntax.DID) error {
 	open, err := pgpool.Collect(ctx, tx, pgx.RowTo[uuid.UUID], `
 		SELECT c.id FROM members m JOIN convos c ON c.id = m.convo_id

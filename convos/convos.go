@@ -44,10 +44,10 @@ var (
 
 func tooManyMembers(n int) error { return fmt.Errorf("%w; it would have %d", ErrTooManyMembers, n) }
 
-// AlreadyMemberError names a DID that a commit adds although it is a member.
+// AlreadyMemberError names a DID that a commit adds, although the DID is a member.
 type AlreadyMemberError struct {
 	DID    syntax.DID
-	Reason string // why the commit cannot replace its leaf; can be empty
+	Reason string // why the commit cannot replace the member's leaf; can be empty
 }
 
 func (e *AlreadyMemberError) Error() string {
@@ -80,23 +80,23 @@ type Convo struct {
 	ID            uuid.UUID
 	GroupID       []byte
 	Creator       syntax.DID
-	Members       []Member // current ones, in the order they joined
+	Members       []Member // current members, in the order in which they joined
 	Epoch         int64
 	CipherSuite   mls.CipherSuite
 	CreatedAt     time.Time
-	CommitLevel   Level // of the commit that made the epoch
+	CommitLevel   Level // level of the commit that created the epoch
 	LastMessageAt *time.Time
 	Name          *string
 	Description   *string
 	LastSeq       int64
-	ClosedAt      *time.Time    // nil: it is open
-	Successor     []byte        // group_id of the group that replaces this one; nil: not known, or the convo is open
-	SuccessorID   uuid.NullUUID // of a convo that was reset: the one that goes on
+	ClosedAt      *time.Time    // nil while the convo is open
+	Successor     []byte        // group_id of the group that replaces this one; nil if open or not known
+	SuccessorID   uuid.NullUUID // the successor, if the convo was reset
 	PredecessorID uuid.NullUUID // the convo whose reset opened this one
-	Request       bool          // the reader has not accepted it
-	InvitedBy     *syntax.DID   // who added the reader last; nil: the reader created it, or it is not known
-	// Unread counts application messages by others after the reader's cursor: at most 100, among the
-	// next 1,000 entries.
+	Request       bool          // the reader has not accepted the convo
+	InvitedBy     *syntax.DID   // who added the reader last; nil if the reader created the convo, or if it is not known
+	// Unread counts the application messages by other members after the reader's cursor. It counts
+	// at most 100, among the next 1,000 entries.
 	Unread int64
 }
 
@@ -109,8 +109,8 @@ type Member struct {
 // Advanced is the result of a change of the roster or the epoch.
 type Advanced struct {
 	Epoch int64
-	Seq   int64 // of the commit; 0 if there was none
-	// Blocked is whom a Departure with Block has blocked: "" if it is not known who invited the
-	// caller.
+	Seq   int64 // seq of the commit; 0 if there was no commit
+	// Blocked is the person that a Departure with Block has blocked. It is "" if it is not known
+	// who invited the caller.
 	Blocked syntax.DID
 }

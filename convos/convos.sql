@@ -3,9 +3,9 @@
 -- $1 member, $2 and $3 the least and the greatest id, $4 the largest number of convos
 -- $5 whether the member has accepted them: all, accepted, requests
 --
--- A roster is sorted once and comes as two values, because one row for each of up to 1,000 members
--- would cost more. Unread messages are counted up to 100 among the next 1,000 entries, so that the
--- cost does not grow with the log.
+-- A roster is sorted once and returned as two values: one row for each of up to 1,000 members would
+-- cost more. Unread messages are counted up to 100, among the next 1,000 entries, so that the cost
+-- does not grow with the log.
 SELECT c.id, c.group_id, c.creator_did, c.cipher_suite, c.epoch, c.created_at, c.commit_level, c.last_message_at, c.name, c.description,
     c.last_seq, c.closed_at, c.successor_group_id, c.successor_id, c.predecessor_id, unread.n, me.request, nullif(me.invited_by, $1), roster.dids, roster.joined, me.more
 FROM (

@@ -27,14 +27,14 @@ type NewConvo struct {
 	Members      []syntax.DID // besides the creator
 	Welcome      []byte       // for Members; nil if addMembers adds them to the group later
 	GroupInfo    []byte
-	Foreign      []keypackages.Foreign // of other services, that the Welcome can name
+	Foreign      []keypackages.Foreign // KeyPackages of other services that the Welcome can name
 	CurrentEpoch *int64
 	Name         *string
 	Description  *string
-	Key          string          // idempotency key, or the one derived from the content
-	Quota        *quota.Spending // counts invited people who share no convo with the inviter; nil: no quota
+	Key          string          // the idempotency key, or a key that is derived from the content
+	Quota        *quota.Spending // counts invited people who share no convo with the inviter; nil means no quota
 
-	judged *judgement // nil before Judge
+	judged *judgement // nil until Judge was called
 }
 
 // judgement is the result of Judge.
@@ -42,12 +42,12 @@ type judgement struct {
 	others  []syntax.DID // the members besides the creator
 	epoch   int64
 	verdict verdict
-	err     error // nil: the convo can be created
+	err     error // nil if the convo can be created
 }
 
-// Judge verifies the GroupInfo, which takes long if the group is large. It needs no database, so
-// call it before the transaction. Create returns its error. A new convo that was not judged is
-// judged by Create.
+// Judge verifies the GroupInfo, which takes long if the group is large. Judge needs no database, so
+// call it before the transaction. Create returns Judge's error. If Judge was not called, Create
+// calls it.
 func (n *NewConvo) Judge() {
 	j := &judgement{others: distinct(n.Members, n.Creator)}
 	if members := len(j.others) + 1; members > MaxMembers {
@@ -58,7 +58,7 @@ func (n *NewConvo) Judge() {
 	n.judged = j
 }
 
-// Create announces a group. The unique group_id makes it safe to repeat. Errors:
+// Create announces a group. The unique group_id makes a repeated call safe. Errors:
 // ErrGroupAlreadyExists, ErrTooManyMembers, *quota.ExceededError, *InvalidObjectError,
 // *consent.BlockedError, and those of keypackages.Consume.
 func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
@@ -80,7 +80,7 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 	if err != nil {
 		return Convo{}, err
 	}
-	if n.Welcome == nil && len(invited.Refused) > 0 { // a Welcome names KeyPackages, and those who refuse have none
+	if n.Welcome == nil && len(invited.Refused) > 0 { // a Welcome names KeyPackages, and people who refuse have none
 		return Convo{}, keypackages.ErrNotFound
 	}
 	var inserted bool
@@ -118,7 +118,7 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 		}
 		return err
 	})
-	// A statement of its own, so that it sees a deletion that the insertion has waited for.
+	// A separate statement, so that it sees a deletion for which the insertion has waited.
 	var deleted bool
 	group := sha256.Sum256(n.GroupID)
 	batch.Queue(`SELECT EXISTS (SELECT FROM deleted_convos WHERE group_hash = $1)`, group[:]).
@@ -144,9 +144,10 @@ func Create(ctx context.Context, tx pgx.Tx, n NewConvo) (Convo, error) {
 	return created, nil
 }
 
-// judge returns the group's epoch: the GroupInfo's if there is one, else the one that the creator
-// states, else 1 if there is a Welcome, else 0. The GroupInfo must be signed by a device of the
-// creator's, and every leaf must belong to a member. others are the members besides the creator.
+// judge returns the group's epoch: the epoch of the GroupInfo; without a GroupInfo, the epoch that
+// the creator states; without both, 1 if there is a Welcome, and 0 if there is none. The GroupInfo
+// must be signed by a device of the creator, and every leaf must belong to a member. others are the
+// members besides the creator.
 func (n NewConvo) judge(others []syntax.DID) (epoch int64, v verdict, err error) {
 	v.level = LevelHeader
 	switch {
@@ -156,7 +157,7 @@ func (n NewConvo) judge(others []syntax.DID) (epoch int64, v verdict, err error)
 			return 0, v, err
 		}
 		people := []syntax.DID{n.Creator}
-		if n.Welcome != nil { // without one, the creator is alone in the group
+		if n.Welcome != nil { // without a Welcome, the creator is alone in the group
 			people = append(people, others...)
 		}
 		tree, err := checkTree(&info, n.Creator, people)
@@ -207,7 +208,7 @@ func (n NewConvo) checkWelcomed(tree *mls.Tree) error {
 	return nil
 }
 
-// distinct returns dids without repetitions and without those in except. It keeps the order.
+// distinct returns dids in their order, without repetitions and without the members of except.
 func distinct(dids []syntax.DID, except ...syntax.DID) []syntax.DID {
 	out := make([]syntax.DID, 0, len(dids))
 	for _, did := range dids {
@@ -229,7 +230,7 @@ func RetireKeys(ctx context.Context, tx pgx.Tx, keys []idem.UsedKey) error {
 	if len(used) == 0 {
 		return nil
 	}
-	// The rows are locked in the order in which batches of messages lock them.
+	// The rows are locked in the order in which batches of messages lock them, to avoid deadlocks.
 	_, err := tx.Exec(ctx, `
 		WITH locked AS MATERIALIZED (
 			SELECT id FROM convos

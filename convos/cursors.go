@@ -24,29 +24,29 @@ const (
 	cursorsPerBatch = 256
 	cursorsWaiting  = 4096
 	cursorTimeout   = 4 * time.Second
-	cursorsAlone    = 8 // transactions at once that wait for the lock of a cursor
-	cursorAttempts  = 3 // of one such transaction
+	cursorsAlone    = 8 // transactions at one time that wait for the lock of a cursor
+	cursorAttempts  = 3 // attempts of one such transaction
 )
 
 // Cursors moves readers' cursors. Moves that arrive at the same time share a statement, which does
-// not wait for locks. A move whose cursor another transaction has locked, or whose statement has
-// failed, is made again alone, after waiting for the lock. A move is safe to repeat, because a
+// not wait for locks. If another transaction has locked a move's cursor, or if the statement fails,
+// the move is made again alone, after waiting for the lock. A move is safe to repeat, because a
 // cursor only goes up. Cursors is safe for concurrent use.
 type Cursors struct {
 	db     *pgxpool.Pool
 	faults *failpoint.Set
 	moves  *batch.Batcher[move, moved]
 	shown  func(convo uuid.UUID, reader syntax.DID, at Cursor)
-	alone  chan struct{} // a semaphore of cursorsAlone
+	alone  chan struct{} // a semaphore of size cursorsAlone
 }
 
-// Cursor is how far a member is in a convo's log.
+// Cursor says how far a member and its devices are in a convo's log.
 type Cursor struct {
-	Read      int64 // the last entry that it has read
-	Delivered int64 // the last entry that a device of its has got; as an answer, at least Read
+	Read      int64 // the last entry that the member has read
+	Delivered int64 // the last entry that a device of the member has received; in an answer, at least Read
 }
 
-// move asks that a cursor stands at seq and delivered, or further.
+// move asks to move a cursor to seq and delivered, unless it is further already.
 type move struct {
 	convo     uuid.UUID
 	reader    syntax.DID
@@ -58,12 +58,12 @@ type move struct {
 type moved struct {
 	status   string
 	lastSeq  int64
-	cursor   Cursor // if status is cursorMoved
-	hasMoved bool   // the cursor did not stand there before
-	shared   bool   // other members may see it
+	cursor   Cursor // set if status is cursorMoved
+	hasMoved bool   // the move has changed the cursor
+	shared   bool   // other members may see the cursor
 }
 
-// Outcomes of a move, as moveCursors names them.
+// Outcomes of a move, as the statement moveCursors names them.
 const (
 	cursorNotFound  = "convo-not-found"
 	cursorNotMember = "not-member"
@@ -72,8 +72,8 @@ const (
 	cursorMoved     = "moved"
 )
 
-// NewCursors returns cursors in db, which the caller owns. faults can be nil. It calls shown with each
-// cursor that has moved and that other members may see. shown must not block.
+// NewCursors returns cursors in db, which the caller owns. faults can be nil. Cursors calls shown
+// with each cursor that has moved and that other members may see. shown must not block.
 func NewCursors(db *pgxpool.Pool, faults *failpoint.Set,
 	shown func(convo uuid.UUID, reader syntax.DID, at Cursor)) *Cursors {
 	c := &Cursors{db: db, faults: faults, alone: make(chan struct{}, cursorsAlone), shown: shown}
@@ -82,7 +82,7 @@ func NewCursors(db *pgxpool.Pool, faults *failpoint.Set,
 	return c
 }
 
-// Update moves the reader's cursor, never back, and returns where it stands. Errors: ErrNotFound,
+// Update moves the reader's cursor, never back, and returns its new position. Errors: ErrNotFound,
 // ErrNotMember, ErrSeqAhead, messages.ErrBusy, batch.ErrOverloaded, batch.ErrClosed, those of ctx
 // and of the database.
 func (c *Cursors) Update(ctx context.Context, convo uuid.UUID, reader syntax.DID, to Cursor) (Cursor, error) {
@@ -109,21 +109,21 @@ func (c *Cursors) Update(ctx context.Context, convo uuid.UUID, reader syntax.DID
 	return Cursor{}, ErrNotFound
 }
 
-// Close finishes the moves that wait and refuses later ones. It returns when all are done, or with
-// ctx's error.
+// Close finishes the waiting moves and refuses later ones. It returns when all moves are finished,
+// or with ctx's error.
 func (c *Cursors) Close(ctx context.Context) error { return c.moves.Close(ctx) }
 
-// moveCursors moves cursors and says what became of each move.
+// moveCursors moves cursors, and returns the outcome of each move.
 //
 //go:embed movecursors.sql
 var moveCursors string
 
-// moveTogether makes moves in one transaction, without waiting for locks.
+// moveTogether makes moves in one transaction, and does not wait for locks.
 func (c *Cursors) moveTogether(ctx context.Context, moves []move) ([]moved, error) {
 	return c.move(ctx, &pgx.Batch{}, moves)
 }
 
-// moveAlone makes one move after waiting for the cursor's lock, no longer than the session's
+// moveAlone makes one move. It waits for the cursor's lock, but no longer than the session's
 // lock_timeout.
 func (c *Cursors) moveAlone(ctx context.Context, m move) (moved, error) {
 	select {
@@ -148,7 +148,7 @@ func (c *Cursors) moveAlone(ctx context.Context, m move) (moved, error) {
 	}
 }
 
-// move makes moves in one transaction, after statements.
+// move runs statements and then makes moves, in one transaction.
 func (c *Cursors) move(ctx context.Context, statements *pgx.Batch, moves []move) (results []moved, err error) {
 	convos := make(pgpool.Array[pgpool.UUID], len(moves))
 	readers := make(pgpool.Array[pgpool.Text], len(moves))

@@ -27,8 +27,8 @@ import (
 	"mlsd/welcome"
 )
 
-// Close closes a convo without a commit, and returns since when it is closed. Its members can read
-// and leave it. Everything else is refused with ErrConvoClosed. Error: ErrNotFound.
+// Close closes a convo without a commit, and returns when the convo was closed. Its members can
+// read and leave the convo. Everything else is refused with ErrConvoClosed. Error: ErrNotFound.
 func Close(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (at time.Time, err error) {
 	err = tx.QueryRow(ctx, `
 		UPDATE convos SET closed_at = coalesce(closed_at, clock_timestamp()) WHERE id = $1 RETURNING closed_at`,
@@ -42,40 +42,40 @@ func Close(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (at time.Time, err e
 	return at, network.End(ctx, tx, convo)
 }
 
-// NSIDDelete names the transactions of a deletion for failpoints.
+// NSIDDelete names the transactions of a deletion, for failpoints.
 const NSIDDelete = "mlsd.convos.delete"
 
 // Bounds of one transaction of a deletion. PostgreSQL deletes 64 MiB of bodies within a second.
 const (
 	purgeBatch    = 1000     // rows of each table
-	purgeBytes    = 64 << 20 // of log entries, or one entry
-	purgeWelcomes = 64       // rows of welcome_bodies, of 3 MiB each at most
+	purgeBytes    = 64 << 20 // of log entries, or a single larger entry
+	purgeWelcomes = 64       // rows of welcome_bodies, of at most 3 MiB each
 )
 
-// deleteSQL deletes the rows of a convo that say that it exists.
+// deleteSQL deletes the rows that show that a convo exists.
 //
 //go:embed delete.sql
 var deleteSQL string
 
 // Remover deletes convos. Any number of nodes can run one.
 //
-// A deletion has two parts. Remove is one transaction: after it the convo exists for nobody, and
-// its members have the event that they were removed. Purge deletes the rest in batches: the log, the
-// bytes of Welcomes, the tree of the log and the attachments. RunOnce, on any node, deletes what a
-// killed node has left.
+// A deletion has two parts. Remove is one transaction: afterwards nobody can see the convo, and its
+// members have an event that says that they were removed. Purge deletes the rest in batches: the
+// log, the bytes of Welcomes, the tree of the log and the attachments. RunOnce, on any node,
+// finishes the deletions of a killed node.
 type Remover struct {
 	db     *pgxpool.Pool
 	faults *failpoint.Set
 }
 
-// NewRemover returns a remover. db is for maintenance.
+// NewRemover returns a remover. db is the pool for maintenance.
 func NewRemover(db *pgxpool.Pool, faults *failpoint.Set) *Remover {
 	return &Remover{db: db, faults: faults}
 }
 
-// Remove deletes a convo, its roster, its Welcomes and the records of its writes, and leaves a
-// tombstone: its group_id cannot be used again. The transaction must be one of maintenance. removed
-// are the members that it had. A convo that was deleted before has none. Error: ErrNotFound.
+// Remove deletes a convo with its roster, its Welcomes and the records of its writes. It leaves a
+// tombstone, so that the group_id cannot be used again. The transaction must be one of maintenance.
+// removed is how many members the convo had, 0 if the convo was deleted before. Error: ErrNotFound.
 func (r *Remover) Remove(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (removed int64, err error) {
 	var creator syntax.DID
 	var groupID []byte
@@ -88,14 +88,14 @@ func (r *Remover) Remove(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (remov
 	if err != nil {
 		return 0, fmt.Errorf("read the convo: %w", err)
 	}
-	// Writes lock their record before their convo, and so does this.
+	// Lock the record before the convo, as every write does.
 	if err := forgetRecords(ctx, tx, convo, creator, key); err != nil {
 		return 0, err
 	}
 	var there bool
 	err = tx.QueryRow(ctx, `SELECT true FROM convos WHERE id = $1 FOR UPDATE`, convo).Scan(&there)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, r.removed(ctx, tx, convo) // by another request meanwhile
+		return 0, r.removed(ctx, tx, convo) // another request has deleted it meanwhile
 	}
 	if err != nil {
 		return 0, fmt.Errorf("lock the convo: %w", err)
@@ -114,7 +114,7 @@ func (r *Remover) Remove(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (remov
 	return removed, errs.Wrap(err, "delete the convo")
 }
 
-// removed returns nil if the convo has been deleted before, and ErrNotFound if it never existed.
+// removed returns nil if the convo was deleted before, and ErrNotFound if it never existed.
 func (r *Remover) removed(ctx context.Context, tx pgx.Tx, convo uuid.UUID) error {
 	var before bool
 	if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM deleted_convos WHERE id = $1)`,
@@ -140,7 +140,8 @@ func forgetRecords(ctx context.Context, tx pgx.Tx, convo uuid.UUID, creator synt
 }
 
 // Purge deletes what is left of a convo after Remove, and returns how many log entries it has
-// deleted. Two calls at once wait for each other. If ctx ends before, the next call goes on.
+// deleted. Two calls at the same time wait for each other. If ctx ends first, the next call
+// continues.
 func (r *Remover) Purge(ctx context.Context, convo uuid.UUID) (entries int64, err error) {
 	for done := false; !done; {
 		if err := r.faults.Hit(ctx, failpoint.AfterCommit, NSIDDelete); err != nil {
@@ -159,8 +160,8 @@ func (r *Remover) Purge(ctx context.Context, convo uuid.UUID) (entries int64, er
 	return entries, nil
 }
 
-// purge deletes one batch. The lock of the tombstone makes batches of one convo run one after the
-// other. The one that finds nothing more says in the tombstone that nothing is left.
+// purge deletes one batch. Each batch locks the tombstone, so that batches of one convo run one
+// after the other. The batch that finds nothing more records in the tombstone that nothing is left.
 func purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (entries int64, done bool, err error) {
 	var pending bool
 	err = tx.QueryRow(ctx, `SELECT purged_at IS NULL FROM deleted_convos WHERE id = $1 FOR UPDATE`, convo).Scan(&pending)
@@ -187,8 +188,8 @@ func purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (entries int64, done
 	return entries, true, err
 }
 
-// RunOnce purges up to 100 convos whose deletion is not finished. If it cannot purge one, it goes on
-// with the next.
+// RunOnce purges up to 100 convos whose deletion is not finished. If one purge fails, RunOnce goes
+// on with the next convo.
 func (r *Remover) RunOnce(ctx context.Context) error {
 	unfinished, err := pgpool.Collect(ctx, r.db, pgx.RowTo[uuid.UUID],
 		`SELECT id FROM deleted_convos WHERE purged_at IS NULL ORDER BY deleted_at LIMIT 100`)

@@ -1,5 +1,5 @@
--- Deletes a convo and its roster, leaves a tombstone, and tells the members that they were removed.
--- Returns how many members it had.
+-- Deletes a convo and its roster, leaves a tombstone, and inserts events that tell the members that
+-- they were removed. Returns how many members the convo had.
 --
 -- $1 convo, $2 SHA-256 of its group_id, $3 the kind of a membership event, $4 its change
 WITH convo AS (

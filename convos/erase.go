@@ -14,9 +14,9 @@ import (
 	"mlsd/people/disputes"
 )
 
-// EraseMembership makes a person leave one of its convos, and reports whether there was one. A convo
-// of which it is the last member is deleted: Purge deletes the rest of it. The transaction must be
-// one of maintenance.
+// EraseMembership makes a person leave one of the person's convos. left is false
+// if the person is a member of no convo. If the person is the last member, the convo is deleted: Purge deletes the rest of it. The
+// transaction must be one of maintenance.
 func (r *Remover) EraseMembership(ctx context.Context, tx pgx.Tx, p tombstone.Person) (left bool, err error) {
 	var convo uuid.UUID
 	var last bool
@@ -41,8 +41,8 @@ func (r *Remover) EraseMembership(ctx context.Context, tx pgx.Tx, p tombstone.Pe
 	return true, err
 }
 
-// NextOf returns the convo after another one in which a person is or was a member. uuid.Nil comes
-// before all. ok is false if there is none.
+// NextOf returns the next convo, after the given one, in which a person is or was a member.
+// uuid.Nil comes before all convos. ok is false if there is no next convo.
 func NextOf(ctx context.Context, tx pgx.Tx, p tombstone.Person, after uuid.UUID) (next uuid.UUID, ok bool, err error) {
 	err = tx.QueryRow(ctx, `SELECT convo_id FROM members WHERE did = $1 AND convo_id > $2 ORDER BY convo_id LIMIT 1`,
 		p.DID, after).Scan(&next)
@@ -55,16 +55,16 @@ func NextOf(ctx context.Context, tx pgx.Tx, p tombstone.Person, after uuid.UUID)
 	return next, true, nil
 }
 
-// Lock takes the lock of a convo, as every write does before it locks anything else of the convo.
+// Lock locks a convo, as every write does before it locks anything else in the convo.
 func Lock(ctx context.Context, tx pgx.Tx, convo uuid.UUID) error {
 	_, err := tx.Exec(ctx, `SELECT FROM convos WHERE id = $1 FOR NO KEY UPDATE`, convo)
 	return errs.Wrap(err, "lock the convo")
 }
 
-// Erase puts the tombstone of a person, who has left, into a convo, its roster, its public group and
-// its disputes. It deletes what the person has reported. It returns how many rows have changed. The
-// group's own objects name the person for as long as members keep its leaf. The person's Welcomes of
-// the convo are erased before: afterwards NextOf does not find the convo.
+// Erase replaces a person, who has left, by the person's tombstone: in a convo, its roster, its
+// public group and its disputes. It deletes what the person has reported. It returns how many rows
+// it has changed. The group's own objects name the person until a member removes the person's leaf.
+// Erase the person's Welcomes in the convo first: afterwards NextOf does not find the convo.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID) (n int64, err error) {
 	if err := Lock(ctx, tx, convo); err != nil {
 		return 0, err
@@ -92,8 +92,9 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID) 
 	return n + reported, err
 }
 
-// hasErased fails unless the group has a leaf of did, which is not on the roster: it is the leaf of a
-// member who was erased, and has to be removed like that of one who left. Error: ErrTargetNotMember.
+// hasErased checks that did has a leaf in the group, but is not on the roster. Such a leaf belongs
+// to an erased member, and a member must remove it, as after a departure. Error:
+// ErrTargetNotMember.
 func (c *locked) hasErased(ctx context.Context, tx pgx.Tx, did syntax.DID) error {
 	group, err := c.publicGroup(ctx, tx)
 	if err == nil && !group.has(did) {

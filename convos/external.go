@@ -12,18 +12,18 @@ import (
 	"mlsd/mls"
 )
 
-// ErrNotExternalSender says that a member sends a proposal as an external sender, and the group does
-// not list it as one.
+// ErrNotExternalSender says that a member sends a proposal as an external sender, but the group
+// does not list the member as an external sender.
 var ErrNotExternalSender = errors.New(
 	"ciphertext: its sender is external, and the group's external_senders do not name the caller (RFC 9420 §12.1.8.1)")
 
-// ProposeExternally appends a proposal whose sender is not a member but one of the group's external
-// senders (RFC 9420 §12.1.8.1). The group must be known. The credential of the sender that the
-// message names must be the caller's, and the signature must be the sender's. Anyone else gets what a
-// non-member gets. A repeated request gets its first answer.
+// ProposeExternally appends a proposal of an external sender (RFC 9420 §12.1.8.1): a sender that is
+// not a member, but that the group lists. The server must know the group. The listed sender that
+// the message names must have the caller's DID as its credential, and must have signed the message.
+// Any other caller gets the answer of a non-member. A repeated request gets its first answer.
 //
-// It must be of the convo's epoch, because a later commit could not refer to it. Errors: ErrNotFound,
-// ErrNotExternalSender, *InvalidProposalError, and those of messages.AppendEntitled.
+// The proposal must be of the convo's epoch, because a later commit could not refer to it. Errors:
+// ErrNotFound, ErrNotExternalSender, *InvalidProposalError, and those of messages.AppendEntitled.
 func ProposeExternally(ctx context.Context, tx pgx.Tx, d messages.Draft) (messages.Receipt, error) {
 	known, err := messages.HasKey(ctx, tx, d)
 	if err != nil {
@@ -36,7 +36,7 @@ func ProposeExternally(ctx context.Context, tx pgx.Tx, d messages.Draft) (messag
 	}
 	receipt, err := messages.AppendEntitled(ctx, tx, d)
 	if err == nil && known && !receipt.Replayed {
-		// The message under the key has expired since, and nobody has checked this one.
+		// The message under the key has expired, and nobody has checked this message.
 		return messages.Receipt{}, ErrNotFound
 	}
 	return receipt, err
@@ -49,8 +49,8 @@ func (e *InvalidProposalError) Error() string { return "ciphertext: " + e.Err.Er
 func (e *InvalidProposalError) Unwrap() error { return e.Err }
 
 // checkExternalSender checks that the group lists the caller as the external sender that signed the
-// proposal. It takes no lock, so that a non-member cannot delay the convo. It asks for the listed
-// senders first, so that a non-member does not make the server read and parse the group.
+// proposal. It takes no lock, so that a non-member cannot delay the convo. It first reads the list
+// of senders, so that a non-member cannot make the server read and parse the group.
 func checkExternalSender(ctx context.Context, tx pgx.Tx, d messages.Draft) error {
 	var (
 		c              = locked{id: d.ConvoID}
@@ -78,7 +78,7 @@ func checkExternalSender(ctx context.Context, tx pgx.Tx, d messages.Draft) error
 	if err != nil {
 		return err
 	}
-	if group.Group == nil { // a commit came in between
+	if group.Group == nil { // a commit has come in between
 		return refusal
 	}
 	m, err := mls.ParseProposal(d.Body)

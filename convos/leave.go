@@ -20,16 +20,16 @@ import (
 type Departure struct {
 	ConvoID uuid.UUID
 	Caller  syntax.DID
-	Target  syntax.DID // the caller itself, or the member that it removes
-	Block   bool       // the caller, who leaves, also blocks the person that invited it
+	Target  syntax.DID // the caller, or the member that the caller removes
+	Block   bool       // the caller leaves, and also blocks the person that invited it
 	Proposed
 }
 
-// Leave takes Target off the roster. Leaving needs no commit and does not change the epoch, because
-// a member cannot commit its own removal (RFC 9420 §12.2). Leaving again gives the same answer.
-// Only the creator can remove another member, with a commit. Any member can commit the removal of a
-// member who has left already, which removes the leaves from the tree. A closed convo can be left
-// without a commit, and takes none.
+// Leave takes Target off the roster. A departure needs no commit and does not change the epoch,
+// because a member cannot commit its own removal (RFC 9420 §12.2). A repeated departure gets the
+// same answer. Only the creator can remove another member, and needs a commit. Once a member has
+// left, any member can commit the removal of the member's leaves from the tree. A closed convo can
+// be left without a commit, and accepts no commit.
 //
 // Errors: ErrNotFound, ErrNotMember, ErrConvoClosed, ErrLastMember, ErrNotPermitted,
 // ErrCommitRequired, ErrTargetNotMember, *messages.EpochMismatchError, *InvalidObjectError, and
@@ -47,8 +47,8 @@ func Leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
 	return advanced, err
 }
 
-// blockInviter makes did block the person that invited it into the convo. It returns that person, or
-// "" if it is not known. It comes after the locks of blocks and of the convo.
+// blockInviter makes did block the person that invited did into the convo. It returns that person,
+// or "" if the person is not known. Call it after the locks of blocks and of the convo are taken.
 func blockInviter(ctx context.Context, tx pgx.Tx, convo uuid.UUID, did syntax.DID) (syntax.DID, error) {
 	var inviter *syntax.DID
 	err := tx.QueryRow(ctx, `SELECT invited_by FROM members WHERE convo_id = $1 AND did = $2`, convo, did).Scan(&inviter)
@@ -62,7 +62,7 @@ func blockInviter(ctx context.Context, tx pgx.Tx, convo uuid.UUID, did syntax.DI
 	return *inviter, err
 }
 
-// leave does what Leave does without the block.
+// leave is Leave without the block.
 func leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
 	c, err := lockConvo(ctx, tx, d.ConvoID, d.Caller)
 	if err != nil {
@@ -104,7 +104,7 @@ func leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
 	if !present {
 		return advanced, nil
 	}
-	leaf := false // the member has left, and others have to commit its removal
+	leaf := false // the member has left, so other members have to commit its removal
 	if self && !c.closed {
 		group, err := c.publicGroup(ctx, tx)
 		if err != nil {
@@ -118,8 +118,8 @@ func leave(ctx context.Context, tx pgx.Tx, d Departure) (Advanced, error) {
 	return advanced, c.endWelcomes(ctx, tx, welcome.Device{DID: d.Target})
 }
 
-// endWelcomes ends the Welcomes that are on their way to devices. Homes of people at other services
-// learn of it.
+// endWelcomes ends the devices' Welcomes that are on their way. If people live at other services,
+// their homes are told.
 func (c *locked) endWelcomes(ctx context.Context, tx pgx.Tx, devices ...welcome.Device) error {
 	if err := welcome.Supersede(ctx, tx, c.id, devices...); err != nil {
 		return err
@@ -127,7 +127,8 @@ func (c *locked) endWelcomes(ctx context.Context, tx pgx.Tx, devices ...welcome.
 	return network.Withdraw(ctx, tx, c.id, devices...)
 }
 
-// isMember reports whether did is a current member. Error: ErrTargetNotMember.
+// isMember reports whether did is a current member. Error: ErrTargetNotMember, if did never was a
+// member.
 func (c *locked) isMember(ctx context.Context, tx pgx.Tx, did syntax.DID) (present bool, err error) {
 	err = tx.QueryRow(ctx, `SELECT left_at IS NULL FROM members WHERE convo_id = $1 AND did = $2`, c.id,
 		did).Scan(&present)
@@ -137,9 +138,9 @@ func (c *locked) isMember(ctx context.Context, tx pgx.Tx, did syntax.DID) (prese
 	return present, errs.Wrap(err, "read the roster")
 }
 
-// removeFromRoster takes did off the roster as of the current end of the log. leaf says whether did
-// possibly still has a leaf in the group. It updates the convo's row, unchanged: messages.Log sees by
-// that row whether the roster changed. Error: ErrLastMember.
+// removeFromRoster takes did off the roster, as of the present end of the log. leaf says that did
+// may still have a leaf in the group. It also updates the convo's row without a change, because
+// messages.Log sees by that row that the roster has changed. Error: ErrLastMember.
 func (c *locked) removeFromRoster(ctx context.Context, tx pgx.Tx, did, by syntax.DID, leaf bool) error {
 	change := outbox.Removed
 	if did == by {

@@ -1,14 +1,14 @@
--- Moves each reader's cursor to the furthest position that is asked of it, never back. Returns the
--- outcome of each move.
+-- Moves each reader's cursor to the furthest requested position, never back. Returns the outcome of
+-- each move.
 --
--- $1 convos, $2 readers, $3 positions that are read and $4 that a device has got, in parallel
+-- $1 convos, $2 readers, $3 read positions, $4 delivered positions, in parallel
 --
--- A position that is read was delivered, so that the second one counts only beyond the first.
--- has_moved says that one of the two has moved, in the first row of each cursor. shares says that
--- other members may see the cursor.
+-- A read position counts as delivered too, so a delivered position counts only if it is greater.
+-- has_moved says, in the first row of each cursor, that one of the two positions has moved. shares
+-- says that other members may see the cursor.
 --
--- A row that another transaction has locked is skipped, so that its moves delay no others: they are
--- busy. A cursor that is already at the position is not written.
+-- A row that another transaction has locked is skipped, so that its moves do not delay others. The
+-- outcome of its moves is busy. A cursor that is already at the position is not written.
 WITH judged AS (
     SELECT a.*, m.cursor_seq, m.delivered_seq, m.shares, c.last_seq, CASE
             WHEN c.id IS NULL OR m.did IS NULL THEN 'convo-not-found'
@@ -28,8 +28,8 @@ WITH judged AS (
         row_number() OVER (PARTITION BY convo_id, did ORDER BY ord) = 1 AS first
     FROM judged
 ), locked AS MATERIALIZED (
-    -- The lock is taken once for each cursor. The rows keep all columns of merged: without hash
-    -- joins, joining the two would be a loop in a loop.
+    -- Each cursor is locked once. The rows keep all columns of merged: without hash joins, a join
+    -- of the two would be a nested loop.
     SELECT a.*, m.cursor_seq AS locked_seq, m.delivered_seq AS locked_delivered
     FROM (SELECT * FROM merged ORDER BY convo_id, did COLLATE "C", ord) a
     LEFT JOIN LATERAL (

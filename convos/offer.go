@@ -15,17 +15,17 @@ import (
 	"mlsd/people/disputes"
 )
 
-// Report is what a member says of an epoch, with a GroupInfo that it offers.
+// Report is what a member says about an epoch, with the GroupInfo that the member offers.
 type Report struct {
 	disputes.EpochReport
-	GroupInfo []byte    // nil: none
-	Verified  *Verified // as Proposed.Verified
+	GroupInfo []byte    // nil if none is offered
+	Verified  *Verified // like Proposed.Verified
 }
 
-// ReportEpoch records what a member says of an epoch. A GroupInfo that the member offers replaces
-// the stored one if it is of the present epoch and the member may replace it
-// (disputes.EpochOutcome.Trusted). Then stored is true. So devices can enter an epoch whose
-// committer has sent no GroupInfo, or a useless one.
+// ReportEpoch records what a member says about an epoch. If the member offers a GroupInfo of the
+// present epoch and may replace the stored one (disputes.EpochOutcome.Trusted), the offered
+// GroupInfo replaces it, and stored is true. So devices can enter an epoch whose committer has sent
+// no GroupInfo, or a useless one.
 //
 // A GroupInfo is refused if it contradicts what the server has verified. It may contradict what a
 // member has only claimed. Errors: those of disputes.ReportEpoch, *InvalidObjectError, and
@@ -42,7 +42,7 @@ func ReportEpoch(ctx context.Context, tx pgx.Tx, r Report) (out disputes.EpochOu
 	case c.leftEpoch != nil:
 		return out, false, ErrNotMember
 	case c.epoch != r.Epoch || c.closed:
-		return out, false, nil // the convo has gone on meanwhile
+		return out, false, nil // the epoch has ended meanwhile
 	}
 	info, err := checkGroupInfo(r.GroupInfo, c.groupID, c.cipherSuite, &c.epoch)
 	if err != nil {
@@ -59,16 +59,16 @@ type Offer struct {
 	ConvoID   uuid.UUID
 	Caller    syntax.DID
 	GroupInfo []byte
-	Verified  *Verified // as Proposed.Verified
+	Verified  *Verified // like Proposed.Verified
 }
 
 // PublishGroupInfo stores a member's GroupInfo of the present epoch, and returns that epoch. A
 // later GroupInfo replaces an earlier one. So devices can enter an epoch whose committer has sent
-// none.
+// no GroupInfo.
 //
 // A GroupInfo is refused if it contradicts what the server has verified, or what another member has
-// claimed of the group. During a dispute, and in a forked epoch, every GroupInfo is refused:
-// ReportEpoch takes one under conditions of its own. Errors: ErrNotFound, ErrNotMember,
+// claimed about the group. During a dispute, and in a forked epoch, every GroupInfo is refused:
+// ReportEpoch accepts one then, under its own conditions. Errors: ErrNotFound, ErrNotMember,
 // ErrConvoClosed, ErrForked, *disputes.OpenError, *messages.EpochMismatchError,
 // *InvalidObjectError, and *UnverifiedError.
 func PublishGroupInfo(ctx context.Context, tx pgx.Tx, o Offer) (epoch int64, err error) {
@@ -95,8 +95,8 @@ func PublishGroupInfo(ctx context.Context, tx pgx.Tx, o Offer) (epoch int64, err
 	return c.epoch, c.replaceGroupInfo(ctx, tx, &info, o, false)
 }
 
-// replaceGroupInfo replaces the GroupInfo of the present epoch by info. With overrules, info may
-// contradict what another member has claimed of the group.
+// replaceGroupInfo replaces the GroupInfo of the present epoch by info. If overrules is true, info
+// may contradict what another member has claimed about the group.
 func (c *locked) replaceGroupInfo(ctx context.Context, tx pgx.Tx, info *mls.GroupInfo, o Offer, overrules bool) error {
 	group, err := c.publicGroup(ctx, tx)
 	if err != nil {
@@ -130,7 +130,7 @@ func (c *locked) replaceGroupInfo(ctx context.Context, tx pgx.Tx, info *mls.Grou
 	return keepGroup(ctx, tx, c.id, c.epoch, publicGroup{learnt, o.Caller}, bytes.Clone(o.GroupInfo))
 }
 
-// setGroupInfo replaces the GroupInfo by another one of the same group.
+// setGroupInfo replaces the GroupInfo by another GroupInfo of the same group.
 func (c *locked) setGroupInfo(ctx context.Context, tx pgx.Tx, groupInfo []byte) error {
 	_, err := tx.Exec(ctx, `UPDATE public_groups SET group_info = $3 WHERE convo_id = $1 AND epoch = $2`, c.id, c.epoch,
 		groupInfo)

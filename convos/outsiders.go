@@ -19,15 +19,16 @@ import (
 	"mlsd/people/consent"
 )
 
-// readOutsiders finds the invited who share no convo with the inviter.
+// readOutsiders finds the invited people who share no convo with the inviter.
 //
 //go:embed outsiders.sql
 var readOutsiders string
 
-// countInvited counts the people whom by invites into convo and who share no convo with it. It refuses
-// if there are too many, or if one of them has too many invitations, and does not say who. The
-// statement reads the newest memberships and invitations of the invited, by index. The inviter's lock
-// lets its invitations count each other. Error: *quota.ExceededError.
+// countInvited counts the people whom by invites into convo and who share no convo with by. It
+// refuses if there are too many of them, or if one of them has too many invitations. The refusal
+// does not say who. The statement reads the newest memberships and invitations of the invited
+// people, by index. Under the inviter's lock, simultaneous invitations count each other. Error:
+// *quota.ExceededError.
 func countInvited(ctx context.Context, tx pgx.Tx, by syntax.DID, convo uuid.UUID, invited []syntax.DID,
 	s *quota.Spending) error {
 	bounds := s.Invitations()
@@ -76,8 +77,8 @@ func SweepInvitations(db *pgxpool.Pool) worker.Sweep {
 			ORDER BY created_at LIMIT $1 FOR UPDATE SKIP LOCKED)`)
 }
 
-// EraseInvitations deletes up to limit invitations that a person has made or has got. It returns how
-// many it has deleted; 0: none is left.
+// EraseInvitations deletes up to limit invitations that a person has made or has received. It
+// returns how many it has deleted. 0 means that none is left.
 func EraseInvitations(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64, error) {
 	tag, err := tx.Exec(ctx, `
 		DELETE FROM invitations WHERE (did, created_at, inviter, convo_id) IN (
