@@ -1,13 +1,13 @@
--- Of the invited $2, those who share no convo with the inviter $1: how many open invitations each has,
--- counted up to $3; and how many of the inviter and of its address $5 it has not accepted. A convo is
--- shared if the invited has accepted it: otherwise a first invitation would make everybody known who
--- did not ask for it. An invitation is open until it is accepted; of a convo that was reset, that into
--- the successor counts. One of the last day counts for its inviter and its address also after it was
--- declined.
---
--- It reads the $4 newest convos and invitations of each of the invited, and of each one row by key.
--- Lateral joins with LIMIT keep the planner from another order, which would read the whole rosters of
--- the inviter's convos.
+-- Of the invited people $2, selects those who share no convo with the inviter $1. Returns how many
+-- open invitations each of them has, counted up to $3, and how many invitations of the inviter and
+-- of its address $5 the person has not accepted. A convo is shared only if the invited person has
+-- accepted it: otherwise a first invitation would make the inviter known to people who did not ask
+-- for it. An invitation is open until it is accepted. If a convo was reset, only the invitation
+-- into the successor counts. An invitation of the last day counts for its inviter and its address
+-- even after it was declined.
+-- The statement reads the $4 newest convos and invitations of each invited person. For each of
+-- these it reads one row by key. Lateral joins with LIMIT keep the planner from another order,
+-- which would read the whole rosters of the inviter's convos.
 SELECT i.did, open.n, greatest(open.of_inviter, day.of_inviter), day.of_address
 FROM unnest($2::text[]) AS i (did)
 LEFT JOIN LATERAL (

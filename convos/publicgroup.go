@@ -16,15 +16,15 @@ import (
 
 // publicGroup is the public state of the convo's group at its epoch.
 type publicGroup struct {
-	*mls.Group // nil: not known
+	*mls.Group // nil if the group is not known
 
-	// vouchedBy is the member from whose GroupInfo the server learnt the group, with a commit that
-	// it could not verify, as long as no other member's commit has been verified against the group.
-	// It is "" if the group was verified, or is the creator's own.
+	// vouchedBy is the member from whose GroupInfo the server has learnt the group, with a commit
+	// that it could not verify. It is "" if the group was verified, if it is the creator's own, or
+	// once another member's commit was verified against it.
 	vouchedBy syntax.DID
 }
 
-// has reports whether the group is known to have a device of did's.
+// has reports whether the known group has a device of did.
 func (g publicGroup) has(did syntax.DID) bool {
 	if g.Group == nil {
 		return false
@@ -37,11 +37,11 @@ func (g publicGroup) has(did syntax.DID) bool {
 	return false
 }
 
-// externalProposers returns the DIDs among the group's external senders.
+// externalProposers returns the DIDs of the group's external senders.
 func (g publicGroup) externalProposers() []syntax.DID {
 	dids := []syntax.DID{}
 	for _, sender := range g.ExternalSenders() {
-		if did, err := syntax.ParseDID(sender); err == nil { // nobody calls by another name
+		if did, err := syntax.ParseDID(sender); err == nil { // only DIDs can call
 			dids = append(dids, did)
 		}
 	}
@@ -64,9 +64,9 @@ func (c *locked) publicGroup(ctx context.Context, tx pgx.Tx) (g publicGroup, err
 	return g, errs.Wrap(err, "read the public group")
 }
 
-// keepGroup stores the public state of the convo's group at epoch, with the GroupInfo if one was
-// sent. If the state is not known, or larger than a GroupInfo can be, keepGroup deletes the older
-// one. Later commits are then checked by their form only.
+// keepGroup stores the public state of the convo's group at epoch, and the GroupInfo if one was
+// sent. If the state is not known, or is larger than a GroupInfo can be, keepGroup deletes the
+// older state. Later commits are then checked only by their form.
 func keepGroup(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, g publicGroup, groupInfo []byte) error {
 	var state []byte
 	if g.Group != nil {
@@ -87,8 +87,8 @@ func keepGroup(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, g p
 	return errs.Wrap(err, "keep the public group")
 }
 
-// GroupInfoOf returns the GroupInfo of the convo's current epoch to one of its members, exactly as
-// it was sent. Errors: ErrNotFound, ErrNotMember, ErrNoGroupInfo.
+// GroupInfoOf returns the GroupInfo of the convo's current epoch to a member, byte for byte.
+// Errors: ErrNotFound, ErrNotMember, ErrNoGroupInfo.
 func GroupInfoOf(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, reader syntax.DID) (groupInfo []byte,
 	epoch int64, err error) {
 	err = q.QueryRow(ctx, `

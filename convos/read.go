@@ -17,7 +17,7 @@ import (
 	"mlsd/mls"
 )
 
-// selectConvos reads a page of convos, or one convo, as a member sees them.
+// selectConvos reads a page of convos, or one convo, as a member sees it.
 //
 //go:embed convos.sql
 var selectConvos string
@@ -27,9 +27,9 @@ func Get(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, reader syntax.D
 	rows := pgpool.Rows(ctx, q, selectConvos, reader, convo, convo, 1, All)
 	c, err := pgx.CollectExactlyOneRow(rows, scanConvo)
 	if errors.Is(err, pgx.ErrNoRows) {
-		_, err = Authorise(ctx, q, convo, reader) // says which of the two it is
+		_, err = Authorise(ctx, q, convo, reader) // tells a former member from a non-member
 		if err == nil {
-			err = ErrNotFound // joined between the two statements
+			err = ErrNotFound // the reader has joined between the two statements
 		}
 	}
 	return c, err
@@ -45,13 +45,14 @@ const (
 	Requests Filter = "requests"
 )
 
-// List calls each with the convos that reader is a member of and that filter selects, newest first,
-// at most limit of them, and says whether there are more. It starts with the first convo older than
-// after, or with the newest if after is uuid.Nil. each must not keep the convo. If each returns
-// false, the page ends before that convo. If List fails, the caller discards what each has got.
+// List calls yield with the convos of which reader is a member and that filter selects, newest
+// first. It starts with the first convo older than after, or with the newest convo if after is
+// uuid.Nil. It yields at most limit convos, and returns whether there are more. yield must not keep
+// the convo. If yield returns false, the page ends before that convo. If List fails, the caller
+// discards what yield has received.
 func List(
 	ctx context.Context, q pgpool.Queryer, reader syntax.DID, filter Filter, after uuid.UUID, limit int,
-	each func(*Convo) bool,
+	yield func(*Convo) bool,
 ) (more bool, err error) {
 	newest := uuid.Max
 	if after != uuid.Nil {
@@ -67,7 +68,7 @@ func List(
 		if err := s.row(rows); err != nil {
 			return false, fmt.Errorf("list convos: %w", err)
 		}
-		if !each(&s.Convo) {
+		if !yield(&s.Convo) {
 			return true, nil
 		}
 	}
@@ -77,7 +78,7 @@ func List(
 	return s.more, nil
 }
 
-// predecessor returns the id before id.
+// predecessor returns the largest id that is smaller than id.
 func predecessor(id uuid.UUID) uuid.UUID {
 	for i := len(id) - 1; i >= 0; i-- {
 		id[i]--
@@ -88,7 +89,7 @@ func predecessor(id uuid.UUID) uuid.UUID {
 	return id
 }
 
-// scan reads rows of selectConvos, each into the memory of the one before.
+// scan reads rows of selectConvos. Each row reuses the memory of the row before.
 type scan struct {
 	Convo
 	more   bool

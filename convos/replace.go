@@ -18,26 +18,27 @@ import (
 	"mlsd/welcome"
 )
 
-// A member of the roster is in the group once a device of its has joined. If its Welcome was
-// damaged, lost or never read, no device ever joins, and its leaf is of no use to anybody. Any
-// member can then replace the leaf: one commit removes every leaf of the person and adds its
-// devices anew, and the old Welcomes are superseded with it.
+// A member on the roster is in the group once one of its devices has joined. If the member's
+// Welcome was damaged, lost or never read, no device ever joins, and nobody can use the member's
+// leaf. Any other member can then replace the leaf: one commit removes every leaf of the person and
+// adds the person's devices again, and supersedes the old Welcomes.
 //
-// This takes nothing from the person that it has: it has never read a message here. It takes
-// nothing that a member could not take before: who makes a commit can always leave a device out of
-// the ciphertexts of its path. A person that was seen in the group is never replaced.
+// The person loses nothing, because it has never read a message here. Other members gain nothing,
+// because a committer can always leave a device out of the ciphertexts of its path. A person that
+// was once in the group is never replaced.
 
-// standing is what is known of a person on the roster since it is on it.
+// standing is what the server knows of a person since it was put on the roster.
 type standing struct {
 	DID     syntax.DID
-	Invited bool // a Welcome was sent to it
-	// Joined is set if a device has confirmed a Welcome, or the person has written to the log or
-	// moved its cursor. A Welcome that was consumed because of silence is no confirmation.
+	Invited bool // a Welcome was sent to the person
+	// Joined is set if a device has confirmed a Welcome, or if the person has written to the log or
+	// moved its cursor. A Welcome that was consumed because of silence does not count as confirmed.
 	Joined       bool
-	JoiningUntil *time.Time // a device has fetched its Welcome, and its grace is not over
+	JoiningUntil *time.Time // end of the grace of a fetched Welcome; nil if no grace is running
 }
 
-// readStanding reads the standing of those of dids who are on the roster, in the order of DIDs.
+// readStanding reads the standing of the people of dids who are on the roster, in the order of
+// DIDs.
 //
 //go:embed standing.sql
 var readStanding string
@@ -47,12 +48,12 @@ func standings(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, dids []sy
 	return found, errs.Wrap(err, "read who has joined")
 }
 
-// replaceable returns those of dids whose leaves a commit of caller's has to replace, because they
-// were invited before and no device of theirs has joined. dids are on the roster. A person whom
-// Create put there without a Welcome has nothing to replace. Error: *AlreadyMemberError.
+// replaceable returns the people of dids whose leaves a commit of caller must replace, because they
+// were invited before and none of their devices has joined. All of dids are on the roster. A person
+// whom Create put there without a Welcome has no leaf to replace. Error: *AlreadyMemberError.
 func (c *locked) replaceable(ctx context.Context, tx pgx.Tx, caller syntax.DID,
 	dids []syntax.DID) (replaced []syntax.DID, err error) {
-	// The next statement sees what the holders of these locks have done.
+	// The next statement sees what earlier holders of these locks have written.
 	if err := welcome.Lock(ctx, tx, c.id, dids); err != nil {
 		return nil, err
 	}
@@ -84,14 +85,14 @@ func (c *locked) replaceable(ctx context.Context, tx pgx.Tx, caller syntax.DID,
 }
 
 // checkReplaced checks that the commit leaves no old leaf of the people whose leaves it replaces,
-// and that the server can see it. Error: *AlreadyMemberError.
+// and that the server knows enough to check that. Error: *AlreadyMemberError.
 func (v verdict) checkReplaced(dids []syntax.DID) error {
 	for _, did := range dids {
 		if v.group.Group == nil {
 			return &AlreadyMemberError{did, "no device of its has joined; to replace its leaf, send the new epoch's GroupInfo"}
 		}
 		if v.change == nil {
-			continue // the tree before is not known: checkRecipients compares the leaves with the Welcome
+			continue // the tree before is not known; checkRecipients compares the leaves with the Welcome
 		}
 		for m := range v.group.Tree.Members() {
 			fresh := slices.ContainsFunc(v.change.Adds, func(a mls.Addition) bool { return a.Leaf == m.Leaf })
@@ -104,8 +105,8 @@ func (v verdict) checkReplaced(dids []syntax.DID) error {
 	return nil
 }
 
-// notReplaced turns the refusal of a commit that adds a person on the roster into the answer that
-// such an addition gets: the commit is not one that replaces its leaf.
+// notReplaced turns the refusal of a commit that adds a person on the roster into the answer to
+// such an addition: the commit does not replace the person's leaf.
 func notReplaced(err error, dids []syntax.DID) error {
 	var object *InvalidObjectError
 	if len(dids) > 0 && errors.As(err, &object) && object.Object != Welcome {
@@ -114,23 +115,23 @@ func notReplaced(err error, dids []syntax.DID) error {
 	return err
 }
 
-// WayBack says how a member whose Welcome is gone gets into the group.
+// WayBack says how a member whose Welcome is gone can get into the group.
 type WayBack string
 
 const (
-	// BackByExternalCommit: the GroupInfo of the current epoch is known.
+	// BackByExternalCommit applies if the GroupInfo of the current epoch is known.
 	BackByExternalCommit WayBack = "to come back, call getGroupInfo, make an external commit and send it with " +
 		"processExternalCommit"
-	// BackByInvitation: no GroupInfo is known, and no device of the member's has joined.
+	// BackByInvitation applies if no GroupInfo is known, and no device of the member has joined.
 	BackByInvitation WayBack = "to come back, publish a KeyPackage and ask a member to add this account again with " +
 		"addMembers"
-	// BackAfterCommit: no GroupInfo is known. A device of the member's has joined, so that it
-	// cannot be added.
+	// BackAfterCommit applies if no GroupInfo is known, and a device of the member has joined, so
+	// that the member cannot be added.
 	BackAfterCommit WayBack = "to come back, ask a member to send the GroupInfo of its next commit, then call " +
 		"getGroupInfo and processExternalCommit"
 )
 
-// WayBackOf returns the way back of a current member.
+// WayBackOf returns how a current member can get into the group.
 func WayBackOf(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, did syntax.DID) (WayBack, error) {
 	var known bool
 	err := q.QueryRow(ctx, `

@@ -14,25 +14,25 @@ import (
 	"mlsd/internal/pgpool"
 )
 
-// Of several commits in one epoch only one is accepted, and RFC 9420 §14 does not promise that the
-// others ever are: a member with a slow connection can lose every time. So the server reserves a
-// commit for a member that has lost too often. While the reservation lasts, the commits of other
-// members wait. The reservation ends when the member commits or its time is over.
+// Of several commits in one epoch, only one is accepted. RFC 9420 §14 does not promise that the
+// others are ever accepted: a member with a slow connection can lose every time. So the server
+// reserves the next commit for a member that has lost too often. During the reservation, the
+// commits of other members wait. It ends when the member commits, or when its time is over.
 //
-// When a member uses its reservation, the next one goes to the member that has been losing for
-// longest. When a member does not use it, the others have waited for nothing, so the member gets no
-// other reservation for a while.
+// When a member uses its reservation, the next reservation goes to the member that has been losing
+// for longest. When a member does not use its reservation, the others have waited for nothing. So
+// that member gets no other reservation for a while.
 const (
 	lossesForReservation = 3                // commits of a member that came too late, in a row
 	reservationTime      = 3 * time.Second  // enough to read the log and to commit again
-	losersCompeteFor     = 10 * time.Second // after its last loss, a member is taken to have given up
-	noReservationFor     = 10 * time.Minute // after one that was not used
+	losersCompeteFor     = 10 * time.Second // a member that has not lost for that long is taken to have given up
+	noReservationFor     = 10 * time.Minute // how long a member gets none after one that it did not use
 )
 
 // ReservedError says that the commit that ends Epoch is reserved for another member.
 type ReservedError struct {
 	Epoch int64
-	Left  time.Duration // of the reservation
+	Left  time.Duration // how much longer the commit is reserved
 }
 
 func (e *ReservedError) Error() string { return "the next commit is reserved for another member" }
@@ -51,8 +51,8 @@ func Reserved(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, caller syn
 	return left, errs.Wrap(err, "look for a reservation")
 }
 
-// endUnusedReservation ends the reservation of the convo $1 if its time is over. Its member gets no
-// other one for $2.
+// endUnusedReservation ends the reservation of the convo $1 if its time is over. The member that
+// had it gets no other reservation for $2.
 const endUnusedReservation = `
 	WITH ended AS (
 		UPDATE convos SET reserved_for = NULL, reserved_until = NULL
@@ -64,10 +64,10 @@ const endUnusedReservation = `
 	FROM ended WHERE members.convo_id = $1 AND members.did = ended.did`
 
 // RecordLoss records that the caller's commit, made in epoch, came too late. If the caller has lost
-// too often and no reservation is open, the caller gets one. A commit counts as one lost race,
+// too often and no reservation is running, the caller gets one. A commit counts as one lost race,
 // however many epochs it is behind. An epoch counts once: a commit from before the caller's last
-// loss does not count. While the convo is in dispute nothing counts, because the members whom others
-// wait for make external commits then. The count stops at what a reservation needs.
+// loss does not count. During a dispute nothing counts, because the members for whom the others
+// wait make external commits then. The count stops at the number that a reservation needs.
 func RecordLoss(ctx context.Context, db *pgxpool.Pool, convo uuid.UUID, caller syntax.DID, epoch int64) error {
 	err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		batch := &pgx.Batch{}

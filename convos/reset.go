@@ -28,35 +28,35 @@ import (
 	"mlsd/people/disputes"
 )
 
-// ResetPause is how long a convo that a reset has opened cannot be reset itself. So members who reset
-// without need move everybody once an hour at most, however many they are.
+// ResetPause is how long a convo that a reset has opened cannot be reset again. So members who
+// reset without need move everybody at most once an hour, however many such members there are.
 const ResetPause = time.Hour
 
 // ErrRequestCannotReset says that the caller has not accepted the convo.
 var ErrRequestCannotReset = fmt.Errorf("%w: the caller has not accepted the convo; acceptConvo comes first",
 	ErrNotPermitted)
 
-// Reset closes a convo whose group is beyond repair, and opens another one for its members.
+// Reset closes a convo whose group is beyond repair, and opens a new convo for its members.
 type Reset struct {
 	ConvoID   uuid.UUID
 	Caller    syntax.DID
 	Reason    string
 	GroupInfo []byte                // of the new group
-	Welcome   []byte                // for its devices; nil if the caller's own device is alone in it
-	Foreign   []keypackages.Foreign // of other services, that the Welcome can name
-	Hash      [sha256.Size]byte     // of the request
+	Welcome   []byte                // for the new group's devices; nil if the caller's device is alone in it
+	Foreign   []keypackages.Foreign // KeyPackages of other services that the Welcome can name
+	Hash      [sha256.Size]byte     // SHA-256 of the request
 
-	judged *judgedReset // nil before Judge
+	judged *judgedReset // nil until Judge was called
 }
 
 // judgedReset is the result of Judge.
 type judgedReset struct {
-	group NewConvo // as a convo that has the people of its tree as members
-	err   error    // nil: the group can replace another one
+	group NewConvo // a convo whose members are the people in the new group's tree
+	err   error    // nil if the group can replace another group
 }
 
-// Judge verifies the GroupInfo, which takes long if the group is large. It needs no database, so call
-// it before the transaction. ResetConvo returns its error.
+// Judge verifies the GroupInfo, which takes long if the group is large. Judge needs no database, so
+// call it before the transaction. ResetConvo returns Judge's error.
 func (r *Reset) Judge() {
 	r.judged = &judgedReset{}
 	r.judged.group, r.judged.err = r.judge()
@@ -100,15 +100,15 @@ func IsOpen(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, did syntax.D
 //go:embed reset.sql
 var resetSQL string
 
-// ResetConvo closes the convo and opens its successor, in one transaction. The old log gets a last
-// entry that names the successor, and the new one a first entry that names the old log and the root
-// of its tree. So who reads the one log to its end finds the other one, however late.
+// ResetConvo closes the convo and opens its successor, in one transaction. The last entry of the
+// old log names the successor. The first entry of the new log names the old log and the root of its
+// tree. So a reader of the old log finds the new one, however late it reads.
 //
-// The roster of the successor is the present one, with everybody's own consent: who has not accepted
-// the old convo has not accepted this one either. The creator stays; if it has left, the eldest member
-// who has accepted takes its place. Members without a device in the new group join by external
-// commit, or are added later. Welcomes of the old convo stay: who has not yet joined reads the old log
-// with them.
+// The successor has the same roster, and each member's consent carries over: a member who has not
+// accepted the old convo has not accepted the successor either. The creator stays the creator. If
+// the creator has left, the member takes its place who was the first to join among those who have
+// accepted. Members without a device in the new group join by external commit, or are added later.
+// Welcomes of the old convo stay, so that a member who has not joined yet can read the old log.
 //
 // Errors: ErrNotFound, ErrNotMember, *messages.ClosedError and ErrConvoClosed,
 // ErrRequestCannotReset, *disputes.OpenError, *quota.ExceededError, ErrGroupAlreadyExists,
@@ -134,7 +134,7 @@ func ResetConvo(ctx context.Context, tx pgx.Tx, r Reset) (opened Convo, err erro
 	if err != nil {
 		return opened, err
 	}
-	invited.Requests = nil // what each has said to the old convo counts
+	invited.Requests = nil // each member's answer to the old convo counts
 	for _, did := range n.Members {
 		i := slices.IndexFunc(people, func(p successorMember) bool { return p.DID == did })
 		if i < 0 {
@@ -172,11 +172,11 @@ func ResetConvo(ctx context.Context, tx pgx.Tx, r Reset) (opened Convo, err erro
 // successorMember is a member of the old convo.
 type successorMember struct {
 	DID     syntax.DID
-	Request bool // it has not accepted the convo
+	Request bool // the member has not accepted the convo
 }
 
-// mayReset returns the members, in the order in which they joined. Errors: ErrRequestCannotReset,
-// *disputes.OpenError, *quota.ExceededError.
+// mayReset checks that the caller may reset the convo. It returns the members, in the order in
+// which they joined. Errors: ErrRequestCannotReset, *disputes.OpenError, *quota.ExceededError.
 func (c *locked) mayReset(ctx context.Context, tx pgx.Tx, caller syntax.DID) (people []successorMember, err error) {
 	var pause *time.Duration
 	var reports bool
@@ -208,8 +208,8 @@ func (c *locked) mayReset(ctx context.Context, tx pgx.Tx, caller syntax.DID) (pe
 	return people, nil
 }
 
-// creatorOf returns the successor's creator: the old one, or if it has left, the eldest member who has
-// accepted the convo.
+// creatorOf returns the successor's creator: the old creator, or, if the old creator has left, the
+// first member in people who has accepted the convo.
 func creatorOf(before syntax.DID, people []successorMember) syntax.DID {
 	if slices.ContainsFunc(people, func(p successorMember) bool { return p.DID == before }) {
 		return before

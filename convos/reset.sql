@@ -1,12 +1,13 @@
--- Opens the successor of a convo that is reset, with the members that the convo has, and tells them.
+-- Opens the successor of a convo that is reset, with the convo's members, and inserts their events.
 -- Returns whether the group_id was free.
 --
 -- $1 the successor, $2 its group_id, $3 its creator, $4 cipher suite, $5 epoch, $6 commit level
 -- $7 the convo, $8 its creator, $9 who resets it, $10 the kind of a membership event, $11 its change
 --
--- Consent goes on: a request stays one. So does the right to report in disputes (people/disputes). A
--- member who was invited by a person that has left cannot report: its invited_by names the member
--- itself. So a reset adds no reporters, and no row names a person who is not on the roster.
+-- Consent carries over: a request stays a request. So does the right to report in disputes
+-- (people/disputes). A member whose inviter has left cannot report: the member's invited_by names
+-- the member itself. So a reset adds no reporters, and no row names a person who is not on the
+-- roster.
 WITH old AS (
     SELECT did, requested_at, invited_by, row_number() OVER (ORDER BY joined_seq, role, did) AS ord
     FROM members WHERE convo_id = $7 AND left_at IS NULL

@@ -2,31 +2,31 @@ package convos
 
 import "mlsd/mls"
 
-// maxSignatures is how many signatures of devices are verified inside a transaction. More of them
-// take so long that others would wait for the convo and for a connection of the database.
+// maxSignatures is how many signatures of devices are verified inside a transaction. More would
+// take so long that other requests would wait for the convo and for a database connection.
 const maxSignatures = 16
 
-// UnverifiedError says that a commit or its GroupInfo has more signatures than are verified inside a
+// UnverifiedError says that a commit or its GroupInfo has too many signatures to verify inside a
 // transaction. The caller of this package ends the transaction, calls Verify, and tries again with
 // the same Proposed.
 type UnverifiedError struct {
-	Verify func() // keeps the result in Proposed.Verified
+	Verify func() // stores the result in Proposed.Verified
 }
 
 func (*UnverifiedError) Error() string {
 	return "there are too many signatures to verify inside a transaction"
 }
 
-// Verified holds the results of verifications that were made outside a transaction. The zero Verified
-// has none. It is for one request, and not safe for concurrent use.
+// Verified holds the results of verifications outside a transaction. The zero Verified holds none.
+// A Verified is for one request, and not safe for concurrent use.
 type Verified struct {
-	changed verification[*mls.Change] // by Apply
-	follows verification[*mls.Change] // by Follow
+	changed verification[*mls.Change] // the result of Apply
+	follows verification[*mls.Change] // the result of Follow
 	group   verification[*mls.Group]
 }
 
-// applied returns what apply returns, which verifies at most n signatures against the group of epoch.
-// The error can be an *UnverifiedError, also that of followed and tree.
+// applied returns what apply returns, which verifies at most n signatures against the group of
+// epoch. The error can be an *UnverifiedError. That is also true of followed and tree.
 func (v *Verified) applied(epoch int64, n int, apply func() (*mls.Change, error)) (*mls.Change, error) {
 	if v == nil {
 		return apply()
@@ -57,7 +57,7 @@ type verification[T any] struct {
 	err   error
 }
 
-// of returns what f returns, which verifies n signatures against the group of epoch. If they are many,
+// of returns what f returns, which verifies n signatures against the group of epoch. If n is large,
 // the error is an *UnverifiedError until f was called outside the transaction.
 func (v *verification[T]) of(epoch int64, n int, f func() (T, error)) (T, error) {
 	if n <= maxSignatures {
@@ -73,6 +73,6 @@ func (v *verification[T]) of(epoch int64, n int, f func() (T, error)) (T, error)
 	}}
 }
 
-// signatures is at most how many signatures of devices Apply verifies: two of each KeyPackage, or one
-// of each proposal that the commit refers to.
+// signatures returns an upper bound of the signatures of devices that Apply verifies: two for each
+// KeyPackage, or one for each proposal that the commit refers to.
 func signatures(commit *mls.Commit) int { return 2 * len(commit.Proposals) }

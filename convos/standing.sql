@@ -1,9 +1,9 @@
--- What is known of people on the roster since they are on it.
+-- What is known of people since they were put on the roster.
 --
 -- $1 convo, $2 DIDs
 --
--- A Welcome belongs to this stay if it leads into the epoch of the commit that added the person, or
--- into a later one. Only the last commit that added the person set joined_seq.
+-- A Welcome counts if it leads into the epoch of the commit that added the person, or into a later
+-- epoch. joined_seq is the seq of the last commit that added the person.
 SELECT m.did,
     EXISTS (SELECT FROM welcomes w
         WHERE w.convo_id = $1 AND w.recipient_did = m.did AND w.epoch >= stay.epoch) AS invited,

@@ -20,35 +20,35 @@ import (
 	"mlsd/welcome"
 )
 
-// Level says how much of a commit could be checked.
+// Level says how far the server could check a commit.
 type Level string
 
 const (
-	// LevelHeader: a PrivateMessage. Only group and epoch can be read.
+	// LevelHeader means a PrivateMessage. Only its group and its epoch can be read.
 	LevelHeader Level = "header"
-	// LevelStructure: a PublicMessage, but the server does not know the group's tree, a proposal
-	// that the commit refers to, or a proposal's type. Checked: the form, the added KeyPackages,
-	// and the sender's signature if the tree is known.
+	// LevelStructure means a PublicMessage for which the server does not know the group's tree, a
+	// proposal that the commit refers to, or the type of a proposal. The server has checked the
+	// form and the added KeyPackages, and the sender's signature if the tree is known.
 	LevelStructure Level = "structure"
-	// LevelVerified: a PublicMessage in a group whose tree is known. The roster was checked, and
-	// everything that RFC 9420 lets a server without the group's secrets check.
+	// LevelVerified means a PublicMessage in a group whose tree is known. The server has checked
+	// the roster, and everything that RFC 9420 lets a server without the group's secrets check.
 	LevelVerified Level = "verified"
 )
 
-// rights are the changes to members that a method allows its commit. Every commit can add and
-// remove the committer's devices, and remove devices of members who have left or that propose their
-// own removal.
+// rights are the changes to members that a method allows its commit. Every commit may add and
+// remove the committer's devices. It may also remove devices of members who have left or who
+// propose their own removal.
 type rights struct {
 	adds     []syntax.DID          // the commit must add at least one device of each
-	replaces []syntax.DID          // those of adds whose older leaves the commit must remove
-	invited  consent.Invitation    // what consent says of adds
-	foreign  []keypackages.Foreign // of other services, that the Welcome can name
-	removes  syntax.DID            // the commit must remove all its devices; "" is none
-	joins    bool                  // an external commit adds a device of the committer's (RFC 9420 §12.4.3.2)
-	device   string                // the one that joins; "": any
+	replaces []syntax.DID          // members of adds whose older leaves the commit must remove
+	invited  consent.Invitation    // the decision of package consent about adds
+	foreign  []keypackages.Foreign // KeyPackages of other services that the Welcome can name
+	removes  syntax.DID            // the commit must remove all devices of this DID; "" means nobody
+	joins    bool                  // an external commit adds a device of the committer (RFC 9420 §12.4.3.2)
+	device   string                // the device that joins; "" means any device
 }
 
-// people returns the people whose Welcomes a commit by the committer can end.
+// people returns the people whose Welcomes a commit by the committer can supersede.
 func (r rights) people(by syntax.DID, superseded []welcome.Device) []syntax.DID {
 	all := append([]syntax.DID{by}, r.adds...)
 	if r.removes != "" {
@@ -63,15 +63,15 @@ func (r rights) people(by syntax.DID, superseded []welcome.Device) []syntax.DID 
 // verdict is the result of checking a commit.
 type verdict struct {
 	level  Level
-	change *mls.Change         // nil: not known
-	group  publicGroup         // of the epoch it creates
-	adds   []mls.KeyPackageRef // KeyPackages that it adds
+	change *mls.Change         // nil if the change is not known
+	group  publicGroup         // of the epoch that the commit creates
+	adds   []mls.KeyPackageRef // KeyPackages that the commit adds
 	all    bool                // adds is complete
-	reInit *mls.ReInit         // another group replaces this one; nil: none that is known
+	reInit *mls.ReInit         // another group replaces this one; nil if none is known
 }
 
-// judge checks a commit with header h and its GroupInfo, as far as the known state of the group
-// allows: who made it, and whether its changes are allowed.
+// judge checks a commit with the header h and its GroupInfo, as far as the known state of the group
+// allows. It checks who made the commit, and whether its changes are allowed.
 func (c *locked) judge(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed, h mls.Header,
 	allowed rights) (verdict, error) {
 	before, err := c.publicGroup(ctx, tx)
@@ -126,10 +126,11 @@ func (c *locked) judgePublic(
 	}
 	switch {
 	case err == nil:
-	case errors.Is(err, mls.ErrUnsupported): // a proposal is encrypted, or of a type that is not known
+	case errors.Is(err, mls.ErrUnsupported): // a proposal is encrypted, or has an unknown type
 		return c.judgeStructure(ctx, tx, by, commit, pending, before, allowed)
 	case before.vouchedBy != "" && before.vouchedBy != by && !allowed.joins && !errors.As(err, new(*UnverifiedError)):
-		// The commit contradicts the state that another member vouched for. Either can be right.
+		// The commit contradicts the state that another member has vouched for. Either of them can
+		// be right.
 		return c.judgeStructure(ctx, tx, by, commit, pending, publicGroup{}, allowed)
 	case errors.As(err, new(*InvalidObjectError)), errors.As(err, new(*UnverifiedError)):
 		return verdict{}, err
@@ -138,7 +139,7 @@ func (c *locked) judgePublic(
 	}
 	v := verdict{level: LevelVerified, change: change, group: publicGroup{change.Next, before.vouchedBy}, all: true,
 		reInit: change.ReInit}
-	if !allowed.joins && by != before.vouchedBy { // a device that joins got the group from the same GroupInfo
+	if !allowed.joins && by != before.vouchedBy { // a device that joins has got the group from the same GroupInfo
 		v.group.vouchedBy = ""
 	}
 	for _, a := range change.Adds {
@@ -149,7 +150,7 @@ func (c *locked) judgePublic(
 	return v, c.permit(ctx, tx, by, change, allowed)
 }
 
-// checkSender checks that the sender of a member's commit is a device of the caller's.
+// checkSender checks that the sender of a member's commit is a device of the caller.
 func checkSender(commit *mls.Commit, before publicGroup, by syntax.DID) error {
 	sender, ok := before.Tree.Member(commit.Sender)
 	if ok && commit.SenderType == mls.SenderTypeMember && sender.DID() != by.String() {
@@ -158,7 +159,7 @@ func checkSender(commit *mls.Commit, before publicGroup, by syntax.DID) error {
 	return nil
 }
 
-// judgeStructure checks a commit by its own content, and by the tree if that is known.
+// judgeStructure checks a commit by its own content, and by the tree if the tree is known.
 func (c *locked) judgeStructure(
 	ctx context.Context, tx pgx.Tx, by syntax.DID, commit *mls.Commit, pending []*mls.ProposalMessage, before publicGroup,
 	allowed rights,
@@ -183,8 +184,8 @@ func (c *locked) judgeStructure(
 	return v, c.permitRemoves(ctx, tx, by, removes, allowed)
 }
 
-// successor returns the group_id of the group that replaces this one, or nil if none does. A convo of
-// that group must be possible.
+// successor returns the group_id of the group that replaces this one, or nil if none does. It
+// checks that a convo of that group is possible.
 func (v *verdict) successor(allowed rights) ([]byte, error) {
 	switch {
 	case v.reInit == nil:
@@ -210,9 +211,10 @@ func (c *locked) cannotJoin(h mls.Header, before publicGroup) error {
 		"be verifiable (RFC 9420 §12.4.3.2)")
 }
 
-// judgeGroupInfo checks the GroupInfo of a commit, and learns the group's state from it if the
-// commit could not be verified. It must be of the new epoch, hold the tree, and be signed by a
-// device of the committer. commit is nil if it is encrypted.
+// judgeGroupInfo checks the GroupInfo of a commit. If the commit could not be verified,
+// judgeGroupInfo learns the group's state from the GroupInfo. The GroupInfo must be of the new
+// epoch, hold the tree, and be signed by a device of the committer. commit is nil if it is
+// encrypted.
 func (c *locked) judgeGroupInfo(ctx context.Context, tx pgx.Tx, by syntax.DID, p Proposed, commit *mls.Commit,
 	before publicGroup, v *verdict, allowed rights) error {
 	next := c.epoch + 1
@@ -256,9 +258,9 @@ func (c *locked) judgeGroupInfo(ctx context.Context, tx pgx.Tx, by syntax.DID, p
 	return c.permit(ctx, tx, by, v.change, allowed)
 }
 
-// checkTree makes the cheap checks of a GroupInfo of a group without a known state: a device of by
-// signed it, and every leaf belongs to one of people. GroupInfo.Verify verifies the signatures of
-// the tree, which can be thousands.
+// checkTree makes the cheap checks of a GroupInfo of a group whose state is not known: a device of
+// by has signed it, and every leaf belongs to one of people. GroupInfo.Verify verifies the
+// signatures of the tree, which can be thousands.
 func checkTree(info *mls.GroupInfo, by syntax.DID, people []syntax.DID) (*mls.Tree, error) {
 	tree, err := info.Tree()
 	if err != nil {
@@ -273,8 +275,8 @@ func checkTree(info *mls.GroupInfo, by syntax.DID, people []syntax.DID) (*mls.Tr
 	return tree, nil
 }
 
-// invalidGroupInfo is the refusal of a GroupInfo because of err. It leaves nil and *UnverifiedError as
-// they are.
+// invalidGroupInfo returns the refusal of a GroupInfo because of err. It returns nil and
+// *UnverifiedError unchanged.
 func invalidGroupInfo(err error) error {
 	if err == nil || errors.As(err, new(*UnverifiedError)) {
 		return err
@@ -292,12 +294,12 @@ func checkSigner(info *mls.GroupInfo, tree *mls.Tree, by syntax.DID) error {
 	return nil
 }
 
-// maxDevices bounds the devices of one person in a group that a member vouches for.
+// maxDevices is how many devices of one person may be in a group for which a member vouches.
 const maxDevices = 50
 
-// checkPeople checks that every leaf belongs to one of people, each with at most maxDevices. The
-// leaves of erased members stay until a member removes them: as many DIDs can be unknown as people
-// has tombstones.
+// checkPeople checks that every leaf belongs to one of people, and that each of them has at most
+// maxDevices. The leaves of erased members stay until a member removes them. So as many DIDs may be
+// unknown as people has tombstones.
 func checkPeople(tree *mls.Tree, people []syntax.DID) error {
 	devices := make(map[string]int, len(people))
 	erased := 0
@@ -322,8 +324,8 @@ func checkPeople(tree *mls.Tree, people []syntax.DID) error {
 	return nil
 }
 
-// checkGroupInfo reads a GroupInfo and compares it with the group's id, cipher suite and epoch. A
-// nil epoch is not compared.
+// checkGroupInfo reads a GroupInfo and compares it with the group's id, cipher suite and epoch. If
+// epoch is nil, the epoch is not compared.
 func checkGroupInfo(groupInfo, groupID []byte, suite int32, epoch *int64) (mls.GroupInfo, error) {
 	info, err := mls.ParseGroupInfo(groupInfo)
 	switch {
@@ -339,7 +341,7 @@ func checkGroupInfo(groupInfo, groupID []byte, suite int32, epoch *int64) (mls.G
 	return info, nil
 }
 
-// add checks that the commit is allowed to add the device m.
+// add checks that the commit may add the device m.
 func (r rights) add(by syntax.DID, m mls.Member) error {
 	if m.DID() == by.String() || slices.Contains(r.adds, syntax.DID(m.DID())) {
 		return nil
@@ -347,7 +349,7 @@ func (r rights) add(by syntax.DID, m mls.Member) error {
 	return invalid(Commit, "adds a device whose credential names a DID that the request does not add (RFC 9420 §5.3)")
 }
 
-// permit checks that a change of the group's members is within the committer's rights.
+// permit checks that the committer's rights allow a change of the group's members.
 func (c *locked) permit(ctx context.Context, tx pgx.Tx, by syntax.DID, change *mls.Change, allowed rights) error {
 	for _, a := range change.Adds {
 		if err := allowed.add(by, a.Member); err != nil {
@@ -385,7 +387,7 @@ func (c *locked) permitRemoves(ctx context.Context, tx pgx.Tx, by syntax.DID, re
 	for _, m := range removes {
 		switch did := m.DID(); {
 		case did == by.String(), m.Own:
-		case allowed.joins: // besides, an external commit removes only an older device of its sender (§12.2)
+		case allowed.joins: // an external commit can only remove an older device of its sender (§12.2)
 			return ErrNotPermitted
 		case slices.Contains(allowed.replaces, syntax.DID(did)):
 		case did != allowed.removes.String():
@@ -408,14 +410,14 @@ func (c *locked) permitRemoves(ctx context.Context, tx pgx.Tx, by syntax.DID, re
 	return nil
 }
 
-// everMembers returns the current and the former members.
+// everMembers returns the current and former members.
 func (c *locked) everMembers(ctx context.Context, tx pgx.Tx) ([]syntax.DID, error) {
 	people, err := pgpool.Collect(ctx, tx, pgx.RowTo[syntax.DID], `SELECT did FROM members WHERE convo_id = $1`, c.id)
 	return people, errs.Wrap(err, "read the roster")
 }
 
-// superseded lists the devices whose older Welcomes are useless after the commit: those that it
-// removes, the one that joins by it, and all of the people whose leaves it replaces.
+// superseded lists the devices whose older Welcomes are useless after the commit: the devices that
+// it removes, the device that joins by it, and all devices of the people whose leaves it replaces.
 func (v verdict) superseded(replaced []syntax.DID) (devices []welcome.Device) {
 	for _, did := range replaced {
 		devices = append(devices, welcome.Device{DID: did})
@@ -435,8 +437,9 @@ func (v verdict) superseded(replaced []syntax.DID) (devices []welcome.Device) {
 }
 
 // checkRecipients checks that a Welcome is for the devices that its commit adds. Only the
-// committer's own devices can join without a KeyPackage known here. If the commit replaces a
-// person's leaves, the Welcome must be for all of that person's devices in the new group.
+// committer's own devices can join without a KeyPackage that this server knows. If the commit
+// replaces a person's leaves, the Welcome must be for all of that person's devices in the new
+// group.
 func (v verdict) checkRecipients(by syntax.DID, to []welcome.Recipient, replaced []syntax.DID) error {
 	for _, ref := range v.adds {
 		if !slices.ContainsFunc(to, func(r welcome.Recipient) bool { return bytes.Equal(r.Ref, ref) }) {
