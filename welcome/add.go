@@ -21,24 +21,24 @@ type Recipient struct {
 	DID      syntax.DID
 	DeviceID string
 	Ref      mls.KeyPackageRef
-	Request  bool // its DID has not accepted the convo: the device gets no push
+	Request  bool // the DID has not accepted the convo, so the device gets no push
 }
 
-// Bounds of the Welcomes of a person in a convo that have ended. Fetches, confirmations and commits
-// read all of them.
+// Bounds of how many ended Welcomes of one person in one convo are kept. Fetches, confirmations and
+// commits read all of them.
 const (
-	keepEnded = 500  // the newest: 10 of each of 50 devices
-	trimEnded = 1000 // the most that one Add deletes of a person; it adds at most 500, one for each KeyPackage
+	keepEnded = 500  // the newest ones: 10 for each of 50 devices
+	trimEnded = 1000 // most Welcomes of a person that one Add deletes; it adds at most 500, one for each KeyPackage
 )
 
-// trim deletes Welcomes of people who have more than keepEnded.
+// trim deletes ended Welcomes of people who have more than keepEnded of them.
 //
 //go:embed trim.sql
 var trim string
 
 // Add makes the Welcome that leads into epoch available to each recipient, inside the transaction
-// of its commit. It supersedes older Welcomes of the same devices, and keeps the newest keepEnded
-// that have ended of each person. The caller holds the convo's lock.
+// of its commit. It supersedes older Welcomes of the same devices. Of the ended Welcomes of each
+// person, it keeps the newest keepEnded. The caller holds the convo's lock.
 func Add(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, body []byte, to []Recipient) error {
 	n := len(to)
 	ids, dids, devices, refs := make([]uuid.UUID, n), make([]syntax.DID, n), make([]string, n), make([][]byte, n)
@@ -72,12 +72,12 @@ func Add(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64, body []by
 	return errs.Wrap(tx.SendBatch(ctx, batch).Close(), "add the Welcome")
 }
 
-// The Welcomes of a person in a convo are locked in the order of their ids, by every statement that
-// locks several. Otherwise two transactions could each wait for a Welcome that the other has locked.
-// A transaction that locks Welcomes of several people holds the convo's lock.
+// Every statement that locks several Welcomes of a person in a convo locks them in the order of
+// their ids. Otherwise two transactions could each wait for a Welcome that the other has locked. A
+// transaction that locks Welcomes of several people holds the convo's lock.
 
 // supersede ends the Welcomes that are on their way to devices in the convo $1. $2 and $3 are the
-// devices' DIDs and ids, in parallel. An empty id is any device.
+// devices' DIDs and ids, in parallel. An empty id means every device of the DID.
 const supersede = `
 	WITH locked AS MATERIALIZED (
 		SELECT w.id
@@ -89,8 +89,8 @@ const supersede = `
 	FROM locked
 	WHERE w.convo_id = $1 AND w.id = locked.id`
 
-// Supersede ends the Welcomes that are on their way to devices. They lead into an epoch that the
-// devices are no longer in. It does not look at KeyPackageRef.
+// Supersede ends the Welcomes that are on their way to devices, because they lead into an epoch to
+// which the devices no longer belong. It ignores KeyPackageRef.
 func Supersede(ctx context.Context, tx pgx.Tx, convo uuid.UUID, devices ...Device) error {
 	if len(devices) == 0 {
 		return nil
@@ -103,21 +103,23 @@ func Supersede(ctx context.Context, tx pgx.Tx, convo uuid.UUID, devices ...Devic
 	return errs.Wrap(err, "supersede Welcomes")
 }
 
-// lock locks the Welcomes in the convo $1 of the people $2 that a commit or a device can still change.
+// lock locks the Welcomes of the people $2 in the convo $1 that a commit or a device can still
+// change.
 const lock = `
 	SELECT FROM welcomes
 	WHERE convo_id = $1 AND recipient_did = ANY($2) AND (state IN ('available', 'in_flight') OR silent)
 	ORDER BY id FOR UPDATE`
 
-// Lock waits for the locks of all Welcomes of the people that have not ended with a confirmation,
-// and takes them, in the order of ids. After it, no device can confirm one before tx ends.
+// Lock locks all Welcomes of the people that have not ended with a confirmation, in the order of
+// ids. It waits for the locks. Afterwards no device can confirm one of these Welcomes until tx
+// ends.
 func Lock(ctx context.Context, tx pgx.Tx, convo uuid.UUID, people []syntax.DID) error {
 	_, err := tx.Exec(ctx, lock, convo, people)
 	return errs.Wrap(err, "lock Welcomes")
 }
 
 // QueueLock adds Lock to a batch. A transaction that supersedes Welcomes with several statements
-// locks those of all the people first, and before any KeyPackage.
+// first locks the Welcomes of all the people, before it locks any KeyPackage.
 func QueueLock(batch *pgx.Batch, convo uuid.UUID, people []syntax.DID) {
 	batch.Queue(lock, convo, people)
 }

@@ -13,28 +13,28 @@ import (
 	"mlsd/internal/nsid"
 )
 
-// reasonConfirm is the method that confirms, as the audit log names it.
+// reasonConfirm names the confirming method in the audit log.
 const reasonConfirm = "confirmWelcome"
 
-// maxDetails bounds the details of a failed join that are kept, in bytes.
+// maxDetails bounds the stored details of a failed join, in bytes.
 const maxDetails = 1024
 
-// Outcome says what a confirmation did.
+// Outcome says what a confirmation has done.
 type Outcome string
 
 const (
-	Success   Outcome = "success"   // the device has joined: the Welcome is consumed now
-	Failure   Outcome = "failure"   // the device could not join: recorded, once per lease
-	Unchanged Outcome = "unchanged" // nothing has changed: the confirmation was repeated, or late
+	Success   Outcome = "success"   // the device has joined, and the Welcome is now consumed
+	Failure   Outcome = "failure"   // the device could not join; recorded once per lease
+	Unchanged Outcome = "unchanged" // nothing has changed, because the confirmation was repeated or late
 	Unknown   Outcome = "unknown"   // the caller has fetched no Welcome to confirm
 )
 
-// confirmDelivery makes the transition to consumed, or records that a join has failed.
+// confirmDelivery changes the state to consumed, or records that a join has failed.
 //
 //go:embed confirm.sql
 var confirmDelivery string
 
-// confirmation is what a recipient says of a delivery.
+// confirmation is what a recipient reports of a delivery.
 type confirmation struct {
 	convo   uuid.UUID
 	to      Device
@@ -43,9 +43,9 @@ type confirmation struct {
 }
 
 // Confirm ends a delivery. It returns the Welcome's state, and whether the recipient's membership
-// is a request. Success consumes the Welcome. A failure is recorded with its details, cut to 1,024
-// bytes, and the Welcome can be fetched again. A repeated or late confirmation changes nothing.
-// Simultaneous confirmations share a transaction.
+// is a request. If success is true, the Welcome is consumed. If not, the failure is recorded with
+// its details, cut to 1,024 bytes, and the Welcome can be fetched again. A repeated or late
+// confirmation changes nothing. Simultaneous confirmations share a transaction.
 //
 // Errors: ErrConvoNotFound, ErrNotMember, ErrNotFound (also if the Welcome was never fetched),
 // batch.ErrOverloaded, batch.ErrClosed, idem.ErrUnknownOutcome, those of ctx and of the database.
@@ -69,14 +69,14 @@ func (s *Service) Confirm(ctx context.Context, convo uuid.UUID, to Device, succe
 	}
 	state, outcome, err := result.state(success)
 	s.count(outcome)
-	if outcome == Failure { // the line names no DID and quotes nothing that the client sent
+	if outcome == Failure { // the line names no DID and quotes no text of the client
 		s.log.WarnContext(ctx, "a device could not join with its Welcome",
 			"welcome", *result.id, "convo", convo, "attempts", *result.attempts, "failures", *result.failures)
 	}
 	return state, err == nil && *result.request, err
 }
 
-// cut returns the first maxDetails bytes of details, without a part of a character at the end.
+// cut returns the first maxDetails bytes of details. It does not cut a character in two.
 func cut(details string) string {
 	if len(details) <= maxDetails {
 		return details
@@ -88,8 +88,9 @@ func cut(details string) string {
 	return details[:end]
 }
 
-// confirmTogether confirms in one transaction, each in its own statement: the audit log names one
-// recipient at a time, and a statement sees what the one before did to the same Welcome.
+// confirmTogether makes confirmations in one transaction, each in its own statement. The audit log
+// names one recipient per statement, and a statement sees what an earlier one has changed in the
+// same Welcome.
 func (s *Service) confirmTogether(ctx context.Context, all []confirmation) ([]confirmed, error) {
 	statements := &pgx.Batch{}
 	results := make([]confirmed, len(all))
@@ -100,7 +101,8 @@ func (s *Service) confirmTogether(ctx context.Context, all []confirmation) ([]co
 	return results, err
 }
 
-// confirmAlone confirms in a transaction that waits for the locks of the recipient's Welcomes.
+// confirmAlone makes one confirmation, in a transaction that waits for the locks of the recipient's
+// Welcomes.
 func (s *Service) confirmAlone(ctx context.Context, c confirmation) (result confirmed, err error) {
 	statements := s.begin(c.convo, c.to, reasonConfirm)
 	c.queue(statements, &result)
@@ -117,14 +119,14 @@ func (c confirmation) queue(statements *pgx.Batch, result *confirmed) {
 		})
 }
 
-// confirmed is the row of confirmDelivery. Fields besides member and request are nil if the recipient
-// has no Welcome. The last four belong to after.
+// confirmed is the row of confirmDelivery. All fields except member and request are nil if the
+// recipient has no Welcome. The last four fields are for after.
 type confirmed struct {
 	member   *bool
 	request  *bool // the recipient has not accepted the convo
-	fetched  *bool // at any time
+	fetched  *bool // the Welcome was fetched at some time
 	before   *State
-	after    *State // nil: nothing has changed
+	after    *State // nil if nothing has changed
 	failed   *bool  // the lease's first failure is recorded
 	id       *uuid.UUID
 	attempts *int

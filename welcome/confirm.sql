@@ -1,15 +1,16 @@
--- Ends the delivery that the recipient confirms, or records that its join has failed.
+-- Ends the delivery that the recipient confirms, or records a failed join.
 --
 -- $1 convo, $2 recipient, $3 device or '', $4 KeyPackageRef or NULL
 -- $5 method, for the audit log
--- $6 success, $7 why the join failed
+-- $5 name of the method in the audit log
 -- $8 outbox.Arrival
 --
--- A failure counts once per lease. A retry of it replaces the words only, because a confirmation
--- has no key. The count, the last words and their time stay on the row across later leases.
+-- A failure counts once per lease. If the client reports it again, only the details are replaced,
+-- because a confirmation has no key. The count, the last details and their time stay on the row
+-- across later leases.
 --
 -- The statement does not wait for locks. If another transaction has locked the Welcome, the caller
--- tries again after waiting in a statement of its own: see Service.
+-- waits for the lock in a separate statement, and then tries again: see Service.
 WITH audit AS MATERIALIZED (
     SELECT set_config('mlsd.caller', $2::text, true), set_config('mlsd.reason', $5::text, true)
 ), recipient AS MATERIALIZED (
@@ -23,8 +24,9 @@ WITH audit AS MATERIALIZED (
         (attempts > 0) DESC, epoch DESC, created_at DESC
     LIMIT 1
 ), locked AS MATERIALIZED (
-    -- No row if another transaction has locked or changed the Welcome, or if its grace is over. A
-    -- Welcome that has ended without the device's success can still be confirmed, or fail once.
+    -- There is no row if another transaction has locked or changed the Welcome, or if its grace is
+    -- over. A Welcome that has ended without the device's success can still be confirmed, or fail
+    -- once.
     SELECT w.* FROM chosen CROSS JOIN LATERAL (
         SELECT id, NOT $6::boolean AND last_error IS NULL AS failed FROM welcomes
         WHERE convo_id = $1 AND id = chosen.id AND chosen.fetched AND state = chosen.state
@@ -46,9 +48,9 @@ WITH audit AS MATERIALIZED (
     WHERE w.convo_id = $1 AND w.id = locked.id
     RETURNING w.id, w.epoch, w.state, w.version, w.attempts, w.failures, locked.failed
 ), told AS (
-    -- An event for the inviter: the sender of the commit, or who has opened the convo: with a reset, or as
-    -- its creator. A person who blocks the inviter does not show. In a request a failure does not either;
-    -- to join accepts it.
+    -- An event for the inviter: the sender of the commit, or the member who has opened the convo as
+    -- its creator or with a reset. There is no event if the recipient blocks the inviter, or if a
+    -- join fails while the convo is a request. A successful join accepts the request.
     INSERT INTO outbox (kind, convo_id, did, detail, created_at)
     SELECT $8, $1, inviter.did, jsonb_build_object('change', CASE WHEN $6 THEN 'consumed' ELSE 'failed' END, 'by', $2::text,
         'epoch', confirmed.epoch), clock_timestamp()

@@ -1,18 +1,20 @@
--- Looks at some Welcome bytes, the oldest first, and erases those that no device can fetch any more.
+-- Examines some Welcome bytes, the oldest first, and erases the bytes that no device can fetch any
+-- more.
 --
--- $1 how many it looks at
+-- $1 how many rows to examine
 -- $2 how long bytes stay after they were added, and after the last confirmation
--- $3, $4, $5 the bytes after which it begins: when they were added, convo, epoch
+-- $3, $4, $5 where to begin: after the bytes with this time of adding, convo and epoch
 --
--- A Welcome that has ended does not come back, so bytes that nobody can fetch stay so. It does not
--- wait for locks. Bytes that another transaction has locked stay until the next time.
+-- An ended Welcome does not come back, so bytes that nobody can fetch now stay unfetchable. The
+-- statement does not wait for locks. Bytes that another transaction has locked stay until the next
+-- round.
 WITH looked AS MATERIALIZED (
     SELECT created_at, convo_id, epoch FROM welcome_bodies
     WHERE created_at <= now() - $2::interval AND (created_at, convo_id, epoch) > ($3, $4, $5)
     ORDER BY created_at, convo_id, epoch
     LIMIT $1
 ), due AS MATERIALIZED (
-    -- LIMIT makes each of the two a look-up in an index, and no join with all Welcomes.
+    -- LIMIT makes each of the two subqueries a look-up in an index, not a join with all Welcomes.
     SELECT convo_id, epoch FROM looked
     WHERE (SELECT true FROM welcomes w
             WHERE w.convo_id = looked.convo_id AND w.epoch = looked.epoch AND w.state IN ('available', 'in_flight') LIMIT 1) IS NULL

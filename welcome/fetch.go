@@ -13,17 +13,17 @@ import (
 	"mlsd/mls"
 )
 
-// reasonFetch is the method that fetches, as the audit log names it.
+// reasonFetch names the fetching method in the audit log.
 const reasonFetch = "getWelcome"
 
-// openLease makes the transition from available to in_flight.
+// openLease changes the state from available to in_flight.
 //
 //go:embed openlease.sql
 var openLease string
 
-// Fetch gives the recipient its newest Welcome and opens a lease on it. Until the lease ends, Fetch
-// gives the same bytes under it, and does not restart the grace. Simultaneous fetches share a
-// transaction.
+// Fetch gives the recipient its newest Welcome and opens a lease on it. Until the lease ends, a
+// repeated Fetch gives the same bytes under the same lease, and does not restart the grace.
+// Simultaneous fetches share a transaction.
 //
 // Errors: ErrConvoNotFound, ErrNotMember, ErrNotFound, ErrConsumed, batch.ErrOverloaded,
 // batch.ErrClosed, idem.ErrUnknownOutcome, those of ctx and of the database.
@@ -50,7 +50,8 @@ type fetch struct {
 	to    Device
 }
 
-// fetchTogether fetches in one transaction, each in a statement of its own, as confirmTogether.
+// fetchTogether makes fetches in one transaction, each in its own statement, as confirmTogether
+// does.
 func (s *Service) fetchTogether(ctx context.Context, all []fetch) ([]fetched, error) {
 	statements := &pgx.Batch{}
 	results := make([]fetched, len(all))
@@ -61,7 +62,8 @@ func (s *Service) fetchTogether(ctx context.Context, all []fetch) ([]fetched, er
 	return results, err
 }
 
-// fetchAlone fetches in a transaction that waits for the locks of the recipient's Welcomes.
+// fetchAlone makes one fetch, in a transaction that waits for the locks of the recipient's
+// Welcomes.
 func (s *Service) fetchAlone(ctx context.Context, d fetch) (result fetched, err error) {
 	statements := s.begin(d.convo, d.to, reasonFetch)
 	s.queueFetch(statements, d, &result)
@@ -76,11 +78,12 @@ func (s *Service) queueFetch(statements *pgx.Batch, d fetch, f *fetched) {
 		})
 }
 
-// fetched is the row of openLease. Fields besides member are nil if the recipient has no Welcome.
+// fetched is the row of openLease. All fields except member are nil if the recipient has no
+// Welcome.
 type fetched struct {
 	member         *bool
-	state          *State // before the statement
-	leased         *bool  // after it
+	state          *State // state before the statement
+	leased         *bool  // the Welcome has a lease after the statement
 	ref            mls.KeyPackageRef
 	epoch          *int64
 	graceExpiresAt *time.Time

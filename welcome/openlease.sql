@@ -1,11 +1,11 @@
--- Opens a lease on the recipient's newest Welcome, or reads the lease that is open.
+-- Opens a lease on the recipient's newest Welcome, or reads its open lease.
 --
 -- $1 convo, $2 recipient, $3 device or '', $4 KeyPackageRef or NULL
--- $5 method, for the audit log
+-- $5 name of the method in the audit log
 -- $6 grace
 --
 -- The statement does not wait for locks. If another transaction has locked the Welcome, the caller
--- tries again after waiting in a statement of its own: see Service.
+-- waits for the lock in a separate statement, and then tries again: see Service.
 WITH audit AS MATERIALIZED (
     SELECT set_config('mlsd.caller', $2::text, true), set_config('mlsd.reason', $5::text, true)
 ), recipient AS MATERIALIZED (
@@ -19,7 +19,7 @@ WITH audit AS MATERIALIZED (
     ORDER BY (state IN ('available', 'in_flight')) DESC, epoch DESC, created_at DESC
     LIMIT 1
 ), locked AS MATERIALIZED (
-    -- No row if another transaction has locked or changed the Welcome.
+    -- There is no row if another transaction has locked or changed the Welcome.
     SELECT w.id FROM chosen CROSS JOIN LATERAL (
         SELECT id FROM welcomes
         WHERE convo_id = $1 AND id = chosen.id AND chosen.state = 'available' AND state = 'available'

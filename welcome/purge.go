@@ -10,7 +10,7 @@ import (
 	"mlsd/internal/tombstone"
 )
 
-// Forget deletes the Welcomes of a convo that is being deleted. Their bytes are left to Purge.
+// Forget deletes the Welcomes of a convo that is being deleted. Purge deletes their bytes.
 func Forget(ctx context.Context, tx pgx.Tx, convo uuid.UUID) error {
 	_, err := tx.Exec(ctx, `
 		WITH locked AS MATERIALIZED (
@@ -20,8 +20,7 @@ func Forget(ctx context.Context, tx pgx.Tx, convo uuid.UUID) error {
 	return errs.Wrap(err, "delete the Welcomes")
 }
 
-// Purge deletes the bytes of up to limit Welcomes of a convo that has been deleted, and returns how
-// many.
+// Purge deletes the bytes of up to limit Welcomes of a deleted convo, and returns how many.
 func Purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID, limit int) (int64, error) {
 	tag, err := tx.Exec(ctx, `
 		DELETE FROM welcome_bodies
@@ -30,8 +29,8 @@ func Purge(ctx context.Context, tx pgx.Tx, convo uuid.UUID, limit int) (int64, e
 	return tag.RowsAffected(), errs.Wrap(err, "delete the bytes of Welcomes")
 }
 
-// Revoke ends the Welcomes that are on their way to a device, in all convos of its person, and
-// returns how many. Only current members have such Welcomes.
+// Revoke ends the Welcomes that are on their way to a device, in all convos of the device's owner,
+// and returns how many. Only current members have such Welcomes.
 func Revoke(ctx context.Context, tx pgx.Tx, d Device) (int64, error) {
 	tag, err := tx.Exec(ctx, `
 		UPDATE welcomes SET state = 'superseded', version = version + 1
@@ -42,9 +41,10 @@ func Revoke(ctx context.Context, tx pgx.Tx, d Device) (int64, error) {
 	return tag.RowsAffected(), errs.Wrap(err, "end a device's Welcomes")
 }
 
-// Erase puts the tombstone of a person into up to limit of its Welcomes of a convo, and drops what
-// its devices have said. It returns how many, and whether there can be more. All of these Welcomes
-// have ended: the person has left. The caller holds the convo's lock.
+// Erase puts the tombstone of a person into up to limit of the person's Welcomes in a convo, and
+// deletes the error details that the person's devices have sent. It returns how many Welcomes it
+// has changed, and whether there may be more. All of them have ended, because the person has left.
+// The caller holds the convo's lock.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID, limit int64) (n int64, more bool,
 	err error) {
 	tag, err := tx.Exec(ctx, `

@@ -15,21 +15,21 @@ import (
 	"mlsd/mls"
 )
 
-// Failed is a State that only a Status has: the device has said that it could not join, or the home of
-// its owner has not taken the invitation.
+// Failed is a State that only a Status can have: the device has reported that it could not join, or
+// the home of the device's owner has not accepted the invitation.
 const Failed State = "failed"
 
-// Status is what an inviter may know of the Welcome for one device.
+// Status is what an inviter may know of a Welcome for one device.
 type Status struct {
 	DID      syntax.DID
 	DeviceID string
 	Ref      mls.KeyPackageRef
 	Epoch    int64
-	State    State     // by the clock, even if the sweeper has not stored that yet
-	Since    time.Time // when it began; when the Welcome was made, if it is Superseded or Expired
+	State    State     // by the clock, even if the sweeper has not stored the change yet
+	Since    time.Time // when State began; for Superseded and Expired, when the Welcome was made
 }
 
-// statusRow is a row of welcomes, and what hides it from the inviter.
+// statusRow is a row of welcomes, with what hides the Welcome from the inviter.
 type statusRow struct {
 	ID             uuid.UUID
 	DID            syntax.DID
@@ -41,17 +41,17 @@ type statusRow struct {
 	FetchedAt      *time.Time
 	GraceExpiresAt *time.Time
 	ConfirmedAt    *time.Time
-	Failed         bool // in the present lease
+	Failed         bool // during the present lease
 	LastFailedAt   *time.Time
 	Sent           bool       // by the inviter
-	HiddenSince    *time.Time // the convo is a request, or the person blocks the inviter
+	HiddenSince    *time.Time // since then the convo is a request, or the person blocks the inviter
 	Replaced       bool       // the device has a Welcome of a later epoch
-	RefusedAt      *time.Time // the home of the person has refused the invitation, or was away for too long
+	RefusedAt      *time.Time // the person's home has refused the invitation, or was unreachable for too long
 	Now            time.Time
 }
 
-// Refused tells the inviter, if it is still a member, that the home of a person has refused the
-// invitation for good.
+// Refused inserts an event for the inviter, if it is still a member: the home of a person has
+// refused the invitation for good.
 func Refused(ctx context.Context, tx pgx.Tx, convo uuid.UUID, inviter, did syntax.DID, epoch int64) error {
 	_, err := tx.Exec(ctx, `
 		INSERT INTO outbox (kind, convo_id, did, detail, created_at)
@@ -62,12 +62,12 @@ func Refused(ctx context.Context, tx pgx.Tx, convo uuid.UUID, inviter, did synta
 }
 
 // Statuses reads up to limit of the convo's Welcomes with ids above after, in the order in which
-// they were made. It returns those that the inviter has sent: with a commit, by creating the convo, or
-// by resetting the one before it. next is the id of the last one that it has read, or nil if there are
-// no more. The caller has authorised the inviter as a member.
+// they were made. It returns the Welcomes that the inviter has sent: with a commit, by creating the
+// convo, or by resetting the convo before it. next is the id of the last Welcome that was read, or
+// nil if there are no more. The caller has checked that the inviter is a member.
 //
-// The inviter does not see what a person does while the convo is a request, or after that person
-// has blocked the inviter.
+// The inviter does not see what a person does while the convo is a request, or after the person has
+// blocked the inviter.
 func (s *Service) Statuses(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, inviter syntax.DID, after uuid.UUID,
 	limit int) (all []Status, next *uuid.UUID, err error) {
 	found, err := pgpool.Collect(ctx, q, pgx.RowToStructByPos[statusRow], `
@@ -104,8 +104,8 @@ func (s *Service) Statuses(ctx context.Context, q pgpool.Queryer, convo uuid.UUI
 	return all, next, nil
 }
 
-// shown returns the state that the inviter sees, and when it began: the state that the Welcome
-// would have if the person had done nothing since HiddenSince.
+// shown returns the state that the inviter sees, and when that state began. It is the state that
+// the Welcome would have if the person had done nothing since HiddenSince.
 func (r *statusRow) shown(onExpiry ExpiryPolicy) (State, time.Time) {
 	seen := func(at *time.Time) bool { return at != nil && (r.HiddenSince == nil || at.Before(*r.HiddenSince)) }
 	joined, fetched, failed := seen(r.ConfirmedAt), seen(r.FetchedAt), seen(r.LastFailedAt)

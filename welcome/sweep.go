@@ -13,9 +13,9 @@ import (
 	"mlsd/internal/worker"
 )
 
-// Sweeps returns the sweeps that end leases whose grace is over, expire old Welcomes and erase
-// bytes that are no longer needed, in this order. If silence counts as success, the end of a lease
-// consumes the Welcome, unless a failure was reported.
+// Sweeps returns three sweeps, in this order: they end leases whose grace is over, expire old
+// Welcomes, and erase bytes that are no longer needed. If silence counts as success, the end of a
+// lease consumes the Welcome, unless the device has reported a failure.
 func Sweeps(db *pgxpool.Pool, policy Policy) []worker.Sweep {
 	consume := policy.OnExpiry == Consume
 	bodies := &bodySweep{db: db}
@@ -42,26 +42,26 @@ func Sweeps(db *pgxpool.Pool, policy Policy) []worker.Sweep {
 	}
 }
 
-// looksPerRound bounds how many statements of a round look at Welcome bytes, each at
-// worker.SweepRows. Bytes stay for as long as a device can fetch them, so there can be many. A
-// round goes on where the last one ended.
+// looksPerRound bounds the statements of one round. Each examines worker.SweepRows Welcome bytes.
+// Bytes stay for as long as a device can fetch them, so there can be many. A round continues where
+// the last round ended.
 const looksPerRound = 20
 
-// bodySweep goes through all Welcome bytes, in the order of their age, and then begins again.
+// bodySweep examines all Welcome bytes in the order of their age, and then begins again.
 type bodySweep struct {
 	db     *pgxpool.Pool
-	looked place // of the last bytes that it looked at
-	looks  int   // statements of this round
+	looked place // place of the last bytes that were examined
+	looks  int   // number of statements in this round
 }
 
-// place is where Welcome bytes are in the order of their age.
+// place is a place in the order of Welcome bytes by age.
 type place struct {
 	createdAt time.Time
 	convo     uuid.UUID
 	epoch     int64
 }
 
-// eraseBytes looks at some Welcome bytes and erases those that are due.
+// eraseBytes examines some Welcome bytes, and erases the bytes that are due.
 //
 //go:embed erasebytes.sql
 var eraseBytes string

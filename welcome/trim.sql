@@ -1,8 +1,10 @@
--- Deletes Welcomes that have ended, of people who have many of them in a convo.
+-- Deletes ended Welcomes of people who have many of them in a convo.
 --
--- $1 convo, $2 people, $3 how many of a person stay, $4 how many of a person it deletes at most
+-- $1 convo, $2 people, $3 how many of each person to keep, $4 how many of each person to delete at
+-- most
 --
--- It does not wait for locks. What another transaction has locked stays until the next time.
+-- The statement does not wait for locks. Rows that another transaction has locked stay until the
+-- next time.
 WITH excess AS MATERIALIZED (
     SELECT w.id FROM unnest($2::text[]) AS person CROSS JOIN LATERAL (
         SELECT id FROM welcomes

@@ -1,6 +1,6 @@
 // Package welcome delivers Welcomes (RFC 9420 §12.4.3.1) in two phases, so that an app that is
-// killed between fetching and joining loses nothing. It owns the tables welcomes (a row for each
-// recipient device) and welcome_bodies (the object's bytes, once).
+// killed between fetching and joining loses nothing. It owns the tables welcomes (one row for each
+// recipient device) and welcome_bodies (the bytes of each Welcome, once).
 //
 //	            Fetch                        Confirm(true)
 //	available ───────────────▶ in_flight ───────────────────────▶ consumed
@@ -12,11 +12,11 @@
 //	                                      the device, or the recipient has left or was removed
 //	available | in_flight ──▶ expired     retention over
 //
-// With the policy Consume, a lease whose grace is over without a reported failure goes to consumed.
+// With the policy Consume, a lease that ends without a reported failure leads to consumed.
 //
-// Every transition is an UPDATE of a locked row and raises the row's version. The database's clock
-// decides. Each transition stands in one place: openlease.sql, confirm.sql, endLeases (and in bulk
-// a sweep), supersede and the sweep of old ones.
+// Every transition is an UPDATE of a locked row, and increases the row's version. Times are those
+// of the database's clock. Each transition is written in one place: openlease.sql, confirm.sql,
+// endLeases (and in bulk a sweep), supersede, and the sweep of old Welcomes.
 package welcome
 
 import (
@@ -40,7 +40,7 @@ import (
 	"mlsd/mls"
 )
 
-// State of a Welcome on its way to one device.
+// State is the state of a Welcome on its way to one device.
 type State string
 
 const (
@@ -51,10 +51,10 @@ const (
 	Expired    State = "expired"
 )
 
-// Retention.
+// How long the server keeps Welcomes.
 const (
-	keepConsumedBytes = 24 * time.Hour      // of the bytes, after the last confirmation
-	KeepUnfetched     = 90 * 24 * time.Hour // of a Welcome that is not consumed
+	keepConsumedBytes = 24 * time.Hour      // keeps the bytes, after the last confirmation
+	KeepUnfetched     = 90 * 24 * time.Hour // keeps a Welcome that is not consumed
 )
 
 // Errors of Fetch and Confirm. ErrConvoNotFound and ErrNotMember are those of the message log.
@@ -74,36 +74,37 @@ const (
 	Consume ExpiryPolicy = "consume" // silence counts as success, unless a failure was reported
 )
 
-// Policy says how long a fetched Welcome waits for its confirmation, and what happens then.
+// Policy says how long a fetched Welcome waits for its confirmation, and what happens after that
+// time.
 type Policy struct {
 	Grace    time.Duration
 	OnExpiry ExpiryPolicy
 }
 
-// Device selects the Welcomes of one member: all of them, those of one device, or those sent to one
+// Device selects Welcomes of one member: all of them, those for one device, or those for one
 // KeyPackage.
 type Device struct {
 	DID           syntax.DID
-	DeviceID      string            // "" is any
-	KeyPackageRef mls.KeyPackageRef // nil is any
+	DeviceID      string            // "" means any device
+	KeyPackageRef mls.KeyPackageRef // nil means any KeyPackage
 }
 
 // Delivery is a fetched Welcome.
 type Delivery struct {
 	Body           []byte
 	KeyPackageRef  mls.KeyPackageRef
-	Epoch          int64 // that the Welcome leads into
+	Epoch          int64 // the epoch into which the Welcome leads
 	State          State
 	GraceExpiresAt time.Time
 	Request        bool // the recipient has not accepted the convo
 }
 
-// Bounds of the transactions that many fetches or many confirmations share. A fetch can read a
+// Bounds of the transactions that many fetches or many confirmations share. One fetch can read a
 // Welcome of a megabyte.
 const (
 	fetchesPerBatch  = 16
 	confirmsPerBatch = 64
-	maxWaiting       = 4096 // of each kind
+	maxWaiting       = 4096 // fetches, and as many confirmations
 	batchTimeout     = 4 * time.Second
 )
 
@@ -115,10 +116,10 @@ var errBusy = fmt.Errorf("%w: other transactions keep changing the Welcome", mes
 // Service delivers Welcomes to their recipients. It is safe for concurrent use.
 //
 // The statement of a transition chooses a Welcome, locks it and changes it. It skips a Welcome that
-// another transaction has locked or changed, because a statement that waits for a lock has made its
-// choice from the rows as they were before the wait. A skipped Welcome is busy, and so is one whose
-// grace is over. The next attempt first waits for the locks and ends leases whose grace is over, in
-// a statement of its own.
+// another transaction has locked or changed: a statement that waits for a lock has made its choice
+// from the rows as they were before the wait. A skipped Welcome counts as busy. So does a Welcome
+// whose grace is over. In that case the next attempt first waits for the locks, and ends leases
+// whose grace is over, in a separate statement.
 type Service struct {
 	db       *pgxpool.Pool
 	policy   Policy
@@ -129,8 +130,9 @@ type Service struct {
 	confirms *batch.Batcher[confirmation, confirmed]
 }
 
-// New returns a Service on db, which the caller owns. It calls count for every confirmation. log
-// gets a bounded number of lines: see [ratelog.New]. faults can be nil.
+// New returns a Service on db, which the caller owns. The Service calls count for every
+// confirmation. log must accept only a bounded number of lines: see [ratelog.New]. faults can be
+// nil.
 func New(db *pgxpool.Pool, policy Policy, count func(Outcome), log *slog.Logger, faults *failpoint.Set) *Service {
 	s := &Service{db: db, policy: policy, count: count, log: ratelog.New(log), faults: faults}
 	s.fetches = batch.New(batch.Limits{Batch: fetchesPerBatch, Queue: maxWaiting, Timeout: batchTimeout, Rests: true},
@@ -140,15 +142,15 @@ func New(db *pgxpool.Pool, policy Policy, count func(Outcome), log *slog.Logger,
 	return s
 }
 
-// Close finishes the fetches and confirmations that wait and refuses later ones. It returns when all
-// are done, or with ctx's error.
+// Close finishes the waiting fetches and confirmations, and refuses later ones. It returns when all
+// are finished, or with ctx's error.
 func (s *Service) Close(ctx context.Context) error {
 	return errors.Join(s.fetches.Close(ctx), s.confirms.Close(ctx))
 }
 
 // attempt calls try until the Welcome is not busy and the outcome is known. The first try does not
-// wait for locks. Trying again is safe: a second fetch finds the lease of the first, and a second
-// confirmation finds the state that the first left.
+// wait for locks. A repeated try is safe: a second fetch finds the lease of the first, and a second
+// confirmation finds the state that the first has left.
 func attempt(ctx context.Context, try func(wait bool) (busy bool, err error)) error {
 	for n := 1; ; n++ {
 		busy, err := try(n > 1)
@@ -161,7 +163,7 @@ func attempt(ctx context.Context, try func(wait bool) (busy bool, err error)) er
 			return err
 		case pgpool.ConnectionLost(err):
 			err = fmt.Errorf("%w: %w", idem.ErrUnknownOutcome, err)
-		case n > 1: // the first try shares a transaction, and can fail because of another caller
+		case n > 1: // the first try shares a transaction, so another caller can make it fail
 			return err
 		}
 		if n == maxAttempts {
@@ -170,9 +172,9 @@ func attempt(ctx context.Context, try func(wait bool) (busy bool, err error)) er
 	}
 }
 
-// endLeases waits for the locks of the recipient's Welcomes and ends the leases whose grace is
-// over. With $3, silence counts as success unless a failure was reported. The sweep does the same
-// in bulk.
+// endLeases waits for the locks of the recipient's Welcomes, and ends the leases whose grace is
+// over. With $3, silence counts as success unless a failure was reported. A sweep does the same in
+// bulk.
 const endLeases = `
 	WITH locked AS MATERIALIZED (
 		SELECT id, state, grace_expires_at, $3 AND last_error IS NULL AS succeeded
@@ -206,8 +208,8 @@ func (s *Service) transact(ctx context.Context, nsid string, statements *pgx.Bat
 	return s.faults.Hit(ctx, failpoint.AfterCommit, nsid)
 }
 
-// checkMember returns an error unless the recipient is a member. member is nil if it never was one,
-// and false for a former member.
+// checkMember returns an error unless the recipient is a member. member is nil if the recipient
+// never was a member, and false if it was one.
 func checkMember(member *bool) error {
 	switch {
 	case member == nil:
