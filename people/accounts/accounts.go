@@ -1,9 +1,9 @@
-// Package accounts says who may use this node: which accounts the operator has blocked or limited, what
-// the network says of an account's state, and whom the node admits at all.
+// Package accounts says who may use this node: which accounts the operator has blocked or limited,
+// what the network says about an account's state, and which accounts the node admits at all.
 //
-// The table accounts has a row for an account that is, or was, blocked, limited or not active. Store
-// writes it. Gate keeps what refuses or limits callers in the memory of each node, and is asked on every
-// request.
+// The table accounts has a row for each account that is, or was, blocked, limited or not active.
+// Store writes the table. Gate keeps the refused and the limited accounts in the memory of each
+// node, and is asked on every request.
 package accounts
 
 import (
@@ -19,21 +19,21 @@ type Status string
 // The states, by the names of com.atproto.sync.subscribeRepos.
 const (
 	Active      Status = "active"
-	Deactivated Status = "deactivated" // by its owner
+	Deactivated Status = "deactivated" // by the account's owner
 	Suspended   Status = "suspended"   // by its host or a relay, for a time
 	TakenDown   Status = "takendown"   // by its host or a relay
 	Deleted     Status = "deleted"
 )
 
 // Erasing is the Status of an *InactiveError for an account that is being erased here. The network
-// states no such thing.
+// has no such state.
 const Erasing Status = "erasing"
 
 // Errors of Gate.Check, besides *InactiveError.
 var (
 	ErrBlocked     = errors.New("the operator of this service has blocked the account")
 	ErrNotAdmitted = errors.New("this service serves only accounts on its list")
-	// ErrUnavailable says that it is not known now whether the account may use the node.
+	// ErrUnavailable says that the node cannot find out now whether it may serve the account.
 	ErrUnavailable = errors.New("it cannot be checked now whether the account may use the service")
 )
 
@@ -62,16 +62,17 @@ func Refused(err error) bool {
 // Account is a row of the table accounts.
 type Account struct {
 	DID    syntax.DID `json:"did"`
-	Status Status     `json:"status"` // what the network says of it
-	// StatusAt is the relay's time of the event that stated Status. nil: none has.
+	Status Status     `json:"status"` // what the network says of the account
+	// StatusAt is the relay's time of the event that stated Status. It is nil if no event did.
 	StatusAt *time.Time `json:"statusAt,omitempty"`
-	// StatusSeq is that event's number in the relay's stream.
+	// StatusSeq is the number of that event in the relay's stream.
 	StatusSeq  *int64     `json:"-"`
-	Block      *Block     `json:"block,omitempty"`      // nil: none
-	Limit      *Limit     `json:"limit,omitempty"`      // nil: none, or it has ended
-	EraseAfter *time.Time `json:"eraseAfter,omitempty"` // when everything of it is to be erased; nil: never
-	ErasingAt  *time.Time `json:"erasingAt,omitempty"`  // since when it is being erased; nil: it is not
-	// ErasedAt is when it was last erased. nil: never, or more than a day ago.
+	Block      *Block     `json:"block,omitempty"`      // nil if the account is not blocked
+	Limit      *Limit     `json:"limit,omitempty"`      // nil if the account has no limit, or if the limit has ended
+	EraseAfter *time.Time `json:"eraseAfter,omitempty"` // when all its data is due for erasure; nil means never
+	ErasingAt  *time.Time `json:"erasingAt,omitempty"`  // when the running erasure began; nil if none is running
+	// ErasedAt is when the account was last erased. It is nil if that never happened, or more than
+	// a day ago.
 	ErasedAt *time.Time `json:"erasedAt,omitempty"`
 }
 

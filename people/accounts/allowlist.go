@@ -21,22 +21,22 @@ import (
 // maxListBytes bounds the file of an Allowlist, in bytes. It has space for 1.5 million DIDs.
 const maxListBytes = 64 << 20
 
-// Allowlist is a file with the DIDs that a node admits: one a line. Empty lines, and what follows a
-// #, do not count.
+// Allowlist is a file with the DIDs that a node admits, one per line. Empty lines are ignored, and
+// so is everything after a #.
 type Allowlist struct {
 	path    string
 	log     *slog.Logger
 	removed func(did syntax.DID)
-	again   atomic.Bool   // the next RunOnce reads the file in any case
+	again   atomic.Bool   // the next RunOnce reads the file even if it has not changed
 	Wake    worker.Signal // sent by Again
-	read    fs.FileInfo   // of the list; owned by RunOnce
+	read    fs.FileInfo   // the file that was last read; owned by RunOnce
 
 	mu   sync.RWMutex // guards dids
 	dids map[syntax.DID]struct{}
 }
 
-// NewAllowlist reads the list at path. A file that cannot be read, that has a line that is no DID,
-// or that has no DID at all is an error.
+// NewAllowlist reads the list at path. It returns an error if the file cannot be read, has a line
+// that is not a DID, or has no DID at all.
 func NewAllowlist(path string, log *slog.Logger) (*Allowlist, error) {
 	l := &Allowlist{path: path, log: log, removed: func(syntax.DID) {}, Wake: worker.NewSignal()}
 	if _, _, err := l.load(); err != nil {
@@ -45,8 +45,8 @@ func NewAllowlist(path string, log *slog.Logger) (*Allowlist, error) {
 	return l, nil
 }
 
-// OnRemoved makes the list call removed for each DID that a new version of the file lacks. removed
-// must not block. Call it before the first RunOnce.
+// OnRemoved makes the list call removed for each DID that a new version of the file no longer has.
+// removed must not block. Call OnRemoved before the first RunOnce.
 func (l *Allowlist) OnRemoved(removed func(did syntax.DID)) { l.removed = removed }
 
 // Has reports whether the list has the account.
@@ -57,15 +57,15 @@ func (l *Allowlist) Has(did syntax.DID) bool {
 	return ok
 }
 
-// Again makes the next RunOnce begin at once and read the file whether it has changed or not. It
+// Again makes the next RunOnce begin at once, and read the file even if it has not changed. Again
 // does not block.
 func (l *Allowlist) Again() {
 	l.again.Store(true)
 	l.Wake.Send()
 }
 
-// RunOnce reads the file again if it has changed since it was last read. If the file is broken, the
-// list stays as it is, and RunOnce returns an error at each call. Only one call runs at a time.
+// RunOnce reads the file again if it has changed since the last reading. If the file is broken, the
+// list stays as it is, and each call of RunOnce returns an error. Only one call may run at a time.
 func (l *Allowlist) RunOnce(ctx context.Context) error {
 	forced := l.again.Swap(false)
 	now, err := os.Stat(l.path)
@@ -88,7 +88,8 @@ func (l *Allowlist) RunOnce(ctx context.Context) error {
 	return nil
 }
 
-// load reads the file. It returns the list before it and the new one, which nobody changes.
+// load reads the file. It returns the list before the reading and the new list. Nobody changes
+// either map.
 func (l *Allowlist) load() (before, after map[syntax.DID]struct{}, err error) {
 	file, err := os.Open(l.path)
 	if err != nil {
@@ -110,7 +111,7 @@ func (l *Allowlist) load() (before, after map[syntax.DID]struct{}, err error) {
 	return before, after, nil
 }
 
-// parseList reads a list. size is that of its file.
+// parseList reads a list. size is the size of the file, in bytes.
 func parseList(from io.Reader, size int64) (map[syntax.DID]struct{}, error) {
 	if size > maxListBytes {
 		return nil, fmt.Errorf("it has more than %d bytes", maxListBytes)
@@ -131,13 +132,13 @@ func parseList(from io.Reader, size int64) (map[syntax.DID]struct{}, error) {
 	if err := lines.Err(); err != nil {
 		return nil, err
 	}
-	if len(dids) == 0 { // such as a file that is being written
+	if len(dids) == 0 { // for example, a file that is still being written
 		return nil, errors.New("it has no DID")
 	}
 	return dids, nil
 }
 
-// Mode says whom a node admits.
+// Mode says which accounts a node admits.
 type Mode string
 
 // The modes.
@@ -147,8 +148,9 @@ const (
 	ModeClosed    Mode = "closed"    // the accounts that the service knows already
 )
 
-// checkKnown fails unless this service knows the account: it is a member of a convo now, or has a
-// KeyPackage or a push target here. A KeyPackage counts until it is deleted, 30 days after its end.
+// checkKnown returns an error unless this service knows the account: the account is a member of a
+// convo, or has a KeyPackage or a push target here. A KeyPackage counts until it is deleted, 30
+// days after it has ended.
 func (g *Gate) checkKnown(ctx context.Context, did syntax.DID) error {
 	now := g.cfg.Now()
 	if a, ok := g.known.Get(did); ok {

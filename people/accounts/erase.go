@@ -17,18 +17,18 @@ import (
 )
 
 // Lock makes changes of accounts wait until tx ends. A transaction that changes an account and also
-// locks an erasure locks the accounts first.
+// locks an erasure must call Lock first.
 func (s *Store) Lock(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, `SELECT FROM account_clock FOR UPDATE`)
 	return errs.Wrap(err, "lock the accounts")
 }
 
-// StillDue reports whether the data of an account is to be erased now. Until tx ends it holds the
-// lock of account_clock: an account that returns meanwhile waits.
+// StillDue reports whether the data of an account is due for erasure at the time now. It holds the
+// lock of account_clock until tx ends, so an account that comes back meanwhile has to wait.
 func (s *Store) StillDue(ctx context.Context, tx pgx.Tx, did syntax.DID, now time.Time) (due bool, err error) {
 	batch := &pgx.Batch{}
 	batch.Queue(`SELECT FROM account_clock FOR UPDATE`)
-	// A statement of its own, so that it sees what the lock has waited for.
+	// A separate statement, so that it sees the changes for which the lock has waited.
 	batch.Queue(`SELECT EXISTS (SELECT FROM accounts WHERE did = $1 AND erase_after <= $2 AND erasing_at IS NULL)`, did,
 		now).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&due) })
@@ -36,8 +36,8 @@ func (s *Store) StillDue(ctx context.Context, tx pgx.Tx, did syntax.DID, now tim
 	return due, errs.Wrap(err, "read whether an account is to be erased")
 }
 
-// BeginErasure makes every node refuse an account, within a second of the commit, until EndErasure.
-// Its sessions end.
+// BeginErasure makes every node refuse an account, from at most a second after the commit until
+// EndErasure. It ends the account's sessions.
 func (s *Store) BeginErasure(ctx context.Context, db pgpool.DB, did syntax.DID) error {
 	_, err := db.Exec(ctx, `
 		WITH clock AS (UPDATE account_clock SET version = version + 1 RETURNING version)
@@ -50,10 +50,11 @@ func (s *Store) BeginErasure(ctx context.Context, db pgpool.DB, did syntax.DID) 
 	return sessions.End(ctx, db, did)
 }
 
-// EndErasure forgets an account whose data has been erased: what the network said of it, its limit, and
-// its DID, also in the reasons of others' blocks and limits. The row stays under the hash of the DID. It
-// tells the nodes that the account can begin anew, or that it is still blocked. Only a blocked one is
-// kept longer than a day: see SweepErased.
+// EndErasure forgets an account whose data has been erased: what the network said about the
+// account, its limit, and its DID, even in the reasons of other accounts' blocks and limits. The
+// row remains, under the hash of the DID. It tells the nodes that the account can begin anew, or
+// that it is still blocked. The row of a blocked account stays; other rows stay for a day: see
+// Sweeps.
 func (s *Store) EndErasure(ctx context.Context, tx pgx.Tx, p tombstone.Person) error {
 	batch := &pgx.Batch{}
 	batch.Queue(`SELECT FROM account_clock FOR UPDATE`)
@@ -84,12 +85,12 @@ func (s *Store) EndErasure(ctx context.Context, tx pgx.Tx, p tombstone.Person) e
 	return errs.Wrap(tx.SendBatch(ctx, batch).Close(), "forget an account that was erased")
 }
 
-// keepErased is how long it is known that an account was erased. Nodes that could not read it that
-// long begin anew when they can.
+// keepErased is how long the server knows that an account was erased. A node that could not read
+// the table for longer loads everything again.
 const keepErased = 24 * time.Hour
 
-// Sweeps delete the rows of accounts that were erased a day ago and are not blocked, and forget limits
-// that have ended: no node applies them any more.
+// Sweeps delete the rows of accounts that were erased a day ago and are not blocked. They also
+// forget ended limits, which no node applies any more.
 func Sweeps(db *pgxpool.Pool) []worker.Sweep {
 	return []worker.Sweep{
 		worker.Statement(db, "accounts_erased", `

@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	// GateInterval is how often a node reads what has changed.
+	// GateInterval is how often a node reads the changes of accounts.
 	GateInterval = time.Second
-	// gateTimeout bounds one reading of changes, and askTimeout one question that a request waits
-	// for.
+	// gateTimeout bounds one reading of changes. askTimeout bounds one question to the database for
+	// which a request waits.
 	gateTimeout, askTimeout = 5 * time.Second, 5 * time.Second
-	// maxRefused is how many refused accounts a node remembers, about 200 bytes each. If there are
-	// more, it asks the database about each caller.
+	// maxRefused is how many refused accounts a node remembers, at about 200 bytes each. If there
+	// are more, the node asks the database about each caller.
 	maxRefused = 100_000
-	// remembered is for how many callers an answer of the database is remembered.
+	// remembered is the number of callers for which a node remembers the database's answer.
 	remembered = 65_536
-	// answerFresh is how long such an answer is used. knownFresh is how long it is remembered that
+	// answerFresh is how long such an answer is used. knownFresh is how long a node remembers that
 	// this service knows an account.
 	answerFresh = time.Second
 	knownFresh  = 10 * time.Minute
@@ -37,11 +37,11 @@ const (
 // GateConfig configures a Gate.
 type GateConfig struct {
 	DB pgpool.DB // for Load and RunOnce
-	// Lookups is for what a request waits for. Default: DB.
+	// Lookups is the database for questions for which a request waits. Default: DB.
 	Lookups pgpool.DB
-	// Mode says whom the node admits. Default: Open.
+	// Mode says which accounts the node admits. Default: Open.
 	Mode Mode
-	// List are the admitted accounts of ModeAllowlist.
+	// List holds the accounts that ModeAllowlist admits.
 	List *Allowlist
 	// Refused is called for each account that may no longer use the node. It must not block.
 	// Default: nothing is called.
@@ -53,30 +53,30 @@ type GateConfig struct {
 	MaxRefused int
 }
 
-// Gate says whether an account may use this node, and with which limit. It remembers the accounts that
-// are refused or limited, which are few, and reads changes every GateInterval. Methods are safe for
-// concurrent use.
+// Gate says whether an account may use this node, and with which limit. It remembers the refused
+// and the limited accounts, which are few, and reads changes every GateInterval. Its methods are
+// safe for concurrent use.
 type Gate struct {
 	cfg   GateConfig
-	asked *lru.Cache[syntax.DID, answer] // of the database, while there are too many to remember
-	known *lru.Cache[syntax.DID, answer] // whether this service knows an account, of ModeClosed
+	asked *lru.Cache[syntax.DID, answer] // answers of the database, if too many are refused to remember
+	known *lru.Cache[syntax.DID, answer] // whether this service knows an account; used in ModeClosed
 	Wake  worker.Signal                  // makes the next RunOnce begin at once
 
-	mu      sync.RWMutex // guards what follows
+	mu      sync.RWMutex // guards the fields below
 	loaded  bool
-	refused map[syntax.DID]error // nil: there are too many to remember
-	hashed  int                  // of refused: blocked accounts that were erased
+	refused map[syntax.DID]error // nil if there are too many to remember
+	hashed  int                  // how many entries of refused are blocked accounts that were erased
 	limited map[syntax.DID]limit
-	version int64 // of account_clock; changes up to it have been read
+	version int64 // of account_clock; all changes up to it have been read
 }
 
-// answer is what the database said. Its err is nil for an account that may use the node.
+// answer is an answer of the database. err is nil if the account may use the node.
 type answer struct {
 	err error
 	at  time.Time
 }
 
-// NewGate returns a gate. It refuses everybody with ErrUnavailable until Load.
+// NewGate returns a gate. Until Load, the gate refuses everybody with ErrUnavailable.
 func NewGate(c GateConfig) (*Gate, error) {
 	if c.Refused == nil {
 		c.Refused = func(syntax.DID, error) {}
@@ -99,8 +99,8 @@ func NewGate(c GateConfig) (*Gate, error) {
 	return g, errs.Wrap(err, "accounts")
 }
 
-// Check fails unless the account may use the node now. Errors: ErrBlocked, *InactiveError,
-// ErrNotAdmitted, ErrUnavailable, the database's.
+// Check returns an error unless the account may use the node now. Errors: ErrBlocked,
+// *InactiveError, ErrNotAdmitted, ErrUnavailable, those of the database.
 func (g *Gate) Check(ctx context.Context, did syntax.DID) error {
 	g.mu.RLock()
 	loaded, remembers, why := g.loaded, g.refused != nil, g.why(did)
@@ -125,8 +125,9 @@ func (g *Gate) Check(ctx context.Context, did syntax.DID) error {
 	return nil
 }
 
-// Withheld returns those of the accounts that may not use the node, in their order. Others are told
-// of them what they are told of accounts that have nothing here. At most 100 accounts are usual.
+// Withheld returns the accounts among dids that may not use the node, in the order of dids. To
+// other people, such accounts must look like accounts that have nothing here. dids usually has at
+// most 100 entries.
 func (g *Gate) Withheld(ctx context.Context, dids []syntax.DID) (withheld []syntax.DID, err error) {
 	reasons := make(map[syntax.DID]error, len(dids))
 	g.mu.RLock()
@@ -151,8 +152,8 @@ func (g *Gate) Withheld(ctx context.Context, dids []syntax.DID) (withheld []synt
 	return withheld, nil
 }
 
-// why returns what refuses an account: its own row, or the block of an account of this DID that was
-// erased. The caller holds mu.
+// why returns the reason to refuse an account: its own row, or a block of the same DID from before
+// an erasure. The caller holds mu.
 func (g *Gate) why(did syntax.DID) error {
 	if why := g.refused[did]; why != nil || g.hashed == 0 {
 		return why
@@ -160,7 +161,7 @@ func (g *Gate) why(did syntax.DID) error {
 	return g.refused[tombstone.Hash(did)]
 }
 
-// ask asks the database about one account, or uses its last answer.
+// ask asks the database about one account, or uses the last answer.
 func (g *Gate) ask(ctx context.Context, did syntax.DID) error {
 	now := g.cfg.Now()
 	if a, ok := g.asked.Get(did); ok && now.Sub(a.at) < answerFresh {
@@ -174,7 +175,7 @@ func (g *Gate) ask(ctx context.Context, did syntax.DID) error {
 	return reasons[did]
 }
 
-// read reads from the database why accounts are refused.
+// read reads from the database why the accounts are refused.
 func (g *Gate) read(ctx context.Context, dids []syntax.DID) (map[syntax.DID]error, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -197,8 +198,9 @@ func (g *Gate) read(ctx context.Context, dids []syntax.DID) (map[syntax.DID]erro
 	return reasons, nil
 }
 
-// reasonsOf returns why accounts are refused, nil for those that are not. The statement returns the did,
-// the status, whether the operator has blocked the account, and whether it is being erased.
+// reasonsOf returns why accounts are refused; the value is nil for an account that is not. The
+// statement returns the did, the status, whether the operator has blocked the account, and whether
+// the account is being erased.
 func reasonsOf(ctx context.Context, db pgpool.Queryer, sql string, args ...any) (map[syntax.DID]error, error) {
 	reasons := map[syntax.DID]error{}
 	var did syntax.DID
@@ -221,10 +223,11 @@ func reasonsOf(ctx context.Context, db pgpool.Queryer, sql string, args ...any) 
 	return reasons, errs.Wrap(err, "read which accounts are refused")
 }
 
-// Load reads which accounts are refused or limited. The node must not serve before. A later call begins
-// anew.
+// Load reads which accounts are refused or limited. Until then the node must not serve requests. A
+// later call reads everything again.
 func (g *Gate) Load(ctx context.Context) error {
-	// The version is read first: a change between the two statements is then read twice.
+	// The version is read first, so that a change between the two statements is read twice and not
+	// missed.
 	version, err := g.readVersion(ctx)
 	if err != nil {
 		return err
@@ -255,8 +258,8 @@ func (g *Gate) readVersion(ctx context.Context) (version int64, err error) {
 	return version, errs.Wrap(err, "read the version of the accounts")
 }
 
-// RunOnce reads what has changed since the last call. Only one call runs at a time. If the database
-// was replaced by an older one, it begins anew.
+// RunOnce reads the changes since the last call. Only one call may run at a time. If an older copy
+// has replaced the database, RunOnce loads everything again.
 func (g *Gate) RunOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, gateTimeout)
 	defer cancel()
@@ -297,8 +300,9 @@ func (g *Gate) RunOnce(ctx context.Context) error {
 	return nil
 }
 
-// dropErased forgets why the accounts were refused that have been erased: a change of the row of
-// their hash says so. What is said of them now is said under the hash. The caller holds mu.
+// dropErased forgets the reasons of refused accounts that have been erased: a change in the row of
+// the account's hash says so. From then on, the row under the hash holds the reason. The caller
+// holds mu.
 func (g *Gate) dropErased(changed map[syntax.DID]error) {
 	if countHashed(changed) == 0 {
 		return
@@ -310,7 +314,7 @@ func (g *Gate) dropErased(changed map[syntax.DID]error) {
 	}
 }
 
-// countHashed counts the accounts that stand under their hash.
+// countHashed counts the accounts whose row is under the hash of the DID.
 func countHashed(accounts map[syntax.DID]error) (n int) {
 	for did := range accounts {
 		if tombstone.Is(did) {
@@ -320,8 +324,8 @@ func countHashed(accounts map[syntax.DID]error) (n int) {
 	return n
 }
 
-// apply remembers changes up to version, and all limits. It reports whether there have become too many
-// refused accounts to remember. Changes that are read with a later version are read again.
+// apply remembers changes up to version, and all limits. It reports whether there are now too many
+// refused accounts to remember. Changes with a later version are read again.
 func (g *Gate) apply(changed map[syntax.DID]error, limited map[syntax.DID]limit, version int64) (overflown bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

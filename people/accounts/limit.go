@@ -18,26 +18,27 @@ const (
 	Whole = 100
 	// MaxPercent is the highest percentage that an operator can give an account.
 	MaxPercent = 1000
-	// maxLimited is how many accounts can have a limit: every node remembers them all.
+	// maxLimited is how many accounts can have a limit at one time, because every node remembers
+	// all of them.
 	maxLimited = 10_000
 )
 
-// ErrTooManyLimited refuses the limit of an account when as many have one as may.
+// ErrTooManyLimited refuses a new limit once maxLimited accounts have one.
 var ErrTooManyLimited = fmt.Errorf("%d accounts have a limit already", maxLimited)
 
 // Limit is an operator's limit on an account. It scales the account's rate of requests and its daily
 // quotas.
 type Limit struct {
-	Percent int        `json:"percent"`         // of what other accounts have: from 1 to MaxPercent
-	Until   *time.Time `json:"until,omitempty"` // when it ends; nil: when it is taken back
+	Percent int        `json:"percent"`         // percentage of what other accounts have: from 1 to MaxPercent
+	Until   *time.Time `json:"until,omitempty"` // when the limit ends; nil means when the operator takes it back
 	At      time.Time  `json:"at"`
 	By      string     `json:"operator"`
 	Reason  string     `json:"reason"`
 }
 
-// Limit gives an account a limit, in place of the one that it has. Every node applies it within a
-// second of the commit. lasts is how long; 0: until it is taken back. It returns the end. Error:
-// ErrTooManyLimited.
+// Limit gives an account a limit, which replaces its earlier limit. Every node applies the limit at
+// most a second after the commit. lasts is the duration; 0 means until the operator takes the limit
+// back. Limit returns the end. Error: ErrTooManyLimited.
 func (s *Store) Limit(ctx context.Context, db pgpool.DB, did syntax.DID, percent int, lasts time.Duration, operator,
 	reason string) (until *time.Time, err error) {
 	err = db.QueryRow(ctx, `
@@ -57,7 +58,7 @@ func (s *Store) Limit(ctx context.Context, db pgpool.DB, did syntax.DID, percent
 	return until, errs.Wrap(err, "limit an account")
 }
 
-// Unlimit takes a limit back. was says that there was one.
+// Unlimit takes a limit back. was says whether there was a limit.
 func (s *Store) Unlimit(ctx context.Context, db pgpool.DB, did syntax.DID) (was bool, err error) {
 	tag, err := db.Exec(ctx, `
 		WITH clock AS (UPDATE account_clock SET version = version + 1 RETURNING version)
@@ -68,14 +69,14 @@ func (s *Store) Unlimit(ctx context.Context, db pgpool.DB, did syntax.DID) (was 
 	return tag.RowsAffected() > 0, errs.Wrap(err, "take the limit of an account back")
 }
 
-// limit is a limit as a gate remembers it.
+// limit is a limit in the memory of a gate.
 type limit struct {
 	percent int
-	until   *time.Time // nil: it has no end
+	until   *time.Time // nil means that the limit has no end
 }
 
-// Percent is the percentage of its rate of requests and of its daily quotas that an account has now:
-// Whole, unless an operator has set another.
+// Percent returns the account's present percentage of the usual rate of requests and daily quotas.
+// It is Whole, unless an operator has set another percentage.
 func (g *Gate) Percent(did syntax.DID) int {
 	g.mu.RLock()
 	l, limited := g.limited[did]
@@ -86,7 +87,8 @@ func (g *Gate) Percent(did syntax.DID) int {
 	return l.percent
 }
 
-// readLimited reads all limits: they are few, so that each change of an account can read them again.
+// readLimited reads all limits. There are few, so that they can be read again after each change of
+// an account.
 func (g *Gate) readLimited(ctx context.Context) (map[syntax.DID]limit, error) {
 	limited := map[syntax.DID]limit{}
 	var did syntax.DID

@@ -1,13 +1,14 @@
--- Stores what a relay states of accounts. Returns the DIDs of the rows that it has written.
+-- Stores what a relay states about accounts. Returns the DIDs of the rows that were written.
 --
 --  $1 DIDs, each once   $2 states    $3 times of the relay   $4 seqs of the relay
---  $5 the relay         $6 from deletion to erasure, NULL: never
+-- $5 the relay $6 the time from deletion to erasure; NULL means never
 --
--- An active account without a row needs none. Nor does an account that nothing here belongs to, and
--- that has not called: a relay carries millions. The clock is locked before any row of accounts.
+-- An active account without a row needs no row. Nor does an account that has nothing here and has
+-- not called, because a relay carries millions of accounts. The clock is locked before any row of
+-- accounts.
 --
--- A statement of the same relay is older if neither its seq nor its time is newer: a relay that
--- begins its seqs anew has newer times. The seqs of two relays cannot be compared.
+-- A statement of the same relay is older if neither its seq nor its time is newer. If a relay
+-- begins its seqs anew, its times are newer. Seqs of two relays cannot be compared.
 WITH relevant AS MATERIALIZED (
 	SELECT s.* FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::bigint[]) AS s (did, status, at, seq)
 	WHERE EXISTS (SELECT FROM accounts a WHERE a.did = s.did)

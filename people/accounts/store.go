@@ -17,15 +17,17 @@ import (
 )
 
 // Store writes the table accounts. Each write holds the lock of account_clock until its transaction
-// ends, and all other writes of the Store wait for it. So it belongs at the end of a transaction.
+// ends, and all other writes of the Store wait for the lock. So a write belongs at the end of a
+// transaction.
 type Store struct{ eraseAfter time.Duration }
 
 // NewStore returns a store. eraseAfter is the time from the deletion of an account to the erasure
-// of its data; 0: its data stays.
+// of its data. 0 means that the data is kept.
 func NewStore(eraseAfter time.Duration) *Store { return &Store{eraseAfter} }
 
-// Block blocks an account. If it is blocked already, the new operator and reason replace the old
-// ones. Every node refuses the account within a second of the commit, and its sessions end.
+// Block blocks an account. If the account is already blocked, the new operator and reason replace
+// the old ones. Every node refuses the account at most a second after the commit, and the account's
+// sessions end.
 func (s *Store) Block(ctx context.Context, db pgpool.DB, did syntax.DID, operator, reason string) error {
 	_, err := db.Exec(ctx, `
 		WITH clock AS (UPDATE account_clock SET version = version + 1 RETURNING version)
@@ -39,7 +41,7 @@ func (s *Store) Block(ctx context.Context, db pgpool.DB, did syntax.DID, operato
 	return sessions.End(ctx, db, did)
 }
 
-// Unblock takes an operator's block back. was says that there was one.
+// Unblock takes an operator's block back. was says whether there was a block.
 func (s *Store) Unblock(ctx context.Context, db pgpool.DB, did syntax.DID) (was bool, err error) {
 	tag, err := db.Exec(ctx, `
 		WITH clock AS (UPDATE account_clock SET version = version + 1 RETURNING version)
@@ -96,23 +98,23 @@ func (s *Store) get(ctx context.Context, db pgpool.DB, did syntax.DID) (Account,
 	return a, nil
 }
 
-// Change is what a relay states of an account.
+// Change is what a relay states about an account.
 type Change struct {
 	DID    syntax.DID
 	Status Status
-	At     time.Time // the relay's
-	Seq    int64     // the relay's
+	At     time.Time // the relay's time
+	Seq    int64     // the relay's seq
 }
 
-// setStatusSQL stores what a relay states.
+// setStatusSQL stores what a relay states about accounts.
 //
 //go:embed set_status.sql
 var setStatusSQL string
 
-// SetStatus stores what the relay source states of accounts, and returns what it has stored. It
+// SetStatus stores what the relay source states about accounts, and returns what it has stored. It
 // makes no row for an account that is active, or that this service does not know (Known). A
 // statement that is older than the stored one has no effect. The DIDs must differ. The sessions of
-// accounts that are not active end.
+// inactive accounts end.
 func (s *Store) SetStatus(ctx context.Context, db pgpool.DB, source string, changes []Change) (stored []Change,
 	err error) {
 	dids, statuses, ats, seqs := make([]string, len(changes)), make([]string, len(changes)),
@@ -140,8 +142,9 @@ func (s *Store) SetStatus(ctx context.Context, db pgpool.DB, source string, chan
 	return stored, sessions.End(ctx, db, refused...)
 }
 
-// Known returns those of the accounts that this service knows: that are members of a convo, have a
-// KeyPackage, a push target or a row of accounts, or have called in the last 30 days.
+// Known returns the accounts among dids that this service knows: members of a convo, accounts that
+// have a KeyPackage, a push target or a row in accounts, and accounts that have called in the last
+// 30 days.
 func (s *Store) Known(ctx context.Context, db pgpool.DB, dids []syntax.DID) ([]syntax.DID, error) {
 	known, err := pgpool.Collect(ctx, db, pgx.RowTo[syntax.DID], `
 		SELECT did FROM unnest($1::text[]) AS named (did)
@@ -153,7 +156,7 @@ func (s *Store) Known(ctx context.Context, db pgpool.DB, dids []syntax.DID) ([]s
 	return known, errs.Wrap(err, "read which accounts are known")
 }
 
-// Due returns up to limit accounts whose data is to be erased now, the longest overdue first.
+// Due returns up to limit accounts whose data is due for erasure, the longest overdue first.
 func (s *Store) Due(ctx context.Context, db pgpool.DB, now time.Time, limit int) ([]syntax.DID, error) {
 	due, err := pgpool.Collect(ctx, db, pgx.RowTo[syntax.DID], `
 		SELECT did FROM accounts WHERE erase_after <= $1 AND erasing_at IS NULL ORDER BY erase_after, did LIMIT $2`, now,

@@ -1,5 +1,5 @@
--- Counts what is held about the DID $1. Every part finds its rows by an index. Messages and former
--- memberships have none by DID, so they are not counted.
+-- Counts what is stored about the DID $1. An index finds the rows of each part. Messages and former
+-- memberships have no index by DID, so they are not counted.
 SELECT devices.n, kp.n, kp.available, kp.bytes, kp.last, me.present, me.created, me.oldest, me.welcomes, targets.n, jobs.n,
     records.n, records.bytes, records.last, connected.n
 FROM (

@@ -1,7 +1,7 @@
-// Package archive reads everything that this service holds about one account, as the rows of its
-// tables. The operator's export and that of the account itself are made from it.
+// Package archive reads everything that this service stores about one account, as rows of its
+// tables. The operator's export and the account's own export are made from them.
 //
-// It owns no table. It reads those of all packages, and writes none.
+// The package owns no table. It reads the tables of all packages, and writes none.
 package archive
 
 import (
@@ -21,22 +21,23 @@ import (
 )
 
 const (
-	// batchRows is how many rows one statement returns, at most.
+	// batchRows is the most rows that one statement returns.
 	batchRows = 100
-	// window is how many rows one statement looks at, of a table that is read whole.
+	// window is how many rows one statement examines in a table that is read whole.
 	window = 5000
-	// batchBytes bounds the ciphertexts that one statement returns, in bytes. It returns a single
-	// one in any case.
+	// batchBytes bounds the ciphertexts that one statement returns, in bytes. A statement always
+	// returns at least one.
 	batchBytes = 5_000_000
 )
 
-// Row is a row that is held about an account.
+// Row is a row that is stored about an account.
 type Row struct {
-	Type string // the table, and in what way the row belongs to the account
+	Type string // the table, and how the row belongs to the account
 	Data string // a JSON object
 }
 
-// Snapshot calls read in a read-only transaction, which sees one moment and the rows of all callers.
+// Snapshot calls read in a read-only transaction that sees the rows of all callers, all as of one
+// moment.
 func Snapshot(ctx context.Context, db *pgxpool.Pool, read func(pgx.Tx) error) error {
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	return pgx.BeginTxFunc(ctx, db, options, func(tx pgx.Tx) error {
@@ -50,19 +51,20 @@ func Snapshot(ctx context.Context, db *pgxpool.Pool, read func(pgx.Tx) error) er
 // Reader reads the rows of one account.
 type Reader struct {
 	DID syntax.DID
-	// Rows is how many rows Read passes on, at most. 0: all.
+	// Rows is the most rows that Read passes on. 0 means no limit.
 	Rows int
-	// Time is after how much time Read ends, once the statement that runs then has ended. 0: never.
+	// Time bounds the time of Read, which ends once the running statement has ended. 0 means no
+	// limit.
 	Time time.Duration
-	// Now is the clock of Time. Default: time.Now.
+	// Now is the clock for Time. Default: time.Now.
 	Now func() time.Time
 }
 
-// Read passes the rows behind a position on to each, in the order of the parts. A row that each
-// refuses is not passed on, and Read ends. It returns where it has ended, and whether there are
-// possibly more rows. Each statement is bounded in the rows that it looks at and returns, and in
-// bytes. tx is one of Snapshot.
-func (r Reader) Read(ctx context.Context, tx pgx.Tx, from Position, each func(Row) bool) (end Position, more bool,
+// Read calls yield with the rows after a position, in the order of the parts. If yield returns
+// false, that row is not passed on, and Read ends. Read returns where it has ended, and whether
+// there may be more rows. Each statement is bounded in the rows that it examines and returns, and in
+// bytes. tx is the transaction of Snapshot.
+func (r Reader) Read(ctx context.Context, tx pgx.Tx, from Position, yield func(Row) bool) (end Position, more bool,
 	err error) {
 	if r.Now == nil {
 		r.Now = time.Now
@@ -77,7 +79,7 @@ func (r Reader) Read(ctx context.Context, tx pgx.Tx, from Position, each func(Ro
 		}
 		found, err := p.read(ctx, tx, r.DID, end.key, limit, func(key []any, data *string) bool {
 			if data != nil {
-				if refused = !each(Row{p.name, *data}); refused {
+				if refused = !yield(Row{p.name, *data}); refused {
 					return false
 				}
 				left--
@@ -100,11 +102,11 @@ func (r Reader) Read(ctx context.Context, tx pgx.Tx, from Position, each func(Ro
 	return end, false, nil
 }
 
-// read runs the part's statement behind key; nil is the beginning. It passes each row on with its
-// key. data is nil for a row that only says how far the statement has looked. found is false if
-// there are no more rows.
+// read runs the part's statement from after key; nil means from the beginning. It passes each row
+// on with its key. data is nil for a row that only says how far the statement has read. found is
+// false if there are no more rows.
 func (p part) read(
-	ctx context.Context, tx pgx.Tx, did syntax.DID, key []any, limit int, each func(key []any, data *string) bool,
+	ctx context.Context, tx pgx.Tx, did syntax.DID, key []any, limit int, yield func(key []any, data *string) bool,
 ) (found bool, err error) {
 	table, _, _ := strings.Cut(p.name, " ")
 	hidden, after := redact.Hidden(table)
@@ -135,38 +137,38 @@ func (p part) read(
 		if last != len(p.keys) {
 			return false, errors.New("the statement does not return its keys and a text")
 		}
-		if !each(values[:last:last], data) {
+		if !yield(values[:last:last], data) {
 			return true, nil
 		}
 	}
 	return found, rows.Err()
 }
 
-// Counts are what is held about an account, in numbers.
+// Counts says how much is stored about an account.
 type Counts struct {
-	Devices          int64      `json:"devices"` // known by a KeyPackage or a push target
+	Devices          int64      `json:"devices"` // devices with a KeyPackage or a push target
 	KeyPackages      int64      `json:"keyPackages"`
 	Available        int64      `json:"keyPackagesAvailable"`
 	KeyPackageBytes  int64      `json:"keyPackageBytes"`
-	Convos           int64      `json:"convos"`        // of which it is a member
-	Created          int64      `json:"convosCreated"` // of these
+	Convos           int64      `json:"convos"`        // convos of which the account is a member
+	Created          int64      `json:"convosCreated"` // convos among them that the account has created
 	PendingWelcomes  int64      `json:"pendingWelcomes"`
 	PushTargets      int64      `json:"pushTargets"`
 	PushJobs         int64      `json:"pushJobs"`
-	Records          int64      `json:"records"` // of idempotency keys
+	Records          int64      `json:"records"` // idempotency records
 	RecordBytes      int64      `json:"recordBytes"`
 	Connected        int64      `json:"connectedDevices"`
 	LastPublished    *time.Time `json:"lastKeyPackageAt,omitempty"`
-	LastRecord       *time.Time `json:"lastWriteAt,omitempty"` // with a key that is still kept
+	LastRecord       *time.Time `json:"lastWriteAt,omitempty"` // newest write whose record is still stored
 	OldestMembership *time.Time `json:"oldestMembershipAt,omitempty"`
 }
 
-// countSQL counts the rows of one DID. $1 is the DID.
+// countSQL counts the rows of the DID $1.
 //
 //go:embed account.sql
 var countSQL string
 
-// Count counts what is held about an account. tx sees the account's own records at least.
+// Count counts what is stored about an account. tx must see at least the account's own records.
 func Count(ctx context.Context, tx pgx.Tx, did syntax.DID) (c Counts, err error) {
 	err = tx.QueryRow(ctx, countSQL, did).Scan(&c.Devices, &c.KeyPackages, &c.Available, &c.KeyPackageBytes,
 		&c.LastPublished,

@@ -1,6 +1,7 @@
--- The log entries of the person in one convo, of the next @window entries. If none are left there,
--- where the person's next convo begins. Ciphertexts of at most @bytes together, or a single one: what
--- exceeds them is left out, and the end of the window with it.
+-- The person's log entries among the next @window entries of one convo. If the convo has no more
+-- entries, the statement returns where the person's next convo begins. The ciphertexts have at most
+-- @bytes together, or there is only one. Entries that exceed @bytes are left out, and so is the end
+-- of the window.
 WITH scanned AS (
     SELECT *, sender_did = @did AS own, lead(seq) OVER (ORDER BY seq) IS NULL AS last,
         coalesce(sum(octet_length(body)) FILTER (WHERE sender_did = @did)
@@ -8,7 +9,8 @@ WITH scanned AS (
     FROM (
         SELECT m.* FROM messages m
         WHERE m.convo_id = @convo_id AND m.seq > @seq
-            -- Who has left has no entries after it, and its cursors say nothing of those of others.
+            -- A person who has left has no entries after left_seq. The person's position must not
+            -- reveal later entries of others.
             AND m.seq <= (SELECT coalesce(left_seq, 9223372036854775807) FROM members WHERE convo_id = @convo_id AND did = @did)
         ORDER BY m.seq LIMIT @window
     ) w

@@ -4,30 +4,31 @@ import _ "embed"
 
 // part is a part of an archive: the rows of one table that belong to an account in one way.
 //
-// Its statement returns the columns of the key, and the row as the text of a JSON object. It is
-// ordered by the key and begins behind the key that its parameters name. It returns @limit rows at
-// most, and none only if none are left.
+// Its statement returns the columns of the key, and the row as the text of a JSON object. Rows are
+// ordered by the key, and begin after the key in the statement's parameters. The statement returns
+// at most @limit rows. It returns no row only if none is left.
 //
-// A statement whose rows no index finds by the DID looks at @window rows, in the order of the key,
-// and returns those that belong to the account. It returns the last of the window in any case, with
-// NULL if it does not belong to the account. A key ends up in a cursor, which is no secret: it must
-// not name others who have nothing to do with the account.
+// If no index finds the rows by the DID, the statement examines @window rows in the order of the
+// key, and returns the rows that belong to the account. It always returns the last row of the
+// window too, with NULL as its data if the row does not belong to the account. Keys end up in
+// cursors, which are not secret. So a key must not name people who have nothing to do with the
+// account.
 type part struct {
-	name string // its table, and in what way
+	name string // the table, and how its rows belong to the account
 	keys []column
 	sql  string
 }
 
-// Statements over some 25 lines. Each begins with what it returns.
+// Statements of more than about 25 lines. Each comment says what the statement returns.
 //
 //go:embed messages.sql
 var messagesSQL string
 
-// parts are all parts. Of rows that belong to others too, only what is the person's own is there: no
-// ciphertext of others, and no group's state. Which columns are left out, and which answers, stands
-// in package redact; @hidden_after is for who is no longer a member. A name stands in cursors: it
-// stays. An event of a dispute (kind 7) is the convo's: the person's part is in disputes. An invitation
-// (kind 10) is the invited person's.
+// parts are all parts. A row that belongs to others too shows only what is the person's own: no
+// ciphertext of others, and no group's state. Package redact says which columns and which answers
+// are left out. @hidden_after hides later data from a person who is no longer a member. Names must
+// not change, because cursors contain them. Events of disputes (kind 7) are left out, because the
+// person's part is in disputes. An event of an invitation (kind 10) belongs to the invited person.
 var parts = []part{
 	{"accounts", []column{{"at", smallKey}}, `
 		SELECT 1, (to_jsonb(t) - @hidden::text[])::text FROM accounts t
@@ -205,8 +206,8 @@ var parts = []part{
 		WHERE committer = @did AND (convo_id, epoch) > (@convo_id, @epoch) ORDER BY convo_id, epoch LIMIT @limit`},
 	{"policies", []column{{"at", smallKey}}, `
 		SELECT 1, to_jsonb(t)::text FROM policies t WHERE did = @did AND @at < 1 LIMIT @limit`},
-	// Without the sealed bytes: nobody but the operator can read them. Its columns are named, so that
-	// the statement does not read them from the disk either.
+	// The sealed bytes are left out, because only the operator can read them. The columns are
+	// named, so that the statement does not even read the bytes from the disk.
 	{"abuse_reports", []column{{"id", uuidKey}}, `
 		SELECT id, to_jsonb(t)::text
 		FROM (
@@ -219,7 +220,7 @@ var parts = []part{
 			(day)
 		JOIN quota_counts q ON q.day = of.day::date AND q.subject = @did
 		WHERE (q.day, q.quota) > (@day, @quota) ORDER BY q.day, q.quota LIMIT @limit`},
-	// A small table: a hundred callers of each hour and kind, of a week.
+	// A small table: the hundred callers of each hour and kind, for a week.
 	{"caller_counts", []column{{"hour", timeKey}, {"kind", textKey}, {"nsid", textKey}}, `
 		SELECT hour, kind, nsid, to_jsonb(t)::text FROM caller_counts t
 		WHERE caller_did = @did AND (hour, kind, nsid) > (@hour, @kind, @nsid) ORDER BY hour, kind, nsid LIMIT @limit`},
@@ -233,7 +234,7 @@ var parts = []part{
 			FROM (SELECT * FROM audit_log WHERE (at, id) > (@at, @id) ORDER BY at, id LIMIT @window) w
 		) t
 		WHERE actor = @did OR last ORDER BY at, id LIMIT @limit`},
-	// A subject is words, or names and values: "did:plc:a phone", "/account did=did:plc:a".
+	// A subject is plain text, or names and values: "did:plc:a phone", "/account did=did:plc:a".
 	{"admin_actions", []column{{"id", largeKey}}, `
 		SELECT id, CASE WHEN own THEN (to_jsonb(t) - '{own,last}'::text[] - @hidden::text[])::text END
 		FROM (

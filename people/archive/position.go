@@ -12,20 +12,21 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// ErrPosition says that a text is not one of Position.String.
+// ErrPosition says that a text was not made by Position.String.
 var ErrPosition = errors.New("cursor is not one that this method gave: begin again without one")
 
 // maxPosition is the longest text of a position, in bytes.
 const maxPosition = 4096
 
-// Position is a place in an archive. The zero Position is the beginning. It says nothing of whose
-// archive it is: with another account's position an account reads its own rows from there on.
+// Position is a place in an archive. The zero Position is the beginning. It does not say whose
+// archive it is: an account that uses another account's position reads its own rows from that place
+// on.
 type Position struct {
-	part int   // of parts
-	key  []any // of the last row; nil: before the first row of the part
+	part int   // index in parts
+	key  []any // key of the last row; nil before the first row of the part
 }
 
-// String returns the position for ParsePosition. It is opaque to clients.
+// String returns the position as a text for ParsePosition. The text is opaque to clients.
 func (p Position) String() string {
 	texts := []string{""}
 	if p.part < len(parts) {
@@ -36,12 +37,12 @@ func (p Position) String() string {
 	}
 	raw, err := json.Marshal(texts)
 	if err != nil {
-		panic(err) // texts can always be encoded
+		panic(err) // these values can always be encoded
 	}
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
-// ParsePosition parses what String has returned, of this version or another one. Error: ErrPosition.
+// ParsePosition parses a result of String, from this version or another one. Error: ErrPosition.
 func ParsePosition(text string) (p Position, err error) {
 	if len(text) > maxPosition {
 		return p, ErrPosition
@@ -75,13 +76,13 @@ func ParsePosition(text string) (p Position, err error) {
 	return p, nil
 }
 
-// column is a column of a part's key. Its name is that of the parameter of the statement.
+// column is a column of a part's key. Its name is also the name of the statement's parameter.
 type column struct {
 	name string
 	kind
 }
 
-// kind is the type of a column of a key: its OID.
+// kind is the OID of the type of a key's column.
 type kind uint32
 
 const (
@@ -94,13 +95,13 @@ const (
 	dateKey  kind = pgtype.DateOID
 )
 
-// least are values before all others.
+// least maps each kind to a value before all others.
 var least = map[kind]any{
 	textKey: "", bytesKey: []byte{}, uuidKey: [16]byte{}, smallKey: int32(math.MinInt32), largeKey: int64(math.MinInt64),
 	timeKey: time.Time{}, dateKey: time.Time{},
 }
 
-// format is the text, as PostgreSQL writes it, of a value that pgx has read.
+// format returns the text, in PostgreSQL's form, of a value that pgx has read.
 func (k kind) format(value any) string {
 	text, err := pgtype.NewMap().Encode(uint32(k), pgtype.TextFormatCode, value, nil)
 	if err != nil {
@@ -119,7 +120,7 @@ func (k kind) parse(text string) (any, error) {
 	value, err := t.Codec.DecodeValue(types, uint32(k), pgtype.TextFormatCode, []byte(text))
 	switch v := value.(type) {
 	case time.Time:
-		if y := v.UTC().Year(); y < 1 || y > 9999 { // PostgreSQL does not know them all
+		if y := v.UTC().Year(); y < 1 || y > 9999 { // PostgreSQL does not accept all years
 			return nil, ErrPosition
 		}
 		return v.UTC().Truncate(time.Microsecond), err

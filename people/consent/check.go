@@ -12,29 +12,29 @@ import (
 	"mlsd/internal/pgpool"
 )
 
-// readStandings reads what stands between a caller and others.
+// readStandings reads everything that decides whether other people accept a caller.
 //
 //go:embed check.sql
 var readStandings string
 
-// NewestConvos is how many of a person's convos are looked at for one that it shares with a caller:
-// the newest ones, with those that it has not accepted. Behind them the two share nothing. So people
-// who are in thousands of convos do not make an invitation or a claim expensive.
+// NewestConvos is how many of a person's newest convos are searched for a convo that the person
+// shares with a caller. Convos that the person has not accepted count too. Older convos are ignored,
+// so that people who are in thousands of convos do not make an invitation or a claim expensive.
 const NewestConvos = 500
 
-// standing is what stands between a caller and one DID.
+// standing is everything that decides whether one DID accepts a caller.
 type standing struct {
 	DID             syntax.DID
 	Policy          Policy
-	Accepted        *bool // the DID has accepted the convo of the question; nil: it is no member
+	Accepted        *bool // the DID has accepted the convo in question; nil if it is not a member
 	BlockedByCaller bool
 	BlocksCaller    bool
-	Shares          bool // both are in a convo that both have accepted; false if it was not asked
+	Shares          bool // both are in a convo that both have accepted; false if that was not read
 	BlocksCompany   bool // the DID has blocked somebody whom it would meet
 }
 
-// refuses reports whether the DID does not let the caller invite it. A policy does not concern the
-// members of a convo that the DID has accepted: they can add a device of its there.
+// refuses reports whether the DID does not let the caller invite it. In a convo that the DID has
+// accepted, its policy does not apply: the other members can add another device of it.
 func (s standing) refuses() bool {
 	if s.BlocksCaller {
 		return true
@@ -45,7 +45,7 @@ func (s standing) refuses() bool {
 	return s.Policy == Nobody || s.Policy == Shared && !s.Shares
 }
 
-// request reports whether the invitation is a request. That of a member stays what it is.
+// request reports whether the invitation is a request. For a member, the earlier decision stands.
 func (s standing) request() bool {
 	if s.Accepted != nil {
 		return !*s.Accepted
@@ -53,19 +53,19 @@ func (s standing) request() bool {
 	return !s.Shares || s.BlocksCompany
 }
 
-// Invitation is the decision about the people whom a caller invites.
+// Invitation is the decision about the people that a caller invites.
 type Invitation struct {
-	// Refused do not let the caller invite them. The caller must learn no more than of people
-	// without KeyPackages.
+	// Refused lists the people who do not let the caller invite them. To the caller, they must look
+	// like people without KeyPackages.
 	Refused []syntax.DID
-	// Requests get the invitation as a request: they share no convo with the caller, or they would
-	// meet somebody whom they have blocked.
+	// Requests lists the people who get the invitation as a request: they share no convo with the
+	// caller, or would meet somebody whom they have blocked.
 	Requests []syntax.DID
 }
 
-// Invite decides about an invitation of dids into convo, or into a new one if convo is nil. The
-// caller is a member of convo, and has locked it. A block that was answered before is seen. Error
-// besides the database's: *BlockedError.
+// Invite decides about an invitation of dids into convo, or into a new convo if convo is nil. The
+// caller is a member of convo and has locked it. Invite sees every block whose request was answered
+// before. Error besides the database's: *BlockedError.
 func Invite(ctx context.Context, tx pgx.Tx, caller syntax.DID, dids []syntax.DID, convo *uuid.UUID) (Invitation,
 	error) {
 	batch := &pgx.Batch{}
@@ -86,8 +86,8 @@ func Invite(ctx context.Context, tx pgx.Tx, caller syntax.DID, dids []syntax.DID
 	return inv, nil
 }
 
-// Refusals returns those of dids who do not let the caller claim their KeyPackages, for convo or
-// for a convo that is not known. Error besides the database's: *BlockedError.
+// Refusals returns the people of dids who do not let the caller claim their KeyPackages, for convo,
+// or for an unknown convo if convo is nil. Error besides the database's: *BlockedError.
 func Refusals(ctx context.Context, tx pgx.Tx, caller syntax.DID, dids []syntax.DID,
 	convo *uuid.UUID) (refused []syntax.DID, err error) {
 	found, err := standings(ctx, tx, &pgx.Batch{}, caller, dids, convo, false)
@@ -102,8 +102,8 @@ func Refusals(ctx context.Context, tx pgx.Tx, caller syntax.DID, dids []syntax.D
 	return refused, nil
 }
 
-// standings reads what stands between the caller and dids, behind the statements of batch. The
-// caller itself is left out. Error besides the database's: *BlockedError.
+// standings runs the statements of batch, and then reads the standings of dids. The caller itself
+// is left out. Error besides the database's: *BlockedError.
 func standings(
 	ctx context.Context, tx pgx.Tx, batch *pgx.Batch, caller syntax.DID, dids []syntax.DID, convo *uuid.UUID, invites bool,
 ) (found []standing, err error) {

@@ -1,15 +1,15 @@
--- Reads what stands between a caller and the people whom it invites, or whose KeyPackages it
--- claims.
+-- Reads everything that decides whether people accept a caller who invites them, or who claims
+-- their KeyPackages.
 --
 -- $1 caller, $2 DIDs, $3 convo or NULL, $4 whether the caller invites
--- $5 how many of a person's newest convos are looked at
+-- $5 how many of a person's newest convos are searched
 --
--- Whether two people share a convo is asked only where the answer counts. It costs a look-up for
--- each convo that the other person is in, up to $5: a caller cannot make it more expensive with
--- convos of its own, nor with people who are in thousands. A lateral join with LIMIT makes the
--- planner use an index, even if it has no statistics of the table.
+-- Whether two people share a convo is read only where the answer matters. It costs one look-up for
+-- each convo of the other person, up to $5. A caller cannot increase that cost with its own convos,
+-- nor with people who are in thousands of convos. A lateral join with LIMIT makes the planner use
+-- an index, even if it has no statistics of the table.
 WITH company AS MATERIALIZED (
-    -- Everyone whom the invited people would meet, besides the caller.
+    -- Everybody, besides the caller, whom the invited people would meet.
     SELECT unnest($2::text[]) AS did WHERE $4
     UNION ALL
     SELECT did FROM members WHERE convo_id = $3 AND left_at IS NULL AND $4

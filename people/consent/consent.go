@@ -1,9 +1,9 @@
-// Package consent keeps whom a person lets into its convos, and what it lets others see: its blocks,
-// its invitation policy, and who sees its cursors. It decides about each invitation, and about each
-// claim of KeyPackages.
+// Package consent stores whom a person lets into its convos, and what it lets others see: its
+// blocks, its invitation policy, and who sees its cursors. It decides about each invitation, and
+// about each claim of KeyPackages.
 //
-// A person that refuses a caller looks to that caller like a person without KeyPackages. The caller
-// cannot tell a block from a policy, or either from an account that has published nothing.
+// To a caller, a person who refuses the caller looks like a person without KeyPackages. The caller
+// cannot tell a block from a policy, nor either of them from an account that has published nothing.
 //
 // The package owns the tables blocks and policies.
 package consent
@@ -32,8 +32,8 @@ var (
 	ErrUnknownPolicy = errors.New("policy must be everyone, shared or nobody")
 )
 
-// BlockedError says that the caller has blocked a DID that it invites, or whose KeyPackages it
-// claims. It is about the caller's own blocks, never about those of others.
+// BlockedError says that the caller invites a DID that it has blocked, or claims the DID's
+// KeyPackages. It is about the caller's own blocks, never about blocks by others.
 type BlockedError struct{ DID syntax.DID }
 
 func (e *BlockedError) Error() string {
@@ -50,8 +50,8 @@ const (
 	Nobody   Policy = "nobody"
 )
 
-// SetPolicy sets the policy of did. It holds for invitations that begin later. Error besides the
-// database's: ErrUnknownPolicy.
+// SetPolicy sets the policy of did, which applies to invitations that begin later. Error besides
+// the database's: ErrUnknownPolicy.
 func SetPolicy(ctx context.Context, tx pgx.Tx, did syntax.DID, p Policy) error {
 	if p != Everyone && p != Shared && p != Nobody {
 		return ErrUnknownPolicy
@@ -68,8 +68,8 @@ func PolicyOf(ctx context.Context, q pgpool.Queryer, did syntax.DID) (p Policy, 
 	return p, errs.Wrap(err, "read the invitation policy")
 }
 
-// Erase deletes up to limit blocks that a person made or that concern it, and its policies. It
-// returns how many rows it has deleted; 0: none is left.
+// Erase deletes up to limit blocks that a person has made or that name the person, and the person's
+// policies. It returns how many rows it has deleted. 0 means that none is left.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (n int64, err error) {
 	err = tx.QueryRow(ctx, `
 		WITH own AS (
@@ -86,16 +86,16 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (n int
 	return n, errs.Wrap(err, "erase blocks")
 }
 
-// Blocked is one block of a person's.
+// Blocked is one of a person's blocks.
 type Blocked struct {
 	DID syntax.DID
-	At  time.Time // whole milliseconds
+	At  time.Time // in whole milliseconds
 }
 
-// Block makes did block another DID, and returns when it first did so. To block again changes
-// nothing. It takes the lock of the blocked DID's invitations. A transaction that locks a convo
-// locks it before that. convos.Block also declines what is open. Errors besides the database's:
-// ErrOwnBlock, ErrTooManyBlocks.
+// Block blocks another DID for did, and returns when did first blocked it. A repeated call changes
+// nothing. It takes the lock of the blocked DID's invitations. If the transaction also locks a
+// convo, it must lock the convo first. convos.Block also declines open invitations. Errors besides
+// the database's: ErrOwnBlock, ErrTooManyBlocks.
 func Block(ctx context.Context, tx pgx.Tx, did, blocked syntax.DID) (at time.Time, err error) {
 	if did == blocked {
 		return at, ErrOwnBlock
@@ -104,7 +104,7 @@ func Block(ctx context.Context, tx pgx.Tx, did, blocked syntax.DID) (at time.Tim
 	batch := &pgx.Batch{}
 	pgpool.LockBlocks.Queue(batch, did.String())
 	pgpool.LockInvitations.Queue(batch, blocked.String())
-	// A block that is there is locked, so that nobody ends it before this transaction does.
+	// An existing block is locked, so that nobody ends it before this transaction ends.
 	batch.Queue(`
 		WITH block AS (
 			INSERT INTO blocks (did, blocked_did, created_at) VALUES ($1, $2, date_trunc('milliseconds', clock_timestamp()))
@@ -121,14 +121,14 @@ func Block(ctx context.Context, tx pgx.Tx, did, blocked syntax.DID) (at time.Tim
 	return at, nil
 }
 
-// Unblock ends the block of a DID, if there is one.
+// Unblock ends did's block of a DID, if there is one.
 func Unblock(ctx context.Context, tx pgx.Tx, did, blocked syntax.DID) error {
 	_, err := tx.Exec(ctx, `DELETE FROM blocks WHERE did = $1 AND blocked_did = $2`, did, blocked)
 	return errs.Wrap(err, "unblock")
 }
 
-// Blocks returns the DIDs behind after that did blocks, in their order, at most limit of them, and
-// says whether there are more. It is for did alone.
+// Blocks returns up to limit DIDs that did blocks, in their order, beginning after the DID after.
+// more says whether there are more. Only did may see the result.
 func Blocks(ctx context.Context, q pgpool.Queryer, did, after syntax.DID, limit int) (blocks []Blocked, more bool,
 	err error) {
 	blocks, err = pgpool.Collect(ctx, q, pgx.RowToStructByPos[Blocked], `

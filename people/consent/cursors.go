@@ -14,14 +14,14 @@ import (
 	"mlsd/internal/pgpool"
 )
 
-// ErrUnknownSharing says that a request names an unknown policy of cursors.
+// ErrUnknownSharing says that a request names an unknown policy for cursors.
 var ErrUnknownSharing = errors.New("shareCursors must be nobody or members")
 
-// Sharing says who sees how far a person has read. It is mutual: a person that shares with nobody
+// Sharing says who sees how far a person has read. It is mutual: a person who shares with nobody
 // sees no cursors.
 type Sharing string
 
-// The policies of cursors.
+// The policies for cursors.
 const (
 	WithNobody  Sharing = "nobody" // the default
 	WithMembers Sharing = "members"
@@ -51,39 +51,41 @@ func SharingOf(ctx context.Context, q pgpool.Queryer, did syntax.DID) (Sharing, 
 	return WithNobody, nil
 }
 
-// CursorView is how far a member is, as other members see it.
+// CursorView is how far a member has read, as other members see it.
 type CursorView struct {
 	DID       syntax.DID
 	Read      int64
 	Delivered int64 // at least Read
 }
 
-// listCursors returns the cursors of a convo that a member sees.
+// listCursors returns the cursors of a convo that a member may see.
 //
 //go:embed cursors.sql
 var listCursors string
 
-// Cursors returns the cursors of a convo that a member sees, its own too, in the order of the DIDs.
-// It returns none if the member does not share its own, or has not accepted the convo.
+// Cursors returns the cursors of a convo that a member may see, including its own, in the order of
+// the DIDs. It returns none if the member does not share its own cursor, or has not accepted the
+// convo.
 func Cursors(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, viewer syntax.DID) ([]CursorView, error) {
 	cursors, err := pgpool.Collect(ctx, q, pgx.RowToStructByPos[CursorView], listCursors, convo, viewer)
 	return cursors, errs.Wrap(err, "list the cursors")
 }
 
-// Viewers says which members see the cursors of which others.
+// Viewers says which members may see the cursors of which other members.
 type Viewers struct {
 	sharing map[syntax.DID]bool    // members who share their cursors and have accepted the convo
-	blocks  map[[2]syntax.DID]bool // who has blocked whom
+	blocks  map[[2]syntax.DID]bool // pairs of a member and somebody whom it has blocked
 }
 
-// See reports whether viewer sees the cursor of mover.
+// See reports whether viewer may see the cursor of mover.
 func (v Viewers) See(viewer, mover syntax.DID) bool {
 	return v.sharing[viewer] && v.sharing[mover] && !v.blocks[[2]syntax.DID{viewer, mover}] &&
 		!v.blocks[[2]syntax.DID{mover, viewer}]
 }
 
-// ViewersOf reads which of viewers see the cursors of which movers in a convo. It reads the present
-// state: since its cursor moved, a mover may have left, or no longer share its cursors.
+// ViewersOf reads which of viewers may see the cursors of which movers in a convo. It reads the
+// present state: since a mover's cursor moved, the mover may have left, or have stopped sharing its
+// cursors.
 func ViewersOf(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, movers, viewers []syntax.DID) (Viewers, error) {
 	v := Viewers{sharing: map[syntax.DID]bool{}, blocks: map[[2]syntax.DID]bool{}}
 	rows := pgpool.Rows(ctx, q, `

@@ -1,11 +1,11 @@
--- Returns the cursors of a convo that a member sees: the DID, what it has read, what a device of its
--- has got.
+-- Returns the cursors of a convo that a member may see: the DID, the last entry that it has read,
+-- and the last entry that one of its devices has received.
 --
 -- $1 convo, $2 viewer
 --
--- The viewer and the members share their cursors, have accepted the convo, and have not blocked each
--- other. A lateral join with LIMIT makes the planner use an index, even if it has no statistics of
--- the table.
+-- Both the viewer and the other member share their cursors, have accepted the convo, and have not
+-- blocked each other. A lateral join with LIMIT makes the planner use an index, even if it has no
+-- statistics of the table.
 SELECT m.did, m.cursor_seq, greatest(m.delivered_seq, m.cursor_seq)
 FROM members m
 CROSS JOIN LATERAL (SELECT FROM policies WHERE did = m.did AND share_cursors LIMIT 1) shares

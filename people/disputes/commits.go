@@ -2,7 +2,7 @@ package disputes
 
 import (
 	"context"
-	_ "embed" // of people.sql
+	_ "embed" // for people.sql
 	"errors"
 	"fmt"
 
@@ -19,23 +19,25 @@ import (
 type CommitReport struct {
 	ConvoID uuid.UUID
 	Caller  syntax.DID
-	Epoch   int64 // that the commit created
+	Epoch   int64 // the epoch that the commit has created
 	Reason  string
 }
 
-// CommitOutcome is what became of a CommitReport.
+// CommitOutcome is the result of a CommitReport.
 type CommitOutcome struct {
-	// Recorded is false if the epoch is too old, if its commit has expired, or if it is the caller's.
+	// Recorded is false if the epoch is too old, if its commit has expired, or if the commit is the
+	// caller's own.
 	Recorded bool
-	// Open is the convo's newest open dispute, nil if it has none.
+	// Open is the convo's newest open dispute; nil if there is none.
 	Open *Dispute
-	// Began says that this report made the dispute.
+	// Began says that this report has begun the dispute.
 	Began bool
 }
 
-// ReportCommit records that the caller could not process the commit that created an epoch. An account
-// reports a commit once. If there are now enough counted reports, the commit is disputed, and all members get
-// the event. A repetition can begin a dispute too: one that the convo's pause has kept back.
+// ReportCommit records that the caller could not process the commit that created an epoch. An
+// account reports a commit once. Once there are enough counted reports, the commit is disputed, and
+// all members get the event. A repeated report can begin a dispute too, if the convo's pause has
+// delayed it.
 //
 // Errors: those of member, and *messages.EpochMismatchError if the convo has not reached the epoch.
 func ReportCommit(ctx context.Context, tx pgx.Tx, r CommitReport) (out CommitOutcome, err error) {
@@ -66,7 +68,8 @@ func ReportCommit(ctx context.Context, tx pgx.Tx, r CommitReport) (out CommitOut
 	return out, err
 }
 
-// report inserts a report, and begins the dispute if it is the report that was missing.
+// report inserts a report. If the report completes the number that a dispute needs, report begins
+// the dispute.
 func (c locked) report(ctx context.Context, tx pgx.Tx, r CommitReport, seq int64, committer syntax.DID) (began bool,
 	err error) {
 	_, err = tx.Exec(ctx, `DELETE FROM commit_reports WHERE convo_id = $1 AND epoch <= $2`, c.id, c.epoch-KeepEpochs)
@@ -79,7 +82,7 @@ func (c locked) report(ctx context.Context, tx pgx.Tx, r CommitReport, seq int64
 	if err != nil {
 		return false, fmt.Errorf("record the report: %w", err)
 	}
-	var possible bool // without a look at the roster
+	var possible bool // before a look at the roster
 	err = tx.QueryRow(ctx, `
 		SELECT NOT EXISTS (SELECT FROM disputes WHERE convo_id = $1 AND epoch = $2)
 			AND (SELECT count(*) FROM commit_reports WHERE convo_id = $1 AND epoch = $2 AND settled_at IS NULL) >= $3`,
@@ -104,10 +107,10 @@ func (c locked) report(ctx context.Context, tx pgx.Tx, r CommitReport, seq int64
 	return true, c.tell(ctx, tx, outbox.Disputed, r.Epoch, committer)
 }
 
-// beginDispute begins a dispute of the convo $1, whose row is locked. It begins none if the disputes
-// of the convo have been open for $6 already, counting those that ended less than $7 ago: so members
-// who lie can neither renew a dispute nor begin one after the other. A dispute that begins beside
-// another one ends with it.
+// beginDispute begins a dispute in the convo $1, whose row is locked. It begins none if the
+// disputes of the convo have already been open for $6 in all, counting disputes that ended less
+// than $7 ago. So members who lie can neither renew a dispute nor begin one after the other. If
+// another dispute is open, the new one ends with it.
 const beginDispute = `
 	WITH past AS (
 		SELECT coalesce(sum(upper(r) - lower(r)), '0') AS spent
@@ -121,7 +124,7 @@ const beginDispute = `
 	WHERE spent < $6::interval
 	ON CONFLICT DO NOTHING`
 
-// readPeople reads a convo's people and what they report.
+// readPeople reads a convo's people and which of them report a commit.
 //
 //go:embed people.sql
 var readPeople string
@@ -136,8 +139,9 @@ func (c locked) count(ctx context.Context, tx pgx.Tx, epoch, seq int64, committe
 }
 
 // Rejoined records that a member is in the group again: it has entered an epoch by its own external
-// commit, or says that it is in it. Its reports of that epoch and of earlier ones are settled, and
-// with them the disputes that hardly anyone reports any more. The caller holds the convo's row lock.
+// commit, or reports that it is in the epoch. That ends its reports of that epoch and of earlier
+// epochs. It also ends the disputes that then have too few reports. The caller holds the convo's
+// row lock.
 func Rejoined(ctx context.Context, tx pgx.Tx, convo uuid.UUID, did syntax.DID, epoch int64) error {
 	tag, err := tx.Exec(ctx, `
 		UPDATE commit_reports SET settled_at = clock_timestamp()
@@ -179,7 +183,7 @@ func Rejoined(ctx context.Context, tx pgx.Tx, convo uuid.UUID, did syntax.DID, e
 	return nil
 }
 
-// end ends a dispute, and tells the members.
+// end ends a dispute, and inserts the event for the members.
 func (c locked) end(ctx context.Context, tx pgx.Tx, epoch int64, committer syntax.DID) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE disputes SET state = 'ended', ended_at = clock_timestamp() WHERE convo_id = $1 AND epoch = $2 AND state =

@@ -1,10 +1,11 @@
-// Package disputes keeps what members report of the epochs of their convos: the authenticator of an
-// epoch that they have entered, and commits that they could not process. Two authenticators of one
-// epoch are a fork. A commit that more people report than one liar can speak for is disputed.
+// Package disputes stores what members report about the epochs of their convos: the authenticator
+// of an epoch that they have entered, and commits that they could not process. If members report
+// two authenticators of one epoch, the epoch is forked. A commit is disputed if more people report
+// it than one liar can speak for.
 //
-// The server cannot say who is right. It never takes a commit back. A dispute only changes which
-// commits come next: external ones, by which everybody enters the present epoch, until all who
-// reported are back.
+// The server cannot tell who is right, and never takes a commit back. A dispute only changes which
+// commits come next: until all who reported are back, the server accepts only external commits, by
+// which each of them enters the present epoch.
 //
 // The package owns the tables epoch_reports, forked_epochs, commit_reports and disputes.
 package disputes
@@ -25,42 +26,42 @@ import (
 )
 
 const (
-	// KeepEpochs is of how many epochs of a convo reports are taken and kept: the newest ones.
+	// KeepEpochs is for how many of a convo's newest epochs reports are accepted and kept.
 	KeepEpochs = 8
-	// Lasts is the longest time that the disputes of a convo are open. It is one time for all
-	// disputes that follow each other within Pause.
+	// Lasts is the longest time that disputes of a convo are open. Disputes that follow each other
+	// within Pause share that time.
 	Lasts = 10 * time.Minute
-	// Pause is how long after its end a dispute still counts against Lasts.
+	// Pause is how long a dispute counts against Lasts after it has ended.
 	Pause = time.Hour
 
 	// MaxReason is the longest reason of a report, in characters.
 	MaxReason = 64
 
-	// share is the part of the possible counted reports that a dispute needs: one in share.
+	// share is the part of the possible counted reports that a dispute needs: 1/share.
 	share = 4
-	// fewest is how many counted reports a dispute needs at least. One liar has one.
+	// fewest is the least number of counted reports that a dispute needs. One liar counts as one.
 	fewest = 2
 )
 
 // Person is someone who is or was on the roster of a convo.
 type Person struct {
 	DID       syntax.DID
-	InvitedBy syntax.DID // who added it last; "": not known, or it created the convo
+	InvitedBy syntax.DID // who added the person last; "" if that is not known, or for the creator
 	// Entitled says that the person is a member now, has accepted the convo, and joined before the
 	// reported commit.
 	Entitled bool
-	// Reports says that the person has reported the commit and is not back in the group.
+	// Reports says that the person has reported the commit and has not come back to the group.
 	Reports bool
 }
 
 // Count is the number of counted reports of a commit.
 type Count struct {
-	Possible int // that there could be
-	Reports  int // that there are
+	Possible int // how many reports could be counted
+	Reports  int // how many reports are counted
 }
 
-// Disputed reports whether the commit is disputed: there are at least two counted
-// reports, and at least a quarter of all possible ones.
+// Disputed reports whether the commit is disputed: at least two reports are counted, and they are
+// at least a quarter of all possible counted reports.
 func (c Count) Disputed() bool { return c.Reports >= fewest && c.Reports*share >= c.Possible }
 
 // Over reports whether a dispute is over: at most one counted report is left.
@@ -68,18 +69,18 @@ func (c Count) Over() bool { return c.Reports < fewest }
 
 // CountReports counts the reports of a commit.
 //
-// The creator, and each person whom the creator added, count one each. All others count together
-// with the person through whom they came: the accounts that a person added, those that these added,
-// and the person itself are one. So a liar counts one, however many accounts it adds. Only the
-// creator can add to the count, and the creator may remove members anyway. The committer is not
-// counted.
+// The creator counts as one, and so does each person whom the creator added. Every other person
+// counts together with the one of them through whom it came: that one, the accounts that it added,
+// and the accounts that these added count as one. So a liar counts as one, however many accounts it
+// adds. Only the creator can increase the count, and the creator may remove members anyway. The
+// committer is not counted.
 func CountReports(creator, committer syntax.DID, people []Person) Count {
 	roots := inviters{creator: creator, invitedBy: make(map[syntax.DID]syntax.DID, len(people)),
 		found: make(map[syntax.DID]syntax.DID, len(people))}
 	for _, p := range people {
 		roots.invitedBy[p.DID] = p.InvitedBy
 	}
-	reported := map[syntax.DID]bool{} // by the person who counts
+	reported := map[syntax.DID]bool{} // by the person as whom they count
 	for _, p := range people {
 		if !p.Entitled || p.DID == committer {
 			continue
@@ -97,15 +98,15 @@ func CountReports(creator, committer syntax.DID, people []Person) Count {
 	return c
 }
 
-// inviters finds the persons together with whom people count.
+// inviters finds the person as whom somebody counts.
 type inviters struct {
 	creator   syntax.DID
 	invitedBy map[syntax.DID]syntax.DID
-	found     map[syntax.DID]syntax.DID // the answers so far: each chain is followed once
+	found     map[syntax.DID]syntax.DID // earlier results, so that each chain is followed once
 }
 
-// rootOf returns the person together with whom did counts. It is empty for accounts that have invited
-// each other in a circle: they could leave and come back to count more than once.
+// rootOf returns the person as whom did counts. It is "" for accounts that have invited each other
+// in a circle: they could leave and come back to count more than once.
 func (s inviters) rootOf(did syntax.DID) (root syntax.DID) {
 	var way []syntax.DID
 	for {
@@ -118,7 +119,7 @@ func (s inviters) rootOf(did syntax.DID) (root syntax.DID) {
 			root = did
 			break
 		}
-		s.found[did] = "" // so a circle ends here
+		s.found[did] = "" // ends the search in a circle
 		way = append(way, did)
 		did = by
 	}
@@ -128,18 +129,19 @@ func (s inviters) rootOf(did syntax.DID) (root syntax.DID) {
 	return root
 }
 
-// Dispute is a dispute that is open.
+// Dispute is an open dispute.
 type Dispute struct {
-	Epoch     int64 // that the disputed commit created
+	Epoch     int64 // the epoch that the disputed commit has created
 	Committer syntax.DID
-	Until     time.Time // it ends then, if not before
+	Until     time.Time // when the dispute ends at the latest
 	Caller    bool      // an open dispute of the convo, this one or another, names the caller
 }
 
 // OpenError refuses a commit because of an open dispute.
 type OpenError struct{ Dispute }
 
-// Error names the committer and the epoch, and says what to do. Clients behind a PDS have nothing else.
+// Error names the committer and the epoch, and says what to do. Clients behind a PDS get no other
+// field.
 func (e *OpenError) Error() string {
 	until := e.Until.UTC().Format(time.RFC3339)
 	if e.Caller {
@@ -152,10 +154,11 @@ func (e *OpenError) Error() string {
 		e.Committer, until)
 }
 
-// TooOld reports whether the convo is so far beyond an epoch that no reports of it are taken.
+// TooOld reports whether the convo has gone so far beyond an epoch that reports of the epoch are no
+// longer accepted.
 func TooOld(epoch, current int64) bool { return epoch <= current-KeepEpochs }
 
-// locked is a convo under its row lock.
+// locked is a convo whose row lock the transaction holds.
 type locked struct {
 	id      uuid.UUID
 	creator syntax.DID
@@ -174,7 +177,7 @@ func lock(ctx context.Context, tx pgx.Tx, convo uuid.UUID) (locked, error) {
 	return c, errs.Wrap(err, "lock the convo")
 }
 
-// member returns the convo's epoch to one of its members, and takes no lock. Errors:
+// member returns the convo's epoch to a member. It takes no lock. Errors:
 // messages.ErrConvoNotFound, messages.ErrNotMember.
 func member(ctx context.Context, tx pgx.Tx, convo uuid.UUID, did syntax.DID) (epoch int64, err error) {
 	var left bool
@@ -193,8 +196,8 @@ func member(ctx context.Context, tx pgx.Tx, convo uuid.UUID, did syntax.DID) (ep
 	return epoch, nil
 }
 
-// tell inserts the event of a fork or of a dispute. The convo is locked, so that the event has its
-// place among the convo's other events.
+// tell inserts the event of a fork or of a dispute. The caller has locked the convo, so that the
+// event has a fixed place among the convo's events.
 func (c locked) tell(ctx context.Context, tx pgx.Tx, change string, epoch int64, committer syntax.DID) error {
 	_, err := tx.Exec(ctx, `
 		INSERT INTO outbox (kind, convo_id, seq, detail, created_at)
@@ -204,14 +207,14 @@ func (c locked) tell(ctx context.Context, tx pgx.Tx, change string, epoch int64,
 	return errs.Wrap(err, "tell the members")
 }
 
-// Open returns the newest open dispute of a convo, nil if it has none.
+// Open returns the newest open dispute of a convo, or nil if there is none.
 func Open(ctx context.Context, tx pgx.Tx, convo uuid.UUID, caller syntax.DID) (d *Dispute, err error) {
 	batch := &pgx.Batch{}
 	QueueOpen(batch, convo, caller, &d)
 	return d, errs.Wrap(tx.SendBatch(ctx, batch).Close(), "look for a dispute")
 }
 
-// QueueOpen is Open as a part of a batch. It sets d.
+// QueueOpen adds Open to a batch. The batch sets *d.
 func QueueOpen(batch *pgx.Batch, convo uuid.UUID, caller syntax.DID, d **Dispute) {
 	batch.Queue(`
 		SELECT epoch, committer, ends_at, bool_or(committer = $2) OVER () AS caller FROM disputes
@@ -225,8 +228,8 @@ func QueueOpen(batch *pgx.Batch, convo uuid.UUID, caller syntax.DID, d **Dispute
 		})
 }
 
-// QueueReports queues the question whether the caller reports a commit that is in dispute, and counts
-// there. It sets reports.
+// QueueReports adds a query to a batch: whether the caller reports a disputed commit, and is
+// counted there. The batch sets *reports.
 func QueueReports(batch *pgx.Batch, convo uuid.UUID, caller syntax.DID, reports *bool) {
 	batch.Queue(`
 		SELECT EXISTS (

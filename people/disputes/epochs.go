@@ -17,7 +17,7 @@ import (
 	"mlsd/messages"
 )
 
-// ErrHash refuses a hash of another length than a SHA-256 has.
+// ErrHash refuses a hash whose length is not that of a SHA-256.
 var ErrHash = errors.New("authenticatorHash: must have 32 bytes, as a SHA-256 has")
 
 // EpochReport says that a member has entered an epoch.
@@ -26,42 +26,43 @@ type EpochReport struct {
 	Caller  syntax.DID
 	Epoch   int64
 	Hash    []byte // SHA-256 of the epoch_authenticator
-	// Counts says that the caller asks for the numbers, and for Trusted. Without them a report costs
-	// the same in convos of all sizes.
+	// Counts says that the caller asks for the numbers, and for Trusted. A report without Counts
+	// costs the same in convos of all sizes.
 	Counts bool
 }
 
-// EpochOutcome is what became of an EpochReport.
+// EpochOutcome is the result of an EpochReport.
 type EpochOutcome struct {
-	Recorded  bool // false: the epoch is too old
-	Agreeing  int  // members that report the same authenticator, the caller included
-	Differing int  // members that report another one
-	Forked    bool // two members have reported different ones
-	Found     bool // this report made the fork
+	Recorded  bool // false if the epoch is too old
+	Agreeing  int  // members that report the same authenticator, including the caller
+	Differing int  // members that report another authenticator
+	Forked    bool // two members have reported different authenticators
+	Found     bool // this report has revealed the fork
 	Open      *Dispute
-	// Trusted says that the caller may replace the GroupInfo of the epoch: see Offer.
+	// Trusted says that the caller may replace the GroupInfo of the epoch: see ReportEpoch in
+	// package convos.
 	Trusted bool
 }
 
-// known is what the tables say of an epoch before a report.
+// known is what the tables contain about an epoch before a report.
 type known struct {
-	own      []byte // the caller's hash; nil: it has reported none
-	other    []byte // the hash of another member; nil: none has reported one
-	offered  bool   // a GroupInfo of the caller's has replaced the stored one
+	own      []byte // the caller's hash; nil if it has reported none
+	other    []byte // the hash of another member; nil if none has reported one
+	offered  bool   // a GroupInfo of the caller has replaced the stored one
 	forked   bool
-	reported bool // the caller has reported commits of this epoch or one before, and is not back
-	empty    bool // there is no GroupInfo of the present epoch
+	reported bool // the caller has reported commits of this epoch or an earlier one, and is not back
+	empty    bool // the present epoch has no GroupInfo
 }
 
-// ReportEpoch records the authenticator that the caller has in an epoch. Devices of one account are
-// one report: the last one counts. If another member has another authenticator, the epoch
-// is forked, and all members get the event, once per epoch. A report of the present epoch settles the
-// caller's reports of commits. Errors: those of member, ErrHash, and *messages.EpochMismatchError if
-// the convo has not reached the epoch.
+// ReportEpoch records the authenticator that the caller has in an epoch. All devices of an account
+// share one report: the last report counts. If another member has another authenticator, the epoch
+// is forked, and all members get the event, once per epoch. A report of the present epoch ends the
+// caller's reports of commits. Errors: those of member, ErrHash, and *messages.EpochMismatchError
+// if the convo has not reached the epoch.
 //
-// A report that the caller has made before writes nothing. As long as an epoch is not forked, all its
-// reports have one hash, so that a report is compared with any other one. Only those that find no
-// other wait for each other, so that one of them finds the first.
+// A repeated report writes nothing. As long as an epoch is not forked, all its reports have the
+// same hash, so a new report needs to be compared with only one of them. Reports that find no other
+// report wait for each other, so that one of them finds the first.
 func ReportEpoch(ctx context.Context, tx pgx.Tx, r EpochReport) (out EpochOutcome, err error) {
 	current, err := member(ctx, tx, r.ConvoID, r.Caller)
 	if err != nil {
@@ -106,7 +107,7 @@ func ReportEpoch(ctx context.Context, tx pgx.Tx, r EpochReport) (out EpochOutcom
 	return out, out.compare(ctx, tx, r, k, r.Epoch == current)
 }
 
-// readKnown reads what is known of an epoch.
+// readKnown reads what the tables contain about an epoch.
 func readKnown(ctx context.Context, tx pgx.Tx, r EpochReport, current int64) (k known, err error) {
 	err = tx.QueryRow(ctx, `
 		SELECT own.hash, (SELECT hash FROM epoch_reports WHERE convo_id = $1 AND epoch = $2 AND did <> $3 LIMIT 1),
@@ -119,8 +120,9 @@ func readKnown(ctx context.Context, tx pgx.Tx, r EpochReport, current int64) (k 
 	return k, errs.Wrap(err, "read what is reported")
 }
 
-// record writes a report, and returns what is known besides. The first report of an epoch deletes
-// those of epochs that are too old. The convo's writers wait for none of that; its deletion does.
+// record writes a report, and returns what is known afterwards. The first report of an epoch
+// deletes the reports of epochs that are too old. The convo's writers do not wait for this. The
+// convo's deletion does.
 func record(ctx context.Context, tx pgx.Tx, r EpochReport, current int64, k known) (known, error) {
 	tag, err := tx.Exec(ctx, `SELECT FROM convos WHERE id = $1 FOR KEY SHARE`, r.ConvoID)
 	if err != nil {
@@ -150,8 +152,9 @@ func record(ctx context.Context, tx pgx.Tx, r EpochReport, current int64, k know
 	return k, errs.Wrap(err, "record the report")
 }
 
-// compare counts who agrees with a report, and says whether the caller may replace the GroupInfo.
-// That takes two counted reports, and more that agree than differ, of members who have accepted the convo.
+// compare counts the members who agree with a report, and says whether the caller may replace the
+// GroupInfo. For that, at least two counted reports must agree, more than differ, and only members
+// who have accepted the convo count.
 func (out *EpochOutcome) compare(ctx context.Context, tx pgx.Tx, r EpochReport, k known, present bool) (err error) {
 	type reporter struct {
 		Person
@@ -202,7 +205,7 @@ func (out *EpochOutcome) compare(ctx context.Context, tx pgx.Tx, r EpochReport, 
 	return nil
 }
 
-// fork records that an epoch is forked, and reports whether that was not known.
+// fork records that an epoch is forked. found says that the fork was not known before.
 func fork(ctx context.Context, tx pgx.Tx, r EpochReport) (forked, found bool, err error) {
 	c, err := lock(ctx, tx, r.ConvoID)
 	if err != nil {
@@ -227,8 +230,8 @@ func Forked(ctx context.Context, q pgpool.Queryer, convo uuid.UUID, epoch int64)
 	return forked, errs.Wrap(err, "look for a fork")
 }
 
-// Offered records that a GroupInfo of the caller's has replaced the stored one of an epoch. An account
-// replaces it once per epoch.
+// Offered records that a GroupInfo of the caller has replaced the stored GroupInfo of an epoch. An
+// account may do that once per epoch.
 func Offered(ctx context.Context, tx pgx.Tx, r EpochReport) error {
 	_, err := tx.Exec(ctx, `UPDATE epoch_reports SET offered = true WHERE convo_id = $1 AND epoch = $2 AND did = $3`,
 		r.ConvoID, r.Epoch, r.Caller)

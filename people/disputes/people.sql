@@ -1,4 +1,4 @@
--- Reads everybody who is or was on the roster of a convo, and who of them reports a commit.
+-- Reads everybody who is or was on the roster of a convo, and which of them report a commit.
 --
 -- $1 the convo, $2 the epoch that the commit created, $3 the commit's seq
 SELECT m.did, coalesce(m.invited_by, ''), m.left_at IS NULL AND m.requested_at IS NULL AND m.joined_seq < $3,

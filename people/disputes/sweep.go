@@ -17,7 +17,8 @@ import (
 	"mlsd/messages"
 )
 
-// Sweep ends the disputes that are due, each in its own transaction. db is for maintenance.
+// Sweep ends disputes whose time is over, each in its own transaction. db is the pool for
+// maintenance.
 func Sweep(db *pgxpool.Pool) worker.Sweep {
 	return worker.Sweep{Rows: "disputes_ended", Batch: func(ctx context.Context) (ended int64, more bool, err error) {
 		type due struct {
@@ -40,7 +41,7 @@ func Sweep(db *pgxpool.Pool) worker.Sweep {
 	}}
 }
 
-// endDue ends a dispute. One whose convo is gone is deleted.
+// endDue ends a dispute. If the convo has been deleted, endDue deletes the dispute.
 func endDue(ctx context.Context, db *pgxpool.Pool, convo uuid.UUID, epoch int64) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT set_config('mlsd.reason', 'its time was over', true)`); err != nil {
@@ -57,9 +58,9 @@ func endDue(ctx context.Context, db *pgxpool.Pool, convo uuid.UUID, epoch int64)
 // ErrNotFound says that the commit of an epoch was never in dispute.
 var ErrNotFound = errors.New("no commit of this epoch was in dispute")
 
-// End ends a dispute, and tells the members. changed is false if it has ended before. What members
-// report stays, and an epoch is disputed once: so the same dispute does not begin again. Errors:
-// messages.ErrConvoNotFound, ErrNotFound.
+// End ends a dispute, and inserts the event for the members. changed is false if the dispute had
+// ended before. The reports of members stay, and an epoch is disputed only once, so the same
+// dispute does not begin again. Errors: messages.ErrConvoNotFound, ErrNotFound.
 func End(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64) (changed bool, err error) {
 	c, err := lock(ctx, tx, convo)
 	if err != nil {
@@ -81,7 +82,8 @@ func End(ctx context.Context, tx pgx.Tx, convo uuid.UUID, epoch int64) (changed 
 	return true, c.end(ctx, tx, epoch, committer)
 }
 
-// Erase deletes what a person has reported of a convo, and puts its tombstone where a dispute names it.
+// Erase deletes what a person has reported about a convo. Where a dispute names the person, Erase
+// puts the tombstone.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID) (n int64, err error) {
 	err = tx.QueryRow(ctx, `
 		WITH epochs AS (
@@ -96,7 +98,7 @@ func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, convo uuid.UUID) 
 	return n, errs.Wrap(err, "erase what a member has reported")
 }
 
-// Forget deletes the reports and disputes of a convo that is deleted.
+// Forget deletes the reports and disputes of a deleted convo.
 func Forget(ctx context.Context, tx pgx.Tx, convo uuid.UUID) error {
 	batch := &pgx.Batch{}
 	batch.Queue(`DELETE FROM epoch_reports WHERE convo_id = $1`, convo)

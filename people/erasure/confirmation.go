@@ -22,12 +22,13 @@ import (
 const (
 	// confirmationLife is how long a confirmation token is good.
 	confirmationLife = 10 * time.Minute
-	// keepUsed is how long a repetition with a used token finds its erasure. It counts from the end
-	// of the token's life.
+	// keepUsed is how long a repeated request with a used token finds its erasure. It begins when
+	// the token would have expired.
 	keepUsed = 7 * 24 * time.Hour
 )
 
-// ErrConfirmation says that a confirmation token is not the newest one of the account, or expired.
+// ErrConfirmation says that a confirmation token is not the newest token of the account, or has
+// expired.
 var ErrConfirmation = errors.New("the confirmationToken is not the newest one of this account, or more than ten " +
 	"minutes old: " +
 	"ask for another, without confirmationToken and with a new idempotencyKey")
@@ -38,8 +39,8 @@ type Begun struct {
 	At time.Time
 }
 
-// AskToConfirm returns the token with which the account can begin its erasure. An earlier one is no
-// longer good.
+// AskToConfirm returns the token with which the account can begin its erasure. An earlier token
+// becomes invalid.
 func (s *Store) AskToConfirm(ctx context.Context, tx pgx.Tx, did syntax.DID) (token string, expires time.Time,
 	err error) {
 	token = rand.Text()
@@ -51,9 +52,9 @@ func (s *Store) AskToConfirm(ctx context.Context, tx pgx.Tx, did syntax.DID) (to
 	return token, expires, errs.Wrap(err, "store a confirmation")
 }
 
-// Confirm uses the token up and begins the erasure. If an erasure of the account is running, it is
-// that one. Of two requests with one token, the second waits for the first and gets its erasure.
-// Error: ErrConfirmation.
+// Confirm uses up the token and begins the erasure. If an erasure of the account is already
+// running, Confirm returns that erasure. If two requests use one token, the second waits for the
+// first and gets the same erasure. Error: ErrConfirmation.
 func (s *Store) Confirm(ctx context.Context, tx pgx.Tx, did syntax.DID, token string) (b Begun, err error) {
 	hash, used, expired := confirmationHash(did, token), (*uuid.UUID)(nil), false
 	err = tx.QueryRow(ctx, `
@@ -91,8 +92,8 @@ func (s *Store) Confirmed(ctx context.Context, db pgpool.DB, did syntax.DID, tok
 	return b, errs.Wrap(err, "look for a confirmed erasure")
 }
 
-// confirmationHash is the hash of a token for one account. It is as random as the token: from the
-// row of a used one nobody finds out whose it was.
+// confirmationHash returns the hash of a token for one account. It is as random as the token, so
+// the row of a used token does not reveal whose token it was.
 func confirmationHash(did syntax.DID, token string) []byte {
 	hash := sha256.Sum256([]byte(did.String() + " " + token))
 	return hash[:]

@@ -1,9 +1,9 @@
-// Package erasure removes everything that this service holds of an account, or puts a tombstone in
-// the place of its DID where others need the row.
+// Package erasure removes everything that this service stores about an account. Where others need a
+// row, it puts a tombstone in the place of the account's DID.
 //
-// An erasure is a job, a row of the table erasures. Worker takes it from step to step. Each batch of
-// a step is a transaction that also moves the row, so that a killed node loses nothing and repeats
-// nothing. The steps call functions of the packages that own the tables.
+// An erasure is a job: a row of the table erasures. Worker takes the job from step to step. Each
+// batch of a step is a transaction that also updates the row, so that a killed node loses nothing
+// and repeats nothing. The steps call functions of the packages that own the tables.
 package erasure
 
 import (
@@ -25,9 +25,9 @@ import (
 
 // Who asks for an erasure, besides an operator.
 const (
-	ByAccount = "account" // its owner
-	ByNetwork = "network" // the account was deleted
-	ByHome    = "home"    // the service that the account has chosen
+	ByAccount = "account" // the account's owner
+	ByNetwork = "network" // the account was deleted in the network
+	ByHome    = "home"    // the service that the account has chosen as its home
 )
 
 // ErrNotFound says that there is no erasure with an id.
@@ -39,16 +39,16 @@ const (
 	Finished = "finished"
 )
 
-// Erasure is a job and how far it has come.
+// Erasure is a job and its progress.
 type Erasure struct {
 	ID      uuid.UUID        `json:"id"`
 	State   string           `json:"state"`
-	Step    string           `json:"step"`    // that is under way
-	Pass    int              `json:"pass"`    // a search that finds something begins another pass
+	Step    string           `json:"step"`    // the running step
+	Pass    int              `json:"pass"`    // if a search finds something, another pass begins
 	Counts  map[string]int64 `json:"counts"`  // rows that were deleted or changed, by table
 	Remains map[string]int64 `json:"remains"` // rows that the last search found, by table
-	// Services says of each service where the account had accepted an invitation what has become of the
-	// request to erase it there: Told, Refused or NotReached.
+	// Services says, for each service where the account had accepted an invitation, what came of
+	// the request to erase it there: Told, Refused or NotReached.
 	Services    map[syntax.DID]string `json:"services,omitempty"`
 	Failures    int                   `json:"failures"`
 	RequestedBy string                `json:"requestedBy"`
@@ -56,7 +56,7 @@ type Erasure struct {
 	FinishedAt  *time.Time            `json:"finishedAt,omitempty"`
 }
 
-// Store makes and reads jobs.
+// Store creates and reads jobs.
 type Store struct {
 	accounts *accounts.Store
 	settle   time.Duration
@@ -65,11 +65,12 @@ type Store struct {
 // NewStore returns a store.
 func NewStore(a *accounts.Store) *Store { return &Store{accounts: a, settle: settle} }
 
-// settle is the time from the beginning of an erasure to its first batch: the nodes refuse the
-// account by then, and most of its requests that were under way have ended.
+// settle is the time from the beginning of an erasure to its first batch. By then the nodes refuse
+// the account, and most of its running requests have ended.
 const settle = 5 * time.Second
 
-// Begin makes a job, and makes every node refuse the account. If one is running, it is that one.
+// Begin creates a job, and makes every node refuse the account. If a job of the account is running,
+// Begin returns that job.
 func (s *Store) Begin(ctx context.Context, tx pgx.Tx, did syntax.DID, requestedBy, reason string) (id uuid.UUID,
 	begun bool, err error) {
 	fresh, err := uuid.NewV7()
@@ -93,7 +94,7 @@ func (s *Store) Begin(ctx context.Context, tx pgx.Tx, did syntax.DID, requestedB
 		}
 		err = tx.QueryRow(ctx, `SELECT id FROM erasures WHERE did = $1 AND state = 'running'`, did).Scan(&id)
 		switch {
-		case errors.Is(err, pgx.ErrNoRows): // it has ended between the two statements
+		case errors.Is(err, pgx.ErrNoRows): // the job has ended between the two statements
 		case err != nil:
 			return id, false, fmt.Errorf("look for the erasure that is running: %w", err)
 		default:
@@ -102,8 +103,9 @@ func (s *Store) Begin(ctx context.Context, tx pgx.Tx, did syntax.DID, requestedB
 	}
 }
 
-// BeginForHome begins the erasure of an account that its home, another service, erases. There is none of
-// an account that was never in a convo here. The caller has checked that it is its home.
+// BeginForHome begins the erasure of an account at the request of its home, another service. If the
+// account was never in a convo here, no job is created. The caller has checked that home is the
+// account's home.
 func (s *Store) BeginForHome(ctx context.Context, tx pgx.Tx, did, home syntax.DID) error {
 	_, known, err := convos.NextOf(ctx, tx, tombstone.Person{DID: did}, uuid.Nil)
 	if err != nil || !known {

@@ -16,21 +16,22 @@ import (
 	"mlsd/internal/tombstone"
 )
 
-// scan is a step that reads a table whole, with its partitions, or every table.
+// scan is a step that reads a whole table with its partitions, or every table.
 //
-// All jobs that stand in it read together: a batch reads a part once, and looks for the DIDs of all.
-// A job that comes while others read joins them where they are. It goes on to the end, and then from
-// the beginning to where it has joined. So a hundred accounts that are erased at once cost about as
-// much reading as one: accounts are free, and one person can have many erased.
+// All jobs in this step read together: a batch reads a part once, and looks for the DIDs of all of
+// them. A job that comes later joins the others at their present place. It reads to the end, and
+// then from the beginning to the place where it has joined. So a hundred simultaneous erasures cost
+// about as much reading as one. That matters, because accounts are free, and one person can have
+// many erased.
 type scan struct {
-	table string // "": every table
-	// erase puts the tombstone of a person into a part of the table. nil: the step is the search. It
-	// counts the rows, and begins another pass if there are any, up to maxPasses: others can have named
-	// the person meanwhile.
+	table string // "" means every table
+	// erase puts the tombstone of a person into a part of the table, and counts the rows. It is nil
+	// if the step is the search. If the count is not 0, another pass begins, up to maxPasses,
+	// because others can have named the person meanwhile.
 	erase func(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.Blocks) (int64, error)
 }
 
-// batch reads the next part, for up to most jobs: j and those that read with it.
+// batch reads the next part for up to most jobs: j, and the jobs that read with j.
 func (s *scan) batch(ctx context.Context, j *job, most int) error {
 	all, err := s.columns(ctx, j.tx)
 	if err != nil {
@@ -64,7 +65,7 @@ func (s *scan) batch(ctx context.Context, j *job, most int) error {
 	return nil
 }
 
-// move moves a job to the next part, or out of the step.
+// move moves a job to the next part, or to the next step.
 func (s *scan) move(j *job, next place) {
 	l := parseLap(j.position)
 	switch {
@@ -78,8 +79,8 @@ func (s *scan) move(j *job, next place) {
 	}
 }
 
-// gather locks the jobs that read with j, and lets those begin that have not: where others read, or
-// at the beginning. It returns where j is.
+// gather locks the jobs that read with j. Jobs that have not begun to read begin where the others
+// are, or at the beginning. gather returns where j is.
 func (s *scan) gather(ctx context.Context, j *job, most int) (lap, error) {
 	l := parseLap(j.position)
 	if !l.begun {
@@ -111,7 +112,7 @@ func (s *scan) gather(ctx context.Context, j *job, most int) (lap, error) {
 	return l, errs.Wrap(err, "look for jobs that read here")
 }
 
-// begin lets a job begin to read.
+// begin makes a job begin to read.
 func (s *scan) begin(j *job, l lap) {
 	j.position = l.String()
 	if s.erase == nil {
@@ -119,15 +120,15 @@ func (s *scan) begin(j *job, l lap) {
 	}
 }
 
-// objects are the columns that the search of a job passes over. They hold MLS objects, or what these
-// say, which other members have signed or encrypted: nobody but they can change them. docs/ERASURE.md says how long
-// such an object can name the person.
+// objects are the columns that the search skips. They hold MLS objects, or the content of such
+// objects, which other members have signed or encrypted: only these members can change them.
+// docs/ERASURE.md says how long such an object can name the person.
 var objects = map[string]bool{
 	"messages.body": true, "public_groups.state": true, "public_groups.group_info": true,
 	"public_groups.external_senders": true, "welcome_bodies.body": true,
 }
 
-// kept are the rows that name the person until the job ends.
+// kept are the tables whose rows name the person until the job ends.
 var kept = map[string]bool{"erasures": true, "accounts": true}
 
 // column is a column that can hold a DID.
@@ -136,8 +137,8 @@ type column struct {
 	Bytes       bool
 }
 
-// columns returns the columns that can hold a DID, in the order of tables. Partitions are tables
-// here.
+// columns returns the columns that can hold a DID, in the order of tables. Partitions count as
+// tables.
 func (s *scan) columns(ctx context.Context, tx pgx.Tx) ([]column, error) {
 	all, err := pgpool.Collect(ctx, tx, pgx.RowToStructByPos[column], `
 		SELECT c.relname, a.attname, a.atttypid = 'bytea'::regtype
@@ -153,8 +154,9 @@ func (s *scan) columns(ctx context.Context, tx pgx.Tx) ([]column, error) {
 	return slices.DeleteFunc(all, func(c column) bool { return kept[c.Table] || objects[c.Table+"."+c.Name] }), nil
 }
 
-// part returns up to n blocks of a table, which begin at a place, and the place behind them: the zero
-// place, if nothing is left. Partitions come and go: then the table is the next one, or "".
+// part returns up to n blocks of a table, from a place on, and the place after them: the zero place
+// if nothing is left. Partitions come and go: if the table is gone, part returns the next table, or
+// "".
 func part(ctx context.Context, tx pgx.Tx, all []column, at place, n int64) (b pgpool.Blocks, next place, err error) {
 	here := slices.IndexFunc(all, func(c column) bool { return c.Table >= at.table })
 	if here < 0 {
@@ -177,10 +179,11 @@ func part(ctx context.Context, tx pgx.Tx, all []column, at place, n int64) (b pg
 	return b, next, nil
 }
 
-// named returns how many rows of a part of a table name the person of each job, by DID. A DID ends
-// where a character follows that no DID has; a full stop at its end belongs to the sentence.
+// named returns, by DID, how many rows of a part of a table name the person of each job. A DID ends
+// before the first character that cannot be part of a DID. A full stop at the end belongs to the
+// sentence.
 //
-// The names of tables and columns are data here, so this statement alone is put together.
+// The names of tables and columns are data here, so this is the only statement that is assembled.
 func named(ctx context.Context, tx pgx.Tx, all []column, b pgpool.Blocks, jobs []*job) (map[string]int64, error) {
 	var texts []string
 	for _, c := range all {
@@ -225,7 +228,7 @@ type place struct {
 
 func (p place) String() string { return p.table + ":" + strconv.FormatInt(p.block, 10) }
 
-// parsePlace reads what String has written. It returns the zero place for another text.
+// parsePlace parses a result of String. For any other text it returns the zero place.
 func parsePlace(text string) place {
 	table, number, _ := strings.Cut(text, ":")
 	block, err := strconv.ParseInt(number, 10, 64)
@@ -243,18 +246,18 @@ func (p place) compare(q place) int {
 // to joined.
 type lap struct {
 	at, joined place
-	again      bool // the end is passed
+	again      bool // the lap has passed the end
 	begun      bool
 }
 
-// begin is a lap that begins at a place.
+// begin returns a lap that begins at a place.
 func begin(at place) lap { return lap{at: at, joined: at, begun: true} }
 
-// String is the position of a job. It begins with the place, so that a statement can find the jobs
-// that are there.
+// String returns the position of a job. It begins with the place, so that a statement can find the
+// jobs at that place.
 func (l lap) String() string { return fmt.Sprintf("%s %s %t", l.at, l.joined, l.again) }
 
-// parseLap reads a position. The empty one is of a lap that has not begun.
+// parseLap parses a position. An empty position is that of a lap that has not begun.
 func parseLap(position string) lap {
 	words := strings.Split(position, " ")
 	if len(words) != 3 {
@@ -263,7 +266,7 @@ func parseLap(position string) lap {
 	return lap{at: parsePlace(words[0]), joined: parsePlace(words[1]), again: words[2] == "true", begun: true}
 }
 
-// move goes on to the next place; the zero place is behind the end. done says that all is read.
+// move goes to the next place. The zero place means the end. done says that everything was read.
 func (l *lap) move(next place) (done bool) {
 	l.at = next
 	if next == (place{}) {

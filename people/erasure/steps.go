@@ -33,19 +33,20 @@ import (
 	"mlsd/welcome"
 )
 
-// step is a part of a job: run, or a scan. run carries out one batch, and reports whether it was the
-// last one. It keeps its place in position. Repeating a batch that is done does no harm.
+// step is a part of a job: either run, or a scan. run executes one batch, and reports whether it
+// was the last one. It stores its place in position. A repeated batch does no harm.
 type step struct {
 	name string
 	run  func(ctx context.Context, j *job) (done bool, err error)
 	scan *scan
 }
 
-// steps returns the steps in their order.
+// steps returns all steps in order.
 //
-// First the person leaves its convos, and members who are connected learn who it was. Then what is
-// its own goes. Then its name goes out of what belongs to others: the events before the rosters,
-// because the rosters say in which convos it was. At the end a search reads every table.
+// First the person leaves its convos, and connected members get events that name it. Then the
+// person's own data is deleted. Then the person's name is removed from the data of others. Events
+// come before rosters, because the rosters say in which convos the person was. At the end a search
+// reads every table.
 func steps(cfg Config) []step {
 	return []step{
 		{name: "forget key", run: forgetKey},
@@ -85,7 +86,7 @@ func steps(cfg Config) []step {
 	}
 }
 
-// once makes a step of an erasure that is one batch.
+// once makes a step of a single batch.
 func once(table string, erase func(ctx context.Context, tx pgx.Tx, p tombstone.Person) (int64, error),
 ) func(context.Context, *job) (bool, error) {
 	return func(ctx context.Context, j *job) (bool, error) {
@@ -95,7 +96,7 @@ func once(table string, erase func(ctx context.Context, tx pgx.Tx, p tombstone.P
 	}
 }
 
-// rows makes a step of batches that delete up to batchRows rows each.
+// rows makes a step whose batches each delete up to batchRows rows.
 func rows(table string, erase func(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64,
 	error)) func(context.Context, *job) (bool, error) {
 	return func(ctx context.Context, j *job) (bool, error) {
@@ -105,8 +106,8 @@ func rows(table string, erase func(ctx context.Context, tx pgx.Tx, p tombstone.P
 	}
 }
 
-// eachConvo makes a step that calls erase for every convo of which the person is or was a member,
-// until erase has no more to do there.
+// eachConvo makes a step that calls erase for every convo in which the person is or was a member,
+// until erase has nothing more to do there.
 func eachConvo(erase func(ctx context.Context, j *job, convo uuid.UUID) (more bool, err error)) func(context.Context,
 	*job) (bool, error) {
 	return func(ctx context.Context, j *job) (bool, error) {
@@ -129,8 +130,8 @@ func eachConvo(erase func(ctx context.Context, j *job, convo uuid.UUID) (more bo
 	}
 }
 
-// forgetKey makes every node forget the account's key. That is not part of the transaction, and does
-// no harm twice.
+// forgetKey makes every node forget the account's key. That is not part of the transaction, and a
+// repetition does no harm.
 func forgetKey(ctx context.Context, j *job) (bool, error) {
 	return true, j.w.cfg.Forget(ctx, j.person.DID)
 }
@@ -140,8 +141,8 @@ func leave(ctx context.Context, j *job) (bool, error) {
 	return !left, err
 }
 
-// eraseLog deletes the records of the person's writes on a convo, and takes its name from the log.
-// Records are locked before their convo, as in every write.
+// eraseLog deletes the records of the person's writes on a convo, and removes the person's name
+// from the log. Records are locked before their convo, as in every write.
 func eraseLog(ctx context.Context, j *job, convo uuid.UUID) (bool, error) {
 	records, err := idem.Forget(ctx, j.tx, []syntax.DID{j.person.DID}, convo.String())
 	if err != nil {
@@ -161,8 +162,8 @@ func eraseLog(ctx context.Context, j *job, convo uuid.UUID) (bool, error) {
 	return false, err
 }
 
-// rest waits until every node has read that the account's key is forgotten, and connected members
-// have the events of its leaving.
+// rest waits until every node has read that the account's key is forgotten, and until connected
+// members have got the events of the person's departure.
 func rest(_ context.Context, j *job) (bool, error) {
 	const rested = "rested"
 	if j.position == rested {
@@ -172,10 +173,11 @@ func rest(_ context.Context, j *job) (bool, error) {
 	return false, nil
 }
 
-// sequencerDelay is how long the events of the outbox take into the stream, at most as a rule.
+// sequencerDelay is how long it usually takes, at most, until an event of the outbox is in the
+// stream.
 const sequencerDelay = 500 * time.Millisecond
 
-// awaitStream waits until no event that has the person's name is still to come into the stream.
+// awaitStream waits until every event that names the person is in the stream.
 func awaitStream(ctx context.Context, j *job) (bool, error) {
 	waiting, err := events.Waiting(ctx, j.tx, j.person)
 	if waiting > 0 {
@@ -184,9 +186,9 @@ func awaitStream(ctx context.Context, j *job) (bool, error) {
 	return waiting == 0, err
 }
 
-// eraseRoster takes the person's name from a convo, its Welcomes and what waits for its pushes. The
-// convo is locked before its Welcomes, as in every write. The roster comes after the last Welcomes:
-// it says that the person was in the convo.
+// eraseRoster removes the person's name from a convo, its Welcomes and its waiting pushes. The
+// convo is locked before its Welcomes, as in every write. The roster is erased after the last
+// Welcomes, because it says that the person was in the convo.
 func eraseRoster(ctx context.Context, j *job, convo uuid.UUID) (more bool, err error) {
 	if err := convos.Lock(ctx, j.tx, convo); err != nil {
 		return false, err
@@ -206,7 +208,7 @@ func eraseRoster(ctx context.Context, j *job, convo uuid.UUID) (more bool, err e
 	return false, err
 }
 
-// What has become of the request to another service.
+// Results of the request to another service.
 const (
 	Told       = "told"
 	Refused    = "refused"
@@ -216,20 +218,21 @@ const (
 const (
 	// servicesAtOnce is how many services one batch asks. A batch lasts as long as one call.
 	servicesAtOnce = 16
-	// askingMost is how many jobs of a node ask at a time.
+	// askingMost is how many jobs of a node ask services at one time.
 	askingMost = 16
-	// tries is how often a service is asked that cannot be reached, and triesPause the time between.
+	// An unreachable service is asked tries times, with a pause of triesPause.
 	tries      = 3
 	triesPause = time.Minute
-	// askLease is longer than the calls last. If the node ends meanwhile, another one asks again.
+	// askLease is longer than the calls can last. If the node ends meanwhile, another node asks
+	// again.
 	askLease = time.Minute
 )
 
-// tellServices chooses the services that tell asks to erase the person too: those where it has
-// accepted invitations. A service that cannot be reached does not keep the person here: the job says
-// which one it was. The position is the number of failed rounds.
+// tellServices chooses the services that tell asks to erase the person too: the services where the
+// person has accepted invitations. If a service cannot be reached, the erasure here goes on, and
+// the job names the service. The position is the number of failed rounds.
 func tellServices(ctx context.Context, j *job) (done bool, err error) {
-	if j.pass > 1 { // the invitations are gone
+	if j.pass > 1 { // the invitations were deleted in the first pass
 		return true, nil
 	}
 	asked := slices.Collect(maps.Keys(j.services))
@@ -253,9 +256,9 @@ func tellServices(ctx context.Context, j *job) (done bool, err error) {
 	return false, nil
 }
 
-// tell asks the services, all at a time, and stores the outcomes. No transaction is open during the
-// calls. If another node has taken the job meanwhile, that one asks too, which changes nothing there,
-// and these outcomes are dropped.
+// tell asks all services at the same time, and stores the outcomes. No transaction is open during
+// the calls. If another node has taken the job meanwhile, that node asks too, which changes nothing
+// at the services, and the outcomes of this node are dropped.
 func (w *Worker) tell(ctx context.Context, j *job) error {
 	var all sync.WaitGroup
 	outcomes := make([]string, len(j.asks))

@@ -35,52 +35,56 @@ const (
 	togetherMost = 100
 	// batchTimeout bounds one statement of a batch.
 	batchTimeout = time.Minute
-	// batchReserve is the time that a batch has until its round ends, at least: its other statements
+	// batchReserve is the least time that a batch has until its round ends. Its other statements
 	// are quick.
 	batchReserve = 2 * batchTimeout
-	// RoundTimeout is the time limit of a round. It begins batches in the first minute.
+	// RoundTimeout is the time limit of a round. Batches begin only in the first minute of a round.
 	RoundTimeout = batchReserve + time.Minute
-	// keyRest is the time from the mark that an account's key is forgotten to its deletion: every
-	// node has read the mark by then, and connected members have the event that the person has left.
+	// keyRest is the time from the mark that an account's key is forgotten to the key's deletion.
+	// By then every node has read the mark, and connected members have the event that the person
+	// has left.
 	keyRest = time.Minute
-	// retryAfter is the pause after a batch that failed. If the job has not moved for longer, the pause
-	// is as long as that: it doubles with each failure in a row, up to longestRetry.
+	// retryAfter is the pause after a failed batch. If the job has not moved for longer than that,
+	// the pause is as long as that time: so it doubles with each failure in a row, up to
+	// longestRetry.
 	retryAfter   = 30 * time.Second
 	longestRetry = 10 * time.Minute
-	// maxPasses is how often a job begins anew because its search has found something.
+	// maxPasses is how often a job begins again because its search has found something.
 	maxPasses = 5
-	// dueBatch is how many deleted accounts a round begins to erase at most.
+	// dueBatch is how many erasures of deleted accounts one round begins at most.
 	dueBatch = 100
 )
 
 // Config is what a Worker uses.
 type Config struct {
-	DB       *pgxpool.Pool // for maintenance
+	DB       *pgxpool.Pool // the pool for maintenance
 	Log      *slog.Logger
 	Jobs     *Store
 	Accounts *accounts.Store
 	Remover  *convos.Remover
 	// Forget makes every node forget the key of an account.
 	Forget func(ctx context.Context, did syntax.DID) error
-	// Tell asks another service to erase an account whose home this is. refused: it never will.
+	// Tell asks another service to erase an account whose home this service is. refused means that
+	// the other service never will.
 	Tell func(ctx context.Context, service, did syntax.DID) (refused bool, err error)
-	// EraseActions puts the tombstone into a part of the record of operators' actions.
+	// EraseActions puts a person's tombstone into a part of the record of operators' actions.
 	EraseActions func(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.Blocks) (int64, error)
-	// Changed is called after a commit that changes who is refused, and Wake after one that has
-	// inserted events. Default: nothing is called.
+	// Changed is called after a commit that changes which accounts are refused. Wake is called
+	// after a commit that has inserted events. Default: nothing is called.
 	Changed, Wake func()
 	Faults        *failpoint.Set
-	// Now is the clock of what is due. Default: time.Now.
+	// Now is the clock that decides what is due. Default: time.Now.
 	Now func() time.Time
-	// KeyRest is the time from the mark that a key is forgotten to its deletion. Default: a minute.
+	// KeyRest is the time from the mark that a key is forgotten to the key's deletion. Default: a
+	// minute.
 	KeyRest time.Duration
 }
 
-// Worker carries jobs out. Any number of nodes can run one: they take turns, batch by batch.
+// Worker executes jobs. Any number of nodes can run one: they take turns, batch by batch.
 type Worker struct {
 	cfg    Config
 	steps  []step
-	blocks int64 // of a table that a batch reads
+	blocks int64 // most blocks of a table that a batch reads
 }
 
 // NewWorker returns a worker.
@@ -100,10 +104,10 @@ func NewWorker(c Config) *Worker {
 	return &Worker{cfg: c, steps: steps(c), blocks: batchBlocks}
 }
 
-// RunOnce begins the erasures of deleted accounts that are due, and carries out every batch that may
-// run now: that comes last, because jobs can take the whole round. It begins no batch that the end of
-// ctx could cut off. The limit of ctx is RoundTimeout. Batches of other jobs run while a job asks
-// other services.
+// RunOnce begins the erasures of deleted accounts that are due. Then it executes every batch that
+// may run now: this comes last, because jobs can take the whole round. It begins no batch that the
+// end of ctx could cut off. The time limit of ctx is RoundTimeout. While a job asks other services,
+// batches of other jobs run.
 func (w *Worker) RunOnce(ctx context.Context) error {
 	failed := w.beginDue(ctx)
 	asking, answered := 0, make(chan error)
@@ -136,8 +140,8 @@ func (w *Worker) RunOnce(ctx context.Context) error {
 	return failed
 }
 
-// beginDue begins the erasures of accounts that were deleted in the network. An account that has come
-// back is not due any more.
+// beginDue begins the erasures of accounts that were deleted in the network. An account that has
+// come back is no longer due.
 func (w *Worker) beginDue(ctx context.Context) error {
 	now := w.cfg.Now()
 	due, err := w.cfg.Accounts.Due(ctx, w.cfg.DB, now, dueBatch)
@@ -160,35 +164,35 @@ func (w *Worker) beginDue(ctx context.Context) error {
 	return nil
 }
 
-// job is a job while one of its batches runs. The batch holds the lock of its row.
+// job is a job while one of its batches runs. The batch holds the lock of the job's row.
 type job struct {
 	w        *Worker
 	tx       pgx.Tx
 	id       uuid.UUID
 	person   tombstone.Person
 	step     string
-	position string // in the step; "" is its beginning
+	position string // position in the step; "" is the beginning
 	pass     int
 	counts   map[string]int64
 	remains  map[string]int64
-	services map[syntax.DID]string // that were asked
-	asks     []syntax.DID          // services that are asked after the batch's transaction
-	moved    time.Time             // that the batch's commit has stored: the fence of asks
-	wait     time.Duration         // until the next batch
+	services map[syntax.DID]string // the services that were asked, with the outcomes
+	asks     []syntax.DID          // services to ask after the batch's transaction
+	moved    time.Time             // the time that the batch's commit has stored; fences the outcomes of asks
+	wait     time.Duration         // pause before the next batch
 	finished bool
-	with     []*job // read the same part of a table in this batch
+	with     []*job // jobs that read the same part of a table in this batch
 }
 
-// add counts rows of a table.
+// add adds n to the count of a table's rows.
 func (j *job) add(table string, n int64) {
 	if n > 0 {
 		j.counts[table] += n
 	}
 }
 
-// batch carries out one batch of one job, and of those that read with it. It returns nil if no job can
-// go on now. If jobs together fail, each goes on alone: a job whose own batch fails waits (postpone),
-// and does not keep others from going on.
+// batch executes one batch of one job, and of the jobs that read with it. It returns nil if no job
+// can go on now. If jobs that read together fail, each goes on alone: a job whose own batch fails
+// waits (postpone), and does not delay the others.
 func (w *Worker) batch(ctx context.Context) (*job, error) {
 	j, err := w.try(ctx, togetherMost)
 	if err != nil && j != nil && len(j.with) > 0 {
@@ -206,7 +210,7 @@ func (w *Worker) batch(ctx context.Context) (*job, error) {
 	return j, w.cfg.Faults.Hit(ctx, failpoint.AfterCommit, NSID)
 }
 
-// failed postpones the job if err is not nil, and says in it which job it was.
+// failed postpones the job if err is not nil. The error that it returns names the job.
 func (w *Worker) failed(ctx context.Context, j *job, err error) error {
 	if j == nil || err == nil {
 		return err
@@ -214,7 +218,7 @@ func (w *Worker) failed(ctx context.Context, j *job, err error) error {
 	return errors.Join(fmt.Errorf("erasure %s, step %s: %w", j.id, j.step, err), w.postpone(ctx, j.id))
 }
 
-// try carries out one batch, of up to most jobs. It returns the job whose turn it was, or nil.
+// try executes one batch for up to most jobs. It returns the job whose turn it was, or nil.
 func (w *Worker) try(ctx context.Context, most int) (j *job, err error) {
 	err = pgx.BeginFunc(ctx, w.cfg.DB, func(tx pgx.Tx) error {
 		var err error
@@ -234,8 +238,8 @@ func (w *Worker) try(ctx context.Context, most int) (j *job, err error) {
 	return j, err
 }
 
-// take locks the job whose next batch has waited longest. It returns nil if there is none, or another
-// node works on it.
+// take locks the job whose next batch has waited longest. It returns nil if there is no such job,
+// or if another node works on it.
 func (w *Worker) take(ctx context.Context, tx pgx.Tx) (*job, error) {
 	_, err := tx.Exec(ctx, `
 		SELECT set_config('mlsd.maintenance', 'on', true), set_config('mlsd.reason', 'erasure', true),
@@ -257,8 +261,8 @@ func (w *Worker) take(ctx context.Context, tx pgx.Tx) (*job, error) {
 	return j, nil
 }
 
-// run carries out a batch of the job's step, of up to most jobs, and moves on those that have done
-// the step. A job that stands in a step that this version does not know begins anew.
+// run executes a batch of the job's step, for up to most jobs. Jobs that have finished the step
+// move on. If this version does not know the step, the job begins again.
 func (j *job) run(ctx context.Context, most int) error {
 	s := j.w.steps[j.at()]
 	j.step = s.name
@@ -272,7 +276,7 @@ func (j *job) run(ctx context.Context, most int) error {
 	return err
 }
 
-// at returns the number of the job's step.
+// at returns the index of the job's step.
 func (j *job) at() int {
 	return max(0, slices.IndexFunc(j.w.steps, func(s step) bool { return s.name == j.step }))
 }
@@ -287,10 +291,10 @@ func (j *job) next() {
 	j.finished = true
 }
 
-// together returns the jobs of the batch.
+// together returns all jobs of the batch.
 func (j *job) together() []*job { return append(j.with, j) }
 
-// save stores how far the job has come.
+// save stores the progress of the job.
 func (j *job) save(ctx context.Context) error {
 	if j.finished {
 		_, err := j.tx.Exec(ctx, `
@@ -310,10 +314,11 @@ func (j *job) save(ctx context.Context) error {
 	return errs.Wrap(err, "save the progress")
 }
 
-// postponeTimeout bounds the note that a batch has failed.
+// postponeTimeout bounds the statement that records a failed batch.
 const postponeTimeout = 5 * time.Second
 
-// postpone makes a job wait whose batch has failed. If the node is stopping, that is no failure.
+// postpone makes a job wait after its batch has failed. If the node is stopping, that does not
+// count as a failure.
 func (w *Worker) postpone(ctx context.Context, id uuid.UUID) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return nil

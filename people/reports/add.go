@@ -29,18 +29,19 @@ type Report struct {
 // Receipt is what the reporter gets.
 type Receipt struct {
 	ID       uuid.UUID
-	At       time.Time // whole milliseconds
+	At       time.Time // in whole milliseconds
 	Repeated bool      // the same bytes were reported before: this is the first receipt
 }
 
-// sumOpen reads the index abuse_reports_open alone, once the rows were vacuumed.
+// sumOpen reads only the index abuse_reports_open, once the rows were vacuumed.
 const sumOpen = `SELECT coalesce(sum(greatest(size, $1::integer)), 0)::bigint FROM abuse_reports WHERE state = 'open'`
 
-// Add keeps a report that is sealed to key; nil: the operator has none. The reporter must be a member
-// of the convo, which can be an invited one, or have left it less than FormerMember ago. most is the
-// limit for the sum of the open reports, in bytes; 0: none. A repetition waits for no other report.
-// Errors besides the database's: ErrDisabled, messages.ErrConvoNotFound, messages.ErrNotMember,
-// ErrUnknownKey, ErrNotSealed, ErrReason, *quota.ExceededError.
+// Add stores a report that is sealed to key. key is nil if the operator has no key. The reporter
+// must be a member of the convo, even one that has not accepted it, or must have left it less than
+// FormerMember ago. most is the limit for the sum of the open reports, in bytes. 0 means no limit.
+// A repeated report waits for no other report. Errors besides the database's: ErrDisabled,
+// messages.ErrConvoNotFound, messages.ErrNotMember, ErrUnknownKey, ErrNotSealed, ErrReason,
+// *quota.ExceededError.
 func Add(ctx context.Context, tx pgx.Tx, key *PublicKey, r Report, most int64) (Receipt, error) {
 	if key == nil {
 		return Receipt{}, ErrDisabled
@@ -64,7 +65,7 @@ func Add(ctx context.Context, tx pgx.Tx, key *PublicKey, r Report, most int64) (
 	if err := pgpool.LockReports.Wait(ctx, tx, ""); err != nil {
 		return Receipt{}, err
 	}
-	// The same report can have been committed while this one waited.
+	// The same report may have been committed while this one was waiting.
 	if first, err := lookUp(ctx, tx, binding, digest[:]); err != nil || first.Repeated {
 		return first, err
 	}
@@ -81,7 +82,7 @@ func Add(ctx context.Context, tx pgx.Tx, key *PublicKey, r Report, most int64) (
 	return insert(ctx, tx, r, binding, digest[:])
 }
 
-// lookUp returns the receipt of a report, or the zero value if there is none yet.
+// lookUp returns the receipt of a report, or the zero value if the report is not stored.
 func lookUp(ctx context.Context, tx pgx.Tx, binding, digest []byte) (first Receipt, err error) {
 	err = tx.QueryRow(ctx, `SELECT id, reported_at, true FROM abuse_reports WHERE binding = $1 AND digest = $2`, binding,
 		digest).

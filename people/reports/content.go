@@ -11,13 +11,13 @@ import (
 	"mlsd/internal/errs"
 )
 
-// Content is what a report reveals, as JSON. Every word of it is the reporter's. Clients can add
+// Content is what a report reveals, as JSON. All of it comes from the reporter. Clients can add
 // fields, and spaces at the end that hide the length.
 type Content struct {
 	Text     string    `json:"text"`
 	Messages []Message `json:"messages"`
-	// Head is a signed head of the log of the convo, and the Proof of a message shows that its entry
-	// is in that log (docs/TRANSPARENCY.md). Both are opaque here.
+	// Head is a signed head of the convo's log. The Proof of a message shows that the message's
+	// entry is in that log (docs/TRANSPARENCY.md). Both are opaque here.
 	Head string `json:"head,omitempty"`
 }
 
@@ -29,19 +29,20 @@ type Message struct {
 	Proof     string `json:"proof,omitempty"`
 }
 
-// ReadContent reads a content that was opened. Error: it is not of this form.
+// ReadContent parses the content of an opened report. It returns an error if the content does not
+// have this form.
 func ReadContent(opened []byte) (c Content, err error) {
 	err = json.Unmarshal(opened, &c)
 	return c, errs.Wrap(err, "the report is not of the form that docs/clients/REPORTS.md states")
 }
 
-// maxNesting is how many levels of arrays and objects Printable takes. A line is indented by its
-// level, so a document of many levels would fill the memory.
+// maxNesting is how many levels of arrays and objects Printable accepts. Each line is indented by
+// its level, so a document with many levels would fill the memory.
 const maxNesting = 20
 
-// Printable writes a JSON document for a terminal: indented, and with every character escaped that
-// could move the cursor, change colours, hide text or turn its direction. It refuses one that is
-// nested too deeply.
+// Printable writes a JSON document for a terminal. It indents the document. It escapes every
+// character that could move the cursor, change colours, hide text or turn its direction. It refuses
+// a document that is nested too deeply.
 func Printable(document []byte) (string, error) {
 	if nesting(document) > maxNesting {
 		return "", fmt.Errorf("print a report: it is nested more than %d levels deep", maxNesting)
@@ -65,13 +66,13 @@ func Printable(document []byte) (string, error) {
 	return out.String(), nil
 }
 
-// nesting is the depth of a JSON document.
+// nesting returns the depth of a JSON document.
 func nesting(document []byte) (deepest int) {
 	depth, text := 0, false
 	for i := 0; i < len(document); i++ {
 		switch c := document[i]; {
 		case text && c == '\\':
-			i++ // what it escapes ends no text
+			i++ // the escaped character does not end the text
 		case c == '"':
 			text = !text
 		case !text && (c == '{' || c == '['):

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// Algorithm is the name of how reports are sealed: HPKE of RFC 9180 in base mode. The sealed bytes
-	// are the encapsulated key and then the ciphertext.
+	// Algorithm names the way in which reports are sealed: HPKE of RFC 9180 in base mode. The
+	// sealed bytes are the encapsulated key, followed by the ciphertext.
 	Algorithm = "HPKE-Base-X25519-HKDF-SHA256-AES-256-GCM"
-	// Info is the info of HPKE. It says what is sealed, and in which form the content is.
+	// Info is the info parameter of HPKE. It says what is sealed, and in which form.
 	Info = "mlsd abuse report 1"
 
 	encSize = 32 // the encapsulated key
@@ -25,13 +25,13 @@ const (
 	keySize = 32
 )
 
-// Keys as texts begin with these words, so that nobody takes one for the other.
+// The text of a key begins with one of these words, so that nobody confuses the two kinds of keys.
 const (
 	publicPrefix  = "mlsd-report-public-"
 	privatePrefix = "mlsd-report-private-"
 )
 
-// PublicKey is the operator's key that reports are sealed to.
+// PublicKey is the operator's key to which reports are sealed.
 type PublicKey struct{ key hpke.PublicKey }
 
 // PrivateKey opens reports. The server must not have it.
@@ -45,7 +45,7 @@ func NewPrivateKey() (PrivateKey, error) {
 	return PrivateKey{key}, errs.Wrap(err, "make a report key")
 }
 
-// ParsePublicKey reads what [PublicKey.String] has written.
+// ParsePublicKey parses a result of [PublicKey.String].
 func ParsePublicKey(text string) (PublicKey, error) {
 	if strings.HasPrefix(text, privatePrefix) {
 		return PublicKey{}, errors.New("this is the private half, which must not be on the server; want the public one, " +
@@ -59,7 +59,7 @@ func ParsePublicKey(text string) (PublicKey, error) {
 	return PublicKey{key}, errs.Wrap(err, "read the public report key")
 }
 
-// ParsePrivateKey reads what [PrivateKey.Text] has written.
+// ParsePrivateKey parses a result of [PrivateKey.Text].
 func ParsePrivateKey(text string) (PrivateKey, error) {
 	raw, err := parseKey(text, privatePrefix)
 	if err != nil {
@@ -78,21 +78,21 @@ func parseKey(text, prefix string) ([]byte, error) {
 	return raw, nil
 }
 
-// String is the key as a setting has it.
+// String returns the key in the form of a setting.
 func (k PublicKey) String() string {
 	return publicPrefix + base64.RawURLEncoding.EncodeToString(k.Bytes())
 }
 
-// Bytes is the key as clients get it: the 32 bytes of X25519.
+// Bytes returns the key in the form that clients get: the 32 bytes of X25519.
 func (k PublicKey) Bytes() []byte { return k.key.Bytes() }
 
-// ID names the key: the first 8 bytes of its SHA-256, in hexadecimal.
+// ID returns the name of the key: the first 8 bytes of its SHA-256, in hexadecimal.
 func (k PublicKey) ID() string {
 	sum := sha256.Sum256(k.Bytes())
 	return hex.EncodeToString(sum[:8])
 }
 
-// Seal seals a content, bound to what Binding returns.
+// Seal seals content and binds it to binding, which is a result of Binding.
 func (k PublicKey) Seal(binding, content []byte) ([]byte, error) {
 	enc, sender, err := hpke.NewSender(k.key, hpke.HKDFSHA256(), hpke.AES256GCM(), []byte(Info))
 	if err != nil {
@@ -105,7 +105,8 @@ func (k PublicKey) Seal(binding, content []byte) ([]byte, error) {
 	return append(enc, ciphertext...), nil
 }
 
-// Text is the key as the operator keeps it. It is no String, so that no log shows it.
+// Text returns the key in the form that the operator stores. The method is not named String, so
+// that no log shows the key.
 func (k PrivateKey) Text() (string, error) {
 	raw, err := k.key.Bytes()
 	if err != nil {
@@ -114,11 +115,11 @@ func (k PrivateKey) Text() (string, error) {
 	return privatePrefix + base64.RawURLEncoding.EncodeToString(raw), nil
 }
 
-// Public is the key's public half.
+// Public returns the key's public half.
 func (k PrivateKey) Public() PublicKey { return PublicKey{k.key.PublicKey()} }
 
-// Open opens a sealed report. Error: it was sealed to another key, is bound to something else, or
-// was changed.
+// Open opens a sealed report. It returns an error if the report was sealed to another key, is bound
+// to something else, or was changed.
 func (k PrivateKey) Open(binding, sealed []byte) ([]byte, error) {
 	if len(sealed) < encSize+tagSize {
 		return nil, ErrNotSealed

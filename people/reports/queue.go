@@ -18,19 +18,19 @@ import (
 	"mlsd/internal/worker"
 )
 
-// Listed is what the server knows of a report.
+// Listed is what the server knows about a report.
 type Listed struct {
 	ID       uuid.UUID  `json:"id"`
 	Convo    uuid.UUID  `json:"convo"`
 	Reporter syntax.DID `json:"reporter"`
 	Reason   Reason     `json:"reason"`
 	KeyID    string     `json:"keyId"`
-	Bytes    int64      `json:"bytes"` // how many are sealed; 0: they were deleted
+	Bytes    int64      `json:"bytes"` // length of the sealed bytes; 0 if they were deleted
 	At       time.Time  `json:"reportedAt"`
 	State    State      `json:"state"`
 	ClosedAt *time.Time `json:"closedAt,omitempty"`
 	ClosedBy string     `json:"closedBy,omitempty"`
-	Note     string     `json:"note,omitempty"` // why it was closed
+	Note     string     `json:"note,omitempty"` // why the report was closed
 }
 
 // Queue returns the open reports with ids above after, the oldest first.
@@ -79,8 +79,8 @@ type Sealed struct {
 	Sealed   []byte     `json:"sealed"`
 }
 
-// Check returns an error unless the report is bound to the convo and the reporter that it names. A
-// reporter that was erased since cannot be checked.
+// Check returns an error unless the report is bound to the convo and the reporter that it names. If
+// the reporter has been erased, the report cannot be checked.
 func (s Sealed) Check() error {
 	if !tombstone.Is(s.Reporter) && !bytes.Equal(s.Binding, Binding(s.Convo, s.Reporter)) {
 		return errors.New("the report is bound to another convo or reporter than its row says")
@@ -104,7 +104,7 @@ func Fetch(ctx context.Context, q pgpool.Queryer, id uuid.UUID) (s Sealed, err e
 	return s, nil
 }
 
-// Close closes a report. To close it again changes nothing. Error besides the database's:
+// Close closes a report. A repeated call changes nothing. Error besides the database's:
 // ErrNotFound.
 func Close(ctx context.Context, tx pgx.Tx, id uuid.UUID, operator, note string) (changed bool, err error) {
 	tag, err := tx.Exec(ctx, `
@@ -119,23 +119,25 @@ func Close(ctx context.Context, tx pgx.Tx, id uuid.UUID, operator, note string) 
 	return tag.RowsAffected() == 1, err
 }
 
-// Delete deletes a report and what it reveals. It returns how many there were: one or none.
+// Delete deletes a report and what it reveals. It returns how many reports it has deleted: one or
+// none.
 func Delete(ctx context.Context, tx pgx.Tx, id uuid.UUID) (int64, error) {
 	tag, err := tx.Exec(ctx, `DELETE FROM abuse_reports WHERE id = $1`, id)
 	return tag.RowsAffected(), errs.Wrap(err, "delete a report")
 }
 
-// Clear deletes all open reports of a person, and returns how many there were. Closed ones stay.
-// There cannot be many: a quota bounds the reports of a day, and no report stays longer than Keep.
+// Clear deletes all open reports of a person, and returns how many it has deleted. Closed reports
+// stay. There cannot be many: a quota bounds the reports of a day, and no report stays longer than
+// Keep.
 func Clear(ctx context.Context, tx pgx.Tx, reporter syntax.DID) (int64, error) {
 	tag, err := tx.Exec(ctx, `DELETE FROM abuse_reports WHERE reporter = $1 AND state = 'open'`, reporter)
 	return tag.RowsAffected(), errs.Wrap(err, "delete a person's reports")
 }
 
 // Sweeps returns two sweeps. The first deletes reports that are older than Keep, open or closed.
-// The second deletes the sealed bytes of reports that were closed more than KeepSealed ago. If
-// closed reports still have more than maxClosed bytes in all, it also deletes the bytes of those
-// that were closed first. maxClosed is 0 for no limit.
+// The second deletes the sealed bytes of reports that were closed more than KeepSealed ago. If the
+// closed reports still have more than maxClosed bytes in all, the second sweep also deletes the
+// bytes of the earliest closed reports. A maxClosed of 0 means no limit.
 func Sweeps(db *pgxpool.Pool, maxClosed int64) []worker.Sweep {
 	return []worker.Sweep{
 		worker.Statement(db, "abuse_reports", `
@@ -154,9 +156,9 @@ func Sweeps(db *pgxpool.Pool, maxClosed int64) []worker.Sweep {
 	}
 }
 
-// Erase puts tombstones in the place of a person's name: in up to limit of its reports, and in all
-// notes of operators. It returns how many rows it has changed; 0: none is left. What a report reveals
-// stays sealed, and can still be opened.
+// Erase replaces a person's name by the tombstone: in up to limit of the person's reports, and in
+// all notes of operators. It returns how many rows it has changed. 0 means that none is left. What
+// a report reveals stays sealed, and can still be opened.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, limit int) (int64, error) {
 	rows := pgpool.Rows(ctx, tx,
 		`SELECT id, convo_id FROM abuse_reports WHERE reporter = $1 ORDER BY id LIMIT $2 FOR UPDATE`, p.DID, limit)

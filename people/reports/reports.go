@@ -1,6 +1,6 @@
-// Package reports keeps reports of abuse. A member of a convo tells the operator what it chooses to
-// reveal. Its device seals that to the operator's public key, so the server cannot read it. The
-// private key is not on the server: mlsd admin report open has it.
+// Package reports stores reports of abuse. A member of a convo tells the operator what it chooses
+// to reveal. The member's device seals that to the operator's public key, so the server cannot read
+// it. The private key is not on the server: the command mlsd admin report open uses it.
 //
 // The package owns the table abuse_reports. docs/clients/REPORTS.md says how a report is made.
 package reports
@@ -24,16 +24,16 @@ const (
 	MaxSealed = quota.LargestReport
 	// Keep is how long a report is kept, open or closed.
 	Keep = 180 * 24 * time.Hour
-	// KeepSealed is how long what a report reveals is kept after the report was closed, at most.
+	// KeepSealed is how long, at most, the sealed bytes are kept after the report was closed.
 	KeepSealed = 30 * 24 * time.Hour
-	// FormerMember is how long a person can report a convo that it has left, or was removed from.
+	// FormerMember is how long a person can report a convo after leaving it or being removed.
 	FormerMember = 30 * 24 * time.Hour
-	// minCharge is what a report counts for, at least, in the sum of the open ones, and in that of
-	// the closed ones. So the sum bounds their number too.
+	// minCharge is the least that a report counts in the sum of the open reports, and in the sum of
+	// the closed reports, in bytes. So the sums bound the number of reports too.
 	minCharge = 16 << 10
 )
 
-// Reason is what a report is about, in a word that the server can read.
+// Reason is the subject of a report, in a word that the server can read.
 type Reason string
 
 // Reasons returns all reasons.
@@ -72,9 +72,10 @@ func words(reasons []Reason) (out []string) {
 	return out
 }
 
-// Binding is the associated data of a sealed report: SHA-256 of the convo's id, a line feed and the
-// reporter's DID. So a report cannot be sent again as that of somebody else, or about another convo.
-// It stays in the row when the reporter is erased, so that the report can still be opened.
+// Binding returns the associated data of a sealed report: the SHA-256 of the convo's id, a line
+// feed and the reporter's DID. So nobody can send a report again in another person's name, or about
+// another convo. The binding stays in the row when the reporter is erased, so that the report can
+// still be opened.
 func Binding(convo uuid.UUID, reporter syntax.DID) []byte {
 	sum := sha256.Sum256([]byte(convo.String() + "\n" + reporter.String()))
 	return sum[:]
