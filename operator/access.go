@@ -17,29 +17,32 @@ import (
 	"mlsd/internal/limit"
 )
 
-// Level is what a request to the admin listener needs.
+// Level is what a request to the admin listener must be allowed to do.
 type Level int
 
 const (
-	// Open is for health checks: they need no token, and any Host is good. They tell nothing.
+	// Open is for health checks, which reveal nothing: they need no token, and any Host is
+	// accepted.
 	Open Level = iota
-	// Login is for the page that asks for the token, and its files. It needs none.
+	// Login is for the page that asks for the token, and for its files. It needs no token.
 	Login
-	// Metrics is for what tells nothing of single people. It needs one of the tokens, if tokens are set.
+	// Metrics is for answers that reveal nothing about single people. It needs any of the tokens,
+	// if tokens are set.
 	Metrics
-	// Read is for what changes nothing. It needs Tokens.Read or Tokens.Write, if tokens are set.
+	// Read is for requests that change nothing. It needs Tokens.Read or Tokens.Write, if tokens are
+	// set.
 	Read
-	// Write is for what changes something, what can stop a node (profiles, failpoints), and what gives a
-	// file with everything of a person. It needs Tokens.Write, if tokens are set.
+	// Write is for requests that change something, that can stop a node (profiles, failpoints), or
+	// that return everything about a person. It needs Tokens.Write, if tokens are set.
 	Write
 )
 
 // minToken is the shortest token, in characters.
 const minToken = 16
 
-// Tokens are the secrets of the admin listener. "": none.
+// Tokens are the secrets of the admin listener. "" means that there is none.
 type Tokens struct {
-	Write   string // for everything
+	Write   string // for all levels
 	Read    string // for Read and Metrics only
 	Metrics string // for Metrics only
 }
@@ -73,14 +76,14 @@ func (t Tokens) check() error {
 //   - requests without the token that they need.
 type Access struct {
 	hosts  []string                      // lower case, without ports
-	tokens [Write + 1]*[sha256.Size]byte // hashes by level; nil: there is none
+	tokens [Write + 1]*[sha256.Size]byte // hashes by level; nil if there is none
 	wrong  *limit.Buckets[string]        // wrong tokens, by address
 	log    *slog.Logger
 }
 
 // NewAccess returns the rules of a listener on the address listen (host:port). hosts are further
-// names and addresses under which clients reach it. Error: the listener can be reached from other
-// machines and there is no token, or a token cannot be used.
+// names and addresses under which clients reach the listener. It returns an error if other machines
+// can reach the listener and there is no token, or if a token cannot be used.
 func NewAccess(listen string, hosts []string, t Tokens, log *slog.Logger) (*Access, error) {
 	if err := t.check(); err != nil {
 		return nil, err
@@ -115,7 +118,8 @@ func hashed(token string) *[sha256.Size]byte {
 	return &sum
 }
 
-// Protect returns h for requests that are allowed at a level. LevelOf tells h what the caller may do.
+// Protect returns h, restricted to requests that are allowed at a level. Inside h, LevelOf says
+// what the caller may do.
 func (a *Access) Protect(level Level, h http.Handler) http.Handler {
 	if level == Open {
 		return h
@@ -141,9 +145,9 @@ func (a *Access) Protect(level Level, h http.Handler) http.Handler {
 
 // allow returns what the caller of a request may do, or why the request is refused.
 //
-// It protects forms against requests that other sites' pages make (CSRF): crossSite refuses them,
-// and no browser sends them the cookie, which is SameSite=Strict. So forms carry no token of their
-// own.
+// It protects forms against requests from pages of other sites (CSRF): crossSite refuses such
+// requests, and browsers do not send them the cookie, which is SameSite=Strict. So forms need no
+// token of their own.
 func (a *Access) allow(level Level, r *http.Request) (Level, *Error) {
 	switch {
 	case !OwnHost(r, a.hosts):
@@ -168,7 +172,7 @@ func (a *Access) allow(level Level, r *http.Request) (Level, *Error) {
 	return allowed, nil
 }
 
-// caller returns what the token or the session of a request allows.
+// caller returns the level that the token or the session of a request allows.
 func (a *Access) caller(r *http.Request) (Level, *Error) {
 	given, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !found {
@@ -182,14 +186,15 @@ func (a *Access) caller(r *http.Request) (Level, *Error) {
 }
 
 const (
-	// maxAddresses is how many addresses with wrong tokens are remembered.
+	// maxAddresses is how many addresses with wrong tokens the listener remembers.
 	maxAddresses = 1000
-	// wrongAtOnce and wrongPerSecond are how many wrong tokens of an address are answered as such.
+	// wrongAtOnce and wrongPerSecond limit how many wrong tokens of an address get the answer that
+	// they are wrong.
 	wrongAtOnce, wrongPerSecond = 20, 1
 )
 
-// levelOf returns what a token allows. A right one always passes, so that nobody locks the operator
-// out. So what protects a token is its length, and not the limit of wrong ones.
+// levelOf returns the level that a token allows. A correct token always passes, so that nobody can
+// lock the operator out. So the token's length protects it, not the limit of wrong tokens.
 func (a *Access) levelOf(r *http.Request, token string) (Level, *Error) {
 	sum := sha256.Sum256([]byte(token))
 	for level, hash := range a.tokens {
@@ -208,9 +213,10 @@ func (a *Access) levelOf(r *http.Request, token string) (Level, *Error) {
 	return 0, &Error{http.StatusUnauthorized, "AuthenticationRequired", "this is not the admin listener's token"}
 }
 
-// OwnHost reports whether the Host of a request is the listener's: a name or address of this machine
-// itself, the address that the connection was made to, or one of names, which are in lower case. A
-// page of a foreign name that resolves to the listener (DNS rebinding) sends its own name.
+// OwnHost reports whether the Host of a request is the listener's own: a name or an address of this
+// machine itself, the address to which the connection was made, or one of names, which are in lower
+// case. A page of a foreign name that resolves to the listener (DNS rebinding) sends the foreign
+// name.
 func OwnHost(r *http.Request, names []string) bool {
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -235,7 +241,7 @@ func OwnHost(r *http.Request, names []string) bool {
 	return err == nil && at.Addr().Unmap() == ip.Unmap()
 }
 
-// crossSite reports whether a page of another origin has caused the request. Programs that are no
+// crossSite reports whether a page of another origin has caused the request. Programs other than
 // browsers send neither header.
 func crossSite(r *http.Request) bool {
 	switch r.Header.Get("Sec-Fetch-Site") {

@@ -27,13 +27,13 @@ var accountShow = Method{
 	},
 }
 
-// Account is what is held about a DID, in numbers, and whether it may use the service.
+// Account says how much is stored about a DID, and whether the DID may use the service.
 type Account struct {
 	accounts.Account
 	archive.Counts
 }
 
-// Account answers for any DID: nothing is held about one that was never here.
+// Account returns the Account of any DID. It is empty if the DID was never here.
 func (s *Service) Account(ctx context.Context, tx pgx.Tx, did syntax.DID) (a Account, err error) {
 	if a.Account, err = s.c.Accounts.Get(ctx, tx, did); err != nil {
 		return a, fmt.Errorf("read the account: %w", err)
@@ -68,7 +68,7 @@ var accountUnblock = Method{
 type Blocked struct {
 	DID     syntax.DID `json:"did"`
 	Blocked bool       `json:"blocked"`
-	Changed bool       `json:"changed"` // false: it was so before
+	Changed bool       `json:"changed"` // false if it was so before
 }
 
 var accountLimit = Method{
@@ -86,7 +86,7 @@ var accountLimit = Method{
 type Limited struct {
 	DID     syntax.DID `json:"did"`
 	Percent int        `json:"percent"`
-	Until   *time.Time `json:"until,omitempty"` // absent: until it is taken back
+	Until   *time.Time `json:"until,omitempty"` // absent if it lasts until an operator takes it back
 }
 
 func limitAccount(ctx context.Context, s *Service, tx pgx.Tx, c Call) (any, error) {
@@ -103,7 +103,8 @@ func limitAccount(ctx context.Context, s *Service, tx pgx.Tx, c Call) (any, erro
 	return out, err
 }
 
-// parseLimit reads the percentage and the time of a limit; 0: it has no end.
+// parseLimit parses the percentage and the duration of a limit. A duration of 0 means that the
+// limit has no end.
 func parseLimit(percentText, lastsText string) (percent int, lasts time.Duration, err error) {
 	percent, err = strconv.Atoi(percentText)
 	if err != nil || percent < 1 || percent > accounts.MaxPercent {
@@ -125,7 +126,7 @@ func parseLimit(percentText, lastsText string) (percent int, lasts time.Duration
 	return percent, lasts, nil
 }
 
-// accountErase begins an erasure. It goes on in the background, on any node.
+// accountErase begins an erasure, which continues in the background, on any node.
 var accountErase = Method{
 	Noun: "account", Verb: "erase", Usage: "erase everything of an account, for ever",
 	Params: []Param{didParam}, Write: true, Final: true, after: changed,
@@ -141,8 +142,8 @@ var accountErase = Method{
 // Erasing is the result of account.erase.
 type Erasing struct {
 	DID   syntax.DID `json:"did"`
-	ID    uuid.UUID  `json:"id"`    // of the erasure
-	Begun bool       `json:"begun"` // false: it was running already
+	ID    uuid.UUID  `json:"id"`    // id of the erasure
+	Begun bool       `json:"begun"` // false if an erasure was running already
 	Note  string     `json:"note"`
 }
 
@@ -160,7 +161,7 @@ var accountExport = Method{
 	run: func(_ context.Context, s *Service, _ pgx.Tx, c Call) (any, error) { return export{s, c.did()}, nil },
 }
 
-// export is the archive of an account: a line for each row that is held about it.
+// export is the archive of an account: one line for each row that is stored about it.
 type export struct {
 	s   *Service
 	did syntax.DID
@@ -168,11 +169,11 @@ type export struct {
 
 // exportLine is a line of an archive.
 type exportLine struct {
-	Type string          `json:"type"` // the table, and in what way the row belongs to the person
+	Type string          `json:"type"` // the table, and how the row belongs to the person
 	Data json.RawMessage `json:"data"`
 }
 
-// WriteTo implements Archive. The rows pass through one at a time. All lines are of one moment.
+// WriteTo implements Archive. It holds one row in memory at a time. All lines are as of one moment.
 func (e export) WriteTo(ctx context.Context, to io.Writer) error {
 	w := bufio.NewWriter(to)
 	lines := json.NewEncoder(w)

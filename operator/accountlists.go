@@ -11,16 +11,16 @@ import (
 	"mlsd/internal/quota"
 )
 
-// AccountLists are the parts of what the server has of an account, without content.
+// AccountLists lists what the server stores about an account, without content.
 type AccountLists struct {
-	Invited     int // its memberships that it has not accepted
-	Blocks      int // accounts that it has blocked. Whom is its own affair
+	Invited     int // memberships that the account has not accepted
+	Blocks      int // how many accounts it has blocked; an operator does not see which
 	Policy      string
 	Devices     []Device
 	KeyPackages []Stock
 	Quotas      []QuotaUse
 	Pushes      []PushState
-	Welcomes    []Welcome // into convos of which it is a member, the newest first
+	Welcomes    []Welcome // into convos of which the account is a member, the newest first
 }
 
 // Device is a device of an account, as far as the server knows it.
@@ -29,12 +29,12 @@ type Device struct {
 	Available  int // one-time KeyPackages
 	PushKind   string
 	PushState  string
-	Sessions   int        // that can be used
-	Connected  bool       // to a node
+	Sessions   int        // sessions that can be used
+	Connected  bool       // connected to a node
 	LastKeyPkg *time.Time // when it last published a KeyPackage
 }
 
-// Stock are the KeyPackages of a device and suite.
+// Stock counts the KeyPackages of a device and a cipher suite.
 type Stock struct {
 	Device     string
 	Suite      int
@@ -46,7 +46,7 @@ type Stock struct {
 	NextEnds   *time.Time // when the first available one expires
 }
 
-// PushState are the push jobs of an account in a state.
+// PushState counts the push jobs of an account in one state.
 type PushState struct {
 	State     string
 	Count     int
@@ -54,7 +54,7 @@ type PushState struct {
 	LastError string
 }
 
-// accountRows bounds the lists of an account.
+// accountRows is the most rows of each list of an account.
 const accountRows = 50
 
 // deviceSQL lists the devices of an account.
@@ -62,8 +62,8 @@ const accountRows = 50
 //go:embed devices.sql
 var deviceSQL string
 
-// ReadAccount reads the parts of an account. Of an account that the server does not know, everything
-// is empty.
+// ReadAccount reads the lists of an account. If the server does not know the account, everything is
+// empty.
 func ReadAccount(ctx context.Context, tx pgx.Tx, did string, limits quota.Limits) (a AccountLists, err error) {
 	err = tx.QueryRow(ctx, `
 		SELECT (SELECT count(*) FROM members WHERE did = $1 AND left_at IS NULL AND requested_at IS NOT NULL),
@@ -103,7 +103,8 @@ func ReadAccount(ctx context.Context, tx pgx.Tx, did string, limits quota.Limits
 	return a, err
 }
 
-// Memberships lists the convos of which an account is a member behind a convo, in the order of ids.
+// Memberships lists the convos of which an account is a member, in the order of ids, beginning
+// after the convo after.
 func Memberships(ctx context.Context, tx pgx.Tx, did string, after uuid.UUID, rows int) ([]Membership, error) {
 	return list[Membership](ctx, tx, `
 		SELECT convo_id, role, joined_at, requested_at, joined_seq, cursor_seq FROM members
@@ -115,7 +116,7 @@ type Membership struct {
 	Convo       uuid.UUID
 	Role        string
 	JoinedAt    time.Time
-	RequestedAt *time.Time // since when it waits to be accepted; nil: it is
+	RequestedAt *time.Time // when the invitation began to wait for an answer; nil if the account has accepted
 	JoinedSeq   int64
-	CursorSeq   int64 // up to where the account has read
+	CursorSeq   int64 // the last entry that the account has read
 }

@@ -13,13 +13,13 @@ import (
 	"mlsd/internal/tombstone"
 )
 
-// Outcomes of an action. An action whose node was killed stays started.
+// Outcomes of an action. If a node is killed during an action, the outcome stays started.
 const (
 	started = "started"
 	done    = "done"
 )
 
-// outcomeOf is what the table says about how an action ended.
+// outcomeOf returns the outcome for the table.
 func outcomeOf(err error) string {
 	var refused *Error
 	switch {
@@ -31,7 +31,7 @@ func outcomeOf(err error) string {
 	return "failed"
 }
 
-// begin records that an operator is about to act. Its row is committed before the first effect.
+// begin records that an operator is about to act. The row is committed before the first effect.
 func begin(ctx context.Context, db *pgxpool.Pool, m Method, c Call) (id int64, err error) {
 	err = db.QueryRow(ctx, `
 		INSERT INTO admin_actions (at, operator, action, subject, reason, outcome)
@@ -58,7 +58,7 @@ var inspectActions = question("actions", "what operators have done, to SUBJECT o
 		return ActionList{found}, err
 	}, Param{Name: "subject", Usage: "a DID or the id of a convo", Optional: true, Place: true})
 
-// ActionList is what operators have done, the newest first.
+// ActionList lists what operators have done, the newest first.
 type ActionList struct {
 	Actions []Action `json:"actions"`
 }
@@ -75,8 +75,9 @@ type Action struct {
 	EndedAt  *time.Time `json:"endedAt,omitempty" text:"-"`
 }
 
-// Actions returns actions, the newest first: all, or those of a subject, with ids below before, or the
-// newest if before is 0. The subject of an action begins with the DID or the id of the convo.
+// Actions returns actions, the newest first: all actions, or those of a subject. It returns actions
+// with ids below before; 0 means from the newest. The subject of an action begins with the DID or
+// the id of the convo.
 func Actions(ctx context.Context, tx pgx.Tx, subject string, before int64, rows int) ([]Action, error) {
 	return list[Action](ctx, tx, `
 		SELECT id, at, operator, action, subject, reason, outcome, ended_at FROM admin_actions
@@ -84,7 +85,7 @@ func Actions(ctx context.Context, tx pgx.Tx, subject string, before int64, rows 
 		ORDER BY id DESC LIMIT $3`, subject, before, rows)
 }
 
-// EraseActions puts the tombstone of a person into a part of the record of what operators have done.
+// EraseActions puts the tombstone of a person into a part of the record of operators' actions.
 func EraseActions(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.Blocks) (int64, error) {
 	tag, err := tx.Exec(ctx, `
 		UPDATE admin_actions
@@ -96,12 +97,13 @@ func EraseActions(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.B
 	return tag.RowsAffected(), errs.Wrap(err, "erase a name from the record of actions")
 }
 
-// didShow is the action of looking at a page of the console with DIDs in full. It is no method: the
-// console records it.
+// didShow is the action of looking at a page of the console with DIDs in full. It is not a method:
+// the console records it.
 var didShow = Method{Noun: "did", Verb: "show", Params: []Param{{Name: "page"}}, Write: true}
 
-// RecordShown leaves a row in admin_actions: an operator is about to see DIDs in full. page is the
-// address of the page, or what else shows them. Error: operator or reason is missing.
+// RecordShown inserts a row into admin_actions: an operator is about to see DIDs in full. page is
+// the address of the page, or the name of something else that shows them. It returns an error if
+// operator or reason is missing.
 func (s *Service) RecordShown(ctx context.Context, page, operator, reason string) error {
 	c, err := didShow.NewCall(map[string]string{"page": page, operatorField: operator, reasonField: reason})
 	if err != nil {

@@ -12,7 +12,7 @@ var inspectAudit = question("audit", "what was done to the entity ID, or transit
 		Usage:    "a convo's or Welcome's id, a KeyPackageRef in hex, a DID, or \"METHOD KEY\" of a reservation",
 		Optional: true, Place: true})
 
-// TransitionCounts are the transitions of the last hour.
+// TransitionCounts counts the transitions of the last hour.
 type TransitionCounts struct {
 	Transitions []TransitionCount `json:"transitions"`
 }
@@ -26,7 +26,7 @@ type TransitionCount struct {
 	Count  int64  `json:"count" text:"in the last hour"`
 }
 
-// Trail are the last transitions of an entity, the newest first.
+// Trail lists the last transitions of an entity, the newest first.
 type Trail struct {
 	ID          string       `json:"id" text:"-"`
 	Transitions []Transition `json:"transitions"`
@@ -36,17 +36,17 @@ type Trail struct {
 type Transition struct {
 	At      time.Time `json:"at" text:"at (UTC)"`
 	Entity  string    `json:"entity"`
-	ID      string    `json:"id,omitempty" text:"-"` // of the entity, where it is not what was asked for
+	ID      string    `json:"id,omitempty" text:"-"` // of the entity, if it is not the one that was asked for
 	From    string    `json:"from"`
 	To      string    `json:"to"`
 	Version int64     `json:"version"`
 	Actor   string    `json:"actor"`
 	Reason  string    `json:"reason" text:"by"`
-	Details string    `json:"details,omitempty"` // what the actor said about it
+	Details string    `json:"details,omitempty"` // what the actor has said about the transition
 }
 
-// audit lists the last transitions of one entity. Without an entity, it counts the transitions of
-// the last hour; all steps of convos' epochs count as one kind.
+// audit lists the last transitions of one entity. Without an entity, audit counts the transitions
+// of the last hour. All steps of convos' epochs count as one kind.
 func audit(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
 	id := c.Params["id"]
 	if id == "" {

@@ -10,24 +10,24 @@ import (
 // AllOthers stands for the callers of an hour that are not counted by name.
 const AllOthers = "(all others)"
 
-// anyMethod is the method of the row of all others. They have one row, so that it leaves room for
-// callers.
+// anyMethod is the method in the row of all others. There is only one such row, so that there is
+// space for more callers.
 const anyMethod = "(every method)"
 
-// callersParam asks records and conflicts for callers.
+// callersParam makes the methods records and conflicts list callers.
 func callersParam(usage string) Param {
 	return Param{Name: "by-caller", Usage: usage, Kind: Flag, Optional: true}
 }
 
-// CallerUses are the callers and methods with the most requests in a window of time.
+// CallerUses lists the callers and methods with the most requests in a window of time.
 type CallerUses struct {
 	SinceSeconds float64     `json:"sinceSeconds" text:"-"`
 	Callers      []CallerUse `json:"callers"`
 }
 
-// CallerUse is what became of a caller's requests of one method.
+// CallerUse counts a caller's requests of one method by their result.
 type CallerUse struct {
-	Caller      string  `json:"caller"` // or AllOthers
+	Caller      string  `json:"caller"` // a DID or AllOthers
 	Method      string  `json:"method"`
 	Requests    int64   `json:"requests"`
 	First       int64   `json:"first"`
@@ -37,11 +37,11 @@ type CallerUse struct {
 	InProgress  int64   `json:"inProgress"`
 	Epoch       int64   `json:"epochMismatches" text:"wrong epoch"`
 	MeanSeconds float64 `json:"meanSeconds" text:"mean time|short"`
-	Seconds     float64 `json:"seconds" text:"total time|short"` // that all these requests took
+	Seconds     float64 `json:"seconds" text:"total time|short"` // time of all these requests
 }
 
 // callers lists the callers and methods with the most requests. A node writes its counts every 10
-// seconds. The first hour is the one in which the window begins.
+// seconds. The list begins with the hour in which the window begins.
 func callers(ctx context.Context, tx pgx.Tx, c Call) (any, error) {
 	found, err := list[CallerUse](ctx, tx, `
 		SELECT coalesce(nullif(caller_did, ''), $3), CASE caller_did WHEN '' THEN $4 ELSE nsid END AS method, sum(n)::bigint,
@@ -58,15 +58,15 @@ func callers(ctx context.Context, tx pgx.Tx, c Call) (any, error) {
 	return CallerUses{c.window().Seconds(), found}, err
 }
 
-// RefusedUses are the callers and methods with the most refused requests in a window of time.
+// RefusedUses lists the callers and methods with the most refused requests in a window of time.
 type RefusedUses struct {
 	SinceSeconds float64      `json:"sinceSeconds" text:"-"`
 	Callers      []RefusedUse `json:"callers"`
 }
 
-// RefusedUse are a caller's requests of one method that were refused because of another request.
+// RefusedUse counts a caller's requests of one method that were refused because of another request.
 type RefusedUse struct {
-	Caller   string    `json:"caller"` // or AllOthers
+	Caller   string    `json:"caller"` // a DID or AllOthers
 	Error    string    `json:"error"`
 	Method   string    `json:"method"`
 	Count    int64     `json:"count"`
@@ -85,8 +85,8 @@ func Refused(ctx context.Context, tx pgx.Tx, since time.Duration, rows int) ([]R
 		anyMethod)
 }
 
-// HitRate is the share of requests with a used key whose answer was the first one. 0: there were no
-// requests.
+// HitRate returns the share of requests with a used key that got the first answer. It is 0 if there
+// were no requests.
 func (c CallerUse) HitRate() float64 {
 	all := c.First + c.Replayed + c.Expired + c.Conflicts + c.InProgress
 	if all == 0 {
@@ -95,7 +95,7 @@ func (c CallerUse) HitRate() float64 {
 	return float64(c.Replayed) / float64(all)
 }
 
-// Keys lists what became of requests with keys by method, of all callers.
+// Keys lists, by method, the results of requests with keys, of all callers.
 func Keys(ctx context.Context, tx pgx.Tx, since time.Duration) ([]CallerUse, error) {
 	return list[CallerUse](ctx, tx, `
 		SELECT '', nsid, sum(n)::bigint,

@@ -11,13 +11,13 @@ import (
 var inspectConflicts = question("conflicts", "refused requests by the hour", countConflicts,
 	callersParam("list the callers with the most refused requests"))
 
-// Conflicts are refused requests by the hour, the newest first.
+// Conflicts lists refused requests by hour, the newest first.
 type Conflicts struct {
 	Hours     int        `json:"hours" text:"-"`
 	Conflicts []Conflict `json:"conflicts"`
 }
 
-// Conflict counts the requests of a method that were refused in an hour because of another one.
+// Conflict counts the requests of a method in an hour that were refused because of another request.
 type Conflict struct {
 	Hour   time.Time `json:"hour" text:"hour (UTC)|hour"`
 	Error  string    `json:"error"`
@@ -25,8 +25,8 @@ type Conflict struct {
 	Count  int64     `json:"count"`
 }
 
-// countConflicts lists refused requests by the hour. A node writes its counts every 10 seconds. The
-// first hour is the one in which the window begins.
+// countConflicts lists refused requests by hour. A node writes its counts every 10 seconds. The
+// list begins with the hour in which the window begins.
 func countConflicts(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
 	if c.flag("by-caller") {
 		found, err := Refused(ctx, tx, c.window(), c.rows())
@@ -46,11 +46,11 @@ type FieldCount struct {
 	Count         int64
 }
 
-// recentRequests is how many of the newest rows of requests the statistics look at.
+// recentRequests is how many of the newest rows of requests the statistics read.
 const recentRequests = 50_000
 
-// ConflictFields counts which fields differ when a key is used for another request, in the newest
-// 50,000 rows of requests.
+// ConflictFields counts which fields differ when a key is used for another request. It reads the
+// newest 50,000 rows of requests.
 func ConflictFields(ctx context.Context, tx pgx.Tx, since time.Duration, rows int) ([]FieldCount, error) {
 	return list[FieldCount](ctx, tx, `
 		SELECT nsid, field, count(*)

@@ -14,16 +14,16 @@ import (
 
 // accountPage is what the page Account shows.
 type accountPage struct {
-	DID  string // "": none was asked for
+	DID  string // "" if no account was asked for
 	Held operator.Account
 	operator.AccountLists
 	Memberships []operator.Membership
-	NextConvos  string // the query of the next memberships; "": there are none
+	NextConvos  string // query for the next memberships; "" if there are none
 	Refused     []operator.Explanation
-	Next        string // the query of earlier refusals; "": there are none
+	Next        string // query for earlier refusals; "" if there are none
 }
 
-// account shows what the server has of an account, and what it was refused.
+// account shows what the server stores about an account, and which of its requests were refused.
 func (c *Console) account(ctx context.Context, r *Request) (any, error) {
 	p := accountPage{}
 	if r.Query.Get("did") == "" {
@@ -57,7 +57,7 @@ func (c *Console) account(ctx context.Context, r *Request) (any, error) {
 	return p, err
 }
 
-// Empty reports whether the server has nothing of the account.
+// Empty reports whether the server stores nothing about the account.
 func (p accountPage) Empty() bool {
 	nothing := operator.Account{Account: accounts.Account{DID: p.Held.DID, Status: accounts.Active}}
 	return p.Held == nothing && p.Blocks == 0 && len(p.Devices) == 0 && len(p.Quotas) == 0 && len(p.Pushes) == 0 &&

@@ -17,12 +17,12 @@ import (
 type actionsPage struct {
 	Methods []operator.Method
 	Actions []operator.Action
-	Next    string // the query of the next rows; "": there are none
+	Next    string // query for the next rows; "" if there are none
 }
 
 // actions shows the forms of the admin methods, and what operators have done.
 func (c *Console) actions(ctx context.Context, r *Request) (any, error) {
-	before, _ := strconv.ParseInt(r.Query.Get("before"), 10, 64) // 0: the newest
+	before, _ := strconv.ParseInt(r.Query.Get("before"), 10, 64) // 0 means from the newest
 	p := actionsPage{Methods: slices.DeleteFunc(operator.Methods(), func(m operator.Method) bool { return m.Command })}
 	err := c.read(ctx, func(tx pgx.Tx) (err error) {
 		p.Actions, err = operator.Actions(ctx, tx, "", before, pageRows)
@@ -32,35 +32,35 @@ func (c *Console) actions(ctx context.Context, r *Request) (any, error) {
 	return p, err
 }
 
-// order is a method with its parameters, as a form has sent them.
+// order is a method with the parameters that a form has sent.
 type order struct {
 	operator.Method
 	Fields []orderField
-	Result []field // of the call; nil before it
+	Result []field // result of the call; nil before the call
 }
 
 // orderField is a parameter of an order.
 type orderField struct {
 	operator.Param
-	Sent  string // as the form has it: a DID or its reference
-	Value string // what it means
+	Sent  string // as the form has sent it: a DID or a reference
+	Value string // the value that Sent means
 }
 
-// confirmPage asks before a method changes something, or gives a file of an account. resultPage
-// shows what a method has answered.
+// confirmPage asks before a method changes something, or returns a file about an account.
+// resultPage shows the answer of a method.
 var (
 	confirmPage = page{Path: "/actions/confirm", Title: "Confirm", name: "confirm"}
 	resultPage  = page{Path: "/actions/call", Title: "Result", name: "result"}
 )
 
-// confirm shows what an order would do, and asks who gives it, and why.
+// confirm shows what an order would do, and asks for the operator and the reason.
 func (c *Console) confirm(w http.ResponseWriter, r *http.Request) {
 	req := c.request(r)
 	o, err := readOrder(w, r, req)
 	c.show(w, r, view{Request: req, Page: confirmPage, Data: o}, err)
 }
 
-// call carries an order out, and shows the result.
+// call executes an order, and shows the result.
 func (c *Console) call(w http.ResponseWriter, r *http.Request) {
 	req := c.request(r)
 	answer := func(o order, err error) { c.show(w, r, view{Request: req, Page: resultPage, Data: o}, err) }
@@ -79,7 +79,7 @@ func (c *Console) call(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Disposition", `attachment; filename="account.jsonl"`)
 	}
 	c.Operator.Answer(w, r, o.Method, call, func(out any, err error) {
-		w.Header().Del("Content-Disposition") // it is no file
+		w.Header().Del("Content-Disposition") // the page shows an error, not a file
 		if err == nil {
 			o.Result, err = fieldsOf(out)
 		}
@@ -87,7 +87,7 @@ func (c *Console) call(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// newCall makes the call of an order.
+// newCall returns the call of an order.
 func (o order) newCall(operator, reason string) (operator.Call, error) {
 	given := map[string]string{}
 	for _, f := range o.Fields {
@@ -99,8 +99,8 @@ func (o order) newCall(operator, reason string) (operator.Call, error) {
 	return o.NewCall(given)
 }
 
-// readOrder reads the form of a method. Error: there is no such method, or the caller may not call
-// it.
+// readOrder reads the form of a method. It returns an error if there is no such method, or if the
+// caller may not call it.
 func readOrder(w http.ResponseWriter, r *http.Request, req *Request) (o order, err error) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	name := r.PostFormValue("method")

@@ -16,13 +16,14 @@ type checksPage struct {
 	Progress invariants.Progress
 	Last     string // when the newest result began
 	Results  []invariants.Result
-	Convo    string // that was asked for; "": none
-	Asked    bool   // whether Found and Faults say something
+	Convo    string // the convo that was asked for; "" if none was
+	Asked    bool   // Found and Faults are the result for Convo
 	Found    []string
-	Faults   []string // what clients have done wrong
+	Faults   []string // mistakes of clients
 }
 
-// checks shows the checks of the whole database, and checks one convo if the query names it.
+// checks shows the results of the checks of the whole database. If the query names a convo, it
+// checks that convo.
 func (c *Console) checks(ctx context.Context, r *Request) (any, error) {
 	p := checksPage{Progress: c.Checks.State(), Results: c.Checks.Results(),
 		Convo: strings.TrimSpace(r.Query.Get("convo"))}
@@ -47,7 +48,7 @@ func (c *Console) checks(ctx context.Context, r *Request) (any, error) {
 	return p, err
 }
 
-// lastCheck says when the newest result began. The page loads itself again when that changes.
+// lastCheck returns when the newest result began. The page reloads itself when that changes.
 func lastCheck(results []invariants.Result) string {
 	if len(results) == 0 {
 		return "none has ended yet"
@@ -55,7 +56,7 @@ func lastCheck(results []invariants.Result) string {
 	return "the last one that has ended began at " + results[0].At.UTC().Format("15:04:05.000")
 }
 
-// beginCheck begins a check of the whole database, unless one runs.
+// beginCheck begins a check of the whole database, unless a check is running.
 func (c *Console) beginCheck(w http.ResponseWriter, r *http.Request) {
 	select {
 	case c.begin <- struct{}{}:
@@ -65,7 +66,7 @@ func (c *Console) beginCheck(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/checks", http.StatusSeeOther)
 }
 
-// runChecks makes the checks that somebody has begun, until ctx ends.
+// runChecks makes the checks that beginCheck requests, until ctx ends.
 func (c *Console) runChecks(ctx context.Context) {
 	for {
 		select {

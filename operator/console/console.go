@@ -1,8 +1,8 @@
 // Package console is the operator's console: pages of the admin listener that show what a server
-// does, and the forms of the admin methods. docs/CONSOLE.md is for those who use it.
+// does, and the forms of the admin methods. docs/CONSOLE.md explains the console to operators.
 //
 // The pages are made on the server. They need no file from elsewhere and no inline script. A DID is
-// shown in full only on request, which is recorded: see Request.
+// shown in full only on request, and each request is recorded: see Request.
 package console
 
 import (
@@ -28,17 +28,17 @@ import (
 type Config struct {
 	Access   *operator.Access
 	Operator *operator.Service // calls methods, and records what operators have done
-	DB       *pgxpool.Pool     // for maintenance
+	DB       *pgxpool.Pool     // the pool for maintenance
 	Log      *slog.Logger
-	Version  string // of the server
+	Version  string // version of the server
 
 	Node   prometheus.Gatherer // the metrics of this node
 	Stored prometheus.Gatherer // the metrics that are read from the database
-	NodeID func() uuid.UUID    // this node, in the list of nodes
+	NodeID func() uuid.UUID    // id of this node in the list of nodes
 	Checks *invariants.Checker
 	Rounds *worker.Rounds
 
-	Lifetimes idem.Lifetimes // of idempotency records, as the node's settings say
+	Lifetimes idem.Lifetimes // lifetimes of idempotency records, as the node's settings say
 	Quotas    quota.Limits   // as the node's settings say
 }
 
@@ -51,7 +51,7 @@ type Console struct {
 	history   *history
 	stored    *stored
 	viewers   viewers
-	begin     chan struct{} // somebody wants a check
+	begin     chan struct{} // receives when somebody wants a check
 }
 
 // New returns a console.
@@ -73,12 +73,12 @@ type page struct {
 	Path  string
 	Title string
 	name  string // of its template: views/NAME.html defines "main"
-	// load returns what the template shows as .Data. An *operator.Error is shown as it is. Other errors
-	// are logged.
+	// load returns the data that the template shows as .Data. An *operator.Error is shown as it is.
+	// Other errors are logged.
 	load func(context.Context, *Request) (any, error)
 }
 
-// Loads reports whether the page has content of its own, which can be shown with DIDs in full.
+// Loads reports whether the page has its own content, which can be shown with DIDs in full.
 func (p page) Loads() bool { return p.load != nil }
 
 // pages returns the pages, in the order of the navigation.
@@ -122,8 +122,7 @@ func (c *Console) Handle(handle operator.Handle) {
 // readTimeout is the time limit of one statement of a page, in milliseconds.
 const readTimeout = "5000"
 
-// read calls look in a read-only transaction that sees the rows of all callers. All that look reads
-// is of one moment.
+// read calls look in a read-only transaction that sees the rows of all callers, as of one moment.
 func (c *Console) read(ctx context.Context, look func(pgx.Tx) error) error {
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	return pgx.BeginTxFunc(ctx, c.DB, options, func(tx pgx.Tx) error {

@@ -20,16 +20,16 @@ type convoPage struct {
 	Asked  string // the id in the form
 	Convo  *operator.ConvoState
 	Epochs []operator.Epoch
-	// Disputes are forks too.
+	// Disputes includes forks.
 	Disputes []operator.Dispute
 	Bars     []epochBar
-	Next     string // the query of earlier epochs; "": there are none
+	Next     string // query for earlier epochs; "" if there are none
 }
 
 // shownEpochs is how many epochs a page shows.
 const shownEpochs = 20
 
-// convo shows a convo's log as a timeline of epochs, without what people say.
+// convo shows a convo's log as a timeline of epochs, without the content of messages.
 func (c *Console) convo(ctx context.Context, r *Request) (any, error) {
 	p := convoPage{Asked: strings.TrimSpace(r.Query.Get("id"))}
 	if p.Asked == "" {
@@ -69,17 +69,17 @@ type epochBar struct {
 	operator.Epoch
 }
 
-// Lost reports whether somebody lost the race for the epoch.
+// Lost reports whether a committer lost the race for the epoch.
 func (b epochBar) Lost() bool { return len(b.Losers) > 0 }
 
 // The drawing of the log.
 const (
 	logLeft, logWidth = 4, 352
 	logTop, logBottom = 10, 60
-	logGap, logWidest = 2, 14 // between bars; of a bar
+	logGap, logWidest = 2, 14 // between two bars; widest bar
 )
 
-// epochBars draws how many messages each epoch has, the oldest first.
+// epochBars draws how many messages each epoch has, the oldest epoch first.
 func epochBars(epochs []operator.Epoch) []epochBar {
 	if len(epochs) < 2 {
 		return nil
@@ -97,7 +97,7 @@ func epochBars(epochs []operator.Epoch) []epochBar {
 	return all
 }
 
-// Spoken is the drawing in words.
+// Spoken describes the drawing in words.
 func (p convoPage) Spoken() string {
 	var most operator.Epoch
 	for _, e := range p.Epochs {
@@ -109,7 +109,7 @@ func (p convoPage) Spoken() string {
 		p.Epochs[len(p.Epochs)-1].Epoch, p.Epochs[0].Epoch, most.Epoch, number(most.Messages))
 }
 
-// First and Last are the epochs at the ends of the drawing.
+// First is the oldest epoch of the drawing.
 func (p convoPage) First() int64 { return p.Epochs[len(p.Epochs)-1].Epoch }
 
 // Last is the newest epoch of the drawing.

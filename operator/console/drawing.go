@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Where the lines of a drawing are, in units of its viewBox (views/now.html).
+// Positions of the lines of a drawing, in units of its viewBox (views/now.html).
 const (
 	plotLeft, plotRight = 4, 356
 	plotTop, plotBottom = 18, 102
@@ -16,7 +16,8 @@ const (
 // bar is a bar of a drawing.
 type bar struct{ X, Y, Width, H int }
 
-// bars draws a bar for each value, from left to right. The highest reaches from bottom to top.
+// bars returns a bar for each value, from left to right. The highest bar reaches from bottom to
+// top.
 func bars(values []int64, left, step, width, top, bottom int) []bar {
 	most := int64(1)
 	for _, v := range values {
@@ -30,14 +31,14 @@ func bars(values []int64, left, step, width, top, bottom int) []bar {
 	return all
 }
 
-// drawing is a chart with its lines as SVG paths, and the same as a table.
+// drawing is a chart, with its lines as SVG paths and its values as a table.
 type drawing struct {
 	chart
-	Top    string // the value at the upper edge
-	Since  string // the time at the left edge
+	Top    string // value at the upper edge
+	Since  string // time at the left edge
 	Spoken string // the drawing in words
 	Lines  []drawnLine
-	Times  []time.Time // of the rows of the table, the newest first
+	Times  []time.Time // times of the table's rows, the newest first
 }
 
 type drawnLine struct {
@@ -47,7 +48,8 @@ type drawnLine struct {
 	Cells     []string // the values at Times
 }
 
-// draw draws all charts of the samples. now is the newest moment, and live the values then.
+// draw draws all charts of the samples. now is the newest time, and live has the values at that
+// time.
 func draw(all []chart, samples []sample, live sample) []drawing {
 	drawings := make([]drawing, 0, len(all))
 	at := 0
@@ -90,7 +92,7 @@ func tableRows(samples []sample) (rows []int) {
 	return rows
 }
 
-// spoken says what the drawing shows, for those who cannot see it.
+// spoken describes the drawing in words, for people who cannot see it.
 func spoken(d drawing, samples []sample, at int) string {
 	if len(samples) == 0 {
 		return "There are no values yet."
@@ -102,7 +104,8 @@ func spoken(d drawing, samples []sample, at int) string {
 	return "In the last hour: " + strings.Join(parts, "; ") + "."
 }
 
-// round returns a number above that has few digits, so that the scale does not move with each value.
+// round returns a number above top that has few digits, so that the scale does not change with each
+// value.
 func (c chart) round(top float64) float64 {
 	if top <= 0 {
 		return 1
@@ -115,13 +118,13 @@ func (c chart) round(top float64) float64 {
 	return math.Ceil(top/digit) * digit
 }
 
-// The shortest and the longest time that a drawing shows.
+// The shortest and the longest period that a drawing shows.
 const (
 	shortest = 10 * time.Minute
 	longest  = kept * step
 )
 
-// width returns the time that drawings of some samples show, in whole minutes.
+// width returns the period that drawings of some samples show, in whole minutes.
 func width(samples []sample, newest time.Time) time.Duration {
 	if len(samples) == 0 {
 		return shortest
@@ -130,8 +133,8 @@ func width(samples []sample, newest time.Time) time.Duration {
 	return min(max(shortest, (age+5*time.Minute-1).Truncate(5*time.Minute)), longest)
 }
 
-// pathOf returns the d of the SVG path of some values. The newest moment is at the right edge. A value
-// that is missing leaves a gap.
+// pathOf returns the d attribute of the SVG path of some values. The newest time is at the right
+// edge. A missing value leaves a gap.
 func pathOf(samples []sample, values []float64, newest time.Time, top float64) string {
 	shown := width(samples, newest)
 	var d strings.Builder

@@ -35,7 +35,7 @@ const (
 // chart is one drawing of the page Now.
 type chart struct {
 	Key, Title string
-	About      string // what the drawing shows, in a sentence
+	About      string // a sentence that says what the drawing shows
 	Lines      []line
 	unit       unit
 }
@@ -113,7 +113,7 @@ func both(a, b matcher) matcher {
 	return func(labels map[string]string) bool { return a(labels) && b(labels) }
 }
 
-// status matches requests whose status begins with a digit.
+// status matches requests whose status begins with the digit.
 func status(digit byte) matcher {
 	return func(labels map[string]string) bool { return strings.HasPrefix(labels["status"], string(digit)) }
 }
@@ -127,7 +127,7 @@ func isCommit(labels map[string]string) bool {
 	return false
 }
 
-// rate is the growth of a counter in a second.
+// rate returns the growth per second of a counter.
 func rate(name string, matches matcher) func(before, now reading) float64 {
 	return func(before, now reading) float64 {
 		if !before.at.Before(now.at) {
@@ -141,14 +141,14 @@ func gauge(name string) func(before, now reading) float64 {
 	return func(_, now reading) float64 { return now.sum(name, every) }
 }
 
-// quantile is that of what a histogram has observed between two readings.
+// quantile returns a quantile of a histogram's observations between two readings.
 func quantile(name string, matches matcher, q float64) func(before, now reading) float64 {
 	return func(before, now reading) float64 {
 		return now.histogram(name, matches).since(before.histogram(name, matches)).quantile(q)
 	}
 }
 
-// Metrics returns the names of the metrics that the console reads, as a registry has them.
+// Metrics returns the names, in a registry, of the metrics that the console reads.
 func Metrics() []string {
 	names := []string{
 		requests, requestTime, keyUses, lostRaces, batchSize, streamLag, sequenceWait, pushAttempts, pushBacklog, pushOldest,
@@ -161,7 +161,7 @@ func Metrics() []string {
 	return names
 }
 
-// unit writes a value.
+// unit formats a value.
 type unit func(float64) string
 
 func perSecond(v float64) string { return decimals(v) + "/s" }
@@ -192,7 +192,7 @@ func byteSize(v float64) string {
 	return decimals(v) + " GiB"
 }
 
-// decimals writes a value with as many decimals as say something.
+// decimals formats a value with its significant decimals.
 func decimals(v float64) string {
 	switch {
 	case v == 0:
@@ -209,7 +209,7 @@ func decimals(v float64) string {
 	return "<0.01"
 }
 
-// written writes a value with its unit, or says that there is none.
+// written formats a value with its unit, or says that there is no value.
 func (u unit) written(v float64) string {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return "–"

@@ -13,8 +13,8 @@ import (
 // byAccount are the pages that can be opened for an account.
 var byAccount = []string{"/account", "/idempotency"}
 
-// find opens a page for the account whose DID a form names. That an operator looks at a person is
-// recorded, with the reason. The page's own address has the reference of the DID.
+// find opens a page for the account whose DID a form names. It records that the operator looks at a
+// person, with the reason. The address of the page has only the reference of the DID.
 func (c *Console) find(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	req, path := c.request(r), r.PostFormValue("page")
@@ -39,7 +39,7 @@ func (c *Console) find(w http.ResponseWriter, r *http.Request) {
 // method returns the method's own name.
 func method(nsid string) string { return nsid[strings.LastIndexByte(nsid, '.')+1:] }
 
-// short returns the ends of a long id.
+// short returns the beginning and the end of a long id.
 func short(id any) string {
 	const ends, longest = 6, 24
 	text := fmt.Sprint(id)
@@ -49,7 +49,7 @@ func short(id any) string {
 	return text[:ends] + "…" + text[len(text)-ends:]
 }
 
-// share formats a share of 1 as per cent.
+// share formats a share as per cent. 1 is 100 per cent.
 func share(f float64) string { return fmt.Sprintf("%.3g %%", 100*f) }
 
 // size formats a number of bytes.
@@ -63,17 +63,17 @@ func size(n any) string {
 	return fmt.Sprint(n)
 }
 
-// listView is what a shared list shows, and how.
+// listView is the data of a shared list template.
 type listView struct {
 	*Request
 	List any
 }
 
-// With returns a list for a shared template.
+// With returns the data of a shared list template.
 func (r *Request) With(list any) listView { return listView{r, list} }
 
-// reveal returns the handler that shows a page with DIDs in full, once, after it has recorded who
-// asked for it and why. It is a POST of the page's own address.
+// reveal returns the handler that shows a page with DIDs in full, once. First it records who has
+// asked for them and why. The request is a POST to the page's own address.
 func (c *Console) reveal(p page) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
@@ -88,8 +88,8 @@ func (c *Console) reveal(p page) http.Handler {
 	})
 }
 
-// subject is what the record says of a page: its path and the fields of its query. The reference of
-// a DID means nothing to those who read the record, so it names the DID.
+// subject returns the text of a page in the record: its path and the fields of its query. The
+// reference of a DID means nothing to readers of the record, so the text has the DID.
 func (r *Request) subject() string {
 	parts := []string{r.Path}
 	for name := range r.Query {
@@ -103,17 +103,17 @@ func (r *Request) subject() string {
 	return strings.Join(parts, " ")
 }
 
-// button begins an action. Its form has the method's parameters.
+// button is a button that begins an action. Its form has the method's parameters.
 type button struct {
 	Method, Label, About string
 	Params               []param
 }
 
-// param is a parameter of the method that a button has.
+// param is a parameter of a button's method.
 type param struct{ Name, Value string }
 
-// Act returns a button for what about names. params are names and values, in turn; a DID becomes its
-// reference.
+// Act returns a button for the thing that about names. params are names and values in turn. A DID
+// is replaced by its reference.
 func (r *Request) Act(method, label string, about any, params ...any) button {
 	b := button{Method: method, Label: label, About: fmt.Sprint(about)}
 	for i := 0; i+1 < len(params); i += 2 {

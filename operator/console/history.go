@@ -11,31 +11,31 @@ import (
 const (
 	// step is the time between two samples of the history.
 	step = 10 * time.Second
-	// kept is how many samples the history has: an hour.
+	// kept is how many samples the history has: those of an hour.
 	kept = 360
 )
 
-// sample is the values of all lines of all charts at one moment.
+// sample holds the values of all lines of all charts at one time.
 type sample struct {
 	at     time.Time
 	values []float64 // in the order of the charts and their lines
 }
 
-// history is the last hour of this node. It is in memory only.
+// history is the last hour of this node. It is only in memory.
 type history struct {
 	from   prometheus.Gatherer
 	charts []chart
 
-	mu      sync.Mutex // guards the rest
+	mu      sync.Mutex // guards the fields below
 	samples []sample   // the oldest first
-	// before and last are the readings of the last two steps. So the live values are of the last 10 to
-	// 20 s.
+	// before and last are the readings of the last two steps. So the live values cover the last 10
+	// to 20 seconds.
 	before, last reading
 }
 
 func newHistory(from prometheus.Gatherer) *history { return &history{from: from, charts: charts()} }
 
-// add takes a sample. It is called once in a step.
+// add takes a sample. It is called once per step.
 func (h *history) add(now time.Time) error {
 	r, err := readMetrics(h.from, now)
 	if err != nil {
@@ -51,7 +51,7 @@ func (h *history) add(now time.Time) error {
 	return nil
 }
 
-// live returns a sample of the last 10 to 20 s.
+// live returns a sample of the last 10 to 20 seconds.
 func (h *history) live(now time.Time) (sample, error) {
 	r, err := readMetrics(h.from, now)
 	if err != nil {
@@ -112,7 +112,7 @@ func highest(values []float64) (most float64) {
 	return most
 }
 
-// reading is what metrics said at one moment.
+// reading holds the values of metrics at one time.
 type reading struct {
 	at       time.Time
 	families map[string][]metric // by name
@@ -130,8 +130,8 @@ type metric struct {
 // bucket counts the observations of a histogram up to a bound.
 type bucket struct{ bound, count float64 }
 
-// readMetrics reads all metrics of a registry. Those that cannot be read are left out. Error: none
-// can be read.
+// readMetrics reads all metrics of a registry. Metrics that cannot be read are left out. It returns
+// an error if no metric can be read.
 func readMetrics(from prometheus.Gatherer, at time.Time) (reading, error) {
 	families, err := from.Gather()
 	if err != nil && len(families) == 0 {
@@ -179,7 +179,7 @@ func (r reading) sum(name string, matches matcher) (total float64) {
 	return total
 }
 
-// histogram adds the histograms of a metric. Those of one metric have the same bounds.
+// histogram adds the histograms of a metric. All histograms of one metric have the same bounds.
 func (r reading) histogram(name string, matches matcher) (h metric) {
 	for _, m := range r.families[name] {
 		if !matches(m.labels) {
@@ -197,7 +197,7 @@ func (r reading) histogram(name string, matches matcher) (h metric) {
 	return h
 }
 
-// since returns what a histogram has observed since an earlier reading of it.
+// since returns what a histogram has observed since an earlier reading.
 func (m metric) since(before metric) metric {
 	diff := metric{sum: m.sum - before.sum, count: m.count - before.count}
 	for i, b := range m.buckets {
@@ -210,7 +210,7 @@ func (m metric) since(before metric) metric {
 }
 
 // quantile estimates a quantile of a histogram's observations, as Prometheus does. It is NaN if
-// there are none.
+// there are no observations.
 func (m metric) quantile(q float64) float64 {
 	if m.count == 0 {
 		return math.NaN()
@@ -230,7 +230,7 @@ func (m metric) quantile(q float64) float64 {
 	return lower // above the last bound
 }
 
-// mean is the mean of a histogram's observations. It is NaN if there are none.
+// mean returns the mean of a histogram's observations. It is NaN if there are no observations.
 func (m metric) mean() float64 {
 	if m.count == 0 {
 		return math.NaN()

@@ -17,11 +17,11 @@ import (
 
 // idempotencyPage is what the page Idempotency shows.
 type idempotencyPage struct {
-	// What the form has asked for, and what was found.
+	// What the form asks for: a request id and a key.
 	Request, Key string
 	Asked        bool
 	Found        []operator.Explanation
-	Next         string // the query of the next rows; "": there are none
+	Next         string // query for the next rows; "" if there are none
 
 	Keys       []operator.CallerUse
 	Fields     []operator.FieldCount
@@ -32,7 +32,7 @@ type idempotencyPage struct {
 }
 
 const (
-	// How many requests a page explains at a time.
+	// How many requests a page explains at one time.
 	explained, explainedOfAccount = 10, 5
 	// shownCallers is how many callers and fields the statistics list.
 	shownCallers = 15
@@ -40,7 +40,7 @@ const (
 	lookBack = 24 * time.Hour
 )
 
-// idempotency shows what became of requests with keys, and answers why a request got its answer.
+// idempotency shows the results of requests with keys, and explains why a request got its answer.
 func (c *Console) idempotency(ctx context.Context, r *Request) (any, error) {
 	p := idempotencyPage{Request: strings.TrimSpace(r.Query.Get("request")), Key: strings.TrimSpace(r.Query.Get("key"))}
 	of := operator.RequestsOf{Request: p.Request, Key: p.Key}
@@ -89,7 +89,7 @@ func (c *Console) keyFigures(ctx context.Context, tx pgx.Tx, p *idempotencyPage)
 	return err
 }
 
-// explain reads a part of the requests that are asked for, and the query of the next part.
+// explain reads a part of the requests, and returns the query for the next part.
 func explain(ctx context.Context, tx pgx.Tx, r *Request, of operator.RequestsOf,
 	rows int) (found []operator.Explanation, next string, err error) {
 	of.Rows = rows

@@ -14,16 +14,17 @@ import (
 const (
 	// liveInterval is how often the live numbers are sent.
 	liveInterval = time.Second
-	// storedInterval is how often, at most, what is in the database is read for them.
+	// storedInterval is the shortest time between two readings of the database for the live
+	// numbers.
 	storedInterval = 15 * time.Second
-	// maxViewers is how many pages can be live at a time.
+	// maxViewers is how many pages can be live at one time.
 	maxViewers = 100
-	// writeTimeout is how long a browser has to take an event.
+	// writeTimeout is how long a browser may take to receive an event.
 	writeTimeout = 10 * time.Second
 )
 
-// Run takes the samples of the last hour until ctx ends, and makes live numbers while somebody
-// watches.
+// Run takes the samples of the last hour until ctx ends. It makes live numbers while a browser
+// shows them.
 func (c *Console) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -37,14 +38,14 @@ func (c *Console) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// viewers are the pages that are live. What is sent is made once for all of them.
+// viewers are the live pages. Each event is made once for all of them.
 type viewers struct {
-	mu    sync.Mutex // guards all
+	mu    sync.Mutex // guards all fields but drawn
 	all   map[chan []byte]bool
 	drawn time.Time // when the drawings were sent last; owned by broadcast
 }
 
-// add returns a channel of events, or false if there are too many.
+// add returns a channel of events. ok is false if there are too many viewers.
 func (v *viewers) add() (chan []byte, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -68,7 +69,7 @@ func (v *viewers) none() bool {
 	return len(v.all) == 0
 }
 
-// send sends an event to all. One that is slow misses it: the next one says all.
+// send sends an event to all viewers. A slow viewer misses it, but the next event has all numbers.
 func (v *viewers) send(event []byte) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -80,7 +81,7 @@ func (v *viewers) send(event []byte) {
 	}
 }
 
-// broadcast sends the live numbers, if somebody watches.
+// broadcast sends the live numbers, if a browser shows them.
 func (c *Console) broadcast(ctx context.Context) error {
 	if c.viewers.none() {
 		return nil
@@ -99,7 +100,7 @@ func (c *Console) broadcast(ctx context.Context) error {
 	return nil
 }
 
-// liveTexts are the texts of all elements with data-live, by their names.
+// liveTexts returns the texts of all elements with data-live, by name.
 func (c *Console) liveTexts(ctx context.Context, live sample) map[string]string {
 	texts := map[string]string{}
 	at := 0
@@ -122,7 +123,7 @@ func (c *Console) liveTexts(ctx context.Context, live sample) map[string]string 
 	return texts
 }
 
-// redrawn is what changes in a drawing.
+// redrawn returns the parts of drawings that change.
 func redrawn(all []drawing) map[string]string {
 	parts := map[string]string{}
 	for _, d := range all {
@@ -138,12 +139,12 @@ func redrawn(all []drawing) map[string]string {
 func event(name string, data map[string]string) []byte {
 	text, err := json.Marshal(data)
 	if err != nil {
-		panic(err) // texts can be written as JSON
+		panic(err) // texts can always be encoded as JSON
 	}
 	return fmt.Appendf(nil, "event: %s\ndata: %s\n\n", name, text)
 }
 
-// stream sends live numbers until the browser goes.
+// stream sends live numbers until the browser disconnects.
 func (c *Console) stream(w http.ResponseWriter, r *http.Request) {
 	events, ok := c.viewers.add()
 	if !ok {

@@ -16,11 +16,11 @@ var loginPage = page{Path: "/login", Title: "Log in", name: "login"}
 
 // loginForm is what the page shows.
 type loginForm struct {
-	Next   string // the page that follows
+	Next   string // the page after the log-in
 	Failed string // why the last attempt failed
 }
 
-// askToken shows the form. A browser that may already read is sent on.
+// askToken shows the form. A browser that may already read is redirected.
 func (c *Console) askToken(w http.ResponseWriter, r *http.Request) {
 	next := localPath(r.URL.Query().Get("next"))
 	if operator.LevelOf(r.Context()) >= operator.Read {
@@ -30,7 +30,7 @@ func (c *Console) askToken(w http.ResponseWriter, r *http.Request) {
 	c.show(w, r, view{Request: c.request(r), Page: loginPage, Bare: true, Data: loginForm{Next: next}}, nil)
 }
 
-// login takes the token and gives the browser a session.
+// login checks the token and gives the browser a session.
 func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	next := localPath(r.PostFormValue("next"))
@@ -46,14 +46,14 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, next, http.StatusSeeOther)
 }
 
-// logout takes the session from the browser.
+// logout removes the session from the browser.
 func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
 	setHeaders(w.Header())
 	http.SetCookie(w, c.Access.Logout(r))
 	http.Redirect(w, r, loginPage.Path, http.StatusSeeOther)
 }
 
-// localPath returns a path of this listener: the given one, or "/" if it leads elsewhere.
+// localPath returns text if it is a path of this listener, and "/" if it leads elsewhere.
 func localPath(text string) string {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "" || u.Host != "" || u.Opaque != "" || !strings.HasPrefix(u.Path, "/") ||

@@ -21,14 +21,15 @@ const pageRows = 50
 // queuesPage is what the page Queues shows.
 type queuesPage struct {
 	Waiting, Dead         []push.ListedJob
-	NextWaiting, NextDead string // the query of the next rows; "": there are none
+	NextWaiting, NextDead string // queries for the next rows; "" if there are none
 	Services              operator.Services
 	Stored                storedFacts
-	Backlog, Oldest       string // of the push jobs, as the sweep has counted them
+	Backlog, Oldest       string // of the push jobs, as a sweep has last counted them
 	Workers               []worker.Round
 }
 
-// queues shows what waits: push jobs, dead ones, other services, events, and the workers' rounds.
+// queues shows waiting work: push jobs, dead push jobs, other services, events, and the workers'
+// rounds.
 func (c *Console) queues(ctx context.Context, r *Request) (any, error) {
 	last := c.history.newest()
 	p := queuesPage{
@@ -52,7 +53,7 @@ func (c *Console) queues(ctx context.Context, r *Request) (any, error) {
 	return p, err
 }
 
-// next returns the query of the rows that follow a list, or "" if the list is not full.
+// next returns the query for the rows that follow a list, or "" if the list is not full.
 func next[T any](list []T, query func(last T) string) string {
 	if len(list) < pageRows {
 		return ""
@@ -60,12 +61,12 @@ func next[T any](list []T, query func(last T) string) string {
 	return query(list[len(list)-1])
 }
 
-// placeText writes a place in a list for the query of a link.
+// placeText formats a place in a list for the query of a link.
 func placeText(at time.Time, id any) string {
 	return url.QueryEscape(fmt.Sprint(at.UTC().Format(time.RFC3339Nano), " ", id))
 }
 
-// place reads a place in a list, or returns another if the text is none.
+// place parses a place in a list. It returns other if the text is not a place.
 func place(text string, other push.Place) push.Place {
 	at, id, _ := strings.Cut(text, " ")
 	when, err := time.Parse(time.RFC3339Nano, at)

@@ -13,16 +13,16 @@ import (
 
 // reportsPage is what the page Reports shows: the queue, or one report.
 type reportsPage struct {
-	Report  *reports.Listed      // nil: the queue
-	Convo   *operator.ConvoState // of the report; nil: it was deleted
+	Report  *reports.Listed      // nil means that the page shows the queue
+	Convo   *operator.ConvoState // the convo of the report; nil if it was deleted
 	Members []operator.Member
 
 	Open, Closed         []reports.Listed
-	NextOpen, NextClosed string // the query of the next rows; "": there are none
+	NextOpen, NextClosed string // queries for the next rows; "" if there are none
 }
 
-// reports shows the reports of abuse. The console never shows what is revealed: it is sealed, and
-// the server has no key.
+// reports shows the reports of abuse. The console never shows the content of a report: it is
+// sealed, and the server does not have the key.
 func (c *Console) reports(ctx context.Context, r *Request) (any, error) {
 	if asked := strings.TrimSpace(r.Query.Get("id")); asked != "" {
 		return c.report(ctx, asked)
@@ -40,7 +40,7 @@ func (c *Console) reports(ctx context.Context, r *Request) (any, error) {
 	return p, err
 }
 
-// report shows one report, and whom an operator can act on.
+// report shows one report, and the people on whom an operator can act.
 func (c *Console) report(ctx context.Context, asked string) (any, error) {
 	id, err := uuid.Parse(asked)
 	if err != nil {
@@ -62,7 +62,7 @@ func (c *Console) report(ctx context.Context, asked string) (any, error) {
 	return p, err
 }
 
-// idOr reads an id, or returns another if the text is none.
+// idOr parses an id. It returns other if the text is not an id.
 func idOr(text string, other uuid.UUID) uuid.UUID {
 	id, err := uuid.Parse(text)
 	if err != nil {

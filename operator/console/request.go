@@ -19,11 +19,11 @@ import (
 	"mlsd/operator"
 )
 
-// Request is one request for a page, and how the page shows what is private.
+// Request is one request for a page. It decides how the page shows private data.
 //
 // A DID is shown as did:plc:ewvi…64oiz, and a link names it by a reference (Ref), so that neither
-// the page nor the browser's history holds it. If Full is set, the page shows DIDs in full: an
-// operator has asked for that with a reason, and a row of admin_actions says so.
+// the page nor the browser's history contains the DID. If Full is set, the page shows DIDs in full:
+// an operator has asked for that and given a reason, and a row of admin_actions records it.
 type Request struct {
 	Path  string
 	Query url.Values
@@ -42,8 +42,8 @@ func (c *Console) request(r *http.Request) *Request {
 }
 
 const (
-	didHead = 4 // characters of a DID, behind its method, that are shown from the beginning
-	didTail = 5 // and from the end
+	didHead = 4 // how many characters after the method of a DID are shown
+	didTail = 5 // how many characters at the end of a DID are shown
 )
 
 // DID returns a DID as the page shows it.
@@ -62,17 +62,17 @@ func (r *Request) DID(did any) string {
 
 var anyDID = redact.DIDs()
 
-// Text returns a text as the page shows it: the DIDs in it are shortened.
+// Text returns a text as the page shows it: DIDs in the text are shortened.
 func (r *Request) Text(text any) string {
 	return anyDID.ReplaceAllStringFunc(fmt.Sprint(text), func(did string) string {
 		if plain, err := url.PathUnescape(did); err == nil && strings.HasPrefix(did, "did%") {
-			did = plain // from a URL
+			did = plain // the DID is from a URL
 		}
 		return r.DID(did)
 	})
 }
 
-// Time returns a moment in UTC, with its age. A missing one is a dash.
+// Time returns a time in UTC, with its age. A missing time is a dash.
 func (r *Request) Time(t any) template.HTML {
 	at, _ := t.(time.Time)
 	if p, ok := t.(*time.Time); ok && p != nil {
@@ -85,7 +85,7 @@ func (r *Request) Time(t any) template.HTML {
 		at.UTC().Format(time.RFC3339), at.UTC().Format("2006-01-02 15:04:05"), Age(r.Now.Sub(at))))
 }
 
-// Age returns a time span as people say it: 12 s ago, in 3 min.
+// Age returns a time span in words: 12 s ago, in 3 min.
 func Age(d time.Duration) string {
 	if d < 0 {
 		return "in " + Span(-d)
@@ -116,8 +116,8 @@ func (r *Request) Ref(did any) string {
 	return base64.RawURLEncoding.EncodeToString(seal.Seal(nonce, nonce, fmt.Append(nil, did), nil))
 }
 
-// ReadDID returns the DID that a parameter of the query names, in full or by its reference. Error:
-// neither.
+// ReadDID returns the DID that a parameter of the query names, in full or by its reference. It
+// returns an error if the parameter is neither.
 func (r *Request) ReadDID(name string) (syntax.DID, error) { return r.readDID(r.Query.Get(name)) }
 
 func (r *Request) readDID(text string) (syntax.DID, error) {
@@ -141,7 +141,7 @@ func (r *Request) readDID(text string) (syntax.DID, error) {
 func (r *Request) seal() cipher.AEAD {
 	block, err := aes.NewCipher(r.refKey[:])
 	if err != nil {
-		panic(err) // the key has the right length
+		panic(err) // the key has a valid length
 	}
 	seal, err := cipher.NewGCM(block)
 	if err != nil {

@@ -13,27 +13,27 @@ import (
 	"mlsd/events"
 )
 
-// fact is one figure of what is in the database.
+// fact is one figure from the database.
 type fact struct {
 	Key, Name, Value string
-	Queue            bool // it is work that waits
-	Bad              bool // somebody should look
+	Queue            bool // counts waiting work
+	Bad              bool // an operator should look at it
 }
 
-// storedFacts is what was in the database at a moment. It is that of all nodes.
+// storedFacts are figures from the database at one time. They are about all nodes.
 type storedFacts struct {
 	Facts []fact
 	Nodes []events.Node
-	Fault string // why there is nothing, in a sentence
+	Fault string // a sentence that says why there are no facts
 }
 
-// stored reads the database, at most once in storedInterval.
+// stored reads the database, at most once per storedInterval.
 type stored struct {
 	from prometheus.Gatherer
 	db   *pgxpool.Pool
 	log  *slog.Logger
 
-	mu     sync.Mutex // held during a reading; guards the rest
+	mu     sync.Mutex // held during a reading; guards the fields below
 	at     time.Time
 	latest storedFacts
 }
@@ -69,19 +69,19 @@ func (s *stored) readNow(ctx context.Context) (found storedFacts) {
 	return found
 }
 
-// stock is a figure of what is in the database.
+// stock describes a figure from the database.
 type stock struct {
 	name, metric string
-	label, value string // which of the metric's values; "": all
+	label, value string // selects one of the metric's values; "" means all
 	unit         unit
-	queue        bool // it is work that waits
-	alarm        bool // anything but 0 is bad
+	queue        bool // counts waiting work
+	alarm        bool // every value but 0 is bad
 }
 
 // key is the stock's name among the live texts.
 func (s stock) key() string { return s.metric + s.value }
 
-// stocks are the figures of the pages Now and Queues that are in the database.
+// stocks are the figures from the database on the pages Now and Queues.
 var stocks = []stock{
 	{"KeyPackages to claim", "mlsd_key_packages", "state", "available", count, false, false},
 	{"KeyPackages of last resort", "mlsd_key_packages", "state", "last_resort", count, false, false},
@@ -112,11 +112,11 @@ func facts(r reading) (all []fact) {
 type nowPage struct {
 	Drawings []drawing
 	Stored   storedFacts
-	Node     uuid.UUID // this one
+	Node     uuid.UUID // this node
 	Leads    bool      // this node leads the sequencer
 }
 
-// now shows what the node does at this moment, and did in the last hour.
+// now shows what the node is doing, and what it has done in the last hour.
 func (c *Console) now(ctx context.Context, r *Request) (any, error) {
 	live, err := c.history.live(time.Now())
 	if err != nil {

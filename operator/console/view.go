@@ -20,7 +20,7 @@ import (
 //go:embed views
 var views embed.FS
 
-// view is what the templates of all pages get.
+// view is the data of the templates of all pages.
 type view struct {
 	*Request
 	Page       page
@@ -28,8 +28,8 @@ type view struct {
 	Files      map[string]string // the path of each file, by its name
 	Version    string
 	NeedsToken bool
-	Bare       bool   // without navigation
-	Status     int    // of the answer; 0: 200
+	Bare       bool   // the page has no navigation
+	Status     int    // HTTP status of the answer; 0 means 200
 	Failure    string // why there is no Data
 	Data       any
 }
@@ -63,7 +63,7 @@ func parseViews(pages []page) (map[string]*template.Template, error) {
 	return all, nil
 }
 
-// sentence makes a sentence of an error's message.
+// sentence turns an error's message into a sentence.
 func sentence(message string) string {
 	if message == "" {
 		return ""
@@ -71,7 +71,7 @@ func sentence(message string) string {
 	return strings.ToUpper(message[:1]) + strings.TrimSuffix(message[1:], ".") + "."
 }
 
-// number writes a whole number with separators: 12,345.
+// number formats a whole number with separators: 12,345.
 func number(n any) string {
 	digits := fmt.Sprint(n)
 	for at := len(digits) - 3; at > 0 && digits[at-1] != '-'; at -= 3 {
@@ -80,13 +80,13 @@ func number(n any) string {
 	return digits
 }
 
-// policy lets pages use nothing but files of this listener. There is no inline script and no inline
-// style.
+// policy lets pages use only files of this listener. Inline scripts and inline styles are not
+// allowed.
 const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; " +
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
-// setHeaders sets the headers of every page. With the policy no-referrer browsers would send forms
-// with "Origin: null", which Access refuses.
+// setHeaders sets the headers of every page. It does not set the policy no-referrer: with it,
+// browsers would send forms with "Origin: null", which Access refuses.
 func setHeaders(h http.Header) {
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -105,7 +105,7 @@ func (c *Console) load(w http.ResponseWriter, r *http.Request, p page, req *Requ
 	c.show(w, r, view{Request: req, Page: p, Data: data}, err)
 }
 
-// show writes a page, or why there is none.
+// show writes a page. If err is not nil, the page says why it has no content.
 func (c *Console) show(w http.ResponseWriter, r *http.Request, v view, err error) {
 	status := cmp.Or(v.Status, http.StatusOK)
 	if err != nil {
@@ -135,8 +135,8 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, v view, err error
 	}
 }
 
-// explain returns an error as the page shows it. The text of an error that is not ours stays in the
-// log.
+// explain returns an error as the page shows it. The text of an error that is not ours goes only to
+// the log.
 func (c *Console) explain(ctx context.Context, p page, err error) *operator.Error {
 	if refusal, known := operator.AsError(err); known {
 		return refusal
@@ -149,7 +149,7 @@ func (c *Console) explain(ctx context.Context, p page, err error) *operator.Erro
 //go:embed assets
 var assets embed.FS
 
-// file is a file that pages use. Its path has its hash, so browsers keep it for ever.
+// file is a file that pages use. Its path contains its hash, so browsers may cache it for ever.
 type file struct {
 	name, kind string
 	content    []byte
@@ -164,12 +164,12 @@ func files() map[string]file {
 	all := map[string]file{}
 	names, err := fs.Glob(assets, "assets/*")
 	if err != nil {
-		panic(err) // the pattern is good
+		panic(err) // the pattern is valid
 	}
 	for _, name := range names {
 		content, err := assets.ReadFile(name)
 		if err != nil {
-			panic(err) // it is built in
+			panic(err) // the file is embedded
 		}
 		sum := sha256.Sum256(content)
 		at := fmt.Sprintf("/assets/%s%s", hex.EncodeToString(sum[:8]), path.Ext(name))
@@ -183,5 +183,5 @@ func (f file) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	setHeaders(w.Header())
 	w.Header().Set("Content-Type", f.kind)
 	w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
-	_, _ = w.Write(f.content) // the browser asks again if it got only a part
+	_, _ = w.Write(f.content) // a browser that got only a part asks again
 }

@@ -15,14 +15,14 @@ import (
 
 // welcomesPage is what the page Welcomes shows.
 type welcomesPage struct {
-	Steps   []funnelStep // available, in_flight and consumed, and then how others ended
+	Steps   []funnelStep // available, in_flight and consumed, then the other states
 	Reasons []operator.ErrorCount
 	Exact   bool
 	Spoken  string // the drawing in words
 
 	Chosen string // what the list shows: a state, or failedJoins
 	List   []operator.Welcome
-	Next   string // the query of the next rows; "": there are none
+	Next   string // query for the next rows; "" if there are none
 }
 
 // funnelStep is a step of the funnel, and its bar in the drawing.
@@ -45,9 +45,9 @@ var funnelStates = []funnelStep{
 const (
 	// drawnSteps is how many steps the drawing has.
 	drawnSteps = 3
-	// shownReasons is how many reasons of failed joins the page has.
+	// shownReasons is how many reasons of failed joins the page shows.
 	shownReasons = 10
-	// failedJoins is the list of the Welcomes that a device could not join with.
+	// failedJoins selects the list of Welcomes whose join has failed.
 	failedJoins = "failed"
 )
 
@@ -57,7 +57,7 @@ const (
 	barTop, barBottom          = 34, 92
 )
 
-// welcomes shows how far Welcomes have come, and lists those of a state.
+// welcomes shows how many Welcomes are in each state, and lists the Welcomes in one of them.
 func (c *Console) welcomes(ctx context.Context, r *Request) (any, error) {
 	p := welcomesPage{Chosen: r.Query.Get("state")}
 	known := slices.ContainsFunc(funnelStates, func(s funnelStep) bool { return s.State == p.Chosen })
@@ -109,13 +109,13 @@ func (p *welcomesPage) draw(states []operator.WelcomeCount) {
 	}
 }
 
-// Drawn are the steps of the drawing.
+// Drawn returns the steps of the drawing.
 func (p welcomesPage) Drawn() []funnelStep { return p.Steps[:drawnSteps] }
 
-// Name is the step's state, as people say it.
+// Name returns the step's state in words.
 func (s funnelStep) Name() string { return stateName(s.State) }
 
-// Failures is the number of failed joins.
+// Failures returns the number of failed joins.
 func (p welcomesPage) Failures() (n int64) {
 	for _, s := range p.Steps {
 		n += s.Failures

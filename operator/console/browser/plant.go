@@ -1,5 +1,5 @@
-// Command browser runs the SQL of its input in the private PostgreSQL of a data directory. The check
-// of the console plants rows with it that no client can make in a moment.
+// Command browser runs the SQL from its input in the private PostgreSQL of a data directory. The
+// check of the console uses it to insert rows that no client can make quickly.
 package main
 
 import (
@@ -34,7 +34,7 @@ func run(ctx context.Context, dataDir string, sql io.Reader) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close(ctx) }() // the program ends
+	defer func() { _ = conn.Close(ctx) }() // the program ends next
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, string(text))
 		return err

@@ -1,6 +1,6 @@
 -- Rows for the check of the console.
 
--- Push jobs that wait, that are called again and again, and that are dead. No worker takes them
+-- Push jobs that wait, that are retried again and again, and that are dead. No worker takes them
 -- before tomorrow.
 INSERT INTO push_targets (did, device_id, kind, address, secret, created_at, registration)
 SELECT 'did:plc:aaaaaaaaaaaaaaaaaaaaaa' || chr(96 + n) || 'z', 'phone-' || n, CASE WHEN n % 2 = 0 THEN 'apns' ELSE 'webhook' END,
@@ -19,7 +19,8 @@ CROSS JOIN (VALUES
 	('sending', 4, 'its host does not answer, and was not called')
 ) AS job (state, attempts, last_error);
 
--- Reports of abuse: two open ones about convos with members, one about a deleted convo, and a closed one.
+-- Reports of abuse: two open reports about convos with members, one about a deleted convo, and a
+-- closed one.
 INSERT INTO abuse_reports (id, convo_id, reporter, reason, key_id, binding, digest, sealed, reported_at, state, closed_at, closed_by, note)
 SELECT ('00000000-0000-7000-8000-00000000000' || r.n)::uuid, coalesce(c.id, gen_random_uuid()), coalesce(c.creator_did, 'did:plc:ewvi7nxzyoun6zhxrhs64oiz'), r.reason,
 	'b9223f00dc955b8c', sha256(r.n::text::bytea), sha256(r.n::text::bytea), repeat('x', 2096)::bytea, now() - r.n * interval '7 hours',
@@ -35,7 +36,7 @@ INSERT INTO accounts (did, limit_percent, limit_until, limited_at, limited_by, l
 SELECT DISTINCT did, 10, now() + interval '7 days', now(), 'olga', '<script>alert(1)</script> floods the convos of did:plc:ewvi7nxzyoun6zhxrhs64oiz', 0 FROM members
 ON CONFLICT DO NOTHING;
 
--- Budgets of other services, one of them used up, and homes that have not taken invitations.
+-- Budgets of other services, one of them used up, and homes that have not accepted invitations.
 INSERT INTO invitation_budgets (subject, per_day, used, counted_at)
 VALUES ('did:web:mls.example.org', 200, 200, now()), ('domain:example.org', 400, 213, now() - interval '2 min'),
 	('did:web:<script>alert(1)</script>', 25, 3, now() - interval '5 hours');
