@@ -19,14 +19,14 @@ var convoShow = Method{
 	Params: []Param{convoParam}, run: showConvo,
 }
 
-// Convo is a convo as an operator sees it, with its sizes. The server knows no content.
+// Convo is a convo as an operator sees it, with its sizes. The server does not know its content.
 type Convo struct {
 	ConvoState
 	ConvoSizes
-	Members []Member `json:"members"` // present and former ones
+	Members []Member `json:"members"` // present and former members
 }
 
-// ConvoState is a convo, without what people say or call it.
+// ConvoState is the state of a convo, without messages and names.
 type ConvoState struct {
 	ID          uuid.UUID  `json:"id"`
 	Creator     string     `json:"creator"`
@@ -35,19 +35,19 @@ type ConvoState struct {
 	CommitLevel string     `json:"commitLevel"`
 	LastSeq     int64      `json:"lastSeq"`
 	CreatedAt   time.Time  `json:"createdAt"`
-	LastAt      *time.Time `json:"lastMessageAt,omitempty"` // of the newest log entry
+	LastAt      *time.Time `json:"lastMessageAt,omitempty"` // time of the newest log entry
 	ClosedAt    *time.Time `json:"closedAt,omitempty"`
-	Successor   string     `json:"successorGroupId,omitempty"` // of the group that replaces it, in hex
+	Successor   string     `json:"successorGroupId,omitempty"` // group_id, in hex, of the group that replaces this one
 	Present     int        `json:"presentMembers"`
-	Invited     int        `json:"notAccepted"` // of the present members, those who have not accepted
-	GroupBytes  int64      `json:"groupBytes"`  // of the public group; 0: the server does not know it
+	Invited     int        `json:"notAccepted"` // how many present members have not accepted
+	GroupBytes  int64      `json:"groupBytes"`  // size of the public group; 0 if the server does not know the group
 }
 
-// ConvoSizes are the sizes of what is kept. To count them reads the log.
+// ConvoSizes are the sizes of what the server stores of a convo. Counting them reads the log.
 type ConvoSizes struct {
-	Entries      int64 `json:"entries"`      // of the log
-	EntryBytes   int64 `json:"entryBytes"`   // their bodies
-	WelcomeBytes int64 `json:"welcomeBytes"` // of Welcomes
+	Entries      int64 `json:"entries"`      // entries of the log
+	EntryBytes   int64 `json:"entryBytes"`   // bodies of the entries
+	WelcomeBytes int64 `json:"welcomeBytes"` // bodies of the Welcomes
 }
 
 // Member is a member of a convo as an operator sees it.
@@ -60,7 +60,7 @@ type Member struct {
 	Pending  int64      `json:"pendingWelcomes"`
 }
 
-// ReadConvo returns a convo, nil if there is none.
+// ReadConvo returns a convo, or nil if there is none.
 func ReadConvo(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*ConvoState, error) {
 	return first[ConvoState](ctx, tx, `
 		SELECT c.id, c.creator_did, c.cipher_suite, c.epoch, c.commit_level, c.last_seq, c.created_at, c.last_message_at,
@@ -73,7 +73,7 @@ func ReadConvo(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*ConvoState, error
 		FROM convos c WHERE c.id = $1`, id)
 }
 
-// Members returns up to limit members of a convo, the present ones first.
+// Members returns up to limit members of a convo. Present members come first.
 func Members(ctx context.Context, tx pgx.Tx, convo uuid.UUID, limit int) ([]Member, error) {
 	return list[Member](ctx, tx, `
 		SELECT did, role, joined_at, left_at, cursor_seq, (
@@ -82,7 +82,7 @@ func Members(ctx context.Context, tx pgx.Tx, convo uuid.UUID, limit int) ([]Memb
 		FROM members m WHERE convo_id = $1 ORDER BY left_at IS NOT NULL, joined_at, did LIMIT $2`, convo, limit)
 }
 
-// maxMembers is how many members are listed.
+// maxMembers is how many members a list has at most.
 const maxMembers = 2 * convos.MaxMembers
 
 func showConvo(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
@@ -120,10 +120,11 @@ var convoClose = Method{
 // Closed is the result of convo.close.
 type Closed struct {
 	ID       uuid.UUID `json:"id"`
-	ClosedAt time.Time `json:"closedAt"` // the first time
+	ClosedAt time.Time `json:"closedAt"` // when it was first closed
 }
 
-// convoDelete also takes a convo that was deleted before: so a deletion that was cut off ends.
+// convoDelete also accepts a convo that was deleted before, to finish a deletion that was
+// interrupted.
 var convoDelete = Method{
 	Noun: "convo", Verb: "delete", Usage: "delete a convo and everything in it, for ever",
 	Params: []Param{convoParam}, Write: true, Final: true, after: purgeConvo,
@@ -137,14 +138,14 @@ var convoDelete = Method{
 // Deleted is the result of convo.delete.
 type Deleted struct {
 	ID      uuid.UUID `json:"id"`
-	Members int64     `json:"members"` // that have been removed now
-	Entries int64     `json:"entries"` // of the log that this call has deleted
+	Members int64     `json:"members"` // members that this call has removed
+	Entries int64     `json:"entries"` // log entries that this call has deleted
 	Note    string    `json:"note"`
 }
 
-// purgeConvo deletes the log of a convo that is removed.
+// purgeConvo deletes the log of a removed convo.
 func purgeConvo(ctx context.Context, s *Service, c Call, out any) (any, error) {
-	s.c.Wake() // the members' events
+	s.c.Wake() // for the events of the members
 	deleted, _ := out.(Deleted)
 	var err error
 	deleted.Entries, err = s.c.Remover.Purge(ctx, c.convo())
@@ -154,35 +155,35 @@ func purgeConvo(ctx context.Context, s *Service, c Call, out any) (any, error) {
 // Epoch is an epoch of a convo, and the commit that began it.
 type Epoch struct {
 	Epoch int64
-	// Of the commit. The first epoch of a convo has none: Seq is 0.
+	// These fields describe the commit. The first epoch of a convo has no commit: Seq is 0.
 	Seq          int64
 	Committer    string
 	At           time.Time
 	CommitBytes  int
 	WelcomeBytes int
-	// Messages is how many log entries of the epoch follow the commit.
+	// Messages is how many log entries of the epoch come after the commit.
 	Messages int64
-	Joined   []string        // who came with the commit
-	Left     []string        // who left in the epoch
+	Joined   []string        // people whom the commit has added
+	Left     []string        // people who left during the epoch
 	Welcomes []EpochWelcomes `db:"-"`
-	Losers   []string        `db:"-"` // who wanted to begin this epoch too, and came too late
+	Losers   []string        `db:"-"` // committers whose commits for this epoch came too late
 }
 
 // EpochWelcomes counts the Welcomes into an epoch by state.
 type EpochWelcomes struct {
 	State    string
 	Count    int
-	Failures int // failed joins
+	Failures int // number of failed joins
 }
 
 const (
-	// shownPeople is how many people an epoch names of those who joined, left or lost.
+	// shownPeople is how many people each list of an epoch names: those who joined, left or lost.
 	shownPeople = 20
-	// recentLosers is how many of the newest refused commits of a convo are looked at.
+	// recentLosers is how many of a convo's newest refused commits are examined.
 	recentLosers = 1000
 )
 
-// readEpochs returns epochs: their commits and how many entries follow.
+// readEpochs returns epochs: their commits, and how many entries follow each commit.
 //
 //go:embed epochs.sql
 var readEpochs string
@@ -199,7 +200,7 @@ func Epochs(ctx context.Context, tx pgx.Tx, c *ConvoState, before int64, rows in
 	return all, addLosers(ctx, tx, c.ID, all)
 }
 
-// epochOf returns the epoch with a number, nil if the list has none.
+// epochOf returns the epoch with a number, or nil if the list does not have it.
 func epochOf(all []Epoch, number int64) *Epoch {
 	for i := range all {
 		if all[i].Epoch == number {
@@ -225,8 +226,8 @@ func addWelcomes(ctx context.Context, tx pgx.Tx, convo uuid.UUID, all []Epoch) e
 	return err
 }
 
-// addLosers adds the refused commits that the table requests has. A commit that was made in an epoch
-// wanted to begin the next one.
+// addLosers adds the refused commits in the table requests. A commit that was made in one epoch
+// would have begun the next epoch.
 func addLosers(ctx context.Context, tx pgx.Tx, convo uuid.UUID, all []Epoch) error {
 	rows, err := list[struct {
 		Epoch  int64

@@ -31,7 +31,7 @@ type Revoked struct {
 	Note        string     `json:"note"`
 }
 
-// revokeDevice takes everything from a device that this server holds for it.
+// revokeDevice deletes or ends everything that this server stores for a device.
 func revokeDevice(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (_ any, err error) {
 	did, device := c.did(), c.Params["device"]
 	out := Revoked{DID: did, DeviceID: device,

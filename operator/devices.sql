@@ -1,5 +1,5 @@
--- Devices of the account $1, $2 at most: KeyPackages that are available, the push target, sessions that can
--- be used, whether a node has a connection, and when the device last published.
+-- Up to $2 devices of the account $1: the available KeyPackages, the push target, the usable
+-- sessions, whether a node has a connection, and when the device last published.
 WITH packages AS (
     SELECT device_id, count(*) FILTER (WHERE state = 'available' AND NOT last_resort AND not_after > now()) AS available, max(created_at) AS newest
     FROM key_packages WHERE did = $1 GROUP BY device_id

@@ -26,16 +26,17 @@ type Dispute struct {
 	Convo     uuid.UUID  `json:"convo"`
 	Epoch     int64      `json:"epoch"`
 	State     string     `json:"state"`     // forked, open or ended
-	Committer string     `json:"committer"` // of the epoch's commit; "" for a fork
-	Voices    int        `json:"voices"`    // that could have reported the commit; 0 for a fork
-	Reports   int        `json:"reports"`   // of a dispute: voices that had; of a fork: authenticators that differ
+	Committer string     `json:"committer"` // sender of the epoch's commit; "" for a fork
+	Voices    int        `json:"voices"`    // how many reports could be counted; 0 for a fork
+	Reports   int        `json:"reports"`   // of a dispute: counted reports; of a fork: different authenticators
 	At        time.Time  `json:"at" text:"began"`
 	EndedAt   *time.Time `json:"endedAt,omitempty" text:"-"`
-	Accounts  []string   `json:"accounts"` // that report the commit, or an authenticator
-	Reasons   []string   `json:"reasons"`  // that they gave, each once
+	Accounts  []string   `json:"accounts"` // accounts that report the commit, or an authenticator
+	Reasons   []string   `json:"reasons"`  // the different reasons that they gave
 }
 
-// Disputes returns up to rows forks and disputes, of one convo or of all (uuid.Nil), the newest first.
+// Disputes returns up to rows forks and disputes, the newest first: those of one convo, or all if
+// convo is uuid.Nil.
 func Disputes(ctx context.Context, tx pgx.Tx, convo uuid.UUID, rows int) ([]Dispute, error) {
 	return list[Dispute](ctx, tx, `
 		SELECT d.convo_id, d.epoch, d.state, d.committer, d.voices, d.reports, d.began_at AS at, d.ended_at,
@@ -70,6 +71,6 @@ var disputeEnd = Method{
 type DisputeEnded struct {
 	Convo   uuid.UUID `json:"convo"`
 	Epoch   int64     `json:"epoch"`
-	Changed bool      `json:"changed"` // false: it had ended before
+	Changed bool      `json:"changed"` // false if it had ended before
 	Note    string    `json:"note"`
 }

@@ -1,6 +1,7 @@
--- Epochs of the convo $1 that are smaller than $2, the newest first, $3 at most: their number, the
--- commit's seq, sender, time and size, the size of its Welcome, how many entries follow it up to the next
--- commit or the end of the log $4, and up to $5 of those who came with it and who left in the epoch.
+-- Up to $3 epochs of the convo $1 that are smaller than $2, the newest first. Each has its number,
+-- the commit's seq, sender, time and size, the size of its Welcome, and how many entries follow up
+-- to the next commit or the end of the log $4. It also has up to $5 of the people who joined with
+-- the commit, and up to $5 who left during the epoch.
 WITH commits AS (
     SELECT epoch, seq, sender_did, created_at, octet_length(body) AS bytes FROM messages
     WHERE convo_id = $1 AND kind = 3 AND epoch < $2 ORDER BY epoch DESC LIMIT $3

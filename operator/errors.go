@@ -30,7 +30,7 @@ func BadRequest(message string) *Error {
 	return &Error{http.StatusBadRequest, "InvalidRequest", message}
 }
 
-// refusals are the errors of other packages that are answers.
+// refusals are the errors of other packages that are sent as answers.
 var refusals = []struct {
 	err error
 	Error
@@ -48,7 +48,7 @@ var refusals = []struct {
 		Error{http.StatusConflict, "TooManyLimits", accounts.ErrTooManyLimited.Error() + ": take some back"}},
 }
 
-// AsError returns an error as an answer, or false if its text is not for others.
+// AsError returns the answer to an error. ok is false if the error's text is not for clients.
 func AsError(err error) (*Error, bool) {
 	var e *Error
 	if errors.As(err, &e) {
@@ -66,7 +66,8 @@ func AsError(err error) (*Error, bool) {
 	return nil, false
 }
 
-// writeError writes an error as an answer. The text of an error that is not ours stays in the log.
+// writeError writes the answer to an error. The text of an error that is not ours goes only to the
+// log.
 func (s *Service) writeError(w http.ResponseWriter, err error) {
 	e, known := AsError(err)
 	if !known {

@@ -24,7 +24,7 @@ var inspectRequest = question("request",
 	Param{Name: "did", Usage: "requests of this DID", Optional: true},
 	Param{Name: "refused", Usage: "only requests that were refused or failed", Kind: Flag, Optional: true})
 
-// Explanations are requests, the newest first.
+// Explanations explain requests, the newest first.
 type Explanations struct {
 	Requests []Explanation `json:"requests"`
 }
@@ -39,16 +39,16 @@ func (all Explanations) text(w io.Writer) {
 	}
 }
 
-// Explanation is a request, why it got its answer, and what there is of it now.
+// Explanation is a request, why it got its answer, and what is stored of it now.
 type Explanation struct {
 	Request
 	Why     string       `json:"why" dids:"shortened"`
-	Record  *Record      `json:"record,omitempty"`  // of the caller's key
-	Entry   *LogEntry    `json:"entry,omitempty"`   // of the log, under the caller's key
+	Record  *Record      `json:"record,omitempty"`  // record of the caller's key
+	Entry   *LogEntry    `json:"entry,omitempty"`   // log entry under the caller's key
 	Winner  *LogEntry    `json:"winner,omitempty"`  // the commit that ended the object's epoch
-	Changes []Transition `json:"changes,omitempty"` // what the audit log has of a success, in about its time
+	Changes []Transition `json:"changes,omitempty"` // audited changes at about the time of a successful request
 
-	convo   *ConvoState // as it is now
+	convo   *ConvoState // the convo as it is now
 	welcome *welcomeUse
 }
 
@@ -57,7 +57,7 @@ type Record struct {
 	State          string     `json:"state"`
 	Outcome        string     `json:"outcome"`
 	FirstUsedAt    time.Time  `json:"firstUsedAt"`
-	StartedAt      *time.Time `json:"startedAt,omitempty"` // of work outside the database
+	StartedAt      *time.Time `json:"startedAt,omitempty"` // when work outside the database began
 	LeaseExpiresAt *time.Time `json:"leaseExpiresAt,omitempty"`
 	CompletedAt    *time.Time `json:"completedAt,omitempty"`
 	ExpiresAt      time.Time  `json:"expiresAt"`
@@ -75,16 +75,16 @@ type LogEntry struct {
 	At     time.Time `json:"at"`
 }
 
-// welcomeUse is the newest Welcome of a caller in a convo that is used up.
+// welcomeUse is a caller's newest used Welcome in a convo.
 type welcomeUse struct {
 	Epoch       int64
 	Device      string
 	ConfirmedAt *time.Time
-	Silent      bool // its grace was over
+	Silent      bool // it was used up because its grace was over
 }
 
-// Explain returns why requests got their answers, the newest first. It is what "why did this
-// request get 409?" asks, by request id, key or caller.
+// Explain explains why requests got their answers, the newest request first. It finds requests by
+// request id, by key or by caller.
 func Explain(ctx context.Context, tx pgx.Tx, of RequestsOf) ([]Explanation, error) {
 	found, err := Requests(ctx, tx, of)
 	if err != nil {
@@ -128,7 +128,7 @@ func (e *Explanation) text(w io.Writer) {
 	}
 }
 
-// text says what the record of a key is now.
+// text says what the record of a key contains now.
 func (r *Record) text() string {
 	if r == nil {
 		return "none"
@@ -140,7 +140,7 @@ func (r *Record) text() string {
 	return text
 }
 
-// read looks up what the sentence needs.
+// read reads what the explanation needs.
 func (e *Explanation) read(ctx context.Context, tx pgx.Tx) error {
 	for _, look := range []func(context.Context, pgx.Tx) error{e.readRecord, e.readEntry, e.readConvo, e.readWinner,
 		e.readWelcome, e.readChanges} {
@@ -167,7 +167,7 @@ func (e *Explanation) readRecord(ctx context.Context, tx pgx.Tx) (err error) {
 	return err
 }
 
-// readEntry finds the message or commit that has the caller's key.
+// readEntry finds the message or commit with the caller's key.
 func (e *Explanation) readEntry(ctx context.Context, tx pgx.Tx) (err error) {
 	if e.Key == "" || e.Convo == nil {
 		return nil
@@ -182,7 +182,7 @@ func (e *Explanation) readEntry(ctx context.Context, tx pgx.Tx) (err error) {
 	return err
 }
 
-// method is the method's own name.
+// method returns the method's own name.
 func (e *Explanation) method() string { return e.Method[strings.LastIndexByte(e.Method, '.')+1:] }
 
 func (e *Explanation) readConvo(ctx context.Context, tx pgx.Tx) (err error) {
@@ -215,11 +215,11 @@ func (e *Explanation) readWelcome(ctx context.Context, tx pgx.Tx) (err error) {
 	return err
 }
 
-// maxChanges bounds the changes that a request lists.
+// maxChanges bounds the changes that an explanation lists.
 const maxChanges = 20
 
-// readChanges finds what the caller changed with the method while the request ran. Another request
-// of the same caller and method in that time cannot be told apart.
+// readChanges finds what the caller changed with the method while the request was running. It
+// cannot tell the changes of another request by the same caller and method at that time apart.
 func (e *Explanation) readChanges(ctx context.Context, tx pgx.Tx) (err error) {
 	if e.Error != "" || e.Replayed {
 		return nil
@@ -233,35 +233,35 @@ func (e *Explanation) readChanges(ctx context.Context, tx pgx.Tx) (err error) {
 	return err
 }
 
-// Request is what became of a request: a row of the table requests.
+// Request is a request and its result: a row of the table requests.
 type Request struct {
-	ID       int64      `json:"-"`       // of the row: newer ones are larger
-	At       time.Time  `json:"at"`      // of the answer
+	ID       int64      `json:"-"`       // id of the row; newer rows have larger ids
+	At       time.Time  `json:"at"`      // time of the answer
 	Request  string     `json:"request"` // X-Request-Id
-	Node     string     `json:"node"`    // that answered
+	Node     string     `json:"node"`    // the node that answered
 	Method   string     `json:"method"`
 	Status   int        `json:"status"`
-	Error    string     `json:"error"`   // its name; "": it succeeded
-	Message  string     `json:"message"` // as the client got it
+	Error    string     `json:"error"`   // name of the error; "" if the request succeeded
+	Message  string     `json:"message"` // message that the client got
 	Detail   *Detail    `json:"detail,omitempty"`
 	Caller   string     `json:"caller"`
-	Key      string     `json:"key"` // "": none
+	Key      string     `json:"key"` // "" if the request had no key
 	Convo    *uuid.UUID `json:"convo,omitempty"`
-	Replayed bool       `json:"replayed"` // the answer was the first one of its key
-	Expired  bool       `json:"expired"`  // the key was used anew after its record's lifetime
-	Seconds  float64    `json:"seconds"`  // that the processing took
+	Replayed bool       `json:"replayed"` // the answer was the first answer of the key
+	Expired  bool       `json:"expired"`  // the key was used again after its record had expired
+	Seconds  float64    `json:"seconds"`  // time of the processing
 }
 
-// Detail are the further fields of an error.
+// Detail holds the further fields of an error.
 type Detail struct {
 	CurrentEpoch        *int64     `json:"currentEpoch,omitempty"`
-	Seq                 *int64     `json:"seq,omitempty"` // of the commit that ended the epoch
+	Seq                 *int64     `json:"seq,omitempty"` // seq of the commit that ended the epoch
 	ProcessingStartedAt *time.Time `json:"processingStartedAt,omitempty"`
-	Fields              []string   `json:"fields,omitempty"` // that differ
+	Fields              []string   `json:"fields,omitempty"` // fields that differ
 	FirstUsedAt         *time.Time `json:"firstUsedAt,omitempty"`
 }
 
-// RequestsOf says which requests are asked for. Fields that are not set do not choose.
+// RequestsOf selects requests. Empty fields do not restrict the selection.
 type RequestsOf struct {
 	Request string // X-Request-Id
 	Key     string // idempotency key
@@ -269,8 +269,8 @@ type RequestsOf struct {
 	Convo   *uuid.UUID
 	Error   string // the error's name
 	Before  int64  // only rows with a smaller ID
-	Failed  bool   // only those with an error
-	Rows    int    // at most so many
+	Failed  bool   // only requests with an error
+	Rows    int    // at most so many rows
 }
 
 // Requests returns requests, the newest first.

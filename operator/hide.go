@@ -7,9 +7,9 @@ import (
 	"mlsd/internal/redact"
 )
 
-// hideDIDs returns a result without DIDs, but for the one that was asked for: a text that is a DID is
-// shortened, and DIDs in other texts are removed. With the tag dids:"shortened" those in a text
-// are shortened too.
+// hideDIDs returns a result without DIDs, except for the DID that was asked for. It shortens a text
+// that is a DID, and removes DIDs from other texts. With the tag dids:"shortened", it shortens them
+// there too.
 func hideDIDs(result any, asked string) any {
 	v := reflect.New(reflect.TypeOf(result)).Elem()
 	v.Set(reflect.ValueOf(result))
@@ -17,7 +17,7 @@ func hideDIDs(result any, asked string) any {
 	return v.Interface()
 }
 
-// hide changes the texts of a value.
+// hide changes the texts inside a value.
 func hide(v reflect.Value, asked string, shorten bool) {
 	switch v.Kind() {
 	case reflect.Pointer:

@@ -11,7 +11,7 @@ import (
 var inspectKeyPackages = question("keypackages", "KeyPackages by state, and DIDs that are running out",
 	countKeyPackages)
 
-// KeyPackages are the KeyPackages by state, and stocks that run out.
+// KeyPackages counts the KeyPackages by state, and lists stocks that run out.
 type KeyPackages struct {
 	States    []KeyPackageCount `json:"states"`
 	Signals   []SignalCount     `json:"signals"`
@@ -32,15 +32,15 @@ type SignalCount struct {
 	Count int64  `json:"count" text:"devices"`
 }
 
-// LowStock are the stocks of an account that are below the threshold.
+// LowStock lists the stocks of an account that are below the threshold.
 type LowStock struct {
 	DID       string `json:"did" text:"DID"`
-	Stocks    int64  `json:"stocks" text:"stocks below"` // of its devices and suites
-	Available int64  `json:"available"`                  // in the least of them
+	Stocks    int64  `json:"stocks" text:"stocks below"` // number of stocks, by device and suite
+	Available int64  `json:"available"`                  // in the smallest of these stocks
 }
 
 // countKeyPackages reads the whole table. As in getKeyPackageStats, a device has a stock of a suite
-// if it has published one-time KeyPackages of it.
+// once it has published one-time KeyPackages of that suite.
 func countKeyPackages(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (_ any, err error) {
 	r := KeyPackages{Threshold: keypackages.Threshold, Below: []LowStock{}}
 	r.States, err = list[KeyPackageCount](ctx, tx, `

@@ -15,30 +15,30 @@ var inspectLifetimes = question("lifetimes", "how long records last, and how man
 		return Lifetimes{found}, err
 	})
 
-// Lifetimes are the lifetimes of records and leases as the settings say.
+// Lifetimes lists the lifetimes of records and leases, as the settings say.
 type Lifetimes struct {
 	Lifetimes []Lifetime `json:"lifetimes"`
 }
 
-// Lifetime is how long the records of a method last, how many there are, and what they cost.
+// Lifetime says how long the records of a method are kept, how many there are, and their size.
 type Lifetime struct {
 	Method        string   `json:"method"`
 	LifeSeconds   float64  `json:"lifeSeconds" text:"life"`
-	MinSeconds    float64  `json:"leastLifeSeconds" text:"at least"` // that MLSD_IDEMPOTENCY_TTL can set
-	LeaseSeconds  float64  `json:"leaseSeconds" text:"lease"`        // of work outside the database; else 0
+	MinSeconds    float64  `json:"leastLifeSeconds" text:"at least"` // shortest that MLSD_IDEMPOTENCY_TTL can set
+	LeaseSeconds  float64  `json:"leaseSeconds" text:"lease"`        // for work outside the database; else 0
 	Records       int64    `json:"records"`
-	MeanSeconds   *float64 `json:"meanLifeSeconds" text:"mean life"` // of these records
-	Expired       int64    `json:"expired" text:"expired, kept"`     // not removed yet
+	MeanSeconds   *float64 `json:"meanLifeSeconds" text:"mean life"` // of the stored records
+	Expired       int64    `json:"expired" text:"expired, kept"`     // not yet deleted
 	NextSeconds   *float64 `json:"nextSeconds" text:"next expires in"`
 	AnswerBytes   int64    `json:"answerBytes" text:"-"`
 	OldestSeconds float64  `json:"oldestSeconds" text:"-"`
 }
 
-// defaultMethods names the operations that state no lifetimes.
+// defaultMethods names the operations that have no lifetime of their own.
 const defaultMethods = "(every other)"
 
-// ReadLifetimes lists the lifetimes of records and leases, and how many records there are, as a part
-// of the table has them.
+// ReadLifetimes lists the lifetimes of records and leases. It also counts the records, or estimates
+// their number from percent of the table.
 func ReadLifetimes(ctx context.Context, tx pgx.Tx, settings idem.Lifetimes, percent float64) ([]Lifetime, error) {
 	counts, err := list[struct {
 		Method                  string

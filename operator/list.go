@@ -15,7 +15,7 @@ func list[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]T, 
 	return pgpool.Collect(ctx, tx, pgx.RowToStructByPos[T], sql, args...)
 }
 
-// first is the first row of list, nil if there is none.
+// first returns the first row of list, or nil if there is none.
 func first[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) (*T, error) {
 	found, err := list[T](ctx, tx, sql, args...)
 	if err != nil || len(found) == 0 {
@@ -24,8 +24,8 @@ func first[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) (*T, 
 	return &found[0], nil
 }
 
-// sampledRows is how many rows of a table a page reads, about. Of a larger table it reads a random
-// part, and its figures are estimates.
+// sampledRows is about how many rows of a table a page reads. Of a larger table, the page reads a
+// random part, and its figures are estimates.
 const sampledRows = 200_000
 
 // Sampled returns how much of a table to read, in per cent.
@@ -41,10 +41,10 @@ func Sampled(ctx context.Context, tx pgx.Tx, table string) (percent float64, err
 // WholeTable is all of a table, in per cent.
 const WholeTable = 100
 
-// scaled is the number of all rows, if a part of the table has n.
+// scaled estimates the number of all rows, if a part of the table has n.
 func scaled(n int64, percent float64) int64 {
 	return int64(math.Round(float64(n) * WholeTable / percent))
 }
 
-// moment formats a time as sentences have it.
+// moment formats a time for a sentence.
 func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000 UTC") }

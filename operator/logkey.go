@@ -9,7 +9,7 @@ import (
 	"mlsd/internal/transparency"
 )
 
-// logKeyParam names a key that signs heads of logs.
+// logKeyParam names a key that signs the heads of logs.
 var logKeyParam = Param{Name: "id", Usage: "the key's id", Kind: LogKey}
 
 func (c Call) logKey() int32 { return int32(c.number(logKeyParam.Name)) }
@@ -62,7 +62,7 @@ var logKeyRetire = Method{
 // LogKeyChanged is the result of log-key.retire and log-key.withhold.
 type LogKeyChanged struct {
 	ID      int32  `json:"id"`
-	Changed bool   `json:"changed"` // false: it was so before
+	Changed bool   `json:"changed"` // false if it was so before
 	Note    string `json:"note"`
 }
 

@@ -21,7 +21,7 @@ import (
 	"mlsd/internal/duration"
 )
 
-// Methods returns all that an operator can do and ask.
+// Methods returns everything that an operator can do or ask.
 func Methods() []Method {
 	return []Method{
 		accountShow, accountBlock, accountUnblock, accountLimit, accountErase, accountExport,
@@ -41,30 +41,30 @@ func Methods() []Method {
 	}
 }
 
-// Method is one thing that an operator can ask for or do. GET /admin/NOUN/VERB reads, and POST
-// /admin/NOUN/VERB writes. mlsd admin NOUN VERB calls it.
+// Method is one thing that an operator can do or ask. GET /admin/NOUN/VERB calls a method that
+// reads, POST /admin/NOUN/VERB a method that writes. So does the command mlsd admin NOUN VERB.
 type Method struct {
 	Noun, Verb string
 	Usage      string
 	Params     []Param
 	Write      bool // it needs the write token, an operator and a reason, and leaves a row in admin_actions
-	Final      bool // there is no way back
+	Final      bool // it cannot be undone
 	Archive    bool // its result is an Archive
 	Command    bool // the console has no form for it
 
-	// run returns the result, a struct. tx sees the rows of all callers. A method that writes does so in
-	// tx, which is committed if there is no error; else tx is a read-only snapshot. The parameters
-	// are of their kinds.
+	// run returns the result, which is a struct. tx sees the rows of all callers. For a method that
+	// writes, tx is committed if there is no error. For other methods, tx is a read-only snapshot.
+	// The parameters have been checked against their kinds.
 	run func(ctx context.Context, s *Service, tx pgx.Tx, c Call) (any, error)
-	// after follows the commit of a method that writes, and returns the result. It can be nil.
+	// after runs after the commit of a method that writes, and returns the result. It can be nil.
 	after func(ctx context.Context, s *Service, c Call, out any) (any, error)
 }
 
 // questionNoun is the noun of questions.
 const questionNoun = "inspect"
 
-// question returns a method that looks into the database. mlsd inspect VERB asks it without a
-// server. Its result has DIDs in full only if that is asked for.
+// question returns a method that reads the database. The command mlsd inspect VERB can run it
+// without a server. Its result has DIDs in full only on request.
 func question(verb, usage string, run func(context.Context, *Service, pgx.Tx, Call) (any, error),
 	params ...Param) Method {
 	return Method{Noun: questionNoun, Verb: verb, Usage: usage, Params: append(params, Options()...), Command: true,
@@ -74,7 +74,7 @@ func question(verb, usage string, run func(context.Context, *Service, pgx.Tx, Ca
 // Question reports whether the method is one of mlsd inspect.
 func (m Method) Question() bool { return m.Noun == questionNoun }
 
-// Options are the parameters of all questions.
+// Options are the parameters that every question accepts.
 func Options() []Param {
 	return []Param{
 		{Name: "dids", Usage: "tell DIDs in full", Kind: Flag, Optional: true},
@@ -91,7 +91,7 @@ func (m Method) Name() string { return m.Noun + "." + m.Verb }
 // Path is the method's path on the admin listener.
 func (m Method) Path() string { return "/admin/" + m.Noun + "/" + m.Verb }
 
-// Verb of HTTP.
+// httpVerb returns the method's HTTP verb.
 func (m Method) httpVerb() string {
 	if m.Write {
 		return http.MethodPost
@@ -99,7 +99,7 @@ func (m Method) httpVerb() string {
 	return http.MethodGet
 }
 
-// Kind says which texts a parameter takes.
+// Kind says which texts a parameter accepts.
 type Kind int
 
 const (
@@ -107,23 +107,23 @@ const (
 	Flag        // FlagSet, or absent
 	DID         // of an account
 	ID          // a UUID
-	Number      // a whole number that is not negative
-	Count       // a whole number that is positive
-	LogKey      // the number of a key that signs heads of logs
-	Span        // a time span that is positive, such as 24h or 7d
+	Number      // a whole number, 0 or greater
+	Count       // a whole number, 1 or greater
+	LogKey      // the number of a key that signs the heads of logs
+	Span        // a positive time span, such as 24h or 7d
 )
 
-// FlagSet is the text of a parameter that is a Flag.
+// FlagSet is the text of a Flag that is set.
 const FlagSet = "true"
 
-// Param is a parameter of a method: a field of the query or of the JSON body. It is an argument of
-// the command, in this order, or a flag.
+// Param is a parameter of a method: a field of the query or of the JSON body. On the command line
+// it is an argument, in the order of the table, or a flag.
 type Param struct {
 	Name     string
 	Usage    string
 	Kind     Kind
 	Optional bool
-	Place    bool // an optional one that is an argument
+	Place    bool // an optional parameter that is an argument
 }
 
 // Flag reports whether the parameter has no value.
@@ -132,10 +132,10 @@ func (p Param) Flag() bool { return p.Kind == Flag }
 // Argument reports whether the parameter is an argument of the command.
 func (p Param) Argument() bool { return !p.Optional || p.Place }
 
-// check returns an error unless a text is of the parameter's kind.
+// check returns an error unless the text is of the parameter's kind.
 func (p Param) check(text string) error {
 	if text == "" {
-		return nil // it is absent
+		return nil // the parameter is absent
 	}
 	switch p.Kind {
 	case DID:
@@ -166,7 +166,7 @@ func (p Param) check(text string) error {
 	return nil
 }
 
-// Parameters of several methods.
+// Parameters that several methods share.
 var (
 	didParam   = Param{Name: "did", Usage: "the account's DID", Kind: DID}
 	convoParam = Param{Name: "convo", Usage: "the convo's id", Kind: ID}
@@ -174,8 +174,8 @@ var (
 
 // Call is a request of an operator.
 type Call struct {
-	Params   map[string]string // by name; an absent one is ""
-	Operator string            // who asks, by what the client says; "" for a method that reads
+	Params   map[string]string // by name; "" for an absent parameter
+	Operator string            // the name that the caller gives; "" for a method that reads
 	Reason   string            // why; "" for a method that reads
 
 	action string // the method's name
@@ -184,7 +184,7 @@ type Call struct {
 // did returns the account that the call is about.
 func (c Call) did() syntax.DID { return syntax.DID(c.Params[didParam.Name]) }
 
-// id returns a parameter of the kind ID; uuid.Nil: it is absent.
+// id returns a parameter of the kind ID, or uuid.Nil if it is absent.
 func (c Call) id(name string) uuid.UUID {
 	id, err := uuid.Parse(c.Params[name])
 	if err != nil {
@@ -196,7 +196,7 @@ func (c Call) id(name string) uuid.UUID {
 // convo returns the convo that the call is about.
 func (c Call) convo() uuid.UUID { return c.id(convoParam.Name) }
 
-// number returns a parameter of the kind Number; 0: it is absent.
+// number returns a parameter of the kind Number, or 0 if it is absent.
 func (c Call) number(name string) int64 {
 	n, err := strconv.ParseInt(c.Params[name], 10, 64)
 	if err != nil {
@@ -205,13 +205,13 @@ func (c Call) number(name string) int64 {
 	return n
 }
 
-// defaultRows bounds the lists of a question.
+// defaultRows bounds the lists of a question, unless the operator sets a bound.
 const defaultRows = 20
 
-// rows returns the longest list.
+// rows returns how many rows a list may have.
 func (c Call) rows() int { return int(cmp.Or(c.number("rows"), defaultRows)) }
 
-// since returns how far back a question looks; 0: nobody has said it.
+// since returns how far back a question looks, or 0 if the operator has not said it.
 func (c Call) since() time.Duration {
 	d, err := duration.Parse(c.Params["since"])
 	if err != nil {
@@ -225,14 +225,14 @@ func (c Call) window() time.Duration { return cmp.Or(c.since(), 24*time.Hour) }
 
 func (c Call) flag(name string) bool { return c.Params[name] == FlagSet }
 
-// The fields of the body that say who acts, and why.
+// The fields of the body that say who acts and why.
 const (
 	operatorField = "operator"
 	reasonField   = "reason"
 )
 
-// NewCall makes a call of the fields that a request has, by name: the parameters and, for a method
-// that writes, operator and reason. It changes given.
+// NewCall makes a call from the fields of a request, by name: the parameters and, for a method that
+// writes, operator and reason. It changes given.
 func (m Method) NewCall(given map[string]string) (Call, error) {
 	c := Call{Params: map[string]string{}, action: m.Name()}
 	for _, p := range m.Params {
@@ -267,7 +267,7 @@ func (m Method) NewCall(given map[string]string) (Call, error) {
 // maxText is the longest parameter, operator or reason, in bytes.
 const maxText = 2048
 
-// subject is what a call is about: its parameters, in the order of the method.
+// subject returns the subject of a call: its parameters, in the order of the method.
 func (m Method) subject(c Call) string {
 	var given []string
 	for _, p := range m.Params {

@@ -25,7 +25,7 @@ var pushRetry = Method{
 // PushRetried is the result of push.retry.
 type PushRetried struct {
 	DID syntax.DID `json:"did"`
-	Due uuid.UUID  `json:"due"` // the job that a worker takes next: a new one if the given one is dead
+	Due uuid.UUID  `json:"due"` // the job that a worker takes next: a new job if the given one is dead
 }
 
 var pushDrop = Method{
@@ -49,7 +49,7 @@ var inspectPush = question("push", "push jobs that wait", countPushJobs)
 // PushJobs are the push jobs by state.
 type PushJobs struct {
 	Jobs       []PushJobCount `json:"jobs"`
-	LastErrors []ErrorCount   `json:"lastErrors"` // of jobs that are not done
+	LastErrors []ErrorCount   `json:"lastErrors"` // last errors of jobs that are not done
 }
 
 // PushJobCount counts the push jobs in a state.

@@ -19,7 +19,7 @@ var inspectQuotas = question("quotas", "who has used most of which quota today",
 	Param{Name: "did", Usage: "what this DID has used", Optional: true},
 	Param{Name: "top", Usage: "list at most so many rows; 0: as --rows says", Kind: Number, Optional: true})
 
-// QuotaUses says who has used most of which quota today. A limit is that of the settings.
+// QuotaUses lists who has used most of which quota today. Limits are those of the settings.
 type QuotaUses struct {
 	Day    string     `json:"day" text:"-"`
 	Quotas []QuotaUse `json:"quotas"`
@@ -30,8 +30,8 @@ type QuotaUse struct {
 	Subject string  `json:"subject"` // a DID, ip:ADDRESS or convo:ID
 	Quota   string  `json:"quota"`
 	Used    int64   `json:"used"`
-	Limit   int64   `json:"limit"` // of this subject; 0: none
-	Share   float64 `json:"share"` // of the limit: 1 is all of it
+	Limit   int64   `json:"limit"` // limit of this subject; 0 means none
+	Share   float64 `json:"share"` // part of the limit that is used: 1 is all of it
 }
 
 func (q QuotaUse) cells() []any {
@@ -41,10 +41,10 @@ func (q QuotaUse) cells() []any {
 	return []any{q.Subject, q.Quota, q.Used, q.Limit, fmt.Sprintf("%.0f%%", 100*q.Share)}
 }
 
-// Quotas lists subjects by the share of the limit that they have used today, the highest share
-// first: all, or one. It reads all counts of the day. A node writes small counts once a minute,
-// others every 5 seconds. The limits of a DID are those that an operator's limit leaves it, as
-// quota.Scaled counts them.
+// Quotas lists subjects by the share of their limit that they have used today, the highest share
+// first. subject selects one of them; "" means all. Quotas reads all counts of the day. A node
+// writes small counts once a minute, other counts every 5 seconds. If an operator has limited a
+// DID, its limits are scaled by quota.Scaled.
 func Quotas(ctx context.Context, tx pgx.Tx, limits quota.Limits, subject string, rows int) ([]QuotaUse, error) {
 	byDay := limits.ByDay()
 	names, values := make([]string, 0, len(byDay)), make([]int64, 0, len(byDay))

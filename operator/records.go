@@ -21,12 +21,12 @@ type RecordCount struct {
 	Outcome       string  `json:"outcome"`
 	Count         int64   `json:"count" text:"records"`
 	OldestSeconds float64 `json:"oldestSeconds" text:"oldest"`
-	Expired       int64   `json:"expired"` // not removed yet
+	Expired       int64   `json:"expired"` // not yet deleted
 	AnswerBytes   int64   `json:"answerBytes" text:"bytes"`
 }
 
-// countRecords counts records, those made in the window if one is asked for. It reads the whole
-// table.
+// countRecords counts records. If the call names a window of time, it counts the records made in
+// that window. It reads the whole table.
 func countRecords(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
 	if c.flag("by-caller") {
 		return callers(ctx, tx, c)

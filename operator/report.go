@@ -24,13 +24,13 @@ var reportList = Method{
 	run: listReports,
 }
 
-// listedReports is how many reports a list has.
+// listedReports is how many reports a list has at most.
 const listedReports = 50
 
 // ReportList is the result of report.list.
 type ReportList struct {
 	Reports []reports.Listed `json:"reports"`
-	Next    string           `json:"next,omitempty"` // from, for the next ones
+	Next    string           `json:"next,omitempty"` // the value of from for the next page
 }
 
 func listReports(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
@@ -63,7 +63,7 @@ var reportShow = Method{
 	},
 }
 
-// reportFetch is for mlsd admin report open, on the machine that has the private key.
+// reportFetch is for mlsd admin report open, which runs on the machine with the private key.
 var reportFetch = Method{
 	Noun: "report", Verb: "fetch", Usage: "the sealed bytes of a report",
 	Params: []Param{reportParam}, Command: true,
@@ -73,13 +73,13 @@ var reportFetch = Method{
 	},
 }
 
-// ReportFetch is the method that gives the sealed bytes of a report.
+// ReportFetch returns the method that fetches the sealed bytes of a report.
 func ReportFetch() Method { return reportFetch }
 
 // FetchedReport is the result of report.fetch.
 type FetchedReport struct {
 	reports.Sealed
-	LogKeys []string `json:"logKeys"` // that check the head which the report possibly has
+	LogKeys []string `json:"logKeys"` // keys that verify the head, if the report has one
 }
 
 var reportClose = Method{
@@ -94,7 +94,7 @@ var reportClose = Method{
 // ReportClosed is the result of report.close.
 type ReportClosed struct {
 	ID      uuid.UUID `json:"id"`
-	Changed bool      `json:"changed"` // false: it was closed before
+	Changed bool      `json:"changed"` // false if the report was closed before
 }
 
 var reportDelete = Method{
@@ -117,5 +117,5 @@ var reportClear = Method{
 
 // ReportsDeleted is the result of report.delete and report.clear.
 type ReportsDeleted struct {
-	Deleted int64 `json:"deleted"` // reports; 0: there were none
+	Deleted int64 `json:"deleted"` // number of reports; 0 if there were none
 }

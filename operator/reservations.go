@@ -10,15 +10,15 @@ import (
 var inspectReservations = question("reservations", "work outside the database that is under way, stuck or failed",
 	readReservations)
 
-// Reservations is the work outside the database that is under way or has failed.
+// Reservations lists work outside the database that is running or has failed.
 type Reservations struct {
 	Processing   int           `json:"processing"`
-	Stuck        int           `json:"stuck"`    // of those, the lease is over
+	Stuck        int           `json:"stuck"`    // pieces of running work whose lease is over
 	Released     int           `json:"released"` // the last attempt failed, and none has begun since
 	Reservations []Reservation `json:"reservations"`
 }
 
-// Reservation is one piece of such work.
+// Reservation is one piece of work outside the database.
 type Reservation struct {
 	Method       string  `json:"method"`
 	Scope        string  `json:"scope"`
@@ -27,9 +27,9 @@ type Reservation struct {
 	State        string  `json:"state" text:"-"`
 	AgeSeconds   float64 `json:"ageSeconds" text:"age"`
 	Fence        int64   `json:"fence"`
-	LeaseSeconds float64 `json:"leaseSeconds" text:"lease"` // that are left; negative if the lease is over
+	LeaseSeconds float64 `json:"leaseSeconds" text:"lease"` // seconds left; negative if the lease is over
 	Stuck        bool    `json:"stuck" text:"-"`
-	LastError    string  `json:"lastError"` // of an attempt before this one
+	LastError    string  `json:"lastError"` // error of an earlier attempt
 }
 
 func (r Reservation) cells() []any {
@@ -48,8 +48,8 @@ func (r Reservation) lease() string {
 	return "held, " + longSpan(r.LeaseSeconds) + " left"
 }
 
-// readReservations lists what is processing, the longest stuck first, and then what was released. It
-// reads the whole table.
+// readReservations lists running work, the longest stuck first, and then released work. It reads
+// the whole table.
 func readReservations(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
 	var r Reservations
 	err := tx.QueryRow(ctx, `
@@ -68,8 +68,7 @@ func readReservations(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, 
 	return r, err
 }
 
-// Processing lists the work that is under way, that whose lease ends first at the top. An index
-// finds it.
+// Processing lists running work, in the order in which the leases end. It uses an index.
 func Processing(ctx context.Context, tx pgx.Tx, rows int) ([]Reservation, error) {
 	return list[Reservation](ctx, tx, `
 		SELECT nsid, scope, key, caller_did, state, extract(epoch FROM now() - started_at)::float8, fence,

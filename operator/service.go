@@ -1,13 +1,13 @@
-// Package operator is what an operator can ask a running server for and make it do: the methods of
-// the table in method.go, and who may call them. Each is a function with a struct as its result. The
-// admin listener serves the struct as JSON below /admin/, mlsd admin and mlsd inspect print it, and
-// the pages of operator/console draw it.
+// Package operator is what an operator can ask a running server, and make it do: the methods of the
+// table in method.go, and the rules who may call them. Each method is a function whose result is a
+// struct. The admin listener serves the struct as JSON below /admin/. The commands mlsd admin and
+// mlsd inspect print it. The pages of operator/console draw it.
 //
-// Functions return DIDs in full: Ask and the console shorten them. Field names of results are those of
-// the JSON, and do not change.
+// Functions return DIDs in full. Ask and the console shorten the DIDs. The field names of results
+// are those of the JSON, and do not change.
 //
-// It owns the table admin_actions. A method that writes leaves a row there before its first effect.
-// Its effects are functions of the packages that own the tables.
+// The package owns the table admin_actions. A method that writes inserts a row there before its
+// first effect. Its effects are functions of the packages that own the tables.
 package operator
 
 import (
@@ -35,10 +35,10 @@ import (
 const (
 	// maxBody is the longest body of a request, in bytes.
 	maxBody = 64 << 10
-	// Limit is how long one call can take. What is left of a longer job goes on with the next call,
+	// Limit is how long one call may take. The rest of a longer job continues with the next call,
 	// or in the background.
 	Limit = 10 * time.Minute
-	// answerTimeout is how long the client has to read the answer.
+	// answerTimeout is how long the client may take to read the answer.
 	answerTimeout = time.Minute
 )
 
@@ -47,23 +47,23 @@ type Service struct{ c Config }
 
 // Config is what a Service uses.
 type Config struct {
-	DB       *pgxpool.Pool // for maintenance: methods can read many rows
+	DB       *pgxpool.Pool // the pool for maintenance, because methods can read many rows
 	Log      *slog.Logger
 	Remover  *convos.Remover
 	Accounts *accounts.Store
 	Erasures *erasure.Store
-	Changed  func()                // is called after a write that changes who is refused
-	Wake     func()                // is called after a write that has inserted events
-	Heads    *transparency.Service // its keys are listed and replaced
+	Changed  func()                // called after a write that changes which accounts are refused
+	Wake     func()                // called after a write that has inserted events
+	Heads    *transparency.Service // methods list and replace its keys
 
-	Lifetimes idem.Lifetimes // of idempotency records, as the settings say
+	Lifetimes idem.Lifetimes // lifetimes of idempotency records, as the settings say
 	Quotas    quota.Limits   // as the settings say
 }
 
 // New returns a service.
 func New(c Config) *Service { return &Service{c} }
 
-// Handle adds a handler to the admin listener, for requests that are allowed at the level.
+// Handle adds a handler to the admin listener, for requests that are allowed at level.
 type Handle func(pattern string, level Level, h http.Handler)
 
 // Handle adds the methods to a listener.
@@ -94,7 +94,8 @@ func (s *Service) serve(w http.ResponseWriter, r *http.Request, m Method) {
 	})
 }
 
-// read reads a request: the query of a GET, and the JSON object of texts of a POST.
+// read reads the call from a request: from the query of a GET, or from the JSON object of a POST,
+// whose values are texts.
 func (m Method) read(w http.ResponseWriter, r *http.Request) (Call, error) {
 	given := map[string]string{}
 	if m.Write {
@@ -109,18 +110,18 @@ func (m Method) read(w http.ResponseWriter, r *http.Request) (Call, error) {
 	return m.NewCall(given)
 }
 
-// Answer makes a call for a request. It writes an Archive itself, and calls write with any other
-// result, or with the error.
+// Answer makes a call for a request. If the result is an Archive, Answer writes it. Any other
+// result, and any error, goes to write.
 func (s *Service) Answer(w http.ResponseWriter, r *http.Request, m Method, c Call, write func(out any, err error)) {
 	control := http.NewResponseController(w)
-	// The listener's timeouts are too short for a large job. net/http reads meanwhile, to notice that
+	// The listener's timeouts are too short for a large job. net/http keeps reading, to notice that
 	// the client hangs up.
 	if err := errors.Join(control.SetReadDeadline(time.Time{}),
 		control.SetWriteDeadline(time.Now().Add(Limit+answerTimeout))); err != nil {
 		s.c.Log.Warn("an admin method may be cut off", "error", err)
 	}
 	ctx := r.Context()
-	if m.Write { // what has begun is not left undecided because the browser hangs up
+	if m.Write { // a begun write is finished even if the browser hangs up
 		ctx = context.WithoutCancel(ctx)
 	}
 	ctx, cancel := context.WithTimeout(ctx, Limit)
@@ -141,13 +142,13 @@ func (s *Service) Answer(w http.ResponseWriter, r *http.Request, m Method, c Cal
 // ArchiveType is the Content-Type of an Archive: JSON Lines.
 const ArchiveType = "application/jsonl"
 
-// Archive is a result that is written line by line, because all of it can exceed the memory.
+// Archive is a result that is written line by line, because the whole can exceed the memory.
 type Archive interface {
 	WriteTo(context.Context, io.Writer) error
 }
 
-// Call runs a method. One that writes leaves a row in admin_actions, whatever becomes of it. The
-// context should end after Limit.
+// Call runs a method. A method that writes leaves a row in admin_actions, whatever its result. ctx
+// should end after Limit.
 func (s *Service) Call(ctx context.Context, m Method, c Call) (out any, err error) {
 	if !m.Write {
 		err = archive.Snapshot(ctx, s.c.DB, func(tx pgx.Tx) error {
@@ -166,7 +167,7 @@ func (s *Service) Call(ctx context.Context, m Method, c Call) (out any, err erro
 	return out, errors.Join(err, end(ctx, s.c.DB, id, err))
 }
 
-// Ask runs a method in a transaction of the caller's, which sees the rows of all callers.
+// Ask runs a method in the caller's transaction, which must see the rows of all callers.
 func (s *Service) Ask(ctx context.Context, tx pgx.Tx, m Method, c Call) (any, error) {
 	for _, p := range m.Params {
 		if err := p.check(c.Params[p.Name]); err != nil {
@@ -183,8 +184,8 @@ func (s *Service) Ask(ctx context.Context, tx pgx.Tx, m Method, c Call) (any, er
 	return out, err
 }
 
-// act runs a method that writes, in a transaction of the operator's: the audit log names the
-// operator and the method, and row-level security lets it see all records.
+// act runs a method that writes, in a transaction of the operator. The audit log names the operator
+// and the method, and row-level security lets the transaction see all records.
 func (s *Service) act(ctx context.Context, m Method, c Call) (out any, err error) {
 	err = pgx.BeginFunc(ctx, s.c.DB, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
@@ -206,14 +207,14 @@ func (s *Service) act(ctx context.Context, m Method, c Call) (out any, err error
 	return out, nil
 }
 
-// changed follows a write that changes who is refused: this node knows at once, the others within a
-// second.
+// changed runs after a write that changes which accounts are refused. This node knows the change at
+// once, the other nodes within a second.
 func changed(_ context.Context, s *Service, _ Call, out any) (any, error) {
 	s.c.Changed()
 	return out, nil
 }
 
-// wake follows a write that has inserted events.
+// wake runs after a write that has inserted events.
 func wake(_ context.Context, s *Service, _ Call, out any) (any, error) {
 	s.c.Wake()
 	return out, nil

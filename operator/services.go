@@ -14,37 +14,38 @@ var inspectServices = question("services",
 		return ReadServices(ctx, tx, c.rows())
 	})
 
-// Services are other services that invite people of this one, and those whose people this one invites.
+// Services lists other services that invite people of this service, and services whose people this
+// one invites.
 type Services struct {
 	Budgets []ServiceBudget `json:"budgets"`
 	Homes   []WaitingHome   `json:"homes"`
 }
 
-// ServiceBudget is what a service, or all services of a registered domain, can deliver to people who do
-// not know the inviter.
+// ServiceBudget is how many invitations a service, or all services of a registered domain, may
+// deliver to people who share no convo with the inviter.
 type ServiceBudget struct {
 	Subject string    `json:"subject"` // a DID, or domain:NAME
-	Used    int64     `json:"used"`    // of today's, as of now
+	Used    int64     `json:"used"`    // how much of today's budget is used now
 	PerDay  int64     `json:"perDay"`  // it grows with accepted invitations, and shrinks with declined ones
-	Share   float64   `json:"share"`   // that is used: 1 is all of it
-	Last    time.Time `json:"last"`    // that the budget was counted for
+	Share   float64   `json:"share"`   // part that is used: 1 is all of it
+	Last    time.Time `json:"last"`    // last time that the budget was counted
 }
 
 func (b ServiceBudget) cells() []any {
 	return []any{b.Subject, b.Used, b.PerDay, fmt.Sprintf("%.0f%%", 100*b.Share), clock(b.Last)}
 }
 
-// WaitingHome is a service that has not taken invitations of this one yet.
+// WaitingHome is a service that has not accepted this service's invitations yet.
 type WaitingHome struct {
 	Service       string  `json:"service"`
 	Waiting       int64   `json:"waiting"`
 	OldestSeconds float64 `json:"oldestSeconds" text:"oldest"`
-	Attempts      int64   `json:"attempts"` // most of one
+	Attempts      int64   `json:"attempts"` // the most attempts of one invitation
 	LastError     string  `json:"lastError"`
 }
 
-// ReadServices lists the budgets with the highest share used, and the homes with the most invitations
-// that wait.
+// ReadServices lists the budgets with the highest used share, and the homes with the most waiting
+// invitations.
 func ReadServices(ctx context.Context, tx pgx.Tx, rows int) (s Services, err error) {
 	s.Budgets, err = list[ServiceBudget](ctx, tx, `
 		SELECT subject, ceil(now_used)::bigint, per_day, now_used / per_day, counted_at

@@ -20,12 +20,12 @@ const (
 	sessionCookie = "mlsd_admin"
 )
 
-// Login returns the cookie that a browser sends instead of a token, because it cannot send
-// Authorization. Error: the token is wrong, or for metrics only.
+// Login returns the cookie that a browser sends instead of a token, because a browser cannot send
+// Authorization. It returns an error if the token is wrong, or is for metrics only.
 //
-// The cookie holds the level and the end of the session, with a MAC. Its key is the token's hash. So
-// all nodes with the same token accept it, a new token ends it, and no node stores anything. Logging
-// out takes the cookie from the browser only.
+// The cookie holds the level and the end of the session, with a MAC whose key is the token's hash.
+// So all nodes with the same token accept the cookie, a new token ends the session, and no node
+// stores anything. Logging out only removes the cookie from the browser.
 func (a *Access) Login(r *http.Request, token string) (*http.Cookie, error) {
 	level, err := a.levelOf(r, token)
 	switch {
@@ -40,21 +40,22 @@ func (a *Access) Login(r *http.Request, token string) (*http.Cookie, error) {
 	return c, nil
 }
 
-// Logout returns the cookie that takes Login's from the browser.
+// Logout returns the cookie that removes the cookie of Login from the browser.
 func (a *Access) Logout(r *http.Request) *http.Cookie {
 	c := a.cookie(r)
 	c.MaxAge = -1
 	return c
 }
 
-// cookie returns the cookie of sessions without its value. A proxy's word that the browser has used
-// TLS is enough: a false one only keeps the browser from sending the cookie.
+// cookie returns the cookie of a session without its value. It trusts a proxy that says that the
+// browser uses TLS: a false claim only keeps the browser from sending the cookie.
 func (a *Access) cookie(r *http.Request) *http.Cookie {
 	secure := r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https"
 	return &http.Cookie{Name: sessionCookie, Path: "/", HttpOnly: true, Secure: secure, SameSite: http.SameSiteStrictMode}
 }
 
-// LoginPath is where a browser without a session goes. A page that it asked for follows the log-in.
+// LoginPath returns where to send a browser without a session. After the log-in, the browser goes
+// to the page that it has asked for.
 func LoginPath(r *http.Request) string {
 	if r.Method != http.MethodGet {
 		return "/login"
@@ -72,7 +73,7 @@ func (a *Access) mac(level Level, text string) string {
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }
 
-// session returns the level of the session that a request's cookie names.
+// session returns the level of the session in a request's cookie.
 func (a *Access) session(r *http.Request) (Level, bool) {
 	c, err := r.Cookie(sessionCookie)
 	if err != nil {
@@ -99,8 +100,8 @@ func (a *Access) session(r *http.Request) (Level, bool) {
 // levelKey is the key of the level in a request's context.
 type levelKey struct{}
 
-// LevelOf returns what the caller of a request to the admin listener may do: Read or Write, or Login
-// if it has shown no token.
+// LevelOf returns what the caller of a request to the admin listener may do: Read or Write, or
+// Login if the caller has shown no token.
 func LevelOf(ctx context.Context) Level {
 	level, _ := ctx.Value(levelKey{}).(Level)
 	return level

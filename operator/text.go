@@ -14,9 +14,10 @@ import (
 )
 
 // WriteText writes a result for people: a line for each field, and a table for each list that is
-// not empty. A field's name is that of the JSON, as words. The tag text:"NAME|FORMAT" says another
-// one, and how the value is written; text:"-" leaves it out. Of lists that are all empty it writes the
-// text nothing. Of JSON it writes each field.
+// not empty. A field's name is its JSON name, as words. The tag text:"NAME|FORMAT" sets another
+// name and the format of the value; text:"-" leaves the field out. If the result has only empty
+// lists, WriteText writes the text nothing. If the result is JSON, WriteText writes each of its
+// fields.
 func WriteText(w io.Writer, result any, nothing string) error {
 	table := NewTable(w)
 	body, isJSON := result.(json.RawMessage)
@@ -49,7 +50,8 @@ func writeFields(w io.Writer, result any) {
 	}
 }
 
-// writeTable writes the structs of a list. One that has cells says itself what is in its row.
+// writeTable writes the structs of a list. A struct with the method cells decides what is in its
+// row.
 func writeTable(w io.Writer, rows reflect.Value) {
 	all := columns(rows.Type().Elem())
 	var names []any
@@ -90,7 +92,7 @@ func columns(t reflect.Type) (all []column) {
 	return all
 }
 
-// words writes a name such as lastError as words.
+// words turns a name such as lastError into words.
 func words(name string) string {
 	var out strings.Builder
 	for _, r := range name {
@@ -102,13 +104,14 @@ func words(name string) string {
 	return out.String()
 }
 
-// Formats of columns. Without one, a number with a point is a span of seconds, such as 3d7h or 5m0s.
+// Formats of columns. Without a format, a number with a point is a span of seconds, such as 3d7h or
+// 5m0s.
 const (
-	asShort = "short" // of seconds, to the millisecond, such as 1.25s or 3ms
-	asHour  = "hour"  // of a moment
+	asShort = "short" // seconds, to the millisecond, such as 1.25s or 3ms
+	asHour  = "hour"  // the hour of a time
 )
 
-// written writes a value. What is missing or empty is a dash.
+// written formats a value. A missing or empty value is a dash.
 func (c column) written(v reflect.Value) string {
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {
@@ -136,15 +139,15 @@ func (c column) written(v reflect.Value) string {
 	return cmp.Or(fmt.Sprint(v.Interface()), "-")
 }
 
-// clock writes a moment, to the millisecond.
+// clock formats a time, to the millisecond.
 func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000") }
 
-// milliseconds writes a time span to the millisecond.
+// milliseconds formats a time span, to the millisecond.
 func milliseconds(seconds float64) string {
 	return time.Duration(seconds * float64(time.Second)).Round(time.Millisecond).String()
 }
 
-// longSpan writes a time span to the second, or to the hour.
+// longSpan formats a time span, to the second or to the hour.
 func longSpan(seconds float64) string {
 	d := time.Duration(seconds * float64(time.Second)).Round(time.Second)
 	if d >= 48*time.Hour {
@@ -156,8 +159,8 @@ func longSpan(seconds float64) string {
 // NewTable returns a writer that aligns the cells of Line.
 func NewTable(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 8, 2, ' ', 0) }
 
-// Line writes cells to a table. In them is nothing that a terminal obeys. The table's Flush returns the
-// error.
+// Line writes cells to a table. It replaces everything that a terminal would obey. The table's
+// Flush returns the error.
 func Line(w io.Writer, cells ...any) {
 	texts := make([]string, len(cells))
 	for i, c := range cells {
@@ -166,7 +169,8 @@ func Line(w io.Writer, cells ...any) {
 	_, _ = fmt.Fprintln(w, strings.Join(texts, "\t"))
 }
 
-// printable replaces control characters: texts of clients must not control the operator's terminal.
+// printable replaces control characters, because a client's text must not control the operator's
+// terminal.
 func printable(r rune) rune {
 	if r < ' ' || r >= 0x7f && r < 0xa0 {
 		return '·'
@@ -174,23 +178,23 @@ func printable(r rune) rune {
 	return r
 }
 
-// Fields calls each with the fields of a JSON object, in their order. The name of a field inside
-// another one begins with that one's. The elements of a list have numbers.
-func Fields(object []byte, each func(name, value string)) error {
+// Fields calls yield with the fields of a JSON object, in their order. The name of a nested field
+// begins with the name of the outer field. The elements of a list are numbered.
+func Fields(object []byte, yield func(name, value string)) error {
 	in := json.NewDecoder(bytes.NewReader(object))
 	in.UseNumber()
-	return fields(in, "", each)
+	return fields(in, "", yield)
 }
 
-// fields reads the value that comes next, below a name.
-func fields(in *json.Decoder, name string, each func(name, value string)) error {
+// fields reads the next value, whose fields get names below name.
+func fields(in *json.Decoder, name string, yield func(name, value string)) error {
 	token, err := in.Token()
 	if err != nil {
 		return err
 	}
 	delim, nested := token.(json.Delim)
 	if !nested {
-		each(name, fmt.Sprint(token))
+		yield(name, fmt.Sprint(token))
 		return nil
 	}
 	for i := 1; in.More(); i++ {
@@ -202,15 +206,15 @@ func fields(in *json.Decoder, name string, each func(name, value string)) error 
 			}
 			inner = strings.TrimSpace(fmt.Sprintf("%s %v", name, key))
 		}
-		if err := fields(in, inner, each); err != nil {
+		if err := fields(in, inner, yield); err != nil {
 			return err
 		}
 	}
-	_, err = in.Token() // the end
+	_, err = in.Token() // the end of the object or list
 	return err
 }
 
-// elsewhere says where else to look if a question finds nothing, by the question's verb.
+// elsewhere says, by the verb of a question that has found nothing, where else to look.
 var elsewhere = map[string]string{
 	"request": "a known caller's request leaves a row if it is refused, fails or is slow, and a sample of the others " +
 		"does, for MLSD_REQUEST_RETENTION; the log has a line of every request, also of an unknown caller's",
@@ -235,7 +239,7 @@ var elsewhere = map[string]string{
 		"--refused has what was refused",
 }
 
-// Nothing is the text of an answer to a question that found nothing: what was looked for, and where
+// Nothing returns the text for a question that has found nothing: what was looked for, and where
 // else to look.
 func (m Method) Nothing(c Call) string {
 	var asked []string // as on the command line

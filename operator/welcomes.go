@@ -16,7 +16,8 @@ var inspectWelcomes = question("welcomes", "Welcomes by state, and those whose d
 	Param{Name: "state", Usage: "list only Welcomes in this state", Optional: true},
 	Param{Name: "failed", Usage: "list only Welcomes with a failed join, in any state", Kind: Flag, Optional: true})
 
-// WelcomeStates are the states of Welcomes, in the order in which they pass through them.
+// WelcomeStates returns the states of Welcomes, in the order in which a Welcome passes through
+// them.
 func WelcomeStates() []string {
 	return []string{
 		string(welcome.Available), string(welcome.InFlight), string(welcome.Consumed), string(welcome.Superseded),
@@ -24,18 +25,18 @@ func WelcomeStates() []string {
 	}
 }
 
-// Welcomes are the Welcomes by state, and what became of those that devices have fetched.
+// Welcomes counts the Welcomes by state, and says what came of those that devices have fetched.
 type Welcomes struct {
 	States                 []WelcomeCount `json:"states"`
 	OldestInFlightSeconds  *float64       `json:"oldestInFlightSeconds" text:"oldest in flight"` // since it was fetched
 	FetchedAndNotConfirmed int64          `json:"fetchedAndNotConfirmed" text:"fetched, not confirmed"`
-	// the sum of them
+	// the sum of the attempts of these Welcomes
 	DeliveriesNotConfirmed int64 `json:"deliveriesNotConfirmed" text:"their attempts"`
 	// the sweeper's next work
 	GraceOverAndNotReleased int64 `json:"graceOverAndNotReleased" text:"grace over, not released"`
-	// of all Welcomes, once per lease
+	// failed joins of all Welcomes, once per lease
 	FailedJoins int64 `json:"failedJoins"`
-	// what devices said last of failed joins
+	// the last errors that devices have reported
 	LastErrors []ErrorCount `json:"lastErrors"`
 	// most failures first, then most attempts
 	Welcomes []Welcome `json:"welcomes"`
@@ -45,14 +46,14 @@ type Welcomes struct {
 type WelcomeCount struct {
 	State         string  `json:"state"`
 	Count         int64   `json:"count" text:"Welcomes"`
-	OldestSeconds float64 `json:"oldestSeconds" text:"oldest"` // since its commit
+	OldestSeconds float64 `json:"oldestSeconds" text:"oldest"` // since the commit
 	Attempts      int64   `json:"attempts"`
-	// Ages in seconds: of available Welcomes since their commit, of those in flight since they were
-	// fetched, of consumed ones from the commit to the joining.
+	// Ages in seconds: of available Welcomes since their commit, of Welcomes in flight since they
+	// were fetched, and of consumed Welcomes from the commit to the join.
 	P50      float64 `json:"medianSeconds" text:"median age"`
 	P95      float64 `json:"p95Seconds" text:"95 %"`
 	Highest  float64 `json:"highestSeconds" text:"highest"`
-	Retried  int64   `json:"fetchedAgain"` // more than once
+	Retried  int64   `json:"fetchedAgain"` // fetched more than once
 	Failures int64   `json:"failedJoins"`
 }
 
@@ -70,21 +71,21 @@ type Welcome struct {
 	Device         string     `json:"device" text:"-"`
 	Epoch          int64      `json:"epoch" text:"-"`
 	State          string     `json:"state"`
-	Attempts       int64      `json:"attempts"` // leases
+	Attempts       int64      `json:"attempts"` // number of leases
 	Failures       int64      `json:"failures"`
 	CreatedAt      time.Time  `json:"createdAt" text:"-"`
 	FetchedAt      *time.Time `json:"fetchedAt,omitempty" text:"-"`
 	ConfirmedAt    *time.Time `json:"confirmedAt,omitempty" text:"-"`
 	Silent         bool       `json:"silent" text:"-"`               // consumed because its grace was over
-	AgeSeconds     float64    `json:"ageSeconds" text:"age"`         // since its commit
+	AgeSeconds     float64    `json:"ageSeconds" text:"age"`         // since the commit
 	FetchedSeconds *float64   `json:"fetchedSeconds" text:"fetched"` // since the last lease was opened
 	FailedSeconds  *float64   `json:"failedSeconds" text:"failed"`   // since the last failed join
 	LastError      string     `json:"lastError"`
 }
 
-// readWelcomes counts Welcomes, and lists those in a state or, if failed, those with a failed join in
-// any state. Without either it lists those that were fetched and can still be delivered. It reads
-// the whole table.
+// readWelcomes counts Welcomes and lists some of them: those in a state, or, if failed is set,
+// those with a failed join in any state. If neither is set, it lists the Welcomes that were fetched
+// and can still be delivered. It reads the whole table.
 func readWelcomes(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, error) {
 	var r Welcomes
 	state := c.Params["state"]
@@ -119,8 +120,8 @@ func readWelcomes(ctx context.Context, _ *Service, tx pgx.Tx, c Call) (any, erro
 	return r, err
 }
 
-// CountWelcomes counts Welcomes by state, and what devices said last of failed joins, as a part of the
-// table has them.
+// CountWelcomes counts Welcomes by state, and the last errors that devices have reported of failed
+// joins. It reads percent of the table, and estimates the numbers from that.
 func CountWelcomes(ctx context.Context, tx pgx.Tx, percent float64, rows int) (states []WelcomeCount, said []ErrorCount,
 	err error) {
 	states, err = list[WelcomeCount](ctx, tx, `
@@ -151,8 +152,8 @@ func CountWelcomes(ctx context.Context, tx pgx.Tx, percent float64, rows int) (s
 	return states, said, err
 }
 
-// WelcomesIn lists the Welcomes in a state before a place, the newest first. With failed it lists
-// those with a failed join, in any state.
+// WelcomesIn lists the Welcomes in a state before a place, the newest first. If failed is set, it
+// lists the Welcomes with a failed join in any state.
 func WelcomesIn(ctx context.Context, tx pgx.Tx, state string, failed bool, before push.Place,
 	rows int) ([]Welcome, error) {
 	return list[Welcome](ctx, tx, `
@@ -165,7 +166,7 @@ func WelcomesIn(ctx context.Context, tx pgx.Tx, state string, failed bool, befor
 		ORDER BY welcomes.created_at DESC, welcomes.id DESC LIMIT $5`, state, failed, before.At, before.ID, rows)
 }
 
-// WelcomesOf lists the Welcomes of an account into convos of which it is a member, the newest first.
+// WelcomesOf lists an account's Welcomes into convos of which it is a member, the newest first.
 func WelcomesOf(ctx context.Context, tx pgx.Tx, did string, rows int) ([]Welcome, error) {
 	return list[Welcome](ctx, tx, `
 		SELECT w.id::text, w.convo_id::text, w.recipient_did, w.device_id, w.epoch, w.state, w.attempts, w.failures,

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// reasons says of an error why the request got it. Errors without an entry are explained by their
-// own message.
+// reasons maps an error's name to the explanation of the request that got the error. An error
+// without an entry is explained by its own message.
 var reasons = map[string]func(e *Explanation) string{
 	"":                    (*Explanation).whySuccess,
 	"IdempotencyConflict": (*Explanation).whyConflict,
@@ -21,7 +21,7 @@ var reasons = map[string]func(e *Explanation) string{
 	"InternalServerError": (*Explanation).whyInternal,
 }
 
-// why is the explanation, in sentences.
+// why returns the explanation, in sentences.
 func (e *Explanation) why() string {
 	reason := reasons[e.Error]
 	if reason == nil {
@@ -48,7 +48,7 @@ func (e *Explanation) whySuccess() string {
 	return "It succeeded."
 }
 
-// firstUse says when the key was first used, if that is known now.
+// firstUse says when the key was first used, if the server still knows that.
 func (e *Explanation) firstUse() string {
 	switch {
 	case e.Record != nil:
@@ -80,7 +80,7 @@ func (e *Explanation) whyInProgress() string {
 	return text + ". " + e.nowOfKey() + " To retry with the same key is right."
 }
 
-// nowOfKey says what has become of a key that was in use.
+// nowOfKey says what became of a key that was in use.
 func (e *Explanation) nowOfKey() string {
 	switch r := e.Record; {
 	case r == nil && e.Entry != nil:
@@ -99,8 +99,8 @@ func (e *Explanation) nowOfKey() string {
 	return "It has taken effect."
 }
 
-// epochs reads the epoch of the object from the error's message. Its form is fixed, because clients
-// read it too.
+// epochs parses the epoch of the object from the error's message. The form of the message is fixed,
+// because clients parse it too.
 func (e *Explanation) epochs() (epoch, current int64, state string, ok bool) {
 	n, err := fmt.Sscanf(e.Message, "epoch %d is %s currentEpoch=%d", &epoch, &state, &current)
 	return epoch, current, strings.TrimSuffix(state, ";"), err == nil && n == 3 && e.Error == "EpochMismatch"
