@@ -1,9 +1,9 @@
-// Command guide follows pages of the guide for app developers, as a reader would: it writes their
-// files, types their commands, and expects what they say comes.
+// Command guide follows pages of the guide for app developers, as a reader would. It writes the
+// files of a page, types the commands, and checks that their output is what the page says.
 //
 //	go run ./internal/guide -folder DIR -server http://127.0.0.1:4711 docs/clients/TYPESCRIPT.md
 //
-// The first words of a fenced block say what becomes of it:
+// The first words of a fenced block say what happens to the block:
 //
 //	sh                runs in the main terminal, and must succeed
 //	sh host           the same, on this machine if the main terminal is elsewhere (see -shell)
@@ -13,9 +13,10 @@
 //	text NAME shows   each line comes in that terminal, in this order
 //	LANGUAGE PATH     a file, in the folder of the main terminal. The text before the block names it
 //
-// A comment "# → text" in a command that must succeed says what comes next in its output. Other
-// blocks are only read. The steps of a workflow (.github/workflows) run once it is written. The
-// folder begins with one entry, mlsd: this checkout. The page's address of the server stands for
+// A comment "# → text" in a command that must succeed says what its output contains next. Other
+// blocks are only read. The steps of a workflow (.github/workflows) run once the workflow is
+// written. The folder at first has one entry, mlsd, which is this checkout. The server's address in
+// the page is replaced by the address of -server.
 // that of -server.
 package main
 
@@ -33,9 +34,9 @@ import (
 )
 
 const (
-	// address is where the pages' server is.
+	// address is the address of the server in the pages.
 	address = "127.0.0.1:8080"
-	// start is the command that starts it.
+	// start is the command that starts the server.
 	start = "go run ./cmd/mlsd-dev"
 )
 

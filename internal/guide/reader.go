@@ -18,7 +18,7 @@ const (
 	// mainTerminal and hostTerminal run commands that must succeed.
 	mainTerminal = ""
 	hostTerminal = "host"
-	// serverTerminal is where the page starts the server.
+	// serverTerminal is the terminal in which the page starts the server.
 	serverTerminal = "server"
 	// showTime is how long a line of a running program may take.
 	showTime = time.Minute
@@ -33,7 +33,7 @@ type reader struct {
 	terminals     map[string]*terminal
 }
 
-// prepare makes the folder, with the checkout in it.
+// prepare creates the folder, with the checkout in it.
 func (r *reader) prepare() error {
 	if err := os.MkdirAll(r.folder, 0o755); err != nil {
 		return err
@@ -74,7 +74,7 @@ func (r *reader) follow(ctx context.Context, page string) error {
 	return nil
 }
 
-// do does one block, and says what it did.
+// do handles one block, and says what it has done.
 func (r *reader) do(ctx context.Context, b block) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
@@ -98,7 +98,7 @@ func (r *reader) do(ctx context.Context, b block) (string, error) {
 	}
 }
 
-// terminal returns a terminal. A new one is in the folder.
+// terminal returns a terminal. A new terminal begins in the folder.
 func (r *reader) terminal(name string) (t *terminal, err error) {
 	if t := r.terminals[name]; t != nil {
 		return t, nil
@@ -138,7 +138,7 @@ func (r *reader) succeed(ctx context.Context, name, command string) error {
 		return err
 	}
 	const end = "-- the command has ended --"
-	// What runs in the braces cannot read what is typed after it.
+	// A program inside the braces cannot read what is typed after them.
 	if _, err := io.WriteString(t.commands, "{\n"+command+"} </dev/null\necho '"+end+"'\n"); err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (r *reader) shows(ctx context.Context, b block) error {
 	return nil
 }
 
-// write writes a file. A workflow's steps run.
+// write writes a file. If the file is a workflow, write runs its steps.
 func (r *reader) write(ctx context.Context, b block) error {
 	if !strings.Contains(b.before, "`"+b.name+"`") {
 		return fmt.Errorf("the text before the block does not name %s", b.name)
@@ -184,7 +184,7 @@ func (r *reader) write(ctx context.Context, b block) error {
 	return nil
 }
 
-// outputs shows what has come in each terminal.
+// outputs returns everything that each terminal has printed.
 func (r *reader) outputs() string {
 	var s strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(r.terminals)) {
@@ -195,12 +195,12 @@ func (r *reader) outputs() string {
 
 // block is a fenced block of a page.
 type block struct {
-	line     int    // where it begins in the page
+	line     int    // line of the page at which the block begins
 	language string // sh, text, ts, …
 	name     string // a terminal or a path, or empty
-	shows    bool   // what comes in the terminal, not what is typed
-	text     string // with a line end
-	before   string // the text between it and the block before
+	shows    bool   // the text is expected output, not input
+	text     string // with its last line end
+	before   string // the text between this block and the block before
 }
 
 var fence = regexp.MustCompile("(?ms)^```(\\w+)(?: (\\S+))?( shows)?\n(.*?)^```$")
@@ -228,7 +228,7 @@ func blocksOf(page string) (found []block) {
 	return found
 }
 
-// expected returns what the comments of a command say comes.
+// expected returns the output that the comments of a command announce.
 func expected(command string) (texts []string) {
 	for _, m := range regexp.MustCompile(`(?m)# → (.+)$`).FindAllStringSubmatch(command, -1) {
 		texts = append(texts, m[1])
@@ -246,7 +246,7 @@ func lines(text string) (found []string) {
 	return found
 }
 
-// inOrder returns an error unless the texts come in the output one after the other.
+// inOrder returns an error unless the output contains the texts, one after the other.
 func inOrder(output string, texts []string) error {
 	for _, text := range texts {
 		_, after, ok := strings.Cut(output, text)

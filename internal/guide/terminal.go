@@ -12,21 +12,22 @@ import (
 	"syscall"
 )
 
-// terminal is a shell, and what has come from it.
+// terminal is a shell and its output.
 type terminal struct {
 	commands io.Writer // to the shell
-	input    io.Writer // to the program that it runs
+	input    io.Writer // to the program that the shell runs
 	cmd      *exec.Cmd
 	done     chan struct{} // closed when the shell has ended
 
-	mu      sync.Mutex // guards the rest
+	mu      sync.Mutex // guards the fields below
 	output  strings.Builder
-	seen    int           // how much of the output an expectation has used up
-	changed chan struct{} // closed at the next change of output
+	seen    int           // how much of the output earlier expectations have used up
+	changed chan struct{} // closed when the output changes
 }
 
-// byLine is a shell that reads commands from a file of their own, line by line. A program that it
-// runs has its standard input to itself: Node changes its mode, and leaves it changed when killed.
+// byLine is a shell that reads its commands, line by line, from a separate file. So the standard
+// input belongs to the program that the shell runs. Node changes the mode of that input, and does
+// not change it back when it is killed.
 const byLine = `while IFS= read -r -u 3 line; do eval "$line"; done`
 
 // openScript opens a terminal whose shell ends at the first command that fails. Its programs have
@@ -51,7 +52,7 @@ func openTerminal(shell []string, folder string) (*terminal, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer commands.Close() // the shell has it then
+	defer commands.Close() // the shell has its own copy by then
 	t.commands = write
 	t.cmd.ExtraFiles = []*os.File{commands}
 	return t, t.start()
@@ -60,7 +61,7 @@ func openTerminal(shell []string, folder string) (*terminal, error) {
 func newTerminal(command []string, folder string) *terminal {
 	t := &terminal{cmd: exec.Command(command[0], command[1:]...), done: make(chan struct{}), changed: make(chan struct{})}
 	t.cmd.Dir = folder
-	t.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // close ends the whole group
+	t.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that close ends the whole group
 	t.cmd.Stdout, t.cmd.Stderr = t, t
 	return t
 }
@@ -70,13 +71,13 @@ func (t *terminal) start() error {
 		return err
 	}
 	go func() {
-		_ = t.cmd.Wait() // expect reports that it has ended
+		_ = t.cmd.Wait() // expect reports that the shell has ended
 		close(t.done)
 	}()
 	return nil
 }
 
-// Write keeps what the shell prints.
+// Write stores what the shell prints.
 func (t *terminal) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -85,8 +86,8 @@ func (t *terminal) Write(p []byte) (int, error) {
 	return t.output.Write(p)
 }
 
-// expect waits until a text comes after the one that was expected before, and returns what was
-// between them.
+// expect waits until a text comes after the text that was expected last. It returns what came
+// between the two.
 func (t *terminal) expect(ctx context.Context, text string) (string, error) {
 	for {
 		between, found, changed := t.look(text)
@@ -116,14 +117,14 @@ func (t *terminal) look(text string) (between string, found bool, changed <-chan
 	return between, found, t.changed
 }
 
-// all returns everything that has come.
+// all returns the whole output.
 func (t *terminal) all() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.output.String()
 }
 
-// close ends the shell and everything that it has started.
+// close kills the shell and everything that it has started.
 func (t *terminal) close() {
 	_ = syscall.Kill(-t.cmd.Process.Pid, syscall.SIGKILL) // it may have ended
 	<-t.done

@@ -29,15 +29,15 @@ type step struct {
 	Run  string            `yaml:"run"`
 }
 
-// decode reads YAML, and refuses what the type does not know.
+// decode reads YAML, and refuses fields that the type does not have.
 func decode(text string, into any) error {
 	d := yaml.NewDecoder(strings.NewReader(text))
 	d.KnownFields(true)
 	return d.Decode(into)
 }
 
-// workflow runs the steps of a workflow in the main terminal. Of the actions it does one: a checkout
-// into a path is this one. Steps under a condition are left out.
+// workflow runs the steps of a workflow in the main terminal. It supports one action: a checkout
+// into a path, which is this checkout. Steps with a condition are left out.
 func (r *reader) workflow(ctx context.Context, text string) error {
 	var w workflow
 	if err := decode(text, &w); err != nil {

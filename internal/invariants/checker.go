@@ -13,26 +13,27 @@ import (
 // remembered is how many results a Checker keeps.
 const remembered = 20
 
-// Checker checks the whole database, one check at a time, because a check can take minutes and needs
-// a connection. It says how far the check is, and remembers the last results in memory.
+// Checker checks the whole database. It runs one check at a time, because a check can take minutes
+// and needs a connection. It reports the progress of a check, and remembers the last results in
+// memory.
 type Checker struct {
 	db      *pgxpool.Pool
-	running chan struct{} // full during a check
+	running chan struct{} // holds a value during a check
 
-	mu       sync.Mutex // guards the rest
+	mu       sync.Mutex // guards the fields below
 	progress Progress
 	results  []Result // the newest first
 }
 
-// Progress is how far a check is. Of is 0 if none runs.
+// Progress is the progress of a check. Of is 0 if no check is running.
 type Progress struct {
-	Promise string    // that is being verified
-	Step    int       // its number, from 1
-	Of      int       // how many there are
+	Promise string    // the promise that is being verified
+	Step    int       // number of the promise, from 1
+	Of      int       // number of all promises
 	Since   time.Time // when the check began
 }
 
-// String says how far the check is.
+// String describes the progress in words.
 func (p Progress) String() string {
 	if p.Of == 0 {
 		return "no check runs"
@@ -40,12 +41,12 @@ func (p Progress) String() string {
 	return fmt.Sprintf("step %d of %d: %s", p.Step, p.Of, p.Promise)
 }
 
-// Result is how a check ended.
+// Result is the result of a check.
 type Result struct {
-	At         time.Time // when it began
+	At         time.Time // when the check began
 	Took       time.Duration
 	Violations []string
-	Failed     bool // the check could not be made
+	Failed     bool // the check could not be completed
 }
 
 // NewChecker returns a checker.
@@ -53,7 +54,7 @@ func NewChecker(db *pgxpool.Pool) *Checker {
 	return &Checker{db: db, running: make(chan struct{}, 1)}
 }
 
-// Check is the function Check. It waits until no other check runs.
+// Check calls the function Check, after the running check has ended.
 func (c *Checker) Check(ctx context.Context) (violations []string, err error) {
 	select {
 	case c.running <- struct{}{}:
@@ -76,7 +77,7 @@ func (c *Checker) Check(ctx context.Context) (violations []string, err error) {
 	return violations, err
 }
 
-// State returns how far the running check is.
+// State returns the progress of the running check.
 func (c *Checker) State() Progress {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,13 +1,13 @@
 package invariants
 
-// check finds the violations of one promise. Each row of its result is a violation. It has the
-// convo, if the promise is about convos, and a text.
+// check finds the violations of one promise. Each row of its result is a violation: the convo, if
+// the promise is about convos, and a text.
 type check struct{ promise, sql string }
 
-// entryEvents are the events of log entries, those that wait included, of the convo $1 or of all. No
-// index leads from a convo to a row of events that it shares with others. So for one convo the index
-// of the stream stands for those rows, as far as it has been written; the check of the index compares
-// the two.
+// entryEvents are the events of log entries of the convo $1, or of all convos, including waiting
+// events. No index finds the rows of events that several convos share. So for one convo, the query
+// uses the stream's index instead of these rows, as far as the index has been written. The check of
+// the index compares the two.
 const entryEvents = `
 				SELECT convo_id, 0 AS later, stream_seq AS place, 0 AS ord, seq FROM single_events
 				WHERE (kind <= 3 OR kind = 9) AND $1::uuid IS NULL
@@ -26,8 +26,8 @@ const entryEvents = `
 			`
 
 // convoChecks take the id of a convo, or NULL for all convos. For all convos, a check reads each
-// table once, not once per convo. For one convo, it finds the rows by the id. PostgreSQL makes the
-// plan for the given argument.
+// table once, not once per convo. For one convo, it finds the rows by the id. PostgreSQL plans each
+// check for the given argument.
 var convoChecks = []check{
 	{"dense log", `
 		SELECT c.id, format('%s entries from %s to %s, last_seq %s, expired up to %s', count(m.seq), min(m.seq), max(m.seq),

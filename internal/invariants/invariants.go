@@ -1,6 +1,6 @@
 // Package invariants verifies the promises of docs/INVARIANTS.md in the stored data. Tests and the
-// simulator call it after each step. Operators call it on the admin listener. It only reads, and
-// does not depend on the code that writes.
+// simulator call it after each step. Operators call it through the admin listener. The package only
+// reads, and does not depend on the code that writes.
 package invariants
 
 import (
@@ -20,11 +20,11 @@ import (
 	"mlsd/mls"
 )
 
-// Limit is the longest time of a check, also if its context allows more. Most of the time goes into
-// reading every message once.
+// Limit is the longest time of a check, even if its context allows more. Most of the time is needed
+// to read every message once.
 const Limit = 10 * time.Minute
 
-// erasedPrefix begins the names of members who were erased. Their leaves stay in the group until a
+// erasedPrefix is the prefix of the names of erased members. Their leaves stay in the group until a
 // member removes them.
 const erasedPrefix = "did:erased:"
 
@@ -32,8 +32,8 @@ const erasedPrefix = "did:erased:"
 const maxListed = 100
 
 // Check verifies every convo and every KeyPackage, and returns the violations as texts. For each
-// promise these are the first hundred, and the number of further ones. The cost is linear in the
-// stored data.
+// promise it returns the first hundred violations, and the number of further violations. The cost
+// is linear in the size of the stored data.
 func Check(ctx context.Context, db *pgxpool.Pool) (violations []string, err error) {
 	return checkAll(ctx, db, func(string) {})
 }
@@ -41,7 +41,8 @@ func Check(ctx context.Context, db *pgxpool.Pool) (violations []string, err erro
 // steps is how often checkAll calls begins.
 var steps = len(globalChecks) + 1 + len(convoChecks) + 2
 
-// checkAll is Check that says when it begins to verify which promise.
+// checkAll is Check with a callback: it calls begins with the name of each promise before it
+// verifies the promise.
 func checkAll(ctx context.Context, db *pgxpool.Pool, begins func(promise string)) (violations []string, err error) {
 	v := verification{begins: begins}
 	err = read(ctx, db, func(ctx context.Context, tx pgx.Tx) error {
@@ -63,7 +64,7 @@ func checkAll(ctx context.Context, db *pgxpool.Pool, begins func(promise string)
 	return v.violations, err
 }
 
-// verification is a check that runs.
+// verification is a running check.
 type verification struct {
 	begins     func(promise string)
 	violations []string
@@ -88,11 +89,11 @@ func CheckConvo(ctx context.Context, db *pgxpool.Pool, id uuid.UUID) (violations
 }
 
 // read runs look in a read-only transaction. Each statement has its own snapshot, because each
-// checks one promise. One snapshot for all statements would keep deleted rows from being
-// vacuumed, and all rows of the outbox are deleted sooner or later.
+// statement checks one promise. A single snapshot would keep deleted rows from being vacuumed, and
+// all rows of the outbox are deleted sooner or later.
 //
-// Unlike mlsd's other statements, checks read whole tables. So read enables the plans for that, and
-// makes the planner plan for the given arguments.
+// Unlike mlsd's other statements, checks read whole tables. So read enables plans for such reads,
+// and makes the planner plan for the given arguments.
 func read(ctx context.Context, db *pgxpool.Pool, look func(context.Context, pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeout(ctx, Limit)
 	defer cancel()
@@ -120,8 +121,8 @@ const (
 	groupsPromise     = "public groups"
 )
 
-// checkGeneration compares the database that writes the stream's newest generation with the one that
-// is there. It leaves out what the role may not ask.
+// checkGeneration compares the present database with the database that has written the stream's
+// newest generation. It leaves out what the role may not read.
 func checkGeneration(ctx context.Context, tx pgx.Tx, found *findings) error {
 	var text string
 	add := func() { found.add("%s: %s", generationPromise, text) }
@@ -151,7 +152,7 @@ func checkGeneration(ctx context.Context, tx pgx.Tx, found *findings) error {
 		WHERE (g.system_identifier, g.timeline) <> (here.system_identifier, here.timeline)`, nil, []any{&text}, add)
 }
 
-// convos verifies one convo, or all.
+// convos verifies one convo, or all convos if id is nil.
 func (v *verification) convos(ctx context.Context, tx pgx.Tx, id *uuid.UUID) error {
 	for _, c := range convoChecks {
 		err := v.verify(c.promise, func(found *findings) error {
@@ -245,7 +246,8 @@ func checkGroups(ctx context.Context, tx pgx.Tx, id *uuid.UUID, found *findings)
 		})
 }
 
-// each calls see for every row of a result as it arrives. All rows together can exceed the memory.
+// each calls see for every row of a result as the row arrives, because all rows together can exceed
+// the memory.
 func each(ctx context.Context, tx pgx.Tx, sql string, args, row []any, see func()) error {
 	rows, err := tx.Query(ctx, sql, args...)
 	if err != nil {
@@ -261,7 +263,7 @@ func each(ctx context.Context, tx pgx.Tx, sql string, args, row []any, see func(
 // findings are the violations of one promise.
 type findings struct {
 	texts []string
-	more  int // further violations, which have no text
+	more  int // number of further violations, which have no text
 }
 
 func (f *findings) add(format string, args ...any) {
@@ -283,15 +285,15 @@ func (f *findings) list(what string) []string {
 // lookBack bounds what ClientFaults reads: the newest events, or the newest entries of one convo.
 const lookBack = 10000
 
-// repeatedMessages finds application messages that their sender had sent to the convo before, among
-// the newest $2 events, or among the newest $2 entries of the convo $1.
+// repeatedMessages finds application messages that their sender had already sent to the convo. It
+// searches the newest $2 events, or the newest $2 entries of the convo $1.
 //
 // An MLS client encrypts each message with a key and a nonce of its own, so the bytes of two
 // messages are never the same (RFC 9420 §6.3). Equal bytes are a retry whose client has lost its
 // idempotency key.
 //
-// Messages are equal if sender, epoch, length and the last 32 bytes are: an authentication tag ends
-// a PrivateMessage. So PostgreSQL reads the end of a long body only.
+// Messages count as equal if they have the same sender, epoch, length and last 32 bytes, because a
+// PrivateMessage ends with an authentication tag. So PostgreSQL reads only the end of a long body.
 const repeatedMessages = `
 	WITH newest AS (
 		SELECT convo_id, seq FROM (
@@ -310,8 +312,8 @@ const repeatedMessages = `
 	HAVING count(*) > 1
 	ORDER BY n.convo_id, min(n.seq)`
 
-// ClientFaults returns what clients have done wrong, as texts. The server has kept its promises, so
-// Check does not list them. It looks at the newest 10,000 events, or if id is not nil, at the
+// ClientFaults returns mistakes of clients, as texts. Check does not list them, because the server
+// has kept its promises. ClientFaults reads the newest 10,000 events or, if id is not nil, the
 // newest 10,000 entries of that convo. So its cost does not grow with the stored data.
 func ClientFaults(ctx context.Context, db *pgxpool.Pool, id *uuid.UUID) (faults []string, err error) {
 	err = read(ctx, db, func(ctx context.Context, tx pgx.Tx) error {

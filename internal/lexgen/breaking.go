@@ -10,10 +10,10 @@ import (
 	"github.com/bluesky-social/indigo/lex/lexlint"
 )
 
-// breaking lists the changes from before to after that break a client built
-// against before. It adds to lexlint's errors what lexlint permits: removed or
-// renamed lexicons, definitions, fields, errors and known values, changed
-// defaults, and limits that moved in the wrong direction.
+// breaking lists the changes from before to after that break a client built against before. Besides
+// the errors of lexlint, it finds changes that lexlint permits: removed or renamed lexicons,
+// definitions, fields, errors and known values, changed defaults, and limits that moved in the
+// wrong direction.
 //
 // The wrong direction depends on who writes the value. A limit on what clients
 // send must not become narrower: the server would refuse an old client. A limit on
@@ -42,7 +42,7 @@ func breaking(before, after schemas) []string {
 	return slices.Compact(c.changes)
 }
 
-// defs are all definitions by full name.
+// defs returns all definitions by full name.
 func (s schemas) defs() map[string]lexicon.SchemaDef {
 	out := map[string]lexicon.SchemaDef{}
 	for _, sf := range s {
@@ -63,7 +63,7 @@ const (
 
 type comparison struct {
 	before, after map[string]lexicon.SchemaDef
-	done          map[string]bool // definitions compared, by role and name
+	done          map[string]bool // definitions already compared, by role and name
 	changes       []string
 }
 
@@ -187,8 +187,8 @@ func (c *comparison) def(nsid, at string, r role, a, b lexicon.SchemaDef) {
 	}
 }
 
-// union compares the members. An open union may grow: readers ignore unknown
-// members. No member may be removed: a client may wait for it.
+// union compares the members of two unions. An open union may grow, because readers ignore unknown
+// members. No member may be removed, because a client may wait for it.
 func (c *comparison) union(nsid, at string, r role, a, b lexicon.SchemaUnion) {
 	wasClosed, isClosed := a.Closed != nil && *a.Closed, b.Closed != nil && *b.Closed
 	c.same(at, "closed", &wasClosed, &isClosed)
@@ -224,8 +224,8 @@ func (c *comparison) text(at string, r role, a, b lexicon.SchemaString) {
 	}
 }
 
-// ref follows a reference. Another name is a change even if the shape is the
-// same, because clients' types have that name.
+// ref compares two references. A new name is a change even if the shape is the same, because
+// clients' types have the name.
 func (c *comparison) ref(nsid, at string, r role, a, b string) {
 	if a, b = fullRef(nsid, a), fullRef(nsid, b); a != b {
 		c.report(at, "refers to "+b+" instead of "+a)
@@ -249,14 +249,14 @@ func fullRef(nsid, ref string) string {
 	return ref
 }
 
-// same reports a value that appeared, disappeared or changed.
+// same reports a value that has appeared, disappeared or changed.
 func (c *comparison) same(at, what string, a, b any) {
 	if show(a) != show(b) {
 		c.report(at, fmt.Sprintf("%s changed from %s to %s", what, show(a), show(b)))
 	}
 }
 
-// lower compares lower bounds, upper compares upper bounds. nil is no bound.
+// lower compares lower bounds, upper compares upper bounds. nil means that there is no bound.
 func (c *comparison) lower(at, what string, r role, a, b *int) {
 	raised := b != nil && (a == nil || *b > *a)
 	dropped := a != nil && (b == nil || *b < *a)

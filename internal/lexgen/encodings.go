@@ -9,8 +9,8 @@ import (
 	"github.com/bluesky-social/indigo/atproto/lexicon"
 )
 
-// encoding is how a value is written. A lexicon says only a part of that. It is also how the pages
-// call it.
+// encoding is how a value is written, of which a lexicon says only a part. Its text is the name of
+// the encoding on the pages.
 type encoding string
 
 const (
@@ -31,7 +31,7 @@ const (
 )
 
 // encodingRules say how values look: in JSON and in parameters, and in the frames of
-// subscribeConvoEvents. The fields of those of every are in most methods.
+// subscribeConvoEvents. Most methods have fields of the encodings with every set.
 var encodingRules = []struct {
 	encoding    encoding
 	json, frame string
@@ -63,7 +63,7 @@ var encodingRules = []struct {
 	{encodingText, "UTF-8 without U+0000. Limits count bytes", "text", true},
 }
 
-// encodingsByName are the encodings of texts that the lexicons only describe.
+// encodingsByName maps the names of texts to encodings that the lexicons only describe.
 var encodingsByName = func() map[string]encoding {
 	all := map[string]encoding{idempotencyKeyField: encodingKey}
 	for e, names := range map[encoding]string{
@@ -84,7 +84,7 @@ var encodingsByName = func() map[string]encoding {
 	return all
 }()
 
-// encodingOf returns "" for what has fields of its own.
+// encodingOf returns the encoding of a definition, or "" if the definition has its own fields.
 func encodingOf(name string, def lexicon.SchemaDef) (encoding, error) {
 	switch s := def.Inner.(type) {
 	case lexicon.SchemaBoolean:
@@ -113,7 +113,7 @@ func encodingOf(name string, def lexicon.SchemaDef) (encoding, error) {
 	return "", nil
 }
 
-// link leads to the encoding's row, unless a reader knows it.
+// link links to the encoding's row, unless every reader knows the encoding.
 func (e encoding) link() string {
 	if e == encodingText || e == encodingURI || e == encodingName {
 		return string(e)
@@ -121,7 +121,7 @@ func (e encoding) link() string {
 	return "[" + string(e) + "](../ENCODINGS.md)"
 }
 
-// encodingUses are the fields of each encoding, with the pages that have them.
+// encodingUses maps each encoding to its fields, and each field to the pages that have it.
 type encodingUses map[encoding]map[string][]string
 
 func (u encodingUses) add(e encoding, field, page string) {

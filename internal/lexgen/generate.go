@@ -24,20 +24,20 @@ type method struct {
 	doc              string
 	params           *lexicon.SchemaParams
 	input, output    *lexicon.SchemaBody
-	messages         *lexicon.SchemaUnion // of a subscription
+	messages         *lexicon.SchemaUnion // for a subscription
 	errors           []lexicon.SchemaError
 }
 
 // eventStream is the encoding of server-sent events.
 const eventStream = "text/event-stream"
 
-// anyBytes is the encoding of bodies that are bytes, and not JSON.
+// anyBytes is the encoding of bodies that are bytes, not JSON.
 const anyBytes = "*/*"
 
 // isBytes reports whether a body is bytes, which the handler reads or writes itself.
 func isBytes(b *lexicon.SchemaBody) bool { return b != nil && b.Encoding == anyBytes }
 
-// jsonBody returns a body that is not bytes, or nil.
+// jsonBody returns b, or nil if b is bytes.
 func jsonBody(b *lexicon.SchemaBody) *lexicon.SchemaBody {
 	if isBytes(b) {
 		return nil
@@ -50,7 +50,7 @@ func (m *method) streams() bool {
 	return m.messages != nil || m.output != nil && m.output.Encoding == eventStream
 }
 
-// events are the events that the method's answer consists of.
+// events returns the union of the events of the method's answer.
 func (m *method) events() (lexicon.SchemaUnion, error) {
 	if m.messages != nil {
 		return *m.messages, nil
@@ -63,7 +63,7 @@ func (m *method) events() (lexicon.SchemaUnion, error) {
 	return lexicon.SchemaUnion{}, errUnsupported("an event stream without a union", m.nsid)
 }
 
-// methodOf returns nil for a file that defines no method.
+// methodOf returns the method of a file, or nil if the file defines no method.
 func methodOf(sf *schema) *method {
 	m := &method{nsid: sf.ID, base: goName(lastSegment(sf.ID))}
 	switch s := sf.Defs["main"].Inner.(type) {
@@ -131,8 +131,8 @@ type source struct {
 
 func (g *source) p(f string, args ...any) { fmt.Fprintf(&g.buf, f+"\n", args...) }
 
-// finish adds the header and the imports, formats the code, and stores the file
-// in dir, whose last element is the package's name.
+// finish adds the header and the imports, formats the code, and stores the file in dir. The last
+// element of dir is the package's name.
 func (g *source) finish(files map[string][]byte, dir, name string) error {
 	name = path.Join(dir, name+suffix)
 	var b bytes.Buffer
@@ -152,11 +152,10 @@ func (g *source) finish(files map[string][]byte, dir, name string) error {
 	return nil
 }
 
-// comments matches the comments of generated code, which has them on lines of
-// their own.
+// comments matches the comments of generated code. Each of them has a line of its own.
 var comments = regexp.MustCompile(`(?m)^\s*//.*$`)
 
-// imports is the import declaration that the code needs.
+// imports returns the import declaration that the code needs.
 func imports(code string) string {
 	code = comments.ReplaceAllString(code, "")
 	var groups []string
@@ -221,7 +220,7 @@ func (g *source) schema(sf *schema, taken map[string]string) error {
 		full := sf.ID + "#" + def
 		c := codecs{decode: g.decoded[full], json: true, cbor: g.framed[full], anonymous: prefix != ""}
 		event := slices.Contains(events, "#"+def)
-		if event && m.messages == nil { // a frame says its type in its header
+		if event && m.messages == nil { // a frame states its type in its header
 			c.typed = full
 		}
 		if err := g.object(name, doc, s, c); err != nil {
@@ -234,9 +233,9 @@ func (g *source) schema(sf *schema, taken map[string]string) error {
 	return nil
 }
 
-// eventsOf are the refs of the method's events, and the prefix of the Go names of
-// the lexicon's definitions. The prefix of a query is its name, because its events
-// have the same names as those of the subscription.
+// eventsOf returns the refs of the method's events, and a prefix for the Go names of the lexicon's
+// definitions. For a query the prefix is the query's name, because its events have the same names
+// as the subscription's events.
 func eventsOf(m *method) (refs []string, prefix string, err error) {
 	if m == nil || !m.streams() {
 		return nil, "", nil
@@ -272,7 +271,7 @@ func (g *source) eventName(m *method, name, def string) {
 	g.p("func (*%s) EventName() string { return %q }", name, def)
 }
 
-// frames is the union of a subscription's messages, and nil for other methods.
+// frames returns the union of a subscription's messages, or nil for other methods.
 func frames(m *method) any {
 	if m.messages == nil {
 		return nil
@@ -280,7 +279,7 @@ func frames(m *method) any {
 	return *m.messages
 }
 
-// inputs is what a method takes as JSON, or nil.
+// inputs returns what a method takes as JSON, or nil.
 func inputs(m *method) any {
 	if b := jsonBody(m.input); b != nil && b.Schema != nil {
 		return b.Schema.Inner
@@ -288,7 +287,7 @@ func inputs(m *method) any {
 	return nil
 }
 
-// reached are the definitions that the methods' part refers to, directly or not.
+// reached returns the definitions to which the methods' part refers, directly or indirectly.
 func (s schemas) reached(part func(*method) any) map[string]bool {
 	found, all := map[string]bool{}, s.defs()
 	var visit func(nsid string, def lexicon.SchemaDef)
@@ -356,11 +355,11 @@ func (g *source) method(m *method, claim func(string) error) error {
 	return nil
 }
 
-// wholeInputs are the methods whose input the server also encodes as a whole: the request hash of
-// sendMessage does not copy its fields.
+// wholeInputs lists the methods whose whole input the server also encodes: the request hash of
+// sendMessage does not copy the input's fields.
 var wholeInputs = map[string]bool{"SendMessage": true}
 
-// body writes an input's or output's type, and an input's Decode function.
+// body writes the type of an input or an output, and the Decode function of an input.
 func (g *source) body(m *method, name, what string, b *lexicon.SchemaBody) error {
 	if b.Encoding != "application/json" || b.Schema == nil {
 		return errUnsupported("a body without a JSON schema", name)

@@ -18,13 +18,14 @@ type schemas []*schema
 // schema is one lexicon.
 type schema struct {
 	*lexicon.SchemaFile
-	// subscriptionErrors are what a subscription declares: lexicon.SchemaSubscription
-	// has no field for it.
+	// subscriptionErrors are the errors that a subscription declares. lexicon.SchemaSubscription
+	// has no field for them.
 	subscriptionErrors []lexicon.SchemaError
 	source             []byte
 }
 
-// load reads every lexicon of a method or of types, and checks that each file has the path of its NSID.
+// load reads every lexicon that defines a method or types. It checks that the path of each file
+// matches its NSID.
 func load(files fs.FS) (schemas, error) {
 	names, err := fs.Glob(files, lexicons.Pattern)
 	if err != nil {
@@ -44,9 +45,9 @@ func load(files fs.FS) (schemas, error) {
 			return nil, fmt.Errorf("%s: should be named %s", name, want)
 		}
 		switch sf.Defs["main"].Inner.(type) {
-		case lexicon.SchemaPermissionSet: // it names methods, and has no types
+		case lexicon.SchemaPermissionSet: // it only names methods
 			continue
-		case lexicon.SchemaRecord: // a client writes it at a PDS, and serviceauth reads it
+		case lexicon.SchemaRecord: // clients write it at a PDS, and serviceauth reads it
 			continue
 		}
 		set = append(set, sf)

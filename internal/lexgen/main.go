@@ -9,12 +9,11 @@
 //
 // # Landing
 //
-// internal/lexgen/landed.json is the contract that clients may have been built
-// against: every lexicon of the last landed commit in one file. A test demands
-// that the file equals the lexicons, so every change of a lexicon needs -land,
-// which refuses to record a breaking change. A second test compares the lexicons
-// with every state of the file in git's history, so that an edit of the file by
-// hand is found as well.
+// internal/lexgen/landed.json is the contract against which clients may have been built: every
+// lexicon of the last landed commit, in one file. A test checks that the file equals the lexicons,
+// so every change of a lexicon needs -land, which refuses to record a breaking change. A second
+// test compares the lexicons with every version of the file in git's history, so that it also finds
+// manual edits of the file.
 package main
 
 import (
@@ -31,12 +30,12 @@ import (
 	"mlsd/lexicons"
 )
 
-// Where things are, from the module's root.
+// Paths from the module's root.
 const (
 	apiDir     = "api/mlsapi"
 	nsidDir    = "internal/nsid"
 	landedPath = "internal/lexgen/landed.json"
-	oldLanded  = "lexicons/testdata/landed.json" // where the file was before, for its history
+	oldLanded  = "lexicons/testdata/landed.json" // an earlier path of the file, for its history
 )
 
 func main() {
@@ -75,7 +74,7 @@ func run(args []string, out io.Writer) error {
 	return into.write(root, files)
 }
 
-// language is what code is generated for.
+// language is a language for which code is generated.
 type language struct {
 	generate func(schemas) (map[string][]byte, error)
 	// patterns match all generated files of the language, from the module's root.
@@ -89,7 +88,7 @@ var languages = map[string]language{
 	"scopes": {generateScopes, []string{path.Join("lexicons", path.Dir(lexicons.Pattern), "auth*.json")}},
 }
 
-// moduleRoot finds the module, so that go generate may start anywhere in it.
+// moduleRoot finds the module's root, so that go generate may start anywhere in the module.
 func moduleRoot() (string, error) {
 	mod, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
@@ -98,7 +97,7 @@ func moduleRoot() (string, error) {
 	return filepath.Dir(strings.TrimSpace(string(mod))), nil
 }
 
-// generated lists the generated files that the module has, by their paths in it.
+// generated lists the existing generated files, by their paths in the module.
 func (l language) generated(root fs.FS) ([]string, error) {
 	var all []string
 	for _, pattern := range l.patterns {

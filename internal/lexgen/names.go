@@ -14,7 +14,7 @@ func goName(name string) string {
 	return b.String()
 }
 
-// words splits at capitals and underscores.
+// words splits a name at capitals and underscores.
 func words(name string) []string {
 	var out []string
 	start := 0
@@ -40,11 +40,11 @@ func capital(word string) string {
 	return strings.ToUpper(word[:1]) + word[1:]
 }
 
-// lastSegment is the method's own name in its NSID.
+// lastSegment returns the method's own name in its NSID.
 func lastSegment(nsid string) string { return nsid[strings.LastIndexByte(nsid, '.')+1:] }
 
-// refName is the Go name of the definition that ref names. All definitions are in
-// one package; the generator refuses two with the same name.
+// refName returns the Go name of the definition that ref names. All definitions are in one package.
+// The generator refuses two definitions with the same name.
 func refName(ref string) (string, error) {
 	_, frag, ok := strings.Cut(ref, "#")
 	if !ok || frag == "main" {

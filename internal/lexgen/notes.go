@@ -11,18 +11,18 @@ import (
 	"mlsd/lexicons"
 )
 
-// notes is the page beside a lexicon: what the reference says of the method besides what its lexicon
-// says.
+// notes is the page beside a lexicon: what the reference says about the method in addition to the
+// lexicon.
 type notes struct {
-	group   string // of the index
-	place   int    // in the group
-	scope   string // the least permission set that has the method; "none" if services call it
-	repeat  string // a paragraph: what a repetition does, and the guard behind it
-	example string // a call and its answer. A test runs it
+	group   string // group in the index
+	place   int    // place in the group
+	scope   string // the least permission set with the method; "none" if services call the method
+	repeat  string // a paragraph: what a repeated call does, and what prevents a double effect
+	example string // a call and its answer, which a test runs
 	advice  errorNotes
 }
 
-// errorNotes say of errors when they come, if no lexicon does, and what a client does.
+// errorNotes says, for each error, when it comes (if no lexicon says so), and what a client does.
 type errorNotes map[string]struct{ when, do string }
 
 // The parts of the pages.
@@ -32,7 +32,7 @@ var (
 	linkTo    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 )
 
-// errorsPage has the advice about errors that no page of a method has.
+// errorsPage has the advice about errors that is on no page of a method.
 const errorsPage = "ERRORS"
 
 // readNotes reads the page of a method, by the last part of its NSID.
@@ -59,7 +59,8 @@ func readNotes(name string) (n notes, err error) {
 	return n, nil
 }
 
-// readPage reads a page beside the lexicons. Its links are made to lead from the reference.
+// readPage reads a page beside the lexicons. It changes the links, so that they work from the
+// reference.
 func readPage(name string) (string, error) {
 	file := path.Join(path.Dir(lexicons.Pattern), name+".md")
 	text, err := fs.ReadFile(lexicons.Pages, file)
@@ -77,7 +78,7 @@ func readPage(name string) (string, error) {
 	}), nil
 }
 
-// fromReference is the path of a document from a page of the reference.
+// fromReference returns the path to a document from a page of the reference.
 func fromReference(file string) string {
 	if name, ok := strings.CutPrefix(file, referenceDir+"/"); ok {
 		return name

@@ -15,7 +15,7 @@ import (
 	"mlsd/api/errorlist"
 )
 
-// Where the reference of the API is.
+// Paths of the API reference.
 const (
 	clientDocs   = "docs/clients"
 	referenceDir = clientDocs + "/api"
@@ -34,8 +34,8 @@ type reference struct {
 	set      schemas
 	methods  map[string]*method // by the last part of the NSID
 	notes    map[string]notes   // likewise
-	common   errorNotes         // of errors of every method
-	errorsDo errorNotes         // of errors that lexicons declare
+	common   errorNotes         // for errors of every method
+	errorsDo errorNotes         // for errors that lexicons declare
 	encoding encodingUses
 }
 
@@ -94,7 +94,7 @@ func (p *page) finish(files map[string][]byte, name string) {
 	files[name] = append([]byte(head), p.buf.Bytes()...)
 }
 
-// verbs are how methods are called.
+// verbs maps the kinds of methods to the ways to call them.
 var verbs = map[string]string{"Query": "GET", "Procedure": "POST", "Subscription": "WebSocket"}
 
 func (p *page) method(m *method) error {
@@ -155,7 +155,7 @@ func (p *page) body(title string, b *lexicon.SchemaBody) error {
 	return errUnsupported("a body that is no object", title)
 }
 
-// fields writes a table of properties: first the required ones.
+// fields writes a table of properties, the required properties first.
 func (p *page) fields(title string, props map[string]lexicon.SchemaDef, required []string) error {
 	p.p("%s\n", title)
 	if len(props) == 0 {
@@ -183,7 +183,7 @@ func (p *page) fields(title string, props map[string]lexicon.SchemaDef, required
 	return nil
 }
 
-// cell is a text that a table can hold. A single sentence stands there without its full stop.
+// cell returns the text of a table cell. It drops the full stop of a single sentence.
 func cell(text string) string {
 	if strings.Count(text, ". ") == 0 {
 		text = strings.TrimSuffix(text, ".")
@@ -191,7 +191,8 @@ func cell(text string) string {
 	return strings.ReplaceAll(text, "|", `\|`)
 }
 
-// errors writes what the method's lexicon declares, by status. The index has the other errors.
+// errors writes the errors that the method's lexicon declares, by status. The index lists the other
+// errors.
 func (p *page) errors(m *method) error {
 	p.p("## Errors\n")
 	var rows []string
@@ -240,7 +241,7 @@ func (p *page) definitions(sf *schema) error {
 	return nil
 }
 
-// suites writes the cipher suites. Every field of one knows them all.
+// suites writes the cipher suites. Every field for a cipher suite accepts all of them.
 func (p *page) suites() {
 	p.p("## Cipher suites\n\nThe seven of RFC 9420 (§17.1). Any other is `InvalidCipherSuite`.\n")
 	convo := p.set.defs()["blue.catbird.mls.defs#convoView"].Inner.(lexicon.SchemaObject)
@@ -250,7 +251,7 @@ func (p *page) suites() {
 	}
 }
 
-// link names a definition, and leads to it.
+// link returns the name of a definition, with a link to it.
 func (p *page) link(ref string) string {
 	nsid, def, _ := strings.Cut(fullRef(p.nsid, ref), "#")
 	file := ""
@@ -260,10 +261,10 @@ func (p *page) link(ref string) string {
 	return fmt.Sprintf("[%s](%s#%s)", def, file, strings.ToLower(def))
 }
 
-// summary matches what a description says before its first full stop or colon.
+// summary matches a description up to its first full stop or colon.
 var summary = regexp.MustCompile(`^.*?[.:]( |$)`)
 
-// index writes the list of methods, the errors of every method, and what the examples begin with.
+// index writes the list of methods, the errors of every method, and the beginning of the examples.
 func (p *page) index() error {
 	p.p("%s", fixed("index.head"))
 	names := slices.SortedFunc(maps.Keys(p.notes),

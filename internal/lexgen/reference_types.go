@@ -9,7 +9,7 @@ import (
 	"github.com/bluesky-social/indigo/atproto/lexicon"
 )
 
-// typeOf says in words what a property is, within its limits.
+// typeOf returns the type of a property in words, with its limits.
 func (p *page) typeOf(name string, def lexicon.SchemaDef) (string, error) {
 	e, err := encodingOf(name, def)
 	if err != nil {
@@ -85,7 +85,7 @@ func integerRange(s lexicon.SchemaInteger) string {
 	return words
 }
 
-// lengths says the limits of a text, of bytes or of a list.
+// lengths returns the limits of a text, of bytes or of a list, in words.
 func lengths(least, most *int, unit string) string {
 	switch {
 	case least != nil && most != nil && *least == *most:

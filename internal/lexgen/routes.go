@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// errors writes a constant for each distinct error name. The first description
-// in the order of the NSIDs documents it.
+// errors writes a constant for each distinct error name. Its comment is the first description, in
+// the order of the NSIDs.
 func (g *source) errors(methods []*method) {
 	docs := errorDocs(methods)
 	g.p("// Error names that the lexicons declare.")
@@ -20,7 +20,7 @@ func (g *source) errors(methods []*method) {
 	g.p(")")
 }
 
-// errorDocs are the descriptions of the distinct error names.
+// errorDocs returns the descriptions of the distinct error names.
 func errorDocs(methods []*method) map[string]string {
 	docs := map[string]string{}
 	for _, m := range methods {
@@ -96,7 +96,7 @@ func (m *method) signature() string {
 	return "c C"
 }
 
-// route is the expression that makes the method's route.
+// route returns the expression that makes the method's route.
 func (m *method) route(i int) string {
 	call := "Handler[C]." + m.base
 	switch {

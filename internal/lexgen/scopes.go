@@ -10,14 +10,14 @@ import (
 	"mlsd/lexicons"
 )
 
-// permissionSets are the permission sets (https://atproto.com/specs/permission), from the least to
-// all. Each has the methods of the one before. Services call the methods of no set.
+// permissionSets are the permission sets (https://atproto.com/specs/permission), the least first.
+// Each set includes the methods of the set before. Methods that services call are in no set.
 var permissionSets = []string{"authRead", "authMessaging", "authFull"}
 
 var lxmList = regexp.MustCompile(`"lxm": \[[^]]*\]`)
 
-// generateScopes writes the methods of each permission set into its lexicon, from the lines Scope of
-// the pages beside the methods' lexicons.
+// generateScopes writes the methods of each permission set into the set's lexicon. It reads the
+// line Scope in the pages beside the methods' lexicons.
 func generateScopes(set schemas) (map[string][]byte, error) {
 	methods := make([][]string, len(permissionSets))
 	for _, sf := range set {

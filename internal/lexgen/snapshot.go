@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// acceptedBreaks are breaking changes that were made on purpose: the text that
-// breaking returns for the change, and the reason why it harms no client.
+// acceptedBreaks maps breaking changes that were made on purpose to the reason why no client is
+// harmed. The key is the text that breaking returns for the change.
 func acceptedBreaks() map[string]string {
 	return map[string]string{
 		"blue.catbird.mls.getMessages.type: field removed": "it is messageType now: Go generators cannot take type, and " +
@@ -57,8 +57,7 @@ func readSnapshot(data []byte) (schemas, error) {
 	return set, nil
 }
 
-// landSnapshot records the lexicons, unless they break a client of the recorded
-// ones.
+// landSnapshot records the lexicons, unless they break a client of the recorded lexicons.
 func landSnapshot(set schemas, path string, out io.Writer) error {
 	landed, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -81,7 +80,7 @@ func landSnapshot(set schemas, path string, out io.Writer) error {
 	return os.WriteFile(path, data, 0o644)
 }
 
-// unaccepted are the breaking changes that are not among acceptedBreaks.
+// unaccepted returns the breaking changes that are not among acceptedBreaks.
 func unaccepted(before, after schemas) []string {
 	accepted := acceptedBreaks()
 	return slices.DeleteFunc(breaking(before, after), func(c string) bool { return accepted[c] != "" })

@@ -21,7 +21,7 @@ type field struct {
 	values            []string // known or permitted values
 }
 
-// pointer reports whether absence is a nil pointer.
+// pointer reports whether a nil pointer means that the field is absent.
 func (f field) pointer() bool { return !f.required && f.byDefault == "" && !f.typ.nilable }
 
 func (f field) goType() string {
@@ -64,7 +64,7 @@ func fieldsOf(props map[string]lexicon.SchemaDef, required []string) ([]field, e
 	return out, nil
 }
 
-// description is what a lexicon says of a property.
+// description returns what a lexicon says about a property.
 func description(def lexicon.SchemaDef) string {
 	switch s := def.Inner.(type) {
 	case lexicon.SchemaBoolean:
@@ -109,7 +109,7 @@ func (g *source) structType(name, doc string, fields []field, tags bool) {
 	g.p("}")
 }
 
-// plainValue matches the values that make readable Go names.
+// plainValue matches values that make readable Go names.
 var plainValue = regexp.MustCompile(`^[a-z][a-z_]*$`)
 
 // values writes the names of a field's known values.
@@ -125,14 +125,14 @@ func (g *source) values(typeName string, f field) {
 	g.p(")")
 }
 
-// codecs says which encoders and decoders an object has: those that the server calls.
-// Clients of the generated types read and write JSON with reflection.
+// codecs says which encoders and decoders an object gets: only those that the server calls. Clients
+// read and write JSON with reflection.
 type codecs struct {
-	decode    bool   // it is in inputs
-	json      bool   // it is in answers and events, or in the fields of inputs
-	cbor      bool   // it is in frames
+	decode    bool   // for objects in inputs
+	json      bool   // for objects in answers and events, or in fields of inputs
+	cbor      bool   // for objects in frames
 	anonymous bool   // its known values have names elsewhere
-	typed     string // the $type of its JSON, as members of a union have it; "": none
+	typed     string // the $type in its JSON, for a member of a union; "" if it has none
 }
 
 // object writes a struct with its encoders and its decoder.
@@ -218,8 +218,8 @@ func (g *source) appendMethod(name, typed string, fields []field) {
 	g.p("}")
 }
 
-// binaryMethod writes the encoder for frames. DAG-CBOR orders keys by their
-// length first (https://ipld.io/specs/codecs/dag-cbor/spec/).
+// binaryMethod writes the encoder for frames. DAG-CBOR sorts keys by their length first
+// (https://ipld.io/specs/codecs/dag-cbor/spec/).
 func (g *source) binaryMethod(name string, fields []field) error {
 	fields = slices.SortedStableFunc(slices.Values(fields),
 		func(a, b field) int { return cmp.Compare(len(a.json), len(b.json)) })
@@ -257,8 +257,7 @@ func (g *source) binaryMethod(name string, fields []field) error {
 	return nil
 }
 
-// ifPresent wraps the output of write in a test of presence, if the field may be
-// absent.
+// ifPresent wraps the output of write in a test for presence, if the field may be absent.
 func (g *source) ifPresent(f field, write func()) {
 	if f.always() {
 		write()
@@ -269,10 +268,10 @@ func (g *source) ifPresent(f field, write func()) {
 	g.p("}")
 }
 
-// appendTo is the expression that appends the field's JSON to dst.
+// appendTo returns the expression that appends the field's JSON to dst.
 func (f field) appendTo(dst string) string { return f.append(f.typ.appendf, dst) }
 
-// append is the expression that appends the field's value to dst as format does.
+// append returns the expression that appends the field's value to dst in the given format.
 func (f field) append(format, dst string) string {
 	expr := "v." + f.goName
 	if f.pointer() {
@@ -364,7 +363,8 @@ func (g *source) comment(doc string) {
 	}
 }
 
-// wrap returns the words of a text in lines of up to so many bytes. Each begins with a space.
+// wrap returns the words of a text in lines of at most longest bytes. Each line begins with a
+// space.
 func wrap(doc string, longest int) (lines []string) {
 	line := ""
 	for _, word := range strings.Fields(doc) {

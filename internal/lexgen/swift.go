@@ -12,19 +12,19 @@ import (
 	"github.com/bluesky-social/indigo/atproto/lexicon"
 )
 
-// swiftDir is where the Swift client's generated code is.
+// The path of the Swift client's generated code.
 const (
 	swiftDir    = "clients/swift/Sources/MLSDelivery/Generated"
 	swiftSuffix = ".swift"
 	swiftInput  = "Input"
 )
 
-// generateSwift returns the Swift form of the lexicons, by path in the module: one file per
-// lexicon, one with the error names, one with the list of procedures. A lexicon becomes an enum
-// without cases, so that its definitions' names need not differ from those of others.
+// generateSwift returns the lexicons as Swift code, by path in the module: one file for each
+// lexicon, one with the error names, and one with the list of procedures. A lexicon becomes an enum
+// without cases, so that definitions of different lexicons may have the same name.
 //
-// The subscription is left out: the client reads the same events from streamConvoEvents. So are the
-// methods whose bodies are bytes.
+// The subscription is left out, because the client reads the same events from streamConvoEvents.
+// Methods whose bodies are bytes are left out too.
 func generateSwift(set schemas) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	var methods []*method
@@ -50,7 +50,7 @@ func generateSwift(set schemas) (map[string][]byte, error) {
 	return files, nil
 }
 
-// swiftType is the Swift name of a lexicon.
+// swiftType returns the Swift name of a lexicon.
 func swiftType(nsid string) string { return upperFirst(lastSegment(nsid)) }
 
 func upperFirst(name string) string { return strings.ToUpper(name[:1]) + name[1:] }
@@ -63,8 +63,8 @@ type swiftSource struct {
 	sent   map[string]bool // the definitions that inputs use
 }
 
-// p writes a line. A line that ends with "{" indents what follows, one that begins with "}" ends
-// that.
+// p writes a line. A line that ends with "{" indents the following lines. A line that begins with
+// "}" ends the indentation.
 func (g *swiftSource) p(f string, args ...any) {
 	line := fmt.Sprintf(f, args...)
 	if strings.HasPrefix(line, "}") {
@@ -121,7 +121,7 @@ func (g *swiftSource) lexicon(sf *schema, m *method) error {
 	return nil
 }
 
-// swiftProtocol is the protocol of the client's that the method conforms to.
+// swiftProtocol returns the client's protocol to which the method conforms.
 func (m *method) swiftProtocol() string {
 	if m.streams() {
 		return "EventQuery"
@@ -169,7 +169,7 @@ func (g *swiftSource) body(name string, b *lexicon.SchemaBody) error {
 	return errUnsupported("a body that is no object", name)
 }
 
-// ref is the Swift name of the definition that ref names.
+// ref returns the Swift name of the definition that ref names.
 func (g *swiftSource) ref(ref string) string {
 	nsid, def, _ := strings.Cut(fullRef(g.nsid, ref), "#")
 	return swiftType(nsid) + "." + upperFirst(def)
@@ -179,10 +179,10 @@ func (g *swiftSource) ref(ref string) string {
 type swiftField struct {
 	name, doc, typ string
 	required       bool
-	values         []string // of its own open enumeration, if it has one
+	values         []string // values of the property's own open enumeration, if it has one
 	array          bool
-	checked        bool     // whether its type has limits of its own
-	checks         []string // what the lexicon allows, as arguments of the client's Field
+	checked        bool     // its type has limits of its own
+	checks         []string // limits of the lexicon, as arguments of the client's Field
 }
 
 func (f swiftField) declared() string {
@@ -192,13 +192,13 @@ func (f swiftField) declared() string {
 	return f.typ + "?"
 }
 
-// swiftReserved are words of Swift that no property can have as its name without quotes.
+// swiftReserved are words of Swift that need quotes if they are names of properties.
 var swiftReserved = []string{"as", "case", "class", "default", "enum", "extension", "for", "func", "if", "in", "init",
 	"internal",
 	"is", "let", "operator", "private", "protocol", "public", "repeat", "return", "self", "static", "struct", "switch",
 	"var", "where"}
 
-// fields lists the properties: first the required ones, so that initialisers begin with them.
+// fields lists the properties, the required properties first, so that initialisers begin with them.
 func (g *swiftSource) fields(props map[string]lexicon.SchemaDef, required []string) ([]swiftField, error) {
 	var out []swiftField
 	for _, name := range slices.Sorted(maps.Keys(props)) {
@@ -295,8 +295,8 @@ func (f *swiftField) limit(label string, least, most *int) {
 	f.checks = append(f.checks, label+": "+low+"..."+high)
 }
 
-// object writes a struct that JSONEncoder and JSONDecoder know. They ignore unknown fields. One that
-// is sent can check itself.
+// object writes a struct that JSONEncoder and JSONDecoder can use. They ignore unknown fields. If
+// the object is sent, it gets a function that checks it.
 func (g *swiftSource) object(name, doc string, s lexicon.SchemaObject, sent bool) error {
 	if len(s.Nullable) > 0 {
 		return errUnsupported("nullable", name)
@@ -350,7 +350,7 @@ func (g *swiftSource) properties(fields []swiftField) {
 		for i, a := range arguments {
 			g.p("    %s%s", a, strings.Repeat(",", min(1, len(arguments)-1-i)))
 		}
-		g.p(") {") // indents
+		g.p(") {") // this line indents
 	}
 	for _, f := range fields {
 		g.p("self.%s = %s", f.name, f.name)
@@ -372,7 +372,7 @@ func (g *swiftSource) check(fields []swiftField) {
 	g.p("}")
 }
 
-// openEnum writes the type of a property with known values. Other values stay as they are.
+// openEnum writes the type of a property with known values. The type keeps other values unchanged.
 func (g *swiftSource) openEnum(f swiftField) {
 	if len(f.values) == 0 {
 		return
@@ -414,7 +414,7 @@ func (g *swiftSource) parameters(s lexicon.SchemaParams) error {
 }
 
 // events writes the union of a stream's events. A member that this version does not know is kept
-// as it came.
+// unchanged.
 func (g *swiftSource) events(m *method) error {
 	union, err := m.events()
 	if err != nil {
@@ -456,7 +456,7 @@ func (g *swiftSource) errorNames(methods []*method) {
 	g.p("}")
 }
 
-// procedures writes the list by which the outbox knows the type of a stored write's answer.
+// procedures writes the list in which the outbox finds the type of a stored write's answer.
 func (g *swiftSource) procedures(methods []*method) {
 	g.p("")
 	g.p("/// The procedures of the lexicons, by NSID.")

@@ -8,8 +8,8 @@ import (
 	"github.com/bluesky-social/indigo/atproto/lexicon"
 )
 
-// base64Fields are the string fields that hold base64. A lexicon can say that only
-// in a description.
+// base64Fields are the string fields that hold base64. A lexicon can say that only in a
+// description.
 var base64Fields = map[string]bool{"welcomeMessage": true, "commit": true, "keyPackage": true, "welcome": true}
 
 // idempotencyKeyField has a rule that a lexicon cannot express.
@@ -19,24 +19,24 @@ func errUnsupported(what, where string) error {
 	return fmt.Errorf("%s (%s) is not supported: teach the generator with the first lexicon that needs it", what, where)
 }
 
-// goType is how a lexicon type appears in Go code.
+// goType says how a lexicon type appears in Go code.
 type goType struct {
 	name    string // the Go type
-	nilable bool   // absent can be nil without a pointer
-	// decode is the expression that reads a value from the decoder d. param is the
-	// expression that reads it from the text s with the params p.
+	nilable bool   // nil can mean absent, without a pointer
+	// decode is the expression that reads a value from the decoder d. param is the expression that
+	// reads a value from the text s with the params p.
 	decode, param string
 	// appendf is the format of an expression that appends the value %[2]s to %[1]s.
 	appendf string
-	// appendCBOR is the same for CBOR. It is empty if no frame has such a field yet.
+	// appendCBOR is like appendf, for CBOR. It is empty if no frame has such a field yet.
 	appendCBOR string
 	// element is set for arrays.
 	element  *goType
 	min, max string
 }
 
-// typeOf maps a field's definition. The field's name decides whether it is base64
-// or an idempotency key.
+// typeOf returns the type of a field. The field's name decides whether the field is base64 or an
+// idempotency key.
 func typeOf(name string, def lexicon.SchemaDef) (goType, error) {
 	switch s := def.Inner.(type) {
 	case lexicon.SchemaBoolean:
@@ -98,7 +98,7 @@ func stringType(name string, s lexicon.SchemaString) (goType, error) {
 	case base64Fields[name]:
 		t := call(goType{name: "lexcodec.Base64", nilable: true, appendf: "%[2]s.AppendJSON(%[1]s)"}, "Base64",
 			limits(s.MinLength, s.MaxLength))
-		t.param = "" // bytes do not travel in query parameters
+		t.param = "" // query parameters cannot be bytes
 		return t, nil
 	case s.Enum != nil:
 		return call(text, "Enum", quoteAll(s.Enum)), nil
@@ -130,7 +130,7 @@ func arrayType(name string, s lexicon.SchemaArray) (goType, error) {
 	}, nil
 }
 
-// pointee is the expression for what the pointer points to, as appendf wants it:
+// pointee returns the expression for the value of the pointer, in the form that appendf needs:
 // methods are called through the pointer.
 func (t goType) pointee(pointer string) string {
 	if strings.HasPrefix(t.appendf, "%[2]s.") {

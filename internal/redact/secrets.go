@@ -6,16 +6,17 @@ import (
 	"mlsd/internal/nsid"
 )
 
-// audience says to whom an export gives a column of a row of the account's. A column that columns does
-// not name is given to the account itself, under each of its sessions, and to an operator.
+// audience says who gets a column of an account's rows in an export. A column that the map columns
+// does not name is exported to the account itself, under each of its sessions, and to an operator.
 type audience int
 
 const (
-	nobody  audience = iota // it gives rights, or is of operators, of this machine, or of other people
-	members                 // of the convo, as long as they are: it changes when others do something
+	nobody  audience = iota // the column gives rights, or is about operators, this machine or other people
+	members                 // current members of the convo: the column changes when others do something
 )
 
-// columns is the list of what is secret, and to whom, of the tables that have rows of accounts.
+// columns lists, by table, the columns that an export leaves out, by the audience that still gets
+// them. It covers the tables that have rows of accounts.
 var columns = map[string]map[audience][]string{
 	"abuse_reports":  {nobody: {"sealed", "binding", "digest", "size", "closed_by", "note"}},
 	"accounts":       {nobody: {"blocked_by", "blocked_reason", "limited_by", "limited_reason"}},
@@ -40,15 +41,15 @@ var columns = map[string]map[audience][]string{
 	"subscription_tickets":  {nobody: {"hash"}},
 }
 
-// Hidden returns the columns of a table that an export leaves out: for the members of the row's convo,
-// and for who is none, or none any more.
+// Hidden returns the columns of a table that an export leaves out: for current members of the row's
+// convo, and for everybody else.
 func Hidden(table string) (toMembers, toOthers []string) {
 	c := columns[table]
 	return append([]string{}, c[nobody]...), slices.Concat([]string{}, c[nobody], c[members])
 }
 
-// SecretAnswers are the methods whose answers give rights: who has read one can act as the device or
-// the account that has got it. An export has no answer of theirs.
+// SecretAnswers returns the methods whose answers give rights: a reader of such an answer can act
+// as the device or the account that has got it. An export contains none of these answers.
 func SecretAnswers() []string {
 	return []string{nsid.CreateSession, nsid.EraseMyAccount, nsid.GetSubscriptionTicket, nsid.RefreshSession,
 		nsid.RegisterPushTarget}

@@ -16,10 +16,10 @@ import (
 // ErrForbidden says that the server does not connect to an address.
 var ErrForbidden = errors.New("address is not public")
 
-// Control returns a net.Dialer.Control that allows connections to port 443 of public addresses
-// only. With allowLoopback it also allows every port of this machine. It checks the address when
-// the socket connects, which is after DNS, so a name that changes its address gains nothing. The
-// error is ErrForbidden.
+// Control returns a net.Dialer.Control that allows only connections to port 443 of public
+// addresses. With allowLoopback, it also allows every port of this machine. It checks the address
+// when the socket connects, after DNS, so a name that changes its address gains nothing. The error
+// is ErrForbidden.
 func Control(allowLoopback bool) func(network, address string, _ syscall.RawConn) error {
 	return func(network, address string, _ syscall.RawConn) error {
 		if !MayDial(network, address, allowLoopback) {
@@ -29,8 +29,7 @@ func Control(allowLoopback bool) func(network, address string, _ syscall.RawConn
 	}
 }
 
-// MayDial reports whether the server may connect to address, an IP address and port, for an
-// account.
+// MayDial reports whether the server may connect to address (IP address and port) for an account.
 func MayDial(network, address string, allowLoopback bool) bool {
 	if network != "tcp4" && network != "tcp6" {
 		return false
@@ -46,8 +45,8 @@ func MayDial(network, address string, allowLoopback bool) bool {
 	return ap.Port() == 443 && indigo.IsPublicIPAddress(ip.AsSlice()) && !isTransition(ip)
 }
 
-// isTransition reports addresses that util/ssrf takes for public IPv6, but that stand for an IPv4
-// address or for none (IANA IPv6 special-purpose address registry).
+// isTransition reports whether util/ssrf takes ip for a public IPv6 address, although ip stands for
+// an IPv4 address or for no address (IANA IPv6 special-purpose address registry).
 func isTransition(ip netip.Addr) bool {
 	return slices.ContainsFunc([]netip.Prefix{
 		netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 0x01}), 23),             // protocol assignments, Teredo

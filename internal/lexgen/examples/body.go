@@ -88,8 +88,8 @@ func (m *method) badFields() []Case {
 	return out
 }
 
-// eachField visits every field at every depth. at finds the object that holds the
-// field within a root value.
+// eachField visits every field at every depth. at finds the object that holds the field inside a
+// root value.
 func (m *method) eachField(fields []field, prefix string, at func(map[string]any) map[string]any,
 	visit func(string, field, func(map[string]any) map[string]any)) {
 	for _, f := range fields {
@@ -114,7 +114,7 @@ func (m *method) eachField(fields []field, prefix string, at func(map[string]any
 	}
 }
 
-// adder records one bad value of a field and the path and rule of its refusal.
+// adder records a bad value of a field, with the path and the rule that the refusal must name.
 type adder func(name, field, rule string, bad any)
 
 func (m *method) badValues(path, name string, def lexicon.SchemaDef, add adder) {

@@ -1,9 +1,9 @@
-// Package examples makes requests from the lexicons for table tests: valid ones,
-// and one that breaks each rule of each field. Only the lexicons' rules hold for
-// the valid ones: their MLS objects are not MLS.
+// Package examples makes requests from the lexicons for table tests: valid requests, and requests
+// that each break one rule of one field. The valid requests keep only the rules of the lexicons:
+// their MLS objects are not real.
 //
-// It reads the lexicons with its own code, not the generator's, so that it does not
-// repeat the generator's mistakes.
+// The package reads the lexicons with its own code, not the generator's, so that it does not repeat
+// the generator's mistakes.
 package examples
 
 import (
@@ -27,13 +27,13 @@ type Case struct {
 	Name  string
 	Body  []byte
 	Query url.Values
-	// Field and Rule are those that the refusal must name. Rule is a lexcodec.Rule.
-	// Both are empty in a valid case. Field does not matter if Rule is "syntax".
+	// Field and Rule are what the refusal must name. Rule is a lexcodec.Rule. Both are empty in a
+	// valid case. If Rule is "syntax", Field is ignored.
 	Field, Rule string
 }
 
-// Valid returns requests that the decoders must accept: with every field, and with
-// the required ones only. It panics on an NSID without a lexicon.
+// Valid returns requests that the decoders must accept: one with every field, and one with only the
+// required fields. It panics on an NSID without a lexicon.
 func Valid(nsid string) []Case {
 	m := find(nsid)
 	full, least := m.object(m.fields(), false), m.object(m.fields(), true)
@@ -50,8 +50,8 @@ func Valid(nsid string) []Case {
 	return out
 }
 
-// Invalid returns requests that the decoders must refuse: none for a method that
-// takes nothing. It panics on an NSID without a lexicon.
+// Invalid returns requests that the decoders must refuse. It returns none for a method that takes
+// nothing. It panics on an NSID without a lexicon.
 func Invalid(nsid string) []Case {
 	m := find(nsid)
 	if m.body {
@@ -73,7 +73,7 @@ func NSIDs() []string {
 	return names
 }
 
-// method is a lexicon's request side.
+// method is the request side of a lexicon.
 type method struct {
 	nsid     string
 	all      map[string]*lexicon.SchemaFile
@@ -98,8 +98,7 @@ var files = sync.OnceValue(func() map[string]*lexicon.SchemaFile {
 	return out
 })
 
-// must panics on an error: the lexicons are part of the program and have tests of
-// their own.
+// must panics on an error: the lexicons are part of the program and have their own tests.
 func must(err error) {
 	if err != nil {
 		panic(err)
@@ -125,7 +124,7 @@ func find(nsid string) *method {
 		if s.Parameters != nil {
 			m.props, m.required = s.Parameters.Properties, s.Parameters.Required
 		}
-		if s.Input != nil && s.Input.Schema != nil { // else its body is bytes
+		if s.Input != nil && s.Input.Schema != nil { // otherwise the body is bytes
 			obj := s.Input.Schema.Inner.(lexicon.SchemaObject)
 			m.props, m.required, m.body = obj.Properties, obj.Required, true
 		}
@@ -150,7 +149,7 @@ func fieldsOf(props map[string]lexicon.SchemaDef, required []string) []field {
 
 func (m *method) fields() []field { return fieldsOf(m.props, m.required) }
 
-// refFields are the fields of the object that ref names.
+// refFields returns the fields of the object that ref names.
 func (m *method) refFields(ref string) []field {
 	nsid, def, _ := strings.Cut(ref, "#")
 	if nsid == "" {
@@ -160,7 +159,7 @@ func (m *method) refFields(ref string) []field {
 	return fieldsOf(obj.Properties, obj.Required)
 }
 
-// object is a valid value with every field, or the required ones only.
+// object returns a valid value with every field, or with only the required fields.
 func (m *method) object(fields []field, least bool) map[string]any {
 	out := map[string]any{}
 	for _, f := range fields {
@@ -171,7 +170,7 @@ func (m *method) object(fields []field, least bool) map[string]any {
 	return out
 }
 
-// named are values for strings whose meaning the lexicon only describes.
+// named returns values for strings whose meaning the lexicon only describes.
 func named(name string) string {
 	switch name {
 	case "sha256":
@@ -233,7 +232,7 @@ func stringValue(name string, s lexicon.SchemaString) string {
 	return longEnough(named(name), s)
 }
 
-// longEnough returns text, with zeros behind it if it has fewer bytes than s wants.
+// longEnough returns text. If it has fewer bytes than s requires, zeros are appended.
 func longEnough(text string, s lexicon.SchemaString) string {
 	if s.MinLength == nil {
 		return text
@@ -241,7 +240,7 @@ func longEnough(text string, s lexicon.SchemaString) string {
 	return text + strings.Repeat("0", max(*s.MinLength-len(text), 0))
 }
 
-// request makes the case of a value.
+// request returns the case for a value.
 func (m *method) request(name string, value map[string]any) Case {
 	if m.body {
 		return Case{Name: name, Body: encode(value)}

@@ -70,7 +70,7 @@ func badParam(path, name string, def lexicon.SchemaDef, add func(name, field, ru
 		}
 	case lexicon.SchemaString:
 		badStrings(path, name, s, func(what, field, rule string, bad any) {
-			if text, ok := bad.(string); ok { // the others are JSON spellings
+			if text, ok := bad.(string); ok { // other values are JSON spellings
 				add(what, field, rule, text)
 			}
 		})
