@@ -1,10 +1,10 @@
-// Package lexicons holds the contract: one Lexicon JSON file per NSID, in the folders that the NSID
-// names. Beside each stands a page for the reference of the API.
+// Package lexicons holds the contract: one Lexicon JSON file for each NSID, in the folder that the
+// NSID names. Beside each lexicon of a method is a page for the API reference.
 //
-// These files are the only source of generated code (api/mlsapi, internal/nsid, the Swift
-// client's), of the API reference (docs/clients/api), of input validation and of error names. After
-// a change run go generate; a test refuses generated files that are behind, and another refuses a
-// change that would break a client that was built against an earlier state.
+// The lexicons are the only source of generated code (api/mlsapi, internal/nsid, and the Swift
+// client's code), of the API reference (docs/clients/api), of input validation and of error names.
+// After a change, run go generate. One test fails if generated files are outdated. Another fails if
+// a change would break a client that was built against an earlier version.
 package lexicons
 
 import (
@@ -22,8 +22,8 @@ import (
 //go:embed blue/catbird/mls/*.json
 var Files embed.FS
 
-// Pages holds the pages beside the lexicons: a page for each method with an example of a call, and one
-// about errors. The reference is made from both.
+// Pages holds the pages beside the lexicons: one page for each method, with an example of a call,
+// and one page about errors. The reference is made from the lexicons and the pages.
 //
 //go:embed blue/catbird/mls/*.md
 var Pages embed.FS
@@ -31,5 +31,5 @@ var Pages embed.FS
 // Pattern matches the paths of all lexicons.
 const Pattern = "blue/catbird/mls/*.json"
 
-// Path is the file of the lexicon with the NSID, such as blue/catbird/mls/getEpoch.json.
+// Path returns the path of the lexicon with the NSID, such as blue/catbird/mls/getEpoch.json.
 func Path(nsid string) string { return strings.ReplaceAll(nsid, ".", "/") + ".json" }

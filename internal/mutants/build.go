@@ -16,22 +16,23 @@ import (
 	"strings"
 )
 
-// listed is what go list says of a package.
+// listed is what go list reports about a package.
 type listed struct {
 	ImportPath, Dir, Export            string
 	GoFiles, EmbedPatterns, EmbedFiles []string
-	Deps                               []string // directly or not
+	Deps                               []string // direct and indirect
 	Module                             *struct {
 		Main      bool
 		GoVersion string
 	}
 }
 
-// lang is the version of Go that a package is written in.
+// lang returns the version of Go in which a package is written.
 func (p *listed) lang() string { return version.Lang("go" + p.Module.GoVersion) }
 
-// goList has go compile packages and what they import, and returns them all by import path. What is
-// compiled for the tests of a package has a path such as "mlsd/events [mlsd/api.test]".
+// goList has go compile packages and everything that they import, and returns all of them by import
+// path. A package that was compiled for the tests of another package has a path such as
+// "mlsd/events [mlsd/api.test]".
 func goList(ctx context.Context, root string, args ...string) (map[string]*listed, error) {
 	const fields = "-json=ImportPath,Dir,Export,GoFiles,EmbedPatterns,EmbedFiles,Deps,Module"
 	out, err := command(ctx, root, "go", append([]string{"list", "-deps", "-export", fields}, args...)...)
@@ -63,24 +64,25 @@ func command(ctx context.Context, dir, name string, args ...string) ([]byte, err
 	return out, nil
 }
 
-// builder makes binaries of tests. For a mutant, it compiles the package that the mutant changes,
-// and the package of tests if they embed a file that it changes. It links them with what go has
-// compiled of all others: what imports the package is not compiled again, which would take most of
-// the time. That is right as long as the package offers its importers the same as before. The
-// linker compares that. Where it differs, go builds everything.
+// builder makes binaries of tests. For a mutant, it compiles the package that the mutant changes.
+// If the tests embed a changed file, it also compiles the package of the tests. It links these with
+// the compiled form of all other packages. Importers of the changed package are not compiled again,
+// because that would take most of the time. This is correct as long as the package's exported
+// interface stays the same, which the linker checks. If the interface differs, go builds
+// everything.
 type builder struct {
 	root, tools string
 	tests       map[string]*parts // by the directory of the tests
 }
 
-// parts are what the binary of a package's tests is linked from.
+// parts are the files from which the binary of a package's tests is linked.
 type parts struct {
 	main   string               // the compiled main package
-	config string               // says where each compiled package is
-	readBy map[string][]*listed // packages of the module, by the files that they are compiled from
+	config string               // lists where each compiled package is
+	readBy map[string][]*listed // packages of the module, by the files from which they are compiled
 }
 
-// newBuilder has go compile all that the tests of chosen are linked from.
+// newBuilder has go compile everything from which the tests of chosen are linked.
 func newBuilder(ctx context.Context, root string, chosen []mutant) (*builder, error) {
 	b := &builder{root: root, tests: map[string]*parts{}}
 	args := []string{"-test"}
@@ -106,7 +108,7 @@ func newBuilder(ctx context.Context, root string, chosen []mutant) (*builder, er
 	return b, err
 }
 
-// link notes what the main package of a test is linked with.
+// link records the packages with which a test's main package is linked.
 func (t *parts) link(main *listed, all map[string]*listed) {
 	t.main = main.Export
 	var config strings.Builder
@@ -128,8 +130,8 @@ func (t *parts) link(main *listed, all map[string]*listed) {
 	t.config = config.String()
 }
 
-// build makes the binary of a package's tests, with what changed says of the source. dir is empty,
-// and for what is needed on the way.
+// build makes the binary of a package's tests. changed has the new text of changed files. dir must
+// be empty, and also receives intermediate files.
 func (b *builder) build(ctx context.Context, dir, pkg string, changed map[string]string) (string, error) {
 	overlay, copies, err := writeOverlay(dir, changed)
 	if err != nil {
@@ -151,7 +153,7 @@ func (b *builder) build(ctx context.Context, dir, pkg string, changed map[string
 			if err != nil {
 				return "", err
 			}
-			config += line // the last one counts
+			config += line // the linker uses the last line for a package
 		}
 	}
 	to, file := filepath.Join(dir, "test"), filepath.Join(dir, "link.cfg")
@@ -167,8 +169,8 @@ func (b *builder) build(ctx context.Context, dir, pkg string, changed map[string
 	return to, err
 }
 
-// compile compiles a package, and returns the line for the linker. copies are the files that are
-// not as in the source, by their names there.
+// compile compiles a package, and returns the package's line for the linker. copies maps changed
+// files to their copies.
 func (b *builder) compile(
 	ctx context.Context, dir string, t *parts, p *listed, copies map[string]string,
 ) (line string, err error) {
@@ -188,7 +190,7 @@ func (b *builder) compile(
 		return name
 	}
 	patterns := p.EmbedPatterns
-	if patterns == nil { // go list does not say those of an external test: they are names
+	if patterns == nil { // go list does not report the patterns of an external test: they are plain names
 		patterns = p.EmbedFiles
 	}
 	for _, base := range p.EmbedFiles {
@@ -210,7 +212,7 @@ func (b *builder) compile(
 	if err != nil {
 		return "", err
 	}
-	var names []string // that the binary has for the copies
+	var names []string // the names by which the binary finds the copies
 	for original, copied := range copies {
 		names = append(names, copied+"=>"+original)
 	}
@@ -222,7 +224,8 @@ func (b *builder) compile(
 	return fmt.Sprintf("packagefile %s=%s.a\n", name, to), err
 }
 
-// embeds says whether a pattern of go:embed stands for a file, or for a directory that holds it.
+// embeds reports whether a pattern of go:embed matches a file, or a directory that contains the
+// file.
 func embeds(pattern, name string) bool {
 	for ; name != "."; name = path.Dir(name) {
 		if is, err := path.Match(strings.TrimPrefix(pattern, "all:"), name); is && err == nil {
@@ -232,8 +235,8 @@ func embeds(pattern, name string) bool {
 	return false
 }
 
-// writeOverlay writes files into dir and what tells go where they are. copies are their names
-// there, by those in the source.
+// writeOverlay writes files into dir, and a list that tells go where they are. copies maps their
+// names in the source to their names in dir.
 func writeOverlay(dir string, files map[string]string) (overlay string, copies map[string]string, err error) {
 	copies = map[string]string{}
 	for name, text := range files {

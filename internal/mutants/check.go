@@ -22,8 +22,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// check says which of the mutants are out of date: a place is not found, what comes out is not Go,
-// or there is no such test. It runs no test.
+// check reports which mutants are outdated: a place is not found, the result is not Go, or the test
+// does not exist. It runs no test.
 func check(ctx context.Context, root string, list []mutant) error {
 	s, err := readSource(root)
 	if err != nil {
@@ -51,17 +51,17 @@ func check(ctx context.Context, root string, list []mutant) error {
 	return errors.Join(append(problems, group.Wait(), testsExist(root, list))...)
 }
 
-// checker compiles packages in this process, as far as their types.
+// checker type-checks packages in this process.
 type checker struct {
 	packages map[string]*listed // by directory
 	fset     *token.FileSet
 
-	mu      sync.Mutex // guards the following
+	mu      sync.Mutex // guards the fields below
 	imports types.Importer
 	parsed  map[string]*ast.File // by name
 }
 
-// newChecker has go compile what the packages of the mutants need.
+// newChecker has go compile what the packages of the mutants import.
 func newChecker(ctx context.Context, root string, list []mutant) (*checker, error) {
 	dirs := map[string]bool{}
 	for _, m := range list {
@@ -89,7 +89,7 @@ func (c *checker) Import(path string) (*types.Package, error) {
 	return c.imports.Import(path)
 }
 
-// compile says what is wrong with the types of the packages that hold the changed files.
+// compile returns the type errors of the packages with the changed files.
 func (c *checker) compile(changed map[string]string) error {
 	dirs := map[string]bool{}
 	for name := range changed {
@@ -118,7 +118,7 @@ func (c *checker) compile(changed map[string]string) error {
 	return nil
 }
 
-// parse parses a file that changed, or returns the one that did not.
+// parse parses a changed file. For an unchanged file, it returns the earlier result.
 func (c *checker) parse(name string, changed map[string]string) (*ast.File, error) {
 	if text, has := changed[name]; has {
 		return parser.ParseFile(c.fset, name, text, parser.SkipObjectResolution)
@@ -135,7 +135,7 @@ func (c *checker) parse(name string, changed map[string]string) (*ast.File, erro
 	return c.parsed[name], nil
 }
 
-// testsExist says which mutants name a test that is not there. One without a name is for
+// testsExist reports which mutants name a test that does not exist. A mutant without a test is for
 // clientsim torture.
 func testsExist(root string, list []mutant) error {
 	tests := map[string]map[string]bool{}
@@ -159,7 +159,7 @@ func testsExist(root string, list []mutant) error {
 	return errors.Join(missing...)
 }
 
-// testsOf lists the tests in a directory.
+// testsOf returns the names of the tests in a directory.
 func testsOf(dir string) (map[string]bool, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	if err != nil {

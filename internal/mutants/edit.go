@@ -12,16 +12,17 @@ import (
 	"strings"
 )
 
-// span is a part of a file and what replaces it.
+// span is a part of a file and its replacement.
 type span struct {
 	file       *file
 	begin, end int
 	text       string
-	sql        bool // what is replaced is SQL
+	sql        bool // the replaced text is SQL
 }
 
-// apply returns the files that m changes, with their new text, by absolute name. What m leaves as
-// it is stays in its line, if that can be: importers of a package know where its declarations are.
+// apply returns the files that m changes, with their new text, by absolute name. If possible,
+// unchanged code stays in its line, because importers of a package know the lines of its
+// declarations.
 func (s *source) apply(m mutant) (map[string]string, error) {
 	spans := map[*file][]span{}
 	for _, e := range m.edits {
@@ -35,7 +36,7 @@ func (s *source) apply(m mutant) (map[string]string, error) {
 	for f, list := range spans {
 		slices.SortFunc(list, func(a, b span) int { return cmp.Compare(a.begin, b.begin) })
 		var text strings.Builder
-		at, missing := 0, 0 // lines that the text so far lacks
+		at, missing := 0, 0 // at is an offset; missing counts lines that the new text lacks so far
 		keep := func(rest string) {
 			if line, below, has := strings.Cut(rest, "\n"); has && missing > 0 {
 				rest, missing = line+strings.Repeat("\n", missing+1)+below, 0
@@ -64,7 +65,7 @@ func (s *source) apply(m mutant) (map[string]string, error) {
 	return changed, nil
 }
 
-// oneLine writes Go in as few lines as it can be.
+// oneLine writes Go in as few lines as possible.
 func oneLine(text string) string {
 	if !strings.Contains(text, "\n") {
 		return text
@@ -85,7 +86,7 @@ func oneLine(text string) string {
 	}
 }
 
-// find returns the one place of e. If there is none, or there are several, the error says where to
+// find returns the only place of e. If there is no place, or more than one, the error says where to
 // look.
 func (s *source) find(e edit) (span, error) {
 	old := split(e.old, 0, false)
@@ -117,8 +118,8 @@ func (s *source) find(e edit) (span, error) {
 	return span{}, fmt.Errorf("%s does not hold this text:\n\t%s", e.in, e.old)
 }
 
-// match returns how many words, from the first, are old, and 0 if they are not. An ellipsis stands
-// for as few words as possible.
+// match returns how many of words, from the first on, match old. It returns 0 if they do not match.
+// An ellipsis matches as few words as possible.
 func match(words, old []word) int {
 	for i, w := range old {
 		if w.text == "…" {
@@ -136,7 +137,7 @@ func match(words, old []word) int {
 	return len(old)
 }
 
-// packageOf is the directory of a declaration's package.
+// packageOf returns the directory of a declaration's package.
 func packageOf(decl string) string {
 	if strings.HasSuffix(decl, ".sql") {
 		return path.Dir(decl)
@@ -146,7 +147,7 @@ func packageOf(decl string) string {
 	return decl[:slash] + name
 }
 
-// applyAll is apply for each of list. The error names all that do not fit.
+// applyAll calls apply for each mutant of list. The error names all mutants that do not fit.
 func (s *source) applyAll(list []mutant) ([]map[string]string, error) {
 	var all []map[string]string
 	var problems []error

@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// mendImports makes the imports of f, whose new text is text, fit: it adds what the new text needs
-// and blanks what nothing uses.
+// mendImports adapts the imports of f to its new text: it adds the imports that the text needs, and
+// blanks the imports that nothing uses.
 func (s *source) mendImports(f *file, text string) (string, error) {
 	if f.syntax == nil {
 		return text, nil
@@ -26,7 +26,7 @@ func (s *source) mendImports(f *file, text string) (string, error) {
 	}
 	before, after := packagesUsed(f.syntax), packagesUsed(syntax)
 	imported := map[string]bool{}
-	for _, spec := range slices.Backward(syntax.Imports) { // from the end: what precedes keeps its offset
+	for _, spec := range slices.Backward(syntax.Imports) { // from the end: earlier offsets stay valid
 		name := importName(spec)
 		imported[name] = true
 		if before[name] && !after[name] {
@@ -49,7 +49,7 @@ func (s *source) mendImports(f *file, text string) (string, error) {
 	return text[:end] + needed.String() + text[end:], nil
 }
 
-// packagesUsed lists what may be a package in f: x of x.y where f does not declare x.
+// packagesUsed returns the names that may be packages in f: every x of x.y that f does not declare.
 func packagesUsed(f *ast.File) map[string]bool {
 	free := map[*ast.Ident]bool{}
 	for _, ident := range f.Unresolved {
@@ -69,8 +69,8 @@ func packagesUsed(f *ast.File) map[string]bool {
 
 var majorVersion = regexp.MustCompile(`^v\d+$`)
 
-// importName is the name under which a file uses an import. Without one in the file, it is the last
-// part of the path.
+// importName returns the name under which a file uses an import. If the file sets no name, the name
+// is the last part of the path.
 func importName(spec *ast.ImportSpec) string {
 	if spec.Name != nil {
 		return spec.Name.Name
@@ -82,7 +82,8 @@ func importName(spec *ast.ImportSpec) string {
 	return path.Base(from)
 }
 
-// importPaths lists what the module's files import most often under each name.
+// importPaths returns, for each name, the path that the module's files import most often under that
+// name.
 func (s *source) importPaths() map[string]string {
 	count := map[string]map[string]int{}
 	for _, f := range s.files {

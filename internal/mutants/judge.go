@@ -17,15 +17,15 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// result is what came of one mutant.
+// result is the result of one mutant.
 type result struct {
-	why  string // the test fails; empty: it passes
+	why  string // how the test fails; "" if it passes
 	took time.Duration
 	err  error
 }
 
-// judge runs the test of each mutant and prints the verdicts in the order of chosen. The error says
-// which ones survived.
+// judge runs the test of each mutant and prints the verdicts in the order of chosen. The error
+// lists the mutants that survived.
 func judge(ctx context.Context, root string, chosen []mutant, out io.Writer) error {
 	s, err := readSource(root)
 	if err != nil {
@@ -51,7 +51,7 @@ func judge(ctx context.Context, root string, chosen []mutant, out io.Writer) err
 	}
 	go func() {
 		var group errgroup.Group
-		group.SetLimit(2 * runtime.GOMAXPROCS(0)) // a test that fails has often waited for what does not come
+		group.SetLimit(2 * runtime.GOMAXPROCS(0)) // a failing test mostly waits for something that does not come
 		for i, m := range chosen {
 			group.Go(func() error {
 				begun := time.Now()
@@ -64,7 +64,7 @@ func judge(ctx context.Context, root string, chosen []mutant, out io.Writer) err
 	return report(ctx, chosen, results, out)
 }
 
-// report prints the results as they come, in the order of chosen.
+// report prints the results as they arrive, in the order of chosen.
 func report(ctx context.Context, chosen []mutant, results []chan result, out io.Writer) error {
 	var survivors []string
 	var broken []error
@@ -97,7 +97,7 @@ func report(ctx context.Context, chosen []mutant, results []chan result, out io.
 	return err
 }
 
-// control runs the tests on the source as it is, once: one that fails anyway catches nothing.
+// control runs the tests once on the unchanged source: a test that fails anyway catches nothing.
 func (b *builder) control(ctx context.Context, chosen []mutant) error {
 	tests := map[string][]string{}
 	for _, m := range chosen {
@@ -120,8 +120,8 @@ func (b *builder) control(ctx context.Context, chosen []mutant) error {
 	return group.Wait()
 }
 
-// try returns what m's test says when it notices m, and "" if it does not. changed is what m makes
-// of the source.
+// try returns how m's test fails, and "" if it passes. changed has the new text of the files that m
+// changes.
 func (b *builder) try(ctx context.Context, m mutant, changed map[string]string) (why string, err error) {
 	pkg, name := m.place()
 	out, err := b.test(ctx, pkg, name, changed, "-test.timeout=10m", "-test.failfast")
@@ -137,8 +137,8 @@ func (b *builder) try(ctx context.Context, m mutant, changed map[string]string) 
 	return complaint(out), nil
 }
 
-// test builds the tests of a package from a changed source, and runs those whose names are names, a
-// regular expression.
+// test builds the tests of a package from a changed source, and runs the tests whose names match
+// the regular expression names.
 func (b *builder) test(
 	ctx context.Context, pkg, names string, changed map[string]string, flags ...string,
 ) (out []byte, err error) {
@@ -153,11 +153,11 @@ func (b *builder) test(
 	}
 	cmd := exec.CommandContext(ctx, binary, append(flags, "-test.run=^("+strings.ReplaceAll(names, "/", ")$/^(")+")$")...)
 	cmd.Dir = filepath.Join(b.root, filepath.FromSlash(pkg))
-	cmd.WaitDelay = time.Minute // for what a killed test has left behind
+	cmd.WaitDelay = time.Minute // for processes that a killed test has left
 	return cmd.CombinedOutput()
 }
 
-// complaint finds the line in which a test says first what is wrong.
+// complaint returns the first line in which a test says what is wrong.
 func complaint(out []byte) string {
 	for line := range strings.Lines(string(out)) {
 		place, text, found := strings.Cut(strings.TrimSpace(line), ": ")

@@ -1,6 +1,6 @@
-// Command mutants shows that the tests notice known bugs (see api/idempotency_test.go): it puts
-// each bug back into a copy of the source, one at a time, and runs the test that must fail. A test
-// that still passes is a defect.
+// Command mutants shows that the tests notice known bugs (see api/idempotency_test.go). It puts
+// each bug back into a copy of the source, one at a time, and runs the test that must fail. If the
+// test still passes, that is a defect.
 //
 //	go run ./internal/mutants [name …]   puts these bugs back, or all
 //	go run ./internal/mutants -check     only checks that each bug's place and test are there, and
@@ -8,9 +8,9 @@
 //	go run ./internal/mutants -list      lists the bugs and their tests
 //	go run ./internal/mutants -rack      has clientsim torture look for the bugs of a second table
 //
-// The source itself is not touched: the compiler reads the copy. Only the test that the entry names
-// runs, once. Before, all chosen tests must pass without a bug. All bugs take less than 40 minutes
-// on two cores.
+// The source itself does not change: the compiler reads the copy. Only the test that the entry
+// names runs, once. Before that, all chosen tests must pass without a bug. All bugs take less than
+// 40 minutes on two cores.
 //
 // # The table
 //
@@ -19,30 +19,29 @@
 //
 //	{"convos.Commit", `Epoch: next`, `Epoch: c.epoch`}
 //
-// A declaration is a function, method, type, constant or variable, called as go doc calls it, after
-// the directory of its package: messages.Log.Send, internal/serviceauth.Verify. Which file holds it
-// does not matter, nor whether a receiver is a pointer. An SQL file is one declaration, called by
-// its path: migrations/000001_core.up.sql.
+// A declaration is a function, method, type, constant or variable. Its name is the directory of its
+// package and its name in go doc: messages.Log.Send, internal/serviceauth.Verify. The name does not
+// depend on the file, nor on whether a receiver is a pointer. An SQL file is one declaration. Its
+// name is its path: migrations/000001_core.up.sql.
 //
-// The text stands exactly once in the declaration. It is a piece of Go, or of the SQL in a string.
-// It is compared word by word: spaces, line breaks and comments in the source do not count, nor
-// does a comma before a closing bracket. An ellipsis (…) stands for any words. The shortest text
-// that says what the bug is about is the best: the rest may change freely. All edits of an entry
-// are found in the source as it is, and may not overlap.
+// The text must occur exactly once in the declaration. It is a piece of Go, or of the SQL in a
+// string. It is compared word by word: spaces, line breaks and comments in the source are ignored,
+// and so is a comma before a closing bracket. An ellipsis (…) matches any words. Use the shortest
+// text that shows the bug, so that the rest may change freely. All edits of an entry are found in
+// the unchanged source, and may not overlap.
 //
-// Imports follow: one that the new text needs is added, one that nothing uses any more is blanked.
+// Imports are adapted: an import that the new text needs is added, and an unused import is blanked.
 //
-// The test notices the bug each time. If two requests must meet, the test makes them meet: with a
-// failpoint, a lock, or pgtest.HoldInserts. A random test has a fixed seed.
+// The test must notice the bug every time. If two requests must meet, the test makes them meet:
+// with a failpoint, a lock, or pgtest.HoldInserts. A random test has a fixed seed.
 //
 // The same test catches at most two bugs of one kind.
 //
 // # After a refactoring
 //
-// Run -check. If the place of an entry that does not fit only moved, write the name of its new
-// declaration into the entry. If the code is new, put the same bug into the new code. Then run the
-// entry by its name: it must be caught. An entry is deleted only with the behaviour that its test
-// checks.
+// Run -check. If the place of an entry has only moved, write the name of its new declaration into
+// the entry. If the code is new, put the same bug into the new code. Then run the entry by its
+// name: it must be caught. Delete an entry only if the behaviour that its test checks is removed.
 package main
 
 import (
@@ -112,7 +111,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return judge(ctx, root, chosen, out)
 }
 
-// choose returns the mutants of a table with these names, or all.
+// choose returns the mutants of a table with these names, or all mutants.
 func choose(table []mutant, names []string) ([]mutant, error) {
 	if len(names) == 0 {
 		return table, nil
@@ -128,7 +127,7 @@ func choose(table []mutant, names []string) ([]mutant, error) {
 	return chosen, nil
 }
 
-// place is the package and the name of the mutant's test.
+// place returns the package and the name of the mutant's test.
 func (m mutant) place() (pkg, name string) {
 	if pkg, name, other := strings.Cut(m.test, "."); other {
 		return pkg, name
@@ -136,7 +135,7 @@ func (m mutant) place() (pkg, name string) {
 	return "api", m.test
 }
 
-// moduleRoot finds the directory of go.mod at or above the current one.
+// moduleRoot returns the directory of go.mod, at or above the current directory.
 func moduleRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

@@ -16,15 +16,15 @@ import (
 const (
 	// rackLimit is how long clientsim torture may look for a bug.
 	rackLimit = 5 * time.Minute
-	// rackRun is how long clients write in one run of it.
+	// rackRun is how long clients write during one run of clientsim torture.
 	rackRun = 45 * time.Second
-	// rackLongest bounds one run, with its judgement.
+	// rackLongest bounds one run, including its checks.
 	rackLongest = 4 * time.Minute
 )
 
-// judgeRack puts each bug into a server and has clientsim torture look for it. The bugs come one
-// after the other, because each run needs the machine. The first seed is seed. The error says which
-// bugs were not found.
+// judgeRack puts each bug into a server, and has clientsim torture look for it. The bugs are tried
+// one after another, because each run needs the whole machine. seed is the first seed. The error
+// lists the bugs that were not found.
 func judgeRack(ctx context.Context, root string, chosen []mutant, seed uint64, out io.Writer) (err error) {
 	s, err := readSource(root)
 	if err != nil {
@@ -73,7 +73,7 @@ func judgeRack(ctx context.Context, root string, chosen []mutant, seed uint64, o
 	return nil
 }
 
-// torture plays one run against a server, and returns what it found first, or "".
+// torture makes one run against a server, and returns the first violation that it found, or "".
 func torture(ctx context.Context, clientsim, server string, seed uint64) (why string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, rackLongest)
 	defer cancel()
@@ -91,7 +91,8 @@ func torture(ctx context.Context, clientsim, server string, seed uint64) (why st
 	return why, nil
 }
 
-// violation returns how many promises a report counts as broken, and the first one; or "".
+// violation returns how many promises are broken according to a report, with the first of them, or
+// "".
 func violation(report string) string {
 	_, found, judged := strings.Cut(report, "\nlost ")
 	counts, list, _ := strings.Cut(found, "\n")

@@ -1,7 +1,7 @@
 package main
 
-// rackBugs are bugs that clientsim torture must find within rackLimit. Each breaks a promise only
-// when something fails at a certain moment, or when requests meet. They have no test.
+// rackBugs are bugs that clientsim torture must find within rackLimit. Each of them breaks a
+// promise only if something fails at a certain moment, or if requests meet. No test finds them.
 var rackBugs = []mutant{
 	{"a lost COMMIT is a success", "", []edit{
 		{"idem.Store.resolve", `if errors.Is(err, pgx.ErrNoRows) { return Answer{}, fmt.Errorf("%w: %w", ErrUnknownOutcome, cause) }`, `

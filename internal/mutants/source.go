@@ -15,7 +15,7 @@ import (
 	"unicode/utf8"
 )
 
-// source is the text of the module without its tests, read once.
+// source is the text of the module without its tests. It is read once.
 type source struct {
 	root    string
 	files   map[string]*file         // by path below root, with slashes
@@ -38,14 +38,14 @@ type declaration struct {
 	words []word
 }
 
-// word is what the finder compares: an identifier, a number, or one other character.
+// word is the unit of comparison: an identifier, a number, or one other character.
 type word struct {
 	text       string
 	begin, end int  // offsets in the file
-	sql        bool // it is SQL
+	sql        bool // the word is SQL
 }
 
-// readSource reads the Go and SQL files below root. It leaves out tests, and this package.
+// readSource reads the Go and SQL files below root. It leaves out tests and this package.
 func readSource(root string) (*source, error) {
 	s := &source{root: root, files: map[string]*file{}, decls: map[string][]declaration{}}
 	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
@@ -118,7 +118,7 @@ func (s *source) add(name, text string) error {
 	return nil
 }
 
-// receiver is the name of a method's type and a dot, whether the receiver is a pointer or not.
+// receiver returns the name of a method's type and a dot, without the star of a pointer.
 func receiver(d *ast.FuncDecl) string {
 	if d.Recv == nil {
 		return ""
@@ -139,7 +139,7 @@ func receiver(d *ast.FuncDecl) string {
 	}
 }
 
-// wordsOf splits Go. Comments are left out, those of SQL in raw strings included.
+// wordsOf splits Go into words. It leaves out comments, also the comments of SQL in raw strings.
 func wordsOf(text string) []word {
 	fset := token.NewFileSet()
 	f := fset.AddFile("", -1, len(text))
@@ -160,7 +160,8 @@ func wordsOf(text string) []word {
 	}
 }
 
-// split makes words of text, which begins at offset. Of SQL, it leaves out the comments.
+// split splits text, which begins at offset, into words. If text is SQL, split leaves out the
+// comments.
 func split(text string, offset int, sql bool) []word {
 	var words []word
 	for i := 0; i < len(text); {
@@ -186,10 +187,10 @@ func split(text string, offset int, sql bool) []word {
 	return trimCommas(words)
 }
 
-// inWord says whether r belongs to a word with its neighbours: $1 is one word.
+// inWord reports whether r can be part of a word. $1 is one word.
 func inWord(r rune) bool { return r == '_' || r == '$' || unicode.IsLetter(r) || unicode.IsDigit(r) }
 
-// trimCommas drops a comma before a closing bracket: gofmt wants it where a line ends.
+// trimCommas drops a comma before a closing bracket, which gofmt requires at the end of a line.
 func trimCommas(words []word) []word {
 	kept := words[:0]
 	for i, w := range words {
@@ -212,7 +213,7 @@ func between(words []word, begin, end int) []word {
 	return found
 }
 
-// line says where an offset of the file is, and what the line says.
+// line returns the place of an offset in the file, and the text of its line.
 func (f *file) line(offset int) string {
 	n := 1 + strings.Count(f.text[:offset], "\n")
 	begin := 1 + strings.LastIndex(f.text[:offset], "\n")
