@@ -25,8 +25,8 @@ func answersAndLogs() []Attack {
 	}
 }
 
-// foreignHeaders are headers of requests that a page of another site makes a browser send. host is
-// the true address of the admin listener.
+// foreignHeaders are headers of requests that a page of another site can make a browser send. host
+// is the true address of the admin listener.
 func foreignHeaders(host string) [][]string {
 	_, port, _ := net.SplitHostPort(host)
 	return [][]string{
@@ -43,8 +43,8 @@ func foreignHeaders(host string) [][]string {
 	}
 }
 
-// rebind asks for everything that the admin listener has, but for /livez and /readyz, which tell load
-// balancers "ok". None may be answered with content.
+// rebind requests everything that the admin listener serves, except /livez and /readyz, which
+// answer only "ok" for load balancers. No request may be answered with content.
 func rebind(_ context.Context, t *Target) *Prepared {
 	host := strings.TrimPrefix(t.Admin, "http://")
 	listener := *t
@@ -67,7 +67,7 @@ func rebind(_ context.Context, t *Target) *Prepared {
 						}
 					}
 				}
-				// The operator's own tools name the listener as it is.
+				// The operator's own tools use the true name of the listener.
 				if ctx.Err() == nil && ask(ctx, "/metrics", []string{"Host: " + host}) != http.StatusOK && ctx.Err() == nil {
 					whole++
 				}

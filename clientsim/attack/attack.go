@@ -1,7 +1,7 @@
 // Package attack holds programs that attack a server on this machine, and measures what honest
-// users notice. Each attack comes from addresses of its own, is bounded in time and size, and
-// belongs to a finding of an examination (H1, H2 …). The server must serve the honest users during
-// an attack as before it.
+// users notice. Each attack has its own addresses, is bounded in time and size, and belongs to a
+// finding of an examination (H1, H2 …). During an attack, the server must serve honest users as
+// well as before.
 //
 //	prepare: a new database, a server with its default limits, honest users, the attacker's accounts
 //	calm, attack, after: honest requests at a steady rate; the attack runs in the second phase
@@ -23,28 +23,28 @@ import (
 // Attack is one program that attacks a server.
 type Attack struct {
 	Name    string
-	Finding string // such as "H3"
+	Finding string // for example "H3"
 	What    string // what it does, in one line
-	// Prepare makes what the attack needs, before the calm phase. The returned attack runs later.
+	// Prepare creates what the attack needs, before the calm phase. The returned attack runs later.
 	Prepare prepare
 }
 
-// prepare are the steps that prepare an attack.
+// prepare is a function that prepares an attack.
 type prepare func(ctx context.Context, t *Target) *Prepared
 
 // Prepared is an attack that is ready to run.
 type Prepared struct {
-	// Run attacks until ctx ends, and then frees what it holds. Refusals are no errors.
+	// Run attacks until ctx ends, and then frees what it holds. Refusals are not errors.
 	Run func(ctx context.Context)
-	// Judge states what must be true besides the service of honest users. It may be nil.
+	// Judge states what must be true, besides good service for honest users. It may be nil.
 	Judge func(ctx context.Context, e Effects) []Claim
 }
 
-// Effects are what the attack changed at the server, and for comparison what changed per second in
-// the calm phase.
+// Effects is what the attack has changed at the server. For comparison, it also has what changed
+// per second in the calm phase.
 type Effects struct {
 	Seconds  float64 `json:"seconds"` // the attack's duration
-	Stored   int64   `json:"stored"`  // bytes that the database grew by
+	Stored   int64   `json:"stored"`  // growth of the database, in bytes
 	LogLines int64   `json:"logLines"`
 	LogBytes int64   `json:"logBytes"`
 
@@ -71,7 +71,7 @@ func Attacks() []Attack {
 	)
 }
 
-// Selection returns the attacks that name means: one attack, all of a finding, or "all".
+// Selection returns the attacks that name selects: one attack, all attacks of a finding, or "all".
 func Selection(name string) ([]Attack, error) {
 	if name == "all" {
 		return Attacks(), nil
@@ -88,7 +88,7 @@ func Selection(name string) ([]Attack, error) {
 	return found, nil
 }
 
-// together makes one attack of the first of each finding. They run at the same time.
+// together combines the first attacks of all findings into one attack. They run at the same time.
 func together(all []Attack) Attack {
 	all = slices.CompactFunc(slices.Clone(all), func(a, b Attack) bool { return a.Finding == b.Finding })
 	return Attack{
@@ -96,8 +96,7 @@ func together(all []Attack) Attack {
 		Prepare: func(ctx context.Context, t *Target) *Prepared {
 			var ready []*Prepared
 			for i, a := range all {
-				// Each attacker has its own addresses, as attackers have who do not know each
-				// other.
+				// Each attacker has its own addresses, like attackers who do not know each other.
 				own := t.from(i)
 				Check(errs.Wrap(Attempt(func() { ready = append(ready, a.Prepare(ctx, own)) }), "%s", a.Name))
 				t.Bystanders = own.Bystanders

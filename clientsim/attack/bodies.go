@@ -15,7 +15,7 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// H3: uploads that do not come hold memory, connections and goroutines.
+// H3: uploads whose bodies do not arrive hold memory, connections and goroutines.
 func bodies() []Attack {
 	return []Attack{
 		{"bodies", "H3", "1,024 connections of 8 DIDs declare 256 KiB and send nothing",
@@ -31,28 +31,29 @@ func bodies() []Attack {
 	}
 }
 
-// upload is the part of a request after its common headers, and what follows each second.
+// upload is the part of a request after its common headers, and what the attacker sends each second
+// after that.
 type upload struct {
 	head, drop string
-	methods    []string // that take turns
+	methods    []string // used in turn
 }
 
 func declared(n int) upload {
 	return upload{head: fmt.Sprintf("Content-Length: %d\r\n\r\n", n), methods: []string{mlsapi.NSIDSendMessage}}
 }
 
-// A body in chunks declares no length, so the server must reckon with the longest that the method
-// takes.
+// A chunked body declares no length, so the server must reckon with the longest body that the
+// method accepts.
 var chunked = upload{
 	head: "Transfer-Encoding: chunked\r\n\r\n", drop: "1\r\n \r\n",
 	methods: []string{mlsapi.NSIDSendMessage, mlsapi.NSIDUpdateCursor},
 }
 
-// heldFor is how long an attacker keeps a connection on which the server says nothing.
+// heldFor is how long an attacker keeps a connection on which the server sends nothing.
 const heldFor = 30 * time.Second
 
-// slowBodies holds n uploads of several DIDs from several addresses. An upload that ends is
-// replaced.
+// slowBodies holds n uploads of several DIDs from several addresses. When an upload ends, a new one
+// replaces it.
 func slowBodies(n, dids, addresses int, u upload) prepare {
 	return func(_ context.Context, t *Target) *Prepared {
 		accounts := t.accounts(dids)
@@ -82,8 +83,8 @@ func slowHeaders(_ context.Context, t *Target) *Prepared {
 	}}
 }
 
-// hold keeps n connections with a request that does not end. next returns the address to come from,
-// the beginning of the request, and what follows each second.
+// hold keeps n connections, each with a request that does not end. next returns the client address,
+// the beginning of the request, and what to send each second.
 func (t *Target) hold(ctx context.Context, n int, next func(i int) (address int, head, drop string)) {
 	Each(n, n, func(i int) {
 		for ctx.Err() == nil {
@@ -96,7 +97,7 @@ func (t *Target) hold(ctx context.Context, n int, next func(i int) (address int,
 }
 
 // holdOne makes one request that does not end, until the server answers or closes the connection.
-// It returns the status of the answer; 0: none.
+// It returns the status of the answer. 0 means that there was no answer.
 func (t *Target) holdOne(ctx context.Context, address int, head, drop string) (status int) {
 	conn, end, err := t.open(ctx, address, head)
 	if err != nil {
@@ -114,13 +115,13 @@ func (t *Target) holdOne(ctx context.Context, address int, head, drop string) (s
 	if status = readStatus(conn); status == 0 {
 		return 0
 	}
-	// An answered request still holds the connection while its body does not come.
+	// Even after the answer, the request holds the connection while its body does not arrive.
 	_, _ = io.Copy(io.Discard, conn)
 	return status
 }
 
-// readStatus reads the beginning of an answer, such as "HTTP/1.1 503", and returns its status; 0:
-// none came.
+// readStatus reads the beginning of an answer, such as "HTTP/1.1 503", and returns its status. 0
+// means that no answer came.
 func readStatus(conn net.Conn) (status int) {
 	line := make([]byte, len("HTTP/1.1 503"))
 	if _, err := io.ReadFull(conn, line); err != nil {
@@ -133,7 +134,7 @@ func readStatus(conn net.Conn) (status int) {
 	return status
 }
 
-// feed writes drop once a second until it cannot.
+// feed writes drop once per second until a write fails.
 func feed(ctx context.Context, conn net.Conn, drop string) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

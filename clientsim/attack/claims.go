@@ -28,7 +28,7 @@ func claims() []Attack {
 	}
 }
 
-// What the attacker publishes to claim it.
+// KeyPackages that the attacker publishes and then claims.
 const (
 	fatDIDs    = 20
 	fatDevices = 10
@@ -38,8 +38,8 @@ const (
 // storedPerClaim is the most that a server may store for one claim by a request of 1 kB, in bytes.
 const storedPerClaim = 32 << 10
 
-// storedClaims claims large KeyPackages of the attacker's own accounts. All are of last resort, so
-// there are always some.
+// storedClaims claims large KeyPackages of the attacker's own accounts. All of them are of last
+// resort, so they never run out.
 func storedClaims(sameToken bool) prepare {
 	return func(ctx context.Context, t *Target) *Prepared {
 		accounts := t.accounts(fatDIDs + 1)
@@ -62,7 +62,7 @@ func storedClaims(sameToken bool) prepare {
 					if !sameToken {
 						var err error
 						if mine, err = newToken(); err != nil {
-							return // then there is one attempt less
+							return // the attack has one attempt less
 						}
 					}
 					status, _ := t.send(ctx, web, http.MethodGet,
@@ -95,8 +95,9 @@ const victimPackages = 99
 // errOnlyLastResort says that a friend got only the KeyPackage of last resort.
 var errOnlyLastResort = errors.New("a friend got only the KeyPackage of last resort")
 
-// claimAll claims the KeyPackages of one victim. Meanwhile honest newcomers must get one of any
-// kind, and a friend, who shares a convo with the victim, must get one that nobody else has.
+// claimAll claims the KeyPackages of one victim. Meanwhile honest newcomers must get a KeyPackage
+// of any kind. A friend, who shares a convo with the victim, must get a KeyPackage that nobody else
+// has.
 func claimAll(dids, addresses int) prepare {
 	return func(ctx context.Context, t *Target) *Prepared {
 		claimers := t.accounts(dids)

@@ -40,8 +40,8 @@ func costly() []Attack {
 type infoSuite struct {
 	suite mls.CipherSuite
 	name  string
-	hash  int // bytes
-	// share is which part of the configured leaves fit into the largest GroupInfo.
+	hash  int // in bytes
+	// share is the part of the configured leaves that fits into the largest GroupInfo.
 	share float64
 	key   func() (public, hpke []byte, sign func(content []byte) []byte, err error)
 }
@@ -74,8 +74,9 @@ const (
 	maxPeople       = 100
 )
 
-// costlyInfo makes a GroupInfo of a group in epoch 1 with many leaves, signed by the first. The
-// people's leaves follow each other. If the last leaf is false, everything else is verified before.
+// costlyInfo makes a GroupInfo of a group in epoch 1 with many leaves. The first leaf has signed
+// it. The leaves of each person follow each other. If lastFalse is true, the last leaf's signature
+// is wrong, so the server verifies everything else first.
 func costlyInfo(s infoSuite, group []byte, epoch uint64, people []syntax.DID, leaves int, lastFalse bool) ([]byte,
 	error) {
 	var nodes []byte
@@ -140,7 +141,7 @@ func costlyInfo(s infoSuite, group []byte, epoch uint64, people []syntax.DID, le
 	}), nil
 }
 
-// labelled is what SignWithLabel signs (RFC 9420 §5.1.2).
+// labelled returns the bytes that SignWithLabel signs (RFC 9420 §5.1.2).
 func labelled(label string, content []byte) []byte {
 	return build(func(b *cryptobyte.Builder) {
 		vector(b, []byte("MLS 1.0 "+label))
@@ -167,7 +168,8 @@ func vector(b *cryptobyte.Builder, content []byte) {
 	b.AddBytes(content)
 }
 
-// leafOwners returns the attacker and as many accounts as the leaves need. Nobody looks them up.
+// leafOwners returns the attacker and as many other accounts as the leaves need. Nobody looks these
+// accounts up.
 func leafOwners(creator syntax.DID, leaves int) []syntax.DID {
 	people := []syntax.DID{creator}
 	for len(people) < min((leaves+leavesPerPerson-1)/leavesPerPerson, maxPeople) {
@@ -176,11 +178,11 @@ func leafOwners(creator syntax.DID, leaves int) []syntax.DID {
 	return people
 }
 
-// requestsAtOnce is how many costly requests one DID has under way.
+// requestsAtOnce is how many costly requests of one DID run at one time.
 const requestsAtOnce = 4
 
-// costlyCreate repeats createConvo. The group exists after the first request, so nothing is stored
-// by the others.
+// costlyCreate repeats createConvo. The group exists after the first request, so later requests
+// store nothing.
 func costlyCreate(s infoSuite, dids, addresses int) prepare {
 	return func(_ context.Context, t *Target) *Prepared {
 		accounts := t.accounts(dids)
@@ -204,7 +206,7 @@ func costlyCreate(s infoSuite, dids, addresses int) prepare {
 	}
 }
 
-// costlyCommits repeats commits that are refused when everything but the last leaf is verified.
+// costlyCommits repeats commits that are refused after everything but the last leaf was verified.
 func costlyCommits(ctx context.Context, t *Target) *Prepared {
 	accounts := t.accounts(1)
 	who := accounts[0]
@@ -227,8 +229,8 @@ func costlyCommits(ctx context.Context, t *Target) *Prepared {
 	}}
 }
 
-// repeat lets every account call a procedure again and again, requestsAtOnce at a time, each with
-// another idempotency key.
+// repeat makes every account call a procedure again and again, with requestsAtOnce calls at one
+// time. Each call has a new idempotency key.
 func (t *Target) repeat(ctx context.Context, accounts []*xrpc.Account, addresses int,
 	next func(account, n int) (method string, body []byte)) {
 	lanes := len(accounts) * requestsAtOnce
@@ -249,6 +251,6 @@ func (t *Target) repeat(ctx context.Context, accounts []*xrpc.Account, addresses
 	})
 }
 
-// refusedPause is how long a lane of the attacker waits after a refusal, so that the attacker does
-// not use the processor that it shares with the server.
+// refusedPause is how long a lane of the attacker waits after a refusal. Otherwise the attacker
+// would use up the processor that it shares with the server.
 const refusedPause = 50 * time.Millisecond

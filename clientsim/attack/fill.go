@@ -12,7 +12,7 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// H10: an account that costs nothing fills the disk, and invites everybody.
+// H10: an account that costs nothing fills the disk, and invites many people.
 func fills() []Attack {
 	return []Attack{
 		{"disk", "H10", "one DID sends 1 MiB messages as fast as it may", fillDisk(1)},
@@ -23,7 +23,7 @@ func fills() []Attack {
 	}
 }
 
-// Bounds of what one address may fill or ask for in a day.
+// Bounds of what one address may store or request in a day.
 const (
 	storedPerDay  = 10 << 30 // bytes
 	invitedPerDay = 100_000  // people times convos
@@ -32,8 +32,8 @@ const (
 	invitedAtOnce = 100
 )
 
-// fillDisk sends large messages to a convo of the attacker's. What is accepted in the last quarter
-// of the attack is projected to a day, so that a quota that was reached counts.
+// fillDisk sends large messages to a convo of the attacker. What the server accepts in the last
+// quarter of the attack is projected to a day, so that a quota that was reached counts.
 func fillDisk(dids int) prepare {
 	return func(ctx context.Context, t *Target) *Prepared {
 		accounts := t.accounts(dids)
@@ -47,7 +47,7 @@ func fillDisk(dids int) prepare {
 			}
 			return err
 		}
-		// A quota shows only when it is reached. Rate limits only delay that.
+		// Only a reached quota has an effect. Rate limits only delay that.
 		for i, left := 0, t.Fill; left > 0 && i < dids; {
 			switch err := send(ctx, accounts[i]); {
 			case err == nil:
@@ -106,9 +106,9 @@ func invite(dids int) prepare {
 	}
 }
 
-// acceptances remembers what was accepted when.
+// acceptances records when the server has accepted how much.
 type acceptances struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	began time.Time
 	at    []time.Duration
 	n     []int64
@@ -133,7 +133,7 @@ func (h *acceptances) sum() int64 {
 	return h.total
 }
 
-// perDay projects the last quarter of so many seconds to a day.
+// perDay projects the last quarter of that many seconds to a day.
 func (h *acceptances) perDay(seconds float64) float64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()

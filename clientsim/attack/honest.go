@@ -22,7 +22,7 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// The honest users: how many there are, and what each has.
+// How many honest users there are, and what each of them has.
 const (
 	minPeople      = 24
 	sendsPerPerson = 6 // per second at most, far below a DID's limit
@@ -34,24 +34,24 @@ const (
 // Sizes of honest messages and pages, in bytes.
 const (
 	smallMessage = 200
-	largeMessage = 300 << 10 // larger than the bodies that are called small
+	largeMessage = 300 << 10 // larger than the bodies that count as small
 	pageMessage  = 200 << 10
-	pageMessages = 8 // in the large page
+	pageMessages = 8 // messages in the large page
 )
 
 // pushLimit is how long a push may take before it counts as lost.
 const pushLimit = 15 * time.Second
 
-// honest are the honest users. All come from one address, as the users of one PDS do.
+// honest are the honest users. All of them use one address, like the users of one PDS.
 type honest struct {
 	client *xrpc.Client
 	env    *testbed.Environment
 	people []*xrpc.Account
 	convos []honestConvo
-	page   honestConvo  // whose log is large
+	page   honestConvo  // a convo with a large log
 	hooks  string       // URL of their webhooks
-	pushes arrivals     // by the webhooks' paths
-	nth    atomic.Int64 // newcomers so far
+	pushes arrivals     // by path of the webhook
+	nth    atomic.Int64 // number of newcomers so far
 }
 
 type honestConvo struct {
@@ -60,7 +60,7 @@ type honestConvo struct {
 	members []*xrpc.Account
 }
 
-// honestAddress is where honest users come from.
+// honestAddress is the address of honest users.
 var honestAddress = net.IPv4(127, 0, 0, 1)
 
 func newHonest(t *Target, rate float64) *honest {
@@ -81,7 +81,7 @@ func newHonest(t *Target, rate float64) *honest {
 	return h
 }
 
-// preparing is how many requests run at once while the honest users prepare.
+// preparing is how many requests run at one time while the honest users prepare.
 const preparing = 4
 
 // prepare makes the convos, KeyPackages and push targets.
@@ -101,7 +101,7 @@ func (h *honest) prepare(ctx context.Context) {
 	}
 }
 
-// convo makes the i-th convo. Every member sends a message, as people do who accept an invitation.
+// convo creates the i-th convo. Every member sends a message, like people who accept an invitation.
 func (h *honest) convo(ctx context.Context, i int) (c honestConvo) {
 	for k := range membersOfConvo {
 		c.members = append(c.members, h.people[(i+k)%len(h.people)])
@@ -113,7 +113,7 @@ func (h *honest) convo(ctx context.Context, i int) (c honestConvo) {
 	return c
 }
 
-// send sends a message, and retries.
+// send sends a message, with retries.
 func (h *honest) send(ctx context.Context, c honestConvo, member, size int) {
 	Must(h.client.Do(ctx, c.members[member%len(c.members)], c.message(member, size)))
 }
@@ -123,8 +123,8 @@ func (c honestConvo) message(member, size int) xrpc.Call {
 		xrpc.NewKey())
 }
 
-// operations are what the honest users do, with rate small messages a second. None is tried again:
-// what a user has to repeat counts as failed.
+// operations returns what the honest users do, with rate small messages per second. No operation is
+// repeated: if a user would have to repeat it, it counts as failed.
 func (h *honest) operations(rate float64) []Operation {
 	once := func(who *xrpc.Account, call xrpc.Call) (time.Duration, error) {
 		_, err := h.client.Once(context.Background(), who, call)
@@ -173,7 +173,8 @@ func (h *honest) operations(rate float64) []Operation {
 	}
 }
 
-// claim makes a new account that claims KeyPackages of a person, and returns how many it got.
+// claim makes a new account that claims KeyPackages of a person, and returns the number of claimed
+// KeyPackages.
 func (h *honest) claim(of syntax.DID) (_ int, err error) {
 	defer Catch(&err)
 	a := Must(h.env.Account(int(h.nth.Add(1))))
@@ -186,7 +187,7 @@ func (h *honest) claim(of syntax.DID) (_ int, err error) {
 	return len(out.KeyPackages), err
 }
 
-// openSocket opens a WebSocket. A server may accept the handshake and then refuse by an error
+// openSocket opens a WebSocket. A server may accept the handshake and then refuse with an error
 // frame.
 func (h *honest) openSocket(ctx context.Context, i int) (_ time.Duration, err error) {
 	defer Catch(&err)
@@ -209,7 +210,7 @@ func (h *honest) openEventStream(ctx context.Context, i int) (_ time.Duration, e
 		return 0, errors.Join(xrpc.ReadError(mlsapi.NSIDStreamConvoEvents, resp, nil), resp.Body.Close())
 	}
 	cancel()
-	_ = resp.Body.Close() // its stream ends without an end
+	_ = resp.Body.Close() // the stream does not end by itself
 	return 0, nil
 }
 
@@ -252,8 +253,8 @@ type arrivals struct {
 	waiting map[string][]chan struct{}
 }
 
-// await begins to wait for the next call of that name. wait returns how long the call takes from
-// then.
+// await begins to wait for the next call with that name. wait returns the time from then until the
+// call.
 func (a *arrivals) await(name string) (wait func() (time.Duration, error)) {
 	called := make(chan struct{})
 	a.mu.Lock()
@@ -273,7 +274,7 @@ func (a *arrivals) await(name string) (wait func() (time.Duration, error)) {
 	}
 }
 
-// arrive says that a call has come.
+// arrive records that a call has come.
 func (a *arrivals) arrive(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -283,14 +284,14 @@ func (a *arrivals) arrive(name string) {
 	delete(a.waiting, name)
 }
 
-// answerChallenge answers a server that asks whether a webhook wants its calls: the challenge is the
-// whole answer. It reports whether the call was such a question.
+// answerChallenge answers a server that asks whether a webhook wants its calls. The challenge is
+// the whole answer. It reports whether the call was such a question.
 func answerChallenge(w http.ResponseWriter, r *http.Request) bool {
 	var note struct{ Challenge string }
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&note); err != nil || note.Challenge == "" {
 		return false
 	}
-	// If the server has closed the connection, it will ask again.
+	// If the server has closed the connection, it asks again.
 	_, _ = io.WriteString(w, note.Challenge)
 	return true
 }

@@ -11,7 +11,7 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// S3: accounts that cost nothing use up the invitations that a person can have open.
+// S3: accounts that cost nothing use up the number of open invitations that a person can have.
 func invitations() []Attack {
 	return []Attack{
 		{"invitations-one", "S3", "one DID invites one person as fast as it may", inviteOne(1, 3)},
@@ -19,11 +19,12 @@ func invitations() []Attack {
 	}
 }
 
-// newcomersInvite is how many newcomers invite the person in a second. They all have the honest
-// address, whose share they must not use up in a run.
+// newcomersInvite is how many newcomers invite the person per second. All of them use the honest
+// address, whose share they must not use up during a run.
 const newcomersInvite = 0.4
 
-// inviteOne invites a person who accepts nothing, most times at most. Newcomers invite it too.
+// inviteOne invites a person who accepts nothing, at most most times. Newcomers invite that person
+// too.
 func inviteOne(dids int, most float64) prepare {
 	return func(_ context.Context, t *Target) *Prepared {
 		accounts := t.accounts(dids)

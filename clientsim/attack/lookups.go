@@ -14,7 +14,7 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// H4: tokens of accounts that nobody knows make the server look them up.
+// H4: tokens of unknown accounts make the server look the accounts up.
 func forgedTokens() []Attack {
 	const forgeries = 300 // per second
 	return []Attack{
@@ -29,7 +29,7 @@ func forgedTokens() []Attack {
 	}
 }
 
-// H9: look-ups that fail are not charged, and slow hosts hold the places of others.
+// H9: failed look-ups are not charged, and slow hosts hold the places of other look-ups.
 func failedLookups() []Attack {
 	return []Attack{
 		{"failing", "H9", "one address names did:web accounts at 64 hosts that hang up, 800 times per second",
@@ -43,19 +43,19 @@ func failedLookups() []Attack {
 	}
 }
 
-// issuerOf picks the DID that the i-th forged token names.
+// issuerOf returns the DID that the i-th forged token names.
 type issuerOf func(t *Target, i int) syntax.DID
 
 func ofNobody(*Target, int) syntax.DID      { return unknownDID() }
 func ofVictims(t *Target, i int) syntax.DID { return t.Victims[i%len(t.Victims)] }
 func lanesFor(rate float64) int             { return max(64, int(rate)) }
 
-// judgeOf makes the judgement of an attack on a target.
+// judgeOf returns the Judge of an attack on a target.
 type judgeOf func(*Target) func(context.Context, Effects) []Claim
 
-// chargedAfterBurst checks that failed look-ups are charged to the address, by the default limits
-// of requests without a verified caller: 2,000 at once, and 200 per second, with a tolerance of a
-// fifth.
+// chargedAfterBurst checks that failed look-ups are charged to the address. It uses the default
+// limits of requests without a verified caller: 2,000 at once, and 200 per second, with a tolerance
+// of a fifth.
 func chargedAfterBurst(t *Target) func(context.Context, Effects) []Claim {
 	const burst, perSecond, tolerance = 2000, 200, 1.2
 	return func(_ context.Context, e Effects) []Claim {
@@ -72,7 +72,7 @@ func chargedAfterBurst(t *Target) func(context.Context, Effects) []Claim {
 	}
 }
 
-// forgers forges tokens of issuers.
+// forgers prepares an attack with forged tokens of issuers.
 func forgers(rate float64, addresses int, issuer issuerOf, judge judgeOf) prepare {
 	return func(_ context.Context, t *Target) *Prepared {
 		return t.forgeries(rate, addresses, issuer, judge)
@@ -97,8 +97,8 @@ func (t *Target) forgeries(rate float64, addresses int, issuer issuerOf, judge j
 	return p
 }
 
-// webHosts forges tokens of did:web accounts at hosts of the attacker's. Honest newcomers with a
-// did:web come at the same time.
+// webHosts forges tokens of did:web accounts at hosts of the attacker. Meanwhile honest newcomers
+// with a did:web make requests.
 func webHosts(rate float64, serves http.HandlerFunc, judge judgeOf) prepare {
 	const hosts = 64
 	return func(_ context.Context, t *Target) *Prepared {
@@ -113,19 +113,19 @@ func webHosts(rate float64, serves http.HandlerFunc, judge judgeOf) prepare {
 	}
 }
 
-// didAt is the did:web of a site on this machine.
+// didAt returns the did:web of a site on this machine.
 func didAt(site *xrpc.Site) syntax.DID {
 	return syntax.DID("did:web:localhost%3A" + site.URL[strings.LastIndexByte(site.URL, ':')+1:])
 }
 
-// What the attacker's hosts do with a request, besides not answering: see never.
+// Ways in which the attacker's hosts handle a request. Another is not to answer: see never.
 func hangsUp(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 
 // answersSlowly sends a byte of an answer per second.
 func answersSlowly(w http.ResponseWriter, r *http.Request) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
-		return // then the host hangs up
+		return // the host then hangs up
 	}
 	defer func() { _ = conn.Close() }()
 	ctx, stop := context.WithCancel(r.Context())

@@ -18,8 +18,8 @@ import (
 type Operation struct {
 	Name string
 	Rate float64 // per second
-	// Do does it once. took is how long the user waited. If it is 0, the user has waited from the
-	// time at which the call was due until Do returned.
+	// Do executes the operation once. took is how long the user has waited. 0 means that the wait
+	// lasted from the time at which the call was due until Do returned.
 	Do func(ctx context.Context, i int) (took time.Duration, err error)
 }
 
@@ -38,14 +38,14 @@ type Figures struct {
 	Success  float64 `json:"success"` // share, 0…1
 	Limited  float64 `json:"limited"` // share of 429
 	Busy     float64 `json:"busy"`    // share of 503
-	P50      float64 `json:"p50"`     // milliseconds, of successes. Of fewer than 100, p99 is the greatest
+	P50      float64 `json:"p50"`     // milliseconds, of successes; with fewer than 100, p99 is the greatest
 	P99      float64 `json:"p99"`
 	Max      float64 `json:"max"`
 	FirstErr string  `json:"firstError,omitempty"`
 }
 
-// meter counts what honest users notice, by phase. An operation belongs to the phase in which it was
-// due.
+// meter counts what honest users notice, by phase. An operation belongs to the phase in which it
+// was due.
 type meter struct {
 	phase    atomic.Int64
 	counters [phases]*load.Counter
@@ -63,7 +63,7 @@ func newMeter() *meter {
 // enter begins a phase.
 func (m *meter) enter(phase int) { m.phase.Store(int64(phase)) }
 
-// counter is where operations of the present phase count.
+// counter returns the counter of the present phase.
 func (m *meter) counter(time.Time) *load.Counter {
 	if phase := m.phase.Load(); phase != warming {
 		return m.counters[phase]
@@ -94,10 +94,10 @@ func figuresOf(op *load.Operation) Figures {
 	}
 }
 
-// Names of failures. Any other is "".
+// Names of failures. The name of any other failure is "".
 var tooMany, unavailable = strconv.Itoa(http.StatusTooManyRequests), strconv.Itoa(http.StatusServiceUnavailable)
 
-// failureOf names a failure by the status of the server's refusal.
+// failureOf returns the name of a failure, by the status of the server's refusal.
 func failureOf(err error) string {
 	var named *xrpc.CallError
 	if errors.As(err, &named) {
@@ -106,13 +106,13 @@ func failureOf(err error) string {
 	return ""
 }
 
-// honestLanes is how many of one operation's calls are unanswered at most. Calls beyond count as
-// failed.
+// honestLanes is how many calls of one operation may be unanswered at one time. Further calls count
+// as failed.
 const honestLanes = 2048
 
-// keep does an operation at its rate until ctx ends, and waits for the last answers.
+// keep executes an operation at its rate until ctx ends, and waits for the last answers.
 func (m *meter) keep(ctx context.Context, op Operation) {
-	calls := context.WithoutCancel(ctx) // a call that was due is answered
+	calls := context.WithoutCancel(ctx) // a call that was due gets its answer
 	d := load.Driver{Rate: op.Rate, Lanes: honestLanes, Count: m.counter, Full: func(r load.Request) {
 		r.Count.Fail(op.Name, "", "too many calls are unanswered")
 	}}
@@ -129,8 +129,8 @@ func (m *meter) keep(ctx context.Context, op Operation) {
 	})
 }
 
-// pace calls do rate times a second until ctx ends. At most lanes calls run at once; when all are
-// busy, calls are left out. It returns when the last call has returned.
+// pace calls do rate times per second until ctx ends. At most lanes calls run at one time. When all
+// lanes are busy, calls are left out. pace returns when the last call has returned.
 func pace(ctx context.Context, rate float64, lanes int, do func(ctx context.Context, i int)) {
 	d := load.Driver{Rate: rate, Lanes: lanes, Full: load.Leave}
 	d.Run(ctx, func(r load.Request) { do(ctx, r.I) })
@@ -139,8 +139,8 @@ func pace(ctx context.Context, rate float64, lanes int, do func(ctx context.Cont
 // Spans are the lengths of the phases.
 type Spans struct{ Warm, Calm, Attack, After time.Duration }
 
-// measure keeps the operations going through all phases, and runs attack in the second one. It
-// calls entering at the beginning of each phase.
+// measure runs the operations through all phases, and runs attack in the second phase. It calls
+// entering at the beginning of each phase.
 func measure(ctx context.Context, m *meter, ops []Operation, s Spans, attack func(context.Context),
 	entering func(phase int) error) (err error) {
 	defer Catch(&err)

@@ -8,7 +8,7 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// H5: streams that are opened and left at once use up the openings of everybody.
+// H5: streams that are opened and closed at once use up the openings of all callers.
 func openings() []Attack {
 	return []Attack{
 		{"openings", "H5", "2,000 WebSockets per second without a token, which hang up at once",
@@ -24,7 +24,7 @@ func openings() []Attack {
 	}
 }
 
-// pass makes what opens a stream: the query and the authorization of the i-th opening.
+// pass returns the query and the authorization that open the i-th stream.
 type pass func(i int) (query, token string)
 
 func noToken(*Target, string) pass {
@@ -46,7 +46,8 @@ func ownAccounts(t *Target, method string) pass {
 	return func(i int) (string, string) { return "", tokens[i%len(tokens)] }
 }
 
-// The rate of the openings, and how long each lasts. Who leaves sooner gives its place back.
+// The rate of the openings, and how long each lasts. A client that leaves sooner gives its place
+// back.
 const (
 	openingRate  = 2000
 	openingLanes = 512
@@ -68,8 +69,9 @@ func hangUps(method string, by func(*Target, string) pass) prepare {
 	}
 }
 
-// hangUp sends a request and closes the connection without reading. It closes it in order: after a
-// reset the server could not read the request, which then would cost it nothing.
+// hangUp sends a request and closes the connection without reading. It does not reset the
+// connection: after a reset the server could not read the request, so the request would cost
+// nothing.
 func (t *Target) hangUp(ctx context.Context, request string) {
 	_, end, err := t.open(ctx, 0, request)
 	if err != nil {

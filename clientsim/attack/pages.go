@@ -15,7 +15,7 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// H2: readers who do not read hold the memory of their answers.
+// H2: clients that do not read hold the memory of their answers.
 func pages() []Attack {
 	return []Attack{
 		{"pages", "H2", "14 DIDs of one address ask for 5.6 MB pages and do not read them",
@@ -31,10 +31,10 @@ func pages() []Attack {
 	}
 }
 
-// The page that slow readers ask for, and how many requests each DID makes at once.
+// The page that slow clients request, and how many requests each DID makes at one time.
 const (
 	pageParts     = 6
-	pagePart      = 930_000 // bytes
+	pagePart      = 930_000 // in bytes
 	readersPerDID = 4
 	receiveBuffer = 4 << 10
 	answerTimeout = 20 * time.Second
@@ -73,8 +73,8 @@ func slowReaders(dids, addresses, perSecond int, method string) prepare {
 	}
 }
 
-// readSlowly sends a request, and reads so many bytes of its answer per second until the server
-// closes the connection or ctx ends. It returns the answer's status.
+// readSlowly sends a request, and reads perSecond bytes of the answer per second, until the server
+// closes the connection or ctx ends. It returns the status of the answer.
 func (t *Target) readSlowly(ctx context.Context, address int, request string, perSecond int) int {
 	conn, end, err := t.open(ctx, address, request)
 	if err != nil {
@@ -111,8 +111,8 @@ func (t *Target) readSlowly(ctx context.Context, address int, request string, pe
 	}
 }
 
-// cut reports whether the server has reset the connection. A connection that the server has closed
-// in order still has an answer to read.
+// cut reports whether the server has reset the connection. If the server has closed the connection
+// without a reset, there is still an answer to read.
 func cut(conn net.Conn) bool {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {

@@ -13,7 +13,7 @@ import (
 	"mlsd/mls"
 )
 
-// S7: proposals of external senders whom the group does not name. The group is large.
+// S7: proposals of external senders that the group does not list. The group is large.
 func proposals() []Attack {
 	return []Attack{{"proposals", "S7",
 		"16 DIDs of one address send proposals of an external sender to a convo whose group has 4,800 leaves",
@@ -33,7 +33,7 @@ func proposeFrom(dids int) prepare {
 	}
 }
 
-// largeGroup makes a convo whose group the server knows, in epoch 2, from a GroupInfo.
+// largeGroup creates a convo in epoch 2, whose group the server knows from a GroupInfo.
 func (t *Target) largeGroup(ctx context.Context, who *xrpc.Account) honestConvo {
 	people := leafOwners(who.DID, t.Leaves)
 	c := t.client(0)
@@ -44,7 +44,8 @@ func (t *Target) largeGroup(ctx context.Context, who *xrpc.Account) honestConvo 
 	return honestConvo{id: id, group: group}
 }
 
-// externalProposal is a message of a group's first external sender, in epoch 2, which no key has signed.
+// externalProposal returns a message, in epoch 2, of a group's first external sender. No key has
+// signed it.
 func externalProposal(group []byte) []byte {
 	return build(func(b *cryptobyte.Builder) {
 		b.AddUint16(uint16(mls.VersionMLS10))

@@ -16,15 +16,15 @@ import (
 type Result struct {
 	Attack  string `json:"attack"`
 	Finding string `json:"finding"`
-	Server  string `json:"server,omitempty"` // its name, if several are compared
-	// Honest are the figures of honest users before, during and after the attack, by operation.
+	Server  string `json:"server,omitempty"` // name of the server, if several are compared
+	// Honest has the figures of honest users before, during and after the attack, by operation.
 	Honest   map[string][phases]Figures `json:"honest"`
-	Attempts int64                      `json:"attempts"` // of the attacker
-	Answers  map[string]int64           `json:"answers"`  // to the attacker, by status or "none"
+	Attempts int64                      `json:"attempts"` // attempts of the attacker
+	Answers  map[string]int64           `json:"answers"`  // answers to the attacker, by status or "none"
 	Effects  Effects                    `json:"effects"`
-	Memory   int64                      `json:"memory"` // the server's peak, in bytes
+	Memory   int64                      `json:"memory"` // peak of the server, in bytes
 	Claims   []Claim                    `json:"claims,omitempty"`
-	Wrong    []string                   `json:"wrong"` // empty: the server withstood
+	Wrong    []string                   `json:"wrong"` // empty if the server withstood
 }
 
 // Withstood reports whether honest users were served and every claim was kept.
@@ -94,7 +94,7 @@ func (r *Result) answers() string {
 	return strings.Join(words, ", ")
 }
 
-// WriteSummary writes a line per result.
+// WriteSummary writes one line for each result.
 func (r *Report) WriteSummary(out io.Writer) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "\nfinding\tattack\tserver\tworst success\tworst p99 (calm)\tmemory\tstored\t")
@@ -110,8 +110,8 @@ func (r *Report) WriteSummary(out io.Writer) error {
 	return table.Flush()
 }
 
-// worst names the operation with the fewest successes during the attack, and the one whose p99 grew
-// most.
+// worst returns the operation with the fewest successes during the attack, and the operation whose
+// p99 has grown most.
 func (r *Result) worst() (success, p99 string) {
 	least, most := 2.0, -1.0
 	for _, name := range slices.Sorted(maps.Keys(r.Honest)) {
@@ -126,7 +126,7 @@ func (r *Result) worst() (success, p99 string) {
 	return success, p99
 }
 
-// percent never rounds up to 100%.
+// percent formats a share. It never rounds up to 100%.
 func percent(share float64) string {
 	if share == 1 || share == 0 {
 		return strconv.Itoa(int(share)*100) + "%"

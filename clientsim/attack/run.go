@@ -17,16 +17,16 @@ import (
 
 // Config says which attacks run against which servers.
 type Config struct {
-	Names    []string         // of attacks, findings, "all", or "together"
+	Names    []string         // names of attacks or findings, "all", or "together"
 	Command  string           // for the report
-	Binaries []testbed.Binary // none: one is found or built
+	Binaries []testbed.Binary // if empty, a binary is found or built
 	Spans    Spans
-	Rate     float64 // small messages of honest users per second; 0: usualRate, or togetherRate
-	Leaves   int     // of a costly GroupInfo
-	Fill     int64   // bytes that the attacks on the disk send before the calm phase
+	Rate     float64 // small messages of honest users per second; 0 means usualRate or togetherRate
+	Leaves   int     // number of leaves of a costly GroupInfo
+	Fill     int64   // how many bytes the attacks on the disk send before the calm phase
 	Bounds   Bounds
 	Progress func(string)
-	Done     func(*Result) error // gets each result
+	Done     func(*Result) error // called with each result
 }
 
 const (
@@ -46,7 +46,7 @@ func Default() Config {
 	}
 }
 
-// Run runs the attacks, one after the other, each on every server.
+// Run runs the attacks, one after another, each on every server.
 func Run(ctx context.Context, c Config) (_ *Report, err error) {
 	defer Catch(&err)
 	Check(c.Check())
@@ -109,7 +109,7 @@ func (c *Config) attacks() (all []Attack, err error) {
 	return all, nil
 }
 
-// one runs one attack on one server, whose database gets a name.
+// one runs one attack on one server. The server's database gets the given name.
 func (c *Config) one(ctx context.Context, e *testbed.Environment, a Attack, binary testbed.Binary,
 	name string) (result *Result, err error) {
 	defer Catch(&err)
@@ -144,7 +144,7 @@ func (c *Config) one(ctx context.Context, e *testbed.Environment, a Attack, bina
 		}
 		prepared = a.Prepare(ctx, t)
 	}), "prepare"))
-	// What the preparation did is no part of the attack.
+	// What happened during the preparation does not belong to the attack.
 	t.answers.mu.Lock()
 	t.answers.attempts = 0
 	clear(t.answers.byStatus)
@@ -166,7 +166,7 @@ func (c *Config) one(ctx context.Context, e *testbed.Environment, a Attack, bina
 	return result, nil
 }
 
-// effectsMeter measures what the attack changes, beyond what honest users do.
+// effectsMeter measures what the attack changes, in addition to what honest users change.
 type effectsMeter struct {
 	Effects
 	since  time.Time
@@ -190,12 +190,12 @@ func (m *effectsMeter) enter(ctx context.Context, s *server, phase int) error {
 	return err
 }
 
-// server is a mlsd with a database of its own, on the PostgreSQL of an environment.
+// server is an mlsd with its own database, on the PostgreSQL of an environment.
 type server struct {
 	*testbed.Proc
 	env      *testbed.Environment
-	name     string // of the database
-	database string // its URL
+	name     string // name of the database
+	database string // URL of the database
 }
 
 // start starts a binary with its default limits and a new database.
@@ -210,7 +210,7 @@ func start(ctx context.Context, e *testbed.Environment, binary, name string) (_ 
 	return s, s.Start(ctx, map[string]string{"MLSD_DATABASE_URL": s.database})
 }
 
-// stop kills the server and drops its database. An attacked server may still be busy.
+// stop kills the server and drops its database, because an attacked server may still be busy.
 func (s *server) stop(ctx context.Context) error {
 	return errors.Join(s.Kill(),
 		s.env.Execute(context.WithoutCancel(ctx), fmt.Sprintf("DROP DATABASE %s WITH (FORCE)", s.name)))
@@ -225,14 +225,14 @@ func (s *server) stored(ctx context.Context) (n int64, err error) {
 // Bounds decide whether honest users were served.
 type Bounds struct {
 	Success float64 // least share of honest successes during the attack, 0…1
-	Times   float64 // greatest p99 during the attack, as a multiple of the calm one
-	// Floor is the least calm p99 that counts, in milliseconds: on a machine that does other work,
-	// multiples of less say nothing.
+	Times   float64 // greatest p99 during the attack, as a multiple of the calm p99
+	// Floor is the least calm p99 that counts, in milliseconds. On a machine that does other work,
+	// multiples of a smaller p99 mean nothing.
 	Floor  float64
 	Memory int64 // greatest memory of the server, in bytes
 }
 
-// verdict returns what was not as it has to be, one line each.
+// verdict returns what was not as required, one line each.
 func (r *Result) verdict(b Bounds) []string {
 	var wrong []string
 	for _, name := range slices.Sorted(maps.Keys(r.Honest)) {

@@ -26,7 +26,7 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// N1: another delivery service is hostile. On loopback each address is a registered domain of its own.
+// N1: another delivery service is hostile. On loopback, each address counts as a registered domain.
 func hostileServices() []Attack {
 	return []Attack{
 		{"service-floods", "N1", "a service delivers invitations of made-up inviters to 40 people, 100 per second",
@@ -44,7 +44,7 @@ func hostileServices() []Attack {
 	}
 }
 
-// service is a delivery service on this machine. It is also a person, whose home it is.
+// service is a delivery service on this machine. It is also a person whose home is the service.
 type service struct {
 	*xrpc.Account
 	site *xrpc.Site
@@ -60,8 +60,8 @@ func (t *Target) service(methods, record http.HandlerFunc) (*service, error) {
 	return s, err
 }
 
-// newService starts a service. methods answers what is not a look-up. record answers for the
-// person's record; nil answers as a good service does.
+// newService starts a service. methods answers everything but look-ups. record answers for the
+// person's record; if it is nil, the service answers correctly.
 func newService(methods, record http.HandlerFunc) (_ *service, err error) {
 	defer Catch(&err)
 	s := &service{}
@@ -104,7 +104,7 @@ func (s *service) document(w http.ResponseWriter) {
 	_ = json.NewEncoder(w).Encode(doc)
 }
 
-// address is the service's origin.
+// address returns the service's origin.
 func (s *service) address() string {
 	u, err := url.Parse(s.site.URL)
 	if err != nil {
@@ -113,7 +113,7 @@ func (s *service) address() string {
 	return "http://localhost:" + u.Port()
 }
 
-// receipt is a receipt of a claim that never was.
+// receipt returns a receipt of a claim that never happened.
 func (s *service) receipt(owner, claimant syntax.DID, ref []byte) (_ string, err error) {
 	defer Catch(&err)
 	now := time.Now().Unix()
@@ -127,7 +127,7 @@ func (s *service) receipt(owner, claimant syntax.DID, ref []byte) (_ string, err
 	return signed + "." + encode(signature), err
 }
 
-// invites makes a convo with a person of a service, by a receipt.
+// invites returns the call that creates a convo with a person of a service, with a receipt.
 func invites(person syntax.DID, ref []byte, receipt string) xrpc.Call {
 	return xrpc.Procedure(mlsapi.NSIDCreateConvo, "", "", &mlsapi.CreateConvoInput{
 		GroupID: hex.EncodeToString(mlsclient.RandomBytes(16)), CipherSuite: mlsclient.SuiteX25519.Name(),
@@ -139,7 +139,8 @@ func invites(person syntax.DID, ref []byte, receipt string) xrpc.Call {
 // notHere answers a call of a method.
 func notHere(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }
 
-// delivery is the invitation of a person for whom a KeyPackage was handed out.
+// delivery returns the call that delivers the invitation of a person for whom a KeyPackage was
+// handed out.
 func delivery(kp mlsapi.KeyPackageRef, inviter syntax.DID) xrpc.Call {
 	return xrpc.Procedure(mlsapi.NSIDDeliverInvitation, "", "", &mlsapi.DeliverInvitationInput{
 		Kind: "invited", ConvoID: uuid.NewString(), Inviter: inviter, Recipient: kp.DID, DeviceID: *kp.DeviceID,
@@ -147,7 +148,8 @@ func delivery(kp mlsapi.KeyPackageRef, inviter syntax.DID) xrpc.Call {
 	})
 }
 
-// handedOut are KeyPackages of new people, one of each: of last resort, or one-time ones.
+// handedOut returns KeyPackages of new people, one of each person: either of last resort, or
+// one-time.
 func (t *Target) handedOut(ctx context.Context, people int, lastResort bool) (all []mlsapi.KeyPackageRef) {
 	h := t.honest
 	for range people {
@@ -167,7 +169,7 @@ func (t *Target) handedOut(ctx context.Context, people int, lastResort bool) (al
 	return all
 }
 
-// deliveries delivers invitations as fast as the server takes them, at most most.
+// deliveries delivers invitations as fast as the server accepts them, up to most.
 func (t *Target) deliveries(kps []mlsapi.KeyPackageRef, most float64) *Prepared {
 	evil := Must(t.service(notHere, nil))
 	return t.bounded("invitations that were taken", most, func(i int) (*xrpc.Account, xrpc.Call) {
@@ -175,7 +177,7 @@ func (t *Target) deliveries(kps []mlsapi.KeyPackageRef, most float64) *Prepared 
 	})
 }
 
-// bounded makes 100 calls a second. At most most may succeed.
+// bounded makes 100 calls per second. At most most of them may succeed.
 func (t *Target) bounded(claim string, most float64, next func(i int) (*xrpc.Account, xrpc.Call)) *Prepared {
 	c, got := t.client(0), atomic.Int64{}
 	return &Prepared{
@@ -203,8 +205,8 @@ func serviceForges(ctx context.Context, t *Target) *Prepared {
 	return t.deliveries(kps, 0)
 }
 
-// serviceRepeatsReceipts uses a few receipts again and again, and receipts of a person who has not
-// chosen the service.
+// serviceRepeatsReceipts uses a few receipts again and again. It also uses receipts of a person who
+// has not chosen the service.
 func serviceRepeatsReceipts(_ context.Context, t *Target) *Prepared {
 	const receipts = 8
 	evil := Must(t.service(notHere, nil))
@@ -243,7 +245,7 @@ func serviceRepeatsReceipts(_ context.Context, t *Target) *Prepared {
 }
 
 // homesHang fills the queue of invitations with homes that never answer. A home that answers must
-// get its invitations.
+// still get its invitations.
 func homesHang(ctx context.Context, t *Target) *Prepared {
 	const homes = 16
 	evil := make([]*service, homes)
@@ -259,13 +261,13 @@ func homesHang(ctx context.Context, t *Target) *Prepared {
 		pace(ctx, 20, 8, func(ctx context.Context, i int) {
 			who, home, ref := accounts[i%homes], evil[i%homes], mlsclient.RandomBytes(32)
 			if receipt, err := home.receipt(home.DID, who.DID, ref); err == nil {
-				_, _ = t.once(ctx, c, who, invites(home.DID, ref, receipt)) // it is counted
+				_, _ = t.once(ctx, c, who, invites(home.DID, ref, receipt)) // the call is counted
 			}
 		})
 	}}
 }
 
-// honestHome is another service that takes invitations.
+// honestHome is another service that accepts invitations.
 type honestHome struct {
 	*service
 	h       *honest
@@ -285,7 +287,7 @@ func (t *Target) newHonestHome() *honestHome {
 	return home
 }
 
-// invite invites the person of the home, and waits until the home knows.
+// invite invites the person of the home, and waits until the home has the invitation.
 func (home *honestHome) invite(ctx context.Context, _ int) (_ time.Duration, err error) {
 	defer Catch(&err)
 	who := Must(home.h.env.Account(int(home.h.nth.Add(1))))

@@ -12,7 +12,7 @@ import (
 	"mlsd/clientsim/attack"
 )
 
-// errNotWithstood ends a run in which honest users were hurt.
+// errNotWithstood ends a run in which an attack has harmed honest users.
 var errNotWithstood = errors.New("a server did not withstand an attack")
 
 // attacks is the subcommand attack.

@@ -109,7 +109,7 @@ func runBenchmark(ctx context.Context, c *cli.Command, out, stderr io.Writer) (e
 	return nil
 }
 
-// binaries reads PATH or NAME=PATH.
+// binaries parses flags of the form PATH or NAME=PATH.
 func binaries(flags []string) (found []testbed.Binary) {
 	for _, flag := range flags {
 		binary := testbed.Binary{Path: flag}
@@ -121,8 +121,8 @@ func binaries(flags []string) (found []testbed.Binary) {
 	return found
 }
 
-// commandLine is the command line that makes the same report again. It leaves out the URL of a
-// database, which may hold a password.
+// commandLine returns the command line that makes the same report again. It leaves out the URL of a
+// database, which may contain a password.
 func commandLine(c *cli.Command, seed uint64) string {
 	words := []string{"clientsim", "bench", c.Args().First()}
 	for _, name := range slices.Sorted(slices.Values(c.LocalFlagNames())) {

@@ -1,6 +1,6 @@
-// Command clientsim plays simulated MLS clients against mlsd, with faults, and checks that every
-// promise is kept. Without arguments it starts its own server and plays every scenario. The
-// subcommand bench measures, attack attacks, torture makes everything fail, and soak goes on for
+// Command clientsim runs simulated MLS clients against mlsd, with faults, and checks that every
+// promise is kept. Without arguments it starts its own server and runs every scenario. The
+// subcommand bench measures, attack runs attacks, torture makes everything fail, and soak runs for
 // hours.
 package main
 
@@ -36,7 +36,7 @@ func main() {
 	}
 }
 
-// run is main with its arguments and outputs passed in.
+// run does what main does, with the given arguments and outputs.
 func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	return command(out, progress).Run(ctx, args)
 }
@@ -146,7 +146,7 @@ func play(ctx context.Context, c *cli.Command, out, progress io.Writer) error {
 	return err
 }
 
-// seedOf returns the seed that was given, or a random one.
+// seedOf returns the given seed, or a random seed.
 func seedOf(c *cli.Command) uint64 {
 	if c.IsSet("seed") {
 		return c.Uint64("seed")

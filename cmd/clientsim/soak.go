@@ -57,13 +57,13 @@ func runSoak(ctx context.Context, c *cli.Command, stderr io.Writer) error {
 		Samples: c.String("samples"), Progress: func(now string) { lines.Now("soak: %s", now) },
 	}
 	lines.Line("seed %d", config.Seed)
-	// The first signal ends the load, and the run is judged and reported as at its end.
+	// The first signal ends the load. The run is then judged and reported as usual.
 	err := soak.Run(context.WithoutCancel(ctx), ctx, config)
 	lines.Clear()
 	return err
 }
 
-// reportSoak prints what the samples say, in Markdown.
+// reportSoak prints the result of the samples, in Markdown.
 func reportSoak(c *cli.Command, out io.Writer) (err error) {
 	defer Catch(&err)
 	file := Must(os.Open(c.String("samples")))

@@ -23,16 +23,16 @@ import (
 	"mlsd/migrations"
 )
 
-// databases is a private PostgreSQL in a temporary directory, whose databases are copies of an
-// empty one. It does not flush to disk. create and empty are safe for concurrent use.
+// databases is a private PostgreSQL in a temporary directory. Its databases are copies of an empty
+// database. It does not flush to disk. create and empty are safe for concurrent use.
 type databases struct {
-	mu         sync.Mutex // guards the rest once startDatabases has returned
+	mu         sync.Mutex // guards the fields below, once startDatabases has returned
 	dir        string
 	pg         *localpg.Server
 	admin      *pgx.Conn            // to a database that nobody else uses
-	conns      map[string]*pgx.Conn // to the copies: a new session would have to read the whole catalogue
+	conns      map[string]*pgx.Conn // to the copies; a new session would have to read the whole catalogue
 	last       int                  // number of the newest copy
-	generation int64                // of the event stream that was begun last
+	generation int64                // newest generation of an event stream
 }
 
 var (
@@ -42,21 +42,22 @@ var (
 	emptySQL string
 )
 
-// stopTimeout is for PostgreSQL.
+// stopTimeout is how long PostgreSQL may take to stop.
 const stopTimeout = 30 * time.Second
 
 // devPrefix begins the names of the temporary directories.
 const devPrefix = "mlsd-dev-"
 
-// original is the name of the database that is copied. It is not [localpg.Database], which mlsd inspect
-// reads in a data directory: nobody is to look for a request in it.
+// original is the name of the database that is copied. It differs from [localpg.Database], which
+// mlsd inspect reads in a data directory, because nobody should look for a request in the original.
 const original = "original"
 
-// connections bounds those of one service: of several nodes at a time, see instances.
+// connections bounds the connections of one service, which can have several nodes at one time: see
+// instances.
 const connections = 500
 
-// startDatabases starts PostgreSQL for so many services, and makes the empty database. A PostgreSQL that
-// is downloaded goes to dataDir, to stay.
+// startDatabases starts PostgreSQL for that many services, and creates the empty database. If
+// PostgreSQL must be downloaded, it is kept in dataDir.
 func startDatabases(
 	ctx context.Context, dataDir string, services int, log *slog.Logger, step localpg.Step,
 ) (*databases, error) {
@@ -100,17 +101,17 @@ func (d *databases) keepOriginal(ctx context.Context) (err error) {
 	return errs.Wrap(err, "keep the rows of an empty database")
 }
 
-// removeLeftovers removes the directories of processes that were killed. base is the directory of
-// temporary files.
+// removeLeftovers removes the directories of killed processes. base is the directory for temporary
+// files.
 func removeLeftovers(base string) (err error) {
 	defer Catch(&err)
 	locks := Must(filepath.Glob(filepath.Join(base, devPrefix+"*", "postgres.lock")))
 	for _, path := range locks {
 		lock, err := os.OpenFile(path, os.O_RDWR, 0)
 		if err != nil {
-			continue // another account's
+			continue // it belongs to another account
 		}
-		// PostgreSQL ends with its process. A process that has the lock runs.
+		// PostgreSQL ends with its process. If somebody holds the lock, the process is running.
 		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
 			err = os.RemoveAll(filepath.Dir(path))
 		}
@@ -121,7 +122,7 @@ func removeLeftovers(base string) (err error) {
 
 func (d *databases) url(name string) string { return d.pg.ConnString(name) }
 
-// create makes an empty database.
+// create creates an empty database.
 func (d *databases) create(ctx context.Context) (name string, err error) {
 	defer Catch(&err)
 	name = Must(d.copy(ctx))
@@ -137,8 +138,8 @@ func (d *databases) copy(ctx context.Context) (name string, err error) {
 	return name, errs.Wrap(err, "make an empty database")
 }
 
-// empty makes a database empty that nobody uses any more. Its event stream has a generation that no
-// database had before, so that cursors from before are out of date.
+// empty empties a database that nobody uses any more. Its event stream gets a generation that no
+// database had before, so that older cursors are outdated.
 func (d *databases) empty(ctx context.Context, name string) (err error) {
 	defer Catch(&err)
 	d.mu.Lock()

@@ -14,16 +14,15 @@ import (
 	"mlsd/internal/node"
 )
 
-// instance is a node with a database of its own. A reset replaces it: what the node remembers is
-// gone as surely as what the database holds.
+// instance is a node with its own database. A reset replaces the instance, so the state in the
+// node's memory is lost together with the database.
 type instance struct {
 	*node.Node
 	database string
-	requests sync.WaitGroup // under way in this instance
+	requests sync.WaitGroup // running in this instance
 }
 
-// drain waits for the requests that are under way. The connections belong to the server, and
-// survive.
+// drain waits for the running requests. The connections belong to the server, and stay open.
 func (i *instance) drain(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
@@ -38,26 +37,26 @@ func (i *instance) drain(ctx context.Context) error {
 	}
 }
 
-// instances serve requests by one instance at a time. Others wait to take its place, so that a
-// reset takes a moment only.
+// instances serve requests with one instance at a time. Other instances are ready to replace it, so
+// that a reset is quick.
 type instances struct {
 	cfg       node.Config
-	addr      net.Addr // of the server
+	addr      net.Addr // address of the server
 	log       *slog.Logger
 	databases *databases
 
 	mu      sync.RWMutex // guards current
 	current *instance
 
-	resetting sync.Mutex     // held by a reset, and for good by close
-	ready     chan *instance // those that wait
-	former    chan *instance // their databases are used again
+	resetting sync.Mutex     // held during a reset, and for ever by close
+	ready     chan *instance // instances that are ready
+	former    chan *instance // replaced instances, whose databases will be used again
 	failed    chan error     // why there will be no more instances
 	stop      func()         // ends keepBuilding
-	building  sync.WaitGroup // until keepBuilding has ended
+	building  sync.WaitGroup // done when keepBuilding has ended
 }
 
-// spares is how many instances wait to be used, or are being closed.
+// spares is how many instances are ready, or are being closed.
 const spares = 2
 
 // startInstances starts the first instance of a service.
@@ -76,7 +75,7 @@ func startInstances(
 	return all, nil
 }
 
-// build starts a node on an empty database: the given one, or a new one if there is none.
+// build starts a node on an empty database: the given database, or a new database if none is given.
 func (all *instances) build(ctx context.Context, database string) (_ *instance, err error) {
 	defer Catch(&err)
 	if database == "" {
@@ -84,7 +83,8 @@ func (all *instances) build(ctx context.Context, database string) (_ *instance, 
 	} else {
 		Check(all.databases.empty(ctx, database))
 	}
-	// A store belongs to one database. The attachments of a former instance go with its rows.
+	// A store belongs to one database. The attachments of a replaced instance are removed with its
+	// rows.
 	cfg := all.cfg
 	cfg.Attachments.Dir = filepath.Join(all.databases.dir, "attachments", database)
 	Check(os.RemoveAll(cfg.Attachments.Dir))
@@ -92,10 +92,10 @@ func (all *instances) build(ctx context.Context, database string) (_ *instance, 
 	return &instance{Node: n, database: database}, err
 }
 
-// keepBuilding makes the instances that resets take, and ends those that they replace.
+// keepBuilding builds instances for resets, and ends the instances that they replace.
 func (all *instances) keepBuilding(ctx context.Context) {
 	for n := 0; ; n++ {
-		database := "" // the first ones get new databases
+		database := "" // the first instances get new databases
 		if n >= spares {
 			select {
 			case former := <-all.former:
@@ -116,7 +116,7 @@ func (all *instances) keepBuilding(ctx context.Context) {
 	}
 }
 
-// end closes an instance that takes no more requests.
+// end closes an instance that accepts no more requests.
 func (all *instances) end(ctx context.Context, i *instance) {
 	if err := errors.Join(i.Shutdown(ctx, i.drain), i.Close(ctx)); err != nil {
 		all.log.Warn("a former instance was not closed in order", "error", err)
@@ -133,15 +133,15 @@ func (all *instances) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	i.Node.ServeHTTP(w, r)
 }
 
-// databaseURL is the URL of the current instance's database.
+// databaseURL returns the URL of the current instance's database.
 func (all *instances) databaseURL() string {
 	all.mu.RLock()
 	defer all.mu.RUnlock()
 	return all.databases.url(all.current.database)
 }
 
-// reset replaces the instance. Requests that are under way end in the former one, without a trace
-// in the next. Its streams are told to end.
+// reset replaces the instance. Running requests end in the old instance, and leave no trace in the
+// new one. The streams of the old instance are told to end.
 func (all *instances) reset(ctx context.Context) error {
 	all.resetting.Lock()
 	defer all.resetting.Unlock()

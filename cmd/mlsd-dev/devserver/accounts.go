@@ -21,7 +21,8 @@ import (
 const (
 	// maxAccounts is how many accounts one request makes at most.
 	maxAccounts = 1000
-	// tokenLife is how long a token is valid if the request does not say. It is a PDS's default.
+	// tokenLife is how long a token is valid, unless the request says otherwise. It is the default
+	// of a PDS.
 	tokenLife = 60 * time.Second
 )
 
@@ -35,12 +36,12 @@ type person struct {
 
 // accounts are the people of the server. It is safe for concurrent use.
 type accounts struct {
-	mu     sync.Mutex // guards the rest
-	made   int        // since the last reset
+	mu     sync.Mutex // guards the fields below
+	made   int        // accounts made since the last reset
 	people map[syntax.DID]person
-	order  []syntax.DID // as they were made
+	order  []syntax.DID // in the order in which they were made
 
-	pds string // the #atproto_pds of their documents; "": one that does not exist
+	pds string // the #atproto_pds in their documents; "" means a PDS that does not exist
 }
 
 func newAccounts(pds string) *accounts { return &accounts{people: map[syntax.DID]person{}, pds: pds} }
@@ -73,7 +74,7 @@ func (a *accounts) list() (all []person) {
 	return all
 }
 
-// choose changes which service an account has chosen.
+// choose changes the service that an account has chosen.
 func (a *accounts) choose(did syntax.DID, chosen profile) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -83,9 +84,9 @@ func (a *accounts) choose(did syntax.DID, chosen profile) {
 	}
 }
 
-// add makes an account, which has chosen one of the services: in turn. Without a handle it gets one.
-func (a *accounts) add(handle syntax.Handle, services []*Server) (_ person, err error) {
-	defer Catch(&err)
+// add makes an account. Accounts choose the services in turn. If handle is empty, the account gets
+// a handle.
+func (a *accounts) add(handle syntax.Handle, services []*Server) (person, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	taken := func(h syntax.Handle) bool {
@@ -116,7 +117,7 @@ type Account struct {
 	DID        syntax.DID    `json:"did"`
 	Handle     syntax.Handle `json:"handle"`
 	SigningKey string        `json:"signingKey"` // the private key, as a multikey
-	// DeliveryService is the service that it has chosen, where its KeyPackages are.
+	// DeliveryService is the service that the account has chosen. It has the account's KeyPackages.
 	DeliveryService syntax.DID `json:"deliveryService,omitempty"`
 }
 
@@ -133,7 +134,7 @@ func show(people ...person) Accounts {
 	return shown
 }
 
-// profile is the record by which an account chooses a service. Each account has this record only.
+// profile is the record by which an account chooses a service. Accounts have no other record.
 type profile struct {
 	Type            string     `json:"$type"`
 	DeliveryService syntax.DID `json:"deliveryService"`
@@ -149,7 +150,8 @@ func profileURI(did syntax.DID) string {
 	return "at://" + did.String() + "/" + profileCollection + "/" + profileKey
 }
 
-// record answers for the PDS of each account which service it has chosen (com.atproto.repo.getRecord).
+// record answers, as the PDS of each account, which service the account has chosen
+// (com.atproto.repo.getRecord).
 func (s *Server) record(r *http.Request) any {
 	q := r.URL.Query()
 	p := Must(s.accounts.find(syntax.DID(q.Get("repo"))))
@@ -172,8 +174,8 @@ type NewRecord struct {
 	Record     profile    `json:"record"`
 }
 
-// putRecord takes for the PDS of an account which service it chooses now. The caller must be the account:
-// a token of POST /dev/token says so.
+// putRecord stores, as the PDS of an account, which service the account chooses. The caller must
+// show a token of the account, from POST /dev/token.
 func (s *Server) putRecord(r *http.Request) any {
 	in := read[NewRecord](r)
 	p := Must(s.accounts.find(in.Repo))
@@ -194,9 +196,9 @@ func (s *Server) putRecord(r *http.Request) any {
 
 // NewAccounts is the body of POST /dev/accounts.
 type NewAccounts struct {
-	// Handle is that of one account. A name without a dot gets ".test".
+	// Handle is the handle of one account. A name without a dot gets the suffix ".test".
 	Handle string `json:"handle"`
-	// Count is how many accounts are made, 1 by default. Each gets a handle.
+	// Count is how many accounts to make. Default: 1. Each account gets a handle.
 	Count *int `json:"count"`
 }
 
@@ -241,8 +243,8 @@ func (s *Server) listAccounts(*http.Request) any { return show(s.accounts.list()
 type NewToken struct {
 	DID syntax.DID  `json:"did"`
 	Lxm syntax.NSID `json:"lxm"`
-	Aud string      `json:"aud"` // by default the service's DID
-	Exp int64       `json:"exp"` // in seconds since 1970; by default in a minute
+	Aud string      `json:"aud"` // default: the service's DID
+	Exp int64       `json:"exp"` // in seconds since 1970; default: in a minute
 }
 
 // Token is the answer of POST /dev/token.
@@ -252,7 +254,7 @@ type Token struct {
 	Exp   int64  `json:"exp"`
 }
 
-// token signs what it is asked to, also what the service refuses: an old exp, another aud.
+// token signs any token, even one that the service refuses: with an old exp, or another aud.
 func (s *Server) token(r *http.Request) any {
 	in := read[NewToken](r)
 	if in.Lxm == "" {
@@ -264,20 +266,20 @@ func (s *Server) token(r *http.Request) any {
 	}
 	life := tokenLife
 	if in.Exp != 0 {
-		// The signer adds life to the time, and drops the fraction of a second.
+		// The signer adds life to the present time, and drops the fraction of a second.
 		life = time.Until(time.Unix(in.Exp, 0)) + time.Second/2
 	}
 	token := Must(p.TokenFor(in.Aud, in.Lxm, life))
 	return Token{Token: token, Aud: in.Aud, Exp: Must(claimsOf(token)).Exp}
 }
 
-// claims are those of a token that this package reads.
+// claims are the claims of a token that this package reads.
 type claims struct {
 	Iss syntax.DID `json:"iss"`
 	Exp int64      `json:"exp"`
 }
 
-// claimsOf reads a token's claims. It verifies nothing.
+// claimsOf reads the claims of a token. It does not verify the token.
 func claimsOf(token string) (c claims, err error) {
 	defer Catch(&err)
 	parts := strings.Split(token, ".")

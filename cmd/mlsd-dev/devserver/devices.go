@@ -20,19 +20,19 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// firstPackages is how many one-time KeyPackages a new device publishes. It publishes a last-resort
-// one as well.
+// firstPackages is how many one-time KeyPackages a new device publishes, besides one of last
+// resort.
 const firstPackages = 2
 
-// maxDevices is how many devices there can be. Each has its MLS state in memory.
+// maxDevices is how many devices there may be. Each has its MLS state in memory.
 const maxDevices = 1000
 
 // suites are the cipher suites that a device can have. The first one is the default.
 var suites = []mlsclient.Suite{mlsclient.SuiteX25519, mlsclient.SuiteP256, mlsclient.SuiteChaCha20}
 
 // device is a device of an account: a counterpart for an app under test. It calls the service by
-// HTTP as any client does, so that planned faults hit its requests too. It repeats requests that
-// got no answer.
+// HTTP, as any client does, so that planned faults affect its requests too. It repeats requests
+// that got no answer.
 type device struct {
 	id string
 
@@ -44,7 +44,7 @@ type device struct {
 type devices struct {
 	net *xrpc.Client
 
-	mu    sync.Mutex         // guards what follows
+	mu    sync.Mutex         // guards the fields below
 	last  int                // number of the newest id that add has chosen
 	all   map[string]*device // by id
 	order []string           // ids, the oldest device first
@@ -82,7 +82,7 @@ func (d *devices) list() (all []*device) {
 	return all
 }
 
-// add registers a device. It chooses an id for a device without one.
+// add registers a device. If the device has no id, add chooses one.
 func (d *devices) add(dev *device) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -114,8 +114,8 @@ func (d *devices) remove(id string) {
 // NewDevice is the body of POST /dev/devices.
 type NewDevice struct {
 	DID syntax.DID `json:"did"`
-	// ID is the name of the device in paths, with 1 to 64 letters, digits, ".", "_" and "-". Without
-	// it the device gets one.
+	// ID is the device's name in paths: 1 to 64 letters, digits, ".", "_" and "-". If it is empty,
+	// the device gets an id.
 	ID string `json:"id"`
 	// CipherSuite is the suite of its KeyPackages, and of the groups that it creates.
 	CipherSuite string `json:"cipherSuite"`
@@ -125,7 +125,7 @@ type NewDevice struct {
 type Device struct {
 	ID          string     `json:"id"`
 	DID         syntax.DID `json:"did"`
-	DeviceID    string     `json:"deviceId"` // as the service names it: the SHA-256 of its signature key
+	DeviceID    string     `json:"deviceId"` // SHA-256 of its signature key, as the service names it
 	CipherSuite string     `json:"cipherSuite"`
 }
 
@@ -142,7 +142,7 @@ func (d *device) show() Device {
 		CipherSuite: d.phone.Suite.Name()}
 }
 
-// validID also matches the empty id, for which add chooses one.
+// validID also matches the empty id, for which add chooses another.
 var validID = regexp.MustCompile(`^[A-Za-z0-9._-]{0,64}$`)
 
 // makeDevice makes a device that others can add: it has published KeyPackages.

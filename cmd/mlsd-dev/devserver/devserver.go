@@ -1,7 +1,7 @@
-// Package devserver is what the command "mlsd-dev" serves beside the XRPC methods: made-up
+// Package devserver is what the command "mlsd-dev" serves besides the XRPC methods: made-up
 // accounts and their PLC directory, tokens, devices that do real MLS, faults and a reset. Apps
-// under test use it as a network of their own. It holds no data of anybody, and anyone who
-// reaches it can act as any of its accounts.
+// under test use it as their own network. It has no data of real people. Anyone who reaches it can
+// act as any of its accounts.
 //
 //	GET    /dev           what this is: see Info
 //	POST   /dev/accounts  makes accounts; GET lists them
@@ -15,9 +15,9 @@
 //	GET    /xrpc/com.atproto.repo.getRecord  as the PDS of each account: which service it has chosen
 //	POST   /xrpc/com.atproto.repo.putRecord  chooses another one
 //
-// The services of one network have one Server each. They share people, directory and PDS.
-// Bodies and answers are JSON. An error is {"error", "message"}, as XRPC has it. All other requests
-// go to the service, and meet the planned faults on their way.
+// Each service of a network has its own Server. All of them share people, directory and PDS. Bodies
+// and answers are JSON. An error is {"error", "message"}, as in XRPC. All other requests go to the
+// service, unless a planned fault prevents it.
 package devserver
 
 import (
@@ -37,10 +37,10 @@ import (
 	"mlsd/internal/errs"
 )
 
-// maxBody is the longest body that is read of a request to /dev, in bytes.
+// maxBody is the longest body of a request to /dev, in bytes.
 const maxBody = 16 << 20
 
-// Config is what a Server works with. All of it is required.
+// Config is what a Server uses. All fields without a default are required.
 type Config struct {
 	// URL is where this process reaches the Server. Devices call the service there.
 	URL string
@@ -52,14 +52,15 @@ type Config struct {
 	Service http.Handler
 	// Database returns the URL of the service's database.
 	Database func() string
-	// OwnHost reports whether the Host of a request is this server's.
+	// OwnHost reports whether the Host of a request names this server.
 	OwnHost func(*http.Request) bool
-	// Reset replaces the state of all services of the network by an empty one.
+	// Reset replaces the state of all services of the network by an empty state.
 	Reset func(context.Context) error
 	Log   *slog.Logger
-	// First is the first service of the network that this one belongs to. Nil: this is the first one.
+	// First is the first service of this service's network. Nil means that this is the first
+	// service.
 	First *Server
-	// OnAccount hears of each new account, and where it lives. Nil: nobody does.
+	// OnAccount is called with each new account and its service. Nil means that nothing is called.
 	OnAccount func(Account)
 }
 
@@ -73,9 +74,10 @@ type Server struct {
 	devices *devices
 }
 
-// network is what services share. All but accounts and directory is complete before the first request.
+// network is what the services share. All fields but accounts and directory are complete before the
+// first request.
 type network struct {
-	resetting sync.Mutex // held by a reset
+	resetting sync.Mutex // held during a reset
 	accounts  *accounts
 	directory *directory
 	services  []*Server
@@ -85,12 +87,12 @@ type network struct {
 type Info struct {
 	Service   string     `json:"service"` // always "mlsd-dev"
 	Version   string     `json:"version"`
-	DID       syntax.DID `json:"did"` // of the service
+	DID       syntax.DID `json:"did"` // DID of the service
 	Aud       string     `json:"aud"` // for tokens
-	URL       string     `json:"url"` // of the service, as the client reached it
+	URL       string     `json:"url"` // URL by which the client has reached the service
 	Directory string     `json:"directory"`
-	Database  string     `json:"database"` // the URL of the service's, for mlsd inspect; until the next reset
-	// Services are those of the network, in their order. A single service names none.
+	Database  string     `json:"database"` // URL of the service's database for mlsd inspect, until the next reset
+	// Services lists the services of the network, in order. It is empty for a single service.
 	Services []Neighbor `json:"services,omitempty"`
 }
 
@@ -151,9 +153,10 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// protect refuses requests that pages from elsewhere make: they must not reset the server, or get keys
-// and tokens. CrossOriginProtection refuses the writes of other origins. OwnHost refuses everything of
-// a page whose name now resolves to this server, so that its browser takes it for the page's own.
+// protect refuses requests from pages of other sites, which must not reset the server, or get keys
+// and tokens. CrossOriginProtection refuses writes from other origins. OwnHost refuses every
+// request of a page whose name now resolves to this server, because the browser takes this server
+// for the page's own.
 func (s *Server) protect(h http.Handler) http.Handler {
 	h = http.NewCrossOriginProtection().Handler(h)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -169,7 +172,7 @@ func (s *Server) protect(h http.Handler) http.Handler {
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.routes.ServeHTTP(w, r) }
 
-// refusal is an error that the client is told.
+// refusal is an error that is sent to the client.
 type refusal struct {
 	status        int
 	name, message string
@@ -181,7 +184,7 @@ func badRequest(format string, args ...any) error {
 	return &refusal{http.StatusBadRequest, "InvalidRequest", fmt.Sprintf(format, args...)}
 }
 
-// answer writes the result of do, or the error of its step that failed.
+// answer writes the result of do, or the error that do panics with.
 func answer(w http.ResponseWriter, r *http.Request, log *slog.Logger, do func(*http.Request) any) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	var result any
@@ -205,7 +208,7 @@ func writeJSON(w http.ResponseWriter, log *slog.Logger, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	out := json.NewEncoder(w)
-	out.SetEscapeHTML(false) // a shell takes a URL out of it
+	out.SetEscapeHTML(false) // so that a shell can read URLs
 	if err := out.Encode(v); err != nil {
 		log.Debug("the answer could not be written", "error", err)
 	}

@@ -17,9 +17,9 @@ import (
 )
 
 // directory is the part of a PLC directory that a PDS uses
-// (https://web.plc.directory/spec/v0.1/did-plc). It believes every operation: it checks no signature
-// and not that the DID is that of the first operation. Pages of any origin may read it, as they may read
-// plc.directory: an app in a browser that signs in with OAuth does.
+// (https://web.plc.directory/spec/v0.1/did-plc). It trusts every operation: it checks no signature,
+// and does not check that the DID matches the first operation. Pages of any origin may read it, as
+// with plc.directory: an app in a browser reads it to sign in with OAuth.
 //
 //	POST /{did}           takes an operation
 //	GET  /{did}           the DID document
@@ -33,7 +33,8 @@ type directory struct {
 	last map[syntax.DID]plcOperation
 }
 
-// NewDirectory returns a PLC directory that has the accounts of PDSes only. It believes them.
+// NewDirectory returns a PLC directory that has only the accounts of PDSes. It trusts every
+// operation.
 func NewDirectory(log *slog.Logger) http.Handler { return newDirectory(newAccounts(""), log) }
 
 func newDirectory(accounts *accounts, log *slog.Logger) *directory {
@@ -69,7 +70,7 @@ type plcOperation struct {
 	plcData
 }
 
-// plcData is what a PLC operation says of an account.
+// plcData is what a PLC operation says about an account.
 type plcData struct {
 	DID                 syntax.DID            `json:"did"`
 	VerificationMethods map[string]string     `json:"verificationMethods"` // did:keys
@@ -106,7 +107,7 @@ func (d *directory) take(r *http.Request) any {
 	return struct{}{}
 }
 
-// of answers with a part of an account's last operation.
+// of returns a handler that answers with a part of an account's last operation.
 func (d *directory) of(part func(plcOperation) any) func(*http.Request) any {
 	return func(r *http.Request) any { return part(d.lastOf(syntax.DID(r.PathValue("did")))) }
 }
@@ -130,7 +131,7 @@ func (d *directory) document(r *http.Request) any {
 	return d.lastOf(did).document()
 }
 
-// document is the DID document that an operation makes.
+// document returns the DID document that follows from an operation.
 func (op plcOperation) document() identity.DIDDocument {
 	doc := identity.DIDDocument{DID: op.DID, AlsoKnownAs: op.AlsoKnownAs}
 	for name, key := range op.VerificationMethods {

@@ -15,55 +15,55 @@ import (
 
 // Kinds of faults.
 const (
-	// loseAnswer: the request is carried out, and the connection closes without an answer. An event
-	// stream begins, and its connection closes after Ms.
+	// loseAnswer means: the request is executed, and the connection closes without an answer. If
+	// the answer is an event stream, the stream begins, and its connection closes after Ms.
 	loseAnswer = "loseAnswer"
-	// delay: the request is carried out after Ms.
+	// delay means: the request is executed after Ms.
 	delay = "delay"
-	// answerStatus: the request is not carried out. The answer is Status, with RetryAfter.
+	// answerStatus means: the request is not executed. The answer is Status, with RetryAfter.
 	answerStatus = "status"
-	// cut: the connection closes before the request is carried out.
+	// cut means: the connection closes, and the request is not executed.
 	cut = "cut"
-	// slow: the request is carried out at once, and its answer takes Ms to come.
+	// slow means: the request is executed at once, and its answer takes Ms to arrive.
 	slow = "slow"
 )
 
 const (
-	// defaultMs is how long a delay, a slow answer, or a stream before its loss lasts.
+	// defaultMs is the default Ms: of a delay, a slow answer, or a stream before its loss.
 	defaultMs = 1000
-	// maxMs is the longest of them.
+	// maxMs is the largest Ms.
 	maxMs = 10 * 60 * 1000
-	// maxFaults is how many faults can be planned at a time.
+	// maxFaults is how many faults can be planned at one time.
 	maxFaults = 1000
 )
 
-// Fault is one thing that goes wrong, as POST /dev/faults takes it and GET lists it.
+// Fault is a planned fault, as POST /dev/faults accepts it and GET lists it.
 type Fault struct {
 	ID string `json:"id"` // made by the server
-	// Lxm and DID are the method and the caller that it meets. Empty: any.
+	// Lxm and DID select requests by method and by caller. An empty field selects all.
 	Lxm  syntax.NSID `json:"lxm,omitempty"`
 	DID  syntax.DID  `json:"did,omitempty"`
 	Kind string      `json:"kind"`
 	// Status is the HTTP status of the kind "status", 503 by default.
 	Status int `json:"status,omitempty"`
-	// RetryAfter is the answer's Retry-After, in seconds. Without it there is none.
+	// RetryAfter is the answer's Retry-After, in seconds. Nil means that the answer has none.
 	RetryAfter *int `json:"retryAfter,omitempty"`
-	// Ms is in milliseconds; see the kinds.
+	// Ms is a time in milliseconds; see the kinds.
 	Ms *int `json:"ms,omitempty"`
-	// Times is how many requests it meets, 1 by default. 0: all of them.
+	// Times is how many requests the fault affects. Default: 1. 0 means all of them.
 	Times *int `json:"times"`
-	// Struck is how many it has met.
+	// Struck is how many requests the fault has affected.
 	Struck int `json:"struck"`
 }
 
-// faults are the planned faults. It is safe for concurrent use.
+// faults are the planned faults. They are safe for concurrent use.
 type faults struct {
-	mu   sync.Mutex // guards the rest
-	last int        // id
+	mu   sync.Mutex // guards the fields below
+	last int        // the newest id
 	plan []*Fault
 }
 
-// clear removes the planned faults. Their ids are not given again.
+// clear removes the planned faults. Their ids are not used again.
 func (f *faults) clear() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -98,7 +98,7 @@ func (f *faults) add(one Fault) (id string, err error) {
 	return one.ID, nil
 }
 
-// strike returns the oldest fault that the request meets, and counts it.
+// strike returns the oldest fault that affects the request, and counts it.
 func (f *faults) strike(r *http.Request) (Fault, bool) {
 	lxm, isCall := strings.CutPrefix(r.URL.Path, "/xrpc/")
 	if !isCall {
@@ -121,7 +121,8 @@ func (f *faults) strike(r *http.Request) (Fault, bool) {
 	return *f.plan[i], true
 }
 
-// callerOf reads who a request says that it is from. It need not be true: the service checks it.
+// callerOf returns the caller that a request names. The caller is not verified here: the service
+// does that.
 func callerOf(r *http.Request) syntax.DID {
 	_, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	c, err := claimsOf(token)
@@ -131,7 +132,7 @@ func callerOf(r *http.Request) syntax.DID {
 	return c.Iss
 }
 
-// check completes a fault, and refuses one that makes no sense.
+// check sets the defaults of a fault, and refuses a fault that makes no sense.
 func (f *Fault) check() error {
 	if f.Times == nil {
 		f.Times = pointer(1)

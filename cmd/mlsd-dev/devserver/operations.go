@@ -19,17 +19,17 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// Operation is the body of POST /dev/devices/{id}/{operation}. Each operation takes the fields that
-// it needs, and refuses the others.
+// Operation is the body of POST /dev/devices/{id}/{operation}. Each operation accepts the fields
+// that it needs, and refuses other fields.
 type Operation struct {
 	ConvoID string       `json:"convoId"`
-	DIDs    []syntax.DID `json:"dids"` // of the members that are added or removed
+	DIDs    []syntax.DID `json:"dids"` // members to add or remove
 	// Text or Data is a plaintext. Data is base64.
 	Text *string `json:"text"`
 	Data []byte  `json:"data"`
-	// Count is how many KeyPackages are published.
+	// Count is how many KeyPackages to publish.
 	Count int `json:"count"`
-	// After is the seq after which messages are shown.
+	// After is the seq after which to show messages.
 	After int64 `json:"after"`
 	// Welcome is an answer of getWelcome.
 	Welcome json.RawMessage `json:"welcome"`
@@ -58,7 +58,7 @@ type SentMessage struct {
 	Seq       int64  `json:"seq"`
 }
 
-// Encrypted is the answer of encrypt: what sendMessage takes.
+// Encrypted is the answer of encrypt: the input of sendMessage.
 type Encrypted struct {
 	Place
 	Ciphertext lexcodec.Bytes `json:"ciphertext"`
@@ -75,22 +75,22 @@ type ReadMessages struct {
 type ReadMessage struct {
 	Seq    int64      `json:"seq"`
 	ID     string     `json:"id"`
-	Sender syntax.DID `json:"sender"` // as the MLS message says
+	Sender syntax.DID `json:"sender"` // from the MLS message
 	Commit bool       `json:"commit,omitempty"`
-	Own    bool       `json:"own,omitempty"`    // of this device
-	Before bool       `json:"before,omitempty"` // of an epoch before it joined: it has no key for it
+	Own    bool       `json:"own,omitempty"`    // sent by this device
+	Before bool       `json:"before,omitempty"` // of an epoch before the device joined, for which it has no key
 	Text   string     `json:"text,omitempty"`
-	Data   []byte     `json:"data,omitempty"` // in place of Text, if the plaintext is not UTF-8
+	Data   []byte     `json:"data,omitempty"` // set instead of Text if the plaintext is not UTF-8
 }
 
-// operation is one thing that a device does. fields are those of Operation that it takes; those
-// without a question mark are required.
+// operation is one thing that a device can do. fields are the fields of Operation that it accepts.
+// Fields without a question mark are required.
 type operation struct {
 	fields string
 	do     func(ctx context.Context, p *client.Phone, in Operation) any
 }
 
-// operations are all of them, by name.
+// operations are all operations, by name.
 var operations = map[string]operation{
 	"publish": {"count", publish},
 	"create":  {"dids?", create},
@@ -113,7 +113,7 @@ var operations = map[string]operation{
 	"draftRejoin":  {"convoId", draftRejoin},
 }
 
-// operate lets a device do something.
+// operate makes a device execute an operation.
 func (s *Server) operate(r *http.Request) (result any) {
 	op, ok := operations[r.PathValue("operation")]
 	if !ok {
@@ -124,13 +124,13 @@ func (s *Server) operate(r *http.Request) (result any) {
 	Check(in.check(op.fields))
 	one.mu.Lock()
 	defer one.mu.Unlock()
-	// A client that goes away must not leave the device in the middle of a commit.
+	// If the client hangs up, the device must still finish a commit.
 	ctx := context.WithoutCancel(r.Context())
 	Check(refusalOf(Attempt(func() { result = op.do(ctx, one.phone, in) })))
 	return result
 }
 
-// check refuses an operation that lacks a field, or has one too many.
+// check refuses an operation with a missing or an unexpected field.
 func (in *Operation) check(fields string) error {
 	given := map[string]bool{
 		"convoId": in.ConvoID != "", "dids": len(in.DIDs) > 0, "text": in.Text != nil, "data": in.Data != nil,
@@ -160,7 +160,7 @@ func (in *Operation) check(fields string) error {
 	return nil
 }
 
-// plaintext is what a message says.
+// plaintext returns the plaintext of a message.
 func (in *Operation) plaintext() string {
 	if in.Text != nil {
 		return *in.Text
@@ -168,8 +168,8 @@ func (in *Operation) plaintext() string {
 	return string(in.Data)
 }
 
-// refusalOf tells the client why a device could not do something. What the service answered is
-// passed on.
+// refusalOf returns the reason, for the client, why a device could not do something. It passes on
+// the answer of the service.
 func refusalOf(err error) error {
 	var call *xrpc.CallError
 	switch {
@@ -201,7 +201,8 @@ func invite(ctx context.Context, p *client.Phone, in Operation) any {
 	return placeOf(p, in.ConvoID, p.Add(ctx, in.ConvoID, in.DIDs...))
 }
 
-// join joins a convo by its Welcome, or all convos of the account for which there is one.
+// join joins a convo by its Welcome, or all convos of the account that have a Welcome for the
+// device.
 func join(ctx context.Context, p *client.Phone, in Operation) any {
 	convos := []string{in.ConvoID}
 	if in.ConvoID == "" {
@@ -211,14 +212,14 @@ func join(ctx context.Context, p *client.Phone, in Operation) any {
 	for _, convo := range convos {
 		err := p.Join(ctx, convo)
 		if in.ConvoID == "" && xrpc.ErrorName(err) == mlsapi.ErrWelcomeNotFound {
-			continue // another device of the account is invited
+			continue // the Welcome is for another device of the account
 		}
 		joined.Joined = append(joined.Joined, placeOf(p, convo, err))
 	}
 	return joined
 }
 
-// open joins by a Welcome that the caller has fetched, and will confirm.
+// open joins by a Welcome that the caller has fetched and will confirm.
 func open(_ context.Context, p *client.Phone, in Operation) any {
 	out, err := xrpc.Decode[mlsapi.GetWelcomeOutput](in.Welcome)
 	if err != nil || out.KeyPackageRef == nil {
@@ -258,7 +259,7 @@ func send(ctx context.Context, p *client.Phone, in Operation) any {
 	return nil
 }
 
-// encrypt makes a message that the caller sends itself. The device can read it as its own.
+// encrypt makes a message that the caller will send. The device can read the message as its own.
 func encrypt(ctx context.Context, p *client.Phone, in Operation) any {
 	Check(p.Sync(ctx, in.ConvoID))
 	draft := Must(p.DraftSend(in.ConvoID, in.plaintext()))
@@ -290,7 +291,7 @@ func commit(ctx context.Context, p *client.Phone, in Operation) any {
 	return placeOf(p, in.ConvoID, p.Rotate(ctx, in.ConvoID))
 }
 
-// remove removes members, or those who have left.
+// remove removes members, or the leaves of people who have left.
 func remove(ctx context.Context, p *client.Phone, in Operation) any {
 	if len(in.DIDs) == 0 {
 		return placeOf(p, in.ConvoID, p.CommitRemovals(ctx, in.ConvoID))
@@ -305,37 +306,38 @@ func leave(ctx context.Context, p *client.Phone, in Operation) any {
 	return placeOf(p, in.ConvoID, p.Leave(ctx, in.ConvoID))
 }
 
-// accept accepts a request, which a convo is whose inviter the account does not know.
+// accept accepts a convo that is a request, because the account does not know its inviter.
 func accept(ctx context.Context, p *client.Phone, in Operation) any {
 	Must(p.Net.Do(ctx, p.Account, xrpc.AcceptCall(in.ConvoID, xrpc.NewKey())))
 	return Place{ConvoID: in.ConvoID}
 }
 
-// rejoin enters a convo of the account by an external commit: as a further device, or after its
-// state was lost.
+// rejoin enters a convo of the account by an external commit: as a further device, or after the
+// device has lost its state.
 func rejoin(ctx context.Context, p *client.Phone, in Operation) any {
 	return placeOf(p, in.ConvoID, p.Rejoin(ctx, in.ConvoID))
 }
 
-// Draft is the answer of the operations that make a request and do not send it.
+// Draft is the answer of operations that make a request and do not send it.
 type Draft struct {
 	Method syntax.NSID     `json:"method"`
 	Input  json.RawMessage `json:"input"`
 }
 
-// drafted returns a draft that the caller sends itself. The device does not send it.
+// drafted returns a draft that the caller will send. The device does not send it.
 func drafted(p *client.Phone, d *client.Draft) any {
 	Check(p.Save(map[string][]byte{client.OutboxPrefix + d.Call.Key: nil}))
 	return Draft{d.Call.Method, d.Call.Body}
 }
 
-// forgotten is drafted for a group that the device does not enter: it would have to see the answer.
+// forgotten is drafted for a group that the device does not enter, because it does not see the
+// answer.
 func forgotten(p *client.Phone, d *client.Draft) any {
 	Check(p.Drop(d))
 	return Draft{d.Call.Method, d.Call.Body}
 }
 
-// draftPublish makes a KeyPackage. The device can join by it.
+// draftPublish makes a KeyPackage with which the device can join.
 func draftPublish(_ context.Context, p *client.Phone, _ Operation) any {
 	return drafted(p, Must(p.DraftPublish()))
 }
@@ -348,7 +350,7 @@ func draftCreate(ctx context.Context, p *client.Phone, in Operation) any {
 	return forgotten(p, Must(p.DraftCreate(in.DIDs, packages)))
 }
 
-// draftInvite stages a commit. The device applies it when it reads it in the log.
+// draftInvite stages a commit. The device applies the commit when it reads it in the log.
 func draftInvite(ctx context.Context, p *client.Phone, in Operation) any {
 	packages := Must(p.Claim(ctx, in.ConvoID, in.DIDs))
 	Check(p.Sync(ctx, in.ConvoID))

@@ -15,13 +15,13 @@ import (
 // connKey is the key of a request's connection in its context.
 type connKey struct{}
 
-// ConnContext lets faults close connections. It is for http.Server.ConnContext of the server that
+// ConnContext lets faults close connections. Use it as http.Server.ConnContext of the server that
 // serves a Server.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
-// serve sends a request to the service, and lets happen to it what is planned.
+// serve sends a request to the service, and applies a planned fault.
 func (f *faults) serve(w http.ResponseWriter, r *http.Request, service http.Handler) {
 	fault, planned := f.strike(r)
 	if !planned {
@@ -44,18 +44,18 @@ func (f *faults) serve(w http.ResponseWriter, r *http.Request, service http.Hand
 	}
 }
 
-// wait waits, unless the client goes away first.
+// wait waits for d, unless the client disconnects first.
 func wait(ctx context.Context, d time.Duration) error {
 	xrpc.Sleep(ctx, d)
 	return ctx.Err()
 }
 
-// loseAnswer lets the service answer nobody, and then closes the connection. The answer of a stream
-// does not end by itself: its connection closes after a while.
+// loseAnswer lets the service answer, discards the answer, and closes the connection. A stream's
+// answer does not end by itself, so its connection closes after a while.
 func (f *Fault) loseAnswer(w http.ResponseWriter, r *http.Request, service http.Handler) {
 	conn, known := r.Context().Value(connKey{}).(net.Conn)
 	if known && streams(r) {
-		timer := time.AfterFunc(f.duration(), func() { _ = conn.Close() }) // the client can have closed it
+		timer := time.AfterFunc(f.duration(), func() { _ = conn.Close() }) // the client may have closed it
 		defer timer.Stop()
 		service.ServeHTTP(w, r)
 		return
@@ -69,7 +69,7 @@ func streams(r *http.Request) bool {
 	return strings.EqualFold(r.Header.Get("Upgrade"), "websocket") || strings.HasSuffix(r.URL.Path, ".streamConvoEvents")
 }
 
-// answer writes an error as the service writes it.
+// answer writes an error in the form of the service.
 func (f *Fault) answer(w http.ResponseWriter) {
 	if f.RetryAfter != nil {
 		w.Header().Set("Retry-After", strconv.Itoa(*f.RetryAfter))
@@ -78,11 +78,11 @@ func (f *Fault) answer(w http.ResponseWriter) {
 	w.Header().Set("Access-Control-Allow-Origin", "*")
 	w.Header().Set("Access-Control-Expose-Headers", "Retry-After")
 	w.WriteHeader(f.Status)
-	// The client has closed the connection.
+	// An error here means that the client has closed the connection.
 	_ = json.NewEncoder(w).Encode(errorBody{nameOfStatus(f.Status), "a planned fault, by POST /dev/faults"})
 }
 
-// nameOfStatus is the name of the error with which the service answers a status.
+// nameOfStatus returns the name of the error that the service uses for a status.
 func nameOfStatus(status int) string {
 	switch status {
 	case http.StatusBadRequest:
@@ -99,7 +99,7 @@ func nameOfStatus(status int) string {
 	return strings.ReplaceAll(http.StatusText(status), " ", "")
 }
 
-// discarding is a ResponseWriter whose answer nobody gets. Deadlines are the connection's.
+// discarding is a ResponseWriter whose answer nobody gets. Deadlines apply to the connection.
 type discarding struct {
 	http.ResponseWriter
 	header http.Header
@@ -118,12 +118,12 @@ type slowWriter struct {
 	takes time.Duration
 }
 
-// slowPieces is in how many pieces a slow answer comes, at most.
+// slowPieces is the largest number of pieces of a slow answer.
 const slowPieces = 20
 
 func (s *slowWriter) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
-// Write implements io.Writer. It takes as long as the fault says, however long p is.
+// Write implements io.Writer. It takes the time of the fault, however long p is.
 func (s *slowWriter) Write(p []byte) (n int, err error) {
 	size := max(1, (len(p)+slowPieces-1)/slowPieces)
 	pause := s.takes / time.Duration(max(1, (len(p)+size-1)/size))
