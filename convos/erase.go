@@ -14,9 +14,9 @@ import (
 	"mlsd/people/disputes"
 )
 
-// EraseMembership makes a person leave one of the person's convos. left is false
-// if the person is a member of no convo. If the person is the last member, the convo is deleted: Purge deletes the rest of it. The
-// transaction must be one of maintenance.
+// EraseMembership makes a person leave one of the person's convos. left is false if the person is a
+// member of no convo. If the person is the last member, the convo is deleted: Purge deletes the
+// rest of it. The transaction must be one of maintenance.
 func (r *Remover) EraseMembership(ctx context.Context, tx pgx.Tx, p tombstone.Person) (left bool, err error) {
 	var convo uuid.UUID
 	var last bool

@@ -322,7 +322,8 @@ func lookUpRecords(_ context.Context, t *Target) *Prepared {
 	})
 }
 
-// lookUps asks for the services of 64 people, each at a host of its own that host starts.
+// lookUps asks for the services of 64 people, each at a separate host that the function host
+// starts.
 func (t *Target) lookUps(host func(counted func(http.HandlerFunc) http.HandlerFunc) (syntax.DID, error)) *Prepared {
 	const hosts, dids = 64, 20
 	var asked, lookedUp atomic.Int64
@@ -355,7 +356,7 @@ func (t *Target) lookUps(host func(counted func(http.HandlerFunc) http.HandlerFu
 	}
 }
 
-// findHome looks up the home of a person whom nobody has looked up before.
+// findHome looks up the home of a person who was never looked up before.
 func (t *Target) findHome(ctx context.Context, i int) (_ time.Duration, err error) {
 	defer Catch(&err)
 	s := Must(newService(notHere, nil))

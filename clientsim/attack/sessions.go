@@ -14,7 +14,7 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// S4, S6: accounts that have verified before buy sessions. Each causes a look-up.
+// S4, S6: accounts that were verified before get sessions. Each session causes a look-up.
 func sessions() []Attack {
 	return []Attack{
 		{"sessions", "S6", "400 accounts of one address buy sessions, 200 per second", manySessions},
@@ -25,13 +25,13 @@ func sessions() []Attack {
 	}
 }
 
-// sessionCall buys a session for a device that nobody has.
+// sessionCall returns the call that gets a session for a new device.
 func sessionCall() xrpc.Call {
 	device := hex.EncodeToString(mlsclient.RandomBytes(32))
 	return xrpc.Procedure(mlsapi.NSIDCreateSession, "", "", &mlsapi.CreateSessionInput{DeviceID: device})
 }
 
-// buySessions is what honest accounts do that buy sessions, two per second.
+// buySessions returns the operation of honest accounts that get two sessions per second.
 func (h *honest) buySessions(name string, accounts []*xrpc.Account) Operation {
 	return Operation{name, 2, func(_ context.Context, i int) (time.Duration, error) {
 		_, err := h.client.Once(context.Background(), accounts[i%len(accounts)], sessionCall())
@@ -39,7 +39,7 @@ func (h *honest) buySessions(name string, accounts []*xrpc.Account) Operation {
 	}}
 }
 
-// manySessions buys sessions of many accounts. Honest users buy some too.
+// manySessions gets sessions for many accounts. Honest users get sessions too.
 func manySessions(_ context.Context, t *Target) *Prepared {
 	const accounts, perSecond = 400, 200
 	all := t.accounts(accounts)
@@ -47,13 +47,14 @@ func manySessions(_ context.Context, t *Target) *Prepared {
 	client := t.client(0)
 	return &Prepared{Run: func(ctx context.Context) {
 		pace(ctx, perSecond, lanesFor(perSecond), func(ctx context.Context, i int) {
-			_, _ = t.once(ctx, client, all[i%accounts], sessionCall()) // counted
+			_, _ = t.once(ctx, client, all[i%accounts], sessionCall()) // the call is counted
 		})
 	}}
 }
 
-// webSessions buys sessions of did:web accounts at hosts of the attacker's that serve their documents
-// until the attack begins, and then as during says. Honest did:web accounts buy some too.
+// webSessions gets sessions for did:web accounts at hosts of the attacker. Until the attack begins,
+// the hosts serve the accounts' documents. Then during answers instead. Honest did:web accounts get
+// sessions too.
 func webSessions(hosts int, perSecond float64, during http.HandlerFunc) prepare {
 	return func(ctx context.Context, t *Target) *Prepared {
 		var attacking atomic.Bool
@@ -77,21 +78,21 @@ func webSessions(hosts int, perSecond float64, during http.HandlerFunc) prepare 
 		return &Prepared{Run: func(ctx context.Context) {
 			attacking.Store(true)
 			pace(ctx, perSecond, hosts, func(ctx context.Context, i int) {
-				_, _ = t.once(ctx, clients[i%hosts], theirs[i%hosts], sessionCall()) // counted
+				_, _ = t.once(ctx, clients[i%hosts], theirs[i%hosts], sessionCall()) // the call is counted
 			})
 		}}
 	}
 }
 
-// webAccount is honest.webAccount until the measurement ends.
+// webAccount is honest.webAccount with a host that runs until the measurement ends.
 func (t *Target) webAccount(instead func() http.HandlerFunc) *xrpc.Account {
 	account, site := Must2(t.honest.webAccount(instead))
 	t.atEnd(site.Close)
 	return account
 }
 
-// webAccount makes an account with a did:web and the host that serves its document. The host does what
-// instead returns in its place, unless that is nil.
+// webAccount makes an account with a did:web, and the host that serves its document. If instead
+// returns a handler, the host calls that handler and does not serve the document.
 func (h *honest) webAccount(instead func() http.HandlerFunc) (_ *xrpc.Account, _ *xrpc.Site, err error) {
 	defer Catch(&err)
 	var account *xrpc.Account

@@ -24,18 +24,18 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// Target is the server as an attacker sees it, with addresses to attack from.
+// Target is the server as an attacker sees it, with the attacker's own addresses.
 type Target struct {
 	Base     string // URL of the public listener
-	Addr     string // host:port of it
+	Addr     string // host:port of the public listener
 	Admin    string // URL of the admin listener
 	Audience string
 	// Victims are DIDs of honest users. Each has published KeyPackages.
 	Victims []syntax.DID
 	// Bystanders are honest operations that only this attack needs. Prepare adds them.
 	Bystanders []Operation
-	Leaves     int   // of a costly GroupInfo
-	Fill       int64 // bytes that an attack on the disk sends before the calm phase
+	Leaves     int   // number of leaves of a costly GroupInfo
+	Fill       int64 // how many bytes an attack on the disk sends before the calm phase
 
 	env     *testbed.Environment
 	honest  *honest
@@ -46,7 +46,7 @@ type Target struct {
 
 // answers counts what the attacker tried and what the server answered.
 type answers struct {
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	attempts int64
 	byStatus map[string]int64
 }
@@ -72,10 +72,10 @@ func (t *Target) answered(status int) {
 	t.answers.byStatus[name]++
 }
 
-// atEnd keeps what is closed after the measurement.
+// atEnd registers a function that is called after the measurement.
 func (t *Target) atEnd(f func() error) { *t.closers = append(*t.closers, f) }
 
-// from returns the target for another attacker, who has other addresses.
+// from returns the target for another attacker, who has different addresses.
 func (t *Target) from(slot int) *Target {
 	other := *t
 	other.slot = slot
@@ -91,8 +91,8 @@ func (t *Target) address(n int) net.IP { return net.IPv4(127, 1, byte(t.slot), b
 // connectLimit is how long an attacker waits for a connection.
 const connectLimit = 3 * time.Second
 
-// open connects from the attacker's n-th address and sends the beginning of a request. end closes
-// the connection, and so does the end of ctx.
+// open connects from the attacker's n-th address and sends the beginning of a request. The
+// connection is closed by end, or when ctx ends.
 func (t *Target) open(ctx context.Context, n int, head string) (conn net.Conn, end func(), err error) {
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: t.address(n)}, Timeout: connectLimit}
 	if conn, err = d.DialContext(ctx, "tcp", t.Addr); err != nil {
@@ -126,7 +126,7 @@ func (t *Target) client(n int) *xrpc.Client {
 	return xrpc.NewClient(t.Base, t.Audience, t.web(n).Transport, &xrpc.Stats{})
 }
 
-// accounts makes n accounts of the attacker. They are free.
+// accounts makes n accounts of the attacker. Accounts cost nothing.
 func (t *Target) accounts(n int) []*xrpc.Account {
 	all := make([]*xrpc.Account, n)
 	for i := range all {
@@ -135,10 +135,11 @@ func (t *Target) accounts(n int) []*xrpc.Account {
 	return all
 }
 
-// tokenLife is how long tokens are valid that an attacker uses again and again.
+// tokenLife is the lifetime of tokens that an attacker uses more than once.
 const tokenLife = 30 * time.Minute
 
-// tokens makes a token of each account for a method. A query's or stream's token can be used again.
+// tokens makes a token of each account for a method. A token for a query or a stream can be used
+// more than once.
 func (t *Target) tokens(accounts []*xrpc.Account, method string) []string {
 	tokens := make([]string, len(accounts))
 	for i, who := range accounts {
@@ -147,13 +148,14 @@ func (t *Target) tokens(accounts []*xrpc.Account, method string) []string {
 	return tokens
 }
 
-// Serials of accounts: which curve their keys are on.
+// Serials of accounts decide the curve of their keys.
 const (
 	k256 = 0
 	p256 = 1
 )
 
-// once sends a call and counts it. The error is the server's refusal, or that of the connection.
+// once sends a call and counts it. The error is the server's refusal, or the error of the
+// connection.
 func (t *Target) once(ctx context.Context, c *xrpc.Client, who *xrpc.Account, call xrpc.Call) (xrpc.Answer, error) {
 	t.tried()
 	answer, err := c.Once(ctx, who, call)
@@ -169,8 +171,8 @@ func statusOf(answer xrpc.Answer, err error) int {
 	return answer.Status
 }
 
-// send makes one HTTP request and counts its answer, which it reads up to 64 KiB. token may be "".
-// headers are names and values.
+// send makes one HTTP request and counts its answer. It reads up to 64 KiB of the answer. token may
+// be "". headers are names and values in turn.
 func (t *Target) send(ctx context.Context, web *http.Client, method, path, token string, body []byte,
 	headers ...string) (int, []byte) {
 	t.tried()
@@ -194,7 +196,7 @@ func (t *Target) send(ctx context.Context, web *http.Client, method, path, token
 		return 0, nil
 	}
 	t.answered(resp.StatusCode)
-	content, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // the attacker does not need it whole
+	content, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // the attacker does not need the whole answer
 	_ = resp.Body.Close()
 	return resp.StatusCode, content
 }
@@ -202,7 +204,7 @@ func (t *Target) send(ctx context.Context, web *http.Client, method, path, token
 // forge makes a token that nobody signed.
 func forge(issuer syntax.DID, audience, method string) string {
 	now := time.Now().Unix()
-	claims, _ := json.Marshal(map[string]any{ // it never fails
+	claims, _ := json.Marshal(map[string]any{ // this never fails
 		"iss": issuer, "aud": audience, "lxm": method, "iat": now, "exp": now + 60, "jti": rand.Text(),
 	})
 	// A signature with a small r and s passes every check of its form.
@@ -220,7 +222,7 @@ func unknownDID() syntax.DID {
 	return syntax.DID("did:plc:" + strings.ToLower(rand.Text())[:24])
 }
 
-// convo makes a convo of the attacker's accounts. The first creates it.
+// convo makes a convo of the attacker's accounts. The first account creates it.
 func (t *Target) convo(ctx context.Context, c *xrpc.Client, members []*xrpc.Account) (id string, group []byte,
 	err error) {
 	return testbed.NewConvo(ctx, c, members[0], testbed.DIDsOf(members[1:]), nil)
@@ -230,7 +232,7 @@ func createCall(group []byte, others []syntax.DID) xrpc.Call {
 	return xrpc.CreateCall(group, mlsclient.SuiteX25519, others, &mlsclient.Staged{Epoch: 1}, xrpc.NewKey())
 }
 
-// header is the beginning of a request, up to the headers that say how its body comes.
+// header returns the beginning of a request, up to the headers that describe its body.
 func (t *Target) header(verb, method, token string) string {
 	return fmt.Sprintf("%s /xrpc/%s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: "+
 		"application/json\r\n", verb, method, t.Addr, token)

@@ -17,35 +17,36 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// timings belongs to promise 8: somebody outside of a convo learns nothing, also not from how long an answer takes.
+// timings belongs to promise 8: a person outside a convo learns nothing about it, not even from the
+// time of an answer.
 func timings() []Attack {
 	return []Attack{{"timing", "P8",
 		"accounts outside of a convo measure whether a convo exists, and whether somebody has blocked them", measureAnswers}}
 }
 
-// The accounts that measure. Together they stay below their rate limits.
+// The accounts that measure. All of them stay below their rate limits.
 const (
 	measurers    = 60
-	pairsPerSec  = 120 // of requests
+	pairsPerSec  = 120 // pairs of requests
 	measureLanes = 2
-	// deviations is how far from an even result a comparison may be, in standard deviations of an
-	// even one.
+	// deviations is how far a comparison may differ from an even result, in standard deviations of
+	// an even result.
 	deviations = 4
 )
 
 // comparison is a pair of calls that an outsider must not be able to tell apart.
 type comparison struct {
 	what   string
-	hidden func(who *xrpc.Account) xrpc.Call // of something that exists
+	hidden func(who *xrpc.Account) xrpc.Call // about something that exists
 	absent func(who *xrpc.Account) xrpc.Call
 
-	mu            sync.Mutex // guards what follows
-	pairs, slower int        // slower: the hidden one's answer took longer
-	differ        int        // the answers differ
+	mu            sync.Mutex // guards the fields below
+	pairs, slower int        // slower counts pairs whose answer to hidden took longer
+	differ        int        // pairs whose answers differ
 }
 
-// measureAnswers compares the times of answers, pair by pair and in random order. If nothing can be
-// learned, the answer about what exists is the slower one in half of the pairs.
+// measureAnswers compares the times of answers, pair by pair and in random order. If an outsider
+// can learn nothing, the answer about something that exists is slower in half of the pairs.
 func measureAnswers(ctx context.Context, t *Target) *Prepared {
 	askers := t.accounts(measurers)
 	others := t.accounts(3)
@@ -104,8 +105,8 @@ func convoCalls(what string, known, made honestConvo, call func(*xrpc.Account, h
 	}
 }
 
-// measure makes one pair of calls. A pair with an answer that is none, or about a rate limit, does
-// not count.
+// measure makes one pair of calls. A pair does not count if an answer is missing, or is about a
+// rate limit.
 func (c *comparison) measure(ctx context.Context, t *Target, web *http.Client, who *xrpc.Account) {
 	calls := []xrpc.Call{c.hidden(who), c.absent(who)}
 	tokens := make([]string, len(calls))
@@ -147,7 +148,7 @@ func (t *Target) timed(ctx context.Context, web *http.Client, call xrpc.Call, to
 	return time.Since(begun), status
 }
 
-// claims says how uneven the comparison is.
+// claims returns how uneven the comparison is.
 func (c *comparison) claims() []Claim {
 	c.mu.Lock()
 	defer c.mu.Unlock()

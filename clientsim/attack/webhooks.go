@@ -13,8 +13,8 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// H6: webhooks that hang take the places of everybody's pushes, and one message calls somebody
-// else's host many times.
+// H6: webhooks that hang hold the places of everybody's pushes, and one message makes many calls to
+// a host of somebody else.
 func webhooks() []Attack {
 	return []Attack{
 		{"webhooks", "H6", "two DIDs with up to 100 webhooks each that do not answer", webhooksOf(2, 100, 1, never)},
@@ -29,7 +29,7 @@ func webhooks() []Attack {
 	}
 }
 
-// What the attacker's webhooks do with a call, besides answering a challenge.
+// Ways in which the attacker's webhooks handle a call, other than answering a challenge.
 func never(_ http.ResponseWriter, r *http.Request)     { <-r.Context().Done() }
 func answersAtOnce(http.ResponseWriter, *http.Request) {}
 func answersBroken(w http.ResponseWriter, _ *http.Request) {
@@ -39,15 +39,15 @@ func answersLate(_ http.ResponseWriter, r *http.Request) {
 	xrpc.Sleep(r.Context(), 2500*time.Millisecond)
 }
 
-// The attacker's messages per second, and the greatest number of calls that one of them may make:
-// about ten targets for each of two DIDs, and some that are tried again.
+// The attacker's messages per second, and the most calls that one message may cause: about ten
+// targets for each of two DIDs, and some retries.
 const (
 	pushedPerSecond = 1
 	callsPerMessage = 40
 )
 
-// webhooksOf registers webhooks of several DIDs at several hosts, as many as the server permits,
-// and sends messages to all of them.
+// webhooksOf registers webhooks of several DIDs at several hosts, as many as the server permits. It
+// sends messages to all of them.
 func webhooksOf(dids, each, hosts int, answer http.HandlerFunc) prepare {
 	return func(ctx context.Context, t *Target) *Prepared {
 		accounts := t.accounts(dids + 1)
@@ -66,7 +66,7 @@ func webhooksOf(dids, each, hosts int, answer http.HandlerFunc) prepare {
 		sender := accounts[dids]
 		id, group := Must2(t.convo(ctx, c, append([]*xrpc.Account{sender}, accounts[:dids]...)))
 		for i, who := range accounts[:dids] {
-			// A message accepts the invitation.
+			// By sending a message, the member accepts the invitation.
 			Must(c.Do(ctx, who,
 				xrpc.SendCall(id, who.DID, 1, mlsclient.FakeMessage(group, 1, smallMessage), xrpc.NewKey())))
 			for k := range each {
@@ -75,7 +75,7 @@ func webhooksOf(dids, each, hosts int, answer http.HandlerFunc) prepare {
 					if k == 0 {
 						Fail("register a webhook: %w", err)
 					}
-					break // as many as are permitted
+					break // no more are permitted
 				}
 			}
 		}
@@ -97,7 +97,8 @@ func webhooksOf(dids, each, hosts int, answer http.HandlerFunc) prepare {
 	}
 }
 
-// host serves at the attacker's n-th address until the measurement ends, and returns its URL.
+// host serves handler at the attacker's n-th address until the measurement ends, and returns the
+// URL.
 func (t *Target) host(n int, handler http.HandlerFunc) string {
 	s := Must(serve(t.address(n), handler))
 	t.atEnd(s.Close)

@@ -5,8 +5,8 @@
 //	by turns, for each variant: sign tokens, load (warm-up, then the window that counts)
 //	verify: read every convo, ask the server's own checker
 //
-// The load shares its machine with the server. So it has a cheap HTTP client of its own (wire), and
-// it encrypts and signs before the measurement.
+// The load shares its machine with the server. So the load has its own cheap HTTP client (wire),
+// and encrypts and signs before the measurement.
 package bench
 
 import (
@@ -33,46 +33,47 @@ import (
 type Config struct {
 	Scenario string
 	Seed     uint64
-	Command  string // command line that makes the report again
+	Command  string // the command line that makes the report again
 
-	InFlight int           // unanswered requests at any time; in an open loop, at most
-	Rate     float64       // requests started per second, answered or not; 0: a closed loop
+	InFlight int           // unanswered requests at any time; in an open loop, at most that many
+	Rate     float64       // requests started per second, answered or not; 0 means a closed loop
 	Turns    int           // how many turns each variant has
 	For      time.Duration // length of a turn
-	Warm     time.Duration // before each turn, not counted
-	// WarmStart is the shortest Warm of a server that has just started with empty caches.
+	Warm     time.Duration // time before each turn that is not counted
+	// WarmStart is the shortest Warm for a server that has just started, with empty caches.
 	WarmStart time.Duration
-	// Auth is how senders say who they are: service, session or both. Only some scenarios know
-	// sessions. With both, each server is measured with each.
+	// Auth lists how senders authenticate: service, session or both. Only some scenarios support
+	// sessions. With both, each server is measured twice.
 	Auth     []string
-	Messages int64 // acknowledged messages, warm-up included, after which to end, instead of after Turns; 0: no such limit
+	Messages int64 // ends after so many acknowledged messages, warm-up included, instead of after Turns; 0 means no
 
-	Convos      int // 0: the scenario's default
-	Members     int // of each convo; 0: the scenario's default
+	Convos      int // 0 means the scenario's default
+	Members     int // of each convo; 0 means the scenario's default
 	Senders     int // accounts that send
-	Subscribers int // 0: the scenario's default
+	Subscribers int // 0 means the scenario's default
 	Servers     int // mlsd processes
-	Body        int // bytes of a ciphertext
-	Joins       int // devices that join at once, or claims, in a storm
+	Body        int // size of a ciphertext, in bytes
+	Joins       int // devices that join, or claims that are made, at once in a storm
 
-	// Nodes and Standby are what scale measures: how many servers, and whether they read from a
-	// standby. No nodes: the scenario's default. InFlight is then of each server.
+	// Nodes and Standby are for scale: numbers of servers, and whether the servers read from a
+	// standby. Without Nodes, the scenario's default applies. InFlight is then the number for each
+	// server.
 	Nodes   []int
 	Standby []bool
 
-	// Faults makes the benchmark drop answers, send requests twice at once, and kill a server every
-	// KillEvery.
+	// Faults makes the benchmark drop answers, send requests twice at the same time, and kill a
+	// server every KillEvery.
 	Faults    bool
 	KillEvery time.Duration
 
-	// Database is the URL of a PostgreSQL. With "" the benchmark starts its own.
+	// Database is the URL of a PostgreSQL. If it is "", the benchmark starts one.
 	Database string
-	// Binaries are the mlsd to start. Without one, the benchmark finds or builds one. Binaries with
-	// names take turns as variants.
+	// Binaries are the mlsd binaries to start. If there is none, the benchmark finds or builds one.
+	// Binaries with names take turns as variants.
 	Binaries []testbed.Binary
 	// Profile is the file for a processor profile of the first server, or "".
 	Profile string
-	// Progress gets lines about what is going on. It may be nil.
+	// Progress is called with lines that say what is happening. It may be nil.
 	Progress func(string)
 }
 
@@ -89,13 +90,13 @@ func Default() Config {
 	}
 }
 
-// How senders say who they are.
+// Ways in which senders authenticate.
 const (
 	AuthService = "service" // a new service-auth token for each request
-	AuthSession = "session" // one session each, which a service-auth token has bought
+	AuthSession = "session" // one session per sender, which a service-auth token has bought
 )
 
-// Upper and lower bounds. More would only exhaust the machine.
+// Lower and upper bounds. Greater values would only exhaust the machine.
 const (
 	maxInFlight    = 4096
 	maxServers     = 16
@@ -147,17 +148,17 @@ type bench struct {
 	report     *report.Report
 	senders    []*xrpc.Account
 	sendTokens []*tokens // of the senders
-	readers    []string  // the same, for getMessages
+	readers    []string  // of the senders, for getMessages
 	convos     *convoSet
-	sessions   []string // of the senders; nil: they have none yet
+	sessions   []string // of the senders; nil if they have none yet
 	workers    []*worker
-	rates      map[string]float64 // sends a second, by variant, in the last phase
+	rates      map[string]float64 // sends per second, by variant, in the last phase
 
 	acknowledged atomic.Int64  // messages
 	enough       chan struct{} // closed when acknowledged reaches Messages
 
 	kills     int64
-	sinceKill time.Duration // under load
+	sinceKill time.Duration // time under load since the last kill
 	profiled  atomic.Bool
 }
 
@@ -186,7 +187,8 @@ func Run(ctx context.Context, c Config) (_ *report.Report, err error) {
 	if c.Members > 0 && c.Members < 2 {
 		return nil, errors.New("a convo has two members at least")
 	}
-	// The load keeps much memory for long. Frequent collection would be its greatest cost.
+	// The load keeps much memory for a long time. Frequent garbage collection would be its greatest
+	// cost.
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	b := &bench{c: &c, env: &environment{}, rates: map[string]float64{}, enough: make(chan struct{})}
 	b.report = &report.Report{Scenario: c.Scenario, Began: time.Now().UTC(), Command: c.Command, Seed: c.Seed}
@@ -262,7 +264,7 @@ func (b *bench) prepare(ctx context.Context, s *phase) {
 
 // expect returns how many tokens a phase may need.
 func (b *bench) expect(s *phase) float64 {
-	// Without a known rate: as many requests, or as many bytes, as are possible here.
+	// If the rate is not known, guess the most requests, or bytes, that are possible here.
 	guess := min(20_000, 200e6/float64(b.c.Body))
 	if s.rate > 0 {
 		guess = s.rate
@@ -281,7 +283,7 @@ func (b *bench) expect(s *phase) float64 {
 	return n
 }
 
-// learn remembers how fast a variant was.
+// learn records how fast a variant was.
 func (b *bench) learn(s *phase, r *report.Run) {
 	if op := r.Operations[opSend]; op != nil && r.Took > 0 {
 		b.rates[s.variant] = max(float64(op.Done)/r.Took.Seconds(), 1)
@@ -296,7 +298,7 @@ func (b *bench) late() (n int64) {
 	return n
 }
 
-// turns runs phases by turns, until the number of turns is reached or enough messages are
+// turns runs the phases in turn, until the number of turns is reached or enough messages are
 // acknowledged.
 func (b *bench) turns(ctx context.Context, phases ...phase) {
 	for turn := 0; b.c.Messages > 0 || turn < b.c.Turns; turn++ {
@@ -312,7 +314,7 @@ func (b *bench) turns(ctx context.Context, phases ...phase) {
 	}
 }
 
-// profileFor is how many seconds the profile of a server takes.
+// profileFor is how long the profile of a server takes, in seconds.
 const profileFor = 3
 
 // profile takes a profile in the middle of the first phase.

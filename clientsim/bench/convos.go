@@ -12,16 +12,16 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// convoSet is the convos with their senders and ciphertexts.
+// convoSet holds the convos with their senders and ciphertexts.
 type convoSet struct {
 	convos []*convo
 	drafts [][]*draft // by sender
 }
 
-// maxSending is how many members of one convo send. The others are only on the roster.
+// maxSending is how many members of one convo send. Other members are only on the roster.
 const maxSending = 64
 
-// makeConvos makes the convos, and what is sent to them.
+// makeConvos makes the convos, and the messages for them.
 func (b *bench) makeConvos(ctx context.Context) {
 	c, senders := b.c, b.senders
 	b.say("making %d convos of %d members", c.Convos, c.Members)
@@ -54,8 +54,8 @@ func (b *bench) makeConvos(ctx context.Context) {
 	b.convos = s
 }
 
-// draftsFor makes the messages that the accounts send to a convo. Their ciphertexts are fake: an MLS
-// header and random bytes. The server cannot see that.
+// draftsFor makes the messages that the accounts send to a convo. Their ciphertexts are fake: an
+// MLS header and random bytes. The server cannot detect that.
 func draftsFor(c *convo, accounts []*xrpc.Account, at []int, o *Config) (drafts []*draft) {
 	around := len(mlsclient.FakeMessage(c.group, c.epoch, o.Body)) - o.Body
 	for k, account := range accounts {
@@ -66,20 +66,20 @@ func draftsFor(c *convo, accounts []*xrpc.Account, at []int, o *Config) (drafts 
 	return drafts
 }
 
-// draft is a message that is sent again and again, each time under another idempotency key. For the
-// server these are different messages. So it is made only once, before the measurement.
+// draft is a message that is sent again and again, each time with another idempotency key. For the
+// server, these are different messages. So a draft is made only once, before the measurement.
 type draft struct {
 	convo  *convo
-	sender int // of the accounts
+	sender int // index of the account
 	sum    [sha256.Size]byte
-	// before and after are the request's body on both sides of the key.
+	// before and after are the parts of the request's body before and after the key.
 	before, after []byte
 }
 
 // keySize is the length of a UUID in text.
 const keySize = 36
 
-// keyMark stands in the request where the key will be.
+// keyMark marks the place of the key in the request.
 const keyMark = "00000000-mlsd-key-goes-in-here-00000"
 
 func newDraft(c *convo, sender int, account *xrpc.Account, ciphertext []byte) *draft {

@@ -18,19 +18,19 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// environment is the servers that are measured, with their database.
+// environment holds the measured servers and their database.
 type environment struct {
 	*testbed.Environment
 	pair     *testbed.Pair   // the database, if it has a standby; else nil
-	database string          // its URL
-	servers  []*testbed.Proc // those that run
-	all      []*testbed.Proc // and those that do not
-	client   *xrpc.Client    // for the few calls besides the load
+	database string          // URL of the database
+	servers  []*testbed.Proc // running servers
+	all      []*testbed.Proc // all servers, running or not
+	client   *xrpc.Client    // for the few calls outside the load
 	web      *http.Transport // of the client
 	running  int             // index of the binary that the servers run
 }
 
-// start starts everything. After a failure close ends what there is.
+// start starts everything. If it fails, close ends what was started.
 func (s *environment) start(ctx context.Context, c *Config) {
 	s.database, s.web = c.Database, &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}
 	s.Environment = Must(testbed.NewEnvironment(ctx, "127.0.0.1:0", c.Binaries...))
@@ -56,10 +56,10 @@ func (s *environment) startDatabase(ctx context.Context, standby bool) {
 	Check(testbed.InDatabase(ctx, s.database, fillWAL(ctx)))
 }
 
-// fillWAL makes the WAL files that a database has after some time of work. A new database must
-// create a file for each 16 MB of WAL, and commits nothing for about 0.1 s then.
+// fillWAL creates the WAL files that a database has after some time of work. A new database must
+// create a file for each 16 MB of WAL, and meanwhile commits nothing for about 0.1 s.
 func fillWAL(ctx context.Context) func(*pgx.Conn) error {
-	const segments = 64 // as many as max_wal_size lets it keep
+	const segments = 64 // as many as max_wal_size permits
 	return func(db *pgx.Conn) error {
 		return Attempt(func() {
 			for range segments {
@@ -71,7 +71,7 @@ func fillWAL(ctx context.Context) func(*pgx.Conn) error {
 	}
 }
 
-// settings are those of the servers of a binary.
+// settings returns the settings for the servers of a binary.
 func (s *environment) settings(ctx context.Context, binary int) map[string]string {
 	settings := Must(testbed.Unlimited(ctx, s.Binaries[binary].Path))
 	settings["MLSD_DATABASE_URL"] = s.database
@@ -83,7 +83,7 @@ func (s *environment) addr(node int) string {
 	return strings.TrimPrefix(s.servers[node%len(s.servers)].URL(), "http://")
 }
 
-// runServers stops all servers, and starts n of a binary, each at the address that it had.
+// runServers stops all servers, and starts n servers of a binary. Each keeps its old address.
 func (s *environment) runServers(ctx context.Context, n, binary int, standby bool) {
 	s.web.CloseIdleConnections()
 	running := s.servers
@@ -102,7 +102,7 @@ func (s *environment) runServers(ctx context.Context, n, binary int, standby boo
 	})
 }
 
-// use makes the servers run a binary, and reports whether they ran another one.
+// use makes the servers run a binary, and reports whether they ran another binary before.
 func (s *environment) use(ctx context.Context, binary int) (changed bool) {
 	if changed = s.running != binary; changed {
 		s.runServers(ctx, len(s.servers), binary, false)
@@ -110,7 +110,7 @@ func (s *environment) use(ctx context.Context, binary int) (changed bool) {
 	return changed
 }
 
-// close stops everything and removes its files. It leaves a database that is not ours as it is.
+// close stops everything and removes its files. It does not change a database that was given.
 func (s *environment) close(ctx context.Context) (err error) {
 	s.web.CloseIdleConnections()
 	if s.Environment != nil {
@@ -145,13 +145,13 @@ type convo struct {
 
 // Bounds of the contract.
 const (
-	foundersAtOnce = 100 // that createConvo takes besides the creator
-	addedAtOnce    = 50  // that addMembers takes
+	foundersAtOnce = 100 // members that createConvo accepts besides the creator
+	addedAtOnce    = 50  // members that addMembers accepts
 )
 
-// newConvo makes a convo of the given members, the first of which creates it, and of as many extra
-// accounts as size demands. It begins in epoch 1. createConvo and addMembers take a limited number
-// of members, so fake commits add the rest. The server cannot see that they are fake.
+// newConvo makes a convo of the given members and of as many other accounts as size requires. The
+// first member creates it. It begins in epoch 1. createConvo and addMembers accept a limited number
+// of members, so fake commits add the rest. The server cannot detect that they are fake.
 func (s *environment) newConvo(ctx context.Context, members []*xrpc.Account, size int) *convo {
 	all := slices.Concat(members, s.accounts(max(size-len(members), 0)))
 	founders := all[1:min(len(all), 1+foundersAtOnce)]
@@ -177,12 +177,12 @@ func (s *environment) add(ctx context.Context, c *convo, by *xrpc.Account, peopl
 	c.epoch, c.base = c.epoch+1, *out.Seq
 }
 
-// lastResort publishes a last-resort KeyPackage of a new device, which can be added any number of
-// times, and returns its ref.
+// lastResort publishes a last-resort KeyPackage of a new device, and returns its ref. The device
+// can be added any number of times.
 func (s *environment) lastResort(ctx context.Context, who *xrpc.Account) []byte {
 	published := Must(testbed.Publish(ctx, s.client, who, 0, true))
 	return Must(hex.DecodeString(published[0].Ref))
 }
 
-// setupLanes is how many requests run at once during the preparation.
+// setupLanes is how many requests run at one time during the preparation.
 const setupLanes = 16

@@ -25,7 +25,7 @@ import (
 	"mlsd/internal/errs"
 )
 
-// The operations of a fan-out, besides the sends: each event at each subscriber, by its age, and the
+// The operations of a fan-out, besides the sends: each event at each subscriber, by age, and the
 // first and the last subscriber that gets an event.
 const (
 	opEvent = "event"
@@ -33,15 +33,15 @@ const (
 	opLast  = "event at the last subscriber"
 )
 
-// fanoutRate is the default number of messages a second.
+// fanoutRate is the default number of messages per second.
 const fanoutRate = 10
 
-// bareWrites is the variant that only writes.
+// bareWrites is the variant that only writes to connections.
 const bareWrites = "bare writes"
 
-// fanout measures what an event costs at many subscribers: those of WebSockets, those of server-sent
-// events, and bare writes of as many bytes to as many connections, which is the least that it can
-// cost.
+// fanout measures the cost of an event with many subscribers of three kinds: WebSockets,
+// server-sent events, and bare writes of as many bytes to as many connections. Bare writes are the
+// lowest possible cost.
 func fanout(ctx context.Context, b *bench) {
 	c := b.c
 	if c.Subscribers > maxStreams*c.Senders {
@@ -58,11 +58,11 @@ func fanout(ctx context.Context, b *bench) {
 	b.note("the age of an event counts from its createdAt, which has milliseconds; µs are those per event and " +
 		"subscriber, with what the sends cost")
 	b.note("bare writes: the processor time of the thread that writes, which has the kernel's work for the receiver in it")
-	frame := 0 // bytes of an event
+	frame := 0 // size of an event, in bytes
 	for turn := range c.Turns {
 		for i, server := range c.servers() {
 			b.env.use(ctx, i)
-			b.closeWorkers() // another server possibly listens there now
+			b.closeWorkers() // another server may listen at their address now
 			for _, kind := range []string{webSockets, serverSent} {
 				n := b.deliver(ctx, turn, i, kind, join(kind, server), join(kind, c.servers()[0]))
 				if kind == webSockets {
@@ -74,7 +74,8 @@ func fanout(ctx context.Context, b *bench) {
 	}
 }
 
-// deliver measures one turn of one kind of streams, and returns how many bytes the last event had.
+// deliver measures one turn of one kind of streams, and returns the size of the last event, in
+// bytes.
 func (b *bench) deliver(ctx context.Context, turn, binary int, kind, variant, against string) int {
 	heard, sent := &audience{size: int64(b.c.Subscribers)}, b.acknowledged.Load()
 	before := Must(b.env.servers[0].Memory(ctx))
@@ -100,19 +101,19 @@ func (b *bench) deliver(ctx context.Context, turn, binary int, kind, variant, ag
 	return int(heard.bytes.Load())
 }
 
-// audience notes when the events of a phase arrive. All subscribers get the same events in the same
-// order, so the n-th event of each stream is the same one.
+// audience records when the events of a phase arrive. All subscribers get the same events in the
+// same order, so the n-th event is the same for all of them.
 type audience struct {
 	size  int64
 	win   atomic.Pointer[window]
-	bytes atomic.Int64 // of the last event
+	bytes atomic.Int64 // size of the last event
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	events []*arrivals
 	failed error
 }
 
-// arrivals are those of one event.
+// arrivals are the arrivals of one event.
 type arrivals struct {
 	decoded sync.Once
 	created time.Time
@@ -158,7 +159,7 @@ func (a *audience) event(n int64) *arrivals {
 	return a.events[n]
 }
 
-// await waits until each subscriber has so many messages.
+// await waits until each subscriber has that many messages.
 func (a *audience) await(ctx context.Context, messages int64) (err error) {
 	defer Catch(&err)
 	Check(errs.Wrap(xrpc.Until(ctx, xrpc.CallTimeout, func() (bool, error) {
@@ -179,8 +180,8 @@ func (a *audience) failure() error {
 	return a.failed
 }
 
-// listen opens a stream of server-sent events, which listens until listening ends or the server ends
-// it.
+// listen opens a stream of server-sent events, and reads it until listening ends or the server ends
+// the stream.
 func (s *streams) listen(listening context.Context, one *stream) (err error) {
 	defer Catch(&err)
 	req := Must(http.NewRequestWithContext(listening, http.MethodGet, one.base+"/xrpc/"+mlsapi.NSIDStreamConvoEvents, nil))
@@ -191,7 +192,7 @@ func (s *streams) listen(listening context.Context, one *stream) (err error) {
 		return errors.Join(fmt.Errorf("listen: %s", resp.Status), resp.Body.Close())
 	}
 	s.done.Go(func() {
-		defer func() { _ = resp.Body.Close() }() // the server sees the end
+		defer func() { _ = resp.Body.Close() }() // the server notices that
 		lines, n := bufio.NewReaderSize(resp.Body, 8<<10), int64(0)
 		var id, event string
 		read := func(data []byte) (xrpc.Event, error) { return xrpc.ReadServerSent(id, event, data) }
@@ -220,12 +221,12 @@ func (s *streams) listen(listening context.Context, one *stream) (err error) {
 	return nil
 }
 
-// maxBare is how many connections bare writes have at most: both ends are of this process, which can
-// open fewer files than server and load together.
+// maxBare is the most connections of bare writes. Both ends of each connection are in this process,
+// which can open fewer files than server and load together.
 const maxBare = 4000
 
-// writeBare measures bare writes for one turn. What counts is the processor time of the thread that
-// writes.
+// writeBare measures bare writes for one turn. It measures the processor time of the writing
+// thread.
 func (b *bench) writeBare(ctx context.Context, turn, frame int) (err error) {
 	defer Catch(&err)
 	listener := Must(net.Listen("tcp", "127.0.0.1:0"))
@@ -273,7 +274,7 @@ func (b *bench) writeBare(ctx context.Context, turn, frame int) (err error) {
 	return errors.Join(failed, ctx.Err())
 }
 
-// threadTime is the processor time of this thread, or 0 where it is not known.
+// threadTime returns the processor time of this thread, or 0 where it is not known.
 func threadTime() time.Duration {
 	text, err := os.ReadFile("/proc/thread-self/schedstat")
 	if err != nil {

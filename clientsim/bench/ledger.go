@@ -10,8 +10,8 @@ import (
 	"mlsd/clientsim/bench/report"
 )
 
-// receipt is what is kept of an acknowledged message until it is found in the log. It has 32 bytes,
-// because there may be millions.
+// receipt is what the load keeps of an acknowledged message until the message is found in the log.
+// It has only 32 bytes, because there may be millions of receipts.
 type receipt struct {
 	id    uuid.UUID
 	draft *draft
@@ -27,15 +27,15 @@ type entry struct {
 	commit bool
 }
 
-// audit compares the log of one convo with what was sent to it, entry by entry.
+// audit compares the log of one convo, entry by entry, with the messages that were sent to it.
 type audit struct {
 	convo    *convo
 	verdict  *report.Verdict
-	receipts []receipt          // of this convo; sorted by seq
-	unknown  map[*draft]int     // requests whose outcome stayed unknown
+	receipts []receipt          // of this convo, sorted by seq
+	unknown  map[*draft]int     // requests whose outcome is unknown
 	senders  func(int) string   // the DID of a sender
 	drafts   map[draftID]*draft // everything that may have been sent
-	last     int64              // seq
+	last     int64              // the last seq
 }
 
 // draftID identifies a draft in a log.
@@ -65,7 +65,7 @@ func newAudit(c *convo, v *report.Verdict, receipts []receipt, unknown map[*draf
 	return a
 }
 
-// see takes the next entry of the log.
+// see handles the next entry of the log.
 func (a *audit) see(e entry) {
 	switch {
 	case e.seq <= a.last:
@@ -116,7 +116,7 @@ func (a *audit) unacknowledged(e entry, d *draft) {
 	}
 }
 
-// lose counts the receipts below a seq, whose entries are missing.
+// lose counts the receipts below a seq. Their entries are missing.
 func (a *audit) lose(below int64) {
 	for len(a.receipts) > 0 && a.receipts[0].seq < below {
 		a.verdict.Lost++
@@ -125,7 +125,7 @@ func (a *audit) lose(below int64) {
 	}
 }
 
-// end takes the end of the log.
+// end handles the end of the log.
 func (a *audit) end() {
 	const behindAll = 1 << 62
 	a.lose(behindAll)

@@ -158,7 +158,7 @@ func (all *instances) reset(ctx context.Context) error {
 	}
 }
 
-// close ends all instances. No reset ends after it.
+// close ends all instances. Afterwards a reset is no longer possible.
 func (all *instances) close(ctx context.Context) {
 	all.resetting.Lock()
 	all.stop()

@@ -1,5 +1,5 @@
-// Command mlsd-dev is the delivery service for development and tests of apps. It has a database that is
-// gone at the end, made-up accounts, devices and faults: docs/clients/DEV.md.
+// Command mlsd-dev is the delivery service for development and tests of apps. It has made-up
+// accounts, devices and faults, and a database that is deleted at the end: docs/clients/DEV.md.
 package main
 
 import (
@@ -23,7 +23,7 @@ import (
 
 func main() { node.Main("mlsd-dev", run) }
 
-// run is main with its inputs and outputs as parameters.
+// run does what main does, with the given inputs and outputs.
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
 	services, args := takeServices(args)
 	return node.Run(ctx, &cli.Command{
@@ -50,7 +50,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 // reportKey is the public half of the operator's key. docs/clients/DEV.md has the private half.
 const reportKey = "mlsd-report-public-XwUmXPp77xzZX_nHLkaVPB9tKATYAxbR3ztr7ToWoSM"
 
-// refused has the settings that are for real services only or have no effect here, and why.
+// refused lists settings that are only for real services, or have no effect here, with the reasons.
 var refused = []struct{ prefix, why string }{
 	{"MLSD_DATABASE_URL", "it has a database of its own, and erases it"},
 	{"MLSD_READ_DATABASE_URL", "it has a database of its own"},
@@ -68,7 +68,7 @@ var refused = []struct{ prefix, why string }{
 	{"MLSD_REPORT_KEY", "it has a key of its own"},
 }
 
-// checkDevelopment fails if a setting says that this is to be a real server.
+// checkDevelopment returns an error if a setting is for a real server.
 func checkDevelopment(cfg node.Config, cmd *cli.Command) (err error) {
 	defer Catch(&err)
 	changed := Must(node.Changed(cmd))
@@ -98,8 +98,8 @@ func checkDevelopment(cfg node.Config, cmd *cli.Command) (err error) {
 // maxServices bounds the services of one process. Each has three nodes: see instances.
 const maxServices = 8
 
-// takeServices takes --services N out of the arguments. With another value it is a setting: with which
-// services this one deals.
+// takeServices removes --services N from the arguments. With any other value, the flag is a
+// setting: it names the services with which this one deals.
 func takeServices(args []string) (services int, rest []string) {
 	services = 1
 	for i := 0; i < len(args); i++ {
@@ -124,7 +124,7 @@ func takeServices(args []string) (services int, rest []string) {
 	return services, rest
 }
 
-// checkServices fails if there cannot be so many services.
+// checkServices returns an error if that many services are not possible.
 func checkServices(cfg node.Config, services int) error {
 	switch {
 	case services < 1 || services > maxServices:
@@ -136,8 +136,8 @@ func checkServices(cfg node.Config, services int) error {
 	return nil
 }
 
-// checkExposure fails if others than this machine could reach addr and nobody has said that they
-// may.
+// checkExposure returns an error if other machines could reach addr, and expose does not allow
+// that.
 func checkExposure(addr string, expose bool) error {
 	at, err := net.ResolveTCPAddr("tcp", addr)
 	switch {
@@ -155,9 +155,10 @@ func checkExposure(addr string, expose bool) error {
 	return nil
 }
 
-// ownHost returns whether the Host of a request is this server's: one of this machine, or the name in
-// its public URL. If others may reach it, they do so under addresses that it does not know, such as
-// that of a container's host. No page is called by an address that is not its own.
+// ownHost returns a function that reports whether the Host of a request names this server: a name
+// of this machine, or the name in its public URL. If other machines may reach the server, they use
+// addresses that the server does not know, such as the address of a container's host. So it then
+// accepts every address. A page always has the name of its own site as its Host.
 func ownHost(publicURL string, expose bool) func(*http.Request) bool {
 	var names []string
 	if u, err := url.Parse(publicURL); err == nil {
@@ -169,7 +170,7 @@ func ownHost(publicURL string, expose bool) func(*http.Request) bool {
 	}
 }
 
-// dev runs services for development until ctx ends. Their databases are deleted at the end.
+// dev runs services for development until ctx ends, and then deletes their databases.
 func dev(ctx context.Context, cfg node.Config, services int, expose bool, stdout, stderr io.Writer) (err error) {
 	if err := checkExposure(cfg.Listen, expose); err != nil {
 		return err
@@ -185,7 +186,7 @@ func dev(ctx context.Context, cfg node.Config, services int, expose bool, stdout
 	if err != nil {
 		return err
 	}
-	defer closeAll(listeners) // the servers have closed them, if there are any
+	defer closeAll(listeners) // the servers, if there are any, have closed them already
 	all, err := startNetwork(ctx, cfg, listeners, log, shown.Step)
 	started()
 	if err != nil && ctx.Err() != nil {
@@ -200,16 +201,16 @@ func dev(ctx context.Context, cfg node.Config, services int, expose bool, stdout
 	return all.serve(ctx, stdout)
 }
 
-// forDevelopment completes the configuration of a server that listens on addr. plcURL is where the
-// network's directory is.
+// forDevelopment completes the configuration of a server that listens on addr. plcURL is the URL of
+// the network's directory.
 func forDevelopment(cfg *node.Config, addr net.Addr, plcURL string) error {
 	cfg.PLCURL = plcURL
-	cfg.AllowLoopback = true // webhooks of the app under test, and services of this network
+	cfg.AllowLoopback = true // for webhooks of the app under test, and for services of this network
 	cfg.ReportKey = reportKey
 	return cfg.Complete(addr)
 }
 
-// urlOf is where this process reaches a server that listens on addr.
+// urlOf returns the URL by which this process reaches a server that listens on addr.
 func urlOf(addr net.Addr) (string, error) {
 	_, port, err := net.SplitHostPort(addr.String())
 	if err != nil {

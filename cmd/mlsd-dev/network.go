@@ -16,8 +16,8 @@ import (
 	"mlsd/internal/node"
 )
 
-// network is the services of this process. Each has an address, a DID and a database of its own. They
-// share PostgreSQL, people and their directory.
+// network holds the services of this process. Each service has its own address, DID and database.
+// All of them share PostgreSQL, people and the directory of people.
 type network struct {
 	databases *databases
 	services  []*service
@@ -26,13 +26,14 @@ type network struct {
 
 type service struct {
 	listener net.Listener
-	url      string // where this process reaches it
+	url      string // URL by which this process reaches the service
 	cfg      node.Config
 	nodes    *instances
 	server   *http.Server
 }
 
-// listenAll listens on so many ports: on those that follow the address's own, or on free ones.
+// listenAll listens on that many ports: on the address's own port and the next ones, or on free
+// ports.
 func listenAll(address string, services int) (listeners []net.Listener, err error) {
 	defer CatchIn(&err, "--listen")
 	host, port := Must2(net.SplitHostPort(address))
@@ -53,11 +54,12 @@ func listenAll(address string, services int) (listeners []net.Listener, err erro
 
 func closeAll(listeners []net.Listener) {
 	for _, l := range listeners {
-		_ = l.Close() // it can be closed already
+		_ = l.Close() // it may be closed already
 	}
 }
 
-// startNetwork starts PostgreSQL, and a service for each listener. The first one has the directory.
+// startNetwork starts PostgreSQL, and a service for each listener. The first service has the
+// directory.
 func startNetwork(
 	ctx context.Context, cfg node.Config, listeners []net.Listener, log *slog.Logger, step localpg.Step,
 ) (_ *network, err error) {
@@ -82,13 +84,13 @@ func startNetwork(
 	return all, nil
 }
 
-// handle makes the servers. New people are printed if they can live at several services.
+// handle creates the servers. If there are several services, it prints where new people live.
 func (all *network) handle(expose bool, stdout io.Writer) {
 	var first *devserver.Server
 	var onAccount func(devserver.Account)
 	if len(all.services) > 1 {
 		onAccount = func(a devserver.Account) {
-			// Who reads the output no more does not stop the services.
+			// If nobody reads the output any more, the services still run on.
 			_, _ = fmt.Fprintf(stdout, "%s (%s) lives at %s\n", a.Handle, a.DID, a.DeliveryService)
 		}
 	}

@@ -1,4 +1,4 @@
--- Keeps the rows that migrations have put into a new database, in a schema of their own.
+-- Copies the rows that the migrations have put into a new database into a separate schema.
 DO $$
 DECLARE
     t record;

@@ -61,7 +61,7 @@ func restoreCommand(stdout, stderr io.Writer) *cli.Command {
 	}
 }
 
-// withDirectory returns do as a command for the private PostgreSQL that takes one directory.
+// withDirectory returns do as an action for the private PostgreSQL. The action takes one directory.
 func withDirectory(do func(ctx context.Context, cfg node.Config, dir string, cmd *cli.Command) error) cli.ActionFunc {
 	return node.WithConfig(1, func(ctx context.Context, cfg node.Config, cmd *cli.Command) error {
 		dir := cmd.Args().First()
@@ -75,8 +75,8 @@ func withDirectory(do func(ctx context.Context, cfg node.Config, dir string, cmd
 	})
 }
 
-// afterRestore prepares a restored database before a node uses it. A backup can have the schema of an
-// older version, and its stream goes back.
+// afterRestore prepares a restored database before a node uses it. The schema of a backup can be
+// older, and the stream of events goes back.
 func afterRestore(ctx context.Context, url string, stdout io.Writer) error {
 	if err := migrations.Up(ctx, url); err != nil {
 		return err

@@ -33,7 +33,7 @@ func checkConfigCommand(stdout, stderr io.Writer) *cli.Command {
 	}
 }
 
-// writeSettings writes the settings that are not the default ones.
+// writeSettings writes the settings that differ from their defaults.
 func writeSettings(w io.Writer, cmd *cli.Command) error {
 	changed, err := node.Changed(cmd)
 	if err != nil {

@@ -26,7 +26,7 @@ func healthCommand(stdout io.Writer) *cli.Command {
 	}
 }
 
-// health prints what /readyz says. It fails unless that is status 200.
+// health prints the answer of /readyz. It returns an error unless the status is 200.
 func health(ctx context.Context, cfg node.Config, stdout io.Writer) (err error) {
 	base, err := adminURL(cfg)
 	if err != nil {

@@ -19,8 +19,9 @@ import (
 	"mlsd/operator"
 )
 
-// inspectCommand returns the command "inspect". It asks the database, and needs no server. It has
-// one command for each question, in the order in which "all" prints their answers.
+// inspectCommand returns the command "inspect". The command reads the database, and needs no
+// server. It has one subcommand for each question. The order of the subcommands is the order in
+// which "all" prints the answers.
 func inspectCommand(stdout io.Writer) *cli.Command {
 	ask := func(arguments int, questions ...operator.Method) cli.ActionFunc {
 		return node.WithConfig(arguments, func(ctx context.Context, cfg node.Config, cmd *cli.Command) error {
@@ -45,7 +46,7 @@ func inspectCommand(stdout io.Writer) *cli.Command {
 	return command
 }
 
-// inspect asks questions and prints the answers. All are of the same moment.
+// inspect asks questions and prints the answers. All answers are as of the same moment.
 func inspect(ctx context.Context, cfg node.Config, cmd *cli.Command, stdout io.Writer,
 	questions []operator.Method) (err error) {
 	if cmd.Duration("timeout") <= 0 {
@@ -100,8 +101,8 @@ func connectToInspect(ctx context.Context, cfg node.Config, timeout time.Duratio
 	return conn, errs.Wrap(err, "inspect")
 }
 
-// writeJSON writes a single answer as it is, and several as an object whose keys are the questions'
-// names.
+// writeJSON writes a single answer as it is. It writes several answers as an object whose keys are
+// the names of the questions.
 func writeJSON(w io.Writer, questions []operator.Method, answers []any) error {
 	out := json.NewEncoder(w)
 	out.SetIndent("", "  ")
@@ -115,7 +116,7 @@ func writeJSON(w io.Writer, questions []operator.Method, answers []any) error {
 	return out.Encode(all)
 }
 
-// writeTexts writes the answers. nothing are the texts of those that found nothing.
+// writeTexts writes the answers. nothing has the texts for questions that have found nothing.
 func writeTexts(w io.Writer, questions []operator.Method, answers []any, nothing []string) error {
 	var out bytes.Buffer
 	for i, m := range questions {

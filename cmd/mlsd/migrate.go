@@ -19,7 +19,7 @@ import (
 	"mlsd/operator"
 )
 
-// deletesData is the flag without which nothing is taken back.
+// deletesData is the flag that a Down requires, because it deletes data.
 const deletesData = "yes-delete-data"
 
 // migrateCommand returns the command "migrate".
@@ -66,7 +66,7 @@ func (m migrator) down(ctx context.Context, cfg node.Config, cmd *cli.Command) e
 	})
 }
 
-// refuseDown says what a Down would run.
+// refuseDown returns an error that lists what a Down would run.
 func refuseDown(ctx context.Context, url string, n int) error {
 	downs, err := migrations.Downs(ctx, url, n)
 	if err != nil {
@@ -81,7 +81,7 @@ func refuseDown(ctx context.Context, url string, n int) error {
 		n, deletesData, text.String())
 }
 
-// nodesLive is an error if a node runs on the database.
+// nodesLive returns an error if a node runs on the database.
 func nodesLive(ctx context.Context, db pgpool.Queryer) error {
 	nodes, err := events.LiveNodes(ctx, db)
 	if err != nil || len(nodes) == 0 {
@@ -106,7 +106,7 @@ func (m migrator) status(ctx context.Context, cfg node.Config, _ *cli.Command) e
 	})
 }
 
-// writeStatus writes what the schema is, and who uses it.
+// writeStatus writes the version of the schema, and which nodes use it.
 func writeStatus(ctx context.Context, w io.Writer, db *pgxpool.Pool) error {
 	state, err := migrations.Read(ctx, db)
 	if err != nil {
@@ -147,7 +147,7 @@ func yesNo(b bool) string {
 	return "no"
 }
 
-// releaseText says what a node runs.
+// releaseText returns, as a text, the release that a node runs.
 func releaseText(r events.Release) string {
 	return fmt.Sprintf("build %s, knows %d", r.Build, r.Schema)
 }

@@ -19,8 +19,8 @@ import (
 	"mlsd/operator"
 )
 
-// adminCommand returns the command "admin". It has one command for each of the admin listener's
-// methods, which it calls over HTTP.
+// adminCommand returns the command "admin". It has one subcommand for each method of the admin
+// listener, which it calls over HTTP.
 func adminCommand(environ []string, stdout io.Writer) *cli.Command {
 	command := &cli.Command{
 		Name: "admin", Usage: "ask a running mlsd about accounts, convos and keys, and change them; each change is recorded",
@@ -90,7 +90,7 @@ func argumentsOf(m operator.Method) []operator.Param {
 	return slices.DeleteFunc(slices.Clone(m.Params), func(p operator.Param) bool { return !p.Argument() })
 }
 
-// usageOf names the arguments of a command, such as DID [ID].
+// usageOf returns the names of a command's arguments, such as DID [ID].
 func usageOf(arguments []operator.Param) string {
 	var names []string
 	for _, p := range arguments {
@@ -117,7 +117,7 @@ func flagsOf(params []operator.Param) (flags []cli.Flag) {
 	return flags
 }
 
-// givenTo returns the parameters of a method that a command line has, by name.
+// givenTo returns the parameters of a method that are on the command line, by name.
 func givenTo(cmd *cli.Command, m operator.Method) map[string]string {
 	given := map[string]string{}
 	for i, p := range argumentsOf(m) {
@@ -135,8 +135,8 @@ func givenTo(cmd *cli.Command, m operator.Method) map[string]string {
 	return given
 }
 
-// callMethod calls a method and prints its result: as JSON, or one field a line. An archive is
-// printed as it comes.
+// callMethod calls a method and prints its result: as JSON, or one field per line. An archive is
+// printed as it arrives.
 func callMethod(ctx context.Context, cfg node.Config, m operator.Method, c operator.Call, asJSON bool,
 	stdout io.Writer) (err error) {
 	base, err := adminURL(cfg)
@@ -186,7 +186,7 @@ func callMethod(ctx context.Context, cfg node.Config, m operator.Method, c opera
 	return operator.WriteText(stdout, json.RawMessage(body), "")
 }
 
-// adminURL is where the admin listener is.
+// adminURL returns the URL of the admin listener.
 func adminURL(cfg node.Config) (string, error) {
 	if cfg.Admin.URL != "" {
 		return strings.TrimSuffix(cfg.Admin.URL, "/"), nil

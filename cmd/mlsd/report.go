@@ -41,7 +41,8 @@ func reportKeyCommand(stdout io.Writer) *cli.Command {
 	}
 }
 
-// newReportKey writes a new key to a file that does not exist yet, and its public half beside it.
+// newReportKey writes a new key to a file that does not exist yet, and the key's public half to a
+// second file.
 func newReportKey(path string, stdout io.Writer) error {
 	key, err := reports.NewPrivateKey()
 	if err != nil {
@@ -77,8 +78,8 @@ func writeNew(path, line string, mode os.FileMode) (err error) {
 	return f.Sync()
 }
 
-// openReportCommand returns the command "admin report open". It opens a report on the machine on
-// which it runs: what is revealed never reaches the server.
+// openReportCommand returns the command "admin report open". The command opens a report on the
+// machine on which it runs, so the server never gets the content.
 func openReportCommand(stdout io.Writer) *cli.Command {
 	return &cli.Command{
 		Name: "open", Usage: "print what a report reveals; the private key stays on this machine", ArgsUsage: "ID",
@@ -115,7 +116,8 @@ func readReportKey(path string) (reports.PrivateKey, error) {
 	return key, errs.Wrap(err, "%s", path)
 }
 
-// openReport prints what a sealed report reveals, with nothing in it that a terminal obeys.
+// openReport prints the content of a sealed report. It escapes everything that a terminal would
+// obey.
 func openReport(key reports.PrivateKey, sealed operator.FetchedReport, stdout io.Writer) error {
 	if err := sealed.Check(); err != nil {
 		return err
@@ -144,7 +146,7 @@ func openReport(key reports.PrivateKey, sealed operator.FetchedReport, stdout io
 	return err
 }
 
-// openedReport is what "admin report open" prints.
+// openedReport is the output of "admin report open".
 type openedReport struct {
 	ID       uuid.UUID       `json:"id"`
 	Convo    uuid.UUID       `json:"convo"`
@@ -153,7 +155,7 @@ type openedReport struct {
 	Content  json.RawMessage `json:"content"`
 }
 
-// evidence says how much of a content is more than the reporter's word.
+// evidence says which parts of a content do not rest on the reporter's word alone.
 func evidence(c reports.Content, sealed operator.FetchedReport) string {
 	const word = "what they say is the reporter's word"
 	if c.Head == "" {

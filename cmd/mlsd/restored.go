@@ -56,7 +56,7 @@ All sessions have ended: clients buy new ones.
 	return err
 }
 
-// connect connects to the database within connectTimeout, with settings of the session.
+// connect connects to the database within connectTimeout, with the given settings of the session.
 func connect(ctx context.Context, url string, settings map[string]string) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()

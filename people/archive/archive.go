@@ -62,8 +62,8 @@ type Reader struct {
 
 // Read calls yield with the rows after a position, in the order of the parts. If yield returns
 // false, that row is not passed on, and Read ends. Read returns where it has ended, and whether
-// there may be more rows. Each statement is bounded in the rows that it examines and returns, and in
-// bytes. tx is the transaction of Snapshot.
+// there may be more rows. Each statement is bounded in the rows that it examines and returns, and
+// in bytes. tx is the transaction of Snapshot.
 func (r Reader) Read(ctx context.Context, tx pgx.Tx, from Position, yield func(Row) bool) (end Position, more bool,
 	err error) {
 	if r.Now == nil {

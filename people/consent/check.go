@@ -18,8 +18,9 @@ import (
 var readStandings string
 
 // NewestConvos is how many of a person's newest convos are searched for a convo that the person
-// shares with a caller. Convos that the person has not accepted count too. Older convos are ignored,
-// so that people who are in thousands of convos do not make an invitation or a claim expensive.
+// shares with a caller. Convos that the person has not accepted count too. Older convos are
+// ignored, so that people who are in thousands of convos do not make an invitation or a claim
+// expensive.
 const NewestConvos = 500
 
 // standing is everything that decides whether one DID accepts a caller.

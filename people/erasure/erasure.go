@@ -1,5 +1,5 @@
-// Package erasure removes everything that this service stores about an account. Where others need a
-// row, it puts a tombstone in the place of the account's DID.
+// Package erasure removes everything that this service stores about an account, or replaces its DID
+// by a tombstone where others need the row.
 //
 // An erasure is a job: a row of the table erasures. Worker takes the job from step to step. Each
 // batch of a step is a transaction that also updates the row, so that a killed node loses nothing
