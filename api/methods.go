@@ -234,8 +234,8 @@ var methods = map[string]policy{
 	nsid.PublishKeyPackages: {maxBody: bodyPackages, answerMemory: answerCounts, expensive: true, token: usedByDispatch, recordLife: recordDay, minLife: minAnswer,
 		violations: []violation{{"keyPackages", lexcodec.RuleMaxLength, mlsapi.ErrTooManyKeyPackages}}},
 	nsid.PutAttachmentPart: {maxBody: bodyPart, answerMemory: answerSmall, token: usedByDispatch, maxTime: maxUpload},
-	// The session must be the session of the request. A service-auth token passes this check of the
-	// policy, and the handler refuses it.
+	// The refresh token must belong to the session of the request. A service-auth token passes the
+	// checks of dispatch.go, and the handler refuses it.
 	nsid.RefreshSession: {maxBody: bodySmall, answerMemory: answerSmall, cost: costSession, token: usedByDispatch},
 	nsid.RegisterPushTarget: {maxBody: bodySmall, answerMemory: answerSmall, token: usedByDispatch, recordLife: recordDay, minLife: minTarget,
 		violations: []violation{
