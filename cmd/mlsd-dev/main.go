@@ -158,8 +158,7 @@ func checkExposure(addr string, expose bool) error {
 // ownHost returns a function that reports whether the Host of a request names this server: a name
 // of this machine, or the name in its public URL. If other machines may reach the server, they use
 // IP addresses that the server does not know, such as the address of a container's host. So expose
-// accepts every IP address. That is safe: a page of another site sends the name of that site, or its
-// own IP address.
+// accepts every IP address. A page of another site sends the name of that site, which is refused.
 func ownHost(publicURL string, expose bool) func(*http.Request) bool {
 	var names []string
 	if u, err := url.Parse(publicURL); err == nil {
