@@ -7,16 +7,17 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// Appender writes its canonical JSON without reflection. Every scalar type of this package and
-// every generated type that the server encodes implements it.
+// Appender writes its canonical JSON without reflection. The generated types that
+// the server encodes implement it, and every scalar type of this package.
 type Appender interface {
-	// AppendJSON appends the value's canonical JSON to dst. Fields are in the order of their names.
-	// Absent optional fields are left out. There is no white space and no HTML escape.
+	// AppendJSON appends the value's canonical JSON to dst: fields in the order of
+	// their names, nothing optional that is absent, no white space, no HTML escapes.
 	AppendJSON(dst []byte) []byte
 }
 
-// Marshal returns the canonical JSON of v: equal values give equal bytes on every node and in every
-// release. Pass generated types by pointer: for an [Appender], Marshal needs no reflection.
+// Marshal returns the canonical JSON of v: the same value is the same bytes on
+// every node and in every release. Pass generated types by pointer: Marshal then
+// needs no reflection for an [Appender].
 func Marshal(v any) ([]byte, error) {
 	if a, ok := v.(Appender); ok {
 		return a.AppendJSON(nil), nil
@@ -24,12 +25,13 @@ func Marshal(v any) ([]byte, error) {
 	return json.Marshal(v, json.Deterministic(true))
 }
 
-// A Field is one top-level field of an input. The request hash is made from the fields. If an
-// idempotency key is used for another input, the answer names the fields that differ.
+// A Field is one top-level field of an input. The request hash is made from the
+// fields, and a reused idempotency key is answered with the names of those that
+// differ.
 type Field struct {
 	Name string
-	// JSON is the canonical form of the decoded value. So padded and unpadded base64 of the same
-	// bytes are the same request.
+	// JSON is the canonical form of the decoded value, so that padded and unpadded
+	// base64 of the same bytes are the same request.
 	JSON []byte
 }
 
@@ -39,7 +41,8 @@ type FieldList struct {
 	Buffer []byte
 }
 
-// Add records a field. The caller has appended the field's value to l.Buffer. buffer is the result.
+// Add records a field. The caller has appended its value to l.Buffer, and buffer
+// is the result.
 func (l *FieldList) Add(name string, buffer []byte) {
 	l.Fields = append(l.Fields, Field{Name: name, JSON: buffer[len(l.Buffer):len(buffer):len(buffer)]})
 	l.Buffer = buffer
@@ -77,26 +80,3 @@ func EndObject(dst []byte) []byte {
 
 // Pointer returns a pointer to v, for optional fields.
 func Pointer[T any](v T) *T { return &v }
-
-// AppendString appends s as a JSON string. Most strings are plain ASCII identifiers: one loop finds
-// that they need no escapes.
-func AppendString(dst []byte, s string) []byte {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
-			return appendQuoted(dst, s)
-		}
-	}
-	dst = append(dst, '"')
-	dst = append(dst, s...)
-	return append(dst, '"')
-}
-
-// appendQuoted appends s with escapes where JSON needs them.
-func appendQuoted(dst []byte, s string) []byte {
-	n := len(dst)
-	out, err := jsontext.AppendQuote(dst, s)
-	if err != nil { // a string of the server's own is not UTF-8: keep it, and replace the invalid bytes
-		out, _ = jsontext.AppendQuote(dst[:n], strings.ToValidUTF8(s, "\ufffd"))
-	}
-	return out
-}

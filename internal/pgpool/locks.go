@@ -41,7 +41,7 @@ const (
 	// LockPushTargets is for each person: the person's push targets are counted one after the
 	// other.
 	LockPushTargets TxLock = "push"
-	// LockReports orders new reports of abuse, because the number of open reports is bounded.
+	// LockReports orders new reports of abuse, because their open bytes are bounded together.
 	LockReports TxLock = "reports"
 	// LockLogKeys orders changes of the keys that sign log heads.
 	LockLogKeys TxLock = "log keys"
