@@ -70,10 +70,11 @@ type call struct {
 	bytes     *upload   // the body of a method whose input is bytes
 	content   *download // the answer of a method whose output is bytes
 	body      limit.Reservation
-	bodyRead  bool              // the body was read to its end, or the client does not send the rest
-	reserved  limit.Reservation // memory for the answer, released once the answer is written
-	charged   int               // units, in addition to the method's cost
-	expensive *expensiveRequest // nil if the request is not expensive
+	bodyRead  bool              // nothing is left of the body, or the client does not send the rest
+	reserved  limit.Reservation // of the answer, until it is written
+	buffer    *[]byte           // of a large answer; giveBuffer returns it for the next one
+	charged   int               // units besides the method's cost
+	expensive *expensiveRequest // nil: the request is not expensive
 
 	proposedBytes int // size of the commit and its GroupInfo, in bytes
 }
@@ -310,8 +311,8 @@ func (s *Server) call(cl *call, body []byte) error {
 	}
 	answered := false
 	defer func() {
-		if !answered { // the handler has refused the request or panicked
-			cl.reserved.Release()
+		if !answered { // the handler refused or panicked
+			cl.releaseAnswer()
 		}
 	}()
 	if !pool.TryReserve(&cl.reserved, cl.client(), n, n) {

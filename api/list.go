@@ -16,9 +16,9 @@ const maxAnswer = 8_000_000
 // still be answered as an error.
 type list struct {
 	call *call
-	buf  []byte
-	n    int   // number of elements
-	err  error // set if there is no memory for the remaining elements
+	buf  *[]byte
+	n    int   // elements
+	err  error // there is no memory for the rest
 }
 
 // maxEnvelope is the space for the fields before the array, in bytes. They are written last,
@@ -37,8 +37,9 @@ func (c *call) list() *list {
 // if the answer already has an element and would exceed maxAnswer. It also leaves the element out
 // if there is no memory; then replyList returns the error.
 func (l *list) add(element lexcodec.Appender, size int) bool {
-	b, whole := l.buf, len(l.buf)
-	if cap(b)-whole < size { // append would grow the buffer by a quarter at a time, and copy it each time
+	b := *l.buf
+	whole := len(b)
+	if cap(b)-whole < size { // append would grow it by a quarter at a time, and copy it each time
 		more := max(size, min(cap(b), maxAnswer-whole))
 		if l.err = l.call.hold(whole + more + size); l.err != nil { // the element is in memory already
 			return false
@@ -89,7 +90,15 @@ func (c *call) hold(n int) error {
 	return refused(c.reserved.GrowSoon(c.ctx, more))
 }
 
-// holdObjects reserves memory for n bytes of MLS objects that were read, and for their base64.
+// replyLarge is reply for an answer that may need a large buffer.
+func (c *call) replyLarge(v lexcodec.Appender) error {
+	c.buffer = takeBuffer()
+	c.answer = v.AppendJSON(*c.buffer)
+	*c.buffer = c.answer
+	return nil
+}
+
+// holdObjects holds the memory for n bytes of MLS objects, which were read, and for their base64.
 func (c *call) holdObjects(n int) error { return c.hold(n + encodedObjects(n)) }
 
 // encodedObjects returns the size of an answer with n bytes of MLS objects, in bytes.

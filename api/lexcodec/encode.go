@@ -7,17 +7,16 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// Appender writes its canonical JSON without reflection. The generated types that
-// the server encodes implement it, and every scalar type of this package.
+// Appender writes its canonical JSON without reflection. Every scalar type of this package and
+// every generated type that the server encodes implements it.
 type Appender interface {
-	// AppendJSON appends the value's canonical JSON to dst: fields in the order of
-	// their names, nothing optional that is absent, no white space, no HTML escapes.
+	// AppendJSON appends the value's canonical JSON to dst. Fields are in the order of their names.
+	// Absent optional fields are left out. There is no white space and no HTML escape.
 	AppendJSON(dst []byte) []byte
 }
 
-// Marshal returns the canonical JSON of v: the same value is the same bytes on
-// every node and in every release. Pass generated types by pointer: Marshal then
-// needs no reflection for an [Appender].
+// Marshal returns the canonical JSON of v: equal values give equal bytes on every node and in every
+// release. Pass generated types by pointer: for an [Appender], Marshal needs no reflection.
 func Marshal(v any) ([]byte, error) {
 	if a, ok := v.(Appender); ok {
 		return a.AppendJSON(nil), nil
@@ -25,13 +24,12 @@ func Marshal(v any) ([]byte, error) {
 	return json.Marshal(v, json.Deterministic(true))
 }
 
-// A Field is one top-level field of an input. The request hash is made from the
-// fields, and a reused idempotency key is answered with the names of those that
-// differ.
+// A Field is one top-level field of an input. The request hash is made from the fields. If an
+// idempotency key is used for another input, the answer names the fields that differ.
 type Field struct {
 	Name string
-	// JSON is the canonical form of the decoded value, so that padded and unpadded
-	// base64 of the same bytes are the same request.
+	// JSON is the canonical form of the decoded value. So padded and unpadded base64 of the same
+	// bytes are the same request.
 	JSON []byte
 }
 
@@ -41,8 +39,7 @@ type FieldList struct {
 	Buffer []byte
 }
 
-// Add records a field. The caller has appended its value to l.Buffer, and buffer
-// is the result.
+// Add records a field. The caller has appended the field's value to l.Buffer. buffer is the result.
 func (l *FieldList) Add(name string, buffer []byte) {
 	l.Fields = append(l.Fields, Field{Name: name, JSON: buffer[len(l.Buffer):len(buffer):len(buffer)]})
 	l.Buffer = buffer
