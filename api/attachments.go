@@ -71,7 +71,7 @@ func namedAttachment(uri *string) (id uuid.UUID, ok bool) {
 func (h *handlers) checkNamed(c *call, convo, id uuid.UUID) (invalid, err error) {
 	m, err := convos.Authorise(c.ctx, h.DB, convo, c.caller)
 	if errors.Is(err, convos.ErrNotFound) || errors.Is(err, convos.ErrNotMember) {
-		return messages.ErrInvalidAsset, nil // messages.judge checks the membership first
+		return messages.ErrInvalidAsset, nil // messages.judge checks the membership before this error
 	}
 	if err == nil {
 		err = acrossResets(c.ctx, c, h.DB, m.Window, func(w messages.Window) error {

@@ -43,9 +43,9 @@ type Work func(ctx context.Context, fence int64) (Done, error)
 
 // Run is Do for work outside the database. It reserves the key in a transaction of its own, extends
 // the lease during the work, and records the outcome and its effects in one transaction. If the
-// holder dies, another request takes over with a higher fence when the lease has expired. Later
-// heartbeats and completions of the first holder then match no row. So the outside system can see
-// the work twice, and must recognise it by the key. Only the database's clock counts.
+// holder dies, another request takes over with a higher fence when the lease has expired. So the
+// outside system can see the work twice, and must recognise it by the key. After a takeover,
+// heartbeats and completions of the first holder match no row. Only the database's clock counts.
 //
 // Errors besides the work's own: *ConflictError, *RunningError, ErrLeaseLost, ErrUnknownOutcome,
 // and errors of the database.
@@ -166,9 +166,9 @@ func (s *Store) takeOver(ctx context.Context, tx pgx.Tx, req Request) (fence int
 	return fence, nil
 }
 
-// keep extends the lease until end is called, three times per lease. The context working ends with
-// ErrLeaseLost when another attempt has taken over, or when no heartbeat was written for the length
-// of a lease.
+// keep extends the lease three times in the length of a lease, until end is called. The context
+// working ends with ErrLeaseLost when another attempt has taken over, or when no heartbeat was
+// written for the length of a lease.
 func (s *Store) keep(ctx context.Context, req Request, fence int64) (working context.Context, end func()) {
 	lease := req.Lease
 	working, cancel := context.WithCancelCause(ctx)

@@ -17,7 +17,7 @@ import (
 // Bounds of one statement of the sweeper.
 const (
 	expireConvos   = 500  // convos whose oldest message it reads
-	expireEntries  = 2000 // log entries that the statement passes, in all convos
+	expireEntries  = 2000 // old log entries that the statement handles, in all convos
 	expirePerConvo = 256  // the same in one convo, so that a long log does not delay other convos
 )
 
@@ -27,8 +27,8 @@ const (
 // Proposals and commits stay as long as the convo. They are few and small, and a device that was
 // away needs all of them.
 //
-// A log expires from its beginning. Its row of log_floors says how far: above the floor seq is
-// dense, below the floor are only proposals and commits. seq and created_at grow together under the
+// A log expires from its beginning. Its row of log_floors says how far: above the floor, seq has no
+// gaps; below the floor are only proposals and commits. seq and created_at grow together under the
 // convo's row lock, so the primary key finds the old messages without an index on created_at. The
 // sweeper does not lock the convo, because nobody else writes a log's oldest entries and the
 // floors.
@@ -91,8 +91,8 @@ func (e *Sweeper) round(ctx context.Context, conn *pgx.Conn) (total int64, err e
 	}
 }
 
-// dueConvos reads the next convos after the id after. It returns the convos whose oldest message is
-// older than cutoff, and the last convo that it has read, or nil if there are no more.
+// dueConvos reads the next convos, whose ids are above after. It returns the convos whose oldest
+// message is older than cutoff, and the last convo that it has read, or nil if there are no more.
 func dueConvos(ctx context.Context, conn *pgx.Conn, after uuid.UUID, cutoff time.Time) (due []uuid.UUID,
 	last *uuid.UUID, err error) {
 	err = conn.QueryRow(ctx, `

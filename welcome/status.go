@@ -29,7 +29,7 @@ type Status struct {
 	Since    time.Time // when State began; for Superseded and Expired, when the Welcome was made
 }
 
-// statusRow is a row of welcomes, with what hides the Welcome from the inviter.
+// statusRow is a row of welcomes, with the facts that decide what the inviter may see of it.
 type statusRow struct {
 	ID             uuid.UUID
 	DID            syntax.DID
@@ -50,8 +50,8 @@ type statusRow struct {
 	Now            time.Time
 }
 
-// Refused inserts an event for the inviter, if it is still a member: the home of a person has
-// refused the invitation for good.
+// Refused tells the inviter, if the inviter is still a member, that the home of a person has
+// refused the invitation for good. It inserts an event.
 func Refused(ctx context.Context, tx pgx.Tx, convo uuid.UUID, inviter, did syntax.DID, epoch int64) error {
 	_, err := tx.Exec(ctx, `
 		INSERT INTO outbox (kind, convo_id, did, detail, created_at)
@@ -61,10 +61,10 @@ func Refused(ctx context.Context, tx pgx.Tx, convo uuid.UUID, inviter, did synta
 	return errs.Wrap(err, "tell the inviter of a refused invitation")
 }
 
-// Statuses reads up to limit of the convo's Welcomes with ids above after, in the order in which
-// they were made. It returns the Welcomes that the inviter has sent: with a commit, by creating the
-// convo, or by resetting the convo before it. next is the id of the last Welcome that was read, or
-// nil if there are no more. The caller has checked that the inviter is a member.
+// Statuses reads the convo's Welcomes whose ids are above after, at most limit of them, in the order
+// in which they were made. It returns the Welcomes that the inviter has sent: with a commit, by
+// creating the convo, or by resetting the convo before it. next is the id of the last Welcome that
+// was read, or nil if there are no more. The caller has checked that the inviter is a member.
 //
 // The inviter does not see what a person does while the convo is a request, or after the person has
 // blocked the inviter.

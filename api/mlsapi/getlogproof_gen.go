@@ -12,9 +12,9 @@ import (
 // NSIDGetLogProof is the method's name on the wire.
 const NSIDGetLogProof = nsid.GetLogProof
 
-// GetLogProofParams are the parameters of blue.catbird.mls.getLogProof. Prove
-// that an entry is in the log under a head (seq), or that the log under one
-// head continues the log under an earlier one (from).
+// GetLogProofParams are the parameters of blue.catbird.mls.getLogProof. With
+// seq, prove that an entry is in the log under a head. With from, prove that
+// the log under one head continues the log under an earlier head.
 type GetLogProofParams struct {
 	// Id of the convo.
 	ConvoID string

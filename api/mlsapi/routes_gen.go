@@ -285,8 +285,9 @@ type Handler[C any] interface {
 	// it is now. Members compare heads inside their encrypted messages: a server
 	// that shows two of them two logs is caught.
 	GetLogHead(c C, p *GetLogHeadParams) error
-	// GetLogProof: Prove that an entry is in the log under a head (seq), or that
-	// the log under one head continues the log under an earlier one (from).
+	// GetLogProof: With seq, prove that an entry is in the log under a head. With
+	// from, prove that the log under one head continues the log under an earlier
+	// head.
 	GetLogProof(c C, p *GetLogProofParams) error
 	// GetMessages: Read a convo's log, oldest first. A page may hold fewer entries
 	// than limit. The page without a cursor is the last.
@@ -375,7 +376,7 @@ type Handler[C any] interface {
 	// that the caller types, or is there. A signal is not kept and not pushed. It
 	// can get lost; a busy server drops signals first.
 	SendSignal(c C, in *SendSignalInput) error
-	// SetCursorPolicy: Say who sees how far the caller has read, and what its
+	// SetCursorPolicy: Say who sees both how far the caller has read and what its
 	// devices have got. It is mutual: who shares with nobody sees nobody's.
 	SetCursorPolicy(c C, in *SetCursorPolicyInput) error
 	// SetInvitationPolicy: Say who may invite the caller into convos and claim its

@@ -11,8 +11,8 @@ import (
 const NSIDSetCursorPolicy = nsid.SetCursorPolicy
 
 // SetCursorPolicyInput is the input of blue.catbird.mls.setCursorPolicy. Say
-// who sees how far the caller has read, and what its devices have got. It is
-// mutual: who shares with nobody sees nobody's.
+// who sees both how far the caller has read and what its devices have got. It
+// is mutual: who shares with nobody sees nobody's.
 type SetCursorPolicyInput struct {
 	// Names this attempt: a repeated request with the same key gets the first
 	// answer and has no second effect. 1 to 128 printable ASCII characters,

@@ -118,7 +118,8 @@ func didAt(site *xrpc.Site) syntax.DID {
 	return syntax.DID("did:web:localhost%3A" + site.URL[strings.LastIndexByte(site.URL, ':')+1:])
 }
 
-// Ways in which the attacker's hosts handle a request. Another is not to answer: see never.
+// Ways in which the attacker's hosts handle a request. The function never is another way: it does
+// not answer.
 func hangsUp(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 
 // answersSlowly sends a byte of an answer per second.

@@ -139,7 +139,7 @@ func (c *Config) play(ctx context.Context, s Scenario, to testbed.Target, lines 
 	return result
 }
 
-// Play runs the scenario in a world and checks everything. The world has what was broken.
+// Play runs the scenario in a world and checks everything. Then w.Found has the broken promises.
 func (s Scenario) Play(ctx context.Context, w *testbed.World) {
 	w.Attempt(func() { s.Run(ctx, w) })
 	w.Check(ctx)

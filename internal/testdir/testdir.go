@@ -34,8 +34,8 @@ type Dir struct {
 var claimed = sync.OnceValues(Claim)
 
 // For returns a new directory that the end of the test removes. Every account may enter it, because
-// PostgreSQL of a test that runs as root has another account. Nothing in it can be executed on every
-// system.
+// a test that runs as root starts PostgreSQL as another account. On some systems nothing in it can
+// be executed.
 func For(t testing.TB) string {
 	t.Helper()
 	of, err := claimed()
@@ -78,8 +78,8 @@ func claimIn(base string) (*Dir, error) {
 	return d, nil
 }
 
-// claim makes the directory. One lock covers both steps. So no process sees a directory without an
-// owner that is still being made.
+// claim makes the directory. It holds the lock of base until the directory has its own lock. So no
+// other process takes a directory that is still being made for an abandoned one.
 func claim(base string) (_ *Dir, err error) {
 	baseLock, err := lockFile(filepath.Join(base, "lock"), syscall.LOCK_EX)
 	if err != nil {
@@ -122,13 +122,13 @@ func parentDir() string {
 	return os.TempDir()
 }
 
-// Downloads returns where a PostgreSQL is kept that was downloaded, for all processes.
+// Downloads returns the directory for a downloaded PostgreSQL. All processes share it.
 func Downloads() (string, error) {
 	base, err := dirOfUser(os.TempDir())
 	return filepath.Join(base, "pgbin"), err
 }
 
-// baseDir returns the directory with those of all test processes of this user.
+// baseDir returns the directory that contains the directories of all test processes of this user.
 func baseDir() (string, error) { return dirOfUser(parentDir()) }
 
 // dirOfUser is the directory of this user in parent. A server that runs as another account enters it.

@@ -86,7 +86,8 @@ func (a *accounts) choose(did syntax.DID, chosen profile) {
 
 // add makes an account. Accounts choose the services in turn. If handle is empty, the account gets
 // a handle.
-func (a *accounts) add(handle syntax.Handle, services []*Server) (person, error) {
+func (a *accounts) add(handle syntax.Handle, services []*Server) (_ person, err error) {
+	defer Catch(&err)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	taken := func(h syntax.Handle) bool {

@@ -42,8 +42,9 @@ func newFixture(t *testing.T) *fixture {
 	})
 	s := New(Config{
 		ServiceDID: serviceDID, Version: "test", Service: service, Log: slog.New(slog.DiscardHandler),
-		OwnHost: func(r *http.Request) bool { return strings.HasPrefix(r.Host, "127.0.0.1:") },
-		Reset:   func(context.Context) error { f.resets.Add(1); return f.broken },
+		Database: func() string { return "postgres:///dev?host=/run&port=1" },
+		OwnHost:  func(r *http.Request) bool { return strings.HasPrefix(r.Host, "127.0.0.1:") },
+		Reset:    func(context.Context) error { f.resets.Add(1); return f.broken },
 	})
 	server := httptest.NewUnstartedServer(s)
 	server.Config.ConnContext = ConnContext
@@ -225,7 +226,7 @@ func TestRoutes(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	if in := ask[Info](f, 200, "GET", "/dev", ""); in.Aud != serviceDID || in.DID != serviceDID || in.Version != "test" ||
-		in.URL != f.url || in.Directory != f.url {
+		in.Database != "postgres:///dev?host=/run&port=1" || in.URL != f.url || in.Directory != f.url {
 		t.Errorf("info %+v", in)
 	}
 	f.refuses(404, "NotFound", "GET", "/dev/nothing", "")

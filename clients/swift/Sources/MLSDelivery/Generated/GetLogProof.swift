@@ -2,8 +2,8 @@
 
 import Foundation
 
-/// Prove that an entry is in the log under a head (seq), or that the log under one head continues
-/// the log under an earlier one (from).
+/// With seq, prove that an entry is in the log under a head. With from, prove that the log under
+/// one head continues the log under an earlier head.
 public enum GetLogProof: Query {
     public static let nsid = "blue.catbird.mls.getLogProof"
 

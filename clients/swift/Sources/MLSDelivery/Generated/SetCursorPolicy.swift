@@ -2,7 +2,7 @@
 
 import Foundation
 
-/// Say who sees how far the caller has read, and what its devices have got. It is mutual: who
+/// Say who sees both how far the caller has read and what its devices have got. It is mutual: who
 /// shares with nobody sees nobody's.
 public enum SetCursorPolicy: Procedure {
     public static let nsid = "blue.catbird.mls.setCursorPolicy"
