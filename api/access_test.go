@@ -68,7 +68,7 @@ func (u *user) calls(c *convo) map[string]answer {
 
 // An outsider gets the same bytes for a convo that exists as for one that does not, from every
 // method. A text that is no id is refused as such: it says nothing of convos.
-func TestStrangers(t *testing.T) {
+func TestOutsidersLearnNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, bob, outsider := w.user(), w.user(), w.user()

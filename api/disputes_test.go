@@ -479,7 +479,7 @@ func TestReportsDoNotWaitForEachOther(t *testing.T) {
 }
 
 // H13: two accounts can split as many convos of their own as they like, and the log stays short.
-func TestForksOfStrangersInTheLog(t *testing.T) {
+func TestForksOfOutsidersInTheLog(t *testing.T) {
 	t.Parallel()
 	var lines atomic.Int64
 	w := newWorld(t, func(w *world) {

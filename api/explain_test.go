@@ -253,7 +253,7 @@ func TestRequestsAreFound(t *testing.T) {
 }
 
 // Who is not known, not served or being erased leaves no row.
-func TestStrangersLeaveNoRow(t *testing.T) {
+func TestOutsidersLeaveNoRow(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, recording)
 	w.anonymous(mlsapi.NSIDGetEpoch)

@@ -304,7 +304,7 @@ func TestExternalProposal(t *testing.T) {
 
 // S7: the group is not parsed for who may not propose. While its state cannot be parsed, who may
 // propose gets an error of the server, and everybody else the answer that they always get.
-func TestStrangersProposalParsesNothing(t *testing.T) {
+func TestOutsidersProposalParsesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, faulty)
 	alice, bob, service, outsider := w.user(), w.user(), w.user(), w.user()

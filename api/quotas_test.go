@@ -479,7 +479,7 @@ func TestRejectedKeyPackagesCount(t *testing.T) {
 
 // H10: to be invited makes nobody known. Who was put into a convo and has not accepted it is an
 // outsider when it is put into the next.
-func TestInvitedAgainIsStillAStranger(t *testing.T) {
+func TestInvitedAgainIsStillARequest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, bob := w.user(), w.user()
@@ -499,7 +499,7 @@ func TestInvitedAgainIsStillAStranger(t *testing.T) {
 
 // A convo whose quota is used up is to an outsider a convo that never existed. So is any convo to an
 // outsider whose own quota is used up.
-func TestStrangersSeeNoQuota(t *testing.T) {
+func TestOutsidersSeeNoQuota(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	alice, outsider := w.user(), w.user()

@@ -229,7 +229,7 @@ func TestDrainDeadline(t *testing.T) {
 
 // H5: openings of streams without an account are charged to the address, also if the client hangs
 // up at once. They take no place in the queue of openings.
-func TestStrangersOpenings(t *testing.T) {
+func TestUnauthenticatedOpenings(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(w *world) { w.rates.IP = api.Rate{PerSecond: 1e-3, Burst: 200} })
 	w.pretend()

@@ -19,7 +19,7 @@ var readOutsiders string
 // H10: to look for outsiders reads what the invited are in, not the rosters of the inviter's
 // convos. The inviter is in 200 convos, one of 1,000 people, and invites 50 who are in 20 others
 // each.
-func TestStrangersAreFoundByIndex(t *testing.T) {
+func TestOutsidersAreFoundByIndex(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	for _, sql := range []string{

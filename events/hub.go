@@ -130,10 +130,10 @@ func (h *Hub) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closed = ErrClosing
-	h.close()
 	for s := range h.all {
 		s.mu.Lock()
 		s.fail(ErrClosing)
 		s.mu.Unlock()
 	}
+	h.close() // last: who stops waiting now finds the reason in its subscription
 }

@@ -327,9 +327,9 @@ func TestLostCommitIsNotAnothers(t *testing.T) {
 	}
 }
 
-// TestStrangersDoNotWait: a caller that is not a member does not wait for a convo, because the wait
+// TestOutsidersDoNotWait: a caller that is not a member does not wait for a convo, because the wait
 // would show that the convo exists. It does not delay the convo either.
-func TestStrangersDoNotWait(t *testing.T) {
+func TestOutsidersDoNotWait(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
 	holder, err := f.db.Begin(t.Context())

@@ -580,7 +580,7 @@ func TestOnBatch(t *testing.T) {
 
 // An outsider's message to a convo that has a lane of its own is refused at once. In the lane it would
 // wait with the members' messages, and the wait would show that the convo exists.
-func TestStrangerPassesTheLane(t *testing.T) {
+func TestOutsiderPassesTheLane(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, 0)
 	release := f.lock(t, lockConvo, f.convos[0])

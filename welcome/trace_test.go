@@ -209,9 +209,9 @@ func (l *lines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// TestFailuresOfAStranger: a device that reports a failure of each lease, again and again, writes a
+// TestFailuresOfAnOutsider: a device that reports a failure of each lease, again and again, writes a
 // bounded number of lines into the log. The audit log and the counter have all of them.
-func TestFailuresOfAStranger(t *testing.T) {
+func TestFailuresOfAnOutsider(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	var counted outcomes

@@ -12,7 +12,7 @@ type promise struct{ says, tests string }
 func promises() map[string][]promise {
 	return map[string][]promise{
 		"SECURITY.md": {
-			{"[entitlement](#in-scope): non-members and former members", "TestStrangers TestFormerMemberSeesNothingMove TestRemovedMemberReadsNothing TestGlobalKey TestEntitlement"},
+			{"[entitlement](#in-scope): non-members and former members", "TestOutsidersLearnNothing TestFormerMemberSeesNothingMove TestRemovedMemberReadsNothing TestGlobalKey TestEntitlement"},
 			{"exactly once", "TestHundredAtOnce TestKillBetweenCommitAndAnswer TestKillAtRandom"},
 			{"MLS at the server", "TestVerifiedCommit TestOneCommitPerEpoch TestPublishRefusals TestGhost"},
 			{"tokens and sessions", "TestValidateRefusesForms TestUseAcrossNodes TestForgedSessions TestOldSessions TestDeleteSession TestSessionOfAnotherDevice"},
@@ -58,7 +58,7 @@ func promises() map[string][]promise {
 		},
 		"docs/LIMITS.md": {
 			{"[rates](#rates) of a DID, of an address, of pages; a debt is one bucket", "TestRateLimits TestPagesHaveARate TestBucketsDebt TestBuckets"},
-			{"what a request of [each method](#methods) costs; a failed one pays too; a question comes before the work", "TestStrangersProposalParsesNothing TestExternalProposalIsExpensive TestCosts TestMethods TestDownloadIsCharged TestExportIsCharged TestHeadsAreCharged TestVerificationIsCharged TestLateRequestsAreCharged TestFailedLookupsAreCharged TestStrangersOpenings"},
+			{"what a request of [each method](#methods) costs; a failed one pays too; a question comes before the work", "TestOutsidersProposalParsesNothing TestExternalProposalIsExpensive TestCosts TestMethods TestDownloadIsCharged TestExportIsCharged TestHeadsAreCharged TestVerificationIsCharged TestLateRequestsAreCharged TestFailedLookupsAreCharged TestUnauthenticatedOpenings"},
 			{"an account's own rate", "TestLimitedAccount"},
 			{"[requests](#requests): sizes of bodies and objects, members of a convo", "TestLargestMessage TestHostileSize TestOversizedBodyIsDrained"},
 			{"connections that wait", "TestWaitingConnectionsOfAnAddress TestWaitingConnectionsOfAll"},

@@ -255,7 +255,7 @@ var mutants = []mutant{
 		{"welcome/trim.sql", `ORDER BY epoch DESC`, `ORDER BY epoch`}}},
 	{"trimming waits", "welcome.TestTrimDoesNotWait", []edit{
 		{"welcome/trim.sql", `FOR UPDATE SKIP LOCKED`, `FOR UPDATE`}}},
-	{"a line of the log for every failed join", "welcome.TestFailuresOfAStranger", []edit{
+	{"a line of the log for every failed join", "welcome.TestFailuresOfAnOutsider", []edit{
 		{"welcome.New", `log: ratelog.New(log)`, `log: func(*slog.Logger) *slog.Logger { return log }(ratelog.New(log))`}}},
 	{"the sweep of Welcome bytes begins anew each round", "welcome.TestEraseGoesOn", []edit{
 		{"welcome.bodySweep.batch", `s.looked, s.looks = last, s.looks+1`, `s.looks++`}}},
@@ -447,7 +447,7 @@ var mutants = []mutant{
 		{"messages.judge", `case s.convo.isClosed:`, `case s.convo.isClosed && s.hasLeft:`}}},
 	{"commits in a closed convo (M3)", "TestReInitCloses", []edit{
 		{"convos.lockOpen", `return c, c.refuseClosed()`, `return c, nil`}}},
-	{"a stranger is in the new group of a reset", "TestResetRefusals", []edit{
+	{"an outsider is in the new group of a reset", "TestResetRefusals", []edit{
 		{"convos.ResetConvo", `if i < 0 {`, `if i < -1 {`}}},
 	{"a reset ignores a dispute", "TestResetInADispute", []edit{
 		{"convos.locked.mayReset", `c.dispute != nil && (c.dispute.Caller || !reports)`, `c.dispute != nil && c.dispute.Caller`}}},
@@ -461,7 +461,7 @@ var mutants = []mutant{
 	case s.recorded != nil:`}}},
 	{"anyone is an external sender (M5)", "TestExternalProposal", []edit{
 		{"convos.checkExternalSender", `case did != d.Sender.String():`, `case did == "":`}}},
-	{"an outsider's proposal parses the group (S7)", "TestStrangersProposalParsesNothing", []edit{
+	{"an outsider's proposal parses the group (S7)", "TestOutsidersProposalParsesNothing", []edit{
 		{"convos.checkExternalSender", `if !listed {`, `if false {`}}},
 	{"member-list-leak", "TestMemberListLeak", []edit{
 		{"convos.Create", `if !inserted || deleted { return Convo{}, ErrGroupAlreadyExists`, `if !inserted {
@@ -485,7 +485,7 @@ var mutants = []mutant{
 		c.iss = c.sub
 	}
 	return Verified{Caller: c.iss`}}},
-	{"a convo's id in capitals", "TestStrangers", []edit{
+	{"a convo's id in capitals", "TestOutsidersLearnNothing", []edit{
 		{"api.convoID", `"ABCDEF"`, `"GHIJKL"`}}},
 	{"removed member reads on", "TestRemovedMemberReadsNothing", []edit{
 		{"convos.Authorise", `if left {`, `if left && m.Epoch < 0 {`}}},
@@ -494,7 +494,7 @@ var mutants = []mutant{
 		{"messages/page_small.sql", `AND me.left_at IS NULL`, ``}}},
 	{"member reads from before it joined", "TestRemovedMemberReadsNothing", []edit{
 		{"messages/page_small.sql", `greatest(me.joined_seq, $3::bigint + 1)`, `$3::bigint + 1`}}},
-	{"page without its membership", "TestStrangers", []edit{
+	{"page without its membership", "TestOutsidersLearnNothing", []edit{
 		{"messages/page_small.sql", `me.did = $2`, `me.role = 'creator' AND $2::text <> ''`}}},
 
 	// Cursors
@@ -593,7 +593,7 @@ var mutants = []mutant{
 		{"internal/pgpool.sendTx", `err = closeErr`, `_ = closeErr`}}},
 	{"nobody waits for a busy convo", "messages.TestSameKeyRunning", []edit{
 		{"messages.lockConvos", `FOR NO KEY UPDATE`, `FOR NO KEY UPDATE SKIP LOCKED`}}},
-	{"a former member waits for the convo", "messages.TestStrangersDoNotWait", []edit{
+	{"a former member waits for the convo", "messages.TestOutsidersDoNotWait", []edit{
 		{"messages.lockConvos", `AND left_at IS NULL`, ``}}},
 	{"the log stands still", "messages.TestConcurrentBatches", []edit{
 		{"messages.transaction.queueConvos", `batch.Queue(advanceConvos, convos, seqs, t.now)`, ``}}},
@@ -613,7 +613,7 @@ var mutants = []mutant{
 		{"internal/batch.Batcher.remove", `i >= 0`, `i > len(b.queue)`}}},
 	{"unbounded queue", "messages.TestQueueIsBounded", []edit{
 		{"messages.sends.begin", `case s.n > 0 &&`, `case s.n < 0 &&`}}},
-	{"an outsider waits in the lane", "messages.TestStrangerPassesTheLane", []edit{
+	{"an outsider waits in the lane", "messages.TestOutsiderPassesTheLane", []edit{
 		{"messages.Log.Send", `r, err := l.first(&d).Do(ctx, d)`, `r, err := Result{Err: ErrBusy}, error(nil)
 	l.lanes.mu.Lock()
 	waits := l.lanes.busy[d.ConvoID] != nil
@@ -975,7 +975,7 @@ var mutants = []mutant{
 		{"messages.judge", `case s.recorded != nil:`, `case d.refusal != nil:
 		return &Result{Err: d.refusal}
 	case s.recorded != nil:`}}},
-	{"quota before membership", "TestStrangersSeeNoQuota", []edit{
+	{"quota before membership", "TestOutsidersSeeNoQuota", []edit{
 		{"messages.judge", `case s.hasLeft:`, `case d.refusal != nil:
 		return &Result{Err: d.refusal}
 	case s.hasLeft:`}}},
@@ -998,9 +998,9 @@ var mutants = []mutant{
 		{"internal/network.Service.check", `home != u.Service`, `home == ""`}}},
 	{"an invitation looks at all convos of the invited", "convos.TestInvitedWithManyConvos", []edit{
 		{"convos/outsiders.sql", `ORDER BY convo_id DESC LIMIT $4`, `ORDER BY convo_id DESC LIMIT $4 + 1`}}},
-	{"the invited are known", "TestInvitedAgainIsStillAStranger", []edit{
+	{"the invited are known", "TestInvitedAgainIsStillARequest", []edit{
 		{"convos/outsiders.sql", `WHERE m.requested_at IS NULL`, `WHERE m.requested_at IS NULL OR true`}}},
-	{"who has left is known", "TestInvitedAgainIsStillAStranger", []edit{
+	{"who has left is known", "TestInvitedAgainIsStillARequest", []edit{
 		{"convos/outsiders.sql", `WHERE did = i.did AND left_at IS NULL ORDER`, `WHERE did = i.did ORDER`}}},
 
 	// Accounts
