@@ -17,13 +17,13 @@ import (
 type account struct {
 	name     string
 	uid, gid uint32
-	cred     *syscall.Credential // nil: the account of this process
+	cred     *syscall.Credential // nil means the account of this process
 	unnamed  bool                // the user database has no line for uid
 }
 
-// Uids of which root takes an unused one if the system has no account for the server. No standard
-// gives this range to anybody: it is between those of systemd, and small enough for containers that
-// have 65,536 uids.
+// The range of uids from which root takes an unused uid, if the system has no account for the
+// server. No standard assigns this range: it lies between the ranges of systemd, and within the
+// 65,536 uids of a container.
 const (
 	firstOwnUID = 60600
 	lastOwnUID  = 60699
@@ -76,7 +76,8 @@ func chooseAccount(clusterDir string, exists bool) (*account, error) {
 	return ownAccount()
 }
 
-// ownAccount returns a uid and gid that have no name, so that no other program runs as it.
+// ownAccount returns an account whose uid and gid have no name, so that no other program runs as
+// it.
 func ownAccount() (*account, error) {
 	for id := firstOwnUID; id <= lastOwnUID; id++ {
 		var noUser user.UnknownUserIdError
@@ -91,7 +92,7 @@ func ownAccount() (*account, error) {
 		"and all uids from %d to %d are taken: make an account (useradd --system mlsd)", firstOwnUID, lastOwnUID)
 }
 
-// accountOf returns the account with a uid, which possibly has no name. If that is not the account
+// accountOf returns the account with a uid. The account may have no name. If it is not the account
 // of this process, the server gets none of this process's supplementary groups.
 func accountOf(uid, gid int) (*account, error) {
 	a := &account{uid: uint32(uid), gid: uint32(gid)}
@@ -124,10 +125,11 @@ func namedAccount(name string) (*account, error) {
 	return accountOf(uid, gid)
 }
 
-// command returns a command of the server's installation that runs as the account in dir. The
+// command returns a command of the server's installation, which runs in dir as the account. The
 // command has its own process group. So a ^C in a terminal reaches only this process, which stops
-// the server in order. It has its own environment: the caller's PGDATA, PGPORT or PGOPTIONS would
-// change what it does. Its messages are in English, because this package parses them.
+// the server in order. The command has its own environment, because PGDATA, PGPORT or PGOPTIONS of
+// the caller would change what it does. Its messages are in English, because this package parses
+// them.
 func (a *account) command(ctx context.Context, path, dir string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Dir = dir
@@ -152,7 +154,7 @@ func (a *account) own(dir string) error {
 	return os.Chmod(dir, 0o700)
 }
 
-// ownAll makes the account the owner of a directory and all in it.
+// ownAll makes the account the owner of a directory and of everything in it.
 func (a *account) ownAll(dir string) error {
 	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {
@@ -163,8 +165,8 @@ func (a *account) ownAll(dir string) error {
 }
 
 // checkAccess checks that the account can work below dir, by running a command there. Permission
-// bits are not enough for that, because of ACLs and SELinux. If the account has no access, the
-// error names the first directory on the path that it may not enter.
+// bits do not tell this, because of ACLs and SELinux. If the account has no access, the error names
+// the first directory on the path that the account may not enter.
 func (a *account) checkAccess(ctx context.Context, bin binaries, dir string) error {
 	closed := ""
 	for p := dir; a.cred != nil && p != closed; p = filepath.Dir(p) {

@@ -12,12 +12,14 @@ import (
 	"mlsd/internal/errs"
 )
 
-// archiveTimeout is after how many seconds a segment of the WAL is archived that is not full. It
-// bounds what is lost with the machine. An unfinished segment is small once it is compressed.
+// archiveTimeout is the time in seconds after which a segment of the WAL is archived, even if it is
+// not full. It bounds what is lost if the machine is lost. An unfinished segment is small once it
+// is compressed.
 const archiveTimeout = "60"
 
 // archiveSettings make the server copy every finished segment of its WAL to dir, compressed. A file
-// is complete once it has its name. A segment that is there already must be the same.
+// in the archive is complete once it has its name. If the archive already has a segment, it must be
+// the same.
 func archiveSettings(dir string) map[string]string {
 	dir = quoteShell(dir)
 	return map[string]string{
@@ -29,7 +31,7 @@ func archiveSettings(dir string) map[string]string {
 }
 
 // restoreCommand is the server's command that takes one segment from the archive in dir. Without an
-// archive there is no segment.
+// archive the command finds no segment.
 func restoreCommand(dir string) string {
 	if dir == "" {
 		return "false"
@@ -43,7 +45,7 @@ func quoteShell(path string) string {
 	return "'" + strings.ReplaceAll(strings.ReplaceAll(path, "'", `'\''`), "%", "%%") + "'"
 }
 
-// makeArchive makes the archive if it does not exist. "" is none.
+// makeArchive makes the archive if it does not exist. "" means no archive.
 func (a *account) makeArchive(dir string) error {
 	if _, err := os.Stat(dir); dir == "" || !errors.Is(err, fs.ErrNotExist) {
 		return nil

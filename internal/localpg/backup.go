@@ -22,18 +22,19 @@ const (
 
 // Manifest says what a backup holds. Times are the server's.
 type Manifest struct {
-	Major    int       `json:"postgres"` // the major version that it needs
+	Major    int       `json:"postgres"` // the major version that the backup needs
 	Began    time.Time `json:"began"`
-	Ended    time.Time `json:"ended"`    // it can be restored to this moment, or to a later one
-	FirstWAL string    `json:"firstWAL"` // the oldest segment of an archive that it needs
+	Ended    time.Time `json:"ended"`    // the backup can be restored to this moment or a later one
+	FirstWAL string    `json:"firstWAL"` // the oldest segment that the backup needs from an archive
 	Bytes    int64     `json:"bytes"`    // size of the tar
 }
 
-// Backup copies the cluster of the server that runs in dataDir to a tar in the directory dir,
-// while it runs. The copy is complete without an archive: it holds the WAL of its own time. dir
-// must be empty, or not exist. An interrupted backup has no manifest, and Restore refuses it.
+// Backup copies the cluster of the server that runs in dataDir to a tar in the directory dir, while
+// the server runs. The copy is complete without an archive, because it holds the WAL that was
+// written during the backup. dir must be empty, or must not exist. An interrupted backup has no
+// manifest, and Restore refuses it.
 //
-// Errors: ErrNotRunning, those of the database and of the file system.
+// Errors: ErrNotRunning, and errors of the database and of the file system.
 func Backup(ctx context.Context, dataDir, dir string) (m Manifest, err error) {
 	defer func() {
 		if err != nil {
@@ -92,10 +93,10 @@ func emptyDir(dir string) error {
 	return err
 }
 
-// firstSegment finds the WAL segment with which replaying begins, in the label of a backup.
+// firstSegment finds, in the label of a backup, the WAL segment with which replaying begins.
 var firstSegment = regexp.MustCompile(`START WAL LOCATION: \S+ \(file ([0-9A-F]{24})\)`)
 
-// baseBackup writes the cluster of conn's server as a tar, with the WAL of that time.
+// baseBackup writes the cluster of conn's server as a tar, with the WAL that is written meanwhile.
 func (m *Manifest) baseBackup(ctx context.Context, conn *pgx.Conn, to io.Writer) error {
 	const command = `BASE_BACKUP (LABEL 'mlsd backup', CHECKPOINT 'fast', WAL true, WAIT false, MANIFEST 'no')`
 	s := &tarStream{to: to}
@@ -110,16 +111,16 @@ func (m *Manifest) baseBackup(ctx context.Context, conn *pgx.Conn, to io.Writer)
 	return nil
 }
 
-// headBytes is the part of a tar with the label of the backup, which is its first file.
+// headBytes is how much of a tar contains the label of the backup, which is the tar's first file.
 const headBytes = 2048
 
 // tarStream writes the tar that is in the messages of a base backup. The first byte of a message
-// says what it is.
+// says what the message is.
 type tarStream struct {
 	to    io.Writer
 	tars  int
 	bytes int64
-	head  []byte // at least headBytes
+	head  []byte // the beginning of the tar, at least headBytes
 }
 
 // Write implements io.Writer.

@@ -15,10 +15,10 @@ import (
 	"strings"
 )
 
-// VersionError means that another major version of PostgreSQL made the cluster than those found.
-// The cluster is unchanged.
+// VersionError means that no PostgreSQL was found with the major version that made the cluster. The
+// cluster is unchanged.
 type VersionError struct {
-	Cluster int   // the major version that it needs
+	Cluster int   // the major version that the cluster needs
 	Found   []int // the major versions that are installed
 }
 
@@ -41,8 +41,8 @@ func (b binaries) initdb() string   { return filepath.Join(b.dir, "initdb") }
 
 // finder chooses an installation.
 type finder struct {
-	installed []string // directories that can hold one, best first
-	downloads string   // where downloads go
+	installed []string // directories that can hold an installation, the best first
+	downloads string   // the directory of downloads
 	download  func(ctx context.Context, major int, dir string) error
 	log       *slog.Logger
 	step      Step
@@ -70,20 +70,20 @@ func (f *finder) first(ctx context.Context, dirs []string, want int) (_ binaries
 		b, err := f.inspect(ctx, dir)
 		switch {
 		case ctx.Err() != nil:
-			// The binaries may be suitable, so this must not lead to a download.
+			// The binaries may be suitable, so the end of ctx must not lead to a download.
 			return binaries{}, nil, context.Cause(ctx)
 		case err == nil && b.suits(want):
 			return b, nil, nil
 		case err == nil:
 			found = append(found, b.major)
-		case !errors.Is(err, fs.ErrNotExist): // that is true for most directories of PATH
+		case !errors.Is(err, fs.ErrNotExist): // most directories of PATH have no postgres
 			f.log.Debug("PostgreSQL binaries not used", "dir", dir, "reason", err)
 		}
 	}
 	return binaries{}, found, nil
 }
 
-// suits reports whether an installation can run a cluster of version want. 0 is a new one.
+// suits reports whether an installation can run a cluster of version want. 0 means a new cluster.
 func (b binaries) suits(want int) bool {
 	return b.major >= MinMajor && (want == 0 || b.major == want)
 }
@@ -92,8 +92,9 @@ func (f *finder) downloaded() []string {
 	return newestFirst(f.downloads, "[0-9]*/bin")
 }
 
-// installedDirs returns the directories where this system can have PostgreSQL: those of PATH, then
-// those of Debian, of the PostgreSQL project's RPMs and of Homebrew, each newest first.
+// installedDirs returns the directories where this system can have PostgreSQL: first the
+// directories of PATH, then those of Debian, of the PostgreSQL project's RPMs and of Homebrew, the
+// newest version of each first.
 func installedDirs() []string {
 	var dirs []string
 	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
@@ -131,9 +132,9 @@ func newestFirst(base, pattern string) []string {
 	return dirs
 }
 
-// inspect returns the installation in a directory. Its files can be symbolic links to the real one,
-// as in /usr/local/bin of some images. The result is then the real one, which holds initdb and the
-// libraries.
+// inspect returns the installation in a directory. Its files can be symbolic links to the real
+// installation, as in /usr/local/bin of some images. Then inspect returns the real installation,
+// which holds initdb and the libraries.
 func (f *finder) inspect(ctx context.Context, dir string) (binaries, error) {
 	path, err := filepath.EvalSymlinks(filepath.Join(dir, "postgres"))
 	if err != nil {

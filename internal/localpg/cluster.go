@@ -31,8 +31,8 @@ type cluster struct {
 	bin      binaries
 }
 
-// major returns the version that made the cluster, or 0 if there is none yet. It is an error if
-// other files are in its place: this package does not overwrite them.
+// major returns the version that made the cluster, or 0 if there is no cluster yet. If other files
+// are in the cluster's place, it returns an error, because this package does not overwrite them.
 func (c *cluster) major() (int, error) {
 	entries, err := os.ReadDir(c.dir)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
@@ -85,8 +85,9 @@ func (c *cluster) initialise(ctx context.Context) (err error) {
 }
 
 // initdb runs initdb as the server's account. initdb needs a name for its uid. If the account has
-// none, it borrows one in a user namespace. If the system refuses that, initdb runs as nobody, and
-// the new files are then given to the account. The server itself never runs as nobody.
+// no name, initdb borrows one in a user namespace. If the system refuses the namespace, initdb runs
+// as nobody, and the new files are then given to the account. The server itself never runs as
+// nobody.
 func (c *cluster) initdb(ctx context.Context, tmp string, args []string) error {
 	cmd := c.account.command(ctx, c.bin.initdb(), tmp, args...)
 	if !c.account.unnamed {
@@ -142,7 +143,7 @@ const (
 // errMemoryInUse means that processes of an earlier postmaster use its shared memory.
 var errMemoryInUse = errors.New("an earlier PostgreSQL still uses its shared memory")
 
-// memoryInUse is what PostgreSQL says when it refuses to start for that reason.
+// memoryInUse is a part of PostgreSQL's message when such processes keep it from starting.
 const memoryInUse = "pre-existing shared memory block"
 
 // run starts the postmaster and waits until it accepts connections. While backends of an earlier
@@ -164,8 +165,8 @@ func (c *cluster) run(ctx context.Context, socketDir string) (*process, error) {
 	}
 }
 
-// runOnce is one attempt of run. If it fails, it stops the postmaster. The error then ends with the
-// last lines of its log.
+// runOnce is one attempt of run. If the attempt fails, runOnce stops the postmaster, and the error
+// ends with the last lines of the server's log.
 func (c *cluster) runOnce(ctx context.Context, socketDir string) (*process, error) {
 	// ctx is for the start only. The server runs until Stop, or until this process ends.
 	cmd := c.account.command(context.WithoutCancel(ctx), c.bin.postgres(), c.dir, c.serverArgs(socketDir)...)

@@ -17,9 +17,9 @@ import (
 // ErrNotRunning means that no private PostgreSQL runs in a data directory.
 var ErrNotRunning = errors.New("no mlsd is running on this data directory")
 
-// Running returns the URL of a database of the server that another process runs in dataDir. It is
-// like [Server.ConnString] of that server. It starts nothing. Only the account of that server and
-// root can open its socket.
+// Running returns the URL of a database of the server that another process runs in dataDir. The URL
+// is as [Server.ConnString] of that server returns it. Running starts no server. Only the account
+// of that server and root can open its socket.
 func Running(dataDir, database string) (string, error) {
 	c := cluster{dir: filepath.Join(dataDir, "postgres")}
 	file, err := c.readPIDFile()
@@ -32,8 +32,8 @@ func Running(dataDir, database string) (string, error) {
 	return connString(file.socketDir, database), ignoreEnvironment()
 }
 
-// ConnString returns the URL of a database of this server, for pgx. It connects over the socket, as
-// superuser.
+// ConnString returns the URL of a database of this server, for pgx. The connection is over the
+// socket, as superuser.
 func (s *Server) ConnString(database string) string {
 	return connString(s.socketDir, database)
 }
@@ -47,7 +47,8 @@ func connString(socketDir, database string) string {
 }
 
 // ignoreEnvironment removes PGPASSWORD, PGOPTIONS, PGSERVICE and the like from the environment of
-// this process. They are about other servers. pgx takes from them what a URL does not say.
+// this process. These variables are about other servers, and pgx takes from them what a URL does
+// not say.
 func ignoreEnvironment() error {
 	var errs []error
 	for _, entry := range os.Environ() {
@@ -58,9 +59,9 @@ func ignoreEnvironment() error {
 	return errors.Join(errs...)
 }
 
-// EnsureDatabase makes the database of mlsd if there is none. It has UTF-8 and the locale C, which
-// compares by code point. That order is the same everywhere, also after an upgrade of the C
-// library.
+// EnsureDatabase makes the database of mlsd if there is none. The database has UTF-8 and the locale
+// C, which compares by code point. The order of code points is the same everywhere, even after an
+// upgrade of the C library.
 func (s *Server) EnsureDatabase(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {

@@ -32,11 +32,11 @@ const (
 
 	lockPoll = 50 * time.Millisecond // between attempts to lock while another process downloads
 
-	downloading = "downloading PostgreSQL" // a step
+	downloading = "downloading PostgreSQL" // the name of a step
 )
 
 // fetch downloads an installation and checks that it runs. Its major version is want, or
-// newestMajor if want is 0. It is made under a temporary name and then renamed.
+// newestMajor if want is 0. The installation is made under a temporary name and then renamed.
 func (f *finder) fetch(ctx context.Context, want int) (_ binaries, err error) {
 	major := want
 	if major == 0 {
@@ -96,7 +96,7 @@ func (f *finder) fetch(ctx context.Context, want int) (_ binaries, err error) {
 	return b, nil
 }
 
-// awaitLock locks the download directory. It waits until ctx ends.
+// awaitLock locks the download directory. It waits for the lock until ctx ends.
 func (f *finder) awaitLock(ctx context.Context) (*lockFile, error) {
 	for waiting := false; ; waiting = true {
 		l, err := lock(filepath.Join(f.downloads, "lock"))
@@ -184,10 +184,10 @@ func fetch(ctx context.Context, url string, log *slog.Logger, step Step) (_ []by
 // progressStep is how many bytes come between two lines of the log.
 const progressStep = 5 << 20
 
-// progress tells the log and a step how much of a download has come.
+// progress tells the log and a step how much of a download has arrived.
 type progress struct {
 	from            io.Reader
-	all, read, said int64 // bytes; all is -1 if it is not known
+	all, read, said int64 // bytes; all is -1 if the total is not known
 	log             *slog.Logger
 	step            Step
 }

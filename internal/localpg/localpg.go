@@ -14,19 +14,20 @@
 // # Who may connect
 //
 // Only root and the account that the server runs as can open the socket: its directory has mode
-// 0700. The server also asks the operating system whose process has connected ("peer"), and accepts
-// the account of this process and its own. TCP is off, and pg_hba refuses it too. Start writes the
-// rules anew each time (mlsd_hba.conf and mlsd_ident.conf in the cluster), whatever the cluster
-// had before.
+// 0700. The server also asks the operating system whose process has connected ("peer"). It accepts
+// the account of this process and the server's own account. TCP is off, and pg_hba refuses it too.
+// Each Start writes the rules again (mlsd_hba.conf and mlsd_ident.conf in the cluster), whatever
+// rules the cluster had before.
 //
 // # Root
 //
 // PostgreSQL does not run as root. If this process is root, the server runs as the account mlsd or
-// postgres, whichever exists first, else under a uid that has no account, so that no other program
-// has it. initdb needs a name for its uid, and then runs in a user namespace. If the system refuses
-// the namespace, as some containers do, initdb runs as nobody, and its files are given to the uid
-// before they are used. An existing cluster keeps its owner, also if that is the account nobody,
-// which earlier versions took: give it to another account with chown -R.
+// postgres, whichever exists first. If neither exists, the server runs under a uid that has no
+// account, so that no other program has this uid. initdb needs a name for its uid, so in this case
+// it runs in a user namespace. If the system refuses the namespace, as some containers do, initdb
+// runs as nobody, and its files are given to the uid before they are used. An existing cluster
+// keeps its owner. If its owner is the account nobody, which earlier versions took, give it to
+// another account with chown -R.
 package localpg
 
 import (
@@ -59,7 +60,7 @@ type Config struct {
 	// Logger receives this package's messages and the server's own log. Nil discards them.
 	Logger *slog.Logger
 
-	// Step is told what is under way while it takes time, and how far it is. It can be nil.
+	// Step is called while a step takes time. It can be nil.
 	Step Step
 
 	// Settings are extra PostgreSQL settings, as with -c on its command line. They cannot change
@@ -70,18 +71,19 @@ type Config struct {
 	// makes it if it does not exist. If it is empty, the server archives nothing.
 	Archive string
 
-	// DownloadDir is the directory of downloaded binaries. Empty: pgbin in DataDir. Several
-	// processes may share one.
+	// DownloadDir is the directory of downloaded binaries. Empty means pgbin in DataDir. Several
+	// processes may share a directory.
 	DownloadDir string
 
-	// installed are the directories that can hold binaries, best first. Nil: those of this system.
-	// download puts an installation of a major version (bin/postgres, bin/initdb, lib, share) into
-	// dir, if no binaries are installed. Nil downloads from Maven Central. Only tests set these.
+	// installed are the directories that can hold binaries, best first. Nil means the usual
+	// directories of this system. download puts an installation of a major version (bin/postgres,
+	// bin/initdb, lib, share) into dir, if no binaries are installed. Nil downloads from Maven
+	// Central. Only tests set these.
 	installed []string
 	download  func(ctx context.Context, major int, dir string) error
 }
 
-// Step is told what is under way, and how far it is.
+// Step gets the name of the step that is under way, and how far it is.
 type Step func(step, detail string)
 
 func (s Step) is(step, detail string) {
@@ -93,10 +95,10 @@ func (s Step) is(step, detail string) {
 // Server is a running PostgreSQL. It is safe for concurrent use.
 type Server struct {
 	log       *slog.Logger
-	lock      *lockFile // nil: its holder outlives the server
+	lock      *lockFile // nil if its holder outlives the server
 	child     *process
 	socketDir string
-	run       string // what makeSocketDir was called with
+	run       string // the argument of makeSocketDir
 
 	stopOnce sync.Once
 	stopErr  error
@@ -104,7 +106,7 @@ type Server struct {
 
 // Start starts the server of cfg.DataDir and returns once it accepts connections. It makes the
 // cluster first if there is none. That takes less than a second. Crash recovery of a large cluster
-// can take minutes. Start fails when ctx ends.
+// can take minutes. Start fails if ctx ends before the server accepts connections.
 //
 // Errors: [*InUseError] if another process owns the directory, [*VersionError] if the cluster needs
 // another major version.
@@ -231,7 +233,7 @@ func (s *Server) PID() int { return s.child.pid() }
 func (s *Server) Done() <-chan struct{} { return s.child.done }
 
 // Stop ends the server and releases the directory. It returns the error with which the server
-// ended. Further calls return the same.
+// ended. Further calls return the same error.
 //
 // Stop asks for a fast shutdown first, which ends sessions and writes everything to disk. If ctx
 // ends before that is done, it asks for an immediate shutdown. The next start then replays the WAL,

@@ -13,7 +13,7 @@ import (
 // InUseError means that another process owns the data directory.
 type InUseError struct {
 	Dir string
-	PID int // the owner's; 0 if it has not written it yet
+	PID int // the owner's pid; 0 if the owner has not written it yet
 }
 
 func (e *InUseError) Error() string {
@@ -45,12 +45,13 @@ func lock(path string) (*lockFile, error) {
 }
 
 // acquireLock makes this process the owner of dir. It returns [*InUseError] without waiting if
-// another process is the owner. The lock's file has the pid, for the errors of other processes.
+// another process is the owner. The lock's file contains the pid, for the errors of other
+// processes.
 func acquireLock(dir string) (*lockFile, error) {
 	path := filepath.Join(dir, "postgres.lock")
 	l, err := lock(path)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		text, _ := os.ReadFile(path) // an unknown owner is 0
+		text, _ := os.ReadFile(path) // without a text, the pid is 0: not known
 		return nil, &InUseError{Dir: dir, PID: pidIn(text)}
 	}
 	if err != nil {
@@ -62,9 +63,8 @@ func acquireLock(dir string) (*lockFile, error) {
 	return l, nil
 }
 
-// release releases the lock. It unlocks before it closes: a child that is forked and has not yet
-// called exec has a copy of the open file, and with it the lock, for a moment longer than this
-// process.
+// release releases the lock. It unlocks before it closes. Otherwise a child that is forked, and has
+// not yet called exec, would keep the lock for a moment, with its copy of the open file.
 func (l *lockFile) release() error {
 	return errors.Join(syscall.Flock(int(l.f.Fd()), syscall.LOCK_UN), l.f.Close())
 }

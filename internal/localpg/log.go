@@ -48,9 +48,10 @@ func (l *serverLog) tail() string {
 	return strings.Join(append(l.last, l.partial), "\n")
 }
 
-// parseLine returns the level of a line of the server's log. LOG is routine. The client reports an
-// ERROR or FATAL of its own session, and the text can contain values, so that it gets the level
-// Debug. An ERROR or FATAL of a background process gets the level Warn.
+// parseLine returns the level of a line of the server's log, the type of the backend, and the text.
+// LOG is routine. An ERROR or FATAL of a client's session gets the level Debug, because the client
+// reports it, and the text can contain values. An ERROR or FATAL of a background process gets the
+// level Warn.
 func parseLine(line string) (level slog.Level, backend, text string) {
 	backend, text, ok := strings.Cut(line, "|")
 	if !ok {

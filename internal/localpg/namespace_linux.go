@@ -6,10 +6,10 @@ import (
 	"syscall"
 )
 
-// borrowName makes a command see a name for its uid, in a user namespace of its own. initdb looks
-// up the name of its uid and fails if there is none. In the namespace the uid of the account stands
-// for that of an account that has a name. Outside, its files and processes have the account's own
-// uid. borrowName reports false if no name can be borrowed.
+// borrowName makes a command see a name for its uid, because initdb fails if its uid has no name.
+// The command runs in a user namespace of its own, in which the uid of the account looks like the
+// uid of an account that has a name. Outside of the namespace, the command's files and processes
+// have the account's own uid. borrowName reports false if no name can be borrowed.
 func borrowName(attr *syscall.SysProcAttr, a *account) bool {
 	for _, name := range []string{"nobody", "daemon", "bin"} {
 		u, err := user.Lookup(name)

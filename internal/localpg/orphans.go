@@ -22,13 +22,13 @@ const (
 	orphanFast = 60 * time.Second      // a fast shutdown writes a checkpoint
 )
 
-// stopOrphan prepares the start of a cluster whose earlier owner has ended, which the lock of this
-// process shows. It stops the earlier postmaster, if that still runs. Backends that outlive their
-// postmaster keep its shared memory: see run.
+// stopOrphan prepares the start of a cluster whose earlier owner has ended, as the lock of this
+// process shows. stopOrphan stops the earlier postmaster, if it still runs. Backends that outlive
+// their postmaster keep its shared memory: see run.
 //
-// If another process, or a zombie, has the pid in postmaster.pid, PostgreSQL would refuse to
-// start. stopOrphan then writes the pid of this process into the file: PostgreSQL ignores that of
-// its parent. The rest of the file names the shared memory, which must be gone.
+// If another process, or a zombie, has the pid in postmaster.pid, PostgreSQL would refuse to start.
+// Then stopOrphan writes the pid of this process into the file, because PostgreSQL ignores the pid
+// of its parent. The rest of the file stays. It names the shared memory, which must be gone.
 func (c *cluster) stopOrphan(ctx context.Context) error {
 	if err := c.stopPostmaster(ctx); err != nil {
 		return err
@@ -80,7 +80,7 @@ func (c *cluster) stopPostmaster(ctx context.Context) error {
 	return nil
 }
 
-// awaitEnd waits until the postmaster has ended, or for limit.
+// awaitEnd waits until the postmaster has ended, but no longer than limit.
 func (c *cluster) awaitEnd(ctx context.Context, pid int, limit time.Duration) error {
 	end := time.Now().Add(limit)
 	for isPostmaster(pid, c.dir) && time.Now().Before(end) {
@@ -91,8 +91,8 @@ func (c *cluster) awaitEnd(ctx context.Context, pid int, limit time.Duration) er
 	return nil
 }
 
-// isPostmaster reports whether a process is a postmaster of the cluster in dir. The command line
-// of a postmaster contains the directory; a zombie has none.
+// isPostmaster reports whether a process is a postmaster of the cluster in dir. The command line of
+// a postmaster contains the directory. A zombie has no command line.
 func isPostmaster(pid int, dir string) bool {
 	var text []byte
 	var err error
@@ -108,12 +108,12 @@ func isPostmaster(pid int, dir string) bool {
 // pidFile is the content of postmaster.pid.
 type pidFile struct {
 	pid       int
-	rest      string // the lines after that of the pid
+	rest      string // the lines after the pid
 	socketDir string
 	ready     bool // the server accepts connections
 }
 
-// readPIDFile reads postmaster.pid, which a server that starts writes line by line.
+// readPIDFile reads postmaster.pid. A starting server writes the file line by line.
 func (c *cluster) readPIDFile() (f pidFile, err error) {
 	text, err := os.ReadFile(c.pidFile())
 	if err != nil {

@@ -12,9 +12,10 @@ import (
 	"mlsd/internal/errs"
 )
 
-// DefaultDataDir returns mlsd's default data directory. It does not make the directory. It is mlsd
-// in $XDG_DATA_HOME. If that is not set, it is mlsd in ~/.local/share, or /var/lib/mlsd for root:
-// the server runs as another account, which usually may not enter root's home.
+// DefaultDataDir returns mlsd's default data directory. It does not make the directory. The
+// directory is mlsd in $XDG_DATA_HOME. If that variable is not set, it is mlsd in ~/.local/share.
+// For root it is then /var/lib/mlsd, because the server runs as another account, which usually may
+// not enter root's home.
 func DefaultDataDir() (string, error) {
 	return defaultDataDir(os.Geteuid(), os.Getenv("XDG_DATA_HOME"), os.UserHomeDir)
 }
@@ -33,8 +34,8 @@ func defaultDataDir(uid int, xdg string, home func() (string, error)) (string, e
 	return filepath.Join(h, ".local", "share", "mlsd"), nil
 }
 
-// prepareDir makes the data directory if it does not exist. It returns its absolute path without
-// symbolic links. That is the path which the processes that work in it report.
+// prepareDir makes the data directory if it does not exist. It returns the directory's absolute
+// path without symbolic links, because the processes that work in the directory report this path.
 func prepareDir(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -47,8 +48,8 @@ func prepareDir(dir string) (string, error) {
 	return dir, errs.Wrap(err, "data directory")
 }
 
-// makeDirs is os.MkdirAll with other modes, which do not depend on the umask. Other accounts may
-// not enter the directories that it makes. Those that root makes can be entered but not listed,
+// makeDirs is os.MkdirAll with modes that do not depend on the umask. Other accounts may not enter
+// the new directories. If root makes the directories, other accounts can enter but not list them,
 // because the account that the server runs as must reach its own directory below.
 func makeDirs(dir string) error {
 	if info, err := os.Stat(dir); err == nil {
@@ -64,7 +65,7 @@ func makeDirs(dir string) error {
 	if os.Geteuid() == 0 {
 		mode = 0o711
 	}
-	if err := os.Mkdir(dir, mode); err != nil && !errors.Is(err, fs.ErrExist) { // in a race with another process
+	if err := os.Mkdir(dir, mode); err != nil && !errors.Is(err, fs.ErrExist) { // ErrExist: another process was faster
 		return err
 	}
 	return os.Chmod(dir, mode)
@@ -79,9 +80,9 @@ func syncDir(dir string) error {
 	return errs.Wrap(errors.Join(d.Sync(), d.Close()), "sync directory")
 }
 
-// removeLeftovers deletes the entries of dir whose names start with prefix. A crash left them
-// incomplete. The caller holds the lock, so only the server of an interrupted restore can use one.
-// It is stopped.
+// removeLeftovers deletes the entries of dir whose names start with prefix. A crash has left these
+// entries incomplete. The caller holds the lock, so only the server of an interrupted restore can
+// use an entry. removeLeftovers stops that server.
 func removeLeftovers(ctx context.Context, dir, prefix string, log *slog.Logger) error {
 	names, err := fs.Glob(os.DirFS(dir), prefix+"*")
 	if err != nil {

@@ -5,5 +5,5 @@ package localpg
 import "syscall"
 
 // dieWithParent does nothing on this system. The next start stops a server that still runs (see
-// stopOrphans).
+// stopOrphan).
 func dieWithParent(*syscall.SysProcAttr) {}

@@ -13,8 +13,8 @@ type archive struct {
 }
 
 // pinned are the SHA-256 checksums of the archives. They were computed from the archives of Maven
-// Central on 2026-11-22 and were those that it states itself. An archive that is not here is not
-// downloaded: nothing would say that its content is what it was.
+// Central on 2026-11-22, and equal the checksums that Maven Central states. An archive that is not
+// in the map is not downloaded, because nothing would show whether its content has changed.
 var pinned = map[archive]string{
 	{"18.3.0", "linux-amd64"}:         "1974c3a59c3ae010e9818e81637e425aad94eaac26e4ef533b42e081fe7ca345",
 	{"18.3.0", "linux-arm64v8"}:       "1fb555a6602c13a113ab1f0cc9224d599948e85e51ac5f001393605505eaf78e",
@@ -39,7 +39,7 @@ var pinned = map[archive]string{
 // versions are the versions to download, by major version.
 var versions = map[int]string{15: "15.13.0", 16: "16.9.0", 17: "17.5.0", 18: "18.3.0"}
 
-// platform returns what the archives for this system are called.
+// platform returns the name of this system in the names of archives.
 func platform() string {
 	arch := runtime.GOARCH
 	if arch == "arm64" {

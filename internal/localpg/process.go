@@ -67,8 +67,8 @@ func (p *process) exitError() error {
 	return fmt.Errorf("PostgreSQL (pid %d) ended by itself: %w", p.pid(), p.err)
 }
 
-// stop ends a postmaster with a fast shutdown. When ctx ends, it asks for an immediate shutdown. It
-// returns an error if the postmaster still runs.
+// stop ends a postmaster with a fast shutdown. When ctx ends, it asks for an immediate shutdown. If
+// the postmaster still runs after that, stop returns an error.
 func (p *process) stop(ctx context.Context) error {
 	select {
 	case <-p.done:
@@ -99,5 +99,5 @@ func (p *process) signal(sig syscall.Signal) error {
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	return nil // if it is done, p.done will be closed soon
+	return nil // if the process has ended, p.done is closed soon
 }

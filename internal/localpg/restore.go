@@ -24,22 +24,22 @@ var ErrNotEmpty = errors.New("the data directory has a database already; a backu
 
 // Target says what is restored.
 type Target struct {
-	// To is the moment as of which the cluster is restored. Zero: as of the newest WAL that is
-	// found, in the archive, or without one in the backup.
+	// To is the moment to which the cluster is restored. Zero means the end of the newest WAL in the
+	// archive, or in the backup if there is no archive.
 	To time.Time
 
-	// Timeline is the one whose WAL is replayed. 0: the backup's, and the archive must have no
-	// other that began after the backup.
+	// Timeline is the timeline whose WAL is replayed. 0 means the backup's timeline: then the archive
+	// must have no other timeline that began after the backup.
 	Timeline uint32
 }
 
 // Restore makes the cluster of cfg.DataDir from a backup. The server begins a new timeline, so that
-// what it writes is never taken for what another one wrote. prepare is called with the restored
+// its WAL is never taken for the WAL of another server. Restore calls prepare with the restored
 // server, before the cluster gets its name. If anything fails, the data directory stays empty. last
-// is when the newest replayed transaction was committed; it is zero if none was replayed.
+// is when the newest replayed transaction was committed; it is zero if no transaction was replayed.
 //
-// Errors: [ErrNotEmpty], [*InUseError], [*VersionError], [*TimelinesError], those of prepare, and
-// that of PostgreSQL if the WAL ends before the moment.
+// Errors: [ErrNotEmpty], [*InUseError], [*VersionError], [*TimelinesError], errors of prepare, and
+// PostgreSQL's error if the WAL ends before the moment.
 func Restore(
 	ctx context.Context, cfg Config, backup string, target Target, prepare func(context.Context, *Server) error,
 ) (last time.Time, err error) {
@@ -84,7 +84,7 @@ func Restore(
 	if last, err = r.run(ctx, filepath.Join(backup, clusterTar), prepare); err != nil {
 		return last, errors.Join(err, os.RemoveAll(tmp))
 	}
-	if err := os.Remove(final.dir); err != nil && !errors.Is(err, fs.ErrNotExist) { // an empty one
+	if err := os.Remove(final.dir); err != nil && !errors.Is(err, fs.ErrNotExist) { // an empty directory
 		return last, err
 	}
 	if err := os.Rename(tmp, final.dir); err != nil {
@@ -113,7 +113,7 @@ func readManifest(backup string) (m Manifest, err error) {
 }
 
 // TimelinesError means that the archive has the WAL of timelines that began after the backup,
-// because a server was restored before. Which one is meant must be said.
+// because a server was restored before. The caller must say which timeline is meant.
 type TimelinesError struct {
 	Backup uint32   // the backup's timeline
 	Later  []uint32 // in ascending order
@@ -206,8 +206,8 @@ func (r *restore) run(
 	return last, errors.Join(err, s.Stop(context.WithoutCancel(ctx)))
 }
 
-// unpack makes the cluster of the backup, and says that it is to be restored. Nothing is put on
-// disk here: before the server replays the WAL, it does that for the whole cluster.
+// unpack makes the cluster of the backup, and says that it is to be restored. It does not put files
+// on disk, because the server does so for the whole cluster before it replays the WAL.
 func (r *restore) unpack(ctx context.Context, path string) (err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -221,7 +221,7 @@ func (r *restore) unpack(ctx context.Context, path string) (err error) {
 }
 
 // addSettings makes the server replay the WAL until the moment. Without hot_standby nobody can
-// connect before that, and the settings need not be those of the old server.
+// connect before that, and the settings may differ from the old server's settings.
 func (r *restore) addSettings(archive string) error {
 	settings := r.cluster.settings
 	settings["restore_command"] = restoreCommand(archive)
@@ -239,7 +239,7 @@ func (r *restore) addSettings(archive string) error {
 	return nil
 }
 
-// lastReplayed returns when the newest transaction was committed that the server has replayed.
+// lastReplayed returns when the newest replayed transaction was committed.
 func lastReplayed(ctx context.Context, s *Server) (at time.Time, err error) {
 	conn, err := pgx.Connect(ctx, s.ConnString("postgres"))
 	if err != nil {

@@ -22,9 +22,9 @@ func (c *cluster) serverArgs(socketDir string) []string {
 	settings := map[string]string{
 		"timezone":     "UTC",
 		"log_timezone": "UTC",
-		// After a checkpoint PostgreSQL reuses WAL segments. Making a new segment takes up to a
-		// tenth of a second, in which no transaction commits. With the default, only 80 MB of
-		// segments would remain after a quiet night, and the morning's load would make new ones.
+		// After a checkpoint PostgreSQL reuses WAL segments. Making a new segment takes up to a tenth of
+		// a second, in which no transaction commits. With the default, only 80 MB of segments would
+		// remain after a quiet night, and the morning's load would have to make new segments.
 		"min_wal_size": "1GB",
 	}
 	maps.Copy(settings, c.settings)
@@ -39,8 +39,8 @@ func (c *cluster) serverArgs(socketDir string) []string {
 		"unix_socket_permissions=0700",
 		"hba_file=" + c.hbaFile(),
 		"ident_file=" + c.identFile(),
-		// serverLog parses this format. It is terse and without statements: details contain keys
-		// and values of rows, which must not be in logs.
+		// serverLog parses this format. Messages are terse and have no statements, because details
+		// contain keys and values of rows, which must not be in logs.
 		"log_destination=stderr",
 		"logging_collector=off",
 		"log_line_prefix=" + linePrefix,
@@ -63,9 +63,9 @@ const (
 func (c *cluster) hbaFile() string   { return filepath.Join(c.dir, hbaName) }
 func (c *cluster) identFile() string { return filepath.Join(c.dir, identName) }
 
-// writeAuth lets only the account of the server, that of this process, and root connect, as
-// superuser. The operating system says who a process at the socket is. So there is no password that
-// could leak. Root can do everything anyway.
+// writeAuth lets only three accounts connect, as superuser: the server's account, the account of
+// this process, and root. The operating system says which account a process at the socket has. So
+// there is no password that could leak. Root can do everything anyway.
 func (c *cluster) writeAuth() error {
 	names := map[string]bool{}
 	if !c.account.unnamed {
@@ -89,8 +89,8 @@ func (c *cluster) writeAuth() error {
 		c.writeOwned(c.identFile(), ident))
 }
 
-// writeOwned replaces a file of the cluster. Only the server's account can read it. A server of
-// this cluster does not run, so no reader sees half of it.
+// writeOwned replaces a file of the cluster. Only the server's account can read it. No server of
+// this cluster runs, so no reader sees half of the file.
 func (c *cluster) writeOwned(path, text string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("cluster: %w", err)

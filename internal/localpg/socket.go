@@ -20,10 +20,10 @@ const (
 	tempPrefix = "mlsd-pg-"
 )
 
-// makeSocketDir makes the private directory for the socket and returns its path. It is run if that
-// path is short enough. Otherwise it is a new directory for temporary files, and run is a link to
-// it: so the next start finds it after a crash. No server of this cluster may run: makeSocketDir
-// removes the directory of an earlier one.
+// makeSocketDir makes the private directory for the socket and returns its path. The directory is
+// run if the socket's path is short enough. Otherwise it is a new directory for temporary files,
+// and run is a link to it, so that the next start finds it after a crash. No server of this cluster
+// may run, because makeSocketDir removes the directory of an earlier server.
 func makeSocketDir(run string, a *account) (string, error) {
 	if err := removeSocketDir(run); err != nil {
 		return "", err
@@ -50,8 +50,8 @@ func makeSocketDir(run string, a *account) (string, error) {
 		"use a shorter data directory or TMPDIR", maxSocketPath)
 }
 
-// fits reports whether a socket in dir has a path that is short enough, and that a connection
-// string can contain: a comma would separate two hosts.
+// fits reports whether the path of a socket in dir is short enough, and has no comma, which would
+// separate two hosts in a connection string.
 func fits(dir string) bool {
 	return len(dir)+1+len(socketName) <= maxSocketPath && !strings.Contains(dir, ",")
 }

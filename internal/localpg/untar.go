@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 )
 
-// untar writes the files of a tar to dir. It refuses what would be outside of dir, files that exist
-// already, whatever is neither a file, a directory nor a symbolic link, and a tar of limit bytes or
-// more. Modes are kept, as far as the umask allows; owners are not.
+// untar writes the files of a tar to dir. It refuses entries outside of dir, files that exist
+// already, entries that are neither a file, a directory nor a symbolic link, and a tar of limit
+// bytes or more. It keeps modes as far as the umask allows, but not owners.
 func untar(ctx context.Context, from io.Reader, dir string, limit int64) (err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

@@ -42,7 +42,7 @@ const (
 	Sandbox    = "sandbox"
 )
 
-// DefaultTargets is how many devices of one DID can be registered if Policy does not say it.
+// DefaultTargets is how many devices of one DID can be registered if Policy.Targets is 0.
 const DefaultTargets = 10
 
 // ErrTooManyTargets says that the DID has as many targets as it may have.
@@ -67,7 +67,7 @@ type Target struct {
 	registration uuid.UUID // a new one with each Register
 }
 
-// host is whom calls of a webhook are counted for. It is empty for APNs.
+// host is the host for which calls of a webhook are counted. It is empty for APNs.
 func (t Target) host() string {
 	if t.Kind != KindWebhook {
 		return ""
@@ -80,7 +80,7 @@ type Policy struct {
 	APNs          bool // the server has a key for APNs
 	Webhooks      bool
 	AllowLoopback bool // webhooks on this machine, also over http (development)
-	Targets       int  // of one DID; 0: DefaultTargets
+	Targets       int  // for one DID; 0 means DefaultTargets
 }
 
 // Check returns an *InvalidError unless t can be called.
@@ -150,8 +150,9 @@ func loopback(host string) bool {
 	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
 
-// mustAgree reports whether t must answer a challenge before it is called. APNs is asked by Apple's
-// rules. 127.0.0.1 and ::1, which only a server for development takes, are nobody else's.
+// mustAgree reports whether t must answer a challenge before it is called. An APNs device need not:
+// by Apple's rules, the app asks its user. 127.0.0.1 and ::1 need not: only a server for
+// development takes these addresses, and they belong to its own machine.
 func (t Target) mustAgree() bool {
 	if t.Kind != KindWebhook {
 		return false
@@ -161,8 +162,8 @@ func (t Target) mustAgree() bool {
 }
 
 // Register stores t as the only target of its device, and returns t with its secret and its state.
-// To register the same target again changes nothing, but a target that has failed is challenged
-// anew. Another webhook is pending until it has answered its challenge. Errors besides the
+// Registering the same target again changes nothing, except that a failed target is challenged
+// again. Any other webhook is pending until it has answered its challenge. Errors besides the
 // database's: *InvalidError, ErrTooManyTargets.
 func Register(ctx context.Context, tx pgx.Tx, p Policy, t Target) (Target, error) {
 	if err := p.Check(t); err != nil {
@@ -193,7 +194,7 @@ func Register(ctx context.Context, tx pgx.Tx, p Policy, t Target) (Target, error
 	return t, errs.Wrap(err, "register the device")
 }
 
-// newSecret is 32 random bytes.
+// newSecret returns 32 random bytes in base64.
 func newSecret() string {
 	var secret [32]byte
 	rand.Read(secret[:]) // never fails

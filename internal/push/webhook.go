@@ -76,7 +76,7 @@ func (h *Webhooks) post(ctx context.Context, t Target, key string, body []byte) 
 	if err != nil {
 		return nil, withoutURL(err)
 	}
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer)) // also so that the connection can be reused
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer)) // reading to the end lets the connection be reused
 	if err := errors.Join(err, resp.Body.Close()); err != nil {
 		return nil, err
 	}

@@ -25,22 +25,22 @@ type Metrics interface {
 	PushAttempted(kind Kind, result, reason string) // one call: delivered, gone, refused, retry
 	PushChallenged(result, reason string)           // one challenge of a webhook: passed, failed
 	PushEnded(outcome string)                       // one job: done, dead, superseded, connected
-	PushBacklog(jobs int64, oldest time.Duration)   // jobs to be called, and the age of the oldest
+	PushBacklog(jobs int64, oldest time.Duration)   // jobs that still need a call, and the age of the oldest
 }
 
 // Config configures a Worker.
 type Config struct {
 	DB       *pgxpool.Pool
 	Writes   *idem.Store
-	APNs     *APNs     // nil: none, and APNs jobs wait for a node that has it
-	Webhooks *Webhooks // nil: none
+	APNs     *APNs     // nil means that this node has none: APNs jobs wait for a node that has it
+	Webhooks *Webhooks // nil means none
 	Metrics  Metrics
 	Log      *slog.Logger
-	Faults   *failpoint.Set  // nil: none
-	Tracer   *tracing.Tracer // nil: none
+	Faults   *failpoint.Set  // nil means none
+	Tracer   *tracing.Tracer // nil means none
 	Timeout  time.Duration   // of one call of a webhook, in total; default: 3 s
-	// Withheld returns those of the DIDs whose devices are not called now. Their jobs end. Default:
-	// none.
+	// Withheld returns the DIDs, among the given ones, whose devices are not to be called now. The
+	// jobs of these devices end. Default: none.
 	Withheld func(context.Context, []syntax.DID) ([]syntax.DID, error)
 	// Operation has the lifetimes of jobs' records and leases. Default: idem.Push.
 	Operation idem.Operation
@@ -50,14 +50,15 @@ type Config struct {
 	Now func() time.Time
 }
 
-// Worker makes the calls. Any number of nodes can run one: they pass over each other's rows.
+// Worker makes the calls. Any number of nodes can run a worker: a worker skips rows that another
+// worker has locked.
 type Worker struct {
 	cfg       Config
 	providers map[Kind]provider
 	timeouts  map[Kind]time.Duration
 
 	limits  *limits
-	queue   queue         // of the goroutine that runs rounds
+	queue   queue         // used only by the goroutine that runs rounds
 	freed   worker.Signal // a call has ended, or a round has left work
 	running sync.WaitGroup
 }
@@ -99,7 +100,8 @@ func (w *Worker) Run(ctx context.Context, rounds *worker.Rounds, interval time.D
 	rounds.Every("push worker", interval, w.cfg.Log, start, worker.Wake(w.freed, 0)).Run(ctx)
 }
 
-// RunOnce does what is due and waits for its calls. Work that a call has left is for the next time.
+// RunOnce does what is due and waits for its calls. Work that these calls leave is for the next
+// RunOnce.
 func (w *Worker) RunOnce(ctx context.Context) error {
 	err := w.round(ctx, ctx, 0)
 	w.running.Wait()
@@ -108,8 +110,8 @@ func (w *Worker) RunOnce(ctx context.Context) error {
 
 // round makes jobs of recorded messages, ends the jobs that need no call, and starts the due jobs
 // and challenges for which there is a place. Each step has a time limit of its own and a limit of
-// rows, so that none keeps the next one waiting. The calls have the context calls. If the last
-// reading of due jobs is younger than interval, only calls are started.
+// rows, so that no step keeps the next step waiting. The calls run under the context calls. If the
+// last reading of due jobs is younger than interval, only calls are started.
 func (w *Worker) round(ctx, calls context.Context, interval time.Duration) error {
 	fresh := w.limits.now().Sub(w.queue.read) >= interval
 	if fresh && len(w.queue.jobs) == 0 {
@@ -150,7 +152,7 @@ func (w *Worker) round(ctx, calls context.Context, interval time.Duration) error
 	return failed
 }
 
-// hasWork reports whether something is due. Most rounds of most nodes end with this.
+// hasWork reports whether something is due. Most rounds of most nodes end after this check.
 func (w *Worker) hasWork(ctx context.Context) (has bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
 	defer cancel()
@@ -161,7 +163,7 @@ func (w *Worker) hasWork(ctx context.Context) (has bool, err error) {
 	return has, errs.Wrap(err, "look for work")
 }
 
-// start runs a call in the background. The place has been admitted.
+// start runs a call in the background. The limits have admitted the place.
 func (w *Worker) start(p place, call func()) {
 	w.running.Go(func() {
 		call()

@@ -23,8 +23,8 @@ const (
 	// CountsInterval is how often the counts are written.
 	CountsInterval = 10 * time.Second
 	// tracked is how many callers of each kind a node counts by name between two writes. A caller
-	// counts once for each of its methods. At a write, the callers with the most requests are
-	// written by name, at most written of them.
+	// counts once for each of its methods. At a write, the callers with the most requests are written
+	// by name. The number written bounds them.
 	tracked, written = 5000, 500
 	// listed is how many callers of each kind the database keeps by name for an hour.
 	listed = 100
@@ -62,8 +62,8 @@ func (q *Request) kind() string {
 }
 
 // counter counts requests by caller, kind and hour, for all nodes together and across restarts. It
-// shows which callers sent the most requests, and how many conflicts there were, which leave no
-// other row.
+// shows which callers sent the most requests. It also shows how many conflicts there were, because
+// conflicts leave no other row.
 //
 // Requests are counted in memory and written in the background, never by a request. If a write
 // fails, its counts are dropped, because the database may have them already. So a failed write can
@@ -99,7 +99,7 @@ func (c *counter) add(q *Request) {
 		c.callers[kind] = t
 	}
 	key := ""
-	if kind == c.keyConflict { // the audit log records it
+	if kind == c.keyConflict { // the audit log records the key
 		key = q.Key
 	}
 	t.add(caller{q.Caller, q.NSID}, q.Took, key)
@@ -122,7 +122,7 @@ var (
 )
 
 // flush adds the counts to the current hour of the database's clock, and deletes hours that are too
-// old. It is one transaction, and only one node at a time runs it.
+// old. A flush is one transaction, and only one node at a time runs it.
 func (c *counter) flush(ctx context.Context) error {
 	c.flushing.Lock()
 	defer c.flushing.Unlock()
@@ -209,7 +209,7 @@ func (c *counter) newConflicts(b *pgx.Batch, t *top, hour time.Time) {
 // EraseCounts moves the counts of a caller into the rows of all other callers, and returns how many
 // rows it has deleted. The transaction must be one of maintenance.
 func EraseCounts(ctx context.Context, tx pgx.Tx, p tombstone.Person) (int64, error) {
-	// A flush writes many rows. It holds this lock too.
+	// A flush holds this lock too, because it writes many rows.
 	if err := pgpool.LockUsage.Wait(ctx, tx, ""); err != nil {
 		return 0, err
 	}

@@ -1,10 +1,10 @@
-// Package requests keeps what became of requests: counts of all callers by the hour, and single
-// requests, as an access line in the log and a row of the table requests. Single requests are those
-// that were refused or failed, slow ones, and a sample of the others.
+// Package requests records what became of requests. It counts the requests of all callers by the
+// hour. It records single requests, as an access line in the log and a row of the table requests:
+// requests that were refused or failed, slow requests, and a sample of the others.
 //
-// A request only appends to a buffer, which a worker writes once in a second. The buffer is
-// bounded, and so is the share of one caller, so that a flood fills neither the log nor the table.
-// A line says how many were left out.
+// A request only appends to a buffer, which a worker writes once a second. The buffer is bounded,
+// and so is the share of one caller, so that a flood fills neither the log nor the table. A line in
+// the log says how many requests were left out.
 package requests
 
 import (
@@ -31,15 +31,15 @@ const (
 	Interval = time.Second
 
 	maxKnown   = 200 // requests of known callers
-	maxSampled = 10  // of those, samples of successes
-	maxFailed  = 10  // of those, with a status of 500 or more: in an outage all fail, for one reason
-	maxOthers  = 4   // requests of everybody else: they leave a line, and no row
+	maxSampled = 10  // sampled successes of known callers
+	maxFailed  = 10  // requests of known callers with a status of 500 or more: in an outage all fail, for one reason
+	maxOthers  = 4   // requests of all other callers, which leave a line and no row
 
 	// serverFault is the first status of HTTP that is a fault of the server.
 	serverFault = 500
 	// perCaller is how many requests of one caller are recorded in a minute.
 	perCaller = 50
-	// Slow is the duration from which on every request is recorded.
+	// Slow is a duration. Every request that takes this long or longer is recorded.
 	Slow = time.Second
 	// maxMessage is how much of an error's message is kept, in bytes.
 	maxMessage = 500
@@ -47,30 +47,30 @@ const (
 
 // Request is one request, after its answer.
 type Request struct {
-	At      time.Time // of the answer
+	At      time.Time // when it was answered
 	ID      string    // X-Request-Id
-	NSID    string    // "other": no known method
-	Status  int       // of HTTP
-	Error   string    // the error's name; "": it succeeded
-	Message string    // of the error, as the client got it
-	Detail  []byte    // the other fields of the error, a JSON object; nil: none
-	// Caller is who sent it, "" if that is not known. Known says that a row may name the caller: the
-	// node serves it, and it is not being erased.
+	NSID    string    // "other" means no known method
+	Status  int       // HTTP status
+	Error   string    // name of the error; "" means success
+	Message string    // text of the error, as the client got it
+	Detail  []byte    // the other fields of the error, a JSON object; nil means none
+	// Caller is the DID of the sender, or "" if it is not known. Known says that a row may name the
+	// caller: the node serves the caller, and is not erasing the account.
 	Caller string
 	Known  bool
-	// Admitted says that the caller's token was good and its rate limit left the request: it counts.
+	// Admitted says that the request counts: the token was good, and the rate limit allowed it.
 	Admitted bool
-	Key      string // the idempotency key; "": none
-	KeyUsed  bool   // a write was made under the key, or refused because of it
-	// Conflict says that the error refuses the request because of another one.
+	Key      string // the idempotency key; "" means none
+	KeyUsed  bool   // a write was made under the key, or was refused because of the key
+	// Conflict says that the error refuses the request because of another request.
 	Conflict bool
-	Convo    uuid.UUID // that the request names; uuid.Nil: none
-	// Replayed says that the answer was the first one of its key, Expired that the key was used anew
-	// after its record's lifetime.
+	Convo    uuid.UUID // the convo that the request names; uuid.Nil means none
+	// Replayed says that the answer repeated the first answer of the key. Expired says that the key
+	// was used again after the lifetime of its record.
 	Replayed, Expired bool
-	Bytes             int64 // of the answer
+	Bytes             int64 // size of the answer
 	Took              time.Duration
-	Trace             string // id of the trace that it belongs to; "": none
+	Trace             string // id of its trace; "" means none
 }
 
 // failed reports whether the request failed by a fault of the server.
@@ -81,12 +81,13 @@ type Config struct {
 	DB   *pgxpool.Pool // the maintenance pool
 	Log  *slog.Logger
 	Node string // names this node in rows
-	// Sample is the share of successes that are recorded: one in Sample. 0: none.
+	// Sample is the share of successes that are recorded: one in Sample. 0 means none.
 	Sample int
 	// Keep is how long rows are kept.
 	Keep time.Duration
 	// KeyConflict is the name of the error that says that a key was used for another request. The
-	// audit log gets the first such request of a caller, method and hour, at most 100 rows in an hour.
+	// audit log gets a row for the first such request of a caller, method and hour, but at most 100
+	// rows in an hour.
 	KeyConflict string
 	Now         func() time.Time // default: time.Now
 }
@@ -101,18 +102,18 @@ type Recorder struct {
 
 	mu      sync.Mutex // guards what follows
 	pending pending
-	minute  time.Time      // for which callers counts
+	minute  time.Time      // the minute of the numbers in callers
 	callers map[string]int // recorded requests of this minute; at most maxKnown in each Interval
 }
 
 // pending is what the next round writes.
 type pending struct {
 	known, others   []Request
-	sampled, failed int // of known
+	sampled, failed int // how many of known are samples, and how many failed
 	leftOut         int
 }
 
-// New returns a recorder. Call Load before it is used.
+// New returns a recorder. Call Load before you use it.
 func New(cfg Config) *Recorder {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -127,7 +128,7 @@ func (r *Recorder) Load(ctx context.Context) error {
 }
 
 // Hash is the name of a caller in access lines: 12 hexadecimal digits, the same on all nodes. Only
-// somebody with the database finds the DID in it.
+// somebody with the database can find the DID that belongs to it.
 func (r *Recorder) Hash(did string) string {
 	if did == "" {
 		return ""
@@ -137,7 +138,7 @@ func (r *Recorder) Hash(did string) string {
 	return hex.EncodeToString(mac.Sum(nil)[:6])
 }
 
-// Add counts the request, and records it if it is one to be recorded. It does not block.
+// Add counts the request, and decides whether to record it. It does not block.
 func (r *Recorder) Add(q Request) {
 	if q.Admitted {
 		r.counts.add(&q)
@@ -152,7 +153,7 @@ func (r *Recorder) Add(q Request) {
 		r.pending.leftOut++
 		return
 	}
-	// keeps nothing else of the request
+	// The clones let the rest of the request be freed.
 	q.Key, q.Caller, q.ID = strings.Clone(q.Key), strings.Clone(q.Caller), strings.Clone(q.ID)
 	if !q.Known {
 		r.pending.others = append(r.pending.others, q)
@@ -168,7 +169,7 @@ func (r *Recorder) Add(q Request) {
 	r.pending.known = append(r.pending.known, q)
 }
 
-// sampled decides about one success.
+// sampled counts a success, and reports whether it is in the sample.
 func (r *Recorder) sampled() bool {
 	return r.cfg.Sample > 0 && r.served.Add(1)%uint64(r.cfg.Sample) == 0
 }
@@ -200,7 +201,7 @@ func (r *Recorder) round(ctx context.Context) error {
 	return r.Flush(ctx)
 }
 
-// Flush writes what has been added since the last time. What cannot be written is dropped.
+// Flush writes what has been added since the last Flush. What cannot be written is dropped.
 func (r *Recorder) Flush(ctx context.Context) error {
 	return errors.Join(r.flushRows(ctx), r.counts.flush(ctx))
 }

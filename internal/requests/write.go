@@ -44,7 +44,7 @@ func (r *Recorder) log(ctx context.Context, p pending) {
 	}
 }
 
-// line is the access line of a request. It names the caller by its hash alone.
+// line is the access line of a request. It names the caller only by a hash.
 func (r *Recorder) line(q *Request) slog.Record {
 	line := slog.NewRecord(q.At, slog.LevelInfo, "access", 0)
 	line.AddAttrs(slog.String("request", q.ID), slog.String("nsid", q.NSID), slog.Int("status", q.Status))
@@ -79,11 +79,11 @@ func (r *Recorder) insert(ctx context.Context, tx pgx.Tx, all []Request) error {
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// maxRows bounds the table, whatever Config.Keep says: the newest are kept.
+// maxRows bounds the table, whatever Config.Keep says: the newest rows are kept.
 const maxRows = 1_000_000
 
-// Sweep deletes the rows that are too old, or too many. Ids are in the order of time, but for the
-// interval of the writers.
+// Sweep deletes rows that are too old, and the oldest rows beyond maxRows. Ids are in the order of
+// time, to within the interval of the writers.
 func (r *Recorder) Sweep() worker.Sweep {
 	return worker.Statement(r.cfg.DB, "requests", `
 		DELETE FROM requests
@@ -91,8 +91,8 @@ func (r *Recorder) Sweep() worker.Sweep {
 			AND (at < now() - $2::interval OR id <= (SELECT max(id) FROM requests) - $3)`, r.cfg.Keep, maxRows)
 }
 
-// Erase deletes, in a part of the table, the requests of an account, and those of others whose row
-// names it. The transaction must be one of maintenance.
+// Erase deletes from a part of the table the requests of an account, and requests of others whose
+// row names the account. The transaction must be one of maintenance.
 func Erase(ctx context.Context, tx pgx.Tx, p tombstone.Person, b pgpool.Blocks) (int64, error) {
 	tag, err := tx.Exec(ctx, `
 		DELETE FROM requests

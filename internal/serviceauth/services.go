@@ -22,31 +22,32 @@ import (
 // record's key is "self" (lexicons/blue/catbird/mls/profile.json).
 const ProfileNSID = "blue.catbird.mls.profile"
 
-// ErrNoService means that a DID is certainly not that of a delivery service: it does not exist, or
-// its DID document has no #atproto_mls with an address that this server connects to.
+// ErrNoService means that the DID certainly names no delivery service: the DID does not exist, or
+// its document has no #atproto_mls with an address that this server connects to.
 var ErrNoService = errors.New("the DID is not that of a delivery service")
 
 // Service is a delivery service, as its DID document describes it.
 type Service struct {
 	DID      syntax.DID
-	Endpoint string // of its XRPC methods, without a slash at the end
-	// Domain is the registered domain of the host that serves the DID document: that of a did:web, or
-	// the PLC directory. Who makes a DID document can name any endpoint in it.
+	Endpoint string // the URL of its XRPC methods, without a slash at the end
+	// Domain is the registered domain of the host that serves the DID document: the host of a did:web,
+	// or the PLC directory. The maker of a DID document can name any endpoint in it.
 	Domain string
-	// Keys are those that sign receipts of claims, by the fragment of their id: #mls_service_1.
+	// Keys has the keys that sign receipts of claims, by the fragment of the key's id: #mls_service_1.
 	Keys map[string]atcrypto.PublicKey
 }
 
-// servicesKept are how many services are remembered, and how many people's. A service that an
-// unauthenticated caller names is remembered beside those that people use.
+// servicesKept bounds the remembered services. It also bounds the people whose service is
+// remembered. Services that only unauthenticated callers name count too.
 const servicesKept = 16_384
 
 // serviceKey begins the ids of the keys that sign receipts.
 const serviceKey = "#mls_service"
 
 // Services finds delivery services, and the service of a person. It remembers what it finds for an
-// hour, and for two minutes that there is nothing. Its look-ups have the limits of those for
-// did:web accounts: unauthenticated callers choose the hosts. [CachedDirectory.Services] makes one.
+// hour. It remembers for two minutes that it has found nothing. Its look-ups have the limits of
+// look-ups for did:web accounts, because unauthenticated callers choose the hosts.
+// [CachedDirectory.Services] makes a Services.
 type Services struct {
 	r        *resolver
 	services *found[Service]
@@ -57,25 +58,25 @@ func newServices(r *resolver, now func() time.Time) *Services {
 	return &Services{r: r, services: newFound[Service](now), homes: newFound[syntax.DID](now)}
 }
 
-// Service returns the service with the DID. Errors: ErrNoService, ErrBusy, and any other if the
-// document could not be fetched.
+// Service returns the service with the DID. Errors: ErrNoService, ErrBusy, and any other error if
+// the document could not be fetched.
 func (s *Services) Service(ctx context.Context, did syntax.DID) (Service, error) {
 	return s.services.get(ctx, did, func(ctx context.Context) (Service, error) { return s.r.service(ctx, did) })
 }
 
-// Refresh looks a service up again, because a key of it is not known. It does so at most once a
-// minute for each service, and otherwise returns what is remembered. The errors are Service's.
+// Refresh looks a service up again, because one of its keys is not known. It does so at most once a
+// minute for each service. Otherwise it returns what is remembered. The errors are Service's.
 func (s *Services) Refresh(ctx context.Context, did syntax.DID) (Service, error) {
 	s.services.doubt(did, refreshOfService)
 	return s.Service(ctx, did)
 }
 
-// refreshOfService is how old what is remembered of a service is before Refresh looks it up again.
+// refreshOfService is the shortest time from any look-up of a service to a look-up by Refresh.
 const refreshOfService = time.Minute
 
-// Home returns the delivery service of a person: what the record names that the person's PDS has. It
-// is "" if the person does not exist or has no such record. Errors: ErrBusy, and any other if the DID
-// document or the record could not be fetched.
+// Home returns the delivery service of a person, which a record on the person's PDS names. It
+// returns "" if the person does not exist or has no such record. Errors: ErrBusy, and any other
+// error if the DID document or the record could not be fetched.
 func (s *Services) Home(ctx context.Context, did syntax.DID) (syntax.DID, error) {
 	home, err := s.homes.get(ctx, did, func(ctx context.Context) (syntax.DID, error) { return s.r.home(ctx, did) })
 	if errors.Is(err, ErrIssuer) {
@@ -84,7 +85,8 @@ func (s *Services) Home(ctx context.Context, did syntax.DID) (syntax.DID, error)
 	return home, err
 }
 
-// Forget drops what this node remembers of the person's service, because its record has changed.
+// Forget drops what this node remembers of the person's service, because the person's record has
+// changed.
 func (s *Services) Forget(did syntax.DID) {
 	s.homes.forget(did)
 	s.services.forget(did)
@@ -126,7 +128,7 @@ func (r *resolver) domain(did syntax.DID) (string, error) {
 }
 
 // home fetches the record in which a person names its service. The error is ErrIssuer if there is
-// none.
+// no such record.
 func (r *resolver) home(ctx context.Context, did syntax.DID) (syntax.DID, error) {
 	doc, err := r.parsed(ctx, did)
 	if err != nil {
@@ -160,7 +162,8 @@ func (r *resolver) home(ctx context.Context, did syntax.DID) (syntax.DID, error)
 	return home, nil
 }
 
-// parsed fetches the DID document of did, for what is not its signing key.
+// parsed fetches the DID document of did. It is for everything in the document except the signing
+// key.
 func (r *resolver) parsed(ctx context.Context, did syntax.DID) (doc identity.DIDDocument, err error) {
 	body, err := r.document(ctx, did, false)
 	if err != nil {
@@ -175,9 +178,9 @@ func (r *resolver) parsed(ctx context.Context, did syntax.DID) (doc identity.DID
 	return doc, nil
 }
 
-// host returns the origin of an endpoint in a DID document, and the domain that counts its look-ups.
-// An endpoint is https with a host name and nothing else; on this machine also http and a port, if
-// that is allowed.
+// host returns the origin of an endpoint in a DID document, and the domain whose limit counts the
+// look-ups. An endpoint is https with a host name and nothing else. On this machine it can also be
+// http and have a port, if that is allowed.
 func (r *resolver) host(endpoint string) (origin, domain string, err error) {
 	u, err := url.Parse(endpoint)
 	switch {
@@ -193,8 +196,8 @@ func (r *resolver) host(endpoint string) (origin, domain string, err error) {
 	return "https://" + strings.ToLower(u.Host), registrable(u.Host), nil
 }
 
-// found remembers the outcomes of look-ups by DID. Simultaneous calls for one DID share one. While the
-// host fails, what was found is used for a day.
+// found remembers the outcomes of look-ups by DID. Simultaneous calls for one DID share a look-up.
+// While the host fails, the last good outcome is used for a day.
 type found[T any] struct {
 	now    func() time.Time
 	flight singleflight.Group
@@ -203,17 +206,16 @@ type found[T any] struct {
 	all *simplelru.LRU[syntax.DID, outcome[T]]
 }
 
-// outcome is the outcome of a look-up.
 type outcome[T any] struct {
 	value T
 	err   error
 	at    time.Time
-	asked time.Time // the last look-up, which has possibly failed
-	until time.Time // it is used without another look-up
+	asked time.Time // the last look-up, which may have failed
+	until time.Time // until then the outcome is used without another look-up
 }
 
 // life is how long the outcome of a look-up is used. A failure that says something about the DID is
-// remembered for longer than others.
+// remembered for longer than any other failure.
 func life(err error) time.Duration {
 	switch {
 	case err == nil:
@@ -246,7 +248,7 @@ func (f *found[T]) get(ctx context.Context, did syntax.DID, fetch func(context.C
 		case life(o.err) != failedFor:
 		case ok && known.err == nil && now.Sub(known.at) < keyStale:
 			o.value, o.err, o.at = known.value, nil, known.at
-		case errors.Is(o.err, ErrBusy): // nobody was asked
+		case errors.Is(o.err, ErrBusy): // no host was asked
 			return o.value, o.err
 		}
 		f.mu.Lock()
@@ -256,8 +258,8 @@ func (f *found[T]) get(ctx context.Context, did syntax.DID, fetch func(context.C
 	})
 }
 
-// doubt makes the next call look a DID up again, unless the last look-up is less than age ago. If that
-// fails, what is known stays: anybody can cause it.
+// doubt makes the next call look a DID up again, unless the last look-up is less than age ago. If
+// the new look-up fails, the known outcome stays, because anybody can cause the look-up.
 func (f *found[T]) doubt(did syntax.DID, age time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -18,25 +18,25 @@ import (
 )
 
 const (
-	// SyncInterval is how often [CachedDirectory.Sync] is to be called: a node uses a key for so
-	// long after another node forgot it.
+	// SyncInterval is how often [CachedDirectory.Sync] is to be called. A node uses a key for up to
+	// this long after another node has forgotten it.
 	SyncInterval = 2 * time.Second
-	// maxPending are the keys that wait for Sync at most. A key beyond them is only in memory.
+	// maxPending is how many keys can wait for Sync. Any further key is only in memory.
 	maxPending = 4096
-	// syncMarks bounds the forgotten DIDs that one Sync reads. With more, the node forgets all
+	// syncMarks bounds the forgotten DIDs that one Sync reads. If there are more, the node forgets all
 	// keys.
 	syncMarks = 4096
-	// markOverlap is how far a Sync reads back beyond the last one: a transaction under way then
-	// has earlier marks.
+	// markOverlap is how far a Sync reads back beyond the last Sync, because a transaction that was
+	// running then can write earlier marks.
 	markOverlap = 30 * time.Second
 	// keepMark is how long a forgotten DID without a verified token keeps its row. A node that
 	// could not Sync for half as long forgets all keys.
 	keepMark = time.Hour
 	// keepIdentity is how long the row of an account that verified is kept after its last look-up.
 	keepIdentity = 30 * 24 * time.Hour
-	// maxIdentities are the rows that Sweep leaves, of 200 bytes each.
+	// maxIdentities is how many rows Sweep leaves, of 200 bytes each.
 	maxIdentities = 1_000_000
-	// readTimeout is the longest time to read a row. Afterwards the directory is asked.
+	// readTimeout is the longest time to read a row. After that, the directory is asked.
 	readTimeout = time.Second
 	// readsOfCall bounds the rows of one call, and readsWaiting the rows that wait for the next
 	// calls.
@@ -57,11 +57,11 @@ const unread = -1
 //		forgotten_at timestamptz           -- of the last change of version
 //	)
 //
-// Only a key with which a token verified gets into it. All times are of the database's clock.
+// The table gets only keys with which a token has verified. All times are of the database's clock.
 type sharedKeys struct {
 	db      pgpool.DB
 	reads   *batch.Batcher[syntax.DID, storedKey]
-	timeout time.Duration // of a read; readTimeout, but in tests
+	timeout time.Duration // of a read; readTimeout, except in tests
 }
 
 func newSharedKeys(db pgpool.DB) *sharedKeys {
@@ -70,7 +70,7 @@ func newSharedKeys(db pgpool.DB) *sharedKeys {
 	return s
 }
 
-// storedKey is a row of the table. The zero one says that there is none.
+// storedKey is a row of the table. The zero storedKey says that there is no row.
 type storedKey struct {
 	key      *string // as a did:key
 	age      time.Duration
@@ -78,9 +78,9 @@ type storedKey struct {
 	verified bool
 }
 
-// row is what the table knows of a DID. The zero row says that there is none.
+// row is what the table knows of a DID. The zero value says that the table has no row.
 type row struct {
-	key      atcrypto.PublicKey // nil: none
+	key      atcrypto.PublicKey // nil means none
 	age      time.Duration      // since the key was fetched
 	version  int64
 	verified bool // a token of the account has verified before
@@ -143,7 +143,7 @@ func (s *sharedKeys) forget(ctx context.Context, did syntax.DID) error {
 	return errs.Wrap(err, "serviceauth: forget a key")
 }
 
-// writeKeys inserts keys, unless their DIDs were forgotten or replaced after the look-up began.
+// writeKeys inserts keys, unless a key was forgotten or replaced after its look-up began.
 //
 //go:embed write_keys.sql
 var writeKeys string
@@ -171,8 +171,8 @@ type marks struct {
 	seen map[syntax.DID]int64
 }
 
-// forgotten returns the DIDs whose version changed since then, with their versions. At most
-// syncMarks.
+// forgotten returns the DIDs whose version has changed within since, with their versions. It
+// returns at most syncMarks of them.
 func (s *sharedKeys) forgotten(ctx context.Context, since time.Duration) (map[syntax.DID]int64, error) {
 	rows := pgpool.Rows(ctx, s.db, `
 		SELECT did, version FROM identity_keys
@@ -240,7 +240,7 @@ func (c *CachedDirectory) dropAll() {
 	clear(c.loading)
 }
 
-// writePending stores the keys that wait. If that fails, they stay in memory only.
+// writePending stores the keys that wait for Sync. If that fails, the keys stay in memory only.
 func (c *CachedDirectory) writePending(ctx context.Context) error {
 	c.mu.Lock()
 	pending := c.pending
@@ -249,8 +249,8 @@ func (c *CachedDirectory) writePending(ctx context.Context) error {
 	return c.shared.write(ctx, c.now(), pending)
 }
 
-// SweepKeys deletes rows that no node needs any more: marks after an hour, accounts 30 days after their
-// last look-up, and the oldest of more than a million.
+// SweepKeys deletes rows that no node needs any more: marks after an hour, and accounts 30 days
+// after their last look-up. If more than a million rows remain, it deletes the oldest.
 func SweepKeys(db *pgxpool.Pool) worker.Sweep {
 	return worker.Statement(db, "identity_keys", sweepKeys, keepIdentity, keepMark, maxIdentities)
 }

@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// maxToken is the most bytes of a token. One from a PDS has about 400.
+	// maxToken is the greatest length of a token, in bytes. A token from a PDS has about 400.
 	maxToken = 4096
-	// maxJTI is the most bytes of a jti.
+	// maxJTI is the greatest length of a jti, in bytes.
 	maxJTI = 256
 	// signatureSize is the size of r ‖ s of either curve, in bytes (RFC 7518 §3.4).
 	signatureSize = 64
@@ -33,7 +33,7 @@ const (
 	maxLifetime = time.Hour
 	// clockSkew is how far a PDS's clock may be ahead of ours.
 	clockSkew = 30 * time.Second
-	// expiryLeeway covers a PDS's slow clock, and the way of the token.
+	// expiryLeeway allows for a PDS's slow clock, and for the time that the token is on its way.
 	expiryLeeway = 5 * time.Second
 )
 
@@ -59,8 +59,8 @@ type claims struct {
 	iat, nbf, exp int64 // Unix seconds; nbf is 0 when absent
 }
 
-// rawHeader is the JOSE header (RFC 7515 §4). It has no field for keys and key locations (jwk, jku,
-// x5c …), so that they are never read.
+// rawHeader is the JOSE header (RFC 7515 §4). It has no fields for keys and locations of keys (jwk,
+// jku, x5c …), so that these are never read.
 type rawHeader struct {
 	Alg  string         `json:"alg"`
 	Typ  *string        `json:"typ"`
@@ -69,7 +69,8 @@ type rawHeader struct {
 }
 
 // rawClaims is the claims set as JSON has it (RFC 7519 §4.1, and lxm of AT Protocol). aud cannot be
-// an array: each of several services could replay the token to the others. Times are whole seconds.
+// an array, because each of several services could replay the token to the others. Times are whole
+// seconds.
 type rawClaims struct {
 	Iss string `json:"iss"`
 	Aud string `json:"aud"`
@@ -87,7 +88,7 @@ func bearer(authorization string) (string, error) {
 	}
 	scheme, raw, ok := strings.Cut(authorization, " ")
 	if !ok || !strings.EqualFold(scheme, "Bearer") {
-		if !ok { // it can be a token, which must not be repeated
+		if !ok { // scheme may be a token, which no error may quote
 			scheme = ""
 		}
 		return "", invalid(reasonScheme, "the scheme is %s instead of Bearer", quoted(scheme))
@@ -139,7 +140,7 @@ func parseToken(raw string) (token, error) {
 	return token{alg: alg, claims: c, signed: raw[:len(head)+1+len(body)], signature: parts[2]}, nil
 }
 
-var segmentEncoding = base64.RawURLEncoding.Strict() // Strict makes a copy each time
+var segmentEncoding = base64.RawURLEncoding.Strict() // a variable, because Strict makes a copy at each call
 
 // decodeBase64URL is strict. It refuses padding, non-zero bits after the last byte, and line
 // breaks, which encoding/base64 ignores even in strict mode.
@@ -220,14 +221,14 @@ func (c *claims) check(audiences map[string]struct{}, nsid syntax.NSID, now time
 	case c.iat > at+int64(clockSkew/time.Second), c.nbf > at+int64(clockSkew/time.Second):
 		return invalid(reasonFuture, "%s: set the clock that it was made by", c.times(now))
 	case c.exp <= c.iat, c.exp-c.iat > int64(maxLifetime/time.Second):
-		// So a token made for ten years is refused in its last hour too, and with the check above
+		// So a token made for ten years is refused even in its last hour. Together with the check above,
 		// exp is at most maxLifetime + clockSkew ahead.
 		return invalid(reasonLifetime, "%s", c.times(now))
 	}
 	return nil
 }
 
-// times names the times of the token and that of the server.
+// times names the times of the token and the server's time.
 func (c *claims) times(now time.Time) string {
 	show := func(seconds int64) string { return time.Unix(seconds, 0).UTC().Format(time.RFC3339) }
 	text := "iat is " + show(c.iat) + ", exp " + show(c.exp)
@@ -285,7 +286,7 @@ func highS(alg string, signature []byte) bool {
 }
 
 // verify checks alg and signature against key. The signature must have a low s, as AT Protocol
-// requires. The form with the high s would be a second token with the same claims.
+// requires. A high s would make a second token with the same claims.
 func (t *token) verify(keys *k256.Keys, key atcrypto.PublicKey) error {
 	var (
 		alg    string

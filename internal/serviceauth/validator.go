@@ -11,10 +11,11 @@
 //	   no memory     no I/O      no signature      one look-up    one refresh       one row
 //	                                               per DID        per DID and min   (procedures)
 //
-// An expired token, or one for another service or method, costs no look-up. A look-up that leads to
-// no verified caller is charged to the address of the request (limits.go), so a forger uses up only
-// its own. After a bad signature the key is looked up again, because the caller may have rotated
-// it. The jti is used up last, so that only the owner of a token can use it up.
+// An expired token, or a token for another service or method, costs no look-up. A look-up that
+// leads to no verified caller is charged to the address of the request (limits.go), so a forger
+// uses up only its own limit. After a bad signature the key is looked up again, because the caller
+// may have rotated its key. The jti is used up last, so that only the owner of a token can use it
+// up.
 //
 // A token goes from [Validator.Validate] (validator.go) through the parser (token.go) to
 // [Verified], and is used up by Use or by the transaction of its effect (usedtokens.go). A key
@@ -43,38 +44,39 @@ import (
 const (
 	// verifiedTokens is how many verified tokens are remembered, about 0.5 KiB each.
 	verifiedTokens = 16_384
-	// keysWithMultiples is for how many K-256 keys multiples are remembered, 7 KiB each.
+	// keysWithMultiples bounds the K-256 keys whose multiples are remembered, 7 KiB each.
 	keysWithMultiples = 8_192
 )
 
 const (
-	// refreshedDIDs is for how many DIDs the time of the last refresh is remembered.
+	// refreshedDIDs bounds the DIDs whose last refresh is remembered.
 	refreshedDIDs = 16_384
 )
 
 var (
 	// refreshOfDID limits refreshes of one DID's key after bad signatures. While others forge a
-	// caller's tokens, a caller that rotated its key waits a minute at most.
+	// caller's tokens, the caller waits at most a minute after it has rotated its key.
 	refreshOfDID = limit.Rate{PerSecond: 1.0 / 60, Burst: 1}
-	// refreshesOfAddress limits refreshes for one address that lead to no verified caller, whomever
-	// it names.
+	// refreshesOfAddress limits the refreshes that one address causes without a verified caller, for
+	// all accounts together.
 	refreshesOfAddress = limit.Rate{PerSecond: 1, Burst: 10}
-	// refreshesOfKnown is for all accounts that verified before, refreshesOfOthers for all others,
-	// so that these cannot use up the refreshes of accounts that replace their keys.
+	// refreshesOfKnown is for all accounts that have verified before, and refreshesOfOthers for all
+	// others. So unknown accounts cannot use up the refreshes of known accounts that replace their
+	// keys.
 	refreshesOfKnown  = limit.Rate{PerSecond: 50, Burst: 500}
 	refreshesOfOthers = limit.Rate{PerSecond: 10, Burst: 100}
 )
 
 // Directory finds the #atproto signing key of a DID. Its error is [ErrIssuer] if the DID certainly
-// has no key, [ErrBusy] if the limit of look-ups is reached, and any other if the directory could
-// not find out. Each call must end by itself within a few seconds.
+// has no key, [ErrBusy] if the limit of look-ups is reached, and any other error if the directory
+// could not find out. Each call must end by itself within a few seconds.
 type Directory interface {
 	// Known returns what is known of a DID without a look-up, from memory only.
 	Known(did syntax.DID) Known
 	// Resolve returns the key, from a cache if there is one.
 	Resolve(ctx context.Context, did syntax.DID) (atcrypto.PublicKey, error)
-	// Refresh looks the key up again after a bad signature. Anybody can cause that, so if the
-	// look-up fails, the directory must keep the key that it has.
+	// Refresh looks the key up again after a bad signature. Anybody can cause a bad signature. So if
+	// the look-up fails, the directory must keep the key that it has.
 	Refresh(ctx context.Context, did syntax.DID) (atcrypto.PublicKey, error)
 	// Verified says that a token of the DID has verified with key.
 	Verified(did syntax.DID, key atcrypto.PublicKey)
@@ -83,7 +85,7 @@ type Directory interface {
 // Known is what a [Directory] knows of a DID. If Key and Err are nil, Resolve looks the DID up.
 type Known struct {
 	Key      atcrypto.PublicKey // may be used now
-	Err      error              // of a recent look-up, which Resolve returns
+	Err      error              // the error of a recent look-up; Resolve returns it
 	Verified bool               // a token of the DID has verified before
 }
 
@@ -103,8 +105,8 @@ type Config struct {
 	Directory Directory
 	// Replays remembers used tokens. Required.
 	Replays ReplayStore
-	// Urgent is the method whose tokens' signatures are checked at once. For all other methods
-	// together, at most one signature per two processors is checked at a time. Default: none.
+	// Urgent is a method. The signatures of its tokens are checked at once. For all other methods
+	// together, at most one signature for every two processors is checked at a time. Default: none.
 	Urgent syntax.NSID
 	// Now is the clock for the times in tokens. Default: time.Now.
 	Now func() time.Time
@@ -129,7 +131,7 @@ type Validator struct {
 	refreshing singleflight.Group // by DID
 	keys       *k256.Keys
 	urgent     syntax.NSID
-	checking   chan struct{} // one element per signature being checked that is not urgent
+	checking   chan struct{} // one element for each signature being checked, except urgent ones
 }
 
 // New returns a Validator, or an error that names the missing or unusable part of cfg.
@@ -248,8 +250,8 @@ func (v *Validator) remembered(sum [sha256.Size]byte) (claims, atcrypto.PublicKe
 	return t.claims, key, key != nil && key.Equal(t.key)
 }
 
-// forgetExpired drops a remembered token that can never pass again, but not one refused for another
-// reason, such as a wrong method.
+// forgetExpired drops a remembered token that has expired, because it can never pass again. It
+// keeps a token that was refused for another reason, such as a wrong method.
 func (v *Validator) forgetExpired(sum [sha256.Size]byte, c *claims) {
 	if !v.now().Before(c.expires()) {
 		v.verified.Remove(sum)
@@ -257,8 +259,8 @@ func (v *Validator) forgetExpired(sum [sha256.Size]byte, c *claims) {
 }
 
 // checkSignature checks the signature with the key of iss, and returns the key. A look-up counts
-// against the limit of the address, except for accounts that verified before: they are few, and
-// looked up once an hour.
+// against the limit of the address, unless the account has verified before: such accounts are few,
+// and are looked up once an hour.
 func (v *Validator) checkSignature(ctx context.Context, from string, tok *token) (atcrypto.PublicKey, error) {
 	charge := &lookupCharge{limits: v.addresses, did: tok.claims.iss, from: from}
 	var key atcrypto.PublicKey
@@ -278,7 +280,7 @@ func (v *Validator) checkSignature(ctx context.Context, from string, tok *token)
 }
 
 // verifyWithKeyOfIssuer verifies the signature and returns the key. If the signature or its curve
-// is wrong, it tries once more with a newer key, because the caller may have rotated it.
+// is wrong, it tries once more with a newer key, because the caller may have rotated its key.
 func (v *Validator) verifyWithKeyOfIssuer(ctx context.Context, charge *lookupCharge, tok *token) (atcrypto.PublicKey,
 	error) {
 	key, err := v.dir.Resolve(ctx, tok.claims.iss)
@@ -298,7 +300,7 @@ func (v *Validator) verifyWithKeyOfIssuer(ctx context.Context, charge *lookupCha
 	case errors.Is(err, ErrIssuer), errors.Is(err, ErrBusy):
 		return nil, err
 	case err != nil || newer.Equal(key):
-		// The look-up failed, but the signature is wrong by the known key: not our fault.
+		// The signature is wrong by the known key, even if the look-up failed: the fault is not ours.
 		return nil, failure
 	}
 	if err = v.verify(ctx, tok, newer); err == nil {
@@ -323,7 +325,7 @@ func (c *lookupCharge) admit(ctx context.Context) (err error) {
 	return err
 }
 
-// end ends the request's look-up, and gives it back or not.
+// end ends the request's look-up. If giveBack is true, it returns the look-up to the limit.
 func (c *lookupCharge) end(giveBack bool) {
 	if c.done != nil {
 		c.done(giveBack)
@@ -356,7 +358,7 @@ func (v *Validator) verify(ctx context.Context, tok *token, key atcrypto.PublicK
 func (v *Validator) newerKey(ctx context.Context, did syntax.DID, from string) (atcrypto.PublicKey, error) {
 	return shareFetch(ctx, &v.refreshing, did.String(), func(ctx context.Context) (atcrypto.PublicKey, error) {
 		switch err := v.mayRefresh(did, from); {
-		case errors.Is(err, ErrOften): // the key is of the last minute
+		case errors.Is(err, ErrOften): // the key was refreshed in the last minute
 			return v.dir.Resolve(ctx, did)
 		case err != nil:
 			return nil, err
@@ -365,7 +367,8 @@ func (v *Validator) newerKey(ctx context.Context, did syntax.DID, from string) (
 	})
 }
 
-// lookupError turns an error of the directory into one of Validate. Others stay as they are.
+// lookupError turns an error of the directory into an error of Validate. It returns other errors
+// unchanged.
 func lookupError(did syntax.DID, err error) error {
 	switch {
 	case errors.As(err, new(*InvalidError)), errors.Is(err, ErrBusy), errors.Is(err, ErrUnavailable):
@@ -377,9 +380,9 @@ func lookupError(did syntax.DID, err error) error {
 	return fmt.Errorf("%w: looking up its issuer: %w", ErrUnavailable, err)
 }
 
-// mayRefresh counts a refresh for an address: without this limit, N forged tokens would cost N
-// look-ups at a host of the forger's choice. The error is ErrOften if the key was refreshed a
-// moment ago, or ErrRefresh.
+// mayRefresh counts a refresh for an address. Without this limit, N forged tokens would cost N
+// look-ups at a host that the forger chooses. The error is ErrOften if the key was refreshed in the
+// last minute, or ErrRefresh.
 func (v *Validator) mayRefresh(did syntax.DID, from string) error {
 	all := share{"others", refreshesOfOthers, ErrRefresh}
 	if v.dir.Known(did).Verified {
