@@ -25,14 +25,14 @@ const (
 	samplePages = 500
 	// pageSize is PostgreSQL's, in bytes.
 	pageSize = 8192
-	// countLimit is where the counting of rows that are due ends.
+	// countLimit is how many rows that are due are counted, at most.
 	countLimit = 10000
-	// newestEvents is how many events are searched for repeated messages: each costs a look-up.
+	// newestEvents is how many events are searched for repeated messages. Each event costs a look-up.
 	newestEvents = 2000
 	// readTimeout bounds one reading, including the wait for a connection.
 	readTimeout = 5 * time.Second
-	// overdueAfter is how long a row may be due before its worker counts as failing. It is many of
-	// the workers' rounds.
+	// overdueAfter is how long a row may be due before its worker counts as failing. A worker has many
+	// rounds in this time.
 	overdueAfter = 5 * time.Minute
 	// keepExpired is how long package idem keeps a record after its lifetime.
 	keepExpired = 24 * time.Hour
@@ -57,10 +57,10 @@ type Collector struct {
 type metric struct {
 	desc   *prometheus.Desc
 	labels int
-	table  string   // the table to sample, or ""; $1 is then the share of its pages
-	zero   []string // values of the only label for which 0 is reported if there is no row
+	table  string   // the table to sample, with $1 as the share of its pages; "" means none
+	zero   []string // values of the only label that are reported as 0 if they have no row
 	sql    string
-	args   []any // if there is no table
+	args   []any // of sql, if there is no table
 }
 
 // New returns a collector that reads the database at most once in each interval, by the clock now.
@@ -135,7 +135,7 @@ func metrics() []metric {
 					newest
 			)
 			SELECT entity, round(count(*) * scale) FROM newest, span GROUP BY entity, scale`, args: []any{countLimit}},
-		// As repeatedMessages of package invariants, which explains how equal messages are recognised.
+		// As in repeatedMessages of package invariants, which explains how equal messages are recognised.
 		{desc: desc("mlsd_messages_repeated",
 			"Application messages, among the newest 2000 events, with bytes that the same sender had sent to the convo "+
 				"before. A client has lost its idempotency keys."), sql: `
@@ -242,10 +242,10 @@ func (c *Collector) readDatabase() {
 	c.read = c.now()
 }
 
-// settings are those of one reading. It sees the rows of all callers, has 2 s for each statement,
-// and reads tables by an index or in a sample. By default the planner would scan a whole table if
-// it expects most of the rows to be due. A scan that is ruled out counts as so expensive that
-// PostgreSQL would compile the statement, for half a second.
+// settings are the settings of one reading. A reading sees the rows of all callers, has 2 s for
+// each statement, and reads tables by an index or in a sample. By default the planner would scan a
+// whole table if it expects most of the rows to be due. A scan that is ruled out counts as so
+// expensive that PostgreSQL would compile the statement, for half a second.
 const settings = `
 	SELECT set_config('mlsd.maintenance', 'on', true), set_config('statement_timeout', '2000', true),
 		set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off',

@@ -1,10 +1,10 @@
-// Package errs says what an operation was that failed.
+// Package errs adds the failed operation to an error.
 package errs
 
 import "fmt"
 
-// Wrap returns err with what was being done before it: Wrap(err, "read %s", name) is "read x: ERR". It
-// returns nil for nil, so it stands at the end of a function: return n, errs.Wrap(err, "count rows").
+// Wrap puts the operation before err: Wrap(err, "read %s", name) is "read x: ERR". If err is nil,
+// Wrap returns nil, so a function can end with: return n, errs.Wrap(err, "count rows").
 func Wrap(err error, doing string, args ...any) error {
 	if err == nil {
 		return nil

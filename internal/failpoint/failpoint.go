@@ -16,7 +16,7 @@ import (
 const (
 	BeforeCommit  = "before-commit"
 	AfterCommit   = "after-commit"
-	BeforeReserve = "before-reserve" // work outside the database: before its key is reserved
+	BeforeReserve = "before-reserve" // the key of work outside the database is not yet reserved
 	AfterReserve  = "after-reserve"  // the key is reserved, and the work has not begun
 	AfterWork     = "after-work"     // the work is done, and not yet recorded
 	Heartbeat     = "heartbeat"      // a lease is about to be extended
@@ -36,7 +36,7 @@ const (
 // ErrInjected is the failure of a point armed with Error.
 var ErrInjected = errors.New("injected fault")
 
-// Set holds the armed points. Each fires once.
+// Set holds the armed points. Each point fires once.
 type Set struct {
 	mu     sync.Mutex // guards armed and pauses
 	armed  map[point]Action
@@ -85,7 +85,7 @@ func (s *Set) Resume(name, method string) {
 	delete(s.pauses, p)
 }
 
-// Hook returns what hits a point, or nil if there is no set: then no point can be armed.
+// Hook returns a function that hits a point. Without a set it returns nil: no point can be armed.
 func (s *Set) Hook(ctx context.Context, name, method string) func() error {
 	if s == nil {
 		return nil

@@ -80,7 +80,7 @@ func (k *Key) combine(u1, u2 *secp256k1.Scalar) *secp256k1.Point {
 var order, _ = new(big.Int).SetString("fffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141", 16)
 
 // inverseOf returns 1/s, by Euclid's algorithm. s must not be 0. The library raises s to a power
-// instead. That takes the same time for every s, and three times as long.
+// instead, which takes the same time for every s, but three times as long.
 func inverseOf(s *secp256k1.Scalar) (*secp256k1.Scalar, error) {
 	var n big.Int
 	if n.ModInverse(n.SetBytes(s.Bytes()), order) == nil {

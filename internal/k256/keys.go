@@ -15,9 +15,9 @@ type Keys struct {
 	cache *lru.Cache[*atcrypto.PublicKeyK256, *cachedKey]
 }
 
-// cachedKey is a key that has verified signatures. Computing its multiples costs what they save in
-// two signatures. They are therefore computed for the third. A key that signs once or twice costs
-// no more than without multiples. Any other key costs at most one computation more.
+// cachedKey is a key that has verified signatures. Computing the key's multiples costs as much as
+// they save in two signatures, so they are computed for the third. A key that signs once or twice
+// costs no more than without multiples. Any other key costs at most one computation more.
 type cachedKey struct {
 	verified atomic.Int32 // signatures verified without multiples
 	once     sync.Once

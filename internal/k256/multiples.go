@@ -46,8 +46,8 @@ func multiplesOf(point *secp256k1.Point, width uint) *multiples {
 var ofBase = sync.OnceValue(func() *multiples { return multiplesOf(secp256k1.NewGeneratorPoint(), baseWidth) })
 
 // digits is a scalar in its non-adjacent form of some width. The scalar is the sum of digit i times
-// 2^i. Each digit is 0, or odd and less than 2^(width-1) in absolute value. On average one digit of
-// width+1 is not 0.
+// 2^i. Each digit is 0, or odd and less than 2^(width-1) in absolute value. On average, one of
+// width+1 digits is not 0.
 type digits [256]int8
 
 // set makes d the digits of k. All digits of d must be 0 before.

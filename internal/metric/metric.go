@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// Maker makes metrics. Each is registered, or the program stops: its name was used before.
+// Maker makes and registers metrics. If the name of a metric is in use, the program stops.
 type Maker struct{ factory promauto.Factory }
 
 // For returns a Maker that registers with reg.
@@ -32,7 +32,8 @@ func (m Maker) Gauges(name, help string, labels ...string) *prometheus.GaugeVec 
 	return m.factory.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
 }
 
-// Times returns a histogram with these buckets, in seconds, and a native one beside them.
+// Times returns a histogram with these buckets, in seconds, and with a native histogram beside
+// them.
 func (m Maker) Times(name, help string, buckets []float64) prometheus.Histogram {
 	return m.factory.NewHistogram(times(name, help, buckets))
 }
@@ -42,15 +43,15 @@ func (m Maker) TimesBy(name, help string, buckets []float64, labels ...string) *
 	return m.factory.NewHistogramVec(times(name, help, buckets), labels)
 }
 
-// times has a native histogram beside the buckets: its buckets grow by a tenth, and a series has 160 of
-// them at most.
+// times has a native histogram beside the buckets. A native bucket is a tenth larger than the
+// bucket before it, and a series has at most 160 native buckets.
 func times(name, help string, buckets []float64) prometheus.HistogramOpts {
 	return prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets, NativeHistogramBucketFactor: 1.1,
 		NativeHistogramMaxBucketNumber: 160}
 }
 
-// Begin makes the series of these values of the only label before their first count: a rate does not
-// see the count that a series begins with.
+// Begin makes the series of these values of the only label before their first count, because a rate
+// does not see the count with which a series begins.
 func Begin[M any, T ~string](vec interface{ WithLabelValues(...string) M }, values ...T) {
 	for _, v := range values {
 		vec.WithLabelValues(string(v))

@@ -25,7 +25,7 @@ const Suite = mls.SuiteX25519AES128
 // Device is a client with its own signature key.
 type Device struct {
 	DID   string
-	Suite mls.CipherSuite // one with Ed25519 signatures
+	Suite mls.CipherSuite // a suite with Ed25519 signatures
 	key   ed25519.PrivateKey
 
 	once  sync.Once
@@ -63,7 +63,7 @@ func Lifetime(from, to time.Time) Option {
 // InitKey sets the KeyPackage's init_key.
 func InitKey(key []byte) Option { return func(s *spec) { s.initKey = key } }
 
-// Identity sets the identity in the credential. Without it that is the device's DID.
+// Identity sets the identity in the credential. The default is the device's DID.
 func Identity(identity string) Option { return func(s *spec) { s.identity = identity } }
 
 // KeyPackage returns a new KeyPackage, framed, and its ref.
@@ -225,8 +225,8 @@ func WelcomeIn(t testing.TB, suite mls.CipherSuite, refs ...mls.KeyPackageRef) [
 }
 
 // GroupInfo returns a GroupInfo of the group at epoch, with its ratchet tree. The first member
-// signs it. The tree is the one that results from adding the members one by one without a path:
-// every parent is blank.
+// signs it. The tree is as after adding the members one by one without a path: every parent is
+// blank.
 func GroupInfo(t testing.TB, group []byte, epoch int64, members ...*Device) []byte {
 	t.Helper()
 	return GroupInfoWith(t, nil, group, epoch, members...)

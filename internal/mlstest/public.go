@@ -12,7 +12,7 @@ import (
 )
 
 // PublicMessages with handshakes for a group of GroupInfo. Their signatures are valid. Their tags
-// are zeros, because those need secrets.
+// are zeros, because tags need secrets.
 
 // Remove returns a proposal to remove a leaf, without its ProposalOrRef tag.
 func Remove(leaf uint32) []byte {
@@ -35,9 +35,9 @@ func (d *Device) PublicProposal(t testing.TB, groupInfo []byte, leaf uint32, pro
 	return publicMessage(signed, 1), sum[:]
 }
 
-// PublicCommit returns a member's commit of proposals in the group of a GroupInfo. path adds a path
-// that has only the member's new leaf. That is valid if the group has no other member to encrypt
-// to.
+// PublicCommit returns a member's commit of proposals in the group of a GroupInfo. If path is true,
+// the commit has a path with only the member's new leaf. Such a path is valid if the group has no
+// other member to encrypt to.
 func (d *Device) PublicCommit(t testing.TB, groupInfo []byte, leaf uint32, path bool, proposals ...[]byte) []byte {
 	t.Helper()
 	commit := opaque(slices.Concat(proposals...))
@@ -127,7 +127,7 @@ func ExternalSenders(devices ...*Device) []byte {
 	})
 }
 
-// ExternalProposal returns a proposal of an external sender: the one with the index in the group's
+// ExternalProposal returns a proposal of the external sender that has the index in the group's
 // list.
 func (d *Device) ExternalProposal(t testing.TB, groupInfo []byte, index uint32, proposal []byte) []byte {
 	t.Helper()
@@ -142,8 +142,8 @@ func (d *Device) NewMemberProposal(t testing.TB, groupInfo []byte) []byte {
 	return publicMessage(d.signedAs(t, groupInfo, mls.SenderTypeNewMemberProposal, 0, mls.ContentTypeProposal, add), 0)
 }
 
-// ExternalCommit returns an external commit to the group of a GroupInfo with two members, of which
-// first is the first one. The proposals must remove the second member, whose place the device takes.
+// ExternalCommit returns an external commit to the group of a GroupInfo with two members. first is
+// the first member. The proposals must remove the second member, whose place the device takes.
 func (d *Device) ExternalCommit(t testing.TB, groupInfo []byte, first *Device, proposals ...[]byte) []byte {
 	t.Helper()
 	info := parse(t, groupInfo)

@@ -40,7 +40,7 @@ func (n *Node) admin(access *operator.Access, pages *console.Console) http.Handl
 }
 
 // readiness answers 200 if the server takes requests, reaches its database, and can serve with the
-// schema. It asks nobody: see schemaWatch.
+// schema. It sends no query: schemaWatch does.
 func (n *Node) readiness() http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		if fault := n.fault(); fault != "" {

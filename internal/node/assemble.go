@@ -56,9 +56,9 @@ const scrapeInterval = 15 * time.Second
 type Node struct {
 	log               *slog.Logger
 	db                pools
-	tracer            *tracing.Tracer      // nil: none
-	reg               *prometheus.Registry // of the metrics of this node
-	stored            *prometheus.Registry // of those that are read from the database
+	tracer            *tracing.Tracer      // nil means that there are no traces
+	reg               *prometheus.Registry // metrics of this node
+	stored            *prometheus.Registry // metrics that are read from the database
 	ready             atomic.Bool
 	schema            *schemaWatch
 	faults            *failpoint.Set // nil unless Config.Failpoints
@@ -96,7 +96,7 @@ type Node struct {
 	closers
 }
 
-// assemble makes the parts of a node that listens on addr. None of them runs yet.
+// assemble makes the parts of a node that listens on addr. No part runs yet.
 func (n *Node) assemble(cfg Config, addr net.Addr) error {
 	db, log := n.db, n.log
 	cfg.Clock = cfg.Clock.System()
@@ -223,7 +223,7 @@ func (n *Node) assembleMaintenance(cfg Config, addr net.Addr, metrics *api.Metri
 	n.stored.MustRegister(dbmetrics.New(db, n.log, scrapeInterval, cfg.Clock.Now))
 	n.checks = invariants.NewChecker(db)
 	n.remover = convos.NewRemover(db, n.faults)
-	metrics.Swept("messages", 0) // the series is there without a retention too
+	metrics.Swept("messages", 0) // the series exists even without a retention
 	if cfg.MessageRetention > 0 {
 		n.messageSweeper = messages.NewSweeper(db, cfg.MessageRetention, func(n int64) { metrics.Swept("messages", n) },
 			n.heads.Keep)
@@ -246,7 +246,7 @@ func nodeName(addr net.Addr) string {
 func (n *Node) assembleEvents(cfg Config) {
 	db, metrics := n.db.requests, api.NewStreamMetrics(n.reg)
 	n.presence = events.NewPresence(db, n.log, events.Runs(events.Release{Build: Version(), Schema: migrations.Newest()}))
-	// A dump does not know which sessions have ended since.
+	// A restored dump lacks the ends of sessions that have ended since the dump.
 	endSessions := func(ctx context.Context, tx pgx.Tx) error { return sessions.Restored(ctx, tx) }
 	n.hub = events.NewHub(events.HubConfig{DB: db, Reads: n.db.reads, Log: n.log, Metrics: metrics, Presence: n.presence,
 		Tracer: n.tracer, OnDump: endSessions})
@@ -259,7 +259,7 @@ func (n *Node) assembleEvents(cfg Config) {
 	})
 }
 
-// sendsMuch reports whether so many messages are being sent that signals have to stand back.
+// sendsMuch reports whether so many messages are being sent that signals are dropped.
 func (n *Node) sendsMuch() bool { return n.messages.Crowded() }
 
 // cursorMoved passes on a moved cursor that other members may see.
@@ -274,8 +274,8 @@ func (n *Node) viewers(ctx context.Context, convo uuid.UUID, movers,
 	return v.See, err
 }
 
-// assembleGate makes what says who may use the node. An account that may no longer use it loses its
-// streams.
+// assembleGate makes the gate, which says who may use the node. An account that may no longer use
+// the node loses its streams.
 func (n *Node) assembleGate(cfg Config) (err error) {
 	if cfg.AdmitFile != "" {
 		if n.admitted, err = accounts.NewAllowlist(cfg.AdmitFile, n.log); err != nil {
@@ -289,7 +289,7 @@ func (n *Node) assembleGate(cfg Config) (err error) {
 	return err
 }
 
-// assembleRelay makes the follower of the relay. The metrics exist without it too.
+// assembleRelay makes the follower of the relay. The metrics exist even without a relay.
 func (n *Node) assembleRelay(cfg Config) (err error) {
 	n.accounts = accounts.NewStore(cfg.EraseAfter)
 	metrics := relay.NewMetrics(n.reg)
@@ -307,7 +307,7 @@ func (n *Node) assembleRelay(cfg Config) (err error) {
 	return err
 }
 
-// assembleAttachments makes what keeps files, if there is a store.
+// assembleAttachments makes the parts that keep files, if there is a store.
 func (n *Node) assembleAttachments(cfg Config, writes *idem.Store) error {
 	var store attachments.Store
 	var err error
@@ -371,7 +371,7 @@ func (n *Node) pushWorker(cfg Config, writes *idem.Store, metrics *api.Metrics) 
 	return push.NewWorker(c), nil
 }
 
-// reportKey reads the key that reports of abuse are sealed to. There is none without a text.
+// reportKey reads the key to which reports of abuse are sealed. It returns nil without a text.
 func reportKey(text string) (*reports.PublicKey, error) {
 	if text == "" {
 		return nil, nil

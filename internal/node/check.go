@@ -28,8 +28,8 @@ type checker struct {
 // its own.
 func (c *checker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
-	// net/http reads during the check to notice that the client hangs up. The request's deadline
-	// must not end that.
+	// net/http reads during the check to notice that the client hangs up. The request's read deadline
+	// must not end this reading.
 	if err := control.SetReadDeadline(time.Time{}); err != nil {
 		c.log.Warn("a check may be cut off", "error", err)
 	}
@@ -60,8 +60,8 @@ func writeFindings(w http.ResponseWriter, log *slog.Logger, findings []string, e
 	}
 }
 
-// clientFaults answers with what clients have done wrong in one convo (?convo=ID) or anywhere, as
-// a JSON array of texts. It is no check of the whole database, so it waits for none.
+// clientFaults answers with what clients have done wrong in one convo (?convo=ID) or anywhere, as a
+// JSON array of texts. It does not check the whole database, so it waits for no such check.
 func clientFaults(db *pgxpool.Pool, log *slog.Logger) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		convo, err := convoOf(r)

@@ -14,12 +14,12 @@ import (
 	"mlsd/people/accounts"
 )
 
-// ErrNotPrivate is for what is about the private PostgreSQL.
+// ErrNotPrivate refuses a command that works only with the private PostgreSQL.
 var ErrNotPrivate = errors.New("this is for the private PostgreSQL, and MLSD_DATABASE_URL names another; " +
 	"docs/RESTORE.md has the commands for that one")
 
-// Check fails if settings cannot be used, or lack others, as far as that can be told without the
-// database and the network. It returns who may use the admin listener.
+// Check fails if settings cannot be used, or need other settings that are missing, as far as this
+// shows without the database and the network. It returns who may use the admin listener.
 func (c Config) Check(log *slog.Logger) (*operator.Access, error) {
 	access, err := operator.NewAccess(c.AdminListen, c.Admin.Hosts, c.Admin.Tokens, log)
 	return access, errors.Join(
@@ -27,8 +27,8 @@ func (c Config) Check(log *slog.Logger) (*operator.Access, error) {
 		c.checkAPNs(), err)
 }
 
-// checkServiceDID fails if other machines can reach a service whose DID is the default one, which
-// names this machine for each of them.
+// checkServiceDID fails if other machines can reach the service, but its DID is the default one. On
+// every machine, the default DID names that machine itself.
 func (c Config) checkServiceDID() error {
 	addr, err := net.ResolveTCPAddr("tcp", c.Listen)
 	switch {
@@ -108,9 +108,9 @@ func Listen(flag, address string) (net.Listener, error) {
 	return nil, fmt.Errorf("--%s (%s) is %q: %s", flag, variableOf(flag), address, why)
 }
 
-// checkPorts fails if a listener could not be opened. It is asked before the database is started.
-// The listeners open once requests can be answered: until then clients see a closed port, and go to
-// another node.
+// checkPorts fails if a listener could not be opened. It runs before the database is started. The
+// listeners themselves open once requests can be answered: until then clients see a closed port,
+// and go to another node.
 func (c Config) checkPorts() error {
 	var errs []error
 	for flag, address := range map[string]string{listenFlag: c.Listen, adminListenFlag: c.AdminListen} {

@@ -36,13 +36,14 @@ type Config struct {
 	// AdminListen (MLSD_ADMIN_LISTEN) is the address of the admin listener: metrics, health,
 	// profiles, and what the command admin calls.
 	AdminListen string
-	// Admin: who may use the admin listener (MLSD_ADMIN_TOKEN, _READ_TOKEN, _METRICS_TOKEN,
-	// MLSD_ADMIN_HOSTS), and where the command admin finds it (MLSD_ADMIN_URL).
+	// Admin says who may use the admin listener (MLSD_ADMIN_TOKEN, _READ_TOKEN, _METRICS_TOKEN,
+	// MLSD_ADMIN_HOSTS), and where the command admin finds the listener (MLSD_ADMIN_URL).
 	Admin AdminConfig
-	// DatabaseURL (MLSD_DATABASE_URL) is a PostgreSQL that the operator runs. Empty: mlsd runs one
-	// of its own in DataDir.
+	// DatabaseURL (MLSD_DATABASE_URL) is a PostgreSQL that the operator runs. Empty means that mlsd
+	// runs its own in DataDir.
 	DatabaseURL string
-	// ReadDatabaseURL (MLSD_READ_DATABASE_URL) is a standby of DatabaseURL, for reads. Empty: none.
+	// ReadDatabaseURL (MLSD_READ_DATABASE_URL) is a standby of DatabaseURL, for reads. Empty means
+	// none.
 	ReadDatabaseURL string
 	// WaitForDatabase (MLSD_WAIT_FOR_DATABASE) is how long the operator's PostgreSQL may take to answer
 	// at the start.
@@ -50,25 +51,25 @@ type Config struct {
 	// DataDir (MLSD_DATA_DIR) holds the private PostgreSQL.
 	DataDir string
 	// WALArchive (MLSD_WAL_ARCHIVE) is a directory to which the private PostgreSQL copies its WAL, and
-	// from which the command restore takes it. Empty: none.
+	// from which the command restore takes the WAL. Empty means none.
 	WALArchive string
-	// ServiceDID (MLSD_SERVICE_DID) is the audience of tokens. Empty: did:web:localhost with the
+	// ServiceDID (MLSD_SERVICE_DID) is the audience of tokens. Empty means did:web:localhost with the
 	// public listener's port.
 	ServiceDID syntax.DID
-	// PublicURL (MLSD_PUBLIC_URL) is where clients reach the service. Empty: the URL of a did:web
-	// ServiceDID. With any other ServiceDID it must be set.
+	// PublicURL (MLSD_PUBLIC_URL) is where clients reach the service. Empty means the URL of
+	// ServiceDID, if that is a did:web. With any other ServiceDID, PublicURL must be set.
 	PublicURL string
 	// PLCURL (MLSD_PLC_URL) is the PLC directory.
 	PLCURL string
-	// Services (MLSD_SERVICES) are the other services that this one deals with.
+	// Services (MLSD_SERVICES) are the other services that this service deals with.
 	Services network.Trust
 	// AllowLoopback (MLSD_ALLOW_LOOPBACK) allows did:web documents and webhooks on this machine.
 	// For development only.
 	AllowLoopback bool
-	// Welcomes: Grace (MLSD_WELCOME_GRACE) and OnExpiry (MLSD_WELCOME_ON_GRACE_EXPIRY).
+	// Welcomes has Grace (MLSD_WELCOME_GRACE) and OnExpiry (MLSD_WELCOME_ON_GRACE_EXPIRY).
 	Welcomes welcome.Policy
 	// APNs (MLSD_APNS_KEY_FILE, MLSD_APNS_KEY_ID, MLSD_APNS_TEAM_ID) is the key for Apple's push
-	// service. Set all of it, or none.
+	// service. Set all three variables, or none.
 	APNs push.APNsKey
 	// APNsHost (MLSD_APNS_HOST) replaces Apple's service in tests.
 	APNsHost string
@@ -79,8 +80,8 @@ type Config struct {
 	// EventRetention (MLSD_EVENT_RETENTION) is how long events are kept. They are deleted a day at
 	// a time, up to a day later.
 	EventRetention time.Duration
-	// MessageRetention (MLSD_MESSAGE_RETENTION) is how long application messages are kept. 0: for
-	// ever. KeptUnasked says that the operator has not set it: the server warns of that.
+	// MessageRetention (MLSD_MESSAGE_RETENTION) is how long application messages are kept. 0 means for
+	// ever. KeptUnasked says that the operator has not set the retention: the server warns of that.
 	MessageRetention time.Duration
 	KeptUnasked      bool
 	// Attachments says where encrypted files are kept (MLSD_ATTACHMENTS, MLSD_S3_*),
@@ -89,37 +90,38 @@ type Config struct {
 	// Lifetimes of idempotency records (MLSD_IDEMPOTENCY_TTL) and of leases
 	// (MLSD_IDEMPOTENCY_LEASE), by operation.
 	Lifetimes idem.Lifetimes
-	// Rates: DID (MLSD_RATE_DID) and IP (MLSD_RATE_IP), in requests.
+	// Rates are in requests, by DID (MLSD_RATE_DID) and by IP address (MLSD_RATE_IP).
 	Rates api.Rates
 	// Quotas (MLSD_QUOTA_*) bound what one DID, one address and one convo store and do in a day: see
 	// package quota.
 	Quotas quota.Limits
-	// Admit (MLSD_ADMIT) is whom the node serves. AdmitFile, from the same setting, has the DIDs that
-	// accounts.ModeAllowlist serves.
+	// Admit (MLSD_ADMIT) says whom the node serves. AdmitFile, from the same setting, is the file with
+	// the DIDs that accounts.ModeAllowlist serves.
 	Admit     accounts.Mode
 	AdmitFile string
-	// RelayURL (MLSD_RELAY_URL) is what says what becomes of accounts. Empty: none is followed.
+	// RelayURL (MLSD_RELAY_URL) is the relay whose events tell the status of accounts. Empty means
+	// none.
 	RelayURL string
-	// EraseAfter (MLSD_ERASE_AFTER) is the time from the deletion of an account in the network to
-	// the erasure of its data. 0: the data stays.
+	// EraseAfter (MLSD_ERASE_AFTER) is the time from the deletion of an account in the network to the
+	// erasure of its data. 0 means that the data stays.
 	EraseAfter time.Duration
 	// ReportKey (MLSD_REPORT_KEY or its file) is the public half of the operator's key for reports of
-	// abuse. Empty: none are taken.
+	// abuse. Empty means that no reports are taken.
 	ReportKey string
-	// TrustedProxies (MLSD_TRUSTED_PROXIES) are the networks whose X-Forwarded-For is believed.
-	// Empty: none.
+	// TrustedProxies (MLSD_TRUSTED_PROXIES) are the networks whose X-Forwarded-For is believed. Empty
+	// means none.
 	TrustedProxies []netip.Prefix
 	// LogLevel (MLSD_LOG_LEVEL) and LogFormat (MLSD_LOG_FORMAT: json or text).
 	LogLevel  slog.Level
 	LogFormat string
-	// Requests: which share of successes is recorded, one in Sample (MLSD_REQUEST_SAMPLE; 0: none), and how
-	// long rows of requests are kept (MLSD_REQUEST_RETENTION).
+	// Requests says which share of successes is recorded: one in Sample (MLSD_REQUEST_SAMPLE; 0 means
+	// none). It also says how long rows of requests are kept (MLSD_REQUEST_RETENTION).
 	Requests RequestsConfig
-	// TracesURL (MLSD_TRACES_URL) is the collector that gets traces. Empty: there are none.
-	// TracesSample (MLSD_TRACES_SAMPLE) is the share of requests that are traced.
+	// TracesURL (MLSD_TRACES_URL) is the collector that gets traces. Empty means that there are no
+	// traces. TracesSample (MLSD_TRACES_SAMPLE) is the share of requests that are traced.
 	TracesURL    string
 	TracesSample float64
-	// Clock is not a setting: by it workers work, leases are extended, and scrapes read the database.
+	// Clock is not a setting. It is the clock of workers, extensions of leases, and scrapes.
 	Clock worker.Clock
 	// Failpoints (MLSD_FAILPOINTS) lets the admin listener stop writes at named points (POST
 	// /failpoints). For fault tests only.
@@ -128,7 +130,7 @@ type Config struct {
 
 // Kinds of stores of attachments.
 const (
-	attachmentsByDefault = "" // a directory if the PostgreSQL is mlsd's own, else none
+	attachmentsByDefault = "" // a directory if mlsd runs its own PostgreSQL, otherwise off
 	attachmentsOff       = "off"
 	attachmentsDirectory = "directory"
 	attachmentsS3        = "s3"
@@ -136,7 +138,7 @@ const (
 
 // AttachmentsConfig says where attachments are kept.
 type AttachmentsConfig struct {
-	kind    string // one of the above
+	kind    string // one of the kinds above
 	Dir     string
 	MaxSize int64 // in bytes
 	S3      s3store.Config
@@ -176,7 +178,7 @@ func (a *AttachmentsConfig) parseBucket(v string) error {
 	return nil
 }
 
-// RequestsConfig says what requests leave behind: see package requests.
+// RequestsConfig says what is recorded of requests: see package requests.
 type RequestsConfig struct {
 	Sample int
 	Keep   time.Duration
@@ -237,10 +239,10 @@ const (
 	agentsVariable  = "MLSD_MLS_AGENTS"
 )
 
-// Chosen is the value of a setting, and where it stands.
+// Chosen is the value of a setting, and where the value was set.
 type Chosen struct {
 	Variable, Value string
-	File            string // file and line; "": not in a file
+	File            string // file and line; "" if the value is not from a file
 }
 
 // choose returns the value of each setting, by its variable: what the command line says, else the
@@ -261,7 +263,7 @@ func choose(cmd *cli.Command) (map[string]Chosen, error) {
 	return all, nil
 }
 
-// Changed returns the settings that are not the default ones. It does not tell secrets.
+// Changed returns the settings that differ from their defaults. It does not show secrets.
 func Changed(cmd *cli.Command) (changed []Chosen, err error) {
 	all, err := choose(cmd)
 	for _, s := range settings {
@@ -277,7 +279,7 @@ func Changed(cmd *cli.Command) (changed []Chosen, err error) {
 	return changed, err
 }
 
-// configure reads the configuration. The error tells everything that is wrong with single settings.
+// configure reads the configuration. The error names every setting whose value is wrong by itself.
 func configure(cmd *cli.Command) (Config, error) {
 	c := Config{Lifetimes: api.Lifetimes(), Quotas: quota.Limits{}}
 	all, err := choose(cmd)
@@ -295,7 +297,7 @@ func configure(cmd *cli.Command) (Config, error) {
 	}
 	c.Quotas.Complete()
 	if least := c.EventRetention + 24*time.Hour; c.MessageRetention != 0 && c.MessageRetention < least {
-		// An event names a message, and a late retry needs the message's key. Both must find it.
+		// A reader of an event must find its message, and a late retry must find the message's key.
 		// Events are deleted a day at a time.
 		return c, fmt.Errorf("--message-retention (MLSD_MESSAGE_RETENTION) must be 0 or at least %s, a day longer than "+
 			"MLSD_EVENT_RETENTION", least)
@@ -324,7 +326,7 @@ func (c *Config) completeAttachments() error {
 	return nil
 }
 
-// refuse says which setting has which value, and what is wrong with it. It never tells a secret.
+// refuse says which setting has which value, and what is wrong with the value. It shows no secret.
 func (s setting) refuse(v Chosen, err error) error {
 	where := s.env
 	if v.File != "" {

@@ -18,15 +18,15 @@ import (
 	"mlsd/internal/worker"
 )
 
-// reachTimeout is for the first connection to the operator's PostgreSQL. By default the driver
+// reachTimeout bounds the first connection to the operator's PostgreSQL. By default the driver
 // waits for minutes.
 const reachTimeout = 15 * time.Second
 
-// stopTimeout is for the private PostgreSQL.
+// stopTimeout bounds the stop of the private PostgreSQL.
 const stopTimeout = 30 * time.Second
 
-// database returns the URL of the database to use. If mlsd runs a private PostgreSQL, database
-// returns that too. The caller stops it.
+// database returns the URL of the database to use. If mlsd runs a private PostgreSQL, database also
+// returns this server, and the caller stops it.
 func database(
 	ctx context.Context, cfg Config, log *slog.Logger, step localpg.Step,
 ) (string, *localpg.Server, error) {
@@ -65,7 +65,7 @@ func WithDatabase(ctx context.Context, cfg Config, stderr io.Writer, do func(url
 	return do(url)
 }
 
-// waitPoll is the time between two attempts to reach a database that is waited for.
+// waitPoll is the time between two attempts of awaitDatabase.
 const waitPoll = time.Second
 
 // awaitDatabase fails unless the operator's PostgreSQL accepts a connection before
@@ -97,8 +97,7 @@ func (c Config) Reach(ctx context.Context) error {
 	return c.reachStandby(ctx)
 }
 
-// reach fails unless the operator's PostgreSQL accepts a connection within timeout, with a session of
-// its own.
+// reach opens one session, and fails unless the operator's PostgreSQL accepts it within timeout.
 func reach(ctx context.Context, url string, timeout time.Duration) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -133,8 +132,8 @@ func (c Config) reachStandby(ctx context.Context) error {
 	return errs.Wrap(standby.Check(ctx, primary.ConnConfig, read.ConnConfig), "MLSD_READ_DATABASE_URL")
 }
 
-// checkStandby refuses a standby of another database, or one that refuses the account. Whatever else
-// is wrong with it can pass: until then reads use the primary.
+// checkStandby fails if the standby is of another database, or refuses the account. Any other fault
+// of the standby may pass: until then reads use the primary.
 func (l *lifecycle) checkStandby(ctx context.Context) error {
 	err := l.cfg.reachStandby(ctx)
 	passing := pgpool.Unavailable(err) && !pgpool.LoginRefused(err)

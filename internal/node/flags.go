@@ -37,7 +37,7 @@ func (v fromEnv) String() string { return v.name }
 func (v fromEnv) GoString() string { return v.name }
 
 // switchFlag is a flag that can stand without a value: --failpoints is --failpoints=true. Its value
-// is a text, so that a bad one is refused as those of other settings are.
+// is a text, so that a bad value is refused like a bad value of any other setting.
 type switchFlag = cli.FlagBase[string, cli.NoConfig, switchValue]
 
 // switchValue is the value of a switchFlag.

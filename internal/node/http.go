@@ -11,8 +11,8 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// HTTPServer returns a server for h. Package api sets deadlines of its own for bodies, large answers
-// and streams. The connections of proxies may be those of many clients.
+// HTTPServer returns a server for h. Package api sets deadlines of its own for bodies, large
+// answers and streams. A connection of a proxy may carry the requests of many clients.
 func HTTPServer(h http.Handler, proxies []netip.Prefix, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           h,

@@ -18,7 +18,7 @@ import (
 	"mlsd/internal/tracing"
 )
 
-// drainTimeout is for requests under way when the node stops.
+// drainTimeout bounds the requests that are under way when the node stops.
 const drainTimeout = 15 * time.Second
 
 // pools are the node's connections to its database. See packages pgpool and standby.
@@ -43,7 +43,7 @@ func Start(ctx context.Context, cfg Config, databaseURL string, addr net.Addr, t
 		return nil, errors.Join(err, n.Close(ctx))
 	}
 	n.inBackground(ctx, n.workers()...)
-	// The one worker that ends before requests are drained.
+	// Only this worker ends before requests are drained.
 	n.stopPresence = n.inBackground(ctx, func(ctx context.Context) { n.presence.Run(ctx, n.rounds, events.SyncInterval) })
 	n.ready.Store(true)
 	return n, nil
@@ -78,8 +78,8 @@ func (n *Node) openPools(ctx context.Context, cfg Config, url string) error {
 	return err
 }
 
-// readsFrom returns what chooses the server of each read. It uses the standby, if one is named, once
-// it runs.
+// readsFrom returns the Reads that choose the server of each read. They use the standby, if one is
+// named, once the standby runs.
 func (n *Node) readsFrom(primary *pgpool.Primary, primaryURL, standbyURL string) (*standby.Reads, error) {
 	reads := standby.Config{DB: n.db.requests, Log: n.log}
 	if standbyURL != "" {
@@ -99,9 +99,9 @@ func (n *Node) readsFrom(primary *pgpool.Primary, primaryURL, standbyURL string)
 	return standby.New(reads), nil
 }
 
-// load reads what the node must know before the first request. The gate is first: without it nobody
-// could be refused. The others are the keys and ends of sessions, the keys that sign heads of logs,
-// the key with which the log hashes callers, and the schema.
+// load reads what the node must know before the first request. The gate comes first, because
+// without it nobody could be refused. Then come the keys and ends of sessions, the keys that sign
+// heads of logs, the key with which the log hashes callers, and the schema.
 func (n *Node) load(ctx context.Context) error {
 	for _, load := range []func(context.Context) error{n.gate.Load, n.sessions.Load, n.heads.Load, n.requests.Load,
 		n.schema.RunOnce} {
@@ -158,8 +158,8 @@ func (c *closers) Close(ctx context.Context) (err error) {
 	return err
 }
 
-// inBackground starts functions that end with their context. That context does not end with ctx:
-// stop, which Close calls too, ends it and waits for the functions.
+// inBackground starts functions that end with their context. Their context does not end with ctx,
+// but with stop, which also waits for the functions. Close calls stop.
 func (c *closers) inBackground(ctx context.Context, run ...func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup

@@ -18,27 +18,27 @@ const (
 	maxHeld     = 100                    // records that wait for an attempt
 )
 
-// outageLog is a log whose lines about an unreachable database become one for each outage: it
-// writes one when the database cannot be reached, at most one a minute while that lasts, and one
-// when it is back, instead of a line for each request and each round of a worker.
+// outageLog is a log that does not repeat that the database is unreachable. It writes one line when
+// the database cannot be reached, at most one line a minute while the outage lasts, and one line
+// when the database is back. Otherwise each request and each round of a worker would write a line.
 //
 // A record is about the database if its attribute error says that something cannot be reached (by
 // pgpool.Unavailable), or that nobody may connect. outageLog holds such a record, and tries to
-// reach the database itself. If it can, it writes the record. If it cannot, an outage begins,
-// which ends when the database can be reached again. Meanwhile outageLog counts such records, and
-// writes none. A record that stands for others (ratelog.LeftOut) counts for so many, and is left out
-// for some time after the outage too.
+// reach the database itself. If it can, it writes the record. If it cannot, an outage begins, which
+// ends when the database can be reached again. During the outage outageLog counts such records, and
+// writes none of them. A record that stands for others (ratelog.LeftOut) counts as that many
+// records. It is left out even for some time after the outage.
 type outageLog struct {
 	*slog.Logger
 	next *slog.Logger
 	wake worker.Signal
 
 	mu      sync.Mutex // guards what follows
-	running bool       // Run runs; else all records are written
+	running bool       // Run is running; otherwise all records are written
 	out     bool       // the database cannot be reached
-	held    []func()   // write the records that wait
-	leftOut int        // records of the outage
-	ended   time.Time  // the last outage
+	held    []func()   // functions that write the records that wait
+	leftOut int        // how many records of the outage were left out
+	ended   time.Time  // when the last outage ended
 }
 
 // newOutageLog returns a log that writes to next.
@@ -48,8 +48,8 @@ func newOutageLog(next *slog.Logger) *outageLog {
 	return l
 }
 
-// Run watches the database with ping until ctx ends. It asks only after a record has given reason
-// to.
+// Run watches the database with ping until ctx ends. It calls ping only after a record about the
+// database.
 func (l *outageLog) Run(ctx context.Context, ping func(context.Context) error) {
 	l.mu.Lock()
 	l.running = true
@@ -89,7 +89,7 @@ func (l *outageLog) outage(ctx context.Context, ping func(context.Context) error
 		}
 	}
 	took := time.Since(begun)
-	worker.Pause(ctx, pingEvery) // for records of work that the outage has ended
+	worker.Pause(ctx, pingEvery) // time for the records of work that the outage has ended
 	l.mu.Lock()
 	leftOut := l.leftOut
 	l.out, l.leftOut, l.ended = false, 0, time.Now()
@@ -97,7 +97,7 @@ func (l *outageLog) outage(ctx context.Context, ping func(context.Context) error
 	l.next.WarnContext(ctx, "the database is back", "after", took.Round(time.Millisecond), "left_out", leftOut)
 }
 
-// tooManyConnections is the SQLSTATE of a database that is there, and busy.
+// tooManyConnections is the SQLSTATE of a database that can be reached, but is busy.
 const tooManyConnections = "53300"
 
 // try reaches the database once.
@@ -135,8 +135,8 @@ func (l *outageLog) stop() {
 	l.release()
 }
 
-// takes reports whether outageLog keeps a record about the database, which stands for others too. write
-// writes it.
+// takes reports whether outageLog keeps a record about the database. The record also stands for
+// this many others. write writes the record.
 func (l *outageLog) takes(others int, write func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,7 +144,7 @@ func (l *outageLog) takes(others int, write func()) bool {
 	case l.out:
 		l.leftOut += max(1, others)
 		return true
-	case others > 0 && time.Since(l.ended) <= ratelog.Every: // its records are of the outage
+	case others > 0 && time.Since(l.ended) <= ratelog.Every: // the others are from the outage
 		return true
 	case !l.running, len(l.held) >= maxHeld:
 		return false
@@ -154,8 +154,8 @@ func (l *outageLog) takes(others int, write func()) bool {
 	return true
 }
 
-// aboutDatabase reports whether a record is about a database that cannot be reached, and for how many
-// others it stands.
+// aboutDatabase reports whether a record is about a database that cannot be reached, and how many
+// other records it stands for.
 func aboutDatabase(r slog.Record) (found bool, others int) {
 	r.Attrs(func(a slog.Attr) bool {
 		if err, ok := a.Value.Any().(error); ok && a.Key == "error" {

@@ -22,10 +22,10 @@ import (
 	"mlsd/internal/serviceauth"
 )
 
-// The functions below read the values of settings. Their errors say what is wanted. What was got
-// stands before, with the setting's name.
+// The functions below read the values of settings. Their errors say only what is wanted. The caller
+// puts the setting's name and value before the error.
 
-// positive reads a duration that is more than nothing.
+// positive reads a duration that is greater than 0.
 func positive(v string) (time.Duration, error) {
 	d, err := duration.Parse(v)
 	if err == nil && d <= 0 {
@@ -43,7 +43,7 @@ func notNegative(v string) (time.Duration, error) {
 	return d, err
 }
 
-// amount reads a number that is not negative. One of bytes can have the unit KiB, MiB or GiB.
+// amount reads a number that is not negative. A number of bytes can have the unit KiB, MiB or GiB.
 func amount(v string, bytes bool) (int64, error) {
 	shift, wanted := 0, errors.New("want a whole number such as 500; 0 is no limit")
 	if bytes {
@@ -107,7 +107,8 @@ func boolean(v string) (bool, error) {
 	return on, nil
 }
 
-// bucket reads a rate and its burst, such as 20/400. Without a burst it is the usual one.
+// bucket reads a rate and its burst, such as 20/400. Without a burst in the text, the burst is
+// usual.
 func bucket(usual int) func(string) (api.Rate, error) {
 	return func(v string) (r api.Rate, err error) {
 		perSecond, burst, whole := strings.Cut(v, "/")
@@ -130,7 +131,7 @@ func share(v string) (float64, error) {
 	return n, nil
 }
 
-// whole reads a number that is not negative. example is one.
+// whole reads a number that is not negative. example is such a number, for the error.
 func whole[N int | int64](example string) func(string) (N, error) {
 	return func(v string) (N, error) {
 		n, err := strconv.ParseInt(v, 10, 32)
@@ -167,7 +168,7 @@ func checkDatabaseURL(v string) error {
 		return nil
 	}
 	_, err := pgxpool.ParseConfig(v)
-	var file *fs.PathError // of a certificate, say
+	var file *fs.PathError // of a certificate, for example
 	switch {
 	case err == nil:
 		return nil
@@ -203,7 +204,7 @@ func checkPLCURL(v string) error {
 	return err
 }
 
-// checkRelayURL is checkPLCURL for a relay; "" is none.
+// checkRelayURL is checkPLCURL for a relay; "" means none.
 func checkRelayURL(v string) error {
 	if v == "" {
 		return nil

@@ -12,8 +12,8 @@ import (
 	"github.com/urfave/cli/v3"
 )
 
-// Main is the main function of a program. run gets the program's inputs and outputs. Its context
-// ends with the first signal.
+// Main is the main function of a program. run gets the program's inputs and outputs, and a context
+// that ends with the first signal.
 func Main(name string, run func(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The first signal shuts the server down in order. After it, signals have their default effect:

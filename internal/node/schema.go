@@ -13,16 +13,16 @@ import (
 
 const (
 	schemaInterval = 2 * time.Second
-	schemaTimeout  = time.Second // of one look
+	schemaTimeout  = time.Second // of one check
 )
 
-// schemaWatch looks whether the database answers, and whether this server can serve with its schema.
-// Another server or an operator can change the schema at any time.
+// schemaWatch checks whether the database answers, and whether this server can serve with its
+// schema. Another server or an operator can change the schema at any time.
 type schemaWatch struct {
 	db     *pgxpool.Pool
 	binary uint // the newest migration that this server knows
 	log    *slog.Logger
-	now    atomic.Pointer[string] // the fault, for the readiness; "": none
+	now    atomic.Pointer[string] // the fault, for the readiness; "" means none
 
 	logged string // the fault of the schema that was logged last; owned by RunOnce
 }
@@ -36,7 +36,8 @@ func newSchemaWatch(db *pgxpool.Pool, binary uint, log *slog.Logger) *schemaWatc
 // fault returns why the server cannot serve, or "". It is at most two seconds old.
 func (w *schemaWatch) fault() string { return *w.now.Load() }
 
-// RunOnce looks once. What it finds is no error. It logs what has changed. It is for one goroutine.
+// RunOnce checks once, and logs what has changed. A fault is not an error of RunOnce. Only one
+// goroutine may call it.
 func (w *schemaWatch) RunOnce(ctx context.Context) error {
 	looking, cancel := context.WithTimeout(ctx, schemaTimeout)
 	defer cancel()

@@ -21,19 +21,19 @@ import (
 	"mlsd/operator/console"
 )
 
-// tracesTimeout is for the last spans.
+// tracesTimeout bounds the sending of the last spans.
 const tracesTimeout = 5 * time.Second
 
 // lifecycle is one run of the server, from its start to its end.
 type lifecycle struct {
 	cfg     Config
 	log     *slog.Logger
-	outages *outageLog // what log is of
+	outages *outageLog // log writes to it
 	stdout  io.Writer
-	shown   *terminal.Progress // what the start does
-	started func()             // ends what is shown
+	shown   *terminal.Progress // shows what the start does
+	started func()             // ends what shown shows
 
-	tracer      *tracing.Tracer // nil: none
+	tracer      *tracing.Tracer // nil means that there are no traces
 	databaseURL string
 	// closed when the private PostgreSQL ends; nil if the operator runs the database
 	databaseEnded             <-chan struct{}
@@ -95,7 +95,8 @@ func (l *lifecycle) prepare(context.Context) (err error) {
 	return nil
 }
 
-// startTraces makes the tracer first, so that it closes last and sends the spans of the others.
+// startTraces makes the tracer before the other parts, so that it closes last and sends their
+// spans.
 func (l *lifecycle) startTraces(ctx context.Context) (err error) {
 	l.tracer, err = tracing.New(tracing.Config{URL: l.cfg.TracesURL, Share: l.cfg.TracesSample, Version: Version(),
 		Log: l.log})
@@ -131,7 +132,7 @@ func (l *lifecycle) migrate(ctx context.Context) error {
 	return migrations.Up(ctx, l.databaseURL, migrations.Log(l.log))
 }
 
-// watchDatabase makes an outage of the database one line in the log.
+// watchDatabase turns the log lines of an outage of the database into one line.
 func (l *lifecycle) watchDatabase(ctx context.Context) error {
 	l.inBackground(ctx, func(ctx context.Context) {
 		l.outages.Run(ctx, func(ctx context.Context) error { return pgpool.Reach(ctx, l.databaseURL) })

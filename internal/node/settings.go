@@ -52,7 +52,7 @@ const envPrefix = "MLSD_"
 
 var settings = append([]setting{
 	one("MLSD_ENV_FILE", "file with settings, one NAME=VALUE a line; a variable or flag wins over it", "", func(*Config, string) error {
-		return nil // choose reads it
+		return nil // choose reads the file
 	}),
 	one("MLSD_LISTEN", "address of the public listener; unless it is on loopback, MLSD_SERVICE_DID must be set", "127.0.0.1:8080",
 		text(func(c *Config) *string { return &c.Listen }, checkAddress)),

@@ -17,9 +17,9 @@ var release string
 // build says what the binary was built from.
 type build struct {
 	version  string // of the release, or "dev"
-	commit   string // "": not known
-	date     string // of the commit, RFC 3339; "": not known
-	modified bool   // the commit and changes
+	commit   string // "" means not known
+	date     string // date of the commit, RFC 3339; "" means not known
+	modified bool   // built from the commit with changes
 }
 
 // built returns what this binary was built from.

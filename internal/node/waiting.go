@@ -12,17 +12,18 @@ import (
 )
 
 const (
-	// maxWaiting are the connections that wait for a request. With 50,000 streams they leave some of
-	// the 65,536 descriptors of the unit. maxWaitingOfAddress are those of one address.
+	// maxWaiting bounds the connections that wait for a request. With 50,000 streams beside them, some
+	// of the unit's 65,536 descriptors stay free. maxWaitingOfAddress is the bound for one address.
 	maxWaiting, maxWaitingOfAddress = 8192, 1024
 )
 
 // waiting are the connections of a listener that wait for a request or for the rest of its header:
-// new, half-open and idle ones. If there are too many of one address, or of all, the one that waits
-// longest is closed. net/http has no such bound, and netutil.LimitListener stops new connections.
+// new, half-open and idle connections. If there are too many of one address, or of all, the
+// connection that has waited longest is closed. net/http has no such bound, and
+// netutil.LimitListener would keep new connections out.
 type waiting struct {
 	most, maxOfAddress int
-	proxies            []netip.Prefix // to which the bound of an address does not apply
+	proxies            []netip.Prefix // the bound of an address does not apply to them
 
 	mu        sync.Mutex // guards what follows
 	all       *simplelru.LRU[net.Conn, struct{}]
@@ -34,7 +35,7 @@ func newWaiting(proxies []netip.Prefix) *waiting {
 		byAddress: map[netip.Prefix]*simplelru.LRU[net.Conn, struct{}]{}}
 }
 
-// oldestFirst returns a list of connections. It never drops one by itself.
+// oldestFirst returns a list of connections. The list never drops a connection by itself.
 func oldestFirst() *simplelru.LRU[net.Conn, struct{}] {
 	l, err := simplelru.NewLRU[net.Conn, struct{}](2*maxWaiting, nil)
 	if err != nil {
@@ -73,7 +74,7 @@ func (w *waiting) add(c net.Conn) {
 	}
 }
 
-// closeOldest closes the connection of a list that waits longest. The caller holds mu.
+// closeOldest closes the connection of a list that has waited longest. The caller holds mu.
 func (w *waiting) closeOldest(of *simplelru.LRU[net.Conn, struct{}]) {
 	if c, _, ok := of.GetOldest(); ok {
 		w.remove(c)
@@ -92,8 +93,8 @@ func (w *waiting) remove(c net.Conn) {
 	}
 }
 
-// address returns the address at the other end, or its /64 if it is IPv6, and whether it is that of
-// a proxy.
+// address returns the address at the other end, or its /64 if it is IPv6, and whether a proxy has
+// this address.
 func (w *waiting) address(c net.Conn) (address netip.Prefix, proxy bool) {
 	tcp, ok := c.RemoteAddr().(*net.TCPAddr)
 	if !ok {

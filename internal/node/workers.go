@@ -30,7 +30,7 @@ import (
 
 const (
 	sweepInterval   = 30 * time.Second
-	sweepTimeout    = 3 * time.Minute // of all sweeps
+	sweepTimeout    = 3 * time.Minute // for all sweeps together
 	purgeInterval   = time.Minute
 	pushInterval    = time.Second
 	backlogInterval = time.Minute
@@ -109,7 +109,7 @@ func withoutResult[T any](runOnce func(context.Context) (T, error)) func(context
 	}
 }
 
-// sweeps are what the sweeper does, in this order.
+// sweeps returns the sweeps of the sweeper, in their order.
 func (n *Node) sweeps(cfg Config) []worker.Sweep {
 	db := n.db.maintenance
 	all := slices.Concat(

@@ -24,9 +24,9 @@ import (
 type Storage struct {
 	engine *promql.Engine
 	series []promql.Series
-	places map[string]int             // in series, by the labels
-	fresh  map[string][]labels.Labels // of the last scrape, by its target
-	named  map[string][]int           // places in series, by the metric's name
+	places map[string]int             // indexes in series, by the labels
+	fresh  map[string][]labels.Labels // the series of the last scrape, by its target
+	named  map[string][]int           // indexes in series, by the metric's name
 }
 
 // New returns a storage without series.
@@ -60,9 +60,9 @@ func (s *Storage) Record(name string, result promql.Vector, at time.Time) {
 	}
 }
 
-// Scrape adds the samples of a page in the text format of Prometheus, with the labels of its target,
-// and that the target is up. A series that the page before had, and this one lacks, ends. page nil:
-// the target does not answer.
+// Scrape adds the samples of a page in the text format of Prometheus, with the labels of the page's
+// target. It also adds that the target is up. A series ends if the target's page before had it, and
+// this page does not. If page is nil, the target does not answer.
 func (s *Storage) Scrape(page []byte, at time.Time, target labels.Labels) error {
 	before := s.fresh[target.String()]
 	s.fresh[target.String()] = nil
@@ -133,7 +133,7 @@ func (s *Storage) Select(_ context.Context, _ bool, _ *storage.SelectHints,
 	return set
 }
 
-// nameIn is the metric that a selector names. Those of rules and dashboards name one.
+// nameIn is the metric that a selector names. Selectors of rules and dashboards name a metric.
 func nameIn(matchers []*labels.Matcher) string {
 	for _, m := range matchers {
 		if m.Name == model.MetricNameLabel && m.Type == labels.MatchEqual {

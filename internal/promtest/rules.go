@@ -48,7 +48,7 @@ func NewEvaluation(series *Storage) *Evaluation {
 	return &Evaluation{Series: series, since: map[string]map[string]time.Time{}}
 }
 
-// Rule evaluates a rule. It returns the alerts that fire: those whose expression has held for the
+// Rule evaluates a rule. It returns the alerts that fire, because their expression has held for the
 // rule's duration. The result of a recording rule becomes a series.
 func (e *Evaluation) Rule(ctx context.Context, r Rule, now time.Time) (firing []map[string]string, err error) {
 	vector, err := e.Series.Query(ctx, r.Expr, now)

@@ -11,19 +11,20 @@ import (
 const (
 	// Lines is how many records with the same message are written in each Every.
 	Lines = 10
-	// Every is the time after which as many may be written again.
+	// Every is the time after which Lines records may be written again.
 	Every = 10 * time.Second
 	// LeftOut is the attribute that says how many records were left out.
 	LeftOut = "left_out"
 
-	// maxMessages bounds the messages that are counted apart. All others are counted together.
+	// maxMessages bounds the messages that are counted apart. All other messages are counted together.
 	maxMessages = 256
 )
 
 // New returns a logger that writes to log, but at most Lines records with the same message in each
-// Every. If it left some out, it writes one more record with that message at the end, whose
-// attribute left_out is their number, with the attribute error of the last one. Attributes do not
-// count: only the message's text does.
+// Every. If it leaves records out, it writes one more record with the same message at the end. The
+// attribute left_out of this record is the number of records that were left out. Its attribute
+// error is that of the last of these records. Only the message's text decides whether two messages
+// are the same.
 func New(log *slog.Logger) *slog.Logger {
 	return slog.New(&handler{next: log.Handler(), counts: &counts{next: log.Handler(), byMessage: map[string]*count{}}})
 }
@@ -37,7 +38,7 @@ type handler struct {
 // counts are the records of the last Every, by message. Each message has an Every of its own, which
 // begins with its first record.
 type counts struct {
-	next slog.Handler // gets the numbers of those left out, without attributes of single records
+	next slog.Handler // gets the numbers of records left out, without attributes of single records
 
 	mu        sync.Mutex // guards what follows
 	byMessage map[string]*count
@@ -46,7 +47,7 @@ type counts struct {
 // count counts the records with one message.
 type count struct {
 	written, leftOut int
-	failure          []any // the attribute error of the last one that was left out; empty: it had none
+	failure          []any // the attribute error of the last record left out; empty if it had none
 }
 
 // Enabled implements slog.Handler.
@@ -102,8 +103,8 @@ func (c *counts) add(r slog.Record) bool {
 	return false
 }
 
-// end forgets the records with a message and writes how many were left out, if any. An error of the
-// log has nowhere to go.
+// end forgets the records with a message and writes how many were left out, if any. It ignores an
+// error of the log, because the error could only go to the same log.
 func (c *counts) end(level slog.Level, message string) {
 	c.mu.Lock()
 	n := c.byMessage[message]

@@ -21,11 +21,11 @@ type Progress struct {
 	width int
 	drawn bool
 
-	step, detail string // what is under way; "": nothing
+	step, detail string // what is under way; "" means nothing
 	ticks        int    // since the step began
 }
 
-// New writes to out. With nil it writes nothing.
+// New returns a Progress that writes to out. If out is nil, it writes nothing.
 func New(out io.Writer) *Progress {
 	p := &Progress{out: out, width: 80}
 	if file, ok := out.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
@@ -37,7 +37,7 @@ func New(out io.Writer) *Progress {
 	return p
 }
 
-// OnTerminal writes to out as to a terminal with lines of 80 characters.
+// OnTerminal returns a Progress that writes to out as to a terminal with lines of 80 characters.
 func OnTerminal(out io.Writer) *Progress { return &Progress{out: out, tty: true, width: 80} }
 
 // Line prints a line that stays.
@@ -79,7 +79,7 @@ func (p *Progress) now(line string) {
 	p.drawn = true
 }
 
-// Step says what is under way, and how far it is. "" ends it. Tick shows it.
+// Step sets what is under way, and how far it is. "" ends the step. Tick shows the step.
 func (p *Progress) Step(step, detail string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,7 +15,7 @@ const (
 	clusterName = "postgres"
 
 	sharedPrefix = "template-"
-	sharedLock   = "templates" // locked to read a shared template, and exclusively to make or remove one
+	sharedLock   = "templates" // locked to read a template, and exclusively to make or remove a template
 )
 
 // templates are the data directories of this process from which Copy copies, by their names.
@@ -25,7 +25,8 @@ var templates struct {
 }
 
 // Copy copies the cluster of a template into a data directory, with its owner and modes. The first
-// call of a name in a process makes the template: its server has stopped when make returns.
+// call with a name in a process makes the template. When make returns, the template's server has
+// stopped.
 func Copy(name, dataDir string, make func(dataDir string) error) error {
 	template, err := templateOf(name, make)
 	if err == nil {
@@ -54,9 +55,9 @@ func templateOf(name string, make func(dataDir string) error) (*Dir, error) {
 	return dir, nil
 }
 
-// CopyShared is Copy from a template that processes share. key stands for all that decides what make
-// makes. A template of another key is replaced. On a disk nothing is shared, because what is not
-// flushed there does not survive a crash of the system.
+// CopyShared is Copy from a template that processes share. key stands for everything that decides
+// what make makes. A template with another key is replaced. A template on a disk is not shared,
+// because files that are not flushed there do not survive a crash of the system.
 func CopyShared(name, key, dataDir string, make func(dataDir string) error) error {
 	if parentDir() != memoryDir {
 		return Copy(name, dataDir, make)
@@ -91,8 +92,8 @@ func copyShared(base, name, key, dataDir string, make func(dataDir string) error
 	return nil
 }
 
-// makeShared makes a template and removes those of other keys. The caller holds the exclusive lock.
-// Each appears and vanishes as a whole, also if this process is killed.
+// makeShared makes a template and removes the templates with other keys. The caller holds the
+// exclusive lock. A template appears and vanishes as a whole, even if this process is killed.
 func makeShared(base, name, template string, make func(dataDir string) error) (err error) {
 	dir, err := claimIn(base)
 	if err != nil {

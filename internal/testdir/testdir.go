@@ -1,5 +1,5 @@
 // Package testdir makes directories for what tests store, in memory if there is enough. A database
-// is some hundred files, and to make them on a disk takes most of the time of a short test.
+// is some hundred files, and making them on a disk takes most of the time of a short test.
 //
 // A directory belongs to one process. A helper removes it when the process ends. If the helper
 // fails, the next process removes it.
@@ -136,8 +136,8 @@ func dirOfUser(parent string) (string, error) {
 	return OfUser(filepath.Join(parent, "mlsd-pgtest-"+strconv.Itoa(os.Geteuid())), 0o711)
 }
 
-// OfUser makes a directory of this user with a mode, unless it is there, and returns its path. It is an
-// error if the directory is another user's.
+// OfUser makes a directory of this user with a mode, unless it exists, and returns its path. It
+// fails if the directory belongs to another user.
 func OfUser(path string, mode os.FileMode) (string, error) {
 	if err := os.Mkdir(path, mode); err != nil && !errors.Is(err, os.ErrExist) {
 		return "", err

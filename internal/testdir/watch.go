@@ -11,9 +11,9 @@ import (
 	"syscall"
 )
 
-// watchScript waits until its standard input ends. That is when the process with the other end of
-// the pipe ends, also after a crash. Then it waits until the server has stopped, ten seconds at
-// most. Then it removes the directory and its lock file.
+// watchScript waits until its standard input ends. The input ends when the process with the other
+// end of the pipe ends, even by a crash. Then the script waits until the server has stopped, ten
+// seconds at most. Then it removes the directory and its lock file.
 const watchScript = `
 cat >/dev/null
 i=0
@@ -23,7 +23,8 @@ rm -rf "$1" "$1.lock"
 
 // removeAtExit starts a helper that removes dir when this process has ended. A test binary ends by
 // os.Exit or a signal, and so cannot remove dir itself. The helper waits until the returned file is
-// closed. The caller must not close it. It is close-on-exec, so that no other child holds it open.
+// closed. The caller must not close the file. The file is close-on-exec, so that no other child
+// holds it open.
 func removeAtExit(dir string) (*os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
