@@ -398,8 +398,9 @@ CREATE TRIGGER audit AFTER UPDATE OF state ON idempotency_keys FOR EACH ROW
 
 -- ==== Tokens and identity ====
 
--- Service-auth tokens that were used. Unlogged: a row costs no flush. After a crash of the database
--- a token can be used once more until it expires; the idempotency keys still guard the writes.
+-- Service-auth tokens that were used. The table is unlogged, so that a row costs no flush. After a
+-- crash of the database a token can be used once more until it expires. The idempotency keys still
+-- guard the writes.
 CREATE UNLOGGED TABLE used_tokens (
     token      uuid PRIMARY KEY,                             -- the first half of the SHA-256 of iss, lxm and jti
     expires_at timestamptz NOT NULL
@@ -425,8 +426,8 @@ CREATE INDEX identity_keys_forgotten ON identity_keys (forgotten_at) WHERE forgo
 -- A client buys a session with a service-auth token, and then calls directly with a bearer. The
 -- bearer is signed with a key that all nodes share, so that no request reads these tables.
 
--- The keys that sign bearers. Who reads a key can make sessions of any account until the key is
--- deleted, some 25 hours after it was created.
+-- The keys that sign bearers. Somebody who reads a key can make sessions of any account until the
+-- key is deleted, some 25 hours after it was created.
 CREATE TABLE session_keys (
     id         integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     key        bytea NOT NULL CHECK (octet_length(key) = 32),
@@ -449,7 +450,7 @@ CREATE TABLE sessions (
     did           text COLLATE "C",                          -- NULL: the account was erased
     device_id     text COLLATE "C",                          -- NULL: the account was erased
     account_key   text COLLATE "C" NOT NULL,                 -- the account's key when the session was bought, as a did:key
-    key_version   bigint NOT NULL,                           -- identity_keys.version then
+    key_version   bigint NOT NULL,                           -- identity_keys.version when the session was bought
     serial        integer NOT NULL DEFAULT 0,                -- the number of refreshes
     signed_with   integer NOT NULL,                          -- the session_keys.id of the newest bearer
     issued_at     timestamptz NOT NULL,                      -- of the newest bearer
@@ -477,7 +478,7 @@ CREATE TABLE outbox (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind       smallint NOT NULL CHECK (kind BETWEEN 1 AND 10),
     convo_id   uuid,
-    seq        bigint,                                       -- of the log entry, or of the newest one then
+    seq        bigint,                                       -- of the log entry, or of the newest entry at the event
     did        text COLLATE "C",                             -- the person whom the event concerns; NULL: not one person
     size       integer NOT NULL DEFAULT 0,                   -- bytes of the log entry's body
     detail     jsonb,                                        -- outbox.Detail
@@ -494,7 +495,7 @@ COMMENT ON COLUMN outbox.kind IS 'outbox.Kind';
 
 CREATE TABLE events (
     stream_seq bigint NOT NULL,                              -- 1, 2, 3 … without a gap
-    day        date NOT NULL,                                -- when it was moved here; never goes back along the stream
+    day        date NOT NULL,                                -- when the event was moved here; never decreases along the stream
     kind       smallint NOT NULL,                            -- outbox.Kind
     convo_id   uuid,
     seq        bigint,
@@ -533,7 +534,7 @@ CREATE TABLE stream (
     one   boolean PRIMARY KEY DEFAULT true CHECK (one),
     head  bigint NOT NULL,                                   -- the newest place that was given
     day   date NOT NULL,                                     -- of the newest place
-    floor bigint NOT NULL DEFAULT 0                          -- outbox rows with this id or a lower one are moved, and no more can come
+    floor bigint NOT NULL DEFAULT 0                          -- outbox rows with this id or a lower id are moved, and no more can come
 );
 INSERT INTO stream (head, day) VALUES (0, '2000-01-01');
 
@@ -548,23 +549,23 @@ CREATE TABLE event_days (
 -- generation, so that its reader learns of lost events.
 CREATE TABLE generations (
     id                bigint PRIMARY KEY,                    -- 0, or the minute of begun_at, counted from 2026; ascends
-    after_seq         bigint NOT NULL,                       -- the end of the stream then: the first event is the next one
+    after_seq         bigint NOT NULL,                       -- the end of the stream when the generation began
     system_identifier bigint,                                -- of the PostgreSQL that writes the generation; NULL: not known
     timeline          bigint,                                -- of that PostgreSQL; NULL: not known
     cause             text NOT NULL,                         -- first, another database, went back, or an operator
     begun_at          timestamptz NOT NULL,
-    -- A restored dump has another OID of the database or of this table: so nodes notice it. NULL: not
-    -- known yet. A node records it.
+    -- A restored dump has another OID of the database or of this table, so nodes notice the
+    -- restore. NULL: not known yet. A node records the OID.
     database_oid      bigint,
     table_oid         bigint
 );
 INSERT INTO generations (id, after_seq, cause, begun_at) VALUES (0, 0, 'first', now());
 
 -- An index by convo for readers that are far behind. It covers messages that share a row of events.
--- A worker writes it some seconds later.
+-- A worker writes the index some seconds after the events.
 CREATE TABLE convo_events (
     convo_id uuid NOT NULL,
-    last     bigint NOT NULL,                                -- the last one of places
+    last     bigint NOT NULL,                                -- the last of places
     day      date NOT NULL,                                  -- of the events
     places   bigint[] NOT NULL,                              -- stream_seq of each message; ascending
     seqs     bigint[] NOT NULL,
@@ -607,8 +608,8 @@ CREATE UNLOGGED TABLE presence (
     did            text COLLATE "C" NOT NULL,
     device_id      text COLLATE "C" NOT NULL,
     node           uuid NOT NULL REFERENCES nodes ON DELETE CASCADE,
-    since          timestamptz NOT NULL,                     -- a connection with a cursor exists since then; infinity: none
-    attached_since timestamptz,                              -- a connection exists since then, with or without a cursor
+    since          timestamptz NOT NULL,                     -- since then a connection with a cursor exists; infinity: none exists
+    attached_since timestamptz,                              -- since then a connection exists, with or without a cursor
     PRIMARY KEY (did, device_id, node)
 );
 CREATE INDEX presence_node ON presence (node);
@@ -616,7 +617,7 @@ CREATE INDEX presence_node ON presence (node);
 
 -- ==== Push ====
 
--- The server calls a device when there is something to fetch. The call does not say what it is.
+-- The server calls a device when there is something to fetch. The call does not say what to fetch.
 
 -- Where devices are called. A webhook is called only after it has answered a challenge.
 CREATE TABLE push_targets (
@@ -650,12 +651,12 @@ CREATE TABLE push_convos (
 CREATE INDEX push_convos_age ON push_convos (created_at);
 
 -- A job is one call to a device. A device has at most one pending job, which stands for all that
--- happens until it is sent. It has at most one sending job: under way, or waiting for the next
--- attempt. A sending job stands for nothing that happens later: the device has possibly seen its
--- key already, so the same key would tell it nothing new.
+-- happens until the job is sent. A device has at most one sending job: under way, or waiting for
+-- the next attempt. A sending job stands for nothing that happens later, because the device has
+-- possibly seen the job's key already, and the same key would tell the device nothing new.
 --
--- The job of a connected device is deferred: the connection brings the events. The device is called
--- only if it has possibly missed one. Package push says when.
+-- The job of a connected device is deferred, because the connection brings the events. The device
+-- is called only if it has possibly missed an event. Package push says when.
 CREATE TABLE push_jobs (
     did             text COLLATE "C" NOT NULL,
     id              uuid NOT NULL,
@@ -669,7 +670,7 @@ CREATE TABLE push_jobs (
     created_at      timestamptz NOT NULL,
     ended_at        timestamptz,
     heard_by        timestamptz,                             -- a device connected then has got all events of the job; NULL: not deferred
-    heard_from      timestamptz,                             -- before all events of a deferred job; NULL: not known
+    heard_from      timestamptz,                             -- a time before all events of a deferred job; NULL: not known
     PRIMARY KEY (did, id),
     CHECK ((state IN ('done', 'dead')) = (ended_at IS NOT NULL)),
     CHECK (heard_by IS NULL OR state IN ('pending', 'done'))
@@ -691,8 +692,8 @@ CREATE TRIGGER audit AFTER UPDATE OF state ON push_jobs FOR EACH ROW
 
 -- ==== Consent ====
 
--- Nobody whom a person blocks can invite the person. Only the person itself lists its blocks. An
--- invitation reads the blocks of the people whom it invites.
+-- The people whom a person blocks cannot invite the person. Only the person itself can list its
+-- blocks. An invitation reads the blocks of the people whom it invites.
 CREATE TABLE blocks (
     did         text COLLATE "C" NOT NULL,
     blocked_did text COLLATE "C" NOT NULL,
@@ -701,8 +702,9 @@ CREATE TABLE blocks (
 );
 CREATE INDEX blocks_of_did ON blocks (blocked_did);          -- for the erasure of an account
 
--- Who has invited whom in the last day, of those who shared no convo: how often one inviter, and one
--- address, can invite a person. A row does not count once the person has accepted the convo.
+-- The invitations of the last day between people who shared no convo. They bound how often one
+-- inviter, and one address, can invite a person. A row does not count once the person has accepted
+-- the convo.
 CREATE TABLE invitations (
     did        text COLLATE "C" NOT NULL,                    -- the invited person
     inviter    text COLLATE "C" NOT NULL,
@@ -714,7 +716,8 @@ CREATE TABLE invitations (
 CREATE INDEX invitations_of_inviter ON invitations (inviter, created_at, did, convo_id); -- exports and erasures
 CREATE INDEX invitations_by_age ON invitations (created_at);
 
--- Who may invite a person, and whether it shares its cursors. A person without a row has the defaults.
+-- Who may invite a person, and whether the person shares its cursors. A person without a row has
+-- the defaults.
 CREATE TABLE policies (
     did           text COLLATE "C" PRIMARY KEY,
     invitations   text COLLATE "C" NOT NULL DEFAULT 'everyone' CHECK (invitations IN ('everyone', 'shared', 'nobody')),
@@ -735,7 +738,7 @@ CREATE TABLE accounts (
     blocked_at     timestamptz,                              -- NULL: not blocked by the operator
     blocked_by     text,
     blocked_reason text,
-    erase_after    timestamptz,                              -- NULL: is not to be erased
+    erase_after    timestamptz,                              -- NULL: the account is not to be erased
     erased_at      timestamptz,                              -- the end of the last erasure
     version        bigint NOT NULL,                          -- of account_clock, when the row last changed
     erasing_at     timestamptz,                              -- NULL: no erasure is running
@@ -775,7 +778,7 @@ CREATE TABLE relay_cursors (
 -- it.
 CREATE TABLE erasures (
     id           uuid PRIMARY KEY,
-    did          text COLLATE "C" NOT NULL,                  -- of a finished job: a tombstone
+    did          text COLLATE "C" NOT NULL,                  -- in a finished job, a tombstone
     salt         bytea,                                      -- of the tombstones; NULL: finished
     requested_by text NOT NULL,                              -- operator NAME, account, network, or home
     reason       text NOT NULL,
@@ -787,7 +790,7 @@ CREATE TABLE erasures (
     remains      jsonb NOT NULL DEFAULT '{}',                -- rows that the last search found, by table
     services     jsonb NOT NULL DEFAULT '{}',                -- other services that were asked, and the outcome
     failures     integer NOT NULL DEFAULT 0,                 -- failed batches
-    not_before   timestamptz NOT NULL,                       -- of the next batch
+    not_before   timestamptz NOT NULL,                       -- the earliest time of the next batch
     begun_at     timestamptz NOT NULL,
     finished_at  timestamptz,
     moved_at     timestamptz,                                -- the last commit of a batch; NULL: none yet
@@ -825,14 +828,14 @@ CREATE TABLE attachments (
     state         text COLLATE "C" NOT NULL DEFAULT 'uploading'
         CHECK (state IN ('uploading', 'checking', 'complete', 'failed', 'deleted')),
     version       bigint NOT NULL DEFAULT 0,                 -- of the state
-    fence         bigint NOT NULL DEFAULT 0,                 -- of the reservation whose holder checks it
+    fence         bigint NOT NULL DEFAULT 0,                 -- of the reservation whose holder checks the file
     seq           bigint,                                    -- its place in the log, which decides who may read it; NULL: not complete
     checked_parts integer NOT NULL DEFAULT 0,                -- counted from the first part
     digest        bytea,                                     -- state of the SHA-256 after the checked parts
     failure       text,                                      -- why it has failed
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     touched_at    timestamptz NOT NULL DEFAULT clock_timestamp(), -- the last upload or check of a part
-    kept_from     timestamptz,                               -- its retention begins: complete, or named by a message
+    kept_from     timestamptz,                               -- when its retention began: complete, or named by a message
     CHECK ((state = 'failed') <= (failure IS NOT NULL)),
     CHECK ((state = 'complete') <= (seq IS NOT NULL AND kept_from IS NOT NULL))
 );
@@ -869,9 +872,10 @@ CREATE TABLE attachment_parts (
 -- Each convo's log has a Merkle tree, so that clients can check the server. Its leaves are computed
 -- from messages. These tables hold the hashes that are not computed again, and the senders' tags.
 
--- Hashes of the trees, 256 to a row. Level 0 has the hashes of leaves, each level above it those of
--- the rows below. A row is complete, or the last one of its level. Leaves are stored when somebody
--- asks for a head and 256 of them exist, and before the retention deletes their messages.
+-- Hashes of the trees, 256 to a row. Level 0 has the hashes of leaves. Each higher level has the
+-- hashes of the rows of the level below. A row is complete, or the last row of its level. Leaves
+-- are stored when somebody asks for a head and 256 of them exist, and before the retention deletes
+-- their messages.
 CREATE TABLE log_tiles (
     convo_id uuid NOT NULL,
     level    smallint NOT NULL CHECK (level >= 0),
@@ -892,8 +896,8 @@ CREATE TABLE log_senders (
     PRIMARY KEY (convo_id, did)
 );
 
--- The keys that sign heads. Active keys sign together, so that clients that know one learn the
--- next.
+-- The keys that sign heads. Active keys sign together, so that a client that knows one key learns
+-- the next.
 CREATE TABLE log_keys (
     id         integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     seed       bytea CHECK (octet_length(seed) = 32),        -- of Ed25519; NULL: it does not sign
@@ -947,7 +951,7 @@ CREATE TABLE disputes (
     committer text COLLATE "C" NOT NULL,
     state     text COLLATE "C" NOT NULL CHECK (state IN ('open', 'ended')),
     voices    integer NOT NULL,                              -- members whose reports could count when the dispute began
-    reports   integer NOT NULL,                              -- reports that counted then
+    reports   integer NOT NULL,                              -- reports that counted when the dispute began
     began_at  timestamptz NOT NULL,
     ends_at   timestamptz NOT NULL,                          -- at the latest
     ended_at  timestamptz,
@@ -971,9 +975,9 @@ CREATE TRIGGER audit AFTER UPDATE OF state ON disputes FOR EACH ROW
 
 -- ==== Reports ====
 
--- What members report to the operator, sealed to the operator's key: the server cannot read it. A
--- sweep deletes rows 180 days after the report. The sealed bytes are stored outside the row, so
--- that a count of rows reads little.
+-- What members report to the operator. Reports are sealed to the operator's key, so the server
+-- cannot read them. A sweep deletes rows 180 days after the report. The sealed bytes are stored
+-- outside the row, so that a count of rows reads little.
 CREATE TABLE abuse_reports (
     id          uuid PRIMARY KEY,                            -- UUIDv7
     convo_id    uuid NOT NULL,                               -- possibly deleted since
@@ -1031,7 +1035,7 @@ CREATE TABLE requests (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at         timestamptz NOT NULL,                         -- of the answer
     request_id text COLLATE "C" NOT NULL,                    -- X-Request-Id; not unique, because clients can choose it
-    node       text COLLATE "C" NOT NULL,                    -- that answered
+    node       text COLLATE "C" NOT NULL,                    -- the node that answered
     nsid       text COLLATE "C" NOT NULL,
     status     integer NOT NULL,                             -- of HTTP
     error      text COLLATE "C" NOT NULL,                    -- its name; '': none
@@ -1040,7 +1044,7 @@ CREATE TABLE requests (
     caller_did text COLLATE "C" NOT NULL,
     key        text COLLATE "C" NOT NULL,                    -- the idempotency key; '': none
     convo_id   uuid,                                         -- that the request names
-    replayed   boolean NOT NULL,                             -- the answer was the first one of its key
+    replayed   boolean NOT NULL,                             -- the answer repeated the first answer of the key
     expired    boolean NOT NULL,                             -- the key was used again after its record's lifetime
     seconds    double precision NOT NULL                     -- processing time
 );
@@ -1052,7 +1056,8 @@ CREATE INDEX requests_convo ON requests (convo_id, id) WHERE convo_id IS NOT NUL
 
 -- ==== Operator ====
 
--- What holds for this database as a whole: what was drawn when it was made, and which mlsd can serve.
+-- Facts of the whole database: the random values that it got when it was made, and which mlsd can
+-- serve.
 CREATE TABLE installation (
     one        boolean PRIMARY KEY DEFAULT true CHECK (one),
     id         uuid NOT NULL DEFAULT gen_random_uuid(),      -- begins the names of its objects in the store of attachments
@@ -1078,7 +1083,7 @@ CREATE TABLE admin_actions (
 
 -- ==== State machines and the audit log ====
 
--- The transitions that exist. Every other one is refused.
+-- The transitions that exist. Every other transition is refused.
 CREATE TABLE transitions (
     entity     text COLLATE "C" NOT NULL,
     from_state text COLLATE "C" NOT NULL,
@@ -1117,7 +1122,7 @@ INSERT INTO transitions VALUES
     ('sent_invitation', 'sending', 'done'),
     ('sent_invitation', 'sending', 'dead'),
     ('sent_invitation', 'sending', 'pending'),               -- the invitation has ended meanwhile
-    ('sent_invitation', 'done', 'pending'),                  -- and is to be told
+    ('sent_invitation', 'done', 'pending'),                  -- the invitation has ended, and its home is to be told
     ('attachment', 'uploading', 'checking'),
     ('attachment', 'uploading', 'deleted'),
     ('attachment', 'checking', 'uploading'),                 -- a part in the store is broken

@@ -17,9 +17,10 @@ import (
 	"mlsd/internal/worker"
 )
 
-// driver is what golang-migrate runs migrations through. For each one it calls SetVersion with a
-// dirty mark, Run, and SetVersion without the mark. The first begins a transaction and the last
-// commits it. So a file and its version are one transaction, and no dirty mark is ever committed.
+// driver is what golang-migrate runs migrations through. For each migration it calls SetVersion
+// with a dirty mark, Run, and SetVersion without the mark. The first call begins a transaction, and
+// the last call commits it. So a file and its version are one transaction, and no dirty mark is
+// ever committed.
 type driver struct {
 	// ctx ends the work: the methods of golang-migrate have no context.
 	ctx         context.Context
@@ -28,8 +29,8 @@ type driver struct {
 	faults      *failpoint.Set
 	lockTimeout time.Duration // of one statement
 
-	tx      pgx.Tx // of the migration that runs; nil: none does
-	version int    // before that migration
+	tx      pgx.Tx // of the migration that runs; nil if none runs
+	version int    // the version before that migration
 }
 
 var _ database.Driver = (*driver)(nil)
@@ -78,7 +79,8 @@ func (d *driver) Unlock() error {
 	return errs.Wrap(err, "give the migration lock back")
 }
 
-// lockKey is that of golang-migrate, so that its own command respects the lock.
+// lockKey returns golang-migrate's own key, so that the command of golang-migrate respects the
+// lock.
 func (d *driver) lockKey() (int64, error) {
 	var name, schema string
 	if err := d.conn.QueryRow(d.ctx, `SELECT current_database(), current_schema()`).Scan(&name, &schema); err != nil {
@@ -88,8 +90,8 @@ func (d *driver) lockKey() (int64, error) {
 	return int64(crc32.ChecksumIEEE([]byte(schema+"\x00schema_migrations\x00"+name)) * salt), nil
 }
 
-// SetVersion begins the transaction of a migration if dirty, and else commits it with its version.
-// Without a transaction it sets the version in one of its own.
+// SetVersion begins the transaction of a migration if dirty is true. Otherwise it commits that
+// transaction with its version. If there is no transaction, it sets the version in one of its own.
 func (d *driver) SetVersion(version int, dirty bool) error {
 	if dirty {
 		return d.begin()
@@ -154,7 +156,7 @@ func (d *driver) rollback(tx pgx.Tx) error {
 	return nil
 }
 
-// setVersion sets the version, in the form of golang-migrate. Others can read the old one until the
+// setVersion sets the version, in the form of golang-migrate. Others read the old version until the
 // COMMIT.
 func setVersion(ctx context.Context, tx pgx.Tx, version int) error {
 	_, err := tx.Exec(ctx, `
@@ -166,7 +168,7 @@ func setVersion(ctx context.Context, tx pgx.Tx, version int) error {
 	return errs.Wrap(err, "set the version")
 }
 
-// Version returns the version of the schema, database.NilVersion if there is none.
+// Version returns the version of the schema, or database.NilVersion if there is none.
 func (d *driver) Version() (version int, dirty bool, err error) {
 	s, err := Read(d.ctx, d.conn)
 	if err == nil && s.Version == 0 {
@@ -175,11 +177,11 @@ func (d *driver) Version() (version int, dirty bool, err error) {
 	return int(s.Version), s.Dirty, err
 }
 
-// Close does nothing: the connection is its maker's.
+// Close does nothing, because the connection belongs to the code that has made it.
 func (d *driver) Close() error { return nil }
 
 // Open is for drivers that golang-migrate finds by the scheme of a URL.
 func (d *driver) Open(string) (database.Driver, error) { return nil, errors.ErrUnsupported }
 
-// Drop is not for data that people have.
+// Drop refuses to delete people's data.
 func (d *driver) Drop() error { return errors.ErrUnsupported }

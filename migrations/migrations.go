@@ -39,7 +39,7 @@ var ErrDirty = errors.New("the database schema is marked as dirty: another progr
 	"look which version the tables have, and clear the mark with mlsd migrate force VERSION")
 
 const (
-	lockTimeout  = 3 * time.Second // of one statement; what comes behind it waits as long
+	lockTimeout  = 3 * time.Second // of one statement; statements behind it wait as long
 	attempts     = 8               // of one migration
 	firstPause   = time.Second     // between attempts; doubled each time
 	longestPause = 15 * time.Second
@@ -49,11 +49,11 @@ const (
 // Option changes what Up, Down and Force do.
 type Option func(*runner)
 
-// Log sets where waits and applied migrations are logged. The default is nowhere.
+// Log sets where waits and applied migrations are logged. By default they are not logged.
 func Log(log *slog.Logger) Option { return func(r *runner) { r.driver.log = log } }
 
-// Unless makes Down ask before its first step, under the migration lock. An error of refuse is
-// Down's.
+// Unless makes Down call refuse before its first step, under the migration lock. Down returns an
+// error of refuse.
 func Unless(refuse func(ctx context.Context, db pgpool.Queryer) error) Option {
 	return func(r *runner) { r.refuse = refuse }
 }
@@ -65,7 +65,7 @@ func Up(ctx context.Context, databaseURL string, options ...Option) error {
 	return with(ctx, databaseURL, options, (*runner).up)
 }
 
-// Down reverts the newest n migrations. It deletes what they have added: see Downs.
+// Down reverts the newest n migrations. It deletes what these migrations have added: see Downs.
 func Down(ctx context.Context, databaseURL string, n int, options ...Option) error {
 	if n <= 0 {
 		return fmt.Errorf("migrate down: the number of steps must be positive, not %d", n)
@@ -75,11 +75,11 @@ func Down(ctx context.Context, databaseURL string, n int, options ...Option) err
 
 // Script is one SQL file.
 type Script struct {
-	Name string // 000001_baseline.down.sql
+	Name string // such as 000001_baseline.down.sql
 	SQL  string
 }
 
-// Downs returns what Down with the same n would run, in its order.
+// Downs returns what Down with the same n would run, in the same order.
 func Downs(ctx context.Context, databaseURL string, n int) (all []Script, err error) {
 	err = with(ctx, databaseURL, nil, func(r *runner, ctx context.Context) error {
 		versions, err := r.applied(ctx, n)
@@ -114,7 +114,7 @@ type runner struct {
 	versions []uint        // in files, the oldest first
 	driver   driver
 	engine   *migrate.Migrate
-	refuse   func(context.Context, pgpool.Queryer) error // nil: nobody refuses a Down
+	refuse   func(context.Context, pgpool.Queryer) error // nil if nothing refuses a Down
 
 	attempts   int           // of one migration
 	firstPause time.Duration // between attempts; doubled each time
@@ -139,13 +139,13 @@ func with(ctx context.Context, databaseURL string, options []Option,
 	if r.engine, err = migrate.NewWithInstance("files", r.source, "postgres", &r.driver); err != nil {
 		return err
 	}
-	// After its timeout golang-migrate would leave a goroutine that still uses the connection. It takes
-	// the lock when the session already has it.
+	// After its timeout golang-migrate would leave a goroutine that still uses the connection. This
+	// timeout does not pass, because the session already has the lock when golang-migrate takes it.
 	r.engine.LockTimeout = time.Hour
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
-		// The server ends the session, and with it the migration lock, whatever becomes of this.
+		// The server ends the session, and with it the migration lock, whatever Close returns.
 		if closeErr := r.driver.conn.Close(ctx); err == nil {
 			err = closeErr
 		}
@@ -269,9 +269,9 @@ func (r *runner) applied(ctx context.Context, n int) (versions []uint, err error
 	return versions, nil
 }
 
-// step takes the newest migration back, or applies the next one, which version is. If a lock is not
-// free within lockTimeout, the migration is rolled back, so that what waits behind it goes on, and
-// step tries again later.
+// step reverts the newest migration, or applies the next one. version is the version of that
+// migration. If a lock is not free within lockTimeout, step rolls the migration back, so that
+// statements behind it go on, and tries again later.
 func (r *runner) step(ctx context.Context, version uint, direction source.Direction) error {
 	script, err := r.read(version, direction)
 	if err != nil {

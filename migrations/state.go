@@ -12,9 +12,10 @@ import (
 
 // State is what a database says about its schema.
 type State struct {
-	Version uint // of the newest applied migration; 0: none
+	Version uint // of the newest applied migration; 0 means none
 	Dirty   bool // see ErrDirty
-	// MinBinary: only an mlsd that knows this migration can serve. 0: the schema does not say.
+	// MinBinary is a migration: only an mlsd that knows it can serve. 0 means that the schema does not
+	// say.
 	MinBinary uint
 }
 
@@ -45,7 +46,7 @@ const undefinedTable = "42P01"
 type VersionError struct {
 	Database  uint // version of the schema
 	Binary    uint // the newest migration that the binary knows
-	MinBinary uint // that a binary must know for this schema
+	MinBinary uint // the migration that a binary must know for this schema
 }
 
 func (e *VersionError) Error() string {

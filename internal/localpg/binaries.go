@@ -114,8 +114,8 @@ func installedDirs() []string {
 	return dirs
 }
 
-// newestFirst returns the paths below a directory that match a pattern, whose last but one element
-// holds a version. It sorts by the version as a number: 9.6 is older than 15.
+// newestFirst returns the paths below a directory that match a pattern. The last but one element of
+// a path holds a version. newestFirst sorts by the version as a number: 9.6 is older than 15.
 func newestFirst(base, pattern string) []string {
 	dirs, err := fs.Glob(os.DirFS(base), pattern)
 	if err != nil {

@@ -17,15 +17,15 @@ type Lie struct {
 func (l *Lie) Error() string { return l.Sentence }
 
 // WentBack says that the server's database went back to an earlier state: a restore, or a failover
-// that lost writes. It is not a lie, because the generation in the head says so. But a server that
-// shows members different logs could give each member different generations. So an app should tell
-// the members, who ask the operator.
+// that lost writes. It is not a lie, because the server says so by the generation in the head. But
+// a server that shows members different logs could give each member different generations. So an
+// app should tell the members, who ask the operator.
 type WentBack struct {
-	From, To   int64 // entries: what the device, or the member, had seen, and what the new head has
+	From, To   int64 // numbers of entries: seen before by the device or the member, and in the new head
 	Common     int64 // the entries that both have, as far as the device can tell; 0 for a member's head
 	Generation int64
-	Evidence   []string // the last head before, if there is one, and the first one after
-	Member     string   // who had seen the log of before; "": the device itself
+	Evidence   []string // the last head before, if there is one, and the first head after
+	Member     string   // the member who had seen the log before; "" means the device itself
 }
 
 func (w *WentBack) Error() string {
@@ -37,10 +37,10 @@ func (w *WentBack) Error() string {
 		w.To, w.Common, w.Generation)
 }
 
-// OtherKey says that a member has a head that is signed in the service's name with a key that the
-// service has not given to this device. Either the member has made it up, or the server gives members
-// keys of their own, so that their heads cannot be compared. Only the members can find out which, by
-// comparing the keys.
+// OtherKey says that a member has a head that is signed in the service's name, but with a key that
+// the service has not given to this device. Either the member has made up the key, or the server
+// gives members keys of their own, so that their heads cannot be compared. Only the members can
+// find out which of the two is true, by comparing the keys.
 type OtherKey struct {
 	Member   string
 	KeyHash  uint32
@@ -53,13 +53,14 @@ func (o *OtherKey) Error() string {
 		o.Member, o.KeyHash)
 }
 
-// ErrNotSigned says that a text that a member has sent is no head that the service has signed. It says
-// nothing of the server: the member could have made it up.
+// ErrNotSigned says that a text from a member is not a head that the service has signed. It says
+// nothing of the server, because the member could have made up the text.
 var ErrNotSigned = errors.New("the member's head is not signed by the service")
 
-// ErrReadAgain says that what was shown does not fit a signed head. The device reads the entries behind
-// Size again, from the server, and shows them to the Verifier: it could have read them before a
-// failover of which it has not heard. If they do not fit again, that is a Lie.
+// ErrReadAgain says that what was shown does not fit a signed head. The device may have read the
+// entries before a failover of which it does not know. So the device reads the entries behind Size
+// again, from the server, and shows them to the Verifier. If they do not fit again, the result is a
+// Lie.
 var ErrReadAgain = errors.New("entries do not fit the signed head; read them again")
 
 func (v *Verifier) lie(evidence []string, format string, args ...any) error {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Refresh asks for a head of the whole log, and checks that it continues what was shown. Errors: *Lie,
-// *WentBack, ErrReadAgain, those of the source.
+// Refresh asks for a head of the whole log, and checks that it continues what was shown. Errors:
+// *Lie, *WentBack, ErrReadAgain, and errors of the source.
 func (v *Verifier) Refresh(ctx context.Context) error {
 	if err := v.lied(); err != nil {
 		return err
@@ -47,8 +47,8 @@ func (v *Verifier) refresh(ctx context.Context, senders []string) error {
 	return nil
 }
 
-// ask asks for a head. That the server refuses one does not keep the entries from being read, until
-// it is a finding.
+// ask asks for a head. If the server refuses, entries can still be read, until the refusals are a
+// finding.
 func (v *Verifier) ask(ctx context.Context) error {
 	err := v.refresh(ctx, nil)
 	if err == nil || v.s.Lie != nil || errors.As(err, new(*WentBack)) || errors.Is(err, ErrReadAgain) {
@@ -74,7 +74,7 @@ func (v *Verifier) unanswered(err error) error {
 	return err
 }
 
-// open reads a head of the server's.
+// open reads a head that the server has given.
 func (v *Verifier) open(text string) (*Head, error) {
 	h, err := Open(text, keyList(v.s.Keys))
 	switch {
@@ -89,7 +89,7 @@ func (v *Verifier) open(text string) (*Head, error) {
 	return h, nil
 }
 
-// learn accepts new keys with which a head is signed beside a known one.
+// learn accepts new keys that have signed a head together with a known key.
 func (v *Verifier) learn(answer Answer) {
 	for _, key := range answer.Keys {
 		if slices.Contains(v.s.Keys, key) {
@@ -106,15 +106,15 @@ func (v *Verifier) fresh(ctx context.Context, text string, h *Head, atLeast int6
 	s := &v.s
 	switch {
 	case s.Head == "" && !s.Started:
-		s.Generation = h.Generation          // the first one
-		if h.Generation > 0 && s.Acked > 0 { // the acknowledgements are perhaps of an earlier one
+		s.Generation = h.Generation          // the first generation
+		if h.Generation > 0 && s.Acked > 0 { // the acknowledgements may be of an earlier generation
 			s.Acked, s.Sent, atLeast = 0, map[int64]Seen{}, 0
 		}
 	case h.Generation > s.Generation:
 		return v.newGeneration(ctx, text, h)
 	}
-	// Two signed heads need no reading to be compared. If what was shown has the earlier one, continues
-	// compares it.
+	// Two signed heads can be compared without reading entries. If the earlier head is among what was
+	// shown, continues compares it.
 	if before := v.newest(); before != nil {
 		if root, ok := v.rootAt(before.Size); !ok || !s.Started || root != before.Root || h.Size < before.Size {
 			if err := v.extends(ctx, text, h); err != nil {

@@ -28,19 +28,19 @@ func (v *Verifier) newGeneration(ctx context.Context, text string, h *Head) erro
 	s.Generation, s.Head, s.HeadSize, s.Unheaded, s.Silent, s.Doubted = h.Generation, text, h.Size, 0, time.Time{}, false
 	s.Since, s.Waiting, s.Acked, s.Tags = h.At, nil, min(s.Acked, common), map[string]Hash{}
 	for seq := range s.Sent {
-		if seq > common { // lost, or it can stand elsewhere now
+		if seq > common { // the entry is lost, or may have another place now
 			delete(s.Sent, seq)
 		}
 	}
-	v.addBack(*back) // also if nothing was lost
+	v.addBack(*back) // even if nothing was lost
 	if err := v.remember(ctx, text, h, ""); err != nil || !lost {
 		return err
 	}
 	return back
 }
 
-// common is how many of the entries that were shown are under a head: the largest remembered size
-// whose tree it begins with.
+// common returns how many of the shown entries are under a head. This is the largest remembered
+// size such that the head begins with the tree of that size.
 func (v *Verifier) common(ctx context.Context, h *Head) (int64, error) {
 	s := &v.s
 	if !s.Started {

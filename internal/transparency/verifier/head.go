@@ -20,7 +20,7 @@ type Head struct {
 	ConvoID    string
 	Size       int64 // entries
 	Root       Hash
-	Generation int64 // of the server's database: a restore begins another one
+	Generation int64 // of the server's database; a restore begins another generation
 	At         time.Time
 }
 
@@ -48,8 +48,8 @@ func Sign(h *Head, keys ...note.Signer) (string, error) {
 // errForm says that a text is no head.
 var errForm = errors.New("it has not the form of a head")
 
-// Open checks the signature of a head with any of the keys, and reads it. The keys that have not
-// signed it do not matter.
+// Open checks the signature of a head with any of the keys, and reads it. Keys that have not signed
+// the head do not matter.
 func Open(text string, keys note.Verifiers) (*Head, error) {
 	if len(text) > MaxNote {
 		return nil, errForm
@@ -70,7 +70,7 @@ func Open(text string, keys note.Verifiers) (*Head, error) {
 
 func parse(text string) (*Head, error) {
 	lines := strings.Split(text, "\n")
-	const count = 6 // the last one is empty
+	const count = 6 // the last line is empty
 	if len(lines) != count {
 		return nil, errForm
 	}

@@ -1,6 +1,7 @@
-// Package verifier is what a client needs to check the log of a convo: the form of its leaves and
-// heads, and a Verifier that keeps what one device has seen and says in a sentence how a server has
-// lied. It holds no code of the server, and the server computes its leaves and heads with it.
+// Package verifier is what a client needs to check the log of a convo. It has the form of the log's
+// leaves and heads, and a Verifier, which keeps what one device has seen and says in a sentence how
+// a server has lied. It holds no code of the server. The server computes its leaves and heads with
+// this package.
 //
 // docs/TRANSPARENCY.md says what a member can be sure of.
 package verifier
@@ -29,10 +30,10 @@ const (
 type Entry struct {
 	Seq   int64
 	Kind  int
-	Epoch int64     // in the entry's MLS header: of a commit, the epoch that it ends
+	Epoch int64     // from the entry's MLS header; for a commit, the epoch that it ends
 	At    time.Time // createdAt, whole milliseconds
 	Body  Hash      // SHA-256 of the ciphertext
-	Tag   Hash      // of the sender: see TagOf
+	Tag   Hash      // stands for the sender: see TagOf
 }
 
 // Record is the text of a leaf. Every field has a line.
@@ -47,8 +48,8 @@ func (e Entry) Leaf() Hash { return tlog.RecordHash(e.Record()) }
 // BodyHash is the hash of a ciphertext.
 func BodyHash(ciphertext []byte) Hash { return sha256.Sum256(ciphertext) }
 
-// TagOf stands for a sender in the leaves of a convo. Nobody who does not know the salt can say
-// whose it is. When an account is erased, its salts are deleted and its tags stay.
+// TagOf returns the tag that stands for a sender in the leaves of a convo. Without the salt nobody
+// can say whose tag it is. When an account is erased, its salts are deleted and its tags stay.
 func TagOf(salt []byte, did string) Hash {
 	h := sha256.New()
 	h.Write([]byte("mlsd log sender\n")) // a Hash returns no error

@@ -13,9 +13,9 @@ import (
 // keyLine begins the line of a key in what members send each other.
 const keyLine = "key "
 
-// Message is what is sent to other members inside an encrypted message: the keys that the device has
-// for the service, which tombstones it was shown, and the newest head that was checked. Their verifiers
-// take it with Head.
+// Message returns the text to send to other members inside an encrypted message: the keys that the
+// device has for the service, the tombstones that it was shown, and the newest checked head. The
+// members' verifiers take the text with Head.
 func (v *Verifier) Message() string {
 	var b strings.Builder
 	for _, key := range v.s.Keys {
@@ -59,7 +59,7 @@ func (v *Verifier) memberHead(ctx context.Context, message, from string) error {
 	}
 	var back *WentBack // the member's head is compared nevertheless
 	if h.Generation > v.s.Generation || h.Size > v.s.HeadSize {
-		if err := v.refresh(ctx, nil); err != nil && !errors.As(err, &back) { // what the server says of it
+		if err := v.refresh(ctx, nil); err != nil && !errors.As(err, &back) { // asks the server for its newest head
 			return err
 		}
 	}
@@ -86,8 +86,8 @@ func (v *Verifier) memberHead(ctx context.Context, message, from string) error {
 	return err
 }
 
-// otherKey returns the hash of a key that is not known and with which a text says that the service
-// has signed it; 0 if there is none.
+// otherKey returns the hash of an unknown key with which, by its own words, a text is signed. It
+// returns 0 if there is no such key.
 func (v *Verifier) otherKey(text string) uint32 {
 	if len(text) > MaxNote {
 		return 0
@@ -121,8 +121,8 @@ func (v *Verifier) unknownKey(message, text string, keys []string, from string, 
 	return &o
 }
 
-// earlier compares a member's head of an earlier generation. If nothing was lost with that, today's
-// log begins with it. Each head is reported once.
+// earlier compares a member's head of an earlier generation. If nothing was lost when that
+// generation ended, the present log begins with the head. Each head is reported once.
 func (v *Verifier) earlier(ctx context.Context, text string, h *Head, from string) error {
 	newest := v.newest()
 	if newest == nil || slices.ContainsFunc(v.s.Backs,
@@ -142,7 +142,7 @@ func (v *Verifier) earlier(ctx context.Context, text string, h *Head, from strin
 	return back
 }
 
-// compare checks that the newest head continues that of a member.
+// compare checks that the newest head continues a member's head.
 func (v *Verifier) compare(ctx context.Context, text string, h *Head, from string) error {
 	for _, w := range v.s.Waiting {
 		if w.Size == h.Size && w.Root != h.Root {
@@ -154,7 +154,7 @@ func (v *Verifier) compare(ctx context.Context, text string, h *Head, from strin
 	}
 	newest := v.newest()
 	if newest == nil {
-		return nil // no head of the server's was checked yet
+		return nil // no head from the server was checked yet
 	}
 	ok, err := v.isPrefix(ctx, newest, h.Size, h.Root)
 	if err != nil || ok {

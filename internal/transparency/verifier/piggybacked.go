@@ -6,8 +6,9 @@ import (
 )
 
 // Head checks a head that came with an answer or an event, or the Message that a member has sent
-// inside an encrypted message. from names the member; "" is the server. It can be older or newer than
-// what was shown. Errors: *Lie, *WentBack, *OtherKey, ErrReadAgain, ErrNotSigned, those of the source.
+// inside an encrypted message. from names the member; "" means the server. The head can be older or
+// newer than what was shown. Errors: *Lie, *WentBack, *OtherKey, ErrReadAgain, ErrNotSigned, and
+// errors of the source.
 func (v *Verifier) Head(ctx context.Context, text, from string) error {
 	if err := v.lied(); err != nil {
 		return err
@@ -28,7 +29,7 @@ func (v *Verifier) Head(ctx context.Context, text, from string) error {
 		return v.lie([]string{text}, "the server gives a head of another log: %s/%s", h.Service, h.ConvoID)
 	}
 	if h.Generation > v.s.Generation {
-		if err := v.refresh(ctx, nil); err != nil { // what the server says of it
+		if err := v.refresh(ctx, nil); err != nil { // asks the server for its newest head
 			return err
 		}
 	}
@@ -37,7 +38,7 @@ func (v *Verifier) Head(ctx context.Context, text, from string) error {
 		return v.lie([]string{v.s.Head, text},
 			"the server has given a head of generation %d, and says it is in generation %d", h.Generation, v.s.Generation)
 	case h.Generation < v.s.Generation:
-		return nil // it was on its way
+		return nil // the head was on its way when the server went back
 	}
 	if err := v.remember(ctx, text, h, ""); err != nil {
 		return err

@@ -13,18 +13,19 @@ import (
 // example. In JSON, byte strings are standard base64.
 type Proof struct {
 	Kind      int       `json:"kind"`
-	Epoch     int64     `json:"epoch"` // in the entry's MLS header
+	Epoch     int64     `json:"epoch"` // from the entry's MLS header
 	CreatedAt time.Time `json:"createdAt"`
 	BodyHash  []byte    `json:"bodyHash"` // SHA-256 of the ciphertext
 	Salt      []byte    `json:"salt"`     // of the sender: see TagOf
-	Hashes    [][]byte  `json:"hashes"`   // of getLogProof, with the head's size
+	Hashes    [][]byte  `json:"hashes"`   // the proof of getLogProof for the head's size
 }
 
-// OpenProven opens a head with the keys of a service. Error: none of them has signed it.
+// OpenProven opens a head with the keys of a service. It fails if none of the keys has signed the
+// head.
 func OpenProven(text string, keys []string) (*Head, error) { return Open(text, keyList(keys)) }
 
-// CheckProof checks a Proof in JSON: the entry seq is in the log under the head, and it is the
-// sender's.
+// CheckProof checks a Proof in JSON: the entry seq is in the log under the head, and its sender is
+// sender.
 func (h *Head) CheckProof(seq int64, sender, text string) error {
 	var p Proof
 	if err := json.Unmarshal([]byte(text), &p); err != nil {

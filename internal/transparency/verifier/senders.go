@@ -11,15 +11,15 @@ const (
 	saltSize     = 16
 )
 
-// Sender is what stands for a sender in the leaves. Salt is nil if the account was erased: then DID is
-// that of a tombstone.
+// Sender is what stands for a sender in the leaves. If the account was erased, Salt is nil and DID
+// is a tombstone's.
 type Sender struct {
 	DID  string
 	Salt []byte
 	Tag  Hash
 }
 
-// tagOf returns what stands for a sender in the leaves, and asks the server the first time.
+// tagOf returns what stands for a sender in the leaves. The first time, it asks the server.
 func (v *Verifier) tagOf(ctx context.Context, did string) (Hash, error) {
 	if tag, ok := v.s.Tags[did]; ok {
 		return tag, nil
@@ -36,8 +36,8 @@ func (v *Verifier) tagOf(ctx context.Context, did string) (Hash, error) {
 	return Hash{}, v.lie(nil, "the server shows entries of %s, and does not say what stands for it in the log", did)
 }
 
-// learnSender takes what stands for a sender. A salt has one size, so that no tag can stand for two
-// DIDs. An account that was erased and has returned has another one.
+// learnSender takes what stands for a sender. All salts have the same size, so that no tag can
+// stand for two DIDs. An account that was erased and has returned has another salt.
 func (v *Verifier) learnSender(one Sender) error {
 	switch erased := strings.HasPrefix(one.DID, erasedPrefix); {
 	case one.Salt == nil && !erased:

@@ -29,7 +29,7 @@ func (v *Verifier) Sent(ctx context.Context, m Seen) error {
 	if err != nil || m.leaf(tag) == shown {
 		return err
 	}
-	for _, kind := range []int{Application, Proposal, Commit} { // the sender need not say it
+	for _, kind := range []int{Application, Proposal, Commit} { // the caller need not say the kind
 		if m.Kind == 0 && (Entry{m.Seq, kind, m.Epoch, m.At, m.Body, tag}).Leaf() == shown {
 			return nil
 		}
@@ -37,7 +37,7 @@ func (v *Verifier) Sent(ctx context.Context, m Seen) error {
 	v.s.Sent[m.Seq] = m
 	err = v.doubt(ctx, nil, "entry %d is mine, and was shown as another one", m.Seq)
 	if errors.Is(err, ErrReadAgain) && m.Seq <= v.s.Edge.Size {
-		if err := v.rewind(ctx, v.s.Head, m.Seq-1); err != nil { // it comes again, and is compared then
+		if err := v.rewind(ctx, v.s.Head, m.Seq-1); err != nil { // the entry is shown again, and is compared then
 			return err
 		}
 	}

@@ -4,8 +4,8 @@ import (
 	"context"
 )
 
-// start begins with the tree of the entries before the first one that is shown: a member who joined
-// later gets its hashes, proven against a head.
+// start begins with the tree of the entries before the first shown entry. A member who joined later
+// gets the hashes of this tree, proven against a head.
 func (v *Verifier) start(ctx context.Context, size int64) error {
 	if v.s.Head == "" {
 		if err := v.refresh(ctx, nil); err != nil {
@@ -67,7 +67,7 @@ func (v *Verifier) Skip(ctx context.Context, seq int64) error {
 	if seq <= v.s.Edge.Size || !v.s.Started {
 		return nil // start takes any beginning
 	}
-	if err := v.refresh(ctx, nil); err != nil { // the head has what was shown as its beginning
+	if err := v.refresh(ctx, nil); err != nil { // the new head begins with what was shown
 		return err
 	}
 	v.s.Started = false

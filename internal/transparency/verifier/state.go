@@ -13,12 +13,12 @@ type state struct {
 	Keys       []string `json:"keys"`
 	Started    bool     `json:"started"` // Edge is the tree up to the last entry that was shown
 	Generation int64    `json:"generation"`
-	// the time of the first head of the generation, if there was another one
+	// Since is the time of the first head of the generation, if there was a generation before.
 	Since     time.Time       `json:"since,omitzero"`
 	Edge      Edge            `json:"edge"`
 	Leaves    []Hash          `json:"leaves"` // of the last entries
-	Roots     []Hash          `json:"roots"`  // of the trees that end with them
-	Head      string          `json:"head"`   // the newest one that was checked
+	Roots     []Hash          `json:"roots"`  // of the trees that end with these entries
+	Head      string          `json:"head"`   // the newest checked head
 	HeadSize  int64           `json:"headSize"`
 	Waiting   []waiting       `json:"waiting,omitempty"`
 	Tags      map[string]Hash `json:"tags,omitempty"`
@@ -39,7 +39,7 @@ type waiting struct {
 	Text string `json:"text"`
 	Size int64  `json:"size"`
 	Root Hash   `json:"root"`
-	From string `json:"from,omitempty"` // a member
+	From string `json:"from,omitempty"` // the member who sent it; "" means the server
 }
 
 // Restore returns the verifier that Save has stored. now can be nil.
@@ -67,5 +67,5 @@ func (v *Verifier) complete() {
 	}
 }
 
-// Save returns the state, to be stored with what was read.
+// Save returns the state. The app stores it together with what it has read.
 func (v *Verifier) Save() ([]byte, error) { return json.Marshal(&v.s) }

@@ -10,18 +10,19 @@ import (
 )
 
 const (
-	// senderLine begins the line of a tombstone in what members send each other: its tag, and its DID.
+	// senderLine begins the line of a tombstone in a Message. Its tag and its DID follow.
 	senderLine = "sender "
 	// maxTombstones bounds the tombstones of a Message.
 	maxTombstones = 64
 )
 
-// OtherSender says that a member was shown another sender of entries than the device was. A salt binds
-// a tag to its DID, and a tombstone has none: so the heads of both fit. Either the member has made it
-// up, or the server shows one tag as an account's to one of them and as a tombstone to the other.
+// OtherSender says that a member was shown another sender of entries than the device was. A salt
+// binds a tag to its DID, but a tombstone has no salt, so the heads of both fit. Either the member
+// has made up the sender, or the server shows a tag to one of them as an account's and to the other
+// as a tombstone's.
 type OtherSender struct {
 	Member       string
-	Mine, Theirs string // DIDs; one of them at least is that of a tombstone
+	Mine, Theirs string // DIDs, at least one of them of a tombstone
 	Tag          Hash
 }
 
@@ -54,7 +55,8 @@ func parseTombstone(line string) (s Sender, ok bool) {
 }
 
 // compareSenders compares the tombstones that a member was shown with what the device was shown. If
-// that is an account, it was perhaps erased meanwhile: then the server has its salt no more.
+// the device was shown an account, that account may have been erased meanwhile: then the server no
+// longer has its salt.
 func (v *Verifier) compareSenders(ctx context.Context, theirs []Sender, from string) error {
 	for _, their := range theirs {
 		for _, mine := range slices.Sorted(maps.Keys(v.s.Tags)) {

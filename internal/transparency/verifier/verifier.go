@@ -7,25 +7,25 @@ import (
 
 // Bounds of what a Verifier remembers and when it asks.
 const (
-	// remembered are the newest entries whose leaves and roots are kept: a head, or an entry that is
-	// shown again, is compared with them without asking the server.
+	// remembered is how many of the newest entries keep their leaves and roots. A head, or an entry
+	// that is shown again, is compared with these without asking the server.
 	remembered = 512
 	// AskEvery is how many entries come without a head before the Verifier asks for one.
 	AskEvery = 100
 	// SilentAfter is how many entries may come without a head before that is a finding. The Verifier
 	// has asked several times by then.
 	SilentAfter = 3 * AskEvery
-	// SilentFor is how long heads are missing then.
+	// SilentFor is how long heads must also be missing before that is a finding.
 	SilentFor = time.Minute
-	// maxWaiting are the heads ahead of the entries that are kept.
+	// maxWaiting bounds the heads that wait for the entries under them.
 	maxWaiting = 16
-	// maxSent are the acknowledged messages that are kept until they are shown.
+	// maxSent bounds the acknowledged messages that are kept until they are shown.
 	maxSent = 1024
-	// maxBacks bounds Backs and OtherKeys, whose newest ones are kept, and OtherSenders.
+	// maxBacks bounds Backs, OtherKeys and OtherSenders. The newest of Backs and OtherKeys are kept.
 	maxBacks = 64
 )
 
-// Source asks the server. Its errors are those of the way there, and refusals.
+// Source asks the server. Its errors are errors of the network, and refusals by the server.
 type Source interface {
 	// Head returns a fresh head, and what stands for the given senders.
 	Head(ctx context.Context, convo string, senders []string) (Answer, error)
@@ -42,8 +42,8 @@ type Answer struct {
 	Senders []Sender
 }
 
-// Verifier checks the log of one convo for one device. It is not safe for concurrent use. After a Lie
-// every method returns it.
+// Verifier checks the log of one convo for one device. It is not safe for concurrent use. After a
+// Lie, every method that checks returns the same Lie.
 type Verifier struct {
 	s      state
 	source Source
@@ -57,16 +57,16 @@ func New(service, convo string, source Source, now func() time.Time) *Verifier {
 	return v
 }
 
-// Newest is the newest head that was checked. "" if there is none.
+// Newest returns the newest checked head, or "" if there is none.
 func (v *Verifier) Newest() string { return v.s.Head }
 
 // Size is how many entries were checked.
 func (v *Verifier) Size() int64 { return v.s.Edge.Size }
 
-// Backs are the changes of the generation, also those with which nothing was lost.
+// Backs are the changes of the generation, even those that lost nothing.
 func (v *Verifier) Backs() []WentBack { return v.s.Backs }
 
-// OtherSenders are what members were shown of senders otherwise than the device.
+// OtherSenders are the senders that members were shown otherwise than the device.
 func (v *Verifier) OtherSenders() []OtherSender { return v.s.OtherSenders }
 
 // OtherKeys are the members' heads with keys that the device does not know.
