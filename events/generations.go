@@ -75,7 +75,7 @@ func (g generations) resolve(c Cursor, first, head int64) (place int64, outdated
 		place = g[i].place(c.Seq)
 	}
 	if i < 0 {
-		return first - 1, true, nil // nor is it known where its generation began
+		return first - 1, true, nil // the beginning of the cursor's generation is unknown, too
 	}
 	if i == len(g)-1 && place > head {
 		return 0, false, ErrFutureCursor

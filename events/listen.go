@@ -9,8 +9,8 @@ import (
 )
 
 // Listen wakes the hub and the sequencer when another node notifies them, until ctx ends. It also
-// wakes them after each new connection. Without Listen both would work, but later, because both
-// also read without a wake-up.
+// wakes them after each new connection. Without Listen both would still work, because both also
+// read without a wake-up, but they would work later.
 func (h *Hub) Listen(ctx context.Context, s *Sequencer) {
 	for delay := 100 * time.Millisecond; ctx.Err() == nil; delay = min(2*delay, 2*time.Second) {
 		began := time.Now()

@@ -37,9 +37,9 @@ func (m *memory) group(e *Event) {
 	}
 }
 
-// forget forgets all events except the newest keepEvents and those after the place indexed. It
-// keeps at most maxEvents. It waits until there are twice as many events to keep, so that it seldom
-// runs.
+// forget forgets all events except the newest keepEvents and the events after the place indexed. It
+// keeps at most maxEvents. It does nothing until there are more than twice as many events as it
+// would keep, so that it seldom copies them.
 func (m *memory) forget(indexed int64) {
 	keep := keepEvents
 	if n := len(m.events); n > 0 {

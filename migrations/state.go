@@ -19,7 +19,8 @@ type State struct {
 	MinBinary uint
 }
 
-// Read reads the state. db must not be in a transaction: in an empty database a query of Read fails.
+// Read reads the state. db must not be in a transaction, because in an empty database a query of
+// Read fails.
 func Read(ctx context.Context, db pgpool.Queryer) (s State, err error) {
 	var says bool
 	// golang-migrate marked an empty schema as version -1.

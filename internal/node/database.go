@@ -97,7 +97,8 @@ func (c Config) Reach(ctx context.Context) error {
 	return c.reachStandby(ctx)
 }
 
-// reach opens one session, and fails unless the operator's PostgreSQL accepts it within timeout.
+// reach fails unless the operator's PostgreSQL accepts a connection within timeout, and gives the
+// connection a session of its own.
 func reach(ctx context.Context, url string, timeout time.Duration) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

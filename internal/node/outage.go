@@ -135,8 +135,8 @@ func (l *outageLog) stop() {
 	l.release()
 }
 
-// takes reports whether outageLog keeps a record about the database. The record also stands for
-// this many others. write writes the record.
+// takes reports whether outageLog keeps a record about the database. write writes the record. If
+// others is not 0, the record stands for so many other records.
 func (l *outageLog) takes(others int, write func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -40,7 +40,8 @@ func New() *Storage {
 	}
 }
 
-// Append adds a value to the series of metric. The values of a series come in the order of their times.
+// Append adds a value to the series of metric. The values of a series must come in the order of
+// time.
 func (s *Storage) Append(metric labels.Labels, at time.Time, v float64) {
 	name := metric.String()
 	i, known := s.places[name]

@@ -267,8 +267,8 @@ func parseIssuer(s string) (syntax.DID, bool) {
 	return syntax.DID(s), err == nil && host == strings.ToLower(host)
 }
 
-// Half of the order of each curve's group, rounded down: the largest low s (SEC 2, sections 2.4.1 and
-// 2.4.2).
+// Half of the order of each curve's group, rounded down. This is the largest low s (SEC 2, sections
+// 2.4.1 and 2.4.2).
 const (
 	halfOrderP256 = "\x7f\xff\xff\xff\x80\x00\x00\x00\x7f\xff\xff\xff\xff\xff\xff\xff" +
 		"\xde\x73\x7d\x56\xd3\x8b\xcf\x42\x79\xdc\xe5\x61\x7e\x31\x92\xa8"

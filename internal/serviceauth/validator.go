@@ -239,8 +239,8 @@ func (v *Validator) Validate(
 	return Verified{Caller: c.iss, Key: key, lxm: c.lxm, jti: c.jti, expires: c.expires(), replays: v.replays}, nil
 }
 
-// remembered returns the claims and the key of a token that verified before, if its issuer still has
-// the key.
+// remembered returns the claims and the key of a token that verified before, if the issuer still
+// has this key.
 func (v *Validator) remembered(sum [sha256.Size]byte) (claims, atcrypto.PublicKey, bool) {
 	t, ok := v.verified.Get(sum)
 	if !ok {

@@ -109,8 +109,9 @@ func (d *Dir) Remove() error {
 	return err
 }
 
-// parentDir returns the directory for what tests store: in memory, if there is enough. TMPDIR names
-// another directory. Benchmarks use the disk: some fill it, and some measure it.
+// parentDir returns the directory for what tests store. It is in memory, if there is enough, unless
+// TMPDIR names another directory. Benchmarks use the disk: some store much, and some measure the
+// disk.
 func parentDir() string {
 	var fs syscall.Statfs_t
 	bench := flag.Lookup("test.bench")
@@ -131,7 +132,8 @@ func Downloads() (string, error) {
 // baseDir returns the directory that contains the directories of all test processes of this user.
 func baseDir() (string, error) { return dirOfUser(parentDir()) }
 
-// dirOfUser is the directory of this user in parent. A server that runs as another account enters it.
+// dirOfUser is the directory of this user in parent. A server that runs as another account can
+// enter the directory.
 func dirOfUser(parent string) (string, error) {
 	return OfUser(filepath.Join(parent, "mlsd-pgtest-"+strconv.Itoa(os.Geteuid())), 0o711)
 }

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// Head says what the log of a convo was at one moment. Its text is a checkpoint, as transparency logs
-// sign them (https://c2sp.org/tlog-checkpoint).
+// Head says what the log of a convo was at one moment. Its text is a checkpoint, in the form in
+// which transparency logs sign checkpoints (https://c2sp.org/tlog-checkpoint).
 type Head struct {
 	Service    string // the server's DID
 	ConvoID    string

@@ -104,7 +104,8 @@ func (v *Verifier) otherKey(text string) uint32 {
 	return 0
 }
 
-// unknownKey is the finding that a member's head is signed with a key that the device does not know.
+// unknownKey returns the finding that a member's head is signed with a key that the device does not
+// know.
 func (v *Verifier) unknownKey(message, text string, keys []string, from string, why error) error {
 	hash := v.otherKey(text)
 	if hash == 0 {

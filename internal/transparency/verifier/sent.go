@@ -5,8 +5,9 @@ import (
 	"errors"
 )
 
-// Sent remembers a message that the server has acknowledged, until it is shown. If it was shown before
-// the acknowledgement came, the two are compared. Errors: as those of Entry.
+// Sent remembers a message that the server has acknowledged, until the message is shown. If the
+// message was shown before the acknowledgement came, Sent compares the two. Errors: as those of
+// Entry.
 func (v *Verifier) Sent(ctx context.Context, m Seen) error {
 	if err := v.lied(); err != nil {
 		return err
