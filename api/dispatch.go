@@ -74,7 +74,7 @@ type call struct {
 	reserved  limit.Reservation // of the answer, until it is written
 	buffer    *[]byte           // of a large answer; giveBuffer returns it for the next one
 	charged   int               // units besides the method's cost
-	expensive *expensiveRequest // nil: the request is not expensive
+	expensive *expensiveRequest // nil means that the request is not expensive
 
 	proposedBytes int // size of the commit and its GroupInfo, in bytes
 }

@@ -22,25 +22,27 @@ type phase struct {
 	against  string // the variant that it is compared with
 	turn     int
 	binary   int     // index of the binary that the servers run
-	auth     string  // how senders say who they are; "": by service-auth tokens
-	rate     float64 // requests begun per second; 0: as many as possible
-	inFlight int     // unanswered requests at any time; 0: as configured
+	auth     string  // how senders say who they are; "" means by service-auth tokens
+	rate     float64 // requests begun per second; 0 means as many as possible
+	inFlight int     // unanswered requests at any time; 0 means as configured
 	span     time.Duration
-	warm     time.Duration // before it, not counted; 0: as configured
+	warm     time.Duration // time before span, not counted; 0 means as configured
 	pages    bool          // workers read, and do not send
-	// storm runs meanwhile, and the phase lasts until it ends. It counts its own operations.
+	// storm runs during the phase, and the phase lasts until storm ends. storm counts its own
+	// operations.
 	storm       stormFunc
 	subscribers int
-	audience    *audience // notes when the events arrive; nil: nobody listens
+	audience    *audience // notes when the events arrive; nil means that nobody listens
 }
 
 // window is the time in which what is due counts.
 type window struct {
 	counter       *load.Counter
-	opens, closes atomic.Pointer[time.Time] // nil: not yet
+	opens, closes atomic.Pointer[time.Time] // nil means not yet
 }
 
-// count returns the counter for what is due at a time; nil: it does not count.
+// count returns the counter for a request that is due at a time, or nil if the request does not
+// count.
 func (w *window) count(due time.Time) *load.Counter {
 	opens, closes := w.opens.Load(), w.closes.Load()
 	if opens == nil || due.Before(*opens) || closes != nil && !due.Before(*closes) {

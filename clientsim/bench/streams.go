@@ -60,7 +60,7 @@ type stream struct {
 	token   string
 	base    string
 	web     *http.Client
-	cursor  int64        // after the last event; 0: no event came
+	cursor  int64        // after the last event; 0 means that no event came
 	broke   atomic.Int64 // connections that the server or the network ended
 }
 

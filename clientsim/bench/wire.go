@@ -98,7 +98,7 @@ func (w *wire) dial(ctx context.Context) (err error) {
 // dialer has no such limit.
 type dialer struct {
 	one  *sync.Mutex
-	from net.IP // the local address; nil: any
+	from net.IP // the local address; nil means any
 }
 
 func (d dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {

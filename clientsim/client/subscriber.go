@@ -58,10 +58,10 @@ type Subscriber struct {
 	OnOutdated func()
 	// ServerSent makes it read streamConvoEvents.
 	ServerSent bool
-	// ConnectionLife is about how long it keeps a connection; 0: for ever. Pause is how long it now
-	// and then stops reading.
+	// ConnectionLife is about how long it keeps a connection. 0 means for ever. Pause is how long it
+	// stops reading now and then.
 	ConnectionLife, Pause time.Duration
-	// PauseAfter is the average number of events between two pauses; 0: 100.
+	// PauseAfter is the average number of events between two pauses. 0 means 100.
 	PauseAfter int
 	// OnEvent gets every new event and its arrival time. live is set if the event happened while
 	// this connection was open.

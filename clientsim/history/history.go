@@ -40,7 +40,7 @@ func personalEventOf(h *xrpc.Event) personalEvent {
 // convoHistory is the history of one convo.
 type convoHistory struct {
 	id          string
-	log         []EntryDigest // by seq, from 1; 0: not acknowledged
+	log         []EntryDigest // by seq, from 1; 0 means not acknowledged
 	roster      []rosterChange
 	memberships map[syntax.DID][]membership
 }

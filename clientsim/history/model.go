@@ -54,7 +54,7 @@ type Commit struct {
 	Epoch    uint64 // the epoch that it creates
 	Public   bool   // a PublicMessage
 	WithInfo bool   // sent with the new epoch's GroupInfo
-	Seq      int64  // where it was acknowledged; 0: no acknowledgement
+	Seq      int64  // the seq that was acknowledged; 0 means no acknowledgement
 }
 
 // Sent is one acknowledged message.

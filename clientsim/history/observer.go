@@ -90,14 +90,15 @@ func (v *Observer) report(kind ViolationKind, convo, format string, args ...any)
 	}
 }
 
-// Resume returns the cursor to resume from. ok is false if no event has come yet. With again, the
-// last event is asked for once more, as a client does that is unsure whether it handled it.
+// Resume returns the cursor to resume from. ok is false if no event has come yet. If again is true,
+// the last event is asked for once more, as by a client that is unsure whether it has handled the
+// event.
 func (v *Observer) Resume(again bool) (cursor int64, ok bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.fresh, v.inclusive, v.resumedFrom = true, false, 0
 	if v.cursor == 0 {
-		return 0, v.readAgain // then 0: all that are kept
+		return 0, v.readAgain // the cursor 0 asks for all events that are kept
 	}
 	v.inclusive, v.resumedFrom = again, v.cursor
 	if !again {

@@ -17,7 +17,7 @@ import (
 
 // Driver makes requests until a context ends.
 type Driver struct {
-	// Rate is how many requests begin per second, answered or not. 0: as many as possible.
+	// Rate is how many requests begin per second, answered or not. 0 means as many as possible.
 	Rate float64
 	// Lanes is how many requests are unanswered at most.
 	Lanes int
@@ -36,7 +36,7 @@ type Request struct {
 	I    int // from 0
 	Lane int // from 0; a lane has one request at a time
 	Due  time.Time
-	// Count counts what becomes of it. nil: it does not count.
+	// Count counts the outcome of the request. nil means that the request does not count.
 	Count *Counter
 }
 
@@ -102,7 +102,7 @@ func (d *Driver) atRate(ctx context.Context, do func(Request)) {
 	began := time.Now()
 	ending := make(chan time.Time, 1)
 	defer context.AfterFunc(ctx, func() { ending <- time.Now() })()
-	var ended time.Time // 0: ctx lasts
+	var ended time.Time // zero while ctx lasts
 	for i := 0; ; i++ {
 		due := began.Add(time.Duration(float64(i) / d.Rate * float64(time.Second)))
 		for wait := time.Until(due); wait > 0 && ctx.Err() == nil; wait = time.Until(due) {

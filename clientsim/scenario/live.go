@@ -38,18 +38,18 @@ const (
 	liveFor         = 5 * time.Second
 )
 
-// liveRun is one run of it.
+// liveRun is one run of Live or of a scenario like it.
 type liveRun struct {
 	*traffic.Traffic
 	w       *testbed.World
 	cluster *testbed.Cluster
 
 	length time.Duration // how long they write
-	pause  time.Duration // the average time between two changes of rosters; 0: by length
+	pause  time.Duration // the average time between two changes of rosters; 0 means by length
 	// disturb goes on beside the writers.
 	disturb     func(ctx, writing context.Context, length time.Duration)
-	stopWriting func()                    // before length is over
-	finish      func(ctx context.Context) // judges; nil: what the subscribers have seen
+	stopWriting func()                    // stops the writers before length is over
+	finish      func(ctx context.Context) // judges the run; nil means by what the subscribers have seen
 
 	catchUps atomic.Int64 // events that came late, after a reconnect
 	// start is when the writers began, in ns. The events before it made the convos, all at once: their

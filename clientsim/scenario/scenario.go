@@ -27,7 +27,7 @@ type Scenario struct {
 	Patroni bool
 	// Cores is set for a scenario that needs root, to limit the processor time of servers.
 	Cores bool
-	// Failover bounds one failover of the scenario; 0: failoverLimit.
+	// Failover bounds one failover of the scenario. 0 means failoverLimit.
 	Failover time.Duration
 	Run      func(context.Context, *testbed.World)
 }

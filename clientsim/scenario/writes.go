@@ -25,7 +25,7 @@ type writeFault struct {
 	control     bool // see Scenario
 	// deliver delivers a draft in spite of the fault, and checks that it was done once.
 	deliver func(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Draft)
-	// join fetches and confirms a Welcome. nil: nothing goes wrong.
+	// join fetches and confirms a Welcome. nil means that nothing goes wrong.
 	join func(ctx context.Context, w *testbed.World, p *client.Phone, convo string)
 	// read reports a place in the log as read.
 	read func(ctx context.Context, w *testbed.World, p *client.Phone, convo string, back int64)

@@ -28,8 +28,8 @@ type Config struct {
 	// Keep is how long a row is as young as it is: see aged. It is longer than a round takes.
 	Keep   time.Duration
 	Seed   uint64
-	Binary string // the mlsd to start; "": one is found or built
-	// Samples is the file that each sample is appended to.
+	Binary string // the mlsd to start; "" means that one is found or built
+	// Samples is the file to which each sample is appended.
 	Samples  string
 	Progress func(string) // gets lines about what is going on
 }

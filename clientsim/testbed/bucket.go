@@ -37,7 +37,7 @@ type Bucket struct {
 	mu     sync.Mutex // guards what follows
 	rng    *rand.Rand
 	chance float64       // of a fault, for each request
-	stall  chan struct{} // reads wait until it is closed; nil: they do not
+	stall  chan struct{} // reads wait until it is closed; nil means that reads do not wait
 }
 
 // BucketName is the name of the bucket.

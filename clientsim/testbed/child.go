@@ -19,8 +19,8 @@ type child struct {
 	err  error
 }
 
-// startChild starts a process, whose errors go to log. owner is the account that it runs as if this
-// process is root; nil: this one's.
+// startChild starts a process, whose errors go to log. If this process is root, the new process
+// runs as the account owner. nil means this process's account.
 func startChild(what string, cmd *exec.Cmd, log *lastLines, owner *syscall.Stat_t) (*child, error) {
 	c := &child{what: what, cmd: cmd, log: log, done: make(chan struct{})}
 	runAs(cmd, owner)

@@ -19,10 +19,10 @@ import (
 // Cluster is several servers on one PostgreSQL. Each of the processes can be killed or restarted
 // alone.
 type Cluster struct {
-	Postgres *Postmaster // nil: a Pair
+	Postgres *Postmaster // nil means a Pair
 	Nodes    []*Proc
 	Clients  []*xrpc.Client // of the nodes, in their order
-	Clocks   []*Clock       // of the nodes, in their order; none: their clocks are right
+	Clocks   []*Clock       // of the nodes, in their order; empty if all clocks are right
 
 }
 
@@ -30,12 +30,12 @@ type Cluster struct {
 type ClusterOptions struct {
 	Nodes    int
 	Settings map[string]string // of the nodes
-	// Through returns the URL by which the next node of a cluster reaches the database. nil: the
-	// database's own.
+	// Through returns the URL by which the next node of a cluster reaches the database. nil means the
+	// database's own URL.
 	Through func(f *Cluster, databaseURL string) (string, error)
 	// Clocks makes the clocks of the nodes movable. BuildMovable must have built the server.
 	Clocks bool
-	// Transport is what the clients use. nil: one that keeps its connections open.
+	// Transport is the transport of the clients. nil means one that keeps its connections open.
 	Transport http.RoundTripper
 }
 

@@ -25,7 +25,7 @@ type Patroni struct {
 	*installation        // its password is that of all roles
 	config        string // folder of patroni.yml and etcd.env
 	machines      []*machine
-	silent        string // name of the machine that is killed or frozen; "": none
+	silent        string // name of the machine that is killed or frozen; "" means none
 }
 
 // machine is one of the three.

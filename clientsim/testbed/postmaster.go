@@ -26,7 +26,7 @@ import (
 type Postmaster struct {
 	args    []string // its command line
 	owner   *syscall.Stat_t
-	sockets string // directory that it needs; "": none
+	sockets string // directory that the postmaster needs; "" means none
 	url     string
 	log     *lastLines
 

@@ -62,7 +62,7 @@ type Options struct {
 	Convos      int           // in live
 	Subscribers int           // in live
 	For         time.Duration // how long they write in live, and people go on in network
-	Rate        int           // messages a second in live, and steps in network; 0: as many as possible, and usual
+	Rate        int           // in a second: messages in live (0: as many as possible), steps in network (0: the usual)
 	Calm        bool          // nothing goes wrong in live, and no roster changes
 
 	Uploads int // in attachments

@@ -23,8 +23,8 @@ type injector struct {
 	cluster  *testbed.Cluster
 	settings map[string]string  // of the nodes
 	proxies  []*pgwire.Proxy    // of the nodes, in their order
-	disk     *testbed.SmallDisk // of PostgreSQL; nil: no FillDisk is planned
-	bouncer  *testbed.PgBouncer // of the last node; nil: no KillPgBouncer is planned
+	disk     *testbed.SmallDisk // of PostgreSQL; nil if no FillDisk is planned
+	bouncer  *testbed.PgBouncer // of the last node; nil if no KillPgBouncer is planned
 	note     func(format string, args ...any)
 	rng      *rand.Rand // of the goroutine that injects faults of processes
 

@@ -21,7 +21,7 @@ type Config struct {
 	Seed   uint64
 	For    time.Duration // how long clients write
 	Nodes  int
-	Binary string // the mlsd to start; "": one is found or built
+	Binary string // the mlsd to start; "" means that one is found or built
 	// PgBouncer is the program of a PgBouncer, through which the last node reaches PostgreSQL. "":
 	// all nodes reach it without.
 	PgBouncer string

@@ -43,8 +43,8 @@ type invited struct {
 	device *Listener
 }
 
-// someone returns a convo and one of its listeners: mostly one of those that were added last, whose
-// Welcome may still wait. nil: the roster of the convo does not change.
+// someone returns a convo and one of its listeners, mostly a listener that was added lately, whose
+// Welcome may still wait. It returns nil if the roster of the convo does not change.
 func (t *Traffic) someone(rng *rand.Rand) (*Convo, *Listener) {
 	const last = 12
 	t.mu.RLock()

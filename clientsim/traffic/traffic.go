@@ -25,8 +25,8 @@ import (
 type Options struct {
 	Writers, Listeners int // accounts
 	Convos             int
-	Steady             int  // of them; their rosters stay as they are
-	MaxConvos          int  // after that no change makes a convo; 0: any number
+	Steady             int  // how many of Convos have rosters that stay as they are
+	MaxConvos          int  // at this number, no change makes another convo; 0 means any number
 	Stocks, Consenters int  // accounts whose KeyPackages are claimed, and that change their consent
 	Small              bool // no message is large
 	// Rough makes a third of the attempts go to all nodes at once, and some clients hang up soon.
@@ -56,7 +56,7 @@ type Traffic struct {
 	cluster *testbed.Cluster
 	calls   *caller
 
-	epochs, welcomes, packages, consents *journal // nil: not judged
+	epochs, welcomes, packages, consents *journal // nil means not judged
 
 	stocks    []*stock
 	consenter []*xrpc.Account

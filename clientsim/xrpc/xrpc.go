@@ -88,9 +88,9 @@ type Client struct {
 	Audience string // the server's service DID
 	HTTP     *http.Client
 	Stats    *Stats
-	// Limit is the longest that Do goes on. 0: CallTimeout.
+	// Limit is the longest time that Do goes on. 0 means CallTimeout.
 	Limit time.Duration
-	// Clock is the server's, by which tokens are made. nil: it is right.
+	// Clock is the server's clock, by which tokens are made. nil means that the clock is right.
 	Clock Clock
 }
 
@@ -192,7 +192,7 @@ func Drain(resp *http.Response) error {
 // CallInfo is what the transports need to know about a request besides its HTTP form.
 type CallInfo struct {
 	Call     Call
-	Who      *Account // nil: the account that made its token
+	Who      *Account // nil means the account that made its token
 	Audience string
 }
 

@@ -52,7 +52,7 @@ type Run struct {
 	Turn    int           `json:"turn"`              // from 0: the variants of one turn follow each other
 	Load    Load          `json:"load"`
 	Took    time.Duration `json:"took"`
-	// Per is the operation by which the processor time is divided. "": all of them.
+	// Per is the operation by which the processor time is divided. "" means all operations.
 	Per string `json:"per,omitempty"`
 	// Operations by name, such as sendMessage.
 	Operations map[string]*load.Operation `json:"operations"`
