@@ -66,8 +66,8 @@ func namedAttachment(uri *string) (id uuid.UUID, ok bool) {
 }
 
 // checkNamed checks the attachment that a message names. If invalid is not nil, the message is
-// refused, unless it was sent before. checkNamed needs no store for attachments: a node without a
-// store accepts such messages too.
+// refused, unless it was sent before. checkNamed needs no store for attachments, because even a
+// node without a store accepts such messages.
 func (h *handlers) checkNamed(c *call, convo, id uuid.UUID) (invalid, err error) {
 	m, err := convos.Authorise(c.ctx, h.DB, convo, c.caller)
 	if errors.Is(err, convos.ErrNotFound) || errors.Is(err, convos.ErrNotMember) {

@@ -66,7 +66,7 @@ func (p *place) release() {
 const (
 	// A page up to smallPage is read without a place.
 	smallPage = 512 * kib
-	// sharedPage is how many more bytes a page may have if other requests wait for the place too.
+	// sharedPage is how many more bytes a page may have while other requests wait for its place.
 	sharedPage = 1 * mib
 )
 

@@ -110,8 +110,8 @@ type Config struct {
 	ReportKey *reports.PublicKey
 	// Heads signs the heads of logs.
 	Heads *transparency.Service
-	// Network is this service's part in the network of services: it signs receipts and verifies
-	// those of other services. Required.
+	// Network is this service's part in the network of services. It signs receipts, and verifies the
+	// receipts of other services. Required.
 	Network *network.Service
 	// Lifetimes are the lifetimes of idempotency records, by method. Default: the result of
 	// [Lifetimes].

@@ -62,8 +62,8 @@ func (h *handlers) SubscribeConvoEvents(c *call, p *mlsapi.SubscribeConvoEventsP
 	return nil
 }
 
-// beginning returns the cursor at which a subscription begins: that of position if it is set, else
-// that of number, else nil.
+// beginning returns the cursor at which a subscription begins. It is the cursor of position if that
+// is set, else of number if that is set, else nil.
 func beginning(number *int64, position *string) (*events.Cursor, error) {
 	switch {
 	case position != nil:

@@ -59,7 +59,7 @@ func checkUpgrade(c echo.Context) error {
 
 // socket is one WebSocket. One goroutine reads: the client may send only pongs and the close frame.
 // Frames of events are written to conn directly. ws makes the opening and the closing handshake,
-// reads, and writes control frames. It uses conn too.
+// reads, and writes control frames, also over conn.
 type socket struct {
 	stream
 	ws *websocket.Conn

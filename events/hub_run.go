@@ -122,7 +122,7 @@ func (h *Hub) round(ctx context.Context) (more bool, err error) {
 }
 
 // lag returns the age of an event that was handed out. It is 0 if nobody subscribes, because the
-// event was not read at once then.
+// hub does not read events at once without subscribers.
 func (h *Hub) lag(e *Event) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()

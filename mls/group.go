@@ -62,7 +62,7 @@ func (g *GroupInfo) verify(t, known *Tree) (*Group, error) {
 // but no signature.
 //
 // At epoch 0 the confirmation_tag may be empty. In §11 the creator must compute a tag, but existing
-// clients leave it out, and leave it out of their transcript hashes too.
+// clients leave out the tag, even from their transcript hashes.
 //
 // Errors: ErrUnsupported, ErrMalformed.
 func (g *GroupInfo) Trust(t *Tree) (*Group, error) {

@@ -17,8 +17,8 @@ import (
 )
 
 // The KEMs use curves (RFC 9180 §7.1), ML-KEM (FIPS 203), or X-Wing
-// (draft-connolly-cfrg-xwing-kem). Keys and outputs of X-Wing are those of ML-KEM-768, followed by
-// those of X25519.
+// (draft-connolly-cfrg-xwing-kem). A key or an output of X-Wing is one of ML-KEM-768, followed by
+// one of X25519.
 var (
 	x25519    = curveKEM(32, ecdh.X25519())
 	x448      = kem{56, 56, anyBytes, anyBytes}

@@ -75,9 +75,9 @@ type Action struct {
 	EndedAt  *time.Time `json:"endedAt,omitempty" text:"-"`
 }
 
-// Actions returns actions, the newest first: all actions, or those of a subject. It returns actions
-// with ids below before; 0 means from the newest. The subject of an action begins with the DID or
-// the id of the convo.
+// Actions returns actions, the newest first: all actions, or the actions on a subject. It returns
+// actions with ids below before; 0 means from the newest. The subject of an action begins with the
+// DID or the id of the convo.
 func Actions(ctx context.Context, tx pgx.Tx, subject string, before int64, rows int) ([]Action, error) {
 	return list[Action](ctx, tx, `
 		SELECT id, at, operator, action, subject, reason, outcome, ended_at FROM admin_actions

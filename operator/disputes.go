@@ -35,8 +35,8 @@ type Dispute struct {
 	Reasons   []string   `json:"reasons"`  // the different reasons that they gave
 }
 
-// Disputes returns up to rows forks and disputes, the newest first: those of one convo, or all if
-// convo is uuid.Nil.
+// Disputes returns up to rows forks and disputes, the newest first. It returns those of the convo,
+// or all if convo is uuid.Nil.
 func Disputes(ctx context.Context, tx pgx.Tx, convo uuid.UUID, rows int) ([]Dispute, error) {
 	return list[Dispute](ctx, tx, `
 		SELECT d.convo_id, d.epoch, d.state, d.committer, d.voices, d.reports, d.began_at AS at, d.ended_at,

@@ -8,8 +8,8 @@ import (
 )
 
 // hideDIDs returns a result without DIDs, except for the DID that was asked for. It shortens a text
-// that is a DID, and removes DIDs from other texts. With the tag dids:"shortened", it shortens them
-// there too.
+// that is a DID, and removes DIDs from other texts. In a field with the tag dids:"shortened", it
+// shortens the DIDs of other texts instead.
 func hideDIDs(result any, asked string) any {
 	v := reflect.New(reflect.TypeOf(result)).Elem()
 	v.Set(reflect.ValueOf(result))

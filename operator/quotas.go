@@ -19,7 +19,7 @@ var inspectQuotas = question("quotas", "who has used most of which quota today",
 	Param{Name: "did", Usage: "what this DID has used", Optional: true},
 	Param{Name: "top", Usage: "list at most so many rows; 0: as --rows says", Kind: Number, Optional: true})
 
-// QuotaUses lists who has used most of which quota today. Limits are those of the settings.
+// QuotaUses lists who has used most of which quota today. Limits are the limits of the settings.
 type QuotaUses struct {
 	Day    string     `json:"day" text:"-"`
 	Quotas []QuotaUse `json:"quotas"`

@@ -4,7 +4,7 @@
 // mlsd inspect print it. The pages of operator/console draw it.
 //
 // Functions return DIDs in full. Ask and the console shorten the DIDs. The field names of results
-// are those of the JSON, and do not change.
+// are the names in the JSON, and do not change.
 //
 // The package owns the table admin_actions. A method that writes inserts a row there before its
 // first effect. Its effects are functions of the packages that own the tables.

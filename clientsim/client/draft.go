@@ -140,7 +140,7 @@ func ProposalText(message []byte) string {
 func ownName(d history.Digest) string { return fmt.Sprintf("%s%x", ownPrefix, d[:]) }
 
 // DraftCreate starts a group and journals its convo. packages are the KeyPackages that were claimed
-// for the members, and receipts those of other services.
+// for the members. receipts are the receipts of other services for such KeyPackages.
 func (p *Phone) DraftCreate(members []syntax.DID, packages [][]byte, receipts ...string) (_ *Draft, err error) {
 	defer CatchIn(&err, "%s", p.Name)
 	if p.Device == nil {
@@ -255,8 +255,8 @@ func (p *Phone) Acknowledge(ctx context.Context, d *Draft, answer xrpc.Answer) e
 	return p.Save(changes)
 }
 
-// DraftAdd stages the commit that adds members and journals it. receipts are those of KeyPackages of
-// other services.
+// DraftAdd stages the commit that adds members and journals it. receipts are the receipts of other
+// services for their members' KeyPackages.
 func (p *Phone) DraftAdd(convo string, dids []syntax.DID, packages [][]byte, receipts ...string) (*Draft, error) {
 	return p.draftCommit(convo, &Draft{Kind: kindAdd, DIDs: dids},
 		func(group mlsclient.Group) (*mlsclient.Staged, error) { return group.StageAdd(packages...) },
@@ -266,8 +266,8 @@ func (p *Phone) DraftAdd(convo string, dids []syntax.DID, packages [][]byte, rec
 }
 
 // DraftInviteAgain stages the commit that replaces the leaves of a member that never joined, and
-// journals it. It leaves out KeyPackages of the devices that it removes: they can be those of a
-// device that is gone.
+// journals the commit. It leaves out KeyPackages of the devices that it removes, because such a
+// device can be gone.
 func (p *Phone) DraftInviteAgain(convo string, did syntax.DID, packages [][]byte) (*Draft, error) {
 	return p.draftCommit(convo, &Draft{Kind: kindAdd, DIDs: []syntax.DID{did}},
 		func(group mlsclient.Group) (_ *mlsclient.Staged, err error) {

@@ -168,7 +168,8 @@ func (p *Phone) GoOn(ctx context.Context, convo string) (next string, err error)
 	return next, err
 }
 
-// SendOn sends a text into the convo, or into the one that goes on in its place. It returns where.
+// SendOn sends a text into the convo, or into its successor. It returns the convo that has the
+// text.
 func (p *Phone) SendOn(ctx context.Context, convo, text string) (where string, err error) {
 	for {
 		err = p.Send(ctx, convo, text)

@@ -230,7 +230,7 @@ func (s *Subscriber) open(ctx context.Context, node *xrpc.Client, params url.Val
 	header := http.Header{}
 	if s.By == ByTicket || s.By == "" && s.rng.IntN(2) == 0 {
 		ticket := Must(Ticket(ctx, node, s.Account))
-		// The URL names the service. This subscriber wants a certain node of it.
+		// The URL names the service. This subscriber wants a certain node of the service.
 		u, err := url.Parse(ticket.URL)
 		if err != nil || u.Path != "/xrpc/"+NSIDSubscribe.String() || u.Query().Get("ticket") != ticket.Ticket {
 			return nil, &fatalError{fmt.Errorf("the ticket's URL is %q", ticket.URL)}

@@ -50,8 +50,8 @@ func (p *Phone) Sync(ctx context.Context, convo string) (err error) {
 	}
 }
 
-// nextPage asks for the entries behind the last one that was read. It names that entry by its id,
-// so that the server notices if it does not have it any more. behind is set then.
+// nextPage asks for the entries behind the last entry that was read. It names that entry by its id,
+// so that the server notices if it no longer has the entry. In that case behind is true.
 func (p *Phone) nextPage(ctx context.Context, thread *Thread) (page *mlsapi.GetMessagesOutput, behind bool, err error) {
 	call := xrpc.MessagesCall(thread.ConvoID, "all", thread.Cursor, pageSize)
 	if thread.Last != "" { // not after its own external commit, which the phone does not read

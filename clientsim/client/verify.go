@@ -120,9 +120,9 @@ func (p *Phone) saveVerifier(convo string, v *verifier.Verifier, changes map[str
 	return nil
 }
 
-// verify shows the verifier what the phone has read of a convo since the last time. Errors besides
-// those of loading and saving the verifier: *verifier.Lie, *verifier.OtherKey and
-// *verifier.OtherSender. Any other error of the verifier is dropped: the next Sync tries again.
+// verify shows the verifier what the phone has read of a convo since the last time. Errors: errors
+// of loading and saving the verifier, *verifier.Lie, *verifier.OtherKey and *verifier.OtherSender.
+// Any other error of the verifier is dropped, because the next Sync tries again.
 func (p *Phone) verify(ctx context.Context, thread *Thread) error {
 	if !p.Verifies {
 		return nil
@@ -140,7 +140,7 @@ func (p *Phone) verify(ctx context.Context, thread *Thread) error {
 }
 
 // storeVerified stores the verifier. err is what the verifier has returned: if it asks to read the
-// log again, storeVerified does so first. Its error is one of those of verify.
+// log again, storeVerified does so first. The errors are verify's.
 func (p *Phone) storeVerified(ctx context.Context, v *verifier.Verifier, thread *Thread, changes map[string][]byte,
 	err error) error {
 	if errors.Is(err, verifier.ErrReadAgain) {

@@ -134,9 +134,9 @@ func (p *Phone) ConfirmWith(ctx context.Context, call xrpc.Call) (*mlsapi.Confir
 }
 
 // Join enters a convo that this account was added to: fetch, keep, join, confirm, read. If joining
-// fails, the phone says so to the server, and tries once more with what the server gives it then.
-// The bytes stay on the disk. Error: ErrWelcomeLost, if that fails too, or if the server has no
-// Welcome any more and the disk has none.
+// fails, the phone says so to the server, and tries once more with the server's next answer. The
+// bytes stay on the disk. Error: ErrWelcomeLost, if the second try fails, or if neither the server
+// nor the disk has a Welcome any more.
 func (p *Phone) Join(ctx context.Context, convo string) error {
 	var failed error
 	for range 2 {

@@ -16,8 +16,9 @@ import (
 
 // Model is the simulator's own record of what happened. It is built from what clients sent and what
 // was acknowledged, never from what the server stores. The checks compare the server's log and
-// every phone's inbox with it. It is safe for concurrent use. A nil Model records nothing, for
-// phones in convos of others, of which it could not know everything.
+// every phone's inbox with the Model. It is safe for concurrent use. A nil Model records nothing.
+// It is for phones in convos of others, because a Model could not know everything about these
+// convos.
 type Model struct {
 	mu           sync.Mutex // guards what follows
 	convos       map[string]*ConvoModel
@@ -72,8 +73,8 @@ func (s Sent) Entry() EntryDigest {
 	return DigestEntry(false, s.ID, s.Sender.String(), int64(s.Epoch), s.Digest)
 }
 
-// ExchangeHeads returns the newest heads of a convo's log that other phones have checked, by phone, and
-// leaves that of one. A nil Model has none.
+// ExchangeHeads returns the newest heads of a convo's log that other phones have checked, by phone,
+// and stores the head of one phone. A nil Model has no heads.
 func (m *Model) ExchangeHeads(convo, phone, head string) map[string]string {
 	if m == nil {
 		return nil

@@ -12,7 +12,8 @@ type Operation struct {
 	Failed map[string]int64 `json:"failed,omitempty"` // by error name
 	// First is the first failure as text.
 	First string `json:"first,omitempty"`
-	// Latency is that of the requests that are done. At a rate it counts from when the request was due.
+	// Latency is the latency of the requests that are done. At a rate it counts from when the request
+	// was due.
 	Latency *Latency `json:"latency"`
 }
 

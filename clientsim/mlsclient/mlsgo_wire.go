@@ -96,7 +96,7 @@ func readGroupInfo(message []byte) (info *group.Info, tree []byte, err error) {
 }
 
 // leavesOf lists the devices in the data of a ratchet_tree extension (RFC 9420 §12.4.3.3). It does
-// not read encryption keys, because the library does not know those of all suites.
+// not read encryption keys, because the library does not know the keys of all suites.
 func leavesOf(extension []byte) (leaves []Leaf, err error) {
 	nodes, _, err := cutVector(extension)
 	one := func() byte { // the next byte

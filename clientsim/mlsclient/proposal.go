@@ -30,8 +30,8 @@ const (
 // Proposer is a group whose library makes some of these proposals.
 type Proposer interface {
 	// Propose returns an MLSMessage holding a proposal in clear. The device's next commit refers to
-	// it, and so do those of members that processed it. It is an error if the library does not make
-	// such a proposal.
+	// the proposal, and so do the next commits of members that have processed it. Propose fails if the
+	// library does not make such a proposal.
 	Propose(kind Proposal, argument []byte) ([]byte, error)
 }
 

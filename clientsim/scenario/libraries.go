@@ -13,10 +13,11 @@ import (
 	"mlsd/internal/errs"
 )
 
-// Libraries holds groups whose members use different MLS libraries: this process's and those of the
-// agents. Each library creates a group with readable, with encrypted, and with mixed handshakes, in
-// each cipher suite that at least two libraries have. A group goes through the same steps. After
-// each, all members must have the same epoch authenticator and the same leaves.
+// Libraries holds groups whose members use different MLS libraries: this process's library and the
+// agents' libraries. Each library creates a group with readable, with encrypted, and with mixed
+// handshakes, in each cipher suite that at least two libraries have. Every group goes through the
+// same steps. After each step, all members must have the same epoch authenticator and the same
+// leaves.
 func Libraries(ctx context.Context, w *testbed.World) {
 	all := append([]mlsclient.Library{mlsclient.Go()}, startAgents(ctx, w)...)
 	groups, steps := 0, 0

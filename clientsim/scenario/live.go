@@ -62,7 +62,8 @@ type liveRun struct {
 	after       chan time.Duration
 }
 
-// newLiveRun prepares a run. The numbers of o that are 0 are those of the world's options, or usual.
+// newLiveRun prepares a run. A number of o that is 0 comes from the world's options, or is the
+// usual number.
 func newLiveRun(ctx context.Context, w *testbed.World, f *testbed.Cluster, o traffic.Options) *liveRun {
 	b := &liveRun{w: w, cluster: f, length: orDefault(w.For, liveFor), latencies: load.NewCounter(),
 		after: make(chan time.Duration, 1)}

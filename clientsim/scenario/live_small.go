@@ -82,7 +82,7 @@ func (s *streamTest) add(ctx context.Context, by *client.Phone, convo string, ot
 	s.joined(ctx, convo, others...)
 }
 
-// everyoneWrites makes every phone write a message, and read those of the others.
+// everyoneWrites makes every phone write a message, and read the messages of the others.
 func (s *streamTest) everyoneWrites(ctx context.Context, convo, about string, phones ...*client.Phone) {
 	for _, p := range phones {
 		Check(p.Send(ctx, convo, about+", says "+p.Name))

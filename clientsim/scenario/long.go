@@ -168,7 +168,7 @@ func (t *conversation) mayLeave(plans []*phonePlan, p *client.Phone) bool {
 	return len(people) > 3 && p.Account != t.inside[0].Account && t.w.RNG.IntN(2) == 0
 }
 
-// dropAccount returns plans without those of an account's phones, but keeps except.
+// dropAccount returns plans without the plans of an account's phones, but keeps except.
 func dropAccount(plans []*phonePlan, p *client.Phone, except *phonePlan) []*phonePlan {
 	return slices.DeleteFunc(plans, func(q *phonePlan) bool { return q.phone.Account == p.Account && q != except })
 }

@@ -56,7 +56,7 @@ func Network(ctx context.Context, w *testbed.World) {
 	})
 }
 
-// network is one run of it.
+// network is one run of the scenario network.
 type network struct {
 	w        *testbed.World
 	services []*testbed.Service

@@ -45,7 +45,7 @@ func NetworkGrowth(ctx context.Context, w *testbed.World) {
 	})
 }
 
-// growth is one run of it.
+// growth is one run of the scenario network-growth.
 type growth struct {
 	w        *testbed.World
 	length   time.Duration // of a turn

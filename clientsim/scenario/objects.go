@@ -72,7 +72,7 @@ func (o *objects) openMLS(ctx context.Context, library mlsclient.Library) {
 	carol := o.first[2]
 	o.custom(ctx, bob, carol)
 	o.psk(ctx, carol, bob)
-	// Another library accepts the leaves. Its device is also the one that the final checks copy.
+	// Another library accepts the leaves. The final checks copy its device.
 	guest := o.phone(ctx, library.Name+"-objects-guest", mlsclient.Go())
 	o.adds(ctx, bob, guest)
 	agree(ctx, o.w, o.convo, o.members)

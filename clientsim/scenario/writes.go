@@ -132,7 +132,7 @@ func (f writeFault) reads(ctx context.Context, w *testbed.World, p *client.Phone
 	f.read(ctx, w, p, convo, back)
 }
 
-// lostAnswer loses the first answer. The second one is a replay of it.
+// lostAnswer loses the first answer. The second answer is a replay of the first.
 func lostAnswer(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Draft) {
 	Must(w.DeliverWithLostAnswer(ctx, p, d))
 }

@@ -45,8 +45,8 @@ const (
 	minWriters        = 8
 )
 
-// settings are those of the nodes. Everything else has its default: quotas and rates are those of a
-// new server, but few people invite each other again and again.
+// settings are the settings of the nodes. Everything else has its default: quotas and rates are as
+// on a new server, but few people invite each other again and again.
 func settings() map[string]string {
 	return map[string]string{
 		"MLSD_EVENT_RETENTION": "1h", "MLSD_MESSAGE_RETENTION": "25h", "MLSD_WELCOME_GRACE": "1m",

@@ -258,7 +258,7 @@ func (b *Bucket) list(w http.ResponseWriter, r *http.Request) {
 	_ = xml.NewEncoder(w).Encode(out) // a failure is the client's
 }
 
-// Settings are those of a server that keeps its attachments in the bucket.
+// Settings returns the settings of a server that keeps its attachments in the bucket.
 func (b *Bucket) Settings() map[string]string {
 	return map[string]string{
 		"MLSD_ATTACHMENTS":   b.site.URL + "/" + BucketName,

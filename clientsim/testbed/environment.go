@@ -57,7 +57,7 @@ type Environment struct {
 	Home     string // every account of this machine can enter it
 	Dir      *Directory
 	Binaries []Binary // one at least
-	// ServiceDID is that of the servers.
+	// ServiceDID is the DID of the servers.
 	ServiceDID string
 	Postgres   *Postmaster // nil until StartPostgres
 	servers    []*Proc

@@ -64,7 +64,7 @@ func (f *FaultyTransport) Use(p FaultPlan) {
 	f.plan = p
 }
 
-// CloseIdleConnections closes those of the wire.
+// CloseIdleConnections closes the idle connections of the wire.
 func (f *FaultyTransport) CloseIdleConnections() {
 	if idle, ok := f.wire.(interface{ CloseIdleConnections() }); ok {
 		idle.CloseIdleConnections()
@@ -114,8 +114,8 @@ func (f *FaultyTransport) RoundTrip(req *http.Request) (_ *http.Response, err er
 	return nil, fmt.Errorf("clientsim: unknown fault %q", fault.Kind)
 }
 
-// repeat sends req twice at once and returns the first answer. It also waits for the other one: the
-// ledger must see both, and no request may outlive its scenario.
+// repeat sends req twice at once and returns the first answer. It also waits for the second answer:
+// the ledger must see both, and no request may outlive its scenario.
 func (f *FaultyTransport) repeat(req *http.Request, t xrpc.CallInfo) (_ *http.Response, err error) {
 	defer Catch(&err)
 	second := req.Clone(req.Context())
@@ -151,7 +151,7 @@ func (f *FaultyTransport) repeat(req *http.Request, t xrpc.CallInfo) (_ *http.Re
 	return first.resp, nil
 }
 
-// NextFault is a plan of one fault: that of the next request of a method.
+// NextFault is a plan of one fault, for the next request of a method.
 type NextFault struct {
 	Method   syntax.NSID
 	Fault    Fault

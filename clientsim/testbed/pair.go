@@ -62,7 +62,7 @@ func StartPair(ctx context.Context, settings map[string]string) (_ *Pair, err er
 	return p, nil
 }
 
-// PrimaryURL is the URL of the primary's database, and StandbyURL that of the standby's.
+// PrimaryURL is the URL of the primary's database.
 func (p *Pair) PrimaryURL() string { return p.url(pairDatabase, p.primary) }
 
 // StandbyURL is the URL of the standby's database.

@@ -35,7 +35,7 @@ type machine struct {
 	log           *lastLines
 }
 
-// Addresses of the files in deploy/patroni. hubAddress is that of the servers and clients.
+// Addresses in the files in deploy/patroni. hubAddress is the address of the servers and clients.
 const (
 	hubAddress     = "10.0.0.1"
 	machineAddress = "10.0.0.1%d"

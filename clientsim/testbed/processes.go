@@ -49,8 +49,8 @@ func parseStat(text []byte) (s stat) {
 	return s
 }
 
-// ProcessTime returns the processor time of a process, without that of its children. It is 0 for a
-// process that does not exist, and on systems without /proc.
+// ProcessTime returns the processor time of a process, without the time of its children. It is 0
+// for a process that does not exist, and on systems without /proc.
 func ProcessTime(pid int) time.Duration { return statOf(pid).own }
 
 // Parent returns the id of a process's parent, or 0.

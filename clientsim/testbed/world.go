@@ -67,7 +67,7 @@ type Options struct {
 
 	Uploads int // in attachments
 	People  int // in network
-	// Cores are those of each database and those of each server in network-growth, or nil.
+	// Cores are the cores of each database and of each server in network-growth, or nil.
 	Cores []float64
 
 	Agents string // folder with agents of other MLS libraries, or ""

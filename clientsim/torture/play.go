@@ -16,7 +16,8 @@ import (
 // lanes is how many operations run at once.
 const lanes = 24
 
-// options are those of the clients. All reconnect now and then, and some read server-sent events.
+// options are the options of the clients. All reconnect now and then, and some read server-sent
+// events.
 func options(length time.Duration) traffic.Options {
 	return traffic.Options{
 		Writers: 8, Listeners: 9, Stocks: 4, Consenters: 3, Convos: 24, Steady: 8, Rough: true, Judged: true,

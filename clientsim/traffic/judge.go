@@ -64,8 +64,8 @@ func (t *Traffic) Judge(ctx context.Context) (done Judgement, err error) {
 	return done, nil
 }
 
-// judgeConvo reads a convo from every node, as its creator. The error is that of a node that does
-// not answer: the other convos would have to wait for it as well.
+// judgeConvo reads a convo from every node, as its creator. If a node does not answer, judgeConvo
+// returns its error, because the other convos would have to wait for the node as well.
 func (t *Traffic) judgeConvo(ctx context.Context, c *history.ConvoModel) error {
 	t.mu.RLock()
 	i := slices.IndexFunc(t.convos, func(r *Convo) bool { return r.ID == c.ID })

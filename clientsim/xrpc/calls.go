@@ -50,8 +50,8 @@ func PublishManyCall(packages []mlsclient.KeyPackage, suite mlsclient.Suite, key
 // StatsCall asks for the caller's KeyPackage counts.
 func StatsCall() Call { return query(mlsapi.NSIDGetKeyPackageStats, "", "") }
 
-// CreateCall announces a new group: its epoch, and the Welcome for the members that were added, with
-// the receipts of those of other services.
+// CreateCall announces a new group: its epoch, and the Welcome for the members that were added.
+// receipts are for the members of other services.
 func CreateCall(groupID []byte, suite mlsclient.Suite, members []syntax.DID, founded *mlsclient.Staged,
 	key string, receipts ...string) Call {
 	epoch := int64(founded.Epoch)
@@ -62,7 +62,7 @@ func CreateCall(groupID []byte, suite mlsclient.Suite, members []syntax.DID, fou
 	})
 }
 
-// AddCall adds members by a staged commit, with the receipts of those of other services.
+// AddCall adds members by a staged commit. receipts are for the members of other services.
 func AddCall(convo string, dids []syntax.DID, staged *mlsclient.Staged, key string, receipts ...string) Call {
 	return Procedure(mlsapi.NSIDAddMembers, convo, key, &mlsapi.AddMembersInput{
 		ConvoID: convo, DIDList: dids, IdempotencyKey: optional(key), Receipts: receipts,

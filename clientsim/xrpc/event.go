@@ -325,8 +325,8 @@ func firstEmpty(pairs ...string) string {
 	return ""
 }
 
-// ReadServerSent reads an event of streamConvoEvents. id is the one that came with this event. It
-// must be the event's cursor. An info event must have none, so that the last event's id stays in
+// ReadServerSent reads an event of streamConvoEvents. id is the id that came with this event. It
+// must be the event's cursor. An info event must have no id, so that the last event's id stays in
 // force.
 func ReadServerSent(id, event string, data []byte) (_ Event, err error) {
 	defer Catch(&err)

@@ -38,8 +38,9 @@ type rule struct {
 // Growth is the judgement of one rule.
 type Growth struct {
 	Name string
-	// Before is the median of the second quarter, After that of the last one, Allowed the most that
-	// After may be, and Limit how that follows from Before. All are texts with their units.
+	// Before is the median of the second quarter, and After the median of the last quarter. Allowed is
+	// the most that After may be, and Limit says how Allowed follows from Before. All are texts with
+	// their units.
 	Before, After, Allowed, Limit string
 	Grew                          bool
 	// Short is set if the run is too short to judge.

@@ -152,8 +152,8 @@ func median(values []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// ratio is one variant divided by the one that it is measured against. Each figure is the median of
-// the turns' own ratios.
+// ratio is one variant divided by the variant that it is measured against. Each figure is the
+// median of the turns' own ratios.
 type ratio struct {
 	over, under          string // variants
 	turns                int
