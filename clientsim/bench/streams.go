@@ -42,8 +42,8 @@ type streams struct {
 	done sync.WaitGroup
 }
 
-// messageEvent is the name of the event of a message. Subscribers also get what is left of the changes
-// that made the convo, each another part of it.
+// messageEvent is the name of the event of a message. Subscribers also get the last events of the
+// changes that made the convo, and each subscriber gets another part of these events.
 const messageEvent = "messageEvent"
 
 // isMessage reports whether a frame is a message's. Its header says so, in its first bytes.

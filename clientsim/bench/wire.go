@@ -16,9 +16,9 @@ import (
 	. "mlsd/clientsim/steps"
 )
 
-// wire is one HTTP/1.1 connection for one request at a time. An answer that our server would not send
-// is an error. Then the connection is closed, and the next request
-// opens another. It is not safe for concurrent use.
+// wire is one HTTP/1.1 connection for one request at a time. An answer that our server would not
+// send is an error. Then the connection is closed, and the next request opens another connection. A
+// wire is not safe for concurrent use.
 type wire struct {
 	addr    string // host:port
 	limit   time.Duration

@@ -96,8 +96,8 @@ func (p *Phone) Rejoin(ctx context.Context, convo string) (err error) {
 // kindReset is the draft of a reset.
 const kindReset draftKind = "reset"
 
-// DraftReset starts a new group with the devices of the KeyPackages, and journals that it replaces the
-// convo's. The old group stays until it is read to its end.
+// DraftReset starts a new group with the devices of the KeyPackages, and journals that the new
+// group replaces the convo's group. The old group stays until it is read to its end.
 func (p *Phone) DraftReset(convo, reason string, packages [][]byte) (_ *Draft, err error) {
 	defer CatchIn(&err, "%s", p.Name)
 	if p.Device == nil {

@@ -230,9 +230,9 @@ func NewLogReader(account *xrpc.Account, convo string) *LogReader {
 	return &LogReader{convo: convo, p: &Phone{Name: "log reader", Account: account}}
 }
 
-// Read reads what is new, from one of the servers, and asks it for a head. It returns how many entries
-// were checked so far. The error is a *verifier.Lie or a *verifier.WentBack: everything else is tried
-// again with the next Read.
+// Read reads what is new from a server, and asks the server for a head. It returns how many entries
+// were checked so far. The error is a *verifier.Lie or a *verifier.WentBack. After any other error,
+// the next Read tries again.
 func (r *LogReader) Read(ctx context.Context, server *xrpc.Client) (checked int64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

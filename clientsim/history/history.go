@@ -37,7 +37,6 @@ func personalEventOf(h *xrpc.Event) personalEvent {
 	return personalEvent{kind: h.Kind, convo: h.Convo, device: h.Device, epoch: h.Epoch, change: h.Change}
 }
 
-// convoHistory is the history of one convo.
 type convoHistory struct {
 	id          string
 	log         []EntryDigest // by seq, from 1; 0 means not acknowledged

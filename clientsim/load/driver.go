@@ -67,8 +67,8 @@ func (d *Driver) Run(ctx context.Context, do func(Request)) {
 	running.Wait()
 }
 
-// Try is Run for requests that can fail: the first failure ends it. Each lane has random numbers of its
-// own, which follow from the seed.
+// Try is Run for requests that can fail: the first failure ends the run. Each lane has random
+// numbers of its own, which follow from the seed.
 func (d *Driver) Try(ctx context.Context, seed uint64, do func(Request, *rand.Rand) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()

@@ -36,10 +36,11 @@ const (
 	networkDrain = 3 * time.Minute
 )
 
-// Network spreads people over three services with databases of their own. They look each other's home
-// up, claim there with receipts, make convos and add members at their own service and at others, get
-// the invitation at home, answer it, and then read and write where the convo is. Packets of all links
-// are lost, late or doubled, apps and services are killed, and one service is away for a while.
+// Network spreads people over three services with databases of their own. They look up each other's
+// home, claim there with receipts, make convos, and add members at their own service and at others.
+// They get the invitation at home, answer it, and then read and write where the convo is. Packets
+// of all links are lost, late or doubled, apps and services are killed, and one service is away for
+// a while.
 //
 // Every service is checked as any other. Besides, each invitation is seen once, each KeyPackage is in
 // one group, and nobody sees a convo whose maker it has blocked at home: neither after a claim that

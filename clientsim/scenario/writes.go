@@ -153,7 +153,8 @@ func lostAnswerOfCursor(ctx context.Context, w *testbed.World, p *client.Phone, 
 	Check(w.WithLostAnswer("updateCursor", func() error { return p.MarkReadBehind(ctx, convo, back) }))
 }
 
-// appKilled loses the answer, and kills the app before it asks again: bytes and key come from its disk.
+// appKilled loses the answer, and kills the app before it asks again. The app then takes the bytes
+// and the key from its disk.
 func appKilled(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Draft) {
 	Check(w.DeliverAfterKill(ctx, p, d))
 }
@@ -183,9 +184,9 @@ func twice(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Dra
 	Check(p.Acknowledge(ctx, d, answers[0]))
 }
 
-// killedAt kills the server at a point of each write. Before the COMMIT nothing of it may remain, and
-// the retry is the first time. After it all must remain, and the retry is a replay of an answer that
-// no client got.
+// killedAt kills the server at a point of each write. If the point is before the COMMIT, nothing of
+// the write may remain, and the retry is the first time. If the point is after the COMMIT,
+// everything must remain, and the retry is a replay of an answer that no client got.
 func killedAt(name, point, about string) writeFault {
 	return writeFault{
 		name: name, about: about, control: true,
@@ -238,8 +239,8 @@ func killedAtJoin(ctx context.Context, w *testbed.World, point string, p *client
 	Check(p.Sync(ctx, convo))
 }
 
-// expired repeats a write after its key has expired. It runs as a new write, says so, and is stopped
-// by its own earlier effect. A message's key does not expire.
+// expired repeats a write after its key has expired. The repetition runs as a new write, says so,
+// and is stopped by the effect of the first write. A message's key does not expire.
 func expired(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Draft) {
 	first := Must(p.Deliver(ctx, d))
 	switch method := d.Call.Method.String(); {
@@ -264,8 +265,8 @@ func refusedAfter(ctx context.Context, w *testbed.World, p *client.Phone, d *cli
 	}
 }
 
-// sameAfter repeats a write after its key has expired. It is not a replay, and the answer is still the
-// same.
+// sameAfter repeats a write after its key has expired. The repetition is not a replay, but its
+// answer must be the same as the first answer.
 func sameAfter(ctx context.Context, w *testbed.World, p *client.Phone, d *client.Draft, first xrpc.Answer) {
 	Check(w.Expire(ctx, p.Account, d.Call))
 	again := Must(w.Net.Do(ctx, p.Account, d.Call))

@@ -137,8 +137,8 @@ func played() []scenario.Scenario {
 // that: see Config.Keep.
 const roundLimit = 4 * time.Minute
 
-// playRounds plays scenarios one after the other until stop ends, and rests between them. Each round
-// has its own accounts and convos, and removes them.
+// playRounds plays scenarios one after the other until stop ends, and rests between scenarios. Each
+// round has its own accounts and convos, and removes them.
 func (s *soak) playRounds(ctx, stop context.Context) {
 	rng := rand.New(rand.NewPCG(s.c.Seed, 0x4095d5))
 	scenarios := played()
@@ -234,8 +234,8 @@ var aged = []string{
 	WHERE ended_at < now() - $1::interval AND ended_at > now() - interval '7 days'`,
 }
 
-// age makes rows old at the beginning, when there are none, and every tenth of Config.Keep until stop
-// ends. What meets a deadlock is done the next time.
+// age makes rows old until stop ends. It does so at the beginning, when there are no rows, and then
+// every tenth of Config.Keep. Rows that meet a deadlock are made old the next time.
 func (s *soak) age(ctx, stop context.Context, db *pgxpool.Pool) {
 	for stop.Err() == nil {
 		for _, sql := range aged {

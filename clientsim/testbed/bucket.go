@@ -59,8 +59,8 @@ func (b *Bucket) Close() error {
 	return errors.Join(b.site.Close(), os.RemoveAll(b.dir))
 }
 
-// Fail makes requests fail with a chance: a 500, an answer that is lost, a connection that is cut in
-// the middle, or a second's delay.
+// Fail makes each request fail with this chance. A failure is a status 500, an answer that is lost,
+// a connection that is cut in the middle, or a delay of a second.
 func (b *Bucket) Fail(chance float64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

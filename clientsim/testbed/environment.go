@@ -51,8 +51,8 @@ func findBinaries(ctx context.Context, all []Binary, dir string) ([]Binary, erro
 	return found, nil
 }
 
-// Environment is what servers of ours need: a directory for their files, one that they look accounts
-// up in, and a PostgreSQL. Everything is on this machine.
+// Environment is what servers of ours need: a directory for their files, a directory in which they
+// look accounts up, and a PostgreSQL. Everything is on this machine.
 type Environment struct {
 	Home     string // every account of this machine can enter it
 	Dir      *Directory
@@ -63,8 +63,8 @@ type Environment struct {
 	servers    []*Proc
 }
 
-// NewEnvironment makes an environment without a PostgreSQL. binaries are the servers to start; none:
-// one is found or built. The directory of accounts listens at plcListen.
+// NewEnvironment makes an environment without a PostgreSQL. binaries are the servers to start.
+// Without binaries, one is found or built. The directory of accounts listens at plcListen.
 func NewEnvironment(ctx context.Context, plcListen string, binaries ...Binary) (*Environment, error) {
 	e := &Environment{ServiceDID: xrpc.DefaultServiceDID}
 	if err := Attempt(func() {

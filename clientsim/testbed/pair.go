@@ -132,8 +132,8 @@ func (p *Pair) CutOff(ctx context.Context) error {
 	})
 }
 
-// Promote makes the standby the primary. The old one must have ended, or must be frozen. The new one
-// has no standby, so COMMITs wait for none.
+// Promote makes the standby the primary. The old primary must have ended, or must be frozen. The
+// new primary has no standby, so COMMITs wait for none.
 func (p *Pair) Promote(ctx context.Context) (err error) {
 	defer Catch(&err)
 	standby := p.standby()

@@ -236,8 +236,8 @@ func (p *Patroni) FillDisk(name string) error { return p.machine(name).disk.Fill
 // FreeDisk ends FillDisk.
 func (p *Patroni) FreeDisk(name string) error { return p.machine(name).disk.Free() }
 
-// Cut drops all packets between a machine and others, without a word to any, until Mend. Servers and
-// clients reach all of them.
+// Cut drops all packets between a machine and others, without telling any of them, until Mend.
+// Servers and clients still reach all machines.
 func (p *Patroni) Cut(ctx context.Context, name string, others ...string) error {
 	var errs []error
 	a := p.machine(name).address

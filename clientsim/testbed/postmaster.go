@@ -91,8 +91,8 @@ func (m *Postmaster) Start(ctx context.Context) (err error) {
 	return m.awaitReady(ctx, func() (bool, error) { return false, errors.New("it has ended") })
 }
 
-// awaitReady waits until it accepts connections. It calls ended if it has ended before, and waits on
-// unless that returns true or an error.
+// awaitReady waits until the postmaster accepts connections. If the postmaster ends before that,
+// awaitReady calls ended, and waits on unless ended returns true or an error.
 func (m *Postmaster) awaitReady(ctx context.Context, ended func() (bool, error)) error {
 	err := xrpc.Until(ctx, startLimit, func() (bool, error) {
 		if m.exited() {

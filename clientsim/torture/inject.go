@@ -225,8 +225,8 @@ func (i *injector) killBackend(ctx context.Context) error {
 	return testbed.Signal(pid, syscall.SIGKILL)
 }
 
-// hold takes all free connections for a while. It ends the sessions of the nodes before, so that they
-// need new ones.
+// hold takes all free connections for a while. It first ends the sessions of the nodes, so that the
+// nodes need new sessions.
 func (i *injector) hold(ctx context.Context, d time.Duration) error {
 	const most = 500
 	if err := i.terminate(ctx, 1); err != nil && ctx.Err() == nil {
