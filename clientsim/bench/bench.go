@@ -33,9 +33,9 @@ import (
 type Config struct {
 	Scenario string
 	Seed     uint64
-	Command  string // the command line that makes the report again
+	Command  string // the command line that repeats this run
 
-	InFlight int           // unanswered requests at any time; in an open loop, at most that many
+	InFlight int           // number of unanswered requests; in an open loop, the largest number
 	Rate     float64       // requests started per second, answered or not; 0 means a closed loop
 	Turns    int           // how many turns each variant has
 	For      time.Duration // length of a turn
@@ -45,15 +45,15 @@ type Config struct {
 	// Auth lists how senders authenticate: service, session or both. Only some scenarios support
 	// sessions. With both, each server is measured twice.
 	Auth     []string
-	Messages int64 // ends after so many acknowledged messages, warm-up included, instead of after Turns; 0 means no
+	Messages int64 // acknowledged messages, with the warm-up, that end the run; 0 means that Turns ends it
 
 	Convos      int // 0 means the scenario's default
-	Members     int // of each convo; 0 means the scenario's default
+	Members     int // members of each convo; 0 means the scenario's default
 	Senders     int // accounts that send
 	Subscribers int // 0 means the scenario's default
 	Servers     int // mlsd processes
 	Body        int // size of a ciphertext, in bytes
-	Joins       int // devices that join, or claims that are made, at once in a storm
+	Joins       int // devices that join at once in a storm, or claims that are made at once
 
 	// Nodes and Standby are for scale: numbers of servers, and whether the servers read from a
 	// standby. Without Nodes, the scenario's default applies. InFlight is then the number for each
@@ -68,8 +68,8 @@ type Config struct {
 
 	// Database is the URL of a PostgreSQL. If it is "", the benchmark starts one.
 	Database string
-	// Binaries are the mlsd binaries to start. If there is none, the benchmark finds or builds one.
-	// Binaries with names take turns as variants.
+	// Binaries are the mlsd binaries to start. If the list is empty, the benchmark finds or builds a
+	// binary. Binaries with names take turns as variants.
 	Binaries []testbed.Binary
 	// Profile is the file for a processor profile of the first server, or "".
 	Profile string
@@ -93,7 +93,7 @@ func Default() Config {
 // Ways in which senders authenticate.
 const (
 	AuthService = "service" // a new service-auth token for each request
-	AuthSession = "session" // one session per sender, which a service-auth token has bought
+	AuthSession = "session" // one session per sender, bought with a service-auth token
 )
 
 // Lower and upper bounds. Greater values would only exhaust the machine.
@@ -101,11 +101,11 @@ const (
 	maxInFlight    = 4096
 	maxServers     = 16
 	maxConvos      = 100_000
-	maxMembers     = 1000 // of one convo, by the contract
+	maxMembers     = 1000 // members of one convo; the contract's limit
 	maxSenders     = 4096
 	maxSubscribers = 50_000
 	minBody        = 256
-	maxBody        = 10 << 20 // by the contract
+	maxBody        = 10 << 20 // the contract's limit
 )
 
 // check refuses a configuration that cannot be measured.
@@ -147,10 +147,10 @@ type bench struct {
 	meter      *meter
 	report     *report.Report
 	senders    []*xrpc.Account
-	sendTokens []*tokens // of the senders
-	readers    []string  // of the senders, for getMessages
+	sendTokens []*tokens // tokens of the senders for sendMessage
+	readers    []string  // tokens of the senders for getMessages
 	convos     *convoSet
-	sessions   []string // of the senders; nil if they have none yet
+	sessions   []string // sessions of the senders; nil before the senders buy them
 	workers    []*worker
 	rates      map[string]float64 // sends per second, by variant, in the last phase
 
@@ -231,7 +231,7 @@ func (b *bench) prepare(ctx context.Context, s *phase) {
 	for len(b.workers) < s.inFlight {
 		b.workers = append(b.workers, newWorker(b, len(b.workers)))
 	}
-	share := make([]float64, len(b.senders)) // of all requests, by sender
+	share := make([]float64, len(b.senders)) // the share of each sender in all requests
 	workers := b.workers[:s.inFlight]
 	var active []int
 	for sender, drafts := range b.convos.drafts {
@@ -354,7 +354,7 @@ func (b *bench) say(format string, args ...any) {
 	}
 }
 
-// note adds a line to the report, once.
+// note adds a line to the report, unless the report already has it.
 func (b *bench) note(format string, args ...any) {
 	if line := fmt.Sprintf(format, args...); !slices.Contains(b.report.Notes, line) {
 		b.report.Notes = append(b.report.Notes, line)

@@ -15,7 +15,7 @@ import (
 // convoSet holds the convos with their senders and ciphertexts.
 type convoSet struct {
 	convos []*convo
-	drafts [][]*draft // by sender
+	drafts [][]*draft // messages of each sender
 }
 
 // maxSending is how many members of one convo send. Other members are only on the roster.

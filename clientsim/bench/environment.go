@@ -21,12 +21,12 @@ import (
 // environment holds the measured servers and their database.
 type environment struct {
 	*testbed.Environment
-	pair     *testbed.Pair   // the database, if it has a standby; else nil
+	pair     *testbed.Pair   // the database with its standby; nil if there is no standby
 	database string          // URL of the database
 	servers  []*testbed.Proc // running servers
 	all      []*testbed.Proc // all servers, running or not
 	client   *xrpc.Client    // for the few calls outside the load
-	web      *http.Transport // of the client
+	web      *http.Transport // the client's transport
 	running  int             // index of the binary that the servers run
 }
 
@@ -83,7 +83,8 @@ func (s *environment) addr(node int) string {
 	return strings.TrimPrefix(s.servers[node%len(s.servers)].URL(), "http://")
 }
 
-// runServers stops all servers, and starts n servers of a binary. Each keeps its old address.
+// runServers stops all servers, and starts n servers of a binary. Each server keeps its old
+// address.
 func (s *environment) runServers(ctx context.Context, n, binary int, standby bool) {
 	s.web.CloseIdleConnections()
 	running := s.servers
@@ -140,7 +141,7 @@ type convo struct {
 	group  []byte
 	epoch  uint64
 	base   int64         // the last seq before the load
-	reader *xrpc.Account // a member
+	reader *xrpc.Account // the member whose account reads the log
 }
 
 // Bounds of the contract.

@@ -25,8 +25,8 @@ import (
 	"mlsd/internal/errs"
 )
 
-// The operations of a fan-out, besides the sends: each event at each subscriber, by age, and the
-// first and the last subscriber that gets an event.
+// The operations of a fan-out besides the sends: the age of an event at each subscriber, at the
+// first subscriber that gets the event, and at the last.
 const (
 	opEvent = "event"
 	opFirst = "event at the first subscriber"
@@ -62,7 +62,7 @@ func fanout(ctx context.Context, b *bench) {
 	for turn := range c.Turns {
 		for i, server := range c.servers() {
 			b.env.use(ctx, i)
-			b.closeWorkers() // another server may listen at their address now
+			b.closeWorkers() // another server may listen at the old address now
 			for _, kind := range []string{webSockets, serverSent} {
 				n := b.deliver(ctx, turn, i, kind, join(kind, server), join(kind, c.servers()[0]))
 				if kind == webSockets {
@@ -120,7 +120,8 @@ type arrivals struct {
 	n       atomic.Int64
 }
 
-// arrived counts the n-th message of a stream, from 0. read decodes it.
+// arrived counts the n-th message of a stream; the first message is number 0. read decodes the
+// message.
 func (a *audience) arrived(n int64, wire []byte, read func([]byte) (xrpc.Event, error)) {
 	now := time.Now()
 	e := a.event(n)
@@ -159,7 +160,7 @@ func (a *audience) event(n int64) *arrivals {
 	return a.events[n]
 }
 
-// await waits until each subscriber has that many messages.
+// await waits until each subscriber has the given number of messages.
 func (a *audience) await(ctx context.Context, messages int64) (err error) {
 	defer Catch(&err)
 	Check(errs.Wrap(xrpc.Until(ctx, xrpc.CallTimeout, func() (bool, error) {
@@ -192,7 +193,7 @@ func (s *streams) listen(listening context.Context, one *stream) (err error) {
 		return errors.Join(fmt.Errorf("listen: %s", resp.Status), resp.Body.Close())
 	}
 	s.done.Go(func() {
-		defer func() { _ = resp.Body.Close() }() // the server notices that
+		defer func() { _ = resp.Body.Close() }() // tells the server that the subscriber is gone
 		lines, n := bufio.NewReaderSize(resp.Body, 8<<10), int64(0)
 		var id, event string
 		read := func(data []byte) (xrpc.Event, error) { return xrpc.ReadServerSent(id, event, data) }
@@ -221,8 +222,8 @@ func (s *streams) listen(listening context.Context, one *stream) (err error) {
 	return nil
 }
 
-// maxBare is the most connections of bare writes. Both ends of each connection are in this process,
-// which can open fewer files than server and load together.
+// maxBare is the largest number of connections for bare writes. This process holds both ends of
+// each connection, and the number of its open files is limited.
 const maxBare = 4000
 
 // writeBare measures bare writes for one turn. It measures the processor time of the writing

@@ -19,23 +19,23 @@ import (
 // phase is one piece of load that is measured.
 type phase struct {
 	variant  string
-	against  string // the variant that it is compared with
+	against  string // the variant that this phase is compared with
 	turn     int
 	binary   int     // index of the binary that the servers run
-	auth     string  // how senders say who they are; "" means by service-auth tokens
+	auth     string  // how senders authenticate; "" means service-auth tokens
 	rate     float64 // requests begun per second; 0 means as many as possible
-	inFlight int     // unanswered requests at any time; 0 means as configured
+	inFlight int     // unanswered requests at any time; 0 means the configured number
 	span     time.Duration
-	warm     time.Duration // time before span, not counted; 0 means as configured
-	pages    bool          // workers read, and do not send
+	warm     time.Duration // warm-up before the phase, not counted; 0 means the configured time
+	pages    bool          // workers read and do not send
 	// storm runs during the phase, and the phase lasts until storm ends. storm counts its own
 	// operations.
 	storm       stormFunc
 	subscribers int
-	audience    *audience // notes when the events arrive; nil means that nobody listens
+	audience    *audience // records when the events arrive; nil means that nobody listens
 }
 
-// window is the time in which what is due counts.
+// window is the time in which requests count. A request counts if it is due in the window.
 type window struct {
 	counter       *load.Counter
 	opens, closes atomic.Pointer[time.Time] // nil means not yet
@@ -58,7 +58,7 @@ func (b *bench) run(ctx context.Context, s phase) *report.Run {
 		s.warm = max(s.warm, b.c.WarmStart)
 		b.closeWorkers()
 	}
-	if s.rate == 0 && s.auth != AuthSession && b.rates[s.variant] == 0 { // to know how many tokens it will need
+	if s.rate == 0 && s.auth != AuthSession && b.rates[s.variant] == 0 { // shows how many tokens the phase needs
 		probe := s
 		probe.span = probeFor
 		b.learn(&s, b.play(ctx, probe))
@@ -76,13 +76,13 @@ func (b *bench) run(ctx context.Context, s phase) *report.Run {
 	return r
 }
 
-// probeFor is how long a variant runs at first, to see how fast it is.
+// probeFor is the length of a variant's first run, which shows how fast the variant is.
 const probeFor = 500 * time.Millisecond
 
 // play runs a phase and returns its result.
 func (b *bench) play(ctx context.Context, s phase) *report.Run {
 	b.prepare(ctx, &s)
-	runtime.GC() // now, so that it does not run during the measurement
+	runtime.GC() // the collector runs now, and not during the measurement
 	win := &window{counter: load.NewCounter()}
 	r := &report.Run{Variant: s.variant, Against: s.against, Turn: s.turn, Load: report.Load{
 		InFlight: s.inFlight, Rate: s.rate, Servers: len(b.env.servers), Convos: len(b.convos.convos),
@@ -130,7 +130,7 @@ func (b *bench) watch(ctx context.Context, s *phase, win *window, r *report.Run)
 	return err
 }
 
-// await waits until a phase is over and its storm has ended, and kills servers meanwhile.
+// await kills servers until the phase is over and its storm has ended.
 func (b *bench) await(ctx context.Context, s *phase, storm <-chan error) error {
 	closing, kill := time.NewTimer(s.span), b.killTimer()
 	defer closing.Stop()
@@ -152,7 +152,8 @@ func (b *bench) await(ctx context.Context, s *phase, storm <-chan error) error {
 	}
 }
 
-// killTimer fires when the next server is to be killed. Only time under load counts.
+// killTimer returns a timer that fires when the next server is to be killed. Only time under load
+// counts.
 func (b *bench) killTimer() *time.Timer {
 	if !b.c.Faults || b.c.KillEvery <= 0 {
 		t := time.NewTimer(time.Hour)
@@ -162,7 +163,7 @@ func (b *bench) killTimer() *time.Timer {
 	return time.NewTimer(max(b.c.KillEvery-b.sinceKill, 0))
 }
 
-// kill kills one server, each by turns, and starts it again.
+// kill kills a server and starts it again. The servers take turns.
 func (b *bench) kill(ctx context.Context) error {
 	node := int(b.kills) % len(b.env.servers)
 	server := b.env.servers[node]

@@ -19,11 +19,11 @@ import (
 )
 
 // meter reads from /proc how much processor time the processes used. Without /proc, or if the
-// database runs on another machine, it reads zero.
+// database runs on another machine, the meter reads zero.
 type meter struct {
 	env        *environment
 	postmaster int
-	dead       time.Duration // of killed servers
+	dead       time.Duration // processor time of killed servers
 }
 
 func (m *meter) read() report.Spent {
@@ -49,7 +49,7 @@ var settings = []string{
 
 // inspect reads the database's settings, and finds its main process on this machine.
 func inspect(ctx context.Context, url string) (d report.Database, postmaster int, err error) {
-	pool, err := pgxpool.ParseConfig(url) // it also knows the pool's own settings in the URL
+	pool, err := pgxpool.ParseConfig(url) // pgxpool accepts the pool's own settings in the URL
 	if err != nil {
 		return d, 0, err
 	}

@@ -10,7 +10,7 @@ import (
 	. "mlsd/clientsim/steps"
 )
 
-// scaled sets the defaults of scale.
+// scaled sets the defaults of the scenario scale.
 func scaled(c *Config) {
 	sized(1000, 2)(c)
 	c.Servers = 1
@@ -19,7 +19,7 @@ func scaled(c *Config) {
 	}
 }
 
-// checkScale refuses what scale cannot measure.
+// checkScale refuses a configuration that the scenario scale cannot measure.
 func (c *Config) checkScale() error {
 	switch {
 	case len(c.Standby) == 0:
@@ -34,10 +34,11 @@ func (c *Config) checkScale() error {
 
 func (c *Config) hasStandby() bool { return slices.Contains(c.Standby, true) }
 
-// connections are what a PostgreSQL allows, so that sixteen nodes have enough.
+// connections is the number of connections that a PostgreSQL allows. It is enough for sixteen
+// nodes.
 const connections = "600"
 
-// arrangement is what scale varies.
+// arrangement is one combination of the values that scale varies.
 type arrangement struct {
 	nodes   int
 	standby bool
@@ -54,15 +55,15 @@ func (a arrangement) String() string {
 	return name
 }
 
-// What scale measures of each arrangement: writing as fast as possible, pages as fast as possible,
-// and writing at half the rate, whose latencies have no queue in them.
+// The measurements of each arrangement: writing as fast as possible, reading pages as fast as
+// possible, and writing at half the rate. At half the rate, no queue adds to the latencies.
 const (
 	scaleSend = "send, "
 	scaleRead = "read, "
 	scaleHalf = "half, "
 )
 
-// scale measures each arrangement, by turns. Half of a rate is measured when all rates are known.
+// scale measures the arrangements by turns. It measures half of each rate when all rates are known.
 func scale(ctx context.Context, b *bench) {
 	b.makeConvos(ctx)
 	b.fill(ctx)
@@ -81,7 +82,7 @@ func scale(ctx context.Context, b *bench) {
 	})
 }
 
-// pageOfFill is how many messages a convo has at least before scale begins: a page of them.
+// pageOfFill is how many messages a convo has on average when scale begins. They fill one page.
 const pageOfFill = 50
 
 // fill writes until every convo has about a page of messages.
@@ -110,7 +111,7 @@ func (b *bench) arrangedTurns(ctx context.Context, measure func(arrangement, pha
 	}
 }
 
-// arrange makes the servers as the arrangement says. All of them start anew.
+// arrange restarts the servers in the given arrangement.
 func (b *bench) arrange(ctx context.Context, a arrangement) {
 	b.say("%s", a)
 	b.closeWorkers()

@@ -6,8 +6,8 @@ import "context"
 type Scenario struct {
 	Name, About string
 	sessions    bool          // senders can have sessions
-	binaries    bool          // it can compare servers
-	scales      bool          // it varies the servers
+	binaries    bool          // the scenario can compare servers
+	scales      bool          // the scenario varies the number of servers
 	usual       func(*Config) // sets the scenario's defaults
 	run         func(context.Context, *bench)
 }
@@ -39,7 +39,7 @@ func sized(convos, members int) func(*Config) {
 	}
 }
 
-// listened also sets the default number of subscribers.
+// listened is sized, and also sets the default number of subscribers.
 func listened(subscribers int) func(*Config) {
 	return func(c *Config) {
 		sized(1000, 2)(c)
@@ -57,14 +57,15 @@ func fannedOut(c *Config) {
 	}
 }
 
-// pool returns how many ciphertexts each sender has in a convo. All together have at most 64 MiB.
+// pool returns how many ciphertexts each sender has in a convo. All ciphertexts together have at
+// most 64 MiB.
 func (c *Config) pool() int {
 	const all, most = 2048, 64 << 20
 	devices := c.Convos * min(c.Members, c.Senders, maxSending)
 	return max(1, min(all, most/c.Body)/devices)
 }
 
-// sendBy compares servers, or what senders say who they are by.
+// sendBy compares servers, or the ways in which senders authenticate.
 func sendBy(ctx context.Context, b *bench) {
 	b.makeConvos(ctx)
 	var all []phase
@@ -78,7 +79,7 @@ func sendBy(ctx context.Context, b *bench) {
 	b.turns(ctx, all...)
 }
 
-// servers are the names of the servers that take turns. A single one needs no name.
+// servers returns the names of the servers that take turns. A single server needs no name.
 func (c *Config) servers() []string {
 	if !c.compares() {
 		return []string{""}
@@ -90,7 +91,7 @@ func (c *Config) servers() []string {
 	return names
 }
 
-// join is the name of a variant at a server.
+// join returns the name of a variant at a server.
 func join(variant, server string) string {
 	if server == "" {
 		return variant

@@ -18,7 +18,7 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// The variants of a storm: the same sends without it and during it.
+// The variants of a measurement: the same sends without a storm and during a storm.
 const (
 	calm  = "calm"
 	storm = "storm"
@@ -38,7 +38,7 @@ func (b *bench) measureStorm(ctx context.Context, subscribers int, ready func() 
 		for binary, server := range b.c.servers() {
 			without, with := join(calm, server), join(storm, server)
 			b.run(ctx, phase{variant: without, turn: turn, binary: binary, rate: rate, subscribers: subscribers})
-			// The phase lasts as long as the storm, so that nothing after it counts.
+			// The phase lasts as long as the storm, so that nothing after the storm counts.
 			r := b.run(ctx, phase{
 				variant: with, against: without, turn: turn, binary: binary, rate: rate, subscribers: subscribers,
 				storm: ready(), span: 100 * time.Millisecond,
@@ -48,7 +48,7 @@ func (b *bench) measureStorm(ctx context.Context, subscribers int, ready func() 
 	}
 }
 
-// welcomeStorm makes many devices join at once. Each fetches its Welcome and confirms it.
+// welcomeStorm makes many devices join at once. Each device fetches and confirms its Welcome.
 func welcomeStorm(ctx context.Context, b *bench) {
 	b.makeConvos(ctx)
 	b.say("making %d devices", b.c.Joins)
@@ -93,7 +93,7 @@ func (b *bench) atOnce(ctx context.Context, n int, do func(w *wire, i int)) erro
 	return errors.Join(err, context.Cause(ctx))
 }
 
-// ask sends a request, which must succeed, and counts it.
+// ask sends a request and counts it. The request must succeed.
 func ask(ctx context.Context, w *wire, count *load.Counter, method string, request []byte) answer {
 	name := method[len(prefix):]
 	began := time.Now()
@@ -104,7 +104,7 @@ func ask(ctx context.Context, w *wire, count *load.Counter, method string, reque
 	}
 	if a.status != http.StatusOK {
 		var named struct{ Error, Message string }
-		_ = json.Unmarshal(a.body, &named) // a body that is no error of ours is in the error below
+		_ = json.Unmarshal(a.body, &named) // the error below shows any other body
 		count.Fail(name, named.Error, named.Message)
 		Fail("%s: %d %.200s", name, a.status, a.body)
 	}
@@ -172,7 +172,7 @@ func (b *bench) publishForClaims(ctx context.Context, targets []*xrpc.Account, d
 	}
 }
 
-// reconnectStorm drops all streams at once, and they reconnect.
+// reconnectStorm drops all streams at once, and all reconnect at the same time.
 func reconnectStorm(ctx context.Context, b *bench) {
 	b.makeConvos(ctx)
 	streams := b.subscribers(ctx, b.c.Subscribers)

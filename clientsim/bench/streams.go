@@ -28,8 +28,8 @@ const (
 	serverSent = "server-sent events"
 )
 
-// streams are subscribers. They count events. Those on WebSockets resume when their connection has
-// ended.
+// streams are subscribers that count events. A subscriber on a WebSocket resumes when its
+// connection has ended.
 type streams struct {
 	b       *bench
 	kind    string
@@ -42,16 +42,17 @@ type streams struct {
 	done sync.WaitGroup
 }
 
-// messageEvent is the name of the event of a message. Subscribers also get the last events of the
-// changes that made the convo, and each subscriber gets another part of these events.
+// messageEvent is the name of the event of a message. Each subscriber also gets some events of the
+// changes that made the convo.
 const messageEvent = "messageEvent"
 
-// isMessage reports whether a frame is a message's. Its header says so, in its first bytes.
+// isMessage reports whether a frame has a message event. The first bytes of a frame are its header.
 func isMessage(frame []byte) bool {
 	return bytes.Contains(frame[:min(len(frame), 32)], []byte("#"+messageEvent))
 }
 
-// arrival is called for the n-th message of a stream, from 0. read decodes it.
+// arrival is called for the n-th message of a stream; the first message is number 0. read decodes
+// the message.
 type arrival func(n int64, wire []byte, read func([]byte) (xrpc.Event, error))
 
 // stream is one subscriber.
@@ -60,18 +61,18 @@ type stream struct {
 	token   string
 	base    string
 	web     *http.Client
-	cursor  int64        // after the last event; 0 means that no event came
+	cursor  int64        // cursor of the last event; 0 means that no event came
 	broke   atomic.Int64 // connections that the server or the network ended
 }
 
-// openingLanes is how many connections open at once outside of a storm. A server looks up no more
-// accounts at a time.
+// openingLanes is how many connections open at once outside of a storm. A server looks up the same
+// number of accounts at a time.
 const openingLanes = 16
 
 // maxFrame is the largest event, in bytes.
 const maxFrame = 16 << 20
 
-// devices is how many streams an account has in a storm; maxStreams is how many a server allows.
+// devices is how many streams an account has in a storm. A server allows an account maxStreams.
 const (
 	devices    = 4
 	maxStreams = 16
@@ -94,7 +95,7 @@ func (b *bench) subscribe(ctx context.Context, accounts []*xrpc.Account, n int, 
 		method = mlsapi.NSIDStreamConvoEvents
 	}
 	tokens := signAll(accounts, method)
-	var homes []*http.Client // from the addresses of the accounts
+	var homes []*http.Client // one client for each address
 	one := new(sync.Mutex)
 	for i := range min(len(accounts), addresses) {
 		homes = append(homes, streamClient(dialer{one: one, from: home(i)}))
@@ -109,11 +110,12 @@ func (b *bench) subscribe(ctx context.Context, accounts []*xrpc.Account, n int, 
 	return s
 }
 
-// addresses is how many loopback addresses accounts connect from. A server lets only a part of the
-// streams that wait, and of the sessions that are bought, be of one address.
+// addresses is how many loopback addresses the accounts connect from. A server limits how many of
+// its waiting streams, and of the sessions that it sells, one address may have.
 const addresses = 100
 
-// home is a loopback address; nil, which is any, where there is only one.
+// home returns a loopback address. It returns nil, which means any address, on a system with only
+// one.
 func home(i int) net.IP {
 	if runtime.GOOS != "linux" {
 		return nil
@@ -127,13 +129,13 @@ func streamClient(d dialer) *http.Client {
 	}}
 }
 
-// open opens all streams. After an error there is none.
+// open opens all streams. After an error, no stream is open.
 func (s *streams) open(ctx context.Context) {
 	listening, drop := context.WithCancel(ctx)
 	s.drop = drop
 	err := Attempt(func() {
 		Each(openingLanes, len(s.all), func(i int) {
-			Check(s.insist(ctx, listening, s.all[i], func(error) {})) // a server looks up only so many unknown accounts a second
+			Check(s.insist(ctx, listening, s.all[i], func(error) {})) // a server limits its look-ups of unknown accounts
 		})
 	})
 	if err != nil {
@@ -155,7 +157,7 @@ func (s *streams) insist(ctx, listening context.Context, one *stream, failed fun
 	return err
 }
 
-// connect opens a stream, which listens until listening ends or the server ends it.
+// connect opens a stream. The stream listens until listening ends or the server ends the stream.
 func (s *streams) connect(ctx, listening context.Context, one *stream) error {
 	if s.kind == serverSent {
 		return s.listen(listening, one)
@@ -204,7 +206,7 @@ func (s *streams) connect(ctx, listening context.Context, one *stream) error {
 }
 
 // reconnect drops all connections at once. All connect again as fast as they can. Each counts with
-// the time from the drop until it was open.
+// the time from the drop until its new connection is open.
 func (s *streams) reconnect(ctx context.Context, count *load.Counter) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,7 +249,7 @@ func (s *streams) ended() (n int64) {
 	return n
 }
 
-// close is end, and notes what came.
+// close ends all streams, and adds their counts to the report.
 func (s *streams) close() {
 	s.end()
 	s.b.note("%d streams got %d events; servers ended %d connections", len(s.all), s.events.Load(), s.ended())

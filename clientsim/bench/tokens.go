@@ -24,14 +24,14 @@ func tokenOf(who *xrpc.Account, method string) (string, error) {
 	return who.TokenFor(xrpc.DefaultServiceDID, syntax.NSID(method), tokenLife)
 }
 
-// tokens are service-auth tokens of one account for sendMessage. Each is used once. They are signed
-// before the load begins. If that is not enough, take signs more.
+// tokens are service-auth tokens of one account for sendMessage. Each token is used once. The
+// tokens are signed before the load begins. If all are used, take signs more.
 type tokens struct {
 	account *xrpc.Account
-	session string // if not "", it is sent in the place of each token
+	session string // if not "", sent instead of each token
 	signed  []string
-	next    atomic.Int64 // of signed
-	late    atomic.Int64 // signed under load
+	next    atomic.Int64 // index in signed
+	late    atomic.Int64 // tokens signed under load
 }
 
 // take returns an unused token, or the session.
@@ -46,7 +46,7 @@ func (t *tokens) take() (string, error) {
 	return tokenOf(t.account, mlsapi.NSIDSendMessage)
 }
 
-// sign adds tokens until n are ready. take must not run meanwhile.
+// sign adds tokens until n are ready. take must not run at the same time.
 func (t *tokens) sign(n int) {
 	left := t.signed[min(t.next.Load(), int64(len(t.signed))):]
 	t.signed = append(make([]string, 0, max(n, len(left))), left...)
@@ -63,8 +63,8 @@ func signAll(accounts []*xrpc.Account, method string) []string {
 	return signed
 }
 
-// useSessions makes the senders send sessions in the place of tokens, or no longer. Each buys one the
-// first time.
+// useSessions makes the senders authenticate with sessions, or with tokens again. At the first use,
+// each sender buys a session.
 func (b *bench) useSessions(ctx context.Context, use bool) {
 	if use && b.sessions == nil {
 		bought := make([]string, len(b.senders))
@@ -79,8 +79,8 @@ func (b *bench) useSessions(ctx context.Context, use bool) {
 	}
 }
 
-// buySession buys a session of a sender, from its address. Its device is made up: no request of the
-// load names one.
+// buySession buys a session for a sender, from the sender's address. The device is made up, because
+// no request of the load names a device.
 func (b *bench) buySession(ctx context.Context, sender int) string {
 	device := sha256.Sum256([]byte(b.senders[sender].DID))
 	call := xrpc.Procedure(mlsapi.NSIDCreateSession, "", "",

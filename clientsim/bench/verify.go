@@ -17,10 +17,10 @@ import (
 // verifyLanes is how many convos are read at once.
 const verifyLanes = 8
 
-// pageSize is how many entries a request for them takes.
+// pageSize is how many entries one request reads.
 const pageSize = 100
 
-// verify reads every convo, compares it with what was acknowledged, and asks the server's own
+// verify reads every convo, compares it with the acknowledged messages, and asks the server's own
 // checker.
 func (b *bench) verify(ctx context.Context) {
 	total := &report.Verdict{Kills: b.kills}

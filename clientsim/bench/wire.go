@@ -17,7 +17,7 @@ import (
 )
 
 // wire is one HTTP/1.1 connection for one request at a time. An answer that our server would not
-// send is an error. Then the connection is closed, and the next request opens another connection. A
+// send is an error. After an error, the connection is closed, and the next request opens another. A
 // wire is not safe for concurrent use.
 type wire struct {
 	addr    string // host:port
@@ -62,7 +62,7 @@ func (w *wire) do(ctx context.Context, request []byte) (answer, error) {
 	return w.receive()
 }
 
-// send writes a request, on a new connection if there is none.
+// send writes a request, on a new connection if none is open.
 func (w *wire) send(ctx context.Context, request []byte) error {
 	if w.conn == nil {
 		if err := w.dial(ctx); err != nil {
@@ -93,8 +93,8 @@ func (w *wire) dial(ctx context.Context) (err error) {
 	return nil
 }
 
-// dialer opens connections one at a time. The devices of a storm have processors of their own: here,
-// opening all connections at once would delay the measured requests in the load itself. The zero
+// dialer opens connections one at a time. In a real storm, each device has its own processor. Here,
+// opening all connections at once would delay the measured requests in the load itself. A zero
 // dialer has no such limit.
 type dialer struct {
 	one  *sync.Mutex
@@ -132,7 +132,7 @@ func (w *wire) read() (a answer, err error) {
 	resp, err := http.ReadResponse(w.in, nil)
 	if err != nil {
 		if _, ended := w.in.Peek(1); ended == io.EOF && errors.As(err, new(textproto.ProtocolError)) {
-			err = io.ErrUnexpectedEOF // within a line of the header
+			err = io.ErrUnexpectedEOF // the connection ended within a line of the header
 		}
 		return a, malformed(err)
 	}
@@ -157,7 +157,8 @@ func (w *wire) read() (a answer, err error) {
 	return a, malformed(err)
 }
 
-// malformed makes an error of reading an unexpected answer, unless the connection has ended or failed.
+// malformed marks an error of reading as an unexpected answer, unless the connection has ended or
+// failed.
 func malformed(err error) error {
 	if err == nil || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, errAnswer) || errors.As(err, new(net.Error)) {
 		return err

@@ -20,13 +20,13 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// What workers count.
+// The operations that workers count.
 const (
 	opSend = "sendMessage"
 	opPage = "getMessages"
 )
 
-// worker does one request at a time, on its own connection. It remembers what it sent until
+// worker does one request at a time, on its own connection. It remembers the outcomes until
 // everything is verified.
 type worker struct {
 	b      *bench
@@ -35,9 +35,9 @@ type worker struct {
 	second *wire // for a request that is sent twice at once
 	rng    *rand.Rand
 
-	// Of the present phase.
+	// The fields below belong to the present phase.
 	faults bool
-	pages  bool // it reads, and does not send
+	pages  bool // the worker reads and does not send
 	jobs   []job
 	at     int
 
@@ -149,7 +149,8 @@ func (w *worker) compose(l *job, key string) ([]byte, error) {
 	return post(w.addr, mlsapi.NSIDSendMessage, body, token), err
 }
 
-// drop sends the request and drops its answer, in half of the cases before it has come.
+// drop sends the request and closes the connection. In half of the cases, it waits for the answer
+// before it closes.
 func (w *worker) drop(ctx context.Context, request []byte) {
 	w.outcome.dropped++
 	if err := w.wire.send(ctx, request); err == nil && w.rng.IntN(2) == 0 {
@@ -158,8 +159,8 @@ func (w *worker) drop(ctx context.Context, request []byte) {
 	w.wire.close()
 }
 
-// sendTwice sends the request and a second one with its key at the same time. Both answers must be
-// the same.
+// sendTwice sends the request and a second request with the same key at the same time. Both answers
+// must be the same.
 func (w *worker) sendTwice(ctx context.Context, l *job, key string, request []byte) (_ answer, err error) {
 	defer Catch(&err)
 	w.outcome.twice++

@@ -92,8 +92,8 @@ func (p *Phone) acknowledgeCommit(d *Draft, answer xrpc.Answer) (err error) {
 	return p.Model.Committed(d.Convo(), d.Digest, out.Seq)
 }
 
-// acknowledgeRejoin enters the group at once, unlike after a member's commit. The device has no key
-// for older entries, so it starts to read after its own commit.
+// acknowledgeRejoin enters the group at once. After a member's commit, a phone waits for the log.
+// The device has no key for older entries, so it starts to read after its own commit.
 func (p *Phone) acknowledgeRejoin(d *Draft, answer xrpc.Answer, changes map[string][]byte) (err error) {
 	defer Catch(&err)
 	out := Must(xrpc.Decode[mlsapi.ProcessExternalCommitOutput](answer.Body))

@@ -16,10 +16,10 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// CommitError says that the device could not process an accepted commit. It is stuck in the epoch
-// before.
+// CommitError says that the device could not process an accepted commit. The device is stuck in the
+// epoch before the commit.
 type CommitError struct {
-	Epoch  uint64 // that the commit created
+	Epoch  uint64 // the epoch that the commit created
 	Sender syntax.DID
 	Err    error
 }
@@ -30,12 +30,13 @@ func (e *CommitError) Error() string {
 
 func (e *CommitError) Unwrap() error { return e.Err }
 
-// How a device that is stuck comes back.
+// Times for the return of a stuck device.
 const (
-	firstPause   = 50 * time.Millisecond // before its second attempt; each pause is random, up to twice the last one
+	firstPause   = 50 * time.Millisecond // before the second attempt; each pause is random, up to twice the last one
 	longestPause = time.Second
-	// For so long it does not use a GroupInfo that the committer of what it cannot process has signed:
-	// the first while the convo is not in dispute, the second while it is.
+	// A stuck device cannot process a certain commit. For this time it uses no GroupInfo that the same
+	// committer has signed. trustTime applies while the convo is not in dispute, vouchTime while it
+	// is.
 	trustTime = 2 * time.Second
 	vouchTime = 8 * time.Second
 )
@@ -43,13 +44,13 @@ const (
 // Returning is how a device came back.
 type Returning struct {
 	Attempts int  // external commits and look-ups of the GroupInfo
-	Unusable int  // GroupInfos that it could not use
+	Unusable int  // GroupInfos that the device could not use
 	Disputed bool // the convo was in dispute
 }
 
-// Follow reads the log as Sync does. If the device cannot process a commit, it reports that, and enters
-// the group again by external commit. It tries again after random pauses until it is in, or ctx ends:
-// many devices do the same at the same time.
+// Follow reads the log as Sync does. If the device cannot process a commit, it reports the commit,
+// and enters the group again by external commit. It tries until it is in the group, or until ctx
+// ends. The pauses between attempts are random, because many devices return at the same time.
 func (p *Phone) Follow(ctx context.Context, convo string, rng *rand.Rand) (r Returning, returned bool, err error) {
 	for {
 		err := p.Sync(ctx, convo)
@@ -92,8 +93,8 @@ func (p *Phone) Return(ctx context.Context, convo string, failed *CommitError, r
 	}
 }
 
-// tryReturn makes one external commit. in is false if another commit was first, or if there is no
-// GroupInfo that the device can use. It uses none that the account named has signed.
+// tryReturn makes one external commit. in is false if another commit was first, or if the device
+// can use no GroupInfo. It uses no GroupInfo that the account in named has signed.
 func (p *Phone) tryReturn(ctx context.Context, convo, named string, r *Returning) (in bool, err error) {
 	groupInfo, err := p.GroupInfo(ctx, convo)
 	if xrpc.ErrorName(err) == mlsapi.ErrGroupInfoNotFound {
@@ -123,16 +124,16 @@ func (p *Phone) tryReturn(ctx context.Context, convo, named string, r *Returning
 	return err == nil, err
 }
 
-// ReportCommit tells the server of a commit that the device could not process.
+// ReportCommit tells the server that the device could not process a commit.
 func (p *Phone) ReportCommit(ctx context.Context, convo string, failed *CommitError) (*mlsapi.ReportCommitOutput,
 	error) {
 	return xrpc.Ask[mlsapi.ReportCommitOutput](ctx, p.Net, p.Account,
 		xrpc.ReportCommitCall(convo, failed.Epoch, "undecryptable"))
 }
 
-// ReportEpoch tells the server which epoch the device is in. If the convo is in dispute, and the
-// server's GroupInfo is missing or by the committer that the dispute names, the device sends its own,
-// so that others can enter by it.
+// ReportEpoch tells the server which epoch the device is in. In a dispute, the server's GroupInfo
+// can be missing, or signed by the committer that the dispute names. Then the device sends its own
+// GroupInfo, so that others can enter the group with it.
 func (p *Phone) ReportEpoch(ctx context.Context, convo string) (_ *mlsapi.ReportEpochOutput, err error) {
 	defer Catch(&err)
 	group := Must(p.Group(convo))

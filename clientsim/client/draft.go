@@ -39,14 +39,14 @@ type Draft struct {
 	Kind    draftKind      `json:"kind"`
 	Call    xrpc.Call      `json:"call"`
 	GroupID []byte         `json:"groupId,omitempty"`
-	Epoch   uint64         `json:"epoch,omitempty"` // of a message, or the epoch that a commit creates
+	Epoch   uint64         `json:"epoch,omitempty"` // the epoch of a message, or the epoch that a commit creates
 	Text    string         `json:"text,omitempty"`
-	Digest  history.Digest `json:"digest,omitzero"` // of the message or the commit
+	Digest  history.Digest `json:"digest,omitzero"` // digest of the message or the commit
 	DIDs    []syntax.DID   `json:"dids,omitempty"`  // members that are added or removed
 	// WithInfo is set if the draft carries the group's new GroupInfo.
 	WithInfo bool `json:"withInfo,omitempty"`
-	// Forked is set if the device has left the branch of the group that the bytes belong to. An epoch
-	// of the same number can come, in which nobody can read them.
+	// Forked is set if the device has left the branch of the group that the bytes belong to. Another
+	// epoch with the same number can come, and nobody in that epoch can read the bytes.
 	Forked bool `json:"forked,omitempty"`
 }
 
@@ -139,8 +139,8 @@ func ProposalText(message []byte) string {
 // decrypt its own messages.
 func ownName(d history.Digest) string { return fmt.Sprintf("%s%x", ownPrefix, d[:]) }
 
-// DraftCreate starts a group and journals its convo. packages are the KeyPackages that were claimed
-// for the members. receipts are the receipts of other services for such KeyPackages.
+// DraftCreate starts a group and journals its convo. packages are the claimed KeyPackages of the
+// members. receipts are the receipts of KeyPackages from other services.
 func (p *Phone) DraftCreate(members []syntax.DID, packages [][]byte, receipts ...string) (_ *Draft, err error) {
 	defer CatchIn(&err, "%s", p.Name)
 	if p.Device == nil {
@@ -167,8 +167,8 @@ func (p *Phone) DraftCreate(members []syntax.DID, packages [][]byte, receipts ..
 	}, nil)
 }
 
-// DraftLeave journals that this account leaves. It needs no commit: an MLS member cannot commit its
-// own removal.
+// DraftLeave journals that this account leaves a convo. It makes no commit, because an MLS member
+// cannot commit its own removal.
 func (p *Phone) DraftLeave(convo string) (*Draft, error) {
 	if _, _, err := p.Open(convo); err != nil {
 		return nil, err
@@ -255,8 +255,8 @@ func (p *Phone) Acknowledge(ctx context.Context, d *Draft, answer xrpc.Answer) e
 	return p.Save(changes)
 }
 
-// DraftAdd stages the commit that adds members and journals it. receipts are the receipts of other
-// services for their members' KeyPackages.
+// DraftAdd stages and journals the commit that adds members. receipts are the receipts of
+// KeyPackages from other services.
 func (p *Phone) DraftAdd(convo string, dids []syntax.DID, packages [][]byte, receipts ...string) (*Draft, error) {
 	return p.draftCommit(convo, &Draft{Kind: kindAdd, DIDs: dids},
 		func(group mlsclient.Group) (*mlsclient.Staged, error) { return group.StageAdd(packages...) },
@@ -265,9 +265,8 @@ func (p *Phone) DraftAdd(convo string, dids []syntax.DID, packages [][]byte, rec
 		})
 }
 
-// DraftInviteAgain stages the commit that replaces the leaves of a member that never joined, and
-// journals the commit. It leaves out KeyPackages of the devices that it removes, because such a
-// device can be gone.
+// DraftInviteAgain stages and journals the commit that replaces the leaves of a member that never
+// joined. It leaves out the KeyPackages of the removed devices, because such a device may be gone.
 func (p *Phone) DraftInviteAgain(convo string, did syntax.DID, packages [][]byte) (*Draft, error) {
 	return p.draftCommit(convo, &Draft{Kind: kindAdd, DIDs: []syntax.DID{did}},
 		func(group mlsclient.Group) (_ *mlsclient.Staged, err error) {
@@ -296,24 +295,23 @@ func (p *Phone) DraftInviteAgain(convo string, did syntax.DID, packages [][]byte
 		})
 }
 
-// DraftRemove stages the commit that removes one member, with all its devices,
-// and journals it.
+// DraftRemove stages and journals the commit that removes one member with all its devices.
 func (p *Phone) DraftRemove(convo string, did syntax.DID) (*Draft, error) {
 	return p.draftCommit(convo, &Draft{Kind: kindRemove, DIDs: []syntax.DID{did}},
 		func(group mlsclient.Group) (*mlsclient.Staged, error) { return group.StageRemove(did.String()) },
 		func(staged *mlsclient.Staged, key string) xrpc.Call { return xrpc.RemoveCall(convo, did, staged, key) })
 }
 
-// DraftCommit stages and journals a commit that leaves the roster as it is: a rotation of this
-// device's keys, or a change to other leaves of its own account.
+// DraftCommit stages and journals a commit that does not change the roster: a rotation of this
+// device's keys, or a change to other leaves of this account.
 func (p *Phone) DraftCommit(convo string, change mlsclient.Change) (*Draft, error) {
 	return p.draftCommit(convo, &Draft{Kind: kindCommit},
 		func(group mlsclient.Group) (*mlsclient.Staged, error) { return group.Stage(change) },
 		func(staged *mlsclient.Staged, key string) xrpc.Call { return xrpc.SubmitCall(convo, staged, key) })
 }
 
-// DraftStaged stages a commit that leaves the roster as it is by a function of the caller's, and
-// journals it.
+// DraftStaged stages a commit with the caller's function, and journals it. The commit does not
+// change the roster.
 func (p *Phone) DraftStaged(convo string, stage func(mlsclient.Group) (*mlsclient.Staged, error)) (*Draft, error) {
 	return p.draftCommit(convo, &Draft{Kind: kindCommit}, stage,
 		func(staged *mlsclient.Staged, key string) xrpc.Call { return xrpc.SubmitCall(convo, staged, key) })

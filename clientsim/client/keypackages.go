@@ -14,7 +14,7 @@ import (
 	"mlsd/internal/errs"
 )
 
-// DraftStock journals the publication of several KeyPackages at once.
+// DraftPublishMany journals the publication of several KeyPackages at once.
 func (p *Phone) DraftPublishMany(packages []mlsclient.KeyPackage) (*Draft, error) {
 	if p.Device == nil {
 		return nil, ErrKilled
@@ -73,13 +73,14 @@ func (p *Phone) Stats(ctx context.Context) (*mlsapi.GetKeyPackageStatsOutput, er
 	return ask[mlsapi.GetKeyPackageStatsOutput](ctx, p, xrpc.StatsCall())
 }
 
-// Rotate commits a rotation of this device's keys, until it is acknowledged.
+// Rotate rotates this device's keys with a commit, and retries until the commit is acknowledged.
 func (p *Phone) Rotate(ctx context.Context, convo string) error {
 	return p.Commit(ctx, convo, func() (*Draft, error) { return p.DraftCommit(convo, mlsclient.Change{}) })
 }
 
 // AddOwn adds another device of this account to the convo. A claim returns KeyPackages of every
-// device of the account, also of this one and of lost ones. AddOwn takes the other device's.
+// device of the account, also of this device and of lost devices. AddOwn takes the KeyPackage of
+// the other device.
 func (p *Phone) AddOwn(ctx context.Context, convo string, other *Phone) (err error) {
 	defer Catch(&err)
 	packages := Must(p.Claim(ctx, convo, []syntax.DID{p.Account.DID}))

@@ -20,42 +20,42 @@ import (
 	"mlsd/internal/errs"
 )
 
-// Phase says how far MakeGood goes. A client goes on to the next one when the log has not grown for
-// a while: docs/RECOVERY.md says how long.
+// Phase says how far MakeGood goes. A client goes on to the next phase when the log has not grown
+// for a while: docs/RECOVERY.md says how long.
 type Phase int
 
 const (
-	// ResendMessages sends again what belongs to the epoch that the server is in.
+	// ResendMessages sends again the writes of the epoch that the server is in.
 	ResendMessages Phase = iota
 	// ResendCommits also sends again the commit that ends this epoch.
 	ResendCommits
-	// EnterAgain does not wait for lost commits any more. A device whose group is ahead of the server
-	// enters it again, and who added members adds them again.
+	// EnterAgain no longer waits for lost commits. A device whose group is ahead of the server enters
+	// the group again. A device that added members adds the members again.
 	EnterAgain
-	// WriteAnew encrypts the lost messages again that no longer fit. It comes last: a device that is
-	// still ahead can never read them.
+	// WriteAnew encrypts lost messages again if their bytes no longer fit. It comes last, because a
+	// device that is still ahead can never read the new messages.
 	WriteAnew
 )
 
 // Regained is what one call of MakeGood did.
 type Regained struct {
-	Same     int    // writes that the server took again, byte for byte
+	Same     int    // writes that the server accepted again, byte for byte
 	Anew     int    // messages that were encrypted again, and members that were invited again
-	Rejoined bool   // by external commit
+	Rejoined bool   // the phone entered again by external commit
 	Waiting  string // what the phone waits for, or ""
 }
 
 // Progress reports whether the call changed anything on the server.
 func (r Regained) Progress() bool { return r.Same+r.Anew > 0 || r.Rejoined }
 
-// MakeGood sends again what the server has lost of a convo: the same bytes under the same keys, as
-// far as they fit the epoch that the server is in. It reads the log before and after that. The
-// caller calls it until nothing is waited for.
+// MakeGood sends again the writes of a convo that the server has lost: the same bytes under the
+// same keys, if they fit the epoch that the server is in. It reads the log before and after
+// sending. The caller repeats MakeGood until Waiting is "".
 func (p *Phone) MakeGood(ctx context.Context, convo string, phase Phase) (r Regained, err error) {
 	defer Catch(&err)
 	err = p.Sync(ctx, convo)
 	switch forked := errors.Is(err, ErrForked); {
-	case xrpc.ErrorName(err) == mlsapi.ErrNotMember: // it has left, or was removed
+	case xrpc.ErrorName(err) == mlsapi.ErrNotMember: // the account has left, or was removed
 		return r, nil
 	case xrpc.ErrorName(err) == mlsapi.ErrConvoNotFound:
 		r.Waiting = "the commit that added it"
@@ -87,7 +87,8 @@ func (p *Phone) MakeGood(ctx context.Context, convo string, phase Phase) (r Rega
 	return r, nil
 }
 
-// confirmAgain confirms the Welcome that the phone joined with, if the server has it as a new one.
+// confirmAgain confirms the Welcome that the phone joined with, if the server has lost the
+// confirmation.
 func (p *Phone) confirmAgain(ctx context.Context, convo string) error {
 	ref := p.UsedRef(convo)
 	if ref == "" {
@@ -111,7 +112,7 @@ func (p *Phone) UsedRef(convo string) string {
 }
 
 // ahead reports whether the phone's group has left the epoch that the server is in, or has another
-// history.
+// history than the server's log.
 func (p *Phone) ahead(ctx context.Context, convo string) (_ bool, err error) {
 	defer Catch(&err)
 	err = p.Sync(ctx, convo)
@@ -119,7 +120,7 @@ func (p *Phone) ahead(ctx context.Context, convo string) (_ bool, err error) {
 		return true, nil
 	}
 	if err != nil {
-		if xrpc.ErrorName(err) == mlsapi.ErrNotMember { // its leave was sent again
+		if xrpc.ErrorName(err) == mlsapi.ErrNotMember { // the phone's leave was sent again
 			return false, nil
 		}
 		return false, err
@@ -129,8 +130,8 @@ func (p *Phone) ahead(ctx context.Context, convo string) (_ bool, err error) {
 	return group.Epoch() > uint64(view.Epoch), nil
 }
 
-// resend sends a convo's lost drafts in their order, as far as they need not wait for other devices.
-// It sends one commit at most, because others may have messages of the epoch that it creates.
+// resend sends a convo's lost drafts in their order, unless they must wait for other devices. It
+// sends at most one commit, because others may have messages of the epoch that the commit creates.
 func (p *Phone) resend(ctx context.Context, convo string, phase Phase, r *Regained) (err error) {
 	defer Catch(&err)
 	lost, err := p.lostDrafts(convo)
@@ -178,7 +179,7 @@ func (p *Phone) lostDrafts(convo string) (_ []keptDraft, err error) {
 	}), err
 }
 
-// leaveBranch marks the lost drafts of a convo, but for a leave, because the device enters the group
+// leaveBranch marks the lost drafts of a convo, except a leave, because the device enters the group
 // again.
 func (p *Phone) leaveBranch(convo string, changes map[string][]byte) (err error) {
 	defer Catch(&err)
@@ -206,7 +207,7 @@ func (p *Phone) sendKept(ctx context.Context, k *keptDraft) (taken bool, err err
 	if err != nil {
 		return false, err
 	}
-	if k.Kind == kindRejoin { // the group was entered when the commit was acknowledged first
+	if k.Kind == kindRejoin { // the phone entered the group when the commit was first acknowledged
 		out := Must(xrpc.Decode[mlsapi.ProcessExternalCommitOutput](answer.Body))
 		p.Model.Acknowledged(p.Account, k.Call)
 		return true, p.Model.Committed(k.Convo(), k.Digest, out.Seq)
@@ -215,8 +216,8 @@ func (p *Phone) sendKept(ctx context.Context, k *keptDraft) (taken bool, err err
 	return true, p.Save(map[string][]byte{k.name: nil})
 }
 
-// makeAnew makes the lost additions again, and then the lost messages. Other lost commits only changed
-// keys, or are made again by any member.
+// makeAnew makes the lost additions again, and then the lost messages. Other lost commits only
+// changed keys, or any member makes them again.
 func (p *Phone) makeAnew(ctx context.Context, convo string, phase Phase, r *Regained) (err error) {
 	defer Catch(&err)
 	lost := Must(p.lostDrafts(convo))
@@ -249,7 +250,7 @@ func (p *Phone) makeAnew(ctx context.Context, convo string, phase Phase, r *Rega
 	return nil
 }
 
-// addAnew adds those members of a lost addition that are not on the roster.
+// addAnew adds the members of a lost addition who are not on the roster.
 func (p *Phone) addAnew(ctx context.Context, convo string, k *keptDraft) (err error) {
 	defer Catch(&err)
 	roster := Must(p.Roster(ctx, convo))
@@ -262,8 +263,9 @@ func (p *Phone) addAnew(ctx context.Context, convo string, k *keptDraft) (err er
 	return p.Save(map[string][]byte{k.name: nil})
 }
 
-// MakeGoodPackages publishes the KeyPackages again whose publication the server may have lost. Those
-// that it has are duplicates. A used one comes back too: the commit that used it needs it.
+// MakeGoodPackages repeats publications of KeyPackages that the server may have lost. A KeyPackage
+// that the server still has is a duplicate. A used KeyPackage comes back too, because the commit
+// that used it needs it.
 func (p *Phone) MakeGoodPackages(ctx context.Context) (err error) {
 	defer Catch(&err)
 	kept := Must(p.keptDrafts(""))
@@ -276,7 +278,8 @@ func (p *Phone) MakeGoodPackages(ctx context.Context) (err error) {
 }
 
 // withdrawUsed withdraws the KeyPackage by which the phone joined a convo, if the addition does not
-// come back. The server may hand it out again, and the phone has no key for it any more.
+// come back. The phone has no key for the KeyPackage any more, and the server may hand it out
+// again.
 func (p *Phone) withdrawUsed(ctx context.Context, convo string) error {
 	ref := p.UsedRef(convo)
 	if ref == "" {
@@ -299,8 +302,8 @@ type keptDraft struct {
 	name string
 }
 
-// keep adds an acknowledged draft to the files to be written, and removes those that are too many or
-// too old. The names are in the order of the acknowledgements.
+// keep adds an acknowledged draft to the files to be written. It removes the drafts that are too
+// many or too old. The names of the files are in the order of the acknowledgements.
 func (p *Phone) keep(d *Draft, changes map[string][]byte) (err error) {
 	defer Catch(&err)
 	data := Must(json.Marshal(d))
@@ -317,8 +320,8 @@ func (p *Phone) keep(d *Draft, changes map[string][]byte) (err error) {
 	return nil
 }
 
-// keptDrafts returns the acknowledged drafts of a convo, in the order of their acknowledgements. The
-// empty convo has the publications and creates.
+// keptDrafts returns the acknowledged drafts of a convo, in the order of their acknowledgements.
+// For the convo "", it returns publications and creates.
 func (p *Phone) keptDrafts(convo string) (kept []keptDraft, err error) {
 	for _, name := range p.Disk.List(keptPrefix) {
 		data, _ := p.Disk.Read(name)
@@ -333,7 +336,7 @@ func (p *Phone) keptDrafts(convo string) (kept []keptDraft, err error) {
 	return kept, nil
 }
 
-// dropKept adds to changes that a convo's kept drafts are removed.
+// dropKept adds the removal of a convo's kept drafts to changes.
 func (p *Phone) dropKept(convo string, changes map[string][]byte) error {
 	kept, err := p.keptDrafts(convo)
 	for _, k := range kept {
@@ -342,9 +345,9 @@ func (p *Phone) dropKept(convo string, changes map[string][]byte) error {
 	return err
 }
 
-// rewind sets a thread back to the last entry that both the phone and the server have. Later entries
-// of the inbox become loose: when their bytes come back at another place, take finds them by their
-// digest. They cannot be decrypted a second time.
+// rewind sets a thread back to the last entry that both the phone and the server have. Later
+// entries of the inbox become loose, because they cannot be decrypted a second time. When the bytes
+// of a loose entry come back at another place, take finds the entry by its digest.
 func (p *Phone) rewind(ctx context.Context, thread *Thread) (err error) {
 	defer Catch(&err)
 	items := Must(p.Inbox(thread.ConvoID))
@@ -370,11 +373,11 @@ func (p *Phone) rewind(ctx context.Context, thread *Thread) (err error) {
 	return p.Save(changes)
 }
 
-// common counts the first entries of the inbox that the server still has. If it has one, it has all
-// before it.
+// common counts the first entries of the inbox that the server still has. If the server has an
+// entry, it has all earlier entries.
 func (p *Phone) common(ctx context.Context, thread *Thread, items []history.Item) (n int, err error) {
 	defer Catch(&err)
-	low, high := 0, len(items) // the server has those below low, and not those from high on
+	low, high := 0, len(items) // the server has the items below low, and lacks the items from high on
 	for low < high {
 		middle := (low + high) / 2
 		has := Must(p.serverHas(ctx, thread.ConvoID, items[middle]))
@@ -391,7 +394,7 @@ func (p *Phone) common(ctx context.Context, thread *Thread, items []history.Item
 // back at the same place has another id.
 func (p *Phone) serverHas(ctx context.Context, convo string, item history.Item) (bool, error) {
 	call := xrpc.MessagesSinceCall(convo, "all", item.ID, 1)
-	if item.ID == "" { // its own external commit, which it has not read
+	if item.ID == "" { // the phone's own external commit, which the phone has not read
 		call = xrpc.MessagesCall(convo, "all", item.Seq-1, 1)
 	}
 	answer, err := p.Net.Do(ctx, p.Account, call)
@@ -409,17 +412,18 @@ func (p *Phone) serverHas(ctx context.Context, convo string, item history.Item) 
 		history.DigestOf(page.Messages[0].Ciphertext) == item.Digest, nil
 }
 
-// looseName names the file of an entry that was read, and that the server has lost.
+// looseName names the file of an entry that the phone has read and the server has lost.
 func looseName(convo string, d history.Digest) string {
 	return fmt.Sprintf("%s%s/%x", loosePrefix, convo, d[:])
 }
 
-// Loose returns what the phone has read of a convo and the server's log does not have.
+// Loose returns the entries of a convo that the phone has read and the server has lost.
 func (p *Phone) Loose(convo string) ([]history.Item, error) {
 	return p.items(loosePrefix + convo + "/")
 }
 
-// takeLoose returns the loose entry with a digest, if there is one, which is loose no more.
+// takeLoose returns the loose entry with a digest, if there is one. The entry is then no longer
+// loose.
 func (p *Phone) takeLoose(convo string, d history.Digest, changes map[string][]byte) (item history.Item, ok bool,
 	err error) {
 	name := looseName(convo, d)
@@ -431,7 +435,7 @@ func (p *Phone) takeLoose(convo string, d history.Digest, changes map[string][]b
 	return item, true, json.Unmarshal(data, &item)
 }
 
-// forgetLoose removes the loose entry with a text, which has come back in another ciphertext.
+// forgetLoose removes the loose entry with a text. The text has come back in another ciphertext.
 func (p *Phone) forgetLoose(convo, text string, changes map[string][]byte) error {
 	loose, err := p.Loose(convo)
 	for _, item := range loose {

@@ -42,8 +42,8 @@ type Phone struct {
 	FormerKey []byte
 	// HidesGroupInfo makes this phone send its commits without a GroupInfo.
 	HidesGroupInfo bool
-	// SpoilsWelcomes makes this phone damage the Welcomes of its commits inside, where only the
-	// invited devices see it.
+	// SpoilsWelcomes makes this phone damage the Welcomes of its commits. Only the invited devices can
+	// see the damage.
 	SpoilsWelcomes bool
 	// Verifies makes this phone check the log of its convos against the server's signed heads.
 	Verifies bool
@@ -67,16 +67,17 @@ type Thread struct {
 	// Entered is the epoch in which this device joined the group. It has no key for older messages
 	// of its account.
 	Entered uint64 `json:"entered"`
-	// Last is the id of the entry at Cursor. It is empty if that was not read.
+	// Last is the id of the entry at Cursor. It is empty if the phone has not read that entry.
 	Last string `json:"last,omitempty"`
 	// Rewound is set if the server has lost entries that this device had read.
 	Rewound bool `json:"rewound,omitempty"`
-	// Stuck is set while the device cannot process the commit after Cursor. Its group is not in the
-	// convo's epoch until the device has entered it again: see Return.
+	// Stuck is set while the device cannot process the commit after Cursor. The group is not in the
+	// convo's epoch until the device has entered the group again: see Return.
 	Stuck bool `json:"stuck,omitempty"`
-	// Successor is the convo that goes on in this one's place, if that was read in the log.
+	// Successor is the convo that replaces this one after a reset. It is "" until the phone reads the
+	// reset in the log.
 	Successor string `json:"successor,omitempty"`
-	// AddedBy is the commit that added this device, if the server has lost it.
+	// AddedBy is the commit that added this device, if the server has lost that commit.
 	AddedBy history.Digest `json:"addedBy,omitzero"`
 }
 
@@ -91,7 +92,7 @@ func NewPhone(name string, account *xrpc.Account, suite mlsclient.Suite, net *xr
 	return NewPhoneWith(name, account, suite, device, net, model)
 }
 
-// NewPhoneWith makes a phone with a given new device. Its app runs.
+// NewPhoneWith makes a phone with a given new device. The phone's app runs.
 func NewPhoneWith(name string, account *xrpc.Account, suite mlsclient.Suite, device mlsclient.Device, net *xrpc.Client,
 	model *history.Model) (*Phone, error) {
 	p := &Phone{Name: name, Account: account, Net: net, Model: model, stats: net.Stats, Suite: suite, Disk: NewDisk()}
@@ -99,7 +100,7 @@ func NewPhoneWith(name string, account *xrpc.Account, suite mlsclient.Suite, dev
 	return p, p.Save(nil)
 }
 
-// At is the same device and app at another service. Both have one memory and one disk.
+// At returns the same device and app at another service. Both phones share one memory and one disk.
 func (p *Phone) At(net *xrpc.Client, model *history.Model) *Phone {
 	there := *p
 	there.Net, there.Model, there.stats = net, model, net.Stats
@@ -141,7 +142,7 @@ const (
 	keptPrefix    = "kept/"  // acknowledged drafts: see MakeGood
 	seenPrefix    = "seen/"  // entries that the verifier has not seen
 	proofPrefix   = "proof/" // the verifier of a convo's log
-	loosePrefix   = "loose/" // entries that were read, and that the server has lost
+	loosePrefix   = "loose/" // entries that the phone has read and the server has lost
 	usedPrefix    = "used/"  // KeyPackageRef of the Welcome that was joined with
 )
 
@@ -214,7 +215,7 @@ func (p *Phone) Send(ctx context.Context, convo, text string) (err error) {
 	return fmt.Errorf("%s: %q met another epoch %d times", p.Name, text, maxEpochRaces)
 }
 
-// Propose sends one proposal in clear, and returns it. The epoch must not move meanwhile.
+// Propose sends one proposal in clear, and returns it. The epoch must not move before the answer.
 func (p *Phone) Propose(ctx context.Context, convo string, kind mlsclient.Proposal,
 	argument []byte) (_ []byte, err error) {
 	defer Catch(&err)
@@ -240,7 +241,7 @@ func (p *Phone) Flush(ctx context.Context) (err error) {
 		case SuccessorIn(err) != "" && draft.Kind == kindSend:
 			Must(p.SendOn(ctx, draft.Convo(), draft.Text))
 		case SuccessorIn(err) != "":
-			// Another reset was first.
+			// Another reset came first.
 		case xrpc.ErrorName(err) == mlsapi.ErrEpochMismatch:
 			// The commit lost its epoch. The caller may make a new one.
 		default:
@@ -251,7 +252,7 @@ func (p *Phone) Flush(ctx context.Context) (err error) {
 }
 
 // Disk is a phone's durable storage. Only what is on it survives when the app is killed. One Write
-// is atomic, like one SQLite transaction of a real app. It is safe for concurrent use.
+// is atomic, like one SQLite transaction of a real app. A Disk is safe for concurrent use.
 type Disk struct {
 	mu    sync.Mutex // guards files
 	files map[string][]byte

@@ -30,7 +30,7 @@ import (
 type Receiver struct {
 	*xrpc.Site
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	targets map[string]*PushTarget
 	unknown []string // calls to paths that do not exist
 }
@@ -41,9 +41,9 @@ type PushTarget struct {
 	URL    string
 
 	r *Receiver
-	// What follows is guarded by r.mu.
-	secrets []string // that calls may be signed with
-	answers []int    // statuses of the next calls; then 200
+	// r.mu guards the fields below.
+	secrets []string // secrets that may sign calls
+	answers []int    // statuses of the next answers; later answers are 200
 	pushes  []Push
 }
 
@@ -90,7 +90,7 @@ func NewReceiver() (_ *Receiver, err error) {
 	return r, nil
 }
 
-// NewTarget makes a path for a device. The path does not tell whose it is.
+// NewTarget makes a path for a device. The path does not name the device.
 func (r *Receiver) NewTarget(device string) *PushTarget {
 	path := "/" + rand.Text()
 	b := &PushTarget{Device: device, URL: r.URL + path, r: r}
@@ -190,9 +190,9 @@ func (b *PushTarget) Await(ctx context.Context, cond func([]Push) bool) (pushes 
 // PushTimeout is how long a push may take on a busy machine.
 const PushTimeout = 45 * time.Second
 
-// Faults compares every call with docs/PUSH.md: it is signed and fresh, its key names its job, and
-// it says nothing about what there is to fetch. No call may contain one of the secrets. Each fault
-// is one sentence.
+// Faults compares every call with docs/PUSH.md: the call is signed and fresh, its key names its
+// job, and its body does not say what there is to fetch. No call may contain one of the secrets.
+// Each fault is one sentence.
 func (r *Receiver) Faults(secrets []string) (found []string) {
 	report := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
 	r.mu.Lock()
@@ -273,7 +273,7 @@ func ByKey(pushes []Push) map[string]int {
 	return keys
 }
 
-// DeviceID is the phone's device id, as it follows from its KeyPackages.
+// DeviceID returns the phone's device id, which follows from its signature key.
 func (p *Phone) DeviceID() string {
 	sum := sha256.Sum256(p.Device.SignatureKey())
 	return hex.EncodeToString(sum[:])

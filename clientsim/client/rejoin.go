@@ -17,8 +17,9 @@ import (
 	"mlsd/internal/errs"
 )
 
-// LoseState loses everything on the phone's disk. With keepKey the device keeps its signature key,
-// as if that had been stored elsewhere. Without it, this is a new device in place of the old one.
+// LoseState loses everything on the phone's disk. With keepKey, the device keeps its signature key,
+// as if the key had been stored elsewhere. Without keepKey, a new device takes the place of the old
+// one.
 func (p *Phone) LoseState(keepKey bool) (err error) {
 	defer Catch(&err)
 	if p.Device == nil {
@@ -76,8 +77,8 @@ func (p *Phone) ComeBack(ctx context.Context, convo string, member *Phone) (err 
 	return p.Join(ctx, convo)
 }
 
-// Rejoin enters a convo of this account by external commit, until it is acknowledged, and reads on
-// from there.
+// Rejoin enters a convo of this account by external commit, and retries until the commit is
+// acknowledged. The phone reads the log from there.
 func (p *Phone) Rejoin(ctx context.Context, convo string) (err error) {
 	defer Catch(&err)
 	for range maxEpochRaces {
@@ -97,7 +98,8 @@ func (p *Phone) Rejoin(ctx context.Context, convo string) (err error) {
 const kindReset draftKind = "reset"
 
 // DraftReset starts a new group with the devices of the KeyPackages, and journals that the new
-// group replaces the convo's group. The old group stays until it is read to its end.
+// group replaces the convo's group. The old group stays until the phone has read its log to the
+// end.
 func (p *Phone) DraftReset(convo, reason string, packages [][]byte) (_ *Draft, err error) {
 	defer CatchIn(&err, "%s", p.Name)
 	if p.Device == nil {
@@ -141,9 +143,9 @@ func successorIn(text string) string {
 	return ""
 }
 
-// GoOn reads a convo that was reset to its end, and enters its successor: with the Welcome for this
-// device, or by external commit. It returns the convo itself if it is open. A device that cannot
-// process a commit of the old group leaves what comes behind it.
+// GoOn reads the log of a reset convo to its end, and enters the successor: with the Welcome for
+// this device, or by external commit. If the convo is open, GoOn returns the convo itself. A device
+// that cannot process a commit of the old group does not read what comes after that commit.
 func (p *Phone) GoOn(ctx context.Context, convo string) (next string, err error) {
 	defer Catch(&err)
 	failed := new(CommitError)

@@ -60,7 +60,7 @@ func (p *Phone) ClaimAny(ctx context.Context, call xrpc.Call) (_ *mlsapi.GetKeyP
 	return out, nil
 }
 
-// Create makes a convo with these members, until it is acknowledged.
+// Create makes a convo with these members, and retries until the convo is acknowledged.
 func (p *Phone) Create(ctx context.Context, members ...syntax.DID) (_ string, err error) {
 	defer Catch(&err)
 	var packages [][]byte
@@ -73,24 +73,24 @@ func (p *Phone) Create(ctx context.Context, members ...syntax.DID) (_ string, er
 	return out.ID, nil
 }
 
-// Add adds members until it is acknowledged, and reads the log up to there. If the commit loses its
-// epoch, it is made again from the same KeyPackages, because the server has stored no Welcome for
-// them.
+// Add adds members, and retries until the commit is acknowledged. Then it reads the log up to the
+// commit. If the commit loses its epoch, Add makes it again from the same KeyPackages, because the
+// server has stored no Welcome for them.
 func (p *Phone) Add(ctx context.Context, convo string, dids ...syntax.DID) (err error) {
 	defer Catch(&err)
 	packages := Must(p.Claim(ctx, convo, dids))
 	return p.Commit(ctx, convo, func() (*Draft, error) { return p.DraftAdd(convo, dids, packages) })
 }
 
-// InviteAgain invites a member again that never joined: one commit removes its leaves and adds its
-// devices anew.
+// InviteAgain repeats the invitation of a member that never joined: one commit removes its leaves
+// and adds its devices anew.
 func (p *Phone) InviteAgain(ctx context.Context, convo string, did syntax.DID) (err error) {
 	defer Catch(&err)
 	packages := Must(p.Claim(ctx, convo, []syntax.DID{did}))
 	return p.Commit(ctx, convo, func() (*Draft, error) { return p.DraftInviteAgain(convo, did, packages) })
 }
 
-// Remove removes a member. The phone is the creator, or the member has left before.
+// Remove removes a member. The phone is the creator's, or the member has already left.
 func (p *Phone) Remove(ctx context.Context, convo string, did syntax.DID) error {
 	return p.Commit(ctx, convo, func() (*Draft, error) {
 		group, err := p.Group(convo)
@@ -101,8 +101,8 @@ func (p *Phone) Remove(ctx context.Context, convo string, did syntax.DID) error 
 	})
 }
 
-// Commit makes a commit in the present epoch, again and again. It ends when the server accepts one
-// or when draft returns nil.
+// Commit makes a commit in the present epoch, again and again. It ends when the server accepts a
+// commit or when draft returns nil.
 func (p *Phone) Commit(ctx context.Context, convo string, draft func() (*Draft, error)) error {
 	for range maxEpochRaces {
 		if err := p.Sync(ctx, convo); err != nil {
@@ -131,7 +131,8 @@ func (p *Phone) Leave(ctx context.Context, convo string) (err error) {
 	return err
 }
 
-// Decline leaves a convo that the phone has not joined, and blocks who invited it. It returns whom.
+// Decline leaves a convo that the phone has not joined, and blocks the account that invited it. It
+// returns that account.
 func (p *Phone) Decline(ctx context.Context, convo string) (_ syntax.DID, err error) {
 	defer Catch(&err)
 	answer := Must(p.Net.Do(ctx, p.Account, xrpc.DeclineCall(convo, xrpc.NewKey())))
@@ -162,10 +163,11 @@ func (p *Phone) Roster(ctx context.Context, convo string) (_ []syntax.DID, err e
 	return dids, nil
 }
 
-// CommitRemovals commits the removal of every account that has left. The account that leaves cannot
-// commit that itself.
+// CommitRemovals commits the removal of every account that has left. No account can commit its own
+// removal.
 func (p *Phone) CommitRemovals(ctx context.Context, convo string) error {
-	// While this phone drafts the removal, the account can be added again: then the server refuses it.
+	// The account can be added again while this phone drafts the removal. Then the server refuses the
+	// removal.
 	for refusals := 0; ; {
 		var gone syntax.DID
 		err := p.Commit(ctx, convo, func() (_ *Draft, err error) {
@@ -186,8 +188,8 @@ func (p *Phone) CommitRemovals(ctx context.Context, convo string) error {
 	}
 }
 
-// leaver finds an account that is in the group and not on the roster. It asks before every commit,
-// because the account may have been added again.
+// leaver finds an account that is in the group and not on the roster. It asks for the roster before
+// every commit, because the account may have been added again.
 func (p *Phone) leaver(ctx context.Context, convo string) (_ syntax.DID, err error) {
 	defer Catch(&err)
 	roster := Must(p.Roster(ctx, convo))
@@ -200,7 +202,8 @@ func (p *Phone) leaver(ctx context.Context, convo string) (_ syntax.DID, err err
 	return "", nil
 }
 
-// Home asks which delivery service a person has chosen. It is "" if there is none.
+// Home asks which delivery service a person has chosen. The answer is "" if the person has chosen
+// none.
 func (p *Phone) Home(ctx context.Context, did syntax.DID) (syntax.DID, error) {
 	out, err := ask[mlsapi.GetDeliveryServiceOutput](ctx, p, xrpc.HomeCall(did))
 	if err != nil || out.DeliveryService == nil {
@@ -209,8 +212,8 @@ func (p *Phone) Home(ctx context.Context, did syntax.DID) (syntax.DID, error) {
 	return *out.DeliveryService, nil
 }
 
-// ClaimAbroad claims what there is of the KeyPackages of people whose home this service is, for a convo
-// of another service. Each has a receipt, an id of its device and a ref.
+// ClaimAbroad claims the available KeyPackages of people whose home is this service, for a convo of
+// another service. Each KeyPackage has a receipt, the id of its device and a ref.
 func (p *Phone) ClaimAbroad(ctx context.Context, dids []syntax.DID) (_ []mlsapi.KeyPackageRef, err error) {
 	defer Catch(&err)
 	out := Must(p.ClaimAny(ctx, xrpc.ReceiptsCall(dids, p.Suite, xrpc.NewKey())))

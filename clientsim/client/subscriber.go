@@ -43,30 +43,31 @@ type Subscriber struct {
 	Name     string
 	Account  *xrpc.Account
 	Observer *history.Observer
-	// Nodes are the servers that it may connect to.
+	// Nodes are the servers that the subscriber may connect to.
 	Nodes []*xrpc.Client
-	// From is the cursor of the first connection. With nil, it gets the events from now on.
+	// From is the cursor of the first connection. nil means the events from now on.
 	From *int64
 	// Query holds further parameters.
 	Query url.Values
-	// By is how it authenticates: ByToken or ByTicket. If empty, it chooses at random each time.
+	// By is how the subscriber authenticates: ByToken or ByTicket. "" means a random choice for each
+	// connection.
 	By string
-	// ReadAgain makes it read its convos again after OutdatedCursor, as a client does whose server has
-	// lost events. Without it, OutdatedCursor is a violation.
+	// ReadAgain makes the subscriber read its convos again after OutdatedCursor. A client does so
+	// after its server has lost events. Without ReadAgain, OutdatedCursor is a violation.
 	ReadAgain bool
 	// OnOutdated is called for each OutdatedCursor, before the convos are read again. It may be nil.
 	OnOutdated func()
-	// ServerSent makes it read streamConvoEvents.
+	// ServerSent makes the subscriber read streamConvoEvents.
 	ServerSent bool
-	// ConnectionLife is about how long it keeps a connection. 0 means for ever. Pause is how long it
-	// stops reading now and then.
+	// ConnectionLife is the approximate length of a connection; 0 means no limit. Pause is the length
+	// of a pause in reading.
 	ConnectionLife, Pause time.Duration
-	// PauseAfter is the average number of events between two pauses. 0 means 100.
+	// PauseAfter is the average number of events between two pauses; 0 means 100.
 	PauseAfter int
 	// OnEvent gets every new event and its arrival time. live is set if the event happened while
 	// this connection was open.
 	OnEvent func(h *xrpc.Event, at time.Time, live bool)
-	// OnSignal gets what is not kept: typing and cursor events. It may be nil.
+	// OnSignal gets the events that the server does not keep: typing and cursor events. It may be nil.
 	OnSignal func(h *xrpc.Event, at time.Time)
 
 	rng         *rand.Rand
@@ -78,10 +79,10 @@ type Subscriber struct {
 // StreamCounts counts how connections end.
 type StreamCounts struct {
 	Connected atomic.Int64
-	Dropped   atomic.Int64 // by the client
-	Slow      atomic.Int64 // ConsumerTooSlow
+	Dropped   atomic.Int64 // ended by the client
+	Slow      atomic.Int64 // ended with ConsumerTooSlow
 	Restarted atomic.Int64 // closed with 1012
-	Broke     atomic.Int64 // ended otherwise
+	Broke     atomic.Int64 // ended in another way
 	Failed    atomic.Int64 // not opened
 
 	mu      sync.Mutex // guards reasons
@@ -169,8 +170,9 @@ func (s *Subscriber) connection(ctx context.Context) (opened bool, err error) {
 	for k, v := range s.Query {
 		params[k] = v
 	}
-	// Server-sent events begin after the cursor: the last event cannot be asked for again. A client
-	// whose server has lost exactly its last event would not be told if it asked for that.
+	// Server-sent events begin after the cursor, so the last event cannot be asked for again.
+	// ReadAgain excludes it too: a client that asks for its last event does not learn that the server
+	// has lost exactly that event.
 	again := !s.ServerSent && !s.ReadAgain && s.rng.IntN(4) > 0
 	cursor, ok := s.Observer.Resume(again)
 	position := s.Observer.Position()
@@ -194,7 +196,7 @@ func (s *Subscriber) connection(ctx context.Context) (opened bool, err error) {
 	return opened, s.ended(ctx, opened, err)
 }
 
-// ended counts how a connection ended. It returns nil if the next one may be opened at once.
+// ended counts how a connection ended. It returns nil if the next connection may be opened at once.
 func (s *Subscriber) ended(ctx context.Context, opened bool, err error) error {
 	var named *xrpc.StreamError
 	var fatal *fatalError
@@ -230,7 +232,7 @@ func (s *Subscriber) open(ctx context.Context, node *xrpc.Client, params url.Val
 	header := http.Header{}
 	if s.By == ByTicket || s.By == "" && s.rng.IntN(2) == 0 {
 		ticket := Must(Ticket(ctx, node, s.Account))
-		// The URL names the service. This subscriber wants a certain node of the service.
+		// The URL names the service, but this subscriber wants a certain node of the service.
 		u, err := url.Parse(ticket.URL)
 		if err != nil || u.Path != "/xrpc/"+NSIDSubscribe.String() || u.Query().Get("ticket") != ticket.Ticket {
 			return nil, &fatalError{fmt.Errorf("the ticket's URL is %q", ticket.URL)}
@@ -259,8 +261,8 @@ func (s *Subscriber) open(ctx context.Context, node *xrpc.Client, params url.Val
 	return conn, nil
 }
 
-// OpenStream opens a stream, waits a moment for an error frame, and closes it. It returns when the
-// stream was open.
+// OpenStream opens a stream, waits a moment for an error frame, and closes the stream. opened is
+// the time at which the stream was open.
 func OpenStream(ctx context.Context, c *xrpc.Client, token string, params url.Values) (opened time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, xrpc.AttemptLimit)
 	defer cancel()
@@ -426,7 +428,7 @@ func (s *Subscriber) observe(ctx context.Context, node *xrpc.Client, h xrpc.Even
 // outdatedCursor is the name of the info event that says that events were missed.
 const outdatedCursor = "OutdatedCursor"
 
-// readConvos reads the logs of all convos of an account, and returns up to which seq.
+// readConvos reads the logs of all convos of an account, and returns the last seq of each log.
 func readConvos(ctx context.Context, node *xrpc.Client, who *xrpc.Account) (_ map[string]int64, err error) {
 	defer Catch(&err)
 	read, cursor := map[string]int64{}, ""
@@ -474,7 +476,7 @@ func (s *Subscriber) readServerSent(ctx context.Context, node *xrpc.Client, para
 	req.Header.Set("Authorization", "Bearer "+token)
 	req.Header.Set("Accept", "text/event-stream")
 	if resume {
-		// The server sends what follows this id. Resume gave the cursor to begin with.
+		// The server sends the events after this id. Resume has returned the first cursor that is wanted.
 		req.Header.Set("Last-Event-ID", strconv.FormatInt(max(cursor-1, 0), 10))
 	}
 	since := time.Now()
@@ -523,5 +525,5 @@ func (s *Subscriber) readServerSent(ctx context.Context, node *xrpc.Client, para
 	return true, io.ErrUnexpectedEOF
 }
 
-// QuietTime is how long no event may come when all have arrived.
+// QuietTime is how long no event may come after all events have arrived.
 const QuietTime = 200 * time.Millisecond

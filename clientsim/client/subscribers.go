@@ -19,7 +19,7 @@ type Subscribers struct {
 
 	seed        uint64
 	StopPausing chan struct{}   // closed to make all read without pauses
-	ctx         context.Context // of their listening; Stop ends it
+	ctx         context.Context // the subscribers listen until it ends; Stop ends it
 	cancel      context.CancelFunc
 	done        sync.WaitGroup
 	mu          sync.Mutex // guards errs
@@ -87,7 +87,7 @@ func (a *Subscribers) Stop() error {
 	return a.Err()
 }
 
-// Missing counts the events that did not arrive yet, over all subscribers.
+// Missing counts the events that have not arrived yet, over all subscribers.
 func (a *Subscribers) Missing(want *history.History) (n int64) {
 	for _, s := range a.All {
 		n += s.Observer.Missing(want)

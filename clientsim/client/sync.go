@@ -25,7 +25,7 @@ const pageSize = 7
 
 // Sync reads the log from where this phone stopped, and decrypts it. Each page is one write of
 // ratchets, cursor and plaintexts. A killed app reads the page again, and still has the secrets for
-// it. If the server has lost entries that the phone has read, the phone goes back to the last one
+// it. If the server has lost entries that the phone has read, the phone goes back to the last entry
 // that both have: see rewind. Error: ErrForked.
 func (p *Phone) Sync(ctx context.Context, convo string) (err error) {
 	defer Catch(&err)
@@ -50,11 +50,11 @@ func (p *Phone) Sync(ctx context.Context, convo string) (err error) {
 	}
 }
 
-// nextPage asks for the entries behind the last entry that was read. It names that entry by its id,
-// so that the server notices if it no longer has the entry. In that case behind is true.
+// nextPage asks for the entries after the last entry that the phone has read. It names that entry
+// by its id, so that the server notices if it has lost the entry. Then behind is true.
 func (p *Phone) nextPage(ctx context.Context, thread *Thread) (page *mlsapi.GetMessagesOutput, behind bool, err error) {
 	call := xrpc.MessagesCall(thread.ConvoID, "all", thread.Cursor, pageSize)
-	if thread.Last != "" { // not after its own external commit, which the phone does not read
+	if thread.Last != "" { // "" after the phone's own external commit, which it does not read
 		call = xrpc.MessagesSinceCall(thread.ConvoID, "all", thread.Last, pageSize)
 	}
 	answer, err := p.Net.Do(ctx, p.Account, call)
@@ -70,11 +70,11 @@ func (p *Phone) nextPage(ctx context.Context, thread *Thread) (page *mlsapi.GetM
 	return page, page.LastSeq != nil && *page.LastSeq < thread.Cursor, nil
 }
 
-// ErrForked says that the log has another commit in an epoch that this device has left by a commit
-// which the server has lost. The device must enter the group again: see Rejoin.
+// ErrForked says that the log has another commit in an epoch that this device has left. The server
+// has lost the commit by which the device left. The device must enter the group again: see Rejoin.
 var ErrForked = errors.New("clientsim: another commit has taken the epoch")
 
-// takePage keeps what comes before a fork, or before a commit that it cannot process.
+// takePage keeps the entries before a fork, or before a commit that the device cannot process.
 func (p *Phone) takePage(thread *Thread, page []mlsapi.MessageView) (err error) {
 	defer Catch(&err)
 	if len(page) == 0 {
@@ -145,15 +145,15 @@ func (p *Phone) take(thread *Thread, view *mlsapi.MessageView, changes map[strin
 		return history.Item{}, ErrForked
 	}
 	if epoch < thread.Entered || thread.Rewound && epoch < group.Epoch() {
-		// This entry is older than the commit that added this device, or of an epoch that is over
-		// for it. MLS keeps no keys of those.
+		// This entry is older than the commit that added this device, or belongs to an epoch that the
+		// device has left. MLS keeps no keys of such epochs.
 		item.Past, item.Commit = true, xrpc.IsCommit(view)
 		return item, nil
 	}
 	if thread.Stuck {
 		return history.Item{}, &CommitError{Epoch: epoch + 1, Sender: view.Sender, Err: errors.New("it was tried before")}
 	}
-	present := group.Epoch() // the library can move it although it fails
+	present := group.Epoch() // the library can change the epoch although Process fails
 	got, err := group.Process(view.Ciphertext)
 	if err != nil && xrpc.IsCommit(view) && epoch == present {
 		return history.Item{}, &CommitError{Epoch: epoch + 1, Sender: view.Sender, Err: err}
@@ -210,7 +210,7 @@ func (p *Phone) MarkRead(ctx context.Context, convo string, seq int64) (err erro
 	return nil
 }
 
-// MarkReadBehind reports the phone's place in the log minus back entries.
+// MarkReadBehind marks the convo as read up to the phone's place in the log minus back entries.
 func (p *Phone) MarkReadBehind(ctx context.Context, convo string, back int64) (err error) {
 	defer Catch(&err)
 	thread, _ := Must2(p.Open(convo))
@@ -220,8 +220,8 @@ func (p *Phone) MarkReadBehind(ctx context.Context, convo string, back int64) (e
 // LogReader checks the log of a convo for a member, without MLS. It is safe for concurrent use.
 type LogReader struct {
 	convo string
-	mu    sync.Mutex // guards what follows
-	p     *Phone     // its account and server only
+	mu    sync.Mutex // guards the fields below
+	p     *Phone     // only its account and server are used
 	v     *verifier.Verifier
 }
 
@@ -230,9 +230,9 @@ func NewLogReader(account *xrpc.Account, convo string) *LogReader {
 	return &LogReader{convo: convo, p: &Phone{Name: "log reader", Account: account}}
 }
 
-// Read reads what is new from a server, and asks the server for a head. It returns how many entries
-// were checked so far. The error is a *verifier.Lie or a *verifier.WentBack. After any other error,
-// the next Read tries again.
+// Read reads the new entries from one of the servers, and asks that server for a head. It returns
+// how many entries were checked so far. The error is a *verifier.Lie or a *verifier.WentBack: after
+// any other failure, the next Read tries again.
 func (r *LogReader) Read(ctx context.Context, server *xrpc.Client) (checked int64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

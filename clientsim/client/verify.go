@@ -96,7 +96,7 @@ func seenName(convo string, seq int64) string {
 	return fmt.Sprintf("%s%s/%012d", seenPrefix, convo, seq)
 }
 
-// VerifierOf returns the verifier of a convo's log, as it was stored.
+// VerifierOf returns the stored verifier of a convo's log.
 func (p *Phone) VerifierOf(convo string) (*verifier.Verifier, error) {
 	if data, ok := p.Disk.Read(proofPrefix + convo); ok {
 		return verifier.Restore(data, logSource{p}, nil)
@@ -120,9 +120,9 @@ func (p *Phone) saveVerifier(convo string, v *verifier.Verifier, changes map[str
 	return nil
 }
 
-// verify shows the verifier what the phone has read of a convo since the last time. Errors: errors
-// of loading and saving the verifier, *verifier.Lie, *verifier.OtherKey and *verifier.OtherSender.
-// Any other error of the verifier is dropped, because the next Sync tries again.
+// verify shows the verifier the entries of a convo that the phone has read since the last time. Its
+// errors are *verifier.Lie, *verifier.OtherKey, *verifier.OtherSender, and those of loading and
+// saving the verifier. Any other error of the verifier is dropped: the next Sync tries again.
 func (p *Phone) verify(ctx context.Context, thread *Thread) error {
 	if !p.Verifies {
 		return nil
@@ -139,8 +139,8 @@ func (p *Phone) verify(ctx context.Context, thread *Thread) error {
 	return p.storeVerified(ctx, v, thread, changes, err)
 }
 
-// storeVerified stores the verifier. err is what the verifier has returned: if it asks to read the
-// log again, storeVerified does so first. The errors are verify's.
+// storeVerified stores the verifier. err is the verifier's error: if err asks to read the log
+// again, storeVerified does that first. storeVerified returns the same errors as verify.
 func (p *Phone) storeVerified(ctx context.Context, v *verifier.Verifier, thread *Thread, changes map[string][]byte,
 	err error) error {
 	if errors.Is(err, verifier.ErrReadAgain) {
@@ -160,8 +160,8 @@ func (p *Phone) storeVerified(ctx context.Context, v *verifier.Verifier, thread 
 	return nil
 }
 
-// showAll shows the verifier the entries that wait, up to the thread's cursor, and asks for a head
-// now and then.
+// showAll shows the verifier the waiting entries, up to the thread's cursor. Now and then it asks
+// for a head.
 func (p *Phone) showAll(ctx context.Context, v *verifier.Verifier, thread *Thread,
 	changes map[string][]byte) (err error) {
 	defer Catch(&err)
@@ -203,8 +203,8 @@ func (p *Phone) readAgain(ctx context.Context, v *verifier.Verifier, thread *Thr
 	}
 }
 
-// compareHeads compares the newest heads of the other phones with this one's, and gives its own to
-// them through the model. Apps send heads in encrypted messages: see SendHead.
+// compareHeads compares the newest heads of the other phones with this phone's head, and gives this
+// head to the other phones through the model. Apps send heads in encrypted messages: see SendHead.
 func (p *Phone) compareHeads(ctx context.Context, v *verifier.Verifier, convo string) error {
 	for name, head := range p.Model.ExchangeHeads(convo, p.Name, v.Message()) {
 		if err := v.Head(ctx, head, name); err != nil { // all phones are honest
@@ -222,8 +222,8 @@ func (p *Phone) SendHead(ctx context.Context, convo string) (err error) {
 	return p.Send(ctx, convo, headText+v.Message())
 }
 
-// CompareReceived compares the heads in the messages that were read of a convo, and returns how many
-// there were. Error: *verifier.Lie.
+// CompareReceived compares the heads in the messages that the phone has read in a convo, and
+// returns the number of these heads. Error: *verifier.Lie.
 func (p *Phone) CompareReceived(ctx context.Context, convo string) (n int, err error) {
 	defer Catch(&err)
 	v := Must(p.VerifierOf(convo))

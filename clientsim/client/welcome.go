@@ -103,8 +103,8 @@ func (p *Phone) JoinSaved(convo string) error {
 	return p.writeWelcome(w, changes)
 }
 
-// startReading opens a thread for a device that has just joined the group. A device that was in the
-// group before starts again.
+// startReading opens a thread for a device that has just joined the group. If the device was in the
+// group before, its old entries are removed.
 func (p *Phone) startReading(t *Thread, changes map[string][]byte) error {
 	for _, folder := range []string{inboxPrefix, loosePrefix, seenPrefix} {
 		for _, name := range p.Disk.List(folder + t.ConvoID + "/") {
@@ -134,9 +134,9 @@ func (p *Phone) ConfirmWith(ctx context.Context, call xrpc.Call) (*mlsapi.Confir
 }
 
 // Join enters a convo that this account was added to: fetch, keep, join, confirm, read. If joining
-// fails, the phone says so to the server, and tries once more with the server's next answer. The
-// bytes stay on the disk. Error: ErrWelcomeLost, if the second try fails, or if neither the server
-// nor the disk has a Welcome any more.
+// fails, the phone reports the failure to the server, and tries once more with the server's next
+// answer. The bytes stay on the disk. Error: ErrWelcomeLost, if the second attempt fails, or if
+// neither the server nor the disk has a Welcome.
 func (p *Phone) Join(ctx context.Context, convo string) error {
 	var failed error
 	for range 2 {
@@ -167,8 +167,8 @@ func (p *Phone) hasWelcome(convo string) bool {
 // maxDetails bounds what a phone says of a failed join, in bytes. The server takes 1,024.
 const maxDetails = 200
 
-// reportFailure tells the server why joining has failed. It returns cause, with the error of the
-// report if that fails.
+// reportFailure tells the server why joining has failed. It returns cause, together with the error
+// of the report, if there is one.
 func (p *Phone) reportFailure(ctx context.Context, convo string, cause error) error {
 	w, err := p.readWelcome(convo)
 	if err != nil {

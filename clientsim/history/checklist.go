@@ -15,8 +15,8 @@ import (
 type ListEntry struct {
 	GroupID string
 	Members []syntax.DID
-	// View is what the account's phone sees of the convo. It is nil while no phone of the account
-	// has joined; then the remaining fields are unknown.
+	// View is what the account's phone sees of the convo. nil means that no phone of the account has
+	// joined. Then the remaining fields are unknown.
 	View   *View
 	Cursor int64
 }

@@ -81,7 +81,7 @@ func (k *checker) dense(from int64) {
 }
 
 // messages checks that the log has every acknowledged message exactly once, with its bytes, id,
-// seq, sender and epoch. It has no message that no phone sent.
+// seq, sender and epoch, and that a phone has sent every message of the log.
 func (k *checker) messages(from int64) {
 	seen := map[Digest]int64{}
 	for i := range k.view.Log {
@@ -126,8 +126,8 @@ func (k *checker) acknowledged(entry *mlsapi.MessageView, d Digest, text string)
 	}
 }
 
-// handshakes checks that every acknowledged commit is at its seq with its sender. The log has no
-// commit that was refused or that no phone made.
+// handshakes checks that every acknowledged commit is at its seq with its sender. A phone must have
+// made every commit of the log, and the server must not have refused it.
 func (k *checker) handshakes(from int64) {
 	seen := map[Digest]bool{}
 	for i := range k.view.Log {
@@ -232,8 +232,8 @@ func (k *checker) applications() {
 }
 
 // inboxed checks that the phone decrypted every acknowledged message once, with the text and the
-// sender that it was sent with. Messages of epochs that it had left when the server was restored are
-// the matter of CheckRestored.
+// sender that it was sent with. CheckRestored checks the messages of epochs that the phone had left
+// when the server was restored.
 func (k *checker) inboxed(from int64) {
 	seen, past := map[string]int64{}, map[Digest]bool{}
 	for _, item := range k.view.Inbox {
@@ -265,7 +265,7 @@ type Item struct {
 	Own    bool       `json:"own,omitempty"`
 	Past   bool       `json:"past,omitempty"` // of an epoch that this device has no key for
 	Digest Digest     `json:"digest,omitzero"`
-	Sender syntax.DID `json:"sender"` // as the MLS message says; for a message of its own, this account
+	Sender syntax.DID `json:"sender"` // as the MLS message says; for the phone's own message, its account
 	Text   string     `json:"text,omitempty"`
 	Data   []byte     `json:"data,omitempty"` // the plaintext, if Text cannot hold it because it is not UTF-8
 }

@@ -1,6 +1,6 @@
 // Package history says what must be true. Model and History record what clients sent and what was
 // acknowledged. Ledger watches the answers under each idempotency key, and Observer the events of a
-// subscriber. The checks compare the server's view with them. Nothing here makes a call.
+// subscriber. The checks compare the server's view with these records. Nothing here makes a call.
 package history
 
 import (
@@ -16,10 +16,10 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// History is what happened in the convos that streams watch, as the server acknowledged it to the
-// clients that did it. Observers compare with it what they saw. It is safe for concurrent use.
+// History records the acknowledged changes of the convos that streams watch. Observers compare the
+// events that they saw with the History. A History is safe for concurrent use.
 type History struct {
-	mu       sync.Mutex // guards what follows, and the convo histories
+	mu       sync.Mutex // guards the fields below, and the convo histories
 	convos   map[string]*convoHistory
 	personal map[syntax.DID][]personalEvent
 }
@@ -27,10 +27,10 @@ type History struct {
 // personalEvent is an event about one account's own device.
 type personalEvent struct {
 	kind   string
-	convo  string // welcome, invitation
+	convo  string // for welcome and invitation
 	device string
-	epoch  int64  // welcome, invitation
-	change string // keyPackages
+	epoch  int64  // for welcome and invitation
+	change string // for keyPackages
 }
 
 func personalEventOf(h *xrpc.Event) personalEvent {
@@ -57,11 +57,11 @@ type rosterChange struct {
 }
 
 // membership is one stay of an account in a convo: the part of the log and of the roster changes
-// that it may see.
+// that the account may see.
 type membership struct {
-	from, to int64 // the member sees the entries after from, up to to
-	first    int   // index of its joining in roster
-	last     int   // index of its leaving
+	from, to int64 // the member sees the entries with from < seq <= to
+	first    int   // index in roster of the member's joining
+	last     int   // index in roster of the member's leaving
 	closed   bool
 }
 
@@ -183,7 +183,7 @@ func (s *convoHistory) step() int {
 	return s.roster[len(s.roster)-1].step + 1
 }
 
-// Log returns the digests of a convo's entries by seq, from 1. 0 is an entry that was not
+// Log returns the digests of a convo's entries by seq, from 1. 0 stands for an entry that was not
 // acknowledged.
 func (c *History) Log(convo string) []EntryDigest {
 	c.mu.Lock()
@@ -226,7 +226,7 @@ func (s *convoHistory) end(p membership) int64 {
 }
 
 // changes returns the roster changes that a member must see: its own joining, every later change,
-// and its leaving. It may or may not see the others that joined by the same write.
+// and its leaving. It may or may not see the other accounts that joined by the same write.
 func (s *convoHistory) changes(p membership) []rosterChange {
 	last := len(s.roster) - 1
 	if p.closed {
@@ -246,11 +246,11 @@ func (s *convoHistory) changes(p membership) []rosterChange {
 type ViolationKind string
 
 const (
-	// Lost: something that was acknowledged is not there.
+	// Lost means that something acknowledged is missing.
 	Lost ViolationKind = "lost"
-	// Duplicated: something is there twice.
+	// Duplicated means that something is there twice.
 	Duplicated ViolationKind = "duplicated"
-	// Broken: any other promise.
+	// Broken means any other broken promise.
 	Broken ViolationKind = "violated"
 )
 

@@ -19,7 +19,7 @@ import (
 type Ledger struct {
 	wire http.RoundTripper
 
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards the fields below
 	records    map[ledgerKey]*record
 	violations []Violation
 }
@@ -39,8 +39,8 @@ type record struct {
 	unknown   int // attempts with an unknown outcome
 	status    int
 	body      []byte
-	// restored is set if the server was restored since the last answer. The next one may repeat it,
-	// or be a new original.
+	// restored is set if the server was restored since the last answer. The next answer may repeat the
+	// last one, or be a new original.
 	restored bool
 }
 
@@ -76,7 +76,7 @@ func (l *Ledger) RoundTrip(req *http.Request) (*http.Response, error) {
 	case resp.StatusCode/100 == 2:
 		l.answered(key, xrpc.Answer{Status: resp.StatusCode, Header: resp.Header, Body: body})
 	case resp.StatusCode >= 500:
-		l.lost(key) // the server may or may not have done it
+		l.lost(key) // the server may or may not have done the write
 	}
 	return resp, nil
 }

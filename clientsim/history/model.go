@@ -16,15 +16,14 @@ import (
 
 // Model is the simulator's own record of what happened. It is built from what clients sent and what
 // was acknowledged, never from what the server stores. The checks compare the server's log and
-// every phone's inbox with the Model. It is safe for concurrent use. A nil Model records nothing.
-// It is for phones in convos of others, because a Model could not know everything about these
-// convos.
+// every phone's inbox with the model. A Model is safe for concurrent use. A nil Model records
+// nothing; it is for phones in convos of others, where a model could not know everything.
 type Model struct {
-	mu           sync.Mutex // guards what follows
+	mu           sync.Mutex // guards the fields below
 	convos       map[string]*ConvoModel
 	claims       map[Digest]string // the claim that each KeyPackage went to
 	acknowledged []AcknowledgedCall
-	heads        map[string]map[string]string // of logs, by convo and phone
+	heads        map[string]map[string]string // heads of logs, by convo and phone
 	// History also gets what streams must show. It may be nil.
 	History *History
 }
@@ -41,7 +40,7 @@ type ConvoModel struct {
 	GroupID    []byte
 	firstEpoch uint64
 	withInfo   bool                // created with a GroupInfo
-	Sent       map[string]Sent     // acknowledged, by text
+	Sent       map[string]Sent     // acknowledged messages, by text
 	Attempted  map[Digest]string   // text of every ciphertext that left a phone
 	Commits    map[Digest]Commit   // every commit that left a phone
 	Refused    map[Digest]struct{} // ciphertexts and commits that the server turned down
@@ -55,7 +54,7 @@ type Commit struct {
 	Epoch    uint64 // the epoch that it creates
 	Public   bool   // a PublicMessage
 	WithInfo bool   // sent with the new epoch's GroupInfo
-	Seq      int64  // the seq that was acknowledged; 0 means no acknowledgement
+	Seq      int64  // seq of the acknowledged commit; 0 means no acknowledgement
 }
 
 // Sent is one acknowledged message.
@@ -73,8 +72,8 @@ func (s Sent) Entry() EntryDigest {
 	return DigestEntry(false, s.ID, s.Sender.String(), int64(s.Epoch), s.Digest)
 }
 
-// ExchangeHeads returns the newest heads of a convo's log that other phones have checked, by phone,
-// and stores the head of one phone. A nil Model has no heads.
+// ExchangeHeads records the newest head of a convo's log that a phone has checked. It returns the
+// newest heads of the other phones, by phone. A nil Model returns no heads.
 func (m *Model) ExchangeHeads(convo, phone, head string) map[string]string {
 	if m == nil {
 		return nil
@@ -114,8 +113,8 @@ func (c *ConvoModel) Live() []syntax.DID {
 type Member struct {
 	from int64 // seq of the commit that added it; 1 for a founder
 	Live bool
-	// Cursor is the largest cursor that the server answered with. For an added member it starts at
-	// the commit that added it.
+	// Cursor is the largest cursor that the server answered with. For an added member, Cursor starts
+	// at the commit that added the member.
 	Cursor   int64
 	reported int64 // the largest seq that the member reported, answered or not
 }
@@ -164,7 +163,7 @@ func (m *Model) Created(id string, groupID []byte, epoch uint64, withInfo bool, 
 	})
 }
 
-// Claimed records the KeyPackages that a claim got. The claim is known by its key. It is an error
+// Claimed records the KeyPackages that a claim got. claim is the key of the claim. It is an error
 // if a KeyPackage went to another claim before.
 func (m *Model) Claimed(claim string, packages [][]byte) error {
 	if m == nil {

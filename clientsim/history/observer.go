@@ -17,20 +17,20 @@ import (
 type Observer struct {
 	who     string
 	did     syntax.DID
-	devices []string // whose Welcomes and KeyPackages may be reported
-	Only    []string // if not nil, the only convos that it asked for
+	devices []string // devices whose Welcomes and KeyPackages may be reported
+	Only    []string // if not nil, the only convos that the subscriber asked for
 
-	mu          sync.Mutex // guards what follows
-	cursor      int64      // of the last event
-	last        xrpc.Event // that event, without its body
+	mu          sync.Mutex // guards the fields below
+	cursor      int64      // cursor of the last event
+	last        xrpc.Event // the last event, without its body
 	resumedFrom int64      // the cursor that this connection began from
-	inclusive   bool       // it begins with an event that came before
+	inclusive   bool       // this connection begins with an event that came before
 	fresh       bool       // this connection has had no event yet
-	readAgain   bool       // it has read its convos again; the stream can begin within a membership
+	readAgain   bool       // the subscriber has read its convos again; the stream can begin within a membership
 	convos      map[string]*observedConvo
 	personal    []xrpc.Event // Welcomes, invitations, KeyPackages
-	events      int64        // without repeated ones
-	entries     int64        // of logs
+	events      int64        // number of events, without repeated ones
+	entries     int64        // number of log entries among the events
 	found       []Violation
 }
 
@@ -41,12 +41,12 @@ type observedConvo struct {
 
 // observedMembership is what a subscriber saw of one convo between joining and leaving.
 type observedMembership struct {
-	from    int64 // as the event of joining says
+	from    int64 // seq in the event of joining
 	digests []EntryDigest
 	changes []rosterChange
 	gone    bool
-	assumed bool // it began as a member; what came before is unknown
-	read    bool // it has read the log up to from itself: events up to there are no news
+	assumed bool // the subscriber began as a member; earlier events are unknown
+	read    bool // the subscriber has read the log up to from: events up to there are not new
 }
 
 // next returns the seq of the next expected entry.
@@ -65,7 +65,7 @@ func (v *Observer) StartAsMember(convo string, seq int64) {
 }
 
 // ReadAgain says that the subscriber got OutdatedCursor, and has read the logs of its convos up to
-// these seqs. What it saw before is forgotten: the server has possibly lost it.
+// these seqs. The observer forgets earlier events, because the server may have lost them.
 func (v *Observer) ReadAgain(read map[string]int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -90,15 +90,15 @@ func (v *Observer) report(kind ViolationKind, convo, format string, args ...any)
 	}
 }
 
-// Resume returns the cursor to resume from. ok is false if no event has come yet. If again is true,
-// the last event is asked for once more, as by a client that is unsure whether it has handled the
+// Resume returns the cursor to resume from. ok is false if no event has come yet. With again, the
+// cursor asks for the last event once more, as from a client that is unsure whether it handled the
 // event.
 func (v *Observer) Resume(again bool) (cursor int64, ok bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.fresh, v.inclusive, v.resumedFrom = true, false, 0
 	if v.cursor == 0 {
-		return 0, v.readAgain // the cursor 0 asks for all events that are kept
+		return 0, v.readAgain // 0 asks for all events that are kept
 	}
 	v.inclusive, v.resumedFrom = again, v.cursor
 	if !again {
@@ -159,8 +159,8 @@ func (v *Observer) Observe(h xrpc.Event) bool {
 	return true
 }
 
-// sameEvent compares an event with the earlier one at its cursor. The earlier one's body was not
-// kept.
+// sameEvent compares an event with the earlier event at its cursor. The body of the earlier event
+// was not kept.
 func sameEvent(a, b *xrpc.Event) bool {
 	return a.Kind == b.Kind && a.Convo == b.Convo && a.Seq == b.Seq && a.ID == b.ID && a.Sender == b.Sender &&
 		a.Epoch == b.Epoch &&
@@ -247,7 +247,7 @@ func (v *Observer) Count() (events, entries int64) {
 	return v.events, v.entries
 }
 
-// Missing counts what happened and did not arrive yet. At 0, Judge may be called.
+// Missing counts the events that have not arrived yet. When it returns 0, Judge may be called.
 func (v *Observer) Missing(c *History) (n int64) {
 	convos, personal := v.expected(c)
 	v.mu.Lock()
@@ -317,7 +317,7 @@ func withoutStep(t rosterChange) rosterChange {
 }
 
 // Judge returns the violations found so far, and every difference from the history. The history
-// must be complete by then.
+// must be complete.
 func (v *Observer) Judge(c *History) []Violation {
 	convos, personal := v.expected(c)
 	v.mu.Lock()
@@ -378,7 +378,7 @@ func (v *Observer) judgeMembership(s *convoHistory, p membership, st *observedMe
 	for i, m := range st.digests {
 		seq := st.from + 1 + int64(i)
 		if m == 0 || seq > int64(len(s.log)) {
-			continue // said before
+			continue // reported before
 		}
 		if want := s.log[seq-1]; want == 0 {
 			v.report(Broken, s.id, "seq %d holds an entry that was never acknowledged", seq)
@@ -392,8 +392,8 @@ func (v *Observer) judgeMembership(s *convoHistory, p membership, st *observedMe
 	v.judgeRoster(s, p, st)
 }
 
-// compare returns the roster changes that were seen and those that had to be seen. If a membership
-// is assumed, its first changes are unknown.
+// compare returns the roster changes that were seen, and the changes that had to be seen. If a
+// membership is assumed, its first changes are unknown.
 func (s *convoHistory) compare(p membership, st *observedMembership) (got, want []rosterChange) {
 	own := s.roster[p.first]
 	begin, end := p.first, p.first // the changes of the same write

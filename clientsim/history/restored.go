@@ -10,11 +10,11 @@ import (
 	"mlsd/api/mlsapi"
 )
 
-// Gone is what the server had acknowledged in a convo and lost in a restore. Whatever clients make
-// good leaves it again.
+// Gone has the acknowledged writes of a convo that the server lost in a restore. A write that
+// clients make good is removed from Gone.
 type Gone struct {
-	Sent    map[string]Sent     // by text
-	Commits map[Digest]Commit   // their epochs may be taken by others
+	Sent    map[string]Sent     // messages, by text
+	Commits map[Digest]Commit   // commits; others may have taken their epochs
 	Joined  map[syntax.DID]bool // members that a lost commit added
 	Left    map[syntax.DID]bool // members that have left, or were removed
 }
@@ -27,9 +27,9 @@ func (g Gone) clone() Gone {
 // Count returns how many acknowledged writes are gone.
 func (g Gone) Count() int { return len(g.Sent) + len(g.Commits) + len(g.Left) }
 
-// Restored records that the server was restored, and what it has of a convo since then: the whole
-// log, and the roster. What was acknowledged and is not there is gone until it is acknowledged
-// again, perhaps at another place. Every acknowledged call may be answered anew.
+// Restored records that the server was restored, and what the server then has of a convo: the whole
+// log, and the roster. An acknowledged write that is missing is gone until it is acknowledged
+// again, perhaps at another place. Every acknowledged call may get a new answer.
 func (m *Model) Restored(convo string, log []mlsapi.MessageView, roster []syntax.DID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -80,8 +80,9 @@ func (c *ConvoModel) Unread(did syntax.DID, items []Item) (texts []string) {
 	return texts
 }
 
-// CheckRestored reports what is still gone, but for what members wrote that never came back: that is
-// named. A commit need not come back, because another one may have its epoch.
+// CheckRestored reports the writes that are still gone. The writes of members that never came back
+// are no violations: named lists them. A commit need not come back, because another commit may have
+// its epoch.
 func (c *ConvoModel) CheckRestored(never func(syntax.DID) bool) (found []Violation, named []string) {
 	judge := func(who syntax.DID, what string) {
 		if never(who) {

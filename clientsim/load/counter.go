@@ -12,8 +12,8 @@ type Operation struct {
 	Failed map[string]int64 `json:"failed,omitempty"` // by error name
 	// First is the first failure as text.
 	First string `json:"first,omitempty"`
-	// Latency is the latency of the requests that are done. At a rate it counts from when the request
-	// was due.
+	// Latency has the latencies of the requests that are done. At a rate, a latency begins when its
+	// request is due.
 	Latency *Latency `json:"latency"`
 }
 
@@ -44,7 +44,7 @@ func (c *Counter) operation(name string) *Operation {
 	return op
 }
 
-// Done counts an operation that took so long.
+// Done counts an operation and its latency.
 func (c *Counter) Done(name string, took time.Duration) {
 	if c == nil {
 		return
@@ -56,7 +56,7 @@ func (c *Counter) Done(name string, took time.Duration) {
 	op.Latency.Record(took)
 }
 
-// Fail counts an operation that failed. failure is the name of its error, and text what it says.
+// Fail counts an operation that failed. failure is the name of the error, and text is its message.
 func (c *Counter) Fail(name, failure, text string) {
 	if c == nil {
 		return
@@ -78,7 +78,7 @@ func (c *Counter) Latencies(name string) *Latency {
 	return copied
 }
 
-// Operations returns everything that was counted, by name. The counter must be in no use any more.
+// Operations returns everything that was counted, by name. All counting must have ended.
 func (c *Counter) Operations() map[string]*Operation {
 	c.mu.Lock()
 	defer c.mu.Unlock()

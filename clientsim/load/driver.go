@@ -19,15 +19,15 @@ import (
 type Driver struct {
 	// Rate is how many requests begin per second, answered or not. 0 means as many as possible.
 	Rate float64
-	// Lanes is how many requests are unanswered at most.
+	// Lanes is the largest number of unanswered requests.
 	Lanes int
-	// Full, unless nil, gets each request for which no lane was free. It is left out. Else it waits
-	// for a lane, and its latency counts from when it was due.
+	// Full gets each request for which no lane is free; the request is not made. If Full is nil, the
+	// request waits for a lane, and its latency counts from when the request was due.
 	Full func(r Request)
 	// Exact makes requests begin within 50 µs of when they are due. Go's timers may be a millisecond
-	// late on an idle machine, which is more than some requests take.
+	// late on an idle machine, and some requests take less than a millisecond.
 	Exact bool
-	// Count returns where a request counts that was due at a time. It may be nil.
+	// Count returns the counter for a request that is due at a time. The field may be nil.
 	Count func(due time.Time) *Counter
 }
 
@@ -36,7 +36,7 @@ type Request struct {
 	I    int // from 0
 	Lane int // from 0; a lane has one request at a time
 	Due  time.Time
-	// Count counts the outcome of the request. nil means that the request does not count.
+	// Count counts the result of the request. nil means that the request does not count.
 	Count *Counter
 }
 
@@ -67,8 +67,8 @@ func (d *Driver) Run(ctx context.Context, do func(Request)) {
 	running.Wait()
 }
 
-// Try is Run for requests that can fail: the first failure ends the run. Each lane has random
-// numbers of its own, which follow from the seed.
+// Try is Run for requests that can fail: the first failure ends it. Each lane has its own random
+// numbers, made from the seed.
 func (d *Driver) Try(ctx context.Context, seed uint64, do func(Request, *rand.Rand) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -85,7 +85,7 @@ func (d *Driver) Try(ctx context.Context, seed uint64, do func(Request, *rand.Ra
 	return errors.Join(errs...)
 }
 
-// atRate begins requests at the rate. Those that were due before ctx ended are all made.
+// atRate begins requests at the rate. It makes every request that is due before ctx ends.
 func (d *Driver) atRate(ctx context.Context, do func(Request)) {
 	sleep := time.Sleep
 	if d.Exact {
@@ -145,12 +145,13 @@ const longest = 10 * time.Minute
 // NewLatency returns an empty histogram.
 func NewLatency() *Latency { return &Latency{hdrhistogram.New(1, longest.Microseconds(), 3)} }
 
-// Record counts a latency. What is outside of the histogram counts as its least or greatest value.
+// Record counts a latency. A latency outside of the histogram counts as its least or greatest
+// value.
 func (l *Latency) Record(d time.Duration) {
-	_ = l.RecordValue(min(max(d.Microseconds(), 1), longest.Microseconds())) // it is within the bounds
+	_ = l.RecordValue(min(max(d.Microseconds(), 1), longest.Microseconds())) // cannot fail: the value is within the bounds
 }
 
-// String is the usual percentiles.
+// String returns the usual percentiles.
 func (l *Latency) String() string {
 	at := func(q float64) time.Duration {
 		return (time.Duration(l.ValueAtQuantile(q)) * time.Microsecond).Round(time.Millisecond)

@@ -35,7 +35,7 @@ func connectDatabase(ctx context.Context, url string) (_ *pgxpool.Pool, err erro
 	return pgxpool.NewWithConfig(ctx, config)
 }
 
-// samples is the file of samples. It is flushed with every line, so a killed run keeps what it has.
+// samples is the file of samples. It is flushed with every line, so a killed run keeps its samples.
 type samples struct {
 	file  *os.File
 	lines *json.Encoder
@@ -162,7 +162,7 @@ const databaseSQL = `
 		(SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0) FROM pg_stat_activity WHERE backend_type
 			= 'client backend')`
 
-// databaseValues adds what the database says.
+// databaseValues adds the values that the database gives.
 func databaseValues(ctx context.Context, db *pgxpool.Pool, values map[string]float64) (err error) {
 	defer Catch(&err)
 	rows := Must(db.Query(ctx, tablesSQL))
@@ -197,10 +197,10 @@ func databaseValues(ctx context.Context, db *pgxpool.Pool, values map[string]flo
 type watch struct {
 	wire *http.Transport
 
-	mu      sync.Mutex         // guards what follows
-	sends   *load.Latency      // µs until an answer, since the last take
+	mu      sync.Mutex         // guards the fields below
+	sends   *load.Latency      // time until an answer in µs, since the last take
 	events  *load.Latency      // µs from createdAt until arrival, since the last take
-	answers map[string]float64 // since the start, by class of status; "none": no answer
+	answers map[string]float64 // since the start, by class of status; "none" means no answer
 	sent    float64            // messages that were answered with success, since the start
 }
 
@@ -233,7 +233,7 @@ func (w *watch) RoundTrip(req *http.Request) (*http.Response, error) {
 // CloseIdleConnections makes World.CloseIdle work.
 func (w *watch) CloseIdleConnections() { w.wire.CloseIdleConnections() }
 
-// event takes the age of an event that has come.
+// event records the age of an event that has arrived.
 func (w *watch) event(age time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

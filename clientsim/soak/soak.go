@@ -24,29 +24,29 @@ import (
 type Config struct {
 	For   time.Duration // how long the load goes on
 	Rate  int           // messages a second of the steady load
-	Every time.Duration // between two samples
-	// Keep is how long a row is as young as it is: see aged. It is longer than a round takes.
+	Every time.Duration // time between two samples
+	// Keep is the age at which a row is made old: see aged. Keep is longer than a round.
 	Keep   time.Duration
 	Seed   uint64
 	Binary string // the mlsd to start; "" means that one is found or built
-	// Samples is the file to which each sample is appended.
+	// Samples is the file that each sample is appended to.
 	Samples  string
-	Progress func(string) // gets lines about what is going on
+	Progress func(string) // gets lines that say what is happening
 }
 
 // The size of the steady load.
 const (
 	steadyConvos      = 24
 	steadySubscribers = 12
-	changeEvery       = 4 * time.Second  // roster or epoch of one of the convos
-	connectionLife    = 90 * time.Second // of most subscribers
-	// messagesPerWriter bounds what a writer sends in a run, far below the quota of a day.
+	changeEvery       = 4 * time.Second  // time between two changes to the roster or the epoch of a convo
+	connectionLife    = 90 * time.Second // length of most subscribers' connections
+	// messagesPerWriter bounds what a writer sends in a run. It is far below the daily quota.
 	messagesPerWriter = 20_000
 	minWriters        = 8
 )
 
-// settings are the settings of the nodes. Everything else has its default: quotas and rates are as
-// on a new server, but few people invite each other again and again.
+// settings returns the settings of the nodes. Other quotas and rates have their defaults. There is
+// no quota of invitations, because a few people invite each other again and again.
 func settings() map[string]string {
 	return map[string]string{
 		"MLSD_EVENT_RETENTION": "1h", "MLSD_MESSAGE_RETENTION": "25h", "MLSD_WELCOME_GRACE": "1m",
@@ -55,7 +55,7 @@ func settings() map[string]string {
 }
 
 // Run runs the load until Config.For is over or stop ends, and then judges it. ctx ends everything
-// at once. What was broken is in the last line of the samples.
+// at once. The last line of the samples has the broken promises.
 func Run(ctx, stop context.Context, c Config) (err error) {
 	defer Catch(&err)
 	e := Must(testbed.NewEnvironment(ctx, "127.0.0.1:0", testbed.Binary{Path: c.Binary}))
@@ -78,7 +78,7 @@ func (c *Config) options() testbed.Options {
 	writers := max(minWriters, int(float64(c.Rate)*c.For.Seconds()/messagesPerWriter))
 	return testbed.Options{
 		Seed: c.Seed, For: c.For, Rate: c.Rate, Writers: writers, Convos: steadyConvos, Subscribers: steadySubscribers,
-		Clients: 6, Messages: 40, Epochs: 4, Members: 12, Claims: 40, // of the rounds
+		Clients: 6, Messages: 40, Epochs: 4, Members: 12, Claims: 40, // for the rounds
 	}
 }
 
@@ -93,7 +93,7 @@ type soak struct {
 	rounds  counters
 }
 
-// run runs the load and what watches it, and judges.
+// run runs the load, takes the samples, and judges.
 func (s *soak) run(ctx, stop context.Context) (err error) {
 	defer Catch(&err)
 	stop, cancel := context.WithTimeout(stop, s.c.For)
@@ -120,7 +120,7 @@ func (s *soak) run(ctx, stop context.Context) (err error) {
 	return out.end(s)
 }
 
-// played are the scenarios of the rounds. None kills a server or looks into its data.
+// played returns the scenarios of the rounds. None of them kills a server or looks into its data.
 func played() []scenario.Scenario {
 	names := []string{
 		"long-conversation", "push", "lost-answer", "lost-answer-app-killed", "twice-at-once",
@@ -133,8 +133,8 @@ func played() []scenario.Scenario {
 	return slices.DeleteFunc(all, func(s scenario.Scenario) bool { return !slices.Contains(names, s.Name) })
 }
 
-// roundLimit ends a round against a server that answers nothing. A row must not be made old before
-// that: see Config.Keep.
+// roundLimit ends a round against a server that answers nothing. Config.Keep is longer, so no row
+// of a running round is made old.
 const roundLimit = 4 * time.Minute
 
 // playRounds plays scenarios one after the other until stop ends, and rests between scenarios. Each
@@ -152,7 +152,7 @@ func (s *soak) playRounds(ctx, stop context.Context) {
 	}
 }
 
-// The pause between two rounds, as a multiple of the last one's length, and at least.
+// The pause between two rounds: a multiple of the last round's length, and its minimum.
 const (
 	restTimes = 5
 	minRest   = 10 * time.Second
@@ -182,7 +182,8 @@ func (s *soak) playRound(ctx context.Context, play scenario.Scenario, n int) {
 	}
 }
 
-// rotateKey gives an account of a world a new signing key, as its owner's PDS does, and uses it.
+// rotateKey gives an account of a world a new signing key, as its owner's PDS does, and uses the
+// new key.
 func (s *soak) rotateKey(ctx context.Context, w *testbed.World) (err error) {
 	defer Catch(&err)
 	accounts := w.Accounts()
@@ -207,9 +208,9 @@ func (s *soak) remove(ctx context.Context, w *testbed.World, node *testbed.Proc)
 	return nil
 }
 
-// The server keeps messages for a day at least, and records and the audit log for longer. So
-// what follows makes time pass in the database. Rows that are older than keep become so old that
-// the server's workers delete them. The workers do what they do in a service that is months old.
+// The server keeps messages for at least a day, and records and the audit log for longer. So age
+// makes time pass in the database: rows that are older than Config.Keep become so old that the
+// server's workers delete them, as in a service that is months old.
 
 // aged are the statements that make rows old. $1 is Config.Keep. A row is made old once.
 var aged = []string{
@@ -234,8 +235,8 @@ var aged = []string{
 	WHERE ended_at < now() - $1::interval AND ended_at > now() - interval '7 days'`,
 }
 
-// age makes rows old until stop ends. It does so at the beginning, when there are no rows, and then
-// every tenth of Config.Keep. Rows that meet a deadlock are made old the next time.
+// age makes rows old at the beginning, when the database is empty, and then every tenth of
+// Config.Keep until stop ends. A statement that meets a deadlock runs again the next time.
 func (s *soak) age(ctx, stop context.Context, db *pgxpool.Pool) {
 	for stop.Err() == nil {
 		for _, sql := range aged {
@@ -251,8 +252,7 @@ func (s *soak) age(ctx, stop context.Context, db *pgxpool.Pool) {
 	}
 }
 
-// deadlocked reports whether PostgreSQL ended a transaction because it waited for another that
-// waited for it.
+// deadlocked reports whether PostgreSQL ended a transaction because of a deadlock.
 func deadlocked(err error) bool {
 	var failure *pgconn.PgError
 	return errors.As(err, &failure) && failure.Code == "40P01"

@@ -1,8 +1,8 @@
-// Package steps ends a list of steps at the first one that fails, as Fatal ends a test. Must and Check
-// panic with a failure. A function that returns an error begins with defer Catch(&err), which makes
-// that failure its error; a function without an error is a list of steps of its caller's. A goroutine
-// calls Attempt, if it is not one of Each or AtOnce. Packages import it without its name: the
-// simulator is written in these words.
+// Package steps ends a list of steps at the first step that fails, as Fatal ends a test. Must and
+// Check panic with a failure. A function that returns an error begins with defer Catch(&err), which
+// makes the failure its error. The steps of a function without an error belong to the list of its
+// caller. A goroutine calls Attempt, unless Each or AtOnce has started the goroutine. Packages
+// import steps with a dot, because all of the simulator is written in these words.
 package steps
 
 import (
@@ -17,18 +17,18 @@ import (
 // failure is the error of a step.
 type failure struct{ err error }
 
-// Catch ends a function's steps: it makes the failure of one of them the function's error. It is
-// deferred before anything else, so that it comes after all other deferred calls.
+// Catch ends a function's steps: it makes the failure of a step the function's error. It is
+// deferred before anything else, so that it runs after all other deferred calls.
 func Catch(err *error) { caught(recover(), err) }
 
-// CatchIn is Catch. It says before the failure of a step what was being done.
+// CatchIn is Catch. Before the failure of a step, it says what the function was doing.
 func CatchIn(err *error, doing string, args ...any) {
 	if caught(recover(), err) {
 		*err = errs.Wrap(*err, doing, args...)
 	}
 }
 
-// caught makes a failure that was recovered the error. Other panics go on.
+// caught makes a recovered failure the error. Other panics go on.
 func caught(recovered any, err *error) bool {
 	f, ok := recovered.(failure)
 	switch {
@@ -40,7 +40,7 @@ func caught(recovered any, err *error) bool {
 	return ok
 }
 
-// Attempt runs steps and returns the error of the one that failed.
+// Attempt runs steps and returns the error of the step that failed.
 func Attempt(steps func()) (err error) {
 	defer Catch(&err)
 	steps()
@@ -69,8 +69,7 @@ func Must2[T, U any](v T, u U, err error) (T, U) {
 	return v, u
 }
 
-// Each calls do for 0 to n-1, at most lanes of them at a time, until one fails. That ends the
-// steps.
+// Each calls do for 0 to n-1, with at most lanes calls at a time. The first failure ends the steps.
 func Each(lanes, n int, do func(i int)) {
 	all, failed := errgroup.WithContext(context.Background())
 	all.SetLimit(lanes)
@@ -83,7 +82,7 @@ func Each(lanes, n int, do func(i int)) {
 	Check(all.Wait())
 }
 
-// AtOnce is Each for several lists of steps, all of them at the same time.
+// AtOnce runs several lists of steps at the same time.
 func AtOnce(all ...func()) {
 	Each(len(all), len(all), func(i int) { all[i]() })
 }

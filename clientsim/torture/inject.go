@@ -18,13 +18,13 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// injector carries a plan out.
+// injector carries out a plan.
 type injector struct {
 	cluster  *testbed.Cluster
-	settings map[string]string  // of the nodes
-	proxies  []*pgwire.Proxy    // of the nodes, in their order
-	disk     *testbed.SmallDisk // of PostgreSQL; nil if no FillDisk is planned
-	bouncer  *testbed.PgBouncer // of the last node; nil if no KillPgBouncer is planned
+	settings map[string]string  // settings of the nodes
+	proxies  []*pgwire.Proxy    // one for each node, in the order of the nodes
+	disk     *testbed.SmallDisk // PostgreSQL's disk; nil means that no FillDisk is planned
+	bouncer  *testbed.PgBouncer // the last node's; nil means that no KillPgBouncer is planned
 	note     func(format string, args ...any)
 	rng      *rand.Rand // of the goroutine that injects faults of processes
 
@@ -123,7 +123,7 @@ func (i *injector) process(ctx, loading context.Context, s Step) (err error) {
 	return fmt.Errorf("unknown kind %q", s.Kind)
 }
 
-// revive starts a PgBouncer again that has ended by itself.
+// revive starts PgBouncer again if it has ended by itself.
 func (i *injector) revive(ctx context.Context) error {
 	if i.bouncer == nil {
 		return nil
@@ -135,8 +135,8 @@ func (i *injector) revive(ctx context.Context) error {
 	return err
 }
 
-// fillDisk lets PostgreSQL's disk be full for a while. It crashes if it cannot write its log, and
-// does not recover while the disk is full.
+// fillDisk keeps PostgreSQL's disk full for a while. PostgreSQL crashes if it cannot write its log,
+// and does not recover while the disk is full.
 func (i *injector) fillDisk(ctx, loading context.Context, d time.Duration) error {
 	if err := i.disk.Fill(); err != nil {
 		return err
@@ -148,11 +148,11 @@ func (i *injector) fillDisk(ctx, loading context.Context, d time.Duration) error
 // startLimit is how long a node is started again and again.
 const startLimit = time.Minute
 
-// startNode starts a node. A fault can end its first connections to the database, and then it ends
-// in order, so it is tried again.
+// startNode starts a node. A fault can end the node's first connections to the database. Then the
+// node ends in order, and startNode starts it again.
 func (i *injector) startNode(ctx context.Context, n int) error {
 	return xrpc.UntilDone(ctx, startLimit, func() error {
-		i.proxies[n].Disarm() // else it meets all at once that came while it was down
+		i.proxies[n].Disarm() // without this, all faults that came while the node was down hit it at once
 		if err := i.revive(ctx); err != nil {
 			return err
 		}
@@ -173,7 +173,7 @@ func (i *injector) sessions(ctx context.Context, db *pgx.Conn) ([]int, error) {
 }
 
 // inDatabase runs do on a connection that does not go through a proxy. A crash that PostgreSQL has
-// not noticed yet can end the connection, so it is tried again.
+// not noticed yet can end the connection. Then inDatabase tries again.
 func (i *injector) inDatabase(ctx context.Context, do func(*pgx.Conn) error) error {
 	var err error
 	for range 10 {
@@ -182,7 +182,7 @@ func (i *injector) inDatabase(ctx context.Context, do func(*pgx.Conn) error) err
 			return connectErr
 		}
 		err = do(db)
-		_ = db.Close(context.WithoutCancel(ctx)) // if it was ended before, do has said so
+		_ = db.Close(context.WithoutCancel(ctx)) // do has returned any error of the connection
 		if err == nil {
 			return nil
 		}
@@ -199,7 +199,7 @@ func (i *injector) connect(ctx context.Context) (db *pgx.Conn, err error) {
 	return db, err
 }
 
-// terminate ends one of so many sessions of the nodes.
+// terminate ends a part of the sessions of the nodes: one in oneOf.
 func (i *injector) terminate(ctx context.Context, oneOf int) error {
 	return i.inDatabase(ctx, func(db *pgx.Conn) (err error) {
 		defer Catch(&err)
@@ -226,7 +226,7 @@ func (i *injector) killBackend(ctx context.Context) error {
 }
 
 // hold takes all free connections for a while. It first ends the sessions of the nodes, so that the
-// nodes need new sessions.
+// nodes need new ones.
 func (i *injector) hold(ctx context.Context, d time.Duration) error {
 	const most = 500
 	if err := i.terminate(ctx, 1); err != nil && ctx.Err() == nil {

@@ -39,7 +39,8 @@ const (
 	HoldConnections Kind = "out of connections"
 	// FillDisk lets PostgreSQL's disk be full for a while.
 	FillDisk Kind = "disk full"
-	// MoveClock makes a node's clock wrong, or right again. It stays so until the next time.
+	// MoveClock makes a node's clock wrong, or right again. The clock stays so until the next
+	// MoveClock.
 	MoveClock Kind = "clock of a node moved"
 	// KillPgBouncer kills PgBouncer with SIGKILL and starts it again.
 	KillPgBouncer Kind = "kill -9 of PgBouncer"
@@ -53,7 +54,7 @@ func processKinds() []Kind {
 	}
 }
 
-// clockErrors are by how much a node's clock can be wrong. Tokens live for a minute, and servers
+// clockErrors are the possible errors of a node's clock. Tokens live for a minute, and servers
 // accept 30 seconds of difference.
 func clockErrors() []time.Duration {
 	return []time.Duration{-time.Hour, -45 * time.Second, -3 * time.Second, 0, 3 * time.Second, 45 * time.Second,
@@ -62,12 +63,12 @@ func clockErrors() []time.Duration {
 
 // Step is one fault of a plan.
 type Step struct {
-	At    time.Duration // since the load began
+	At    time.Duration // time since the load began
 	Kind  Kind
-	Node  int           // the node, where one is meant
-	For   time.Duration // how long it lasts, where it lasts
-	Fault pgwire.Fault  // of Wire
-	Ahead time.Duration // of MoveClock: by how much the clock is wrong from now on
+	Node  int           // the node, if the fault concerns one node
+	For   time.Duration // how long the fault lasts; 0 if it has no length
+	Fault pgwire.Fault  // for Wire
+	Ahead time.Duration // for MoveClock: the error of the clock from now on
 }
 
 func (s Step) String() string {
@@ -88,8 +89,8 @@ const (
 	processEvery = 3 * time.Second
 )
 
-// NewPlan draws a plan from a seed. The same seed and length give the same plan. Which connection
-// or session suffers depends on what runs at that time.
+// NewPlan draws a plan from a seed. The same arguments give the same plan. Which connection or
+// session a fault hits depends on what runs at that time.
 func NewPlan(seed uint64, length time.Duration, nodes int) []Step {
 	rng := rand.New(rand.NewPCG(seed, 0xfa17))
 	var plan []Step
@@ -109,7 +110,7 @@ func NewPlan(seed uint64, length time.Duration, nodes int) []Step {
 	return plan
 }
 
-// wireFault draws a fault that can happen. Half of them are around a COMMIT.
+// wireFault draws a fault that can happen. Half of the faults are around a COMMIT.
 func wireFault(rng *rand.Rand) pgwire.Fault {
 	actions, points := pgwire.Actions(), pgwire.Points()
 	if rng.IntN(2) == 0 {
@@ -120,7 +121,7 @@ func wireFault(rng *rand.Rand) pgwire.Fault {
 			Point: points[rng.IntN(len(points))], Action: actions[rng.IntN(len(actions))],
 			For: traffic.Between(rng, 10*time.Millisecond, 500*time.Millisecond),
 		}
-		if rng.IntN(8) == 0 { // longer than the nodes' timeouts of a lock
+		if rng.IntN(8) == 0 { // longer than the nodes' lock timeouts
 			f.For = traffic.Between(rng, time.Second, 6*time.Second)
 		}
 		if f.Valid() {

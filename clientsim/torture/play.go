@@ -16,8 +16,8 @@ import (
 // lanes is how many operations run at once.
 const lanes = 24
 
-// options are the options of the clients. All reconnect now and then, and some read server-sent
-// events.
+// options returns the options of the clients. All clients reconnect now and then, and some read
+// server-sent events.
 func options(length time.Duration) traffic.Options {
 	return traffic.Options{
 		Writers: 8, Listeners: 9, Stocks: 4, Consenters: 3, Convos: 24, Steady: 8, Rough: true, Judged: true,
@@ -31,13 +31,13 @@ func options(length time.Duration) traffic.Options {
 // equipment is what faults need besides the cluster.
 type equipment struct {
 	*testbed.Environment
-	proxies []*pgwire.Proxy // of the nodes, in their order
+	proxies []*pgwire.Proxy // one for each node, in the order of the nodes
 	disk    *testbed.SmallDisk
 	bouncer *testbed.PgBouncer
 	skipped map[Kind]string // why a kind of fault cannot happen
 }
 
-// prepare makes what does not need the cluster.
+// prepare makes the equipment that does not need the cluster.
 func (c *Config) prepare(ctx context.Context) (_ *equipment, err error) {
 	e := &equipment{skipped: map[Kind]string{}}
 	if !c.Clocks {
@@ -71,7 +71,7 @@ func (e *equipment) close(ctx context.Context) (err error) {
 }
 
 // connect returns the URL by which the next node of the cluster reaches the database: through a
-// proxy, and the last node's proxy through PgBouncer.
+// proxy. The last node's proxy reaches the database through PgBouncer.
 func (c *Config) connect(ctx context.Context, e *equipment, f *testbed.Cluster, databaseURL string) (_ string,
 	err error) {
 	defer Catch(&err)
@@ -112,7 +112,7 @@ func (c *Config) play(ctx context.Context, report *Report) (err error) {
 	})
 	report.Violations, report.Notes = w.Found(), w.Notes()
 	if len(report.Violations) > 0 && ctx.Err() == nil {
-		err = nil // what is broken can keep the run from its end
+		err = nil // a broken promise can keep the run from its end
 	}
 	return err
 }

@@ -19,11 +19,11 @@ type Report struct {
 	For        time.Duration
 	Plan       []Step
 	Skipped    map[Kind]string // faults that cannot happen on this machine, and why
-	Faults     map[string]int  // that happened, by name
-	Recoveries int64           // of PostgreSQL after a crash
+	Faults     map[string]int  // faults that happened, by name
+	Recoveries int64           // recoveries of PostgreSQL after a crash
 	traffic.Counts
 	traffic.Judgement
-	Events     int64 // that came to subscribers
+	Events     int64 // events that came to subscribers
 	Notes      []string
 	Violations []history.Violation
 }
@@ -90,8 +90,8 @@ func (r *Report) Write(out io.Writer) error {
 // varying matches what makes two violations of one sort differ: DIDs, ids, digests and numbers.
 var varying = regexp.MustCompile(`did:[\w:.%-]+|\b[0-9a-f]{4,}(-[0-9a-f]{4,})*\b|\d+`)
 
-// writeViolations writes one violation of each sort, and how many there are, so that a frequent sort
-// does not hide another one.
+// writeViolations writes one violation of each sort, with the number of violations of that sort. So
+// a frequent sort does not hide another one.
 func (r *Report) writeViolations(p *printer) {
 	var sorts []string
 	like := map[string][]history.Violation{}

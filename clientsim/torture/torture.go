@@ -22,16 +22,16 @@ type Config struct {
 	For    time.Duration // how long clients write
 	Nodes  int
 	Binary string // the mlsd to start; "" means that one is found or built
-	// PgBouncer is the program of a PgBouncer, through which the last node reaches PostgreSQL. "":
-	// all nodes reach it without.
+	// PgBouncer is the path of a PgBouncer program. The last node reaches PostgreSQL through it. If
+	// the path is "", no node has a PgBouncer.
 	PgBouncer string
-	// Clocks builds a server whose clock can be wrong, if one is to be built.
+	// Clocks lets the plan make the clocks of nodes wrong, if the mlsd is built for this run.
 	Clocks   bool
-	Progress func(string) // gets lines about what is going on
+	Progress func(string) // gets lines that say what is happening
 }
 
-// Run plays one run. It returns an error if the run could not be
-// played. Broken promises are in the report.
+// Run plays one run. It returns an error if the run could not be played. Broken promises are in the
+// report.
 func Run(ctx context.Context, c Config) (_ *Report, err error) {
 	defer Catch(&err)
 	home := Must(os.MkdirTemp("", "mlsd-torture-"))
@@ -45,8 +45,8 @@ func Run(ctx context.Context, c Config) (_ *Report, err error) {
 	return report, c.play(ctx, report)
 }
 
-// internalError is the answer to what the server did not expect. It is no name of the lexicons,
-// because every method can answer with it.
+// internalError is the error name of an unexpected failure in the server. The lexicons do not list
+// this name, because every method can answer with it.
 const internalError = "InternalServerError"
 
 // torture runs the load and the plan, heals and judges.
@@ -60,7 +60,7 @@ func (c *Config) torture(ctx context.Context, w *testbed.World, t *traffic.Traff
 	injected := make(chan error, 1)
 	go func() {
 		err := i.inject(ctx, loading, report.Plan)
-		injected <- errors.Join(err, i.heal(ctx)) // requests that still run get their verdict
+		injected <- errors.Join(err, i.heal(ctx)) // after the healing, requests that still run get an answer
 	}()
 	stop := c.progress(loading, t, i)
 	err = errors.Join(t.DoAll(ctx, loading, lanes), <-injected)
@@ -73,7 +73,7 @@ func (c *Config) torture(ctx context.Context, w *testbed.World, t *traffic.Traff
 	}
 	report.Counts = t.Counts()
 	c.internalErrors(w, i.cluster, report)
-	if err != nil { // a request without a verdict, long after all faults, is a broken promise too
+	if err != nil { // a request without an answer, long after all faults, is a broken promise
 		w.Broken("the load ended early: %v", err)
 		return err
 	}
@@ -84,7 +84,7 @@ func (c *Config) torture(ctx context.Context, w *testbed.World, t *traffic.Traff
 	return nil
 }
 
-// internalErrors reports answers to what the server did not expect.
+// internalErrors reports how many answers were internalError.
 func (c *Config) internalErrors(w *testbed.World, f *testbed.Cluster, report *Report) {
 	n := report.Failures[internalError]
 	if n == 0 {
