@@ -32,7 +32,7 @@ type Agent struct {
 	name string
 	cmd  *exec.Cmd
 
-	mu      sync.Mutex // guards what follows; one request at a time
+	mu      sync.Mutex // guards the fields below; one request at a time
 	in      io.WriteCloser
 	out     *bufio.Reader
 	devices int
@@ -48,8 +48,8 @@ var agentCommands = []struct {
 	{"ts-mls", []string{"node", filepath.Join("tsmls", "agent.mjs")}},
 }
 
-// StartAgents starts the agents that a folder has. They end with ctx, or by Close. Without any it
-// returns none, and no error.
+// StartAgents starts the agents that a folder has. The agents end when ctx ends or Close is called.
+// If the folder has no agents, it returns none and no error.
 func StartAgents(ctx context.Context, dir string) (_ []*Agent, err error) {
 	var agents []*Agent
 	defer func() {
@@ -85,7 +85,7 @@ func startAgent(ctx context.Context, name string, command []string) (_ *Agent, e
 	return a, a.cmd.Start()
 }
 
-// Library is the agent's library.
+// Library returns the agent's library.
 func (a *Agent) Library() Library { return Library{Name: a.name, NewDevice: a.NewDevice} }
 
 // Close ends the agent and waits for it.
@@ -111,7 +111,7 @@ type agentRequest struct {
 	Secret   []byte   `json:"secret,omitempty"`
 }
 
-// agentAnswer is its answer.
+// agentAnswer is the answer to an agentRequest.
 type agentAnswer struct {
 	Error        string      `json:"error"`
 	SignatureKey []byte      `json:"signatureKey"`

@@ -94,8 +94,8 @@ func (d *agentDevice) Join(welcome []byte) (_ Group, err error) {
 	return joined, nil
 }
 
-// JoinExternal can only replace the leaf with the device's own signature key. The libraries decide
-// that themselves.
+// JoinExternal can only replace the leaf with the device's own signature key, because the libraries
+// choose the leaf themselves.
 func (d *agentDevice) JoinExternal(groupInfo []byte, prior int) (_ *Staged, err error) {
 	defer Catch(&err)
 	info := Must(ReadInfo(groupInfo))
@@ -145,7 +145,7 @@ func (d *agentDevice) Group(groupID []byte) (Group, bool) {
 	return g, true
 }
 
-// Forget cannot fail, as DiscardJoin.
+// Forget cannot fail, like DiscardJoin.
 func (d *agentDevice) Forget(groupID []byte) {
 	delete(d.groups, string(groupID))
 	_, _ = d.do(agentRequest{Op: "forget", Group: groupID})
@@ -163,7 +163,7 @@ func (d *agentDevice) KeepPSK(id, secret []byte) error {
 	return err
 }
 
-// Export names the agent only. ImportDevice refuses it.
+// Export writes only the agent's name. ImportDevice refuses such a device.
 func (d *agentDevice) Export() ([]byte, error) {
 	return json.Marshal(deviceFile{Agent: d.agent.name})
 }

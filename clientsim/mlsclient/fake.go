@@ -6,8 +6,8 @@ import (
 )
 
 // This file makes fake MLS objects for load. Their headers are correct (RFC 9420 §6.3, §12.4.3.1),
-// so a server accepts them. Everything that a server cannot read is random bytes. They are cheap to
-// make.
+// so a server accepts them. Everything that a server cannot read is random bytes. Fake objects are
+// cheap to make.
 
 // Content types of a PrivateMessage.
 const (

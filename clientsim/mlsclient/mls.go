@@ -10,7 +10,7 @@ import (
 )
 
 // This file is all that the simulator knows about MLS: two small interfaces and a few plain types.
-// mlsgo_*.go implement them by the library of this process, agent*.go by agents.
+// mlsgo_*.go implement the interfaces with the library of this process, agent*.go with agents.
 
 // Suite is an MLS cipher suite by its IANA number (RFC 9420 §17.1).
 type Suite uint16
@@ -23,8 +23,7 @@ const (
 	SuiteXWing    Suite = 0x004D
 )
 
-// Name returns the registered name, as the contract's cipherSuite field
-// carries it.
+// Name returns the registered name, as the contract's cipherSuite field carries it.
 func (s Suite) Name() string {
 	switch s {
 	case SuiteX25519:
@@ -72,8 +71,8 @@ type Device interface {
 	Group(groupID []byte) (Group, bool)
 	// Forget drops a group, as after a create that the server refused.
 	Forget(groupID []byte)
-	// HideHandshakes makes the device's commits PrivateMessages, whose header alone the server can
-	// read. Otherwise they are PublicMessages.
+	// HideHandshakes makes the device's commits PrivateMessages: the server can read only their
+	// headers. By default, commits are PublicMessages.
 	HideHandshakes(bool)
 	// Reborn returns the device that replaces this one after its state was lost: no groups, no
 	// private halves of KeyPackages, and the same signature key or a new one.
@@ -101,12 +100,12 @@ type Group interface {
 	// Leaves lists every leaf, in leaf order. Own is the index of this device's leaf.
 	Leaves() []Leaf
 	Own() uint32
-	// GroupInfo is the present epoch's, signed by this device, as Staged has it.
+	// GroupInfo returns the GroupInfo of the present epoch, signed by this device, as Staged has it.
 	GroupInfo() ([]byte, error)
 	// Encrypt returns an MLSMessage holding a PrivateMessage of this epoch.
 	Encrypt(plaintext []byte) ([]byte, error)
 	// Process reads the next MLSMessage of the log. A commit of another member discards the staged
-	// one, which lost. The staged commit's own bytes confirm it.
+	// commit, which has lost. The staged commit's own bytes confirm it.
 	Process(message []byte) (Received, error)
 	// Stage prepares a commit. Without additions and removals it rotates this device's keys.
 	// StageAdd, StageRemove and StageUpdate are common cases. StageRemove removes every device of
@@ -122,7 +121,7 @@ type Group interface {
 	Discard()
 }
 
-// usual is the methods of a Group that follow from others.
+// usual has the methods of a Group that follow from other methods.
 type usual struct {
 	group interface {
 		Leaves() []Leaf
@@ -158,8 +157,8 @@ func (u usual) StageRemove(identities ...string) (*Staged, error) {
 	return u.group.Stage(Change{Remove: gone})
 }
 
-// StageUpdate implements Group. It commits only a new path: an Update proposal by the committer, as
-// the library's own SelfUpdate makes one, is forbidden (RFC 9420 §12.2).
+// StageUpdate implements Group. It commits only a new path. The library's own SelfUpdate makes an
+// Update proposal by the committer, which RFC 9420 §12.2 forbids.
 func (u usual) StageUpdate() (*Staged, error) { return u.group.Stage(Change{}) }
 
 // NoLeaf means that no leaf is removed.
@@ -177,7 +176,7 @@ type Info struct {
 	GroupID []byte
 	Epoch   uint64
 	Leaves  []Leaf
-	Signer  string // identity of the leaf that signed it
+	Signer  string // identity of the leaf that signed the GroupInfo
 }
 
 // Change is what a commit does to a group's leaves.
@@ -202,8 +201,8 @@ type Staged struct {
 	Epoch uint64
 	// Commit and Welcome are MLSMessages; Welcome is nil without additions.
 	Commit, Welcome []byte
-	// GroupInfo is the new epoch's, as an MLSMessage, with the ratchet tree and the external_pub
-	// that an external commit needs.
+	// GroupInfo is the GroupInfo of the new epoch, as an MLSMessage, with the ratchet tree and the
+	// external_pub that an external commit needs.
 	GroupInfo []byte
 }
 

@@ -20,8 +20,8 @@ import (
 // memory only, and builds a Welcome only after the merge. The server wants commit, Welcome and
 // GroupInfo in one request. So this file uses the library's lower layer and stages a commit on a
 // *copy* of the group. The copy is merged at once, which yields the Welcome and the new GroupInfo.
-// Confirming takes the copy over, and discarding drops it. Both survive a restart, because the copy
-// can be serialised like any group.
+// Confirming puts the copy in the group's place, and discarding drops the copy. A staged commit
+// survives a restart, because the copy can be serialised like any group.
 
 // goDevice implements Device.
 type goDevice struct {
@@ -35,8 +35,8 @@ type goDevice struct {
 	joining  map[string]*pendingCommit  // staged by JoinExternal, by group_id in hex
 }
 
-// waitingPackage is a published KeyPackage without a Welcome yet, or a last-resort one, for which
-// more Welcomes may always come.
+// waitingPackage is a published KeyPackage without a Welcome yet, or a last-resort KeyPackage, for
+// which more Welcomes can always come.
 type waitingPackage struct {
 	public     *keypackages.KeyPackage
 	private    *keypackages.KeyPackagePrivateKeys

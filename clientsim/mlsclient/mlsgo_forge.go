@@ -60,7 +60,7 @@ func ForgeCommit(g Group, message []byte, f Forgery) ([]byte, error) {
 	return framing.NewMLSMessagePublic(public).Marshal(), nil
 }
 
-// StageAs stages an update by which the device's own leaf becomes identity's.
+// StageAs stages an update that puts identity into the device's own leaf.
 func StageAs(g Group, identity string) (*Staged, error) {
 	forger, ok := g.(*goGroup)
 	if !ok {
@@ -113,7 +113,7 @@ func forgePackage(d Device, change func(*keypackages.KeyPackage) error) (_ KeyPa
 	return KeyPackage{Message: wrap(formatKeyPackage, raw), Ref: refOf(raw)}, nil
 }
 
-// ReplayInitKey makes a KeyPackage with the init_key of another one.
+// ReplayInitKey makes a KeyPackage with the init_key of another KeyPackage.
 func ReplayInitKey(d Device, used []byte) (KeyPackage, error) {
 	return forgePackage(d, func(kp *keypackages.KeyPackage) error {
 		old, err := readPackage(used)
@@ -132,7 +132,8 @@ func BreakLeaf(d Device) (KeyPackage, error) {
 	})
 }
 
-// ForgeWelcome replaces the KeyPackageRefs of a Welcome, one for one, and appends the rest.
+// ForgeWelcome replaces the KeyPackageRefs of a Welcome, one for one, and appends the refs that are
+// left.
 func ForgeWelcome(welcome []byte, refs ...[]byte) (_ []byte, err error) {
 	defer CatchIn(&err, "forge")
 	raw := Must(unwrap(formatWelcome, welcome))

@@ -20,7 +20,8 @@ type Garbage struct {
 	// Spoil returns which of the n path secrets of the commit are spoiled. Each path secret is for one
 	// device, or for the devices below one node.
 	Spoil func(n int) []int
-	// BadInfo spoils the external_pub of the GroupInfo too, so that nobody can enter by it.
+	// BadInfo also spoils the external_pub of the GroupInfo, so that nobody can enter the group with
+	// it.
 	BadInfo bool
 }
 
@@ -94,8 +95,8 @@ func spoilPath(content *framing.AuthenticatedContent, spoil func(n int) []int) (
 	return nil
 }
 
-// commitSecretOf returns the commit_secret, which the library has erased. It is derived from the last
-// path secret but one, which the library keeps and does not show.
+// commitSecretOf returns the commit_secret of a commit. The library has erased it. So it is derived
+// from the last path secret but one, which the library keeps and does not show.
 func commitSecretOf(commit *group.StagedCommit, suite ciphersuite.CipherSuite) (*ciphersuite.Secret, error) {
 	kept := reflect.ValueOf(commit).Elem().FieldByName("pathSecrets")
 	if !kept.IsValid() || kept.Len() < 2 {

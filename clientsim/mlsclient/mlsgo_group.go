@@ -169,10 +169,10 @@ func (g *goGroup) stage(added []*keypackages.KeyPackage, propose func(*group.Gro
 	return &pending.Staged, nil
 }
 
-// frameCommit commits next's proposals and frames the commit as the device wants it. A
-// PrivateMessage must be encrypted before the merge, which replaces the secrets of its epoch. It
-// uses up ratchet keys of the copy only. That is safe, because the log accepts one commit per
-// epoch.
+// frameCommit commits next's proposals and frames the commit as the device wants it. The merge
+// replaces the secrets of the old epoch, so a PrivateMessage must be encrypted before the merge.
+// Encrypting uses up ratchet keys of the copy only. That is safe, because the log accepts one
+// commit per epoch.
 func (g *goGroup) frameCommit(next *group.Group) (_ *group.StagedCommit, _ []byte, err error) {
 	defer Catch(&err)
 	format := framing.WireFormatPublicMessage
@@ -232,9 +232,9 @@ func (d *goDevice) JoinExternal(groupInfo []byte, prior int) (_ *Staged, err err
 	return &joining.Staged, nil
 }
 
-// withConfirmation sets the confirmation_tag of a group's epoch. The library leaves it out when a
-// group is entered by external commit. Without it the epoch's GroupInfo and the next transcript
-// hash are wrong.
+// withConfirmation sets the confirmation_tag of a group's epoch. The library leaves the tag out
+// when a device enters a group by external commit. Without the tag, the epoch's GroupInfo and the
+// next transcript hash are wrong.
 func withConfirmation(g *group.Group, tag []byte) (_ *group.Group, err error) {
 	defer Catch(&err)
 	raw := Must(g.MarshalState())

@@ -21,7 +21,7 @@ import (
 // deviceFile is a device on a phone's disk. Its private keys are not encrypted, because the people
 // are simulated.
 type deviceFile struct {
-	Agent    string                 `json:"agent,omitempty"` // the agent that holds the device, with nothing else
+	Agent    string                 `json:"agent,omitempty"` // the agent that holds the device; then no other field is set
 	Identity string                 `json:"identity"`
 	Suite    uint16                 `json:"suite"`
 	Signer   []byte                 `json:"signer"` // Ed25519 seed, or P-256 scalar

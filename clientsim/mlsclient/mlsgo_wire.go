@@ -33,8 +33,8 @@ const (
 	formatKeyPackage     = 5
 )
 
-// wrap puts the MLSMessage header, version mls10 and the wire format, before an object. The library
-// marshals these objects without it.
+// wrap puts the MLSMessage header before an object: version mls10 and the wire format. The library
+// marshals these objects without the header.
 func wrap(format byte, object []byte) []byte {
 	return append([]byte{0, 1, 0, format}, object...)
 }
@@ -82,7 +82,7 @@ func IsLastResort(message []byte) (bool, error) {
 	}), nil
 }
 
-// readGroupInfo reads a GroupInfo and finds its ratchet tree, which it does not read.
+// readGroupInfo reads a GroupInfo. It also returns the ratchet tree, but does not parse it.
 func readGroupInfo(message []byte) (info *group.Info, tree []byte, err error) {
 	defer Catch(&err)
 	raw := Must(unwrap(formatGroupInfo, message))
@@ -95,8 +95,8 @@ func readGroupInfo(message []byte) (info *group.Info, tree []byte, err error) {
 	return nil, nil, errors.New("no ratchet tree in the GroupInfo")
 }
 
-// leavesOf lists the devices in the data of a ratchet_tree extension (RFC 9420 §12.4.3.3). It does
-// not read encryption keys, because the library does not know the keys of all suites.
+// leavesOf lists the devices in the data of a ratchet_tree extension (RFC 9420 §12.4.3.3). It skips
+// encryption keys, because the library does not know the keys of all suites.
 func leavesOf(extension []byte) (leaves []Leaf, err error) {
 	nodes, _, err := cutVector(extension)
 	one := func() byte { // the next byte
@@ -161,7 +161,7 @@ func ReadInfo(groupInfo []byte) (*Info, error) {
 	return read, nil
 }
 
-// PackageRef is the KeyPackageRef of a framed KeyPackage.
+// PackageRef returns the KeyPackageRef of a framed KeyPackage.
 func PackageRef(message []byte) ([]byte, error) {
 	if _, err := readPackage(message); err != nil {
 		return nil, fmt.Errorf("key package: %w", err)
@@ -169,8 +169,8 @@ func PackageRef(message []byte) ([]byte, error) {
 	return hex.DecodeString(refOf(message[len(wrap(formatKeyPackage, nil)):]))
 }
 
-// refOf is the KeyPackageRef (RFC 9420 §5.2) of a KeyPackage without its MLSMessage header. The
-// library's KeyPackage.Hash is something else. All suites of the simulator have SHA-256.
+// refOf returns the KeyPackageRef (RFC 9420 §5.2) of a KeyPackage without its MLSMessage header.
+// The library's KeyPackage.Hash is something else. All suites of the simulator have SHA-256.
 func refOf(bare []byte) string {
 	return hex.EncodeToString(ciphersuite.MakeKeyPackageRef(bare, sha256.New).AsSlice())
 }
@@ -178,10 +178,9 @@ func refOf(bare []byte) string {
 // IsPublic reports whether a handshake is a PublicMessage.
 func IsPublic(message []byte) bool { return bytes.HasPrefix(message, []byte{0, 1, 0, 1}) }
 
-// HeaderEpoch reads the epoch from a message's own header. The checks use it instead of the epoch
-// that the server states.
-//
-// It reads no further, because the library cannot read every proposal.
+// HeaderEpoch reads the epoch from a message's own header. The checks use this epoch instead of the
+// epoch that the server states. HeaderEpoch reads no further, because the library cannot read every
+// proposal.
 func HeaderEpoch(message []byte) (uint64, error) {
 	if !IsPublic(message) && !bytes.HasPrefix(message, []byte{0, 1, 0, formatPrivateMessage}) {
 		return 0, errors.New("header: neither a PublicMessage nor a PrivateMessage")
@@ -196,7 +195,7 @@ func HeaderEpoch(message []byte) (uint64, error) {
 	return binary.BigEndian.Uint64(rest), nil
 }
 
-// cutVector splits a vector with its length (RFC 9420 §2.1.2) from what follows it.
+// cutVector splits a vector with its length (RFC 9420 §2.1.2) from the bytes after it.
 func cutVector(b []byte) (content, rest []byte, err error) {
 	if len(b) == 0 {
 		return nil, nil, errors.New("no vector")

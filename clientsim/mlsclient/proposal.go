@@ -29,9 +29,9 @@ const (
 
 // Proposer is a group whose library makes some of these proposals.
 type Proposer interface {
-	// Propose returns an MLSMessage holding a proposal in clear. The device's next commit refers to
-	// the proposal, and so do the next commits of members that have processed it. Propose fails if the
-	// library does not make such a proposal.
+	// Propose returns an MLSMessage holding a proposal in clear. The next commit of the device, or of
+	// a member that processed the proposal, refers to it. It is an error if the library cannot make
+	// such a proposal.
 	Propose(kind Proposal, argument []byte) ([]byte, error)
 }
 
@@ -83,7 +83,7 @@ func CheckGrease(message []byte) (err error) {
 	return nil
 }
 
-// CheckGreaseExtensions checks that a framed KeyPackage and its leaf have a GREASE extension each.
+// CheckGreaseExtensions checks that a framed KeyPackage and its leaf each have a GREASE extension.
 func CheckGreaseExtensions(message []byte) (err error) {
 	defer Catch(&err)
 	kp := Must(readPackage(message))

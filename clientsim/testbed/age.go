@@ -11,8 +11,8 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// This file makes time pass in the server's private database, which no client can do. A scenario
-// need not wait a minute or a week.
+// This file makes time pass in the server's private database, which no client can do. So a scenario
+// need not wait for a minute or a week.
 
 // inDatabase runs f in a transaction of the server's database. No trigger fires, because these
 // changes are not the server's.

@@ -34,10 +34,10 @@ type Bucket struct {
 	Stalled atomic.Int64
 
 	dir    string
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	rng    *rand.Rand
-	chance float64       // of a fault, for each request
-	stall  chan struct{} // reads wait until it is closed; nil means that reads do not wait
+	chance float64       // chance of a fault, for each request
+	stall  chan struct{} // reads wait until it is closed; nil if they do not wait
 }
 
 // BucketName is the name of the bucket.
@@ -83,7 +83,7 @@ func (b *Bucket) Stall() (goOn func()) {
 
 const bucketTemporary = ".put-"
 
-// fault is what happens to one request.
+// bucketFault is what happens to one request.
 type bucketFault int
 
 const (
@@ -255,7 +255,7 @@ func (b *Bucket) list(w http.ResponseWriter, r *http.Request) {
 	slices.SortFunc(out.Contents, func(a, b content) int { return strings.Compare(a.Key, b.Key) })
 	out.Contents = out.Contents[:min(most, len(out.Contents))]
 	w.Header().Set("Content-Type", "application/xml")
-	_ = xml.NewEncoder(w).Encode(out) // a failure is the client's
+	_ = xml.NewEncoder(w).Encode(out) // the client notices a failure
 }
 
 // Settings returns the settings of a server that keeps its attachments in the bucket.

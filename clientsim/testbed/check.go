@@ -118,7 +118,7 @@ func (w *World) checkDevice(p *client.Phone, c *history.ConvoModel, v *history.V
 }
 
 // checkAgreement checks that all present members have the same epoch authenticator. Only members
-// with the same history have the same one.
+// with the same history have the same authenticator.
 func (w *World) checkAgreement(c *history.ConvoModel, members []*client.Phone) {
 	var first []byte
 	for _, p := range members {
@@ -134,7 +134,7 @@ func (w *World) checkAgreement(c *history.ConvoModel, members []*client.Phone) {
 }
 
 // view fetches everything that a member can see, in two ways: the whole log by seq in large pages,
-// and the default pages by cursor in small ones.
+// and the default messages by cursor in small pages.
 func (w *World) view(ctx context.Context, p *client.Phone, c *history.ConvoModel) (_ *history.View, err error) {
 	defer Catch(&err)
 	thread, _ := Must2(p.Open(c.ID))
@@ -223,8 +223,8 @@ func (w *World) pages(
 const listPage = 2
 
 // checkLists reads each account's convos in small pages and compares them with the model. Before
-// that it reports an older place in each convo as read, which must not move the account's cursor
-// back.
+// that, it reports an older place in each convo as read. The report must not move the account's
+// cursor back.
 func (w *World) checkLists(ctx context.Context, views map[string]map[syntax.DID]*history.View) {
 	convos := w.Model.Snapshot()
 	for _, p := range w.accounts() {
@@ -277,8 +277,8 @@ func (w *World) List(ctx context.Context, p *client.Phone) (_ []mlsapi.ConvoView
 	}
 }
 
-// What follows checks what the server says about the group of a convo: its roster, how far it could
-// check the last commit, and the GroupInfo that it hands out.
+// The functions below check what the server says about the group of a convo: its roster, how far it
+// could check the last commit, and the GroupInfo that it hands out.
 
 // checkRoster checks that the server's members are those of the model, that each leaf belongs to
 // the member that the server names, and that the commit level follows from the log.
@@ -309,8 +309,9 @@ func holds(group mlsclient.Group, leaf int64, did syntax.DID) bool {
 	})
 }
 
-// checkTree checks the GroupInfo that the server hands out. It must be the present epoch's and show
-// the members' group. There must be one if and only if the last commit came with one.
+// checkTree checks the GroupInfo that the server hands out. The GroupInfo must be of the present
+// epoch and show the members' group. The server must have a GroupInfo if and only if the last
+// commit came with one.
 func (w *World) checkTree(ctx context.Context, p *client.Phone, c *history.ConvoModel, v *history.View) {
 	_, sent, known := c.Followed(v)
 	message, err := p.GroupInfo(ctx, c.ID)

@@ -12,15 +12,15 @@ import (
 
 // child is a process that was started.
 type child struct {
-	what string // for errors
+	what string // name in errors
 	cmd  *exec.Cmd
 	log  *lastLines
-	done chan struct{} // closed when it has exited and err is set
+	done chan struct{} // closed when the process has exited and err is set
 	err  error
 }
 
-// startChild starts a process, whose errors go to log. If this process is root, the new process
-// runs as the account owner. nil means this process's account.
+// startChild starts a process. The process writes its errors to log. If this process is root, the
+// new process runs as owner. If owner is nil, it runs as this process does.
 func startChild(what string, cmd *exec.Cmd, log *lastLines, owner *syscall.Stat_t) (*child, error) {
 	c := &child{what: what, cmd: cmd, log: log, done: make(chan struct{})}
 	runAs(cmd, owner)
@@ -41,8 +41,8 @@ func startChild(what string, cmd *exec.Cmd, log *lastLines, owner *syscall.Stat_
 	return c, nil
 }
 
-// runAs makes a command run in a group of its own, so that Control-C at a terminal does not reach it,
-// and as owner if this process is root.
+// runAs makes a command run in a process group of its own, so that Control-C at a terminal does not
+// reach it. If this process is root, the command runs as owner.
 func runAs(cmd *exec.Cmd, owner *syscall.Stat_t) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if owner == nil {
@@ -54,7 +54,7 @@ func runAs(cmd *exec.Cmd, owner *syscall.Stat_t) {
 	stopWithParent(cmd.SysProcAttr)
 }
 
-// exited reports whether it has ended.
+// exited reports whether the process has ended.
 func (c *child) exited() bool {
 	select {
 	case <-c.done:
@@ -64,7 +64,7 @@ func (c *child) exited() bool {
 	}
 }
 
-// await waits for its end.
+// await waits for the end of the process.
 func (c *child) await(limit time.Duration) error {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -76,7 +76,7 @@ func (c *child) await(limit time.Duration) error {
 	}
 }
 
-// signal signals it, unless it has ended.
+// signal signals the process, unless it has ended.
 func (c *child) signal(s syscall.Signal) error {
 	if err := c.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("%s: %w", c.what, err)
@@ -84,7 +84,7 @@ func (c *child) signal(s syscall.Signal) error {
 	return nil
 }
 
-// end signals it and waits for its end. What does not end in time is killed.
+// end signals the process and waits for its end. A process that does not end in time is killed.
 func (c *child) end(s syscall.Signal) error {
 	if err := c.signal(s); err != nil {
 		return err

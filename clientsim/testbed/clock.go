@@ -20,8 +20,9 @@ import (
 )
 
 // This file makes the clock of a server wrong. A Go program reads the time without the C library,
-// so a library such as libfaketime does not reach it. Instead a server is built with another
-// package time, which adds what a file says. The source of the server stays as it is.
+// so a library such as libfaketime does not reach it. Instead, a server is built with another
+// package time, which adds a number of seconds from a file. The source of the server stays as it
+// is.
 
 // clockVariable names the file of a server's Clock in its environment.
 const clockVariable = "CLOCK_AHEAD"
@@ -39,7 +40,7 @@ func BuildMovable(ctx context.Context, dir string) (string, error) {
 	return BuildServer(ctx, dir, "-overlay", overlay)
 }
 
-// clockOverlay writes what go build's -overlay needs for another package time into dir.
+// clockOverlay writes the files into dir that go build's -overlay needs for another package time.
 func clockOverlay(ctx context.Context, dir string) (_ string, err error) {
 	defer Catch(&err)
 	root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
@@ -62,12 +63,12 @@ func clockOverlay(ctx context.Context, dir string) (_ string, err error) {
 	return overlay, os.WriteFile(overlay, raw, 0o600)
 }
 
-// Clock moves the clock of one server, also while it runs. The server must be built by
-// BuildMovable. It is safe for concurrent use.
+// Clock moves the clock of one server, also while the server runs. BuildMovable must have built the
+// server. A Clock is safe for concurrent use.
 type Clock struct {
 	file  *os.File
 	ahead atomic.Int64 // seconds
-	moved atomic.Int64 // when Set changed it last, in nanoseconds since 1970
+	moved atomic.Int64 // when Set last changed ahead, in nanoseconds since 1970
 }
 
 // newClock makes a clock that is right.
@@ -83,7 +84,7 @@ func newClock(path string) (*Clock, error) {
 	return c, nil
 }
 
-// Set makes the server's clock wrong by d, in whole seconds. It is fast if d is positive.
+// Set makes the server's clock wrong by d, in whole seconds. If d is positive, the clock is fast.
 func (c *Clock) Set(d time.Duration) error {
 	seconds := int64(d / time.Second)
 	if c.ahead.Swap(seconds) != seconds {
@@ -97,10 +98,10 @@ func (c *Clock) Set(d time.Duration) error {
 	return nil
 }
 
-// Ahead is by how much the clock is wrong.
+// Ahead returns by how much the clock is wrong.
 func (c *Clock) Ahead() time.Duration { return time.Duration(c.ahead.Load()) * time.Second }
 
-// settled is longer than a token lives, with all that servers allow.
+// settled is longer than the life of a token, with the difference that servers accept.
 const settled = 2 * time.Minute
 
 // Right reports whether the clock is right, and has been for longer than a token lives.

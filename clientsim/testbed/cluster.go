@@ -19,28 +19,28 @@ import (
 // Cluster is several servers on one PostgreSQL. Each of the processes can be killed or restarted
 // alone.
 type Cluster struct {
-	Postgres *Postmaster // nil means a Pair
+	Postgres *Postmaster // nil if the database is a Pair
 	Nodes    []*Proc
-	Clients  []*xrpc.Client // of the nodes, in their order
-	Clocks   []*Clock       // of the nodes, in their order; empty if all clocks are right
+	Clients  []*xrpc.Client // one for each node, in the order of the nodes
+	Clocks   []*Clock       // one for each node; empty if all clocks are right
 
 }
 
 // ClusterOptions say how a cluster differs from the usual one.
 type ClusterOptions struct {
 	Nodes    int
-	Settings map[string]string // of the nodes
+	Settings map[string]string // settings of the nodes
 	// Through returns the URL by which the next node of a cluster reaches the database. nil means the
 	// database's own URL.
 	Through func(f *Cluster, databaseURL string) (string, error)
 	// Clocks makes the clocks of the nodes movable. BuildMovable must have built the server.
 	Clocks bool
-	// Transport is the transport of the clients. nil means one that keeps its connections open.
+	// Transport is the clients' transport. nil means one that keeps its connections open.
 	Transport http.RoundTripper
 }
 
-// WithCluster runs play on a cluster of servers. The cluster uses the database of the world's own
-// server, which stops meanwhile.
+// WithCluster runs play on a cluster of servers. The world's own server stops, and the cluster uses
+// its database.
 func (w *World) WithCluster(ctx context.Context, o ClusterOptions, play func(*Cluster)) {
 	w.CloseIdle()
 	pg := Must(w.Server.Detach(ctx))
@@ -108,7 +108,7 @@ func (f *Cluster) Leader(ctx context.Context) (leader *Proc, err error) {
 			case err != nil:
 				return err
 			case leads && leader != nil:
-				return errors.New("two nodes say that they lead") // the old one does not know yet that it was replaced
+				return errors.New("two nodes say that they lead") // the old leader does not know yet that it was replaced
 			case leads:
 				leader = node
 			}
@@ -121,8 +121,8 @@ func (f *Cluster) Leader(ctx context.Context) (leader *Proc, err error) {
 	return leader, err
 }
 
-// CheckNodes asks each node's own checker about everything that is stored. None may have exited by
-// itself.
+// CheckNodes asks each node's own checker about everything that is stored. No node may have exited
+// by itself.
 func (w *World) CheckNodes(ctx context.Context, f *Cluster) {
 	w.CheckRunning(f)
 	for i, node := range f.Nodes {
@@ -142,7 +142,7 @@ func (w *World) CheckRunning(f *Cluster) {
 }
 
 // AwaitAndJudge waits until all subscribers have seen everything, at most for limit. Then it
-// reports what they saw wrong.
+// reports the violations that they saw.
 func (w *World) AwaitAndJudge(ctx context.Context, c *client.Subscribers, want *history.History,
 	limit time.Duration) error {
 	close(c.StopPausing)
@@ -156,7 +156,7 @@ func (w *World) AwaitAndJudge(ctx context.Context, c *client.Subscribers, want *
 		w.Broken("%d events did not come within %s", c.Missing(want), limit)
 		err = nil
 	}
-	xrpc.Sleep(ctx, client.QuietTime) // for events that come once too often
+	xrpc.Sleep(ctx, client.QuietTime) // to see events that come once too often
 	err = errors.Join(err, c.Stop())
 	for _, s := range c.All {
 		w.Report(s.Observer.Judge(want)...)
@@ -192,7 +192,7 @@ type Uploads struct {
 	Fence               int64 // of the attachment that was asked for
 }
 
-// Uploads reads what the database says of attachments, and of one of them.
+// Uploads reads the figures of all attachments, and the fence of the attachment with an id.
 func (f *Cluster) Uploads(ctx context.Context, id string) (u Uploads, err error) {
 	err = Scan(ctx, f.Postgres.URL(), `
 		SELECT count(*) FILTER (WHERE state = 'complete'), count(*) FILTER (WHERE fence > 1), coalesce(max(fence), 0),

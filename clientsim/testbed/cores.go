@@ -19,13 +19,14 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// Cores are a part of this machine's processors for a service's database, and one for its server.
+// Cores limits the processors that a service's database and its server use.
 type Cores struct {
-	postmaster, server int // processes
+	postmaster, server int // process ids
 	groups             []coreGroup
 }
 
-// Limit gives the service's database and its server so many cores each, until Lift. It needs root.
+// Limit gives the service's database and its server these numbers of cores, until Lift. It needs
+// root.
 func (s *Service) Limit(ctx context.Context, database, server float64) (_ *Cores, err error) {
 	defer Catch(&err)
 	c := &Cores{server: s.Server.PID()}
@@ -69,11 +70,11 @@ func (c *Cores) Lift(ctx context.Context) (err error) {
 // coreGroup is the directory of a control group of the kernel (cgroups(7), version 1 or 2).
 type coreGroup string
 
-// quotaPeriod is the time in which a group uses its part, in µs. With the kernel's 100,000 a process
-// with a tenth of a core waits for 90 ms at a time.
+// quotaPeriod is the period of a group's quota, in µs. With the kernel's default of 100,000, a
+// process with a tenth of a core waits for 90 ms at a time.
 const quotaPeriod = 20_000
 
-// newCoreGroup lets processes have so many cores together. Their children inherit it.
+// newCoreGroup limits the cores that processes and their later children use together.
 func newCoreGroup(cores float64, pids []int) (_ coreGroup, err error) {
 	defer Catch(&err)
 	parent, quota := "/sys/fs/cgroup", int64(cores*quotaPeriod)
@@ -103,7 +104,8 @@ func takeIn(dir string, pids []int) error {
 	return nil
 }
 
-// remove moves the group's processes out of it, and removes it when no child has begun meanwhile.
+// remove moves the group's processes out of the group and removes it. It tries again if a new child
+// has begun.
 func (g coreGroup) remove(ctx context.Context) error {
 	return xrpc.Until(ctx, stopLimit, func() (_ bool, err error) {
 		defer Catch(&err)

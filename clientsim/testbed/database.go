@@ -45,7 +45,8 @@ func Scan(ctx context.Context, url, sql string, args []any, into ...any) error {
 }
 
 // CheckDatabase asks the server's own checker, at its admin listener, about everything that is
-// stored. It sees the rows, which no client can. It returns the broken promises as text.
+// stored. The checker sees the rows, which no client can see. CheckDatabase returns the broken
+// promises as text.
 func (p *Proc) CheckDatabase(ctx context.Context) (_ []string, err error) {
 	defer Catch(&err)
 	answer := Must(p.Admin(ctx, http.MethodGet, "/check", nil))

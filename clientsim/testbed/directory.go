@@ -14,12 +14,12 @@ import (
 )
 
 // Directory is a PLC directory on loopback. GET /{did} returns the DID document of a registered
-// account. It is also the PDS of the accounts that have chosen a delivery service, and has the records
-// in which they name it. It is safe for concurrent use.
+// account. The Directory is also the PDS of the accounts that have chosen a delivery service: it
+// has the records that name the service. It is safe for concurrent use.
 type Directory struct {
 	*xrpc.Site
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	docs  map[syntax.DID]identity.DIDDocument
 	homes map[syntax.DID]syntax.DID
 }
@@ -46,7 +46,8 @@ func (d *Directory) Register(a *xrpc.Account) (err error) {
 	return nil
 }
 
-// Choose makes a service the home of a registered account, whose PDS is the directory from now on.
+// Choose makes a service the home of a registered account. From then on, the directory is the
+// account's PDS.
 func (d *Directory) Choose(did, home syntax.DID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -21,10 +21,10 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// Binary is a server to start. Its name tells it from those that it is compared with.
+// Binary is a server program to start. Its name tells it from other binaries in a comparison.
 type Binary struct{ Name, Path string }
 
-// CheckBinaries refuses several servers that their names do not tell apart.
+// CheckBinaries refuses several servers whose names do not tell them apart.
 func CheckBinaries(all []Binary) error {
 	names := map[string]bool{}
 	for _, one := range all {
@@ -51,12 +51,12 @@ func findBinaries(ctx context.Context, all []Binary, dir string) ([]Binary, erro
 	return found, nil
 }
 
-// Environment is what servers of ours need: a directory for their files, a directory in which they
-// look accounts up, and a PostgreSQL. Everything is on this machine.
+// Environment is what servers of ours need: a directory for their files, a directory of accounts,
+// and a PostgreSQL. Everything is on this machine.
 type Environment struct {
 	Home     string // every account of this machine can enter it
 	Dir      *Directory
-	Binaries []Binary // one at least
+	Binaries []Binary // at least one
 	// ServiceDID is the DID of the servers.
 	ServiceDID string
 	Postgres   *Postmaster // nil until StartPostgres
@@ -64,7 +64,7 @@ type Environment struct {
 }
 
 // NewEnvironment makes an environment without a PostgreSQL. binaries are the servers to start.
-// Without binaries, one is found or built. The directory of accounts listens at plcListen.
+// Without binaries, it finds or builds one. The directory of accounts listens at plcListen.
 func NewEnvironment(ctx context.Context, plcListen string, binaries ...Binary) (*Environment, error) {
 	e := &Environment{ServiceDID: xrpc.DefaultServiceDID}
 	if err := Attempt(func() {
@@ -88,8 +88,9 @@ func (e *Environment) Server(name string) *Proc {
 	return p
 }
 
-// StartPostgres starts a PostgreSQL for several servers. One server makes and migrates it. Then it
-// runs alone, so that servers can be killed. prepare, unless nil, gets it before it starts.
+// StartPostgres starts a PostgreSQL for several servers. A server makes the database and migrates
+// it. Then PostgreSQL runs alone, so that servers can be killed. If prepare is not nil, it gets the
+// Postmaster before the start.
 func (e *Environment) StartPostgres(ctx context.Context, prepare func(*Postmaster)) (err error) {
 	defer Catch(&err)
 	owner := e.Server("data")
@@ -156,7 +157,8 @@ func Publish(ctx context.Context, c *xrpc.Client, who *xrpc.Account, n int,
 	return PublishOf(ctx, c, who, device, n, lastResort)
 }
 
-// PublishOf publishes n KeyPackages of a device, and one of last resort if wished. It returns them.
+// PublishOf publishes n KeyPackages of a device, and a last-resort KeyPackage if lastResort is set.
+// It returns all of them.
 func PublishOf(
 	ctx context.Context, c *xrpc.Client, who *xrpc.Account, device mlsclient.Device, n int, lastResort bool,
 ) (_ []mlsclient.KeyPackage, err error) {
@@ -232,15 +234,15 @@ func FastTransport() *http.Transport {
 }
 
 // Unrepeated is a transport that sends each request once. http.Transport repeats a query whose
-// connection breaks. The first can have had an effect, such as the lease of a Welcome, which its
-// sender would not know of.
+// connection breaks. Then the sender does not know of an effect of the first request, such as the
+// lease of a Welcome.
 type Unrepeated struct{ *http.Transport }
 
 // RoundTrip implements http.RoundTripper.
 func (t Unrepeated) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Body == nil || req.Body == http.NoBody {
 		req = req.Clone(req.Context())
-		req.Body = io.NopCloser(strings.NewReader("")) // it has no GetBody, so it cannot be sent again
+		req.Body = io.NopCloser(strings.NewReader("")) // a request without GetBody cannot be sent again
 	}
 	return t.Transport.RoundTrip(req)
 }

@@ -167,7 +167,7 @@ func (f *NextFault) Next(call xrpc.Call) (Fault, bool) {
 }
 
 // RandomFaults is a random plan: each request gets a fault with the given probability. The seed
-// determines the sequence of faults. Which request gets which depends on their order of arrival.
+// determines the sequence of faults. The order of arrival decides which request gets which fault.
 type RandomFaults struct {
 	mu     sync.Mutex // guards rng
 	rng    *rand.Rand

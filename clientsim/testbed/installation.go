@@ -18,15 +18,16 @@ import (
 	"mlsd/internal/errs"
 )
 
-// installation is an installed PostgreSQL, with a directory for what it runs on.
+// installation is an installed PostgreSQL, with a directory for its files.
 type installation struct {
 	programs string          // directory of initdb, pg_basebackup and pg_rewind
-	owner    *syscall.Stat_t // of its processes
+	owner    *syscall.Stat_t // account of its processes
 	home     string
-	password string // of the superuser
+	password string // password of the superuser
 }
 
-// StandbyPrograms returns the directory of an installed PostgreSQL that has what a standby needs.
+// StandbyPrograms returns the directory of an installed PostgreSQL that has the programs for a
+// standby.
 func StandbyPrograms() (string, error) {
 	found, err := filepath.Glob("/usr/lib/postgresql/*/bin")
 	if err != nil {
@@ -58,8 +59,8 @@ func install(name string) (i *installation, err error) {
 	return i, nil
 }
 
-// databaseAccount is the account that PostgreSQL runs as: this process's own, or postgres if that is
-// root, as which PostgreSQL does not run.
+// databaseAccount returns the account that PostgreSQL runs as. It is this process's own account, or
+// postgres if this process is root, because PostgreSQL does not run as root.
 func databaseAccount() (_ *syscall.Stat_t, err error) {
 	defer Catch(&err)
 	if os.Geteuid() != 0 {
@@ -110,7 +111,7 @@ func (i *installation) initdb(ctx context.Context, dir, superuser string) error 
 		"--pgdata="+dir, "--pwfile="+secret, "--auth-host=scram-sha-256", "--auth-local=peer")
 }
 
-// postmaster is the server of a cluster, at a port.
+// postmaster returns the server of a cluster, at a port.
 func (i *installation) postmaster(dir string, port int, sockets, url string) *Postmaster {
 	m := &Postmaster{
 		args: []string{filepath.Join(i.programs, "postgres"), "-D", dir}, owner: i.owner, url: url, log: newLastLines(40),

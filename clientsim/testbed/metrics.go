@@ -14,8 +14,8 @@ import (
 
 // This file reads a server's metrics and memory.
 
-// Metrics reads the values of the metrics, by names with labels. It does not read those whose
-// labels have spaces.
+// Metrics reads the values of the metrics, by names with labels. It skips metrics whose labels have
+// spaces.
 func (p *Proc) Metrics(ctx context.Context) (_ map[string]float64, err error) {
 	defer Catch(&err)
 	answer := Must(p.Admin(ctx, http.MethodGet, "/metrics", nil))

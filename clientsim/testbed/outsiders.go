@@ -55,11 +55,11 @@ type objects struct {
 	epoch      uint64
 	ciphertext []byte
 	staged     *mlsclient.Staged
-	external   *mlsclient.Staged // by the outsider's own device
+	external   *mlsclient.Staged // made by the outsider's own device
 }
 
 // copyOfMember copies the device of a member, so that the real group is not changed. Devices in
-// agents cannot be copied: ErrInAgent, if there are no others.
+// agents cannot be copied. If all devices are in agents, the error is ErrInAgent.
 func copyOfMember(members []*client.Phone) (member *client.Phone, copied mlsclient.Device, err error) {
 	defer Catch(&err)
 	for _, p := range members {
@@ -92,7 +92,7 @@ func (w *World) objects(c *history.ConvoModel, members []*client.Phone,
 	return &objects{epoch: group.Epoch(), ciphertext: ciphertext, staged: staged, external: external}, nil
 }
 
-// fakeObjects have the right headers only. They are for groups whose devices are all in agents.
+// fakeObjects have only the right headers. They are for groups whose devices are all in agents.
 func fakeObjects(c *history.ConvoModel, member *client.Phone) (_ *objects, err error) {
 	defer Catch(&err)
 	group := Must(member.Group(c.ID))

@@ -23,19 +23,19 @@ type Pair struct {
 	primary     int // index in servers
 }
 
-// pairedServer is one of the two.
+// pairedServer is one of the two servers of a Pair.
 type pairedServer struct {
 	*Postmaster
 	name, dir string
 	port      int
 }
 
-// pairDatabase is the name of the database that both have.
+// pairDatabase is the name of the database on both servers.
 const pairDatabase = "mlsd"
 
-// WithPair runs play on two servers that use a PostgreSQL with a standby. Their URL names both. The
-// world's own server runs on, without anything to do. If synchronous is set, a COMMIT waits until
-// the standby has it, whenever there is one.
+// WithPair runs play on two servers of ours that use a PostgreSQL with a standby. Their database
+// URL names both PostgreSQL. The world's own server runs on, and is not used. If synchronous is
+// set, a COMMIT waits for the standby, whenever there is one.
 func (w *World) WithPair(ctx context.Context, synchronous bool, play func(*Cluster, *Pair)) {
 	pair := Must(newPair(synchronous))
 	err := Attempt(func() {
@@ -83,8 +83,8 @@ func newPair(synchronous bool) (_ *Pair, err error) {
 	return p, nil
 }
 
-// url is the URL of a database of the given servers. Of several, the one is meant that accepts
-// writes.
+// url is the URL of a database of the given servers. With several servers, it means the server that
+// accepts writes.
 func (p *Pair) url(database string, servers ...int) string {
 	hosts, query := "", "sslmode=disable"
 	for i, at := range servers {
@@ -103,7 +103,7 @@ func (p *Pair) create(ctx context.Context) (err error) {
 	defer Catch(&err)
 	a, b := p.servers[0], p.servers[1]
 	Check(p.initdb(ctx, a.dir, "mlsd"))
-	// In the file and not on the command line: pg_rewind starts the server without it.
+	// The settings are in the file, because pg_rewind starts the server without the command line.
 	Check(p.write(filepath.Join(a.dir, "postgresql.conf"),
 		"wal_keep_size = 512MB\nmax_connections = 200\nwal_retrieve_retry_interval = 100ms\n"))
 	Check(a.Start(ctx))
@@ -116,11 +116,11 @@ func (p *Pair) create(ctx context.Context) (err error) {
 // Crash kills all processes of the primary at once.
 func (p *Pair) Crash() error { return p.servers[p.primary].kill() }
 
-// Freeze stops all processes of the primary where they are. Its kernel still accepts connections,
-// and nothing is answered: clients cannot tell that from a machine that is slow.
+// Freeze stops all processes of the primary where they are. The kernel still accepts connections,
+// but nothing answers. To clients, the machine looks slow.
 func (p *Pair) Freeze() error { return p.servers[p.primary].freeze() }
 
-// CutOff ends the stream of WAL to the standby. What is written from then on is only on the primary.
+// CutOff ends the stream of WAL to the standby. Later writes are only on the primary.
 func (p *Pair) CutOff(ctx context.Context) error {
 	standby := p.standby()
 	if err := p.configure(standby, "primary_conninfo = ''\n"); err != nil {
@@ -143,12 +143,12 @@ func (p *Pair) Promote(ctx context.Context) (err error) {
 	return nil
 }
 
-// Rejoin makes the old primary, which has ended, the standby of the new one. It returns once the
-// standby receives WAL.
+// Rejoin makes the old primary, which has ended, the standby of the new primary. It returns when
+// the standby receives WAL.
 func (p *Pair) Rejoin(ctx context.Context) (err error) {
 	defer Catch(&err)
-	// pg_rewind reads the new timeline from the last checkpoint. The old primary possibly has not
-	// ended if it was frozen.
+	// pg_rewind reads the new timeline from the last checkpoint. An old primary that was frozen may
+	// not have ended.
 	Check(errors.Join(p.standby().kill(), p.servers[p.primary].exec(ctx, `CHECKPOINT`)))
 	Check(p.run(ctx, "pg_rewind", "--no-sync", "--target-pgdata="+p.standby().dir,
 		"--source-server="+p.servers[p.primary].url))
@@ -197,7 +197,7 @@ func (s *pairedServer) count(ctx context.Context, sql string, args ...any) (n in
 	return n, errs.Wrap(err, "%s", s.name)
 }
 
-// AwaitStandby waits until the standby has what the primary has written up to now.
+// AwaitStandby waits until the standby has everything that the primary has written so far.
 func (p *Pair) AwaitStandby(ctx context.Context) error {
 	primary, end := p.servers[p.primary].url, ""
 	if err := Scan(ctx, primary, `SELECT pg_current_wal_lsn()::text`, nil, &end); err != nil {

@@ -22,25 +22,25 @@ import (
 // network namespace and a disk of its own. Patroni decides who is the primary. Everything is
 // configured by the files in deploy/patroni.
 type Patroni struct {
-	*installation        // its password is that of all roles
+	*installation        // its password is the password of all roles
 	config        string // folder of patroni.yml and etcd.env
 	machines      []*machine
-	silent        string // name of the machine that is killed or frozen; "" means none
+	silent        string // name of the machine that is killed or frozen, or ""
 }
 
-// machine is one of the three.
+// machine is one of the three machines.
 type machine struct {
 	name, address string
-	disk          *SmallDisk // of the database; etcd's is another one
+	disk          *SmallDisk // disk of the database; etcd has another disk
 	log           *lastLines
 }
 
-// Addresses in the files in deploy/patroni. hubAddress is the address of the servers and clients.
+// Addresses of the files in deploy/patroni. hubAddress is the address of the servers and clients.
 const (
 	hubAddress     = "10.0.0.1"
 	machineAddress = "10.0.0.1%d"
-	patroniLimit   = 3 * time.Minute // of a failover, and of the return of a machine
-	askLimit       = 2 * time.Second // of one question to one PostgreSQL
+	patroniLimit   = 3 * time.Minute // limit of a failover, and of the return of a machine
+	askLimit       = 2 * time.Second // limit of one question to one PostgreSQL
 )
 
 // PatroniPrograms returns an error if a program is missing, or if this process's network is not its own.
@@ -57,8 +57,8 @@ func PatroniPrograms() error {
 	return err
 }
 
-// WithPatroni runs play on two servers that use such a database. Their URL names all three
-// PostgreSQL. The world's own server runs on, without anything to do.
+// WithPatroni runs play on two servers of ours that use a Patroni. Their URL names all three
+// PostgreSQL. The world's own server runs on, and is not used.
 func (w *World) WithPatroni(ctx context.Context, play func(*Cluster, *Patroni)) {
 	p := &Patroni{config: w.Patroni, installation: Must(install("patroni"))}
 	err := Attempt(func() {
@@ -80,7 +80,7 @@ func (w *World) WithPatroni(ctx context.Context, play func(*Cluster, *Patroni)) 
 	Check(errors.Join(err, p.close()))
 }
 
-// create makes the machines, and the database once they have a primary.
+// create makes the machines. When the machines have a primary, it makes the database.
 func (p *Patroni) create(ctx context.Context) (err error) {
 	defer Catch(&err)
 	Check(os.Chmod(p.home, 0o755))
@@ -107,7 +107,7 @@ func (p *Patroni) create(ctx context.Context) (err error) {
 // awaitDatabase waits until a machine has the database.
 func (p *Patroni) awaitDatabase(ctx context.Context, name string) error {
 	return xrpc.Until(ctx, patroniLimit, func() (exists bool, _ error) {
-		// It is asked again.
+		// After an error, the question is asked again.
 		_ = p.ask(ctx, name, `SELECT EXISTS (SELECT FROM pg_database WHERE datname = 'mlsd')`, &exists)
 		return exists, nil
 	})
@@ -202,7 +202,8 @@ func (p *Patroni) Thaw(ctx context.Context, name string) error {
 	return signalTwice(ctx, name, syscall.SIGCONT)
 }
 
-// signalTwice also reaches what a process started before it got the signal.
+// signalTwice signals all processes of a machine, and then the children that they started before
+// the signal.
 func signalTwice(ctx context.Context, name string, s syscall.Signal) error {
 	_, err := signalMachine(ctx, name, s)
 	if err == nil {
@@ -211,7 +212,7 @@ func signalTwice(ctx context.Context, name string, s syscall.Signal) error {
 	return err
 }
 
-// signalMachine signals all processes of a machine, and says how many there were.
+// signalMachine signals all processes of a machine, and returns their number.
 func signalMachine(ctx context.Context, name string, s syscall.Signal) (_ int, err error) {
 	defer Catch(&err)
 	out, err := exec.CommandContext(ctx, "ip", "netns", "pids", name).Output()
@@ -236,8 +237,8 @@ func (p *Patroni) FillDisk(name string) error { return p.machine(name).disk.Fill
 // FreeDisk ends FillDisk.
 func (p *Patroni) FreeDisk(name string) error { return p.machine(name).disk.Free() }
 
-// Cut drops all packets between a machine and others, without telling any of them, until Mend.
-// Servers and clients still reach all machines.
+// Cut silently drops all packets between a machine and others, until Mend. Servers and clients
+// still reach all machines.
 func (p *Patroni) Cut(ctx context.Context, name string, others ...string) error {
 	var errs []error
 	a := p.machine(name).address
@@ -331,7 +332,7 @@ func (p *Patroni) superuser(name string) string {
 	return fmt.Sprintf("postgres://postgres:%s@%s:5432/postgres?sslmode=disable", p.password, p.machine(name).address)
 }
 
-// close ends all machines and removes their files. The networks end with the process's own.
+// close ends all machines and removes their files. The networks end with this process's network.
 func (p *Patroni) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
 	defer cancel()

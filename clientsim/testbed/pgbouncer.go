@@ -22,13 +22,13 @@ type PgBouncer struct {
 	program, config string
 	address         string
 	database        *url.URL
-	owner           *syscall.Stat_t // of the PostgreSQL
+	owner           *syscall.Stat_t // account of the PostgreSQL
 	log             *lastLines
 	*child
 }
 
-// pgBouncerConfig is the usual configuration. After a failed connection to PostgreSQL it waits 15
-// seconds by default before it tries again.
+// pgBouncerConfig is the usual configuration. By default, PgBouncer waits 15 seconds after a failed
+// connection to PostgreSQL before it tries again.
 const pgBouncerConfig = `[databases]
 * = host=%s port=%s user=%s
 [pgbouncer]
@@ -80,17 +80,17 @@ func (b *PgBouncer) configure(config PgBouncerConfig, databaseURL string) (err e
 	return os.WriteFile(b.config, []byte(text), 0o644)
 }
 
-// URL is the URL of the database through it.
+// URL is the URL of the database through PgBouncer.
 func (b *PgBouncer) URL() string {
 	through := url.URL{Scheme: "postgres", User: b.database.User, Host: b.address, Path: b.database.Path,
 		RawQuery: "sslmode=disable"}
 	return through.String()
 }
 
-// Log returns the last lines of its log.
+// Log returns the last lines of PgBouncer's log.
 func (b *PgBouncer) Log() string { return b.log.String() }
 
-// Start starts it, and returns when it listens.
+// Start starts PgBouncer, and returns when it listens.
 func (b *PgBouncer) Start(ctx context.Context) error {
 	cmd := exec.Command(b.program, b.config)
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = b.log, b.log, time.Second
@@ -111,8 +111,8 @@ func (b *PgBouncer) Start(ctx context.Context) error {
 	return nil
 }
 
-// Revive starts it again if it has ended by itself, as the system that runs it would. It returns
-// the last lines of its log then, and else "".
+// Revive starts PgBouncer again if it has ended by itself, as an init system would. It returns the
+// last lines of the log, or "" if PgBouncer still runs.
 func (b *PgBouncer) Revive(ctx context.Context) (log string, err error) {
 	if b.exited() {
 		return b.Log(), b.Start(ctx)
@@ -120,5 +120,5 @@ func (b *PgBouncer) Revive(ctx context.Context) (log string, err error) {
 	return "", nil
 }
 
-// Kill kills it with SIGKILL.
+// Kill kills PgBouncer with SIGKILL.
 func (b *PgBouncer) Kill() error { return b.end(syscall.SIGKILL) }

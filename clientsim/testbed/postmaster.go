@@ -26,7 +26,7 @@ import (
 type Postmaster struct {
 	args    []string // its command line
 	owner   *syscall.Stat_t
-	sockets string // directory that the postmaster needs; "" means none
+	sockets string // directory that it needs, or ""
 	url     string
 	log     *lastLines
 
@@ -34,10 +34,10 @@ type Postmaster struct {
 	recoveries atomic.Int64
 }
 
-// Recoveries counts how often it has recovered from a crash, as its log says.
+// Recoveries counts how often PostgreSQL has recovered from a crash, as its log says.
 func (m *Postmaster) Recoveries() int64 { return m.recoveries.Load() }
 
-// recoveryCounter passes the log on, and counts the recoveries in it.
+// recoveryCounter passes the log on, and counts the recoveries in the log.
 type recoveryCounter struct {
 	log        io.Writer
 	recoveries *atomic.Int64
@@ -49,8 +49,8 @@ func (c *recoveryCounter) Write(b []byte) (int, error) {
 	return c.log.Write(b)
 }
 
-// Detach stops the server and returns its PostgreSQL, which does not run yet. When that is stopped
-// again, the server may start as before.
+// Detach stops the server and returns its PostgreSQL, which does not run yet. The server may start
+// again after that PostgreSQL is stopped.
 func (p *Proc) Detach(ctx context.Context) (_ *Postmaster, err error) {
 	defer Catch(&err)
 	m := &Postmaster{log: newLastLines(20)}
@@ -68,19 +68,19 @@ func (p *Proc) Detach(ctx context.Context) (_ *Postmaster, err error) {
 	return m, p.Stop()
 }
 
-// URL is the URL of its database.
+// URL is the URL of the database.
 func (m *Postmaster) URL() string { return m.url }
 
 // Set makes the next Start use a setting.
 func (m *Postmaster) Set(name, value string) { m.args = append(m.args, "-c", name+"="+value) }
 
-// PID is the process id of a running one.
+// PID is the process id of a running PostgreSQL.
 func (m *Postmaster) PID() int { return m.cmd.Process.Pid }
 
-// Start starts it, and returns when it accepts connections.
+// Start starts PostgreSQL, and returns when it accepts connections.
 func (m *Postmaster) Start(ctx context.Context) (err error) {
 	defer Catch(&err)
-	if m.sockets != "" && os.Mkdir(m.sockets, 0o700) == nil { // else it still exists
+	if m.sockets != "" && os.Mkdir(m.sockets, 0o700) == nil { // if it fails, the directory still exists
 		Check(errs.Wrap(os.Chown(m.sockets, int(m.owner.Uid), int(m.owner.Gid)), "PostgreSQL"))
 	}
 	cmd := exec.Command(m.args[0], m.args[1:]...)
@@ -91,8 +91,8 @@ func (m *Postmaster) Start(ctx context.Context) (err error) {
 	return m.awaitReady(ctx, func() (bool, error) { return false, errors.New("it has ended") })
 }
 
-// awaitReady waits until the postmaster accepts connections. If the postmaster ends before that,
-// awaitReady calls ended, and waits on unless ended returns true or an error.
+// awaitReady waits until PostgreSQL accepts connections. If PostgreSQL ends before that, awaitReady
+// calls ended, and waits on unless ended returns true or an error.
 func (m *Postmaster) awaitReady(ctx context.Context, ended func() (bool, error)) error {
 	err := xrpc.Until(ctx, startLimit, func() (bool, error) {
 		if m.exited() {
@@ -110,11 +110,11 @@ func (m *Postmaster) awaitReady(ctx context.Context, ended func() (bool, error))
 	return nil
 }
 
-// Stop stops it. Running transactions are rolled back.
+// Stop stops PostgreSQL. Running transactions are rolled back.
 func (m *Postmaster) Stop() error { return m.end(syscall.SIGINT) }
 
-// AwaitRecovery waits until it accepts connections after a crash. It starts it again if it has
-// ended, as after a recovery that failed.
+// AwaitRecovery waits until PostgreSQL accepts connections after a crash. If PostgreSQL has ended,
+// as after a failed recovery, AwaitRecovery starts it again.
 func (m *Postmaster) AwaitRecovery(ctx context.Context) error {
 	return m.awaitReady(ctx, func() (bool, error) { return true, m.Restart(ctx) })
 }
@@ -122,7 +122,8 @@ func (m *Postmaster) AwaitRecovery(ctx context.Context) error {
 // Kill kills the postmaster with SIGKILL. Its children notice and end by themselves.
 func (m *Postmaster) Kill() error { return m.end(syscall.SIGKILL) }
 
-// Restart starts it again after Kill. It is refused while children of the killed one are left.
+// Restart starts PostgreSQL again after Kill. Start fails while children of the killed postmaster
+// are left.
 func (m *Postmaster) Restart(ctx context.Context) error {
 	return xrpc.UntilDone(ctx, startLimit, func() error { return m.Start(ctx) })
 }
@@ -130,10 +131,11 @@ func (m *Postmaster) Restart(ctx context.Context) error {
 // killLimit is how long killed processes may take to end.
 const killLimit = 10 * time.Second
 
-// freeze stops all its processes where they are.
+// freeze stops all processes of PostgreSQL where they are.
 func (m *Postmaster) freeze() error { return m.signalAll(syscall.SIGSTOP) }
 
-// kill ends all its processes at once with SIGKILL, frozen ones as well, and waits for the end.
+// kill ends all processes of PostgreSQL at once with SIGKILL, frozen processes as well, and waits
+// for the end.
 func (m *Postmaster) kill() error {
 	if m.exited() {
 		return nil
@@ -145,14 +147,14 @@ func (m *Postmaster) kill() error {
 }
 
 // signalAll signals the server and its children. The server is stopped first, so that it starts no
-// others.
+// more children.
 func (m *Postmaster) signalAll(signal syscall.Signal) error {
 	pid := m.cmd.Process.Pid
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		return fmt.Errorf("PostgreSQL: %w", err)
 	}
 	children := childrenOf(pid)
-	if len(children) == 0 { // every PostgreSQL has some
+	if len(children) == 0 { // every PostgreSQL has children
 		return errors.New("PostgreSQL: /proc lists none of its processes")
 	}
 	var failed error

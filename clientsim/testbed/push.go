@@ -42,8 +42,8 @@ func (w *World) FetchesWhenPushed(ctx context.Context, p *client.Phone, b *clien
 	return err
 }
 
-// NotPushed sends two messages and checks that b gets no push for them. A witness is pushed to for
-// both. When the witness gets the second push, a push to b for the first message would have come.
+// NotPushed sends two messages and checks that b gets no push for them. A witness gets a push for
+// each message. When the second push has come, a push to b for the first message would have come.
 func (w *World) NotPushed(ctx context.Context, b *client.PushTarget, sender, witness *client.Phone,
 	at *client.PushTarget, convo, why string) (err error) {
 	defer Catch(&err)
@@ -60,8 +60,8 @@ func (w *World) NotPushed(ctx context.Context, b *client.PushTarget, sender, wit
 	return nil
 }
 
-// wordsNotToPush returns what no push may contain: the names of convos, groups and accounts,
-// message texts, and the beginning of each ciphertext.
+// wordsNotToPush returns the words that no push may contain: the names of convos, groups and
+// accounts, message texts, and the beginning of each ciphertext.
 func (w *World) wordsNotToPush(ctx context.Context) (_ []string, err error) {
 	defer Catch(&err)
 	var words []string

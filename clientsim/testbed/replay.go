@@ -13,8 +13,8 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// WithLostAnswer runs do while the first answer of a method is lost. If none was, the scenario is
-// broken.
+// WithLostAnswer runs do while the first answer of a method is lost. If no answer was lost, the
+// scenario is broken.
 func (w *World) WithLostAnswer(method string, do func() error) error {
 	return w.withLostAnswer(xrpc.NSID(method), do)
 }
@@ -40,8 +40,8 @@ func (w *World) LoseAnswer(ctx context.Context, p *client.Phone, call xrpc.Call)
 	})
 }
 
-// DeliverAfterKill loses the answer to a draft, kills the app and starts it again. It delivers the draft
-// from its disk.
+// DeliverAfterKill loses the answer to a draft, kills the app and starts it again. The app delivers
+// the draft from its disk.
 func (w *World) DeliverAfterKill(ctx context.Context, p *client.Phone, d *client.Draft) (err error) {
 	defer Catch(&err)
 	Check(w.LoseAnswer(ctx, p, d.Call))
@@ -93,8 +93,8 @@ func (w *World) CheckConsumed(ctx context.Context, p *client.Phone, convo string
 	}
 }
 
-// AtOnce makes one call n times at the same moment and returns the answers. Each one retries by the
-// retry rule.
+// AtOnce makes one call n times at the same moment and returns the answers. Each call retries by
+// the retry rule.
 func (w *World) AtOnce(ctx context.Context, p *client.Phone, call xrpc.Call, n int) ([]xrpc.Answer, error) {
 	answers := make([]xrpc.Answer, n)
 	return answers, Attempt(func() { Each(n, n, func(i int) { answers[i] = Must(w.Net.Do(ctx, p.Account, call)) }) })

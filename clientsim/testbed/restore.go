@@ -44,13 +44,13 @@ func (b *Backups) settings() map[string]string {
 	return map[string]string{"MLSD_WAL_ARCHIVE": filepath.Join(b.dir, "wal")}
 }
 
-// run runs a command of mlsd that is about the server's data directory.
+// run runs a command of mlsd on the server's data directory.
 func (b *Backups) run(ctx context.Context, args ...string) error {
 	return b.w.Server.Command(ctx, b.settings(), args...)
 }
 
-// Restore stops the server and replaces its data by what it had at a moment. Then it starts it again.
-// The model learns what is gone.
+// Restore stops the server, replaces its data by the data of a given moment, and starts the server
+// again. The model learns what is gone.
 func (b *Backups) Restore(ctx context.Context, to time.Time) (err error) {
 	defer Catch(&err)
 	w := b.w
@@ -94,9 +94,10 @@ func (w *World) founder(c *history.ConvoModel) (*client.Phone, error) {
 	return nil, fmt.Errorf("no founder is left in convo %s", c.ID)
 }
 
-// CheckRestored checks that clients have made good what a restore has lost, and that each device has
-// read each message. What cannot come back is in the report's notes: what accounts wrote that never
-// came back, and what the others wrote anew before a late one came back, in an epoch that it had left.
+// CheckRestored checks that clients have made good what a restore has lost, and that each device
+// has read each message. The report's notes name what cannot come back. An account that never came
+// back leaves its writes lost. A late device cannot read messages that others wrote anew, before it
+// came back, in an epoch that it had left.
 func (w *World) CheckRestored(never, late func(syntax.DID) bool) {
 	for _, c := range w.Model.Snapshot() {
 		found, named := c.CheckRestored(never)
@@ -139,10 +140,10 @@ type Backrest struct {
 	dir      string // data directory
 	postgres *Postmaster
 
-	newest int64 // generation of the event stream when the backup was made
+	newest int64 // generation of the event stream when the backup was made, the newest one
 }
 
-// NewBackrest starts such a PostgreSQL, and the world's server on it.
+// NewBackrest starts a PostgreSQL with pgBackRest, and the world's server on it.
 func (w *World) NewBackrest(ctx context.Context) (b *Backrest, err error) {
 	defer Catch(&err)
 	text := Must(os.ReadFile(filepath.Join(w.Patroni, "pgbackrest.conf")))
@@ -184,7 +185,7 @@ func (b *Backrest) configure() error {
 		"pg1-port="+strconv.Itoa(b.port)+"\n"), 0o644)
 }
 
-// start starts PostgreSQL in the data directory, at the port that it always has.
+// start starts PostgreSQL in the data directory, at its usual port.
 func (b *Backrest) start(ctx context.Context) error {
 	b.postgres = b.postmaster(b.dir, b.port, b.home, b.url("postgres"))
 	return b.postgres.Start(ctx)
@@ -202,13 +203,14 @@ func (b *Backrest) Backup(ctx context.Context) (err error) {
 	return b.pgbackrest(ctx, "--type=full", "backup")
 }
 
-// Restore restores what the database had at a moment, into another directory as on a new machine. The
-// old one is not used. The model learns what is gone. The server must notice by itself.
+// Restore restores the data of a given moment into another directory, as on a new machine. The old
+// directory is not used. The model learns what is gone. The server must notice the restore by
+// itself.
 func (b *Backrest) Restore(ctx context.Context, to time.Time) (err error) {
 	defer Catch(&err)
 	w := b.w
 	w.CloseIdle()
-	// Its end archives the last segment.
+	// PostgreSQL archives the last segment when it stops.
 	Check(errors.Join(w.Server.Stop(), b.postgres.Stop()))
 	b.dir = filepath.Join(b.home, "second")
 	Check(b.configure())
@@ -249,7 +251,8 @@ func (b *Backrest) generation(ctx context.Context) (id int64, cause string, err 
 	return id, cause, err
 }
 
-// close stops the server, which would not find its database, and PostgreSQL. It removes their files.
+// close stops the server, which cannot run without its database, and PostgreSQL. It removes their
+// files.
 func (b *Backrest) close() error {
 	errs := []error{b.w.Server.Stop()}
 	if b.postgres != nil {

@@ -34,7 +34,7 @@ type Proc struct {
 	env  map[string]string
 	log  *lastLines
 
-	mu     sync.Mutex // guards what follows; one start, stop or kill at a time
+	mu     sync.Mutex // guards the fields below; one start, stop or kill at a time
 	binary string
 	child  *child
 	url    string // fixed by the first start
@@ -48,7 +48,7 @@ const (
 )
 
 // Unlimited returns the settings with which a server has no quotas, for loads that a few accounts
-// make. An older server has none, and refuses variables that it does not know.
+// make. An older server has no quotas, and refuses variables that it does not know.
 func Unlimited(ctx context.Context, binary string) (map[string]string, error) {
 	ask := exec.CommandContext(ctx, binary, "--help")
 	ask.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MLSD_") })
@@ -83,7 +83,7 @@ func (p *Proc) UseBinary(path string) {
 	p.binary = path
 }
 
-// Binary is what the next Start runs.
+// Binary returns the program that the next Start runs.
 func (p *Proc) Binary() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,14 +105,14 @@ func (p *Proc) URL() string {
 	return p.url
 }
 
-// AdminURL is the address of its admin listener, which changes with each Start.
+// AdminURL is the address of the admin listener, which changes with each Start.
 func (p *Proc) AdminURL() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.admin
 }
 
-// PID is its process id, or 0 if it does not run.
+// PID is the server's process id, or 0 if the server does not run.
 func (p *Proc) PID() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -166,7 +166,6 @@ func (p *Proc) environment(settings map[string]string) []string {
 	return env
 }
 
-// read passes the server's output lines on until the server closes its standard output.
 // Command runs a command of mlsd with the server's settings and others.
 func (p *Proc) Command(ctx context.Context, settings map[string]string, args ...string) error {
 	cmd := exec.CommandContext(ctx, p.Binary(), args...)
@@ -177,6 +176,7 @@ func (p *Proc) Command(ctx context.Context, settings map[string]string, args ...
 	return nil
 }
 
+// read passes the server's output lines on until the server closes its standard output.
 func (p *Proc) read(stdout io.ReadCloser, lines chan<- string) {
 	defer close(lines)
 	scan := bufio.NewScanner(stdout)
@@ -301,7 +301,7 @@ func (p *Proc) LogSize() LogSize {
 
 // lastLines keeps the last lines of the server's output for an error message.
 type lastLines struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	lines  []string
 	keep   int
 	failed []string // the first lines that say that a request failed
@@ -336,8 +336,8 @@ func (t *lastLines) String() string {
 	return "last output of the server:\n  " + strings.Join(t.lines, "\n  ")
 }
 
-// FailedRequests returns the first lines of the log that say that a request failed, as text. Other errors
-// are many while everything fails, and are left out.
+// FailedRequests returns the first lines of the log that say that a request failed, as text. It
+// leaves out other errors, which are many while everything fails.
 func (p *Proc) FailedRequests() string {
 	p.log.mu.Lock()
 	defer p.log.mu.Unlock()
@@ -354,7 +354,7 @@ const (
 	AfterWork     = "after-work"
 )
 
-// What failpoints call the server's work for pushes and invitations.
+// The names that failpoints give to the server's work for pushes and invitations.
 const (
 	NSIDInvitation = "mlsd.invitation"
 
@@ -382,7 +382,8 @@ func (p *Proc) Traces(ctx context.Context, of []byte) (found []string, err error
 		}
 		for _, table := range tables {
 			var holds bool
-			// Without its last group, the base64 of the bytes stands in the base64 of what begins with them.
+			// The base64 of a column that begins with the bytes contains the base64 of the bytes, without
+			// its last group.
 			Check(tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM `+pgx.Identifier{table}.Sanitize()+
 				` t WHERE strpos(t::text, $1) > 0 OR strpos(t::text, $2) > 0)`,
 				hex.EncodeToString(of), base64.StdEncoding.EncodeToString(of[:len(of)/3*3])).Scan(&holds))

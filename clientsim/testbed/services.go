@@ -31,9 +31,10 @@ type Service struct {
 	front *xrpc.Site
 }
 
-// WithServices runs play on n services, whose servers have these settings, and which know each other by
-// their DID documents. People of this world can choose one of them, and the world's own server has no
-// part in it. Everything that their clients did is checked afterwards.
+// WithServices runs play on n services whose servers have these settings. The services know each
+// other by their DID documents. People of this world can choose one of the services as their home.
+// The world's own server takes no part. Afterwards, everything that the services' clients did is
+// checked.
 func (w *World) WithServices(ctx context.Context, n int, settings map[string]string,
 	play func([]*Service)) {
 	var all []*Service
@@ -84,7 +85,8 @@ func (w *World) startService(ctx context.Context, i int, settings map[string]str
 	return s, nil
 }
 
-// answer is what other services reach at the address that the service's DID document has.
+// answer returns the handler that other services reach at the address in the service's DID
+// document.
 func (s *Service) answer(server *Proc) http.Handler {
 	proxy := &httputil.ReverseProxy{
 		Transport: s.Link,
@@ -92,7 +94,7 @@ func (s *Service) answer(server *Proc) http.Handler {
 			r.Out.URL.Scheme, r.Out.URL.Host = "http", strings.TrimPrefix(server.URL(), "http://")
 		},
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
-		ErrorLog:     log.New(io.Discard, "", 0), // what the link does is no error
+		ErrorLog:     log.New(io.Discard, "", 0), // faults of the link are no errors
 	}
 	return http.HandlerFunc(func(a http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -126,7 +128,8 @@ func (s *Service) Resident() (*xrpc.Account, error) {
 	return a, err
 }
 
-// Visit returns a phone of another service at this one. The final checks look at its convos here.
+// Visit returns a phone of another service at this service. The final checks look at the phone's
+// convos here.
 func (s *Service) Visit(p *client.Phone) *client.Phone {
 	there := p.At(s.Net, s.Model)
 	s.phones = append(s.phones, there)
@@ -142,8 +145,8 @@ type Invitation struct {
 	State   string
 }
 
-// Sent reads what the service has told the homes of people. The state is "done", or has the last
-// error.
+// Sent reads the invitations that the service has sent to the homes of people. The state is "done",
+// or has the last error.
 func (s *Service) Sent(ctx context.Context) ([]Invitation, error) {
 	return invitations(ctx, s.Server, `
 		SELECT did, encode(ref, 'hex'), service, convo_id::text,
@@ -151,8 +154,8 @@ func (s *Service) Sent(ctx context.Context) ([]Invitation, error) {
 		FROM sent_invitations`)
 }
 
-// Received reads what the service was told of its people. The state says whether the row is hidden,
-// and what became of the KeyPackage.
+// Received reads the invitations that the service has received for its people. The state says
+// whether the row is hidden, and what became of the KeyPackage.
 func (s *Service) Received(ctx context.Context) ([]Invitation, error) {
 	return invitations(ctx, s.Server, `
 		SELECT r.did, encode(r.ref, 'hex'), service, convo_id::text,

@@ -15,8 +15,8 @@ import (
 	"mlsd/clientsim/xrpc"
 )
 
-// Sibling prepares another mlsd on the private database of this one. This one must be running, and
-// must be stopped last.
+// Sibling prepares another mlsd on the private database of this server. This server must be
+// running, and must be stopped last.
 func (p *Proc) Sibling() (*Proc, error) {
 	database, err := p.database()
 	if err != nil {
@@ -25,8 +25,8 @@ func (p *Proc) Sibling() (*Proc, error) {
 	return p.onDatabase(database, "-sibling"), nil
 }
 
-// WithSibling starts another server on the database of the world's one, runs play with a client of it,
-// and stops it.
+// WithSibling starts another server on the database of the world's server, runs play with a client
+// of the new server, and stops the new server.
 func (w *World) WithSibling(ctx context.Context, play func(sibling *Proc, client *xrpc.Client)) {
 	sibling := Must(w.Server.Sibling())
 	Check(sibling.Start(ctx, nil))
@@ -60,12 +60,12 @@ func (p *Proc) database() (_ string, err error) {
 	return "postgres://mlsd@/mlsd?" + query.Encode(), nil
 }
 
-// sockets finds the directory of the private PostgreSQL's socket. It is in the data directory, or a
-// link there leads to it.
+// sockets finds the directory of the private PostgreSQL's socket. The directory is in the data
+// directory, or a link there leads to it.
 func (p *Proc) sockets() (string, error) {
 	run := filepath.Join(p.data, "run")
 	target, err := os.Readlink(run)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EINVAL) { // it is no link
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EINVAL) { // run is no link
 		return run, nil
 	}
 	return target, err

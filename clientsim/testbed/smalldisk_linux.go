@@ -6,11 +6,11 @@ import (
 	"syscall"
 )
 
-// SmallDisk is a file system of its own in a directory, which can become full. It is in memory.
-// Mounting it needs root.
+// SmallDisk is a file system of its own in a directory, which can become full. The file system is
+// in memory. Mounting it needs root.
 type SmallDisk struct{ dir string }
 
-// diskSize is the size of a SmallDisk that is not full. Only what is written takes memory.
+// diskSize is the size of a SmallDisk that is not full. Only written data takes memory.
 const diskSize = "size=8g,mode=755"
 
 // NewSmallDisk mounts a file system on an empty directory.
@@ -21,8 +21,8 @@ func NewSmallDisk(dir string) (*SmallDisk, error) {
 	return &SmallDisk{dir}, nil
 }
 
-// Fill makes it just as large as what it holds: nothing more can be written until Free. Files can
-// be made smaller and larger again within that.
+// Fill makes the disk just as large as its data: nothing more can be written until Free. Files can
+// shrink, and grow again to the old size.
 func (d *SmallDisk) Fill() error {
 	for {
 		var now syscall.Statfs_t
@@ -30,13 +30,13 @@ func (d *SmallDisk) Fill() error {
 			return fmt.Errorf("small disk: %w", err)
 		}
 		err := d.resize(fmt.Sprintf("nr_blocks=%d", now.Blocks-now.Bfree))
-		if !errors.Is(err, syscall.EINVAL) { // else it has just grown
+		if !errors.Is(err, syscall.EINVAL) { // EINVAL means that the data has just grown
 			return err
 		}
 	}
 }
 
-// Free gives it its first size again.
+// Free gives the disk its first size again.
 func (d *SmallDisk) Free() error { return d.resize(diskSize) }
 
 func (d *SmallDisk) resize(options string) error {
@@ -47,7 +47,7 @@ func (d *SmallDisk) resize(options string) error {
 	return nil
 }
 
-// Close unmounts it. What it held is lost.
+// Close unmounts the disk. Its data is lost.
 func (d *SmallDisk) Close() error {
 	if err := syscall.Unmount(d.dir, syscall.MNT_DETACH); err != nil {
 		return fmt.Errorf("unmount a small disk: %w", err)

@@ -38,12 +38,12 @@ type World struct {
 	Model    *history.Model
 	dir      *Directory
 	phones   []*client.Phone
-	Progress func(string) // progress
+	Progress func(string) // gets lines that say what is happening
 
 	CloseIdle func() // closes connections without a request
 
-	mu    sync.Mutex   // guards what follows
-	made  []syntax.DID // accounts
+	mu    sync.Mutex   // guards the fields below
+	made  []syntax.DID // accounts of this world
 	found []history.Violation
 	notes []string
 	atEnd []func() error
@@ -53,31 +53,31 @@ type World struct {
 type Options struct {
 	Seed     uint64
 	Clients  int // phones in the long conversation
-	Messages int // messages in it
+	Messages int // messages in the long conversation
 	Epochs   int // commits in contended-commits
 	Members  int // members in big-group, devices in large-library-group
 	Claims   int // claims in claims-two-servers
 
 	Writers     int           // accounts that write at once in live
-	Convos      int           // in live
-	Subscribers int           // in live
-	For         time.Duration // how long they write in live, and people go on in network
-	Rate        int           // in a second: messages in live (0: as many as possible), steps in network (0: the usual)
+	Convos      int           // convos in live
+	Subscribers int           // subscribers in live
+	For         time.Duration // how long accounts write in live, and people act in network
+	Rate        int           // messages a second in live, 0 means no limit; steps a second in network, 0 means the usual
 	Calm        bool          // nothing goes wrong in live, and no roster changes
 
-	Uploads int // in attachments
-	People  int // in network
-	// Cores are the cores of each database and of each server in network-growth, or nil.
+	Uploads int // uploads in attachments
+	People  int // people in network
+	// Cores are the numbers of cores of each database and of each server in network-growth, or nil.
 	Cores []float64
 
 	Agents string // folder with agents of other MLS libraries, or ""
-	// Upgrade are the binaries that rolling-upgrade replaces the server's with, one after the other.
+	// Upgrade are the binaries that rolling-upgrade runs in the server's place, one after the other.
 	Upgrade []string
-	// Failovers is how often the primary fails in failover and failover-async, and each fault happens in
-	// patroni.
+	// Failovers is how often the primary fails in failover and failover-async, and how often each
+	// fault happens in patroni.
 	Failovers int
 	// Patroni is a folder with the files of deploy/patroni, or "". Faulty are the names of the faults
-	// that are played; none means all.
+	// to play. If Faulty is empty, all faults are played.
 	Patroni string
 	Faulty  []string
 }
@@ -92,7 +92,7 @@ type Target struct {
 }
 
 // NewWorld makes the world of a scenario. Its random numbers follow from the seed and salt.
-// progress gets lines about what is going on.
+// progress gets lines that say what is happening.
 func NewWorld(to Target, o Options, salt uint64, progress func(string)) *World {
 	w := &World{
 		Options: o, Stats: &xrpc.Stats{}, Server: to.Server, dir: to.Dir, Model: history.NewModel(), Progress: progress,
@@ -141,14 +141,14 @@ func (w *World) Notes() []string {
 	return slices.Clone(w.notes)
 }
 
-// AtEnd keeps what is to be closed after the final checks.
+// AtEnd makes Close call f, after the final checks.
 func (w *World) AtEnd(f func() error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.atEnd = append(w.atEnd, f)
 }
 
-// Close closes what AtEnd kept, the last first.
+// Close calls the functions of AtEnd, the last one first.
 func (w *World) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -203,7 +203,7 @@ func (w *World) SecondDevice(p *client.Phone, name string) (*client.Phone, error
 	return w.SecondDeviceOf(p, name, mlsclient.Go())
 }
 
-// SecondDeviceOf makes another phone for the account of p that uses an MLS library.
+// SecondDeviceOf makes another phone for the account of p. The phone uses the given MLS library.
 func (w *World) SecondDeviceOf(p *client.Phone, name string, library mlsclient.Library) (_ *client.Phone, err error) {
 	defer Catch(&err)
 	second := Must(w.newPhone(name, p.Account, library))
@@ -240,7 +240,7 @@ func (w *World) Phones(ctx context.Context, n int) (_ []*client.Phone, err error
 	return phones, nil
 }
 
-// Convo makes n phones and a convo of all of them. The first is the creator.
+// Convo makes n phones and a convo of all of them. The first phone is the creator.
 func (w *World) Convo(ctx context.Context, n int) (_ []*client.Phone, _ string, err error) {
 	defer Catch(&err)
 	phones := Must(w.Phones(ctx, n))

@@ -18,7 +18,7 @@ import (
 // caller sends requests to the nodes. It is safe for concurrent use.
 type caller struct {
 	nodes []*xrpc.Client
-	keys  *journal // of attempts, by idempotency key
+	keys  *journal // attempts, by idempotency key
 	// acknowledged gets every acknowledged request that has a key, unless it is nil.
 	acknowledged func(*xrpc.Account, xrpc.Call)
 	answered     func(node int, call xrpc.Call) // see Options
@@ -30,28 +30,28 @@ type caller struct {
 	failures map[string]int
 }
 
-// verdictTimeout is how long a request is tried again without a verdict. The longest outage of a
-// plan is much shorter.
+// verdictTimeout is how long a request without a verdict is retried. The longest outage of a plan
+// is much shorter.
 const verdictTimeout = 2 * time.Minute
 
-// do sends a request until it has a verdict, each time with the same bytes and key, and to the next
-// node after each failure. Of rough callers, a third of the attempts go to all nodes at once, and some
-// hang up after a moment.
+// do sends a request until it has a verdict, each time with the same bytes and key. After each
+// failure, it uses the next node. A rough caller sends a third of the attempts to all nodes at
+// once, and sometimes hangs up after a moment.
 func (c *caller) do(ctx context.Context, rng *rand.Rand, who *xrpc.Account, call xrpc.Call) (xrpc.Answer, error) {
 	return c.watch(ctx, rng, who, call, nil)
 }
 
-// ask is do for a request whose output is read.
+// ask is do, and decodes the output.
 func ask[T any](ctx context.Context, c *caller, rng *rand.Rand, who *xrpc.Account, call xrpc.Call) (_ *T, err error) {
 	defer Catch(&err)
 	answer := Must(c.do(ctx, rng, who, call))
 	return xrpc.Decode[T](answer.Body)
 }
 
-// attempted gets when an attempt began, and its result. Concurrent attempts call it at once.
+// attempted gets the start time and the result of an attempt. Concurrent attempts call it at once.
 type attempted func(begun int64, answer xrpc.Answer, err error)
 
-// watch is do for a request whose attempts are all of interest. seen can be nil.
+// watch is do, and calls seen for each attempt. seen can be nil.
 func (c *caller) watch(ctx context.Context, rng *rand.Rand, who *xrpc.Account, call xrpc.Call,
 	seen attempted) (xrpc.Answer, error) {
 	node := rng.IntN(len(c.nodes))
@@ -76,8 +76,9 @@ func (c *caller) watch(ctx context.Context, rng *rand.Rand, who *xrpc.Account, c
 	return answer, err
 }
 
-// attempt sends a request once to one node, or once to each at once. It prefers an acknowledgement
-// to an error, and an unknown outcome to a refusal: another try then shows which it is.
+// attempt sends a request once to one node, or once to every node at the same time. Of several
+// results, it prefers an acknowledgement to an error, and an unknown outcome to a refusal. After an
+// unknown outcome, another attempt shows the true one.
 func (c *caller) attempt(
 	ctx context.Context, rng *rand.Rand, node int, who *xrpc.Account, call xrpc.Call, seen attempted,
 ) (xrpc.Answer, error) {
@@ -108,7 +109,7 @@ func (c *caller) attempt(
 	return answers[verdict], errs[verdict]
 }
 
-// once sends a request once, and keeps what became of it.
+// once sends a request once, and records the result.
 func (c *caller) once(ctx context.Context, node int, who *xrpc.Account, call xrpc.Call, seen attempted) (xrpc.Answer,
 	error) {
 	c.attempts.Add(1)
@@ -142,7 +143,7 @@ func (c *caller) once(ctx context.Context, node int, who *xrpc.Account, call xrp
 	return answer, err
 }
 
-// retryAfter is the retry rule, for nodes whose clocks can move.
+// retryAfter is the retry rule for nodes whose clocks can move.
 func (c *caller) retryAfter(err error, backoff time.Duration) (time.Duration, bool) {
 	if slices.ContainsFunc(c.nodes, func(n *xrpc.Client) bool { return n.ClockWrong(err) }) {
 		return backoff, true
@@ -157,7 +158,7 @@ func (c *caller) failed(err error) {
 	c.failures[cmp.Or(xrpc.ErrorName(err), "no answer")]++
 }
 
-// digestOf is a digest of an answer's status and body.
+// digestOf returns a digest of an answer's status and body.
 func digestOf(a xrpc.Answer) history.Digest {
 	return history.DigestOf(append([]byte{byte(a.Status >> 8), byte(a.Status)}, a.Body...))
 }

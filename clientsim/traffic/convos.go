@@ -31,10 +31,10 @@ type Convo struct {
 
 	group   []byte
 	writers []*xrpc.Account
-	steady  bool // its roster does not change
+	steady  bool // the convo's roster does not change
 	log     *client.LogReader
-	// mu is write-locked for a change of the epoch or the roster. Senders lock it for reading, so
-	// that it is known who must see a message. In a steady convo they do not lock it.
+	// A change of the epoch or the roster locks mu for writing. Senders lock mu for reading, so that
+	// it is known who must see a message. In a steady convo, senders do not lock mu.
 	mu                  sync.RWMutex
 	epoch               atomic.Uint64
 	members, nonMembers []*Listener
@@ -74,8 +74,8 @@ func (t *Traffic) create(ctx context.Context, rng *rand.Rand, steady bool) {
 	t.convos = append(t.convos, r)
 }
 
-// message makes a message of one of the convo's writers. Some have no idempotency key: their bytes
-// are what is there once.
+// message makes a message of one of the convo's writers. Some messages have no idempotency key. The
+// server must store the bytes of such a message once.
 func (t *Traffic) message(rng *rand.Rand, r *Convo) pendingSend {
 	key := xrpc.NewKey()
 	if t.o.Rough && rng.IntN(6) == 0 {
@@ -143,8 +143,8 @@ func (t *Traffic) Send(ctx context.Context, rng *rand.Rand) {
 	}
 }
 
-// clash sends messages with the same idempotency key at once. At most one of them is accepted. One
-// can take the key while the COMMIT of another one is lost.
+// clash sends messages with the same idempotency key at once. The server accepts at most one of
+// them. A message can take the key while the COMMIT of another message is lost.
 func (t *Traffic) clash(ctx context.Context, rng *rand.Rand) {
 	const messages = 3
 	r := t.some(rng)
@@ -162,8 +162,8 @@ func (t *Traffic) clash(ctx context.Context, rng *rand.Rand) {
 	AtOnce(all...)
 }
 
-// abandon sends a message to a steady convo, and does not wait for the answer. Its verdict is asked
-// for in the end.
+// abandon sends a message to a steady convo, and does not wait for the answer. Resolve asks for the
+// verdict in the end.
 func (t *Traffic) abandon(ctx context.Context, rng *rand.Rand) {
 	r := t.some(rng)
 	if !r.steady {
@@ -172,7 +172,7 @@ func (t *Traffic) abandon(ctx context.Context, rng *rand.Rand) {
 	m := t.message(rng, r)
 	moment, cancel := context.WithTimeout(ctx, Between(rng, time.Millisecond, 30*time.Millisecond))
 	defer cancel()
-	// resolve learns what became of it
+	// Resolve learns the outcome.
 	_, _ = t.calls.attempt(moment, rng, rng.IntN(len(t.calls.nodes)), m.from, m.call, nil)
 	t.abandonedMu.Lock()
 	defer t.abandonedMu.Unlock()
@@ -224,7 +224,7 @@ func (r *Convo) fakeCommit() *mlsclient.Staged {
 	return &mlsclient.Staged{Epoch: epoch + 1, Commit: mlsclient.FakeCommit(r.group, epoch, 200)}
 }
 
-// commit submits a commit. One that another commit has overtaken is refused.
+// commit submits a commit. The server refuses the commit if another commit came first.
 func (t *Traffic) commit(ctx context.Context, rng *rand.Rand, r *Convo, s *mlsclient.Staged, by *xrpc.Account) {
 	err := Attempt(func() { t.committed(ctx, rng, r, s, by, xrpc.SubmitCall(r.ID, s, xrpc.NewKey())) })
 	if xrpc.ErrorName(err) != mlsapi.ErrEpochMismatch {
@@ -315,7 +315,7 @@ func (t *Traffic) verifyLog(ctx context.Context, rng *rand.Rand) {
 	}
 }
 
-// verifyTimeout bounds one reading of a log: the next one goes on.
+// verifyTimeout bounds one reading of a log. The next reading goes on from there.
 const verifyTimeout = 10 * time.Second
 
 // readEpoch asks for the epoch of a convo.

@@ -44,7 +44,7 @@ type invited struct {
 }
 
 // someone returns a convo and one of its listeners, mostly a listener that was added lately, whose
-// Welcome may still wait. It returns nil if the roster of the convo does not change.
+// Welcome may still wait. The listener is nil if the roster of the convo does not change.
 func (t *Traffic) someone(rng *rand.Rand) (*Convo, *Listener) {
 	const last = 12
 	t.mu.RLock()
@@ -75,13 +75,13 @@ func welcomeRefusal(err error) (welcomeState, bool) {
 	return welcomeState{}, false
 }
 
-// keepWelcome keeps an attempt to fetch or confirm a Welcome.
+// keepWelcome records an attempt to fetch or confirm a Welcome.
 func (t *Traffic) keepWelcome(object string, begun int64, in welcomeInput, answer xrpc.Answer, err error) {
 	if state, ok := welcomeRefusal(err); ok {
 		t.welcomes.add(object, begun, in, state)
 		if in.do == fetch {
-			// A server that loses the answer to the COMMIT fetches again. A confirmation in between
-			// has then consumed what the first time fetched.
+			// A server that loses the answer to the COMMIT fetches again. In between, a confirmation can
+			// have consumed the Welcome of the first fetch.
 			t.welcomes.add(object, begun, in, welcomeState{state: maybe})
 		}
 		return
@@ -131,7 +131,7 @@ func (s *stock) make(n int) (packages []mlsclient.KeyPackage) {
 	return packages
 }
 
-// claim claims a KeyPackage. There may be none, and a budget can be used up.
+// claim claims a KeyPackage. The claim can fail: no KeyPackage is left, or a budget is used up.
 func (t *Traffic) claim(ctx context.Context, rng *rand.Rand) {
 	s, by := t.stocks[rng.IntN(len(t.stocks))], t.Writers[rng.IntN(len(t.Writers))]
 	if rng.IntN(2) == 0 {
@@ -167,8 +167,8 @@ func (t *Traffic) setConsent(ctx context.Context, rng *rand.Rand) {
 	t.consents.add(object, begun, registerInput{value}, "")
 }
 
-// clashConsent sets different policies with the same idempotency key at once. At most one of them
-// is set.
+// clashConsent sets different policies with the same idempotency key at once. The server accepts at
+// most one of them.
 func (t *Traffic) clashConsent(ctx context.Context, rng *rand.Rand) {
 	who, key, begun := t.consenter[rng.IntN(len(t.consenter))], xrpc.NewKey(), t.consents.now()
 	var all []func()
@@ -187,7 +187,7 @@ func (t *Traffic) clashConsent(ctx context.Context, rng *rand.Rand) {
 	AtOnce(all...)
 }
 
-// policies are all invitation policies.
+// policies returns all invitation policies.
 func policies() []string {
 	return []string{
 		mlsapi.SetInvitationPolicyInputPolicyEveryone, mlsapi.SetInvitationPolicyInputPolicyShared,

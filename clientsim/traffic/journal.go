@@ -71,7 +71,7 @@ func (j *journal) change(f func([]porcupine.Operation) int) (sum int) {
 const (
 	// objectLimit bounds the search for one object.
 	objectLimit = 10 * time.Second
-	// maxUndecided is which part of the objects may take longer: one in so many.
+	// maxUndecided bounds how many objects may take longer: one in 100.
 	maxUndecided = 100
 )
 

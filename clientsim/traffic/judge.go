@@ -19,15 +19,15 @@ import (
 
 // Judgement says what was judged.
 type Judgement struct {
-	Entries   int // of logs, acknowledged
+	Entries   int // acknowledged entries of logs
 	Unmarked  int // answers to concurrent repetitions that were not marked as replays
 	Replayed  int // acknowledged requests that were sent again in the end
 	Histories map[string]int
 	Undecided int // objects whose search for an order took too long
 }
 
-// Judge compares what the servers say with what was acknowledged. No fault happens any more. What
-// is wrong goes into the world's report.
+// Judge compares what the servers say with what was acknowledged. All faults must have ended.
+// Broken promises go into the world's report.
 func (t *Traffic) Judge(ctx context.Context) (done Judgement, err error) {
 	defer Catch(&err)
 	done.Histories = map[string]int{}
@@ -64,8 +64,8 @@ func (t *Traffic) Judge(ctx context.Context) (done Judgement, err error) {
 	return done, nil
 }
 
-// judgeConvo reads a convo from every node, as its creator. If a node does not answer, judgeConvo
-// returns its error, because the other convos would have to wait for the node as well.
+// judgeConvo reads a convo from every node, as its creator. It returns an error if a node does not
+// answer, because the other convos would also wait for that node.
 func (t *Traffic) judgeConvo(ctx context.Context, c *history.ConvoModel) error {
 	t.mu.RLock()
 	i := slices.IndexFunc(t.convos, func(r *Convo) bool { return r.ID == c.ID })
@@ -113,12 +113,12 @@ func (t *Traffic) judgeRoster(ctx context.Context, node *xrpc.Client, by *xrpc.A
 	}
 }
 
-// claimAsked is how long after its answer a claim of KeyPackages is asked for again. The server keeps
-// the record of a claim for half an hour, and its answer can have come later than the record.
+// claimAsked is how long after its answer a claim of KeyPackages may be sent again. The server
+// keeps the record of a claim for half an hour, and the answer can have come later than the record.
 const claimAsked = 30*time.Minute - verdictTimeout - xrpc.CallTimeout
 
-// replay sends every acknowledged request again whose record the server still has. The journal of keys
-// compares the answers with the first ones.
+// replay sends again every acknowledged request whose record the server still has. The journal of
+// keys compares the new answers with the first answers.
 func (t *Traffic) replay(ctx context.Context) (int, error) {
 	calls := t.Model.AcknowledgedCalls()
 	const lanes = 16

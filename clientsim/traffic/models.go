@@ -9,22 +9,22 @@ import (
 )
 
 // This file has the models that journals are judged by. A state is a comparable value. Each model
-// is one object; a journal has many.
+// describes one object; a journal has many objects.
 
-// outcome is what became of an attempt.
+// outcome is the result of an attempt.
 type outcome string
 
 const (
-	original outcome = "done"    // the answer says that it was done now
-	replayed outcome = "replay"  // the answer says that it was done before
+	original outcome = "done"    // the answer says that the request was done now
+	replayed outcome = "replay"  // the answer says that the request was done before
 	refused  outcome = "refused" // nothing was done
-	unknown  outcome = "unknown" // it may be done, now or later
+	unknown  outcome = "unknown" // the request may be done, now or later
 )
 
 // keyResult is the output of an attempt under an idempotency key.
 type keyResult struct {
 	outcome outcome
-	body    history.Digest // of done and replay
+	body    history.Digest // the answer's, for done and replay
 }
 
 func (r keyResult) String() string {
@@ -37,13 +37,13 @@ func (r keyResult) String() string {
 // keyState is the state of an idempotency key.
 type keyState struct {
 	done    bool
-	request history.Digest // that was done
+	request history.Digest // the request that was done
 	known   bool           // body is set
-	body    history.Digest // of the answer
+	body    history.Digest // the answer's
 }
 
-// keyModel: one request under a key is done, once, and every later answer to it is the first one. A
-// request with other content is refused from then on. The input is the request's digest.
+// keyModel: one request under a key is done once, and every later answer to it is the first answer.
+// From then on, a request with other content is refused. The input is the request's digest.
 func keyModel() porcupine.Model {
 	model := porcupine.NondeterministicModel{
 		Init: func() []any { return []any{keyState{}} },
@@ -70,10 +70,10 @@ func stepKey(s keyState, request history.Digest, r keyResult) []any {
 	return nil
 }
 
-// markConcurrent makes replays of the answers that are not marked as such, but were asked for
-// before the first answer came, and counts them. When a node loses the answer to a COMMIT, it looks
-// whether the write is there. If both would have the same answer, it does not know then whether its
-// own transaction or that of a concurrent repetition has written it. An answer that was asked for
+// markConcurrent looks for answers that are not marked as replays, but were asked for before the
+// first answer came. It turns them into replays, and counts them. When a node loses the answer to a
+// COMMIT, it checks whether the write is stored. If a concurrent repetition has the same answer,
+// the node cannot know which of the two transactions has written it. An answer that was asked for
 // later stays as it is.
 func markConcurrent(ops []porcupine.Operation) (unmarked int) {
 	first := -1
@@ -110,7 +110,7 @@ type epochOutput struct {
 	epoch     int64
 }
 
-// epochModel: a commit is accepted if it was made in the present epoch, and moves it by one.
+// epochModel: a commit is accepted if it was made in the present epoch, and moves the epoch by one.
 func epochModel() porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return int64(0) },
@@ -129,14 +129,14 @@ type welcomeDo string
 
 const (
 	deliver welcomeDo = "deliver"
-	cancel  welcomeDo = "cancel" // its owner leaves the convo
+	cancel  welcomeDo = "cancel" // the device's owner leaves the convo
 	fetch   welcomeDo = "fetch"
 	confirm welcomeDo = "confirm"
 )
 
 type welcomeInput struct {
 	do   welcomeDo
-	body history.Digest // of deliver
+	body history.Digest // for deliver
 }
 
 func (i welcomeInput) String() string { return fmt.Sprintf("%s %x", i.do, i.body[:4]) }
@@ -144,7 +144,7 @@ func (i welcomeInput) String() string { return fmt.Sprintf("%s %x", i.do, i.body
 // welcomeState is the state of the device's newest Welcome, and the output of fetch and confirm.
 type welcomeState struct {
 	state welcomeIs
-	body  history.Digest // of delivered and fetched
+	body  history.Digest // for delivered and fetched
 }
 
 func (s welcomeState) String() string { return fmt.Sprintf("%s %x", s.state, s.body[:4]) }
@@ -152,23 +152,23 @@ func (s welcomeState) String() string { return fmt.Sprintf("%s %x", s.state, s.b
 type welcomeIs string
 
 const (
-	none      welcomeIs = "none" // there is none, or the caller is no member
+	none      welcomeIs = "none" // there is no Welcome, or the caller is no member
 	delivered welcomeIs = "delivered"
 	fetched   welcomeIs = "fetched"
 	consumed  welcomeIs = "consumed"
-	maybe     welcomeIs = "unknown" // the outcome of an attempt; the server may do it at any later time
+	maybe     welcomeIs = "unknown" // the outcome is unknown; the server may do the operation at any later time
 )
 
-// welcomeObject is the state of the Welcomes of a device in a convo, which all have the same
-// KeyPackageRef.
+// welcomeObject is the state of the Welcomes of a device in a convo. All these Welcomes have the
+// same KeyPackageRef.
 type welcomeObject struct {
 	newest  welcomeState
-	earlier bool // an earlier one was fetched
+	earlier bool // an earlier Welcome was fetched
 }
 
-// welcomeModel: a Welcome can be fetched, always with the same bytes, until it is confirmed. Before
-// any was fetched none can be confirmed. If only an earlier one was fetched, a confirmation is of
-// that one, and changes nothing.
+// welcomeModel: a Welcome can be fetched, always with the same bytes, until it is confirmed. No
+// Welcome can be confirmed before a fetch. If only an earlier Welcome was fetched, a confirmation
+// is for that Welcome, and changes nothing.
 func welcomeModel() porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return welcomeObject{newest: welcomeState{state: none}} },

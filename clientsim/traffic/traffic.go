@@ -1,6 +1,6 @@
-// Package traffic lets many clients write to several servers and listen to them, at a rate or as many
-// as possible, while others make things fail. Then it judges what the servers have. Messages and
-// commits are fake objects, because these are made faster than real ones. KeyPackages are real.
+// Package traffic lets many clients write to several servers and listen to them, at a rate or as
+// fast as possible, while others make things fail. Then it judges the data of the servers. Messages
+// and commits are fake objects, because fake objects are made faster. KeyPackages are real.
 package traffic
 
 import (
@@ -25,11 +25,12 @@ import (
 type Options struct {
 	Writers, Listeners int // accounts
 	Convos             int
-	Steady             int  // how many of Convos have rosters that stay as they are
-	MaxConvos          int  // at this number, no change makes another convo; 0 means any number
-	Stocks, Consenters int  // accounts whose KeyPackages are claimed, and that change their consent
+	Steady             int  // convos whose rosters stay as they are
+	MaxConvos          int  // no change makes more convos than this; 0 means no limit
+	Stocks, Consenters int  // accounts whose KeyPackages are claimed, and accounts that change their consent
 	Small              bool // no message is large
-	// Rough makes a third of the attempts go to all nodes at once, and some clients hang up soon.
+	// Rough makes a third of the attempts go to all nodes at once, and makes some clients hang up
+	// early.
 	Rough bool
 	// Judged keeps what Judge needs: every request and every message.
 	Judged bool
@@ -48,15 +49,15 @@ type Traffic struct {
 	Writers     []*xrpc.Account
 	Listeners   []*Listener
 	Sent        atomic.Int64 // acknowledged messages
-	Changes     atomic.Int64 // of rosters and epochs
-	LongestSend atomic.Int64 // ns, with its retries
+	Changes     atomic.Int64 // changes of rosters and epochs
+	LongestSend atomic.Int64 // in ns, with the retries
 
 	o       Options
 	w       *testbed.World
 	cluster *testbed.Cluster
 	calls   *caller
 
-	epochs, welcomes, packages, consents *journal // nil means not judged
+	epochs, welcomes, packages, consents *journal // nil if not judged
 
 	stocks    []*stock
 	consenter []*xrpc.Account
@@ -76,7 +77,7 @@ type Traffic struct {
 type Listener struct {
 	*xrpc.Account
 	Device string
-	pkg    mlsclient.KeyPackage // last-resort
+	pkg    mlsclient.KeyPackage // a last-resort KeyPackage
 	ref    []byte
 }
 
@@ -109,13 +110,13 @@ func New(ctx context.Context, w *testbed.World, f *testbed.Cluster, o Options) *
 	return t
 }
 
-// journals are those that are judged.
+// journals returns the journals that are judged.
 func (t *Traffic) journals() []*journal {
 	all := []*journal{t.calls.keys, t.epochs, t.welcomes, t.packages, t.consents}
 	return slices.DeleteFunc(all, func(j *journal) bool { return j == nil })
 }
 
-// Prepare makes the accounts, which listen from then on, and the convos.
+// Prepare makes the accounts and the convos. The listeners listen from then on.
 func (t *Traffic) Prepare(ctx context.Context) (err error) {
 	defer Catch(&err)
 	t.w.Progress("making accounts")
@@ -158,14 +159,14 @@ func (t *Traffic) addListener(ctx context.Context, i int) (err error) {
 	Must(t.calls.do(ctx, t.w.RNG, account, xrpc.PublishCall(p.pkg, t.w.Suite, xrpc.NewKey())))
 	t.Listeners = append(t.Listeners, p)
 	s := t.Subscribers.Add(fmt.Sprintf("subscriber-%d", i), p.Account, t.cluster.Clients, p.Device)
-	s.From = new(int64) // the account is new: this is everything that there ever was for it
+	s.From = new(int64) // from the first event of the new account
 	if t.o.Listen != nil {
 		t.o.Listen(i, s)
 	}
 	return nil
 }
 
-// operation is one kind of what clients do, and how often.
+// operation is one kind of operation, and how often clients do it.
 type operation struct {
 	weight int
 	do     func(context.Context, *rand.Rand)
@@ -207,7 +208,7 @@ func (t *Traffic) pick(rng *rand.Rand) func(context.Context, *rand.Rand) {
 const maxInFlight = 512
 
 // SendAll sends until writing ends. Each writer sends one message after the other. With a rate, all
-// writers together start that many a second, whether or not earlier ones are answered.
+// writers together start so many messages a second, whether or not earlier messages are answered.
 func (t *Traffic) SendAll(ctx, writing context.Context, rate float64) error {
 	d := load.Driver{Rate: rate, Lanes: len(t.Writers)}
 	if rate > 0 {
@@ -245,7 +246,7 @@ func (t *Traffic) Resolve(ctx context.Context) error {
 	return nil
 }
 
-// Await waits until every subscriber has everything, and reports what it saw wrong.
+// Await waits until every subscriber has all events, and reports the violations that it saw.
 func (t *Traffic) Await(ctx context.Context) error {
 	t.w.Progress("waiting until every subscriber has everything")
 	return t.w.AwaitAndJudge(ctx, t.Subscribers, t.Model.History, xrpc.CallTimeout)
@@ -259,10 +260,10 @@ type Counts struct {
 	Unknown    int64          // requests without a verdict
 	Failures   map[string]int // requests without a verdict, by the error's name
 	Verified   int64          // readings of logs that fitted signed heads
-	Refused    int64          // operations
+	Refused    int64          // refused operations
 }
 
-// Counts returns what the clients have done. Nothing runs any more.
+// Counts returns what the clients have done. All operations must have ended.
 func (t *Traffic) Counts() Counts {
 	return Counts{
 		Operations: t.operations.Load(), Attempts: t.calls.attempts.Load(), Tripled: t.calls.tripled.Load(),

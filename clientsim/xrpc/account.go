@@ -31,7 +31,7 @@ type Account struct {
 }
 
 // NewAccount makes an account with a new did:plc. Real accounts have keys on either curve, so odd
-// serials get P-256 and even ones K-256.
+// serials get P-256 and even serials K-256.
 func NewAccount(serial int) (_ *Account, err error) {
 	defer Catch(&err)
 	did := Must(newDID())
@@ -79,8 +79,8 @@ func (a *Account) TokenFor(audience string, method syntax.NSID, life time.Durati
 	return token, nil
 }
 
-// tokenAt is Token by a clock that is wrong: it says that it is now. The library that makes the
-// other tokens has no other clock than this machine's.
+// tokenAt is Token by a wrong clock, which shows now. The library that makes the other tokens knows
+// only this machine's clock.
 func (a *Account) tokenAt(now time.Time, audience string, method syntax.NSID) (_ string, err error) {
 	defer CatchIn(&err, "token for %s", method)
 	algorithm := "ES256K"
@@ -96,7 +96,8 @@ func (a *Account) tokenAt(now time.Time, audience string, method syntax.NSID) (_
 	return signed + "." + encode(signature), nil
 }
 
-// SigningKey is the private signing key as a multikey, with which others can sign for the account.
+// SigningKey returns the private signing key as a multikey, so that others can sign for the
+// account.
 func (a *Account) SigningKey() string { return a.key.Multibase() }
 
 // Document makes the account's DID document (https://atproto.com/specs/did). Its PDS does not exist.

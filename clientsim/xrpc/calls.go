@@ -50,8 +50,8 @@ func PublishManyCall(packages []mlsclient.KeyPackage, suite mlsclient.Suite, key
 // StatsCall asks for the caller's KeyPackage counts.
 func StatsCall() Call { return query(mlsapi.NSIDGetKeyPackageStats, "", "") }
 
-// CreateCall announces a new group: its epoch, and the Welcome for the members that were added.
-// receipts are for the members of other services.
+// CreateCall announces a new group: its epoch, and the Welcome for the added members. receipts are
+// for KeyPackages of other services.
 func CreateCall(groupID []byte, suite mlsclient.Suite, members []syntax.DID, founded *mlsclient.Staged,
 	key string, receipts ...string) Call {
 	epoch := int64(founded.Epoch)
@@ -62,7 +62,7 @@ func CreateCall(groupID []byte, suite mlsclient.Suite, members []syntax.DID, fou
 	})
 }
 
-// AddCall adds members by a staged commit. receipts are for the members of other services.
+// AddCall adds members by a staged commit. receipts are for KeyPackages of other services.
 func AddCall(convo string, dids []syntax.DID, staged *mlsclient.Staged, key string, receipts ...string) Call {
 	return Procedure(mlsapi.NSIDAddMembers, convo, key, &mlsapi.AddMembersInput{
 		ConvoID: convo, DIDList: dids, IdempotencyKey: optional(key), Receipts: receipts,
@@ -84,7 +84,7 @@ func LeaveCall(convo, key string) Call {
 		&mlsapi.LeaveConvoInput{ConvoID: convo, IdempotencyKey: optional(key)})
 }
 
-// DeclineCall makes the caller leave, and block who invited it.
+// DeclineCall makes the caller leave and block its inviter.
 func DeclineCall(convo, key string) Call {
 	block := true
 	return Procedure(mlsapi.NSIDLeaveConvo, convo, key,
@@ -99,7 +99,7 @@ func RemoveCall(convo string, target syntax.DID, staged *mlsclient.Staged, key s
 	})
 }
 
-// SubmitCall submits a staged commit that leaves the roster as it is.
+// SubmitCall submits a staged commit that does not change the roster.
 func SubmitCall(convo string, staged *mlsclient.Staged, key string) Call {
 	return Procedure(mlsapi.NSIDSubmitCommit, convo, key, &mlsapi.SubmitCommitInput{
 		ConvoID: convo, IdempotencyKey: optional(key),
@@ -121,7 +121,8 @@ func SendCall(convo string, sender syntax.DID, epoch uint64, ciphertext []byte, 
 	})
 }
 
-// ConfirmCall reports how joining by a Welcome went. Without ref it means the caller's only one.
+// ConfirmCall reports how joining by a Welcome went. Without ref, it is about the caller's only
+// Welcome.
 func ConfirmCall(convo, ref string, success bool, details string) Call {
 	return Procedure(mlsapi.NSIDConfirmWelcome, convo, "", &mlsapi.ConfirmWelcomeInput{
 		ConvoID: convo, KeyPackageRef: optional(ref), Success: success, ErrorDetails: optional(details),
@@ -133,7 +134,7 @@ func CursorCall(convo string, seq int64) Call {
 	return Procedure(mlsapi.NSIDUpdateCursor, convo, "", &mlsapi.UpdateCursorInput{ConvoID: convo, Seq: seq})
 }
 
-// ProgressCall reports what is read and what a device has got.
+// ProgressCall reports how far the caller has read, and how far a device has received.
 func ProgressCall(convo string, read, delivered int64) Call {
 	return Procedure(mlsapi.NSIDUpdateCursor, convo, "",
 		&mlsapi.UpdateCursorInput{ConvoID: convo, Seq: read, Delivered: &delivered})
@@ -142,7 +143,7 @@ func ProgressCall(convo string, read, delivered int64) Call {
 // CursorsCall lists how far the members of a convo are.
 func CursorsCall(convo string) Call { return query(mlsapi.NSIDGetCursors, convo, "") }
 
-// SignalCall sends what is not kept.
+// SignalCall sends a signal, which the server does not keep.
 func SignalCall(convo string, payload []byte) Call {
 	return Procedure(mlsapi.NSIDSendSignal, convo, "", &mlsapi.SendSignalInput{ConvoID: convo, Payload: payload})
 }
@@ -258,7 +259,7 @@ func AcceptInvitationCall(service syntax.DID, convo, key string) Call {
 		&mlsapi.AcceptInvitationInput{Service: service, ConvoID: convo, IdempotencyKey: optional(key)})
 }
 
-// DeclineInvitationCall declines them.
+// DeclineInvitationCall declines the invitations to a convo of another service.
 func DeclineInvitationCall(service syntax.DID, convo, key string) Call {
 	return Procedure(mlsapi.NSIDDeclineInvitation, convo, key,
 		&mlsapi.DeclineInvitationInput{Service: service, ConvoID: convo, IdempotencyKey: optional(key)})
@@ -276,7 +277,7 @@ func MessagesSinceCall(convo, kind, cursor string, limit int) Call {
 		strconv.Itoa(limit))
 }
 
-// LogHeadCall asks for a signed head of the log, and what stands for senders in it.
+// LogHeadCall asks for a signed head of the log, and for what stands for the senders in it.
 func LogHeadCall(convo string, senders ...string) Call {
 	call := query(mlsapi.NSIDGetLogHead, convo, "")
 	for _, did := range senders {
@@ -301,7 +302,7 @@ func ConvosCall(cursor string, limit int) Call {
 	return query(mlsapi.NSIDGetConvos, "", "", "cursor", cursor, "limit", strconv.Itoa(limit))
 }
 
-// RequestsCall lists convos: those that are requests, or those that are not.
+// RequestsCall lists the convos that are requests, or the other convos.
 func RequestsCall(requests bool, limit int) Call {
 	return query(mlsapi.NSIDGetConvos, "", "", "requests", strconv.FormatBool(requests), "limit", strconv.Itoa(limit))
 }
@@ -326,12 +327,12 @@ func ConvoCall(convo string) Call { return query(mlsapi.NSIDGetConvo, convo, "")
 // GroupInfoCall asks for the present epoch's GroupInfo.
 func GroupInfoCall(convo string) Call { return query(mlsapi.NSIDGetGroupInfo, convo, "") }
 
-// WelcomeCall fetches a Welcome. Without ref it means the caller's only one.
+// WelcomeCall fetches a Welcome. Without ref, it fetches the caller's only Welcome.
 func WelcomeCall(convo, ref string) Call {
 	return query(mlsapi.NSIDGetWelcome, convo, "", "keyPackageRef", ref)
 }
 
-// NSID is the full name of one of the service's methods.
+// NSID returns the full name of one of the service's methods.
 func NSID(method string) syntax.NSID { return syntax.NSID("blue.catbird.mls." + method) }
 
 // Show formats an optional field for messages.
@@ -342,7 +343,7 @@ func Show[T any](field *T) string {
 	return fmt.Sprintf("%#v", *field)
 }
 
-// IsReset reports whether a log entry is one of a reset, which is no MLS message.
+// IsReset reports whether a log entry belongs to a reset. Such an entry is no MLS message.
 func IsReset(entry *mlsapi.MessageView) bool {
 	return entry.MessageType != nil && *entry.MessageType == mlsapi.MessageViewMessageTypeReset
 }

@@ -22,7 +22,7 @@ type Event struct {
 	Position     string // the cursor as an opaque text; only subscribeConvoEvents has it
 	Kind         string // one of EventMessage and so on
 	Convo        string
-	Seq          int64 // of the log entry, or of the newest one at that time
+	Seq          int64 // seq of the log entry, or of the newest entry at that time
 	Epoch        int64
 	ID           string // message: its own id
 	Sender       string // message, commit
@@ -37,7 +37,7 @@ type Event struct {
 	Suite        string // keyPackages
 	Available    int64  // keyPackages
 	Name         string // info
-	Payload      []byte // typing: what its sender, DID, has encrypted
+	Payload      []byte // typing: the bytes that the sender, DID, has encrypted
 	Cursors      []MemberCursor
 	Created      string // createdAt as the server wrote it
 	At           time.Time
@@ -66,11 +66,11 @@ const (
 	EventMoved       = "cursor" // cursors of other members
 )
 
-// Kept reports whether the event has a place in the stream. The others are not kept: an info, and
-// what reaches only who is connected.
+// Kept reports whether the event has a place in the stream. An info event has none, and a signal
+// has none.
 func (e *Event) Kept() bool { return e.Kind != EventInfo && !e.signal() }
 
-// signal reports whether the event reaches only who is connected.
+// signal reports whether the event reaches only connected subscribers.
 func (e *Event) signal() bool { return e.Kind == EventTyping || e.Kind == EventMoved }
 
 // StreamError is an error frame. The stream ends after it.
@@ -78,8 +78,8 @@ type StreamError struct{ Name, Message string }
 
 func (e *StreamError) Error() string { return "stream: " + e.Name + ": " + e.Message }
 
-// eventFields are the fields of all kinds of events but info, as CBOR and JSON name them. No two of
-// these kinds use one name for different things. Unknown fields are ignored.
+// eventFields are the fields of all kinds of events except info, as CBOR and JSON name them. No two
+// of these kinds use one name for different things. Unknown fields are ignored.
 type eventFields struct {
 	Message       *messageFields `json:"message"`
 	ConvoID       string         `json:"convoId"`
@@ -201,7 +201,7 @@ func readErrorFrame(body []byte) error {
 	return &StreamError{Name: fields.Error, Message: fields.Message}
 }
 
-// CBOR as DAG-CBOR limits it. A header has no unknown fields, a body may.
+// The limits of DAG-CBOR. A header has no unknown fields; a body may have some.
 var (
 	bodyMode   = decMode(cbor.ExtraDecErrorNone)
 	headerMode = decMode(cbor.ExtraDecErrorUnknownField)
@@ -229,7 +229,7 @@ func readItem(mode cbor.DecMode, data []byte, v any) (rest []byte, err error) {
 	return rest, nil
 }
 
-// readLastItem is readItem where nothing may follow.
+// readLastItem is readItem for an item that nothing may follow.
 func readLastItem(data []byte, v any) error {
 	rest, err := readItem(bodyMode, data, v)
 	if err == nil && len(rest) > 0 {
@@ -299,7 +299,7 @@ func (e *Event) check() (err error) {
 	return nil
 }
 
-// checkSignal refuses an event that is not kept and says that it is, or that lacks a field.
+// checkSignal refuses a signal that claims to be kept, or that lacks a field.
 func (e *Event) checkSignal(missing string) error {
 	switch {
 	case missing != "":
@@ -325,7 +325,7 @@ func firstEmpty(pairs ...string) string {
 	return ""
 }
 
-// ReadServerSent reads an event of streamConvoEvents. id is the id that came with this event. It
+// ReadServerSent reads an event of streamConvoEvents. id is the id that came with this event, and
 // must be the event's cursor. An info event must have no id, so that the last event's id stays in
 // force.
 func ReadServerSent(id, event string, data []byte) (_ Event, err error) {

@@ -13,11 +13,11 @@ import (
 	"mlsd/internal/errs"
 )
 
-// Encode returns the JSON of a method's input. Every input has one.
+// Encode returns the JSON of a method's input. Every input can be encoded.
 func Encode(in any) []byte { return Must(lexcodec.Marshal(in)) }
 
-// Decode reads a method's output. A field that the lexicon requires must be there: without it, the
-// output would have a zero.
+// Decode reads a method's output. It is an error if a field that the lexicon requires is missing:
+// the output would have a zero in its place.
 func Decode[T any](body []byte) (_ *T, err error) {
 	defer Catch(&err)
 	out, members := new(T), any(nil)
@@ -36,8 +36,8 @@ func Ask[T any](ctx context.Context, c *Client, who *Account, call Call) (_ *T, 
 	return Decode[T](answer.Body)
 }
 
-// missingField returns the first field of t, or of a type within it, that is required and that value
-// lacks. Optional fields are tagged omitzero.
+// missingField returns the first required field of t, or of a type within t, that value lacks.
+// Optional fields are tagged omitzero.
 func missingField(t reflect.Type, value any) string {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()

@@ -16,7 +16,7 @@ import (
 const (
 	FirstBackoff = 10 * time.Millisecond
 	MaxBackoff   = 500 * time.Millisecond
-	maxObeyed    = 2 * time.Second // the longest Retry-After that is waited for in full
+	maxObeyed    = 2 * time.Second // the longest Retry-After that a client waits for in full
 	CallTimeout  = 60 * time.Second
 )
 
@@ -41,8 +41,8 @@ func ErrorName(err error) string {
 //     the server's Retry-After is over;
 //   - after any other 5xx.
 //
-// Every other answer is a verdict and is returned. So is QuotaExceeded: the quota is free again the
-// next day.
+// Every other answer is a verdict, and Do returns it. QuotaExceeded is also a verdict, because the
+// quota is free again only the next day.
 func (c *Client) Do(ctx context.Context, who *Account, call Call) (Answer, error) {
 	return Retry(ctx, cmp.Or(c.Limit, CallTimeout), RetryAfter, func(ctx context.Context, again bool) (Answer, error) {
 		if again {

@@ -30,8 +30,8 @@ type Call struct {
 	Body  []byte     `json:"body,omitempty"`
 	Type  string     `json:"type,omitempty"`
 	Query url.Values `json:"query,omitempty"`
-	// Key is the idempotency key within Body or Query, or "". It is unique within Convo, if the
-	// method names one.
+	// Key is the idempotency key within Body or Query, or "". It is unique within Convo, if the method
+	// names a convo.
 	Key   string `json:"key,omitempty"`
 	Convo string `json:"convo,omitempty"`
 }
@@ -58,7 +58,7 @@ type CallError struct {
 	Header  http.Header
 	// Seq is the place of the commit that won, in an EpochMismatch. A PDS does not forward it.
 	Seq int64
-	// ProcessingStartedAt is when the request began that this one waits for, in a RequestInProgress of
+	// ProcessingStartedAt is when the running request began, in a RequestInProgress of
 	// completeAttachment.
 	ProcessingStartedAt string
 }
@@ -88,7 +88,7 @@ type Client struct {
 	Audience string // the server's service DID
 	HTTP     *http.Client
 	Stats    *Stats
-	// Limit is the longest time that Do goes on. 0 means CallTimeout.
+	// Limit is how long Do may retry. 0 means CallTimeout.
 	Limit time.Duration
 	// Clock is the server's clock, by which tokens are made. nil means that the clock is right.
 	Clock Clock
@@ -96,8 +96,8 @@ type Client struct {
 
 // Clock is the clock of a server.
 type Clock interface {
-	Ahead() time.Duration // by how much it is wrong; positive: it is fast
-	Right() bool          // it is right, and has been for longer than a token lives
+	Ahead() time.Duration // by how much the clock is wrong; positive if it is fast
+	Right() bool          // the clock is right, and has been for longer than a token lives
 }
 
 // AttemptLimit is the longest that one attempt may take.
@@ -192,18 +192,18 @@ func Drain(resp *http.Response) error {
 // CallInfo is what the transports need to know about a request besides its HTTP form.
 type CallInfo struct {
 	Call     Call
-	Who      *Account // nil means the account that made its token
+	Who      *Account // nil means the account that made the token
 	Audience string
 }
 
 type callInfoKey struct{}
 
-// WithCallInfo puts it into a request's context, for CallInfoFrom.
+// WithCallInfo puts a CallInfo into a request's context.
 func WithCallInfo(ctx context.Context, t CallInfo) context.Context {
 	return context.WithValue(ctx, callInfoKey{}, t)
 }
 
-// CallInfoFrom returns what was put into a request's context.
+// CallInfoFrom returns the CallInfo in a request's context.
 func CallInfoFrom(ctx context.Context) (CallInfo, bool) {
 	t, ok := ctx.Value(callInfoKey{}).(CallInfo)
 	return t, ok
